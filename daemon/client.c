@@ -244,7 +244,7 @@ struct ted_client *ted_client_add(struct ted *t, int fd)
 	t->n.accepted++;
 	if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &cred, &len))
 		return refuse(t, fd, -errno, "SO_PEERCRED: %s", strerror(errno));
-	/* that of all users who have none in this user namespace: who it is cannot be known */
+	/* this id stands for all users without an id in this user namespace */
 	if (cred.uid == t->overflow_uid)
 		return refuse(t, fd, -EACCES, "process %d is of a user who has no id in the user "
 			      "namespace of ted", (int)cred.pid);

@@ -47,7 +47,7 @@ static void hold(struct ted *t, struct ted_client *c, const struct te__wire *m, 
 		ted_spill_hold(t, c, fd);
 }
 
-/* the bytes count, also those that exceed a limit */
+/* all bytes count, also bytes above a limit */
 static void wrote(struct ted *t, struct ted_client *c, const struct te__wire *m, int fd)
 {
 	char why[128];

@@ -1,6 +1,6 @@
 /*
  * written.c - what clients of ted(8) have written to their files today, by user and by job, and the
- * daily limits of that; see ted.h. Days are those of UTC.
+ * daily limits of that; see ted.h. Days are in UTC.
  *
  * The counts are in a file of the folder of spill space while there is a limit, so that a restart
  * does not begin them anew. A job is there by a hash of its key, which is secret. The file has a

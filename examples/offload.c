@@ -3,8 +3,8 @@
  *
  * A first run without a limit shows how much device memory training takes. A second one gets half
  * of that, as TE_DEVICE_MEM_LIMIT would give it: without te_offload_create(3) the step does not
- * fit. With it, the values that wait for the backward pass do so in host memory, and the losses are
- * those of the first run to the last bit.
+ * fit. With it, the values that wait for the backward pass do so in host memory, and the losses
+ * equal the first run's to the last bit.
  *
  * Usage: offload
  * Prints the memory, the schedule of copies and the losses; exits 0 if the losses are the same.

@@ -140,7 +140,7 @@ template <class OP> DEV float half_warp_rows(float m[BLOCK_R])
 	return OP::of(m[0], __shfl_xor_sync(0xffffffffu, m[0], 1));
 }
 
-/* the value of row i, of those that half_warp_rows() returned */
+/* the value of row i among the values that half_warp_rows() returned */
 DEV float row_of(float x, int i)
 {
 	return __shfl_sync(0xffffffffu, x, (threadIdx.x & 16) + 2 * i);

@@ -1,6 +1,6 @@
 /*
- * mma.cuh - tensor core instructions of sm_80 and up: cp.async, ldmatrix and mma.sync; those of FP8
- * need sm_89.
+ * mma.cuh - tensor core instructions of sm_80 and up: cp.async, ldmatrix and mma.sync; FP8 needs
+ * sm_89.
  */
 #ifndef TE_MMA_CUH
 #define TE_MMA_CUH
@@ -57,7 +57,7 @@ DEV void ldmatrix_trans(uint32_t (&r)[4], uint32_t addr)
 /*
  * A_B::mma: d += a b, for MMA_ROWS rows, 32 bytes of k and MMA_COLS columns. Lane l holds rows l /
  * 4 and l / 4 + 8 of a and column l / 4 of b; d[0..1] are columns 2 (l % 4) and the next of the
- * first row, d[2..3] those of the second.
+ * first row, d[2..3] of the second.
  */
 #define MMA(A, B, PTX)                                                                          \
 	struct A##_##B {                                                                        \

@@ -229,7 +229,7 @@ TE__SIMD_BODY uint32_t te__h_amax_bits_body(const float *v, int64_t n, uint32_t 
 }
 TE__SIMD(uint32_t, te__h_amax_bits, (const float *v, int64_t n, uint32_t m), (v, n, m))
 
-/* the same of each column: bits[i] becomes that of v[i], if that is larger */
+/* te__h_amax_bits() for each column: bits[i] = max(bits[i], bits of |v[i]|) */
 TE__SIMD_BODY void amax_each_body(const float *restrict v, int64_t n, int32_t *restrict bits)
 {
 	for (int64_t i = 0; i < n; i++) {

@@ -201,7 +201,7 @@ static const struct {
 
 #define NMEMORY ((int)(sizeof(transport) / sizeof(transport[0])))
 
-/* those of memory, and those of messages between nodes */
+/* transports of memory, and transports of messages between nodes */
 int te_transport_count(void)
 {
 	int n = NMEMORY;

@@ -32,7 +32,7 @@ static int named(const struct te_comm *c, int code)
 	return te__fail(code, "%s: %s: %s", fn, c->name, why);
 }
 
-/* ranks: those of the successor, n; they succeed or fail together */
+/* ranks: [n] the ranks of the successor, which succeed or fail together */
 static int succeed(struct te_comm *c, const struct te_comm_recover_opts *o, const int32_t *ranks,
 		   int32_t n, uint32_t attempt, struct te_comm **ret_comm)
 {

@@ -170,7 +170,7 @@ static int revoke_job(const char *text)
 	return record_print(&rec, JSON_INDENT(2));
 }
 
-/* where ted of the user listens, or else that of the system */
+/* the socket of the user's ted, or else of the system's ted */
 static const char *default_path(void)
 {
 	static char text[256];

@@ -21,8 +21,8 @@ enum { ACT_GELU, ACT_QGELU, ACT_RELU, ACT_SRELU, ACT_SILU, ACT_SIGMOID }; /* enu
 
 /*
  * 1 / d of each, rounded as by a division; d is at least 1 or NaN. If all d are within the range of
- * plain_reciprocal(), its instructions are those of a division without the branch per element, at
- * which each division would wait for the previous one.
+ * plain_reciprocal(), it has the instructions of a division without its branch, at which each
+ * division would wait for the previous one.
  */
 DEV void reciprocals(float d[TE_V])
 {

@@ -116,7 +116,7 @@ template <class Body> DEV void strip(Body run)
 	extern "C" __global__ void __launch_bounds__(32 * ATTN_STRIP_WARPS, 2)  \
 		te_k_attn_bwd_bf16_d##D##_strip(const struct te_k_attn_bwd a)   \
 	{                                                                       \
-		/* blocks of dkv, then those of dq */                           \
+		/* blocks of dkv, then blocks of dq */                           \
 		if (blockIdx.x < a.nkv)                                         \
 			strip(bwd_strip<true, D>(a, blockIdx.x));               \
 		else                                                            \

@@ -137,9 +137,9 @@ DEV uint32_t codes2(int dtype, uint16_t lo, uint16_t hi, float scale)
 }
 
 /*
- * A warp quantizes nrows rows, of ROWS, and ncols columns, at most COLS, of a result [rows, cols]:
- * those from row r and column c on. s: the same in BF16, LD elements per row, written by the warp.
- * Column-wise codes are stored in runs of 16 rows, of which those of a column are adjacent.
+ * A warp quantizes nrows of ROWS rows from row r on, and ncols columns, at most COLS, from column c
+ * on, of a result [rows, cols]. s: this part in BF16, LD elements per row, written by the warp.
+ * Column-wise codes are stored in runs of 16 rows, in which codes of a column are adjacent.
  */
 template <int ROWS, int COLS, int LD>
 DEV void quantize_rows(const struct te_k_q &q, int64_t rows, int64_t cols, int64_t r, int64_t c,

@@ -1,6 +1,6 @@
 /*
  * attn/fp32.cuh - attention in FP32, for exactness and not for speed: every step is FP32, by FFMA
- * on 64 x 64 tiles, 256 threads of 4 x 4 scores. The grids are those of attn/tile.cuh with 64 rows
+ * on 64 x 64 tiles, 256 threads of 4 x 4 scores. The grids are as in attn/tile.cuh with 64 rows
  * per block; shared memory is 3 (fwd) or 4 (bwd) tiles of 64 (D + 4) floats and 1 or 2 of 64 x 68.
  */
 #ifndef TE_ATTN_FP32_CUH

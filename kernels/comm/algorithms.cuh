@@ -27,7 +27,7 @@ DEV bool sends(const struct te_k_comm &a, int C)
 	return C != TE_K_COLL_BROADCAST || a.rank == a.root;
 }
 
-/* the packets of a chunk, and those of rank r's, which may be fewer */
+/* the packets of a chunk; of rank r's chunk, which may have fewer */
 template <int C> DEV int64_t chunk_of(const struct op &o)
 {
 	return is_cut(C) ? o.chunk : o.npackets;
@@ -71,7 +71,7 @@ DEV void write_chunk(const struct te_k_comm &a, const struct op &o, int r, int64
 	write_packet(o, array_out<C>(a, o, r, shift), in_array<C>(o, r, i), v);
 }
 
-/* packet i of this rank's chunk from that of all ranks */
+/* packet i of this rank's chunk, from the packets of all ranks */
 template <int C, int N> DEV uint4 combine(const struct te_k_comm &a, const uint4 v[N])
 {
 	if constexpr (reduces(C)) {
@@ -104,10 +104,11 @@ template <int C> DEV uint4 read_common(const struct te_k_comm &a, const struct o
 	return C == TE_K_COLL_REDUCE_SCATTER ? empty() : read_chunk<C>(a, o, a.rank, i);
 }
 
-/* rounds of packets that have been sent when a thread begins to wait for those of the first one */
+/* rounds of packets that a thread sends before it waits for packets of the first round */
 #define AHEAD 3
 
-/* packet i of each chunk to the other ranks; v: that of this rank's, or to all if there is one */
+/* send packet i of each chunk to the other ranks; v: the packet of this rank's chunk or, with one
+ * chunk, the packet for all */
 template <int C, int N, bool FLAGS>
 DEV void one_shot_send(const struct te_k_comm &a, const struct op &o, int64_t i, uint4 v)
 {
@@ -297,7 +298,7 @@ template <int C, int N> DEV bool zero_copy(const struct te_k_comm &a, struct op 
 /* staged: the staging memory of a step of a block */
 struct stage {
 	uint8_t *buffer; /* in the region of this rank */
-	int64_t first;	 /* packets of each chunk before those of this step and block */
+	int64_t first;	 /* packets of each chunk before this step and block */
 	int npackets;	 /* of each chunk */
 };
 
@@ -427,12 +428,12 @@ DEV void unstage_results(const struct te_k_comm &a, const struct op &o, int64_t 
  * which tell that it has read the inputs, too). The inputs of step t + 1 are sent before the
  * results of step t are awaited.
  *
- * Why two buffers of each kind are enough: inputs of step t + 1 replace those of step t - 1, which
- * the receiver had read before it set exit flag t - 1, which was awaited in step t - 1. Results of
- * step t replace those of step t - 2, which the receiver had read before it set entry flag t, which
- * was awaited before. One buffer would not be: inputs of step t + 1 are sent while the receiver may
- * still read those of step t, and results of step t while it may still read those of step t - 1
- * (t/comm/model.c).
+ * Why two buffers of each kind are enough: inputs of step t + 1 replace inputs of step t - 1. The
+ * receiver had read these before it set exit flag t - 1, which was awaited in step t - 1. Results
+ * of step t replace results of step t - 2. The receiver had read these before it set entry flag t,
+ * which was awaited before. One buffer is not enough: inputs of step t + 1 are sent while the
+ * receiver may still read inputs of step t, and results of step t while it may still read results
+ * of step t - 1 (t/comm/model.c).
  */
 template <int C, int N> DEV bool staged(const struct te_k_comm &a, struct op &o)
 {

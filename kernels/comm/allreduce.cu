@@ -71,9 +71,9 @@ template <int N> DEV bool results_collect(const struct te_k_comm &a, struct op &
 }
 
 /*
- * A thread has packet i of all chunks, so that in may be out. It sends inputs AHEAD of those that
- * it waits for, and waits for results LAG packets later. It cannot wait in vain: the thread that is
- * least far waits for inputs, or for results before them, that all others have sent.
+ * A thread has packet i of all chunks, so that in may be out. It sends inputs AHEAD packets before
+ * it waits for them, and waits for results LAG packets later. There is no deadlock: the thread with
+ * the least progress waits for inputs, or for earlier results, that all others have sent.
  */
 template <int N> DEV bool two_shot(const struct te_k_comm &a, struct op &o)
 {

@@ -15,7 +15,7 @@ struct coll {
 	int pick;		   /* this rank alone does, without sums; -1: all do */
 	int gathers;		   /* each rank contributes a part of its own */
 	int64_t chunk;		   /* packets */
-	int64_t in_step, out_step; /* bytes from a chunk to that of the next rank */
+	int64_t in_step, out_step; /* bytes from a chunk to the next rank's chunk */
 	int64_t cut;		   /* bytes of the array before chunk 1 */
 };
 
@@ -60,7 +60,7 @@ static void send_inputs(const struct coll *c)
 				    in_of(c, r), nbytes_at(c, r, 0, c->chunk));
 }
 
-/* n packets at i of this rank's output, from those of all ranks; their place in out */
+/* compute n packets at i of this rank's output from all ranks' packets; returns their address */
 static uint8_t *combine(const struct coll *c, const uint8_t *const *src, int64_t i, int64_t n)
 {
 	const int me = c->o.a->rank;

@@ -313,7 +313,7 @@ static void make_empty(uint64_t *p)
 	__atomic_store_n(p, UINT64_MAX, __ATOMIC_RELAXED);
 }
 
-/* ll: the upper word of each half, of this epoch, and not that of an empty packet */
+/* ll: the upper word of each half: by epoch, different from an empty packet's */
 static uint64_t tag_of(const struct te__hc_op *o)
 {
 	return (o->epoch & 0x7fffffff) << 32;

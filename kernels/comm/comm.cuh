@@ -101,7 +101,7 @@ struct op {
 	uint64_t since;	   /* ns; 0: no wait of this thread took long yet */
 	uint32_t attempts; /* of this thread */
 	uint32_t tag;	   /* ll: the upper words of full packets */
-	int64_t buffer;	   /* where that of the epoch begins in a region */
+	int64_t buffer;	   /* offset of the epoch's buffer in a region */
 	int64_t nbytes, npackets;
 	int64_t whole; /* packets without the last one if that has fewer bytes */
 	int64_t chunk; /* packets */
@@ -297,8 +297,8 @@ DEV bool collect_one(const struct te_k_comm &a, struct op &o, uint32_t phase, ui
 }
 
 /*
- * Packet index + source * each of all others, and this rank's own: v[r] is that of rank r. loaded:
- * with two ranks, what has been loaded of the other's, or empty.
+ * Collects packet index + source * each of all other ranks, and this rank's packet: v[r] is rank
+ * r's. loaded: with two ranks, the part of the other packet that was loaded, or empty.
  */
 template <int N>
 DEV bool collect_all(const struct te_k_comm &a, struct op &o, int64_t index, int64_t each,
@@ -557,7 +557,7 @@ DEV bool flags_wait(const struct te_k_comm &a, struct op &o, int phase, int64_t 
 /* FIRST: statements before the epoch is loaded */
 #define COMM_KERNEL(...) COMM_KERNEL_OF(COMM_THREADS, 1, , __VA_ARGS__)
 #define COMM_KERNEL_ONE_SHOT(...) COMM_KERNEL_ONE_SHOT_OF(1, __VA_ARGS__)
-/* BLOCKS of a multiprocessor. Two leave room for those of the next kernel while this one ends. */
+/* BLOCKS: blocks of a multiprocessor. Two leave room for the next kernel while this one ends. */
 #define COMM_KERNEL_ONE_SHOT_OF(BLOCKS, ...)                                               \
 	COMM_KERNEL_OF(COMM_THREADS + COMM_HEADER_THREADS, BLOCKS,                         \
 		       const uint4 first = read_first<C>(a, o), __VA_ARGS__)

@@ -14,7 +14,7 @@
  * are laid out by the operation that uses it, because a packet that no operation uses is *empty*:
  * all its bits are set. The region is initialised to empty packets, flags included. Algorithm
  * staged uses the packets of a buffer as staging memory, which it leaves empty. Packets from rank s
- * are at those of source te_k_comm_source() in the layouts below, as a rank sends none to itself.
+ * are at source te_k_comm_source() in the layouts below, as a rank sends none to itself.
  *
  * A packet is 16 bytes, two halves of 8, of which each is full if its upper word differs from that
  * of an empty one. So memory accesses need to be atomic for 8 bytes only. Sender: data with

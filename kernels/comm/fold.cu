@@ -4,8 +4,8 @@
  *  kernel  shapes                     blocks                          threads  B/element (BF16)
  *  fold    in T [nin][n], FP32 [n]    n / 1024, at most 1024          256      2 nin + 8
  *
- * Bound by the memory that inputs are in, which is that of other GPUs for all ranks but one. A
- * thread has 16 bytes of up to four inputs in flight.
+ * Bound by the memory of the inputs, which is on other GPUs for all ranks but one. A thread has 16
+ * bytes of up to four inputs in flight.
  */
 #include "kernels/comm/comm.cuh"
 

@@ -181,7 +181,7 @@ static int norm_check_comm(const struct te_k_comm_norm *a)
 	return 0;
 }
 
-/* codes that no other rank sends are stored 8 or 4 at a time, so they may be those of later rows */
+/* codes that no other rank sends are stored 8 or 4 at a time, and so may belong to later rows */
 static uintptr_t codes_align(const struct te_k_comm_norm *a)
 {
 	return a->comm.nranks > 1 ? TE_K_COMM_PACKET : a->cols % 8 ? 4 : 8;

@@ -1,6 +1,6 @@
 /*
  * norm.c - reference kernel of the all-reduce with residual, RMSNorm and FP8, for ranks that
- * are threads or processes. The norm and the codes are those of te__h_norm_fwd(), a row at a time.
+ * are threads or processes. The norm and the codes are as in te__h_norm_fwd(), a row at a time.
  */
 #include "config.h"
 
@@ -108,7 +108,7 @@ static void row_norm_bwd(const struct fused *f, int64_t row, const uint8_t *r, u
 	}
 }
 
-/* y and words of r; codes are those of y without the signs of NaN */
+/* y and words of r; codes are the codes of y without the signs of NaN */
 static void row_norm(const struct fused *f, int64_t row, const uint8_t *r, uint8_t *y, float *word)
 {
 	const struct te_k_comm_norm *a = f->a;

@@ -9,7 +9,7 @@
  *	y = T(r * rstd * gain), gain gamma or, zero-centered, 1 + gamma
  *
  * with rstd = 1/sqrt(mean over the row of r^2 + eps), of the rounded r, as te_k_norm_fwd computes
- * it. So with TE_K_COMM_ROUND_SUM the results are those of te_k_comm_allreduce, te_k_add and
+ * it. So with TE_K_COMM_ROUND_SUM the results equal te_k_comm_allreduce, te_k_add and
  * te_k_norm_fwd, and without a residual they are in any case. This holds for every bit, with one
  * exception: on a GPU, te_k_norm_fwd takes other orders of summation where cols % 8 != 0 and where
  * it writes transposed or block-scaled codes itself. NaN results are 0x7fffffff or 0x7fff on every
@@ -85,7 +85,7 @@ struct te_k_comm_norm {
  * te_k_comm_norm_bwd: the gradient of a norm of x, from parts of the gradient of its output.
  * comm.in is dy on each rank, s of it is as above and always rounded, and y receives what
  * te_k_norm_bwd computes as dx from s, with x_rstd, and with residual as dres. The other outputs
- * are NULL; s, for te_k_norm_dw, is comm.out, which is not residual. So the results are those of
+ * are NULL; s, for te_k_norm_dw, is comm.out, which is not residual. So the results equal
  * te_k_comm_allreduce and te_k_norm_bwd, with the exception above.
  *
  * With TE_K_COMM_RESIDUAL_SHARDED, of residual, x, x_rstd and comm.out the rank's own rows only are

@@ -53,7 +53,7 @@ static void multimem_ld_reduce_add(const struct te__hc_op *o, const uint8_t *p, 
 
 /* ---- algorithms ---- */
 
-/* all accesses of this rank are before its bit; for those of all ranks */
+/* set this rank's bit after all its accesses, and wait for the bits of all ranks */
 static int exit_flags(struct te__hc_op *o)
 {
 	const struct te_k_comm *a = o->a;

@@ -85,7 +85,7 @@ DEV uint4 multimem_ld_reduce_add(int dtype, const void *p)
 	}
 }
 
-/* sum() of one operand divides by the number of ranks, and makes NaN that of comm.h */
+/* sum() of one operand divides by the number of ranks, and gives the NaN of comm.h */
 DEV uint4 finish(const struct te_k_comm &a, uint4 v)
 {
 	const bool average = a.op == TE_K_COMM_AVG;

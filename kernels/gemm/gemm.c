@@ -146,7 +146,7 @@ static void micro_ref(int64_t n, struct te__h_rows a, const float *b, float *c, 
 	}
 }
 
-/* c [m, n] = or += a b, with rows, cs apart, and columns rounded up to those of micro.h */
+/* c [m, n] = or += a b, with rows, cs apart, and columns rounded up as micro.h needs */
 static void multiply(int64_t m, int64_t n, int64_t k, struct te__h_rows a, const float *b, float *c,
 		     int64_t cs, int add)
 {

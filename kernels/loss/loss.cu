@@ -140,7 +140,7 @@ template <class T> DEV void ce_fwd_body(const struct te_k_ce_fwd &a)
 		return;
 	a.max_sum[r] = s.m;
 	a.max_sum[a.rows + r] = s.sum;
-	/* FP32 logf is enough: its error is below that of the FP32 sum */
+	/* FP32 logf is enough: its error is below the error of the FP32 sum */
 	a.row_loss[r] = !on ? 0.0f : a.part ? hit : loss_of(s.m, hit, (double)logf(s.sum));
 }
 

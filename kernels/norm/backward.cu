@@ -8,7 +8,7 @@
  *  norm_bwd_col       the same, any      64 rows           256      9248    10 to 12, and FP8 2
  *  norm_dw            dy, x T            64 rows, 64 cols  128      32768   4
  *
- * The variants are those of forward.cu.
+ * The variants are as in forward.cu.
  */
 #include "kernels/norm/rows.cuh"
 

@@ -26,8 +26,8 @@
 #include "kernels/norm/rows.cuh"
 
 /*
- * The mean is that of a first sum, corrected by the mean of the differences from it, so that it is
- * accurate to about the last bit of FP32. The variance is about that mean.
+ * The mean is computed from a first sum and corrected by the mean of the differences from it, so
+ * that it is accurate to about the last bit of FP32. The variance is about that mean.
  * d1, d2: sums of x - *mean and of its square over the n elements of a row; per is 1 / n.
  */
 DEV void norm_stats(const struct te_k_norm_fwd &a, float n, float per, float d1, float d2,

@@ -13,7 +13,7 @@
 
 /*
  * Sine and cosine of position * frequency. The angle is reduced to [-pi/4, pi/4] in FP64, which
- * keeps more than 24 bits up to 2^26; the polynomials are those of Cephes' sinf.c, accurate to
+ * keeps more than 24 bits up to 2^26; the polynomials are from Cephes' sinf.c, accurate to
  * about 1 ulp there. CUDA's sinf and cosf would put a table in local memory for the reduction of
  * larger angles, which do not occur.
  */

@@ -68,7 +68,7 @@ struct te_k_weights {
 
 /*
  * The column-wise copy of codes that are the weight itself, and have no master: col = the transpose
- * of row. 128X128: the scale of a square of row is that of the square in col; padding words of
+ * of row. 128X128: a square of row has the scale of the square in col; padding words of
  * col_scale_inv receive 0. TENSOR: both copies have one scale, and the scale fields are not used.
  * Nothing happens when done->copies == *version; then done->copies = *version.
  */

@@ -192,7 +192,7 @@ static int cannot(const struct te__coll *c, enum te_comm_algorithm k, const stru
 	return 1;
 }
 
-/* that of the call, or that of the environment if it can be used, or one by size */
+/* the algorithm of the call, or of the environment if it can be used, or by size */
 static int choose(const struct te__coll *c, const char *fn, const struct asked *a,
 		  enum te_comm_algorithm by_call, struct te__coll_choice *ret)
 {

@@ -1,4 +1,4 @@
-/* nccl.c - see nccl.h. The constants are those of nccl.h, versions 2.19 and later. */
+/* nccl.c - see nccl.h. The constants are from NCCL's nccl.h, versions 2.19 and later. */
 #include "config.h"
 
 #define TE_LOG_CATEGORY "comm/nccl"
@@ -25,7 +25,7 @@ struct id {
 	char bytes[128];
 };
 
-/* the members of version 2.14: later versions give those that follow their defaults */
+/* the members of version 2.14; later versions set members after them to their defaults */
 struct config {
 	size_t size;
 	unsigned int magic, version;

@@ -383,7 +383,7 @@ static struct te__comm_norm norm_of(const char *fn, struct te_comm *comm, const 
 	};
 }
 
-/* flags of the kernel for those of the call; *ret_unknown: the others */
+/* flags of the kernel for flags of the call; *ret_unknown: unknown flags */
 static uint32_t flags_of(uint32_t flags, uint32_t known, uint32_t *ret_unknown)
 {
 	*ret_unknown = flags & ~known;

@@ -2,9 +2,9 @@
  * norm_apart.c - te_comm_allreduce_norm(3) where it is not fused.
  *
  * An all-reduce precedes te_k_comm_norm, which runs as the kernel of one rank, so that the bits are
- * the same. Where that does not take the rows, kernels of libtecore compute the results. If the
- * residual is sharded, a rank does this for its own rows, and the ranks gather the results but for
- * those of which each has its own rows.
+ * the same. If it does not support the rows, kernels of libtecore compute the results. If the
+ * residual is sharded, a rank does this for its own rows, and the ranks gather the results, except
+ * arrays of which each rank keeps only its own rows.
  */
 #define TE_LOG_CATEGORY "comm"
 #include "config.h"

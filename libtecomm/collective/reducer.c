@@ -20,9 +20,10 @@
 /* enough for nine tenths of that; the other multiprocessors run backward at the same time, but for
  * the last bucket */
 #define BLOCKS 16
-/* of amaxes: blocks on all multiprocessors would wait among those of a GEMM, and it for them */
+/* blocks for amaxes: with blocks on all multiprocessors, a GEMM and the exchange would wait for
+ * each other */
 #define AMAX_BLOCKS 16
-/* what follows a weight in the flat buffer of gradients is zeros up to a multiple of this */
+/* in the flat buffer of gradients zeros pad each weight to a multiple of this */
 #define PADDING_NELEMS 64
 
 _Static_assert(TE_COMM_REDUCER_HOOKS == (1u << TE_PLAN_EVENT_GRAD | 1u << TE_PLAN_EVENT_SCALES),
@@ -46,7 +47,7 @@ struct te_comm_reducer {
 	int32_t nwait;
 	uint64_t wait_nbytes;
 	uint64_t grads_nbytes; /* of all gradients */
-	uint64_t left_nbytes;  /* of those that are not complete */
+	uint64_t left_nbytes;  /* bytes of gradients that are not complete */
 };
 
 static const char create_fn[] = "te_comm_reducer_create";

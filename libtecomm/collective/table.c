@@ -15,7 +15,7 @@
 #define LINE_NBYTES 200
 #define REST TE__TABLE_REST
 
-/* ranks: up to so many; those of two are measured: doc/perf-comm.md */
+/* ranks: a maximum; rows of two ranks are measured: doc/perf-comm.md */
 static const struct te__table_row of_gpus[] = {
 	{ 2, 1, 0, 0, REST, TE_COMM_ONE_SHOT },
 	{ 2, 1, 1, 0, 32 << 20, TE_COMM_ONE_SHOT },

@@ -128,7 +128,7 @@ static int listen_any(struct te__listen *l, uint16_t *ret_port, int *ret_v6)
 	return r ? r : port_of(l, ret_port);
 }
 
-/* at those of a, with one port; an address that cannot be bound, being new, is left out */
+/* listen at the addresses of a, with one port; omit new addresses that cannot be bound */
 static int listen_each(struct te__listen *l, struct te__addrs *a)
 {
 	struct sockaddr_storage ss;

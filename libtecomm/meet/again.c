@@ -1,6 +1,6 @@
 /*
- * again.c - ranks that had a bootstrap together meet: those of several nodes at the addresses of
- * their lineage, those of one at the local sockets that they have had since then.
+ * again.c - ranks that had a bootstrap together meet: on several nodes at the addresses of their
+ * lineage, on one node at the local sockets that they have had since then.
  */
 #include "config.h"
 
@@ -10,7 +10,7 @@
 
 #include "libtecomm/meet/lineage.h"
 
-/* they are those of the options */
+/* rank and nranks are set from the options */
 static int again_who(struct te__boot *b)
 {
 	(void)b;

@@ -227,7 +227,7 @@ static int group(struct te__boot *b)
 	for (int32_t i = 0; i < b->nranks && !r; i++)
 		if (b->node[i] == b->node[b->rank])
 			b->local[b->nlocal++] = i;
-	/* from what was exchanged and what was not: b->key is that of other communicators too */
+	/* from exchanged bytes and b->key, which is not exchanged but shared by communicators */
 	if (!r)
 		te__key_derive(b->key, "communicator", all, (size_t)b->nranks * sizeof(*all),
 			       b->secret);

@@ -8,7 +8,7 @@
 
 #include "libtecomm/meet/boot.h"
 
-/* b->rank and b->nranks are those of the options */
+/* b->rank and b->nranks are set from the options */
 static int callback_who(struct te__boot *b)
 {
 	struct te_comm_bootstrap own = TE_COMM_BOOTSTRAP_INIT;

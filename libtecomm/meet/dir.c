@@ -53,7 +53,7 @@ static void name_of(const struct meeting *m, int32_t rank, char name[NAME_MOST])
 	snprintf(name, NAME_MOST, "te-%016llx-%d", (unsigned long long)m->group, rank);
 }
 
-/* paths of sockets are limited to 107 bytes, those of folders are not */
+/* paths of sockets are limited to 107 bytes; paths of folders are not */
 static void path_of(const struct meeting *m, const char *name, struct sockaddr_un *un)
 {
 	*un = (struct sockaddr_un){ .sun_family = AF_UNIX };

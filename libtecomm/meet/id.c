@@ -1,5 +1,5 @@
 /*
- * id.c - ranks meet by an id: the addresses of a root, which tells each rank those of all others.
+ * id.c - ranks meet by an id: the addresses of a root, which sends each rank all other addresses.
  *
  * The root is a thread. It only matches: a rank says HELLO, and after the last one has, each is
  * sent the TABLE of addresses. What ends the group early (a rank was told another number of ranks,

@@ -2,9 +2,9 @@
  * pmix.c - ranks started by a launcher with PMIx, as mpirun, prterun and srun are: the launcher
  * tells rank and nranks, and carries the id of rank 0.
  *
- * libpmix is opened by dlopen. Its functions wait for the launcher without a limit, so threads call
- * those that do, and are not waited for after the deadline. The structs are those of the PMIx
- * standard, versions 3 to 5.
+ * libpmix is opened by dlopen. Functions that wait for the launcher without a limit are called on
+ * threads, which are not waited for after the deadline. The structs are from the PMIx standard,
+ * versions 3 to 5.
  */
 #include "config.h"
 

@@ -6,8 +6,8 @@
  * known before (delayed scaling) or with a scale for each 128 columns is part of the kernel; the
  * column-wise copy of the former is the transpose of its codes. Others are steps of their own.
  *
- * Backward: copy sums the gradient of the norm's output, whose dx then gets that of the residual
- * branch. The sum has memory where the gradient of gamma is computed from it.
+ * Backward: copy sums the gradient of the norm's output; the gradient of the residual branch is
+ * added to the norm's dx. The sum has memory if the gradient of gamma is computed from it.
  *
  * Where ranks have parts of the norm's input, reduce_scatter and all_gather are in place of the
  * all-reduce, which is called with a sharded residual. Backward, this is done where a latency
@@ -49,7 +49,7 @@ static uint32_t norm_flags(const struct te_op_call *norm)
 
 /* ---- forward ---- */
 
-/* allreduce, add, rmsnorm, quantize; those that are absent are NULL */
+/* allreduce, add, rmsnorm, quantize; absent ones are NULL */
 struct forward {
 	const struct te_op_call *sum, *add, *norm, *quantize;
 };
@@ -284,7 +284,7 @@ static int gather_codes(const struct te__comm_attrs *a, const struct te_op_call 
 	return r ? r : transpose(quantize);
 }
 
-/* all_gather, or reduce_scatter backward, and quantize: the value of a part, and that of all */
+/* all_gather, or reduce_scatter backward, and quantize: a part of the value, and the whole value */
 static const struct te_tensor *part_of(const struct te_op_call *gather)
 {
 	return te_op_table(gather->op) == &te__op_all_gather ? gather->x.hp : gather->dy.hp;
@@ -328,7 +328,7 @@ static int gather_run(const struct te_fused *f)
 	return gather_codes(a, f->part[1], part, te__comm_part_nelems(a, x));
 }
 
-/* reduce_scatter, add, rmsnorm, all_gather, quantize; those that are absent are NULL */
+/* reduce_scatter, add, rmsnorm, all_gather, quantize; absent ones are NULL */
 struct scattered {
 	const struct te_op_call *sum, *add, *norm, *gather, *quantize;
 };
@@ -415,7 +415,7 @@ static size_t own_ws(const struct te_op_call *sum)
 							  TE_DTYPE_E4M3);
 }
 
-/* that of a call, then rstd of its rows */
+/* workspace of a call, then rstd of its rows */
 static size_t scattered_ws(const struct te_fused *f)
 {
 	const struct scattered p = scattered_of(f);
@@ -436,7 +436,7 @@ static int own_rows_run(const struct te_fused *f, const struct scattered *p)
 	const int64_t nranks = te_comm_nranks(a->comm), nelems = te_tensor_nelems(x) / nranks;
 	const int64_t call_nelems = te__comm_part_nelems(a, x) / nranks;
 	char *y = f->ws, *codes = y + own_y_nbytes(p->sum), *rstd = ptr(p->norm->saved[0]);
-	/* the sum may not overwrite the residual, whose memory that of r may be */
+	/* the sum must not overwrite the residual, which may have the memory of r */
 	void *r_at = r_of ? te_tensor_data(r_of) : y, *s = p->add ? y : r_at;
 	const struct te_k_add add = {
 		.a = s,
@@ -504,7 +504,7 @@ static int scattered_run(const struct te_fused *f)
 	o.ws_nbytes = scattered_call_ws(p.sum, x);
 	o.rstd = rstd ? (float *)(void *)((char *)f->ws + o.ws_nbytes) : NULL;
 	for (int64_t i = 0; i < te_tensor_rows(x) / rows && !r; i++) {
-		/* arrays of all rows, of which those of this rank are at i * part */
+		/* arrays of all rows; rows of this rank are at i * part */
 		o.residual = p.add ? at(p.add->ex[0].hp, (i - rank) * part) : NULL;
 		o.residual_out = at(r_of, (i - rank) * part);
 		o.y = at(p.gather->y.hp, i * nbytes);
@@ -518,7 +518,7 @@ static int scattered_run(const struct te_fused *f)
 	return r || !p.quantize ? r : transpose(p.quantize);
 }
 
-/* all_gather, rmsnorm, rmsnorm.dw, fork, reduce_scatter; those of p that are absent are NULL */
+/* all_gather, rmsnorm, rmsnorm.dw, fork, reduce_scatter; absent ones in p are NULL */
 struct gathered {
 	struct backward p;
 	const struct te_op_call *gather;
@@ -587,7 +587,7 @@ static int gathered_run(const struct te_fused *f)
 	o.ws = f->ws;
 	o.ws_nbytes = f->ws_nbytes;
 	for (int64_t i = 0; i < te_tensor_rows(dy) / rows && !r; i++) {
-		/* arrays of all rows, of which those of this rank are at i * part */
+		/* arrays of all rows; rows of this rank are at i * part */
 		const int64_t part = (i - rank) * (nbytes / nranks);
 
 		o.x = at(p->norm->x.hp, part);

@@ -54,7 +54,7 @@ static int has_ended(int sign, int rank)
 
 /* ---- the words ---- */
 
-/* an even word below that of the attempt becomes `to`; returns what the word is then */
+/* set an even word below the attempt's value to `to`; returns the word after that */
 static uint32_t advance(_Atomic uint32_t *word, uint32_t attempt, uint32_t to)
 {
 	uint32_t x = atomic_load(word);

@@ -26,9 +26,9 @@ struct te__pool {
 	struct te__boot *boot;
 	struct te_ctx *ctx;
 	int32_t rank, nranks, nlocal, local;
-	int32_t nslots, own; /* pools that are mapped, and which of them is that of this rank */
-	uint64_t nbytes;  /* of each rank */
-	uint64_t packets; /* bytes that precede it */
+	int32_t nslots, own; /* number of mapped pools; number of this rank's pool among them */
+	uint64_t nbytes;  /* size of each rank's pool */
+	uint64_t packets; /* bytes before each pool */
 	const char **name;
 	struct te__node_info info;
 	char at[TE__LOCAL_NAME]; /* of the broker */
@@ -180,7 +180,7 @@ static int share_stage(struct te__pool *p, int64_t deadline)
 	return r;
 }
 
-/* the own pool, and those of the other ranks of the node */
+/* this rank's pool, and pools of the other ranks of the node */
 static int map_node(struct te__pool *p, int64_t deadline)
 {
 	int r = te__window_create(p->ctx, p->nslots, p->own, te__pool_stride(p), &p->window);
@@ -720,7 +720,7 @@ static int is_mapped(const struct te__pool *p, int32_t rank)
 	return p->fabric || te__boot_node(p->boot, rank) == te__boot_node(p->boot, p->rank);
 }
 
-/* of a rank that is mapped; else that of the same local rank here */
+/* the slot of a mapped rank; for other ranks, the slot of the same local rank here */
 static int32_t slot(const struct te__pool *p, int32_t rank)
 {
 	return p->fabric ? rank : te__boot_local_rank(p->boot, rank);

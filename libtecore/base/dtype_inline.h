@@ -1,9 +1,8 @@
 /*
  * dtype_inline.h - conversions between FP32 and the narrow types, for inner loops.
  *
- * Without branches, so that compilers vectorize loops over them. Rounding is
- * that of the FP32 adder, which must be in its default mode: to nearest, ties
- * to even.
+ * Without branches, so that compilers vectorize loops over them. The FP32 adder
+ * rounds, and must be in its default mode: to nearest, ties to even.
  */
 #ifndef TE__DTYPE_INLINE_H
 #define TE__DTYPE_INLINE_H
@@ -97,9 +96,9 @@ static inline uint16_t te__fp16_encode(float x)
 
 /*
  * |c| of a code whose mantissa ends at FP32's bit 23 - mbits and whose exponent has FP32's place:
- * a is c, shifted by that. Normal: the difference of the biases is added. Subnormal: the mantissa
- * of the smallest normal number is that of the code, plus a leading one, which a subtraction
- * removes. No operand is subnormal, which would be slow.
+ * a is c, shifted by that. Normal: the difference of the biases is added. Subnormal: with the
+ * exponent of the smallest normal number the code's mantissa gets a leading one, which a
+ * subtraction removes. No operand is subnormal, which would be slow.
  */
 static inline uint32_t te__f32_widen(uint32_t a, int bias)
 {

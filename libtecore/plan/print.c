@@ -93,7 +93,7 @@ static int print_text(FILE *f, const void *arg)
 	return 0;
 }
 
-/* edges from the group that writes a value to those that read it */
+/* edges from the group that writes a value to its readers */
 static void print_edges(FILE *f, const struct te_plan *p, int *writer)
 {
 	for (int i = 0; i < p->nvalues; i++)

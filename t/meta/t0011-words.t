@@ -22,6 +22,15 @@ not()
 	most 0 "$@"
 }
 
+# comments WHAT PATTERN: no comment of the product has the pattern
+comments()
+{
+	grep -nE "(^[[:space:]]*\*|/\*).*($2)" \
+		$(echo "$text" | tr ' ' '\n' | grep -E '^(include|lib|kernels|daemon|tools).*\.(h|c|cu|cuh)$') \
+		>"$tmp/bad"
+	empty "$1" "$tmp/bad"
+}
+
 # a few may describe positions, for example columns beside a tile
 most 4 "order and time: after, serially, concurrently" 'behind|beside'
 not "dependencies are computed from memory accesses" 'by[ _]data'
@@ -37,5 +46,6 @@ not "no op, no node, no caller" 'nobody'
 not "previous" 'the time before|from the time before'
 not "error messages, injected faults" '(the|its|a) sentence (that|of the)|fault was asked for'
 not "valid until the process ends" 'lives? for ever'
+comments "nouns instead of chained pronouns" '\<(those|that) of\>|\<one of both\>'
 
 tap_end

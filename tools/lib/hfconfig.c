@@ -95,7 +95,7 @@ static const struct field fields[] = {
 	{ QWEN2, "use_mrope", MUST_BE, 0, 0, "false", 0 },
 	{ LLAMAS, "mlp_bias", MUST_BE, 0, 0, "false", 0 },
 	{ LLAMA, "attention_bias", MUST_BE, 0, 0, "false", 0 },
-	{ QWEN2, "attention_bias", SKIP, 0, 0, NULL, 0 }, /* it always has that of queries */
+	{ QWEN2, "attention_bias", SKIP, 0, 0, NULL, 0 }, /* queries always have it */
 	{ LLAMA, "sliding_window", MUST_BE, 0, 0, "null", 0 },
 	{ LLAMAS, "pretraining_tp", MUST_BE, 0, 0, "1", 0 },
 	{ LLAMAS, "use_sliding_window", MUST_BE, 0, 0, "false", 0 },

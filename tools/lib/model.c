@@ -272,7 +272,7 @@ static int clear_padding(const struct model *m, const char *name)
 	return r;
 }
 
-/* those of weights without the flags, and without padding rows */
+/* number of parameters in weights without these flags, without padding rows */
 static int64_t count_params(const struct model *m, uint32_t without)
 {
 	const int64_t padding = (m->vocab_padded - m->cfg.vocab) * m->cfg.width;

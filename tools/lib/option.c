@@ -184,7 +184,7 @@ int option_given(void (*help)(void), const struct option_field *const *tables, i
 				i++;
 			if (f->kind == OPTION_HEADING || i < nrows)
 				continue;
-			if (nrows == OPTION_ROWS_MAX - 2) /* with those of every tool */
+			if (nrows == OPTION_ROWS_MAX - 2) /* two rows are common to all tools */
 				return say_failed("more than %d options", nrows), OPTION_BAD;
 			field[nrows] = f;
 			rows[nrows].name = f->name;

@@ -17,7 +17,7 @@
 enum split {
 	SAME,  /* all shards have it */
 	FIRST, /* shard 0 has it */
-	ROWS,  /* of each block of rows, such as those of queries, keys and values */
+	ROWS,  /* rows of each block of rows, such as queries, keys and values */
 	COLS
 };
 

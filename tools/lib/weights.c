@@ -54,7 +54,7 @@ static void slice_of(const struct config *cfg, const struct te_weight_info *w,
 	*ret_s = s;
 }
 
-/* that of files */
+/* name of the layout in files */
 static const struct model *layout(const struct model *m)
 {
 	return m->whole ? m->whole : m;

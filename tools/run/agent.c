@@ -103,7 +103,7 @@ static int wait_for_job(struct buf *from, struct buf *ret_body)
 
 /* ---- waiting ---- */
 
-/* the last descriptor is that of messages */
+/* the last descriptor is for messages */
 static void agent_poll(struct pollfd *p, double *until)
 {
 	double t = beat_at;

@@ -26,7 +26,7 @@ static struct pollfd *polled;
 static int signal_fd = -1;
 static char running[RANKS_MAX];
 static int nrunning;
-static struct ended first; /* of those that failed in one look at them; rank -1: none */
+static struct ended first; /* first of the ranks that failed in one check; rank -1: none */
 static int status, ending, hurry; /* hurry: the end does not wait for who reads the output */
 static int failed, nsucceeded; /* with --no-kill: the first status, ranks */
 static double kill_at = -1; /* s; when SIGTERM has not helped */
@@ -151,7 +151,7 @@ static void timed_out(void)
 
 /* ---- waiting ---- */
 
-/* signals of te_run are those of its ranks */
+/* signals to te_run go to its ranks */
 static void pass_on(void)
 {
 	struct signalfd_siginfo s;
@@ -245,7 +245,7 @@ void job_leave(void)
 	say_by(NULL);
 	for (int sig = 1; sig <= SIGRTMAX; sig++)
 		if (!stays_ignored(sig))
-			signal(sig, SIG_DFL); /* or fails: SIGKILL, those of the C library */
+			signal(sig, SIG_DFL); /* fails for SIGKILL and signals of the C library */
 	sigemptyset(&none);
 	sigprocmask(SIG_SETMASK, &none, NULL);
 	prctl(PR_SET_PDEATHSIG, SIGKILL);

@@ -1,7 +1,7 @@
 /*
- * run.h - te_run: job.c waits and judges, output.c writes lines, ranks.c has processes of this
- * host, hosts.c those of others, which agent.c starts there; the two talk by the messages of
- * frame.c.
+ * run.h - te_run: job.c waits and sets the status, output.c writes lines, ranks.c has processes of
+ * this host, hosts.c processes of other hosts, which agent.c starts there; the two exchange the
+ * messages of frame.c.
  */
 #ifndef RUN_H
 #define RUN_H
@@ -17,13 +17,13 @@
 #define RANKS_MAX 1024
 #define HOSTS_MAX 256
 
-/* exit statuses besides those of the ranks, as timeout(1) and shells have them */
+/* exit statuses other than the ranks', as of timeout(1) and shells */
 #define STATUS_TIMEOUT 124
 #define STATUS_NOT_EXECUTABLE 126
 #define STATUS_NOT_FOUND 127
 
 struct run_opts {
-	int nranks; /* 0: as many as the hosts have slots */
+	int nranks; /* 0: the number of the hosts' slots */
 	int prefix, per_node, grace_s, silence_s, no_kill;
 	double timeout_s;
 	char **cmd;
@@ -39,12 +39,12 @@ double now_s(void);
 /* the processes of a job, on this host or others */
 struct crew {
 	size_t npoll; /* entries of poll() */
-	/* fd -1: nothing to wait for. until (s): brought forward to the next thing to do */
+	/* fd -1: nothing to wait for. until (s): lowered to the time of the next action */
 	void (*poll)(struct pollfd *p, double *until);
 	void (*ready)(const struct pollfd *p); /* after each wait */
 	void (*signal)(int sig);
-	int (*busy)(void); /* output may come after all ranks have ended, */
-	double drain_s;	   /* and is waited for so long */
+	int (*busy)(void); /* 1: output may come after all ranks have ended */
+	double drain_s;	   /* time to wait for that output */
 };
 
 /* a rank has ended: si_code and si_status of waitid(2); host: NULL for this one */
@@ -53,15 +53,15 @@ struct ended {
 	const char *host;
 };
 
-/* blocks the signals that are passed on, and no others, whatever this process was started with */
+/* blocks the signals that are forwarded, and no others, whatever this process was started with */
 int job_begin(const struct run_opts *o, const struct crew *crew);
 /*
- * In a child: no signal is blocked; none is ignored but those of a terminal that this process was
- * started with; it ends with its parent.
+ * In a child: unblocks all signals; restores all handlers, except that terminal signals which were
+ * ignored when te_run started stay ignored; makes the child end with its parent.
  */
 void job_leave(void);
 void job_started(int rank);
-/* an agent only reports what it has seen; otherwise a failure is that of the job */
+/* a rank has ended; an agent reports it, otherwise a failure fails the job */
 void job_ended(const struct ended *e);
 /* ends all ranks, or with --no-kill keeps the status of the first failure for the end */
 void job_failed(int status);
@@ -80,44 +80,45 @@ struct buf;
 void out_put(int which, const void *p, size_t n);
 /* whole lines, with the rank before each; n 0: the last one may lack its newline */
 void out_lines(int rank, int which, const char *p, size_t n);
-/* bytes of a stream that are shown in part only, of one that is not trusted; zeroed at first */
+/* state for showing an untrusted stream; initially zero */
 struct shown {
-	char held[4]; /* the begin of a character */
+	char held[4]; /* begin of an incomplete character */
 	int n;
 };
 /*
- * Appends them, with control characters except tab and newline, and bytes that are no UTF-8, as
- * \xNN: nothing that a terminal obeys is left. n 0: the stream has ended.
+ * Appends bytes, with control characters except tab and newline, and bytes that are not UTF-8, as
+ * \xNN, so that a terminal obeys none of them. n 0: the stream has ended.
  */
 void out_show(struct shown *s, const char *p, size_t n, struct buf *to);
 int out_full(int which);
 void out_poll(int which, struct pollfd *p);
-/* 0, or the errno of a reader that is gone */
+/* 0, or the errno of a write whose reader has gone */
 int out_write(int which);
 int out_waits(void);
-/* from now on a full queue takes no more, so nothing waits for its reader */
+/* from now on drop output if the queue is full, so that no one waits for its reader */
 void out_hurry(void);
-/* nothing more is written */
+/* drop all output from now on */
 void out_drop(void);
 void out_free(void);
 
 /* ---- ranks.c ---- */
 
-/* output is given to `put` (n 0: the stream has ended), or is that of this process if NULL */
+/* output goes to `put` (n 0: the stream has ended); put NULL: ranks write to this process's
+ * output */
 struct ranks_opts {
 	int first, n;
 	int input; /* rank 0 has the standard input of this process */
 	void (*put)(int rank, int which, const char *p, size_t n);
 	void (*ended)(const struct ended *e);
-	/* if this process is killed: in a process that has no part in the job, after all ranks of
-	 * this host; or NULL */
+	/* called if this process is killed, in a process outside of the job, after all ranks of
+	 * this host have ended; or NULL */
 	void (*orphaned)(void);
 };
 
-extern const struct crew ranks_crew; /* of struct ranks_opts.n ranks: see ranks_npoll() */
+extern const struct crew ranks_crew; /* npoll for struct ranks_opts.n ranks: ranks_npoll() */
 size_t ranks_npoll(int n);
 int ranks_start(const struct run_opts *o, const struct ranks_opts *r);
-/* what the ranks have left; before job_wait() has returned nothing may be */
+/* release all ranks; call it after job_wait() */
 void ranks_free(void);
 
 /* ---- frame.c ---- */
@@ -138,7 +139,7 @@ enum frame_type {
 struct buf {
 	char *p;
 	size_t at, n, cap; /* bytes from at to n */
-	int failed;	   /* no memory, or no more bytes to take */
+	int failed;	   /* 1: no memory, or no more bytes to take */
 };
 
 void buf_put(struct buf *b, const void *p, size_t n);
@@ -151,11 +152,11 @@ void buf_free(struct buf *b);
 
 void frame_put(struct buf *to, enum frame_type type, const struct buf *body);
 /*
- * 1: *ret_body is a view of the next frame of `from`, until more is read into it; 0: it is not
- * complete; -1: this is none.
+ * 1: *ret_body is a view of the next frame of `from`, until more is read into it; 0: not complete;
+ * -1: not a frame.
  */
 int frame_take(struct buf *from, enum frame_type *ret_type, struct buf *ret_body);
-/* reads what there is: 1, 0 at the end, -1 if there is nothing yet */
+/* reads available bytes: 1, 0 at the end, -1 if there are none yet */
 int frame_read(int fd, struct buf *to);
 
 /* the body of FRAME_JOB; texts are in it, and lists, which end with NULL, are for free() */
@@ -166,8 +167,7 @@ struct job {
 	char **cmd; /* not empty */
 };
 
-/* 0, or -1: it is none, or there is no memory; version and host are texts, and lists are set, then
- * too */
+/* 0, or -1: not a job, or no memory; then, too, version and host are texts, and lists are set */
 int job_take(struct buf *b, struct job *ret);
 
 /* ---- hosts.c, agent.c ---- */

@@ -238,8 +238,8 @@ static void attn_free(struct attn *t)
 
 /*
  * The reference: softmax(scale q k^T) v in FP64, of one row and channel. Its error, with
- * v = 2^-23: a score has one of v (d + 4) scale sum|q||k| + 8 v |s|, which its probability has
- * twice, with that of the sum; probabilities and the result are rounded to BF16.
+ * v = 2^-23: a score's error is v (d + 4) scale sum|q||k| + 8 v |s|, which a probability has
+ * twice, since its sum has it too; probabilities and the result are rounded to BF16.
  * t/kernels/attn_cases.c, which tests the kernels, has the derivation.
  */
 static int verify_element(const struct attn *t, int64_t b, int64_t q, int64_t h, int64_t c,

@@ -47,7 +47,7 @@ int bench_open(struct bench *b, const struct opts *o);
 void bench_close(struct bench *b);
 
 double bench_now(void); /* seconds */
-/* an extent that is given, or if it is 0, that of the device: the host takes less to measure */
+/* a given extent, or if it is 0, a default for the device: smaller on the host, which is slower */
 int64_t bench_extent(const struct bench *b, int64_t given, int64_t on_host, int64_t on_gpu);
 
 /*

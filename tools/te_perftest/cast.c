@@ -181,7 +181,7 @@ static void cast_free(struct cast *c)
 }
 
 /*
- * The reference. A scale is 1 at first; that of the current recipe is 448 / amax. The amax of
+ * The reference. A scale is 1 at first; in the current recipe it is 448 / amax. The amax of
  * normally distributed numbers is neither 0 nor so small that the quotient overflows.
  */
 static void model_cast(const struct cast *c, int set, uint8_t *want)

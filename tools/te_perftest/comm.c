@@ -133,7 +133,7 @@ static int write_input(struct comm *c, void *host)
 	return bench_idle(c->b, r);
 }
 
-/* results that the loop below has too; those of --tune may be integers */
+/* results that the loop below has too; results of --tune may be integers */
 static int is_verified(const struct comm *c)
 {
 	return c->b->o->verify && c->dtype != TE_DTYPE_INT32 && c->algorithm != TE_COMM_NCCL &&

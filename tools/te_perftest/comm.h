@@ -17,7 +17,7 @@ struct comm_opts {
 	uint32_t fuse;	    /* bit i: i of enum comm_fuse */
 	int64_t symmetric, cols, gemm, max_blocks, depth;
 	char *tune;	 /* a file; or NULL */
-	char *transport; /* NULL: that of the environment */
+	char *transport; /* NULL: from the environment */
 };
 
 struct comm {

@@ -50,8 +50,8 @@ static int takes(const struct tune *t, const struct candidate *k)
 }
 
 /*
- * Of those that are nearly the fastest, the first algorithm, with the fewest blocks: the same on
- * all ranks. NULL: there was no time for any.
+ * The first algorithm among the nearly fastest candidates, with the fewest blocks: the same on all
+ * ranks. NULL: there was no time for any.
  */
 static const struct candidate *choose(const double *us)
 {

@@ -62,7 +62,7 @@ struct gemm {
 	struct te_tensor **a, **w, **d;
 	/* set i's operands are copied from element i on */
 	uint8_t *host_a, *host_w;
-	float *scales_a, *scales_w; /* of blocks, those of each set */
+	float *scales_a, *scales_w; /* scales of blocks, for each set */
 	struct blas blas;
 };
 

@@ -209,7 +209,7 @@ static int near(const struct op_bench *n, const char *what, int64_t row, int64_t
 	double got = te_bf16_decode(code);
 	/*
 	 * Rounded once to BF16. In FP32 each of the few sums of cols terms is off by
-	 * at most cols 2^-24 of its size, and so is the result by that of its own.
+	 * at most cols 2^-24 of its size, and so is the result.
 	 */
 	double bound = 0x1p-8 * fabs(want) + 4 * (double)(n->cols + 8) * 0x1p-24 * size;
 

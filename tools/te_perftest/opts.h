@@ -8,14 +8,14 @@
 
 struct opts {
 	const struct test *test; /* NULL with --list, --help and --version only */
-	char *backend;		 /* NULL: that of the environment */
+	char *backend;		 /* NULL: from the environment */
 	int64_t device, iters, warmup, seed;
 	double seconds;
 	int64_t verify, json, list;
 };
 
 /*
- * Fill o, and the options of the tests, from their defaults, then those of o->test from the command
+ * Fill o, and the options of the tests, from their defaults, then o->test's from the command
  * line. --help and --version print and set *ret_done. An exit status; opts_free() in any case.
  */
 int opts_parse(struct opts *o, int argc, char **argv, int *ret_done);

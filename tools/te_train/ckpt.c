@@ -838,7 +838,7 @@ static int load_model(const struct folder *dir, const struct model *m, const cha
 	return r;
 }
 
-/* moments are those of trained weights, in their order: a resumed run trains the same */
+/* moments belong to trained weights, in their order: a resumed run must train the same weights */
 static int check_frozen(const struct st_file *state, const struct model *m, const struct run *run)
 {
 	const char *then = json_string_value(json_object_get(run->options, "freeze"));

@@ -98,7 +98,7 @@ void trainer_close(struct trainer *t);
 int trainer_run(struct trainer *t);
 /*
  * After a failure of any of these. 1: the ranks that are left can go on, by trainer_open().
- * 0: the run ends with *status, and so do those of all ranks that had not been lost.
+ * 0: the run ends with *status, on all ranks that had not been lost.
  */
 int trainer_recover(struct trainer *t, int *status);
 /*

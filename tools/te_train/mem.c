@@ -356,7 +356,7 @@ int mem_check(const struct mem_run *run)
 		return say_bad("checkpoints need %s of host memory, %s are free",
 			       amount(m.host, needed), amount(room.host, there));
 	if (m.total <= room.device) {
-		/* the device's memory and that of the checkpoints are taken from the same */
+		/* host backend: checkpoints and the device use the same memory */
 		m.total += m.host;
 		room.device = room.host;
 	}

@@ -211,9 +211,9 @@ int ranks_reduce(struct ranks *r, const struct model *m, struct te_adamw *opt)
 }
 
 /*
- * Before ranks with the same shard add up a gradient, those of a model do, if each has that of its
- * tokens. Before they reduce amaxes, those of a model do: parts of a tensor have the scale that the
- * whole one would have.
+ * Before ranks with the same shard add up a gradient, the ranks of a model do, if each has the
+ * gradient of its tokens only. Before ranks with the same shard reduce amaxes, the ranks of a model
+ * do, so that parts of a tensor have the scale of the whole tensor.
  */
 static int reduce_shards(void *arg, struct te_plan *plan, const struct te_plan_event *e)
 {
@@ -318,7 +318,7 @@ int ranks_exchange(const struct ranks *r, struct te_stream *stream, const struct
 	return te < 0 ? te : te_copy(stream, all, r->words, (size_t)nwords * sizeof(*all));
 }
 
-/* those of one rank have fewer */
+/* one rank has fewer */
 static int all_of(const struct ranks *r, struct te_comm *ret_comm[3])
 {
 	int n = 0;
@@ -447,8 +447,8 @@ int ranks_recover(struct ranks *r, struct te_stream *stream, int64_t nmicro, con
 	int te;
 
 	/*
-	 * Ranks that are left over release the communicator, and those that go on recover it
-	 * again: so all agree on who does, whoever is lost meanwhile. They exchange something
+	 * Ranks that are left over release the communicator, and the other ranks recover it again:
+	 * so all agree on who does, whoever is lost meanwhile. They exchange something
 	 * first, because a rank may return from te_comm_recover() while another one is in it, and
 	 * would be lost if the communicator failed then.
 	 */

@@ -1,5 +1,5 @@
 /*
- * ranks.h - the ranks of a run: what they share, and what they agree on.
+ * ranks.h - the ranks of a run: communicators, and agreement.
  *
  * Ranks whose numbers are neighbours divide a model: rank r has shard r % nshards. Ranks with the
  * same shard divide the micro-batches: r / nshards is the number among them.
@@ -28,22 +28,22 @@ enum rank_state {
 struct ranks {
 	struct te_comm *comm; /* NULL: there is one rank */
 	int32_t rank, others; /* other ranks */
-	int32_t nfirst;	      /* ranks at first; 0: one. Their numbers are used in messages */
-	int32_t number[MOST_RANKS]; /* at first, of each rank that there is */
-	uint8_t state[MOST_RANKS];  /* by that number: enum rank_state */
-	struct te_comm *model; /* of the ranks that have one model together, NULL: there is one */
-	struct te_comm *data;  /* of the ranks that have this shard, NULL: there is one */
-	int32_t nshards;       /* of a model; 0: one */
-	int32_t data_rank;     /* in data */
+	int32_t nfirst;	      /* initial number of ranks; 0: one. Messages use initial numbers */
+	int32_t number[MOST_RANKS]; /* initial number of each present rank */
+	uint8_t state[MOST_RANKS];  /* by initial number: enum rank_state */
+	struct te_comm *model; /* ranks that share one model; NULL: one rank */
+	struct te_comm *data;  /* ranks that have this shard; NULL: one rank */
+	int32_t nshards;       /* shards of a model; 0: one */
+	int32_t data_rank;     /* rank in data */
 	struct te_comm_reducer *reducer; /* NULL before ranks_reduce() */
-	struct te_comm_reducer *amaxes;	 /* of the ranks of a model, likewise */
+	struct te_comm_reducer *amaxes;	 /* reducer for the ranks of a model, likewise */
 	/* [te_seq_nweights] 1: each rank of a model has the gradient of its tokens; or NULL */
 	uint8_t *by_tokens;
 	const struct te_seq *seq; /* with by_tokens, borrowed */
-	float *words;	      /* of the device: what ranks exchange */
+	float *words;	      /* device memory that ranks exchange */
 	int64_t nwords;
 	void *grads;	      /* the sequence's gradients */
-	uint64_t taken_nbytes; /* of the device, by the communicator */
+	uint64_t taken_nbytes; /* device memory of the communicator */
 };
 
 /*
@@ -51,33 +51,34 @@ struct ranks {
  * micro-batches of a rank, at most.
  */
 int ranks_open(struct te_ctx *ctx, int32_t nshards, int64_t naccum, struct ranks *ret_r);
-/* the ranks of each model, and those with the same shard */
+/* create the communicators of each model and of equal shards */
 int ranks_divide(struct ranks *r);
-/* seq is complete: it gets memory for gradients that the ranks with this shard map */
+/* give the complete sequence memory for gradients that the ranks with this shard map */
 int ranks_bind(struct ranks *r, struct te_seq *seq);
-/* before steps are planned; the model is initialised */
+/* create the reducers, before steps are planned; the model is initialised */
 int ranks_reduce(struct ranks *r, const struct model *m, struct te_adamw *opt);
-/* options of a step of this rank */
+/* set the options of a step of this rank */
 void ranks_step(const struct ranks *r, struct te_step_opts *so);
-/* what was made since ranks_open(), after the sequence has been released */
+/* release all that was created since ranks_open(), after the sequence was released */
 void ranks_undivide(struct ranks *r);
 void ranks_close(struct ranks *r);
 /*
- * After a failure, and ranks_undivide(): as after ranks_open(), with ranks that are left. These
- * have whole models, as many as can share nmicro micro-batches. The others are left over: if this
- * rank is, it can only be closed. own: n numbers for the others; all: those of
- * all ranks, in rank order. Returns what the library returned.
+ * Restores the state after ranks_open(), with the remaining ranks, after a failure and
+ * ranks_undivide(). They have whole models, as many as can share nmicro micro-batches; the others
+ * are left over, and can only be closed. own: n numbers for the others; all: the numbers of all
+ * ranks, in rank order. Returns the library's code.
  */
 int ranks_recover(struct ranks *r, struct te_stream *stream, int64_t nmicro, const int32_t *own,
 		  int n, int32_t *all);
 int ranks_is_idle(const struct ranks *r);
 
 #define RANKS_TEXT (4 * MOST_RANKS + 8)
-/* "rank 2" or "ranks 2, 3": those that are in this state, and were not before. Returns how many */
+/* "rank 2" or "ranks 2, 3": ranks that are in this state, and were not before. Returns their
+ * number */
 int ranks_name(const struct ranks *r, const struct ranks *before, enum rank_state state,
 	       char ret_text[RANKS_TEXT]);
 
-/* how many there are: all, those of a model, those with this shard */
+/* number of ranks: all, in a model, with this shard */
 int32_t ranks_n(const struct ranks *r);
 int32_t ranks_nshards(const struct ranks *r);
 int32_t ranks_ndata(const struct ranks *r);
@@ -87,16 +88,16 @@ void ranks_abort(const struct ranks *r, const char *why);
 /*
  * After a step, in stream order: *ret gets the blocks of all ranks, in rank order. A block has the
  * losses of the rank's micro-batches, then this rank's n numbers of x. all: pinned, for the blocks
- * of all ranks; it is read and written. Returns what the library returned.
+ * of all ranks; it is read and written. Returns the library's code.
  */
 int ranks_exchange(const struct ranks *r, struct te_stream *stream, const struct te_step *step,
 		   int64_t naccum, const float *x, int n, float *all);
 /* 0, or a failure of the exchange, once the stream has reached it */
 int ranks_check(const struct ranks *r);
 
-/* *ret_any: is x set on any rank. Waits; returns what the library returned. */
+/* *ret_any: is x set on any rank? Waits; returns the library's code. */
 int ranks_any(const struct ranks *r, struct te_stream *stream, int x, int *ret_any);
-/* the status of rank 0 on all ranks; an exit status, also of the exchange */
+/* the status of rank 0 on all ranks, or a failure of the exchange */
 int ranks_status(const struct ranks *r, struct te_stream *stream, int status);
 /* STATUS_FAILED, with a message, unless the ranks with the same shard have the same bits */
 int ranks_compare(const struct ranks *r, struct te_stream *stream, const struct te_seq *seq);

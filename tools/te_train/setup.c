@@ -34,7 +34,7 @@ static int read_preset(const char *name, struct config *cfg)
 	return r;
 }
 
-/* the model of a folder is that of --model or --preset, if there is one */
+/* the model of a folder must be the model of --model or --preset, if given */
 static int check_given(const struct opts *o, const char *dir, const struct config *cfg)
 {
 	struct config given = { 0 };
@@ -236,7 +236,7 @@ void trainer_note_gpu(const struct te_device_info *have, int32_t index)
 	}
 }
 
-/* is the backend neither that of an option nor of the environment */
+/* is the backend chosen neither by an option nor by the environment? */
 static int is_auto(const struct opts *o)
 {
 	const char *backend = o->backend ? o->backend : getenv("TE_BACKEND");
@@ -433,8 +433,8 @@ int trainer_create(const struct opts *o, struct trainer *t)
 		r = check_names(t);
 	t->out_was_free = o->out && ckpt_is_free(o->out);
 	t->drop_best = o->overwrite && !resumes_in(o, o->out);
-	/* a resumed run has those of the run that was saved, whatever its ranks, and so have ranks
-	 * that are left */
+	/* a resumed run has the micro-batches of the saved run, whatever its ranks, and so have
+	 * ranks that are left after a failure */
 	t->micro_batches = o->accum * (o->accum_kept ? 1 : ranks_ndata(&t->ranks));
 	return r;
 }

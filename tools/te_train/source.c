@@ -21,7 +21,7 @@ struct source {
 	char *name;	/* the path, or "standard input" */
 	size_t nsuffix; /* characters at its end that name the compression */
 	int fd;		/* of a file that is read in place, or -1 */
-	struct stat st; /* when its contents were last known to be those of the scan */
+	struct stat st; /* status when the contents were last known to equal the scan */
 	int recent;	/* written to so late before st that a later write may not change it */
 	uint8_t *heap;
 	int64_t nbytes;

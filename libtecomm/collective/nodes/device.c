@@ -169,7 +169,7 @@ static int takes(const struct work *w, int32_t rank)
 	       (lo < (rank + 1) * count && lo + w->nelems > rank * count);
 }
 
-/* from this rank's result to those of the others */
+/* copy this rank's result to the other ranks' results */
 static int share(const struct work *w)
 {
 	const struct te__nodes *n = w->n;

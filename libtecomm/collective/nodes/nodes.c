@@ -198,7 +198,7 @@ static void wake(void *arg)
 struct offer {
 	uint32_t usable; /* bit i: transport i */
 	uint64_t piece;
-	char why[8][100]; /* of those that are not usable */
+	char why[8][100]; /* reasons of unusable transports */
 };
 
 static void probe(struct offer *o, size_t piece)

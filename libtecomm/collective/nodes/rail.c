@@ -176,7 +176,7 @@ static int differs(const struct te__nodes *n, const struct te__piece *own,
 			(unsigned long long)own->number, (long long)own->lo, own->root);
 }
 
-/* those that have arrived; no others, which the link may write to at the same time */
+/* check heads that have arrived; the link may still write to the others */
 static int check_heads(const struct te__nodes *n, const struct te__job *j,
 		       const struct te__piece *p)
 {

@@ -4,7 +4,7 @@
  * A frame is a head of 40 bytes and, if it is data, that many bytes. Data is read into the buffer
  * of the receive that was queued for it; until there is one, nothing more is read of that peer.
  * Ranks prove who they are when they connect, and heads have MACs (auth.h). Data has a checksum in
- * the head, because that of TCP, of 16 bits, lets some changed bytes pass; a MAC, at 4 GB/s by
+ * the head, because TCP's 16-bit checksum misses some changed bytes; a MAC, at 4 GB/s by
  * Poly1305, would halve the rate of links. A rank that has sent nothing for half a heartbeat
  * sends a head, so a silent peer is one that has stopped or cannot be reached; a peer that has
  * ended is the end of its stream. A rank whose link has failed tells its peers why when it closes
@@ -450,7 +450,7 @@ static int check_peer(struct te__link *l, int32_t i, int64_t now)
 	return flush(l, i, now);
 }
 
-/* the time in which this rank did not poll is not that of its peers */
+/* peers must not be charged for the time in which this rank did not poll */
 static void catch_up(struct tcp *t, int64_t now)
 {
 	const int64_t gap = now - t->polled;

@@ -52,7 +52,7 @@ static int read_wishes(struct wish *ret)
 	}
 }
 
-/* Mbit/s; the codes are those of the InfiniBand specification, PortInfo */
+/* Mbit/s; codes from the InfiniBand specification, PortInfo */
 static int rate(const struct ibv_port_attr *a)
 {
 	static const struct {
@@ -193,7 +193,7 @@ static int is_better(const struct candidate *a, const struct candidate *b)
 	return a->rate != b->rate ? a->rate > b->rate : a->near > b->near;
 }
 
-/* the fastest, of these the nearest, of these that of this rank's turn */
+/* the fastest port; of equal ones the nearest; of these the one of this rank's turn */
 static const struct candidate *best_of(const struct search *s)
 {
 	const struct candidate *best = &s->c[0];

@@ -1,6 +1,6 @@
 /*
- * near.c - how near an RDMA device is, by sysfs: to a GPU, how many bridges above the two are the
- * same; to a thread, whether its memory is that of the device's NUMA node.
+ * near.c - distance of an RDMA device, by sysfs: to a GPU, by the number of common bridges above
+ * the two; to a thread, by the NUMA nodes of its memory and of the device.
  */
 #include "config.h"
 

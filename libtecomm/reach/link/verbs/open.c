@@ -100,8 +100,8 @@ static void release_device(struct vlink *v)
 }
 
 /*
- * Memory of the device, with all ports or none. Without a dma-buf, and where the kernel does not
- * take one, it is registered by its address: that of a GPU needs the module nvidia-peermem.
+ * Register device memory with all ports or none: by its dma-buf or, if there is none or the kernel
+ * does not accept it, by its address, which for a GPU needs the module nvidia-peermem.
  */
 static void register_device(struct vlink *v)
 {
@@ -450,7 +450,7 @@ int te__vlink_open(struct te__link *l)
 
 /* ---- closing ---- */
 
-/* Peers that wait for this rank are told, and those that do not know that it is no failure. */
+/* Tell the peers that this rank closes: waiting ones fail, others see that it is not a failure. */
 static void say_bye(struct vlink *v)
 {
 	const int64_t deadline = te__boot_now() + BYE_NS;

@@ -195,7 +195,7 @@ static int beats(struct vlink *v)
 
 	if (v->now < v->beat_due)
 		return 0;
-	/* the time in which this rank did not poll is not that of its peers */
+	/* peers must not be charged for the time in which this rank did not poll */
 	late = v->now - v->beat_due > beat_ns ? v->now - v->beat_due : 0;
 	v->beat_due = v->now + beat_ns / 4;
 	for (int32_t i = 0; i < v->l.o.npeers && !r; i++) {

@@ -110,7 +110,7 @@ static int post_announce(struct vlink *v, int32_t i)
 			    IMM(IMM_ANNOUNCE, seq), 0);
 }
 
-/* that of the next chunk; consecutive messages begin on different ones */
+/* the lane of the next chunk; consecutive messages begin on different lanes */
 static int next_lane(const struct vlink *v, const struct peer *p)
 {
 	return (int)((p->posted + p->at / CHUNK) % (uint64_t)v->nlanes);

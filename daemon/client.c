@@ -111,7 +111,7 @@ void ted_reply(struct ted *t, struct ted_client *c, int code, const char *text, 
 		t->n.fd_transfers++;
 		c->sent_fd = 1;
 	}
-	/* what a client has not read is in the socket's buffer, which is the limit */
+	/* unread replies are in the socket's buffer, which is the limit */
 	if (r == -EAGAIN || r == -ENOBUFS) {
 		t->n.dropped_slow++;
 		ted_client_lose(t, c);

@@ -34,7 +34,7 @@ struct ted_closing {
 
 int ted_stat(int fd, struct statx *st)
 {
-	/* what the kernel knows: a file system that has to ask somebody does not do so */
+	/* cached attributes: a network or user-space file system does not query its server */
 	return statx(fd, "", AT_EMPTY_PATH | AT_STATX_DONT_SYNC, STATX_BASIC_STATS, st);
 }
 

@@ -192,7 +192,7 @@ static int read_line(const struct where *w, char *line, int *seen, struct ted_co
 	return bad(w, "there is no key \"%.80s\"", name);
 }
 
-/* what a line cannot tell */
+/* checks that need several lines */
 static int check(const struct where *w, const struct ted_conf *conf)
 {
 	if (*conf->socket && *conf->socket != '/')

@@ -13,7 +13,7 @@
 
 #include "daemon/ted.h"
 
-/* what events are of; less: a client's entry */
+/* sources of events; smaller numbers: a client's entry */
 enum { LISTEN = 1 << 20, METRICS, TIMER, SIGNAL, INOTIFY };
 
 #define NEVENTS 64

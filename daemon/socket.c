@@ -19,7 +19,7 @@
 
 #define FIRST_FD 3 /* sd_listen_fds(3) */
 
-/* what the service manager tells this process; it is told once */
+/* variables of the service manager, which are read once */
 static int64_t take_number(const char *name, const char *pid_name)
 {
 	const char *s = getenv(name), *pid = getenv(pid_name);
@@ -207,7 +207,7 @@ static int bind_path(struct ted_socket *s, const char *path, int type, int share
 		ted_say("%s: there is a file that is no socket", path);
 		return TED_BAD;
 	}
-	/* of a ted that was killed: no process holds the lock */
+	/* left by a ted that was killed: no process holds the lock */
 	(void)unlink(path);
 	strcpy(sa.sun_path, path);
 	s->fd = socket(AF_UNIX, type | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);

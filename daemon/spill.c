@@ -42,7 +42,7 @@ static int reserve(int fd, uint64_t nbytes)
 	return r;
 }
 
-/* what may be granted of the file system; -1 with errno */
+/* bytes of the file system that may be granted; -1 with errno */
 static int space(const struct ted *t, int64_t *ret_free, int64_t *ret_keep)
 {
 	struct statvfs s;

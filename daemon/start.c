@@ -18,7 +18,7 @@
 
 #include "daemon/ted.h"
 
-#define OWN_FDS 32 /* of ted itself, and of messages that it reads */
+#define OWN_FDS 32 /* descriptors of ted, and of messages that it reads */
 
 /* an exit status */
 static int limit_fds(const struct ted *t)

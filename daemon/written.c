@@ -25,7 +25,7 @@
 #define SAVE_NS 1000000000 /* between writes of the file, at least */
 #define NAME "ted.written"
 #define NEW_NAME NAME ".new"
-/* of the file: "day", "sum" and the rows, with the most digits that each number has */
+/* size of the file: "day", "sum" and the rows, with the maximum digits of each number */
 #define FILE_MOST (32 + 32 + (size_t)ROWS_MOST * (10 + 1 + 16 + 1 + 19 + 1))
 
 static int limited(const struct ted *t)
@@ -132,7 +132,7 @@ static void save(struct ted *t)
 
 	t->save_ns = 0;
 	t->saved_ns = ted_now_ns();
-	/* of a ted that was killed meanwhile */
+	/* left by a ted that was killed */
 	(void)unlinkat(t->spill_dir, NEW_NAME, 0);
 	if (text)
 		fd = openat(t->spill_dir, NEW_NAME, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);

@@ -10,7 +10,7 @@
 #ifndef TE_BEGIN_CUH
 #define TE_BEGIN_CUH
 
-#define DEV static __device__ __forceinline__ /* of every device function */
+#define DEV static __device__ __forceinline__ /* for every device function */
 
 DEV void te_begin(void)
 {

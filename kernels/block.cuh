@@ -81,8 +81,8 @@ template <class T> DEV raw<T> block_round(int n, float v[TE_V])
 /* shared memory of block_put; 32 KiB where T is summed over rows */
 template <bool SUMS> struct block_shared {
 	uint4 word[(SUMS ? 2 : 1) * BLOCK * BLOCK / 16];
-	float amax[BLOCK_WARPS][BLOCK]; /* of columns, or of the tile */
-	float scale[BLOCK];		/* of columns */
+	float amax[BLOCK_WARPS][BLOCK]; /* amaxes of columns, or of the tile */
+	float scale[BLOCK];		/* scales of columns */
 };
 
 /* outputs of a [rows, cols] result; vec: rows of y and q.row start on vectors */

@@ -308,7 +308,7 @@ static TE__SIMD(void, turn,
 		 int64_t to_ld),
 		(code, ld, nr, nc, to, to_ld))
 
-/* what the parts of a result share */
+/* data shared by the parts of a result */
 struct run {
 	const struct te_k_q *q;
 	int64_t rows, cols;

@@ -13,7 +13,7 @@ struct adapter {
 	int32_t nin;
 	struct te_arg *in, out;
 	const char **in_name;
-	/* what the plan is bound to: of a call; inputs, then out, out_grad, in_grad; memory */
+	/* the plan's binding: call; inputs, then out, out_grad, in_grad; memory */
 	const struct te_graph_call *call;
 	struct te_tensor **bound;
 	void *arena, *span[TE_SPAN_COUNT];

@@ -13,7 +13,7 @@
 
 struct saved {
 	struct te_region region;
-	size_t offset; /* of its copy in snapshot.device or snapshot.host */
+	size_t offset; /* offset of its copy in snapshot.device or snapshot.host */
 };
 
 struct snapshot {

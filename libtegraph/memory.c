@@ -65,7 +65,7 @@ static void extend(struct items *it, int32_t i, int32_t first, int32_t last)
 	it->v[i].last = later(it->v[i].last, last);
 }
 
-/* what all lifetimes depend on */
+/* parameters of all lifetimes */
 struct when {
 	int32_t end;
 	int reuse;

@@ -27,8 +27,8 @@ struct shape {
 /* where a part is in the schedule */
 struct place {
 	int32_t chunk, layer;
-	int32_t nlayers;  /* of its chunk */
-	int32_t callable; /* of the first micro-batch of its chunk, layer 0 */
+	int32_t nlayers;  /* layers of its chunk */
+	int32_t callable; /* callable of layer 0 of the chunk's first micro-batch */
 	int32_t nplans;	  /* the most micro-batches that are in flight in the chunk */
 	int delayed;	  /* weight gradients are separate passes */
 };
@@ -42,15 +42,15 @@ struct te_step {
 	struct te_schedule *schedule;
 	int32_t nmicro, nparts, nshapes, ncallables;
 	int32_t total; /* micro-batches of the larger step */
-	/* of each weight: passes of a step that add to its gradient, and how many were queued;
+	/* by weight: passes of a step that add to its gradient, and passes queued so far;
 	 * NULL: the hook is not called for gradients */
 	int32_t *nadds, *nadded;
 	struct place *place; /* [nparts] */
 	struct shape *shape;
 	struct te_stream *stream; /* owns the pool */
-	void *pool;		  /* of several shapes */
+	void *pool;		  /* pool of several shapes */
 	struct te_step_memory memory;
-	struct te_stream *last; /* of the latest step, whose shape is latest; or NULL */
+	struct te_stream *last; /* stream of the latest step, whose shape is latest; or NULL */
 	int32_t latest;
 	int calibrated; /* quantizers have scales */
 };
@@ -176,7 +176,7 @@ static int find_places(struct te_step *s)
 	return 0;
 }
 
-/* of a part and micro-batch; callables are in the order of chunk, micro-batch, layer */
+/* callable of a part and micro-batch; the order is chunk, micro-batch, layer */
 static int32_t callable_of(const struct te_step *s, int32_t part, int32_t micro)
 {
 	const struct place *p = &s->place[part];
@@ -193,7 +193,7 @@ static int step_hook(void *arg, struct te_plan *plan, const struct te_plan_event
 	if (event->kind == TE_PLAN_EVENT_GRAD) {
 		if (++s->nadded[event->weight] < s->nadds[event->weight])
 			return 0;
-		s->nadded[event->weight] = 0; /* of the next step, which may be the capture's */
+		s->nadded[event->weight] = 0; /* for the next step, which may be the capture's */
 	}
 	return s->opts.hook(s->opts.hook_arg, plan, event);
 }
@@ -277,7 +277,7 @@ static int make_callables(struct te_step *s, struct shape *shape, uint32_t flags
 	return r;
 }
 
-/* what only some parts of a sequence can be */
+/* check that the parts can be plans: the last ends in a loss, one plan reads a channel, ... */
 static int check_parts(const struct te_step *s, const struct shape *shape)
 {
 	struct te_spec spec;

@@ -30,7 +30,7 @@ typedef float vec8 __attribute__((vector_size(32), aligned(4), may_alias));
 typedef float vec4 __attribute__((vector_size(16), aligned(4), may_alias));
 typedef int32_t ivec4 __attribute__((vector_size(16)));
 
-/* what both passes share; channels are padded to dp, a multiple of NR, with zeros */
+/* data of both passes; channels are padded to dp, a multiple of NR, with zeros */
 struct shape {
 	int64_t T, row, orow, ntiles;
 	int32_t dtype, d, dp, nheads, nkv, group;
@@ -159,7 +159,7 @@ struct online {
 /* x or, where it is larger, y */
 #define MASKED(mask, x) ((mask) & (ivec4)(x))
 #define MAX(x, y) ((vec4)(MASKED((y) > (x), y) | MASKED(~((y) > (x)), x)))
-/* of four numbers */
+/* fold four numbers */
 #define LARGER(x, y) ((y) > (x) ? (y) : (x))
 #define ADD(x, y) ((x) + (y))
 #define FOLD(one, x) one(one((x)[0], (x)[2]), one((x)[1], (x)[3]))
@@ -266,7 +266,7 @@ static void fwd_quantize(const struct te_k_q *q, int64_t rows, int64_t cols, int
 		te__h_amax_fold(q->amax, amax);
 }
 
-/* of a thread */
+/* buffers of a thread */
 struct fwd_tiles {
 	float q[TILE * MAXD], x[TILE * MAXD], kt[TILE * MAXD], acc[TILE * MAXD];
 };
@@ -432,7 +432,7 @@ static void store_tile(const struct shape *s, void *to, int64_t at, int64_t n, f
 		te__h_store(s->dtype, to, at + r * s->row, s->d, x + r * s->dp);
 }
 
-/* of a thread */
+/* buffers of a thread */
 struct dkv_tiles {
 	float kt[TILE * MAXD], vt[TILE * MAXD], q[TILE * MAXD], dout[TILE * MAXD];
 	float dk[TILE * MAXD], dv[TILE * MAXD], p[TILE * TILE], ds[TILE * TILE];
@@ -490,7 +490,7 @@ void te__h_attn_bwd_dkv(const struct te_k_attn_bwd *a)
 	te__k_for(a->batch * a->nkv * w.s.ntiles, grain(&w.s), dkv_part, &w);
 }
 
-/* of a thread */
+/* buffers of a thread */
 struct dq_tiles {
 	float k[TILE * MAXD], kt[TILE * MAXD], vt[TILE * MAXD], q[TILE * MAXD];
 	float dout[TILE * MAXD], dq[TILE * MAXD], p[MR * TILE], ds[MR * TILE];

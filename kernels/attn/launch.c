@@ -9,7 +9,7 @@
 #include "kernels/launch.h"
 #include "libtecore/base/base.h"
 
-#define SMALL_M_BLOCKS (HOPPER_SMS / 2) /* of ATTN_ROWS rows */
+#define SMALL_M_BLOCKS (HOPPER_SMS / 2) /* blocks of ATTN_ROWS rows */
 #define MAX_STRIPS (4 * SMALL_M_BLOCKS) /* with more, _small_m is as fast */
 #define MAX_STRIDE (1 << 24) /* elements of a row: offsets within a tile are 32-bit */
 #define MAX_GRID_Y 65535

@@ -86,7 +86,7 @@ template <int C, int N> DEV uint4 combine(const struct te_k_comm &a, const uint4
 	}
 }
 
-/* of this rank's chunk, the packet that the thread sends first: loaded while the epoch is */
+/* the first packet of this rank's chunk that the thread sends: loaded while the epoch is */
 template <int C> DEV uint4 read_first(const struct te_k_comm &a, struct op &o)
 {
 	const int64_t i = (int64_t)blockIdx.x * COMM_THREADS + threadIdx.x;
@@ -188,8 +188,8 @@ template <int M> constexpr int AT_ONCE = M == 1 ? 4 : 8 / M;
 
 /* this rank's chunk of arrays that are aligned, without a packet that is not whole */
 struct whole {
-	const uint4 *in; /* of the first rank that it is read from */
-	uint4 *out;	 /* of the first rank that it is written to */
+	const uint4 *in; /* memory of the first rank that is read */
+	uint4 *out;	 /* memory of the first rank that is written */
 	int nout;	 /* 1, or all ranks, from rank 0 on */
 	int64_t end;	 /* packets */
 };
@@ -223,7 +223,7 @@ DEV void whole_read(const struct te_k_comm &a, const struct whole &w, int64_t i,
 							   m * a.stride);
 }
 
-/* what they become, to all outputs */
+/* write the results to all outputs */
 template <int C, int M>
 DEV void whole_write(const struct te_k_comm &a, const struct whole &w, int64_t i, int64_t step,
 		     const uint4 v[][M])
@@ -299,7 +299,7 @@ template <int C, int N> DEV bool zero_copy(const struct te_k_comm &a, struct op 
 struct stage {
 	uint8_t *buffer; /* in the region of this rank */
 	int64_t first;	 /* packets of each chunk before this step and block */
-	int npackets;	 /* of each chunk */
+	int npackets;	 /* packets of each chunk */
 };
 
 template <int C> DEV struct stage stage_at(const struct te_k_comm &a, const struct op &o, int64_t t)

@@ -99,7 +99,7 @@ DEV uint64_t now_ns(void)
 struct op {
 	uint64_t epoch, signature;
 	uint64_t since;	   /* ns; 0: no wait of this thread took long yet */
-	uint32_t attempts; /* of this thread */
+	uint32_t attempts; /* attempts of this thread */
 	uint32_t tag;	   /* ll: the upper words of full packets */
 	int64_t buffer;	   /* offset of the epoch's buffer in a region */
 	int64_t nbytes, npackets;
@@ -462,7 +462,7 @@ DEV bool header_collect(const struct te_k_comm &a, struct op &o)
 	return false;
 }
 
-/* what does not depend on the epoch */
+/* values that do not depend on the epoch */
 DEV void extents(const struct te_k_comm &a, struct op &o)
 {
 	o.nbytes = a.count * element_nbytes(a.dtype);

@@ -14,7 +14,7 @@
 struct fused {
 	struct te__hc_op o;
 	const struct te_k_comm_norm *a;
-	int64_t row_nbytes; /* of T */
+	int64_t row_nbytes; /* bytes of a row of T */
 	int64_t most;	    /* two-shot: rows of rank 0 */
 	uint8_t *row;	    /* two rows of ROW_NBYTES */
 };
@@ -314,7 +314,7 @@ static int two_shot(struct fused *f)
 	return 0;
 }
 
-/* what is the same for all rows */
+/* write values common to all rows */
 static void scale_words(const struct te_k_comm_norm *a)
 {
 	const int64_t ld = te_k_scale_ld(TE_K_SCALING_1X128, a->rows, a->cols);

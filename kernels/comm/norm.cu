@@ -41,9 +41,9 @@ template <> struct type_of<fp16> {
 	static constexpr int D = TE_D_FP16;
 };
 
-/* what follows from the arguments; in shared memory, since registers are few */
+/* values derived from the arguments; in shared memory, since registers are few */
 struct fused {
-	int32_t nvec, npackets; /* of a row of T */
+	int32_t nvec, npackets; /* vectors and packets of a row of T */
 	int32_t nout;		/* packets of a row's results */
 	int32_t nwords, scales; /* among them, and the first one that is a scale */
 	int32_t each, more;	/* rows of each rank, and how many have one more */
@@ -739,7 +739,7 @@ DEV bool two_shot(const struct te_k_comm_norm &a, const struct fused &f, struct 
 	return __syncthreads_and(ok);
 }
 
-/* what is the same for all rows: the scale-inverse of TENSOR, the padding of BLOCK */
+/* write values common to all rows: the scale-inverse of TENSOR, the padding of BLOCK */
 DEV void scale_words(const struct te_k_comm_norm &a)
 {
 	const int64_t ld = te_k_scale_ld(TE_K_SCALING_1X128, a.rows, a.cols);

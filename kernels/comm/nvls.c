@@ -8,7 +8,7 @@
 
 /* ---- instructions ---- */
 
-/* of memory in this rank's region, or after it */
+/* multicast address of memory in this rank's region, or after it */
 static uint8_t *multicast(const struct te_k_comm *a, const void *own)
 {
 	return a->multicast + ((const uint8_t *)own - (a->slots + a->rank * a->stride));

@@ -193,7 +193,7 @@ __device__ __noinline__ uint4 reduce_other(const struct te_k_comm &a, const uint
 	return make_uint4(w[0], w[1], w[2], w[3]);
 }
 
-/* of all ranks; their number is N unless that is TE_K_COMM_RANKS */
+/* reduce the packets of all ranks; their number is N unless N is TE_K_COMM_RANKS */
 template <int N> DEV uint4 reduce(const struct te_k_comm &a, const uint4 v[N])
 {
 	const int n = N == TE_K_COMM_RANKS ? a.nranks : N;

@@ -181,7 +181,7 @@ template <class T> DEV void dropout_body(const struct te_k_dropout &a)
 template <class E> struct run {
 	static constexpr int N = sizeof(E) == 1 ? 8 : 16 / sizeof(E); /* elements */
 	static constexpr int WORDS = N * sizeof(E) / 4;
-	static constexpr int PER_TILE = TRANSPOSE_TILE / N; /* of a row of a tile */
+	static constexpr int PER_TILE = TRANSPOSE_TILE / N; /* vectors of a row of a tile */
 
 	uint32_t w[WORDS];
 };

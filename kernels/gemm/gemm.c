@@ -231,7 +231,7 @@ struct gemm {
 	struct operand x, y; /* rows and columns of D */
 	float scale;
 	int64_t mc, nc; /* extents of a tile */
-	int64_t nrows;	/* of tiles */
+	int64_t nrows;	/* rows of tiles */
 };
 
 /* tiles begin to end - 1, by columns of tiles */

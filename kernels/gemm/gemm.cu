@@ -99,7 +99,7 @@ template <int NB> struct chunk {
 	uint4 lo, hi, b[NB];
 };
 
-/* what a lane loads: the four lanes of a group share rows of a, and columns of d */
+/* elements that a lane loads: the four lanes of a group share rows of a, and columns of d */
 struct lane_rows {
 	const char *lo, *hi; /* its rows of a [m, k], at its 16 bytes of the first chunk */
 	int group, in_group;
@@ -234,7 +234,7 @@ SMALL_M(e5m2_e4m3_unaligned, e5m2_e4m3, 1, false, false)
 
 /* --- short k ------------------------------------------------------------- */
 
-/* of weight gradients: evict first, because nothing reads them soon */
+/* weight gradients: evict first, because they are not read soon */
 template <bool VEC> DEV float4 load4(const float *p)
 {
 	return VEC ? __ldcs((const float4 *)p) : make_float4(p[0], p[1], p[2], p[3]);

@@ -14,10 +14,10 @@
  * without at width 512, 4122 and 3657 us at width 1024.
  */
 #define SMALL_M_ROWS 64
-#define SMALL_M_NBYTES (1 << 19) /* of b */
+#define SMALL_M_NBYTES (1 << 19) /* bytes of b */
 /* limits of gemm_short_k */
 #define SHORT_K_MAX 128
-#define SHORT_K_NELEMS (1 << 20) /* of d */
+#define SHORT_K_NELEMS (1 << 20) /* elements of d */
 
 /* bytes of a row of k elements */
 static int64_t k_nbytes(const struct te_k_gemm *g)

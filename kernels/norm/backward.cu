@@ -402,7 +402,7 @@ DEV void norm_dw_terms(const struct te_k_norm_dw &a,
 		wd[i] = load2<VEC>(dy, r0 + i < nrows ? n : 0);
 		wx[i] = load2<VEC>(x, r0 + i < nrows ? n : 0);
 	}
-	/* of row r: the mean in lanes below STEP, rstd in those above */
+	/* row r: the mean in lanes below STEP, rstd in lanes above */
 	stat = stats && r < nrows ? stats[p * TE_K_PART_ROWS + r] : 0.0f;
 #pragma unroll
 	for (int i = 0; i < STEP; i++) {

@@ -12,7 +12,7 @@
 #include "libtecore/base/base.h"
 
 #define SMALL_M_MAX_ROWS (HOPPER_SMS * NORM_SMALL_M_ROWS) /* one block per multiprocessor */
-#define BLOCK_TILES 8 /* that a block of norm_fwd_blockC reads repeatedly, at most */
+#define BLOCK_TILES 8 /* maximum tiles that a block of norm_fwd_blockC reads repeatedly */
 
 /* the variant for rows of this width, with its blocks and threads */
 #define NORM_VARIANT(k, a, vec, NAME)                                            \

@@ -120,7 +120,7 @@ static void dequantize_part(void *arg, int64_t begin, int64_t end)
 
 	for (int64_t r = begin; r < end; r++)
 		for (int64_t c = 0, n; c < a->cols; c += n) {
-			/* of one scale */
+			/* block with one scale */
 			const float scale_inv = a->scale_inv[te_k_scale_index(
 				a->scaling, a->rows, a->cols, r, c)];
 			const int64_t at = r * a->cols + c;

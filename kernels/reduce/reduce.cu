@@ -73,7 +73,7 @@ extern "C" __global__ void __launch_bounds__(PART_SUM_THREADS)
 	te_k_part_sum(const __grid_constant__ struct te_k_part_sum a)
 {
 	te_begin();
-	constexpr int ROWS = PART_STEP / (PART_SUM_THREADS / 32); /* of a warp */
+	constexpr int ROWS = PART_STEP / (PART_SUM_THREADS / 32); /* rows of a warp */
 	__shared__ float rows[PART_STEP][PART_SUM_COLS];
 	const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
 	const int64_t c = (int64_t)blockIdx.x * PART_SUM_COLS + lane;

@@ -11,7 +11,7 @@
 
 #include "kernels/weights/geometry.h"
 
-/* of an H100's threads a half and a quarter: other nodes run concurrently */
+/* a half and a quarter of an H100's threads: other nodes run concurrently */
 #define AMAX_BLOCKS (132 * 4)
 #define CAST_BLOCKS (132 * 2)
 

@@ -330,7 +330,7 @@ TE_NAME(true, 2, _blocks)
 
 /* --- codes that have no master -------------------------------------------- */
 
-#define TURN_CODES 16 /* of a thread */
+#define TURN_CODES 16 /* codes of a thread */
 
 /* n codes, n at most TURN_CODES; the others are 0 */
 DEV void turn_load(const uint8_t *p, int n, uint8_t ret[TURN_CODES])

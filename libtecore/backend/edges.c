@@ -31,7 +31,7 @@ struct segment {
 	uintptr_t begin;
 	uint32_t latest, before; /* lists of links */
 	uint32_t since;		 /* the latest barrier when these were added */
-	enum te__access access;	 /* of the latest group */
+	enum te__access access;	 /* access by the latest group */
 };
 
 struct work {

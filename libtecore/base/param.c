@@ -36,7 +36,7 @@ static const struct {
 
 static struct {
 	const char *text;	/* as written */
-	const char *invalid;	/* what the environment has instead; or NULL */
+	const char *invalid;	/* invalid value of the environment; or NULL */
 	const char *source;
 	union te__param_value v;
 } value[TE_PARAM_END];

@@ -7,7 +7,7 @@
 
 #include <stdint.h>
 
-#define TE__SPLITMIX64_STEP UINT64_C(0x9e3779b97f4a7c15) /* of the state, a number */
+#define TE__SPLITMIX64_STEP UINT64_C(0x9e3779b97f4a7c15) /* step of the state for each number */
 
 /* the next number; any state is a seed (Steele, Lea, Flood, OOPSLA 2014) */
 static inline uint64_t te__splitmix64(uint64_t *state)

@@ -34,7 +34,7 @@ static uint64_t pointers_list(const struct te_recording *rec, struct te__pointer
 			const uintptr_t p = !ptr || !n.args ? ptr :
 					    ptr + (uintptr_t)te__k_begin((enum te_k_id)n.id,
 									 n.args, (uint32_t)at);
-			/* of a kernel's memory only the first byte is known to be used */
+			/* only the first byte of a kernel's memory is known to be used */
 			const size_t extent = n.declared ? n.declared->ranges.v[at].nbytes :
 					      n.args	 ? 1 :
 							   n.nbytes;

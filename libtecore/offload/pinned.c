@@ -13,18 +13,18 @@
 #include "libtecore/tensor/ctx.h"
 
 #define TOUCH_THREADS 8u
-#define TOUCH_NBYTES ((size_t)256 << 20) /* that a thread is worth being started for */
+#define TOUCH_NBYTES ((size_t)256 << 20) /* minimum bytes for which a thread is started */
 #ifndef MADV_POPULATE_WRITE
 #define MADV_POPULATE_WRITE 23 /* Linux 5.14 */
 #endif
 
 struct te__pinned {
 	struct te_ctx *ctx; /* or NULL */
-	void *map;	    /* what mmap returned, with room for the alignment of base */
+	void *map;	    /* address from mmap, with room for the alignment of base */
 	size_t map_nbytes;
 	uint8_t *base; /* slots, then one unit of words and the scratch page */
-	size_t nbytes; /* of the slots */
-	size_t page;   /* of the processor */
+	size_t nbytes; /* bytes of all slots */
+	size_t page;   /* page size of the processor */
 	int node;
 	uint8_t *device_base; /* base as the device sees it; NULL: not registered */
 	pid_t pid;

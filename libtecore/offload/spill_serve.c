@@ -15,7 +15,7 @@
 #include "libtecore/offload/crc32c.h"
 #include "libtecore/offload/spill_impl.h"
 
-#define RETRIES 100u /* of one block, after EAGAIN and the like */
+#define RETRIES 100u /* retries of one block, after EAGAIN and similar errors */
 #define SAMPLE 16u   /* one block of so many is verified */
 /* pauses between polls of words: doubled from the first to the second, and to the third if nothing
  * has happened for QUIET_NS */
@@ -89,7 +89,7 @@ static void forward(struct te__spill *s, struct te__spill_request *q)
 	te__spill_complete(s, q);
 }
 
-/* what to do with reads that began during a write which is complete now */
+/* complete, start or fail a read that began during a write which is complete now */
 static int settle(struct te__spill *s, struct te__spill_request *q)
 {
 	struct te__spill_group *g = te__spill_group_of(s, q);
@@ -377,7 +377,7 @@ static int64_t fail_late(struct te__spill *s)
 /* pauses between polls of words grow; anything that happened makes them short again */
 struct pace {
 	int64_t pause_ns;
-	uint64_t since_ns; /* of the latest event */
+	uint64_t since_ns; /* time of the latest event */
 };
 
 static int64_t next_pause(struct pace *p, int any)

@@ -20,7 +20,7 @@
 #include "libtecore/offload/spill_io.h"
 
 #define OPEN_NS INT64_C(10000000000)
-#define CALL_NS INT64_C(2000000000) /* of the thread, which is to end soon when it is told to */
+#define CALL_NS INT64_C(2000000000) /* time limit of a call, so that the thread can end soon */
 #define TELL_MS 1000		    /* between reports of what was written */
 #define PAUSE_MS 100		    /* before it connects again; doubled up to */
 #define PAUSE_MOST_MS 5000

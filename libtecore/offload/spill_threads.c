@@ -24,7 +24,7 @@ struct pool {
 	pthread_mutex_t lock; /* all below */
 	pthread_cond_t work;  /* a block was queued, or quit */
 	pthread_cond_t event; /* a block is complete, or woken, or a thread has ended */
-	uint32_t size;	      /* of the rings: twice the depth */
+	uint32_t size;	      /* size of the rings: twice the depth */
 	struct te__blk *queue;
 	struct te__blk_done *done;
 	uint32_t nqueue, queue_at, ndone, done_at; /* queue_at, done_at: of the first */

@@ -43,7 +43,7 @@ struct uring {
 	uint32_t nflight; /* blocks */
 	int event;	  /* descriptor that wake() writes to */
 	int reading;	  /* 1: a read of it is in flight */
-	uint64_t count;	  /* that it reads */
+	uint64_t count;	  /* value read from the eventfd */
 };
 
 static int set_up(struct io_uring *ring, uint32_t entries)
@@ -253,7 +253,7 @@ static int uring_close(void *impl)
 		while (u->reading && r >= 0)
 			r = uring_reap(u, &done, 1, -1);
 	}
-	/* what is left is canceled, or ends later: the kernel has pinned its memory */
+	/* remaining I/O is canceled, or ends later: the kernel has pinned its memory */
 	io_uring_queue_exit(&u->ring);
 	close(u->event);
 	te__free(u);

@@ -57,12 +57,12 @@ int te__act_bwd(struct te_stream *stream, struct te_k_act_bwd *args, struct te_t
 	return r < 0 || !z ? r : te__quantize_end(z, args->dx, args->dtype);
 }
 
-/* what a call has checked first: options, and the main input x */
+/* checked arguments of both calls: options, and the main input x */
 struct call {
 	struct te_kernel_act_opts o;
 	struct te__quantize z;
 	struct te__main x;
-	int64_t cols; /* of y */
+	int64_t cols; /* columns of y */
 };
 
 static int begin(const char *fn, struct te_stream *stream, const struct te_tensor *x,

@@ -9,7 +9,7 @@
 #include <te/optim.h>
 #include "libtecore/ops/common.h"
 
-/* what the state of te_kernel_adamw_init() points to */
+/* the device state of te_kernel_adamw_init() */
 struct state {
 	struct te_k_adamw_state adamw;
 	uint64_t version; /* the kernel increments it for copies of weights; not read here */

@@ -43,7 +43,7 @@ size_t te__attention_ws_nbytes(int64_t rows, int32_t nheads)
 	return (size_t)(rows * nheads) * sizeof(float);
 }
 
-/* what both passes' kernels have */
+/* arguments of both passes' kernels */
 #define ATTN_ARGS(a)                                                              \
 	.qkv = te_tensor_data((a)->x), .out = te__ops_ptr((a)->y),             \
 	.lse = te_tensor_data((a)->lse), .seed = (a)->rng.seed,                   \

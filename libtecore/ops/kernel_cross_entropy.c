@@ -6,7 +6,7 @@
 
 #include "libtecore/ops/common.h"
 
-/* of row losses: their mean and number */
+/* mean and number of row losses */
 static int reduce(struct te_stream *stream, const struct te__cross_entropy *e,
 		  const float *row_loss, struct te_tensor *loss)
 {

@@ -69,7 +69,7 @@ int te__embedding_dw(struct te_stream *stream, const struct te_tensor *dy,
 	return r < 0 || !dposition ? r : position_dw(stream, dy, tokens, dposition);
 }
 
-/* what both passes have: names and tensors are tokens; y or dy; a table; a table of positions */
+/* checks of both passes; names and tensors: tokens; y or dy; a table; a table of positions */
 static int check(const char *fn, const struct te_stream *stream, const char *const name[4],
 		 const struct te_tensor *const t[4], const uint32_t flags[4], int64_t first)
 {

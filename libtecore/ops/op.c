@@ -48,7 +48,7 @@ static int declare_weights(struct te_op *op)
 	}
 }
 
-/* what the table and the attributes say */
+/* fill the op from its table and attributes */
 static int fill(struct te_op *op, const void *attrs, const char *name)
 {
 	const struct te_op_ops *ops = &op->ops;

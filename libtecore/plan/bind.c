@@ -36,7 +36,7 @@ static int buf_of(const struct te_plan *p, int buf, int back)
 	return back && buf >= 0 && p->buf[buf].back >= 0 ? p->buf[buf].back : buf;
 }
 
-/* that memory; NULL if backward does not use it */
+/* address of the buffer; NULL if backward does not use it */
 static char *copy_address(const struct te_plan *p, int buf, int back)
 {
 	const int b = buf_of(p, buf, back);

@@ -474,7 +474,7 @@ static int build_forward(struct te_plan *p)
 
 /* ---- backward ---- */
 
-/* what a backward or dw step of op i sees of the forward pass */
+/* values of the forward pass that a backward or dw step of op i gets */
 static void kept_roles(struct te_plan *p, int i, struct te__step *s, uint32_t x_forms,
 		       uint32_t dy_forms)
 {

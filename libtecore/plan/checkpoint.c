@@ -80,7 +80,7 @@ static struct item *add(struct checkpoint *c, const char *prefix, const char *na
 	return it;
 }
 
-/* of a weight: it, or one of its moments in a flat buffer */
+/* add a weight, or one of its moments in a flat buffer */
 static void add_weight(struct checkpoint *c, const char *prefix, const struct te__weight *w,
 		       const struct te_tensor *flat)
 {
@@ -210,7 +210,7 @@ static int put_item(struct checkpoint *c, const struct item *it)
 
 struct file {
 	int dir, fd;
-	char *folder; /* of path, for free */
+	char *folder; /* folder of path, for free */
 	const char *name; /* in it */
 	char *fresh;	  /* name.new, for free */
 	uint32_t crc;
@@ -269,7 +269,7 @@ static int create_file(const struct checkpoint *c, struct file *f)
 	if (r)
 		return r;
 	f->fd = openat(f->dir, f->fresh, flags, 0666);
-	/* of a save that did not end, or of somebody who wants this one to follow it */
+	/* left by an incomplete save, or placed there so that this one follows a link */
 	if (f->fd < 0 && errno == EEXIST && !unlinkat(f->dir, f->fresh, 0))
 		f->fd = openat(f->dir, f->fresh, flags, 0666);
 	return f->fd < 0 ? failed(c, errno) : 0;
@@ -587,7 +587,7 @@ static void find_data(struct checkpoint *c, uint8_t *data, size_t quant_nbytes, 
 	}
 }
 
-/* what may refuse the file's content comes before the first change */
+/* checks of the file's content come before the first change */
 static int take(struct checkpoint *c, const void *quant, size_t quant_nbytes)
 {
 	struct te_seq *seq = c->seq;

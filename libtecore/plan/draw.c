@@ -24,7 +24,7 @@ struct part {
 	const struct te__weight *w;
 	uint64_t seed;
 	float *buf;
-	int64_t begin, end; /* of the weight's elements; begin is even */
+	int64_t begin, end; /* range of the weight's elements; begin is even */
 };
 
 /* two independent normal numbers from one draw: Box and Muller, Ann. Math. Stat. 29 (1958) */

@@ -70,7 +70,7 @@ static int value_bufs(struct te_plan *p, struct te__value *v)
 	return 0;
 }
 
-/* what runs again writes a buffer that only backward has */
+/* steps that run again write buffers that only backward has */
 static int live(void *arg, const struct te__use *u)
 {
 	struct te_plan *p = arg;

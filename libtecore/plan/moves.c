@@ -155,7 +155,7 @@ static uint64_t sum_of(const struct te__move *v, int n)
 	return sum;
 }
 
-/* what gaps between buffers may take, as a share of memory; without it they take what moves */
+/* gaps between buffers that are allowed for, as a fraction 1 / GAPS of memory */
 #define GAPS 8
 
 /* Group t has too little memory with gone bytes elsewhere, if moving bytes is to reduce the most
@@ -613,7 +613,7 @@ static int peak_of(void *arg, uint64_t *ret_nbytes)
 	uint64_t most = room < o->left_nbytes ? room : o->left_nbytes;
 	int r = place(p, most);
 
-	/* what passes through the slots to a file must fit them and it */
+	/* values for a file must fit into the slots and the file */
 	while (!r && o->spill &&
 	       (p->moves->held > te__pinned_nbytes(o->slots) - o->pinned_nbytes ||
 		p->moves->filed > room)) {

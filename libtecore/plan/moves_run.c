@@ -284,7 +284,7 @@ double te__move_waited_ms(const struct te__move *v)
 {
 	double ms = 0;
 
-	/* of a pass that is running the time is not known, nor before the first */
+	/* fails while a pass runs, and before the first one */
 	if (v->ready && te_event_elapsed_ms(v->ready, v->in, &ms) < 0)
 		te_error_clear();
 	return ms > 0 ? ms : 0;
@@ -419,7 +419,7 @@ int te__moves_drain(struct te_plan *p, int r)
 	return r;
 }
 
-/* of a forward pass without backward: later copies out use the slots again */
+/* end requests of a forward pass without backward: later copies out reuse the slots */
 static int end_requests(struct te_plan *p, struct te__move *v)
 {
 	struct te_offload *o = p->offload;
@@ -469,7 +469,7 @@ int te__moves_begin(struct te_plan *p, struct te_stream *stream, int first)
 	pthread_mutex_lock(&p->offload->lock);
 	p->offload->nforwards++;
 	pthread_mutex_unlock(&p->offload->lock);
-	/* of a forward pass without backward */
+	/* end requests of a forward pass without backward */
 	for (int i = 0; i < m->n && !r; i++)
 		r = !m->v[i].leaving ? 0 :
 		    eager	     ? wait_out(stream, &m->v[i]) :

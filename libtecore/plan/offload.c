@@ -67,8 +67,8 @@ static void free_patterns(int32_t n, const char *const *patterns)
 
 enum { SIGNAL_AUTO, SIGNAL_CALLS }; /* TE_OFFLOAD_SIGNAL */
 
-#define NBYTES ((size_t)1 << 20) /* of a copy that is measured; on a GPU 16 times as many */
-#define NBYTES_LEAST ((size_t)1 << 17) /* of one that fits where little is free */
+#define NBYTES ((size_t)1 << 20) /* bytes of a measured copy; 16 times as many on a GPU */
+#define NBYTES_LEAST ((size_t)1 << 17) /* minimum, if little memory is free */
 #define GEMM_N 192
 #define REPEATS 4
 

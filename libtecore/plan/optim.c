@@ -320,7 +320,7 @@ int te_adamw_state_get(struct te_adamw *opt, void *dst, size_t nbytes)
 
 int te__adamw_state_check(const char *fn, const struct te_k_adamw_state *s)
 {
-	/* what no run can reach; comparisons are false for NaN */
+	/* values that no run can produce; comparisons are false for NaN */
 	if (!(s->beta1_t >= 0 && s->beta1_t <= 1) || !(s->beta2_t >= 0 && s->beta2_t <= 1) ||
 	    !(s->lr >= 0) || isinf(s->lr) || !(s->clip >= 0 && s->clip <= 1) || s->skip > 1)
 		return te__fail(-TE_ECORRUPT,

@@ -22,14 +22,14 @@
 #include "libtecore/quant/quant.h"
 #include "libtecore/tensor/ctx.h"
 
-#define ROW 1 /* of te__form */
+#define ROW 1 /* index in te__form */
 #define NONE (-1)
 #define MANY (-2)
 
 /* Groups that use a form of a value. */
 struct form {
-	int writer;	 /* of forward: NONE or MANY if it is not one */
-	int first, last; /* that read it in backward, or NONE */
+	int writer;	 /* forward step; NONE or MANY if it is not one step */
+	int first, last; /* steps that read it in backward, or NONE */
 	int again;	 /* before this one a group runs again that reads it; or NONE */
 };
 
@@ -185,7 +185,7 @@ static int want(void *arg, const struct te__use *u)
 	if (!u->ref->write || a->form[u->form].first < 0 || !is_asked(a, v))
 		return 0;
 	if (a->can[u->group]) {
-		/* what an op saves is small: it is not computed again for its own sake */
+		/* saved tensors are small: they alone are no reason to compute again */
 		a->is_wanted[u->group] |= !is_saved(u->step, u->ref->value);
 		return 0;
 	}

@@ -325,7 +325,7 @@ static int backward(struct te_plan *p, struct te_stream *stream)
 		r = update_scales(p, stream, 2 * p->seq->nops + p->first_op,
 				  p->nops - p->first_op);
 	if (!r) {
-		p->forwarded = 0; /* what forward saved has been overwritten */
+		p->forwarded = 0; /* saved values have been overwritten */
 		p->dw_pending = p->flags & TE_PLAN_DELAY_DW ? 1 : 0;
 	}
 	return sticky(p, r);

@@ -329,7 +329,7 @@ static struct te_spec weight_spec(const struct te_weight_decl *decl)
 	return s;
 }
 
-/* what a weight takes in a flat buffer */
+/* elements of a weight in a flat buffer, padding included */
 static int64_t padded_nelems(const struct te_spec *s)
 {
 	return (te__spec_nelems(s) + TE_K_ALIGN_WEIGHT - 1) / TE_K_ALIGN_WEIGHT * TE_K_ALIGN_WEIGHT;

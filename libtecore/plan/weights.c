@@ -158,7 +158,7 @@ static size_t transpose_layout(const struct te_tensor *t, size_t *ret_scales_at)
 							      te_tensor_rows(t)));
 }
 
-/* what the plan's copies take if no other plan has made them */
+/* bytes of the plan's copies if no other plan has made them */
 static int measure(struct te_plan *p)
 {
 	struct te_k_weight *table = te__calloc(2 * (size_t)p->nneeds + 1, sizeof(*table));

@@ -52,7 +52,7 @@ struct te_quant {
 	struct te_ctx *ctx;
 	struct te_recipe recipe;
 	const struct te__recipe_ops *row;
-	struct te__slot_words words; /* of each slot */
+	struct te__slot_words words; /* words of each slot */
 	int nslots;
 	/* one device allocation; NULL if slots have no words. amax follows scale */
 	float *fmt_max; /* [nslots], the largest finite values of the slots' types */

@@ -301,7 +301,7 @@ struct head {
 	uint32_t version;
 	struct te_recipe recipe;
 	uint32_t nslots;
-	size_t nbytes; /* of all that comes before the dtypes */
+	size_t nbytes; /* bytes before the dtypes */
 };
 
 static void put_u32(uint8_t *p, uint32_t u)

@@ -161,7 +161,7 @@ static uint32_t traits(const struct te__backend_ops *ops)
 	}
 }
 
-/* of device memory: of the options and of the environment the lower one; 0: none */
+/* the lower limit of device memory, of options and environment; 0: none */
 static uint64_t mem_limit(const struct te_ctx_opts *o)
 {
 	const uint64_t env = te__param_size(TE_PARAM_DEVICE_MEM_LIMIT);
@@ -252,7 +252,7 @@ static void ctx_destroy(struct te_ctx *ctx)
 		ctx->ops->stream_destroy(ctx->helper);
 	if (ctx->stream) {
 		te__stream_leave(ctx->stream);
-		/* what the program forgot goes with the device */
+		/* free memory that the program did not free */
 		te__mem_put_all(ctx, 0);
 		te__stream_delete(ctx->stream);
 		te__mem_put_all(ctx, 1);

@@ -508,7 +508,7 @@ int te__stream_wait(struct te_stream *stream, const char *fn)
 		r = ops->event_sync(stream->mark);
 	if (!r || r == -EBUSY)
 		return r;
-	/* of a stream that has failed: until it has skipped what is still queued */
+	/* a failed stream: wait until it has skipped its queued work */
 	snprintf(detail, sizeof(detail), "%s", te_error_detail());
 	pthread_mutex_lock(&stream->lock);
 	if (!atomic_load(&stream->capture))

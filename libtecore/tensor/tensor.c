@@ -17,7 +17,7 @@ struct te_tensor {
 	struct te_ctx *ctx;
 	struct te_tensor *base; /* keeps the storage; NULL: not a view */
 	void *storage;		/* to free, or NULL */
-	void (*release)(void *arg); /* what else frees its memory, or NULL */
+	void (*release)(void *arg); /* function that frees its memory, or NULL */
 	void *release_arg;
 	enum te_dtype dtype;
 	int ndim;
@@ -102,7 +102,7 @@ static int check_opts(enum te_dtype dtype, const struct te_tensor_opts *o)
 	return 0;
 }
 
-/* of a block-scaled copy: for no more elements a size of its scale-inverses overflows */
+/* limit for block-scaled copies, below which sizes of scale-inverses do not overflow */
 #define SCALED_NELEMS_MAX (INT64_MAX / 64)
 
 /* words of the scale-inverses of each copy; of block scaling a multiple of 4, so that the column

@@ -12,11 +12,11 @@ struct te__window {
 	char *base;
 	size_t slot_nbytes;
 	int nslots, own;
-	void *share; /* of the own slot */
+	void *share; /* memory of the own slot */
 	void *multicast; /* share, or NULL */
 	void *multicast_base;
 	int multicast_mapped;
-	unsigned char mapped[]; /* of each slot: 1 or 0 */
+	unsigned char mapped[]; /* by slot: 1 or 0 */
 };
 
 int te__window_unit(struct te_ctx *ctx, size_t *ret_nbytes)

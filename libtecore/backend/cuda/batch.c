@@ -15,9 +15,9 @@
 #include "kernels/launch.h"
 #include "libtecore/backend/cuda/cuda.h"
 
-#define KERNELS 8 /* of a graph at most */
+#define KERNELS 8 /* maximum kernels of a graph */
 #define ARGS_NBYTES 512
-#define GRAPHS 16 /* of a stream at most */
+#define GRAPHS 16 /* maximum graphs of a stream */
 
 struct kernel {
 	struct te__geometry k;
@@ -34,7 +34,7 @@ struct made {
 
 struct te__cuda_batch {
 	int n;
-	uint64_t number; /* of batches so far */
+	uint64_t number; /* batches so far */
 	struct kernel kernel[KERNELS];
 	struct made made[GRAPHS];
 };

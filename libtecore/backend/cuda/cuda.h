@@ -39,7 +39,7 @@ struct te__cuda_dev {
 	pthread_mutex_t lt_lock;	   /* never taken under lock */
 	struct te__cublaslt *lt;	   /* under lt_lock: NULL until the first GEMM */
 	_Atomic uint64_t workspace_nbytes; /* allocated for GEMMs, not by callers */
-	_Atomic uint64_t shared_nbytes, shared_peak_nbytes; /* of share_create(), not in the pool */
+	_Atomic uint64_t shared_nbytes, shared_peak_nbytes; /* by share_create(), not in the pool */
 	/* under lock: streams destroyed during such captures; their workspaces remain */
 	struct te__cuda_stream *left;
 };

@@ -18,7 +18,7 @@ static int loaded; /* 0, or -ENODEV with the reason */
 static char reason[256];
 
 struct te__cuda_multicast te__cu_multicast;
-static te__cuda_get_proc_fn *resolver; /* of the driver, or NULL */
+static te__cuda_get_proc_fn *resolver; /* from the driver, or NULL */
 
 struct sym {
 	const char *name;

@@ -110,7 +110,7 @@ struct te__cu_pool_props {
 	unsigned char reserved[54];
 };
 
-/* of TE__CU_ATTR_GPU_DIRECT_RDMA_FLUSH_OPTIONS, and of the other one */
+/* values of TE__CU_ATTR_GPU_DIRECT_RDMA_FLUSH_OPTIONS, and of the other attribute */
 #define TE__CU_FLUSH_OPTION_MEM_OPS 2
 #define TE__CU_ORDERING_OWNER 100
 #define TE__CU_RANGE_DMA_BUF 1
@@ -167,7 +167,7 @@ struct te__cu_kernel_params {
 	void *ctx;
 };
 
-/* of an attribute of a launch */
+/* value of a launch attribute */
 union te__cu_launch_value {
 	char pad[64];
 	unsigned cluster[3]; /* blocks; 0: none */

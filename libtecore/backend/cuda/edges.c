@@ -26,7 +26,7 @@
  * the call.
  */
 struct edges {
-	size_t n, npdl; /* of n edges the last npdl are programmatic */
+	size_t n, npdl; /* edges; the last npdl are programmatic */
 	void **from, **to;
 	struct te__cu_edge_data *data;
 };

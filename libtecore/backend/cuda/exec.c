@@ -53,7 +53,7 @@ struct order {
 	void **from, **to;
 	struct te__cu_edge_data *data;
 	uint32_t *first, *dep; /* node i depends on dep[first[i]] to dep[first[i + 1] - 1] */
-	uint32_t *rank; /* of a node of the driver's list: its number in the recording */
+	uint32_t *rank; /* by node in the driver's list: its number in the recording */
 	uint32_t *stack, *next;
 	uint32_t nranked;
 };
@@ -217,7 +217,7 @@ static struct te__gnode *info_of(const struct te__cuda_graph *g, const struct or
 	return number == UINT32_MAX ? NULL : &g->info[o->rank[number]];
 }
 
-/* what was queued, with the dependencies of the node */
+/* the work that was queued, with the dependencies of the node */
 static void mark(struct te__gnode *info, const struct te__gnode *what)
 {
 	const struct te__gnode found = *info;
@@ -347,7 +347,7 @@ void te__cuda_graph_destroy(void *graph)
 
 /* executables */
 
-/* What launches use: the present graph, or what remains of an earlier one after an update. */
+/* Objects that launches use: the present graph, or an earlier one after an update. */
 struct made {
 	struct made *next;
 	void *exec;
@@ -359,7 +359,7 @@ struct made {
 struct exec {
 	struct te__cuda_dev *dev;
 	struct made now;
-	struct made *past; /* what launches queued before an update may still use */
+	struct made *past; /* objects that launches queued before an update may use */
 };
 
 /* the context must be current; no launch may still use it */

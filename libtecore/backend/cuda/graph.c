@@ -235,7 +235,7 @@ static int access_begin(struct te__cuda_stream *s, const struct te__declared *d)
 	return 0;
 }
 
-/* what the stream has queued since is declared; nothing is where several streams joined */
+/* apply the declaration to the work queued since, unless several streams have joined */
 static int access_end(struct te__cuda_stream *s)
 {
 	struct te__cuda_mark *m = s->access;

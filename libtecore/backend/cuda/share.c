@@ -227,7 +227,7 @@ int te__cuda_share_reserve(void *dev, size_t nbytes, void **ret_base)
 	return TE__CUDA_IN_RELAXED(d, reserve(nbytes, ret_base));
 }
 
-/* of memory on another GPU this fails if the two GPUs have no peer access */
+/* fails for memory on another GPU without peer access between the two */
 static int map(const struct share *s, uint64_t at)
 {
 	const struct te__cu_mem_access access = {

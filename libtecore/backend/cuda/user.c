@@ -15,7 +15,7 @@
 #define TE_LOG_CATEGORY "core/cuda"
 #include "libtecore/backend/cuda/graph.h"
 
-#define NPARAMS_MAX 1024 /* of kernels whose pointers can be replaced */
+#define NPARAMS_MAX 1024 /* parameters of kernels whose pointers can be replaced */
 
 static int has_places(const struct te__declared *d)
 {

@@ -35,9 +35,9 @@ static int read_number(const char *dir, const char *file, const char *key, uint6
 	return found;
 }
 
-/* what a group leaves, in the files of a version; UINT64_MAX: all */
+/* the bytes that a group leaves, by the files of a version; UINT64_MAX: all */
 struct resource {
-	const char *controller; /* of version 1 */
+	const char *controller; /* name in version 1 */
 	uint64_t (*v1)(const char *dir), (*v2)(const char *dir);
 };
 

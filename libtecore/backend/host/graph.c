@@ -18,8 +18,8 @@ struct host_member {
 	struct host_member *next;
 	struct host_capture *capture;
 	struct host_stream *stream; /* NULL: destroyed meanwhile */
-	uint32_t number;	    /* of the stream */
-	struct te__declared *declared; /* of calls that are queued now, or NULL */
+	uint32_t number;	    /* number of the stream */
+	struct te__declared *declared; /* accesses of calls queued now, or NULL */
 	struct host_ids front;
 };
 

@@ -28,7 +28,7 @@ struct host_replay {
 	struct host_replay *prev, *next; /* in the device's list while the launch is executed */
 	const struct host_graph *g;
 	struct host_stream *s;
-	const uint64_t *count; /* of the records inside the graph */
+	const uint64_t *count; /* counts of the records inside the graph */
 	pthread_cond_t ready;
 	int waiting; /* the worker waits for ready */
 	uint32_t nleft;	 /* nodes that have not finished */
@@ -36,7 +36,7 @@ struct host_replay {
 	int error;
 	char detail[512];
 	struct queue queue;
-	uint32_t ndeps[]; /* of each node: dependencies left; then the memory of the queue */
+	uint32_t ndeps[]; /* by node: dependencies left; then the memory of the queue */
 };
 
 /* graphs */

@@ -138,7 +138,7 @@ int host_share_export(void *share, int *ret_fd)
 	return duplicate(s->fd, ret_fd);
 }
 
-/* what comes from another process may be any file */
+/* a descriptor from another process may be any file */
 static int check_fd(int fd, size_t nbytes)
 {
 	const int seals = fcntl(fd, F_GET_SEALS);
@@ -328,7 +328,7 @@ int host_multicast_bind(void *multicast, void *share)
 
 /* ---- fabric handles ---- */
 
-/* what one has */
+/* contents of a handle */
 struct fabric {
 	uint32_t magic;
 	int32_t pid, fd;

@@ -31,11 +31,11 @@ struct host_job {
 	te__k_part_fn *fn;
 	void *arg;
 	int64_t n, step;
-	_Atomic int64_t begin; /* of the next part */
+	_Atomic int64_t begin; /* begin of the next part */
 	/* with the pool's lock */
 	pthread_cond_t left;
 	_Atomic uint32_t nhelpers; /* in it */
-	int error;		   /* of a part that a helper executed */
+	int error;		   /* error of a part that a helper executed */
 	char detail[512];
 };
 

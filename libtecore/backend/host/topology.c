@@ -29,7 +29,7 @@ static void core_of_fill(void)
 
 	if (hwloc_topology_init(&topology))
 		return;
-	/* that component binds this thread to each processor in turn */
+	/* this component would bind the thread to each processor in turn */
 	hwloc_topology_set_components(topology, HWLOC_TOPOLOGY_COMPONENTS_FLAG_BLACKLIST, "x86");
 	hwloc_topology_set_all_types_filter(topology, HWLOC_TYPE_FILTER_KEEP_NONE);
 	hwloc_topology_set_type_filter(topology, HWLOC_OBJ_CORE, HWLOC_TYPE_FILTER_KEEP_ALL);
@@ -50,7 +50,7 @@ static void core_of_fill(void)
 /* 0: no processor of the mask has a known core */
 static uint32_t known_cores(const cpu_set_t *mask, cpu_set_t *ret_core)
 {
-	uint32_t nth[CPU_SETSIZE + 1] = { 0 }; /* of the cores in the mask, from 1 on */
+	uint32_t nth[CPU_SETSIZE + 1] = { 0 }; /* by core in the mask, counted from 1 */
 	uint32_t n = 0;
 
 	pthread_once(&core_of_once, core_of_fill);

@@ -11,7 +11,7 @@
 #include "libtecomm/collective/comm.h"
 #include "libtecomm/meet/agree.h"
 #include "libtecomm/pool/watch.h"
-#include "libtecomm/reach/link/link.h"
+#include "libtecomm/reach/reach.h"
 
 /* choices of TE_COMM_SUMS */
 enum { SUMS_AUTO, SUMS_HOST, SUMS_DEVICE };
@@ -22,13 +22,11 @@ struct common {
 	char pci_address[24]; /* two ranks may share a GPU */
 	int32_t nprocs;
 	int64_t buffer_nbytes;
-	int32_t transport; /* TE_COMM_TRANSPORT; 0 on one node */
-	struct te__fabric_domain domain;
-	char fabric_why[100]; /* why memory of this rank has no fabric handle; "": it has */
+	int32_t wanted; /* te__reach_wanted() if there are several nodes */
 	int32_t nvls; /* TE_COMM_NVLS */
 	int32_t sums; /* TE_COMM_SUMS */
-	int32_t gpu_rdma; /* there are a GPU and RDMA devices */
-	char nvls_why[TE__NVLS_WHY];
+	uint64_t piece; /* te__nodes_piece(); 0: one node */
+	struct te__reach_offer reach;
 	/* TE_COMM_TABLE: its name and its rows */
 	char table_path[200];
 	uint64_t table_hash;
@@ -63,73 +61,6 @@ static int two_on_a_gpu(const struct te_comm *c, const struct common *all)
 				     sizeof(all[i].pci_address)))
 				return 1;
 	return 0;
-}
-
-/* all ranks can use it, or the first reason why not */
-static void agree_on_nvls(const struct te_comm *c, const struct common *all, char *ret_why)
-{
-	const int32_t n = te__boot_nranks(c->boot);
-
-	ret_why[0] = '\0';
-	for (int32_t i = 0; i < n && !ret_why[0]; i++)
-		if (all[i].nvls_why[0] && all[i].nvls)
-			snprintf(ret_why, TE__NVLS_WHY, "%s: %.100s", te__boot_peer(c->boot, i),
-				 all[i].nvls_why);
-		else if (all[i].nvls_why[0])
-			snprintf(ret_why, TE__NVLS_WHY, "%.100s", all[i].nvls_why);
-	if (!ret_why[0] && te__boot_nnodes(c->boot) > 1)
-		snprintf(ret_why, TE__NVLS_WHY, "the ranks are on several nodes");
-	if (!ret_why[0] && two_on_a_gpu(c, all))
-		snprintf(ret_why, TE__NVLS_WHY, "two ranks share a GPU");
-}
-
-/* this rank */
-static void probe_fabric(const struct te_comm *c, struct common *mine)
-{
-	if (te__boot_nnodes(c->boot) == 1) {
-		snprintf(mine->fabric_why, sizeof(mine->fabric_why), "the ranks are on one node");
-		return;
-	}
-	mine->transport = te__param_enum(TE_PARAM_COMM_TRANSPORT);
-	if (mine->transport >= TE__LINK_FIRST)
-		snprintf(mine->fabric_why, sizeof(mine->fabric_why),
-			 "TE_COMM_TRANSPORT names another transport");
-	else if (te__fabric_probe(c->ctx, &mine->domain))
-		snprintf(mine->fabric_why, sizeof(mine->fabric_why), "%s", te_error_detail());
-}
-
-/* whether all ranks map each other's memory by fabric handles */
-static int agree_on_fabric(const struct te_comm *c, const struct common *all, bool *ret_fabric)
-{
-	const int32_t n = te__boot_nranks(c->boot);
-	char why[300] = "";
-
-	for (int32_t i = 0; i < n && !why[0]; i++)
-		if (all[i].fabric_why[0])
-			snprintf(why, sizeof(why), "%s: %.99s", te__boot_peer(c->boot, i),
-				 all[i].fabric_why);
-		else if (memcmp(&all[i].domain, &all[0].domain, sizeof(all[0].domain)))
-			snprintf(why, sizeof(why), "%s is in another NVLink domain than %s",
-				 te__boot_peer(c->boot, i), te__boot_peer(c->boot, 0));
-	if (!why[0] && n > TE_K_COMM_RANKS)
-		snprintf(why, sizeof(why), "there are %d ranks, at most %d can map each other's "
-			 "memory", n, TE_K_COMM_RANKS);
-	*ret_fabric = !why[0];
-	if (why[0] && all[0].transport == TE__LINK_FABRIC)
-		return te__fail(-EOPNOTSUPP, "te_comm_create: %s: no transport between %d nodes: "
-				"fabric: %s", c->name, te__boot_nnodes(c->boot), why);
-	if (why[0] && te__boot_nnodes(c->boot) > 1)
-		te__log_info("%s: memory of other nodes is not mapped: %s", c->name, why);
-	return 0;
-}
-
-static int device_sums(const struct common *all, int32_t n)
-{
-	int can = 1;
-
-	for (int32_t i = 0; i < n; i++)
-		can &= all[i].gpu_rdma;
-	return all[0].sums == SUMS_DEVICE || (all[0].sums == SUMS_AUTO && can);
 }
 
 static int read_table(struct te_comm *c, struct common *ret)
@@ -183,11 +114,12 @@ static void sums_of(const struct common *o, char *ret)
 
 static void transport_of(const struct common *o, char *ret)
 {
-	const int k = o->transport;
+	snprintf(ret, TERM_NBYTES, "%s", o->wanted < 0 ? "auto" : te__reach_name(o->wanted));
+}
 
-	snprintf(ret, TERM_NBYTES, "%s", k == TE__LINK_AUTO ? "auto" :
-					 k == TE__LINK_FABRIC ? "fabric" :
-					 te__link_transport(k - TE__LINK_FIRST)->name);
+static void piece_of(const struct common *o, char *ret)
+{
+	snprintf(ret, TERM_NBYTES, "%llu bytes", (unsigned long long)o->piece);
 }
 
 /* what is equal on all ranks, and the text of a rank's value */
@@ -200,6 +132,7 @@ static const struct {
 	{ "TE_COMM_TRANSPORT is", transport_of },
 	{ "TE_COMM_NVLS is", nvls_of },
 	{ "TE_COMM_SUMS is", sums_of },
+	{ "a piece of TE_COMM_STAGE is", piece_of },
 };
 
 static int check_terms(const struct te_comm *c, const struct common *all)
@@ -223,23 +156,24 @@ static int check_terms(const struct te_comm *c, const struct common *all)
 
 static int agree(struct te_comm *c, struct te__coll_terms *ret_terms)
 {
-	struct common mine = { .buffer_nbytes = te__coll_buffer_nbytes(te_ctx_backend(c->ctx)) };
+	struct te__coll_terms t = {
+		.buffer_nbytes = te__coll_buffer_nbytes(te_ctx_backend(c->ctx)),
+	};
+	struct common mine = { .buffer_nbytes = t.buffer_nbytes };
 	struct te_device_info d = TE_DEVICE_INFO_INIT;
-	const int32_t n = te__boot_nranks(c->boot);
+	const bool host = !strcmp(te_ctx_backend(c->ctx), "host");
+	const bool nodes = te__boot_nnodes(c->boot) > 1;
 	struct common *all;
-	char why[100];
 	int r = te_ctx_device_info(c->ctx, &d);
 
 	snprintf(mine.backend, sizeof(mine.backend), "%s", te_ctx_backend(c->ctx));
 	snprintf(mine.pci_address, sizeof(mine.pci_address), "%s", r ? "" : d.pci_address);
 	mine.nprocs = d.nprocs;
+	mine.wanted = nodes ? te__reach_wanted() : -1;
 	mine.nvls = te__param_bool(TE_PARAM_COMM_NVLS);
 	mine.sums = te__param_enum(TE_PARAM_COMM_SUMS);
-	mine.gpu_rdma = !strcmp(mine.backend, "cuda") && te__boot_nnodes(c->boot) > 1 &&
-			te__link_wanted() <= 0 && /* auto, verbs */
-			!te__link_verbs.probe(why, sizeof(why));
-	probe_fabric(c, &mine);
-	te__nvls_probe(c->ctx, n, mine.nvls_why);
+	mine.piece = nodes ? te__nodes_piece(c->boot) : 0;
+	te__reach_offer(c->boot, c->ctx, &mine.reach);
 	r = read_table(c, &mine);
 	all = te__gather(c->boot, &r, &mine, sizeof(mine), "te_comm_create", 0);
 	/* each rank compares the same bytes, so all come to the same end */
@@ -248,13 +182,21 @@ static int agree(struct te_comm *c, struct te__coll_terms *ret_terms)
 	if (!r)
 		r = check_tables(c, all);
 	if (!r)
-		r = agree_on_fabric(c, all, &ret_terms->fabric);
+		r = te__reach_agree(c->boot, &all->reach, sizeof(*all), &t.reach);
 	if (!r) {
-		ret_terms->host = !strcmp(te_ctx_backend(c->ctx), "host");
-		ret_terms->device_sums = device_sums(all, n);
-		ret_terms->buffer_nbytes = mine.buffer_nbytes;
-		ret_terms->max_blocks = max_blocks(c, all);
-		agree_on_nvls(c, all, ret_terms->nvls_why);
+		t.host = host;
+		t.fabric = !t.reach.why[TE__REACH_FABRIC][0];
+		t.device_sums = mine.sums == SUMS_DEVICE ||
+				(mine.sums == SUMS_AUTO && !host &&
+				 !t.reach.why[TE__REACH_VERBS][0]);
+		t.max_blocks = max_blocks(c, all);
+		if (nodes && !t.fabric)
+			te__log_info("%s: memory of other nodes is not mapped: %s", c->name,
+				     t.reach.why[TE__REACH_FABRIC]);
+		if (!t.reach.why[TE__REACH_NVLS][0] && two_on_a_gpu(c, all))
+			snprintf(t.reach.why[TE__REACH_NVLS], TE__REACH_WHY,
+				 "two ranks share a GPU");
+		*ret_terms = t;
 	}
 	te__free(all);
 	return r;
@@ -277,12 +219,14 @@ static int build(struct te_comm *c, const struct te_comm_opts *o,
 		device_at = (packets + TE__NODES_ALIGN - 1) / TE__NODES_ALIGN * TE__NODES_ALIGN;
 		packets = device_at + te__nodes_device(c->boot, piece);
 	}
-	r = te__pool_create(c->boot, c->ctx, o->pool_nbytes, packets, !t.nvls_why[0], t.fabric,
+	r = te__pool_create(c->boot, c->ctx, o->pool_nbytes, packets,
+			    !t.reach.why[TE__REACH_NVLS][0], t.fabric,
 			    piece ? te__nodes_stage(c->boot, piece) : 0, &c->pool);
 	if (!r)
 		r = te__coll_init(&c->coll, c->boot, c->pool, c->name, &t);
 	if (!r && piece)
-		r = te__nodes_create(c->boot, c->pool, piece, device_at, &c->coll.nodes);
+		r = te__nodes_create(c->boot, c->pool, &t.reach, piece, device_at,
+				     &c->coll.nodes);
 	if (!r && t.fabric)
 		r = te__agree(c->boot,
 			      te__watch_start(c->boot, c->pool, NULL, NULL, &c->watch),
@@ -298,7 +242,7 @@ static int build_by_any(struct te_comm *c, const struct te_comm_opts *o,
 	int r = build(c, o, terms);
 
 	if (!r || !terms->fabric || c->pool || te__boot_why(c->boot, &code) ||
-	    te__param_enum(TE_PARAM_COMM_TRANSPORT) == TE__LINK_FABRIC)
+	    te__reach_wanted() == TE__REACH_FABRIC)
 		return r;
 	te__log_warn("%s: memory of other nodes is not mapped, since: %s", c->name,
 		     te_error_detail());

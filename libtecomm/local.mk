@@ -79,6 +79,8 @@ libtecomm_libtecomm_internal_la_SOURCES = \
 	libtecomm/reach/link/tcp.h \
 	libtecomm/reach/nvls.c \
 	libtecomm/reach/nvls.h \
+	libtecomm/reach/reach.c \
+	libtecomm/reach/reach.h \
 	libtecomm/recover.c \
 	libtecomm/split.c \
 	libtecomm/version.c

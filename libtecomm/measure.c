@@ -7,7 +7,7 @@
 #include <string.h>
 
 #include "libtecomm/collective/comm.h"
-#include "libtecomm/reach/link/link.h"
+#include "libtecomm/reach/reach.h"
 
 static const char fn[] = "te_transport_measure";
 
@@ -19,14 +19,6 @@ struct measure {
 	int32_t depth, n;
 	double *us;
 };
-
-static const struct te__link_ops *find(const char *name)
-{
-	for (int i = 0; te__link_transport(i); i++)
-		if (!strcmp(te__link_transport(i)->name, name))
-			return te__link_transport(i);
-	return NULL;
-}
 
 static double us_since(int64_t ns)
 {
@@ -156,7 +148,7 @@ int te_transport_measure(struct te_comm *comm, const char *transport, size_t nby
 	if (!comm || !transport || !ret_us)
 		return te__fail(-EINVAL, "%s: %s is NULL", fn,
 				!comm ? "comm" : !transport ? "transport" : "ret_us");
-	ops = find(transport);
+	ops = te__reach_link_of(transport);
 	if (!ops)
 		return te__fail(-EINVAL, "%s: there is no transport %s between nodes", fn,
 				transport);

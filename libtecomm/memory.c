@@ -3,15 +3,11 @@
 #include "config.h"
 
 #include <errno.h>
-#include <stdio.h>
-#include <string.h>
-#include <unistd.h>
 
 #include <te/tensor.h>
 
 #include "libtecomm/collective/comm.h"
 #include "libtecomm/pool/pool.h"
-#include "libtecomm/reach/link/link.h"
 
 static int check(const char *fn, const struct te_comm *c, const void *ret)
 {
@@ -130,119 +126,4 @@ int te_comm_tensor_create(struct te_comm *comm, enum te_dtype dtype, int ndim,
 	if (r)
 		(void)te__pool_free(comm->pool, fn, ptr);
 	return r;
-}
-
-/* transports */
-
-static int probe_fd(struct te_ctx *ctx)
-{
-	size_t unit;
-
-	return te__window_unit(ctx, &unit);
-}
-
-static int probe_fabric(struct te_ctx *ctx)
-{
-	struct te__fabric_domain domain;
-
-	return te__fabric_probe(ctx, &domain);
-}
-
-/* two devices and 2 MiB: what te__nvls_probe() asks */
-static int probe_nvls(struct te_ctx *ctx)
-{
-	size_t unit;
-
-	return te__window_multicast_unit(ctx, 2, (size_t)2 << 20, &unit);
-}
-
-/* of memory without a dma-buf */
-static int by_address(const struct te_ctx *ctx)
-{
-	if (!strcmp(te_ctx_backend(ctx), "host"))
-		return te__fail(-EOPNOTSUPP, "memory of the host backend is that of the process");
-	return access("/sys/module/nvidia_peermem", F_OK) ?
-		       te__fail(-EOPNOTSUPP, "the driver exports no dma-buf of memory of the GPU, "
-				"and the module nvidia-peermem is not loaded") : 0;
-}
-
-/* whether network adapters can be given memory of the device: one unit of it */
-static int probe_adapter(struct te_ctx *ctx)
-{
-	struct te__window *w = NULL;
-	char why[256];
-	size_t unit;
-	int fd = -1;
-	int r = te__window_unit(ctx, &unit);
-
-	if (!r)
-		r = te__window_create(ctx, 1, 0, unit, &w);
-	if (!r)
-		r = te__adapter_export(ctx, te__window_slot(w, 0), unit, &fd);
-	if (!r && fd < 0)
-		r = by_address(ctx);
-	if (fd >= 0)
-		close(fd);
-	if (r) /* destroying the window may record another message */
-		snprintf(why, sizeof(why), "%s", te_error_detail());
-	te__window_destroy(w);
-	return r ? te__fail(r, "%s", why) : 0;
-}
-
-static const struct {
-	const char *name;
-	int (*probe)(struct te_ctx *ctx);
-} transport[] = {
-	{ "fd", probe_fd },
-	{ "fabric", probe_fabric },
-	{ "nvls", probe_nvls },
-	{ "gpudirect", probe_adapter },
-};
-
-#define NMEMORY ((int)(sizeof(transport) / sizeof(transport[0])))
-
-/* transports of memory, and transports of messages between nodes */
-int te_transport_count(void)
-{
-	int n = NMEMORY;
-
-	while (te__link_transport(n - NMEMORY))
-		n++;
-	return n;
-}
-
-static void probe_memory(struct te_ctx *ctx, int i, struct te_transport_info *info)
-{
-	const int r = transport[i].probe(ctx);
-
-	snprintf(info->name, sizeof(info->name), "%s", transport[i].name);
-	info->available = !r;
-	if (r)
-		snprintf(info->reason, sizeof(info->reason), "%s", te_error_detail());
-}
-
-static void probe_link(const struct te__link_ops *ops, struct te_transport_info *info)
-{
-	snprintf(info->name, sizeof(info->name), "%s", ops->name);
-	info->available = !ops->probe(info->reason, sizeof(info->reason));
-	if (info->available)
-		info->reason[0] = 0;
-}
-
-int te_transport_info(struct te_ctx *ctx, int index, struct te_transport_info *ret_info)
-{
-	struct te_transport_info info = TE_TRANSPORT_INFO_INIT;
-	int r = te__sized_check("te_transport_info", te_transport_info, ret_info);
-
-	if (r)
-		return r;
-	if (!ctx || index < 0 || index >= te_transport_count())
-		return te__fail(-EINVAL, "te_transport_info: index %d of %d transports%s", index,
-				te_transport_count(), ctx ? "" : ", ctx is NULL");
-	if (index < NMEMORY)
-		probe_memory(ctx, index, &info);
-	else
-		probe_link(te__link_transport(index - NMEMORY), &info);
-	te__sized_out(te_transport_info, &info, ret_info);
-	return 0;
 }

@@ -156,7 +156,7 @@ static enum te_comm_algorithm by_nodes(const struct te__coll *c, const struct as
 static int cannot(const struct te__coll *c, enum te_comm_algorithm k, const struct asked *a,
 		  char *why, size_t n)
 {
-	const char *name = algorithms[k].name;
+	const char *name = algorithms[k].name, *no_nvls = c->terms.reach.why[TE__REACH_NVLS];
 	const int64_t room = fits(c, algorithms[k].kernel);
 
 	if (c->nodes && k == TE_COMM_CHAIN && te__nodes_no_chain(c->nodes, a->what, a->dtype))
@@ -174,8 +174,8 @@ static int cannot(const struct te__coll *c, enum te_comm_algorithm k, const stru
 		snprintf(why, n, "there is no algorithm %s, only ll, zerocopy and staged", name);
 	else if (algorithms[k].floats && a->integers)
 		snprintf(why, n, "algorithm %s takes floating types only", name);
-	else if ((k == TE_COMM_NVLS || k == TE_COMM_NVLS_ONE_SHOT) && c->terms.nvls_why[0])
-		snprintf(why, n, "algorithm %s: %s", name, c->terms.nvls_why);
+	else if ((k == TE_COMM_NVLS || k == TE_COMM_NVLS_ONE_SHOT) && no_nvls[0])
+		snprintf(why, n, "algorithm %s: %.200s", name, no_nvls);
 	else if (k == TE_COMM_NVLS && !(a->arrays & TE__COLL_NVLS))
 		snprintf(why, n, "algorithm %s takes sums and averages of FP32, BF16 and FP16 in "
 			 "arrays that are aligned to %d bytes", name, TE_K_COMM_PACKET);

@@ -16,7 +16,7 @@
 #include "libtecomm/collective/table.h"
 #include "libtecomm/meet/bootstrap.h"
 #include "libtecomm/pool/pool.h"
-#include "libtecomm/reach/nvls.h"
+#include "libtecomm/reach/reach.h"
 
 /* terms that the ranks agree on when they create the communicator */
 struct te__coll_terms {
@@ -25,7 +25,7 @@ struct te__coll_terms {
 	int host;	     /* 1: host backend, which has separate rows of the table */
 	int device_sums;   /* 1: devices add in chains between nodes */
 	bool fabric;	   /* memory of ranks on other nodes is mapped, as on one node */
-	char nvls_why[TE__NVLS_WHY]; /* why there is no multicast memory; "": there is */
+	struct te__reach_choice reach;
 };
 
 struct te__coll {

@@ -9,21 +9,6 @@
 #include "libtecomm/meet/agree.h"
 #include "libtecomm/reach/nvls.h"
 
-#define PROBE_NBYTES ((size_t)2 << 20)
-
-void te__nvls_probe(struct te_ctx *ctx, int32_t nranks, char *ret_why)
-{
-	size_t unit;
-
-	ret_why[0] = '\0';
-	if (!te__param_bool(TE_PARAM_COMM_NVLS))
-		snprintf(ret_why, TE__NVLS_WHY, "TE_COMM_NVLS is off");
-	else if (nranks < 2)
-		snprintf(ret_why, TE__NVLS_WHY, "there is one rank");
-	else if (te__window_multicast_unit(ctx, nranks, PROBE_NBYTES, &unit))
-		snprintf(ret_why, TE__NVLS_WHY, "%s", te_error_detail());
-}
-
 static int import(struct te__window *w, struct te__client *client, uint32_t item, uint64_t nbytes,
 		  int64_t deadline)
 {

@@ -15,13 +15,8 @@
 #include "libtecomm/meet/bootstrap.h"
 #include "libtecomm/reach/broker.h"
 
-struct te_ctx;
 struct te__window;
 
-#define TE__NVLS_WHY 160
-
-/* why this rank cannot use multicast memory of nranks; "": it can */
-void te__nvls_probe(struct te_ctx *ctx, int32_t nranks, char *ret_why);
 /* the first step, which passes the object through the broker; item: an unused item number */
 int te__nvls_join(struct te__window *window, struct te__client *client, int32_t local,
 		  uint32_t item, uint64_t nbytes, int64_t deadline);

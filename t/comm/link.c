@@ -16,7 +16,7 @@
 #include <te/param.h>
 
 #include "libtecomm/meet/bootstrap.h"
-#include "libtecomm/reach/link/link.h"
+#include "libtecomm/reach/reach.h"
 #include "ranks.h"
 
 #define SEC INT64_C(1000000000)
@@ -634,16 +634,17 @@ END_TEST
 START_TEST(the_parameter_has_the_names_of_the_table)
 {
 	struct te_param_info info = TE_PARAM_INFO_INIT;
-	char names[100] = "auto|fabric";
+	char names[100] = "auto";
 
 	for (size_t i = 0; i < te_param_count(); i++) {
 		ck_assert_int_eq(te_param_info(i, &info), 0);
 		if (!strcmp(info.name, "TE_COMM_TRANSPORT"))
 			break;
 	}
-	for (int i = 0; te__link_transport(i); i++)
-		snprintf(names + strlen(names), sizeof(names) - strlen(names), "|%s",
-			 te__link_transport(i)->name);
+	for (int k = 0; k < TE__REACH_ROWS; k++)
+		if (k == TE__REACH_FABRIC || te__reach_link(k))
+			snprintf(names + strlen(names), sizeof(names) - strlen(names), "|%s",
+				 te__reach_name(k));
 	ck_assert_str_eq(info.unit, names);
 }
 END_TEST

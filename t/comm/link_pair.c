@@ -20,6 +20,7 @@
 
 #include "libtecore/base/private.h"
 #include "link_lib.h"
+#include "libtecomm/reach/reach.h"
 
 #define DEPTH 16
 
@@ -158,22 +159,18 @@ static int run(const struct te__link_ops *ops, struct te__boot *boot, const char
 
 int main(int argc, char **argv)
 {
-	const struct te__link_ops *ops = NULL;
+	const struct te__link_ops *ops = argc > 2 ? te__reach_link_of(argv[1]) : NULL;
 	struct te_comm_opts o = TE_COMM_OPTS_INIT;
 	struct te__boot *boot;
-	char why[200];
 	int status;
 
 	setvbuf(stdout, NULL, _IOLBF, 0);
-	for (int i = 0; argc > 2 && te__link_transport(i); i++)
-		if (!strcmp(te__link_transport(i)->name, argv[1]))
-			ops = te__link_transport(i);
 	if (!ops) {
 		fprintf(stderr, "usage: link_pair TRANSPORT check|lat|bw|idle [BYTES [COUNT]]\n");
 		return 2;
 	}
-	if (ops->probe(why, sizeof(why))) {
-		printf("%s\n", why);
+	if (ops->probe()) {
+		printf("%s\n", te_error_detail());
 		return 77;
 	}
 	if (te__boot_open(&o, &boot)) {

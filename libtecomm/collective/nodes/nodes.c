@@ -194,59 +194,6 @@ static void wake(void *arg)
 
 /* ---- creation ---- */
 
-/* what each rank says of the transports */
-struct offer {
-	uint32_t usable; /* bit i: transport i */
-	uint64_t piece;
-	char why[8][100]; /* reasons of unusable transports */
-};
-
-static void probe(struct offer *o, size_t piece)
-{
-	const struct te__link_ops *ops;
-
-	memset(o, 0, sizeof(*o));
-	o->piece = piece;
-	for (int i = 0; i < 8 && (ops = te__link_transport(i)); i++)
-		if (!ops->probe(o->why[i], sizeof(o->why[i])))
-			o->usable |= 1u << i;
-}
-
-static int check_offers(const struct te__nodes *n, const struct offer *all)
-{
-	for (int32_t i = 1; i < n->nranks; i++) {
-		if (all[i].piece != all[0].piece)
-			return te__fail(-TE_EMISMATCH, "te_comm_create: TE_COMM_STAGE of %s and of "
-					"%s differ", te__boot_peer(n->boot, i),
-					te__boot_peer(n->boot, 0));
-	}
-	return 0;
-}
-
-/* the first transport from *i on that all ranks can use and that is wanted; why: of the others */
-static const struct te__link_ops *choose(const struct te__nodes *n, const struct offer *all, int *i,
-					 char *why, size_t nbytes)
-{
-	const int wanted = te__link_wanted(); /* equal on all ranks */
-	const struct te__link_ops *ops;
-	size_t at = 0;
-	int32_t r;
-
-	for (; *i < 8 && (ops = te__link_transport(*i)); ++*i) {
-		if (wanted >= 0 && wanted != *i)
-			continue;
-		for (r = 0; r < n->nranks && all[r].usable >> *i & 1; r++)
-			;
-		if (r == n->nranks)
-			return ops;
-		if (at < nbytes)
-			at += (size_t)snprintf(why + at, nbytes - at, "%s%s: %s: %.99s",
-					       at ? "; " : "", ops->name, te__boot_peer(n->boot, r),
-					       all[r].why[*i]);
-	}
-	return NULL;
-}
-
 /* the device's staging memory, for a transport that takes it; a reason why not is logged */
 static void export_device(const struct te__nodes *n, struct te__link_opts *o)
 {
@@ -298,34 +245,33 @@ static int open_link(struct te__nodes *n, const struct te__link_ops *ops)
 	return te__agree(n->boot, r, "connection of the nodes");
 }
 
-/* the next transport is tried where one fails that was not asked for by name */
-static int connect_nodes(struct te__nodes *n, const struct offer *all)
+/* by the first row of messages that works */
+static int connect_nodes(struct te__nodes *n, const struct te__reach_choice *reach)
 {
 	char why[512] = "";
-	int i = 0, r = -EOPNOTSUPP, tried = 0;
+	int r = 0;
 
-	for (; r; i++) {
-		const struct te__link_ops *ops = choose(n, all, &i, why, sizeof(why));
+	for (int k = 0; k < TE__REACH_ROWS && !n->link; k++) {
+		const struct te__link_ops *ops = te__reach_link(k);
 
 		if (!ops)
-			return tried ? r : te__fail(r, "te_comm_create: no transport between %d "
-						    "nodes: %s", n->nnodes, why);
-		if (tried)
-			te__log_warn("the nodes are connected by %s, since: %s", ops->name,
-				     te_error_detail());
-		tried = 1;
-		r = open_link(n, ops);
-		if (r) {
-			char text[512];
-
-			snprintf(text, sizeof(text), "%s", te_error_detail());
-			n->link = te__link_close(n->link);
-			te__fail(r, "%s", text);
+			continue;
+		if (reach->why[k][0]) {
+			te__log_info("not by %s: %s", ops->name, reach->why[k]);
+			continue;
 		}
+		if (r)
+			te__log_warn("the nodes are connected by %s, since: %s", ops->name, why);
+		r = open_link(n, ops);
+		if (!r)
+			break;
+		snprintf(why, sizeof(why), "%s", te_error_detail());
+		n->link = te__link_close(n->link);
 	}
-	te__log_info("%d nodes, %d rails by %s%s%s%s", n->nnodes, n->nrails, n->link->ops->name,
-		     n->link->direct ? ", from memory of the device" : "",
-		     why[0] ? ", not by " : "", why);
+	if (r)
+		return te__fail(r, "%s", why);
+	te__log_info("%d nodes, %d rails by %s%s", n->nnodes, n->nrails, n->link->ops->name,
+		     n->link->direct ? ", from memory of the device" : "");
 	return 0;
 }
 
@@ -366,51 +312,50 @@ static int alloc(struct te__nodes *n)
 	return 0;
 }
 
-/* code: why this rank cannot start, or 0 */
-static int meet(struct te__boot *b, struct te__nodes *n, size_t piece, int code)
+static int create(struct te__nodes *n, const struct te__reach_choice *reach)
 {
-	struct offer *all, own;
+	int r = alloc(n);
 
-	probe(&own, piece);
-	all = te__gather(b, &code, &own, sizeof(own), "choice of a transport", 0);
-	if (!code)
-		code = check_offers(n, all);
-	if (!code)
-		code = connect_nodes(n, all);
-	te__free(all);
-	return code;
+	if (r) {
+		te__boot_abort(n->boot, "no memory for nodes");
+		return r;
+	}
+	r = connect_nodes(n, reach);
+	return r ? r : te__agree(n->boot, start_threads(n), "threads of several nodes");
 }
 
-int te__nodes_create(struct te__boot *boot, struct te__pool *pool, size_t piece, size_t device_at,
+int te__nodes_create(struct te__boot *boot, struct te__pool *pool,
+		     const struct te__reach_choice *reach, size_t piece, size_t device_at,
 		     struct te__nodes **ret_nodes)
 {
-	struct te__nodes *n = te__calloc(1, sizeof(*n));
-	int r = n ? 0 : te__fail(-ENOMEM, "te_comm_create: no memory for nodes");
+	struct te__nodes *n;
+	int r;
 
-	if (n) {
-		*n = (struct te__nodes){
-			.boot = boot,
-			.pool = pool,
-			.piece = piece,
-			.common = te__nodes_common(boot, piece),
-			.device_at = device_at,
-			.rank = te__boot_rank(boot),
-			.nranks = te__boot_nranks(boot),
-			.nnodes = te__boot_nnodes(boot),
-			.node = te__boot_node(boot, te__boot_rank(boot)),
-			.nlocal = te__boot_nlocal(boot),
-			.local = te__boot_local_rank(boot, te__boot_rank(boot)),
-			.nrails = te__nodes_nrails(boot),
-			.timeout_ns = (int64_t)te__boot_timeout_ms(boot) * 1000000,
-		};
-		r = alloc(n);
+	if (most_local(boot, 0) > TE__NODES_LOCAL)
+		return te__fail(-EOPNOTSUPP, "te_comm_create: %d ranks on a node, at most %d are "
+				"supported with several nodes", most_local(boot, 0),
+				TE__NODES_LOCAL);
+	n = te__calloc(1, sizeof(*n));
+	if (!n) {
+		te__boot_abort(boot, "no memory for nodes");
+		return te__fail(-ENOMEM, "te_comm_create: no memory for nodes");
 	}
-	if (!r && most_local(boot, 0) > TE__NODES_LOCAL)
-		r = te__fail(-EOPNOTSUPP, "te_comm_create: %d ranks on a node, at most %d are "
-			     "supported with several nodes", most_local(boot, 0), TE__NODES_LOCAL);
-	r = meet(boot, n, piece, r);
-	if (!r)
-		r = te__agree(boot, start_threads(n), "threads of several nodes");
+	*n = (struct te__nodes){
+		.boot = boot,
+		.pool = pool,
+		.piece = piece,
+		.common = te__nodes_common(boot, piece),
+		.device_at = device_at,
+		.rank = te__boot_rank(boot),
+		.nranks = te__boot_nranks(boot),
+		.nnodes = te__boot_nnodes(boot),
+		.node = te__boot_node(boot, te__boot_rank(boot)),
+		.nlocal = te__boot_nlocal(boot),
+		.local = te__boot_local_rank(boot, te__boot_rank(boot)),
+		.nrails = te__nodes_nrails(boot),
+		.timeout_ns = (int64_t)te__boot_timeout_ms(boot) * 1000000,
+	};
+	r = create(n, reach);
 	if (r) {
 		char why[512];
 

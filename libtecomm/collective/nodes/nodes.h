@@ -33,6 +33,7 @@
 #include "kernels/te_k.h"
 #include "libtecomm/meet/bootstrap.h"
 #include "libtecomm/pool/pool.h"
+#include "libtecomm/reach/reach.h"
 
 struct te__nodes;
 
@@ -48,10 +49,12 @@ int te__nodes_contiguous(const struct te__boot *boot);
 size_t te__nodes_device(const struct te__boot *boot, size_t piece);
 
 /*
- * Collective; all ranks return an error if one of them does. piece: equal on all ranks. device_at:
- * bytes from te__pool_packets() to staging memory of the device, equal on all; 0: none.
+ * Collective; all ranks return an error if one of them does. reach: what they can use. piece: equal
+ * on all. device_at: bytes from te__pool_packets() to staging memory of the device, equal on all;
+ * 0: there is none.
  */
-int te__nodes_create(struct te__boot *boot, struct te__pool *pool, size_t piece, size_t device_at,
+int te__nodes_create(struct te__boot *boot, struct te__pool *pool,
+		     const struct te__reach_choice *reach, size_t piece, size_t device_at,
 		     struct te__nodes **ret_nodes);
 /* call it after the work of the context has ended; takes NULL, returns NULL */
 struct te__nodes *te__nodes_destroy(struct te__nodes *n);

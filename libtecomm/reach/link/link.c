@@ -11,25 +11,6 @@
 #include "libtecomm/meet/boot.h"
 #include "libtecomm/reach/link/link.h"
 
-/* in the order of the choices of TE_COMM_TRANSPORT, which begin with auto and fabric */
-static const struct te__link_ops *const transports[] = {
-	&te__link_verbs,
-	&te__link_tcp,
-	NULL,
-};
-
-const struct te__link_ops *te__link_transport(int i)
-{
-	return transports[i];
-}
-
-int te__link_wanted(void)
-{
-	const int k = te__param_enum(TE_PARAM_COMM_TRANSPORT);
-
-	return k < TE__LINK_FIRST ? -1 : k - TE__LINK_FIRST;
-}
-
 int te__link_fail(struct te__link *l, int code, const char *fmt, ...)
 {
 	va_list ap;

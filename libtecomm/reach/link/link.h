@@ -48,8 +48,8 @@ struct te__link {
 
 struct te__link_ops {
 	const char *name;
-	/* 0: this machine can use it; otherwise a code, and the reason in one sentence */
-	int (*probe)(char *ret_why, size_t nbytes);
+	/* 0: this machine can use it; otherwise a code, and the reason is recorded */
+	int (*probe)(void);
 	/* Collective, bounded by te__boot_deadline(). l is filled in, and begins the transport's
 	 * struct of nbytes, the rest of which is zeros. On failure the caller calls close. */
 	size_t nbytes;
@@ -66,13 +66,6 @@ struct te__link_ops {
 };
 
 extern const struct te__link_ops te__link_tcp, te__link_verbs;
-
-/* by name, in the order of choice; NULL after the last */
-const struct te__link_ops *te__link_transport(int i);
-/* choices of TE_COMM_TRANSPORT; the transports above follow */
-enum { TE__LINK_AUTO, TE__LINK_FABRIC, TE__LINK_FIRST };
-/* the number of the transport that TE_COMM_TRANSPORT names; -1: none of them */
-int te__link_wanted(void);
 
 /* opts and its peers are copied */
 int te__link_open(const struct te__link_ops *ops, const struct te__link_opts *opts,

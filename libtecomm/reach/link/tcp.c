@@ -852,14 +852,12 @@ static void tcp_close(struct te__link *l)
 	te__free(t->p);
 }
 
-static int tcp_probe(char *ret_why, size_t nbytes)
+static int tcp_probe(void)
 {
 	struct te__addrs a;
 	struct te__listen listen = { 0 };
 	int r = te__addr_listen("tcp", &listen, &a);
 
-	if (r)
-		snprintf(ret_why, nbytes, "%s", te_error_detail());
 	te__listen_close(&listen);
 	return r;
 }

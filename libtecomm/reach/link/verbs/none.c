@@ -6,17 +6,15 @@
 
 #include "libtecomm/reach/link/link.h"
 
-static int probe(char *ret_why, size_t nbytes)
+static int probe(void)
 {
-	snprintf(ret_why, nbytes, "verbs: this library was built without infiniband/verbs.h");
-	return -EOPNOTSUPP;
+	return te__fail(-EOPNOTSUPP, "verbs: this library was built without infiniband/verbs.h");
 }
 
 static int no_open(struct te__link *l)
 {
-	char why[100];
-
-	return te__link_fail(l, probe(why, sizeof(why)), "%s", why);
+	(void)l;
+	return probe();
 }
 
 static void no_close(struct te__link *l)

@@ -66,14 +66,12 @@ static int vl_recv(struct te__link *l, int32_t i, void *buf, size_t nbytes)
 	return te__vlink_advance(v, i);
 }
 
-static int vl_probe(char *ret_why, size_t nbytes)
+static int vl_probe(void)
 {
 	const struct te__verbs_near near = { .pci = "" };
 	struct te__verbs_port p[TE__VERBS_PORTS_MOST];
 	const int n = te__verbs_ports_open(&near, p);
 
-	if (n < 0)
-		snprintf(ret_why, nbytes, "%s", te_error_detail());
 	for (int k = 0; k < n; k++)
 		te__verbs_port_close(&p[k]);
 	return n < 0 ? n : 0;

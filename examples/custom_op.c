@@ -74,7 +74,7 @@ static void run_dw(void *arg)
 /* ---- the op ---- */
 
 struct softsign_attrs {
-	float limit; /* of |y|, above 0 */
+	float limit; /* limit of |y|, above 0 */
 };
 
 static int softsign_check(const struct te_op *op)

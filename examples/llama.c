@@ -64,7 +64,7 @@ static int add_model(struct te_seq *seq)
 	ADD(seq, rmsnorm, norm, "norm", .width = WIDTH);
 	ADD(seq, linear, linear, "head", .in = WIDTH, .out = VOCAB, .init_std = 0.1f, .keep_hp = 1);
 	ADD(seq, cross_entropy, cross_entropy, "loss", .nclasses = VOCAB);
-	OK(te_op_take(te_seq_op(seq, te_seq_nops(seq) - 1), 0, "targets")); /* of the loss */
+	OK(te_op_take(te_seq_op(seq, te_seq_nops(seq) - 1), 0, "targets")); /* input of the loss */
 	return te_seq_input(seq, "targets", TE_DTYPE_INT32, 0, NULL);
 }
 

@@ -23,7 +23,7 @@
 #include <te/errno.h>
 #include <te/stream.h>
 
-#define MEMORY ((size_t)64 << 20) /* of inputs, and as many of outputs of each library */
+#define MEMORY ((size_t)64 << 20) /* bytes of inputs, and of outputs of each library */
 #define MAX_ROUNDS 101
 
 struct bench {

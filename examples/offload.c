@@ -101,7 +101,7 @@ static int make_step(struct run *run, uint32_t flags)
 	return te_step_create(run->seq, run->adamw, &so, &run->step);
 }
 
-/* what is free, less the copies of weights that plans make */
+/* free memory without the copies of weights that plans make */
 static int room(struct run *run, uint64_t *ret_nbytes)
 {
 	struct te_plan_memory pm = TE_PLAN_MEMORY_INIT;

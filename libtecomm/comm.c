@@ -16,7 +16,7 @@
 /* choices of TE_COMM_SUMS */
 enum { SUMS_AUTO, SUMS_HOST, SUMS_DEVICE };
 
-/* what all ranks must have in common, as it is exchanged */
+/* exchanged record of values that must be equal on all ranks */
 struct common {
 	char backend[16];
 	char pci_address[24]; /* two ranks may share a GPU */
@@ -122,7 +122,7 @@ static void piece_of(const struct common *o, char *ret)
 	snprintf(ret, TERM_NBYTES, "%llu bytes", (unsigned long long)o->piece);
 }
 
-/* what is equal on all ranks, and the text of a rank's value */
+/* a value that must be equal on all ranks, and the text of a rank's value */
 static const struct {
 	const char *name;
 	void (*text)(const struct common *o, char *ret);

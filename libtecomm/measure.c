@@ -15,7 +15,7 @@ struct measure {
 	struct te__link *l;
 	int first; /* this is rank 0 */
 	uint8_t *out, *in;
-	size_t nbytes, mem_nbytes; /* of a message, of both buffers */
+	size_t nbytes, mem_nbytes; /* bytes of a message, and of both buffers */
 	int32_t depth, n;
 	double *us;
 };

@@ -56,7 +56,7 @@ int te_comm_memory(const struct te_comm *comm, struct te_comm_memory *ret_memory
 
 /* tensors */
 
-/* what a tensor on symmetric memory holds */
+/* references of a tensor in symmetric memory */
 struct held {
 	struct te_comm *comm;
 	void *ptr;

@@ -12,12 +12,12 @@
 
 static const char fn[] = "te_comm_split";
 
-/* what each rank wants, as it is exchanged */
+/* exchanged record of each rank's arguments */
 struct want {
 	int32_t color, key;
 };
 
-/* what the first rank of each group offers; on one node, the salt serves */
+/* exchanged offer of the first rank of each group; only the salt is used on one node */
 struct offer {
 	uint8_t salt[TE__KEY_NBYTES];
 	struct te_comm_id id;

@@ -109,7 +109,7 @@ static int record_backends(struct record *rec)
 	return r;
 }
 
-/* what a trial in TE_OFFLOAD_DIR, or else the current folder, finds */
+/* results of a trial in TE_OFFLOAD_DIR, or else in the current folder */
 static int record_spill(struct record *rec)
 {
 	struct te_spill_info s = TE_SPILL_INFO_INIT;

@@ -178,7 +178,7 @@ static const char *terminal_of(const char *output)
 /* where the picture is made, and where it goes */
 struct target {
 	const char *output; /* as given; "-" is standard output */
-	char *path;  /* what replaces, links followed; NULL: the picture is copied to output */
+	char *path;  /* path to replace, links followed; NULL: the picture is copied to output */
 	char *fresh; /* the temporary file */
 	int fd;
 };

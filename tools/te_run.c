@@ -13,7 +13,7 @@
 #include "tools/run/run.h"
 
 #define GRACE_S 5    /* from SIGTERM to SIGKILL */
-#define SILENCE_S 30 /* of another host */
+#define SILENCE_S 30 /* time limit for messages of another host */
 
 /* ---- ranks of this host, which meet in a folder (TE_COMM_DIR) while te_run runs ---- */
 
@@ -108,7 +108,7 @@ static const struct option_table options = {
 		{ "te-run", 'T', "PATH", "te_run of the other hosts, \"te_run\"" },
 		{ "silence", 'L', "S",
 		  "a host that sends nothing for S seconds is lost, default " NUMBER(SILENCE_S) },
-		{ "agent", 'A', NULL, NULL }, /* what --hosts starts there */
+		{ "agent", 'A', NULL, NULL }, /* started by --hosts on other hosts */
 		{ NULL, 0, NULL, NULL },
 	},
 };

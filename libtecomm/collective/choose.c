@@ -67,7 +67,7 @@ static int64_t fits(const struct te__coll *c, int32_t kernel)
 struct asked {
 	enum te_k_comm_collective what;
 	enum te_dtype dtype;
-	int64_t nbytes; /* of count elements */
+	int64_t nbytes; /* bytes of count elements */
 	int integers;
 	uint32_t arrays; /* TE__COLL_* */
 };

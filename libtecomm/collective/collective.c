@@ -12,7 +12,7 @@
 #define WORD_AT 64 /* from ctl to the word of barriers */
 #define ALONE_AT 128 /* to the ctl of kernels without other ranks, whose epochs differ */
 #define CTL_NBYTES 192
-/* of a GPU: two ranks send 21 MiB in one launch; the host gains nothing from more than 16 MiB */
+/* on a GPU two ranks send 21 MiB in one launch; the host gains nothing from more than 16 MiB */
 #define PACKETS_NBYTES ((int64_t)64 << 20)
 
 _Static_assert(sizeof(struct te_k_comm_ctl) <= WORD_AT, "the word follows it");
@@ -93,7 +93,7 @@ void te__coll_fini(struct te__coll *c)
 
 /* ---- failure ---- */
 
-/* of a header: te_k_comm_signature() and the collective */
+/* text of a header: te_k_comm_signature() and the collective */
 static void operation_text(uint64_t s, char *ret, size_t nbytes)
 {
 	static const char *const op[] = { "a sum", "an average", "a minimum", "a maximum" };
@@ -126,7 +126,7 @@ static void operation_text(uint64_t s, char *ret, size_t nbytes)
 static void mismatch_text(const struct te_k_comm_status *s, const char *peer, char *ret,
 			  size_t nbytes)
 {
-	const uint64_t epoch = ((uint64_t)1 << 40) - 1; /* of a head */
+	const uint64_t epoch = ((uint64_t)1 << 40) - 1; /* bits of the epoch in a head */
 	char mine[96], theirs[96];
 
 	if (s->code == TE_K_COMM_MISMATCH_AT && ((s->expected ^ s->got) & epoch)) {
@@ -165,7 +165,7 @@ static void missing_text(const struct te__coll *c, const struct te_k_comm_status
 	}
 }
 
-/* what a kernel has described, once; the control page then tells all ranks */
+/* report a failure that a kernel has described, once; the control page has it for all ranks */
 static void tell(struct te__coll *c)
 {
 	const struct te_k_comm_status s = *c->status;

@@ -102,7 +102,7 @@ static int finish(struct te__nccl *n, const char *fn, int code)
 	return code ? failed(n, fn, code) : 0;
 }
 
-/* of this rank: can it use NCCL? */
+/* can this rank use NCCL? */
 static int prepare(struct te__nccl *n)
 {
 	const char *nvls = te__env("NCCL_NVLS_ENABLE"), *missing;
@@ -129,10 +129,10 @@ static int prepare(struct te__nccl *n)
 	return 0;
 }
 
-/* what ranks exchange before they wait inside NCCL */
+/* record that ranks exchange before they wait inside NCCL */
 struct offer {
 	int32_t version;
-	struct id id; /* of rank 0 */
+	struct id id; /* id of rank 0 */
 };
 
 static int meet(struct te__nccl *n, struct id *ret_id)
@@ -158,7 +158,7 @@ static int meet(struct te__nccl *n, struct id *ret_id)
 	return r;
 }
 
-/* of this rank */
+/* record of this rank */
 static int join(struct te__nccl *n, struct id id)
 {
 	struct config config = { sizeof(config), 0xcafebeef, 21400, .blocking = 0 };

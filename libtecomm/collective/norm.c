@@ -120,7 +120,7 @@ static int check_arrays(const struct te__comm_norm *a)
 		r = te__fail(-EINVAL, "%s: all outputs are NULL", a->fn);
 	for (int i = 0; i < n && !r; i++)
 		for (int j = 0; j < n && !r && all[i].flags & IS_OUTPUT; j++)
-			/* of two outputs, the later one is named first */
+			/* messages name the later one of two outputs first */
 			if (j < i || !(all[j].flags & IS_OUTPUT))
 				r = check_overlap(a, all, i, j);
 	return r;
@@ -247,7 +247,7 @@ struct te_k_comm_norm te__comm_norm_alone(const struct te__comm_norm *a, const v
 	return k;
 }
 
-/* what cannot be done without the fused kernel */
+/* errors of arguments that need the fused kernel */
 static int check_apart(const struct te__comm_norm *a, const struct te__comm_norm_how *how,
 		       const char *why)
 {

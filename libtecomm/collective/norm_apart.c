@@ -291,7 +291,7 @@ static int sharded(const struct steps *t, char *ws, char *s)
 	const struct te__comm_norm *a = t->a;
 	const struct te_k_comm_norm *k = &a->k;
 	const struct te__comm_norm own = own_rows(a, ws);
-	struct te__comm_norm codes = *a; /* of y of all rows */
+	struct te__comm_norm codes = *a; /* arguments for the codes of all rows */
 	int r = kernels(t, &own, s + ((char *)own.ws - ws));
 
 	codes.k.amax = NULL;

@@ -41,12 +41,12 @@ struct te_comm_reducer {
 	struct te_seq *seq;
 	uint64_t bucket_nbytes;
 	int32_t ngrads;	   /* weights with a gradient */
-	int32_t ncomplete; /* of them, in this step */
+	int32_t ncomplete; /* complete gradients in this step */
 	uint8_t *complete; /* [weights] */
 	struct range *wait; /* [weights] */
 	int32_t nwait;
 	uint64_t wait_nbytes;
-	uint64_t grads_nbytes; /* of all gradients */
+	uint64_t grads_nbytes; /* bytes of all gradients */
 	uint64_t left_nbytes;  /* bytes of gradients that are not complete */
 };
 

@@ -151,7 +151,7 @@ struct place {
 	uint8_t nonce[TE__NONCE_NBYTES];
 	char again[TE__LOCAL_NAME];
 	char node[64];	   /* TE_COMM_NODE */
-	char boot[64];	   /* of the kernel */
+	char boot[64];	   /* boot id of the kernel */
 	uint64_t space[2]; /* network namespace: where abstract sockets can be reached */
 };
 

@@ -40,10 +40,10 @@ extern const struct te__boot_provider te__boot_pmix;
 
 struct te__boot {
 	const struct te__boot_provider *provider;
-	struct te_comm_opts opts; /* of te__boot_open, which its pointers do not outlive */
+	struct te_comm_opts opts; /* for te__boot_open, which its pointers do not outlive */
 	char name[64];
 	int32_t rank, nranks, timeout_ms;
-	int64_t begin, deadline; /* of te__boot_open, by te__boot_now() */
+	int64_t begin, deadline; /* times of te__boot_open, by te__boot_now() */
 	/* state of the provider, until leave() */
 	void *meeting;
 	struct te_comm_root *root; /* from te__id_make() */

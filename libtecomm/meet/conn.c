@@ -131,7 +131,7 @@ static int read_frame(struct te__conn *c, uint32_t most)
 
 	if (c->in_got < TE__FRAME_HEAD) {
 		r = fill(c, c->in_head, c->in_got, TE__FRAME_HEAD);
-		/* what is no frame is found by its first bytes */
+		/* data that is not a frame is detected by its first bytes */
 		if (r && c->in_got >= 4 && te__frame_get(c->in_head, UINT32_MAX, &c->in))
 			return -EBADMSG;
 		if (r)

@@ -32,7 +32,7 @@
 
 struct meeting {
 	int dir_fd;
-	uint64_t group;	      /* of key, job and name */
+	uint64_t group;	      /* hash of key, job and name */
 	char name[NAME_MOST]; /* this rank's socket, while it exists; or "" */
 };
 
@@ -102,7 +102,7 @@ static int lock_dir(struct te__boot *b, struct meeting *m, int64_t deadline)
 
 /* ---- the key ---- */
 
-/* of sockets and files that are not complete; unlike others' with one pid, in other containers */
+/* unique name of an incomplete socket or file: pids may be equal in different containers */
 static int temporary(char name[NAME_MOST])
 {
 	uint64_t nonce;

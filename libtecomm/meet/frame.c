@@ -35,7 +35,7 @@ static uint8_t *put_text(uint8_t *p, const char *s, size_t nbytes)
 	return p + nbytes;
 }
 
-/* what others sent is shown in messages */
+/* text from others is shown in messages */
 static void get_text(const uint8_t **p, char *ret, size_t nbytes)
 {
 	memcpy(ret, *p, nbytes);

@@ -34,7 +34,7 @@ enum te__frame_type {
 
 struct te__frame {
 	uint16_t version, type;
-	uint64_t seq; /* of the exchange, from 1; of the connection (auth.h); else 0 */
+	uint64_t seq; /* number of exchange, from 1, or connection (auth.h); else 0 */
 	uint32_t nbytes;
 	char what[TE__FRAME_WHAT]; /* name of an exchange, truncated; ends with 0 */
 };

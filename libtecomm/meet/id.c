@@ -153,7 +153,7 @@ struct guest {
 
 struct te_comm_root {
 	pthread_t thread;
-	pid_t pid; /* that created it: a forked child has no thread */
+	pid_t pid; /* process that created it: a forked child has no thread */
 	struct te__listen listen;
 	int wake_fd;
 	uint8_t key[TE__KEY_NBYTES];
@@ -164,7 +164,7 @@ struct te_comm_root {
 	size_t n, cap;
 	struct pollfd *p;
 	int32_t nranks, narrived;
-	struct guest **rank; /* of each rank, NULL: has not arrived */
+	struct guest **rank; /* by rank; NULL: not arrived */
 	uint8_t *table;
 	int code; /* not 0: the group has failed, with this text */
 	char text[TE__REFUSE_MOST];
@@ -292,7 +292,7 @@ static int hear(struct te_comm_root *root, struct guest *g)
 	}
 	if (r != 1)
 		return r < 0;
-	te__conn_next(&g->c); /* what it held stays until the next read */
+	te__conn_next(&g->c); /* its contents stay until the next read */
 	why = te__frame_differs(&g->c.in, "the root", text);
 	if (why) {
 		turn_away(g, -TE_EMISMATCH, why);
@@ -416,7 +416,7 @@ static void *root_run(void *arg)
 	for (;;) {
 		int64_t wake = INT64_MAX, now;
 		const struct te__listen *l = root->deaf ? &none : &root->listen;
-		const size_t first = 1 + (size_t)l->n; /* of guests, in the set of descriptors */
+		const size_t first = 1 + (size_t)l->n; /* index of the guests in the set */
 		size_t n = root->n;
 
 		root->p[0] = (struct pollfd){ .fd = root->wake_fd, .events = POLLIN };

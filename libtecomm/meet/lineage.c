@@ -12,7 +12,7 @@
 
 #define STRANGERS_MAX 64		/* accepted connections that have not said who they are */
 #define STRANGER_NS INT64_C(5000000000) /* and how long they may stay so */
-#define SILENT_NS INT64_C(1000000000)	/* of an arbiter that does not decide */
+#define SILENT_NS INT64_C(1000000000)	/* limit for an arbiter to decide */
 #define BODY_MOST (16 + TE__RANKS_MAX / 8)
 
 struct te__lineage {
@@ -25,12 +25,12 @@ struct te__lineage {
 		struct te__addrs addrs;
 		uint8_t nonce[TE__NONCE_NBYTES];
 	} *contact;
-	uint64_t serial, *seen; /* of connections: the last one of this rank, of each rank */
+	uint64_t serial, *seen; /* last serial of this rank; last seen of each rank */
 	char (*text)[TE__PEER_TEXT];
-	uint8_t *ended; /* of each rank: nothing listens at its address */
+	uint8_t *ended; /* by rank; 1: nothing listens at its address */
 	/* the generation */
 	uint32_t generation;
-	int32_t arbiter; /* that decided it */
+	int32_t arbiter; /* number of the arbiter that decided it */
 	uint8_t *in;
 	int is_out; /* there is one without this rank */
 };
@@ -232,7 +232,7 @@ struct settle {
 	int decided;
 };
 
-/* of the first rank that has called */
+/* deadline of the first rank that has called */
 static int64_t deadline_of(const struct settle *s)
 {
 	int64_t first = s->own_deadline;
@@ -253,7 +253,7 @@ static void greet(struct settle *s, int32_t i)
 	f.type = (uint16_t)(group ? TE__FRAME_GROUP : TE__FRAME_ARRIVE);
 	news_put(l, i, (s->own_deadline - te__boot_now()) / 1000000, t->body);
 	te__conn_queue(&t->c, &f, t->body, body_nbytes(l));
-	te__conn_write(&t->c); /* what is left, poll() finds */
+	te__conn_write(&t->c); /* poll() handles the rest */
 	t->told = s->decided;
 }
 
@@ -280,7 +280,7 @@ static void hang_up(struct settle *s, int32_t i)
 	s->to[i].state = NONE;
 }
 
-/* of a generation that was decided elsewhere */
+/* adopt a generation that another rank decided */
 static int adopt(struct settle *s, uint32_t generation, const struct news *m)
 {
 	struct te__lineage *l = s->l;
@@ -332,7 +332,7 @@ static int take(struct settle *s, struct from *f)
 	f->rank = m.rank;
 	new = !s->arrived[m.rank];
 	s->arrived[m.rank] = te__boot_now() + (int64_t)m.left_ms * 1000000;
-	/* what it was sent before may have waited there for long, and have an old deadline */
+	/* earlier messages to it may have waited for long, and have an old deadline */
 	if (new && s->to[m.rank].state == OPEN && !te__conn_pending(&s->to[m.rank].c))
 		greet(s, m.rank);
 	return 0;
@@ -417,7 +417,7 @@ static void step_to(struct settle *s, int32_t i, const struct pollfd *p, int64_t
 	}
 }
 
-/* what arrives and can be sent; 1: a group has been received, -TE_ESTATE: without this rank */
+/* receive and send; 1: a group has been received, -TE_ESTATE: without this rank */
 static int turn(struct settle *s, int64_t wake)
 {
 	struct te__lineage *l = s->l;

@@ -22,7 +22,7 @@
 #define STRANGERS_MAX 64		/* accepted connections without a hello */
 #define STRANGER_NS INT64_C(5000000000) /* and how long they may stay so */
 
-/* of a peer */
+/* state of a peer */
 enum {
 	DIALING, /* lower rank: connecting */
 	GREETED, /* lower rank: has our hello */
@@ -39,7 +39,7 @@ struct stranger {
 
 struct joining {
 	struct te__boot *b;
-	struct te__dial *dial; /* of the lower ranks */
+	struct te__dial *dial; /* connections to the lower ranks */
 	struct stranger *s;
 	size_t ns;
 	struct te__hello hello;
@@ -59,7 +59,7 @@ static void say(struct te__conn *c, enum te__frame_type type, const void *body, 
 	const struct te__frame f = { .version = TE__FRAME_VERSION, .type = (uint16_t)type };
 
 	te__conn_queue(c, &f, body, nbytes);
-	te__conn_write(c); /* what is left, poll() finds */
+	te__conn_write(c); /* poll() handles the rest */
 }
 
 /* the peers' exchanges fail with the same text; under b->lock, or before others know of b */
@@ -97,7 +97,7 @@ int te__boot_fail(struct te__boot *b, int code, const char *what, const char *fm
 	return te__boot_failed(b, what);
 }
 
-/* what a peer sent that is no part of an exchange, and the end of its stream; r: te__conn_read's */
+/* handle frames outside exchanges, and the end of a peer's stream; r: result of te__conn_read() */
 static int ended(struct te__boot *b, int32_t rank, int r, const char *what)
 {
 	struct te__conn *c = &b->peer[rank];
@@ -249,7 +249,7 @@ static int step_dial(struct joining *j, int32_t rank, const struct pollfd *p, in
 	return 0;
 }
 
-/* of a lower rank that has our hello */
+/* wait for the reply of a lower rank to this rank's hello */
 static int step_greeted(struct joining *j, int32_t rank, int64_t now)
 {
 	struct te__boot *b = j->b;
@@ -486,7 +486,7 @@ struct exchange {
 	char cut[TE__FRAME_WHAT]; /* as in frames */
 	uint8_t *recv;
 	size_t nbytes;
-	uint8_t *missing; /* of each rank: its part has not been received */
+	uint8_t *missing; /* by rank; 1: its part has not been received */
 	struct pollfd *p;
 	int64_t begin, deadline;
 };

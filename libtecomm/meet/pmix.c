@@ -64,7 +64,7 @@ static const struct te__dl_sym sym[] = {
 	{ "PMIx_Error_string", offsetof(struct symbols, error_string) },
 };
 static struct te__dl dl = TE__DL(sym, &pmix, "libpmix.so.2");
-/* of communicators that rank 0 has published an id for, which all ranks count */
+/* number of communicators that rank 0 has published an id for; all ranks count them */
 static atomic_uint nmeetings;
 
 static int failed(struct te__boot *b, const char *fn, int status)
@@ -80,12 +80,12 @@ struct request {
 	pthread_mutex_t lock;
 	pthread_cond_t cond;
 	int nusers;		 /* 2 while it works; then the waiter may read what follows */
-	const char *_Atomic fn; /* that is called, or has failed; can always be read */
+	const char *_Atomic fn; /* function that is called or has failed; may be read at any time */
 	int status;
 	void (*work)(struct request *q);
 	struct proc proc;
 	int32_t nranks;
-	char key[512]; /* of the length that the library may copy */
+	char key[512]; /* as long as the library may copy */
 	char text[TE_COMM_ID_TEXT];
 };
 
@@ -354,7 +354,7 @@ static int offer(struct te__boot *b, const char *key, struct te_comm_id *id)
 static int pmix_meet(struct te__boot *b)
 {
 	struct proc root = *(const struct proc *)b->meeting;
-	char key[512] = "", text[TE_COMM_ID_TEXT]; /* of the length that the library may copy */
+	char key[512] = "", text[TE_COMM_ID_TEXT]; /* as long as the library may copy */
 	struct te_comm_id id;
 	int r;
 

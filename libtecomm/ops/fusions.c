@@ -192,7 +192,7 @@ static int backward_applies(const struct te_fused *f)
 	if (te_op_table(p.sum->op) != &te__op_copy || p.norm->dy.hp != p.sum->dx.hp ||
 	    !p.norm->x.hp)
 		return 0;
-	if (p.fork) /* of the norm's x; without a reader of its own in between */
+	if (p.fork) /* fork of the norm's x; there is no reader between the two */
 		return !p.norm->dx.hp && p.fork->dey[0].hp && p.fork->dx.hp;
 	return p.norm->dx.hp != NULL;
 }
@@ -346,13 +346,13 @@ static struct scattered scattered_of(const struct te_fused *f)
 	return p;
 }
 
-/* of all rows, before the first is cast */
+/* does the cast need the amax of all rows before it begins? */
 static int needs_amax(const struct scattered *p)
 {
 	return p->quantize && te__quantize_keeps_x(p->quantize->y.quant);
 }
 
-/* of the same whole rows? */
+/* do both have parts of the same whole rows? */
 static int have_same_parts(const struct te__comm_attrs *a, const struct te__comm_attrs *b,
 			   const struct te_tensor *whole)
 {

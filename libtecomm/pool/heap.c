@@ -29,7 +29,7 @@ static uint64_t round_up(uint64_t x, uint64_t align)
 	return x > UINT64_MAX - align ? 0 : (x + align - 1) / align * align;
 }
 
-/* what a block of that size occupies; 0 if that overflows */
+/* bytes that a block of that size occupies; 0 if that overflows */
 static uint64_t rounded_up(uint64_t nbytes)
 {
 	return round_up(nbytes, TE__HEAP_ALIGN);

@@ -31,12 +31,12 @@ struct te__pool {
 	uint64_t packets; /* bytes before each pool */
 	const char **name;
 	struct te__node_info info;
-	char at[TE__LOCAL_NAME]; /* of the broker */
-	struct te__broker *broker; /* of local rank 0 */
+	char at[TE__LOCAL_NAME]; /* name of the broker */
+	struct te__broker *broker; /* broker of local rank 0 */
 	struct te__client *client;
 	int sign; /* te__members_sign() */
 	struct te__control *control;
-	void *control_ptr; /* of the device; or NULL */
+	void *control_ptr; /* address for the device; or NULL */
 	struct te__window *window;
 	void *stage; /* NULL: none */
 	size_t stage_nbytes;
@@ -58,10 +58,10 @@ struct te__pool {
 
 /* creation */
 
-/* what each rank tells before memory is created */
+/* record of each rank before memory is created */
 struct offer {
-	uint64_t nbytes, unit; /* of its pool; units are powers of two */
-	char at[TE__LOCAL_NAME]; /* of its broker, which the lowest rank of a node has */
+	uint64_t nbytes, unit; /* size of its pool; units are powers of two */
+	char at[TE__LOCAL_NAME]; /* name of its broker, if it is the lowest rank of a node */
 };
 
 static int names(struct te__pool *p)
@@ -153,7 +153,7 @@ static int publish(struct te__pool *p, int64_t deadline)
 	return r;
 }
 
-#define STAGE_ITEM(p) ((uint32_t)(p)->nlocal + 1) /* of the broker; nvls has the one before */
+#define STAGE_ITEM(p) ((uint32_t)(p)->nlocal + 1) /* item at the broker; nvls has the previous */
 
 /* the lowest rank of the node creates it */
 static int share_stage(struct te__pool *p, int64_t deadline)
@@ -455,9 +455,9 @@ static int abort_with(struct te__pool *p, int code)
 
 /* reclaiming */
 
-/* what each rank says; ids follow in a second exchange if they differ */
+/* record of each rank; ids follow in a second exchange if they differ */
 struct epoch {
-	uint64_t nallocs, history; /* what the ranks must agree on */
+	uint64_t nallocs, history; /* values that the ranks must agree on */
 	uint64_t nfreed, hash;
 };
 
@@ -573,7 +573,7 @@ static int reclaim(struct te__pool *p, const char *fn)
 	uint64_t *id = NULL;
 	int r = snapshot(p, &own, &id);
 
-	/* what was queued before the blocks were freed may use them, here and at the peers */
+	/* work queued before the blocks were freed may use them, here and at the peers */
 	if (!r)
 		r = te__ctx_wait(p->ctx, fn);
 	/* a peer for which an operation has waited in vain is not waited for again */

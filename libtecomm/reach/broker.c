@@ -24,7 +24,7 @@
 
 struct conn {
 	int fd;	   /* -1: unused */
-	int pidfd; /* of the process; -1 if the kernel has none to give */
+	int pidfd; /* pidfd of the process; -1 if the kernel does not support it */
 	int rank;  /* -1 before HELLO */
 	int waits; /* 1: for item */
 	uint32_t item;
@@ -362,7 +362,7 @@ static void *work(void *arg)
 
 			if (c->fd >= 0 && (at[0].revents || ends))
 				read_conn(b, c);
-			/* what it sent before it ended has been read */
+			/* messages sent before it ended have been read */
 			if (c->fd >= 0 && ends)
 				ended(b, c);
 		}

@@ -38,7 +38,7 @@ static int probe_nvls(struct te_ctx *ctx, struct te__reach_offer *o)
 	return te__window_multicast_unit(ctx, 2, (size_t)2 << 20, &unit);
 }
 
-/* of memory without a dma-buf */
+/* register memory without a dma-buf */
 static int by_address(const struct te_ctx *ctx)
 {
 	if (!strcmp(te_ctx_backend(ctx), "host"))
@@ -78,9 +78,9 @@ static const struct reach {
 	const char *name;
 	bool offered; /* all ranks must be able to use it */
 	bool nodes;   /* serves between nodes: a choice of TE_COMM_TRANSPORT, in this order */
-	/* of memory; errors are recorded */
+	/* rows of memory; errors are recorded */
 	int (*probe)(struct te_ctx *ctx, struct te__reach_offer *ret);
-	/* of messages */
+	/* rows of messages */
 	const struct te__link_ops *link;
 } table[TE__REACH_ROWS] = {
 	[TE__REACH_FD] = { "fd", false, false, probe_fd, NULL },

@@ -1,8 +1,8 @@
 /*
- * reach.h - how bytes of one rank become another's: a table with a row for each way.
+ * reach.h - the table of reaches, by which bytes of one rank become another's.
  *
  * While a communicator is created, every rank puts an offer into the one record that all exchange
- * (te__reach_offer()), and each finds out from all offers which rows all ranks can use
+ * (te__reach_offer()); from all offers each rank computes the rows that all ranks can use
  * (te__reach_agree()). Then pool/ maps memory by fd, fabric and nvls, and collective/nodes/ opens a
  * link by the first row of messages that works.
  */
@@ -26,15 +26,15 @@ enum te__reach_row {
 
 #define TE__REACH_WHY 300
 
-/* what a rank can use, as it is exchanged */
+/* exchanged record of the rows that a rank can use */
 struct te__reach_offer {
 	struct te__fabric_domain domain;
-	char why[TE__REACH_ROWS][100]; /* not; "": it can */
+	char why[TE__REACH_ROWS][100]; /* why it cannot; "": it can */
 };
 
-/* what all ranks can use, equal on all of them */
+/* rows that all ranks can use, equal on all of them */
 struct te__reach_choice {
-	char why[TE__REACH_ROWS][TE__REACH_WHY]; /* not; "": they can */
+	char why[TE__REACH_ROWS][TE__REACH_WHY]; /* why they cannot; "": they can */
 };
 
 /* the row that TE_COMM_TRANSPORT names; -1: the first that works */

@@ -40,7 +40,7 @@ enum rule {
 	LAYERS_FULL /* a list with "full_attention" for each layer */
 };
 
-#define REQUIRED 1u /* of COUNT */
+#define REQUIRED 1u /* flag of COUNT */
 #define ALIAS 2u /* a second name of another row's field */
 #define MAX_LAYERS 4096
 
@@ -89,7 +89,7 @@ static const struct field fields[] = {
 	{ LLAMAS, "rope_parameters", ROPE, AT(rope_theta), 0, NULL, 0 },
 	{ LLAMAS, "attention_dropout", PROB, AT(drop_attn), 0, NULL, 0 },
 	{ LLAMAS, "rope_scaling", ROPE, AT(rope_theta), 0, NULL, 0 },
-	{ LLAMAS, "original_max_position_embeddings", SKIP, 0, 0, NULL, 0 }, /* of scaling */
+	{ LLAMAS, "original_max_position_embeddings", SKIP, 0, 0, NULL, 0 }, /* used by scaling */
 	{ LLAMAS, "partial_rotary_factor", MUST_BE, 0, 0, "1", 0 },
 	{ LLAMAS, "rope_interleaved", MUST_BE, 0, 0, "false", 0 },
 	{ QWEN2, "use_mrope", MUST_BE, 0, 0, "false", 0 },
@@ -593,7 +593,7 @@ json_t *config_to_json(const struct config *c)
 	record_open_list(&rec, "architectures");
 	record_text(&rec, NULL, architectures[c->family]);
 	record_close(&rec);
-	/* of the weights that are written: the newer name too if it was there */
+	/* type of the weights that are written; the newer name too if it was there */
 	record_text(&rec, "torch_dtype", "float32");
 	if (json_object_get(c->source, "dtype"))
 		record_text(&rec, "dtype", "float32");

@@ -20,7 +20,7 @@
 struct builder {
 	struct te_seq *seq;
 	const struct model *m;
-	struct te_comm *comm; /* of the ranks that divide the model, or NULL */
+	struct te_comm *comm; /* ranks that divide the model, or NULL */
 	int by_tokens;
 	int ndrops; /* ops with dropout so far: a divided model drops what the whole one does */
 	int r;

@@ -50,8 +50,8 @@ enum option_kind {
 	OPTION_REAL,	/* double; NaN without a default */
 	OPTION_TIME,	/* double: option_seconds() */
 	OPTION_TEXT,	/* char *, allocated; NULL without a default */
-	OPTION_WORD,	/* the same: one of the choices in arg, "a|b|c" */
-	OPTION_MODE,	/* the same; without a word the second choice */
+	OPTION_WORD,	/* char *, as OPTION_TEXT: one of the choices in arg, "a|b|c" */
+	OPTION_MODE,	/* OPTION_WORD; without a value the second choice */
 	OPTION_WORDS,	/* uint32_t: some of the choices, "a,c": bit i is the i-th */
 	OPTION_LIST	/* struct option_list */
 };

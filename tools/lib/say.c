@@ -20,7 +20,7 @@ static atomic_int line_open; /* a progress line was printed without its newline 
 static int hushed, only_failures;
 static void (*put)(const char *line);
 static int closed; /* whoever read stderr has gone */
-static int code;   /* of the latest failure */
+static int code;   /* code of the latest failure */
 
 void say_as(const char *name)
 {
@@ -207,7 +207,7 @@ void say_line_clear(void)
 	line_open = 0;
 }
 
-/* what a value of the parameter looks like */
+/* description of valid values of the parameter */
 static const char *form_of(const struct te_param_info *p)
 {
 	static const struct {

@@ -136,9 +136,9 @@ int shard_take(const struct model *m, const struct model *whole, const float *fl
 struct gathering {
 	const struct model *m;
 	struct te_stream *stream;
-	const float *src; /* of the device */
-	float *all;	  /* of the device: a piece of each shard */
-	float *piece;	  /* of the host: the same */
+	const float *src; /* device memory */
+	float *all;	  /* device memory for a piece of each shard */
+	float *piece;	  /* host memory for a piece of each shard */
 	float *whole;	  /* NULL but in shard 0 */
 };
 
@@ -240,7 +240,7 @@ int shard_gather(const struct model *m, const struct te_tensor *src, int trained
 
 /* ---- quantizers ---- */
 
-/* of te_seq_quant(): slot 2i is the input of operation i of n, 2i + 1 its weight, 2n + i the
+/* slots of te_seq_quant(): 2i is the input of operation i of n, 2i + 1 its weight, 2n + i the
  * gradient of its output */
 static int slot_of(int i, int n, int role)
 {

@@ -318,8 +318,8 @@ static const struct other {
 struct scan {
 	unsigned nshards; /* 0: there are none */
 	int two;	  /* shards of two models */
-	size_t row;	  /* of others, or NOTHERS */
-	char name[256];	  /* of that file */
+	size_t row;	  /* row in others, or NOTHERS */
+	char name[256];	  /* name of that file */
 };
 
 static int scan_folder(const char *dir, struct scan *ret_scan)

@@ -20,7 +20,7 @@
 static struct buf control;
 static int control_fd = STDIN_FILENO; /* -1: ended */
 static int silence_s, stopped;
-static char **env; /* of the job */
+static char **env; /* environment of the job */
 static double heard, beat_at;
 
 static void report(enum frame_type type, const int *v, int n, const char *p, size_t nbytes)
@@ -49,7 +49,7 @@ static void ended(const struct ended *e)
 
 /* ---- the job ---- */
 
-/* what the message points to stays while this process runs */
+/* memory of the message stays while this process runs */
 static int read_job(struct buf *b, struct run_opts *o, struct ranks_opts *r)
 {
 	static char name[300];
@@ -124,7 +124,7 @@ static void left_alone(void)
 	job_end(STATUS_FAILED);
 }
 
-/* what has been read; -1: it is no message */
+/* handle messages that have been read; -1: not a message */
 static int obey(void)
 {
 	enum frame_type type;
@@ -211,7 +211,7 @@ int agent_run(void)
 			report(FRAME_ERROR, &e, 1, NULL, 0);
 			job_end(e);
 		}
-		if (obey() < 0) /* what came with the job */
+		if (obey() < 0) /* messages that came with the job */
 			left_alone();
 		job_wait();
 		ranks_free();

@@ -23,7 +23,7 @@
 
 #define DRAIN_S 10 /* for the end of agents whose ranks have ended */
 #define REAP_MS 2000
-#define ARGS_MOST 64 /* of --ssh */
+#define ARGS_MOST 64 /* maximum arguments of --ssh */
 
 struct host {
 	char *name; /* as ssh gets it */
@@ -31,7 +31,7 @@ struct host {
 	pid_t pid;    /* 0: not started */
 	int to, from, err; /* -1: closed */
 	struct buf out, in;
-	struct shown shown; /* of err */
+	struct shown shown; /* state for showing err */
 	double heard, beat_at;
 	int done;
 };
@@ -52,7 +52,7 @@ static int parse_host(char *text, struct host *ret)
 	long slots = 1;
 
 	if (colon && ((bracket && bracket > colon) || (!bracket && strchr(text, ':') != colon)))
-		colon = NULL; /* of an IPv6 address */
+		colon = NULL; /* part of an IPv6 address */
 	if (colon) {
 		errno = 0;
 		slots = strtol(colon + 1, &end, 10);

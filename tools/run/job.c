@@ -116,7 +116,7 @@ void job_ended(const struct ended *e)
 			tell(e);
 		return;
 	}
-	/* of several, the others may have failed because of one that a signal killed */
+	/* other ranks may have failed because of a rank that a signal killed */
 	if (first.rank < 0 || (e->code != CLD_EXITED && first.code == CLD_EXITED))
 		first = *e;
 }
@@ -210,7 +210,7 @@ static const int passed_on[] = { SIGCHLD, SIGINT,  SIGTERM, SIGHUP,  SIGQUIT,
 				 SIGUSR1, SIGUSR2, SIGTSTP, SIGWINCH };
 #define NPASSED (sizeof(passed_on) / sizeof(passed_on[0]))
 static pthread_t main_thread;
-static pid_t parent; /* of children: this process */
+static pid_t parent; /* parent of the children: this process */
 
 /*
  * A library, such as a BLAS, may have started threads before main() that do not block the signals.
@@ -305,7 +305,7 @@ int job_wait(void)
 				out_hurry();
 		}
 	}
-	/* what the ranks have started and left */
+	/* processes that the ranks started and left */
 	crew->signal(SIGKILL);
 	drain = now_s() + crew->drain_s;
 	while (now_s() < drain ? crew->busy() || out_waits() : !hurry && out_waits())

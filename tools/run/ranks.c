@@ -268,5 +268,5 @@ const struct crew ranks_crew = {
 	.ready = ranks_ready,
 	.signal = ranks_signal,
 	.busy = ranks_busy,
-	.drain_s = 1, /* of processes that left the group */
+	.drain_s = 1, /* time for output of processes that left the group */
 };

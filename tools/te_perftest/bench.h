@@ -24,7 +24,7 @@ struct bench {
 	struct te_device_info dev;
 	struct te_backend_info backend;
 	double clock_read_ns; /* cost of reading the clock */
-	const char *cache;    /* of CACHE_OPTION */
+	const char *cache;    /* value of CACHE_OPTION */
 
 	double until, row_until; /* end of the test and of the row: bench_now() */
 	int figures;		 /* series that the row has not measured yet */
@@ -38,7 +38,7 @@ struct bench {
 	struct record rec; /* the rows so far */
 	int nrows;
 	json_t *report;	    /* from bench_end() on */
-	const json_t *rows; /* of the report */
+	const json_t *rows; /* rows of the report */
 	uint64_t rng;
 };
 
@@ -87,7 +87,7 @@ int bench_span_us(struct bench *b, bench_work work, void *arg, int n, double *re
  * are queued. BENCH_NONE if queueing took longer than a stream may be blocked.
  */
 int bench_device_us(struct bench *b, bench_work work, void *arg, int n, double *ret_us);
-/* the same, and ret_cpu_us[i]: CPU time of call i, in us */
+/* also sets ret_cpu_us[i]: CPU time of call i, in us */
 int bench_calls_us(struct bench *b, bench_work work, void *arg, int n, double *ret_cpu_us,
 		   double *ret_us);
 /* the number of calls, from lo to hi, that take about us; an exit status */

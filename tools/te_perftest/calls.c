@@ -26,7 +26,7 @@
 #define VOCAB 4096
 #define HEAD_DIM 64
 #define FIELDS_MAX 8
-#define PERIOD 4099 /* of the numbers of a field: a prime, so that rows differ */
+#define PERIOD 4099 /* period of the numbers of a field: a prime, so that rows differ */
 #define ALIGN 256
 
 static struct {
@@ -67,13 +67,13 @@ struct calls {
 	int32_t heads;
 	struct field field[FIELDS_MAX];
 	int nfields;
-	size_t nbytes;	/* of a block */
+	size_t nbytes;	/* bytes of a block */
 	double traffic; /* bytes that one call has to read and to write */
 	int nsets, at, depth;
-	uint8_t *host; /* what a block holds before a call */
+	uint8_t *host; /* contents of a block before a call */
 	uint8_t **block;
 	struct te_tensor **tensor; /* [nsets][FIELDS_MAX] */
-	struct te_quant *quant;	   /* of quantize */
+	struct te_quant *quant;	   /* for quantize */
 	double *cpu_us;
 	int64_t ncpu, cpu_most;
 	struct copy copy; /* moves as many bytes */
@@ -83,7 +83,7 @@ struct row {
 	const char *name;
 	void (*fields)(struct calls *c);
 	int (*queue)(const struct calls *c, struct te_tensor *const *t);
-	int (*init)(const struct calls *c, struct te_tensor *const *t); /* of the block; or NULL */
+	int (*init)(const struct calls *c, struct te_tensor *const *t); /* fill the block */
 };
 
 static size_t round_up(size_t nbytes)

@@ -24,10 +24,10 @@ struct comm {
 	const struct comm_opts *o;
 	struct bench *b;
 	struct te_comm *comm;
-	struct te_comm *alone; /* of this rank; NULL: not needed */
+	struct te_comm *alone; /* communicator of this rank alone; NULL: not needed */
 	int rank, nranks;
-	float *word; /* of the device: three, for comm_exchange() */
-	/* of the row */
+	float *word; /* three words of device memory, for comm_exchange() */
+	/* values of the row */
 	enum te_dtype dtype;
 	enum te_comm_algorithm algorithm;
 	int symmetric, fuse;
@@ -37,7 +37,7 @@ struct comm {
 	size_t nbytes;
 	void *in, *out;
 	struct te_recording *rec;
-	struct comm_arrays *arrays; /* of a fused operation */
+	struct comm_arrays *arrays; /* arrays of a fused operation */
 	/* after comm_measure() */
 	double median_us; /* NAN: it was left out */
 	int32_t nblocks;
@@ -50,7 +50,7 @@ void comm_size(struct comm *c, int64_t nbytes);
 /* element i of a rank's input, and the input */
 float comm_element(int rank, int64_t i);
 void comm_fill(const struct comm *c, int rank, void *p);
-/* of all ranks' inputs: the average, or, with fuse, the sum */
+/* the average of all ranks' inputs or, with fuse, the sum */
 void comm_add_up(const struct comm *c, void *ret);
 /* collective, before each row */
 int comm_agree_on_time(struct comm *c);

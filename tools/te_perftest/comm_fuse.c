@@ -12,19 +12,19 @@
 #include "comm.h"
 #include "tools/lib/say.h"
 
-#define SCALE 16.0f /* of codes: y is near 1 */
+#define SCALE 16.0f /* scale of codes: y is near 1 */
 
-/* of the device */
+/* arrays in device memory */
 struct comm_arrays {
 	void *residual; /* and residual_out */
 	float *gamma, *scale, *scale_inv;
 	void *codes; /* NULL: y is wanted */
-	void *sum;   /* of an all-reduce apart */
+	void *sum;   /* result of a separate all-reduce */
 	void *ws;
 	size_t ws_nbytes;
 };
 
-/* what a call writes, besides scale_inv */
+/* outputs of a call, except scale_inv */
 struct outputs {
 	void *sum, *residual_out, *y, *codes;
 };

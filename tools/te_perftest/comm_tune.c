@@ -17,7 +17,7 @@
 #define HEADER "te-comm-table 1"
 #define NEARLY 1.02 /* as fast as the fastest one */
 
-/* of an algorithm, first without a limit of blocks, then fewer */
+/* candidates of an algorithm: first without a limit of blocks, then with fewer */
 static const struct candidate {
 	enum te_comm_algorithm algorithm;
 	int floats, symmetric; /* 1: only these */
@@ -41,7 +41,7 @@ struct tune {
 	struct comm *c;
 	int floats, symmetric;
 	int left; /* measurements */
-	FILE *f;  /* of rank 0, or NULL */
+	FILE *f;  /* file of rank 0; NULL on others */
 };
 
 static int takes(const struct tune *t, const struct candidate *k)

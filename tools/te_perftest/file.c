@@ -41,7 +41,7 @@ static const struct option_field options[] = {
 enum { WRITE, READ, BOTH, NPASSES };
 enum { RATE, CPU, P50, P99, NFIGURES };
 #define NSUBJECTS 3
-#define OUTPUT_MAX ((size_t)1 << 20) /* of fio */
+#define OUTPUT_MAX ((size_t)1 << 20) /* maximum output of fio */
 
 static const char *const pass_name[NPASSES] = { "write", "read", "both" };
 
@@ -56,7 +56,7 @@ struct file {
 	struct bench *b;
 	struct subject subject[NSUBJECTS];
 	int nsubjects;
-	char *fio_file; /* what fio writes and reads, or NULL */
+	char *fio_file; /* file that fio writes and reads, or NULL */
 };
 
 static int add_subject(struct file *f, const char *name, int is_fio)
@@ -139,7 +139,7 @@ static double percentile(const json_t *dir, const char *which)
 	return 1e-3 * number(json_object_get(lat, "percentile"), which);
 }
 
-/* what fio says of a run: the sum of both directions, the larger of their latencies */
+/* fio's results of a run: the sum of both directions, the larger of their latencies */
 static int parse_fio(const char *text, struct te_spill_rate *ret)
 {
 	const char *start = strchr(text, '{');

@@ -46,7 +46,7 @@ struct graph {
 	struct bench *b;
 	enum node_kind kind;
 	int64_t n;
-	size_t nbytes, stride; /* of a slot */
+	size_t nbytes, stride; /* bytes of a slot; distance of slots */
 	uint8_t *host;	       /* n slots: what src holds */
 	uint8_t *want;	       /* expected dst */
 	uint8_t *src, *dst;    /* on the device */

@@ -15,9 +15,9 @@
 #include "tools/lib/say.h"
 
 #define ROOM ((size_t)1 << 16) /* for what a program prints */
-#define BYTES_MOST (8 << 20)   /* of a message, as the programs have it */
+#define BYTES_MOST (8 << 20)   /* maximum message of the programs */
 #define ITERS_LEAST 5
-#define TRIES 100 /* of a client, while the server starts: 0.1 s each */
+#define TRIES 100 /* tries of a client while the server starts: 0.1 s each */
 
 static const char *const program_name[] = { "ib_write_lat", "ib_write_bw" };
 

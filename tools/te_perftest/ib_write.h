@@ -18,15 +18,15 @@ struct ib_write {
 	struct comm *c;
 	int can; /* both ranks have the programs */
 	char device[64], port[16], gid[16];
-	char *text; /* what a program has printed */
+	char *text; /* output of a program */
 };
 
 /* opened by --perftest; says why they cannot be run. To be closed in any case */
 int ib_write_open(struct ib_write *w, struct comm *c, const struct verbs_opts *o);
 void ib_write_close(struct ib_write *w);
-/* whether they have messages of so many bytes */
+/* 1: the programs support messages of so many bytes */
 int ib_write_takes(const struct ib_write *w, int64_t nbytes);
-/* of half round trips, in us; rank 0 gets them */
+/* half round trips, in us; rank 0 gets them */
 struct ib_write_lat {
 	double least_us, median_us, p99_us;
 };

@@ -22,7 +22,7 @@
 enum { OUT, IN, NDIRS };
 enum { STREAMS, GRAPH, NWAYS };
 #define NPASSES 3
-#define BUDGET 0.8 /* of the time of the load, for copies: what plans use by default */
+#define BUDGET 0.8 /* share of the load's time for copies: the default of plans */
 
 static struct {
 	uint32_t way; /* bit i: i of STREAMS and GRAPH */
@@ -48,15 +48,15 @@ static const char *const way_name[NWAYS] = { "streams", "graph" };
 
 struct offload {
 	struct bench *b;
-	size_t nbytes, group; /* of all copies in one direction, and of one */
+	size_t nbytes, group; /* bytes of all copies in one direction, and of one copy */
 	uint8_t *host[NDIRS], *dev[NDIRS];
 	struct te_stream *stream[NDIRS];
 	struct te_event *point, *done[NDIRS];
-	struct te_tensor *t[3]; /* of the GEMMs: D = A B */
-	int ngemms;		/* of the load */
+	struct te_tensor *t[3]; /* operands of the GEMMs: D = A B */
+	int ngemms;		/* GEMMs of the load */
 	const struct pass *pass;
 	int way;
-	struct te_recording *rec[3]; /* of a graph: copies, load, both */
+	struct te_recording *rec[3]; /* recordings of graphs: copies, load, both */
 };
 
 /* ---- the work ---- */
@@ -311,7 +311,7 @@ static int verify(struct offload *o)
 	o->ngemms = 1;
 	for (int d = 0; d < NDIRS && !r; d++) {
 		bench_random(o->b, want, o->nbytes);
-		/* what is copied, and where it goes */
+		/* source and destination of the copies */
 		if (d == OUT) {
 			memset(o->host[d], 0xa5, o->nbytes);
 			code = te_copy(o->b->stream, o->dev[d], want, o->nbytes);

@@ -13,16 +13,16 @@ struct bench;
  * object has every key of a row.
  */
 struct column {
-	const char *key;  /* of the row, with its unit */
+	const char *key;  /* key in the row, with its unit */
 	const char *head; /* upper line and, after a newline, the lower one */
-	double scale;	  /* what is printed is the value times this; 0: 1 */
-	int spread;	  /* of statistics: print the spread after the median */
+	double scale;	  /* factor for printing; 0: 1 */
+	int spread;	  /* 1: statistics: print the spread after the median */
 };
 
 struct test {
 	const char *name;
 	const char *text;
-	const struct option_field *options; /* of this test */
+	const struct option_field *options; /* options of this test */
 	void *values;			    /* the struct of their fields */
 	const struct column *columns;	    /* the last has no key */
 	/* or NULL; before the libraries read their parameters. An exit status */

@@ -7,7 +7,7 @@
 
 struct program {
 	pid_t pid;
-	int out; /* what it prints */
+	int out; /* its output */
 };
 
 /* argv[0] is looked for in PATH; both: standard error, too. 0 or an errno */

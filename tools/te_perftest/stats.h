@@ -10,7 +10,7 @@ struct stats {
 	double mad; /* median absolute deviation from the median, not scaled */
 };
 
-/* of n samples, which are overwritten; those that are not finite are left out */
+/* statistics of n samples, which are overwritten; samples that are not finite do not count */
 void stats_of(double *x, size_t n, struct stats *ret);
 
 /*

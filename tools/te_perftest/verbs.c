@@ -35,9 +35,9 @@ struct verbs {
 	struct comm c;
 	struct ib_write w;
 	int nrounds;
-	double *us; /* of a series with its warm-up */
-	double *sample[NFIGURES]; /* of all rounds */
-	/* of perftest: a sample each round */
+	double *us; /* times of a series with its warm-up */
+	double *sample[NFIGURES]; /* samples of all rounds */
+	/* results of perftest: a sample each round */
 	double lat[ROUNDS], least[ROUNDS], p99[ROUNDS], bytes_per_s[ROUNDS];
 };
 

@@ -35,7 +35,7 @@
 #include "tools/lib/shard.h"
 #include "tools/lib/weights.h"
 
-#define FORMAT 1 /* of state.safetensors */
+#define FORMAT 1 /* version of state.safetensors */
 #define MOST 1000000000000000 /* steps and tokens */
 
 static const char config_json[] = "config.json";
@@ -370,11 +370,11 @@ static int open_in(const struct folder *dir, const char *name, struct st_file **
 	return r;
 }
 
-/* what state.safetensors has besides tensors */
+/* metadata of state.safetensors */
 struct run {
 	json_t *obj;
-	const json_t *options; /* of obj, as the texts are */
-	const char *digest;    /* of the weights */
+	const json_t *options; /* owned by obj, like the texts */
+	const char *digest;    /* digest of the weights */
 	uint64_t seed, offset;
 	struct progress p;
 };
@@ -778,7 +778,7 @@ static int load_quant(const struct st_file *f, const struct model *m, const char
 	return r;
 }
 
-/* of a shard; tensors of files need not be aligned */
+/* load the moment of a shard; tensors of files need not be aligned */
 static int load_moment(const struct model *m, const struct st_tensor *t, struct te_tensor *dst)
 {
 	float *flat = malloc(t->nbytes);

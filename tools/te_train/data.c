@@ -28,7 +28,7 @@ static const struct llmc {
 };
 
 #define HEAD_NBYTES 4096   /* enough to recognise a file */
-#define CHUNK_NTOKENS 1024 /* of a copy */
+#define CHUNK_NTOKENS 1024 /* tokens of a copy */
 #define RANDOM_NTOKENS (1 << 24)
 /*
  * Tokens that are wider than they are read have small numbers, their upper halves, at every other
@@ -46,9 +46,9 @@ struct file {
 struct data {
 	struct file *file;
 	int nfiles;
-	enum data_type type; /* of several, the widest */
+	enum data_type type; /* widest type of the files */
 	int random;
-	int64_t vocab; /* of the model */
+	int64_t vocab; /* vocabulary size of the model */
 	int64_t ntokens;
 	int32_t largest;
 	char digest[DIGEST_NBYTES];
@@ -204,7 +204,7 @@ static int take_header(struct file *f, const uint8_t *head, size_t nhead, enum d
 	return STATUS_OK;
 }
 
-/* of a .bin file without a header: exactly one type must be possible */
+/* choose the type of a .bin file without a header: exactly one must be possible */
 static int choose_type(struct file *f, struct readings *rs, const uint8_t *head, size_t nhead)
 {
 	const char *name = source_name(f->src);

@@ -139,7 +139,7 @@ int mem_estimate(const struct mem_run *run, int64_t B, struct mem *ret)
 	m.state += (run->train ? 2 : 1) * work;
 	held = m.weights + m.grads + m.moments + m.copies + m.state + m.activations;
 	later = eval + sample.arena_nbytes + sample.own_nbytes;
-	/* of what a step writes: not of frozen weights, which have no gradient */
+	/* a snapshot has the memory that a step writes, without frozen weights */
 	if (run->train && captures(run->o))
 		m.snapshot = held - m.activations - (m.weights - m.grads);
 	m.activations += later;
@@ -177,7 +177,7 @@ static int get_room(const struct mem_run *run, struct room *ret)
 	if (ret->same)
 		ret->host += run->graph->ranks->taken_nbytes;
 	if (run->o->estimate > 0) {
-		/* of another machine, whose host memory is not known */
+		/* another machine, whose host memory is not known */
 		ret->device = (uint64_t)run->o->estimate;
 		ret->host = UINT64_MAX;
 		ret->same = 0;

@@ -251,7 +251,7 @@ static int set_files(struct opts *o, int n, char *const *file)
 	for (int i = 0; i < n; i++) {
 		/* absolute if possible, so that a run can be resumed in any folder */
 		o->file[i] = realpath(file[i], NULL);
-		/* of a pipe such as /dev/fd/3, that names no file */
+		/* for a pipe such as /dev/fd/3 the path names no file */
 		if (o->file[i] && access(o->file[i], F_OK)) {
 			free(o->file[i]);
 			o->file[i] = NULL;

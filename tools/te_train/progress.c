@@ -48,7 +48,7 @@ static void log_write(struct trainer *t, struct record *rec)
 	free(text);
 }
 
-/* of one rank */
+/* peak rate of one rank's device */
 static double device_flops(const struct trainer *t)
 {
 	if (t->recipe.kind != TE_RECIPE_NONE)
@@ -80,7 +80,7 @@ static double or_nan(double rate)
 	return rate > 0 ? rate : NAN;
 }
 
-/* of this run so far, by the numbers that ranks had at first */
+/* record the ranks that this run has lost so far, by their initial numbers */
 static void record_lost(const struct trainer *t, struct record *rec)
 {
 	static const struct {

@@ -15,8 +15,8 @@
 /* Rank 0 saves and takes samples while the others wait, so ranks may be apart for minutes. One that
  * ends is seen at once. */
 #define TIMEOUT_MS 600000
-#define MOST_WORDS 16 /* of a rank, in addition to its losses */
-#define PIECE ((size_t)1 << 20) /* of the weights, to be compared */
+#define MOST_WORDS 16 /* numbers of a rank, in addition to its losses */
+#define PIECE ((size_t)1 << 20) /* bytes of weights that are compared at once */
 
 int32_t ranks_n(const struct ranks *r)
 {
@@ -166,7 +166,7 @@ int ranks_bind(struct ranks *r, struct te_seq *seq)
 	return te < 0 ? say_te(te, "gradients of all ranks") : STATUS_OK;
 }
 
-/* of the optimizer's sums */
+/* gather the optimizer's sums */
 static int gather_sums(void *arg, struct te_stream *stream, void *parts, size_t nbytes)
 {
 	const struct ranks *r = arg;

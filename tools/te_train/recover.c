@@ -13,7 +13,7 @@
 #include "loop.h"
 #include "tools/lib/say.h"
 
-/* what ranks that are left tell each other */
+/* numbers that remaining ranks exchange */
 enum { TOLD_STATUS, TOLD_SAVED, NTOLD };
 
 /* all: what ranks told, this one with its status; an exit status */
@@ -46,7 +46,7 @@ static void note(const struct trainer *t, const struct ranks *before)
 			 n > 1 ? "" : "s");
 }
 
-/* of ranks_recover(): whether another call may succeed */
+/* may another call of ranks_recover() succeed? */
 static int is_again(int te)
 {
 	return te == -TE_EPEER || te == -TE_EABORT || te == -ETIMEDOUT;

@@ -30,8 +30,8 @@ static int make_plan(struct trainer *t, struct te_plan **ret_plan)
 /* The logits of one position, of the device, and what ranks that divide a model gather: the logits
  * of all of them, and whether one of them is to stop. */
 struct logits {
-	void *raw; /* of the host */
-	void *all; /* of the device, as word; NULL: the model is whole */
+	void *raw; /* host memory */
+	void *all; /* device memory, like word; NULL: the model is whole */
 	int32_t *word;
 };
 
@@ -251,7 +251,7 @@ int sample_check_prompt(const struct opts *o, const struct config *cfg)
 	return !r && o->prompt_tokens ? parse_tokens(o->prompt_tokens, cfg, NULL, &n) : r;
 }
 
-/* of a model whose tokens are not bytes, the one that its texts begin with, or 0 */
+/* the first token of texts if tokens are not bytes, or 0 */
 static int32_t first_token(const struct config *cfg)
 {
 	const int64_t token =

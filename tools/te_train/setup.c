@@ -40,7 +40,7 @@ static int check_given(const struct opts *o, const char *dir, const struct confi
 	struct config given = { 0 };
 	int r = o->model ? config_read(o->model, &given) : read_preset(o->preset, &given);
 
-	/* of a run with a longer --seq-len than the model's */
+	/* a run with a longer --seq-len than the model's */
 	if (!r && cfg->family != FAMILY_GPT2 && cfg->max_pos == o->seq_len &&
 	    given.max_pos < cfg->max_pos)
 		given.max_pos = cfg->max_pos;
@@ -119,7 +119,7 @@ static int choose_context(struct trainer *t)
 	return STATUS_OK;
 }
 
-/* what each rank has of the micro-batches of a step */
+/* each rank's share of the micro-batches of a step */
 static int choose_accum(struct trainer *t)
 {
 	const int64_t n = ranks_ndata(&t->ranks);
@@ -357,7 +357,7 @@ static int resumes_in(const struct opts *o, const char *dir)
 	       a.st_ino == b.st_ino;
 }
 
-/* what another run has saved is replaced only on request */
+/* replace files of another run only on request */
 static int check_out(const struct trainer *t, const char *dir)
 {
 	/* after a loss, what is there may be of this run */

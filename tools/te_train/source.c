@@ -14,22 +14,22 @@
 #include "source.h"
 #include "tools/lib/say.h"
 
-#define CHUNK_NBYTES (1u << 20) /* of a scan, and of reading into memory */
+#define CHUNK_NBYTES (1u << 20) /* bytes of a read in a scan or into memory */
 #define TICK_S 0.05		/* time stamps of files are not finer than that */
 
 struct source {
 	char *name;	/* the path, or "standard input" */
 	size_t nsuffix; /* characters at its end that name the compression */
-	int fd;		/* of a file that is read in place, or -1 */
+	int fd;		/* file that is read in place, or -1 */
 	struct stat st; /* status when the contents were last known to equal the scan */
 	int recent;	/* written to so late before st that a later write may not change it */
 	uint8_t *heap;
 	int64_t nbytes;
-	int64_t from; /* of the scan */
+	int64_t from; /* begin of the scan */
 	char digest[DIGEST_NBYTES];
 };
 
-/* what is left of a file, from its descriptor */
+/* read the rest of a file from its descriptor */
 struct inflow {
 	const struct source *s;
 	int fd;

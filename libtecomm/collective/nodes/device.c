@@ -116,7 +116,7 @@ static void give(void *arg)
 	t->n->link->ops->wake(t->n->link);
 }
 
-/* what a turn consists of, and its part of the piece */
+/* operations of a turn, and its part of the piece */
 struct work {
 	struct te__nodes *n;
 	struct te_stream *stream;

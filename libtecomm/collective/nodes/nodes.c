@@ -486,7 +486,7 @@ struct run {
 	struct te__nodes *n;
 	struct te_stream *stream;
 	const struct te__nodes_call *c;
-	int64_t es, nelems, each; /* of the whole operation, of a piece */
+	int64_t es, nelems, each; /* element size; elements of the operation and of a piece */
 	int device; /* te__nodes_is_device() */
 };
 
@@ -603,7 +603,7 @@ static struct run run_of(const struct te__nodes *n, const struct te__nodes_call 
 
 int te__nodes_queue(struct te__nodes *n, struct te_stream *stream, const struct te__nodes_call *c)
 {
-	/* of pieces in the slots, the youngest first */
+	/* steps of the pieces in the slots, the latest piece first */
 	static int (*const step[TE__NODES_DEPTH])(const struct run *x, int64_t k) = {
 		begin_piece, add_piece, spread_piece, end_piece,
 	};

@@ -44,7 +44,7 @@ size_t te__nodes_piece(const struct te__boot *boot);
 size_t te__nodes_stage(const struct te__boot *boot, size_t piece);
 /* 1: the ranks of each node are contiguous, as chain needs */
 int te__nodes_contiguous(const struct te__boot *boot);
-/* of a device, at an address of its packets that is a multiple of TE__NODES_ALIGN */
+/* bytes of device staging memory, whose offset in the packets is a multiple of TE__NODES_ALIGN */
 #define TE__NODES_ALIGN ((size_t)64 << 10)
 size_t te__nodes_device(const struct te__boot *boot, size_t piece);
 

@@ -471,7 +471,7 @@ static int waits_for_rail(const struct te__nodes *n, int32_t local)
 		       atomic_load_explicit(&m->begun, memory_order_acquire);
 }
 
-/* of a turn of the device, which may wait for turns before it */
+/* has the device's turn timed out? It may have waited for earlier turns */
 static int is_device_late(const struct te__nodes *n, const struct te__job *j)
 {
 	const int taken = atomic_load_explicit(&j->devices, memory_order_acquire) == TE__TAKEN;
@@ -505,7 +505,7 @@ static int check_clock(const struct te__nodes *n, const struct te__job *j,
 				"within %lld ms", me, what, ms);
 	who = missing(n, j);
 	if (who < 0)
-		return 0; /* what is not sent is the link's */
+		return 0; /* the link is responsible for unsent data */
 	return te__fail(-ETIMEDOUT, "%s has sent nothing for the %s of %s within %lld ms",
 			te__boot_peer(n->boot, n->link->o.peers[n->peer_of[who]]), what, me, ms);
 }
@@ -548,7 +548,7 @@ static int turn(struct te__nodes *n, int *ret_local)
 	return r < 0 ? r : progress;
 }
 
-/* of a link that has failed because the other side does something else, which the heads tell */
+/* explain a failure of the link: the other side may have called another operation, as heads show */
 static int explain(struct te__nodes *n, int r)
 {
 	char why[400];

@@ -63,7 +63,7 @@ struct te__nodes {
 	_Atomic int stop;
 	uint64_t started, ended; /* pieces */
 	struct te__job job[TE__NODES_DEPTH];
-	uint64_t *targets; /* of all jobs */
+	uint64_t *targets; /* targets of all jobs */
 	const void **src;  /* [ranks] */
 };
 

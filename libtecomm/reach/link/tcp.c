@@ -46,7 +46,7 @@ struct peer {
 	struct te__session session;
 	uint8_t out_head[HEAD], in_head[HEAD];
 	int in_known; /* the MAC of in_head was right */
-	uint8_t why[TE__REFUSE_MOST]; /* of its ABORT */
+	uint8_t why[TE__REFUSE_MOST]; /* reason in its ABORT */
 	size_t out_done, in_done;     /* bytes of the frame that is being sent, or received */
 	enum te__tcp_type sending;    /* 0: nothing */
 	int64_t wrote, heard;
@@ -134,7 +134,7 @@ static uint64_t sum_of(const void *data, size_t nbytes)
 	return h;
 }
 
-/* what the MAC is over, apart from the head: the reason of an abort */
+/* data that the MAC covers in addition to the head: the reason of an abort */
 static size_t sealed(enum te__tcp_type type, uint64_t nbytes)
 {
 	return type == TE__TCP_ABORT ? (size_t)nbytes : 0;
@@ -202,7 +202,7 @@ static const struct transfer *next_out(const struct te__link *l, int32_t i)
 	return n < q->nout ? &q->out[n % TE__LINK_QUEUE] : NULL;
 }
 
-/* what can be sent without waiting; 0, also if the peer has ended, which reading it shows */
+/* send without waiting; returns 0 also if the peer has ended, which reading detects */
 static int flush(struct te__link *l, int32_t i, int64_t now)
 {
 	struct peer *q = &tcp_of(l)->peer[i];
@@ -401,7 +401,7 @@ static int tcp_recv(struct te__link *l, int32_t i, void *buf, size_t nbytes)
 	q->in[q->nin++ % TE__LINK_QUEUE] = (struct transfer){ buf, nbytes };
 	if (!q->blocked)
 		return 0;
-	/* what it has sent since then was not looked at */
+	/* data that it has sent since then was not read */
 	q->heard = te__boot_now();
 	return receive(l, i, q->heard) < 0 ? l->code : 0;
 }
@@ -428,7 +428,7 @@ static int64_t due(const struct te__link *l, int32_t i)
 	return q->blocked || next < late ? next : late;
 }
 
-/* what the clock says of a peer, after what it has sent was read */
+/* check the time-outs of a peer, after its data was read */
 static int check_peer(struct te__link *l, int32_t i, int64_t now)
 {
 	struct peer *q = &tcp_of(l)->peer[i];
@@ -515,7 +515,7 @@ struct joining {
 	struct te__boot *b;
 	struct te__listen listen;
 	struct te__addrs *addrs; /* where each rank listens */
-	struct te__conn *c;  /* of peers */
+	struct te__conn *c;  /* connections to peers */
 	struct te__dial *dial;
 	uint8_t *state;
 	struct stranger {
@@ -523,7 +523,7 @@ struct joining {
 		int64_t since;
 	} *s;
 	int ns;
-	struct pollfd *p; /* of the listening socket, peers and strangers */
+	struct pollfd *p; /* entries of the listening socket, peers and strangers */
 	int64_t begin, deadline;
 };
 

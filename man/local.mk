@@ -40,8 +40,6 @@ dist_man3_MANS += \
 	man/te_comm_create.3 \
 	man/te_comm_error.3 \
 	man/te_comm_explain.3 \
-	man/te_comm_explain_norm.3 \
-	man/te_comm_explain_norm_backward.3 \
 	man/te_comm_free.3 \
 	man/te_comm_id_create.3 \
 	man/te_comm_id_format.3 \

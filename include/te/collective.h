@@ -270,7 +270,36 @@ TE_EXPORT int te_comm_barrier(struct te_comm *comm, struct te_stream *stream);
  */
 TE_EXPORT int te_comm_error(struct te_comm *comm);
 
-/* What te_comm_allreduce() and te_comm_allreduce_norm() do with arguments. */
+/* ---- what a call would do ---- */
+
+enum te_comm_function {
+	TE_COMM_CALL_ALLREDUCE,
+	TE_COMM_CALL_ALLREDUCE_NORM,
+	TE_COMM_CALL_REDUCE_SCATTER,
+	TE_COMM_CALL_ALL_GATHER,
+	TE_COMM_CALL_BROADCAST,
+	TE_COMM_CALL_ALLREDUCE_NORM_BACKWARD,
+};
+
+/* Arguments of a function above, by their names; the other members keep their INIT values. */
+struct te_comm_call {
+	size_t size; /* set by the INIT macro; lets the struct grow */
+	enum te_comm_function function;
+	int32_t root;
+	const void *in;
+	void *out; /* or data of te_comm_broadcast() */
+	int64_t count, rows, cols;
+	enum te_dtype dtype;
+	enum te_comm_op op;
+	const void *opts; /* the struct that the function takes */
+};
+#define TE_COMM_CALL_INIT                                                                    \
+	{                                                                                    \
+		sizeof(struct te_comm_call), TE_COMM_CALL_ALLREDUCE, 0, 0, 0, 0, 0, 0,       \
+			TE_DTYPE_FP32, TE_COMM_SUM, 0                                        \
+	}
+
+/* What a call does. */
 struct te_comm_choice {
 	size_t size; /* set by the INIT macro; lets the struct grow */
 	enum te_comm_algorithm algorithm;
@@ -284,22 +313,18 @@ struct te_comm_choice {
 #define TE_COMM_CHOICE_INIT \
 	{ sizeof(struct te_comm_choice), TE_COMM_AUTO, { 0 }, 0, 0, 0, { 0 }, 0 }
 
-/* arguments and errors as te_comm_allreduce(); not collective, and nothing is queued. ret_choice is
- * initialised by TE_COMM_CHOICE_INIT */
-TE_EXPORT int te_comm_explain(struct te_comm *comm, const void *in, void *out, int64_t count,
-			      enum te_dtype dtype, enum te_comm_op op,
-			      const struct te_comm_call_opts *opts,
+/**
+ * te_comm_explain - which algorithm a call would be run by, and why
+ * @comm:       the communicator
+ * @call:       initialised by TE_COMM_CALL_INIT
+ * @ret_choice: initialised by TE_COMM_CHOICE_INIT
+ *
+ * Not collective, and nothing is queued. ws may be NULL.
+ * Errors: codes of the function.
+ * Thread: one communicator by one thread at a time.  Since: 0.1
+ */
+TE_EXPORT int te_comm_explain(struct te_comm *comm, const struct te_comm_call *call,
 			      struct te_comm_choice *ret_choice);
-
-/* te_comm_explain() for te_comm_allreduce_norm() and its backward, except that ws may be
- * NULL */
-TE_EXPORT int te_comm_explain_norm(struct te_comm *comm, const void *in, int64_t rows, int64_t cols,
-				   enum te_dtype dtype, const struct te_comm_norm_opts *opts,
-				   struct te_comm_choice *ret_choice);
-TE_EXPORT int te_comm_explain_norm_backward(struct te_comm *comm, const void *in, int64_t rows,
-					    int64_t cols, enum te_dtype dtype,
-					    const struct te_comm_norm_backward_opts *opts,
-					    struct te_comm_choice *ret_choice);
 
 /* returns "oneshot" and so on; NULL if there is no such algorithm */
 TE_EXPORT const char *te_comm_algorithm_name(enum te_comm_algorithm algorithm);

@@ -480,7 +480,7 @@ size_t te_comm_norm_ws_nbytes(int64_t rows, int64_t cols, enum te_dtype dtype)
 	       te__comm_norm_round_up((uint64_t)rows * 4);
 }
 
-/* ---- te_comm_explain_norm ---- */
+/* ---- te_comm_explain ---- */
 
 /* bytes that a rank sends to others, without headers */
 static uint64_t fused_nsent(const struct te_k_comm_norm *k)
@@ -515,43 +515,24 @@ static int explain_fused(const struct te__comm_norm *a, const struct te__comm_no
 	return 0;
 }
 
-static int explain(const struct te__comm_norm *a, struct te_comm_choice *ret_choice)
-{
-	struct te_comm_choice c = TE_COMM_CHOICE_INIT;
-	struct te__comm_norm_how how;
-	int r = te__sized_check(a->fn, te_comm_choice, ret_choice);
-
-	if (!r)
-		r = check(a);
-	if (!r && !a->k.rows)
-		snprintf(c.reason, sizeof(c.reason), "no rows: nothing is done");
-	else if (!r)
-		r = choose(a, &how);
-	if (!r && a->k.rows)
-		r = how.fused ? explain_fused(a, &how, &c) : te__comm_norm_apart(a, &how, NULL, &c);
-	if (!r)
-		te__sized_out(te_comm_choice, &c, ret_choice);
-	return r;
-}
-
-int te_comm_explain_norm(struct te_comm *comm, const void *in, int64_t rows, int64_t cols,
-			 enum te_dtype dtype, const struct te_comm_norm_opts *opts,
-			 struct te_comm_choice *ret_choice)
-{
-	struct te__comm_norm a = norm_of("te_comm_explain_norm", comm, in, rows, cols, dtype);
-	int r = forward_of(&a, opts);
-
-	return r ? r : explain(&a, ret_choice);
-}
-
-int te_comm_explain_norm_backward(struct te_comm *comm, const void *in, int64_t rows, int64_t cols,
-				  enum te_dtype dtype,
-				  const struct te_comm_norm_backward_opts *opts,
-				  struct te_comm_choice *ret_choice)
+int te__comm_norm_explain(struct te_comm *comm, const struct te_comm_call *c,
+			  struct te_comm_choice *ret)
 {
 	struct te__comm_norm a =
-		norm_of("te_comm_explain_norm_backward", comm, in, rows, cols, dtype);
-	int r = backward_of(&a, opts);
+		norm_of("te_comm_explain", comm, c->in, c->rows, c->cols, c->dtype);
+	struct te__comm_norm_how how;
+	int r = c->function == TE_COMM_CALL_ALLREDUCE_NORM ? forward_of(&a, c->opts) :
+							backward_of(&a, c->opts);
 
-	return r ? r : explain(&a, ret_choice);
+	if (!r)
+		r = check(&a);
+	if (!r && !a.k.rows)
+		snprintf(ret->reason, sizeof(ret->reason), "no rows: nothing is done");
+	if (r || !a.k.rows)
+		return r;
+	r = choose(&a, &how);
+	if (r)
+		return r;
+	return how.fused ? explain_fused(&a, &how, ret) :
+			   te__comm_norm_apart(&a, &how, NULL, ret);
 }

@@ -77,4 +77,8 @@ int te__comm_norm_launch(const struct te__comm_norm *a, const struct te_k_comm_n
 int te__comm_norm_apart(const struct te__comm_norm *a, const struct te__comm_norm_how *how,
 			struct te_stream *stream, struct te_comm_choice *choice);
 
+/* te_comm_explain() of a call with a norm */
+int te__comm_norm_explain(struct te_comm *comm, const struct te_comm_call *call,
+			  struct te_comm_choice *ret);
+
 #endif

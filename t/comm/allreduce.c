@@ -763,37 +763,48 @@ static int bad(struct thread_rank *r)
 	STEP(te_stream_sync(te_ctx_stream(r->ctx)));
 	STEP(te_comm_error(r->comm));
 
-	STEP(te_comm_explain(r->comm, p, p, 1000, TE_DTYPE_BF16, TE_COMM_SUM, NULL, &c));
+	STEP(EXPLAIN(r->comm, &c, .in = p, .out = p, .count = 1000, .dtype = TE_DTYPE_BF16));
 	HOLDS(c.algorithm == TE_COMM_ONE_SHOT && !strcmp(c.name, "oneshot"));
 	HOLDS(c.nsent == 2000 * (uint64_t)(threads_n - 1) && c.nlaunches == 1 && c.nblocks == 1);
 	HOLDS(strstr(c.reason, host ? "at most 4096 bytes among 2 ranks" :
 				      "at most 33554432 bytes among 2 ranks"));
-	STEP(te_comm_explain(r->comm, &c, &c, 1000, TE_DTYPE_BF16, TE_COMM_SUM, NULL, &c));
+	STEP(EXPLAIN(r->comm, &c, .in = &c, .out = &c, .count = 1000, .dtype = TE_DTYPE_BF16));
 	HOLDS(c.algorithm == TE_COMM_ONE_SHOT);
 	HOLDS(strstr(c.reason, host ? "at most 4096 bytes among 2 ranks" :
 				      "any size among 2 ranks"));
-	STEP(te_comm_explain(r->comm, &c, &c, 3000, TE_DTYPE_BF16, TE_COMM_SUM, NULL, &c));
+	STEP(EXPLAIN(r->comm, &c, .in = &c, .out = &c, .count = 3000, .dtype = TE_DTYPE_BF16));
 	HOLDS(c.algorithm == (host ? TE_COMM_STAGED : TE_COMM_ONE_SHOT));
-	STEP(te_comm_explain(r->comm, p, p, 1000, TE_DTYPE_INT32, TE_COMM_SUM, NULL, &c));
+	STEP(EXPLAIN(r->comm, &c, .in = p, .out = p, .count = 1000, .dtype = TE_DTYPE_INT32));
 	HOLDS(c.algorithm == TE_COMM_LL && c.nsent == 8000 * (uint64_t)(threads_n - 1));
-	STEP(te_comm_explain(r->comm, &c, &c, 1 << 20, TE_DTYPE_INT32, TE_COMM_SUM, NULL, &c));
+	STEP(EXPLAIN(r->comm, &c, .in = &c, .out = &c, .count = 1 << 20, .dtype = TE_DTYPE_INT32));
 	HOLDS(c.algorithm == TE_COMM_STAGED && c.nlaunches == 1);
 	/* more than packet memory holds at once */
 	o = (struct te_comm_call_opts)TE_COMM_CALL_OPTS_INIT;
 	o.algorithm = TE_COMM_LL;
-	STEP(te_comm_explain(r->comm, &c, &c, 1 << 20, TE_DTYPE_INT32, TE_COMM_SUM, &o, &c));
+	STEP(EXPLAIN(r->comm, &c, .in = &c, .out = &c, .count = 1 << 20, .dtype = TE_DTYPE_INT32,
+		     .opts = &o));
 	HOLDS(c.algorithm == TE_COMM_LL && c.nlaunches > 10);
-	STEP(te_comm_explain(r->comm, te_comm_peer_ptr(r->comm, p, r->rank), p, 0, TE_DTYPE_INT32,
-			     TE_COMM_SUM, NULL, &c));
+	STEP(EXPLAIN(r->comm, &c, .in = p, .out = p, .dtype = TE_DTYPE_INT32));
 	HOLDS(c.nlaunches == 0 && c.nsent == 0);
 	/* its last element is outside of the pool */
-	STEP(te_comm_explain(r->comm, p, p, (int64_t)POOL / 4 + 1, TE_DTYPE_INT32, TE_COMM_SUM,
-			     NULL, &c));
+	STEP(EXPLAIN(r->comm, &c, .in = p, .out = p, .count = (int64_t)POOL / 4 + 1,
+		     .dtype = TE_DTYPE_INT32));
 	HOLDS(c.algorithm == TE_COMM_STAGED);
-	STEP(te_comm_explain(r->comm, p, p, (int64_t)POOL / 4, TE_DTYPE_INT32, TE_COMM_SUM, NULL,
-			     &c));
+	STEP(EXPLAIN(r->comm, &c, .in = p, .out = p, .count = (int64_t)POOL / 4,
+		     .dtype = TE_DTYPE_INT32));
 	HOLDS(c.algorithm == TE_COMM_ZERO_COPY && c.nlaunches == 1);
 	HOLDS(c.nsent == POOL);
+	STEP(EXPLAIN(r->comm, &c, .function = TE_COMM_CALL_BROADCAST, .out = p, .count = 1000,
+		     .dtype = TE_DTYPE_BF16, .root = 1));
+	HOLDS(c.algorithm == TE_COMM_LL && c.nsent == (r->rank == 1 ? 4000 : 0));
+	STEP(EXPLAIN(r->comm, &c, .function = TE_COMM_CALL_ALL_GATHER, .in = out, .out = p,
+		     .count = 100, .dtype = TE_DTYPE_BF16));
+	HOLDS(c.algorithm == TE_COMM_LL && c.nsent == 2 * 208);
+	HOLDS(EXPLAIN(r->comm, &c, .function = TE_COMM_CALL_REDUCE_SCATTER, .in = p, .out = out,
+		      .count = 1, .op = (enum te_comm_op)9) == -EINVAL);
+	HOLDS(strstr(te_error_detail(), "te_comm_explain: operation 9 is unknown"));
+	HOLDS(EXPLAIN(r->comm, &c, .function = (enum te_comm_function)6) == -EINVAL);
+	HOLDS(te_comm_explain(r->comm, NULL, &c) == -EINVAL);
 	STEP(te_comm_free(r->comm, p));
 	return te_comm_free(r->comm, out);
 }
@@ -864,7 +875,7 @@ static int explained(struct thread_rank *r, const void *in, void *out, int64_t c
 {
 	struct te_comm_choice c = TE_COMM_CHOICE_INIT;
 
-	STEP(te_comm_explain(r->comm, in, out, count, dtype, TE_COMM_SUM, NULL, &c));
+	STEP(EXPLAIN(r->comm, &c, .in = in, .out = out, .count = count, .dtype = dtype));
 	HOLDS(c.algorithm == want);
 	return strstr(c.reason, why) ? 0 : te_fail(-EPROTO, "\"%s\" has no \"%s\"", c.reason, why);
 }

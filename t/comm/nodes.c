@@ -397,7 +397,8 @@ static int norm_rank(int rank, void *arg)
 			r = te_stream_sync(j.s);
 	}
 	if (!r)
-		r = te_comm_explain_norm(j.comm, p, ROWS, COLS, TE_DTYPE_FP32, &o, &ch);
+		r = EXPLAIN(j.comm, &ch, .function = TE_COMM_CALL_ALLREDUCE_NORM, .in = p,
+			    .rows = ROWS, .cols = COLS, .dtype = TE_DTYPE_FP32, .opts = &o);
 	if (!r && several && (ch.fused || !strstr(ch.reason, "several nodes")))
 		r = te_fail(-EILSEQ, "fused: %d: %s", ch.fused, ch.reason);
 	if (!r)
@@ -662,14 +663,15 @@ static int refused_rank(int rank, void *arg)
 		   !strstr(te_error_detail(), "floating types only")))
 		r = te_fail(-EILSEQ, "chain: %s", te_error_detail());
 	if (!r)
-		r = te_comm_explain(j.comm, p, p, 1000, TE_DTYPE_BF16, TE_COMM_SUM, NULL, &ch);
+		r = EXPLAIN(j.comm, &ch, .in = p, .out = p, .count = 1000, .dtype = TE_DTYPE_BF16);
 	if (!r && (ch.algorithm != TE_COMM_EXCHANGE || strcmp(ch.name, "exchange") ||
 		   ch.nsent != 2 * 2000 * (rank % 2 == 0) ||
 		   strcmp(ch.reason, "2 nodes by tcp, at most 65536 bytes")))
 		r = te_fail(-EILSEQ, "%s, %llu bytes: %s", ch.name, (unsigned long long)ch.nsent,
 			    ch.reason);
 	if (!r)
-		r = te_comm_explain(j.comm, p, p, 1 << 20, TE_DTYPE_BF16, TE_COMM_SUM, NULL, &ch);
+		r = EXPLAIN(j.comm, &ch, .in = p, .out = p, .count = 1 << 20,
+			    .dtype = TE_DTYPE_BF16);
 	/* each of two ranks of a node has half, sent as FP32 or as results */
 	if (!r && (ch.algorithm != TE_COMM_CHAIN || ch.nsent < (rank < 2 ? 1 << 21 : 1 << 20) ||
 		   ch.nsent > (rank < 2 ? 1 << 21 : 1 << 20) * 1.01))

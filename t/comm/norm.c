@@ -485,12 +485,11 @@ static int explained(struct thread_rank *r, const struct call *c, void *p)
 	const int latency = c->algorithm == TE_COMM_AUTO || c->algorithm == TE_COMM_TWO_SHOT ||
 			    (c->algorithm == TE_COMM_ONE_SHOT && !sharded);
 
-	if (c->backward)
-		STEP(te_comm_explain_norm_backward(r->comm, at(p, c->in), c->rows, c->cols,
-						   c->dtype, &b, &choice));
-	else
-		STEP(te_comm_explain_norm(r->comm, at(p, c->in), c->rows, c->cols, c->dtype, &f,
-					  &choice));
+	STEP(EXPLAIN(r->comm, &choice,
+		     .function = c->backward ? TE_COMM_CALL_ALLREDUCE_NORM_BACKWARD :
+					       TE_COMM_CALL_ALLREDUCE_NORM,
+		     .in = at(p, c->in), .rows = c->rows, .cols = c->cols, .dtype = c->dtype,
+		     .opts = c->backward ? (const void *)&b : &f));
 	if (!is_packets(c) || (!latency && threads_n > 1))
 		HOLDS(!choice.fused);
 	else if (threads_n == 1 || count_of(c) < 2000)
@@ -616,8 +615,9 @@ static int wrong(struct thread_rank *r, const struct te_comm_norm_opts *o, int64
 	if (strstr(text, "ws has"))
 		return 0;
 	/* the same sentence, of another function */
-	HOLDS(te_comm_explain_norm(r->comm, base, rows, cols, (enum te_dtype)dtype, o, &choice) ==
-	      code);
+	HOLDS(EXPLAIN(r->comm, &choice, .function = TE_COMM_CALL_ALLREDUCE_NORM, .in = base,
+		      .rows = rows, .cols = cols, .dtype = (enum te_dtype)dtype,
+		      .opts = o) == code);
 	HOLDS(!strcmp(strchr(te_error_detail(), ':'), strchr(message, ':')));
 	return 0;
 }

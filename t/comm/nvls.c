@@ -291,15 +291,17 @@ static int bad(struct thread_rank *r)
 	STEP(refused(r, TE_COMM_NVLS_ONE_SHOT, p, p, TE_DTYPE_UINT8, TE_COMM_SUM, "floating"));
 	o.algorithm = TE_COMM_NVLS;
 	HOLDS(te_comm_broadcast(r->comm, q, p, 16, TE_DTYPE_FP32, 0, &o) == -EOPNOTSUPP);
-	STEP(te_comm_explain(r->comm, p, p, 1001, TE_DTYPE_BF16, TE_COMM_SUM, &o, &c));
+	STEP(EXPLAIN(r->comm, &c, .in = p, .out = p, .count = 1001, .dtype = TE_DTYPE_BF16,
+		     .opts = &o));
 	HOLDS(c.algorithm == TE_COMM_NVLS && !strcmp(c.name, "nvls") && c.nlaunches == 1);
 	HOLDS(c.nsent == 16 * (126 + 63) && c.nblocks == 1);
 	o.algorithm = TE_COMM_NVLS_ONE_SHOT;
-	STEP(te_comm_explain(r->comm, any, any, 1001, TE_DTYPE_BF16, TE_COMM_SUM, &o, &c));
+	STEP(EXPLAIN(r->comm, &c, .in = any, .out = any, .count = 1001, .dtype = TE_DTYPE_BF16,
+		     .opts = &o));
 	HOLDS(!strcmp(c.name, "nvls-oneshot") && c.nsent == 16 * 126);
 	/* and the library does not choose them */
 	for (int64_t n = 1; n <= 2048; n *= 2) {
-		STEP(te_comm_explain(r->comm, p, p, n, TE_DTYPE_FP32, TE_COMM_SUM, NULL, &c));
+		STEP(EXPLAIN(r->comm, &c, .in = p, .out = p, .count = n, .dtype = TE_DTYPE_FP32));
 		HOLDS(c.algorithm < TE_COMM_NCCL);
 	}
 	STEP(te_mem_free(q, any));

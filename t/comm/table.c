@@ -160,12 +160,12 @@ static int use(struct te_ctx *ctx, struct te_comm *comm)
 	void *p;
 
 	STEP(te_mem_alloc(s, sizeof(x), &p));
-	STEP(te_comm_explain(comm, p, p, 500, TE_DTYPE_FP32, TE_COMM_SUM, NULL, &c));
+	STEP(EXPLAIN(comm, &c, .in = p, .out = p, .count = 500, .dtype = TE_DTYPE_FP32));
 	HOLDS(c.algorithm == TE_COMM_LL && strstr(c.reason, plan->table[te_comm_rank(comm)]));
 	HOLDS(strstr(c.reason, "at most 2048 bytes among 3 ranks, floating types, any memory"));
-	STEP(te_comm_explain(comm, p, p, 2000, TE_DTYPE_FP32, TE_COMM_SUM, NULL, &c));
+	STEP(EXPLAIN(comm, &c, .in = p, .out = p, .count = 2000, .dtype = TE_DTYPE_FP32));
 	HOLDS(c.algorithm == TE_COMM_STAGED && strstr(c.reason, "larger arrays among 3 ranks"));
-	STEP(te_comm_explain(comm, p, p, 1000000, TE_DTYPE_FP32, TE_COMM_SUM, NULL, &c));
+	STEP(EXPLAIN(comm, &c, .in = p, .out = p, .count = 1000000, .dtype = TE_DTYPE_FP32));
 	HOLDS(c.nblocks == 3);
 	for (int i = 0; i < 2000; i++)
 		x[i] = (float)(i + te_comm_rank(comm));

@@ -6,6 +6,7 @@
 #define TT_THREADS_H
 
 #include <pthread.h>
+#include <te/collective.h>
 #include <te/comm.h>
 
 #include "libtecore/base/private.h"
@@ -41,6 +42,13 @@ struct thread_rank {
 		if (!(expr))                                                  \
 			return te_fail(-EPROTO, "line %d: not %s", __LINE__, #expr); \
 	} while (0)
+
+/* te_comm_explain() of the call with these members, .in = p and so on */
+#define EXPLAIN(comm, ret, ...)                                                         \
+	te_comm_explain((comm),                                                         \
+			&(const struct te_comm_call){ .size = sizeof(struct te_comm_call), \
+						      __VA_ARGS__ },                    \
+			(ret))
 
 /*
  * n, or as many ranks as there are GPUs. Where a rank's kernel waits for another rank, calls of

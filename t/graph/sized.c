@@ -333,7 +333,10 @@ CALL(comm_call_opts, struct te_comm *c; float x; DO(te_comm_create(ctx, NULL, &c
      r = te_comm_allreduce(c, st, &x, &x, 1, TE_DTYPE_FP32, TE_COMM_SUM, s);
      DO(te_stream_sync(st)); te_comm_unref(c);)
 CALL(comm_choice, struct te_comm *c; float x; DO(te_comm_create(ctx, NULL, &c));
-     r = te_comm_explain(c, &x, &x, 1, TE_DTYPE_FP32, TE_COMM_SUM, NULL, s); te_comm_unref(c);)
+     struct te_comm_call call = TE_COMM_CALL_INIT; call.in = call.out = &x; call.count = 1;
+     r = te_comm_explain(c, &call, s); te_comm_unref(c);)
+CALL(comm_call, struct te_comm *c; struct te_comm_choice choice = TE_COMM_CHOICE_INIT;
+     DO(te_comm_create(ctx, NULL, &c)); r = te_comm_explain(c, s, &choice); te_comm_unref(c);)
 CALL(comm_norm_opts, struct te_comm *c;
      _Alignas(16) float x[4] = { 1 }, y[4], gamma[4] = { 1 };
      DO(te_comm_create(ctx, NULL, &c));
@@ -457,6 +460,7 @@ static const struct te_comm_bootstrap init_te_comm_bootstrap = TE_COMM_BOOTSTRAP
 static const struct te_comm_recover_opts init_te_comm_recover_opts = TE_COMM_RECOVER_OPTS_INIT;
 static const struct te_comm_info init_te_comm_info = TE_COMM_INFO_INIT;
 static const struct te_comm_call_opts init_te_comm_call_opts = TE_COMM_CALL_OPTS_INIT;
+static const struct te_comm_call init_te_comm_call = TE_COMM_CALL_INIT;
 static const struct te_comm_choice init_te_comm_choice = TE_COMM_CHOICE_INIT;
 static const struct te_comm_norm_opts init_te_comm_norm_opts = TE_COMM_NORM_OPTS_INIT;
 static const struct te_comm_norm_backward_opts init_te_comm_norm_backward_opts =
@@ -566,6 +570,7 @@ static const struct row {
 	IN(comm_recover_opts, te_comm_recover_opts, flags),
 	OUT(comm_info, te_comm_info, nranks),
 	IN(comm_call_opts, te_comm_call_opts, max_blocks),
+	IN(comm_call, te_comm_call, count),
 	OUT(comm_choice, te_comm_choice, nblocks),
 	IN(comm_norm_opts, te_comm_norm_opts, y),
 	IN(comm_norm_backward_opts, te_comm_norm_backward_opts, dx),

@@ -346,13 +346,18 @@ static void put(struct comm *c, void *p)
 static int takes(struct comm *c, struct te_comm_choice *ret)
 {
 	struct te_comm_call_opts o = TE_COMM_CALL_OPTS_INIT;
+	struct te_comm_call call = TE_COMM_CALL_INIT;
 
 	o.algorithm = c->algorithm;
 	o.max_blocks = c->max_blocks;
+	call.in = c->in;
+	call.out = c->out;
+	call.count = c->count;
+	call.dtype = c->dtype;
+	call.op = TE_COMM_AVG;
+	call.opts = &o;
 	*ret = (struct te_comm_choice)TE_COMM_CHOICE_INIT;
-	if (c->fuse)
-		return comm_fuse_explain(c, ret);
-	return te_comm_explain(c->comm, c->in, c->out, c->count, c->dtype, TE_COMM_AVG, &o, ret);
+	return c->fuse ? comm_fuse_explain(c, ret) : te_comm_explain(c->comm, &call, ret);
 }
 
 static int verify_row(struct comm *c, void *host)

@@ -91,8 +91,15 @@ int comm_fuse_explain(struct comm *c, struct te_comm_choice *ret)
 	const struct comm_arrays *a = c->arrays;
 	const struct outputs o = { NULL, a->residual, a->codes ? NULL : c->out, a->codes };
 	const struct te_comm_norm_opts opts = options(c, c->algorithm, &o);
+	struct te_comm_call call = TE_COMM_CALL_INIT;
 
-	return te_comm_explain_norm(c->comm, c->in, c->rows, c->cols, c->dtype, &opts, ret);
+	call.function = TE_COMM_CALL_ALLREDUCE_NORM;
+	call.in = c->in;
+	call.rows = c->rows;
+	call.cols = c->cols;
+	call.dtype = c->dtype;
+	call.opts = &opts;
+	return te_comm_explain(c->comm, &call, ret);
 }
 
 /* gamma is 1 - 1/2 to 1 + 1/2; the residual is equal on all ranks */

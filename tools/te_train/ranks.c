@@ -90,9 +90,11 @@ static int join(struct te_ctx *ctx, struct ranks *r)
 static int check_number(const struct ranks *r)
 {
 	struct te_comm_choice c = TE_COMM_CHOICE_INIT;
+	struct te_comm_call call = TE_COMM_CALL_INIT;
 
-	return r->comm ? te_comm_explain(r->comm, r->words, r->words, r->nwords, TE_DTYPE_FP32,
-					 TE_COMM_SUM, NULL, &c) : 0;
+	call.in = call.out = r->words;
+	call.count = r->nwords;
+	return r->comm ? te_comm_explain(r->comm, &call, &c) : 0;
 }
 
 /* all ranks do: when the first ends, te_run ends the others, who may be yet to say why */

@@ -1,11 +1,10 @@
 /*
- * close.c - descriptors that clients have sent: what they are of, and how they are closed; see
- * ted.h.
+ * close.c - checks and closes descriptors that clients have sent; see ted.h.
  *
  * A client may send a file of a file system that it serves itself (FUSE), and that does not answer.
- * There fstat() and close() last for ever, and no signal ends them. So ted closes in its one thread
- * only what the kernel alone serves. A thread for each other descriptor closes it.
- * Those of a user are at most MOST at a time: then descriptors of the user are not received.
+ * There fstat() and close() may block forever, and no signal ends them. So ted's main thread closes
+ * only descriptors that the kernel alone serves. A thread for each other descriptor closes it, at
+ * most MOST for a user at a time: then descriptors of the user are not received.
  */
 #include "config.h"
 
@@ -76,7 +75,7 @@ static int start(struct ted_closing *c)
 	if (pthread_attr_init(&attr))
 		return 0;
 	r = pthread_attr_setdetachstate(&attr, PTHREAD_CREATE_DETACHED);
-	if (!r) /* close(2) and free(3); not what ulimit -s sets */
+	if (!r) /* enough for close(2) and free(3), independent of ulimit -s */
 		r = pthread_attr_setstacksize(&attr, CLOSE_STACK);
 	if (!r)
 		r = pthread_create(&thread, &attr, close_it, c);

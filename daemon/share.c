@@ -1,7 +1,7 @@
 /*
  * share.c - limits of all users together, and the share that one of them may have; see ted.h.
  *
- * What users have is counted when it is asked for, from the lists of clients, jobs and files, so
+ * The use of a user is counted on request, from the lists of clients, jobs and files, so
  * that there is no count to be kept right.
  */
 #include "config.h"

@@ -173,7 +173,7 @@ static int make_folder(const char *path, int shared, gid_t gid)
 	return wrong ? TED_BAD : TED_OK;
 }
 
-/* held until the process ends: whoever has it may replace what is at the path */
+/* held until the process ends: the holder may replace the file at the path */
 static int lock(struct ted_socket *s, const char *path)
 {
 	char name[112], pid[24] = "";

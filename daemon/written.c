@@ -1,5 +1,5 @@
 /*
- * written.c - what clients of ted(8) have written to their files today, by user and by job, and the
+ * written.c - bytes that clients of ted(8) have written to their files today, by user and job, and
  * daily limits of that; see ted.h. Days are in UTC.
  *
  * The counts are in a file of the folder of spill space while there is a limit, so that a restart

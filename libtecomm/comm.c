@@ -202,7 +202,7 @@ static int agree(struct te_comm *c, struct te__coll_terms *ret_terms)
 	return r;
 }
 
-/* memory, and what moves data between ranks that cannot map it */
+/* create the pool, and the link between ranks that cannot map memory */
 static int build(struct te_comm *c, const struct te_comm_opts *o,
 		 const struct te__coll_terms *terms)
 {

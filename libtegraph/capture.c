@@ -194,7 +194,7 @@ static int failure_result(const struct failure *f)
 	return f->code ? te__fail(f->code, "%s", f->detail) : 0;
 }
 
-/* of: what the hook is called before or after, for the error message */
+/* of: name of the pass or warm-up around which the hook is called, for the error message */
 static int hook_call(struct te_graph *g, enum te_hook h, int32_t callable, const char *of)
 {
 	const int after = h == TE_HOOK_POST_WARMUP || h == TE_HOOK_FORWARD || h == TE_HOOK_BACKWARD;

@@ -403,7 +403,7 @@ static int await_replays(struct te_graph *g, struct te_stream *stream)
 
 	if (r != -EBUSY)
 		return 0; /* a stream that has failed runs nothing more */
-	/* it is capturing: wait for what it queued before, from the graph's own stream */
+	/* it is capturing: the graph's own stream waits for its earlier work */
 	r = te__stream_follow(g->stream, stream);
 	return r ? r : te_stream_sync(g->stream);
 }

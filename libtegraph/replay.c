@@ -376,7 +376,7 @@ static int queue(const struct call *c, const struct te_sched_step *s)
 	if (!r && rep->side) {
 		r = rep->until ? te_event_wait(rep->until, c->stream) :
 				 te__graph_follow(c->stream, g->tail, rep->side);
-		/* no stream waits for what the replay does after the event */
+		/* no stream waits for the work of the replay after the event */
 		te_stream_unref(g->trailing);
 		g->trailing = rep->until || r ? te_stream_ref(rep->side) : NULL;
 		te_stream_unref(g->last_stream);

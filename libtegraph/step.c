@@ -198,7 +198,7 @@ static int step_hook(void *arg, struct te_plan *plan, const struct te_plan_event
 	return s->opts.hook(s->opts.hook_arg, plan, event);
 }
 
-/* x of a part is what the plan before it gives */
+/* x of a part is the output of the previous plan */
 static int make_plan(struct te_step *s, const struct shape *shape, int32_t part,
 		     uint32_t flags, struct te_plan **ret_plan)
 {
@@ -391,11 +391,11 @@ struct trial {
 	struct shape *shape;
 	struct te_callable *c;
 	uint64_t plans_nbytes;
-	uint64_t allowed; /* bytes that may move, and what passes wait for: what is tried */
+	uint64_t allowed; /* bytes that may move, and waits, in this trial */
 	enum te__waits waits;
 };
 
-/* the pool with what the te_offload allows at present: the callables are made and dropped */
+/* size of the pool with the te_offload's present limits: creates and releases the callables */
 static int try_pool(void *arg, uint64_t *ret_nbytes)
 {
 	struct trial *t = arg;

@@ -81,7 +81,7 @@ int plot_log_read(const char *path, struct plot_log *ret_log, char ret_why[PLOT_
 		json_error_t err;
 		json_t *obj = json_loadb(text, (size_t)n, 0, &err);
 
-		/* a run that was killed while it wrote: what came before is whole */
+		/* a run that was killed while it wrote: earlier lines are complete */
 		if (++line > 1 && !obj && text[n - 1] != '\n')
 			log.torn = line;
 		else

@@ -1,4 +1,4 @@
-/* tectl.c - shows what ted(8) holds, and stops grants of files to a job; see tectl(1). */
+/* tectl.c - shows the state of ted(8), and stops grants of files to a job; see tectl(1). */
 #include "config.h"
 
 #include <errno.h>

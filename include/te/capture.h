@@ -16,7 +16,7 @@ TE_BEGIN_DECLS
  */
 
 /**
- * te_capture_begin, te_capture_end - record what is queued instead of running it
+ * te_capture_begin, te_capture_end - record queued work instead of running it
  * @stream:  the stream to capture; te_capture_end ends its capture
  * @ret_rec: the recording, with one reference
  * @rec:     the recording to launch
@@ -127,7 +127,7 @@ struct te_access {
 #define TE_ACCESS_MAX 16   /* ranges of one declaration */
 
 /**
- * te_capture_access, te_capture_access_end - declare what user-defined work accesses
+ * te_capture_access, te_capture_access_end - declare memory that user-defined work accesses
  * @stream: the stream that the work is queued on
  * @n:      0 to TE_ACCESS_MAX; 0: no memory that other work uses
  * @access: n ranges, copied

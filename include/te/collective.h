@@ -299,7 +299,7 @@ struct te_comm_call {
 			TE_DTYPE_FP32, TE_COMM_SUM, 0                                        \
 	}
 
-/* What a call does. */
+/* The algorithm and launches of a call. */
 struct te_comm_choice {
 	size_t size; /* set by the INIT macro; lets the struct grow */
 	enum te_comm_algorithm algorithm;

@@ -45,7 +45,7 @@ struct te_ctx_opts {
 };
 #define TE_CTX_OPTS_INIT { sizeof(struct te_ctx_opts), 0, 0, 0, 0, 0, 0 }
 
-/* What te_info(1) prints about a backend. */
+/* Description of a backend, as te_info(1) prints it. */
 struct te_backend_info {
 	size_t size; /* set by the INIT macro; lets the struct grow */
 	char name[16];

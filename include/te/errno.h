@@ -40,7 +40,7 @@ enum te_errno {
 
 /**
  * te_strerror - name a result code
- * @r: what a function returned, or its negation
+ * @r: the result of a function, or its negation
  *
  * Returns a text without a full stop. For an r that is neither an errno nor a TE_E code it is
  * "success", or "unknown error" if r is below 0. Never NULL. The text of an errno is valid
@@ -65,7 +65,7 @@ TE_EXPORT const char *te_error_detail(void);
 /**
  * te_fail - give the error message of a failure that a callback returns
  * @code: a negative code, which it returns
- * @fmt:  as printf(3): what is wrong, and the name of the thing at fault
+ * @fmt:  as printf(3): the error, and the name of the object at fault
  *
  * For operations, fusions, callables and hooks: return te_fail(-ENOSPC, "cache %s is full", name).
  * Without it the message says only which callback failed.

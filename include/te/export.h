@@ -1,4 +1,4 @@
-/* te/export.h - what every public header needs to declare a function. */
+/* te/export.h - macros for declarations in public headers. */
 #ifndef TE_EXPORT_H
 #define TE_EXPORT_H
 

@@ -70,7 +70,7 @@ TE_EXPORT int te_offload_set_target(struct te_offload *offload, uint64_t target_
 TE_EXPORT struct te_offload *te_offload_ref(struct te_offload *offload);
 TE_EXPORT struct te_offload *te_offload_unref(struct te_offload *offload);
 
-/* What plans will do, and what eager passes have done. */
+/* Predictions for plans, and counts of eager passes. */
 struct te_offload_report {
 	size_t size; /* set by the INIT macro; lets the struct grow */
 	int32_t nplans;	 /* plans that offload values */

@@ -160,7 +160,7 @@ enum te_op_fn { TE_OP_FORWARD = 0, TE_OP_BACKWARD = 1, TE_OP_BACKWARD_DW = 2 };
 
 struct te_op_ops {
 	size_t size;	  /* sizeof(struct te_op_ops); lets the struct grow */
-	const char *name; /* "linear": what plans print and fusions match */
+	const char *name; /* "linear": printed by plans and matched by fusions */
 	size_t attrs_nbytes;
 	int32_t nextra_in, nextra_out;
 	/* check attributes when the op is created; may be NULL */

@@ -9,7 +9,7 @@
 
 TE_BEGIN_DECLS
 
-/* What te_info(1) prints about offload to files. */
+/* Description of offload to files, as te_info(1) prints it. */
 struct te_spill_info {
 	size_t size;	     /* set by the INIT macro; lets the struct grow */
 	char engine[16];     /* engine that offload uses: "io_uring" or "threads" */

@@ -100,7 +100,7 @@ BF16(64, 32, 2)
 BF16(96, 64, 1)
 BF16(128, 64, 1)
 
-/* run: what fwd_strip() or bwd_strip() returns, which compute addresses before te_begin() waits */
+/* run: from fwd_strip() or bwd_strip(), which compute addresses before te_begin() waits */
 template <class Body> DEV void strip(Body run)
 {
 	te_begin();

@@ -1,4 +1,4 @@
-/* attn/dev.cuh - what all variants of attention share: sums of rows, dropout, FP8 output. */
+/* attn/dev.cuh - common code of all variants of attention: sums of rows, dropout, FP8 output. */
 #ifndef TE_ATTN_DEV_CUH
 #define TE_ATTN_DEV_CUH
 

@@ -98,7 +98,7 @@ template <int C> DEV uint4 read_first(const struct te_k_comm &a, struct op &o)
 		       empty();
 }
 
-/* packet i of what all ranks are sent; of reduce-scatter, each is sent another one */
+/* packet i to send to all ranks; in reduce-scatter each rank gets a different one */
 template <int C> DEV uint4 read_common(const struct te_k_comm &a, const struct op &o, int64_t i)
 {
 	return C == TE_K_COLL_REDUCE_SCATTER ? empty() : read_chunk<C>(a, o, a.rank, i);

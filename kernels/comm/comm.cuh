@@ -280,7 +280,7 @@ DEV bool collect(const struct te_k_comm &a, struct op &o, uint32_t phase, uint32
 	return true;
 }
 
-/* packet index, emptied, without flags, of one rank; v: what has been loaded there, or empty */
+/* read and empty packet index of one rank, without flags; v: the part already loaded, or empty */
 DEV bool collect_one(const struct te_k_comm &a, struct op &o, uint32_t phase, uint32_t from,
 		     int64_t index, uint4 &v)
 {

@@ -43,7 +43,7 @@ static bool is_one_shot(const struct te_k_comm *a)
 	       a->algorithm == TE_K_COMM_NVLS_ONE_SHOT;
 }
 
-/* a function of what the ranks agree on only: block i exchanges flags with block i of the others */
+/* depends only on values equal on all ranks: block i exchanges flags with block i of the others */
 static int64_t nblocks(const struct te_k_comm *a, enum te_k_comm_collective what, int64_t nbytes)
 {
 	const int64_t n = te_k_comm_packets(nbytes);
@@ -231,7 +231,7 @@ static int geo_norm(const struct te_k_comm_norm *a, const char *const func[2][3]
 		r = norm_check_comm(a);
 	if (r)
 		return r;
-	/* a function of what the ranks agree on only */
+	/* depends only on values equal on all ranks */
 	rows = two_shot ? te_k_comm_norm_first(a, 1) : a->rows;
 	k->smem = (unsigned)a->cols * (4 + (a->comm.dtype == TE_DTYPE_FP32 ? 4 : 2) + smem);
 	return te__geo_launch(k, func[two_shot][a->comm.dtype][by_ranks(&a->comm)],

@@ -175,7 +175,7 @@ TE_K_INLINE int64_t te_k_comm_norm_buffer_nbytes(const struct te_k_comm_norm *a)
 }
 
 /*
- * What all ranks must agree on, other than rounding: bits 0 to 23 rows, 24 to 38 cols, 39 type,
+ * Values that must be equal on all ranks: bits 0 to 23 rows, 24 to 38 cols, 39 type,
  * 41 algorithm, 42 max_blocks, 50 outputs: out, residual_out, y, rstd, amax, codes; 56 scaling,
  * 3 in te_k_comm_norm_bwd, 58 TE_K_COMM_RESIDUAL_SHARDED, 59 E5M2, 60 the kind of operation.
  */

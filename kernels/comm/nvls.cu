@@ -19,7 +19,7 @@ DEV void fence_alias(void)
 	asm volatile("fence.proxy.alias;" ::: "memory");
 }
 
-/* the address in the memory of all ranks of what this rank has at p */
+/* the multicast address of this rank's memory at p */
 DEV void *multicast(const struct te_k_comm &a, const void *p)
 {
 	return a.multicast + ((const uint8_t *)p - region(a, a.rank));

@@ -2,11 +2,12 @@
  * gemm.c - GEMM of the host backend: tiles of D on the threads of a team. A tile decodes a block of
  * rows of each operand to FP32, multiplies them, and ends with the epilogue.
  *
- * TE_GEMM_HOST chooses what multiplies two blocks. ref: plain loops, which sum each element in FP32
- * in ascending k, with one rounding per multiplication and per addition. tiles: kernels/micro.c, in
- * the same order, with fused multiply-adds where the processor has them. blas: the order is the
- * library's. Tiles split rows and columns of D, and all K is split at multiples of KC, so that an
- * element's sum depends neither on the tiles nor on the number of threads, except in a BLAS.
+ * TE_GEMM_HOST chooses how two blocks are multiplied. ref: plain loops, which sum each element in
+ * FP32 in ascending k, with one rounding per multiplication and per addition. tiles:
+ * kernels/micro.c, in the same order, with fused multiply-adds where the processor has them. blas:
+ * the order is the library's. Tiles split rows and columns of D, and all K is split at multiples of
+ * KC, so that an element's sum depends neither on the tiles nor on the number of threads, except in
+ * a BLAS.
  */
 #include "config.h"
 

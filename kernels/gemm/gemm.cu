@@ -93,7 +93,7 @@ DEV void load_columns(const void *x, int k, int nk, int ncols, int col, uint4 v[
 
 /*
  * The part of a chunk that a lane holds: two rows of a, and one column of each of NB blocks of 8
- * columns of d. What mma.sync calls column c of block j is column c NB + j of d.
+ * columns of d. Column c of block j of mma.sync is column c NB + j of d.
  */
 template <int NB> struct chunk {
 	uint4 lo, hi, b[NB];

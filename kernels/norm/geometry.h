@@ -14,7 +14,7 @@
 	X(8, 1) X(8, 2) X(8, 3) X(8, 4) X(8, 5) X(8, 6) X(8, 8)
 #define NORM_COL_MAX_TILES (8 * 8)
 
-/* limit for norm_bwd_colCxN, which holds two matrices */
+/* C and N of norm_bwd_colCxN, which holds two matrices */
 #define NORM_BWD_COL_CLUSTERS(X) X(1, 1) X(2, 1) X(4, 1) X(8, 1) X(8, 2) X(8, 3) X(8, 4)
 
 #define NORM_DW_THREADS 128

@@ -87,7 +87,7 @@ struct te_k_weight_transpose {
 #define TE_K_WEIGHT_TILE (64 * 128) /* elements */
 
 /*
- * Tiles are what blocks of a GPU take in turn: 64 rows x 128 columns of codes, or 128 x 128 if the
+ * Blocks of a GPU take tiles in turn: 64 rows x 128 columns of codes, or 128 x 128 if the
  * scaling is by blocks; 8192 elements of BF16.
  */
 TE_K_INLINE int64_t te_k_weight_ntiles(const struct te_k_weight *w)

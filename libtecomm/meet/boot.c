@@ -544,7 +544,7 @@ struct te__boot *te__boot_close(struct te__boot *b)
 	return NULL;
 }
 
-/* ---- what it is ---- */
+/* ---- accessors ---- */
 
 int32_t te__boot_rank(const struct te__boot *b)
 {

@@ -191,7 +191,7 @@ static int answer(struct te__conn *c)
 	return send_all(c, bytes, sizeof(bytes));
 }
 
-/* the answer to this end's challenge; then what waits for it can be sent */
+/* the answer to this end's challenge; then frames that wait for it can be sent */
 static int take_answer(struct te__conn *c)
 {
 	int r;

@@ -286,7 +286,7 @@ static int step_greeted(struct joining *j, int32_t rank, int64_t now)
 	return 0;
 }
 
-/* after a failure, its cause may be among what the peer has sent: that is read first */
+/* after a failure, read the peer's data first, because it may have the cause */
 static void flush(struct te__conn *c)
 {
 	if (te__conn_pending(c) && te__conn_write(c) < 0)
@@ -457,7 +457,7 @@ int te__mesh_has_ended(struct te__boot *b, int32_t rank)
 	if (rank == b->rank)
 		return 0;
 	pthread_mutex_lock(&b->lock);
-	/* after a failure, no exchange takes what is there */
+	/* after a failure, no exchange reads available data */
 	while (c->fd >= 0 && (r = te__conn_read(c, TE__BOOT_MOST)) == 1 &&
 	       c->in.type == TE__FRAME_DATA)
 		te__conn_next(c);

@@ -78,7 +78,7 @@ static int scatter_or_gather(const struct te_op_call *c, const struct te_tensor 
 			      te_tensor_dtype(in), gather);
 }
 
-/* ---- what all ops have in common ---- */
+/* ---- common to all ops ---- */
 
 /* the op holds the communicator once it has succeeded */
 static int comm_check(const struct te_op *op)

@@ -617,7 +617,7 @@ int te__pool_reclaim(struct te__pool *p, const char *fn)
 
 /* allocation */
 
-/* in debug mode each rank shows what it has allocated */
+/* in debug mode each rank shows its allocations */
 struct shown {
 	uint64_t offset, nbytes, nallocs;
 };
@@ -687,7 +687,7 @@ static int alloc(struct te__pool *p, const char *fn, uint64_t nbytes, uint64_t *
 	int r = take(p, fn, nbytes, &s.offset);
 
 	/*
-	 * What was freed is reclaimed when it is needed. Ranks may have freed different blocks,
+	 * Freed blocks are reclaimed when memory is needed. Ranks may have freed different blocks,
 	 * but all have the same ones, so all come here.
 	 */
 	if (!r && p->heap.n) {

@@ -27,7 +27,7 @@ struct te__client {
 	struct te__control *control;
 };
 
-/* one request and its reply; late: what has not happened at the deadline */
+/* one request and its reply; late: event that is missing at the deadline, for messages */
 static int call(struct te__client *c, struct te__wire *m, int fd, int *ret_fd, const char *what,
 		const char *late, int64_t deadline_ns)
 {

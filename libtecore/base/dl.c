@@ -7,7 +7,7 @@
 
 #include "libtecore/base/private.h"
 
-/* NULL, or what is missing */
+/* NULL, or the name of the missing library or function */
 static const char *load(const struct te__dl *dl)
 {
 	const char *name = "no library";

@@ -9,7 +9,7 @@
 
 int te__multicast_check(void)
 {
-	/* allowed: the numbers that do not refuse it; what is no number refuses it */
+	/* allowed: numbers that do not refuse it; text that is not a number refuses it */
 	static const struct {
 		const char *name;
 		int allowed_if_0;

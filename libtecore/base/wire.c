@@ -69,7 +69,7 @@ int te__wire_recv(int sock, struct te__wire *m, struct te__wire_data *data, int 
 
 	do
 		n = recvmsg(sock, &h, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
-	/* comes once, before what the other end sent before it closed the socket */
+	/* returned once, before data that the other end sent before it closed the socket */
 	while (n < 0 && errno == ECONNRESET);
 	if (n < 0 && (errno == EAGAIN || errno == EINTR))
 		return -EAGAIN;

@@ -119,7 +119,7 @@ static int fill(const char *dir, const struct te__spill_file *f)
 		const ssize_t n = pwrite(f->fd, zeros, left < FILL_NBYTES ? left : FILL_NBYTES,
 					 (off_t)at);
 
-		/* a short count is rounded down to what can be continued */
+		/* a short count is rounded down to an offset at which I/O can continue */
 		if (n > 0)
 			at += (uint64_t)n / f->align * f->align;
 		if (n < 0 && errno != EINTR)

@@ -216,7 +216,7 @@ static int continues(struct te__spill *s, struct te__spill_flight *f, int32_t re
 		if (f->have > before)
 			return 1;
 	} else if (res == 0 && f->req->dir == TE__SPILL_READ) {
-		*ret_code = -EIO; /* the file is shorter than what was written */
+		*ret_code = -EIO; /* the file is shorter than the data written */
 		return 0;
 	} else if (res == -EIO && f->req->dir == TE__SPILL_WRITE) {
 		*ret_code = res;
@@ -237,7 +237,7 @@ static void finish_block(struct te__spill *s, const struct te__blk_done *done)
 	struct te__spill_request *q = f ? f->req : NULL;
 	int code = 0;
 
-	/* an engine that completes what is not in flight: nothing of it can be trusted */
+	/* the engine completed a block that is not in flight: it cannot be trusted */
 	if (!q) {
 		s->dead = -EIO;
 		return;
@@ -464,7 +464,7 @@ static void serve(struct te__spill *s)
 	pthread_mutex_unlock(&s->lock);
 }
 
-/* one operation on the scratch bytes; what the engine returned */
+/* one operation on the scratch bytes; returns the engine's result */
 static int try_one(struct te__spill *s, enum te__spill_dir dir, uint8_t *mem)
 {
 	const uint64_t deadline = te__now_ns() + (uint64_t)s->timeout_ms * 1000000u;

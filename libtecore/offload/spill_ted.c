@@ -1,7 +1,7 @@
 /*
  * spill_ted.c - a file of ted(8) for a spill; see daemon/ted.h for the messages.
  *
- * A thread keeps the connection while the file is open. It tells ted what was written, and after
+ * A thread keeps the connection while the file is open. It reports written bytes to ted, and after
  * the end of ted, which the file survives, it tells the next one that the file is there.
  */
 #define TE_LOG_CATEGORY "core/offload"
@@ -21,7 +21,7 @@
 
 #define OPEN_NS INT64_C(10000000000)
 #define CALL_NS INT64_C(2000000000) /* time limit of a call, so that the thread can end soon */
-#define TELL_MS 1000		    /* between reports of what was written */
+#define TELL_MS 1000		    /* between reports of written bytes */
 #define PAUSE_MS 100		    /* before it connects again; doubled up to */
 #define PAUSE_MOST_MS 5000
 

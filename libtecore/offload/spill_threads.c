@@ -110,7 +110,7 @@ static int wait_event(struct pool *p, uint64_t deadline_ns)
 	return pthread_cond_timedwait(&p->event, &p->lock, &t);
 }
 
-/* the threads end after what they are doing; a thread that hangs in a system call is left */
+/* the threads end after their present operation; a thread that hangs in a system call is left */
 static int pool_close(void *impl)
 {
 	struct pool *p = impl;

@@ -8,7 +8,7 @@
 
 #include "libtecore/ops/op.h"
 
-/* What a callback fills in is followed by zeros, which it leaves alone if it knows this library. */
+/* Zeros follow the struct that a callback fills in; a matching callback does not change them. */
 #define SLACK 256
 
 static int overran(const struct te_op *op, const char *fn, const unsigned char *slack)

@@ -1,7 +1,7 @@
 /*
  * build.c - from ops to basic steps.
  *
- * Forward in order, asking each op what it gives and keeps; backward in reverse,
+ * Forward in order, asking each op for its outputs and saved values; backward in reverse,
  * following gradients along the main chain and the channels. A cast to FP8 becomes a step of
  * its own just before the first op that wants it: fusing it into its producer is
  * left to the fusion table.
@@ -97,7 +97,7 @@ static void copy_roles(struct te__roles *dst, const struct te__roles *src)
 	dst->y = src->y;
 }
 
-/* memory for what the step refers to, and for the arrays of its call */
+/* memory for references of the step, and for the arrays of its call */
 static int step_arrays(struct te__step *s, int nweights)
 {
 	const size_t nin = (size_t)s->role.nin, nout = (size_t)s->role.nout;
@@ -284,7 +284,7 @@ static int check_answer(struct te_plan *p, int i)
 	return check_gradients(op, inf);
 }
 
-/* the values that op i reads, and what its infer() says about them */
+/* the values that op i reads, and the results of its infer() */
 static int infer_inputs(struct te_plan *p, int i, int x)
 {
 	struct te_op *op = p->seq->op[i];
@@ -509,7 +509,7 @@ static void kept_roles(struct te_plan *p, int i, struct te__step *s, uint32_t x_
 	}
 }
 
-/* gradient g of channel c arrives: keep it, or add it to what came before */
+/* gradient g of channel c arrives: keep it, or add it to an earlier one */
 static int channel_gradient(struct te_plan *p, int c, int node, int g)
 {
 	struct te__step *s;

@@ -67,7 +67,7 @@ static int failed(const struct checkpoint *c, int err)
 	return te__fail(-err, "%s: %s: %s", c->fn, c->path, strerror(err));
 }
 
-/* ---- what there is to save ---- */
+/* ---- the state to save ---- */
 
 static struct item *add(struct checkpoint *c, const char *prefix, const char *name,
 			const char *dtype, void *device, void *host, size_t nbytes)
@@ -234,7 +234,7 @@ static int write_all(const struct checkpoint *c, struct file *f, const void *src
 	return 0;
 }
 
-/* the rename would replace what is there: as root, /dev/null */
+/* the rename would replace the file: as root, even /dev/null */
 static int check_place(const struct checkpoint *c, const struct file *f)
 {
 	struct stat st;
@@ -395,7 +395,7 @@ int te_checkpoint_save(struct te_seq *seq, struct te_adamw *adamw, const char *p
 
 /* ---- loading ---- */
 
-/* the whole file: nothing that happens to it later changes what was checked */
+/* read the whole file, so that later changes of it do not matter */
 static int read_file(const struct checkpoint *c, uint8_t **ret_bytes, size_t *ret_nbytes)
 {
 	int fd = open(c->path, O_RDONLY | O_CLOEXEC | O_NONBLOCK), r = 0;

@@ -186,7 +186,7 @@ static int has_bit(uint32_t bits, int k)
 	return k < 32 && (bits >> k & 1u);
 }
 
-/* Matched steps lose what backward drops and the hp form of values that only they write and read;
+/* Matched steps lose values that backward drops, and hp forms that only they write and read;
  * undone, they get it back. */
 static void set_internal(struct te_plan *p, const struct match *m, int undo)
 {
@@ -218,7 +218,7 @@ static void fill_fused(struct te_plan *p, struct te_fused *f, const struct te_fu
 		te__plan_fill_call(p, &p->step[first + i]);
 }
 
-/* 1, 0 or an error: what applies() of all parts of the match return */
+/* 1, 0 or an error: result of applies() for all parts of the match */
 static int applies(struct te_plan *p, const struct match *m)
 {
 	int r = 1;

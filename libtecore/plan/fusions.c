@@ -178,7 +178,7 @@ static int is(const struct te_op_call *c, const char *name)
 	return !strcmp(c->op->ops.name, name);
 }
 
-/* linear, then bias or scale, add: no other reader has what is computed in between */
+/* linear, then bias or scale, add: values in between have no other reader */
 static int linear_sum_applies(const struct te_fused *f)
 {
 	const struct te_op_call *last = f->part[f->nparts - 1];

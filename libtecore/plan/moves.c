@@ -420,7 +420,7 @@ static int drop_latest(const struct te_plan *p, struct te__move *v, int n)
 	return n - 1;
 }
 
-/* schedules; what would return before it has left stays, and what passes may not wait for */
+/* schedule; values stay that would return before they have left, or need waits not allowed */
 static int settle(const struct te_plan *p, struct te__move *v, int *n)
 {
 	int r, kept, before;
@@ -439,7 +439,7 @@ static int settle(const struct te_plan *p, struct te__move *v, int *n)
 	return r;
 }
 
-/* The size of a group. Groups of a large part of what moves would free little memory. */
+/* The size of a group. Groups that are a large part of all moves would free little memory. */
 #define GROUP_MOST ((uint64_t)4 << 20)
 #define GROUP_SHARE 32
 

@@ -50,7 +50,7 @@ struct job {
 	enum step step;
 };
 
-/* a failure is the spill's, which te__offload_check() reports; what cannot be read is NaN */
+/* te__offload_check() reports failures, which the spill keeps; unreadable values are NaN */
 static void run_job(void *arg)
 {
 	const struct job *j = arg;
@@ -118,7 +118,7 @@ static int request(struct te_plan *p, struct te_stream *stream, struct te__move 
 	return r ? r : end;
 }
 
-/* a copy on a stream of its own, after what the pass has queued */
+/* a copy on a separate stream, after the work that the pass has queued */
 static int copy(struct te_plan *p, struct te_stream *pass, struct te_stream *stream, void *dst,
 		const void *src, size_t nbytes, struct te_event *done)
 {
@@ -131,8 +131,8 @@ static int copy(struct te_plan *p, struct te_stream *pass, struct te_stream *str
 	return r ? r : te_event_record(done, stream);
 }
 
-/* A capture records events as nodes, which come after what writes the declared memory, and
- * before what accesses the memory that they are declared to write. */
+/* A capture records events as nodes, which depend on writers of the declared memory, and
+ * precede accesses to the memory that they are declared to write. */
 static int record_declared(struct te_event *event, struct te_stream *stream, int n,
 			   const struct te_access *access)
 {
@@ -236,7 +236,7 @@ static int wait_out(struct te_stream *stream, struct te__move *v)
 
 /* ---- timed waits ---- */
 
-/* What group t reads of the plan's memory besides values that return: at most TE_ACCESS_MAX
+/* Ranges of the plan's memory that group t reads, except returning values: at most TE_ACCESS_MAX
  * ranges. */
 static int read_by(const struct te_plan *p, int t, struct te_access *ret)
 {

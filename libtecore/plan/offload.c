@@ -529,7 +529,7 @@ int te__offload_fit(struct te_offload *offload, uint64_t target, const char *wha
 			what, (double)least / 1048576.0, (double)target / 1048576.0);
 }
 
-/* ---- what it does ---- */
+/* ---- reports ---- */
 
 #define DAY_MS 86400e3
 
@@ -691,7 +691,7 @@ static uint64_t most_of(const uint64_t *v, int first, int end)
 #define ROWS 24
 #define BAR 48
 
-/* plain: what would be in use if nothing moved */
+/* plain: memory in use without moves */
 static void draw(FILE *f, int ngroups, const uint64_t *used, const uint64_t *plain)
 {
 	const int rows = ngroups < ROWS ? ngroups : ROWS;

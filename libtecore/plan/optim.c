@@ -25,7 +25,7 @@ struct te_adamw {
 	struct te_tensor *m, *v;
 	struct te_adamw_shards shards;
 	double *part;			/* device, [TE_K_SUMSQ_PARTS] of each shard */
-	uint8_t *skip;			/* as decay: what is not in the norm; or NULL */
+	uint8_t *skip;			/* like decay: 1: not in the norm; or NULL */
 	uint8_t *decay;			/* device, one a run of TE_K_ALIGN_WEIGHT weights */
 	struct te_k_adamw_state *state; /* device */
 };

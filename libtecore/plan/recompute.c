@@ -6,7 +6,7 @@
  * reads them, or the group that writes them can run again, too. If the policy of one of its outputs
  * asks for it, a copy of the group is added to the groups of backward. It runs before the first
  * reader of its outputs, and before the last readers of its inputs, so that no input is kept longer
- * than without it. What it writes has a second buffer there (layout.c).
+ * than without it. Its outputs have a second buffer there (layout.c).
  *
  * The copy gives the same bits: it runs the same functions on the same inputs, and casts with the
  * scales of the forward pass, which has kept them (te__quant_repeat).
@@ -135,7 +135,7 @@ static int hinders(void *arg, const struct te__use *u)
 			fault = "is an input, and no other step of backward reads it";
 		else if (f->writer == MANY || !a->can[f->writer])
 			fault = "is not kept";
-		/* a cast: what hinders its producer */
+		/* a cast: the obstacle is in its producer */
 		if (fault && f->writer >= 0 && u->step->kind == TE__STEP_QUANT)
 			return !can_repeat(a, f->writer);
 	}

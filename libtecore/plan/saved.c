@@ -1,4 +1,4 @@
-/* saved.c - te_plan_saved(3): what a plan keeps from the forward pass to the backward pass. */
+/* saved.c - te_plan_saved(3): values that forward saves for backward. */
 #define TE_LOG_CATEGORY "core/plan"
 #include <errno.h>
 #include <string.h>

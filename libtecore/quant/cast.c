@@ -131,7 +131,7 @@ static int join(const struct te__quantize *z, const struct te__quantize_part *pa
 
 /*
  * The kernel that casts is the producer; where its result is read again, x is that, and the
- * producer only folds the amax. part: k has not all of what y is cast from; or NULL.
+ * producer only folds the amax. part: k has a part of y's input; or NULL.
  */
 static int cast(const struct te__quantize *z, struct te_k_quantize *k,
 		const struct te__quantize_part *part)

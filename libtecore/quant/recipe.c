@@ -1,4 +1,4 @@
-/* recipe.c - the table of recipes: names, a caller's struct, and what plans ask of a recipe. */
+/* recipe.c - the table of recipes: names, checks of a caller's struct, and properties for plans. */
 #define TE_LOG_CATEGORY "core/quant"
 #include "config.h"
 

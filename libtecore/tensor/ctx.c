@@ -356,7 +356,7 @@ int te_ctx_device_info(const struct te_ctx *ctx, struct te_device_info *ret_info
 
 int te_ctx_mem_info(const struct te_ctx *ctx, struct te_mem_info *ret_info)
 {
-	/* the lock is no part of what const promises */
+	/* const does not cover the lock */
 	struct te_ctx *c = (struct te_ctx *)(uintptr_t)ctx;
 	struct te_mem_info info = TE_MEM_INFO_INIT;
 	struct te__mem_held held = { 0 };
@@ -408,7 +408,7 @@ static struct te_stream *next_stream(struct te_ctx *ctx, struct te_stream *s)
 	return s;
 }
 
-/* until what was queued on each stream has run, captures excepted; the first failure */
+/* wait until the queued work of each stream has run, except in captures; the first failure */
 static int wait_all(struct te_ctx *ctx, const char *fn)
 {
 	struct te_stream *s, *next;

@@ -170,7 +170,7 @@ int te_pinned_free(struct te_ctx *ctx, void *ptr)
 	return 0;
 }
 
-/* whether what is allocated and freed on the stream would be captured, maybe by the driver API */
+/* 1: allocations and frees on the stream would be captured, maybe by the driver API */
 static int captures(const struct te_stream *s)
 {
 	return atomic_load(&s->capture) || s->ctx->ops->capture_active(s->impl);

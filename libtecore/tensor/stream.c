@@ -517,7 +517,7 @@ int te__stream_wait(struct te_stream *stream, const char *fn)
 	return te__fail(r, "%s", detail);
 }
 
-/* the event was recorded in a capture: the stream joins it, after what it has queued before */
+/* the event was recorded in a capture: the stream joins it, after its queued work */
 static int join(struct te_event *event, struct te__capture *c, struct te_stream *stream)
 {
 	int r;
@@ -782,7 +782,7 @@ int te__capture_end(struct te_stream *stream, const char *fn, void **ret_graph, 
 	capture_ref(c);
 	r = ctx->ops->capture_end(stream->impl, &graph);
 	capture_stop(ctx, c);
-	/* the first failed call is the cause of what capture_end() reports */
+	/* the first failed call is the cause of capture_end()'s error */
 	if (c->error)
 		r = te__fail(c->error, "%s", c->detail);
 	*ret_edges = c->edges;

@@ -1,4 +1,4 @@
-/* work.c - what is queued on streams: copies, fills, host functions, words and kernels. */
+/* work.c - work on streams: copies, fills, host functions, words and kernels. */
 #include "config.h"
 
 #include <errno.h>

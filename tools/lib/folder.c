@@ -82,7 +82,7 @@ int folder_open(const char *path, struct folder *ret_f)
 	char bare[4096];
 	size_t n;
 
-	/* with a slash at the end, a link is what it leads to */
+	/* a slash at the end follows a link */
 	snprintf(bare, sizeof(bare), "%s", path);
 	for (n = strlen(bare); n > 1 && bare[n - 1] == '/'; n--)
 		bare[n - 1] = '\0';

@@ -260,7 +260,7 @@ static const struct {
 	{ "F8_E4M3FNUZ", 8 }, { "F8_E5M2FNUZ", 8 },
 };
 
-/* parses one entry of the header; returns NULL, or what is wrong with it */
+/* parses one entry of the header; returns NULL, or a description of the error */
 static const char *read_entry(const struct st_file *f, const json_t *entry, struct st_tensor *t)
 {
 	const json_t *shape = json_object_get(entry, "shape");

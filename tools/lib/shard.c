@@ -314,7 +314,7 @@ int shard_quant_take(const struct model *m, const struct te_quant *whole)
 	return te < 0 ? say_te(te, "the scales of a rank") : STATUS_OK;
 }
 
-/* ---- what all shards have ---- */
+/* ---- weights of all shards ---- */
 
 uint8_t *shard_common(const struct model *m)
 {

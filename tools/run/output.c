@@ -1,4 +1,4 @@
-/* output.c - what waits to be written to standard output and standard error. */
+/* output.c - queues of standard output and standard error. */
 #include "config.h"
 
 #include <errno.h>

@@ -37,7 +37,7 @@ static void ranks_signal(int sig)
 
 /* ---- starting ---- */
 
-/* the leader ends with the group; another process, outside of it, then does what is left to do */
+/* the leader ends with the group; another process, outside of it, then does the rest */
 static void end_group(void)
 {
 	int fd[2];

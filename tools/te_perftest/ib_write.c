@@ -34,7 +34,7 @@ static int agree(struct ib_write *w, int x, int *ret)
 	return STATUS_OK;
 }
 
-/* ---- what is there ---- */
+/* ---- programs ---- */
 
 static const char *param(const char *name)
 {

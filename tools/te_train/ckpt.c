@@ -350,7 +350,7 @@ static int write_fresh(const struct folder *dir, const struct model *m, struct t
 	return r;
 }
 
-/* ---- what a folder has ---- */
+/* ---- contents of a folder ---- */
 
 static int open_in(const struct folder *dir, const char *name, struct st_file **ret_f)
 {

@@ -78,7 +78,7 @@ static uint32_t token_at(const uint8_t *p, int width)
 				    (uint32_t)p[3] << 24;
 }
 
-/* ---- what a file may be ---- */
+/* ---- types of files ---- */
 
 /* its contents as tokens of one type */
 struct reading {

@@ -151,7 +151,7 @@ int mem_estimate(const struct mem_run *run, int64_t B, struct mem *ret)
 	return 0;
 }
 
-/* ---- what is there ---- */
+/* ---- available memory ---- */
 
 struct room {
 	uint64_t device, host; /* free bytes */
@@ -241,7 +241,7 @@ static int estimate_with(const struct mem_run *run, struct te_offload *offload, 
 	return mem_estimate(&with, B, ret);
 }
 
-/* --offload auto: what makes the run fit; NULL if it fits without, or not at all */
+/* --offload auto: an offload with which the run fits; NULL if it fits without, or not at all */
 static int fit(const struct mem_run *run, int64_t B, const struct room *room, struct mem *ret,
 	       struct te_offload **ret_offload)
 {

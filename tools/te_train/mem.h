@@ -6,7 +6,7 @@
 #include "opts.h"
 #include "tools/lib/model.h"
 
-/* What to run. The sequence of the model is complete; it needs no memory yet. */
+/* A planned run. The sequence of the model is complete; it needs no memory yet. */
 struct mem_run {
 	const struct opts *o;
 	const struct model *model;

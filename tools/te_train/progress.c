@@ -125,7 +125,7 @@ static void log_run(struct trainer *t)
 	log_write(t, &rec);
 }
 
-/* 0: what is offloaded passes through a file */
+/* 0: offloaded values pass through a file */
 static int file_report(const struct trainer *t, struct te_offload_report *ret)
 {
 	return t->graph.offload && t->o->offload_file ?

@@ -1,4 +1,4 @@
-/* ranks.c - the ranks of a run: what they share, and what they agree on. */
+/* ranks.c - the ranks of a run: communicators, and agreement. */
 #include "config.h"
 
 #include <errno.h>

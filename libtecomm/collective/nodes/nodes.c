@@ -126,7 +126,7 @@ size_t te__nodes_common(const struct te__boot *b, size_t piece)
 	return narrays(most_local(b, 1), te__boot_nranks(b)) * piece;
 }
 
-/* ---- who does what ---- */
+/* ---- division of the work ---- */
 
 int te__nodes_wants(const struct te__nodes *n, int32_t node, const struct te__piece *p, int64_t lo,
 		    int64_t nelems)

@@ -1,5 +1,5 @@
 /*
- * rail.c - the thread of a rail: what it does with each piece, see nodes.h.
+ * rail.c - the thread of a rail, which processes the pieces: see nodes.h.
  *
  * Pieces are done in order, several at a time. What is sent to a rank and received from it has the
  * order of the pieces, because a piece enters a state after the one before has left it, and a

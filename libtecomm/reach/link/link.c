@@ -1,4 +1,4 @@
-/* link.c - see link.h: what the transports between nodes have in common. */
+/* link.c - see link.h: common code of the transports between nodes. */
 #include "config.h"
 
 #define TE_LOG_CATEGORY "comm/link"

@@ -40,7 +40,7 @@ struct transfer {
 
 struct peer {
 	int fd;
-	int out_broken; /* it receives no more; what it has sent can still be read */
+	int out_broken; /* it receives no more; data that it has sent can still be read */
 	int gone;	/* it has closed its link */
 	int blocked;	/* its next frame is data, and there is no receive */
 	struct te__session session;

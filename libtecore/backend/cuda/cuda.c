@@ -335,7 +335,7 @@ static int mem_held(struct te__cuda_dev *d, struct te__mem_held *ret)
 	ret->peak_nbytes = atomic_load(&d->mem.peak_nbytes);
 	if (!d->pool)
 		return 0;
-	/* with what the pool adds by rounding */
+	/* including bytes that the pool adds by rounding */
 	r = TE__CU_CALL(cuMemPoolGetAttribute, d->pool, TE__CU_POOL_USED_MEM_CURRENT,
 			&ret->used_nbytes);
 	if (!r)

@@ -187,7 +187,7 @@ static int node_info(void *node, struct te__gnode *ret)
 	return r;
 }
 
-/* fills handles, edges and what is known without marks, numbered like the recording */
+/* fills handles, edges and members that need no marks, numbered like the recording */
 static int nodes_fill(struct te__cuda_graph *g, const struct order *o)
 {
 	uint32_t *dep = g->dep;
@@ -472,7 +472,7 @@ static int clusters_remain(const struct te__cuda_graph *from, const struct te__c
 	return 0;
 }
 
-/* 1: done, 0: the driver cannot, or an error; old receives what earlier launches may use */
+/* 1: done, 0: the driver cannot, or an error; old receives objects that earlier launches may use */
 static int update_in_place(struct exec *e, struct te__cuda_graph *g, struct made *old)
 {
 	struct te__cu_update_result result;

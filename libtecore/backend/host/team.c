@@ -17,7 +17,7 @@
 #include "libtecore/backend/host/host.h"
 
 /*
- * How long a thread that has nothing to do waits for work before it sleeps: about what waking it
+ * Time that an idle thread waits for work before it sleeps: about as long as waking it
  * costs. The kernels of a step follow each other within this time.
  */
 #define SPIN_NS 50000

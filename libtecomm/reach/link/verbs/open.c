@@ -34,7 +34,7 @@ static int nonblocking(int fd)
 	return flags < 0 ? flags : fcntl(fd, F_SETFL, flags | O_NONBLOCK);
 }
 
-/* ---- what needs no other rank ---- */
+/* ---- local part ---- */
 
 static int create_qp(struct vlink *v, int32_t i, int lane)
 {

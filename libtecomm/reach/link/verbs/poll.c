@@ -157,7 +157,7 @@ static int part(struct vlink *v, int32_t i)
 		return 0;
 	p->gone = 1;
 	v->nparting--;
-	/* acknowledgements of what it has received may not arrive any more */
+	/* acknowledgements of data that it has received may not arrive */
 	if (bye->receives > sends->complete && bye->receives <= p->posted) {
 		sends->complete = bye->receives;
 		v->advanced = 1;

@@ -1,4 +1,4 @@
-/* post.c - see vlink.h: what is written to peers. */
+/* post.c - see vlink.h: writes to peers. */
 #include "config.h"
 
 #define TE_LOG_CATEGORY "comm/verbs"

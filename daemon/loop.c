@@ -77,7 +77,7 @@ static int set_up(struct ted *t)
 	       (t->inotify >= 0 && watch(t, t->inotify, INOTIFY));
 }
 
-/* without a free descriptor the connection would stay, and epoll_wait() would return for ever */
+/* without a free descriptor the connection would stay, and epoll_wait() would always return */
 static void refuse_one(struct ted *t, const struct ted_socket *from)
 {
 	const struct te__wire m = { .magic = TE__WIRE_MAGIC, .kind = TE__WIRE_REPLY,

@@ -1,4 +1,4 @@
-/* start.c - options, limits and the test of ted(8) by itself before it says that it is ready. */
+/* start.c - options, limits and the self-test of ted(8) before it reports that it is ready. */
 #include "config.h"
 
 #include <errno.h>
@@ -41,7 +41,7 @@ static int limit_fds(const struct ted *t)
 	return TED_BAD;
 }
 
-/* as the kernel shows users who are not in the map of this user namespace */
+/* id of users that the map of this user namespace does not have */
 static uid_t find_overflow_uid(void)
 {
 	uint32_t first, outside, n = 0, id = 65534;

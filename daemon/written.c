@@ -242,7 +242,7 @@ void ted_written_open(struct ted *t)
 	begin_day(t);
 	if (!limited(t))
 		return;
-	/* neither through a link, nor waiting for who writes to a FIFO */
+	/* neither follow a link, nor wait for a writer of a FIFO */
 	fd = openat(t->spill_dir, NAME, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
 	if (fd < 0 && errno == ENOENT)
 		return;

@@ -460,7 +460,7 @@ static void count_adds(struct te_step *s)
 static int make_graphs(struct te_step *s, struct te_callable *c)
 {
 	const uint32_t flags = s->opts.flags & TE_STEP_NO_ALLOC ? TE_GRAPH_NO_ALLOC : 0;
-	const int shares = !flags && s->nshapes > 1; /* one graph has a pool of its own */
+	const int shares = !flags && s->nshapes > 1; /* a single graph allocates its pool */
 	uint64_t nbytes;
 	int r = 0;
 

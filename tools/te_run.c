@@ -204,7 +204,7 @@ int main(int argc, char **argv)
 			free(o.export);
 			return 0;
 		default:
-			r = STATUS_BAD; /* option_next() has said why */
+			r = STATUS_BAD; /* option_next() has reported it */
 		}
 	}
 	if (!r && optind == argc)

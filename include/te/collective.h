@@ -314,7 +314,7 @@ struct te_comm_choice {
 	{ sizeof(struct te_comm_choice), TE_COMM_AUTO, { 0 }, 0, 0, 0, { 0 }, 0 }
 
 /**
- * te_comm_explain - which algorithm a call would be run by, and why
+ * te_comm_explain - the algorithm that a call would use, and the reason
  * @comm:       the communicator
  * @call:       initialised by TE_COMM_CALL_INIT
  * @ret_choice: initialised by TE_COMM_CHOICE_INIT

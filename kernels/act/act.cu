@@ -12,7 +12,7 @@
  * BF16 bytes per element of y: plain forward to both FP8 copies 4, gated 6; plain backward to both
  * copies 6, gated 10; the T result 2 (gated 4) more. One pass computes everything: the column sums
  * for the bias gradient are taken from the tile in shared memory, in row order. Each activation is
- * a function of its own, so that none needs the registers of another.
+ * a separate function, so that none needs the registers of another.
  */
 #include "kernels/block.cuh"
 #include "kernels/tile.cuh"
@@ -313,7 +313,7 @@ template <class T> DEV raw<T> halves_load(const T *p, int n, int first, int64_t 
 
 /*
  * Tiles of dx. Those of the two halves of a gated row have the same inputs; where cols is a
- * multiple of 128 they are computed one after the other.
+ * multiple of 128 they are computed serially.
  */
 template <class T, int A, bool GATED> DEV void act_bwd_block_body(const struct te_k_act_bwd &a)
 {

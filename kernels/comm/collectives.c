@@ -13,7 +13,7 @@ struct coll {
 	struct te__hc_op o;
 	uint32_t from;		   /* bit r: rank r contributes to each chunk */
 	int pick;		   /* this rank alone does, without sums; -1: all do */
-	int gathers;		   /* each rank contributes a part of its own */
+	int gathers;		   /* 1: each rank contributes a part */
 	int64_t chunk;		   /* packets */
 	int64_t in_step, out_step; /* bytes from a chunk to the next rank's chunk */
 	int64_t cut;		   /* bytes of the array before chunk 1 */

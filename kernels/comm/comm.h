@@ -147,7 +147,7 @@ struct te_k_comm_status {
 #define TE_K_COMM_BARRIER 4
 
 /*
- * count 0: nothing to do, which is no operation. in and out are arrays of count elements; the input
+ * count 0: not an operation, nothing to do. in and out are arrays of count elements; the input
  * of reduce-scatter and the output of all-gather have a part of count elements for each rank. In
  * place: out is in, or the larger one's part of this rank is the other one; no other overlap.
  */

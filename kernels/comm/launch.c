@@ -211,7 +211,7 @@ static int norm_check_arrays(const struct te_k_comm_norm *a)
 	return 0;
 }
 
-/* smem: bytes of a column, besides gamma and a row */
+/* smem: bytes of a column, in addition to gamma and a row */
 static int geo_norm(const struct te_k_comm_norm *a, const char *const func[2][3][3],
 		    unsigned smem, struct te__geometry *k)
 {

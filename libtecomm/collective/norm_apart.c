@@ -211,7 +211,7 @@ static int scatters(const struct te__comm_norm *a)
 		k == TE_COMM_EXCHANGE || k == TE_COMM_CHAIN);
 }
 
-/* s of all rows to out, or of the own ones */
+/* compute s of all rows, or of this rank's rows, to out */
 static int sum(const struct steps *t, char *out)
 {
 	const struct te__comm_norm *a = t->a;

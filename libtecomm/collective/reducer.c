@@ -17,8 +17,8 @@
 
 /* large enough for the bandwidth of a link, and a small part of the gradients of a model */
 #define BUCKET_NBYTES ((uint64_t)16 << 20)
-/* enough for nine tenths of that; the other multiprocessors run backward at the same time, but for
- * the last bucket */
+/* enough for nine tenths of that; the other multiprocessors run backward concurrently, except
+ * during the last bucket */
 #define BLOCKS 16
 /* blocks for amaxes: with blocks on all multiprocessors, a GEMM and the exchange would wait for
  * each other */

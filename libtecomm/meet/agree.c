@@ -66,7 +66,7 @@ void *te__gather(struct te__boot *b, int *code, const void *own, size_t nbytes, 
 	memcpy(all + me * each, &v, sizeof(v));
 	if (nbytes && !*code)
 		memcpy(all + me * each + sizeof(v), own, nbytes);
-	/* a rank that has waited for another one in vain does not wait as long again */
+	/* a rank whose wait has failed does not wait as long again */
 	if (*code == -ETIMEDOUT)
 		deadline_ns = te__boot_now() + LATE_NS;
 	r = te__boot_allgather(b, all + me * each, all, each, what, deadline_ns);

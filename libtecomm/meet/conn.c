@@ -16,7 +16,7 @@
 #include "libtecomm/meet/conn.h"
 #include "libtecore/base/private.h"
 
-/* a process of another user on this host; TCP has none */
+/* 1: the other end is a process of another user on this host; 0 for TCP */
 static int is_other_user(int fd)
 {
 	socklen_t len = sizeof(int);

@@ -284,7 +284,7 @@ static void dir_dial(const struct te__boot *b, int32_t rank, struct te__dial *d)
 	path_of(m, name, &d->path);
 }
 
-/* the key goes with the last socket; who reads it has one there before the lock ends */
+/* the key is removed with the last socket; a reader has a socket there before the lock ends */
 static void leave_key(const struct meeting *m)
 {
 	const int fd = openat(m->dir_fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);

@@ -1,7 +1,7 @@
 /*
  * id.c - ranks meet by an id: the addresses of a root, which sends each rank all other addresses.
  *
- * The root is a thread. It only matches: a rank says HELLO, and after the last one has, each is
+ * The root is a thread. It only matches: a rank sends HELLO, and after the last one has, each is
  * sent the TABLE of addresses. What ends the group early (a rank was told another number of ranks,
  * has another version, ends, or has waited long enough) is told to all of them. Strangers, and
  * peers that send slowly or nothing, do not keep it from others.
@@ -319,7 +319,7 @@ static void drop(struct te_comm_root *root, size_t i)
 	memmove(&root->guest[i], &root->guest[i + 1], (--root->n - i) * sizeof(struct guest *));
 }
 
-/* the oldest that has not said hello makes room, if there are many */
+/* if there are many, close the oldest connection that has not sent HELLO */
 static void make_room(struct te_comm_root *root)
 {
 	size_t nguests = 0, oldest = 0;

@@ -10,7 +10,7 @@
 
 #include "libtecomm/meet/lineage.h"
 
-#define STRANGERS_MAX 64		/* accepted connections that have not said who they are */
+#define STRANGERS_MAX 64		/* accepted connections without identification */
 #define STRANGER_NS INT64_C(5000000000) /* and how long they may stay so */
 #define SILENT_NS INT64_C(1000000000)	/* limit for an arbiter to decide */
 #define BODY_MOST (16 + TE__RANKS_MAX / 8)
@@ -222,7 +222,7 @@ struct settle {
 		struct te__conn c;
 		int64_t since;
 		int proven;
-		int32_t rank; /* -1: has not said it */
+		int32_t rank; /* -1: unknown yet */
 		short revents;
 	} *from;
 	int nfrom, from_most;
@@ -533,7 +533,8 @@ static int decide(struct settle *s)
 	return 1;
 }
 
-/* the arbiter tells all ranks, the others those left out; who does not listen is not waited for */
+/* the arbiter sends the group to all ranks, others send it to ranks left out; ranks that do not
+ * listen are not waited for */
 static void announce(struct settle *s)
 {
 	struct te__lineage *l = s->l;

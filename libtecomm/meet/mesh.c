@@ -1,10 +1,11 @@
 /*
  * mesh.c - a stream between each two ranks, and exchanges over them.
  *
- * A rank connects to the lower ranks and accepts the higher ones. Who connects says HELLO and is
- * answered WELCOME or REFUSE; whoever does not know the key, or wants another rank, is closed
- * without an answer (conn.h). Each rank then sends each other one its part of an exchange, so it
- * knows without relays which ranks are missing, and the end of a process is the end of its streams.
+ * A rank connects to the lower ranks and accepts the higher ones. The connecting rank sends HELLO
+ * and gets WELCOME or REFUSE; a connection that does not know the key, or wants another rank, is
+ * closed without an answer (conn.h). In an exchange each rank sends its part to each other rank, so
+ * it knows without relays which ranks are missing, and the end of a process is the end of its
+ * streams.
  */
 #include "config.h"
 

@@ -43,7 +43,7 @@ struct te__pool {
 	int stage_registered;
 	int debug;
 	bool multicast, fabric;
-	bool held; /* te__pool_leave() was in vain */
+	bool held; /* 1: te__pool_leave() failed */
 	void (*look)(void *arg); /* te__pool_set_look() */
 	void *look_arg;
 
@@ -576,7 +576,7 @@ static int reclaim(struct te__pool *p, const char *fn)
 	/* work queued before the blocks were freed may use them, here and at the peers */
 	if (!r)
 		r = te__ctx_wait(p->ctx, fn);
-	/* a peer for which an operation has waited in vain is not waited for again */
+	/* do not wait again for a peer for which an operation has timed out */
 	if (!r) {
 		r = te__pool_check(p, fn);
 		if (r) {

@@ -20,7 +20,7 @@
 #include "libtecomm/reach/broker.h"
 #include "libtecore/base/private.h"
 
-#define STRANGERS 8 /* connections that have not said HELLO, in addition to the ranks */
+#define STRANGERS 8 /* connections that have not sent HELLO, in addition to the ranks */
 
 struct conn {
 	int fd;	   /* -1: unused */
@@ -282,7 +282,7 @@ static void refuse(int fd, int code, const char *why)
 	close(fd);
 }
 
-/* without a free descriptor the connection would stay, and poll() would return for ever */
+/* without a free descriptor the connection would stay, and poll() would always return */
 static int accept_spare(struct te__broker *b)
 {
 	close(b->spare);
@@ -348,7 +348,7 @@ static void *work(void *arg)
 			p[n++] = (struct pollfd){ .fd = b->conn[i].pidfd, .events = POLLIN };
 		}
 		if (poll(p, n, -1) < 0) {
-			/* not for ever as fast as possible, if it is the limit of files */
+			/* do not retry without a pause if the limit of files is reached */
 			if (errno != EINTR)
 				nanosleep(&(struct timespec){ .tv_nsec = 10000000 }, NULL);
 			continue;

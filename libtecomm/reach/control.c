@@ -15,7 +15,7 @@
 #include "libtecore/base/private.h"
 
 #define SEALS (F_SEAL_SHRINK | F_SEAL_GROW)
-#define TELL_NS 100000 /* between looks for the reason of an abort; at most so many */
+#define TELL_NS 100000 /* time between checks for an abort's reason; number of checks */
 #define TELL_MOST 1000
 
 _Static_assert(sizeof(struct te__control) <= TE__CONTROL_NBYTES, "the page holds it");
@@ -112,7 +112,7 @@ void te__control_abort(struct te__control *c, int code, const char *reason)
 
 /*
  * 1: the reason is written. The rank that aborts writes it at once, so that the others wait for it,
- * and have its code as well: not for ever, for it may be killed in between.
+ * and have its code as well, but only for a limited time, because it may be killed in between.
  */
 static int told(const struct te__control *c)
 {

@@ -18,7 +18,7 @@
 #include "libtecore/base/base.h"
 
 #define NONE UINT32_MAX
-/* implied edges are dropped in graphs of at most so many nodes: n sets of n bits, 32 MiB */
+/* maximum nodes of graphs whose implied edges are dropped: n sets of n bits, 32 MiB */
 #define REDUCE_MAX 16384
 
 /* a node in a list */

@@ -11,7 +11,7 @@ int te__pci_node(const char *root, const char *address);
 
 /*
  * Pages of the range are allocated on the node when they are touched; page aligned. 0, or -1 where
- * hwloc is not linked or the kernel refuses; *ret_why then says so.
+ * hwloc is not linked or the kernel refuses; *ret_why then has the reason.
  */
 int te__numa_bind(void *p, size_t nbytes, int node, const char **ret_why);
 

@@ -90,7 +90,7 @@ static void init(void)
 {
 	struct filter f;
 
-	/* if it fails for want of memory a child that logs may wait for ever */
+	/* if it fails without memory, a child that logs may block forever */
 	(void)pthread_atfork(NULL, NULL, unlock_in_child);
 
 	/* an invalid TE_LOG asks for messages: log warnings */

@@ -165,7 +165,7 @@ static int exchange(struct te__wire_call *c, struct te__wire *m)
 	while ((r = te__wire_send(c->sock, m, NULL, 0, c->fd)) == -EAGAIN)
 		if (!ready(c, POLLOUT))
 			return te__fail(-ETIMEDOUT, "%s: %s", c->what, c->late);
-	/* a service that refuses a connection says why before it ends it */
+	/* a service that refuses a connection sends the reason before it closes it */
 	if (r && r != -EPIPE && r != -ECONNRESET)
 		return te__fail(r, "%s: sendmsg: %s", c->what, strerror(-r));
 	do {

@@ -18,7 +18,7 @@
 #include "libtecore/offload/spill_io.h"
 
 #define FILE_NBYTES ((uint64_t)256 << 20)
-#define GROUP_BLOCKS 4u /* a request is so many operations */
+#define GROUP_BLOCKS 4u /* operations of a request */
 
 static const char *folder(const char *dir)
 {
@@ -265,7 +265,7 @@ int te_spill_measure(const struct te_spill_opts *opts, struct te_spill_rates *re
 		return r;
 	m.ngroups = so.ngroups;
 	m.group_nbytes = GROUP_BLOCKS * so.block_nbytes;
-	/* enough that as many blocks as depth says are in flight while a group is exchanged */
+	/* enough to have depth blocks in flight while a group is exchanged */
 	m.nslots = (so.depth ? so.depth : 8) / GROUP_BLOCKS + 2;
 	r = te__pinned_create(NULL, 2 * (size_t)m.nslots * m.group_nbytes, &m.arena);
 	if (!r) {

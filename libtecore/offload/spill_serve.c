@@ -16,7 +16,7 @@
 #include "libtecore/offload/spill_impl.h"
 
 #define RETRIES 100u /* retries of one block, after EAGAIN and similar errors */
-#define SAMPLE 16u   /* one block of so many is verified */
+#define SAMPLE 16u   /* one of so many blocks is verified */
 /* pauses between polls of words: doubled from the first to the second, and to the third if nothing
  * has happened for QUIET_NS */
 #define PAUSE_MIN_NS 2000
@@ -303,7 +303,7 @@ static int poll_words(struct te__spill *s)
 		/* before the request: after its completion the word may become 1 again */
 		atomic_store_explicit(q->start, 0, memory_order_relaxed);
 		any = 1;
-		/* who waits for this request would take the end of the one before */
+		/* a waiter would mistake the previous request's end for this one's */
 		if (atomic_load_explicit(q->bound_done, memory_order_acquire))
 			r = te__fail(-TE_ESTATE, "offload: group %u: its %s was not waited for",
 				     q->group, te__spill_verb[q->dir]);

@@ -142,7 +142,7 @@ static int start(struct te__spill_ted *t)
 	return 0;
 }
 
-/* the files of a job with a name count together; else the file is a job of its own */
+/* files of a named job count together; without a name each file is a separate job */
 static int make_key(uint8_t *key)
 {
 	const char *job = te__param_str(TE_PARAM_COMM_JOB);

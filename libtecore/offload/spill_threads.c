@@ -99,7 +99,7 @@ static void *run(void *arg)
 	return NULL;
 }
 
-/* until the deadline, or for ever; 0 or ETIMEDOUT */
+/* wait until the deadline, if there is one; 0 or ETIMEDOUT */
 static int wait_event(struct pool *p, uint64_t deadline_ns)
 {
 	const struct timespec t = { .tv_sec = (time_t)(deadline_ns / 1000000000u),

@@ -2,7 +2,7 @@
  * checkpoint.c - te_checkpoint_*(3): the state of a training run as a safetensors file.
  *
  * Format: https://github.com/huggingface/safetensors, "Format". The header of a given sequence is a
- * function of the sequence, but for the CRC and the size of the quantizers' state. So
+ * function of the sequence, except for the CRC and the size of the quantizers' state. So
  * te_checkpoint_load() does not parse headers: it compares the file's with the one that
  * te_checkpoint_save() would write, entry by entry. The CRC-32C is of the whole file, with zeros as
  * its digits.

@@ -124,7 +124,7 @@ static void share(struct te_plan *p, const struct te__step *s, int t)
 	}
 }
 
-/* it has memory of its own */
+/* 1: it does not share the memory of another buffer */
 static int is_root(const struct te__buf *b)
 {
 	return b->first >= 0 && b->share < 0;

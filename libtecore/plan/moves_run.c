@@ -479,7 +479,7 @@ int te__moves_begin(struct te_plan *p, struct te_stream *stream, int first)
 	return r || eager ? r : arm(p);
 }
 
-/* bound: its words are requests; else they are no longer */
+/* bound: let its words make requests, or not any more */
 static int bind_words(struct te_plan *p, const struct te__move *v, int bound)
 {
 	struct te__spill *spill = p->offload->spill;

@@ -948,7 +948,7 @@ static int check_backward(const struct te_fusion *f, const struct te_fusion *b)
 	return 0;
 }
 
-/* f->backward becomes a copy, which has f's name if it has none */
+/* copy f->backward, and give the copy f's name if it has no name */
 static int copy_backward(struct te_fusion *f)
 {
 	struct te_fusion b = TE_FUSION_INIT, *copy;

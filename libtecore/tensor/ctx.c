@@ -80,7 +80,7 @@ int te_device_info(const char *backend, int index, struct te_device_info *ret_in
 	return device_info_free(ops, index, ret_info);
 }
 
-/* forks: a child has none of the threads, and any lock may be held for ever */
+/* forks: a child has no threads, and any lock may stay locked */
 
 static atomic_uint nforks;
 static pthread_once_t fork_once = PTHREAD_ONCE_INIT;

@@ -126,7 +126,7 @@ int te__stream_same_capture(const struct te_stream *a, const struct te_stream *b
 	return atomic_load(&a->capture) == atomic_load(&b->capture);
 }
 
-/* end the capture for every stream in it */
+/* end the capture on each of its streams */
 static void capture_stop(struct te_ctx *ctx, struct te__capture *c)
 {
 	struct te_stream *s;

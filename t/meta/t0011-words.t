@@ -22,12 +22,12 @@ not()
 	most 0 "$@"
 }
 
+product=$(echo "$text" | tr ' ' '\n' | grep -E '^(include|lib|kernels|daemon|tools).*\.(h|c|cu|cuh)$')
+
 # comments WHAT PATTERN: no comment of the product has the pattern
 comments()
 {
-	grep -nE "(^[[:space:]]*\*|/\*).*($2)" \
-		$(echo "$text" | tr ' ' '\n' | grep -E '^(include|lib|kernels|daemon|tools).*\.(h|c|cu|cuh)$') \
-		>"$tmp/bad"
+	grep -nE "(^[[:space:]]*\*|/\*).*($2)" $product >"$tmp/bad"
 	empty "$1" "$tmp/bad"
 }
 
@@ -47,5 +47,8 @@ not "previous" 'the time before|from the time before'
 not "error messages, injected faults" '(the|its|a) sentence (that|of the)|fault was asked for'
 not "valid until the process ends" 'lives? for ever'
 comments "nouns instead of chained pronouns" '\<(those|that) of\>|\<one of both\>'
+comments "except, forever, without success" '\<(but for|for ever|in vain)\>'
+grep -nE '/\*+ (of|that|those|whose) ' $product >"$tmp/bad"
+empty "a comment begins with the noun it is about" "$tmp/bad"
 
 tap_end

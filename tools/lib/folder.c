@@ -18,7 +18,7 @@
 #include "folder.h"
 #include "say.h"
 
-/* a link of another user, who may have planted it for this one to follow */
+/* a link of another user, placed to make this user follow it */
 static int is_planted(int dir, const char *name, struct stat *ret_st)
 {
 	return !fstatat(dir, name, ret_st, AT_SYMLINK_NOFOLLOW) && S_ISLNK(ret_st->st_mode) &&

@@ -216,7 +216,7 @@ static int is_value(const json_t *v, const char *text)
 	return same;
 }
 
-/* keys of rope_parameters and rope_scaling besides rope_theta, and what they must be */
+/* keys of rope_parameters and rope_scaling except rope_theta, and their required values */
 static const struct {
 	const char *name, *text;
 } rope_keys[] = {

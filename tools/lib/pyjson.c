@@ -16,7 +16,7 @@
 
 #define MOST_NBYTES (64 << 20) /* a pipe or a device may not end */
 
-/* a number or a name, outside of strings; longer ones are no numbers that Python reads */
+/* maximum length of a number or a name outside of strings; Python reads no longer numbers */
 struct word {
 	char text[4400];
 	size_t n;

@@ -55,7 +55,7 @@ static char *key_of(const char *name)
 	return key;
 }
 
-/* values that models compute and programs save although they are no weights */
+/* values that models compute and programs save although they are not weights */
 static int is_buffer(const char *key, int ndim)
 {
 	static const struct {

@@ -27,7 +27,7 @@ static int signal_fd = -1;
 static char running[RANKS_MAX];
 static int nrunning;
 static struct ended first; /* first of the ranks that failed in one check; rank -1: none */
-static int status, ending, hurry; /* hurry: the end does not wait for who reads the output */
+static int status, ending, hurry; /* hurry: do not wait for readers of the output */
 static int failed, nsucceeded; /* with --no-kill: the first status, ranks */
 static double kill_at = -1; /* s; when SIGTERM has not helped */
 static double asked_at = -1; /* s; when a signal asked for the end */

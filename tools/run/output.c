@@ -155,7 +155,7 @@ static void drop(int which)
 	queue[which].at = queue[which].n = 0;
 }
 
-/* as much as a pipe takes without blocking, when poll() says that it is ready */
+/* bytes that a pipe takes without blocking when poll() reports it ready */
 int out_write(int which)
 {
 	struct buf *q = &queue[which];

@@ -175,7 +175,7 @@ void comm_fuse_close(struct comm *c)
 
 /* ---- --verify ---- */
 
-/* all outputs of a call, one after the other: of the device and, when it has run, of the host */
+/* all outputs of a call, consecutively: in device memory and, after it has run, in host memory */
 struct results {
 	unsigned char *dev, *host;
 	size_t nbytes;
@@ -237,7 +237,7 @@ static int compare(struct comm *c, const struct results *got, const struct resul
 		 comm_fuse_name(c->fuse));
 	comm_add_up(c, loop);
 	r = bench_equal(what, want->host, loop, c->nbytes);
-	/* but for the sum, which was not wanted */
+	/* except the sum, which was not requested */
 	if (!r)
 		r = bench_equal(what, got->host + got->nbytes / 4, want->host + got->nbytes / 4,
 				got->nbytes / 4 * 3);

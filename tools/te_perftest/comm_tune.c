@@ -116,7 +116,7 @@ static int compare(const void *a, const void *b)
 	return (x > y) - (x < y);
 }
 
-/* rows of a section; the last one has no limit and is no algorithm of packet memory */
+/* rows of a section; the last one has no limit and does not use packet memory */
 static int section(struct tune *t, const struct option_list *sizes)
 {
 	const struct candidate *last = NULL, *k;

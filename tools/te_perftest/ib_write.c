@@ -160,7 +160,7 @@ static int run(struct ib_write *w, const char *name, int64_t nbytes, int64_t n)
 	if (!r && !worst)
 		r = agree(w, failed, &worst);
 	if (rank == 1 && !failed) {
-		if (r || worst) /* it would wait for ever */
+		if (r || worst) /* it would block forever */
 			kill(server.pid, SIGKILL);
 		program_end(&server, w->text, ROOM);
 	}

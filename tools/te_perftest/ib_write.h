@@ -21,7 +21,7 @@ struct ib_write {
 	char *text; /* output of a program */
 };
 
-/* opened by --perftest; says why they cannot be run. To be closed in any case */
+/* open for --perftest; reports why the programs cannot run. Close it in any case */
 int ib_write_open(struct ib_write *w, struct comm *c, const struct verbs_opts *o);
 void ib_write_close(struct ib_write *w);
 /* 1: the programs support messages of so many bytes */

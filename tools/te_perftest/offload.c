@@ -183,7 +183,7 @@ static int sample(void *arg, double *ret_us)
 	return r;
 }
 
-/* so many GEMMs that copies take BUDGET of their time */
+/* as many GEMMs as make copies take BUDGET of their time */
 static int size_load(struct offload *o)
 {
 	double copies = INFINITY, gemm = INFINITY, us, n;

@@ -106,7 +106,7 @@ static int copy_out(struct trainer *t, const struct slot *s)
 	return r;
 }
 
-/* of training: without validations and saves */
+/* time in training, without validations and saves */
 static double busy_s(const struct trainer *t)
 {
 	return now_s() - t->start_s - t->paused_s;
@@ -248,7 +248,7 @@ static int step(struct trainer *t)
 	return STATUS_OK;
 }
 
-/* of a recipe whose scales come from earlier steps: the first ones, from the tokens of this step */
+/* first scales of a recipe that takes them from earlier steps, from the tokens of this step */
 static int calibrate(struct trainer *t)
 {
 	const int64_t rows = t->accum * t->B;

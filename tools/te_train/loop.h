@@ -26,7 +26,7 @@ struct slot {
 	int32_t *tokens; /* pinned: accum * B rows of inputs, then as many rows of targets */
 	float *loss;	 /* pinned: one for each micro-batch, or the blocks of all ranks */
 	struct te_event *done;
-	int64_t step;		     /* whose loss has not been read; -1: none */
+	int64_t step;		     /* step whose loss has not been read; -1: none */
 	struct te_adamw_stats stats; /* after the step, if it is one for the log */
 	double end_s;		     /* when it ended, if it is one for the log, by busy_s() */
 };
@@ -46,14 +46,14 @@ struct trainer {
 	struct data *data, *val_data;
 	struct span train, val;
 	int64_t T, B, accum;
-	int64_t micro_batches; /* of a step, of all ranks */
+	int64_t micro_batches; /* micro-batches of a step, of all ranks */
 
 	int32_t *eval_tokens; /* on the CPU */
 	struct slot slot[NSLOTS];
 
 	struct progress done;
 	FILE *log;
-	double start_s;	 /* of this process's training; 0 before */
+	double start_s;	 /* begin of this process's training; 0 before */
 	double paused_s; /* time of validation, saving, recovery: not counted in tokens/s */
 	int64_t start_step;
 	double sum_loss; /* since the last log line */
@@ -63,10 +63,10 @@ struct trainer {
 	double shown_s;		     /* time of the last progress line */
 	double train_loss, val_loss; /* most recent; NaN before the first */
 	double peak_fraction;	     /* NaN if the peak is unknown */
-	double grad_norm;	     /* of the last step for the log, NaN before it */
+	double grad_norm;	     /* norm in the last step for the log, NaN before it */
 	uint64_t nskipped;	     /* steps, up to that one */
-	int lock_fd;		     /* of the folder for checkpoints, or -1 */
-	/* of several ranks, as all of them know it since the latest exchange */
+	int lock_fd;		     /* lock of the folder for checkpoints, or -1 */
+	/* several ranks: values of the latest exchange, equal on all */
 	double ranks_s;		     /* elapsed time */
 	int64_t ranks_stop;	     /* the step after which all stop */
 	const char *from;	     /* the folder of the latest checkpoint, or NULL */
@@ -92,7 +92,7 @@ int trainer_create(const struct opts *o, struct trainer *t);
 void trainer_free(struct trainer *t);
 /* data, model, plans and the checkpoint, for the ranks that there are */
 int trainer_open(struct trainer *t);
-/* what it made, but for the data; it can be called again, with other ranks */
+/* releases all of it except the data; trainer_open() can be called again, with other ranks */
 void trainer_close(struct trainer *t);
 /* from done.step to the end, with validations, saves and log */
 int trainer_run(struct trainer *t);
@@ -110,7 +110,7 @@ int trainer_not_finite(const struct trainer *t, const char *what, double value, 
 void trainer_note_gpu(const struct te_device_info *have, int32_t index);
 /* where checkpoints are saved, or NULL */
 const char *trainer_folder(const struct trainer *t);
-/* of all ranks */
+/* tokens of a step, of all ranks */
 int64_t trainer_step_tokens(const struct trainer *t);
 /* the options to be saved: accum is of all ranks; a new reference, or NULL after a failure */
 json_t *trainer_options(const struct trainer *t);

@@ -15,7 +15,7 @@ struct mem_run {
 	struct te_offload *offload; /* offload whose target --offload auto sets; NULL: new ones */
 };
 
-/* bytes; on the device, unless it says otherwise */
+/* sizes in bytes, on the device unless stated otherwise */
 struct mem {
 	uint64_t weights, grads, moments, copies;
 	uint64_t activations; /* activations of a step, and of validation or samples */

@@ -97,7 +97,7 @@ static int check_number(const struct ranks *r)
 	return r->comm ? te_comm_explain(r->comm, &call, &c) : 0;
 }
 
-/* all ranks do: when the first ends, te_run ends the others, who may be yet to say why */
+/* all ranks wait: when the first ends, te_run ends the others, maybe before they print an error */
 static int refuse(const struct ranks *r)
 {
 	(void)te_comm_reclaim(r->comm); /* a meeting */
@@ -295,7 +295,7 @@ static struct te_comm *of_all(const struct ranks *r)
 	return r->data && !r->model ? r->data : r->model && !r->data ? r->model : r->comm;
 }
 
-/* each rank has zeros but for its own block, and so the sum has the blocks of all, bit for bit */
+/* each rank has zeros except in its own block, so the sum has the blocks of all, bit for bit */
 static int add_up(const struct ranks *r, struct te_stream *stream, int64_t n, enum te_dtype dtype)
 {
 	return te_comm_allreduce(of_all(r), stream, r->words, r->words, n, dtype, TE_COMM_SUM,

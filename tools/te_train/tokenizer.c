@@ -23,7 +23,7 @@ static const char *const names[] = {
 };
 #define NNAMES (sizeof(names) / sizeof(names[0]))
 
-/* STATUS_OK and *ret_text NULL: there is no such file, or none that is copied */
+/* STATUS_OK and *ret_text NULL: the file does not exist, or is not copied */
 static int read_text(const char *from, const char *name, char **ret_text, size_t *ret_n)
 {
 	struct stat st;

@@ -3,7 +3,7 @@
  *
  * A frame is a head of 40 bytes and, if it is data, that many bytes. Data is read into the buffer
  * of the receive that was queued for it; until there is one, nothing more is read of that peer.
- * Ranks prove who they are when they connect, and heads have MACs (auth.h). Data has a checksum in
+ * Ranks authenticate when they connect, and heads have MACs (auth.h). Data has a checksum in
  * the head, because TCP's 16-bit checksum misses some changed bytes; a MAC, at 4 GB/s by
  * Poly1305, would halve the rate of links. A rank that has sent nothing for half a heartbeat
  * sends a head, so a silent peer is one that has stopped or cannot be reached; a peer that has

@@ -358,7 +358,7 @@ static float trial_run(struct te__cublaslt *lt, struct problem *p, const struct 
 	return ms;
 }
 
-/* the fastest of n candidates; -1 where none runs, or there is no memory to try them in */
+/* the fastest of n candidates; -1 if none runs, or there is no memory for trials */
 static int fastest(struct te__cuda_dev *d, struct te__cublaslt *lt, struct problem *p,
 		   const struct te_k_gemm *g, const struct te__lt_heuristic *h, int n)
 {

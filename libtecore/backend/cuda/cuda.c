@@ -341,7 +341,7 @@ static int mem_held(struct te__cuda_dev *d, struct te__mem_held *ret)
 	if (!r)
 		r = TE__CU_CALL(cuMemPoolGetAttribute, d->pool, TE__CU_POOL_USED_MEM_HIGH,
 				&ret->peak_nbytes);
-	/* which is no part of the pool; the sum of two peaks is an upper bound */
+	/* not in the pool; the sum of two peaks is an upper bound */
 	ret->used_nbytes += atomic_load(&d->shared_nbytes);
 	ret->peak_nbytes += atomic_load(&d->shared_peak_nbytes);
 	return r;

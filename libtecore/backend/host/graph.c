@@ -594,7 +594,7 @@ int host_event_record_external(void *event, void *stream)
 		host_event_unref(e);
 		return r;
 	}
-	/* its last record is no longer one inside this or another capture */
+	/* its last record is not inside a capture any more */
 	pthread_mutex_lock(&e->lock);
 	host_capture_forget(e);
 	pthread_mutex_unlock(&e->lock);

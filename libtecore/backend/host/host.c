@@ -74,7 +74,7 @@ static void fill32(uint32_t *dst, uint32_t value, size_t nwords)
 		dst[i] = value;
 }
 
-/* who sets the word sees to it that the wait ends */
+/* the thread that sets the word must end the wait */
 static void take_word(_Atomic uint32_t *word)
 {
 	struct timespec t = { .tv_nsec = 1000 };
@@ -669,7 +669,7 @@ static int event_captured(struct host_event *e)
 	return r;
 }
 
-/* it stands for a node of a graph, not for a point in time */
+/* it marks a node of a graph, not a point in time */
 static int refuse_captured(void)
 {
 	return te__fail(-EBUSY, "host: the event was recorded during a capture");

@@ -138,7 +138,7 @@ static size_t control_nbytes(const struct vlink *v)
 	return ((size_t)v->l.o.npeers + !v->l.o.npeers) * sizeof(struct control);
 }
 
-/* lanes of a port, of so many in all */
+/* number of a port's lanes */
 static int lanes_of(const struct vlink *v, int port)
 {
 	return (v->nlanes - port + v->nports - 1) / v->nports;

@@ -138,8 +138,8 @@ static int complete(struct vlink *v, const struct ibv_wc *wc)
 }
 
 /*
- * A peer closes its link. What it has sent may be under way on other lanes, but for what it has
- * heard to have arrived.
+ * A peer closes its link. Its data may be in flight on other lanes, except data whose arrival was
+ * acknowledged.
  */
 static int part(struct vlink *v, int32_t i)
 {

@@ -103,8 +103,8 @@ def fnv(a):
 def main():
     with open("block.inc", "w") as f:
         f.write("/*\n * Block-scaled FP8: BLOCK(rows, cols, type, scaling, pow2, epsilon, seed, FNV-1a of "
-                "row codes,\n * their scales, column codes, their scales), and SCALE(index, bits) of the "
-                "first row scales.\n * Made by t/data/gen_block.py with ml_dtypes %s, numpy %s.\n */\n"
+                "row codes,\n * their scales, column codes, their scales).\n"
+                " * Made by t/data/gen_block.py with ml_dtypes %s, numpy %s.\n */\n"
                 % (ml_dtypes.__version__, np.__version__))
         for rows, cols, fp8, square, pow2, eps, seed in CASES:
             x = inputs(rows, cols, seed)
@@ -117,9 +117,6 @@ def main():
             f.write("BLOCK(%d, %d, %s, %s, %d, %sf, %d, 0x%08x, 0x%08x, 0x%08x, 0x%08x)\n"
                     % (rows, cols, fp8.upper(), "128X128" if square else "1X128", pow2, float(eps),
                        seed, fnv(row), fnv(row_scales), fnv(col.T), fnv(col_scales)))
-            for i, s in enumerate(row_scales.reshape(-1)[:64]):
-                f.write("SCALE(%d, 0x%08x)\n" % (i, s.view(np.uint32)))
-            f.write("END\n")
 
 
 if __name__ == "__main__":

@@ -45,6 +45,8 @@ libtecomm_libtecomm_internal_la_SOURCES = \
 	libtecomm/meet/frame.c \
 	libtecomm/meet/frame.h \
 	libtecomm/meet/id.c \
+	libtecomm/meet/join.c \
+	libtecomm/meet/join.h \
 	libtecomm/meet/lineage.c \
 	libtecomm/meet/lineage.h \
 	libtecomm/meet/local.c \

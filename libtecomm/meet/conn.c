@@ -276,3 +276,26 @@ int te__conn_write(struct te__conn *c)
 	}
 	return !te__conn_pending(c);
 }
+
+void te__conn_flush(struct te__conn *c)
+{
+	if (te__conn_pending(c) && te__conn_write(c) < 0)
+		c->out_broken = 1;
+}
+
+void te__conn_say(struct te__conn *c, enum te__frame_type type, const void *body, size_t nbytes)
+{
+	const struct te__frame f = { .version = TE__FRAME_VERSION, .type = (uint16_t)type };
+
+	te__conn_queue(c, &f, body, nbytes);
+	te__conn_write(c); /* poll() handles the rest */
+}
+
+struct pollfd te__conn_poll(const struct te__conn *c)
+{
+	const short in = c->in_whole ? 0 : POLLIN;
+	const short out = te__conn_can_write(c) && !c->out_broken ? POLLOUT : 0;
+	const short events = (short)(in | out);
+
+	return (struct pollfd){ .fd = events ? c->fd : -1, .events = events };
+}

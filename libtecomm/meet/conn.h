@@ -5,6 +5,8 @@
 #ifndef TE__CONN_H
 #define TE__CONN_H
 
+#include <poll.h>
+
 #include "libtecomm/meet/frame.h"
 
 struct te__conn {
@@ -70,6 +72,12 @@ static inline int te__conn_pending(const struct te__conn *c)
 {
 	return c->out_sent < c->out_nbytes;
 }
+/* te__conn_write(), but a failure shows only after all that the peer sent was read: out_broken */
+void te__conn_flush(struct te__conn *c);
+/* queues a frame without a number or text, and sends what can be sent at once */
+void te__conn_say(struct te__conn *c, enum te__frame_type type, const void *body, size_t nbytes);
+/* events to wait for; fd is -1 if there are none, also while a whole frame is not taken */
+struct pollfd te__conn_poll(const struct te__conn *c);
 /* 1: a frame can be sent without waiting for a frame of the other end */
 static inline int te__conn_can_write(const struct te__conn *c)
 {

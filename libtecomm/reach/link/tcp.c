@@ -24,14 +24,11 @@
 #include <unistd.h>
 
 #include "libtecomm/meet/agree.h"
-#include "libtecomm/meet/boot.h"
+#include "libtecomm/meet/join.h"
 #include "libtecomm/reach/link/tcp.h"
 
 #define HEAD TE__TCP_HEAD
 #define HEAD_MAC TE__TCP_HEAD_MAC
-#define STRANGERS_MAX 64
-#define STRANGER_NS INT64_C(5000000000) /* for a hello */
-#define JOIN_NS INT64_C(20000000)	/* between looks at the bootstrap */
 
 struct transfer {
 	char *buf;
@@ -508,207 +505,6 @@ static void tcp_wake(struct te__link *l)
 
 /* ---- joining ---- */
 
-enum { DIALING, GREETED, AWAITED, UP };
-
-struct joining {
-	struct te__link *l;
-	struct te__boot *b;
-	struct te__listen listen;
-	struct te__addrs *addrs; /* where each rank listens */
-	struct te__conn *c;  /* connections to peers */
-	struct te__dial *dial;
-	uint8_t *state;
-	struct stranger {
-		struct te__conn c;
-		int64_t since;
-	} *s;
-	int ns;
-	struct pollfd *p; /* entries of the listening socket, peers and strangers */
-	int64_t begin, deadline;
-};
-
-static void say(const struct joining *j, int32_t i, enum te__frame_type type)
-{
-	const struct te__frame f = { .version = TE__FRAME_VERSION, .type = (uint16_t)type };
-	uint8_t body[TE__HELLO_MOST];
-	struct te__hello h;
-
-	te__boot_hello(j->b, &h);
-	te__conn_queue(&j->c[i], &f, body, te__hello_put(body, &h));
-	te__conn_write(&j->c[i]); /* into an empty buffer; a failure shows when it is read */
-}
-
-/* 1: a frame to this rank, and the rank that sent it; 0: not yet; else it is none */
-static int read_hello(struct te__conn *c, enum te__frame_type type, int32_t *ret_rank)
-{
-	struct te__hello h;
-	int r = te__conn_read(c, TE__FRAME_STRANGER);
-
-	if (r <= 0)
-		return r;
-	if (c->in.type != type || te__hello_get(c->in_body, c->in.nbytes, &h) ||
-	    h.rank != c->ends.peer)
-		return -EBADMSG;
-	*ret_rank = h.rank;
-	return 1;
-}
-
-static int is_joined(const struct joining *j)
-{
-	for (int32_t i = 0; i < j->l->o.npeers; i++)
-		if (j->state[i] != UP)
-			return 0;
-	return 1;
-}
-
-static int join_late(const struct joining *j)
-{
-	uint8_t missing[TE__RANKS_MAX] = { 0 };
-	char ranks[160], time[24];
-
-	for (int32_t i = 0; i < j->l->o.npeers; i++)
-		missing[j->l->o.peers[i]] = j->state[i] != UP;
-	te__ranks_text(missing, 1, te__boot_nranks(j->b), ranks);
-	return te__fail(-ETIMEDOUT, "te_comm_create: tcp: %s could not be connected to within %s",
-			ranks, te__time_text(j->deadline - j->begin, time));
-}
-
-static int step_peer(struct joining *j, int32_t i, int64_t now)
-{
-	const struct pollfd *p = &j->p[j->listen.n + i];
-	const int32_t rank = j->l->o.peers[i];
-	int32_t who;
-	int r;
-
-	if (j->state[i] == DIALING) {
-		r = te__dial_step(&j->dial[i], p, now);
-		if (r < 0)
-			return te__fail(-TE_EPEER, "te_comm_create: tcp: %s: nothing listens at "
-					"its address any more", te__boot_peer(j->b, rank));
-		if (r) {
-			say(j, i, TE__FRAME_HELLO);
-			j->state[i] = GREETED;
-		}
-	} else if (j->state[i] == GREETED && p->revents) {
-		r = read_hello(&j->c[i], TE__FRAME_WELCOME, &who);
-		if (r == 1 && who == rank) {
-			j->state[i] = UP;
-		} else if (r) { /* another program or rank: the next attempt tells */
-			te__conn_close(&j->c[i]);
-			te__dial_again(&j->dial[i], now, EPROTO);
-			j->state[i] = DIALING;
-		}
-	}
-	return 0;
-}
-
-static struct te__ends ends_of(const struct joining *j, int32_t peer)
-{
-	return (struct te__ends){ .key = te__boot_key(j->b), .purpose = TE__FOR_LINK,
-				  .me = te__boot_rank(j->b), .peer = peer };
-}
-
-static void drop_stranger(struct joining *j, int k)
-{
-	te__conn_close(&j->s[k].c);
-	memmove(&j->s[k], &j->s[k + 1], (size_t)(--j->ns - k) * sizeof(*j->s));
-}
-
-static void step_stranger(struct joining *j, int k, int64_t now)
-{
-	struct te__conn *c = &j->s[k].c;
-	int32_t who = -1, i = 0;
-	const int r = read_hello(c, TE__FRAME_HELLO, &who);
-
-	while (r == 1 && i < j->l->o.npeers && j->l->o.peers[i] != who)
-		i++;
-	if (r == 1 && i < j->l->o.npeers && j->state[i] == AWAITED) {
-		j->c[i] = *c;
-		*c = (struct te__conn)TE__CONN_INIT;
-		say(j, i, TE__FRAME_WELCOME);
-		j->state[i] = UP;
-	}
-	if (r || now - j->s[k].since > STRANGER_NS)
-		drop_stranger(j, k);
-}
-
-static int accept_all(struct joining *j, int64_t now)
-{
-	const struct te__ends ends = ends_of(j, -1);
-	int fd, r;
-
-	while ((r = te__conn_accept(&j->listen, &fd)) > 0) {
-		if (j->ns == STRANGERS_MAX)
-			drop_stranger(j, 0); /* the oldest */
-		te__conn_open(&j->s[j->ns].c, fd, &ends, 0);
-		j->s[j->ns++].since = now;
-	}
-	return !r ? 0 : te__fail(r, "te_comm_create: tcp: %s cannot accept connections: %s",
-				 own_name(j->l), te_strerror(r));
-}
-
-static int join_round(struct joining *j)
-{
-	int64_t now = te__boot_now(), wake = now + JOIN_NS;
-	const int32_t n = j->l->o.npeers;
-	const int ns = j->ns;
-	int r;
-
-	/* a rank that fails here tells the bootstrap */
-	r = te__boot_watch(j->b, "te_comm_create", -1, 0);
-	if (r)
-		return r;
-	te__listen_poll(&j->listen, j->p);
-	for (int32_t i = 0; i < n; i++) {
-		j->p[j->listen.n + i] = (struct pollfd){ .fd = -1 };
-		if (j->state[i] == DIALING)
-			te__dial_poll(&j->dial[i], &j->p[j->listen.n + i], &wake);
-		else if (j->state[i] == GREETED)
-			j->p[j->listen.n + i] = (struct pollfd){ .fd = j->c[i].fd,
-								 .events = POLLIN };
-	}
-	for (int k = 0; k < ns; k++)
-		j->p[j->listen.n + n + k] = (struct pollfd){ .fd = j->s[k].c.fd, .events = POLLIN };
-	r = te__poll(j->p, (size_t)(j->listen.n + n) + (size_t)ns, wake);
-	if (r)
-		return te__fail(r, "te_comm_create: tcp: poll: %s", te_strerror(r));
-	now = te__boot_now();
-	for (int32_t i = 0; i < n && !r; i++)
-		r = step_peer(j, i, now);
-	for (int k = ns; k-- > 0 && !r;)
-		step_stranger(j, k, now);
-	if (!r)
-		r = accept_all(j, now);
-	return !r && now >= j->deadline && !is_joined(j) ? join_late(j) : r;
-}
-
-static int join(struct joining *j)
-{
-	const int32_t n = j->l->o.npeers, me = te__boot_rank(j->b);
-	int r = 0;
-
-	for (int32_t i = 0; i < n; i++) {
-		const int32_t rank = j->l->o.peers[i];
-		const struct te__ends ends = ends_of(j, rank);
-
-		j->state[i] = rank < me ? DIALING : AWAITED;
-		te__dial_init(&j->dial[i], &j->c[i], &j->addrs[rank], &ends);
-	}
-	while (!r && !is_joined(j))
-		r = join_round(j);
-	return r;
-}
-
-/* where all ranks listen */
-static int meet(struct joining *j)
-{
-	struct te__addrs own;
-	int r = te__addr_listen("te_comm_create: tcp", &j->listen, &own);
-
-	j->addrs = te__gather(j->b, &r, &own, sizeof(own), "start of tcp", 0);
-	return r;
-}
-
 int te__tcp_prepare(struct te__link *l)
 {
 	const size_t n = (size_t)l->o.npeers;
@@ -737,49 +533,61 @@ void te__tcp_take(struct te__link *l, int32_t i, int fd, const struct te__sessio
 	t->peer[i].heard = t->polled;
 }
 
-static int tcp_open(struct te__link *l)
+/* streams to the peers, which take messages from then on */
+static int join(struct te__link *l, const struct te__listen *listen, const struct te__addrs *addrs)
 {
-	const size_t n = (size_t)l->o.npeers;
-	struct joining j = {
-		.l = l,
+	const size_t n = (size_t)te__boot_nranks(l->o.boot);
+	struct te__conn *conn = te__calloc(n, sizeof(*conn));
+	_Atomic uint8_t *state = te__calloc(n, sizeof(*state));
+	const struct te__join j = {
 		.b = l->o.boot,
-		.c = te__calloc(n + 1, sizeof(*j.c)),
-		.dial = te__calloc(n + 1, sizeof(*j.dial)),
-		.state = te__calloc(n + 1, 1),
-		.s = te__calloc(STRANGERS_MAX, sizeof(*j.s)),
-		.p = te__calloc(TE__ADDRS_MAX + n + STRANGERS_MAX, sizeof(*j.p)),
+		.what = "te_comm_create: tcp",
+		.link = true,
+		.listen = listen,
+		.addrs = addrs,
+		.conn = conn,
+		.state = state,
 		.begin = te__boot_now(),
 		.deadline = te__boot_deadline(l->o.boot),
 	};
+	int r = conn && state ? 0 : te__fail(-ENOMEM, "te_comm_create: tcp: no memory");
+
+	for (size_t i = 0; i < n && !r; i++) {
+		conn[i].fd = -1;
+		state[i] = TE__UP;
+	}
+	for (int32_t i = 0; i < l->o.npeers && !r; i++)
+		state[l->o.peers[i]] = TE__DIALING;
+	if (!r)
+		r = te__join(&j);
+	for (int32_t i = 0; i < l->o.npeers && !r; i++) {
+		struct te__conn *c = &conn[l->o.peers[i]];
+
+		te__tcp_take(l, i, c->fd, &c->session);
+		c->fd = -1;
+	}
+	for (size_t i = 0; i < n && conn && state; i++)
+		te__conn_close(&conn[i]);
+	te__free(conn);
+	te__free((void *)state);
+	return r;
+}
+
+static int tcp_open(struct te__link *l)
+{
+	struct te__listen listen = { 0 };
+	struct te__addrs own = { 0 }, *all = NULL;
 	int r = te__tcp_prepare(l);
 
-	for (size_t i = 0; i < n && j.c && j.dial; i++)
-		j.c[i].fd = j.dial[i].fd = -1;
-	if (!r && (!j.c || !j.dial || !j.state || !j.s || !j.p))
-		r = te__fail(-ENOMEM, "te_comm_create: tcp: no memory");
 	if (!r)
-		r = meet(&j);
+		r = te__addr_listen("te_comm_create: tcp", &listen, &own);
+	all = te__gather(l->o.boot, &r, &own, sizeof(own), "start of tcp", 0);
 	if (!r)
-		r = join(&j);
-	for (int32_t i = 0; i < l->o.npeers && !r; i++) {
-		te__tcp_take(l, i, j.c[i].fd, &j.c[i].session);
-		j.c[i].fd = -1;
-	}
+		r = join(l, &listen, all);
 	if (r)
 		te__boot_abort(l->o.boot, te_error_detail());
-	for (size_t i = 0; i < n && j.c && j.dial; i++) {
-		te__conn_close(&j.c[i]);
-		te__dial_close(&j.dial[i]);
-	}
-	while (j.s && j.ns)
-		drop_stranger(&j, j.ns - 1);
-	te__listen_close(&j.listen);
-	te__free(j.addrs);
-	te__free(j.c);
-	te__free(j.dial);
-	te__free(j.state);
-	te__free(j.s);
-	te__free(j.p);
+	te__listen_close(&listen);
+	te__free(all);
 	return r;
 }
 

@@ -1,6 +1,6 @@
 /*
- * metrics.c - the state of ted(8) in the text format of Prometheus, to whoever connects to the
- * second socket; see ted.h. Nothing is read from such a connection.
+ * metrics.c - the state of ted(8) in the text format of Prometheus, for connections to the second
+ * socket; see ted.h. Nothing is read from such a connection.
  */
 #include "config.h"
 

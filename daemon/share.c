@@ -1,8 +1,8 @@
 /*
  * share.c - limits of all users together, and the share that one of them may have; see ted.h.
  *
- * The use of a user is counted on request, from the lists of clients, jobs and files, so
- * that no count needs to be maintained.
+ * The use of a user is counted on request, from the lists of clients, jobs and files, so that no
+ * count needs to be maintained.
  */
 #include "config.h"
 

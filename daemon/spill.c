@@ -1,10 +1,10 @@
 /*
- * spill.c - spill space: files without a name that ted(8) creates, reserves and gives away; see
+ * spill.c - spill space: files without a name that ted(8) creates, reserves and hands out; see
  * ted.h.
  *
- * ted does not keep the descriptor, so the kernel frees the file when the last process that has it
- * closes it or ends. An inotify watch of the file, which does not keep it either, tells when. Until
- * then the grant counts, whether its client is connected or not.
+ * ted closes the descriptor, so the kernel frees the file when the last process that has it closes
+ * it or ends. An inotify watch, which does not hold the file either, reports that. Until then the
+ * grant counts, whether its client is connected or not.
  */
 #include "config.h"
 

@@ -2,10 +2,10 @@
  * written.c - bytes that clients of ted(8) have written to their files today, by user and job, and
  * daily limits of that; see ted.h. Days are in UTC.
  *
- * The counts are in a file of the folder of spill space while there is a limit, so that a restart
- * does not begin them anew. A job is there by a hash of its key, which is secret. The file has a
- * line "day N", then for each row the user, the hash and the bytes, and a line "sum N", a hash of
- * the text before it.
+ * If there is a limit, the counts are saved in a file in the folder of spill space, so that a
+ * restart does not reset them. A job is identified by a hash of its key, which is secret. The file
+ * has a line "day N", then for each row the user, the hash and the bytes, and a line "sum N", a
+ * hash of the text before it.
  */
 #include "config.h"
 

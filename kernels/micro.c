@@ -1,6 +1,6 @@
 /*
- * micro.c - see micro.h. Vectors of the compiler. On x86-64 there are three widths: what fits the
- * registers of the processor is chosen by each call. Elsewhere vectors have 128 bits, as in NEON.
+ * micro.c - see micro.h. Vectors of the compiler. On x86-64 there are three widths: each call
+ * chooses the one of the processor's registers. Elsewhere vectors have 128 bits, as in NEON.
  */
 #include "config.h"
 

@@ -1,4 +1,4 @@
-/* simd.c - which version of a function calls take, see simd.h. */
+/* simd.c - choice of the instruction set of functions, see simd.h. */
 #include "config.h"
 
 #include "kernels/simd.h"

@@ -6,8 +6,8 @@
  * flags. Half a packet is one such word, of which the upper part says whether it is full, so it
  * needs no order relative to the other half. Sending a header is a release, receiving it an
  * acquire: emptying the packets of epoch k happens before sending header k + 1, which happens
- * before what a rank that received it sends in epoch k + 3 into the same packets. Hence a packet
- * is never emptied after it was filled again.
+ * before a rank that received it sends data of epoch k + 3 into the same packets. Hence a packet is
+ * never emptied after it was filled again.
  */
 #include "config.h"
 

@@ -9,8 +9,8 @@
  * was available.
  *
  * Multicast addresses and the regions' own are two names of one memory, whose accesses the memory
- * model does not order without fence.proxy.alias. So each thread has one before it accesses by one
- * name what has been written by the other.
+ * model does not order without fence.proxy.alias. So each thread executes one before
+ * it accesses memory by one name that was written by the other.
  */
 #include "kernels/comm/algorithms.cuh"
 

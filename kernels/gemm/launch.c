@@ -1,4 +1,4 @@
-/* launch.c - which GEMMs kernels/gemm/gemm.cu computes, with which function and geometry. */
+/* launch.c - GEMMs that gemm.cu computes: device function and launch geometry. */
 #include "config.h"
 
 #include <te/dtype.h>

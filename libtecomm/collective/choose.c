@@ -1,4 +1,4 @@
-/* choose.c - te_comm_explain(3): which algorithm an all-reduce is run by, and in which pieces. */
+/* choose.c - te_comm_explain(3): choice of the algorithm and the pieces of an operation. */
 #define TE_LOG_CATEGORY "comm"
 #include "config.h"
 

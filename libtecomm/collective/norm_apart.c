@@ -1,5 +1,5 @@
 /*
- * norm_apart.c - te_comm_allreduce_norm(3) where it is not fused.
+ * norm_apart.c - te_comm_allreduce_norm(3) as several kernels.
  *
  * An all-reduce precedes te_k_comm_norm, which runs as the kernel of one rank, so that the bits are
  * the same. If it does not support the rows, kernels of libtecore compute the results. If the

@@ -1,4 +1,4 @@
-/* boot.c - opening a bootstrap by one of its providers, failures, and which ranks share a node. */
+/* boot.c - bootstraps: opening by a provider, failures, and the division of ranks into nodes. */
 #include "config.h"
 
 #define TE_LOG_CATEGORY "comm/boot"

@@ -4,8 +4,8 @@
  * The first rank puts a random key into a file there, from which the key of the group is derived;
  * the last one that leaves removes it.
  * Each rank listens on a socket whose name is derived from the key, the job and the communicator,
- * and has the rank. It is linked to that name when it listens, so whoever finds it can connect. One
- * that nothing listens on is a leftover of a process that was killed, and is replaced.
+ * and has the rank. The socket gets its name after it listens, so a rank that finds it can connect.
+ * A socket without a listener is left from a process that was killed, and is replaced.
  *
  * The folder, the key and the sockets are for their user alone, whatever the umask.
  */

@@ -2,9 +2,9 @@
  * id.c - ranks meet by an id: the addresses of a root, which sends each rank all other addresses.
  *
  * The root is a thread. It only matches: a rank sends HELLO, and after the last one has, each is
- * sent the TABLE of addresses. What ends the group early (a rank was told another number of ranks,
- * has another version, ends, or has waited long enough) is told to all of them. Strangers, and
- * peers that send slowly or nothing, do not keep it from others.
+ * sent the TABLE of addresses. If the group fails (a rank has another number of ranks or another
+ * version, ends, or its time-out passes), all ranks get the reason. Strangers, and peers that send
+ * slowly or nothing, do not block others.
  */
 #include "config.h"
 

@@ -1,6 +1,6 @@
 /*
- * pmix.c - ranks started by a launcher with PMIx, as mpirun, prterun and srun are: the launcher
- * tells rank and nranks, and carries the id of rank 0.
+ * pmix.c - ranks started by a launcher with PMIx, such as mpirun, prterun and srun: the launcher
+ * gives rank and nranks, and distributes the id of rank 0.
  *
  * libpmix is opened by dlopen. Functions that wait for the launcher without a limit are called on
  * threads, which are not waited for after the deadline. The structs are from the PMIx standard,

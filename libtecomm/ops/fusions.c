@@ -4,18 +4,19 @@
  *
  * Forward: the sum over the ranks, the residual, RMSNorm and a cast. A cast with one scale that is
  * known before (delayed scaling) or with a scale for each 128 columns is part of the kernel; the
- * column-wise copy of the former is the transpose of its codes. Others are steps of their own.
+ * column-wise copy of the former is the transpose of its codes. Other casts are separate steps.
  *
  * Backward: copy sums the gradient of the norm's output; the gradient of the residual branch is
  * added to the norm's dx. The sum has memory if the gradient of gamma is computed from it.
  *
- * Where ranks have parts of the norm's input, reduce_scatter and all_gather are in place of the
- * all-reduce, which is called with a sharded residual. Backward, this is done where a latency
- * counts: the call is steps otherwise, and the gradient of reduce_scatter may be gathered as codes.
- * A cast with one scale is done to parts: one that is known before in the call; one from the
- * tensor's own amax (current scaling) where a value is so large that bytes count, by steps for the
- * rank's rows, once the ranks have joined their amaxes. Scales of blocks are not gathered: training
- * needs codes of both copies, which differ, and those are the bytes of BF16.
+ * If ranks have parts of the norm's input, reduce_scatter and all_gather take the place of the
+ * all-reduce, which is called with a sharded residual. Backward, this is done only where latency
+ * matters: otherwise the call would be separate steps, and the gradient of reduce_scatter may be
+ * gathered as codes. A cast with one scale is applied to parts: in the call if the scale is known
+ * before; if it comes from the tensor's present amax (current scaling), and the value is so large
+ * that bytes matter, by steps for the rank's rows, after the ranks have combined their amaxes.
+ * Codes with scales of blocks are not gathered: training needs codes of both copies, which differ,
+ * and together they have the bytes of BF16.
  */
 #define TE_LOG_CATEGORY "comm"
 #include "config.h"

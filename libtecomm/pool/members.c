@@ -1,4 +1,4 @@
-/* members.c - which ranks are in the successor of a communicator, see members.h. */
+/* members.c - choice of the ranks in the successor of a communicator, see members.h. */
 #define TE_LOG_CATEGORY "comm/memory"
 #include "config.h"
 

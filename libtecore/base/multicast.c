@@ -1,4 +1,4 @@
-/* multicast.c - whether the environment allows multicast, on which NVLS is built. */
+/* multicast.c - check that the environment allows multicast, which NVLS uses. */
 #include "config.h"
 
 #include <errno.h>

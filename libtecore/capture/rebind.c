@@ -1,4 +1,4 @@
-/* rebind.c - bindings get other memory: checks, conflicts with other nodes, patches. */
+/* rebind.c - changing the memory of bindings: checks, conflicts with other nodes, patches. */
 #define TE_LOG_CATEGORY "core/recording"
 #include "config.h"
 

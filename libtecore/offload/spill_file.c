@@ -1,6 +1,6 @@
 /*
- * spill_file.c - the file of a spill: without a name, so that nothing is left if the process is
- * killed; of a fixed size that is reserved at once; opened for direct I/O where that is possible.
+ * spill_file.c - the file of a spill: without a name, so that it is removed if the process is
+ * killed; of a fixed size, reserved when created; opened for direct I/O if possible.
  */
 #define TE_LOG_CATEGORY "core/offload"
 #include "config.h"

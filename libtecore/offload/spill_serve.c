@@ -1,6 +1,6 @@
 /*
  * spill_serve.c - the I/O thread: it opens the file and an engine, divides requests into blocks,
- * polls the words of bound requests, and sees to it that every request ends.
+ * polls the words of bound requests, and ensures that every request ends.
  */
 #define TE_LOG_CATEGORY "core/offload"
 #include "config.h"

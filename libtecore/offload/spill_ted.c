@@ -1,8 +1,8 @@
 /*
  * spill_ted.c - a file of ted(8) for a spill; see daemon/ted.h for the messages.
  *
- * A thread keeps the connection while the file is open. It reports written bytes to ted, and after
- * the end of ted, which the file survives, it tells the next one that the file is there.
+ * A thread keeps the connection while the file is open. It reports written bytes to ted. The file
+ * survives the end of ted; the thread then reports the file to the next ted.
  */
 #define TE_LOG_CATEGORY "core/offload"
 #include "config.h"

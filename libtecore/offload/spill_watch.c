@@ -2,8 +2,8 @@
  * spill_watch.c - the thread that watches the I/O thread.
  *
  * The I/O thread ends every request in time, unless it does not return from a system call: the
- * kernel may hold a caller up on a drive that has failed. Streams and callers must not wait for
- * it then: this thread declares the engine broken, and does what the I/O thread cannot.
+ * kernel may block a caller on a drive that has failed. Streams and callers must not wait for it
+ * then: this thread marks the engine as failed, and ends requests in place of the I/O thread.
  */
 #define TE_LOG_CATEGORY "core/offload"
 #include "config.h"

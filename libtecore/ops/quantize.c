@@ -1,8 +1,8 @@
 /*
- * quantize.c - x, its gradient, or both, as they are after a cast to FP8 and back. The plan casts,
- * because infer() asks for the FP8 form; the op casts back.
+ * quantize.c - casts x, its gradient, or both to FP8 and back. The plan casts, because infer() asks
+ * for the FP8 form; the op casts back.
  *
- * The op's type is not named "quantize": that is the step by which plans cast.
+ * The op's type is not named "quantize", which is the name of the step by which plans cast.
  */
 #define TE_LOG_CATEGORY "core/op"
 #include "libtecore/ops/common.h"

@@ -1,4 +1,4 @@
-/* bind.c - the addresses a plan runs on: tensors of its values, and calls filled with them. */
+/* bind.c - addresses of a plan: tensors of its values, and the arguments of its calls. */
 #define TE_LOG_CATEGORY "core/plan"
 #include <errno.h>
 #include <inttypes.h>

@@ -2,9 +2,8 @@
  * build.c - from ops to basic steps.
  *
  * Forward in order, asking each op for its outputs and saved values; backward in reverse,
- * following gradients along the main chain and the channels. A cast to FP8 becomes a step of
- * its own just before the first op that wants it: fusing it into its producer is
- * left to the fusion table.
+ * following gradients along the main chain and the channels. A cast to FP8 becomes a separate
+ * step just before the first op that needs it; the fusion table may fuse it into its producer.
  */
 #define TE_LOG_CATEGORY "core/plan"
 #include <errno.h>

@@ -1,7 +1,7 @@
 /*
  * draw.c - initial values of weights, drawn on the host by as many threads as it has processors.
  *
- * A value depends on the seed and on its place among the sequence's weights only, so neither the
+ * A value depends on the seed and on its index among the sequence's weights only, so neither the
  * number of threads nor the backend changes it.
  */
 #define TE_LOG_CATEGORY "core/seq"

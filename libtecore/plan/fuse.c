@@ -3,9 +3,9 @@
  *
  * The forward list, the backward list and the delayed weight gradients are fused
  * separately; each basic step ends up in exactly one group, in order. The
- * sequence's own fusions are tried first, then the built-in ones, in table order. A built-in
- * fusion takes no step at which one of the sequence's applies.
- * A joint fusion is tried where its forward steps are; its backward steps are then taken.
+ * sequence's fusions are tried first, then the built-in ones, in table order. A built-in fusion
+ * takes no step at which a fusion of the sequence applies. A joint fusion is tried at its forward
+ * steps; its backward steps are then taken, too.
  */
 #define TE_LOG_CATEGORY "core/plan"
 #include <errno.h>

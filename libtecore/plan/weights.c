@@ -2,11 +2,11 @@
  * weights.c - the compute copies of a sequence's weights, and their refresh.
  *
  * Weights that the caller has bound are read in place. They have at most a column-wise copy, which
- * is a set of its own: its launch then names exactly the memory that it reads.
+ * is a separate set: its launch then names exactly the memory that it reads.
  *
- * A plan needs FP8 or BF16 copies of some weights. Those that no earlier plan of the sequence
- * made become a set: one allocation, refreshed as a whole by one launch, or by two where scales
- * come from the weights' own amaxes. A forward pass begins by refreshing the sets that it needs.
+ * A plan needs FP8 or BF16 copies of some weights. Copies that no earlier plan of the sequence made
+ * become a set: one allocation, refreshed as a whole by one launch, or by two if scales are
+ * computed from the weights' amaxes. A forward pass begins by refreshing the sets that it needs.
  * Whether a set is current is decided on the device: by the masters' version, which the sequence
  * keeps, and the version that the set was made from.
  */

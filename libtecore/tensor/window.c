@@ -1,4 +1,4 @@
-/* window.c - windows: device memory that several processes map, and pages that a device sees. */
+/* window.c - windows: device memory that several processes map, and host pages for a device. */
 #define TE_LOG_CATEGORY "core/window"
 #include "config.h"
 

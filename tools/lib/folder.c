@@ -1,9 +1,9 @@
 /*
  * folder.c - a folder for checkpoints and the files in it.
  *
- * Another user may be able to create names there. What is written goes to new files only, and their
- * names are resolved in the open folder, so that a link that was planted there, or instead of it
- * later, leads nowhere.
+ * Another user may be able to create names there. Data is written to new files only, and names are
+ * resolved in the open folder, so that a link that another user puts there, or in place of the
+ * folder, has no effect.
  */
 #include "config.h"
 

@@ -1,4 +1,4 @@
-/* shard.c - which part of each weight a rank has, and the way between parts and whole weights. */
+/* shard.c - parts of weights that ranks have, and copies between parts and whole weights. */
 #include "config.h"
 
 #include <errno.h>

@@ -1,7 +1,7 @@
 /*
- * agent.c - what te_run starts on another host: it starts ranks there, reports their output and
- * their end, and passes signals to them. It does not judge; but when the other te_run is gone or
- * silent, it ends its ranks.
+ * agent.c - the te_run that te_run starts on another host: it starts ranks there, reports their
+ * output and end, and forwards signals to them. It makes no decisions, except that it ends its
+ * ranks if the other te_run has ended or is silent.
  */
 #include "config.h"
 

@@ -1,7 +1,8 @@
 /*
  * hosts.c - ranks on other hosts. For each host te_run starts ssh, and by it a te_run there, the
- * agent, which it talks to over standard input and output of ssh. So what ranks need, the id of the
- * job among it, is in no list of arguments; when a connection ends, so do the ranks at its end.
+ * agent, and exchanges messages with it over standard input and output of ssh. So the data of
+ * ranks, such as the id of the job, is not visible in arguments; ranks end when their connection
+ * ends.
  */
 #include "config.h"
 

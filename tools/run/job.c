@@ -1,6 +1,6 @@
 /*
- * job.c - what te_run does with ranks on any host: passes signals on, ends all when one fails
- * (unless there is --no-kill) or time is over, and tells why.
+ * job.c - the ranks of te_run on any host: forwards signals, ends all if one fails (unless
+ * --no-kill is given) or time is over, and reports the reason.
  */
 #include "config.h"
 

@@ -1,7 +1,7 @@
 /*
- * ranks.c - ranks as processes of this host. They are in one process group, whose leader ends them
- * and what they have started if te_run is killed. The leader is not reaped before the end: so the
- * group's number stays theirs.
+ * ranks.c - ranks as processes of this host. They are in one process group, whose leader ends the
+ * group if te_run is killed. The leader is not reaped before the end, so that the group's number is
+ * not reused.
  */
 #include "config.h"
 

@@ -1,9 +1,9 @@
 /*
- * calls.c - te_perftest calls: calls that compute, one by one: CPU time of a call, device time, and
- * the bytes that it has to move.
+ * calls.c - te_perftest calls: single calls that compute: CPU time of a call, device time, and the
+ * bytes that it has to move.
  *
  * The tensors of a call are at fixed offsets of one block of device memory, so that --verify
- * compares all that a call writes.
+ * compares all bytes that a call writes.
  */
 #include "config.h"
 

@@ -1,4 +1,4 @@
-/* comm_gemm.c - te_perftest comm --gemm: GEMMs of BF16 on a stream of their own. */
+/* comm_gemm.c - te_perftest comm --gemm: BF16 GEMMs on a separate stream. */
 #include "config.h"
 
 #include <math.h>

@@ -1,6 +1,6 @@
 /*
- * comm_tune.c - te_perftest comm --tune: which algorithm is the fastest for each size, types and
- * memory, as a file of TE_COMM_TABLE (te_comm_allreduce(3)).
+ * comm_tune.c - te_perftest comm --tune: the fastest algorithm for each size, types and memory, as
+ * a file of TE_COMM_TABLE (te_comm_allreduce(3)).
  */
 #include "config.h"
 

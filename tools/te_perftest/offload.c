@@ -1,7 +1,7 @@
 /*
  * offload.c - te_perftest offload: copies between device and pinned host memory as offload makes
- * them, compared with one plain copy of the same bytes; what is left of their time while GEMMs run;
- * and how long a graph and the I/O thread of a file take to notice each other.
+ * them, compared with one plain copy of the same bytes; the part of their time that GEMMs do not
+ * hide; and the latency between a graph and the I/O thread of a file.
  */
 #include "config.h"
 

@@ -1,4 +1,4 @@
-/* opts.c - the options that every test has, and the parser of theirs. */
+/* opts.c - options of all tests, and the parser of a test's options. */
 #include "config.h"
 
 #include <stddef.h>

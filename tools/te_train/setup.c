@@ -1,6 +1,6 @@
 /*
- * setup.c - what a run holds: what lasts as long as the process, and what is made for the ranks
- * that there are, from a checkpoint or from initial weights.
+ * setup.c - creation of a run: objects of the process, and objects for the present ranks, from a
+ * checkpoint or from initial weights.
  */
 #include "config.h"
 

@@ -1,4 +1,4 @@
-/* tokenizer.c - copying the files of a tokenizer, and others like it, to what is saved. */
+/* tokenizer.c - copies the files of a tokenizer, and similar files, to saved models. */
 #include "config.h"
 
 #include <errno.h>

@@ -1,14 +1,14 @@
 /*
- * device.c - chains whose sums the devices make, see nodes.h: staging memory of a device, and what
- * is queued for a part of a piece.
+ * device.c - chains whose sums are computed by devices, see nodes.h: staging memory of a device,
+ * and operations for a part of a piece.
  *
  * A slot has the input and the result of this rank, and the sums of the part of its rail. The
  * device of a rail reads the inputs of all ranks of the node, and stores the result at all of them.
  *
- * All of it is on the program's stream, between host calls in which the thread of the rail gives
- * the turn to the device and gets it back. The thread launches nothing itself: the driver may keep
- * it until that stream has room, which may need what the thread would do next. For the same reason
- * no host call is on another stream: a GPU runs one of them at a time.
+ * All operations are on the program's stream, between host calls in which the thread of the rail
+ * gives the turn to the device and gets it back. The thread launches nothing itself: the driver may
+ * block it until the stream has room, which may depend on the thread's next action. For the same
+ * reason no host call is on another stream: a GPU runs one host call at a time.
  */
 #define TE_LOG_CATEGORY "comm/nodes"
 #include "config.h"

@@ -1,4 +1,4 @@
-/* nodes.c - see nodes.h: creation, and how an operation is queued. */
+/* nodes.c - see nodes.h: creation, and queueing of an operation. */
 #define TE_LOG_CATEGORY "comm/nodes"
 #include "config.h"
 

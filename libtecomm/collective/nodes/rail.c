@@ -1,9 +1,9 @@
 /*
  * rail.c - the thread of a rail, which processes the pieces: see nodes.h.
  *
- * Pieces are done in order, several at a time. What is sent to a rank and received from it has the
- * order of the pieces, because a piece enters a state after the one before has left it, and a
- * piece that goes the other way begins after the ones before have ended.
+ * Pieces are processed in order, several at a time. Messages to and from a rank have the order of
+ * the pieces, because a piece enters a state after the previous one has left it, and a piece in the
+ * other direction begins after all previous ones have ended.
  */
 #define TE_LOG_CATEGORY "comm/nodes"
 #include "config.h"

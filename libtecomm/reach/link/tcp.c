@@ -6,9 +6,8 @@
  * Ranks authenticate when they connect, and heads have MACs (auth.h). Data has a checksum in
  * the head, because TCP's 16-bit checksum misses some changed bytes; a MAC, at 4 GB/s by
  * Poly1305, would halve the rate of links. A rank that has sent nothing for half a heartbeat
- * sends a head, so a silent peer is one that has stopped or cannot be reached; a peer that has
- * ended is the end of its stream. A rank whose link has failed tells its peers why when it closes
- * it.
+ * sends a head, so a silent peer has stopped or cannot be reached; the stream of a peer that has
+ * ended is at its end. A rank whose link has failed sends its peers the reason when it closes it.
  */
 #include "config.h"
 

@@ -1,7 +1,7 @@
 /*
  * cgroup.c - memory and processors that the control groups of the process leave it.
  *
- * A group and all groups above it have a limit, and of memory a use (Linux,
+ * A group and all groups above it have limits, and counts of used memory (Linux,
  * Documentation/admin-guide/cgroup-v2.rst, cgroup-v1/memory.rst, scheduler/sched-bwc.rst). Page
  * cache counts as used, but the kernel drops it when the limit is reached. Groups whose files are
  * not visible in a container are skipped.

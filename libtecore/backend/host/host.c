@@ -8,10 +8,10 @@
  * A stream that is destroyed first runs everything in its queue.
  *
  * A thread that waits for a stream executes short commands itself if the worker has not begun, as
- * two changes of threads take longer than an all-reduce of some KiB. If a program has waited for
- * such commands alone PROMPT times in a row, the worker leaves them to it and looks each LOOK_NS
- * for a command that was there at the look before. No thread waits for that one, so the worker
- * executes it, and all commands until the program has waited another MISSES times.
+ * two thread switches take longer than an all-reduce of some KiB. If a program has waited for such
+ * commands alone PROMPT consecutive times, the worker leaves them to it, and checks each LOOK_NS
+ * for a command that was queued at the previous check. No thread waits for that command, so the
+ * worker executes it, and all commands until the program has waited another MISSES times.
  */
 #define TE_LOG_CATEGORY "core/host"
 #include "config.h"

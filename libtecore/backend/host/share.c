@@ -1,8 +1,8 @@
 /*
  * share.c - memory that other processes map: a memfd, which is mapped into reserved addresses.
  *
- * The memfd is sealed against shrinking, so that no process can make the pages of
- * another vanish, which would end that process by SIGBUS.
+ * The memfd is sealed against shrinking, so that no process can remove pages of another one, which
+ * would end it by SIGBUS.
  *
  * Fabric handles are simulated by TE_HOST_FABRIC: they name a descriptor of the process that has
  * the memory, which others of the same user and machine open.

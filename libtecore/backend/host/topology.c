@@ -1,4 +1,4 @@
-/* topology.c - the cores that the threads of a device use: how many, and which. */
+/* topology.c - choice and number of the cores that threads of a device use. */
 #define TE_LOG_CATEGORY "core/host"
 #include "config.h"
 

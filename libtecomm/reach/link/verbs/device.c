@@ -1,4 +1,4 @@
-/* device.c - which ports of which devices, and which of their addresses. */
+/* device.c - choice of devices, ports and addresses. */
 #include "config.h"
 
 #define TE_LOG_CATEGORY "comm/verbs"

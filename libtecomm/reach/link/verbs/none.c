@@ -1,4 +1,4 @@
-/* none.c - in the place of the transport over RDMA devices, in a build without its header. */
+/* none.c - replaces the transport over RDMA devices in a build without its header. */
 #include "config.h"
 
 #include <errno.h>

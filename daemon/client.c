@@ -152,7 +152,7 @@ void ted_client_reap(struct ted *t)
 		if (c->job)
 			ted_job_leave(t, c);
 		if (has_not_read(c)) {
-			/* it is looked at again then */
+			/* time of the next check */
 			set_deadline(t, c, 1000);
 			continue;
 		}

@@ -83,7 +83,7 @@ static int start(struct ted_closing *c)
 	return !r;
 }
 
-/* how many of the user are not closed yet */
+/* number of the user's descriptors that are still being closed */
 static int count(struct ted *t, uid_t uid)
 {
 	struct ted_closing **at = &t->closing;

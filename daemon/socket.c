@@ -116,7 +116,7 @@ static int take_sockets(struct ted *t, int64_t n)
 	return r;
 }
 
-/* where the socket is by default; -1 with a message */
+/* default path of the socket; -1 with a message */
 static int default_path(char *path, size_t nbytes)
 {
 	const char *dir = geteuid() ? getenv("XDG_RUNTIME_DIR") : "/run";

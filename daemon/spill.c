@@ -65,7 +65,7 @@ static void unavailable(struct ted *t, const char *why)
 	t->spill_dir = -1;
 }
 
-/* one file as they are granted; 0, or -1 with the reason */
+/* create one file as for a grant; 0, or -1 with the reason */
 static int try_file(struct ted *t, char *why, size_t nbytes)
 {
 	const int fd = open_file(t->spill_dir);

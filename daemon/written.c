@@ -188,7 +188,7 @@ int ted_written_parse(struct ted *t, const char *text)
 	uint64_t day, sum;
 	int r = 0;
 
-	/* where the last line begins */
+	/* begin of the last line */
 	for (const char *s = text; (s = strchr(s, '\n')) && s[1]; s++)
 		end = s + 1;
 	last = end + 4;

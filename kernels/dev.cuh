@@ -351,7 +351,7 @@ DEV uint2 fp8x8(int dtype, const float v[TE_V])
 	return r;
 }
 
-/* the same, of elements times scale */
+/* for elements times scale */
 DEV uint2 fp8x8(int dtype, const float v[TE_V], float scale)
 {
 	float s[TE_V];

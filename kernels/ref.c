@@ -86,7 +86,7 @@ TE__SIMD(void, te__h_encode,
 	 (int32_t dtype, const float *v, float scale, int64_t n, uint8_t *code),
 	 (dtype, v, scale, n, code))
 
-/* the same with a scale for each element */
+/* with a scale for each element */
 TE__SIMD_BODY void encode_each_body(int32_t dtype, const float *restrict v,
 				    const float *restrict scale, int64_t n, uint8_t *restrict code)
 {
@@ -316,7 +316,7 @@ struct run {
 	const void *a;
 };
 
-/* neither copy, or the row-wise one only, one scale */
+/* no copy, or only the row-wise one, with one scale */
 static void run_rows(void *arg, int64_t begin, int64_t end)
 {
 	const struct run *s = arg;

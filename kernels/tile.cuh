@@ -70,7 +70,7 @@ template <int R> DEV bool tile_is_full(const tile<R> *t)
 	return t->r0 + TILE_ROWS <= t->rows && t->c0 + t->COLS <= t->end;
 }
 
-/* how many of row i's TE_V elements of this thread exist */
+/* number of existing elements among this thread's TE_V elements of row i */
 template <int R> DEV int tile_n(const tile<R> *t, int i)
 {
 	return t->r + i < t->rows ? clamp_int(t->end - t->c, 0, TE_V) : 0;

@@ -45,7 +45,7 @@ static int round_trips(struct measure *m)
 	return r ? r : te__link_wait_sends(m->l, 0, (uint64_t)m->n);
 }
 
-/* one rank queues a batch; the other one answers it with an empty message */
+/* one rank queues a batch, the other one answers with an empty message */
 static int queue(struct measure *m)
 {
 	int r = 0;

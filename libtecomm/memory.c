@@ -66,7 +66,7 @@ static void release(void *arg)
 {
 	struct held *h = arg;
 
-	/* it began a block when the tensor was made, and the tensor alone frees it */
+	/* valid: it began a block when the tensor was made, and only the tensor frees it */
 	(void)te__pool_free(h->comm->pool, "te_tensor_unref", h->ptr);
 	te_comm_unref(h->comm);
 	te__free(h);

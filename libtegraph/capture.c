@@ -254,7 +254,7 @@ int te__graph_edge(struct te_graph *g, int last, const char *fn, struct te_strea
 	return te__graph_fail(fn, r, "the %s function: %s", last ? "last" : "first", detail);
 }
 
-/* one step in warm-up */
+/* run one step in warm-up */
 static int warm_up_step(struct te_graph *g, const struct te_sched_step *s)
 {
 	return te__graph_call(g, s, g->stream);

@@ -12,7 +12,7 @@ static int by_begin(const void *a, const void *b)
 	return (x->begin > y->begin) - (x->begin < y->begin);
 }
 
-/* how many bytes of [begin, end) the writes cover; they are sorted by begin */
+/* number of bytes of [begin, end) that the writes cover; writes are sorted by begin */
 static size_t covered(const struct te__writes *w, uintptr_t begin, uintptr_t end)
 {
 	size_t nbytes = 0;

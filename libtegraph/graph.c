@@ -465,7 +465,7 @@ int te__graph_build(struct te_graph *g, int32_t n, const struct te_callable *cal
 	if (!r)
 		r = te__graph_memory(g);
 	if (!r && g->opts.flags & TE_GRAPH_NO_ALLOC) {
-		g->gone = 1; /* nothing can be replayed */
+		g->gone = 1; /* replays are not possible */
 		return 0;
 	}
 	return r ? r : te__graph_capture(g);

@@ -288,7 +288,7 @@ int te__graph_await(struct te_stream *stream, struct te_stream *other)
 	/* -EBUSY: a capture that was begun through the driver API, which cannot be waited for */
 	if (!r || r == -EBUSY || te__stream_not_capturing(other, NULL))
 		return r;
-	te_stream_sync(other); /* one that has failed runs nothing more */
+	te_stream_sync(other); /* a failed stream runs no more work */
 	return 0;
 }
 

@@ -28,7 +28,7 @@ static struct ops ops_of(const struct te_graph *g, int32_t i)
 	return o;
 }
 
-/* how many of the micro-batch's plans before callable i, each after another, have ops in common */
+/* number of consecutive plans of the micro-batch before callable i that have ops in common */
 static uint64_t repeats(const struct te_graph *g, int32_t i, uint64_t nmicro)
 {
 	const struct ops a = ops_of(g, i);

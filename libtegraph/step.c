@@ -24,7 +24,7 @@ struct shape {
 	struct te_graph *graph;
 };
 
-/* where a part is in the schedule */
+/* place of a part in the schedule */
 struct place {
 	int32_t chunk, layer;
 	int32_t nlayers;  /* layers of its chunk */
@@ -692,7 +692,7 @@ struct passes {
 	void *inputs; /* a copy, or NULL before the first time */
 };
 
-/* how: -1 to the copy, 1 from it, 0 nothing; returns its bytes or a negative code */
+/* how: -1 to the copy, 1 from it, 0 only count; returns bytes or a negative code */
 static int64_t copy_inputs(const struct passes *p, struct te_stream *stream, int how)
 {
 	char *copy = p->inputs;

@@ -175,7 +175,7 @@ static const char *terminal_of(const char *output)
 	return dot && !strchr(dot, '/') ? NULL : kind[0].terminal;
 }
 
-/* where the picture is made, and where it goes */
+/* temporary file and output of the picture */
 struct target {
 	const char *output; /* as given; "-" is standard output */
 	char *path;  /* path to replace, links followed; NULL: the picture is copied to output */

@@ -112,7 +112,7 @@ static void add_terms(const struct shape *s, float *acc, struct te__h_rows a, co
 		te__h_micro(n, a, y + c, s->dp, acc + c, s->dp, 1);
 }
 
-/* the same over the keys of 8 queries: n before the first query, and if corner those up to each */
+/* for the keys of 8 queries: n before the first query, and with corner the keys up to each query */
 static void add_keys(const struct shape *s, float *acc, const float *a, const float *y, int64_t n,
 		     int corner)
 {

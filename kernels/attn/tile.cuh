@@ -37,7 +37,7 @@ template <int LD> DEV uint32_t tile_addr(const uint16_t *s)
 	return smem_addr(s + (LANE & 15) * LD + (LANE >> 4) * 8);
 }
 
-/* the same for a B operand stored [n][k] */
+/* for a B operand stored [n][k] */
 template <int LD> DEV uint32_t tile_addr_nk(const uint16_t *s)
 {
 	return smem_addr(s + ((LANE & 7) + (LANE >> 4) * 8) * LD + ((LANE >> 3) & 1) * 8);
@@ -93,7 +93,7 @@ DEV void mma_abt(float (&s)[MT][NT][4], uint32_t a_addr, uint32_t b_addr)
 	}
 }
 
-/* the same with a in registers */
+/* with a in registers */
 template <int D, int MT, int NT>
 DEV void mma_abt(float (&s)[MT][NT][4], const uint32_t (&a)[MT][D / 16][4], uint32_t b_addr)
 {
@@ -227,7 +227,7 @@ DEV void keep_bits_qk(uint32_t (&bits)[MT], const struct drop &d, int q, int k)
 	}
 }
 
-/* the same for transposed scores, whose rows are keys */
+/* for transposed scores, whose rows are keys */
 template <int MT, int NT>
 DEV void keep_bits_kq(uint32_t (&bits)[MT], const struct drop &d, int q, int k)
 {

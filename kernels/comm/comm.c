@@ -51,7 +51,7 @@ static void store(int32_t dtype, void *p, int64_t n, float *v)
 		te__h_store(dtype, p, 0, n, v);
 }
 
-/* the same to read; v has room for n */
+/* for reading; v has room for n */
 static const float *view(int32_t dtype, const void *p, int64_t n, float *v)
 {
 	if (dtype == TE_DTYPE_FP32)
@@ -374,7 +374,7 @@ static int64_t take(uint64_t *p, int64_t n, uint8_t *data)
 	return n;
 }
 
-/* the same of words with a tag, of which each has 4 bytes */
+/* for words with a tag, each with 4 bytes of data */
 static int64_t take_tagged(uint64_t *p, int64_t n, uint64_t tag, uint8_t *data)
 {
 	for (int64_t i = 0; i < n; i++) {

@@ -90,7 +90,7 @@ static enum te_comm_algorithm choose_auto(const struct te__coll *c, const struct
 					  struct te__coll_choice *ret)
 {
 	const int32_t nranks = te__boot_nranks(c->boot);
-	/* others than all-reduce have no algorithm for floating types alone */
+	/* only all-reduce has algorithms for floating types alone */
 	const int floats = !a->integers && a->what == TE_K_COLL_ALLREDUCE;
 	const int symmetric = (a->arrays & TE__COLL_SYMMETRIC) != 0;
 	const struct te__table *t = c->table;

@@ -226,7 +226,7 @@ static int check_peers(const struct te__coll *c, const char *fn)
 
 /* ---- queueing ---- */
 
-/* whoever launches recordings orders them, so a capture orders its own operations only */
+/* the program orders launches of recordings, so a capture orders only its own operations */
 int te__coll_begin(struct te__coll *c, const char *fn, struct te_stream *stream)
 {
 	const int captured = te__stream_not_capturing(stream, NULL) < 0;

@@ -180,7 +180,7 @@ static void leave(struct te__nccl *n, int abort)
 	if (r)
 		return;
 	if (!abort) {
-		/* it waits for the other ranks, after which ncclCommDestroy does not */
+		/* waits for the other ranks, so that ncclCommDestroy does not */
 		r = finish(n, "ncclCommFinalize", nccl.comm_finalize(n->comm));
 		if (r)
 			te__log_warn("%s", te_error_detail());
@@ -270,6 +270,6 @@ int te__nccl_allreduce(struct te__nccl *n, struct te_stream *stream, const void 
 			      te_stream_native(stream));
 	r = finish(n, "ncclAllReduce", r);
 	te__ctx_leave(n->ctx);
-	/* which ranks have queued it is not known */
+	/* it is unknown which ranks have queued it */
 	return r ? end(n, r) : 0;
 }

@@ -21,7 +21,7 @@ _Static_assert(TE_COMM_SCALING_TOKEN == (int)TE_K_COMM_SCALING_TOKEN &&
 
 #define IS_NEEDED 1u
 #define IS_OUTPUT 2u
-#define IN_PLACE 4u /* it may be the memory of in, and IN_RESIDUAL: of residual */
+#define IN_PLACE 4u /* may have the memory of in; IN_RESIDUAL: of residual */
 #define IN_RESIDUAL 8u
 #define OF_PACKETS 16u /* te_k_comm_norm accesses it in packets */
 #define SHARDED 32u /* with a sharded residual, only the own rows are accessed */
@@ -266,7 +266,7 @@ static int check_apart(const struct te__comm_norm *a, const struct te__comm_norm
 	return 0;
 }
 
-/* which algorithm the fused kernel would have: TE_COMM_ONE_SHOT, TE_COMM_TWO_SHOT or another one,
+/* algorithm of the fused kernel: TE_COMM_ONE_SHOT, TE_COMM_TWO_SHOT or another one,
  * which it has not */
 static enum te_comm_algorithm fused_algorithm(const struct te__comm_norm *a)
 {

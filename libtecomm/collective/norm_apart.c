@@ -333,7 +333,7 @@ int te__comm_norm_apart(const struct te__comm_norm *a, const struct te__comm_nor
 			struct te_stream *stream, struct te_comm_choice *choice)
 {
 	const struct steps t = { a, how, stream, choice };
-	/* not given, it is explained as an address in no symmetric memory */
+	/* if not given, explain it as an address outside of symmetric memory */
 	char *ws = a->ws ? a->ws : (char *)(uintptr_t)TE__COMM_NORM_ALIGN;
 	char *s = a->k.comm.out && (!has_own_sum(a) || scatters(a)) ? a->k.comm.out : ws;
 	int r = sum(&t, s);

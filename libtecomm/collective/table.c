@@ -113,7 +113,7 @@ static int number(const char *word, int64_t lo, int64_t hi, int64_t *ret)
 	return 1;
 }
 
-/* which of two words; -1: neither */
+/* number of the word among two; -1: neither */
 static int which(const char *word, const char *no, const char *yes)
 {
 	return !strcmp(word, yes) ? 1 : !strcmp(word, no) ? 0 : -1;
@@ -142,7 +142,7 @@ static int read_algorithm(const struct reader *r, const char *word, struct te__t
 				    "ll or staged");
 }
 
-/* its words, of which there are six */
+/* the six words of a line */
 static int read_row(const struct reader *r, char *const *word, struct te__table_row *row)
 {
 	int64_t x;

@@ -19,7 +19,7 @@
 #define BACKLOG 1024 /* the system's limit may be lower */
 #define PORTS_MOST 16 /* number of ports that are tried */
 
-/* whether a comma separated list has the name; an empty list has all */
+/* 1: a comma separated list has the name; an empty list has all */
 static int listed(const char *list, const char *name)
 {
 	size_t n = strlen(name);

@@ -20,7 +20,7 @@ static const struct verdict *verdict_of(const char *all, size_t each, int32_t ra
 	return (const void *)(all + (size_t)rank * each);
 }
 
-/* which error is the cause: that another rank has ended may be a consequence of its error */
+/* choose the error that is the cause: the end of a rank may be a consequence of its error */
 static int cause(int code)
 {
 	if (code >= 0)

@@ -266,7 +266,7 @@ static int always(void)
 	return 1;
 }
 
-/* how many the environment names, unless it asks for one */
+/* number of ranks by the environment, unless it asks for one rank */
 static int64_t named_ranks(void)
 {
 	return te__param_enum(TE_PARAM_COMM_BOOTSTRAP) ? 0 : te__param_int(TE_PARAM_COMM_NRANKS);

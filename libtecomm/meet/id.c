@@ -278,7 +278,7 @@ static int hear(struct te_comm_root *root, struct guest *g)
 	const char *why;
 	int r;
 
-	if (g->done) { /* its answer is on the way, and it has closed */
+	if (g->done) { /* its answer was sent, and it has closed */
 		r = te__conn_read(&g->c, 0);
 		return r < 0;
 	}

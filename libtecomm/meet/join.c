@@ -12,7 +12,7 @@
 
 #define STRANGERS_MAX 64		/* accepted connections without a hello */
 #define STRANGER_NS INT64_C(5000000000) /* and how long they may stay so */
-#define LOOK_NS INT64_C(20000000)	/* of a link, between looks at the bootstrap */
+#define LOOK_NS INT64_C(20000000)	/* pause of a link between checks of the bootstrap */
 
 struct stranger {
 	struct te__conn c;
@@ -214,7 +214,7 @@ static int step_greeted(struct joining *j, int32_t rank, int64_t now)
 			return 0;
 		}
 	}
-	/* another program, or it was dropped, or the process ended: the next attempt tells */
+	/* another program, or dropped, or the process ended: the next attempt will show */
 	te__conn_close(c);
 	j->o.state[rank] = TE__DIALING;
 	te__dial_again(&j->dial[rank], now, r < 0 ? -r : EPROTO);

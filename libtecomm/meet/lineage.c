@@ -410,7 +410,7 @@ static void step_to(struct settle *s, int32_t i, const struct pollfd *p, int64_t
 		return;
 	r = p->revents & ~POLLOUT ? te__conn_read(&t->c, 0) : 0;
 	if (r < 0 || te__conn_write(&t->c) < 0) {
-		/* it does not recover any more, or has ended: then the next attempt is refused */
+		/* the rank stopped recovering, or has ended, and then refuses the next attempt */
 		te__conn_close(&t->c);
 		te__dial_again(&t->dial, now, ECONNRESET);
 		t->state = DIALING;

@@ -191,7 +191,7 @@ static void *run(void *arg)
 	return NULL;
 }
 
-/* its work, by a thread */
+/* function of the worker thread */
 static int request_run(struct te__boot *b, struct request *q, int64_t deadline)
 {
 	pthread_t thread;

@@ -65,7 +65,7 @@ static uint32_t advance(_Atomic uint32_t *word, uint32_t attempt, uint32_t to)
 	return x;
 }
 
-/* one look at all ranks; 1: each has arrived or is left out */
+/* check all ranks once; 1: each has arrived or is left out */
 static int closed(struct te__control *c, const struct te__node_info *info, int sign,
 		  uint32_t attempt, int late)
 {

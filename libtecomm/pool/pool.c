@@ -704,7 +704,7 @@ static int alloc(struct te__pool *p, const char *fn, uint64_t nbytes, uint64_t *
 	return p->debug ? compare_allocs(p, fn, &s) : 0;
 }
 
-/* where the pool in a slot of the window begins */
+/* begin of the pool in a slot of the window */
 static char *base(const struct te__pool *p, int32_t slot)
 {
 	return (char *)te__window_slot(p->window, slot) + p->packets;

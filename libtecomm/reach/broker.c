@@ -28,7 +28,7 @@ struct conn {
 	int rank;  /* -1 before HELLO */
 	int waits; /* 1: for item */
 	uint32_t item;
-	nfds_t poll; /* where its two entries are */
+	nfds_t poll; /* index of its two entries */
 };
 
 struct item {

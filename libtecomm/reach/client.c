@@ -54,7 +54,7 @@ static int dial(struct te__client *c, int64_t deadline_ns)
 		  socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
 	if (c->sock < 0)
 		return te__fail(-errno, "connect to the broker: socket: %s", strerror(errno));
-	/* it listens already; EAGAIN: more connect at once than the queue holds */
+	/* the broker listens already; EAGAIN: more clients connect at once than the queue holds */
 	while (connect(c->sock, (struct sockaddr *)&sa, len)) {
 		const struct timespec wait = { .tv_nsec = 1000000 };
 

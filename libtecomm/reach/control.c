@@ -57,7 +57,7 @@ int te__control_create(int nlocal, int *ret_fd)
 	return 0;
 }
 
-/* it comes from another process: a file that shrinks would end this one by SIGBUS */
+/* the descriptor comes from another process: a file that shrinks would end this one by SIGBUS */
 static int check_fd(int fd)
 {
 	const int seals = fcntl(fd, F_GET_SEALS);

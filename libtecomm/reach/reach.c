@@ -48,7 +48,7 @@ static int by_address(const struct te_ctx *ctx)
 				"and the module nvidia-peermem is not loaded") : 0;
 }
 
-/* whether network adapters can be given memory of the device: one unit of it */
+/* try to register one unit of device memory with network adapters */
 static int probe_adapter(struct te_ctx *ctx, struct te__reach_offer *o)
 {
 	struct te__window *w = NULL;
@@ -125,7 +125,7 @@ const struct te__link_ops *te__reach_link_of(const char *name)
 
 /* ---- offers ---- */
 
-/* whether no rank uses a row, for a reason that all ranks know: ret_why */
+/* 1: no rank uses the row, for a reason that is equal on all ranks: ret_why */
 static bool is_excluded(const struct te__boot *b, int row, char *ret_why)
 {
 	const int32_t nranks = te__boot_nranks(b), nnodes = te__boot_nnodes(b);

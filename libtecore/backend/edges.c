@@ -84,7 +84,7 @@ static int by_begin(const void *a, const void *b)
 	return x < y ? -1 : x > y;
 }
 
-/* one segment from each endpoint of a range to the next */
+/* make a segment from each endpoint of a range to the next */
 static int segments_make(struct work *w)
 {
 	struct te__ranges r;

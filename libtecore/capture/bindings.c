@@ -147,7 +147,7 @@ static int binding_below(const void *recording, size_t i, uint64_t p)
 	return rec->binding[rec->order[i]].ptr < p;
 }
 
-/* how many bindings begin below p; in rec->order, the index of a binding that begins at p */
+/* number of bindings that begin below p: the index in rec->order of a binding that begins at p */
 static int32_t bindings_below(const struct te_recording *rec, uintptr_t p)
 {
 	return (int32_t)te__count_before(rec, (size_t)rec->nbindings, binding_below, p);

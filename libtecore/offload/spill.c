@@ -127,7 +127,7 @@ static int forked(const struct te__spill *s)
 	return s->pid != getpid();
 }
 
-/* its threads have ended, but the calling one */
+/* release a spill whose threads have ended, except the calling one */
 void te__spill_free(struct te__spill *s)
 {
 	for (uint32_t i = 0; s->group && i < s->ngroups; i++)

@@ -103,7 +103,7 @@ static int full(const char *dir, int code, uint64_t nbytes, int fd)
 			(uint64_t)s.f_bavail * s.f_frsize);
 }
 
-/* where a file system cannot reserve, blocks get their place by being written once */
+/* if a file system cannot reserve, write all blocks once to allocate them */
 static int fill(const char *dir, const struct te__spill_file *f)
 {
 	uint8_t *zeros = te__aligned_alloc(TE__SPILL_ALIGN, FILL_NBYTES);

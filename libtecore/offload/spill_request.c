@@ -116,7 +116,7 @@ void te__spill_complete(struct te__spill *s, struct te__spill_request *q)
 	te__spill_release(s, q->done, q->value);
 }
 
-/* its blocks in flight are waited for, or become zombies */
+/* fail a request; its blocks in flight are waited for, or become zombies */
 void te__spill_fail(struct te__spill *s, struct te__spill_request *q, int code, uint32_t block,
 		    int wait)
 {
@@ -138,7 +138,7 @@ void te__spill_fail(struct te__spill *s, struct te__spill_request *q, int code, 
 	te__spill_complete(s, q);
 }
 
-/* whether the state of the group allows the request; spill.h has the rules */
+/* check that the state of the group allows the request; spill.h has the rules */
 static int check(struct te__spill *s, const char *fn, struct te__spill_group *g,
 		 enum te__spill_dir dir, const uint8_t *slot, size_t nbytes)
 {

@@ -420,7 +420,7 @@ static uint32_t forward_forms(const struct te_plan *p, int v)
 	return f & (TE_FORM_ROW | TE_FORM_COL);
 }
 
-/* whether forward() writes anything: outputs that alias inputs need no step */
+/* does forward() write an output? Outputs that alias inputs need no step */
 static int gives(const struct te__plan_op *n, const struct te_op_ops *ops)
 {
 	for (int k = 0; k <= ops->nextra_out; k++)
@@ -570,7 +570,7 @@ static int input_gradients(struct te_plan *p, int i, int want_dx, int *ret_dx, i
 		const struct te__channel *c = te__seq_channel(p->seq, op->take[k]);
 
 		if (c->giver < 0 || !need_dx(p, c->giver + 1))
-			continue; /* nothing that it was computed from has a gradient */
+			continue; /* none of its inputs has a gradient */
 		if (n->inf.dex_alias[k] >= 0) {
 			n->value.dex[k] = output_gradient(p, i, n->inf.dex_alias[k]);
 			continue;
@@ -584,7 +584,7 @@ static int input_gradients(struct te_plan *p, int i, int want_dx, int *ret_dx, i
 	return 0;
 }
 
-/* whether backward() of op i computes the gradient of an extra input */
+/* does backward() of op i compute the gradient of an extra input? */
 static int takes_gradients(const struct te_plan *p, int i)
 {
 	const struct te_op *op = p->seq->op[i];
@@ -825,7 +825,7 @@ static int find_op(const struct te_seq *seq, const char *name)
 	return i < 0 ? te__fail(-EINVAL, "plan: no op is named %s", name) : i;
 }
 
-/* which ops are planned; no channel may cross an end of theirs where it would matter */
+/* choose the planned ops; channels must not cross their ends if that would matter */
 static int choose_ops(struct te_plan *p, const char *start_at, const char *stop_before)
 {
 	const struct te_seq *seq = p->seq;

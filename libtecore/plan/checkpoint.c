@@ -42,7 +42,7 @@ struct item {
 	const char *dtype;
 	int ndim;
 	int64_t shape[TE_MAX_DIMS];
-	void *device; /* where its data are; NULL: in host memory */
+	void *device; /* device memory of its data; NULL: host memory */
 	void *host;
 	size_t nbytes;
 };

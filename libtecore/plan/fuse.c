@@ -15,7 +15,7 @@
 
 #include "libtecore/plan/plan.h"
 
-/* whether name is one of the nchars characters "a|b|c" */
+/* is name one of the words in the nchars characters "a|b|c"? */
 static int name_in(const char *name, const char *choices, size_t nchars)
 {
 	const char *end = choices + nchars;
@@ -38,13 +38,13 @@ static int is_library(const struct te_fusion *f)
 	       (f >= te__fusions && f < te__fusions + te__nfusions);
 }
 
-/* whether the fusion may replace the step of an op; casts and sums are of no op */
+/* may the fusion replace the step? Casts and sums belong to no op */
 static int knows(const struct te_plan *p, const struct te_fusion *f, const struct te__step *s)
 {
 	return s->kind > TE__STEP_DW || !is_library(f) || p->seq->op[s->node]->is_library;
 }
 
-/* whether step s, if it is a weight gradient, is of the same op as the step that computes the input
+/* does step s, if it is a weight gradient, belong to the op of the step that computes the input
  * gradient of an op of that type, the last of those from the first; 1 if there is none */
 static int is_of_same_op(const struct te_plan *p, int first, int s)
 {
@@ -75,7 +75,7 @@ static int depends_on_frozen(const struct te_plan *p, int first, int s)
 	return 0;
 }
 
-/* how many free steps from the first match the words of the pattern; 0 if not all words do */
+/* number of free steps from first that match the pattern; 0 if a word does not match */
 static int matches(const struct te_plan *p, const struct te_fusion *f, int first, int end)
 {
 	const char *word = f->pattern;
@@ -173,7 +173,7 @@ static int reads_inside(const struct te_plan *p, int v, const struct match *m)
 	return nreads;
 }
 
-/* whether all reads of v, one or more, are by matched steps */
+/* do only matched steps read v, which has readers? */
 static int is_internal(const struct te_plan *p, int v, const struct match *m)
 {
 	const struct te__value *val = &p->value[v];

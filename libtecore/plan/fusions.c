@@ -39,7 +39,7 @@ static size_t kept_nbytes(const struct te_tensor *given, const struct te_op_call
 	return te__ops_round_up((size_t)te_tensor_nelems(quantize->y.q) * te_dtype_nbytes(dtype));
 }
 
-/* where the producer writes that result: there, in the scratch, or nowhere */
+/* memory of the producer's result: its tensor, scratch, or none */
 static void *result(void *given, const struct te_op_call *quantize, void *scratch, size_t offset)
 {
 	if (given || !te__quantize_keeps_x(quantize->y.quant))
@@ -80,7 +80,7 @@ static int act_quantize(const struct te_fused *f)
 	return te__act_fwd(c->stream, &k, &z);
 }
 
-/* its kernel computes tiles of one head, not blocks of 128 columns, and on a GPU casts BF16 only */
+/* the kernel computes tiles of one head, not blocks of 128 columns, and casts only BF16 on a GPU */
 static int attention_cast_applies(const struct te_fused *f)
 {
 	return forward_cast_applies(f) && has_one_scale(f->part[1]) &&

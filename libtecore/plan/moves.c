@@ -393,7 +393,7 @@ static int cut(const struct te_plan *p, struct te__move *v, int *n, uint64_t nby
 	return 0;
 }
 
-/* it has left before it begins to return */
+/* the copy out must end before the copy back begins */
 static int returns_after(const struct te_plan *p, const struct te__move *m)
 {
 	return m->in_before > m->free_after &&
@@ -480,7 +480,7 @@ static int pack(const struct te_plan *p, struct te__move *v, int n, int *member)
 
 /* ---- buffers ---- */
 
-/* one buffer of a group in a pass */
+/* make one buffer for a group in a pass */
 static int group_buf(struct te_plan *p, const struct te__move *m, int first, int last)
 {
 	const int b = te__plan_new_buf(p, m->nbytes);

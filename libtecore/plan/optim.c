@@ -43,7 +43,7 @@ static int is_uncounted(const struct te_adamw *opt, int i, const struct te_weigh
 	return opt->shards.uncounted[i];
 }
 
-/* which runs of weights are marked, in device memory */
+/* write marks of runs of weights to device memory */
 static int write_runs(struct te_adamw *opt, const char *fn, uint8_t *dst,
 		      int (*marks)(const struct te_adamw *opt, int i,
 				   const struct te_weight_info *w))

@@ -251,7 +251,7 @@ int te_seq_input(struct te_seq *seq, const char *channel, enum te_dtype dtype, i
 	return 0;
 }
 
-/* one giver each, before all its takers */
+/* check that each channel has one giver, before all its takers */
 static int check_channels(struct te_seq *seq)
 {
 	struct te__channel *c;

@@ -19,7 +19,7 @@ static const char *program = "te_train";
 static atomic_int line_open; /* a progress line was printed without its newline */
 static int hushed, only_failures;
 static void (*put)(const char *line);
-static int closed; /* whoever read stderr has gone */
+static int closed; /* 1: the reader of stderr has closed it */
 static int code;   /* code of the latest failure */
 
 void say_as(const char *name)

@@ -14,7 +14,7 @@
 #define QUEUE_MOST (1u << 20) /* bytes that wait; then ranks are not read */
 
 static struct buf queue[2];
-static int closed[2]; /* whoever read it is gone, or does not read */
+static int closed[2]; /* 1: the reader has closed it, or does not read */
 static int hurried;
 static struct line {
 	size_t n;

@@ -69,7 +69,7 @@ static void lead(const int fd[2])
 	sigfillset(&all);
 	sigprocmask(SIG_BLOCK, &all, NULL);
 	setpgid(0, 0);
-	prctl(PR_SET_NAME, "te_ranks"); /* not the one that killall(1) of te_run is for */
+	prctl(PR_SET_NAME, "te_ranks"); /* so that killall(1) of te_run does not match it */
 	close(fd[1]);
 	while (read(fd[0], &c, 1) < 0 && errno == EINTR)
 		;

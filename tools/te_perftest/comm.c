@@ -48,7 +48,7 @@ static const struct option_field options[] = {
 	{ 0 },
 };
 
-/* one operation; the next one has its result as input if it is in place */
+/* queue one operation; its result is the input of the next one if it is in place */
 static int queue(struct comm *c, const void *in, void *out)
 {
 	struct te_comm_call_opts o = TE_COMM_CALL_OPTS_INIT;
@@ -274,7 +274,7 @@ static int report_gemm(struct comm *c, const struct stats *alone)
 	return r;
 }
 
-/* the same results by an all-reduce of any algorithm and a kernel without other ranks */
+/* compute the results by an all-reduce of any algorithm and a kernel without other ranks */
 static int report_apart(struct comm *c, const struct stats *fused)
 {
 	struct stats us[2];

@@ -65,7 +65,7 @@ static uint32_t fill_word(int64_t i)
 	return (uint32_t)i * 2654435761u + 1;
 }
 
-/* where node i of the recording writes */
+/* output of node i of the recording */
 static size_t out_slot(const struct graph *g, int64_t i)
 {
 	return (size_t)(g->rebound && i < g->nslots ? g->n + i : i);

@@ -71,7 +71,7 @@ static const void *src_of(const struct offload *o, int dir, size_t at)
 	return (dir == OUT ? o->dev : o->host)[dir] + at;
 }
 
-/* one copy in each direction, each on its stream */
+/* queue one copy in each direction, each on its stream */
 static int plain(const struct offload *o)
 {
 	int r = 0;

@@ -7,7 +7,7 @@
 #include "tools/lib/model.h"
 #include "tools/lib/say.h"
 
-/* one window: n tokens, and that which follows each */
+/* fill one window: n tokens, and the successor of each */
 static int window(const struct span *s, int64_t at, int64_t n, int32_t *x, int32_t *y)
 {
 	int r = span_read(s, at, n, x);

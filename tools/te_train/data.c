@@ -80,7 +80,7 @@ static uint32_t token_at(const uint8_t *p, int width)
 
 /* ---- types of files ---- */
 
-/* its contents as tokens of one type */
+/* contents of a file as tokens of one type */
 struct reading {
 	enum data_type type;
 	int64_t vocab, n;

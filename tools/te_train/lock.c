@@ -13,7 +13,7 @@
 #include "lock.h"
 #include "tools/lib/say.h"
 
-/* whoever has the lock wrote its process and host to the file */
+/* the holder of the lock wrote its process and host to the file */
 static int refuse(const char *dir, int fd)
 {
 	char text[300] = "";

@@ -218,7 +218,7 @@ static int is_auto(const struct mem_run *run)
 	return run->train && !strcmp(run->o->offload, "auto");
 }
 
-/* the same, but nothing is computed again */
+/* estimate without recomputation */
 static int estimate_keeping(const struct mem_run *run, int64_t B, struct mem *ret)
 {
 	struct step_graph g = *run->graph;
@@ -229,7 +229,7 @@ static int estimate_keeping(const struct mem_run *run, int64_t B, struct mem *re
 	return mem_estimate(&with, B, ret);
 }
 
-/* the same with this offload */
+/* estimate with this offload */
 static int estimate_with(const struct mem_run *run, struct te_offload *offload, int64_t B,
 			 struct mem *ret)
 {
@@ -423,7 +423,7 @@ static struct most find_most(const struct mem_run *run, const struct room *room)
 	return most;
 }
 
-/* the same with --offload auto: rates are measured once, and there is one file */
+/* estimate with --offload auto: rates are measured once, and there is one file */
 static int find_most_auto(const struct mem_run *run, const struct room *room, struct most *ret)
 {
 	struct mem_run with = *run;

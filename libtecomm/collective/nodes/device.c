@@ -103,7 +103,7 @@ static void take(void *arg)
 
 	te__nodes_wait(t->n, has_turn, t->n->first_piece + (uint64_t)t->k);
 	j->taken = te__boot_now();
-	if (te__job_is_devices(j)) /* it is not, after a failure */
+	if (te__job_is_devices(j)) /* false after a failure */
 		atomic_store_explicit(&j->devices, TE__TAKEN, memory_order_release);
 }
 

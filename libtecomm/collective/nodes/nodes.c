@@ -228,7 +228,7 @@ static int open_link(struct te__nodes *n, const struct te__link_ops *ops)
 	};
 	int r;
 
-	(void)te_ctx_device_info(te__pool_ctx(n->pool), &device); /* which one is near is a hint */
+	(void)te_ctx_device_info(te__pool_ctx(n->pool), &device); /* a hint which device is near */
 	for (int32_t k = 0; k < n->nranks && n->local < n->nrails; k++) {
 		const int32_t node = te__boot_node(n->boot, k);
 

@@ -19,7 +19,7 @@
 #define EAGER 200 /* attempts before pauses */
 #define PAUSE_NS INT64_C(100000)
 #define LOOK_NS INT64_C(20000000) /* between looks at the clock and for an abort */
-#define IDLE_NS INT64_C(500000000) /* the same without a piece */
+#define IDLE_NS INT64_C(500000000) /* IDLE without a piece */
 
 enum state {
 	LOCAL,	/* ranks of the node have not put in their inputs */
@@ -291,7 +291,7 @@ int32_t te__nodes_lowest(const struct te__nodes *n, const struct te__piece *p, i
 	return m;
 }
 
-/* where the sums and the result of a part are sent from, and received */
+/* buffers for sending and receiving the sums and the result of a part */
 static float *wire_sums(const struct te__nodes *n, const struct te__job *j,
 			const struct te__piece *p)
 {

@@ -149,7 +149,7 @@ int te__cuda_batch_add(struct te__cuda_stream *s, const struct te__launch *l)
 	if (!b)
 		return te__fail(-ENOMEM, "launch of %s: no memory", te__k_name(l->id));
 	if (b->n == KERNELS || l->nbytes > ARGS_NBYTES) {
-		/* this one and the rest are queued by themselves */
+		/* queue this kernel and the rest separately */
 		s->holds = 0;
 		return b->n ? TE__CUDA_IN(s->dev, submit(s)) : 0;
 	}

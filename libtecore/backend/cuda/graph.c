@@ -136,7 +136,7 @@ void te__cuda_captures_drop(struct te__cuda_dev *d)
 	}
 }
 
-/* which queued work became which node */
+/* marks: the node of each queued work */
 
 /* the stream's capture if the library began it, and its latest node if there is one; or NULL */
 static int stream_at(struct te__cuda_stream *s, struct te__cuda_capture **ret_capture,

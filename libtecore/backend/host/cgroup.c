@@ -122,7 +122,7 @@ static uint64_t path_left(const char *mount, const char *path, uint64_t (*left)(
 	}
 }
 
-/* whether the list of controllers of a line of version 1 has that one */
+/* 1: the list of controllers in a line of version 1 has this one */
 static int has(const char *list, const char *controller)
 {
 	const size_t n = strlen(controller);

@@ -171,7 +171,7 @@ static void publish(struct host_stream *s, uint64_t pos)
 	pthread_mutex_unlock(&s->lock);
 }
 
-/* whether the record inside a graph has run; s->progress is signalled when it has */
+/* 1: the record inside a graph has run, which s->progress signals */
 static int reached(const struct host_event *e, uint64_t count)
 {
 	return e && atomic_load(&e->reached) >= count;
@@ -196,7 +196,7 @@ static void await(struct host_stream *s, uint64_t pos, const struct host_event *
 	}
 }
 
-/* whether the stream failed before that position or record; with s->lock held */
+/* 1: the stream failed before that position or record; with s->lock held */
 static int failed_before(const struct host_stream *s, uint64_t pos, const struct host_event *e,
 			 uint64_t count)
 {
@@ -305,7 +305,7 @@ static void reach_inside(struct host_stream *s, struct host_event *e, uint64_t c
 	pthread_mutex_unlock(&s->lock);
 }
 
-/* how many records have lower numbers: a launch brings their counts in that order */
+/* number of records before this node: a launch has their counts in this order */
 static uint64_t records_before(const struct host_graph *g, uint64_t number)
 {
 	uint64_t n = 0;

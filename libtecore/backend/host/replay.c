@@ -147,7 +147,7 @@ static void finish(struct host_replay *r, uint32_t node, int error)
 	r->nleft--;
 }
 
-/* it waits for a word that is not set yet */
+/* 1: the node waits for a word that is not set yet */
 static int would_wait(const struct host_op *op)
 {
 	return op->kind == HOST_WORD_TAKE &&

@@ -218,7 +218,7 @@ static int open_one(struct search *s, struct ibv_device **list, int n, struct te
 
 	s->n = s->seen = 0;
 	for (int i = 0; i < n; i++) {
-		/* one device that cannot be used does not stop the others from being so */
+		/* an unusable device does not prevent the use of others */
 		r = look_at(s, list[i]);
 		failed = r ? r : failed;
 	}

@@ -22,7 +22,7 @@ struct write {
 
 int te__vlink_room(const struct lane *q)
 {
-	return q->wr - q->wr_done < SEND_DEPTH - 2; /* which are for te__vlink_post_bye() */
+	return q->wr - q->wr_done < SEND_DEPTH - 2; /* two are for te__vlink_post_bye() */
 }
 
 /* there must be room */
@@ -164,7 +164,7 @@ static int post_data(struct vlink *v, int32_t i)
 	return 0;
 }
 
-/* whether a chunk may be posted */
+/* may a chunk be posted? */
 static int window(const struct vlink *v, const struct peer *p)
 {
 	const struct lane *q = &p->lane[next_lane(v, p)];

@@ -1,11 +1,6 @@
 /* t/backend/backend.c - every row of struct te__backend_ops, and of a table with holes. */
 #include "config.h"
 
-#include <errno.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
 #include <te/errno.h>
 
 #include "backend_lib.h"

@@ -1,10 +1,7 @@
 /* t/backend/backend_branches.c - graphs with independent branches, which run concurrently. */
 #include "config.h"
 
-#include <errno.h>
 #include <stdatomic.h>
-#include <stdio.h>
-#include <string.h>
 
 #include <te/errno.h>
 

@@ -1,9 +1,6 @@
 /* t/backend/backend_captures.c - captures, their graphs and executables. */
 #include "config.h"
 
-#include <errno.h>
-#include <string.h>
-
 #include <te/capture.h>
 #include <te/dtype.h>
 #include <te/errno.h>

@@ -1,8 +1,6 @@
 /* t/backend/backend_faults.c - every row fails cleanly. */
 #include "config.h"
 
-#include <errno.h>
-#include <stdio.h>
 #include <unistd.h>
 
 #include <te/capture.h>

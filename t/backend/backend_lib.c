@@ -1,10 +1,6 @@
 /* t/backend/backend_lib.c - see backend_lib.h. */
 #include "config.h"
 
-#include <errno.h>
-#include <stdlib.h>
-#include <string.h>
-
 #include <te/dtype.h>
 #include <te/errno.h>
 #include "libtecore/base/private.h"

@@ -1,10 +1,7 @@
 /* t/backend/backend_memory.c - devices and their memory. */
 #include "config.h"
 
-#include <errno.h>
 #include <limits.h>
-#include <stdio.h>
-#include <string.h>
 
 #include <te/ctx.h>
 #include <te/errno.h>

@@ -1,10 +1,6 @@
 /* t/backend/backend_public.c - what the public functions promise on every backend. */
 #include "config.h"
 
-#include <errno.h>
-#include <stdio.h>
-#include <string.h>
-
 #include <te/ctx.h>
 #include <te/dtype.h>
 #include <te/errno.h>

@@ -1,11 +1,7 @@
 /* t/backend/backend_share.c - memory that other processes map, and pages that the device sees. */
 #include "config.h"
 
-#include <errno.h>
 #include <fcntl.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
 

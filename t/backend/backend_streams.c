@@ -1,9 +1,7 @@
 /* t/backend/backend_streams.c - streams and events. */
 #include "config.h"
 
-#include <errno.h>
 #include <pthread.h>
-#include <string.h>
 #include <time.h>
 
 #include "backend_lib.h"

@@ -1,10 +1,8 @@
 /* t/backend/backend_work.c - copies, fills, kernels and host calls. */
 #include "config.h"
 
-#include <errno.h>
 #include <sched.h>
 #include <stdatomic.h>
-#include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
 

@@ -2,9 +2,6 @@
 #include "config.h"
 
 #include <inttypes.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/stat.h>
 
 #include "libtecore/backend/host/host.h"

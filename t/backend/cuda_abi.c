@@ -5,7 +5,6 @@
 #include "config.h"
 
 #include <stddef.h>
-#include <string.h>
 
 #ifdef HAVE_CUDATYPEDEFS_H
 #include <cuda.h>

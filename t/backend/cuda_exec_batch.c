@@ -1,9 +1,6 @@
 /* t/backend/cuda_exec_batch.c - kernels that the cuda backend queues together. */
 #include "config.h"
 
-#include <errno.h>
-#include <string.h>
-
 #include <te/errno.h>
 
 #include "cuda_exec_lib.h"

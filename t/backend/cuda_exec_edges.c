@@ -1,9 +1,7 @@
 /* t/backend/cuda_exec_edges.c - concurrent and programmatic edges of captures, cuda backend. */
 #include "config.h"
 
-#include <errno.h>
 #include <stddef.h>
-#include <string.h>
 
 #include <te/capture.h>
 #include <te/dtype.h>

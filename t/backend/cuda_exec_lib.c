@@ -1,8 +1,6 @@
 /* t/backend/cuda_exec_lib.c - see cuda_exec_lib.h. */
 #include "config.h"
 
-#include <string.h>
-
 #include "cuda_exec_lib.h"
 
 const struct te__backend_ops *const ops = &te__backend_cuda;

@@ -1,9 +1,6 @@
 /* t/backend/cuda_fake_graph.c - see cuda_fake_graph.h. */
 #include "config.h"
 
-#include <stdlib.h>
-#include <string.h>
-
 #include "cuda_fake.h"
 #include "cuda_fake_graph.h"
 #include "libtecore/backend/backend.h"

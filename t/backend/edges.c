@@ -6,10 +6,6 @@
  */
 #include "config.h"
 
-#include <errno.h>
-#include <stdlib.h>
-#include <string.h>
-
 #include <te/dtype.h>
 #include "libtecore/base/splitmix64.h"
 

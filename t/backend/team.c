@@ -1,13 +1,9 @@
 /* t/backend/team.c - te__k_for of the host backend: parts of a range on the threads of a device. */
 #include "config.h"
 
-#include <errno.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdatomic.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <time.h>
 #include <unistd.h>
 

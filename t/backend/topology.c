@@ -4,13 +4,9 @@
  */
 #include "config.h"
 
-#include <errno.h>
 #include <pthread.h>
 #include <sched.h>
 #include <stdatomic.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include "kernels/team.h"
 #include "libtecore/backend/host/host.h"

@@ -3,7 +3,6 @@
 
 #include <pthread.h>
 #include <stddef.h>
-#include <string.h>
 
 #include "libtecore/base/private.h"
 #include "tt.h"

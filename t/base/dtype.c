@@ -1,9 +1,7 @@
 /* t/base/dtype.c - te/dtype.h: names, sizes, and every conversion against golden tables. */
 #include "config.h"
 
-#include <errno.h>
 #include <math.h>
-#include <string.h>
 
 #include <te/dtype.h>
 #include <te/errno.h>

@@ -1,10 +1,7 @@
 /* t/base/errno.c - te_strerror(3), the error message of a thread, and fault injection. */
 #include "config.h"
 
-#include <errno.h>
 #include <pthread.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include "libtecore/base/base.h"
 #include "tt.h"

@@ -1,10 +1,6 @@
 /* t/base/log.c - te_log_set(3) and te_log_filter(3). */
 #include "config.h"
 
-#include <errno.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
 
 #include "libtecore/base/base.h"

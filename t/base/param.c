@@ -1,11 +1,6 @@
 /* t/base/param.c - te_param_info(3): parsing, sources, unknown variables. */
 #include "config.h"
 
-#include <errno.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
 #include <te/errno.h>
 #include <te/param.h>
 

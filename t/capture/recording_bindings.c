@@ -1,9 +1,6 @@
 /* t/capture/recording_bindings.c - te_recording_binding(3) and te_recording_rebind(3). */
 #include "config.h"
 
-#include <errno.h>
-#include <stdlib.h>
-#include <string.h>
 #include <time.h>
 
 #include <te/capture.h>

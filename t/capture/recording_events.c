@@ -1,9 +1,6 @@
 /* t/capture/recording_events.c - external events. */
 #include "config.h"
 
-#include <errno.h>
-#include <string.h>
-
 #include <te/capture.h>
 #include <te/errno.h>
 #include "libtecore/base/private.h"

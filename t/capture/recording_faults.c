@@ -1,9 +1,6 @@
 /* t/capture/recording_faults.c - failing calls, and backend tables without entries. */
 #include "config.h"
 
-#include <errno.h>
-#include <stdlib.h>
-
 #include <te/capture.h>
 #include <te/dtype.h>
 

@@ -1,9 +1,6 @@
 /* t/capture/recording_lib.c - see recording_lib.h. */
 #include "config.h"
 
-#include <stdlib.h>
-#include <string.h>
-
 #include <te/capture.h>
 #include <te/dtype.h>
 

@@ -1,11 +1,6 @@
 /* t/capture/recording_nodes.c - nodes and edges of recordings. */
 #include "config.h"
 
-#include <errno.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
 #include <te/capture.h>
 #include <te/dtype.h>
 #include <te/errno.h>

@@ -1,9 +1,7 @@
 /* t/capture/recording_updates.c - te_capture_update(3). */
 #include "config.h"
 
-#include <errno.h>
 #include <stdatomic.h>
-#include <string.h>
 
 #include <te/capture.h>
 #include <te/errno.h>

@@ -1,10 +1,6 @@
 /* t/comm/allreduce.c - te_comm_allreduce(3) with threads as ranks, on either backend. */
 #include "config.h"
 
-#include <errno.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
 
 #include <te/capture.h>

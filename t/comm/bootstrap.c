@@ -1,10 +1,6 @@
 /* t/comm/bootstrap.c - ranks meet and exchange, in each of the ways: 1 to 8 processes. */
 #include "config.h"
 
-#include <errno.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <sys/wait.h>

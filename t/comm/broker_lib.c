@@ -1,11 +1,8 @@
 /* t/comm/broker_lib.c - see broker_lib.h. */
 #include "config.h"
 
-#include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
-#include <stdio.h>
-#include <string.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/un.h>

@@ -5,11 +5,6 @@
  */
 #include "config.h"
 
-#include <errno.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
 #include <te/comm_op.h>
 #include <te/errno.h>
 #include <te/graph.h>

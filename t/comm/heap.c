@@ -1,10 +1,6 @@
 /* t/comm/heap.c - the sub-allocator of symmetric pools against a map of all its units. */
 #include "config.h"
 
-#include <errno.h>
-#include <stdlib.h>
-#include <string.h>
-
 #include "libtecomm/pool/heap.h"
 #include "libtecore/base/private.h"
 #include "tt.h"

@@ -1,12 +1,8 @@
 /* t/comm/link.c - messages between ranks of several nodes over TCP (link.h). */
 #include "config.h"
 
-#include <errno.h>
 #include <pthread.h>
 #include <signal.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
 #include <unistd.h>

@@ -4,10 +4,7 @@
  */
 #include "config.h"
 
-#include <errno.h>
 #include <limits.h>
-#include <stdlib.h>
-#include <string.h>
 #include <time.h>
 
 #include <te/collective.h>

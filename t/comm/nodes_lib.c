@@ -1,11 +1,7 @@
 /* t/comm/nodes_lib.c - see nodes_lib.h. */
 #include "config.h"
 
-#include <errno.h>
 #include <signal.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
 
 #include <te/collective.h>

@@ -5,12 +5,8 @@
  */
 #include "config.h"
 
-#include <errno.h>
 #include <float.h>
 #include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include <te/capture.h>
 #include <te/collective.h>

@@ -4,8 +4,6 @@
  */
 #include "config.h"
 
-#include <errno.h>
-#include <stdlib.h>
 #include <time.h>
 
 #include <te/errno.h>

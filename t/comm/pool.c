@@ -1,11 +1,7 @@
 /* t/comm/pool.c - symmetric memory of threads on either backend, and of processes. */
 #include "config.h"
 
-#include <errno.h>
 #include <signal.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
 
 #include <te/comm.h>

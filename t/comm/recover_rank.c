@@ -9,9 +9,6 @@
  */
 #include "config.h"
 
-#include <stdio.h>
-#include <stdlib.h>
-
 #include <te/collective.h>
 #include <te/comm.h>
 #include <te/ctx.h>

@@ -1,11 +1,7 @@
 /* t/comm/split.c - te_comm_split(3): groups of ranks, which are threads, or processes that end. */
 #include "config.h"
 
-#include <errno.h>
 #include <signal.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include <te/collective.h>
 #include <te/errno.h>

@@ -4,9 +4,6 @@
  */
 #include "config.h"
 
-#include <errno.h>
-#include <string.h>
-
 #include <te/collective.h>
 #include <te/gemm.h>
 #include <te/reducer.h>

@@ -1,11 +1,6 @@
 /* t/comm/table.c - the file of TE_COMM_TABLE: its text, what it changes, and ranks that differ. */
 #include "config.h"
 
-#include <errno.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
 #include <te/collective.h>
 #include <te/ctx.h>
 

@@ -1,11 +1,6 @@
 /* t/comm/threads.c - see threads.h. */
 #include "config.h"
 
-#include <errno.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
 #include <te/collective.h>
 
 #include "threads.h"

@@ -4,10 +4,7 @@
  */
 #include "config.h"
 
-#include <errno.h>
 #include <pthread.h>
-#include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
 
 #include <te/collective.h>

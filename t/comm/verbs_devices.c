@@ -4,10 +4,6 @@
  */
 #include "config.h"
 
-#include <errno.h>
-#include <stdlib.h>
-#include <string.h>
-
 #include "verbs_lib.h"
 
 static struct te__verbs_near near = { .pci = "0000:01:00.0" };

@@ -1,9 +1,6 @@
 /* t/comm/verbs_lib.c - see verbs_lib.h. */
 #include "config.h"
 
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
 
 #include "verbs_lib.h"

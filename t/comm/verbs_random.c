@@ -9,9 +9,6 @@
 #include "config.h"
 
 #include <stdatomic.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
 
 #include <te/collective.h>

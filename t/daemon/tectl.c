@@ -1,11 +1,7 @@
 /* t/daemon/tectl.c - tectl(1): what it prints, its exit statuses, and what it changes. */
 #include "config.h"
 
-#include <errno.h>
 #include <jansson.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>
 

@@ -1,12 +1,8 @@
 /* t/daemon/ted.c - ted(8): messages, limits, restart, sockets, configuration, any bytes. */
 #include "config.h"
 
-#include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>

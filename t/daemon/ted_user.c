@@ -1,9 +1,6 @@
 /* t/daemon/ted_user.c - ted(8) and clients of other users; needs root, to become them. */
 #include "config.h"
 
-#include <errno.h>
-#include <stdio.h>
-#include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 

@@ -4,8 +4,6 @@
  */
 #include "config.h"
 
-#include <errno.h>
-#include <string.h>
 #include <unistd.h>
 
 #include "tt_ted.h"

@@ -5,10 +5,6 @@
  */
 #include "config.h"
 
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
 #include <te/step.h>
 
 #include "t/plan/plan_model.h"

@@ -4,11 +4,6 @@
  */
 #include "config.h"
 
-#include <errno.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
 #include <te/errno.h>
 #include <te/optim.h>
 

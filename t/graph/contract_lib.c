@@ -1,10 +1,6 @@
 /* t/graph/contract_lib.c - see contract_lib.h. */
 #include "config.h"
 
-#include <errno.h>
-#include <stdio.h>
-#include <string.h>
-
 #include "contract_lib.h"
 
 struct te_ctx *new_ctx(void)

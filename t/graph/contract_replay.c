@@ -5,9 +5,7 @@
  */
 #include "config.h"
 
-#include <errno.h>
 #include <stdatomic.h>
-#include <string.h>
 
 #include <te/capture.h>
 #include <te/errno.h>

@@ -5,11 +5,6 @@
  */
 #include "config.h"
 
-#include <errno.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
 #include <te/capture.h>
 #include <te/graph.h>
 #include <te/plan.h>

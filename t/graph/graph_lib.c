@@ -1,8 +1,6 @@
 /* t/graph/graph_lib.c - see graph_lib.h. */
 #include "config.h"
 
-#include <errno.h>
-
 #include "graph_lib.h"
 
 static int count_down(struct axpy *a)

@@ -4,10 +4,6 @@
  */
 #include "config.h"
 
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
 #include <te/errno.h>
 
 #include "graph_lib.h"

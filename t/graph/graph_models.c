@@ -5,9 +5,6 @@
 #include "config.h"
 
 #include <stddef.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include <te/errno.h>
 #include <te/optim.h>

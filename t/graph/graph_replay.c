@@ -4,9 +4,7 @@
  */
 #include "config.h"
 
-#include <errno.h>
 #include <pthread.h>
-#include <string.h>
 
 #include <te/errno.h>
 

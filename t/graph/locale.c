@@ -3,9 +3,6 @@
 
 #include <ctype.h>
 #include <locale.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include <te/graph.h>
 

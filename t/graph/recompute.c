@@ -4,10 +4,6 @@
  */
 #include "config.h"
 
-#include <errno.h>
-#include <stdlib.h>
-#include <string.h>
-
 #include <te/kernel.h>
 
 #include "libtecore/plan/plan.h"

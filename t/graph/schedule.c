@@ -1,11 +1,6 @@
 /* t/graph/schedule.c - te_schedule_*(3): orders, their rules against a slow model, text. */
 #include "config.h"
 
-#include <errno.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
 #include <te/errno.h>
 #include <te/schedule.h>
 

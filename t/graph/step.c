@@ -5,11 +5,7 @@
  */
 #include "config.h"
 
-#include <errno.h>
 #include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include <te/step.h>
 

@@ -1,9 +1,6 @@
 /* t/graph/step_cuts.c - where a division into plans keeps the bits of te_step_*(3). */
 #include "config.h"
 
-#include <stdlib.h>
-#include <string.h>
-
 #include <te/step.h>
 
 #include "step_cases.h"

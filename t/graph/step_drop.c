@@ -1,9 +1,6 @@
 /* t/graph/step_drop.c - dropout of te_step_*(3): by step, micro-batch and op, in any order. */
 #include "config.h"
 
-#include <stdlib.h>
-#include <string.h>
-
 #include <te/step.h>
 
 #include "kernels/philox.h"

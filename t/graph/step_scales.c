@@ -1,10 +1,7 @@
 /* t/graph/step_scales.c - te_step_calibrate(3): the first scales of fp8-delayed. */
 #include "config.h"
 
-#include <errno.h>
 #include <math.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include <te/quant.h>
 #include <te/step.h>

@@ -1,9 +1,6 @@
 /* t/graph/step_use.c - te_step_*(3): options and arguments that do not fit, and failures. */
 #include "config.h"
 
-#include <errno.h>
-#include <stdlib.h>
-
 #include <te/offload.h>
 #include <te/step.h>
 

@@ -4,9 +4,6 @@
  */
 #include "config.h"
 
-#include <errno.h>
-#include <string.h>
-
 #include <te/dtype.h>
 #include <te/errno.h>
 

@@ -23,8 +23,6 @@
 #include "config.h"
 
 #include <math.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include "attn_cases.h"
 #include "kernel_check.h"

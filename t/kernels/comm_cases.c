@@ -1,10 +1,7 @@
 /* t/kernels/comm_cases.c - see comm_cases.h. */
 #include "config.h"
 
-#include <errno.h>
 #include <math.h>
-#include <stdlib.h>
-#include <string.h>
 #include <time.h>
 #include <unistd.h>
 

@@ -1,9 +1,6 @@
 /* t/kernels/comm_norm_launches.c - memory and launch geometry of the fused all-reduce and norm. */
 #include "config.h"
 
-#include <errno.h>
-#include <string.h>
-
 #include "comm_norm_cases.h"
 #include "comm_norm_lib.h"
 #include "kernel_check.h"

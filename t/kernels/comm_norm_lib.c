@@ -6,8 +6,6 @@
 
 #include <float.h>
 #include <math.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include "comm_norm_lib.h"
 #include "kernels/launch.h"

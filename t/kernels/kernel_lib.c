@@ -1,8 +1,6 @@
 /* t/kernels/kernel_lib.c - see kernel_lib.h. */
 #include "config.h"
 
-#include <string.h>
-
 #include "kernel_lib.h"
 #include "tt_ctx.h"
 

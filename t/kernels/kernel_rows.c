@@ -2,8 +2,6 @@
 #include "config.h"
 
 #include <math.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include "kernel_lib.h"
 

@@ -5,7 +5,6 @@
 #include "config.h"
 
 #include <math.h>
-#include <stdlib.h>
 
 #include "kernel_check.h"
 #include "tt_ctx.h"

@@ -5,9 +5,14 @@
 #ifndef TT_H
 #define TT_H
 
+/* the headers that most tests use: no test includes these again */
 #include <check.h>
+#include <errno.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 
 /* tests keep arrays on the stack; the limit of frames is for installed code */
 #pragma GCC diagnostic ignored "-Wframe-larger-than="

@@ -2,8 +2,6 @@
 #include "config.h"
 
 #include <ctype.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include "tt_ctx.h"
 #include "tt_gate.h"

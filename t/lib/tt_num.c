@@ -1,8 +1,6 @@
 /* tt_num.c - see tt_num.h. */
 #include "config.h"
 
-#include <stdlib.h>
-
 #include <te/dtype.h>
 
 #include "tt_ctx.h"

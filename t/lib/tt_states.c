@@ -1,9 +1,6 @@
 /* tt_states.c - see tt_states.h. */
 #include "config.h"
 
-#include <stdlib.h>
-#include <string.h>
-
 #include "tt.h"
 #include "tt_states.h"
 

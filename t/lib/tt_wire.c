@@ -1,9 +1,6 @@
 /* tt_wire.c - see tt_wire.h. */
 #include "config.h"
 
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/socket.h>
 
 #include "tt.h"

@@ -1,9 +1,6 @@
 /* t/offload/crc32c.c - CRC-32C: known values, and the processor's instruction against tables. */
 #include "config.h"
 
-#include <stdlib.h>
-#include <string.h>
-
 #include "libtecore/offload/crc32c.h"
 #include "tt.h"
 

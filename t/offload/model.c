@@ -11,8 +11,6 @@
  */
 #include "config.h"
 
-#include <string.h>
-
 #include "tt.h"
 #include "tt_states.h"
 

@@ -1,10 +1,6 @@
 /* t/offload/pinned.c - the pinned arena: mapping, registration, slots, words, NUMA nodes. */
 #include "config.h"
 
-#include <errno.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/wait.h>

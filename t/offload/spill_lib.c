@@ -1,10 +1,6 @@
 /* t/offload/spill_lib.c - the fixture and the shim of the tests of the file tier. */
 #include "config.h"
 
-#include <errno.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/statvfs.h>
 #include <unistd.h>
 

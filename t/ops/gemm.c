@@ -4,9 +4,6 @@
  */
 #include "config.h"
 
-#include <stdio.h>
-#include <string.h>
-
 #include <te/dtype.h>
 #include <te/errno.h>
 

@@ -11,10 +11,7 @@
  */
 #include "config.h"
 
-#include <errno.h>
 #include <math.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include <te/ctx.h>
 #include <te/dtype.h>

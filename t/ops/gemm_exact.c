@@ -1,9 +1,6 @@
 /* t/ops/gemm_exact.c - te_gemm(3) on the host backend, by a BLAS and by plain loops. */
 #include "config.h"
 
-#include <stdlib.h>
-#include <string.h>
-
 #include <te/errno.h>
 
 #include "gemm_exact_cases.h"

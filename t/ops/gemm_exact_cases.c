@@ -7,8 +7,6 @@
 #include "config.h"
 
 #include <math.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include <te/capture.h>
 #include <te/errno.h>

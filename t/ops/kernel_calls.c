@@ -1,9 +1,6 @@
 /* t/ops/kernel_calls.c - the suite, and what its cases share. */
 #include "config.h"
 
-#include <stdlib.h>
-#include <string.h>
-
 #include "kernel_calls_cases.h"
 #include "tt_num.h"
 

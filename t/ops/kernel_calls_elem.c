@@ -1,9 +1,6 @@
 /* t/ops/kernel_calls_elem.c - transpose, embedding, bias, residual and dropout. */
 #include "config.h"
 
-#include <errno.h>
-#include <stdlib.h>
-
 #include "kernel_calls_cases.h"
 #include "tt_num.h"
 

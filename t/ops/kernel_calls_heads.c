@@ -1,9 +1,7 @@
 /* t/ops/kernel_calls_heads.c - rotary position embedding and attention over packed heads. */
 #include "config.h"
 
-#include <errno.h>
 #include <math.h>
-#include <string.h>
 
 #include "kernel_calls_cases.h"
 

@@ -1,7 +1,6 @@
 /* t/ops/kernel_calls_rows.c - norms and activations. */
 #include "config.h"
 
-#include <errno.h>
 #include "kernel_calls_cases.h"
 
 /* all passes of an op on x [rows, cols] */

@@ -1,9 +1,7 @@
 /* t/ops/kernel_calls_train.c - cross-entropy and AdamW. */
 #include "config.h"
 
-#include <errno.h>
 #include <math.h>
-#include <stdlib.h>
 
 #include <te/optim.h>
 #include "kernels/te_k.h"

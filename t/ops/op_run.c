@@ -1,9 +1,6 @@
 /* t/ops/op_run.c - runs one op through its table; see op_run.h. */
 #include "config.h"
 
-#include <stdlib.h>
-#include <string.h>
-
 #include <te/errno.h>
 #include <te/stream.h>
 

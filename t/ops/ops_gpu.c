@@ -10,8 +10,6 @@
 #include "config.h"
 
 #include <math.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include <te/errno.h>
 

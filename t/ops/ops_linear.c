@@ -1,10 +1,7 @@
 /* t/ops/ops_linear.c - linear under the recipes: its operands, its shapes, tied weights. */
 #include "config.h"
 
-#include <errno.h>
 #include <math.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include <te/errno.h>
 

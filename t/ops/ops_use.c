@@ -1,11 +1,8 @@
 /* t/ops/ops_use.c - attributes and shapes that ops refuse, what ops declare, failed allocations. */
 #include "config.h"
 
-#include <errno.h>
 #include <math.h>
 #include <stddef.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include <te/errno.h>
 

@@ -8,11 +8,6 @@
  */
 #include "config.h"
 
-#include <errno.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
 #include <te/capture.h>
 #include <te/errno.h>
 #include <te/kernel.h>

@@ -5,10 +5,6 @@
  */
 #include "config.h"
 
-#include <errno.h>
-#include <stdlib.h>
-#include <string.h>
-
 #include <te/ctx.h>
 #include <te/errno.h>
 #include <te/op.h>

@@ -16,11 +16,7 @@
  */
 #include "config.h"
 
-#include <errno.h>
 #include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include <te/errno.h>
 #include <te/plan.h>

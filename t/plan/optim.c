@@ -1,10 +1,7 @@
 /* t/plan/optim.c - te_adamw_*(3) on the host backend: against FP64, clipping, skips, state. */
 #include "config.h"
 
-#include <errno.h>
 #include <math.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include <te/capture.h>
 #include <te/errno.h>

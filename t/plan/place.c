@@ -1,9 +1,6 @@
 /* t/plan/place.c - te__place(): the offsets, their time for 64,000 items, overflow, faults. */
 #include "config.h"
 
-#include <errno.h>
-#include <stdlib.h>
-#include <string.h>
 #include <time.h>
 
 #include <te/errno.h>

@@ -2,9 +2,6 @@
 #include "config.h"
 
 #include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include <te/capture.h>
 #include <te/optim.h>

@@ -1,11 +1,6 @@
 /* t/plan/plan_copies.c - copies of weights that plans have: bytes, when they are made, by whom. */
 #include "config.h"
 
-#include <errno.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
 #include <te/capture.h>
 #include <te/errno.h>
 

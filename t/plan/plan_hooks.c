@@ -1,10 +1,6 @@
 /* t/plan/plan_hooks.c - hooks between steps, what plans save, and state of ops and fusions. */
 #include "config.h"
 
-#include <errno.h>
-#include <stdlib.h>
-#include <string.h>
-
 #include <te/capture.h>
 #include <te/errno.h>
 #include <te/plan.h>

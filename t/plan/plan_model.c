@@ -1,10 +1,6 @@
 /* t/plan/plan_model.c - builds the small transformer of plan_model.h. */
 #include "config.h"
 
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
 #include <te/errno.h>
 
 #include "plan_model.h"

@@ -1,11 +1,6 @@
 /* t/plan/plan_use.c - te_plan_*(3): options, the order of calls, what is printed, failures. */
 #include "config.h"
 
-#include <errno.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
 #include <te/capture.h>
 #include <te/errno.h>
 #include <te/optim.h>

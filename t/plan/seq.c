@@ -1,12 +1,8 @@
 /* t/plan/seq.c - te_seq_*(3): building, channels and their errors, weights, random state. */
 #include "config.h"
 
-#include <errno.h>
 #include <math.h>
 #include <sched.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <time.h>
 
 #include <te/ctx.h>

@@ -4,10 +4,7 @@
  */
 #include "config.h"
 
-#include <errno.h>
 #include <math.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include <te/dtype.h>
 #include <te/errno.h>

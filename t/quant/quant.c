@@ -1,11 +1,8 @@
 /* t/quant/quant.c - te/quant.h on the host backend: recipes, casts, updates, saved state. */
 #include "config.h"
 
-#include <errno.h>
 #include <float.h>
 #include <math.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include <te/errno.h>
 #include <te/quant.h>

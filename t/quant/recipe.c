@@ -5,10 +5,6 @@
 #define TE_LOG_CATEGORY "core/quant"
 #include "config.h"
 
-#include <errno.h>
-#include <stdlib.h>
-#include <string.h>
-
 #include <te/errno.h>
 
 #include "../plan/plan_model.h"

@@ -1,10 +1,7 @@
 /* t/tensor/caller.c - what a program brings along, on the host backend. */
 #include "config.h"
 
-#include <errno.h>
 #include <stddef.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include <te/ctx.h>
 #include <te/errno.h>

@@ -5,8 +5,6 @@
 #include "config.h"
 
 #include <dlfcn.h>
-#include <errno.h>
-#include <stdlib.h>
 
 #include <te/capture.h>
 #include <te/ctx.h>

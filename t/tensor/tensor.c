@@ -1,11 +1,7 @@
 /* t/tensor/tensor.c - te_tensor_create(3), views, transfers and te_cast(3) on the host backend. */
 #include "config.h"
 
-#include <errno.h>
 #include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include <te/capture.h>
 #include <te/errno.h>

@@ -1,10 +1,7 @@
 /* t/tensor/window.c - windows of shared memory, on whichever backend. */
 #include "config.h"
 
-#include <errno.h>
 #include <fcntl.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>
 

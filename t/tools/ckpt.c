@@ -1,9 +1,6 @@
 /* t/tools/ckpt.c - what te_train accepts as the state of a checkpoint. */
 #include "config.h"
 
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 

@@ -1,9 +1,6 @@
 /* t/tools/data.c - te_train's data: what files are, one sequence of tokens, batches of it. */
 #include "config.h"
 
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>

@@ -3,9 +3,6 @@
 
 #include <fnmatch.h>
 #include <getopt.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
 
 #include "tools/lib/say.h"

@@ -6,9 +6,6 @@
 #include "config.h"
 
 #include <getopt.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include "tools/lib/say.h"
 #include "tools/te_train/loop.h"

@@ -1,9 +1,6 @@
 /* t/tools/hfconfig.c - config.json as te_train reads it: families, defaults, refusals, names. */
 #include "config.h"
 
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
 
 #include "tools/lib/hfconfig.h"

@@ -2,9 +2,6 @@
 #include "config.h"
 
 #include <getopt.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
 
 #include "tools/lib/say.h"

@@ -5,9 +5,6 @@
 #include "config.h"
 
 #include <ftw.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
 
 #include "tools/lib/record.h"

@@ -3,6 +3,7 @@
 
 #include <unistd.h>
 
+#include "libtecomm/meet/agree.h"
 #include "verbs_lib.h"
 
 static struct te_comm_id id;
@@ -24,17 +25,15 @@ static int32_t position(const struct vb_rank *r, int rank)
 static int send_hello(struct te__boot *boot)
 {
 	const size_t nbytes = te__verbs_hello_nbytes(vb_nranks);
-	struct te__verbs_hello *own = calloc(1, nbytes), *all = calloc((size_t)vb_nranks, nbytes);
-	int e;
+	struct te__verbs_hello *own = calloc(1, nbytes);
+	int e = 0;
 
 	own->nports = own->nlanes = 1;
 	own->port[0].mtu = IBV_MTU_1024;
 	own->port[0].link_layer = IBV_LINK_LAYER_ETHERNET;
 	vb_hello(own);
-	e = te__boot_allgather(boot, own, all, nbytes, "exchange of verbs addresses",
-			       te__boot_deadline(boot));
+	te__free(te__gather(boot, &e, own, nbytes, "exchange of verbs addresses", 0));
 	free(own);
-	free(all);
 	return e;
 }
 

@@ -15,11 +15,8 @@ static int in_range(const char *what, int n, int lo, int hi, char *ret_text, siz
 
 int te__verbs_hello_check(const struct te__verbs_hello *h, char *ret_text, size_t nbytes)
 {
-	int r = in_range("code", h->code, INT32_MIN, 0, ret_text, nbytes);
+	int r = in_range("number of ports", h->nports, 1, TE__VERBS_PORTS_MOST, ret_text, nbytes);
 
-	if (r || h->code)
-		return r;
-	r = in_range("number of ports", h->nports, 1, TE__VERBS_PORTS_MOST, ret_text, nbytes);
 	if (!r)
 		r = in_range("number of queue pairs", h->nlanes, 1, LANES_MOST, ret_text, nbytes);
 	for (int k = 0; k < h->nports && !r; k++)

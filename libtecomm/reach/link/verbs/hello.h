@@ -4,10 +4,7 @@
 
 #include "libtecomm/reach/link/verbs/vlink.h"
 
-/* code not 0: the rank has failed for the reason in text, and no other member is set */
 struct te__verbs_hello {
-	int32_t code;
-	char text[200];
 	int32_t nports, nlanes;
 	struct {
 		uint8_t gid[16];

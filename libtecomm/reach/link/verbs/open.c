@@ -10,6 +10,7 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
+#include "libtecomm/meet/agree.h"
 #include "libtecomm/reach/link/verbs/hello.h"
 
 #define INLINE_WANTED 256
@@ -270,32 +271,22 @@ static const struct te__verbs_hello *hello_of(const struct te__verbs_hello *all,
 	return (const void *)((const char *)all + (size_t)rank * nbytes);
 }
 
-/* Collective: r is this rank's code. Fails on all ranks if one has failed, with its message. */
-static int agree(struct vlink *v, int r, struct te__verbs_hello *own, struct te__verbs_hello *all,
-		 size_t nbytes, const char *what)
+/* Collective: all hellos, which the caller frees; r: this rank's code. NULL: *ret is the error */
+static struct te__verbs_hello *exchange(struct vlink *v, int r, const struct te__verbs_hello *own,
+					size_t nbytes, int *ret)
 {
 	struct te__boot *boot = v->l.o.boot;
+	struct te__verbs_hello *all;
 	char text[120];
 
-	own->code = r;
-	snprintf(own->text, sizeof(own->text), "%s", r ? te_error_detail() : "");
-	r = te__boot_allgather(boot, own, all, nbytes, what, te__boot_deadline(boot));
-	if (r)
-		return te__link_fail(&v->l, r, "%s", te_error_detail());
-	if (own->code)
-		return te__link_fail(&v->l, own->code, "%s", own->text);
-	for (int32_t i = 0; i < te__boot_nranks(boot); i++) {
-		const struct te__verbs_hello *h = hello_of(all, nbytes, i);
-
-		r = te__verbs_hello_check(h, text, sizeof(text));
+	all = te__gather(boot, &r, own, nbytes, "exchange of verbs addresses", 0);
+	for (int32_t i = 0; i < te__boot_nranks(boot) && !r; i++) {
+		r = te__verbs_hello_check(hello_of(all, nbytes, i), text, sizeof(text));
 		if (r)
-			return te__link_fail(&v->l, r, "verbs: %s: %s", te__boot_peer(boot, i),
-					     text);
-		if (h->code)
-			return te__link_fail(&v->l, h->code, "%s: %.*s", te__boot_peer(boot, i),
-					     (int)sizeof(h->text) - 1, h->text);
+			te__fail(r, "verbs: %s: %s", te__boot_peer(boot, i), text);
 	}
-	return 0;
+	*ret = r ? te__link_fail(&v->l, r, "%s", te_error_detail()) : 0;
+	return all;
 }
 
 static int connect_lane(struct vlink *v, int32_t i, int lane, uint32_t own_psn,
@@ -414,26 +405,24 @@ int te__vlink_open(struct te__link *l)
 {
 	struct vlink *v = te__vlink(l);
 	struct te__boot *boot = l->o.boot;
-	const size_t nranks = (size_t)te__boot_nranks(boot);
 	const size_t nbytes = te__verbs_hello_nbytes(te__boot_nranks(boot));
-	struct te__verbs_hello *own = te__calloc(1, nbytes), *all = te__calloc(nranks, nbytes);
+	struct te__verbs_hello *own = te__calloc(1, nbytes), *all;
 	int r;
 
 	v->wake_fd = -1;
 	v->opened = 1;
-	if (!own || !all) {
-		te__free(own);
-		te__free(all);
+	if (!own) {
 		te__boot_abort(boot, "no memory for a link");
-		return te__link_fail(l, -ENOMEM, "verbs: no memory for %zu ranks", nranks);
+		return te__link_fail(l, -ENOMEM, "verbs: no memory for a link");
 	}
 	r = prepare(v);
 	if (!r)
 		fill(v, own);
-	r = agree(v, r, own, all, nbytes, "exchange of verbs addresses");
+	all = exchange(v, r, own, nbytes, &r);
 	if (!r) {
-		r = connect_all(v, own, all, nbytes);
-		r = agree(v, r, own, all, nbytes, "connection of queue pairs");
+		r = te__agree(boot, connect_all(v, own, all, nbytes), "connection of queue pairs");
+		if (r)
+			r = te__link_fail(l, r, "%s", te_error_detail());
 	}
 	te__free(own);
 	te__free(all);

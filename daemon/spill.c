@@ -210,7 +210,7 @@ static int refused(struct ted *t, struct ted_client *c, uint64_t nbytes)
 	return 1 + TED_DENIED_SPACE;
 }
 
-/* the watch that tells when the file is gone; -1 with errno */
+/* the watch that reports the end of the file; -1 with errno */
 static int watch(struct ted *t, int fd)
 {
 	char path[40];

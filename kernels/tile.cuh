@@ -64,7 +64,7 @@ template <int R> DEV tile<R> tile_of_block(int64_t rows, int64_t cols)
 	return tile_number<R>(rows, cols, blockIdx.x);
 }
 
-/* do all elements of the tile exist? Most tiles; nothing needs to be asked of their elements. */
+/* do all elements of the tile exist? Then, as in most tiles, elements need no checks. */
 template <int R> DEV bool tile_is_full(const tile<R> *t)
 {
 	return t->r0 + TILE_ROWS <= t->rows && t->c0 + t->COLS <= t->end;

@@ -234,7 +234,7 @@ static int build(struct te_comm *c, const struct te_comm_opts *o,
 	return r;
 }
 
-/* the next transport is tried where memory cannot be mapped, unless that was asked for by name */
+/* if memory cannot be mapped, try the next transport, unless one is requested by name */
 static int build_by_any(struct te_comm *c, const struct te_comm_opts *o,
 			struct te__coll_terms *terms)
 {
@@ -306,7 +306,7 @@ struct te_comm *te_comm_unref(struct te_comm *c)
 
 	if (!c || atomic_fetch_sub(&c->refs, 1) > 1)
 		return NULL;
-	/* connections and threads are the parent's, which goes on */
+	/* connections and threads belong to the parent, which continues */
 	if (te__ctx_forked(c->ctx)) {
 		te_ctx_unref(c->ctx);
 		te__free(c);

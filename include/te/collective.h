@@ -270,7 +270,7 @@ TE_EXPORT int te_comm_barrier(struct te_comm *comm, struct te_stream *stream);
  */
 TE_EXPORT int te_comm_error(struct te_comm *comm);
 
-/* ---- what a call would do ---- */
+/* ---- algorithm of a call ---- */
 
 enum te_comm_function {
 	TE_COMM_CALL_ALLREDUCE,

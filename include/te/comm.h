@@ -89,8 +89,8 @@ TE_EXPORT int te_comm_id_parse(const char *text, struct te_comm_id *ret_id);
  *
  * Thread: any; a communicator by one thread at a time, except for te_comm_abort().  Since: 0.1
  * Errors: -EINVAL, -ENOMEM, -ETIMEDOUT (the error message names the ranks that have not arrived),
- * -TE_EPEER (a rank has ended), -TE_EMISMATCH (ranks do not agree: on their number, on versions, on
- * backends, a rank twice), -TE_EABORT, and errno values of sockets and files.
+ * -TE_EPEER (a rank has ended), -TE_EMISMATCH (ranks have different numbers of ranks, versions or
+ * backends, or the same rank), -TE_EABORT, and errno values of sockets and files.
  */
 TE_EXPORT int te_comm_create(struct te_ctx *ctx, const struct te_comm_opts *opts,
 			     struct te_comm **ret_comm);
@@ -179,7 +179,7 @@ struct te_comm_recover_opts {
  * called it, or when the time-out of a calling rank passes. A rank that has not called by then is
  * left out, and gets -TE_ESTATE when it calls. The ranks meet again without the id or bootstrap of
  * te_comm_create(). All ranks that succeed get the same set of ranks. On several nodes it has more
- * than half of the ranks that have not ended, or half with the lowest.
+ * than half of the ranks that have not ended, or half including the lowest.
  *
  * comm remains, failed, with its memory, until its references are released. After failures other
  * than -TE_ESTATE the ranks may call again.

@@ -17,7 +17,7 @@
 #include "kernels/comm/fold.h"
 #include "kernels/comm/ref.h"
 
-#define PATIENCE 256 /* attempts between looks at the clock */
+#define PATIENCE 256 /* attempts between reads of the clock */
 /*
  * Attempts before the processor is given to other threads: ranks may be more than the processors,
  * but a rank that yields in each short wait loses milliseconds to any other busy program.

@@ -21,7 +21,7 @@
 #include "kernels/comm/reduce.cuh"
 #include "kernels/dev.cuh"
 
-#define PATIENCE 256 /* attempts between looks at the clock */
+#define PATIENCE 256 /* attempts between reads of the clock */
 
 /* --- accesses of memory that other devices access --- */
 

@@ -557,7 +557,7 @@ DEV bool row_compute(const struct te_k_comm_norm &a, const struct fused &f, stru
 struct result {
 	uint8_t *p;
 	int64_t row_nbytes;
-	int32_t part; /* -1: the packet is wanted as it is; or the first code or word */
+	int32_t part; /* -1: store the packet unchanged; else the first code or word */
 	bool codes;
 };
 

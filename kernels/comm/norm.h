@@ -93,7 +93,7 @@ struct te_k_comm_norm {
  * these rows of y; it may be residual.
  */
 
-/* words of a row among its results, in this order, those that are wanted: rstd, amax, scales */
+/* words of a row among its results, in this order, if requested: rstd, amax, scales */
 TE_K_INLINE int32_t te_k_comm_norm_nscales(const struct te_k_comm_norm *a)
 {
 	return !a->codes || a->scaling == TE_K_COMM_SCALING_TENSOR ? 0 :

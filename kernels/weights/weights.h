@@ -20,7 +20,7 @@ struct te_k_weight {
 	int64_t master; /* first element, in masters */
 	int64_t rows, cols;
 	int64_t hp;	   /* BF16 [rows, cols]; -1: FP8 codes */
-	int64_t row, col;  /* [rows, cols] and [cols, rows]; -1: not wanted */
+	int64_t row, col;  /* offsets of [rows, cols] and [cols, rows]; -1: no such copy */
 	int64_t scale_inv, col_scale_inv; /* as in struct te_k_q */
 	int64_t tile;	 /* tiles of all entries before this one: te_k_weight_ntiles */
 	int32_t slot;	 /* index in scale and amax */
@@ -58,7 +58,7 @@ struct te_k_weights {
 	int64_t nmasters, copies_nbytes, ntiles;
 	int32_t n, nslots;
 	int32_t window;
-	int32_t record; /* 1: delayed recipe, and the amaxes are wanted */
+	int32_t record; /* 1: record amaxes, for the delayed recipe */
 	float fmt_max[2]; /* largest values of E4M3 and E5M2 */
 	float epsilon;	  /* as in te_k_scale_current */
 	int32_t pow2;

@@ -72,7 +72,7 @@ struct asked {
 	uint32_t arrays; /* TE__COLL_* */
 };
 
-/* adds to the reason, if it is wanted: formatting takes longer than a small operation */
+/* adds to the reason, if requested: formatting takes longer than a small operation */
 __attribute__((format(printf, 2, 3))) static void say(struct te__coll_choice *ret,
 						      const char *format, ...)
 {

@@ -30,7 +30,7 @@ int64_t te__coll_buffer_nbytes(const char *backend)
 	return each > least ? each : least;
 }
 
-/* packets, ctl and status as kernels/comm/comm.h wants them at the beginning */
+/* initialise packets, ctl and status as kernels/comm/comm.h describes */
 static int reset(struct te__coll *c)
 {
 	struct te_ctx *ctx = te__pool_ctx(c->pool);

@@ -308,7 +308,7 @@ static int choose(const struct te__comm_norm *a, struct te__comm_norm_how *how)
 	} else if (how->packets) {
 		how->fused = fits(a, one ? TE_K_COMM_ONE_SHOT : TE_K_COMM_TWO_SHOT, &how->k, why,
 				  sizeof(why));
-		/* unless it was asked for */
+		/* unless the call asks for it */
 		if (!how->fused && one && !a->call.algorithm)
 			how->fused = fits(a, TE_K_COMM_TWO_SHOT, &how->k, why, sizeof(why));
 	}

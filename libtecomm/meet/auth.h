@@ -37,7 +37,7 @@ enum te__purpose { TE__FOR_MESH = 1, TE__FOR_ROOT, TE__FOR_LINK, TE__FOR_LINEAGE
 struct te__ends {
 	const uint8_t *key; /* TE__KEY_NBYTES; valid until both ends have proved that */
 	enum te__purpose purpose;
-	int32_t me, peer; /* ranks; the accepting end is told the peer by the challenge */
+	int32_t me, peer; /* ranks; the accepting end gets the peer from the challenge */
 	/*
 	 * NULL, or the random bytes of the accepting end, which the other end knows: then the
 	 * accepting end sends no answer, and proves nothing. It refuses a serial that it has seen.

@@ -90,11 +90,11 @@ void te__conn_open(struct te__conn *c, int fd, const struct te__ends *ends, int 
 	c->ends = *ends;
 	c->step = connects ? TE__CONN_ASKS : TE__CONN_LISTENS;
 	fcntl(fd, F_SETFL, fcntl(fd, F_GETFL) | O_NONBLOCK);
-	/* TCP finds by probes that a host is gone; local sockets refuse both options */
+	/* TCP detects a lost host by probes; local sockets refuse both options */
 	setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
 	setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof(on));
 	if (connects && ask(c))
-		shutdown(fd, SHUT_RDWR); /* reading tells */
+		shutdown(fd, SHUT_RDWR); /* detected by reading */
 }
 
 void te__conn_close(struct te__conn *c)
@@ -202,7 +202,7 @@ static int take_answer(struct te__conn *c)
 	if (check(c))
 		return -EACCES;
 	r = te__conn_write(c);
-	/* reading tells, after the cause */
+	/* detected by reading, after the cause */
 	return r < 0 && r != -EPIPE && r != -ECONNRESET ? r : 0;
 }
 

@@ -603,7 +603,7 @@ static int listen_to(struct visit *v)
 static int visit_round(struct visit *v)
 {
 	struct te__boot *b = v->b;
-	/* the root tells which ranks are missing, at the deadline */
+	/* at the deadline the root reports the missing ranks */
 	int64_t wake = b->deadline + (v->greeted ? GRACE_NS : 0);
 	struct pollfd p = { .fd = v->c.fd, .events = POLLIN };
 	char time[24];

@@ -214,7 +214,7 @@ struct settle {
 	struct to {
 		struct te__conn c;
 		struct te__dial dial;
-		int state, told; /* told: of the decision */
+		int state, told; /* told: 1: the decision was sent */
 		uint8_t body[BODY_MOST];
 	} *to;
 	/* from ranks */
@@ -295,7 +295,7 @@ static int adopt(struct settle *s, uint32_t generation, const struct news *m)
 	return l->is_out ? -TE_ESTATE : 0;
 }
 
-/* 1: it ends; 0: it goes on; -TE_ESTATE */
+/* 1: ends; 0: continues; -TE_ESTATE */
 static int take(struct settle *s, struct from *f)
 {
 	struct te__lineage *l = s->l;
@@ -461,8 +461,8 @@ static int turn(struct settle *s, int64_t wake)
 /* ---- deciding ---- */
 
 /*
- * The rank that has to decide; *ret_wake: when that is to be looked at again. Before the deadline
- * none has, unless all ranks have arrived or ended.
+ * The rank that must decide; *ret_wake: time of the next check. Before the deadline no rank
+ * decides, unless all ranks have arrived or ended.
  */
 static int32_t arbiter(const struct settle *s, int64_t now, int64_t *ret_wake)
 {
@@ -487,7 +487,7 @@ static int32_t arbiter(const struct settle *s, int64_t now, int64_t *ret_wake)
 	return l->me;
 }
 
-/* why fewer ranks than there may be cannot go on */
+/* reason why too few ranks have arrived to continue */
 static int too_few(const struct settle *s, int32_t ngroup, int32_t nleft)
 {
 	const struct te__lineage *l = s->l;

@@ -19,7 +19,7 @@ int te__local_listen(int type, int backlog, int *ret_fd, char ret_name[TE__LOCAL
 	socklen_t len = sizeof(sa);
 	int r = 0;
 
-	/* a family alone asks for a free name: five digits */
+	/* an address with a family only requests a free name: five digits */
 	if (fd < 0 || bind(fd, (struct sockaddr *)&sa, sizeof(sa.sun_family)) ||
 	    listen(fd, backlog) || getsockname(fd, (struct sockaddr *)&sa, &len))
 		r = -errno;

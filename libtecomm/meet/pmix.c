@@ -307,7 +307,7 @@ static int ask(struct te__boot *b, const struct proc *root, const char *key,
 		return failed(b, "PMIx_Get_nb", r);
 	}
 	ended = request_wait(q, b->deadline);
-	/* servers give up after some seconds (Open MPI 4: 2 s): the caller asks again */
+	/* servers give up after some seconds (Open MPI 4: 2 s): the caller retries */
 	again = ended && (q->status == PMIX_ERR_TIMEOUT || q->status == PMIX_ERR_NOT_FOUND);
 	if (again && te__boot_now() < b->deadline)
 		r = 1;

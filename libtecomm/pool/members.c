@@ -13,7 +13,7 @@
 #include "libtecomm/pool/members.h"
 #include "libtecore/base/private.h"
 
-#define LOOK_NS 1000000 /* between looks at the words of the other ranks */
+#define LOOK_NS 1000000 /* time between checks of the words of the other ranks */
 
 /* ---- whether a rank has ended ---- */
 

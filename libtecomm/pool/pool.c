@@ -236,7 +236,7 @@ static int map_all(struct te__pool *p)
 	return r ? r : te__client_watch(p->client);
 }
 
-/* code: why it is given up, which the other ranks are told; or 0 */
+/* code: reason for leaving, which other ranks get; or 0 */
 static void give_up(struct te__pool *p, int code)
 {
 	char why[TEXT_NBYTES];

@@ -43,7 +43,7 @@ struct te__node_info {
 };
 /* starts to listen, and sets info->at to the name; info must stay valid */
 int te__broker_start(const struct te__node_info *info, struct te__broker **ret_broker);
-/* tells the clients, ends the thread; takes NULL, returns NULL */
+/* sends BYE to the clients, ends the thread; takes NULL, returns NULL */
 struct te__broker *te__broker_stop(struct te__broker *broker);
 
 /* deadlines are by CLOCK_MONOTONIC, in ns. Errors: -ETIMEDOUT, -TE_EPEER, errno values */

@@ -15,7 +15,7 @@ static const char *node_label(const struct te_recording *rec, int64_t node)
 	return te__gnode_label(&n);
 }
 
-/* 0, or an error that tells why the use cannot be patched */
+/* 0, or an error with the reason why the use cannot be patched */
 static int use_check(const struct te_recording *rec, int32_t number, const struct te__use *use)
 {
 	const struct te__gnode n = te__recording_gnode(rec, use->node);

@@ -26,7 +26,7 @@ struct te__pinned {
 	size_t nbytes; /* bytes of all slots */
 	size_t page;   /* page size of the processor */
 	int node;
-	uint8_t *device_base; /* base as the device sees it; NULL: not registered */
+	uint8_t *device_base; /* device address of base; NULL: not registered */
 	pid_t pid;
 	atomic_int kept;
 	pthread_mutex_t scratch_lock;

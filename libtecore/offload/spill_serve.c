@@ -201,7 +201,7 @@ static int move_block(struct te__spill *s, struct te__spill_flight *f)
 	return 1;
 }
 
-/* 1 if the block goes on; else it has ended with *ret_code */
+/* 1 if the block continues; else it has ended with *ret_code */
 static int continues(struct te__spill *s, struct te__spill_flight *f, int32_t res, int *ret_code)
 {
 	const size_t before = f->have;
@@ -572,7 +572,7 @@ void *te__spill_run(void *arg)
 	if (s->impl && s->ops->close(s->impl)) {
 		te__log_error("spill: %s: I/O that was begun has not ended in %u ms", s->dir,
 			      s->timeout_ms);
-		/* the arena of an orphan may be gone, and keeps the mapping already */
+		/* the arena of an orphan may be destroyed, and keeps the mapping already */
 		if (!s->orphan)
 			te__pinned_keep(s->arena);
 	}

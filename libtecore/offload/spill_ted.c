@@ -77,7 +77,7 @@ static void tell(struct te__spill_ted *t)
 	if (t->sock < 0 || n == t->ntold)
 		return;
 	r = ask(t, &m, -1, NULL, CALL_NS);
-	/* late: the message is there, and is read when ted goes on */
+	/* late: the message was sent, and is read when ted continues */
 	if (!r || r == -EDQUOT || r == -ETIMEDOUT)
 		t->ntold = n;
 	if (r == -EDQUOT && !t->warned) {

@@ -13,7 +13,7 @@
 #include "libtecore/base/base.h"
 #include "libtecore/offload/spill_impl.h"
 
-#define CHECKS 4 /* in which it was not seen, two for each time limit of a request */
+#define CHECKS 4 /* consecutive checks without progress, two for each time limit of a request */
 
 /* there is something that the I/O thread would look at */
 static int has_work(const struct te__spill *s)
@@ -32,7 +32,7 @@ void *te__spill_watch(void *arg)
 		const struct timespec t = te__spill_in_ns((int64_t)s->timeout_ms * 500000);
 
 		pthread_cond_timedwait(&s->ended, &s->lock, &t);
-		/* checks are counted, not time: a process that was stopped goes on */
+		/* checks are counted, not time, because a stopped process may continue */
 		nstale = has_work(s) && s->nloops == seen ? nstale + 1 : 0;
 		seen = s->nloops;
 		if (nstale < CHECKS || s->gone || s->dead)

@@ -51,7 +51,7 @@ static int gather(struct te_stream *stream, const struct te_adamw_shards *s, dou
 
 int te__adamw_step(struct te_stream *stream, const struct te__adamw *a)
 {
-	const int64_t n = te_tensor_nelems(a->g); /* w may go on: with weights that are frozen */
+	const int64_t n = te_tensor_nelems(a->g); /* w may be longer, with frozen weights */
 	const struct te_k_sumsq sumsq = {
 		.x = te_tensor_data(a->g),
 		.part = a->part + (a->shards ? a->shards->shard * TE_K_SUMSQ_PARTS : 0),

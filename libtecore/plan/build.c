@@ -360,7 +360,7 @@ static int want_quantized(struct te_plan *p, int v, int node, enum te__role role
 	int r;
 
 	if (val->forms)
-		return 0; /* an earlier consumer asked; forms were merged beforehand */
+		return 0; /* an earlier consumer made the cast; forms were merged beforehand */
 	if (!forms)
 		return 0;
 	if (val->spec.dtype != p->recipe.compute)

@@ -90,7 +90,7 @@ static int live(void *arg, const struct te__use *u)
 	return 0;
 }
 
-/* the output of step s may take over the memory of an input that dies in it */
+/* the output of step s may take over the memory of an input that is last used in it */
 static void share(struct te_plan *p, const struct te__step *s, int t)
 {
 	struct te__buf *to;

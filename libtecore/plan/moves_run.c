@@ -195,7 +195,7 @@ static int load(struct te_plan *p, struct te_stream *stream, struct te__move *v)
 	return copy(p, stream, o->in, buf_ptr(p, v->in_buf), slot_ptr(p, v, 1), v->nbytes, v->in);
 }
 
-/* the write has ended: eagerly, before the stream of copies out goes on */
+/* wait for the write; eagerly, before the stream of copies out continues */
 static int written(struct te_plan *p, struct te_stream *stream, struct te__move *v)
 {
 	struct te_offload *o = p->offload;
@@ -436,7 +436,7 @@ static int end_requests(struct te_plan *p, struct te__move *v)
 	return r ? r : te_event_wait(v->in, o->out);
 }
 
-/* from its first capture on the I/O thread looks at the words of a plan */
+/* from its first capture on the I/O thread polls the words of a plan */
 static int arm(struct te_plan *p)
 {
 	struct te__moves *m = p->moves;

@@ -227,7 +227,7 @@ void te__offload_give_file(struct te_offload *o, uint32_t file)
 	pthread_mutex_unlock(&o->lock);
 }
 
-/* the first value that has this number in the file; "" if its plan is gone */
+/* the first value that has this number in the file; "" if its plan was destroyed */
 static const char *name_of(const struct te_offload *o, uint32_t file)
 {
 	for (const struct te_plan *p = o->plans; p; p = p->moves->next)

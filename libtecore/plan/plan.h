@@ -18,7 +18,7 @@
 #include "libtecore/plan/seq.h"
 
 #define TE__PLAN_ALIGN 256
-#define TE__PLAN_SINV_STRIDE 4 /* floats: cuBLASLt wants scales on 16 bytes */
+#define TE__PLAN_SINV_STRIDE 4 /* floats: cuBLASLt needs scales aligned to 16 bytes */
 
 /* The memory of a value during one lifetime. */
 struct te__buf {
@@ -43,14 +43,14 @@ struct te__kept {
 struct te__value {
 	char label[112];
 	struct te_spec spec;
-	struct te_tensor *fixed; /* lives outside the arena: inputs */
+	struct te_tensor *fixed; /* tensor outside the arena: inputs */
 	int hp, row, col;	 /* buffers, or -1 */
 	int sinv;		 /* index of its scale-inverse word, or -1: block scaling */
 	uint32_t forms;		 /* FP8 forms that steps read */
 	enum te_dtype qdtype;
 	enum te_scaling scaling; /* block scaling: scales come after the codes, in row and in col */
 	int slot;
-	int keep;  /* an output of the plan: lives to the end */
+	int keep;  /* 1: an output of the plan, kept to the end */
 	int fed;   /* the caller writes it before backward */
 	int no_hp; /* used inside a fusion only */
 	int nreads; /* reads of the full-precision form, by all steps */

@@ -176,7 +176,7 @@ static int is_saved(const struct te__step *s, int value)
 	return 0;
 }
 
-/* for an output that backward reads: the group is wanted, or the value gets why it is kept */
+/* an output that backward reads: repeat the group, or record why the value is kept */
 static int want(void *arg, const struct te__use *u)
 {
 	struct search *a = arg;

@@ -14,7 +14,7 @@ static int stream_wrote(struct te_stream *stream, const void *ptr, size_t nbytes
 	return te__stream_used(stream, &used);
 }
 
-/* 1: go on, 0: nothing to do, or an error */
+/* 1: continue, 0: nothing to do, or an error */
 static int check_range(const char *fn, struct te_stream *stream, const void *dst, const void *src,
 		       size_t nbytes)
 {

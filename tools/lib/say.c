@@ -37,7 +37,7 @@ const char *say_program(void)
 	return program;
 }
 
-/* a full disk may have room again; a pipe without a reader or a terminal (EIO) is gone */
+/* a full disk may have room again; a pipe without a reader or a terminal (EIO) is closed */
 static void check_stderr(void)
 {
 	if (!ferror(stderr))

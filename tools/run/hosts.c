@@ -266,7 +266,7 @@ static int start_host(struct host *h)
 
 /* ---- waiting ---- */
 
-/* a connection that has broken is seen when it is read */
+/* reading detects a broken connection */
 static void flush(struct host *h)
 {
 	while (h->to >= 0 && h->out.n > h->out.at) {
@@ -464,7 +464,7 @@ static void hosts_ready(const struct pollfd *p)
 	for (int i = 0; i < nhosts; i++, p += 3) {
 		if (p[0].fd >= 0 && p[0].revents)
 			flush(&hosts[i]);
-		/* before the end of its ranks is told: it may say why */
+		/* read before reporting the end of its ranks: it may have the reason */
 		if (p[2].fd >= 0 && p[2].revents)
 			read_err(&hosts[i]);
 		if (p[1].fd >= 0 && p[1].revents)

@@ -105,7 +105,7 @@ static void set_int(const char *name, int value)
 	setenv(name, text, 1);
 }
 
-/* in the child; tells the parent by fd why it could not become the program */
+/* in the child; reports to the parent by fd why it could not become the program */
 static void become(const struct run_opts *o, int i, int fd, const int out[2])
 {
 	const int null = open("/dev/null", O_RDONLY | O_CLOEXEC), rank = mine.first + i;

@@ -374,7 +374,7 @@ int comm_measure(struct comm *c, int rows_left)
 	const int figures = 1 + (opt.gemm != 0) + (c->fuse != COMM_FUSE_NONE);
 	struct te_comm_choice how;
 	void *host = malloc(c->nbytes);
-	/* the arrays of the row before are gone on all ranks: else the pool has gaps */
+	/* wait until all ranks have freed the previous row's arrays: else the pool has gaps */
 	int r = c->symmetric ? te_comm_reclaim(c->comm) : 0;
 
 	c->median_us = NAN;

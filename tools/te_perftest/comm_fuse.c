@@ -18,7 +18,7 @@
 struct comm_arrays {
 	void *residual; /* and residual_out */
 	float *gamma, *scale, *scale_inv;
-	void *codes; /* NULL: y is wanted */
+	void *codes; /* NULL: y is the output */
 	void *sum;   /* result of a separate all-reduce */
 	void *ws;
 	size_t ws_nbytes;
@@ -199,7 +199,7 @@ static void results_put(struct comm *c, struct results *p)
 	free(p->host);
 }
 
-/* sum: 1: it is wanted */
+/* sum: 1: also compute the sum */
 static int call(struct comm *c, enum te_comm_algorithm algorithm, int sum, struct results *p)
 {
 	const size_t n = p->nbytes / 4;

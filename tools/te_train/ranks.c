@@ -421,7 +421,7 @@ static int is_whole(const struct ranks *r, int32_t i)
 	       r->number[i + last] == r->number[i] + last;
 }
 
-/* models stay where they are, so that their ranks remain on one node; returns how many go on */
+/* models keep their ranks, so that these remain on one node; returns the number of models */
 static int32_t choose(struct ranks *r, int64_t nmicro)
 {
 	int32_t nwhole = 0, n;

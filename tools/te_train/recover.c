@@ -16,7 +16,7 @@
 /* numbers that remaining ranks exchange */
 enum { TOLD_STATUS, TOLD_SAVED, NTOLD };
 
-/* all: what ranks told, this one with its status; an exit status */
+/* all: numbers of the ranks, including this one's status; an exit status */
 static int hear(struct trainer *t, const int32_t *all, int status)
 {
 	for (int i = 0; i < ranks_n(&t->ranks); i++) {
@@ -25,7 +25,7 @@ static int hear(struct trainer *t, const int32_t *all, int status)
 		if (told[TOLD_STATUS] && !status)
 			status = say_failed("rank %d has failed; its message says why",
 					    (int)t->ranks.number[i]);
-		/* it may have heard of a save when this rank has not */
+		/* it may know of a save that this rank does not know */
 		if (told[TOLD_SAVED])
 			t->from = trainer_folder(t);
 	}

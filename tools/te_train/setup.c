@@ -19,7 +19,7 @@
 #include "tools/lib/record.h"
 #include "tools/lib/say.h"
 
-/* NFSv4 servers keep the locks of a host that is gone for 90 s */
+/* NFSv4 servers keep the locks of a lost host for 90 s */
 #define LOCK_WAIT_S 100
 
 static int read_preset(const char *name, struct config *cfg)
@@ -348,7 +348,7 @@ const char *trainer_folder(const struct trainer *t)
 	return t->o->out ? t->o->out : t->o->resume;
 }
 
-/* does the run go on with the checkpoint in its folder */
+/* does the run continue from the checkpoint in its folder? */
 static int resumes_in(const struct opts *o, const char *dir)
 {
 	struct stat a, b;

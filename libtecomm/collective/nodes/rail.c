@@ -18,7 +18,7 @@
 
 #define EAGER 200 /* attempts before pauses */
 #define PAUSE_NS INT64_C(100000)
-#define LOOK_NS INT64_C(20000000) /* between looks at the clock and for an abort */
+#define LOOK_NS INT64_C(20000000) /* time between checks of the clock and for an abort */
 #define IDLE_NS INT64_C(500000000) /* IDLE without a piece */
 
 enum state {
@@ -26,7 +26,7 @@ enum state {
 	WIRE,	/* data of other nodes is awaited */
 	ADD,	/* chain: the node's sums are made */
 	BACK,	/* chain: the result is awaited */
-	SPREAD, /* chain: it goes to the ranks of the node */
+	SPREAD, /* chain: the result is copied to the ranks of the node */
 	SENT,	/* all is here, and not all is sent */
 	DONE,
 };
@@ -360,7 +360,7 @@ static void chain_add(const struct te__nodes *n, struct te__job *j, const struct
 	te__h_comm_fold(&fold);
 }
 
-/* to the node before, if it or one below wants it */
+/* send the result to the previous node, if it or a lower one needs it */
 static int send_result(struct te__nodes *n, struct te__job *j, const struct te__piece *p)
 {
 	if (te__nodes_lowest(n, p, j->lo, j->n) >= n->node)
@@ -402,7 +402,7 @@ static void start(struct te__nodes *n, struct te__job *j, const struct te__piece
 	memset(j->head, 0, (size_t)n->npeers * sizeof(*j->head));
 }
 
-/* 1: it has another state; 0: it waits; alone: no earlier piece goes the other way */
+/* 1: the state has changed; 0: waits; alone: no earlier piece goes in the other direction */
 static int step(struct te__nodes *n, struct te__job *j, const struct te__piece *p, int alone)
 {
 	int32_t local;
@@ -459,8 +459,8 @@ static int step(struct te__nodes *n, struct te__job *j, const struct te__piece *
 }
 
 /*
- * A rank that has not put in a piece may be in a turn of the device that waits for other nodes: the
- * clock of its rail tells for which one. All ranks of the node have put in what that rail is at.
+ * A rank that has not put in a piece may be in a turn of the device that waits for other nodes.
+ * Then the clock of its rail applies, whose present piece all ranks of the node have put in.
  */
 static int waits_for_rail(const struct te__nodes *n, int32_t local)
 {

@@ -592,7 +592,7 @@ static int tcp_open(struct te__link *l)
 
 /* ---- closing ---- */
 
-/* peers are told, and read all before they are; at most for two heartbeats */
+/* send the reason to peers, which read all data before it; takes two heartbeats at most */
 static void part(struct tcp *t)
 {
 	struct te__link *l = &t->l;

@@ -198,7 +198,7 @@ int te__cuda_graph_instantiate(void *graph, void **ret_exec);
 int te__cuda_graph_launch(void *exec, void *stream);
 void te__cuda_graph_destroy(void *graph);
 void te__cuda_exec_destroy(void *exec);
-/* release the state of captures that the program began: their ends are not seen */
+/* release the state of captures that the program began, whose ends are not reported */
 void te__cuda_captures_drop(struct te__cuda_dev *d);
 
 /* cublaslt.c: the GEMM of te_k_gemm; the device must be idle when it is closed */

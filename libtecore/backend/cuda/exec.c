@@ -409,7 +409,7 @@ void te__cuda_exec_destroy(void *exec)
 	te__free(e);
 }
 
-/* creates the event that tells when launches no longer use the capture's memory and events */
+/* creates the event after which launches do not use the capture's memory and events */
 static int done_new(const struct te__cuda_capture *c, void **ret_done)
 {
 	*ret_done = NULL;

@@ -109,7 +109,7 @@ static int capture_get(struct te__cuda_stream *s, struct te__cuda_capture **ret)
 	pthread_mutex_lock(&d->lock);
 	for (c = d->captures; c && c->id != id; c = c->next)
 		;
-	/* begun by the caller on te_stream_native(): its end is not seen here */
+	/* begun by the caller on te_stream_native(): its end is not reported here */
 	if (!c && (c = capture_new())) {
 		c->id = id;
 		capture_list(d, c);

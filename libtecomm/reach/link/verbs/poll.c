@@ -184,8 +184,9 @@ static int beat(struct vlink *v, int32_t i)
 }
 
 /*
- * Four times a heartbeat, if the caller polls as often. A beat is sent after half of one, so also a
- * peer that polls once a heartbeat is heard within one and a half; 7/4 and this interval are two.
+ * Runs four times a heartbeat, if the caller polls as often. A beat is sent after half a heartbeat,
+ * so that even a peer that polls once a heartbeat sends one within 1.5; 7/4 and this interval are
+ * 2.
  */
 static int beats(struct vlink *v)
 {

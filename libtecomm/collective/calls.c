@@ -133,8 +133,8 @@ static uint32_t hash_of(const struct te__call *a)
 	return (uint32_t)(te__splitmix64(&x) >> 41);
 }
 
-static int launch(const struct te__call *a, const struct te__coll_choice *how,
-		  struct te_stream *stream)
+static int by_kernels(const struct te__call *a, const struct te__coll_choice *how,
+		      struct te_stream *stream)
 {
 	const int64_t es = (int64_t)te_dtype_nbytes(a->dtype);
 	struct te_k_comm k = te__coll_args(&a->comm->coll);
@@ -156,11 +156,13 @@ static int launch(const struct te__call *a, const struct te__coll_choice *how,
 	return r;
 }
 
-static int by_nccl(const struct te__call *a, struct te_stream *stream)
+static int by_nccl(const struct te__call *a, const struct te__coll_choice *how,
+		   struct te_stream *stream)
 {
 	struct te_comm *c = a->comm;
 	int r = 0;
 
+	(void)how;
 	if (!c->nccl) {
 		r = te__stream_not_capturing(stream, a->fn);
 		if (!r)
@@ -185,6 +187,60 @@ static int by_nodes(const struct te__call *a, const struct te__coll_choice *how,
 	return te__nodes_queue(a->comm->coll.nodes, stream, &c);
 }
 
+/* bytes that a rank sends to others, without headers */
+static uint64_t sent(const struct te__call *a, const struct te__coll_choice *how)
+{
+	const int64_t nbytes = a->count * (int64_t)te_dtype_nbytes(a->dtype);
+	const int32_t nranks = te__boot_nranks(a->comm->boot);
+	const uint64_t packets = (uint64_t)te_k_comm_packets(nbytes), n = (uint64_t)nranks - 1;
+
+	if (a->what == TE_K_COLL_BROADCAST && a->root != te__boot_rank(a->comm->boot))
+		return 0;
+	if (a->what != TE_K_COLL_ALLREDUCE)
+		return (how->algorithm == TE_COMM_LL ? 2 : 1) * n * packets * TE_K_COMM_PACKET;
+	switch (how->algorithm) {
+	case TE_COMM_LL:
+		return 2 * n * packets * TE_K_COMM_PACKET;
+	case TE_COMM_ONE_SHOT:
+		return n * packets * TE_K_COMM_PACKET;
+	case TE_COMM_NVLS_ONE_SHOT:
+		return packets * TE_K_COMM_PACKET;
+	case TE_COMM_NVLS:
+		return (packets + (uint64_t)te_k_comm_chunk((int64_t)packets, nranks)) *
+		       TE_K_COMM_PACKET;
+	default:
+		return 2 * n * (uint64_t)te_k_comm_chunk((int64_t)packets, nranks) *
+		       TE_K_COMM_PACKET;
+	}
+}
+
+static void cost_of_kernels(const struct te__call *a, const struct te__coll_choice *how,
+			    struct te_comm_choice *ret)
+{
+	ret->nblocks = te__coll_nblocks(&a->comm->coll, how, how->each, a->dtype);
+	ret->nlaunches = (int32_t)((a->count + how->each - 1) / how->each);
+	ret->nsent = sent(a, how);
+}
+
+static void cost_of_nodes(const struct te__call *a, const struct te__coll_choice *how,
+			  struct te_comm_choice *ret)
+{
+	const struct te__nodes_call c = nodes_call(a, how);
+
+	te__nodes_cost(a->comm->coll.nodes, &c, &ret->nsent, &ret->nlaunches);
+}
+
+static const struct {
+	int (*queue)(const struct te__call *a, const struct te__coll_choice *how,
+		     struct te_stream *stream);
+	void (*cost)(const struct te__call *a, const struct te__coll_choice *how,
+		     struct te_comm_choice *ret);
+} carriers[] = {
+	[TE__BY_KERNELS] = { by_kernels, cost_of_kernels },
+	[TE__BY_NODES] = { by_nodes, cost_of_nodes },
+	[TE__BY_NCCL] = { by_nccl, cost_of_kernels },
+};
+
 int te__comm_queue(const struct te__call *a, const struct te_comm_call_opts *opts,
 		   struct te_stream *stream)
 {
@@ -198,11 +254,7 @@ int te__comm_queue(const struct te__call *a, const struct te_comm_call_opts *opt
 		r = choose(a, opts, &how);
 	if (!r)
 		r = te__coll_begin(&a->comm->coll, a->fn, stream);
-	if (r)
-		return r;
-	if (how.algorithm == TE_COMM_NCCL)
-		return by_nccl(a, stream);
-	return a->comm->coll.nodes ? by_nodes(a, &how, stream) : launch(a, &how, stream);
+	return r ? r : carriers[how.carrier].queue(a, &how, stream);
 }
 
 int te_comm_allreduce(struct te_comm *comm, struct te_stream *stream, const void *in, void *out,
@@ -262,33 +314,6 @@ int te_comm_error(struct te_comm *comm)
 	return te__pool_check(comm->pool, "te_comm_error");
 }
 
-/* bytes that a rank sends to others, without headers */
-static uint64_t sent(const struct te__call *a, const struct te__coll_choice *how)
-{
-	const int64_t nbytes = a->count * (int64_t)te_dtype_nbytes(a->dtype);
-	const int32_t nranks = te__boot_nranks(a->comm->boot);
-	const uint64_t packets = (uint64_t)te_k_comm_packets(nbytes), n = (uint64_t)nranks - 1;
-
-	if (a->what == TE_K_COLL_BROADCAST && a->root != te__boot_rank(a->comm->boot))
-		return 0;
-	if (a->what != TE_K_COLL_ALLREDUCE)
-		return (how->algorithm == TE_COMM_LL ? 2 : 1) * n * packets * TE_K_COMM_PACKET;
-	switch (how->algorithm) {
-	case TE_COMM_LL:
-		return 2 * n * packets * TE_K_COMM_PACKET;
-	case TE_COMM_ONE_SHOT:
-		return n * packets * TE_K_COMM_PACKET;
-	case TE_COMM_NVLS_ONE_SHOT:
-		return packets * TE_K_COMM_PACKET;
-	case TE_COMM_NVLS:
-		return (packets + (uint64_t)te_k_comm_chunk((int64_t)packets, nranks)) *
-		       TE_K_COMM_PACKET;
-	default:
-		return 2 * n * (uint64_t)te_k_comm_chunk((int64_t)packets, nranks) *
-		       TE_K_COMM_PACKET;
-	}
-}
-
 int te__comm_explain(const struct te__call *a, const struct te_comm_call_opts *opts,
 		     struct te_comm_choice *ret)
 {
@@ -302,15 +327,8 @@ int te__comm_explain(const struct te__call *a, const struct te_comm_call_opts *o
 		return r;
 	if (a->count) {
 		c.algorithm = how.algorithm;
-		c.nblocks = te__coll_nblocks(&a->comm->coll, &how, how.each, a->dtype);
-		c.nlaunches = (int32_t)((a->count + how.each - 1) / how.each);
-		c.nsent = sent(a, &how);
+		carriers[how.carrier].cost(a, &how, &c);
 		memcpy(c.reason, how.reason, sizeof(c.reason));
-		if (a->comm->coll.nodes && how.algorithm != TE_COMM_NCCL) {
-			const struct te__nodes_call k = nodes_call(a, &how);
-
-			te__nodes_cost(a->comm->coll.nodes, &k, &c.nsent, &c.nlaunches);
-		}
 	} else {
 		snprintf(c.reason, sizeof(c.reason), "no elements: nothing is done");
 	}

@@ -13,20 +13,21 @@
 /* a row for each enum te_comm_algorithm */
 static const struct {
 	const char *name;
-	int32_t kernel;
+	enum te__carrier carrier;
+	int32_t kernel; /* enum te_k_comm_algorithm; -1: none */
 	int floats; /* 1: floating types only */
 } algorithms[] = {
-	[TE_COMM_AUTO] = { "auto", -1, 0 },
-	[TE_COMM_LL] = { "ll", TE_K_COMM_LL, 0 },
-	[TE_COMM_ONE_SHOT] = { "oneshot", TE_K_COMM_ONE_SHOT, 1 },
-	[TE_COMM_TWO_SHOT] = { "twoshot", TE_K_COMM_TWO_SHOT, 1 },
-	[TE_COMM_ZERO_COPY] = { "zerocopy", TE_K_COMM_ZERO_COPY, 0 },
-	[TE_COMM_STAGED] = { "staged", TE_K_COMM_STAGED, 0 },
-	[TE_COMM_NCCL] = { "nccl", -1, 0 },
-	[TE_COMM_NVLS] = { "nvls", TE_K_COMM_NVLS, 1 },
-	[TE_COMM_NVLS_ONE_SHOT] = { "nvls-oneshot", TE_K_COMM_NVLS_ONE_SHOT, 1 },
-	[TE_COMM_EXCHANGE] = { "exchange", -1, 0 },
-	[TE_COMM_CHAIN] = { "chain", -1, 1 },
+	[TE_COMM_AUTO] = { "auto", TE__BY_KERNELS, -1, 0 },
+	[TE_COMM_LL] = { "ll", TE__BY_KERNELS, TE_K_COMM_LL, 0 },
+	[TE_COMM_ONE_SHOT] = { "oneshot", TE__BY_KERNELS, TE_K_COMM_ONE_SHOT, 1 },
+	[TE_COMM_TWO_SHOT] = { "twoshot", TE__BY_KERNELS, TE_K_COMM_TWO_SHOT, 1 },
+	[TE_COMM_ZERO_COPY] = { "zerocopy", TE__BY_KERNELS, TE_K_COMM_ZERO_COPY, 0 },
+	[TE_COMM_STAGED] = { "staged", TE__BY_KERNELS, TE_K_COMM_STAGED, 0 },
+	[TE_COMM_NCCL] = { "nccl", TE__BY_NCCL, -1, 0 },
+	[TE_COMM_NVLS] = { "nvls", TE__BY_KERNELS, TE_K_COMM_NVLS, 1 },
+	[TE_COMM_NVLS_ONE_SHOT] = { "nvls-oneshot", TE__BY_KERNELS, TE_K_COMM_NVLS_ONE_SHOT, 1 },
+	[TE_COMM_EXCHANGE] = { "exchange", TE__BY_NODES, -1, 0 },
+	[TE_COMM_CHAIN] = { "chain", TE__BY_NODES, -1, 1 },
 };
 #define NALGORITHMS ((int)(sizeof(algorithms) / sizeof(algorithms[0])))
 
@@ -130,11 +131,6 @@ enum te_comm_algorithm te__coll_latency(const struct te__coll *c, int64_t nbytes
 	return k == TE_COMM_ONE_SHOT || k == TE_COMM_TWO_SHOT ? k : TE_COMM_AUTO;
 }
 
-static int is_of_nodes(enum te_comm_algorithm k)
-{
-	return k == TE_COMM_EXCHANGE || k == TE_COMM_CHAIN;
-}
-
 static enum te_comm_algorithm by_nodes(const struct te__coll *c, const struct asked *a,
 				       struct te__coll_choice *ret)
 {
@@ -157,17 +153,18 @@ static int cannot(const struct te__coll *c, enum te_comm_algorithm k, const stru
 		  char *why, size_t n)
 {
 	const char *name = algorithms[k].name, *no_nvls = c->terms.reach.why[TE__REACH_NVLS];
+	const enum te__carrier carrier = algorithms[k].carrier;
 	const int64_t room = fits(c, algorithms[k].kernel);
 
 	if (c->nodes && k == TE_COMM_CHAIN && te__nodes_no_chain(c->nodes, a->what, a->dtype))
 		snprintf(why, n, "algorithm %s: %s", name,
 			 te__nodes_no_chain(c->nodes, a->what, a->dtype));
-	else if (c->nodes && !is_of_nodes(k) && k != TE_COMM_NCCL)
+	else if (c->nodes && carrier == TE__BY_KERNELS)
 		snprintf(why, n, "algorithm %s is for ranks of one node, and there are %d", name,
 			 te__boot_nnodes(c->boot));
-	else if (!c->nodes && is_of_nodes(k))
+	else if (!c->nodes && carrier == TE__BY_NODES)
 		snprintf(why, n, "algorithm %s is for nodes that exchange messages", name);
-	else if (c->nodes && is_of_nodes(k))
+	else if (carrier == TE__BY_NODES)
 		return 0;
 	else if (a->what != TE_K_COLL_ALLREDUCE &&
 		 (algorithms[k].floats || algorithms[k].kernel < 0))
@@ -235,6 +232,7 @@ int te__coll_choose(const struct te__coll *c, const char *fn, enum te_k_comm_col
 	r = choose(c, fn, &a, opts->algorithm, ret);
 	if (r)
 		return r;
+	ret->carrier = algorithms[ret->algorithm].carrier;
 	ret->kernel = algorithms[ret->algorithm].kernel;
 	if (!ret->max_blocks || ret->max_blocks > c->terms.max_blocks)
 		ret->max_blocks = c->terms.max_blocks;

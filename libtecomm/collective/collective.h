@@ -68,9 +68,13 @@ struct te_k_comm te__coll_args_alone(const struct te__coll *c);
 /* the algorithm where latency matters: by TE_COMM_ALGO, or ONE_SHOT or TWO_SHOT by size */
 enum te_comm_algorithm te__coll_latency(const struct te__coll *c, int64_t nbytes);
 
+/* what runs an algorithm: a row of calls.c */
+enum te__carrier { TE__BY_KERNELS, TE__BY_NODES, TE__BY_NCCL };
+
 /* an all-reduce as it will be run */
 struct te__coll_choice {
 	enum te_comm_algorithm algorithm;
+	enum te__carrier carrier;
 	int32_t kernel;	    /* enum te_k_comm_algorithm */
 	int32_t max_blocks; /* limit of blocks of a launch */
 	int64_t each;	    /* elements of a launch */

@@ -44,7 +44,7 @@ static uint64_t repeats(const struct te_graph *g, int32_t i, uint64_t nmicro)
 	return most;
 }
 
-/* the last forward pass of a sequence's plans moves its offset on, past all that they drew */
+/* the last forward pass of a sequence's plans advances its offset past all their draws */
 static void advance(struct te_graph *g, const struct te_seq *seq, uint64_t nmicro)
 {
 	struct te__graph_callable *last = NULL;

@@ -197,7 +197,7 @@ static void put(struct te_schedule *s, int32_t chunk, enum te_sched_kind kind)
 	s->order[s->info.nentries++] = (struct te_sched_entry){ chunk, kind };
 }
 
-/* a micro-batch through all chunks, in the direction of the data */
+/* append a micro-batch's passes of all chunks, in the direction of the data */
 static void put_all(struct te_schedule *s, enum te_sched_kind kind)
 {
 	for (int32_t c = 0; c < s->info.nchunks; c++)

@@ -20,7 +20,7 @@ static const char fn[] = "te_step_create";
 /* the passes of one shape */
 struct shape {
 	struct te_spec x;
-	struct te_plan **plan; /* [nparts] of each part the first */
+	struct te_plan **plan; /* [nparts] the first callable of each part */
 	struct te_graph *graph;
 };
 
@@ -743,7 +743,7 @@ static int calibrate(struct te_step *step, int32_t shape, struct te_stream *stre
 		te__log_warn("a copy of a step's inputs is not freed before its context: %s",
 			     te_error_detail());
 	step->calibrated = !r;
-	te__outside_take(step->ctx); /* the step that follows counts the same inputs */
+	te__outside_take(step->ctx); /* the next step counts the same inputs */
 	return r;
 }
 

@@ -124,7 +124,7 @@ enum te_comm_algorithm te__coll_latency(const struct te__coll *c, int64_t nbytes
 
 	if (asked)
 		return (enum te_comm_algorithm)asked;
-	if (c->nodes) /* the table is of the ranks of one */
+	if (c->nodes) /* rows of the table are for ranks of one node */
 		return TE_COMM_AUTO;
 	/* it is for kernels of packets, though the host has faster kernels for sums alone */
 	k = te__table_find(c->table, 0, te__boot_nranks(c->boot), 1, 0, nbytes)->algorithm;
@@ -148,7 +148,7 @@ static enum te_comm_algorithm by_nodes(const struct te__coll *c, const struct as
 	return a->nbytes > most ? TE_COMM_CHAIN : TE_COMM_EXCHANGE;
 }
 
-/* 0, or 1 with the reason why an algorithm that was named cannot be used */
+/* 0, or 1 with the reason why the requested algorithm cannot be used */
 static int cannot(const struct te__coll *c, enum te_comm_algorithm k, const struct asked *a,
 		  char *why, size_t n)
 {

@@ -210,7 +210,7 @@ static void look(void *arg)
 		tell(c);
 }
 
-/* rails see it themselves where there are several nodes */
+/* rails detect it if there are several nodes */
 static int check_peers(const struct te__coll *c, const char *fn)
 {
 	char text[200];

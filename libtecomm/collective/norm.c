@@ -51,7 +51,7 @@ static uintptr_t range_of(const struct te__comm_norm *a, const struct array *x, 
 	return (uintptr_t)x->p + (uintptr_t)(first * row_nbytes);
 }
 
-/* in is the first, residual the second; returns how many there are */
+/* list the arrays: in is the first, residual the second; returns their number */
 static int arrays_of(const struct te__comm_norm *a, struct array *ret)
 {
 	const struct te_k_comm_norm *k = &a->k;
@@ -183,7 +183,7 @@ static int check(const struct te__comm_norm *a)
 
 /* ---- choice ---- */
 
-/* 1: te_k_comm_norm takes the rows; 0: not, and why */
+/* 1: te_k_comm_norm supports the rows; 0: it does not, with the reason */
 static int is_packets(const struct te__comm_norm *a, char *why, size_t n)
 {
 	const int64_t es = (int64_t)te_dtype_nbytes((enum te_dtype)a->k.comm.dtype);
@@ -205,7 +205,7 @@ static int is_packets(const struct te__comm_norm *a, char *why, size_t n)
 	return !why[0];
 }
 
-/* arguments of the kernel among the ranks by an algorithm; 0: they do not fit, and why */
+/* arguments of the kernel for an algorithm; 0: they do not fit, with the reason */
 static int fits(const struct te__comm_norm *a, int32_t algorithm, struct te_k_comm_norm *ret,
 		char *why, size_t n)
 {

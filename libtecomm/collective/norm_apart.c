@@ -14,7 +14,7 @@
 #include "libtecomm/collective/collective.h"
 #include "libtecomm/collective/norm.h"
 
-/* are there outputs but s? */
+/* are there outputs other than s? */
 static int more_outputs(const struct te_k_comm_norm *k)
 {
 	return k->residual_out || k->y || k->rstd || k->codes || k->amax;
@@ -99,7 +99,7 @@ static int cast(const struct te__comm_norm *a, const void *y, struct te_stream *
 	return r || !k->codes ? r : TE__LAUNCH(stream, QUANTIZE, &quantize);
 }
 
-/* rows that te_k_comm_norm does not take; ws: T [rows, cols], then a float for each row */
+/* rows that te_k_comm_norm does not support; ws: T [rows, cols], then a float for each row */
 static int by_kernels(const struct te__comm_norm *a, const void *s, struct te_stream *stream)
 {
 	const struct te_k_comm_norm *k = &a->k;
@@ -194,13 +194,13 @@ static int gather(const struct steps *t, void *p, int64_t n, enum te_dtype dtype
 	return r;
 }
 
-/* is sum written in the own rows only? */
+/* is sum written in this rank's rows only? */
 static int has_own_sum(const struct te__comm_norm *a)
 {
 	return te__comm_norm_is_backward(a) && te__comm_norm_is_sharded(a);
 }
 
-/* is s computed in the own rows only: are others not needed, and can they be left out? */
+/* is s computed in this rank's rows only, because the others are not needed and can be omitted? */
 static int scatters(const struct te__comm_norm *a)
 {
 	const enum te_comm_algorithm k = a->call.algorithm;
@@ -315,7 +315,7 @@ static int sharded(const struct steps *t, char *ws, char *s)
 	return t->choice ? 0 : cast(&codes, k->y ? k->y : ws, t->stream);
 }
 
-/* the own rows of s, which is in ws, where sum has only those */
+/* this rank's rows of s, which is in ws if sum has only these rows */
 static int keep_sum(const struct steps *t, char *ws)
 {
 	const struct te__comm_norm *a = t->a, own = own_rows(a, ws);

@@ -78,7 +78,7 @@ static enum te_comm_algorithm algorithm_of(const struct te_comm_reducer *r, cons
 	return TE_COMM_ZERO_COPY;
 }
 
-/* weights that are next to each other are reduced at once, with the zeros between them */
+/* adjacent weights are reduced at once, with the zeros between them */
 static int reduce(struct te_comm_reducer *r, struct te_stream *stream)
 {
 	struct te_comm_call_opts o = TE_COMM_CALL_OPTS_INIT;

@@ -90,7 +90,7 @@ static int bad(const struct reader *r, const char *what, const char *word, const
 	return REFUSE(r, "%s is \"%.40s\", expected %s", what, word, expected);
 }
 
-/* "64", or "64K"; whether it is one from lo to hi */
+/* parse "64" or "64K"; 1: a number from lo to hi */
 static int number(const char *word, int64_t lo, int64_t hi, int64_t *ret)
 {
 	static const char units[] = "KMG";

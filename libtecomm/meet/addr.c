@@ -37,7 +37,7 @@ static int listed(const char *list, const char *name)
 	}
 }
 
-/* 1: the address was added; link-local ones need the name of an interface and are left out */
+/* 1: the address was added; link-local ones need the name of an interface and are omitted */
 static int add(struct te__addrs *l, const struct sockaddr *sa, int v6)
 {
 	if (l->n == TE__ADDRS_MAX)

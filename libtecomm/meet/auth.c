@@ -39,7 +39,7 @@ static void direction(const uint8_t *key, const char *label, const void *challen
 void te__session_derive(const uint8_t *key, const void *challenge, size_t nbytes,
 			const uint8_t *nonce, int connects, struct te__session *ret_s)
 {
-	/* chooses the fastest code: without it, the results are the same */
+	/* choose the fastest code; results do not depend on it */
 	if (sodium_init() < 0)
 		te__log_debug("sodium_init has failed");
 	direction(key, "te stream, connecting end", challenge, nbytes, nonce,

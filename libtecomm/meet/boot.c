@@ -152,7 +152,7 @@ struct place {
 	char again[TE__LOCAL_NAME];
 	char node[64];	   /* TE_COMM_NODE */
 	char boot[64];	   /* boot id of the kernel */
-	uint64_t space[2]; /* network namespace: where abstract sockets can be reached */
+	uint64_t space[2]; /* network namespace, in which abstract sockets can be reached */
 };
 
 static void read_line(const char *path, char *ret, size_t nbytes)
@@ -296,8 +296,7 @@ static const struct te__boot_provider single = {
 	.who = single_who,
 };
 
-/* the first that is chosen; in the order of the choices of TE_COMM_BOOTSTRAP, which begin with
- * auto */
+/* the first chosen one is used; in the order of the choices of TE_COMM_BOOTSTRAP after auto */
 static const struct te__boot_provider *const by_environment[] = {
 	&te__boot_id,
 	&te__boot_dir,

@@ -51,7 +51,7 @@ int te__conn_accept(const struct te__listen *l, int *ret_fd)
 	return 0;
 }
 
-/* the few bytes of a challenge or an answer: a socket without room for them is a broken one */
+/* send the few bytes of a challenge or an answer; a socket without room for them is broken */
 static int send_all(struct te__conn *c, const void *p, size_t nbytes)
 {
 	return send(c->fd, p, nbytes, MSG_NOSIGNAL | MSG_DONTWAIT) == (ssize_t)nbytes ? 0 : -EPIPE;
@@ -149,7 +149,7 @@ static int read_frame(struct te__conn *c, uint32_t most)
 	return !r ? 1 : r == -EAGAIN ? 0 : r;
 }
 
-/* 0: it is the frame that the other end has sent after the one before */
+/* 0: the frame is the next one that the other end has sent */
 static int check(struct te__conn *c)
 {
 	if (!te__seal_check(&c->session.in, c->in_head, TE__FRAME_MAC, c->in_body, c->in.nbytes,
@@ -160,7 +160,7 @@ static int check(struct te__conn *c)
 	return 0;
 }
 
-/* to a challenge; nothing if it is not to this end, which would be a proof for another one */
+/* answer a challenge; not if it is for another end, for which the answer would be a proof */
 static int answer(struct te__conn *c)
 {
 	const struct te__frame f = { .version = TE__FRAME_VERSION, .type = TE__FRAME_CHALLENGE };

@@ -185,7 +185,7 @@ static int find_key(struct te__boot *b, struct meeting *m)
 
 /* ---- sockets ---- */
 
-/* 1: a process listens; 0: a leftover, or no more there; *ret_pid: of that process */
+/* 1: a process listens, *ret_pid; 0: a leftover, or the socket does not exist any more */
 static int listens(const struct meeting *m, const char *name, int *ret_pid)
 {
 	struct sockaddr_un un;

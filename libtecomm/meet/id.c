@@ -188,7 +188,7 @@ static void turn_away(struct guest *g, int code, const char *text)
 	answer(g, TE__FRAME_REFUSE, body, te__refuse_put(body, code, text));
 }
 
-/* for all that wait and all that come later */
+/* set the answer for all ranks, waiting and later ones */
 static void fail_all(struct te_comm_root *root, int code, const char *text)
 {
 	if (root->code || root->complete)
@@ -459,7 +459,7 @@ static void root_free(struct te_comm_root *root)
 	te__free(root);
 }
 
-/* key: NULL, or that from which the one of the root follows, with the random bytes of the id */
+/* key: NULL, or the key from which the root's key is derived, with the random bytes of the id */
 static int root_create(const uint8_t *key, struct te_comm_id *ret_id,
 		       struct te_comm_root **ret_root)
 {
@@ -563,7 +563,7 @@ static int greet(struct visit *v)
 	return 0;
 }
 
-/* 1: the table is there */
+/* 1: the table has arrived */
 static int listen_to(struct visit *v)
 {
 	struct te__boot *b = v->b;

@@ -11,7 +11,7 @@
 #include "libtecomm/meet/join.h"
 
 #define STRANGERS_MAX 64		/* accepted connections without a hello */
-#define STRANGER_NS INT64_C(5000000000) /* and how long they may stay so */
+#define STRANGER_NS INT64_C(5000000000) /* time limit for their hello */
 #define LOOK_NS INT64_C(20000000)	/* pause of a link between checks of the bootstrap */
 
 struct stranger {
@@ -71,7 +71,7 @@ static void refuse(struct te__boot *b, struct te__conn *c, int code, const char 
 	te__conn_say(c, TE__FRAME_REFUSE, body, te__refuse_put(body, code, text));
 }
 
-/* a whole frame of a stranger, which becomes a peer or is turned away; or the group fails */
+/* handle a frame of a stranger, which becomes a peer or is refused; or the group fails */
 static int judge(struct joining *j, struct te__conn *c)
 {
 	struct te__boot *b = j->b;
@@ -156,7 +156,7 @@ static int step_strangers(struct joining *j, size_t npolled, int64_t now)
 			r = judge(j, &s->c);
 			if (r < 0)
 				return r;
-			r = 1; /* a peer now, or turned away */
+			r = 1; /* a peer now, or refused */
 		} else if (r == -EBADMSG) {
 			te__log_debug("%s: a connection without a proof was closed", j->b->name);
 		}
@@ -176,7 +176,7 @@ static int step_dial(struct joining *j, int32_t rank, const struct pollfd *p, in
 		te__conn_say(&j->o.conn[rank], TE__FRAME_HELLO, j->hello_body, j->hello_nbytes);
 		return 0;
 	}
-	/* a process listened at the address; a path may not be there yet, or be of a leftover */
+	/* a process listened at the address; a path may not exist yet, or be a leftover */
 	if (r == -ECONNREFUSED && (j->dial[rank].tcp || j->dial[rank].reached)) {
 		char at[TE__ADDR_TEXT] = "its socket";
 
@@ -291,7 +291,7 @@ static int join_round(struct joining *j)
 		if (j->o.state[i] == TE__DIALING)
 			r = step_dial(j, i, p, now);
 		if (!r && j->o.state[i] == TE__GREETED) {
-			te__conn_write(&j->o.conn[i]); /* a failure shows when it is read */
+			te__conn_write(&j->o.conn[i]); /* reading detects failures */
 			r = p->revents ? step_greeted(j, i, now) : 0;
 		} else if (!r && j->o.state[i] == TE__UP && p->revents) {
 			if (j->o.link)

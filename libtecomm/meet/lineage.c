@@ -11,7 +11,7 @@
 #include "libtecomm/meet/lineage.h"
 
 #define STRANGERS_MAX 64		/* accepted connections without identification */
-#define STRANGER_NS INT64_C(5000000000) /* and how long they may stay so */
+#define STRANGER_NS INT64_C(5000000000) /* time limit for their identification */
 #define SILENT_NS INT64_C(1000000000)	/* limit for an arbiter to decide */
 #define BODY_MOST (16 + TE__RANKS_MAX / 8)
 
@@ -32,7 +32,7 @@ struct te__lineage {
 	uint32_t generation;
 	int32_t arbiter; /* number of the arbiter that decided it */
 	uint8_t *in;
-	int is_out; /* there is one without this rank */
+	int is_out; /* 1: there is a generation without this rank */
 };
 
 /* ---- a lineage ---- */
@@ -226,7 +226,7 @@ struct settle {
 		short revents;
 	} *from;
 	int nfrom, from_most;
-	int64_t *arrived; /* until when a rank waits that has; 0: it has not */
+	int64_t *arrived; /* deadline of a rank that has arrived; 0: it has not */
 	struct pollfd *p;
 	int64_t begin, own_deadline;
 	int decided;
@@ -377,7 +377,7 @@ static int accept_all(struct settle *s, int64_t now)
 	while ((r = te__conn_accept(&s->l->listen, &fd)) > 0) {
 		for (int k = 0; k < s->nfrom && s->nfrom == s->from_most; k++)
 			if (s->from[k].rank < 0)
-				drop(s, k); /* the oldest of the strangers */
+				drop(s, k); /* drop the oldest stranger */
 		te__conn_open(&s->from[s->nfrom].c, fd, &ends, 0);
 		s->from[s->nfrom].proven = 0;
 		s->from[s->nfrom].since = now;

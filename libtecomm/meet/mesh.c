@@ -32,7 +32,7 @@ static void tell(struct te__boot *b)
 
 		if (c->fd < 0 || (b->state[r] != TE__UP && b->state[r] != TE__GREETED))
 			continue;
-		/* a frame of which a part is sent can only be cut */
+		/* a frame that is partly sent can only be truncated */
 		if (!te__conn_pending(c) || !c->out_sent)
 			te__conn_say(c, TE__FRAME_ABORT, body, n);
 		shutdown(c->fd, SHUT_WR);
@@ -203,7 +203,7 @@ static int exchange_late(struct exchange *x)
 	struct te__boot *b = x->b;
 	char ranks[160], time[24];
 
-	/* or they have sent theirs and do not read */
+	/* or they have sent their parts and do not read */
 	for (int32_t r = 0; r < b->nranks; r++)
 		if (b->peer[r].fd >= 0 && te__conn_pending(&b->peer[r]))
 			x->missing[r] = 1;
@@ -328,7 +328,7 @@ static int see(struct te__boot *b, int32_t rank, const char *what)
 	struct te__conn *c = &b->peer[rank];
 	const int r = c->in_whole ? 0 : te__conn_read(c, TE__BOOT_MOST);
 
-	/* closed as it should be, or a part of the next exchange */
+	/* closed in order, or a part of the next exchange */
 	if (r == 1 && c->in.type == TE__FRAME_BYE) {
 		b->state[rank] = TE__GONE;
 		te__conn_close(c);

@@ -106,7 +106,7 @@ static struct request *request_create(void (*work)(struct request *q))
 	return q;
 }
 
-/* 1: the other one has left before. Takes NULL */
+/* 1: the other user has left before. Takes NULL */
 static int request_leave(struct request *q)
 {
 	int last;

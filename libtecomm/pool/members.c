@@ -44,7 +44,7 @@ int te__members_sign(const struct te__node_info *info, int control_fd, int rank,
 	return 0;
 }
 
-/* 1: it has, or has released its communicator; 0: it has not, or it is not known */
+/* 1: the rank has ended, or has released its communicator; 0: it has not, or it is unknown */
 static int has_ended(int sign, int rank)
 {
 	struct flock lock = sign_of(rank);

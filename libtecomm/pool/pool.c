@@ -187,7 +187,7 @@ static int map_node(struct te__pool *p, int64_t deadline)
 
 	if (!r)
 		r = publish(p, deadline);
-	/* begins after the own rank: all ranks do not ask for the same memory at once */
+	/* begin after the own rank, so that ranks do not request the same memory at once */
 	for (int32_t k = 1; k < p->nlocal && !r; k++)
 		r = fetch(p, (p->local + k) % p->nlocal, deadline);
 	return r;
@@ -334,8 +334,8 @@ void te__pool_leave(struct te__pool *p)
 	snprintf(why, sizeof(why), "%.100s has not released multicast memory within %lld ms of %s",
 		 who, (long long)(ns / 1000000), te__boot_peer(p->boot, p->rank));
 	/*
-	 * Its kernels end by the abort where they wait. One that begins later, queued before
-	 * or replayed, stores its packets to all ranks first: this rank has to keep its memory.
+	 * The abort ends its waiting kernels. A kernel that begins later, queued before or
+	 * replayed, first stores its packets to all ranks: this rank has to keep its memory.
 	 */
 	p->held = true;
 	te__pool_abort(p, -ETIMEDOUT, why);
@@ -421,7 +421,7 @@ int32_t te__pool_survivors(struct te__pool *p, int64_t deadline_ns, int32_t *ret
 	int32_t n = 0;
 	int r;
 
-	/* ranks that wait for others in the communicator do so no longer, and can arrive */
+	/* ends waits for other ranks in the communicator, so that ranks can arrive */
 	snprintf(why, sizeof(why), "%s has called te_comm_recover",
 		 te__boot_peer(p->boot, p->rank));
 	te__pool_abort(p, -TE_EABORT, why);
@@ -476,7 +476,7 @@ static int compare_ids(const void *a, const void *b)
 	return (x > y) - (x < y);
 }
 
-/* the sorted ids of freed blocks; *ret_id is to be freed */
+/* the sorted ids of freed blocks; the caller frees *ret_id */
 static int snapshot(struct te__pool *p, struct epoch *e, uint64_t **ret_id)
 {
 	uint64_t *id;

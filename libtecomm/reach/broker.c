@@ -73,7 +73,7 @@ static struct te__wire message(enum te__wire_kind kind)
 
 static void fail_waiters(struct te__broker *b);
 
-/* a rank that leaves without BYE, or because of an error, takes the others along */
+/* a rank that leaves without BYE, or because of an error, aborts the others */
 static void drop(struct te__broker *b, struct conn *c, int code, const char *how)
 {
 	const int rank = c->rank;
@@ -236,7 +236,7 @@ static int serve(struct te__broker *b, struct conn *c, const struct te__wire *m,
 	}
 }
 
-/* until nothing is left to read */
+/* read until there is no more data */
 static void read_conn(struct te__broker *b, struct conn *c)
 {
 	struct te__wire m;

@@ -21,7 +21,7 @@
 #define POLYNOMIAL 0x82f63b78u
 #define LANE 4096u /* bytes */
 
-static uint32_t table[8][256]; /* table[k][b]: of byte b followed by k zero bytes */
+static uint32_t table[8][256]; /* table[k][b]: CRC of byte b followed by k zero bytes */
 static uint32_t shift[4][256]; /* LANE zero bytes, by the bytes of the CRC before them */
 static int hardware;
 static pthread_once_t once = PTHREAD_ONCE_INIT;
@@ -34,7 +34,7 @@ static uint64_t load64(const uint8_t *p)
 	return v;
 }
 
-/* without the inversions of the definition */
+/* CRC without the inversions of the definition */
 static uint32_t raw_soft(uint32_t crc, const uint8_t *p, size_t n)
 {
 	for (; n >= 8; p += 8, n -= 8) {

@@ -111,7 +111,7 @@ static int map_all(struct te__pinned *a)
 	}
 	a->base = (uint8_t *)(((uintptr_t)a->map + TE__PINNED_UNIT - 1) &
 			      ~(uintptr_t)(TE__PINNED_UNIT - 1));
-	/* both are wishes: without huge pages it is slower; a child that writes would break the
+	/* both may fail: without huge pages it is slower; a child that writes would break the
 	 * pinning, so it gets none of the memory */
 	(void)madvise(a->base, held, MADV_HUGEPAGE);
 	(void)madvise(a->map, a->map_nbytes, MADV_DONTFORK);

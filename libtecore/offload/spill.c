@@ -121,7 +121,7 @@ int te__spill_create(struct te__pinned *arena, const struct te__spill_opts *o,
 	return 0;
 }
 
-/* in a forked child: the thread and the locks are not there, and the file is the parent's */
+/* in a forked child: there are no thread and locks, and the file belongs to the parent */
 static int forked(const struct te__spill *s)
 {
 	return s->pid != getpid();
@@ -143,7 +143,7 @@ void te__spill_free(struct te__spill *s)
 	te__free(s);
 }
 
-/* with the lock held: the I/O thread does not return from the system, and may never */
+/* with the lock held: the I/O thread does not return from a system call, and may never */
 static void abandon(struct te__spill *s)
 {
 	te__log_error("spill: %s: the I/O thread does not end", s->dir);
@@ -158,7 +158,7 @@ static void abandon(struct te__spill *s)
 /* 1: the threads have ended */
 static int stop_threads(struct te__spill *s)
 {
-	/* the time that its last I/O may take, that close() may, and more */
+	/* time limits of its last I/O and of close(), and a margin */
 	const struct timespec t = te__spill_in_ns(3 * (int64_t)s->timeout_ms * 1000000);
 	int late = 0, gone;
 

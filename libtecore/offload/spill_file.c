@@ -43,7 +43,7 @@ static int open_unnamed(const char *dir, int flags)
 	int fd = te__fault_point() ? (errno = EMFILE, -1) :
 				     open(dir, O_TMPFILE | O_RDWR | flags, 0600);
 
-	/* EISDIR: a kernel, EOPNOTSUPP: a file system, that does not know O_TMPFILE */
+	/* EISDIR: a kernel without O_TMPFILE; EOPNOTSUPP: a file system without it */
 	if (fd < 0 && (errno == EOPNOTSUPP || errno == EISDIR)) {
 		te__log_debug("spill: %s: no O_TMPFILE: a file is created and removed", dir);
 		fd = open_named(dir, O_RDWR | flags);

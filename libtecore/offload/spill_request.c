@@ -93,7 +93,7 @@ void te__spill_release(struct te__spill *s, _Atomic uint32_t *done, uint32_t val
 	pthread_cond_broadcast(&s->changed);
 }
 
-/* with the result q->code; the I/O thread */
+/* complete a request with the result q->code; on the I/O thread */
 void te__spill_complete(struct te__spill *s, struct te__spill_request *q)
 {
 	struct te__spill_group *g = te__spill_group_of(s, q);

@@ -225,7 +225,7 @@ static int continues(struct te__spill *s, struct te__spill_flight *f, int32_t re
 		*ret_code = res;
 		return 0;
 	}
-	/* no progress, and nothing is known to be wrong */
+	/* no progress, and no error */
 	s->stats.nretries++;
 	*ret_code = res < 0 ? res : -EIO;
 	return f->nretries++ < RETRIES;
@@ -267,7 +267,7 @@ static void finish_block(struct te__spill *s, const struct te__blk_done *done)
 
 /* words: the I/O thread, with the lock held */
 
-/* a bound request that the state does not allow: its words are released all the same */
+/* a bound request that the state does not allow: its words are released nevertheless */
 static void refuse(struct te__spill *s, struct te__spill_request *q, int code)
 {
 	te__spill_refused(s, q, code);
@@ -450,7 +450,7 @@ static void serve(struct te__spill *s)
 		pthread_mutex_unlock(&s->lock);
 		n = ops->reap(s->impl, done, sizeof(done) / sizeof(done[0]), wait);
 		pthread_mutex_lock(&s->lock);
-		/* a wake() for which there was no need ends the next wait early: no harm */
+		/* an unnecessary wake() only ends the next wait early */
 		s->sleeping = 0;
 		if (n < 0)
 			s->dead = n;

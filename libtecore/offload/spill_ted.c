@@ -21,8 +21,8 @@
 
 #define OPEN_NS INT64_C(10000000000)
 #define CALL_NS INT64_C(2000000000) /* time limit of a call, so that the thread can end soon */
-#define TELL_MS 1000		    /* between reports of written bytes */
-#define PAUSE_MS 100		    /* before it connects again; doubled up to */
+#define TELL_MS 1000		    /* time between reports of written bytes */
+#define PAUSE_MS 100		    /* pause before it connects again; doubled up to this */
 #define PAUSE_MOST_MS 5000
 
 struct te__spill_ted {

@@ -30,7 +30,7 @@ struct pool {
 	uint32_t nqueue, queue_at, ndone, done_at; /* queue_at, done_at: of the first */
 	uint32_t nrunning;
 	int quit, woken;
-	uint32_t users; /* threads, and the I/O thread until close: the last one frees the pool */
+	uint32_t users; /* threads, and the I/O thread until close; the last one frees the pool */
 };
 
 static int32_t transfer(const struct pool *p, const struct te__blk *b)

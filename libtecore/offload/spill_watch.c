@@ -15,7 +15,7 @@
 
 #define CHECKS 4 /* consecutive checks without progress, two for each time limit of a request */
 
-/* there is something that the I/O thread would look at */
+/* there is work for the I/O thread */
 static int has_work(const struct te__spill *s)
 {
 	return s->armed || s->first[0] || s->first[1];

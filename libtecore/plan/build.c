@@ -352,7 +352,7 @@ static int infer_node(struct te_plan *p, int i, int x)
 	return 0;
 }
 
-/* have value v cast for op node, unless it was already; forms are those the whole plan reads */
+/* add a cast of value v for op node, unless there is one; forms: forms that the whole plan reads */
 static int want_quantized(struct te_plan *p, int v, int node, enum te__role role, uint32_t forms)
 {
 	struct te__value *val = &p->value[v];
@@ -390,7 +390,7 @@ static int has_dw(const struct te_plan *p, int i)
 	       te__seq_op_trains(p->seq, i);
 }
 
-/* 1: a gradient must reach something before op i */
+/* 1: gradients must reach ops before op i */
 static int need_dx(const struct te_plan *p, int i)
 {
 	return p->flags & TE_PLAN_TRAIN && i > p->first_grad;
@@ -720,7 +720,7 @@ static const char *type_text(enum te_dtype dtype, enum te_scaling scaling, char 
 	return dst;
 }
 
-/* can op i read its weight k as it is bound? forms: what it reads of it, without that FP32 is */
+/* can op i read its bound weight k? forms: forms that it reads; 0: FP32 */
 static int check_bound(const struct te_plan *p, int i, int k, uint32_t forms)
 {
 	const struct te__operand w = te__recipe_operand(&p->recipe, TE__ROLE_WEIGHT);
@@ -759,7 +759,7 @@ static int collect_needs(struct te_plan *p)
 			int j, r;
 
 			if (p->recipe.compute == TE_DTYPE_FP32)
-				forms &= ~TE_FORM_HP; /* the master is the copy */
+				forms &= ~TE_FORM_HP; /* the master serves as the copy */
 			r = check_bound(p, i, k, forms);
 			if (r < 0)
 				return r;

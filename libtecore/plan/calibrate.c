@@ -30,7 +30,7 @@ int te__seq_calibrate(struct te_seq *seq, struct te_stream *stream,
 		return r;
 	r = te_seq_rng_get(seq, &seed, &offset);
 	for (int i = 0; i < TIMES && !r; i++) {
-		/* copies of weights are cast again, with the scales of now */
+		/* copies of weights are cast again, with the present scales */
 		r = te_seq_weights_changed(seq, stream);
 		if (!r && i)
 			r = te__quant_forget(seq->quant, stream);

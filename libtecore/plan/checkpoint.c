@@ -452,7 +452,7 @@ static int other_model(const struct checkpoint *c, const struct cursor *k)
 			c->path, found, (int)c->len, c->text);
 }
 
-/* the next items of the file are those */
+/* check that the next items of the file are these */
 static int expect(struct checkpoint *c, struct cursor *k, size_t from, size_t to)
 {
 	for (size_t i = from; i < to; i++) {
@@ -551,7 +551,7 @@ static int check_file(struct checkpoint *c, uint8_t *bytes, size_t nbytes, uint3
 		return te__fail(-TE_ECORRUPT, "%s: %s: damaged or cut short: %" PRIu64 " bytes of "
 				"header", c->fn, c->path, n);
 	k = (struct cursor){ (const char *)bytes + CRC_AT + sizeof(NO_CRC "\"}") - 1, head + n };
-	/* before the CRC: the file of another model is named as such though it is damaged */
+	/* before the CRC: a file of another model is reported as such even if it is damaged */
 	r = check_header(c, &k, flags, ret_quant_nbytes);
 	if (r)
 		return r;

@@ -322,7 +322,7 @@ static int take_backward(struct te_plan *p, const struct match *m, struct te__gr
 	return g->t_saved ? 0 : te__no_memory("plan");
 }
 
-/* the group of the steps from s that a joint fusion has taken */
+/* make the group of the steps from s that a joint fusion has taken */
 static void fill_backward(struct te_plan *p, struct te__group *g, int s)
 {
 	const struct te__group *forward = &p->group[p->step[s].joint - 1];

@@ -18,7 +18,7 @@
 
 /* ---- casts ---- */
 
-/* is the value that the producer gives the one that is cast? both NULL: it is internal */
+/* is the producer's output the value that is cast? Both NULL: it is internal */
 static int casts(const struct te_tensor *given, const struct te_op_call *quantize)
 {
 	return quantize->y.q && quantize->y.quant && given == quantize->x.hp;

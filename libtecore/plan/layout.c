@@ -117,7 +117,7 @@ static void share(struct te_plan *p, const struct te__step *s, int t)
 		for (root = v->hp; p->buf[root].share >= 0; root = p->buf[root].share)
 			;
 		if (p->buf[root].last != t)
-			continue; /* somebody took it over in this group already */
+			continue; /* another value has taken it over in this group already */
 		to->share = root;
 		p->buf[root].last = to->last;
 		return;
@@ -231,7 +231,7 @@ static void stack(struct te_plan *p, struct space *sp)
 		sp->base[s] = base;
 		if (!nbytes)
 			continue;
-		/* not in passes in which the span does not exist */
+		/* only in passes in which the span exists */
 		add(sp, nbytes, 0, pass_begin(p, te__span_first(s)) - 1, base, 1);
 		add(sp, nbytes, pass_begin(p, te__span_last(s) + 1), p->ngroups, base, 1);
 		add(sp, TE__PLAN_ALIGN, 0, p->ngroups, base + nbytes, 1);
@@ -241,7 +241,7 @@ static void stack(struct te_plan *p, struct space *sp)
 		sp->base[s] = te__span_saves(s) ? sp->base[s] : base;
 }
 
-/* all roots, fixed if they save */
+/* add all roots, fixed if they save */
 static void add_roots(struct te_plan *p, struct space *sp)
 {
 	const int external = p->flags & TE_PLAN_EXTERNAL, more = slack(p);

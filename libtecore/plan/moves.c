@@ -344,7 +344,7 @@ static struct te__move move_of(const struct te_plan *p, const struct te__kept *k
 	};
 }
 
-/* bytes and how long they are not used */
+/* value of a move: bytes times the time without use */
 static double worth(const struct te_plan *p, const struct te__move *m)
 {
 	const double *start = p->moves->start;
@@ -366,7 +366,7 @@ static int by_worth(const void *a, const void *b)
 	return x->move - y->move;
 }
 
-/* the first of the most worth whose sum is at most nbytes; keeps their order */
+/* keep the most valuable moves whose sum is at most nbytes, in their order */
 static int cut(const struct te_plan *p, struct te__move *v, int *n, uint64_t nbytes)
 {
 	struct ranked *rank = te__malloc(((size_t)*n + 1) * sizeof(*rank));

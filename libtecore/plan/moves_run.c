@@ -145,8 +145,8 @@ static int record_declared(struct te_event *event, struct te_stream *stream, int
 	return r ? r : end;
 }
 
-/* After the copy of n bytes to dst, and before the next one, which accesses slot; NULL: there is
- * none. */
+/* Record an event after the copy of n bytes to dst and before the next copy, which accesses
+ * next_slot; NULL: there is no next one. */
 static int end_copy(struct te_stream *stream, struct te_event *done, const void *dst, size_t n,
 		    const void *next_slot)
 {
@@ -180,7 +180,7 @@ static int store(struct te_plan *p, struct te_stream *stream, struct te__move *v
 static int load(struct te_plan *p, struct te_stream *stream, struct te__move *v)
 {
 	struct te_offload *o = p->offload;
-	/* from a file values come in order, and slower than the link is */
+	/* values from a file arrive in order, and slower than on the link */
 	const struct te__move *next = v->next_in < 0 || o->spill ? NULL : &p->moves->v[v->next_in];
 	int r = o->spill ? request(p, is_capturing(stream) ? stream : o->in, v, READ_DONE) : 0;
 
@@ -301,7 +301,7 @@ static int by_from(const void *a, const void *b)
 	return (x->from > y->from) - (x->from < y->from);
 }
 
-/* the waits of a pass; how many, or less than 0: not known */
+/* the waits of a pass; returns their number, or less than 0 if unknown */
 static int find_waits(const struct te__moves *m, struct wait *ret)
 {
 	int n = 0;

@@ -201,7 +201,7 @@ int te__offload_take_file(struct te_offload *o, size_t nbytes, uint32_t *ret_fil
 	int r = 0;
 
 	pthread_mutex_lock(&o->lock);
-	/* the smallest that has room */
+	/* find the smallest extent that has room */
 	for (uint32_t k = 0; k < o->nfiles; k++)
 		if (!o->file[k].used && o->file[k].nbytes >= nbytes &&
 		    (i == o->nfiles || o->file[k].nbytes < o->file[i].nbytes))
@@ -482,7 +482,7 @@ uint64_t te__offload_room(struct te_offload *o)
 	return most > taken ? most - taken : 0;
 }
 
-/* hi bytes are enough, lo are not */
+/* invariant: hi bytes are enough, lo are not */
 static int bisect(struct te_offload *o, uint64_t target, enum te__waits waits, uint64_t lo,
 		  uint64_t hi, int (*peak)(void *arg, uint64_t *ret_nbytes), void *arg)
 {

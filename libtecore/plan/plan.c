@@ -33,7 +33,7 @@ static int input_tensor(struct te_plan *p, int v)
 	return r;
 }
 
-/* the values that te_plan_bind gives, but inputs */
+/* values that te_plan_bind sets, except inputs */
 static void ends(const struct te_plan *p, int ret[3])
 {
 	ret[0] = p->out_value;
@@ -145,7 +145,7 @@ static int check_opts(struct te_seq *seq, const struct te_plan_opts *o)
 	return 0;
 }
 
-/* *ret_recipe: a whole one */
+/* *ret_recipe has all members of this version */
 static int take_recipe(const struct te_plan_opts *o, struct te_recipe *ret_recipe)
 {
 	int r;

@@ -30,7 +30,7 @@
 struct form {
 	int writer;	 /* forward step; NONE or MANY if it is not one step */
 	int first, last; /* steps that read it in backward, or NONE */
-	int again;	 /* before this one a group runs again that reads it; or NONE */
+	int again;	 /* group before which a group that reads it runs again; or NONE */
 };
 
 struct search {
@@ -39,7 +39,7 @@ struct search {
 	const char *const *pattern;
 	struct form *form;  /* [nvalues * TE__NFORMS] */
 	int *before;	    /* [fwd_groups] the group before which it runs again, or NONE */
-	unsigned char *can; /* [fwd_groups] it can run again */
+	unsigned char *can; /* [fwd_groups] 1: it can run again */
 	unsigned char *is_wanted;
 	int n, ncasts; /* groups, and steps of casts, that run again */
 	char why[256]; /* the reason for the latest 0 of can_repeat() */
@@ -144,7 +144,7 @@ static int hinders(void *arg, const struct te__use *u)
 	return fault != NULL;
 }
 
-/* 1: group g can run again, those before it are known; else a->why is set */
+/* 1: group g can run again, else a->why is set; earlier groups are known */
 static int can_repeat(struct search *a, int g)
 {
 	const struct te_plan *p = a->p;

@@ -361,7 +361,7 @@ static int place_weight(struct te_seq *seq, const struct te_op *op, struct te__w
 	return 0;
 }
 
-/* the weights that are trained or not, and have a master or not, from *end on */
+/* lay out weights that are trained or not, and have a master or not, from *end on */
 static void lay_out_some(struct te_seq *seq, int trained, int has_master, int64_t *end)
 {
 	for (int i = 0; i < seq->nweights; i++) {
@@ -526,7 +526,7 @@ uint64_t te__seq_weights_nbytes(const struct te_seq *seq)
 static int make_weights(struct te_seq *seq, uint64_t seed)
 {
 	const int draws = !(seq->binding.flags & TE_SEQ_KEEP_MASTERS);
-	uint64_t words[3] = { seed, 0, 1 }; /* copies of version 0 are none */
+	uint64_t words[3] = { seed, 0, 1 }; /* version 0: there are no copies */
 	void *p;
 	int r;
 
@@ -556,7 +556,7 @@ static int make_weights(struct te_seq *seq, uint64_t seed)
 	return r;
 }
 
-/* back to the state before te_seq_complete */
+/* restore the state before te_seq_complete */
 static void undo_complete(struct te_seq *seq)
 {
 	for (int i = 0; i < seq->nops; i++)

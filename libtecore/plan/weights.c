@@ -34,7 +34,7 @@ static size_t aligned(size_t nbytes)
 	return (nbytes + TE__PLAN_ALIGN - 1) / TE__PLAN_ALIGN * TE__PLAN_ALIGN;
 }
 
-/* the offset of nbytes more */
+/* take nbytes more; returns their offset */
 static int64_t take(size_t *end, size_t nbytes)
 {
 	const size_t at = *end;
@@ -147,7 +147,7 @@ static size_t state_layout(const struct te_k_weights *a, size_t *ret_table_at, s
 	return *ret_part_at + (size_t)a->ntiles * sizeof(*a->part);
 }
 
-/* the column-wise copy of a bound weight: its memory, and where its scales are; 0: it has none */
+/* the column-wise copy of a bound weight: bytes, and offset of its scales; 0: no such copy */
 static size_t transpose_layout(const struct te_tensor *t, size_t *ret_scales_at)
 {
 	const size_t n = aligned(te_tensor_nbytes(t));

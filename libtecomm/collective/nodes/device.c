@@ -142,14 +142,14 @@ static int in_turn(struct te__nodes *n, struct te_stream *stream, const struct t
 
 /* ---- work ---- */
 
-/* from where the transport has put it; if that is the same, adapters have written it */
+/* copy it from the buffer that the transport wrote; if they are one, adapters wrote it */
 static int copy_in(const struct work *w, void *dst, const void *wire, int64_t nbytes)
 {
 	return dst == wire ? te__adapter_flush(w->stream) :
 			     te_copy(w->stream, dst, wire, (size_t)nbytes);
 }
 
-/* to where the transport takes it */
+/* copy it to the buffer that the transport reads */
 static int copy_out(const struct work *w, void *wire, const void *src, int64_t nbytes)
 {
 	return wire == src ? 0 : te_copy(w->stream, wire, src, (size_t)nbytes);

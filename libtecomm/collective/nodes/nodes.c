@@ -444,7 +444,7 @@ void te__nodes_wait(struct te__nodes *n, int (*ready)(struct te__nodes *n, uint6
 			te__nodes_fail(n, -ETIMEDOUT, "an operation between nodes has not ended "
 				       "within two time-outs");
 	}
-	/* after a failure, until this rank's rail writes no result that is copied next */
+	/* after a failure: wait until the rail does not write the result, which is copied next */
 	while (n->running && te__pool_aborted(n->pool) &&
 	       !atomic_load_explicit(&n->left, memory_order_acquire))
 		nanosleep(&pause, NULL);
@@ -541,7 +541,7 @@ static int begin_piece(const struct run *x, int64_t k)
 	return r ? r : te_host_call(x->stream, put_in, &arg, sizeof(arg));
 }
 
-/* the elements of the piece that are of this rank's part */
+/* the elements of the piece in this rank's part */
 static int copy_part(const struct run *x, const struct te__piece *p)
 {
 	const int64_t first = x->n->rank * p->count;
@@ -616,7 +616,7 @@ int te__nodes_queue(struct te__nodes *n, struct te_stream *stream, const struct 
 		for (int i = 0; i < TE__NODES_DEPTH && !r; i++)
 			if (k >= i && k - i < npieces)
 				r = step[i](&x, k - i);
-	/* a part of it is queued, and may run; a capture is given up */
+	/* a part of the operation is queued, and may run; a capture is invalid */
 	if (r && !te__stream_not_capturing(stream, NULL)) {
 		char why[240];
 

@@ -27,7 +27,7 @@ enum state {
 	ADD,	/* chain: the node's sums are made */
 	BACK,	/* chain: the result is awaited */
 	SPREAD, /* chain: the result is copied to the ranks of the node */
-	SENT,	/* all is here, and not all is sent */
+	SENT,	/* all data has arrived, and not all is sent */
 	DONE,
 };
 
@@ -110,7 +110,7 @@ static int has_received(const struct te__nodes *n, const struct te__job *j, int3
 	return n->link->receives[i].complete >= j->received[i];
 }
 
-/* the first node from which something is missing; -1: none */
+/* the first node with missing data; -1: none */
 static int32_t missing(const struct te__nodes *n, const struct te__job *j)
 {
 	for (int32_t m = 0; m < n->nnodes; m++)
@@ -119,7 +119,7 @@ static int32_t missing(const struct te__nodes *n, const struct te__job *j)
 	return -1;
 }
 
-/* the messages of a piece fit into the queues of the link */
+/* do the messages of a piece fit into the queues of the link? */
 static int has_room(const struct te__nodes *n)
 {
 	for (int32_t m = 0; m < n->nnodes; m++) {
@@ -250,7 +250,7 @@ static int exchange_begin(struct te__nodes *n, struct te__job *j, const struct t
 	return r;
 }
 
-/* all inputs are here */
+/* all inputs have arrived */
 static void exchange_end(struct te__nodes *n, const struct te__job *j, const struct te__piece *p)
 {
 	const int64_t es = es_of(p), at = j->lo * es;
@@ -345,7 +345,7 @@ static void give_turn(struct te__job *j)
 	atomic_store_explicit(&j->devices, TE__GIVEN, memory_order_release);
 }
 
-/* the sums of the nodes before are here */
+/* the sums of lower nodes have arrived */
 static void chain_add(const struct te__nodes *n, struct te__job *j, const struct te__piece *p)
 {
 	const int64_t at = j->lo * es_of(p);
@@ -379,7 +379,7 @@ static int chain_send(struct te__nodes *n, struct te__job *j, const struct te__p
 	return r ? r : send_to(n, j, n->node + 1, wire_sums(n, j, p), j->n * 4);
 }
 
-/* the result is here */
+/* the result has arrived */
 static int chain_end(struct te__nodes *n, struct te__job *j, const struct te__piece *p)
 {
 	const int r = n->node ? send_result(n, j, p) : 0;

@@ -158,7 +158,7 @@ static int get_head(const uint8_t *h, enum te__tcp_type *ret_type, uint64_t *ret
 	       h[6] || h[7];
 }
 
-/* 1: it is the head that the peer has sent after the one before; body: of an abort */
+/* 1: the head is the next one that the peer has sent; body: of an abort */
 static int is_next(struct peer *q, enum te__tcp_type type, const void *body, uint64_t nbytes)
 {
 	if (!q->in_known)
@@ -258,7 +258,7 @@ static int tcp_send(struct te__link *l, int32_t i, const void *buf, size_t nbyte
 	if (q->fd < 0)
 		return ended(l, i);
 	if (!is_sending(l, i))
-		q->wrote = now; /* from now on it has to take something */
+		q->wrote = now; /* from now on the peer must accept data */
 	q->out[q->nout++ % TE__LINK_QUEUE] = (struct transfer){ (char *)(uintptr_t)buf, nbytes };
 	return flush(l, i, now);
 }
@@ -285,7 +285,7 @@ static int end_of(struct te__link *l, int32_t i)
 	return 0;
 }
 
-/* up to want bytes of the frame; 1: they are there, 0: not yet */
+/* receive up to want bytes of the frame; 1: complete, 0: not yet */
 static int fill(struct te__link *l, int32_t i, void *p, size_t have, size_t want, int64_t now)
 {
 	struct peer *q = &tcp_of(l)->peer[i];
@@ -337,7 +337,7 @@ static int take_abort(struct te__link *l, int32_t i, uint64_t nbytes, int64_t no
 	return te__link_fail(l, code, "%s", text);
 }
 
-/* the frame whose head has been read; 1: it is complete */
+/* receive the frame whose head has been read; 1: it is complete */
 static int take(struct te__link *l, int32_t i, int64_t now)
 {
 	struct peer *q = &tcp_of(l)->peer[i];
@@ -614,7 +614,7 @@ static void part(struct tcp *t)
 		for (int32_t i = 0; i < l->o.npeers; i++) {
 			struct peer *q = &t->peer[i];
 
-			/* it has nothing more to send, and has received all */
+			/* it has sent and received all */
 			if (q->fd >= 0 && (q->gone || q->blocked)) {
 				close(q->fd);
 				q->fd = -1;
@@ -626,7 +626,7 @@ static void part(struct tcp *t)
 	}
 }
 
-/* the peers fail for the same reason; a frame of which a part is sent can only be cut */
+/* the peers fail for the same reason; a partly sent frame can only be truncated */
 static void tell(struct tcp *t)
 {
 	uint8_t frame[HEAD + TE__REFUSE_MOST];

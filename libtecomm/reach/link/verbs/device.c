@@ -16,7 +16,7 @@ struct wish {
 	int port;		 /* 0: any */
 };
 
-/* the list; an empty one is one port, whichever it is. Returns how many */
+/* parse the list; an empty one stands for any port. Returns the number of elements */
 static int read_wishes(struct wish *ret)
 {
 	const char *list = te__param_str(TE_PARAM_COMM_IB_DEVICE), *s = list;
@@ -158,7 +158,7 @@ static int open_device(const struct te__verbs_lib *lib, struct ibv_device *dev,
 				       strerror(errno));
 }
 
-/* adds the active ports of a device that are wished for */
+/* adds the requested active ports of a device */
 static int look_at(struct search *s, struct ibv_device *dev)
 {
 	struct ibv_device_attr d;

@@ -14,8 +14,8 @@
 #include "libtecomm/reach/link/verbs/hello.h"
 
 #define INLINE_WANTED 256
-#define BYE_NS 200000000LL /* for peers to acknowledge that this rank closes */
-#define RETRIES 6	   /* soft-RoCE takes 7 for endless */
+#define BYE_NS 200000000LL /* time limit for peers to acknowledge that this rank closes */
+#define RETRIES 6	   /* soft-RoCE interprets 7 as unlimited */
 #define RNR_RETRIES 3
 
 int te__vlink_fail_call(struct vlink *v, const struct vport *port, int err, const char *call)

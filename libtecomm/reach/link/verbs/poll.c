@@ -103,7 +103,7 @@ static int received(struct vlink *v, int32_t i, int lane, const struct ibv_wc *w
 		p->parting = 1;
 		return 0;
 	}
-	/* before anything is sent to the peer that lets it send more */
+	/* before messages that let the peer send more */
 	r = v->closing ? 0 : te__vlink_post_recv(v, i, lane);
 	if (r)
 		return r;
@@ -337,7 +337,7 @@ int te__vlink_rest(struct vlink *v, int64_t until_ns, int *ret_woken)
 	int r = arm(v);
 
 	if (r < 1)
-		return r; /* the caller polls again: one may have come before */
+		return r; /* the caller polls again: a completion may have come before */
 	for (int j = 0; j < v->nports; j++) {
 		p[1 + 2 * j] = (struct pollfd){ .fd = v->port[j].channel->fd, .events = POLLIN };
 		p[2 + 2 * j] = (struct pollfd){ .fd = v->port[j].port.ctx->async_fd,

@@ -7,7 +7,7 @@
 
 #include "libtecomm/reach/link/verbs/vlink.h"
 
-#define SIGNAL_EVERY 16 /* send requests, of which an unsignalled one keeps its place */
+#define SIGNAL_EVERY 16 /* send requests; unsignalled ones free their entry with the next one */
 
 /* a write to a peer */
 struct write {
@@ -17,7 +17,7 @@ struct write {
 	uint64_t to;
 	int64_t imm; /* IMM() of a write with immediate data, or -1 */
 	int signal;
-	int device; /* from is of the device's memory, which the CPU does not read */
+	int device; /* from is in device memory, which the CPU does not read */
 };
 
 int te__vlink_room(const struct lane *q)
@@ -25,7 +25,7 @@ int te__vlink_room(const struct lane *q)
 	return q->wr - q->wr_done < SEND_DEPTH - 2; /* two are for te__vlink_post_bye() */
 }
 
-/* there must be room */
+/* post a request; there must be room */
 static int post(struct vlink *v, int32_t i, int lane, const struct write *w)
 {
 	struct peer *p = &v->peer[i];
@@ -57,7 +57,7 @@ static int post(struct vlink *v, int32_t i, int lane, const struct write *w)
 	return 0;
 }
 
-/* from the control block of the peer here to its there */
+/* write from this rank's control block for the peer to the peer's block for this rank */
 static int post_control(struct vlink *v, int32_t i, int lane, const void *from, size_t nbytes,
 			size_t to, int64_t imm, int signal)
 {
@@ -88,7 +88,7 @@ int te__vlink_post_beat(struct vlink *v, int32_t i, int lane, int signal)
 {
 	struct peer *p = &v->peer[i];
 
-	/* the device may still read the value before: it then sends the new one twice */
+	/* the device may still read the previous value: then it sends the new one twice */
 	__atomic_store_n(&p->c->beat_out, p->c->beat_out + 1, __ATOMIC_RELEASE);
 	p->told_ns = v->now;
 	return post_control(v, i, lane, &p->c->beat_out, sizeof(p->c->beat_out),

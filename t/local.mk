@@ -134,7 +134,8 @@ TT_META = \
 	t/meta/t0011-words.t \
 	t/meta/t0012-fortran.t \
 	t/meta/t0014-columns.t \
-	t/meta/t0015-quickstart.t
+	t/meta/t0015-quickstart.t \
+	t/meta/t0016-places.t
 TT_SH =
 TT_TOOLS_SH = t/tools/t8017-te_run.t t/tools/t8021-te_run-hosts.t
 # a program that scripts start several times

@@ -60,6 +60,7 @@ libtecomm_libtecomm_internal_la_SOURCES = \
 	libtecomm/ops/fusions.c \
 	libtecomm/ops/ops.c \
 	libtecomm/ops/ops.h \
+	libtecomm/pool/alloc.c \
 	libtecomm/pool/heap.c \
 	libtecomm/pool/heap.h \
 	libtecomm/pool/members.c \
@@ -68,6 +69,7 @@ libtecomm_libtecomm_internal_la_SOURCES = \
 	libtecomm/pool/pool.h \
 	libtecomm/pool/stage.c \
 	libtecomm/pool/stage.h \
+	libtecomm/pool/state.h \
 	libtecomm/pool/watch.c \
 	libtecomm/pool/watch.h \
 	libtecomm/reach/broker.c \

@@ -78,7 +78,7 @@ static int grow(struct te__heap *h)
 	return 0;
 }
 
-int te__heap_alloc(struct te__heap *h, uint64_t nbytes, uint64_t id, struct te__block **ret_block)
+int te__heap_alloc(struct te__heap *h, uint64_t nbytes, struct te__block **ret_block)
 {
 	const uint64_t rounded = rounded_up(nbytes);
 	uint64_t offset = 0;
@@ -92,7 +92,7 @@ int te__heap_alloc(struct te__heap *h, uint64_t nbytes, uint64_t id, struct te__
 	if (grow(h))
 		return -ENOMEM;
 	memmove(h->block + i + 1, h->block + i, (h->n - i) * sizeof(*h->block));
-	h->block[i] = (struct te__block){ .offset = offset, .nbytes = nbytes, .id = id };
+	h->block[i] = (struct te__block){ .offset = offset, .nbytes = nbytes };
 	h->n++;
 	h->used_nbytes += rounded;
 	if (h->peak_nbytes < h->used_nbytes)

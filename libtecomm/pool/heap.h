@@ -17,7 +17,6 @@
 
 struct te__block {
 	uint64_t offset, nbytes; /* nbytes as requested */
-	uint64_t id;		 /* number of the allocation, from 1: equal on all ranks */
 	uint32_t freed;		 /* 1: waits to be reclaimed */
 };
 
@@ -36,8 +35,7 @@ void te__heap_fini(struct te__heap *heap);
  * Returns 1 and the block, which is valid until the next call; 0 if it does not fit; -ENOMEM,
  * without message, if there is no host memory.
  */
-int te__heap_alloc(struct te__heap *heap, uint64_t nbytes, uint64_t id,
-		   struct te__block **ret_block);
+int te__heap_alloc(struct te__heap *heap, uint64_t nbytes, struct te__block **ret_block);
 /* the block that holds the offset and is not freed, or NULL */
 struct te__block *te__heap_find(struct te__heap *heap, uint64_t offset);
 void te__heap_free(struct te__heap *heap, struct te__block *block);

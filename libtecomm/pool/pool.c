@@ -3,9 +3,7 @@
 #include "config.h"
 
 #include <errno.h>
-#include <pthread.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -13,48 +11,9 @@
 #include <te/ctx.h>
 
 #include "libtecomm/meet/agree.h"
-#include "libtecomm/pool/heap.h"
-#include "libtecomm/pool/members.h"
-#include "libtecomm/pool/pool.h"
 #include "libtecomm/pool/stage.h"
-#include "libtecomm/reach/broker.h"
+#include "libtecomm/pool/state.h"
 #include "libtecomm/reach/nvls.h"
-
-#define TEXT_NBYTES 200
-
-struct te__pool {
-	struct te__boot *boot;
-	struct te_ctx *ctx;
-	int32_t rank, nranks, nlocal, local;
-	int32_t nslots, own; /* number of mapped pools; number of this rank's pool among them */
-	uint64_t nbytes;  /* size of each rank's pool */
-	uint64_t packets; /* bytes before each pool */
-	const char **name;
-	struct te__node_info info;
-	char at[TE__LOCAL_NAME]; /* name of the broker */
-	struct te__broker *broker; /* broker of local rank 0 */
-	struct te__client *client;
-	int sign; /* te__members_sign() */
-	struct te__control *control;
-	void *control_ptr; /* address for the device; or NULL */
-	struct te__window *window;
-	void *stage; /* NULL: none */
-	size_t stage_nbytes;
-	int stage_registered;
-	int debug;
-	bool multicast, fabric;
-	bool held; /* 1: te__pool_leave() failed */
-	void (*look)(void *arg); /* te__pool_set_look() */
-	void *look_arg;
-
-	pthread_mutex_t order; /* one collective call at a time */
-	pthread_mutex_t lock;  /* all below; never held while this rank waits for others */
-	struct te__heap heap;
-	uint64_t nallocs;
-	uint64_t history; /* hash of all allocations */
-	uint64_t nreclaims;
-	size_t nfreed; /* blocks */
-};
 
 /* creation */
 
@@ -442,279 +401,6 @@ int te__pool_succeeded(struct te__pool *p, uint32_t attempt, int success)
 					   te__members_end(p->control, attempt, success);
 }
 
-/* an error that only this rank has would make the ranks' pools differ: it ends the communicator */
-static int abort_with(struct te__pool *p, int code)
-{
-	char why[TEXT_NBYTES];
-
-	snprintf(why, sizeof(why), "%s: %.100s", te__boot_peer(p->boot, p->rank),
-		 te_error_detail());
-	te__pool_abort(p, -TE_EABORT, why);
-	return code;
-}
-
-/* reclaiming */
-
-/* record of each rank; ids follow in a second exchange if they differ */
-struct epoch {
-	uint64_t nallocs, history; /* values that the ranks must agree on */
-	uint64_t nfreed, hash;
-};
-
-/* FNV-1a, which is enough to see that calls differ */
-static uint64_t mix(uint64_t hash, uint64_t value)
-{
-	for (int i = 0; i < 8; i++)
-		hash = (hash ^ (value >> (8 * i) & 0xff)) * 0x100000001b3u;
-	return hash;
-}
-
-static int compare_ids(const void *a, const void *b)
-{
-	const uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
-
-	return (x > y) - (x < y);
-}
-
-/* the sorted ids of freed blocks; the caller frees *ret_id */
-static int snapshot(struct te__pool *p, struct epoch *e, uint64_t **ret_id)
-{
-	uint64_t *id;
-
-	pthread_mutex_lock(&p->lock);
-	id = te__malloc(p->nfreed * sizeof(*id));
-	for (size_t i = 0; i < p->heap.n && id; i++)
-		if (p->heap.block[i].freed)
-			id[e->nfreed++] = p->heap.block[i].id;
-	e->nallocs = p->nallocs;
-	e->history = p->history;
-	pthread_mutex_unlock(&p->lock);
-	if (!id)
-		return te__fail(-ENOMEM, "no memory for a list of freed blocks");
-	qsort(id, e->nfreed, sizeof(*id), compare_ids);
-	for (uint64_t i = 0; i < e->nfreed; i++)
-		e->hash = mix(e->hash, id[i]);
-	*ret_id = id;
-	return 0;
-}
-
-static int check_history(struct te__pool *p, const char *fn, const struct epoch *all)
-{
-	for (int32_t i = 1; i < p->nranks; i++) {
-		if (all[i].nallocs == all[0].nallocs && all[i].history == all[0].history)
-			continue;
-		te__fail(-TE_EMISMATCH, "%s: %s has made %llu allocations, rank 0 %llu%s", fn,
-			 te__boot_peer(p->boot, i), (unsigned long long)all[i].nallocs,
-			 (unsigned long long)all[0].nallocs,
-			 all[i].nallocs == all[0].nallocs ? ", of other sizes" : "");
-		/* all ranks compare the same bytes, so all come here */
-		te__control_abort(p->control, -TE_EMISMATCH, te_error_detail());
-		return -TE_EMISMATCH;
-	}
-	return 0;
-}
-
-static int in_list(const uint64_t *id, uint64_t n, uint64_t want)
-{
-	return bsearch(&want, id, n, sizeof(*id), compare_ids) != NULL;
-}
-
-/* keeps the ids that every rank has freed; the lists differ if blocks are freed in another order */
-static int intersect(struct te__pool *p, const char *fn, const struct epoch *all, uint64_t *id,
-		     uint64_t *n)
-{
-	uint64_t most = 0, kept = 0;
-	uint64_t *lists;
-	int r;
-
-	for (int32_t i = 0; i < p->nranks; i++)
-		most = most < all[i].nfreed ? all[i].nfreed : most;
-	lists = te__calloc((size_t)p->nranks * most, sizeof(*lists));
-	if (!lists) {
-		te__fail(-ENOMEM, "%s: no memory for the lists of freed blocks", fn);
-		return abort_with(p, -ENOMEM);
-	}
-	memcpy(lists + (uint64_t)p->rank * most, id, *n * sizeof(*id));
-	r = te__boot_allgather(p->boot, lists + (uint64_t)p->rank * most, lists,
-			       most * sizeof(*lists), fn, te__boot_deadline(p->boot));
-	for (uint64_t k = 0; k < *n && !r; k++) {
-		int32_t i = 0;
-
-		while (i < p->nranks &&
-		       in_list(lists + (uint64_t)i * most, all[i].nfreed, id[k]))
-			i++;
-		if (i == p->nranks)
-			id[kept++] = id[k];
-	}
-	te__free(lists);
-	if (!r)
-		*n = kept;
-	return r;
-}
-
-/* with the lock */
-static void reclaim_ids(struct te__pool *p, const uint64_t *id, uint64_t n)
-{
-	struct te__heap *h = &p->heap;
-
-	/* backwards: blocks that are reclaimed move those after them */
-	for (size_t i = h->n; i-- > 0;) {
-		if (!h->block[i].freed || !in_list(id, n, h->block[i].id))
-			continue;
-		te__heap_reclaim(h, &h->block[i]);
-		p->nfreed--;
-	}
-}
-
-/* with the order lock: 0, or an error on all ranks */
-static int reclaim(struct te__pool *p, const char *fn)
-{
-	struct epoch *all, own = { .hash = 0 };
-	uint64_t *id = NULL;
-	int r = snapshot(p, &own, &id);
-
-	/* work queued before the blocks were freed may use them, here and at the peers */
-	if (!r)
-		r = te__ctx_wait(p->ctx, fn);
-	/* do not wait again for a peer for which an operation has timed out */
-	if (!r) {
-		r = te__pool_check(p, fn);
-		if (r) {
-			te__free(id);
-			return r;
-		}
-	}
-	all = te__gather(p->boot, &r, &own, sizeof(own), fn, 0);
-	if (!r)
-		r = check_history(p, fn, all);
-	for (int32_t i = 1; i < p->nranks && !r; i++)
-		if (all[i].nfreed != all[0].nfreed || all[i].hash != all[0].hash) {
-			r = intersect(p, fn, all, id, &own.nfreed);
-			break;
-		}
-	if (!r) {
-		pthread_mutex_lock(&p->lock);
-		reclaim_ids(p, id, own.nfreed);
-		p->nreclaims++;
-		pthread_mutex_unlock(&p->lock);
-	}
-	te__free(id);
-	te__free(all);
-	return r;
-}
-
-int te__pool_reclaim(struct te__pool *p, const char *fn)
-{
-	int r = te__pool_check(p, fn);
-
-	if (r)
-		return r;
-	pthread_mutex_lock(&p->order);
-	r = reclaim(p, fn);
-	pthread_mutex_unlock(&p->order);
-	return r;
-}
-
-/* allocation */
-
-/* in debug mode each rank shows its allocations */
-struct shown {
-	uint64_t offset, nbytes, nallocs;
-};
-
-static int compare_allocs(struct te__pool *p, const char *fn, const struct shown *own)
-{
-	struct shown *all = te__calloc((size_t)p->nranks, sizeof(*all));
-	int r;
-
-	if (!all) {
-		te__fail(-ENOMEM, "%s: no memory for an exchange", fn);
-		return abort_with(p, -ENOMEM);
-	}
-	r = te__boot_allgather(p->boot, own, all, sizeof(*own), fn, te__boot_deadline(p->boot));
-	for (int32_t i = 1; i < p->nranks && !r; i++) {
-		if (!memcmp(&all[i], &all[0], sizeof(*all)))
-			continue;
-		r = te__fail(-TE_EMISMATCH, "%s: allocation %llu of %s is of %llu bytes at %llu, "
-			     "allocation %llu of rank 0 of %llu bytes at %llu", fn,
-			     (unsigned long long)all[i].nallocs, te__boot_peer(p->boot, i),
-			     (unsigned long long)all[i].nbytes, (unsigned long long)all[i].offset,
-			     (unsigned long long)all[0].nallocs,
-			     (unsigned long long)all[0].nbytes, (unsigned long long)all[0].offset);
-		te__control_abort(p->control, r, te_error_detail());
-	}
-	te__free(all);
-	return r;
-}
-
-static int no_room(const struct te__pool *p, const char *fn, uint64_t nbytes)
-{
-	const struct te__heap *h = &p->heap;
-
-	return te__fail(-ENOMEM, "%s: no %llu bytes in the pool of %llu bytes (pool_nbytes, "
-			"TE_COMM_POOL): %llu are free, the largest block that fits has %llu, and "
-			"%llu were freed, but not by all ranks", fn, (unsigned long long)nbytes,
-			(unsigned long long)h->end,
-			(unsigned long long)(h->end - h->used_nbytes),
-			(unsigned long long)te__heap_largest(h),
-			(unsigned long long)h->freed_nbytes);
-}
-
-/* with the order lock; the block has its offset, and is numbered */
-static int take(struct te__pool *p, const char *fn, uint64_t nbytes, uint64_t *ret_offset)
-{
-	struct te__block *b = NULL;
-	int r;
-
-	pthread_mutex_lock(&p->lock);
-	r = te__heap_alloc(&p->heap, nbytes, p->nallocs + 1, &b);
-	if (r > 0) {
-		p->nallocs++;
-		p->history = mix(mix(p->history, b->offset), nbytes);
-		*ret_offset = b->offset;
-	}
-	pthread_mutex_unlock(&p->lock);
-	if (r < 0) {
-		te__fail(r, "%s: no host memory for the list of blocks", fn);
-		return abort_with(p, r);
-	}
-	return r;
-}
-
-static int alloc(struct te__pool *p, const char *fn, uint64_t nbytes, uint64_t *ret_offset)
-{
-	struct shown s = { .nbytes = nbytes };
-	int r = take(p, fn, nbytes, &s.offset);
-
-	/*
-	 * Freed blocks are reclaimed when memory is needed. Ranks may have freed different blocks,
-	 * but all have the same ones, so all come here.
-	 */
-	if (!r && p->heap.n) {
-		r = reclaim(p, fn);
-		if (!r)
-			r = take(p, fn, nbytes, &s.offset);
-	}
-	if (r < 0)
-		return r;
-	if (!r)
-		return no_room(p, fn, nbytes);
-	s.nallocs = p->nallocs;
-	*ret_offset = s.offset;
-	return p->debug ? compare_allocs(p, fn, &s) : 0;
-}
-
-/* begin of the pool in a slot of the window */
-static char *base(const struct te__pool *p, int32_t slot)
-{
-	return (char *)te__window_slot(p->window, slot) + p->packets;
-}
-
-static char *own_base(const struct te__pool *p)
-{
-	return base(p, p->own);
-}
-
 static int is_mapped(const struct te__pool *p, int32_t rank)
 {
 	return p->fabric || te__boot_node(p->boot, rank) == te__boot_node(p->boot, p->rank);
@@ -726,53 +412,18 @@ static int32_t slot(const struct te__pool *p, int32_t rank)
 	return p->fabric ? rank : te__boot_local_rank(p->boot, rank);
 }
 
-int te__pool_alloc(struct te__pool *p, const char *fn, uint64_t nbytes, void **ret_ptr)
-{
-	uint64_t offset = 0;
-	int r = te__pool_check(p, fn);
-
-	if (r)
-		return r;
-	if (!nbytes)
-		return te__fail(-EINVAL, "%s: zero bytes", fn);
-	pthread_mutex_lock(&p->order);
-	r = alloc(p, fn, nbytes, &offset);
-	pthread_mutex_unlock(&p->order);
-	if (!r)
-		*ret_ptr = own_base(p) + offset;
-	return r;
-}
-
-int te__pool_free(struct te__pool *p, const char *fn, void *ptr)
-{
-	const uint64_t offset = (uint64_t)((char *)ptr - own_base(p));
-	struct te__block *b = NULL;
-
-	pthread_mutex_lock(&p->lock);
-	if (offset < p->nbytes)
-		b = te__heap_find(&p->heap, offset);
-	if (b && b->offset != offset)
-		b = NULL;
-	if (b) {
-		te__heap_free(&p->heap, b);
-		p->nfreed++;
-	}
-	pthread_mutex_unlock(&p->lock);
-	return b ? 0 : te__fail(-EINVAL, "%s: no block of symmetric memory begins at %p", fn, ptr);
-}
-
 void *te__pool_peer(const struct te__pool *p, const void *ptr, int32_t rank)
 {
-	const uint64_t offset = (uint64_t)((const char *)ptr - own_base(p));
+	const uint64_t offset = (uint64_t)((const char *)ptr - te__pool_base(p, p->own));
 
 	if (rank < 0 || rank >= p->nranks || offset >= p->nbytes || !is_mapped(p, rank))
 		return NULL;
-	return base(p, slot(p, rank)) + offset;
+	return te__pool_base(p, slot(p, rank)) + offset;
 }
 
 uint64_t te__pool_offset(const struct te__pool *p, const void *ptr, uint64_t nbytes)
 {
-	const uint64_t offset = (uint64_t)((const char *)ptr - own_base(p));
+	const uint64_t offset = (uint64_t)((const char *)ptr - te__pool_base(p, p->own));
 
 	return offset < p->nbytes && nbytes <= p->nbytes - offset ? offset : UINT64_MAX;
 }
@@ -813,7 +464,7 @@ void te__pool_info(struct te__pool *p, struct te_comm_memory *ret)
 {
 	ret->pool_nbytes = p->nbytes;
 	ret->npeers = p->nslots - 1;
-	ret->base = own_base(p);
+	ret->base = te__pool_base(p, p->own);
 	pthread_mutex_lock(&p->lock);
 	ret->used_nbytes = p->heap.used_nbytes;
 	ret->peak_nbytes = p->heap.peak_nbytes;

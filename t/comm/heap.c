@@ -12,7 +12,7 @@
 /* the reference: one byte a unit, 1 where it is in use */
 static unsigned char used[UNITS];
 static struct live {
-	uint64_t offset, nbytes, id;
+	uint64_t offset, nbytes;
 	int freed;
 } live[MOST];
 static size_t nlive;
@@ -58,7 +58,7 @@ static uint64_t random_size(void)
 	}
 }
 
-static void alloc_one(struct te__heap *h, uint64_t id)
+static void alloc_one(struct te__heap *h)
 {
 	const uint64_t nbytes = random_size();
 	/* the heap aligns by bytes: a block one byte short of large is not */
@@ -69,13 +69,13 @@ static void alloc_one(struct te__heap *h, uint64_t id)
 
 	if (at == UNITS + 1 || nlive == MOST)
 		return;
-	r = te__heap_alloc(h, nbytes, id, &b);
+	r = te__heap_alloc(h, nbytes, &b);
 	ck_assert_int_eq(r, at < UNITS);
 	if (!r)
 		return;
 	ck_assert_uint_eq(b->offset, at * TE__HEAP_ALIGN);
 	ck_assert_uint_eq(b->nbytes, nbytes);
-	live[nlive] = (struct live){ b->offset, nbytes, id, 0 };
+	live[nlive] = (struct live){ b->offset, nbytes, 0 };
 	mark(&live[nlive++], 1);
 }
 
@@ -89,7 +89,6 @@ static void free_one(struct te__heap *h)
 		return;
 	}
 	ck_assert_ptr_nonnull(b);
-	ck_assert_uint_eq(b->id, l->id);
 	/* any address of the block finds it, and none past it */
 	ck_assert_ptr_eq(te__heap_find(h, l->offset + l->nbytes - 1), b);
 	ck_assert_ptr_ne(te__heap_find(h, l->offset + l->nbytes), b);
@@ -128,7 +127,7 @@ START_TEST(places_blocks_as_the_reference)
 		const int64_t kind = tt_rand_int(0, 99);
 
 		if (kind < 52 || !nlive)
-			alloc_one(&h, i);
+			alloc_one(&h);
 		else if (kind < 98)
 			free_one(&h);
 		else
@@ -161,16 +160,16 @@ START_TEST(the_largest_block_fits)
 		te__heap_init(&h, UNITS * TE__HEAP_ALIGN -
 				     (uint64_t)tt_rand_int(0, TE__HEAP_ALIGN - 1));
 		for (uint64_t i = 0; i < 40; i++)
-			(void)te__heap_alloc(&h, random_size(), i, &b);
+			(void)te__heap_alloc(&h, random_size(), &b);
 		for (size_t i = h.n; i-- > 0;)
 			if (tt_rand_int(0, 1)) {
 				te__heap_free(&h, &h.block[i]);
 				te__heap_reclaim(&h, &h.block[i]);
 			}
 		most = te__heap_largest(&h);
-		ck_assert_int_eq(te__heap_alloc(&h, most + 1, 99, &b), 0);
+		ck_assert_int_eq(te__heap_alloc(&h, most + 1, &b), 0);
 		if (most)
-			ck_assert_int_eq(te__heap_alloc(&h, most, 99, &b), 1);
+			ck_assert_int_eq(te__heap_alloc(&h, most, &b), 1);
 		te__heap_fini(&h);
 	}
 }
@@ -182,16 +181,16 @@ START_TEST(sizes_that_overflow_do_not_fit)
 	struct te__block *b = NULL;
 
 	te__heap_init(&h, 4 << 20);
-	ck_assert_int_eq(te__heap_alloc(&h, UINT64_MAX, 1, &b), 0);
-	ck_assert_int_eq(te__heap_alloc(&h, UINT64_MAX - 600, 1, &b), 0);
-	ck_assert_int_eq(te__heap_alloc(&h, 0, 1, &b), 0);
+	ck_assert_int_eq(te__heap_alloc(&h, UINT64_MAX, &b), 0);
+	ck_assert_int_eq(te__heap_alloc(&h, UINT64_MAX - 600, &b), 0);
+	ck_assert_int_eq(te__heap_alloc(&h, 0, &b), 0);
 	ck_assert_ptr_null(b);
 	/* a large block is aligned, whatever precedes it */
-	ck_assert_int_eq(te__heap_alloc(&h, 1, 1, &b), 1);
+	ck_assert_int_eq(te__heap_alloc(&h, 1, &b), 1);
 	ck_assert_uint_eq(b->offset, 0);
-	ck_assert_int_eq(te__heap_alloc(&h, 2 << 20, 2, &b), 1);
+	ck_assert_int_eq(te__heap_alloc(&h, 2 << 20, &b), 1);
 	ck_assert_uint_eq(b->offset, 2 << 20);
-	ck_assert_int_eq(te__heap_alloc(&h, 1, 3, &b), 1);
+	ck_assert_int_eq(te__heap_alloc(&h, 1, &b), 1);
 	ck_assert_uint_eq(b->offset, 512);
 	te__heap_fini(&h);
 }
@@ -204,11 +203,11 @@ START_TEST(no_host_memory_changes_nothing)
 
 	te__heap_init(&h, 1 << 20);
 	te__fault_set(1);
-	ck_assert_int_eq(te__heap_alloc(&h, 100, 1, &b), -ENOMEM);
+	ck_assert_int_eq(te__heap_alloc(&h, 100, &b), -ENOMEM);
 	te__fault_set(0);
 	ck_assert_uint_eq(h.n, 0);
 	ck_assert_uint_eq(h.used_nbytes, 0);
-	ck_assert_int_eq(te__heap_alloc(&h, 100, 1, &b), 1);
+	ck_assert_int_eq(te__heap_alloc(&h, 100, &b), 1);
 	ck_assert_uint_eq(b->offset, 0);
 	te__heap_fini(&h);
 }

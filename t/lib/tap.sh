@@ -61,6 +61,38 @@ same()
 	check "$1" diff "$2" "$3"
 }
 
+# fails NAME SUBJECT COMMAND...: exit 2, and one line on standard error that names the subject. This
+# and says() leave the output in out and err of the current folder.
+fails()
+{
+	tap_name=$1 tap_subject=$2
+	shift 2
+	"$@" >out 2>err
+	tap_status=$?
+	{
+		[ $tap_status = 2 ] || echo "exit status $tap_status"
+		[ "$(wc -l <err)" = 1 ] || echo "not one line"
+		grep -qF -- "$tap_subject" err || echo "no \"$tap_subject\""
+		[ -s out ] && echo "output on standard output"
+	} >"$tmp/tap.why"
+	[ -s "$tmp/tap.why" ] && cat err >>"$tmp/tap.why"
+	empty "$tap_name" "$tmp/tap.why"
+}
+
+# says NAME PATTERN COMMAND...: exit 0, and a line on standard output that the pattern matches
+says()
+{
+	tap_name=$1 tap_pattern=$2
+	shift 2
+	"$@" >out 2>err
+	echo "exit status $?, no $tap_pattern" >>err
+	if tail -n 1 err | grep -q '^exit status 0' && grep -qE -- "$tap_pattern" out; then
+		ok "$tap_name"
+	else
+		not_ok "$tap_name" err
+	fi
+}
+
 tap_end()
 {
 	echo "1..$tap_n"

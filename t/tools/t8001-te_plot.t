@@ -5,23 +5,6 @@
 te_plot=$abs_top_builddir/tools/te_plot
 cd "$tmp" || exit 99
 
-# fails NAME SUBJECT COMMAND...: exit 2, one line on stderr that names the subject
-fails()
-{
-	name=$1 subject=$2
-	shift 2
-	"$@" >out 2>err
-	status=$?
-	{
-		[ $status = 2 ] || echo "exit status $status"
-		[ "$(wc -l <err)" = 1 ] || echo "not one line"
-		grep -qF -- "$subject" err || echo "no \"$subject\""
-		[ -s out ] && echo "output on stdout"
-	} >why
-	[ -s why ] && cat err >>why
-	empty "$name" why
-}
-
 # log RUN: a log as te_train writes it
 log()
 {

@@ -5,36 +5,6 @@
 te_info=$abs_top_builddir/tools/te_info
 cd "$tmp" || exit 99
 
-# says NAME PATTERN COMMAND...: exit 0, and a line of standard output matches
-says()
-{
-	name=$1 pattern=$2
-	shift 2
-	"$@" >out 2>err
-	echo "exit status $?, no $pattern" >>err
-	if tail -n 1 err | grep -q '^exit status 0' && grep -qE -- "$pattern" out; then
-		ok "$name"
-	else
-		not_ok "$name" err
-	fi
-}
-
-# fails NAME SUBJECT COMMAND...: exit 2, one line on standard error names the subject
-fails()
-{
-	name=$1 subject=$2
-	shift 2
-	"$@" >out 2>err
-	status=$?
-	{
-		[ $status = 2 ] || echo "exit status $status"
-		[ "$(wc -l <err)" = 1 ] || echo "not one line"
-		grep -qF -- "$subject" err || echo "no \"$subject\""
-		[ -s out ] && echo "output on standard output"
-	} >why
-	empty "$name" why
-}
-
 check "--help" "$te_info" --help
 says "--version" '^te_info [0-9]+\.[0-9]+\.[0-9]+$' "$te_info" --version
 fails "an unknown option" --frob "$te_info" --frob

@@ -9,23 +9,6 @@ TE_BACKEND=host
 export TE_BACKEND
 cd "$tmp" || exit 99
 
-# fails NAME SUBJECT COMMAND...: exit 2, one line on standard error names the subject
-fails()
-{
-	name=$1 subject=$2
-	shift 2
-	"$@" >out 2>err
-	status=$?
-	{
-		[ $status = 2 ] || echo "exit status $status"
-		[ "$(wc -l <err)" = 1 ] || echo "not one line"
-		grep -qF -- "$subject" err || echo "no \"$subject\""
-		[ -s out ] && echo "output on standard output"
-	} >why
-	[ -s why ] && cat err >>why
-	empty "$name" why
-}
-
 # keys FILE: the keys of a JSON object, as it is printed, each once
 keys()
 {

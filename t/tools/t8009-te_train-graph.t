@@ -27,8 +27,8 @@ equal()
 	empty "$1" differ
 }
 
-# says NAME DIR KEY VALUE: KEY of the object "graph" in the log's first line is VALUE
-says()
+# counts NAME DIR KEY VALUE: KEY of the object "graph" in the log's first line is VALUE
+counts()
 {
 	head -n 1 "$2.jsonl" >first
 	check "$1: $3 is $4" grep -q "\"graph\":{[^}]*\"$3\":$4[,}]" first
@@ -58,7 +58,7 @@ done
 train "dropout: off" d-off
 train "dropout: --graph alone is step" d-step --graph
 equal "dropout: step is off" d-off d-step
-says "--graph alone" d-step mode '"step"'
+counts "--graph alone" d-step mode '"step"'
 train "dropout: layer" d-layer --graph=layer
 equal "dropout: layer is off" d-off d-layer
 train "dropout: step of the same parts" d-parts --graph step --pipeline-schedule 1f1b --chunks 1
@@ -80,18 +80,18 @@ equal "is off" off-bf16 other
 check "an empty order takes it back" "$te_train" --resume half --steps 5 --graph off \
 	--pipeline-schedule ''
 
-says "off" off-bf16 mode '"off"'
-says "off" off-bf16 parts 1
-says "off" off-bf16 launches_per_step 0
-says "step" step-bf16 launches_per_step 1
-says "step" step-bf16 nodes '[1-9][0-9]*'
-says "layer" layer-bf16 parts 4
-says "layer" layer-bf16 schedule '"1f1b"'
-says "layer" layer-bf16 launches_per_step 24
-says "own" own-bf16 chunks 2
-says "own" own-bf16 schedule "\"$own\""
-says "own" own-bf16 launches_per_step 1
-says "zero-bubble" zb-bf16 passes 36
+counts "off" off-bf16 mode '"off"'
+counts "off" off-bf16 parts 1
+counts "off" off-bf16 launches_per_step 0
+counts "step" step-bf16 launches_per_step 1
+counts "step" step-bf16 nodes '[1-9][0-9]*'
+counts "layer" layer-bf16 parts 4
+counts "layer" layer-bf16 schedule '"1f1b"'
+counts "layer" layer-bf16 launches_per_step 24
+counts "own" own-bf16 chunks 2
+counts "own" own-bf16 schedule "\"$own\""
+counts "own" own-bf16 launches_per_step 1
+counts "zero-bubble" zb-bf16 passes 36
 
 # one micro-batch at a time needs less memory than all of them
 pool()
@@ -158,8 +158,8 @@ fails "a file of one byte" '"1": expected a size from 4096' "$te_train" $tiny $f
 (ulimit -f 1000 && exec "$te_train" $tiny $file . text >out 2>err)
 check "a disk that is full: exit status 2" test $? = 2
 check "the message names the size" grep -q 'cannot reserve 8589934592 bytes: .*DIR:SIZE' err
-says "--offload all" move-all 'moved_bytes' '[1-9][0-9]*'
-says "--offload auto" move-auto 'moved_bytes' '[1-9][0-9]*'
+counts "--offload all" move-all 'moved_bytes' '[1-9][0-9]*'
+counts "--offload auto" move-auto 'moved_bytes' '[1-9][0-9]*'
 fails "and does not fit without" "15.00 MiB are free" env TE_DEVICE_MEM_LIMIT=15M "$te_train" $tiny text
 
 # so has one that computes values again
@@ -167,7 +167,7 @@ for m in norm,act '*' 'h.1.*,act --offload all' 'norm,act --graph layer' 'norm,a
 	set -f
 	check "--recompute $m" "$te_train" $tiny --recompute $m --out again --log again.jsonl text
 	set +f
-	says "and tells how much" again 'recomputed_bytes' '[1-9][0-9]*'
+	counts "and tells how much" again 'recomputed_bytes' '[1-9][0-9]*'
 	rm -f again.jsonl
 	equal "has the bits of off" move-off again
 	rm -rf again

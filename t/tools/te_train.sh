@@ -39,23 +39,6 @@ recipes="fp8-delayed fp8-current fp8-block bf16 fp32"
 # and threads are the same with each recipe
 case $TT_SANITIZE in *thread*) recipes=bf16 ;; esac
 
-# fails NAME SUBJECT COMMAND...: exit 2, one line on stderr that names the subject
-fails()
-{
-	name=$1 subject=$2
-	shift 2
-	"$@" >out 2>err
-	status=$?
-	{
-		[ $status = 2 ] || echo "exit status $status"
-		[ "$(wc -l <err)" = 1 ] || echo "not one line"
-		grep -qF -- "$subject" err || echo "no \"$subject\""
-		[ -s out ] && echo "output on stdout"
-	} >why
-	[ -s why ] && cat err >>why
-	empty "$name" why
-}
-
 # wait_for PATTERN FILE: until a line matches, for 20 seconds at most
 wait_for()
 {

@@ -31,6 +31,8 @@ static int cause(int code)
 static int blame(const struct te__boot *b, const char *all, size_t each)
 {
 	const struct verdict *v = verdict_of(all, each, 0);
+	char text[sizeof(v->text)];
+	const char *rest;
 	int32_t worst = 0;
 
 	for (int32_t i = 1; i < te__boot_nranks(b); i++)
@@ -40,10 +42,14 @@ static int blame(const struct te__boot *b, const char *all, size_t each)
 		}
 	if (v->code >= 0)
 		return 0;
+	snprintf(text, sizeof(text), "%.*s", (int)sizeof(v->text) - 1, v->text);
 	if (te__boot_nranks(b) == 1)
-		return te__fail(v->code, "%s", v->text);
-	return te__fail(v->code, "%s: %.*s", te__boot_peer(b, worst), (int)sizeof(v->text) - 1,
-			v->text);
+		return te__fail(v->code, "%s", text);
+	/* an error begins with the function, then comes what it is about */
+	rest = strncmp(text, "te_", 3) ? NULL : strstr(text, ": ");
+	rest = rest ? rest + 2 : text;
+	return te__fail(v->code, "%.*s%s: %s", (int)(rest - text), text, te__boot_peer(b, worst),
+			rest);
 }
 
 void *te__gather(struct te__boot *b, int *code, const void *own, size_t nbytes, const char *what,

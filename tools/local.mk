@@ -97,8 +97,10 @@ tools_te_perftest_libte_perftest_la_SOURCES = \
 	tools/te_perftest/bench.h \
 	tools/te_perftest/blas.c \
 	tools/te_perftest/blas.h \
+	tools/te_perftest/call.c \
+	tools/te_perftest/call.h \
+	tools/te_perftest/call_check.c \
 	tools/te_perftest/calls.c \
-	tools/te_perftest/cast.c \
 	tools/te_perftest/comm.c \
 	tools/te_perftest/comm.h \
 	tools/te_perftest/comm_fuse.c \
@@ -112,7 +114,6 @@ tools_te_perftest_libte_perftest_la_SOURCES = \
 	tools/te_perftest/ib_write.c \
 	tools/te_perftest/ib_write.h \
 	tools/te_perftest/offload.c \
-	tools/te_perftest/op.c \
 	tools/te_perftest/opts.c \
 	tools/te_perftest/opts.h \
 	tools/te_perftest/perftest.h \

@@ -1,0 +1,110 @@
+/* call.h - a call on tensors, for tests of single kernels: memory, samples, and --verify. */
+#ifndef CALL_H
+#define CALL_H
+
+#include <te/quant.h>
+#include <te/tensor.h>
+
+#include "bench.h"
+
+#define CALL_FIELDS_MAX 12
+#define CALL_OTHERS_MAX 2
+
+enum fill { NORMAL, POSITIVE, TOKENS, ZEROS };
+/* an extent of a field, of which struct call has the number */
+enum extent {
+	NONE,
+	ONE,
+	TWO,
+	ROWS,
+	COLS,
+	INNER, /* terms of a sum */
+	HEADS,
+	QKV,	/* columns of all heads: queries, keys and values */
+	HEADED, /* columns of their results */
+	TABLE,	/* rows of an embedding */
+	RNG,	/* bytes, as the next two */
+	STATE,
+	WS,
+	EXTENTS
+};
+
+/* a tensor that the call reads or writes */
+struct field {
+	enum te_dtype dtype;
+	enum extent rows, cols; /* NONE after the last field */
+	enum fill fill;
+	double times; /* how often all of it is read or written; 0: scratch */
+	enum te_scaling scaling;
+	uint32_t copies; /* TE_TENSOR_* */
+};
+
+struct call;
+struct call_row {
+	const char *name;
+	int (*queue)(const struct call *c, struct te_tensor *const *t); /* t[i]: field i */
+	struct field field[CALL_FIELDS_MAX];
+	size_t (*ws_nbytes)(const struct call *c);		       /* or NULL */
+	int (*init)(const struct call *c, struct te_tensor *const *t); /* its memory; or NULL */
+	/* what the call wrote, in an image of its memory, by a simple loop; or NULL */
+	int (*check)(const struct call *c, const uint8_t *got);
+};
+
+/* nsets sets of tensors; each call takes the next */
+struct call {
+	struct bench *b; /* to be set, and row, extents, batch, recipe, variant, depth */
+	struct call_row row;
+	int64_t extent[EXTENTS];
+	int64_t batch;	    /* sequences of fields with ROWS or HEADS, if above 1 */
+	const char *recipe; /* name of the recipe of quant, or NULL */
+	int variant;	    /* an argument of the row's functions */
+	int once;	    /* one set, whatever the caches have */
+	int depth;	    /* calls of a sample; 0: as many as take a millisecond, up to 16 */
+	int nfields, nsets, at;
+	double traffic;		   /* bytes that one call has to read and to write */
+	struct te_tensor **tensor; /* [nsets][CALL_FIELDS_MAX] */
+	struct te_quant *quant;
+	/* image of the memory before a call: parts of each tensor at these offsets */
+	uint8_t *host;
+	size_t part[CALL_FIELDS_MAX][4], nbytes;
+	double *cpu_us; /* CPU time of each call, if depth is set */
+	int64_t ncpu, cpu_most;
+	struct {
+		bench_work work;
+		void *arg;
+		int batch;
+	} other[CALL_OTHERS_MAX]; /* what it is compared with */
+	int nothers;
+};
+
+/* an exit status; to be closed in any case */
+int call_open(struct call *c);
+void call_close(struct call *c);
+/* queues one: a bench_work */
+int call_work(void *arg);
+/* compare with such work, in alternate samples */
+void call_other(struct call *c, bench_work work, void *arg);
+/* --verify, then device time of a call, and of each other work; an exit status */
+int call_measure(struct call *c, struct stats *ret_us);
+/* how many kernels, copies and fills a call queues; an exit status */
+int call_count(struct call *c, int64_t *ret_n);
+
+/* element i of a field as it is stored in an image: row-wise, without its scale */
+double call_element(const struct call *c, const uint8_t *image, int field, int64_t i);
+/* extents, all rows of a batch */
+int64_t call_rows(const struct call *c, int field);
+int64_t call_cols(const struct call *c, int field);
+/* --verify: what differs by more than the bound is reported; an exit status */
+int call_near(const struct call *c, const char *what, int64_t i, double got, double want,
+	      double bound);
+
+/* the references of --verify, in call_check.c: of rows whose fields are in this order */
+int check_cast(const struct call *c, const uint8_t *got);     /* x, y */
+int check_quantize(const struct call *c, const uint8_t *got); /* x, y */
+int check_norm(const struct call *c,
+	       const uint8_t *got);			 /* x, gamma, beta, y, mean, rstd, dy, dx */
+int check_act(const struct call *c, const uint8_t *got); /* x, y, dy, dx */
+int check_gemm(const struct call *c, const uint8_t *got); /* a, w, d */
+int check_attn(const struct call *c, const uint8_t *got); /* x, y */
+
+#endif

@@ -33,7 +33,7 @@ static void *weight_read(const struct trainer *t, int i, struct te_weight_info *
 {
 	void *p;
 
-	ck_assert_int_eq(te_seq_weight(t->model.seq, i, ret_w), 0);
+	ck_assert_int_eq(te_seq_weight(t->now.model.seq, i, ret_w), 0);
 	p = malloc(te_tensor_nbytes(ret_w->master));
 	ck_assert_ptr_nonnull(p);
 	ck_assert_int_eq(te_tensor_read(ret_w->master, p, te_tensor_nbytes(ret_w->master)), 0);
@@ -70,7 +70,7 @@ START_TEST(frozen_weights_do_not_change)
 	ck_assert_int_eq(opts_parse(&o, argc, argv, &done), 0);
 	ck_assert_int_eq(trainer_create(&o, &t), 0);
 	ck_assert_int_eq(trainer_open(&t), 0);
-	n = te_seq_nweights(t.model.seq);
+	n = te_seq_nweights(t.now.model.seq);
 	before = calloc((size_t)n, sizeof(*before));
 	ck_assert_ptr_nonnull(before);
 	for (int i = 0; i < n; i++) {
@@ -93,7 +93,7 @@ START_TEST(frozen_weights_do_not_change)
 		free(after);
 	}
 	/* the preset's vocabulary has no padding */
-	ck_assert_int_eq(t.model.ntrained, trained);
+	ck_assert_int_eq(t.now.model.ntrained, trained);
 	free(before);
 	trainer_free(&t);
 	opts_free(&o);

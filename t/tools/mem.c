@@ -82,7 +82,7 @@ START_TEST(is_what_a_run_takes)
 	ck_assert_int_eq(opts_parse(&o, argc, argv, &done), 0);
 	ck_assert_int_eq(trainer_create(&o, &t), 0);
 	ck_assert_int_eq(trainer_open(&t), 0);
-	run = (struct mem_run){ &o, &t.model, &t.graph, 1, NULL };
+	run = (struct mem_run){ &o, &t.now.model, &t.now.graph, 1, NULL };
 	ck_assert_int_eq(te_ctx_mem_info(t.ctx, &mi), 0);
 	ck_assert_int_eq(mem_estimate(&run, t.B, &m), 0);
 	ck_assert_msg((int64_t)m.total >= (int64_t)mi.peak_nbytes &&
@@ -90,7 +90,7 @@ START_TEST(is_what_a_run_takes)
 		      "%s: estimated %lld bytes, used %lld", runs[_i].args, (long long)m.total,
 		      (long long)mi.peak_nbytes);
 	/* and running takes no more */
-	ck_assert_uint_eq(m.weights, te_tensor_nbytes(te_seq_masters(t.model.seq)));
+	ck_assert_uint_eq(m.weights, te_tensor_nbytes(te_seq_masters(t.now.model.seq)));
 	trainer_free(&t);
 	opts_free(&o);
 }

@@ -36,7 +36,7 @@ double now_s(void)
 /* all ranks have the same time */
 static double elapsed_s(const struct trainer *t)
 {
-	return t->ranks.comm ? t->ranks_s : now_s() - t->start_s;
+	return t->ranks.comm ? t->now.ranks_s : now_s() - t->start_s;
 }
 
 /*
@@ -63,14 +63,15 @@ static int copy_in(struct trainer *t, const struct slot *s)
 	const int64_t n = t->B * t->T;
 	int r = 0;
 
-	for (int64_t i = 0; i < t->accum && r >= 0; i++) {
-		struct te_tensor *x = te_step_input(t->graph.step, 0, (int32_t)i, "x");
-		struct te_tensor *y = te_step_input(t->graph.step, 0, (int32_t)i, MODEL_TARGETS);
+	for (int64_t i = 0; i < t->now.accum && r >= 0; i++) {
+		struct te_tensor *x = te_step_input(t->now.graph.step, 0, (int32_t)i, "x");
+		struct te_tensor *y =
+			te_step_input(t->now.graph.step, 0, (int32_t)i, MODEL_TARGETS);
 
 		r = te_copy(t->stream, te_tensor_data(x), s->tokens + i * n, te_tensor_nbytes(x));
 		if (r >= 0)
-			r = te_copy(t->stream, te_tensor_data(y), s->tokens + (t->accum + i) * n,
-				    te_tensor_nbytes(y));
+			r = te_copy(t->stream, te_tensor_data(y),
+				    s->tokens + (t->now.accum + i) * n, te_tensor_nbytes(y));
 	}
 	return r;
 }
@@ -83,13 +84,14 @@ static int64_t stop_after(int64_t k)
 
 static int exchange(struct trainer *t, const struct slot *s)
 {
-	const int64_t k = t->done.step, asked = say_closed() ? stop_after(k) : stop_requested();
+	const int64_t k = t->now.done.step, asked = say_closed() ? stop_after(k) : stop_requested();
 	float x[NWORDS] = { 0 };
 
 	if (asked < INT64_MAX && asked > k)
 		x[WORD_STOP] = (float)(asked - k);
 	x[WORD_ELAPSED] = (float)(now_s() - t->start_s);
-	return ranks_exchange(&t->ranks, t->stream, t->graph.step, t->accum, x, NWORDS, s->loss);
+	return ranks_exchange(&t->ranks, t->stream, t->now.graph.step, t->now.accum, x, NWORDS,
+			      s->loss);
 }
 
 static int copy_out(struct trainer *t, const struct slot *s)
@@ -98,8 +100,8 @@ static int copy_out(struct trainer *t, const struct slot *s)
 
 	if (t->ranks.comm)
 		return exchange(t, s);
-	for (int64_t i = 0; i < t->accum && r >= 0; i++) {
-		struct te_tensor *loss = te_step_output(t->graph.step, 0, (int32_t)i);
+	for (int64_t i = 0; i < t->now.accum && r >= 0; i++) {
+		struct te_tensor *loss = te_step_output(t->now.graph.step, 0, (int32_t)i);
 
 		r = te_copy(t->stream, s->loss + i, te_tensor_data(loss), sizeof(*s->loss));
 	}
@@ -109,7 +111,7 @@ static int copy_out(struct trainer *t, const struct slot *s)
 /* time in training, without validations and saves */
 static double busy_s(const struct trainer *t)
 {
-	return now_s() - t->start_s - t->paused_s;
+	return now_s() - t->start_s - t->now.paused_s;
 }
 
 static int is_logged(const struct trainer *t, int64_t step)
@@ -120,22 +122,22 @@ static int is_logged(const struct trainer *t, int64_t step)
 /* the mean over the micro-batches of all ranks, and what else they exchanged */
 static double read_losses(struct trainer *t, const struct slot *s)
 {
-	const int64_t n = ranks_n(&t->ranks), block = t->accum + (t->ranks.comm ? NWORDS : 0);
-	const int64_t nlosses = ranks_ndata(&t->ranks) * t->accum;
+	const int64_t n = ranks_n(&t->ranks), block = t->now.accum + (t->ranks.comm ? NWORDS : 0);
+	const int64_t nlosses = ranks_ndata(&t->ranks) * t->now.accum;
 	double loss = 0;
 
 	for (int64_t i = 0; i < n; i++) {
 		const float *x = s->loss + i * block;
 
 		/* the ranks of a model have the same loss */
-		for (int64_t m = 0; m < t->accum && i % ranks_nshards(&t->ranks) == 0; m++)
+		for (int64_t m = 0; m < t->now.accum && i % ranks_nshards(&t->ranks) == 0; m++)
 			loss += x[m] / (double)nlosses;
 		if (!t->ranks.comm)
 			break;
-		x += t->accum;
-		if (x[WORD_STOP] > 0 && s->step + (int64_t)x[WORD_STOP] < t->ranks_stop)
-			t->ranks_stop = s->step + (int64_t)x[WORD_STOP];
-		t->ranks_s = fmax(t->ranks_s, x[WORD_ELAPSED]);
+		x += t->now.accum;
+		if (x[WORD_STOP] > 0 && s->step + (int64_t)x[WORD_STOP] < t->now.ranks_stop)
+			t->now.ranks_stop = s->step + (int64_t)x[WORD_STOP];
+		t->now.ranks_s = fmax(t->now.ranks_s, x[WORD_ELAPSED]);
 	}
 	return loss;
 }
@@ -157,12 +159,12 @@ static int64_t find_not_finite(const struct te_tensor *t, float *ret_x)
 
 int trainer_not_finite(const struct trainer *t, const char *what, double value, const char *then)
 {
-	for (int i = 0; i < te_seq_nweights(t->model.seq); i++) {
+	for (int i = 0; i < te_seq_nweights(t->now.model.seq); i++) {
 		struct te_weight_info w = TE_WEIGHT_INFO_INIT;
 		int64_t at;
 		float x;
 
-		if (te_seq_weight(t->model.seq, i, &w) < 0)
+		if (te_seq_weight(t->now.model.seq, i, &w) < 0)
 			continue;
 		at = find_not_finite(w.master, &x);
 		if (at >= 0)
@@ -185,20 +187,20 @@ static int collect(struct trainer *t, struct slot *s)
 	r = te_event_sync(s->done);
 	if (r >= 0)
 		r = ranks_check(&t->ranks);
-	t->lost |= r < 0;
+	t->now.lost |= r < 0;
 	if (r < 0)
 		return say_te(r, "step %lld", (long long)s->step + 1);
 	end_s = busy_s(t);
 	loss = read_losses(t, s);
-	t->lost |= !isfinite(loss);
-	if (t->lost) {
+	t->now.lost |= !isfinite(loss);
+	if (t->now.lost) {
 		snprintf(what, sizeof(what), "the loss of step %lld", (long long)s->step + 1);
 		return trainer_not_finite(t, what, loss, "it was not saved");
 	}
 	if (is_logged(t, s->step)) {
 		end_s = s->end_s;
-		t->grad_norm = s->stats.grad_norm;
-		t->nskipped = s->stats.nskipped;
+		t->now.grad_norm = s->stats.grad_norm;
+		t->now.nskipped = s->stats.nskipped;
 	}
 	progress_step(t, s->step + 1, end_s, loss, lr_at(t, s->step));
 	s->step = -1;
@@ -211,14 +213,14 @@ static int drain(struct trainer *t)
 	int r = STATUS_OK;
 
 	for (int i = 0; i < NSLOTS && !r; i++)
-		r = collect(t, &t->slot[(t->done.step + i) % NSLOTS]);
+		r = collect(t, &t->now.slot[(t->now.done.step + i) % NSLOTS]);
 	return r;
 }
 
 static int step(struct trainer *t)
 {
-	int64_t k = t->done.step, rows = t->accum * t->B;
-	struct slot *s = &t->slot[k % NSLOTS];
+	int64_t k = t->now.done.step, rows = t->now.accum * t->B;
+	struct slot *s = &t->now.slot[k % NSLOTS];
 	int r = collect(t, s);
 
 	if (!r)
@@ -228,9 +230,9 @@ static int step(struct trainer *t)
 		return r;
 	r = copy_in(t, s);
 	if (r >= 0)
-		r = te_adamw_set_lr(t->opt, t->stream, (float)lr_at(t, k));
+		r = te_adamw_set_lr(t->now.opt, t->stream, (float)lr_at(t, k));
 	if (r >= 0)
-		r = te_step_run(t->graph.step, 0, t->stream);
+		r = te_step_run(t->now.graph.step, 0, t->stream);
 	if (r >= 0)
 		r = copy_out(t, s);
 	if (r >= 0)
@@ -238,22 +240,22 @@ static int step(struct trainer *t)
 	/* waits for the step: a later one replaces the norm */
 	s->stats.size = sizeof(s->stats);
 	if (r >= 0 && is_logged(t, k))
-		r = te_adamw_stats(t->opt, &s->stats);
+		r = te_adamw_stats(t->now.opt, &s->stats);
 	s->end_s = busy_s(t);
-	t->lost |= r < 0;
+	t->now.lost |= r < 0;
 	if (r < 0)
 		return say_te(r, "step %lld", (long long)k + 1);
 	s->step = k;
-	t->done.step++;
+	t->now.done.step++;
 	return STATUS_OK;
 }
 
 /* first scales of a recipe that takes them from earlier steps, from the tokens of this step */
 static int calibrate(struct trainer *t)
 {
-	const int64_t rows = t->accum * t->B;
-	struct slot *s = &t->slot[t->done.step % NSLOTS];
-	int r = batch_draw(&t->train, (uint64_t)t->o->seed, t->done.step,
+	const int64_t rows = t->now.accum * t->B;
+	struct slot *s = &t->now.slot[t->now.done.step % NSLOTS];
+	int r = batch_draw(&t->train, (uint64_t)t->o->seed, t->now.done.step,
 			   t->ranks.data_rank * rows, rows, t->T, s->tokens,
 			   s->tokens + rows * t->T);
 
@@ -261,10 +263,10 @@ static int calibrate(struct trainer *t)
 		return r;
 	r = copy_in(t, s);
 	if (r >= 0)
-		r = te_step_calibrate(t->graph.step, 0, t->stream);
+		r = te_step_calibrate(t->now.graph.step, 0, t->stream);
 	if (r >= 0)
 		r = te_stream_sync(t->stream);
-	t->lost |= r < 0;
+	t->now.lost |= r < 0;
 	return r < 0 ? say_te(r, "the first scales") : STATUS_OK;
 }
 
@@ -272,8 +274,8 @@ static int calibrate(struct trainer *t)
 static int is_stopped(const struct trainer *t)
 {
 	if (t->ranks.comm)
-		return t->done.step >= t->ranks_stop;
-	return stop_at(t->done.step) || say_closed();
+		return t->now.done.step >= t->now.ranks_stop;
+	return stop_at(t->now.done.step) || say_closed();
 }
 
 /* ranks that validate end at this step if one of them was asked to */
@@ -284,20 +286,20 @@ static int hear_stop(struct trainer *t)
 	if (!t->ranks.comm)
 		return STATUS_OK;
 	te = ranks_any(&t->ranks, t->stream, say_closed() || stop_requested() < INT64_MAX, &any);
-	t->lost |= te < 0;
+	t->now.lost |= te < 0;
 	if (te < 0)
 		return say_te(te, "validation");
-	if (any && t->done.step < t->ranks_stop)
-		t->ranks_stop = t->done.step;
+	if (any && t->now.done.step < t->now.ranks_stop)
+		t->now.ranks_stop = t->now.done.step;
 	return STATUS_OK;
 }
 
 /* mean loss over the fixed batches of the held-out text; *ret_loss is NaN if the run was stopped */
 static int evaluate(struct trainer *t, double *ret_loss)
 {
-	struct te_tensor *x = te_plan_input(t->eval_plan, "x");
-	struct te_tensor *y = te_plan_input(t->eval_plan, MODEL_TARGETS);
-	struct te_tensor *out = te_plan_output(t->eval_plan);
+	struct te_tensor *x = te_plan_input(t->now.eval_plan, "x");
+	struct te_tensor *y = te_plan_input(t->now.eval_plan, MODEL_TARGETS);
+	struct te_tensor *out = te_plan_output(t->now.eval_plan);
 	int64_t n = t->B * t->T, max = t->o->eval_batches;
 	int64_t nbatches = eval_nbatches(&t->val, t->B, t->T, max), total = 0;
 	double sum = 0;
@@ -307,18 +309,18 @@ static int evaluate(struct trainer *t, double *ret_loss)
 		size_t nbytes = (size_t)n * sizeof(int32_t);
 		int64_t count;
 		float loss;
-		int r = batch_eval(&t->val, k, max, t->B, t->T, t->eval_tokens, t->eval_tokens + n,
-				   &count);
+		int r = batch_eval(&t->val, k, max, t->B, t->T, t->now.eval_tokens,
+				   t->now.eval_tokens + n, &count);
 
 		if (!r)
 			r = hear_stop(t);
 		if (r || is_stopped(t))
 			return r;
-		r = te_tensor_write(x, t->eval_tokens, nbytes);
+		r = te_tensor_write(x, t->now.eval_tokens, nbytes);
 		if (r >= 0)
-			r = te_tensor_write(y, t->eval_tokens + n, nbytes);
+			r = te_tensor_write(y, t->now.eval_tokens + n, nbytes);
 		if (r >= 0)
-			r = te_plan_forward(t->eval_plan, t->stream, 0);
+			r = te_plan_forward(t->now.eval_plan, t->stream, 0);
 		if (r >= 0)
 			r = te_tensor_read(out, &loss, sizeof(loss));
 		if (r < 0)
@@ -335,9 +337,9 @@ static void copy_tokenizer(struct trainer *t, const char *dir, int best)
 {
 	const char *from = t->o->init ? t->o->init : t->o->resume;
 
-	if (!(t->copied & 1u << best))
+	if (!(t->now.copied & 1u << best))
 		tokenizer_copy(from, dir, best ? "best" : NULL, t->o->overwrite != 0);
-	t->copied |= 1u << best;
+	t->now.copied |= 1u << best;
 }
 
 /*
@@ -351,18 +353,18 @@ static int save_files(struct trainer *t, const char *dir, struct te_adamw *opt)
 
 	if (t->ranks.data_rank)
 		return STATUS_OK;
-	if (t->model.whole)
-		r = ckpt_gather(&t->model, opt, &flat);
+	if (t->now.model.whole)
+		r = ckpt_gather(&t->now.model, opt, &flat);
 	if (!r && !t->ranks.rank && opt) {
 		json_t *options = trainer_options(t);
 
 		if (t->drop_best)
 			r = ckpt_drop_best(dir);
 		if (!r)
-			r = ckpt_save(dir, &t->model, opt, &flat, options, &t->done);
+			r = ckpt_save(dir, &t->now.model, opt, &flat, options, &t->now.done);
 		json_decref(options);
 	} else if (!r && !t->ranks.rank) {
-		r = ckpt_save_best(dir, &t->model, &flat);
+		r = ckpt_save_best(dir, &t->now.model, &flat);
 	}
 	if (!r && !t->ranks.rank)
 		copy_tokenizer(t, dir, !opt);
@@ -379,22 +381,22 @@ static int validate(struct trainer *t)
 
 	if (r || is_stopped(t))
 		return r;
-	t->lost |= !isfinite(loss);
-	if (t->lost) {
+	t->now.lost |= !isfinite(loss);
+	if (t->now.lost) {
 		snprintf(what, sizeof(what), "the validation loss of step %lld",
-			 (long long)t->done.step);
+			 (long long)t->now.done.step);
 		return trainer_not_finite(t, what, loss, "it was not saved");
 	}
-	t->val_loss = loss;
-	t->done.eval_step = t->done.step;
-	if (t->val_loss < t->done.best_val) {
-		t->done.best_val = t->val_loss;
-		t->done.best_step = t->done.step;
+	t->now.val_loss = loss;
+	t->now.done.eval_step = t->now.done.step;
+	if (t->now.val_loss < t->now.done.best_val) {
+		t->now.done.best_val = t->now.val_loss;
+		t->now.done.best_step = t->now.done.step;
 		if (t->o->save_best && dir) {
 			if (save_files(t, dir, NULL))
 				say_note("step %lld: the best weights were not saved; training "
 					 "continues",
-					 (long long)t->done.step);
+					 (long long)t->now.done.step);
 			else
 				t->drop_best = 0;
 		}
@@ -409,16 +411,16 @@ static int save(struct trainer *t)
 
 	if (!dir)
 		return STATUS_OK;
-	t->tried_step = t->done.step;
-	r = ranks_compare(&t->ranks, t->stream, t->model.seq);
-	t->lost |= r != STATUS_OK;
+	t->now.tried_step = t->now.done.step;
+	r = ranks_compare(&t->ranks, t->stream, t->now.model.seq);
+	t->now.lost |= r != STATUS_OK;
 	if (r)
 		return r;
-	r = save_files(t, dir, t->opt);
+	r = save_files(t, dir, t->now.opt);
 	r = ranks_status(&t->ranks, t->stream, r);
-	t->lost |= ranks_check(&t->ranks) < 0;
+	t->now.lost |= ranks_check(&t->ranks) < 0;
 	if (!r) {
-		t->saved_step = t->done.step;
+		t->saved_step = t->now.done.step;
 		t->from = dir;
 		t->drop_best = 0;
 	}
@@ -428,32 +430,33 @@ static int save(struct trainer *t)
 /* a save during training: after a failure training continues, and the save is tried again */
 static void save_or_retry(struct trainer *t)
 {
-	int failed_before = isfinite(t->retry_s);
+	int failed_before = isfinite(t->now.retry_s);
 
 	if (save(t)) {
-		if (t->lost)
+		if (t->now.lost)
 			return;
-		t->tried_step = -1;
-		t->retry_wait_s = failed_before ? fmin(2 * t->retry_wait_s, RETRY_MAX_S) : 1;
-		t->retry_s = elapsed_s(t) + t->retry_wait_s;
+		t->now.tried_step = -1;
+		t->now.retry_wait_s =
+			failed_before ? fmin(2 * t->now.retry_wait_s, RETRY_MAX_S) : 1;
+		t->now.retry_s = elapsed_s(t) + t->now.retry_wait_s;
 		say_note("step %lld was not saved; training continues, and the next try is in "
 			 "%.0f s",
-			 (long long)t->done.step, t->retry_wait_s);
+			 (long long)t->now.done.step, t->now.retry_wait_s);
 		return;
 	}
 	if (failed_before)
-		say_note("step %lld was saved", (long long)t->done.step);
-	t->retry_s = INFINITY;
+		say_note("step %lld was saved", (long long)t->now.done.step);
+	t->now.retry_s = INFINITY;
 }
 
 /* one rank, after a failure between two steps: what was trained is saved */
 static void save_rest(struct trainer *t)
 {
-	if (t->ranks.comm || !trainer_folder(t) || t->done.step == t->start_step ||
-	    t->done.step == t->tried_step)
+	if (t->ranks.comm || !trainer_folder(t) || t->now.done.step == t->now.start_step ||
+	    t->now.done.step == t->now.tried_step)
 		return;
-	if (!t->lost && !drain(t) && !save(t))
-		say_note("step %lld was saved", (long long)t->done.step);
+	if (!t->now.lost && !drain(t) && !save(t))
+		say_note("step %lld was saved", (long long)t->now.done.step);
 }
 
 int64_t trainer_step_tokens(const struct trainer *t)
@@ -472,7 +475,7 @@ json_t *trainer_options(const struct trainer *t)
 double trainer_tokens_per_s(const struct trainer *t)
 {
 	double s = busy_s(t);
-	int64_t tokens = (t->done.step - t->start_step) * trainer_step_tokens(t);
+	int64_t tokens = (t->now.done.step - t->now.start_step) * trainer_step_tokens(t);
 
 	return s > 0 ? (double)tokens / s : 0;
 }
@@ -486,21 +489,22 @@ static int is_over(const struct trainer *t)
 {
 	const struct opts *o = t->o;
 
-	return t->done.step >= o->steps ||
+	return t->now.done.step >= o->steps ||
 	       (!isnan(o->time_limit) && elapsed_s(t) >= o->time_limit);
 }
 
 /* a resumed run does not repeat a validation */
 static int is_eval_due(const struct trainer *t, int over)
 {
-	return over ||
-	       (is_multiple(t->done.step, t->o->eval_every) && t->done.eval_step != t->done.step);
+	return over || (is_multiple(t->now.done.step, t->o->eval_every) &&
+			t->now.done.eval_step != t->now.done.step);
 }
 
 static int is_save_due(const struct trainer *t)
 {
-	return (is_multiple(t->done.step, t->o->save_every) && t->done.step != t->start_step) ||
-	       elapsed_s(t) >= t->retry_s;
+	return (is_multiple(t->now.done.step, t->o->save_every) &&
+		t->now.done.step != t->now.start_step) ||
+	       elapsed_s(t) >= t->now.retry_s;
 }
 
 /* what a signal ends: the step that all ranks have been told of by then, or this one */
@@ -510,7 +514,7 @@ static void set_phase(const struct trainer *t, enum stop_phase phase, int64_t st
 
 	if (t->ranks.comm) {
 		phase = STOP_RANKS;
-		step = stop_after(t->done.step + 1);
+		step = stop_after(t->now.done.step + 1);
 	}
 	stop_phase(phase, step, saves);
 }
@@ -521,7 +525,7 @@ static void set_phase(const struct trainer *t, enum stop_phase phase, int64_t st
  */
 static int between_steps(struct trainer *t, int *ret_end)
 {
-	const int64_t k = t->done.step;
+	const int64_t k = t->now.done.step;
 	const int over = is_over(t);
 	const int eval = is_eval_due(t, over), due = is_save_due(t);
 	int stop, r = STATUS_OK;
@@ -541,12 +545,12 @@ static int between_steps(struct trainer *t, int *ret_end)
 	else if (!r && due) {
 		set_phase(t, STOP_SAVE, k);
 		save_or_retry(t);
-		r = t->lost ? STATUS_FAILED : STATUS_OK;
+		r = t->now.lost ? STATUS_FAILED : STATUS_OK;
 		set_phase(t, STOP_STEP, k + 1);
 		stop |= is_stopped(t);
 	}
 	if (eval || due)
-		t->paused_s += now_s() - from;
+		t->now.paused_s += now_s() - from;
 	*ret_end = stop || over;
 	return r;
 }
@@ -557,16 +561,16 @@ int trainer_run(struct trainer *t)
 
 	if (!t->start_s)
 		t->start_s = now_s();
-	t->paused_s = now_s() - t->start_s;
-	t->start_step = t->line_step = t->done.step;
-	t->tried_step = -1;
-	t->saved_step = t->from ? t->done.step : -1;
-	t->ranks_stop = INT64_MAX;
-	t->retry_s = INFINITY;
-	set_phase(t, STOP_STEP, t->done.step);
+	t->now.paused_s = now_s() - t->start_s;
+	t->now.start_step = t->now.line_step = t->now.done.step;
+	t->now.tried_step = -1;
+	t->saved_step = t->from ? t->now.done.step : -1;
+	t->now.ranks_stop = INT64_MAX;
+	t->now.retry_s = INFINITY;
+	set_phase(t, STOP_STEP, t->now.done.step);
 	stop_on_signals();
 	/* what was asked for before a failure: the first step that all ranks can end with */
-	stop_again(t->ranks.comm ? stop_after(t->done.step) : t->done.step);
+	stop_again(t->ranks.comm ? stop_after(t->now.done.step) : t->now.done.step);
 	r = progress_begin(t);
 	if (!r)
 		r = calibrate(t);
@@ -578,7 +582,7 @@ int trainer_run(struct trainer *t)
 	}
 	if (r)
 		save_rest(t);
-	t->interrupted = end && (t->ranks.comm ? is_stopped(t) : stop_at(t->done.step));
-	t->closed = say_closed();
+	t->now.interrupted = end && (t->ranks.comm ? is_stopped(t) : stop_at(t->now.done.step));
+	t->now.closed = say_closed();
 	return r;
 }

@@ -31,29 +31,17 @@ struct slot {
 	double end_s;		     /* when it ended, if it is one for the log, by busy_s() */
 };
 
-struct trainer {
-	const struct opts *o;
-	struct config cfg;
-	struct te_ctx *ctx;
-	struct te_stream *stream; /* the context's own */
-	struct te_device_info device;
+/* what the ranks that there are have; made again after others were lost */
+struct attempt {
 	struct model model;
-	struct te_recipe recipe;
 	struct step_graph graph;
-	struct ranks ranks;
 	struct te_plan *eval_plan;
 	struct te_adamw *opt;
-	struct data *data, *val_data;
-	struct span train, val;
-	int64_t T, B, accum;
-	int64_t micro_batches; /* micro-batches of a step, of all ranks */
-
+	int64_t accum;
 	int32_t *eval_tokens; /* on the CPU */
 	struct slot slot[NSLOTS];
 
 	struct progress done;
-	FILE *log;
-	double start_s;	 /* begin of this process's training; 0 before */
 	double paused_s; /* time of validation, saving, recovery: not counted in tokens/s */
 	int64_t start_step;
 	double sum_loss; /* since the last log line */
@@ -65,23 +53,41 @@ struct trainer {
 	double peak_fraction;	     /* NaN if the peak is unknown */
 	double grad_norm;	     /* norm in the last step for the log, NaN before it */
 	uint64_t nskipped;	     /* steps, up to that one */
-	int lock_fd;		     /* lock of the folder for checkpoints, or -1 */
 	/* several ranks: values of the latest exchange, equal on all */
-	double ranks_s;		     /* elapsed time */
-	int64_t ranks_stop;	     /* the step after which all stop */
-	const char *from;	     /* the folder of the latest checkpoint, or NULL */
-	int64_t nrecovered;	     /* how often ranks that were left have met */
-	int out_was_free;	     /* the folder of --out, when this process began */
-	int drop_best;		     /* the best weights in it are of another run */
-	uint32_t copied;	     /* bit 0, of --out, and 1, of best: tokenizer_copy() */
-	int64_t saved_step;	     /* the latest that was saved, or -1 */
-	int lost;		     /* the weights in memory are not to be saved */
-	int64_t tried_step;	     /* not to be saved again, or -1 */
-	double retry_s;		     /* when to try a failed save again; infinity: none failed */
-	double retry_wait_s;	     /* how long that is after the failure */
-	int log_failed;		     /* once a line could not be written */
-	int interrupted;	     /* by a signal */
-	int closed;		     /* stderr was closed by its reader */
+	double ranks_s;	     /* elapsed time */
+	int64_t ranks_stop;  /* the step after which all stop */
+	uint32_t copied;     /* bit 0, of --out, and 1, of best: tokenizer_copy() */
+	int lost;	     /* the weights in memory are not to be saved */
+	int64_t tried_step;  /* not to be saved again, or -1 */
+	double retry_s;	     /* when to try a failed save again; infinity: none failed */
+	double retry_wait_s; /* how long that is after the failure */
+	int interrupted;     /* by a signal */
+	int closed;	     /* stderr was closed by its reader */
+};
+
+/* what the process has */
+struct trainer {
+	const struct opts *o;
+	struct config cfg;
+	struct te_ctx *ctx;
+	struct te_stream *stream; /* the context's own */
+	struct te_device_info device;
+	struct te_recipe recipe;
+	struct ranks ranks;
+	struct data *data, *val_data;
+	struct span train, val;
+	int64_t T, B;
+	int64_t micro_batches; /* micro-batches of a step, of all ranks */
+	FILE *log;
+	int log_failed;	    /* once a line could not be written */
+	int lock_fd;	    /* lock of the folder for checkpoints, or -1 */
+	double start_s;	    /* begin of this process's training; 0 before */
+	const char *from;   /* the folder of the latest checkpoint, or NULL */
+	int64_t saved_step; /* the latest that was saved, or -1 */
+	int64_t nrecovered; /* how often ranks that were left have met */
+	int out_was_free;   /* the folder of --out, when this process began */
+	int drop_best;	    /* the best weights in it are of another run */
+	struct attempt now;
 };
 
 /* seconds of a monotonic clock */

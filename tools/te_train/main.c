@@ -25,9 +25,9 @@
 static int print_plan(const struct trainer *t)
 {
 	enum te_plan_format format = *t->o->print_plan == 'd' ? TE_PLAN_DOT : TE_PLAN_TEXT;
-	const struct step_graph *g = &t->graph;
+	const struct step_graph *g = &t->now.graph;
 	struct te_step *step = NULL;
-	int r = step_graph_make(g, t->model.seq, NULL, g->B, TE_STEP_NO_ALLOC, &step);
+	int r = step_graph_make(g, t->now.model.seq, NULL, g->B, TE_STEP_NO_ALLOC, &step);
 
 	for (int32_t p = 0; p <= g->ncuts && r >= 0; p++) {
 		char *text = NULL;
@@ -53,7 +53,7 @@ static int attempt(struct trainer *t, struct record *samples)
 		return t->ranks.rank ? STATUS_OK : print_plan(t);
 	if (o->estimate >= 0)
 		return t->ranks.rank ? STATUS_OK :
-				       mem_print(&(struct mem_run){ o, &t->model, &t->graph,
+				       mem_print(&(struct mem_run){ o, &t->now.model, &t->now.graph,
 								    !o->sample_only, NULL });
 	if ((o->sample_first && !t->nrecovered) || o->sample_only)
 		r = sample(t, samples);
@@ -72,7 +72,7 @@ static int run(struct trainer *t)
 	do
 		r = attempt(t, samples);
 	while (r && trainer_recover(t, &r));
-	if (!r && !o->sample_only && !only_plans && !t->interrupted && !t->closed)
+	if (!r && !o->sample_only && !only_plans && !t->now.interrupted && !t->now.closed)
 		r = sample(t, samples);
 	if (!r && o->sample_only && samples && !t->ranks.rank)
 		r = record_print(&list, JSON_INDENT(2));
@@ -82,9 +82,9 @@ static int run(struct trainer *t)
 		record_drop(&list);
 	if (!r && (fflush(stdout) || ferror(stdout)))
 		r = say_failed("writing to standard output failed");
-	if (!r && t->closed)
+	if (!r && t->now.closed)
 		r = STATUS_FAILED;
-	return !r && t->interrupted ? 130 : r;
+	return !r && t->now.interrupted ? 130 : r;
 }
 
 /* a file that is opened must not take the number of a closed standard output */

@@ -108,19 +108,19 @@ static void log_run(struct trainer *t)
 	record_text(&rec, "recipe", t->o->recipe);
 	record_text(&rec, "backend", t->device.backend);
 	record_shown(&rec, "device", t->device.name, strlen(t->device.name));
-	record_int(&rec, "from_step", t->done.step);
-	record_int(&rec, "params", t->model.nparams);
-	record_int(&rec, "trained_params", t->model.ntrained);
+	record_int(&rec, "from_step", t->now.done.step);
+	record_int(&rec, "params", t->now.model.nparams);
+	record_int(&rec, "trained_params", t->now.model.ntrained);
 	record_int(&rec, "train_tokens", t->train.n);
 	record_int(&rec, "val_tokens", t->val.n);
 	record_int(&rec, "step_tokens", trainer_step_tokens(t));
 	record_int(&rec, "ranks", ranks_n(&t->ranks));
 	record_int(&rec, "shards", ranks_nshards(&t->ranks));
 	record_lost(t, &rec);
-	record_real(&rec, "flops_per_token", model_flops_per_token(&t->model.cfg, t->T));
+	record_real(&rec, "flops_per_token", model_flops_per_token(&t->now.model.cfg, t->T));
 	record_real(&rec, "peak_flops_per_s", or_nan(peak_flops(t)));
-	record_put(&rec, "model", config_to_json(&t->model.cfg));
-	record_put(&rec, "graph", step_graph_to_json(&t->graph));
+	record_put(&rec, "model", config_to_json(&t->now.model.cfg));
+	record_put(&rec, "graph", step_graph_to_json(&t->now.graph));
 	record_put(&rec, "options", trainer_options(t));
 	log_write(t, &rec);
 }
@@ -128,8 +128,8 @@ static void log_run(struct trainer *t)
 /* 0: offloaded values pass through a file */
 static int file_report(const struct trainer *t, struct te_offload_report *ret)
 {
-	return t->graph.offload && t->o->offload_file ?
-		       te_offload_report(t->graph.offload, ret) :
+	return t->now.graph.offload && t->o->offload_file ?
+		       te_offload_report(t->now.graph.offload, ret) :
 		       -ENOENT;
 }
 
@@ -161,7 +161,8 @@ static void record_waits(const struct trainer *t, struct record *rec)
 {
 	struct te_offload_report rep = TE_OFFLOAD_REPORT_INIT;
 
-	if (!t->graph.offload || !t->o->log || te_offload_report(t->graph.offload, &rep) < 0)
+	if (!t->now.graph.offload || !t->o->log ||
+	    te_offload_report(t->now.graph.offload, &rep) < 0)
 		return;
 	record_real(rec, "offload_waited_ms", rep.waited_ms);
 	record_real(rec, "offload_predicted_wait_ms", rep.stall_ms);
@@ -171,7 +172,7 @@ static void note_waits(const struct trainer *t)
 {
 	struct te_offload_report rep = TE_OFFLOAD_REPORT_INIT;
 
-	if (t->graph.offload && t->o->log && !te_offload_report(t->graph.offload, &rep))
+	if (t->now.graph.offload && t->o->log && !te_offload_report(t->now.graph.offload, &rep))
 		say_note("the last step waited %.3f ms for values to come back, %.3f ms by "
 			 "estimate", rep.waited_ms, rep.stall_ms);
 }
@@ -180,7 +181,7 @@ static void note_offload(const struct trainer *t)
 {
 	struct te_offload_report rep = TE_OFFLOAD_REPORT_INIT;
 
-	if (!t->graph.offload || te_offload_report(t->graph.offload, &rep) < 0)
+	if (!t->now.graph.offload || te_offload_report(t->now.graph.offload, &rep) < 0)
 		return;
 	say_note("%.2f MiB of activations wait for backward in host memory, %.0f%% of the copies "
 		 "are hidden by estimate",
@@ -191,9 +192,9 @@ static void note_recompute(const struct trainer *t)
 {
 	struct recomputed r;
 
-	if (!t->graph.nrecompute)
+	if (!t->now.graph.nrecompute)
 		return;
-	step_graph_recomputed(&t->graph, &r);
+	step_graph_recomputed(&t->now.graph, &r);
 	say_note("%.2f MiB of activations are computed again in backward",
 		 (double)r.nbytes / (1 << 20));
 	if (r.nstay)
@@ -204,16 +205,17 @@ static void note_run(const struct trainer *t)
 {
 	const struct opts *o = t->o;
 
-	if (t->model.frozen)
+	if (t->now.model.frozen)
 		say_note("%.2f million parameters are trained, the others are frozen",
-			 1e-6 * (double)t->model.ntrained);
+			 1e-6 * (double)t->now.model.ntrained);
 	say_note("%s model, %.2f million parameters, %s on %s (%s); %lld tokens to train on, "
 		 "%lld held out",
-		 family_name(t->model.cfg.family), 1e-6 * (double)t->model.nparams, o->recipe,
-		 t->device.name, t->device.backend, (long long)t->train.n, (long long)t->val.n);
+		 family_name(t->now.model.cfg.family), 1e-6 * (double)t->now.model.nparams,
+		 o->recipe, t->device.name, t->device.backend, (long long)t->train.n,
+		 (long long)t->val.n);
 	note_offload(t);
 	note_recompute(t);
-	if (!o->out && !o->resume && o->steps > t->done.step)
+	if (!o->out && !o->resume && o->steps > t->now.done.step)
 		say_note("without --out nothing that is trained will be saved");
 }
 
@@ -231,11 +233,11 @@ int progress_begin(struct trainer *t)
 	}
 	if (t->ranks.comm)
 		say_note("%d ranks, each with %lld micro-batch%s a step", (int)ranks_n(&t->ranks),
-			 (long long)t->accum, t->accum == 1 ? "" : "es");
+			 (long long)t->now.accum, t->now.accum == 1 ? "" : "es");
 	if (!t->nrecovered)
 		note_run(t);
 	else
-		say_note("training goes on after step %lld, %s%s", (long long)t->done.step,
+		say_note("training goes on after step %lld, %s%s", (long long)t->now.done.step,
 			 t->from ? "from the checkpoint in " : "with initial weights",
 			 t->from ? t->from : "");
 	if (t->log)
@@ -304,48 +306,48 @@ static void show(struct trainer *t, int64_t step, double loss, double lr, double
 	add_field(&l, "%.0f tokens/s", tokens_per_s);
 	add_field(&l, "eta %s", eta);
 	add_field(&l, "lr %.3g", lr);
-	if (!isnan(t->grad_norm))
-		add_field(&l, "norm %.3g", t->grad_norm);
-	if (!isnan(t->peak_fraction))
-		add_field(&l, "%.1f%% of peak", 100 * t->peak_fraction);
+	if (!isnan(t->now.grad_norm))
+		add_field(&l, "norm %.3g", t->now.grad_norm);
+	if (!isnan(t->now.peak_fraction))
+		add_field(&l, "%.1f%% of peak", 100 * t->now.peak_fraction);
 	add_field(&l, "%.2f GiB", (double)memory_nbytes(t) / (1 << 30));
 	say_line(l.text);
-	t->shown_s = now;
+	t->now.shown_s = now;
 }
 
 void progress_step(struct trainer *t, int64_t step, double end_s, double loss, double lr)
 {
-	double tokens_per_s = (double)((step - t->line_step) * trainer_step_tokens(t)) /
-			      (end_s - t->line_s);
+	double tokens_per_s = (double)((step - t->now.line_step) * trainer_step_tokens(t)) /
+			      (end_s - t->now.line_s);
 	int line = step % t->o->log_every == 0;
 	struct record rec;
 
-	t->sum_loss += loss;
-	t->nsum++;
-	t->train_loss = t->sum_loss / (double)t->nsum;
-	t->peak_fraction =
-		peak_flops(t) > 0 ?
-			tokens_per_s * model_flops_per_token(&t->model.cfg, t->T) / peak_flops(t) :
-			NAN;
-	if (say_on_terminal() ? now_s() - t->shown_s > LINE_EVERY_S : line)
-		show(t, step, t->train_loss, lr, tokens_per_s);
+	t->now.sum_loss += loss;
+	t->now.nsum++;
+	t->now.train_loss = t->now.sum_loss / (double)t->now.nsum;
+	t->now.peak_fraction =
+		peak_flops(t) > 0 ? tokens_per_s * model_flops_per_token(&t->now.model.cfg, t->T) /
+					    peak_flops(t) :
+				    NAN;
+	if (say_on_terminal() ? now_s() - t->now.shown_s > LINE_EVERY_S : line)
+		show(t, step, t->now.train_loss, lr, tokens_per_s);
 	if (!line)
 		return;
 	record_begin(&rec);
 	record_int(&rec, "step", step);
-	record_real(&rec, "train_loss_nats", t->train_loss);
+	record_real(&rec, "train_loss_nats", t->now.train_loss);
 	record_real(&rec, "lr", lr);
-	record_real(&rec, "grad_norm", t->grad_norm);
-	record_int(&rec, "skipped_steps", (int64_t)t->nskipped);
+	record_real(&rec, "grad_norm", t->now.grad_norm);
+	record_int(&rec, "skipped_steps", (int64_t)t->now.nskipped);
 	record_real(&rec, "tokens_per_s", tokens_per_s);
 	record_real(&rec, "step_ms", 1e3 * (double)trainer_step_tokens(t) / tokens_per_s);
-	record_real(&rec, "peak_fraction", t->peak_fraction);
+	record_real(&rec, "peak_fraction", t->now.peak_fraction);
 	record_file(t, &rec);
 	record_real(&rec, "elapsed_s", now_s() - t->start_s);
-	t->sum_loss = 0;
-	t->nsum = 0;
-	t->line_s = end_s;
-	t->line_step = step;
+	t->now.sum_loss = 0;
+	t->now.nsum = 0;
+	t->now.line_s = end_s;
+	t->now.line_step = step;
 	log_write(t, &rec);
 }
 
@@ -361,18 +363,19 @@ int progress_eval(struct trainer *t)
 	int bytes = data_is_bytes(t->data);
 	struct record rec;
 	char unit[48] = "";
-	int r = te_adamw_stats(t->opt, &stats);
+	int r = te_adamw_stats(t->now.opt, &stats);
 
 	if (r < 0)
 		return say_te(r, "the optimizer");
 	if (bytes)
-		snprintf(unit, sizeof(unit), "  %.3f bits/byte", bits(t->val_loss));
-	say_note("step %lld: validation loss %.4f%s%s", (long long)t->done.step, t->val_loss, unit,
-		 t->done.best_step == t->done.step ? "  (best)" : "");
+		snprintf(unit, sizeof(unit), "  %.3f bits/byte", bits(t->now.val_loss));
+	say_note("step %lld: validation loss %.4f%s%s", (long long)t->now.done.step,
+		 t->now.val_loss, unit,
+		 t->now.done.best_step == t->now.done.step ? "  (best)" : "");
 	record_begin(&rec);
-	record_int(&rec, "step", t->done.step);
-	record_real(&rec, "val_loss_nats", t->val_loss);
-	record_real(&rec, "val_bits_per_byte", text_bits(t, t->val_loss));
+	record_int(&rec, "step", t->now.done.step);
+	record_real(&rec, "val_loss_nats", t->now.val_loss);
+	record_real(&rec, "val_bits_per_byte", text_bits(t, t->now.val_loss));
 	record_real(&rec, "grad_norm", (double)stats.grad_norm);
 	record_int(&rec, "skipped_steps", (int64_t)stats.nskipped);
 	record_waits(t, &rec);
@@ -383,13 +386,13 @@ int progress_eval(struct trainer *t)
 
 static void print_summary(const struct trainer *t, double rate, const char *dir)
 {
-	if (isfinite(t->done.best_val)) {
-		printf("best validation loss %.4f", t->done.best_val);
+	if (isfinite(t->now.done.best_val)) {
+		printf("best validation loss %.4f", t->now.done.best_val);
 		if (data_is_bytes(t->data))
-			printf(" (%.3f bits/byte)", bits(t->done.best_val));
-		printf(" at step %lld; ", (long long)t->done.best_step);
+			printf(" (%.3f bits/byte)", bits(t->now.done.best_val));
+		printf(" at step %lld; ", (long long)t->now.done.best_step);
 	}
-	printf("%lld steps, %.0f tokens/s", (long long)t->done.step, rate);
+	printf("%lld steps, %.0f tokens/s", (long long)t->now.done.step, rate);
 	if (dir)
 		printf(", checkpoint in %s", dir);
 	putchar('\n');
@@ -400,7 +403,7 @@ int progress_end(struct trainer *t, struct record *samples)
 	const struct opts *o = t->o;
 	const char *dir = o->out ? o->out : o->resume;
 	double rate = trainer_tokens_per_s(t);
-	double flops = rate * model_flops_per_token(&t->model.cfg, t->T);
+	double flops = rate * model_flops_per_token(&t->now.model.cfg, t->T);
 	struct record rec;
 	json_t *list;
 
@@ -418,20 +421,20 @@ int progress_end(struct trainer *t, struct record *samples)
 	}
 	list = record_end(samples, "samples");
 	record_begin(&rec);
-	record_int(&rec, "steps", t->done.step);
+	record_int(&rec, "steps", t->now.done.step);
 	record_lost(t, &rec);
-	record_real(&rec, "best_val_loss_nats", t->done.best_val);
-	record_real(&rec, "best_val_bits_per_byte", text_bits(t, t->done.best_val));
-	record_int(&rec, "best_step", t->done.best_step);
-	record_real(&rec, "val_loss_nats", t->val_loss);
-	record_real(&rec, "train_loss_nats", t->train_loss);
+	record_real(&rec, "best_val_loss_nats", t->now.done.best_val);
+	record_real(&rec, "best_val_bits_per_byte", text_bits(t, t->now.done.best_val));
+	record_int(&rec, "best_step", t->now.done.best_step);
+	record_real(&rec, "val_loss_nats", t->now.val_loss);
+	record_real(&rec, "train_loss_nats", t->now.train_loss);
 	record_real(&rec, "tokens_per_s", rate);
 	record_real(&rec, "peak_fraction", flops / or_nan(peak_flops(t)));
 	record_int(&rec, "memory_bytes", (int64_t)memory_nbytes(t));
 	record_waits(t, &rec);
 	record_real(&rec, "elapsed_s", now_s() - t->start_s);
-	record_int(&rec, "params", t->model.nparams);
-	record_int(&rec, "trained_params", t->model.ntrained);
+	record_int(&rec, "params", t->now.model.nparams);
+	record_int(&rec, "trained_params", t->now.model.ntrained);
 	record_text(&rec, "backend", t->device.backend);
 	record_shown(&rec, "device", t->device.name, strlen(t->device.name));
 	record_text(&rec, "recipe", o->recipe);
@@ -439,7 +442,7 @@ int progress_end(struct trainer *t, struct record *samples)
 		record_shown(&rec, "checkpoint", dir, strlen(dir));
 	if (o->log)
 		record_shown(&rec, "log", o->log, strlen(o->log));
-	record_flag(&rec, "interrupted", t->interrupted);
+	record_flag(&rec, "interrupted", t->now.interrupted);
 	record_put(&rec, "samples", json_incref(json_object_get(list, "samples")));
 	json_decref(list);
 	return record_print(&rec, JSON_INDENT(2) | JSON_REAL_PRECISION(9));

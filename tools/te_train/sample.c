@@ -23,7 +23,7 @@ static int make_plan(struct trainer *t, struct te_plan **ret_plan)
 	po.recipe = &t->recipe;
 	po.x = (struct te_spec){ TE_DTYPE_INT32, 2, { 1, t->T } };
 	po.stop_before = MODEL_LOSS;
-	r = te_plan_create(t->model.seq, &po, ret_plan);
+	r = te_plan_create(t->now.model.seq, &po, ret_plan);
 	return r < 0 ? say_te(r, "sampling cannot be planned") : STATUS_OK;
 }
 
@@ -37,16 +37,17 @@ struct logits {
 
 static int make_logits(struct trainer *t, struct logits *l)
 {
-	const size_t nbytes = (size_t)(t->model.nshards * t->model.vocab_padded) * sizeof(float);
+	const size_t nbytes =
+		(size_t)(t->now.model.nshards * t->now.model.vocab_padded) * sizeof(float);
 	void *word = NULL;
 	int te = 0;
 
 	l->raw = malloc(nbytes);
 	if (!l->raw)
 		return say_failed("out of memory");
-	if (t->model.comm)
+	if (t->now.model.comm)
 		te = te_mem_alloc(t->stream, nbytes, &l->all);
-	if (t->model.comm && te >= 0)
+	if (t->now.model.comm && te >= 0)
 		te = te_mem_alloc(t->stream, sizeof(*l->word), &word);
 	l->word = word;
 	return te < 0 ? say_te(te, "sampling") : STATUS_OK;
@@ -64,20 +65,20 @@ static void drop_logits(struct trainer *t, struct logits *l)
 /* on all ranks if on one of them */
 static int is_stopped(struct trainer *t, const struct logits *l, int *ret_stop)
 {
-	int32_t stop = stop_at(t->done.step);
+	int32_t stop = stop_at(t->now.done.step);
 	int te = 0;
 
 	if (l->word) {
 		te = te_copy(t->stream, l->word, &stop, sizeof(stop));
 		if (te >= 0)
-			te = te_comm_allreduce(t->model.comm, t->stream, l->word, l->word, 1,
+			te = te_comm_allreduce(t->now.model.comm, t->stream, l->word, l->word, 1,
 					       TE_DTYPE_INT32, TE_COMM_MAX, NULL);
 		if (te >= 0)
 			te = te_copy(t->stream, &stop, l->word, sizeof(stop));
 		if (te >= 0)
 			te = te_stream_sync(t->stream);
 		if (te >= 0)
-			te = te_comm_error(t->model.comm);
+			te = te_comm_error(t->now.model.comm);
 	}
 	*ret_stop = stop;
 	return te;
@@ -89,23 +90,23 @@ static int logits_at(struct trainer *t, struct te_plan *plan, int64_t pos, const
 {
 	struct te_tensor *out = te_plan_output(plan);
 	size_t width = te_dtype_nbytes(te_tensor_dtype(out));
-	size_t nbytes = (size_t)t->model.vocab_padded * width;
+	size_t nbytes = (size_t)t->now.model.vocab_padded * width;
 	const char *row = (char *)te_tensor_data(out) + (size_t)pos * nbytes;
 	const void *raw = l->raw;
 	int r = 0;
 
 	if (l->all) {
-		r = te_comm_all_gather(t->model.comm, t->stream, row, l->all, (int64_t)nbytes,
+		r = te_comm_all_gather(t->now.model.comm, t->stream, row, l->all, (int64_t)nbytes,
 				       TE_DTYPE_UINT8, NULL);
 		row = l->all;
 	}
 	if (r >= 0)
-		r = te_copy(t->stream, l->raw, row, (size_t)t->model.nshards * nbytes);
+		r = te_copy(t->stream, l->raw, row, (size_t)t->now.model.nshards * nbytes);
 	if (r >= 0)
 		r = te_stream_sync(t->stream);
 	if (r >= 0 && l->all)
-		r = te_comm_error(t->model.comm);
-	for (int64_t i = 0; i < t->model.cfg.vocab && r >= 0; i++) {
+		r = te_comm_error(t->now.model.comm);
+	for (int64_t i = 0; i < t->now.model.cfg.vocab && r >= 0; i++) {
 		if (width == 4)
 			dst[i] = ((const float *)raw)[i];
 		else
@@ -119,7 +120,7 @@ static int check_logits(const struct trainer *t, const float *logits)
 {
 	char what[64];
 
-	for (int64_t i = 0; i < t->model.cfg.vocab; i++) {
+	for (int64_t i = 0; i < t->now.model.cfg.vocab; i++) {
 		if (isfinite(logits[i]))
 			continue;
 		snprintf(what, sizeof(what), "the sample ends: the logit of token %lld",
@@ -284,15 +285,15 @@ static int32_t *make_prompt(const struct opts *o, const struct config *cfg, int6
 
 static int write_tokens(struct trainer *t, struct te_plan *plan, struct text *text)
 {
-	const struct config *cfg = &t->model.cfg;
+	const struct config *cfg = &t->now.model.cfg;
 	struct te_tensor *x = te_plan_input(plan, "x");
 	int64_t len = 0, n = 0;
 	int bytes = is_bytes(cfg), r = STATUS_OK, te;
 	int32_t *prompt = make_prompt(t->o, cfg, &len);
 	int32_t *window = calloc((size_t)t->T, sizeof(*window));
-	float *logits = malloc((size_t)t->model.cfg.vocab * sizeof(*logits));
+	float *logits = malloc((size_t)t->now.model.cfg.vocab * sizeof(*logits));
 	struct logits l = { 0 };
-	struct candidate *room = malloc((size_t)t->model.cfg.vocab * sizeof(*room));
+	struct candidate *room = malloc((size_t)t->now.model.cfg.vocab * sizeof(*room));
 	const struct sampling how = { t->o->temperature, t->o->top_k, t->o->top_p };
 
 	r = make_logits(t, &l);
@@ -307,13 +308,13 @@ static int write_tokens(struct trainer *t, struct te_plan *plan, struct text *te
 		put_token(text, prompt[i], bytes);
 	for (int64_t i = 0; i < t->o->sample && !r; i++) {
 		uint64_t u =
-			mix64(mix64((uint64_t)t->o->seed, (uint64_t)t->done.step), (uint64_t)i);
+			mix64(mix64((uint64_t)t->o->seed, (uint64_t)t->now.done.step), (uint64_t)i);
 		int32_t token;
 		int stop;
 
 		te = is_stopped(t, &l, &stop);
 		if (te >= 0 && stop) {
-			t->interrupted = 1;
+			t->now.interrupted = 1;
 			break;
 		}
 		if (te >= 0)
@@ -329,7 +330,7 @@ static int write_tokens(struct trainer *t, struct te_plan *plan, struct text *te
 		r = check_logits(t, logits);
 		if (r)
 			break;
-		token = (int32_t)sample_choose(&how, logits, t->model.cfg.vocab,
+		token = (int32_t)sample_choose(&how, logits, t->now.model.cfg.vocab,
 					       (double)(u >> 11) * 0x1p-53, room);
 		put_token(text, token, bytes);
 		if (n == t->T)
@@ -354,7 +355,7 @@ int sample(struct trainer *t, struct record *samples)
 
 	if (!t->o->sample || t->ranks.data_rank)
 		return STATUS_OK;
-	stop_phase(STOP_SAMPLE, t->done.step, 0);
+	stop_phase(STOP_SAMPLE, t->now.done.step, 0);
 	text.p = calloc(1, room);
 	if (!text.p)
 		return say_failed("out of memory");

@@ -128,19 +128,19 @@ static int choose_accum(struct trainer *t)
 		return say_bad("%s: %lld micro-batches in a step, which %lld ranks cannot share; "
 			       "give --accum",
 			       t->o->resume, (long long)t->micro_batches, (long long)n);
-	t->accum = t->micro_batches / n;
+	t->now.accum = t->micro_batches / n;
 	return STATUS_OK;
 }
 
 static int choose_graph(struct trainer *t)
 {
-	t->graph.ranks = &t->ranks;
-	t->graph.accum = (int32_t)t->accum;
-	t->graph.cfg = t->cfg;
-	t->graph.recipe = t->recipe;
-	t->graph.B = t->B;
-	t->graph.T = t->T;
-	return step_graph_plan(t->o, &t->graph);
+	t->now.graph.ranks = &t->ranks;
+	t->now.graph.accum = (int32_t)t->now.accum;
+	t->now.graph.cfg = t->cfg;
+	t->now.graph.recipe = t->recipe;
+	t->now.graph.B = t->B;
+	t->now.graph.T = t->T;
+	return step_graph_plan(t->o, &t->now.graph);
 }
 
 static int open_files(struct trainer *t, int64_t vocab)
@@ -275,7 +275,7 @@ static int make_eval_plan(struct trainer *t)
 
 	po.recipe = &t->recipe;
 	po.x = (struct te_spec){ TE_DTYPE_INT32, 2, { t->B, t->T } };
-	r = te_plan_create(t->model.seq, &po, &t->eval_plan);
+	r = te_plan_create(t->now.model.seq, &po, &t->now.eval_plan);
 	if (r == -ENOMEM) {
 		return say_te(r, "--batch %lld with --seq-len %lld does not fit", (long long)t->B,
 			      (long long)t->T);
@@ -292,21 +292,22 @@ static int make_optimizer(struct trainer *t)
 	ao.beta2 = (float)t->o->beta2;
 	ao.weight_decay = (float)t->o->weight_decay;
 	ao.max_grad_norm = (float)t->o->clip;
-	r = te_adamw_create(t->model.seq, &ao, &t->opt);
+	r = te_adamw_create(t->now.model.seq, &ao, &t->now.opt);
 	return r < 0 ? say_te(r, "the optimizer") : STATUS_OK;
 }
 
 static int make_slots(struct trainer *t)
 {
-	const int64_t nloss = t->ranks.comm ? ranks_n(&t->ranks) * (t->accum + NWORDS) : t->accum;
-	size_t ntokens = (size_t)(2 * t->accum * t->B * t->T);
+	const int64_t nloss =
+		t->ranks.comm ? ranks_n(&t->ranks) * (t->now.accum + NWORDS) : t->now.accum;
+	size_t ntokens = (size_t)(2 * t->now.accum * t->B * t->T);
 	int r = 0;
 
-	t->eval_tokens = malloc(2 * (size_t)(t->B * t->T) * sizeof(int32_t));
-	if (!t->eval_tokens)
+	t->now.eval_tokens = malloc(2 * (size_t)(t->B * t->T) * sizeof(int32_t));
+	if (!t->now.eval_tokens)
 		return say_failed("out of memory");
 	for (int i = 0; i < NSLOTS && r >= 0; i++) {
-		struct slot *s = &t->slot[i];
+		struct slot *s = &t->now.slot[i];
 
 		s->step = -1;
 		r = te_pinned_alloc(t->ctx, ntokens * sizeof(int32_t), (void **)&s->tokens);
@@ -323,20 +324,20 @@ static int make_slots(struct trainer *t)
 static int load(struct trainer *t)
 {
 	const struct opts *o = t->o;
-	char digest[sizeof(t->done.data_digest)];
+	char digest[sizeof(t->now.done.data_digest)];
 	int r;
 
 	if (!t->from)
-		return o->init ? ckpt_load_weights(o->init, &t->model) : STATUS_OK;
-	r = ckpt_load(t->from, &t->model, t->opt, &t->done);
-	if (r || !t->opt || o->files_given)
+		return o->init ? ckpt_load_weights(o->init, &t->now.model) : STATUS_OK;
+	r = ckpt_load(t->from, &t->now.model, t->now.opt, &t->now.done);
+	if (r || !t->now.opt || o->files_given)
 		return r;
-	if (t->done.ntrain != t->train.n || t->done.nval != t->val.n) {
+	if (t->now.done.ntrain != t->train.n || t->now.done.nval != t->val.n) {
 		return say_bad("%s: %lld tokens to train on; the checkpoint's data had %lld",
-			       data_name(t), (long long)t->train.n, (long long)t->done.ntrain);
+			       data_name(t), (long long)t->train.n, (long long)t->now.done.ntrain);
 	}
 	data_digests(t, digest);
-	if (strcmp(t->done.data_digest, digest))
+	if (strcmp(t->now.done.data_digest, digest))
 		return say_bad("%s: has other tokens than when %s was saved; to train on them, "
 			       "give the files again",
 			       data_name(t), t->from);
@@ -374,12 +375,12 @@ static int open_out(struct trainer *t)
 
 	if (!r)
 		r = check_out(t, dir);
-	return r ? r : ckpt_check_room(dir, &t->model);
+	return r ? r : ckpt_check_room(dir, &t->now.model);
 }
 
 static int check_memory(const struct trainer *t, int train)
 {
-	const struct mem_run run = { t->o, &t->model, &t->graph, train, NULL };
+	const struct mem_run run = { t->o, &t->now.model, &t->now.graph, train, NULL };
 
 	return mem_check(&run);
 }
@@ -450,61 +451,86 @@ static void extend_context(struct trainer *t)
 	t->cfg.max_pos = t->T;
 }
 
-int trainer_open(struct trainer *t)
+static int open_model(struct trainer *t)
 {
 	const struct opts *o = t->o;
-	const int train = trains(o);
+	struct model *m = &t->now.model;
 	int r;
 
-	t->done.eval_step = -1;
-	t->done.best_val = INFINITY;
-	t->train_loss = t->val_loss = t->peak_fraction = t->grad_norm = NAN;
-	if (train)
+	if (trains(o))
 		extend_context(t);
 	r = ranks_divide(&t->ranks);
 	if (!r)
 		r = model_build_shard(t->ctx, &t->cfg, t->ranks.model, (int)o->sequence_parallel,
-				      &t->model);
+				      m);
 	if (!r)
-		r = model_freeze(&t->model, o->freeze);
-	if (!r && !t->model.ntrained && !o->sample_only)
+		r = model_freeze(m, o->freeze);
+	if (!r && !m->ntrained && !o->sample_only)
 		r = say_bad("--freeze: \"%s\" leaves no weight to train", o->freeze);
-	if (!r && train)
-		r = ranks_bind(&t->ranks, t->model.seq);
-	if (!r)
-		r = choose_accum(t);
+	return r || !trains(o) ? r : ranks_bind(&t->ranks, m->seq);
+}
+
+/* how steps will be made */
+static int open_graph(struct trainer *t)
+{
+	const struct mem_run run = { t->o, &t->now.model, &t->now.graph, !t->o->sample_only, NULL };
+	int r = choose_accum(t);
+
 	if (!r)
 		r = choose_graph(t);
 	if (!r)
-		r = step_graph_recompute(&t->graph, t->model.seq);
+		r = step_graph_recompute(&t->now.graph, t->now.model.seq);
+	return r ? r : mem_offload(&run, &t->now.graph);
+}
+
+/* the steps, their tokens, and validation */
+static int open_training(struct trainer *t)
+{
+	int r = make_optimizer(t);
+
 	if (!r)
-		r = mem_offload(&(struct mem_run){ o, &t->model, &t->graph, !o->sample_only,
-						   NULL },
-				&t->graph);
-	if (!r && train && !t->data)
-		r = open_data(t, t->cfg.vocab);
-	if (!r && train && trainer_folder(t) && !t->ranks.rank && t->lock_fd < 0)
-		r = open_out(t);
-	if (!r && !only_plans(o))
-		r = check_memory(t, train);
-	if (!r && !only_plans(o))
-		r = model_init(&t->model, (uint64_t)o->seed);
-	if (!r && train)
-		r = make_optimizer(t);
-	if (!r && train)
-		r = ranks_reduce(&t->ranks, &t->model, t->opt);
-	if (!r && train)
-		r = step_graph_create(&t->graph, t->model.seq, t->opt);
-	if (!r && train)
+		r = ranks_reduce(&t->ranks, &t->now.model, t->now.opt);
+	if (!r)
+		r = step_graph_create(&t->now.graph, t->now.model.seq, t->now.opt);
+	if (!r)
 		r = make_eval_plan(t);
+	return r ? r : make_slots(t);
+}
+
+/* data and folder, which later attempts have too */
+static int open_once(struct trainer *t)
+{
+	int r = t->data ? STATUS_OK : open_data(t, t->cfg.vocab);
+
+	return r || !trainer_folder(t) || t->ranks.rank || t->lock_fd >= 0 ? r : open_out(t);
+}
+
+int trainer_open(struct trainer *t)
+{
+	const int train = trains(t->o), weights = !only_plans(t->o);
+	struct attempt *a = &t->now;
+	int r;
+
+	a->done.eval_step = -1;
+	a->done.best_val = INFINITY;
+	a->train_loss = a->val_loss = a->peak_fraction = a->grad_norm = NAN;
+	r = open_model(t);
+	if (!r)
+		r = open_graph(t);
 	if (!r && train)
-		r = make_slots(t);
-	if (!r && !only_plans(o))
+		r = open_once(t);
+	if (!r && weights)
+		r = check_memory(t, train);
+	if (!r && weights)
+		r = model_init(&a->model, (uint64_t)t->o->seed);
+	if (!r && train)
+		r = open_training(t);
+	if (!r && weights)
 		r = load(t);
-	t->done.ntrain = t->train.n;
-	t->done.nval = t->val.n;
+	a->done.ntrain = t->train.n;
+	a->done.nval = t->val.n;
 	if (t->data)
-		data_digests(t, t->done.data_digest);
+		data_digests(t, a->done.data_digest);
 	return r;
 }
 
@@ -512,45 +538,20 @@ void trainer_close(struct trainer *t)
 {
 	if (t->ctx)
 		te_ctx_sync(t->ctx);
-	step_graph_free(&t->graph);
+	step_graph_free(&t->now.graph);
 	for (int i = 0; i < NSLOTS; i++) {
-		if (t->slot[i].tokens)
-			te_pinned_free(t->ctx, t->slot[i].tokens);
-		if (t->slot[i].loss)
-			te_pinned_free(t->ctx, t->slot[i].loss);
-		te_event_unref(t->slot[i].done);
+		if (t->now.slot[i].tokens)
+			te_pinned_free(t->ctx, t->now.slot[i].tokens);
+		if (t->now.slot[i].loss)
+			te_pinned_free(t->ctx, t->now.slot[i].loss);
+		te_event_unref(t->now.slot[i].done);
 	}
-	te_adamw_unref(t->opt);
-	te_plan_unref(t->eval_plan);
-	model_free(&t->model);
+	te_adamw_unref(t->now.opt);
+	te_plan_unref(t->now.eval_plan);
+	model_free(&t->now.model);
 	ranks_undivide(&t->ranks);
-	free(t->eval_tokens);
-	/* all else begins anew */
-	*t = (struct trainer){
-		.o = t->o,
-		.cfg = t->cfg,
-		.ctx = t->ctx,
-		.stream = t->stream,
-		.device = t->device,
-		.recipe = t->recipe,
-		.ranks = t->ranks,
-		.data = t->data,
-		.val_data = t->val_data,
-		.train = t->train,
-		.val = t->val,
-		.T = t->T,
-		.B = t->B,
-		.micro_batches = t->micro_batches,
-		.log = t->log,
-		.log_failed = t->log_failed,
-		.lock_fd = t->lock_fd,
-		.start_s = t->start_s,
-		.from = t->from,
-		.saved_step = t->saved_step,
-		.nrecovered = t->nrecovered,
-		.out_was_free = t->out_was_free,
-		.drop_best = t->drop_best,
-	};
+	free(t->now.eval_tokens);
+	t->now = (struct attempt){ 0 };
 }
 
 void trainer_free(struct trainer *t)

@@ -15,6 +15,7 @@ daemon_libted_la_SOURCES = \
 	daemon/start.c \
 	daemon/ted.h \
 	daemon/written.c
+daemon_libted_la_LIBADD = tools/lib/libtools.la
 daemon_libted_la_CPPFLAGS = $(AM_CPPFLAGS) -DTED_CONF='"$(sysconfdir)/ted.conf"'
 
 sbin_PROGRAMS += daemon/ted

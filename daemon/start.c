@@ -2,7 +2,6 @@
 #include "config.h"
 
 #include <errno.h>
-#include <getopt.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -14,9 +13,10 @@
 #include <unistd.h>
 
 #include <te/errno.h>
-#include <te/version.h>
 
 #include "daemon/ted.h"
+#include "tools/lib/option.h"
+#include "tools/lib/say.h"
 
 #define OWN_FDS 32 /* descriptors of ted, and of messages that it reads */
 
@@ -177,13 +177,16 @@ int ted_self_test(struct ted *t)
 	return r;
 }
 
-static const char help[] =
-	"Usage: ted [--config FILE] [--check]\n"
-	"The node service of te: see ted(8).\n\n"
-	"  -c, --config FILE   the configuration, by default " TED_CONF "\n"
-	"      --check         read the configuration and exit\n"
-	"  -h, --help          this text\n"
-	"      --version       the version\n";
+static const struct option_table options = {
+	.usage = "Usage: ted [--config FILE] [--check]\n"
+		 "The node service of te: see ted(8).\n\n",
+	.rows =
+		(const struct option_row[]){
+			{ "config", 'c', "FILE", "the configuration, by default " TED_CONF },
+			{ "check", 'C', NULL, "read the configuration and exit" },
+			{ NULL, 0, NULL, NULL },
+		},
+};
 
 static int run(const struct ted_conf *conf)
 {
@@ -205,39 +208,18 @@ static int run(const struct ted_conf *conf)
 
 int ted_main(int argc, char **argv)
 {
-	static const struct option options[] = {
-		{ "config", required_argument, NULL, 'c' },
-		{ "check", no_argument, NULL, 'C' },
-		{ "help", no_argument, NULL, 'h' },
-		{ "version", no_argument, NULL, 'V' },
-		{ NULL, 0, NULL, 0 },
-	};
 	const char *path = NULL;
 	struct ted_conf conf;
 	char text[512];
-	int o, check = 0;
+	int c, check = 0;
 
-	opterr = 0;
-	while ((o = getopt_long(argc, argv, "c:h", options, NULL)) >= 0) {
-		switch (o) {
-		case 'c':
-			path = optarg;
-			break;
-		case 'C':
-			check = 1;
-			break;
-		case 'h':
-			fputs(help, stdout);
-			return TED_OK;
-		case 'V':
-			printf("ted %s\n", TE_VERSION);
-			return TED_OK;
-		default:
-			ted_say("%s: no such option, or its value is missing; see ted --help",
-				argv[optind - 1]);
-			return TED_BAD;
-		}
+	say_as("ted");
+	while ((c = option_next(&options, argc, argv)) >= 0) {
+		check |= c == 'C';
+		path = c == 'c' ? optarg : path;
 	}
+	if (c != OPTION_END)
+		return c == OPTION_DONE ? TED_OK : TED_BAD;
 	if (optind < argc) {
 		ted_say("%s: expected options only; see ted --help", argv[optind]);
 		return TED_BAD;

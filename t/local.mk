@@ -236,6 +236,8 @@ t_lib_libtt_la_SOURCES = \
 	t/comm/link_lib.h \
 	t/comm/nodes_lib.c \
 	t/comm/nodes_lib.h \
+	t/comm/random_lib.c \
+	t/comm/random_lib.h \
 	t/comm/ranks.c \
 	t/comm/ranks.h \
 	t/comm/threads.c \

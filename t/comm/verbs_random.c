@@ -1,10 +1,6 @@
 /*
- * t/comm/verbs_random.c - random faults of ranks whose nodes are connected by the devices of
- * verbs_fake.h: what nodes_random.c does with sockets and processes, for RDMA. Each rank, a thread,
- * gets right results or a named error in time, none hangs, nothing of libibverbs is left, and the
- * ranks get one communicator by te_comm_recover(3).
- *
- * TE_TEST_FAULTS=1000 makes so many; each prints its seed if it fails, which TT_SEED repeats alone.
+ * t/comm/verbs_random.c - random faults (random_lib.h) of ranks whose nodes are connected by the
+ * devices of verbs_fake.h. Each rank is a thread; none hangs, and nothing of libibverbs is left.
  */
 #include "config.h"
 
@@ -16,19 +12,14 @@
 
 #include "libtecomm/meet/boot.h"
 #include "libtecore/base/splitmix64.h"
-#include "nodes_lib.h"
+#include "random_lib.h"
 #include "threads.h"
 #include "verbs_fake.h"
 
 #define NDEFAULT 6  /* faults */
-#define MOST 5	    /* ranks */
-#define TIMEOUT_MS TT_SLOWER(1500)
-#define BEAT_MS TT_SLOWER(1000)
-#define SLACK_MS TT_SLOWER(1000) /* after the time-out */
 #define FEW 30 /* operations after a fault that need not be noticed */
 #define MANY 20000 /* and after another one */
 #define NFEW 4 /* one operation of so many may be large */
-#define TRIES 10
 
 enum fault {
 	SLOW,	 /* messages take up to some ms, all the time */
@@ -52,27 +43,10 @@ static const char *const calls[] = { "alloc_pd",  "reg_mr",    "create_cq", "cre
 				     "modify_qp", "post_send", "post_recv", "poll_cq",
 				     "req_notify_cq" };
 
-struct rank {
-	int rank;
-	pthread_t thread;
-	struct joined j;
-	int created, code; /* of the failure; 0: none */
-	double ms;	   /* from the fault to it */
-	int recovered;	   /* code of the last attempt; 1: there was none */
-	uint32_t members;  /* of its communicator at the end */
-	char text[400], why[400];
-};
-
 static struct plan {
-	uint64_t seed;
-	int n;
-	const char *nodes;
+	struct random_trial t;
 	enum fault fault;
-	int victim, fault_op;
 	useconds_t moment;
-	_Atomic int64_t at_ns;
-	_Atomic int nfinished;
-	struct rank rank[MOST];
 } plan;
 
 static struct te_comm_id id;
@@ -84,9 +58,9 @@ static int need_not_fail(void)
 
 /* ---- the fault ---- */
 
-static int is_victim(const struct rank *r, int op)
+static int is_victim(int rank, int op)
 {
-	return r->rank == plan.victim && op == plan.fault_op;
+	return rank == plan.t.victim && op == plan.t.fault_op;
 }
 
 static void end_fault(void)
@@ -95,21 +69,21 @@ static void end_fault(void)
 }
 
 /* before an operation of the victim */
-static void happen(struct rank *r)
+static void happen(int rank)
 {
-	const int bit = 1 << r->rank;
+	const int bit = 1 << rank;
 
-	atomic_store(&plan.at_ns, te__boot_now());
+	atomic_store(&plan.t.at_ns, te__boot_now());
 	if (plan.fault == HIDE || plan.fault == CUT)
 		verbs_fake.cut = bit;
 	if (plan.fault == DEAFEN || plan.fault == MUTE)
 		verbs_fake.unheard = bit;
 	if (plan.fault == DOWN) {
 		verbs_fake.down = bit;
-		verbs_fake_event(r->rank, IBV_EVENT_PORT_ERR);
+		verbs_fake_event(rank, IBV_EVENT_PORT_ERR);
 	}
 	if (plan.fault == LOST)
-		verbs_fake_event(r->rank, IBV_EVENT_DEVICE_FATAL);
+		verbs_fake_event(rank, IBV_EVENT_DEVICE_FATAL);
 	if (plan.fault == PAUSE || plan.fault == HIDE || plan.fault == DEAFEN)
 		usleep(plan.moment);
 	if (need_not_fail())
@@ -118,94 +92,51 @@ static void happen(struct rank *r)
 
 /* ---- a rank ---- */
 
-static int operate(struct rank *r)
+static int operate(struct joined *j)
 {
-	const int n = plan.fault_op + (need_not_fail() ? FEW : MANY);
+	const int n = plan.t.fault_op + (need_not_fail() ? FEW : MANY);
 	int code = 0;
 
 	for (int k = 0; !code && k < n; k++) {
-		if (is_victim(r, k))
-			happen(r);
-		if (is_victim(r, k) && plan.fault == LEAVE)
+		if (is_victim(j->who, k))
+			happen(j->who);
+		if (is_victim(j->who, k) && plan.fault == LEAVE)
 			return 0;
-		while (is_victim(r, k) && plan.fault == SKIP && !code) {
+		while (is_victim(j->who, k) && plan.fault == SKIP && !code) {
 			usleep(1000);
-			code = te_comm_error(r->j.comm);
+			code = te_comm_error(j->comm);
 		}
 		if (!code)
-			code = nodes_reduce(&r->j, is_victim(r, k) && plan.fault == SIZE);
+			code = nodes_reduce(j, is_victim(j->who, k) && plan.fault == SIZE);
 	}
 	return code;
-}
-
-static int recover(struct rank *r)
-{
-	struct te_comm_recover_opts o = TE_COMM_RECOVER_OPTS_INIT;
-	struct te_comm *next = NULL;
-	int32_t ranks[RANKS_MAX];
-	int code = 0;
-
-	o.timeout_ms = 15000;
-	STEP(te_comm_recover(r->j.comm, &o, ranks, &next));
-	nodes_succeed(&r->j, next, ranks);
-	for (int k = 0; k < 3 && !code; k++)
-		code = nodes_reduce(&r->j, 0);
-	return code;
-}
-
-/* until all have a communicator that works, since another one may fail in the last operation */
-static void recover_all(struct rank *r)
-{
-	int code = 1;
-
-	for (int k = 0; code && k < TRIES; k++) {
-		code = recover(r);
-		snprintf(r->why, sizeof(r->why), "%s", code ? te_error_detail() : "");
-		if (code == -EPROTO || code == -TE_ESTATE || strstr(r->why, "may go on without "))
-			break;
-		plan.nfinished += !code;
-		for (int ms = 0; !code && plan.nfinished < plan.n && ms < 5000; ms++) {
-			usleep(1000);
-			code = te_comm_error(r->j.comm);
-			plan.nfinished -= code != 0;
-		}
-	}
-	plan.nfinished += code != 0;
-	r->recovered = code;
-	r->members = code ? 0 : nodes_members(&r->j);
 }
 
 static void *work(void *arg)
 {
-	struct rank *r = arg;
-	const char node[2] = { plan.nodes[r->rank], 0 };
+	const int rank = (int)((struct random_outcome *)arg - plan.t.out);
+	const char node[2] = { plan.t.nodes[rank], 0 };
 	struct te_comm_opts o = TE_COMM_OPTS_INIT;
+	struct joined j;
+	int r;
 
 	te_error_clear();
-	verbs_fake_rank = r->rank;
+	verbs_fake_rank = rank;
 	te__boot_node_name = node;
-	o.rank = r->rank;
-	o.nranks = plan.n;
+	o.rank = rank;
+	o.nranks = plan.t.n;
 	o.id = &id;
 	o.pool_nbytes = 64 << 10;
-	o.timeout_ms = TIMEOUT_MS;
-	nodes_init(&r->j, r->rank, plan.seed, NFEW);
-	r->recovered = 1;
-	r->code = nodes_create(&r->j, &o);
-	r->created = r->j.comm != NULL;
-	if (!r->code)
-		r->code = operate(r);
-	r->ms = (double)(te__boot_now() - plan.at_ns) * 1e-6;
-	snprintf(r->text, sizeof(r->text), "%s", r->code ? te_error_detail() : "");
-	if (!need_not_fail() && r->code)
+	o.timeout_ms = RANDOM_TIMEOUT_MS;
+	nodes_init(&j, rank, plan.t.seed, NFEW);
+	r = nodes_create(&j, &o);
+	plan.t.out[rank].created = j.comm != NULL;
+	if (!r)
+		r = operate(&j);
+	random_ended(&plan.t, &j, r);
+	if (!need_not_fail() && r)
 		end_fault();
-	if (r->code && r->created && r->code != -EPROTO)
-		recover_all(r);
-	else
-		plan.nfinished++;
-	te_comm_unref(r->j.comm);
-	te_ctx_unref(r->j.ctx);
-	te_error_clear();
+	random_finish(&plan.t, &j, 15000);
 	return NULL;
 }
 
@@ -213,27 +144,23 @@ static void *work(void *arg)
 
 static void draw(uint64_t seed)
 {
-	static const char *const layout[] = { "ab", "aab", "abb", "abc", "aabb", "abab", "aabc",
-					      "aabbc" };
 	static char beat[16], qps[2];
-	uint64_t x = seed;
+	uint64_t x;
 
 	memset(&plan, 0, sizeof(plan));
-	plan.seed = seed;
-	te__splitmix64(&x);
-	plan.nodes = layout[te__splitmix64(&x) % TT_LEN(layout)];
-	plan.n = (int)strlen(plan.nodes);
+	random_draw(&plan.t, seed, &x);
 	plan.fault = (enum fault)(te__splitmix64(&x) % NFAULTS);
-	plan.victim = (int)(te__splitmix64(&x) % (uint64_t)plan.n);
-	while (plan.fault < SKIP && !nodes_has_rail(plan.nodes, plan.victim))
-		plan.victim = (plan.victim + 1) % plan.n;
-	plan.fault_op = (int)(te__splitmix64(&x) % 30);
+	plan.t.fault = name[plan.fault];
+	plan.t.victim = (int)(te__splitmix64(&x) % (uint64_t)plan.t.n);
+	while (plan.fault < SKIP && !nodes_has_rail(plan.t.nodes, plan.t.victim))
+		plan.t.victim = (plan.t.victim + 1) % plan.t.n;
+	plan.t.fault_op = (int)(te__splitmix64(&x) % 30);
 	plan.moment = (useconds_t)(te__splitmix64(&x) % 60000);
 	verbs_fake.fail = plan.fault == CALL ? calls[te__splitmix64(&x) % TT_LEN(calls)] : NULL;
 	verbs_fake.fail_nth = 1 + (int)(te__splitmix64(&x) % 60);
 	verbs_fake.delay_us = plan.fault == SLOW ? 3000 : (int)(te__splitmix64(&x) % 3) * 20;
 	verbs_fake.short_poll = te__splitmix64(&x) % 3 == 0;
-	snprintf(beat, sizeof(beat), "%d", BEAT_MS);
+	snprintf(beat, sizeof(beat), "%d", RANDOM_BEAT_MS);
 	snprintf(qps, sizeof(qps), "%d", 1 + (int)(te__splitmix64(&x) % 4));
 	setenv("TE_COMM_HEARTBEAT_MS", beat, 1);
 	setenv("TE_COMM_IB_QPS", qps, 1);
@@ -243,66 +170,50 @@ static void draw(uint64_t seed)
 	setenv("TE_COMM_GPUDIRECT", te__splitmix64(&x) % 2 ? "on" : "off", 1);
 }
 
-#define EXPECT(expr, r)                                                                           \
-	ck_assert_msg(expr, "%s of rank %d of %s, operation %d, TT_SEED=%llu: rank %d: created "   \
-		      "%d, %d after %.0f ms: %s; recover %d, ranks 0x%x: %s", name[plan.fault],    \
-		      plan.victim, plan.nodes, plan.fault_op, (unsigned long long)plan.seed,       \
-		      (r)->rank, (r)->created, (r)->code, (r)->ms, (r)->text, (r)->recovered,      \
-		      (r)->members, (r)->why)
+#define EXPECT(expr, i) RANDOM_EXPECT(expr, &plan.t, i)
 
 /* who has to be in the communicator after it; 0: that depends */
 static uint32_t expected(void)
 {
-	const uint32_t all = (1u << plan.n) - 1;
+	const uint32_t all = (1u << plan.t.n) - 1;
 
 	if (plan.fault == CALL)
 		return 0;
 	if (plan.fault != LEAVE)
 		return all;
-	return plan.n == 2 ? 0 : all & ~(1u << plan.victim);
+	return plan.t.n == 2 ? 0 : all & ~(1u << plan.t.victim);
 }
 
 static void check(void)
 {
-	const double most_ms = TIMEOUT_MS * 1.125 + 2 * BEAT_MS + SLACK_MS;
-	uint32_t members = 0;
+	for (int i = 0; i < plan.t.n; i++) {
+		const struct random_outcome *out = &plan.t.out[i];
 
-	for (int i = 0; i < plan.n; i++) {
-		const struct rank *r = &plan.rank[i];
-
-		EXPECT(r->created || plan.fault == CALL, r);
-		EXPECT(!r->code || strstr(r->text, "rank") || strstr(r->text, "ibv_"), r);
-		EXPECT(r->code != -EPROTO && r->recovered != -EPROTO, r);
-		EXPECT(!r->code || plan.fault == CALL || r->ms < most_ms, r);
-		EXPECT(r->code || need_not_fail() || (plan.fault == LEAVE && i == plan.victim), r);
-		/* all that go on have one communicator */
-		if (!r->members)
-			continue;
-		EXPECT(!members || members == r->members, r);
-		members = r->members;
+		EXPECT(out->created || plan.fault == CALL, i);
+		EXPECT(!out->code || strstr(out->text, "rank") || strstr(out->text, "ibv_"), i);
+		EXPECT(out->code != -EPROTO && out->recovered != -EPROTO, i);
+		EXPECT(plan.fault == CALL || !random_is_late(out), i);
+		EXPECT(out->code || need_not_fail() || (plan.fault == LEAVE && i == plan.t.victim),
+		       i);
+		if (out->code && expected() >> i & 1)
+			EXPECT(out->members == expected(), i);
 	}
-	for (int i = 0; i < plan.n; i++)
-		if (plan.rank[i].code && expected() >> i & 1)
-			EXPECT(plan.rank[i].members == expected(), &plan.rank[i]);
+	random_check_members(&plan.t);
 }
 
 static void trial(uint64_t seed)
 {
 	const int64_t live = te__alloc_live();
 	struct te_comm_root *root = NULL;
+	pthread_t thread[RANKS_MAX];
 
 	draw(seed);
-	if (getenv("TE_TEST_FAULTS"))
-		fprintf(stderr, "# %llu: %s of rank %d of %s\n", (unsigned long long)seed,
-			name[plan.fault], plan.victim, plan.nodes);
+	random_print(&plan.t);
 	DO(te_comm_id_create(&id, &root));
-	for (int i = 0; i < plan.n; i++) {
-		plan.rank[i].rank = i;
-		ck_assert_int_eq(pthread_create(&plan.rank[i].thread, NULL, work, &plan.rank[i]),
-				 0);
-	}
-	for (int i = 0; i < plan.n; i++)
-		pthread_join(plan.rank[i].thread, NULL);
+	for (int i = 0; i < plan.t.n; i++)
+		ck_assert_int_eq(pthread_create(&thread[i], NULL, work, &plan.t.out[i]), 0);
+	for (int i = 0; i < plan.t.n; i++)
+		pthread_join(thread[i], NULL);
 	te_comm_root_unref(root);
 	end_fault();
 	check();
@@ -315,28 +226,21 @@ static void trial(uint64_t seed)
 
 START_TEST(each_rank_gets_an_error_or_goes_on)
 {
-	const char *s = getenv("TE_TEST_FAULTS");
-	const int n = s ? atoi(s) : TT_FEWER(NDEFAULT);
-	const uint64_t first = tt_seed();
-	uint64_t x = first;
-
 	backend = "host";
 	setenv("TE_COMM_PACKETS", "64k", 1);
 	setenv("TE_COMM_STAGE", "256K", 1);
 	te__verbs_replace(&verbs_fake_lib);
-	for (int k = 0; k < n; k++)
-		trial(k ? te__splitmix64(&x) : first);
+	random_trials(trial, NDEFAULT);
 }
 END_TEST
 
 static Suite *suite(void)
 {
-	const char *s = getenv("TE_TEST_FAULTS");
 	Suite *u = suite_create("comm/verbs_random");
 	/* a device may still write to where a rank copies what a failed operation has left */
 	TCase *c = tt_case(u, "faults", "host overlap");
 
-	tcase_set_timeout(c, 60 + 5 * (s ? atoi(s) : 0)); /* a hang */
+	tcase_set_timeout(c, 60 + 5 * random_count(NDEFAULT)); /* a hang */
 	tcase_add_test(c, each_rank_gets_an_error_or_goes_on);
 	return u;
 }

@@ -130,9 +130,7 @@ START_TEST(the_next_attempt_finds_the_rank)
 	struct ranks_result res[3];
 
 	ntries = ranks_shared(sizeof(*ntries));
-	ranks_meet(MEET_ID, 3);
-	ranks_run(3, fn[_i], NULL, res);
-	ranks_part();
+	ranks_meet_run(MEET_ID, 3, fn[_i], NULL, res);
 	ranks_ok(3, res);
 }
 END_TEST

@@ -96,9 +96,7 @@ START_TEST(exchanges_what_each_rank_sent)
 	const int n = 1 + _i % NRANKS_MAX;
 	struct ranks_result res[RANKS_MAX];
 
-	ranks_meet((enum meet)(_i / NRANKS_MAX), n);
-	ranks_run(n, boot_rank, (void *)&n, res);
-	ranks_part();
+	ranks_meet_run((enum meet)(_i / NRANKS_MAX), n, boot_rank, (void *)&n, res);
 	ranks_ok(n, res);
 }
 END_TEST
@@ -143,9 +141,7 @@ START_TEST(tells_ranks_and_nodes)
 		const char *how;
 	} arg = { 3, how_name[_i] };
 
-	ranks_meet((enum meet)_i, arg.n);
-	ranks_run(arg.n, comm_rank, &arg, res);
-	ranks_part();
+	ranks_meet_run((enum meet)_i, arg.n, comm_rank, &arg, res);
 	ranks_ok(arg.n, res);
 }
 END_TEST
@@ -216,9 +212,7 @@ START_TEST(numbers_nodes_by_their_lowest_ranks)
 {
 	struct ranks_result res[6];
 
-	ranks_meet(MEET_DIR, 6);
-	ranks_run(6, node_rank, NULL, res);
-	ranks_part();
+	ranks_meet_run(MEET_DIR, 6, node_rank, NULL, res);
 	ranks_ok(6, res);
 }
 END_TEST
@@ -259,9 +253,7 @@ START_TEST(communicators_one_after_the_other)
 {
 	struct ranks_result res[4];
 
-	ranks_meet(MEET_DIR, 4);
-	ranks_run(4, again_rank, NULL, res);
-	ranks_part();
+	ranks_meet_run(MEET_DIR, 4, again_rank, NULL, res);
 	ranks_ok(4, res);
 }
 END_TEST

@@ -142,9 +142,7 @@ START_TEST(a_killed_rank_is_seen_at_once)
 	const int n = 2 + _i;
 	struct ranks_result res[RANKS_MAX];
 
-	ranks_meet(_i & 1 ? MEET_DIR : MEET_ID, n);
-	ranks_run(n, die_at_3, (void *)(uintptr_t)&n, res);
-	ranks_part();
+	ranks_meet_run(_i & 1 ? MEET_DIR : MEET_ID, n, die_at_3, (void *)(uintptr_t)&n, res);
 	for (int i = 0; i < n; i++)
 		if (i == n - 2)
 			ck_assert_int_eq(res[i].signal, SIGKILL);
@@ -256,9 +254,7 @@ START_TEST(a_rank_that_closes_early_is_named)
 {
 	struct ranks_result res[3];
 
-	ranks_meet(MEET_DIR, 3);
-	ranks_run(3, close_early, NULL, res);
-	ranks_part();
+	ranks_meet_run(MEET_DIR, 3, close_early, NULL, res);
 	ranks_ok(1, &res[1]);
 	/* that it "has closed its communicator", or "has ended" if bytes that it had not read made
 	 * the socket drop its last message */
@@ -288,9 +284,7 @@ START_TEST(who_ends_after_its_last_exchange_disturbs_none)
 	struct ranks_result res[4];
 
 	for (int k = 0; k < TT_FEWER(24); k++) {
-		ranks_meet(k & 1 ? MEET_DIR : MEET_ID, 4);
-		ranks_run(4, close_at_once, NULL, res);
-		ranks_part();
+		ranks_meet_run(k & 1 ? MEET_DIR : MEET_ID, 4, close_at_once, NULL, res);
 		ranks_ok(4, res);
 	}
 }
@@ -427,9 +421,7 @@ START_TEST(ranks_in_different_exchanges_are_named)
 	static const char *const text[] = { "second: rank ", "is at \"", "second: rank " };
 	struct ranks_result res[3];
 
-	ranks_meet(MEET_DIR, 3);
-	ranks_run(3, differ, (void *)(uintptr_t)&_i, res);
-	ranks_part();
+	ranks_meet_run(MEET_DIR, 3, differ, (void *)(uintptr_t)&_i, res);
 	for (int i = 0; i < 3; i++) {
 		ranks_failed(&res[i], -TE_EMISMATCH, text[_i], SOON);
 		ck_assert_ptr_nonnull(strstr(res[i].text, "rank 2 (host "));
@@ -478,9 +470,7 @@ START_TEST(an_abort_reaches_all_ranks)
 {
 	struct ranks_result res[3];
 
-	ranks_meet(MEET_DIR, 3);
-	ranks_run(3, aborts, (void *)(uintptr_t)&_i, res);
-	ranks_part();
+	ranks_meet_run(MEET_DIR, 3, aborts, (void *)(uintptr_t)&_i, res);
 	for (int i = 0; i < 3; i++)
 		ranks_failed(&res[i], -TE_EABORT, ") has aborted: the disk is full", SOON);
 }
@@ -509,9 +499,7 @@ START_TEST(a_communicator_can_be_aborted)
 {
 	struct ranks_result res[2];
 
-	ranks_meet(MEET_DIR, 2);
-	ranks_run(2, comm_aborts, NULL, res);
-	ranks_part();
+	ranks_meet_run(MEET_DIR, 2, comm_aborts, NULL, res);
 	ranks_ok(2, res);
 }
 END_TEST
@@ -703,9 +691,7 @@ START_TEST(too_few_descriptors_are_reported)
 {
 	struct ranks_result res[4];
 
-	ranks_meet(MEET_DIR, 4);
-	ranks_run(4, few_files, NULL, res);
-	ranks_part();
+	ranks_meet_run(MEET_DIR, 4, few_files, NULL, res);
 	ranks_failed(&res[0], -EMFILE, "rank 0 (host ", SOON);
 	for (int i = 1; i < 4; i++) {
 		/* in a folder, a rank that arrives after the others have failed meets no one */
@@ -764,9 +750,7 @@ START_TEST(too_few_descriptors_to_recover_are_reported)
 {
 	struct ranks_result res[3];
 
-	ranks_meet(MEET_ID, 3);
-	ranks_run(3, settle_without_files, NULL, res);
-	ranks_part();
+	ranks_meet_run(MEET_ID, 3, settle_without_files, NULL, res);
 	ranks_failed(&res[0], -EMFILE, "cannot accept connections: Too many open files", SOON);
 	for (int i = 1; i < 3; i++)
 		ck_assert_msg(res[i].r == 2 && res[i].ms < SOON, "rank %d: %d after %.0f ms: %s", i,
@@ -800,9 +784,7 @@ START_TEST(an_arrival_of_a_rank_that_has_ended_is_not_believed)
 {
 	struct ranks_result res[3];
 
-	ranks_meet(MEET_ID, 3);
-	ranks_run(3, arrives_after_its_end, NULL, res);
-	ranks_part();
+	ranks_meet_run(MEET_ID, 3, arrives_after_its_end, NULL, res);
 	for (int i = 0; i < 2; i++)
 		ck_assert_msg(res[i].r == 2 && res[i].ms < SOON, "rank %d: %d after %.0f ms: %s", i,
 			      res[i].r, res[i].ms, res[i].text);
@@ -924,9 +906,7 @@ START_TEST(an_arrival_that_was_heard_is_not_believed_again)
 
 	e->ended = _i;
 	e->nleft = 2;
-	ranks_meet(MEET_ID, 3);
-	ranks_run(3, hears_an_echo, e, res);
-	ranks_part();
+	ranks_meet_run(MEET_ID, 3, hears_an_echo, e, res);
 	for (int i = 0; i < 3; i++)
 		ck_assert_msg(res[i].r == (i == 2 ? 0 : 2) && res[i].ms < 5000,
 			      "rank %d: %d after %.0f ms: %s", i, res[i].r, res[i].ms, res[i].text);
@@ -969,9 +949,7 @@ START_TEST(ranks_with_different_keys_do_not_meet)
 {
 	struct ranks_result res[2];
 
-	ranks_meet(MEET_ID, 2);
-	ranks_run(2, with_another_key, &_i, res);
-	ranks_part();
+	ranks_meet_run(MEET_ID, 2, with_another_key, &_i, res);
 	ck_assert_msg(res[0].r == -ETIMEDOUT || res[1].r == -ETIMEDOUT, "%d, %d", res[0].r,
 		      res[1].r);
 	for (int i = 0; i < 2; i++)
@@ -1221,9 +1199,7 @@ START_TEST(each_fault_of_a_rank_is_reported)
 
 	while (!done) {
 		n++;
-		ranks_meet(_i ? MEET_DIR : MEET_ID, 2);
-		ranks_run(2, faulty, &n, res);
-		ranks_part();
+		ranks_meet_run(_i ? MEET_DIR : MEET_ID, 2, faulty, &n, res);
 		done = res[1].r == 1000;
 		for (int i = 0; i < 2; i++) {
 			ck_assert_msg(

@@ -148,9 +148,7 @@ START_TEST(ranks_meet_at_chosen_interfaces)
 	add_address("lo:1", "10.1.0.1");
 	add_address("lo:2", "10.2.0.1");
 	setenv("TE_COMM_IFACE", ifaces[_i], 1);
-	ranks_meet(MEET_ID, 3);
-	ranks_run(3, exchange, NULL, res);
-	ranks_part();
+	ranks_meet_run(MEET_ID, 3, exchange, NULL, res);
 	ranks_ok(3, res);
 }
 END_TEST
@@ -188,9 +186,7 @@ START_TEST(groups_of_one_host_need_no_network)
 
 	ck_assert_int_eq(unshare(CLONE_NEWNET), 0);
 	setenv("TE_COMM_PACKETS", "64K", 1);
-	ranks_meet(MEET_DIR, 4);
-	ranks_run(4, splits, NULL, res);
-	ranks_part();
+	ranks_meet_run(MEET_DIR, 4, splits, NULL, res);
 	ranks_ok(4, res);
 }
 END_TEST

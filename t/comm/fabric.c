@@ -120,9 +120,7 @@ static int leave(struct joined *j, int r)
 
 static void run(int n, ranks_fn *fn, struct ranks_result *res)
 {
-	ranks_meet(MEET_DIR, n);
-	ranks_run(n, fn, NULL, res);
-	ranks_part();
+	ranks_meet_run(MEET_DIR, n, fn, NULL, res);
 }
 
 static void await(const _Atomic int *n, int want)

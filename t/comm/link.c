@@ -73,9 +73,7 @@ static int end_close(struct end *e, int r)
 static void run(int n, ranks_fn *fn, void *arg, struct ranks_result *res)
 {
 	pids = ranks_shared(RANKS_MAX * sizeof(*pids));
-	ranks_meet(MEET_DIR, n);
-	ranks_run(n, fn, arg, res);
-	ranks_part();
+	ranks_meet_run(MEET_DIR, n, fn, arg, res);
 }
 
 /* ---- data ---- */
@@ -599,9 +597,7 @@ START_TEST(large_arguments_do_not_overflow)
 {
 	struct ranks_result res[2];
 
-	ranks_meet(MEET_DIR, 2);
-	ranks_run(2, measure_rank, NULL, res);
-	ranks_part();
+	ranks_meet_run(MEET_DIR, 2, measure_rank, NULL, res);
 	ranks_ok(2, res);
 }
 END_TEST

@@ -261,9 +261,7 @@ static int results_rank(int rank, void *arg)
 static void run(const char *nodes, ranks_fn *fn, struct ranks_result *res)
 {
 	plan->nodes = nodes;
-	ranks_meet(MEET_DIR, plan->n);
-	ranks_run(plan->n, fn, NULL, res);
-	ranks_part();
+	ranks_meet_run(MEET_DIR, plan->n, fn, NULL, res);
 	/* the driver keeps descriptors, and the library its functions */
 	for (int i = 0; i < plan->n && on_gpu(); i++)
 		res[i].nleft_fd = res[i].nleft_alloc = 0;
@@ -793,9 +791,7 @@ START_TEST(joining_fails_on_all_ranks)
 	plan->at = (int)tt_rand_int(0, 2);
 	do {
 		nth += 1 + nth / 5;
-		ranks_meet(MEET_DIR, 3);
-		ranks_run(3, scarce_rank, &nth, res);
-		ranks_part();
+		ranks_meet_run(MEET_DIR, 3, scarce_rank, &nth, res);
 		nfailed += res[plan->at].r < 0;
 		/* the others may have joined when it fails to receive what they say last */
 		last = !!strstr(res[plan->at].text, "threads of several nodes: ");

@@ -278,9 +278,7 @@ START_TEST(a_rank_that_releases_its_communicator_is_named)
 	plan->nodes = leaving[_i / 2].nodes;
 	plan->at = leaving[_i / 2].at;
 	plan->n = (int)strlen(plan->nodes);
-	ranks_meet(MEET_ID, plan->n);
-	ranks_run(plan->n, leaving_rank, stage[_i % 2], res);
-	ranks_part();
+	ranks_meet_run(MEET_ID, plan->n, leaving_rank, stage[_i % 2], res);
 	snprintf(who, sizeof(who), "rank %d (host ", __builtin_ctz(plan->at));
 	for (int i = 0; i < plan->n; i++)
 		if (plan->at >> i & 1)

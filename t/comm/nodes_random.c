@@ -1,7 +1,7 @@
 /*
- * t/comm/nodes_random.c - random faults (random_lib.h) of ranks on several nodes, which TE_COMM_NODE
- * simulates: killed and stopped processes, sockets that are cut, bytes that are lost or changed,
- * calls that differ. No rank hangs.
+ * t/comm/nodes_random.c - random faults (random_lib.h) of ranks on several nodes, which
+ * TE_COMM_NODE simulates: killed and stopped processes, sockets that are cut, bytes that are lost
+ * or changed, calls that differ. No rank hangs.
  */
 #include "config.h"
 
@@ -181,7 +181,8 @@ static int operate(struct joined *j)
 		if (!r)
 			r = nodes_reduce(j, here && k == plan->t.fault_op && plan->fault == SIZE);
 		/* the others have begun the next operation at most */
-		if (here && (plan->fault == DELAY || plan->t.early) && plan->t.at_ns && !plan->last_op)
+		if (here && (plan->fault == DELAY || plan->t.early) && plan->t.at_ns &&
+		    !plan->last_op)
 			plan->last_op = k + MORE;
 	}
 	return r;
@@ -220,8 +221,8 @@ static void draw(uint64_t seed)
 	plan->t.victim = (int)(te__splitmix64(&x) % (uint64_t)plan->t.n);
 	while (by_sockets() && !nodes_has_rail(plan->t.nodes, plan->t.victim))
 		plan->t.victim = (plan->t.victim + 1) % plan->t.n;
-	plan->second = (plan->t.victim + 1 + (int)(te__splitmix64(&x) % (uint64_t)(plan->t.n - 1))) %
-		       plan->t.n;
+	plan->second = plan->t.victim + 1 + (int)(te__splitmix64(&x) % (uint64_t)(plan->t.n - 1));
+	plan->second %= plan->t.n;
 	plan->t.early = te__splitmix64(&x) % 4 == 0 && plan->fault != SKIP && plan->fault != SIZE &&
 		      plan->fault != KILL_TWO;
 	plan->countdown = 2 + (int)(te__splitmix64(&x) % (plan->t.early ? 40 : 300));
@@ -294,7 +295,8 @@ static uint32_t expected(void)
 		if (!plan->t.out[i].created)
 			return 0;
 	/* it may be killed after all have one */
-	if (plan->t.early || plan->fault == PAUSE || plan->fault == DELAY || plan->fault == KILL_TWO)
+	if (plan->t.early || plan->fault == PAUSE || plan->fault == DELAY ||
+	    plan->fault == KILL_TWO)
 		return 0;
 	if (plan->fault != STOP && plan->fault != HOLE)
 		return all & ~plan->dead;

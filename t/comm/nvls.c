@@ -493,9 +493,7 @@ static int run_rank(int rank, void *arg)
 
 static void run(struct ranks_result *res)
 {
-	ranks_meet(MEET_ID, 3);
-	ranks_run(3, run_rank, NULL, res);
-	ranks_part();
+	ranks_meet_run(MEET_ID, 3, run_rank, NULL, res);
 }
 
 static void setup(void)

@@ -83,9 +83,7 @@ static void setup(void)
 static void run_by(enum meet how, int n, ranks_fn *fn, struct ranks_result *res)
 {
 	plan->nranks = n;
-	ranks_meet(how, n);
-	ranks_run(n, fn, NULL, res);
-	ranks_part();
+	ranks_meet_run(how, n, fn, NULL, res);
 }
 
 static void run(int n, ranks_fn *fn, struct ranks_result *res)

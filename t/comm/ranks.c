@@ -270,6 +270,13 @@ void ranks_part(void)
 	}
 }
 
+void ranks_meet_run(enum meet how, int n, ranks_fn *fn, void *arg, struct ranks_result *ret)
+{
+	ranks_meet(how, n);
+	ranks_run(n, fn, arg, ret);
+	ranks_part();
+}
+
 void ranks_count(int n)
 {
 	nranks = n;

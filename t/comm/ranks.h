@@ -55,6 +55,8 @@ enum meet { MEET_ID, MEET_ID_ENV, MEET_DIR, MEET_CALLBACK, MEET_END };
 void ranks_meet(enum meet how, int nranks);
 /* after ranks_wait() */
 void ranks_part(void);
+/* ranks_meet(), ranks_run() and ranks_part() */
+void ranks_meet_run(enum meet how, int n, ranks_fn *fn, void *arg, struct ranks_result *ret);
 /* in a rank: the options; they are valid for the life of the process */
 struct te_comm_opts ranks_opts(int rank);
 /* another number of ranks in the same place */

@@ -230,9 +230,7 @@ START_TEST(a_rank_that_ends_before_its_group_meets_is_not_waited_for)
 {
 	struct ranks_result res[4];
 
-	ranks_meet(MEET_ID, 4);
-	ranks_run(4, ending_rank, &_i, res);
-	ranks_part();
+	ranks_meet_run(MEET_ID, 4, ending_rank, &_i, res);
 	ck_assert_int_eq(res[ends[_i].who].signal, SIGKILL);
 	ranks_failed(&res[4 - ends[_i].who], ends[_i].code, ends[_i].text, 20000);
 	ranks_ok(1, &res[0]);

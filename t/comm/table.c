@@ -201,9 +201,7 @@ static int rank(int me, void *arg)
 
 static void run(struct ranks_result *res)
 {
-	ranks_meet(MEET_ID, 3);
-	ranks_run(3, rank, NULL, res);
-	ranks_part();
+	ranks_meet_run(MEET_ID, 3, rank, NULL, res);
 }
 
 START_TEST(ranks_agree_on_the_rows)

@@ -24,6 +24,7 @@ libtecomm_libtecomm_internal_la_SOURCES = \
 	libtecomm/collective/reducer.c \
 	libtecomm/collective/table.c \
 	libtecomm/collective/table.h \
+	libtecomm/collective/terms.c \
 	libtecomm/comm.c \
 	libtecomm/measure.c \
 	libtecomm/meet/addr.c \

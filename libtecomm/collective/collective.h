@@ -45,6 +45,12 @@ struct te__coll {
 	int told; /* 1: the failure in status was reported */
 };
 
+/*
+ * Collective: the terms, and the table of TE_COMM_TABLE. All ranks return an error if one of them
+ * does, or if environment variables differ that must not.
+ */
+int te__coll_agree(struct te_ctx *ctx, struct te__boot *boot, const char *name,
+		   struct te__table *ret_table, struct te__coll_terms *ret_terms);
 /* te__coll_terms.buffer_nbytes from TE_COMM_PACKETS */
 int64_t te__coll_buffer_nbytes(const char *backend);
 

@@ -169,7 +169,7 @@ EOT
 if [ -n "$TT_SANITIZE" ]; then
 	skip "1T is a size" "the allocator of a sanitizer ends the program"
 else
-	fails "1T is a size" "no memory for 1099511627776 bytes" env TE_DEVICE_MEM_LIMIT=1M \
+	fails "1T is a size" "no 1099511627776 bytes" env TE_DEVICE_MEM_LIMIT=1M \
 		"$te_perftest" copy --bytes 1T
 fi
 if "$te_perftest" graph --nodes 1 --iters 1 --backend cuda >out 2>err; then

@@ -107,6 +107,10 @@ static void fill(struct call *c, int field)
 
 	if (f->fill == ZEROS)
 		return;
+	if (f->dtype == TE_DTYPE_UINT8) {
+		bench_random(c->b, p, (size_t)n);
+		return;
+	}
 	bench_normal(c->b, x, PERIOD);
 	for (int64_t i = 0; i < n; i++) {
 		const float v = f->fill == NORMAL ? x[i % PERIOD] : fabsf(x[i % PERIOD]);

@@ -379,8 +379,8 @@ struct text {
 
 static int measure(struct call *c, const struct text *text, int rows_left)
 {
-	struct copy copy = { .b = c->b };
 	struct bench *b = c->b;
+	struct call copy = { .b = b };
 	struct stats us[2], cpu;
 	int64_t nlaunches = 0;
 	int r;
@@ -395,10 +395,9 @@ static int measure(struct call *c, const struct text *text, int rows_left)
 	c->extent[RNG] = 2 * sizeof(uint64_t);
 	c->extent[STATE] = (int64_t)te_kernel_adamw_state_nbytes();
 	r = call_open(c);
-	copy.nbytes = (size_t)ceil(c->traffic / 2);
 	if (!r)
-		r = copy_alloc(&copy);
-	call_other(c, copy_work, &copy);
+		r = copy_open(&copy, b, c->traffic / 2);
+	call_other(c, call_work, &copy);
 	if (!r)
 		r = call_measure(c, us);
 	if (!r && c->cpu_us)
@@ -420,7 +419,7 @@ static int measure(struct call *c, const struct text *text, int rows_left)
 	copy_compare(b, c->traffic, us);
 out:
 	call_close(c);
-	copy_free(&copy);
+	call_close(&copy);
 	return r;
 }
 

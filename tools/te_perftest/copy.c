@@ -1,13 +1,8 @@
 /* copy.c - te_perftest copy: device to device, compared with the memory's peak bandwidth. */
 #include "config.h"
 
-#include <errno.h>
 #include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
-#include "bench.h"
 #include "copy.h"
 #include "tools/lib/say.h"
 
@@ -23,106 +18,59 @@ static const struct option_field options[] = {
 	{ 0 },
 };
 
-int copy_work(void *arg)
+static int queue(const struct call *c, struct te_tensor *const *t)
 {
-	struct copy *c = arg;
-	size_t at = (size_t)c->at * c->stride;
-
-	c->at = (c->at + 1) % c->nsets;
-	return te_copy(c->b->stream, c->dst + at, c->src + at, c->nbytes);
+	return te_copy(c->b->stream, te_tensor_data(t[1]), te_tensor_data(t[0]),
+		       te_tensor_nbytes(t[0]));
 }
 
-static int device_us(void *arg, double *ret_us)
+static int check(const struct call *c, const uint8_t *got)
 {
-	struct copy *c = arg;
-
-	return bench_device_us(c->b, copy_work, c, c->batch, ret_us);
+	return bench_equal("copy", got + c->part[1][0], c->host + c->part[0][0],
+			   (size_t)c->extent[COLS]);
 }
 
-/* buffer i has the random bytes from i on, so that no two are equal */
-static const uint8_t *host_of(const struct copy *c, int i)
+static const struct call_row row = {
+	"copy",
+	queue,
+	{ { TE_DTYPE_UINT8, ONE, COLS, NORMAL, 1, TE_SCALING_TENSOR, 0 },
+	  { TE_DTYPE_UINT8, ONE, COLS, ZEROS, 1, TE_SCALING_TENSOR, 0 } },
+	NULL,
+	NULL,
+	check,
+};
+
+int copy_open(struct call *copy, struct bench *b, double nbytes)
 {
-	return c->host + i;
+	*copy = (struct call){ .b = b, .row = row, .batch = 1 };
+	copy->extent[COLS] = (int64_t)ceil(nbytes);
+	return call_open(copy);
 }
 
-int copy_alloc(struct copy *c)
+static int measure(struct bench *b, int64_t nbytes, int rows_left)
 {
-	struct bench *b = c->b;
-	int r;
-
-	c->nsets = bench_nsets(b, 2.0 * (double)c->nbytes);
-	c->stride = (c->nbytes + 255) & ~(size_t)255;
-	c->host = malloc(c->nbytes + (size_t)c->nsets);
-	if (!c->host)
-		return say_bad("--bytes: no memory for %zu bytes", c->nbytes);
-	bench_random(b, c->host, c->nbytes + (size_t)c->nsets);
-	r = te_mem_alloc(b->stream, (size_t)c->nsets * c->stride, (void **)&c->src);
-	if (r >= 0)
-		r = te_mem_alloc(b->stream, (size_t)c->nsets * c->stride, (void **)&c->dst);
-	for (int i = 0; i < c->nsets && r >= 0; i++)
-		r = te_copy(b->stream, c->src + (size_t)i * c->stride, host_of(c, i), c->nbytes);
-	if (r >= 0)
-		r = te_stream_sync(b->stream);
-	return r < 0 ? say_te(r, "copy") : STATUS_OK;
-}
-
-void copy_free(struct copy *c)
-{
-	if (!c->b) /* the row was left out */
-		return;
-	te_stream_sync(c->b->stream);
-	if (c->src)
-		te_mem_free(c->b->stream, c->src);
-	if (c->dst)
-		te_mem_free(c->b->stream, c->dst);
-	free(c->host);
-}
-
-static int verify(struct copy *c)
-{
-	uint8_t *got = malloc(c->nbytes);
-	int r = got ? te_fill(c->b->stream, c->dst, 0xa5, (size_t)c->nsets * c->stride) : -ENOMEM;
-	char what[64];
-
-	for (int i = 0; i < c->nsets && r >= 0; i++)
-		r = copy_work(c);
-	for (int i = 0; i < c->nsets && !r; i++) {
-		r = te_copy(c->b->stream, got, c->dst + (size_t)i * c->stride, c->nbytes);
-		r = bench_idle(c->b, r);
-		snprintf(what, sizeof(what), "copy %d of %zu bytes", i, c->nbytes);
-		if (!r)
-			r = bench_equal(what, got, host_of(c, i), c->nbytes);
-	}
-	free(got);
-	return r < 0 ? say_te(r, "verify") : r;
-}
-
-static int measure(struct copy *c, int rows_left)
-{
-	struct bench *b = c->b;
-	double traffic = 2.0 * (double)c->nbytes, peak = b->dev.peak_bandwidth, rate;
+	const double peak = b->dev.peak_bandwidth;
 	struct stats us;
+	struct call c;
+	double rate;
 	int r;
 
 	if (!bench_row(b, rows_left, 1))
 		return STATUS_OK;
-	r = copy_alloc(c);
-	if (!r && b->o->verify)
-		r = verify(c);
+	r = copy_open(&c, b, (double)nbytes);
 	if (!r)
-		r = bench_batch(b, copy_work, c, 1000, 1, 16, &c->batch);
-	if (!r)
-		r = bench_series(b, device_us, c, 1, &us);
-	if (r)
-		return r;
-	rate = us.n ? traffic / us.median * 1e6 : NAN;
-	bench_int(b, "bytes", (int64_t)c->nbytes);
-	bench_int(b, "buffers", 2 * (int64_t)c->nsets);
-	bench_int(b, "buffers_bytes", 2 * (int64_t)c->nbytes * c->nsets);
-	bench_stats(b, "device_us", &us);
-	bench_num(b, "read_and_written_bytes_per_s", rate);
-	bench_num(b, "peak_ratio", rate / (peak > 0 ? peak : NAN));
-	return STATUS_OK;
+		r = call_measure(&c, &us);
+	if (!r) {
+		rate = us.n ? c.traffic / us.median * 1e6 : NAN;
+		bench_int(b, "bytes", nbytes);
+		bench_int(b, "buffers", 2 * (int64_t)c.nsets);
+		bench_int(b, "buffers_bytes", 2 * nbytes * c.nsets);
+		bench_stats(b, "device_us", &us);
+		bench_num(b, "read_and_written_bytes_per_s", rate);
+		bench_num(b, "peak_ratio", rate / (peak > 0 ? peak : NAN));
+	}
+	call_close(&c);
+	return r;
 }
 
 static int run(struct bench *b)
@@ -131,12 +79,8 @@ static int run(struct bench *b)
 	int r = STATUS_OK;
 
 	b->cache = opt.cache;
-	for (int i = 0; i < bytes->n && !r; i++) {
-		struct copy c = { .b = b, .nbytes = (size_t)bytes->v[i] };
-
-		r = measure(&c, bytes->n - i);
-		copy_free(&c);
-	}
+	for (int i = 0; i < bytes->n && !r; i++)
+		r = measure(b, bytes->v[i], bytes->n - i);
 	return r;
 }
 

@@ -27,26 +27,33 @@ noinst_LTLIBRARIES += libtecore/libtecore_internal.la
 libtecore_libtecore_internal_la_SOURCES = \
 	libtecore/backend/backend.c \
 	libtecore/backend/backend.h \
-	libtecore/backend/cuda/batch.c \
+	libtecore/backend/cuda/capture.c \
 	libtecore/backend/cuda/cublaslt.c \
 	libtecore/backend/cuda/cublaslt_api.h \
 	libtecore/backend/cuda/cuda.c \
 	libtecore/backend/cuda/cuda.h \
+	libtecore/backend/cuda/device.c \
 	libtecore/backend/cuda/driver.c \
 	libtecore/backend/cuda/driver.h \
 	libtecore/backend/cuda/edges.c \
+	libtecore/backend/cuda/event.c \
 	libtecore/backend/cuda/exec.c \
 	libtecore/backend/cuda/gemm_cache.c \
 	libtecore/backend/cuda/gemm_cache.h \
 	libtecore/backend/cuda/graph.c \
 	libtecore/backend/cuda/graph.h \
+	libtecore/backend/cuda/launch.c \
+	libtecore/backend/cuda/memory.c \
 	libtecore/backend/cuda/module.c \
 	libtecore/backend/cuda/multicast.def \
+	libtecore/backend/cuda/nodes.c \
 	libtecore/backend/cuda/nvml.c \
 	libtecore/backend/cuda/nvml.h \
 	libtecore/backend/cuda/share.c \
+	libtecore/backend/cuda/stream.c \
 	libtecore/backend/cuda/syms.def \
 	libtecore/backend/cuda/user.c \
+	libtecore/backend/cuda/work.c \
 	libtecore/backend/devmem.c \
 	libtecore/backend/devmem.h \
 	libtecore/backend/edges.c \

@@ -1,7 +1,7 @@
 #!/bin/sh
 # Includes respect the layers: a library sees public headers and its own folders, each folder of
 # libtecore only those below it, libtegraph and libtecomm not each other, tools and examples what
-# is installed.
+# is installed. Includes make no circle, nor do the calls between files of the folders listed below.
 . "$abs_top_srcdir/t/meta/common.sh"
 
 cd "$abs_top_srcdir" || exit 99
@@ -74,5 +74,66 @@ order="libtecore/base kernels libtecore/backend libtecore/tensor libtecore/captu
 	}
 	END { if (seen < 100) print "only " seen " includes were found" }' >"$tmp/bad"
 empty "folders include folders below them" "$tmp/bad"
+
+# files that include none, or that none includes, are removed in turn; a circle remains
+for l in kernels $libs; do
+	ours $l | awk '{ local = $1; sub(/[^\/]*$/, $2, local); print $1, $2 ~ /\// ? $2 : local }'
+done | awk '
+	{ n++; from[n] = $1; to[n] = $2 }
+	END {
+		while (removed != n) {
+			removed = n
+			split("", includes)
+			split("", included)
+			for (i = 1; i <= n; i++) {
+				includes[from[i]] = 1
+				included[to[i]] = 1
+			}
+			for (i = m = 0; i++ < n;)
+				if (to[i] in includes && from[i] in included) {
+					from[++m] = from[i]
+					to[m] = to[i]
+				}
+			n = m
+		}
+		for (i = 1; i <= n; i++)
+			print from[i] " includes " to[i]
+	}' >"$tmp/bad"
+empty "includes make no circle" "$tmp/bad"
+
+# in_order FOLDER FILE...: a file uses symbols of those before it only
+in_order()
+{
+	folder=$1
+	shift
+	n=0
+	for f; do
+		n=$((n + 1))
+		for o in "$abs_top_builddir/$folder/.libs/$f.o" "$abs_top_builddir/$folder/.libs/"*-"$f.o"; do
+			[ -f "$o" ] && $NM -g "$o" | sed "s/^/$n $f /"
+		done
+	done | awk '
+		$(NF - 1) == "U" { uses[$NF] = uses[$NF] $1 " " $2 " "; next }
+		{ rank[$NF] = $1; file[$NF] = $2; seen++ }
+		END {
+			if (!seen)
+				print "no symbols were found"
+			for (s in rank) {
+				k = split(uses[s], u, " ")
+				for (i = 1; i < k; i += 2)
+					if (u[i] < rank[s])
+						print u[i + 1] " uses " s " of " file[s]
+			}
+		}' >"$tmp/bad"
+	for f in "$folder"/*.c; do
+		f=$(basename "$f" .c)
+		case " $* " in *" $f "*) ;; *) echo "$f.c is not in the list" ;; esac
+	done >>"$tmp/bad"
+	empty "files of $folder use those before them" "$tmp/bad"
+}
+
+in_order libtecore/backend/cuda driver memory event capture module gemm_cache cublaslt launch work \
+	user edges nodes graph exec nvml share stream device cuda
+in_order libtecomm/reach/link/verbs near lib device hello post poll open verbs none
 
 tap_end

@@ -558,5 +558,5 @@ int te__cublaslt_gemm(struct te__cuda_stream *s, const struct te_k_gemm *g)
 	add.bias = g->bias;
 	add.rows = g->m;
 	add.cols = g->n;
-	return te__cuda_launch(s, &(struct te__launch){ TE_K_BIAS_FWD, &add, sizeof(add) });
+	return te__cuda_launch_now(s, &(struct te__launch){ TE_K_BIAS_FWD, &add, sizeof(add) });
 }

@@ -1,7 +1,20 @@
-/* cuda.h - shared by the files of the cuda backend. */
+/*
+ * cuda.h - shared by the files of the cuda backend. A file calls functions of its own and of
+ * earlier files only, in this order (t/meta/t0007-layers.t):
+ *	driver		the functions of libcuda, found by dlopen
+ *	memory, event	of the device and of pinned memory; events
+ *	capture		notes which work became which node, and keeps what nodes refer to
+ *	module		the embedded kernels
+ *	gemm_cache, cublaslt	GEMMs of cuBLASLt
+ *	launch, work	kernels, by themselves or in batches; copies, fills, words
+ *	user, edges, nodes, graph, exec		captured graphs, see graph.h
+ *	nvml, share	memory that other processes map
+ *	stream, device, cuda	streams, GPUs, and the table of all entries
+ */
 #ifndef TE__CUDA_INTERNAL_H
 #define TE__CUDA_INTERNAL_H
 
+#include <errno.h>
 #include <pthread.h>
 #include <stdatomic.h>
 
@@ -65,7 +78,7 @@ struct te__cuda_stream {
  */
 #define TE__CUDA_IN(d, expr)                         \
 	({                                           \
-		int in_r_ = te__cuda_enter(d);       \
+		int in_r_ = te__cuda_push(d);       \
 		if (!in_r_) {                        \
 			in_r_ = (expr);              \
 			te__cu.cuCtxPopCurrent(      \
@@ -90,121 +103,72 @@ struct te__cuda_stream {
 			    relaxed_r_;                                \
 		    }))
 
-static inline int te__cuda_enter(struct te__cuda_dev *d)
+static inline int te__cuda_push(struct te__cuda_dev *d)
 {
 	return te__cuda_check(te__cu.cuCtxPushCurrent(d->ctx), "cuCtxPushCurrent");
 }
 
 /* the default stream, which cannot be captured */
-int te__cuda_is_legacy(const struct te__cuda_stream *s);
+static inline int te__cuda_is_legacy(const struct te__cuda_stream *s)
+{
+	return !s->stream || (uintptr_t)s->stream == TE__CU_STREAM_LEGACY;
+}
+
 /* 0 or 1, or an error; the context must be current */
-int te__cuda_capturing(struct te__cuda_stream *s);
+static inline int te__cuda_capturing(struct te__cuda_stream *s)
+{
+	int status;
+	int r = TE__CU_CALL(cuStreamIsCapturing, s->stream, &status);
+
+	return r ? r : status != TE__CU_CAPTURE_STATUS_NONE;
+}
+
+/* -EBUSY, checked first: the driver would invalidate the capture */
+static inline int te__cuda_not_capturing(struct te__cuda_stream *s, const char *what)
+{
+	int r = te__cuda_capturing(s);
+
+	return r > 0 ? te__fail(-EBUSY, "%s: the stream is capturing", what) : r;
+}
+
+/* the entries of the backend, by topic */
+#define TE__ENTRY(name, args) int te__cuda_##name args;
+#define TE__ENTRY_VOID(name, args) void te__cuda_##name args;
+#define TE__ENTRY_OWN(type, name, args) type te__cuda_##name args;
+#include "libtecore/backend/entries.def"
+#undef TE__ENTRY_OWN
+#undef TE__ENTRY_VOID
+#undef TE__ENTRY
 
 /*
- * Device memory in the order of a CUstream that is not capturing; the context must be current.
- * try: without fault point and error message; 1, or 0 if there is not enough. put: a CUresult.
+ * memory.c: device memory in the order of a CUstream that is not capturing; the context must be
+ * current. try: without fault point and error message; 1, or 0 if there is not enough. put: a
+ * CUresult.
  */
 int te__cuda_mem_get(struct te__cuda_dev *d, size_t nbytes, void *native, void **ret_ptr);
 int te__cuda_mem_try(struct te__cuda_dev *d, size_t nbytes, void *native, void **ret_ptr);
 int te__cuda_mem_put(struct te__cuda_dev *d, void *ptr, size_t nbytes, void *native);
+/* -ENOMEM, with the sizes; kind: "device" */
+int te__cuda_no_memory(struct te__cuda_dev *d, size_t nbytes, const char *kind);
 
-/* module.c: loads every function of every embedded kernel */
-int te__cuda_modules_load(struct te__cuda_dev *d);
-void te__cuda_modules_unload(struct te__cuda_dev *d);
-int te__cuda_launch(void *stream, const struct te__launch *l);
-/* launches a kernel that a capture records as *what; the context must be current */
-int te__cuda_launch_as(struct te__cuda_stream *s, const struct te__launch *l,
-		       const struct te__gnode *what);
-/* the device function of a launch; if grid[0] is 0, there is nothing to launch */
-struct te__geometry;
-int te__cuda_func_find(struct te__cuda_dev *d, const struct te__launch *l,
-		       struct te__geometry *ret_kernel, void **ret_func);
-
-/* launch a kernel that does not become a node; the context must be current */
-int te__cuda_launch_func(struct te__cuda_stream *s, const struct te__geometry *k, void *func,
-			 const void *args);
-
-/* batch.c */
-void te__cuda_launch_hold(void *stream);
-int te__cuda_launch_held(void *stream, int r);
-/* 1: the launch waits for launch_held; 0: it is to be queued now */
-int te__cuda_batch_add(struct te__cuda_stream *s, const struct te__launch *l);
-/* takes NULL; the context must be current */
-void te__cuda_batch_free(struct te__cuda_batch *b);
-
-/* cuda.c */
+/* event.c */
 struct te__cuda_event {
 	_Atomic uint32_t refs; /* the creator, and captures with an external record of it */
 	struct te__cuda_dev *dev;
 	void *event;
 };
 void te__cuda_event_unref(struct te__cuda_event *e); /* the context must be current */
-/* driver memset on a CUstream: n values of elem bytes, 1 or 4; the context must be current */
-int te__cuda_memset(void *native, void *dst, uint32_t value, int32_t elem, size_t n);
 
-/* -ENOMEM, with the sizes; kind: "device" */
-int te__cuda_no_memory(struct te__cuda_dev *d, size_t nbytes, const char *kind);
-
-/* share.c */
-int te__cuda_share_unit(void *dev, size_t *ret_nbytes);
-int te__cuda_share_create(void *dev, size_t nbytes, void **ret_share);
-int te__cuda_share_export(void *share, int *ret_fd);
-int te__cuda_share_import(void *dev, int fd, size_t nbytes, void **ret_share);
-void te__cuda_share_release(void *share);
-int te__cuda_share_reserve(void *dev, size_t nbytes, void **ret_base);
-int te__cuda_share_map(void *share, void *at);
-void te__cuda_share_unmap(void *dev, void *at, size_t nbytes);
-void te__cuda_share_unreserve(void *dev, void *base, size_t nbytes);
-int te__cuda_multicast_unit(void *dev, int ndevices, size_t nbytes, size_t *ret_nbytes);
-int te__cuda_multicast_create(void *dev, int ndevices, size_t nbytes, void **ret_share);
-int te__cuda_multicast_import(void *dev, int fd, size_t nbytes, void **ret_share);
-int te__cuda_multicast_bind(void *multicast, void *share);
-int te__cuda_page_register(void *dev, void *page, size_t nbytes, void **ret_ptr);
-void te__cuda_page_unregister(void *dev, void *page);
-int te__cuda_adapter_export(void *dev, void *ptr, size_t nbytes, int *ret_fd);
-int te__cuda_adapter_flush(void *stream);
-int te__cuda_fabric_probe(void *dev, struct te__fabric_domain *ret_domain);
-int te__cuda_fabric_create(void *dev, size_t nbytes, void **ret_share);
-int te__cuda_fabric_export(void *share, struct te__fabric_handle *ret_handle);
-int te__cuda_fabric_import(void *dev, const struct te__fabric_handle *handle, size_t nbytes,
-			   void **ret_share);
-
-/* graph.c */
-/* 0, or an error; -TE_ESTATE if the caller joined captures incorrectly */
-int te__cuda_capture_check(int result, const char *call);
-int te__cuda_word_set(void *stream, void *word, uint32_t value);
-int te__cuda_word_take(void *stream, void *word);
-int te__cuda_host_call(void *stream, te_host_fn fn, const void *arg, size_t nbytes);
-int te__cuda_capture_begin(void *stream);
-int te__cuda_capture_edges(void *stream, uint32_t edges);
-int te__cuda_capture_access(void *stream, const struct te__declared *declared);
-int te__cuda_capture_end(void *stream, void **ret_graph);
-int te__cuda_capture_active(void *stream);
-int te__cuda_event_record_external(void *event, void *stream);
 /*
- * Notes work that was just queued on the stream together with the node that it became, in the
- * stream's capture; does nothing outside captures. before: for a GEMM, which may become several
- * nodes, the result of te__cuda_note_before(), called before it was queued. The context must be
- * current.
+ * capture.c: notes work that was just queued on the stream together with the node that it became,
+ * in the stream's capture; does nothing outside captures. before: for a GEMM, which may become
+ * several nodes, the result of te__cuda_note_before(), called before it was queued. The context
+ * must be current.
  */
 int te__cuda_note(struct te__cuda_stream *s, const struct te__gnode *what, void *before);
 int te__cuda_note_before(struct te__cuda_stream *s, void **ret_node);
-int te__cuda_graph_info(void *graph, struct te_recording_info *ret);
-void te__cuda_graph_node(void *graph, uint64_t index, struct te__gnode *ret);
-void *te__cuda_exec_graph(void *exec);
-int te__cuda_exec_update(void *exec, void *graph, int same);
-int te__cuda_exec_patch(void *exec, uint64_t n, const struct te__patch *patch);
-int te__cuda_graph_instantiate(void *graph, void **ret_exec);
-int te__cuda_graph_launch(void *exec, void *stream);
-void te__cuda_graph_destroy(void *graph);
-void te__cuda_exec_destroy(void *exec);
 /* release the state of captures that the program began, whose ends are not reported */
 void te__cuda_captures_drop(struct te__cuda_dev *d);
-
-/* cublaslt.c: the GEMM of te_k_gemm; the device must be idle when it is closed */
-int te__cublaslt_gemm(struct te__cuda_stream *s, const struct te_k_gemm *g);
-void te__cublaslt_close(struct te__cuda_dev *d);
-
 /*
  * Workspace for GEMMs queued on the stream: one per stream, and one per stream and capture.
  * The latter belongs to the recording, because a recording may run while its stream does other
@@ -213,5 +177,31 @@ void te__cublaslt_close(struct te__cuda_dev *d);
 #define TE__CUDA_WORKSPACE_NBYTES ((size_t)32 << 20)
 int te__cuda_workspace(struct te__cuda_stream *s, size_t nbytes, void **ret_ptr);
 void te__cuda_workspace_free(struct te__cuda_dev *d, void *ptr, void *stream);
+
+/* module.c: loads every function of every embedded kernel */
+int te__cuda_modules_load(struct te__cuda_dev *d);
+void te__cuda_modules_unload(struct te__cuda_dev *d);
+/* the device function of a launch; if grid[0] is 0, there is nothing to launch */
+struct te__geometry;
+int te__cuda_func_find(struct te__cuda_dev *d, const struct te__launch *l,
+		       struct te__geometry *ret_kernel, void **ret_func);
+/* launch a kernel that does not become a node; the context must be current */
+int te__cuda_launch_func(struct te__cuda_stream *s, const struct te__geometry *k, void *func,
+			 const void *args);
+/* launches a kernel that a capture records as *what; the context must be current */
+int te__cuda_launch_as(struct te__cuda_stream *s, const struct te__launch *l,
+		       const struct te__gnode *what);
+/* the same as itself, in no batch; any context may be current */
+int te__cuda_launch_now(struct te__cuda_stream *s, const struct te__launch *l);
+
+/* cublaslt.c: the GEMM of te_k_gemm; the device must be idle when it is closed */
+int te__cublaslt_gemm(struct te__cuda_stream *s, const struct te_k_gemm *g);
+void te__cublaslt_close(struct te__cuda_dev *d);
+
+/* launch.c: takes NULL; the context must be current */
+void te__cuda_batch_free(struct te__cuda_batch *b);
+
+/* work.c: memset on a CUstream: n values of elem bytes, 1 or 4; the context must be current */
+int te__cuda_memset(void *native, void *dst, uint32_t value, int32_t elem, size_t n);
 
 #endif

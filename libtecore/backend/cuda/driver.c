@@ -171,3 +171,17 @@ int te__cuda_check(int result, const char *call)
 		return 0;
 	return te__fail_cuda(result, "%s: %s", call, te__cuda_error_name(result));
 }
+
+int te__cuda_capture_check(int result, const char *call)
+{
+	switch (result) {
+	case TE__CU_ERROR_CAPTURE_INVALIDATED:
+	case TE__CU_ERROR_CAPTURE_MERGE:
+	case TE__CU_ERROR_CAPTURE_UNJOINED:
+	case TE__CU_ERROR_CAPTURE_ISOLATION:
+	case TE__CU_ERROR_CAPTURED_EVENT:
+		return te__fail(-TE_ESTATE, "%s: %s", call, te__cuda_error_name(result));
+	default:
+		return te__cuda_check(result, call);
+	}
+}

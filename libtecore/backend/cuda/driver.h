@@ -249,6 +249,8 @@ const char *te__cuda_error_name(int result);
 
 /* 0, or -TE_ECUDA with the message "<call>: CUDA_ERROR_..." */
 int te__cuda_check(int result, const char *call);
+/* the same; -TE_ESTATE if the caller joined captures incorrectly */
+int te__cuda_capture_check(int result, const char *call);
 
 /*
  * A driver call that tests can make fail: RAW is the CUresult, CALL a checked code. Calls

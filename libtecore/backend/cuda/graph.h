@@ -1,6 +1,6 @@
 /*
- * graph.h - shared by graph.c, which captures, edges.c, which chooses dependencies, and exec.c,
- * which runs captured graphs.
+ * graph.h - captures and captured graphs: capture.c notes what was queued, nodes.c orders the
+ * nodes, edges.c chooses dependencies, graph.c makes the graph, and exec.c runs it.
  */
 #ifndef TE__CUDA_GRAPH_H
 #define TE__CUDA_GRAPH_H
@@ -44,6 +44,10 @@ struct te__cuda_capture {
 	struct te__cuda_user *users;
 };
 
+/* capture.c; list, with the device's lock: in its captures, until unlist, which takes the lock */
+struct te__cuda_capture *te__cuda_capture_new(void);
+void te__cuda_capture_list(struct te__cuda_dev *d, struct te__cuda_capture *c);
+void te__cuda_capture_unlist(struct te__cuda_dev *d, struct te__cuda_capture *c);
 /* the context must be current */
 void te__cuda_capture_free(struct te__cuda_dev *d, struct te__cuda_capture *c);
 
@@ -66,11 +70,6 @@ struct te__cuda_graph {
 	uint32_t *dep;
 };
 
-/* takes ownership of the driver's graph, also if it fails; the context must be current */
-int te__cuda_graph_index(struct te__cuda_graph *g, void *graph);
-/* the parameters of a kernel node for a launch; *ret_p points to arg, *arg to the arguments */
-int te__cuda_kernel_params(struct te__cuda_dev *d, const struct te__launch *l, void **arg,
-			   struct te__cu_kernel_params *ret_p);
 /* user.c: the nodes of a mark with what.declared; info: describes its last node */
 int te__cuda_user_declare(struct te__cuda_graph *g, const struct te__cuda_mark *m,
 			  struct te__gnode *info);
@@ -80,5 +79,18 @@ int te__cuda_user_set(void *exec, void *node, const struct te__gnode *n,
 
 /* edges.c: sets the edges that the graph runs with, in g and in the driver's graph */
 int te__cuda_graph_arrange(struct te__cuda_graph *g);
+/* the parameters of a kernel node for a launch; *ret_p points to arg, *arg to the arguments */
+int te__cuda_kernel_params(struct te__cuda_dev *d, const struct te__launch *l, void **arg,
+			   struct te__cu_kernel_params *ret_p);
+
+/*
+ * nodes.c: takes ownership of the driver's graph, also if it fails; free takes NULL; the context
+ * must be current
+ */
+int te__cuda_graph_index(struct te__cuda_graph *g, void *graph);
+void te__cuda_nodes_free(struct te__cuda_nodes *n);
+
+/* graph.c; the context must be current */
+int te__cuda_graph_free(struct te__cuda_graph *g);
 
 #endif

@@ -148,18 +148,11 @@ int te__cuda_launch_as(struct te__cuda_stream *s, const struct te__launch *l,
 	return r ? r : te__cuda_note(s, what, NULL);
 }
 
-int te__cuda_launch(void *stream, const struct te__launch *l)
+int te__cuda_launch_now(struct te__cuda_stream *s, const struct te__launch *l)
 {
 	const struct te__gnode what = {
 		.kind = TE_NODE_KERNEL, .id = (int32_t)l->id, .args = l->args, .nbytes = l->nbytes,
 	};
-	struct te__cuda_stream *s = stream;
-	int r;
 
-	if (l->id == TE_K_GEMM && !te__gemm_has_kernel(l->args))
-		return te__cublaslt_gemm(s, l->args);
-	r = te__cuda_batch_add(s, l);
-	if (r)
-		return r < 0 ? r : 0;
 	return TE__CUDA_IN(s->dev, te__cuda_launch_as(s, l, &what));
 }

@@ -18,16 +18,6 @@
 #define RETRIES 6	   /* soft-RoCE interprets 7 as unlimited */
 #define RNR_RETRIES 3
 
-int te__vlink_fail_call(struct vlink *v, const struct vport *port, int err, const char *call)
-{
-	char text[160] = "";
-
-	err = err > 0 ? err : EIO;
-	return te__link_fail(&v->l, -err, "%s: %s: %s%s%s", te__vlink_self(v), call, strerror(err),
-			     port ? "; " : "",
-			     port ? te__verbs_port_text(&port->port, text, sizeof(text)) : "");
-}
-
 static int nonblocking(int fd)
 {
 	const int flags = fcntl(fd, F_GETFL);

@@ -4,6 +4,8 @@
 #define TE_LOG_CATEGORY "comm/verbs"
 
 #include <arpa/inet.h>
+#include <errno.h>
+#include <string.h>
 
 #include "libtecomm/reach/link/verbs/vlink.h"
 
@@ -19,6 +21,16 @@ struct write {
 	int signal;
 	int device; /* from is in device memory, which the CPU does not read */
 };
+
+int te__vlink_fail_call(struct vlink *v, const struct vport *port, int err, const char *call)
+{
+	char text[160] = "";
+
+	err = err > 0 ? err : EIO;
+	return te__link_fail(&v->l, -err, "%s: %s: %s%s%s", te__vlink_self(v), call, strerror(err),
+			     port ? "; " : "",
+			     port ? te__verbs_port_text(&port->port, text, sizeof(text)) : "");
+}
 
 int te__vlink_room(const struct lane *q)
 {

@@ -1,6 +1,7 @@
 /*
- * vlink.h - a link over RDMA devices: open.c makes and closes it, post.c posts requests, poll.c
- * takes completions and events and keeps time, verbs.c is its row of functions.
+ * vlink.h - a link over RDMA devices: post.c posts requests, poll.c takes completions and events
+ * and keeps time, open.c makes and closes it, verbs.c is its row of functions. Each calls those
+ * before it only (t/meta/t0007-layers.t).
  *
  * Each pair of ranks has queue pairs, its lanes, which are distributed over the ports of each rank.
  * A rank announces each receive to the peer, with its address, by a write with immediate data into
@@ -167,12 +168,8 @@ static inline int te__vlink_used(const struct vlink *v, size_t nbytes)
 	return chunks < (size_t)v->nlanes ? (int)chunks : v->nlanes;
 }
 
-/* open.c: records the failure of a call of libibverbs; port: or NULL */
+/* post.c: records the failure of a call of libibverbs; port: or NULL */
 int te__vlink_fail_call(struct vlink *v, const struct vport *port, int err, const char *call);
-int te__vlink_open(struct te__link *l);
-void te__vlink_close(struct te__link *l);
-
-/* post.c */
 int te__vlink_room(const struct lane *q);
 int te__vlink_post_recv(struct vlink *v, int32_t i, int lane);
 int te__vlink_post_beat(struct vlink *v, int32_t i, int lane, int signal);
@@ -186,5 +183,9 @@ int te__vlink_fail_gone(struct vlink *v, int32_t i);
 int te__vlink_progress(struct vlink *v);
 /* Waits for a completion, wake() (*ret_woken), or until a time. Completions may exist already. */
 int te__vlink_rest(struct vlink *v, int64_t until_ns, int *ret_woken);
+
+/* open.c */
+int te__vlink_open(struct te__link *l);
+void te__vlink_close(struct te__link *l);
 
 #endif

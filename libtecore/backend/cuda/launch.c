@@ -1,5 +1,5 @@
 /*
- * batch.c - the kernels of one call of te/kernel.h, queued by one launch of a graph.
+ * launch.c - kernels; the kernels of one call of te/kernel.h are queued by one launch of a graph.
  *
  * The driver takes 3 us of CPU time for each kernel that it queues by itself, and 1.5 to 3.5 us for
  * two or three as a graph whose parameters are set before; on the GPU they take no longer (H200,
@@ -136,7 +136,8 @@ static int submit(struct te__cuda_stream *s)
 	return r;
 }
 
-int te__cuda_batch_add(struct te__cuda_stream *s, const struct te__launch *l)
+/* 1: the launch waits for launch_held; 0: it is to be queued now */
+static int batch_add(struct te__cuda_stream *s, const struct te__launch *l)
 {
 	struct te__cuda_batch *b = s->batch;
 	struct kernel *to;
@@ -178,4 +179,17 @@ int te__cuda_launch_held(void *stream, int r)
 
 	s->holds = 0;
 	return r < 0 || !any ? r : TE__CUDA_IN(s->dev, submit(s));
+}
+
+int te__cuda_launch(void *stream, const struct te__launch *l)
+{
+	struct te__cuda_stream *s = stream;
+	int r;
+
+	if (l->id == TE_K_GEMM && !te__gemm_has_kernel(l->args))
+		return te__cublaslt_gemm(s, l->args);
+	r = batch_add(s, l);
+	if (r)
+		return r < 0 ? r : 0;
+	return te__cuda_launch_now(s, l);
 }

@@ -1195,7 +1195,7 @@ static int faulty(int rank, void *arg)
 START_TEST(each_fault_of_a_rank_is_reported)
 {
 	struct ranks_result res[2];
-	int n = 0, done = 0, nagain = 0;
+	int n = 0, done = 0, nagain = 0, nreported = 0;
 
 	while (!done) {
 		n++;
@@ -1209,14 +1209,15 @@ START_TEST(each_fault_of_a_rank_is_reported)
 			ck_assert_msg(res[i].r >= 0 || res[i].text[0], "fault %d: no message", n);
 			ck_assert_msg(res[i].ms < SOON + 2000, "fault %d: %.0f ms", n, res[i].ms);
 		}
-		/* a connection that cannot ask for a proof is made again */
+		/* a connection that cannot ask for a proof is made again: more often on a busy machine */
 		nagain += !done && !res[0].r && !res[1].r;
-		ck_assert_msg(done || res[1].r < 0 || (!res[0].r && nagain < 4),
+		nreported += res[1].r < 0;
+		ck_assert_msg(done || res[1].r < 0 || (!res[0].r && nagain < 12),
 			      "fault %d was not reported: rank 0 %d, rank 1 %d, %d times; %s", n,
 			      res[0].r, res[1].r, nagain, res[0].text);
 		ck_assert_int_lt(n, 200);
 	}
-	ck_assert_msg(n > 8, "only %d faults", n - 1);
+	ck_assert_msg(nreported > 8, "only %d of %d faults were reported", nreported, n - 1);
 	ck_assert_msg(!res[0].r, "rank 0: %s", res[0].text);
 }
 END_TEST

@@ -1209,7 +1209,7 @@ START_TEST(each_fault_of_a_rank_is_reported)
 			ck_assert_msg(res[i].r >= 0 || res[i].text[0], "fault %d: no message", n);
 			ck_assert_msg(res[i].ms < SOON + 2000, "fault %d: %.0f ms", n, res[i].ms);
 		}
-		/* a connection that cannot ask for a proof is made again: more often on a busy machine */
+		/* a connection that cannot ask for a proof is made again */
 		nagain += !done && !res[0].r && !res[1].r;
 		nreported += res[1].r < 0;
 		ck_assert_msg(done || res[1].r < 0 || (!res[0].r && nagain < 12),

@@ -177,15 +177,23 @@ int ted_self_test(struct ted *t)
 	return r;
 }
 
+static struct {
+	char *config;
+	int64_t check;
+} opt;
+#define AT(field) offsetof(__typeof__(opt), field)
+
+static const struct option_field fields[] = {
+	{ "config", OPTION_TEXT, AT(config), NULL, 0, 0, 'c', "FILE",
+	  "the configuration, by default " TED_CONF },
+	{ "check", OPTION_FLAG, AT(check), NULL, 0, 1, 0, NULL, "read the configuration and exit" },
+	{ 0 },
+};
+
 static const struct option_table options = {
 	.usage = "Usage: ted [--config FILE] [--check]\n"
 		 "The node service of te: see ted(8).\n\n",
-	.rows =
-		(const struct option_row[]){
-			{ "config", 'c', "FILE", "the configuration, by default " TED_CONF },
-			{ "check", 'C', NULL, "read the configuration and exit" },
-			{ NULL, 0, NULL, NULL },
-		},
+	.fields = (const struct option_field *const[]){ fields, NULL },
 };
 
 static int run(const struct ted_conf *conf)
@@ -208,27 +216,23 @@ static int run(const struct ted_conf *conf)
 
 int ted_main(int argc, char **argv)
 {
-	const char *path = NULL;
 	struct ted_conf conf;
 	char text[512];
-	int c, check = 0;
+	int r;
 
 	say_as("ted");
-	while ((c = option_next(&options, argc, argv)) >= 0) {
-		check |= c == 'C';
-		path = c == 'c' ? optarg : path;
-	}
-	if (c != OPTION_END)
-		return c == OPTION_DONE ? TED_OK : TED_BAD;
+	r = option_parse(&options, &opt, argc, argv);
+	if (r)
+		return r == OPTION_DONE ? TED_OK : TED_BAD;
 	if (optind < argc) {
 		ted_say("%s: expected options only; see ted --help", argv[optind]);
 		return TED_BAD;
 	}
 	ted_conf_init(&conf);
-	if ((path || !access(TED_CONF, F_OK)) &&
-	    ted_conf_read(path ? path : TED_CONF, &conf, text, sizeof(text))) {
+	if ((opt.config || !access(TED_CONF, F_OK)) &&
+	    ted_conf_read(opt.config ? opt.config : TED_CONF, &conf, text, sizeof(text))) {
 		ted_say("%s", text);
 		return TED_BAD;
 	}
-	return check ? TED_OK : run(&conf);
+	return opt.check ? TED_OK : run(&conf);
 }

@@ -387,38 +387,45 @@ static int print_json(const json_t *o)
 	return r;
 }
 
+static struct {
+	int64_t params, transports, json;
+} opt;
+#define AT(field) offsetof(__typeof__(opt), field)
+
+static const struct option_field fields[] = {
+	{ "params", OPTION_FLAG, AT(params), NULL, 0, 1, 'p', NULL,
+	  "print the parameters from the environment instead" },
+	{ "transports", OPTION_FLAG, AT(transports), NULL, 0, 1, 't', NULL,
+	  "print how ranks share memory and nodes are connected instead" },
+	{ "json", OPTION_FLAG, AT(json), NULL, 0, 1, 'j', NULL,
+	  "print everything, or what is asked for, as one JSON object" },
+	{ 0 },
+};
+
 static const struct option_table options = {
 	.usage = "usage: te_info [--params | --transports] [--json]\n"
 		 "Prints versions, build, backends and devices, and why one cannot be used.\n",
-	.rows = (const struct option_row[]){
-		{ "params", 'p', NULL, "print the parameters from the environment instead" },
-		{ "transports", 't', NULL,
-		  "print how ranks share memory and nodes are connected instead" },
-		{ "json", 'j', NULL, "print everything, or what is asked for, as one JSON object" },
-		{ NULL, 0, NULL, NULL },
-	},
+	.fields = (const struct option_field *const[]){ fields, NULL },
 };
 
 int main(int argc, char **argv)
 {
-	enum what what = MACHINE;
-	int c, json = 0, status;
+	enum what what;
+	int status;
 	json_t *o = NULL;
 
 	say_as("te_info");
-	while ((c = option_next(&options, argc, argv)) >= 0) {
-		json |= c == 'j';
-		what = c == 'p' ? PARAMS : c == 't' ? TRANSPORTS : what;
-	}
-	if (c != OPTION_END)
-		return c == OPTION_DONE ? STATUS_OK : STATUS_BAD;
+	status = option_parse(&options, &opt, argc, argv);
+	if (status)
+		return status == OPTION_DONE ? STATUS_OK : STATUS_BAD;
+	what = opt.params ? PARAMS : opt.transports ? TRANSPORTS : MACHINE;
 	if (optind < argc)
 		return say_bad("unexpected argument \"%s\"", argv[optind]);
 	say_params();
 	status = collect(what, &o);
 	if (status)
 		return status;
-	if (json) {
+	if (opt.json) {
 		status = print_json(o);
 	} else if (what == PARAMS) {
 		print_params(o);

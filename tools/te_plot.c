@@ -286,34 +286,42 @@ static int draw(const struct run *run, int nruns, const struct target *t, const 
 	return 0;
 }
 
+static struct {
+	char *output, *title, *gnuplot;
+} opt;
+#define AT(field) offsetof(__typeof__(opt), field)
+
+static const struct option_field fields[] = {
+	{ "output", OPTION_TEXT, AT(output), NULL, 0, 0, 'o', "FILE",
+	  "the .svg, .png or .pdf to write, - for SVG to stdout" },
+	{ "title", OPTION_TEXT, AT(title), NULL, 0, 0, 0, "TEXT", "title of the plot" },
+	{ "gnuplot", OPTION_TEXT, AT(gnuplot), GNUPLOT, 0, 0, 0, "PROGRAM", "the gnuplot to run" },
+	{ 0 },
+};
+
 static const struct option_table options = {
 	.usage = "usage: te_plot -o loss.svg run.jsonl...\n"
 		 "Draws the training and validation losses that te_train --log wrote.\n\n",
-	.rows = (const struct option_row[]){
-		{ "output", 'o', "FILE", "the .svg, .png or .pdf to write, - for SVG to stdout" },
-		{ "title", 'T', "TEXT", "title of the plot" },
-		{ "gnuplot", 'G', "PROGRAM", "the gnuplot to run (" GNUPLOT ")" },
-		{ NULL, 0, NULL, NULL },
-	},
+	.fields = (const struct option_field *const[]){ fields, NULL },
 };
 
 int main(int argc, char **argv)
 {
-	const char *output = NULL, *title = NULL, *gnuplot = GNUPLOT;
 	struct target target = { .fd = -1 };
 	struct run *run;
-	int c, nruns, r = 0;
+	int nruns, r;
 
 	say_as("te_plot");
-	while ((c = option_next(&options, argc, argv)) >= 0)
-		*(c == 'o' ? &output : c == 'T' ? &title : &gnuplot) = optarg;
-	if (c != OPTION_END)
-		return c == OPTION_DONE ? STATUS_OK : STATUS_BAD;
+	r = option_defaults(fields, &opt);
+	if (!r)
+		r = option_parse(&options, &opt, argc, argv);
+	if (r)
+		return r == OPTION_DONE ? STATUS_OK : STATUS_BAD;
 	nruns = argc - optind;
-	if (!output)
+	if (!opt.output)
 		return say_bad("no output file: give -o FILE; see te_plot --help");
-	if (!terminal_of(output))
-		return say_bad("%s: the name must end in .svg, .png or .pdf", output);
+	if (!terminal_of(opt.output))
+		return say_bad("%s: the name must end in .svg, .png or .pdf", opt.output);
 	if (nruns < 1)
 		return say_bad("no log given; see te_plot --help");
 	run = calloc((size_t)nruns, sizeof(*run));
@@ -328,9 +336,9 @@ int main(int argc, char **argv)
 			r = name_run(&run[i]);
 	}
 	if (!r)
-		r = target_open(&target, output);
+		r = target_open(&target, opt.output);
 	if (!r)
-		r = draw(run, nruns, &target, title, gnuplot);
+		r = draw(run, nruns, &target, opt.title, opt.gnuplot);
 	if (!r)
 		r = target_commit(&target);
 	target_close(&target);

@@ -87,125 +87,91 @@ static int run_here(const struct run_opts *o)
 #define STRING(x) #x
 #define NUMBER(x) STRING(x)
 
+static struct {
+	int64_t nranks, prefix, grace_s, no_kill, per_node, silence_s, agent;
+	double timeout_s;
+	char *hosts, *ssh, *te_run;
+} opt = { .grace_s = GRACE_S, .silence_s = SILENCE_S };
+#define AT(field) offsetof(__typeof__(opt), field)
+
+static const struct option_field fields[] = {
+	{ "ranks", OPTION_INT, AT(nranks), NULL, 1, RANKS_MAX, 'n', "N",
+	  "how many, 1 to " NUMBER(RANKS_MAX) },
+	{ "prefix", OPTION_FLAG, AT(prefix), NULL, 0, 1, 'p', NULL,
+	  "begin each line of output with the rank, as in [3]" },
+	{ "timeout", OPTION_TIME, AT(timeout_s), NULL, 1e-6, 1e6, 't', "S",
+	  "end all ranks after S seconds, with status 124" },
+	{ "grace", OPTION_SECONDS, AT(grace_s), NULL, 0, 3600, 'g', "S",
+	  "seconds from SIGTERM to SIGKILL, default " NUMBER(GRACE_S) },
+	{ "no-kill", OPTION_FLAG, AT(no_kill), NULL, 0, 1, 'k', NULL,
+	  "ranks that fail do not end the others" },
+	{ "per-node", OPTION_INT, AT(per_node), NULL, 1, RANKS_MAX, 0, "N",
+	  "let the ranks believe that N of them share a node" },
+	{ "hosts", OPTION_TEXT, AT(hosts), NULL, 0, 0, 0, "LIST",
+	  "where, by ssh: up to SLOTS ranks on each host, 1 by default" },
+	{ "export", OPTION_TEXT, 0, NULL, 0, 0, 'x', "NAME",
+	  "variable of the environment for other hosts, or NAME=VALUE;\n"
+	  "those that begin with TE_ are always exported" },
+	{ "ssh", OPTION_TEXT, AT(ssh), NULL, 0, 0, 0, "COMMAND",
+	  "how to run a command there, \"ssh -o BatchMode=yes\"" },
+	{ "te-run", OPTION_TEXT, AT(te_run), NULL, 0, 0, 0, "PATH",
+	  "te_run of the other hosts, \"te_run\"" },
+	{ "silence", OPTION_SECONDS, AT(silence_s), NULL, 1, 3600, 0, "S",
+	  "a host that sends nothing for S seconds is lost, default " NUMBER(SILENCE_S) },
+	{ "agent", OPTION_FLAG, AT(agent), NULL, 0, 1, 0, NULL,
+	  NULL }, /* --hosts starts it there */
+	{ 0 },
+};
+
 static const struct option_table options = {
 	.usage = "usage: te_run -n N [options] COMMAND [ARGUMENT...]\n"
 		 "       te_run --hosts HOST[:SLOTS],... [options] COMMAND [ARGUMENT...]\n"
 		 "Starts N ranks of a parallel program on this host, or on others.\n",
 	.command = 1,
-	.rows = (const struct option_row[]){
-		{ "ranks", 'n', "N", "how many, 1 to " NUMBER(RANKS_MAX) },
-		{ "prefix", 'p', NULL, "begin each line of output with the rank, as in [3]" },
-		{ "timeout", 't', "S", "end all ranks after S seconds, with status 124" },
-		{ "grace", 'g', "S", "seconds from SIGTERM to SIGKILL, default " NUMBER(GRACE_S) },
-		{ "no-kill", 'k', NULL, "ranks that fail do not end the others" },
-		{ "per-node", 'N', "N", "let the ranks believe that N of them share a node" },
-		{ "hosts", 'H', "LIST",
-		  "where, by ssh: up to SLOTS ranks on each host, 1 by default" },
-		{ "export", 'x', "NAME",
-		  "variable of the environment for other hosts, or NAME=VALUE;\n"
-		  "those that begin with TE_ are always exported" },
-		{ "ssh", 'S', "COMMAND", "how to run a command there, \"ssh -o BatchMode=yes\"" },
-		{ "te-run", 'T', "PATH", "te_run of the other hosts, \"te_run\"" },
-		{ "silence", 'L', "S",
-		  "a host that sends nothing for S seconds is lost, default " NUMBER(SILENCE_S) },
-		{ "agent", 'A', NULL, NULL }, /* started by --hosts on other hosts */
-		{ NULL, 0, NULL, NULL },
-	},
+	.fields = (const struct option_field *const[]){ fields, NULL },
 };
 
-static int parse_int(const char *name, const char *text, int lo, int hi, int *ret)
+/* each --export has a value of its own; given has room for argc */
+static int parse(int argc, char **argv, struct option_given *given, struct run_opts *o)
 {
-	char *end;
-	long v;
+	const int n = option_given(&options, argc, argv, given, argc);
+	char where[64];
+	int r = n < 0 ? n : 0;
 
-	errno = 0;
-	v = strtol(text, &end, 10);
-	if (errno || end == text || *end || v < lo || v > hi)
-		return say_bad("%s: \"%s\" is not a number from %d to %d", name, text, lo, hi);
-	*ret = (int)v;
-	return STATUS_OK;
-}
-
-static int parse_seconds(const char *name, const char *text, double *ret)
-{
-	double v = option_seconds(text);
-
-	if (!(v > 0 && v < 1e6))
-		return say_bad("%s: \"%s\" is not a time above 0, such as 90, 10m or 1h30m", name,
-			       text);
-	*ret = v;
-	return STATUS_OK;
-}
-
-static int parse_whole_seconds(const char *name, const char *text, int lo, int hi, int *ret)
-{
-	double v = option_seconds(text);
-
-	if (!(v >= lo && v <= hi) || v != (int)v)
-		return say_bad("%s: \"%s\" is not a whole number of seconds from %d to %d", name,
-			       text, lo, hi);
-	*ret = (int)v;
-	return STATUS_OK;
+	for (int i = 0; i < n && !r; i++) {
+		snprintf(where, sizeof(where), "--%s", given[i].field->name);
+		if (given[i].field->key == 'x')
+			o->export[o->nexport++] = given[i].text;
+		else if (option_set(given[i].field, &opt, given[i].text, where))
+			r = OPTION_BAD;
+	}
+	o->nranks = (int)opt.nranks;
+	o->prefix = (int)opt.prefix;
+	o->per_node = (int)opt.per_node;
+	o->grace_s = (int)opt.grace_s;
+	o->silence_s = (int)opt.silence_s;
+	o->no_kill = (int)opt.no_kill;
+	o->timeout_s = opt.timeout_s;
+	o->hosts = opt.hosts;
+	o->ssh = opt.ssh ? opt.ssh : "ssh -o BatchMode=yes";
+	o->te_run = opt.te_run ? opt.te_run : "te_run";
+	return r;
 }
 
 int main(int argc, char **argv)
 {
-	struct run_opts o = {
-		.grace_s = GRACE_S,
-		.silence_s = SILENCE_S,
-		.ssh = "ssh -o BatchMode=yes",
-		.te_run = "te_run",
-		.export = calloc((size_t)argc, sizeof(*o.export)),
-	};
-	int c, r = STATUS_OK;
+	struct option_given *given = calloc((size_t)argc, sizeof(*given));
+	struct run_opts o = { .export = calloc((size_t)argc, sizeof(*o.export)) };
+	int r;
 
 	say_as("te_run");
-	if (!o.export)
+	if (!o.export || !given)
 		return say_failed("not enough memory");
-	while (!r && (c = option_next(&options, argc, argv)) != OPTION_END) {
-		switch (c) {
-		case 'n':
-			r = parse_int("--ranks", optarg, 1, RANKS_MAX, &o.nranks);
-			break;
-		case 'p':
-			o.prefix = 1;
-			break;
-		case 't':
-			r = parse_seconds("--timeout", optarg, &o.timeout_s);
-			break;
-		case 'g':
-			r = parse_whole_seconds("--grace", optarg, 0, 3600, &o.grace_s);
-			break;
-		case 'k':
-			o.no_kill = 1;
-			break;
-		case 'N':
-			r = parse_int("--per-node", optarg, 1, RANKS_MAX, &o.per_node);
-			break;
-		case 'H':
-			o.hosts = optarg;
-			break;
-		case 'x':
-			o.export[o.nexport++] = optarg;
-			break;
-		case 'S':
-			o.ssh = optarg;
-			break;
-		case 'T':
-			o.te_run = optarg;
-			break;
-		case 'L':
-			r = parse_whole_seconds("--silence", optarg, 1, 3600, &o.silence_s);
-			break;
-		case 'A':
-			free(o.export);
-			return agent_run();
-		case OPTION_DONE:
-			free(o.export);
-			return 0;
-		default:
-			r = STATUS_BAD; /* option_next() has reported it */
-		}
+	r = parse(argc, argv, given, &o);
+	free(given);
+	if (r || opt.agent) {
+		free(o.export);
+		return r == OPTION_DONE ? STATUS_OK : r ? STATUS_BAD : agent_run();
 	}
 	if (!r && optind == argc)
 		r = o.nranks || o.hosts ? say_bad("a command is needed") :

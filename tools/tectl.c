@@ -18,18 +18,25 @@
 
 #define LIMIT_NS 5000000000
 
+static struct {
+	char *socket;
+	int64_t json;
+} opt;
+#define AT(field) offsetof(__typeof__(opt), field)
+
+static const struct option_field fields[] = {
+	{ "socket", OPTION_TEXT, AT(socket), NULL, 0, 0, 's', "PATH",
+	  "its socket, by default that of the user or else the system's" },
+	{ "json", OPTION_FLAG, AT(json), NULL, 0, 1, 0, NULL, "print one JSON object" },
+	{ 0 },
+};
+
 static const struct option_table options = {
 	.usage = "Usage: tectl [options] status | jobs | revoke JOB\n"
 		 "Shows what the node service ted holds: see tectl(1).\n\n",
-	.rows = (const struct option_row[]){
-		{ "socket", 's', "PATH",
-		  "its socket, by default that of the user or else the system's" },
-		{ "json", 'J', NULL, "print one JSON object" },
-		{ NULL, 0, NULL, NULL },
-	},
+	.fields = (const struct option_field *const[]){ fields, NULL },
 };
 
-static int json;
 static const char *path;
 
 /* the reply of ted to one request; an exit status */
@@ -58,20 +65,20 @@ static int print_status(char *text)
 	struct record rec;
 	char *save = NULL, *space;
 
-	if (json)
+	if (opt.json)
 		record_begin(&rec);
 	for (char *line = strtok_r(text, "\n", &save); line; line = strtok_r(NULL, "\n", &save)) {
 		if (*line == '#')
 			continue;
-		if (!json)
+		if (!opt.json)
 			puts(line);
 		space = strrchr(line, ' ');
-		if (!json || !space)
+		if (!opt.json || !space)
 			continue;
 		*space = 0;
 		record_real(&rec, line, strtod(space + 1, NULL));
 	}
-	return json ? record_print(&rec, JSON_INDENT(2)) : STATUS_OK;
+	return opt.json ? record_print(&rec, JSON_INDENT(2)) : STATUS_OK;
 }
 
 static int status(void)
@@ -94,7 +101,7 @@ static int status(void)
 
 static void print_job(struct record *rec, const struct te__wire_job *j)
 {
-	if (!json) {
+	if (!opt.json) {
 		printf("%8" PRIu32 " %8" PRIu32 " %7" PRIu32 " %7" PRIu32 " %14" PRIu64
 		       " %14" PRIu64 "%s\n", j->id, j->uid, j->nclients, j->nfiles, j->spill_nbytes,
 		       j->written_nbytes, j->revoked ? " revoked" : "");
@@ -122,7 +129,7 @@ static int jobs(void)
 
 	if (!list)
 		return say_failed("no memory");
-	if (json) {
+	if (opt.json) {
 		record_begin(&rec);
 		record_open_list(&rec, "jobs");
 	}
@@ -131,7 +138,7 @@ static int jobs(void)
 
 		r = ask(&m, &data);
 		n = r ? 0 : data.nbytes / sizeof(*list);
-		if (!r && !json && !below)
+		if (!r && !opt.json && !below)
 			printf("%8s %8s %7s %7s %14s %14s\n", "job", "user", "clients", "files",
 			       "file bytes", "written today");
 		for (size_t i = 0; i < n; i++)
@@ -140,9 +147,9 @@ static int jobs(void)
 			below = list[n - 1].id;
 	} while (n && below > 1);
 	free(list);
-	if (json && r)
+	if (opt.json && r)
 		record_drop(&rec);
-	if (!json || r)
+	if (!opt.json || r)
 		return r;
 	record_close(&rec);
 	return record_print(&rec, JSON_INDENT(2));
@@ -163,7 +170,7 @@ static int revoke_job(const char *text)
 			       text);
 	m.item = (uint32_t)id;
 	r = ask(&m, NULL);
-	if (r || !json)
+	if (r || !opt.json)
 		return r;
 	record_begin(&rec);
 	record_int(&rec, "revoked_job", (int64_t)id);
@@ -187,18 +194,13 @@ static const char *default_path(void)
 int main(int argc, char **argv)
 {
 	const char *command;
-	int o, nargs;
+	int r, nargs;
 
 	say_as("tectl");
-	path = default_path();
-	while ((o = option_next(&options, argc, argv)) >= 0) {
-		if (o == 's')
-			path = optarg;
-		else
-			json = 1;
-	}
-	if (o != OPTION_END)
-		return o == OPTION_DONE ? STATUS_OK : STATUS_BAD;
+	r = option_parse(&options, &opt, argc, argv);
+	if (r)
+		return r == OPTION_DONE ? STATUS_OK : STATUS_BAD;
+	path = opt.socket ? opt.socket : default_path();
 	command = optind < argc ? argv[optind] : "";
 	nargs = argc - optind - 1;
 	if (!strcmp(command, "status") && !nargs)

@@ -78,123 +78,148 @@ double option_seconds(const char *text)
 	}
 }
 
-static const struct option_row common[] = {
-	{ "help", 'h', NULL, "print this" },
-	{ "version", 'V', NULL, "print the version" },
+static const struct option_field common[] = {
+	{ "help", OPTION_FLAG, 0, NULL, 0, 0, 'h', NULL, "print this" },
+	{ "version", OPTION_FLAG, 0, NULL, 0, 0, 'V', NULL, "print the version" },
+	{ 0 },
 };
 
-/* row i of the table, then of the common ones; NULL after the last */
-static const struct option_row *row_at(const struct option_table *t, int i)
+static int has_letter(const struct option_field *f)
 {
-	int n = 0;
-
-	while (t->rows[n].name)
-		n++;
-	return i < n ? &t->rows[i] : i < n + 2 ? &common[i - n] : NULL;
+	return f->key >= 'a' && f->key <= 'z';
 }
 
-static int has_letter(const struct option_row *row)
+static void print_fields(const struct option_field *table, int letters, int column)
 {
-	return row->key >= 'a' && row->key <= 'z';
+	for (const struct option_field *f = table; f->name; f++) {
+		const char *const form = f->kind == OPTION_MODE	 ? " [%s]" :
+					 f->kind == OPTION_SIZE	 ? "[=%s]" :
+					 f->kind == OPTION_WORDS ? " %s,..." :
+					 f->arg			 ? " %s" :
+								   "%s";
+		const char letter[] = { '-', (char)f->key, ',', '\0' };
+		int n;
+
+		if (f->kind == OPTION_HEADING)
+			printf("\n%s\n", f->name);
+		if (f->kind == OPTION_HEADING || !f->help)
+			continue;
+		n = letters ? printf("  %3s", has_letter(f) ? letter : "") : printf(" ");
+		n += printf(" --%s", f->name);
+		n += printf(form, f->arg ? f->arg : "");
+		if (n > column - 2) {
+			putchar('\n');
+			n = 0;
+		}
+		for (const char *p = f->help; *p; p += strcspn(p, "\n"), n = 0) {
+			if (*p == '\n')
+				putchar(*p++);
+			printf("%*s%.*s", column - n, "", (int)strcspn(p, "\n"), p);
+		}
+		if (f->dflt && f->kind != OPTION_FLAG)
+			printf(" (%s)", f->dflt);
+		putchar('\n');
+	}
+}
+
+void option_print(const struct option_field *table)
+{
+	print_fields(table, 0, 28);
 }
 
 static void print_help(const struct option_table *t)
 {
-	const struct option_row *row;
-	int width = 0;
+	int width = (int)strlen("version");
 
 	if (t->help) {
 		t->help();
 		return;
 	}
 	fputs(t->usage, stdout);
-	for (int i = 0; (row = row_at(t, i)); i++) {
-		const int n = (int)(strlen(row->name) + (row->arg ? 1 + strlen(row->arg) : 0));
+	for (const struct option_field *f = t->fields[0]; f->name; f++) {
+		const int n = (int)(strlen(f->name) + (f->arg ? 1 + strlen(f->arg) : 0));
 
-		width = row->help && n > width ? n : width;
+		width = f->help && n > width ? n : width;
 	}
-	for (int i = 0; (row = row_at(t, i)); i++) {
-		const char letter[] = { '-', (char)row->key, ',', '\0' };
-		const char *p = row->help;
-		int n;
-
-		if (!p)
-			continue;
-		n = printf("  %3s --%s%s%s", has_letter(row) ? letter : "", row->name,
-			   row->arg ? " " : "", row->arg ? row->arg : "");
-		for (; *p; p += strcspn(p, "\n"), n = 0) {
-			p += *p == '\n';
-			printf("%*s%.*s\n", width + 10 - n, "", (int)strcspn(p, "\n"), p);
-		}
-	}
+	print_fields(t->fields[0], 1, width + 10);
+	print_fields(common, 1, width + 10);
 }
 
-int option_next(const struct option_table *t, int argc, char **argv)
+/* what getopt_long(3) takes; ret_field[i]: of entry i, whose value is 1000 + i. -1: too many */
+static int make_options(const struct option_table *t, struct option *ret, char *ret_letters,
+			const struct option_field **ret_field)
 {
-	struct option longopts[OPTION_ROWS_MAX + 1] = { 0 };
-	char shortopts[2 * 26 + 3], *s = shortopts;
-	const struct option_row *row;
-	int c;
+	char *s = ret_letters;
+	int n = 0;
 
 	if (t->command)
 		*s++ = '+';
 	*s++ = ':';
-	for (int i = 0; i < OPTION_ROWS_MAX && (row = row_at(t, i)); i++) {
-		longopts[i] = (struct option){ row->name,
-					       !row->arg	  ? no_argument :
-					       *row->arg == '[' ? optional_argument :
-								    required_argument,
-					       NULL, row->key };
-		if (!has_letter(row))
-			continue;
-		*s++ = (char)row->key;
-		if (row->arg)
-			*s++ = ':';
-	}
-	*s = '\0';
-	opterr = 0;
-	c = getopt_long(argc, argv, shortopts, longopts, NULL);
-	if (c == 'h')
-		print_help(t);
-	else if (c == 'V')
-		printf("%s %s\n", say_program(), TE_VERSION);
-	else if (c == ':')
-		say_bad("%s needs a value; see %s --help", argv[optind - 1], say_program());
-	else if (c == '?')
-		say_bad("%s: unknown option, or one too many; see %s --help", argv[optind - 1],
-			say_program());
-	return c == 'h' || c == 'V' ? OPTION_DONE : c == ':' || c == '?' ? OPTION_BAD : c;
-}
-
-/* ---- options that are fields of a struct ---- */
-
-int option_given(void (*help)(void), const struct option_field *const *tables, int argc,
-		 char **argv, struct option_given *ret_given, int room)
-{
-	struct option_row rows[OPTION_ROWS_MAX + 1] = { 0 };
-	const struct option_field *field[OPTION_ROWS_MAX];
-	const struct option_table options = { .help = help, .rows = rows };
-	int nrows = 0, n = 0, c;
-
-	for (; *tables; tables++)
-		for (const struct option_field *f = *tables; f->name; f++) {
+	for (int k = 0; k == 0 || t->fields[k - 1]; k++)
+		for (const struct option_field *f = t->fields[k] ? t->fields[k] : common; f->name;
+		     f++) {
 			int i = 0;
 
-			while (i < nrows && strcmp(rows[i].name, f->name))
+			while (i < n && strcmp(ret[i].name, f->name))
 				i++;
-			if (f->kind == OPTION_HEADING || i < nrows)
+			if (f->kind == OPTION_HEADING || i < n)
 				continue;
-			if (nrows == OPTION_ROWS_MAX - 2) /* two rows are common to all tools */
-				return say_failed("more than %d options", nrows), OPTION_BAD;
-			field[nrows] = f;
-			rows[nrows].name = f->name;
-			rows[nrows].key = 1000 + nrows;
-			rows[nrows++].arg =
-				f->kind == OPTION_MODE || f->kind == OPTION_SIZE ? "[" : f->arg;
+			if (n == OPTION_ROWS_MAX)
+				return -1;
+			ret_field[n] = f;
+			ret[n] = (struct option){ f->name,
+						  f->kind == OPTION_MODE || f->kind == OPTION_SIZE ?
+							  optional_argument :
+						  f->arg ? required_argument :
+							   no_argument,
+						  NULL, has_letter(f) ? (int)f->key : 1000 + n };
+			n++;
+			if (has_letter(f))
+				*s++ = (char)f->key;
+			if (has_letter(f) && f->arg)
+				*s++ = ':';
 		}
-	while ((c = option_next(&options, argc, argv)) >= 0) {
-		const struct option_field *f = field[c - 1000];
+	*s = '\0';
+	return n;
+}
 
+/* one option, for which getopt_long(3) has returned c */
+static int take(const struct option_table *t, const struct option_field *f, int c, char **argv)
+{
+	if (f == &common[0])
+		print_help(t);
+	else if (f == &common[1])
+		printf("%s %s\n", say_program(), TE_VERSION);
+	else if (f)
+		return STATUS_OK;
+	else if (c == ':')
+		say_bad("%s needs a value; see %s --help", argv[optind - 1], say_program());
+	else
+		say_bad("%s: unknown option, or one too many; see %s --help", argv[optind - 1],
+			say_program());
+	return f ? OPTION_DONE : OPTION_BAD;
+}
+
+int option_given(const struct option_table *t, int argc, char **argv,
+		 struct option_given *ret_given, int room)
+{
+	struct option longopts[OPTION_ROWS_MAX + 1] = { 0 };
+	const struct option_field *field[OPTION_ROWS_MAX];
+	char letters[2 * 26 + 3];
+	const int nfields = make_options(t, longopts, letters, field);
+	int n = 0, c, r;
+
+	if (nfields < 0)
+		return say_failed("more than %d options", OPTION_ROWS_MAX), OPTION_BAD;
+	opterr = 0;
+	while ((c = getopt_long(argc, argv, letters, longopts, NULL)) >= 0) {
+		const struct option_field *f = NULL;
+
+		for (int i = 0; i < nfields && !f; i++)
+			f = longopts[i].val == c ? field[i] : NULL;
+		r = take(t, f, c, argv);
+		if (r)
+			return r;
 		if (n == room)
 			return say_bad("too many options"), OPTION_BAD;
 		/* the word of a mode may be the next argument: getopt treats that as a file */
@@ -204,7 +229,21 @@ int option_given(void (*help)(void), const struct option_field *const *tables, i
 		ret_given[n].field = f;
 		ret_given[n++].text = optarg || f->kind == OPTION_SIZE ? optarg : "1";
 	}
-	return c == OPTION_END ? n : c;
+	return n;
+}
+
+int option_parse(const struct option_table *t, void *base, int argc, char **argv)
+{
+	struct option_given given[OPTION_ROWS_MAX];
+	const int n = option_given(t, argc, argv, given, OPTION_ROWS_MAX);
+	char where[64];
+
+	for (int i = 0; i < n; i++) {
+		snprintf(where, sizeof(where), "--%s", given[i].field->name);
+		if (option_set(given[i].field, base, given[i].text, where))
+			return OPTION_BAD;
+	}
+	return n < 0 ? n : 0;
 }
 
 const struct option_field *option_find(const struct option_field *table, const char *name)
@@ -344,6 +383,7 @@ int option_set(const struct option_field *f, void *base, const char *text, const
 {
 	void *at = (char *)base + f->offset;
 	struct option_list *list = at;
+	double x;
 	int n;
 
 	switch (f->kind) {
@@ -359,6 +399,14 @@ int option_set(const struct option_field *f, void *base, const char *text, const
 	case OPTION_REAL:
 	case OPTION_TIME:
 		return set_real(f, text, where, at);
+	case OPTION_SECONDS:
+		x = option_seconds(text);
+		if (!(x >= f->lo && x <= f->hi) || x != (double)(int64_t)x)
+			return say_bad(
+				"%s: \"%s\" is not a whole number of seconds from %.0f to %.0f",
+				where, text, f->lo, f->hi);
+		*(int64_t *)at = (int64_t)x;
+		return STATUS_OK;
 	case OPTION_WORDS:
 		return set_words(f, text, where, at);
 	case OPTION_TEXT:
@@ -369,28 +417,6 @@ int option_set(const struct option_field *f, void *base, const char *text, const
 		break;
 	}
 	return STATUS_OK;
-}
-
-void option_print(const struct option_field *table)
-{
-	for (const struct option_field *f = table; f->name; f++) {
-		const char *const form = f->kind == OPTION_MODE	 ? "  --%s [%s]" :
-					 f->kind == OPTION_SIZE	 ? "  --%s[=%s]" :
-					 f->kind == OPTION_WORDS ? "  --%s %s,..." :
-					 f->arg			 ? "  --%s %s" :
-								   "  --%s%s";
-		int n;
-
-		if (f->kind == OPTION_HEADING) {
-			printf("\n%s\n", f->name);
-			continue;
-		}
-		n = printf(form, f->name, f->arg ? f->arg : "");
-		printf("%s%*s%s", n > 26 ? "\n" : "", n > 26 ? 28 : 28 - n, "", f->help);
-		if (f->dflt && f->kind != OPTION_FLAG)
-			printf(" (%s)", f->dflt);
-		putchar('\n');
-	}
 }
 
 void option_free(const struct option_field *table, void *base)

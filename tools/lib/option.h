@@ -14,41 +14,15 @@ double option_unit(char **at);
 /* a time in seconds: "90", "1.5h" or "1h30m", with s, m, h or d for days; negative: text is none */
 double option_seconds(const char *text);
 
-/* an option: a row makes both its parser and its lines of --help */
-struct option_row {
-	const char *name;
-	int key; /* result of option_next(); a lower-case letter is also its short name */
-	const char *arg;  /* NULL: it has no value; begins with "[": it may have one */
-	const char *help; /* lines; NULL: --help does not list it */
-};
-
-struct option_table {
-	const char *usage; /* the first lines of --help */
-	void (*help)(void); /* prints all lines of --help; or NULL */
-	const struct option_row *rows; /* the last has no name; -h, --help and --version follow */
-	int command; /* 1: options end at the first other argument */
-};
-
-#define OPTION_ROWS_MAX 128
-
-enum { OPTION_END = -1, OPTION_DONE = -2, OPTION_BAD = -3 };
-
-/*
- * Returns the key of the next option, whose value is optarg; OPTION_END: the other arguments begin
- * at optind; OPTION_DONE: --help or --version was printed; OPTION_BAD: a failure was reported.
- */
-int option_next(const struct option_table *t, int argc, char **argv);
-
-/* ---- options that are fields of a struct ---- */
-
 enum option_kind {
 	OPTION_HEADING, /* heading of the lines of --help that follow */
 	OPTION_FLAG,	/* int64_t: 0 or 1 */
 	OPTION_INT,	/* int64_t; -1 without a default, as the next two */
 	OPTION_COUNT,	/* int64_t, with a unit of option_unit() or without */
-	OPTION_SIZE,	/* int64_t: bytes, with a unit or without; 0 if the option has no value */
+	OPTION_SIZE,	/* int64_t: bytes, with a unit or without; 0 without a value */
 	OPTION_REAL,	/* double; NaN without a default */
 	OPTION_TIME,	/* double: option_seconds() */
+	OPTION_SECONDS, /* int64_t: the same, a whole number */
 	OPTION_TEXT,	/* char *, allocated; NULL without a default */
 	OPTION_WORD,	/* char *, as OPTION_TEXT: one of the choices in arg, "a|b|c" */
 	OPTION_MODE,	/* OPTION_WORD; without a value the second choice */
@@ -64,14 +38,23 @@ struct option_list {
 	int n;
 };
 
+/* an option, whose value is a field of a struct: a row makes its parser and its lines of --help */
 struct option_field {
 	const char *name; /* NULL after the last */
 	enum option_kind kind;
 	size_t offset;
 	const char *dflt; /* or NULL */
 	double lo, hi;
-	uint32_t flags; /* defined by the tool */
-	const char *arg, *help;
+	uint32_t key;	  /* a lower-case letter is its short name; others are the tool's */
+	const char *arg;  /* NULL: it has no value */
+	const char *help; /* lines; NULL: --help does not list it */
+};
+
+struct option_table {
+	const char *usage; /* the first lines of --help */
+	void (*help)(void); /* prints all lines of --help; or NULL */
+	const struct option_field *const *fields; /* tables, of which the last is NULL */
+	int command; /* 1: options end at the first other argument */
 };
 
 struct option_given {
@@ -79,12 +62,19 @@ struct option_given {
 	const char *text; /* for option_set() */
 };
 
+#define OPTION_ROWS_MAX 128
+
+enum { OPTION_DONE = -2, OPTION_BAD = -3 };
+
 /*
- * Finds the options of a command line in the tables, which end with NULL. Returns their number, or
- * OPTION_DONE or OPTION_BAD as option_next(). Of several fields with one name only one is reported.
+ * The options of a command line: their number; the other arguments begin at optind. OPTION_DONE:
+ * --help or --version was printed; OPTION_BAD: a failure was reported. One of several fields with a
+ * name is given for all of them.
  */
-int option_given(void (*help)(void), const struct option_field *const *tables, int argc,
-		 char **argv, struct option_given *ret_given, int room);
+int option_given(const struct option_table *t, int argc, char **argv,
+		 struct option_given *ret_given, int room);
+/* sets the fields of the struct at base that a command line gives: 0, OPTION_DONE or OPTION_BAD */
+int option_parse(const struct option_table *t, void *base, int argc, char **argv);
 /* NULL if no field of the table has the name */
 const struct option_field *option_find(const struct option_field *table, const char *name);
 /* set every field of the struct at base, which need not be initialised; an exit status */

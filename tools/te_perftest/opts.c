@@ -82,6 +82,7 @@ static int set(struct opts *o, const struct option_given *g)
 int opts_parse(struct opts *o, int argc, char **argv, int *ret_done)
 {
 	const struct option_field *tables[TESTS_MAX + 2] = { common };
+	const struct option_table table = { .help = print_help, .fields = tables };
 	struct option_given given[GIVEN_MAX];
 	int n, r;
 
@@ -92,7 +93,7 @@ int opts_parse(struct opts *o, int argc, char **argv, int *ret_done)
 		return r;
 	for (int i = 0; tests[i] && i < TESTS_MAX; i++)
 		tables[i + 1] = tests[i]->options;
-	n = option_given(print_help, tables, argc, argv, given, GIVEN_MAX);
+	n = option_given(&table, argc, argv, given, GIVEN_MAX);
 	*ret_done = n == OPTION_DONE;
 	if (n < 0)
 		return *ret_done ? STATUS_OK : STATUS_BAD;

@@ -223,7 +223,7 @@ json_t *opts_to_json(const struct opts *o)
 	for (const struct option_field *f = rows; f->name; f++) {
 		const void *field = (const char *)o + f->offset;
 
-		if (!(f->flags & KEPT))
+		if (!(f->key & KEPT))
 			continue;
 		if (is_text(f) && *(char *const *)field)
 			record_name(&rec, f->name, *(char *const *)field);
@@ -328,7 +328,7 @@ static int set_resumed(struct opts *o, const char *dir)
 		char where[4200];
 
 		snprintf(where, sizeof(where), "%s: option \"%s\"", file, name);
-		if (row && (row->flags & KEPT)) /* not one of a later version */
+		if (row && (row->key & KEPT)) /* not one of a later version */
 			r = set_kept(o, row, v, where);
 		if (r)
 			break;
@@ -393,6 +393,7 @@ static int set_offload(struct opts *o)
 int opts_parse(struct opts *o, int argc, char **argv, int *ret_done)
 {
 	const struct option_field *const tables[] = { rows, NULL };
+	const struct option_table table = { .help = print_help, .fields = tables };
 	struct option_given given[256];
 	const char *preset = NULL, *resume = NULL;
 	int random_given = 0, n, r;
@@ -402,7 +403,7 @@ int opts_parse(struct opts *o, int argc, char **argv, int *ret_done)
 	r = option_defaults(rows, o);
 	if (r)
 		return r;
-	n = option_given(print_help, tables, argc, argv, given, 256);
+	n = option_given(&table, argc, argv, given, 256);
 	*ret_done = n == OPTION_DONE;
 	if (n < 0)
 		return *ret_done ? STATUS_OK : STATUS_BAD;

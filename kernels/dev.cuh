@@ -440,4 +440,33 @@ DEV int64_t flat_at(int u)
 	       (int64_t)threadIdx.x * TE_V;
 }
 
+/* this thread's vectors of n elements; 0 after the end. vec: x is aligned */
+template <class T>
+DEV void flat_load(const T *x, int64_t n, bool vec, float v[TE_FLAT_UNROLL][TE_V])
+{
+#pragma unroll
+	for (int u = 0; u < TE_FLAT_UNROLL; u++) {
+		const int64_t at = flat_at(u);
+
+		if (vec && at + TE_V <= n)
+			load_vec(x + at, v[u]);
+		else
+			load_some(x + at, clamp_int(n - at, 0, TE_V), v[u]);
+	}
+}
+
+template <class T>
+DEV void flat_store(T *y, int64_t n, bool vec, const float v[TE_FLAT_UNROLL][TE_V])
+{
+#pragma unroll
+	for (int u = 0; u < TE_FLAT_UNROLL; u++) {
+		const int64_t at = flat_at(u);
+
+		if (vec && at + TE_V <= n)
+			store_vec(y + at, v[u]);
+		else
+			store_some(y + at, clamp_int(n - at, 0, TE_V), v[u]);
+	}
+}
+
 #endif

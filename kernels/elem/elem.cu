@@ -34,20 +34,18 @@ template <class T> DEV void bias_fwd_body(const struct te_k_bias_fwd &a)
 	const int64_t n = a.rows * a.cols;
 	float v[TE_FLAT_UNROLL][TE_V], b[TE_FLAT_UNROLL][TE_V];
 
+	flat_load(x, n, vec, v);
 #pragma unroll
 	for (int u = 0; u < TE_FLAT_UNROLL; u++) {
-		const int64_t at = flat_at(u);
 		int64_t c;
 
-		if (at >= n)
+		if (flat_at(u) >= n)
 			break;
-		c = column_of(at, a.cols);
+		c = column_of(flat_at(u), a.cols);
 		if (vec) {
-			load_vec(x + at, v[u]);
 			load_vec(bias + c, b[u]);
 			continue;
 		}
-		load_some(x + at, clamp_int(n - at, 0, TE_V), v[u]);
 #pragma unroll
 		for (int e = 0; e < TE_V; e++) {
 			b[u][e] = to_float(bias[c]);
@@ -55,19 +53,11 @@ template <class T> DEV void bias_fwd_body(const struct te_k_bias_fwd &a)
 		}
 	}
 #pragma unroll
-	for (int u = 0; u < TE_FLAT_UNROLL; u++) {
-		const int64_t at = flat_at(u);
-
-		if (at >= n)
-			break;
+	for (int u = 0; u < TE_FLAT_UNROLL; u++)
 #pragma unroll
 		for (int e = 0; e < TE_V; e++)
 			v[u][e] = add(v[u][e], b[u][e]);
-		if (vec)
-			store_vec((T *)a.y + at, v[u]);
-		else
-			store_some((T *)a.y + at, clamp_int(n - at, 0, TE_V), v[u]);
-	}
+	flat_store((T *)a.y, n, vec, v);
 }
 
 /* --- add ----------------------------------------------------------------- */
@@ -77,32 +67,14 @@ template <class T> DEV void add_body(const struct te_k_add &a)
 	const bool vec = aligned(a.a) && aligned(a.b) && aligned(a.y);
 	float v[TE_FLAT_UNROLL][TE_V], w[TE_FLAT_UNROLL][TE_V];
 
+	flat_load((const T *)a.a, a.n, vec, v);
+	flat_load((const T *)a.b, a.n, vec, w);
 #pragma unroll
-	for (int u = 0; u < TE_FLAT_UNROLL; u++) {
-		const int64_t at = flat_at(u);
-		const int n = clamp_int(a.n - at, 0, TE_V);
-
-		if (vec && n == TE_V) {
-			load_vec((const T *)a.a + at, v[u]);
-			load_vec((const T *)a.b + at, w[u]);
-		} else {
-			load_some((const T *)a.a + at, n, v[u]);
-			load_some((const T *)a.b + at, n, w[u]);
-		}
-	}
-#pragma unroll
-	for (int u = 0; u < TE_FLAT_UNROLL; u++) {
-		const int64_t at = flat_at(u);
-		const int n = clamp_int(a.n - at, 0, TE_V);
-
+	for (int u = 0; u < TE_FLAT_UNROLL; u++)
 #pragma unroll
 		for (int e = 0; e < TE_V; e++)
 			v[u][e] = add(v[u][e], w[u][e]);
-		if (vec && n == TE_V)
-			store_vec((T *)a.y + at, v[u]);
-		else
-			store_some((T *)a.y + at, n, v[u]);
-	}
+	flat_store((T *)a.y, a.n, vec, v);
 }
 
 /* --- scale --------------------------------------------------------------- */
@@ -112,29 +84,13 @@ template <class T> DEV void scale_body(const struct te_k_scaled &a)
 	const bool vec = aligned(a.x) && aligned(a.y);
 	float v[TE_FLAT_UNROLL][TE_V];
 
+	flat_load((const T *)a.x, a.n, vec, v);
 #pragma unroll
-	for (int u = 0; u < TE_FLAT_UNROLL; u++) {
-		const int64_t at = flat_at(u);
-		const int n = clamp_int(a.n - at, 0, TE_V);
-
-		if (vec && n == TE_V)
-			load_vec((const T *)a.x + at, v[u]);
-		else
-			load_some((const T *)a.x + at, n, v[u]);
-	}
-#pragma unroll
-	for (int u = 0; u < TE_FLAT_UNROLL; u++) {
-		const int64_t at = flat_at(u);
-		const int n = clamp_int(a.n - at, 0, TE_V);
-
+	for (int u = 0; u < TE_FLAT_UNROLL; u++)
 #pragma unroll
 		for (int e = 0; e < TE_V; e++)
 			v[u][e] = mul(v[u][e], a.factor);
-		if (vec && n == TE_V)
-			store_vec((T *)a.y + at, v[u]);
-		else
-			store_some((T *)a.y + at, n, v[u]);
-	}
+	flat_store((T *)a.y, a.n, vec, v);
 }
 
 /* --- dropout ------------------------------------------------------------- */
@@ -146,33 +102,19 @@ template <class T> DEV void dropout_body(const struct te_k_dropout &a)
 	const uint64_t seed = *a.seed, offset = *a.offset;
 	float v[TE_FLAT_UNROLL][TE_V];
 
+	flat_load((const T *)a.x, a.n, vec, v);
 #pragma unroll
 	for (int u = 0; u < TE_FLAT_UNROLL; u++) {
-		const int64_t at = flat_at(u);
-		const int n = clamp_int(a.n - at, 0, TE_V);
-
-		if (vec && n == TE_V)
-			load_vec((const T *)a.x + at, v[u]);
-		else
-			load_some((const T *)a.x + at, n, v[u]);
-	}
-#pragma unroll
-	for (int u = 0; u < TE_FLAT_UNROLL; u++) {
-		const int64_t at = flat_at(u);
-		const int n = clamp_int(a.n - at, 0, TE_V);
 		const struct te_philox r =
 			te_philox_flat(seed, offset, a.tag,
-				       te_k_dropout_group(&a, (uint64_t)at / TE_V));
+				       te_k_dropout_group(&a, (uint64_t)flat_at(u) / TE_V));
 
 #pragma unroll
 		for (int e = 0; e < TE_V; e++)
 			v[u][e] = te_philox_lane(&r, e) >= a.threshold ? mul(v[u][e], factor) :
 									 0.0f;
-		if (vec && n == TE_V)
-			store_vec((T *)a.y + at, v[u]);
-		else
-			store_some((T *)a.y + at, n, v[u]);
 	}
+	flat_store((T *)a.y, a.n, vec, v);
 }
 
 /* --- transpose ------------------------------------------------------------ */

@@ -364,15 +364,7 @@ template <class X, class Y> DEV void cast_body(const struct te_k_cast &a)
 		else
 			load_some((const X *)a.x + at, clamp_int(a.n - at, 0, TE_V), v[u]);
 	}
-#pragma unroll
-	for (int u = 0; u < TE_FLAT_UNROLL; u++) {
-		const int64_t at = flat_at(u);
-
-		if (vec && at + TE_V <= a.n)
-			store_vec((Y *)a.y + at, v[u]);
-		else
-			store_some((Y *)a.y + at, clamp_int(a.n - at, 0, TE_V), v[u]);
-	}
+	flat_store((Y *)a.y, a.n, vec, v);
 }
 
 #define TE_NAME(X, Y, x, y)                                                     \

@@ -455,18 +455,15 @@ DEV void flat_load(const T *x, int64_t n, bool vec, float v[TE_FLAT_UNROLL][TE_V
 	}
 }
 
-template <class T>
-DEV void flat_store(T *y, int64_t n, bool vec, const float v[TE_FLAT_UNROLL][TE_V])
+/* vector u of n elements */
+template <class T> DEV void flat_put(T *y, int64_t n, bool vec, int u, const float v[TE_V])
 {
-#pragma unroll
-	for (int u = 0; u < TE_FLAT_UNROLL; u++) {
-		const int64_t at = flat_at(u);
+	const int64_t at = flat_at(u);
 
-		if (vec && at + TE_V <= n)
-			store_vec(y + at, v[u]);
-		else
-			store_some(y + at, clamp_int(n - at, 0, TE_V), v[u]);
-	}
+	if (vec && at + TE_V <= n)
+		store_vec(y + at, v);
+	else
+		store_some(y + at, clamp_int(n - at, 0, TE_V), v);
 }
 
 #endif

@@ -53,11 +53,12 @@ template <class T> DEV void bias_fwd_body(const struct te_k_bias_fwd &a)
 		}
 	}
 #pragma unroll
-	for (int u = 0; u < TE_FLAT_UNROLL; u++)
+	for (int u = 0; u < TE_FLAT_UNROLL; u++) {
 #pragma unroll
 		for (int e = 0; e < TE_V; e++)
 			v[u][e] = add(v[u][e], b[u][e]);
-	flat_store((T *)a.y, n, vec, v);
+		flat_put((T *)a.y, n, vec, u, v[u]);
+	}
 }
 
 /* --- add ----------------------------------------------------------------- */
@@ -70,11 +71,12 @@ template <class T> DEV void add_body(const struct te_k_add &a)
 	flat_load((const T *)a.a, a.n, vec, v);
 	flat_load((const T *)a.b, a.n, vec, w);
 #pragma unroll
-	for (int u = 0; u < TE_FLAT_UNROLL; u++)
+	for (int u = 0; u < TE_FLAT_UNROLL; u++) {
 #pragma unroll
 		for (int e = 0; e < TE_V; e++)
 			v[u][e] = add(v[u][e], w[u][e]);
-	flat_store((T *)a.y, a.n, vec, v);
+		flat_put((T *)a.y, a.n, vec, u, v[u]);
+	}
 }
 
 /* --- scale --------------------------------------------------------------- */
@@ -86,11 +88,12 @@ template <class T> DEV void scale_body(const struct te_k_scaled &a)
 
 	flat_load((const T *)a.x, a.n, vec, v);
 #pragma unroll
-	for (int u = 0; u < TE_FLAT_UNROLL; u++)
+	for (int u = 0; u < TE_FLAT_UNROLL; u++) {
 #pragma unroll
 		for (int e = 0; e < TE_V; e++)
 			v[u][e] = mul(v[u][e], a.factor);
-	flat_store((T *)a.y, a.n, vec, v);
+		flat_put((T *)a.y, a.n, vec, u, v[u]);
+	}
 }
 
 /* --- dropout ------------------------------------------------------------- */
@@ -113,8 +116,8 @@ template <class T> DEV void dropout_body(const struct te_k_dropout &a)
 		for (int e = 0; e < TE_V; e++)
 			v[u][e] = te_philox_lane(&r, e) >= a.threshold ? mul(v[u][e], factor) :
 									 0.0f;
+		flat_put((T *)a.y, a.n, vec, u, v[u]);
 	}
-	flat_store((T *)a.y, a.n, vec, v);
 }
 
 /* --- transpose ------------------------------------------------------------ */

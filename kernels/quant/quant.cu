@@ -326,10 +326,7 @@ template <int D, class T> DEV void dequantize_body(const struct te_k_dequantize 
 			v[e] = mul(to_float(fp16{ (unsigned short)(half[e / 2] >> (e % 2 * 16)) }),
 				   scale_inv);
 		}
-		if (vec && at + TE_V <= n)
-			store_vec((T *)a.y + at, v);
-		else
-			store_some((T *)a.y + at, clamp_int(n - at, 0, TE_V), v);
+		flat_put((T *)a.y, n, vec, u, v);
 	}
 }
 
@@ -364,7 +361,9 @@ template <class X, class Y> DEV void cast_body(const struct te_k_cast &a)
 		else
 			load_some((const X *)a.x + at, clamp_int(a.n - at, 0, TE_V), v[u]);
 	}
-	flat_store((Y *)a.y, a.n, vec, v);
+#pragma unroll
+	for (int u = 0; u < TE_FLAT_UNROLL; u++)
+		flat_put((Y *)a.y, a.n, vec, u, v[u]);
 }
 
 #define TE_NAME(X, Y, x, y)                                                     \

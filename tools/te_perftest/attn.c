@@ -6,7 +6,6 @@
 
 #include <math.h>
 
-#include <te/gemm.h>
 #include <te/kernel.h>
 
 #include "blas.h"
@@ -67,11 +66,6 @@ static size_t ws_nbytes(const struct call *c)
 	return te_kernel_attention_ws_nbytes(c->batch * c->extent[ROWS], (int32_t)opt.heads);
 }
 
-static int gemm(const struct call *c, struct te_tensor *const *t)
-{
-	return te_gemm(c->b->stream, t[0], t[1], t[2], NULL);
-}
-
 #define FIELD(type, rows, cols, fill, times)                        \
 	{                                                           \
 		type, rows, cols, fill, times, TE_SCALING_TENSOR, 0 \
@@ -83,10 +77,6 @@ static int gemm(const struct call *c, struct te_tensor *const *t)
 #define BOTH(type)                                                                             \
 	FORWARD(type), FIELD(type, ROWS, HEADED, NORMAL, 1), FIELD(type, ROWS, QKV, ZEROS, 1), \
 		FIELD(TE_DTYPE_UINT8, ONE, WS, ZEROS, 0)
-#define GEMM(type)                                                              \
-	FIELD(type, ROWS, COLS, NORMAL, 1), FIELD(type, ROWS, COLS, NORMAL, 1), \
-		FIELD(type, ROWS, COLS, ZEROS, 1)
-
 /* choices of --types and --pass, in their order */
 static const struct call_row rows[] = {
 	{ "fp32", forward, { FORWARD(TE_DTYPE_FP32) }, NULL, NULL, check_attn },
@@ -95,10 +85,6 @@ static const struct call_row rows[] = {
 	{ "bf16", both, { BOTH(TE_DTYPE_BF16) }, ws_nbytes, NULL, check_attn },
 };
 #define NROWS ((int)(sizeof(rows) / sizeof(rows[0])))
-static const struct call_row gemm_rows[] = {
-	{ "GEMM of fp32", gemm, { GEMM(TE_DTYPE_FP32) }, NULL, NULL, NULL },
-	{ "GEMM of bf16", gemm, { GEMM(TE_DTYPE_BF16) }, NULL, NULL, NULL },
-};
 
 /* products of the scores that are not masked: two GEMMs, and five more in backward */
 static double flops(const struct call *c, int both_passes)
@@ -143,11 +129,7 @@ static int measure(struct bench *b, int i, int rows_left)
 			    [QKV] = (opt.heads + 2 * nkv) * opt.head_dim,
 			    [HEADED] = opt.heads * opt.head_dim },
 	};
-	struct call g = { .b = b,
-			  .row = gemm_rows[i / 2],
-			  .batch = 1,
-			  .once = 1,
-			  .extent = { [ROWS] = n, [COLS] = n } };
+	struct call g = { .b = b };
 	struct blas blas = { .b = b, .m = n, .n = n, .k = n };
 	struct stats us[3];
 	int r;
@@ -156,7 +138,7 @@ static int measure(struct bench *b, int i, int rows_left)
 		return STATUS_OK;
 	r = call_open(&c);
 	if (!r)
-		r = call_open(&g);
+		r = gemm_open(&g, b, c.row.field[0].dtype, n);
 	if (!r)
 		r = blas_alloc(&blas);
 	call_other(&c, call_work, &g);

@@ -98,6 +98,12 @@ int64_t call_cols(const struct call *c, int field);
 int call_near(const struct call *c, const char *what, int64_t i, double got, double want,
 	      double bound);
 
+/*
+ * gemm.c: opens a GEMM of square matrices of a type, FP32 or BF16, with one set. An exit status; to be
+ * closed in any case
+ */
+int gemm_open(struct call *c, struct bench *b, enum te_dtype type, int64_t n);
+
 /* the references of --verify, in call_check.c: of rows whose fields are in this order */
 int check_cast(const struct call *c, const uint8_t *got);     /* x, y */
 int check_quantize(const struct call *c, const uint8_t *got); /* x, y */

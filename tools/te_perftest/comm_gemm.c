@@ -3,21 +3,18 @@
 
 #include <math.h>
 #include <stdlib.h>
-#include <string.h>
 
-#include <te/gemm.h>
-#include <te/tensor.h>
-
+#include "call.h"
 #include "comm.h"
 #include "tools/lib/say.h"
 
 #define GEMMS_MOST 1000
 
 struct comm_gemm {
-	struct bench *b;
+	struct bench b; /* with the stream */
 	struct te_stream *stream;
 	struct te_event *from, *to;
-	struct te_tensor *a, *w, *d;
+	struct call gemm;
 	int n; /* GEMMs of a sample */
 };
 
@@ -26,7 +23,7 @@ static int queue(struct comm_gemm *g)
 	int r = te_event_record(g->from, g->stream);
 
 	for (int i = 0; i < g->n && r >= 0; i++)
-		r = te_gemm(g->stream, g->a, g->w, g->d, NULL);
+		r = call_work(&g->gemm);
 	return r < 0 ? r : te_event_record(g->to, g->stream);
 }
 
@@ -66,25 +63,6 @@ int comm_gemm_alone(struct comm_gemm *g, double *ret_us)
 	return r < 0 ? say_te(r, "--gemm") : STATUS_OK;
 }
 
-static int create(struct comm_gemm *g, int64_t n)
-{
-	const int64_t shape[2] = { n, n };
-	struct te_tensor **const t[] = { &g->a, &g->w, &g->d };
-	int r = te_stream_create(g->b->ctx, &g->stream);
-
-	if (r >= 0)
-		r = te_event_create(g->b->ctx, &g->from);
-	if (r >= 0)
-		r = te_event_create(g->b->ctx, &g->to);
-	for (int i = 0; i < 3 && r >= 0; i++) {
-		r = te_tensor_create(g->b->ctx, TE_DTYPE_BF16, 2, shape, NULL, t[i]);
-		if (r >= 0) /* 0x3c3c is 0.0115 */
-			r = te_fill(g->b->stream, te_tensor_data(*t[i]), 0x3c,
-				    (size_t)(2 * n * n));
-	}
-	return bench_idle(g->b, r);
-}
-
 int comm_gemm_open(struct bench *b, double us, struct comm_gemm **ret_g)
 {
 	struct comm_gemm *g = calloc(1, sizeof(*g));
@@ -94,12 +72,19 @@ int comm_gemm_open(struct bench *b, double us, struct comm_gemm **ret_g)
 	*ret_g = g;
 	if (!g)
 		return say_failed("--gemm: out of memory");
-	g->b = b;
+	g->b = *b;
 	g->n = 1;
-	r = create(g, strcmp(te_ctx_backend(b->ctx), "host") ? 4096 : 128);
+	r = te_stream_create(b->ctx, &g->stream);
+	if (r >= 0)
+		r = te_event_create(b->ctx, &g->from);
+	if (r >= 0)
+		r = te_event_create(b->ctx, &g->to);
 	if (r < 0)
 		return say_te(r, "--gemm");
-	r = comm_gemm_alone(g, &one);
+	g->b.stream = g->stream;
+	r = gemm_open(&g->gemm, &g->b, TE_DTYPE_BF16, bench_extent(b, 0, 128, 4096));
+	if (!r)
+		r = comm_gemm_alone(g, &one);
 	if (!r)
 		g->n = (int)fmax(1, fmin(GEMMS_MOST, ceil(us / one)));
 	return r;
@@ -109,9 +94,8 @@ void comm_gemm_close(struct comm_gemm *g)
 {
 	if (!g)
 		return;
-	te_tensor_unref(g->a);
-	te_tensor_unref(g->w);
-	te_tensor_unref(g->d);
+	if (g->gemm.b)
+		call_close(&g->gemm);
 	te_event_unref(g->from);
 	te_event_unref(g->to);
 	te_stream_unref(g->stream);

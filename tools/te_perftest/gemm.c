@@ -52,6 +52,13 @@ static const struct call_row rows[] = {
 };
 #define NROWS ((int)(sizeof(rows) / sizeof(rows[0])))
 
+int gemm_open(struct call *c, struct bench *b, enum te_dtype type, int64_t n)
+{
+	*c = (struct call){ .b = b, .row = rows[type == TE_DTYPE_BF16], .batch = 1, .once = 1 };
+	c->extent[ROWS] = c->extent[COLS] = c->extent[INNER] = n;
+	return call_open(c);
+}
+
 static void report(const struct call *c, const struct blas *blas, const struct stats *us)
 {
 	const struct te_device_info *d = &c->b->dev;

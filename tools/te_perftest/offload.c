@@ -12,11 +12,9 @@
 #include <string.h>
 
 #include <te/capture.h>
-#include <te/gemm.h>
 #include <te/spill.h>
-#include <te/tensor.h>
 
-#include "bench.h"
+#include "call.h"
 #include "tools/lib/say.h"
 
 enum { OUT, IN, NDIRS };
@@ -52,7 +50,7 @@ struct offload {
 	uint8_t *host[NDIRS], *dev[NDIRS];
 	struct te_stream *stream[NDIRS];
 	struct te_event *point, *done[NDIRS];
-	struct te_tensor *t[3]; /* operands of the GEMMs: D = A B */
+	struct call gemm;
 	int ngemms;		/* GEMMs of the load */
 	const struct pass *pass;
 	int way;
@@ -115,19 +113,19 @@ static int groups(const struct offload *o, int capturing)
 	return r;
 }
 
-static int load(const struct offload *o)
+static int load(struct offload *o)
 {
 	int r = 0;
 
 	for (int i = 0; i < o->ngemms && r >= 0; i++)
-		r = te_gemm(o->b->stream, o->t[0], o->t[1], o->t[2], NULL);
+		r = call_work(&o->gemm);
 	return r;
 }
 
 /* copies first: they run while the load is queued. A graph has no such order */
 enum what { COPIES, LOAD, AT_ONCE, PLAIN };
 
-static int queue(const struct offload *o, enum what what, int capturing)
+static int queue(struct offload *o, enum what what, int capturing)
 {
 	int r = what == COPIES || what == AT_ONCE ? groups(o, capturing) : 0;
 
@@ -148,7 +146,7 @@ static int record(struct offload *o, enum what what)
 	return r < 0 ? r : end;
 }
 
-static int start(const struct offload *o, enum what what)
+static int start(struct offload *o, enum what what)
 {
 	if (what == PLAIN)
 		return plain(o);
@@ -158,7 +156,7 @@ static int start(const struct offload *o, enum what what)
 
 /* ---- samples ---- */
 
-static int time_us(const struct offload *o, enum what what, double *ret_us)
+static int time_us(struct offload *o, enum what what, double *ret_us)
 {
 	int r = te_ctx_sync(o->b->ctx), end;
 	double from;
@@ -248,7 +246,6 @@ static int create(struct offload *o)
 {
 	struct bench *b = o->b;
 	const int64_t n = bench_extent(b, opt.n, 192, 4096);
-	const int64_t shape[2] = { n, n };
 	int r = te_event_create(b->ctx, &o->point);
 
 	for (int d = 0; d < NDIRS && r >= 0; d++) {
@@ -264,15 +261,9 @@ static int create(struct offload *o)
 		if (r >= 0)
 			r = te_copy(b->stream, o->dev[d], o->host[d], o->nbytes);
 	}
-	for (int i = 0; i < 3 && r >= 0; i++) {
-		r = te_tensor_create(b->ctx, TE_DTYPE_BF16, 2, shape, NULL, &o->t[i]);
-		if (r >= 0)
-			r = te_fill(b->stream, te_tensor_data(o->t[i]), 0,
-				    te_tensor_nbytes(o->t[i]));
-	}
 	if (r >= 0)
 		r = te_ctx_sync(b->ctx);
-	return r < 0 ? say_te(r, "offload") : STATUS_OK;
+	return r < 0 ? say_te(r, "offload") : gemm_open(&o->gemm, b, TE_DTYPE_BF16, n);
 }
 
 static void drop_recordings(struct offload *o)
@@ -285,8 +276,8 @@ static void destroy(struct offload *o)
 {
 	te_ctx_sync(o->b->ctx);
 	drop_recordings(o);
-	for (int i = 0; i < 3; i++)
-		te_tensor_unref(o->t[i]);
+	if (o->gemm.b)
+		call_close(&o->gemm);
 	for (int d = 0; d < NDIRS; d++) {
 		if (o->dev[d])
 			te_mem_free(o->b->stream, o->dev[d]);

@@ -83,6 +83,7 @@ libtecore_libtecore_internal_la_SOURCES = \
 	libtecore/base/names.h \
 	libtecore/base/param.c \
 	libtecore/base/params.def \
+	libtecore/base/patterns.c \
 	libtecore/base/private.h \
 	libtecore/base/search.h \
 	libtecore/base/sized.c \
@@ -101,9 +102,14 @@ libtecore_libtecore_internal_la_SOURCES = \
 	libtecore/capture/used.h \
 	libtecore/offload/crc32c.c \
 	libtecore/offload/crc32c.h \
+	libtecore/offload/limits.c \
+	libtecore/offload/limits.h \
 	libtecore/offload/measure.c \
+	libtecore/offload/offload.c \
+	libtecore/offload/offload.h \
 	libtecore/offload/pinned.c \
 	libtecore/offload/pinned.h \
+	libtecore/offload/rates.c \
 	libtecore/offload/spill.c \
 	libtecore/offload/spill.h \
 	libtecore/offload/spill_file.c \
@@ -155,8 +161,6 @@ libtecore_libtecore_internal_la_SOURCES = \
 	libtecore/plan/moves.c \
 	libtecore/plan/moves.h \
 	libtecore/plan/moves_run.c \
-	libtecore/plan/offload.c \
-	libtecore/plan/offload.h \
 	libtecore/plan/optim.c \
 	libtecore/plan/patterns.c \
 	libtecore/plan/place.c \
@@ -165,6 +169,7 @@ libtecore_libtecore_internal_la_SOURCES = \
 	libtecore/plan/plan.h \
 	libtecore/plan/print.c \
 	libtecore/plan/recompute.c \
+	libtecore/plan/report.c \
 	libtecore/plan/run.c \
 	libtecore/plan/saved.c \
 	libtecore/plan/seq.c \

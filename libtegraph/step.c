@@ -13,7 +13,7 @@
 
 #include <te/step.h>
 #include "graph_internal.h"
-#include "libtecore/plan/offload.h"
+#include "libtecore/offload/limits.h"
 
 static const char fn[] = "te_step_create";
 

@@ -44,4 +44,9 @@ static inline int te__is_fp8(int32_t dtype)
 	return dtype == TE_DTYPE_E4M3 || dtype == TE_DTYPE_E5M2;
 }
 
+/* patterns.c: 1: one of n patterns matches the name of a value */
+int te__patterns_match(const char *name, const char *const *pattern, int n);
+/* -EINVAL, naming fn: the list of option "X" does not have nX patterns */
+int te__patterns_check(const char *fn, const char *option, int32_t n, const char *const *pattern);
+
 #endif

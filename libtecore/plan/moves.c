@@ -20,9 +20,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "libtecore/base/base.h"
 #include "libtecore/base/private.h"
 #include "libtecore/plan/moves.h"
-#include "libtecore/plan/offload.h"
 #include "libtecore/plan/place.h"
 #include "libtecore/quant/quant.h"
 

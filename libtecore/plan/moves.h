@@ -1,8 +1,8 @@
 /*
  * moves.h - the values that a plan offloads, and the times of their copies.
  *
- * moves.c chooses values and divides their lifetimes, moves_run.c queues the copies, offload.c has
- * the object that plans share.
+ * moves.c chooses values and divides their lifetimes, moves_run.c queues the copies, report.c
+ * reports them; offload/offload.h has the object that plans share.
  */
 #ifndef TE__MOVES_H
 #define TE__MOVES_H
@@ -10,11 +10,7 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
-#include <te/offload.h>
-
-#include "libtecore/offload/pinned.h"
-#include "libtecore/offload/spill.h"
-#include "libtecore/plan/offload.h"
+#include "libtecore/offload/offload.h"
 #include "libtecore/plan/plan.h"
 
 /* A move: values that are adjacent in memory in both passes, with one copy each way. */
@@ -88,50 +84,6 @@ struct te__moves {
 	int listed;
 	atomic_int claimed; /* te__plan_claim() */
 };
-
-/* Seconds and bytes per second. */
-struct te__offload_rates {
-	double out, in;	  /* rates of the link, each way */
-	double mem, flop; /* rates of kernels, for the time of a group */
-	double write, read; /* rates of the file */
-};
-/* An extent of the file: it is never given back, so another plan uses it again. */
-#define TE__OFFLOAD_FILES (TE__PINNED_NWORDS / 4)
-struct te__offload_file {
-	size_t nbytes;
-	int used;
-};
-
-struct te_offload {
-	atomic_int refs;
-	struct te_ctx *ctx;
-	struct te_offload_opts opts; /* patterns are copies */
-	struct te__offload_rates rates;
-	struct te_stream *out, *in; /* streams of eager copies, under lock */
-	struct te__pinned *slots;   /* pinned memory of all plans, with a file; or NULL */
-	struct te__spill *spill;
-	pthread_mutex_t lock;	    /* protects all below, and queueing on the streams */
-	struct te_plan *plans;	    /* plans that move values, in the order of their creation */
-	uint64_t pinned_nbytes;	    /* pinned memory of these plans */
-	int words;		    /* 1: the device sets and takes words in stream order */
-	int narmed;		    /* plans that were captured */
-	uint32_t nfiles;	    /* values in the file */
-	uint64_t measured_nbytes;   /* bytes of the file by which its rates were measured */
-	struct te__offload_file *file; /* [TE__OFFLOAD_FILES] */
-	/* bytes that plans may still move, and the waits allowed: set for a group of plans by
-	 * te__offload_allow(). directed 0: each plan follows the options */
-	int directed;
-	enum te__waits waits;
-	uint64_t left_nbytes;
-	uint64_t nforwards, nbytes_out, nbytes_in, ncopies;
-};
-
-/* bytes of pinned memory, or of the file, that the options leave */
-uint64_t te__offload_room(struct te_offload *o);
-/* room for a value in the file */
-int te__offload_take_file(struct te_offload *o, size_t nbytes, uint32_t *ret_file);
-void te__offload_give_file(struct te_offload *o, uint32_t file);
-void te__offload_list(struct te_offload *o, struct te_plan *p, int add);
 
 /* chooses the moves, and places all buffers */
 int te__moves_plan(struct te_plan *p);

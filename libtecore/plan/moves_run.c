@@ -25,7 +25,6 @@
 
 #include "libtecore/base/private.h"
 #include "libtecore/plan/moves.h"
-#include "libtecore/plan/offload.h"
 #include "libtecore/tensor/ctx.h"
 
 static char *buf_ptr(const struct te_plan *p, int buf)
@@ -504,7 +503,7 @@ static int bind_file(struct te_plan *p)
 	for (int i = 0; i < m->n && !r; i++) {
 		struct te__move *v = &m->v[i];
 
-		r = te__offload_take_file(p->offload, v->nbytes, &v->file);
+		r = te__offload_take_file(p->offload, v->nbytes, v->name, &v->file);
 		v->has_file = !r;
 		if (!r)
 			r = te_event_create(p->ctx, &v->filed);
@@ -537,6 +536,23 @@ static void unbind_file(struct te_plan *p)
 	pthread_mutex_unlock(&o->lock);
 }
 
+static void list(struct te_offload *o, struct te_plan *p, int add)
+{
+	struct te_plan **at = &o->plans;
+
+	pthread_mutex_lock(&o->lock);
+	while (*at && *at != p)
+		at = &(*at)->moves->next;
+	if (add)
+		*at = p;
+	else if (*at)
+		*at = p->moves->next;
+	o->filed_nbytes += add ? p->moves->filed : -p->moves->filed;
+	o->pinned_nbytes += add ? p->moves->held : -p->moves->held;
+	p->moves->listed = add;
+	pthread_mutex_unlock(&o->lock);
+}
+
 int te__moves_bind(struct te_plan *p)
 {
 	struct te__moves *m = p->moves;
@@ -544,7 +560,7 @@ int te__moves_bind(struct te_plan *p)
 
 	if (!m || !m->n)
 		return 0;
-	te__offload_list(p->offload, p, 1);
+	list(p->offload, p, 1);
 	if (p->flags & TE_PLAN_NO_ALLOC)
 		return 0;
 	r = te_event_create(p->ctx, &m->point);
@@ -579,7 +595,7 @@ void te__moves_free(struct te_plan *p)
 			te_pinned_free(p->ctx, m->pinned);
 	}
 	if (m && m->listed)
-		te__offload_list(p->offload, p, 0);
+		list(p->offload, p, 0);
 	for (int i = 0; m && m->v && i < m->n; i++) {
 		te_event_unref(m->v[i].out);
 		te_event_unref(m->v[i].in);

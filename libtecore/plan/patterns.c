@@ -6,28 +6,7 @@
 #include <string.h>
 
 #include "libtecore/base/private.h"
-
 #include "libtecore/plan/moves.h"
-#include "libtecore/plan/plan.h"
-
-int te__patterns_match(const char *name, const char *const *pattern, int n)
-{
-	for (int i = 0; i < n; i++)
-		if (!fnmatch(pattern[i], name, 0))
-			return 1;
-	return 0;
-}
-
-int te__patterns_check(const char *fn, const char *option, int32_t n, const char *const *pattern)
-{
-	if (n < 0 || (n && !pattern))
-		return te__fail(-EINVAL, "%s: n%s is %d, and %s is %s", fn, option, (int)n, option,
-				pattern ? "a list" : "NULL");
-	for (int32_t i = 0; i < n; i++)
-		if (!pattern[i])
-			return te__fail(-EINVAL, "%s: %s[%d] is NULL", fn, option, (int)i);
-	return 0;
-}
 
 struct search {
 	const char *fn;

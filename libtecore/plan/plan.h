@@ -201,10 +201,6 @@ int te__plan_parts(struct te_plan *p);
 /* appends a forward step that runs again */
 int te__plan_repeat_step(struct te_plan *p, int step);
 int te__plan_recompute(struct te_plan *p, int npatterns, const char *const *pattern);
-/* 1: one of n patterns matches the name of a value */
-int te__patterns_match(const char *name, const char *const *pattern, int n);
-/* -EINVAL, naming fn: the list of option "X" does not have nX patterns */
-int te__patterns_check(const char *fn, const char *option, int32_t n, const char *const *pattern);
 int te__plan_layout(struct te_plan *p);
 int te__plan_find_grads(struct te_plan *p);
 int te__plan_find_kept(struct te_plan *p);

@@ -1,6 +1,6 @@
-/* offload.h - limits of the bytes that plans of a te_offload move. libtegraph uses it for steps. */
-#ifndef TE__OFFLOAD_H
-#define TE__OFFLOAD_H
+/* limits.h - limits of the bytes that plans of a te_offload move. libtegraph uses it for steps. */
+#ifndef TE__OFFLOAD_LIMITS_H
+#define TE__OFFLOAD_LIMITS_H
 
 #include <stdint.h>
 

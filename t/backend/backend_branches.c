@@ -25,7 +25,6 @@ static atomic_int arrived, met;
 /* a host call that returns once another one has begun too */
 static void meet(void *arg)
 {
-	(void)arg;
 	atomic_fetch_add(&arrived, 1);
 	if (wait_until(&arrived, 2))
 		atomic_fetch_add(&met, 1);
@@ -151,14 +150,12 @@ static atomic_int failed_late, ran_after;
 
 static void fail_late_node(void *arg)
 {
-	(void)arg;
 	te__k_fail(te__fail(-EPROTO, "the node with the higher number failed"));
 	atomic_store(&failed_late, 1);
 }
 
 static void fail_early_node(void *arg)
 {
-	(void)arg;
 	if (wait_until(&failed_late, 1))
 		te__k_fail(te__fail(-ENOSPC, "the node with the lower number failed"));
 	else
@@ -167,7 +164,6 @@ static void fail_early_node(void *arg)
 
 static void note_run(void *arg)
 {
-	(void)arg;
 	atomic_fetch_add(&ran_after, 1);
 }
 
@@ -227,7 +223,6 @@ END_TEST
 
 static void nothing(void *arg)
 {
-	(void)arg;
 }
 
 /* more branches that block than the device has helpers, and a launch that finishes meanwhile */

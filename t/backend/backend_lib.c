@@ -190,7 +190,6 @@ void bk_increment(void *arg)
 
 void bk_fail_full(void *arg)
 {
-	(void)arg;
 	te__k_fail(te__fail(-ENOSPC, "the disk of rank 3 is full"));
 }
 

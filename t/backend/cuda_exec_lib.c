@@ -51,7 +51,6 @@ struct te__gnode node(void *graph, uint64_t index)
 
 void nothing(void *arg)
 {
-	(void)arg;
 }
 
 void give_back(void *graph, void *exec)

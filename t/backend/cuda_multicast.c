@@ -179,8 +179,6 @@ static int get_proc(const char *name, void **ret_fn, int version, uint64_t flags
 #undef TE__CU
 	};
 
-	(void)version;
-	(void)flags;
 	*ret_status = 0;
 	*ret_fn = NULL;
 	fake.resolved += strncmp(name, "cuMulticast", 11) == 0;

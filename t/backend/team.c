@@ -121,9 +121,6 @@ static atomic_int arrived, met;
 /* returns once another part has begun too */
 static void meet_part(void *arg, int64_t begin, int64_t end)
 {
-	(void)arg;
-	(void)begin;
-	(void)end;
 	atomic_fetch_add(&arrived, 1);
 	for (int ms = 0; ms < MAX_MS && atomic_load(&arrived) < 2; ms++)
 		tt_sleep_ms(1);
@@ -133,7 +130,6 @@ static void meet_part(void *arg, int64_t begin, int64_t end)
 
 static void meet(void *arg)
 {
-	(void)arg;
 	te__k_for(2, 1, meet_part, NULL);
 }
 

@@ -239,7 +239,6 @@ static void look(void *arg, int64_t begin, int64_t end)
 {
 	const int n = *(const int *)arg;
 
-	(void)end;
 	ck_assert_int_eq(sched_getaffinity(0, sizeof(masks[0]), &masks[begin]), 0);
 	atomic_fetch_add(&arrived, 1);
 	for (int ms = 0; ms < MAX_MS && atomic_load(&arrived) < n; ms++)

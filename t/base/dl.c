@@ -55,7 +55,6 @@ static struct te__dl shared = TE__DL(both, &table, "libm.so.6");
 
 static void *open_it(void *arg)
 {
-	(void)arg;
 	return te__dl_open(&shared) || table.root(4) != 2 ? &shared : NULL;
 }
 

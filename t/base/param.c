@@ -131,7 +131,6 @@ static int warnings;
 static void count_warnings(void *arg, enum te_log_level level,
 			   const char *category, const char *text)
 {
-	(void)category;
 	if (level == TE_LOG_WARN && strstr(text, (const char *)arg))
 		warnings++;
 }

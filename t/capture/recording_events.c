@@ -183,7 +183,6 @@ END_TEST
 
 static void fail_full(void *arg)
 {
-	(void)arg;
 	te__fail(-ENOSPC, "the disk of rank 3 is full");
 	te__k_fail(-ENOSPC);
 }
@@ -233,7 +232,6 @@ static int capture_active(void *stream)
 
 static int no_event(void *event, void *stream)
 {
-	(void)event;
 	ck_assert_ptr_ne(stream, native);
 	return 0;
 }

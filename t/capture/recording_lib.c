@@ -155,7 +155,6 @@ int rec_add(struct te_stream *s, const float *x, const float *z, float *y, size_
 
 void rec_nothing(void *arg)
 {
-	(void)arg;
 }
 
 struct te_recording_info rec_info(const struct te_recording *rec)

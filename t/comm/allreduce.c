@@ -497,7 +497,6 @@ static int between;
 static void wait_a_while(void *arg)
 {
 	usleep(300000);
-	(void)arg;
 }
 
 /* operations of two streams run in the order in which they were queued, each with its own sum */

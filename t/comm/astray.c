@@ -58,7 +58,6 @@ static int meets(int rank, void *arg)
 	char none;
 	int r;
 
-	(void)arg;
 	astray = rank == 2 ? 2 : 0; /* to rank 1: to rank 0 */
 	r = te__boot_open(&o, &b);
 	if (r)
@@ -80,7 +79,6 @@ static int links(int rank, void *arg)
 	uint8_t out = (uint8_t)rank, in[2] = { 9, 9 };
 	int r = te__boot_open(&o, &b);
 
-	(void)arg;
 	if (r)
 		return r;
 	astray = rank == 2 ? nports + 1 : 0; /* to rank 1: to rank 0 */
@@ -108,7 +106,6 @@ static int settles(int rank, void *arg)
 	struct te__boot *b;
 	int r;
 
-	(void)arg;
 	setenv("TE_COMM_NODE", node[rank], 1);
 	r = te__boot_open(&o, &b);
 	if (r)

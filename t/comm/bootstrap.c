@@ -153,8 +153,6 @@ static int one_alone(int rank, void *arg)
 	struct te_comm *c;
 	int r = context(&ctx);
 
-	(void)rank;
-	(void)arg;
 	if (!r)
 		r = te_comm_create(ctx, NULL, &c);
 	te_ctx_unref(ctx);
@@ -187,7 +185,6 @@ static int node_rank(int rank, void *arg)
 	struct te__boot *b;
 	int r;
 
-	(void)arg;
 	setenv("TE_COMM_NODE", name[rank], 1);
 	r = te__boot_open(&o, &b);
 	if (r)
@@ -225,7 +222,6 @@ static int again_rank(int rank, void *arg)
 	struct te__boot *b[8] = { 0 };
 	int r = 0;
 
-	(void)arg;
 	for (int k = 0; k < 8 && !r; k++) {
 		o.name = k % 3 ? "even" : NULL;
 		r = te__boot_open(&o, &b[k]);

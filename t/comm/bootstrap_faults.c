@@ -42,7 +42,6 @@ int bf_meet(int rank, void *arg)
 	struct te__boot *b;
 	int r = bf_open(rank, 0, &b);
 
-	(void)arg;
 	if (r)
 		return r;
 	r = bf_gather(b, "all", 0);
@@ -57,7 +56,6 @@ static int not_2_and_3(int rank, void *arg)
 	struct te__boot *b;
 	int r;
 
-	(void)arg;
 	if (rank == 2 || rank == 3)
 		return 0;
 	r = bf_open(rank, 300, &b);
@@ -91,7 +89,6 @@ static int killed_while_meeting(int rank, void *arg)
 	struct te__boot *b;
 	int r;
 
-	(void)arg;
 	if (rank == 3) /* so that the others still wait */
 		pause();
 	r = bf_open(rank, 0, &b);
@@ -159,7 +156,6 @@ static int die_within(int rank, void *arg)
 	struct te__boot *b;
 	int r = bf_open(rank, 0, &b);
 
-	(void)arg;
 	if (!r && rank == 2) {
 		te__boot_allgather(b, mine, all, nbytes, "large", 0);
 	}
@@ -195,7 +191,6 @@ static int stop_at_2(int rank, void *arg)
 	struct te__boot *b;
 	int r = bf_open(rank, 0, &b);
 
-	(void)arg;
 	for (int k = 0; k < 4 && !r; k++) {
 		if (k == 2 && rank == 1)
 			raise(SIGSTOP);
@@ -240,7 +235,6 @@ static int close_early(int rank, void *arg)
 	struct te__boot *b;
 	int r = bf_open(rank, 0, &b);
 
-	(void)arg;
 	if (r)
 		return r;
 	r = bf_gather(b, "first", 0);
@@ -269,7 +263,6 @@ static int close_at_once(int rank, void *arg)
 	struct te__boot *b;
 	int r = bf_open(rank, 0, &b);
 
-	(void)arg;
 	if (r)
 		return r;
 	r = bf_gather(b, "only", 0);
@@ -298,7 +291,6 @@ static int counts(int rank, void *arg)
 	struct te__boot *b;
 	int r;
 
-	(void)arg;
 	if (rank == 1)
 		o.nranks = 4;
 	if (getenv("TE_COMM_DIR")) /* the others are connected by then */
@@ -339,7 +331,6 @@ static int twice(int rank, void *arg)
 	struct te__boot *b;
 	int r;
 
-	(void)arg;
 	if (rank == 3)
 		usleep(200000);
 	if (rank == 2)
@@ -374,7 +365,6 @@ static int late_comer(int rank, void *arg)
 	struct te__boot *b;
 	int r;
 
-	(void)arg;
 	if (rank == 3)
 		usleep(400000);
 	r = bf_open(as, 0, &b);
@@ -483,7 +473,6 @@ static int comm_aborts(int rank, void *arg)
 	struct te_comm *c;
 	int r = te_ctx_create(NULL, &ctx);
 
-	(void)arg;
 	if (!r)
 		r = te_comm_create(ctx, &o, &c);
 	te_ctx_unref(ctx);
@@ -678,7 +667,6 @@ static int few_files(int rank, void *arg)
 	struct te__boot *b;
 	int r;
 
-	(void)arg;
 	if (!rank)
 		ranks_limit_files(5);
 	r = bf_open(rank, 5000, &b);
@@ -709,7 +697,6 @@ static int no_file(int rank, void *arg)
 {
 	struct te__boot *b;
 
-	(void)arg;
 	ranks_limit_files(2);
 	return bf_open(rank, 5000, &b);
 }
@@ -734,7 +721,6 @@ static int settle_without_files(int rank, void *arg)
 	struct te__boot *b;
 	int r;
 
-	(void)arg;
 	setenv("TE_COMM_NODE", node[rank], 1);
 	r = bf_open(rank, 0, &b);
 	if (r)
@@ -767,7 +753,6 @@ static int arrives_after_its_end(int rank, void *arg)
 	struct te__boot *b;
 	int r;
 
-	(void)arg;
 	setenv("TE_COMM_NODE", node[rank], 1);
 	r = bf_open(rank, 0, &b);
 	for (int i = 0; i < 2 && !r && rank == 2; i++)
@@ -965,7 +950,6 @@ static int equal_pids(int rank, void *arg)
 	struct te__boot *b;
 	int r = 0, fd;
 
-	(void)arg;
 	for (int k = 0; k < 32; k++) {
 		snprintf(path, sizeof(path), "%s/te-new-%d-%d", ranks_dir(), (int)getpid(), k);
 		fd = open(path, O_CREAT | O_WRONLY | O_CLOEXEC, 0600);
@@ -999,7 +983,6 @@ static int opts_only(int rank, void *arg)
 {
 	struct te__boot *b;
 
-	(void)rank;
 	return te__boot_open(arg, &b);
 }
 
@@ -1039,7 +1022,6 @@ static int environment(int rank, void *arg)
 	const char *const *set = arg;
 	struct te__boot *b;
 
-	(void)rank;
 	for (; *set; set += 2)
 		setenv(set[0], set[1], 1);
 	o.nranks = set[1] ? 2 : 0;
@@ -1085,8 +1067,6 @@ static int no_interface(int rank, void *arg)
 	struct te_comm_root *root;
 	struct te_comm_id id;
 
-	(void)rank;
-	(void)arg;
 	setenv("TE_COMM_IFACE", "none0,none1", 1);
 	return te_comm_id_create(&id, &root);
 }
@@ -1102,7 +1082,6 @@ END_TEST
 
 static int callback_fails(void *user, const void *send, void *recv, size_t nbytes)
 {
-	(void)send;
 	if (!user)
 		return te_fail(-EIO, "MPI_Allgather: the switch is on fire");
 	memset(recv, *(const char *)user, 2 * nbytes); /* not what was sent */

@@ -48,7 +48,6 @@ static int exchange(int rank, void *arg)
 	struct te__boot *b;
 	int r = te__boot_open(&o, &b);
 
-	(void)arg;
 	if (r)
 		return r;
 	r = te__boot_allgather(b, &mine, all, sizeof(mine), "numbers", 0);
@@ -163,7 +162,6 @@ static int splits(int rank, void *arg)
 	struct te_ctx *ctx = NULL;
 	int r;
 
-	(void)arg;
 	co.backend = "host";
 	o.pool_nbytes = group.pool_nbytes = 1 << 20;
 	r = te_ctx_create(&co, &ctx);

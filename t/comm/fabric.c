@@ -49,24 +49,17 @@ static void setup(void)
 
 static int other_domain(void *dev, struct te__fabric_domain *ret)
 {
-	(void)dev;
 	memset(ret, 0x5a, sizeof(*ret));
 	return 0;
 }
 
 static int no_export(void *share, struct te__fabric_handle *ret)
 {
-	(void)share;
-	(void)ret;
 	return te__fail(-EIO, "the handle cannot be exported");
 }
 
 static int no_import(void *dev, const struct te__fabric_handle *handle, size_t nbytes, void **ret)
 {
-	(void)dev;
-	(void)handle;
-	(void)nbytes;
-	(void)ret;
 	return te__fail(-EIO, "the handle cannot be imported");
 }
 
@@ -204,7 +197,6 @@ static int reducing_rank(int rank, void *arg)
 	int r = join(rank, &j);
 	char x;
 
-	(void)arg;
 	if (!r)
 		r = write_to_all(&j);
 	for (size_t k = 0; k < TT_LEN(by) && !r; k++)
@@ -239,7 +231,6 @@ static int splitting_rank(int rank, void *arg)
 	struct joined j;
 	int r = join(rank, &j);
 
-	(void)arg;
 	for (int across = 0; across < 2 && !r; across++) {
 		struct joined of_part = j;
 
@@ -284,7 +275,6 @@ static int plain_rank(int rank, void *arg)
 	struct joined j;
 	int r = join(rank, &j);
 
-	(void)arg;
 	if (rank == plan->at) {
 		plan->fired = te__fault_fired();
 		te__fault_set(0);
@@ -381,7 +371,6 @@ static int ending_rank(int rank, void *arg)
 	struct joined j;
 	int r = join(rank, &j);
 
-	(void)arg;
 	if (!r)
 		r = nodes_reduce(&j, 0);
 	if (!r && rank == plan->at)
@@ -424,7 +413,6 @@ static int staying_rank(int rank, void *arg)
 	struct joined j;
 	int r = join(rank, &j);
 
-	(void)arg;
 	if (!r)
 		r = nodes_reduce(&j, 0);
 	if (!r && rank) {
@@ -458,7 +446,6 @@ static int aborting_rank(int rank, void *arg)
 	struct joined j;
 	int r = join(rank, &j);
 
-	(void)arg;
 	if (!r)
 		r = nodes_reduce(&j, 0);
 	if (!r && rank == 1)

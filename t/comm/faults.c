@@ -242,7 +242,6 @@ static int fail_and_create(int rank, void *arg)
 	double ms;
 	int r, second;
 
-	(void)arg;
 	setenv("TE_COMM_DIR", another_dir, 1);
 	r = join(rank, &j);
 	if (!r)
@@ -368,7 +367,6 @@ static int fail_and_recover(int rank, void *arg)
 	struct joined j;
 	int r = join(rank, &j);
 
-	(void)arg;
 	if (!r)
 		r = reduce_until_it_fails(&j);
 	if (has_fault(&j) && plan->fault == STOP) {
@@ -443,7 +441,6 @@ static int one_after_the_other(int rank, void *arg)
 	struct joined j;
 	int r = join(rank, &j);
 
-	(void)arg;
 	for (int last = plan->n - 1; last >= 0 && !r; last--) {
 		r = reduce_all(&j);
 		plan->nround[last] += rank != last;
@@ -481,7 +478,6 @@ static int try_again(int rank, void *arg)
 	struct joined j;
 	int r = join(rank, &j), tries;
 
-	(void)arg;
 	if (r)
 		return leave(&j, r);
 	r = -TE_EPEER;
@@ -527,7 +523,6 @@ static int bad(int rank, void *arg)
 	struct joined j;
 	int r = join(rank, &j);
 
-	(void)arg;
 	if (r)
 		return leave(&j, r);
 	HOLDS(te_comm_recover(NULL, NULL, NULL, &none) == -EINVAL);

@@ -270,7 +270,6 @@ static int log_amax(void *arg, struct te_plan *plan, const struct te_plan_event 
 {
 	struct side *s = arg;
 
-	(void)plan;
 	HOLDS(e->slot >= 0 && e->slot < SLOTS);
 	s->nevents++;
 	return te_copy(e->stream, (float *)te_tensor_data(s->amaxes) + e->slot,

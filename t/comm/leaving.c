@@ -87,7 +87,6 @@ static int forking_rank(int rank, void *arg)
 	pid_t child;
 	int r = join(rank, &j);
 
-	(void)arg;
 	for (int k = 0; k < 2 && !r; k++)
 		r = nodes_reduce(&j, 0);
 	if (!r && !rank) {
@@ -157,7 +156,6 @@ END_TEST
 
 static void wait_a_while(void *arg)
 {
-	(void)arg;
 	usleep(300000);
 }
 
@@ -169,7 +167,6 @@ static int capturing_rank(int rank, void *arg)
 	int r = join(rank, &j);
 	void *p;
 
-	(void)arg;
 	if (r)
 		return leave(&j, r);
 	STEP(te_stream_create(j.ctx, &s));
@@ -196,7 +193,6 @@ END_TEST
 
 static int is_capturing(void *stream)
 {
-	(void)stream;
 	return 1;
 }
 
@@ -210,7 +206,6 @@ static int captured_rank(int rank, void *arg)
 	int r = join(rank, &j);
 	void *p;
 
-	(void)arg;
 	if (r)
 		return leave(&j, r);
 	host = j.ctx->ops;
@@ -252,7 +247,6 @@ static int recovering_rank(int rank, void *arg)
 	int64_t begin;
 	int r;
 
-	(void)arg;
 	setenv("TE_COMM_NVLS", "on", 1);
 	r = join(rank, &j);
 	if (!r && rank == 2)
@@ -290,7 +284,6 @@ static int staying_rank(int rank, void *arg)
 	struct joined j;
 	int r = join(rank, &j);
 
-	(void)arg;
 	if (!r)
 		r = nodes_reduce(&j, 0);
 	if (!r && rank == 1) {
@@ -326,7 +319,6 @@ static int too_many_rank(int rank, void *arg)
 	struct joined j;
 	int r = join(rank, &j);
 
-	(void)arg;
 	if (!r && !rank)
 		r = te_comm_barrier(j.comm, j.s);
 	plan->nready += !r;
@@ -393,7 +385,6 @@ static int reclaiming_rank(int rank, void *arg)
 	struct joined j;
 	int r = join(rank, &j);
 
-	(void)arg;
 	if (!r)
 		r = once(rank, &j);
 	return leave(&j, r);

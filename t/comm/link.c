@@ -224,7 +224,6 @@ static int full_rank(int rank, void *arg)
 	struct end e = { 0 };
 	int r = end_open(&e, rank);
 
-	(void)arg;
 	for (int k = 0; k < TE__LINK_QUEUE && !r; k++)
 		r = te__link_recv(e.l, 0, data, 1);
 	if (!r && te__link_recv(e.l, 0, data, 1) != -EAGAIN)
@@ -546,7 +545,6 @@ static int few_files_rank(int rank, void *arg)
 	struct te_comm_opts o = ranks_opts(rank);
 	int r = te__boot_open(&o, &e.b);
 
-	(void)arg;
 	if (r)
 		return r;
 	if (!rank)
@@ -577,7 +575,6 @@ static int measure_rank(int rank, void *arg)
 	double us[3];
 	int r;
 
-	(void)arg;
 	setenv("TE_COMM_HEARTBEAT_MS", "4294967296", 1); /* 0 in 32 bits */
 	co.backend = "host";
 	r = te_ctx_create(&co, &ctx);
@@ -609,7 +606,6 @@ static int heartbeat_rank(int rank, void *arg)
 		int32_t ms;
 	} row[] = { { "-7", 1 }, { "0", 1 }, { "1500", 1500 }, { "4294967296", INT32_MAX } };
 
-	(void)arg;
 	setenv("TE_COMM_HEARTBEAT_MS", row[rank].text, 1);
 	return te__link_heartbeat_ms() - row[rank].ms;
 }

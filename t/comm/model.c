@@ -298,7 +298,6 @@ static int flags_step(struct search *x, const union state *s)
 
 static int flags_end(const union state *s, uint32_t variant)
 {
-	(void)variant;
 	for (int r = 0; r < N; r++)
 		if (s->f.op[r] != K)
 			return 0;
@@ -418,7 +417,6 @@ static int stages_step(struct search *x, const union state *s)
 
 static int stages_end(const union state *s, uint32_t variant)
 {
-	(void)variant;
 	for (int r = 0; r < N; r++)
 		if (s->g.at[r] != ntodo)
 			return 0;

@@ -23,13 +23,11 @@ static enum te_dtype dtype;
 
 static int enter(void *dev)
 {
-	(void)dev;
 	return 0;
 }
 
 static void leave(void *dev)
 {
-	(void)dev;
 }
 
 static void *native(void *stream)

@@ -248,7 +248,6 @@ static int results_rank(int rank, void *arg)
 	struct joined j;
 	int r = join(rank, &j);
 
-	(void)arg;
 	if (!r)
 		r = te_comm_info(j.comm, &i);
 	if (!r && several != (i.nnodes > 1))
@@ -366,7 +365,6 @@ static int norm_rank(int rank, void *arg)
 	struct joined j;
 	int r = join(rank, &j);
 
-	(void)arg;
 	o.ws_nbytes = te_comm_norm_ws_nbytes(ROWS, COLS, TE_DTYPE_FP32);
 	if (!r)
 		r = te_mem_alloc(j.s, 4 * sizeof(x) + o.ws_nbytes, &p);
@@ -450,7 +448,6 @@ static int recorded_rank(int rank, void *arg)
 	void *p = NULL;
 	int r = join(rank, &j);
 
-	(void)arg;
 	if (!r)
 		r = te_mem_alloc(j.s, RECORDED * sizeof(*x), &p);
 	if (!r)
@@ -583,7 +580,6 @@ static int fault_rank(int rank, void *arg)
 	void *p = NULL;
 	int r = join(rank, &j);
 
-	(void)arg;
 	if (!r)
 		r = te_mem_alloc(j.s, 4096, &p);
 	for (int k = 0; k < 3 && !r; k++)
@@ -642,7 +638,6 @@ static int refused_rank(int rank, void *arg)
 	void *p = NULL;
 	int r = join(rank, &j);
 
-	(void)arg;
 	if (r)
 		return leave(&j, r);
 	r = te_mem_alloc(j.s, 4 << 20, &p);
@@ -692,7 +687,6 @@ static int transport_rank(int rank, void *arg)
 	struct joined j;
 	int r;
 
-	(void)arg;
 	if (rank == plan->at)
 		setenv("TE_COMM_TRANSPORT", "tcp", 1);
 	r = join(rank, &j);
@@ -718,7 +712,6 @@ static int join_rank(int rank, void *arg)
 	struct joined j;
 	const int r = join(rank, &j);
 
-	(void)arg;
 	return leave(&j, r);
 }
 

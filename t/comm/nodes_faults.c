@@ -170,7 +170,6 @@ static int idle_rank(int rank, void *arg)
 	struct joined j;
 	int r = join(rank, &j);
 
-	(void)arg;
 	plan->nready += !r;
 	while (!r) {
 		usleep(1000);
@@ -217,7 +216,6 @@ static int resting_rank(int rank, void *arg)
 	struct joined j;
 	int r = join(rank, &j);
 
-	(void)arg;
 	if (!r)
 		r = reduce_until_it_fails(&j);
 	if (!has_fault(&j)) /* which goes on when the others have left */
@@ -294,7 +292,6 @@ static int left_rank(int rank, void *arg)
 	struct joined j;
 	int r = join(rank, &j);
 
-	(void)arg;
 	for (int k = 0; k < 3 && !r; k++)
 		r = nodes_reduce(&j, 0);
 	if (r)
@@ -376,7 +373,6 @@ static int fail_and_recover(int rank, void *arg)
 	struct joined j;
 	int r;
 
-	(void)arg;
 	setenv("TE_COMM_DIR", fresh_dir, 1);
 	r = join(rank, &j);
 	if (!r)
@@ -440,7 +436,6 @@ static int stopped_rank(int rank, void *arg)
 	struct joined j;
 	int r = join(rank, &j);
 
-	(void)arg;
 	if (!r)
 		r = reduce_until_it_fails(&j);
 	if (r != -TE_EPEER && r != -ETIMEDOUT && r != -TE_EABORT)
@@ -480,7 +475,6 @@ static int half_rank(int rank, void *arg)
 	struct joined j;
 	int r = join(rank, &j);
 
-	(void)arg;
 	if (!r)
 		r = reduce_until_it_fails(&j);
 	if (r != -TE_EPEER && r != -ETIMEDOUT && r != -TE_EABORT)
@@ -518,7 +512,6 @@ static int one_after_the_other(int rank, void *arg)
 	struct joined j;
 	int r = join(rank, &j);
 
-	(void)arg;
 	for (int last = plan->n - 1; last >= 0 && !r; last--) {
 		for (int k = 0; k < 3 && !r; k++)
 			r = nodes_reduce(&j, 0);
@@ -557,7 +550,6 @@ static int try_again(int rank, void *arg)
 	struct joined j;
 	int r = join(rank, &j);
 
-	(void)arg;
 	if (r)
 		return leave(&j, r);
 	r = -TE_EPEER;
@@ -601,7 +593,6 @@ static int leave_after_agreeing(int rank, void *arg)
 	struct joined j;
 	int first, r = join(rank, &j);
 
-	(void)arg;
 	if (!r)
 		r = reduce_until_it_fails(&j);
 	if (rank == 2)
@@ -639,7 +630,6 @@ static int scarce_rank(int rank, void *arg)
 	struct joined j;
 	int r;
 
-	(void)arg;
 	if (rank == 1)
 		te__fault_set((uint64_t)plan->fault_at);
 	r = join(rank, &j);

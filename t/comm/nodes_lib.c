@@ -129,8 +129,6 @@ static int die_ms;
 
 static void die_at(void *arg, enum te_log_level level, const char *category, const char *text)
 {
-	(void)level;
-	(void)category;
 	if (!strstr(text, arg))
 		return;
 	usleep((useconds_t)die_ms * 1000);

@@ -193,7 +193,6 @@ static int trial_rank(int rank, void *arg)
 	struct joined j;
 	int r;
 
-	(void)arg;
 	if (plan->t.early && rank == plan->t.victim && by_sockets())
 		atomic_store(&armed, plan->countdown);
 	r = join(rank, &j);

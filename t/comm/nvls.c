@@ -425,9 +425,6 @@ static int use(struct te_ctx *ctx, struct te_comm *comm)
 
 static void on_log(void *arg, enum te_log_level level, const char *category, const char *text)
 {
-	(void)level;
-	(void)category;
-	(void)arg;
 	if (strstr(text, " waits until rank 1 ("))
 		plan->waits = 1;
 }
@@ -457,7 +454,6 @@ static int run_rank(int rank, void *arg)
 	char text[512];
 	int r;
 
-	(void)arg;
 	set_env(plan->env[rank]);
 	c.backend = "host";
 	o.timeout_ms = plan->timeout_ms ? plan->timeout_ms : 20000;

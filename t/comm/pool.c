@@ -130,7 +130,6 @@ static int whole(int rank, void *arg)
 	struct joined j;
 	int r = join(rank, &j);
 
-	(void)arg;
 	if (!r)
 		r = exchange(&j, rank);
 	return leave(&j, r);
@@ -165,7 +164,6 @@ static int by_env(int rank, void *arg)
 	struct joined j;
 	int r;
 
-	(void)arg;
 	setenv("TE_COMM_POOL", "3M", 1);
 	setenv("TE_COMM_PACKETS", "1M", 1);
 	setenv("TE_DEVICE_MEM_LIMIT", rank == 1 && plan->fault ? "2M" : "64M", 1);
@@ -200,7 +198,6 @@ static int debug(int rank, void *arg)
 	void *p;
 	int r;
 
-	(void)arg;
 	setenv("TE_COMM_DEBUG", "on", 1);
 	r = join(rank, &j);
 	if (!r)
@@ -232,7 +229,6 @@ static int use_for_ever(int rank, void *arg)
 	void *p;
 	int r = join(rank, &j);
 
-	(void)arg;
 	plan->ready++;
 	for (int i = 0; i < 100000 && !r; i++) {
 		r = te_comm_alloc(j.comm, 100, &p);
@@ -253,7 +249,6 @@ static int only_watch(int rank, void *arg)
 	void *p;
 	int r = join(rank, &j);
 
-	(void)arg;
 	plan->ready++;
 	for (int i = 0; i < 20000 && !r; i++) {
 		usleep(1000);
@@ -332,7 +327,6 @@ static int faulted(int rank, void *arg)
 	void *p;
 	int r;
 
-	(void)arg;
 	c.backend = "host";
 	o.timeout_ms = plan->timeout_ms;
 	o.pool_nbytes = POOL;

@@ -184,7 +184,6 @@ static int rank(int me, void *arg)
 	char text[512];
 	int r;
 
-	(void)arg;
 	if (plan->table[me][0])
 		setenv("TE_COMM_TABLE", plan->table[me], 1);
 	c.backend = "host";

@@ -208,7 +208,6 @@ static _Atomic int nflushes[4];
 
 static int count_flush(void *stream)
 {
-	(void)stream;
 	nflushes[verbs_fake_rank]++;
 	return 0;
 }

@@ -536,7 +536,6 @@ static int scratch_forward(void *self, const struct te_graph_call *c)
 
 static int scratch_backward(void *self, const struct te_graph_call *c)
 {
-	(void)self;
 	return te_cast(c->stream, c->out_grad[0], c->in_grad[0]);
 }
 
@@ -798,14 +797,11 @@ END_TEST
 
 static int spoilt_hook(void *arg, enum te_hook hook, int32_t callable, struct te_stream *stream)
 {
-	(void)callable;
-	(void)stream;
 	return (int)hook == *(int *)arg ? -EIO : 0;
 }
 
 static int spoilt_edge(void *arg, struct te_stream *stream)
 {
-	(void)stream;
 	return *(int *)arg < 0 ? -EIO : 0;
 }
 

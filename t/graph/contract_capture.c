@@ -334,7 +334,6 @@ static int writer_write(const struct writer *w, const struct te_graph_call *c)
 
 static void nothing(void *arg)
 {
-	(void)arg;
 }
 
 static int writer_backward(void *self, const struct te_graph_call *c)
@@ -501,9 +500,6 @@ static int model_hook(void *arg, enum te_hook hook, int32_t callable, struct te_
 {
 	struct model *m = arg;
 
-	(void)hook;
-	(void)callable;
-	(void)stream;
 	return ++m->nhooks == m->hook_fails_at ? -ECANCELED : 0;
 }
 

@@ -496,15 +496,11 @@ END_TEST
 
 static int no_free(void *stream, void *ptr, size_t nbytes)
 {
-	(void)stream;
-	(void)ptr;
-	(void)nbytes;
 	return te__fail(-TE_ECUDA, "cuMemFreeAsync: the device is lost");
 }
 
 static void log_said(void *arg, enum te_log_level level, const char *category, const char *text)
 {
-	(void)category;
 	if (level == TE_LOG_WARN)
 		snprintf(arg, 200, "%s", text);
 }

@@ -84,7 +84,6 @@ END_TEST
 /* never called */
 static int visit(void *arg, const struct te_region *region)
 {
-	(void)arg;
 	return region ? -EIO : 0;
 }
 

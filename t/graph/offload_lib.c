@@ -66,7 +66,6 @@ struct te_recipe recipe_of(const char *name)
 
 static void nap(void *arg)
 {
-	(void)arg;
 	usleep(200);
 }
 
@@ -76,8 +75,6 @@ static int delay_copies(void *arg, struct te_plan *plan, const struct te_plan_ev
 	struct te_offload *off = arg;
 	int r = 0;
 
-	(void)plan;
-	(void)event;
 	if (off && !tt_rand_int(0, 31))
 		r = te_host_call(tt_rand_int(0, 1) ? off->out : off->in, nap, NULL, 0);
 	return r;

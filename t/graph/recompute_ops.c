@@ -368,8 +368,6 @@ static int seen;
 
 static int see(void *arg, struct te_plan *plan, const struct te_plan_event *event)
 {
-	(void)arg;
-	(void)plan;
 	if (!strcmp(event->step, "soft.recompute")) {
 		ck_assert_int_eq(event->pass, TE_PASS_BACKWARD);
 		ck_assert_str_eq(te_op_name(event->op), "t");

@@ -117,9 +117,6 @@ static void teardown(void)
 /* one rank has nothing to gather */
 static int never_called(void *user, const void *send, void *recv, size_t nbytes)
 {
-	(void)user;
-	(void)send;
-	(void)recv;
 	return (int)nbytes;
 }
 
@@ -366,7 +363,6 @@ CALL(op_ops, struct te_op *op; struct te_op_ops *o = s; o->name = "mine"; o->inf
 
 static int never(const struct te_fused *f)
 {
-	(void)f;
 	return 0;
 }
 
@@ -673,7 +669,6 @@ static int weight_of_newer(const struct te_op *op, int32_t index, struct te_weig
 {
 	struct newer_decl d = { { ret_decl->size, "w", 1, { 4 }, TE_INIT_ONE, 0, 0, NULL, 0 }, 1 };
 
-	(void)op;
 	memcpy(ret_decl, &d, sizeof(d));
 	return !index;
 }

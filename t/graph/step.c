@@ -594,7 +594,6 @@ static int copy_grad(void *arg, struct te_plan *plan, const struct te_plan_event
 	struct seen *s = arg;
 	int r = te_seq_weight(s->seq, e->weight, &w);
 
-	(void)plan;
 	s->count[e->weight]++;
 	return r ? r : te_copy(e->stream, (float *)te_tensor_data(s->copy) + w.offset_nelems,
 			       te_tensor_data(w.grad), te_tensor_nbytes(w.grad));

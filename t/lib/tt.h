@@ -16,6 +16,8 @@
 
 /* tests keep arrays on the stack; the limit of frames is for installed code */
 #pragma GCC diagnostic ignored "-Wframe-larger-than="
+/* and many functions are callbacks that do not need all of their parameters */
+#pragma GCC diagnostic ignored "-Wunused-parameter"
 
 /*
  * Check notes the line of each assertion that holds, with a system call, and reports a crash as

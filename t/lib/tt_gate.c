@@ -42,7 +42,6 @@ void tt_gate_teardown(void)
 
 void tt_gate_wait(void *arg)
 {
-	(void)arg;
 	for (int ms = 0; ms < MAX_MS; ms++) {
 		if (atomic_load(&is_open))
 			return;

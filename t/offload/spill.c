@@ -334,7 +334,6 @@ END_TEST
 
 static void flip_bit(struct shim *h, struct te__blk_done *d, uint64_t n)
 {
-	(void)d;
 	if (n == h->k)
 		slot_at(0)[tt_rand_int(0, 99999)] ^= (uint8_t)(1 << tt_rand_int(0, 7));
 }

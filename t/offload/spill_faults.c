@@ -45,7 +45,6 @@ END_TEST
 /* two thirds of all */
 static void storm(struct shim *h, struct te__blk_done *d, uint64_t n)
 {
-	(void)n;
 	if (tt_rand_u64() % 3)
 		d->res = h->code;
 }
@@ -64,7 +63,6 @@ END_TEST
 
 static void always(struct shim *h, struct te__blk_done *d, uint64_t n)
 {
-	(void)n;
 	d->res = h->code;
 }
 
@@ -90,7 +88,6 @@ END_TEST
 
 static int32_t shorten(struct shim *h, struct te__blk *b, uint64_t n)
 {
-	(void)n;
 	if (b->nbytes > h->k && tt_rand_u64() & 1)
 		b->nbytes = (size_t)tt_rand_int(1, (int64_t)(b->nbytes / h->k)) * h->k;
 	return SHIM_PASS;
@@ -126,7 +123,6 @@ static void odd_count(struct shim *h, struct te__blk_done *d, uint64_t n)
 /* tmpfs would take any offset */
 static int32_t check_alignment(struct shim *h, struct te__blk *b, uint64_t n)
 {
-	(void)n;
 	h->bad |= (b->offset | b->nbytes | (uintptr_t)b->mem) % h->align != 0;
 	return SHIM_PASS;
 }
@@ -316,7 +312,6 @@ END_TEST
 
 static int32_t drop_kth(struct shim *h, struct te__blk *b, uint64_t n)
 {
-	(void)b;
 	return n == h->k ? SHIM_DROP : SHIM_PASS;
 }
 
@@ -356,9 +351,6 @@ END_TEST
 
 static int32_t drop_all(struct shim *h, struct te__blk *b, uint64_t n)
 {
-	(void)h;
-	(void)b;
-	(void)n;
 	return SHIM_DROP;
 }
 
@@ -427,8 +419,6 @@ END_TEST
 /* reads go on while writes have stopped */
 static int32_t drop_writes(struct shim *h, struct te__blk *b, uint64_t n)
 {
-	(void)h;
-	(void)n;
 	return b->dir == TE__SPILL_WRITE ? SHIM_DROP : SHIM_PASS;
 }
 
@@ -453,7 +443,6 @@ END_TEST
 /* an engine that ends its work: later requests fail at once, words are released */
 static int32_t corrupt_tag(struct shim *h, struct te__blk *b, uint64_t n)
 {
-	(void)n;
 	b->tag = 999;
 	h->ready[h->nready++] = (struct te__blk_done){ 999, 0 };
 	return SHIM_DROP;

@@ -231,9 +231,6 @@ int nlogged;
 
 static void note(void *arg, enum te_log_level level, const char *category, const char *text)
 {
-	(void)arg;
-	(void)level;
-	(void)category;
 	nlogged++;
 	snprintf(logged, sizeof(logged), "%s", text);
 }

@@ -55,19 +55,16 @@ CREATE(cross_entropy, ce)
 
 static int create_fork(const struct op_case *k, struct te_op **ret_op)
 {
-	(void)k;
 	return te_op_fork("fork", ret_op);
 }
 
 static int create_identity(const struct op_case *k, struct te_op **ret_op)
 {
-	(void)k;
 	return te_op_identity("identity", ret_op);
 }
 
 static int create_add(const struct op_case *k, struct te_op **ret_op)
 {
-	(void)k;
 	return te_op_add("add", ret_op);
 }
 
@@ -79,7 +76,6 @@ static void ref_embedding(const struct op_run *r, const double *x, const double 
 	const struct te_embedding_attrs *a = te_op_attrs(r->op);
 	int64_t n = nelems_of(&r->inf.in[0]), seqlen = cols_of(&r->inf.in[0]);
 
-	(void)ex;
 	for (int64_t i = 0; i < n; i++)
 		for (int64_t c = 0; c < a->width; c++) {
 			double v = 0;
@@ -97,7 +93,6 @@ static void ref_linear(const struct op_run *r, const double *x, const double *ex
 {
 	const struct te_linear_attrs *a = te_op_attrs(r->op);
 
-	(void)ex;
 	for (int64_t i = 0; i < rows_of(&r->inf.in[0]); i++)
 		for (int64_t o = 0; o < a->out; o++) {
 			double s = 0;
@@ -111,7 +106,6 @@ static void ref_linear(const struct op_run *r, const double *x, const double *ex
 static void ref_bias(const struct op_run *r, const double *x, const double *ex, double *const *w,
 		     double *y)
 {
-	(void)ex;
 	for (int64_t i = 0; i < nelems_of(&r->inf.in[0]); i++)
 		y[i] = x[i] + w[0][i % cols_of(&r->inf.in[0])];
 }
@@ -122,7 +116,6 @@ static void ref_norm(const struct op_run *r, const double *x, const double *ex, 
 	const struct te_norm_attrs *a = te_op_attrs(r->op);
 	int64_t n = a->width;
 
-	(void)ex;
 	for (int64_t i = 0; i < rows_of(&r->inf.in[0]); i++, x += n, y += n) {
 		double mean = 0, var = 0, rstd;
 
@@ -167,8 +160,6 @@ static void ref_act(const struct op_run *r, const double *x, const double *ex, d
 	const struct te_act_attrs *a = te_op_attrs(r->op);
 	int64_t n = cols_of(&r->inf.in[0]), m = a->gated ? n / 2 : n;
 
-	(void)ex;
-	(void)w;
 	for (int64_t i = 0; i < rows_of(&r->inf.in[0]); i++)
 		for (int64_t c = 0; c < m; c++)
 			y[i * m + c] = act(a->act, x[i * n + c]) *
@@ -182,8 +173,6 @@ static void ref_rope(const struct op_run *r, const double *x, const double *ex, 
 	int64_t seqlen = r->inf.in[0].shape[r->inf.in[0].ndim - 2];
 	int d = a->head_dim, heads = a->nheads + 2 * a->nkv;
 
-	(void)ex;
-	(void)w;
 	for (int64_t i = 0; i < rows_of(&r->inf.in[0]); i++)
 		for (int h = 0; h < heads; h++, x += d, y += d)
 			for (int j = 0; j < d / 2; j++) {
@@ -221,8 +210,6 @@ static void ref_attention(const struct op_run *r, const double *x, const double 
 	uint64_t words[2];
 	int d = a->head_dim;
 
-	(void)ex;
-	(void)w;
 	rng_words(r, words);
 	for (int64_t b = 0; b < batch; b++)
 		for (int h = 0; h < a->nheads; h++)
@@ -268,8 +255,6 @@ static void ref_dropout(const struct op_run *r, const double *x, const double *e
 	int64_t run = 1;
 	uint64_t words[2];
 
-	(void)ex;
-	(void)w;
 	for (int d = a->axis; d < r->inf.in[0].ndim; d++)
 		run *= r->inf.in[0].shape[d];
 	rng_words(r, words);
@@ -284,8 +269,6 @@ static void ref_dropout(const struct op_run *r, const double *x, const double *e
 static void ref_fork(const struct op_run *r, const double *x, const double *ex, double *const *w,
 		     double *y)
 {
-	(void)ex;
-	(void)w;
 	memcpy(y, x, (size_t)nelems_of(&r->inf.in[0]) * sizeof(*y));
 }
 
@@ -294,8 +277,6 @@ static void ref_scale(const struct op_run *r, const double *x, const double *ex,
 {
 	const struct te_scale_attrs *a = te_op_attrs(r->op);
 
-	(void)ex;
-	(void)w;
 	for (int64_t i = 0; i < nelems_of(&r->inf.in[0]); i++)
 		y[i] = x[i] * (double)a->factor;
 }
@@ -303,7 +284,6 @@ static void ref_scale(const struct op_run *r, const double *x, const double *ex,
 static void ref_add(const struct op_run *r, const double *x, const double *ex, double *const *w,
 		    double *y)
 {
-	(void)w;
 	for (int64_t i = 0; i < nelems_of(&r->inf.in[0]); i++)
 		y[i] = x[i] + ex[i];
 }
@@ -315,7 +295,6 @@ static void ref_ce(const struct op_run *r, const double *x, const double *ex, do
 	int64_t n = cols_of(&r->inf.in[0]);
 	double loss = 0, count = 0;
 
-	(void)w;
 	for (int64_t i = 0; i < rows_of(&r->inf.in[0]); i++) {
 		double sum = 0;
 

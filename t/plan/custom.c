@@ -401,7 +401,6 @@ END_TEST
 
 static int alone_run(const struct te_fused *f)
 {
-	(void)f;
 	return 0;
 }
 

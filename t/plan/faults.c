@@ -190,13 +190,11 @@ static int recording(void)
 
 static int forward_nothing(const struct te_op_call *c)
 {
-	(void)c;
 	return 0;
 }
 
 static int infer_nothing(struct te_op_infer *inf)
 {
-	(void)inf;
 	return 0;
 }
 
@@ -284,7 +282,6 @@ END_TEST
 
 static int never(const struct te_fused *f)
 {
-	(void)f;
 	return 0;
 }
 

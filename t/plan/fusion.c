@@ -721,13 +721,11 @@ static int declines(const struct te_fused *f)
 
 static int breaks(const struct te_fused *f)
 {
-	(void)f;
 	return -TE_EPLAN;
 }
 
 static int refuses(const struct te_fused *f)
 {
-	(void)f;
 	return 0;
 }
 

@@ -617,7 +617,6 @@ END_TEST
 
 static int stop_at_second(void *arg, const struct te_region *region)
 {
-	(void)region;
 	return ++*(int *)arg == 2 ? 77 : 0;
 }
 

@@ -364,13 +364,11 @@ static int tied_weight(const struct te_op *op, int32_t index, struct te_weight_d
 
 static int tied_infer(struct te_op_infer *inf)
 {
-	(void)inf;
 	return 0;
 }
 
 static int tied_pass(const struct te_op_call *c)
 {
-	(void)c;
 	return 0;
 }
 
@@ -476,7 +474,6 @@ END_TEST
 
 static int run_f(const struct te_fused *f)
 {
-	(void)f;
 	return 0;
 }
 

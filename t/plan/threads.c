@@ -249,7 +249,6 @@ END_TEST
 
 static void touch(void *arg)
 {
-	(void)arg;
 }
 
 /* how many of the calls do not return -TE_ESTATE; each would wait for a thread that is not there */

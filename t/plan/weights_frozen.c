@@ -344,7 +344,6 @@ static int count_grads(void *arg, struct te_plan *plan, const struct te_plan_eve
 {
 	int *n = arg;
 
-	(void)plan;
 	ck_assert_int_eq(e->kind, TE_PLAN_EVENT_GRAD);
 	n[e->weight]++;
 	return 0;

@@ -208,7 +208,6 @@ END_TEST
 
 static int count_region(void *arg, const struct te_region *region)
 {
-	(void)region;
 	++*(int *)arg;
 	return 0;
 }

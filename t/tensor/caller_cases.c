@@ -298,7 +298,6 @@ static void *device_alloc(void *user, size_t nbytes, void *native)
 
 static void device_free(void *user, void *ptr, size_t nbytes, void *native)
 {
-	(void)native;
 	ck_assert_ptr_eq(user, &bank);
 	drop(0, ptr, nbytes);
 }
@@ -386,7 +385,6 @@ END_TEST
 /* y = x */
 static int copy_forward(void *self, const struct te_graph_call *call)
 {
-	(void)self;
 	return te_copy(call->stream, te_tensor_data(call->out[0]), te_tensor_data(call->in[0]), 16);
 }
 

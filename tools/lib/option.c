@@ -254,7 +254,7 @@ const struct option_field *option_find(const struct option_field *table, const c
 	return NULL;
 }
 
-static int is_text(const struct option_field *f)
+int option_is_text(const struct option_field *f)
 {
 	return f->kind == OPTION_TEXT || f->kind == OPTION_WORD || f->kind == OPTION_MODE;
 }
@@ -266,7 +266,7 @@ int option_defaults(const struct option_field *table, void *base)
 	for (const struct option_field *f = table; f->name && !r; f++) {
 		void *at = (char *)base + f->offset;
 
-		if (is_text(f))
+		if (option_is_text(f))
 			*(char **)at = NULL;
 		else if (f->kind == OPTION_REAL || f->kind == OPTION_TIME)
 			*(double *)at = NAN;
@@ -422,6 +422,6 @@ int option_set(const struct option_field *f, void *base, const char *text, const
 void option_free(const struct option_field *table, void *base)
 {
 	for (const struct option_field *f = table; f->name; f++)
-		if (is_text(f))
+		if (option_is_text(f))
 			free(*(char **)((char *)base + f->offset));
 }

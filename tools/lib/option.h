@@ -85,7 +85,8 @@ int option_set(const struct option_field *f, void *base, const char *text, const
 int option_size(const struct option_field *f, const char *text, const char *where, int64_t *ret);
 /* the lines of --help */
 void option_print(const struct option_field *table);
-/* free the texts in the struct */
+/* 1: the field is a char *, which option_free() frees */
+int option_is_text(const struct option_field *f);
 void option_free(const struct option_field *table, void *base);
 
 #endif

@@ -210,11 +210,6 @@ static int set_preset(struct opts *o, const char *name)
 	return r;
 }
 
-static int is_text(const struct option_field *f)
-{
-	return f->kind == OPTION_TEXT || f->kind == OPTION_WORD || f->kind == OPTION_MODE;
-}
-
 json_t *opts_to_json(const struct opts *o)
 {
 	struct record rec;
@@ -225,7 +220,7 @@ json_t *opts_to_json(const struct opts *o)
 
 		if (!(f->key & KEPT))
 			continue;
-		if (is_text(f) && *(char *const *)field)
+		if (option_is_text(f) && *(char *const *)field)
 			record_name(&rec, f->name, *(char *const *)field);
 		else if (f->kind == OPTION_REAL && !isnan(*(const double *)field))
 			record_real(&rec, f->name, *(const double *)field);
@@ -269,7 +264,7 @@ static int set_files(struct opts *o, int n, char *const *file)
 static int set_kept(struct opts *o, const struct option_field *row, const json_t *v,
 		    const char *where)
 {
-	const int number = !is_text(row);
+	const int number = !option_is_text(row);
 	char num[64], *text = number ? NULL : record_name_of(v);
 	int r;
 

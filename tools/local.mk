@@ -89,6 +89,19 @@ tools_libplot_log_la_SOURCES = \
 tools_libplot_log_la_CFLAGS = $(AM_CFLAGS) $(JANSSON_CFLAGS)
 tools_libplot_log_la_LIBADD = $(JANSSON_LIBS)
 
+# tests of te_perftest, in the order of --list: each is the test_X of its source
+PERFTESTS = graph step copy cast quantize norm act gemm attn calls comm verbs file offload
+nodist_tools_te_perftest_libte_perftest_la_SOURCES = tools/te_perftest/list.c
+CLEANFILES += tools/te_perftest/list.c
+tools/te_perftest/list.c: Makefile
+	$(AM_V_GEN)$(MKDIR_P) $(@D) && { \
+		echo '#include "tools/te_perftest/perftest.h"'; \
+		printf 'extern const struct test test_%s;\n' $(PERFTESTS); \
+		echo 'const struct test *const tests[] = {'; \
+		printf '\t&test_%s,\n' $(PERFTESTS); \
+		echo '0 };'; \
+	} >$@.tmp && mv $@.tmp $@
+
 # all of te_perftest but its main function, for its unit tests too
 noinst_LTLIBRARIES += tools/te_perftest/libte_perftest.la
 tools_te_perftest_libte_perftest_la_SOURCES = \
@@ -125,7 +138,6 @@ tools_te_perftest_libte_perftest_la_SOURCES = \
 	tools/te_perftest/stats.c \
 	tools/te_perftest/stats.h \
 	tools/te_perftest/step.c \
-	tools/te_perftest/tests.c \
 	tools/te_perftest/verbs.c
 tools_te_perftest_libte_perftest_la_CFLAGS = $(AM_CFLAGS) $(JANSSON_CFLAGS)
 tools_te_perftest_libte_perftest_la_LIBADD = tools/lib/libtools.la $(BLAS_LIBS)

@@ -1,4 +1,4 @@
-/* perftest.h - a test: a row of the table in tests.c, and its own source file. */
+/* perftest.h - a test: a name in PERFTESTS of tools/local.mk, and its own source file. */
 #ifndef PERFTEST_H
 #define PERFTEST_H
 
@@ -36,7 +36,5 @@ struct test {
 
 /* the last is NULL */
 extern const struct test *const tests[];
-/* NULL if no test has that name */
-const struct test *test_find(const char *name);
 
 #endif

@@ -60,15 +60,19 @@ libtecore_libtecore_internal_la_SOURCES = \
 	libtecore/backend/edges.h \
 	libtecore/backend/entries.def \
 	libtecore/backend/host/cgroup.c \
+	libtecore/backend/host/command.c \
 	libtecore/backend/host/device.c \
+	libtecore/backend/host/event.c \
 	libtecore/backend/host/graph.c \
 	libtecore/backend/host/host.c \
 	libtecore/backend/host/host.h \
 	libtecore/backend/host/order.c \
 	libtecore/backend/host/replay.c \
 	libtecore/backend/host/share.c \
+	libtecore/backend/host/stream.c \
 	libtecore/backend/host/team.c \
 	libtecore/backend/host/topology.c \
+	libtecore/backend/host/work.c \
 	libtecore/backend/numa.c \
 	libtecore/backend/numa.h \
 	libtecore/base/base.h \

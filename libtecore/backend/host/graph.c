@@ -78,12 +78,6 @@ static void ids_free(struct host_ids *ids)
 
 /* graphs */
 
-struct host_graph *host_graph_ref(struct host_graph *g)
-{
-	atomic_fetch_add(&g->refs, 1);
-	return g;
-}
-
 void host_graph_destroy(void *graph)
 {
 	struct host_graph *g = graph;
@@ -425,7 +419,7 @@ int host_graph_launch(void *exec, void *stream)
 	r = host_replay_new(g, &op.replay);
 	if (r)
 		return r;
-	host_graph_ref(g);
+	atomic_fetch_add(&g->refs, 1);
 	r = g->nrecords ? launch_recording(g, stream, &op) : host_push(stream, &op, NULL, 0, NULL);
 	if (r) {
 		host_graph_destroy(g);

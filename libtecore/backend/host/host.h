@@ -1,6 +1,9 @@
 /*
  * host.h - commands, streams and recorded graphs of the host backend.
  *
+ * command.c executes commands, stream.c queues them, event.c and work.c are what is queued; graph.c
+ * records them, order.c and replay.c run recordings with branches, team.c runs parts of kernels.
+ *
  * A command is a small struct with its arguments inside. Streams hold them in a
  * ring, graphs in an array; both are run by host_run() on a stream's worker or on a helper thread.
  */
@@ -172,26 +175,53 @@ struct host_running {
 };
 extern _Thread_local struct host_running host_running;
 
-/* common to host.c and graph.c */
+/* the entries of the backend, by topic */
+#define TE__ENTRY(name, args) int host_##name args;
+#define TE__ENTRY_VOID(name, args) void host_##name args;
+#define TE__ENTRY_OWN(type, name, args) type host_##name args;
+#include "libtecore/backend/entries.def"
+#undef TE__ENTRY_OWN
+#undef TE__ENTRY_VOID
+#undef TE__ENTRY
+
+/* command.c */
 int host_fault(const char *what);
-int host_push(struct host_stream *s, const struct host_op *op, const void *args, size_t nbytes,
-	      uint64_t *ret_pos);
 int host_cmd_set(struct host_cmd *cmd, const struct host_op *op, const void *args, size_t nbytes);
 void host_run(const struct host_cmd *cmd);
+
+/* stream.c */
+struct host_stream *host_stream_ref(struct host_stream *s);
+void host_stream_unref(struct host_stream *s); /* takes NULL */
+int host_push(struct host_stream *s, const struct host_op *op, const void *args, size_t nbytes,
+	      uint64_t *ret_pos);
+/* wait until the stream has finished pos or, with an event, until its record has run */
+int host_stream_finish(struct host_stream *s, uint64_t pos, const struct host_event *e,
+		       uint64_t count);
+/* 1: it has; 0: not yet; or the code that the stream failed with before */
+int host_stream_finished(struct host_stream *s, uint64_t pos, const struct host_event *e,
+			 uint64_t count);
 /* run a node on a stream's worker or a helper; returns its code. count: counts of the records */
 int host_run_node(struct host_stream *s, const struct host_graph *g, uint64_t number,
 		  const uint64_t *count);
 int host_sticky(struct host_stream *s);
 int host_not_capturing(const struct host_stream *s, const char *what);
-struct host_graph *host_graph_ref(struct host_graph *g);
+
+/* event.c */
 struct host_event *host_event_ref(struct host_event *e);
 void host_event_unref(struct host_event *e);
 /* take the count of a record before queueing it; release the count; set the record's position */
 uint64_t host_event_count(struct host_event *e);
 void host_event_uncount(struct host_event *e);
 void host_event_place(struct host_event *e, struct host_stream *s, uint64_t pos, uint64_t count);
+/* the record of that count has run */
+void host_event_reach(struct host_event *e, uint64_t count);
+/* 1: so has the record inside a graph, which s->progress signals */
+static inline int host_event_reached(const struct host_event *e, uint64_t count)
+{
+	return e && atomic_load(&e->reached) >= count;
+}
 
-/* queue work, or record it if the stream is capturing */
+/* work.c: queue work, or record it if the stream is capturing */
 int host_work(struct host_stream *s, const struct host_op *op, const void *args, size_t nbytes);
 
 /* graph.c */
@@ -200,22 +230,7 @@ int host_capture_add(struct host_stream *s, const struct host_op *op, const void
 int host_capture_record(struct host_event *e, struct host_stream *s);
 int host_capture_wait(struct host_event *e, struct host_stream *s);
 void host_capture_forget(struct host_event *e); /* drop the capture state of the last record */
-int host_capture_begin(void *stream);
-int host_capture_edges(void *stream, uint32_t edges);
-int host_capture_access(void *stream, const struct te__declared *declared);
-int host_capture_end(void *stream, void **ret_graph);
-int host_capture_active(void *stream);
 void host_capture_leave(struct host_stream *s); /* before the stream is destroyed */
-int host_graph_info(void *graph, struct te_recording_info *ret);
-int host_event_record_external(void *event, void *stream);
-void host_graph_node(void *graph, uint64_t index, struct te__gnode *ret);
-int host_graph_instantiate(void *graph, void **ret_exec);
-void *host_exec_graph(void *exec);
-int host_exec_update(void *exec, void *graph, int same);
-int host_exec_patch(void *exec, uint64_t n, const struct te__patch *patch);
-void host_exec_destroy(void *exec);
-int host_graph_launch(void *exec, void *stream);
-void host_graph_destroy(void *graph);
 
 /*
  * order.c: replace the edges by dependencies computed from memory accesses; a seed other than 0
@@ -256,11 +271,6 @@ int host_pool_help(struct host_pool *pool);
 int host_pool_spin(struct host_pool *pool);
 
 /* device.c */
-int host_probe(struct te_backend_info *ret);
-int host_device_info(int index, struct te_device_info *ret);
-int host_free_nbytes(int index, uint64_t *ret_nbytes);
-int host_open(const struct te__open *how, void **ret_dev);
-void host_close(void *dev);
 /*
  * Bytes that the control groups leave, UINT64_MAX without a limit. root: their mount point;
  * membership: the process's file, as /proc/self/cgroup
@@ -270,34 +280,6 @@ uint64_t te__cgroup_free(const char *root, const char *membership);
 uint64_t te__cgroup_processors(const char *root, const char *membership);
 #define CGROUP_ROOT "/sys/fs/cgroup"
 #define CGROUP_MEMBERSHIP "/proc/self/cgroup"
-int host_dev_mem(void *dev, uint64_t *ret_free, uint64_t *ret_total);
-int host_mem_held(void *dev, struct te__mem_held *ret);
-int host_mem_alloc(void *stream, size_t nbytes, void **ret_ptr);
-int host_mem_free(void *stream, void *ptr, size_t nbytes);
 void host_mem_release(struct host_dev *dev, void *ptr, size_t nbytes); /* now */
-int host_pinned_alloc(void *dev, size_t nbytes, void **ret_ptr);
-int host_pinned_free(void *dev, void *ptr, size_t nbytes);
-
-/* share.c */
-int host_share_unit(void *dev, size_t *ret_nbytes);
-int host_share_create(void *dev, size_t nbytes, void **ret_share);
-int host_share_export(void *share, int *ret_fd);
-int host_share_import(void *dev, int fd, size_t nbytes, void **ret_share);
-void host_share_release(void *share);
-int host_share_reserve(void *dev, size_t nbytes, void **ret_base);
-int host_share_map(void *share, void *at);
-void host_share_unmap(void *dev, void *at, size_t nbytes);
-void host_share_unreserve(void *dev, void *base, size_t nbytes);
-int host_multicast_unit(void *dev, int ndevices, size_t nbytes, size_t *ret_nbytes);
-int host_multicast_create(void *dev, int ndevices, size_t nbytes, void **ret_share);
-int host_multicast_import(void *dev, int fd, size_t nbytes, void **ret_share);
-int host_multicast_bind(void *multicast, void *share);
-int host_page_register(void *dev, void *page, size_t nbytes, void **ret_ptr);
-int host_adapter_export(void *dev, void *ptr, size_t nbytes, int *ret_fd);
-int host_adapter_flush(void *stream);
-int host_fabric_probe(void *dev, struct te__fabric_domain *ret_domain);
-int host_fabric_export(void *share, struct te__fabric_handle *ret_handle);
-int host_fabric_import(void *dev, const struct te__fabric_handle *handle, size_t nbytes,
-		       void **ret_share);
 
 #endif

@@ -148,7 +148,6 @@ static Suite *suite(const char *name, const char *on)
 	Suite *s = suite_create(name);
 	TCase *c;
 
-	backend = on;
 	if (host) {
 		/* so that memory runs out before the machine's does, and is all accounted for */
 		setenv("TE_DEVICE_MEM_LIMIT", "64M", 1);

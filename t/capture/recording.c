@@ -7,7 +7,6 @@ static Suite *suite(const char *name, const char *on)
 {
 	Suite *s = suite_create(name);
 
-	backend = on;
 	recording_node_cases(s);
 	recording_update_cases(s);
 	recording_binding_cases(s);

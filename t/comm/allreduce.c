@@ -931,7 +931,6 @@ static Suite *suite(const char *name, const char *on)
 	Suite *s = suite_create(name);
 	TCase *c = tt_case(s, "allreduce", "comm");
 
-	backend = on;
 	threads_pool_nbytes = POOL;
 	setenv("TE_COMM_PACKETS", PACKETS, 1);
 	tcase_add_checked_fixture(c, tt_setup, tt_teardown);

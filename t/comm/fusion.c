@@ -596,7 +596,6 @@ static Suite *suite(const char *name, const char *on)
 	Suite *s = suite_create(name);
 	TCase *c = tt_case(s, "fusion", "comm");
 
-	backend = on;
 	threads_pool_nbytes = (uint64_t)1 << 20;
 	setenv("TE_COMM_PACKETS", "512k", 1);
 	tcase_add_checked_fixture(c, tt_setup, tt_teardown);

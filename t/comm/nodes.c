@@ -809,7 +809,6 @@ static Suite *suite(const char *name, const char *on)
 	Suite *s = suite_create(name);
 	TCase *c = tt_case(s, "results", on);
 
-	backend = on;
 	tcase_add_checked_fixture(c, setup, NULL);
 	/* a process takes a second for its context on a GPU */
 	if (on_gpu())

@@ -453,7 +453,6 @@ static Suite *suite(const char *name, const char *on)
 	Suite *s = suite_create(name);
 	TCase *c = tt_case(s, "ops", "comm");
 
-	backend = on;
 	threads_pool_nbytes = (uint64_t)4 << 20;
 	tcase_add_checked_fixture(c, tt_setup, tt_teardown);
 	tcase_add_loop_test(c, values_and_gradients_are_those_of_a_loop, 0, TT_FEWER(5 * KINDS));

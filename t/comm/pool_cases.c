@@ -410,7 +410,6 @@ Suite *pool_suite(const char *name, const char *on)
 	Suite *s = suite_create(name);
 	TCase *c = tt_case(s, "threads", "pool");
 
-	backend = on;
 	threads_pool_nbytes = POOL;
 	tcase_add_checked_fixture(c, tt_setup, tt_teardown);
 	tcase_add_loop_test(c, ranks_read_and_write_each_other, 1, 5);

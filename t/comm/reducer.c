@@ -425,13 +425,11 @@ START_TEST(arguments_are_checked)
 }
 END_TEST
 
-
 static Suite *suite(const char *name, const char *on)
 {
 	Suite *s = suite_create(name);
 	TCase *c = tt_case(s, "reducer", "comm");
 
-	backend = on;
 	threads_pool_nbytes = (uint64_t)8 << 20;
 	tcase_add_checked_fixture(c, tt_setup, tt_teardown);
 	TT_ADD_LOOP(c, ranks_have_the_bits_of_one, 6, 2);

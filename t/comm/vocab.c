@@ -410,7 +410,6 @@ static Suite *suite(const char *name, const char *on)
 	Suite *s = suite_create(name);
 	TCase *c = tt_case(s, "vocab", "comm");
 
-	backend = on;
 	threads_pool_nbytes = (uint64_t)4 << 20;
 	setenv("TE_COMM_PACKETS", "256k", 1);
 	tcase_add_checked_fixture(c, tt_setup, tt_teardown);

@@ -957,10 +957,8 @@ END_TEST
 static Suite *suite(const char *name, const char *on)
 {
 	Suite *s = suite_create(name);
-	TCase *c = tt_case(s, "bind", "graph");
+	TCase *c = tt_ctx_case(s, "bind", "graph");
 
-	backend = on;
-	tcase_add_checked_fixture(c, tt_setup, tt_teardown);
 	tcase_add_loop_test(c, bound_memory_is_read_and_written, 0, TT_LEN(ways));
 	tcase_add_loop_test(c, whole_graphs_can_be_bound, 0, 2);
 	tcase_add_loop_test(c, a_plan_reads_bound_tokens, 0, 2);
@@ -971,8 +969,7 @@ static Suite *suite(const char *name, const char *on)
 	tcase_add_loop_test(c, what_host_calls_may_use_is_copied, 0, 2);
 	tcase_add_test(c, what_shares_an_address_stays);
 	tcase_add_test(c, bindings_are_refused_by_name);
-	c = tt_case(s, "update", "graph");
-	tcase_add_checked_fixture(c, tt_setup, tt_teardown);
+	c = tt_ctx_case(s, "update", "graph");
 	tcase_add_loop_test(c, another_shape_is_captured_in_place, 0, 2);
 	tcase_add_loop_test(c, after_an_update_memory_is_bound_again, 0, 2);
 	tcase_add_loop_test(c, a_failed_update_changes_nothing, 0, 3);

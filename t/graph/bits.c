@@ -444,9 +444,8 @@ END_TEST
 static Suite *suite(void)
 {
 	Suite *s = suite_create("graph/bits");
-	TCase *c = tt_case(s, "bits", "graph step numeric");
+	TCase *c = tt_ctx_case(s, "bits", "graph step numeric");
 
-	tcase_add_checked_fixture(c, tt_setup, tt_teardown);
 	tcase_add_test(c, random_models_have_the_bits_that_pages_promise);
 	return s;
 }

@@ -11,7 +11,6 @@ static Suite *suite(const char *name, const char *on)
 {
 	Suite *s = suite_create(name);
 
-	backend = on;
 	contract_capture_cases(s);
 	contract_argument_cases(s);
 	contract_replay_cases(s);

@@ -239,9 +239,8 @@ END_TEST
 
 void contract_argument_cases(Suite *s)
 {
-	TCase *c = tt_case(s, "arguments", "graph");
+	TCase *c = tt_ctx_case(s, "arguments", "graph");
 
-	tcase_add_checked_fixture(c, tt_setup, tt_teardown);
 	tcase_add_test(c, tensors_that_do_not_exist_are_named);
 	tcase_add_test(c, named_arguments_come_in_any_order);
 	tcase_add_test(c, static_tensors_may_be_given);

@@ -568,9 +568,8 @@ END_TEST
 
 void contract_capture_cases(Suite *s)
 {
-	TCase *c = tt_case(s, "capture", "graph");
+	TCase *c = tt_ctx_case(s, "capture", "graph");
 
-	tcase_add_checked_fixture(c, tt_setup, tt_teardown);
 	tcase_add_loop_test(c, whichever_call_fails_is_named, 0, 4 * PIPES);
 	tcase_add_loop_test(c, hooks_are_called_in_this_order, 0, 6 * PIPES);
 	tcase_add_test(c, weight_gradients_are_passes_of_their_own);

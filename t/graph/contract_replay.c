@@ -770,9 +770,8 @@ END_TEST
 
 void contract_replay_cases(Suite *s)
 {
-	TCase *c = tt_case(s, "replay", "graph");
+	TCase *c = tt_ctx_case(s, "replay", "graph");
 
-	tcase_add_checked_fixture(c, tt_setup, tt_teardown);
 	tcase_add_test(c, other_ways_to_replay_are_refused);
 	tcase_add_test(c, a_capturing_stream_is_left_alone);
 	tcase_add_test(c, a_failed_replay_is_remembered);

@@ -628,8 +628,7 @@ static Suite *suite(void)
 	tcase_add_loop_test(c, replaying_fails_for_good, nways - 1, nways);
 	tcase_add_test(c, a_plan_fails_cleanly);
 	tcase_add_loop_test(c, a_pool_that_cannot_be_freed_stays, 0, nways);
-	c = tt_case(suite, "captures", "graph");
-	tcase_add_checked_fixture(c, tt_setup, tt_teardown);
+	c = tt_ctx_case(suite, "captures", "graph");
 	tcase_add_loop_test(c, captures_are_left_alone, 0, nways);
 	return suite;
 }

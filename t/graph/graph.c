@@ -10,7 +10,6 @@ static Suite *suite(const char *name, const char *on)
 {
 	Suite *s = suite_create(name);
 
-	backend = on;
 	graph_model_cases(s);
 	graph_memory_cases(s);
 	graph_replay_cases(s);

@@ -305,9 +305,8 @@ END_TEST
 
 void graph_capture_cases(Suite *s)
 {
-	TCase *c = tt_case(s, "capture", "graph");
+	TCase *c = tt_ctx_case(s, "capture", "graph");
 
-	tcase_add_checked_fixture(c, tt_setup, tt_teardown);
 	tcase_add_test(c, hooks_run_in_this_order);
 	tcase_add_test(c, a_failed_capture_leaves_nothing);
 	tcase_add_test(c, warm_up_leaves_regions_as_they_were);

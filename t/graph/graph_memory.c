@@ -236,8 +236,7 @@ END_TEST
 
 void graph_memory_cases(Suite *s)
 {
-	TCase *c = tt_case(s, "pool", "graph memory");
+	TCase *c = tt_ctx_case(s, "pool", "graph memory");
 
-	tcase_add_checked_fixture(c, tt_setup, tt_teardown);
 	tcase_add_loop_test(c, a_pool_is_as_large_as_its_fullest_step, 0, 10 * TT_LEN(layouts));
 }

@@ -628,9 +628,8 @@ END_TEST
 
 void graph_model_cases(Suite *s)
 {
-	TCase *c = tt_case(s, "bits", "graph numeric");
+	TCase *c = tt_ctx_case(s, "bits", "graph numeric");
 
-	tcase_add_checked_fixture(c, tt_setup, tt_teardown);
 	TT_ADD_LOOP(c, every_way_gives_the_same_bits, NRECIPES * (int)TT_LEN(layouts), 3);
 	TT_ADD_LOOP(c, only_what_is_saved_is_needed, NRECIPES * (int)TT_LEN(layouts), 3);
 	tcase_add_loop_test(c, an_update_has_the_memory_of_a_new_graph, 0, NRECIPES);
@@ -638,8 +637,7 @@ void graph_model_cases(Suite *s)
 	tcase_add_loop_test(c, micro_batches_at_once_cannot_share_a_plan, 0, 2);
 	tcase_add_test(c, passes_one_by_one_give_the_same_bits);
 	tcase_add_test(c, gradients_stay_where_the_optimizer_reads_them);
-	c = tt_case(s, "memory", "graph memory");
-	tcase_add_checked_fixture(c, tt_setup, tt_teardown);
+	c = tt_ctx_case(s, "memory", "graph memory");
 	tcase_add_test(c, buffers_are_reused_and_reported);
 	tcase_add_test(c, a_thousand_graphs_leave_nothing);
 }

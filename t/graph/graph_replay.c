@@ -378,9 +378,8 @@ END_TEST
 
 void graph_replay_cases(Suite *s)
 {
-	TCase *c = tt_case(s, "replay", "graph");
+	TCase *c = tt_ctx_case(s, "replay", "graph");
 
-	tcase_add_checked_fixture(c, tt_setup, tt_teardown);
 	tcase_add_test(c, replays_only_in_order);
 	tcase_add_test(c, arguments_are_refused_by_name);
 	tcase_add_test(c, kept_gradients_are_the_callers);

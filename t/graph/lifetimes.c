@@ -689,9 +689,8 @@ END_TEST
 static Suite *suite(void)
 {
 	Suite *s = suite_create("graph/lifetimes");
-	TCase *c = tt_case(s, "lifetimes", "graph memory");
+	TCase *c = tt_ctx_case(s, "lifetimes", "graph memory");
 
-	tcase_add_checked_fixture(c, tt_setup, tt_teardown);
 	tcase_add_test(c, memory_holds_as_long_as_the_rules_say);
 	tcase_add_test(c, a_life_one_step_too_short_is_seen);
 	return s;

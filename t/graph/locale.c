@@ -78,9 +78,8 @@ END_TEST
 static Suite *suite(void)
 {
 	Suite *s = suite_create("graph/locale");
-	TCase *c = tt_case(s, "locale", "graph");
+	TCase *c = tt_ctx_case(s, "locale", "graph");
 
-	tcase_add_checked_fixture(c, tt_setup, tt_teardown);
 	tcase_add_test(c, json_has_points);
 	return s;
 }

@@ -167,9 +167,8 @@ END_TEST
 static Suite *suite(void)
 {
 	Suite *s = suite_create("graph/null");
-	TCase *c = tt_case(s, "null", "host serial");
+	TCase *c = tt_ctx_case(s, "null", "host serial");
 
-	tcase_add_checked_fixture(c, tt_setup, tt_teardown);
 	tcase_add_test(c, pointers_are_null);
 	tcase_add_test(c, numbers_are_none);
 	tcase_add_test(c, filled_structs_name_the_argument);

@@ -344,7 +344,6 @@ static Suite *suite(const char *name, const char *on)
 	Suite *s = suite_create(name);
 	TCase *c = tt_case(s, "bits", "graph offload");
 
-	backend = on;
 	/* these small models are laid out as large ones are: all buffers share memory */
 	setenv("TE_PLAN_SEPARATE", "off", 1);
 	tcase_add_checked_fixture(c, tt_setup, tt_teardown);
@@ -355,8 +354,7 @@ static Suite *suite(const char *name, const char *on)
 	TT_ADD_LOOP(c, a_file_has_the_bits_too, 2 * WAYS, 3);
 	offload_memory_cases(s);
 	offload_fault_cases(s);
-	c = tt_case(s, "use", "graph offload");
-	tcase_add_checked_fixture(c, tt_setup, tt_teardown);
+	c = tt_ctx_case(s, "use", "graph offload");
 	tcase_add_test(c, a_report_counts_copies);
 	tcase_add_test(c, both_passes_are_captured_or_none);
 	tcase_add_test(c, a_plan_is_the_callable_of_one_graph);

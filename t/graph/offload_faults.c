@@ -302,13 +302,11 @@ END_TEST
 
 void offload_fault_cases(Suite *s)
 {
-	TCase *c = tt_case(s, "failures", "graph offload serial");
+	TCase *c = tt_ctx_case(s, "failures", "graph offload serial");
 
-	tcase_add_checked_fixture(c, tt_setup, tt_teardown);
 	TT_ADD_LOOP(c, waits_for_slow_files_are_measured, WAYS, 3);
 	TT_ADD_LOOP(c, any_failure_ends_the_step_and_is_named, 4 * WAYS, 3);
-	c = tt_case(s, "files", "graph offload");
-	tcase_add_checked_fixture(c, tt_setup, tt_teardown);
+	c = tt_ctx_case(s, "files", "graph offload");
 	tcase_add_loop_test(c, a_file_that_returns_other_bytes_is_named, 0, 2);
 	tcase_add_test(c, a_small_file_takes_less);
 	tcase_add_test(c, a_failure_leaves_nothing);

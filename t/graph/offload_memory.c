@@ -475,9 +475,8 @@ END_TEST
 
 void offload_memory_cases(Suite *s)
 {
-	TCase *c = tt_case(s, "memory", "graph offload serial");
+	TCase *c = tt_ctx_case(s, "memory", "graph offload serial");
 
-	tcase_add_checked_fixture(c, tt_setup, tt_teardown);
 	tcase_add_test(c, memory_is_what_the_plan_predicts);
 	tcase_add_test(c, as_little_moves_as_a_target_takes);
 	tcase_add_test(c, a_target_can_make_passes_wait);
@@ -489,8 +488,7 @@ void offload_memory_cases(Suite *s)
 	tcase_add_test(c, a_target_out_of_reach_is_named);
 	tcase_add_loop_test(c, a_target_is_of_the_pool_of_a_step, 0, 2);
 	tcase_add_test(c, pinned_memory_has_a_limit);
-	c = tt_case(s, "values", "graph offload serial");
-	tcase_add_checked_fixture(c, tt_setup, tt_teardown);
+	c = tt_ctx_case(s, "values", "graph offload serial");
 	tcase_add_test(c, names_and_ops_choose_what_moves);
 	tcase_add_test(c, a_picture_shows_memory_over_time);
 	tcase_add_test(c, large_groups_are_few_copies);

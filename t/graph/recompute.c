@@ -350,7 +350,6 @@ static Suite *suite(const char *name, const char *on)
 	Suite *s = suite_create(name);
 	TCase *c = tt_case(s, "bits", "graph");
 
-	backend = on;
 	/* these small models are laid out as large ones are: all buffers share memory */
 	setenv("TE_PLAN_SEPARATE", "off", 1);
 	tcase_add_checked_fixture(c, tt_setup, tt_teardown);

@@ -488,9 +488,8 @@ END_TEST
 
 void recompute_random_cases(Suite *s)
 {
-	TCase *c = tt_case(s, "random", "graph");
+	TCase *c = tt_ctx_case(s, "random", "graph");
 
-	tcase_add_checked_fixture(c, tt_setup, tt_teardown);
 	tcase_add_test(c, casts_stay_with_the_reason_of_their_producer);
 	tcase_add_test(c, copies_for_steps_of_the_group_are_written_again);
 	tcase_add_test(c, a_plan_with_casts_that_cannot_be_created_leaves_nothing);

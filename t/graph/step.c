@@ -652,22 +652,18 @@ END_TEST
 static Suite *suite(const char *name, const char *on)
 {
 	Suite *s = suite_create(name);
-	TCase *c = tt_case(s, "bits", "graph step");
+	TCase *c = tt_ctx_case(s, "bits", "graph step");
 
-	backend = on;
-	tcase_add_checked_fixture(c, tt_setup, tt_teardown);
 	TT_ADD_LOOP(c, a_step_has_the_bits_of_its_passes, WAYS * (int)TT_LEN(recipes), 3);
 	tcase_add_loop_test(c, the_loss_tells_of_indices_out_of_range, 0, 2 * NMODES);
 	tcase_add_test(c, gradients_are_those_of_the_mean);
 	tcase_add_test(c, gradients_alone_leave_the_weights);
-	c = tt_case(s, "memory", "graph step memory");
-	tcase_add_checked_fixture(c, tt_setup, tt_teardown);
+	c = tt_ctx_case(s, "memory", "graph step memory");
 	tcase_add_loop_test(c, shapes_share_one_memory, 0, NMODES);
 	tcase_add_loop_test(c, steps_on_two_streams_run_serially, 0, NMODES);
 	tcase_add_test(c, plans_are_as_many_as_micro_batches_in_flight);
 	tcase_add_test(c, no_alloc_tells_the_same_memory);
-	c = tt_case(s, "tensors", "graph step");
-	tcase_add_checked_fixture(c, tt_setup, tt_teardown);
+	c = tt_ctx_case(s, "tensors", "graph step");
 	tcase_add_test(c, tensors_are_of_a_micro_batch);
 	tcase_add_loop_test(c, gradients_are_complete_once, 0, 2 * WAYS);
 	step_cuts_cases(s);

@@ -98,9 +98,8 @@ END_TEST
 
 void step_cuts_cases(Suite *s)
 {
-	TCase *c = tt_case(s, "cuts", "graph step numeric");
+	TCase *c = tt_ctx_case(s, "cuts", "graph step numeric");
 
-	tcase_add_checked_fixture(c, tt_setup, tt_teardown);
 	tcase_add_loop_test(c, cuts_outside_fused_sums_keep_the_bits, 0,
 			    NAT * (int)TT_LEN(recipes));
 }

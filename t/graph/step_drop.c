@@ -265,9 +265,8 @@ END_TEST
 
 void step_drop_cases(Suite *s)
 {
-	TCase *c = tt_case(s, "dropout", "graph step");
+	TCase *c = tt_ctx_case(s, "dropout", "graph step");
 
-	tcase_add_checked_fixture(c, tt_setup, tt_teardown);
 	tcase_add_loop_test(c, a_step_drops_by_step_and_micro_batch, 0, 6);
 	tcase_add_loop_test(c, parts_of_a_larger_step_drop_as_it_does, 0, NMODES);
 	tcase_add_loop_test(c, passes_in_any_order_drop_the_same, 0, 6);

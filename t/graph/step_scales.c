@@ -222,9 +222,8 @@ END_TEST
 
 void step_scales_cases(Suite *s)
 {
-	TCase *c = tt_case(s, "scales", "graph step numeric");
+	TCase *c = tt_ctx_case(s, "scales", "graph step numeric");
 
-	tcase_add_checked_fixture(c, tt_setup, tt_teardown);
 	tcase_add_loop_test(c, first_scales_come_from_the_tensors, 0, NMODES);
 	tcase_add_loop_test(c, calibration_changes_scales_only, 0, NMODES);
 	tcase_add_loop_test(c, loaded_scales_stay, 0, NMODES);

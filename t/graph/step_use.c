@@ -278,9 +278,8 @@ END_TEST
 
 void step_use_cases(Suite *s)
 {
-	TCase *c = tt_case(s, "use", "graph step");
+	TCase *c = tt_ctx_case(s, "use", "graph step");
 
-	tcase_add_checked_fixture(c, tt_setup, tt_teardown);
 	tcase_add_test(c, options_must_fit);
 	tcase_add_test(c, patterns_name_values_of_some_part);
 	tcase_add_test(c, a_channel_is_of_one_plan);

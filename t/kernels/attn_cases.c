@@ -622,7 +622,6 @@ Suite *attn_suite(const char *name, const char *on)
 	TCase *c[] = { tt_case(s, "fp32", "numeric"), tt_case(s, "bf16", "numeric"),
 		       tt_case(s, "rules", "numeric") };
 
-	backend = on;
 	for (size_t i = 0; i < TT_LEN(c); i++)
 		tcase_add_checked_fixture(c[i], setup, kc_close);
 	TT_ADD_LOOP(c[0], fp32_agrees_with_fp64, n, 3);

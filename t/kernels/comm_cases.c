@@ -774,9 +774,8 @@ END_TEST
 
 static TCase *one_case(Suite *s, const char *title, const char *tags)
 {
-	TCase *c = tt_case(s, title, tags);
+	TCase *c = tt_ctx_case(s, title, tags);
 
-	tcase_add_checked_fixture(c, tt_setup, tt_teardown);
 	return c;
 }
 
@@ -785,7 +784,6 @@ Suite *comm_suite(const char *name, const char *on)
 	Suite *s = suite_create(name);
 	TCase *c;
 
-	backend = on;
 	c = one_case(s, "results", "numeric");
 	TT_ADD_LOOP(c, all_types_and_ops_have_the_bits_of_a_loop, EACH_COLLECTIVE, 3);
 	TT_ADD_LOOP(c, all_counts_have_the_bits_of_a_loop, TE_K_COMM_RANKS, 3);

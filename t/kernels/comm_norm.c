@@ -372,9 +372,8 @@ END_TEST
 
 static TCase *one_case(Suite *s, const char *title, const char *tags)
 {
-	TCase *c = tt_case(s, title, tags);
+	TCase *c = tt_ctx_case(s, title, tags);
 
-	tcase_add_checked_fixture(c, tt_setup, tt_teardown);
 	return c;
 }
 
@@ -383,7 +382,6 @@ static Suite *suite(const char *name, const char *on)
 	Suite *s = suite_create(name);
 	TCase *c;
 
-	backend = on;
 	/* by default, eight queues of a GPU: two of nine streams would share one */
 	setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 1);
 	c = one_case(s, "results", "numeric");

@@ -135,9 +135,8 @@ END_TEST
 
 void comm_norm_failure_cases(Suite *s)
 {
-	TCase *c = tt_case(s, "failures", "protocol");
+	TCase *c = tt_ctx_case(s, "failures", "protocol");
 
-	tcase_add_checked_fixture(c, tt_setup, tt_teardown);
 	tcase_add_loop_test(c, a_rank_that_skips_an_operation_is_named, TE_K_COMM_ONE_SHOT,
 			    TE_K_COMM_TWO_SHOT + 1);
 	tcase_add_loop_test(c, another_operation_is_a_mismatch, 0, 9);

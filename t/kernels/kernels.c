@@ -14,7 +14,6 @@ static Suite *suite(const char *name, const char *on)
 	Suite *s = suite_create(name);
 	TCase *odd;
 
-	backend = on;
 	odd = kl_case(s, "unaligned addresses");
 	tcase_add_checked_fixture(odd, setup_odd, NULL);
 	kernel_elem_cases(s, odd);

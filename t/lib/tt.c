@@ -14,7 +14,7 @@
 
 #include "libtecore/base/splitmix64.h"
 
-#include "tt.h"
+#include "tt_ctx.h"
 
 #define POISON 0xa5
 
@@ -254,7 +254,7 @@ static struct {
 
 static Suite *pair_suite(void)
 {
-	return pair.suite(pair.name, pair.on_gpu ? "cuda" : "host");
+	return pair.suite(pair.name, backend);
 }
 
 int tt_pair(const char *name, const char *program, tt_pair_fn *suite)
@@ -264,6 +264,7 @@ int tt_pair(const char *name, const char *program, tt_pair_fn *suite)
 
 	pair.on_gpu = n >= strlen(gpu) && !strcmp(program + n - strlen(gpu), gpu);
 	pair.suite = suite;
+	backend = pair.on_gpu ? "cuda" : "host";
 	snprintf(pair.name, sizeof(pair.name), "%s%s", name, pair.on_gpu ? gpu : "");
 	return tt_main(pair.name, pair.on_gpu ? TT_NEED_GPU : TT_NEED_NOTHING, pair_suite);
 }

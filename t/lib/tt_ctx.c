@@ -63,6 +63,14 @@ void tt_teardown(void)
 	tt_gate_teardown();
 }
 
+TCase *tt_ctx_case(Suite *s, const char *name, const char *tags)
+{
+	TCase *c = tt_case(s, name, tags);
+
+	tcase_add_checked_fixture(c, tt_setup, tt_teardown);
+	return c;
+}
+
 void *tt_bytes(const void *device, size_t nbytes)
 {
 	void *p = malloc(nbytes);

@@ -28,8 +28,8 @@ void tt_fails(const char *call, int r, int code, const char *text);
 void tt_said(const char *text);
 
 /*
- * The fixture: a context on a backend, by default host, and its stream. A suite for another
- * backend sets the name before its tests run.
+ * The fixture: a context on a backend, by default host, and its stream. A TT_PAIR() sets the name;
+ * another suite for cuda does so before its tests run.
  */
 extern const char *backend;
 extern struct te_ctx *ctx;
@@ -43,6 +43,8 @@ void tt_setup(void);
 void tt_renew(void);
 /* fails unless all device memory and pinned memory has been freed */
 void tt_teardown(void);
+/* tt_case() with this fixture */
+TCase *tt_ctx_case(Suite *s, const char *name, const char *tags);
 
 /* waits for all queued work and returns a copy of device memory, to be released by free(3) */
 void *tt_bytes(const void *device, size_t nbytes);

@@ -267,8 +267,7 @@ static Suite *suite(void)
 	tcase_add_test(c, slots_do_not_overlap);
 	tcase_add_test(c, absurd_sizes_are_refused);
 	tcase_add_test(c, a_forked_child_does_not_get_it);
-	c = tt_case(s, "device", "host");
-	tcase_add_checked_fixture(c, tt_setup, tt_teardown);
+	c = tt_ctx_case(s, "device", "host");
 	tcase_add_test(c, device_copies_from_and_to_it);
 	tcase_add_test(c, each_failure_of_creation_is_reported);
 	c = tt_case(s, "nodes", "host serial");

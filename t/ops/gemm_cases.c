@@ -475,10 +475,8 @@ END_TEST
 Suite *gemm_suite(const char *name, const char *on)
 {
 	Suite *s = suite_create(name);
-	TCase *c = tt_case(s, "gemm", "gemm numeric");
+	TCase *c = tt_ctx_case(s, "gemm", "gemm numeric");
 
-	backend = on;
-	tcase_add_checked_fixture(c, tt_setup, tt_teardown);
 	tcase_add_loop_test(c, agrees_with_fp64, 0, TT_LEN(types));
 	TT_ADD_LOOP(c, small_gemms_agree_with_fp64, (int)TT_LEN(types), 3);
 	tcase_add_loop_test(c, what_is_no_number_stays_in_its_row_and_column, 0, TT_LEN(types));

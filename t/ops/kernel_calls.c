@@ -273,7 +273,6 @@ static Suite *suite(const char *name, const char *on)
 {
 	Suite *s = suite_create(name);
 
-	backend = on;
 	kc_rows_cases(s);
 	kc_elem_cases(s);
 	kc_heads_cases(s);

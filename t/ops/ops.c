@@ -497,9 +497,8 @@ END_TEST
 static Suite *suite(void)
 {
 	Suite *s = suite_create("ops/ops");
-	TCase *c = tt_case(s, "values", "host numeric");
+	TCase *c = tt_ctx_case(s, "values", "host numeric");
 
-	tcase_add_checked_fixture(c, tt_setup, tt_teardown);
 	tcase_add_loop_test(c, matches_fp64_forward_and_backward, 0, op_ncases);
 	tcase_add_loop_test(c, computes_in_bf16_with_one_rounding, 0, op_ncases);
 	tcase_add_test(c, dropout_draws_one_mask_a_step_and_op);

@@ -186,9 +186,8 @@ END_TEST
 
 void ops_linear_cases(Suite *s)
 {
-	TCase *c = tt_case(s, "linear", "host numeric");
+	TCase *c = tt_ctx_case(s, "linear", "host numeric");
 
-	tcase_add_checked_fixture(c, tt_setup, tt_teardown);
 	tcase_add_loop_test(c, linear_multiplies_what_the_recipe_gives, 0, TT_LEN(linear_recipes));
 	c = tt_case(s, "linear_shapes", "host");
 	tcase_add_test(c, linear_keeps_full_precision_when_told);

@@ -472,7 +472,6 @@ static Suite *suite(const char *name, const char *on)
 	Suite *s = suite_create(name);
 	TCase *c = tt_case(s, "checkpoint", on);
 
-	backend = on;
 	tcase_add_checked_fixture(c, setup, teardown);
 	tcase_add_loop_test(c, training_continues_with_the_same_bits, 0, TT_LEN(recipes));
 	tcase_add_test(c, frozen_weights_are_saved_without_moments);

@@ -630,10 +630,8 @@ END_TEST
 static Suite *suite(const char *name, const char *on)
 {
 	Suite *s = suite_create(name);
-	TCase *c = tt_case(s, "joint", "numeric");
+	TCase *c = tt_ctx_case(s, "joint", "numeric");
 
-	backend = on;
-	tcase_add_checked_fixture(c, tt_setup, tt_teardown);
 	tcase_add_loop_test(c, a_joint_fusion_keeps_a_value_of_its_own, 0, TT_LEN(recipes));
 	tcase_add_test(c, both_passes_or_none);
 	tcase_add_test(c, a_plain_fusion_takes_what_a_joint_one_leaves);

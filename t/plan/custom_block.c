@@ -458,9 +458,8 @@ END_TEST
 
 void custom_block_cases(Suite *s)
 {
-	TCase *c = tt_case(s, "block", "numeric");
+	TCase *c = tt_ctx_case(s, "block", "numeric");
 
-	tcase_add_checked_fixture(c, tt_setup, tt_teardown);
 	tcase_add_loop_test(c, a_block_with_a_users_parts_has_the_same_bits, 0,
 			    2 * TT_LEN(recipes));
 	tcase_add_loop_test(c, a_llama_model_casts_in_its_kernels, 0, 6);

@@ -448,9 +448,8 @@ END_TEST
 static Suite *suite(void)
 {
 	Suite *s = suite_create("plan/faults");
-	TCase *c = tt_case(s, "objects", "host");
+	TCase *c = tt_ctx_case(s, "objects", "host");
 
-	tcase_add_checked_fixture(c, tt_setup, tt_teardown);
 	tcase_add_loop_test(c, fails_cleanly, 0, TT_LEN(sweep));
 	tcase_add_loop_test(c, an_op_fails_cleanly, 0, NOPS);
 	return s;

@@ -859,10 +859,8 @@ END_TEST
 static Suite *suite(const char *name, const char *on)
 {
 	Suite *s = suite_create(name);
-	TCase *c = tt_case(s, "equal", "numeric");
+	TCase *c = tt_ctx_case(s, "equal", "numeric");
 
-	backend = on;
-	tcase_add_checked_fixture(c, tt_setup, tt_teardown);
 	tcase_add_loop_test(c, norm_casts_to_the_same_bits, 0, TT_LEN(norm_casts));
 	tcase_add_loop_test(c, activation_casts_to_the_same_bits, 0, TT_LEN(act_casts));
 	tcase_add_loop_test(c, activation_gradient_casts_to_the_same_bits, 0, TT_LEN(dact_casts));
@@ -876,13 +874,11 @@ static Suite *suite(const char *name, const char *on)
 			    NRECIPES * TT_LEN(norm_sums));
 	tcase_add_loop_test(c, gemm_gradient_adds_within_the_bound, 0,
 			    NRECIPES * TT_LEN(gemm_gradient_sums));
-	c = tt_case(s, "apart", "");
-	tcase_add_checked_fixture(c, tt_setup, tt_teardown);
+	c = tt_ctx_case(s, "apart", "");
 	tcase_add_loop_test(c, does_not_fuse_where_it_must_not, 0, TT_LEN(blocked));
 	tcase_add_loop_test(c, does_not_take_a_namesake, 0, TT_LEN(namesakes));
 	tcase_add_test(c, adds_a_gemm_result_to_itself);
-	c = tt_case(s, "tables", "");
-	tcase_add_checked_fixture(c, tt_setup, tt_teardown);
+	c = tt_ctx_case(s, "tables", "");
 	tcase_add_test(c, tries_user_fusions_first);
 	tcase_add_test(c, built_in_fusions_leave_user_fusions_their_steps);
 	tcase_add_loop_test(c, each_row_names_a_test_that_applies_it, 0, te__nfusions);

@@ -576,14 +576,11 @@ static Suite *suite(const char *name, const char *on)
 	Suite *s = suite_create(name);
 	TCase *c;
 
-	backend = on;
-	c = tt_case(s, "gradients", "numeric");
-	tcase_add_checked_fixture(c, tt_setup, tt_teardown);
+	c = tt_ctx_case(s, "gradients", "numeric");
 	tcase_add_loop_test(c, gradient_is_the_derivative_of_the_loss, 0, 2);
 	tcase_add_test(c, sums_the_gradients_of_all_takers);
 	tcase_add_loop_test(c, delayed_weight_gradients_are_the_same_bits, 0, NRECIPES);
-	c = tt_case(s, "memory", "memory");
-	tcase_add_checked_fixture(c, tt_setup, tt_teardown);
+	c = tt_ctx_case(s, "memory", "memory");
 	tcase_add_loop_test(c, reads_only_what_it_wrote, 0, NVARIANTS * NRECIPES);
 	tcase_add_loop_test(c, places_live_buffers_apart, 0, NVARIANTS * NRECIPES);
 	tcase_add_loop_test(c, separate_buffers_give_the_same_bits, 0, NRECIPES);
@@ -592,8 +589,7 @@ static Suite *suite(const char *name, const char *on)
 	tcase_add_loop_test(c, allocates_nothing_when_running_and_reports_its_peak, 0,
 			    NRECIPES);
 	tcase_add_test(c, plans_without_memory_when_asked);
-	c = tt_case(s, "running", "run");
-	tcase_add_checked_fixture(c, tt_setup, tt_teardown);
+	c = tt_ctx_case(s, "running", "run");
 	tcase_add_loop_test(c, covers_each_step_once_and_in_order, 0, NRECIPES);
 	tcase_add_loop_test(c, a_captured_step_gives_the_bits_of_eager_ones, 0, NRECIPES);
 	tcase_add_test(c, draws_fresh_masks_each_step);

@@ -866,10 +866,8 @@ END_TEST
 static Suite *suite(const char *name, const char *on)
 {
 	Suite *s = suite_create(name);
-	TCase *c = tt_case(s, "parts", "plan");
+	TCase *c = tt_ctx_case(s, "parts", "plan");
 
-	backend = on;
-	tcase_add_checked_fixture(c, tt_setup, tt_teardown);
 	tcase_add_loop_test(c, parts_give_the_bits_of_the_whole, 0, 2 * NRECIPES * NMODES);
 	tcase_add_loop_test(c, spans_hold_what_is_saved, 0, 4 * NRECIPES);
 	tcase_add_test(c, bindings_are_refused_by_name);

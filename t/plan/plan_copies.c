@@ -345,9 +345,8 @@ END_TEST
 
 void plan_copy_cases(Suite *s)
 {
-	TCase *c = tt_case(s, "copies", "run");
+	TCase *c = tt_ctx_case(s, "copies", "run");
 
-	tcase_add_checked_fixture(c, tt_setup, tt_teardown);
 	tcase_add_loop_test(c, weight_copies_are_what_te_quantize_makes, 0, TT_LEN(copied));
 	tcase_add_loop_test(c, one_launch_refreshes_all_weights, 0, NRECIPES - 1);
 	tcase_add_loop_test(c, copies_follow_the_version_of_the_weights, 0, NRECIPES - 1);

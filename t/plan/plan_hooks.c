@@ -517,9 +517,8 @@ END_TEST
 
 void plan_hook_cases(Suite *s)
 {
-	TCase *c = tt_case(s, "hooks", "hooks");
+	TCase *c = tt_ctx_case(s, "hooks", "hooks");
 
-	tcase_add_checked_fixture(c, tt_setup, tt_teardown);
 	tcase_add_loop_test(c, gradients_are_complete_at_their_events, 0, 2 * NWAYS);
 	tcase_add_test(c, scales_follow_what_the_hook_makes_of_amaxes);
 	tcase_add_loop_test(c, current_scales_follow_what_the_hook_makes_of_amaxes, 0, 4);

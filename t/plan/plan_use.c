@@ -397,9 +397,8 @@ END_TEST
 
 void plan_use_cases(Suite *s)
 {
-	TCase *c = tt_case(s, "use", "run");
+	TCase *c = tt_ctx_case(s, "use", "run");
 
-	tcase_add_checked_fixture(c, tt_setup, tt_teardown);
 	tcase_add_test(c, refuses_calls_out_of_order);
 	tcase_add_test(c, refused_calls_invalidate_a_capture);
 	tcase_add_test(c, stops_before_the_loss);

@@ -8,7 +8,6 @@ static Suite *suite(const char *name, const char *on)
 {
 	Suite *s = suite_create(name);
 
-	backend = on;
 	frozen_cases(s);
 	bound_cases(s);
 	return s;

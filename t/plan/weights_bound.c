@@ -604,9 +604,8 @@ END_TEST
 
 void bound_cases(Suite *s)
 {
-	TCase *c = tt_case(s, "bound", "plan numeric");
+	TCase *c = tt_ctx_case(s, "bound", "plan numeric");
 
-	tcase_add_checked_fixture(c, tt_setup, tt_teardown);
 	tcase_add_loop_test(c, bound_weights_give_the_bits_of_masters, 0, 4 * NRECIPES);
 	tcase_add_loop_test(c, plans_share_bound_weights, 0, NRECIPES);
 	/* delayed: a scale of its masters' history is not the quantizer's */

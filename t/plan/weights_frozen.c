@@ -460,9 +460,8 @@ END_TEST
 
 void frozen_cases(Suite *s)
 {
-	TCase *c = tt_case(s, "frozen", "plan numeric");
+	TCase *c = tt_ctx_case(s, "frozen", "plan numeric");
 
-	tcase_add_checked_fixture(c, tt_setup, tt_teardown);
 	tcase_add_loop_test(c, other_weights_keep_their_bits, 0, NWAYS);
 	tcase_add_loop_test(c, fusions_of_sums_do_not_depend_on_it, 0, TT_LEN(recipes));
 	tcase_add_loop_test(c, frozen_weights_take_no_memory, 4, 7);

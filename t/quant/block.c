@@ -300,13 +300,11 @@ END_TEST
 static Suite *suite(void)
 {
 	Suite *s = suite_create("quant/block");
-	TCase *c = tt_case(s, "cast", "host numeric");
+	TCase *c = tt_ctx_case(s, "cast", "host numeric");
 
-	tcase_add_checked_fixture(c, tt_setup, tt_teardown);
 	tcase_add_loop_test(c, each_block_has_the_scale_of_its_amax, 0, TT_LEN(casts));
 	tcase_add_test(c, a_set_noop_word_leaves_codes_and_scales);
-	c = tt_case(s, "state", "host");
-	tcase_add_checked_fixture(c, tt_setup, tt_teardown);
+	c = tt_ctx_case(s, "state", "host");
 	tcase_add_test(c, slots_have_no_device_words);
 	tcase_add_test(c, refuses_other_scalings_and_options);
 	tcase_add_test(c, operands_are_as_the_recipe_defines);

@@ -161,9 +161,8 @@ END_TEST
 static Suite *suite(void)
 {
 	Suite *s = suite_create("quant/recipe");
-	TCase *c = tt_case(s, "table", "host");
+	TCase *c = tt_ctx_case(s, "table", "host");
 
-	tcase_add_checked_fixture(c, tt_setup, tt_teardown);
 	tcase_add_loop_test(c, a_row_is_all_that_a_recipe_needs, 0, 2);
 	tcase_add_test(c, rows_are_whole);
 	tcase_add_test(c, unknown_names_are_refused);

@@ -279,8 +279,7 @@ static Suite *suite(void)
 	setenv("TE_GEMM_TUNE", "1", 1);
 	caller_native = native;
 	s = caller_suite("tensor/caller_gpu", "cuda");
-	c = tt_case(s, "driver", "gpu");
-	tcase_add_checked_fixture(c, tt_setup, tt_teardown);
+	c = tt_ctx_case(s, "driver", "gpu");
 	tcase_add_loop_test(c, work_is_ordered_with_the_programs, 0, 3);
 	tcase_add_loop_test(c, the_legacy_stream_cannot_be_captured, 0, 2);
 	tcase_add_test(c, the_program_captures);

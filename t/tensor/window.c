@@ -220,7 +220,6 @@ static Suite *suite(const char *name, const char *on)
 	Suite *s = suite_create(name);
 	TCase *c = tt_case(s, "window", "window");
 
-	backend = on;
 	tcase_add_checked_fixture(c, setup, tt_teardown);
 	tcase_add_test(c, two_contexts_share_memory);
 	tcase_add_test(c, destruction_waits_for_queued_work);

@@ -75,7 +75,7 @@ static void set_deadline(struct ted *t, struct ted_client *c, uint32_t wait_ms)
 		t->timer_ns = c->deadline_ns;
 }
 
-/* replies are in its socket still: so may be a descriptor, if it was sent one */
+/* returns 1 if a descriptor that was sent to the client may still be in its socket */
 static int has_not_read(const struct ted_client *c)
 {
 	int nbytes = 0;

@@ -28,7 +28,7 @@ struct ted_closing {
 	uid_t uid;
 	int fd;
 	int started;	 /* 1: it has a thread */
-	atomic_int over; /* 1: the thread, or ted, does not need it; the other frees it */
+	atomic_int over; /* 1: the thread or ted is done with it; the other one frees it */
 };
 
 int ted_stat(int fd, struct statx *st)
@@ -130,7 +130,7 @@ int ted_close_refuses(struct ted *t, struct ted_client *c)
 	struct msghdr h = { 0 };
 	const int n = t->closing ? count(t, c->uid) : 0;
 
-	/* without room for it: whether the next message has a descriptor */
+	/* MSG_CTRUNC without a control buffer: the next message has a descriptor */
 	if (n < MOST || recvmsg(c->fd, &h, MSG_PEEK | MSG_DONTWAIT) < 0 ||
 	    !(h.msg_flags & MSG_CTRUNC))
 		return 0;

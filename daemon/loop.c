@@ -40,9 +40,9 @@ static void stop(int signal)
 	errno = err;
 }
 
-/* by a handler, which any thread may run: a library, such as a BLAS, may have started threads
- * before main() that do not block the signals, as a signalfd would need. Who started ted may have
- * blocked them */
+/* uses a handler, which any thread may run: a library, such as a BLAS, may have started threads
+ * before main() that do not block the signals, as a signalfd would need. The parent process may
+ * have blocked the signals */
 static void watch_signals(int fd)
 {
 	static const int signals[] = { SIGINT, SIGTERM };
@@ -110,7 +110,7 @@ static void accept_all(struct ted *t, const struct ted_socket *from)
 	}
 }
 
-/* for the next deadline or sign of life */
+/* sets the timer to the next deadline or watchdog message, whichever is first */
 static void arm(struct ted *t, int64_t *armed)
 {
 	const int64_t alive = t->watchdog_ns ? t->next_watchdog_ns : INT64_MAX;
@@ -172,7 +172,7 @@ static int serve(struct ted *t)
 		if (ticks)
 			tick(t, &armed);
 		ted_client_reap(t);
-		/* at last: events of this round are not of a client that comes now */
+		/* last, so that no event of this round is taken for a new client's */
 		if (accepts)
 			accept_all(t, &t->listen);
 		if (metrics)

@@ -53,7 +53,7 @@ int ted_over(const struct ted *t, uid_t uid, enum ted_what what, int64_t more, c
 	if (more > limit - all)
 		snprintf(why, nbytes, "there are %" PRId64 " %s, the limit is %" PRId64 " (%s)",
 			 all, name[what].unit, limit, name[what].limit);
-	/* rounded up: of one, a user may have one */
+	/* half, rounded up: with a limit of 1 a user may have 1 */
 	else if (!ted_is_admin(uid) && more > limit - limit / 2 - of_uid)
 		snprintf(why, nbytes, "user %u has %" PRId64 " %s, half of all is the limit (%s)",
 			 (unsigned int)uid, of_uid, name[what].unit, name[what].limit);

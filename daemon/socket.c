@@ -53,7 +53,7 @@ void ted_notify(const char *state)
 
 int64_t ted_watchdog_ns(void)
 {
-	/* twice as often as it has to be */
+	/* half of the watchdog's time */
 	const int64_t us = take_number("WATCHDOG_USEC", "WATCHDOG_PID");
 
 	return us > 0 && us < INT64_MAX / 1000 ? us * 500 : 0;

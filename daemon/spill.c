@@ -22,7 +22,7 @@
 
 #include "daemon/ted.h"
 
-/* without a name, also later (O_EXCL); with direct I/O where the file system has it */
+/* opens a file that never has a name (O_EXCL), with direct I/O where the file system has it */
 static int open_file(int dir)
 {
 	int fd = openat(dir, ".", O_TMPFILE | O_EXCL | O_RDWR | O_CLOEXEC | O_DIRECT, 0600);
@@ -262,7 +262,7 @@ void ted_spill_hold(struct ted *t, struct ted_client *c, int fd)
 			  "%s", t->conf.spill);
 		return;
 	}
-	/* ted has granted none that is larger: it is sparse */
+	/* such a file is sparse: ted has granted none that is larger than the file system */
 	if (fstatvfs(t->spill_dir, &all) || st.stx_size / all.f_frsize > all.f_blocks) {
 		ted_error(t, c, -EINVAL, "HOLD: a file of %lld bytes, more than the file system of "
 			  "%s has", (long long)st.stx_size, t->conf.spill);

@@ -48,7 +48,7 @@ static uid_t find_overflow_uid(void)
 	FILE *map = fopen("/proc/self/uid_map", "re");
 	FILE *f = fopen("/proc/sys/kernel/overflowuid", "re");
 
-	/* the initial namespace has all */
+	/* the initial namespace maps all ids */
 	if (map && (fscanf(map, "%" SCNu32 " %" SCNu32 " %" SCNu32, &first, &outside, &n) != 3 ||
 		    first || outside))
 		n = 0;

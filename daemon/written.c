@@ -22,7 +22,7 @@
 #include "daemon/ted.h"
 
 #define ROWS_MOST 8192
-#define SAVE_NS 1000000000 /* between writes of the file, at least */
+#define SAVE_NS 1000000000 /* minimum time between writes of the file */
 #define NAME "ted.written"
 #define NEW_NAME NAME ".new"
 /* size of the file: "day", "sum" and the rows, with the maximum digits of each number */
@@ -61,8 +61,9 @@ static struct ted_written *find(const struct ted *t, uint32_t uid, uint64_t job)
 }
 
 /*
- * A new one if there is none. NULL without memory, and if there are too many: half are for users,
- * and one user has at most half of the others for jobs.
+ * Returns the row of a user or a job of it, a new one if there is none; NULL without memory or if
+ * there are too many rows. Half of the rows are for users; one user has at most half of the others
+ * for jobs.
  */
 static struct ted_written *row(struct ted *t, uint32_t uid, uint64_t job)
 {

@@ -312,8 +312,8 @@ template <class T> DEV raw<T> halves_load(const T *p, int n, int first, int64_t 
 }
 
 /*
- * Tiles of dx. Those of the two halves of a gated row have the same inputs; where cols is a
- * multiple of 128 they are computed serially.
+ * Computes tiles of dx. The tiles of the two halves of a gated row have the same inputs; where cols
+ * is a multiple of 128 they are computed serially.
  */
 template <class T, int A, bool GATED> DEV void act_bwd_block_body(const struct te_k_act_bwd &a)
 {

@@ -228,7 +228,7 @@ struct fwd {
 static void fwd_rows(const struct shape *s, int64_t bh, int64_t q0, int64_t k0, int64_t i0,
 		     const float *q, const float *kt, const float *v, struct online *o, float *acc)
 {
-	/* keys of this tile before the first query; then, on the diagonal, those up to each */
+	/* keys of this tile before the first query; on the diagonal, query r has r + 1 more */
 	const int64_t n = te__h_min(q0 + i0 - k0, TILE);
 	const int corner = n < TILE;
 	TE__H_ALIGNED float p[MR * TILE];
@@ -368,9 +368,9 @@ void te__h_attn_bwd_pre(const struct te_k_attn_bwd *a)
 }
 
 /*
- * Of MR queries: scores, before scaling, become probabilities, and products grads become gradients
- * of scaled scores. Row r has n + r keys, at most TILE; the others get 0. With factors f [MR, TILE]
- * the probabilities are those after dropout.
+ * Turns the scores of MR queries, before scaling, into probabilities, and the products grads into
+ * gradients of scaled scores. Row r has n + r keys, at most TILE; the others get 0. With factors f
+ * [MR, TILE], dropout is applied to the probabilities.
  */
 TE__SIMD_BODY void soften_bwd_body(float *restrict scores, float *restrict grads, int64_t n,
 				   float scale, const float *lse, const float *delta,

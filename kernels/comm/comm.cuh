@@ -190,7 +190,7 @@ __device__ __noinline__ uint64_t give_up(const struct te_k_comm &a, uint64_t epo
 	return 0;
 }
 
-/* after an attempt without success: whether to make another one */
+/* counts an attempt that failed; returns true if the caller tries again */
 DEV bool again(const struct te_k_comm &a, struct op &o, uint32_t phase, uint32_t missing,
 	       uint64_t expected, uint64_t got)
 {
@@ -420,7 +420,7 @@ DEV void header_push(const struct te_k_comm &a, const struct op &o)
 					(uint32_t)(s >> 32)));
 }
 
-/* until all other blocks have read the epoch, which they do without waiting for anything */
+/* waits until all other blocks have read the epoch, which they do without waiting for anything */
 DEV bool blocks_wait(const struct te_k_comm &a, struct op &o)
 {
 	uint32_t n;

@@ -100,8 +100,8 @@ static TE__SIMD(void, pack_rows,
 		(buf, x, stride, n, nr))
 
 /*
- * The same of the operand that becomes the columns of a tile: column r of row k is at
- * buf[r / TE__H_NR * KC * TE__H_NR + k * TE__H_NR + r % TE__H_NR].
+ * Packs the operand that becomes the columns of a tile: column r of row k is at buf[r / TE__H_NR *
+ * KC * TE__H_NR + k * TE__H_NR + r % TE__H_NR].
  */
 static void pack(const struct operand *o, int64_t r0, int64_t nr, int64_t k0, int64_t nk,
 		 float *buf)

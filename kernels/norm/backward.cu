@@ -90,7 +90,7 @@ DEV void norm_bwd_body(const struct te_k_norm_bwd &a)
 	});
 }
 
-/* norm_bwd_small_m: the same with the same bits, a warp per row */
+/* norm_bwd_small_m: same results as norm_bwd_body(), bit for bit; a warp per row */
 template <class T, int NV> DEV void norm_bwd_small_m_body(const struct te_k_norm_bwd &a)
 {
 	__shared__ uint2 codes[NORM_SMALL_M_ROWS][32 * NV];
@@ -297,7 +297,7 @@ template <class T> DEV void norm_bwd_col_body(const struct te_k_norm_bwd &a)
 		block_amax(a.q.amax, m);
 }
 
-/* norm_bwd_colCxN: the same with the rows in registers, as norm_fwd_cluster_body() */
+/* norm_bwd_colCxN: norm_bwd_col with the rows in registers, as norm_fwd_cluster_body() */
 template <int C, int NS> DEV void norm_bwd_cluster_body(const struct te_k_norm_bwd &a)
 {
 	__shared__ tile_codes<TILE_R> codes;

@@ -309,9 +309,9 @@ template <class T> DEV void norm_fwd_col_body(const struct te_k_norm_fwd &a)
 }
 
 /*
- * The same with the rows in registers, so that they are read once. A cluster of C blocks owns 64
- * rows; its block k computes tiles k, k + C, ..., at most NS of them. The blocks exchange their
- * sums of the rows through distributed shared memory and add them in the order of blocks.
+ * norm_fwd_col_body() with the rows in registers, so that they are read once. A cluster of C blocks
+ * owns 64 rows; its block k computes tiles k, k + C, ..., at most NS of them. The blocks exchange
+ * their sums of the rows through distributed shared memory and add them in the order of blocks.
  */
 template <int C, int NS> DEV void norm_fwd_cluster_body(const struct te_k_norm_fwd &a)
 {

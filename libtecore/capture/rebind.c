@@ -109,8 +109,8 @@ static void binding_move(struct te__binding *b, uintptr_t ptr)
 	b->ptr = ptr;
 }
 
-/* Whether two bindings overlap and one is written. If both are at their captured addresses, the
- * captured dependencies order them. */
+/* Returns 1 if two bindings overlap and one is written. If both are at their captured addresses,
+ * the captured dependencies order them. */
 static int bindings_conflict(const struct te__binding *a, const struct te__binding *b)
 {
 	return (a->written || b->written) && a->begin < b->end && b->begin < a->end &&

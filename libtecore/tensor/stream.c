@@ -438,7 +438,7 @@ int te_event_record_external(struct te_event *event, struct te_stream *stream)
 	return 0;
 }
 
-/* the last record: whether there was one, and its capture, referenced, or NULL */
+/* returns 1 if the event was recorded; its capture, with a reference, or NULL */
 static int last_record(struct te_event *event, struct te__capture **ret_capture, int *ret_external)
 {
 	int recorded;

@@ -94,13 +94,13 @@ double call_element(const struct call *c, const uint8_t *image, int field, int64
 /* extents, all rows of a batch */
 int64_t call_rows(const struct call *c, int field);
 int64_t call_cols(const struct call *c, int field);
-/* --verify: what differs by more than the bound is reported; an exit status */
+/* --verify: reports values that differ by more than the bound; returns an exit status */
 int call_near(const struct call *c, const char *what, int64_t i, double got, double want,
 	      double bound);
 
 /*
- * gemm.c: opens a GEMM of square matrices of a type, FP32 or BF16, with one set. An exit status; to be
- * closed in any case
+ * gemm.c: opens a GEMM of square matrices of a type, FP32 or BF16, with one set. Returns an exit
+ * status; the caller closes it in any case.
  */
 int gemm_open(struct call *c, struct bench *b, enum te_dtype type, int64_t n);
 

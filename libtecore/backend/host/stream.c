@@ -291,8 +291,8 @@ static void take_over(struct host_stream *s, uint64_t pos)
 }
 
 /*
- * Whether the worker leaves the next command to a thread that will wait for it; looked: LOOK_NS
- * have passed since the last time.
+ * Returns 1 if the worker leaves the next command to a thread that will wait for it. looked:
+ * LOOK_NS have passed since the last look.
  */
 static int is_left(struct host_stream *s, int looked)
 {

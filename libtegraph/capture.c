@@ -54,7 +54,8 @@ static int collect(void *arg, const struct te_region *region)
 	return 0;
 }
 
-int te__graph_regions(struct te_graph *g, te_region_fn fn, void *arg)
+/* calls fn for all memory that the functions of the graph write */
+static int regions(struct te_graph *g, te_region_fn fn, void *arg)
 {
 	int r = 0;
 
@@ -106,7 +107,7 @@ static int collect_pool(struct te_graph *g, struct snapshot *s)
 
 static int snapshot_take(struct te_graph *g, struct snapshot *s)
 {
-	int r = te__graph_regions(g, collect, s);
+	int r = regions(g, collect, s);
 
 	s->nalways = s->n;
 	if (!r)

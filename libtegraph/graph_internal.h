@@ -150,7 +150,5 @@ struct te__grad_gap {
 int te__graph_grad_gap(const struct te__graph_callable *n, struct te__writes *writes,
 		       struct te__grad_gap *ret_gap);
 
-/* calls fn for all memory that the graph's functions write */
-int te__graph_regions(struct te_graph *g, te_region_fn fn, void *arg);
 
 #endif

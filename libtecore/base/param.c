@@ -249,11 +249,6 @@ size_t te__param_size(enum te__param id)
 	return (size_t)value[get(id, TE__PARAM_SIZE)].v.i;
 }
 
-double te__param_double(enum te__param id)
-{
-	return value[get(id, TE__PARAM_DOUBLE)].v.d;
-}
-
 const char *te__param_str(enum te__param id)
 {
 	return value[get(id, TE__PARAM_STRING)].text;

@@ -125,7 +125,6 @@ enum te__param {
 TE_EXPORT int te__param_bool(enum te__param id);
 TE_EXPORT int64_t te__param_int(enum te__param id);
 TE_EXPORT size_t te__param_size(enum te__param id);
-TE_EXPORT double te__param_double(enum te__param id);
 TE_EXPORT const char *te__param_str(enum te__param id);
 TE_EXPORT int te__param_enum(enum te__param id); /* index into the choices, from 0 */
 /* a variable of launchers or other libraries, or NULL */

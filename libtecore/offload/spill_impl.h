@@ -136,9 +136,6 @@ extern const char *const te__spill_verb[2]; /* by te__spill_dir */
 /* returns code, with the message of a request that failed at a block */
 int te__spill_failed(const struct te__spill *s, const struct te__spill_request *q, int code,
 		     uint32_t block);
-/* counts an error, and keeps it if it is the first */
-void te__spill_keep_error(struct te__spill *s, const struct te__spill_request *q, int code,
-			  uint32_t block);
 /* makes a request, or returns the error if the state does not allow it; spill.h has the rules */
 int te__spill_request(struct te__spill *s, const char *fn, struct te__spill_group *g,
 		      enum te__spill_dir dir, void *slot, size_t nbytes, _Atomic uint32_t *done,

@@ -36,8 +36,9 @@ int te__spill_failed(const struct te__spill *s, const struct te__spill_request *
 	return te__fail(code, "%s", text);
 }
 
-void te__spill_keep_error(struct te__spill *s, const struct te__spill_request *q, int code,
-			  uint32_t block)
+/* counts an error, and keeps it if it is the first */
+static void keep_error(struct te__spill *s, const struct te__spill_request *q, int code,
+		       uint32_t block)
 {
 	const struct te__spill_group *g = te__spill_group_of(s, q);
 
@@ -59,7 +60,7 @@ void te__spill_keep_error(struct te__spill *s, const struct te__spill_request *q
 
 void te__spill_refused(struct te__spill *s, struct te__spill_request *q, int code)
 {
-	te__spill_keep_error(s, q, code, 0);
+	keep_error(s, q, code, 0);
 	if (q->dir == TE__SPILL_WRITE && !q->active)
 		te__spill_group_of(s, q)->lost = code;
 }
@@ -101,7 +102,7 @@ void te__spill_complete(struct te__spill *s, struct te__spill_request *q)
 	deactivate(s, q);
 	s->stats.nrequests[q->dir]++;
 	if (q->code)
-		te__spill_keep_error(s, q, q->code, q->bad);
+		keep_error(s, q, q->code, q->bad);
 	else
 		s->stats.nbytes[q->dir] += q->nbytes;
 	if (!q->code && q->dir == TE__SPILL_WRITE)

@@ -47,7 +47,6 @@ size_t te__ops_norm_dw_ws(const struct te_op_call *c);
 int te__ops_norm_dw(const struct te_op_call *c, void *ws);
 void te__ops_act_fwd(const struct te_op_call *c, struct te_k_act_fwd *ret);
 void te__ops_act_bwd(const struct te_op_call *c, struct te_k_act_bwd *ret);
-void te__ops_rope_fwd(const struct te_op_call *c, struct te_k_rope *ret);
 void te__ops_rope_bwd(const struct te_op_call *c, struct te_k_rope *ret);
 void te__ops_attention_fwd(const struct te_op_call *c, struct te_k_attn_fwd *ret);
 /* the three GEMMs of a linear op: y = alpha x w^T, dx = alpha dy w, dw += alpha dy^T x */

@@ -25,7 +25,7 @@ static int rope_infer(struct te_op_infer *inf)
 	return 0;
 }
 
-void te__ops_rope_fwd(const struct te_op_call *c, struct te_k_rope *ret)
+static void rope_fwd(const struct te_op_call *c, struct te_k_rope *ret)
 {
 	const struct te_rope_attrs *a = c->op->attrs;
 
@@ -43,7 +43,7 @@ static int rope_forward(const struct te_op_call *c)
 {
 	struct te_k_rope k;
 
-	te__ops_rope_fwd(c, &k);
+	rope_fwd(c, &k);
 	return te__rope(c->stream, &k, NULL);
 }
 

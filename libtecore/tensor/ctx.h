@@ -132,8 +132,6 @@ int te__word_take(struct te_stream *stream, void *word);
 /* declare the ranges that the call just queued uses; NULL: its memory is unknown */
 int te__stream_used(struct te_stream *stream, const struct te__ranges *used);
 
-/* TE_CAPTURE_* of the capture that the stream takes part in; 0: none */
-uint32_t te__stream_edges(const struct te_stream *stream);
 
 /*
  * Ends the capture that began on the stream, also if it fails. Returns 0 with the graph, or the

@@ -761,13 +761,6 @@ int te_capture_access_end(struct te_stream *stream)
 	return te__stream_queued(stream, stream->ctx->ops->capture_access(stream->impl, NULL));
 }
 
-uint32_t te__stream_edges(const struct te_stream *stream)
-{
-	const struct te__capture *c = atomic_load(&stream->capture);
-
-	return c ? c->edges : 0;
-}
-
 int te__capture_end(struct te_stream *stream, const char *fn, void **ret_graph, uint32_t *ret_edges)
 {
 	struct te__capture *c = atomic_load(&stream->capture);

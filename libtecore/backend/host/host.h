@@ -221,9 +221,6 @@ static inline int host_event_reached(const struct host_event *e, uint64_t count)
 	return e && atomic_load(&e->reached) >= count;
 }
 
-/* work.c: queue work, or record it if the stream is capturing */
-int host_work(struct host_stream *s, const struct host_op *op, const void *args, size_t nbytes);
-
 /* graph.c */
 int host_capture_add(struct host_stream *s, const struct host_op *op, const void *args,
 		     size_t nbytes);

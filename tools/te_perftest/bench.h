@@ -29,7 +29,7 @@ struct bench {
 	double until, row_until; /* end of the test and of the row: bench_now() */
 	int figures;		 /* series that the row has not measured yet */
 	int silent;		 /* another rank prints the report */
-	int left_out;		 /* rows, for want of time */
+	int left_out;		 /* rows that were left out because time was used up */
 	double *sample;		 /* BENCH_VALUES_MAX times --iters */
 	struct {
 		atomic_int open;
@@ -37,17 +37,17 @@ struct bench {
 	} plug;
 	struct record rec; /* the rows so far */
 	int nrows;
-	json_t *report;	    /* from bench_end() on */
+	json_t *report;	    /* NULL before bench_end() */
 	const json_t *rows; /* rows of the report */
 	uint64_t rng;
 };
 
-/* an exit status; the bench is to be closed in any case */
+/* returns an exit status; the caller closes the bench in any case */
 int bench_open(struct bench *b, const struct opts *o);
 void bench_close(struct bench *b);
 
 double bench_now(void); /* seconds */
-/* a given extent, or if it is 0, a default for the device: smaller on the host, which is slower */
+/* returns given, or if it is 0, the device's default, which is smaller on the slower host */
 int64_t bench_extent(const struct bench *b, int64_t given, int64_t on_host, int64_t on_gpu);
 
 /*
@@ -60,7 +60,7 @@ void bench_int(struct bench *b, const char *key, int64_t value);
 void bench_num(struct bench *b, const char *key, double value);		   /* not finite: null */
 void bench_stats(struct bench *b, const char *key, const struct stats *s); /* none: null */
 
-/* after the last row: an exit status */
+/* ends the report after the last row; returns an exit status */
 int bench_end(struct bench *b);
 
 /*
@@ -90,7 +90,7 @@ int bench_device_us(struct bench *b, bench_work work, void *arg, int n, double *
 /* also sets ret_cpu_us[i]: CPU time of call i, in us */
 int bench_calls_us(struct bench *b, bench_work work, void *arg, int n, double *ret_cpu_us,
 		   double *ret_us);
-/* the number of calls, from lo to hi, that take about us; an exit status */
+/* sets *ret_n: the number of calls, from lo to hi, that take about us; returns an exit status */
 int bench_batch(struct bench *b, bench_work work, void *arg, double us, int lo, int hi, int *ret_n);
 
 /* an option of tests that set b->cache to its field */
@@ -106,7 +106,7 @@ int bench_nsets(const struct bench *b, double nbytes);
 void bench_random(struct bench *b, void *p, size_t nbytes);
 void bench_normal(struct bench *b, float *x, size_t n);
 
-/* --verify: compare byte by byte; prints the first difference; an exit status */
+/* --verify: compares bytes and prints the first difference; returns an exit status */
 int bench_equal(const char *what, const void *got, const void *want, size_t nbytes);
 
 void report_print(const struct bench *b);

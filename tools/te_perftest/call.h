@@ -11,7 +11,7 @@
 #define CALL_OTHERS_MAX 2
 
 enum fill { NORMAL, POSITIVE, TOKENS, ZEROS };
-/* an extent of a field, of which struct call has the number */
+/* an extent of a field, as an index of extent[] of struct call */
 enum extent {
 	NONE,
 	ONE,
@@ -21,9 +21,9 @@ enum extent {
 	INNER, /* terms of a sum */
 	HEADS,
 	QKV,	/* columns of all heads: queries, keys and values */
-	HEADED, /* columns of their results */
+	HEADED, /* columns of the results of all heads */
 	TABLE,	/* rows of an embedding */
-	RNG,	/* bytes, as the next two */
+	RNG,	/* in bytes, like STATE and WS */
 	STATE,
 	WS,
 	EXTENTS
@@ -45,23 +45,24 @@ struct call_row {
 	int (*queue)(const struct call *c, struct te_tensor *const *t); /* t[i]: field i */
 	struct field field[CALL_FIELDS_MAX];
 	size_t (*ws_nbytes)(const struct call *c);		       /* or NULL */
-	int (*init)(const struct call *c, struct te_tensor *const *t); /* its memory; or NULL */
-	/* what the call wrote, in an image of its memory, by a simple loop; or NULL */
+	int (*init)(const struct call *c, struct te_tensor *const *t); /* the memory; or NULL */
+	/* checks what the call wrote, in an image of its memory, with a simple loop; or NULL */
 	int (*check)(const struct call *c, const uint8_t *got);
 };
 
 /* nsets sets of tensors; each call takes the next */
 struct call {
-	struct bench *b; /* to be set, and row, extents, batch, recipe, variant, depth */
+	/* the caller sets: b, row, extent, batch, recipe, variant, once, depth */
+	struct bench *b;
 	struct call_row row;
 	int64_t extent[EXTENTS];
 	int64_t batch;	    /* sequences of fields with ROWS or HEADS, if above 1 */
-	const char *recipe; /* name of the recipe of quant, or NULL */
+	const char *recipe; /* name of quant's recipe, or NULL */
 	int variant;	    /* an argument of the row's functions */
-	int once;	    /* one set, whatever the caches have */
-	int depth;	    /* calls of a sample; 0: as many as take a millisecond, up to 16 */
+	int once;	    /* 1: one set, whatever the size of the caches */
+	int depth;	    /* calls per sample; 0: as many as take a millisecond, up to 16 */
 	int nfields, nsets, at;
-	double traffic;		   /* bytes that one call has to read and to write */
+	double traffic;		   /* bytes that one call has to read and write */
 	struct te_tensor **tensor; /* [nsets][CALL_FIELDS_MAX] */
 	struct te_quant *quant;
 	/* image of the memory before a call: parts of each tensor at these offsets */
@@ -73,25 +74,26 @@ struct call {
 		bench_work work;
 		void *arg;
 		int batch;
-	} other[CALL_OTHERS_MAX]; /* what it is compared with */
+	} other[CALL_OTHERS_MAX]; /* work that the call is compared with */
 	int nothers;
 };
 
-/* an exit status; to be closed in any case */
+/* returns an exit status; the caller closes the call in any case */
 int call_open(struct call *c);
 void call_close(struct call *c);
-/* queues one: a bench_work */
+/* queues one call; a bench_work */
 int call_work(void *arg);
-/* compare with such work, in alternate samples */
+/* adds work to compare with, in alternate samples */
 void call_other(struct call *c, bench_work work, void *arg);
-/* --verify, then device time of a call, and of each other work; an exit status */
+/* runs --verify, then measures the device time of a call and of each other work; returns an exit
+ * status */
 int call_measure(struct call *c, struct stats *ret_us);
-/* how many kernels, copies and fills a call queues; an exit status */
+/* counts the kernels, copies and fills that a call queues; returns an exit status */
 int call_count(struct call *c, int64_t *ret_n);
 
 /* element i of a field as it is stored in an image: row-wise, without its scale */
 double call_element(const struct call *c, const uint8_t *image, int field, int64_t i);
-/* extents, all rows of a batch */
+/* rows, of all sequences of a batch, and columns of a field */
 int64_t call_rows(const struct call *c, int field);
 int64_t call_cols(const struct call *c, int field);
 /* --verify: reports values that differ by more than the bound; returns an exit status */
@@ -104,7 +106,7 @@ int call_near(const struct call *c, const char *what, int64_t i, double got, dou
  */
 int gemm_open(struct call *c, struct bench *b, enum te_dtype type, int64_t n);
 
-/* the references of --verify, in call_check.c: of rows whose fields are in this order */
+/* references for --verify, in call_check.c; a row has its fields in the order given here */
 int check_cast(const struct call *c, const uint8_t *got);     /* x, y */
 int check_quantize(const struct call *c, const uint8_t *got); /* x, y */
 int check_norm(const struct call *c,

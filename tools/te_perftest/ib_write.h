@@ -21,12 +21,12 @@ struct ib_write {
 	char *text; /* output of a program */
 };
 
-/* open for --perftest; reports why the programs cannot run. Close it in any case */
+/* opens w for --perftest; reports why the programs cannot run. The caller closes w in any case */
 int ib_write_open(struct ib_write *w, struct comm *c, const struct verbs_opts *o);
 void ib_write_close(struct ib_write *w);
-/* 1: the programs support messages of so many bytes */
+/* returns 1 if the programs support messages of nbytes */
 int ib_write_takes(const struct ib_write *w, int64_t nbytes);
-/* half round trips, in us; rank 0 gets them */
+/* times of half a round trip, in us; rank 0 gets them */
 struct ib_write_lat {
 	double least_us, median_us, p99_us;
 };

@@ -15,8 +15,8 @@ struct opts {
 };
 
 /*
- * Fill o, and the options of the tests, from their defaults, then o->test's from the command
- * line. --help and --version print and set *ret_done. An exit status; opts_free() in any case.
+ * Sets o and o->test's options to their defaults, then from the command line. --help and --version
+ * print and set *ret_done. Returns an exit status; the caller calls opts_free() in any case.
  */
 int opts_parse(struct opts *o, int argc, char **argv, int *ret_done);
 void opts_free(struct opts *o);

@@ -24,17 +24,17 @@ struct test {
 	const char *text;
 	const struct option_field *options; /* options of this test */
 	void *values;			    /* the struct of their fields */
-	const struct column *columns;	    /* the last has no key */
-	/* or NULL; before the libraries read their parameters. An exit status */
+	const struct column *columns;	    /* ends with one without key */
+	/* runs before the libraries read their parameters; returns an exit status; or NULL */
 	int (*begin)(void);
-	/* measures, and adds rows to the report; an exit status */
+	/* measures and adds rows to the report; returns an exit status */
 	int (*run)(struct bench *b);
 };
 
 /* a field of the options of a test, which are its static struct opt */
 #define AT(field) offsetof(__typeof__(opt), field)
 
-/* the last is NULL */
+/* all tests; ends with NULL */
 extern const struct test *const tests[];
 
 #endif

@@ -10,9 +10,9 @@ struct program {
 	int out; /* its output */
 };
 
-/* argv[0] is looked for in PATH; both: standard error, too. 0 or an errno */
+/* starts argv[0], found in PATH; both: 1: also reads standard error. Returns 0 or an errno */
 int program_start(struct program *p, char *const argv[], int both);
-/* waits for its end, with room - 1 bytes at most of what it printed; a status of waitpid(2) */
+/* waits for its end and copies at most room - 1 bytes of its output; a status of waitpid(2) */
 int program_end(struct program *p, char *ret_text, size_t room);
 
 #endif

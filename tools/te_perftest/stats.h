@@ -5,12 +5,12 @@
 #include <stddef.h>
 
 struct stats {
-	size_t n; /* samples counted; 0: the others are 0 too */
+	size_t n; /* samples counted; with 0 the other members are 0, too */
 	double median, p5, p95, p99, min, max;
 	double mad; /* median absolute deviation from the median, not scaled */
 };
 
-/* statistics of n samples, which are overwritten; samples that are not finite do not count */
+/* computes statistics of n samples and overwrites x; samples that are not finite do not count */
 void stats_of(double *x, size_t n, struct stats *ret);
 
 /*

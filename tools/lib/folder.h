@@ -6,18 +6,18 @@
 #define FOLDER_H
 
 struct folder {
-	char *path; /* as it was given, for messages; NULL: not open */
-	int fd;	    /* its names are resolved there */
+	char *path; /* the given path, for messages; NULL: not open */
+	int fd;	    /* open folder; names are relative to it */
 };
 
 int folder_open(const char *path, struct folder *ret_f);
-/* the folder of this name in another one, created if it does not exist; links are refused */
+/* opens the folder name in parent; creates it if it does not exist; refuses links */
 int folder_open_in(const struct folder *parent, const char *name, struct folder *ret_f);
 void folder_close(struct folder *f);
 
 /* f->path/name, for free(3); NULL after a failure, which was reported */
 char *folder_path(const struct folder *f, const char *name);
-/* 1: the name exists, even as a dangling link */
+/* returns 1 if the name exists, even as a dangling link */
 int folder_has(const struct folder *f, const char *name);
 /* STATUS_BAD, with a message, if it is a link that neither the user nor root created */
 int folder_check_link(const struct folder *f, const char *name);

@@ -8,10 +8,10 @@
 /* index of the word of len bytes in the choices "a|b|c"; -1: none */
 int option_choice(const char *choices, const char *word, size_t len);
 
-/* the factor of a unit at *at, which is passed: k or K for 2^10, M, G or T; 1: there is none */
+/* returns the factor of the unit at *at and skips it: k or K for 2^10, M, G or T; 1: no unit */
 double option_unit(char **at);
 
-/* a time in seconds: "90", "1.5h" or "1h30m", with s, m, h or d for days; negative: text is none */
+/* returns a time in seconds: "90", "1.5h", "1h30m", with s, m, h or d (days); negative: no time */
 double option_seconds(const char *text);
 
 enum option_kind {
@@ -22,7 +22,7 @@ enum option_kind {
 	OPTION_SIZE,	/* int64_t: bytes, with a unit or without; 0 without a value */
 	OPTION_REAL,	/* double; NaN without a default */
 	OPTION_TIME,	/* double: option_seconds() */
-	OPTION_SECONDS, /* int64_t: the same, a whole number */
+	OPTION_SECONDS, /* int64_t: option_seconds(), a whole number */
 	OPTION_TEXT,	/* char *, allocated; NULL without a default */
 	OPTION_WORD,	/* char *, as OPTION_TEXT: one of the choices in arg, "a|b|c" */
 	OPTION_MODE,	/* OPTION_WORD; without a value the second choice */
@@ -38,22 +38,22 @@ struct option_list {
 	int n;
 };
 
-/* an option, whose value is a field of a struct: a row makes its parser and its lines of --help */
+/* an option, its value a field of a struct; a row makes its parser and its lines of --help */
 struct option_field {
 	const char *name; /* NULL after the last */
 	enum option_kind kind;
 	size_t offset;
 	const char *dflt; /* or NULL */
 	double lo, hi;
-	uint32_t key;	  /* a lower-case letter is its short name; others are the tool's */
+	uint32_t key;	  /* a lower-case letter: the short name; other keys are the tool's */
 	const char *arg;  /* NULL: it has no value */
 	const char *help; /* lines; NULL: --help does not list it */
 };
 
 struct option_table {
-	const char *usage; /* the first lines of --help */
+	const char *usage; /* first lines of --help */
 	void (*help)(void); /* prints all lines of --help; or NULL */
-	const struct option_field *const *fields; /* tables, of which the last is NULL */
+	const struct option_field *const *fields; /* tables; ends with NULL */
 	int command; /* 1: options end at the first other argument */
 };
 
@@ -77,15 +77,15 @@ int option_given(const struct option_table *t, int argc, char **argv,
 int option_parse(const struct option_table *t, void *base, int argc, char **argv);
 /* NULL if no field of the table has the name */
 const struct option_field *option_find(const struct option_field *table, const char *name);
-/* set every field of the struct at base, which need not be initialised; an exit status */
+/* sets all fields of the struct at base, which need not be initialised; returns an exit status */
 int option_defaults(const struct option_field *table, void *base);
-/* set a field from text; where: messages begin with it. An exit status */
+/* sets a field from text; where: start of messages. Returns an exit status */
 int option_set(const struct option_field *f, void *base, const char *text, const char *where);
-/* a number of bytes within the bounds of the field; an exit status */
+/* *ret: a number of bytes within the bounds of the field; returns an exit status */
 int option_size(const struct option_field *f, const char *text, const char *where, int64_t *ret);
-/* the lines of --help */
+/* prints the lines of --help */
 void option_print(const struct option_field *table);
-/* 1: the field is a char *, which option_free() frees */
+/* returns 1 if the field is a char *, which option_free() frees */
 int option_is_text(const struct option_field *f);
 void option_free(const struct option_field *table, void *base);
 

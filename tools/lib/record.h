@@ -30,11 +30,11 @@ void record_close(struct record *r);
 void record_int(struct record *r, const char *key, int64_t value);
 void record_real(struct record *r, const char *key, double value); /* not finite: null */
 void record_flag(struct record *r, const char *key, int value);	   /* true or false */
-/* text that is read again: a failure if it is not UTF-8. NULL: null */
+/* adds text that is read again; fails if it is not UTF-8. NULL: null */
 void record_text(struct record *r, const char *key, const char *value);
-/* a name of a file, of any bytes: {"hex": ...} if they are not UTF-8. NULL: null */
+/* adds a file name of any bytes; {"hex": ...} if they are not UTF-8. NULL: null */
 void record_name(struct record *r, const char *key, const char *value);
-/* text for people: '?' instead of bytes that are not UTF-8 */
+/* adds text for people, with '?' instead of bytes that are not UTF-8 */
 void record_shown(struct record *r, const char *key, const char *text, size_t nbytes);
 /* takes the reference; NULL records the failure of the function that returned it */
 void record_put(struct record *r, const char *key, json_t *value);
@@ -45,7 +45,7 @@ void record_drop(struct record *r);
 json_t *record_end(struct record *r, const char *what);
 /* obj as text, for free(3), or NULL if there is no memory, which was reported */
 char *record_to_text(const json_t *obj, size_t flags, const char *what);
-/* ends the object and prints it on stdout; an exit status */
+/* ends the object and prints it on stdout; returns an exit status */
 int record_print(struct record *r, size_t flags);
 
 /* ---- reading ---- */

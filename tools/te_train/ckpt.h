@@ -19,8 +19,8 @@ struct progress {
 	double best_val; /* nats per token; infinity before the first validation */
 	int64_t best_step;
 	int64_t eval_step;    /* step of the last validation, or -1 */
-	int64_t ntrain, nval; /* tokens: a resumed run must have as many */
-	char data_digest[2 * DIGEST_NBYTES]; /* digests, likewise: "TRAIN" or "TRAIN+VAL" */
+	int64_t ntrain, nval; /* numbers of tokens; a resumed run must have the same */
+	char data_digest[2 * DIGEST_NBYTES]; /* "TRAIN" or "TRAIN+VAL"; the same applies */
 };
 
 /*
@@ -60,7 +60,7 @@ int ckpt_save(const char *dir, const struct model *m, struct te_adamw *opt,
 /* weights and config only, in dir/best */
 int ckpt_save_best(const char *dir, const struct model *m, const struct ckpt_flat *flat);
 
-/* the options of the run that saved the checkpoint: a new reference */
+/* *ret_options: options of the run that saved the checkpoint, a new reference */
 int ckpt_options(const char *dir, json_t **ret_options);
 int ckpt_load_weights(const char *dir, const struct model *m);
 /* opt NULL: weights only, for sampling. Call it after planning, which creates the quantizers. */

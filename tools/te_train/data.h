@@ -14,7 +14,7 @@ struct span {
 };
 
 enum data_type { DATA_AUTO, DATA_TEXT, DATA_U16, DATA_U32 };
-/* by the word of --data-type */
+/* returns the type for a word of --data-type */
 enum data_type data_type_find(const char *word);
 
 /* ids of models whose tokens are bytes are below this */

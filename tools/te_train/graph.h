@@ -39,14 +39,14 @@ void step_graph_free(struct step_graph *g);
 int step_graph_make(const struct step_graph *g, struct te_seq *seq, struct te_adamw *opt, int64_t B,
 		    uint32_t flags, struct te_step **ret_step);
 
-/* by --recompute; an exit status */
+/* selects the values to recompute, as --recompute says; returns an exit status */
 int step_graph_recompute(struct step_graph *g, const struct te_seq *seq);
 
 /* Effect of --recompute in all parts of a step. */
 struct recomputed {
 	uint64_t nbytes; /* bytes of values that are computed again */
 	int n, nstay;	 /* number of values that are computed again; of values that stay */
-	char why[512];	 /* the first one that stays, and why */
+	char why[512];	 /* name of the first value that stays, and the reason */
 };
 void step_graph_recomputed(const struct step_graph *g, struct recomputed *ret);
 
@@ -55,7 +55,7 @@ void step_graph_recomputed(const struct step_graph *g, struct recomputed *ret);
 int step_graph_offload(const struct step_graph *g, struct te_ctx *ctx, uint64_t target_nbytes,
 		       uint64_t move_nbytes, struct te_offload **ret_offload);
 
-/* for the log: a new reference */
+/* returns a new object for the log */
 json_t *step_graph_to_json(const struct step_graph *g);
 
 #endif

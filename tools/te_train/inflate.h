@@ -27,7 +27,7 @@ struct inflate {
 	void (*end)(void *state);
 };
 
-/* the format that data beginning so has, or NULL */
+/* returns the format of data that begins with the n bytes at head, or NULL */
 const struct inflate *inflate_find(const uint8_t *head, size_t n);
 
 #endif

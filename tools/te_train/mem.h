@@ -24,21 +24,21 @@ struct mem {
 	uint64_t total;	      /* peak */
 	uint64_t least;	      /* peak with the snapshot in host memory */
 	int snapshot_on_host;
-	uint64_t host;	      /* in host memory: tokens, tensors of a file, and offloaded */
+	uint64_t host;	      /* host memory: tokens, tensors of a file, and offloaded */
 	uint64_t pool;	      /* activations of a step */
 	uint64_t offloaded;   /* bytes that --offload moves */
 	uint64_t pinned;      /* bytes of pinned memory for --offload */
-	double hidden;	      /* the predicted share of these copies that no pass waits for */
+	double hidden;	      /* predicted share of these copies that no pass waits for */
 };
 
 /* B: sequences of a micro-batch; the snapshot is on the device. Returns the library's code. */
 int mem_estimate(const struct mem_run *run, int64_t B, struct mem *ret);
 
-/* set the offload of g, the graph of run, by --offload; an exit status */
+/* sets the offload of g, the graph of run, as --offload says; returns an exit status */
 int mem_offload(const struct mem_run *run, struct step_graph *g);
 /* STATUS_BAD, with a message, if the run takes more than is free */
 int mem_check(const struct mem_run *run);
-/* --estimate: print the memory, and the largest batch that fits; an exit status */
+/* --estimate: prints the memory and the largest batch that fits; returns an exit status */
 int mem_print(const struct mem_run *run);
 
 #endif

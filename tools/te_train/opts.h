@@ -31,7 +31,7 @@ struct opts {
 	int64_t overwrite, save_best, sample_first, sample_only, json;
 	char **file; /* data files */
 	int nfiles;
-	int files_given; /* on the command line, not by the checkpoint */
+	int files_given; /* 1: the data is from the command line, not from the checkpoint */
 	int accum_kept;	 /* 1: accum is from the checkpoint, and counts all ranks */
 };
 
@@ -51,7 +51,7 @@ const struct preset *preset_find(const char *name);
 int opts_parse(struct opts *o, int argc, char **argv, int *ret_done);
 void opts_free(struct opts *o);
 
-/* the options that a checkpoint saves: a new reference, or NULL after a failure */
+/* returns a new object of the options that a checkpoint saves, or NULL after a failure */
 json_t *opts_to_json(const struct opts *o);
 
 #endif

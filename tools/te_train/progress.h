@@ -7,12 +7,12 @@
 
 /* open the log, if any, and write its first line, which describes the run */
 int progress_begin(struct trainer *t);
-/* the loss of a step is known */
+/* called when the loss of a step is known */
 void progress_step(struct trainer *t, int64_t step, double end_s, double loss, double lr);
-/* a validation at done.step */
+/* called for a validation at done.step */
 int progress_eval(struct trainer *t);
-/* summary of a run, to stdout, with --json an object; ends samples, a record with a list of that
- * name; an exit status */
+/* prints the summary of a run on stdout, with --json an object; ends samples, a record with a list
+ * of that name; returns an exit status */
 int progress_end(struct trainer *t, struct record *samples);
 
 #endif

@@ -30,7 +30,7 @@ struct ranks {
 	int32_t rank, others; /* other ranks */
 	int32_t nfirst;	      /* initial number of ranks; 0: one. Messages use initial numbers */
 	int32_t number[MOST_RANKS]; /* initial number of each present rank */
-	uint8_t state[MOST_RANKS];  /* by initial number: enum rank_state */
+	uint8_t state[MOST_RANKS];  /* enum rank_state, indexed by initial number */
 	struct te_comm *model; /* ranks that share one model; NULL: one rank */
 	struct te_comm *data;  /* ranks that have this shard; NULL: one rank */
 	int32_t nshards;       /* shards of a model; 0: one */
@@ -97,7 +97,7 @@ int ranks_check(const struct ranks *r);
 
 /* *ret_any: is x set on any rank? Waits; returns the library's code. */
 int ranks_any(const struct ranks *r, struct te_stream *stream, int x, int *ret_any);
-/* the status of rank 0 on all ranks, or a failure of the exchange */
+/* returns rank 0's status on all ranks, or the failure of the exchange */
 int ranks_status(const struct ranks *r, struct te_stream *stream, int status);
 /* STATUS_FAILED, with a message, unless the ranks with the same shard have the same bits */
 int ranks_compare(const struct ranks *r, struct te_stream *stream, const struct te_seq *seq);

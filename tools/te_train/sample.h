@@ -17,16 +17,16 @@ int sample_check_prompt(const struct opts *o, const struct config *cfg);
 
 /* options of drawing a token */
 struct sampling {
-	double temperature; /* 0: the most likely one */
-	int64_t top_k;	    /* draw from the k most likely ones; 0: all */
-	double top_p;	    /* draw from the fewest most likely with this probability */
+	double temperature; /* 0: draw the most likely token */
+	int64_t top_k;	    /* draw from the k most likely tokens; 0: all */
+	double top_p;	    /* draw from the most likely tokens that have this probability */
 };
 
 struct candidate {
 	float logit;
 	int64_t id;
 };
-/* a token id below n; u in [0, 1) chooses. room: for n candidates */
+/* returns a token id below n, which u in [0, 1) selects. room: memory for n candidates */
 int64_t sample_choose(const struct sampling *s, const float *logits, int64_t n, double u,
 		      struct candidate *room);
 

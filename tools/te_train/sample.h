@@ -19,7 +19,7 @@ int sample_check_prompt(const struct opts *o, const struct config *cfg);
 struct sampling {
 	double temperature; /* 0: draw the most likely token */
 	int64_t top_k;	    /* draw from the k most likely tokens; 0: all */
-	double top_p;	    /* draw from the most likely tokens that have this probability */
+	double top_p;	    /* draw from the most likely tokens with this total probability */
 };
 
 struct candidate {

@@ -1,7 +1,6 @@
-/* seq.c - sequences: the list of ops, their channels, weights, gradients and random state. */
+/* seq.c - sequences: the list of ops, their channels and their random state. */
 #define TE_LOG_CATEGORY "core/seq"
 #include <errno.h>
-#include <fnmatch.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -14,8 +13,7 @@
 #include "libtecore/quant/quant.h"
 #include "libtecore/plan/seq.h"
 
-/* make room for one more element of *array */
-static int grow(void **array, int *cap, int n, size_t nbytes)
+int te__seq_grow(void **array, int *cap, int n, size_t nbytes)
 {
 	int want = *cap ? *cap * 2 : 16;
 	void *p;
@@ -105,7 +103,7 @@ struct te_op *te_seq_op(const struct te_seq *seq, int index)
 	return index >= 0 && index < te_seq_nops(seq) ? seq->op[index] : NULL;
 }
 
-static int building(const struct te_seq *seq, const char *what)
+int te__seq_building(const struct te_seq *seq, const char *what)
 {
 	if (!seq)
 		return te__fail(-EINVAL, "%s: no sequence", what);
@@ -115,10 +113,17 @@ static int building(const struct te_seq *seq, const char *what)
 	return 0;
 }
 
+int te__seq_initialised(const struct te_seq *seq, const char *what)
+{
+	if (!seq || !seq->initialised)
+		return te__fail(-TE_ESTATE, "%s: te_seq_init has not run", what);
+	return 0;
+}
+
 int te_seq_append(struct te_seq *seq, struct te_op *op)
 {
 	const struct te_seq *none = NULL;
-	int i, r = building(seq, "te_seq_append");
+	int i, r = te__seq_building(seq, "te_seq_append");
 
 	if (r < 0)
 		return r;
@@ -127,7 +132,7 @@ int te_seq_append(struct te_seq *seq, struct te_op *op)
 	i = te__names_get(&seq->op_names, op->name);
 	if (i >= 0)
 		return te__fail(-EEXIST, "sequence: op %d is named %s already", i, op->name);
-	r = grow((void **)&seq->op, &seq->cap_ops, seq->nops, sizeof(*seq->op));
+	r = te__seq_grow((void **)&seq->op, &seq->cap_ops, seq->nops, sizeof(*seq->op));
 	if (!r)
 		r = te__names_add(&seq->op_names, op->name, seq->nops);
 	if (r < 0)
@@ -145,7 +150,7 @@ int te_seq_append(struct te_seq *seq, struct te_op *op)
 int te_seq_fork(struct te_seq *seq, const char *name)
 {
 	struct te_op *op = NULL;
-	int r = building(seq, "te_seq_fork");
+	int r = te__seq_building(seq, "te_seq_fork");
 
 	if (!r)
 		r = te_op_fork(name, &op);
@@ -162,7 +167,7 @@ int te_seq_add(struct te_seq *seq, const char *name)
 	const size_t n = name ? strlen(name) + sizeof(".add") : 0;
 	struct te_op *op = NULL;
 	char *add;
-	int r = building(seq, "te_seq_add");
+	int r = te__seq_building(seq, "te_seq_add");
 
 	if (r)
 		return r;
@@ -197,7 +202,7 @@ int te__seq_op(const struct te_seq *seq, const char *name)
 static int add_channel(struct te_seq *seq, const char *name, struct te__channel **ret)
 {
 	struct te__channel *c;
-	int r = grow((void **)&seq->channel, &seq->cap_channels, seq->nchannels,
+	int r = te__seq_grow((void **)&seq->channel, &seq->cap_channels, seq->nchannels,
 		     sizeof(*seq->channel));
 
 	if (r < 0)
@@ -222,7 +227,7 @@ int te_seq_input(struct te_seq *seq, const char *channel, enum te_dtype dtype, i
 		 const int64_t *tail)
 {
 	struct te__channel *c;
-	int r = building(seq, "te_seq_input");
+	int r = te__seq_building(seq, "te_seq_input");
 
 	if (r < 0)
 		return r;
@@ -307,286 +312,9 @@ static int check_channels(struct te_seq *seq)
 	return 0;
 }
 
-static int find_op(const struct te_seq *seq, const struct te_op *op)
-{
-	for (int i = 0; i < seq->nops; i++)
-		if (seq->op[i] == op)
-			return i;
-	return -1;
-}
-
-static int decl_spec_equal(const struct te_weight_decl *a, const struct te_weight_decl *b)
-{
-	return a->ndim == b->ndim &&
-	       !memcmp(a->shape, b->shape, sizeof(a->shape[0]) * (size_t)a->ndim);
-}
-
-static struct te_spec weight_spec(const struct te_weight_decl *decl)
-{
-	struct te_spec s = { TE_DTYPE_FP32, decl->ndim, { 0 } };
-
-	memcpy(s.shape, decl->shape, sizeof(s.shape[0]) * (size_t)decl->ndim);
-	return s;
-}
-
-/* elements of a weight in a flat buffer, padding included */
-static int64_t padded_nelems(const struct te_spec *s)
-{
-	return (te__spec_nelems(s) + TE_K_ALIGN_WEIGHT - 1) / TE_K_ALIGN_WEIGHT * TE_K_ALIGN_WEIGHT;
-}
-
-/* check the size of a weight, add it to the others */
-static int place_weight(struct te_seq *seq, const struct te_op *op, struct te__weight *w,
-			const struct te_weight_decl *decl)
-{
-	struct te_spec s = { TE_DTYPE_FP32, decl->ndim, { 0 } };
-	int64_t nelems;
-	char shape[256] = "of no shape";
-
-	if (decl->ndim >= 1 && decl->ndim <= TE_MAX_DIMS) {
-		s = weight_spec(decl);
-		te__spec_str(&s, shape, sizeof(shape));
-	}
-	if (!te__spec_valid(&s))
-		return te__fail(-TE_ESHAPE,
-				"op %s: %s %s: extents must be above 0, of 2^48 bytes at most",
-				op->name, decl->name, shape);
-	nelems = padded_nelems(&s);
-	if (seq->nelems + nelems > TE__SPEC_MAX_NBYTES / (int64_t)sizeof(float))
-		return te__fail(-TE_ESHAPE,
-				"op %s: with %s %s the weights take more than 2^48 bytes", op->name,
-				decl->name, shape);
-	w->order_nelems = seq->nelems;
-	seq->nelems += nelems;
-	return 0;
-}
-
-/* lay out weights that are trained or not, and have a master or not, from *end on */
-static void lay_out_some(struct te_seq *seq, int trained, int has_master, int64_t *end)
-{
-	for (int i = 0; i < seq->nweights; i++) {
-		struct te__weight *w = &seq->weight[i];
-		const struct te_spec s = weight_spec(&w->decl);
-
-		if (te__weight_trains(w) != trained || (w->value == NULL) != has_master)
-			continue;
-		w->offset_nelems = trained || has_master ? *end : -1;
-		*end += padded_nelems(&s);
-	}
-}
-
-/*
- * Trained weights come first: their gradients and moments are at the same offsets of other buffers.
- * Frozen masters follow; in the buffer of gradients, gradients of weights without a master follow.
- */
-static void lay_out(struct te_seq *seq)
-{
-	int64_t none = 0;
-
-	seq->nelems = 0;
-	lay_out_some(seq, 1, 1, &seq->nelems);
-	seq->ngrads = seq->nelems;
-	lay_out_some(seq, 0, 1, &seq->nelems);
-	lay_out_some(seq, 1, 0, &seq->ngrads);
-	lay_out_some(seq, 0, 0, &none);
-}
-
-/* the weight that op i's k-th is tied to */
-static int tied_weight(const struct te_seq *seq, int i, const struct te_weight_decl *decl)
-{
-	const int j = find_op(seq, decl->tied_op), t = decl->tied_index;
-	const struct te_op *op = seq->op[i];
-	int w;
-
-	if (j < 0 || j >= i || t < 0 || t >= seq->op[j]->nweights)
-		return te__fail(-EINVAL, "op %s: tied to %s, which must come earlier", op->name,
-				decl->tied_op->name);
-	w = seq->op_weight[j][t];
-	if (!decl_spec_equal(&seq->weight[w].decl, decl))
-		return te__fail(-TE_ESHAPE, "op %s: its %s and the tied %s differ in shape",
-				op->name, decl->name, seq->weight[w].name);
-	return w;
-}
-
-static int new_weight(struct te_seq *seq, int i, int k)
-{
-	struct te__weight *w = &seq->weight[seq->nweights];
-	struct te_op *op = seq->op[i];
-	const struct te_weight_decl *decl = &op->decl[k];
-	const size_t len = strlen(op->name) + strlen(decl->name) + 2;
-	int r = place_weight(seq, op, w, decl);
-
-	if (r < 0)
-		return r;
-	w->name = te__malloc(len);
-	if (!w->name)
-		return te__no_memory("sequence");
-	snprintf(w->name, len, "%s.%s", op->name, decl->name);
-	w->decl = *decl;
-	w->op = op;
-	w->op_index = i;
-	w->index = k;
-	return seq->nweights++;
-}
-
-/* list the weights and give each its offset in the flat buffers */
-static int collect_weights(struct te_seq *seq)
-{
-	size_t n = 0;
-	int *index;
-
-	for (int i = 0; i < seq->nops; i++)
-		n += (size_t)seq->op[i]->nweights;
-	/* the pointers, then what they point to */
-	seq->op_weight = te__calloc(1, (size_t)seq->nops * sizeof(*seq->op_weight) +
-					       n * sizeof(*index) + 1);
-	seq->weight = te__calloc(n + 1, sizeof(*seq->weight));
-	if (!seq->op_weight || !seq->weight)
-		return te__no_memory("sequence");
-	index = (int *)(void *)(seq->op_weight + seq->nops);
-	for (int i = 0; i < seq->nops; i++) {
-		const struct te_op *op = seq->op[i];
-
-		seq->op_weight[i] = index;
-		index += op->nweights;
-		for (int k = 0; k < op->nweights; k++) {
-			const int w = op->decl[k].tied_op ? tied_weight(seq, i, &op->decl[k]) :
-							    new_weight(seq, i, k);
-
-			if (w < 0)
-				return w;
-			seq->op_weight[i][k] = w;
-		}
-	}
-	return 0;
-}
-
-/* a tensor of each weight over the flat buffers */
-static int view_weights(struct te_seq *seq)
-{
-	int r = 0;
-
-	for (int i = 0; i < seq->nweights && !r; i++) {
-		struct te__weight *w = &seq->weight[i];
-
-		if (!w->value)
-			r = te_tensor_view(seq->masters, w->offset_nelems, w->decl.ndim,
-					   w->decl.shape, &w->master);
-		if (!r && seq->grads && te__weight_trains(w))
-			r = te_tensor_view(seq->grads, w->offset_nelems, w->decl.ndim,
-					   w->decl.shape, &w->grad);
-	}
-	return r;
-}
-
-static void drop_weights(struct te_seq *seq)
-{
-	for (int i = 0; i < seq->nweights; i++) {
-		seq->weight[i].master = te_tensor_unref(seq->weight[i].master);
-		seq->weight[i].grad = te_tensor_unref(seq->weight[i].grad);
-	}
-	seq->masters = te_tensor_unref(seq->masters);
-	seq->grads = te_tensor_unref(seq->grads);
-}
-
-/* a buffer has elements also if no weight is in it */
-static int64_t flat_nelems(int64_t n)
-{
-	return n ? n : TE_K_ALIGN_WEIGHT;
-}
-
-/* memory for n elements, unless some is given */
-static int flat_buffer(const struct te_seq *seq, int64_t n, void *given, struct te_tensor **ret)
-{
-	n = flat_nelems(n);
-	if (given)
-		return te_tensor_wrap(seq->ctx, TE_DTYPE_FP32, 1, &n, given, NULL, NULL, ret);
-	return te_tensor_create(seq->ctx, TE_DTYPE_FP32, 1, &n, NULL, ret);
-}
-
-/* buffers without memory, for plans that allocate nothing */
-static int wrap_weights(struct te_seq *seq)
-{
-	int r = flat_buffer(seq, seq->nelems, TE__NOWHERE, &seq->masters);
-
-	if (!r)
-		r = flat_buffer(seq, seq->ngrads, TE__NOWHERE, &seq->grads);
-	return r ? r : view_weights(seq);
-}
-
-uint64_t te__seq_weights_nbytes(const struct te_seq *seq)
-{
-	const struct te_seq_binding *b = &seq->binding;
-	const int64_t masters = b->masters ? 0 : flat_nelems(seq->nelems);
-	const int64_t grads = b->grads ? 0 : te_seq_grad_nelems(seq);
-
-	return (uint64_t)(masters + grads) * sizeof(float);
-}
-
-static int make_weights(struct te_seq *seq, uint64_t seed)
-{
-	const int draws = !(seq->binding.flags & TE_SEQ_KEEP_MASTERS);
-	uint64_t words[3] = { seed, 0, 1 }; /* version 0: there are no copies */
-	void *p;
-	int r;
-
-	r = flat_buffer(seq, seq->nelems, seq->binding.masters, &seq->masters);
-	if (!r && !(seq->binding.flags & TE_SEQ_NO_GRADS))
-		r = flat_buffer(seq, seq->ngrads, seq->binding.grads, &seq->grads);
-	if (r < 0)
-		return r;
-	r = te__mem_get(seq->ctx, sizeof(words), &p);
-	if (r < 0)
-		return r;
-	seq->rng = p;
-	seq->version = seq->rng + 2;
-	if (draws)
-		r = te__ctx_fill_u32(seq->ctx, te_tensor_data(seq->masters), 0,
-				     te_tensor_nbytes(seq->masters));
-	if (!r && seq->grads)
-		r = te__ctx_fill_u32(seq->ctx, te_tensor_data(seq->grads), 0,
-				     te_tensor_nbytes(seq->grads));
-	if (!r)
-		r = te__ctx_copy(seq->ctx, seq->rng, words, sizeof(words));
-	if (!r)
-		r = view_weights(seq);
-	for (int i = 0; i < seq->nweights && !r && draws; i++)
-		if (seq->weight[i].master)
-			r = te__draw_weight(&seq->weight[i], seed);
-	return r;
-}
-
-/* restore the state before te_seq_complete */
-static void undo_complete(struct te_seq *seq)
-{
-	for (int i = 0; i < seq->nops; i++)
-		seq->op[i]->locked = 0;
-	seq->complete = 0;
-	drop_weights(seq);
-	for (int i = 0; i < seq->nweights; i++) {
-		te_tensor_unref(seq->weight[i].value);
-		te__free(seq->weight[i].name);
-	}
-	te__free(seq->weight);
-	te__free(seq->op_weight);
-	seq->weight = NULL;
-	seq->op_weight = NULL;
-	seq->nweights = 0;
-	seq->nelems = 0;
-	seq->binding = (struct te_seq_binding)TE_SEQ_BINDING_INIT;
-	while (seq->nchannels && seq->channel[seq->nchannels - 1].giver >= 0) {
-		const char *name = seq->channel[--seq->nchannels].name;
-
-		te__names_remove(&seq->channel_names, name);
-		te__free((char *)name);
-	}
-	for (int i = 0; i < seq->nchannels; i++)
-		seq->channel[i].ntakers = 0;
-}
-
 int te_seq_complete(struct te_seq *seq)
 {
-	int r = building(seq, "te_seq_complete");
+	int r = te__seq_building(seq, "te_seq_complete");
 
 	if (r < 0)
 		return r;
@@ -594,301 +322,19 @@ int te_seq_complete(struct te_seq *seq)
 		return te__fail(-EINVAL, "te_seq_complete: the sequence has no ops");
 	r = check_channels(seq);
 	if (!r)
-		r = collect_weights(seq);
-	if (!r) {
-		lay_out(seq);
-		r = wrap_weights(seq);
-	}
-	if (r < 0) {
-		undo_complete(seq);
+		r = te__seq_lay_out(seq);
+	if (r < 0)
 		return r;
-	}
 	for (int i = 0; i < seq->nops; i++)
 		seq->op[i]->locked = 1;
 	seq->complete = 1;
 	return 0;
 }
 
-int64_t te_seq_nelems(const struct te_seq *seq)
-{
-	return seq && seq->complete ? flat_nelems(seq->nelems) : 0;
-}
-
-int64_t te_seq_grad_nelems(const struct te_seq *seq)
-{
-	return seq && seq->complete && !(seq->binding.flags & TE_SEQ_NO_GRADS) ?
-		       flat_nelems(seq->ngrads) :
-		       0;
-}
-
-int te__seq_op_trains(const struct te_seq *seq, int i)
-{
-	for (int k = 0; k < seq->op[i]->nweights; k++)
-		if (te__weight_trains(&seq->weight[seq->op_weight[i][k]]))
-			return 1;
-	return 0;
-}
-
-/* between te_seq_complete and te_seq_init */
-static int laid_out(const struct te_seq *seq, const char *what)
-{
-	if (!seq)
-		return te__fail(-EINVAL, "%s: seq is NULL", what);
-	if (!seq->complete)
-		return te__fail(-TE_ESTATE, "%s: te_seq_complete has not run", what);
-	if (seq->initialised)
-		return te__fail(-EBUSY, "%s: the sequence has been initialised", what);
-	return 0;
-}
-
-int te_seq_freeze(struct te_seq *seq, const char *pattern, int frozen)
-{
-	int n = 0, r = laid_out(seq, "te_seq_freeze");
-
-	if (r)
-		return r;
-	if (!pattern || (frozen != 0 && frozen != 1))
-		return te__fail(-EINVAL, "te_seq_freeze: %s",
-				pattern ? "frozen is neither 0 nor 1" : "pattern is NULL");
-	for (int i = 0; i < seq->nweights; i++) {
-		struct te__weight *w = &seq->weight[i];
-
-		if (fnmatch(pattern, w->name, 0) && fnmatch(pattern, w->op->name, 0))
-			continue;
-		w->decl.flags &= ~TE_WEIGHT_FROZEN;
-		w->decl.flags |= frozen ? TE_WEIGHT_FROZEN : 0;
-		n++;
-	}
-	if (!n)
-		return te__fail(-ENOENT, "te_seq_freeze: no weight is named %s, and no op that "
-				"owns weights", pattern);
-	lay_out(seq); /* te_seq_init makes the tensors again */
-	return n;
-}
-
-static const char *check_memory(const struct te_tensor *t)
-{
-	const uintptr_t codes = (uintptr_t)te_tensor_data(t) | (uintptr_t)te_tensor_coldata(t);
-	const uintptr_t scales = (uintptr_t)te_tensor_scale_inv(t) |
-				 (uintptr_t)te_tensor_col_scale_inv(t);
-
-	return !te_tensor_data(t)	? "has no row-wise copy" :
-	       codes % TE__SEQ_ALIGN	? "is not aligned to 256 bytes" :
-	       scales % TE__SCALE_ALIGN ? "has scales that are not aligned to 16 bytes" :
-					  NULL;
-}
-
-static int check_value(const struct te_seq *seq, const struct te__weight *w,
-		       const struct te_tensor *t)
-{
-	static const char fn[] = "te_seq_bind_weight";
-	const struct te_spec want = weight_spec(&w->decl);
-	const enum te_dtype dtype = te_tensor_dtype(t);
-	struct te_spec have = te__spec_of(t);
-	char want_text[96], have_text[96];
-	const char *bad;
-
-	if (te_tensor_ctx(t) != seq->ctx)
-		return te__fail(-EINVAL, "%s: %s: the tensor is of another context", fn, w->name);
-	if (dtype != TE_DTYPE_BF16 && dtype != TE_DTYPE_E4M3)
-		return te__fail(-TE_EDTYPE, "%s: %s: the tensor is %s, not bf16 or e4m3", fn,
-				w->name, te_dtype_name(dtype));
-	have.dtype = want.dtype;
-	if (!te__spec_equal(&want, &have)) {
-		te__spec_str(&want, want_text, sizeof(want_text));
-		te__spec_str(&have, have_text, sizeof(have_text));
-		return te__fail(-TE_ESHAPE, "%s: %s: the tensor is %.*s, the weight %.*s", fn,
-				w->name, (int)strcspn(have_text, " "), have_text,
-				(int)strcspn(want_text, " "), want_text);
-	}
-	bad = check_memory(t);
-	return bad ? te__fail(-EINVAL, "%s: %s: the tensor %s", fn, w->name, bad) : 0;
-}
-
-int te_seq_bind_weight(struct te_seq *seq, const char *name, struct te_tensor *value)
-{
-	struct te__weight *w = NULL;
-	int r = laid_out(seq, "te_seq_bind_weight");
-
-	if (r)
-		return r;
-	for (int i = 0; name && i < seq->nweights && !w; i++)
-		w = strcmp(seq->weight[i].name, name) ? NULL : &seq->weight[i];
-	if (!w)
-		return te__fail(name ? -ENOENT : -EINVAL, "te_seq_bind_weight: %s%s",
-				name ? "no weight is named " : "name is NULL", name ? name : "");
-	r = value ? check_value(seq, w, value) : 0;
-	if (r)
-		return r;
-	te_tensor_unref(w->value);
-	w->value = te_tensor_ref(value);
-	lay_out(seq); /* te_seq_init makes the tensors again */
-	return 0;
-}
-
-uint64_t te__seq_bound_nbytes(const struct te_seq *seq)
-{
-	uint64_t nbytes = 0;
-
-	for (int i = 0; i < seq->nweights; i++) {
-		const struct te_tensor *t = seq->weight[i].value;
-
-		if (!t)
-			continue;
-		nbytes += te_tensor_nbytes(t) * (te_tensor_coldata(t) ? 2 : 1);
-		if (te_tensor_scale_inv(t))
-			nbytes += sizeof(float) *
-				  (uint64_t)te_scaling_nfloats(te_tensor_scaling(t),
-							       te_tensor_rows(t),
-							       te_tensor_cols(t));
-		if (te_tensor_coldata(t) && te_tensor_scaling(t))
-			nbytes += sizeof(float) *
-				  (uint64_t)te_scaling_nfloats(te_tensor_scaling(t),
-							       te_tensor_cols(t),
-							       te_tensor_rows(t));
-	}
-	return nbytes;
-}
-
-static int check_binding(const struct te_seq_binding *b)
-{
-	const uint32_t unknown = b->flags & ~(TE_SEQ_NO_GRADS | TE_SEQ_KEEP_MASTERS);
-
-	if (unknown)
-		return te__fail(-EINVAL, "te_seq_bind: unknown flags 0x%x", (unsigned)unknown);
-	if ((uintptr_t)b->masters % TE__SEQ_ALIGN || (uintptr_t)b->grads % TE__SEQ_ALIGN)
-		return te__fail(-EINVAL, "te_seq_bind: %s is not aligned to %d bytes",
-				(uintptr_t)b->masters % TE__SEQ_ALIGN ? "masters" : "grads",
-				TE__SEQ_ALIGN);
-	if (b->grads && b->flags & TE_SEQ_NO_GRADS)
-		return te__fail(-EINVAL, "te_seq_bind: grads, and TE_SEQ_NO_GRADS");
-	if (!b->masters && b->flags & TE_SEQ_KEEP_MASTERS)
-		return te__fail(-EINVAL, "te_seq_bind: TE_SEQ_KEEP_MASTERS without masters");
-	if (b->masters && b->masters == b->grads)
-		return te__fail(-EINVAL, "te_seq_bind: masters and grads are the same memory");
-	return 0;
-}
-
-int te_seq_bind(struct te_seq *seq, const struct te_seq_binding *binding)
-{
-	struct te_seq_binding b = TE_SEQ_BINDING_INIT;
-	int r = laid_out(seq, "te_seq_bind");
-
-	if (!r)
-		r = te__sized_in("te_seq_bind", te_seq_binding, binding, &b);
-	if (!r)
-		r = check_binding(&b);
-	if (!r)
-		seq->binding = b;
-	return r;
-}
-
-int te_seq_init(struct te_seq *seq, uint64_t seed)
-{
-	int r;
-
-	if (!seq || seq->initialised)
-		return building(seq, "te_seq_init");
-	r = seq->complete ? 0 : te_seq_complete(seq);
-	if (r < 0)
-		return r;
-	drop_weights(seq);
-	r = make_weights(seq, seed);
-	if (!r) {
-		seq->initialised = 1;
-		return 0;
-	}
-	te__mem_put(seq->ctx, seq->rng);
-	seq->rng = seq->version = NULL;
-	undo_complete(seq);
-	return r;
-}
-
-int te_seq_nweights(const struct te_seq *seq)
-{
-	return seq ? seq->nweights : 0;
-}
-
-int te_seq_weight(const struct te_seq *seq, int index, struct te_weight_info *ret_info)
-{
-	const struct te__weight *w;
-
-	struct te_weight_info info;
-	int r = te__sized_check("te_seq_weight", te_weight_info, ret_info);
-
-	if (r)
-		return r;
-	if (!seq || index < 0 || index >= seq->nweights)
-		return te__fail(-EINVAL, "te_seq_weight: index %d of %d", index,
-				seq ? seq->nweights : 0);
-	w = &seq->weight[index];
-	info = (struct te_weight_info){
-		.size = sizeof(info),
-		.name = w->name,
-		.op = w->op,
-		.master = w->value ? NULL : w->master,
-		.grad = te__weight_trains(w) ? w->grad : NULL,
-		.flags = w->decl.flags,
-		.offset_nelems = w->offset_nelems,
-		.value = w->value,
-	};
-	te__sized_out(te_weight_info, &info, ret_info);
-	return 0;
-}
-
-struct te_tensor *te_seq_masters(const struct te_seq *seq)
-{
-	return seq && seq->initialised ? seq->masters : NULL;
-}
-
-struct te_tensor *te_seq_grads(const struct te_seq *seq)
-{
-	return seq && seq->initialised ? seq->grads : NULL;
-}
-
-struct te_quant *te_seq_quant(const struct te_seq *seq)
-{
-	return seq ? seq->quant : NULL;
-}
-
-static int initialised(const struct te_seq *seq, const char *what)
-{
-	if (!seq || !seq->initialised)
-		return te__fail(-TE_ESTATE, "%s: te_seq_init has not run", what);
-	return 0;
-}
-
-int te_seq_zero_grads(struct te_seq *seq, struct te_stream *stream)
-{
-	static const char fn[] = "te_seq_zero_grads";
-	int r = initialised(seq, fn);
-
-	if (!r && !seq->grads)
-		r = te__fail(-TE_ESTATE, "%s: the sequence has no gradients", fn);
-	if (!r)
-		r = te__stream_check(fn, stream, seq->ctx);
-	if (!r)
-		r = te_fill(stream, te_tensor_data(seq->grads), 0, te_tensor_nbytes(seq->grads));
-	return te__stream_queued(stream, r);
-}
-
-int te_seq_weights_changed(struct te_seq *seq, struct te_stream *stream)
-{
-	static const char fn[] = "te_seq_weights_changed";
-	int r = initialised(seq, fn);
-
-	if (!r)
-		r = te__stream_check(fn, stream, seq->ctx);
-	if (!r)
-		r = TE__LAUNCH(stream, WEIGHTS_CHANGED,
-			       (&(struct te_k_weights_changed){ .version = seq->version }));
-	return te__stream_queued(stream, r);
-}
-
 int te_seq_rng_get(struct te_seq *seq, uint64_t *ret_seed, uint64_t *ret_offset)
 {
 	uint64_t words[2];
-	int r = initialised(seq, "te_seq_rng_get");
+	int r = te__seq_initialised(seq, "te_seq_rng_get");
 
 	if (!r && (!ret_seed || !ret_offset))
 		r = te__fail(-EINVAL, "te_seq_rng_get: %s is NULL",
@@ -907,99 +353,11 @@ int te_seq_rng_get(struct te_seq *seq, uint64_t *ret_seed, uint64_t *ret_offset)
 int te_seq_rng_set(struct te_seq *seq, uint64_t seed, uint64_t offset)
 {
 	uint64_t words[2] = { seed, offset };
-	int r = initialised(seq, "te_seq_rng_set");
+	int r = te__seq_initialised(seq, "te_seq_rng_set");
 
 	if (!r)
 		r = te__ctx_wait(seq->ctx, "te_seq_rng_set");
 	return r ? r : te__ctx_copy(seq->ctx, seq->rng, words, sizeof(words));
-}
-
-static int check_fusion(const struct te_fusion *f)
-{
-	const int joint = f->pass == TE_PASS_JOINT;
-
-	if (!f->name || !f->run || !f->pattern || !*f->pattern ||
-	    !(joint || strchr(f->pattern, ' ')))
-		return te__fail(-EINVAL,
-				"te_seq_add_fusion: needs a name, two steps or more, and run()");
-	if (!joint && f->pass != TE_PASS_FORWARD && f->pass != TE_PASS_BACKWARD)
-		return te__fail(-EINVAL, "fusion %s: pass %d is unknown", f->name, (int)f->pass);
-	if (joint == !f->backward)
-		return te__fail(-EINVAL, "fusion %s: backward is %s", f->name,
-				joint ? "NULL, but it is joint" : "set, but it is not joint");
-	if (f->flags & ~TE_FUSION_REPEATS || (f->flags && f->pass != TE_PASS_FORWARD))
-		return te__fail(-EINVAL, "fusion %s: flags are 0x%x, which its pass does not have",
-				f->name, (unsigned)f->flags);
-	if (f->drop || (f->save && !joint))
-		return te__fail(-EINVAL, "fusion %s: %s", f->name,
-				f->drop ? "only backward of a joint fusion can drop" :
-					  "save() is set, but it is not joint");
-	return 0;
-}
-
-static int check_backward(const struct te_fusion *f, const struct te_fusion *b)
-{
-	if (b->pass != TE_PASS_BACKWARD || !b->run || !b->pattern || !*b->pattern)
-		return te__fail(-EINVAL, "fusion %s: its backward needs TE_PASS_BACKWARD, a step "
-				"or more, and run()", f->name);
-	if (b->backward || b->save)
-		return te__fail(-EINVAL, "fusion %s: its backward has %s of its own", f->name,
-				b->backward ? "a backward" : "save()");
-	return 0;
-}
-
-/* copy f->backward, and give the copy f's name if it has no name */
-static int copy_backward(struct te_fusion *f)
-{
-	struct te_fusion b = TE_FUSION_INIT, *copy;
-	int r = te__sized_in("te_seq_add_fusion", te_fusion, f->backward, &b);
-
-	if (!r)
-		r = check_backward(f, &b);
-	if (r)
-		return r;
-	copy = te__malloc(sizeof(*copy));
-	if (!copy)
-		return te__no_memory("sequence");
-	if (!b.name)
-		b.name = f->name;
-	*copy = b;
-	f->backward = copy;
-	return 0;
-}
-
-static int add_fusion(struct te_seq *seq, const struct te_fusion *fusion, uint32_t flags)
-{
-	struct te_fusion f = TE_FUSION_INIT;
-	int r;
-
-	if (!seq)
-		return te__fail(-EINVAL, "te_seq_add_fusion: seq is NULL");
-	r = te__sized_in("te_seq_add_fusion", te_fusion, fusion, &f);
-	if (!r)
-		r = check_fusion(&f);
-	if (r)
-		return r;
-	if (seq->planned)
-		return te__fail(-EBUSY, "fusion %s: the sequence has been planned", f.name);
-	r = grow((void **)&seq->fusion, &seq->cap_fusions, seq->nfusions, sizeof(*seq->fusion));
-	if (!r && f.backward)
-		r = copy_backward(&f);
-	if (r < 0)
-		return r;
-	f.flags |= flags;
-	seq->fusion[seq->nfusions++] = f;
-	return 0;
-}
-
-int te_seq_add_fusion(struct te_seq *seq, const struct te_fusion *fusion)
-{
-	return add_fusion(seq, fusion, 0);
-}
-
-int te__seq_add_fusion(struct te_seq *seq, const struct te_fusion *fusion)
-{
-	return add_fusion(seq, fusion, TE__FUSION_LIBRARY);
 }
 
 static int visit(te_region_fn fn, void *arg, const char *name, enum te_region_kind kind, void *ptr,
@@ -1012,7 +370,7 @@ static int visit(te_region_fn fn, void *arg, const char *name, enum te_region_ki
 
 int te_seq_regions(const struct te_seq *seq, te_region_fn fn, void *arg)
 {
-	int r = initialised(seq, "te_seq_regions");
+	int r = te__seq_initialised(seq, "te_seq_regions");
 
 	if (r < 0)
 		return r;

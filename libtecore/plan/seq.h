@@ -77,6 +77,16 @@ struct te_seq {
 /* bit of te_fusion.flags: added by te__seq_add_fusion() */
 #define TE__FUSION_LIBRARY 0x80000000u
 
+/* make room for one more element of *array */
+int te__seq_grow(void **array, int *cap, int n, size_t nbytes);
+/* 0, or -EBUSY, naming what: te_seq_complete() has run */
+int te__seq_building(const struct te_seq *seq, const char *what);
+/* 0, or -TE_ESTATE, naming what: te_seq_init() has not run */
+int te__seq_initialised(const struct te_seq *seq, const char *what);
+
+/* seq_weights.c: collects the weights of the ops, and lays them out; undone if it fails */
+int te__seq_lay_out(struct te_seq *seq);
+
 /* find by name; NULL, or -1, if there is none */
 struct te__channel *te__seq_channel(const struct te_seq *seq, const char *name);
 int te__seq_op(const struct te_seq *seq, const char *name);

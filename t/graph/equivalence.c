@@ -332,8 +332,7 @@ static struct te_seq *make_seq(const struct list *l, const struct te_recipe *r)
 		if (it.what == EMBEDDING)
 			emb = op;
 		join(seq, op, &it, &s, r->compute);
-		DO(te_seq_append(seq, op));
-		te_op_unref(op);
+		tt_append(seq, op);
 	}
 	DO(te_seq_init(seq, 5));
 	return seq;

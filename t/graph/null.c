@@ -134,12 +134,10 @@ START_TEST(unknown_inputs_are_named)
 
 	DO(te_seq_create(ctx, &seq));
 	DO(te_op_linear(&a, "head", &op));
-	DO(te_seq_append(seq, op));
-	te_op_unref(op);
+	tt_append(seq, op);
 	DO(te_op_cross_entropy(&ce, "loss", &op));
 	DO(te_op_take(op, 0, "targets"));
-	DO(te_seq_append(seq, op));
-	te_op_unref(op);
+	tt_append(seq, op);
 	DO(te_seq_input(seq, "targets", TE_DTYPE_INT32, 0, NULL));
 	DO(te_seq_init(seq, 1));
 	so.x = o.x = (struct te_spec){ TE_DTYPE_BF16, 3, { 1, 3, 4 } };

@@ -190,8 +190,7 @@ static struct te_seq *make_seq(int policies)
 			DO(te_op_keep(op));
 		if (policies && model.policy[i] == 2)
 			DO(te_op_recompute(op));
-		DO(te_seq_append(seq, op));
-		te_op_unref(op);
+		tt_append(seq, op);
 	}
 	DO(te_seq_complete(seq));
 	for (int i = 0; i < model.n - 1; i++) {

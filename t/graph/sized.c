@@ -37,8 +37,7 @@ static struct te_seq *seq_of(struct te_op *op)
 	struct te_seq *s;
 
 	DO(te_seq_create(ctx, &s));
-	DO(te_seq_append(s, op));
-	te_op_unref(op);
+	tt_append(s, op);
 	return s;
 }
 
@@ -70,8 +69,7 @@ static void setup(void)
 	ce.nclasses = WIDTH;
 	seq = seq_of(linear("l"));
 	DO(te_op_activation(&act, "act", &op));
-	DO(te_seq_append(seq, op));
-	te_op_unref(op);
+	tt_append(seq, op);
 	DO(te_seq_init(seq, 1));
 	DO(te_plan_create(seq, &o, &plan));
 	DO(te_plan_create(seq, &e, &external));
@@ -87,8 +85,7 @@ static void setup(void)
 	DO(te_seq_input(losing, "targets", TE_DTYPE_INT32, 0, NULL));
 	DO(te_op_cross_entropy(&ce, "loss", &op));
 	DO(te_op_take(op, 0, "targets"));
-	DO(te_seq_append(losing, op));
-	te_op_unref(op);
+	tt_append(losing, op);
 	DO(te_seq_init(losing, 1));
 	DO(te_offload_create(ctx, NULL, &offload));
 	to.recipe = &fp32;

@@ -35,8 +35,7 @@ static int show_backward(const struct te_op_call *c)
 
 void append(struct te_seq *seq, struct te_op *op)
 {
-	DO(te_seq_append(seq, op));
-	te_op_unref(op);
+	tt_append(seq, op);
 }
 
 struct te_seq *dropping(int with_loss)

@@ -71,6 +71,12 @@ TCase *tt_ctx_case(Suite *s, const char *name, const char *tags)
 	return c;
 }
 
+void tt_append(struct te_seq *seq, struct te_op *op)
+{
+	DO(te_seq_append(seq, op));
+	te_op_unref(op);
+}
+
 void *tt_bytes(const void *device, size_t nbytes)
 {
 	void *p = malloc(nbytes);

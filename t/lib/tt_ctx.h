@@ -9,6 +9,7 @@
 
 #include <te/ctx.h>
 #include <te/errno.h>
+#include <te/seq.h>
 #include <te/stream.h>
 
 /* a call that returns 0 */
@@ -45,6 +46,9 @@ void tt_renew(void);
 void tt_teardown(void);
 /* tt_case() with this fixture */
 TCase *tt_ctx_case(Suite *s, const char *name, const char *tags);
+
+/* appends the op and releases the reference of the test */
+void tt_append(struct te_seq *seq, struct te_op *op);
 
 /* waits for all queued work and returns a copy of device memory, to be released by free(3) */
 void *tt_bytes(const void *device, size_t nbytes);

@@ -371,12 +371,10 @@ START_TEST(quantize_is_a_cast_and_back)
 
 	DO(te_seq_create(ctx, &seq));
 	DO(te_op_quantize(&a, "q", &op));
-	DO(te_seq_append(seq, op));
-	te_op_unref(op);
+	tt_append(seq, op);
 	/* so that the output is no input */
 	DO(te_op_scale(&(struct te_scale_attrs)TE_SCALE_ATTRS_INIT, "s", &op));
-	DO(te_seq_append(seq, op));
-	te_op_unref(op);
+	tt_append(seq, op);
 	DO(te_seq_init(seq, 1));
 	o.recipe = &rec;
 	o.flags = TE_PLAN_TRAIN | TE_PLAN_INPUT_GRAD;
@@ -461,8 +459,7 @@ START_TEST(nothing_is_copied_without_need)
 			DO(te_op_scale(&(struct te_scale_attrs)TE_ATTRS(scale, 2), "s", &op));
 		else
 			DO(te_op_reshape(i ? &back : &flat, i ? "back" : "flat", &op));
-		DO(te_seq_append(seq, op));
-		te_op_unref(op);
+		tt_append(seq, op);
 	}
 	DO(te_seq_init(seq, 1));
 	o.recipe = &rec;

@@ -409,8 +409,7 @@ START_TEST(names_of_weights_are_escaped)
 
 	DO(te_seq_create(ctx, &seq));
 	DO(te_op_bias(&attrs, "a\"b\\c\n", &op));
-	DO(te_seq_append(seq, op));
-	te_op_unref(op);
+	tt_append(seq, op);
 	DO(te_seq_init(seq, 1));
 	DO(te_seq_weight(seq, 0, &w));
 	DO(te_tensor_write(w.master, ones, sizeof(ones)));

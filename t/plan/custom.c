@@ -192,8 +192,7 @@ static struct te_seq *seq_of(const char *letters, struct relu *u)
 			DO(te_op_rmsnorm(&na, name, &op));
 		else
 			DO(te_op_activation(&aa, name, &op));
-		DO(te_seq_append(seq, op));
-		te_op_unref(op);
+		tt_append(seq, op);
 	}
 	if (u) {
 		forward.user = backward.user = u;
@@ -422,11 +421,9 @@ START_TEST(a_plain_fusion_takes_what_a_joint_one_leaves)
 	alone.run = alone_run;
 	DO(te_seq_create(ctx, &seq));
 	DO(te_op_activation(&aa, "r", &op));
-	DO(te_seq_append(seq, op));
-	te_op_unref(op);
+	tt_append(seq, op);
 	DO(te_op_rmsnorm(&na, "m", &op));
-	DO(te_seq_append(seq, op));
-	te_op_unref(op);
+	tt_append(seq, op);
 	DO(te_seq_add_fusion(seq, &forward));
 	DO(te_seq_add_fusion(seq, &alone));
 	DO(te_seq_init(seq, 1));

@@ -212,8 +212,7 @@ static int norm_applies(const struct te_fused *f)
 
 static void put(struct te_seq *seq, struct te_op *op)
 {
-	DO(te_seq_append(seq, op));
-	te_op_unref(op);
+	tt_append(seq, op);
 }
 
 static char *nm(int layer, const char *what)

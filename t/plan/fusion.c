@@ -111,8 +111,7 @@ static struct te_seq *seq_of(const char *letters)
 	for (int i = 0; letters[i]; i++) {
 		struct te_op *op = op_of(letters[i], i);
 
-		DO(te_seq_append(seq, op));
-		te_op_unref(op);
+		tt_append(seq, op);
 	}
 	DO(te_seq_complete(seq));
 	if (strchr(letters, 'L'))
@@ -670,8 +669,7 @@ START_TEST(does_not_take_a_namesake)
 			DO(te_op_create(&ops, NULL, "mine", &op));
 		else
 			op = op_of(namesakes[_i].letters[i], i);
-		DO(te_seq_append(seq, op));
-		te_op_unref(op);
+		tt_append(seq, op);
 	}
 	DO(te_seq_init(seq, 1));
 	p = plan_of(seq, "fp8-delayed", 0);

@@ -24,11 +24,9 @@ static struct te_seq *make_seq(struct te_ctx *c)
 
 	DO(te_seq_create(c, &s));
 	DO(te_op_embedding(&ea, "emb", &op));
-	DO(te_seq_append(s, op));
-	te_op_unref(op);
+	tt_append(s, op);
 	DO(te_op_bias(&ba, "b", &op));
-	DO(te_seq_append(s, op));
-	te_op_unref(op);
+	tt_append(s, op);
 	return s;
 }
 

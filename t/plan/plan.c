@@ -105,13 +105,11 @@ START_TEST(sums_the_gradients_of_all_takers)
 	DO(te_seq_create(ctx, &seq));
 	DO(te_op_fork("f", &op));
 	DO(te_op_give(op, 0, "r"));
-	DO(te_seq_append(seq, op));
-	te_op_unref(op);
+	tt_append(seq, op);
 	for (int i = 0; i < 3; i++) {
 		DO(te_op_add(i == 0 ? "a" : i == 1 ? "b" : "c", &op));
 		DO(te_op_take(op, 0, "r"));
-		DO(te_seq_append(seq, op));
-		te_op_unref(op);
+		tt_append(seq, op);
 	}
 	DO(te_seq_init(seq, 1));
 	fp32.compute = TE_DTYPE_FP32;

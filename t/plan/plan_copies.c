@@ -100,8 +100,7 @@ static struct te_seq *linears(void)
 	for (int i = 0; i < 10; i++) {
 		snprintf(name, sizeof(name), "l%d", i);
 		DO(te_op_linear(&attrs, name, &op));
-		DO(te_seq_append(seq, op));
-		te_op_unref(op);
+		tt_append(seq, op);
 	}
 	DO(te_seq_init(seq, 1));
 	return seq;

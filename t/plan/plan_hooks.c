@@ -455,8 +455,7 @@ START_TEST(states_are_bound_and_unbound)
 	DO(te_seq_create(ctx, &seq));
 	for (int i = 0; i < 3; i++) {
 		DO(te_op_create(&ops, NULL, (const char *[]){ "a", "b", "c" }[i], &op));
-		DO(te_seq_append(seq, op));
-		te_op_unref(op);
+		tt_append(seq, op);
 	}
 	DO(te_seq_add_fusion(seq, &fusion));
 	DO(te_seq_init(seq, 1));
@@ -500,8 +499,7 @@ START_TEST(a_silent_failure_is_given_a_name)
 	ops.forward = fail_silently;
 	DO(te_op_create(&ops, NULL, "here", &op));
 	DO(te_seq_create(ctx, &seq));
-	DO(te_seq_append(seq, op));
-	te_op_unref(op);
+	tt_append(seq, op);
 	DO(te_seq_init(seq, 1));
 	fp32.compute = TE_DTYPE_FP32;
 	o.recipe = &fp32;

@@ -8,8 +8,7 @@
 
 static struct te_op *put(struct te_seq *seq, struct te_op *op)
 {
-	DO(te_seq_append(seq, op));
-	te_op_unref(op);
+	tt_append(seq, op);
 	return op;
 }
 

@@ -500,12 +500,10 @@ START_TEST(residuals_are_forks_and_adds)
 
 	DO(te_seq_fork(seq, "a"));
 	op = embedding("e", 4, 4);
-	DO(te_seq_append(seq, op));
-	te_op_unref(op);
+	tt_append(seq, op);
 	DO(te_seq_fork(seq, "b"));
 	op = linear("f", 4, 4, NULL);
-	DO(te_seq_append(seq, op));
-	te_op_unref(op);
+	tt_append(seq, op);
 	fails(te_seq_fork(seq, "b"), -EEXIST, "b");
 	DO(te_seq_add(seq, "b"));
 	DO(te_seq_add(seq, "a"));

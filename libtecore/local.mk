@@ -192,8 +192,10 @@ libtecore_libtecore_internal_la_SOURCES = \
 	libtecore/quant/recipe.h \
 	libtecore/quant/recipes.def \
 	libtecore/quant/state.c \
+	libtecore/tensor/capture.c \
 	libtecore/tensor/ctx.c \
 	libtecore/tensor/ctx.h \
+	libtecore/tensor/event.c \
 	libtecore/tensor/memory.c \
 	libtecore/tensor/stream.c \
 	libtecore/tensor/tensor.c \

@@ -115,6 +115,22 @@ void te__stream_delete(struct te_stream *stream);
 void te__stream_leave(struct te_stream *stream);
 
 /*
+ * capture.c; unref takes NULL. fail keeps the first failure, with the calling thread's error
+ * message; stop ends the capture on each of its streams.
+ */
+struct te__capture *te__capture_ref(struct te__capture *c);
+void te__capture_unref(struct te__capture *c);
+void te__capture_fail(struct te_ctx *ctx, struct te__capture *c, int code);
+void te__capture_stop(struct te_ctx *ctx, struct te__capture *c);
+
+/*
+ * event.c: record s->mark after all queued work, for other streams and threads to wait for. Call it
+ * with s->lock held and s not capturing: the record would be captured, so a stream that enters a
+ * capture records its mark first. -EBUSY for a capture that was begun through the driver API.
+ */
+int te__stream_mark(struct te_stream *s, const char *fn);
+
+/*
  * Returns r. Every call that queues work returns through it: a failure inside a capture invalidates
  * the capture. stream: NULL if that is the failure.
  */
@@ -131,7 +147,6 @@ int te__word_set(struct te_stream *stream, void *word, uint32_t value);
 int te__word_take(struct te_stream *stream, void *word);
 /* declare the ranges that the call just queued uses; NULL: its memory is unknown */
 int te__stream_used(struct te_stream *stream, const struct te__ranges *used);
-
 
 /*
  * Ends the capture that began on the stream, also if it fails. Returns 0 with the graph, or the

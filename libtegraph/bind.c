@@ -4,7 +4,6 @@
 
 #include <errno.h>
 #include <inttypes.h>
-#include <math.h>
 #include <stddef.h>
 #include <string.h>
 
@@ -157,32 +156,6 @@ static int patch(const struct te_graph *g, const struct te__graph_callable *n, i
 	return r;
 }
 
-/* time of a copy: of the CPU to queue it plus of the device; INFINITY: unknown */
-static double copy_cost_us(struct te_graph *g, size_t nbytes)
-{
-	struct te_event *from = NULL, *to = NULL;
-	double cpu = INFINITY, ms = INFINITY;
-	char *p = NULL;
-
-	/* between temporary buffers: the caller's memory may be in use */
-	if (!te_mem_alloc(g->stream, 2 * nbytes, (void **)&p) && !te_event_create(g->ctx, &from) &&
-	    !te_event_create(g->ctx, &to) && !te_fill(g->stream, p, 0, 2 * nbytes) &&
-	    !te_event_record(from, g->stream)) {
-		cpu = te__graph_now_us();
-		if (te_copy(g->stream, p, p + nbytes, nbytes))
-			cpu = INFINITY;
-		cpu = te__graph_now_us() - cpu;
-		if (te_event_record(to, g->stream) || te_stream_sync(g->stream) ||
-		    te_event_elapsed_ms(from, to, &ms))
-			ms = INFINITY;
-	}
-	if (p)
-		te_mem_free(g->stream, p);
-	te_event_unref(from);
-	te_event_unref(to);
-	return cpu + ms * 1e3;
-}
-
 /* 1: recordings that may use the argument hold host calls, which may access any memory */
 static int calls_host(const struct te_graph *g, const struct te__graph_callable *n, int32_t at)
 {
@@ -194,32 +167,6 @@ static int calls_host(const struct te_graph *g, const struct te__graph_callable 
 			return 1;
 	}
 	return 0;
-}
-
-/*
- * After the first patch of an argument, choose the cheaper method. 0: the argument stays patched;
- * 1: it uses the graph's memory again and is to be copied. On an error it also does.
- */
-static int settle(struct te_graph *g, struct te__graph_callable *n, int32_t at,
-		  const struct te_tensor *t)
-{
-	struct te__bound *b = &n->bound[at];
-	const struct te_tensor *own = n->in[at];
-	double begin = te__graph_now_us();
-	int r = 0;
-
-	/* measure patching back and forth; if patching back fails, the argument stays patched */
-	if (!patch(g, n, at, t, own))
-		r = patch(g, n, at, own, t);
-	if (r)
-		return r;
-	b->patch_us = (te__graph_now_us() - begin) / 2;
-	b->copy_us = copy_cost_us(g, te_tensor_nbytes(t));
-	b->prefers = TE_BIND_PATCHED;
-	if (b->patch_us <= b->copy_us || patch(g, n, at, t, own))
-		return 0;
-	b->prefers = TE_BIND_COPIED;
-	return 1;
 }
 
 /*
@@ -249,14 +196,12 @@ static int overlaps_unbound(const struct te_graph *g, const struct te__graph_cal
 static int try_patch(struct te_graph *g, struct te__graph_callable *n, int32_t at,
 		     const struct te_tensor *t)
 {
-	struct te__bound *b = &n->bound[at];
 	int r = 0;
 
 	if (g->opts.flags & TE_GRAPH_EAGER)
 		return 0;
 	/* in a whole graph with TE_GRAPH_REUSE, arguments of several callables share buffers */
-	if ((g->whole && g->opts.flags & TE_GRAPH_REUSE) || b->prefers == TE_BIND_COPIED ||
-	    calls_host(g, n, at) ||
+	if ((g->whole && g->opts.flags & TE_GRAPH_REUSE) || calls_host(g, n, at) ||
 	    (!(g->opts.flags & TE_GRAPH_SERIAL) && overlaps_unbound(g, n, at, t)))
 		return 1;
 	r = find_bindings(g, n);
@@ -267,7 +212,7 @@ static int try_patch(struct te_graph *g, struct te__graph_callable *n, int32_t a
 		te_error_clear();
 		return 1;
 	}
-	return r || b->prefers ? r : settle(g, n, at, t);
+	return r;
 }
 
 /* ---- te_graph_bind ---- */

@@ -21,8 +21,6 @@ struct te__bound {
 	struct te_tensor *own;	  /* patched: the graph's tensor, which is not in use; or NULL */
 	struct te_tensor *copied; /* each replay copies from or to this tensor; or NULL */
 	enum te_bind how;	  /* how the tensor is bound; 0: not bound */
-	enum te_bind prefers;	  /* chosen by the first bind that could be patched; 0 before */
-	double patch_us, copy_us; /* measured by that bind; 0: not measured */
 	/* bit te_sched_kind: the argument's memory is not shared during that pass of the
 	 * callable */
 	uint32_t passes;
@@ -119,8 +117,6 @@ void te__graph_take_over(struct te_graph *g);
 int te__graph_copy_bound(const struct te__graph_callable *n, int kind, int after,
 			 struct te_stream *stream);
 
-/* a monotonic clock */
-double te__graph_now_us(void);
 int te__schedule_create(const char *fn, const struct te_schedule_opts *opts,
 			struct te_schedule **ret_schedule);
 

@@ -314,17 +314,17 @@ static int take_turn(struct te_graph *g, struct te_stream *stream)
 	return 0;
 }
 
-double te__graph_now_us(void)
+static double now_us(void)
 {
 	return 1e-3 * (double)te__now_ns();
 }
 
 static int launch(struct te_graph *g, struct te_recording *rec, struct te_stream *stream)
 {
-	double t = te__graph_now_us();
+	double t = now_us();
 	int r = te_recording_launch(rec, stream);
 
-	t = te__graph_now_us() - t;
+	t = now_us() - t;
 	if (r)
 		return r;
 	g->report.nlaunches++;

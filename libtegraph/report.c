@@ -4,7 +4,6 @@
 
 #include <errno.h>
 #include <inttypes.h>
-#include <math.h>
 #include <stdio.h>
 
 #include "graph_internal.h"
@@ -119,15 +118,12 @@ static const struct te_arg *arg_at(const struct te__graph_callable *n, int32_t a
 	return at < 2 * nin ? &n->c.in[at % nin] : &n->c.out[(at - 2 * nin) % nout];
 }
 
-/* a decimal point in every locale; null if not measured */
+/* a decimal point in every locale */
 static void json_us(FILE *f, const char *key, double us)
 {
-	const uint64_t ns = us > 0 && us < 1e12 ? (uint64_t)(us * 1e3 + 0.5) : 0;
+	const uint64_t ns = (uint64_t)(us * 1e3 + 0.5);
 
-	if (us >= 0 && us < 1e12)
-		fprintf(f, ", \"%s\": %" PRIu64 ".%03" PRIu64, key, ns / 1000, ns % 1000);
-	else
-		fprintf(f, ", \"%s\": null", key);
+	fprintf(f, ", \"%s\": %" PRIu64 ".%03" PRIu64, key, ns / 1000, ns % 1000);
 }
 
 static void json_bound(FILE *f, const struct te_graph *g)
@@ -147,11 +143,8 @@ static void json_bound(FILE *f, const struct te_graph *g)
 			a = arg_at(n, k, &grad);
 			fprintf(f, "%s\n  {\"callable\": %" PRId32 ", \"argument\": ", comma, i);
 			json_string(f, a->name);
-			fprintf(f, ", \"gradient\": %s, \"how\": \"%s\"", grad ? "true" : "false",
+			fprintf(f, ", \"gradient\": %s, \"how\": \"%s\"}", grad ? "true" : "false",
 				b->how == TE_BIND_PATCHED ? "patched" : "copied");
-			json_us(f, "patch_us", b->prefers ? b->patch_us : INFINITY);
-			json_us(f, "copy_us", b->prefers ? b->copy_us : INFINITY);
-			fputc('}', f);
 			comma = ",";
 		}
 	}

@@ -304,11 +304,9 @@ enum te_bind {
  * @tensor:   has the argument's type and shape; the graph keeps a reference. NULL: unbind
  * @ret_how:  how the tensor was bound; NULL if not wanted
  *
- * If possible, the arguments of nodes are patched. The first bind of an argument measures patching
- * and copying, which waits for a copy on the graph's own stream, and keeps the cheaper method for
- * this argument; te_graph_json reports the times. GEMMs on a GPU cannot be patched, nor can
+ * The arguments of nodes are patched wherever they can be. GEMMs on a GPU cannot, nor can
  * recordings with host calls, nor a whole graph with TE_GRAPH_REUSE, nor tensors that are not
- * aligned to 16 bytes. Later binds take a microsecond or two and do not wait.
+ * aligned to 16 bytes: these are copied. A bind takes a microsecond or two and does not wait.
  * te_graph_tensor returns the caller's tensor for a patched argument. One tensor may be bound to
  * several arguments. If the same pass, or whole graph, writes one of them, the arguments bound
  * later are copied, inputs before a replay and outputs after it, unless TE_GRAPH_SERIAL is set.

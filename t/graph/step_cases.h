@@ -22,7 +22,6 @@ struct te_spec tokens(int64_t B, int64_t T);
 extern const struct te_spec ones_spec;
 /* a bias of 0, half of all dropped, and with a loss */
 struct te_seq *dropping(int with_loss);
-void append(struct te_seq *seq, struct te_op *op);
 void write_ones(struct te_tensor *t);
 /* t is what dropout makes of ones at that offset, by its definition */
 void has_mask(struct te_tensor *t, uint64_t offset);

@@ -36,7 +36,7 @@ static struct te_seq *cut_seq(void)
 	DO(te_op_cross_entropy(&c, "loss", &op[6]));
 	DO(te_op_take(op[6], 0, "targets"));
 	for (int i = 0; i < 7; i++)
-		append(seq, op[i]);
+		tt_append(seq, op[i]);
 	DO(te_seq_input(seq, "targets", TE_DTYPE_INT32, 0, NULL));
 	DO(te_seq_init(seq, 5));
 	for (int i = 0; i < N; i++)

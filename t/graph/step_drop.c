@@ -33,11 +33,6 @@ static int show_backward(const struct te_op_call *c)
 			   te_tensor_nbytes(c->dx.hp));
 }
 
-void append(struct te_seq *seq, struct te_op *op)
-{
-	tt_append(seq, op);
-}
-
 struct te_seq *dropping(int with_loss)
 {
 	static struct te_op_ops show = TE_OP_OPS_INIT;
@@ -52,12 +47,12 @@ struct te_seq *dropping(int with_loss)
 	show.backward = show_backward;
 	DO(te_seq_create(ctx, &seq));
 	DO(te_op_bias(&ba, "bias", &op));
-	append(seq, op);
+	tt_append(seq, op);
 	DO(te_op_dropout(&da, "drop", &op));
-	append(seq, op);
+	tt_append(seq, op);
 	if (with_loss) {
 		DO(te_op_create(&show, NULL, "show", &op));
-		append(seq, op);
+		tt_append(seq, op);
 	}
 	DO(te_seq_init(seq, SEED));
 	return seq;

@@ -28,16 +28,16 @@ static struct te_seq *far_seq(void)
 
 	DO(te_seq_create(ctx, &seq));
 	DO(te_op_embedding(&e, "e", &op));
-	append(seq, op);
+	tt_append(seq, op);
 	DO(te_op_linear(&a, "a", &op));
-	append(seq, op);
+	tt_append(seq, op);
 	DO(te_op_linear(&b, "b", &op));
-	append(seq, op);
+	tt_append(seq, op);
 	DO(te_op_linear(&c, "c", &op));
-	append(seq, op);
+	tt_append(seq, op);
 	DO(te_op_cross_entropy(&l, "loss", &op));
 	DO(te_op_take(op, 0, "targets"));
-	append(seq, op);
+	tt_append(seq, op);
 	DO(te_seq_input(seq, "targets", TE_DTYPE_INT32, 0, NULL));
 	DO(te_seq_init(seq, 5));
 	return seq;

@@ -146,16 +146,16 @@ START_TEST(a_channel_is_of_one_plan)
 	for (int i = 0; i < 2; i++) {
 		DO(te_op_add(i ? "second" : "first", &op));
 		DO(te_op_take(op, 0, "more"));
-		append(two, op);
+		tt_append(two, op);
 	}
 	DO(te_op_bias(&(struct te_bias_attrs)TE_ATTRS(bias, WIDTH), "bias", &op));
-	append(two, op);
+	tt_append(two, op);
 	DO(te_seq_input(two, "targets", TE_DTYPE_INT32, 0, NULL));
 	DO(te_op_cross_entropy(&(struct te_cross_entropy_attrs)TE_ATTRS(
 				       cross_entropy, .nclasses = WIDTH, .grad_scale = 1),
 			       "loss", &op));
 	DO(te_op_take(op, 0, "targets"));
-	append(two, op);
+	tt_append(two, op);
 	DO(te_seq_init(two, 1));
 	o.recipe = &fp32;
 	o.x = (struct te_spec){ TE_DTYPE_FP32, 3, { 2, 4, WIDTH } };

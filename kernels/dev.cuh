@@ -440,30 +440,27 @@ DEV int64_t flat_at(int u)
 	       (int64_t)threadIdx.x * TE_V;
 }
 
-/* this thread's vectors of n elements; 0 after the end. vec: x is aligned */
-template <class T>
-DEV void flat_load(const T *x, int64_t n, bool vec, float v[TE_FLAT_UNROLL][TE_V])
+/* vector u of n elements; 0 after the end. vec: x is aligned */
+template <class T> DEV void flat_get(const T *x, int64_t n, bool vec, int u, float v[TE_V])
 {
-#pragma unroll
-	for (int u = 0; u < TE_FLAT_UNROLL; u++) {
-		const int64_t at = flat_at(u);
+	const int64_t at = flat_at(u);
+	const int left = clamp_int(n - at, 0, TE_V);
 
-		if (vec && at + TE_V <= n)
-			load_vec(x + at, v[u]);
-		else
-			load_some(x + at, clamp_int(n - at, 0, TE_V), v[u]);
-	}
+	if (vec && left == TE_V)
+		load_vec(x + at, v);
+	else
+		load_some(x + at, left, v);
 }
 
-/* vector u of n elements */
 template <class T> DEV void flat_put(T *y, int64_t n, bool vec, int u, const float v[TE_V])
 {
 	const int64_t at = flat_at(u);
+	const int left = clamp_int(n - at, 0, TE_V);
 
-	if (vec && at + TE_V <= n)
+	if (vec && left == TE_V)
 		store_vec(y + at, v);
 	else
-		store_some(y + at, clamp_int(n - at, 0, TE_V), v);
+		store_some(y + at, left, v);
 }
 
 #endif

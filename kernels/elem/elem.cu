@@ -34,18 +34,20 @@ template <class T> DEV void bias_fwd_body(const struct te_k_bias_fwd &a)
 	const int64_t n = a.rows * a.cols;
 	float v[TE_FLAT_UNROLL][TE_V], b[TE_FLAT_UNROLL][TE_V];
 
-	flat_load(x, n, vec, v);
 #pragma unroll
 	for (int u = 0; u < TE_FLAT_UNROLL; u++) {
+		const int64_t at = flat_at(u);
 		int64_t c;
 
-		if (flat_at(u) >= n)
+		if (at >= n)
 			break;
-		c = column_of(flat_at(u), a.cols);
+		c = column_of(at, a.cols);
 		if (vec) {
+			load_vec(x + at, v[u]);
 			load_vec(bias + c, b[u]);
 			continue;
 		}
+		load_some(x + at, clamp_int(n - at, 0, TE_V), v[u]);
 #pragma unroll
 		for (int e = 0; e < TE_V; e++) {
 			b[u][e] = to_float(bias[c]);
@@ -54,10 +56,17 @@ template <class T> DEV void bias_fwd_body(const struct te_k_bias_fwd &a)
 	}
 #pragma unroll
 	for (int u = 0; u < TE_FLAT_UNROLL; u++) {
+		const int64_t at = flat_at(u);
+
+		if (at >= n)
+			break;
 #pragma unroll
 		for (int e = 0; e < TE_V; e++)
 			v[u][e] = add(v[u][e], b[u][e]);
-		flat_put((T *)a.y, n, vec, u, v[u]);
+		if (vec)
+			store_vec((T *)a.y + at, v[u]);
+		else
+			store_some((T *)a.y + at, clamp_int(n - at, 0, TE_V), v[u]);
 	}
 }
 
@@ -68,8 +77,11 @@ template <class T> DEV void add_body(const struct te_k_add &a)
 	const bool vec = aligned(a.a) && aligned(a.b) && aligned(a.y);
 	float v[TE_FLAT_UNROLL][TE_V], w[TE_FLAT_UNROLL][TE_V];
 
-	flat_load((const T *)a.a, a.n, vec, v);
-	flat_load((const T *)a.b, a.n, vec, w);
+#pragma unroll
+	for (int u = 0; u < TE_FLAT_UNROLL; u++) {
+		flat_get((const T *)a.a, a.n, vec, u, v[u]);
+		flat_get((const T *)a.b, a.n, vec, u, w[u]);
+	}
 #pragma unroll
 	for (int u = 0; u < TE_FLAT_UNROLL; u++) {
 #pragma unroll
@@ -86,7 +98,9 @@ template <class T> DEV void scale_body(const struct te_k_scaled &a)
 	const bool vec = aligned(a.x) && aligned(a.y);
 	float v[TE_FLAT_UNROLL][TE_V];
 
-	flat_load((const T *)a.x, a.n, vec, v);
+#pragma unroll
+	for (int u = 0; u < TE_FLAT_UNROLL; u++)
+		flat_get((const T *)a.x, a.n, vec, u, v[u]);
 #pragma unroll
 	for (int u = 0; u < TE_FLAT_UNROLL; u++) {
 #pragma unroll
@@ -105,7 +119,9 @@ template <class T> DEV void dropout_body(const struct te_k_dropout &a)
 	const uint64_t seed = *a.seed, offset = *a.offset;
 	float v[TE_FLAT_UNROLL][TE_V];
 
-	flat_load((const T *)a.x, a.n, vec, v);
+#pragma unroll
+	for (int u = 0; u < TE_FLAT_UNROLL; u++)
+		flat_get((const T *)a.x, a.n, vec, u, v[u]);
 #pragma unroll
 	for (int u = 0; u < TE_FLAT_UNROLL; u++) {
 		const struct te_philox r =

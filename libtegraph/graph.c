@@ -245,8 +245,8 @@ static int check_passes(const struct te_graph *g, const struct te__graph_callabl
 	if (g->training && c->backward_dw && n->at[TE_SCHED_W] < 0)
 		return te__graph_fail(
 			g->fn, -EINVAL,
-			"%s leaves weight gradients to "
-			"backward_dw, and the schedule has no entry for those of chunk %" PRId32,
+			"%s leaves weight gradients to backward_dw, and the schedule has no entry "
+			"for weight gradients of chunk %" PRId32,
 			c->name, n->chunk + 1);
 	if ((g->opts.flags & TE_GRAPH_RETAIN) && !(c->flags & TE_CALLABLE_RETAINS))
 		return te__graph_fail(g->fn, -EINVAL,

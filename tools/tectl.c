@@ -26,7 +26,7 @@ static struct {
 
 static const struct option_field fields[] = {
 	{ "socket", OPTION_TEXT, AT(socket), NULL, 0, 0, 's', "PATH",
-	  "its socket, by default that of the user or else the system's" },
+	  "its socket, by default the user's or else the system's" },
 	{ "json", OPTION_FLAG, AT(json), NULL, 0, 1, 0, NULL, "print one JSON object" },
 	{ 0 },
 };

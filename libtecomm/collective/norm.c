@@ -15,7 +15,7 @@
 
 _Static_assert(TE_COMM_SCALING_TOKEN == (int)TE_K_COMM_SCALING_TOKEN &&
 		       TE_COMM_SCALING_BLOCK == (int)TE_K_COMM_SCALING_BLOCK,
-	       "scalings are those of the kernel");
+	       "scalings have the kernel's numbers");
 
 /* ---- arguments ---- */
 

@@ -115,7 +115,7 @@ static int comes_again(struct te_comm_reducer *r, int weight)
 	while (r->complete[missing])
 		missing++;
 	return te__fail(-TE_ESTATE, "%s: the gradient of %s is complete for the second time, and "
-			"that of %s is not: expected one event for each weight in a step",
+			"the gradient of %s is not: expected one event for each weight in a step",
 			hook_fn, name_of(r, weight), name_of(r, missing));
 }
 

@@ -86,7 +86,7 @@ int te__control_map(int fd, int nlocal, struct te__control **ret)
 		return te__fail(-errno, "the control page: mmap: %s", strerror(errno));
 	if (c->magic != TE__CONTROL_MAGIC || c->nlocal != (uint32_t)nlocal) {
 		te__control_unmap(c);
-		return te__fail(-TE_EMISMATCH, "the control page is not that of %d ranks", nlocal);
+		return te__fail(-TE_EMISMATCH, "the control page is not for %d ranks", nlocal);
 	}
 	*ret = c;
 	return 0;

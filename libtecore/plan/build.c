@@ -233,10 +233,10 @@ static int check_gradients(const struct te_op *op, const struct te_op_infer *inf
 		const int a = k ? inf->dex_alias[k - 1] : inf->dx_alias;
 
 		if (a > op->ops.nextra_out || a < -1)
-			return te__fail(-TE_EPLAN, "op %s: the gradient of input %d aliases that "
-					"of output %d", op->name, k, a);
+			return te__fail(-TE_EPLAN, "op %s: the gradient of input %d aliases the "
+					"gradient of output %d", op->name, k, a);
 		if (a >= 0 && !te__spec_equal(&inf->out[a], &inf->in[k]))
-			return te__fail(-TE_ESHAPE, "op %s: the gradient of input %d is that of "
+			return te__fail(-TE_ESHAPE, "op %s: the gradient of input %d is the one of "
 					"output %d but of another shape", op->name, k, a);
 	}
 	return 0;

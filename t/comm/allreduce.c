@@ -633,7 +633,7 @@ START_TEST(different_offsets_are_a_mismatch)
 {
 	for (seed = 0; seed < 3; seed++)
 		threads_run(3, elsewhere, -TE_EMISMATCH,
-			    "has arrays at other offsets of symmetric memory than that of");
+			    "has arrays at other offsets of symmetric memory than on");
 }
 END_TEST
 

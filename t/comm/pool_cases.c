@@ -376,7 +376,7 @@ START_TEST(transports_are_described)
 	ck_assert_str_eq(t.name, "gpudirect");
 	ck_assert_int_eq(t.available, !t.reason[0]);
 	if (!strcmp(backend, "host"))
-		ck_assert_str_eq(t.reason, "memory of the host backend is that of the process");
+		ck_assert_str_eq(t.reason, "memory of the host backend is memory of the process");
 	DO(te_transport_info(ctx, n - 1, &t));
 	ck_assert_str_eq(t.name, "tcp");
 	ck_assert_int_eq(t.available, 1);
@@ -401,7 +401,7 @@ START_TEST(a_reason_is_that_of_the_probe)
 	te_recording_unref(rec);
 	ck_assert_str_eq(t.name, "gpudirect");
 	if (!strcmp(backend, "host"))
-		ck_assert_str_eq(t.reason, "memory of the host backend is that of the process");
+		ck_assert_str_eq(t.reason, "memory of the host backend is memory of the process");
 }
 END_TEST
 

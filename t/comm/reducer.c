@@ -408,7 +408,7 @@ static int bad(struct thread_rank *r)
 	e.weight = 2;
 	STEP(te_comm_reducer_hook(reducer, plan, &e));
 	HOLDS(te_comm_reducer_hook(reducer, plan, &e) == -TE_ESTATE);
-	HOLDS(strstr(te_error_detail(), "for the second time, and that of emb."));
+	HOLDS(strstr(te_error_detail(), "for the second time, and the gradient of emb."));
 	e.weight = 1000;
 	HOLDS(te_comm_reducer_hook(reducer, plan, &e) < 0);
 	HOLDS(!te_comm_reducer_unref(te_comm_reducer_ref(reducer)));

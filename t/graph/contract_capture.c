@@ -230,8 +230,8 @@ START_TEST(weight_gradients_are_passes_of_their_own)
 	DO(te_schedule_create(&so, &order));
 	p.o.schedule = order;
 	fails(te_graph_create(ctx, 2, p.c, &p.o, &g), -EINVAL,
-	      "a leaves weight gradients to backward_dw, and the schedule has no entry for those "
-	      "of chunk 1");
+	      "a leaves weight gradients to backward_dw, and the schedule has no entry for weight "
+	      "gradients of chunk 1");
 	p.o.schedule = NULL;
 	te_schedule_unref(order);
 	pipeline_destroy(&p);

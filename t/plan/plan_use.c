@@ -204,11 +204,11 @@ static const struct {
 	{ -1, 0, 0, 8, 0, "" },
 	{ 2, -1, -1, 8, -TE_EPLAN, "op mine: output 0 aliases input 2" },
 	{ 1, -1, -1, 4, -TE_ESHAPE, "op mine: output 0 is input 1 but of another shape" },
-	{ -1, 1, -1, 8, -TE_EPLAN, "the gradient of input 0 aliases that of output 1" },
-	{ -1, -2, -1, 8, -TE_EPLAN, "the gradient of input 0 aliases that of output -2" },
-	{ -1, -1, 7, 8, -TE_EPLAN, "the gradient of input 1 aliases that of output 7" },
-	{ -1, 0, -1, 4, -TE_ESHAPE, "the gradient of input 0 is that of output 0 but of another" },
-	{ -1, -1, 0, 4, -TE_ESHAPE, "the gradient of input 1 is that of output 0 but of another" },
+	{ -1, 1, -1, 8, -TE_EPLAN, "the gradient of input 0 aliases the gradient of output 1" },
+	{ -1, -2, -1, 8, -TE_EPLAN, "the gradient of input 0 aliases the gradient of output -2" },
+	{ -1, -1, 7, 8, -TE_EPLAN, "the gradient of input 1 aliases the gradient of output 7" },
+	{ -1, 0, -1, 4, -TE_ESHAPE, "gradient of input 0 is the one of output 0 but of another" },
+	{ -1, -1, 0, 4, -TE_ESHAPE, "gradient of input 1 is the one of output 0 but of another" },
 };
 static int answer;
 

@@ -612,7 +612,7 @@ int config_same(const struct config *a, const char *where_a, const struct config
 	int r = STATUS_OK;
 
 	if (a->family != b->family)
-		return say_bad("%s: model_type is %s, that of %s is %s", where_a,
+		return say_bad("%s: model_type is %s, and in %s it is %s", where_a,
 			       families[a->family], where_b, families[b->family]);
 	x = config_to_json(a);
 	y = config_to_json(b);
@@ -625,10 +625,10 @@ int config_same(const struct config *a, const char *where_a, const struct config
 		    f->flags & ALIAS)
 			continue;
 		if (!json_equal(json_object_get(x, f->name), json_object_get(y, f->name)))
-			r = say_bad("%s: %s differs from that of %s", where_a, f->name, where_b);
+			r = say_bad("%s: %s differs from %s", where_a, f->name, where_b);
 	}
 	if (!r && a->act != b->act)
-		r = say_bad("%s: its activation differs from that of %s", where_a, where_b);
+		r = say_bad("%s: its activation differs from %s", where_a, where_b);
 	json_decref(x);
 	json_decref(y);
 	return r;

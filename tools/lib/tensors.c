@@ -359,7 +359,7 @@ static int open_found(struct tensors *ts, const char *dir)
 		return r;
 	if (s.two)
 		return say_bad("%s: has shards of two models and no %s.index.json, which would "
-			       "name those of one", dir, model_st);
+			       "name the shards of one", dir, model_st);
 	if (s.nshards)
 		return open_numbered(ts, dir, s.nshards);
 	if (s.row < NOTHERS)

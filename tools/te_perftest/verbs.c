@@ -23,7 +23,7 @@ static const struct option_field options[] = {
 	{ "depth", OPTION_COUNT, AT(depth), "16", 1, 64, 0, "N",
 	  "messages that are sent at once, for the rate" },
 	{ "perftest", OPTION_TEXT, AT(perftest), NULL, 0, 0, 0, "HOST",
-	  "measure ib_write_lat and ib_write_bw in turn; HOST is that of rank 1" },
+	  "measure ib_write_lat and ib_write_bw in turn; HOST is the host of rank 1" },
 	{ 0 },
 };
 

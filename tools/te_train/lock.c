@@ -65,7 +65,7 @@ static int open_lock(const struct folder *dir, int *ret_fd)
 	}
 	if (fd < 0)
 		return err == ELOOP ? say_bad("%s/.lock: is a link or not a regular file, expected "
-					      "none or that of an earlier run", dir->path) :
+					      "none or an earlier run's", dir->path) :
 				      say_bad("%s/.lock: %s", dir->path, strerror(err));
 	*ret_fd = fd;
 	return STATUS_OK;

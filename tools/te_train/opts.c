@@ -51,7 +51,7 @@ static const struct option_field rows[] = {
 	{ "backend", OPTION_WORD, AT(backend), NULL, 0, 0, 0, "auto|host|cuda",
 	  "where to run (TE_BACKEND, else auto)" },
 	{ "device", OPTION_INT, AT(device), NULL, 0, 1023, 0, "N",
-	  "which device of the backend; default that of the rank, or 0" },
+	  "which device of the backend; default the device of the rank, or 0" },
 	{ "tensor", OPTION_INT, AT(tensor), "1", 1, 64, 0, "N",
 	  "ranks that divide each model among them" },
 	{ "sequence-parallel", OPTION_FLAG, AT(sequence_parallel), "0", 0, 1, 0, NULL,

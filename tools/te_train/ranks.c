@@ -533,7 +533,7 @@ int ranks_compare(const struct ranks *r, struct te_stream *stream, const struct 
 		return say_te(te, "comparing the weights of all ranks");
 	for (int32_t i = ranks_nshards(r); i < ranks_n(r); i++)
 		if (memcmp(all + 4 * i, all + 4 * (i % ranks_nshards(r)), sizeof(own)))
-			return say_failed("the weights of rank %d are not those of rank %d; they "
+			return say_failed("the weights of rank %d differ from rank %d; they "
 					  "are not saved", (int)i, (int)(i % ranks_nshards(r)));
 	return STATUS_OK;
 }

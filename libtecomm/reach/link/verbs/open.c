@@ -309,7 +309,7 @@ static int connect_lane(struct vlink *v, int32_t i, int lane, uint32_t own_psn,
 
 	if (h->port[there].link_layer != attr->link_layer)
 		return te__link_fail(&v->l, -TE_EMISMATCH, "verbs: the link layer of %s is %s, "
-				     "that of this rank is not", te__vlink_name(v, i),
+				     "the link layer of this rank is not", te__vlink_name(v, i),
 				     h->port[there].link_layer == IBV_LINK_LAYER_ETHERNET
 					     ? "Ethernet" : "InfiniBand");
 	if (port->port.gid_chosen) {

@@ -31,4 +31,9 @@ if [ -n "$TT_SANITIZE" ]; then
 fi
 shuffled 1 $short
 shuffled $random $short graph/equivalence
+# and whatever new memory holds
+for program in $short; do
+	check "$program, TE_HOST_POISON=on" \
+		env TE_HOST_POISON=on "$abs_top_builddir/t/$program"
+done
 tap_end

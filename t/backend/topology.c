@@ -1,6 +1,6 @@
 /*
  * t/backend/topology.c - the cores that threads of the host backend use: TE_HOST_THREADS,
- * TE_HOST_BIND and masks, on this machine and on others as hwloc describes them.
+ * TE_HOST_BIND and masks, on this machine and on others as hwloc describes them; TE_HOST_POISON.
  */
 #include "config.h"
 
@@ -224,6 +224,23 @@ START_TEST(te_host_threads_has_a_range)
 }
 END_TEST
 
+START_TEST(te_host_poison_fills_new_memory)
+{
+	unsigned char *bytes;
+	void *p;
+
+	setenv("TE_HOST_POISON", "on", 1);
+	tt_setup();
+	DO(te_mem_alloc(st, 1000, &p));
+	bytes = tt_bytes(p, 1000);
+	for (int i = 0; i < 1000; i++)
+		ck_assert_uint_eq(bytes[i], 0xff);
+	free(bytes);
+	DO(te_mem_free(st, p));
+	tt_teardown();
+}
+END_TEST
+
 START_TEST(te_host_threads_has_a_maximum)
 {
 	setenv("TE_HOST_THREADS", "64", 1);
@@ -319,6 +336,7 @@ static Suite *suite(void)
 	tcase_add_test(c, the_device_has_the_cores_in_the_mask);
 	tcase_add_test(c, te_host_threads_is_the_number);
 	tcase_add_test(c, te_host_threads_has_a_maximum);
+	tcase_add_test(c, te_host_poison_fills_new_memory);
 	tcase_add_loop_test(c, te_host_threads_has_a_range, 0, 3);
 	tcase_add_test(c, core_binds_helpers_only);
 	tcase_add_test(c, none_binds_nothing);

@@ -47,6 +47,8 @@ not "previous" 'the time before|from the time before'
 not "error messages, injected faults" '(the|its|a) sentence (that|of the)|fault was asked for'
 not "valid until the process ends" 'lives? for ever'
 comments "nouns instead of chained pronouns" '\<(those|that) of\>|\<one of both\>'
+grep -nwiE '(those|that) of' $(find man -name '*.[1-9]') README.md doc/*.md >"$tmp/bad"
+empty "nouns in pages, too" "$tmp/bad"
 comments "except, forever, without success" '\<(but for|for ever|in vain)\>'
 grep -nE '/\*+ (of|that|those|whose) ' $product >"$tmp/bad"
 empty "a comment begins with the noun it is about" "$tmp/bad"

@@ -63,7 +63,6 @@ TE_EXPORT int te__callback_failed(uint64_t nfails, int r, const char *fmt, ...) 
 #define te__log_warn(...) te__log(TE_LOG_WARN, __VA_ARGS__)
 #define te__log_info(...) te__log(TE_LOG_INFO, __VA_ARGS__)
 #define te__log_debug(...) te__log(TE_LOG_DEBUG, __VA_ARGS__)
-#define te__log_trace(...) te__log(TE_LOG_TRACE, __VA_ARGS__)
 
 TE_EXPORT int te__log_on(enum te_log_level level, const char *category);
 TE_EXPORT void te__log_at(enum te_log_level level, const char *category,

@@ -63,14 +63,15 @@ char *te__device_result(const struct te__nodes *n, int32_t slot, int32_t local)
 	return te__device_in(n, slot, local) + n->common / 2;
 }
 
-float *te__device_sums(const struct te__nodes *n, int32_t slot)
+/* sums of this rank, at element 0 of its part */
+static float *sums_of(const struct te__nodes *n, int32_t slot)
 {
 	return (float *)(void *)(te__device_in(n, slot, n->local) + n->common);
 }
 
 float *te__device_wire_sums(const struct te__nodes *n, const struct te__piece *p, int64_t lo)
 {
-	return n->link->direct ? te__device_sums(n, p->slot) :
+	return n->link->direct ? sums_of(n, p->slot) :
 				 (float *)(void *)te__nodes_in(n, p->slot, 0) + lo;
 }
 
@@ -185,7 +186,7 @@ static int share(const struct work *w)
 static int add(const struct work *w)
 {
 	const struct te__nodes *n = w->n;
-	float *sums = te__device_sums(n, w->p->slot);
+	float *sums = sums_of(n, w->p->slot);
 	float *wire = te__device_wire_sums(n, w->p, w->lo);
 	const struct te_k_comm_fold fold =
 		te__nodes_fold(n, w->p, w->nelems,

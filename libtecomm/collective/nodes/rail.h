@@ -104,8 +104,6 @@ int64_t te__device_each(const struct te__nodes *n, int64_t es);
 /* device memory of a slot for a local rank, at element 0 of the piece */
 char *te__device_in(const struct te__nodes *n, int32_t slot, int32_t local);
 char *te__device_result(const struct te__nodes *n, int32_t slot, int32_t local);
-/* sums of this rank, at element 0 of its part */
-float *te__device_sums(const struct te__nodes *n, int32_t slot);
 /* buffers for sending and receiving the sums and the result of a part that begins at lo */
 float *te__device_wire_sums(const struct te__nodes *n, const struct te__piece *p, int64_t lo);
 char *te__device_wire_result(const struct te__nodes *n, const struct te__piece *p, int64_t lo);

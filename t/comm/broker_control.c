@@ -25,7 +25,7 @@ START_TEST(a_wrong_control_page_is_refused)
 	fails(te__control_map(fd, 3, &c), -EINVAL, "has 65535 bytes, expected 65536");
 	close(fd);
 	DO(te__control_create(4, &fd));
-	fails(te__control_map(fd, 3, &c), -TE_EMISMATCH, "not that of 3 ranks");
+	fails(te__control_map(fd, 3, &c), -TE_EMISMATCH, "not for 3 ranks");
 	ck_assert_ptr_null(c);
 	DO(te__control_map(fd, 4, &c));
 	close(fd);

@@ -79,15 +79,29 @@ template <class T> DEV void add_body(const struct te_k_add &a)
 
 #pragma unroll
 	for (int u = 0; u < TE_FLAT_UNROLL; u++) {
-		flat_get((const T *)a.a, a.n, vec, u, v[u]);
-		flat_get((const T *)a.b, a.n, vec, u, w[u]);
+		const int64_t at = flat_at(u);
+		const int n = clamp_int(a.n - at, 0, TE_V);
+
+		if (vec && n == TE_V) {
+			load_vec((const T *)a.a + at, v[u]);
+			load_vec((const T *)a.b + at, w[u]);
+		} else {
+			load_some((const T *)a.a + at, n, v[u]);
+			load_some((const T *)a.b + at, n, w[u]);
+		}
 	}
 #pragma unroll
 	for (int u = 0; u < TE_FLAT_UNROLL; u++) {
+		const int64_t at = flat_at(u);
+		const int n = clamp_int(a.n - at, 0, TE_V);
+
 #pragma unroll
 		for (int e = 0; e < TE_V; e++)
 			v[u][e] = add(v[u][e], w[u][e]);
-		flat_put((T *)a.y, a.n, vec, u, v[u]);
+		if (vec && n == TE_V)
+			store_vec((T *)a.y + at, v[u]);
+		else
+			store_some((T *)a.y + at, n, v[u]);
 	}
 }
 

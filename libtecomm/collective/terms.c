@@ -86,9 +86,9 @@ static int compare(const struct te__boot *b, const char *name, const struct reco
 		const struct record *x = &all[i];
 
 		for (int k = 0; k < NTERMS; k++)
-			if (strcmp(x->term[k], all->term[k]))
-				return te__fail(-TE_EMISMATCH, "te_comm_create: %s: %s is %s for "
-						"%s, and %s for %s", name, term_names[k],
+			if (strncmp(x->term[k], all->term[k], sizeof(x->term[k])))
+				return te__fail(-TE_EMISMATCH, "te_comm_create: %s: %s is %.23s "
+						"for %s, and %.23s for %s", name, term_names[k],
 						x->term[k], te__boot_peer(b, i), all->term[k],
 						te__boot_peer(b, 0));
 		if (x->table_hash != all->table_hash)

@@ -270,8 +270,11 @@ static int join_round(struct joining *j)
 		struct pollfd *p = &j->p[P_PEER(j, i)];
 
 		*p = te__conn_poll(&j->o.conn[i]);
-		if (j->o.link && j->o.state[i] == TE__UP)
+		/* the end of a stream that is up would be reported in every round */
+		if (j->o.link && j->o.state[i] == TE__UP) {
 			p->events &= POLLOUT;
+			p->fd = p->events ? p->fd : -1;
+		}
 		if (i < b->rank && j->o.state[i] == TE__DIALING)
 			te__dial_poll(&j->dial[i], p, &wake);
 	}

@@ -186,28 +186,32 @@ static void agree_on(const struct te__boot *b, const void *all, size_t stride, i
 	}
 }
 
+int te__reach_none(const struct te__boot *b, const struct te__reach_choice *c)
+{
+	const int wanted = te__reach_wanted();
+	char why[600] = "";
+	size_t at = 0;
+
+	for (int k = 0; k < TE__REACH_ROWS && at < sizeof(why); k++)
+		if (table[k].nodes && c->why[k][0] && (wanted < 0 || wanted == k))
+			at += (size_t)snprintf(why + at, sizeof(why) - at, "%s%s: %s",
+					       at ? "; " : "", table[k].name, c->why[k]);
+	return te__fail(-EOPNOTSUPP, "te_comm_create: no transport between %d nodes: %s",
+			te__boot_nnodes(b), why);
+}
+
 int te__reach_agree(const struct te__boot *b, const void *all, size_t stride,
 		    struct te__reach_choice *ret)
 {
-	const int wanted = te__reach_wanted();
-	const int32_t nnodes = te__boot_nnodes(b);
-	bool found = nnodes == 1;
-	char why[600] = "";
-	size_t at = 0;
+	bool found = te__boot_nnodes(b) == 1;
 
 	memset(ret, 0, sizeof(*ret));
 	for (int k = 0; k < TE__REACH_ROWS; k++) {
 		if (table[k].offered && !is_excluded(b, k, ret->why[k]))
 			agree_on(b, all, stride, k, ret->why[k]);
-		if (!table[k].nodes)
-			continue;
-		found |= !ret->why[k][0];
-		if ((wanted < 0 || wanted == k) && at < sizeof(why))
-			at += (size_t)snprintf(why + at, sizeof(why) - at, "%s%s: %s",
-					       at ? "; " : "", table[k].name, ret->why[k]);
+		found |= table[k].nodes && !ret->why[k][0];
 	}
-	return found ? 0 : te__fail(-EOPNOTSUPP, "te_comm_create: no transport between %d nodes: "
-				    "%s", nnodes, why);
+	return found ? 0 : te__reach_none(b, ret);
 }
 
 /* ---- te_transport_info(3) ---- */

@@ -53,4 +53,7 @@ void te__reach_offer(const struct te__boot *boot, struct te_ctx *ctx,
 int te__reach_agree(const struct te__boot *boot, const void *all, size_t stride,
 		    struct te__reach_choice *ret);
 
+/* fails with the reasons why no row between nodes can be used */
+int te__reach_none(const struct te__boot *boot, const struct te__reach_choice *choice);
+
 #endif

@@ -49,7 +49,7 @@ static unsigned encode(enum te_dtype dtype, float x)
 	}
 }
 
-/* of a positive code; infinity counts as the power of two that would come next */
+/* value of a positive code; infinity counts as the next power of two */
 static double value(enum te_dtype dtype, unsigned code)
 {
 	switch (dtype) {

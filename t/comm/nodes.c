@@ -37,6 +37,7 @@ static struct plan {
 	uint64_t hash[2][RANKS_MAX][64]; /* of results: on one node, on several */
 	enum fault fault;
 	int at; /* the rank that has it */
+	int no_tcp; /* 1: no transport can be used */
 	_Atomic int nready, nleft; /* ranks; nleft: without the fault */
 	_Atomic int64_t at_ns;
 	double ms[RANKS_MAX];
@@ -737,7 +738,7 @@ static int scarce_rank(int rank, void *arg)
 {
 	struct te_ctx_opts c = TE_CTX_OPTS_INIT;
 	struct te_comm_opts o = ranks_opts(rank);
-	const struct te__reach_choice by_tcp = { .why[TE__REACH_VERBS] = "not tried" };
+	struct te__reach_choice by_tcp = { .why[TE__REACH_VERBS] = "not tried" };
 	struct te__nodes *nodes = NULL;
 	struct te__pool *pool = NULL;
 	struct te__boot *b = NULL;
@@ -749,6 +750,8 @@ static int scarce_rank(int rank, void *arg)
 
 	setenv("TE_COMM_NODE", name, 1);
 	setenv("TE_COMM_STAGE", "256K", 1);
+	if (plan->no_tcp)
+		strcpy(by_tcp.why[TE__REACH_TCP], "rank 1: no interface");
 	c.backend = "host";
 	r = te_ctx_create(&c, &on);
 	if (!r)
@@ -804,6 +807,22 @@ START_TEST(joining_fails_on_all_ranks)
 }
 END_TEST
 
+/* fabric handles were chosen, and mapping has failed: no row of messages may be left */
+START_TEST(nodes_that_nothing_connects_are_refused)
+{
+	struct ranks_result res[2];
+	int nth = 0;
+
+	plan->n = 2;
+	plan->nodes = "ab";
+	plan->no_tcp = 1;
+	ranks_meet_run(MEET_DIR, 2, scarce_rank, &nth, res);
+	for (int i = 0; i < 2; i++)
+		ranks_failed(&res[i], -EOPNOTSUPP, "no transport between 2 nodes: verbs: not "
+			     "tried; tcp: rank 1: no interface", SOON);
+}
+END_TEST
+
 static Suite *suite(const char *name, const char *on)
 {
 	Suite *s = suite_create(name);
@@ -830,6 +849,7 @@ static Suite *suite(const char *name, const char *on)
 	tcase_add_test(c, what_is_of_one_node_is_refused);
 	if (!on_gpu()) {
 		tcase_add_test(c, joining_fails_on_all_ranks);
+		tcase_add_test(c, nodes_that_nothing_connects_are_refused);
 		tcase_add_loop_test(c, transports_are_asked_for_by_name, 0, 2);
 		tcase_add_test(c, a_rank_with_other_sums_is_named);
 	}

@@ -270,6 +270,9 @@ static int connect_nodes(struct te__nodes *n, const struct te__reach_choice *rea
 	}
 	if (r)
 		return te__fail(r, "%s", why);
+	/* memory of other nodes was to be mapped, and that has failed */
+	if (!n->link)
+		return te__reach_none(n->boot, reach);
 	te__log_info("%d nodes, %d rails by %s%s", n->nnodes, n->nrails, n->link->ops->name,
 		     n->link->direct ? ", from memory of the device" : "");
 	return 0;

@@ -284,11 +284,11 @@ static void dir_dial(const struct te__boot *b, int32_t rank, struct te__dial *d)
 	path_of(m, name, &d->path);
 }
 
-/* the key is removed with the last socket; a reader has a socket there before the lock ends */
-static void leave_key(const struct meeting *m)
+/* the key is removed with the last socket; a reader has a socket there before the lock ends. Takes
+ * no descriptor: a rank that has failed may have none left. */
+static void leave_key(struct meeting *m)
 {
-	const int fd = openat(m->dir_fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-	DIR *d = fd >= 0 ? fdopendir(fd) : NULL;
+	DIR *d = fdopendir(m->dir_fd);
 	const struct dirent *e;
 	int used = !d;
 
@@ -296,10 +296,11 @@ static void leave_key(const struct meeting *m)
 		used |= !strncmp(e->d_name, "te-", 3) && strcmp(e->d_name, KEY_NAME);
 	if (!used)
 		unlinkat(m->dir_fd, KEY_NAME, 0);
-	if (d)
-		closedir(d);
-	else if (fd >= 0)
-		close(fd);
+	flock(m->dir_fd, LOCK_UN);
+	if (d) {
+		closedir(d); /* and the descriptor */
+		m->dir_fd = -1;
+	}
 }
 
 static void dir_leave(struct te__boot *b)
@@ -312,10 +313,8 @@ static void dir_leave(struct te__boot *b)
 	locked = m->dir_fd >= 0 && !lock_dir(b, m, te__boot_now() + LEAVE_NS);
 	if (m->name[0])
 		unlinkat(m->dir_fd, m->name, 0);
-	if (locked) {
+	if (locked)
 		leave_key(m);
-		flock(m->dir_fd, LOCK_UN);
-	}
 	if (m->dir_fd >= 0)
 		close(m->dir_fd);
 	te__free(m);

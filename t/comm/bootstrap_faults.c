@@ -675,6 +675,27 @@ static int few_files(int rank, void *arg)
 	return r;
 }
 
+/* room for what a rank holds while it waits, and for no other descriptor when it leaves */
+static int alone_with_few_files(int rank, void *arg)
+{
+	struct te__boot *b;
+
+	(void)arg;
+	ranks_limit_files(3);
+	return bf_open(rank, 300, &b);
+}
+
+START_TEST(the_key_is_removed_without_a_free_descriptor)
+{
+	struct ranks_result res;
+
+	ranks_meet(MEET_DIR, 2);
+	ranks_run(1, alone_with_few_files, NULL, &res);
+	ranks_failed(&res, -ETIMEDOUT, "rank 1 of 2 did not arrive within 300 ms", SOON);
+	ranks_part();
+}
+END_TEST
+
 START_TEST(too_few_descriptors_are_reported)
 {
 	struct ranks_result res[4];
@@ -1230,6 +1251,7 @@ static Suite *suite(void)
 	tcase_add_loop_test(c, keys_that_will_not_do, 0, 6);
 	tcase_add_loop_test(c, files_are_for_their_user_whatever_the_umask, 0, 4);
 	tcase_add_test(c, each_communicator_of_a_folder_has_its_key);
+	tcase_add_test(c, the_key_is_removed_without_a_free_descriptor);
 	tcase_add_test(c, too_few_descriptors_are_reported);
 	tcase_add_test(c, no_descriptor_to_listen_on_is_reported);
 	tcase_add_test(c, too_few_descriptors_to_recover_are_reported);

@@ -418,6 +418,8 @@ int main(int argc, char **argv)
 	status = option_parse(&options, &opt, argc, argv);
 	if (status)
 		return status == OPTION_DONE ? STATUS_OK : STATUS_BAD;
+	if (opt.params && opt.transports)
+		return say_bad("--params and --transports exclude each other");
 	what = opt.params ? PARAMS : opt.transports ? TRANSPORTS : MACHINE;
 	if (optind < argc)
 		return say_bad("unexpected argument \"%s\"", argv[optind]);

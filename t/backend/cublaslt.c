@@ -35,6 +35,7 @@ static struct {
 	int ngemms;	     /* queued eagerly */
 	float ms[CANDIDATES];
 	size_t version;
+	int compute; /* of the latest descriptor */
 	int32_t mode[2]; /* of the scales of A and B, as set last */
 } fake;
 
@@ -93,12 +94,17 @@ static int drop(enum kind kind, int failed, void *object)
 PLAIN(X)
 #undef X
 
+static int fake_cublasLtMatmulDescCreate(void **ret, int compute, int scale)
+{
+	fake.compute = compute;
+	return hold(DESC, FAIL(), ret);
+}
+
 /* calls that create an object, and calls that destroy one */
 #define MAKE(X)                                                                 \
 	X(cuStreamCreate, STREAM, (void **ret, unsigned flags))                 \
 	X(cuEventCreate, EVENT, (void **ret, unsigned flags))                   \
 	X(cublasLtCreate, HANDLE, (void **ret))                                 \
-	X(cublasLtMatmulDescCreate, DESC, (void **ret, int compute, int scale)) \
 	X(cublasLtMatrixLayoutCreate, LAYOUT,                                   \
 	  (void **ret, int type, uint64_t rows, uint64_t cols, int64_t ld))     \
 	X(cublasLtMatmulPreferenceCreate, PREF, (void **ret))
@@ -448,6 +454,17 @@ START_TEST(workspaces_are_within_the_limit)
 }
 END_TEST
 
+START_TEST(tf32_is_for_fp32_alone)
+{
+	if (_i)
+		setenv("TE_GEMM_TF32", "on", 1);
+	DO(multiply());
+	ck_assert_int_eq(fake.compute, _i ? TE__LT_COMPUTE_32F_FAST_TF32 : TE__LT_COMPUTE_32F);
+	DO(multiply_scaled(TE_K_SCALING_TENSOR, TE_K_SCALING_TENSOR));
+	ck_assert_int_eq(fake.compute, TE__LT_COMPUTE_32F);
+}
+END_TEST
+
 /* cuBLASLt's A is the kernel's b */
 START_TEST(blocks_choose_the_scale_modes)
 {
@@ -547,6 +564,7 @@ static Suite *suite(void)
 	tcase_add_test(c, the_fastest_is_chosen_and_kept);
 	tcase_add_loop_test(c, a_choice_without_measurement_is_not_kept, 0, 6);
 	tcase_add_test(c, workspaces_are_within_the_limit);
+	tcase_add_loop_test(c, tf32_is_for_fp32_alone, 0, 2);
 	tcase_add_test(c, blocks_choose_the_scale_modes);
 	tcase_add_test(c, blocks_need_a_new_library);
 	tcase_add_test(c, blocks_have_choices_of_their_own);

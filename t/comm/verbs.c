@@ -56,6 +56,14 @@ START_TEST(messages_arrive_over_infiniband)
 }
 END_TEST
 
+START_TEST(packets_have_the_traffic_class)
+{
+	setenv("TE_COMM_IB_TC", "104", 1);
+	exchange(3000, 5, 3);
+	ck_assert_int_eq(verbs_fake.traffic_class, 104);
+}
+END_TEST
+
 /* over several queue pairs, whose messages overtake each other, on one device and on two */
 START_TEST(messages_are_striped_over_queue_pairs)
 {
@@ -242,6 +250,7 @@ static Suite *suite(void)
 	tcase_add_loop_test(c, large_messages_arrive, 0, 2);
 	tcase_add_test(c, messages_arrive_without_inline_data);
 	tcase_add_test(c, messages_arrive_over_infiniband);
+	tcase_add_test(c, packets_have_the_traffic_class);
 	tcase_add_loop_test(c, messages_are_striped_over_queue_pairs, 0, 8);
 	tcase_add_loop_test(c, messages_pass_from_and_to_memory_of_a_device, 0, 7);
 	tcase_add_test(c, queues_are_bounded);

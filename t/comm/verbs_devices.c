@@ -171,6 +171,8 @@ static const struct {
 	{ "TE_COMM_IB_TIMEOUT", "32", "expected 1 to 31" },
 	{ "TE_COMM_IB_QPS", "9", "TE_COMM_IB_QPS is 9, expected 0 to 8" },
 	{ "TE_COMM_IB_QPS", "-1", "expected 0 to 8" },
+	{ "TE_COMM_IB_TC", "256", "TE_COMM_IB_TC is 256, expected 0 to 255" },
+	{ "TE_COMM_IB_TC", "-1", "expected 0 to 255" },
 };
 
 START_TEST(parameters_out_of_range_are_refused)

@@ -662,6 +662,8 @@ static int modify_qp(struct ibv_qp *qp, struct ibv_qp_attr *attr, int mask)
 		q->dest = attr->dest_qp_num;
 	if (mask & IBV_QP_AV)
 		verbs_fake.ngid = attr->ah_attr.is_global ? attr->ah_attr.grh.sgid_index : -1;
+	if (mask & IBV_QP_AV)
+		verbs_fake.traffic_class = attr->ah_attr.grh.traffic_class;
 	if (mask & IBV_QP_RETRY_CNT) {
 		q->retries = attr->retry_cnt;
 		q->timeout = attr->timeout;

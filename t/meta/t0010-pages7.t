@@ -1,5 +1,5 @@
 #!/bin/sh
-# te_environment(7) holds every parameter, te_errors(7) every code.
+# te_environment(7) holds every parameter, te_errors(7) every code. A test names each parameter.
 . "$abs_top_srcdir/t/meta/common.sh"
 
 page=$abs_top_builddir/man/te_environment.7
@@ -8,6 +8,10 @@ cat "$abs_top_srcdir"/libte*/*/params.def |
 check "params.def has rows" test -s "$tmp/want"
 sed -n 's/^\.It Ev //p' "$page" | sort >"$tmp/got"
 same "te_environment.7 has a row for each parameter" "$tmp/want" "$tmp/got"
+while read -r p; do
+	grep -rqw "$p" "$abs_top_srcdir/t" || echo "$p"
+done <"$tmp/want" >"$tmp/bad"
+empty "a test names each parameter" "$tmp/bad"
 
 sed -n 's/^\tX(\(TE_E[A-Z]*\), \([0-9]*\),.*/\1 \2/p' \
 	"$abs_top_srcdir/include/te/errno.h" >"$tmp/codes"

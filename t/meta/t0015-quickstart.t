@@ -2,6 +2,8 @@
 # quickstart finds the compiler of a CC that has several words, and names what is missing.
 . "$abs_top_srcdir/t/lib/tap.sh"
 
+cd "$tmp" || exit 99
+
 # a tree whose configure fails, and a PATH with little else than what the build needs
 mkdir tree bin
 cp "$abs_top_srcdir/quickstart" tree

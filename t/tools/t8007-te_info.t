@@ -9,6 +9,7 @@ check "--help" "$te_info" --help
 says "--version" '^te_info [0-9]+\.[0-9]+\.[0-9]+$' "$te_info" --version
 fails "an unknown option" --frob "$te_info" --frob
 fails "an argument" frob "$te_info" frob
+fails "two kinds of output" "--params and --transports" "$te_info" -p -t
 
 says "the host is always there" '^backend host' "$te_info"
 says "a device and its free memory" \

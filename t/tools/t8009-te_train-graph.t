@@ -138,6 +138,13 @@ check "--offload-file" "$te_train" $tiny --offload all --offload-file .:64M --of
 check "what passed through the file is logged" \
 	grep -q '"offload_read_bytes":[1-9][0-9]*' move-file.jsonl
 equal "has the bits of off" move-off move-file
+for s in auto calls; do
+	check "--offload-file, a graph that signals by $s" env TE_OFFLOAD_SIGNAL=$s "$te_train" $tiny \
+		--graph --offload all --offload-file .:64M --offload-pinned 16M --out words-$s \
+		--log words-$s.jsonl --log-every 1 text
+	check "reads the file" grep -q '"offload_read_bytes":[1-9][0-9]*' words-$s.jsonl
+	equal "has the bits of off" move-off words-$s
+done
 # other bytes in the file, while the run goes on
 "$te_train" $tiny --steps 1000 --offload all --offload-file .:64M text >out 2>err &
 pid=$!

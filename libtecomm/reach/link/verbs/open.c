@@ -193,12 +193,14 @@ static int open_ports(struct vlink *v)
 static int prepare(struct vlink *v)
 {
 	const struct te__link_opts *o = &v->l.o;
-	int r, timeout;
+	int r, checked;
 
 	if (o->npeers > PEERS_MOST)
 		return te__link_fail(&v->l, -EINVAL, "verbs: %d peers, at most %d", o->npeers,
 				     PEERS_MOST);
-	r = param(v, TE_PARAM_COMM_IB_TIMEOUT, "TE_COMM_IB_TIMEOUT", 1, 31, &timeout);
+	r = param(v, TE_PARAM_COMM_IB_TIMEOUT, "TE_COMM_IB_TIMEOUT", 1, 31, &checked);
+	if (!r)
+		r = param(v, TE_PARAM_COMM_IB_TC, "TE_COMM_IB_TC", 0, 255, &checked);
 	if (!r)
 		r = param(v, TE_PARAM_COMM_IB_QPS, "TE_COMM_IB_QPS", 0, LANES_MOST, &v->nlanes);
 	if (r)

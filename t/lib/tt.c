@@ -202,13 +202,21 @@ static void seed_restart(void)
 
 int tt_one_process;
 
+/* a TMPDIR of the program's own, as make check gives one: tests that fail leave files */
+static int own_tmpdir(char *dir, size_t nbytes)
+{
+	return snprintf(dir, nbytes, "%s/te-check.XXXXXX", tt_tmpdir()) < (int)nbytes &&
+	       mkdtemp(dir) && !setenv("TMPDIR", dir, 1);
+}
+
 int tt_main(const char *name, uint32_t needs, Suite *(*suite)(void))
 {
 	/* make check reads TAP; TT_TAP is set there */
 	int tap = getenv("TT_TAP") != NULL;
 	const char *need = NULL, *why;
 	SRunner *sr;
-	int failed;
+	char dir[200];
+	int failed, own;
 
 	/*
 	 * Ranks on one GPU wait for each other, so their streams must not share a queue of it, of
@@ -231,6 +239,7 @@ int tt_main(const char *name, uint32_t needs, Suite *(*suite)(void))
 		return tap ? 0 : 77;
 	}
 	seed_init();
+	own = !tap && own_tmpdir(dir, sizeof(dir));
 	sr = srunner_create(suite());
 	tt_one_process = (needs & 15u) != 0;
 	if (tt_one_process)
@@ -240,6 +249,8 @@ int tt_main(const char *name, uint32_t needs, Suite *(*suite)(void))
 	srunner_run_all(sr, tap ? CK_SILENT : CK_ENV);
 	failed = srunner_ntests_failed(sr);
 	srunner_free(sr);
+	if (own)
+		tt_remove(dir);
 	if (failed)
 		printf("# %s: TT_SEED=%llu repeats the random inputs\n", name,
 		       (unsigned long long)seed);

@@ -36,6 +36,7 @@ KERNEL_C = \
 	kernels/embed/launch.c \
 	kernels/gemm/gemm.c \
 	kernels/gemm/launch.c \
+	kernels/gemm/schedule.c \
 	kernels/kernels.c \
 	kernels/launch.c \
 	kernels/loss/launch.c \
@@ -72,6 +73,7 @@ KERNEL_H = \
 	kernels/exp.h \
 	kernels/gemm/gemm.h \
 	kernels/gemm/geometry.h \
+	kernels/gemm/schedule.h \
 	kernels/kernels.def \
 	kernels/kernels.h \
 	kernels/launch.h \

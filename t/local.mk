@@ -60,6 +60,7 @@ TT_CORE = \
 	t/base/log \
 	t/base/param \
 	t/kernels/host_kernels \
+	t/kernels/schedule \
 	t/kernels/simd \
 	t/kernels/threads \
 	t/offload/crc32c \

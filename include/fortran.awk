@@ -338,7 +338,8 @@ function put_constant(name,    v)
 	v = value_of[name]
 	name = constant_name(name)
 	if (v ~ /^"/) {
-		print "  character(len=*), parameter, public :: " name " = " v
+		print "  character(len=*), parameter, public :: " name " = &"
+		print "    " v
 		return
 	}
 	put("  ", "integer(c_int), parameter, public :: " name " = " v)

@@ -74,6 +74,9 @@ enum te_comm_algorithm {
 	TE_COMM_EXCHANGE,
 	TE_COMM_CHAIN,
 };
+/* names of these, in their order, separated by bars; TE_COMM_ALGO takes them */
+#define TE_COMM_ALGORITHM_NAMES \
+	"auto|ll|oneshot|twoshot|zerocopy|staged|nccl|nvls|nvls-oneshot|exchange|chain"
 
 struct te_comm_call_opts {
 	size_t size; /* set by the INIT macro; lets the struct grow */

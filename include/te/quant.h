@@ -18,6 +18,9 @@ enum te_recipe_kind {
 	TE_RECIPE_BLOCK = 3	/* scale from the amax of each block: 1x128, weights 128x128 */
 };
 
+/* what te_recipe_from_name() takes, separated by bars */
+#define TE_RECIPE_NAMES "fp32|bf16|fp8-delayed|fp8-current|fp8-block"
+
 enum te_amax_algo {
 	TE_AMAX_MAX = 0,	/* largest of the window */
 	TE_AMAX_MOST_RECENT = 1
@@ -43,7 +46,7 @@ struct te_recipe {
 
 /**
  * te_recipe_from_name - fill in a recipe's defaults
- * @name:       "fp32", "bf16", "fp8-delayed", "fp8-current" or "fp8-block"
+ * @name:       one of TE_RECIPE_NAMES
  * @ret_recipe: initialised by TE_RECIPE_INIT
  *
  * Thread: any.  Since: 0.1

@@ -3,6 +3,7 @@
 
 #include <te/collective.h>
 #include <te/ctx.h>
+#include <te/param.h>
 
 #include "libtecomm/collective/table.h"
 #include "ranks.h"
@@ -22,6 +23,24 @@ static void write_table(const char *name, const char *text)
 	fputs(text, f);
 	ck_assert_int_eq(fclose(f), 0);
 }
+
+/* ---- names ---- */
+
+START_TEST(algorithms_have_one_list_of_names)
+{
+	struct te_param_info p = TE_PARAM_INFO_INIT;
+	char text[256] = "";
+	const char *name;
+	size_t n = 0;
+
+	for (int i = 0; (name = te_comm_algorithm_name((enum te_comm_algorithm)i)); i++)
+		n += (size_t)snprintf(text + n, sizeof(text) - n, "%s%s", i ? "|" : "", name);
+	ck_assert_str_eq(text, TE_COMM_ALGORITHM_NAMES);
+	for (size_t i = 0; !te_param_info(i, &p) && strcmp(p.name, "TE_COMM_ALGO"); i++)
+		;
+	ck_assert_str_eq(p.unit, TE_COMM_ALGORITHM_NAMES);
+}
+END_TEST
 
 /* ---- text ---- */
 
@@ -251,6 +270,7 @@ static Suite *suite(void)
 	TCase *c = tt_case(s, "text", "serial");
 
 	tcase_add_checked_fixture(c, setup, ranks_rmdir);
+	tcase_add_test(c, algorithms_have_one_list_of_names);
 	tcase_add_loop_test(c, a_bad_file_is_refused_with_its_line, 0, TT_LEN(bad));
 	tcase_add_test(c, a_long_line_many_rows_and_no_file_are_refused);
 	tcase_add_test(c, rows_replace_those_of_the_library);

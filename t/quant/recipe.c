@@ -146,6 +146,19 @@ START_TEST(rows_are_whole)
 }
 END_TEST
 
+START_TEST(names_are_those_of_the_header)
+{
+	char text[256] = "";
+	size_t n = 0;
+
+	for (size_t i = 0; i < NROWS; i++)
+		if (rows[i]->kind != TOY)
+			n += (size_t)snprintf(text + n, sizeof(text) - n, "%s%s", n ? "|" : "",
+					      rows[i]->name);
+	ck_assert_str_eq(text, TE_RECIPE_NAMES);
+}
+END_TEST
+
 START_TEST(unknown_names_are_refused)
 {
 	struct te_recipe r = TE_RECIPE_INIT;
@@ -165,6 +178,7 @@ static Suite *suite(void)
 
 	tcase_add_loop_test(c, a_row_is_all_that_a_recipe_needs, 0, 2);
 	tcase_add_test(c, rows_are_whole);
+	tcase_add_test(c, names_are_those_of_the_header);
 	tcase_add_test(c, unknown_names_are_refused);
 	return s;
 }

@@ -25,8 +25,7 @@ static struct comm_opts opt;
 static const struct option_field options[] = {
 	{ "bytes", OPTION_LIST, AT(bytes), "1K,16K,256K,1M,4M,16M", 1, 0x1p40, 0, "N,...",
 	  "bytes of an array" },
-	{ "algorithm", OPTION_WORDS, AT(algorithm), "auto", 0, 0, 0,
-	  "auto|ll|oneshot|twoshot|zerocopy|staged|nccl|nvls|nvls-oneshot|exchange|chain",
+	{ "algorithm", OPTION_WORDS, AT(algorithm), "auto", 0, 0, 0, TE_COMM_ALGORITHM_NAMES,
 	  "how data is exchanged" },
 	{ "types", OPTION_WORDS, AT(types), "bf16", 0, 0, 0, "bf16|fp32", "element type" },
 	{ "symmetric", OPTION_FLAG, AT(symmetric), "0", 0, 1, 0, NULL,

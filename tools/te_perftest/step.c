@@ -5,11 +5,13 @@
 #include "config.h"
 
 #include <errno.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include <te/optim.h>
 #include <te/plan.h>
+#include <te/quant.h>
 #include <te/tensor.h>
 
 #include "replay.h"
@@ -19,10 +21,6 @@
 /* steps of each side that --verify compares */
 #define NVERIFIED 3
 
-/* the choices of --recipe, in their order */
-static const char *const recipes[] = { "fp32", "bf16", "fp8-delayed", "fp8-current", "fp8-block" };
-#define NRECIPES ((int)(sizeof(recipes) / sizeof(recipes[0])))
-
 static struct {
 	uint32_t edges, recipe;
 	int64_t layers, width, heads, vocab, batch, seq_len;
@@ -30,8 +28,8 @@ static struct {
 
 static const struct option_field options[] = {
 	EDGES_OPTION,
-	{ "recipe", OPTION_WORDS, AT(recipe), "bf16,fp8-delayed", 0, 0, 0,
-	  "fp32|bf16|fp8-delayed|fp8-current|fp8-block", "number formats" },
+	{ "recipe", OPTION_WORDS, AT(recipe), "bf16,fp8-delayed", 0, 0, 0, TE_RECIPE_NAMES,
+	  "number formats" },
 	{ "layers", OPTION_COUNT, AT(layers), "12", 1, 1000, 0, "N", "layers of the model" },
 	{ "width", OPTION_COUNT, AT(width), "256", 2, 1 << 16, 0, "N", "width of a token" },
 	{ "heads", OPTION_COUNT, AT(heads), "4", 1, 1024, 0, "N", "attention heads" },
@@ -197,6 +195,7 @@ static int measure(struct bench *b, const char *recipe, uint32_t edges, int rows
 static int run(struct bench *b)
 {
 	int rows = __builtin_popcount(opt.recipe) * __builtin_popcount(opt.edges), r = STATUS_OK;
+	const char *next = TE_RECIPE_NAMES;
 	int32_t *tokens;
 
 	if (opt.width % (2 * opt.heads))
@@ -205,12 +204,15 @@ static int run(struct bench *b)
 	tokens = make_tokens(b);
 	if (!tokens)
 		return say_failed("out of memory");
-	for (int i = 0; i < NRECIPES * REPLAY_EDGES && !r; i++) {
-		const uint32_t recipe = (uint32_t)i / REPLAY_EDGES,
-			       edges = (uint32_t)i % REPLAY_EDGES;
+	for (uint32_t i = 0; *next && !r; i++) {
+		char recipe[32];
 
-		if (opt.recipe & 1u << recipe && opt.edges & 1u << edges)
-			r = measure(b, recipes[recipe], edges, rows--, tokens);
+		snprintf(recipe, sizeof(recipe), "%.*s", (int)strcspn(next, "|"), next);
+		next += strlen(recipe);
+		next += *next == '|';
+		for (uint32_t edges = 0; opt.recipe & 1u << i && edges < REPLAY_EDGES && !r; edges++)
+			if (opt.edges & 1u << edges)
+				r = measure(b, recipe, edges, rows--, tokens);
 	}
 	free(tokens);
 	return r;

@@ -11,6 +11,8 @@
 #include <string.h>
 #include <unistd.h>
 
+#include <te/quant.h>
+
 #include "ckpt.h"
 #include "opts.h"
 #include "tools/lib/option.h"
@@ -58,8 +60,8 @@ static const struct option_field rows[] = {
 	  "with --tensor: norms and residuals are divided by tokens" },
 	{ "recover", OPTION_INT, AT(recover), "0", 0, 1000000, 0, "N",
 	  "ranks that are left after others were lost go on, up to N times" },
-	{ "recipe", OPTION_WORD, AT(recipe), "bf16", 0, 0, KEPT,
-	  "fp8-delayed|fp8-current|fp8-block|bf16|fp32", "number formats" },
+	{ "recipe", OPTION_WORD, AT(recipe), "bf16", 0, 0, KEPT, TE_RECIPE_NAMES,
+	  "number formats" },
 	{ "graph", OPTION_MODE, AT(graph), "off", 0, 0, KEPT, "off|step|layer",
 	  "capture once and replay; without a word: step" },
 	{ "pipeline-schedule", OPTION_TEXT, AT(pipeline_schedule), NULL, 0, 0, KEPT, "NAME|LIST",

@@ -124,7 +124,7 @@ AM_V_NVCC_0 = @echo "  NVCC    " $@;
 AM_V_NVCC_1 =
 .cu.fatbin:
 	$(AM_V_NVCC)$(MKDIR_P) $(@D) && \
-	$(NVCC) -fatbin $(NVCC_GENCODE) $(NVCCFLAGS) -I$(top_srcdir) \
+	$(NVCC) -fatbin $(NVCC_GENCODE) $(NVCCFLAGS) $(NVCC_COMPRESS) -I$(top_srcdir) \
 		-MMD -MP -MF $(@:.fatbin=.d) -o $@ $<
 -include $(KERNEL_FATBIN:.fatbin=.d)
 

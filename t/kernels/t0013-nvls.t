@@ -37,7 +37,7 @@ else
 	has "multimem.ld_reduce of FP16 in FP32" $m 'LDGMC.*F32ADD.F16x8'
 	has "multimem.red of the exit flags" $m 'RED[A-Z]*\..*AND.*SYS'
 	has "multimem.st of results" $m 'STG.*128.*SYS\|STG.*SYS.*128\|STGMC'
-	has "multimem.st of packets by halves" ${m}1 'STG.*64.*SYS\|STGMC'
+	has "multimem.st of packets by halves" ${m}_oneshot 'STG.*64.*SYS\|STGMC'
 	for f in "$abs_top_builddir"/kernels/*/*.fatbin; do
 		[ "$f" = "$fatbin" ] && continue
 		sass "$f" | grep -m1 LDGMC | sed "s,^,$f: ,"

@@ -387,6 +387,24 @@ static int set_offload(struct opts *o)
 			   &o->offload_nbytes);
 }
 
+/* options that need others, or exclude them */
+static int check_needs(const struct opts *o)
+{
+	if (o->preset && o->model)
+		return say_bad("--preset and --model exclude each other");
+	if (o->sample_only && !o->resume && !o->init)
+		return say_bad("--sample-only needs --resume or --init");
+	if ((o->sample_only || o->prompt || o->prompt_tokens) && !o->sample)
+		return say_bad("%s needs --sample", o->prompt	     ? "--prompt" :
+						    o->prompt_tokens ? "--prompt-tokens" :
+								       "--sample-only");
+	if (o->save_best && !o->out && !o->resume)
+		return say_bad("--save-best needs --out");
+	if (o->overwrite && !o->out)
+		return say_bad("--overwrite needs --out");
+	return STATUS_OK;
+}
+
 int opts_parse(struct opts *o, int argc, char **argv, int *ret_done)
 {
 	const struct option_field *const tables[] = { rows, NULL };
@@ -430,7 +448,9 @@ int opts_parse(struct opts *o, int argc, char **argv, int *ret_done)
 		r = set_files(o, argc - optind, argv + optind);
 	if (!r && o->files_given)
 		o->random_tokens = random_given;
-	return r ? r : set_offload(o);
+	if (!r)
+		r = set_offload(o);
+	return r ? r : check_needs(o);
 }
 
 void opts_free(struct opts *o)

@@ -405,18 +405,6 @@ int trainer_create(const struct opts *o, struct trainer *t)
 	t->lock_fd = -1;
 	t->saved_step = -1;
 	t->from = o->resume;
-	if (o->preset && o->model)
-		return say_bad("--preset and --model exclude each other");
-	if (o->sample_only && !o->resume && !o->init)
-		return say_bad("--sample-only needs --resume or --init");
-	if ((o->sample_only || o->prompt || o->prompt_tokens) && !o->sample)
-		return say_bad("%s needs --sample", o->prompt	     ? "--prompt" :
-						    o->prompt_tokens ? "--prompt-tokens" :
-								       "--sample-only");
-	if (o->save_best && !o->out && !o->resume)
-		return say_bad("--save-best needs --out");
-	if (o->overwrite && !o->out)
-		return say_bad("--overwrite needs --out");
 	t->recipe = (struct te_recipe)TE_RECIPE_INIT;
 	r = te_recipe_from_name(o->recipe, &t->recipe);
 	if (r < 0)

@@ -106,6 +106,7 @@ libtecore_libtecore_internal_la_SOURCES = \
 	libtecore/capture/used.h \
 	libtecore/offload/crc32c.c \
 	libtecore/offload/crc32c.h \
+	libtecore/offload/extents.c \
 	libtecore/offload/limits.c \
 	libtecore/offload/limits.h \
 	libtecore/offload/measure.c \
@@ -165,6 +166,7 @@ libtecore_libtecore_internal_la_SOURCES = \
 	libtecore/plan/moves.c \
 	libtecore/plan/moves.h \
 	libtecore/plan/moves_run.c \
+	libtecore/plan/offsets.c \
 	libtecore/plan/optim.c \
 	libtecore/plan/patterns.c \
 	libtecore/plan/place.c \

@@ -1,4 +1,4 @@
-/* callable.c - a plan as a callable. */
+/* callable.c - a plan as a callable; the order of callables. */
 #define TE_LOG_CATEGORY "graph"
 #include "config.h"
 
@@ -208,4 +208,13 @@ int te_callable_from_plan(struct te_plan *plan, const char *name, struct te_call
 		c.span_nbytes[s] = (size_t)mem.span_nbytes[s];
 	te__sized_out(te_callable, &c, ret_callable);
 	return 0;
+}
+
+int32_t te__graph_before(const struct te_graph *g, int32_t i)
+{
+	int32_t j = i - 1;
+
+	while (j >= 0 && g->callable[j].micro != g->callable[i].micro)
+		j--;
+	return j;
 }

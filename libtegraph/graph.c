@@ -9,13 +9,6 @@
 
 #include "graph_internal.h"
 
-const char *te__graph_pass(enum te_sched_kind kind)
-{
-	static const char *const name[] = { "forward", "backward", "backward_dw" };
-
-	return name[kind];
-}
-
 /* ---- callables ---- */
 
 static void args_free(const struct te_arg *a, int32_t n)
@@ -313,15 +306,6 @@ static int link(struct te_graph *g, int32_t from, int32_t to)
 	a->next = to;
 	b->prev = from;
 	return 0;
-}
-
-int32_t te__graph_before(const struct te_graph *g, int32_t i)
-{
-	int32_t j = i - 1;
-
-	while (j >= 0 && g->callable[j].micro != g->callable[i].micro)
-		j--;
-	return j;
 }
 
 static int make_chain(struct te_graph *g)

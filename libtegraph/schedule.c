@@ -11,6 +11,13 @@
 
 #include "graph_internal.h"
 
+const char *te__graph_pass(enum te_sched_kind kind)
+{
+	static const char *const name[] = { "forward", "backward", "backward_dw" };
+
+	return name[kind];
+}
+
 struct te_schedule {
 	_Atomic uint32_t refs;
 	struct te_schedule_info info;

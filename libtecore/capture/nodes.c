@@ -9,6 +9,11 @@
 
 #include "libtecore/capture/recording.h"
 
+int te__recording_no_memory(const char *fn, const char *what)
+{
+	return te__fail(-ENOMEM, "%s: no memory for %s", fn, what);
+}
+
 void te__nodes_free(struct te__nodes *s)
 {
 	te__free(s->patch);

@@ -6,11 +6,6 @@
 
 #include "libtecore/capture/recording.h"
 
-int te__recording_no_memory(const char *fn, const char *what)
-{
-	return te__fail(-ENOMEM, "%s: no memory for %s", fn, what);
-}
-
 static int recording_new(struct te_ctx *ctx, void *graph, uint32_t edges,
 			 struct te_recording **ret_rec)
 {

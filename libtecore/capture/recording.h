@@ -86,7 +86,7 @@ struct te_recording {
 	struct te__used used; /* with concurrent, from the first binding on */
 };
 
-/* records "FN: no memory for WHAT" and returns -ENOMEM */
+/* nodes.c: records "FN: no memory for WHAT" and returns -ENOMEM */
 int te__recording_no_memory(const char *fn, const char *what);
 
 /* nodes.c: for the n nodes of a backend's graph; 0 or -ENOMEM naming fn */

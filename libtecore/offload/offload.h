@@ -57,7 +57,7 @@ struct te_offload {
 
 /* limits.c: bytes of pinned memory, or of the file, that the options leave */
 uint64_t te__offload_room(struct te_offload *o);
-/* room in the file for a value; the name is used until the room is given back */
+/* extents.c: room in the file for a value; the name is used until the room is given back */
 int te__offload_take_file(struct te_offload *o, size_t nbytes, const char *name,
 			  uint32_t *ret_file);
 void te__offload_give_file(struct te_offload *o, uint32_t file);

@@ -121,28 +121,6 @@ int te__spill_create(struct te__pinned *arena, const struct te__spill_opts *o,
 	return 0;
 }
 
-/* in a forked child: there are no thread and locks, and the file belongs to the parent */
-static int forked(const struct te__spill *s)
-{
-	return s->pid != getpid();
-}
-
-/* release a spill whose threads have ended, except the calling one */
-void te__spill_free(struct te__spill *s)
-{
-	for (uint32_t i = 0; s->group && i < s->ngroups; i++)
-		te__free(s->group[i].block);
-	te__free(s->group);
-	te__free(s->flight);
-	te__free(s->dir);
-	if (!forked(s)) {
-		pthread_cond_destroy(&s->ended);
-		pthread_cond_destroy(&s->changed);
-		pthread_mutex_destroy(&s->lock);
-	}
-	te__free(s);
-}
-
 /* with the lock held: the I/O thread does not return from a system call, and may never */
 static void abandon(struct te__spill *s)
 {
@@ -187,7 +165,7 @@ struct te__spill *te__spill_destroy(struct te__spill *s)
 {
 	if (!s)
 		return NULL;
-	if (forked(s))
+	if (te__spill_forked(s))
 		te__spill_file_close(&s->file);
 	else if (s->has_thread && !stop_threads(s))
 		return NULL;
@@ -199,7 +177,7 @@ struct te__spill *te__spill_destroy(struct te__spill *s)
 
 static int enter(struct te__spill *s, const char *fn, uint32_t group)
 {
-	if (forked(s))
+	if (te__spill_forked(s))
 		return te__fail(-TE_ESTATE,
 				"%s: the spill was created before this process was "
 				"forked: create one in the child",

@@ -156,6 +156,9 @@ void *te__spill_run(void *arg);
 /* fails requests and releases words after the engine failed, until the spill is destroyed */
 void te__spill_serve_dead(struct te__spill *s);
 
+/* 1: the caller is a forked child, which has neither threads nor locks; the file is the parent's */
+int te__spill_forked(const struct te__spill *s);
+/* release a spill whose threads have ended, except the calling one */
 void te__spill_free(struct te__spill *s);
 
 /* spill_watch.c: the thread that watches the I/O thread; arg is the spill */

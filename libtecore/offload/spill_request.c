@@ -1,4 +1,4 @@
-/* spill_request.c - requests: the rules by which they are made, their results and messages. */
+/* spill_request.c - requests: the rules by which they are made, their results, messages and end. */
 #define TE_LOG_CATEGORY "core/offload"
 #include "config.h"
 
@@ -6,6 +6,7 @@
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "libtecore/base/base.h"
 #include "libtecore/offload/spill_impl.h"
@@ -205,4 +206,26 @@ int te__spill_request(struct te__spill *s, const char *fn, struct te__spill_grou
 		g->nwrites++;
 	activate(s, q);
 	return 0;
+}
+
+/* life */
+
+int te__spill_forked(const struct te__spill *s)
+{
+	return s->pid != getpid();
+}
+
+void te__spill_free(struct te__spill *s)
+{
+	for (uint32_t i = 0; s->group && i < s->ngroups; i++)
+		te__free(s->group[i].block);
+	te__free(s->group);
+	te__free(s->flight);
+	te__free(s->dir);
+	if (!te__spill_forked(s)) {
+		pthread_cond_destroy(&s->ended);
+		pthread_cond_destroy(&s->changed);
+		pthread_mutex_destroy(&s->lock);
+	}
+	te__free(s);
 }

@@ -217,7 +217,7 @@ struct te__use {
 typedef int te__use_fn(void *arg, const struct te__use *u);
 /* calls fn for all uses in n groups, in order; returns its first result that is not 0, or 0 */
 int te__plan_each_use(const struct te_plan *p, int first, int n, te__use_fn *fn, void *arg);
-/* set the offsets of all buffers, some of which are offloaded */
+/* offsets.c: set the offsets of all buffers, some of which are offloaded */
 int te__plan_place(struct te_plan *p);
 
 /* create the tensors of all values in the spans; before bound is set: placeholders with specs

@@ -257,7 +257,7 @@ int te_seq_input(struct te_seq *seq, const char *channel, enum te_dtype dtype, i
 }
 
 /* check that each channel has one giver, before all its takers */
-static int check_channels(struct te_seq *seq)
+int te__seq_check_channels(struct te_seq *seq)
 {
 	struct te__channel *c;
 	struct te_op *op;
@@ -309,25 +309,6 @@ static int check_channels(struct te_seq *seq)
 			return te__fail(-TE_ECHANNEL, "channel %s: given by %s, taken by no op",
 					seq->channel[i].name,
 					seq->op[seq->channel[i].giver]->name);
-	return 0;
-}
-
-int te_seq_complete(struct te_seq *seq)
-{
-	int r = te__seq_building(seq, "te_seq_complete");
-
-	if (r < 0)
-		return r;
-	if (!seq->nops)
-		return te__fail(-EINVAL, "te_seq_complete: the sequence has no ops");
-	r = check_channels(seq);
-	if (!r)
-		r = te__seq_lay_out(seq);
-	if (r < 0)
-		return r;
-	for (int i = 0; i < seq->nops; i++)
-		seq->op[i]->locked = 1;
-	seq->complete = 1;
 	return 0;
 }
 

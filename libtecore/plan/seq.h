@@ -84,8 +84,8 @@ int te__seq_building(const struct te_seq *seq, const char *what);
 /* 0, or -TE_ESTATE, naming what: te_seq_init() has not run */
 int te__seq_initialised(const struct te_seq *seq, const char *what);
 
-/* seq_weights.c: collects the weights of the ops, and lays them out; undone if it fails */
-int te__seq_lay_out(struct te_seq *seq);
+/* makes a channel of each output that an op gives, and connects its takers: 0 or -TE_ECHANNEL */
+int te__seq_check_channels(struct te_seq *seq);
 
 /* find by name; NULL, or -1, if there is none */
 struct te__channel *te__seq_channel(const struct te_seq *seq, const char *name);

@@ -291,7 +291,7 @@ static void undo_complete(struct te_seq *seq)
 		seq->channel[i].ntakers = 0;
 }
 
-int te__seq_lay_out(struct te_seq *seq)
+static int lay_out_ops(struct te_seq *seq)
 {
 	int r = collect_weights(seq);
 
@@ -302,6 +302,25 @@ int te__seq_lay_out(struct te_seq *seq)
 	if (r < 0)
 		undo_complete(seq);
 	return r;
+}
+
+int te_seq_complete(struct te_seq *seq)
+{
+	int r = te__seq_building(seq, "te_seq_complete");
+
+	if (r < 0)
+		return r;
+	if (!seq->nops)
+		return te__fail(-EINVAL, "te_seq_complete: the sequence has no ops");
+	r = te__seq_check_channels(seq);
+	if (!r)
+		r = lay_out_ops(seq);
+	if (r < 0)
+		return r;
+	for (int i = 0; i < seq->nops; i++)
+		seq->op[i]->locked = 1;
+	seq->complete = 1;
+	return 0;
 }
 
 int64_t te_seq_nelems(const struct te_seq *seq)

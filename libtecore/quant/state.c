@@ -119,6 +119,20 @@ int te_quant_create(struct te_ctx *ctx, const struct te_recipe *recipe, int nslo
 	return 0;
 }
 
+/* ---- casts ---- */
+
+void te__quantize_by_slot(const struct te__quantize *z, struct te_k_q *ret_q)
+{
+	*ret_q = (struct te_k_q){
+		.row = te_tensor_data(z->y),
+		.col = te_tensor_coldata(z->y),
+		.scale = te_quant_scale_ptr(z->quant, z->slot),
+		.scale_inv = te_tensor_scale_inv(z->y),
+		.noop = z->noop,
+		.dtype = (int32_t)te_tensor_dtype(z->y),
+	};
+}
+
 /* ---- casts that run again ---- */
 
 static int repeat_begin(const struct te__quantize *z, struct te_k_q *ret_q)

@@ -75,65 +75,67 @@ order="libtecore/base kernels libtecore/backend libtecore/tensor libtecore/captu
 	END { if (seen < 100) print "only " seen " includes were found" }' >"$tmp/bad"
 empty "folders include folders below them" "$tmp/bad"
 
-# files that include none, or that none includes, are removed in turn; a circle remains
-for l in kernels $libs; do
-	ours $l | awk '{ local = $1; sub(/[^\/]*$/, $2, local); print $1, $2 ~ /\// ? $2 : local }'
-done | awk '
-	{ n++; from[n] = $1; to[n] = $2 }
+# circle WORDS: edges "FROM TO WHY" of stdin that are part of a circle or between two: files without
+# edges to them, or from them, are removed in turn
+circle()
+{
+	awk -v words="$1" '
+	{ n++; from[n] = $1; to[n] = $2; why[n] = $3 }
 	END {
 		while (removed != n) {
 			removed = n
-			split("", includes)
-			split("", included)
+			split("", begins)
+			split("", ends)
 			for (i = 1; i <= n; i++) {
-				includes[from[i]] = 1
-				included[to[i]] = 1
+				begins[from[i]] = 1
+				ends[to[i]] = 1
 			}
 			for (i = m = 0; i++ < n;)
-				if (to[i] in includes && from[i] in included) {
+				if (to[i] in begins && from[i] in ends) {
 					from[++m] = from[i]
 					to[m] = to[i]
+					why[m] = why[i]
 				}
 			n = m
 		}
 		for (i = 1; i <= n; i++)
-			print from[i] " includes " to[i]
-	}' >"$tmp/bad"
-empty "includes make no circle" "$tmp/bad"
-
-# in_order FOLDER FILE...: a file uses symbols of those before it only
-in_order()
-{
-	folder=$1
-	shift
-	n=0
-	for f; do
-		n=$((n + 1))
-		for o in "$abs_top_builddir/$folder/.libs/$f.o" "$abs_top_builddir/$folder/.libs/"*-"$f.o"; do
-			[ -f "$o" ] && $NM -g "$o" | sed "s/^/$n $f /"
-		done
-	done | awk '
-		$(NF - 1) == "U" { uses[$NF] = uses[$NF] $1 " " $2 " "; next }
-		{ rank[$NF] = $1; file[$NF] = $2; seen++ }
-		END {
-			if (!seen)
-				print "no symbols were found"
-			for (s in rank) {
-				k = split(uses[s], u, " ")
-				for (i = 1; i < k; i += 2)
-					if (u[i] < rank[s])
-						print u[i + 1] " uses " s " of " file[s]
-			}
-		}' >"$tmp/bad"
-	for f in "$folder"/*.c; do
-		f=$(basename "$f" .c)
-		case " $* " in *" $f "*) ;; *) echo "$f.c is not in the list" ;; esac
-	done >>"$tmp/bad"
-	empty "files of $folder use those before them" "$tmp/bad"
+			print from[i], words, to[i], why[i]
+	}'
 }
 
-in_order libtecore/backend/cuda driver memory event capture module gemm_cache cublaslt launch work \
-	user edges nodes graph exec nvml share stream device cuda
-in_order libtecomm/reach/link/verbs near lib device hello post poll open verbs none
+for l in kernels $libs; do
+	ours $l | awk '{ local = $1; sub(/[^\/]*$/, $2, local); print $1, $2 ~ /\// ? $2 : local }'
+done | circle includes >"$tmp/bad"
+empty "includes make no circle" "$tmp/bad"
+
+# calls FOLDER: FILE FILE FUNCTION of each call of a file's function by another file of the folder;
+# tables of functions are not calls
+calls()
+{
+	for f in "$1"/*.c; do
+		f=$(basename "$f" .c)
+		for o in "$abs_top_builddir/$1/.libs/$f.o" "$abs_top_builddir/$1/.libs/"*-"$f.o"; do
+			[ -f "$o" ] && $NM -g "$o" | sed "s/^/$f /"
+		done
+	done | awk '
+		$(NF - 1) == "U" { uses[$NF] = uses[$NF] $1 " " }
+		$(NF - 1) == "T" { file[$NF] = $1; seen++ }
+		END {
+			if (!seen)
+				print "no no functions"
+			for (s in file) {
+				k = split(uses[s], u, " ")
+				for (i = 1; i <= k; i++)
+					print u[i], file[s], s
+			}
+		}'
+}
+
+for f in libtecore/backend/cuda libtecore/capture libtecore/offload libtecore/quant libtecore/ops \
+	libtecore/plan libtegraph libtecomm/reach libtecomm/reach/link libtecomm/reach/link/verbs \
+	libtecomm/pool libtecomm/ops libtecomm; do
+	calls $f | circle calls >"$tmp/bad"
+	empty "calls between files of $f make no circle" "$tmp/bad"
+done
 
 tap_end

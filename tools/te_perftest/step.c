@@ -210,7 +210,8 @@ static int run(struct bench *b)
 		snprintf(recipe, sizeof(recipe), "%.*s", (int)strcspn(next, "|"), next);
 		next += strlen(recipe);
 		next += *next == '|';
-		for (uint32_t edges = 0; opt.recipe & 1u << i && edges < REPLAY_EDGES && !r; edges++)
+		for (uint32_t edges = 0; opt.recipe & 1u << i && !r && edges < REPLAY_EDGES;
+		     edges++)
 			if (opt.edges & 1u << edges)
 				r = measure(b, recipe, edges, rows--, tokens);
 	}

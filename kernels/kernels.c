@@ -15,6 +15,8 @@
 #define HIST ((int64_t)4 * a->history_len)
 #define HEADS (ES(a->dtype) * a->batch * a->seqlen * a->nheads * a->head_dim)
 #define QKV (ES(a->dtype) * a->batch * a->seqlen * (a->nheads + 2 * a->nkv) * a->head_dim)
+#define CACHE (ES(a->cache_dtype) * a->npages * a->page * a->nkv * a->head_dim)
+#define PACKED (ES(a->dtype) * a->rows * (a->nheads + 2 * a->nkv) * a->head_dim)
 #define LSE (4 * a->batch * a->nheads * a->seqlen)
 #define TABLE ((int64_t)sizeof(*a->table) * a->n)
 #define AMAXES ((int64_t)4 * a->nslots * a->window)

@@ -3,6 +3,7 @@
 KERNEL_CU = \
 	kernels/act/act.cu \
 	kernels/attn/attn.cu \
+	kernels/attn/cached.cu \
 	kernels/comm/allreduce.cu \
 	kernels/comm/collectives.cu \
 	kernels/comm/fold.cu \
@@ -24,6 +25,7 @@ KERNEL_C = \
 	kernels/act/act.c \
 	kernels/act/launch.c \
 	kernels/attn/attn.c \
+	kernels/attn/cached.c \
 	kernels/attn/launch.c \
 	kernels/comm/collectives.c \
 	kernels/comm/comm.c \
@@ -60,7 +62,9 @@ KERNEL_C = \
 KERNEL_H = \
 	kernels/act/act.h \
 	kernels/attn/attn.h \
+	kernels/attn/cached.h \
 	kernels/attn/geometry.h \
+	kernels/attn/online.h \
 	kernels/comm/comm.h \
 	kernels/comm/fold.h \
 	kernels/comm/geometry.h \

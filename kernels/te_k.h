@@ -130,6 +130,7 @@ struct te_k_q {
 
 #include "kernels/act/act.h"
 #include "kernels/attn/attn.h"
+#include "kernels/attn/cached.h"
 #include "kernels/comm/comm.h"
 #include "kernels/comm/norm.h"
 #include "kernels/elem/elem.h"

@@ -137,6 +137,7 @@ dist_man3_MANS += \
 	man/te_kernel_adamw_ws_nbytes.3 \
 	man/te_kernel_add.3 \
 	man/te_kernel_attention_backward.3 \
+	man/te_kernel_attention_cached.3 \
 	man/te_kernel_attention_forward.3 \
 	man/te_kernel_attention_ws_nbytes.3 \
 	man/te_kernel_bias_backward.3 \

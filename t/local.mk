@@ -393,6 +393,7 @@ t_ops_gemm_SOURCES = t/ops/gemm.c t/ops/gemm_cases.c t/ops/gemm_cases.h
 
 t_ops_kernel_calls_SOURCES = \
 	t/ops/kernel_calls.c \
+	t/ops/kernel_calls_cached.c \
 	t/ops/kernel_calls_cases.h \
 	t/ops/kernel_calls_elem.c \
 	t/ops/kernel_calls_heads.c \

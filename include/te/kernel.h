@@ -302,6 +302,44 @@ TE_EXPORT int te_kernel_attention_backward(struct te_stream *stream, const struc
 /* ws of the backward call; rows: rows of x */
 TE_EXPORT size_t te_kernel_attention_ws_nbytes(int64_t rows, int32_t nheads);
 
+struct te_kernel_attention_cached_opts {
+	size_t size; /* set by the INIT macro; lets the struct grow */
+	int32_t nheads, nkv, head_dim; /* nheads a multiple of nkv; head_dim at most 128 */
+	float scale; /* 0: 1/sqrt(head_dim) */
+	const struct te_tensor *pages; /* INT32 [nseqs, max_pages]; NULL: a page a sequence */
+	uint32_t *noutside; /* device word that rows outside the cache are added to; or NULL */
+};
+#define TE_KERNEL_ATTENTION_CACHED_OPTS_INIT \
+	{ sizeof(struct te_kernel_attention_cached_opts), 0, 0, 0, 0.0f, 0, 0 }
+
+/**
+ * te_kernel_attention_cached - append new tokens to a cache of keys and values, and attend to it
+ * @stream:   work is queued on it
+ * @x:        packed heads of the new tokens
+ * @sequence: sequence of each row of x; below 0: the row is padding
+ * @position: position of each row in its sequence
+ * @k, @v:    the cache
+ * @y:        output
+ * @opts:     numbers and size of heads; not NULL
+ *
+ * Shapes: x T [rows, (nheads + 2 nkv) head_dim]; sequence, position INT32 [rows]; k, v FP32 or
+ * BF16, both of one type and one shape [npages, page, nkv head_dim]; y T [rows, nheads head_dim].
+ * Position p of sequence s is token p % page of page pages[s, p / page]; without pages sequence s
+ * is page s, so that page is the largest number of tokens.
+ * First the keys and values of all rows are stored. Then each row attends to the positions from 0
+ * to its own, which this call or earlier ones have stored. Rows of a call must differ in sequence
+ * or position. With a cache of type T, the host computes the bits of te_kernel_attention_forward()
+ * on the whole sequences, whatever the numbers of rows and sequences in a call.
+ * Rows of padding, and rows outside the cache (a sequence, a position or an entry of pages that
+ * does not exist), store nothing and have y = 0; noutside counts the latter, modulo 2^32.
+ * Thread: as at the top of this header.  Since: 0.1
+ */
+TE_EXPORT int te_kernel_attention_cached(struct te_stream *stream, const struct te_tensor *x,
+					 const struct te_tensor *sequence,
+					 const struct te_tensor *position, struct te_tensor *k,
+					 struct te_tensor *v, struct te_tensor *y,
+					 const struct te_kernel_attention_cached_opts *opts);
+
 /* ---- cross-entropy ---- */
 
 struct te_kernel_cross_entropy_opts {

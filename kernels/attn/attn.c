@@ -12,23 +12,12 @@
  */
 #include "config.h"
 
-#include "kernels/exp.h"
-#include "kernels/micro.h"
+#include "kernels/attn/online.h"
 #include "kernels/philox.h"
 #include "kernels/ref.h"
 #include "kernels/team.h"
 
-#define TILE 64
 #define MAXD TE_K_ATTN_MAX_HEAD_DIM
-#define MR TE__H_MR
-#define NR TE__H_NR
-#define LANES 16
-
-/* vectors for any instruction set; comparisons are of vec4, which GCC 12 splits for none */
-typedef float vec __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
-typedef float vec8 __attribute__((vector_size(32), aligned(4), may_alias));
-typedef float vec4 __attribute__((vector_size(16), aligned(4), may_alias));
-typedef int32_t ivec4 __attribute__((vector_size(16)));
 
 /* data of both passes; channels are padded to dp, a multiple of NR, with zeros */
 struct shape {
@@ -150,75 +139,6 @@ static void keep(const struct shape *s, float *f, int64_t bh, int64_t q, int64_t
 
 /* ---- forward ---- */
 
-/* the state of MR queries */
-struct online {
-	float m[MR];  /* the largest score */
-	double l[MR]; /* the sum of e^(score - m) */
-};
-
-/* x or, where it is larger, y */
-#define MASKED(mask, x) ((mask) & (ivec4)(x))
-#define MAX(x, y) ((vec4)(MASKED((y) > (x), y) | MASKED(~((y) > (x)), x)))
-/* fold four numbers */
-#define LARGER(x, y) ((y) > (x) ? (y) : (x))
-#define ADD(x, y) ((x) + (y))
-#define FOLD(one, x) one(one((x)[0], (x)[2]), one((x)[1], (x)[3]))
-
-/* the end of the keys of MR queries, of which the first one has n, in chunks of LANES */
-TE__SIMD_BODY int32_t keys_end(int64_t n)
-{
-	return (int32_t)te__h_min((n + MR - 1 + LANES - 1) / LANES * LANES, TILE);
-}
-
-/*
- * Scores v [MR, TILE], before scaling, become probabilities relative to the new maxima. Row r has
- * n + r keys, at most TILE. acc [MR, dp] and the sums are rescaled.
- */
-TE__SIMD_BODY void soften_body(float *restrict v, int64_t n, float scale, struct online *o,
-			       float *restrict acc, int64_t dp)
-{
-	const int32_t end = keys_end(n);
-	float m[MR], shrink[MR];
-
-	for (int r = 0; r < MR; r++) {
-		float *x = TE__H_ALIGNED_TO(v + r * TILE);
-		vec4 most = o->m[r] + (vec4){ 0 };
-
-		for (int32_t k = 0; k < end; k++)
-			x[k] *= scale;
-		for (int32_t k = (int32_t)n + r; k < end; k++)
-			x[k] = -INFINITY;
-		for (int32_t k = 0; k < end; k += 4)
-			most = MAX(most, *(vec4 *)(x + k));
-		m[r] = FOLD(LARGER, most);
-	}
-	for (int r = 0; r < MR; r++) {
-		/* equal also if both are -inf, whose difference is NaN */
-		shrink[r] = o->m[r] == m[r] ? 0.0f : o->m[r] - m[r];
-		o->m[r] = m[r];
-	}
-	te__h_exp(shrink, 0.0f, MR);
-	for (int r = 0; r < MR; r++) {
-		float *x = TE__H_ALIGNED_TO(v + r * TILE), *y = TE__H_ALIGNED_TO(acc + r * dp);
-		TE__H_ALIGNED float lanes[LANES] = { 0 };
-
-		for (int32_t k = 0; k < end; k++)
-			x[k] = te__expf(x[k] - m[r]);
-		for (int32_t k = (int32_t)n + r; k < end; k++)
-			x[k] = 0.0f;
-		for (int32_t k = 0; k < end; k += LANES)
-			*(vec *)lanes += *(vec *)(x + k);
-		*(vec8 *)lanes += *(vec8 *)(lanes + 8);
-		*(vec4 *)lanes += *(vec4 *)(lanes + 4);
-		o->l[r] = o->l[r] * (double)shrink[r] + (double)FOLD(ADD, lanes);
-		for (int64_t c = 0; c < dp; c++)
-			y[c] *= shrink[r];
-	}
-}
-static TE__SIMD(void, soften,
-		(float *v, int64_t n, float scale, struct online *o, float *acc, int64_t dp),
-		(v, n, scale, o, acc, dp))
-
 struct fwd {
 	const struct te_k_attn_fwd *a;
 	struct shape s;
@@ -232,10 +152,13 @@ static void fwd_rows(const struct shape *s, int64_t bh, int64_t q0, int64_t k0, 
 	const int64_t n = te__h_min(q0 + i0 - k0, TILE);
 	const int corner = n < TILE;
 	TE__H_ALIGNED float p[MR * TILE];
+	int32_t nkeys[MR];
 	float f[TILE];
 
+	for (int r = 0; r < MR; r++)
+		nkeys[r] = (int32_t)te__h_min(n + 1 + r, TILE);
 	dots(s, p, q + i0 * s->dp, kt, corner ? n + MR : n);
-	soften(p, n + 1, s->scale, &o[i0 / MR], acc + i0 * s->dp, s->dp);
+	soften(p, nkeys, s->scale, &o[i0 / MR], acc + i0 * s->dp, s->dp);
 	for (int r = 0; r < MR && s->threshold; r++) {
 		keep(s, f, bh, q0 + i0 + r, k0);
 		for (int64_t k = 0; k < te__h_min(n + MR, TILE); k++)
@@ -365,6 +288,12 @@ void te__h_attn_bwd_pre(const struct te_k_attn_bwd *a)
 	struct bwd w = { a, SHAPE_OF(a) };
 
 	te__k_for(a->batch * a->seqlen, 1 + 30000 / w.s.orow, pre_part, &w);
+}
+
+/* the end of the keys of MR queries, of which the first one has n, in chunks of LANES */
+TE__SIMD_BODY int32_t keys_end(int64_t n)
+{
+	return (int32_t)te__h_min((n + MR - 1 + LANES - 1) / LANES * LANES, TILE);
 }
 
 /*

@@ -25,4 +25,7 @@
 #define ATTN_FP32_PAD 4
 #define ATTN_FP32_THREADS 256
 
+/* attn/cached.cu */
+#define ATTN_CACHED_THREADS 128
+
 #endif

@@ -232,3 +232,39 @@ int te__geo_attn_bwd_dq(const void *args, struct te__geometry *ret)
 {
 	return geo_bwd(DQ, args, ret);
 }
+
+/* funcs: of FP32 and BF16, by the type of the cache */
+static int geo_cached(const struct te_k_attn_cached *a, const char *const funcs[2][2],
+		      int64_t nblocks, struct te__geometry *ret)
+{
+	int r = check(a->dtype, 1, a->rows, a->nheads, a->nkv, a->head_dim, a->scale, 0);
+
+	if (!r && a->cache_dtype != TE_DTYPE_FP32 && a->cache_dtype != TE_DTYPE_BF16)
+		r = te__fail(-EINVAL, "attention on cuda takes caches of FP32 and BF16, not %s",
+			     te_dtype_name((enum te_dtype)a->cache_dtype));
+	return r ? r : te__geo_launch(ret, funcs[a->dtype == TE_DTYPE_BF16]
+						[a->cache_dtype == TE_DTYPE_BF16],
+				      nblocks, ATTN_CACHED_THREADS);
+}
+
+int te__geo_attn_append(const void *args, struct te__geometry *ret)
+{
+	static const char *const funcs[2][2] = {
+		{ "te_k_attn_append_fp32_fp32", "te_k_attn_append_fp32_bf16" },
+		{ "te_k_attn_append_bf16_fp32", "te_k_attn_append_bf16_bf16" },
+	};
+	const struct te_k_attn_cached *a = args;
+
+	return geo_cached(a, funcs, a->rows, ret);
+}
+
+int te__geo_attn_cached(const void *args, struct te__geometry *ret)
+{
+	static const char *const funcs[2][2] = {
+		{ "te_k_attn_cached_fp32_fp32", "te_k_attn_cached_fp32_bf16" },
+		{ "te_k_attn_cached_bf16_fp32", "te_k_attn_cached_bf16_bf16" },
+	};
+	const struct te_k_attn_cached *a = args;
+
+	return geo_cached(a, funcs, a->rows * a->nheads, ret);
+}

@@ -116,6 +116,15 @@ int te__attention_fwd(struct te_stream *stream, struct te_k_attn_fwd *args,
 int te__attention_bwd(struct te_stream *stream, const struct te__attention *a,
 		      const struct te_tensor *dy, struct te_tensor *dx, void *ws);
 
+/* a cache of keys and values; tensors as in te_kernel_attention_cached() */
+struct te__attention_cache {
+	const struct te_tensor *sequence, *position, *pages; /* pages: or NULL */
+	const struct te_tensor *k, *v;
+	uint32_t *noutside; /* or NULL */
+};
+int te__attention_cached(struct te_stream *stream, const struct te__attention *a,
+			 const struct te__attention_cache *c);
+
 /* ---- cross-entropy ---- */
 
 struct te__cross_entropy {

@@ -209,3 +209,100 @@ int te_kernel_attention_backward(struct te_stream *stream, const struct te_tenso
 
 	return TE__KERNELS(stream, backward(stream, &a, dy, dx, ws, ws_nbytes, opts));
 }
+
+/* ---- attention to a cache ---- */
+
+int te__attention_cached(struct te_stream *stream, const struct te__attention *a,
+			 const struct te__attention_cache *c)
+{
+	const struct te_k_attn_cached k = {
+		.qkv = te_tensor_data(a->x),
+		.out = te_tensor_data(a->y),
+		.k = te_tensor_data(c->k),
+		.v = te_tensor_data(c->v),
+		.sequence = te_tensor_data(c->sequence),
+		.position = te_tensor_data(c->position),
+		.pages = te__ops_ptr(c->pages),
+		.noutside = c->noutside,
+		.rows = te_tensor_rows(a->x),
+		.nseqs = c->pages ? te_tensor_rows(c->pages) : te_tensor_extent(c->k, 0),
+		.npages = te_tensor_extent(c->k, 0),
+		.page = te_tensor_extent(c->k, 1),
+		.max_pages = c->pages ? te_tensor_cols(c->pages) : 1,
+		.nheads = a->nheads,
+		.nkv = a->nkv,
+		.head_dim = a->head_dim,
+		.scale = te__attention_scale(a->scale, a->head_dim),
+		.dtype = te_tensor_dtype(a->x),
+		.cache_dtype = te_tensor_dtype(c->k),
+	};
+	int r = TE__LAUNCH(stream, ATTN_APPEND, &k);
+
+	return r < 0 ? r : TE__LAUNCH(stream, ATTN_CACHED, &k);
+}
+
+static int check_cached(const char *fn, const struct te_stream *stream,
+			const struct te__attention *a, const struct te__attention_cache *c)
+{
+	const int64_t rows = te_tensor_rows(a->x), d = a->head_dim;
+	const int32_t dtype = te_tensor_dtype(a->x);
+	struct te__main k;
+	int r = te__arg_main(fn, stream, "k", c->k, &k);
+
+	if (!r && te_tensor_ndim(c->k) != 3)
+		r = te__fail(-TE_ESHAPE, "%s: k has %d extents, expected pages, tokens of a page, "
+			     "and heads", fn, te_tensor_ndim(c->k));
+	if (r < 0)
+		return r;
+	r = te__args(fn, stream, (const struct te__arg[]){
+		{ "x", a->x, dtype, rows, (a->nheads + 2 * (int64_t)a->nkv) * d, 0, 0 },
+		{ "sequence", c->sequence, TE_DTYPE_INT32, 0, rows, 0, 0 },
+		{ "position", c->position, TE_DTYPE_INT32, 0, rows, 0, 0 },
+		{ "k", c->k, k.dtype, k.rows, a->nkv * d, TE__ARG_OUT, 0 },
+		{ "v", c->v, k.dtype, k.rows, a->nkv * d, TE__ARG_OUT, 0 },
+		{ "pages", c->pages, TE_DTYPE_INT32, c->pages ? te_tensor_rows(c->pages) : 0,
+		  c->pages ? te_tensor_cols(c->pages) : 0, TE__ARG_NULL, 0 },
+		{ "y", a->y, dtype, rows, a->nheads * d, TE__ARG_OUT, 0 },
+	}, 7);
+	if (!r && (te_tensor_ndim(c->v) != 3 ||
+		   te_tensor_extent(c->v, 1) != te_tensor_extent(c->k, 1)))
+		r = te__fail(-TE_ESHAPE, "%s: v has other extents than k", fn);
+	return r;
+}
+
+static int cached(struct te_stream *stream, struct te__attention *a, struct te__attention_cache *c,
+		  const struct te_kernel_attention_cached_opts *opts)
+{
+	static const char fn[] = "te_kernel_attention_cached";
+	struct te_kernel_attention_cached_opts o = TE_KERNEL_ATTENTION_CACHED_OPTS_INIT;
+	struct te__main x;
+	int r = te__sized_in(fn, te_kernel_attention_cached_opts, opts, &o);
+
+	if (!r)
+		r = te__attention_check(fn, "", o.nheads, o.nkv, o.head_dim, o.scale, 0.0f);
+	if (!r)
+		r = te__arg_main(fn, stream, "x", a->x, &x);
+	if (r < 0)
+		return r;
+	a->nheads = o.nheads;
+	a->nkv = o.nkv;
+	a->head_dim = o.head_dim;
+	a->scale = o.scale;
+	c->pages = o.pages;
+	c->noutside = o.noutside;
+	r = check_cached(fn, stream, a, c);
+	return r < 0 ? r : te__attention_cached(stream, a, c);
+}
+
+int te_kernel_attention_cached(struct te_stream *stream, const struct te_tensor *x,
+			       const struct te_tensor *sequence, const struct te_tensor *position,
+			       struct te_tensor *k, struct te_tensor *v, struct te_tensor *y,
+			       const struct te_kernel_attention_cached_opts *opts)
+{
+	struct te__attention a = { .x = x, .y = y };
+	struct te__attention_cache c = {
+		.sequence = sequence, .position = position, .k = k, .v = v
+	};
+
+	return TE__KERNELS(stream, cached(stream, &a, &c, opts));
+}

@@ -232,6 +232,25 @@ static struct te_kernel_attention_opts *attention_of(struct te_kernel_attention_
 }
 KERNEL(rope_forward, te_kernel_rope_forward(st, t[6], t[7], rope_of(s)))
 KERNEL(rope_backward, te_kernel_rope_backward(st, t[6], t[7], rope_of(s)))
+static struct te_kernel_attention_cached_opts *
+cached_of(struct te_kernel_attention_cached_opts *o)
+{
+	o->nheads = o->nkv = 1;
+	o->head_dim = 4;
+	return o;
+}
+CALL(attention_cached, struct te_tensor *x, *y, *k[2], *i; const int64_t c[3] = { 1, 2, 4 }, n = 2;
+     const int64_t xs[2] = { 2, 12 };
+     const int32_t zero[2] = { 0 }; for (int j = 0; j < 2; j++)
+	     DO(te_tensor_create(ctx, TE_DTYPE_FP32, 3, c, NULL, &k[j]));
+     DO(te_tensor_create(ctx, TE_DTYPE_INT32, 1, &n, NULL, &i));
+     DO(te_tensor_write(i, zero, sizeof(zero)));
+     DO(te_tensor_create(ctx, TE_DTYPE_FP32, 3, c, NULL, &y));
+     DO(te_tensor_create(ctx, TE_DTYPE_FP32, 2, xs, NULL, &x));
+     DO(te_fill(st, te_tensor_data(x), 0, te_tensor_nbytes(x)));
+     r = te_kernel_attention_cached(st, x, i, i, k[0], k[1], y, cached_of(s));
+     DO(te_stream_sync(st)); te_tensor_unref(x); te_tensor_unref(i); te_tensor_unref(y);
+      te_tensor_unref(k[0]); te_tensor_unref(k[1]);)
 KERNEL(attention_forward, te_kernel_attention_forward(st, t[6], t[0], t[5], attention_of(s)))
 KERNEL(attention_backward, te_kernel_attention_backward(st, t[0], t[6], t[1], t[5], t[7], ws, 256,
 							attention_of(s)))
@@ -426,6 +445,8 @@ static const struct te_kernel_act_opts init_te_kernel_act_opts = TE_KERNEL_ACT_O
 static const struct te_kernel_rope_opts init_te_kernel_rope_opts = TE_KERNEL_ROPE_OPTS_INIT;
 static const struct te_kernel_attention_opts init_te_kernel_attention_opts =
 	TE_KERNEL_ATTENTION_OPTS_INIT;
+static const struct te_kernel_attention_cached_opts init_te_kernel_attention_cached_opts =
+	TE_KERNEL_ATTENTION_CACHED_OPTS_INIT;
 static const struct te_kernel_cross_entropy_opts init_te_kernel_cross_entropy_opts =
 	TE_KERNEL_CROSS_ENTROPY_OPTS_INIT;
 static const struct te_kernel_adamw_opts init_te_kernel_adamw_opts = TE_KERNEL_ADAMW_OPTS_INIT;
@@ -528,6 +549,7 @@ static const struct row {
 	IN(act_backward, te_kernel_act_opts, gated),
 	IN(rope_forward, te_kernel_rope_opts, head_dim),
 	IN(rope_backward, te_kernel_rope_opts, head_dim),
+	IN(attention_cached, te_kernel_attention_cached_opts, head_dim),
 	IN(attention_forward, te_kernel_attention_opts, head_dim),
 	IN(attention_backward, te_kernel_attention_opts, head_dim),
 	IN(ce_forward, te_kernel_cross_entropy_opts, nclasses),

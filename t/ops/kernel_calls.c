@@ -277,6 +277,8 @@ static Suite *suite(const char *name, const char *on)
 	kc_elem_cases(s);
 	kc_heads_cases(s);
 	kc_train_cases(s);
+	if (!strcmp(on, "host"))
+		kc_cached_cases(s);
 	return s;
 }
 

@@ -1,0 +1,251 @@
+/*
+ * cached.c - host kernel: attention to a cache of keys and values.
+ *
+ * The parts of a team are BLOCK rows and a key/value head. In them, runs of rows at consecutive
+ * positions of a sequence share tiles of keys, which begin at multiples of TILE as in attn.c; up to
+ * SLOTS pairs of a row and a query head are computed at a time.
+ */
+#include "config.h"
+
+#include "kernels/attn/online.h"
+#include "kernels/team.h"
+
+#define MAXD TE_K_ATTN_MAX_HEAD_DIM
+#define BLOCK 32
+#define SLOTS 64
+/* multiplications that are worth a part */
+#define GRAIN 100000
+
+/* token of the caches at position pos of a sequence */
+static int64_t token_at(const struct te_k_attn_cached *a, int64_t s, int64_t pos)
+{
+	const int64_t i = s * a->max_pages + pos / a->page;
+
+	return (a->pages ? a->pages[i] : i) * a->page + pos % a->page;
+}
+
+enum where { INSIDE, PADDING, OUTSIDE };
+
+static enum where find(const struct te_k_attn_cached *a, int64_t r)
+{
+	const int64_t s = a->sequence[r], pos = a->position[r];
+
+	if (s < 0)
+		return PADDING;
+	if (s >= a->nseqs || pos < 0 || pos >= a->max_pages * a->page)
+		return OUTSIDE;
+	for (int64_t i = 0; i <= pos / a->page; i++) {
+		const int64_t page = a->pages ? a->pages[s * a->max_pages + i] :
+						s * a->max_pages + i;
+
+		if (page < 0 || page >= a->npages)
+			return OUTSIDE;
+	}
+	return INSIDE;
+}
+
+/* ---- append ---- */
+
+static void copy(const struct te_k_attn_cached *a, int64_t from, void *cache, int64_t to, int64_t n)
+{
+	float v[TE__H_CHUNK];
+
+	TE__H_CHUNKS(c, len, n)
+	{
+		te__h_load(a->dtype, a->qkv, from + c, len, v);
+		te__h_store(a->cache_dtype, cache, to + c, len, v);
+	}
+}
+
+static void append_part(void *arg, int64_t begin, int64_t end)
+{
+	const struct te_k_attn_cached *a = arg;
+	const int64_t width = (int64_t)a->nkv * a->head_dim;
+	const int64_t qwidth = (int64_t)a->nheads * a->head_dim;
+	uint32_t noutside = 0;
+
+	for (int64_t r = begin; r < end; r++) {
+		const enum where where = find(a, r);
+		const int64_t from = r * (qwidth + 2 * width) + qwidth;
+		int64_t to;
+
+		noutside += where == OUTSIDE;
+		if (where != INSIDE)
+			continue;
+		to = token_at(a, a->sequence[r], a->position[r]) * width;
+		copy(a, from, a->k, to, width);
+		copy(a, from + width, a->v, to, width);
+	}
+	if (noutside && a->noutside)
+		__atomic_fetch_add(a->noutside, noutside, __ATOMIC_RELAXED);
+}
+
+void te__h_attn_append(const struct te_k_attn_cached *a)
+{
+	te__k_for(a->rows, te__h_rows_grain(2 * (int64_t)a->nkv * a->head_dim, 1), append_part,
+		  (void *)(uintptr_t)a);
+}
+
+/* ---- attend ---- */
+
+/* buffers of a thread; channels are padded to dp, a multiple of NR, with zeros */
+struct buffers {
+	float q[SLOTS * MAXD], acc[SLOTS * MAXD];
+	float x[TILE * MAXD], kt[TILE * MAXD]; /* a tile; columns of te__h_micro() */
+	float p[MR * TILE], kept[MR * MAXD];
+	struct online o[SLOTS / MR];
+};
+
+/* n rows from first on, at consecutive positions from pos on, and the head of keys and values g */
+struct run {
+	int64_t first, n, seq, pos;
+	int32_t g;
+};
+
+/* keys pos to pos + n - 1, then rows of zeros */
+static void load_tile(const struct te_k_attn_cached *a, const struct run *u, const void *cache,
+		      int64_t pos, int64_t n, int64_t dp, float *ret)
+{
+	const int64_t d = a->head_dim;
+
+	if (n < TILE || d < dp)
+		memset(ret, 0, (size_t)(TILE * dp) * sizeof(*ret));
+	for (int64_t i = 0; i < n; i++)
+		te__h_load(a->cache_dtype, cache,
+			   (token_at(a, u->seq, pos + i) * a->nkv + u->g) * d, d, ret + i * dp);
+}
+
+/* acc [MR, dp] += p v: keys n[r] and later, which may be of no row, are not multiplied by */
+static void add_keys(float *acc, float *p, const int32_t *n, const float *v, int64_t dp,
+		     float *kept)
+{
+	int32_t least = n[0], most = n[0];
+
+	for (int r = 1; r < MR; r++) {
+		least = n[r] < least ? n[r] : least;
+		most = n[r] > most ? n[r] : most;
+	}
+	for (int64_t c = 0; c < dp && least; c += NR)
+		te__h_micro(least, (struct te__h_rows){ p, TILE, 1 }, v + c, dp, acc + c, dp, 1);
+	for (int32_t k = least; k < most; k++) {
+		memcpy(kept, acc, (size_t)(MR * dp) * sizeof(*kept));
+		for (int64_t c = 0; c < dp; c += NR)
+			te__h_micro(1, (struct te__h_rows){ p + k, TILE, 1 }, v + k * dp + c, dp,
+				    acc + c, dp, 1);
+		for (int r = 0; r < MR; r++)
+			if (n[r] <= k)
+				memcpy(acc + r * dp, kept + r * dp, (size_t)dp * sizeof(*acc));
+	}
+}
+
+/* pairs first to first + n - 1 of a run: pair i is row i % run.n and query head i / run.n */
+static void pairs(const struct te_k_attn_cached *a, const struct run *u, int64_t first, int64_t n,
+		  struct buffers *w)
+{
+	const int32_t group = a->nheads / a->nkv;
+	const int64_t d = a->head_dim, dp = (d + NR - 1) / NR * NR;
+	const int64_t row = (int64_t)(a->nheads + 2 * a->nkv) * d;
+	const int64_t end = u->pos + u->n, npadded = (n + MR - 1) / MR * MR;
+
+	memset(w->q, 0, (size_t)(npadded * dp) * sizeof(*w->q));
+	memset(w->acc, 0, (size_t)(npadded * dp) * sizeof(*w->acc));
+	for (int64_t i = 0; i < npadded; i++) {
+		w->o[i / MR].m[i % MR] = -INFINITY;
+		w->o[i / MR].l[i % MR] = 0.0;
+	}
+	for (int64_t i = 0; i < n; i++)
+		te__h_load(a->dtype, a->qkv,
+			   (u->first + (first + i) % u->n) * row +
+				   (u->g * group + (first + i) / u->n) * d,
+			   d, w->q + i * dp);
+	for (int64_t k0 = 0; k0 < end; k0 += TILE) {
+		const int64_t nk = te__h_min(TILE, end - k0);
+
+		load_tile(a, u, a->k, k0, nk, dp, w->x);
+		for (int64_t r = 0; r < nk; r += NR)
+			te__h_pack(d, w->x + r * dp, dp, w->kt + r * d);
+		load_tile(a, u, a->v, k0, nk, dp, w->x);
+		for (int64_t i = 0; i < n; i += MR) {
+			int32_t nkeys[MR], most = 0;
+
+			/* padding rows have the keys of the last one */
+			for (int64_t r = 0; r < MR; r++) {
+				const int64_t at = first + te__h_min(i + r, n - 1);
+				const int64_t left = u->pos + at % u->n + 1 - k0;
+
+				nkeys[r] = left < 0 ? 0 : (int32_t)te__h_min(left, TILE);
+				most = nkeys[r] > most ? nkeys[r] : most;
+			}
+			for (int64_t k = 0; k < most; k += NR)
+				te__h_micro(d, (struct te__h_rows){ w->q + i * dp, dp, 1 },
+					    w->kt + k * d, NR, w->p + k, TILE, 0);
+			if (!most)
+				continue;
+			soften(w->p, nkeys, a->scale, &w->o[i / MR], w->acc + i * dp, dp);
+			add_keys(w->acc + i * dp, w->p, nkeys, w->x, dp, w->kept);
+		}
+	}
+	for (int64_t i = 0; i < n; i++) {
+		const int64_t r = u->first + (first + i) % u->n;
+		const int64_t h = u->g * group + (first + i) / u->n;
+
+		te__h_scale_by(w->acc + i * dp, (float)(1.0 / w->o[i / MR].l[i % MR]), d);
+		te__h_store(a->dtype, a->out, (r * a->nheads + h) * d, d, w->acc + i * dp);
+	}
+}
+
+static void clear(const struct te_k_attn_cached *a, int64_t r, int32_t g)
+{
+	const int64_t n = a->nheads / a->nkv * a->head_dim;
+	float zero[TE__H_CHUNK] = { 0 };
+
+	TE__H_CHUNKS(c, len, n)
+	{
+		te__h_store(a->dtype, a->out, (r * a->nkv + g) * n + c, len, zero);
+	}
+}
+
+static void attend_part(void *arg, int64_t begin, int64_t end)
+{
+	const struct te_k_attn_cached *a = arg;
+	const int64_t nblocks = (a->rows + BLOCK - 1) / BLOCK;
+	const int32_t group = a->nheads / a->nkv;
+	struct buffers *w = te__k_take(sizeof(*w));
+
+	for (int64_t t = begin; t < end; t++) {
+		const int64_t last = te__h_min((t % nblocks + 1) * BLOCK, a->rows);
+		struct run u = { .first = t % nblocks * BLOCK, .g = (int32_t)(t / nblocks) };
+
+		for (; u.first < last; u.first += u.n) {
+			const int64_t r = u.first;
+
+			u.n = 1;
+			if (find(a, r) != INSIDE) {
+				clear(a, r, u.g);
+				continue;
+			}
+			u.seq = a->sequence[r];
+			u.pos = a->position[r];
+			while (r + u.n < last && a->sequence[r + u.n] == u.seq &&
+			       a->position[r + u.n] == u.pos + u.n &&
+			       find(a, r + u.n) == INSIDE)
+				u.n++;
+			for (int64_t i = 0; i < u.n * group; i += SLOTS)
+				pairs(a, &u, i, te__h_min(SLOTS, u.n * group - i), w);
+		}
+	}
+	te__k_give(w);
+}
+
+void te__h_attn_cached(const struct te_k_attn_cached *a)
+{
+	const int64_t nblocks = (a->rows + BLOCK - 1) / BLOCK;
+	int64_t most = 0;
+
+	for (int64_t r = 0; r < a->rows; r++)
+		most = a->position[r] > most ? a->position[r] : most;
+	most = te__h_min(most + TILE, a->max_pages * a->page);
+	te__k_for(nblocks * a->nkv,
+		  1 + GRAIN / (most * MR * a->head_dim * te__h_min(a->rows, BLOCK)), attend_part,
+		  (void *)(uintptr_t)a);
+}

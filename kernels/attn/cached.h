@@ -1,0 +1,34 @@
+/*
+ * cached.h - arguments of attention to a cache of keys and values. Included by te_k.h, which has
+ * the common rules.
+ */
+#ifndef TE_K_ATTN_CACHED_H
+#define TE_K_ATTN_CACHED_H
+
+/*
+ * Row r of qkv T [rows, (nheads + 2 nkv) head_dim] is the token at position[r] of sequence[r]. Two
+ * launches: append stores the keys and values of all rows in the caches, C [npages, page, nkv,
+ * head_dim]; cached writes out T [rows, nheads head_dim], attention of each row to the positions 0
+ * to position[r] of its sequence. Position p of sequence s is token p % page of page
+ * pages[s * max_pages + p / page], or, if pages is NULL, of page s * max_pages + p / page. Rows
+ * differ in sequence or position. Heads and scale are as in struct te_k_attn_fwd, and on the host
+ * the order of sums: with caches of type T, rows have the bits that it computes.
+ * A row whose sequence is negative is padding. A row that is outside, because its sequence is nseqs
+ * or more, its position is below 0 or at least max_pages * page, or a page up to its own is not one
+ * of 0 to npages - 1, adds 1 to *noutside, modulo 2^32. Rows of both kinds store nothing, and their
+ * out is 0.
+ */
+struct te_k_attn_cached {
+	const void *qkv;
+	void *out;
+	void *k, *v;
+	const int32_t *sequence, *position; /* [rows] */
+	const int32_t *pages;		    /* [nseqs, max_pages], or NULL */
+	uint32_t *noutside;		    /* or NULL */
+	int64_t rows, nseqs, npages, page, max_pages;
+	int32_t nheads, nkv, head_dim;
+	float scale;
+	int32_t dtype, cache_dtype; /* T, C: FP32 or BF16 */
+};
+
+#endif

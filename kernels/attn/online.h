@@ -1,0 +1,98 @@
+/*
+ * online.h - softmax over tiles of keys, for MR rows at a time: each tile rescales the results of
+ * the previous ones (Milakov and Gimelshein, arXiv 1805.02867). attn.c and cached.c give a query
+ * the same bits because both use it with tiles that begin at multiples of TILE.
+ */
+#ifndef TE_ATTN_ONLINE_H
+#define TE_ATTN_ONLINE_H
+
+#include "kernels/exp.h"
+#include "kernels/micro.h"
+#include "kernels/ref.h"
+
+#define TILE 64 /* keys, and in attn.c queries */
+#define MR TE__H_MR
+#define NR TE__H_NR
+#define LANES 16
+
+/* vectors for any instruction set; comparisons are of vec4, which GCC 12 splits for none */
+typedef float vec __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
+typedef float vec8 __attribute__((vector_size(32), aligned(4), may_alias));
+typedef float vec4 __attribute__((vector_size(16), aligned(4), may_alias));
+typedef int32_t ivec4 __attribute__((vector_size(16)));
+
+/* the state of MR queries */
+struct online {
+	float m[MR];  /* the largest score */
+	double l[MR]; /* the sum of e^(score - m) */
+};
+
+/* x or, where it is larger, y */
+#define MASKED(mask, x) ((mask) & (ivec4)(x))
+#define MAX(x, y) ((vec4)(MASKED((y) > (x), y) | MASKED(~((y) > (x)), x)))
+/* fold four numbers */
+#define LARGER(x, y) ((y) > (x) ? (y) : (x))
+#define ADD(x, y) ((x) + (y))
+#define FOLD(one, x) one(one((x)[0], (x)[2]), one((x)[1], (x)[3]))
+
+/* the end of the keys of MR queries, in chunks of LANES */
+TE__SIMD_BODY int32_t round_up_keys(const int32_t *n)
+{
+	int32_t most = 0;
+
+	for (int r = 0; r < MR; r++)
+		most = n[r] > most ? n[r] : most;
+	return (most + LANES - 1) / LANES * LANES;
+}
+
+/*
+ * Scores v [MR, TILE], before scaling, become probabilities relative to the new maxima. Row r has
+ * n[r] keys, at most TILE. acc [MR, dp] and the sums are rescaled.
+ */
+TE__SIMD_BODY void soften_body(float *restrict v, const int32_t *n, float scale, struct online *o,
+			       float *restrict acc, int64_t dp)
+{
+	const int32_t end = round_up_keys(n);
+	float m[MR], shrink[MR];
+
+	for (int r = 0; r < MR; r++) {
+		float *x = TE__H_ALIGNED_TO(v + r * TILE);
+		vec4 most = o->m[r] + (vec4){ 0 };
+
+		for (int32_t k = 0; k < end; k++)
+			x[k] *= scale;
+		for (int32_t k = n[r]; k < end; k++)
+			x[k] = -INFINITY;
+		for (int32_t k = 0; k < end; k += 4)
+			most = MAX(most, *(vec4 *)(x + k));
+		m[r] = FOLD(LARGER, most);
+	}
+	for (int r = 0; r < MR; r++) {
+		/* equal also if both are -inf, whose difference is NaN */
+		shrink[r] = o->m[r] == m[r] ? 0.0f : o->m[r] - m[r];
+		o->m[r] = m[r];
+	}
+	te__h_exp(shrink, 0.0f, MR);
+	for (int r = 0; r < MR; r++) {
+		float *x = TE__H_ALIGNED_TO(v + r * TILE), *y = TE__H_ALIGNED_TO(acc + r * dp);
+		TE__H_ALIGNED float lanes[LANES] = { 0 };
+
+		for (int32_t k = 0; k < end; k++)
+			x[k] = te__expf(x[k] - m[r]);
+		for (int32_t k = n[r]; k < end; k++)
+			x[k] = 0.0f;
+		for (int32_t k = 0; k < end; k += LANES)
+			*(vec *)lanes += *(vec *)(x + k);
+		*(vec8 *)lanes += *(vec8 *)(lanes + 8);
+		*(vec4 *)lanes += *(vec4 *)(lanes + 4);
+		o->l[r] = o->l[r] * (double)shrink[r] + (double)FOLD(ADD, lanes);
+		for (int64_t c = 0; c < dp; c++)
+			y[c] *= shrink[r];
+	}
+}
+static TE__SIMD(void, soften,
+		(float *v, const int32_t *n, float scale, struct online *o, float *acc,
+		 int64_t dp),
+		(v, n, scale, o, acc, dp))
+
+#endif

@@ -163,6 +163,7 @@ TT_TOOLS += \
 	t/tools/hfconfig \
 	t/tools/mem \
 	t/tools/option \
+	t/tools/perftest_call \
 	t/tools/perftest_stats \
 	t/tools/safetensors \
 	t/tools/sample \
@@ -371,7 +372,9 @@ t_tools_gpu_LDFLAGS = -Wl,--wrap=te_backend_info,--wrap=te_device_info
 t_tools_hfconfig_LDADD = $(TE_TRAIN_LDADD)
 t_tools_mem_LDADD = $(TE_TRAIN_LDADD)
 t_tools_option_LDADD = $(TE_TRAIN_LDADD)
-t_tools_perftest_stats_LDADD = tools/te_perftest/libte_perftest.la $(LDADD) $(JANSSON_LIBS)
+TE_PERFTEST_LDADD = tools/te_perftest/libte_perftest.la $(LDADD) $(JANSSON_LIBS)
+t_tools_perftest_call_LDADD = $(TE_PERFTEST_LDADD)
+t_tools_perftest_stats_LDADD = $(TE_PERFTEST_LDADD)
 t_tools_safetensors_LDADD = $(TE_TRAIN_LDADD)
 t_tools_sample_LDADD = $(TE_TRAIN_LDADD)
 t_tools_weights_LDADD = $(TE_TRAIN_LDADD)

@@ -319,6 +319,8 @@ int call_measure(struct call *c, struct stats *ret_us)
 		r = verify(c, c->nsets - 1);
 	if (!r) /* loads the kernels, too */
 		r = bench_batch(b, call_work, c, 1000, 1, 16, &n);
+	if (r)
+		return r;
 	if (!c->depth)
 		c->depth = n;
 	for (int i = 0; i < c->nothers && !r; i++)

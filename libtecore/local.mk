@@ -157,6 +157,10 @@ libtecore_libtecore_internal_la_SOURCES = \
 	libtecore/ops/scale.c \
 	libtecore/plan/bind.c \
 	libtecore/plan/build.c \
+	libtecore/plan/build.h \
+	libtecore/plan/build_backward.c \
+	libtecore/plan/build_forward.c \
+	libtecore/plan/build_steps.c \
 	libtecore/plan/calibrate.c \
 	libtecore/plan/checkpoint.c \
 	libtecore/plan/draw.c \
@@ -166,6 +170,7 @@ libtecore_libtecore_internal_la_SOURCES = \
 	libtecore/plan/moves.c \
 	libtecore/plan/moves.h \
 	libtecore/plan/moves_run.c \
+	libtecore/plan/moves_times.c \
 	libtecore/plan/offsets.c \
 	libtecore/plan/optim.c \
 	libtecore/plan/patterns.c \

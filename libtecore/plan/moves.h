@@ -1,8 +1,9 @@
 /*
  * moves.h - the values that a plan offloads, and the times of their copies.
  *
- * moves.c chooses values and divides their lifetimes, moves_run.c queues the copies, report.c
- * reports them; offload/offload.h has the object that plans share.
+ * moves.c chooses values and divides their lifetimes, moves_times.c plans the times of the copies,
+ * moves_run.c queues them, report.c reports them. offload/offload.h has the object that plans
+ * share.
  */
 #ifndef TE__MOVES_H
 #define TE__MOVES_H
@@ -84,6 +85,24 @@ struct te__moves {
 	int listed;
 	atomic_int claimed; /* te__plan_claim() */
 };
+
+/* moves_times.c: set start, and inuse and most_inuse, from the state of all buffers in buf */
+int te__moves_times(struct te_plan *p);
+int te__moves_inuse(struct te_plan *p);
+/* set the times of n moves, which are sorted by out_after */
+int te__moves_schedule(const struct te_plan *p, struct te__move *v, int n);
+/* bytes of n moves */
+uint64_t te__moves_sum(const struct te__move *v, int n);
+
+static inline int smaller(int a, int b)
+{
+	return a < b ? a : b;
+}
+
+static inline int larger(int a, int b)
+{
+	return a > b ? a : b;
+}
 
 /* chooses the moves, and places all buffers */
 int te__moves_plan(struct te_plan *p);

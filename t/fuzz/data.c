@@ -11,11 +11,13 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t nbytes)
 	char *file = (char *)(uintptr_t)fuzz_file(bytes, nbytes);
 
 	say_hush(1);
-	for (int i = 0; i < 8; i++) {
+	for (int i = 0; i < 16; i++) {
 		struct data *d;
 		int32_t token[2];
 
-		if (data_open(&file, 1, types[i % 4], i < 4 ? 50257 : DATA_NBYTES, &d))
+		/* read completely, and in pieces */
+		if (data_open(&file, 1, types[i % 4], i / 4 % 2 ? DATA_NBYTES : 50257,
+			      i < 8 ? DATA_CHECKED_NBYTES : 0, &d))
 			continue;
 		if (data_ntokens(d) >= 2)
 			span_read(&(struct span){ d, data_ntokens(d) - 2, 2 }, 0, 2, token);

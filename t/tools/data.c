@@ -1,6 +1,7 @@
 /* t/tools/data.c - te_train's data: what files are, one sequence of tokens, batches of it. */
 #include "config.h"
 
+#include <fcntl.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -13,6 +14,7 @@
 
 static char dir[64];
 static char path[3][96];
+static int64_t most = DATA_CHECKED_NBYTES;
 
 static void setup(void)
 {
@@ -44,7 +46,7 @@ static struct data *open_as(int n, enum data_type type, int64_t vocab)
 	char *list[3] = { path[0], path[1], path[2] };
 	struct data *d = NULL;
 
-	ck_assert_int_eq(data_open(list, n, type, vocab, &d), 0);
+	ck_assert_int_eq(data_open(list, n, type, vocab, most, &d), 0);
 	return d;
 }
 
@@ -58,7 +60,7 @@ static void refuse_as(int n, enum data_type type, int64_t vocab)
 	char *list[3] = { path[0], path[1], path[2] };
 	struct data *d = NULL;
 
-	ck_assert_int_eq(data_open(list, n, type, vocab, &d), STATUS_BAD);
+	ck_assert_int_eq(data_open(list, n, type, vocab, most, &d), STATUS_BAD);
 	ck_assert_ptr_null(d);
 }
 
@@ -145,6 +147,79 @@ START_TEST(draws_depend_on_seed_step_and_row_alone)
 	for (int i = 0; i < 236; i++)
 		nseen += seen[i];
 	ck_assert_int_eq(nseen, 236);
+	data_close(d);
+}
+END_TEST
+
+START_TEST(an_epoch_has_each_element_once)
+{
+	const int64_t n = _i < 6 ? _i + 1 : tt_rand_int(7, 3000);
+	int32_t *seen = calloc((size_t)n, sizeof(*seen));
+	int moved = 0;
+
+	for (int64_t i = 0; i < n; i++) {
+		const int64_t a = epoch_permute(5, n, i);
+
+		ck_assert(a >= 0 && a < n);
+		seen[a]++;
+		moved |= epoch_permute(6, n, i) != a;
+	}
+	for (int64_t i = 0; i < n; i++)
+		ck_assert_int_eq(seen[i], 1);
+	/* two of 7! orders are equal with probability 2e-4, of others with less */
+	ck_assert(n < 20 || moved);
+	free(seen);
+}
+END_TEST
+
+/* three ranks that take rows at different speeds, some after a restart with another number */
+START_TEST(ranks_take_each_token_once_an_epoch)
+{
+	int64_t n[3] = { tt_rand_int(1, 80), tt_rand_int(1, 80), tt_rand_int(1, 80) };
+	int64_t all = n[0] + n[1] + n[2], T = tt_rand_int(1, all - 2);
+	int32_t *x = malloc((size_t)(4 * T) * 4), *y = malloc((size_t)(4 * T) * 4);
+	int32_t seen[240] = { 0 };
+	struct data *d = counting(n);
+	struct span s = { d, 1, all - 1 };
+	const int64_t nwindows = epoch_nwindows(&s, T), epoch = tt_rand_int(0, 9);
+
+	for (int64_t i = 0; i < nwindows;) {
+		int64_t k = tt_rand_int(1, 4);
+
+		k = k < nwindows - i ? k : nwindows - i;
+		ck_assert_int_eq(batch_take(&s, 7, epoch * nwindows + i, k, T, x, y), 0);
+		for (int64_t j = 0; j < k * T; j++) {
+			if (y[j] == IGNORED_TARGET)
+				continue;
+			ck_assert_int_eq(y[j], x[j] + 1);
+			seen[y[j]]++;
+		}
+		i += k;
+	}
+	for (int64_t i = 0; i < 240; i++)
+		ck_assert_int_eq(seen[i], i >= 2 && i < all);
+	free(x);
+	free(y);
+	data_close(d);
+}
+END_TEST
+
+START_TEST(orders_depend_on_seed_and_epoch)
+{
+	int64_t n[3] = { 80, 80, 80 };
+	struct data *d = counting(n);
+	struct span s = { d, 0, 240 };
+	int32_t x[4][60], y[240];
+
+	/* 60 windows */
+	ck_assert_int_eq(batch_take(&s, 1, 60, 15, 4, x[0], y), 0);
+	ck_assert_int_eq(batch_take(&s, 1, 120, 15, 4, x[1], y), 0);
+	ck_assert_int_eq(batch_take(&s, 2, 60, 15, 4, x[2], y), 0);
+	ck_assert_int_eq(batch_take(&s, 1, 60, 7, 4, x[3], y), 0);
+	ck_assert_int_eq(batch_take(&s, 1, 67, 8, 4, x[3] + 28, y), 0);
+	ck_assert_mem_eq(x[0], x[3], sizeof(x[0]));
+	ck_assert_mem_ne(x[0], x[1], sizeof(x[0]));
+	ck_assert_mem_ne(x[0], x[2], sizeof(x[0]));
 	data_close(d);
 }
 END_TEST
@@ -423,6 +498,92 @@ START_TEST(notices_files_that_change)
 }
 END_TEST
 
+/* a file of which only pieces are read first */
+START_TEST(samples_large_files)
+{
+	enum { N = 60000, AT = 41501 };
+	uint16_t *token = calloc(N + 1, sizeof(*token));
+	int32_t x[N / 100];
+	char digest[17];
+	struct data *d;
+	struct span s;
+
+	most = 2 * N - 1;
+	for (int i = 0; i < N; i++)
+		token[i] = (uint16_t)tt_rand_int(300, 50256);
+	put(0, ".bin", token, 2 * N);
+	d = open_as(1, DATA_AUTO, 50257);
+	ck_assert_str_eq(data_kind(d), "u16");
+	ck_assert_int_eq(data_ntokens(d), N);
+	strcpy(digest, data_digest(d));
+	s = (struct span){ d, 0, N };
+	for (int i = 0; i < N; i += N / 100) {
+		ck_assert_int_eq(span_read(&s, i, N / 100, x), 0);
+		for (int k = 0; k < N / 100; k++)
+			ck_assert_int_eq(x[k], token[i + k]);
+	}
+	unlink(path[0]);
+	ck_assert_int_eq(span_read(&s, 0, 1, x), 0); /* it is still there */
+	data_close(d);
+
+	/* its beginning and its end count, and its size */
+	for (int i = 0; i < 3; i++) {
+		const int at = i ? 0 : N - 1;
+
+		token[at] ^= 1;
+		put(0, ".bin", token, i < 2 ? 2 * N : 2 * N + 2);
+		token[at] ^= 1;
+		d = open_as(1, DATA_AUTO, 50258);
+		ck_assert_str_ne(data_digest(d), digest);
+		data_close(d);
+	}
+
+	/* a token beyond the vocabulary between two pieces */
+	token[AT] = 50257;
+	put(0, ".bin", token, 2 * N);
+	d = open_as(1, DATA_AUTO, 50257);
+	s = (struct span){ d, 0, N };
+	ck_assert_int_eq(span_read(&s, AT - 10, 10, x), 0);
+	ck_assert_int_eq(span_read(&s, AT - 1, 2, x), STATUS_BAD);
+	ck_assert_int_eq(span_read(&s, AT + 1, 10, x), 0);
+	/* a write between two pieces, which the digest does not have */
+	ck_assert_int_eq(utimensat(AT_FDCWD, path[0], NULL, 0), 0);
+	ck_assert_int_eq(span_read(&s, 0, 1, x), STATUS_BAD);
+	data_close(d);
+	most = 2 * N;
+	refuse_as(1, DATA_AUTO, 50257);
+	most = DATA_CHECKED_NBYTES;
+	free(token);
+}
+END_TEST
+
+START_TEST(reads_folders)
+{
+	char sub[128];
+	struct data *d;
+
+	put(2, ".bin", gpt2 + 2, 8);
+	put(1, ".u32", gpt2, 8);
+	put(0, ".u32", gpt2 + 2, 8);
+	unlink(path[2]);
+	snprintf(sub, sizeof(sub), "%s/.hidden", dir);
+	ck_assert_int_eq(symlink("nothing", sub), 0);
+	snprintf(sub, sizeof(sub), "%s/sub", dir);
+	ck_assert_int_eq(mkdir(sub, 0700), 0);
+	strcpy(path[0], dir);
+	d = open_as(1, DATA_AUTO, 50257);
+	ck_assert_int_eq(data_ntokens(d), 4);
+	check_tokens(d, 0, (uint32_t[]){ gpt2[2], gpt2[3], gpt2[0], gpt2[1] }, 4);
+	data_close(d);
+	strcpy(path[0], sub);
+	refuse(1); /* empty */
+	snprintf(path[1], sizeof(path[1]), "%s/other.txt", dir);
+	ck_assert_int_eq(symlink("nothing", path[1]), 0);
+	strcpy(path[0], dir);
+	refuse_as(1, DATA_AUTO, 50257); /* a link to nothing */
+}
+END_TEST
+
 START_TEST(reads_pipes)
 {
 	enum { N = 100000 };
@@ -440,7 +601,7 @@ START_TEST(reads_pipes)
 			fputc('a' + i % 26, f);
 		_exit(fclose(f) ? 1 : 0);
 	}
-	r = data_open(list, 1, DATA_AUTO, 256, &d);
+	r = data_open(list, 1, DATA_AUTO, 256, most, &d);
 	ck_assert_int_eq(wait(&(int){ 0 }) > 0, 1);
 	ck_assert_int_eq(r, 0);
 	ck_assert_int_eq(data_ntokens(d), N);
@@ -479,10 +640,6 @@ START_TEST(refuses_what_cannot_be_read)
 	refuse(1); /* not there */
 	put(0, ".txt", "", 0);
 	refuse(1);
-	strcpy(path[1], path[0]);
-	strcpy(path[0], dir);
-	refuse(1);
-	unlink(path[1]);
 }
 END_TEST
 
@@ -597,6 +754,9 @@ static Suite *suite(void)
 	tcase_add_checked_fixture(c, setup, teardown);
 	tcase_add_test(c, batches_span_files);
 	tcase_add_test(c, draws_depend_on_seed_step_and_row_alone);
+	tcase_add_loop_test(c, an_epoch_has_each_element_once, 0, 20);
+	tcase_add_test(c, ranks_take_each_token_once_an_epoch);
+	tcase_add_test(c, orders_depend_on_seed_and_epoch);
 	tcase_add_test(c, spreads_a_limited_validation);
 	tcase_add_test(c, reads_token_files);
 	tcase_add_test(c, refuses_bad_headers);
@@ -605,6 +765,8 @@ static Suite *suite(void)
 	tcase_add_test(c, text_is_for_models_of_bytes);
 	tcase_add_loop_test(c, refuses_other_files_by_their_first_bytes, 0, TT_LEN(magics));
 	tcase_add_test(c, notices_files_that_change);
+	tcase_add_test(c, samples_large_files);
+	tcase_add_test(c, reads_folders);
 	tcase_add_test(c, reads_pipes);
 	tcase_add_test(c, draws_random_tokens);
 	tcase_add_test(c, refuses_what_cannot_be_read);

@@ -61,7 +61,7 @@ text: is text|--preset gpt2-124m text
 text: token 1|--model few.json text
 none.txt|--preset tiny none.txt
 empty.txt|--preset tiny empty.txt
-folder: is a folder|--preset tiny folder
+folder: the folder has no files|--preset tiny folder
 none.json|--model none.json text
 broken.json: line 1|--model broken.json text
 rope_scaling|--model scaled.json text

@@ -51,9 +51,10 @@ else
 	skip "te_plot draws it" "gnuplot is not found"
 fi
 
-# the first scales of FP8 are those that a step leaves, also in a validation before any
+# the first scales of FP8 are those that a step leaves, also in a validation before any; with this
+# seed no maximum is so close to a power of two that rounding in the step changes a scale
 check "weights that do not change" "$te_train" $micro --recipe fp8-delayed --lr 0 --dropout 0 \
-	--steps 1 --eval-every 1 --log still.jsonl text
+	--seed 1 --steps 1 --eval-every 1 --log still.jsonl text
 sed -n 's/^{"step":[01],"val_loss_nats":\([^,]*\),.*/\1/p' still.jsonl >still
 check "have one loss in both validations" test "$(wc -l <still) $(uniq still | wc -l)" = "2 1"
 

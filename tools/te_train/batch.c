@@ -1,4 +1,4 @@
-/* batch.c - batches of training, drawn at random, and of validation, fixed. */
+/* batch.c - batches of training, by epochs or drawn at random, and of validation, fixed. */
 #include "config.h"
 
 #include <string.h>
@@ -33,9 +33,66 @@ int batch_draw(const struct span *s, uint64_t seed, int64_t step, int64_t first,
 	return r;
 }
 
+int64_t epoch_nwindows(const struct span *s, int64_t T)
+{
+	return (s->n - 1 + T - 1) / T;
+}
+
+/*
+ * Feistel network on 2 h bits (Luby and Rackoff, 1988, with six rounds), repeated until the result
+ * is below n. The domain has less than 4 n elements, so that takes 4 times on average at most.
+ */
+int64_t epoch_permute(uint64_t key, int64_t n, int64_t i)
+{
+	uint64_t x = (uint64_t)i, mask;
+	unsigned h = 1;
+
+	while ((uint64_t)1 << 2 * h < (uint64_t)n)
+		h++;
+	mask = ((uint64_t)1 << h) - 1;
+	do {
+		uint64_t left = x >> h, right = x & mask;
+
+		for (uint64_t round = 0; round < 6; round++) {
+			const uint64_t next = left ^ (mix64(key + round, right) & mask);
+
+			left = right;
+			right = next;
+		}
+		x = left << h | right;
+	} while (x >= (uint64_t)n);
+	return (int64_t)x;
+}
+
+static void ignore_row(int32_t *x, int32_t *y, int64_t from, int64_t T)
+{
+	for (int64_t i = from; i < T; i++) {
+		x[i] = 0;
+		y[i] = IGNORED_TARGET;
+	}
+}
+
+int batch_take(const struct span *s, uint64_t seed, int64_t first, int64_t nrows, int64_t T,
+	       int32_t *x, int32_t *y)
+{
+	const int64_t nwindows = epoch_nwindows(s, T);
+	int r = STATUS_OK;
+
+	for (int64_t i = 0; i < nrows && !r; i++, x += T, y += T) {
+		const int64_t c = first + i;
+		const uint64_t key = mix64(seed, (uint64_t)(c / nwindows));
+		const int64_t at = epoch_permute(key, nwindows, c % nwindows) * T;
+		const int64_t n = s->n - 1 - at < T ? s->n - 1 - at : T;
+
+		r = window(s, at, n, x, y);
+		ignore_row(x, y, n, T);
+	}
+	return r;
+}
+
 static int64_t eval_nwindows(const struct span *s, int64_t nrows, int64_t T, int64_t max_batches)
 {
-	int64_t all = (s->n - 1 + T - 1) / T;
+	int64_t all = epoch_nwindows(s, T);
 
 	return max_batches && max_batches * nrows < all ? max_batches * nrows : all;
 }
@@ -48,7 +105,7 @@ int64_t eval_nbatches(const struct span *s, int64_t nrows, int64_t T, int64_t ma
 int batch_eval(const struct span *s, int64_t k, int64_t max_batches, int64_t nrows, int64_t T,
 	       int32_t *x, int32_t *y, int64_t *ret_count)
 {
-	int64_t all = (s->n - 1 + T - 1) / T;
+	int64_t all = epoch_nwindows(s, T);
 	int64_t taken = eval_nwindows(s, nrows, T, max_batches);
 	int64_t count = 0;
 	int r = STATUS_OK;

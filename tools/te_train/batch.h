@@ -1,4 +1,4 @@
-/* batch.h - batches of training, drawn at random, and of validation, fixed. */
+/* batch.h - batches of training, by epochs or drawn at random, and of validation, fixed. */
 #ifndef BATCH_H
 #define BATCH_H
 
@@ -13,6 +13,21 @@
  */
 int batch_draw(const struct span *s, uint64_t seed, int64_t step, int64_t first, int64_t nrows,
 	       int64_t T, int32_t *x, int32_t *y);
+
+/*
+ * Windows of an epoch: window i begins at token i * T. The last one may be shorter; each token
+ * except the first is a target of one window.
+ */
+int64_t epoch_nwindows(const struct span *s, int64_t T);
+/* i-th of n elements in a pseudo-random order, a permutation of 0 to n - 1 for each key */
+int64_t epoch_permute(uint64_t key, int64_t n, int64_t i);
+/*
+ * Fill nrows windows, starting with window number `first` of all epochs together: each epoch has
+ * all windows once, in an order that depends on seed and epoch. Targets after the end of a short
+ * window are ignored.
+ */
+int batch_take(const struct span *s, uint64_t seed, int64_t first, int64_t nrows, int64_t T,
+	       int32_t *x, int32_t *y);
 
 /*
  * The fixed windows of a validation: all of the span in steps of T, or max_batches

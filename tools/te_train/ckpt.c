@@ -248,6 +248,8 @@ static json_t *run_to_json(const struct model *m, json_t *options, const struct 
 	record_text(&rec, "data_digest", p->data_digest);
 	record_int(&rec, "train_tokens", p->ntrain);
 	record_int(&rec, "val_tokens", p->nval);
+	record_int(&rec, "drawn_windows", p->drawn);
+	record_int(&rec, "window_tokens", p->window);
 	record_int(&rec, "rng_seed", (int64_t)seed);
 	record_int(&rec, "rng_offset", (int64_t)offset);
 	record_put(&rec, "options", json_incref(options));
@@ -404,6 +406,11 @@ static int read_run(const struct st_file *f, struct run *ret_run)
 		 record_get_text(&rd, "data_digest"));
 	run.p.ntrain = record_get_int(&rd, "train_tokens", 0, INT64_MAX);
 	run.p.nval = record_get_int(&rd, "val_tokens", 0, INT64_MAX);
+	/* checkpoints of 0.1 before --order have neither */
+	if (json_object_get(run.obj, "drawn_windows")) {
+		run.p.drawn = record_get_int(&rd, "drawn_windows", 0, MOST);
+		run.p.window = record_get_int(&rd, "window_tokens", 0, MOST);
+	}
 	run.seed = (uint64_t)record_get_int(&rd, "rng_seed", INT64_MIN, INT64_MAX);
 	run.offset = (uint64_t)record_get_int(&rd, "rng_offset", 0, INT64_MAX);
 	if (rd.status)

@@ -20,6 +20,8 @@ struct progress {
 	int64_t best_step;
 	int64_t eval_step;    /* step of the last validation, or -1 */
 	int64_t ntrain, nval; /* numbers of tokens; a resumed run must have the same */
+	int64_t drawn;	      /* windows of all epochs; 0 with --order random */
+	int64_t window;	      /* tokens of a window, or 0 */
 	char data_digest[2 * DIGEST_NBYTES]; /* "TRAIN" or "TRAIN+VAL"; the same applies */
 };
 

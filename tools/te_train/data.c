@@ -1,6 +1,7 @@
 /* data.c - a data set: text and token files, or random tokens, as one sequence of tokens. */
 #include "config.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -40,6 +41,7 @@ struct file {
 	struct source *src;
 	enum data_type type;
 	int64_t skip;	  /* bytes of its header */
+	int sampled;	  /* tokens are checked when they are read */
 	int64_t first, n; /* index in the sequence of all tokens */
 };
 
@@ -48,6 +50,7 @@ struct data {
 	int nfiles;
 	enum data_type type; /* widest type of the files */
 	int random;
+	int64_t most_nbytes; /* bytes of files that may still be read completely */
 	int64_t vocab; /* vocabulary size of the model */
 	int64_t ntokens;
 	int32_t largest;
@@ -92,9 +95,10 @@ struct reading {
 	char why_not[160];
 };
 
-static void measure(struct reading *rd, const uint8_t *p, size_t nbytes)
+static void measure(struct reading *rd, const uint8_t *p, size_t nbytes, int64_t at)
 {
 	const int width = width_of(rd->type);
+	const int64_t first = at / width;
 	size_t n = nbytes / (size_t)width;
 
 	for (size_t i = 0; i < n; i++, p += width) {
@@ -103,14 +107,12 @@ static void measure(struct reading *rd, const uint8_t *p, size_t nbytes)
 		if (t > rd->largest[i & 1])
 			rd->largest[i & 1] = t;
 		if (t >= rd->vocab && rd->bad_at < 0) {
-			rd->bad_at = rd->n + (int64_t)i;
+			rd->bad_at = first + (int64_t)i;
 			rd->bad = t;
 		}
 		if (!t && rd->zero_at < 0)
-			rd->zero_at = rd->n + (int64_t)i;
+			rd->zero_at = first + (int64_t)i;
 	}
-	rd->n += (int64_t)n;
-	rd->ntails = (int64_t)(nbytes - n * (size_t)width);
 }
 
 struct readings {
@@ -122,9 +124,8 @@ static void measure_all(void *arg, const uint8_t *p, size_t n, int64_t at)
 {
 	struct readings *rs = arg;
 
-	(void)at;
 	for (int i = 0; i < rs->n; i++)
-		measure(&rs->rd[i], p, n);
+		measure(&rs->rd[i], p, n, at);
 }
 
 static int is_printable(const uint8_t *p, size_t n)
@@ -265,7 +266,23 @@ static enum data_type type_of_name(const struct source *src)
 					       DATA_TEXT;
 }
 
-/* f->type, skip and n; reads all of the file */
+/* all of the file, or pieces of it */
+static int read_file(struct data *d, struct file *f, struct readings *rs)
+{
+	const int64_t nbytes = source_nbytes(f->src) - f->skip;
+
+	for (int i = 0; i < rs->n; i++) {
+		rs->rd[i].n = nbytes / width_of(rs->rd[i].type);
+		rs->rd[i].ntails = nbytes % width_of(rs->rd[i].type);
+	}
+	f->sampled = nbytes > d->most_nbytes;
+	if (f->sampled)
+		return source_sample(f->src, f->skip, measure_all, rs);
+	d->most_nbytes -= nbytes;
+	return source_scan(f->src, f->skip, measure_all, rs);
+}
+
+/* f->type, skip and n */
 static int recognise(struct data *d, struct file *f, enum data_type asked)
 {
 	uint8_t head[HEAD_NBYTES];
@@ -292,7 +309,7 @@ static int recognise(struct data *d, struct file *f, enum data_type asked)
 	rs.rd[0].type = f->type == DATA_AUTO ? DATA_U16 : f->type;
 	rs.rd[1].type = DATA_U32;
 	rs.n = f->type == DATA_AUTO ? 2 : 1;
-	r = source_scan(f->src, f->skip, measure_all, &rs);
+	r = read_file(d, f, &rs);
 	if (!r)
 		r = f->type == DATA_AUTO ? choose_type(f, &rs, head, nhead) :
 					   check_type(f, &rs.rd[0], head, nhead, asked);
@@ -321,32 +338,82 @@ static void digest_files(struct data *d)
 	digest_end(&all, d->digest);
 }
 
+static int add_file(struct data *d, const char *path, enum data_type type)
+{
+	struct file *f = realloc(d->file, ((size_t)d->nfiles + 1) * sizeof(*f));
+	int r;
+
+	if (!f)
+		return say_failed("out of memory");
+	d->file = f;
+	f += d->nfiles++;
+	*f = (struct file){ 0 };
+	r = source_open(path, &f->src);
+	if (!r)
+		r = recognise(d, f, type);
+	if (!r && d->nfiles > 1 && (f->type == DATA_TEXT) != (d->type == DATA_TEXT))
+		r = say_bad("%s: token files and text cannot be mixed", path);
+	if (f->type > d->type)
+		d->type = f->type;
+	f->first = d->ntokens;
+	d->ntokens += f->n;
+	return r;
+}
+
+static int is_shown(const struct dirent *e)
+{
+	return *e->d_name != '.';
+}
+
+/* byte order, whatever the locale is, so that ranks and resumed runs have one order */
+static int by_name(const struct dirent **a, const struct dirent **b)
+{
+	return strcmp((*a)->d_name, (*b)->d_name);
+}
+
+/* the files of a folder, without hidden ones, in the order of their names */
+static int add_folder(struct data *d, const char *path, enum data_type type)
+{
+	struct dirent **list = NULL;
+	const int n = scandir(path, &list, is_shown, by_name);
+	int r = n < 0 ? say_bad("%s: %s", path, strerror(errno)) : STATUS_OK, nfound = 0;
+
+	for (int i = 0; i < n; i++) {
+		struct stat st;
+		char *name = NULL;
+
+		if (!r && asprintf(&name, "%s/%s", path, list[i]->d_name) < 0) {
+			name = NULL;
+			r = say_failed("out of memory");
+		}
+		if (!r && (stat(name, &st) || S_ISREG(st.st_mode))) {
+			r = add_file(d, name, type);
+			nfound++;
+		}
+		free(name);
+		free(list[i]);
+	}
+	free(list);
+	return r || nfound ? r : say_bad("%s: the folder has no files", path);
+}
+
 int data_open(char *const *file, int nfiles, enum data_type type, int64_t vocab,
-	      struct data **ret_data)
+	      int64_t most_nbytes, struct data **ret_data)
 {
 	struct data *d = calloc(1, sizeof(*d));
 	int r = STATUS_OK;
 
-	if (d)
-		d->file = calloc((size_t)nfiles, sizeof(*d->file));
-	if (!d || !d->file) {
-		free(d);
+	if (!d)
 		return say_failed("out of memory");
-	}
 	d->vocab = vocab;
+	d->most_nbytes = most_nbytes;
 	for (int i = 0; i < nfiles && !r; i++) {
-		struct file *f = &d->file[i];
+		struct stat st;
 
-		d->nfiles = i + 1;
-		r = source_open(file[i], &f->src);
-		if (!r)
-			r = recognise(d, f, type);
-		if (!r && i && (f->type == DATA_TEXT) != (d->type == DATA_TEXT))
-			r = say_bad("%s: token files and text cannot be mixed", file[i]);
-		if (f->type > d->type)
-			d->type = f->type;
-		f->first = d->ntokens;
-		d->ntokens += f->n;
+		if (strcmp(file[i], "-") && !stat(file[i], &st) && S_ISDIR(st.st_mode))
+			r = add_folder(d, file[i], type);
+		else
+			r = add_file(d, file[i], type);
 	}
 	if (r) {
 		data_close(d);
@@ -443,7 +510,11 @@ static int read_tokens(const struct data *d, const struct file *f, int64_t k, in
 	for (int64_t i = 0; i < m && !r; i++) {
 		uint32_t t = token_at(raw + i * width, width);
 
-		if (t >= d->vocab)
+		if (t >= d->vocab && f->sampled)
+			r = say_bad("%s: token %u at index %lld is beyond the vocabulary of %lld",
+				    source_name(f->src), t, (long long)(k + i),
+				    (long long)d->vocab);
+		else if (t >= d->vocab)
 			r = say_bad("%s: the file changed while it was in use",
 				    source_name(f->src));
 		dst[i] = (int32_t)t;

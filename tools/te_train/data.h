@@ -20,14 +20,19 @@ enum data_type data_type_find(const char *word);
 /* ids of models whose tokens are bytes are below this */
 #define DATA_NBYTES 256
 
+/* files with more bytes than this together are not read before the first step */
+#define DATA_CHECKED_NBYTES ((int64_t)64 << 20)
+
 /*
- * Open files for a model of vocab token ids. All of them are read once: each token is below vocab.
- * The tokens of text are its bytes, so vocab is at most DATA_NBYTES. Token files are little-endian;
- * the headers of llm.c give their width, and otherwise the type does; what DATA_AUTO decides is in
- * te_train(1). Text and tokens cannot be mixed.
+ * Open files, and all files in folders, for a model of vocab token ids. The first ones, up to
+ * most_nbytes together, are read once: each token is below vocab. Only pieces are read of others
+ * that stay on disk; their tokens are checked by span_read(). The tokens of text are its bytes, so
+ * vocab is at most DATA_NBYTES. Token files are little-endian; the headers of llm.c give their
+ * width, and otherwise the type does; what DATA_AUTO decides is in te_train(1). Text and tokens
+ * cannot be mixed.
  */
 int data_open(char *const *file, int nfiles, enum data_type type, int64_t vocab,
-	      struct data **ret_data);
+	      int64_t most_nbytes, struct data **ret_data);
 /* tokens that are all equally likely, for measurements */
 int data_random(int64_t vocab, struct data **ret_data);
 void data_close(struct data *d);
@@ -36,7 +41,8 @@ int64_t data_ntokens(const struct data *d);
 int data_is_bytes(const struct data *d);
 /* "text", "u16" or "u32"; of files of both widths, the larger; "random" */
 const char *data_kind(const struct data *d);
-int32_t data_largest(const struct data *d); /* token id */
+/* the largest token id that was read by data_open() */
+int32_t data_largest(const struct data *d);
 /* digest of the tokens, which does not depend on names and compression of files */
 const char *data_digest(const struct data *d);
 

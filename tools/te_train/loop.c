@@ -217,15 +217,27 @@ static int drain(struct trainer *t)
 	return r;
 }
 
+/* the rows of this rank in the next step */
+static int draw(struct trainer *t, struct slot *s)
+{
+	const int64_t rows = t->now.accum * t->B, first = t->ranks.data_rank * rows;
+	const uint64_t seed = (uint64_t)t->o->seed;
+	int32_t *y = s->tokens + rows * t->T;
+
+	return t->by_epoch ? batch_take(&t->train, seed, t->now.done.drawn + first, rows, t->T,
+					s->tokens, y) :
+			     batch_draw(&t->train, seed, t->now.done.step, first, rows, t->T,
+					s->tokens, y);
+}
+
 static int step(struct trainer *t)
 {
-	int64_t k = t->now.done.step, rows = t->now.accum * t->B;
+	int64_t k = t->now.done.step;
 	struct slot *s = &t->now.slot[k % NSLOTS];
 	int r = collect(t, s);
 
 	if (!r)
-		r = batch_draw(&t->train, (uint64_t)t->o->seed, k, t->ranks.data_rank * rows, rows,
-			       t->T, s->tokens, s->tokens + rows * t->T);
+		r = draw(t, s);
 	if (r)
 		return r;
 	r = copy_in(t, s);
@@ -247,17 +259,16 @@ static int step(struct trainer *t)
 		return say_te(r, "step %lld", (long long)k + 1);
 	s->step = k;
 	t->now.done.step++;
+	if (t->by_epoch)
+		t->now.done.drawn += t->micro_batches * t->B;
 	return STATUS_OK;
 }
 
 /* first scales of a recipe that takes them from earlier steps, from the tokens of this step */
 static int calibrate(struct trainer *t)
 {
-	const int64_t rows = t->now.accum * t->B;
 	struct slot *s = &t->now.slot[t->now.done.step % NSLOTS];
-	int r = batch_draw(&t->train, (uint64_t)t->o->seed, t->now.done.step,
-			   t->ranks.data_rank * rows, rows, t->T, s->tokens,
-			   s->tokens + rows * t->T);
+	int r = draw(t, s);
 
 	if (r)
 		return r;
@@ -462,6 +473,15 @@ static void save_rest(struct trainer *t)
 int64_t trainer_step_tokens(const struct trainer *t)
 {
 	return t->micro_batches * t->B * t->T;
+}
+
+double trainer_epochs(const struct trainer *t, int64_t step)
+{
+	/* later steps were queued */
+	const int64_t queued = t->now.done.step - step;
+	const int64_t drawn = t->now.done.drawn - queued * t->micro_batches * t->B;
+
+	return t->by_epoch ? (double)drawn / (double)epoch_nwindows(&t->train, t->T) : NAN;
 }
 
 json_t *trainer_options(const struct trainer *t)

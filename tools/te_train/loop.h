@@ -77,6 +77,7 @@ struct trainer {
 	struct data *data, *val_data;
 	struct span train, val;
 	int64_t T, B;
+	int by_epoch; /* order of training windows; 0: random offsets */
 	int64_t micro_batches; /* micro-batches of a step, of all ranks */
 	FILE *log;
 	int log_failed;	    /* once a line could not be written */
@@ -118,6 +119,8 @@ void trainer_note_gpu(const struct te_device_info *have, int32_t index);
 const char *trainer_folder(const struct trainer *t);
 /* tokens of a step, of all ranks */
 int64_t trainer_step_tokens(const struct trainer *t);
+/* epochs after a step of this attempt; NaN with --order random */
+double trainer_epochs(const struct trainer *t, int64_t step);
 /* the options to be saved: accum is of all ranks; a new reference, or NULL after a failure */
 json_t *trainer_options(const struct trainer *t);
 /* tokens/s of this process's training, pauses not counted */

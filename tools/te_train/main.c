@@ -9,6 +9,7 @@
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <te/errno.h>
@@ -98,6 +99,17 @@ static int open_standard_files(void)
 	return fd < 0 ? STATUS_FAILED : (close(fd), STATUS_OK);
 }
 
+/* every file of a data set stays open */
+static void allow_files(void)
+{
+	struct rlimit limit;
+
+	if (!getrlimit(RLIMIT_NOFILE, &limit) && limit.rlim_cur < limit.rlim_max) {
+		limit.rlim_cur = limit.rlim_max;
+		setrlimit(RLIMIT_NOFILE, &limit);
+	}
+}
+
 int main(int argc, char **argv)
 {
 	struct trainer t = { 0 };
@@ -114,6 +126,7 @@ int main(int argc, char **argv)
 	signal(SIGPIPE, SIG_IGN);
 	if (open_standard_files())
 		return STATUS_FAILED;
+	allow_files();
 	r = opts_parse(&o, argc, argv, &done);
 	if (!r && !done)
 		r = say_params();

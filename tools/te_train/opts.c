@@ -41,6 +41,10 @@ static const struct option_field rows[] = {
 	{ "Data", OPTION_HEADING, 0, 0, 0, 0, 0, 0, 0 },
 	{ "data-type", OPTION_WORD, AT(data_type), "auto", 0, 0, KEPT, "auto|text|u16|u32",
 	  "what files have: bytes of text, or tokens" },
+	{ "order", OPTION_WORD, AT(order), NULL, 0, 0, KEPT, "epoch|random",
+	  "all windows once an epoch, or windows at random offsets (epoch)" },
+	{ "check-data", OPTION_WORD, AT(check_data), "auto", 0, 0, KEPT, "auto|all",
+	  "check all tokens first, or those beyond 64 MiB when they are read" },
 	{ "random-tokens", OPTION_FLAG, AT(random_tokens), "0", 0, 1, KEPT, NULL,
 	  "no files: random tokens, to measure speed" },
 	{ "val-fraction", OPTION_REAL, AT(val_fraction), "0.1", 0.0001, 0.9, KEPT, "F",
@@ -330,6 +334,11 @@ static int set_resumed(struct opts *o, const char *dir)
 		if (r)
 			break;
 	}
+	/* a te_train without these options saved it */
+	if (!r && !json_object_get(kept, "order"))
+		r = option_set(option_find(rows, "order"), o, "random", file);
+	if (!r && !json_object_get(kept, "check-data"))
+		r = option_set(option_find(rows, "check-data"), o, "all", file);
 	if (!r)
 		r = set_kept_files(o, json_object_get(kept, "files"), file);
 	json_decref(kept);
@@ -448,6 +457,10 @@ int opts_parse(struct opts *o, int argc, char **argv, int *ret_done)
 		r = set_files(o, argc - optind, argv + optind);
 	if (!r && o->files_given)
 		o->random_tokens = random_given;
+	/* measurements have the same batches as earlier versions */
+	if (!r && !o->order)
+		r = option_set(option_find(rows, "order"), o, o->random_tokens ? "random" : "epoch",
+			       "--order");
 	if (!r)
 		r = set_offload(o);
 	return r ? r : check_needs(o);

@@ -9,6 +9,7 @@
 struct opts {
 	char *preset, *model, *init, *freeze;
 	char *val, *dump_val, *data_type;
+	char *order, *check_data;
 	char *backend, *recipe;
 	char *out, *resume, *log;
 	char *prompt, *prompt_tokens, *print_plan;

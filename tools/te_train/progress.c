@@ -342,6 +342,7 @@ void progress_step(struct trainer *t, int64_t step, double end_s, double loss, d
 	record_real(&rec, "tokens_per_s", tokens_per_s);
 	record_real(&rec, "step_ms", 1e3 * (double)trainer_step_tokens(t) / tokens_per_s);
 	record_real(&rec, "peak_fraction", t->now.peak_fraction);
+	record_real(&rec, "epochs", trainer_epochs(t, step));
 	record_file(t, &rec);
 	record_real(&rec, "elapsed_s", now_s() - t->start_s);
 	t->now.sum_loss = 0;

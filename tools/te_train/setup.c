@@ -13,6 +13,7 @@
 
 #include <te/errno.h>
 
+#include "batch.h"
 #include "loop.h"
 #include "mem.h"
 #include "sample.h"
@@ -108,6 +109,7 @@ static int choose_context(struct trainer *t)
 
 	t->T = o->seq_len ? o->seq_len : cfg->max_pos < 1024 ? cfg->max_pos : 1024;
 	t->B = o->batch;
+	t->by_epoch = !strcmp(o->order, "epoch");
 	if (o->sequence_parallel && o->tensor == 1)
 		return say_bad("--sequence-parallel needs --tensor");
 	if (o->sequence_parallel && t->T % o->tensor)
@@ -147,10 +149,11 @@ static int open_files(struct trainer *t, int64_t vocab)
 {
 	const struct opts *o = t->o;
 	enum data_type type = data_type_find(o->data_type);
-	int r = data_open(o->file, o->nfiles, type, vocab, &t->data);
+	const int64_t most = !strcmp(o->check_data, "all") ? INT64_MAX : DATA_CHECKED_NBYTES;
+	int r = data_open(o->file, o->nfiles, type, vocab, most, &t->data);
 
 	if (!r && o->val)
-		r = data_open(&o->val, 1, type, vocab, &t->val_data);
+		r = data_open(&o->val, 1, type, vocab, most, &t->val_data);
 	if (!r && o->val && data_is_bytes(t->data) != data_is_bytes(t->val_data))
 		r = say_bad("%s: token files and text cannot be mixed", o->val);
 	return r;
@@ -320,6 +323,25 @@ static int make_slots(struct trainer *t)
 	return r < 0 ? say_te(r, "a step's tokens") : STATUS_OK;
 }
 
+/*
+ * Position in the epochs after a checkpoint was loaded. Other data begins its first epoch. With
+ * another length of windows a new epoch begins, because some windows would be read twice.
+ */
+static void take_position(struct trainer *t)
+{
+	struct progress *p = &t->now.done;
+	char digest[sizeof(p->data_digest)];
+
+	data_digests(t, digest);
+	if (!t->by_epoch || p->ntrain != t->train.n || strcmp(p->data_digest, digest)) {
+		p->drawn = 0;
+	} else if (p->window && p->window != t->T) {
+		const int64_t n = epoch_nwindows(&t->train, p->window);
+
+		p->drawn = (p->drawn + n - 1) / n * epoch_nwindows(&t->train, t->T);
+	}
+}
+
 /* from the latest checkpoint, or the weights that the run begins with */
 static int load(struct trainer *t)
 {
@@ -330,8 +352,11 @@ static int load(struct trainer *t)
 	if (!t->from)
 		return o->init ? ckpt_load_weights(o->init, &t->now.model) : STATUS_OK;
 	r = ckpt_load(t->from, &t->now.model, t->now.opt, &t->now.done);
-	if (r || !t->now.opt || o->files_given)
+	if (r || !t->now.opt)
 		return r;
+	take_position(t);
+	if (o->files_given)
+		return STATUS_OK;
 	if (t->now.done.ntrain != t->train.n || t->now.done.nval != t->val.n) {
 		return say_bad("%s: %lld tokens to train on; the checkpoint's data had %lld",
 			       data_name(t), (long long)t->train.n, (long long)t->now.done.ntrain);
@@ -517,6 +542,7 @@ int trainer_open(struct trainer *t)
 		r = load(t);
 	a->done.ntrain = t->train.n;
 	a->done.nval = t->val.n;
+	a->done.window = t->by_epoch ? t->T : 0;
 	if (t->data)
 		data_digests(t, a->done.data_digest);
 	return r;

@@ -15,6 +15,8 @@
 #include "tools/lib/say.h"
 
 #define CHUNK_NBYTES (1u << 20) /* bytes of a read in a scan or into memory */
+#define NPIECES 16
+#define PIECE_NBYTES 4096
 #define TICK_S 0.05		/* time stamps of files are not finer than that */
 
 struct source {
@@ -26,6 +28,7 @@ struct source {
 	uint8_t *heap;
 	int64_t nbytes;
 	int64_t from; /* begin of the scan */
+	int sampled;  /* the digest is of pieces */
 	char digest[DIGEST_NBYTES];
 };
 
@@ -303,11 +306,40 @@ static int scan(struct source *s, int64_t from, source_fn fn, void *arg,
 	return r;
 }
 
+static int scan_pieces(struct source *s, int64_t from, source_fn fn, void *arg,
+		       char ret_digest[DIGEST_NBYTES])
+{
+	const int64_t last = s->nbytes - from > PIECE_NBYTES ? s->nbytes - from - PIECE_NBYTES : 0;
+	uint8_t buf[PIECE_NBYTES + 8];
+	struct digest d = { 0 };
+	int r = STATUS_OK;
+
+	digest_add(&d, &s->nbytes, sizeof(s->nbytes));
+	for (int64_t i = 0; i < NPIECES && !r; i++) {
+		/* chunks begin at multiples of 8 */
+		const int64_t at = from + last * i / (NPIECES - 1) / 8 * 8;
+		const int64_t left = s->nbytes - at;
+		const size_t n = left < (int64_t)sizeof(buf) ? (size_t)left : sizeof(buf);
+
+		r = read_raw(s, at, buf, n);
+		if (!r)
+			digest_add(&d, buf, n);
+		if (!r && fn)
+			fn(arg, buf, n, at - from);
+	}
+	digest_end(&d, ret_digest);
+	return r;
+}
+
+static int same_mtime(const struct stat *a, const struct stat *b)
+{
+	return a->st_mtim.tv_sec == b->st_mtim.tv_sec && a->st_mtim.tv_nsec == b->st_mtim.tv_nsec;
+}
+
 static int same_stat(const struct stat *a, const struct stat *b)
 {
-	return a->st_size == b->st_size && a->st_mtim.tv_sec == b->st_mtim.tv_sec &&
-	       a->st_mtim.tv_nsec == b->st_mtim.tv_nsec && a->st_ctim.tv_sec == b->st_ctim.tv_sec &&
-	       a->st_ctim.tv_nsec == b->st_ctim.tv_nsec;
+	return a->st_size == b->st_size && same_mtime(a, b) &&
+	       a->st_ctim.tv_sec == b->st_ctim.tv_sec && a->st_ctim.tv_nsec == b->st_ctim.tv_nsec;
 }
 
 /* a file that was touched, renamed or removed has other time stamps and the same contents */
@@ -315,16 +347,19 @@ static int check_unchanged(struct source *s)
 {
 	char digest[DIGEST_NBYTES];
 	struct stat st;
-	int r;
+	int changed, r = STATUS_OK;
 
 	if (fstat(s->fd, &st))
 		return say_bad("%s: %s", s->name, strerror(errno));
 	if (same_stat(&st, &s->st) && !s->recent)
 		return STATUS_OK;
-	r = st.st_size == s->nbytes ? scan(s, s->from, NULL, NULL, digest) : STATUS_OK;
+	changed = st.st_size != s->nbytes || (s->sampled && !same_mtime(&st, &s->st));
+	if (!changed)
+		r = s->sampled ? scan_pieces(s, s->from, NULL, NULL, digest) :
+				 scan(s, s->from, NULL, NULL, digest);
 	if (r)
 		return r;
-	if (st.st_size != s->nbytes || strcmp(digest, s->digest))
+	if (changed || strcmp(digest, s->digest))
 		return say_bad("%s: the file changed while it was in use", s->name);
 	keep_stat(s, &st);
 	return STATUS_OK;
@@ -344,17 +379,28 @@ int source_read(struct source *s, int64_t at, void *dst, size_t n)
 	return r || !*s->digest ? r : check_unchanged(s);
 }
 
-int source_scan(struct source *s, int64_t from, source_fn fn, void *arg)
+static int begin_checks(struct source *s, int64_t from, int sampled, source_fn fn, void *arg)
 {
 	char digest[DIGEST_NBYTES];
-	int r = scan(s, from, fn, arg, digest);
+	int r = sampled ? scan_pieces(s, from, fn, arg, digest) : scan(s, from, fn, arg, digest);
 
 	if (r)
 		return r;
 	s->from = from;
+	s->sampled = sampled;
 	memcpy(s->digest, digest, sizeof(digest));
 	/* written to during the scan */
 	return s->fd < 0 ? STATUS_OK : check_unchanged(s);
+}
+
+int source_scan(struct source *s, int64_t from, source_fn fn, void *arg)
+{
+	return begin_checks(s, from, 0, fn, arg);
+}
+
+int source_sample(struct source *s, int64_t from, source_fn fn, void *arg)
+{
+	return begin_checks(s, from, s->fd >= 0, fn, arg);
 }
 
 const char *source_digest(const struct source *s)

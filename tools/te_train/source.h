@@ -36,6 +36,11 @@ typedef void (*source_fn)(void *arg, const uint8_t *p, size_t n, int64_t at);
 
 /* read all bytes from an offset and keep their digest, the contents that source_read ensures */
 int source_scan(struct source *s, int64_t from, source_fn fn, void *arg);
+/*
+ * The same for pieces spread evenly over the bytes, including the first and the last. A file that
+ * stays on disk counts as changed when its size or its time of modification does.
+ */
+int source_sample(struct source *s, int64_t from, source_fn fn, void *arg);
 const char *source_digest(const struct source *s);
 
 #endif

@@ -1,0 +1,79 @@
+#!/bin/sh
+# Training windows by epochs: the same on any number of ranks, and after a restart on others; large
+# data sets, which are not read before the first step.
+. "$abs_top_srcdir/t/lib/tap.sh"
+. "$abs_top_srcdir/t/tools/te_train.sh"
+
+te_run=$abs_top_builddir/tools/te_run
+cat >plain.json <<'JSON'
+{"model_type": "llama", "vocab_size": 256, "hidden_size": 16, "num_hidden_layers": 1,
+ "num_attention_heads": 1, "intermediate_size": 16, "max_position_embeddings": 16}
+JSON
+# the rate is 0, so that the loss of a step depends on its tokens only
+common="--batch 1 --lr 0 --recipe fp32 --eval-every 0 --eval-batches 1 --save-every 0 --log-every 1"
+fresh="--model plain.json $common"
+# 40 windows of 16 in an epoch: 6.67 steps
+head -c 640 text >train
+head -c 100 text >held
+
+# losses FILE: step, loss and number of epochs of each line of a log
+losses()
+{
+	sed -n 's/^{"step":\([0-9]*\),"train_loss_nats":\([^,]*\),.*"epochs":\([^,]*\),.*/\1 \2 \3/p' \
+		"$@"
+}
+
+check "one rank" "$te_train" $fresh --accum 6 --steps 14 --val held --log one.log train
+losses one.log >want
+check "has 14 losses" test "$(wc -l <want)" = 14
+check "of 2.1 epochs" grep -q '^14 .* 2.1$' want
+
+check "two ranks" "$te_run" -n 2 "$te_train" $fresh --accum 3 --steps 14 --stop-after 4 \
+	--val held --log a.log --out a train
+check "three go on" "$te_run" -n 3 "$te_train" --resume a --stop-after 9 --log b.log
+check "and one" "$te_train" --resume a --log c.log
+losses a.log b.log c.log >got
+same "each takes what the others left" want got
+
+# the same files, given again, are at the same position; others begin
+"$te_train" $fresh --accum 6 --steps 14 --stop-after 4 --val held --out d train 2>err
+cp -r d e
+check "given again" "$te_train" --resume d --log d.log train
+losses a.log d.log >got
+same "files go on" want got
+tail -c 640 text >other
+check "other files" "$te_train" --resume e --stop-after 5 --log e.log other
+check "begin" grep -q '"epochs":0.15,' e.log
+
+# a length of windows that differs: the next epoch
+rm -rf e
+"$te_train" $fresh --accum 6 --steps 14 --stop-after 2 --val held --out e train 2>err
+check "shorter windows" "$te_train" --resume e --seq-len 8 --stop-after 3 --log f.log
+check "begin an epoch" grep -q '"epochs":1.075,' f.log
+
+# with replacement
+check "at random" "$te_train" $fresh --steps 3 --val held --order random --log g.log --out g train
+check "there are no epochs" grep -q '"epochs":null' g.log
+check "which a checkpoint keeps" "$te_train" --resume g --steps 4 --log h.log
+check "in a resumed run" grep -q '"epochs":null' h.log
+"$te_train" $fresh --random-tokens --steps 1 --log i.log 2>err
+check "random tokens are drawn so too" grep -q '"order":"random".*' i.log
+
+# 50 GB of shards, whose tokens are 0: header of llm.c, number of tokens 500000000
+mkdir shards
+for i in $(seq 50); do
+	printf '\210\330\064\001\001\000\000\000\000\145\315\035' >shards/$i.bin &&
+		truncate -s 1000001024 shards/$i.bin || break
+done 2>err
+if [ "$(find shards -size +900000k | wc -l)" = 50 ]; then
+	check "50 GB" timeout 60 "$te_train" $fresh --steps 2 --out big --log big.log shards
+	check "are one data set" grep -q '"train_tokens":22500000000,' big.log
+	check "which goes on" timeout 60 "$te_train" --resume big --steps 3
+	printf '\007' | dd of=shards/7.bin bs=1 seek=1024 conv=notrunc 2>err
+	fails "unless it has changed" "has other tokens" "$te_train" --resume big --steps 4
+else
+	skip "50 GB of shards" "files with holes of this size cannot be made"
+fi
+rm -rf shards
+
+tap_end

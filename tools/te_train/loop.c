@@ -39,9 +39,22 @@ static double elapsed_s(const struct trainer *t)
 	return t->ranks.comm ? t->now.ranks_s : now_s() - t->start_s;
 }
 
+/* fraction of the fall from the peak to min_lr that is left; way: fraction of the steps */
+static double height(const struct opts *o, double way)
+{
+	switch (*o->schedule) {
+	case 'l': /* linear */
+		return 1 - way;
+	case 'w': /* wsd: warm-up, stable, decay */
+		return fmin(1, (1 - way) / o->decay);
+	default:
+		return o->schedule[2] == 'n' ? 1 : 0.5 * (1 + cos(M_PI * way));
+	}
+}
+
 /*
- * Learning rate of step 0, 1, ...: linear warm-up, then half a cosine down to min_lr at the
- * step after the last one, or at the time limit if that is earlier.
+ * Learning rate of step 0, 1, ...: linear warm-up, then the fall of the schedule, down to min_lr at
+ * the step after the last one, or at the time limit if that is earlier.
  */
 static double lr_at(const struct trainer *t, int64_t step)
 {
@@ -50,11 +63,11 @@ static double lr_at(const struct trainer *t, int64_t step)
 
 	if (step < o->warmup)
 		return o->lr * (double)(step + 1) / (double)o->warmup;
-	way = o->steps > o->warmup ? (double)(step - o->warmup) / (double)(o->steps - o->warmup) :
+	way = t->steps > o->warmup ? (double)(step - o->warmup) / (double)(t->steps - o->warmup) :
 				     1;
 	by_time = isnan(o->time_limit) ? 0 : elapsed_s(t) / o->time_limit;
 	way = fmin(1, fmax(way, by_time));
-	return min_lr + 0.5 * (1 + cos(M_PI * way)) * (o->lr - min_lr);
+	return min_lr + height(o, way) * (o->lr - min_lr);
 }
 
 /* tokens to the micro-batches and losses back, in stream order */
@@ -509,7 +522,7 @@ static int is_over(const struct trainer *t)
 {
 	const struct opts *o = t->o;
 
-	return t->now.done.step >= o->steps ||
+	return t->now.done.step >= t->steps ||
 	       (!isnan(o->time_limit) && elapsed_s(t) >= o->time_limit);
 }
 

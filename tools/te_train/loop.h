@@ -78,6 +78,7 @@ struct trainer {
 	struct span train, val;
 	int64_t T, B;
 	int by_epoch; /* order of training windows; 0: random offsets */
+	int64_t steps; /* number of the last step */
 	int64_t micro_batches; /* micro-batches of a step, of all ranks */
 	FILE *log;
 	int log_failed;	    /* once a line could not be written */

@@ -86,6 +86,8 @@ static const struct option_field rows[] = {
 	{ "Training", OPTION_HEADING, 0, 0, 0, 0, 0, 0, 0 },
 	{ "steps", OPTION_INT, AT(steps), "1000", 0, BIG, KEPT, "N",
 	  "optimizer steps; the schedule ends there" },
+	{ "tokens", OPTION_REAL, AT(tokens), NULL, 1, BIG, KEPT, "N",
+	  "instead of --steps: as many as have N tokens, e.g. 2e9" },
 	{ "stop-after", OPTION_INT, AT(stop_after), NULL, 0, BIG, 0, "N",
 	  "save and exit at step N" },
 	{ "time-limit", OPTION_TIME, AT(time_limit), NULL, 0, 1e9, 0, "TIME",
@@ -99,6 +101,10 @@ static const struct option_field rows[] = {
 	{ "lr", OPTION_REAL, AT(lr), "6e-4", 0, 10, KEPT, "RATE", "peak learning rate" },
 	{ "min-lr", OPTION_REAL, AT(min_lr), NULL, 0, 10, KEPT, "RATE",
 	  "learning rate at the end; default a tenth of --lr" },
+	{ "schedule", OPTION_WORD, AT(schedule), "cosine", 0, 0, KEPT, "cosine|linear|constant|wsd",
+	  "fall of the learning rate after warm-up; wsd: at the end" },
+	{ "decay", OPTION_REAL, AT(decay), "0.1", 0.001, 1, KEPT, "F",
+	  "with --schedule wsd: fraction of the steps after warm-up in which it falls" },
 	{ "warmup", OPTION_INT, AT(warmup), "100", 0, BIG, KEPT, "N", "steps of linear warm-up" },
 	{ "weight-decay", OPTION_REAL, AT(weight_decay), "0.1", 0, 10, KEPT, "W",
 	  "weight decay of matrices and embeddings" },
@@ -420,7 +426,7 @@ int opts_parse(struct opts *o, int argc, char **argv, int *ret_done)
 	const struct option_table table = { .help = print_help, .fields = tables };
 	struct option_given given[256];
 	const char *preset = NULL, *resume = NULL;
-	int random_given = 0, n, r;
+	int random_given = 0, steps_given = 0, tokens_given = 0, n, r;
 
 	*ret_done = 0;
 	memset(o, 0, sizeof(*o));
@@ -437,6 +443,8 @@ int opts_parse(struct opts *o, int argc, char **argv, int *ret_done)
 		preset = at == AT(preset) ? given[i].text : preset;
 		resume = at == AT(resume) ? given[i].text : resume;
 		random_given |= at == AT(random_tokens);
+		steps_given |= at == AT(steps);
+		tokens_given |= at == AT(tokens);
 	}
 	if (preset)
 		r = set_preset(o, preset);
@@ -457,6 +465,11 @@ int opts_parse(struct opts *o, int argc, char **argv, int *ret_done)
 		r = set_files(o, argc - optind, argv + optind);
 	if (!r && o->files_given)
 		o->random_tokens = random_given;
+	/* a preset or a checkpoint may have tokens */
+	if (!r && steps_given && !tokens_given)
+		o->tokens = NAN;
+	if (!r && steps_given && tokens_given)
+		r = say_bad("--steps and --tokens exclude each other");
 	/* measurements have the same batches as earlier versions */
 	if (!r && !o->order)
 		r = option_set(option_find(rows, "order"), o, o->random_tokens ? "random" : "epoch",

@@ -21,6 +21,8 @@ struct opts {
 	int64_t device, tensor, sequence_parallel, recover, random_tokens;
 	int64_t steps, stop_after, batch, seq_len, accum, seed, chunks;
 	int64_t warmup;
+	char *schedule;
+	double tokens, decay; /* tokens is NaN: steps has the length */
 	double lr, min_lr, weight_decay, beta1, beta2, clip, dropout;
 	double val_fraction, time_limit;
 	int64_t eval_every, eval_batches, log_every, save_every;

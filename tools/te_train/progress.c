@@ -215,7 +215,7 @@ static void note_run(const struct trainer *t)
 		 (long long)t->val.n);
 	note_offload(t);
 	note_recompute(t);
-	if (!o->out && !o->resume && o->steps > t->now.done.step)
+	if (!o->out && !o->resume && t->steps > t->now.done.step)
 		say_note("without --out nothing that is trained will be saved");
 }
 
@@ -292,12 +292,12 @@ static void show(struct trainer *t, int64_t step, double loss, double lr, double
 
 	if (columns > 0 && (size_t)columns < l.room)
 		l.room = (size_t)columns;
-	left = (double)((o->steps - step) * trainer_step_tokens(t)) / tokens_per_s;
+	left = (double)((t->steps - step) * trainer_step_tokens(t)) / tokens_per_s;
 	if (!isnan(o->time_limit))
 		left = fmin(left, o->time_limit - (now - t->start_s));
 	print_seconds(eta, sizeof(eta), left);
 	if (isnan(o->time_limit))
-		add_field(&l, "step %lld/%lld", (long long)step, (long long)o->steps);
+		add_field(&l, "step %lld/%lld", (long long)step, (long long)t->steps);
 	else /* the number of steps is not known */
 		add_field(&l, "step %lld", (long long)step);
 	add_field(&l, "loss %.4f", loss);

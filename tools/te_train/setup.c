@@ -450,6 +450,8 @@ int trainer_create(const struct opts *o, struct trainer *t)
 	/* a resumed run has the micro-batches of the saved run, whatever its ranks, and so have
 	 * ranks that are left after a failure */
 	t->micro_batches = o->accum * (o->accum_kept ? 1 : ranks_ndata(&t->ranks));
+	t->steps = isnan(o->tokens) ? o->steps :
+				      (int64_t)ceil(o->tokens / (double)trainer_step_tokens(t));
 	return r;
 }
 

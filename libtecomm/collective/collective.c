@@ -137,8 +137,7 @@ static void mismatch_text(const struct te_k_comm_status *s, const char *peer, ch
 	}
 	if (s->code == TE_K_COMM_MISMATCH_AT) {
 		snprintf(ret, nbytes, "operation %llu of %s has arrays at other offsets of "
-			 "symmetric memory than on this rank", (unsigned long long)s->epoch,
-			 peer);
+			 "symmetric memory than on this rank", (unsigned long long)s->epoch, peer);
 		return;
 	}
 	operation_text(s->expected, mine, sizeof(mine));

@@ -253,9 +253,8 @@ static int check_apart(const struct te__comm_norm *a, const struct te__comm_norm
 {
 	if (a->k.comm.dtype == TE_DTYPE_FP16 && how->packets && te__comm_norm_is_sharded(a) &&
 	    te__comm_norm_is_block(a))
-		return te__fail(-EOPNOTSUPP,
-				"%s: dtype is fp16, and codes of blocks are cast from y: %s",
-				a->fn, why);
+		return te__fail(-EOPNOTSUPP, "%s: dtype is fp16, and codes of blocks are cast from "
+				"y: %s", a->fn, why);
 	if (how->packets)
 		return 0;
 	if (a->k.comm.dtype == TE_DTYPE_FP16)

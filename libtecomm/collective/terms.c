@@ -92,9 +92,8 @@ static int compare(const struct te__boot *b, const char *name, const struct reco
 						x->term[k], te__boot_peer(b, i), all->term[k],
 						te__boot_peer(b, 0));
 		if (x->table_hash != all->table_hash)
-			return te__fail(-TE_EMISMATCH,
-					"te_comm_create: %s: TE_COMM_TABLE of %s, %.199s, has "
-					"other rows than %s, %.199s", name,
+			return te__fail(-TE_EMISMATCH, "te_comm_create: %s: TE_COMM_TABLE of %s, "
+					"%.199s, has other rows than %s, %.199s", name,
 					te__boot_peer(b, i), x->table_path, te__boot_peer(b, 0),
 					all->table_path);
 	}

@@ -77,10 +77,8 @@ static int find(const char *fn, int v6, struct te__addrs *l)
 	if (l->n)
 		return 0;
 	if (*list)
-		return te__fail(-ENODEV,
-				"%s: no interface of TE_COMM_IFACE (%s) is up and has an "
-				"address",
-				fn, list);
+		return te__fail(-ENODEV, "%s: no interface of TE_COMM_IFACE (%s) is up and has an "
+				"address", fn, list);
 	return te__fail(-ENODEV, "%s: no network interface is up, not even the loopback", fn);
 }
 

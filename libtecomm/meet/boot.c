@@ -86,10 +86,9 @@ const char *te__frame_differs(const struct te__frame *f, const char *me, char te
 {
 	if (f->version == TE__FRAME_VERSION)
 		return NULL;
-	snprintf(text, TE__REFUSE_MOST,
-		 "a rank speaks version %u of the bootstrap protocol, %s "
-		 "version %u: they run different versions of libtecomm",
-		 f->version, me, TE__FRAME_VERSION);
+	snprintf(text, TE__REFUSE_MOST, "a rank speaks version %u of the bootstrap protocol, %s "
+		 "version %u: they run different versions of libtecomm", f->version, me,
+		 TE__FRAME_VERSION);
 	return text;
 }
 
@@ -174,8 +173,7 @@ static int find_place(struct te__boot *b, struct place *p)
 	int r;
 
 	memset(p, 0, sizeof(*p));
-	snprintf(p->node, sizeof(p->node), "%s",
-		 node ? node : te__param_str(TE_PARAM_COMM_NODE));
+	snprintf(p->node, sizeof(p->node), "%s", node ? node : te__param_str(TE_PARAM_COMM_NODE));
 	read_line("/proc/sys/kernel/random/boot_id", p->boot, sizeof(p->boot));
 	if (!p->boot[0] && gethostname(p->boot, sizeof(p->boot) - 1))
 		p->boot[0] = 0;
@@ -187,9 +185,8 @@ static int find_place(struct te__boot *b, struct place *p)
 	if (b->nranks > 1)
 		r = te__local_listen(SOCK_STREAM, TE__RANKS_MAX, &b->again_fd, p->again);
 	if (r)
-		return te__boot_fail(b, r, "te_comm_create",
-				     "%s cannot listen on a local socket: %s", b->text[b->rank],
-				     te_strerror(r));
+		return te__boot_fail(b, r, "te_comm_create", "%s cannot listen on a local socket: "
+				     "%s", b->text[b->rank], te_strerror(r));
 	if (te__random(p->nonce, sizeof(p->nonce)))
 		return te__boot_fail(b, -EIO, "te_comm_create", "%s has no random bytes",
 				     b->text[b->rank]);
@@ -252,10 +249,9 @@ int te__who_by_environment(struct te__boot *b)
 	if (b->nranks && !nranks)
 		return 0;
 	if (nranks < 1 || nranks > TE__RANKS_MAX || rank < 0 || rank >= nranks)
-		return te__fail(-EINVAL,
-				"te_comm_create: %s: TE_COMM_RANK is %lld and TE_COMM_NRANKS "
-				"is %lld: expected a rank from 0 of 1 to %d ranks",
-				b->name, (long long)rank, (long long)nranks, TE__RANKS_MAX);
+		return te__create_fail(b, -EINVAL, "TE_COMM_RANK is %lld and TE_COMM_NRANKS is "
+				       "%lld: expected a rank from 0 of 1 to %d ranks",
+				       (long long)rank, (long long)nranks, TE__RANKS_MAX);
 	b->rank = (int32_t)rank;
 	b->nranks = (int32_t)nranks;
 	return 0;
@@ -275,17 +271,14 @@ static int64_t named_ranks(void)
 static int single_who(struct te__boot *b)
 {
 	if (!b->nranks && named_ranks() > 1)
-		return te__fail(-EINVAL,
-				"te_comm_create: %s: TE_COMM_NRANKS is %lld, and the ranks have no "
-				"way to meet: expected TE_COMM_DIR or TE_COMM_ID, as te_run sets "
-				"them, or TE_COMM_BOOTSTRAP=single",
-				b->name, (long long)named_ranks());
+		return te__create_fail(b, -EINVAL, "TE_COMM_NRANKS is %lld, and the ranks have no "
+				       "way to meet: expected TE_COMM_DIR or TE_COMM_ID, as te_run "
+				       "sets them, or TE_COMM_BOOTSTRAP=single",
+				       (long long)named_ranks());
 	if (b->nranks > 1)
-		return te__fail(-EINVAL,
-				"te_comm_create: %s: the options have neither an id nor a "
-				"bootstrap, and the process was not started by te_run, nor by a "
-				"launcher with PMIx: how do %d ranks meet?",
-				b->name, b->nranks);
+		return te__create_fail(b, -EINVAL, "the options have neither an id nor a "
+				       "bootstrap, and the process was not started by te_run, nor "
+				       "by a launcher with PMIx: how do %d ranks meet?", b->nranks);
 	b->nranks = 1;
 	return 0;
 }
@@ -347,10 +340,8 @@ static int check(const struct te_comm_opts *o)
 				o->id ? "an id" : "a bootstrap");
 	if (o->nranks &&
 	    (o->nranks < 0 || o->nranks > TE__RANKS_MAX || o->rank < 0 || o->rank >= o->nranks))
-		return te__fail(-EINVAL,
-				"te_comm_create: %s: rank %d of %d ranks: expected a rank from 0 "
-				"of 1 to %d ranks",
-				name, o->rank, o->nranks, TE__RANKS_MAX);
+		return te__fail(-EINVAL, "te_comm_create: %s: rank %d of %d ranks: expected a rank "
+				"from 0 of 1 to %d ranks", name, o->rank, o->nranks, TE__RANKS_MAX);
 	return 0;
 }
 
@@ -367,8 +358,7 @@ static int alloc(struct te__boot *b)
 	b->node = te__calloc(4 * n, sizeof(*b->node));
 	b->again = te__calloc(n, sizeof(*b->again));
 	if (!b->peer || !b->state || !b->text || !b->addrs || !b->node || !b->again)
-		return te__fail(-ENOMEM, "te_comm_create: %s: not enough memory for %d ranks",
-				b->name, b->nranks);
+		return te__create_fail(b, -ENOMEM, "not enough memory for %d ranks", b->nranks);
 	b->local_rank = b->node + n;
 	b->local = b->local_rank + n;
 	b->number = b->local + n;
@@ -395,16 +385,13 @@ static int open_by(struct te__boot *b)
 	if (r)
 		return r;
 	if (b->opts.nranks && (b->opts.nranks != b->nranks || b->opts.rank != b->rank))
-		return te__fail(-TE_EMISMATCH,
-				"te_comm_create: %s: the options say rank %d of %d, "
-				"the environment (%s) rank %d of %d",
-				b->name, b->opts.rank, b->opts.nranks, b->provider->name, b->rank,
-				b->nranks);
+		return te__create_fail(b, -TE_EMISMATCH, "the options say rank %d of %d, the "
+				       "environment (%s) rank %d of %d", b->opts.rank,
+				       b->opts.nranks, b->provider->name, b->rank, b->nranks);
 	if (b->nranks < 1 || b->nranks > TE__RANKS_MAX || b->rank < 0 || b->rank >= b->nranks)
-		return te__fail(-EINVAL,
-				"te_comm_create: %s: the environment (%s) says rank %d of "
-				"%d ranks: expected a rank from 0 of 1 to %d ranks",
-				b->name, b->provider->name, b->rank, b->nranks, TE__RANKS_MAX);
+		return te__create_fail(b, -EINVAL, "the environment (%s) says rank %d of %d ranks: "
+				       "expected a rank from 0 of 1 to %d ranks", b->provider->name,
+				       b->rank, b->nranks, TE__RANKS_MAX);
 	r = alloc(b);
 	if (r)
 		return r;
@@ -451,7 +438,7 @@ static int open_with(const struct te__boot_provider *provider, const uint8_t *ke
 	pthread_mutex_init(&b->fail_lock, NULL);
 	b->wake_fd = te__fault_point() ? -1 : eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
 	if (b->wake_fd < 0)
-		r = te__fail(-EMFILE, "te_comm_create: %s: eventfd: no descriptor", b->name);
+		r = te__create_fail(b, -EMFILE, "eventfd: no descriptor");
 	if (!r) {
 		b->provider = provider;
 		r = open_by(b);

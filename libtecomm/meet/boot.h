@@ -86,6 +86,10 @@ int te__boot_fail(struct te__boot *b, int code, const char *what, const char *fm
 /* the recorded failure, or 0 */
 int te__boot_failed(const struct te__boot *b, const char *what);
 
+/* an error message of te_comm_create() that begins with the communicator's name */
+#define te__create_fail(b, code, fmt, ...) \
+	te__fail(code, "te_comm_create: %s: " fmt, (b)->name, ##__VA_ARGS__)
+
 /* sets b->rank and b->nranks from TE_COMM_RANK and TE_COMM_NRANKS, unless the options have them */
 int te__who_by_environment(struct te__boot *b);
 /* describes this rank */

@@ -15,8 +15,7 @@ static int callback_who(struct te__boot *b)
 	int r = te__sized_in("te_comm_create", te_comm_bootstrap, b->opts.bootstrap, &own);
 
 	if (!r && !own.allgather)
-		return te__fail(-EINVAL, "te_comm_create: %s: the bootstrap has no allgather",
-				b->name);
+		return te__create_fail(b, -EINVAL, "the bootstrap has no allgather");
 	return r;
 }
 
@@ -33,7 +32,7 @@ static int callback_meet(struct te__boot *b)
 		return r;
 	all = te__calloc((size_t)b->nranks, sizeof(mine));
 	if (!all)
-		return te__fail(-ENOMEM, "te_comm_create: %s: not enough memory", b->name);
+		return te__create_fail(b, -ENOMEM, "not enough memory");
 	nfails = te__nfails();
 	r = own.allgather(own.user, &mine, all, sizeof(mine));
 	if (r < 0)
@@ -41,8 +40,8 @@ static int callback_meet(struct te__boot *b)
 					"te_comm_create: %s: the allgather of the bootstrap",
 					b->name);
 	else if (!memcmp(&all[0], &none, sizeof(none)))
-		r = te__fail(-EINVAL, "te_comm_create: %s: the allgather of the bootstrap has "
-			     "not written the bytes of rank 0 where recv begins", b->name);
+		r = te__create_fail(b, -EINVAL, "the allgather of the bootstrap has not written "
+				    "the bytes of rank 0 where recv begins");
 	else
 		r = te__id_meet(b, &all[0]);
 	te__free(all);

@@ -44,7 +44,7 @@ static int dir_chosen(void)
 static int dir_who(struct te__boot *b)
 {
 	if (!dir_chosen())
-		return te__fail(-EINVAL, "te_comm_create: %s: TE_COMM_DIR is not set", b->name);
+		return te__create_fail(b, -EINVAL, "TE_COMM_DIR is not set");
 	return te__who_by_environment(b);
 }
 
@@ -67,16 +67,15 @@ static int open_dir(struct te__boot *b, struct meeting *m)
 
 	m->dir_fd = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 	if (m->dir_fd < 0 || fstat(m->dir_fd, &st))
-		return te__fail(-errno, "te_comm_create: %s: TE_COMM_DIR: %s: %s", b->name, dir,
-				te_strerror(-errno));
+		return te__create_fail(b, -errno, "TE_COMM_DIR: %s: %s", dir, te_strerror(-errno));
 	if (st.st_uid != geteuid())
-		return te__fail(-EPERM, "te_comm_create: %s: TE_COMM_DIR: %s is of user %u, "
-				"expected a folder of user %u", b->name, dir,
-				(unsigned int)st.st_uid, (unsigned int)geteuid());
+		return te__create_fail(b, -EPERM, "TE_COMM_DIR: %s is of user %u, expected a "
+				       "folder of user %u", dir, (unsigned int)st.st_uid,
+				       (unsigned int)geteuid());
 	if (st.st_mode & 077)
-		return te__fail(-EPERM, "te_comm_create: %s: TE_COMM_DIR: others can enter %s, "
-				"whose mode is %03o: chmod 700 it, or use a folder of mktemp -d",
-				b->name, dir, (unsigned int)st.st_mode & 0777);
+		return te__create_fail(b, -EPERM, "TE_COMM_DIR: others can enter %s, whose mode is "
+				       "%03o: chmod 700 it, or use a folder of mktemp -d", dir,
+				       (unsigned int)st.st_mode & 0777);
 	return 0;
 }
 
@@ -88,13 +87,11 @@ static int lock_dir(struct te__boot *b, struct meeting *m, int64_t deadline)
 {
 	while (flock(m->dir_fd, LOCK_EX | LOCK_NB)) {
 		if (errno != EWOULDBLOCK && errno != EINTR)
-			return te__fail(-errno, "te_comm_create: %s: TE_COMM_DIR: flock: %s",
-					b->name, te_strerror(-errno));
+			return te__create_fail(b, -errno, "TE_COMM_DIR: flock: %s",
+					       te_strerror(-errno));
 		if (te__boot_now() >= deadline)
-			return te__fail(-ETIMEDOUT,
-					"te_comm_create: %s: TE_COMM_DIR: another process "
-					"keeps the folder locked",
-					b->name);
+			return te__create_fail(b, -ETIMEDOUT, "TE_COMM_DIR: another process keeps "
+					       "the folder locked");
 		te__poll(NULL, 0, te__boot_now() + 1000000);
 	}
 	return 0;
@@ -126,8 +123,8 @@ static int make_key(struct te__boot *b, struct meeting *m)
 	     openat(m->dir_fd, tmp, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
 	if (fd < 0 || fchmod(fd, 0600) || write(fd, key, sizeof(key)) != (ssize_t)sizeof(key) ||
 	    renameat(m->dir_fd, tmp, m->dir_fd, KEY_NAME))
-		r = te__fail(-errno, "te_comm_create: %s: TE_COMM_DIR: cannot write %s there: %s",
-			     b->name, KEY_NAME, te_strerror(-errno));
+		r = te__create_fail(b, -errno, "TE_COMM_DIR: cannot write %s there: %s", KEY_NAME,
+				    te_strerror(-errno));
 	if (r)
 		unlinkat(m->dir_fd, tmp, 0);
 	if (fd >= 0)
@@ -148,14 +145,13 @@ static int read_key(struct te__boot *b, struct meeting *m, uint8_t key[TE__KEY_N
 		fd = openat(m->dir_fd, KEY_NAME, flags);
 	}
 	if (fd < 0)
-		return te__fail(-errno, "te_comm_create: %s: TE_COMM_DIR: %s: %s", b->name,
-				KEY_NAME, te_strerror(-errno));
+		return te__create_fail(b, -errno, "TE_COMM_DIR: %s: %s", KEY_NAME,
+				       te_strerror(-errno));
 	if (fstat(fd, &st) || !S_ISREG(st.st_mode) || st.st_uid != geteuid() ||
 	    (st.st_mode & 077) || st.st_size != TE__KEY_NBYTES ||
 	    read(fd, key, TE__KEY_NBYTES) != TE__KEY_NBYTES)
-		r = te__fail(-EPERM, "te_comm_create: %s: TE_COMM_DIR: %s is not a file of %d "
-			     "bytes that only its user can read: remove it", b->name, KEY_NAME,
-			     TE__KEY_NBYTES);
+		r = te__create_fail(b, -EPERM, "TE_COMM_DIR: %s is not a file of %d bytes that "
+				    "only its user can read: remove it", KEY_NAME, TE__KEY_NBYTES);
 	close(fd);
 	return r;
 }
@@ -173,7 +169,7 @@ static int find_key(struct te__boot *b, struct meeting *m)
 		return r;
 	text = te__malloc(n + 1);
 	if (!text)
-		return te__fail(-ENOMEM, "te_comm_create: %s: not enough memory", b->name);
+		return te__create_fail(b, -ENOMEM, "not enough memory");
 	memcpy(text, job, njob);
 	strcpy(text + njob, b->name);
 	te__key_derive(key, "folder", text, n, b->key);
@@ -210,10 +206,9 @@ static int publish(struct te__boot *b, struct meeting *m, const char *tmp)
 	name_of(m, b->rank, name);
 	r = linkat(m->dir_fd, tmp, m->dir_fd, name, 0) ? -errno : 0;
 	if (r == -EEXIST && listens(m, name, &pid)) {
-		r = te__fail(-TE_EMISMATCH,
-			     "te_comm_create: %s: rank %d of job \"%s\" is in "
-			     "TE_COMM_DIR already: pid %d",
-			     b->name, b->rank, te__param_str(TE_PARAM_COMM_JOB), pid);
+		r = te__create_fail(b, -TE_EMISMATCH, "rank %d of job \"%s\" is in TE_COMM_DIR "
+				    "already: pid %d", b->rank, te__param_str(TE_PARAM_COMM_JOB),
+				    pid);
 	} else if (r == -EEXIST) {
 		te__log_info("%s: replaces %s, a leftover", b->name, name);
 		r = renameat(m->dir_fd, tmp, m->dir_fd, name) ? -errno : 0;
@@ -221,8 +216,7 @@ static int publish(struct te__boot *b, struct meeting *m, const char *tmp)
 	if (!r)
 		memcpy(m->name, name, sizeof(name));
 	else if (r != -TE_EMISMATCH)
-		te__fail(r, "te_comm_create: %s: TE_COMM_DIR: %s: %s", b->name, name,
-			 te_strerror(r));
+		te__create_fail(b, r, "TE_COMM_DIR: %s: %s", name, te_strerror(r));
 	return r;
 }
 
@@ -244,10 +238,8 @@ static int enter(struct te__boot *b, struct meeting *m)
 		b->listen = (struct te__listen){ 1, { fd } };
 	if (fd < 0 || bind(fd, (const struct sockaddr *)(const void *)&un, sizeof(un)) ||
 	    fchmodat(m->dir_fd, tmp, 0600, 0) || listen(fd, TE__RANKS_MAX))
-		r = te__fail(-errno,
-			     "te_comm_create: %s: TE_COMM_DIR: %s: cannot "
-			     "listen on a socket there: %s",
-			     b->name, te__param_str(TE_PARAM_COMM_DIR), te_strerror(-errno));
+		r = te__create_fail(b, -errno, "TE_COMM_DIR: %s: cannot listen on a socket there: "
+				    "%s", te__param_str(TE_PARAM_COMM_DIR), te_strerror(-errno));
 	if (!r)
 		r = publish(b, m, tmp);
 	unlinkat(m->dir_fd, tmp, 0);
@@ -260,7 +252,7 @@ static int dir_meet(struct te__boot *b)
 	int r;
 
 	if (!m)
-		return te__fail(-ENOMEM, "te_comm_create: %s: not enough memory", b->name);
+		return te__create_fail(b, -ENOMEM, "not enough memory");
 	b->meeting = m;
 	m->dir_fd = -1;
 	te__free(b->addrs);

@@ -73,10 +73,8 @@ int te_comm_id_format(const struct te_comm_id *id, char *ret_text, size_t nbytes
 		at += (size_t)snprintf(text + at, sizeof(text) - at, "%c%s", i ? ',' : ':', ip);
 	}
 	if (!ret_text || at >= nbytes)
-		return te__fail(-EINVAL,
-				"te_comm_id_format: the text has %zu bytes, and there is "
-				"room for %zu",
-				at + 1, nbytes);
+		return te__fail(-EINVAL, "te_comm_id_format: the text has %zu bytes, and there is "
+				"room for %zu", at + 1, nbytes);
 	memcpy(ret_text, text, at + 1);
 	return 0;
 }
@@ -537,7 +535,7 @@ static int id_who(struct te__boot *b)
 	if (b->opts.id)
 		return 0;
 	if (!id_chosen())
-		return te__fail(-EINVAL, "te_comm_create: %s: TE_COMM_ID is not set", b->name);
+		return te__create_fail(b, -EINVAL, "TE_COMM_ID is not set");
 	return te__who_by_environment(b);
 }
 
@@ -578,26 +576,23 @@ static int listen_to(struct visit *v)
 	if (!r)
 		return 0;
 	if (r == -EPIPE || r == -ECONNRESET)
-		return te__fail(-TE_EPEER,
-				"te_comm_create: %s: the root at %s has ended before all "
-				"ranks had arrived",
-				b->name, v->at);
+		return te__create_fail(b, -TE_EPEER, "the root at %s has ended before all ranks "
+				       "had arrived", v->at);
 	if (r < 0)
-		return te__fail(-TE_EPEER, "te_comm_create: %s: the root at %s: %s", b->name, v->at,
-				r == -EACCES  ? "it does not know the key of the id" :
-				r == -EBADMSG ? "sent bytes that are no message of libtecomm" :
-						te_strerror(r));
+		return te__create_fail(b, -TE_EPEER, "the root at %s: %s", v->at,
+				       r == -EACCES  ? "it does not know the key of the id" :
+				       r == -EBADMSG ? "it sent bytes that are no message of "
+						       "libtecomm" : te_strerror(r));
 	why = te__frame_differs(&c->in, b->text[b->rank], text);
 	if (why)
-		return te__fail(-TE_EMISMATCH, "te_comm_create: %s: %s", b->name, why);
+		return te__create_fail(b, -TE_EMISMATCH, "%s", why);
 	if (c->in.type == TE__FRAME_REFUSE &&
 	    !te__refuse_get(c->in_body, c->in.nbytes, &code, text))
-		return te__fail(code, "te_comm_create: %s: %s", b->name, text);
+		return te__create_fail(b, code, "%s", text);
 	if (c->in.type == TE__FRAME_TABLE &&
 	    !te__table_get(c->in_body, c->in.nbytes, b->nranks, b->addrs))
 		return 1;
-	return te__fail(-TE_EPEER, "te_comm_create: %s: the root at %s sent an answer that is none",
-			b->name, v->at);
+	return te__create_fail(b, -TE_EPEER, "the root at %s sent an answer that is none", v->at);
 }
 
 static int visit_round(struct visit *v)
@@ -621,23 +616,17 @@ static int visit_round(struct visit *v)
 	if (!v->greeted && r == 1)
 		r = greet(v);
 	if (r == -ECONNREFUSED)
-		return te__fail(-TE_EPEER,
-				"te_comm_create: %s: nothing listens at %s: the root of "
-				"the id has ended",
-				b->name, v->at);
+		return te__create_fail(b, -TE_EPEER, "nothing listens at %s: the root of the id "
+				       "has ended", v->at);
 	if (r || te__boot_now() < b->deadline + (v->greeted ? GRACE_NS : 0))
 		return r;
 	te__time_text(b->deadline - b->begin, time);
 	if (v->greeted)
-		return te__fail(-ETIMEDOUT,
-				"te_comm_create: %s: the root at %s did not answer within "
-				"%s",
-				b->name, v->at, time);
-	return te__fail(-ETIMEDOUT,
-			"te_comm_create: %s: the root at %s cannot be reached within %s: "
-			"%s",
-			b->name, v->at, time,
-			v->dial.last ? te_strerror(-v->dial.last) : "no answer");
+		return te__create_fail(b, -ETIMEDOUT, "the root at %s did not answer within %s",
+				       v->at, time);
+	return te__create_fail(b, -ETIMEDOUT, "the root at %s cannot be reached within %s: %s",
+			       v->at, time,
+			       v->dial.last ? te_strerror(-v->dial.last) : "no answer");
 }
 
 int te__id_make(struct te__boot *b, struct te_comm_id *ret_id)
@@ -652,10 +641,7 @@ int te__id_meet(struct te__boot *b, const struct te_comm_id *id)
 	int r;
 
 	if (id_get(id, b->key, &v.root))
-		return te__fail(-EINVAL,
-				"te_comm_create: %s: the id is not one of "
-				"te_comm_id_create",
-				b->name);
+		return te__create_fail(b, -EINVAL, "the id is not one of te_comm_id_create");
 	if (b->from)
 		te__key_derive(b->from->old->secret, "split by id", b->key, sizeof(b->key), b->key);
 	r = te__addr_listen("te_comm_create", &b->listen, &b->addrs[b->rank]);

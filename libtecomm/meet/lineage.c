@@ -525,8 +525,7 @@ static int decide(struct settle *s)
 			       (i > l->me && l->in[i] && s->arrived[i] && !l->ended[i]);
 
 		if (l->in[i] && !in && !l->ended[i])
-			te__log_info("%s: %s is left out: it has not arrived", l->name,
-				     l->text[i]);
+			te__log_info("%s: %s is left out: it has not arrived", l->name, l->text[i]);
 		l->in[i] = (uint8_t)in;
 	}
 	s->decided = 1;

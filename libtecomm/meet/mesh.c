@@ -68,10 +68,8 @@ static int ended(struct te__boot *b, int32_t rank, int r, const char *what)
 	if (r == -EPIPE || r == -ECONNRESET)
 		return te__boot_fail(b, -TE_EPEER, what, "%s has ended", b->text[rank]);
 	if (r == 1 || r == -EBADMSG)
-		return te__boot_fail(b, -TE_EPEER, what,
-				     "%s sent bytes that are no message of "
-				     "libtecomm",
-				     b->text[rank]);
+		return te__boot_fail(b, -TE_EPEER, what, "%s sent bytes that are no message of "
+				     "libtecomm", b->text[rank]);
 	return te__boot_fail(b, -TE_EPEER, what, "connection to %s: %s", b->text[rank],
 			     te_strerror(r));
 }
@@ -157,11 +155,9 @@ static int take(struct exchange *x, int32_t rank)
 	if (c->in.seq == b->seq + 1 && !x->missing[rank])
 		return 0;
 	if (c->in.seq != b->seq || !x->missing[rank])
-		return te__boot_fail(b, -TE_EMISMATCH, x->what,
-				     "%s is in exchange %llu, %s in "
-				     "exchange %llu",
-				     b->text[rank], (unsigned long long)c->in.seq, b->text[b->rank],
-				     (unsigned long long)b->seq);
+		return te__boot_fail(b, -TE_EMISMATCH, x->what, "%s is in exchange %llu, %s in "
+				     "exchange %llu", b->text[rank], (unsigned long long)c->in.seq,
+				     b->text[b->rank], (unsigned long long)b->seq);
 	if (strcmp(c->in.what, x->cut))
 		return te__boot_fail(b, -TE_EMISMATCH, x->what, "%s is at \"%s\", %s at \"%s\"",
 				     b->text[rank], c->in.what, b->text[b->rank], x->cut);

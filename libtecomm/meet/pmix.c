@@ -69,8 +69,7 @@ static atomic_uint nmeetings;
 
 static int failed(struct te__boot *b, const char *fn, int status)
 {
-	return te__fail(-TE_EPEER, "te_comm_create: %s: %s: %s", b->name, fn,
-			pmix.error_string(status));
+	return te__create_fail(b, -TE_EPEER, "%s: %s", fn, pmix.error_string(status));
 }
 
 /* ---- requests ---- */
@@ -205,11 +204,10 @@ static int request_run(struct te__boot *b, struct request *q, int64_t deadline)
 	}
 	pthread_detach(thread);
 	if (!request_wait(q, deadline))
-		return te__fail(-ETIMEDOUT,
-				"te_comm_create: %s: %s did not return within %s: the PMIx server "
-				"of the launcher does not answer",
-				b->name, q->fn, te__time_text((int64_t)b->timeout_ms * 1000000,
-							      (char[24]){ 0 }));
+		return te__create_fail(b, -ETIMEDOUT, "%s did not return within %s: the PMIx "
+				       "server of the launcher does not answer", q->fn,
+				       te__time_text((int64_t)b->timeout_ms * 1000000,
+						     (char[24]){ 0 }));
 	return q->status ? failed(b, q->fn, q->status) : 0;
 }
 
@@ -252,21 +250,18 @@ static int pmix_who(struct te__boot *b)
 	int r;
 
 	if (!te__env("PMIX_NAMESPACE") && lonely(&name))
-		return te__fail(-EINVAL,
-				"te_comm_create: %s: this is one of %d processes (%s) of a "
-				"launcher without PMIx: start them by srun --mpi=pmix or by "
-				"te_run, or set TE_COMM_BOOTSTRAP=single if each is alone",
-				b->name, lonely(&name), name);
+		return te__create_fail(b, -EINVAL, "this is one of %d processes (%s) of a launcher "
+				       "without PMIx: start them by srun --mpi=pmix or by te_run, "
+				       "or set TE_COMM_BOOTSTRAP=single if each is alone",
+				       lonely(&name), name);
 	missing = te__dl_open(&dl);
 	if (missing)
-		return te__fail(-ENOENT,
-				"te_comm_create: %s: the launcher uses PMIx, and %s is not "
-				"found: install libpmix2, or start the program by te_run",
-				b->name, missing);
+		return te__create_fail(b, -ENOENT, "the launcher uses PMIx, and %s is not found: "
+				       "install libpmix2, or start the program by te_run", missing);
 	me = te__calloc(1, sizeof(*me));
 	q = request_create(enter);
 	r = me && q ? request_run(b, q, b->deadline) :
-		      te__fail(-ENOMEM, "te_comm_create: %s: not enough memory", b->name);
+		      te__create_fail(b, -ENOMEM, "not enough memory");
 	if (!r) {
 		*me = q->proc;
 		b->meeting = me;
@@ -298,7 +293,7 @@ static int ask(struct te__boot *b, const struct proc *root, const char *key,
 	int r, ended, again;
 
 	if (!q)
-		return te__fail(-ENOMEM, "te_comm_create: %s: not enough memory", b->name);
+		return te__create_fail(b, -ENOMEM, "not enough memory");
 	q->nusers = 2;
 	r = pmix.get_nb(root, key, NULL, 0, got, q);
 	if (r) { /* got() will not be called */
@@ -312,9 +307,9 @@ static int ask(struct te__boot *b, const struct proc *root, const char *key,
 	if (again && te__boot_now() < b->deadline)
 		r = 1;
 	else if (!ended || again)
-		r = te__fail(-ETIMEDOUT,
-			     "te_comm_create: %s: rank 0 of %d did not arrive within %s", b->name,
-			     b->nranks, te__time_text(b->deadline - b->begin, (char[24]){ 0 }));
+		r = te__create_fail(b, -ETIMEDOUT, "rank 0 of %d did not arrive within %s",
+				    b->nranks,
+				    te__time_text(b->deadline - b->begin, (char[24]){ 0 }));
 	else if (q->status)
 		r = failed(b, "PMIx_Get of the id of rank 0", q->status);
 	else
@@ -342,7 +337,7 @@ static int offer(struct te__boot *b, const char *key, struct te_comm_id *id)
 		return r;
 	q = request_create(publish);
 	if (!q)
-		return te__fail(-ENOMEM, "te_comm_create: %s: not enough memory", b->name);
+		return te__create_fail(b, -ENOMEM, "not enough memory");
 	snprintf(q->key, sizeof(q->key), "%s", key);
 	r = te_comm_id_format(id, q->text, sizeof(q->text));
 	if (!r)

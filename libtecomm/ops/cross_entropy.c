@@ -63,16 +63,14 @@ static int check_specs(const struct te_op_infer *inf, int64_t rows, int64_t cols
 	const char *name = te_op_name(inf->op);
 
 	if (x->dtype != TE_DTYPE_FP32 && x->dtype != TE_DTYPE_BF16)
-		return te__fail(-TE_EDTYPE,
-				"comm_cross_entropy %s: logits are %s, not fp32 or bf16", name,
-				te_dtype_name(x->dtype));
+		return te__fail(-TE_EDTYPE, "comm_cross_entropy %s: logits are %s, not fp32 or "
+				"bf16", name, te_dtype_name(x->dtype));
 	if (t->dtype != TE_DTYPE_INT32)
 		return te__fail(-TE_EDTYPE, "comm_cross_entropy %s: targets are %s, not int32",
 				name, te_dtype_name(t->dtype));
 	if (nelems(t) != rows)
-		return te__fail(-TE_ESHAPE,
-				"comm_cross_entropy %s: %lld targets for %lld rows of logits", name,
-				(long long)nelems(t), (long long)rows);
+		return te__fail(-TE_ESHAPE, "comm_cross_entropy %s: %lld targets for %lld rows of "
+				"logits", name, (long long)nelems(t), (long long)rows);
 	if ((a->a.nclasses + n - 1) / n > cols)
 		return te__fail(-TE_ESHAPE, "comm_cross_entropy %s: logits are %lld wide on each "
 				"of %d ranks, nclasses is %lld", name, (long long)cols, n,

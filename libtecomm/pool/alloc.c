@@ -180,8 +180,7 @@ static int no_room(const struct te__pool *p, const char *fn, uint64_t nbytes)
 	return te__fail(-ENOMEM, "%s: no %llu bytes in the pool of %llu bytes (pool_nbytes, "
 			"TE_COMM_POOL): %llu are free, the largest block that fits has %llu, and "
 			"%llu were freed, but not by all ranks", fn, (unsigned long long)nbytes,
-			(unsigned long long)h->end,
-			(unsigned long long)(h->end - h->used_nbytes),
+			(unsigned long long)h->end, (unsigned long long)(h->end - h->used_nbytes),
 			(unsigned long long)te__heap_largest(h),
 			(unsigned long long)h->freed_nbytes);
 }

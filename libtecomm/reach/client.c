@@ -136,8 +136,7 @@ int te__client_fetch(struct te__client *c, uint32_t item, int of, uint64_t *ret_
 	char late[200];
 	int r;
 
-	snprintf(late, sizeof(late), "%s has not published its memory in time",
-		 c->info.name[of]);
+	snprintf(late, sizeof(late), "%s has not published its memory in time", c->info.name[of]);
 	r = call(c, &m, -1, ret_fd, "fetch memory of a rank", late, deadline_ns);
 	if (!r)
 		*ret_nbytes = m.nbytes;

@@ -153,9 +153,8 @@ static int open_device(const struct te__verbs_lib *lib, struct ibv_device *dev,
 	*ret = (struct te__verbs_port){ .lib = lib };
 	snprintf(ret->name, sizeof(ret->name), "%s", lib->get_device_name(dev));
 	ret->ctx = lib->open_device(dev);
-	return ret->ctx ? 0 : te__fail(errno ? -errno : -ENODEV,
-				       "verbs: device %s: ibv_open_device: %s", ret->name,
-				       strerror(errno));
+	return ret->ctx ? 0 : te__fail(errno ? -errno : -ENODEV, "verbs: device %s: "
+				       "ibv_open_device: %s", ret->name, strerror(errno));
 }
 
 /* adds the requested active ports of a device */
@@ -241,8 +240,7 @@ static int open_one(struct search *s, struct ibv_device **list, int n, struct te
 		r = choose_gid(ret);
 	if (!r)
 		te__log_debug("device %s port %d, MTU code %d, gid index %d", ret->name, ret->port,
-			      ret->attr.active_mtu,
-			      ret->gid_chosen ? (int)ret->gid.gid_index : -1);
+			      ret->attr.active_mtu, ret->gid_chosen ? (int)ret->gid.gid_index : -1);
 	return r;
 }
 

@@ -75,8 +75,7 @@ static int create_mr(struct vlink *v, struct vport *port, void *mem, size_t nbyt
 		return 0;
 	err = errno > 0 ? errno : EIO;
 	return te__link_fail(&v->l, -err, "verbs: ibv_reg_mr of %zu bytes: %s%s; %s", nbytes,
-			     strerror(err),
-			     err == ENOMEM ? " (ulimit -l may be too low)" : "",
+			     strerror(err), err == ENOMEM ? " (ulimit -l may be too low)" : "",
 			     te__verbs_port_text(&port->port, text, sizeof(text)));
 }
 
@@ -166,9 +165,8 @@ static int param(struct vlink *v, enum te__param which, const char *name, int lo
 	const int64_t n = te__param_int(which);
 
 	*ret = (int)n;
-	return n >= lo && n <= hi ? 0 : te__link_fail(&v->l, -EINVAL,
-						      "%s is %lld, expected %d to %d", name,
-						      (long long)n, lo, hi);
+	return n >= lo && n <= hi ? 0 : te__link_fail(&v->l, -EINVAL, "%s is %lld, expected %d to "
+						      "%d", name, (long long)n, lo, hi);
 }
 
 static int open_ports(struct vlink *v)

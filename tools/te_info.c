@@ -125,7 +125,7 @@ static int record_spill(struct record *rec)
 	record_int(rec, "align_bytes", s.align_bytes);
 	record_flag(rec, "registered_memory", s.registered);
 	record_int(rec, "free_bytes", (int64_t)s.free_nbytes);
-	/* null: no limit */
+	/* JSON null: no limit */
 	if (s.memlock_nbytes == UINT64_MAX)
 		record_text(rec, "memlock_bytes", NULL);
 	else

@@ -58,8 +58,8 @@ static int name_run(struct run *run)
 }
 
 /*
- * Print text as a string of gnuplot. In single quotes nothing is special but the quote itself; in
- * double quotes gnuplot would run what stands in backquotes as a shell command.
+ * Print text as a string of gnuplot. In single quotes only the quote itself is special; in
+ * double quotes gnuplot would run text in backquotes as a shell command.
  */
 static void quote(FILE *out, const char *s)
 {
@@ -157,7 +157,7 @@ static int start(const char *gnuplot, int fd, pid_t *ret_pid, FILE **ret_in)
 	return say_failed("out of memory");
 }
 
-/* the terminal of gnuplot for a file of this name, NULL if its suffix is of none */
+/* gnuplot's terminal for the suffix of a file name; NULL: unknown suffix */
 static const char *terminal_of(const char *output)
 {
 	static const struct {
@@ -253,7 +253,7 @@ static int target_commit(struct target *t)
 	return 0;
 }
 
-/* a write that failed, of which gnuplot reports nothing, was at the end of the file: another one
+/* gnuplot does not report a write that fails. It was at the end of the file: another write
  * fails there, too, with errno */
 static int is_full(int fd)
 {

@@ -131,7 +131,7 @@ static const struct option_table options = {
 	.fields = (const struct option_field *const[]){ fields, NULL },
 };
 
-/* each --export has a value of its own; given has room for argc */
+/* --export may be repeated; given has room for argc values */
 static int parse(int argc, char **argv, struct option_given *given, struct run_opts *o)
 {
 	const int n = option_given(&options, argc, argv, given, argc);

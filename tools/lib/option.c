@@ -145,7 +145,7 @@ static void print_help(const struct option_table *t)
 	print_fields(common, 1, width + 10);
 }
 
-/* what getopt_long(3) takes; ret_field[i]: of entry i, whose value is 1000 + i. -1: too many */
+/* options of getopt_long(3); ret_field[i]: field of entry i, whose value is 1000 + i. -1: too many */
 static int make_options(const struct option_table *t, struct option *ret, char *ret_letters,
 			const struct option_field **ret_field)
 {
@@ -282,7 +282,7 @@ int option_defaults(const struct option_field *table, void *base)
 	return r;
 }
 
-/* whole numbers, room of them at most, separated by commas */
+/* reads at most room whole numbers, separated by commas */
 static int set_numbers(const struct option_field *f, const char *text, const char *where,
 		       int64_t *v, int room, int *ret_n)
 {

@@ -38,7 +38,7 @@ struct option_list {
 	int n;
 };
 
-/* an option, its value a field of a struct; a row makes its parser and its lines of --help */
+/* an option, whose value is a field of a struct; parser and --help are made from its row */
 struct option_field {
 	const char *name; /* NULL after the last */
 	enum option_kind kind;

@@ -1,4 +1,4 @@
-/* stop.c - signals that end a run after the step that it makes. */
+/* stop.c - signals that end a run after the step in progress. */
 #include "config.h"
 
 #include <errno.h>
@@ -13,7 +13,7 @@
 
 /*
  * timeout(1) signals the process and then its group, and a closed terminal is reported by the
- * kernel and by the shell: what arrives so soon after the first signal is not a second request.
+ * kernel and by the shell: a signal so soon after the first one is not a second request.
  */
 #define SAME_NS 500000000
 
@@ -40,7 +40,7 @@ static int64_t now_ns(void)
 	return (int64_t)ts.tv_sec * 1000000000 + ts.tv_nsec;
 }
 
-/* for signal handlers: appends what fits */
+/* for signal handlers: appends as much as fits */
 static void add(char *dst, size_t room, const char *s)
 {
 	size_t n = strlen(dst);

@@ -1,4 +1,4 @@
-/* stop.h - signals that end a run after the step that it makes. */
+/* stop.h - signals that end a run after the step in progress. */
 #ifndef STOP_H
 #define STOP_H
 

@@ -15,7 +15,7 @@
 
 #include "run.h"
 
-#define JOB_S 30 /* for the first message */
+#define JOB_S 30 /* time limit for the first message, in seconds */
 
 static struct buf control;
 static int control_fd = STDIN_FILENO; /* -1: ended */
@@ -116,7 +116,7 @@ static void agent_poll(struct pollfd *p, double *until)
 	ranks_crew.poll(p + 1, until);
 }
 
-/* the ranks are to end with the te_run that they are of */
+/* the ranks end when the te_run that started this agent has ended */
 static void left_alone(void)
 {
 	control_fd = -1;

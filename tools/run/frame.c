@@ -11,12 +11,12 @@
 
 static const char magic[4] = { 't', 'e', 'R', '1' };
 
-/* room for n more bytes at the end */
+/* makes room for n more bytes at the end */
 static int reserve(struct buf *b, size_t n)
 {
 	char *more;
 
-	if (b->at > b->n / 2) { /* rarely, and of less than it skips */
+	if (b->at > b->n / 2) { /* rare, and moves fewer bytes than it skips */
 		memmove(b->p, b->p + b->at, b->n - b->at);
 		b->n -= b->at;
 		b->at = 0;
@@ -118,7 +118,7 @@ int frame_take(struct buf *from, enum frame_type *ret_type, struct buf *ret_body
 	const size_t have = from->n - from->at;
 	uint32_t type, n;
 
-	/* the first bytes tell already that another program writes */
+	/* the first bytes show that another program writes */
 	if (have && memcmp(h, magic, have < 4 ? have : 4))
 		return -1;
 	if (have < FRAME_HEAD)
@@ -153,7 +153,7 @@ static int is_number(int v, int lo, int hi)
 	return v >= lo && v <= hi;
 }
 
-/* n texts or, below 0, as many as come before an empty one; NULL: they are not there */
+/* reads n texts or, if n is below 0, all texts before an empty one; NULL: they are missing */
 static char **take_texts(struct buf *b, int n)
 {
 	char **list = NULL, **more;
@@ -161,7 +161,7 @@ static char **take_texts(struct buf *b, int n)
 	int have = 0;
 
 	for (;;) {
-		/* doubled at each power of two */
+		/* the list is doubled at each power of two */
 		if (!(have & (have + 1))) {
 			more = realloc(list, 2 * ((size_t)have + 1) * sizeof(*list));
 			if (!more)

@@ -22,7 +22,7 @@
 
 #include "run.h"
 
-#define DRAIN_S 10 /* for the end of agents whose ranks have ended */
+#define DRAIN_S 10 /* time limit for the end of agents whose ranks have ended */
 #define REAP_MS 2000
 #define ARGS_MOST 64 /* maximum arguments of --ssh */
 
@@ -318,7 +318,7 @@ static int is_own(const struct host *h, int rank)
 	return rank >= h->first && rank < h->first + h->n;
 }
 
-/* output of another host, which is not trusted with the terminal of this one */
+/* output of another host, which must not control this host's terminal */
 static void put_output(int rank, int which, const char *p, size_t n)
 {
 	static struct shown shown[RANKS_MAX][2];
@@ -334,7 +334,7 @@ static void put_output(int rank, int which, const char *p, size_t n)
 	buf_free(&b);
 }
 
-/* messages of ssh, and of the agent by it; ssh may leave a process that keeps the pipe open */
+/* messages of ssh, and through it of the agent; ssh may leave a process that keeps the pipe open */
 static void read_err(struct host *h)
 {
 	static char bytes[65536];
@@ -350,7 +350,7 @@ static void read_err(struct host *h)
 		close_err(h);
 }
 
-/* 0, or -1: the message is none */
+/* 0, or -1: not a valid message */
 static int take(struct host *h, enum frame_type type, struct buf *b)
 {
 	struct ended e = { .host = h->name };

@@ -95,7 +95,7 @@ static int length(char first)
 	       c >= 0xf0 && c <= 0xf4 ? 4 : 0;
 }
 
-/* c may be the next byte: not of a longer form than is needed, nor of a surrogate, nor too large */
+/* 1: c may be the next byte; 0: an overlong form, a surrogate, or a number above U+10FFFF */
 static int goes_on(const struct shown *s, char next)
 {
 	const unsigned char a = (unsigned char)s->held[0], c = (unsigned char)next;

@@ -17,7 +17,7 @@
 #define RANKS_MAX 1024
 #define HOSTS_MAX 256
 
-/* exit statuses other than the ranks', as of timeout(1) and shells */
+/* exit statuses that are not a rank's, as timeout(1) and shells use them */
 #define STATUS_TIMEOUT 124
 #define STATUS_NOT_EXECUTABLE 126
 #define STATUS_NOT_FOUND 127
@@ -82,7 +82,7 @@ void out_put(int which, const void *p, size_t n);
 void out_lines(int rank, int which, const char *p, size_t n);
 /* state for showing an untrusted stream; initially zero */
 struct shown {
-	char held[4]; /* begin of an incomplete character */
+	char held[4]; /* first bytes of an incomplete character */
 	int n;
 };
 /*
@@ -159,7 +159,7 @@ int frame_take(struct buf *from, enum frame_type *ret_type, struct buf *ret_body
 /* reads available bytes: 1, 0 at the end, -1 if there are none yet */
 int frame_read(int fd, struct buf *to);
 
-/* the body of FRAME_JOB; texts are in it, and lists, which end with NULL, are for free() */
+/* the body of FRAME_JOB; texts point into it; lists end with NULL and are released by free() */
 struct job {
 	const char *version, *host, *folder;
 	int nranks, first, n, per_node, grace_s, silence_s;
@@ -167,7 +167,7 @@ struct job {
 	char **cmd; /* not empty */
 };
 
-/* 0, or -1: not a job, or no memory; then, too, version and host are texts, and lists are set */
+/* 0, or -1: not a job, or no memory. Version, host and lists are set in both cases */
 int job_take(struct buf *b, struct job *ret);
 
 /* ---- hosts.c, agent.c ---- */

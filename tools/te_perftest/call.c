@@ -35,7 +35,7 @@ int64_t call_cols(const struct call *c, int field)
 	return c->extent[c->row.field[field].cols];
 }
 
-/* row-wise copy, column-wise copy, and the scale-inverses of both: bytes, 0 for one that is not */
+/* bytes of the row-wise and column-wise copies and of their scale-inverses; 0: absent */
 static size_t part_of(const struct te_tensor *t, int part, void **ret)
 {
 	const enum te_scaling s = te_tensor_scaling(t);
@@ -56,7 +56,7 @@ static struct te_tensor **tensors(const struct call *c, int set)
 	return c->tensor + (size_t)set * CALL_FIELDS_MAX;
 }
 
-/* an image to the memory of a set, or from it */
+/* copies an image to the memory of a set, or from it */
 static int move(struct call *c, int set, uint8_t *image, int from)
 {
 	int r = 0;
@@ -72,7 +72,7 @@ static int move(struct call *c, int set, uint8_t *image, int from)
 	return bench_idle(c->b, r);
 }
 
-/* the memory as it is before the first call */
+/* initial contents of the memory */
 static int reset(struct call *c, int set)
 {
 	int r = move(c, set, c->host, 0);
@@ -114,7 +114,7 @@ static void fill(struct call *c, int field)
 	bench_normal(c->b, x, PERIOD);
 	for (int64_t i = 0; i < n; i++) {
 		const float v = f->fill == NORMAL ? x[i % PERIOD] : fabsf(x[i % PERIOD]);
-		/* tokens select classes too, of which there are COLS */
+		/* tokens also select classes: COLS of them */
 		const double most = fmin(TABLE_ROWS, (double)c->extent[COLS]);
 		const int32_t token = f->fill == TOKENS ? (int32_t)(v * 1e6f) % (int32_t)most : 0;
 		const uint16_t half = te_bf16_encode(v);
@@ -145,7 +145,7 @@ static void fill_scales(struct call *c, int field)
 	}
 }
 
-/* offsets of the parts, from the tensors of set 0, and what is there */
+/* offsets of the parts, from the tensors of set 0, and their contents */
 static int make_image(struct call *c)
 {
 	for (int i = 0; i < 4 * c->nfields; i++) {
@@ -164,7 +164,7 @@ static int make_image(struct call *c)
 	return 0;
 }
 
-/* what one call moves. Returns the bytes of a set that it uses */
+/* sets the bytes that one call moves; returns the bytes that it uses of a set */
 static double count_bytes(struct call *c)
 {
 	double used = 0;
@@ -270,8 +270,8 @@ static int times(void *arg, double *ret_us)
 }
 
 /*
- * A call and a launch of its recording write the same bytes to a set's memory, and some, which a
- * loop of the row confirms.
+ * A call and a launch of its recording write the same bytes to a set's memory, at least one, and
+ * the row's simple loop confirms them.
  */
 static int verify(struct call *c, int set)
 {

@@ -34,7 +34,7 @@ struct field {
 	enum te_dtype dtype;
 	enum extent rows, cols; /* NONE after the last field */
 	enum fill fill;
-	double times; /* how often all of it is read or written; 0: scratch */
+	double times; /* times that all of it is read or written; 0: scratch */
 	enum te_scaling scaling;
 	uint32_t copies; /* TE_TENSOR_* */
 };

@@ -12,7 +12,7 @@
 #include "tools/lib/say.h"
 
 #define NROWS 100     /* rows of a norm or an activation that are computed, and the last */
-#define NPRODUCTS 500 /* elements of a GEMM: a whole one takes a CPU too long */
+#define NPRODUCTS 500 /* elements of a GEMM: all of them take too long on a CPU */
 #define NRESULTS 50   /* elements of attention */
 
 int check_cast(const struct call *c, const uint8_t *got)
@@ -113,8 +113,8 @@ int check_quantize(const struct call *c, const uint8_t *got)
 /* ---- norms and activations; some of their rows ---- */
 
 /*
- * Rounded once to BF16. In FP32 each of the few sums of cols terms is off by at most cols 2^-24 of
- * its size, and so is the result by as much of its own.
+ * The result is rounded once to BF16. In FP32 each of the few sums of cols terms has an error of at
+ * most cols 2^-24 times its size; the result has the same relative error.
  */
 static int near_row(const struct call *c, const char *what, int64_t i, const uint8_t *got,
 		    int field, double want, double size)

@@ -1,6 +1,6 @@
 /*
  * calls.c - te_perftest calls, cast, quantize, norm and act: single calls that compute: CPU time of
- * a call, device time, and the bytes that it has to move, compared with a copy of as many.
+ * a call, device time, and the bytes that it has to move, compared with a copy of the same size.
  */
 #include "config.h"
 
@@ -371,7 +371,7 @@ static const struct call_row act_rows[] = {
 
 /* ---- rows of the report ---- */
 
-/* what identifies the row; sets: how the report names their number */
+/* keys and values that identify the row; sets: key of the number of sets */
 struct text {
 	const char *key[2], *value[2], *sets;
 	int per_set;

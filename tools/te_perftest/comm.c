@@ -81,7 +81,7 @@ static double bytes_of(enum te_dtype t, int64_t count)
 	return (double)te_dtype_nbytes(t) * (double)count;
 }
 
-/* element i of a rank: numbers of which sums have to be rounded */
+/* element i of a rank: sums of these numbers have to be rounded */
 float comm_element(int rank, int64_t i)
 {
 	uint64_t z = ((uint64_t)i * 64 + (uint64_t)rank + 1) * 0x9e3779b97f4a7c15u;
@@ -132,7 +132,7 @@ static int write_input(struct comm *c, void *host)
 	return bench_idle(c->b, r);
 }
 
-/* results that the loop below has too; results of --tune may be integers */
+/* 1: the loop below computes the same results; results of --tune may be integers */
 static int is_verified(const struct comm *c)
 {
 	return c->b->o->verify && c->dtype != TE_DTYPE_INT32 && c->algorithm != TE_COMM_NCCL &&
@@ -218,7 +218,7 @@ static int sample(struct comm *c, struct comm_gemm *gemm, double ret_us[2])
 	return r;
 }
 
-/* all ranks take as many samples, of the slowest one of them each time. gemm: or NULL */
+/* all ranks take the same number of samples, each the slowest rank's time. gemm: or NULL */
 static int take_samples(struct comm *c, struct comm_gemm *gemm, struct stats ret[2])
 {
 	struct bench *b = c->b;
@@ -249,7 +249,7 @@ static int take_samples(struct comm *c, struct comm_gemm *gemm, struct stats ret
 	return STATUS_OK;
 }
 
-/* both alone, then at the same time: how much each slows down */
+/* measures both alone, then at the same time: how much each slows down */
 static int report_gemm(struct comm *c, const struct stats *alone)
 {
 	struct bench *b = c->b;
@@ -411,7 +411,7 @@ out:
 	return r == -EOPNOTSUPP ? STATUS_OK : r;
 }
 
-/* the time of a row is agreed by all ranks, and so is that it is left out */
+/* all ranks agree on the time of a row, and on leaving it out */
 int comm_agree_on_time(struct comm *c)
 {
 	float left = (float)fmax(0, c->b->until - bench_now()), most;

@@ -15,7 +15,7 @@
 #include "tools/lib/say.h"
 
 #define HEADER "te-comm-table 1"
-#define NEARLY 1.02 /* as fast as the fastest one */
+#define NEARLY 1.02 /* ratio of times below which a candidate counts as fastest */
 
 /* candidates of an algorithm: first without a limit of blocks, then with fewer */
 static const struct candidate {
@@ -192,7 +192,7 @@ int comm_tune(struct comm *c)
 
 	if (c->nranks < 2)
 		return say_failed("--tune: there is one rank, expected 2 to 8");
-	if (!stat(path, &st) && !S_ISREG(st.st_mode)) /* it would be replaced */
+	if (!stat(path, &st) && !S_ISREG(st.st_mode)) /* a file would replace it */
 		return say_failed("--tune: %s: is not a file, expected one or a new name", path);
 	snprintf(name, sizeof(name), "%s.new", path);
 	if (!c->rank) {

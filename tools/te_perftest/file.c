@@ -198,7 +198,7 @@ static int round_of_fio(struct file *f, struct subject *s)
 	return r;
 }
 
-/* fio takes a colon in a name for the end of it */
+/* fio treats a colon as the end of a name */
 static int name_fio_file(struct file *f)
 {
 	const char *dir = opt.dir;
@@ -227,7 +227,7 @@ static int prepare(struct file *f)
 	return r;
 }
 
-/* every byte read is compared, by its checksum */
+/* checksums of all bytes read are compared */
 static int verify(struct file *f)
 {
 	int r = 0;
@@ -264,7 +264,7 @@ static void report(struct file *f)
 	struct stats fio[NPASSES] = { { 0 } };
 	struct bench *b = f->b;
 
-	/* from the last, which is fio, if it is there */
+	/* from the last one, which is fio if fio is installed */
 	for (int p = 0; p < NPASSES; p++) {
 		const struct subject *s = &f->subject[f->nsubjects - 1];
 

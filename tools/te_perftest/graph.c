@@ -138,7 +138,7 @@ static int find_slots(struct graph *g)
 	return r < 0 ? r : 0;
 }
 
-/* to the other memory */
+/* rebinds to the other memory */
 static int rebind(struct graph *g)
 {
 	g->rebound = !g->rebound;

@@ -14,14 +14,14 @@
 #include "program.h"
 #include "tools/lib/say.h"
 
-#define ROOM ((size_t)1 << 16) /* for what a program prints */
+#define ROOM ((size_t)1 << 16) /* bytes of a program's output */
 #define BYTES_MOST (8 << 20)   /* maximum message of the programs */
 #define ITERS_LEAST 5
 #define TRIES 100 /* tries of a client while the server starts: 0.1 s each */
 
 static const char *const program_name[] = { "ib_write_lat", "ib_write_bw" };
 
-/* the largest of all ranks */
+/* maximum over all ranks */
 static int agree(struct ib_write *w, int x, int *ret)
 {
 	const float mine = (float)x;
@@ -110,7 +110,7 @@ int ib_write_takes(const struct ib_write *w, int64_t nbytes)
 
 /* ---- a run ---- */
 
-/* until there is a server; a status of waitpid(2), or -1 */
+/* tries until there is a server; a status of waitpid(2), or -1 */
 static int run_client(struct ib_write *w, char *const argv[])
 {
 	struct program p;
@@ -128,7 +128,7 @@ static int run_client(struct ib_write *w, char *const argv[])
 	return status;
 }
 
-/* n messages; w->text is what the program of this rank has printed */
+/* sends n messages; w->text is the output of this rank's program */
 static int run(struct ib_write *w, const char *name, int64_t nbytes, int64_t n)
 {
 	const int rank = w->c->rank;
@@ -169,7 +169,7 @@ static int run(struct ib_write *w, const char *name, int64_t nbytes, int64_t n)
 	return r ? r : worst ? STATUS_FAILED : STATUS_OK;
 }
 
-/* the line that begins with the bytes of a message: n numbers of it; rank 0 */
+/* reads n numbers of the line that begins with the bytes of a message; on rank 0 */
 static int numbers(struct ib_write *w, const char *name, int64_t nbytes, int n, double *ret)
 {
 	const char *line = w->text;

@@ -85,7 +85,7 @@ static size_t group_at(const struct offload *o, size_t at)
 	return o->nbytes - at < o->group ? o->nbytes - at : o->group;
 }
 
-/* a group after what its pass has queued so far; later work of the pass can wait for it */
+/* copies a group after the work that its pass has queued; later work can wait for it */
 static int eager_group(const struct offload *o, int dir, size_t at)
 {
 	int r = te_event_record(o->point, o->b->stream);
@@ -181,7 +181,7 @@ static int sample(void *arg, double *ret_us)
 	return r;
 }
 
-/* as many GEMMs as make copies take BUDGET of their time */
+/* chooses the number of GEMMs so that copies take BUDGET of their time */
 static int size_load(struct offload *o)
 {
 	double copies = INFINITY, gemm = INFINITY, us, n;
@@ -291,7 +291,7 @@ static void destroy(struct offload *o)
 
 /* ---- the test ---- */
 
-/* after the copies of a way, in both directions: each end has the bytes of the other */
+/* after copies in both directions: each end has the other end's bytes */
 static int verify(struct offload *o)
 {
 	uint8_t *want = malloc(o->nbytes), *got = malloc(o->nbytes);

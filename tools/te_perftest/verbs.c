@@ -117,7 +117,7 @@ static void report(struct verbs *v, int64_t nbytes, int rows_left, int nrounds, 
 	report_perftest(v, nbytes, &lat, &rate, nrounds);
 }
 
-/* in each round the other one is first */
+/* the order alternates between rounds */
 static int row(struct verbs *v, int64_t nbytes, int rows_left)
 {
 	struct bench *b = v->c.b;

@@ -28,7 +28,7 @@ struct step_graph {
 	struct te_step *step;
 };
 
-/* schedule and plans from the options; before, set cfg, recipe, B, T and accum of g, and ranks */
+/* creates schedule and plans from the options; cfg, recipe, B, T, accum and ranks of g are set */
 int step_graph_plan(const struct opts *o, struct step_graph *g);
 /* capture, unless it is off */
 int step_graph_create(struct step_graph *g, struct te_seq *seq, struct te_adamw *opt);

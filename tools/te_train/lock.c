@@ -32,7 +32,7 @@ static void sign(int fd)
 
 	gethostname(host, sizeof(host) - 1);
 	n = snprintf(text, sizeof(text), "process %ld on %s\n", (long)getpid(), host);
-	/* on a full disk the message of refuse() has less to tell */
+	/* on a full disk the message of refuse() has no process and host */
 	if (ftruncate(fd, 0) || pwrite(fd, text, (size_t)n, 0) != n)
 		return;
 }

@@ -6,7 +6,7 @@
 
 /*
  * Lock a folder until *ret_fd is closed or the process ends; *ret_fd is -1 if its file system has
- * no locks, which is told. wait_s: seconds to wait for another run that has it locked.
+ * no locks; a message says so. wait_s: seconds to wait for another run that has it locked.
  */
 int lock_folder(const struct folder *dir, double wait_s, int *ret_fd);
 

@@ -54,7 +54,7 @@ static struct te_comm_opts comm_opts(const char *name, uint64_t nbytes)
 	return o;
 }
 
-/* memory for what ranks exchange; one rank needs no communicator */
+/* memory for exchanges of the ranks; one rank needs no communicator */
 static int begin(struct ranks *r)
 {
 	void *p = NULL;
@@ -287,8 +287,8 @@ void ranks_close(struct ranks *r)
 /* ---- exchanges ---- */
 
 /*
- * That of gradients or of a model, if it has all ranks: after a time-out in a step nothing waits
- * for a time-out of another communicator.
+ * The communicator of the gradients or of a model, if it has all ranks: after a time-out in a step,
+ * nothing waits for a time-out of another communicator.
  */
 static struct te_comm *of_all(const struct ranks *r)
 {
@@ -396,7 +396,7 @@ int ranks_status(const struct ranks *r, struct te_stream *stream, int status)
 
 /* ---- recovery ---- */
 
-/* was: the rank in the failed communicator of each one that is left */
+/* was: ranks in the failed communicator of the remaining ranks */
 static void succeed(struct ranks *r, struct te_comm *next, const int32_t *was)
 {
 	for (int32_t i = 0; i < ranks_n(r); i++)
@@ -412,7 +412,7 @@ static void succeed(struct ranks *r, struct te_comm *next, const int32_t *was)
 	}
 }
 
-/* do the ranks of a model begin at rank i, and are all of them left */
+/* 1: the ranks of a model begin at rank i, and all of them remain */
 static int is_whole(const struct ranks *r, int32_t i)
 {
 	const int32_t last = r->nshards - 1;

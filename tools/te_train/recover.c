@@ -52,7 +52,7 @@ static int is_again(int te)
 	return te == -TE_EPEER || te == -TE_EABORT || te == -ETIMEDOUT;
 }
 
-/* the ranks that are left, which may lose others meanwhile; an exit status */
+/* meets the remaining ranks, which may lose others meanwhile; an exit status */
 static int meet(struct trainer *t, const int32_t own[NTOLD])
 {
 	const struct ranks before = t->ranks;
@@ -78,7 +78,7 @@ static int meet(struct trainer *t, const int32_t own[NTOLD])
 int trainer_recover(struct trainer *t, int *status)
 {
 	const int64_t saved_step = t->saved_step;
-	/* which the user caused, or which te_train found */
+	/* failures that the user caused, or that te_train found */
 	const int own_fault = ranks_check(&t->ranks) >= 0 && (*status == STATUS_BAD || !say_code());
 	const int32_t own[NTOLD] = {
 		[TOLD_STATUS] = own_fault ? *status : STATUS_OK,

@@ -119,7 +119,7 @@ static int launch_one(const struct te__call *a, const struct te_k_comm *k,
 	}
 }
 
-/* ranks compare it: below 2^23, of the offsets of arrays that other ranks access */
+/* hash of the offsets of arrays that other ranks access, below 2^23; ranks compare it */
 static uint32_t hash_of(const struct te__call *a)
 {
 	const struct te__pool *pool = a->comm->pool;

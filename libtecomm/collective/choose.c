@@ -44,7 +44,7 @@ const char *te__coll_kernel_name(int32_t kernel)
 	return NULL;
 }
 
-/* the most bytes of a launch, a multiple of 16; 0: packet memory does not limit it */
+/* maximum bytes of a launch, a multiple of 16; 0: packet memory does not limit it */
 static int64_t fits(const struct te__coll *c, int32_t kernel)
 {
 	const int64_t n = te__boot_nranks(c->boot), others = n > 1 ? n - 1 : 1;

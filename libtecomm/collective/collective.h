@@ -74,7 +74,7 @@ struct te_k_comm te__coll_args_alone(const struct te__coll *c);
 /* the algorithm where latency matters: by TE_COMM_ALGO, or ONE_SHOT or TWO_SHOT by size */
 enum te_comm_algorithm te__coll_latency(const struct te__coll *c, int64_t nbytes);
 
-/* what runs an algorithm: a row of calls.c */
+/* the carrier of an algorithm: a row of calls.c */
 enum te__carrier { TE__BY_KERNELS, TE__BY_NODES, TE__BY_NCCL };
 
 /* an all-reduce as it will be run */

@@ -214,7 +214,7 @@ int te__nccl_create(struct te__boot *boot, struct te__pool *pool, struct te__ncc
 	r = meet(n, &id);
 	if (!r) {
 		r = join(n, id);
-		/* ranks whose wait failed come, too, unless they are the cause */
+		/* ranks whose wait failed take part too, unless they are the cause */
 		te__free(te__gather(boot, &r, NULL, 0, "start of NCCL",
 				    te__boot_deadline(boot) +
 					    te__boot_timeout_ms(boot) * INT64_C(1000000)));

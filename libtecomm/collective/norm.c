@@ -265,8 +265,7 @@ static int check_apart(const struct te__comm_norm *a, const struct te__comm_norm
 	return 0;
 }
 
-/* algorithm of the fused kernel: TE_COMM_ONE_SHOT, TE_COMM_TWO_SHOT or another one,
- * which it has not */
+/* the algorithm of a call; the fused kernel has TE_COMM_ONE_SHOT and TE_COMM_TWO_SHOT only */
 static enum te_comm_algorithm fused_algorithm(const struct te__comm_norm *a)
 {
 	const enum te_comm_algorithm k =

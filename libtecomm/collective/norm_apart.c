@@ -136,7 +136,7 @@ struct steps {
 	struct te_comm_choice *choice;
 };
 
-/* a part of it; the first one, which is the sum, describes the choice */
+/* queues or explains one operation of the call; the first one, the sum, describes the choice */
 static int collective(const struct steps *t, enum te_k_comm_collective what, const void *in,
 		      void *out, int64_t count, enum te_dtype dtype, enum te_comm_op op,
 		      int32_t root, enum te_comm_algorithm algorithm)

@@ -133,7 +133,7 @@ static int take_grad(struct te_comm_reducer *r, const struct te_plan_event *e)
 	r->wait[r->nwait++] = (struct range){ te_tensor_data(w.grad), te_tensor_nelems(w.grad) };
 	r->wait_nbytes += te_tensor_nbytes(w.grad);
 	r->left_nbytes -= te_tensor_nbytes(w.grad);
-	/* less than a bucket joins the one before it, which then has all blocks */
+	/* less than a bucket is reduced together with the bucket before it, by all blocks */
 	if ((r->wait_nbytes >= r->bucket_nbytes && r->left_nbytes >= r->bucket_nbytes) ||
 	    r->ncomplete == r->ngrads)
 		err = reduce(r, e->stream);

@@ -55,7 +55,7 @@ const char *te__addr_text(const struct te__addrs *l, char text[TE__ADDR_TEXT]);
 
 /* writes the list as bytes; returns their number, at most TE__ADDRS_MOST */
 size_t te__addrs_put(uint8_t *p, const struct te__addrs *l);
-/* reads a list from nbytes; returns the number of bytes that it has, or -EBADMSG */
+/* reads a list from nbytes; returns the number of bytes read, or -EBADMSG */
 int te__addrs_get(const uint8_t *p, size_t nbytes, struct te__addrs *ret_l);
 
 #endif

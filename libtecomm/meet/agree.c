@@ -45,7 +45,7 @@ static int blame(const struct te__boot *b, const char *all, size_t each)
 	snprintf(text, sizeof(text), "%.*s", (int)sizeof(v->text) - 1, v->text);
 	if (te__boot_nranks(b) == 1)
 		return te__fail(v->code, "%s", text);
-	/* an error begins with the function, then comes what it is about */
+	/* an error begins with the function, followed by its object */
 	rest = strncmp(text, "te_", 3) ? NULL : strstr(text, ": ");
 	rest = rest ? rest + 2 : text;
 	return te__fail(v->code, "%.*s%s: %s", (int)(rest - text), text, te__boot_peer(b, worst),

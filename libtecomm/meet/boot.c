@@ -145,7 +145,7 @@ const char *te__boot_why(const struct te__boot *b, int *ret_code)
 
 /* ---- nodes ---- */
 
-/* as it is exchanged; equal `node` and `space`: they can pass descriptors to each other */
+/* the exchanged record; ranks with equal members from `node` on can exchange descriptors */
 struct place {
 	uint8_t nonce[TE__NONCE_NBYTES];
 	char again[TE__LOCAL_NAME];

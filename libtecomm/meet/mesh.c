@@ -315,7 +315,7 @@ void te__boot_abort(struct te__boot *b, const char *why)
 
 /* ---- watching ---- */
 
-/* while another thread is in an exchange, which watches too, or has not taken what is there */
+/* pause while another thread is in an exchange, or has not taken available data */
 #define NAP_NS INT64_C(2000000)
 
 /* with the lock */

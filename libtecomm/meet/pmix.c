@@ -74,7 +74,7 @@ static int failed(struct te__boot *b, const char *fn, int status)
 
 /* ---- requests ---- */
 
-/* calls by a thread, or a value that is awaited; of that and the waiter, the last one frees it */
+/* calls by a thread, or an awaited value; the last of its two users, worker and waiter, frees it */
 struct request {
 	pthread_mutex_t lock;
 	pthread_cond_t cond;

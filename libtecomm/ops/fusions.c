@@ -256,7 +256,8 @@ static int casts_parts(const struct te_tensor *given, const struct te_op_call *q
 	return casts(given, quantize) && te_tensor_scaling(quantize->y.q) == TE_SCALING_TENSOR;
 }
 
-/* half of the bytes, or less; but a launch more, and amaxes are exchanged. nbytes: of all ranks */
+/* 1: the saved half of the bytes outweighs one more launch and the exchange of amaxes. nbytes: of
+ * all ranks */
 static int codes_are_faster(const struct te__comm_attrs *a, size_t nbytes)
 {
 	return a->o.algorithm ? a->o.algorithm != TE_COMM_LL :

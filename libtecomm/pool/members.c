@@ -17,7 +17,7 @@
 
 /* ---- whether a rank has ended ---- */
 
-/* byte `rank` of the control page, which no one reads, is locked while the rank is there */
+/* byte `rank` of the control page is locked, and never read, while the rank is there */
 static struct flock sign_of(int rank)
 {
 	return (struct flock){ .l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = rank,

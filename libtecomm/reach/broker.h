@@ -63,7 +63,7 @@ int te__client_watch(struct te__client *c);
 /* code 0: the rank leaves in order; else it aborts for the reason why. Takes NULL, returns NULL */
 struct te__client *te__client_close(struct te__client *c, int code, const char *why);
 
-/* the key in a rank's HELLO, which no other message of the communicator has */
+/* the key in a rank's HELLO; no other message of the communicator has it */
 void te__broker_proof(const struct te__node_info *info, uint32_t rank,
 		      uint8_t ret_proof[TE__WIRE_KEY_NBYTES]);
 

@@ -145,7 +145,7 @@ static void print_help(const struct option_table *t)
 	print_fields(common, 1, width + 10);
 }
 
-/* options of getopt_long(3); ret_field[i]: field of entry i, whose value is 1000 + i. -1: too many */
+/* options of getopt_long(3); ret_field[i]: of entry i, whose value is 1000 + i. -1: too many */
 static int make_options(const struct option_table *t, struct option *ret, char *ret_letters,
 			const struct option_field **ret_field)
 {

@@ -458,7 +458,7 @@ static int has_ended(const struct te__member *m, uint64_t count)
 	return atomic_load_explicit(&m->ended, memory_order_acquire) >= count;
 }
 
-/* 1: all rails have done so many pieces, except rails whose ranks have closed */
+/* 1: all rails have done count pieces */
 static int is_ended(struct te__nodes *n, uint64_t count)
 {
 	for (int32_t g = 0; g < n->nrails; g++) {

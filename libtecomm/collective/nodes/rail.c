@@ -191,8 +191,8 @@ static int check_heads(const struct te__nodes *n, const struct te__job *j,
 	return 0;
 }
 
-/* 1: the ranks of the node have put in the piece; 0: not yet; and which one has not; -TE_EPEER:
- * that one has closed its communicator */
+/* 1: the ranks of the node have put in the piece; 0: *ret_local has not; -TE_EPEER: *ret_local has
+ * not, and has closed its communicator */
 static int is_put_in(const struct te__nodes *n, const struct te__piece *p, int32_t *ret_local)
 {
 	for (int32_t i = 0; i < n->nlocal; i++) {
@@ -548,7 +548,7 @@ static int turn(struct te__nodes *n, int *ret_local)
 	return r < 0 ? r : progress;
 }
 
-/* explain a failure of the link: the other side may have called another operation, as heads show */
+/* explain a failure of the link: heads show whether the other side has called another operation */
 static int explain(struct te__nodes *n, int r)
 {
 	char why[400];

@@ -189,7 +189,7 @@ static void begin_frame(struct peer *q, enum te__tcp_type type, const void *data
 	q->out_done = 0;
 }
 
-/* the next transfer, of which the link counts those before */
+/* the next transfer; the link counts the transfers before it */
 static const struct transfer *next_out(const struct te__link *l, int32_t i)
 {
 	const struct peer *q = &tcp_of((struct te__link *)(uintptr_t)l)->peer[i];
@@ -397,7 +397,7 @@ static int tcp_recv(struct te__link *l, int32_t i, void *buf, size_t nbytes)
 	q->in[q->nin++ % TE__LINK_QUEUE] = (struct transfer){ buf, nbytes };
 	if (!q->blocked)
 		return 0;
-	/* data that it has sent since then was not read */
+	/* data that the peer has sent since then was not read */
 	q->heard = te__boot_now();
 	return receive(l, i, q->heard) < 0 ? l->code : 0;
 }

@@ -360,7 +360,7 @@ static int is_shaken(const struct vlink *v, int32_t i)
 	return __atomic_load_n(&p->c->beat_in, __ATOMIC_ACQUIRE) != 0;
 }
 
-/* A heartbeat to each peer on each lane, which is acknowledged: data passes, both ways. */
+/* Send each peer a heartbeat on each lane; its acknowledgement shows that data passes both ways. */
 static int handshake(struct vlink *v)
 {
 	const int64_t deadline = te__boot_deadline(v->l.o.boot);

@@ -191,6 +191,7 @@ dist_man3_MANS += \
 	man/te_op_rmsnorm.3 \
 	man/te_op_rope.3 \
 	man/te_op_scale.3 \
+	man/te_op_swap.3 \
 	man/te_op_table.3 \
 	man/te_op_take.3 \
 	man/te_op_unref.3 \

@@ -240,9 +240,10 @@ struct te_kernel_rope_opts {
 	struct te_tensor *q;	/* FP8, shaped like y or dx */
 	int32_t slot;
 	uint32_t quant_flags; /* TE_QUANTIZE_* */
+	const float *inv_freq; /* as in struct te_rope_attrs; read before the call returns */
 };
 #define TE_KERNEL_ROPE_OPTS_INIT \
-	{ sizeof(struct te_kernel_rope_opts), 0, 0, 0, 10000.0f, 0, 0, 0, 0 }
+	{ sizeof(struct te_kernel_rope_opts), 0, 0, 0, 10000.0f, 0, 0, 0, 0, 0 }
 
 /**
  * te_kernel_rope_forward, te_kernel_rope_backward - rotate queries and keys by their positions

@@ -310,6 +310,7 @@ enum te_act {
 	TE_ACT_SRELU = 3,
 	TE_ACT_SILU = 4,
 	TE_ACT_SIGMOID = 5,
+	TE_ACT_GELU_ERF = 6, /* x times the normal distribution function */
 	TE_ACT_COUNT
 };
 /* gated: x [...,2F] -> act(first half) * second half [...,F]: SwiGLU is gated SiLU, GLU
@@ -331,9 +332,13 @@ TE_EXPORT int te_op_activation(const struct te_act_attrs *a, const char *name,
 struct te_rope_attrs {
 	size_t size; /* set by TE_ATTRS or the INIT macro; lets the struct grow */
 	int32_t nheads, nkv, head_dim; /* head_dim even */
-	float theta;
+	float theta; /* unused if inv_freq is given */
+	/* host memory [head_dim/2], copied: radians that elements i and i + head_dim/2 turn from a
+	 * position to the next, finite; 0 leaves both as they are, for heads that turn in part.
+	 * NULL: theta^(-2i/head_dim) */
+	const float *inv_freq;
 };
-#define TE_ROPE_ATTRS_INIT { sizeof(struct te_rope_attrs), 0, 0, 0, 10000.0f }
+#define TE_ROPE_ATTRS_INIT { sizeof(struct te_rope_attrs), 0, 0, 0, 10000.0f, 0 }
 TE_EXPORT int te_op_rope(const struct te_rope_attrs *a, const char *name, struct te_op **ret_op);
 
 /*
@@ -407,6 +412,9 @@ TE_EXPORT int te_op_quantize(const struct te_quantize_attrs *a, const char *name
 TE_EXPORT int te_op_fork(const char *name, struct te_op **ret_op);
 /* y = x + extra input 0 */
 TE_EXPORT int te_op_add(const char *name, struct te_op **ret_op);
+/* y is extra input 0, and extra output 0 is x: a second branch begins from a channel. No kernel
+ * runs. */
+TE_EXPORT int te_op_swap(const char *name, struct te_op **ret_op);
 
 /*
  * Mean softmax cross-entropy over the rows whose target counts: x logits [B,T,V],

@@ -56,6 +56,42 @@ static inline float silu_d(float x)
 	return w == 0.0f ? s : d;
 }
 
+/*
+ * Distribution function of -a, a at least 0; e: exp(-a^2/2). It is e t q(t), t = 1/(1 + 0.26 a),
+ * with the q of degree 8 whose largest relative error for a up to 14.5 is smallest: 0.95 U with
+ * these coefficients, U = 2^-24. The roundings of t and q add 6 U, and of a^2/2 its value times U.
+ */
+static inline float normal_tail(float a, float e)
+{
+	const float t = 1.0f / (1.0f + 0x1.0a3d70p-2f * a);
+	float q = 0x1.ef4c3ep-6f;
+
+	q = q * t - 0x1.364364p-3f;
+	q = q * t + 0x1.fd692ap-3f;
+	q = q * t - 0x1.2ead96p-3f;
+	q = q * t + 0x1.452438p-3f;
+	q = q * t + 0x1.a9b0b6p-5f;
+	q = q * t + 0x1.a505e8p-4f;
+	q = q * t + 0x1.a618c0p-4f;
+	q = q * t + 0x1.a8fd1ep-4f;
+	return e * (t * q);
+}
+
+static inline float normal_s(float x)
+{
+	const float a = x < 0.0f ? -x : x, s = normal_tail(a, te__expf(-0.5f * a * a));
+
+	return x < 0.0f ? s : 1.0f - s;
+}
+
+static inline float gelu_erf_d(float x)
+{
+	const float a = x < 0.0f ? -x : x, e = te__expf(-0.5f * a * a), t = normal_tail(a, e);
+	const float s = x < 0.0f ? t : 1.0f - t, d = s + x * (0.39894228f * e);
+
+	return e == 0.0f ? s : d;
+}
+
 #define EACH(EXPR)                        \
 	for (int64_t i = 0; i < n; i++) { \
 		const float x = from[i];  \
@@ -80,6 +116,8 @@ TE__SIMD_BODY void act_body(int32_t kind, float *restrict y, const float *from, 
 		EACH(times_s(x, sig(x)));
 	case TE_ACT_SIGMOID:
 		EACH(sig(x));
+	case TE_ACT_GELU_ERF:
+		EACH(times_s(x, normal_s(x)));
 	}
 	/* not in the loops above: a masked load through a null pointer takes 118 ns on an EPYC */
 	for (int64_t i = 0; by && i < n; i++)
@@ -106,6 +144,8 @@ TE__SIMD_BODY void act_d_body(int32_t kind, float *restrict y, const float *from
 		EACH(silu_d(x));
 	case TE_ACT_SIGMOID:
 		EACH(sig(x) * (1.0f - sig(x)));
+	case TE_ACT_GELU_ERF:
+		EACH(gelu_erf_d(x));
 	}
 	for (int64_t i = 0; i < n; i++)
 		y[i] *= by[i];

@@ -17,7 +17,8 @@
 #include "kernels/block.cuh"
 #include "kernels/tile.cuh"
 
-enum { ACT_GELU, ACT_QGELU, ACT_RELU, ACT_SRELU, ACT_SILU, ACT_SIGMOID }; /* enum te_act */
+/* enum te_act */
+enum { ACT_GELU, ACT_QGELU, ACT_RELU, ACT_SRELU, ACT_SILU, ACT_SIGMOID, ACT_GELU_ERF };
 
 /*
  * 1 / d of each, rounded as by a division; d is at least 1 or NaN. If all d are within the range of
@@ -43,12 +44,39 @@ DEV void reciprocals(float d[TE_V])
 }
 
 /*
+ * Distribution function of -|x|, the polynomial of act.c; t = 1 / (1 + 0.26 |x|).
+ */
+DEV num normal_tail(num x, num t)
+{
+	num q = 0x1.ef4c3ep-6f;
+
+	q = q * t - num(0x1.364364p-3f);
+	q = q * t + num(0x1.fd692ap-3f);
+	q = q * t - num(0x1.2ead96p-3f);
+	q = q * t + num(0x1.452438p-3f);
+	q = q * t + num(0x1.a9b0b6p-5f);
+	q = q * t + num(0x1.a505e8p-4f);
+	q = q * t + num(0x1.a618c0p-4f);
+	q = q * t + num(0x1.a8fd1ep-4f);
+	return num(expf((num(-0.5f) * x * x).v)) * (t * q);
+}
+
+/*
  * s = sig(the argument of the activation's sigmoid) = 1 / (1 + exp(-...)), if it has one. GELU is
- * the tanh approximation: 0.5 (1 + tanh(u)) is sig(2u), without cancellation below 0.
+ * the tanh approximation: 0.5 (1 + tanh(u)) is sig(2u), without cancellation below 0. GELU_ERF has
+ * the normal distribution function instead; it has not run on a GPU yet.
  */
 template <int A> DEV void act_s(const float x[TE_V], float s[TE_V])
 {
-	if constexpr (A != ACT_RELU && A != ACT_SRELU) {
+	if constexpr (A == ACT_GELU_ERF) {
+#pragma unroll
+		for (int e = 0; e < TE_V; e++) {
+			const num d = num(1.0f) + num(0x1.0a3d70p-2f) * num(fabsf(x[e]));
+			const float tail = normal_tail(x[e], __frcp_rn(d.v)).v;
+
+			s[e] = x[e] < 0.0f ? tail : sub(1.0f, tail);
+		}
+	} else if constexpr (A != ACT_RELU && A != ACT_SRELU) {
 #pragma unroll
 		for (int e = 0; e < TE_V; e++) {
 			const num v = x[e];
@@ -96,6 +124,13 @@ DEV num silu_d(num x, num s)
 	return w.v == 0.0f ? s : s + x * s * (num(1.0f) - s);
 }
 
+DEV num gelu_erf_d(num x, num s)
+{
+	const num e = expf((num(-0.5f) * x * x).v);
+
+	return e.v == 0.0f ? s : s + x * (num(0.39894228f) * e);
+}
+
 DEV float relu(float x)
 {
 	return x <= 0.0f ? 0.0f : x;
@@ -128,6 +163,8 @@ template <int A> DEV float act_d(num x, num s)
 		return mul(2.0f, relu(x.v));
 	case ACT_SILU:
 		return silu_d(x, s).v;
+	case ACT_GELU_ERF:
+		return gelu_erf_d(x, s).v;
 	default:
 		return (s * (num(1.0f) - s)).v;
 	}
@@ -408,6 +445,7 @@ TE_NAME(ACT_RELU, relu)
 TE_NAME(ACT_SRELU, srelu)
 TE_NAME(ACT_SILU, silu)
 TE_NAME(ACT_SIGMOID, sigmoid)
+TE_NAME(ACT_GELU_ERF, gelu_erf)
 #undef TE_NAME
 #undef FUNCS
 #undef BLOCK_FUNC

@@ -15,8 +15,10 @@
  * SRELU   r * r, r = RELU		2 * r
  * SILU    x * s, s = sig(x)		s + x * s * (1 - s)
  * SIGMOID sig(x)			w
- * Limits: x * s is -0 if s is 0, and act' of GELU, QGELU and SILU is s if w is 0, so that infinite
- * and overflowing terms do not become NaN.
+ * GELU_ERF x * s, s = the normal	s + x * (0.39894228f * e), e = exp(-0.5f * x * x)
+ *	   distribution function, by the polynomial of act.c
+ * Limits: x * s is -0 if s is 0, and act' of GELU, QGELU, SILU and GELU_ERF is s if w, or e, is 0,
+ * so that infinite and overflowing terms do not become NaN.
  * exp is te__expf() of exp.h on the host (1.2 ulp) and within 2 ulp on a GPU (expf, not __expf).
  */
 struct te_k_act_fwd {

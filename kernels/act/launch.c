@@ -34,6 +34,7 @@
 		[TE_ACT_SRELU] = ACT_NAMES(NAME, "srelu"),      \
 		[TE_ACT_SILU] = ACT_NAMES(NAME, "silu"),        \
 		[TE_ACT_SIGMOID] = ACT_NAMES(NAME, "sigmoid"),  \
+		[TE_ACT_GELU_ERF] = ACT_NAMES(NAME, "gelu_erf"), \
 	}
 
 enum variant { LARGE, SMALL_M, BLOCK_SCALED };

@@ -7,7 +7,7 @@
 #include "libtecore/ops/common.h"
 
 int te__rope_check(const char *kind, const char *name, int32_t nheads, int32_t nkv,
-		   int32_t head_dim, float theta)
+		   int32_t head_dim, float theta, const float *inv_freq)
 {
 	if (nheads < 1)
 		return te__fail(-EINVAL, "%s%s: nheads is %d", kind, name, nheads);
@@ -16,8 +16,12 @@ int te__rope_check(const char *kind, const char *name, int32_t nheads, int32_t n
 	if (head_dim < 2 || head_dim % 2 || head_dim > 2 * TE_K_ROPE_MAX_HALF)
 		return te__fail(-EINVAL, "%s%s: head_dim is %d, not an even number of 2 to %d",
 				kind, name, head_dim, 2 * TE_K_ROPE_MAX_HALF);
-	if (!(theta > 0.0f) || !isfinite(theta))
+	if (!inv_freq && (!(theta > 0.0f) || !isfinite(theta)))
 		return te__fail(-EINVAL, "%s%s: theta is %g", kind, name, (double)theta);
+	for (int i = 0; inv_freq && i < head_dim / 2; i++)
+		if (!isfinite(inv_freq[i]))
+			return te__fail(-EINVAL, "%s%s: inv_freq %d is %g", kind, name, i,
+					(double)inv_freq[i]);
 	return 0;
 }
 
@@ -37,7 +41,8 @@ static void inverse_frequencies(struct te_ctx *ctx, float theta, int32_t head_di
 }
 
 void te__rope_args(const struct te_tensor *x, struct te_tensor *y, int32_t nheads, int32_t nkv,
-		   int32_t head_dim, float theta, int inverse, struct te_k_rope *ret)
+		   int32_t head_dim, float theta, const float *inv_freq, int inverse,
+		   struct te_k_rope *ret)
 {
 	*ret = (struct te_k_rope){
 		.x = te_tensor_data(x),
@@ -50,7 +55,10 @@ void te__rope_args(const struct te_tensor *x, struct te_tensor *y, int32_t nhead
 		.inverse = inverse,
 		.dtype = te_tensor_dtype(x),
 	};
-	inverse_frequencies(te_tensor_ctx(x), theta, head_dim, ret->inv_freq);
+	if (inv_freq)
+		memcpy(ret->inv_freq, inv_freq, (size_t)head_dim / 2 * sizeof(*inv_freq));
+	else
+		inverse_frequencies(te_tensor_ctx(x), theta, head_dim, ret->inv_freq);
 }
 
 int te__rope(struct te_stream *stream, struct te_k_rope *args, const struct te__quantize *z)
@@ -74,7 +82,7 @@ static int call(const char *fn, struct te_stream *stream, const char *const name
 	int64_t cols;
 
 	if (!r)
-		r = te__rope_check(fn, "", o.nheads, o.nkv, o.head_dim, o.theta);
+		r = te__rope_check(fn, "", o.nheads, o.nkv, o.head_dim, o.theta, o.inv_freq);
 	if (!r)
 		r = te__arg_main(fn, stream, names[0], x, &m);
 	if (!r)
@@ -91,7 +99,7 @@ static int call(const char *fn, struct te_stream *stream, const char *const name
 		r = te__arg_q_tensor(fn, &z, names[1], y, m.rows, cols);
 	if (r < 0)
 		return r;
-	te__rope_args(x, y, o.nheads, o.nkv, o.head_dim, o.theta, inverse, &k);
+	te__rope_args(x, y, o.nheads, o.nkv, o.head_dim, o.theta, o.inv_freq, inverse, &k);
 	return te__rope(stream, &k, r ? &z : NULL);
 }
 

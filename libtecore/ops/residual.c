@@ -1,4 +1,4 @@
-/* residual.c - fork: a value for two consumers; add: the sum of two values. */
+/* residual.c - fork: a value for two consumers; add: the sum of two values; swap: the other one. */
 #define TE_LOG_CATEGORY "core/op"
 #include "libtecore/ops/common.h"
 
@@ -71,4 +71,32 @@ static const struct te_op_ops add_ops = {
 int te_op_add(const char *name, struct te_op **ret_op)
 {
 	return te__op_create(&add_ops, NULL, name, ret_op);
+}
+
+static int swap_infer(struct te_op_infer *inf)
+{
+	int r = te__ops_check_x(inf, 1, 0);
+
+	if (r < 0)
+		return r;
+	inf->out[0] = inf->in[1];
+	inf->out[1] = inf->in[0];
+	inf->out_alias[0] = 1;
+	inf->out_alias[1] = 0;
+	inf->dx_alias = 1;
+	inf->dex_alias[0] = 0;
+	return 0;
+}
+
+static const struct te_op_ops swap_ops = {
+	.size = sizeof(struct te_op_ops),
+	.name = "swap",
+	.nextra_in = 1,
+	.nextra_out = 1,
+	.infer = swap_infer,
+};
+
+int te_op_swap(const char *name, struct te_op **ret_op)
+{
+	return te__op_create(&swap_ops, NULL, name, ret_op);
 }

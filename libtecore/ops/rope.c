@@ -4,9 +4,19 @@
 
 static int rope_check(const struct te_op *op)
 {
-	const struct te_rope_attrs *a = op->attrs;
+	struct te_rope_attrs *a = op->attrs; /* the op's */
+	float *copy;
+	int r = te__rope_check("rope ", op->name, a->nheads, a->nkv, a->head_dim, a->theta,
+			       a->inv_freq);
 
-	return te__rope_check("rope ", op->name, a->nheads, a->nkv, a->head_dim, a->theta);
+	if (r < 0 || !a->inv_freq)
+		return r;
+	copy = te__malloc((size_t)a->head_dim / 2 * sizeof(*copy));
+	if (!copy)
+		return te__fail(-ENOMEM, "rope %s: no memory", op->name);
+	memcpy(copy, a->inv_freq, (size_t)a->head_dim / 2 * sizeof(*copy));
+	a->inv_freq = copy;
+	return 0;
 }
 
 static int64_t packed_width(const struct te_rope_attrs *a)
@@ -29,14 +39,16 @@ static void rope_fwd(const struct te_op_call *c, struct te_k_rope *ret)
 {
 	const struct te_rope_attrs *a = c->op->attrs;
 
-	te__rope_args(c->x.hp, c->y.hp, a->nheads, a->nkv, a->head_dim, a->theta, 0, ret);
+	te__rope_args(c->x.hp, c->y.hp, a->nheads, a->nkv, a->head_dim, a->theta,
+		      a->inv_freq, 0, ret);
 }
 
 void te__ops_rope_bwd(const struct te_op_call *c, struct te_k_rope *ret)
 {
 	const struct te_rope_attrs *a = c->op->attrs;
 
-	te__rope_args(c->dy.hp, c->dx.hp, a->nheads, a->nkv, a->head_dim, a->theta, 1, ret);
+	te__rope_args(c->dy.hp, c->dx.hp, a->nheads, a->nkv, a->head_dim, a->theta,
+		      a->inv_freq, 1, ret);
 }
 
 static int rope_forward(const struct te_op_call *c)
@@ -59,8 +71,18 @@ static int rope_describe(const struct te_op *op, char *dst, size_t nbytes)
 {
 	const struct te_rope_attrs *a = op->attrs;
 
+	if (a->inv_freq)
+		return snprintf(dst, nbytes, "heads %d, kv heads %d, head_dim %d, inv_freq given",
+				a->nheads, a->nkv, a->head_dim);
 	return snprintf(dst, nbytes, "heads %d, kv heads %d, head_dim %d, theta %g", a->nheads,
 			a->nkv, a->head_dim, (double)a->theta);
+}
+
+static void rope_destroy(struct te_op *op)
+{
+	const struct te_rope_attrs *a = op->attrs;
+
+	te__free((void *)(uintptr_t)a->inv_freq);
 }
 
 static const struct te_op_ops rope_ops = {
@@ -72,6 +94,7 @@ static const struct te_op_ops rope_ops = {
 	.forward = rope_forward,
 	.backward = rope_backward,
 	.describe = rope_describe,
+	.destroy = rope_destroy,
 };
 
 int te_op_rope(const struct te_rope_attrs *a, const char *name, struct te_op **ret_op)

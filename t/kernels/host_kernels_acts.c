@@ -49,6 +49,11 @@ static double act_ref(int act, double x, double *ret_d, double *ret_a)
 		s = sigmoid(x);
 		*ret_d = s + x * s * sigmoid(-x);
 		return x * s;
+	case TE_ACT_GELU_ERF:
+		*ret_a = 0.5 * x * x; /* the argument of exp */
+		s = 0.5 * erfc(-x * M_SQRT1_2);
+		*ret_d = s + x * exp(-0.5 * x * x) / sqrt(2.0 * M_PI);
+		return x * s;
 	default:
 		*ret_a = x;
 		s = sigmoid(x);

@@ -20,9 +20,10 @@ static struct te_spec packed(int32_t dim)
 	return op_run_spec(kc_type, 3, batch, seqlen, kc_cols);
 }
 
-/* _i: replay, type */
+/* _i: replay, type, frequencies are given */
 START_TEST(rope_equals_the_op)
 {
+	float given[64], first;
 	struct te_kernel_rope_opts o = TE_KERNEL_ROPE_OPTS_INIT;
 	struct te_rope_attrs a = TE_ROPE_ATTRS_INIT;
 	struct te_tensor *y, *dx;
@@ -30,15 +31,21 @@ START_TEST(rope_equals_the_op)
 	struct te_op *op;
 	struct op_run r;
 
-	kc_type = kc_types[_i >> 1];
+	kc_type = kc_types[_i >> 1 & 1];
 	in = packed(2 * (int32_t)tt_rand_int(1, 64));
 	o.nheads = a.nheads = nheads;
 	o.nkv = a.nkv = nkv;
 	o.head_dim = a.head_dim = head_dim;
 	o.theta = a.theta = tt_rand_float(100, 10000);
+	for (int32_t i = 0; i < head_dim / 2; i++)
+		given[i] = tt_rand_float(-1, 1);
+	o.inv_freq = a.inv_freq = _i >> 2 ? given : NULL;
 	DO(te_op_rope(&a, "r", &op));
+	first = given[0];
+	given[0] = 9; /* the op has a copy */
 	kc_op_init(&r, op, &in);
 	kc_op_passes(&r);
+	given[0] = first;
 	y = kc_poison(kc_type, kc_rows, kc_cols);
 	dx = kc_poison(kc_type, kc_rows, kc_cols);
 	kc_begin(_i & 1);
@@ -386,7 +393,7 @@ void kc_heads_cases(Suite *s)
 {
 	TCase *c = kc_case(s, "heads");
 
-	tcase_add_loop_test(c, rope_equals_the_op, 0, 4);
+	tcase_add_loop_test(c, rope_equals_the_op, 0, 8);
 	tcase_add_loop_test(c, attention_equals_the_op, 0, 16);
 	tcase_add_loop_test(c, rope_quantizes_as_te_quantize, 0, 8);
 	tcase_add_loop_test(c, attention_quantizes_as_te_quantize, 0, 16);

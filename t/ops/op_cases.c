@@ -149,6 +149,8 @@ static double act(enum te_act kind, double x)
 		return x / (1 + exp(-x));
 	case TE_ACT_SIGMOID:
 		return 1 / (1 + exp(-x));
+	case TE_ACT_GELU_ERF:
+		return 0.5 * x * erfc(-x * M_SQRT1_2);
 	default:
 		return NAN;
 	}
@@ -177,7 +179,8 @@ static void ref_rope(const struct op_run *r, const double *x, const double *ex, 
 		for (int h = 0; h < heads; h++, x += d, y += d)
 			for (int j = 0; j < d / 2; j++) {
 				double t = (double)(i % seqlen) *
-					   pow((double)a->theta, -2.0 * j / d);
+					   (a->inv_freq ? (double)a->inv_freq[j] :
+					    pow((double)a->theta, -2.0 * j / d));
 
 				if (h >= a->nheads + a->nkv)
 					t = 0;
@@ -346,6 +349,8 @@ const struct op_case op_cases[] = {
 	ACT("srelu", TE_ACT_SRELU, 0, 9),
 	ACT("silu", TE_ACT_SILU, 0, 9),
 	ACT("sigmoid", TE_ACT_SIGMOID, 0, 9),
+	ACT("gelu_erf", TE_ACT_GELU_ERF, 0, 16),
+	ACT("gated gelu_erf", TE_ACT_GELU_ERF, 1, 32),
 	ACT("gated gelu", TE_ACT_GELU, 1, 18),
 	ACT("gated qgelu", TE_ACT_QGELU, 1, 18),
 	ACT("gated relu", TE_ACT_RELU, 1, 18),
@@ -356,6 +361,9 @@ const struct op_case op_cases[] = {
 	  .in = { { T, 3, { 2, 9, 30 } } }, .a.rope = TE_ATTRS(rope, 3, 1, 6, 10000) },
 	{ .name = "rope, grouped", .create = create_rope, .ref = ref_rope, .depth = 60,
 	  .in = { { T, 3, { 3, 5, 32 } } }, .a.rope = TE_ATTRS(rope, 4, 2, 4, 500) },
+	{ .name = "rope, in part", .create = create_rope, .ref = ref_rope, .depth = 60,
+	  .in = { { T, 3, { 2, 9, 40 } } },
+	  .a.rope = TE_ATTRS(rope, 3, 1, 8, 0, (const float[]){ 1.0f, 0.3f, 0, -0.01f }) },
 	{ .name = "attention", .create = create_attention, .ref = ref_attention, .depth = 200,
 	  .in = { { T, 3, { 2, 9, 30 } } }, .a.attention = TE_ATTRS(attention, 2, 2, 5, 0, 0,
 								   0, 0, 0) },

@@ -215,7 +215,8 @@ static int make_op(int which, struct te_op **ret)
 	static const struct te_bias_attrs bias = TE_ATTRS(bias, 4);
 	static const struct te_norm_attrs norm = TE_ATTRS(norm, 4, 1e-5f, 0);
 	static const struct te_act_attrs act = TE_ATTRS(act, TE_ACT_SILU, 1);
-	static const struct te_rope_attrs rope = TE_ATTRS(rope, 2, 1, 4, 10000.0f);
+	static const float freq[2] = { 1, 0.01f };
+	static const struct te_rope_attrs rope = TE_ATTRS(rope, 2, 1, 4, 10000.0f, freq);
 	static const struct te_attention_attrs attn = TE_ATTRS(attention, 2, 1, 4, 0, 0.1f,
 									0, 0, 0);
 	static const struct te_dropout_attrs drop = TE_ATTRS(dropout, .p = 0.1f);

@@ -134,6 +134,61 @@ START_TEST(sums_the_gradients_of_all_takers)
 }
 END_TEST
 
+static void append_scale(struct te_seq *seq, float factor, const char *name)
+{
+	struct te_scale_attrs a = TE_ATTRS(scale, factor);
+	struct te_op *op;
+
+	DO(te_op_scale(&a, name, &op));
+	tt_append(seq, op);
+}
+
+/* y = 2 x + 5 x, the second summand on a branch that begins from a channel */
+START_TEST(swaps_the_main_value_and_a_channel)
+{
+	struct te_plan_opts o = TE_PLAN_OPTS_INIT;
+	struct te_recipe fp32 = TE_RECIPE_INIT;
+	float x[5] = { 1, -2, 3, 0.5f, 7 }, dy[5] = { 1, 2, 4, 8, 16 }, y[5], dx[5];
+	struct te_seq *seq;
+	struct te_plan *p;
+	struct te_op *op;
+
+	DO(te_seq_create(ctx, &seq));
+	DO(te_op_fork("f", &op));
+	DO(te_op_give(op, 0, "r"));
+	tt_append(seq, op);
+	append_scale(seq, 2, "two");
+	DO(te_op_swap("s", &op));
+	DO(te_op_take(op, 0, "r"));
+	DO(te_op_give(op, 0, "sum"));
+	tt_append(seq, op);
+	append_scale(seq, 5, "five");
+	DO(te_op_add("a", &op));
+	DO(te_op_take(op, 0, "sum"));
+	tt_append(seq, op);
+	DO(te_seq_init(seq, 1));
+	fp32.compute = TE_DTYPE_FP32;
+	o.recipe = &fp32;
+	o.flags = TE_PLAN_TRAIN | TE_PLAN_INPUT_GRAD;
+	o.x = fp32_vector(5);
+	DO(te_plan_create(seq, &o, &p));
+	DO(te_tensor_write(te_plan_input(p, "x"), x, sizeof(x)));
+	DO(te_plan_forward(p, st, 0));
+	DO(te_stream_sync(st));
+	DO(te_tensor_read(te_plan_output(p), y, sizeof(y)));
+	DO(te_tensor_write(te_plan_output_grad(p), dy, sizeof(dy)));
+	DO(te_plan_backward(p, st));
+	DO(te_stream_sync(st));
+	DO(te_tensor_read(te_plan_input_grad(p), dx, sizeof(dx)));
+	for (int i = 0; i < 5; i++) {
+		ck_assert_float_eq(y[i], 7 * x[i]);
+		ck_assert_float_eq(dx[i], 7 * dy[i]);
+	}
+	te_plan_unref(p);
+	te_seq_unref(seq);
+}
+END_TEST
+
 static const uint32_t variants[] = { 0, TE_PLAN_NO_FUSION, TE_PLAN_DELAY_DW };
 #define NVARIANTS ((int)TT_LEN(variants))
 
@@ -577,6 +632,7 @@ static Suite *suite(const char *name, const char *on)
 	c = tt_ctx_case(s, "gradients", "numeric");
 	tcase_add_loop_test(c, gradient_is_the_derivative_of_the_loss, 0, 2);
 	tcase_add_test(c, sums_the_gradients_of_all_takers);
+	tcase_add_test(c, swaps_the_main_value_and_a_channel);
 	tcase_add_loop_test(c, delayed_weight_gradients_are_the_same_bits, 0, NRECIPES);
 	c = tt_ctx_case(s, "memory", "memory");
 	tcase_add_loop_test(c, reads_only_what_it_wrote, 0, NVARIANTS * NRECIPES);

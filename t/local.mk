@@ -185,6 +185,7 @@ TT_TOOLS_SH += \
 	t/tools/t8014-te_train-kill.t \
 	t/tools/t8015-te_train-no-memory.t \
 	t/tools/t8016-te_train-limits.t \
+	t/tools/t8018-te_train-families.t \
 	t/tools/t8019-te_train-ranks.t \
 	t/tools/t8020-te_train-tensor.t \
 	t/tools/t8022-te_train-recover.t \
@@ -556,8 +557,33 @@ EXTRA_DIST += \
 	t/data/block.inc \
 	t/data/dtype_f32.inc \
 	t/data/dtype_fp8.inc \
+	t/data/fam_falcon.json \
+	t/data/fam_falcon.safetensors \
+	t/data/fam_gpt2_erf.json \
+	t/data/fam_gpt2_erf.safetensors \
+	t/data/fam_linear.json \
+	t/data/fam_linear.safetensors \
+	t/data/fam_llama3.json \
+	t/data/fam_llama3.safetensors \
+	t/data/fam_mistral.json \
+	t/data/fam_mistral.safetensors \
+	t/data/fam_neox.json \
+	t/data/fam_neox.safetensors \
+	t/data/fam_neox_serial.json \
+	t/data/fam_neox_serial.safetensors \
+	t/data/fam_phi3.json \
+	t/data/fam_phi3.safetensors \
+	t/data/fam_smollm3.json \
+	t/data/fam_smollm3.safetensors \
+	t/data/fam_stablelm.json \
+	t/data/fam_stablelm.safetensors \
+	t/data/fam_stablelm_parallel.json \
+	t/data/fam_stablelm_parallel.safetensors \
+	t/data/fam_yarn.json \
+	t/data/fam_yarn.safetensors \
 	t/data/gen_block.py \
 	t/data/gen_dtype.py \
+	t/data/gen_families.py \
 	t/data/gen_hf.py \
 	t/data/hf_gpt2.json \
 	t/data/hf_gpt2.safetensors \

@@ -55,6 +55,8 @@ tools_lib_libtools_la_SOURCES += \
 	tools/lib/pyjson.h \
 	tools/lib/record.c \
 	tools/lib/record.h \
+	tools/lib/rotary.c \
+	tools/lib/rotary.h \
 	tools/lib/safetensors.c \
 	tools/lib/safetensors.h \
 	tools/lib/shard.c \

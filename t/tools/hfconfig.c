@@ -22,6 +22,19 @@
 	"\"num_attention_heads\":6,\"num_key_value_heads\":2,\"vocab_size\":300," \
 	"\"intermediate_size\":160,\"max_position_embeddings\":64"
 
+/* the names of most families, after their model_type */
+#define SIZES                                                                      \
+	"\"hidden_size\":96,\"num_hidden_layers\":2,\"num_attention_heads\":6,"    \
+	"\"vocab_size\":300,\"intermediate_size\":160,\"max_position_embeddings\":64"
+#define MISTRAL "\"model_type\":\"mistral\"," SIZES
+#define SMOLLM3 "\"model_type\":\"smollm3\"," SIZES
+#define PHI3 "\"model_type\":\"phi3\"," SIZES
+#define NEOX "\"model_type\":\"gpt_neox\"," SIZES
+#define STABLELM "\"model_type\":\"stablelm\"," SIZES
+#define FALCON                                                                      \
+	"\"model_type\":\"falcon\",\"hidden_size\":96,\"num_hidden_layers\":2,"     \
+	"\"num_attention_heads\":6,\"vocab_size\":300"
+
 static char said[512];
 
 static void keep_line(const char *line)
@@ -86,7 +99,7 @@ START_TEST(reads_llama_and_qwen2)
 	ck_assert_int_eq(c.inner, 160);
 	ck_assert_int_eq(c.tied, 0);
 	ck_assert_int_eq(c.act, TE_ACT_SILU);
-	ck_assert_double_eq(c.rope_theta, 5e5);
+	ck_assert_double_eq(c.rotary.theta, 5e5);
 	ck_assert_double_eq(c.eps, 1e-6);
 	ck_assert_int_eq(parse("{" QWEN2 ",\"sliding_window\":4096,\"use_sliding_window\":false,"
 			       "\"tie_word_embeddings\":true,\"rope_parameters\":{\"rope_type\":"
@@ -96,7 +109,7 @@ START_TEST(reads_llama_and_qwen2)
 	ck_assert_int_eq(c.family, FAMILY_QWEN2);
 	ck_assert_int_eq(c.head_dim, 16);
 	ck_assert_int_eq(c.tied, 1);
-	ck_assert_double_eq(c.rope_theta, 1e6);
+	ck_assert_double_eq(c.rotary.theta, 1e6);
 }
 END_TEST
 
@@ -109,7 +122,7 @@ static const char *const refused[] = {
 	"{" GPT2 ",\"n_head\":0}",
 	"{" GPT2 ",\"n_head\":1.5}",
 	"{" GPT2 ",\"n_head\":null}",
-	"{" GPT2 ",\"activation_function\":\"gelu\"}", /* the erf form */
+	"{" GPT2 ",\"activation_function\":\"gelu_10\"}",
 	"{" GPT2 ",\"activation_function\":3}",
 	"{" GPT2 ",\"resid_pdrop\":1}",
 	"{" GPT2 ",\"layer_norm_epsilon\":-1}",
@@ -119,7 +132,12 @@ static const char *const refused[] = {
 	"{" GPT2 ",\"rope_theta\":5}", /* another family's field */
 	"{" GPT2 ",\"tie_word_embeddings\":\"yes\"}",
 	"{" GPT2 ",\"n_embd\":600}", /* heads of 200 */
-	"{" LLAMA ",\"rope_scaling\":{\"type\":\"linear\",\"factor\":2}}",
+	"{" LLAMA ",\"rope_scaling\":{\"type\":\"linear\",\"factor\":0}}",
+	"{" LLAMA ",\"rope_scaling\":{\"type\":\"linear\",\"factor\":2},"
+	"\"rope_parameters\":{\"type\":\"yarn\",\"factor\":2}}",
+	"{" LLAMA ",\"rope_scaling\":{\"rope_type\":\"yarn\",\"factor\":2,\"low_freq_factor\":2}}",
+	"{" LLAMA ",\"rope_scaling\":{\"rope_type\":\"llama3\",\"factor\":2,"
+	"\"low_freq_factor\":4,\"high_freq_factor\":4}}",
 	"{" LLAMA ",\"rope_parameters\":{\"rope_type\":\"yarn\"}}",
 	"{" LLAMA ",\"rope_parameters\":{\"partial_rotary_factor\":0.5}}",
 	"{" LLAMA ",\"rope_parameters\":{\"rope_type\":\"default\",\"mrope_section\":[1]}}",
@@ -136,8 +154,8 @@ static const char *const refused[] = {
 	"{" LLAMA ",\"layer_types\":\"full_attention\"}",
 	"{" QWEN2 ",\"use_mrope\":true}",
 	"{" GPT2 ",\"n_layer\":1000000000}",
-	"{" LLAMA ",\"attention_bias\":true}",
-	"{" LLAMA ",\"mlp_bias\":true}",
+	"{" LLAMA ",\"attention_bias\":\"true\"}",
+	"{" QWEN2 ",\"mlp_bias\":true}",
 	"{" LLAMA ",\"sliding_window\":4096}",
 	"{" LLAMA ",\"hidden_act\":\"mish\"}",
 	"{" LLAMA ",\"num_key_value_heads\":4}",
@@ -161,6 +179,28 @@ static const char *const refused[] = {
 	"{" QWEN2 ",\"is_causal\":false}", /* of models that embed texts */
 	"{" LLAMA ",\"final_logit_softcapping\":30.0}",
 	"{" LLAMA ",\"no_rope_layers\":[1,0]}",
+	"{" SMOLLM3 ",\"no_rope_layers\":[1,2]}",
+	"{" SMOLLM3 ",\"no_rope_layers\":1}",
+	"{" MISTRAL ",\"sliding_window\":0}",
+	"{" MISTRAL ",\"layer_types\":[\"linear_attention\"]}",
+	"{" MISTRAL ",\"attention_bias\":true}",
+	"{" PHI3 ",\"rope_scaling\":{\"type\":\"longrope\",\"short_factor\":[1]}}",
+	"{" PHI3 ",\"rope_scaling\":{\"type\":\"longrope\",\"short_factor\":[1,1,1,1,1,1,1,0]}}",
+	"{" PHI3 ",\"rope_scaling\":{\"type\":\"longrope\",\"short_factor\":1}}",
+	/* sines of some channels have a factor */
+	"{" PHI3 ",\"partial_rotary_factor\":0.5,\"original_max_position_embeddings\":16,"
+	"\"rope_scaling\":{\"type\":\"longrope\",\"short_factor\":[1,1,1,1]}}",
+	"{" PHI3 ",\"partial_rotary_factor\":0}",
+	"{" NEOX ",\"rotary_pct\":0.5,\"rope_parameters\":{\"partial_rotary_factor\":0.25}}",
+	"{" NEOX ",\"rotary_pct\":0.2}", /* 3 of 16 channels */
+	"{" NEOX ",\"rotary_pct\":2}",
+	"{" NEOX ",\"rotary_emb_base\":100,\"rope_theta\":200}",
+	"{" FALCON ",\"alibi\":true}",
+	"{" FALCON ",\"new_decoder_architecture\":true}",
+	"{" FALCON ",\"multi_query\":false}",
+	"{" FALCON ",\"parallel_attn\":false}",
+	"{" FALCON ",\"hidden_dropout\":0.1}",
+	"{" STABLELM ",\"qk_layernorm\":true}",
 	"{" LLAMA ",\"pruned_heads\":{\"0\":[1]}}",
 	"{" GPT2 ",\"pruned_heads\":{\"0\":[1]}}",
 	"{" GPT2 ",\"rotary_dim\":64}",
@@ -286,16 +326,66 @@ static const char *const published[] = {
 	"\"tie_word_embeddings\":true,\"torch_dtype\":\"bfloat16\","
 	"\"transformers_version\":\"4.40.1\",\"use_cache\":true,\"use_mrope\":false,"
 	"\"use_sliding_window\":false,\"vocab_size\":151936}",
-	/* the fields of Llama-3.2-1B, without its rope_scaling, which is refused above */
+	/* Llama-3.2-1B */
 	"{\"architectures\":[\"LlamaForCausalLM\"],\"attention_bias\":false,"
 	"\"attention_dropout\":0.0,\"bos_token_id\":128000,"
 	"\"eos_token_id\":[128001,128008,128009],\"head_dim\":64,\"hidden_act\":\"silu\","
 	"\"hidden_size\":2048,\"initializer_range\":0.02,\"intermediate_size\":8192,"
 	"\"max_position_embeddings\":131072,\"mlp_bias\":false,\"model_type\":\"llama\","
 	"\"num_attention_heads\":32,\"num_hidden_layers\":16,\"num_key_value_heads\":8,"
-	"\"pretraining_tp\":1,\"rms_norm_eps\":1e-05,\"rope_scaling\":null,"
+	"\"pretraining_tp\":1,\"rms_norm_eps\":1e-05,\"rope_scaling\":{\"factor\":32.0,"
+	"\"high_freq_factor\":4.0,\"low_freq_factor\":1.0,"
+	"\"original_max_position_embeddings\":8192,\"rope_type\":\"llama3\"},"
 	"\"rope_theta\":500000.0,\"tie_word_embeddings\":true,\"torch_dtype\":\"bfloat16\","
 	"\"transformers_version\":\"4.45.0.dev0\",\"use_cache\":true,\"vocab_size\":128256}",
+	/* Mistral-7B-v0.1 */
+	"{\"architectures\":[\"MistralForCausalLM\"],\"bos_token_id\":1,\"eos_token_id\":2,"
+	"\"hidden_act\":\"silu\",\"hidden_size\":4096,\"initializer_range\":0.02,"
+	"\"intermediate_size\":14336,\"max_position_embeddings\":32768,"
+	"\"model_type\":\"mistral\",\"num_attention_heads\":32,\"num_hidden_layers\":32,"
+	"\"num_key_value_heads\":8,\"rms_norm_eps\":1e-05,\"rope_theta\":10000.0,"
+	"\"sliding_window\":4096,\"tie_word_embeddings\":false,\"torch_dtype\":\"bfloat16\","
+	"\"transformers_version\":\"4.34.0.dev0\",\"use_cache\":true,\"vocab_size\":32000}",
+	/* Phi-3-mini-4k-instruct */
+	"{\"_name_or_path\":\"Phi-3-mini-4k-instruct\",\"architectures\":"
+	"[\"Phi3ForCausalLM\"],\"attention_bias\":false,\"attention_dropout\":0.0,"
+	"\"auto_map\":{\"AutoConfig\":\"configuration_phi3.Phi3Config\"},\"bos_token_id\":1,"
+	"\"embd_pdrop\":0.0,\"eos_token_id\":32000,\"hidden_act\":\"silu\","
+	"\"hidden_size\":3072,\"initializer_range\":0.02,\"intermediate_size\":8192,"
+	"\"max_position_embeddings\":4096,\"model_type\":\"phi3\",\"num_attention_heads\":32,"
+	"\"num_hidden_layers\":32,\"num_key_value_heads\":32,"
+	"\"original_max_position_embeddings\":4096,\"pad_token_id\":32000,"
+	"\"resid_pdrop\":0.0,\"rms_norm_eps\":1e-05,\"rope_scaling\":null,"
+	"\"rope_theta\":10000.0,\"sliding_window\":2047,\"tie_word_embeddings\":false,"
+	"\"torch_dtype\":\"bfloat16\",\"use_cache\":true,\"vocab_size\":32064}",
+	/* pythia-70m */
+	"{\"architectures\":[\"GPTNeoXForCausalLM\"],\"bos_token_id\":0,\"eos_token_id\":0,"
+	"\"hidden_act\":\"gelu\",\"hidden_size\":512,\"initializer_range\":0.02,"
+	"\"intermediate_size\":2048,\"layer_norm_eps\":1e-05,"
+	"\"max_position_embeddings\":2048,\"model_type\":\"gpt_neox\","
+	"\"num_attention_heads\":8,\"num_hidden_layers\":6,\"rotary_emb_base\":10000,"
+	"\"rotary_pct\":0.25,\"tie_word_embeddings\":false,\"torch_dtype\":\"float16\","
+	"\"use_cache\":true,\"use_parallel_residual\":true,\"vocab_size\":50304}",
+	/* falcon-7b */
+	"{\"alibi\":false,\"apply_residual_connection_post_layernorm\":false,"
+	"\"architectures\":[\"FalconForCausalLM\"],\"attention_dropout\":0.0,\"auto_map\":{"
+	"\"AutoConfig\":\"configuration_falcon.FalconConfig\"},\"bias\":false,"
+	"\"bos_token_id\":11,\"eos_token_id\":11,\"hidden_dropout\":0.0,"
+	"\"hidden_size\":4544,\"initializer_range\":0.02,\"layer_norm_epsilon\":1e-05,"
+	"\"model_type\":\"falcon\",\"multi_query\":true,\"new_decoder_architecture\":false,"
+	"\"num_attention_heads\":71,\"num_hidden_layers\":32,\"parallel_attn\":true,"
+	"\"torch_dtype\":\"bfloat16\",\"use_cache\":true,\"vocab_size\":65024}",
+	/* SmolLM3-3B, with fewer layers */
+	"{\"architectures\":[\"SmolLM3ForCausalLM\"],\"attention_bias\":false,"
+	"\"attention_dropout\":0.0,\"bos_token_id\":null,\"eos_token_id\":128012,"
+	"\"hidden_act\":\"silu\",\"hidden_size\":2048,\"initializer_range\":0.02,"
+	"\"intermediate_size\":11008,\"layer_types\":[\"full_attention\"],"
+	"\"max_position_embeddings\":65536,\"max_window_layers\":28,\"mlp_bias\":false,"
+	"\"model_type\":\"smollm3\",\"no_rope_layer_interval\":4,"
+	"\"no_rope_layers\":[1,1,1,0],\"num_attention_heads\":16,\"num_hidden_layers\":4,"
+	"\"num_key_value_heads\":4,\"pretraining_tp\":2,\"rms_norm_eps\":1e-06,"
+	"\"rope_scaling\":null,\"rope_theta\":5000000.0,\"sliding_window\":null,"
+	"\"use_sliding_window\":false,\"vocab_size\":128256}",
 	/* as newer versions of transformers write it */
 	"{" LLAMA ",\"dtype\":\"bfloat16\",\"rope_parameters\":{\"rope_type\":\"default\","
 	"\"rope_theta\":1e6},\"layer_types\":[\"full_attention\",\"full_attention\"]}",
@@ -434,7 +524,9 @@ START_TEST(finds_the_field_that_differs)
 }
 END_TEST
 
-static const char *const whole[] = { "{" GPT2 "}", "{" LLAMA "}", "{" QWEN2 "}" };
+static const char *const whole[] = { "{" GPT2 "}",    "{" LLAMA "}",  "{" QWEN2 "}",
+				     "{" MISTRAL "}", "{" SMOLLM3 "}", "{" PHI3 "}",
+				     "{" NEOX "}",    "{" FALCON "}", "{" STABLELM "}" };
 
 START_TEST(writes_what_it_reads)
 {

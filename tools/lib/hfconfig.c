@@ -1,5 +1,5 @@
 /*
- * hfconfig.c - reading and writing config.json of GPT-2, Llama and Qwen2.
+ * hfconfig.c - reading and writing config.json of the families of models that are implemented.
  *
  * Each field of a family has a row: read it, skip it because it does not change
  * the computation, or require the one value that is implemented. Names of fields
@@ -25,8 +25,17 @@
 #define GPT2 (1u << FAMILY_GPT2)
 #define LLAMA (1u << FAMILY_LLAMA)
 #define QWEN2 (1u << FAMILY_QWEN2)
-#define LLAMAS (LLAMA | QWEN2)
-#define ALL (GPT2 | LLAMAS)
+#define MISTRAL (1u << FAMILY_MISTRAL)
+#define SMOLLM3 (1u << FAMILY_SMOLLM3)
+#define PHI3 (1u << FAMILY_PHI3)
+#define NEOX (1u << FAMILY_NEOX)
+#define FALCON (1u << FAMILY_FALCON)
+#define STABLELM (1u << FAMILY_STABLELM)
+/* families with RMSNorm, and with the names of Llama's fields */
+#define RMS (LLAMA | QWEN2 | MISTRAL | SMOLLM3 | PHI3)
+#define LLAMAS (RMS | STABLELM)
+#define ROTARY (LLAMAS | NEOX | FALCON)
+#define ALL (GPT2 | ROTARY)
 
 enum rule {
 	COUNT,	/* a whole number from 1 to most */
@@ -35,9 +44,11 @@ enum rule {
 	BOOLEAN,
 	ACT, /* the name of an activation */
 	SKIP,
-	MUST_BE,    /* the JSON value in text, or null */
-	ROPE,	    /* an object that describes the rotations */
-	LAYERS_FULL /* a list with "full_attention" for each layer */
+	MUST_BE, /* the JSON value in text, or null */
+	ROPE,	 /* an object that describes the rotations */
+	WINDOW,	 /* a whole number, or null for no window */
+	LAYER_TYPES, /* a list with "full_attention" or "sliding_attention" for each layer */
+	ROPE_LAYERS /* a list with 1 for each layer that has rotations, 0 for others */
 };
 
 #define REQUIRED 1u /* flag of COUNT */
@@ -76,32 +87,66 @@ static const struct field fields[] = {
 	{ GPT2, "add_cross_attention", MUST_BE, 0, 0, "false", 0 },
 	/* the order of scaling and rounding: the same up to rounding */
 	{ GPT2, "reorder_and_upcast_attn", SKIP, 0, 0, NULL, 0 },
-	{ LLAMAS, "hidden_size", COUNT, AT(width), REQUIRED, NULL, 0 },
-	{ LLAMAS, "num_hidden_layers", COUNT, AT(layers), REQUIRED, NULL, MAX_LAYERS },
-	{ LLAMAS, "num_attention_heads", COUNT, AT(heads), REQUIRED, NULL, 0 },
+	{ ROTARY, "hidden_size", COUNT, AT(width), REQUIRED, NULL, 0 },
+	{ ROTARY, "num_hidden_layers", COUNT, AT(layers), REQUIRED, NULL, MAX_LAYERS },
+	{ ROTARY, "num_attention_heads", COUNT, AT(heads), REQUIRED, NULL, 0 },
 	{ LLAMAS, "num_key_value_heads", COUNT, AT(kv_heads), 0, NULL, 0 },
-	{ LLAMAS, "head_dim", COUNT, AT(head_dim), 0, NULL, 0 },
-	{ LLAMAS, "intermediate_size", COUNT, AT(inner), REQUIRED, NULL, 0 },
-	{ LLAMAS, "max_position_embeddings", COUNT, AT(max_pos), REQUIRED, NULL, 0 },
-	{ LLAMAS, "hidden_act", ACT, AT(act), 0, NULL, 0 },
-	{ LLAMAS, "rms_norm_eps", NUMBER, AT(eps), 0, NULL, 0 },
-	{ LLAMAS, "rope_theta", NUMBER, AT(rope_theta), 0, NULL, 0 },
-	{ LLAMAS, "rope_parameters", ROPE, AT(rope_theta), 0, NULL, 0 },
-	{ LLAMAS, "attention_dropout", PROB, AT(drop_attn), 0, NULL, 0 },
-	{ LLAMAS, "rope_scaling", ROPE, AT(rope_theta), 0, NULL, 0 },
-	{ LLAMAS, "original_max_position_embeddings", SKIP, 0, 0, NULL, 0 }, /* used by scaling */
-	{ LLAMAS, "partial_rotary_factor", MUST_BE, 0, 0, "1", 0 },
-	{ LLAMAS, "rope_interleaved", MUST_BE, 0, 0, "false", 0 },
+	{ RMS, "head_dim", COUNT, AT(head_dim), 0, NULL, 0 },
+	{ LLAMAS | NEOX, "intermediate_size", COUNT, AT(inner), REQUIRED, NULL, 0 },
+	{ FALCON, "ffn_hidden_size", COUNT, AT(inner), 0, NULL, 0 },
+	{ LLAMAS | NEOX, "max_position_embeddings", COUNT, AT(max_pos), REQUIRED, NULL, 0 },
+	{ FALCON, "max_position_embeddings", COUNT, AT(max_pos), 0, NULL, 0 },
+	{ LLAMAS | NEOX, "hidden_act", ACT, AT(act), 0, NULL, 0 },
+	{ FALCON, "activation", ACT, AT(act), 0, NULL, 0 },
+	{ RMS, "rms_norm_eps", NUMBER, AT(eps), 0, NULL, 0 },
+	{ STABLELM | NEOX, "layer_norm_eps", NUMBER, AT(eps), 0, NULL, 0 },
+	{ FALCON, "layer_norm_epsilon", NUMBER, AT(eps), 0, NULL, 0 },
+	{ ROTARY & ~NEOX, "rope_theta", NUMBER, AT(rotary.theta), 0, NULL, 0 },
+	{ NEOX, "rotary_emb_base", NUMBER, AT(rotary.theta), 0, NULL, 0 },
+	{ NEOX, "rope_theta", NUMBER, AT(rotary.theta), ALIAS, NULL, 0 },
+	{ PHI3 | STABLELM, "partial_rotary_factor", NUMBER, AT(rotary.part), 0, NULL, 0 },
+	{ NEOX, "rotary_pct", NUMBER, AT(rotary.part), 0, NULL, 0 },
+	{ NEOX, "partial_rotary_factor", NUMBER, AT(rotary.part), ALIAS, NULL, 0 },
+	{ ROTARY & ~(PHI3 | NEOX | STABLELM), "partial_rotary_factor", MUST_BE, 0, 0, "1", 0 },
+	{ ROTARY, "rope_parameters", ROPE, AT(rotary), 0, NULL, 0 },
+	{ ROTARY, "rope_scaling", ROPE, AT(rotary), 0, NULL, 0 },
+	/* see read_original() */
+	{ ROTARY, "original_max_position_embeddings", SKIP, 0, 0, NULL, 0 },
+	{ ROTARY, "rope_interleaved", MUST_BE, 0, 0, "false", 0 },
+	{ ROTARY, "attention_dropout", PROB, AT(drop_attn), 0, NULL, 0 },
+	{ PHI3, "embd_pdrop", PROB, AT(drop_embd), 0, NULL, 0 },
+	{ PHI3, "resid_pdrop", PROB, AT(drop_resid), 0, NULL, 0 },
+	{ NEOX, "hidden_dropout", PROB, AT(drop_resid), 0, NULL, 0 },
+	{ FALCON | STABLELM, "hidden_dropout", MUST_BE, 0, 0, "0", 0 },
 	{ QWEN2, "use_mrope", MUST_BE, 0, 0, "false", 0 },
-	{ LLAMAS, "mlp_bias", MUST_BE, 0, 0, "false", 0 },
-	{ LLAMA, "attention_bias", MUST_BE, 0, 0, "false", 0 },
+	{ LLAMA | SMOLLM3, "attention_bias", BOOLEAN, AT(qkv_bias), 0, NULL, 0 },
+	{ NEOX, "attention_bias", BOOLEAN, AT(qkv_bias), 0, NULL, 0 },
+	{ STABLELM, "use_qkv_bias", BOOLEAN, AT(qkv_bias), 0, NULL, 0 },
+	{ FALCON, "bias", BOOLEAN, AT(mlp_bias), 0, NULL, 0 },
 	{ QWEN2, "attention_bias", SKIP, 0, 0, NULL, 0 }, /* queries always have it */
-	{ LLAMA, "sliding_window", MUST_BE, 0, 0, "null", 0 },
-	{ LLAMAS, "pretraining_tp", MUST_BE, 0, 0, "1", 0 },
-	{ LLAMAS, "use_sliding_window", MUST_BE, 0, 0, "false", 0 },
-	{ QWEN2, "sliding_window", SKIP, 0, 0, NULL, 0 }, /* off, see the row above */
-	{ LLAMAS, "max_window_layers", SKIP, 0, 0, NULL, 0 },
-	{ LLAMAS, "layer_types", LAYERS_FULL, 0, 0, NULL, 0 },
+	{ MISTRAL | PHI3 | STABLELM, "attention_bias", MUST_BE, 0, 0, "false", 0 },
+	{ LLAMA | SMOLLM3, "mlp_bias", BOOLEAN, AT(mlp_bias), 0, NULL, 0 },
+	{ LLAMAS & ~(LLAMA | SMOLLM3), "mlp_bias", MUST_BE, 0, 0, "false", 0 },
+	{ PHI3, "lm_head_bias", MUST_BE, 0, 0, "false", 0 },
+	{ STABLELM, "qk_layernorm", MUST_BE, 0, 0, "false", 0 },
+	{ NEOX | STABLELM, "use_parallel_residual", BOOLEAN, AT(residual), 0, NULL, 0 },
+	{ FALCON, "alibi", MUST_BE, 0, 0, "false", 0 },
+	{ FALCON, "multi_query", MUST_BE, 0, 0, "true", 0 },
+	{ FALCON, "new_decoder_architecture", MUST_BE, 0, 0, "false", 0 },
+	{ FALCON, "parallel_attn", MUST_BE, 0, 0, "true", 0 },
+	{ FALCON, "num_kv_heads", SKIP, 0, 0, NULL, 0 }, /* for new_decoder_architecture */
+	{ FALCON, "num_ln_in_parallel_attn", SKIP, 0, 0, NULL, 0 }, /* the same */
+	{ FALCON, "apply_residual_connection_post_layernorm", SKIP, 0, 0, NULL, 0 }, /* unused */
+	{ LLAMAS & ~SMOLLM3, "pretraining_tp", MUST_BE, 0, 0, "1", 0 },
+	{ SMOLLM3, "pretraining_tp", SKIP, 0, 0, NULL, 0 }, /* transformers does not read it */
+	{ LLAMA | STABLELM, "sliding_window", MUST_BE, 0, 0, "null", 0 },
+	{ QWEN2 | MISTRAL | SMOLLM3 | PHI3, "sliding_window", WINDOW, AT(window), 0, NULL, 0 },
+	{ QWEN2 | SMOLLM3, "use_sliding_window", BOOLEAN, AT(windowed), 0, NULL, 0 },
+	{ LLAMAS & ~(QWEN2 | SMOLLM3), "use_sliding_window", MUST_BE, 0, 0, "false", 0 },
+	{ LLAMAS, "max_window_layers", SKIP, 0, 0, NULL, 0 }, /* a context has at most one window */
+	{ LLAMAS, "layer_types", LAYER_TYPES, AT(sliding), 0, NULL, 0 },
+	{ SMOLLM3, "no_rope_layers", ROPE_LAYERS, 0, 0, NULL, 0 },
+	{ SMOLLM3, "no_rope_layer_interval", COUNT, AT(no_rope_every), 0, NULL, 0 },
 	{ ALL, "is_causal", MUST_BE, 0, 0, "true", 0 },
 	{ ALL, "vocab_size", COUNT, AT(vocab), REQUIRED, NULL, 0 },
 	{ ALL, "initializer_range", NUMBER, AT(init_std), 0, NULL, 0 },
@@ -147,10 +192,18 @@ static const char *const harmless[] = {
 	"top_p", "typical_p", "watermarking_config",
 };
 
-static const char *const families[] = { "gpt2", "llama", "qwen2" };
-static const char *const architectures[] = { "GPT2LMHeadModel", "LlamaForCausalLM",
-					     "Qwen2ForCausalLM" };
-#define NFAMILIES (sizeof(families) / sizeof(families[0]))
+static const char *const families[FAMILY_COUNT] = {
+	[FAMILY_GPT2] = "gpt2",	      [FAMILY_LLAMA] = "llama",	    [FAMILY_QWEN2] = "qwen2",
+	[FAMILY_MISTRAL] = "mistral", [FAMILY_SMOLLM3] = "smollm3", [FAMILY_PHI3] = "phi3",
+	[FAMILY_NEOX] = "gpt_neox",   [FAMILY_FALCON] = "falcon",   [FAMILY_STABLELM] = "stablelm",
+};
+static const char *const architectures[FAMILY_COUNT] = {
+	[FAMILY_GPT2] = "GPT2LMHeadModel",	  [FAMILY_LLAMA] = "LlamaForCausalLM",
+	[FAMILY_QWEN2] = "Qwen2ForCausalLM",	  [FAMILY_MISTRAL] = "MistralForCausalLM",
+	[FAMILY_SMOLLM3] = "SmolLM3ForCausalLM",  [FAMILY_PHI3] = "Phi3ForCausalLM",
+	[FAMILY_NEOX] = "GPTNeoXForCausalLM",	  [FAMILY_FALCON] = "FalconForCausalLM",
+	[FAMILY_STABLELM] = "StableLmForCausalLM",
+};
 
 /* the first name of each is written */
 static const struct {
@@ -160,6 +213,8 @@ static const struct {
 	{ TE_ACT_GELU, "gelu_new" }, /* the tanh form */
 	{ TE_ACT_GELU, "gelu_pytorch_tanh" },
 	{ TE_ACT_GELU, "gelu_fast" },
+	{ TE_ACT_GELU_ERF, "gelu" },
+	{ TE_ACT_GELU_ERF, "gelu_python" },
 	{ TE_ACT_QGELU, "quick_gelu" },
 	{ TE_ACT_RELU, "relu" },
 	{ TE_ACT_SRELU, "relu2" },
@@ -216,99 +271,28 @@ static int is_value(const json_t *v, const char *text)
 	return same;
 }
 
-/* keys of rope_parameters and rope_scaling except rope_theta, and their required values */
-static const struct {
-	const char *name, *text;
-} rope_keys[] = {
-	{ "rope_type", "\"default\"" },
-	{ "type", "\"default\"" },
-	{ "partial_rotary_factor", "1" },
-	{ "factor", "1" },
-	{ "attention_factor", "1" },
-	{ "original_max_position_embeddings", NULL }, /* any, without a scaling */
-};
-#define NROPE (sizeof(rope_keys) / sizeof(rope_keys[0]))
-#define NTYPES 2 /* the first rows: two names of the type */
-
-static int has_type(const json_t *v, const char *type)
-{
-	int n = 0;
-
-	for (size_t i = 0; i < NTYPES; i++) {
-		const json_t *x = json_object_get(v, rope_keys[i].name);
-
-		if (x && !is_value(x, type))
-			return 0;
-		n += x != NULL;
-	}
-	return n > 0;
-}
-
-static int check_rope_key(const char *key, const json_t *v, const char *where, const char *name)
-{
-	for (size_t i = 0; i < NROPE; i++) {
-		if (strcmp(rope_keys[i].name, key))
-			continue;
-		if (json_is_null(v) || !rope_keys[i].text || is_value(v, rope_keys[i].text))
-			return STATUS_OK;
-		if (json_is_string(v))
-			return say_bad("%s: %s: %s \"%s\": only %s is implemented", where, name,
-				       key, json_string_value(v), rope_keys[i].text);
-		return say_bad("%s: %s: %s: only %s is implemented", where, name, key,
-			       rope_keys[i].text);
-	}
-	if (json_is_null(v) || json_is_false(v))
-		return STATUS_OK;
-	return say_bad("%s: %s: unknown field \"%s\", which may change the model", where, name,
-		       key);
-}
-
-/* {"rope_type": "default", "rope_theta": 10000.0}; "linear" divides positions by the factor */
-static int read_rope(const json_t *v, const char *where, const char *name, double *ret_theta)
-{
-	const char *key;
-	json_t *x;
-	int linear, r;
-
-	if (is_off(v))
-		return STATUS_OK;
-	if (!json_is_object(v))
-		return say_bad("%s: %s is not an object", where, name);
-	linear = is_value(json_object_get(v, "factor"), "1") && has_type(v, "\"linear\"");
-	/* other fields depend on the type: complain about it first */
-	for (size_t i = 0; i < NTYPES && !linear; i++) {
-		x = json_object_get(v, rope_keys[i].name);
-		r = x ? check_rope_key(rope_keys[i].name, x, where, name) : STATUS_OK;
-		if (r)
-			return r;
-	}
-	json_object_foreach((json_t *)(uintptr_t)v, key, x)
-	{
-		if (linear && (!strcmp(key, "rope_type") || !strcmp(key, "type")))
-			continue;
-		if (!strcmp(key, "rope_theta")) {
-			if (!json_is_number(x) || !(json_number_value(x) > 0))
-				return say_bad("%s: %s: rope_theta is not a number above 0", where,
-					       name);
-			*ret_theta = json_number_value(x);
-			continue;
-		}
-		r = check_rope_key(key, x, where, name);
-		if (r)
-			return r;
-	}
-	return STATUS_OK;
-}
-
-static int read_layer_types(const json_t *v, const char *where, const char *name)
+static int read_layer_types(const json_t *v, const char *where, const char *name, int *ret_sliding)
 {
 	if (!json_is_array(v))
 		return say_bad("%s: %s is not a list", where, name);
 	for (size_t i = 0; i < json_array_size(v); i++) {
-		if (!is_value(json_array_get(v, i), "\"full_attention\""))
-			return say_bad("%s: %s: only \"full_attention\" is implemented", where,
-				       name);
+		const char *type = json_string_value(json_array_get(v, i));
+
+		if (!type || (strcmp(type, "full_attention") && strcmp(type, "sliding_attention")))
+			return say_bad("%s: %s: only \"full_attention\" and "
+				       "\"sliding_attention\" are implemented", where, name);
+		*ret_sliding |= *type == 's';
 	}
+	return STATUS_OK;
+}
+
+static int read_rope_layers(const json_t *v, const char *where, const char *name)
+{
+	if (!json_is_array(v))
+		return say_bad("%s: %s is not a list", where, name);
+	for (size_t i = 0; i < json_array_size(v); i++)
+		if (!is_value(json_array_get(v, i), "0") && !is_value(json_array_get(v, i), "1"))
+			return say_bad("%s: %s: item %zu is neither 0 nor 1", where, name, i);
 	return STATUS_OK;
 }
 
@@ -318,6 +302,8 @@ static int read_field(const struct field *f, const json_t *v, const char *where,
 	double x = json_number_value(v);
 	int64_t most = f->most ? f->most : INT32_MAX;
 
+	if (json_is_null(v) && f->rule == WINDOW)
+		*(int64_t *)at = 0;
 	if (json_is_null(v) && !(f->flags & REQUIRED))
 		return STATUS_OK; /* null means "not given" in these files */
 	switch (f->rule) {
@@ -343,7 +329,7 @@ static int read_field(const struct field *f, const json_t *v, const char *where,
 		*(double *)at = x;
 		break;
 	case BOOLEAN:
-		if (!json_is_boolean(v))
+		if (!json_is_boolean(v) && !is_off(v))
 			return say_bad("%s: %s is neither true nor false", where, f->name);
 		*(int *)at = json_is_true(v);
 		break;
@@ -356,9 +342,17 @@ static int read_field(const struct field *f, const json_t *v, const char *where,
 			return say_bad("%s: %s: only %s is implemented", where, f->name, f->text);
 		break;
 	case ROPE:
-		return read_rope(v, where, f->name, at);
-	case LAYERS_FULL:
-		return read_layer_types(v, where, f->name);
+		return is_off(v) ? STATUS_OK : rotary_read(v, where, f->name, at);
+	case WINDOW:
+		if (!json_is_integer(v) || json_integer_value(v) < 1)
+			return say_bad("%s: %s is neither a whole number above 0 nor null", where,
+				       f->name);
+		*(int64_t *)at = json_integer_value(v);
+		break;
+	case LAYER_TYPES:
+		return read_layer_types(v, where, f->name, at);
+	case ROPE_LAYERS:
+		return read_rope_layers(v, where, f->name);
 	}
 	return STATUS_OK;
 }
@@ -374,7 +368,7 @@ static int check(const struct config *c, const char *where)
 	if (c->head_dim > 128)
 		return say_bad("%s: heads are %lld wide; at most 128 is implemented", where,
 			       (long long)c->head_dim);
-	if (c->family != FAMILY_GPT2 && c->head_dim % 2)
+	if (!c->learned && c->head_dim % 2)
 		return say_bad("%s: heads are %lld wide; rotary positions need an even width",
 			       where, (long long)c->head_dim);
 	return STATUS_OK;
@@ -395,7 +389,7 @@ static const char *guess_type(const json_t *obj)
 	const json_t *list = json_object_get(obj, "architectures");
 	const char *name = json_string_value(json_array_get(list, 0));
 
-	for (size_t i = 0; name && i < NFAMILIES; i++)
+	for (size_t i = 0; name && i < FAMILY_COUNT; i++)
 		if (!strcmp(architectures[i], name))
 			return families[i];
 	return !name && json_object_get(obj, "n_embd") ? families[FAMILY_GPT2] : NULL;
@@ -410,27 +404,40 @@ static int read_family(const json_t *obj, const char *where, enum family *ret_fa
 		return say_bad("%s: not a JSON object", where);
 	if (!type)
 		return say_bad("%s: no model_type", where);
-	for (size_t i = 0; i < NFAMILIES; i++) {
+	for (size_t i = 0; i < FAMILY_COUNT; i++) {
 		if (!strcmp(families[i], type)) {
 			*ret_family = (enum family)i;
 			return STATUS_OK;
 		}
 	}
-	return say_bad("%s: model_type \"%s\": expected gpt2, llama or qwen2", where, type);
+	return say_bad("%s: model_type \"%s\" is not implemented", where, type);
 }
 
-/* transformers' defaults */
-static struct config defaults(enum family family)
+struct config config_defaults(enum family family)
 {
-	int gpt2 = family == FAMILY_GPT2;
-	double drop = gpt2 ? 0.1 : 0;
+	const uint32_t f = 1u << family;
+	const double drop = f & GPT2 ? 0.1 : 0;
 
 	return (struct config){
 		.family = family,
-		.act = gpt2 ? TE_ACT_GELU : TE_ACT_SILU,
-		.eps = gpt2 ? 1e-5 : 1e-6,
-		.tied = gpt2,
-		.rope_theta = 10000,
+		.residual = f & FALCON ? RESIDUAL_SHARED :
+			    f & NEOX   ? RESIDUAL_PARALLEL :
+					 RESIDUAL_SERIAL,
+		.act = f & GPT2		   ? TE_ACT_GELU :
+		       f & (NEOX | FALCON) ? TE_ACT_GELU_ERF :
+					     TE_ACT_SILU,
+		.eps = f & (RMS & ~PHI3) ? 1e-6 : 1e-5,
+		.tied = !!(f & (GPT2 | FALCON | SMOLLM3)),
+		.learned = !!(f & GPT2),
+		.layernorm = !(f & RMS),
+		.gated = !!(f & LLAMAS),
+		.qkv_bias = !!(f & (GPT2 | QWEN2 | NEOX)),
+		.proj_bias = !!(f & GPT2),
+		.mlp_bias = !!(f & (GPT2 | NEOX)),
+		.window = f & MISTRAL ? 4096 : 0,
+		.rotary = { .theta = f & SMOLLM3 ? 2e6 : 1e4,
+			    .part = f & (NEOX | STABLELM) ? 0.25 : 1,
+			    .truncate = 1 },
 		.init_std = 0.02,
 		.drop_embd = drop,
 		.drop_resid = drop,
@@ -463,24 +470,75 @@ static int read_fields(const json_t *obj, const char *where, struct config *c)
 	return STATUS_OK;
 }
 
-/* three fields may have the base of the rotations */
-static int check_theta(const json_t *obj, const char *where, double theta)
+/* several fields may have the same number of the rotations */
+static int check_twice(const json_t *obj, const char *where, const char *name, const char *older,
+		       double value)
 {
 	static const char *const holder[] = { NULL, "rope_scaling", "rope_parameters" };
 
-	for (size_t i = 0; i < sizeof(holder) / sizeof(holder[0]); i++) {
-		const json_t *in = holder[i] ? json_object_get(obj, holder[i]) : obj;
-		const json_t *v = json_object_get(in, "rope_theta");
+	for (size_t i = 0; i < 2 * sizeof(holder) / sizeof(holder[0]); i++) {
+		const json_t *in = holder[i / 2] ? json_object_get(obj, holder[i / 2]) : obj;
+		const char *field = i % 2 ? older : name;
+		const json_t *v = json_object_get(in, field);
 
-		if (json_is_number(v) && json_number_value(v) != theta)
-			return say_bad("%s: rope_theta is %g, elsewhere it is %g", where,
-				       json_number_value(v), theta);
+		if (json_is_number(v) && json_number_value(v) != value)
+			return say_bad("%s: %s is %g, elsewhere it is %g", where, field,
+				       json_number_value(v), value);
 	}
 	return STATUS_OK;
 }
 
+/* beside the objects of the rotations, where it counts before theirs */
+static void read_original(const json_t *obj, struct config *c)
+{
+	const json_t *v = json_object_get(obj, "original_max_position_embeddings");
+
+	if (json_is_number(v) && json_number_value(v) > 0)
+		c->rotary.original = json_number_value(v);
+	else if (c->family == FAMILY_PHI3)
+		c->rotary.original = 4096; /* transformers' default */
+}
+
+static int fill_windows(struct config *c, const char *where)
+{
+	const uint32_t f = 1u << c->family;
+
+	if ((c->windowed || c->sliding) && !c->window)
+		return say_bad("%s: no sliding_window", where);
+	if (f & (QWEN2 | SMOLLM3) && !c->windowed && !c->sliding)
+		c->window = 0;
+	return STATUS_OK;
+}
+
+static void fill_biases(struct config *c)
+{
+	const uint32_t f = 1u << c->family;
+
+	if (f & FALCON)
+		c->qkv_bias = c->mlp_bias;
+	if (f & (LLAMA | SMOLLM3 | NEOX | FALCON))
+		c->proj_bias = c->qkv_bias;
+}
+
 static int fill_missing(struct config *c, const char *where)
 {
+	const uint32_t f = 1u << c->family;
+	int r;
+
+	if (f & FALCON)
+		c->kv_heads = 1;
+	if (f & FALCON && !c->max_pos)
+		c->max_pos = 2048;
+	if (f & SMOLLM3 && !c->no_rope_every)
+		c->no_rope_every = 4;
+	if (f & NEOX)
+		c->drop_embd = c->drop_resid;
+	if (f & STABLELM && c->residual)
+		c->residual = RESIDUAL_SHARED;
+	fill_biases(c);
+	r = fill_windows(c, where);
+	if (r)
+		return r;
 	if (!c->kv_heads)
 		c->kv_heads = c->heads;
 	if (!c->head_dim && c->width % c->heads) {
@@ -494,7 +552,10 @@ static int fill_missing(struct config *c, const char *where)
 		c->head_dim = c->width / c->heads;
 	if (!c->inner)
 		c->inner = 4 * c->width;
-	return check(c, where);
+	if (!(f & (PHI3 | NEOX | STABLELM)) && c->rotary.part != 1)
+		return say_bad("%s: partial_rotary_factor: only 1 is implemented", where);
+	r = check(c, where);
+	return r || c->learned ? r : rotary_check(&c->rotary, where, c->head_dim, c->max_pos);
 }
 
 int config_parse(const json_t *obj, const char *where, struct config *ret_cfg)
@@ -505,10 +566,13 @@ int config_parse(const json_t *obj, const char *where, struct config *ret_cfg)
 
 	if (r)
 		return r;
-	c = defaults(family);
+	c = config_defaults(family);
 	r = read_fields(obj, where, &c);
 	if (!r)
-		r = check_theta(obj, where, c.rope_theta);
+		r = check_twice(obj, where, "rope_theta", "rotary_emb_base", c.rotary.theta);
+	if (!r)
+		r = check_twice(obj, where, "partial_rotary_factor", "rotary_pct", c.rotary.part);
+	read_original(obj, &c);
 	if (!r)
 		r = fill_missing(&c, where);
 	if (r)
@@ -516,6 +580,34 @@ int config_parse(const json_t *obj, const char *where, struct config *ret_cfg)
 	c.source = json_incref((json_t *)(uintptr_t)obj);
 	*ret_cfg = c;
 	return STATUS_OK;
+}
+
+int64_t config_longest(const struct config *c, const char **ret_field)
+{
+	int64_t longest = 0;
+
+	if (c->learned) {
+		*ret_field = "n_positions";
+		return c->max_pos;
+	}
+	if (c->rotary.kind == ROTARY_LONGROPE) {
+		*ret_field = "original_max_position_embeddings";
+		longest = (int64_t)c->rotary.original;
+	}
+	if (c->window && (!longest || c->window < longest)) {
+		*ret_field = "sliding_window";
+		longest = c->window;
+	}
+	return longest;
+}
+
+int config_turns(const struct config *c, int64_t layer)
+{
+	const json_t *list = c->no_rope_every ? json_object_get(c->source, "no_rope_layers") : NULL;
+
+	if (json_is_array(list))
+		return is_value(json_array_get(list, (size_t)layer), "1");
+	return !c->no_rope_every || (layer + 1) % c->no_rope_every;
 }
 
 void config_free(struct config *c)
@@ -627,6 +719,13 @@ int config_same(const struct config *a, const char *where_a, const struct config
 		if (!json_equal(json_object_get(x, f->name), json_object_get(y, f->name)))
 			r = say_bad("%s: %s differs from %s", where_a, f->name, where_b);
 	}
+	if (!r && memcmp(&a->rotary, &b->rotary, sizeof(a->rotary)))
+		r = say_bad("%s: its rotations of positions differ from %s", where_a, where_b);
+	for (int64_t i = 0; i < a->layers && !r; i++)
+		if (config_turns(a, i) != config_turns(b, i))
+			r = say_bad("%s: no_rope_layers differs from %s", where_a, where_b);
+	if (!r && a->window != b->window)
+		r = say_bad("%s: sliding_window differs from %s", where_a, where_b);
 	if (!r && a->act != b->act)
 		r = say_bad("%s: its activation differs from %s", where_a, where_b);
 	json_decref(x);

@@ -7,21 +7,59 @@
 
 #include <te/op.h>
 
-enum family { FAMILY_GPT2, FAMILY_LLAMA, FAMILY_QWEN2 };
+#include "rotary.h"
+
+enum family {
+	FAMILY_GPT2,
+	FAMILY_LLAMA,
+	FAMILY_QWEN2,
+	FAMILY_MISTRAL,
+	FAMILY_SMOLLM3,
+	FAMILY_PHI3,
+	FAMILY_NEOX,
+	FAMILY_FALCON,
+	FAMILY_STABLELM,
+	FAMILY_COUNT
+};
+
+/* Where the MLP of a layer reads. */
+enum residual {
+	RESIDUAL_SERIAL,   /* the norm of the value after attention */
+	RESIDUAL_PARALLEL, /* a norm of the layer's input */
+	RESIDUAL_SHARED	   /* the norm that attention reads */
+};
 
 struct config {
 	enum family family;
+	enum residual residual;
 	int64_t vocab, layers, width, heads, kv_heads, head_dim, inner, max_pos;
-	double eps, rope_theta, init_std;
+	int64_t window; /* each token sees so many; 0: all before it */
+	int64_t no_rope_every; /* layer i has no rotations if it divides i + 1; 0: all have them */
+	double eps, init_std;
 	double drop_embd, drop_resid, drop_attn;
+	struct rotary rotary; /* unless learned */
 	enum te_act act;
 	int tied; /* the head uses the embedding's table */
+	int learned; /* positions are a table that is added to the embedding */
+	int layernorm; /* norms subtract the mean and have a bias; else RMSNorm */
+	int gated; /* MLP: act(x gate^T) * (x up^T) */
+	int qkv_bias, proj_bias, mlp_bias;
+	int windowed, sliding; /* fields that turn windows on: for all layers, for some */
 	/* The object read, including unused fields. config_free() releases it; copies of the struct
 	 * borrow it, unless they take a reference. */
 	json_t *source;
 };
 
 const char *family_name(enum family family);
+/* the fields that transformers sets when a file does not have them; sizes are 0 */
+struct config config_defaults(enum family family);
+/*
+ * The largest context that is implemented, which the rotations or the table of positions limit, or
+ * 0: no limit. ret_field: the field of config.json with that number.
+ */
+int64_t config_longest(const struct config *cfg, const char **ret_field);
+/* 1 if the layer turns queries and keys by their positions */
+int config_turns(const struct config *cfg, int64_t layer);
 /* @path: the file, or the folder of config.json */
 int config_read(const char *path, struct config *ret_cfg);
 /* @where: error messages begin with it */

@@ -1,4 +1,4 @@
-/* model.c - GPT-2, Llama and Qwen2 as a sequence of ops, and their weights' names in files. */
+/* model.c - a family's model as a sequence of ops, and its weights' names in files. */
 #include "config.h"
 
 #include <errno.h>
@@ -90,7 +90,7 @@ static void norm(struct builder *b, const struct config *c, const char *name)
 {
 	struct te_norm_attrs a = TE_ATTRS(norm, .width = c->width, .eps = (float)c->eps);
 
-	if (c->family == FAMILY_GPT2)
+	if (c->layernorm)
 		APPEND(b, te_op_layernorm, &a, name);
 	else
 		APPEND(b, te_op_rmsnorm, &a, name);
@@ -102,6 +102,17 @@ static void fork_to(struct builder *b, const char *name)
 
 	if (op)
 		b->r = te_op_give(op, 0, name);
+}
+
+/* make the value of channel `from` the main value, and give the former main value to `to` */
+static void swap(struct builder *b, const char *name, const char *from, const char *to)
+{
+	struct te_op *op = APPEND(b, te_op_swap, name);
+
+	if (op)
+		b->r = te_op_take(op, 0, from);
+	if (op && b->r >= 0)
+		b->r = te_op_give(op, 0, to);
 }
 
 static void add_from(struct builder *b, const char *name, const char *channel)
@@ -136,11 +147,20 @@ static void sum(struct builder *b, const char *name)
 		APPEND(b, te_comm_op_allreduce, b->comm, NULL, name);
 }
 
+/* sines and cosines of queries and of keys have the factor of the rotations; 0: none has one */
+static double attention_scale(const struct config *c)
+{
+	const double f = c->learned ? 1 : c->rotary.attention;
+
+	return f == 1 || f == 0 ? 0 : f * f / sqrt((double)c->head_dim);
+}
+
 static void attention(struct builder *b, const struct config *c, const char *name)
 {
 	struct te_attention_attrs a = TE_ATTRS(attention, .nheads = (int32_t)c->heads,
 		.nkv = (int32_t)c->kv_heads,
 		.head_dim = (int32_t)c->head_dim,
+		.scale = (float)attention_scale(c),
 		.dropout = (float)c->drop_attn,
 		.tag = ++b->ndrops,
 		.first_head = b->m->shard * (int32_t)c->heads,
@@ -151,17 +171,23 @@ static void attention(struct builder *b, const struct config *c, const char *nam
 
 static void rope(struct builder *b, const struct config *c, const char *name)
 {
+	float freq[ROTARY_MOST_PAIRS];
 	struct te_rope_attrs a = TE_ATTRS(rope, .nheads = (int32_t)c->heads,
 		.nkv = (int32_t)c->kv_heads,
 		.head_dim = (int32_t)c->head_dim,
-		.theta = (float)c->rope_theta);
+		.theta = (float)c->rotary.theta);
 
+	/* the others are computed by the library, as runs before this one did */
+	if (c->rotary.kind != ROTARY_DEFAULT || c->rotary.part != 1) {
+		rotary_frequencies(&c->rotary, c->head_dim, freq);
+		a.inv_freq = freq;
+	}
 	APPEND(b, te_op_rope, &a, name);
 }
 
-static void activation(struct builder *b, const struct config *c, int gated, const char *name)
+static void activation(struct builder *b, const struct config *c, const char *name)
 {
-	struct te_act_attrs a = TE_ATTRS(act, .act = c->act, .gated = gated);
+	struct te_act_attrs a = TE_ATTRS(act, .act = c->act, .gated = c->gated);
 
 	APPEND(b, te_op_activation, &a, name);
 }
@@ -171,45 +197,64 @@ static void activation(struct builder *b, const struct config *c, int gated, con
  * projection whose initial standard deviation is divided by the square root of their number, so
  * that the variance of the sum does not grow with depth (GPT-2 paper, section 2.3).
  */
+static void attention_branch(struct builder *b, const struct config *c, int i, double proj_std)
+{
+	const int64_t qkv = (c->heads + 2 * c->kv_heads) * c->head_dim;
+
+	divide(b, name_of(b, "h.%d.copy1", i));
+	linear(b, c->width, qkv, c->init_std, name_of(b, "h.%d.qkv", i));
+	if (c->qkv_bias)
+		bias(b, qkv, name_of(b, "h.%d.qkv_b", i));
+	if (!c->learned && config_turns(c, i))
+		rope(b, c, name_of(b, "h.%d.rope", i));
+	attention(b, c, name_of(b, "h.%d.attn", i));
+	linear(b, c->heads * c->head_dim, c->width, proj_std, name_of(b, "h.%d.proj", i));
+	sum(b, name_of(b, "h.%d.sum1", i));
+	if (c->proj_bias)
+		bias(b, c->width, name_of(b, "h.%d.proj_b", i));
+	dropout(b, c->drop_resid, name_of(b, "h.%d.drop1", i));
+}
+
+static void mlp_branch(struct builder *b, const struct config *c, int i, double proj_std)
+{
+	const int64_t up = c->gated ? 2 * c->inner : c->inner;
+
+	divide(b, name_of(b, "h.%d.copy2", i));
+	linear(b, c->width, up, c->init_std, name_of(b, "h.%d.up", i));
+	if (c->mlp_bias)
+		bias(b, up, name_of(b, "h.%d.up_b", i));
+	activation(b, c, name_of(b, "h.%d.act", i));
+	linear(b, c->inner, c->width, proj_std, name_of(b, "h.%d.down", i));
+	sum(b, name_of(b, "h.%d.sum2", i));
+	if (c->mlp_bias)
+		bias(b, c->width, name_of(b, "h.%d.down_b", i));
+	dropout(b, c->drop_resid, name_of(b, "h.%d.drop2", i));
+}
+
 static void layer(struct builder *b, const struct config *c, int i)
 {
-	int gpt2 = c->family == FAMILY_GPT2;
-	int64_t qkv = (c->heads + 2 * c->kv_heads) * c->head_dim;
-	int64_t joined = c->heads * c->head_dim;
-	double std = c->init_std, proj_std = std / sqrt(2.0 * (double)c->layers);
-	char r1[32], r2[32];
+	const double proj_std = c->init_std / sqrt(2.0 * (double)c->layers);
+	char r1[32], r2[32], shared[32];
 
 	snprintf(r1, sizeof(r1), "h.%d.res1", i);
 	snprintf(r2, sizeof(r2), "h.%d.res2", i);
+	snprintf(shared, sizeof(shared), "h.%d.normed", i);
 
 	fork_to(b, r1);
 	norm(b, c, name_of(b, "h.%d.norm1", i));
-	divide(b, name_of(b, "h.%d.copy1", i));
-	linear(b, c->width, qkv, std, name_of(b, "h.%d.qkv", i));
-	if (gpt2 || c->family == FAMILY_QWEN2)
-		bias(b, qkv, name_of(b, "h.%d.qkv_b", i));
-	if (!gpt2)
-		rope(b, c, name_of(b, "h.%d.rope", i));
-	attention(b, c, name_of(b, "h.%d.attn", i));
-	linear(b, joined, c->width, proj_std, name_of(b, "h.%d.proj", i));
-	sum(b, name_of(b, "h.%d.sum1", i));
-	if (gpt2)
-		bias(b, c->width, name_of(b, "h.%d.proj_b", i));
-	dropout(b, c->drop_resid, name_of(b, "h.%d.drop1", i));
+	if (c->residual == RESIDUAL_SHARED)
+		fork_to(b, shared);
+	attention_branch(b, c, i, proj_std);
 	add_from(b, name_of(b, "h.%d.add1", i), r1);
 
-	fork_to(b, r2);
-	norm(b, c, name_of(b, "h.%d.norm2", i));
-	divide(b, name_of(b, "h.%d.copy2", i));
-	linear(b, c->width, gpt2 ? c->inner : 2 * c->inner, std, name_of(b, "h.%d.up", i));
-	if (gpt2)
-		bias(b, c->inner, name_of(b, "h.%d.up_b", i));
-	activation(b, c, !gpt2, name_of(b, "h.%d.act", i));
-	linear(b, c->inner, c->width, proj_std, name_of(b, "h.%d.down", i));
-	sum(b, name_of(b, "h.%d.sum2", i));
-	if (gpt2)
-		bias(b, c->width, name_of(b, "h.%d.down_b", i));
-	dropout(b, c->drop_resid, name_of(b, "h.%d.drop2", i));
+	if (c->residual == RESIDUAL_SERIAL)
+		fork_to(b, r2);
+	else
+		swap(b, name_of(b, "h.%d.swap", i), c->residual == RESIDUAL_SHARED ? shared : r1,
+		     r2);
+	if (c->residual != RESIDUAL_SHARED)
+		norm(b, c, name_of(b, "h.%d.norm2", i));
+	mlp_branch(b, c, i, proj_std);
 	add_from(b, name_of(b, "h.%d.add2", i), r2);
 }
 
@@ -219,7 +264,7 @@ static void build(struct builder *b, const struct model *m)
 	struct config part = *c;
 	struct te_embedding_attrs ea = TE_ATTRS(embedding, .vocab = m->vocab_padded,
 		.width = c->width,
-		.max_pos = c->family == FAMILY_GPT2 && !m->shard ? c->max_pos : 0,
+		.max_pos = c->learned && !m->shard ? c->max_pos : 0,
 		.init_std = (float)c->init_std,
 		.first = m->shard * m->vocab_padded,
 		.ntokens = m->nshards * m->vocab_padded);
@@ -549,7 +594,7 @@ const char **model_cuts(const struct config *c, int32_t *ret_n)
 
 double model_flops_per_token(const struct config *c, int64_t T)
 {
-	double gates = c->family == FAMILY_GPT2 ? 2 : 3;
+	double gates = c->gated ? 3 : 2;
 	double joined = (double)(c->heads * c->head_dim);
 	double attn = (double)c->width * (double)((c->heads + 2 * c->kv_heads) * c->head_dim) +
 		      joined * (double)c->width;
@@ -583,6 +628,7 @@ static const struct weight_map gpt2_map[] = {
 static const struct weight_map llama_map[] = {
 	{ "embed.weight", "model.embed_tokens.weight", PART_VOCAB, 0 },
 	{ "h.#.norm1.weight", "model.layers.#.input_layernorm.weight", PART_ALL, 0 },
+	{ "h.#.norm1.bias", "model.layers.#.input_layernorm.bias", PART_ALL, 0 },
 	{ "h.#.qkv.weight", "model.layers.#.self_attn.q_proj.weight", PART_Q, 0 },
 	{ "h.#.qkv.weight", "model.layers.#.self_attn.k_proj.weight", PART_K, 0 },
 	{ "h.#.qkv.weight", "model.layers.#.self_attn.v_proj.weight", PART_V, 0 },
@@ -590,18 +636,84 @@ static const struct weight_map llama_map[] = {
 	{ "h.#.qkv_b.bias", "model.layers.#.self_attn.k_proj.bias", PART_K, 0 },
 	{ "h.#.qkv_b.bias", "model.layers.#.self_attn.v_proj.bias", PART_V, 0 },
 	{ "h.#.proj.weight", "model.layers.#.self_attn.o_proj.weight", PART_ALL, 0 },
+	{ "h.#.proj_b.bias", "model.layers.#.self_attn.o_proj.bias", PART_ALL, 0 },
 	{ "h.#.norm2.weight", "model.layers.#.post_attention_layernorm.weight", PART_ALL, 0 },
+	{ "h.#.norm2.bias", "model.layers.#.post_attention_layernorm.bias", PART_ALL, 0 },
 	{ "h.#.up.weight", "model.layers.#.mlp.gate_proj.weight", PART_GATE, 0 },
 	{ "h.#.up.weight", "model.layers.#.mlp.up_proj.weight", PART_UP, 0 },
+	{ "h.#.up_b.bias", "model.layers.#.mlp.gate_proj.bias", PART_GATE, 0 },
+	{ "h.#.up_b.bias", "model.layers.#.mlp.up_proj.bias", PART_UP, 0 },
+	{ "h.#.down.weight", "model.layers.#.mlp.down_proj.weight", PART_ALL, 0 },
+	{ "h.#.down_b.bias", "model.layers.#.mlp.down_proj.bias", PART_ALL, 0 },
+	{ "norm.weight", "model.norm.weight", PART_ALL, 0 },
+	{ "norm.bias", "model.norm.bias", PART_ALL, 0 },
+	{ "head.weight", "lm_head.weight", PART_VOCAB, 0 },
+	{ 0 },
+};
+
+static const struct weight_map phi3_map[] = {
+	{ "embed.weight", "model.embed_tokens.weight", PART_VOCAB, 0 },
+	{ "h.#.norm1.weight", "model.layers.#.input_layernorm.weight", PART_ALL, 0 },
+	{ "h.#.qkv.weight", "model.layers.#.self_attn.qkv_proj.weight", PART_QKV, 0 },
+	{ "h.#.proj.weight", "model.layers.#.self_attn.o_proj.weight", PART_ALL, 0 },
+	{ "h.#.norm2.weight", "model.layers.#.post_attention_layernorm.weight", PART_ALL, 0 },
+	{ "h.#.up.weight", "model.layers.#.mlp.gate_up_proj.weight", PART_ALL, 0 },
 	{ "h.#.down.weight", "model.layers.#.mlp.down_proj.weight", PART_ALL, 0 },
 	{ "norm.weight", "model.norm.weight", PART_ALL, 0 },
 	{ "head.weight", "lm_head.weight", PART_VOCAB, 0 },
 	{ 0 },
 };
 
+static const struct weight_map neox_map[] = {
+	{ "embed.weight", "gpt_neox.embed_in.weight", PART_VOCAB, 0 },
+	{ "h.#.norm1.weight", "gpt_neox.layers.#.input_layernorm.weight", PART_ALL, 0 },
+	{ "h.#.norm1.bias", "gpt_neox.layers.#.input_layernorm.bias", PART_ALL, 0 },
+	{ "h.#.qkv.weight", "gpt_neox.layers.#.attention.query_key_value.weight", PART_HEADS, 0 },
+	{ "h.#.qkv_b.bias", "gpt_neox.layers.#.attention.query_key_value.bias", PART_HEADS, 0 },
+	{ "h.#.proj.weight", "gpt_neox.layers.#.attention.dense.weight", PART_ALL, 0 },
+	{ "h.#.proj_b.bias", "gpt_neox.layers.#.attention.dense.bias", PART_ALL, 0 },
+	{ "h.#.norm2.weight", "gpt_neox.layers.#.post_attention_layernorm.weight", PART_ALL, 0 },
+	{ "h.#.norm2.bias", "gpt_neox.layers.#.post_attention_layernorm.bias", PART_ALL, 0 },
+	{ "h.#.up.weight", "gpt_neox.layers.#.mlp.dense_h_to_4h.weight", PART_ALL, 0 },
+	{ "h.#.up_b.bias", "gpt_neox.layers.#.mlp.dense_h_to_4h.bias", PART_ALL, 0 },
+	{ "h.#.down.weight", "gpt_neox.layers.#.mlp.dense_4h_to_h.weight", PART_ALL, 0 },
+	{ "h.#.down_b.bias", "gpt_neox.layers.#.mlp.dense_4h_to_h.bias", PART_ALL, 0 },
+	{ "norm.weight", "gpt_neox.final_layer_norm.weight", PART_ALL, 0 },
+	{ "norm.bias", "gpt_neox.final_layer_norm.bias", PART_ALL, 0 },
+	{ "head.weight", "embed_out.weight", PART_VOCAB, 0 },
+	{ 0 },
+};
+
+#define FALCON_LAYER "transformer.h.#."
+static const struct weight_map falcon_map[] = {
+	{ "embed.weight", "transformer.word_embeddings.weight", PART_VOCAB, 0 },
+	{ "h.#.norm1.weight", FALCON_LAYER "input_layernorm.weight", PART_ALL, 0 },
+	{ "h.#.norm1.bias", FALCON_LAYER "input_layernorm.bias", PART_ALL, 0 },
+	{ "h.#.qkv.weight", FALCON_LAYER "self_attention.query_key_value.weight", PART_QKV, 0 },
+	{ "h.#.qkv_b.bias", FALCON_LAYER "self_attention.query_key_value.bias", PART_QKV, 0 },
+	{ "h.#.proj.weight", FALCON_LAYER "self_attention.dense.weight", PART_ALL, 0 },
+	{ "h.#.proj_b.bias", FALCON_LAYER "self_attention.dense.bias", PART_ALL, 0 },
+	{ "h.#.up.weight", FALCON_LAYER "mlp.dense_h_to_4h.weight", PART_ALL, 0 },
+	{ "h.#.up_b.bias", FALCON_LAYER "mlp.dense_h_to_4h.bias", PART_ALL, 0 },
+	{ "h.#.down.weight", FALCON_LAYER "mlp.dense_4h_to_h.weight", PART_ALL, 0 },
+	{ "h.#.down_b.bias", FALCON_LAYER "mlp.dense_4h_to_h.bias", PART_ALL, 0 },
+	{ "norm.weight", "transformer.ln_f.weight", PART_ALL, 0 },
+	{ "norm.bias", "transformer.ln_f.bias", PART_ALL, 0 },
+	{ "head.weight", "lm_head.weight", PART_VOCAB, 0 },
+	{ 0 },
+};
+
 const struct weight_map *model_map(enum family family)
 {
-	return family == FAMILY_GPT2 ? gpt2_map : llama_map;
+	static const struct weight_map *const maps[FAMILY_COUNT] = {
+		[FAMILY_GPT2] = gpt2_map,     [FAMILY_LLAMA] = llama_map,
+		[FAMILY_QWEN2] = llama_map,   [FAMILY_MISTRAL] = llama_map,
+		[FAMILY_SMOLLM3] = llama_map, [FAMILY_PHI3] = phi3_map,
+		[FAMILY_NEOX] = neox_map,     [FAMILY_FALCON] = falcon_map,
+		[FAMILY_STABLELM] = llama_map,
+	};
+
+	return maps[family];
 }
 
 int model_match(const char *pattern, const char *name)
@@ -631,10 +743,24 @@ void model_part_rows(const struct config *c, enum part part, int64_t rows, int64
 		[PART_Q] = { 0, q },
 		[PART_K] = { q, kv },
 		[PART_V] = { q + kv, kv },
+		[PART_QKV] = { 0, rows },
+		[PART_HEADS] = { 0, rows },
 		[PART_GATE] = { 0, c->inner },
 		[PART_UP] = { c->inner, c->inner },
 	};
 
 	*ret_first = at[part].first;
 	*ret_count = at[part].count;
+}
+
+int64_t model_file_row(const struct config *c, enum part part, int64_t row)
+{
+	const int64_t d = c->head_dim, head = row / d, at = row % d, n = c->heads;
+	const int values = part == PART_V || (part >= PART_QKV && head >= n + c->kv_heads);
+
+	if (part < PART_Q || part > PART_HEADS)
+		return row;
+	row = head * d + (values || c->learned ? at : rotary_file_channel(&c->rotary, d, at));
+	/* heads of queries, keys and values alternate */
+	return part == PART_HEADS ? row + (head % n * 3 + head / n - head) * d : row;
 }

@@ -51,7 +51,8 @@ static int64_t whole_row(const struct model *m, const char *name, int32_t shard,
 
 	if (model_match("h.#.qkv.weight", name) != -2 || model_match("h.#.qkv_b.bias", name) != -2)
 		block = qkv;
-	else if (model_match("h.#.up.weight", name) != -2 && c->family != FAMILY_GPT2)
+	else if (c->gated && (model_match("h.#.up.weight", name) != -2 ||
+			      model_match("h.#.up_b.bias", name) != -2))
 		block = gated;
 	for (; i >= *block; block++) {
 		i -= *block;

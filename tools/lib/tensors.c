@@ -22,7 +22,7 @@ static const char model_st[] = "model.safetensors";
 static const char *const wrappers[] = { "_orig_mod", "module", "_fsdp_wrapped_module",
 					"_checkpoint_wrapped_module" };
 /* the attributes of transformers' classes that hold all but the head; files may lack them */
-static const char *const prefixes[] = { "transformer", "model" };
+static const char *const prefixes[] = { "transformer", "model", "gpt_neox" };
 
 static int is_one_of(const char *const *list, size_t n, const char *word, size_t len)
 {
@@ -64,6 +64,8 @@ static int is_buffer(const char *key, int ndim)
 	} buffers[] = {
 		{ "attn.bias", 2 }, /* GPT-2's causal mask */
 		{ "attn.masked_bias", 0 },
+		{ "attention.bias", 2 }, /* GPT-NeoX's */
+		{ "attention.masked_bias", 0 },
 		{ "rotary_emb.inv_freq", 0 },
 		{ "rotary_emb.original_inv_freq", 0 },
 		{ "rotary_emb.cos_cached", 0 },

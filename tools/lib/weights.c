@@ -19,13 +19,14 @@
 #include "tensors.h"
 #include "weights.h"
 
-#define HEAD "lm_head.weight"
-
 /* offset of a part of a weight in the flat buffer, and its shape in the file */
 struct slice {
 	char name[128];
 	int64_t offset, rows, cols; /* in the sequence: elements, [rows, cols] */
+	const struct config *cfg;
+	enum part part;
 	int transposed;
+	int head; /* the head's weight */
 	int tied; /* the embedding, whose weight the head has */
 	int ndim;
 	int64_t shape[2];
@@ -37,7 +38,11 @@ static void slice_of(const struct config *cfg, const struct te_weight_info *w,
 		     const struct weight_map *map, int layer, struct slice *ret_s)
 {
 	const char *hash = strchr(map->hf, '#');
-	struct slice s = { .ndim = te_tensor_ndim(w->master), .transposed = map->transposed };
+	struct slice s = { .ndim = te_tensor_ndim(w->master),
+			   .cfg = cfg,
+			   .part = map->part,
+			   .head = !strcmp(map->te, "head.weight"),
+			   .transposed = map->transposed };
 	int64_t first;
 
 	if (hash)
@@ -89,13 +94,25 @@ static int each_slice(const struct model *divided, slice_fn fn, void *arg)
 	return r;
 }
 
-/* dst [cols, rows] from src [rows, cols] */
-static void transpose(float *dst, const float *src, int64_t rows, int64_t cols)
+/* dst as in the file from src as in the sequence */
+static void arrange(float *dst, const float *src, const struct slice *s)
 {
-	for (int64_t i = 0; i < rows; i++) {
-		for (int64_t j = 0; j < cols; j++)
-			dst[j * rows + i] = src[i * cols + j];
+	for (int64_t i = 0; i < s->rows; i++) {
+		const int64_t row = model_file_row(s->cfg, s->part, i);
+
+		for (int64_t j = 0; j < s->cols; j++)
+			dst[s->transposed ? j * s->rows + row : row * s->cols + j] =
+				src[i * s->cols + j];
 	}
+}
+
+/* 1 if the file has the rows and columns of the sequence's weight */
+static int is_as_here(const struct slice *s)
+{
+	for (int64_t i = 0; i < s->rows; i++)
+		if (model_file_row(s->cfg, s->part, i) != i)
+			return 0;
+	return !s->transposed;
 }
 
 struct saving {
@@ -117,17 +134,17 @@ static int write_slice(void *arg, const struct slice *s)
 	struct saving *saving = arg;
 	const float *src = saving->flat + s->offset;
 	size_t nbytes = (size_t)(s->rows * s->cols) * sizeof(float);
-	float *turned;
+	float *arranged;
 	int r;
 
-	if (!s->transposed)
+	if (is_as_here(s))
 		return st_write(saving->w, src, nbytes);
-	turned = malloc(nbytes);
-	if (!turned)
+	arranged = malloc(nbytes);
+	if (!arranged)
 		return say_failed("%s: out of memory", s->name);
-	transpose(turned, src, s->rows, s->cols);
-	r = st_write(saving->w, turned, nbytes);
-	free(turned);
+	arrange(arranged, src, s);
+	r = st_write(saving->w, arranged, nbytes);
+	free(arranged);
 	return r;
 }
 
@@ -228,7 +245,7 @@ static int missing(const struct loading *l, const struct slice *s)
 	const size_t n = strlen(s->name);
 	const struct tensors *ts = l->tensors;
 
-	if (!strcmp(s->name, HEAD))
+	if (s->head)
 		return say_bad("%s: there is no tensor \"%s\"; if the head has the weight of the "
 			       "embedding, set \"tie_word_embeddings\": true in config.json",
 			       ts->path, s->name);
@@ -262,12 +279,22 @@ static int check_head(struct tensor *head, const struct tensor *embed, const str
 	return r;
 }
 
+/* the name of the head's weight in files */
+static const char *head_name(const struct config *cfg)
+{
+	const struct weight_map *map = model_map(cfg->family);
+
+	while (strcmp(map->te, "head.weight"))
+		map++;
+	return map->hf;
+}
+
 static int read_slice(void *arg, const struct slice *s)
 {
 	struct loading *l = arg;
 	float *dst = l->flat + s->offset;
 	struct tensor *t = tensors_find(l->tensors, s->name);
-	struct tensor *head = s->tied ? tensors_find(l->tensors, HEAD) : NULL;
+	struct tensor *head = s->tied ? tensors_find(l->tensors, head_name(s->cfg)) : NULL;
 	int r;
 
 	if (!t)
@@ -281,8 +308,10 @@ static int read_slice(void *arg, const struct slice *s)
 		return r;
 	t->used = 1;
 	for (int64_t i = 0; i < s->rows; i++) {
+		const int64_t row = model_file_row(s->cfg, s->part, i);
+
 		for (int64_t j = 0; j < s->cols; j++) {
-			const int64_t at = s->transposed ? j * s->rows + i : i * s->cols + j;
+			const int64_t at = s->transposed ? j * s->rows + row : row * s->cols + j;
 			const float x = widen(&t->st, at);
 
 			dst[i * s->cols + j] = x;

@@ -71,23 +71,18 @@ static int step_create(struct step *s, const char *recipe, const int32_t *tokens
 {
 	struct te_plan_opts po = TE_PLAN_OPTS_INIT;
 	struct te_recipe rec = TE_RECIPE_INIT;
-	const struct config cfg = {
-		.family = FAMILY_GPT2,
-		.vocab = opt.vocab,
-		.layers = opt.layers,
-		.width = opt.width,
-		.heads = opt.heads,
-		.kv_heads = opt.heads,
-		.head_dim = opt.width / opt.heads,
-		.inner = 4 * opt.width,
-		.max_pos = opt.seq_len,
-		.eps = 1e-5,
-		.init_std = 0.02,
-		.act = TE_ACT_GELU,
-		.tied = 1,
-	};
-	int r = model_create(s->b->ctx, &cfg, (uint64_t)s->b->o->seed, &s->model);
+	struct config cfg = config_defaults(FAMILY_GPT2);
+	int r;
 
+	cfg.vocab = opt.vocab;
+	cfg.layers = opt.layers;
+	cfg.width = opt.width;
+	cfg.heads = cfg.kv_heads = opt.heads;
+	cfg.head_dim = opt.width / opt.heads;
+	cfg.inner = 4 * opt.width;
+	cfg.max_pos = opt.seq_len;
+	cfg.drop_embd = cfg.drop_resid = cfg.drop_attn = 0;
+	r = model_create(s->b->ctx, &cfg, (uint64_t)s->b->o->seed, &s->model);
 	if (r)
 		return r;
 	r = te_recipe_from_name(recipe, &rec);

@@ -412,14 +412,15 @@ struct most {
 
 static struct most find_most(const struct mem_run *run, const struct room *room)
 {
-	const int64_t max_pos = run->model->cfg.max_pos;
+	const char *field;
+	const int64_t longest = config_longest(&run->model->cfg, &field);
 	struct most most = { .batch = largest(run, room, MAX_BATCH, 0) };
 
-	/* without learned positions a model takes any context */
 	if (run->train)
 		most.context = UNIT_T * largest(run, room,
-						run->model->cfg.family == FAMILY_GPT2 ?
-							max_pos / UNIT_T : MAX_CONTEXT / UNIT_T, 1);
+						(longest && longest < MAX_CONTEXT ? longest :
+										MAX_CONTEXT) /
+							UNIT_T, 1);
 	return most;
 }
 

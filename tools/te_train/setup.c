@@ -42,7 +42,7 @@ static int check_given(const struct opts *o, const char *dir, const struct confi
 	int r = o->model ? config_read(o->model, &given) : read_preset(o->preset, &given);
 
 	/* a run with a longer --seq-len than the model's */
-	if (!r && cfg->family != FAMILY_GPT2 && cfg->max_pos == o->seq_len &&
+	if (!r && !cfg->learned && cfg->max_pos == o->seq_len &&
 	    given.max_pos < cfg->max_pos)
 		given.max_pos = cfg->max_pos;
 	if (!r)
@@ -106,8 +106,11 @@ static int choose_context(struct trainer *t)
 {
 	const struct config *cfg = &t->cfg;
 	const struct opts *o = t->o;
+	const char *field;
+	const int64_t longest = config_longest(cfg, &field);
+	const int64_t most = longest && longest < cfg->max_pos ? longest : cfg->max_pos;
 
-	t->T = o->seq_len ? o->seq_len : cfg->max_pos < 1024 ? cfg->max_pos : 1024;
+	t->T = o->seq_len ? o->seq_len : most < 1024 ? most : 1024;
 	t->B = o->batch;
 	t->by_epoch = !strcmp(o->order, "epoch");
 	if (o->sequence_parallel && o->tensor == 1)
@@ -115,9 +118,10 @@ static int choose_context(struct trainer *t)
 	if (o->sequence_parallel && t->T % o->tensor)
 		return say_bad("--sequence-parallel: %lld ranks cannot divide the %lld tokens of "
 			       "--seq-len", (long long)o->tensor, (long long)t->T);
-	if (cfg->family == FAMILY_GPT2 && t->T > cfg->max_pos)
-		return say_bad("--seq-len %lld is beyond the model's n_positions %lld",
-			       (long long)t->T, (long long)cfg->max_pos);
+	if (longest && t->T > longest)
+		return say_bad("--seq-len %lld is beyond the model's %s %lld%s", (long long)t->T,
+			       field, (long long)longest,
+			       cfg->learned ? "" : ", and longer contexts are not implemented");
 	return STATUS_OK;
 }
 

@@ -1,0 +1,56 @@
+#!/bin/sh
+# Checkpoints of each family of models, made by transformers with every feature on, give the losses
+# and the norms of the gradient that transformers computed (t/data/gen_families.py).
+. "$abs_top_srcdir/t/lib/tap.sh"
+. "$abs_top_srcdir/t/tools/te_train.sh"
+
+echo "It was the best of times, it was the worst of times, it was the age of wisdom." >times
+printf 'It was the best o' >first # the only sequence of 16 tokens and its targets
+
+# loss DIR: of the text, from the weights in DIR; writes them to DIR-2
+loss()
+{
+	"$te_train" --init "$1" --steps 0 --eval-batches 0 --val times --json --recipe fp32 \
+		--seq-len 16 --out "$1-2" times 2>err |
+		sed -n 's/.*"val_loss_nats": \([0-9.]*\).*/\1/p'
+}
+
+# norm DIR: of the gradient for the first sequence
+norm()
+{
+	rm -f log
+	"$te_train" --init "$1" --steps 1 --batch 1 --val first --eval-batches 0 --seq-len 16 \
+		--dropout 0 --recipe fp32 --log-every 1 --log log first >out 2>err
+	sed -n 's/.*"grad_norm":\([0-9.]*\).*/\1/p' log | tail -1
+}
+
+# near NAME WANT GOT BOUND
+near()
+{
+	check "$1: $3 is within $4 of $2" awk -v a="$2" -v b="$3" -v e="$4" \
+		'BEGIN { d = a - b; exit !(b != "" && d <= e && d >= -e) }'
+}
+
+while read -r name want gradient; do
+	mkdir "$name"
+	cp "$abs_top_srcdir/t/data/fam_$name.json" "$name/config.json"
+	cp "$abs_top_srcdir/t/data/fam_$name.safetensors" "$name/model.safetensors"
+	near "loss of $name" "$want" "$(loss "$name")" 2e-5
+	near "gradient of $name" "$gradient" "$(norm "$name")" 2e-4
+	near "loss of $name, written and read again" "$want" "$(loss "$name-2")" 2e-5
+done <<'EOT'
+llama3 5.465796348376152 4.976594924926758
+linear 5.69050764426207 8.158783912658691
+yarn 5.631951063107222 5.644285202026367
+mistral 5.509900802221054 5.941380500793457
+smollm3 5.298692556527945 4.485586643218994
+phi3 5.768892728365385 3.8763978481292725
+neox 5.209799742087339 3.8163199424743652
+neox_serial 5.1831087943835135 4.457695007324219
+falcon 5.655554257906401 3.3838441371917725
+stablelm 5.44218278542543 4.954983234405518
+stablelm_parallel 5.749412243182842 3.2859318256378174
+gpt2_erf 5.47071789472531 4.445552825927734
+EOT
+
+tap_end

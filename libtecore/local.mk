@@ -179,6 +179,8 @@ libtecore_libtecore_internal_la_SOURCES = \
 	libtecore/plan/plan.c \
 	libtecore/plan/plan.h \
 	libtecore/plan/print.c \
+	libtecore/plan/profile.c \
+	libtecore/plan/rates.c \
 	libtecore/plan/recompute.c \
 	libtecore/plan/report.c \
 	libtecore/plan/run.c \

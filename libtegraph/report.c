@@ -72,20 +72,6 @@ const struct te_recording *te_graph_recording(const struct te_graph *graph, int3
 	return graph->whole ? graph->whole : graph->callable[callable].rec[kind];
 }
 
-static void json_string(FILE *f, const char *s)
-{
-	fputc('"', f);
-	for (; *s; s++) {
-		if (*s == '"' || *s == '\\')
-			fprintf(f, "\\%c", *s);
-		else if ((unsigned char)*s < 0x20)
-			fprintf(f, "\\u%04x", (unsigned)*s);
-		else
-			fputc(*s, f);
-	}
-	fputc('"', f);
-}
-
 static int json_pass(FILE *f, const struct te_graph *g, const struct te_sched_step *s)
 {
 	const struct te__graph_callable *n = &g->callable[s->callable];
@@ -97,7 +83,7 @@ static int json_pass(FILE *f, const struct te_graph *g, const struct te_sched_st
 	fprintf(f,
 		"{\"pass\": \"%s\", \"callable\": %" PRId32 ", \"name\": ", te__graph_pass(s->kind),
 		s->callable);
-	json_string(f, n->c.name);
+	te__json_string(f, n->c.name);
 	fprintf(f, ", \"chunk\": %" PRId32 ", \"micro_batch\": %" PRId32 ", \"layer\": %" PRId32,
 		s->chunk, s->micro, s->layer);
 	if (n->rec[s->kind])
@@ -118,14 +104,6 @@ static const struct te_arg *arg_at(const struct te__graph_callable *n, int32_t a
 	return at < 2 * nin ? &n->c.in[at % nin] : &n->c.out[(at - 2 * nin) % nout];
 }
 
-/* a decimal point in every locale */
-static void json_us(FILE *f, const char *key, double us)
-{
-	const uint64_t ns = (uint64_t)(us * 1e3 + 0.5);
-
-	fprintf(f, ", \"%s\": %" PRIu64 ".%03" PRIu64, key, ns / 1000, ns % 1000);
-}
-
 static void json_bound(FILE *f, const struct te_graph *g)
 {
 	const char *comma = "";
@@ -142,7 +120,7 @@ static void json_bound(FILE *f, const struct te_graph *g)
 				continue;
 			a = arg_at(n, k, &grad);
 			fprintf(f, "%s\n  {\"callable\": %" PRId32 ", \"argument\": ", comma, i);
-			json_string(f, a->name);
+			te__json_string(f, a->name);
 			fprintf(f, ", \"gradient\": %s, \"how\": \"%s\"}", grad ? "true" : "false",
 				b->how == TE_BIND_PATCHED ? "patched" : "copied");
 			comma = ",";
@@ -176,8 +154,8 @@ static int print_json(FILE *f, const void *arg)
 		r->peak_nbytes, r->sum_nbytes, r->in_nbytes, r->out_nbytes, r->grad_nbytes,
 		r->saved_nbytes, r->scratch_nbytes);
 	fprintf(f, ",\n \"launches\": %" PRIu64, r->nlaunches);
-	json_us(f, "launch_us", r->launch_us);
-	json_us(f, "launch_max_us", r->launch_max_us);
+	te__json_us(f, "launch_us", r->launch_us);
+	te__json_us(f, "launch_max_us", r->launch_max_us);
 	fprintf(f,
 		",\n \"executables_made\": %" PRIu64 ", \"updated_in_place\": %" PRIu64
 		", \"bound\": [",

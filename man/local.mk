@@ -213,6 +213,9 @@ dist_man3_MANS += \
 	man/te_plan_output.3 \
 	man/te_plan_output_grad.3 \
 	man/te_plan_print.3 \
+	man/te_plan_profile.3 \
+	man/te_plan_profile_print.3 \
+	man/te_plan_profile_step.3 \
 	man/te_plan_ref.3 \
 	man/te_plan_regions.3 \
 	man/te_plan_saved.3 \

@@ -76,6 +76,7 @@ TT_CORE = \
 	t/ops/ops_gpu \
 	t/plan/faults \
 	t/plan/optim \
+	t/plan/profile \
 	t/plan/seq \
 	t/plan/threads \
 	t/quant/block \

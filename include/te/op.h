@@ -97,6 +97,9 @@ struct te_op_infer {
 	size_t fwd_ws_nbytes, bwd_ws_nbytes, dw_ws_nbytes; /* scratch while the function runs */
 	int32_t uses_rng; /* 1: te_op_call.rng is needed */
 	int32_t no_dx;	  /* 1: the main input has no gradient (tokens) */
+	/* floating-point operations of the matrix products of forward(), backward() and
+	 * backward_dw(), for te_plan_profile(); preset 0 */
+	double fwd_flops, bwd_flops, dw_flops;
 };
 
 /**

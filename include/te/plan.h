@@ -288,10 +288,93 @@ struct te_plan_saved_info {
 TE_EXPORT int te_plan_saved(const struct te_plan *plan, int index,
 			    struct te_plan_saved_info *ret_info);
 
-enum te_plan_format { TE_PLAN_TEXT = 0, TE_PLAN_DOT = 1 };
+enum te_plan_format {
+	TE_PLAN_TEXT = 0,
+	TE_PLAN_DOT = 1,
+	TE_PLAN_JSON = 2 /* te_plan_profile_print only */
+};
 /* print steps, fusions and values with offsets; release *ret_text with free(3) */
 TE_EXPORT int te_plan_print(const struct te_plan *plan, enum te_plan_format format,
 			    char **ret_text);
+
+/* ---- profiles ---- */
+
+struct te_plan_profile_opts {
+	size_t size;   /* set by the INIT macro; lets the struct grow */
+	int32_t nruns; /* measured runs of all passes; 5 by default */
+	int32_t nwarm; /* runs before them that are not measured; 2 by default */
+	/* bytes per second that a copy in device memory reads and writes; 0: measured */
+	double copy_rate;
+	/* floating-point operations per second of a GEMM of FP8 operands, and of operands in the
+	 * recipe's compute dtype; 0: measured if the plan has such GEMMs */
+	double fp8_rate, gemm_rate;
+};
+#define TE_PLAN_PROFILE_OPTS_INIT { sizeof(struct te_plan_profile_opts), 5, 2, 0, 0, 0 }
+
+/* Sums over the groups of a plan. Times are medians over runs. */
+struct te_plan_profile {
+	size_t size;	 /* set by the INIT macro; lets the struct grow */
+	int32_t nruns;	 /* measured runs */
+	int32_t nsteps;	 /* entries of te_plan_profile_step */
+	double us;	 /* time of the passes, in microseconds */
+	double bound_us; /* time that their bytes and FLOPs need at the rates below */
+	double lost_us;	 /* sum of the groups' lost_us */
+	uint64_t nbytes;
+	double flops;
+	double copy_rate, fp8_rate, gemm_rate; /* rates used, as in the options; 0: not needed */
+};
+#define TE_PLAN_PROFILE_INIT { sizeof(struct te_plan_profile), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
+
+/* A group of steps that run as one, or work of a pass outside of its groups. */
+struct te_plan_profile_step {
+	size_t size;	   /* set by the INIT macro; lets the struct grow */
+	/* the fusion or the step: "linear"; outside of groups "weights" or "scales" */
+	const char *name;
+	const char *steps; /* "h.0.fc1 + quantize(h.0.fc1.y)"; valid until the next profile */
+	enum te_pass pass; /* forward or backward; weight gradients that are delayed: backward */
+	int32_t group;	   /* as te_plan_print() counts them; -1: outside of groups */
+	double us;	   /* median time in microseconds */
+	double min_us;	   /* shortest time */
+	double bound_us;   /* the longer of the times that nbytes and flops need */
+	double lost_us;	   /* us - bound_us, at least 0 */
+	uint64_t nbytes;   /* bytes that it reads and writes, each once */
+	double flops;	   /* FLOPs of matrix products: te_op_infer */
+};
+#define TE_PLAN_PROFILE_STEP_INIT \
+	{ sizeof(struct te_plan_profile_step), 0, 0, TE_PASS_FORWARD, 0, 0, 0, 0, 0, 0, 0 }
+
+/**
+ * te_plan_profile - run a plan's passes, and measure the time of each group on the device
+ * @plan:        the plan; its inputs, and the gradient of its output, have been written
+ * @stream:      the passes are queued on it
+ * @opts:        NULL for the defaults
+ * @ret_profile: sums over all groups, or NULL; initialised by TE_PLAN_PROFILE_INIT
+ *
+ * Runs forward and, in a training plan, backward and backward_dw, with an event before each group.
+ * They have the effects of ordinary passes: gradients are added to te_seq_grads, scales and the
+ * random offset advance, hooks are called, and what hooks queue counts as time of the group. Where
+ * kernels are shorter than the time to queue them, that time is measured.
+ * Stream: waits for it; -EBUSY while it is capturing.
+ * Thread: one plan, and one stream, by one thread at a time.  Since: 0.1
+ * Errors: -EINVAL, -ENOMEM, -EBUSY, -TE_ESTATE, and codes of te_plan_forward and te_gemm.
+ */
+TE_EXPORT int te_plan_profile(struct te_plan *plan, struct te_stream *stream,
+			      const struct te_plan_profile_opts *opts,
+			      struct te_plan_profile *ret_profile);
+/**
+ * te_plan_profile_step - describe a group of the latest te_plan_profile of a plan
+ * @plan:     the plan
+ * @index:    number of the group in order of lost_us, from 0, which lost most
+ * @ret_step: initialised by TE_PLAN_PROFILE_STEP_INIT
+ *
+ * Thread: one plan by one thread at a time.  Since: 0.1
+ * Errors: -EINVAL, -TE_ESTATE (no profile), -ENOENT (no such entry; records no error message).
+ */
+TE_EXPORT int te_plan_profile_step(const struct te_plan *plan, int index,
+				   struct te_plan_profile_step *ret_step);
+/* print the latest profile as TE_PLAN_TEXT or TE_PLAN_JSON; release *ret_text with free(3) */
+TE_EXPORT int te_plan_profile_print(const struct te_plan *plan, enum te_plan_format format,
+				    char **ret_text);
 
 /* ---- fusions ---- */
 

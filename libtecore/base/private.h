@@ -89,6 +89,9 @@ TE_EXPORT int64_t te__alloc_live(void); /* allocations not yet freed */
  * Errors: codes of print(), -ENOMEM with a message that names fn */
 typedef int te__print_fn(FILE *f, const void *arg);
 TE_EXPORT int te__text(const char *fn, te__print_fn *print, const void *arg, char **ret_text);
+/* a string in quotes, escaped; `, "key": ` and a time in microseconds with three decimals */
+TE_EXPORT void te__json_string(FILE *f, const char *s);
+TE_EXPORT void te__json_us(FILE *f, const char *key, double us);
 
 /*
  * Structs of the API begin with their size: they are shorter in a program compiled with an older

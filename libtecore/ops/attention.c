@@ -56,6 +56,9 @@ static int attention_infer(struct te_op_infer *inf)
 	inf->save_x = TE_FORM_HP;
 	inf->save_y = TE_FORM_HP;
 	lse = (struct te_spec){ TE_DTYPE_FP32, 3, { rows / seqlen, a->nheads, seqlen } };
+	/* two products of half a [seqlen, seqlen] matrix a head; backward has five */
+	inf->fwd_flops = 2.0 * (double)rows * (double)seqlen * a->nheads * a->head_dim;
+	inf->bwd_flops = 2.5 * inf->fwd_flops;
 	inf->bwd_ws_nbytes = te__attention_ws_nbytes(rows, a->nheads);
 	inf->uses_rng = dropout;
 	return te_infer_save(inf, &lse);

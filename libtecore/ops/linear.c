@@ -81,6 +81,8 @@ static int linear_infer(struct te_op_infer *inf)
 	if (r < 0)
 		return r;
 	inf->out[0].shape[inf->out[0].ndim - 1] = a->out;
+	inf->fwd_flops = 2.0 * (double)rows * (double)a->in * (double)a->out;
+	inf->bwd_flops = inf->dw_flops = inf->fwd_flops;
 	if (!te__recipe_casts(inf->recipe) || a->keep_hp) {
 		inf->weight_forms[0] = inf->recipe->compute == TE_DTYPE_FP32 ? 0 : TE_FORM_HP;
 		inf->dw_x = inf->dw_dy = TE_FORM_HP;

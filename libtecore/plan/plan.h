@@ -122,6 +122,13 @@ struct te__need {
 	struct te_tensor *t_hp, *t_q; /* tensors of the sequence; placeholders without memory */
 };
 
+/* Events that te_plan_profile() lets the passes record, in order: NULL at other times. */
+struct te__probe {
+	struct te_event **event;
+	int n; /* number of events that were recorded */
+};
+struct te__profile;
+
 struct te_plan {
 	atomic_int refs;
 	struct te_seq *seq;
@@ -181,6 +188,8 @@ struct te_plan {
 	uint64_t copies_nbytes; /* bytes of all needs, also if earlier plans made the copies */
 	int bound; /* 1: span is set, by te_plan_bind or because the plan has an arena */
 	int forwarded, dw_pending;
+	struct te__probe *probe;
+	struct te__profile *profile; /* the latest, or NULL */
 	int failed; /* sticky */
 	char failed_text[512];
 };
@@ -243,6 +252,16 @@ extern const char *const te__span_name[TE_SPAN_COUNT]; /* "FB" */
 size_t te__plan_arena_offset(const struct te_plan *p, int span);
 /* offset of the scales in row and col of a block-scaled value */
 size_t te__value_scales_at(const struct te__value *v);
+
+/* 0 if passes can be queued; what: function for the message */
+int te__plan_runnable(struct te_plan *p, struct te_stream *stream, const char *what);
+void te__profile_free(struct te__profile *f);
+/* rates.c: measured rates, as in te_plan_profile_opts, on the stream */
+int te__rate_copy(struct te_stream *stream, double *ret_rate);
+int te__rate_gemm(struct te_stream *stream, enum te_dtype dtype, double *ret_rate);
+/* "h.0.ln1" for an op's step, "quantize(h.0.ln1.y)" for a cast */
+void te__plan_step_label(const struct te_plan *p, const struct te__step *s, char *dst, size_t n);
+const char *te__plan_group_name(const struct te_plan *p, const struct te__group *g);
 
 /* weights.c: create the copies that the plan needs; refresh copies that are not current */
 int te__plan_weights(struct te_plan *p);

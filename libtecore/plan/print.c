@@ -10,8 +10,7 @@
 
 #include "libtecore/plan/plan.h"
 
-/* "h.0.ln1" for an op's step, "quantize(h.0.ln1.y)" for a cast */
-static void step_label(const struct te_plan *p, const struct te__step *s, char *dst, size_t n)
+void te__plan_step_label(const struct te_plan *p, const struct te__step *s, char *dst, size_t n)
 {
 	if (s->kind == TE__STEP_QUANT || s->kind == TE__STEP_SUM)
 		snprintf(dst, n, "%s(%s)", s->name, p->value[s->role.y].label);
@@ -23,7 +22,7 @@ static void step_label(const struct te_plan *p, const struct te__step *s, char *
 						   "");
 }
 
-static const char *group_name(const struct te_plan *p, const struct te__group *g)
+const char *te__plan_group_name(const struct te_plan *p, const struct te__group *g)
 {
 	return g->fusion ? g->fusion->name : p->step[g->first].name;
 }
@@ -62,9 +61,10 @@ static int print_text(FILE *f, const void *arg)
 		for (int t = start[l]; t < start[l + 1]; t++) {
 			const struct te__group *g = &p->group[t];
 
-			fprintf(f, "%5d  %-24s ", t, group_name(p, g));
+			fprintf(f, "%5d  %-24s ", t, te__plan_group_name(p, g));
 			for (int k = 0; k < g->n; k++) {
-				step_label(p, &p->step[g->first + k], label, sizeof(label));
+				te__plan_step_label(p, &p->step[g->first + k], label,
+						    sizeof(label));
 				fprintf(f, "%s%s", k ? " + " : "", label);
 			}
 			fputc('\n', f);
@@ -131,9 +131,9 @@ static int print_dot(FILE *f, const void *arg)
 	for (int t = 0; t < p->ngroups; t++) {
 		const struct te__group *g = &p->group[t];
 
-		fprintf(f, "  g%d [label=\"%s", t, group_name(p, g));
+		fprintf(f, "  g%d [label=\"%s", t, te__plan_group_name(p, g));
 		for (int k = 0; k < g->n; k++) {
-			step_label(p, &p->step[g->first + k], label, sizeof(label));
+			te__plan_step_label(p, &p->step[g->first + k], label, sizeof(label));
 			fprintf(f, "\\n%s", label);
 		}
 		fprintf(f, "\"%s];\n", g->fusion ? ", style=filled" : "");

@@ -166,7 +166,7 @@ static int sticky(struct te_plan *p, int r)
 	return r;
 }
 
-static int runnable(struct te_plan *p, struct te_stream *stream, const char *what)
+int te__plan_runnable(struct te_plan *p, struct te_stream *stream, const char *what)
 {
 	int r = p ? te__stream_check(what, stream, p->ctx) :
 		    te__fail(-EINVAL, "%s: plan is NULL", what);
@@ -216,6 +216,12 @@ static int run_group(struct te_plan *p, struct te_stream *stream, struct te__gro
 	return 0;
 }
 
+/* te_plan_profile() measures the time from each mark to the next one */
+static int mark(const struct te_plan *p, struct te_stream *stream)
+{
+	return p->probe ? te_event_record(p->probe->event[p->probe->n++], stream) : 0;
+}
+
 /* a group between its hooks */
 static int run_hooked(struct te_plan *p, struct te_stream *stream, int t)
 {
@@ -235,13 +241,17 @@ static int run_groups(struct te_plan *p, struct te_stream *stream, int first, in
 	int r = moves ? te__moves_begin(p, stream, first) : 0;
 
 	for (int t = first; t < first + n && !r; t++) {
-		r = moves ? te__moves_run(p, stream, t, 0) : 0;
+		r = mark(p, stream);
+		if (!r && moves)
+			r = te__moves_run(p, stream, t, 0);
 		if (!r)
 			r = p->hooks ? run_hooked(p, stream, t) :
 				       run_group(p, stream, &p->group[t]);
 		if (!r && moves)
 			r = te__moves_run(p, stream, t, 1);
 	}
+	if (!r)
+		r = mark(p, stream);
 	return r && moves ? te__moves_drain(p, r) : r;
 }
 
@@ -274,7 +284,7 @@ static int keep_scales(struct te_plan *p, struct te_stream *stream)
 static int forward(struct te_plan *p, struct te_stream *stream, uint32_t flags)
 {
 	struct te_k_rng_next next;
-	int r = runnable(p, stream, "te_plan_forward");
+	int r = te__plan_runnable(p, stream, "te_plan_forward");
 
 	if (r < 0)
 		return r;
@@ -283,7 +293,8 @@ static int forward(struct te_plan *p, struct te_stream *stream, uint32_t flags)
 	if (p->dw_pending)
 		return te__fail(-TE_ESTATE,
 				"te_plan_forward: te_plan_backward_dw of the last pass is due");
-	if (p->uses_rng && (p->flags & TE_PLAN_TRAIN)) {
+	r = mark(p, stream);
+	if (!r && p->uses_rng && (p->flags & TE_PLAN_TRAIN)) {
 		next = (struct te_k_rng_next){
 			.next = p->seq->rng + 1,
 			.used = p->rng_used,
@@ -301,6 +312,8 @@ static int forward(struct te_plan *p, struct te_stream *stream, uint32_t flags)
 	if (!r)
 		r = update_scales(p, stream, 2 * p->first_op, 2 * (p->nops - p->first_op));
 	if (!r)
+		r = mark(p, stream);
+	if (!r)
 		p->forwarded = 1;
 	return sticky(p, r);
 }
@@ -312,7 +325,7 @@ int te_plan_forward(struct te_plan *p, struct te_stream *stream, uint32_t flags)
 
 static int backward(struct te_plan *p, struct te_stream *stream)
 {
-	int r = runnable(p, stream, "te_plan_backward");
+	int r = te__plan_runnable(p, stream, "te_plan_backward");
 
 	if (r < 0)
 		return r;
@@ -320,10 +333,14 @@ static int backward(struct te_plan *p, struct te_stream *stream)
 		return te__fail(-TE_ESTATE, "te_plan_backward: the plan has no backward pass");
 	if (!p->forwarded)
 		return te__fail(-TE_ESTATE, "te_plan_backward: no forward pass went before");
-	r = run_groups(p, stream, p->fwd_groups, p->bwd_groups);
+	r = mark(p, stream);
+	if (!r)
+		r = run_groups(p, stream, p->fwd_groups, p->bwd_groups);
 	if (!r)
 		r = update_scales(p, stream, 2 * p->seq->nops + p->first_op,
 				  p->nops - p->first_op);
+	if (!r)
+		r = mark(p, stream);
 	if (!r) {
 		p->forwarded = 0; /* saved values have been overwritten */
 		p->dw_pending = p->flags & TE_PLAN_DELAY_DW ? 1 : 0;
@@ -338,7 +355,7 @@ int te_plan_backward(struct te_plan *p, struct te_stream *stream)
 
 static int backward_dw(struct te_plan *p, struct te_stream *stream)
 {
-	int first, r = runnable(p, stream, "te_plan_backward_dw");
+	int first, r = te__plan_runnable(p, stream, "te_plan_backward_dw");
 
 	if (r < 0)
 		return r;
@@ -347,7 +364,11 @@ static int backward_dw(struct te_plan *p, struct te_stream *stream)
 				"te_plan_backward_dw: no backward pass went before" :
 				"te_plan_backward_dw: the plan does not delay weight gradients");
 	first = p->fwd_groups + p->bwd_groups;
-	r = run_groups(p, stream, first, p->ngroups - first);
+	r = mark(p, stream);
+	if (!r)
+		r = run_groups(p, stream, first, p->ngroups - first);
+	if (!r)
+		r = mark(p, stream);
 	if (!r)
 		p->dw_pending = 0;
 	return sticky(p, r);

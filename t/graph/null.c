@@ -97,6 +97,7 @@ START_TEST(filled_structs_name_the_argument)
 	struct te_mem_info mem = TE_MEM_INFO_INIT;
 	struct te_offload_report offload = TE_OFFLOAD_REPORT_INIT;
 	struct te_plan_memory plan = TE_PLAN_MEMORY_INIT;
+	struct te_plan_profile_step profiled = TE_PLAN_PROFILE_STEP_INIT;
 	struct te_plan_saved_info saved = TE_PLAN_SAVED_INFO_INIT;
 	struct te_recording_info rec = TE_RECORDING_INFO_INIT;
 	struct te_schedule_info schedule = TE_SCHEDULE_INFO_INIT;
@@ -111,6 +112,8 @@ START_TEST(filled_structs_name_the_argument)
 	fails(te_graph_report(NULL, &graph), -EINVAL, "te_graph_report: graph is NULL");
 	fails(te_offload_report(NULL, &offload), -EINVAL, "te_offload_report: offload is NULL");
 	fails(te_plan_memory(NULL, &plan), -EINVAL, "te_plan_memory: plan is NULL");
+	fails(te_plan_profile_step(NULL, 0, &profiled), -EINVAL,
+	      "te_plan_profile_step: plan is NULL");
 	fails(te_plan_regions(NULL, visit, NULL), -EINVAL, "te_plan_regions: plan is NULL");
 	fails(te_plan_saved(NULL, 0, &saved), -EINVAL, "te_plan_saved: plan is NULL");
 	fails(te_recording_info(NULL, &rec), -EINVAL, "te_recording_info: rec is NULL");

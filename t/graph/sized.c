@@ -158,6 +158,17 @@ static int call_plan_saved(void *s)
 	return r == -ENOENT ? te_fail(r, "the plan keeps nothing") : r;
 }
 
+static void profile_rates(struct te_plan_profile_opts *o)
+{
+	o->copy_rate = o->fp8_rate = o->gemm_rate = 1e9;
+}
+
+CALL(plan_profile_opts, struct te_plan_profile_opts *o = s; r = te_plan_profile(plan, st, o, NULL);)
+CALL(plan_profile, struct te_plan_profile_opts o = TE_PLAN_PROFILE_OPTS_INIT; profile_rates(&o);
+     r = te_plan_profile(plan, st, &o, s);)
+CALL(plan_profile_step, struct te_plan_profile_opts o = TE_PLAN_PROFILE_OPTS_INIT;
+     profile_rates(&o); r = te_plan_profile(plan, st, &o, NULL);
+     if (!r) r = te_plan_profile_step(plan, 0, s);)
 CALL(seq_binding, struct te_seq *other = seq_of(linear("other"));
      DO(te_seq_complete(other)); r = te_seq_bind(other, s); te_seq_unref(other);)
 CALL(weight_info, r = te_seq_weight(seq, 0, s);)
@@ -427,6 +438,9 @@ static const struct te_recipe init_te_recipe = TE_RECIPE_INIT;
 static const struct te_plan_opts init_te_plan_opts = TE_PLAN_OPTS_INIT;
 static const struct te_plan_memory init_te_plan_memory = TE_PLAN_MEMORY_INIT;
 static const struct te_plan_binding init_te_plan_binding = TE_PLAN_BINDING_INIT;
+static const struct te_plan_profile_opts init_te_plan_profile_opts = TE_PLAN_PROFILE_OPTS_INIT;
+static const struct te_plan_profile init_te_plan_profile = TE_PLAN_PROFILE_INIT;
+static const struct te_plan_profile_step init_te_plan_profile_step = TE_PLAN_PROFILE_STEP_INIT;
 static const struct te_plan_saved_info init_te_plan_saved_info = TE_PLAN_SAVED_INFO_INIT;
 static const struct te_seq_binding init_te_seq_binding = TE_SEQ_BINDING_INIT;
 static const struct te_weight_info init_te_weight_info = TE_WEIGHT_INFO_INIT;
@@ -532,6 +546,9 @@ static const struct row {
 	OUT(plan_memory, te_plan_memory, arena_nbytes),
 	IN(plan_binding, te_plan_binding, out_grad),
 	OUT(plan_saved, te_plan_saved_info, name),
+	IN(plan_profile_opts, te_plan_profile_opts, nwarm),
+	OUT(plan_profile, te_plan_profile, us),
+	OUT(plan_profile_step, te_plan_profile_step, name),
 	IN(seq_binding, te_seq_binding, masters),
 	OUT(weight_info, te_weight_info, name),
 	IN(adamw_opts, te_adamw_opts, beta1),

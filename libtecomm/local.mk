@@ -6,11 +6,13 @@ teinclude_HEADERS += \
 
 noinst_LTLIBRARIES += libtecomm/libtecomm_internal.la
 libtecomm_libtecomm_internal_la_SOURCES = \
+	libtecomm/collective/algorithms.c \
 	libtecomm/collective/calls.c \
 	libtecomm/collective/choose.c \
 	libtecomm/collective/collective.c \
 	libtecomm/collective/collective.h \
 	libtecomm/collective/comm.h \
+	libtecomm/collective/explain.c \
 	libtecomm/collective/nccl.c \
 	libtecomm/collective/nccl.h \
 	libtecomm/collective/nodes/device.c \

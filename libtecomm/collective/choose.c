@@ -1,4 +1,4 @@
-/* choose.c - te_comm_explain(3): choice of the algorithm and the pieces of an operation. */
+/* choose.c - choice of the algorithm and the pieces of an operation, with the reason. */
 #define TE_LOG_CATEGORY "comm"
 #include "config.h"
 
@@ -9,40 +9,6 @@
 
 #include "kernels/launch.h"
 #include "libtecomm/collective/collective.h"
-
-/* a row for each enum te_comm_algorithm */
-static const struct {
-	const char *name;
-	enum te__carrier carrier;
-	int32_t kernel; /* enum te_k_comm_algorithm; -1: none */
-	int floats; /* 1: floating types only */
-} algorithms[] = {
-	[TE_COMM_AUTO] = { "auto", TE__BY_KERNELS, -1, 0 },
-	[TE_COMM_LL] = { "ll", TE__BY_KERNELS, TE_K_COMM_LL, 0 },
-	[TE_COMM_ONE_SHOT] = { "oneshot", TE__BY_KERNELS, TE_K_COMM_ONE_SHOT, 1 },
-	[TE_COMM_TWO_SHOT] = { "twoshot", TE__BY_KERNELS, TE_K_COMM_TWO_SHOT, 1 },
-	[TE_COMM_ZERO_COPY] = { "zerocopy", TE__BY_KERNELS, TE_K_COMM_ZERO_COPY, 0 },
-	[TE_COMM_STAGED] = { "staged", TE__BY_KERNELS, TE_K_COMM_STAGED, 0 },
-	[TE_COMM_NCCL] = { "nccl", TE__BY_NCCL, -1, 0 },
-	[TE_COMM_NVLS] = { "nvls", TE__BY_KERNELS, TE_K_COMM_NVLS, 1 },
-	[TE_COMM_NVLS_ONE_SHOT] = { "nvls-oneshot", TE__BY_KERNELS, TE_K_COMM_NVLS_ONE_SHOT, 1 },
-	[TE_COMM_EXCHANGE] = { "exchange", TE__BY_NODES, -1, 0 },
-	[TE_COMM_CHAIN] = { "chain", TE__BY_NODES, -1, 1 },
-};
-#define NALGORITHMS ((int)(sizeof(algorithms) / sizeof(algorithms[0])))
-
-const char *te_comm_algorithm_name(enum te_comm_algorithm a)
-{
-	return (unsigned)a < (unsigned)NALGORITHMS ? algorithms[a].name : NULL;
-}
-
-const char *te__coll_kernel_name(int32_t kernel)
-{
-	for (int i = 0; i < NALGORITHMS && kernel >= 0; i++)
-		if (algorithms[i].kernel == kernel)
-			return algorithms[i].name;
-	return NULL;
-}
 
 /* maximum bytes of a launch, a multiple of 16; 0: packet memory does not limit it */
 static int64_t fits(const struct te__coll *c, int32_t kernel)
@@ -152,9 +118,9 @@ static enum te_comm_algorithm by_nodes(const struct te__coll *c, const struct as
 static int cannot(const struct te__coll *c, enum te_comm_algorithm k, const struct asked *a,
 		  char *why, size_t n)
 {
-	const char *name = algorithms[k].name, *no_nvls = c->terms.reach.why[TE__REACH_NVLS];
-	const enum te__carrier carrier = algorithms[k].carrier;
-	const int64_t room = fits(c, algorithms[k].kernel);
+	const char *name = te__algorithms[k].name, *no_nvls = c->terms.reach.why[TE__REACH_NVLS];
+	const enum te__carrier carrier = te__algorithms[k].carrier;
+	const int64_t room = fits(c, te__algorithms[k].kernel);
 
 	if (c->nodes && k == TE_COMM_CHAIN && te__nodes_no_chain(c->nodes, a->what, a->dtype))
 		snprintf(why, n, "algorithm %s: %s", name,
@@ -167,9 +133,9 @@ static int cannot(const struct te__coll *c, enum te_comm_algorithm k, const stru
 	else if (carrier == TE__BY_NODES)
 		return 0;
 	else if (a->what != TE_K_COLL_ALLREDUCE &&
-		 (algorithms[k].floats || algorithms[k].kernel < 0))
+		 (te__algorithms[k].floats || te__algorithms[k].kernel < 0))
 		snprintf(why, n, "there is no algorithm %s, only ll, zerocopy and staged", name);
-	else if (algorithms[k].floats && a->integers)
+	else if (te__algorithms[k].floats && a->integers)
 		snprintf(why, n, "algorithm %s takes floating types only", name);
 	else if ((k == TE_COMM_NVLS || k == TE_COMM_NVLS_ONE_SHOT) && no_nvls[0])
 		snprintf(why, n, "algorithm %s: %.200s", name, no_nvls);
@@ -227,13 +193,13 @@ int te__coll_choose(const struct te__coll *c, const char *fn, enum te_k_comm_col
 	int64_t most;
 	int r;
 
-	if ((unsigned)opts->algorithm >= (unsigned)NALGORITHMS)
+	if ((unsigned)opts->algorithm >= (unsigned)TE__ALGORITHMS)
 		return te__fail(-EINVAL, "%s: algorithm %d is unknown", fn, (int)opts->algorithm);
 	r = choose(c, fn, &a, opts->algorithm, ret);
 	if (r)
 		return r;
-	ret->carrier = algorithms[ret->algorithm].carrier;
-	ret->kernel = algorithms[ret->algorithm].kernel;
+	ret->carrier = te__algorithms[ret->algorithm].carrier;
+	ret->kernel = te__algorithms[ret->algorithm].kernel;
 	if (!ret->max_blocks || ret->max_blocks > c->terms.max_blocks)
 		ret->max_blocks = c->terms.max_blocks;
 	if (opts->max_blocks && opts->max_blocks < ret->max_blocks)

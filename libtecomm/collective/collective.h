@@ -77,6 +77,16 @@ enum te_comm_algorithm te__coll_latency(const struct te__coll *c, int64_t nbytes
 /* the carrier of an algorithm: a row of calls.c */
 enum te__carrier { TE__BY_KERNELS, TE__BY_NODES, TE__BY_NCCL };
 
+/* a row of algorithms.c for each enum te_comm_algorithm */
+struct te__algorithm {
+	const char *name; /* as in TE_COMM_ALGO */
+	enum te__carrier carrier;
+	int32_t kernel; /* enum te_k_comm_algorithm; -1: none */
+	int floats;	/* 1: floating types only */
+};
+#define TE__ALGORITHMS (TE_COMM_CHAIN + 1)
+extern const struct te__algorithm te__algorithms[TE__ALGORITHMS];
+
 /* an all-reduce as it will be run */
 struct te__coll_choice {
 	enum te_comm_algorithm algorithm;
@@ -93,7 +103,7 @@ struct te__coll_choice {
 int te__coll_choose(const struct te__coll *c, const char *fn, enum te_k_comm_collective what,
 		    int64_t count, enum te_dtype dtype, uint32_t arrays,
 		    const struct te_comm_call_opts *opts, struct te__coll_choice *ret);
-/* the name of an enum te_k_comm_algorithm, as in TE_COMM_ALGO; NULL: no such algorithm */
+/* algorithms.c: the name of an enum te_k_comm_algorithm; NULL: no such algorithm */
 const char *te__coll_kernel_name(int32_t kernel);
 /* number of blocks of a launch of count elements */
 int te__coll_nblocks(const struct te__coll *c, const struct te__coll_choice *k, int64_t count,

@@ -14,6 +14,33 @@
 #include "libtecomm/collective/collective.h"
 #include "libtecomm/collective/norm.h"
 
+/* ---- the kernel ---- */
+
+struct te_k_comm_norm te__comm_norm_alone(const struct te__comm_norm *a, const void *in, void *out)
+{
+	struct te_k_comm_norm k = a->k;
+
+	k.comm = te__coll_args_alone(&a->comm->coll);
+	k.comm.in = in;
+	k.comm.out = out;
+	k.comm.count = a->k.comm.count;
+	k.comm.dtype = a->k.comm.dtype;
+	k.comm.op = TE_K_COMM_SUM;
+	k.comm.algorithm = TE_K_COMM_ONE_SHOT;
+	k.comm.buffer_nbytes = te_k_comm_norm_buffer_nbytes(&k);
+	k.flags &= ~(uint32_t)TE_K_COMM_RESIDUAL_SHARDED;
+	return k;
+}
+
+int te__comm_norm_launch(const struct te__comm_norm *a, const struct te_k_comm_norm *k,
+			 struct te_stream *stream)
+{
+	return te__comm_norm_is_backward(a) ? TE__LAUNCH(stream, COMM_NORM_BWD, k) :
+					      TE__LAUNCH(stream, COMM_NORM, k);
+}
+
+/* ---- kernels of libtecore ---- */
+
 /* are there outputs other than s? */
 static int more_outputs(const struct te_k_comm_norm *k)
 {

@@ -163,6 +163,8 @@ tools_te_train_libte_train_la_SOURCES = \
 	tools/te_train/graph.h \
 	tools/te_train/inflate.c \
 	tools/te_train/inflate.h \
+	tools/te_train/jsonl.c \
+	tools/te_train/jsonl.h \
 	tools/te_train/lock.c \
 	tools/te_train/lock.h \
 	tools/te_train/loop.c \

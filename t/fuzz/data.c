@@ -1,27 +1,39 @@
 /* t/fuzz/data.c - te_train's reader of text and token files, of any bytes. */
 #include "config.h"
 
+#include <stdlib.h>
+
 #include "fuzz.h"
 #include "tools/lib/say.h"
 #include "tools/te_train/data.h"
+#include "tools/te_train/jsonl.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t nbytes)
 {
-	static const enum data_type types[] = { DATA_AUTO, DATA_TEXT, DATA_U16, DATA_U32 };
+	static const enum data_type types[] = { DATA_AUTO, DATA_TEXT, DATA_U16, DATA_U32,
+						DATA_JSONL };
+	const char *const role[CHAT_NROLES] = { NULL };
 	char *file = (char *)(uintptr_t)fuzz_file(bytes, nbytes);
+	struct chat chat;
 
 	say_hush(1);
-	for (int i = 0; i < 16; i++) {
+	if (chat_create(nbytes % 2 ? "mistral" : "llama3", NULL, role, NULL, &chat))
+		abort();
+	for (int i = 0; i < 20; i++) {
+		/* read completely, and in pieces */
+		const struct data_opts opts = { types[i % 5], i / 5 % 2 ? DATA_NBYTES : 50257,
+						i < 10 ? DATA_CHECKED_NBYTES : 0, &chat };
 		struct data *d;
 		int32_t token[2];
 
-		/* read completely, and in pieces */
-		if (data_open(&file, 1, types[i % 4], i / 4 % 2 ? DATA_NBYTES : 50257,
-			      i < 8 ? DATA_CHECKED_NBYTES : 0, &d))
+		if (data_open(&file, 1, &opts, &d))
 			continue;
 		if (data_ntokens(d) >= 2)
 			span_read(&(struct span){ d, data_ntokens(d) - 2, 2 }, 0, 2, token);
+		if (data_ntokens(d) >= 2)
+			span_mask(&(struct span){ d, data_ntokens(d) - 2, 2 }, 0, 2, token);
 		data_close(d);
 	}
+	chat_free(&chat);
 	return 0;
 }

@@ -10,11 +10,13 @@
 #include "tools/lib/say.h"
 #include "tools/te_train/batch.h"
 #include "tools/te_train/data.h"
+#include "tools/te_train/jsonl.h"
 #include "tt.h"
 
 static char dir[64];
 static char path[3][96];
 static int64_t most = DATA_CHECKED_NBYTES;
+static struct chat chat;
 
 static void setup(void)
 {
@@ -44,9 +46,10 @@ static void put(int i, const char *suffix, const void *p, size_t n)
 static struct data *open_as(int n, enum data_type type, int64_t vocab)
 {
 	char *list[3] = { path[0], path[1], path[2] };
+	const struct data_opts opts = { type, vocab, most, &chat };
 	struct data *d = NULL;
 
-	ck_assert_int_eq(data_open(list, n, type, vocab, most, &d), 0);
+	ck_assert_int_eq(data_open(list, n, &opts, &d), 0);
 	return d;
 }
 
@@ -58,9 +61,10 @@ static struct data *open_files(int n)
 static void refuse_as(int n, enum data_type type, int64_t vocab)
 {
 	char *list[3] = { path[0], path[1], path[2] };
+	const struct data_opts opts = { type, vocab, most, &chat };
 	struct data *d = NULL;
 
-	ck_assert_int_eq(data_open(list, n, type, vocab, most, &d), STATUS_BAD);
+	ck_assert_int_eq(data_open(list, n, &opts, &d), STATUS_BAD);
 	ck_assert_ptr_null(d);
 }
 
@@ -601,7 +605,7 @@ START_TEST(reads_pipes)
 			fputc('a' + i % 26, f);
 		_exit(fclose(f) ? 1 : 0);
 	}
-	r = data_open(list, 1, DATA_AUTO, 256, most, &d);
+	r = data_open(list, 1, &(struct data_opts){ DATA_AUTO, 256, most, &chat }, &d);
 	ck_assert_int_eq(wait(&(int){ 0 }) > 0, 1);
 	ck_assert_int_eq(r, 0);
 	ck_assert_int_eq(data_ntokens(d), N);
@@ -746,6 +750,177 @@ START_TEST(reads_compressed_files)
 }
 END_TEST
 
+static const char *const no_role[CHAT_NROLES];
+
+/* text: the tokens, with \1 before and \2 after those that are targets */
+static const struct {
+	const char *chat, *line, *text;
+} documents[] = {
+	{ "chatml", "{\"text\": \"ab\\u0007c\"}", "a\1b\7c\n" },
+	{ "chatml", "{\"text\": \"\"}", "\n" },
+	{ "chatml", "{\"prompt\": \"Hi \", \"completion\": \"yo\", \"id\": 5}", "Hi \1yo\n" },
+	{ "chatml", "{\"prompt\": \"\", \"completion\": \"yo\"}", "y\1o\n" },
+	{ "chatml",
+	  "{\"messages\": [{\"role\": \"user\", \"content\": \"a\"},"
+	  " {\"role\": \"assistant\", \"content\": \"bc\"}]}",
+	  "<|im_start|>user\na<|im_end|>\n<|im_start|>assistant\n\1bc<|im_end|>\n" },
+	{ "mistral",
+	  "{\"messages\": [{\"role\": \"system\", \"content\": \"s\"},"
+	  " {\"role\": \"user\", \"content\": [{\"type\": \"text\", \"text\": \"a\"}]},"
+	  " {\"role\": \"assistant\", \"content\": \"b\"},"
+	  " {\"role\": \"user\", \"content\": \"c\"}]}",
+	  "<s> [INST] s\n\na [/INST] \1b</s>\2 [INST] c [/INST]" },
+	{ "llama3", "{\"messages\": [{\"role\": \"assistant\", \"content\": \"b\"}]}",
+	  "<|begin_of_text|><|start_header_id|>assistant<|end_header_id|>\n\n\1b<|eot_id|>" },
+};
+
+/* the documents of lines that come in chunks of random sizes */
+static struct docs read_lines(const char *template, const char *text, size_t n)
+{
+	struct docs docs = { 0 };
+	struct chat c = { 0 };
+	struct jsonl j = { .name = "x", .chat = &c, .docs = &docs };
+
+	ck_assert_int_eq(chat_create(template, NULL, no_role, NULL, &c), 0);
+	for (size_t at = 0, k; at < n; at += k) {
+		k = (size_t)tt_rand_int(1, 30);
+		k = k < n - at ? k : n - at;
+		jsonl_add(&j, (const uint8_t *)text + at, k);
+	}
+	ck_assert_int_eq(jsonl_end(&j), 0);
+	chat_free(&c);
+	return docs;
+}
+
+START_TEST(documents_have_masks)
+{
+	char text[1024];
+	const int n = snprintf(text, sizeof(text), "\n%s\n  \n%s", documents[_i].line,
+			       documents[_i].line);
+	struct docs docs = read_lines(documents[_i].chat, text, (size_t)n);
+	int64_t i = 0, ntargets = 0;
+
+	for (int twice = 0; twice < 2; twice++) {
+		int target = 0;
+
+		for (const char *p = documents[_i].text; *p; p++) {
+			if (*p == '\1' || *p == '\2') {
+				target = *p == '\1';
+				continue;
+			}
+			ck_assert_int_lt(i, docs.n);
+			ck_assert_int_eq(docs.token[i], *p);
+			ck_assert_int_eq(docs.ignored[i], !target);
+			ntargets += target;
+			i++;
+		}
+	}
+	ck_assert_int_eq(i, docs.n);
+	ck_assert_int_eq(docs.ntargets, ntargets);
+	docs_free(&docs);
+}
+END_TEST
+
+static const char *const bad_lines[] = {
+	"",
+	"5",
+	"[]",
+	"{}",
+	"{",
+	"{\"text\": 5}",
+	"{\"text\": \"a\"} x",
+	"{\"prompt\": \"a\"}",
+	"{\"text\": \"a\", \"text\": \"b\"}",
+	"{\"text\": \"\xff\"}",
+	"{\"messages\": {}}",
+	"{\"messages\": [5]}",
+	"{\"messages\": [{\"role\": \"user\"}]}",
+	"{\"messages\": [{\"role\": \"tool\", \"content\": \"a\"}]}",
+	"{\"messages\": [{\"role\": \"system\", \"content\": \"a\"}]}",
+	("{\"messages\": [{\"role\": \"system\", \"content\": \"a\"},"
+	 " {\"role\": \"assistant\", \"content\": \"a\"}]}"),
+	"{\"messages\": [{\"role\": \"user\", \"content\": [{\"type\": \"image\"}]}]}",
+};
+
+START_TEST(refuses_other_lines)
+{
+	ck_assert_int_eq(chat_create("mistral", NULL, no_role, NULL, &chat), 0);
+	put(0, ".jsonl", bad_lines[_i], strlen(bad_lines[_i]));
+	refuse(1);
+	chat_free(&chat);
+}
+END_TEST
+
+START_TEST(packs_documents_with_text)
+{
+	static const char line[] = "{\"prompt\": \"ab\", \"completion\": \"c\"}\n";
+	/* ab c \n twice, then the text */
+	static const int32_t want[10] = { IGNORED_TARGET, 'c', '\n', IGNORED_TARGET,
+					  IGNORED_TARGET, 'c', '\n', 'x', 'y' };
+	int32_t x[12], y[12];
+	char twice[128], digest[17];
+	int64_t count;
+	struct data *d;
+	struct span s;
+
+	ck_assert_int_eq(chat_create("chatml", NULL, no_role, NULL, &chat), 0);
+	snprintf(twice, sizeof(twice), "%s%s", line, line);
+	put(0, ".jsonl", twice, strlen(twice));
+	put(1, ".txt", "xy", 2);
+	d = open_files(2);
+	ck_assert(data_is_bytes(d));
+	ck_assert_int_eq(data_ntokens(d), 10);
+	s = (struct span){ d, 0, 10 };
+	ck_assert_int_eq(batch_eval(&s, 0, 0, 1, 12, x, y, &count), 0);
+	ck_assert_mem_eq(y, want, 9 * sizeof(*y));
+	ck_assert_int_eq(count, 6);
+	for (int64_t c = 0; c < 3; c++) {
+		ck_assert_int_eq(batch_take(&s, 1, c, 1, 3, x, y), 0);
+		for (int i = 0; i < 3; i++)
+			ck_assert(y[i] == IGNORED_TARGET || y[i] == 'c' || y[i] == '\n' ||
+				  y[i] == 'x' || y[i] == 'y');
+	}
+	strcpy(digest, data_digest(d));
+	data_close(d);
+	refuse_as(2, DATA_AUTO, 257);
+	refuse_as(2, DATA_AUTO, 'c');
+	d = open_as(1, DATA_TEXT, 256);
+	ck_assert_int_eq(data_ntokens(d), (int64_t)strlen(twice));
+	data_close(d);
+	chat_free(&chat);
+
+	/* another end: other tokens */
+	ck_assert_int_eq(chat_create("chatml", NULL, no_role, "\\t\\\\", &chat), 0);
+	d = open_files(2);
+	ck_assert_int_eq(data_ntokens(d), 12);
+	ck_assert_str_ne(data_digest(d), digest);
+	data_close(d);
+	chat_free(&chat);
+}
+END_TEST
+
+START_TEST(templates_can_be_given)
+{
+	const char *role[CHAT_NROLES] = { "S{}\\n", NULL, "{}" };
+	const char *const bad[] = { "", "{", "{}{}", "{}\\", "{}\\x" };
+	struct chat c = { 0 };
+
+	ck_assert_int_eq(chat_create("mistral", "\\t", role, "", &c), 0);
+	ck_assert_str_eq(c.begin, "\t");
+	ck_assert_str_eq(c.role[CHAT_SYSTEM], "S{}\n");
+	ck_assert_str_eq(c.role[CHAT_USER], " [INST] {} [/INST]");
+	ck_assert_str_eq(c.role[CHAT_ASSISTANT], "{}");
+	ck_assert_str_eq(c.end, "");
+	chat_free(&c);
+	for (size_t i = 0; i < TT_LEN(bad); i++) {
+		role[CHAT_USER] = bad[i];
+		ck_assert_int_eq(chat_create("mistral", NULL, role, NULL, &c), STATUS_BAD);
+	}
+	ck_assert_int_eq(chat_create("llama3", "\\", no_role, NULL, &c), STATUS_BAD);
+	ck_assert_ptr_null(c.begin);
+}
+END_TEST
+
 static Suite *suite(void)
 {
 	Suite *s = suite_create("tools/data");
@@ -767,6 +942,10 @@ static Suite *suite(void)
 	tcase_add_test(c, notices_files_that_change);
 	tcase_add_test(c, samples_large_files);
 	tcase_add_test(c, reads_folders);
+	tcase_add_loop_test(c, documents_have_masks, 0, TT_LEN(documents));
+	tcase_add_loop_test(c, refuses_other_lines, 0, TT_LEN(bad_lines));
+	tcase_add_test(c, packs_documents_with_text);
+	tcase_add_test(c, templates_can_be_given);
 	tcase_add_test(c, reads_pipes);
 	tcase_add_test(c, draws_random_tokens);
 	tcase_add_test(c, refuses_what_cannot_be_read);

@@ -7,7 +7,7 @@
 #include "tools/lib/model.h"
 #include "tools/lib/say.h"
 
-/* fill one window: n tokens, and the successor of each */
+/* fill one window: n tokens, and the successor of each, unless it is no target */
 static int window(const struct span *s, int64_t at, int64_t n, int32_t *x, int32_t *y)
 {
 	int r = span_read(s, at, n, x);
@@ -15,7 +15,9 @@ static int window(const struct span *s, int64_t at, int64_t n, int32_t *x, int32
 	if (r)
 		return r;
 	memcpy(y, x + 1, (size_t)(n - 1) * sizeof(*y));
-	return span_read(s, at + n, 1, y + n - 1);
+	r = span_read(s, at + n, 1, y + n - 1);
+	span_mask(s, at + 1, n, y);
+	return r;
 }
 
 int batch_draw(const struct span *s, uint64_t seed, int64_t step, int64_t first, int64_t nrows,
@@ -118,7 +120,8 @@ int batch_eval(const struct span *s, int64_t k, int64_t max_batches, int64_t nro
 		int64_t n = s->n - 1 - at < T ? s->n - 1 - at : T;
 
 		r = window(s, at, n, x + i * T, y + i * T);
-		count += n;
+		for (int64_t j = i * T; j < i * T + n; j++)
+			count += y[j] != IGNORED_TARGET;
 	}
 	*ret_count = count;
 	return r;

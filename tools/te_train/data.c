@@ -13,8 +13,10 @@
 #include "libtecore/base/splitmix64.h"
 
 #include "data.h"
+#include "jsonl.h"
 #include "magic.h"
 #include "source.h"
+#include "tools/lib/model.h"
 #include "tools/lib/say.h"
 
 /* llm.c, dev/data/data_common.py: 256 words, then tokens */
@@ -43,6 +45,7 @@ struct file {
 	int64_t skip;	  /* bytes of its header */
 	int sampled;	  /* tokens are checked when they are read */
 	int64_t first, n; /* index in the sequence of all tokens */
+	struct docs docs; /* documents, if it has JSON lines */
 };
 
 struct data {
@@ -57,11 +60,11 @@ struct data {
 	char digest[DIGEST_NBYTES];
 };
 
-static const char *const type_name[] = { "auto", "text", "u16", "u32" };
+static const char *const type_name[] = { "auto", "text", "u16", "u32", "jsonl" };
 
 enum data_type data_type_find(const char *word)
 {
-	for (int i = DATA_TEXT; i <= DATA_U32; i++) {
+	for (int i = DATA_TEXT; i <= DATA_JSONL; i++) {
 		if (!strcmp(word, type_name[i]))
 			return (enum data_type)i;
 	}
@@ -282,14 +285,50 @@ static int read_file(struct data *d, struct file *f, struct readings *rs)
 	return source_scan(f->src, f->skip, measure_all, rs);
 }
 
-/* f->type, skip and n */
-static int recognise(struct data *d, struct file *f, enum data_type asked)
+static void add_lines(void *arg, const uint8_t *p, size_t n, int64_t at)
 {
+	(void)at;
+	jsonl_add(arg, p, n);
+}
+
+/* documents, whose tokens are bytes */
+static int read_docs(struct data *d, struct file *f, const struct chat *chat)
+{
+	struct jsonl j = { .name = source_name(f->src), .chat = chat, .docs = &f->docs };
+	int r = d->vocab > DATA_NBYTES ? refuse_text(f, d->vocab) :
+					 source_scan(f->src, 0, add_lines, &j), end;
+
+	if (r)
+		return r;
+	end = jsonl_end(&j);
+	f->type = DATA_TEXT;
+	f->n = f->docs.n;
+	for (int64_t i = 0; i < f->n && !end; i++) {
+		if (f->docs.token[i] >= d->vocab)
+			end = say_bad("%s: byte %d is beyond the vocabulary of %lld", j.name,
+				      (int)f->docs.token[i], (long long)d->vocab);
+		if (f->docs.token[i] > d->largest)
+			d->largest = f->docs.token[i];
+	}
+	return end;
+}
+
+static int is_jsonl(const struct source *src, enum data_type asked)
+{
+	return asked == DATA_JSONL || (asked == DATA_AUTO && source_ends_with(src, ".jsonl"));
+}
+
+/* f->type, skip and n */
+static int recognise(struct data *d, struct file *f, const struct data_opts *o)
+{
+	const enum data_type asked = o->type;
 	uint8_t head[HEAD_NBYTES];
 	size_t nhead = sizeof(head);
 	struct readings rs = { .n = 1 };
 	int r;
 
+	if (is_jsonl(f->src, asked))
+		return read_docs(d, f, o->chat);
 	if (source_nbytes(f->src) < (int64_t)nhead)
 		nhead = (size_t)source_nbytes(f->src);
 	r = source_read(f->src, 0, head, nhead);
@@ -332,13 +371,20 @@ static void digest_files(struct data *d)
 	struct digest all = { 0 };
 
 	for (int i = 0; i < d->nfiles; i++) {
+		const struct docs *docs = &d->file[i].docs;
+
 		digest_add(&all, &d->file[i].type, sizeof(d->file[i].type));
 		digest_add(&all, source_digest(d->file[i].src), DIGEST_NBYTES);
+		/* templates differ */
+		if (docs->n) {
+			digest_add(&all, docs->token, (size_t)docs->n * sizeof(*docs->token));
+			digest_add(&all, docs->ignored, (size_t)docs->n);
+		}
 	}
 	digest_end(&all, d->digest);
 }
 
-static int add_file(struct data *d, const char *path, enum data_type type)
+static int add_file(struct data *d, const char *path, const struct data_opts *o)
 {
 	struct file *f = realloc(d->file, ((size_t)d->nfiles + 1) * sizeof(*f));
 	int r;
@@ -350,7 +396,7 @@ static int add_file(struct data *d, const char *path, enum data_type type)
 	*f = (struct file){ 0 };
 	r = source_open(path, &f->src);
 	if (!r)
-		r = recognise(d, f, type);
+		r = recognise(d, f, o);
 	if (!r && d->nfiles > 1 && (f->type == DATA_TEXT) != (d->type == DATA_TEXT))
 		r = say_bad("%s: token files and text cannot be mixed", path);
 	if (f->type > d->type)
@@ -372,7 +418,7 @@ static int by_name(const struct dirent **a, const struct dirent **b)
 }
 
 /* the files of a folder, without hidden ones, in the order of their names */
-static int add_folder(struct data *d, const char *path, enum data_type type)
+static int add_folder(struct data *d, const char *path, const struct data_opts *o)
 {
 	struct dirent **list = NULL;
 	const int n = scandir(path, &list, is_shown, by_name);
@@ -387,7 +433,7 @@ static int add_folder(struct data *d, const char *path, enum data_type type)
 			r = say_failed("out of memory");
 		}
 		if (!r && (stat(name, &st) || S_ISREG(st.st_mode))) {
-			r = add_file(d, name, type);
+			r = add_file(d, name, o);
 			nfound++;
 		}
 		free(name);
@@ -397,23 +443,22 @@ static int add_folder(struct data *d, const char *path, enum data_type type)
 	return r || nfound ? r : say_bad("%s: the folder has no files", path);
 }
 
-int data_open(char *const *file, int nfiles, enum data_type type, int64_t vocab,
-	      int64_t most_nbytes, struct data **ret_data)
+int data_open(char *const *file, int nfiles, const struct data_opts *opts, struct data **ret_data)
 {
 	struct data *d = calloc(1, sizeof(*d));
 	int r = STATUS_OK;
 
 	if (!d)
 		return say_failed("out of memory");
-	d->vocab = vocab;
-	d->most_nbytes = most_nbytes;
+	d->vocab = opts->vocab;
+	d->most_nbytes = opts->most_nbytes;
 	for (int i = 0; i < nfiles && !r; i++) {
 		struct stat st;
 
 		if (strcmp(file[i], "-") && !stat(file[i], &st) && S_ISDIR(st.st_mode))
-			r = add_folder(d, file[i], type);
+			r = add_folder(d, file[i], opts);
 		else
-			r = add_file(d, file[i], type);
+			r = add_file(d, file[i], opts);
 	}
 	if (r) {
 		data_close(d);
@@ -444,8 +489,10 @@ void data_close(struct data *d)
 {
 	if (!d)
 		return;
-	for (int i = 0; i < d->nfiles; i++)
+	for (int i = 0; i < d->nfiles; i++) {
 		source_close(d->file[i].src);
+		docs_free(&d->file[i].docs);
+	}
 	free(d->file);
 	free(d);
 }
@@ -505,7 +552,13 @@ static int read_tokens(const struct data *d, const struct file *f, int64_t k, in
 {
 	uint8_t raw[CHUNK_NTOKENS * 4];
 	const int width = width_of(f->type);
-	int r = source_read(f->src, f->skip + k * width, raw, (size_t)(m * width));
+	int r;
+
+	if (f->docs.n) {
+		memcpy(dst, f->docs.token + k, (size_t)m * sizeof(*dst));
+		return STATUS_OK;
+	}
+	r = source_read(f->src, f->skip + k * width, raw, (size_t)(m * width));
 
 	for (int64_t i = 0; i < m && !r; i++) {
 		uint32_t t = token_at(raw + i * width, width);
@@ -545,6 +598,40 @@ int span_read(const struct span *s, int64_t at, int64_t n, int32_t *dst)
 		n -= m;
 	}
 	return STATUS_OK;
+}
+
+void span_mask(const struct span *s, int64_t at, int64_t n, int32_t *target)
+{
+	const struct data *d = s->data;
+
+	at += s->first;
+	while (n > 0 && !d->random) {
+		const struct file *f = file_at(d, at);
+		const int64_t k = at - f->first, m = f->n - k < n ? f->n - k : n;
+
+		for (int64_t i = 0; i < m && f->docs.n; i++)
+			if (f->docs.ignored[k + i])
+				target[i] = IGNORED_TARGET;
+		target += m;
+		at += m;
+		n -= m;
+	}
+}
+
+int span_has_target(const struct span *s)
+{
+	int32_t target[CHUNK_NTOKENS];
+
+	for (int64_t at = 1; at < s->n; at += CHUNK_NTOKENS) {
+		const int64_t n = s->n - at < CHUNK_NTOKENS ? s->n - at : CHUNK_NTOKENS;
+
+		memset(target, 0, sizeof(target));
+		span_mask(s, at, n, target);
+		for (int64_t i = 0; i < n; i++)
+			if (target[i] != IGNORED_TARGET)
+				return 1;
+	}
+	return 0;
 }
 
 int data_reads(const struct data *d, const struct stat *st)

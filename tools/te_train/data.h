@@ -4,6 +4,7 @@
 
 #include <stdint.h>
 
+struct chat;
 struct data;
 struct stat;
 
@@ -13,7 +14,7 @@ struct span {
 	int64_t first, n;
 };
 
-enum data_type { DATA_AUTO, DATA_TEXT, DATA_U16, DATA_U32 };
+enum data_type { DATA_AUTO, DATA_TEXT, DATA_U16, DATA_U32, DATA_JSONL };
 /* returns the type for a word of --data-type */
 enum data_type data_type_find(const char *word);
 
@@ -23,16 +24,21 @@ enum data_type data_type_find(const char *word);
 /* files with more bytes than this together are not read before the first step */
 #define DATA_CHECKED_NBYTES ((int64_t)64 << 20)
 
+struct data_opts {
+	enum data_type type;
+	int64_t vocab, most_nbytes;
+	const struct chat *chat; /* texts around documents; is not used later */
+};
+
 /*
  * Open files, and all files in folders, for a model of vocab token ids. The first ones, up to
  * most_nbytes together, are read once: each token is below vocab. Only pieces are read of others
  * that stay on disk; their tokens are checked by span_read(). The tokens of text are its bytes, so
  * vocab is at most DATA_NBYTES. Token files are little-endian; the headers of llm.c give their
  * width, and otherwise the type does; what DATA_AUTO decides is in te_train(1). Text and tokens
- * cannot be mixed.
+ * cannot be mixed. The documents of JSON lines are kept in memory, as text is, with a mask.
  */
-int data_open(char *const *file, int nfiles, enum data_type type, int64_t vocab,
-	      int64_t most_nbytes, struct data **ret_data);
+int data_open(char *const *file, int nfiles, const struct data_opts *opts, struct data **ret_data);
 /* tokens that are all equally likely, for measurements */
 int data_random(int64_t vocab, struct data **ret_data);
 void data_close(struct data *d);
@@ -48,6 +54,10 @@ const char *data_digest(const struct data *d);
 
 /* n tokens of the span, from index at; fails if a file has changed since it was opened */
 int span_read(const struct span *s, int64_t at, int64_t n, int32_t *dst);
+/* n targets, beginning with index at: those that do not count become IGNORED_TARGET */
+void span_mask(const struct span *s, int64_t at, int64_t n, int32_t *target);
+/* does one token of the span count as a target, apart from its first */
+int span_has_target(const struct span *s);
 /* is a file of the data the one that stat(2) described */
 int data_reads(const struct data *d, const struct stat *st);
 /* write a range in the format of its files, without header; path is replaced when all is written */

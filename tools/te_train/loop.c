@@ -352,6 +352,9 @@ static int evaluate(struct trainer *t, double *ret_loss)
 		sum += (double)loss * (double)count;
 		total += count;
 	}
+	if (!total)
+		return say_bad("%s: no token of the validation data is a target",
+			       t->o->val ? t->o->val : t->o->file[0]);
 	*ret_loss = sum / (double)total;
 	return STATUS_OK;
 }

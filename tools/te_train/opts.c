@@ -39,12 +39,24 @@ static const struct option_field rows[] = {
 	  "do not train weights or operations of these names, e.g. embed,h.0.*" },
 
 	{ "Data", OPTION_HEADING, 0, 0, 0, 0, 0, 0, 0 },
-	{ "data-type", OPTION_WORD, AT(data_type), "auto", 0, 0, KEPT, "auto|text|u16|u32",
-	  "what files have: bytes of text, or tokens" },
+	{ "data-type", OPTION_WORD, AT(data_type), "auto", 0, 0, KEPT, "auto|text|u16|u32|jsonl",
+	  "what files have: bytes of text, tokens, or JSON lines" },
 	{ "order", OPTION_WORD, AT(order), NULL, 0, 0, KEPT, "epoch|random",
 	  "all windows once an epoch, or windows at random offsets (epoch)" },
 	{ "check-data", OPTION_WORD, AT(check_data), "auto", 0, 0, KEPT, "auto|all",
 	  "check all tokens first, or those beyond 64 MiB when they are read" },
+	{ "chat-template", OPTION_WORD, AT(chat_template), "chatml", 0, 0, KEPT,
+	  "chatml|llama3|mistral", "texts around the messages of JSON lines" },
+	{ "chat-begin", OPTION_TEXT, AT(chat_begin), NULL, 0, 0, KEPT, "TEXT",
+	  "text before the first message instead; with \\n for a newline" },
+	{ "chat-system", OPTION_TEXT, AT(chat_system), NULL, 0, 0, KEPT, "TEXT",
+	  "text of a message of the system instead, {} for its content" },
+	{ "chat-user", OPTION_TEXT, AT(chat_user), NULL, 0, 0, KEPT, "TEXT",
+	  "text of a message of the user instead" },
+	{ "chat-assistant", OPTION_TEXT, AT(chat_assistant), NULL, 0, 0, KEPT, "TEXT",
+	  "text of a message of the assistant instead" },
+	{ "doc-end", OPTION_TEXT, AT(doc_end), NULL, 0, 0, KEPT, "TEXT",
+	  "text after each text and completion of JSON lines; default a newline" },
 	{ "random-tokens", OPTION_FLAG, AT(random_tokens), "0", 0, 1, KEPT, NULL,
 	  "no files: random tokens, to measure speed" },
 	{ "val-fraction", OPTION_REAL, AT(val_fraction), "0.1", 0.0001, 0.9, KEPT, "F",
@@ -356,8 +368,8 @@ static void print_help(void)
 	printf("usage: te_train --preset NAME [options] FILE...\n"
 	       "       te_train --model config.json [options] FILE...\n"
 	       "       te_train --resume DIR [options]\n"
-	       "Trains a transformer on text, whose bytes are the tokens, or on token files;\n"
-	       "- is the standard input. Files may be compressed (.gz, .xz, .zst).\n");
+	       "Trains a transformer on text, whose bytes are the tokens, JSON lines or token\n"
+	       "files; - is the standard input. Files may be compressed (.gz, .xz, .zst).\n");
 	option_print(rows);
 	printf("\nPresets\n");
 	for (size_t i = 0; i < NPRESETS; i++)

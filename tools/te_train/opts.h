@@ -10,6 +10,7 @@ struct opts {
 	char *preset, *model, *init, *freeze;
 	char *val, *dump_val, *data_type;
 	char *order, *check_data;
+	char *chat_template, *chat_begin, *chat_system, *chat_user, *chat_assistant, *doc_end;
 	char *backend, *recipe;
 	char *out, *resume, *log;
 	char *prompt, *prompt_tokens, *print_plan;

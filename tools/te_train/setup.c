@@ -14,6 +14,7 @@
 #include <te/errno.h>
 
 #include "batch.h"
+#include "jsonl.h"
 #include "loop.h"
 #include "mem.h"
 #include "sample.h"
@@ -152,14 +153,24 @@ static int choose_graph(struct trainer *t)
 static int open_files(struct trainer *t, int64_t vocab)
 {
 	const struct opts *o = t->o;
-	enum data_type type = data_type_find(o->data_type);
-	const int64_t most = !strcmp(o->check_data, "all") ? INT64_MAX : DATA_CHECKED_NBYTES;
-	int r = data_open(o->file, o->nfiles, type, vocab, most, &t->data);
+	const char *const role[CHAT_NROLES] = { o->chat_system, o->chat_user, o->chat_assistant };
+	struct chat chat;
+	const struct data_opts opts = {
+		.type = data_type_find(o->data_type),
+		.vocab = vocab,
+		.most_nbytes = !strcmp(o->check_data, "all") ? INT64_MAX : DATA_CHECKED_NBYTES,
+		.chat = &chat,
+	};
+	int r = chat_create(o->chat_template, o->chat_begin, role, o->doc_end, &chat);
 
+	if (r)
+		return r;
+	r = data_open(o->file, o->nfiles, &opts, &t->data);
 	if (!r && o->val)
-		r = data_open(&o->val, 1, type, vocab, most, &t->val_data);
+		r = data_open(&o->val, 1, &opts, &t->val_data);
 	if (!r && o->val && data_is_bytes(t->data) != data_is_bytes(t->val_data))
 		r = say_bad("%s: token files and text cannot be mixed", o->val);
+	chat_free(&chat);
 	return r;
 }
 
@@ -226,6 +237,11 @@ static int open_data(struct trainer *t, int64_t vocab)
 		return say_bad("%s: %lld tokens to validate on; at least 2 are needed",
 			       o->val ? o->val : data_name(t), (long long)t->val.n);
 	}
+	if (!span_has_target(&t->train))
+		return say_bad("%s: no token of the training data is a target", data_name(t));
+	if (!span_has_target(&t->val))
+		return say_bad("%s: no token of the validation data is a target",
+			       o->val ? o->val : data_name(t));
 	return o->dump_val && !t->ranks.rank ? dump_val(t) : STATUS_OK;
 }
 

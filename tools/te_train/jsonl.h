@@ -1,0 +1,49 @@
+/* jsonl.h - documents in JSON lines: texts, prompts with completions, messages of a chat. */
+#ifndef JSONL_H
+#define JSONL_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+enum chat_role { CHAT_SYSTEM, CHAT_USER, CHAT_ASSISTANT, CHAT_NROLES };
+
+/* Texts around the messages of a conversation. Zeroed: none. */
+struct chat {
+	char *begin; /* text before the first message */
+	/* text of a message, with {} for its content; NULL: it is put before the next content */
+	char *role[CHAT_NROLES];
+	char *end; /* text after a text or a completion */
+};
+
+/*
+ * name: "chatml", "llama3" or "mistral". begin, role and end replace its texts unless they are
+ * NULL; in them, backslashes begin \n, \t and \\. STATUS_BAD, with a message, if one is wrong.
+ */
+int chat_create(const char *name, const char *begin, const char *const role[CHAT_NROLES],
+		const char *end, struct chat *ret_chat);
+void chat_free(struct chat *c);
+
+/* Documents, one after the other. Zeroed: none. */
+struct docs {
+	int32_t *token;
+	uint8_t *ignored; /* 1: the token is no target: of a prompt, or the first of a document */
+	int64_t n, room;
+	int64_t ntargets;
+};
+void docs_free(struct docs *d);
+
+/* lines of a file, which come in chunks of any size. Zeroed, with its first three members set. */
+struct jsonl {
+	const char *name; /* name of the file, for messages */
+	const struct chat *chat;
+	struct docs *docs;
+	int64_t line; /* number of complete lines */
+	char *part;   /* begin of the next line */
+	size_t npart, room;
+	int status; /* STATUS_OK, or the first failure, which was reported */
+};
+void jsonl_add(struct jsonl *j, const uint8_t *p, size_t n);
+/* the last line need not end with a newline; returns the status */
+int jsonl_end(struct jsonl *j);
+
+#endif

@@ -2,6 +2,7 @@ teinclude_HEADERS += \
 	include/te/capture.h \
 	include/te/checkpoint.h \
 	include/te/ctx.h \
+	include/te/decoder.h \
 	include/te/dtype.h \
 	include/te/errno.h \
 	include/te/export.h \
@@ -163,6 +164,9 @@ libtecore_libtecore_internal_la_SOURCES = \
 	libtecore/plan/build_steps.c \
 	libtecore/plan/calibrate.c \
 	libtecore/plan/checkpoint.c \
+	libtecore/plan/choose.c \
+	libtecore/plan/choose.h \
+	libtecore/plan/decoder.c \
 	libtecore/plan/draw.c \
 	libtecore/plan/fuse.c \
 	libtecore/plan/fusions.c \

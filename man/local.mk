@@ -80,6 +80,16 @@ dist_man3_MANS += \
 	man/te_ctx_sync.3 \
 	man/te_ctx_unref.3 \
 	man/te_ctx_workspace_nbytes.3 \
+	man/te_decoder_close.3 \
+	man/te_decoder_create.3 \
+	man/te_decoder_length.3 \
+	man/te_decoder_logits.3 \
+	man/te_decoder_open.3 \
+	man/te_decoder_push.3 \
+	man/te_decoder_ref.3 \
+	man/te_decoder_step.3 \
+	man/te_decoder_take.3 \
+	man/te_decoder_unref.3 \
 	man/te_dequantize.3 \
 	man/te_device_info.3 \
 	man/te_dtype_from_name.3 \

@@ -74,6 +74,7 @@ TT_CORE = \
 	t/ops/gemm_exact_gpu \
 	t/ops/ops \
 	t/ops/ops_gpu \
+	t/plan/decoder \
 	t/plan/faults \
 	t/plan/optim \
 	t/plan/profile \

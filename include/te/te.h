@@ -8,6 +8,7 @@
 #include <te/comm.h>
 #include <te/comm_op.h>
 #include <te/ctx.h>
+#include <te/decoder.h>
 #include <te/dtype.h>
 #include <te/errno.h>
 #include <te/export.h>

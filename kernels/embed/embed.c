@@ -13,6 +13,8 @@ static void fwd_part(void *arg, int64_t begin, int64_t end)
 	for (int64_t r = begin; r < end; r++) {
 		const int64_t token = (int64_t)a->tokens[r] - a->first;
 		const int known = token >= 0 && token < a->vocab;
+		const int64_t pos = a->position ? a->position[r] : r % a->seqlen;
+		const int has_pos = a->pos && (!a->position || (pos >= 0 && pos < a->npos));
 
 		noutside += a->tokens[r] < 0 || a->tokens[r] >= a->ntokens;
 
@@ -22,8 +24,8 @@ static void fwd_part(void *arg, int64_t begin, int64_t end)
 				       (size_t)len * sizeof(*v));
 			else
 				memset(v, 0, (size_t)len * sizeof(*v));
-			if (a->pos)
-				te__h_add_to(v, a->pos + r % a->seqlen * a->width + c, len);
+			if (has_pos)
+				te__h_add_to(v, a->pos + pos * a->width + c, len);
 			te__h_store(a->dtype, a->y, r * a->width + c, len, v);
 		}
 	}

@@ -6,7 +6,8 @@
 #define TE_K_EMBED_H
 
 /*
- * y = T(table[token - first] + pos[r % seqlen]); a token outside [first, first + vocab) selects a
+ * y = T(table[token - first] + pos[r % seqlen]), or, if position is not NULL, pos[position[r]], and
+ * nothing for a position outside [0, npos). A token outside [first, first + vocab) selects a
  * row of zeros. *noutside += tokens outside [0, ntokens), modulo 2^32
  */
 struct te_k_embed_fwd {
@@ -16,6 +17,8 @@ struct te_k_embed_fwd {
 	void *y;	       /* T [rows, width] */
 	uint32_t *noutside;    /* or NULL */
 	int64_t rows, seqlen, vocab, width;
+	const int32_t *position; /* [rows], or NULL; host only */
+	int64_t npos;		 /* rows of pos; used with position */
 	int64_t ntokens; /* vocabulary size over all ranks */
 	int32_t dtype;
 	int32_t first;

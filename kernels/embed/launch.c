@@ -2,6 +2,8 @@
 #define TE_LOG_CATEGORY "core/cuda"
 #include "config.h"
 
+#include <errno.h>
+
 #include <te/dtype.h>
 
 #include "kernels/embed/geometry.h"
@@ -15,6 +17,8 @@ int te__geo_embed_fwd(const void *args, struct te__geometry *k)
 {
 	const struct te_k_embed_fwd *a = args;
 
+	if (a->position)
+		return te__fail(-EOPNOTSUPP, "embedding on cuda takes no positions of rows");
 	return LAUNCH_T(k, a->dtype, "te_k_embed_fwd", a->rows,
 			threads_for(a->width, TE_V, EMBED_FWD_THREADS));
 }

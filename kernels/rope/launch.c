@@ -15,6 +15,8 @@ int te__geo_rope(const void *args, struct te__geometry *k)
 	const struct te_k_rope *a = args;
 	const int64_t cols = (int64_t)a->nheads * a->head_dim;
 
+	if (a->position)
+		return te__fail(-EOPNOTSUPP, "rope on cuda takes no positions of rows");
 	if (is_block_scaled(&a->q))
 		return te__fail(-EOPNOTSUPP, "rope on cuda writes no block-scaled copies");
 	if (a->q.row || a->q.col || a->q.amax)

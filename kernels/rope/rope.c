@@ -38,20 +38,37 @@ static void angles(const struct te_k_rope *a, int64_t pos, float *cosine, float 
 	}
 }
 
+static void rope_row(const struct te_k_rope *a, int64_t r, const float *cosine, const float *sine)
+{
+	float x[2 * TE_K_ROPE_MAX_HALF], y[2 * TE_K_ROPE_MAX_HALF];
+
+	for (int64_t h = 0; h < a->nheads; h++)
+		te__h_store(a->dtype, a->y, (r * a->nheads + h) * a->head_dim, a->head_dim,
+			    (float *)(uintptr_t)head(a, r, h, cosine, sine, x, y));
+}
+
+/* rows with positions of their own */
+static void rope_rows(void *arg, int64_t begin, int64_t end)
+{
+	const struct te_k_rope *a = arg;
+	float cosine[TE_K_ROPE_MAX_HALF], sine[TE_K_ROPE_MAX_HALF];
+
+	for (int64_t r = begin; r < end; r++) {
+		angles(a, a->position[r], cosine, sine);
+		rope_row(a, r, cosine, sine);
+	}
+}
+
 /* the angles of a position serve every row at that position */
 static void rope_part(void *arg, int64_t begin, int64_t end)
 {
 	const struct te_k_rope *a = arg;
 	float cosine[TE_K_ROPE_MAX_HALF], sine[TE_K_ROPE_MAX_HALF];
-	float x[2 * TE_K_ROPE_MAX_HALF], y[2 * TE_K_ROPE_MAX_HALF];
 
 	for (int64_t pos = begin; pos < end; pos++) {
 		angles(a, pos, cosine, sine);
 		for (int64_t r = pos; r < a->rows; r += a->seqlen)
-			for (int64_t h = 0; h < a->nheads; h++)
-				te__h_store(a->dtype, a->y, (r * a->nheads + h) * a->head_dim,
-					    a->head_dim,
-					    (float *)(uintptr_t)head(a, r, h, cosine, sine, x, y));
+			rope_row(a, r, cosine, sine);
 	}
 }
 
@@ -62,7 +79,7 @@ static void rope_chunk(const void *arg, int64_t r, int64_t c, int64_t n, float *
 	float cosine[TE_K_ROPE_MAX_HALF], sine[TE_K_ROPE_MAX_HALF];
 	float x[2 * TE_K_ROPE_MAX_HALF], y[2 * TE_K_ROPE_MAX_HALF];
 
-	angles(a, r % a->seqlen, cosine, sine);
+	angles(a, a->position ? a->position[r] : r % a->seqlen, cosine, sine);
 	for (int64_t k = c, len; k < c + n; k += len) {
 		const int64_t h = k / a->head_dim, at = k % a->head_dim;
 
@@ -85,6 +102,8 @@ void te__h_rope(const struct te_k_rope *a)
 		return;
 	if (a->q.row || a->q.col || a->q.amax)
 		te__h_q_run(&a->q, a->rows, cols, rope_chunk, a);
+	else if (a->position)
+		te__k_for(a->rows, te__h_rows_grain(cols, 1), rope_rows, (void *)(uintptr_t)a);
 	else
 		te__k_for(positions, te__h_rows_grain(cols * (a->rows / positions), 1), rope_part,
 			  (void *)(uintptr_t)a);

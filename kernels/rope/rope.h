@@ -9,7 +9,8 @@
 
 /*
  * Rotate the first nrot of the nheads heads of every row and copy the others. Row r has position
- * r % seqlen. With half = head_dim / 2, c = cos(angle) and s = sin(angle), negated when inverse:
+ * r % seqlen or, if position is not NULL, position[r]. With half = head_dim / 2, c = cos(angle) and
+ * s = sin(angle), negated when inverse:
  *	y[i] = T(x[i] * c - x[i + half] * s)
  *	y[i + half] = T(x[i + half] * c + x[i] * s)
  * y may be x, if nothing is written to q.
@@ -23,6 +24,7 @@ struct te_k_rope {
 	int32_t inverse; /* 1: backward, rotate by the opposite angle */
 	int32_t dtype;
 	int32_t pad;
+	const int32_t *position; /* [rows], or NULL; host only */
 	float inv_freq[TE_K_ROPE_MAX_HALF]; /* half of them used; angle = float(pos) * inv_freq */
 };
 

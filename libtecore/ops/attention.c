@@ -73,8 +73,12 @@ void te__ops_attention_fwd(const struct te_op_call *c, struct te_k_attn_fwd *ret
 
 static int attention_forward(const struct te_op_call *c)
 {
+	const struct te__attention a = attention_of(c);
+	const struct te__decode *d = c->state;
 	struct te_k_attn_fwd k;
 
+	if (d)
+		return te__attention_cached(c->stream, &a, &d->cache);
 	te__ops_attention_fwd(c, &k);
 	return te__attention_fwd(c->stream, &k, NULL);
 }

@@ -71,10 +71,11 @@ static int embedding_infer(struct te_op_infer *inf)
 static int embedding_forward(const struct te_op_call *c)
 {
 	const struct te_embedding_attrs *a = c->op->attrs;
+	const struct te__decode *d = c->state;
 
 	return te__embedding_fwd(c->stream, c->x.hp, c->master[0], a->max_pos ? c->master[1] : NULL,
-				 a->first, a->ntokens ? a->ntokens : a->first + a->vocab,
-				 c->y.hp);
+				 d ? d->cache.position : NULL, a->first,
+				 a->ntokens ? a->ntokens : a->first + a->vocab, c->y.hp);
 }
 
 static int embedding_dw(const struct te_op_call *c)

@@ -21,10 +21,11 @@ int te__part_sum(struct te_stream *stream, const float *part, struct te_tensor *
 
 /* ---- embedding ---- */
 
-/* position, dposition: or NULL */
+/* position, dposition: or NULL; at: INT32 positions of the rows, or NULL: those in a sequence */
 int te__embedding_fwd(struct te_stream *stream, const struct te_tensor *tokens,
 		      const struct te_tensor *table, const struct te_tensor *position,
-		      int64_t first, int64_t ntokens, struct te_tensor *y);
+		      const struct te_tensor *at, int64_t first, int64_t ntokens,
+		      struct te_tensor *y);
 /* dtable: or NULL */
 int te__embedding_dw(struct te_stream *stream, const struct te_tensor *dy,
 		     const struct te_tensor *tokens, struct te_tensor *dtable,
@@ -122,6 +123,13 @@ struct te__attention_cache {
 	const struct te_tensor *sequence, *position, *pages; /* pages: or NULL */
 	const struct te_tensor *k, *v;
 	uint32_t *noutside; /* or NULL */
+};
+/*
+ * State of embedding, rope and attention in the plans of a decoder (te_op_call.state; NULL in
+ * other plans): rows of the main input are tokens at positions of several sequences.
+ */
+struct te__decode {
+	struct te__attention_cache cache; /* embedding, rope: its position only */
 };
 int te__attention_cached(struct te_stream *stream, const struct te__attention *a,
 			 const struct te__attention_cache *c);

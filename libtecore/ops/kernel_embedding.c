@@ -8,7 +8,8 @@
 
 int te__embedding_fwd(struct te_stream *stream, const struct te_tensor *tokens,
 		      const struct te_tensor *table, const struct te_tensor *position,
-		      int64_t first, int64_t ntokens, struct te_tensor *y)
+		      const struct te_tensor *at, int64_t first, int64_t ntokens,
+		      struct te_tensor *y)
 {
 	const struct te_k_embed_fwd k = {
 		.tokens = te_tensor_data(tokens),
@@ -22,6 +23,8 @@ int te__embedding_fwd(struct te_stream *stream, const struct te_tensor *tokens,
 		.dtype = te_tensor_dtype(y),
 		.first = (int32_t)first,
 		.noutside = ntokens ? &stream->ctx->device_outside->ntokens : NULL,
+		.position = te__ops_ptr(at),
+		.npos = position ? te_tensor_rows(position) : 0,
 		.ntokens = ntokens,
 	};
 
@@ -117,7 +120,8 @@ static int forward(struct te_stream *stream, const struct te_tensor *tokens,
 		r = te__fail(-EINVAL, "%s: dposition is for the backward pass", fn);
 	if (!r)
 		r = check(fn, stream, name, t, flags, o.first);
-	return r < 0 ? r : te__embedding_fwd(stream, tokens, table, o.position, o.first, 0, y);
+	return r < 0 ? r : te__embedding_fwd(stream, tokens, table, o.position, NULL,
+						  o.first, 0, y);
 }
 
 int te_kernel_embedding_forward(struct te_stream *stream, const struct te_tensor *tokens,

@@ -53,9 +53,11 @@ void te__ops_rope_bwd(const struct te_op_call *c, struct te_k_rope *ret)
 
 static int rope_forward(const struct te_op_call *c)
 {
+	const struct te__decode *d = c->state;
 	struct te_k_rope k;
 
 	rope_fwd(c, &k);
+	k.position = d ? te_tensor_data(d->cache.position) : NULL;
 	return te__rope(c->stream, &k, NULL);
 }
 

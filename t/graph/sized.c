@@ -12,6 +12,7 @@
 
 /* what the calls work on: two ops in FP32, an external plan of it, a recorded fill */
 static struct te_seq *seq, *losing; /* the other ends in a loss */
+static struct te_seq *embedding; /* an embedding and a linear op, for decoders */
 static struct te_plan *plan, *external;
 static struct te_adamw *adamw;
 static struct te_recording *rec;
@@ -59,6 +60,7 @@ static void setup(void)
 	struct te_schedule_opts so = TE_SCHEDULE_OPTS_INIT;
 	const struct te_act_attrs act = TE_ACT_ATTRS_INIT;
 	struct te_cross_entropy_attrs ce = TE_CROSS_ENTROPY_ATTRS_INIT;
+	struct te_embedding_attrs ea = TE_ATTRS(embedding, .vocab = 8, .width = WIDTH);
 	struct te_step_opts to = TE_STEP_OPTS_INIT;
 	struct te_callable c = TE_CALLABLE_INIT;
 	const int64_t n = 4;
@@ -87,6 +89,10 @@ static void setup(void)
 	DO(te_op_take(op, 0, "targets"));
 	tt_append(losing, op);
 	DO(te_seq_init(losing, 1));
+	DO(te_op_embedding(&ea, "e", &op));
+	embedding = seq_of(op);
+	tt_append(embedding, linear("l"));
+	DO(te_seq_init(embedding, 1));
 	DO(te_offload_create(ctx, NULL, &offload));
 	to.recipe = &fp32;
 	to.x = x3;
@@ -96,6 +102,7 @@ static void setup(void)
 static void teardown(void)
 {
 	te_offload_unref(offload);
+	te_seq_unref(embedding);
 	te_step_unref(step);
 	te_seq_unref(losing);
 	te_graph_unref(graph);
@@ -304,6 +311,11 @@ CALL(graph_opts, struct te_callable c = TE_CALLABLE_INIT; struct te_graph *g;
      DO(te_callable_from_plan(external, "c", &c));
      r = te_graph_create(ctx, 1, &c, s, &g);
      if (!r) te_graph_unref(g); else c.release(c.self);)
+CALL(decoder_opts, struct te_decoder *d; ((struct te_decoder_opts *)s)->recipe = &fp32;
+     r = te_decoder_create(embedding, s, &d); if (!r) te_decoder_unref(d);)
+CALL(sampling, struct te_decoder *d; struct te_decoder_opts o = TE_DECODER_OPTS_INIT; int32_t n;
+     o.recipe = &fp32; DO(te_decoder_create(embedding, &o, &d));
+     r = te_decoder_open(d, s, &n); te_decoder_unref(d);)
 CALL(step_opts, struct te_step_opts *o = s; struct te_step *t;
      o->recipe = &fp32; o->x = x3;
      r = te_step_create(losing, NULL, s, &t); if (!r) te_step_unref(t);)
@@ -475,6 +487,8 @@ static const struct te_callable init_te_callable = TE_CALLABLE_INIT;
 static const struct te_graph_opts init_te_graph_opts = TE_GRAPH_OPTS_INIT;
 static const struct te_offload_opts init_te_offload_opts = TE_OFFLOAD_OPTS_INIT;
 static const struct te_offload_report init_te_offload_report = TE_OFFLOAD_REPORT_INIT;
+static const struct te_decoder_opts init_te_decoder_opts = TE_DECODER_OPTS_INIT;
+static const struct te_sampling init_te_sampling = TE_SAMPLING_INIT;
 static const struct te_step_opts init_te_step_opts = TE_STEP_OPTS_INIT;
 static const struct te_step_memory init_te_step_memory = TE_STEP_MEMORY_INIT;
 static const struct te_replay init_te_replay = TE_REPLAY_INIT;
@@ -587,6 +601,8 @@ static const struct row {
 	IN(graph_opts, te_graph_opts, flags),
 	IN(offload_opts, te_offload_opts, target_nbytes),
 	OUT(offload_report, te_offload_report, nplans),
+	IN(decoder_opts, te_decoder_opts, recipe),
+	IN(sampling, te_sampling, temperature),
 	IN(step_opts, te_step_opts, x),
 	OUT(step_memory, te_step_memory, pool_nbytes),
 	IN(replay, te_replay, pos),

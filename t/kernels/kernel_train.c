@@ -31,7 +31,7 @@ START_TEST(embedding)
 		struct te_k_embed_fwd f = {
 			tokens, table, pos, kc_poison(dtype, rows * width),
 			(uint32_t *)(void *)kc_word(0.0f), rows, seqlen,
-			vocab, width, first + vocab, dtype, first
+			vocab, width, NULL, 0, first + vocab, dtype, first
 		};
 		struct te_k_embed_bwd b = { tokens, dy, table, rows, vocab, width, dtype, first };
 		struct te_k_pos_bwd p = { dy, pos, batch, seqlen, width, dtype, 0 };

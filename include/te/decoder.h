@@ -1,0 +1,130 @@
+/* te/decoder.h - a decoder: tokens in, the next token out, with a cache of keys and values. */
+#ifndef TE_DECODER_H
+#define TE_DECODER_H
+
+#include <stddef.h>
+#include <stdint.h>
+#include <te/export.h>
+#include <te/quant.h>
+#include <te/seq.h>
+
+TE_BEGIN_DECLS
+
+struct te_decoder; /* opaque, reference counted */
+
+#define TE_DECODER_CACHE_FP32 1u /* type of the cache; without a flag the recipe's compute type */
+#define TE_DECODER_CACHE_BF16 2u
+
+struct te_decoder_opts {
+	size_t size; /* set by the INIT macro; lets the struct grow */
+	const struct te_recipe *recipe; /* copied; NULL: bf16. fp32 or bf16, without FP8 */
+	uint32_t flags;	    /* TE_DECODER_* */
+	int32_t max_seqs;   /* sequences at a time */
+	int32_t max_tokens; /* tokens of a sequence */
+	int32_t chunk;	    /* most tokens that a step computes, max_seqs or more; 0: 128 */
+	int32_t page;	    /* tokens of a page of the cache; 0: 64 */
+	int64_t npages;	    /* pages for all sequences; 0: what max_seqs of max_tokens need */
+	int64_t ntokens;    /* tokens of the vocabulary: later logits are padding; 0: all */
+};
+#define TE_DECODER_OPTS_INIT { sizeof(struct te_decoder_opts), 0, 0, 1, 2048, 0, 0, 0, 0 }
+
+/*
+ * How te_decoder_take() chooses a token: logits of tokens that the sequence has are divided, if
+ * above 0, or multiplied by repetition_penalty; all are divided by temperature; of the softmax, the
+ * top_k most likely tokens are kept, of these the fewest whose sum is top_p of their sum, and those
+ * whose probability is min_p of the largest one or more. The number that chooses among them depends
+ * on seed and on the position of the token only.
+ */
+struct te_sampling {
+	size_t size; /* set by the INIT macro; lets the struct grow */
+	double temperature;	   /* 0: the most likely token */
+	double top_p;		   /* above 0; 1: all */
+	double min_p;		   /* 0 to 1; 0: all */
+	double repetition_penalty; /* above 0; 1: none */
+	uint64_t seed;
+	int32_t top_k; /* 0: all */
+};
+#define TE_SAMPLING_INIT { sizeof(struct te_sampling), 1.0, 1.0, 0.0, 1.0, 0, 0 }
+
+/**
+ * te_decoder_create - plan a model's sequence for new tokens at positions, and allocate the cache
+ * @seq:   the model, initialised; the decoder keeps a reference
+ * @opts:  NULL for the defaults
+ * @ret_d: the decoder, with one reference
+ *
+ * The model's first op is an embedding, its last linear op computes the logits, and
+ * te_op_cross_entropy may follow. The other ops compute each row alone, except te_op_rope and
+ * te_op_attention, which get the positions and the cache: ops of other kinds are refused by name.
+ * Logits of a token have the bits of a plan of the whole sequence on the host, if the cache has the
+ * compute type, unless a BLAS multiplies matrices (TE_GEMM_HOST) with other sums for other extents.
+ * Weights may change between steps: te_seq_weights_changed().
+ * Thread: one decoder by one thread at a time.  Since: 0.1
+ * Errors: -EINVAL, -EOPNOTSUPP (an op, a recipe with FP8, a backend other than host), -TE_ESTATE
+ * (sequence not initialised), -ENOMEM, and the codes of te_plan_create.
+ */
+TE_EXPORT int te_decoder_create(struct te_seq *seq, const struct te_decoder_opts *opts,
+				struct te_decoder **ret_d);
+TE_EXPORT struct te_decoder *te_decoder_ref(struct te_decoder *d);
+TE_EXPORT struct te_decoder *te_decoder_unref(struct te_decoder *d);
+
+/**
+ * te_decoder_open - begin a sequence without tokens
+ * @d:     the decoder
+ * @how:   how te_decoder_take() chooses tokens, copied; NULL: the most likely one
+ * @ret_s: number of the sequence, 0 to max_seqs - 1
+ *
+ * Thread: one decoder by one thread at a time.  Since: 0.1
+ * Errors: -EBUSY (max_seqs are open), -EINVAL.
+ */
+TE_EXPORT int te_decoder_open(struct te_decoder *d, const struct te_sampling *how, int32_t *ret_s);
+/* ends sequence s, whose pages become free. -EINVAL: it is not open */
+TE_EXPORT int te_decoder_close(struct te_decoder *d, int32_t s);
+
+/**
+ * te_decoder_push - append tokens to a sequence
+ * @d:     the decoder
+ * @s:     the sequence
+ * @token: n tokens, copied
+ * @n:     number of tokens
+ *
+ * Later steps compute them.
+ * Thread: one decoder by one thread at a time.  Since: 0.1
+ * Errors: -EINVAL (not open, a token outside the vocabulary), -ENOSPC (more than max_tokens).
+ */
+TE_EXPORT int te_decoder_push(struct te_decoder *d, int32_t s, const int32_t *token, int64_t n);
+
+/**
+ * te_decoder_step - compute tokens that were pushed
+ * @d: the decoder
+ *
+ * One pass over at most chunk tokens, first one of each sequence that has one left. Returns the
+ * number of tokens that are left. A sequence without tokens left is ready: it has logits of the
+ * next token.
+ * Stream: the context's stream; returns when the pass has run.
+ * Thread: one decoder by one thread at a time.  Since: 0.1
+ * Errors: -ENOMEM (no free page for any of them: close a sequence), and the backend's codes.
+ */
+TE_EXPORT int64_t te_decoder_step(struct te_decoder *d);
+
+/**
+ * te_decoder_take - choose the next token of a sequence, and append it
+ * @d:         the decoder
+ * @s:         the sequence
+ * @ret_token: the token
+ *
+ * Returns 1, or 0 if the sequence is not ready. The next step computes the token, as if it had been
+ * pushed: close the sequence instead if the token ends the text.
+ * Thread: one decoder by one thread at a time.  Since: 0.1
+ * Errors: -EINVAL, -ENOSPC (the sequence has max_tokens), -TE_ENUMERIC (a logit is not finite).
+ */
+TE_EXPORT int te_decoder_take(struct te_decoder *d, int32_t s, int32_t *ret_token);
+
+/* logits of the next token, borrowed until the next call, *ret_n of them, to choose by other means;
+ * NULL: the sequence is not ready. ret_n may be NULL */
+TE_EXPORT const float *te_decoder_logits(const struct te_decoder *d, int32_t s, int64_t *ret_n);
+/* tokens of sequence s, with those not computed yet; -EINVAL: it is not open */
+TE_EXPORT int64_t te_decoder_length(const struct te_decoder *d, int32_t s);
+
+TE_END_DECLS
+
+#endif

@@ -1,0 +1,170 @@
+/*
+ * choose.c - a token from logits.
+ *
+ * Candidates are taken from a heap, the most likely one first and equal ones by ascending token, so
+ * that only those that are kept are sorted. Sums are FP64 in that order.
+ */
+#define TE_LOG_CATEGORY "core/decoder"
+#include <errno.h>
+#include <math.h>
+
+#include "libtecore/base/private.h"
+#include "libtecore/base/splitmix64.h"
+#include "libtecore/plan/choose.h"
+
+int te__sampling_check(const char *fn, const struct te_sampling *how)
+{
+	if (!(how->temperature >= 0) || !isfinite(how->temperature))
+		return te__fail(-EINVAL, "%s: temperature is %g, expected 0 or more", fn,
+				how->temperature);
+	if (!(how->top_p > 0 && how->top_p <= 1))
+		return te__fail(-EINVAL, "%s: top_p is %g, expected more than 0, and 1 at most",
+				fn, how->top_p);
+	if (!(how->min_p >= 0 && how->min_p <= 1))
+		return te__fail(-EINVAL, "%s: min_p is %g, expected 0 to 1", fn, how->min_p);
+	if (!(how->repetition_penalty > 0) || !isfinite(how->repetition_penalty))
+		return te__fail(-EINVAL, "%s: repetition_penalty is %g, expected more than 0", fn,
+				how->repetition_penalty);
+	if (how->top_k < 0)
+		return te__fail(-EINVAL, "%s: top_k is %d, expected 0 or more", fn, how->top_k);
+	return 0;
+}
+
+/* [0, 1) */
+static double draw(uint64_t seed, uint64_t position)
+{
+	uint64_t state = seed;
+
+	state = te__splitmix64(&state) ^ position;
+	return (double)(te__splitmix64(&state) >> 11) * 0x1p-53;
+}
+
+static int is_before(const struct te__candidate *a, const struct te__candidate *b)
+{
+	return a->logit > b->logit || (a->logit == b->logit && a->token < b->token);
+}
+
+/* element i of a heap of n moves down to its place */
+static void sink(struct te__candidate *c, int64_t n, int64_t i)
+{
+	const struct te__candidate moved = c[i];
+
+	for (int64_t k; (k = 2 * i + 1) < n; i = k) {
+		if (k + 1 < n && is_before(&c[k + 1], &c[k]))
+			k++;
+		if (!is_before(&c[k], &moved))
+			break;
+		c[i] = c[k];
+	}
+	c[i] = moved;
+}
+
+/* moves the first of a heap of n to its end */
+static void pop(struct te__candidate *c, int64_t n)
+{
+	const struct te__candidate first = c[0];
+
+	c[0] = c[n - 1];
+	c[n - 1] = first;
+	sink(c, n - 1, 0);
+}
+
+static double weight(const struct te_sampling *how, const struct te__candidate *c, double top)
+{
+	return exp(((double)c->logit - top) / how->temperature);
+}
+
+/* sum of the candidates that are kept, if top_k and top_p are off */
+static double sum_kept(const struct te_sampling *how, const struct te__candidate *c, int64_t n,
+		       double top)
+{
+	double sum = 0;
+
+	for (int64_t i = 0; i < n; i++) {
+		const double w = weight(how, &c[i], top);
+
+		sum += w >= how->min_p ? w : 0;
+	}
+	return sum;
+}
+
+/* the same with top_k or top_p; the last n - *left candidates are sorted, the first one last */
+static double sort_kept(const struct te_sampling *how, struct te__candidate *c, int64_t n,
+			double top, int64_t *left)
+{
+	const int64_t most = how->top_k && how->top_k < n ? how->top_k : n;
+	double sum = 0, kept = 0;
+
+	if (most == n)
+		for (int64_t i = 0; i < n; i++)
+			sum += weight(how, &c[i], top);
+	for (*left = n; most < n && *left > n - most; --*left) {
+		sum += weight(how, &c[0], top);
+		pop(c, *left);
+	}
+	for (int64_t k = 0; k < most && (!k || kept < how->top_p * sum); k++) {
+		double w;
+
+		if (*left == n - k)
+			pop(c, (*left)--);
+		w = weight(how, &c[n - 1 - k], top);
+		if (w < how->min_p)
+			break;
+		kept += w;
+	}
+	return kept;
+}
+
+static int32_t pick(const struct te_sampling *how, struct te__candidate *c, int64_t n, double u)
+{
+	const int all = !how->top_k && how->top_p == 1;
+	int64_t left = n;
+	double top;
+
+	for (int64_t i = n / 2 - 1; i >= 0; i--)
+		sink(c, n, i);
+	top = (double)c[0].logit;
+	u *= all ? sum_kept(how, c, n, top) : sort_kept(how, c, n, top, &left);
+	for (int64_t k = 0; k < n; k++) {
+		if (left == n - k)
+			pop(c, left--);
+		u -= weight(how, &c[n - 1 - k], top);
+		if (u < 0)
+			return c[n - 1 - k].token;
+	}
+	return c[n - 1].token;
+}
+
+int te__choose(const char *fn, const struct te_sampling *how, const float *logits, int64_t n,
+	       const int32_t *seen, int64_t nseen, struct te__candidate *room, uint8_t *marks,
+	       int32_t *ret_token)
+{
+	const float penalty = (float)how->repetition_penalty;
+	struct te__candidate best;
+
+	for (int64_t i = 0; i < n; i++) {
+		if (!isfinite(logits[i]))
+			return te__fail(-TE_ENUMERIC, "%s: the logit of token %lld is %g, so there "
+					"is no likely token", fn, (long long)i, (double)logits[i]);
+		room[i] = (struct te__candidate){ logits[i], (int32_t)i };
+	}
+	for (int64_t i = 0; i < nseen && penalty != 1.0f; i++) {
+		float *logit = &room[seen[i]].logit;
+
+		if (!marks[seen[i]])
+			*logit = *logit > 0 ? *logit / penalty : *logit * penalty;
+		marks[seen[i]] = 1;
+	}
+	for (int64_t i = 0; i < nseen && penalty != 1.0f; i++)
+		marks[seen[i]] = 0;
+	if (how->temperature > 0) {
+		*ret_token = pick(how, room, n, draw(how->seed, (uint64_t)nseen));
+		return 0;
+	}
+	best = room[0];
+	for (int64_t i = 1; i < n; i++)
+		if (is_before(&room[i], &best))
+			best = room[i];
+	*ret_token = best.token;
+	return 0;
+}

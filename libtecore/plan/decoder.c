@@ -1,0 +1,718 @@
+/*
+ * decoder.c - a model's sequence on new tokens at positions, with a cache of keys and values.
+ *
+ * A pass is two plans of the sequence: the ops before the head on [1, rows] tokens, and the head,
+ * which computes the logits, on the rows whose logits are wanted. There are plans for powers of two
+ * of rows; other numbers are padded. Embedding, rope and attention find positions and caches in
+ * their call's state (struct te__decode); no other op needs to know.
+ */
+#define TE_LOG_CATEGORY "core/decoder"
+#include <errno.h>
+#include <stdatomic.h>
+#include <string.h>
+
+#include <te/stream.h>
+
+#include "libtecore/ops/common.h"
+#include "libtecore/plan/choose.h"
+#include "libtecore/plan/plan.h"
+
+#define CHUNK 128
+#define PAGE 64
+#define MAX_PLANS 32
+
+/* plan of a number of rows, and its views of the decoder's tensors */
+struct body {
+	struct te_plan *plan;
+	int64_t rows;
+	struct te_tensor *sequence, *position;
+	struct te__decode *decode; /* by op; NULL: ops of the head */
+};
+
+struct seq_state {
+	int open, ready;
+	int64_t ntokens, ncached; /* pushed, computed */
+	int64_t npages;
+	int32_t *token; /* [max_tokens] */
+	float *logits;	/* [ntokens of the vocabulary] */
+	struct te_sampling how;
+};
+
+struct te_decoder {
+	atomic_int refs;
+	struct te_seq *seq;
+	struct te_ctx *ctx;
+	struct te_stream *stream;
+	struct te_decoder_opts o;
+	struct te_recipe recipe;
+	enum te_dtype cache;
+	int first_head; /* op that computes the logits */
+	int64_t max_pages, vocab, width_padded;
+	int nbodies, nheads;
+	struct body body[MAX_PLANS], head[MAX_PLANS];
+	struct te_tensor *sequence, *position, *pages; /* [chunk], [max_seqs, max_pages] */
+	struct te_tensor **k, **v; /* by op; NULL: no attention */
+	uint32_t *noutside;	   /* device word */
+	struct seq_state *state;
+	/* host memory */
+	int32_t *row_sequence, *row_position, *row_token, *last; /* [chunk] */
+	int32_t *table; /* [max_seqs, max_pages] */
+	int32_t *free_page; /* [npages], of which the first nfree are free */
+	int64_t nfree;
+	int32_t next;  /* sequence that the next pass begins with */
+	void *raw;     /* [max_seqs, width_padded] logits of a pass */
+	struct te__candidate *room;
+	uint8_t *marks;
+};
+
+/* ---- creation ---- */
+
+static int is_op(const struct te_op *op, const char *name)
+{
+	return op->is_library && !strcmp(op->ops.name, name);
+}
+
+/* attributes that a later version adds and that are not as in INIT: decoding would ignore them */
+static int has_more(const struct te_op *op, size_t known, const void *init)
+{
+	const char *a = op->attrs;
+
+	return memcmp(a + known, (const char *)init + known, op->ops.attrs_nbytes - known) != 0;
+}
+
+static int check_op(const struct te_decoder *d, int i)
+{
+	static const char *const by_row[] = { "linear", "bias", "layernorm", "rmsnorm",
+					      "activation", "fork", "add", "dropout", "scale",
+					      "identity" };
+	const struct te_rope_attrs rope = TE_ROPE_ATTRS_INIT;
+	const struct te_attention_attrs attention = TE_ATTENTION_ATTRS_INIT;
+	const struct te_op *op = d->seq->op[i];
+	const struct te_embedding_attrs *e = op->attrs;
+
+	if (is_op(op, "embedding") && i > 0)
+		return te__fail(-EOPNOTSUPP, "te_decoder_create: op %s: is an embedding, which "
+				"only the first op can be", op->name);
+	if (is_op(op, "embedding") && e->max_pos && e->max_pos < d->o.max_tokens)
+		return te__fail(-EINVAL, "te_decoder_create: max_tokens is %d, but embedding %s "
+				"has %lld positions", d->o.max_tokens, op->name,
+				(long long)e->max_pos);
+	if (is_op(op, "rope") && has_more(op, offsetof(struct te_rope_attrs, theta) +
+					      sizeof(rope.theta), &rope))
+		return te__fail(-EOPNOTSUPP, "te_decoder_create: rope %s: has attributes that "
+				"decoding does not implement", op->name);
+	if (is_op(op, "attention") &&
+	    has_more(op, offsetof(struct te_attention_attrs, all_heads) +
+			 sizeof(attention.all_heads), &attention))
+		return te__fail(-EOPNOTSUPP, "te_decoder_create: attention %s: has attributes that "
+				"decoding does not implement", op->name);
+	if (is_op(op, "embedding") || is_op(op, "rope") || is_op(op, "attention"))
+		return 0;
+	for (size_t k = 0; k < sizeof(by_row) / sizeof(by_row[0]); k++)
+		if (is_op(op, by_row[k]))
+			return 0;
+	return te__fail(-EOPNOTSUPP, "te_decoder_create: op %s: is %s%s, which decoding does not "
+			"implement", op->name, op->is_library ? "" : "a user-defined ",
+			op->ops.name);
+}
+
+/* the last linear op computes the logits; only a loss may follow the ops after it */
+static int find_head(struct te_decoder *d, const char **ret_stop)
+{
+	const struct te_seq *seq = d->seq;
+	int end = seq->nops, r = 0;
+
+	*ret_stop = NULL;
+	if (end && is_op(seq->op[end - 1], "cross_entropy"))
+		*ret_stop = seq->op[--end]->name;
+	if (!end || !is_op(seq->op[0], "embedding"))
+		return te__fail(-EOPNOTSUPP, "te_decoder_create: the first op of the sequence is "
+				"not te_op_embedding()");
+	for (int i = 0; i < end && !r; i++) {
+		r = check_op(d, i);
+		if (is_op(seq->op[i], "linear"))
+			d->first_head = i;
+	}
+	if (!r && !d->first_head)
+		return te__fail(-EOPNOTSUPP, "te_decoder_create: the sequence has no linear op, "
+				"which computes the logits");
+	for (int i = d->first_head + 1; i < end && !r; i++)
+		if (is_op(seq->op[i], "rope") || is_op(seq->op[i], "attention"))
+			return te__fail(-EOPNOTSUPP, "te_decoder_create: %s %s: comes after the "
+					"last linear op", seq->op[i]->ops.name, seq->op[i]->name);
+	return r;
+}
+
+static int check_opts(struct te_decoder *d)
+{
+	struct te_decoder_opts *o = &d->o;
+	const uint32_t both = TE_DECODER_CACHE_FP32 | TE_DECODER_CACHE_BF16;
+	int r = 0;
+
+	d->recipe = (struct te_recipe)TE_RECIPE_INIT;
+	if (o->recipe)
+		r = te__sized_in("te_decoder_create", te_recipe, o->recipe, &d->recipe);
+	if (!r)
+		r = te__recipe_check("te_decoder_create", &d->recipe);
+	if (r < 0)
+		return r;
+	if (te__recipe_casts(&d->recipe))
+		return te__fail(-EOPNOTSUPP, "te_decoder_create: recipe %s: decoding needs bf16 or "
+				"fp32", te_recipe_name(&d->recipe));
+	if (strcmp(te_ctx_backend(d->ctx), "host"))
+		return te__fail(-EOPNOTSUPP, "te_decoder_create: backend %s: a decoder runs on "
+				"host only", te_ctx_backend(d->ctx));
+	if (o->flags & ~both || o->flags == both)
+		return te__fail(-EINVAL, "te_decoder_create: flags are 0x%x, expected "
+				"TE_DECODER_CACHE_FP32, TE_DECODER_CACHE_BF16 or 0", o->flags);
+	if (o->max_seqs < 1 || o->max_seqs > 65536)
+		return te__fail(-EINVAL, "te_decoder_create: max_seqs is %d, expected 1 to 65536",
+				o->max_seqs);
+	if (o->max_tokens < 1 || o->max_tokens > 1 << 30)
+		return te__fail(-EINVAL, "te_decoder_create: max_tokens is %d, expected 1 to %d",
+				o->max_tokens, 1 << 30);
+	if (!o->chunk) {
+		o->chunk = o->max_tokens < CHUNK ? o->max_tokens : CHUNK;
+		o->chunk = o->chunk < o->max_seqs ? o->max_seqs : o->chunk;
+	}
+	if (o->chunk < o->max_seqs || o->chunk > 1 << 20)
+		return te__fail(-EINVAL, "te_decoder_create: chunk is %d, expected max_seqs, %d, "
+				"to %d", o->chunk, o->max_seqs, 1 << 20);
+	if (!o->page)
+		o->page = PAGE;
+	if (o->page < 1)
+		return te__fail(-EINVAL, "te_decoder_create: page is %d", o->page);
+	d->max_pages = ((int64_t)o->max_tokens + o->page - 1) / o->page;
+	if (!o->npages)
+		o->npages = o->max_seqs * d->max_pages;
+	if (o->npages < 1 || o->npages > INT32_MAX)
+		return te__fail(-EINVAL, "te_decoder_create: npages is %lld, expected 1 to %d",
+				(long long)o->npages, INT32_MAX);
+	d->cache = o->flags & TE_DECODER_CACHE_FP32 ? TE_DTYPE_FP32 :
+		   o->flags & TE_DECODER_CACHE_BF16 ? TE_DTYPE_BF16 :
+						      d->recipe.compute;
+	return 0;
+}
+
+static int make_tensors(struct te_decoder *d)
+{
+	const int64_t rows = d->o.chunk, table[2] = { d->o.max_seqs, d->max_pages };
+	const struct te_seq *seq = d->seq;
+	void *word;
+	int r = te_tensor_create(d->ctx, TE_DTYPE_INT32, 1, &rows, NULL, &d->sequence);
+
+	if (!r)
+		r = te_tensor_create(d->ctx, TE_DTYPE_INT32, 1, &rows, NULL, &d->position);
+	if (!r)
+		r = te_tensor_create(d->ctx, TE_DTYPE_INT32, 2, table, NULL, &d->pages);
+	if (!r)
+		r = te__mem_get(d->ctx, sizeof(*d->noutside), &word);
+	if (r)
+		return r;
+	d->noutside = word;
+	d->k = te__calloc((size_t)seq->nops, sizeof(*d->k));
+	d->v = te__calloc((size_t)seq->nops, sizeof(*d->v));
+	if (!d->k || !d->v)
+		return te__no_memory("te_decoder_create");
+	for (int i = 0; i < d->first_head && !r; i++) {
+		const struct te_attention_attrs *a = seq->op[i]->attrs;
+		int64_t shape[3] = { d->o.npages, d->o.page, 0 };
+
+		if (!is_op(seq->op[i], "attention"))
+			continue;
+		shape[2] = (int64_t)a->nkv * a->head_dim;
+		r = te_tensor_create(d->ctx, d->cache, 3, shape, NULL, &d->k[i]);
+		if (!r)
+			r = te_tensor_create(d->ctx, d->cache, 3, shape, NULL, &d->v[i]);
+	}
+	return r;
+}
+
+/* host memory; the plans exist */
+static int make_state(struct te_decoder *d)
+{
+	const size_t seqs = (size_t)d->o.max_seqs, rows = (size_t)d->o.chunk;
+	const struct te_tensor *out = te_plan_output(d->head[0].plan);
+
+	d->width_padded = te_tensor_cols(out);
+	d->vocab = d->o.ntokens ? d->o.ntokens : d->width_padded;
+	if (d->vocab < 1 || d->vocab > d->width_padded || d->vocab > INT32_MAX)
+		return te__fail(-EINVAL, "te_decoder_create: ntokens is %lld, but there are %lld "
+				"logits", (long long)d->vocab, (long long)d->width_padded);
+	d->state = te__calloc(seqs, sizeof(*d->state));
+	d->row_sequence = te__calloc(rows, sizeof(*d->row_sequence));
+	d->row_position = te__calloc(rows, sizeof(*d->row_position));
+	d->row_token = te__calloc(rows, sizeof(*d->row_token));
+	d->last = te__calloc(rows, sizeof(*d->last));
+	d->table = te__calloc(seqs * (size_t)d->max_pages, sizeof(*d->table));
+	d->free_page = te__calloc((size_t)d->o.npages, sizeof(*d->free_page));
+	d->raw = te__calloc(seqs * (size_t)d->width_padded, sizeof(float));
+	d->room = te__calloc((size_t)d->vocab, sizeof(*d->room));
+	d->marks = te__calloc((size_t)d->vocab, 1);
+	if (!d->state || !d->row_sequence || !d->row_position || !d->row_token || !d->last ||
+	    !d->table || !d->free_page || !d->raw || !d->room || !d->marks)
+		return te__no_memory("te_decoder_create");
+	for (size_t s = 0; s < seqs; s++) {
+		d->state[s].token =
+			te__calloc((size_t)d->o.max_tokens, sizeof(*d->state[s].token));
+		d->state[s].logits = te__calloc((size_t)d->vocab, sizeof(float));
+		if (!d->state[s].token || !d->state[s].logits)
+			return te__no_memory("te_decoder_create");
+	}
+	d->nfree = d->o.npages;
+	for (int64_t i = 0; i < d->nfree; i++)
+		d->free_page[i] = (int32_t)(d->nfree - 1 - i);
+	return 0;
+}
+
+/* the ops of a plan that need it find positions and caches in their state */
+static int set_states(struct te_decoder *d, struct body *b)
+{
+	const struct te_plan *p = b->plan;
+	int r = te_tensor_view(d->sequence, 0, 1, &b->rows, &b->sequence);
+
+	if (!r)
+		r = te_tensor_view(d->position, 0, 1, &b->rows, &b->position);
+	if (r)
+		return r;
+	b->decode = te__calloc((size_t)d->seq->nops, sizeof(*b->decode));
+	if (!b->decode)
+		return te__no_memory("te_decoder_create");
+	for (int t = 0; t < p->ngroups; t++)
+		for (int k = 0; k < p->group[t].n; k++) {
+			struct te__step *s = &p->step[p->group[t].first + k];
+			const struct te_op *op = d->seq->op[s->node];
+
+			if (!is_op(op, "embedding") && !is_op(op, "rope") &&
+			    !is_op(op, "attention"))
+				continue;
+			if (p->group[t].fusion || s->has_state)
+				return te__fail(-EOPNOTSUPP, "te_decoder_create: op %s: is part of "
+						"a fusion", op->name);
+			b->decode[s->node].cache = (struct te__attention_cache){
+				.sequence = b->sequence,
+				.position = b->position,
+				.pages = d->pages,
+				.k = d->k[s->node],
+				.v = d->v[s->node],
+				.noutside = d->noutside,
+			};
+			s->call.state = &b->decode[s->node];
+		}
+	return 0;
+}
+
+static int make_plan(struct te_decoder *d, struct body *b, int64_t rows, const char *stop)
+{
+	const char *head = d->seq->op[d->first_head]->name;
+	const struct te_linear_attrs *a = d->seq->op[d->first_head]->attrs;
+	struct te_plan_opts o = TE_PLAN_OPTS_INIT;
+	int r;
+
+	b->rows = rows;
+	o.recipe = &d->recipe;
+	o.x = (struct te_spec){ TE_DTYPE_INT32, 2, { 1, rows } };
+	o.stop_before = head;
+	if (b >= d->head && b < d->head + MAX_PLANS) {
+		o.x = (struct te_spec){ d->recipe.compute, 3, { 1, rows, a->in } };
+		o.start_at = head;
+		o.stop_before = stop;
+		return te_plan_create(d->seq, &o, &b->plan);
+	}
+	r = te_plan_create(d->seq, &o, &b->plan);
+	return r ? r : set_states(d, b);
+}
+
+/* plans for 1, 2, 4 and so on to most rows */
+static int make_plans(struct te_decoder *d, struct body *b, int *n, int64_t most, const char *stop)
+{
+	int r = 0;
+
+	for (int64_t rows = 1; !r; rows *= 2) {
+		r = make_plan(d, &b[*n], rows < most ? rows : most, stop);
+		++*n; /* te_decoder_unref() releases half of a plan too */
+		if (rows >= most)
+			break;
+	}
+	return r;
+}
+
+static int make(struct te_decoder *d)
+{
+	const char *stop;
+	int r = check_opts(d);
+
+	if (!r)
+		r = find_head(d, &stop);
+	if (!r)
+		r = make_tensors(d);
+	if (!r)
+		r = make_plans(d, d->body, &d->nbodies, d->o.chunk, stop);
+	if (!r)
+		r = make_plans(d, d->head, &d->nheads, d->o.max_seqs, stop);
+	return r ? r : make_state(d);
+}
+
+int te_decoder_create(struct te_seq *seq, const struct te_decoder_opts *opts,
+		      struct te_decoder **ret_d)
+{
+	struct te_decoder_opts o = TE_DECODER_OPTS_INIT;
+	struct te_decoder *d;
+	int r = opts ? te__sized_in("te_decoder_create", te_decoder_opts, opts, &o) : 0;
+
+	if (!r && (!seq || !ret_d))
+		r = te__fail(-EINVAL, "te_decoder_create: %s is NULL", seq ? "ret_d" : "seq");
+	if (!r)
+		r = te__seq_initialised(seq, "te_decoder_create");
+	if (r < 0)
+		return r;
+	d = te__calloc(1, sizeof(*d));
+	if (!d)
+		return te__no_memory("te_decoder_create");
+	atomic_init(&d->refs, 1);
+	d->o = o;
+	d->seq = te_seq_ref(seq);
+	d->ctx = te_seq_ctx(seq);
+	d->stream = te_ctx_stream(d->ctx);
+	r = make(d);
+	d->o.recipe = NULL; /* the caller's */
+	if (r < 0) {
+		te_decoder_unref(d);
+		return r;
+	}
+	*ret_d = d;
+	return 0;
+}
+
+struct te_decoder *te_decoder_ref(struct te_decoder *d)
+{
+	if (d)
+		atomic_fetch_add(&d->refs, 1);
+	return d;
+}
+
+static void free_plans(struct body *b, int n)
+{
+	for (int i = 0; i < n; i++) {
+		te_plan_unref(b[i].plan);
+		te_tensor_unref(b[i].sequence);
+		te_tensor_unref(b[i].position);
+		te__free(b[i].decode);
+	}
+}
+
+struct te_decoder *te_decoder_unref(struct te_decoder *d)
+{
+	if (!d || atomic_fetch_sub(&d->refs, 1) != 1)
+		return NULL;
+	free_plans(d->body, d->nbodies);
+	free_plans(d->head, d->nheads);
+	for (int i = 0; i < d->seq->nops; i++) {
+		te_tensor_unref(d->k ? d->k[i] : NULL);
+		te_tensor_unref(d->v ? d->v[i] : NULL);
+	}
+	te__free(d->k);
+	te__free(d->v);
+	te_tensor_unref(d->sequence);
+	te_tensor_unref(d->position);
+	te_tensor_unref(d->pages);
+	te__mem_put(d->ctx, d->noutside);
+	for (int32_t s = 0; d->state && s < d->o.max_seqs; s++) {
+		te__free(d->state[s].token);
+		te__free(d->state[s].logits);
+	}
+	te__free(d->state);
+	te__free(d->row_sequence);
+	te__free(d->row_position);
+	te__free(d->row_token);
+	te__free(d->last);
+	te__free(d->table);
+	te__free(d->free_page);
+	te__free(d->raw);
+	te__free(d->room);
+	te__free(d->marks);
+	te_seq_unref(d->seq);
+	te__free(d);
+	return NULL;
+}
+
+/* ---- sequences ---- */
+
+static int find(const char *fn, const struct te_decoder *d, int32_t s, struct seq_state **ret)
+{
+	if (!d)
+		return te__fail(-EINVAL, "%s: d is NULL", fn);
+	if (s < 0 || s >= d->o.max_seqs || !d->state[s].open)
+		return te__fail(-EINVAL, "%s: sequence %d is not open", fn, s);
+	*ret = &d->state[s];
+	return 0;
+}
+
+int te_decoder_open(struct te_decoder *d, const struct te_sampling *how, int32_t *ret_s)
+{
+	static const char fn[] = "te_decoder_open";
+	struct te_sampling h = TE_SAMPLING_INIT;
+	int r = how ? te__sized_in(fn, te_sampling, how, &h) : 0;
+
+	if (!how)
+		h.temperature = 0;
+	if (!r)
+		r = te__sampling_check(fn, &h);
+	if (!r && (!d || !ret_s))
+		r = te__fail(-EINVAL, "%s: %s is NULL", fn, d ? "ret_s" : "d");
+	if (r < 0)
+		return r;
+	for (int32_t s = 0; s < d->o.max_seqs; s++) {
+		struct seq_state *q = &d->state[s];
+
+		if (q->open)
+			continue;
+		q->open = 1;
+		q->ready = 0;
+		q->ntokens = q->ncached = q->npages = 0;
+		q->how = h;
+		*ret_s = s;
+		return 0;
+	}
+	return te__fail(-EBUSY, "%s: all %d sequences are open", fn, d->o.max_seqs);
+}
+
+int te_decoder_close(struct te_decoder *d, int32_t s)
+{
+	struct seq_state *q;
+	int r = find("te_decoder_close", d, s, &q);
+
+	if (r < 0)
+		return r;
+	while (q->npages)
+		d->free_page[d->nfree++] = d->table[s * d->max_pages + --q->npages];
+	q->open = 0;
+	return 0;
+}
+
+int te_decoder_push(struct te_decoder *d, int32_t s, const int32_t *token, int64_t n)
+{
+	static const char fn[] = "te_decoder_push";
+	struct seq_state *q;
+	int r = find(fn, d, s, &q);
+
+	if (!r && (n < 0 || (n && !token)))
+		r = te__fail(-EINVAL, "%s: %s", fn, n < 0 ? "n is negative" : "token is NULL");
+	if (r < 0)
+		return r;
+	for (int64_t i = 0; i < n; i++)
+		if (token[i] < 0 || token[i] >= d->vocab)
+			return te__fail(-EINVAL, "%s: token %lld is %d, expected 0 to %lld", fn,
+					(long long)i, token[i], (long long)d->vocab - 1);
+	if (n > d->o.max_tokens - q->ntokens)
+		return te__fail(-ENOSPC, "%s: sequence %d: %lld tokens and %lld more are above "
+				"max_tokens, %d", fn, s, (long long)q->ntokens, (long long)n,
+				d->o.max_tokens);
+	if (!n)
+		return 0;
+	memcpy(q->token + q->ntokens, token, (size_t)n * sizeof(*token));
+	q->ntokens += n;
+	q->ready = 0;
+	return 0;
+}
+
+/* ---- steps ---- */
+
+/* rows for up to n tokens of sequence s; as many as there are pages for */
+static int64_t add_rows(struct te_decoder *d, int32_t s, int64_t n, int64_t at)
+{
+	struct seq_state *q = &d->state[s];
+	int64_t i = 0;
+
+	for (; i < n; i++, at++) {
+		const int64_t pos = q->ncached + i;
+
+		if (pos / d->o.page >= q->npages) {
+			if (!d->nfree)
+				break;
+			d->table[s * d->max_pages + q->npages++] = d->free_page[--d->nfree];
+		}
+		d->row_sequence[at] = s;
+		d->row_position[at] = (int32_t)pos;
+		d->row_token[at] = q->token[pos];
+	}
+	return i;
+}
+
+/* returns the number of rows of a pass; *left: tokens that come later */
+static int64_t choose_rows(struct te_decoder *d, int64_t *left)
+{
+	const int32_t n = d->o.max_seqs;
+	int64_t rows = 0;
+
+	*left = 0;
+	/* sequences with one token are generating, and come first */
+	for (int many = 0; many < 2; many++)
+		for (int32_t i = 0; i < n; i++) {
+			const int32_t s = (d->next + i) % n;
+			const struct seq_state *q = &d->state[s];
+			const int64_t pending = q->open ? q->ntokens - q->ncached : 0;
+
+			if (!pending || (pending > 1) != many)
+				continue;
+			*left += pending;
+			rows += add_rows(d, s, pending < d->o.chunk - rows ? pending :
+								       d->o.chunk - rows, rows);
+		}
+	d->next = (d->next + 1) % n;
+	*left -= rows;
+	return rows;
+}
+
+static struct body *body_for(struct body *b, int n, int64_t rows)
+{
+	int i = 0;
+
+	while (i < n - 1 && b[i].rows < rows)
+		i++;
+	return &b[i];
+}
+
+/* queues the pass over rows; the logits of *ret_n sequences, in the order of rows, go to d->raw */
+static int queue(struct te_decoder *d, int64_t rows, int32_t *last, int64_t *ret_n)
+{
+	const struct body *b = body_for(d->body, d->nbodies, rows), *h;
+	const size_t es = te_dtype_nbytes(d->recipe.compute);
+	const size_t nints = (size_t)b->rows * sizeof(int32_t);
+	size_t row;
+	int64_t n = 0;
+	int r;
+
+	for (int64_t i = rows; i < b->rows; i++) {
+		d->row_sequence[i] = -1;
+		d->row_position[i] = d->row_token[i] = 0;
+	}
+	r = te_copy(d->stream, te_tensor_data(d->sequence), d->row_sequence, nints);
+	if (!r)
+		r = te_copy(d->stream, te_tensor_data(d->position), d->row_position, nints);
+	if (!r)
+		r = te_copy(d->stream, te_tensor_data(te_plan_input(b->plan, "x")), d->row_token,
+			    nints);
+	if (!r)
+		r = te_copy(d->stream, te_tensor_data(d->pages), d->table,
+			    te_tensor_nbytes(d->pages));
+	if (!r)
+		r = te_fill(d->stream, d->noutside, 0, sizeof(*d->noutside));
+	if (!r)
+		r = te_plan_forward(b->plan, d->stream, 0);
+	for (int64_t i = 0; i < rows; i++)
+		if (d->row_position[i] == d->state[d->row_sequence[i]].ntokens - 1)
+			last[n++] = (int32_t)i;
+	*ret_n = n;
+	if (r < 0 || !n)
+		return r;
+	h = body_for(d->head, d->nheads, n);
+	row = (size_t)te_tensor_cols(te_plan_output(b->plan)) * es;
+	for (int64_t i = 0; i < n && !r; i++)
+		r = te_copy(d->stream,
+			    (char *)te_tensor_data(te_plan_input(h->plan, "x")) + (size_t)i * row,
+			    (const char *)te_tensor_data(te_plan_output(b->plan)) +
+				    (size_t)last[i] * row,
+			    row);
+	if (!r)
+		r = te_plan_forward(h->plan, d->stream, 0);
+	if (!r)
+		r = te_copy(d->stream, d->raw, te_tensor_data(te_plan_output(h->plan)),
+			    (size_t)(n * d->width_padded) * es);
+	return r;
+}
+
+static void take_logits(struct te_decoder *d, const int32_t *last, int64_t n)
+{
+	for (int64_t i = 0; i < n; i++) {
+		struct seq_state *q = &d->state[d->row_sequence[last[i]]];
+
+		if (d->recipe.compute == TE_DTYPE_FP32)
+			memcpy(q->logits, (const float *)d->raw + i * d->width_padded,
+			       (size_t)d->vocab * sizeof(float));
+		else
+			for (int64_t t = 0; t < d->vocab; t++)
+				q->logits[t] = te_bf16_decode(
+					((const uint16_t *)d->raw)[i * d->width_padded + t]);
+		q->ready = 1;
+	}
+}
+
+static int64_t step(struct te_decoder *d)
+{
+	int64_t left, n = 0, rows = choose_rows(d, &left);
+	uint32_t noutside = 0;
+	int r;
+
+	if (!rows)
+		return left ? te__fail(-ENOMEM, "te_decoder_step: the cache has no free page of "
+				       "%lld, and %lld tokens are left: close a sequence",
+				       (long long)d->o.npages, (long long)left) :
+			      0;
+	r = queue(d, rows, d->last, &n);
+	if (!r)
+		r = te_copy(d->stream, &noutside, d->noutside, sizeof(noutside));
+	if (!r)
+		r = te_stream_sync(d->stream);
+	else
+		te_stream_sync(d->stream); /* which reads this frame */
+	if (!r && noutside)
+		r = te__fail(-TE_ESTATE, "te_decoder_step: %u of %lld tokens are outside the cache",
+			     noutside, (long long)rows);
+	if (r < 0)
+		return r;
+	for (int64_t i = 0; i < rows; i++)
+		d->state[d->row_sequence[i]].ncached++;
+	take_logits(d, d->last, n);
+	return left;
+}
+
+int64_t te_decoder_step(struct te_decoder *d)
+{
+	return d ? step(d) : te__fail(-EINVAL, "te_decoder_step: d is NULL");
+}
+
+/* ---- results ---- */
+
+int te_decoder_take(struct te_decoder *d, int32_t s, int32_t *ret_token)
+{
+	static const char fn[] = "te_decoder_take";
+	struct seq_state *q;
+	int32_t token;
+	int r = find(fn, d, s, &q);
+
+	if (!r && !ret_token)
+		r = te__fail(-EINVAL, "%s: ret_token is NULL", fn);
+	if (r < 0 || !q->ready)
+		return r;
+	if (q->ntokens == d->o.max_tokens)
+		return te__fail(-ENOSPC, "%s: sequence %d: has max_tokens, %d", fn, s,
+				d->o.max_tokens);
+	r = te__choose(fn, &q->how, q->logits, d->vocab, q->token, q->ntokens, d->room, d->marks,
+		       &token);
+	if (r < 0)
+		return r;
+	q->token[q->ntokens++] = token;
+	q->ready = 0;
+	*ret_token = token;
+	return 1;
+}
+
+const float *te_decoder_logits(const struct te_decoder *d, int32_t s, int64_t *ret_n)
+{
+	struct seq_state *q = NULL;
+
+	if (find("te_decoder_logits", d, s, &q) < 0 || !q->ready)
+		return NULL;
+	if (ret_n)
+		*ret_n = d->vocab;
+	return q->logits;
+}
+
+int64_t te_decoder_length(const struct te_decoder *d, int32_t s)
+{
+	struct seq_state *q = NULL;
+	int r = find("te_decoder_length", d, s, &q);
+
+	return r < 0 ? r : q->ntokens;
+}

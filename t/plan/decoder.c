@@ -1,0 +1,570 @@
+/*
+ * t/plan/decoder.c - te_decoder_*: logits and tokens against plans of whole sequences, sampling,
+ * pages, refusals and faults.
+ */
+#include "config.h"
+
+#include <math.h>
+
+#include <te/decoder.h>
+#include <te/errno.h>
+
+#include "plan_model.h"
+#include "tt_ctx.h"
+#include "tt_num.h"
+
+#define NSEQS 3
+
+static struct model_shape shape = { .vocab = 61, .width = 48, .batch = 1, .seqlen = 70, .nheads = 6,
+				    .nkv = 2, .nlayers = 2 };
+static struct te_recipe recipe;
+
+static struct te_decoder_opts opts(void)
+{
+	struct te_decoder_opts o = TE_DECODER_OPTS_INIT;
+
+	o.recipe = &recipe;
+	o.max_seqs = NSEQS;
+	o.max_tokens = (int32_t)shape.seqlen;
+	return o;
+}
+
+/* a model; _i: type, family */
+static struct te_seq *model(int i)
+{
+	recipe = (struct te_recipe)TE_RECIPE_INIT;
+	DO(te_recipe_from_name(i & 1 ? "fp32" : "bf16", &recipe));
+	shape.llama = i >> 1 & 1;
+	shape.nkv = shape.llama ? 2 : shape.nheads;
+	return model_create(ctx, &shape, tt_seed());
+}
+
+/* logits of each of n tokens, by a plan of the whole sequence */
+static float *whole(struct te_seq *seq, const int32_t *token, int64_t n)
+{
+	struct te_plan_opts o = TE_PLAN_OPTS_INIT;
+	struct te_plan *p;
+	float *logits;
+
+	o.recipe = &recipe;
+	o.x = (struct te_spec){ TE_DTYPE_INT32, 2, { 1, n } };
+	o.stop_before = "loss";
+	DO(te_plan_create(seq, &o, &p));
+	DO(te_tensor_write(te_plan_input(p, "x"), token, (size_t)n * sizeof(*token)));
+	DO(te_plan_forward(p, st, 0));
+	DO(te_stream_sync(st));
+	logits = tt_tensor_get(te_plan_output(p));
+	te_plan_unref(p);
+	return logits;
+}
+
+static void same_logits(const struct te_decoder *d, int32_t s, const float *want)
+{
+	int64_t n = 0;
+	const float *got = te_decoder_logits(d, s, &n);
+
+	ck_assert_ptr_nonnull(got);
+	ck_assert_int_eq(n, shape.vocab);
+	for (int64_t i = 0; i < n; i++)
+		ck_assert_msg(got[i] == want[i], "logit %lld of sequence %d at %lld is %g, not %g",
+			      (long long)i, s, (long long)te_decoder_length(d, s), (double)got[i],
+			      (double)want[i]);
+}
+
+/* random numbers of tokens at a time. _i: type, family, pages, type of the cache */
+START_TEST(logits_equal_a_whole_pass)
+{
+	struct te_seq *seq = model(_i);
+	struct te_decoder_opts o = opts();
+	int32_t token[NSEQS][70], number[NSEQS];
+	int64_t len[NSEQS], done[NSEQS] = { 0 }, left = 1;
+	float *want[NSEQS];
+	struct te_decoder *d;
+
+	o.chunk = _i >> 2 & 1 ? 16 : 0;
+	o.page = _i >> 2 & 1 ? 5 : 0;
+	o.flags = _i & 1 ? TE_DECODER_CACHE_FP32 : TE_DECODER_CACHE_BF16;
+	o.ntokens = shape.vocab;
+	DO(te_decoder_create(seq, &o, &d));
+	for (int s = 0; s < NSEQS; s++) {
+		len[s] = tt_rand_int(1, shape.seqlen);
+		for (int64_t i = 0; i < len[s]; i++)
+			token[s][i] = (int32_t)tt_rand_int(0, shape.vocab - 1);
+		want[s] = whole(seq, token[s], len[s]);
+		DO(te_decoder_open(d, NULL, &number[s]));
+		ck_assert_ptr_null(te_decoder_logits(d, number[s], NULL));
+	}
+	for (int call = 0; left; call++) {
+		left = 0;
+		for (int s = 0; s < NSEQS; s++) {
+			int64_t n = tt_rand_int(0, call % 2 ? 1 : 30);
+
+			n = n < len[s] - done[s] ? n : len[s] - done[s];
+			DO(te_decoder_push(d, number[s], token[s] + done[s], n));
+			done[s] += n;
+			left |= done[s] < len[s];
+		}
+		for (int64_t r = 1; r;) {
+			r = te_decoder_step(d);
+			ck_assert_msg(r >= 0, "%s", te_error_detail());
+		}
+		for (int s = 0; s < NSEQS; s++)
+			if (done[s])
+				same_logits(d, number[s], want[s] + (done[s] - 1) * shape.vocab);
+	}
+	for (int s = 0; s < NSEQS; s++) {
+		ck_assert_int_eq(te_decoder_length(d, number[s]), len[s]);
+		free(want[s]);
+	}
+	te_decoder_unref(d);
+	te_seq_unref(seq);
+}
+END_TEST
+
+static int32_t next(struct te_decoder *d, int32_t s)
+{
+	int32_t token = -1;
+	int r;
+
+	while (!(r = te_decoder_take(d, s, &token))) {
+		const int64_t left = te_decoder_step(d);
+
+		ck_assert_msg(left >= 0, "%s", te_error_detail());
+	}
+	ck_assert_msg(r == 1, "%s", te_error_detail());
+	return token;
+}
+
+/* the most likely token of the whole context, each time. _i: type, family */
+START_TEST(greedy_tokens_equal_whole_passes)
+{
+	struct te_seq *seq = model(_i);
+	struct te_decoder_opts o = opts();
+	int32_t text[70] = { 3, 1, 4, 1, 5 }, s;
+	struct te_decoder *d;
+
+	DO(te_decoder_create(seq, &o, &d));
+	DO(te_decoder_open(d, NULL, &s));
+	DO(te_decoder_push(d, s, text, 5));
+	for (int64_t n = 5; n < 40; n++) {
+		float *logits = whole(seq, text, n), *last = logits + (n - 1) * shape.vocab;
+		int32_t best = 0;
+
+		for (int32_t i = 1; i < shape.vocab; i++)
+			best = last[i] > last[best] ? i : best;
+		text[n] = next(d, s);
+		ck_assert_int_eq(text[n], best);
+		free(logits);
+	}
+	te_decoder_unref(d);
+	te_seq_unref(seq);
+}
+END_TEST
+
+/* sequences that begin and end at different times, and one alone. _i: type, family */
+START_TEST(batches_equal_sequences_alone)
+{
+	struct te_seq *seq = model(_i);
+	struct te_decoder_opts o = opts();
+	struct te_sampling how = TE_SAMPLING_INIT;
+	int32_t prompt[20], text[5][12], s[5];
+	struct te_decoder *d, *one;
+
+	DO(te_decoder_create(seq, &o, &d));
+	o.max_seqs = 1;
+	DO(te_decoder_create(seq, &o, &one));
+	for (int i = 0; i < 20; i++)
+		prompt[i] = (int32_t)tt_rand_int(0, shape.vocab - 1);
+	how.top_k = 20;
+	for (int step = 0; step < 4 * 4 + 12; step++) {
+		for (int i = 0; i < 5; i++) {
+			how.seed = (uint64_t)i;
+			if (step == 4 * i) {
+				DO(te_decoder_open(d, &how, &s[i]));
+				DO(te_decoder_push(d, s[i], prompt, 4 * i + 1));
+			}
+		}
+		for (int i = 0; i < 5; i++)
+			if (step >= 4 * i && step < 4 * i + 12)
+				text[i][step - 4 * i] = next(d, s[i]);
+		for (int i = 0; i < 5; i++)
+			if (step == 4 * i + 11)
+				DO(te_decoder_close(d, s[i]));
+	}
+	for (int i = 0; i < 5; i++) {
+		int32_t alone;
+
+		how.seed = (uint64_t)i;
+		DO(te_decoder_open(one, &how, &alone));
+		DO(te_decoder_push(one, alone, prompt, 4 * i + 1));
+		for (int k = 0; k < 12; k++)
+			ck_assert_int_eq(next(one, alone), text[i][k]);
+		DO(te_decoder_close(one, alone));
+	}
+	te_decoder_unref(te_decoder_ref(d));
+	te_decoder_unref(d);
+	te_decoder_unref(one);
+	te_seq_unref(seq);
+}
+END_TEST
+
+/* ---- sampling ---- */
+
+#define VOCAB 8
+
+/* logits depend on the last token only */
+static struct te_seq *bigrams(void)
+{
+	struct te_embedding_attrs ea = TE_ATTRS(embedding, VOCAB, 16, 0, 1.0f, 0);
+	struct te_linear_attrs ha = TE_ATTRS(linear, 16, VOCAB, 0.4f, 1, NULL);
+	struct te_seq *seq;
+	struct te_op *op;
+
+	recipe = (struct te_recipe)TE_RECIPE_INIT;
+	DO(te_recipe_from_name("fp32", &recipe));
+	DO(te_seq_create(ctx, &seq));
+	DO(te_op_embedding(&ea, "e", &op));
+	tt_append(seq, op);
+	DO(te_op_linear(&ha, "head", &op));
+	tt_append(seq, op);
+	DO(te_seq_init(seq, 7));
+	return seq;
+}
+
+/* probabilities that are kept, in FP64, by sorting */
+static void expect(const float *logits, const struct te_sampling *how, const int *seen, double *p)
+{
+	int order[VOCAB], k = 0;
+	double sum = 0, kept = 0, v[VOCAB], top;
+
+	for (int i = 0; i < VOCAB; i++) {
+		v[i] = (double)logits[i];
+		if (seen[i])
+			v[i] = v[i] > 0 ? v[i] / how->repetition_penalty :
+					  v[i] * how->repetition_penalty;
+		order[i] = i;
+		p[i] = 0;
+	}
+	for (int i = 0; i < VOCAB; i++)
+		for (int j = i + 1; j < VOCAB; j++)
+			if (v[order[j]] > v[order[i]]) {
+				const int t = order[i];
+
+				order[i] = order[j];
+				order[j] = t;
+			}
+	top = v[order[0]];
+	for (int i = 0; i < VOCAB && (!how->top_k || i < how->top_k); i++)
+		sum += exp((v[order[i]] - top) / how->temperature);
+	for (; k < VOCAB && (!how->top_k || k < how->top_k); k++) {
+		const double w = exp((v[order[k]] - top) / how->temperature);
+
+		if (k && (kept >= how->top_p * sum || w < how->min_p))
+			break;
+		p[order[k]] = w;
+		kept += w;
+	}
+	for (int i = 0; i < VOCAB; i++)
+		p[i] /= kept;
+}
+
+static const struct {
+	double temperature, top_p, min_p, penalty;
+	int32_t top_k;
+} ways[] = {
+	{ 1, 1, 0, 1, 0 },
+	{ 0.5, 1, 0, 1, 0 },
+	{ 1, 1, 0, 1, 3 },
+	{ 1, 0.7, 0, 1, 0 },
+	{ 1, 1, 0.3, 1, 0 },
+	{ 2, 1, 0, 1.7, 0 },
+	{ 1.5, 0.9, 0.1, 1.3, 6 },
+	{ 1, 0.001, 0, 1, 0 },
+	{ 1, 1, 1, 1, 0 },
+};
+
+/* the model and the seeds are fixed: the frequencies are the same each time. _i: way */
+START_TEST(frequencies_are_the_probabilities)
+{
+	const int n = 4000;
+	struct te_decoder_opts o = opts();
+	struct te_sampling how = TE_SAMPLING_INIT;
+	int count[VOCAB] = { 0 }, seen[VOCAB] = { 0 };
+	const int32_t prompt[3] = { 2, 5, 2 };
+	struct te_seq *seq = bigrams();
+	struct te_decoder *d;
+	double p[VOCAB];
+
+	o.max_tokens = 4;
+	DO(te_decoder_create(seq, &o, &d));
+	how.temperature = ways[_i].temperature;
+	how.top_p = ways[_i].top_p;
+	how.min_p = ways[_i].min_p;
+	how.repetition_penalty = ways[_i].penalty;
+	how.top_k = ways[_i].top_k;
+	seen[2] = seen[5] = how.repetition_penalty != 1;
+	for (how.seed = 0; how.seed < (uint64_t)n; how.seed++) {
+		int32_t s, token;
+
+		DO(te_decoder_open(d, &how, &s));
+		DO(te_decoder_push(d, s, prompt, 3));
+		ck_assert_int_eq(te_decoder_step(d), 0);
+		if (!how.seed)
+			expect(te_decoder_logits(d, s, NULL), &how, seen, p);
+		ck_assert_int_eq(te_decoder_take(d, s, &token), 1);
+		count[token]++;
+		DO(te_decoder_close(d, s));
+	}
+	for (int i = 0; i < VOCAB; i++) {
+		const double sigma = sqrt(n * p[i] * (1 - p[i]));
+
+		ck_assert_msg(fabs(count[i] - n * p[i]) <= 4 * sigma,
+			      "token %d came %d times of %d, not %g +- %g", i, count[i], n,
+			      n * p[i], sigma);
+	}
+	te_decoder_unref(d);
+	te_seq_unref(seq);
+}
+END_TEST
+
+/* ---- limits ---- */
+
+START_TEST(pages_that_are_used_up_are_told_and_come_back)
+{
+	struct te_seq *seq = model(1);
+	struct te_decoder_opts o = opts();
+	const int32_t token[30] = { 1 };
+	int32_t s[2], t;
+	struct te_decoder *d;
+
+	o.page = 10;
+	o.npages = 4;
+	DO(te_decoder_create(seq, &o, &d));
+	for (int i = 0; i < 2; i++) {
+		DO(te_decoder_open(d, NULL, &s[i]));
+		DO(te_decoder_push(d, s[i], token, 30));
+	}
+	ck_assert_int_eq(te_decoder_step(d), 20);
+	ck_assert_int_eq(te_decoder_take(d, s[0], &t), 1);
+	ck_assert_int_eq(te_decoder_take(d, s[1], &t), 0);
+	fails((int)te_decoder_step(d), -ENOMEM, "has no free page of 4, and 21 tokens are left");
+	DO(te_decoder_close(d, s[0]));
+	ck_assert_int_eq(te_decoder_step(d), 0);
+	ck_assert_int_eq(te_decoder_take(d, s[1], &t), 1);
+	te_decoder_unref(d);
+	te_seq_unref(seq);
+}
+END_TEST
+
+START_TEST(tokens_end_at_max_tokens)
+{
+	struct te_seq *seq = model(0);
+	struct te_decoder_opts o = opts();
+	const int32_t token[9] = { 1 }, bad[2] = { 0, 61 };
+	struct te_decoder *d;
+	int32_t s, t;
+
+	o.max_tokens = 8;
+	o.max_seqs = 1;
+	DO(te_decoder_create(seq, &o, &d));
+	fails(te_decoder_push(d, 0, token, 1), -EINVAL, "sequence 0 is not open");
+	DO(te_decoder_open(d, NULL, &s));
+	fails(te_decoder_open(d, NULL, &t), -EBUSY, "all 1 sequences are open");
+	fails(te_decoder_push(d, s, token, 9), -ENOSPC, "0 tokens and 9 more are above max_tokens");
+	fails(te_decoder_push(d, s, bad, 2), -EINVAL, "token 1 is 61, expected 0 to 60");
+	ck_assert_int_eq(te_decoder_length(d, s), 0);
+	DO(te_decoder_push(d, s, token, 7));
+	t = next(d, s);
+	ck_assert_int_eq(te_decoder_length(d, s), 8);
+	ck_assert_int_eq(te_decoder_step(d), 0);
+	fails(te_decoder_take(d, s, &t), -ENOSPC, "sequence 0: has max_tokens, 8");
+	fails(te_decoder_take(d, s, NULL), -EINVAL, "ret_token is NULL");
+	DO(te_decoder_close(d, s));
+	fails(te_decoder_close(d, s), -EINVAL, "sequence 0 is not open");
+	fails((int)te_decoder_length(d, 5), -EINVAL, "sequence 5 is not open");
+	te_decoder_unref(d);
+	te_seq_unref(seq);
+}
+END_TEST
+
+START_TEST(logits_that_are_not_finite_are_told)
+{
+	struct te_seq *seq = bigrams();
+	struct te_decoder_opts o = opts();
+	struct te_weight_info w = TE_WEIGHT_INFO_INIT;
+	const int32_t token = 1;
+	struct te_decoder *d;
+	float *v;
+	int32_t s, t;
+
+	DO(te_seq_weight(seq, 0, &w));
+	v = tt_tensor_get(w.master);
+	v[16] = NAN;
+	tt_tensor_set(w.master, v);
+	free(v);
+	DO(te_seq_weights_changed(seq, st));
+	DO(te_decoder_create(seq, &o, &d));
+	DO(te_decoder_open(d, NULL, &s));
+	DO(te_decoder_push(d, s, &token, 1));
+	ck_assert_int_eq(te_decoder_step(d), 0);
+	fails(te_decoder_take(d, s, &t), -TE_ENUMERIC, "the logit of token 0 is");
+	te_decoder_unref(d);
+	te_seq_unref(seq);
+}
+END_TEST
+
+START_TEST(bad_arguments_are_refused)
+{
+	struct te_seq *seq = model(0), *other;
+	struct te_decoder *d;
+	struct te_op *op;
+	int32_t s;
+
+#define BAD(code, text, set)                                                  \
+	do {                                                                  \
+		struct te_decoder_opts o = opts();                            \
+		set;                                                          \
+		fails(te_decoder_create(seq, &o, &d), code, text);            \
+	} while (0)
+	BAD(-EINVAL, "max_seqs is 0", o.max_seqs = 0);
+	BAD(-EINVAL, "max_tokens is 0", o.max_tokens = 0);
+	BAD(-EINVAL, "max_tokens is 71, but embedding emb has 70 positions", o.max_tokens = 71);
+	BAD(-EINVAL, "chunk is 2, expected max_seqs, 3", o.chunk = 2);
+	BAD(-EINVAL, "page is -1", o.page = -1);
+	BAD(-EINVAL, "npages is -1", o.npages = -1);
+	BAD(-EINVAL, "ntokens is 62, but there are 61 logits", o.ntokens = 62);
+	BAD(-EINVAL, "flags are 0x3", o.flags = 3);
+	BAD(-EOPNOTSUPP, "recipe fp8-current: decoding needs bf16 or fp32",
+	    DO(te_recipe_from_name("fp8-current", &recipe)));
+	DO(te_recipe_from_name("fp32", &recipe));
+	fails(te_decoder_create(NULL, NULL, &d), -EINVAL, "seq is NULL");
+	fails(te_decoder_create(seq, NULL, NULL), -EINVAL, "ret_d is NULL");
+	DO(te_seq_create(ctx, &other));
+	fails(te_decoder_create(other, NULL, &d), -TE_ESTATE, "te_seq_init has not run");
+	DO(te_op_identity("i", &op));
+	tt_append(other, op);
+	DO(te_seq_init(other, 1));
+	fails(te_decoder_create(other, NULL, &d), -EOPNOTSUPP, "the first op of the sequence");
+	te_seq_unref(other);
+#undef BAD
+#define BAD(text, field, value)                                               \
+	do {                                                                  \
+		struct te_sampling how = TE_SAMPLING_INIT;                    \
+		how.field = value;                                            \
+		fails(te_decoder_open(d, &how, &s), -EINVAL, text);           \
+	} while (0)
+	{
+		struct te_decoder_opts o = opts();
+
+		DO(te_decoder_create(seq, &o, &d));
+	}
+	BAD("temperature is -1", temperature, -1);
+	BAD("temperature is inf", temperature, INFINITY);
+	BAD("top_p is 0", top_p, 0);
+	BAD("top_p is 1.5", top_p, 1.5);
+	BAD("min_p is 2", min_p, 2);
+	BAD("top_k is -1", top_k, -1);
+	BAD("repetition_penalty is 0", repetition_penalty, 0);
+	fails(te_decoder_open(d, NULL, NULL), -EINVAL, "ret_s is NULL");
+	fails((int)te_decoder_step(NULL), -EINVAL, "d is NULL");
+	te_decoder_unref(d);
+	te_seq_unref(seq);
+}
+END_TEST
+
+START_TEST(ops_that_mix_rows_are_refused_by_name)
+{
+	struct te_embedding_attrs ea = TE_ATTRS(embedding, VOCAB, 16, 0, 1.0f, 0);
+	struct te_linear_attrs ha = TE_ATTRS(linear, 16, VOCAB, 0.4f, 1, NULL);
+	struct te_seq *seq;
+	struct te_decoder *d;
+	struct te_op *op;
+
+	DO(te_seq_create(ctx, &seq));
+	DO(te_op_embedding(&ea, "e", &op));
+	tt_append(seq, op);
+	DO(te_op_linear(&ha, "head", &op));
+	tt_append(seq, op);
+	DO(te_op_embedding(&ea, "again", &op));
+	tt_append(seq, op);
+	DO(te_seq_init(seq, 7));
+	fails(te_decoder_create(seq, NULL, &d), -EOPNOTSUPP, "op again: is an embedding");
+	te_seq_unref(seq);
+}
+END_TEST
+
+static int decodes(void)
+{
+	struct te_ctx *c = NULL;
+	struct te_seq *seq = NULL;
+	struct te_decoder *d = NULL;
+	struct te_decoder_opts o = opts();
+	const int32_t prompt[3] = { 1, 2, 3 };
+	struct te_embedding_attrs ea = TE_ATTRS(embedding, VOCAB, 16, 0, 1.0f, 0);
+	struct te_attention_attrs aa = TE_ATTRS(attention, 1, 1, 4, 0, 0, 0, 0, 0);
+	struct te_linear_attrs ha = TE_ATTRS(linear, 4, VOCAB, 0.4f, 1, NULL);
+	struct te_linear_attrs qa = TE_ATTRS(linear, 16, 12, 0.4f, 1, NULL);
+	struct te_op *op[4] = { NULL };
+	int32_t s, t;
+	int r = tt_ctx_new(&c);
+
+	if (!r)
+		r = te_seq_create(c, &seq);
+	if (!r)
+		r = te_op_embedding(&ea, "e", &op[0]);
+	if (!r)
+		r = te_op_linear(&qa, "qkv", &op[1]);
+	if (!r)
+		r = te_op_attention(&aa, "attn", &op[2]);
+	if (!r)
+		r = te_op_linear(&ha, "head", &op[3]);
+	for (int i = 0; i < 4 && !r; i++)
+		r = te_seq_append(seq, op[i]);
+	if (!r)
+		r = te_seq_init(seq, 1);
+	o.recipe = NULL;
+	o.max_seqs = 2;
+	if (!r)
+		r = te_decoder_create(seq, &o, &d);
+	if (!r)
+		r = te_decoder_open(d, NULL, &s);
+	if (!r)
+		r = te_decoder_push(d, s, prompt, 3);
+	if (!r)
+		r = (int)te_decoder_step(d);
+	if (!r)
+		r = te_decoder_take(d, s, &t) == 1 ? 0 : -1;
+	te_decoder_unref(d);
+	for (int i = 0; i < 4; i++)
+		te_op_unref(op[i]);
+	te_seq_unref(seq);
+	te_ctx_unref(c);
+	return r;
+}
+
+START_TEST(faults_are_reported)
+{
+	ck_assert_int_gt(tt_fault_each(decodes), 20);
+}
+END_TEST
+
+static Suite *suite(void)
+{
+	Suite *s = suite_create("plan/decoder");
+	TCase *c = tt_ctx_case(s, "decoder", "host");
+
+	TT_ADD_LOOP(c, logits_equal_a_whole_pass, 8, 2);
+	tcase_add_loop_test(c, greedy_tokens_equal_whole_passes, 0, 4);
+	tcase_add_loop_test(c, batches_equal_sequences_alone, 0, 4);
+	tcase_add_loop_test(c, frequencies_are_the_probabilities, 0, (int)TT_LEN(ways));
+	tcase_add_test(c, pages_that_are_used_up_are_told_and_come_back);
+	tcase_add_test(c, tokens_end_at_max_tokens);
+	tcase_add_test(c, logits_that_are_not_finite_are_told);
+	tcase_add_test(c, bad_arguments_are_refused);
+	tcase_add_test(c, ops_that_mix_rows_are_refused_by_name);
+	c = tt_case(s, "faults", "host serial");
+	tcase_add_test(c, faults_are_reported);
+	return s;
+}
+
+TT_MAIN("plan/decoder", TT_NEED_NOTHING, suite)

@@ -39,12 +39,22 @@ recipes="fp8-delayed fp8-current fp8-block bf16 fp32"
 # and threads are the same with each recipe
 case $TT_SANITIZE in *thread*) recipes=bf16 ;; esac
 
-# wait_for PATTERN FILE: until a line matches, for 20 seconds at most
+# explain TEXT: the text and the end of err, before a check that fails
+explain()
+{
+	echo "# $1; the end of err:"
+	tail -n 20 err | sed 's/^/# /'
+}
+
+# wait_for PATTERN FILE: until a line matches, for 2 minutes at least
 wait_for()
 {
 	tries=0
 	until grep -qs -- "$1" "$2"; do
-		[ $((tries += 1)) -le 400 ] || return 1
+		if [ $((tries += 1)) -gt 2400 ]; then
+			explain "no line of $2 matches $1"
+			return 1
+		fi
 		sleep 0.05
 	done
 }
@@ -59,20 +69,22 @@ start()
 	wait_for '^step [1-9][0-9]*/' err
 }
 
-# ends_with STATUS: $pid does, within 60 seconds
+# ends_with STATUS: $pid does, within 4 minutes
 ends_with()
 {
 	tries=0
 	# a process that has ended is a zombie until it is waited for
 	while grep -qs '^State:[^Z]*$' "/proc/$pid/status"; do
-		if [ $((tries += 1)) -gt 1200 ]; then
+		if [ $((tries += 1)) -gt 4800 ]; then
 			kill -KILL "$pid"
 			break
 		fi
 		sleep 0.05
 	done
 	wait "$pid"
-	[ $? = "$1" ]
+	ended=$?
+	[ $ended = "$1" ] || explain "exit status $ended, expected $1"
+	[ $ended = "$1" ]
 }
 
 # ranks_of PID: the processes of te_train that this te_run has started, in the order of the ranks

@@ -653,7 +653,7 @@ static int skip(struct thread_rank *r)
 
 START_TEST(a_rank_that_does_not_call_is_named)
 {
-	threads_timeout_ms = 700;
+	threads_timeout_ms = TT_SLOWER(700);
 	threads_run(3, skip, -ETIMEDOUT, "rank 1 (");
 	threads_run(2, skip, -ETIMEDOUT, "has not taken part in operation 1 of rank 0 (");
 	threads_timeout_ms = 0;

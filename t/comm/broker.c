@@ -10,7 +10,7 @@
 
 #include "broker_lib.h"
 
-#define SOON_MS 2000 /* far below the deadline: what is seen at once, on a slow machine too */
+#define SOON_MS 6000 /* far below the deadline: what is seen at once, on a slow machine too */
 
 /* ---- all ranks exchange descriptors ---- */
 

@@ -433,7 +433,7 @@ START_TEST(a_rank_of_another_node_that_has_left_is_not_waited_for)
 	struct ranks_result res[2];
 
 	plan->nodes = "ab";
-	plan->timeout_ms = TT_SLOWER(2000); /* for the operation before that is seen */
+	plan->timeout_ms = TT_SLOWER(1000); /* for the operation before that is seen */
 	run(2, staying_rank, res);
 	ranks_failed(&res[0], -TE_EPEER, "rank 1 (", SOON + 2 * plan->timeout_ms);
 	ck_assert_ptr_nonnull(strstr(res[0].text, "has released its communicator"));

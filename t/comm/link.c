@@ -362,17 +362,17 @@ START_TEST(names_the_rank_at_fault)
 	const int stopped = _i == STOPPED || _i == FULL, n = _i == FULL ? 2 : 3;
 	struct ranks_result res[3];
 
-	heartbeat_ms = stopped ? 150 : 5000;
-	timeout_ms = _i >= NOTHING_SENT ? 300 : 10000;
+	heartbeat_ms = stopped ? TT_SLOWER(150) : 5000;
+	timeout_ms = _i >= NOTHING_SENT ? TT_SLOWER(300) : 10000;
 	s->fault = (enum fault)_i;
 	s->nleft = n - 1;
 	run(n, fault_rank, s, res);
 	for (int i = 0; i < n; i += 2) {
-		ranks_failed(&res[i], fault[_i].code, fault[_i].text, 5000);
+		ranks_failed(&res[i], fault[_i].code, fault[_i].text, 60000);
 		ck_assert_msg(strstr(res[i].text, "rank 1 (host ") != NULL, "%s", res[i].text);
 		ck_assert_msg(s->ms[i] < TT_SLOWER(fault[_i].ms), "after %g ms", s->ms[i]);
 		if (stopped)
-			ck_assert_msg(s->ms[i] >= 290, "after %g ms", s->ms[i]);
+			ck_assert_msg(s->ms[i] >= TT_SLOWER(290), "after %g ms", s->ms[i]);
 	}
 	if (_i != KILLED && !stopped)
 		ck_assert_msg(!res[1].r, "%s", res[1].text);
@@ -462,7 +462,7 @@ START_TEST(changed_frames_are_refused)
 	struct ranks_result res[2];
 
 	run(2, changed_rank, (void *)(uintptr_t)&changes[_i], res);
-	ranks_failed(&res[0], changes[_i].code, changes[_i].text, 5000);
+	ranks_failed(&res[0], changes[_i].code, changes[_i].text, 60000);
 	ck_assert_msg(!res[1].r, "%s", res[1].text);
 }
 END_TEST
@@ -481,7 +481,7 @@ static int idle_rank(int rank, void *arg)
 		r = end_meet(&e);
 	if (!r && *(int *)arg)
 		usleep(2500 * (useconds_t)heartbeat_ms);
-	end = te__boot_now() + SEC;
+	end = te__boot_now() + 3 * SEC / 1000 * heartbeat_ms;
 	while (!r && te__boot_now() < end)
 		r = te__link_poll(e.l, te__boot_now() + SEC);
 	if (!r)
@@ -493,7 +493,7 @@ START_TEST(idle_links_stay)
 {
 	struct ranks_result res[2];
 
-	heartbeat_ms = 300; /* other work may stop a rank for a while */
+	heartbeat_ms = TT_SLOWER(300); /* other work may stop a rank for a while */
 	run(2, idle_rank, &_i, res);
 	heartbeat_ms = 1000;
 	ranks_ok(2, res);
@@ -526,7 +526,7 @@ START_TEST(opening_fails_on_all_ranks)
 		run(2, scarce_rank, &nth, res);
 		nfailed += !!res[0].r;
 		for (int i = 0; i < 2 && res[0].r; i++) {
-			ck_assert_msg(res[i].r < 0 && res[i].ms < 5000, "fault %d: rank %d: %d "
+			ck_assert_msg(res[i].r < 0 && res[i].ms < 9000, "fault %d: rank %d: %d "
 				      "after %g ms", nth, i, res[i].r, res[i].ms);
 			ck_assert_msg(!res[i].nleft_fd && !res[i].nleft_alloc, "fault %d: rank %d "
 				      "left %d and %d", nth, i, res[i].nleft_fd,
@@ -558,9 +558,9 @@ START_TEST(too_few_descriptors_are_reported)
 	struct ranks_result res[3];
 
 	run(3, few_files_rank, NULL, res);
-	ranks_failed(&res[0], -EMFILE, "cannot accept connections: Too many open files", 5000);
+	ranks_failed(&res[0], -EMFILE, "cannot accept connections: Too many open files", 60000);
 	for (int i = 1; i < 3; i++)
-		ranks_failed(&res[i], -TE_EABORT, "cannot accept connections", 5000);
+		ranks_failed(&res[i], -TE_EABORT, "cannot accept connections", 60000);
 }
 END_TEST
 

@@ -163,7 +163,7 @@ static const struct {
 	{ "ncclCommGetAsyncError", NULL, NULL, { 22703, 22703 }, TE_DTYPE_FP32, -TE_EPEER,
 	  "NCCL: ncclCommGetAsyncError: invalid usage: of a communicator" },
 	{ NULL, NULL, "ncclCommInitRankConfig", { 22703, 22703 }, TE_DTYPE_FP32, -ETIMEDOUT,
-	  "NCCL: ncclCommInitRankConfig: not done within 300 ms" },
+	  "NCCL: ncclCommInitRankConfig: not done within 3000 ms" },
 	{ NULL, NULL, NULL, { 21899, 21899 }, TE_DTYPE_FP32, -EOPNOTSUPP,
 	  "NCCL: its version is 21899, expected 21900 or later" },
 	{ NULL, NULL, NULL, { 22703, 22800 }, TE_DTYPE_FP32, -TE_EMISMATCH, "NCCL: rank " },
@@ -178,7 +178,7 @@ START_TEST(failures_of_nccl_are_named)
 	nccl_fake.stall = failures[_i].stall;
 	memcpy(nccl_fake.version, failures[_i].version, sizeof(nccl_fake.version));
 	dtype = failures[_i].dtype;
-	timeout_ms = failures[_i].stall ? 300 : 0;
+	timeout_ms = failures[_i].stall ? 3000 : 0;
 	threads_run(N, one, failures[_i].code, failures[_i].text);
 	/* what was created is released */
 	ck_assert_int_eq(nccl_fake.ndestroy + nccl_fake.nabort, nccl_fake.ninit);
@@ -201,7 +201,7 @@ static int one_absent(struct thread_rank *r)
 /* or a process that has stopped while it was in NCCL */
 START_TEST(a_rank_that_does_not_come_is_named)
 {
-	timeout_ms = 300;
+	timeout_ms = 3000;
 	nccl_fake.held_rank = _i;
 	nccl_fake.held_polls = _i ? INT_MAX : 0;
 	threads_run(N, one_absent, -ETIMEDOUT, NULL);
@@ -218,7 +218,7 @@ static const struct {
 	  "NCCL: ncclAllReduce: invalid usage: of a communicator" },
 	{ NULL, "ncclAllReduce", NULL, -TE_EPEER,
 	  "NCCL: ncclAllReduce: invalid usage: of a communicator" },
-	{ NULL, NULL, "ncclAllReduce", -ETIMEDOUT, "NCCL: ncclAllReduce: not done within 300 ms" },
+	{ NULL, NULL, "ncclAllReduce", -ETIMEDOUT, "NCCL: ncclAllReduce: not done within 3000 ms" },
 };
 
 /* the operations of all ranks fail after the first */
@@ -240,7 +240,7 @@ static int one_and_none(struct thread_rank *r)
 START_TEST(a_failed_operation_ends_the_communicator)
 {
 	which = _i;
-	timeout_ms = ends[_i].stall ? 300 : 0;
+	timeout_ms = ends[_i].stall ? 3000 : 0;
 	threads_run(N, one_and_none, ends[_i].code, ends[_i].text);
 	ck_assert_int_eq(nccl_fake.nabort, N);
 }
@@ -266,7 +266,7 @@ END_TEST
 START_TEST(finalizing_has_a_time_limit)
 {
 	nccl_fake.stall = "ncclCommFinalize";
-	timeout_ms = 300;
+	timeout_ms = 3000;
 	threads_run(N, one, 0, NULL);
 	ck_assert_int_eq(nccl_fake.nabort, N);
 	ck_assert_int_eq(nccl_fake.ndestroy, 0);

@@ -23,7 +23,7 @@
 
 #define OPS TT_FEWER(16)
 #define COUNT_MOST 20000
-#define SOON 5000.0
+#define SOON 15000.0
 
 enum fault { KILLED, STOPPED, ABORTED, LATE, OTHER_COUNT, OTHER_OP };
 
@@ -504,7 +504,7 @@ END_TEST
 /* for joining too, on a machine with other work */
 static int late_ms(void)
 {
-	return on_gpu() ? 6000 : 1500;
+	return on_gpu() ? 6000 : 4000;
 }
 
 static const struct {
@@ -616,12 +616,12 @@ START_TEST(a_rank_at_fault_is_named)
 	plan->sums = sums[tt_rand_int(0, 1)];
 	plan->nleft = plan->n - 1;
 	plan->timeout_ms = faults[_i].ms ? 20000 : late_ms();
-	plan->heartbeat_ms = plan->fault == STOPPED ? "600" : "2000";
+	plan->heartbeat_ms = plan->fault == STOPPED ? "2000" : "5000";
 	run(faults[_i].nodes, fault_rank, res);
 	for (int i = 0; i < plan->n; i++) {
 		if (i == plan->at)
 			continue;
-		ranks_failed(&res[i], faults[_i].code, faults[_i].text, on_gpu() ? 60000 : 10000);
+		ranks_failed(&res[i], faults[_i].code, faults[_i].text, 60000);
 		ck_assert_msg(plan->ms[i] <
 				      TT_SLOWER(faults[_i].ms ? faults[_i].ms : late_ms() * 1.5),
 			      "rank %d after %g ms: %s", i, plan->ms[i], res[i].text);

@@ -282,7 +282,7 @@ START_TEST(a_rank_that_releases_its_communicator_is_named)
 		if (plan->at >> i & 1)
 			ranks_ok(1, &res[i]);
 		else
-			ranks_failed(&res[i], -TE_EPEER, who, 10000);
+			ranks_failed(&res[i], -TE_EPEER, who, 60000);
 }
 END_TEST
 
@@ -321,7 +321,7 @@ START_TEST(a_rail_that_has_left_is_named_where_no_rail_works)
 	run(MEET_ID, left_rank, res);
 	ranks_ok(1, &res[0]);
 	for (int i = 1; i < 3; i++)
-		ranks_failed(&res[i], -TE_EPEER, "rank 0 (host ", 10000);
+		ranks_failed(&res[i], -TE_EPEER, "rank 0 (host ", 60000);
 }
 END_TEST
 
@@ -575,7 +575,7 @@ START_TEST(after_a_failing_call_of_one_rank_all_go_on)
 
 	plan->fault = SKIP;
 	plan->nodes = "aab";
-	plan->timeout_ms = TT_SLOWER(1000);
+	plan->timeout_ms = TT_SLOWER(500);
 	for (plan->fault_at = 1;; plan->fault_at += 9 + plan->fault_at / 2) {
 		run(MEET_ID, try_again, res);
 		if (!plan->fired)
@@ -647,7 +647,7 @@ START_TEST(creation_fails_on_all_ranks)
 
 	plan->fault = SKIP;
 	plan->nodes = "aab";
-	plan->timeout_ms = TT_SLOWER(1000);
+	plan->timeout_ms = TT_SLOWER(500);
 	for (plan->fault_at = 1;; plan->fault_at += 4 + plan->fault_at / 3) {
 		run(MEET_ID, scarce_rank, res);
 		if (!plan->fired)

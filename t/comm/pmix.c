@@ -13,7 +13,7 @@
 #include "pmix_fake.h"
 #include "ranks.h"
 
-#define TIMEOUT_MS 200
+#define TIMEOUT_MS 2000
 
 static int timeout_ms; /* 0: a long one */
 
@@ -107,14 +107,14 @@ static const struct {
 	int rank, nranks, code;
 	const char *text;
 } faults[] = {
-	{ "PMIx_Init", NULL, 0, 1, -ETIMEDOUT, "comm: PMIx_Init did not return within 200 ms: the "
+	{ "PMIx_Init", NULL, 0, 1, -ETIMEDOUT, "comm: PMIx_Init did not return within 2 s: the "
 	  "PMIx server of the launcher does not answer" },
 	{ "PMIx_Get", NULL, 0, 1, -ETIMEDOUT,
-	  "comm: PMIx_Get of the job's size did not return within 200 ms" },
-	{ "PMIx_Put", NULL, 0, 2, -ETIMEDOUT, "comm: PMIx_Put did not return within 200 ms" },
-	{ "PMIx_Commit", NULL, 0, 2, -ETIMEDOUT, "comm: PMIx_Commit did not return within 200 ms" },
-	{ "PMIx_Get_nb", NULL, 1, 2, -ETIMEDOUT, "comm: rank 0 of 2 did not arrive within 200 ms" },
-	{ "nothing", NULL, 1, 2, -ETIMEDOUT, "comm: rank 0 of 2 did not arrive within 200 ms" },
+	  "comm: PMIx_Get of the job's size did not return within 2 s" },
+	{ "PMIx_Put", NULL, 0, 2, -ETIMEDOUT, "comm: PMIx_Put did not return within 2 s" },
+	{ "PMIx_Commit", NULL, 0, 2, -ETIMEDOUT, "comm: PMIx_Commit did not return within 2 s" },
+	{ "PMIx_Get_nb", NULL, 1, 2, -ETIMEDOUT, "comm: rank 0 of 2 did not arrive within 2 s" },
+	{ "nothing", NULL, 1, 2, -ETIMEDOUT, "comm: rank 0 of 2 did not arrive within 2 s" },
 	{ "PMIx_Finalize", NULL, 0, 1, 0, "" },
 	{ NULL, "PMIx_Init", 0, 1, -TE_EPEER, "comm: PMIx_Init: ERROR" },
 	{ NULL, "PMIx_Get", 0, 1, -TE_EPEER, "comm: PMIx_Get of the job's size: ERROR" },
@@ -135,7 +135,7 @@ START_TEST(faults_are_named)
 	pmix_fake->fail = faults[_i].fail;
 	timeout_ms = faults[_i].stall ? TIMEOUT_MS : 0;
 	ranks_run(1, one, &first, &res);
-	ranks_failed(&res, faults[_i].code, faults[_i].text, 3000);
+	ranks_failed(&res, faults[_i].code, faults[_i].text, 20000);
 	ck_assert_msg(!faults[_i].stall || res.ms >= TIMEOUT_MS, "after %.0f ms", res.ms);
 }
 END_TEST

@@ -186,7 +186,7 @@ START_TEST(the_environment_sets_the_size)
 	plan->fault = 1;
 	run_by(MEET_CALLBACK, 3, by_env, res);
 	for (int i = 0; i < 3; i++)
-		ranks_failed(&res[i], -ENOMEM, "no 4194304 bytes of device memory", 10000);
+		ranks_failed(&res[i], -ENOMEM, "no 4194304 bytes of device memory", 60000);
 	ck_assert_ptr_nonnull(strstr(res[0].text, "rank 1"));
 	ck_assert_ptr_nonnull(strstr(res[2].text, "rank 1"));
 }
@@ -286,7 +286,7 @@ START_TEST(a_killed_rank_is_named_in_time)
 				ck_assert_int_eq(res[i].signal, SIGKILL);
 				continue;
 			}
-			ranks_failed(&res[i], -TE_EPEER, name, 10000);
+			ranks_failed(&res[i], -TE_EPEER, name, 15000);
 			ck_assert_ptr_nonnull(strstr(res[i].text, "ended"));
 		}
 	}
@@ -354,7 +354,7 @@ START_TEST(a_failing_call_of_one_rank_fails_on_all)
 
 	plan->fault_rank = _i;
 	/* the others wait that long for a rank that fails before it meets them */
-	plan->timeout_ms = TT_SLOWER(500);
+	plan->timeout_ms = TT_SLOWER(300);
 	for (plan->fault = 1;; plan->fault += 1 + plan->fault / (int)TT_FEWER(10)) {
 		run(3, faulted, res);
 		if (!plan->fired)
@@ -372,7 +372,7 @@ START_TEST(a_failing_call_of_one_rank_fails_on_all)
 			ck_assert_msg(!res[i].nleft_fd && !res[i].nleft_alloc,
 				      "fault %d: rank %d left %d descriptors, %d allocations",
 				      plan->fault, i, res[i].nleft_fd, res[i].nleft_alloc);
-			ck_assert_msg(res[i].ms < 15000, "fault %d: %.0f ms", plan->fault,
+			ck_assert_msg(res[i].ms < 60000, "fault %d: %.0f ms", plan->fault,
 				      res[i].ms);
 		}
 	}

@@ -10,8 +10,8 @@
 
 #include "nodes_lib.h"
 
-#define RANDOM_TIMEOUT_MS TT_SLOWER(1500)
-#define RANDOM_BEAT_MS TT_SLOWER(1000)
+#define RANDOM_TIMEOUT_MS TT_SLOWER(750)
+#define RANDOM_BEAT_MS TT_SLOWER(500)
 
 struct random_outcome {
 	int created, code; /* code of the failure; 0: none */

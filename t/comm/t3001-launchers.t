@@ -45,8 +45,8 @@ ranks "te_run --hosts" id 3
 sed 's/by dir/by id/' want2 >want
 sort out >got
 same "te_run --hosts --per-node 2" want got
-TE_COMM_TIMEOUT_MS=500 "$te_run" -n 3 --timeout 60 "$rank" 1 1 >out 2>err
-check "a rank that is late under te_run" grep -q 'rank 1 of 3 did not arrive within 500 ms' out
+TE_COMM_TIMEOUT_MS=2000 "$te_run" -n 3 --timeout 60 "$rank" 1 1 >out 2>err
+check "a rank that is late under te_run" grep -q 'rank 1 of 3 did not arrive within 2 s' out
 check "fails the run" grep -qE '^te_run: rank [02] .* exited with status 3$' err
 for name in SLURM_STEP_NUM_TASKS PMI_SIZE OMPI_COMM_WORLD_SIZE MV2_COMM_WORLD_SIZE MPI_LOCALNRANKS \
 	FLUX_JOB_SIZE JSM_NAMESPACE_SIZE WORLD_SIZE; do
@@ -88,9 +88,9 @@ for n in 1 4; do
 done
 timeout 60 mpirun -n 3 "$rank" 1 0 >out 2>&1
 ranks "mpirun, rank 0 after 3 s" pmix 3 # its server waits for 2 s
-TE_COMM_TIMEOUT_MS=500 timeout 60 mpirun -n 3 "$rank" 1 2 >out 2>err
-check "mpirun, late" grep -q 'rank 2 of 3 did not arrive within 500 ms' out
-TE_COMM_TIMEOUT_MS=500 timeout 60 mpirun -n 3 "$rank" 1 0 >out 2>err
-check "mpirun, rank 0 late" grep -q 'rank 0 of 3 did not arrive within 500 ms' out
+TE_COMM_TIMEOUT_MS=2000 timeout 60 mpirun -n 3 "$rank" 1 2 >out 2>err
+check "mpirun, late" grep -q 'rank 2 of 3 did not arrive within 2 s' out
+TE_COMM_TIMEOUT_MS=2000 timeout 60 mpirun -n 3 "$rank" 1 0 >out 2>err
+check "mpirun, rank 0 late" grep -q 'rank 0 of 3 did not arrive within 2 s' out
 
 tap_end

@@ -240,7 +240,7 @@ START_TEST(ranks_agree_on_the_rows)
 	strcpy(plan->table[1], path);
 	run(res);
 	for (int i = 0; i < 3; i++) {
-		ranks_failed(&res[i], -TE_EMISMATCH, "TE_COMM_TABLE of rank 1 (", 15000);
+		ranks_failed(&res[i], -TE_EMISMATCH, "TE_COMM_TABLE of rank 1 (", 60000);
 		ck_assert_ptr_nonnull(strstr(res[i].text, path));
 		ck_assert_ptr_nonnull(strstr(res[i].text, "has other rows than rank 0"));
 		ck_assert_ptr_nonnull(strstr(res[i].text, plan->table[0]));
@@ -248,12 +248,12 @@ START_TEST(ranks_agree_on_the_rows)
 	plan->table[1][0] = '\0';
 	run(res);
 	for (int i = 0; i < 3; i++)
-		ranks_failed(&res[i], -TE_EMISMATCH, "none, has other rows", 15000);
+		ranks_failed(&res[i], -TE_EMISMATCH, "none, has other rows", 60000);
 	write_table("d", HEAD "3 float any rest stage 3\n");
 	strcpy(plan->table[1], path);
 	run(res);
 	for (int i = 0; i < 3; i++) {
-		ranks_failed(&res[i], -EINVAL, "rank 1 (", 15000);
+		ranks_failed(&res[i], -EINVAL, "rank 1 (", 60000);
 		ck_assert_ptr_nonnull(strstr(res[i].text, "d:2: the algorithm is \"stage\""));
 	}
 }

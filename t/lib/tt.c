@@ -28,6 +28,11 @@ const char *tt_tmpdir(void)
 	return tmp && *tmp ? tmp : "/tmp";
 }
 
+void tt_pause(int ms)
+{
+	usleep((useconds_t)TT_SLOWER(ms) * 1000);
+}
+
 void tt_remove(const char *dir)
 {
 	const struct dirent *e;

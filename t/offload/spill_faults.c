@@ -321,9 +321,9 @@ START_TEST(block_that_never_completes_times_out)
 
 	use_engine(&engines[2], 1);
 	if (_i)
-		setenv("TE_OFFLOAD_TIMEOUT_MS", "30", 1);
+		setenv("TE_OFFLOAD_TIMEOUT_MS", "1000", 1);
 	else
-		spill_opts.timeout_ms = TT_SLOWER(100);
+		spill_opts.timeout_ms = TT_SLOWER(250);
 	spill_new();
 	DO(te__spill_reserve(spill, 0, NBYTES));
 	DO(te__spill_reserve(spill, 1, NBYTES));
@@ -362,7 +362,7 @@ START_TEST(dead_drive_releases_every_request)
 	use_engine(&engines[_i], 1);
 	if (lacks_uring(&engines[_i]))
 		return;
-	spill_opts.timeout_ms = TT_SLOWER(100);
+	spill_opts.timeout_ms = TT_SLOWER(250);
 	spill_opts.depth = 2;
 	spill_new();
 	for (uint32_t g = 0; g < 8; g++)
@@ -382,14 +382,14 @@ END_TEST
 /* later requests do not wait for the drive too, until it goes on */
 START_TEST(stopped_drive_fails_at_once_until_it_goes_on)
 {
-	const int64_t limit = (int64_t)te__now_ns() + 20 * INT64_C(1000000000);
+	const int64_t limit = (int64_t)te__now_ns() + 60 * INT64_C(1000000000);
 	uint64_t n;
 	int r;
 
 	use_engine(&engines[_i], 1);
 	if (lacks_uring(&engines[_i]))
 		return;
-	spill_opts.timeout_ms = TT_SLOWER(200);
+	spill_opts.timeout_ms = TT_SLOWER(250);
 	spill_opts.depth = NBLOCKS + 2; /* there is a place for a second request */
 	spill_new();
 	for (uint32_t g = 0; g < 8; g++)
@@ -427,7 +427,7 @@ START_TEST(stopped_writes_do_not_stop_reads)
 	uint8_t *want;
 
 	use_engine(&engines[3], 1);
-	spill_opts.timeout_ms = TT_SLOWER(100);
+	spill_opts.timeout_ms = TT_SLOWER(250);
 	spill_new();
 	DO(te__spill_reserve(spill, 0, NBYTES));
 	DO(te__spill_reserve(spill, 1, NBYTES));
@@ -481,7 +481,7 @@ START_TEST(io_thread_that_hangs_releases_every_request)
 	_Atomic uint32_t *word[4];
 
 	use_engine(&engines[2 + _i], 1);
-	spill_opts.timeout_ms = TT_SLOWER(20);
+	spill_opts.timeout_ms = TT_SLOWER(250);
 	spill_new();
 	for (uint32_t i = 0; i < 4; i++)
 		word[i] = te__pinned_word(arena, i);

@@ -382,7 +382,7 @@ START_TEST(a_forked_child_is_refused)
 	if (!child) {
 		int n;
 
-		alarm(20); /* a hang is a failure */
+		alarm(100); /* a hang is a failure */
 		n = wrong_in_child(s, e, rec, plan, t, p, pinned);
 		te_plan_unref(plan);
 		te_tensor_unref(t);

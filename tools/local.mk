@@ -175,6 +175,8 @@ tools_te_train_libte_train_la_SOURCES = \
 	tools/te_train/mem.h \
 	tools/te_train/opts.c \
 	tools/te_train/opts.h \
+	tools/te_train/profile.c \
+	tools/te_train/profile.h \
 	tools/te_train/progress.c \
 	tools/te_train/progress.h \
 	tools/te_train/ranks.c \

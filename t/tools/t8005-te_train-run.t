@@ -164,6 +164,12 @@ check "prints a plan" "$te_train" $micro --print-plan text
 grep -q 'h.1.attn' tap.out
 check "with its ops" test $? = 0
 check "as DOT" "$te_train" $micro --print-plan dot
+"$te_train" $micro --recipe fp8-delayed --out profiled text --profile >profile 2>err
+check "prints a profile" grep -q 'attention: h.1.attn' profile
+check "with the sum of what is lost" grep -q '  sum$' profile
+"$te_train" $micro text --profile json >profile 2>err
+check "as JSON" grep -q '^  {"pass": "backward", "group": ' profile
+check "saves nothing" test ! -e profiled
 for m in llama qwen2; do
 	cat >$m.json <<JSON
 {"model_type": "$m", "vocab_size": 200, "hidden_size": 32, "num_hidden_layers": 2,

@@ -17,6 +17,7 @@
 #include "loop.h"
 #include "mem.h"
 #include "opts.h"
+#include "profile.h"
 #include "progress.h"
 #include "sample.h"
 #include "tools/lib/record.h"
@@ -56,6 +57,8 @@ static int attempt(struct trainer *t, struct record *samples)
 		return t->ranks.rank ? STATUS_OK :
 				       mem_print(&(struct mem_run){ o, &t->now.model, &t->now.graph,
 								    !o->sample_only, NULL });
+	if (o->profile)
+		return profile_print(t);
 	if ((o->sample_first && !t->nrecovered) || o->sample_only)
 		r = sample(t, samples);
 	return r || o->sample_only ? r : trainer_run(t);
@@ -64,7 +67,7 @@ static int attempt(struct trainer *t, struct record *samples)
 static int run(struct trainer *t)
 {
 	const struct opts *o = t->o;
-	const int only_plans = o->print_plan || o->estimate >= 0;
+	const int only_plans = o->print_plan || o->estimate >= 0 || o->profile;
 	struct record list, *samples = o->json ? &list : NULL;
 	int r;
 

@@ -148,6 +148,8 @@ static const struct option_field rows[] = {
 	  "print the memory that is needed, the largest batch and context, and exit" },
 	{ "print-plan", OPTION_WORD, AT(print_plan), NULL, 0, 0, 0, "text|dot",
 	  "print the training plan and exit" },
+	{ "profile", OPTION_MODE, AT(profile), NULL, 0, 0, 0, "json|text",
+	  "print the time of each step of the training plan and exit" },
 
 	{ "Samples", OPTION_HEADING, 0, 0, 0, 0, 0, 0, 0 },
 	{ "sample", OPTION_INT, AT(sample), "0", 0, 1 << 20, 0, "N",

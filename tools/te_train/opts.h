@@ -13,7 +13,7 @@ struct opts {
 	char *chat_template, *chat_begin, *chat_system, *chat_user, *chat_assistant, *doc_end;
 	char *backend, *recipe;
 	char *out, *resume, *log;
-	char *prompt, *prompt_tokens, *print_plan;
+	char *prompt, *prompt_tokens, *print_plan, *profile;
 	char *graph, *pipeline_schedule;
 	char *offload; /* "off", "auto", "all", or a size */
 	char *offload_file, *offload_verify; /* the folder */

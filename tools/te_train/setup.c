@@ -438,7 +438,7 @@ static int only_plans(const struct opts *o)
 /* else samples, or a print of what would be trained */
 static int trains(const struct opts *o)
 {
-	return !o->sample_only && !only_plans(o);
+	return !o->sample_only && !only_plans(o) && !o->profile;
 }
 
 int trainer_create(const struct opts *o, struct trainer *t)
@@ -554,7 +554,9 @@ int trainer_open(struct trainer *t)
 		r = open_graph(t);
 	if (!r && train)
 		r = open_once(t);
-	if (!r && weights)
+	if (!r && t->o->profile && !t->data)
+		r = open_data(t, t->cfg.vocab);
+	if (!r && weights && !t->o->profile)
 		r = check_memory(t, train);
 	if (!r && weights)
 		r = model_init(&a->model, (uint64_t)t->o->seed);

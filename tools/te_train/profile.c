@@ -1,0 +1,68 @@
+/* profile.c - see profile.h. */
+#include "config.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "batch.h"
+#include "profile.h"
+#include "tools/lib/say.h"
+
+static int create_plan(const struct trainer *t, struct te_plan **ret_plan)
+{
+	const struct step_graph *g = &t->now.graph;
+	struct te_plan_opts po = TE_PLAN_OPTS_INIT;
+	int r;
+
+	po.recipe = &t->recipe;
+	po.flags = TE_PLAN_TRAIN;
+	po.x = (struct te_spec){ TE_DTYPE_INT32, 2, { t->B, t->T } };
+	po.offload = g->offload;
+	po.nrecompute = g->nrecompute;
+	po.recompute = (const char *const *)g->recompute;
+	r = te_plan_create(t->now.model.seq, &po, ret_plan);
+	if (r == -ENOMEM)
+		return say_te(r, "--batch %lld with --seq-len %lld does not fit", (long long)t->B,
+			      (long long)t->T);
+	return r < 0 ? say_te(r, "the model cannot be planned") : STATUS_OK;
+}
+
+/* tokens of the first step */
+static int feed(const struct trainer *t, struct te_plan *plan)
+{
+	const size_t n = (size_t)(t->B * t->T);
+	int32_t *tokens = malloc(2 * n * sizeof(*tokens));
+	int r = tokens ? batch_draw(&t->train, (uint64_t)t->o->seed, 0, t->ranks.data_rank * t->B,
+				    t->B, t->T, tokens, tokens + n) :
+			 say_failed("out of memory");
+	int te = 0;
+
+	if (!r)
+		te = te_tensor_write(te_plan_input(plan, "x"), tokens, n * sizeof(*tokens));
+	if (!r && te >= 0)
+		te = te_tensor_write(te_plan_input(plan, MODEL_TARGETS), tokens + n,
+				     n * sizeof(*tokens));
+	free(tokens);
+	return te < 0 ? say_te(te, "the tokens of the profile") : r;
+}
+
+int profile_print(const struct trainer *t)
+{
+	const enum te_plan_format format = *t->o->profile == 'j' ? TE_PLAN_JSON : TE_PLAN_TEXT;
+	struct te_plan *plan = NULL;
+	char *text = NULL;
+	int te = 0, r = create_plan(t, &plan);
+
+	if (!r)
+		r = feed(t, plan);
+	if (!r)
+		te = te_plan_profile(plan, t->stream, NULL, NULL);
+	if (!r && te >= 0 && !t->ranks.rank)
+		te = te_plan_profile_print(plan, format, &text);
+	if (text)
+		fputs(text, stdout);
+	free(text);
+	te_plan_unref(plan);
+	return te < 0 ? say_te(te, "the profile") : r;
+}

@@ -12,6 +12,7 @@ KERNEL_CU = \
 	kernels/elem/elem.cu \
 	kernels/embed/embed.cu \
 	kernels/gemm/gemm.cu \
+	kernels/gemm/sm90.cu \
 	kernels/loss/loss.cu \
 	kernels/norm/backward.cu \
 	kernels/norm/forward.cu \
@@ -38,6 +39,7 @@ KERNEL_C = \
 	kernels/embed/launch.c \
 	kernels/gemm/gemm.c \
 	kernels/gemm/launch.c \
+	kernels/gemm/plan.c \
 	kernels/gemm/schedule.c \
 	kernels/kernels.c \
 	kernels/launch.c \
@@ -78,6 +80,7 @@ KERNEL_H = \
 	kernels/gemm/gemm.h \
 	kernels/gemm/geometry.h \
 	kernels/gemm/schedule.h \
+	kernels/gemm/sm90.h \
 	kernels/kernels.def \
 	kernels/kernels.h \
 	kernels/launch.h \
@@ -115,6 +118,7 @@ KERNEL_CUH = \
 	kernels/comm/reduce.cuh \
 	kernels/dev.cuh \
 	kernels/fp8.cuh \
+	kernels/gemm/sm90.cuh \
 	kernels/mma.cuh \
 	kernels/norm/norm.cuh \
 	kernels/norm/rows.cuh \
@@ -131,6 +135,12 @@ AM_V_NVCC_1 =
 	$(NVCC) -fatbin $(NVCC_GENCODE) $(NVCCFLAGS) $(NVCC_COMPRESS) -I$(top_srcdir) \
 		-MMD -MP -MF $(@:.fatbin=.d) -o $@ $<
 -include $(KERNEL_FATBIN:.fatbin=.d)
+# with what ptxas reports, for t/kernels/t0017-sm90.t
+kernels/gemm/sm90.fatbin: kernels/gemm/sm90.cu
+	$(AM_V_NVCC)$(MKDIR_P) $(@D) && \
+	$(NVCC) -fatbin $(NVCC_GENCODE) $(NVCCFLAGS) $(NVCC_COMPRESS) -I$(top_srcdir) \
+		-Xptxas -v -MMD -MP -MF $(@:.fatbin=.d) -o $@ $< 2>$(@:.fatbin=.log) || \
+		{ cat $(@:.fatbin=.log); exit 1; }
 
 
 # te__kernel_images: name, start and end of each; a NULL name ends it
@@ -159,4 +169,4 @@ kernels/images.S: $(srcdir)/kernels/local.mk
 
 EXTRA_DIST += $(KERNEL_CU)
 noinst_HEADERS += $(KERNEL_CUH)
-CLEANFILES += $(KERNEL_FATBIN) $(KERNEL_FATBIN:.fatbin=.d) kernels/images.S
+CLEANFILES += $(KERNEL_FATBIN) $(KERNEL_FATBIN:.fatbin=.d) kernels/gemm/sm90.log kernels/images.S

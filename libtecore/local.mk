@@ -51,6 +51,7 @@ libtecore_libtecore_internal_la_SOURCES = \
 	libtecore/backend/cuda/nvml.c \
 	libtecore/backend/cuda/nvml.h \
 	libtecore/backend/cuda/share.c \
+	libtecore/backend/cuda/sm90.c \
 	libtecore/backend/cuda/stream.c \
 	libtecore/backend/cuda/syms.def \
 	libtecore/backend/cuda/user.c \

@@ -52,6 +52,7 @@ TT_CORE = \
 	t/backend/cuda_multicast \
 	t/backend/cuda_share \
 	t/backend/edges \
+	t/backend/sm90 \
 	t/backend/team \
 	t/backend/topology \
 	t/base/dl \
@@ -153,6 +154,7 @@ TT_SH += t/comm/t3002-slurm.t
 TT_SH += t/daemon/t5001-units.t
 check_DATA = $(UNITS)
 TT_SH += t/kernels/t0013-nvls.t
+TT_SH += t/kernels/t0017-sm90.t
 
 if HAVE_JANSSON
 TT_TOOLS += \
@@ -294,6 +296,7 @@ t_backend_cublaslt_SOURCES = t/backend/cublaslt.c t/backend/cuda_fake.h
 t_backend_cuda_driver_SOURCES = t/backend/cuda_driver.c t/backend/cuda_fake.h
 t_backend_cuda_multicast_SOURCES = t/backend/cuda_fake.h t/backend/cuda_multicast.c
 t_backend_cuda_share_SOURCES = t/backend/cuda_fake.h t/backend/cuda_share.c
+t_backend_sm90_SOURCES = t/backend/cuda_fake.h t/backend/sm90.c
 t_backend_cuda_exec_SOURCES = \
 	t/backend/cuda_exec.c \
 	t/backend/cuda_exec_batch.c \
@@ -504,6 +507,7 @@ endif
 dist_check_SCRIPTS += $(TT_META) $(TT_SH) $(TT_TOOLS_SH)
 EXTRA_DIST += \
 	t/installcheck.sh \
+	t/kernels/sm90.cc \
 	t/lib/commands.awk \
 	t/lib/tap.sh \
 	t/meta/common.sh \

@@ -5,6 +5,7 @@
 
 #define TE_LOG_CATEGORY "core/cuda"
 #include "kernels/gemm/geometry.h"
+#include "kernels/gemm/sm90.h"
 #include "kernels/launch.h"
 #include "libtecore/base/base.h"
 
@@ -83,6 +84,25 @@ static const char *const short_k[NTYPES][2] = {
 	[E5M2_E4M3] = FUNC("te_k_gemm_short_k_e5m2_e4m3"),
 };
 #undef FUNC
+
+void te__geo_sm90(const struct te_sm90_plan *p, struct te__geometry *k)
+{
+	static const char *const func[TE_SM90_COUNT] = {
+		[TE_SM90_BF16] = "te_k_gemm_sm90_bf16",
+		[TE_SM90_BF16_BT] = "te_k_gemm_sm90_bf16_bt",
+		[TE_SM90_BF16_TT] = "te_k_gemm_sm90_bf16_tt",
+		[TE_SM90_E4M3_E4M3] = "te_k_gemm_sm90_e4m3_e4m3",
+		[TE_SM90_E5M2_E4M3] = "te_k_gemm_sm90_e5m2_e4m3",
+	};
+	const int promoted = p->kernel == TE_SM90_E5M2_E4M3;
+
+	*k = (struct te__geometry){
+		.func = func[p->kernel],
+		.grid = { (unsigned)p->nclusters * SM90_CLUSTER, 1, 1 },
+		.block = { SM90_THREADS, 1, 1 },
+		.smem = SM90_SMEM(promoted ? SM90_COLS_PROMOTED : SM90_COLS),
+	};
+}
 
 int te__geo_gemm(const void *args, struct te__geometry *k)
 {

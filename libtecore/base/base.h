@@ -26,6 +26,9 @@ int te__param_parse(enum te__param_type type, const char *choices,
 /* the choices of TE_GEMM_HOST */
 enum { TE__GEMM_HOST_TILES, TE__GEMM_HOST_BLAS, TE__GEMM_HOST_REF };
 
+/* the choices of TE_GEMM_PROVIDER */
+enum { TE__GEMM_CUBLASLT, TE__GEMM_SM90 };
+
 /* the choices of TE_PLAN_SEPARATE */
 enum { TE__SEPARATE_AUTO, TE__SEPARATE_ON, TE__SEPARATE_OFF };
 

@@ -465,6 +465,19 @@ START_TEST(tf32_is_for_fp32_alone)
 }
 END_TEST
 
+/* kernels of sm90.cu, which could compute it, have not been measured */
+START_TEST(the_provider_is_cublaslt)
+{
+	static uint16_t a[256], d[256];
+	const struct te_k_gemm g = { .a = a, .b = a, .d = d, .m = 16, .n = 16, .k = 16, .alpha = 1,
+				     .adtype = TE_DTYPE_BF16, .bdtype = TE_DTYPE_BF16,
+				     .cdtype = TE_DTYPE_BF16, .ddtype = TE_DTYPE_BF16 };
+
+	DO(te__cuda_launch(&stream, &(struct te__launch){ TE_K_GEMM, &g, sizeof(g) }));
+	ck_assert_int_eq(fake.ngemms, 1);
+}
+END_TEST
+
 /* cuBLASLt's A is the kernel's b */
 START_TEST(blocks_choose_the_scale_modes)
 {
@@ -565,6 +578,7 @@ static Suite *suite(void)
 	tcase_add_loop_test(c, a_choice_without_measurement_is_not_kept, 0, 6);
 	tcase_add_test(c, workspaces_are_within_the_limit);
 	tcase_add_loop_test(c, tf32_is_for_fp32_alone, 0, 2);
+	tcase_add_test(c, the_provider_is_cublaslt);
 	tcase_add_test(c, blocks_choose_the_scale_modes);
 	tcase_add_test(c, blocks_need_a_new_library);
 	tcase_add_test(c, blocks_have_choices_of_their_own);

@@ -6,6 +6,7 @@
  *	capture		notes which work became which node, and keeps what nodes refer to
  *	module		the embedded kernels
  *	gemm_cache, cublaslt	GEMMs of cuBLASLt
+ *	sm90		large GEMMs of the library
  *	launch, work	kernels, by themselves or in batches; copies, fills, words
  *	user, edges, nodes, graph, exec		captured graphs, see graph.h
  *	nvml, share	memory that other processes map
@@ -185,6 +186,8 @@ void te__cuda_modules_unload(struct te__cuda_dev *d);
 struct te__geometry;
 int te__cuda_func_find(struct te__cuda_dev *d, const struct te__launch *l,
 		       struct te__geometry *ret_kernel, void **ret_func);
+/* the device function of this name, or -TE_EKERNEL */
+int te__cuda_func_named(struct te__cuda_dev *d, const char *name, void **ret_func);
 /* launch a kernel that does not become a node; the context must be current */
 int te__cuda_launch_func(struct te__cuda_stream *s, const struct te__geometry *k, void *func,
 			 const void *args);
@@ -197,6 +200,12 @@ int te__cuda_launch_now(struct te__cuda_stream *s, const struct te__launch *l);
 /* cublaslt.c: the GEMM of te_k_gemm; the device must be idle when it is closed */
 int te__cublaslt_gemm(struct te__cuda_stream *s, const struct te_k_gemm *g);
 void te__cublaslt_close(struct te__cuda_dev *d);
+
+/*
+ * sm90.c: the same by a kernel of sm90.cu. 1: none computes it, nothing is queued, and the reason
+ * is logged.
+ */
+int te__sm90_gemm(struct te__cuda_stream *s, const struct te_k_gemm *g);
 
 /* launch.c: takes NULL; the context must be current */
 void te__cuda_batch_free(struct te__cuda_batch *b);

@@ -181,13 +181,21 @@ int te__cuda_launch_held(void *stream, int r)
 	return r < 0 || !any ? r : TE__CUDA_IN(s->dev, submit(s));
 }
 
+/* a GEMM of a shape that gemm.cu has no kernel for */
+static int gemm(struct te__cuda_stream *s, const struct te_k_gemm *g)
+{
+	int r = te__param_enum(TE_PARAM_GEMM_PROVIDER) == TE__GEMM_SM90 ? te__sm90_gemm(s, g) : 1;
+
+	return r > 0 ? te__cublaslt_gemm(s, g) : r;
+}
+
 int te__cuda_launch(void *stream, const struct te__launch *l)
 {
 	struct te__cuda_stream *s = stream;
 	int r;
 
 	if (l->id == TE_K_GEMM && !te__gemm_has_kernel(l->args))
-		return te__cublaslt_gemm(s, l->args);
+		return gemm(s, l->args);
 	r = batch_add(s, l);
 	if (r)
 		return r < 0 ? r : 0;

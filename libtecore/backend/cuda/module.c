@@ -99,21 +99,24 @@ void te__cuda_modules_unload(struct te__cuda_dev *d)
 	te__free(d->funcs);
 }
 
+int te__cuda_func_named(struct te__cuda_dev *d, const char *name, void **ret_func)
+{
+	const struct te__cuda_func *f = bsearch(&(struct te__cuda_func){ .name = name }, d->funcs,
+						d->nfuncs, sizeof(*f), by_name);
+
+	if (!f)
+		return te__fail(-TE_EKERNEL, "this build has no device function %s", name);
+	*ret_func = f->func;
+	return 0;
+}
+
 int te__cuda_func_find(struct te__cuda_dev *d, const struct te__launch *l,
 		       struct te__geometry *ret_kernel, void **ret_func)
 {
-	const struct te__cuda_func *f;
 	int r = te__geometry(l->id, l->args, ret_kernel);
 
-	if (r || !ret_kernel->grid[0])
-		return r;
-	f = bsearch(&(struct te__cuda_func){ .name = ret_kernel->func }, d->funcs, d->nfuncs,
-		    sizeof(*f), by_name);
-	if (!f)
-		return te__fail(-TE_EKERNEL, "this build has no device function %s",
-				ret_kernel->func);
-	*ret_func = f->func;
-	return 0;
+	return r || !ret_kernel->grid[0] ? r :
+					   te__cuda_func_named(d, ret_kernel->func, ret_func);
 }
 
 int te__cuda_launch_func(struct te__cuda_stream *s, const struct te__geometry *k, void *func,

@@ -1,0 +1,77 @@
+/* sm90.h - arguments and launch constants of sm90.cu. */
+#ifndef TE_GEMM_SM90_H
+#define TE_GEMM_SM90_H
+
+#include "kernels/gemm/schedule.h"
+#include "kernels/te_k.h"
+
+#define SM90_CLUSTER 2			  /* blocks, of rows below each other */
+#define SM90_THREADS 384		  /* a warpgroup that loads, and two that multiply */
+#define SM90_ROWS 128			  /* rows of d of a block */
+#define SM90_COLS 256			  /* columns of d of a block and of its cluster */
+#define SM90_COLS_PROMOTED 192		  /* the same, with sums of 128 terms */
+#define SM90_STEP 128			  /* bytes of k of a step */
+#define SM90_STAGES 4			  /* steps in shared memory */
+#define SM90_BOX 64			  /* rows of d that are stored at once, 128 bytes each */
+#define SM90_STORE (SM90_BOX * SM90_STEP) /* bytes */
+#define SM90_STAGE(cols) ((SM90_ROWS + (cols)) * SM90_STEP) /* bytes */
+/* stages, two boxes of d a warpgroup, two barriers a stage, a word a warpgroup */
+#define SM90_SMEM(cols) (SM90_STAGES * (SM90_STAGE(cols) + 16) + 4 * SM90_STORE + 8)
+
+/* a CUtensorMap */
+struct te_tensor_map {
+	uint64_t word[16];
+} __attribute__((aligned(64)));
+
+/*
+ * The operation of struct te_k_gemm (gemm.h). sums: the slots of the schedule, each with the FP32
+ * sums of the tile of a cluster. ready: for each tile that is cut, and each warpgroup of its
+ * cluster that multiplies, the number of units that are stored; 0 before the launch.
+ */
+struct te_gemm_sm90 {
+	struct te_tensor_map a, b, d;
+	const void *c, *bias;
+	const float *sa, *sb;
+	float *sums;
+	uint32_t *ready;
+	float alpha, beta;
+	int32_t m, n;
+	int32_t nrows, ncols; /* tiles of clusters */
+	int32_t first_cut;    /* the first tile that is cut */
+	int32_t d_fp32;	      /* d, c and bias are FP32, otherwise BF16 */
+	struct te_gemm_schedule schedule;
+};
+
+/* a matrix as tensor maps have it: x is innermost */
+struct te_sm90_map {
+	const void *p;
+	int64_t nx, ny;	      /* extents */
+	int32_t elem;	      /* bytes of an element: 1, 2 or 4 */
+	int32_t box_x, box_y; /* extents of a box, of rows of 128 bytes */
+};
+
+enum te_sm90_kernel {
+	TE_SM90_BF16,
+	TE_SM90_BF16_BT,
+	TE_SM90_BF16_TT,
+	TE_SM90_E4M3_E4M3,
+	TE_SM90_E5M2_E4M3,
+	TE_SM90_COUNT
+};
+
+struct te_sm90_plan {
+	enum te_sm90_kernel kernel;
+	int32_t nclusters; /* the grid's */
+	struct te_sm90_map a, b, d;
+	uint64_t ready_nbytes, sums_nbytes; /* multiples of 256; 0: not needed */
+	struct te_gemm_sm90 args;	    /* maps, sums and ready are not set */
+};
+
+/*
+ * plan.c: the GEMM on a device with nclusters pairs of multiprocessors, with ready and sums of at
+ * most nbytes together. NULL, or why these kernels do not compute it: a phrase after "because".
+ */
+const char *te__sm90_plan(const struct te_k_gemm *g, int32_t nclusters, uint64_t nbytes,
+			  struct te_sm90_plan *ret);
+
+#endif

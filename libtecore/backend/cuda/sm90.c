@@ -1,0 +1,100 @@
+/*
+ * sm90.c - GEMM on a GPU by the kernels of kernels/gemm/sm90.cu, if TE_GEMM_PROVIDER is sm90.
+ *
+ * The tensor maps of a launch have addresses, so a node of a graph cannot be given others: as with
+ * cuBLASLt, its memory is fixed. A GEMM whose tiles are cut is two nodes, the first of which clears
+ * the counters.
+ */
+#define TE_LOG_CATEGORY "core/sm90"
+#include "config.h"
+
+#include <inttypes.h>
+
+#include "kernels/gemm/sm90.h"
+#include "kernels/launch.h"
+#include "libtecore/backend/cuda/cuda.h"
+
+/* a dense matrix; loads and stores are boxes with swizzled rows of 128 bytes */
+static int encode(const struct te_sm90_map *m, struct te_tensor_map *ret)
+{
+	const int type = m->elem == 1 ? TE__CU_TENSOR_MAP_UINT8 :
+			 m->elem == 2 ? TE__CU_TENSOR_MAP_BFLOAT16 :
+					TE__CU_TENSOR_MAP_FLOAT32;
+	const uint64_t extents[2] = { (uint64_t)m->nx, (uint64_t)m->ny };
+	const uint64_t strides[1] = { (uint64_t)(m->nx * m->elem) }; /* bytes */
+	const unsigned box[2] = { (unsigned)m->box_x, (unsigned)m->box_y }, steps[2] = { 1, 1 };
+
+	return TE__CU_CALL(cuTensorMapEncodeTiled, ret, type, 2, (void *)(uintptr_t)m->p, extents,
+			   strides, box, steps, 0, TE__CU_TENSOR_MAP_SWIZZLE_128B,
+			   TE__CU_TENSOR_MAP_L2_256B, 0);
+}
+
+/* memory of the counters, which it clears, and of the sums */
+static int prepare(struct te__cuda_stream *s, struct te_sm90_plan *p, struct te__range *ret)
+{
+	const uint64_t nbytes = p->ready_nbytes + p->sums_nbytes;
+	void *ws;
+	int r;
+
+	if (!nbytes)
+		return 0;
+	r = te__cuda_workspace(s, nbytes, &ws);
+	if (r)
+		return r;
+	*ret = (struct te__range){ (uintptr_t)ws, nbytes, TE__WRITE };
+	p->args.ready = ws;
+	p->args.sums = (float *)((char *)ws + p->ready_nbytes);
+	return 0;
+}
+
+static int queue(struct te__cuda_stream *s, struct te_sm90_plan *p, const struct te_k_gemm *g)
+{
+	struct te__gnode what = {
+		.kind = TE_NODE_KERNEL,
+		.id = TE_K_GEMM,
+		.args = g,
+		.nbytes = sizeof(*g),
+		.fixed = 1,
+	};
+	struct te__geometry k;
+	void *func, *before = NULL;
+	int r;
+
+	te__geo_sm90(p, &k);
+	r = te__cuda_func_named(s->dev, k.func, &func);
+	if (!r)
+		r = encode(&p->a, &p->args.a);
+	if (!r)
+		r = encode(&p->b, &p->args.b);
+	if (!r)
+		r = encode(&p->d, &p->args.d);
+	if (!r)
+		r = prepare(s, p, &what.scratch);
+	if (!r)
+		r = te__cuda_note_before(s, &before);
+	if (!r && p->ready_nbytes)
+		r = TE__CU_CALL(cuMemsetD32Async, (uintptr_t)p->args.ready, 0,
+				p->ready_nbytes / sizeof(*p->args.ready), s->stream);
+	if (!r)
+		r = te__cuda_launch_func(s, &k, func, &p->args);
+	return r ? r : te__cuda_note(s, &what, before);
+}
+
+int te__sm90_gemm(struct te__cuda_stream *s, const struct te_k_gemm *g)
+{
+	struct te_sm90_plan p;
+	const char *why;
+	int nsms;
+	int r = TE__CUDA_IN(s->dev, TE__CU_CALL(cuDeviceGetAttribute, &nsms,
+						TE__CU_ATTR_MULTIPROCESSOR_COUNT, s->dev->dev));
+
+	if (r)
+		return r;
+	why = te__sm90_plan(g, nsms / SM90_CLUSTER, TE__CUDA_WORKSPACE_NBYTES, &p);
+	if (!why)
+		return TE__CUDA_IN(s->dev, queue(s, &p, g));
+	te__log_debug("GEMM m %" PRId64 " n %" PRId64 " k %" PRId64
+		      " is left to cuBLASLt because %s",
+		      g->m, g->n, g->k, why);
+	return 1;
+}

@@ -1,0 +1,481 @@
+/*
+ * t/backend/sm90.c - TE_GEMM_PROVIDER=sm90 on the cuda backend: which GEMMs are launched, with
+ * which tensor maps and arguments, and failing calls of the driver. This program fakes it: no GPU
+ * is needed.
+ */
+#include "config.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include <te/dtype.h>
+#include <te/errno.h>
+
+#include "cuda_fake.h"
+#include "kernels/gemm/sm90.h"
+#include "libtecore/backend/cuda/cublaslt_api.h"
+#include "libtecore/backend/cuda/cuda.h"
+#include "tt_ctx.h"
+
+#define SMS 132
+
+static struct {
+	int ncalls, fail_at; /* the call that fails, from 1; 0: none */
+	const char *failed;
+	int nmaps, nlaunches, nclears, nallocs;
+	struct te_sm90_map map[3];
+	int type[3];
+	size_t nclear; /* words */
+	uint64_t clear;
+	struct te__cu_launch_config config;
+	const char *func;
+	struct te_gemm_sm90 args;
+} fake;
+
+static int fails_now(const char *fn)
+{
+	if (++fake.ncalls != fake.fail_at)
+		return 0;
+	fake.failed = fn + strlen("fake_");
+	return FAKE_UNKNOWN;
+}
+#define FAIL() fails_now(__func__)
+
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wunused-parameter"
+static int fake_cuInit(unsigned flags)
+{
+	return 0;
+}
+
+static int fake_cuGetErrorName(int result, const char **ret_name)
+{
+	*ret_name = "CUDA_ERROR_FAKE";
+	return 0;
+}
+
+static int fake_cuCtxPushCurrent(void *ctx)
+{
+	return FAIL();
+}
+
+static int fake_cuCtxPopCurrent(void **ret_ctx)
+{
+	return 0;
+}
+
+static int fake_cuThreadExchangeStreamCaptureMode(int *mode)
+{
+	return 0;
+}
+
+static int fake_cuStreamSynchronize(void *stream)
+{
+	return FAIL();
+}
+
+static int fake_cuDeviceGetAttribute(int *ret_value, int attribute, int dev)
+{
+	ck_assert_int_eq(attribute, TE__CU_ATTR_MULTIPROCESSOR_COUNT);
+	*ret_value = SMS;
+	return FAIL();
+}
+
+static int fake_cuStreamIsCapturing(void *stream, int *ret_status)
+{
+	*ret_status = TE__CU_CAPTURE_STATUS_NONE;
+	return FAIL();
+}
+
+static int fake_cuStreamGetCaptureInfo(void *stream, int *ret_status, uint64_t *ret_id,
+				       void **ret_graph, void *const **ret_deps,
+				       const struct te__cu_edge_data **ret_data, size_t *ret_ndeps)
+{
+	*ret_status = TE__CU_CAPTURE_STATUS_NONE;
+	return FAIL();
+}
+
+static int fake_cuMemAllocFromPoolAsync(uint64_t *ret, size_t n, void *pool, void *stream)
+{
+	const int r = FAIL();
+
+	if (!r) {
+		*ret = (uint64_t)1 << 40;
+		fake.nallocs++;
+	}
+	return r;
+}
+
+static int fake_cuMemFreeAsync(uint64_t ptr, void *stream)
+{
+	fake.nallocs--;
+	return 0;
+}
+
+static int fake_cuMemsetD32Async(uint64_t dst, unsigned value, size_t n, void *stream)
+{
+	ck_assert_uint_eq(value, 0);
+	ck_assert_int_eq(fake.nlaunches, 0); /* before the kernel */
+	fake.clear = dst;
+	fake.nclear = n;
+	fake.nclears++;
+	return FAIL();
+}
+
+/* as the driver checks them (CUDA driver API, cuTensorMapEncodeTiled) */
+static int fake_cuTensorMapEncodeTiled(void *map, int type, unsigned rank, void *ptr,
+				       const uint64_t *extents, const uint64_t *strides,
+				       const unsigned *box, const unsigned *steps, int interleave,
+				       int swizzle, int l2_promotion, int fill)
+{
+	struct te_sm90_map *m = &fake.map[fake.nmaps];
+
+	ck_assert_uint_eq((uintptr_t)map % 64, 0);
+	ck_assert_uint_eq((uintptr_t)ptr % 16, 0);
+	ck_assert_uint_eq(rank, 2);
+	ck_assert_uint_eq(strides[0] % 16, 0);
+	ck_assert_uint_le(box[0], 256);
+	ck_assert_uint_le(box[1], 256);
+	ck_assert(steps[0] == 1 && steps[1] == 1);
+	ck_assert(interleave == 0 && fill == 0);
+	ck_assert_int_eq(swizzle, TE__CU_TENSOR_MAP_SWIZZLE_128B);
+	m->p = ptr;
+	m->nx = (int64_t)extents[0];
+	m->ny = (int64_t)extents[1];
+	m->elem = (int32_t)(strides[0] / extents[0]);
+	m->box_x = (int32_t)box[0];
+	m->box_y = (int32_t)box[1];
+	ck_assert_int_eq(m->box_x * m->elem, 128); /* the swizzle's */
+	fake.type[fake.nmaps] = type;
+	memset(map, 1 + fake.nmaps++, sizeof(struct te_tensor_map));
+	return FAIL();
+}
+
+static int fake_cuLaunchKernelEx(const struct te__cu_launch_config *config, void *func, void **args,
+				 void **extra)
+{
+	fake.config = *config;
+	fake.func = func;
+	memcpy(&fake.args, args[0], sizeof(fake.args));
+	fake.nlaunches++;
+	return FAIL();
+}
+
+static size_t fake_cublasLtGetVersion(void)
+{
+	return 130000;
+}
+
+static int fake_cublasLtCreate(void **ret)
+{
+	return 1;
+}
+#pragma GCC diagnostic pop
+
+static struct te__cuda_func funcs[] = {
+	{ "te_k_gemm_sm90_bf16", NULL },      { "te_k_gemm_sm90_bf16_bt", NULL },
+	{ "te_k_gemm_sm90_bf16_tt", NULL },   { "te_k_gemm_sm90_e4m3_e4m3", NULL },
+	{ "te_k_gemm_sm90_e5m2_e4m3", NULL },
+};
+static struct te__cuda_dev dev;
+static struct te__cuda_stream stream;
+static int64_t live;
+
+static void setup(void)
+{
+	struct te__cuda_driver d = fake_driver();
+	static struct te__lt_api lt;
+
+	lt.cublasLtGetVersion = fake_cublasLtGetVersion;
+	lt.cublasLtCreate = fake_cublasLtCreate;
+#define HAVE(name) d.name = fake_##name
+	HAVE(cuInit);
+	HAVE(cuGetErrorName);
+	HAVE(cuCtxPushCurrent);
+	HAVE(cuCtxPopCurrent);
+	HAVE(cuThreadExchangeStreamCaptureMode);
+	HAVE(cuStreamSynchronize);
+	HAVE(cuDeviceGetAttribute);
+	HAVE(cuStreamIsCapturing);
+	HAVE(cuStreamGetCaptureInfo);
+	HAVE(cuMemAllocFromPoolAsync);
+	HAVE(cuMemFreeAsync);
+	HAVE(cuMemsetD32Async);
+	HAVE(cuTensorMapEncodeTiled);
+	HAVE(cuLaunchKernelEx);
+#undef HAVE
+	memset(&fake, 0, sizeof(fake));
+	te__cuda_driver_fake(&d);
+	te__cublaslt_fake(&lt);
+	for (size_t i = 0; i < TT_LEN(funcs); i++)
+		funcs[i].func = (void *)(uintptr_t)funcs[i].name;
+	memset(&dev, 0, sizeof(dev));
+	dev.ctx = dev.stream = &dev;
+	dev.total_nbytes = (size_t)1 << 30;
+	dev.funcs = funcs;
+	dev.nfuncs = TT_LEN(funcs);
+	te__devmem_init(&dev.mem, 0, NULL);
+	pthread_mutex_init(&dev.lock, NULL);
+	pthread_mutex_init(&dev.lt_lock, NULL);
+	stream = (struct te__cuda_stream){ .dev = &dev, .stream = &stream };
+	live = te__alloc_live();
+}
+
+static void workspace_free(void)
+{
+	if (stream.workspace)
+		te__cuda_workspace_free(&dev, stream.workspace, stream.stream);
+	stream.workspace = NULL;
+}
+
+static void teardown(void)
+{
+	workspace_free();
+	ck_assert_int_eq(fake.nallocs, 0);
+	ck_assert_int_eq(te__alloc_live(), live);
+	pthread_mutex_destroy(&dev.lt_lock);
+	pthread_mutex_destroy(&dev.lock);
+}
+
+#define A ((char *)(uintptr_t)0x10000)
+#define B ((char *)(uintptr_t)0x20000)
+#define C ((char *)(uintptr_t)0x30000)
+#define D ((char *)(uintptr_t)0x40000)
+#define BIAS ((char *)(uintptr_t)0x50000)
+
+static struct te_k_gemm gemm_of(int32_t a, int32_t b, int32_t d, int64_t m, int64_t n, int64_t k)
+{
+	return (struct te_k_gemm){ .a = A,
+				   .b = B,
+				   .d = D,
+				   .m = m,
+				   .n = n,
+				   .k = k,
+				   .alpha = 1,
+				   .adtype = a,
+				   .bdtype = b,
+				   .cdtype = d,
+				   .ddtype = d };
+}
+
+static int launch(const struct te_k_gemm *g)
+{
+	fake.nmaps = fake.nlaunches = fake.nclears = 0;
+	return te__cuda_launch(&stream, &(struct te__launch){ TE_K_GEMM, g, sizeof(*g) });
+}
+
+static void check_map(int i, int type, const void *p, int64_t nx, int64_t ny, int box_y)
+{
+	ck_assert_int_eq(fake.type[i], type);
+	ck_assert_ptr_eq(fake.map[i].p, p);
+	ck_assert_int_eq(fake.map[i].nx, nx);
+	ck_assert_int_eq(fake.map[i].ny, ny);
+	ck_assert_int_eq(fake.map[i].box_y, box_y);
+}
+
+START_TEST(whole_tiles_are_one_launch)
+{
+	struct te_k_gemm g = gemm_of(TE_DTYPE_BF16, TE_DTYPE_BF16, TE_DTYPE_BF16, 8192, 2112, 4096);
+
+	g.c = C;
+	g.beta = 2;
+	g.bias = BIAS;
+	DO(launch(&g));
+	ck_assert_int_eq(fake.nlaunches, 1);
+	ck_assert_str_eq(fake.func, "te_k_gemm_sm90_bf16");
+	ck_assert_int_eq(fake.nmaps, 3);
+	check_map(0, TE__CU_TENSOR_MAP_BFLOAT16, A, 4096, 8192, 128);
+	check_map(1, TE__CU_TENSOR_MAP_BFLOAT16, B, 4096, 2112, 128);
+	check_map(2, TE__CU_TENSOR_MAP_BFLOAT16, D, 2112, 8192, 64);
+	ck_assert_uint_eq(fake.config.grid[0], SMS);
+	ck_assert_uint_eq(fake.config.block[0], SM90_THREADS);
+	ck_assert_uint_eq(fake.config.smem, SM90_SMEM(SM90_COLS));
+	ck_assert_uint_le(fake.config.smem, 232448);
+	ck_assert_ptr_eq(fake.args.c, C);
+	ck_assert_ptr_eq(fake.args.bias, BIAS);
+	ck_assert(fake.args.beta == 2.0f && fake.args.alpha == 1.0f);
+	ck_assert_int_eq(fake.args.d_fp32, 0);
+	ck_assert_int_eq(fake.args.nrows, 32);
+	ck_assert_int_eq(fake.args.ncols, 9);
+	ck_assert_uint_eq(fake.args.a.word[0], 0x0101010101010101);
+	ck_assert_uint_eq(fake.args.d.word[15], 0x0303030303030303);
+}
+END_TEST
+
+START_TEST(transposed_operands_have_boxes_of_64)
+{
+	struct te_k_gemm g = gemm_of(TE_DTYPE_BF16, TE_DTYPE_BF16, TE_DTYPE_FP32, 512, 768, 1000);
+
+	g.b_t = 1;
+	DO(launch(&g));
+	ck_assert_str_eq(fake.func, "te_k_gemm_sm90_bf16_bt");
+	check_map(0, TE__CU_TENSOR_MAP_BFLOAT16, A, 1000, 512, 128);
+	check_map(1, TE__CU_TENSOR_MAP_BFLOAT16, B, 768, 1000, 64);
+	check_map(2, TE__CU_TENSOR_MAP_FLOAT32, D, 768, 512, 64);
+	g.a_t = 1;
+	DO(launch(&g));
+	ck_assert_str_eq(fake.func, "te_k_gemm_sm90_bf16_tt");
+	check_map(0, TE__CU_TENSOR_MAP_BFLOAT16, A, 512, 1000, 64);
+}
+END_TEST
+
+START_TEST(gradients_use_the_promoted_kernel)
+{
+	struct te_k_gemm g = gemm_of(TE_DTYPE_E5M2, TE_DTYPE_E4M3, TE_DTYPE_BF16, 8192, 1920, 512);
+
+	DO(launch(&g));
+	ck_assert_str_eq(fake.func, "te_k_gemm_sm90_e5m2_e4m3");
+	check_map(0, TE__CU_TENSOR_MAP_UINT8, A, 512, 8192, 128);
+	check_map(1, TE__CU_TENSOR_MAP_UINT8, B, 512, 1920, 96);
+	ck_assert_int_eq(fake.args.ncols, 10);
+	ck_assert_uint_eq(fake.config.smem, SM90_SMEM(SM90_COLS_PROMOTED));
+	g.adtype = TE_DTYPE_E4M3;
+	DO(launch(&g));
+	ck_assert_str_eq(fake.func, "te_k_gemm_sm90_e4m3_e4m3");
+}
+END_TEST
+
+/* 36 tiles for 66 clusters: 96 units store sums */
+START_TEST(cut_tiles_have_cleared_counters_and_sums)
+{
+	struct te_k_gemm g = gemm_of(TE_DTYPE_BF16, TE_DTYPE_BF16, TE_DTYPE_FP32, 3072, 768, 32768);
+	const uint64_t sums = 96 * 256 * 256 * sizeof(float);
+
+	g.a_t = g.b_t = 1;
+	DO(launch(&g));
+	ck_assert_int_eq(fake.args.schedule.nslots, 96);
+	ck_assert_int_eq(fake.nclears, 1);
+	ck_assert_uint_eq(fake.clear, (uintptr_t)fake.args.ready);
+	/* one for each consumer of each of at most 65 tiles */
+	ck_assert_uint_ge(fake.nclear, 4 * 36);
+	ck_assert_ptr_eq(fake.args.ready, stream.workspace);
+	ck_assert_uint_ge((uintptr_t)fake.args.sums, (uintptr_t)fake.args.ready + 4 * fake.nclear);
+	ck_assert_uint_eq((uintptr_t)fake.args.sums % 256, 0);
+	ck_assert_uint_le((uintptr_t)fake.args.sums + sums,
+			  (uintptr_t)stream.workspace + TE__CUDA_WORKSPACE_NBYTES);
+}
+END_TEST
+
+START_TEST(small_gemms_have_kernels_of_their_own)
+{
+	struct te_k_gemm g = gemm_of(TE_DTYPE_BF16, TE_DTYPE_BF16, TE_DTYPE_BF16, 16, 64, 64);
+
+	ck_assert_int_eq(launch(&g), -TE_EKERNEL); /* not among these functions */
+	tt_said("te_k_gemm_small_m_bf16_bf16");
+	ck_assert_int_eq(fake.nlaunches, 0);
+}
+END_TEST
+
+/* what cuBLASLt then computes, which fails here */
+static void check_declined(const struct te_k_gemm *g, const char *why)
+{
+	struct te_sm90_plan p;
+
+	ck_assert_str_eq(te__sm90_plan(g, SMS / 2, TE__CUDA_WORKSPACE_NBYTES, &p), why);
+	ck_assert_int_eq(launch(g), -TE_EBLAS);
+	tt_said("cublasLtCreate");
+	ck_assert_int_eq(fake.nlaunches, 0);
+}
+
+START_TEST(others_are_left_to_cublaslt)
+{
+	const struct te_k_gemm ok =
+		gemm_of(TE_DTYPE_BF16, TE_DTYPE_BF16, TE_DTYPE_BF16, 1000, 1000, 1000);
+	struct te_k_gemm g = ok;
+	struct te_sm90_plan p;
+
+	g.adtype = g.bdtype = g.cdtype = g.ddtype = TE_DTYPE_FP32;
+	check_declined(&g, "its operands are FP32");
+	g = gemm_of(TE_DTYPE_E4M3, TE_DTYPE_E4M3, TE_DTYPE_BF16, 1024, 1024, 1024);
+	g.asc = g.bsc = TE_K_SCALING_1X128;
+	check_declined(&g, "its operands have block scaling");
+	g.asc = g.bsc = TE_K_SCALING_TENSOR;
+	g.bdtype = TE_DTYPE_E5M2;
+	check_declined(&g, "no kernel has these types and layouts");
+	g = ok;
+	g.a_t = 1;
+	check_declined(&g, "no kernel has these types and layouts");
+	g = ok;
+	g.m = ((int64_t)1 << 30) + 1;
+	check_declined(&g, "an extent is above 2^30");
+	g = ok;
+	g.k = 1001;
+	check_declined(&g, "rows of a matrix are not a multiple of 16 bytes");
+	g = ok;
+	g.n = 1004;
+	check_declined(&g, "rows of a matrix are not a multiple of 16 bytes");
+	g.ddtype = g.cdtype = TE_DTYPE_FP32;
+	DO(launch(&g)); /* which has rows of 4016 bytes */
+	g = ok;
+	g.bias = BIAS + 2;
+	check_declined(&g, "a matrix or the bias is not aligned to 16 bytes");
+	g = ok;
+	g.d = D + 8;
+	check_declined(&g, "a matrix or the bias is not aligned to 16 bytes");
+	ck_assert_str_eq(te__sm90_plan(&ok, 0, 0, &p), "the GPU has one multiprocessor");
+	DO(launch(&ok));
+}
+END_TEST
+
+/* the maps of another address are others: a launch is not patched, but queued anew */
+START_TEST(addresses_are_in_the_maps)
+{
+	struct te_k_gemm g = gemm_of(TE_DTYPE_BF16, TE_DTYPE_BF16, TE_DTYPE_BF16, 512, 512, 512);
+
+	DO(launch(&g));
+	ck_assert_ptr_eq(fake.map[2].p, D);
+	g.d = C;
+	DO(launch(&g));
+	ck_assert_ptr_eq(fake.map[2].p, C);
+}
+END_TEST
+
+START_TEST(each_call_may_fail)
+{
+	struct te_k_gemm g = gemm_of(TE_DTYPE_BF16, TE_DTYPE_BF16, TE_DTYPE_FP32, 3072, 768, 32768);
+	int nth = 1;
+
+	g.a_t = g.b_t = 1;
+	for (;; nth++) {
+		int r;
+
+		workspace_free();
+		te_error_clear();
+		fake.ncalls = 0;
+		fake.fail_at = nth;
+		r = launch(&g);
+		if (fake.ncalls < nth)
+			break;
+		if (!r)
+			continue; /* not needed */
+		ck_assert_int_eq(r, -TE_ECUDA);
+		ck_assert_int_eq(fake.nlaunches, !strcmp(fake.failed, "cuLaunchKernelEx"));
+		if (!fake.nlaunches)
+			tt_said(fake.failed);
+	}
+	fake.fail_at = 0;
+	ck_assert_int_gt(nth, 8);
+	DO(launch(&g));
+}
+END_TEST
+
+static Suite *suite(void)
+{
+	Suite *s = suite_create("backend/sm90");
+	TCase *c = tt_case(s, "gemm", "host fast");
+
+	if (setenv("TE_GEMM_PROVIDER", "sm90", 1))
+		abort();
+	tcase_add_checked_fixture(c, setup, teardown);
+	tcase_add_test(c, whole_tiles_are_one_launch);
+	tcase_add_test(c, transposed_operands_have_boxes_of_64);
+	tcase_add_test(c, gradients_use_the_promoted_kernel);
+	tcase_add_test(c, cut_tiles_have_cleared_counters_and_sums);
+	tcase_add_test(c, small_gemms_have_kernels_of_their_own);
+	tcase_add_test(c, others_are_left_to_cublaslt);
+	tcase_add_test(c, addresses_are_in_the_maps);
+	tcase_add_test(c, each_call_may_fail);
+	return s;
+}
+
+TT_MAIN("backend/sm90", TT_NEED_NOTHING, suite)

@@ -46,4 +46,25 @@ echo '{"prompt": "only a question", "completion": ""}' >empty.jsonl
 fails "validation needs targets" "no token of the validation data is a target" \
 	"$te_train" $run --doc-end '' --val empty.jsonl pairs.jsonl
 
+# named sets, whose losses are those of --val
+head -n 50 text >a.txt
+head -n 10 chat.jsonl >b.jsonl
+check "named sets" "$te_train" $run --steps 3 --eval-every 2 --val a.txt --valid a=a.txt,b-2=b.jsonl \
+	--log valid.log --out v --dump-val dump text
+check "have losses in the log" test "$(grep -c '"valid_loss_nats":{"a":[0-9.]*,"b-2":[0-9.]*}' \
+	valid.log)" = 3
+sed -n 's/.*"val_loss_nats":\([0-9.]*\),.*"valid_loss_nats":{"a":\([0-9.]*\),.*/\1 \2/p' valid.log |
+	awk '$1 != $2 || !$1' >differ
+empty "of their files" differ
+"$te_train" --resume v --steps 4 --json >out 2>err
+check "also in a resumed run" grep -q '"valid_loss_nats": {' out
+for set in =a.txt a= a 'a b=a.txt' a=a.txt,a=b.jsonl; do
+	fails "not $set" "--valid: " "$te_train" $run --valid "$set" text
+done
+fails "files that do not exist are refused" "no-such-file: " "$te_train" $run --valid a=no-such-file text
+fails "those that are read are kept" "would replace a file" "$te_train" $run --val a.txt \
+	--valid b=b.jsonl --dump-val b.jsonl text
+fails "random tokens have no files" "exclude each other" "$te_train" $run --random-tokens \
+	--valid a=a.txt
+
 tap_end

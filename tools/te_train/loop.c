@@ -318,14 +318,14 @@ static int hear_stop(struct trainer *t)
 	return STATUS_OK;
 }
 
-/* mean loss over the fixed batches of the held-out text; *ret_loss is NaN if the run was stopped */
-static int evaluate(struct trainer *t, double *ret_loss)
+/* mean loss over the fixed batches of a span; *ret_loss is NaN if the run was stopped */
+static int evaluate(struct trainer *t, const struct span *s, const char *file, double *ret_loss)
 {
 	struct te_tensor *x = te_plan_input(t->now.eval_plan, "x");
 	struct te_tensor *y = te_plan_input(t->now.eval_plan, MODEL_TARGETS);
 	struct te_tensor *out = te_plan_output(t->now.eval_plan);
 	int64_t n = t->B * t->T, max = t->o->eval_batches;
-	int64_t nbatches = eval_nbatches(&t->val, t->B, t->T, max), total = 0;
+	int64_t nbatches = eval_nbatches(s, t->B, t->T, max), total = 0;
 	double sum = 0;
 
 	*ret_loss = NAN;
@@ -333,7 +333,7 @@ static int evaluate(struct trainer *t, double *ret_loss)
 		size_t nbytes = (size_t)n * sizeof(int32_t);
 		int64_t count;
 		float loss;
-		int r = batch_eval(&t->val, k, max, t->B, t->T, t->now.eval_tokens,
+		int r = batch_eval(s, k, max, t->B, t->T, t->now.eval_tokens,
 				   t->now.eval_tokens + n, &count);
 
 		if (!r)
@@ -354,7 +354,7 @@ static int evaluate(struct trainer *t, double *ret_loss)
 	}
 	if (!total)
 		return say_bad("%s: no token of the validation data is a target",
-			       t->o->val ? t->o->val : t->o->file[0]);
+			       file);
 	*ret_loss = sum / (double)total;
 	return STATUS_OK;
 }
@@ -404,8 +404,10 @@ static int validate(struct trainer *t)
 	const char *dir = trainer_folder(t);
 	char what[64];
 	double loss;
-	int r = evaluate(t, &loss);
+	int r = evaluate(t, &t->val, t->o->val ? t->o->val : "the held-out data", &loss);
 
+	for (int i = 0; i < t->nvalid && !r && !is_stopped(t); i++)
+		r = evaluate(t, &t->valid[i].span, t->valid[i].name, &t->now.valid_loss[i]);
 	if (r || is_stopped(t))
 		return r;
 	t->now.lost |= !isfinite(loss);

@@ -22,6 +22,15 @@
 /* what a rank adds to the losses that are exchanged */
 enum { WORD_STOP, WORD_ELAPSED, NWORDS };
 
+#define MOST_VALID 16
+
+/* a set of --valid */
+struct valid {
+	char name[32];
+	struct data *data;
+	struct span span;
+};
+
 struct slot {
 	int32_t *tokens; /* pinned: accum * B rows of inputs, then as many rows of targets */
 	float *loss;	 /* pinned: one for each micro-batch, or the blocks of all ranks */
@@ -50,6 +59,7 @@ struct attempt {
 	int64_t line_step;
 	double shown_s;		     /* time of the last progress line */
 	double train_loss, val_loss; /* most recent; NaN before the first */
+	double valid_loss[MOST_VALID];
 	double peak_fraction;	     /* NaN if the peak is unknown */
 	double grad_norm;	     /* norm in the last step for the log, NaN before it */
 	uint64_t nskipped;	     /* steps, up to that one */
@@ -76,6 +86,8 @@ struct trainer {
 	struct ranks ranks;
 	struct data *data, *val_data;
 	struct span train, val;
+	struct valid valid[MOST_VALID];
+	int nvalid;
 	int64_t T, B;
 	int by_epoch; /* order of training windows; 0: random offsets */
 	int64_t steps; /* number of the last step */

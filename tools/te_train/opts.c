@@ -62,6 +62,8 @@ static const struct option_field rows[] = {
 	{ "val-fraction", OPTION_REAL, AT(val_fraction), "0.1", 0.0001, 0.9, KEPT, "F",
 	  "fraction of the data held out for validation" },
 	{ "val", OPTION_TEXT, AT(val), NULL, 0, 0, KEPT, "FILE", "validate on this file instead" },
+	{ "valid", OPTION_TEXT, AT(valid), NULL, 0, 0, KEPT, "NAME=FILE,...",
+	  "validate on these files too" },
 	{ "dump-val", OPTION_TEXT, AT(dump_val), NULL, 0, 0, 0, "FILE",
 	  "write the held-out text to FILE" },
 

@@ -358,6 +358,16 @@ static double text_bits(const struct trainer *t, double nats)
 	return data_is_bytes(t->data) ? bits(nats) : NAN;
 }
 
+static void record_valid(const struct trainer *t, struct record *rec)
+{
+	if (!t->nvalid)
+		return;
+	record_open(rec, "valid_loss_nats");
+	for (int i = 0; i < t->nvalid; i++)
+		record_real(rec, t->valid[i].name, t->now.valid_loss[i]);
+	record_close(rec);
+}
+
 int progress_eval(struct trainer *t)
 {
 	struct te_adamw_stats stats = TE_ADAMW_STATS_INIT;
@@ -373,10 +383,14 @@ int progress_eval(struct trainer *t)
 	say_note("step %lld: validation loss %.4f%s%s", (long long)t->now.done.step,
 		 t->now.val_loss, unit,
 		 t->now.done.best_step == t->now.done.step ? "  (best)" : "");
+	for (int i = 0; i < t->nvalid; i++)
+		say_note("step %lld: validation loss %.4f of %s", (long long)t->now.done.step,
+			 t->now.valid_loss[i], t->valid[i].name);
 	record_begin(&rec);
 	record_int(&rec, "step", t->now.done.step);
 	record_real(&rec, "val_loss_nats", t->now.val_loss);
 	record_real(&rec, "val_bits_per_byte", text_bits(t, t->now.val_loss));
+	record_valid(t, &rec);
 	record_real(&rec, "grad_norm", (double)stats.grad_norm);
 	record_int(&rec, "skipped_steps", (int64_t)stats.nskipped);
 	record_waits(t, &rec);
@@ -428,6 +442,7 @@ int progress_end(struct trainer *t, struct record *samples)
 	record_real(&rec, "best_val_bits_per_byte", text_bits(t, t->now.done.best_val));
 	record_int(&rec, "best_step", t->now.done.best_step);
 	record_real(&rec, "val_loss_nats", t->now.val_loss);
+	record_valid(t, &rec);
 	record_real(&rec, "train_loss_nats", t->now.train_loss);
 	record_real(&rec, "tokens_per_s", rate);
 	record_real(&rec, "peak_fraction", flops / or_nan(peak_flops(t)));

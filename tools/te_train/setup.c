@@ -150,6 +150,52 @@ static int choose_graph(struct trainer *t)
 	return step_graph_plan(t->o, &t->now.graph);
 }
 
+/* one NAME=FILE */
+static int open_valid(struct trainer *t, char *set, const struct data_opts *opts)
+{
+	static const char word[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
+				   "0123456789-_";
+	const size_t n = strspn(set, word);
+	struct valid *v = &t->valid[t->nvalid];
+	char *file = set + n + 1;
+	int r;
+
+	if (!n || n >= sizeof(v->name) || set[n] != '=' || !*file)
+		return say_bad("--valid: \"%s\": expected NAME=FILE, with a name of letters, "
+			       "digits, - and _", set);
+	set[n] = '\0';
+	for (int i = 0; i < t->nvalid; i++)
+		if (!strcmp(t->valid[i].name, set))
+			return say_bad("--valid: there are two sets %s", set);
+	if (t->nvalid == MOST_VALID)
+		return say_bad("--valid: more than %d sets", MOST_VALID);
+	r = data_open(&file, 1, opts, &v->data);
+	if (r)
+		return r;
+	t->nvalid++;
+	snprintf(v->name, sizeof(v->name), "%s", set);
+	v->span = (struct span){ v->data, 0, data_ntokens(v->data) };
+	if (data_is_bytes(t->data) != data_is_bytes(v->data))
+		return say_bad("%s: token files and text cannot be mixed", file);
+	if (!span_has_target(&v->span))
+		return say_bad("%s: no token of the validation data is a target", file);
+	return STATUS_OK;
+}
+
+static int open_valids(struct trainer *t, const struct data_opts *opts)
+{
+	char *list = t->o->valid ? strdup(t->o->valid) : NULL, *save = NULL;
+	int r = STATUS_OK;
+
+	if (t->o->valid && !list)
+		return say_failed("out of memory");
+	for (char *set = list ? strtok_r(list, ",", &save) : NULL; set && !r;
+	     set = strtok_r(NULL, ",", &save))
+		r = open_valid(t, set, opts);
+	free(list);
+	return r;
+}
+
 static int open_files(struct trainer *t, int64_t vocab)
 {
 	const struct opts *o = t->o;
@@ -170,6 +216,8 @@ static int open_files(struct trainer *t, int64_t vocab)
 		r = data_open(&o->val, 1, &opts, &t->val_data);
 	if (!r && o->val && data_is_bytes(t->data) != data_is_bytes(t->val_data))
 		r = say_bad("%s: token files and text cannot be mixed", o->val);
+	if (!r)
+		r = open_valids(t, &opts);
 	chat_free(&chat);
 	return r;
 }
@@ -198,9 +246,14 @@ static int dump_val(const struct trainer *t)
 {
 	const char *path = t->o->dump_val;
 	struct stat st;
+	int reads = 0;
 
-	if (!stat(path, &st) &&
-	    (data_reads(t->data, &st) || (t->val_data && data_reads(t->val_data, &st))))
+	if (!stat(path, &st)) {
+		reads = data_reads(t->data, &st) || (t->val_data && data_reads(t->val_data, &st));
+		for (int i = 0; i < t->nvalid; i++)
+			reads |= data_reads(t->valid[i].data, &st);
+	}
+	if (reads)
 		return say_bad("%s: --dump-val would replace a file that the run reads, expected "
 			       "another file", path);
 	return span_dump(&t->val, path);
@@ -212,7 +265,7 @@ static int open_data(struct trainer *t, int64_t vocab)
 	int64_t n, nval;
 	int r;
 
-	if (o->random_tokens && (o->nfiles || o->val))
+	if (o->random_tokens && (o->nfiles || o->val || o->valid))
 		return say_bad("--random-tokens and files exclude each other");
 	if (!o->nfiles && !o->random_tokens)
 		return say_bad("no training data: give one file or more; see te_train --help");
@@ -549,6 +602,8 @@ int trainer_open(struct trainer *t)
 	a->done.eval_step = -1;
 	a->done.best_val = INFINITY;
 	a->train_loss = a->val_loss = a->peak_fraction = a->grad_norm = NAN;
+	for (int i = 0; i < MOST_VALID; i++)
+		a->valid_loss[i] = NAN;
 	r = open_model(t);
 	if (!r)
 		r = open_graph(t);
@@ -597,6 +652,8 @@ void trainer_free(struct trainer *t)
 	trainer_close(t);
 	ranks_close(&t->ranks);
 	te_ctx_unref(t->ctx);
+	for (int i = 0; i < t->nvalid; i++)
+		data_close(t->valid[i].data);
 	data_close(t->val_data);
 	data_close(t->data);
 	config_free(&t->cfg);

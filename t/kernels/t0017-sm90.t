@@ -4,8 +4,9 @@
 . "$abs_top_srcdir/t/lib/tap.sh"
 
 log=$abs_top_builddir/kernels/gemm/sm90.log
-why="no C++ compiler${TT_SANITIZE:+ for fibers with sanitizers}"
-[ -z "$TT_SANITIZE" ] && [ "$($CXX -dumpmachine)" = "$($CC -dumpmachine)" ] || CXX=''
+why="no C++ compiler for this machine${TT_SANITIZE:+, or fibers with sanitizers}"
+[ -z "$TT_SANITIZE" ] || CXX=''
+[ -z "$CXX" ] || [ "$($CXX -dumpmachine)" = "$($CC -dumpmachine)" ] || CXX=''
 if [ -z "$CXX" ]; then
 	skip "emulated GEMMs" "$why"
 else

@@ -174,7 +174,7 @@ static int reduce_until_it_fails(struct joined *j)
 /* for that many ranks; not for ever, if they have failed */
 static void await(const _Atomic int *count, int n)
 {
-	for (int ms = 0; *count < n && ms < 10000; ms++)
+	for (int ms = 0; *count < n && ms < 40000; ms++)
 		usleep(1000);
 }
 

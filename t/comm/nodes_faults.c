@@ -72,7 +72,7 @@ static int leave(struct joined *j, int r)
 /* for that many ranks; not for ever, if they have failed */
 static void await(const _Atomic int *count, int n)
 {
-	for (int ms = 0; *count < n && ms < 10000; ms++)
+	for (int ms = 0; *count < n && ms < 40000; ms++)
 		usleep(1000);
 }
 
@@ -440,7 +440,7 @@ static int stopped_rank(int rank, void *arg)
 		r = reduce_until_it_fails(&j);
 	if (r != -TE_EPEER && r != -ETIMEDOUT && r != -TE_EABORT)
 		return leave(&j, r);
-	r = recover(&j, others(), TT_SLOWER(1000));
+	r = recover(&j, others(), TT_SLOWER(500));
 	for (int k = 0; k < 3 && !r; k++)
 		r = nodes_reduce(&j, 0);
 	return leave(&j, r);
@@ -480,7 +480,7 @@ static int half_rank(int rank, void *arg)
 	if (r != -TE_EPEER && r != -ETIMEDOUT && r != -TE_EABORT)
 		return leave(&j, r);
 	if (!has_fault(&j)) {
-		r = recover(&j, others(), TT_SLOWER(1000));
+		r = recover(&j, others(), TT_SLOWER(500));
 		if (r != -ETIMEDOUT || !strstr(te_error_detail(), "may go on without rank "))
 			return leave(&j, te_fail(-EPROTO, "%d: %s", r, te_error_detail()));
 		plan->nleft++;
@@ -617,7 +617,7 @@ START_TEST(a_rank_that_ends_after_agreeing_is_waited_for_briefly)
 	plan->fault = KILL;
 	plan->nodes = two_of_four[_i];
 	plan->at = 8;
-	plan->timeout_ms = 60000; /* a process has as long until SIGALRM */
+	plan->timeout_ms = 110000; /* a process has as long until SIGALRM */
 	run(MEET_ID, leave_after_agreeing, res);
 	ranks_ok(2, res);
 	ck_assert_int_eq(res[2].signal, SIGKILL);

@@ -42,7 +42,7 @@ int nodes_join(struct joined *j, int rank, char node, int timeout_ms, int heartb
 	char beat[16];
 
 	signal(SIGALRM, SIG_DFL); /* Check has a handler that kills all processes */
-	alarm(60);
+	alarm(110);
 	nodes_init(j, rank, seed, nfew);
 	snprintf(beat, sizeof(beat), "%d", heartbeat_ms);
 	setenv("TE_COMM_NODE", letter, 1);

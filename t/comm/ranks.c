@@ -200,7 +200,7 @@ static int shared_allgather(void *user, const void *send, void *recv, size_t nby
 	memcpy(x->bytes[shared_rank], send, nbytes);
 	atomic_fetch_add(&x->arrived, 1);
 	for (int ms = 0; atomic_load(&x->arrived) < nranks; ms++) {
-		if (ms > 10000)
+		if (ms > 40000)
 			return te_fail(-ETIMEDOUT, "the test's own allgather");
 		usleep(1000);
 	}

@@ -591,10 +591,12 @@ EXTRA_DIST += \
 	t/data/gen_block.py \
 	t/data/gen_dtype.py \
 	t/data/gen_families.py \
+	t/data/gen_gguf.py \
 	t/data/gen_hf.py \
 	t/data/hf_gpt2.json \
 	t/data/hf_gpt2.safetensors \
 	t/data/hf_llama.json \
 	t/data/hf_llama.safetensors \
 	t/data/hf_qwen2.json \
-	t/data/hf_qwen2.safetensors
+	t/data/hf_qwen2.safetensors \
+	t/data/llama.gguf

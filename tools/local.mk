@@ -47,6 +47,8 @@ tools_lib_libtools_la_SOURCES += \
 	tools/lib/digest.h \
 	tools/lib/folder.c \
 	tools/lib/folder.h \
+	tools/lib/gguf.c \
+	tools/lib/gguf.h \
 	tools/lib/hfconfig.c \
 	tools/lib/hfconfig.h \
 	tools/lib/model.c \

@@ -19,6 +19,7 @@ FUZZ_TARGETS += \
 	t/fuzz/ckpt \
 	t/fuzz/config \
 	t/fuzz/data \
+	t/fuzz/gguf \
 	t/fuzz/plot_log \
 	t/fuzz/safetensors
 endif
@@ -59,6 +60,9 @@ t_fuzz_data_CFLAGS = $(AM_CFLAGS) $(JANSSON_CFLAGS)
 t_fuzz_data_LDADD = $(FUZZ_TRAIN_LDADD)
 t_fuzz_gemm_cache_SOURCES = t/fuzz/gemm_cache.c $(FUZZ_COMMON)
 t_fuzz_gemm_cache_LDADD = $(FUZZ_LDADD)
+t_fuzz_gguf_SOURCES = t/fuzz/gguf.c $(FUZZ_COMMON)
+t_fuzz_gguf_CFLAGS = $(AM_CFLAGS) $(JANSSON_CFLAGS)
+t_fuzz_gguf_LDADD = $(FUZZ_TRAIN_LDADD)
 t_fuzz_link_frame_SOURCES = t/fuzz/link_frame.c $(FUZZ_COMMON)
 t_fuzz_link_frame_LDADD = libtecomm/libtecomm_internal.la $(FUZZ_LDADD)
 t_fuzz_param_SOURCES = t/fuzz/param.c $(FUZZ_COMMON)

@@ -53,4 +53,32 @@ stablelm_parallel 5.749412243182842 3.2859318256378174
 gpt2_erf 5.47071789472531 4.445552825927734
 EOT
 
+# t/data/gen_gguf.py
+gguf=$abs_top_srcdir/t/data/llama.gguf
+near "loss of a GGUF file" 5.332661946614583 "$(ln -sf "$gguf" small.gguf; loss small.gguf)" 2e-5
+near "the same from the folder that was written" 5.332661946614583 "$(loss small.gguf-2)" 2e-5
+
+# refused MESSAGE: bad.gguf
+refused()
+{
+	"$te_train" --init bad.gguf --steps 0 --val times times >out 2>err
+	status=$?
+	check "bad.gguf: $1: status $status, $(cat err)" grep -q "bad.gguf: .*$1" err
+	check "... and exits with 2" test $status -eq 2
+}
+
+size=$(wc -c <"$gguf")
+head -c $((size - 100)) "$gguf" >bad.gguf
+refused "its data ends beyond the end"
+head -c 300 "$gguf" >bad.gguf
+refused "cut short within its metadata"
+head -c 3 "$gguf" >bad.gguf
+refused "not a directory"
+sed 's/qwen2/mamba/; s/llama/mamba/g' "$gguf" >bad.gguf
+refused "the architecture \"mamba\" is not implemented"
+sed 's/ffn_gate/ffn_nose/' "$gguf" >bad.gguf
+refused "there is no tensor \"model.layers.0.mlp.gate_proj.weight\""
+sed 's/attention\.head_count_kv/attention.head_count_kz/' "$gguf" >bad.gguf
+refused "self_attn.k_proj"
+
 tap_end

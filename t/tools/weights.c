@@ -508,7 +508,7 @@ static const struct {
 	{ "adapter_model.safetensors", "adapter" },
 	{ "consolidated.safetensors", "rename it" },
 	{ "model-00001-of-00002.bin", "convert it" },
-	{ "model.Q4_K_M.gguf", "convert it" },
+	{ "model.Q4_K_M.gguf", "give that file" },
 	{ "tf_model.h5", "convert it" },
 };
 

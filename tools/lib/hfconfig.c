@@ -17,6 +17,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
+#include "gguf.h"
 #include "hfconfig.h"
 #include "pyjson.h"
 #include "record.h"
@@ -626,7 +627,7 @@ int config_read(const char *path, struct config *ret_cfg)
 	snprintf(file, sizeof(file), "%s", path);
 	if (!stat(path, &st) && S_ISDIR(st.st_mode))
 		snprintf(file, sizeof(file), "%s/config.json", path);
-	r = pyjson_load(file, &obj);
+	r = gguf_is(file) ? gguf_config(file, &obj) : pyjson_load(file, &obj);
 	if (!r)
 		r = config_parse(obj, file, ret_cfg);
 	json_decref(obj);

@@ -60,7 +60,7 @@ struct config config_defaults(enum family family);
 int64_t config_longest(const struct config *cfg, const char **ret_field);
 /* 1 if the layer turns queries and keys by their positions */
 int config_turns(const struct config *cfg, int64_t layer);
-/* @path: the file, or the folder of config.json */
+/* @path: the file, the folder of config.json, or a GGUF file */
 int config_read(const char *path, struct config *ret_cfg);
 /* @where: error messages begin with it */
 int config_parse(const json_t *obj, const char *where, struct config *ret_cfg);

@@ -246,6 +246,7 @@ struct st_file {
 	size_t nbytes;
 	size_t data_at;
 	json_t *header;
+	int gaps; /* bytes between tensors are allowed */
 };
 
 static const struct {
@@ -326,11 +327,11 @@ static int check_ranges(const struct st_file *f, struct range *v, size_t n)
 		if (v[i].from < end)
 			return say_bad("%s: tensors \"%s\" and \"%s\" overlap", f->path,
 				       v[i - 1].name, v[i].name);
-		if (v[i].from > end)
+		if (v[i].from > end && !f->gaps)
 			return say_bad("%s: %zu bytes before tensor \"%s\" are in no tensor",
 				       f->path, v[i].from - end, v[i].name);
 	}
-	if (end != f->nbytes - f->data_at) {
+	if (end != f->nbytes - f->data_at && !f->gaps) {
 		return say_bad("%s: has %zu bytes of data, its header describes %zu", f->path,
 			       f->nbytes - f->data_at, end);
 	}
@@ -434,6 +435,31 @@ static int map_file(int fd, const char *path, struct st_file **ret_f)
 	}
 	*ret_f = f;
 	return STATUS_OK;
+}
+
+int st_adopt(const char *path, uint8_t *map, size_t nbytes, size_t data_at, json_t *header,
+	     struct st_file **ret_f)
+{
+	struct st_file *f = calloc(1, sizeof(*f));
+	int r;
+
+	if (!f) {
+		munmap(map, nbytes);
+		json_decref(header);
+		return say_failed("out of memory");
+	}
+	f->map = map;
+	f->nbytes = nbytes;
+	f->data_at = data_at;
+	f->header = header;
+	f->gaps = 1;
+	f->path = strdup(path);
+	r = f->path ? check_entries(f) : say_failed("out of memory");
+	if (r)
+		st_close(f);
+	else
+		*ret_f = f;
+	return r;
 }
 
 int st_open(const char *path, struct st_file **ret_f)

@@ -42,6 +42,12 @@ struct st_file;
 
 /* checks the header, and that the tensors cover all other data without overlaps */
 int st_open(const char *path, struct st_file **ret_f);
+/*
+ * A file of another format: header describes its tensors as a safetensors file does, with offsets
+ * from data_at on. Takes the mapping and the header, also when it fails.
+ */
+int st_adopt(const char *path, uint8_t *map, size_t nbytes, size_t data_at, json_t *header,
+	     struct st_file **ret_f);
 void st_close(struct st_file *f);
 const char *st_path(const struct st_file *f);
 const json_t *st_header(const struct st_file *f);

@@ -10,6 +10,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "gguf.h"
 #include "record.h"
 #include "say.h"
 #include "tensors.h"
@@ -308,7 +309,7 @@ static const struct other {
 	{ "adapter_model.*", "it is an adapter: merge it into its model and save that" },
 	{ "*.bin", CONVERT },
 	{ "*.safetensors", "if it is the whole model, rename it to model.safetensors" },
-	{ "*.gguf", CONVERT },
+	{ "*.gguf", "give that file instead of its folder" },
 	{ "*.pth", CONVERT },
 	{ "*.pt", CONVERT },
 	{ "*.ckpt", CONVERT },
@@ -370,6 +371,18 @@ static int open_found(struct tensors *ts, const char *dir)
 	return say_bad("%s: there is no %s, and no other file of weights", dir, model_st);
 }
 
+/* r: the result of opening; consumes ts */
+static int list_opened(struct tensors *ts, int r, struct tensors *ret_ts)
+{
+	if (!r)
+		r = list_all(ts, ts->file, ts->nfiles);
+	if (r)
+		tensors_free(ts);
+	else
+		*ret_ts = *ts;
+	return r;
+}
+
 int tensors_of_folder(const char *dir, struct tensors *ret_ts)
 {
 	struct tensors ts = { 0 };
@@ -377,6 +390,14 @@ int tensors_of_folder(const char *dir, struct tensors *ret_ts)
 	struct st_file *f;
 	int r = STATUS_OK;
 
+	if (gguf_is(dir)) {
+		ts.path = strdup(dir);
+		ts.file = calloc(1, sizeof(*ts.file));
+		r = ts.path && ts.file ? gguf_open(dir, &ts.file[0]) :
+					 say_failed("out of memory");
+		ts.nfiles = r ? 0 : 1;
+		return list_opened(&ts, r, ret_ts);
+	}
 	if (asprintf(&single, "%s/%s", dir, model_st) < 0)
 		single = NULL;
 	if (single && asprintf(&index, "%s.index.json", single) < 0)
@@ -397,11 +418,5 @@ int tensors_of_folder(const char *dir, struct tensors *ret_ts)
 	}
 	free(single);
 	free(index);
-	if (!r)
-		r = list_all(&ts, ts.file, ts.nfiles);
-	if (r)
-		tensors_free(&ts);
-	else
-		*ret_ts = ts;
-	return r;
+	return list_opened(&ts, r, ret_ts);
 }

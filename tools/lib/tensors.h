@@ -24,7 +24,7 @@ struct tensors {
 	size_t n;
 };
 
-/* the model in a folder */
+/* the model in a folder, or in a GGUF file of that name */
 int tensors_of_folder(const char *dir, struct tensors *ret_ts);
 /* the tensors of one file, which must outlive them */
 int tensors_of_file(struct st_file *f, struct tensors *ret_ts);

@@ -14,6 +14,7 @@
 #include <te/quant.h>
 #include <te/seq.h>
 
+#include "gguf.h"
 #include "say.h"
 #include "shard.h"
 #include "tensors.h"
@@ -211,11 +212,34 @@ struct loading {
 	float odd_x;
 };
 
+/*
+ * Element i of a tensor whose blocks of 32 elements have a scale, Q4_1 also a minimum, and then
+ * numbers of 8 or 4 bits, 4 bits of element k with 4 bits of element k + 16.
+ */
+static float dequantized(const struct st_tensor *t, int64_t i)
+{
+	const int bits4 = t->dtype[1] == '4', minimum = t->dtype[3] == '1';
+	const int64_t size = !bits4 ? 34 : minimum ? 20 : 18, k = i % 32;
+	const uint8_t *block = t->data + i / 32 * size, *q = block + (minimum ? 4 : 2);
+	uint16_t half[2];
+	float scale;
+
+	memcpy(half, block, sizeof(half));
+	scale = te_fp16_decode(half[0]);
+	if (!bits4)
+		return scale * (float)(int8_t)q[k];
+	if (minimum)
+		return scale * (float)(q[k % 16] >> k / 16 * 4 & 15) + te_fp16_decode(half[1]);
+	return scale * (float)((q[k % 16] >> k / 16 * 4 & 15) - 8);
+}
+
 static float widen(const struct st_tensor *t, int64_t i)
 {
 	uint16_t half;
 	float x;
 
+	if (*t->dtype == 'Q')
+		return dequantized(t, i);
 	if (!strcmp(t->dtype, "F32")) {
 		memcpy(&x, t->data + 4 * i, 4);
 		return x;
@@ -226,12 +250,16 @@ static float widen(const struct st_tensor *t, int64_t i)
 
 static int check_tensor(const struct tensor *t, const struct slice *s)
 {
+	static const char *const read[] = { "F32", "BF16", "F16", "Q8_0", "Q4_0", "Q4_1" };
 	char have[SHAPE_TEXT], need[SHAPE_TEXT];
 	const char *dtype = t->st.dtype;
+	size_t i;
 
-	if (strcmp(dtype, "F32") && strcmp(dtype, "BF16") && strcmp(dtype, "F16"))
-		return say_bad("%s: tensor \"%s\" is %s; F32, BF16 and F16 are read",
-			       st_path(t->file), t->name, dtype);
+	for (i = 0; i < sizeof(read) / sizeof(read[0]) && strcmp(read[i], dtype); i++)
+		;
+	if (i == sizeof(read) / sizeof(read[0]))
+		return say_bad("%s: tensor \"%s\" is %s; F32, BF16 and F16 are read, and Q8_0, "
+			       "Q4_0 and Q4_1 of GGUF files", st_path(t->file), t->name, dtype);
 	if (t->st.ndim == s->ndim &&
 	    !memcmp(t->st.shape, s->shape, (size_t)s->ndim * sizeof(*s->shape)))
 		return STATUS_OK;
@@ -289,6 +317,16 @@ static const char *head_name(const struct config *cfg)
 	return map->hf;
 }
 
+static int64_t row_in_file(const struct tensor *t, const struct slice *s, int64_t i)
+{
+	const int64_t row = model_file_row(s->cfg, s->part, i), half = s->cfg->head_dim / 2;
+	const int64_t head = row / (2 * half), at = row % (2 * half);
+
+	if ((s->part != PART_Q && s->part != PART_K) || !st_get_meta(t->file, GGUF_PAIRED))
+		return row;
+	return head * 2 * half + at % half * 2 + at / half;
+}
+
 static int read_slice(void *arg, const struct slice *s)
 {
 	struct loading *l = arg;
@@ -308,7 +346,7 @@ static int read_slice(void *arg, const struct slice *s)
 		return r;
 	t->used = 1;
 	for (int64_t i = 0; i < s->rows; i++) {
-		const int64_t row = model_file_row(s->cfg, s->part, i);
+		const int64_t row = row_in_file(t, s, i);
 
 		for (int64_t j = 0; j < s->cols; j++) {
 			const int64_t at = s->transposed ? j * s->rows + row : row * s->cols + j;

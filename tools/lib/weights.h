@@ -14,7 +14,7 @@ int weights_write(const struct folder *dir, const char *name, const struct model
 		  const float *whole, char ret_digest[17]);
 /* read all tensors of the model; the file may have no others except known buffers */
 int weights_read(struct st_file *f, const struct model *m);
-/* weights_read() for the model in a folder: see tensors.h */
+/* weights_read() for the model in a folder or a GGUF file: see tensors.h */
 int weights_read_folder(const char *dir, const struct model *m);
 
 #endif

@@ -19,6 +19,7 @@
 #include "loop.h"
 #include "progress.h"
 #include "tokenizer.h"
+#include "tools/lib/gguf.h"
 #include "tools/lib/record.h"
 #include "tools/lib/say.h"
 #include "tools/lib/stop.h"
@@ -364,6 +365,8 @@ static void copy_tokenizer(struct trainer *t, const char *dir, int best)
 {
 	const char *from = t->o->init ? t->o->init : t->o->resume;
 
+	if (from && gguf_is(from))
+		from = NULL; /* one file, which has no others with it */
 	if (!(t->now.copied & 1u << best))
 		tokenizer_copy(from, dir, best ? "best" : NULL, t->o->overwrite != 0);
 	t->now.copied |= 1u << best;

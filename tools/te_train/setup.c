@@ -18,6 +18,7 @@
 #include "loop.h"
 #include "mem.h"
 #include "sample.h"
+#include "tools/lib/gguf.h"
 #include "tools/lib/record.h"
 #include "tools/lib/say.h"
 
@@ -83,7 +84,7 @@ static int choose_config(const struct opts *o, struct config *cfg)
 		return say_bad("--init and --resume exclude each other");
 	if (!dir && !o->model && !o->preset)
 		return say_bad("no model: give --preset, --model, --init or --resume; see --help");
-	if (dir && !stat(dir, &st) && !S_ISDIR(st.st_mode))
+	if (dir && !stat(dir, &st) && !S_ISDIR(st.st_mode) && !(o->init && gguf_is(o->init)))
 		return say_bad("%s: not a directory, expected a folder with config.json and "
 			       "model.safetensors", dir);
 	name = o->init ? o->init : o->model;

@@ -1,0 +1,466 @@
+/*
+ * gguf.c - reading GGUF files.
+ *
+ * Format: https://github.com/ggml-org/ggml, docs/gguf.md, versions 2 and 3, little-endian: a
+ * header, metadata, the descriptions of tensors, and their data. All lengths are compared with the
+ * size of the file before they are used, so that a damaged file costs no more than a walk through
+ * its header.
+ */
+#include "config.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "folder.h"
+#include "gguf.h"
+#include "say.h"
+
+#define MOST_ITEMS 65536 /* items of metadata, and tensors */
+#define MOST_NAME 256
+
+struct gguf {
+	const char *path;
+	uint8_t *map;
+	size_t nbytes, at; /* the next byte to read */
+	uint64_t ntensors, nitems;
+	json_t *meta; /* numbers, truth values and texts; no lists */
+};
+
+/* ---- bytes ---- */
+
+/* the next n bytes, or NULL: the file is too short */
+static const uint8_t *take(struct gguf *g, uint64_t n)
+{
+	const uint8_t *p = g->map + g->at;
+
+	if (n > g->nbytes - g->at)
+		return NULL;
+	g->at += (size_t)n;
+	return p;
+}
+
+/* a little-endian number of n bytes; 0 if the file is too short */
+static int take_number(struct gguf *g, size_t n, uint64_t *ret)
+{
+	const uint8_t *p = take(g, n);
+
+	*ret = 0;
+	if (p)
+		memcpy(ret, p, n);
+	return p != NULL;
+}
+
+static int take_text(struct gguf *g, const char **ret_text, uint64_t *ret_n)
+{
+	if (!take_number(g, 8, ret_n))
+		return 0;
+	*ret_text = (const char *)take(g, *ret_n);
+	return *ret_text != NULL;
+}
+
+/* a name for a C string, without zeros */
+static int take_name(struct gguf *g, char name[MOST_NAME])
+{
+	const char *text;
+	uint64_t n;
+
+	if (!take_text(g, &text, &n) || !n || n >= MOST_NAME || memchr(text, 0, (size_t)n))
+		return 0;
+	memcpy(name, text, (size_t)n);
+	name[n] = '\0';
+	return 1;
+}
+
+/* ---- metadata ---- */
+
+enum { TEXT = 8, LIST = 9 };
+
+static const struct {
+	size_t nbytes;
+	char kind; /* u: natural number, i: integer, b: truth value, f: real */
+} types[] = {
+	{ 1, 'u' }, { 1, 'i' }, { 2, 'u' }, { 2, 'i' }, { 4, 'u' }, { 4, 'i' }, { 4, 'f' },
+	{ 1, 'b' }, { 0, 0 },	{ 0, 0 },   { 8, 'u' }, { 8, 'i' }, { 8, 'f' },
+};
+#define NTYPES (sizeof(types) / sizeof(types[0]))
+
+static json_t *number(uint64_t type, uint64_t bits)
+{
+	const unsigned unused = 64 - 8 * (unsigned)types[type].nbytes;
+	const uint32_t low = (uint32_t)bits;
+	double x;
+	float single;
+
+	switch (types[type].kind) {
+	case 'b':
+		return json_boolean(bits);
+	case 'f':
+		memcpy(&single, &low, 4);
+		memcpy(&x, &bits, 8);
+		return json_real(types[type].nbytes == 4 ? (double)single : x);
+	case 'i':
+		return json_integer((int64_t)(bits << unused) >> unused);
+	default:
+		return json_integer((json_int_t)bits);
+	}
+}
+
+static int skip_list(struct gguf *g)
+{
+	uint64_t type, n, len;
+	const char *text;
+
+	if (!take_number(g, 4, &type) || !take_number(g, 8, &n) || type >= NTYPES || type == LIST)
+		return 0;
+	if (type != TEXT)
+		return n <= g->nbytes && take(g, n * types[type].nbytes);
+	while (n--)
+		if (!take_text(g, &text, &len))
+			return 0;
+	return 1;
+}
+
+static int take_item(struct gguf *g)
+{
+	char key[MOST_NAME];
+	uint64_t type, bits, n;
+	const char *text;
+	json_t *v;
+
+	if (!take_name(g, key) || !take_number(g, 4, &type) || type >= NTYPES)
+		return 0;
+	if (type == LIST)
+		return skip_list(g);
+	if (type == TEXT) {
+		if (!take_text(g, &text, &n))
+			return 0;
+		v = n < MOST_NAME ? json_stringn(text, (size_t)n) : NULL;
+	} else {
+		if (!take_number(g, types[type].nbytes, &bits))
+			return 0;
+		v = number(type, bits);
+	}
+	/* what JSON cannot express, such as a NaN, is left out */
+	if (v)
+		json_object_set_new(g->meta, key, v);
+	return 1;
+}
+
+static void gguf_unmap(struct gguf *g)
+{
+	if (g->map)
+		munmap(g->map, g->nbytes);
+	json_decref(g->meta);
+	g->map = NULL;
+}
+
+static int cut_short(const struct gguf *g, const char *where)
+{
+	return say_bad("%s: damaged or cut short within %s", g->path, where);
+}
+
+static int read_head(struct gguf *g)
+{
+	uint64_t magic, version;
+
+	if (!take_number(g, 4, &magic) || memcmp(g->map, "GGUF", 4) ||
+	    !take_number(g, 4, &version) || !take_number(g, 8, &g->ntensors) ||
+	    !take_number(g, 8, &g->nitems))
+		return say_bad("%s: not a GGUF file, or cut short: no header", g->path);
+	if (version != 2 && version != 3)
+		return say_bad("%s: version %llu of GGUF; 2 and 3 are read", g->path,
+			       (unsigned long long)version);
+	if (g->ntensors > MOST_ITEMS || g->nitems > MOST_ITEMS)
+		return say_bad("%s: %llu tensors and %llu items of metadata; at most %d are read",
+			       g->path, (unsigned long long)g->ntensors,
+			       (unsigned long long)g->nitems, MOST_ITEMS);
+	g->meta = json_object();
+	if (!g->meta)
+		return say_failed("out of memory");
+	for (uint64_t i = 0; i < g->nitems; i++)
+		if (!take_item(g))
+			return cut_short(g, "its metadata");
+	return STATUS_OK;
+}
+
+/* map the file and read its metadata */
+static int map_head(const char *path, struct gguf *ret_g)
+{
+	struct gguf g = { .path = path };
+	struct stat st;
+	int fd, r = file_open(path, &fd);
+
+	if (r)
+		return r;
+	if (fstat(fd, &st)) {
+		r = say_bad("%s: %s", path, strerror(errno));
+	} else if (st.st_size) {
+		g.nbytes = (size_t)st.st_size;
+		g.map = mmap(NULL, g.nbytes, PROT_READ, MAP_PRIVATE, fd, 0);
+		if (g.map == MAP_FAILED) {
+			g.map = NULL;
+			r = say_bad("%s: %s", path, strerror(errno));
+		}
+	}
+	close(fd);
+	if (!r)
+		r = read_head(&g);
+	if (r)
+		gguf_unmap(&g);
+	else
+		*ret_g = g;
+	return r;
+}
+
+int gguf_is(const char *path)
+{
+	FILE *f = NULL;
+	char magic[4] = "";
+	struct stat st;
+
+	if (!stat(path, &st) && S_ISREG(st.st_mode))
+		f = fopen(path, "re");
+	if (!f)
+		return 0;
+	if (fread(magic, 1, 4, f) != 4)
+		magic[0] = '\0';
+	fclose(f);
+	return !memcmp(magic, "GGUF", 4);
+}
+
+/* ---- names ---- */
+
+/* names of layers, after "blk.N." and after "model.layers.N." */
+static const struct {
+	const char *gguf, *hf;
+} names[] = {
+	{ "attn_norm.", "input_layernorm." }, { "attn_q.", "self_attn.q_proj." },
+	{ "attn_k.", "self_attn.k_proj." },   { "attn_v.", "self_attn.v_proj." },
+	{ "attn_output.", "self_attn.o_proj." }, { "ffn_norm.", "post_attention_layernorm." },
+	{ "ffn_gate.", "mlp.gate_proj." },    { "ffn_up.", "mlp.up_proj." },
+	{ "ffn_down.", "mlp.down_proj." },
+}, others[] = {
+	{ "token_embd.weight", "model.embed_tokens.weight" },
+	{ "output_norm.weight", "model.norm.weight" },
+	{ "output.weight", "lm_head.weight" },
+};
+
+/* a name that is not known remains, and no model has it */
+static void rename_tensor(const char *name, char ret_hf[MOST_NAME])
+{
+	unsigned layer;
+	int n = 0;
+
+	snprintf(ret_hf, MOST_NAME, "%s", name);
+	for (size_t i = 0; i < sizeof(others) / sizeof(others[0]); i++)
+		if (!strcmp(name, others[i].gguf))
+			snprintf(ret_hf, MOST_NAME, "%s", others[i].hf);
+	if (sscanf(name, "blk.%5u.%n", &layer, &n) != 1 || !n)
+		return;
+	for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
+		const size_t len = strlen(names[i].gguf);
+
+		if (!strncmp(name + n, names[i].gguf, len))
+			snprintf(ret_hf, MOST_NAME, "model.layers.%u.%s%s", layer, names[i].hf,
+				 name + n + len);
+	}
+}
+
+/* ---- tensors ---- */
+
+static const struct {
+	const char *name;
+	uint32_t type, nelems, nbytes; /* elements and bytes of a block */
+} formats[] = {
+	{ "F32", 0, 1, 4 },    { "F16", 1, 1, 2 },    { "Q4_0", 2, 32, 18 },
+	{ "Q4_1", 3, 32, 20 }, { "Q8_0", 8, 32, 34 }, { "BF16", 30, 1, 2 },
+};
+#define NFORMATS (sizeof(formats) / sizeof(formats[0]))
+
+static int take_tensor(struct gguf *g, char name[MOST_NAME], json_t **ret_entry)
+{
+	uint64_t ndim, dim[4], type, offset, n = 1, nbytes = 0;
+	json_t *shape = json_array();
+	char other[32];
+	size_t k = 0;
+	int ok = shape && take_name(g, name) && take_number(g, 4, &ndim) && ndim >= 1 && ndim <= 4;
+
+	for (uint64_t i = 0; ok && i < ndim; i++)
+		ok = take_number(g, 8, &dim[i]) && dim[i] >= 1 && dim[i] <= INT32_MAX &&
+		     !__builtin_mul_overflow(n, dim[i], &n) &&
+		     !json_array_insert_new(shape, 0, json_integer((json_int_t)dim[i]));
+	ok = ok && take_number(g, 4, &type) && take_number(g, 8, &offset) && offset <= g->nbytes;
+	while (ok && k < NFORMATS && formats[k].type != type)
+		k++;
+	if (ok && k < NFORMATS)
+		ok = dim[0] % formats[k].nelems == 0 &&
+		     !__builtin_mul_overflow(n / formats[k].nelems, formats[k].nbytes, &nbytes) &&
+		     nbytes <= g->nbytes;
+	if (!ok) {
+		json_decref(shape);
+		return 0;
+	}
+	snprintf(other, sizeof(other), "type %llu of GGUF", (unsigned long long)type);
+	*ret_entry = json_pack("{s:s, s:o, s:[I,I]}", "dtype",
+			       k < NFORMATS ? formats[k].name : other, "shape", shape,
+			       "data_offsets", (json_int_t)offset, (json_int_t)(offset + nbytes));
+	return *ret_entry != NULL;
+}
+
+static const char *text_of(const struct gguf *g, const char *key)
+{
+	const char *text = json_string_value(json_object_get(g->meta, key));
+
+	return text ? text : "";
+}
+
+static int read_tensors(struct gguf *g, json_t *header)
+{
+	char name[MOST_NAME], hf[MOST_NAME];
+	json_t *entry;
+
+	for (uint64_t i = 0; i < g->ntensors; i++) {
+		if (!take_tensor(g, name, &entry))
+			return cut_short(g, "the descriptions of its tensors");
+		rename_tensor(name, hf);
+		if (json_object_get(header, hf)) {
+			json_decref(entry);
+			return say_bad("%s: two tensors have the name \"%s\"", g->path, name);
+		}
+		if (json_object_set_new(header, hf, entry))
+			return say_bad("%s: the name of a tensor is not UTF-8", g->path);
+	}
+	return STATUS_OK;
+}
+
+int gguf_open(const char *path, struct st_file **ret_f)
+{
+	json_t *header, *align;
+	struct gguf g;
+	uint64_t unit;
+	int r = map_head(path, &g);
+
+	if (r)
+		return r;
+	header = json_object();
+	if (!header)
+		r = say_failed("out of memory");
+	else
+		r = read_tensors(&g, header);
+	/* the converter of Llama reorders rows for a kernel that pairs neighbours */
+	if (!r && !strcmp(text_of(&g, "general.architecture"), "llama"))
+		json_object_set_new(header, "__metadata__",
+				    json_pack("{s:s}", GGUF_PAIRED, "1"));
+	align = json_object_get(g.meta, "general.alignment");
+	unit = align ? (uint64_t)json_integer_value(align) : 32;
+	if (!r && (unit < 1 || unit > 1 << 20 || unit & (unit - 1)))
+		r = say_bad("%s: general.alignment is no power of two", path);
+	if (!r && (g.at + unit - 1) / unit * unit > g.nbytes)
+		r = cut_short(&g, "its data");
+	if (!r) {
+		r = st_adopt(path, g.map, g.nbytes, (size_t)((g.at + unit - 1) / unit * unit),
+			     header, ret_f);
+		g.map = NULL;
+	} else {
+		json_decref(header);
+	}
+	gguf_unmap(&g);
+	return r;
+}
+
+/* ---- config.json ---- */
+
+static const struct {
+	const char *gguf, *hf; /* after the architecture and a dot */
+} fields[] = {
+	{ "embedding_length", "hidden_size" },
+	{ "block_count", "num_hidden_layers" },
+	{ "feed_forward_length", "intermediate_size" },
+	{ "context_length", "max_position_embeddings" },
+	{ "attention.head_count", "num_attention_heads" },
+	{ "attention.head_count_kv", "num_key_value_heads" },
+	{ "attention.key_length", "head_dim" },
+	{ "attention.layer_norm_rms_epsilon", "rms_norm_eps" },
+	{ "rope.freq_base", "rope_theta" },
+};
+
+/* a value of the architecture, borrowed, or NULL */
+static json_t *value_of(const struct gguf *g, const char *arch, const char *name)
+{
+	char key[2 * MOST_NAME];
+
+	snprintf(key, sizeof(key), "%s.%s", arch, name);
+	return json_object_get(g->meta, key);
+}
+
+/* positions that are scaled, and heads that turn in part */
+static int check_rotations(const struct gguf *g, const char *arch)
+{
+	const char *type = json_string_value(value_of(g, arch, "rope.scaling.type"));
+	const json_t *n = value_of(g, arch, "rope.dimension_count");
+	const int64_t width = json_integer_value(value_of(g, arch, "embedding_length"));
+	const int64_t heads = json_integer_value(value_of(g, arch, "attention.head_count"));
+	const json_t *dim = value_of(g, arch, "attention.key_length");
+	const int64_t head_dim = dim ? json_integer_value(dim) : heads > 0 ? width / heads : 0;
+
+	if (type && strcmp(type, "none"))
+		return say_bad("%s: %s.rope.scaling.type \"%s\" is not implemented", g->path, arch,
+			       type);
+	if (n && json_integer_value(n) != head_dim)
+		return say_bad("%s: %s.rope.dimension_count is %lld, expected the width of a head, "
+			       "%lld", g->path, arch, (long long)json_integer_value(n),
+			       (long long)head_dim);
+	return STATUS_OK;
+}
+
+static int make_config(const struct gguf *g, const struct st_file *f, json_t **ret_config)
+{
+	const char *arch = text_of(g, "general.architecture");
+	struct st_tensor embed, head;
+	json_t *obj;
+	int r;
+
+	if (strcmp(arch, "llama") && strcmp(arch, "qwen2"))
+		return say_bad("%s: the architecture \"%s\" is not implemented in GGUF files",
+			       g->path, arch);
+	r = check_rotations(g, arch);
+	if (r)
+		return r;
+	if (!st_find(f, "model.embed_tokens.weight", &embed))
+		return say_bad("%s: there is no tensor \"token_embd.weight\"", g->path);
+	obj = json_pack("{s:s, s:I, s:b}", "model_type", arch, "vocab_size",
+			(json_int_t)embed.shape[0], "tie_word_embeddings",
+			!st_find(f, "lm_head.weight", &head));
+	for (size_t i = 0; obj && i < sizeof(fields) / sizeof(fields[0]); i++) {
+		json_t *v = value_of(g, arch, fields[i].gguf);
+
+		if (v)
+			json_object_set(obj, fields[i].hf, v);
+	}
+	if (!obj)
+		return say_failed("out of memory");
+	*ret_config = obj;
+	return STATUS_OK;
+}
+
+int gguf_config(const char *path, json_t **ret_config)
+{
+	struct st_file *f;
+	struct gguf g;
+	int r = gguf_open(path, &f);
+
+	if (r)
+		return r;
+	r = map_head(path, &g);
+	if (!r) {
+		r = make_config(&g, f, ret_config);
+		gguf_unmap(&g);
+	}
+	st_close(f);
+	return r;
+}

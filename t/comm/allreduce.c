@@ -68,7 +68,7 @@ static int element(int rank, uint64_t k, int64_t i, int op)
 	return (int)(x & 1) * (op == TE_COMM_AVG ? 8 : 1);
 }
 
-/* what all ranks get; threads_n divides the sums of averages, or they are equal on all ranks */
+/* the result on all ranks; threads_n divides sums of averages, or they are equal on all ranks */
 static int expected(uint64_t k, int64_t i, int op)
 {
 	int s = op == TE_COMM_MIN, r, x;
@@ -84,7 +84,7 @@ static int expected(uint64_t k, int64_t i, int op)
 /* ---- one call ---- */
 
 struct shape {
-	uint64_t k; /* of element() */
+	uint64_t k; /* key of element() */
 	enum te_dtype dtype;
 	int op, symmetric, in_place;
 	int64_t count;
@@ -189,7 +189,7 @@ static int reduce_one(struct thread_rank *r, struct shape *s)
 			       s->dtype, (enum te_comm_op)s->op, &s->opts));
 	STEP(te_stream_sync(q));
 	STEP(te_comm_error(r->comm));
-	/* zero-copy: what peers read and write lies still until all have the result */
+	/* zero-copy: memory that peers access does not change until all have the result */
 	STEP(te_comm_barrier(r->comm, q));
 	if (s->in_place) {
 		STEP(te_copy(q, got, in, total));
@@ -233,9 +233,9 @@ END_TEST
 /* ---- reduce-scatter, all-gather and broadcast ---- */
 
 struct parts {
-	struct shape s; /* count: of a part */
+	struct shape s; /* count: elements of a part */
 	void *small, *large;
-	unsigned char *host; /* of the large array */
+	unsigned char *host; /* host copy of the large array */
 };
 
 static int check_parts(struct parts *p, const unsigned char *got, int64_t n, int rank, int op,
@@ -484,7 +484,7 @@ START_TEST(recordings_and_calls_take_turns)
 }
 END_TEST
 
-/* what may come between two operations of a communicator that are queued on different streams */
+/* work between two operations of a communicator that are queued on different streams */
 enum between {
 	OTHER_CAPTURED,	   /* the first on c; one is captured on a; the second on b */
 	SECOND_CAPTURED,   /* the same, but the second is on a */

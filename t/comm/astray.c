@@ -24,7 +24,7 @@
 static int astray;
 static in_port_t port[16];
 static int nports;
-static _Atomic int *ntries; /* connections to that one; shared */
+static _Atomic int *ntries; /* connections to that port; shared */
 
 /* instead of that of the C library */
 int connect(int fd, __CONST_SOCKADDR_ARG to, socklen_t len)

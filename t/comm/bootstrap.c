@@ -26,7 +26,7 @@ static int context(struct te_ctx **ret_ctx)
 	return te_ctx_create(&o, ret_ctx);
 }
 
-/* what rank r sends in exchange k */
+/* the data that rank r sends in exchange k */
 static void fill(uint8_t *p, size_t nbytes, int r, int k)
 {
 	uint64_t s = tt_seed() ^ (uint64_t)r << 32 ^ (uint64_t)k;
@@ -358,7 +358,7 @@ static void wire_close(struct wire *w)
 	close(w->far_b);
 }
 
-/* what has been sent there, at most nbytes; returns how many */
+/* reads the bytes that were sent there, at most nbytes; returns their number */
 static size_t sent(int fd, uint8_t *p, size_t nbytes)
 {
 	const ssize_t n = recv(fd, p, nbytes, MSG_DONTWAIT);
@@ -464,7 +464,7 @@ START_TEST(a_frame_is_taken_once_and_in_its_order)
 	} else if (_i == OTHER_STREAM) {
 		const struct te__ends a = ends_of(3, 1), b = ends_of(1, -1);
 
-		wire_open(&w2, &a, &b); /* of the same key and ranks */
+		wire_open(&w2, &a, &b); /* with the same key and ranks */
 		wire_meet(&w2);
 		deliver(w2.far_b, one, sizeof(one));
 		ck_assert_int_eq(te__conn_read(&w2.b, 64), -EBADMSG);
@@ -500,7 +500,7 @@ START_TEST(a_frame_that_was_not_sent_is_not_missed)
 }
 END_TEST
 
-/* ends that do not know the same, and what the one that listens makes of it */
+/* ends with different knowledge, and the result at the listening end */
 static const struct stranger {
 	const char *what;
 	enum te__purpose purpose; /* 0: as there */
@@ -601,7 +601,7 @@ START_TEST(bodies_of_strangers_are_bounded)
 	deliver(w.far_b, head, TE__FRAME_HEAD);
 	ck_assert_int_eq(te__conn_read(&w.b, UINT32_MAX), -EBADMSG);
 	wire_close(&w);
-	/* and then what the reader allows */
+	/* then the reader's limit */
 	wire_up(&w);
 	post(&w.a, 1, "first", 5);
 	deliver(w.far_b, first, sent(w.far_a, first, sizeof(first)));
@@ -684,7 +684,7 @@ START_TEST(processes_of_other_users_are_refused)
 		ck_assert_int_eq(connect(own, (struct sockaddr *)&un, sizeof(un)), 0);
 		ck_assert_int_eq(te__conn_accept(&l, &accepted), 1);
 		ck_assert_int_eq(write(own, "x", 1), 1);
-		ck_assert_int_eq(read(accepted, &un, 1), 1); /* it is that one */
+		ck_assert_int_eq(read(accepted, &un, 1), 1); /* the expected connection */
 		ck_assert_int_eq(te__conn_accept(&l, &status), 0);
 		close(own);
 		close(accepted);
@@ -697,7 +697,7 @@ START_TEST(processes_of_other_users_are_refused)
 }
 END_TEST
 
-/* what is sent does not tell the key, nor what was derived from it */
+/* the sent bytes contain neither the key nor a value derived from it */
 START_TEST(the_key_is_not_sent)
 {
 	uint8_t bytes[1024];

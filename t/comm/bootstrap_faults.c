@@ -566,7 +566,7 @@ START_TEST(folders_that_will_not_do)
 }
 END_TEST
 
-/* what a rank may find in the place of the key, none of it a file of 16 bytes for its user */
+/* objects in place of the key; none is a file of 16 bytes for its user */
 static void plant(int kind, const char *path)
 {
 	char other[320];
@@ -604,7 +604,7 @@ START_TEST(keys_that_will_not_do)
 }
 END_TEST
 
-/* a rank that waits for another one; what it has made in the folder */
+/* a rank that waits for another one, and its files in the folder */
 static int lone_rank(int rank, void *arg)
 {
 	struct te__boot *b;
@@ -685,7 +685,7 @@ static int few_files(int rank, void *arg)
 	return r;
 }
 
-/* room for what a rank holds while it waits, and for no other descriptor when it leaves */
+/* room for the descriptors of a waiting rank, and for none more when it leaves */
 static int alone_with_few_files(int rank, void *arg)
 {
 	struct te__boot *b;
@@ -819,7 +819,7 @@ static struct {
 	size_t n;
 } heard = { .fd = -1 };
 
-/* in place of the C library's, for the library too: what a rank says is kept and not sent */
+/* replaces the C library's function, for the library too: messages of a rank are kept, not sent */
 ssize_t sendmsg(int fd, const struct msghdr *m, int flags)
 {
 	size_t all = 0;
@@ -848,7 +848,7 @@ ssize_t send(int fd, const void *p, size_t n, int flags)
 	return sendmsg(fd, &m, flags);
 }
 
-/* what was heard, to rank 0, once more; the connection */
+/* sends the recorded bytes to rank 0 again; returns the connection */
 static int says_again(const struct te__boot *b)
 {
 	struct te__addrs a[3];
@@ -1116,7 +1116,7 @@ static int callback_fails(void *user, const void *send, void *recv, size_t nbyte
 {
 	if (!user)
 		return te_fail(-EIO, "MPI_Allgather: the switch is on fire");
-	memset(recv, *(const char *)user, 2 * nbytes); /* not what was sent */
+	memset(recv, *(const char *)user, 2 * nbytes); /* other bytes than were sent */
 	return *(const char *)user == 'f' ? -EIO : 0;
 }
 

@@ -1,4 +1,4 @@
-/* t/comm/bootstrap_faults.h - what the files of t/comm/bootstrap_faults.c share. */
+/* t/comm/bootstrap_faults.h - shared by the files of t/comm/bootstrap_faults.c. */
 #ifndef BOOTSTRAP_FAULTS_H
 #define BOOTSTRAP_FAULTS_H
 

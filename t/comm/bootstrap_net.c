@@ -109,7 +109,7 @@ static int reach(const char *address, uint16_t port)
 
 static const struct {
 	const char *iface;
-	int lo, lo6, one, two; /* what refuses connections */
+	int lo, lo6, one, two; /* error of a connection to each address; 0: accepted */
 } chosen[] = {
 	{ "lo", 0, 0, ECONNREFUSED, ECONNREFUSED },
 	{ "lo:1", ECONNREFUSED, ECONNREFUSED, 0, ECONNREFUSED },
@@ -138,7 +138,7 @@ END_TEST
 
 static const char *const ifaces[] = { "lo", "lo:1,lo:2" };
 
-/* all that listens does so there: the root, the ranks, what recovers, links */
+/* all listeners use these interfaces: the root, ranks, recovery, links */
 START_TEST(ranks_meet_at_chosen_interfaces)
 {
 	struct ranks_result res[3];

@@ -67,7 +67,7 @@ struct end {
 	uint8_t key[TE__KEY_NBYTES];
 };
 
-/* of the communicator "comm" of the job "", once there is one */
+/* the key of communicator "comm" and job "", once it exists */
 static void dir_key(uint8_t key[TE__KEY_NBYTES])
 {
 	char path[300];
@@ -95,7 +95,7 @@ static void end_open(struct end *e, enum meet how, int32_t to)
 	te__conn_open(&e->c, connect_to(how), &ends, 1);
 }
 
-/* until the other end has answered, or a frame of it is there: te__conn_read()'s code */
+/* waits for the answer of the other end, or for its frame; returns te__conn_read()'s code */
 static int end_read(struct end *e, int frame)
 {
 	const int64_t until = te__boot_now() + INT64_C(20000000000);
@@ -142,10 +142,10 @@ enum stranger {
 	NSTRANGERS
 };
 
-/* sends what it is to send, and leaves the connection open; returns a descriptor */
+/* sends its bytes and leaves the connection open; returns a descriptor */
 static int stranger(enum meet how, enum stranger kind)
 {
-	static struct end e; /* of the last one; its descriptor stays open */
+	static struct end e; /* the last end; its descriptor stays open */
 	uint8_t noise[3000];
 	int fd;
 
@@ -250,7 +250,7 @@ START_TEST(another_version_is_named_on_both_sides)
 	ranks_start(2, meet_all, NULL);
 	tt_pause(200);
 	end_open(&e, MEET_ID, 0);
-	/* of the protocol, of the library */
+	/* versions of the protocol and of the library */
 	end_hello(&e, TE__FRAME_VERSION + !_i, _i ? "1.1.0" : PACKAGE_VERSION, 2, 1);
 	ck_assert_int_eq(end_read(&e, 1), 1);
 	ck_assert_int_eq(e.c.in.type, TE__FRAME_REFUSE);
@@ -284,7 +284,7 @@ static int by_text(int rank, void *arg)
 	return r;
 }
 
-/* what listens at the port of the root: none, one that says nothing, one that says something */
+/* listeners at the root's port: none, a silent one, one that sends bytes */
 START_TEST(a_port_that_is_not_the_roots)
 {
 	struct sockaddr_in in = { .sin_family = AF_INET,

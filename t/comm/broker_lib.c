@@ -15,7 +15,7 @@ static const char *const name[BK_MOST] = { "rank 0", "rank 1", "rank 2", "rank 3
 					   "rank 4", "rank 5", "rank 6", "rank 7" };
 uint8_t bk_key[TE__KEY_NBYTES];
 struct te__node_info bk_info = { .key = bk_key, .name = name };
-static char *at; /* of all processes */
+static char *at; /* name of the broker, in memory that all processes share */
 
 int64_t bk_now_ms(void)
 {

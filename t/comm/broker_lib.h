@@ -11,14 +11,14 @@
 #define BK_MOST 8
 
 extern uint8_t bk_key[TE__KEY_NBYTES];
-extern struct te__node_info bk_info; /* of 3 ranks, unless a test sets another number */
+extern struct te__node_info bk_info; /* 3 ranks, unless a test sets another number */
 
 /* of each test: a new key */
 void bk_setup(void);
 
 int64_t bk_now_ms(void);
 int64_t bk_in_ms(int ms); /* a deadline */
-int bk_nfds(void);	  /* that are open */
+int bk_nfds(void);	  /* number of open descriptors */
 /* a memfd of that size whose bytes are all value */
 int bk_fd(size_t nbytes, int value);
 int bk_fd_byte(int fd, size_t at);

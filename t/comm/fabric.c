@@ -19,10 +19,10 @@
 #define COUNT 3001
 #define SOON 10000.0
 
-/* what a rank does otherwise than the others */
+/* the deviation of a rank from the others */
 enum odd { NOTHING, SWITCHED_OFF, OTHER_DOMAIN, NOT_EXPORTED, NOT_IMPORTED, OTHER_NAME };
 
-/* what the processes of a test share */
+/* memory that the processes of a test share */
 static struct plan {
 	const char *nodes;     /* a letter for each rank */
 	const char *transport; /* TE_COMM_TRANSPORT */
@@ -484,10 +484,10 @@ START_TEST(a_handle_that_is_none_or_has_no_memory_is_refused)
 	memset(&bad, 0x5a, sizeof(bad));
 	fails(te__window_fabric_import(w, 1, &bad), -EINVAL, "is of another backend");
 	bad = good;
-	bad.bytes[16] ^= 1; /* of the inode */
+	bad.bytes[16] ^= 1; /* a byte of the inode */
 	fails(te__window_fabric_import(w, 1, &bad), -EINVAL, "no longer exists");
 	bad = good;
-	bad.bytes[11] = 0x7f; /* of the descriptor */
+	bad.bytes[11] = 0x7f; /* a byte of the descriptor */
 	fails(te__window_fabric_import(w, 1, &bad), -ENOENT, "the memory of a fabric handle");
 	DO(te__window_fabric_import(w, 1, &good));
 	*(int32_t *)te__window_slot(w, 1) = 4711;

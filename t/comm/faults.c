@@ -24,7 +24,7 @@
 
 enum fault { KILL, STOP, SKIP, SIZE };
 
-/* what the processes of a test share */
+/* memory that the processes of a test share */
 static struct plan {
 	int n;
 	enum fault fault;

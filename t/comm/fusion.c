@@ -21,7 +21,7 @@
 
 struct mode {
 	const char *recipe;
-	uint32_t flags; /* of the plan; 0: evaluation */
+	uint32_t flags; /* flags of the plan; 0: evaluation */
 	int64_t width, seqlen; /* a width of 44 is no whole packets of BF16 */
 	const char *want[6]; /* names of fusions; or unwanted ones, which begin with '-' */
 	enum te_comm_algorithm algorithm;
@@ -126,7 +126,7 @@ static const struct mode modes[] = {
 static struct {
 	const struct mode *m;
 	uint64_t seed;
-	void *out[THREADS_MOST]; /* of the last round */
+	void *out[THREADS_MOST]; /* outputs of the last round */
 	size_t out_nbytes;
 } g;
 
@@ -260,7 +260,7 @@ struct side {
 	struct te_plan *plan;
 	struct te_graph *graph; /* or NULL */
 	struct te_tensor *x, *out, *dy, *dx;
-	struct te_tensor *other; /* that x is bound to from the second round on; or NULL */
+	struct te_tensor *other; /* x is bound to it from the second round on; or NULL */
 	/* amaxes of current scaling, by slot, and how often the hook was called for them */
 	struct te_tensor *amaxes;
 	int nevents;

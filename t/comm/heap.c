@@ -149,7 +149,7 @@ START_TEST(places_blocks_as_the_reference)
 }
 END_TEST
 
-/* what it says is the largest block fits, and nothing larger does */
+/* the reported largest block fits, and nothing larger does */
 START_TEST(the_largest_block_fits)
 {
 	struct te__heap h;

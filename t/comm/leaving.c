@@ -21,13 +21,13 @@
 #include "nodes_lib.h"
 #include "threads.h"
 
-/* what the processes of a test share */
+/* memory that the processes of a test share */
 static struct plan {
 	const char *nodes; /* a letter for each rank */
 	int timeout_ms;
 	_Atomic int nready, nleft;
 	_Atomic int64_t at_ns;
-	_Atomic double ms[RANKS_MAX]; /* what a rank measured */
+	_Atomic double ms[RANKS_MAX]; /* measurement of each rank */
 } *plan;
 
 static const char *const nodes[] = { "aa", "ab" };
@@ -196,7 +196,7 @@ static int is_capturing(void *stream)
 	return 1;
 }
 
-/* the driver API has begun a capture: what was queued cannot be waited for */
+/* the driver API has begun a capture: the library cannot wait for queued work */
 static int captured_rank(int rank, void *arg)
 {
 	const struct te__backend_ops *host;

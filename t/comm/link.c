@@ -80,7 +80,7 @@ static void run(int n, ranks_fn *fn, void *arg, struct ranks_result *res)
 
 #define MESSAGES 150
 
-/* what rank `from` sends to rank `to` as message k: the same on both sides */
+/* message k from rank `from` to rank `to`: the same on both sides */
 static size_t size_of(uint64_t seed, int from, int to, int k)
 {
 	uint64_t x = seed + (uint64_t)(from * 37 + to * 1009 + k) * 0x9e3779b97f4a7c15u;
@@ -112,7 +112,7 @@ static int check_in(const struct end *e, struct flow *f, uint64_t seed, int from
 	return 0;
 }
 
-/* queues what there is room for, in random portions, and checks what has arrived */
+/* queues as many messages as have room, in random portions, and checks the received ones */
 static int flow_step(struct end *e, struct flow *f, uint64_t seed, int32_t i)
 {
 	const int me = te__boot_rank(e->b), peer = e->peers[i];
@@ -381,7 +381,7 @@ END_TEST
 
 /* ---- frames that are changed on their way ---- */
 
-enum { DATA = 1, ABORT = 4, REASON = 40 }; /* types of frames; what comes after a head */
+enum { DATA = 1, ABORT = 4, REASON = 40 }; /* types of frames; bytes after a head */
 
 static const struct change {
 	uint8_t type; /* frame type; 0: none is changed */

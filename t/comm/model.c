@@ -22,13 +22,13 @@
 /* ---- search: a step calls reach() for each next state and returns 0 if a rule is broken ---- */
 
 struct packets {
-	uint8_t done[2][PK]; /* of a rank in an operation: DONE() */
+	uint8_t done[2][PK]; /* DONE() of a rank in an operation */
 	/* 0: empty, or 1 + the operation: at a rank, header or data, in each buffer */
 	uint8_t slot[2][2][3];
 };
 
 struct flags {
-	uint8_t op[N];		  /* that the rank is in */
+	uint8_t op[N];		  /* operation of the rank */
 	uint8_t set[N][2], seen[N][2]; /* in that operation, of entry and of exit */
 	uint8_t flag[N][N][2];	  /* at rank r, from rank s: 1 + the operation */
 };
@@ -102,7 +102,7 @@ static int sends(uint32_t variant, int r)
 	return !(variant & ONE_WAY) || r == 0;
 }
 
-/* what rank r does in each operation, SEEN not included */
+/* steps of rank r in each operation, without SEEN */
 static uint32_t todo_of(uint32_t variant, int r)
 {
 	uint32_t bits = 0;
@@ -143,7 +143,7 @@ static int buffer_of(uint32_t variant, int k)
 	return variant & ONE_BUFFER ? 0 : variant & TWO_BUFFERS ? k % 2 : k % 3;
 }
 
-/* of kernel k of rank r; 0: a rule is broken */
+/* steps of kernel k of rank r; 0: a rule is broken */
 static int packet_steps(struct search *x, const union state *s, int r, int k, int kind)
 {
 	const uint32_t v = x->variant, todo = todo_of(v, r) & ~(uint32_t)s->p.done[r][k];
@@ -161,12 +161,12 @@ static int packet_steps(struct search *x, const union state *s, int r, int k, in
 		t = *s;
 	}
 	if (todo & DONE(TAKEN, kind)) {
-		/* the rank itself sees what it has emptied */
+		/* the rank sees its own emptied packets */
 		if (!own || !may(&s->p, v, r, k, EARLY_RECEIVE) ||
 		    s->p.done[r][own - 1] & DONE(EMPTIED, kind))
 			return 1;
 		if (own != op)
-			return 0; /* of another operation */
+			return 0; /* a packet of another operation */
 		t.p.done[r][k] |= DONE(TAKEN, kind);
 	} else if (todo & DONE(EMPTIED, kind)) {
 		t.p.done[r][k] |= DONE(EMPTIED, kind);
@@ -327,7 +327,7 @@ END_TEST
 
 enum action { WRITE, SET, AWAIT, READ };
 
-/* what each rank does, in order: kind 0 is inputs and entry flags, 1 results and exit flags */
+/* steps of each rank, in order: kind 0 is inputs and entry flags, 1 results and exit flags */
 static struct {
 	uint8_t action, kind, step, peer;
 } todo[128];
@@ -395,7 +395,7 @@ static int stages_step(struct search *x, const union state *s)
 		switch (todo[(*at)++].action) {
 		case WRITE:
 			if (*slot)
-				return 0; /* overwrites what has not been read */
+				return 0; /* overwrites unread data */
 			*slot = (uint8_t)(1 + step);
 			break;
 		case AWAIT:
@@ -406,7 +406,7 @@ static int stages_step(struct search *x, const union state *s)
 			break;
 		case READ:
 			if (*slot != 1 + step)
-				return 0; /* of another step */
+				return 0; /* data of another step */
 			*slot = 0;
 			break;
 		}

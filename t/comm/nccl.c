@@ -64,7 +64,7 @@ static float value(int rank, int i)
 	return (float)((i * 37 + rank * 101) % 1009 - 500);
 }
 
-/* what NCCL calls the types and operations (nccl.h) */
+/* NCCL's numbers of types and operations (nccl.h) */
 static const struct {
 	enum te_dtype dtype;
 	enum te_comm_op op;
@@ -180,7 +180,7 @@ START_TEST(failures_of_nccl_are_named)
 	dtype = failures[_i].dtype;
 	timeout_ms = failures[_i].stall ? 3000 : 0;
 	threads_run(N, one, failures[_i].code, failures[_i].text);
-	/* what was created is released */
+	/* all created objects are released */
 	ck_assert_int_eq(nccl_fake.ndestroy + nccl_fake.nabort, nccl_fake.ninit);
 }
 END_TEST

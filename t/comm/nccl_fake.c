@@ -16,7 +16,7 @@ struct id {
 };
 
 static const char magic[] = "the id of a test";
-static pthread_barrier_t all; /* of the ranks of the only communicator */
+static pthread_barrier_t all; /* barrier of the ranks of the only communicator */
 
 /* as in nccl.h 2.14 */
 struct config {
@@ -123,7 +123,7 @@ int ncclCommDestroy(void *comm)
 {
 	struct comm *c = comm;
 
-	/* it would wait for what is in progress */
+	/* it would wait for operations in progress */
 	if (c->fn)
 		return 5;
 	nccl_fake.ndestroy++;

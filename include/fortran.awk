@@ -613,6 +613,9 @@ function module(    i, name)
 function c_program(    i, j, name)
 {
 	print "#include <stdio.h>\n#include <te/te.h>"
+	for (i = 1; i < ARGC; i++) # of a library that te/te.h leaves out
+		if (ARGV[i] ~ /\/token\.h$/)
+			print "#include <te/token.h>"
 	print "static void dump(const void *p, size_t n)\n{"
 	print "\tfor (size_t i = 0; i < n; i++)"
 	print "\t\tprintf(\"%d%c\", ((const signed char *)p)[i], i + 1 < n ? ' ' : '\\n');\n}"

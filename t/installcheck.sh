@@ -55,6 +55,9 @@ for l in core:te_version graph:te_graph_version comm:te_comm_version; do
 	$CC -Wall -Werror -o "$tmp/a" "$tmp/a.c" $flags $SANITIZE || fail "libte${l%:*} does not link"
 	"$tmp/a" || fail "a program linked to libte${l%:*} does not run"
 done
+case " $HEADERS " in *te/token.h*)
+	$pc --exists libtetoken || fail "pkg-config does not find libtetoken" ;;
+esac
 
 # run NAME COMPILER ARGUMENT...: compile, link and run a program in a folder of its own
 run()

@@ -122,6 +122,10 @@ TT_DAEMON = \
 	t/daemon/ted_user \
 	t/daemon/ted_userns
 TT_TOOLS =
+TT_TOKEN =
+if HAVE_TOKEN
+TT_TOKEN += t/token/token
+endif
 # Lists of scripts can be replaced on the command line of make check, for example by TT_META=. These
 # look at sources, man pages and exports.
 TT_META = \
@@ -142,6 +146,11 @@ TT_META = \
 	t/meta/t0016-places.t
 TT_SH =
 TT_TOOLS_SH = t/tools/t8017-te_run.t t/tools/t8021-te_run-hosts.t
+if HAVE_TOKEN
+TT_TOOLS_SH += t/token/t8040-te_token.t t/token/t8041-compare.t
+else
+EXTRA_DIST += t/token/t8040-te_token.t t/token/t8041-compare.t
+endif
 # a program that scripts start several times
 check_PROGRAMS += t/comm/rank
 t_comm_rank_SOURCES = t/comm/rank.c
@@ -370,6 +379,8 @@ t_comm_pmix_SOURCES = t/comm/pmix.c t/comm/pmix_fake.h
 t_comm_pmix_LDADD = t/comm/libpmix.la $(LDADD)
 t_comm_pool_SOURCES = t/comm/pool.c t/comm/pool_cases.c t/comm/pool_cases.h
 
+t_token_token_LDADD = libtetoken/libtetoken_internal.la $(LDADD)
+
 # units of te_train
 TE_TRAIN_LDADD = tools/te_train/libte_train.la $(LDADD) $(JANSSON_LIBS) $(ZLIB_LIBS)
 t_tools_ckpt_LDADD = $(TE_TRAIN_LDADD)
@@ -486,7 +497,7 @@ t_capture_recording_SOURCES = \
 t_ops_ops_SOURCES = t/ops/ops.c t/ops/ops.h t/ops/ops_linear.c t/ops/ops_use.c
 
 check_PROGRAMS += $(TT_LONG) $(TT_LONG_PAIRS) $(TT_PAIRS)
-check_PROGRAMS += $(TT_CORE) $(TT_GRAPH) $(TT_COMM) $(TT_DAEMON) $(TT_TOOLS)
+check_PROGRAMS += $(TT_CORE) $(TT_GRAPH) $(TT_COMM) $(TT_DAEMON) $(TT_TOKEN) $(TT_TOOLS)
 # X_gpu is a hard link to X: TT_PAIR() looks at the name
 TT_TWINS = $(TT_LONG_PAIRS:=_gpu) $(TT_PAIRS:=_gpu)
 check_SCRIPTS = $(TT_TWINS)
@@ -512,12 +523,13 @@ EXTRA_DIST += \
 	t/lib/tap.sh \
 	t/meta/common.sh \
 	t/meta/fortran.f90 \
+	t/token/compare.py \
 	t/tools/te_train.sh \
 	t/tools/tiny_numpy.py
 # scripts take longer than most programs
 TESTS += $(TT_TOOLS_SH) $(TT_META) $(TT_SH)
 if HAVE_CHECK
-TESTS += $(TT_PAIRS) $(TT_TWINS) $(TT_CORE) $(TT_GRAPH) $(TT_COMM) $(TT_DAEMON) $(TT_TOOLS)
+TESTS += $(TT_PAIRS) $(TT_TWINS) $(TT_CORE) $(TT_GRAPH) $(TT_COMM) $(TT_DAEMON) $(TT_TOKEN) $(TT_TOOLS)
 endif
 
 # The reason of each failure and skip, then "N passed, N failed, N skipped". A

@@ -223,3 +223,21 @@ EXTRA_DIST += \
 	man/tectl.1
 endif
 EXTRA_DIST += tools/completion.bash
+
+if HAVE_TOKEN
+bin_PROGRAMS += \
+	tools/te_token
+
+tools_te_token_SOURCES = \
+	tools/te_token.c
+tools_te_token_LDADD = tools/lib/libtools.la libtetoken/libtetoken.la libtecore/libtecore.la
+
+COMPLETIONS += \
+	tools/completion/te_token
+
+dist_man1_MANS += \
+	man/te_token.1
+else
+EXTRA_DIST += \
+	man/te_token.1
+endif

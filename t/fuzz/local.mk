@@ -24,6 +24,10 @@ FUZZ_TARGETS += \
 	t/fuzz/safetensors
 endif
 
+if HAVE_TOKEN
+FUZZ_TARGETS += t/fuzz/token
+endif
+
 if HAVE_VERBS
 FUZZ_TARGETS += t/fuzz/verbs_hello
 endif
@@ -86,6 +90,8 @@ t_fuzz_ted_conf_SOURCES = t/fuzz/ted_conf.c $(FUZZ_COMMON)
 t_fuzz_ted_conf_LDADD = daemon/libted.la $(FUZZ_LDADD)
 t_fuzz_ted_written_SOURCES = t/fuzz/ted_written.c $(FUZZ_COMMON)
 t_fuzz_ted_written_LDADD = daemon/libted.la $(FUZZ_LDADD)
+t_fuzz_token_SOURCES = t/fuzz/token.c $(FUZZ_COMMON)
+t_fuzz_token_LDADD = libtetoken/libtetoken_internal.la $(FUZZ_LDADD)
 t_fuzz_verbs_hello_SOURCES = t/fuzz/verbs_hello.c $(FUZZ_COMMON)
 t_fuzz_verbs_hello_LDADD = libtecomm/libtecomm_internal.la $(FUZZ_LDADD)
 

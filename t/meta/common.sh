@@ -4,6 +4,8 @@
 LC_ALL=C
 export LC_ALL
 libs="libtecore libtegraph libtecomm"
+# not with --disable-token
+case " $TT_HEADERS " in *te/token.h*) libs="$libs libtetoken" ;; esac
 
 # so LIB: the built shared library
 so()

@@ -32,11 +32,12 @@ only()
 # a new public header of libtecore extends the pattern by itself
 for h in $TT_HEADERS; do
 	h=$(basename "$h" .h)
-	case $h in graph | schedule | step | comm | comm_op | collective | reducer | te) ;; *) public="$public|te/$h\.h" ;; esac
+	case $h in graph | schedule | step | comm | comm_op | collective | reducer | token | te) ;; *) public="$public|te/$h\.h" ;; esac
 done
 private="libtecore/(base/(private|wire)|offload/limits|plan/(place|span))\.h"
 graph="te/(graph|schedule|step)\.h"
 comm="te/(comm|comm_op|collective|reducer)\.h"
+token="te/token\.h"
 
 only "libtecore includes public headers, kernels/ and its own" libtecore \
 	"config\.h|$public|libtecore/.*|kernels/.*"
@@ -44,15 +45,17 @@ only "libtegraph includes public headers and its own" libtegraph \
 	"config\.h|$public|$graph|$private|[a-z_]+\.h|libtegraph/.*"
 only "libtecomm includes public headers, its own and random numbers" libtecomm \
 	"config\.h|$public|$comm|$private|libtecore/base/splitmix64\.h|kernels/(te_k|launch|comm/fold)\.h|[a-z_]+\.h|libtecomm/.*"
+only "libtetoken includes public headers and its own" libtetoken \
+	"config\.h|$public|$token|$private|[a-z_]+\.h"
 only "kernels include public headers, kernels/ and libtecore/base" kernels \
 	"config\.h|$public|kernels/.*|libtecore/base/.*"
 only "tools include installed headers, their own, their library, random numbers and ted's protocol" tools \
-	"config\.h|$public|$graph|$comm|libtecore/base/(splitmix64|wire)\.h|tools/((lib|run)/.*|plot_log\.h)|[a-z_]+\.h"
+	"config\.h|$public|$graph|$comm|$token|libtecore/base/(splitmix64|wire)\.h|tools/((lib|run)/.*|plot_log\.h)|[a-z_]+\.h"
 only "their library includes none of them" tools/lib "config\.h|$public|$graph|$comm|[a-z_]+\.h"
 only "the daemon includes installed headers, its own, its protocol and options" daemon \
 	"config\.h|$public|$graph|$comm|libtecore/base/wire\.h|tools/lib/(option|say)\.h|daemon/.*|[a-z_]+\.h"
 only "examples include installed headers" examples "$public|$graph|te/(comm|comm_op|collective|te)\.h"
-only "public headers include public headers" include "$public|$graph|$comm"
+only "public headers include public headers" include "$public|$graph|$comm|$token"
 
 # the folders of libtecore and of libtecomm, lowest first; kernels/ is one of them, and the files of
 # libtecomm that are in none of its folders are its API

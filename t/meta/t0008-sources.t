@@ -4,7 +4,7 @@
 
 cd "$abs_top_srcdir" || exit 99
 
-code=$(find include libtecore libtegraph libtecomm kernels tools daemon examples t \
+code=$(find include libtecore libtegraph libtecomm libtetoken kernels tools daemon examples t \
 	-name '*.[chS]' -o -name '*.cu' -o -name '*.cuh' -o -name '*.def' | sort)
 libcode=$(echo "$code" | grep -E '^(libte|kernels/)')
 lists=$(find . -path ./build-aux -prune -o -name local.mk -print | sort)
@@ -63,7 +63,7 @@ empty "only libtecore/quant looks at the kind of a recipe" "$tmp/bad"
 
 # every file is in a list, so it is in the tarball
 cat $lists Makefile.am >"$tmp/lists"
-for f in $(find include/te kernels libtecore libtegraph libtecomm tools daemon examples man t vm \
+for f in $(find include/te kernels libtecore libtegraph libtecomm libtetoken tools daemon examples man t vm \
 	-type f -name '*.*' ! -name '*.in' ! -name '*.fatbin' ! -name '*.d' ! -name '*.o' \
 	! -name '*.lo' ! -name '*.la' ! -name '*.l[oa]T' ! -name '*.log' ! -name '*.trs' ! -name '*.left' ! -name '*.pc' \
 	! -path '*/.libs/*' ! -path '*/.deps/*' ! -path 'include/te/version.h' \

@@ -4,7 +4,7 @@
 
 cd "$abs_top_srcdir" || exit 99
 
-text="$(find include libtecore libtegraph libtecomm kernels tools daemon examples t \
+text="$(find include libtecore libtegraph libtecomm libtetoken kernels tools daemon examples t \
 	-name '*.[ch]' -o -name '*.def' -o -name '*.cu' -o -name '*.cuh' | sort) \
 	$(find man -name '*.[1-9]' -o -name '*.[1-9].in' | sort) README.md CONTRIBUTING.md"
 

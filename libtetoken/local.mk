@@ -1,0 +1,76 @@
+if HAVE_TOKEN
+teinclude_HEADERS += \
+	include/te/token.h
+
+noinst_LTLIBRARIES += libtetoken/libtetoken_internal.la
+libtetoken_libtetoken_internal_la_SOURCES = \
+	libtetoken/bpe.c \
+	libtetoken/decode.c \
+	libtetoken/encode.c \
+	libtetoken/json.c \
+	libtetoken/json.h \
+	libtetoken/normalize.c \
+	libtetoken/ranks.c \
+	libtetoken/split.c \
+	libtetoken/token.c \
+	libtetoken/token_internal.h \
+	libtetoken/train.c \
+	libtetoken/version.c \
+	libtetoken/vocab.c
+libtetoken_libtetoken_internal_la_CFLAGS = $(AM_CFLAGS) $(JANSSON_CFLAGS) $(PCRE2_CFLAGS) \
+	$(UTF8PROC_CFLAGS)
+libtetoken_libtetoken_internal_la_LIBADD = $(JANSSON_LIBS) $(PCRE2_LIBS) $(UTF8PROC_LIBS)
+
+lib_LTLIBRARIES += libtetoken/libtetoken.la
+libtetoken_libtetoken_la_SOURCES =
+libtetoken_libtetoken_la_LIBADD = libtetoken/libtetoken_internal.la libtecore/libtecore.la
+libtetoken_libtetoken_la_LDFLAGS = $(AM_LDFLAGS) -version-info $(TE_VERSION_INFO) \
+	-no-undefined \
+	-Wl,--version-script=$(srcdir)/libtetoken/libtetoken.map
+EXTRA_libtetoken_libtetoken_la_DEPENDENCIES = libtetoken/libtetoken.map
+pkgconfig_DATA += libtetoken/libtetoken.pc
+
+dist_man3_MANS += \
+	man/te_token_bos.3 \
+	man/te_token_bytes.3 \
+	man/te_token_count.3 \
+	man/te_token_decode.3 \
+	man/te_token_encode.3 \
+	man/te_token_eos.3 \
+	man/te_token_find.3 \
+	man/te_token_is_special.3 \
+	man/te_token_load.3 \
+	man/te_token_open.3 \
+	man/te_token_ref.3 \
+	man/te_token_stream_create.3 \
+	man/te_token_stream_end.3 \
+	man/te_token_stream_push.3 \
+	man/te_token_stream_ref.3 \
+	man/te_token_stream_unref.3 \
+	man/te_token_train.3 \
+	man/te_token_unref.3 \
+	man/te_token_version.3
+else
+EXTRA_DIST += \
+	include/te/token.h \
+	man/te_token_bos.3 \
+	man/te_token_bytes.3 \
+	man/te_token_count.3 \
+	man/te_token_decode.3 \
+	man/te_token_encode.3 \
+	man/te_token_eos.3 \
+	man/te_token_find.3 \
+	man/te_token_is_special.3 \
+	man/te_token_load.3 \
+	man/te_token_open.3 \
+	man/te_token_ref.3 \
+	man/te_token_stream_create.3 \
+	man/te_token_stream_end.3 \
+	man/te_token_stream_push.3 \
+	man/te_token_stream_ref.3 \
+	man/te_token_stream_unref.3 \
+	man/te_token_train.3 \
+	man/te_token_unref.3 \
+	man/te_token_version.3
+endif
+EXTRA_DIST += libtetoken/libtetoken.map

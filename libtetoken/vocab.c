@@ -1,0 +1,440 @@
+/* vocab.c - tokens, merges and added tokens of a tokenizer. */
+#include "config.h"
+
+#include <errno.h>
+#include <pthread.h>
+
+#include "token_internal.h"
+
+int te__tbuf_add(struct te__tbuf *b, const void *p, size_t nbytes)
+{
+	if (b->most && b->n + nbytes > b->most)
+		return te__fail(-EFBIG, "te_token: replacements make a text of more than %zu bytes",
+				b->most);
+	if (b->room - b->n < nbytes) {
+		const size_t room = (b->n + nbytes) * 3 / 2 + 64;
+		char *q = te__realloc(b->p, room);
+
+		if (!q)
+			return te__no_memory("te_token");
+		b->p = q;
+		b->room = room;
+	}
+	if (nbytes)
+		memcpy(b->p + b->n, p, nbytes);
+	b->n += nbytes;
+	return 0;
+}
+
+int te__tids_room(struct te__tids *ids, size_t more)
+{
+	size_t room;
+	int32_t *v;
+
+	if (ids->room - ids->n >= more)
+		return 0;
+	room = (ids->n + more) * 3 / 2 + 64;
+	v = te__realloc(ids->v, room * sizeof(*v));
+	if (!v)
+		return te__no_memory("te_token");
+	ids->v = v;
+	ids->room = room;
+	return 0;
+}
+
+uint64_t te__token_hash(const void *p, size_t n)
+{
+	const unsigned char *s = p;
+	uint64_t h = n * 0x9e3779b97f4a7c15u, x;
+
+	for (; n >= 8; s += 8, n -= 8) {
+		memcpy(&x, s, 8);
+		h = (h ^ x) * 0xff51afd7ed558ccdu;
+		h ^= h >> 32;
+	}
+	if (n) {
+		x = 0;
+		memcpy(&x, s, n);
+		h = (h ^ x) * 0xff51afd7ed558ccdu;
+		h ^= h >> 32;
+	}
+	h *= 0xc4ceb9fe1a85ec53u;
+	return h ^ h >> 29;
+}
+
+static struct te__tmap_slot *find(const struct te__tmap *m, const char *pool, const void *key,
+				  size_t len)
+{
+	size_t i = te__token_hash(key, len);
+
+	for (;; i++) {
+		struct te__tmap_slot *s = &m->slot[i & (m->nslots - 1)];
+
+		if (s->value < 0 || (s->len == len && !memcmp(pool + s->off, key, len)))
+			return s;
+	}
+}
+
+int32_t te__tmap_get(const struct te__tmap *m, const char *pool, const void *key, size_t len)
+{
+	return m->nslots ? find(m, pool, key, len)->value : -1;
+}
+
+int te__tmap_put(struct te__tmap *m, const char *pool, uint32_t off, uint32_t len, int32_t value)
+{
+	struct te__tmap_slot *s;
+
+	if (2 * (m->n + 1) > m->nslots) {
+		struct te__tmap grown = { .nslots = m->nslots ? 2 * m->nslots : 256 };
+
+		grown.slot = te__malloc(grown.nslots * sizeof(*grown.slot));
+		if (!grown.slot)
+			return te__no_memory("te_token");
+		for (size_t i = 0; i < grown.nslots; i++)
+			grown.slot[i].value = -1;
+		for (size_t i = 0; i < m->nslots; i++)
+			if (m->slot[i].value >= 0)
+				*find(&grown, pool, pool + m->slot[i].off, m->slot[i].len) =
+					m->slot[i];
+		te__free(m->slot);
+		m->slot = grown.slot;
+		m->nslots = grown.nslots;
+	}
+	s = find(m, pool, pool + off, len);
+	m->n += s->value < 0;
+	*s = (struct te__tmap_slot){ off, len, value };
+	return 0;
+}
+
+int te__token_new(struct te_token **ret_token)
+{
+	struct te_token *t = te__calloc(1, sizeof(*t));
+
+	if (!t)
+		return te__no_memory("te_token");
+	t->refs = 1;
+	t->unk = t->bos = t->eos = -1;
+	for (int i = 0; i < 256; i++)
+		t->byte_id[i] = -1;
+	*ret_token = t;
+	return 0;
+}
+
+static void trie_free(struct te__trie *t)
+{
+	te__free(t->edge);
+	te__free(t->end);
+}
+
+void te__token_free(struct te_token *t)
+{
+	if (!t)
+		return;
+	for (int i = 0; i < t->nnorm; i++) {
+		te__free(t->norm[i].from);
+		te__free(t->norm[i].to);
+		pcre2_code_free(t->norm[i].code);
+	}
+	for (int i = 0; i < t->nsplit; i++)
+		pcre2_code_free(t->split[i].code);
+	te__free(t->pool);
+	te__free(t->tok);
+	te__free(t->map.slot);
+	te__free(t->merge);
+	te__free(t->added);
+	te__free(t->special.slot);
+	trie_free(&t->raw);
+	trie_free(&t->normalized);
+	te__free(t->before);
+	te__free(t->after);
+	te__free(t);
+}
+
+static int pool_add(struct te_token *t, const void *p, size_t n, uint32_t *ret_off)
+{
+	if (t->pool_room - t->npool < n) {
+		const size_t room = (t->npool + n) * 2 + 4096;
+		char *q;
+
+		if (room > UINT32_MAX)
+			return te__fail(-EFBIG, "te_token: the vocabulary has more than 2 GiB");
+		q = te__realloc(t->pool, room);
+		if (!q)
+			return te__no_memory("te_token");
+		t->pool = q;
+		t->pool_room = room;
+	}
+	*ret_off = (uint32_t)t->npool;
+	if (n)
+		memcpy(t->pool + t->npool, p, n);
+	t->npool += n;
+	return 0;
+}
+
+int te__token_reserve(struct te_token *t, int64_t id)
+{
+	if (id < 0 || id >= TE__TOKEN_MAX_VOCAB)
+		return te__fail(-EFBIG, "te_token: token %lld is outside of 0 to %d", (long long)id,
+				TE__TOKEN_MAX_VOCAB - 1);
+	if (id >= t->tok_room) {
+		const int32_t room = (int32_t)id * 3 / 2 + 512;
+		struct te__tok *tok = te__realloc(t->tok, (size_t)room * sizeof(*tok));
+
+		if (!tok)
+			return te__no_memory("te_token");
+		t->tok = tok;
+		t->tok_room = room;
+	}
+	while (t->ntok <= id)
+		t->tok[t->ntok++] = (struct te__tok){ .flags = TE__TOK_FOREIGN };
+	return 0;
+}
+
+int te__token_set(struct te_token *t, int64_t id, const void *key, size_t len, const void *out,
+		  size_t nout, uint32_t flags)
+{
+	struct te__tok *tok;
+	int r = te__token_reserve(t, id);
+
+	if (r)
+		return r;
+	if (len > TE__TOKEN_MAX_LEN || nout > TE__TOKEN_MAX_LEN)
+		return te__fail(-EFBIG, "te_token: token %lld has more than %d bytes",
+				(long long)id, TE__TOKEN_MAX_LEN);
+	tok = &t->tok[id];
+	r = pool_add(t, key, len, &tok->off);
+	tok->len = (uint32_t)len;
+	tok->out = tok->off;
+	tok->nout = tok->len;
+	tok->flags = flags;
+	if (!r && out) {
+		r = pool_add(t, out, nout, &tok->out);
+		tok->nout = (uint32_t)nout;
+	}
+	if (!r && !(flags & TE__TOK_FOREIGN))
+		r = te__tmap_put(&t->map, t->pool, tok->off, tok->len, (int32_t)id);
+	return r;
+}
+
+static void merge_put(struct te__merge *table, size_t room, struct te__merge m)
+{
+	size_t i = (m.pair * 0x9e3779b97f4a7c15u) >> 20;
+
+	while (table[i & (room - 1)].pair != UINT64_MAX && table[i & (room - 1)].pair != m.pair)
+		i++;
+	table[i & (room - 1)] = m;
+}
+
+int te__token_merge_add(struct te_token *t, int32_t left, int32_t right, uint32_t rank, int32_t id)
+{
+	if (2 * (t->nmerges + 1) > t->merge_room) {
+		const size_t room = t->merge_room ? 2 * t->merge_room : 1024;
+		struct te__merge *m = te__malloc(room * sizeof(*m));
+
+		if (!m)
+			return te__no_memory("te_token");
+		memset(m, 0xff, room * sizeof(*m));
+		for (size_t i = 0; i < t->merge_room; i++)
+			if (t->merge[i].pair != UINT64_MAX)
+				merge_put(m, room, t->merge[i]);
+		te__free(t->merge);
+		t->merge = m;
+		t->merge_room = room;
+	}
+	t->nmerges += !te__merge_find(t, left, right);
+	merge_put(t->merge, t->merge_room,
+		  (struct te__merge){ (uint64_t)(uint32_t)left << 32 | (uint32_t)right, rank, id });
+	return 0;
+}
+
+int te__token_merges_by_rank(struct te_token *t, const uint32_t *rank)
+{
+	uint64_t work = 0;
+
+	for (int32_t id = 0; id < t->ntok; id++) {
+		const struct te__tok *tok = &t->tok[id];
+		const char *key = t->pool + tok->off;
+
+		if (tok->flags)
+			continue;
+		/* each part is looked up: a vocabulary of long tokens would take quadratic time */
+		work += (uint64_t)tok->len * tok->len;
+		if (work > (uint64_t)1 << 30)
+			return te__fail(-EFBIG, "te_token: the tokens of the file are too long");
+		for (uint32_t i = 1; i < tok->len; i++) {
+			int32_t l, r;
+
+			if (!t->byte_level && ((unsigned char)key[i] & 0xc0) == 0x80)
+				continue;
+			l = te__tmap_get(&t->map, t->pool, key, i);
+			r = l < 0 ? -1 : te__tmap_get(&t->map, t->pool, key + i, tok->len - i);
+			if (r < 0)
+				continue;
+			r = te__token_merge_add(t, l, r, rank ? rank[id] : (uint32_t)id, id);
+			if (r)
+				return r;
+		}
+	}
+	return 0;
+}
+
+static struct te__trie_edge *edge_find(const struct te__trie *t, uint32_t node, uint8_t byte)
+{
+	size_t i = ((size_t)node * 256 + byte) * 0x9e3779b97f4a7c15u >> 20;
+
+	for (;; i++) {
+		struct te__trie_edge *e = &t->edge[i & (t->room - 1)];
+
+		if (!e->to || (e->node == node && e->byte == byte))
+			return e;
+	}
+}
+
+static int edge_add(struct te__trie *t, uint32_t node, uint8_t byte, uint32_t to)
+{
+	if (2 * (t->nedges + 1) > t->room) {
+		struct te__trie grown = { .room = t->room ? 2 * t->room : 256 };
+
+		grown.edge = te__calloc(grown.room, sizeof(*grown.edge));
+		if (!grown.edge)
+			return te__no_memory("te_token");
+		for (size_t i = 0; i < t->room; i++)
+			if (t->edge[i].to)
+				*edge_find(&grown, t->edge[i].node, t->edge[i].byte) = t->edge[i];
+		te__free(t->edge);
+		t->edge = grown.edge;
+		t->room = grown.room;
+	}
+	*edge_find(t, node, byte) = (struct te__trie_edge){ node, to, byte };
+	t->nedges++;
+	return 0;
+}
+
+static int trie_node(struct te__trie *t)
+{
+	if (t->nnodes == t->node_room) {
+		const size_t room = 2 * t->node_room + 64;
+		int32_t *end = te__realloc(t->end, room * sizeof(*end));
+
+		if (!end)
+			return te__no_memory("te_token");
+		t->end = end;
+		t->node_room = room;
+	}
+	t->end[t->nnodes++] = -1;
+	return 0;
+}
+
+int te__trie_add(struct te__trie *t, const void *key, size_t len, int32_t value)
+{
+	const unsigned char *p = key;
+	uint32_t node = 0;
+	int r = 0;
+
+	if (!len)
+		return 0;
+	if (!t->nnodes)
+		r = trie_node(t);
+	for (size_t i = 0; i < len && !r; i++) {
+		const struct te__trie_edge *e = t->room ? edge_find(t, node, p[i]) : NULL;
+
+		if (e && e->to) {
+			node = e->to;
+			continue;
+		}
+		r = trie_node(t);
+		if (!r)
+			r = edge_add(t, node, p[i], (uint32_t)t->nnodes - 1);
+		node = (uint32_t)t->nnodes - 1;
+	}
+	if (r)
+		return r;
+	t->first[p[0]] = 1;
+	if (t->end[node] < 0)
+		t->end[node] = value;
+	return 0;
+}
+
+size_t te__trie_match(const struct te__trie *t, const char *p, size_t n, int32_t *ret_value)
+{
+	uint32_t node = 0;
+	size_t len = 0;
+
+	for (size_t i = 0; i < n; i++) {
+		node = edge_find(t, node, (uint8_t)p[i])->to;
+		if (!node)
+			break;
+		if (t->end[node] >= 0) {
+			*ret_value = t->end[node];
+			len = i + 1;
+		}
+	}
+	return len;
+}
+
+int te__token_add_special(struct te_token *t, const struct te__added *a, const void *text,
+			  size_t len)
+{
+	struct te__added *added;
+	int r;
+
+	if (!len)
+		return 0;
+	if (len > TE__TOKEN_MAX_LEN)
+		return te__fail(-EFBIG, "te_token: added token %d has more than %d bytes", a->id,
+				TE__TOKEN_MAX_LEN);
+	if (t->nadded == t->added_room) {
+		const size_t room = 2 * t->added_room + 16;
+
+		added = te__realloc(t->added, room * sizeof(*added));
+		if (!added)
+			return te__no_memory("te_token");
+		t->added = added;
+		t->added_room = room;
+	}
+	r = te__token_reserve(t, a->id);
+	if (r)
+		return r;
+	added = &t->added[t->nadded];
+	*added = *a;
+	r = pool_add(t, text, len, &added->off);
+	if (r)
+		return r;
+	added->len = (uint32_t)len;
+	t->nadded++;
+	/* the text of an added token is what it decodes to */
+	t->tok[a->id].out = added->off;
+	t->tok[a->id].nout = added->len;
+	if (a->special)
+		t->tok[a->id].flags |= TE__TOK_SPECIAL;
+	return te__tmap_put(&t->special, t->pool, added->off, added->len, a->id);
+}
+
+int te__token_finish(struct te_token *t)
+{
+	struct te__tbuf b = { 0 }, spare = { 0 };
+	int r = 0;
+
+	for (int i = 0; i < 256; i++) {
+		static const char hex[] = "0123456789ABCDEF";
+		const char byte = (char)i;
+		const char text[] = { '<', '0', 'x', hex[i >> 4], hex[i & 15], '>' };
+
+		t->byte_id[i] = t->byte_level ? te__tmap_get(&t->map, t->pool, &byte, 1) :
+						te__tmap_get(&t->map, t->pool, text, sizeof(text));
+	}
+	for (size_t i = 0; i < t->nadded && !r; i++) {
+		const struct te__added *a = &t->added[i];
+		const char *p = t->pool + a->off;
+		size_t n = a->len;
+
+		if (a->normalized)
+			r = te__normalize(t, p, n, &b, &spare, &p, &n);
+		if (!r)
+			r = te__trie_add(a->normalized ? &t->normalized : &t->raw, p, n,
+					 (int32_t)i);
+	}
+	te__free(b.p);
+	te__free(spare.p);
+	return r;
+}

@@ -1,0 +1,61 @@
+#!/bin/sh
+# te_token trains a vocabulary, encodes, decodes and counts; bad usage and files are named.
+. "$abs_top_srcdir/t/lib/tap.sh"
+
+te_token=$abs_top_builddir/tools/te_token
+cd "$tmp" || exit 99
+mkdir model
+sed 's/[^ -~]//g' "$abs_top_srcdir/README.md" >text
+
+check "train" "$te_token" train --vocab 600 -o model/tokenizer.json text
+check "encode" "$te_token" encode -t model -o ids text
+check "decode" "$te_token" decode -t model/tokenizer.json -o back ids
+same "text comes back" text back
+check "encode to integers" "$te_token" encode -b -t model -o ids.bin text
+check "decode integers" "$te_token" decode --binary -t model -o back.bin ids.bin
+same "text comes back from integers" text back.bin
+"$te_token" encode -t model <text >ids.stdin
+same "standard input and output" ids ids.stdin
+"$te_token" encode -t model --threads 1 - <text >ids.one
+same "one thread" ids ids.one
+
+wc -w <ids >n
+"$te_token" count -t model text >count
+check "count" grep -q "^$(tr -d ' ' <n) tokens, $(wc -c <text | tr -d ' ') bytes$" count
+"$te_token" count -t model --json text >count
+check "count in JSON" grep -q "\"tokens\": $(tr -d ' ' <n), .*\"vocab\": 600, \"seconds\": " count
+echo '[104, 105]' | "$te_token" decode -t model >got
+printf 'hi' >want
+same "tokens in brackets" want got
+: >empty
+"$te_token" encode -t model empty >got
+empty "an empty text has no tokens" got
+
+# fails STATUS WORDS ARGUMENT...
+fails()
+{
+	status=$1 words=$2
+	shift 2
+	"$te_token" "$@" >out 2>why </dev/null
+	check "$*: exit $status" test $? = "$status"
+	check "$*: $words" grep -q "$words" why
+}
+
+fails 2 "expected encode, decode, count or train" twist
+fails 2 "expected encode, decode, count or train" encode a b
+fails 2 "needs --tokenizer" encode text
+fails 2 "nowhere" encode -t nowhere text
+fails 2 "nowhere" encode -t model nowhere
+fails 2 "no tokenizer.json" encode -t . text
+fails 2 "no tokenizer: expected" encode -t text text
+fails 2 "expected a token" decode -t model text
+fails 2 "no whole number" decode -b -t model text
+echo 4000 >ids.bad
+fails 2 "token 4000 is outside" decode -t model ids.bad
+fails 2 "pattern: odd" train --pattern odd text
+fails 2 "threads" count --threads -1 -t model text
+check "--template and --ordinary" "$te_token" count --template --ordinary -t model text
+check "--help" "$te_token" --help
+check "--version" "$te_token" --version
+
+tap_end

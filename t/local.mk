@@ -207,7 +207,8 @@ TT_TOOLS_SH += \
 	t/tools/t8025-te_train-stacks.t \
 	t/tools/t8026-te_train-epochs.t \
 	t/tools/t8027-te_train-schedules.t \
-	t/tools/t8028-te_train-jsonl.t
+	t/tools/t8028-te_train-jsonl.t \
+	t/tools/t8030-te_generate.t
 # a shared library for LD_PRELOAD: -rpath makes it one although it is not installed
 check_LTLIBRARIES += t/lib/failalloc.la
 t_lib_failalloc_la_SOURCES = t/lib/failalloc.c

@@ -36,6 +36,7 @@ $(COMPLETIONS): tools/completion.bash
 
 if HAVE_JANSSON
 bin_PROGRAMS += \
+	tools/te_generate \
 	tools/te_info \
 	tools/te_perftest/te_perftest \
 	tools/te_plot \
@@ -69,6 +70,12 @@ tools_lib_libtools_la_SOURCES += \
 	tools/lib/tensors.h \
 	tools/lib/weights.c \
 	tools/lib/weights.h
+
+tools_te_generate_SOURCES = \
+	tools/te_generate.c
+tools_te_generate_CFLAGS = $(AM_CFLAGS) $(JANSSON_CFLAGS)
+tools_te_generate_LDADD = tools/lib/libtools.la libtegraph/libtegraph.la libtecomm/libtecomm.la \
+	libtecore/libtecore.la $(JANSSON_LIBS) -lm
 
 tools_te_info_SOURCES = \
 	tools/te_info.c
@@ -202,6 +209,7 @@ tools_te_train_te_train_LDADD = tools/te_train/libte_train.la libtegraph/libtegr
 	libtecomm/libtecomm.la libtecore/libtecore.la $(JANSSON_LIBS) -lm
 
 COMPLETIONS += \
+	tools/completion/te_generate \
 	tools/completion/te_info \
 	tools/completion/te_perftest \
 	tools/completion/te_plot \
@@ -209,6 +217,7 @@ COMPLETIONS += \
 	tools/completion/tectl
 
 dist_man1_MANS += \
+	man/te_generate.1 \
 	man/te_info.1 \
 	man/te_perftest.1 \
 	man/te_plot.1 \
@@ -216,6 +225,7 @@ dist_man1_MANS += \
 	man/tectl.1
 else
 EXTRA_DIST += \
+	man/te_generate.1 \
 	man/te_info.1 \
 	man/te_perftest.1 \
 	man/te_plot.1 \

@@ -58,8 +58,8 @@ te__link_tcp\b
 link/tcp\.
 It Cm tcp$
 P
-places "an option of a tool" --prompt-tokens "tools man" <<'P'
-prompt[_-]tokens
+places "an option of a tool" --chat-system "tools man" <<'P'
+chat[_-]system
 P
 places "a test of .te_perftest." calls "tools man/te_perftest.1" <<'P'
 \btest_calls\b

@@ -1,0 +1,72 @@
+#!/bin/sh
+# te_generate continues prompts as te_train does, in batches and alone, and refuses bad input.
+. "$abs_top_srcdir/t/lib/tap.sh"
+. "$abs_top_srcdir/t/tools/te_train.sh"
+
+gen=$abs_top_builddir/tools/te_generate
+"$te_train" $micro --steps 100 --out c text >out 2>err
+check "a model" test -s c/config.json
+
+# the context of the model is 32: te_train computes all of it at each token
+for recipe in bf16 fp32; do
+	"$te_train" --init c --recipe $recipe --sample-only --sample 24 --temperature 0 \
+		--prompt 'The' >want 2>err
+	check "greedy text of $recipe" "$gen" --model c --recipe $recipe --prompt 'The' -n 24
+	cp tap.out out
+	grep -v '^prompts: ' out >got
+	same "is what te_train samples in $recipe" want got
+done
+
+cat >prompts <<'JSON'
+{"prompt": "The"}
+{"tokens": [84, 104]}
+
+{"prompt": "With a"}
+{"prompt": "Of"}
+JSON
+how="--model c -n 12 --temperature 0.8 --top-k 20 --top-p 0.95 --min-p 0.01
+	--repetition-penalty 1.1"
+"$gen" $how --file prompts --batch 3 >batch 2>err
+check "a line on tokens a second" grep -q '^prompts: 13 tokens' err
+i=1337
+: >alone
+for p in 'The' 'Th' 'With a' 'Of'; do
+	"$gen" $how --prompt "$p" --seed $i >>alone 2>err
+	i=$((i + 1))
+done
+same "a batch has the texts of each prompt alone" alone batch
+printf 'The\nTh\n\nWith a\nOf\n' | "$gen" $how -i >got 2>err
+check "interactive prompts" grep -q '^prompts: 13 tokens' err
+"$gen" $how --prompt 'The' --json >out 2>err
+check "--json counts tokens" grep -q '"decoded_tokens": 11' out
+check "--json has the reason of the end" grep -q '"end": "length"' out
+"$gen" --model c -n 500 --prompt 'The' --json >out 2>err
+check "a text ends with the context" grep -q '"end": "context"' out
+
+token=$("$gen" --model c -n 1 --prompt-tokens 84 --json 2>err | tr -d ' \n' |
+	sed 's/.*"tokens":\[\([0-9]*\)\].*/\1/')
+mkdir e
+sed "s/^{/{\"eos_token_id\": [999, $token],/" c/config.json >e/config.json
+cp c/model.safetensors e
+"$gen" --model e -n 9 --prompt-tokens 84 --json >out 2>err
+check "a text ends at an end token" grep -q '"end": "eos"' out
+
+fails "no model" "--model is needed" "$gen" --prompt a
+fails "no prompt" "one of --prompt" "$gen" --model c
+fails "two prompts" "one of --prompt" "$gen" --model c --prompt a -i
+fails "an empty prompt" "the prompt is empty" "$gen" --model c --prompt ''
+fails "a prompt beyond the context" "the context is 32" "$gen" --model c --prompt 'The the the the the the the the the'
+fails "a token beyond the vocabulary" "token 256 is beyond" "$gen" --model c --prompt-tokens 256
+fails "no number" "expected token numbers" "$gen" --model c --prompt-tokens 1,x
+fails "a context beyond the model's" "--context 33" "$gen" --model c --prompt a --context 33
+fails "no folder" "nowhere" "$gen" --model nowhere --prompt a
+fails "top-p of 0" "--top-p" "$gen" --model c --prompt a --top-p 0
+fails "an unexpected argument" '"b"' "$gen" --model c --prompt a b
+for bad in '{"prompt": 1}' '{"tokens": []}' '{"tokens": [-1]}' '{' '[]' '{"prompt": ""}'; do
+	echo "$bad" >bad
+	fails "a line $bad" bad "$gen" --model c --file bad
+done
+: >bad
+fails "a file without prompts" "has no prompts" "$gen" --model c --file bad
+
+tap_end

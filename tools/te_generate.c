@@ -1,0 +1,593 @@
+/*
+ * te_generate - text from a model, with a cache of keys and values.
+ *
+ * Prompts wait until a sequence of the decoder is free. Each step computes what is left of new
+ * prompts and one token of each sequence that generates.
+ */
+#include "config.h"
+
+#include <errno.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <te/ctx.h>
+#include <te/decoder.h>
+#include <te/errno.h>
+
+#include "tools/lib/model.h"
+#include "tools/lib/option.h"
+#include "tools/lib/record.h"
+#include "tools/lib/say.h"
+#include "tools/lib/weights.h"
+
+#define NBYTES 256 /* a vocabulary of at most this size is bytes */
+#define CONTEXT 2048
+#define LINE_NBYTES ((size_t)16 << 20)
+
+struct opts {
+	char *model, *prompt, *prompt_tokens, *file, *recipe;
+	int64_t interactive, max_tokens, context, batch, top_k, seed, json;
+	double temperature, top_p, min_p, repetition_penalty;
+};
+
+#define AT(field) offsetof(struct opts, field)
+static const struct option_field options[] = {
+	{ "Model", OPTION_HEADING, 0, 0, 0, 0, 0, 0, 0 },
+	{ "model", OPTION_TEXT, AT(model), NULL, 0, 0, 'm', "DIR",
+	  "folder with config.json and its weights as safetensors" },
+	{ "recipe", OPTION_WORD, AT(recipe), "bf16", 0, 0, 0, "bf16|fp32",
+	  "type of matrices, activations and the cache" },
+	{ "context", OPTION_INT, AT(context), "0", 0, 1 << 24, 0, "N",
+	  "most tokens of a prompt and its text; 0: the model's, at most 2048" },
+	{ "batch", OPTION_INT, AT(batch), "8", 1, 4096, 0, "N",
+	  "prompts at a time" },
+	{ "Prompts", OPTION_HEADING, 0, 0, 0, 0, 0, 0, 0 },
+	{ "prompt", OPTION_TEXT, AT(prompt), NULL, 0, 0, 'p', "TEXT", "one prompt" },
+	{ "prompt-tokens", OPTION_TEXT, AT(prompt_tokens), NULL, 0, 0, 0, "LIST",
+	  "one prompt as numbers of tokens, e.g. 15496,995" },
+	{ "file", OPTION_TEXT, AT(file), NULL, 0, 0, 'f', "FILE",
+	  "prompts, a JSON object with \"prompt\" or \"tokens\" on each line" },
+	{ "interactive", OPTION_FLAG, AT(interactive), "0", 0, 1, 'i', NULL,
+	  "each line of standard input is a prompt" },
+	{ "Text", OPTION_HEADING, 0, 0, 0, 0, 0, 0, 0 },
+	{ "max-tokens", OPTION_INT, AT(max_tokens), "128", 1, 1 << 24, 'n', "N",
+	  "most tokens after each prompt" },
+	{ "temperature", OPTION_REAL, AT(temperature), "0", 0, 1e6, 't', "T",
+	  "0: the most likely token" },
+	{ "top-k", OPTION_INT, AT(top_k), "0", 0, INT32_MAX, 0, "K",
+	  "choose among the K most likely tokens; 0: all" },
+	{ "top-p", OPTION_REAL, AT(top_p), "1", 1e-9, 1, 0, "P",
+	  "choose among the most likely tokens whose probabilities sum to P" },
+	{ "min-p", OPTION_REAL, AT(min_p), "0", 0, 1, 0, "P",
+	  "choose among tokens with P times the largest probability or more" },
+	{ "repetition-penalty", OPTION_REAL, AT(repetition_penalty), "1", 1e-6, 1e6, 0, "R",
+	  "factor that makes tokens of the text less likely" },
+	{ "seed", OPTION_INT, AT(seed), "1337", 0, 1e15, 0, "N",
+	  "seed of the first prompt; each later one adds 1" },
+	{ "json", OPTION_FLAG, AT(json), "0", 0, 1, 0, NULL, "print one JSON object" },
+	{ 0 },
+};
+#undef AT
+
+static const struct option_field *const tables[] = { options, NULL };
+static const struct option_table table = {
+	.usage = "Usage: te_generate --model DIR [--prompt TEXT | --file FILE | -i] [OPTION]...\n"
+		 "Generate text with a model.\n",
+	.fields = tables,
+};
+
+/* a prompt and the text after it */
+struct job {
+	int32_t *token; /* with room for all */
+	int64_t nprompt, n;
+	int32_t seq; /* sequence of the decoder; -1: waits or has ended */
+	const char *end; /* why it ended: "eos", "length" or "context" */
+};
+
+struct run {
+	struct opts o;
+	struct te_ctx *ctx;
+	struct model model;
+	struct te_decoder *d;
+	struct job *job;
+	int64_t njobs;
+	int64_t context;
+	int32_t eos[8];
+	int neos;
+	/* figures */
+	int64_t nprefill, ndecoded;
+	double prefill_s, decode_s;
+};
+
+static double now_s(void)
+{
+	struct timespec t;
+
+	clock_gettime(CLOCK_MONOTONIC, &t);
+	return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+/* ---- the model ---- */
+
+static void read_ends(struct run *r)
+{
+	const json_t *eos = json_object_get(r->model.cfg.source, "eos_token_id"), *e;
+	size_t i;
+
+	if (json_is_integer(eos))
+		r->eos[r->neos++] = (int32_t)json_integer_value(eos);
+	json_array_foreach(eos, i, e)
+		if (json_is_integer(e) && r->neos < (int)(sizeof(r->eos) / sizeof(r->eos[0])))
+			r->eos[r->neos++] = (int32_t)json_integer_value(e);
+}
+
+static int open_model(struct run *r)
+{
+	struct te_ctx_opts co = TE_CTX_OPTS_INIT;
+	struct te_seq_binding b = TE_SEQ_BINDING_INIT;
+	struct te_decoder_opts o = TE_DECODER_OPTS_INIT;
+	struct te_recipe recipe = TE_RECIPE_INIT;
+	struct config cfg = { 0 };
+	int64_t most;
+	int te, s = config_read(r->o.model, &cfg);
+
+	if (s)
+		return s;
+	co.backend = "host"; /* the only one with decoders */
+	te = te_ctx_create(&co, &r->ctx);
+	s = te < 0 ? say_te(te, "no context") : model_build(r->ctx, &cfg, &r->model);
+	config_free(&cfg);
+	if (s)
+		return s;
+	read_ends(r);
+	b.flags = TE_SEQ_NO_GRADS;
+	te = te_seq_bind(r->model.seq, &b);
+	if (te < 0)
+		return say_te(te, "%s", r->o.model);
+	s = model_init(&r->model, 0);
+	if (!s)
+		s = weights_read_folder(r->o.model, &r->model);
+	if (s)
+		return s;
+	most = r->model.cfg.max_pos > 0 ? r->model.cfg.max_pos : CONTEXT;
+	r->context = r->o.context ? r->o.context : most < CONTEXT ? most : CONTEXT;
+	if (r->context > most)
+		return say_bad("--context %lld: the model has %lld positions",
+			       (long long)r->context, (long long)most);
+	te = te_recipe_from_name(r->o.recipe, &recipe);
+	o.recipe = &recipe;
+	o.max_seqs = (int32_t)(r->o.batch < r->njobs ? r->o.batch : r->njobs);
+	o.max_seqs = o.max_seqs ? o.max_seqs : 1;
+	o.max_tokens = (int32_t)r->context;
+	o.ntokens = r->model.cfg.vocab;
+	if (te >= 0)
+		te = te_decoder_create(r->model.seq, &o, &r->d);
+	return te < 0 ? say_te(te, "%s", r->o.model) : STATUS_OK;
+}
+
+/* ---- prompts ---- */
+
+static int is_bytes(const struct run *r)
+{
+	return r->model.cfg.vocab <= NBYTES;
+}
+
+static int no_room(void)
+{
+	return say_failed("out of memory");
+}
+
+/* a job that has room for n tokens; NULL: no memory */
+static struct job *add_job(struct run *r, int64_t n)
+{
+	struct job *more = realloc(r->job, (size_t)(r->njobs + 1) * sizeof(*more));
+
+	if (!more)
+		return NULL;
+	r->job = more;
+	more += r->njobs;
+	*more = (struct job){ .seq = -1 };
+	more->token = calloc((size_t)n + 1, sizeof(*more->token));
+	if (!more->token)
+		return NULL;
+	r->njobs++;
+	return more;
+}
+
+/* where: start of messages */
+static int add_text(struct run *r, const char *text, const char *where)
+{
+	const size_t n = strlen(text);
+	struct job *j;
+
+	if (!n)
+		return say_bad("%s: the prompt is empty", where);
+	j = add_job(r, (int64_t)n);
+	if (!j)
+		return no_room();
+	for (size_t i = 0; i < n; i++)
+		j->token[i] = (unsigned char)text[i];
+	j->nprompt = (int64_t)n;
+	j->end = "text"; /* checked when the vocabulary is known */
+	return STATUS_OK;
+}
+
+static int add_list(struct run *r, const char *list)
+{
+	struct job *j = add_job(r, (int64_t)strlen(list));
+	char *end = (char *)(uintptr_t)list;
+
+	if (!j)
+		return no_room();
+	for (const char *p = list;; p = end + 1) {
+		const long long token = strtoll(p, &end, 10);
+
+		if (*p < '0' || *p > '9' || (*end && *end != ',') || token > INT32_MAX)
+			return say_bad("--prompt-tokens: \"%s\": expected token numbers such as "
+				       "15496,995", list);
+		j->token[j->nprompt++] = (int32_t)token;
+		if (!*end)
+			return STATUS_OK;
+	}
+}
+
+static int add_object(struct run *r, const json_t *obj, const char *where)
+{
+	const json_t *tokens = json_object_get(obj, "tokens"), *e;
+	const char *text = json_string_value(json_object_get(obj, "prompt"));
+	struct job *j;
+	size_t i;
+
+	if (text)
+		return add_text(r, text, where);
+	if (!json_array_size(tokens))
+		return say_bad("%s: expected \"prompt\", a text, or \"tokens\", a list", where);
+	j = add_job(r, (int64_t)json_array_size(tokens));
+	if (!j)
+		return no_room();
+	json_array_foreach(tokens, i, e) {
+		const json_int_t token = json_is_integer(e) ? json_integer_value(e) : -1;
+
+		if (token < 0 || token > INT32_MAX)
+			return say_bad("%s: token %zu is not a number of a token", where, i);
+		j->token[j->nprompt++] = (int32_t)token;
+	}
+	return STATUS_OK;
+}
+
+static int add_file(struct run *r)
+{
+	char *line = NULL, where[300];
+	size_t room = 0;
+	ssize_t n;
+	int fd, s = file_open(r->o.file, &fd);
+	FILE *f;
+
+	if (s)
+		return s;
+	f = fdopen(fd, "r");
+	if (!f) {
+		close(fd);
+		return no_room();
+	}
+	for (int64_t i = 1; !s && (n = getline(&line, &room, f)) >= 0; i++) {
+		json_t *obj = NULL;
+
+		snprintf(where, sizeof(where), "%.200s: line %lld", r->o.file, (long long)i);
+		if ((size_t)n > LINE_NBYTES)
+			s = say_bad("%s: has more than %zu bytes", where, LINE_NBYTES);
+		else if (line[strspn(line, " \t\r\n")])
+			s = record_parse(line, (size_t)n, where, &obj);
+		if (!s && obj)
+			s = add_object(r, obj, where);
+		json_decref(obj);
+	}
+	if (!s && ferror(f))
+		s = say_failed("%s: %s", r->o.file, strerror(errno));
+	free(line);
+	fclose(f);
+	return !s && !r->njobs ? say_bad("%s: has no prompts", r->o.file) : s;
+}
+
+static int check_jobs(const struct run *r, int64_t first)
+{
+	for (int64_t i = first; i < r->njobs; i++) {
+		const struct job *j = &r->job[i];
+
+		if (j->end && !is_bytes(r))
+			return say_bad("prompt %lld: is text, but the model's vocabulary of %lld "
+				       "is not bytes: give its tokens",
+				       (long long)i + 1, (long long)r->model.cfg.vocab);
+		for (int64_t k = 0; k < j->nprompt; k++)
+			if (j->token[k] >= r->model.cfg.vocab)
+				return say_bad("prompt %lld: token %d is beyond the model's "
+					       "vocabulary of %lld", (long long)i + 1,
+					       (int)j->token[k], (long long)r->model.cfg.vocab);
+		if (j->nprompt >= r->context)
+			return say_bad("prompt %lld: has %lld tokens, the context is %lld",
+				       (long long)i + 1, (long long)j->nprompt,
+				       (long long)r->context);
+	}
+	return STATUS_OK;
+}
+
+/* ---- text ---- */
+
+static void put_token(const struct run *r, int32_t token)
+{
+	if (!is_bytes(r))
+		printf("%d ", (int)token);
+	else
+		putchar((token < ' ' && token != '\n' && token != '\t') || token == 127 ? '?' :
+											   token);
+}
+
+static void put_tokens(const struct run *r, const struct job *j, int64_t first)
+{
+	for (int64_t i = first; i < j->n; i++)
+		put_token(r, j->token[i]);
+}
+
+static int is_end(const struct run *r, int32_t token)
+{
+	for (int i = 0; i < r->neos; i++)
+		if (r->eos[i] == token)
+			return 1;
+	return 0;
+}
+
+/* ---- generation ---- */
+
+static int begin(struct run *r, int64_t i)
+{
+	struct job *j = &r->job[i];
+	struct te_sampling how = TE_SAMPLING_INIT;
+	int32_t *more = realloc(j->token, (size_t)(j->nprompt + r->o.max_tokens) * sizeof(*more));
+	int te;
+
+	if (!more)
+		return no_room();
+	j->token = more;
+	j->n = j->nprompt;
+	j->end = NULL;
+	how.temperature = r->o.temperature;
+	how.top_k = (int32_t)r->o.top_k;
+	how.top_p = r->o.top_p;
+	how.min_p = r->o.min_p;
+	how.repetition_penalty = r->o.repetition_penalty;
+	how.seed = (uint64_t)(r->o.seed + i);
+	te = te_decoder_open(r->d, &how, &j->seq);
+	if (te >= 0)
+		te = te_decoder_push(r->d, j->seq, j->token, j->n);
+	return te < 0 ? say_te(te, "prompt %lld", (long long)i + 1) : STATUS_OK;
+}
+
+/* takes the token of a job that is ready; ends the job if it is the last */
+static int advance(struct run *r, struct job *j, int loud)
+{
+	int32_t token;
+	int te = te_decoder_take(r->d, j->seq, &token);
+
+	if (te <= 0)
+		return te < 0 ? say_te(te, "generation") : STATUS_OK;
+	if (is_end(r, token)) {
+		j->end = "eos";
+	} else {
+		j->token[j->n++] = token;
+		if (loud) {
+			put_token(r, token);
+			fflush(stdout);
+		}
+		if (j->n - j->nprompt == r->o.max_tokens)
+			j->end = "length";
+		else if (j->n == r->context)
+			j->end = "context";
+	}
+	if (!j->end)
+		return STATUS_OK;
+	te_decoder_close(r->d, j->seq);
+	j->seq = -1;
+	return STATUS_OK;
+}
+
+/* jobs first and later; loud: tokens are printed at once */
+static int generate(struct run *r, int64_t first, int loud)
+{
+	int64_t next = first, live = 0;
+	int s = STATUS_OK;
+
+	while (!s && (next < r->njobs || live)) {
+		int64_t left, before = 0, generating = 0;
+		double at;
+
+		for (; next < r->njobs && live < r->o.batch && !s; next++, live++)
+			s = begin(r, next);
+		for (int64_t i = first; i < next && !s; i++) {
+			const struct job *j = &r->job[i];
+
+			if (j->seq >= 0 && j->n > j->nprompt)
+				generating++;
+			else if (j->seq >= 0)
+				before++;
+		}
+		at = now_s();
+		left = s ? 0 : te_decoder_step(r->d);
+		if (left < 0)
+			s = say_te((int)left, "generation");
+		if (before && !generating)
+			r->prefill_s += now_s() - at;
+		else
+			r->decode_s += now_s() - at;
+		for (int64_t i = first; i < next && !s; i++) {
+			struct job *j = &r->job[i];
+			const int64_t had = j->n;
+
+			if (j->seq < 0)
+				continue;
+			at = now_s();
+			s = advance(r, j, loud);
+			live -= j->seq < 0;
+			r->decode_s += now_s() - at;
+			if (j->n > had && had == j->nprompt)
+				r->nprefill += j->nprompt;
+			else
+				r->ndecoded += j->n - had;
+		}
+		if (!s && ferror(stdout))
+			s = say_failed("standard output: %s", strerror(errno));
+	}
+	return s;
+}
+
+/* ---- output ---- */
+
+static double rate(int64_t n, double s)
+{
+	return s > 0 ? (double)n / s : 0;
+}
+
+static int print_json(const struct run *r)
+{
+	struct record rec;
+
+	record_begin(&rec);
+	record_open_list(&rec, "texts");
+	for (int64_t i = 0; i < r->njobs; i++) {
+		const struct job *j = &r->job[i];
+		char *text = malloc((size_t)(j->n - j->nprompt) + 1);
+
+		if (!text) {
+			record_drop(&rec);
+			return no_room();
+		}
+		record_open(&rec, NULL);
+		record_int(&rec, "prompt_tokens", j->nprompt);
+		record_open_list(&rec, "tokens");
+		for (int64_t k = j->nprompt; k < j->n; k++) {
+			record_int(&rec, NULL, j->token[k]);
+			text[k - j->nprompt] = (char)j->token[k];
+		}
+		record_close(&rec);
+		if (is_bytes(r))
+			record_shown(&rec, "text", text, (size_t)(j->n - j->nprompt));
+		record_text(&rec, "end", j->end);
+		record_close(&rec);
+		free(text);
+	}
+	record_close(&rec);
+	record_int(&rec, "prefill_tokens", r->nprefill);
+	record_real(&rec, "prefill_tokens_per_s", rate(r->nprefill, r->prefill_s));
+	record_int(&rec, "decoded_tokens", r->ndecoded);
+	record_real(&rec, "decoded_tokens_per_s", rate(r->ndecoded, r->decode_s));
+	return record_print(&rec, JSON_INDENT(2));
+}
+
+static int interactive(struct run *r)
+{
+	char *line = NULL;
+	size_t room = 0;
+	ssize_t n;
+	int s = STATUS_OK;
+
+	while (!s && (n = getline(&line, &room, stdin)) >= 0) {
+		const int64_t first = r->njobs;
+
+		if (n && line[n - 1] == '\n')
+			line[--n] = '\0';
+		if (!n)
+			continue;
+		s = add_text(r, line, "standard input");
+		if (!s)
+			s = check_jobs(r, first);
+		if (!s)
+			s = generate(r, first, !r->o.json);
+		if (!s && !r->o.json)
+			putchar('\n');
+	}
+	free(line);
+	return s;
+}
+
+static int generate_all(struct run *r)
+{
+	const int loud = r->njobs == 1 && !r->o.json;
+	int s = check_jobs(r, 0);
+
+	if (!s && loud && r->o.prompt)
+		fputs(r->o.prompt, stdout);
+	if (!s)
+		s = generate(r, 0, loud);
+	for (int64_t i = 0; i < r->njobs && !s && !r->o.json; i++) {
+		if (!loud)
+			put_tokens(r, &r->job[i], 0);
+		putchar('\n');
+	}
+	return s;
+}
+
+static int run(struct run *r)
+{
+	const struct opts *o = &r->o;
+	const int n = (o->prompt != NULL) + (o->prompt_tokens != NULL) + (o->file != NULL) +
+		      (o->interactive != 0);
+	int s = STATUS_OK;
+
+	if (!o->model)
+		return say_bad("--model is needed");
+	if (n != 1)
+		return say_bad("one of --prompt, --prompt-tokens, --file and --interactive is "
+			       "needed");
+	if (o->prompt)
+		s = add_text(r, o->prompt, "--prompt");
+	else if (o->prompt_tokens)
+		s = add_list(r, o->prompt_tokens);
+	else if (o->file)
+		s = add_file(r);
+	if (!s)
+		s = open_model(r);
+	if (!s)
+		s = o->interactive ? interactive(r) : generate_all(r);
+	if (!s && o->json)
+		s = print_json(r);
+	if (!s && (fflush(stdout) || ferror(stdout)))
+		s = say_failed("standard output: %s", strerror(errno));
+	if (!s && !o->json)
+		say_note("prompts: %lld tokens, %.1f a second; text: %lld tokens, %.1f a second",
+			 (long long)r->nprefill, rate(r->nprefill, r->prefill_s),
+			 (long long)r->ndecoded, rate(r->ndecoded, r->decode_s));
+	return s;
+}
+
+int main(int argc, char **argv)
+{
+	struct run r = { 0 };
+	int s;
+
+	signal(SIGPIPE, SIG_IGN);
+	say_as("te_generate");
+	s = option_defaults(options, &r.o);
+	if (!s)
+		s = option_parse(&table, &r.o, argc, argv);
+	if (s) {
+		option_free(options, &r.o);
+		return s == OPTION_DONE ? STATUS_OK : s == OPTION_BAD ? STATUS_BAD : s;
+	}
+	if (optind < argc)
+		s = say_bad("\"%s\": unexpected argument", argv[optind]);
+	if (!s)
+		s = say_params();
+	if (!s)
+		s = run(&r);
+	te_decoder_unref(r.d);
+	model_free(&r.model);
+	te_ctx_unref(r.ctx);
+	for (int64_t i = 0; i < r.njobs; i++)
+		free(r.job[i].token);
+	free(r.job);
+	option_free(options, &r.o);
+	return s;
+}

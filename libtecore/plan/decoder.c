@@ -83,8 +83,8 @@ static int has_more(const struct te_op *op, size_t known, const void *init)
 static int check_op(const struct te_decoder *d, int i)
 {
 	static const char *const by_row[] = { "linear", "bias", "layernorm", "rmsnorm",
-					      "activation", "fork", "add", "dropout", "scale",
-					      "identity" };
+					      "activation", "fork", "add", "swap", "dropout",
+					      "scale", "identity" };
 	const struct te_rope_attrs rope = TE_ROPE_ATTRS_INIT;
 	const struct te_attention_attrs attention = TE_ATTENTION_ATTRS_INIT;
 	const struct te_op *op = d->seq->op[i];
@@ -97,8 +97,8 @@ static int check_op(const struct te_decoder *d, int i)
 		return te__fail(-EINVAL, "te_decoder_create: max_tokens is %d, but embedding %s "
 				"has %lld positions", d->o.max_tokens, op->name,
 				(long long)e->max_pos);
-	if (is_op(op, "rope") && has_more(op, offsetof(struct te_rope_attrs, theta) +
-					      sizeof(rope.theta), &rope))
+	if (is_op(op, "rope") && has_more(op, offsetof(struct te_rope_attrs, inv_freq) +
+					      sizeof(rope.inv_freq), &rope))
 		return te__fail(-EOPNOTSUPP, "te_decoder_create: rope %s: has attributes that "
 				"decoding does not implement", op->name);
 	if (is_op(op, "attention") &&

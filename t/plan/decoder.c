@@ -121,6 +121,97 @@ START_TEST(logits_equal_a_whole_pass)
 }
 END_TEST
 
+/* a layer whose MLP reads the norm of the layer's input, and heads that turn in part */
+static struct te_seq *parallel(void)
+{
+	const int64_t width = shape.width;
+	const int heads = shape.nheads, hd = (int)width / heads;
+	const float freq[4] = { 0.9f, 0.01f, 0, 0 };
+	struct te_embedding_attrs ea = TE_ATTRS(embedding, shape.vocab, width, 0, 0.3f, 0);
+	struct te_norm_attrs na = TE_ATTRS(norm, width, 1e-5f, 0);
+	struct te_linear_attrs qkv = TE_ATTRS(linear, width, 3 * width, 0.2f, 0, NULL);
+	struct te_linear_attrs square = TE_ATTRS(linear, width, width, 0.2f, 0, NULL);
+	struct te_linear_attrs head = TE_ATTRS(linear, width, shape.vocab, 0.2f, 1, NULL);
+	struct te_rope_attrs ra = TE_ATTRS(rope, heads, heads, hd, 0, freq);
+	struct te_attention_attrs aa = TE_ATTRS(attention, heads, heads, hd, 0, 0, 0, 0, 0);
+	struct te_act_attrs act = TE_ATTRS(act, TE_ACT_GELU, 0);
+	struct te_cross_entropy_attrs ca = TE_ATTRS(cross_entropy, shape.vocab, -100, 1.0f);
+	struct te_seq *seq;
+	struct te_op *op;
+
+	ck_assert_int_eq(hd, 2 * TT_LEN(freq));
+	DO(te_seq_create(ctx, &seq));
+	DO(te_op_embedding(&ea, "emb", &op));
+	tt_append(seq, op);
+	DO(te_op_fork("x", &op));
+	tt_append(seq, op);
+	DO(te_op_give(op, 0, "x"));
+	DO(te_op_layernorm(&na, "norm", &op));
+	tt_append(seq, op);
+	DO(te_op_fork("normed", &op));
+	tt_append(seq, op);
+	DO(te_op_give(op, 0, "normed"));
+	DO(te_op_linear(&qkv, "qkv", &op));
+	tt_append(seq, op);
+	DO(te_op_rope(&ra, "rope", &op));
+	tt_append(seq, op);
+	DO(te_op_attention(&aa, "attn", &op));
+	tt_append(seq, op);
+	DO(te_op_linear(&square, "proj", &op));
+	tt_append(seq, op);
+	DO(te_op_swap("mlp", &op));
+	tt_append(seq, op);
+	DO(te_op_take(op, 0, "normed"));
+	DO(te_op_give(op, 0, "attn"));
+	DO(te_op_linear(&square, "up", &op));
+	tt_append(seq, op);
+	DO(te_op_activation(&act, "act", &op));
+	tt_append(seq, op);
+	DO(te_op_add("add1", &op));
+	tt_append(seq, op);
+	DO(te_op_take(op, 0, "attn"));
+	DO(te_op_add("add2", &op));
+	tt_append(seq, op);
+	DO(te_op_take(op, 0, "x"));
+	DO(te_op_linear(&head, "head", &op));
+	tt_append(seq, op);
+	DO(te_seq_input(seq, "targets", TE_DTYPE_INT32, 0, NULL));
+	DO(te_op_cross_entropy(&ca, "loss", &op));
+	tt_append(seq, op);
+	DO(te_op_take(op, 0, "targets"));
+	DO(te_seq_init(seq, tt_seed()));
+	return seq;
+}
+
+/* the prompt at once, then tokens one by one. _i: type */
+START_TEST(parallel_branches_and_given_frequencies_equal_a_whole_pass)
+{
+	struct te_decoder_opts o;
+	struct te_decoder *d;
+	struct te_seq *seq;
+	int32_t token[70], s;
+	float *want;
+
+	te_seq_unref(model(_i));
+	seq = parallel();
+	o = opts();
+	o.page = 7;
+	for (int i = 0; i < 70; i++)
+		token[i] = (int32_t)tt_rand_int(0, shape.vocab - 1);
+	want = whole(seq, token, 70);
+	DO(te_decoder_create(seq, &o, &d));
+	DO(te_decoder_open(d, NULL, &s));
+	for (int64_t done = 0, n = 40; done < 70; done += n, n = 1) {
+		DO(te_decoder_push(d, s, token + done, n));
+		ck_assert_int_eq(te_decoder_step(d), 0);
+		same_logits(d, s, want + (done + n - 1) * shape.vocab);
+	}
+	free(want);
+	te_decoder_unref(d);
+	te_seq_unref(seq);
+}
+END_TEST
+
 static int32_t next(struct te_decoder *d, int32_t s)
 {
 	int32_t token = -1;
@@ -554,6 +645,7 @@ static Suite *suite(void)
 	TCase *c = tt_ctx_case(s, "decoder", "host");
 
 	TT_ADD_LOOP(c, logits_equal_a_whole_pass, 8, 2);
+	tcase_add_loop_test(c, parallel_branches_and_given_frequencies_equal_a_whole_pass, 0, 2);
 	tcase_add_loop_test(c, greedy_tokens_equal_whole_passes, 0, 4);
 	tcase_add_loop_test(c, batches_equal_sequences_alone, 0, 4);
 	tcase_add_loop_test(c, frequencies_are_the_probabilities, 0, (int)TT_LEN(ways));

@@ -583,6 +583,8 @@ static int32_t side(const struct te_token *t, const char *p, size_t n, struct te
 	const size_t at = key->n;
 	int m = (int)n;
 
+	if (!n)
+		return -1;
 	if (te__tbuf_add(key, p, n))
 		return -ENOMEM;
 	if (t->byte_level) {

@@ -7,6 +7,7 @@ libtetoken_libtetoken_internal_la_SOURCES = \
 	libtetoken/bpe.c \
 	libtetoken/decode.c \
 	libtetoken/encode.c \
+	libtetoken/gguf.c \
 	libtetoken/json.c \
 	libtetoken/json.h \
 	libtetoken/normalize.c \

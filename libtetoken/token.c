@@ -4,21 +4,30 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include "token_internal.h"
 
+static int is_gguf(const char *p, size_t n)
+{
+	return n >= 4 && !memcmp(p, "GGUF", 4);
+}
+
 static int load(const char *p, size_t n, const char *pattern, struct te_token *t)
 {
 	int r;
 
+	if (is_gguf(p, n))
+		return te__token_load_gguf(t, p, n);
 	r = te__token_load_json(t, p, n);
 	if (r == -TE_EFORMAT)
 		r = te__token_load_ranks(t, p, n, pattern);
 	if (r == -TE_EFORMAT)
 		return te__fail(-TE_EFORMAT, "te_token: the file is no tokenizer: expected "
-					     "tokenizer.json, ranks of tiktoken or tekken.json");
+					     "tokenizer.json, ranks of tiktoken, tekken.json or "
+					     "GGUF");
 	return r;
 }
 
@@ -49,16 +58,28 @@ int te_token_load(const void *data, size_t nbytes, const char *pattern, struct t
 	return r;
 }
 
-static int open_file(const char *path, const char *pattern, struct te_token **ret_token)
+/* the part of a file that a parser may read is mapped: a GGUF file has a model's weights too */
+static int load_mapped(int fd, size_t nbytes, const char *path, const char *pattern,
+		       struct te_token **ret_token)
 {
-	const int fd = open(path, O_RDONLY | O_CLOEXEC);
+	const size_t n = nbytes < TE__TOKEN_MAX_FILE ? nbytes : TE__TOKEN_MAX_FILE;
+	void *p = mmap(NULL, n, PROT_READ, MAP_PRIVATE, fd, 0);
+	int r;
+
+	if (p == MAP_FAILED)
+		return te__fail(-errno, "te_token_open: %s: %s", path, strerror(errno));
+	r = te_token_load(p, n, pattern, ret_token);
+	munmap(p, n);
+	return r;
+}
+
+static int load_read(int fd, const char *path, const char *pattern, struct te_token **ret_token)
+{
 	struct te__tbuf b = { .most = TE__TOKEN_MAX_FILE };
 	char part[4096];
 	ssize_t k = 1;
 	int r = 0;
 
-	if (fd < 0)
-		return te__fail(-errno, "te_token_open: %s: %s", path, strerror(errno));
 	while (k && !r) {
 		k = read(fd, part, sizeof(part));
 		if (k < 0 && errno != EINTR)
@@ -71,6 +92,23 @@ static int open_file(const char *path, const char *pattern, struct te_token **re
 	if (!r)
 		r = te_token_load(b.p ? b.p : "", b.n, pattern, ret_token);
 	te__free(b.p);
+	return r;
+}
+
+static int open_file(const char *path, const char *pattern, struct te_token **ret_token)
+{
+	const int fd = open(path, O_RDONLY | O_CLOEXEC);
+	char start[4];
+	struct stat st;
+	int r;
+
+	if (fd < 0)
+		return te__fail(-errno, "te_token_open: %s: %s", path, strerror(errno));
+	if (!fstat(fd, &st) && S_ISREG(st.st_mode) && pread(fd, start, 4, 0) == 4 &&
+	    is_gguf(start, 4))
+		r = load_mapped(fd, (size_t)st.st_size, path, pattern, ret_token);
+	else
+		r = load_read(fd, path, pattern, ret_token);
 	close(fd);
 	/* the message of the parser, after the path */
 	if (r == -TE_ECORRUPT || r == -TE_EFORMAT || r == -EOPNOTSUPP || r == -EFBIG) {

@@ -272,6 +272,7 @@ const char *te__pattern_named(const char *name);
 int te__split_at_marks(struct te_token *t);
 
 /* formats; each returns -TE_EFORMAT without a message if the bytes are of another one */
+int te__token_load_gguf(struct te_token *t, const char *p, size_t n);
 int te__token_load_json(struct te_token *t, const char *p, size_t n);
 int te__token_load_ranks(struct te_token *t, const char *p, size_t n, const char *pattern);
 /* base64; returns the number of bytes, or -1 */

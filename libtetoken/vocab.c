@@ -152,7 +152,7 @@ void te__token_free(struct te_token *t)
 
 static int pool_add(struct te_token *t, const void *p, size_t n, uint32_t *ret_off)
 {
-	if (t->pool_room - t->npool < n) {
+	if (!t->pool || t->pool_room - t->npool < n) {
 		const size_t room = (t->npool + n) * 2 + 4096;
 		char *q;
 

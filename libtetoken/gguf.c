@@ -1,0 +1,531 @@
+/*
+ * gguf.c - the tokenizer in the metadata of a GGUF file.
+ *
+ * Format: https://github.com/ggml-org/ggml, docs/gguf.md, versions 2 and 3, little-endian. All
+ * lengths are compared with the size of the file before they are used, so that a damaged file costs
+ * no more than a walk through its metadata. Names of pre-tokenizers, their patterns and defaults of
+ * keys: llama.cpp, src/llama-vocab.cpp.
+ */
+#include "config.h"
+
+#include <errno.h>
+#include <math.h>
+
+#include "token_internal.h"
+
+#define MOST_ITEMS 65536 /* items of metadata */
+
+struct bytes {
+	const char *p;
+	size_t n; /* bytes that are left */
+};
+
+/* types of values */
+enum { UINT32 = 4, INT32 = 5, FLOAT32 = 6, BOOL = 7, TEXT = 8, LIST = 9 };
+
+static const uint8_t sizes[] = { 1, 1, 2, 2, 4, 4, 4, 1, 0, 0, 8, 8, 8 };
+
+/* a value of the metadata: a text, the elements of a list, or the bytes of a number */
+struct value {
+	uint32_t type, of; /* of: type of a list's elements */
+	uint64_t n;	   /* elements of a list */
+	struct bytes at;
+};
+
+enum {
+	MODEL,
+	PRE,
+	TOKENS,
+	TYPES,
+	SCORES,
+	MERGES,
+	BOS,
+	EOS,
+	UNK,
+	ADD_BOS,
+	ADD_EOS,
+	ADD_SPACE,
+	NKEYS
+};
+
+/* after "tokenizer.ggml."; of: type of a list's elements, or 0 */
+static const struct {
+	const char *name;
+	uint32_t type, of;
+} keys[NKEYS] = {
+	[MODEL] = { "model", TEXT, 0 },
+	[PRE] = { "pre", TEXT, 0 },
+	[TOKENS] = { "tokens", LIST, TEXT },
+	[TYPES] = { "token_type", LIST, INT32 },
+	[SCORES] = { "scores", LIST, FLOAT32 },
+	[MERGES] = { "merges", LIST, TEXT },
+	[BOS] = { "bos_token_id", UINT32, 0 },
+	[EOS] = { "eos_token_id", UINT32, 0 },
+	[UNK] = { "unknown_token_id", UINT32, 0 },
+	[ADD_BOS] = { "add_bos_token", BOOL, 0 },
+	[ADD_EOS] = { "add_eos_token", BOOL, 0 },
+	[ADD_SPACE] = { "add_space_prefix", BOOL, 0 },
+};
+
+/* token_type */
+enum { UNKNOWN = 2, CONTROL = 3, USER_DEFINED = 4, UNUSED = 5, BYTE = 6 };
+
+#define NO_DIGITS "'(?:[sdmt]|ll|ve|re)| ?\\p{L}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?![^\\s\\p{N}])|\\s+"
+
+/* pattern: its name, or itself. Each further step splits what the one before it left */
+static const struct pre {
+	const char *name, *step[4];
+	int ignore_merges, add_bos;
+} pres[] = {
+	{ "default", { "[\\p{P}$+<=>^~|]+", "gpt2", "\\p{N}+", "[0-9][0-9][0-9]" }, 0, 0 },
+	{ "gpt-2", { "gpt2", NULL, NULL, NULL }, 0, 0 },
+	{ "phi-2", { "gpt2", NULL, NULL, NULL }, 0, 0 },
+	{ "mpt", { "gpt2", NULL, NULL, NULL }, 0, 0 },
+	{ "olmo", { "gpt2", NULL, NULL, NULL }, 0, 0 },
+	/* digits one by one, then gpt2: in one pattern */
+	{ "smollm", { "\\p{N}|" NO_DIGITS, NULL, NULL, NULL }, 0, 0 },
+	{ "starcoder", { "\\p{N}|" NO_DIGITS, NULL, NULL, NULL }, 0, 0 },
+	{ "refact", { "\\p{N}|" NO_DIGITS, NULL, NULL, NULL }, 0, 0 },
+	{ "command-r", { "\\p{N}|" NO_DIGITS, NULL, NULL, NULL }, 0, 0 },
+	{ "llama-bpe", { "llama3", NULL, NULL, NULL }, 1, 1 },
+	{ "llama-v3", { "llama3", NULL, NULL, NULL }, 1, 1 },
+	{ "llama3", { "llama3", NULL, NULL, NULL }, 1, 1 },
+	{ "dbrx", { "llama3", NULL, NULL, NULL }, 0, 0 },
+	{ "smaug-bpe", { "llama3", NULL, NULL, NULL }, 0, 0 },
+	{ "qwen2", { "qwen2", NULL, NULL, NULL }, 0, 0 },
+	{ "deepseek-r1-qwen", { "qwen2", NULL, NULL, NULL }, 0, 0 },
+	{ "stablelm2", { "qwen2", NULL, NULL, NULL }, 0, 0 },
+	{ "gpt-4o", { "o200k", NULL, NULL, NULL }, 0, 0 },
+};
+
+static int corrupt(const char *why)
+{
+	return te__fail(-TE_ECORRUPT, "te_token: GGUF: %s", why);
+}
+
+/* ---- metadata ---- */
+
+/* the next n bytes, or NULL: the file is too short */
+static const char *take(struct bytes *b, uint64_t n)
+{
+	const char *p = b->p;
+
+	if (n > b->n)
+		return NULL;
+	b->p += n;
+	b->n -= (size_t)n;
+	return p;
+}
+
+/* a little-endian number of n bytes; 0 if the file is too short */
+static int take_number(struct bytes *b, size_t n, uint64_t *ret)
+{
+	const char *p = take(b, n);
+
+	*ret = 0;
+	if (p)
+		memcpy(ret, p, n);
+	return p != NULL;
+}
+
+static int take_text(struct bytes *b, struct bytes *ret)
+{
+	uint64_t n;
+
+	if (!take_number(b, 8, &n))
+		return 0;
+	ret->p = take(b, n);
+	ret->n = (size_t)n;
+	return ret->p != NULL;
+}
+
+static int take_value(struct bytes *b, struct value *v)
+{
+	uint64_t type, of = 0;
+	struct bytes text;
+
+	*v = (struct value){ 0 };
+	if (!take_number(b, 4, &type) || type >= sizeof(sizes))
+		return 0;
+	v->type = (uint32_t)type;
+	if (type == TEXT)
+		return take_text(b, &v->at);
+	v->at = *b;
+	if (type != LIST)
+		return take(b, sizes[type]) != NULL;
+	if (!take_number(b, 4, &of) || !take_number(b, 8, &v->n) || of >= sizeof(sizes) ||
+	    of == LIST)
+		return 0;
+	v->of = (uint32_t)of;
+	v->at = *b;
+	if (of != TEXT)
+		return v->n <= b->n && take(b, v->n * sizes[of]);
+	for (uint64_t i = 0; i < v->n; i++)
+		if (!take_text(b, &text))
+			return 0;
+	return 1;
+}
+
+static int is_text(const struct bytes *b, const char *text)
+{
+	return b->n == strlen(text) && !memcmp(b->p, text, b->n);
+}
+
+static int is_utf8(const struct bytes *b)
+{
+	int skip, is_short;
+
+	for (size_t k = 0; k < b->n; k += (size_t)skip)
+		if (!te__utf8_len(b->p + k, b->n - k, &skip, &is_short))
+			return 0;
+	return 1;
+}
+
+static int read_keys(struct bytes *b, struct value value[NKEYS])
+{
+	static const char prefix[] = "tokenizer.ggml.";
+	uint64_t version, ntensors, nitems;
+
+	b->p += 4;
+	b->n -= 4;
+	if (!take_number(b, 4, &version) || !take_number(b, 8, &ntensors) ||
+	    !take_number(b, 8, &nitems))
+		return corrupt("cut short within its header");
+	if (version != 2 && version != 3)
+		return te__fail(-EOPNOTSUPP,
+				"te_token: GGUF: version %u is not implemented, expected 2 or 3",
+				(unsigned)version);
+	if (nitems > MOST_ITEMS)
+		return corrupt("more than 65536 items of metadata");
+	while (nitems--) {
+		struct bytes key;
+		struct value v;
+
+		if (!take_text(b, &key) || !take_value(b, &v))
+			return corrupt("damaged or cut short within its metadata");
+		if (key.n < strlen(prefix) || memcmp(key.p, prefix, strlen(prefix)))
+			continue;
+		key.p += strlen(prefix);
+		key.n -= strlen(prefix);
+		for (int i = 0; i < NKEYS; i++) {
+			if (!is_text(&key, keys[i].name))
+				continue;
+			if (v.type != keys[i].type || v.of != keys[i].of)
+				return te__fail(-TE_ECORRUPT,
+						"te_token: GGUF: tokenizer.ggml.%s: its type is "
+						"%u, expected %u",
+						keys[i].name, v.type == LIST ? v.of : v.type,
+						keys[i].of ? keys[i].of : keys[i].type);
+			value[i] = v;
+		}
+	}
+	return 0;
+}
+
+/* element i of a list of numbers; lists are not aligned */
+static uint32_t number_at(const struct value *v, uint64_t i)
+{
+	uint32_t x;
+
+	memcpy(&x, v->at.p + 4 * i, 4);
+	return x;
+}
+
+static int truth(const struct value *v, int without)
+{
+	return v->type ? *v->at.p != 0 : without;
+}
+
+/* a token that the file names, or -1 */
+static int id_of(const struct te_token *t, const struct value *value, int key, int32_t without,
+		 int32_t *ret)
+{
+	const uint32_t id = value[key].type ? number_at(&value[key], 0) : (uint32_t)without;
+
+	*ret = -1;
+	if (!value[key].type && (without < 0 || without >= t->ntok))
+		return 0;
+	if (id >= (uint32_t)t->ntok)
+		return te__fail(-TE_ECORRUPT,
+				"te_token: GGUF: tokenizer.ggml.%s: token %u is outside of 0 to %d",
+				keys[key].name, id, t->ntok - 1);
+	*ret = (int32_t)id;
+	return 0;
+}
+
+/* ---- vocabulary ---- */
+
+static int hex_of(char c)
+{
+	return c >= '0' && c <= '9' ? c - '0' : c >= 'A' && c <= 'F' ? c - 'A' + 10 : -1;
+}
+
+/* token id of a vocabulary of SentencePiece; b: scratch */
+static int piece(struct te_token *t, int64_t id, const struct bytes *text, uint32_t type,
+		 struct te__tbuf *b)
+{
+	const char *p = text->p, *end = p + text->n, *q;
+	char byte;
+	int r = 0;
+
+	if (type == UNKNOWN || type == CONTROL || type == USER_DEFINED || type == UNUSED)
+		return te__token_set(t, id, p, text->n, NULL, 0, TE__TOK_FOREIGN);
+	if (type == BYTE) {
+		if (text->n != 6 || memcmp(p, "<0x", 3) || hex_of(p[3]) < 0 || hex_of(p[4]) < 0 ||
+		    p[5] != '>')
+			return te__fail(-TE_ECORRUPT,
+					"te_token: GGUF: token %lld: expected a byte as <0xXX>",
+					(long long)id);
+		byte = (char)(hex_of(p[3]) << 4 | hex_of(p[4]));
+		return te__token_set(t, id, p, text->n, &byte, 1, TE__TOK_BYTE);
+	}
+	b->n = 0;
+	while (!r && (q = te__find(p, (size_t)(end - p), TE__TOKEN_MARK, 3))) {
+		r = te__tbuf_add(b, p, (size_t)(q - p));
+		if (!r)
+			r = te__tbuf_add(b, " ", 1);
+		p = q + 3;
+	}
+	if (!r)
+		r = te__tbuf_add(b, p, (size_t)(end - p));
+	return r ? r : te__token_set(t, id, text->p, text->n, b->p ? b->p : "", b->n, 0);
+}
+
+/* token id of a vocabulary of bytes; special tokens are text as it is */
+static int byte_piece(struct te_token *t, int64_t id, const struct bytes *text, uint32_t type,
+		      struct te__tbuf *b)
+{
+	int m, r;
+
+	b->n = 0;
+	r = te__tbuf_add(b, text->p, text->n);
+	if (r)
+		return r;
+	m = type == UNUSED ? -1 : te__bytes_of_text(text->p, text->n, b->p);
+	return m < 0 ? te__token_set(t, id, text->p, text->n, NULL, 0, TE__TOK_FOREIGN) :
+		       te__token_set(t, id, b->p, (size_t)m, NULL, 0, 0);
+}
+
+static int tokens(struct te_token *t, const struct value value[NKEYS])
+{
+	struct bytes b = value[TOKENS].at, text;
+	struct te__tbuf scratch = { 0 };
+	int r = 0;
+
+	if (!value[TOKENS].n || value[TOKENS].n > TE__TOKEN_MAX_VOCAB)
+		return te__fail(value[TOKENS].n ? -EFBIG : -TE_ECORRUPT,
+				"te_token: GGUF: %llu tokens, expected 1 to %d",
+				(unsigned long long)value[TOKENS].n, TE__TOKEN_MAX_VOCAB);
+	if (value[TYPES].type && value[TYPES].n != value[TOKENS].n)
+		return corrupt("tokenizer.ggml.token_type: expected one for each token");
+	for (uint64_t i = 0; i < value[TOKENS].n && !r; i++) {
+		const uint32_t type = value[TYPES].type ? number_at(&value[TYPES], i) : 1;
+
+		take_text(&b, &text);
+		if (!is_utf8(&text))
+			r = te__fail(-TE_ECORRUPT, "te_token: GGUF: token %llu is not UTF-8",
+				     (unsigned long long)i);
+		else
+			r = t->byte_level ? byte_piece(t, (int64_t)i, &text, type, &scratch) :
+					    piece(t, (int64_t)i, &text, type, &scratch);
+	}
+	te__free(scratch.p);
+	return r;
+}
+
+/* special tokens, which are found in texts; after te__token_merges_by_rank() */
+static int specials(struct te_token *t, const struct value value[NKEYS])
+{
+	struct bytes b = value[TOKENS].at, text;
+	int r = 0;
+
+	for (uint64_t i = 0; value[TYPES].type && i < value[TOKENS].n && !r; i++) {
+		const uint32_t type = number_at(&value[TYPES], i);
+		const struct te__added a = { .id = (int32_t)i, .special = type != USER_DEFINED };
+
+		take_text(&b, &text);
+		if (type == UNKNOWN || type == CONTROL || type == USER_DEFINED)
+			r = te__token_add_special(t, &a, text.p, text.n);
+	}
+	return r;
+}
+
+/* ---- models ---- */
+
+static int merges(struct te_token *t, const struct value *v)
+{
+	struct bytes b = v->at, text;
+	struct te__tbuf key = { 0 };
+	int r = 0;
+
+	for (uint64_t i = 0; i < v->n && !r; i++) {
+		const char *space;
+		int32_t left = -1, right = -1, id = -1;
+		int m = -1, k = -1;
+
+		take_text(&b, &text);
+		space = text.n > 1 && is_utf8(&text) ? memchr(text.p + 1, ' ', text.n - 1) : NULL;
+		key.n = 0;
+		r = te__tbuf_add(&key, text.p, text.n);
+		if (r)
+			break;
+		if (space) {
+			const size_t n = (size_t)(space - text.p);
+
+			m = te__bytes_of_text(text.p, n, key.p);
+			k = m < 0 ? -1 :
+				    te__bytes_of_text(space + 1, text.n - n - 1, key.p + m);
+		}
+		if (k > 0) {
+			left = te__tmap_get(&t->map, t->pool, key.p, (size_t)m);
+			right = te__tmap_get(&t->map, t->pool, key.p + m, (size_t)k);
+			id = te__tmap_get(&t->map, t->pool, key.p, (size_t)(m + k));
+		}
+		r = left < 0 || right < 0 || id < 0 ?
+			    te__fail(-TE_ECORRUPT,
+				     "te_token: GGUF: merge %llu: expected two tokens that give a "
+				     "third",
+				     (unsigned long long)i) :
+			    te__token_merge_add(t, left, right, (uint32_t)i, id);
+	}
+	te__free(key.p);
+	return r;
+}
+
+static int byte_model(struct te_token *t, const struct value value[NKEYS], int *ret_add_bos)
+{
+	const struct pre *pre = NULL;
+	int r = 0;
+
+	for (size_t i = 0; i < sizeof(pres) / sizeof(pres[0]); i++)
+		if (value[PRE].type ? is_text(&value[PRE].at, pres[i].name) : !i)
+			pre = &pres[i];
+	if (!pre)
+		return te__fail(-EOPNOTSUPP,
+				"te_token: GGUF: tokenizer.ggml.pre: \"%.*s\" is not implemented",
+				value[PRE].at.n < 64 ? (int)value[PRE].at.n : 64, value[PRE].at.p);
+	if (!value[MERGES].type)
+		return corrupt("there is no tokenizer.ggml.merges");
+	t->byte_level = 1;
+	t->ignore_merges = pre->ignore_merges;
+	*ret_add_bos = pre->add_bos;
+	for (int i = 0; i < 4 && pre->step[i] && !r; i++) {
+		const char *pattern = te__pattern_named(pre->step[i]);
+
+		r = te__split_add_pattern(t, pattern ? pattern : pre->step[i], TE__SPLIT_ISOLATED);
+	}
+	if (!r)
+		r = tokens(t, value);
+	return r ? r : merges(t, &value[MERGES]);
+}
+
+/* a normalizer that puts "to" for each "from", or before the text */
+static int normalizer(struct te_token *t, enum te__norm_kind kind, const char *from, const char *to)
+{
+	struct te__norm *norm = &t->norm[t->nnorm++];
+
+	*norm = (struct te__norm){ .kind = kind, .nfrom = strlen(from), .nto = strlen(to) };
+	norm->from = te__malloc(norm->nfrom + 1);
+	norm->to = te__malloc(norm->nto + 1);
+	if (!norm->from || !norm->to)
+		return te__no_memory("te_token");
+	strcpy(norm->from, from);
+	strcpy(norm->to, to);
+	return 0;
+}
+
+/* order of merges: the highest score has rank 0 or more, equal scores have equal ranks */
+static int ranks_of_scores(const struct value *v, uint32_t *rank)
+{
+	for (uint64_t i = 0; i < v->n; i++) {
+		const uint32_t bits = number_at(v, i);
+		float score;
+
+		memcpy(&score, &bits, 4);
+		if (!isfinite(score))
+			return te__fail(-TE_ECORRUPT,
+					"te_token: GGUF: tokenizer.ggml.scores: the score of token "
+					"%llu is not finite",
+					(unsigned long long)i);
+		/* bits of positive numbers rise with them, and bits of negative ones fall */
+		rank[i] = score == 0 ? 0x7fffffff : bits >> 31 ? bits : 0x7fffffff - bits;
+	}
+	return 0;
+}
+
+static int piece_model(struct te_token *t, const struct value value[NKEYS])
+{
+	const int space = truth(&value[ADD_SPACE], 1);
+	uint32_t *rank;
+	int r = 0;
+
+	if (!value[SCORES].type || value[SCORES].n != value[TOKENS].n)
+		return corrupt("tokenizer.ggml.scores: expected one for each token");
+	t->byte_fallback = t->fuse_unk = 1;
+	if (space) {
+		r = normalizer(t, TE__NORM_PREPEND, "", TE__TOKEN_MARK);
+		t->strip_left = 1;
+		strcpy(t->strip_char, " ");
+	}
+	if (!r)
+		r = normalizer(t, TE__NORM_REPLACE, " ", TE__TOKEN_MARK);
+	if (!r)
+		r = tokens(t, value);
+	if (r)
+		return r;
+	rank = te__malloc((size_t)value[SCORES].n * sizeof(*rank));
+	if (!rank)
+		return te__no_memory("te_token");
+	r = ranks_of_scores(&value[SCORES], rank);
+	if (!r)
+		r = te__token_merges_by_rank(t, rank);
+	te__free(rank);
+	if (!r)
+		r = te__split_at_marks(t);
+	return r ? r : id_of(t, value, UNK, 0, &t->unk);
+}
+
+static int template_of(int32_t id, int32_t **ret_list, int *ret_n)
+{
+	if (id < 0)
+		return 0;
+	*ret_list = te__malloc(sizeof(**ret_list));
+	if (!*ret_list)
+		return te__no_memory("te_token");
+	**ret_list = id;
+	*ret_n = 1;
+	return 0;
+}
+
+int te__token_load_gguf(struct te_token *t, const char *p, size_t n)
+{
+	struct value value[NKEYS] = { { 0 } };
+	struct bytes b = { p, n };
+	const struct bytes *model = &value[MODEL].at;
+	int is_pieces, add_bos = 1, r;
+
+	if (n < 4 || memcmp(p, "GGUF", 4))
+		return -TE_EFORMAT;
+	r = read_keys(&b, value);
+	if (r)
+		return r;
+	if (!value[MODEL].type || !value[TOKENS].type)
+		return te__fail(-TE_EFORMAT, "te_token: the GGUF file has no tokenizer");
+	is_pieces = is_text(model, "llama");
+	if (!is_pieces && !is_text(model, "gpt2"))
+		return te__fail(-EOPNOTSUPP,
+				"te_token: GGUF: tokenizer.ggml.model: \"%.*s\" is not implemented",
+				model->n < 64 ? (int)model->n : 64, model->p);
+	r = is_pieces ? piece_model(t, value) : byte_model(t, value, &add_bos);
+	if (!r)
+		r = specials(t, value);
+	if (!r)
+		r = id_of(t, value, BOS, is_pieces ? 1 : -1, &t->bos);
+	if (!r)
+		r = id_of(t, value, EOS, is_pieces ? 2 : -1, &t->eos);
+	if (!r && truth(&value[ADD_BOS], add_bos))
+		r = template_of(t->bos, &t->before, &t->nbefore);
+	if (!r && truth(&value[ADD_EOS], 0))
+		r = template_of(t->eos, &t->after, &t->nafter);
+	return r;
+}

@@ -37,8 +37,8 @@ struct opts {
 #define AT(field) offsetof(struct opts, field)
 static const struct option_field options[] = {
 	{ "Model", OPTION_HEADING, 0, 0, 0, 0, 0, 0, 0 },
-	{ "model", OPTION_TEXT, AT(model), NULL, 0, 0, 'm', "DIR",
-	  "folder with config.json and its weights as safetensors" },
+	{ "model", OPTION_TEXT, AT(model), NULL, 0, 0, 'm', "DIR|FILE",
+	  "folder with config.json and its weights as safetensors, or a GGUF file" },
 	{ "recipe", OPTION_WORD, AT(recipe), "bf16", 0, 0, 0, "bf16|fp32",
 	  "type of matrices, activations and the cache" },
 	{ "context", OPTION_INT, AT(context), "0", 0, 1 << 24, 0, "N",
@@ -75,7 +75,8 @@ static const struct option_field options[] = {
 
 static const struct option_field *const tables[] = { options, NULL };
 static const struct option_table table = {
-	.usage = "Usage: te_generate --model DIR [--prompt TEXT | --file FILE | -i] [OPTION]...\n"
+	.usage = "Usage: te_generate --model DIR|FILE "
+		 "[--prompt TEXT | --file FILE | -i] [OPTION]...\n"
 		 "Generate text with a model.\n",
 	.fields = tables,
 };

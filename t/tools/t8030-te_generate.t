@@ -17,6 +17,17 @@ for recipe in bf16 fp32; do
 	same "is what te_train samples in $recipe" want got
 done
 
+# the model of the file has weights drawn at random: its tokens are compared, not its text
+gguf=$abs_top_srcdir/t/data/llama.gguf
+"$te_train" --init "$gguf" --out l --steps 0 text >out 2>err
+check "a folder of the model of a GGUF file" test -s l/config.json
+for m in "$gguf" l; do
+	"$gen" --model "$m" --recipe fp32 --prompt-tokens 84,104 -n 9 --temperature 1 --json 2>err |
+		grep -v per_s >"tokens.$(basename "$m")"
+done
+check "a GGUF file is a model" grep -q '"decoded_tokens": 8' tokens.llama.gguf
+same "with the tokens of that folder" tokens.l tokens.llama.gguf
+
 cat >prompts <<'JSON'
 {"prompt": "The"}
 {"tokens": [84, 104]}

@@ -1,4 +1,8 @@
+TOKEN_LA =
+TOKEN_INTERNAL_LA =
 if HAVE_TOKEN
+TOKEN_LA += libtetoken/libtetoken.la
+TOKEN_INTERNAL_LA += libtetoken/libtetoken_internal.la
 teinclude_HEADERS += \
 	include/te/token.h
 

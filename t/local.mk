@@ -208,6 +208,7 @@ TT_TOOLS_SH += \
 	t/tools/t8026-te_train-epochs.t \
 	t/tools/t8027-te_train-schedules.t \
 	t/tools/t8028-te_train-jsonl.t \
+	t/tools/t8029-te_train-text.t \
 	t/tools/t8030-te_generate.t
 # a shared library for LD_PRELOAD: -rpath makes it one although it is not installed
 check_LTLIBRARIES += t/lib/failalloc.la
@@ -383,7 +384,8 @@ t_comm_pool_SOURCES = t/comm/pool.c t/comm/pool_cases.c t/comm/pool_cases.h
 t_token_token_LDADD = libtetoken/libtetoken_internal.la $(LDADD)
 
 # units of te_train
-TE_TRAIN_LDADD = tools/te_train/libte_train.la $(LDADD) $(JANSSON_LIBS) $(ZLIB_LIBS)
+TE_TRAIN_LDADD = tools/te_train/libte_train.la $(TOKEN_INTERNAL_LA) $(LDADD) \
+	$(JANSSON_LIBS) $(ZLIB_LIBS)
 t_tools_ckpt_LDADD = $(TE_TRAIN_LDADD)
 t_tools_ckpt_crash_LDADD = $(TE_TRAIN_LDADD)
 t_tools_data_LDADD = $(TE_TRAIN_LDADD)

@@ -205,7 +205,7 @@ tools_te_train_libte_train_la_LIBADD = tools/lib/libtools.la $(ZLIB_LIBS) $(LZMA
 tools_te_train_te_train_SOURCES = \
 	tools/te_train/main.c
 tools_te_train_te_train_CFLAGS = $(AM_CFLAGS) $(JANSSON_CFLAGS)
-tools_te_train_te_train_LDADD = tools/te_train/libte_train.la libtegraph/libtegraph.la \
+tools_te_train_te_train_LDADD = tools/te_train/libte_train.la $(TOKEN_LA) libtegraph/libtegraph.la \
 	libtecomm/libtecomm.la libtecore/libtecore.la $(JANSSON_LIBS) -lm
 
 COMPLETIONS += \

@@ -22,7 +22,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t nbytes)
 	for (int i = 0; i < 20; i++) {
 		/* read completely, and in pieces */
 		const struct data_opts opts = { types[i % 5], i / 5 % 2 ? DATA_NBYTES : 50257,
-						i < 10 ? DATA_CHECKED_NBYTES : 0, &chat };
+						i < 10 ? DATA_CHECKED_NBYTES : 0, &chat,
+						NULL };
 		struct data *d;
 		int32_t token[2];
 

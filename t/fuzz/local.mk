@@ -43,6 +43,7 @@ FUZZ_LDADD = \
 
 FUZZ_TRAIN_LDADD = \
 	tools/te_train/libte_train.la \
+	$(TOKEN_INTERNAL_LA) \
 	libtecomm/libtecomm_internal.la \
 	$(FUZZ_LDADD) \
 	$(JANSSON_LIBS)

@@ -46,7 +46,7 @@ static void put(int i, const char *suffix, const void *p, size_t n)
 static struct data *open_as(int n, enum data_type type, int64_t vocab)
 {
 	char *list[3] = { path[0], path[1], path[2] };
-	const struct data_opts opts = { type, vocab, most, &chat };
+	const struct data_opts opts = { type, vocab, most, &chat, NULL };
 	struct data *d = NULL;
 
 	ck_assert_int_eq(data_open(list, n, &opts, &d), 0);
@@ -61,7 +61,7 @@ static struct data *open_files(int n)
 static void refuse_as(int n, enum data_type type, int64_t vocab)
 {
 	char *list[3] = { path[0], path[1], path[2] };
-	const struct data_opts opts = { type, vocab, most, &chat };
+	const struct data_opts opts = { type, vocab, most, &chat, NULL };
 	struct data *d = NULL;
 
 	ck_assert_int_eq(data_open(list, n, &opts, &d), STATUS_BAD);
@@ -605,7 +605,7 @@ START_TEST(reads_pipes)
 			fputc('a' + i % 26, f);
 		_exit(fclose(f) ? 1 : 0);
 	}
-	r = data_open(list, 1, &(struct data_opts){ DATA_AUTO, 256, most, &chat }, &d);
+	r = data_open(list, 1, &(struct data_opts){ DATA_AUTO, 256, most, &chat, NULL }, &d);
 	ck_assert_int_eq(wait(&(int){ 0 }) > 0, 1);
 	ck_assert_int_eq(r, 0);
 	ck_assert_int_eq(data_ntokens(d), N);

@@ -10,7 +10,7 @@
 fault=$abs_top_builddir/t/lib/.libs/failalloc.so
 [ -f "$fault" ] || skip_all "this build has no shared libraries"
 # the program itself: the shell script that libtool makes would fail instead
-for l in core graph comm; do
+for l in core graph comm token; do
 	LD_LIBRARY_PATH=$abs_top_builddir/libte$l/.libs${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
 done
 export LD_LIBRARY_PATH

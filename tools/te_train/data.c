@@ -16,6 +16,7 @@
 #include "jsonl.h"
 #include "magic.h"
 #include "source.h"
+#include "tokenizer.h"
 #include "tools/lib/model.h"
 #include "tools/lib/say.h"
 
@@ -254,9 +255,9 @@ static int check_type(struct file *f, struct reading *rd, const uint8_t *head, s
 
 static int refuse_text(const struct file *f, int64_t vocab)
 {
-	return say_bad("%s: is text, but the model's vocabulary of %lld is not bytes: give files "
-		       "of its tokens (.bin), or a model of bytes such as --preset char-gpt, or "
-		       "--random-tokens to measure speed",
+	return say_bad("%s: is text, but the model's vocabulary of %lld is not bytes: give a "
+		       "--tokenizer, files of its tokens (.bin), or a model of bytes such as "
+		       "--preset char-gpt, or --random-tokens to measure speed",
 		       source_name(f->src), (long long)vocab);
 }
 
@@ -291,16 +292,86 @@ static void add_lines(void *arg, const uint8_t *p, size_t n, int64_t at)
 	jsonl_add(arg, p, n);
 }
 
-/* documents, whose tokens are bytes */
-static int read_docs(struct data *d, struct file *f, const struct chat *chat)
+/* the type of tokens of text by a tokenizer */
+static enum data_type type_of_tokens(int64_t vocab)
 {
-	struct jsonl j = { .name = source_name(f->src), .chat = chat, .docs = &f->docs };
-	int r = d->vocab > DATA_NBYTES ? refuse_text(f, d->vocab) :
-					 source_scan(f->src, 0, add_lines, &j), end;
+	return vocab > 1 << 16 ? DATA_U32 : DATA_U16;
+}
+
+struct joined {
+	char *text;
+	size_t n;
+	int64_t zero_at; /* first byte 0, or -1 */
+};
+
+static void join(void *arg, const uint8_t *p, size_t n, int64_t at)
+{
+	struct joined *all = arg;
+	const uint8_t *zero = memchr(p, 0, n);
+
+	if (zero && all->zero_at < 0)
+		all->zero_at = at + (zero - p);
+	memcpy(all->text + all->n, p, n);
+	all->n += n;
+}
+
+static void set_docs(struct data *d, struct file *f)
+{
+	f->type = type_of_tokens(d->vocab);
+	f->n = f->docs.n;
+	for (int64_t i = 0; i < f->n; i++)
+		if (f->docs.token[i] > d->largest)
+			d->largest = f->docs.token[i];
+}
+
+/* a text as one document */
+static int read_text(struct data *d, struct file *f, const struct data_opts *o)
+{
+	struct joined all = { .zero_at = -1 };
+	const char *name = source_name(f->src);
+	const int32_t end = tokenizer_end(o->tokenizer);
+	int32_t *token = NULL;
+	size_t n = 0;
+	int r;
+
+	all.text = malloc((size_t)source_nbytes(f->src));
+	r = all.text ? source_scan(f->src, 0, join, &all) : say_failed("out of memory");
+	if (!r && o->type == DATA_AUTO && all.zero_at >= 0)
+		r = say_bad("%s: is not text: byte %lld is 0; --data-type gives the type of "
+			    "token files, and text accepts any bytes",
+			    name, (long long)all.zero_at);
+	if (!r)
+		r = tokenizer_encode(o->tokenizer, name, all.text, all.n, &token, &n);
+	free(all.text);
+	if (!r)
+		r = docs_add(&f->docs, token, n, 0);
+	if (!r && end >= 0)
+		r = docs_add(&f->docs, &end, 1, 0);
+	free(token);
+	if (!r)
+		set_docs(d, f);
+	return r;
+}
+
+static int read_docs(struct data *d, struct file *f, const struct data_opts *o)
+{
+	struct jsonl j = { .name = source_name(f->src),
+			   .tokenizer = o->tokenizer,
+			   .chat = o->chat,
+			   .docs = &f->docs };
+	int r = d->vocab > DATA_NBYTES && !o->tokenizer ?
+			refuse_text(f, d->vocab) :
+			source_scan(f->src, 0, add_lines, &j),
+	    end;
 
 	if (r)
 		return r;
 	end = jsonl_end(&j);
+	if (o->tokenizer) {
+		if (!end)
+			set_docs(d, f);
+		return end;
+	}
 	f->type = DATA_TEXT;
 	f->n = f->docs.n;
 	for (int64_t i = 0; i < f->n && !end; i++) {
@@ -328,7 +399,7 @@ static int recognise(struct data *d, struct file *f, const struct data_opts *o)
 	int r;
 
 	if (is_jsonl(f->src, asked))
-		return read_docs(d, f, o->chat);
+		return read_docs(d, f, o);
 	if (source_nbytes(f->src) < (int64_t)nhead)
 		nhead = (size_t)source_nbytes(f->src);
 	r = source_read(f->src, 0, head, nhead);
@@ -339,6 +410,8 @@ static int recognise(struct data *d, struct file *f, const struct data_opts *o)
 		f->type = type_of_name(f->src);
 	if (!r && asked != DATA_TEXT && !f->skip)
 		r = refuse_magic(f, head, nhead, f->type == DATA_TEXT);
+	if (!r && f->type == DATA_TEXT && o->tokenizer)
+		return read_text(d, f, o);
 	if (!r && f->type == DATA_TEXT && d->vocab > DATA_NBYTES)
 		r = refuse_text(f, d->vocab);
 	if (r)

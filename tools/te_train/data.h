@@ -7,6 +7,7 @@
 struct chat;
 struct data;
 struct stat;
+struct tokenizer;
 
 /* a range of the tokens */
 struct span {
@@ -28,15 +29,18 @@ struct data_opts {
 	enum data_type type;
 	int64_t vocab, most_nbytes;
 	const struct chat *chat; /* texts around documents; is not used later */
+	const struct tokenizer *tokenizer; /* NULL: tokens of text are bytes; likewise */
 };
 
 /*
  * Open files, and all files in folders, for a model of vocab token ids. The first ones, up to
  * most_nbytes together, are read once: each token is below vocab. Only pieces are read of others
  * that stay on disk; their tokens are checked by span_read(). The tokens of text are its bytes, so
- * vocab is at most DATA_NBYTES. Token files are little-endian; the headers of llm.c give their
- * width, and otherwise the type does; what DATA_AUTO decides is in te_train(1). Text and tokens
- * cannot be mixed. The documents of JSON lines are kept in memory, as text is, with a mask.
+ * vocab is at most DATA_NBYTES, unless there is a tokenizer: then text becomes 16-bit or 32-bit
+ * tokens, in memory, and each file ends with the end token. Token files are little-endian; the
+ * headers of llm.c give their width, and otherwise the type does; what DATA_AUTO decides is in
+ * te_train(1). Text and tokens cannot be mixed. The documents of JSON lines are kept in memory, as
+ * text is, with a mask.
  */
 int data_open(char *const *file, int nfiles, const struct data_opts *opts, struct data **ret_data);
 /* tokens that are all equally likely, for measurements */

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "jsonl.h"
+#include "tokenizer.h"
 #include "tools/lib/say.h"
 
 /* ---- templates ---- */
@@ -83,8 +84,7 @@ int chat_create(const char *name, const char *begin, const char *const role[CHAT
 	while (strcmp(templates[k].name, name))
 		k++; /* options have these names only */
 	c.begin = strdup(templates[k].begin);
-	c.end = strdup("\n");
-	lacks = !c.begin || !c.end;
+	lacks = !c.begin;
 	for (int i = 0; i < CHAT_NROLES; i++) {
 		const char *text = templates[k].role[i];
 
@@ -147,6 +147,18 @@ static int reserve(struct docs *d, size_t n)
 	return STATUS_OK;
 }
 
+int docs_add(struct docs *d, const int32_t *token, size_t n, int ignored)
+{
+	const int r = reserve(d, n);
+
+	if (r || !n)
+		return r;
+	memcpy(d->token + d->n, token, n * sizeof(*token));
+	memset(d->ignored + d->n, ignored, n);
+	d->n += (int64_t)n;
+	return STATUS_OK;
+}
+
 /* a document that is being added */
 struct doc {
 	struct jsonl *j;
@@ -157,10 +169,73 @@ struct doc {
 /* the failure of a document: the caller reports it with the line */
 #define doc_bad(d, ...) (snprintf((d)->wrong, sizeof((d)->wrong), __VA_ARGS__), STATUS_BAD)
 
+static int add_tokens(struct doc *d, const int32_t *token, size_t n, int target)
+{
+	struct docs *docs = d->j->docs;
+	const int64_t at = docs->n;
+	const int r = docs_add(docs, token, n, !target);
+
+	if (r || !n)
+		return r;
+	docs->ignored[d->first] = 1;
+	if (target)
+		docs->ntargets += docs->n - at - (at == d->first);
+	return STATUS_OK;
+}
+
+/* tokens of the text that waits */
+static int end_text(struct doc *d)
+{
+	struct jsonl *j = d->j;
+	int32_t *token = NULL;
+	size_t n = 0;
+	int r;
+
+	if (!j->ntext)
+		return STATUS_OK;
+	r = tokenizer_encode(j->tokenizer, j->name, j->text, j->ntext, &token, &n);
+	if (!r)
+		r = add_tokens(d, token, n, j->text_target);
+	free(token);
+	j->ntext = 0;
+	return r;
+}
+
+/* texts are joined up to where targets begin or end, so that tokens do not depend on the parts */
+static int join_text(struct doc *d, const char *text, size_t n, int target)
+{
+	struct jsonl *j = d->j;
+	int r = STATUS_OK;
+
+	if (!n)
+		return STATUS_OK;
+	if (j->text_target != target)
+		r = end_text(d);
+	if (r)
+		return r;
+	if (j->text_room < j->ntext + n) {
+		const size_t room = 2 * (j->ntext + n);
+		char *p = realloc(j->text, room);
+
+		if (!p)
+			return say_failed("%s: out of memory", j->name);
+		j->text = p;
+		j->text_room = room;
+	}
+	memcpy(j->text + j->ntext, text, n);
+	j->ntext += n;
+	j->text_target = target;
+	return STATUS_OK;
+}
+
 static int add_text(struct doc *d, const char *text, size_t n, int target)
 {
 	struct docs *docs = d->j->docs;
-	int r = reserve(docs, n);
+	int r = STATUS_OK;
+
+	if (d->j->tokenizer)
+		return join_text(d, text, n, target);
+	r = reserve(docs, n);
 
 	for (size_t i = 0; i < n && !r; i++, docs->n++) {
 		const int ignored = !target || docs->n == d->first;
@@ -262,6 +337,19 @@ static int add_messages(struct doc *d, const json_t *list)
 	return r;
 }
 
+/* after a text or a completion */
+static int add_end(struct doc *d)
+{
+	const char *end = d->j->chat->end;
+	const int32_t token = d->j->tokenizer ? tokenizer_end(d->j->tokenizer) : -1;
+	int r;
+
+	if (end || token < 0)
+		return add_string(d, end ? end : "\n", 1);
+	r = end_text(d);
+	return r ? r : add_tokens(d, &token, 1, 1);
+}
+
 static int add_document(struct doc *d, const json_t *obj)
 {
 	const json_t *messages = json_object_get(obj, "messages");
@@ -279,7 +367,7 @@ static int add_document(struct doc *d, const json_t *obj)
 	} else {
 		r = doc_bad(d, "has neither \"text\", \"prompt\" nor \"messages\"");
 	}
-	return r ? r : add_string(d, d->j->chat->end, 1);
+	return r ? r : add_end(d);
 }
 
 /* ---- lines ---- */
@@ -299,6 +387,8 @@ static int add_line(struct jsonl *j, const char *text, size_t n)
 		return say_bad("%s: line %lld: is not JSON: %s", j->name, (long long)j->line,
 			       err.text);
 	r = json_is_object(obj) ? add_document(&d, obj) : doc_bad(&d, "is not a JSON object");
+	if (!r)
+		r = end_text(&d);
 	json_decref(obj);
 	if (*d.wrong)
 		say_bad("%s: line %lld: %s", j->name, (long long)j->line, d.wrong);
@@ -344,7 +434,8 @@ int jsonl_end(struct jsonl *j)
 	if (!j->status && j->npart)
 		j->status = add_line(j, j->part, j->npart);
 	free(j->part);
-	j->part = NULL;
+	free(j->text);
+	j->part = j->text = NULL;
 	if (!j->status && !j->docs->n)
 		j->status = say_bad("%s: has no documents", j->name);
 	return j->status;

@@ -12,7 +12,7 @@ struct chat {
 	char *begin; /* text before the first message */
 	/* text of a message, with {} for its content; NULL: it is put before the next content */
 	char *role[CHAT_NROLES];
-	char *end; /* text after a text or a completion */
+	char *end; /* text after a text or a completion; NULL: a newline, or the end token */
 };
 
 /*
@@ -31,15 +31,21 @@ struct docs {
 	int64_t ntargets;
 };
 void docs_free(struct docs *d);
+/* n tokens at the end; the caller sets docs->ntargets. STATUS_FAILED, with a message: no memory */
+int docs_add(struct docs *d, const int32_t *token, size_t n, int ignored);
 
-/* lines of a file, which come in chunks of any size. Zeroed, with its first three members set. */
+/* lines of a file, which come in chunks of any size. Zeroed, with the members up to docs set. */
 struct jsonl {
 	const char *name; /* name of the file, for messages */
+	const struct tokenizer *tokenizer; /* NULL: tokens are bytes */
 	const struct chat *chat;
 	struct docs *docs;
 	int64_t line; /* number of complete lines */
 	char *part;   /* begin of the next line */
 	size_t npart, room;
+	char *text; /* text of a document whose tokens are not computed yet, with a tokenizer */
+	size_t ntext, text_room;
+	int text_target;
 	int status; /* STATUS_OK, or the first failure, which was reported */
 };
 void jsonl_add(struct jsonl *j, const uint8_t *p, size_t n);

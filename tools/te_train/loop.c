@@ -363,9 +363,12 @@ static int evaluate(struct trainer *t, const struct span *s, const char *file, d
 /* once for each folder; the checkpoint is saved whatever becomes of them */
 static void copy_tokenizer(struct trainer *t, const char *dir, int best)
 {
-	const char *from = t->o->init ? t->o->init : t->o->resume;
+	const char *from = t->o->tokenizer   ? t->o->tokenizer :
+			   t->o->init	     ? t->o->init :
+			   t->o->resume	     ? t->o->resume :
+					       t->tokenizer_folder;
 
-	if (from && gguf_is(from))
+	if (from && !t->o->tokenizer && gguf_is(from))
 		from = NULL; /* one file, which has no others with it */
 	if (!(t->now.copied & 1u << best))
 		tokenizer_copy(from, dir, best ? "best" : NULL, t->o->overwrite != 0);

@@ -41,6 +41,8 @@ static const struct option_field rows[] = {
 	{ "Data", OPTION_HEADING, 0, 0, 0, 0, 0, 0, 0 },
 	{ "data-type", OPTION_WORD, AT(data_type), "auto", 0, 0, KEPT, "auto|text|u16|u32|jsonl",
 	  "what files have: bytes of text, tokens, or JSON lines" },
+	{ "tokenizer", OPTION_TEXT, AT(tokenizer), NULL, 0, 0, KEPT, "FILE|DIR",
+	  "tokens of text and prompts by this; default the model's folder" },
 	{ "order", OPTION_WORD, AT(order), NULL, 0, 0, KEPT, "epoch|random",
 	  "all windows once an epoch, or windows at random offsets (epoch)" },
 	{ "check-data", OPTION_WORD, AT(check_data), "auto", 0, 0, KEPT, "auto|all",
@@ -56,7 +58,7 @@ static const struct option_field rows[] = {
 	{ "chat-assistant", OPTION_TEXT, AT(chat_assistant), NULL, 0, 0, KEPT, "TEXT",
 	  "text of a message of the assistant instead" },
 	{ "doc-end", OPTION_TEXT, AT(doc_end), NULL, 0, 0, KEPT, "TEXT",
-	  "text after each text and completion of JSON lines; default a newline" },
+	  "text after each text and completion of JSON lines; default: see te_train(1)" },
 	{ "random-tokens", OPTION_FLAG, AT(random_tokens), "0", 0, 1, KEPT, NULL,
 	  "no files: random tokens, to measure speed" },
 	{ "val-fraction", OPTION_REAL, AT(val_fraction), "0.1", 0.0001, 0.9, KEPT, "F",
@@ -418,6 +420,17 @@ static int set_offload(struct opts *o)
 			   &o->offload_nbytes);
 }
 
+/* absolute if possible, so that a run can be resumed in any folder */
+static void set_tokenizer(struct opts *o)
+{
+	char *path = o->tokenizer ? realpath(o->tokenizer, NULL) : NULL;
+
+	if (!path)
+		return;
+	free(o->tokenizer);
+	o->tokenizer = path;
+}
+
 /* options that need others, or exclude them */
 static int check_needs(const struct opts *o)
 {
@@ -492,6 +505,8 @@ int opts_parse(struct opts *o, int argc, char **argv, int *ret_done)
 			       "--order");
 	if (!r)
 		r = set_offload(o);
+	if (!r)
+		set_tokenizer(o);
 	return r ? r : check_needs(o);
 }
 

@@ -8,7 +8,7 @@
 /* One field for each row of the table in opts.c; strings are NULL if not given. */
 struct opts {
 	char *preset, *model, *init, *freeze;
-	char *val, *valid, *dump_val, *data_type;
+	char *val, *valid, *dump_val, *data_type, *tokenizer;
 	char *order, *check_data;
 	char *chat_template, *chat_begin, *chat_system, *chat_user, *chat_assistant, *doc_end;
 	char *backend, *recipe;

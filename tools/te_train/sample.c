@@ -11,6 +11,7 @@
 #include <te/errno.h>
 
 #include "sample.h"
+#include "tokenizer.h"
 #include "tools/lib/say.h"
 #include "tools/lib/stop.h"
 
@@ -167,13 +168,22 @@ int64_t sample_choose(const struct sampling *s, const float *logits, int64_t n, 
 }
 
 struct text {
-	char *p;
-	size_t n;
+	char *p; /* NULL before the first text */
+	size_t n, room;
 	int loud; /* print each token at once */
 };
 
-static void put(struct text *text, const char *s, size_t n)
+static int put(struct text *text, const char *s, size_t n)
 {
+	if (text->n + n >= text->room) {
+		const size_t room = 2 * (text->n + n) + 64;
+		char *p = realloc(text->p, room);
+
+		if (!p)
+			return say_failed("out of memory");
+		text->p = p;
+		text->room = room;
+	}
 	memcpy(text->p + text->n, s, n);
 	text->n += n;
 	text->p[text->n] = '\0';
@@ -181,20 +191,40 @@ static void put(struct text *text, const char *s, size_t n)
 		fwrite(s, 1, n, stdout);
 		fflush(stdout);
 	}
+	return STATUS_OK;
 }
 
-static void put_token(struct text *text, int32_t token, int bytes)
+/* a byte of text; control characters would change what a terminal does */
+static char shown(uint8_t c)
+{
+	return (c < ' ' && c != '\n' && c != '\t') || c == 127 ? '?' : (char)c;
+}
+
+/* token -1: what is left of the text */
+static int put_decoded(struct text *text, struct tokenizer *tokenizer, int32_t token)
+{
+	char *s = NULL;
+	size_t n = 0;
+	int r = tokenizer_decode(tokenizer, token, &s, &n);
+
+	for (size_t i = 0; i < n && !r; i++)
+		s[i] = shown((uint8_t)s[i]);
+	if (!r)
+		r = put(text, s, n);
+	free(s);
+	return r;
+}
+
+static int put_token(struct text *text, struct tokenizer *tokenizer, int32_t token, int bytes)
 {
 	char s[16];
 
-	if (bytes) {
-		s[0] = (token < ' ' && token != '\n' && token != '\t') || token == 127 ?
-			       '?' :
-			       (char)token;
-		put(text, s, 1);
-	} else {
-		put(text, s, (size_t)snprintf(s, sizeof(s), "%d ", (int)token));
-	}
+	if (tokenizer)
+		return put_decoded(text, tokenizer, token);
+	if (!bytes)
+		return put(text, s, (size_t)snprintf(s, sizeof(s), "%d ", (int)token));
+	s[0] = shown((uint8_t)token);
+	return put(text, s, 1);
 }
 
 static int is_bytes(const struct config *cfg)
@@ -236,41 +266,59 @@ static int parse_tokens(const char *list, const struct config *cfg, int32_t *dst
 	return STATUS_OK;
 }
 
-int sample_check_prompt(const struct opts *o, const struct config *cfg)
+int sample_check_prompt(const struct opts *o, const struct tokenizer *tokenizer,
+			const struct config *cfg)
 {
 	int64_t n;
 	int r = STATUS_OK;
 
 	if (o->prompt && o->prompt_tokens)
 		return say_bad("--prompt and --prompt-tokens exclude each other");
-	if (o->prompt && !is_bytes(cfg))
+	if (o->prompt && !tokenizer && !is_bytes(cfg))
 		return say_bad("--prompt: is text, but the model's vocabulary of %lld is not "
-			       "bytes: give its tokens by --prompt-tokens",
+			       "bytes: give a --tokenizer, or its tokens by --prompt-tokens",
 			       (long long)cfg->vocab);
-	for (const char *p = o->prompt ? o->prompt : ""; *p && !r; p++)
+	for (const char *p = o->prompt && !tokenizer ? o->prompt : ""; *p && !r; p++)
 		r = check_token("--prompt", (unsigned char)*p, cfg);
 	return !r && o->prompt_tokens ? parse_tokens(o->prompt_tokens, cfg, NULL, &n) : r;
 }
 
 /* the first token of texts if tokens are not bytes, or 0 */
-static int32_t first_token(const struct config *cfg)
+static int32_t first_token(const struct trainer *t)
 {
+	const struct config *cfg = &t->now.model.cfg;
 	const int64_t token =
-		is_bytes(cfg) ? '\n' :
-				json_integer_value(json_object_get(cfg->source, "bos_token_id"));
+		is_bytes(cfg) && !t->tokenizer ?
+			'\n' :
+			json_integer_value(json_object_get(cfg->source, "bos_token_id"));
 
 	return token >= 0 && token < cfg->vocab ? (int32_t)token : 0;
 }
 
-/* the tokens that samples begin with, for free(3); NULL: no memory */
-static int32_t *make_prompt(const struct opts *o, const struct config *cfg, int64_t *ret_n)
+/* the tokens that samples begin with, for free(3) */
+static int make_prompt(const struct trainer *t, int32_t **ret_token, int64_t *ret_n)
 {
+	const struct opts *o = t->o;
+	const struct config *cfg = &t->now.model.cfg;
 	const char *text = o->prompt_tokens ? o->prompt_tokens : o->prompt ? o->prompt : "";
-	int32_t *token = malloc((strlen(text) + 1) * sizeof(*token));
+	int32_t *token;
 
-	if (!token)
-		return NULL;
 	*ret_n = 0;
+	if (t->tokenizer && *text && !o->prompt_tokens) {
+		size_t n;
+		int r = tokenizer_encode(t->tokenizer, "--prompt", text, strlen(text), ret_token,
+					 &n);
+
+		*ret_n = r ? 0 : (int64_t)n;
+		if (r || n)
+			return r;
+		free(*ret_token); /* a tokenizer may remove all of a text */
+		text = "";
+	}
+	token = malloc((strlen(text) + 1) * sizeof(*token));
+	*ret_token = token;
+	if (!token)
+		return say_failed("out of memory");
 	if (o->prompt_tokens)
 		(void)parse_tokens(text, cfg, token, ret_n); /* which was checked */
 	else
@@ -279,8 +327,8 @@ static int32_t *make_prompt(const struct opts *o, const struct config *cfg, int6
 			++*ret_n;
 		}
 	if (!*ret_n)
-		token[(*ret_n)++] = o->prompt ? 0 : first_token(cfg);
-	return token;
+		token[(*ret_n)++] = o->prompt && !t->tokenizer ? 0 : first_token(t);
+	return STATUS_OK;
 }
 
 static int write_tokens(struct trainer *t, struct te_plan *plan, struct text *text)
@@ -288,24 +336,26 @@ static int write_tokens(struct trainer *t, struct te_plan *plan, struct text *te
 	const struct config *cfg = &t->now.model.cfg;
 	struct te_tensor *x = te_plan_input(plan, "x");
 	int64_t len = 0, n = 0;
-	int bytes = is_bytes(cfg), r = STATUS_OK, te;
-	int32_t *prompt = make_prompt(t->o, cfg, &len);
+	int bytes = is_bytes(cfg), r, te;
+	int32_t *prompt = NULL;
 	int32_t *window = calloc((size_t)t->T, sizeof(*window));
 	float *logits = malloc((size_t)t->now.model.cfg.vocab * sizeof(*logits));
 	struct logits l = { 0 };
 	struct candidate *room = malloc((size_t)t->now.model.cfg.vocab * sizeof(*room));
 	const struct sampling how = { t->o->temperature, t->o->top_k, t->o->top_p };
 
-	r = make_logits(t, &l);
-	if (!r && (!prompt || !window || !logits || !room))
+	r = make_prompt(t, &prompt, &len);
+	if (!r)
+		r = make_logits(t, &l);
+	if (!r && (!window || !logits || !room))
 		r = say_failed("out of memory");
 	/* the context is the last T tokens */
 	for (int64_t i = len > t->T ? len - t->T : 0; i < len && !r; i++)
 		window[n++] = prompt[i];
 	if (!r && t->o->prompt)
-		put(text, t->o->prompt, strlen(t->o->prompt));
+		r = put(text, t->o->prompt, strlen(t->o->prompt));
 	for (int64_t i = 0; i < len && t->o->prompt_tokens && !r; i++)
-		put_token(text, prompt[i], bytes);
+		r = put_token(text, t->tokenizer, prompt[i], bytes);
 	for (int64_t i = 0; i < t->o->sample && !r; i++) {
 		uint64_t u =
 			mix64(mix64((uint64_t)t->o->seed, (uint64_t)t->now.done.step), (uint64_t)i);
@@ -332,11 +382,13 @@ static int write_tokens(struct trainer *t, struct te_plan *plan, struct text *te
 			break;
 		token = (int32_t)sample_choose(&how, logits, t->now.model.cfg.vocab,
 					       (double)(u >> 11) * 0x1p-53, room);
-		put_token(text, token, bytes);
+		r = put_token(text, t->tokenizer, token, bytes);
 		if (n == t->T)
 			memmove(window, window + 1, (size_t)(--n) * sizeof(*window));
 		window[n++] = token;
 	}
+	if (!r && t->tokenizer)
+		r = put_decoded(text, t->tokenizer, -1);
 	drop_logits(t, &l);
 	free(room);
 	free(logits);
@@ -348,18 +400,15 @@ static int write_tokens(struct trainer *t, struct te_plan *plan, struct text *te
 int sample(struct trainer *t, struct record *samples)
 {
 	struct text text = { .loud = !samples && !t->ranks.rank };
-	size_t room = (t->o->prompt ? strlen(t->o->prompt) : 0) + 12 * (size_t)t->o->sample + 1 +
-		      (t->o->prompt_tokens ? 12 * strlen(t->o->prompt_tokens) : 0);
 	struct te_plan *plan = NULL;
 	int r;
 
 	if (!t->o->sample || t->ranks.data_rank)
 		return STATUS_OK;
 	stop_phase(STOP_SAMPLE, t->now.done.step, 0);
-	text.p = calloc(1, room);
-	if (!text.p)
-		return say_failed("out of memory");
 	r = make_plan(t, &plan);
+	if (!r)
+		r = put(&text, "", 0);
 	if (!r)
 		r = write_tokens(t, plan, &text);
 	if (!r && text.loud)

@@ -7,13 +7,14 @@
 
 /*
  * Generate n tokens after the prompt. They are printed to stdout one by one, unless samples is a
- * record with an open list, to which the text is appended. Byte models give text, with control
- * characters as '?'; others give token numbers.
+ * record with an open list, to which the text is appended. Byte models and tokenizers give
+ * text, with control characters as '?'; other models give token numbers.
  */
 int sample(struct trainer *t, struct record *samples);
 
 /* STATUS_BAD, with a message, if the prompt is not valid for this model */
-int sample_check_prompt(const struct opts *o, const struct config *cfg);
+int sample_check_prompt(const struct opts *o, const struct tokenizer *tokenizer,
+			const struct config *cfg);
 
 /* options of drawing a token */
 struct sampling {

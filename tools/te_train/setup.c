@@ -18,6 +18,7 @@
 #include "loop.h"
 #include "mem.h"
 #include "sample.h"
+#include "tokenizer.h"
 #include "tools/lib/gguf.h"
 #include "tools/lib/record.h"
 #include "tools/lib/say.h"
@@ -207,6 +208,7 @@ static int open_files(struct trainer *t, int64_t vocab)
 		.vocab = vocab,
 		.most_nbytes = !strcmp(o->check_data, "all") ? INT64_MAX : DATA_CHECKED_NBYTES,
 		.chat = &chat,
+		.tokenizer = t->tokenizer,
 	};
 	int r = chat_create(o->chat_template, o->chat_begin, role, o->doc_end, &chat);
 
@@ -495,6 +497,37 @@ static int trains(const struct opts *o)
 	return !o->sample_only && !only_plans(o) && !o->profile;
 }
 
+/* the model's token after a text, or -1; some have a list, of which the first is taken */
+static int32_t end_token(const struct config *cfg)
+{
+	const json_t *v = json_object_get(cfg->source, "eos_token_id");
+	json_int_t token;
+
+	v = json_is_array(v) ? json_array_get(v, 0) : v;
+	token = json_is_integer(v) ? json_integer_value(v) : -1;
+	return token >= 0 && token < cfg->vocab ? (int32_t)token : -1;
+}
+
+/* One of the model's folder need not be usable: data may be tokens. */
+static int open_tokenizer(struct trainer *t)
+{
+	const struct opts *o = t->o;
+	const char *dir = o->resume ? o->resume : o->init ? o->init : o->model;
+	int r;
+
+	if (o->tokenizer)
+		return tokenizer_open(o->tokenizer, t->cfg.vocab, end_token(&t->cfg),
+				      &t->tokenizer);
+	if (!dir || t->cfg.vocab <= DATA_NBYTES || !tokenizer_in(dir))
+		return STATUS_OK;
+	say_hush(1);
+	r = tokenizer_open(dir, t->cfg.vocab, end_token(&t->cfg), &t->tokenizer);
+	say_hush(0);
+	if (!r)
+		t->tokenizer_folder = dir;
+	return STATUS_OK;
+}
+
 int trainer_create(const struct opts *o, struct trainer *t)
 {
 	int r;
@@ -510,7 +543,9 @@ int trainer_create(const struct opts *o, struct trainer *t)
 		return say_te(r, "--recipe");
 	r = choose_config(o, &t->cfg);
 	if (!r)
-		r = sample_check_prompt(o, &t->cfg);
+		r = open_tokenizer(t);
+	if (!r)
+		r = sample_check_prompt(o, t->tokenizer, &t->cfg);
 	if (!r)
 		r = choose_context(t);
 	if (!r)
@@ -657,6 +692,7 @@ void trainer_free(struct trainer *t)
 		data_close(t->valid[i].data);
 	data_close(t->val_data);
 	data_close(t->data);
+	tokenizer_close(t->tokenizer);
 	config_free(&t->cfg);
 	if (t->log)
 		fclose(t->log);

@@ -68,6 +68,7 @@ done
 
 # programs are scripts of libtool that set where libraries are, unless the build is static
 LD_LIBRARY_PATH=$build/libtecore/.libs:$build/libtegraph/.libs:$build/libtecomm/.libs
+LD_LIBRARY_PATH=$LD_LIBRARY_PATH:$build/libtetoken/.libs
 export LD_LIBRARY_PATH
 for program in tools/te_info tools/te_run tools/te_perftest/te_perftest tools/te_train/te_train \
 	tools/tectl daemon/ted t/comm/link_pair t/comm/recover_rank vm/root; do

@@ -349,7 +349,18 @@ static int own_context(void)
 #endif
 }
 
-/* of a parent whose threads are idle, or in the middle of work */
+static atomic_int at_gate;
+
+static void arrive_at_gate(void *arg)
+{
+	atomic_store(&at_gate, 1);
+	tt_gate_wait(arg);
+}
+
+/*
+ * The parent's threads are idle, or in the middle of work. None of them is in the allocator when it
+ * forks: the child of a program with AddressSanitizer would wait for its lock.
+ */
 START_TEST(a_forked_child_is_refused)
 {
 	struct te_plan_opts o = plan_opts(&made.fp32);
@@ -375,8 +386,14 @@ START_TEST(a_forked_child_is_refused)
 	DO(te_capture_end(s, &rec));
 	if (_i)
 		tt_gate_close();
-	DO(te_host_call(s, tt_gate_wait, NULL, 0));
+	atomic_store(&at_gate, 0);
+	DO(te_host_call(s, arrive_at_gate, NULL, 0));
 	DO(te_event_record(e, s));
+	if (!_i)
+		DO(te_stream_sync(s));
+	while (!atomic_load(&at_gate))
+		tt_sleep_ms(1);
+	tt_sleep_ms(20); /* threads that have become idle release their memory before */
 	child = fork();
 	ck_assert_int_ge(child, 0);
 	if (!child) {

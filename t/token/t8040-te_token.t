@@ -49,7 +49,8 @@ fails 2 "nowhere" encode -t model nowhere
 fails 2 "no tokenizer.json" encode -t . text
 fails 2 "no tokenizer: expected" encode -t text text
 fails 2 "expected a token" decode -t model text
-fails 2 "no whole number" decode -b -t model text
+printf abc >odd
+fails 2 "no whole number" decode -b -t model odd
 echo 4000 >ids.bad
 fails 2 "token 4000 is outside" decode -t model ids.bad
 fails 2 "pattern: odd" train --pattern odd text

@@ -68,14 +68,16 @@ tools_lib_libtools_la_SOURCES += \
 	tools/lib/stop.h \
 	tools/lib/tensors.c \
 	tools/lib/tensors.h \
+	tools/lib/tokens.c \
+	tools/lib/tokens.h \
 	tools/lib/weights.c \
 	tools/lib/weights.h
 
 tools_te_generate_SOURCES = \
 	tools/te_generate.c
 tools_te_generate_CFLAGS = $(AM_CFLAGS) $(JANSSON_CFLAGS)
-tools_te_generate_LDADD = tools/lib/libtools.la libtegraph/libtegraph.la libtecomm/libtecomm.la \
-	libtecore/libtecore.la $(JANSSON_LIBS) -lm
+tools_te_generate_LDADD = tools/lib/libtools.la $(TOKEN_LA) libtegraph/libtegraph.la \
+	libtecomm/libtecomm.la libtecore/libtecore.la $(JANSSON_LIBS) -lm
 
 tools_te_info_SOURCES = \
 	tools/te_info.c

@@ -11,6 +11,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -22,14 +23,16 @@
 #include "tools/lib/option.h"
 #include "tools/lib/record.h"
 #include "tools/lib/say.h"
+#include "tools/lib/tokens.h"
 #include "tools/lib/weights.h"
 
 #define NBYTES 256 /* a vocabulary of at most this size is bytes */
 #define CONTEXT 2048
+#define NEOS 8 /* end tokens */
 #define LINE_NBYTES ((size_t)16 << 20)
 
 struct opts {
-	char *model, *prompt, *prompt_tokens, *file, *recipe;
+	char *model, *tokenizer, *prompt, *prompt_tokens, *file, *recipe;
 	int64_t interactive, max_tokens, context, batch, top_k, seed, json;
 	double temperature, top_p, min_p, repetition_penalty;
 };
@@ -39,6 +42,8 @@ static const struct option_field options[] = {
 	{ "Model", OPTION_HEADING, 0, 0, 0, 0, 0, 0, 0 },
 	{ "model", OPTION_TEXT, AT(model), NULL, 0, 0, 'm', "DIR|FILE",
 	  "folder with config.json and its weights as safetensors, or a GGUF file" },
+	{ "tokenizer", OPTION_TEXT, AT(tokenizer), NULL, 0, 0, 0, "FILE|DIR",
+	  "tokenizer of the model, if it is not in its folder or file" },
 	{ "recipe", OPTION_WORD, AT(recipe), "bf16", 0, 0, 0, "bf16|fp32",
 	  "type of matrices, activations and the cache" },
 	{ "context", OPTION_INT, AT(context), "0", 0, 1 << 24, 0, "N",
@@ -83,6 +88,7 @@ static const struct option_table table = {
 
 /* a prompt and the text after it */
 struct job {
+	char *text;	/* the prompt, or NULL if it is given as tokens */
 	int32_t *token; /* with room for all */
 	int64_t nprompt, n;
 	int32_t seq; /* sequence of the decoder; -1: waits or has ended */
@@ -93,11 +99,12 @@ struct run {
 	struct opts o;
 	struct te_ctx *ctx;
 	struct model model;
+	struct tokenizer *tokenizer; /* NULL: tokens are bytes or numbers */
 	struct te_decoder *d;
 	struct job *job;
 	int64_t njobs;
 	int64_t context;
-	int32_t eos[8];
+	int32_t eos[NEOS];
 	int neos;
 	/* figures */
 	int64_t nprefill, ndecoded;
@@ -122,8 +129,39 @@ static void read_ends(struct run *r)
 	if (json_is_integer(eos))
 		r->eos[r->neos++] = (int32_t)json_integer_value(eos);
 	json_array_foreach(eos, i, e)
-		if (json_is_integer(e) && r->neos < (int)(sizeof(r->eos) / sizeof(r->eos[0])))
+		if (json_is_integer(e) && r->neos < NEOS)
 			r->eos[r->neos++] = (int32_t)json_integer_value(e);
+}
+
+static int is_bytes(const struct run *r)
+{
+	return !r->tokenizer && r->model.cfg.vocab <= NBYTES;
+}
+
+static int has_text(const struct run *r)
+{
+	for (int64_t i = 0; i < r->njobs; i++)
+		if (r->job[i].text)
+			return 1;
+	return r->o.interactive != 0;
+}
+
+/* the one that was asked for or, if a prompt is text and tokens are not bytes, the model's own */
+static int open_tokenizer(struct run *r)
+{
+	const char *from = r->o.tokenizer;
+	struct stat st;
+	int s;
+
+	if (!from && !is_bytes(r) && has_text(r) && !stat(r->o.model, &st) &&
+	    (!S_ISDIR(st.st_mode) || tokenizer_in(r->o.model)))
+		from = r->o.model;
+	if (!from)
+		return STATUS_OK;
+	s = tokenizer_open(from, r->model.cfg.vocab, -1, &r->tokenizer);
+	if (!s && tokenizer_end(r->tokenizer) >= 0 && r->neos < NEOS)
+		r->eos[r->neos++] = tokenizer_end(r->tokenizer);
+	return s;
 }
 
 static int open_model(struct run *r)
@@ -133,7 +171,8 @@ static int open_model(struct run *r)
 	struct te_decoder_opts o = TE_DECODER_OPTS_INIT;
 	struct te_recipe recipe = TE_RECIPE_INIT;
 	struct config cfg = { 0 };
-	int64_t most;
+	const char *field = NULL;
+	int64_t most, longest;
 	int te, s = config_read(r->o.model, &cfg);
 
 	if (s)
@@ -154,7 +193,12 @@ static int open_model(struct run *r)
 		s = weights_read_folder(r->o.model, &r->model);
 	if (s)
 		return s;
+	s = open_tokenizer(r);
+	if (s)
+		return s;
 	most = r->model.cfg.max_pos > 0 ? r->model.cfg.max_pos : CONTEXT;
+	longest = config_longest(&r->model.cfg, &field);
+	most = longest > 0 && longest < most ? longest : most;
 	r->context = r->o.context ? r->o.context : most < CONTEXT ? most : CONTEXT;
 	if (r->context > most)
 		return say_bad("--context %lld: the model has %lld positions",
@@ -171,11 +215,6 @@ static int open_model(struct run *r)
 }
 
 /* ---- prompts ---- */
-
-static int is_bytes(const struct run *r)
-{
-	return r->model.cfg.vocab <= NBYTES;
-}
 
 static int no_room(void)
 {
@@ -199,7 +238,7 @@ static struct job *add_job(struct run *r, int64_t n)
 	return more;
 }
 
-/* where: start of messages */
+/* where: for messages */
 static int add_text(struct run *r, const char *text, const char *where)
 {
 	const size_t n = strlen(text);
@@ -208,12 +247,38 @@ static int add_text(struct run *r, const char *text, const char *where)
 	if (!n)
 		return say_bad("%s: the prompt is empty", where);
 	j = add_job(r, (int64_t)n);
-	if (!j)
-		return no_room();
-	for (size_t i = 0; i < n; i++)
-		j->token[i] = (unsigned char)text[i];
+	if (j)
+		j->text = strdup(text);
+	return j && j->text ? STATUS_OK : no_room();
+}
+
+/* tokens of the text of prompt i, once the model is known */
+static int encode(struct run *r, int64_t i)
+{
+	struct job *j = &r->job[i];
+	const size_t n = strlen(j->text);
+	char what[40];
+
+	snprintf(what, sizeof(what), "prompt %lld", (long long)i + 1);
+	if (r->tokenizer) {
+		int32_t *token;
+		size_t ntokens;
+		int s = tokenizer_encode(r->tokenizer, what, j->text, n, 1, &token, &ntokens);
+
+		if (s)
+			return s;
+		free(j->token);
+		j->token = token;
+		j->nprompt = (int64_t)ntokens;
+		return ntokens ? STATUS_OK : say_bad("%s: its text has no tokens", what);
+	}
+	if (!is_bytes(r))
+		return say_bad("%s: is text, but the model's vocabulary of %lld is not bytes: give "
+			       "a --tokenizer, or its tokens", what,
+			       (long long)r->model.cfg.vocab);
+	for (size_t k = 0; k < n; k++)
+		j->token[k] = (unsigned char)j->text[k];
 	j->nprompt = (int64_t)n;
-	j->end = "text"; /* checked when the vocabulary is known */
 	return STATUS_OK;
 }
 
@@ -294,15 +359,14 @@ static int add_file(struct run *r)
 	return !s && !r->njobs ? say_bad("%s: has no prompts", r->o.file) : s;
 }
 
-static int check_jobs(const struct run *r, int64_t first)
+static int check_jobs(struct run *r, int64_t first)
 {
 	for (int64_t i = first; i < r->njobs; i++) {
 		const struct job *j = &r->job[i];
+		const int s = j->text ? encode(r, i) : STATUS_OK;
 
-		if (j->end && !is_bytes(r))
-			return say_bad("prompt %lld: is text, but the model's vocabulary of %lld "
-				       "is not bytes: give its tokens",
-				       (long long)i + 1, (long long)r->model.cfg.vocab);
+		if (s)
+			return s;
 		for (int64_t k = 0; k < j->nprompt; k++)
 			if (j->token[k] >= r->model.cfg.vocab)
 				return say_bad("prompt %lld: token %d is beyond the model's "
@@ -318,19 +382,47 @@ static int check_jobs(const struct run *r, int64_t first)
 
 /* ---- text ---- */
 
-static void put_token(const struct run *r, int32_t token)
+/* control characters would change what a terminal does */
+static void put_text(const char *text, size_t n)
 {
-	if (!is_bytes(r))
-		printf("%d ", (int)token);
-	else
-		putchar((token < ' ' && token != '\n' && token != '\t') || token == 127 ? '?' :
-											   token);
+	for (size_t i = 0; i < n; i++) {
+		const unsigned char c = (unsigned char)text[i];
+
+		putchar((c < ' ' && c != '\n' && c != '\t') || c == 127 ? '?' : c);
+	}
 }
 
-static void put_tokens(const struct run *r, const struct job *j, int64_t first)
+/* token -1: the end of a text */
+static int put_token(const struct run *r, int32_t token)
 {
-	for (int64_t i = first; i < j->n; i++)
-		put_token(r, j->token[i]);
+	const char byte = (char)token;
+	char *text = NULL;
+	size_t n = 0;
+	int s = STATUS_OK;
+
+	if (r->tokenizer) {
+		s = tokenizer_decode(r->tokenizer, token, &text, &n);
+		if (!s)
+			put_text(text, n);
+		free(text);
+	} else if (token >= 0 && is_bytes(r)) {
+		put_text(&byte, 1);
+	} else if (token >= 0) {
+		printf("%d ", (int)token);
+	}
+	return s;
+}
+
+/* a prompt and its text */
+static int put_job(const struct run *r, const struct job *j)
+{
+	int s = STATUS_OK;
+
+	if (j->text)
+		put_text(j->text, strlen(j->text));
+	for (int64_t i = j->text ? j->nprompt : 0; i < j->n && !s; i++)
+		s = put_token(r, j->token[i]);
+	return s ? s : put_token(r, -1);
 }
 
 static int is_end(const struct run *r, int32_t token)
@@ -371,7 +463,7 @@ static int begin(struct run *r, int64_t i)
 static int advance(struct run *r, struct job *j, int loud)
 {
 	int32_t token;
-	int te = te_decoder_take(r->d, j->seq, &token);
+	int s = STATUS_OK, te = te_decoder_take(r->d, j->seq, &token);
 
 	if (te <= 0)
 		return te < 0 ? say_te(te, "generation") : STATUS_OK;
@@ -380,7 +472,7 @@ static int advance(struct run *r, struct job *j, int loud)
 	} else {
 		j->token[j->n++] = token;
 		if (loud) {
-			put_token(r, token);
+			s = put_token(r, token);
 			fflush(stdout);
 		}
 		if (j->n - j->nprompt == r->o.max_tokens)
@@ -389,10 +481,10 @@ static int advance(struct run *r, struct job *j, int loud)
 			j->end = "context";
 	}
 	if (!j->end)
-		return STATUS_OK;
+		return s;
 	te_decoder_close(r->d, j->seq);
 	j->seq = -1;
-	return STATUS_OK;
+	return s || !loud ? s : put_token(r, -1);
 }
 
 /* jobs first and later; loud: tokens are printed at once */
@@ -451,6 +543,41 @@ static double rate(int64_t n, double s)
 	return s > 0 ? (double)n / s : 0;
 }
 
+/* what follows the prompt, for free(3), or NULL if it is numbers */
+static int text_of(const struct run *r, const struct job *j, char **ret_text, size_t *ret_n)
+{
+	size_t n = 0, room = 0;
+	char *text = NULL;
+	FILE *f;
+	int s = STATUS_OK;
+
+	if (!r->tokenizer && !is_bytes(r))
+		return STATUS_OK;
+	f = open_memstream(&text, &room);
+	if (!f)
+		return no_room();
+	for (int64_t k = j->nprompt; k <= j->n && !s; k++) {
+		char *part = NULL;
+
+		if (r->tokenizer)
+			s = tokenizer_decode(r->tokenizer, k < j->n ? j->token[k] : -1, &part, &n);
+		else if (k < j->n)
+			putc(j->token[k], f);
+		if (part)
+			fwrite(part, 1, n, f);
+		free(part);
+	}
+	if (fclose(f) && !s)
+		s = no_room();
+	if (s) {
+		free(text);
+		return s;
+	}
+	*ret_text = text;
+	*ret_n = room;
+	return STATUS_OK;
+}
+
 static int print_json(const struct run *r)
 {
 	struct record rec;
@@ -459,22 +586,22 @@ static int print_json(const struct run *r)
 	record_open_list(&rec, "texts");
 	for (int64_t i = 0; i < r->njobs; i++) {
 		const struct job *j = &r->job[i];
-		char *text = malloc((size_t)(j->n - j->nprompt) + 1);
+		char *text = NULL;
+		size_t n = 0;
+		int s = text_of(r, j, &text, &n);
 
-		if (!text) {
+		if (s) {
 			record_drop(&rec);
-			return no_room();
+			return s;
 		}
 		record_open(&rec, NULL);
 		record_int(&rec, "prompt_tokens", j->nprompt);
 		record_open_list(&rec, "tokens");
-		for (int64_t k = j->nprompt; k < j->n; k++) {
+		for (int64_t k = j->nprompt; k < j->n; k++)
 			record_int(&rec, NULL, j->token[k]);
-			text[k - j->nprompt] = (char)j->token[k];
-		}
 		record_close(&rec);
-		if (is_bytes(r))
-			record_shown(&rec, "text", text, (size_t)(j->n - j->nprompt));
+		if (text)
+			record_shown(&rec, "text", text, n);
 		record_text(&rec, "end", j->end);
 		record_close(&rec);
 		free(text);
@@ -524,7 +651,7 @@ static int generate_all(struct run *r)
 		s = generate(r, 0, loud);
 	for (int64_t i = 0; i < r->njobs && !s && !r->o.json; i++) {
 		if (!loud)
-			put_tokens(r, &r->job[i], 0);
+			s = put_job(r, &r->job[i]);
 		putchar('\n');
 	}
 	return s;
@@ -586,8 +713,11 @@ int main(int argc, char **argv)
 	te_decoder_unref(r.d);
 	model_free(&r.model);
 	te_ctx_unref(r.ctx);
-	for (int64_t i = 0; i < r.njobs; i++)
+	tokenizer_close(r.tokenizer);
+	for (int64_t i = 0; i < r.njobs; i++) {
+		free(r.job[i].text);
 		free(r.job[i].token);
+	}
 	free(r.job);
 	option_free(options, &r.o);
 	return s;

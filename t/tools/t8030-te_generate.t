@@ -62,6 +62,47 @@ cp c/model.safetensors e
 "$gen" --model e -n 9 --prompt-tokens 84 --json >out 2>err
 check "a text ends at an end token" grep -q '"end": "eos"' out
 
+# a model with a tokenizer: 1 more token than it has, which ends texts
+mkdir t
+echo '{"model_type": "llama", "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 1,
+ "intermediate_size": 16, "max_position_embeddings": 64, "vocab_size": 321}' >t/config.json
+"$te_train" --model t --out t --steps 0 --random-tokens --overwrite >out 2>err
+check "a model of tokens" test -s t/model.safetensors
+fails "text without a tokenizer" "prompt 1: is text" "$gen" --model t --prompt a
+te_token=$abs_top_builddir/tools/te_token
+if [ -x "$te_token" ]; then
+	"$te_token" train --vocab 320 -o plain.json text
+	sed 's/"added_tokens": \[\]/"added_tokens": [{"id": 320, "content": "<|end|>", '\
+'"special": true, "single_word": false, "lstrip": false, "rstrip": false, "normalized": false}]/' \
+		plain.json >t/tokenizer.json
+	printf 'The<|end|> king' | "$te_token" encode -t t/tokenizer.json >ids
+	list=$(tr -s ' \n' ',,' <ids | sed 's/,$//')
+	how="--model t -n 20 --temperature 1 --json"
+	"$gen" $how --prompt-tokens "$list" 2>err | grep -v -e per_s -e '"text"' >want
+	"$gen" $how --prompt 'The<|end|> king' 2>err >out
+	grep -v -e per_s -e '"text"' out >got
+	same "a text has its tokens" want got
+	tr -d ' \n' <out | sed 's/.*"tokens":\[\([0-9,]*\)\].*/\1/' | tr ',' '\n' >ids
+	"$te_token" decode -t t/tokenizer.json <ids | tr '\000-\010\013-\037\177' '?' >want
+	"$gen" --model t -n 20 --temperature 1 --prompt 'The<|end|> king' 2>err >out
+	printf 'The<|end|> king%s\n' "$(cat want; echo .)" | sed '$s/\.$//' >all
+	same "which are printed as text" all out
+	echo '{"prompt": "The<|end|> king"}' >p
+	echo '{"prompt": "The"}' >>p
+	"$gen" --model t -n 20 --temperature 1 --file p 2>err | head -c "$(($(wc -c <all)))" >got
+	same "of several prompts too" all got
+	cp t/tokenizer.json .
+	rm t/tokenizer.json
+	"$gen" --model t -n 20 --temperature 1 --prompt 'The<|end|> king' \
+		--tokenizer tokenizer.json >got 2>err
+	same "with --tokenizer" all got
+	echo '{}' >bad.json
+	fails "no tokenizer" bad.json "$gen" --model t --prompt a --tokenizer bad.json
+	sed 's/"id": 320/"id": 321/' tokenizer.json >large.json
+	fails "a tokenizer beyond the vocabulary" "more than the model" "$gen" --model t \
+		--prompt a --tokenizer large.json
+fi
+
 fails "no model" "--model is needed" "$gen" --prompt a
 fails "no prompt" "one of --prompt" "$gen" --model c
 fails "two prompts" "one of --prompt" "$gen" --model c --prompt a -i

@@ -16,9 +16,9 @@
 #include "jsonl.h"
 #include "magic.h"
 #include "source.h"
-#include "tokenizer.h"
 #include "tools/lib/model.h"
 #include "tools/lib/say.h"
+#include "tools/lib/tokens.h"
 
 /* llm.c, dev/data/data_common.py: 256 words, then tokens */
 #define LLMC_NBYTES 1024
@@ -341,7 +341,7 @@ static int read_text(struct data *d, struct file *f, const struct data_opts *o)
 			    "token files, and text accepts any bytes",
 			    name, (long long)all.zero_at);
 	if (!r)
-		r = tokenizer_encode(o->tokenizer, name, all.text, all.n, &token, &n);
+		r = tokenizer_encode(o->tokenizer, name, all.text, all.n, 0, &token, &n);
 	free(all.text);
 	if (!r)
 		r = docs_add(&f->docs, token, n, 0);

@@ -7,8 +7,8 @@
 #include <string.h>
 
 #include "jsonl.h"
-#include "tokenizer.h"
 #include "tools/lib/say.h"
+#include "tools/lib/tokens.h"
 
 /* ---- templates ---- */
 
@@ -193,7 +193,7 @@ static int end_text(struct doc *d)
 
 	if (!j->ntext)
 		return STATUS_OK;
-	r = tokenizer_encode(j->tokenizer, j->name, j->text, j->ntext, &token, &n);
+	r = tokenizer_encode(j->tokenizer, j->name, j->text, j->ntext, 0, &token, &n);
 	if (!r)
 		r = add_tokens(d, token, n, j->text_target);
 	free(token);

@@ -11,9 +11,9 @@
 #include <te/errno.h>
 
 #include "sample.h"
-#include "tokenizer.h"
 #include "tools/lib/say.h"
 #include "tools/lib/stop.h"
+#include "tools/lib/tokens.h"
 
 /* a plan without the loss: its output is the logits [1, T, vocab_padded] */
 static int make_plan(struct trainer *t, struct te_plan **ret_plan)
@@ -306,8 +306,8 @@ static int make_prompt(const struct trainer *t, int32_t **ret_token, int64_t *re
 	*ret_n = 0;
 	if (t->tokenizer && *text && !o->prompt_tokens) {
 		size_t n;
-		int r = tokenizer_encode(t->tokenizer, "--prompt", text, strlen(text), ret_token,
-					 &n);
+		int r = tokenizer_encode(t->tokenizer, "--prompt", text, strlen(text), 0,
+					 ret_token, &n);
 
 		*ret_n = r ? 0 : (int64_t)n;
 		if (r || n)

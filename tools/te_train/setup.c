@@ -18,10 +18,10 @@
 #include "loop.h"
 #include "mem.h"
 #include "sample.h"
-#include "tokenizer.h"
 #include "tools/lib/gguf.h"
 #include "tools/lib/record.h"
 #include "tools/lib/say.h"
+#include "tools/lib/tokens.h"
 
 /* NFSv4 servers keep the locks of a lost host for 90 s */
 #define LOCK_WAIT_S 100

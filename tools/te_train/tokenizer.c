@@ -1,4 +1,4 @@
-/* tokenizer.c - tokens of texts by libtetoken; copies of a tokenizer's files, and similar files. */
+/* tokenizer.c - copies the files of a tokenizer, and similar files, to saved models. */
 #include "config.h"
 
 #include <errno.h>
@@ -8,11 +8,6 @@
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
-
-#ifdef HAVE_TOKEN
-#include <te/errno.h>
-#include <te/token.h>
-#endif
 
 #include "tokenizer.h"
 #include "tools/lib/folder.h"
@@ -27,140 +22,6 @@ static const char *const names[] = {
 	"chat_template.jinja", "chat_template.json",	"tekken.json",
 };
 #define NNAMES (sizeof(names) / sizeof(names[0]))
-
-/* ---- tokens ---- */
-
-int tokenizer_in(const char *dir)
-{
-	static const char *const name[] = { "tokenizer.json", "tekken.json", "tokenizer.model" };
-	int found = 0;
-
-	for (size_t i = 0; i < sizeof(name) / sizeof(name[0]) && !found; i++) {
-		char *path;
-
-		if (asprintf(&path, "%s/%s", dir, name[i]) < 0)
-			return 0;
-		found = !access(path, F_OK);
-		free(path);
-	}
-	return found;
-}
-
-#ifdef HAVE_TOKEN
-struct tokenizer {
-	struct te_token *token;
-	struct te_token_stream *stream; /* text of samples */
-	int32_t end;
-};
-
-int tokenizer_open(const char *path, int64_t vocab, int32_t end, struct tokenizer **ret_t)
-{
-	struct tokenizer *t = calloc(1, sizeof(*t));
-	int te, r = STATUS_OK;
-
-	if (!t)
-		return say_failed("out of memory");
-	te = te_token_open(path, NULL, &t->token);
-	if (te >= 0)
-		te = te_token_stream_create(t->token, 0, &t->stream);
-	if (te == -ENOMEM)
-		r = say_failed("out of memory");
-	else if (te < 0)
-		r = say_bad("%s", te_error_detail());
-	else if (te_token_count(t->token) > vocab)
-		r = say_bad("%s: the tokenizer has %d tokens, more than the model's vocabulary of "
-			    "%lld", path, (int)te_token_count(t->token), (long long)vocab);
-	if (!r)
-		t->end = te_token_eos(t->token) >= 0 ? te_token_eos(t->token) : end;
-	if (r)
-		tokenizer_close(t);
-	else
-		*ret_t = t;
-	return r;
-}
-
-void tokenizer_close(struct tokenizer *t)
-{
-	if (!t)
-		return;
-	te_token_stream_unref(t->stream);
-	te_token_unref(t->token);
-	free(t);
-}
-
-int tokenizer_encode(const struct tokenizer *t, const char *what, const char *text, size_t n,
-		     int32_t **ret_token, size_t *ret_n)
-{
-	const int te = te_token_encode(t->token, text, n, 0, 0, ret_token, ret_n);
-
-	return te < 0 ? say_te(te, "%s: its text has no tokens", what) : STATUS_OK;
-}
-
-int32_t tokenizer_end(const struct tokenizer *t)
-{
-	return t->end;
-}
-
-int tokenizer_decode(struct tokenizer *t, int32_t token, char **ret_text, size_t *ret_n)
-{
-	size_t n;
-	int te;
-
-	if (token >= 0 && !te_token_bytes(t->token, token, &n)) {
-		const int k = asprintf(ret_text, "[%d]", (int)token);
-
-		*ret_n = (size_t)k;
-		return k < 0 ? say_failed("out of memory") : STATUS_OK;
-	}
-	te = token < 0 ? te_token_stream_end(t->stream, ret_text, ret_n) :
-			 te_token_stream_push(t->stream, token, ret_text, ret_n);
-	return te < 0 ? say_te(te, "sampling") : STATUS_OK;
-}
-#else
-int tokenizer_open(const char *path, int64_t vocab, int32_t end, struct tokenizer **ret_t)
-{
-	(void)vocab;
-	(void)end;
-	*ret_t = NULL;
-	return say_bad("%s: this te_train was built without libtetoken, which reads tokenizers: "
-		       "install PCRE2 and utf8proc and build it again, or give files of tokens",
-		       path);
-}
-
-void tokenizer_close(struct tokenizer *t)
-{
-	(void)t;
-}
-
-/* none can be opened */
-int tokenizer_encode(const struct tokenizer *t, const char *what, const char *text, size_t n,
-		     int32_t **ret_token, size_t *ret_n)
-{
-	(void)t;
-	(void)text;
-	(void)n;
-	*ret_token = NULL;
-	*ret_n = 0;
-	return say_failed("%s: no tokenizer", what);
-}
-
-int32_t tokenizer_end(const struct tokenizer *t)
-{
-	(void)t;
-	return -1;
-}
-
-int tokenizer_decode(struct tokenizer *t, int32_t token, char **ret_text, size_t *ret_n)
-{
-	(void)t;
-	(void)token;
-	*ret_text = NULL;
-	*ret_n = 0;
-	return say_failed("no tokenizer");
-}
-#endif
-
-/* ---- copies ---- */
 
 /* STATUS_OK and *ret_text NULL: the file does not exist, or is not copied. name NULL: from */
 static int read_text(const char *from, const char *name, char **ret_text, size_t *ret_n)

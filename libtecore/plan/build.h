@@ -1,8 +1,8 @@
 /*
  * build.h - from ops to basic steps.
  *
- * build_steps.c makes values, buffers and steps; build_forward.c and build_backward.c add the steps
- * of the passes; build.c calls them.
+ * build_steps.c makes values, buffers and steps; build_forward.c and build_backward.c add the two
+ * passes' steps; build.c calls them.
  */
 #ifndef TE__PLAN_BUILD_H
 #define TE__PLAN_BUILD_H

@@ -35,7 +35,7 @@ static struct {
 	int ngemms;	     /* queued eagerly */
 	float ms[CANDIDATES];
 	size_t version;
-	int compute; /* of the latest descriptor */
+	int compute; /* compute type of the latest descriptor */
 	int32_t mode[2]; /* of the scales of A and B, as set last */
 } fake;
 

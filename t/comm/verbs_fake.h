@@ -40,7 +40,7 @@ extern struct verbs_fake {
 	_Atomic int nmisuse;
 	_Atomic int nrnr;	/* messages for which no receive was posted */
 	_Atomic int most_retries, ninline, ndmabuf, nsends, nunsignalled, ngid, nqps;
-	_Atomic int traffic_class; /* of the latest queue pair */
+	_Atomic int traffic_class; /* traffic class of the latest queue pair */
 	_Atomic int used;	/* bits of devices that have sent messages with data */
 	char pci[32];		/* that nearness was asked for */
 } verbs_fake;

@@ -96,6 +96,14 @@ if [ -x "$te_token" ]; then
 	"$gen" --model t -n 20 --temperature 1 --prompt 'The<|end|> king' \
 		--tokenizer tokenizer.json >got 2>err
 	same "with --tokenizer" all got
+	sed 's/"post_processor": null/"post_processor": {"type": "TemplateProcessing", "single": '\
+'[{"SpecialToken": {"id": "<|end|>", "type_id": 0}}, {"Sequence": {"id": "A", "type_id": 0}}], '\
+'"pair": [], "special_tokens": {"<|end|>": {"id": "<|end|>", "ids": [320], "tokens": '\
+'["<|end|>"]}}}/' tokenizer.json >begins.json
+	"$gen" $how --prompt-tokens "320,$list" 2>err | grep -v -e per_s -e '"text"' >want
+	"$gen" $how --prompt 'The<|end|> king' --tokenizer begins.json 2>err |
+		grep -v -e per_s -e '"text"' >got
+	same "tokens that a tokenizer adds begin a prompt" want got
 	echo '{}' >bad.json
 	fails "no tokenizer" bad.json "$gen" --model t --prompt a --tokenizer bad.json
 	sed 's/"id": 320/"id": 321/' tokenizer.json >large.json
@@ -111,6 +119,12 @@ fails "a prompt beyond the context" "the context is 32" "$gen" --model c --promp
 fails "a token beyond the vocabulary" "token 256 is beyond" "$gen" --model c --prompt-tokens 256
 fails "no number" "expected token numbers" "$gen" --model c --prompt-tokens 1,x
 fails "a context beyond the model's" "--context 33" "$gen" --model c --prompt a --context 33
+mkdir w
+sed 's/"llama"/"mistral", "sliding_window": 16/' t/config.json >w/config.json
+cp t/model.safetensors w
+fails "a context beyond the sliding window" "--context 17: the model has 16" "$gen" --model w \
+	--prompt-tokens 1 --context 17
+check "one within it" "$gen" --model w --prompt-tokens 1 --context 16
 fails "no folder" "nowhere" "$gen" --model nowhere --prompt a
 fails "top-p of 0" "--top-p" "$gen" --model c --prompt a --top-p 0
 fails "an unexpected argument" '"b"' "$gen" --model c --prompt a b

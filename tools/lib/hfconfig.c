@@ -489,7 +489,7 @@ static int check_twice(const json_t *obj, const char *where, const char *name, c
 	return STATUS_OK;
 }
 
-/* beside the objects of the rotations, where it counts before theirs */
+/* original_max_position_embeddings of the config itself, which overrides the rotation objects */
 static void read_original(const json_t *obj, struct config *c)
 {
 	const json_t *v = json_object_get(obj, "original_max_position_embeddings");

@@ -72,6 +72,26 @@ check "and keeps them" cmp n/model.safetensors good/model.safetensors
 check "the best weights are kept" "$te_train" $micro --steps 6 --save-best --out best text
 check "in a folder of their own" test -s best/best/model.safetensors
 
+# weights in BF16 for other programs: the state has what a resumed run goes on with
+check "--save-dtype bf16" "$te_train" $micro --steps 4 --save-best --save-dtype bf16 --out half text
+for f in half half/best; do
+	check "$f: all tensors are BF16" sh -c "head -c 8000 $f/model.safetensors | tr -d ' ' |
+		grep -a '\"dtype\":\"BF16\"' | grep -av '\"F32\"'"
+	check "$f: config.json has the type" grep -q '"torch_dtype": "bfloat16"' $f/config.json
+done
+check "the file has half the size" test $(($(wc -c <half/model.safetensors) * 10)) -lt \
+	$(($(wc -c <good/model.safetensors) * 6))
+check "a run that goes on in FP32" "$te_train" --resume half --save-dtype fp32 --stop-after 4 --out full
+check "has the weights that FP32 would have kept" cmp full/model.safetensors good/model.safetensors
+check "the type is kept" "$te_train" --resume half --steps 5
+check "in a resumed run" grep -q '"torch_dtype": "bfloat16"' half/config.json
+check "which makes the steps of one in FP32" "$te_train" --resume half --save-dtype fp32 --stop-after 5 \
+	--out five
+check "resumed too" "$te_train" --resume good --steps 5 --out goon
+check "exactly" cmp five/model.safetensors goon/model.safetensors
+check "--init from BF16" "$te_train" --init half --save-dtype bf16 --steps 0 --out round text
+check "writes the same BF16" cmp round/model.safetensors half/model.safetensors
+
 # what another run has saved is replaced by --overwrite only
 cp -r best was
 ln -s best link

@@ -675,6 +675,7 @@ static void write_field(struct record *rec, const struct field *f, const struct 
 
 json_t *config_to_json(const struct config *c)
 {
+	const char *dtype = c->saved == TE_DTYPE_BF16 ? "bfloat16" : "float32";
 	struct record rec;
 	const char *name;
 	json_t *v;
@@ -687,9 +688,9 @@ json_t *config_to_json(const struct config *c)
 	record_text(&rec, NULL, architectures[c->family]);
 	record_close(&rec);
 	/* type of the weights that are written; the newer name too if it was there */
-	record_text(&rec, "torch_dtype", "float32");
+	record_text(&rec, "torch_dtype", dtype);
 	if (json_object_get(c->source, "dtype"))
-		record_text(&rec, "dtype", "float32");
+		record_text(&rec, "dtype", dtype);
 	for (size_t i = 0; i < NFIELDS; i++) {
 		if ((fields[i].families & 1u << c->family) &&
 		    (!(fields[i].flags & ALIAS) || json_object_get(c->source, fields[i].name)))

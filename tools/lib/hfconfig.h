@@ -44,6 +44,7 @@ struct config {
 	int layernorm; /* norms subtract the mean and have a bias; else RMSNorm */
 	int gated; /* MLP: act(x gate^T) * (x up^T) */
 	int qkv_bias, proj_bias, mlp_bias;
+	enum te_dtype saved; /* type of weights in files that are written: FP32 or BF16 */
 	int windowed, sliding; /* fields that turn windows on: for all layers, for some */
 	/* The object read, including unused fields. config_free() releases it; copies of the struct
 	 * borrow it, unless they take a reference. */

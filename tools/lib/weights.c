@@ -124,27 +124,46 @@ struct saving {
 static int declare_slice(void *arg, const struct slice *s)
 {
 	struct saving *saving = arg;
+	const int bf16 = s->cfg->saved == TE_DTYPE_BF16;
 
-	st_declare(saving->w, s->name, "F32", s->ndim, s->shape,
-		   (size_t)(s->rows * s->cols) * sizeof(float));
+	st_declare(saving->w, s->name, bf16 ? "BF16" : "F32", s->ndim, s->shape,
+		   (size_t)(s->rows * s->cols) * (bf16 ? 2 : 4));
 	return STATUS_OK;
+}
+
+static int write_bf16(struct st_writer *w, const float *src, int64_t nelems)
+{
+	uint16_t buf[2048];
+	int r = STATUS_OK;
+
+	for (int64_t i = 0; i < nelems && !r;) {
+		size_t n = 0;
+
+		while (n < sizeof(buf) / sizeof(buf[0]) && i < nelems)
+			buf[n++] = te_bf16_encode(src[i++]);
+		r = st_write(w, buf, n * sizeof(buf[0]));
+	}
+	return r;
 }
 
 static int write_slice(void *arg, const struct slice *s)
 {
 	struct saving *saving = arg;
 	const float *src = saving->flat + s->offset;
-	size_t nbytes = (size_t)(s->rows * s->cols) * sizeof(float);
-	float *arranged;
+	const int64_t nelems = s->rows * s->cols;
+	float *arranged = NULL;
 	int r;
 
-	if (is_as_here(s))
-		return st_write(saving->w, src, nbytes);
-	arranged = malloc(nbytes);
-	if (!arranged)
-		return say_failed("%s: out of memory", s->name);
-	arrange(arranged, src, s);
-	r = st_write(saving->w, arranged, nbytes);
+	if (!is_as_here(s)) {
+		arranged = malloc((size_t)nelems * sizeof(*arranged));
+		if (!arranged)
+			return say_failed("%s: out of memory", s->name);
+		arrange(arranged, src, s);
+		src = arranged;
+	}
+	r = s->cfg->saved == TE_DTYPE_BF16 ?
+		    write_bf16(saving->w, src, nelems) :
+		    st_write(saving->w, src, (size_t)nelems * sizeof(*src));
 	free(arranged);
 	return r;
 }

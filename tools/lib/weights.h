@@ -8,8 +8,10 @@
 #include "model.h"
 #include "safetensors.h"
 
-/* write name.new in the folder, synced and read back; the caller renames it. whole: all weights of
- * a model that ranks divide, else NULL */
+/*
+ * Write name.new in the folder, in the type cfg.saved, synced and read back; the caller renames it.
+ * whole: all weights of a model that ranks divide, else NULL.
+ */
 int weights_write(const struct folder *dir, const char *name, const struct model *m,
 		  const float *whole, char ret_digest[17]);
 /* read all tensors of the model; the file may have no others except known buffers */

@@ -211,6 +211,14 @@ static int quant_of(const struct model *m, struct te_quant **ret_q)
 	return STATUS_OK;
 }
 
+/* bytes of all weights in FP32, with padding */
+static size_t weights_nbytes(const struct model *m)
+{
+	const struct model *whole = m->whole ? m->whole : m;
+
+	return (size_t)te_seq_nelems(whole->seq) * sizeof(float);
+}
+
 /* bytes of a moment of all weights */
 static size_t moment_nbytes(const struct model *m)
 {
@@ -257,6 +265,7 @@ static json_t *run_to_json(const struct model *m, json_t *options, const struct 
 	return record_end(&rec, state_st);
 }
 
+/* blobs without bytes are left out */
 static int write_blobs(const struct folder *dir, const struct blob *blob, int n)
 {
 	struct st_writer *w = NULL;
@@ -266,7 +275,8 @@ static int write_blobs(const struct folder *dir, const struct blob *blob, int n)
 	for (int i = 0; i < n && !r; i++) {
 		int64_t extent = (int64_t)(blob[i].nbytes / (*blob[i].dtype == 'F' ? 4 : 1));
 
-		st_declare(w, blob[i].name, blob[i].dtype, 1, &extent, blob[i].nbytes);
+		if (extent)
+			st_declare(w, blob[i].name, blob[i].dtype, 1, &extent, blob[i].nbytes);
 	}
 	if (!r)
 		r = st_begin(w);
@@ -278,8 +288,9 @@ static int write_blobs(const struct folder *dir, const struct blob *blob, int n)
 	return r;
 }
 
-static int read_blobs(struct te_adamw *opt, const struct ckpt_flat *flat, struct te_quant *q,
-		      const struct blob *blob)
+/* data of the blobs of write_state() after "run" */
+static int read_blobs(const struct model *m, struct te_adamw *opt, const struct ckpt_flat *flat,
+		      struct te_quant *q, const struct blob *blob)
 {
 	int te = te_adamw_state_get(opt, blob[1].data, blob[1].nbytes);
 
@@ -293,6 +304,10 @@ static int read_blobs(struct te_adamw *opt, const struct ckpt_flat *flat, struct
 	}
 	if (te >= 0 && q)
 		te = te_quant_save(q, blob[4].data, blob[4].nbytes);
+	if (blob[5].nbytes && flat->weights)
+		memcpy(blob[5].data, flat->weights, blob[5].nbytes);
+	else if (te >= 0 && blob[5].nbytes)
+		te = te_tensor_read(te_seq_masters(m->seq), blob[5].data, blob[5].nbytes);
 	return te < 0 ? say_te(te, "reading the optimizer's state") : STATUS_OK;
 }
 
@@ -305,24 +320,28 @@ static int write_state(const struct folder *dir, const struct model *m, struct t
 		{ "adamw.m", "F32", NULL, moment_nbytes(m) },
 		{ "adamw.v", "F32", NULL, moment_nbytes(m) },
 		{ "quant", "U8", NULL, 0 },
+		{ "weights", "F32", NULL, 0 }, /* if model.safetensors has rounded ones */
 	};
+	const int n = sizeof(blob) / sizeof(blob[0]);
 	struct te_quant *q;
-	int r = quant_of(m, &q), n = q ? 5 : 4;
+	int r = quant_of(m, &q);
 
 	if (r)
 		return r;
+	if (m->cfg.saved != TE_DTYPE_FP32)
+		blob[5].nbytes = weights_nbytes(m);
 	blob[4].nbytes = q ? te_quant_nbytes(q) : 0;
 	blob[0].data = record_to_text(run, JSON_COMPACT | JSON_REAL_PRECISION(17), state_st);
 	blob[0].nbytes = blob[0].data ? strlen(blob[0].data) : 0;
 	if (!blob[0].data)
 		r = STATUS_FAILED;
 	for (int i = 1; i < n && !r; i++) {
-		blob[i].data = malloc(blob[i].nbytes);
+		blob[i].data = malloc(blob[i].nbytes + 1);
 		if (!blob[i].data)
 			r = say_failed("%s: out of memory", dir->path);
 	}
 	if (!r)
-		r = read_blobs(opt, flat, q, blob);
+		r = read_blobs(m, opt, flat, q, blob);
 	if (!r)
 		r = write_blobs(dir, blob, n);
 	for (int i = 0; i < n; i++)
@@ -539,7 +558,10 @@ static int check_names(const struct folder *dir)
 int ckpt_check_room(const char *path, const struct model *m)
 {
 	/* without quantizers and the text of headers */
-	const uint64_t need = 2 * moment_nbytes(m) + 4 * (uint64_t)m->nparams;
+	const uint64_t saved = m->cfg.saved == TE_DTYPE_FP32 ? 4 * (uint64_t)m->nparams :
+							       2 * (uint64_t)m->nparams +
+								       weights_nbytes(m);
+	const uint64_t need = 2 * moment_nbytes(m) + saved;
 	struct folder dir;
 	struct statvfs st;
 	uint64_t room;
@@ -785,8 +807,9 @@ static int load_quant(const struct st_file *f, const struct model *m, const char
 	return r;
 }
 
-/* load the moment of a shard; tensors of files need not be aligned */
-static int load_moment(const struct model *m, const struct st_tensor *t, struct te_tensor *dst)
+/* load weights or a moment of a shard; tensors of files need not be aligned */
+static int load_shard(const struct model *m, const struct st_tensor *t, int trained,
+		      struct te_tensor *dst)
 {
 	float *flat = malloc(t->nbytes);
 	int r;
@@ -794,9 +817,28 @@ static int load_moment(const struct model *m, const struct st_tensor *t, struct 
 	if (!flat)
 		return say_failed("out of memory");
 	memcpy(flat, t->data, t->nbytes);
-	r = shard_take(m, m->whole, flat, 1, dst);
+	r = shard_take(m, m->whole, flat, trained, dst);
 	free(flat);
 	return r;
+}
+
+/* the FP32 weights whose rounded values are in model.safetensors */
+static int load_weights(const struct st_file *f, const struct model *m)
+{
+	struct te_tensor *masters = te_seq_masters(m->seq);
+	struct st_tensor t;
+	int te = 0, r;
+
+	if (!st_find(f, "weights", &t))
+		return STATUS_OK;
+	r = get_blob(f, "weights", "F32", weights_nbytes(m), &t);
+	if (!r && m->whole)
+		r = load_shard(m, &t, 0, masters);
+	else if (!r)
+		te = te_tensor_write(masters, t.data, t.nbytes);
+	if (!r && te >= 0)
+		te = te_seq_weights_changed(m->seq, te_ctx_stream(te_seq_ctx(m->seq)));
+	return te < 0 ? say_te(te, "%s", st_path(f)) : r;
 }
 
 static int load_state(const struct st_file *f, const struct model *m, struct te_adamw *opt,
@@ -814,9 +856,9 @@ static int load_state(const struct st_file *f, const struct model *m, struct te_
 		return r;
 	te = te_adamw_state_set(opt, s.data, s.nbytes);
 	if (te >= 0 && m->whole) {
-		r = load_moment(m, &vm, tm);
+		r = load_shard(m, &vm, 1, tm);
 		if (!r)
-			r = load_moment(m, &vv, tv);
+			r = load_shard(m, &vv, 1, tv);
 	} else if (te >= 0) {
 		te = te_tensor_write(tm, vm.data, vm.nbytes);
 		if (te >= 0)
@@ -878,6 +920,8 @@ int ckpt_load(const char *path, const struct model *m, struct te_adamw *opt, str
 	r = opt ? check_frozen(state, m, &run) : STATUS_OK;
 	if (!r)
 		r = load_model(&dir, m, run.digest, state);
+	if (!r)
+		r = load_weights(state, m);
 	if (!r && opt)
 		r = load_state(state, m, opt, recipe);
 	if (!r) {

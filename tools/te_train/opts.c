@@ -138,6 +138,8 @@ static const struct option_field rows[] = {
 	  "replace what another run has saved in the folder of --out" },
 	{ "save-every", OPTION_INT, AT(save_every), "1000", 0, BIG, KEPT, "N",
 	  "steps between checkpoints; 0: at the end only" },
+	{ "save-dtype", OPTION_WORD, AT(save_dtype), "fp32", 0, 0, KEPT, "bf16|fp32",
+	  "type of saved weights; with bf16 the state has FP32 weights too" },
 	{ "save-best", OPTION_FLAG, AT(save_best), "0", 0, 1, KEPT, NULL,
 	  "save the best weights in DIR/best" },
 	{ "eval-every", OPTION_INT, AT(eval_every), "250", 0, BIG, KEPT, "N",

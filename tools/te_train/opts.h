@@ -12,7 +12,7 @@ struct opts {
 	char *order, *check_data;
 	char *chat_template, *chat_begin, *chat_system, *chat_user, *chat_assistant, *doc_end;
 	char *backend, *recipe;
-	char *out, *resume, *log;
+	char *out, *resume, *log, *save_dtype;
 	char *prompt, *prompt_tokens, *print_plan, *profile;
 	char *graph, *pipeline_schedule;
 	char *offload; /* "off", "auto", "all", or a size */

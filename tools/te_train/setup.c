@@ -102,6 +102,8 @@ static int choose_config(const struct opts *o, struct config *cfg)
 		r = check_given(o, dir, cfg);
 	if (!r && !isnan(o->dropout))
 		cfg->drop_embd = cfg->drop_resid = cfg->drop_attn = o->dropout;
+	if (!r)
+		cfg->saved = *o->save_dtype == 'b' ? TE_DTYPE_BF16 : TE_DTYPE_FP32;
 	return r;
 }
 

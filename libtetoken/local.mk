@@ -36,46 +36,10 @@ EXTRA_libtetoken_libtetoken_la_DEPENDENCIES = libtetoken/libtetoken.map
 pkgconfig_DATA += libtetoken/libtetoken.pc
 
 dist_man3_MANS += \
-	man/te_token_bos.3 \
-	man/te_token_bytes.3 \
-	man/te_token_count.3 \
-	man/te_token_decode.3 \
-	man/te_token_encode.3 \
-	man/te_token_eos.3 \
-	man/te_token_find.3 \
-	man/te_token_is_special.3 \
-	man/te_token_load.3 \
-	man/te_token_open.3 \
-	man/te_token_ref.3 \
-	man/te_token_stream_create.3 \
-	man/te_token_stream_end.3 \
-	man/te_token_stream_push.3 \
-	man/te_token_stream_ref.3 \
-	man/te_token_stream_unref.3 \
-	man/te_token_train.3 \
-	man/te_token_unref.3 \
-	man/te_token_version.3
+	man/te_token_open.3
 else
 EXTRA_DIST += \
 	include/te/token.h \
-	man/te_token_bos.3 \
-	man/te_token_bytes.3 \
-	man/te_token_count.3 \
-	man/te_token_decode.3 \
-	man/te_token_encode.3 \
-	man/te_token_eos.3 \
-	man/te_token_find.3 \
-	man/te_token_is_special.3 \
-	man/te_token_load.3 \
-	man/te_token_open.3 \
-	man/te_token_ref.3 \
-	man/te_token_stream_create.3 \
-	man/te_token_stream_end.3 \
-	man/te_token_stream_push.3 \
-	man/te_token_stream_ref.3 \
-	man/te_token_stream_unref.3 \
-	man/te_token_train.3 \
-	man/te_token_unref.3 \
-	man/te_token_version.3
+	man/te_token_open.3
 endif
 EXTRA_DIST += libtetoken/libtetoken.map

@@ -1,348 +1,81 @@
 dist_man3_MANS += \
 	man/te_adamw_create.3 \
-	man/te_adamw_m.3 \
-	man/te_adamw_nbytes.3 \
-	man/te_adamw_ref.3 \
-	man/te_adamw_regions.3 \
-	man/te_adamw_set_lr.3 \
-	man/te_adamw_set_shards.3 \
-	man/te_adamw_state_get.3 \
-	man/te_adamw_state_nbytes.3 \
-	man/te_adamw_state_set.3 \
-	man/te_adamw_stats.3 \
-	man/te_adamw_step.3 \
-	man/te_adamw_unref.3 \
-	man/te_adamw_v.3 \
-	man/te_backend_count.3 \
 	man/te_backend_info.3 \
-	man/te_bf16_decode.3 \
-	man/te_bf16_encode.3 \
-	man/te_callable_from_plan.3 \
 	man/te_capture_access.3 \
-	man/te_capture_access_end.3 \
 	man/te_capture_begin.3 \
 	man/te_capture_edges.3 \
-	man/te_capture_end.3 \
 	man/te_capture_update.3 \
-	man/te_cast.3 \
-	man/te_checkpoint_load.3 \
 	man/te_checkpoint_save.3 \
-	man/te_comm_abort.3 \
-	man/te_comm_add_fusions.3 \
-	man/te_comm_algorithm_name.3 \
-	man/te_comm_all_gather.3 \
 	man/te_comm_alloc.3 \
 	man/te_comm_allreduce.3 \
 	man/te_comm_allreduce_norm.3 \
-	man/te_comm_allreduce_norm_backward.3 \
-	man/te_comm_barrier.3 \
-	man/te_comm_broadcast.3 \
 	man/te_comm_create.3 \
-	man/te_comm_error.3 \
-	man/te_comm_explain.3 \
-	man/te_comm_free.3 \
 	man/te_comm_id_create.3 \
-	man/te_comm_id_format.3 \
-	man/te_comm_id_parse.3 \
-	man/te_comm_info.3 \
-	man/te_comm_launch_device.3 \
-	man/te_comm_launched.3 \
-	man/te_comm_memory.3 \
-	man/te_comm_norm_ws_nbytes.3 \
-	man/te_comm_nranks.3 \
-	man/te_comm_op_all_gather.3 \
 	man/te_comm_op_allreduce.3 \
-	man/te_comm_op_copy.3 \
-	man/te_comm_op_cross_entropy.3 \
-	man/te_comm_op_reduce_scatter.3 \
-	man/te_comm_peer_ptr.3 \
-	man/te_comm_rank.3 \
-	man/te_comm_reclaim.3 \
 	man/te_comm_recover.3 \
 	man/te_comm_reduce_scatter.3 \
 	man/te_comm_reducer_create.3 \
-	man/te_comm_reducer_hook.3 \
-	man/te_comm_reducer_ref.3 \
-	man/te_comm_reducer_unref.3 \
-	man/te_comm_ref.3 \
-	man/te_comm_root_unref.3 \
-	man/te_comm_split.3 \
-	man/te_comm_tensor_create.3 \
-	man/te_comm_unref.3 \
-	man/te_comm_version.3 \
-	man/te_copy.3 \
-	man/te_ctx_backend.3 \
 	man/te_ctx_create.3 \
-	man/te_ctx_device_info.3 \
-	man/te_ctx_mem_info.3 \
-	man/te_ctx_ref.3 \
-	man/te_ctx_stream.3 \
-	man/te_ctx_sync.3 \
-	man/te_ctx_unref.3 \
-	man/te_ctx_workspace_nbytes.3 \
-	man/te_decoder_close.3 \
 	man/te_decoder_create.3 \
-	man/te_decoder_length.3 \
-	man/te_decoder_logits.3 \
-	man/te_decoder_open.3 \
-	man/te_decoder_push.3 \
-	man/te_decoder_ref.3 \
-	man/te_decoder_step.3 \
-	man/te_decoder_take.3 \
-	man/te_decoder_unref.3 \
-	man/te_dequantize.3 \
-	man/te_device_info.3 \
-	man/te_dtype_from_name.3 \
-	man/te_dtype_max.3 \
 	man/te_dtype_name.3 \
-	man/te_dtype_nbytes.3 \
-	man/te_error_clear.3 \
-	man/te_error_cuda.3 \
-	man/te_error_detail.3 \
-	man/te_error_verbs.3 \
 	man/te_event_create.3 \
-	man/te_event_elapsed_ms.3 \
-	man/te_event_query.3 \
-	man/te_event_record.3 \
 	man/te_event_record_external.3 \
-	man/te_event_ref.3 \
-	man/te_event_sync.3 \
-	man/te_event_unref.3 \
-	man/te_event_wait.3 \
-	man/te_fail.3 \
-	man/te_fill.3 \
-	man/te_fill_u32.3 \
-	man/te_fp16_decode.3 \
-	man/te_fp16_encode.3 \
-	man/te_fp8_decode.3 \
 	man/te_fp8_encode.3 \
 	man/te_gemm.3 \
-	man/te_graph_backward.3 \
-	man/te_graph_backward_dw.3 \
 	man/te_graph_bind.3 \
 	man/te_graph_create.3 \
-	man/te_graph_dot.3 \
 	man/te_graph_forward.3 \
-	man/te_graph_grad.3 \
-	man/te_graph_json.3 \
-	man/te_graph_recording.3 \
-	man/te_graph_ref.3 \
 	man/te_graph_report.3 \
-	man/te_graph_reset.3 \
-	man/te_graph_rewind.3 \
-	man/te_graph_run.3 \
-	man/te_graph_tensor.3 \
-	man/te_graph_unref.3 \
-	man/te_graph_update.3 \
-	man/te_graph_version.3 \
 	man/te_host_call.3 \
-	man/te_infer_save.3 \
-	man/te_kernel_act_backward.3 \
 	man/te_kernel_act_forward.3 \
-	man/te_kernel_act_ws_nbytes.3 \
-	man/te_kernel_adamw_init.3 \
-	man/te_kernel_adamw_set_lr.3 \
-	man/te_kernel_adamw_state_nbytes.3 \
 	man/te_kernel_adamw_step.3 \
-	man/te_kernel_adamw_ws_nbytes.3 \
-	man/te_kernel_add.3 \
-	man/te_kernel_attention_backward.3 \
 	man/te_kernel_attention_cached.3 \
 	man/te_kernel_attention_forward.3 \
-	man/te_kernel_attention_ws_nbytes.3 \
-	man/te_kernel_bias_backward.3 \
 	man/te_kernel_bias_forward.3 \
-	man/te_kernel_bias_ws_nbytes.3 \
-	man/te_kernel_cross_entropy_backward.3 \
 	man/te_kernel_cross_entropy_forward.3 \
-	man/te_kernel_cross_entropy_join.3 \
-	man/te_kernel_cross_entropy_part.3 \
-	man/te_kernel_cross_entropy_ws_nbytes.3 \
-	man/te_kernel_dropout_backward.3 \
 	man/te_kernel_dropout_forward.3 \
-	man/te_kernel_embedding_backward.3 \
 	man/te_kernel_embedding_forward.3 \
-	man/te_kernel_norm_backward.3 \
 	man/te_kernel_norm_forward.3 \
-	man/te_kernel_norm_ws_nbytes.3 \
-	man/te_kernel_rope_backward.3 \
 	man/te_kernel_rope_forward.3 \
 	man/te_kernel_transpose.3 \
-	man/te_log_filter.3 \
 	man/te_log_set.3 \
 	man/te_mem_alloc.3 \
-	man/te_mem_free.3 \
 	man/te_offload_create.3 \
-	man/te_offload_print.3 \
-	man/te_offload_ref.3 \
-	man/te_offload_report.3 \
-	man/te_offload_set_target.3 \
-	man/te_offload_unref.3 \
-	man/te_op_activation.3 \
-	man/te_op_add.3 \
-	man/te_op_attention.3 \
-	man/te_op_attrs.3 \
-	man/te_op_bias.3 \
 	man/te_op_create.3 \
-	man/te_op_cross_entropy.3 \
-	man/te_op_dropout.3 \
-	man/te_op_embedding.3 \
-	man/te_op_fork.3 \
-	man/te_op_give.3 \
-	man/te_op_identity.3 \
-	man/te_op_keep.3 \
-	man/te_op_layernorm.3 \
 	man/te_op_linear.3 \
-	man/te_op_name.3 \
-	man/te_op_quantize.3 \
 	man/te_op_recompute.3 \
-	man/te_op_ref.3 \
-	man/te_op_reshape.3 \
-	man/te_op_rmsnorm.3 \
-	man/te_op_rope.3 \
-	man/te_op_scale.3 \
-	man/te_op_swap.3 \
-	man/te_op_table.3 \
-	man/te_op_take.3 \
-	man/te_op_unref.3 \
-	man/te_param_count.3 \
 	man/te_param_info.3 \
-	man/te_param_unknown.3 \
-	man/te_pinned_alloc.3 \
-	man/te_pinned_free.3 \
-	man/te_plan_backward.3 \
-	man/te_plan_backward_dw.3 \
 	man/te_plan_bind.3 \
 	man/te_plan_create.3 \
-	man/te_plan_flags.3 \
 	man/te_plan_forward.3 \
-	man/te_plan_input.3 \
-	man/te_plan_input_grad.3 \
-	man/te_plan_input_name.3 \
-	man/te_plan_memory.3 \
-	man/te_plan_output.3 \
-	man/te_plan_output_grad.3 \
 	man/te_plan_print.3 \
 	man/te_plan_profile.3 \
-	man/te_plan_profile_print.3 \
-	man/te_plan_profile_step.3 \
-	man/te_plan_ref.3 \
-	man/te_plan_regions.3 \
 	man/te_plan_saved.3 \
-	man/te_plan_set_rng.3 \
-	man/te_plan_spec.3 \
-	man/te_plan_unref.3 \
-	man/te_quant_amax_ptr.3 \
 	man/te_quant_create.3 \
-	man/te_quant_dtype.3 \
-	man/te_quant_load.3 \
-	man/te_quant_nbytes.3 \
-	man/te_quant_nslots.3 \
-	man/te_quant_peek.3 \
-	man/te_quant_recipe.3 \
-	man/te_quant_ref.3 \
 	man/te_quant_save.3 \
-	man/te_quant_scale_ptr.3 \
-	man/te_quant_unref.3 \
 	man/te_quant_update.3 \
 	man/te_quantize.3 \
 	man/te_recipe_from_name.3 \
-	man/te_recipe_name.3 \
-	man/te_recording_binding.3 \
-	man/te_recording_deps.3 \
-	man/te_recording_dot.3 \
-	man/te_recording_info.3 \
-	man/te_recording_launch.3 \
 	man/te_recording_node.3 \
 	man/te_recording_rebind.3 \
-	man/te_recording_ref.3 \
-	man/te_recording_unref.3 \
-	man/te_scaling_index.3 \
 	man/te_scaling_nfloats.3 \
 	man/te_schedule_create.3 \
-	man/te_schedule_info.3 \
-	man/te_schedule_parse.3 \
-	man/te_schedule_print.3 \
-	man/te_schedule_ref.3 \
-	man/te_schedule_step.3 \
-	man/te_schedule_unref.3 \
-	man/te_seq_add.3 \
 	man/te_seq_add_fusion.3 \
-	man/te_seq_append.3 \
-	man/te_seq_bind.3 \
 	man/te_seq_bind_weight.3 \
-	man/te_seq_complete.3 \
 	man/te_seq_create.3 \
-	man/te_seq_ctx.3 \
-	man/te_seq_fork.3 \
 	man/te_seq_freeze.3 \
-	man/te_seq_grad_nelems.3 \
-	man/te_seq_grads.3 \
 	man/te_seq_init.3 \
-	man/te_seq_input.3 \
-	man/te_seq_masters.3 \
-	man/te_seq_nelems.3 \
-	man/te_seq_nops.3 \
-	man/te_seq_nweights.3 \
-	man/te_seq_op.3 \
-	man/te_seq_quant.3 \
-	man/te_seq_ref.3 \
 	man/te_seq_regions.3 \
-	man/te_seq_rng_get.3 \
-	man/te_seq_rng_set.3 \
-	man/te_seq_unref.3 \
-	man/te_seq_weight.3 \
-	man/te_seq_weights_changed.3 \
-	man/te_seq_zero_grads.3 \
-	man/te_spill_info.3 \
 	man/te_spill_measure.3 \
-	man/te_step_calibrate.3 \
 	man/te_step_create.3 \
-	man/te_step_graph.3 \
-	man/te_step_input.3 \
-	man/te_step_loss.3 \
-	man/te_step_memory.3 \
-	man/te_step_output.3 \
-	man/te_step_plan.3 \
-	man/te_step_ref.3 \
-	man/te_step_run.3 \
-	man/te_step_unref.3 \
 	man/te_stream_create.3 \
-	man/te_stream_ctx.3 \
-	man/te_stream_native.3 \
-	man/te_stream_query.3 \
-	man/te_stream_ref.3 \
-	man/te_stream_sync.3 \
-	man/te_stream_unref.3 \
-	man/te_stream_workspace.3 \
 	man/te_stream_wrap.3 \
 	man/te_strerror.3 \
-	man/te_tensor_base.3 \
-	man/te_tensor_col_scale_inv.3 \
-	man/te_tensor_coldata.3 \
-	man/te_tensor_cols.3 \
 	man/te_tensor_create.3 \
-	man/te_tensor_ctx.3 \
 	man/te_tensor_data.3 \
-	man/te_tensor_dtype.3 \
-	man/te_tensor_extent.3 \
-	man/te_tensor_nbytes.3 \
-	man/te_tensor_ndim.3 \
-	man/te_tensor_nelems.3 \
-	man/te_tensor_read.3 \
-	man/te_tensor_ref.3 \
-	man/te_tensor_rows.3 \
-	man/te_tensor_scale_inv.3 \
-	man/te_tensor_scaling.3 \
-	man/te_tensor_unref.3 \
-	man/te_tensor_view.3 \
-	man/te_tensor_wrap.3 \
 	man/te_tensor_write.3 \
-	man/te_transport_count.3 \
 	man/te_transport_info.3 \
-	man/te_transport_measure.3 \
-	man/te_version.3 \
-	man/te_version_number.3
+	man/te_version.3
 
 dist_man7_MANS += \
 	man/te.7 \
@@ -358,7 +91,21 @@ man/te_environment.7: man/te_environment.7.in man/params.awk libtecore/base/para
 	$(AWK) -f $(srcdir)/man/params.awk $(srcdir)/libtecore/base/params.def >$@.rows && \
 	sed -e '/@PARAMS@/r $@.rows' -e '/@PARAMS@/d' $(srcdir)/man/te_environment.7.in >$@.tmp && \
 	rm $@.rows && mv $@.tmp $@
+
+# other functions of a page of section 3 find it by their names
+te_aliases = (cd $(srcdir) && $(AWK) -f man/aliases.awk $(dist_man3_MANS))
+install-data-hook:
+	@echo " aliases of man pages in '$(DESTDIR)$(man3dir)'"; \
+	umask 022; $(te_aliases) | while read -r name page; do \
+		echo ".so man3/$$page" >"$(DESTDIR)$(man3dir)/$$name" || exit 1; \
+	done
+uninstall-hook:
+	@$(te_aliases) | while read -r name page; do \
+		rm -f "$(DESTDIR)$(man3dir)/$$name"; \
+	done
+
 EXTRA_DIST += \
+	man/aliases.awk \
 	man/params.awk \
 	man/te_environment.7.in
 CLEANFILES += man/te_environment.7

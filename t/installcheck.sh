@@ -29,10 +29,13 @@ diff "$tmp/want" "$tmp/got" || fail "headers in $DESTDIR$includedir/te"
 for m in $MANS; do
 	f=$DESTDIR$mandir/man${m##*.}/${m##*/}
 	[ -s "$f" ] || fail "$f is missing"
-	# an alias is followed from the folder above man3
-	case $(head -n 1 "$f") in
-	'.so '*) [ -s "$DESTDIR$mandir/$(sed -n '1s/^\.so //p' "$f")" ] || fail "$f points nowhere" ;;
-	esac
+	case $m in *.3) ;; *) continue ;; esac
+	# each function of a page is found by its name; .so is followed from the folder above man3
+	sed -n '/^\.Sh NAME/,/^\.Nd/s/^\.Nm \([a-z0-9_]*\).*/\1/p' "$f" >"$tmp/names"
+	while read -r fn; do
+		a=$DESTDIR$mandir/man3/$fn.3
+		[ "$a" = "$f" ] || [ "$(cat "$a")" = ".so man3/${m##*/}" ] || fail "$a does not include ${m##*/}"
+	done <"$tmp/names"
 done
 
 for h in $HEADERS; do

@@ -9,22 +9,31 @@ for m in $TT_MANS; do basename "$m"; done | sort >"$tmp/installed"
 } | case $libs in *libtetoken*) cat ;; *) grep -v '^te_token' ;; esac | sort -u >"$tmp/there"
 same "all pages of man/ are installed" "$tmp/there" "$tmp/installed"
 
-# page NAME.S: the file that holds it, after .so
+# the names that make install adds to the pages of section 3: NAME.3 PAGE.3
+(cd "$abs_top_srcdir" && ${AWK:-awk} -f man/aliases.awk $(
+	printf '%s\n' $TT_MANS | grep '\.3$'
+)) >"$tmp/aliases"
+{
+	cat "$tmp/there"
+	cut -d' ' -f1 "$tmp/aliases"
+} | sort >"$tmp/names"
+uniq -d "$tmp/names" >"$tmp/bad"
+empty "each name has one page" "$tmp/bad"
+
+# page NAME.S: the file that documents it, its own or one whose NAME section has it
 page()
 {
-	f="$abs_top_srcdir/man/$1"
+	f=$(sed -n "s,^$1 ,,p" "$tmp/aliases")
+	f="$abs_top_srcdir/man/${f:-$1}"
 	[ -e "$f" ] || f="$abs_top_builddir/man/$1"
-	case $(head -n 1 "$f") in
-	'.so man'*) page "$(sed -n '1s,^\.so man./,,p' "$f")" ;;
-	*) echo "$f" ;;
-	esac
+	echo "$f"
 }
 
 for l in $libs; do
 	exports $l public >"$tmp/exports"
 	while read -r fn; do
-		if [ ! -e "$abs_top_srcdir/man/$fn.3" ]; then
-			echo "man/$fn.3 is missing" >"$tmp/bad"
+		if ! grep -qx "$fn\.3" "$tmp/names"; then
+			echo "no page is named $fn.3 or has $fn in its NAME section" >"$tmp/bad"
 			not_ok "$fn" "$tmp/bad"
 			continue
 		fi
@@ -42,7 +51,7 @@ done
 
 # a page of section 3 documents what is exported
 for l in $libs; do exports $l public; done | sort >"$tmp/exports"
-sed -n 's/\.3$//p' "$tmp/there" | comm -23 - "$tmp/exports" >"$tmp/bad"
+sed -n 's/\.3$//p' "$tmp/names" | comm -23 - "$tmp/exports" >"$tmp/bad"
 empty "no page of section 3 is about a function that is gone" "$tmp/bad"
 
 # HEADER STRUCT MEMBER of each struct of the API; size is explained once, by te(7)
@@ -140,7 +149,7 @@ for p in $(cat "$tmp/there"); do
 	f=$(page "$p")
 	sed -n 's/^\.Xr \(te[a-z0-9_]*\) \([0-9]\).*/\1.\2/p' "$f" |
 		while read -r x; do
-			grep -qx "$x" "$tmp/there" || echo "$p: refers to $x"
+			grep -qx "$x" "$tmp/names" || echo "$p: refers to $x"
 		done
 done | sort -u >"$tmp/bad"
 empty "every reference to a page of ours finds one" "$tmp/bad"

@@ -7,13 +7,6 @@
 for m in $TT_MANS; do
 	p="$abs_top_srcdir/$m"
 	[ -e "$p" ] || p="$abs_top_builddir/$m"
-	case $(head -n 1 "$p") in
-	'.so '*)
-		check "${m#man/} points at a page" \
-			test -e "$abs_top_srcdir/$(sed -n '1s,^\.so man.,man,p' "$p")"
-		continue
-		;;
-	esac
 	# a page need not be installed to be referred to
 	$MANDOC -Tlint -Wwarning "$p" >"$tmp/lint" 2>&1
 	empty "${m#man/}" "$tmp/lint"

@@ -47,7 +47,7 @@ CE_JOIN
 P
 places "an operation" identity "$product" <<'P'
 (Nm|Fo) te_op_identity\b
-te_op_identity(\(const|;|\.3)
+te_op_identity(\(const|;)
 ops/identity\.c
 P
 places "a backend entry" word_take "libtecore/backend t/local.mk" <<'P'

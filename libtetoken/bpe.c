@@ -253,6 +253,8 @@ int te__words_put(struct te__words *w, const char *word, size_t len)
 
 	if (!len)
 		return 0;
+	if (t->score)
+		return te__unigram_put(t, word, len, w->out);
 	if (len <= CACHED_WORD) {
 		const uint64_t h = te__token_hash(word, len);
 

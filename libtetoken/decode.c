@@ -37,11 +37,15 @@ static int push(const char *fn, struct te_token_stream *s, int32_t id)
 		return 0;
 	p = t->pool + tok->out;
 	n = tok->nout;
+	if (id == t->unk && n)
+		s->left = 0;
 	while (s->left && n) {
 		if (n >= k && !memcmp(p, t->strip_char, k)) {
 			p += k;
 			n -= k;
-			s->left--;
+			s->left = t->strip_one && n ? 0 : s->left - 1;
+			if (t->strip_one)
+				break;
 		} else {
 			s->left = 0;
 		}

@@ -9,7 +9,6 @@
 #include "config.h"
 
 #include <errno.h>
-#include <math.h>
 
 #include "token_internal.h"
 
@@ -66,9 +65,6 @@ static const struct {
 	[ADD_EOS] = { "add_eos_token", BOOL, 0 },
 	[ADD_SPACE] = { "add_space_prefix", BOOL, 0 },
 };
-
-/* token_type */
-enum { UNKNOWN = 2, CONTROL = 3, USER_DEFINED = 4, UNUSED = 5, BYTE = 6 };
 
 #define NO_DIGITS "'(?:[sdmt]|ll|ve|re)| ?\\p{L}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?![^\\s\\p{N}])|\\s+"
 
@@ -171,16 +167,6 @@ static int is_text(const struct bytes *b, const char *text)
 	return b->n == strlen(text) && !memcmp(b->p, text, b->n);
 }
 
-static int is_utf8(const struct bytes *b)
-{
-	int skip, is_short;
-
-	for (size_t k = 0; k < b->n; k += (size_t)skip)
-		if (!te__utf8_len(b->p + k, b->n - k, &skip, &is_short))
-			return 0;
-	return 1;
-}
-
 static int read_keys(struct bytes *b, struct value value[NKEYS])
 {
 	static const char prefix[] = "tokenizer.ggml.";
@@ -255,42 +241,6 @@ static int id_of(const struct te_token *t, const struct value *value, int key, i
 
 /* ---- vocabulary ---- */
 
-static int hex_of(char c)
-{
-	return c >= '0' && c <= '9' ? c - '0' : c >= 'A' && c <= 'F' ? c - 'A' + 10 : -1;
-}
-
-/* token id of a vocabulary of SentencePiece; b: scratch */
-static int piece(struct te_token *t, int64_t id, const struct bytes *text, uint32_t type,
-		 struct te__tbuf *b)
-{
-	const char *p = text->p, *end = p + text->n, *q;
-	char byte;
-	int r = 0;
-
-	if (type == UNKNOWN || type == CONTROL || type == USER_DEFINED || type == UNUSED)
-		return te__token_set(t, id, p, text->n, NULL, 0, TE__TOK_FOREIGN);
-	if (type == BYTE) {
-		if (text->n != 6 || memcmp(p, "<0x", 3) || hex_of(p[3]) < 0 || hex_of(p[4]) < 0 ||
-		    p[5] != '>')
-			return te__fail(-TE_ECORRUPT,
-					"te_token: GGUF: token %lld: expected a byte as <0xXX>",
-					(long long)id);
-		byte = (char)(hex_of(p[3]) << 4 | hex_of(p[4]));
-		return te__token_set(t, id, p, text->n, &byte, 1, TE__TOK_BYTE);
-	}
-	b->n = 0;
-	while (!r && (q = te__find(p, (size_t)(end - p), TE__TOKEN_MARK, 3))) {
-		r = te__tbuf_add(b, p, (size_t)(q - p));
-		if (!r)
-			r = te__tbuf_add(b, " ", 1);
-		p = q + 3;
-	}
-	if (!r)
-		r = te__tbuf_add(b, p, (size_t)(end - p));
-	return r ? r : te__token_set(t, id, text->p, text->n, b->p ? b->p : "", b->n, 0);
-}
-
 /* token id of a vocabulary of bytes; special tokens are text as it is */
 static int byte_piece(struct te_token *t, int64_t id, const struct bytes *text, uint32_t type,
 		      struct te__tbuf *b)
@@ -301,7 +251,7 @@ static int byte_piece(struct te_token *t, int64_t id, const struct bytes *text, 
 	r = te__tbuf_add(b, text->p, text->n);
 	if (r)
 		return r;
-	m = type == UNUSED ? -1 : te__bytes_of_text(text->p, text->n, b->p);
+	m = type == TE__PIECE_UNUSED ? -1 : te__bytes_of_text(text->p, text->n, b->p);
 	return m < 0 ? te__token_set(t, id, text->p, text->n, NULL, 0, TE__TOK_FOREIGN) :
 		       te__token_set(t, id, b->p, (size_t)m, NULL, 0, 0);
 }
@@ -322,12 +272,13 @@ static int tokens(struct te_token *t, const struct value value[NKEYS])
 		const uint32_t type = value[TYPES].type ? number_at(&value[TYPES], i) : 1;
 
 		take_text(&b, &text);
-		if (!is_utf8(&text))
+		if (!te__is_utf8(text.p, text.n))
 			r = te__fail(-TE_ECORRUPT, "te_token: GGUF: token %llu is not UTF-8",
 				     (unsigned long long)i);
 		else
-			r = t->byte_level ? byte_piece(t, (int64_t)i, &text, type, &scratch) :
-					    piece(t, (int64_t)i, &text, type, &scratch);
+			r = t->byte_level ?
+				    byte_piece(t, (int64_t)i, &text, type, &scratch) :
+				    te__piece_set(t, (int64_t)i, text.p, text.n, type, &scratch);
 	}
 	te__free(scratch.p);
 	return r;
@@ -341,10 +292,12 @@ static int specials(struct te_token *t, const struct value value[NKEYS])
 
 	for (uint64_t i = 0; value[TYPES].type && i < value[TOKENS].n && !r; i++) {
 		const uint32_t type = number_at(&value[TYPES], i);
-		const struct te__added a = { .id = (int32_t)i, .special = type != USER_DEFINED };
+		const struct te__added a = { .id = (int32_t)i,
+					     .special = type != TE__PIECE_USER_DEFINED };
 
 		take_text(&b, &text);
-		if (type == UNKNOWN || type == CONTROL || type == USER_DEFINED)
+		if (type == TE__PIECE_UNKNOWN || type == TE__PIECE_CONTROL ||
+		    type == TE__PIECE_USER_DEFINED)
 			r = te__token_add_special(t, &a, text.p, text.n);
 	}
 	return r;
@@ -364,7 +317,9 @@ static int merges(struct te_token *t, const struct value *v)
 		int m = -1, k = -1;
 
 		take_text(&b, &text);
-		space = text.n > 1 && is_utf8(&text) ? memchr(text.p + 1, ' ', text.n - 1) : NULL;
+		space = text.n > 1 && te__is_utf8(text.p, text.n) ?
+				memchr(text.p + 1, ' ', text.n - 1) :
+				NULL;
 		key.n = 0;
 		r = te__tbuf_add(&key, text.p, text.n);
 		if (r)
@@ -373,8 +328,7 @@ static int merges(struct te_token *t, const struct value *v)
 			const size_t n = (size_t)(space - text.p);
 
 			m = te__bytes_of_text(text.p, n, key.p);
-			k = m < 0 ? -1 :
-				    te__bytes_of_text(space + 1, text.n - n - 1, key.p + m);
+			k = m < 0 ? -1 : te__bytes_of_text(space + 1, text.n - n - 1, key.p + m);
 		}
 		if (k > 0) {
 			left = te__tmap_get(&t->map, t->pool, key.p, (size_t)m);
@@ -419,82 +373,19 @@ static int byte_model(struct te_token *t, const struct value value[NKEYS], int *
 	return r ? r : merges(t, &value[MERGES]);
 }
 
-/* a normalizer that puts "to" for each "from", or before the text */
-static int normalizer(struct te_token *t, enum te__norm_kind kind, const char *from, const char *to)
-{
-	struct te__norm *norm = &t->norm[t->nnorm++];
-
-	*norm = (struct te__norm){ .kind = kind, .nfrom = strlen(from), .nto = strlen(to) };
-	norm->from = te__malloc(norm->nfrom + 1);
-	norm->to = te__malloc(norm->nto + 1);
-	if (!norm->from || !norm->to)
-		return te__no_memory("te_token");
-	strcpy(norm->from, from);
-	strcpy(norm->to, to);
-	return 0;
-}
-
-/* order of merges: the highest score has rank 0 or more, equal scores have equal ranks */
-static int ranks_of_scores(const struct value *v, uint32_t *rank)
-{
-	for (uint64_t i = 0; i < v->n; i++) {
-		const uint32_t bits = number_at(v, i);
-		float score;
-
-		memcpy(&score, &bits, 4);
-		if (!isfinite(score))
-			return te__fail(-TE_ECORRUPT,
-					"te_token: GGUF: tokenizer.ggml.scores: the score of token "
-					"%llu is not finite",
-					(unsigned long long)i);
-		/* bits of positive numbers rise with them, and bits of negative ones fall */
-		rank[i] = score == 0 ? 0x7fffffff : bits >> 31 ? bits : 0x7fffffff - bits;
-	}
-	return 0;
-}
-
 static int piece_model(struct te_token *t, const struct value value[NKEYS])
 {
-	const int space = truth(&value[ADD_SPACE], 1);
-	uint32_t *rank;
-	int r = 0;
+	int r;
 
 	if (!value[SCORES].type || value[SCORES].n != value[TOKENS].n)
 		return corrupt("tokenizer.ggml.scores: expected one for each token");
 	t->byte_fallback = t->fuse_unk = 1;
-	if (space) {
-		r = normalizer(t, TE__NORM_PREPEND, "", TE__TOKEN_MARK);
-		t->strip_left = 1;
-		strcpy(t->strip_char, " ");
-	}
-	if (!r)
-		r = normalizer(t, TE__NORM_REPLACE, " ", TE__TOKEN_MARK);
+	r = te__pieces_spaces(t, truth(&value[ADD_SPACE], 1));
 	if (!r)
 		r = tokens(t, value);
-	if (r)
-		return r;
-	rank = te__malloc((size_t)value[SCORES].n * sizeof(*rank));
-	if (!rank)
-		return te__no_memory("te_token");
-	r = ranks_of_scores(&value[SCORES], rank);
 	if (!r)
-		r = te__token_merges_by_rank(t, rank);
-	te__free(rank);
-	if (!r)
-		r = te__split_at_marks(t);
+		r = te__pieces_merge(t, value[SCORES].at.p);
 	return r ? r : id_of(t, value, UNK, 0, &t->unk);
-}
-
-static int template_of(int32_t id, int32_t **ret_list, int *ret_n)
-{
-	if (id < 0)
-		return 0;
-	*ret_list = te__malloc(sizeof(**ret_list));
-	if (!*ret_list)
-		return te__no_memory("te_token");
-	**ret_list = id;
-	*ret_n = 1;
-	return 0;
 }
 
 int te__token_load_gguf(struct te_token *t, const char *p, size_t n)
@@ -524,8 +415,8 @@ int te__token_load_gguf(struct te_token *t, const char *p, size_t n)
 	if (!r)
 		r = id_of(t, value, EOS, is_pieces ? 2 : -1, &t->eos);
 	if (!r && truth(&value[ADD_BOS], add_bos))
-		r = template_of(t->bos, &t->before, &t->nbefore);
+		r = te__token_template(t->bos, &t->before, &t->nbefore);
 	if (!r && truth(&value[ADD_EOS], 0))
-		r = template_of(t->eos, &t->after, &t->nafter);
+		r = te__token_template(t->eos, &t->after, &t->nafter);
 	return r;
 }

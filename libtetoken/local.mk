@@ -16,10 +16,12 @@ libtetoken_libtetoken_internal_la_SOURCES = \
 	libtetoken/json.h \
 	libtetoken/normalize.c \
 	libtetoken/ranks.c \
+	libtetoken/sentencepiece.c \
 	libtetoken/split.c \
 	libtetoken/token.c \
 	libtetoken/token_internal.h \
 	libtetoken/train.c \
+	libtetoken/unigram.c \
 	libtetoken/version.c \
 	libtetoken/vocab.c
 libtetoken_libtetoken_internal_la_CFLAGS = $(AM_CFLAGS) $(JANSSON_CFLAGS) $(PCRE2_CFLAGS) \

@@ -6,6 +6,8 @@
 
 #include "token_internal.h"
 
+#define MOST_RULE 256 /* bytes that a rule of a charsmap replaces */
+
 int te__utf8_len(const char *p, size_t n, int *ret_skip, int *ret_short)
 {
 	const unsigned char *s = (const unsigned char *)p;
@@ -54,6 +56,16 @@ int te__utf8_get(const char *p, int *ret_len)
 	}
 	*ret_len = 4;
 	return (s[0] & 7) << 18 | (s[1] & 63) << 12 | (s[2] & 63) << 6 | (s[3] & 63);
+}
+
+int te__is_utf8(const char *p, size_t n)
+{
+	int skip, is_short;
+
+	for (size_t k = 0; k < n; k += (size_t)skip)
+		if (!te__utf8_len(p + k, n - k, &skip, &is_short))
+			return 0;
+	return 1;
 }
 
 const char *te__find(const char *p, size_t n, const char *key, size_t k)
@@ -299,6 +311,103 @@ static int replace(const struct te__norm *norm, const char *p, size_t n, struct 
 	return r ? r : te__tbuf_add(b, p, (size_t)(end - p));
 }
 
+/* The text that a charsmap has for the longest start of p, or NULL. The map is a double
+ * array of 32-bit units, which give an offset, a label and a mark of a leaf; the value of a leaf is
+ * a position in the texts after the array. Source: https://github.com/s-yata/darts-clone. */
+static const char *charsmap(const struct te__norm *norm, const char *p, size_t n, size_t *ret_used)
+{
+	const char *array = norm->from + 4, *text, *best = NULL;
+	uint32_t nbytes, unit, at = 0;
+
+	if (!norm->nfrom)
+		return NULL;
+	memcpy(&nbytes, norm->from, 4);
+	memcpy(&unit, array, 4);
+	for (size_t i = 0; i <= n && i < MOST_RULE;) {
+		at ^= (unit >> 10) << ((unit & 512) >> 6);
+		if (unit >> 8 & 1 && i && at < nbytes / 4) { /* the end of a rule */
+			uint32_t value;
+
+			memcpy(&value, array + 4 * (size_t)at, 4);
+			value &= 0x7fffffff;
+			text = array + nbytes + value;
+			if (value < norm->nfrom - 4 - nbytes && (*text & 0xc0) != 0x80 &&
+			    (i == n || (p[i] & 0xc0) != 0x80)) {
+				best = text;
+				*ret_used = i;
+			}
+		}
+		if (i == n)
+			break;
+		at ^= (unsigned char)p[i];
+		if (at >= nbytes / 4)
+			break;
+		memcpy(&unit, array + 4 * (size_t)at, 4);
+		if ((unit & 0x800000ff) != (unsigned char)p[i++])
+			break;
+	}
+	return best;
+}
+
+/* what becomes of the start of p: a symbol of the user and a character without a rule stay */
+static const char *piece_of(const struct te_token *t, const struct te__norm *norm, const char *p,
+			    size_t n, size_t *ret_len, size_t *ret_used)
+{
+	const char *text;
+	int32_t id;
+	int k;
+
+	*ret_used = t->user.first[(unsigned char)*p] ? te__trie_match(&t->user, p, n, &id) : 0;
+	if (!*ret_used) {
+		text = charsmap(norm, p, n, ret_used);
+		if (text) {
+			*ret_len = strlen(text);
+			return text;
+		}
+		te__utf8_get(p, &k);
+		*ret_used = (size_t)k;
+	}
+	*ret_len = *ret_used;
+	return p;
+}
+
+/* Source: SentencePiece, src/normalizer.cc, Normalizer::Normalize() */
+static int pieces(const struct te_token *t, const struct te__norm *norm, const char *p, size_t n,
+		  struct te__tbuf *b)
+{
+	const char *text;
+	size_t i = 0, len, used;
+	int was_space = norm->right, r = 0;
+
+	while (norm->right && i < n) { /* spaces at the start */
+		text = piece_of(t, norm, p + i, n - i, &len, &used);
+		if (len != 1 || *text != ' ')
+			break;
+		i += used;
+	}
+	if (i < n && norm->left)
+		r = te__tbuf_add(b, TE__TOKEN_MARK, 3);
+	for (; i < n && !r; i += used) {
+		text = piece_of(t, norm, p + i, n - i, &len, &used);
+		for (; was_space && len && *text == ' '; len--)
+			text++;
+		if (len)
+			was_space = norm->right && text[len - 1] == ' ';
+		for (const char *q; len && !r && (q = memchr(text, ' ', len));) {
+			r = te__tbuf_add(b, text, (size_t)(q - text));
+			if (!r)
+				r = te__tbuf_add(b, TE__TOKEN_MARK, 3);
+			len -= (size_t)(q + 1 - text);
+			text = q + 1;
+		}
+		if (!r && len)
+			r = te__tbuf_add(b, text, len);
+	}
+	while (norm->right && b->n >= 3 && !memcmp(b->p + b->n - 3, TE__TOKEN_MARK, 3))
+		b->n -= 3;
+	return r;
+}
+
 int te__normalize(const struct te_token *t, const char *p, size_t n, struct te__tbuf *b,
 		  struct te__tbuf *spare, const char **ret_p, size_t *ret_n)
 {
@@ -322,6 +431,8 @@ int te__normalize(const struct te_token *t, const char *p, size_t n, struct te__
 			r = lower(p, n, b);
 		else if (norm->kind == TE__NORM_REPLACE)
 			r = replace(norm, p, n, b);
+		else if (norm->kind == TE__NORM_PIECES)
+			r = pieces(t, norm, p, n, b);
 		else if (!(r = te__tbuf_add(b, norm->to, norm->nto)))
 			r = te__tbuf_add(b, p, n);
 		p = b->p;

@@ -137,14 +137,7 @@ static const struct known {
 static int begin_with(struct te_token *t, int32_t bos)
 {
 	t->bos = bos;
-	if (bos < 0)
-		return 0;
-	t->before = te__malloc(sizeof(*t->before));
-	if (!t->before)
-		return te__no_memory("te_token");
-	t->before[0] = bos;
-	t->nbefore = 1;
-	return 0;
+	return te__token_template(bos, &t->before, &t->nbefore);
 }
 
 static int add_known(struct te_token *t, const struct known *k)

@@ -25,9 +25,11 @@ static int load(const char *p, size_t n, const char *pattern, struct te_token *t
 	if (r == -TE_EFORMAT)
 		r = te__token_load_ranks(t, p, n, pattern);
 	if (r == -TE_EFORMAT)
+		r = te__token_load_sentencepiece(t, p, n);
+	if (r == -TE_EFORMAT)
 		return te__fail(-TE_EFORMAT, "te_token: the file is no tokenizer: expected "
-					     "tokenizer.json, ranks of tiktoken, tekken.json or "
-					     "GGUF");
+					     "tokenizer.json, ranks of tiktoken, tekken.json, "
+					     "a model of SentencePiece or GGUF");
 	return r;
 }
 

@@ -60,6 +60,7 @@ enum {
 	TE__TOK_SPECIAL = 1,
 	TE__TOK_FOREIGN = 2, /* no text has it as a word: not in the map */
 	TE__TOK_BYTE = 4,    /* "<0xXX>" with byte fallback */
+	TE__TOK_USER = 8,    /* user-defined symbol of a unigram model */
 };
 
 struct te__tok {
@@ -79,6 +80,7 @@ struct te__added {
 	uint32_t off, len; /* text */
 	int32_t id;
 	uint8_t lstrip, rstrip, single_word, normalized, special;
+	uint8_t piece; /* a symbol of SentencePiece: normalizers do not change it, nor its bytes */
 };
 
 /* added tokens by their bytes: edges are (node, byte) -> node */
@@ -102,13 +104,14 @@ enum te__norm_kind {
 	TE__NORM_STRIP,
 	TE__NORM_REPLACE,
 	TE__NORM_PREPEND,
+	TE__NORM_PIECES, /* the normalizer of SentencePiece */
 };
 
 /* a normalizer, or a step of a decoder */
 struct te__norm {
 	enum te__norm_kind kind;
-	int left, right; /* STRIP */
-	char *from, *to; /* REPLACE; PREPEND has to */
+	int left, right; /* STRIP; PIECES: add_dummy_prefix, remove_extra_whitespaces */
+	char *from, *to; /* REPLACE; PREPEND has to; PIECES: from is precompiled_charsmap */
 	size_t nfrom, nto;
 	pcre2_code *code; /* REPLACE by a pattern, or NULL */
 };
@@ -117,7 +120,7 @@ enum te__split_kind {
 	TE__SPLIT_PATTERN,
 	TE__SPLIT_METASPACE,
 	TE__SPLIT_PREFIX, /* a space before each piece that has none */
-	TE__SPLIT_MARKS, /* before each U+2581 after another character; tokens stay the same */
+	TE__SPLIT_MARKS,  /* before each U+2581 after another character; tokens stay the same */
 };
 
 enum te__behavior {
@@ -161,6 +164,12 @@ struct te_token {
 	size_t nadded, added_room;
 	struct te__trie raw, normalized; /* added tokens found before and after normalizers */
 	struct te__tmap special;	 /* text of added tokens -> token */
+	struct te__trie user;		 /* texts that PIECES does not change */
+
+	/* unigram model, or NULL: score of each token, extremes of normal ones, texts -> token */
+	float *score;
+	float score_low, score_high;
+	struct te__trie unigram;
 
 	struct te__norm norm[TE__TOKEN_MAX_STEPS];
 	int nnorm;
@@ -170,6 +179,7 @@ struct te_token {
 	/* decoder: replacements of each token's text are in tok.out */
 	int strip_left, strip_right; /* characters, from both ends of the text */
 	char strip_char[8];
+	int strip_one;	/* at most one character of a token */
 	int join_space; /* a space between tokens: no decoder */
 
 	int32_t bos, eos;	 /* or -1 */
@@ -192,8 +202,12 @@ int te__token_merges_by_rank(struct te_token *t, const uint32_t *rank);
 int te__token_add_special(struct te_token *t, const struct te__added *a, const void *text,
 			  size_t len);
 int te__trie_add(struct te__trie *t, const void *key, size_t len, int32_t value);
+/* the node after one more byte, or 0; node 0 is the root */
+uint32_t te__trie_step(const struct te__trie *t, uint32_t node, char byte);
 /* length of the longest key at the start of p, its value, or 0 */
 size_t te__trie_match(const struct te__trie *t, const char *p, size_t n, int32_t *ret_value);
+/* a template's list of one token, or of none if id is negative */
+int te__token_template(int32_t id, int32_t **ret_list, int *ret_n);
 /* after all tokens are set: byte tokens, tries */
 int te__token_finish(struct te_token *t);
 
@@ -234,6 +248,26 @@ int te__words_init(struct te__words *w, const struct te_token *t, struct te__tid
 void te__words_free(struct te__words *w);
 int te__words_put(struct te__words *w, const char *word, size_t len);
 
+/* unigram.c */
+int te__unigram_put(const struct te_token *t, const char *p, size_t n, struct te__tids *out);
+
+/* sentencepiece.c: its vocabularies in any file; types of pieces have its numbers */
+enum {
+	TE__PIECE_NORMAL = 1,
+	TE__PIECE_UNKNOWN,
+	TE__PIECE_CONTROL,
+	TE__PIECE_USER_DEFINED,
+	TE__PIECE_UNUSED,
+	TE__PIECE_BYTE,
+};
+/* token id; b: scratch */
+int te__piece_set(struct te_token *t, int64_t id, const char *text, size_t n, uint32_t type,
+		  struct te__tbuf *b);
+/* merges of BPE; scores: a float for each token, not aligned. The highest is merged first */
+int te__pieces_merge(struct te_token *t, const char *scores);
+/* normalizers that put U+2581 for a space, and before a text if prefix is 1 */
+int te__pieces_spaces(struct te_token *t, int prefix);
+
 /* normalize.c */
 /* the first place of key, or NULL. memmem(3) of sanitizers looks at all n bytes each time */
 const char *te__find(const char *p, size_t n, const char *key, size_t k);
@@ -245,6 +279,7 @@ int te__utf8_repair(const char *p, size_t n, struct te__tbuf *b, const char **re
 /* length of the character at p, 0: bad; *ret_skip: bytes that one U+FFFD replaces; 1: incomplete */
 int te__utf8_len(const char *p, size_t n, int *ret_skip, int *ret_short);
 int te__utf8_get(const char *p, int *ret_len); /* p is valid */
+int te__is_utf8(const char *p, size_t n);
 int te__is_space(int c);
 int te__is_word(int c);
 
@@ -275,6 +310,7 @@ int te__split_at_marks(struct te_token *t);
 int te__token_load_gguf(struct te_token *t, const char *p, size_t n);
 int te__token_load_json(struct te_token *t, const char *p, size_t n);
 int te__token_load_ranks(struct te_token *t, const char *p, size_t n, const char *pattern);
+int te__token_load_sentencepiece(struct te_token *t, const char *p, size_t n);
 /* base64; returns the number of bytes, or -1 */
 int te__base64(const char *p, size_t n, char *ret);
 /* the byte that a character of the byte-level alphabet stands for, or -1, and the other way */

@@ -145,6 +145,9 @@ void te__token_free(struct te_token *t)
 	te__free(t->special.slot);
 	trie_free(&t->raw);
 	trie_free(&t->normalized);
+	trie_free(&t->user);
+	trie_free(&t->unigram);
+	te__free(t->score);
 	te__free(t->before);
 	te__free(t->after);
 	te__free(t);
@@ -355,6 +358,11 @@ int te__trie_add(struct te__trie *t, const void *key, size_t len, int32_t value)
 	return 0;
 }
 
+uint32_t te__trie_step(const struct te__trie *t, uint32_t node, char byte)
+{
+	return t->room ? edge_find(t, node, (uint8_t)byte)->to : 0;
+}
+
 size_t te__trie_match(const struct te__trie *t, const char *p, size_t n, int32_t *ret_value)
 {
 	uint32_t node = 0;
@@ -403,11 +411,25 @@ int te__token_add_special(struct te_token *t, const struct te__added *a, const v
 	added->len = (uint32_t)len;
 	t->nadded++;
 	/* the text of an added token is what it decodes to */
-	t->tok[a->id].out = added->off;
-	t->tok[a->id].nout = added->len;
+	if (!a->piece) {
+		t->tok[a->id].out = added->off;
+		t->tok[a->id].nout = added->len;
+	}
 	if (a->special)
 		t->tok[a->id].flags |= TE__TOK_SPECIAL;
 	return te__tmap_put(&t->special, t->pool, added->off, added->len, a->id);
+}
+
+int te__token_template(int32_t id, int32_t **ret_list, int *ret_n)
+{
+	if (id < 0)
+		return 0;
+	*ret_list = te__malloc(sizeof(**ret_list));
+	if (!*ret_list)
+		return te__no_memory("te_token");
+	**ret_list = id;
+	*ret_n = 1;
+	return 0;
 }
 
 int te__token_finish(struct te_token *t)
@@ -431,7 +453,7 @@ int te__token_finish(struct te_token *t)
 		if (a->normalized)
 			r = te__normalize(t, p, n, &b, &spare, &p, &n);
 		if (!r)
-			r = te__trie_add(a->normalized ? &t->normalized : &t->raw, p, n,
+			r = te__trie_add(a->normalized || a->piece ? &t->normalized : &t->raw, p, n,
 					 (int32_t)i);
 	}
 	te__free(b.p);

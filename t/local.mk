@@ -124,7 +124,7 @@ TT_DAEMON = \
 TT_TOOLS =
 TT_TOKEN =
 if HAVE_TOKEN
-TT_TOKEN += t/token/token
+TT_TOKEN += t/token/sentencepiece t/token/token
 endif
 # Lists of scripts can be replaced on the command line of make check, for example by TT_META=. These
 # look at sources, man pages and exports.
@@ -381,6 +381,7 @@ t_comm_pmix_SOURCES = t/comm/pmix.c t/comm/pmix_fake.h
 t_comm_pmix_LDADD = t/comm/libpmix.la $(LDADD)
 t_comm_pool_SOURCES = t/comm/pool.c t/comm/pool_cases.c t/comm/pool_cases.h
 
+t_token_sentencepiece_LDADD = libtetoken/libtetoken_internal.la $(LDADD)
 t_token_token_LDADD = libtetoken/libtetoken_internal.la $(LDADD)
 
 # units of te_train
@@ -608,10 +609,16 @@ EXTRA_DIST += \
 	t/data/gen_families.py \
 	t/data/gen_gguf.py \
 	t/data/gen_hf.py \
+	t/data/gen_sentencepiece.py \
 	t/data/hf_gpt2.json \
 	t/data/hf_gpt2.safetensors \
 	t/data/hf_llama.json \
 	t/data/hf_llama.safetensors \
 	t/data/hf_qwen2.json \
 	t/data/hf_qwen2.safetensors \
-	t/data/llama.gguf
+	t/data/llama.gguf \
+	t/data/sentencepiece.inc \
+	t/data/sp_bpe.model \
+	t/data/sp_bpe_rules.model \
+	t/data/sp_unigram.model \
+	t/data/sp_unigram_bare.model

@@ -28,7 +28,7 @@ static struct {
 
 static const struct option_field fields[] = {
 	{ "tokenizer", OPTION_TEXT, AT(tokenizer), NULL, 0, 0, 't', "FILE|DIR",
-	  "tokenizer.json, a file of tiktoken or tekken.json, or a model's folder" },
+	  "tokenizer.json, tekken.json, a file of tiktoken or SentencePiece, or a folder" },
 	{ "pattern", OPTION_TEXT, AT(pattern), NULL, 0, 0, 0, "NAME",
 	  "gpt2, cl100k, o200k, llama3 or qwen2: for train, and files of tiktoken" },
 	{ "output", OPTION_TEXT, AT(output), NULL, 0, 0, 'o', "FILE", "instead of stdout" },

@@ -38,9 +38,9 @@ TE_EXPORT int te_token_open(const char *path, const char *pattern, struct te_tok
  * @ret_token: the tokenizer, with one reference
  *
  * The format is detected: tokenizer.json of the Python package tokenizers with a model of type BPE,
- * a rank file of tiktoken, tekken.json of mistral-common, or the metadata of a GGUF file with a
- * vocabulary "gpt2" or "llama". A rank file has no pattern: if pattern is NULL, the number of ranks
- * tells which published one it is.
+ * a rank file of tiktoken, tekken.json of mistral-common, a model of SentencePiece of type BPE or
+ * UNIGRAM, or the metadata of a GGUF file with a vocabulary "gpt2" or "llama". A rank file has no
+ * pattern: if pattern is NULL, the number of ranks tells which published one it is.
  * Thread: any.  Since: 0.1
  * Errors: as te_token_open().
  */
@@ -82,9 +82,9 @@ TE_EXPORT int32_t te_token_eos(const struct te_token *token);
  * @ret_ids:  [ret_n] the tokens; release with free(3); not NULL even if there are none
  * @ret_n:    number of tokens
  *
- * Tokens equal the ones of the Python package that the format is from: tokenizers, tiktoken or
- * mistral-common; for GGUF they follow llama.cpp. Characters that Unicode added after the version
- * of PCRE2 or utf8proc may differ.
+ * Tokens equal the ones of the Python package that the format is from: tokenizers, tiktoken,
+ * mistral-common or sentencepiece; for GGUF they follow llama.cpp. Characters that
+ * Unicode added after the version of PCRE2 or utf8proc may differ.
  * Thread: any; several at a time may use one tokenizer.  Since: 0.1
  * Errors: -EINVAL, -ENOMEM, -EFBIG (text above 2^31 - 1 bytes, or a match of the pattern exceeds
  * PCRE2's limits).

@@ -24,6 +24,9 @@ wc -w <ids >n
 check "count" grep -q "^$(tr -d ' ' <n) tokens, $(wc -c <text | tr -d ' ') bytes$" count
 "$te_token" count -t model --json text >count
 check "count in JSON" grep -q "\"tokens\": $(tr -d ' ' <n), .*\"vocab\": 600, \"seconds\": " count
+printf 'the cat' >cat
+"$te_token" encode -t "$abs_top_srcdir/t/data/sp_bpe.model" --template cat >got
+check "a model of SentencePiece" test "$(tr -s '\n' ' ' <got)" = "1 264 273 262 "
 echo '[104, 105]' | "$te_token" decode -t model >got
 printf 'hi' >want
 same "tokens in brackets" want got

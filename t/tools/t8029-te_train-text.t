@@ -5,6 +5,7 @@
 . "$abs_top_srcdir/t/tools/te_train.sh"
 
 te_token=$abs_top_builddir/tools/te_token
+te_generate=$abs_top_builddir/tools/te_generate
 config='"model_type": "llama", "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 1,
  "intermediate_size": 16, "max_position_embeddings": 16'
 mkdir model tiny
@@ -45,6 +46,16 @@ losses --model model/config.json --steps 3 tokens.u32 >want
 check "losses of a token file" test "$(wc -l <want)" -ge 3
 losses --model model/config.json --steps 3 --tokenizer end.json --out a small >got
 same "are the ones of its text" want got
+mkdir sp
+cp model/config.json "$abs_top_srcdir/t/data/sp_bpe.model" sp/
+mv sp/sp_bpe.model sp/tokenizer.model
+{ "$te_token" encode -b -t sp small; printf '\2\0\0\0'; } >sp.u32
+losses --model model/config.json --steps 3 sp.u32 >want.sp
+losses --model sp/config.json --steps 3 --tokenizer sp --out sp.out small >got
+same "a model of SentencePiece in a folder" want.sp got
+check "it is saved" cmp sp/tokenizer.model sp.out/tokenizer.model
+"$te_generate" --model sp.out --prompt "the cat" --max-tokens 4 >out 2>err
+check "te_generate takes it: $(tail -n 1 err)" grep -q "^the cat" out
 gzip -c small >small.gz
 losses --model model/config.json --steps 3 --tokenizer end.json small.gz >got
 same "and of compressed text" want got

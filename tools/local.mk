@@ -185,6 +185,7 @@ tools_te_train_libte_train_la_SOURCES = \
 	tools/te_train/mem.c \
 	tools/te_train/mem.h \
 	tools/te_train/opts.c \
+	tools/te_train/opts.def \
 	tools/te_train/opts.h \
 	tools/te_train/profile.c \
 	tools/te_train/profile.h \

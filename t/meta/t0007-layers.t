@@ -50,7 +50,7 @@ only "libtetoken includes public headers and its own" libtetoken \
 only "kernels include public headers, kernels/ and libtecore/base" kernels \
 	"config\.h|$public|kernels/.*|libtecore/base/.*"
 only "tools include installed headers, their own, their library, random numbers and ted's protocol" tools \
-	"config\.h|$public|$graph|$comm|$token|libtecore/base/(splitmix64|wire)\.h|tools/((lib|run)/.*|plot_log\.h)|[a-z_]+\.h"
+	"config\.h|$public|$graph|$comm|$token|libtecore/base/(splitmix64|wire)\.h|tools/((lib|run)/.*|plot_log\.h)|[a-z_]+\.(h|def)"
 only "their library includes none of them" tools/lib "config\.h|$public|$graph|$comm|$token|[a-z_]+\.h"
 only "the daemon includes installed headers, its own, its protocol and options" daemon \
 	"config\.h|$public|$graph|$comm|libtecore/base/wire\.h|tools/lib/(option|say)\.h|daemon/.*|[a-z_]+\.h"

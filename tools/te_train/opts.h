@@ -1,38 +1,29 @@
-/* opts.h - the options of te_train, from one table. */
+/* opts.h - the options of te_train, from opts.def. */
 #ifndef OPTS_H
 #define OPTS_H
 
 #include <jansson.h>
 #include <stdint.h>
 
-/* One field for each row of the table in opts.c; strings are NULL if not given. */
+/* C types of the fields by the kinds of tools/lib/option.h */
+#define OPTS_FLAG int64_t
+#define OPTS_INT int64_t
+#define OPTS_MODE char *
+#define OPTS_REAL double
+#define OPTS_SIZE int64_t
+#define OPTS_TEXT char *
+#define OPTS_TIME double
+#define OPTS_WORD char *
+
+/* strings are NULL if not given */
 struct opts {
-	char *preset, *model, *init, *freeze;
-	char *val, *valid, *dump_val, *data_type, *tokenizer;
-	char *order, *check_data;
-	char *chat_template, *chat_begin, *chat_system, *chat_user, *chat_assistant, *doc_end;
-	char *backend, *recipe;
-	char *out, *resume, *log, *save_dtype;
-	char *prompt, *prompt_tokens, *print_plan, *profile;
-	char *graph, *pipeline_schedule;
-	char *offload; /* "off", "auto", "all", or a size */
-	char *offload_file, *offload_verify; /* the folder */
-	char *offload_pinned;
-	char *recompute; /* "off", or words and patterns */
-	int64_t device, tensor, sequence_parallel, recover, random_tokens;
-	int64_t steps, stop_after, batch, seq_len, accum, seed, chunks;
-	int64_t warmup;
-	char *schedule;
-	double tokens, decay; /* tokens is NaN: steps has the length */
-	double lr, min_lr, weight_decay, beta1, beta2, clip, dropout;
-	double val_fraction, time_limit;
-	int64_t eval_every, eval_batches, log_every, save_every;
-	int64_t sample, top_k;
-	double temperature, top_p;
+#define HEADING(text)
+#define OPTION(name, kind, field, ...) OPTS_##kind field;
+#include "opts.def"
+#undef HEADING
+#undef OPTION
 	int64_t offload_nbytes; /* if offload is a size; else 0 */
 	int64_t offload_quota, pinned_nbytes;
-	int64_t estimate; /* -1: not given; 0: for the device; else for that many bytes */
-	int64_t overwrite, save_best, sample_first, sample_only, json;
 	char **file; /* data files */
 	int nfiles;
 	int files_given; /* 1: the data is from the command line, not from the checkpoint */

@@ -92,6 +92,8 @@ static const struct pre {
 	{ "deepseek-r1-qwen", { "qwen2", NULL, NULL, NULL }, 0, 0 },
 	{ "stablelm2", { "qwen2", NULL, NULL, NULL }, 0, 0 },
 	{ "gpt-4o", { "o200k", NULL, NULL, NULL }, 0, 0 },
+	/* as tokenizer.json has it; found by te__gguf_pre() only after the one above */
+	{ "smollm", { "\\p{N}", "gpt2", NULL, NULL }, 0, 0 },
 };
 
 static int corrupt(const char *why)
@@ -346,13 +348,39 @@ static int merges(struct te_token *t, const struct value *v)
 	return r;
 }
 
+/* 1: the splits of t are the steps, one by one */
+static int has_steps(const struct te_token *t, const struct pre *pre)
+{
+	int n = 0;
+
+	while (n < 4 && pre->step[n])
+		n++;
+	for (int i = 0; i < t->nsplit && n == t->nsplit; i++) {
+		const struct te__split *s = &t->split[i];
+		const char *named = te__pattern_named(pre->step[i]);
+
+		if (s->kind != TE__SPLIT_PATTERN || s->behavior != TE__SPLIT_ISOLATED ||
+		    s->invert || !s->source || strcmp(s->source, named ? named : pre->step[i]))
+			return 0;
+	}
+	return n == t->nsplit;
+}
+
+const char *te__gguf_pre(const struct te_token *t)
+{
+	for (size_t i = 0; i < sizeof(pres) / sizeof(pres[0]); i++)
+		if (pres[i].ignore_merges == t->ignore_merges && has_steps(t, &pres[i]))
+			return pres[i].name;
+	return NULL;
+}
+
 static int byte_model(struct te_token *t, const struct value value[NKEYS], int *ret_add_bos)
 {
 	const struct pre *pre = NULL;
 	int r = 0;
 
 	for (size_t i = 0; i < sizeof(pres) / sizeof(pres[0]); i++)
-		if (value[PRE].type ? is_text(&value[PRE].at, pres[i].name) : !i)
+		if (!pre && (!value[PRE].type || is_text(&value[PRE].at, pres[i].name)))
 			pre = &pres[i];
 	if (!pre)
 		return te__fail(-EOPNOTSUPP,

@@ -248,8 +248,13 @@ static int split_by(struct te_token *t, const json_t *pattern, struct te__split 
 		te__free(b.p);
 	} else {
 		r = compile(pattern, &s->code, &s->jit);
+		v = json_object_get(pattern, "Regex");
 	}
 	t->nsplit += !r;
+	if (!r && json_is_string(v) && !json_object_get(pattern, "String")) {
+		s->source = te__strdup(json_string_value(v));
+		r = s->source ? 0 : te__no_memory("te_token");
+	}
 	return r;
 }
 

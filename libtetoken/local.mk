@@ -12,6 +12,7 @@ libtetoken_libtetoken_internal_la_SOURCES = \
 	libtetoken/decode.c \
 	libtetoken/encode.c \
 	libtetoken/gguf.c \
+	libtetoken/gguf_save.c \
 	libtetoken/json.c \
 	libtetoken/json.h \
 	libtetoken/normalize.c \

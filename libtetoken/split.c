@@ -152,8 +152,11 @@ int te__split_add_pattern(struct te_token *t, const char *pattern, enum te__beha
 				TE__TOKEN_MAX_STEPS);
 	*s = (struct te__split){ .kind = TE__SPLIT_PATTERN, .behavior = behavior };
 	r = te__pattern_compile("te_token", pattern, strlen(pattern), &s->code, &s->jit);
-	t->nsplit += !r;
-	return r;
+	if (r)
+		return r;
+	t->nsplit++;
+	s->source = te__strdup(pattern);
+	return s->source ? 0 : te__no_memory("te_token");
 }
 
 /* Without a pre-tokenizer a segment is one word. If U+2581 begins tokens or follows only itself,

@@ -137,6 +137,7 @@ struct te__split {
 	int invert;
 	pcre2_code *code;
 	int jit;
+	char *source; /* the pattern as it was given, or NULL: not one pattern */
 	/* METASPACE */
 	char mark[8];
 	int prepend; /* 0: never, 1: the first piece of a text, 2: all */
@@ -308,6 +309,8 @@ int te__split_at_marks(struct te_token *t);
 
 /* formats; each returns -TE_EFORMAT without a message if the bytes are of another one */
 int te__token_load_gguf(struct te_token *t, const char *p, size_t n);
+/* the tokenizer.ggml.pre that splits text as t does, or NULL */
+const char *te__gguf_pre(const struct te_token *t);
 int te__token_load_json(struct te_token *t, const char *p, size_t n);
 int te__token_load_ranks(struct te_token *t, const char *p, size_t n, const char *pattern);
 int te__token_load_sentencepiece(struct te_token *t, const char *p, size_t n);

@@ -135,8 +135,10 @@ void te__token_free(struct te_token *t)
 		te__free(t->norm[i].to);
 		pcre2_code_free(t->norm[i].code);
 	}
-	for (int i = 0; i < t->nsplit; i++)
+	for (int i = 0; i < t->nsplit; i++) {
 		pcre2_code_free(t->split[i].code);
+		te__free(t->split[i].source);
+	}
 	te__free(t->pool);
 	te__free(t->tok);
 	te__free(t->map.slot);

@@ -153,6 +153,25 @@ TE_EXPORT int te_token_train(const void *text, size_t nbytes, int32_t nvocab, co
 			     char **ret_json);
 
 /**
+ * te_token_gguf - the metadata of a GGUF file for a tokenizer
+ * @token:      a vocabulary of bytes
+ * @nvocab:     number of tokens to write; those beyond the vocabulary are unused. 0: its own
+ * @ret_data:   a GGUF file, version 3, without tensors, which te_token_load() reads; release with
+ *              free(3)
+ * @ret_nbytes: bytes of it
+ *
+ * Its items begin after a header of 24 bytes, whose last 8 are their number, little-endian; all
+ * have the prefix "tokenizer.ggml.": model, pre, tokens, token_type, merges, add_bos_token,
+ * add_eos_token, and bos_token_id and eos_token_id if they are known.
+ * Source: llama.cpp, src/llama-vocab.cpp; t/token/token.c loads what was written.
+ * Thread: any.  Since: 0.1
+ * Errors: -EINVAL (also nvocab below the vocabulary), -ENOMEM, -EOPNOTSUPP (a part that
+ * GGUF files have no name for: the message names it).
+ */
+TE_EXPORT int te_token_gguf(const struct te_token *token, int32_t nvocab, void **ret_data,
+			    size_t *ret_nbytes);
+
+/**
  * te_token_version - the version of the libtetoken that runs, as "0.1.0"
  *
  * Thread: any.

@@ -414,6 +414,9 @@ START_TEST(arguments_are_checked)
 	ck_assert_int_eq(te_token_open("/nowhere/at/all", NULL, &t), -ENOENT);
 	ck_assert_int_eq(te_token_train("a", 1, 255, NULL, &p), -EINVAL);
 	ck_assert_int_eq(te_token_train("a", 1, 256, "odd", &p), -EINVAL);
+	ck_assert_int_eq(te_token_gguf(t, 14, (void **)&p, &n), -EINVAL);
+	ck_assert_int_eq(te_token_gguf(t, -1, (void **)&p, &n), -EINVAL);
+	ck_assert_int_eq(te_token_gguf(NULL, 0, (void **)&p, &n), -EINVAL);
 	te_token_unref(t);
 }
 END_TEST
@@ -1032,6 +1035,125 @@ START_TEST(opens_gguf_with_weights)
 }
 END_TEST
 
+static const char small[] =
+	"{'added_tokens': [{'id': 7, 'content': '<x>', 'special': true%s}, {'id': 8, "
+	"'content': '中', 'special': false}], 'normalizer': %s, 'pre_tokenizer': {'type': "
+	"'Sequence', 'pretokenizers': [%s{'type': 'ByteLevel', 'add_prefix_space': %s, "
+	"'use_regex': true}]}, 'post_processor': {'type': 'TemplateProcessing', 'single': "
+	"[%s{'SpecialToken': {'id': '<x>', 'type_id': 0}}, {'Sequence': {'id': 'A', "
+	"'type_id': 0}}], 'special_tokens': {'<x>': {'id': '<x>', 'ids': [7], 'tokens': "
+	"['<x>']}}}, 'decoder': {'type': 'ByteLevel'}, 'model': {'type': 'BPE', 'vocab': "
+	"{'a': 0, 'b': 1, 'Ġ': 2, 'ab': 3, '1': 4, '11': 5, 'Ġab': 6, 'Ã': 9, '©': 11}, "
+	"'merges': ['1 1', 'a b', 'Ġ ab']}}";
+static const char digits[] = "{'type': 'Digits', 'individual_digits': true}, ";
+static const char twice[] = "{'SpecialToken': {'id': '<x>', 'type_id': 0}}, ";
+
+/* the tokenizer of small with parts of it */
+static struct te_token *small_of(const char *strip, const char *norm, const char *first,
+				 const char *prefix, const char *begin)
+{
+	char text[2048];
+
+	snprintf(text, sizeof(text), small, strip, norm, first, prefix, begin);
+	return load(text);
+}
+
+/* the tokenizer of the metadata of t */
+static struct te_token *by_gguf(const struct te_token *t, int32_t nvocab)
+{
+	struct te_token *back = NULL;
+	void *data;
+	size_t n;
+	int r = te_token_gguf(t, nvocab, &data, &n);
+
+	ck_assert_msg(!r, "%s", te_error_detail());
+	r = te_token_load(data, n, NULL, &back);
+	ck_assert_msg(!r, "%s", te_error_detail());
+	free(data);
+	return back;
+}
+
+START_TEST(gguf_has_what_was_loaded)
+{
+	struct te_token *t = small_of("", "{'type': 'NFC'}", _i ? digits : "", "false", "");
+	struct te_token *g = by_gguf(t, _i ? 0 : 15);
+	size_t n;
+
+	for (int i = 0; i < 2; i++) {
+		const struct te_token *x = i ? g : t;
+
+		gives(x, "ab ab<x>中1111\xc3\xa9", TE_TOKEN_TEMPLATE,
+		      _i ? "7 3 6 7 8 4 4 4 4 9 11" : "7 3 6 7 8 5 5 9 11", NULL);
+		ck_assert_int_eq(te_token_is_special(x, 7), 1);
+		ck_assert_int_eq(te_token_is_special(x, 8), 0);
+	}
+	ck_assert_int_eq(te_token_bos(g), 7);
+	ck_assert_int_eq(te_token_eos(g), -ENOENT);
+	ck_assert_int_eq(te_token_count(t), 12);
+	ck_assert_int_eq(te_token_count(g), _i ? 12 : 15);
+	ck_assert_int_eq(te_token_find(g, "[PAD10]", 7), -ENOENT);
+	ck_assert(!te_token_bytes(g, 10, &n) || n == 7);
+	te_token_unref(t);
+	/* again, from what GGUF had */
+	t = by_gguf(g, 0);
+	gives(t, "ab 11", TE_TOKEN_TEMPLATE, _i ? "7 3 2 4 4" : "7 3 2 5", NULL);
+	te_token_unref(t);
+	te_token_unref(g);
+}
+END_TEST
+
+static const struct {
+	const char *strip, *norm, *first, *prefix, *begin, *word;
+} not_in_gguf[] = {
+	{ ", 'lstrip': true", "null", "", "false", "", "lstrip" },
+	{ ", 'rstrip': true", "null", "", "false", "", "rstrip" },
+	{ "", "{'type': 'Lowercase'}", "", "false", "", "normalizer" },
+	{ "", "null", "{'type': 'Punctuation'}, ", "false", "", "pre-tokenizer" },
+	{ "", "null", "", "true", "", "pre-tokenizer" },
+	{ "", "null", "", "false", twice, "template" },
+};
+
+START_TEST(gguf_refuses_what_it_cannot_express)
+{
+	struct te_token *t =
+		small_of(not_in_gguf[_i].strip, not_in_gguf[_i].norm, not_in_gguf[_i].first,
+			 not_in_gguf[_i].prefix, not_in_gguf[_i].begin);
+	void *data;
+	size_t n;
+
+	ck_assert_int_eq(te_token_gguf(t, 0, &data, &n), -EOPNOTSUPP);
+	ck_assert_msg(strstr(te_error_detail(), not_in_gguf[_i].word), "%s", te_error_detail());
+	te_token_unref(t);
+	t = load(llama);
+	ck_assert_int_eq(te_token_gguf(t, 0, &data, &n), -EOPNOTSUPP);
+	ck_assert_ptr_nonnull(strstr(te_error_detail(), "SentencePiece"));
+	te_token_unref(t);
+}
+END_TEST
+
+START_TEST(gguf_of_trained_vocabularies)
+{
+	static const char *const names[] = { "gpt2", "llama3", "qwen2", "o200k" };
+	char *text = sample(20000), *json = NULL;
+	int32_t *ids, *same;
+	size_t n, nsame;
+	struct te_token *t = NULL, *g;
+
+	ck_assert_int_eq(te_token_train(text, strlen(text), 400, names[_i], &json), 0);
+	ck_assert_int_eq(te_token_load(json, strlen(json), NULL, &t), 0);
+	g = by_gguf(t, 0);
+	ck_assert_int_eq(te_token_encode(t, text, strlen(text), 0, 1, &ids, &n), 0);
+	ck_assert_int_eq(te_token_encode(g, text, strlen(text), 0, 1, &same, &nsame), 0);
+	ck_assert(n == nsame && !memcmp(ids, same, n * sizeof(*ids)));
+	free(ids);
+	free(same);
+	free(json);
+	free(text);
+	te_token_unref(t);
+	te_token_unref(g);
+}
+END_TEST
+
 static int use(const char *text)
 {
 	char *json = json_of(text), *back = NULL, *piece = NULL;
@@ -1092,6 +1214,25 @@ static int use_gguf(void)
 	return r;
 }
 
+static int save_gguf(void)
+{
+	char text[2048], *json;
+	struct te_token *t = NULL;
+	void *data = NULL;
+	size_t n;
+	int r;
+
+	snprintf(text, sizeof(text), small, "", "null", digits, "false", "");
+	json = json_of(text);
+	r = te_token_load(json, strlen(json), NULL, &t);
+	if (!r)
+		r = te_token_gguf(t, 100, &data, &n);
+	free(data);
+	free(json);
+	te_token_unref(t);
+	return r;
+}
+
 static int use_train(void)
 {
 	char *json = NULL;
@@ -1108,6 +1249,7 @@ START_TEST(faults)
 	ck_assert_int_gt(tt_fault_each(use_meta), 10);
 	ck_assert_int_gt(tt_fault_each(use_gguf), 10);
 	ck_assert_int_gt(tt_fault_each(use_train), 10);
+	ck_assert_int_gt(tt_fault_each(save_gguf), 10);
 }
 END_TEST
 
@@ -1132,6 +1274,9 @@ static Suite *suite(void)
 	tcase_add_loop_test(c, gguf_is_refused_by_name, 0, TT_LEN(gguf_refused));
 	tcase_add_loop_test(c, damaged_gguf_is_refused, 0, 2);
 	tcase_add_test(c, opens_gguf_with_weights);
+	tcase_add_loop_test(c, gguf_has_what_was_loaded, 0, 2);
+	tcase_add_loop_test(c, gguf_refuses_what_it_cannot_express, 0, TT_LEN(not_in_gguf));
+	tcase_add_loop_test(c, gguf_of_trained_vocabularies, 0, 4);
 
 	c = tt_case(s, "text", "serial");
 	tcase_add_test(c, vocabulary_is_readable);

@@ -4,6 +4,10 @@
  */
 #include "config.h"
 
+#include <string.h>
+
+#include <te/dtype.h>
+
 #include "kernels/micro.h"
 #include "kernels/simd.h"
 
@@ -16,18 +20,141 @@
 
 #define MR TE__H_MR
 #define NR TE__H_NR
+/* terms of a sum that are packed at a time, and bytes of a row from them to those fetched */
+#define DEPTH 32
+#define AHEAD 256
+
+/* ---- transposition ---- */
 
 /*
- * R rows times V vectors of W floats are accumulated in registers. tri: 0, or the triangle with
- * j <= r (1) or j >= r (2) of n = MR terms.
+ * W rows of W words become columns, in stages: words, then pairs, then groups of four words (even,
+ * odd) change places between two rows. Words are FP32, or two BF16 of which the first is the low
+ * half.
  */
-#define MICRO(name, tgt, W, R, V)                                                                  \
+#define LOW_4 0, 4, 1, 5
+#define HIGH_4 2, 6, 3, 7
+#define LOW2_4 0, 1, 4, 5
+#define HIGH2_4 2, 3, 6, 7
+#define EVEN_4 LOW_4 /* not used: a vector of 4 words has one group */
+#define ODD_4 HIGH_4
+#define LOW_8 0, 8, 1, 9, 4, 12, 5, 13
+#define HIGH_8 2, 10, 3, 11, 6, 14, 7, 15
+#define LOW2_8 0, 1, 8, 9, 4, 5, 12, 13
+#define HIGH2_8 2, 3, 10, 11, 6, 7, 14, 15
+#define EVEN_8 0, 1, 2, 3, 8, 9, 10, 11
+#define ODD_8 4, 5, 6, 7, 12, 13, 14, 15
+#define LOW_16 0, 16, 1, 17, 4, 20, 5, 21, 8, 24, 9, 25, 12, 28, 13, 29
+#define HIGH_16 2, 18, 3, 19, 6, 22, 7, 23, 10, 26, 11, 27, 14, 30, 15, 31
+#define LOW2_16 0, 1, 16, 17, 4, 5, 20, 21, 8, 9, 24, 25, 12, 13, 28, 29
+#define HIGH2_16 2, 3, 18, 19, 6, 7, 22, 23, 10, 11, 26, 27, 14, 15, 30, 31
+#define EVEN_16 0, 1, 2, 3, 8, 9, 10, 11, 16, 17, 18, 19, 24, 25, 26, 27
+#define ODD_16 4, 5, 6, 7, 12, 13, 14, 15, 20, 21, 22, 23, 28, 29, 30, 31
+
+#ifdef __clang__
+#define MIX(x, y, ...) __builtin_shufflevector(x, y, __VA_ARGS__)
+#else
+#define MIX(x, y, ...) __builtin_shuffle(x, y, (__typeof__(x)){ __VA_ARGS__ })
+#endif
+#define MIX_ROWS(x, i, j, W, A, B)                                                                 \
+	do {                                                                                       \
+		const __typeof__(*(x)) mixed = MIX((x)[i], (x)[j], A##_##W);                       \
+                                                                                                   \
+		(x)[j] = MIX((x)[i], (x)[j], B##_##W);                                             \
+		(x)[i] = mixed;                                                                    \
+	} while (0)
+
+#define PACK(name, tgt, W)                                                                         \
+	typedef uint32_t name##_u __attribute__((vector_size(4 * W), aligned(4), may_alias));      \
+	typedef uint32_t name##_h __attribute__((vector_size(4 * W), aligned(2), may_alias));      \
+	tgt static inline __attribute__((always_inline)) void name##_turn(name##_u *x)             \
+	{                                                                                          \
+		for (int i = 0; i < W; i += 2)                                                     \
+			MIX_ROWS(x, i, i + 1, W, LOW, HIGH);                                       \
+		for (int i = 0; i < W; i += 4) {                                                   \
+			name##_u two;                                                              \
+                                                                                                   \
+			MIX_ROWS(x, i, i + 2, W, LOW2, HIGH2);                                     \
+			MIX_ROWS(x, i + 1, i + 3, W, LOW2, HIGH2);                                 \
+			two = x[i + 1];                                                            \
+			x[i + 1] = x[i + 2];                                                       \
+			x[i + 2] = two;                                                            \
+		}                                                                                  \
+		for (int i = 0; i < 4 && W > 4; i++)                                               \
+			MIX_ROWS(x, i, i + 4, W, EVEN, ODD);                                       \
+		for (int i = 8; i < 12 && W > 8; i++)                                              \
+			MIX_ROWS(x, i, i + 4, W, EVEN, ODD);                                       \
+		for (int i = 0; i < 8 && W > 8; i++)                                               \
+			MIX_ROWS(x, i, i + 8, W, EVEN, ODD);                                       \
+	}                                                                                          \
+	tgt static inline __attribute__((always_inline)) void name##_put(                          \
+		int halves, const name##_u *x, int64_t n, uint32_t *to)                            \
+	{                                                                                          \
+		for (int64_t k = 0; k < n; k++, to += NR) {                                        \
+			if (!halves) {                                                             \
+				*(name##_u *)to = x[k];                                            \
+				continue;                                                          \
+			}                                                                          \
+			*(name##_u *)to = x[k] << 16;                                              \
+			to += NR;                                                                  \
+			*(name##_u *)to = x[k] & 0xffff0000u;                                      \
+		}                                                                                  \
+	}                                                                                          \
+	tgt static inline __attribute__((always_inline)) void name##_body(                         \
+		int halves, int64_t n, const char *from, int64_t fs, int64_t ahead, uint32_t *to)  \
+	{                                                                                          \
+		const int each = halves ? 2 : 1;                                                   \
+                                                                                                   \
+		for (int r = 0; r < NR; r += W, from += W * fs, to += W) {                         \
+			name##_u x[W];                                                             \
+			int64_t k = 0;                                                             \
+                                                                                                   \
+			for (; k + each * W <= n; k += each * W) {                                 \
+				const char *at = from + k * 4 / each;                              \
+                                                                                                   \
+				for (int i = 0; i < W; i++) {                                      \
+					x[i] = *(const name##_h *)(at + i * fs);                   \
+					__builtin_prefetch(at + i * fs + ahead);                   \
+				}                                                                  \
+				name##_turn(x);                                                    \
+				name##_put(halves, x, W, to + k * NR);                             \
+			}                                                                          \
+			if (k == n)                                                                \
+				continue;                                                          \
+			for (int i = 0; i < W; i++) {                                              \
+				x[i] = (name##_u){ 0 };                                            \
+				memcpy(&x[i], from + k * 4 / each + i * fs,                        \
+				       (size_t)((n - k) * 4 / each));                              \
+			}                                                                          \
+			name##_turn(x);                                                            \
+			name##_put(halves, x, (n - k) / each, to + k * NR);                        \
+			if ((n - k) % each)                                                        \
+				*(name##_u *)(to + (n - 1) * NR) = x[(n - k) / each] << 16;        \
+		}                                                                                  \
+	}                                                                                          \
+	tgt static void name(int32_t dtype, int64_t n, const char *from, int64_t fs,               \
+			     int64_t ahead, float *to)                                             \
+	{                                                                                          \
+		uint32_t *words = (uint32_t *)(void *)to;                                          \
+                                                                                                   \
+		if (dtype == TE_DTYPE_BF16)                                                        \
+			name##_body(1, n, from, fs, ahead, words);                                 \
+		else                                                                               \
+			name##_body(0, n, from, fs, ahead, words);                                 \
+	}
+
+/* ---- products ---- */
+
+/*
+ * ROWS rows, R at a time, times V vectors of W floats are accumulated in registers. tri: 0, or the
+ * triangle with j <= r (1) or j >= r (2) of n = MR terms.
+ */
+#define BODY(name, tgt, W, R, V, ROWS)                                                             \
 	typedef float name##_v __attribute__((vector_size(4 * W), aligned(4), may_alias));         \
 	tgt static inline __attribute__((always_inline)) void name##_body(                         \
 		int64_t n, struct te__h_rows a, const float *b, int64_t bs, float *c, int64_t cs,  \
 		int add, int tri)                                                                  \
 	{                                                                                          \
-		for (int r0 = 0; r0 < MR; r0 += R)                                                 \
+		for (int r0 = 0; r0 < ROWS; r0 += R)                                               \
 			for (int c0 = 0; c0 < NR; c0 += V * W) {                                   \
 				const float *pa = a.p + r0 * a.rs, *pb = b + c0;                   \
 				float *pc = c + r0 * cs + c0;                                      \
@@ -57,24 +184,60 @@
 					for (int v = 0; v < V; v++)                                \
 						*(name##_v *)(pc + r * cs + v * W) = acc[r][v];    \
 			}                                                                          \
-	}                                                                                          \
+	}
+#define FEW(name, tgt, W, R, V)                                                                    \
+	BODY(name, tgt, W, R, V, R)                                                                \
 	tgt static void name(int64_t n, struct te__h_rows a, const float *b, int64_t bs, float *c, \
 			     int64_t cs, int add)                                                  \
 	{                                                                                          \
-		if (add)                                                                           \
-			name##_body(n, a, b, bs, c, cs, 1, 0);                                     \
+		name##_body(n, a, b, bs, c, cs, add, 0);                                           \
+	}
+/* few: columns are packed, DEPTH terms at a time, and multiplied before they leave the L1 cache */
+#define MICRO(name, tgt, W, R, V)                                                                  \
+	PACK(name##_pack, tgt, W)                                                                  \
+	BODY(name##_all, tgt, W, R, V, MR)                                                         \
+	FEW(name##_one, tgt, W, 1, (NR / W))                                                       \
+	FEW(name##_two, tgt, W, 2, (W == 4 ? 4 : NR / W))                                          \
+	FEW(name##_four, tgt, W, 4, V)                                                             \
+	tgt static void name(int64_t m, int64_t n, struct te__h_rows a, const float *b,            \
+			     int64_t bs, float *c, int64_t cs, int add)                            \
+	{                                                                                          \
+		if (m > 4 && add)                                                                  \
+			name##_all_body(n, a, b, bs, c, cs, 1, 0);                                 \
+		else if (m > 4)                                                                    \
+			name##_all_body(n, a, b, bs, c, cs, 0, 0);                                 \
+		else if (m > 2)                                                                    \
+			name##_four(n, a, b, bs, c, cs, add);                                      \
+		else if (m > 1)                                                                    \
+			name##_two(n, a, b, bs, c, cs, add);                                       \
 		else                                                                               \
-			name##_body(n, a, b, bs, c, cs, 0, 0);                                     \
+			name##_one(n, a, b, bs, c, cs, add);                                       \
+	}                                                                                          \
+	tgt static void name##_few(int32_t dtype, int64_t m, int64_t n, struct te__h_rows a,       \
+				   const void *from, int64_t fs, int64_t next, float *c,           \
+				   int64_t cs, int add)                                            \
+	{                                                                                          \
+		const int64_t es = dtype == TE_DTYPE_BF16 ? 2 : 4, far = AHEAD / es;               \
+		TE__H_ALIGNED float b[DEPTH * NR];                                                 \
+                                                                                                   \
+		for (int64_t k = 0; k < n; k += DEPTH) {                                           \
+			const int64_t nk = n - k < DEPTH ? n - k : DEPTH;                          \
+                                                                                                   \
+			name##_pack(dtype, nk, (const char *)from + k * es, fs * es,               \
+				    (k + far < n ? far : next - n + far) * es, b);                 \
+			name(m, nk, (struct te__h_rows){ a.p + k * a.cs, a.rs, a.cs }, b, NR, c,   \
+			     cs, add || k);                                                        \
+		}                                                                                  \
 	}                                                                                          \
 	tgt static void name##_lower(struct te__h_rows a, const float *b, int64_t bs, float *c,    \
 				     int64_t cs)                                                   \
 	{                                                                                          \
-		name##_body(MR, a, b, bs, c, cs, 1, 1);                                            \
+		name##_all_body(MR, a, b, bs, c, cs, 1, 1);                                        \
 	}                                                                                          \
 	tgt static void name##_upper(struct te__h_rows a, const float *b, int64_t bs, float *c,    \
 				     int64_t cs)                                                   \
 	{                                                                                          \
-		name##_body(MR, a, b, bs, c, cs, 1, 2);                                            \
+		name##_all_body(MR, a, b, bs, c, cs, 1, 2);                                        \
 	}
 
 #ifdef __aarch64__
@@ -104,10 +267,10 @@ MICRO(micro_fma, __attribute__((target("fma"))), 4, 4, 2)
 #define VERSIONS(fn, ...) micro_any##fn(__VA_ARGS__)
 #endif
 
-void te__h_micro(int64_t n, struct te__h_rows a, const float *b, int64_t bs, float *c, int64_t cs,
-		 int add)
+void te__h_micro(int64_t m, int64_t n, struct te__h_rows a, const float *b, int64_t bs, float *c,
+		 int64_t cs, int add)
 {
-	VERSIONS(, n, a, b, bs, c, cs, add);
+	VERSIONS(, m, n, a, b, bs, c, cs, add);
 }
 
 void te__h_micro_lower(struct te__h_rows a, const float *b, int64_t bs, float *c, int64_t cs)
@@ -120,38 +283,15 @@ void te__h_micro_upper(struct te__h_rows a, const float *b, int64_t bs, float *c
 	VERSIONS(_upper, a, b, bs, c, cs);
 }
 
-/* ---- transposition ---- */
-
-typedef float v4 __attribute__((vector_size(16), aligned(4), may_alias));
-#ifdef __clang__
-#define MIX(x, y, a, b, c, d) __builtin_shufflevector(x, y, a, b, c, d)
-#else
-typedef int32_t v4i __attribute__((vector_size(16)));
-#define MIX(x, y, a, b, c, d) __builtin_shuffle(x, y, (v4i){ a, b, c, d })
-#endif
-
-/* 4 rows of 4 */
-static inline void transpose4(const float *from, int64_t fs, float *to)
+void te__h_few(int32_t dtype, int64_t m, int64_t n, struct te__h_rows a, const void *from,
+	       int64_t fs, int64_t next, float *c, int64_t cs, int add)
 {
-	const v4 r0 = *(const v4 *)from, r1 = *(const v4 *)(from + fs);
-	const v4 r2 = *(const v4 *)(from + 2 * fs), r3 = *(const v4 *)(from + 3 * fs);
-	const v4 a = MIX(r0, r1, 0, 4, 1, 5), b = MIX(r0, r1, 2, 6, 3, 7);
-	const v4 c = MIX(r2, r3, 0, 4, 1, 5), d = MIX(r2, r3, 2, 6, 3, 7);
-
-	*(v4 *)to = MIX(a, c, 0, 1, 4, 5);
-	*(v4 *)(to + NR) = MIX(a, c, 2, 3, 6, 7);
-	*(v4 *)(to + 2 * NR) = MIX(b, d, 0, 1, 4, 5);
-	*(v4 *)(to + 3 * NR) = MIX(b, d, 2, 3, 6, 7);
+	VERSIONS(_few, dtype, m, n, a, from, fs, next, c, cs, add);
 }
 
-void te__h_pack(int64_t n, const float *from, int64_t fs, float *to)
+void te__h_pack(int32_t dtype, int64_t n, const void *from, int64_t fs, int64_t ahead, float *to)
 {
-	int64_t k = 0;
+	const int64_t es = dtype == TE_DTYPE_BF16 ? 2 : 4;
 
-	for (; k + 4 <= n; k += 4)
-		for (int r = 0; r < NR; r += 4)
-			transpose4(from + r * fs + k, fs, to + k * NR + r);
-	for (; k < n; k++)
-		for (int r = 0; r < NR; r++)
-			to[k * NR + r] = from[r * fs + k];
+	VERSIONS(_pack, dtype, n, from, fs * es, ahead * es, to);
 }

@@ -21,12 +21,13 @@ struct te__h_rows {
 };
 
 /*
- * c[r][i] = sum over ascending j < n of a(r, j) * b[j * bs + i], for TE__H_MR rows, cs apart, and
- * TE__H_NR columns. add: the sums begin with c instead of 0. FP32; a multiplication and its
- * addition round once, unless the processor has no instruction for it.
+ * c[r][i] = sum over ascending j < n of a(r, j) * b[j * bs + i], for the first m of TE__H_MR rows,
+ * cs apart, and TE__H_NR columns; the rows after m, in c too, may be computed or not. add: the sums
+ * begin with c instead of 0. FP32; a multiplication and its addition round once, unless the
+ * processor has no instruction for it.
  */
-void te__h_micro(int64_t n, struct te__h_rows a, const float *b, int64_t bs, float *c, int64_t cs,
-		 int add);
+void te__h_micro(int64_t m, int64_t n, struct te__h_rows a, const float *b, int64_t bs, float *c,
+		 int64_t cs, int add);
 
 /*
  * With n = TE__H_MR and add, only the terms j <= r (lower) or j >= r. Other elements of a are 0,
@@ -35,7 +36,18 @@ void te__h_micro(int64_t n, struct te__h_rows a, const float *b, int64_t bs, flo
 void te__h_micro_lower(struct te__h_rows a, const float *b, int64_t bs, float *c, int64_t cs);
 void te__h_micro_upper(struct te__h_rows a, const float *b, int64_t bs, float *c, int64_t cs);
 
-/* to[k * TE__H_NR + r] = from[r * fs + k] for TE__H_NR rows r, and k < n */
-void te__h_pack(int64_t n, const float *from, int64_t fs, float *to);
+/*
+ * to[k * TE__H_NR + r] = from[r * fs + k] for TE__H_NR rows r, and k < n; from is FP32 or BF16.
+ * ahead: elements from each to the one in its place in a later call, which is fetched into the
+ * cache.
+ */
+void te__h_pack(int32_t dtype, int64_t n, const void *from, int64_t fs, int64_t ahead, float *to);
+
+/*
+ * te__h_micro() with b[j * TE__H_NR + i] = from[i * fs + j]: the same sums, to the bit. next:
+ * elements from the first one to the first one of the next call, which is fetched into the cache.
+ */
+void te__h_few(int32_t dtype, int64_t m, int64_t n, struct te__h_rows a, const void *from,
+	       int64_t fs, int64_t next, float *c, int64_t cs, int add);
 
 #endif

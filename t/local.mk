@@ -60,6 +60,7 @@ TT_CORE = \
 	t/base/errno \
 	t/base/log \
 	t/base/param \
+	t/kernels/few_rows \
 	t/kernels/host_kernels \
 	t/kernels/schedule \
 	t/kernels/simd \

@@ -78,7 +78,7 @@ static void load_tile(const struct shape *s, float *ret, const void *x, int64_t 
 static void transpose_tile(const struct shape *s, const float *x, float *ret)
 {
 	for (int64_t r = 0; r < TILE; r += NR)
-		te__h_pack(s->d, x + r * s->dp, s->dp, ret + r * s->d);
+		te__h_pack(TE_DTYPE_FP32, s->d, x + r * s->dp, s->dp, 0, ret + r * s->d);
 }
 
 static struct te__h_rows rows(const float *p, int64_t rs, int64_t cs)
@@ -90,7 +90,7 @@ static struct te__h_rows rows(const float *p, int64_t rs, int64_t cs)
 static void dots(const struct shape *s, float *v, const float *x, const float *yt, int64_t n)
 {
 	for (int64_t k = 0; k < n; k += NR)
-		te__h_micro(s->d, rows(x, s->dp, 1), yt + k * s->d, NR, v + k, TILE, 0);
+		te__h_micro(MR, s->d, rows(x, s->dp, 1), yt + k * s->d, NR, v + k, TILE, 0);
 }
 
 /* acc [MR, dp] += a [MR, n] y [n, dp] */
@@ -98,7 +98,7 @@ static void add_terms(const struct shape *s, float *acc, struct te__h_rows a, co
 		      int64_t n)
 {
 	for (int c = 0; c < s->dp && n > 0; c += NR)
-		te__h_micro(n, a, y + c, s->dp, acc + c, s->dp, 1);
+		te__h_micro(MR, n, a, y + c, s->dp, acc + c, s->dp, 1);
 }
 
 /* for the keys of 8 queries: n before the first query, and with corner the keys up to each query */

@@ -126,12 +126,13 @@ static void add_keys(float *acc, float *p, const int32_t *n, const float *v, int
 		most = n[r] > most ? n[r] : most;
 	}
 	for (int64_t c = 0; c < dp && least; c += NR)
-		te__h_micro(least, (struct te__h_rows){ p, TILE, 1 }, v + c, dp, acc + c, dp, 1);
+		te__h_micro(MR, least, (struct te__h_rows){ p, TILE, 1 }, v + c, dp, acc + c, dp,
+			    1);
 	for (int32_t k = least; k < most; k++) {
 		memcpy(kept, acc, (size_t)(MR * dp) * sizeof(*kept));
 		for (int64_t c = 0; c < dp; c += NR)
-			te__h_micro(1, (struct te__h_rows){ p + k, TILE, 1 }, v + k * dp + c, dp,
-				    acc + c, dp, 1);
+			te__h_micro(MR, 1, (struct te__h_rows){ p + k, TILE, 1 }, v + k * dp + c,
+				    dp, acc + c, dp, 1);
 		for (int r = 0; r < MR; r++)
 			if (n[r] <= k)
 				memcpy(acc + r * dp, kept + r * dp, (size_t)dp * sizeof(*acc));
@@ -163,7 +164,7 @@ static void pairs(const struct te_k_attn_cached *a, const struct run *u, int64_t
 
 		load_tile(a, u, a->k, k0, nk, dp, w->x);
 		for (int64_t r = 0; r < nk; r += NR)
-			te__h_pack(d, w->x + r * dp, dp, w->kt + r * d);
+			te__h_pack(TE_DTYPE_FP32, d, w->x + r * dp, dp, 0, w->kt + r * d);
 		load_tile(a, u, a->v, k0, nk, dp, w->x);
 		for (int64_t i = 0; i < n; i += MR) {
 			int32_t nkeys[MR], most = 0;
@@ -177,7 +178,7 @@ static void pairs(const struct te_k_attn_cached *a, const struct run *u, int64_t
 				most = nkeys[r] > most ? nkeys[r] : most;
 			}
 			for (int64_t k = 0; k < most; k += NR)
-				te__h_micro(d, (struct te__h_rows){ w->q + i * dp, dp, 1 },
+				te__h_micro(MR, d, (struct te__h_rows){ w->q + i * dp, dp, 1 },
 					    w->kt + k * d, NR, w->p + k, TILE, 0);
 			if (!most)
 				continue;

@@ -7,7 +7,7 @@
  * kernels/micro.c, in the same order, with fused multiply-adds where the processor has them. blas:
  * the order is the library's. Tiles split rows and columns of D, and all K is split at multiples of
  * KC, so that an element's sum depends neither on the tiles nor on the number of threads, except in
- * a BLAS.
+ * a BLAS. At most TE__H_MR rows are computed by columns instead of tiles, with the same sums.
  */
 #include "config.h"
 
@@ -24,6 +24,12 @@
 #define MC 256
 #define NC 256
 #define KC 256
+/*
+ * A result of few rows, at most TE__H_MR, is bound by reading the other operand. FEW_K elements of
+ * each row are decoded at a time; FEW_NBYTES of the other operand are worth handing to a thread.
+ */
+#define FEW_K (MC * KC / TE__H_MR)
+#define FEW_NBYTES 50000
 /* tiles are cut in half for the threads of a team, as long as a half is worth handing to one */
 #define TILES_PER_THREAD 2
 #define TILE_FLOPS_MIN 2e6
@@ -40,6 +46,17 @@ struct operand {
 	int64_t rows, k;
 	int32_t dtype, t, scaling;
 };
+
+static int is_plain(const struct operand *o)
+{
+	return o->dtype == TE_DTYPE_FP32 || o->dtype == TE_DTYPE_BF16;
+}
+
+/* element of an operand that is stored [rows, k] */
+static const void *element(const struct operand *o, int64_t row, int64_t k)
+{
+	return (const char *)o->x + (size_t)(row * o->k + k) * te_dtype_nbytes(o->dtype);
+}
 
 /* n elements of a stored row, from column c on */
 static void load_row(const struct operand *o, int64_t row, int64_t c, int64_t n, float *v)
@@ -64,9 +81,12 @@ static void load_row(const struct operand *o, int64_t row, int64_t c, int64_t n,
 	}
 }
 
-/* columns [k0, k0 + nk) of rows [r0, r0 + nr): in place, or decoded into buf before rows of 0 */
+/*
+ * Columns [k0, k0 + nk) of rows [r0, r0 + nr): in place, or decoded into buf, kc elements for each
+ * row, before rows of 0.
+ */
 static struct te__h_rows rows_of(const struct operand *o, int64_t r0, int64_t nr, int64_t k0,
-				 int64_t nk, float *buf)
+				 int64_t nk, int64_t kc, float *buf)
 {
 	const int64_t padded = (nr + TE__H_MR - 1) / TE__H_MR * TE__H_MR;
 
@@ -76,28 +96,39 @@ static struct te__h_rows rows_of(const struct operand *o, int64_t r0, int64_t nr
 			      (struct te__h_rows){ (const float *)o->x + r0 * o->k + k0, o->k, 1 };
 	if (o->t) {
 		for (int64_t k = 0; k < nk; k++) {
-			load_row(o, k0 + k, r0, nr, buf + k * MC);
-			memset(buf + k * MC + nr, 0, (size_t)(padded - nr) * sizeof(*buf));
+			load_row(o, k0 + k, r0, nr, buf + k * padded);
+			memset(buf + k * padded + nr, 0, (size_t)(padded - nr) * sizeof(*buf));
 		}
-		return (struct te__h_rows){ buf, 1, MC };
+		return (struct te__h_rows){ buf, 1, padded };
 	}
 	for (int64_t r = 0; r < nr; r++)
-		load_row(o, r0 + r, k0, nk, buf + r * KC);
-	memset(buf + nr * KC, 0, (size_t)((padded - nr) * KC) * sizeof(*buf));
-	return (struct te__h_rows){ buf, KC, 1 };
+		load_row(o, r0 + r, k0, nk, buf + r * kc);
+	memset(buf + nr * kc, 0, (size_t)((padded - nr) * kc) * sizeof(*buf));
+	return (struct te__h_rows){ buf, kc, 1 };
 }
 
-/* n rows of x, stride elements apart, of nr numbers, a multiple of TE__H_NR: see pack() */
-TE__SIMD_BODY void pack_rows_body(float *buf, const float *x, int64_t stride, int64_t n, int64_t nr)
+/* n rows of o from k0 on, of nr numbers from r0 on, a multiple of TE__H_NR: see pack() */
+TE__SIMD_BODY void pack_rows_body(const struct operand *o, int64_t r0, int64_t nr, int64_t k0,
+				  int64_t n, float *buf)
 {
-	for (int64_t k = 0; k < n; k++, x += stride, buf += TE__H_NR)
-		for (int64_t r = 0; r < nr; r += LANES)
-			*(vec *)(buf + r / TE__H_NR * (KC * TE__H_NR) + r % TE__H_NR) =
-				*(const vec *)(x + r);
+	const float *x = (const float *)o->x + k0 * o->rows + r0;
+	const uint16_t *h = (const uint16_t *)o->x + k0 * o->rows + r0;
+
+	for (int64_t k = 0; k < n; k++, x += o->rows, h += o->rows, buf += TE__H_NR)
+		for (int64_t r = 0; r < nr; r += LANES) {
+			float *to = buf + r / TE__H_NR * (KC * TE__H_NR) + r % TE__H_NR;
+
+			if (o->dtype == TE_DTYPE_FP32)
+				*(vec *)to = *(const vec *)(x + r);
+			else
+				for (int i = 0; i < LANES; i++)
+					to[i] = te__bf16_decode(h[r + i]);
+		}
 }
 static TE__SIMD(void, pack_rows,
-		(float *buf, const float *x, int64_t stride, int64_t n, int64_t nr),
-		(buf, x, stride, n, nr))
+		(const struct operand *o, int64_t r0, int64_t nr, int64_t k0, int64_t n,
+		 float *buf),
+		(o, r0, nr, k0, n, buf))
 
 /*
  * Packs the operand that becomes the columns of a tile: column r of row k is at buf[r / TE__H_NR *
@@ -109,16 +140,17 @@ static void pack(const struct operand *o, int64_t r0, int64_t nr, int64_t k0, in
 	float(*const rows)[KC] = te__k_take(TE__H_NR * sizeof(*rows));
 	int64_t r = 0;
 
-	if (o->dtype == TE_DTYPE_FP32 && o->t) {
+	if (is_plain(o) && o->t) {
 		r = nr / TE__H_NR * TE__H_NR;
-		pack_rows(buf, (const float *)o->x + k0 * o->rows + r0, o->rows, nk, r);
+		pack_rows(o, r0, r, k0, nk, buf);
 		buf += r * KC;
 	}
 	for (; r < nr; r += TE__H_NR, buf += KC * TE__H_NR) {
 		const int64_t n = te__h_min(nr - r, TE__H_NR);
 
-		if (o->dtype == TE_DTYPE_FP32 && !o->t && n == TE__H_NR) {
-			te__h_pack(nk, (const float *)o->x + (r0 + r) * o->k + k0, o->k, buf);
+		if (is_plain(o) && !o->t && n == TE__H_NR) {
+			te__h_pack(o->dtype, nk, element(o, r0 + r, k0), o->k, TE__H_NR * o->k,
+				   buf);
 			continue;
 		}
 		for (int64_t k = 0; k < nk && o->t; k++) {
@@ -130,7 +162,7 @@ static void pack(const struct operand *o, int64_t r0, int64_t nr, int64_t k0, in
 		for (int64_t i = 0; i < n; i++)
 			load_row(o, r0 + r + i, k0, nk, rows[i]);
 		memset(rows[n], 0, (size_t)(TE__H_NR - n) * sizeof(rows[0]));
-		te__h_pack(nk, rows[0], KC, buf);
+		te__h_pack(TE_DTYPE_FP32, nk, rows[0], KC, 0, buf);
 	}
 	te__k_give(rows);
 }
@@ -169,7 +201,7 @@ static void multiply(int64_t m, int64_t n, int64_t k, struct te__h_rows a, const
 			if (how == TE__GEMM_HOST_REF)
 				micro_ref(k, ai, b, c + i * cs + j, cs, add);
 			else
-				te__h_micro(k, ai, b, TE__H_NR, c + i * cs + j, cs, add);
+				te__h_micro(m - i, k, ai, b, TE__H_NR, c + i * cs + j, cs, add);
 		}
 	}
 }
@@ -258,11 +290,49 @@ static void tiles(void *arg, int64_t begin, int64_t end)
 
 			if (packed != n0)
 				pack(&g->y, n0, n, k0, k, ybuf);
-			multiply(m, n, k, rows_of(&g->x, m0, m, k0, k, xbuf), ybuf, c, cs, k0 > 0);
+			multiply(m, n, k, rows_of(&g->x, m0, m, k0, k, KC, xbuf), ybuf, c, cs,
+				 k0 > 0);
 		}
 		packed = a->k <= KC ? n0 : -1;
 		for (int64_t i = 0; i < m; i++)
 			epilogue(a, g->scale, (m0 + i) * a->n + n0, n0, n, c + i * cs);
+	}
+	te__k_give(xbuf);
+}
+
+/* columns begin to end - 1 of a result of few rows */
+static void columns(void *arg, int64_t begin, int64_t end)
+{
+	const struct gemm *g = arg;
+	const struct te_k_gemm *a = g->a;
+	const int in_place = is_plain(&g->y) && !g->y.t &&
+			     te__param_enum(TE_PARAM_GEMM_HOST) == TE__GEMM_HOST_TILES;
+	float *const xbuf = te__k_take((MC * KC + NC * KC + TE__H_MR * NC) * sizeof(*xbuf));
+	float *const ybuf = xbuf + MC * KC, *const acc = ybuf + NC * KC;
+	struct te__h_rows x = { 0 };
+
+	for (int64_t n0 = begin; n0 < end; n0 += NC) {
+		const int64_t n = te__h_min(end - n0, NC);
+
+		for (int64_t k0 = 0; k0 < a->k; k0 += FEW_K) {
+			const int64_t nk = te__h_min(a->k - k0, FEW_K);
+			int64_t j = 0;
+
+			if (n0 == begin || a->k > FEW_K)
+				x = rows_of(&g->x, 0, a->m, k0, nk, FEW_K, xbuf);
+			for (; in_place && j + TE__H_NR <= n; j += TE__H_NR)
+				te__h_few(g->y.dtype, a->m, nk, x, element(&g->y, n0 + j, k0), a->k,
+					  TE__H_NR * a->k, acc + j, NC, k0 > 0);
+			for (int64_t k = 0; k < nk && j < n; k += KC) {
+				const struct te__h_rows xk = { x.p + k * x.cs, x.rs, x.cs };
+				const int64_t depth = te__h_min(nk - k, KC);
+
+				pack(&g->y, n0 + j, n - j, k0 + k, depth, ybuf);
+				multiply(a->m, n - j, depth, xk, ybuf, acc + j, NC, k0 + k > 0);
+			}
+		}
+		for (int64_t i = 0; i < a->m; i++)
+			epilogue(a, g->scale, i * a->n + n0, n0, n, acc + i * NC);
 	}
 	te__k_give(xbuf);
 }
@@ -285,6 +355,12 @@ void te__h_gemm(const struct te_k_gemm *a)
 		.nc = NC,
 	};
 
+	if (a->m <= TE__H_MR) {
+		const int64_t row = a->k * (int64_t)te_dtype_nbytes(a->bdtype);
+
+		te__k_for(a->n, (FEW_NBYTES / (row * TE__H_NR) + 1) * TE__H_NR, columns, &g);
+		return;
+	}
 	while (ntiles(&g) < most && (double)(g.mc * g.nc * a->k) > TILE_FLOPS_MIN &&
 	       (g.mc > TILE_MIN || g.nc > TILE_MIN))
 		*(g.mc >= g.nc ? &g.mc : &g.nc) /= 2;

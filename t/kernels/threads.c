@@ -45,6 +45,8 @@ static const struct gemm {
 	{ 256, 304, 528, TE_DTYPE_E4M3, TE_DTYPE_E5M2, TE_DTYPE_BF16, 0, 0, 0, 0 },
 	{ 272, 144, 400, TE_DTYPE_E4M3, TE_DTYPE_E4M3, TE_DTYPE_BF16, 0, 0, TE_K_SCALING_1X128,
 	  TE_K_SCALING_128X128 },
+	{ 3, 4000, 200, TE_DTYPE_BF16, TE_DTYPE_BF16, TE_DTYPE_BF16, 0, 0, 0, 0 },
+	{ 8, 700, 1000, TE_DTYPE_FP32, TE_DTYPE_FP32, TE_DTYPE_FP32, 0, 1, 0, 0 },
 };
 
 static void *operand(int32_t dtype, int64_t n)

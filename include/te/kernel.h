@@ -381,8 +381,28 @@ TE_EXPORT int te_kernel_cross_entropy_backward(struct te_stream *stream, const s
 					       const struct te_tensor *max_sum,
 					       const struct te_tensor *count, struct te_tensor *dx,
 					       const struct te_kernel_cross_entropy_opts *opts);
-/* ws of the calls forward and join */
+/* ws of the calls forward, both and join */
 TE_EXPORT size_t te_kernel_cross_entropy_ws_nbytes(int64_t rows);
+
+/**
+ * te_kernel_cross_entropy_both - loss and gradient of softmax cross-entropy, reading logits once
+ * @stream:                 work is queued on it
+ * @x, @targets:            logits; class of each row
+ * @loss, @max_sum, @count: as in te_kernel_cross_entropy_forward()
+ * @dx:                     gradient of x; may be x
+ * @ws, @ws_nbytes:         scratch memory; its bytes
+ * @opts:                   NULL for the defaults; not of parts
+ *
+ * The results of te_kernel_cross_entropy_forward() and te_kernel_cross_entropy_backward(), bit for
+ * bit; but of rows that do not count max_sum is 0, 0. Needs ws.
+ * Thread: as at the top of this header.  Since: 0.1
+ */
+TE_EXPORT int te_kernel_cross_entropy_both(struct te_stream *stream, const struct te_tensor *x,
+					   const struct te_tensor *targets,
+					   struct te_tensor *loss, struct te_tensor *max_sum,
+					   struct te_tensor *count, struct te_tensor *dx, void *ws,
+					   size_t ws_nbytes,
+					   const struct te_kernel_cross_entropy_opts *opts);
 
 /**
  * te_kernel_cross_entropy_part, te_kernel_cross_entropy_join - the forward pass of divided columns

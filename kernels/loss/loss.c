@@ -143,3 +143,53 @@ void te__h_ce_bwd(const struct te_k_ce_bwd *a)
 {
 	te__k_for(a->rows, te__h_rows_grain(a->cols, 1), bwd_part, (void *)(uintptr_t)a);
 }
+
+void te__h_ce_count(const struct te_k_ce_reduce *a)
+{
+	int64_t n = 0;
+
+	for (int64_t r = 0; r < a->rows; r++)
+		n += counts(a->targets[r], a->nclasses, a->ignore_index);
+	*a->count = (float)n;
+}
+
+static void grad_part(void *arg, int64_t begin, int64_t end)
+{
+	const struct te_k_ce_grad *a = arg;
+	const struct te_k_ce_fwd f = {
+		.logits = a->logits,
+		.targets = a->targets,
+		.max_sum = a->max_sum,
+		.row_loss = a->row_loss,
+		.rows = a->rows,
+		.cols = a->cols,
+		.nclasses = a->nclasses,
+		.ignore_index = a->ignore_index,
+		.dtype = a->dtype,
+	};
+	const struct te_k_ce_bwd b = {
+		.logits = a->logits,
+		.targets = a->targets,
+		.max_sum = a->max_sum,
+		.dlogits = a->dlogits,
+		.rows = a->rows,
+		.cols = a->cols,
+		.nclasses = a->nclasses,
+		.ignore_index = a->ignore_index,
+		.dtype = a->dtype,
+	};
+	const float factor = a->grad_scale / *a->count;
+
+	for (int64_t r = begin; r < end; r++) {
+		if (counts(a->targets[r], a->nclasses, a->ignore_index))
+			fwd_row(&f, r);
+		else
+			a->max_sum[r] = a->max_sum[a->rows + r] = a->row_loss[r] = 0.0f;
+		bwd_row(&b, factor, r);
+	}
+}
+
+void te__h_ce_grad(const struct te_k_ce_grad *a)
+{
+	te__k_for(a->rows, te__h_rows_grain(a->cols, 2), grad_part, (void *)(uintptr_t)a);
+}

@@ -6,11 +6,18 @@
  *  ce_join    parts [nparts, 2, rows]  128 rows  128     0       12 per row and part
  *  ce_reduce  [rows]                   1       32..1024  384     8 per row
  *  ce_bwd     logits T [rows, cols]    a row   32..512   0       4
+ *  ce_count   [rows]                   1       32..1024  128     4 per row
+ *  ce_grad    logits T [rows, cols]    a row   32..512   a row   4
  *
  * ce_fwd keeps a running maximum and a sum relative to it in each thread (online softmax), so that
  * a row of any length is read once; the threads' results are combined in a fixed order. A block
  * has only as many threads as its row has vectors, and all loads of a row's last step are issued
  * together, because short rows are bound by latency.
+ *
+ * ce_grad reads a row once: each thread copies its vectors to shared memory, all at once, adds them
+ * up as in ce_fwd while later ones arrive, and computes the gradient from there. Only the thread
+ * that copied a vector reads it. Of ce_grad_long the last vectors are in registers, which shared
+ * memory has no room for; ce_grad_twice reads longer rows twice.
  */
 #include "kernels/dev.cuh"
 #include "kernels/loss/geometry.h"
@@ -278,7 +285,270 @@ template <class T> DEV void ce_bwd_body(const struct te_k_ce_bwd &a)
 	}
 }
 
+extern "C" __global__ void __launch_bounds__(CE_REDUCE_THREADS)
+	te_k_ce_count(const __grid_constant__ struct te_k_ce_reduce a)
+{
+	te_begin();
+	__shared__ uint32_t number[CE_REDUCE_THREADS / 32];
+	const int nwarps = blockDim.x / 32, lane = threadIdx.x % 32;
+	uint32_t n = 0; /* below 2^31: ce_grad has one block per row */
+
+	for (int64_t r0 = threadIdx.x; r0 < a.rows; r0 += blockDim.x * CE_REDUCE_ROWS) {
+		int32_t target[CE_REDUCE_ROWS];
+
+#pragma unroll
+		for (int u = 0; u < CE_REDUCE_ROWS; u++) {
+			const int64_t r = r0 + u * (int)blockDim.x;
+
+			target[u] = r < a.rows ? a.targets[r] : a.ignore_index;
+		}
+#pragma unroll
+		for (int u = 0; u < CE_REDUCE_ROWS; u++)
+			n += counts(target[u], a.nclasses, a.ignore_index);
+	}
+	n = __reduce_add_sync(0xffffffffu, n);
+	if (lane == 0)
+		number[threadIdx.x / 32] = n;
+	__syncthreads();
+	if (threadIdx.x >= 32)
+		return;
+	n = __reduce_add_sync(0xffffffffu, lane < nwarps ? number[lane] : 0);
+	if (threadIdx.x == 0)
+		*a.count = (float)n;
+}
+
+/* queue a copy of a vector to shared memory; its words are nthreads apart, so that no two threads
+ * of a warp use the same bank */
+template <class T> DEV void held_copy(uint4 *to, const T *from, int nthreads)
+{
+#pragma unroll
+	for (int q = 0; q < (int)sizeof(T) / 2; q++)
+		asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(
+				     (uint32_t)__cvta_generic_to_shared(to + q * nthreads)),
+			     "l"((const uint4 *)from + q)
+			     : "memory");
+}
+
+DEV void held_commit(void)
+{
+	asm volatile("cp.async.commit_group;" ::: "memory");
+}
+
+/* wait until at most N of this thread's groups of copies are under way */
+template <int N> DEV void held_wait(void)
+{
+	asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory");
+}
+
+template <class T> DEV raw<T> held_load(const uint4 *from, int nthreads)
+{
+	raw<T> w;
+
+#pragma unroll
+	for (int q = 0; q < (int)sizeof(T) / 2; q++)
+		w.q[q] = from[q * nthreads];
+	return w;
+}
+
+/* what all gradients of a row share */
+struct ce_row {
+	float most, inv, factor;
+	int64_t n, target;
+};
+
+DEV float ce_gradient(float x, const struct ce_row &row)
+{
+	return mul(expf(sub(x, row.most)), row.inv);
+}
+
+/* vector i of a row: its gradient */
+template <class T> DEV void ce_put(T *dx, int64_t i, const raw<T> &w, const struct ce_row &row)
+{
+	const int64_t hit = row.target - i * TE_V;
+	const int n = clamp_int(row.n - i * TE_V, 0, TE_V);
+	float x[TE_V], v[TE_V];
+
+	unpack(w, x);
+#pragma unroll
+	for (int e = 0; e < TE_V; e++)
+		v[e] = mul(ce_gradient(x[e], row), row.factor);
+	if (hit >= 0 && hit < TE_V)
+#pragma unroll
+		for (int e = 0; e < TE_V; e++)
+			if (e == hit)
+				v[e] = mul(sub(ce_gradient(x[e], row), 1.0f), row.factor);
+	if (n < TE_V)
+#pragma unroll
+		for (int e = 0; e < TE_V; e++)
+			v[e] = e < n ? v[e] : 0.0f;
+	store_vec(dx + i * TE_V, v);
+}
+
+/* copies are waited for in this number of groups */
+#define HELD_GROUPS 4
+
+template <class T, int NREGS> DEV void ce_grad_body(const struct te_k_ce_grad &a)
+{
+	extern __shared__ uint4 held[];
+	__shared__ struct softmax part[CE_THREADS / 32];
+	constexpr int W = (int)sizeof(T) / 2;
+	const int64_t r = blockIdx.x;
+	const T *x = (const T *)a.logits + r * a.cols;
+	T *dx = (T *)a.dlogits + r * a.cols;
+	const int nthreads = blockDim.x, nwarps = nthreads / 32, lane = threadIdx.x % 32;
+	const int tid = threadIdx.x;
+	const int64_t n = columns(a.cols, a.nclasses, 0), ncols = a.cols / TE_V;
+	const int64_t nvec = n / TE_V, nread = (n + TE_V - 1) / TE_V;
+	const int64_t target = a.targets[r];
+	const int room = CE_HELD_NBYTES / (int)(sizeof(uint4) * W) / nthreads;
+	const int nsteps = (int)((nread + nthreads - 1) / nthreads);
+	const int nheld = NREGS ? min(nsteps, room) : nsteps;
+	const int each = (nheld + HELD_GROUPS - 1) / HELD_GROUPS;
+	struct softmax s = { -TE_INF, 0.0f };
+	raw<T> w[NREGS ? NREGS : 1];
+	struct ce_row row;
+	float hit = 0.0f;
+
+	if (!counts((int32_t)target, a.nclasses, a.ignore_index)) {
+		for (int64_t i = tid; i < ncols; i += nthreads)
+			store_raw(dx + i * TE_V, zero_raw<T>());
+		if (tid == 0)
+			a.max_sum[r] = a.max_sum[a.rows + r] = a.row_loss[r] = 0.0f;
+		return;
+	}
+#pragma unroll
+	for (int g = 0; g < HELD_GROUPS; g++) {
+		for (int k = g * each; k < min((g + 1) * each, nheld); k++) {
+			const int64_t i = tid + (int64_t)k * nthreads;
+
+			if (i < nread)
+				held_copy(held + k * W * nthreads + tid, x + i * TE_V, nthreads);
+		}
+		held_commit();
+	}
+#pragma unroll
+	for (int k = 0; k < NREGS; k++) {
+		const int64_t i = tid + (int64_t)(nheld + k) * nthreads;
+
+		w[k] = i < nread ? load_raw(x + i * TE_V) : zero_raw<T>();
+	}
+	row.factor = __fdiv_rn(a.grad_scale, *a.count);
+	if (tid == 0)
+		hit = to_float(x[target]);
+	const bool tail = nvec * TE_V + tid < n;
+	const float last = tail ? to_float(x[nvec * TE_V + tid]) : 0.0f;
+
+#pragma unroll
+	for (int g = 0; g < HELD_GROUPS; g++) {
+		if (g == 0)
+			held_wait<3>();
+		else if (g == 1)
+			held_wait<2>();
+		else if (g == 2)
+			held_wait<1>();
+		else
+			held_wait<0>();
+#pragma unroll 2
+		for (int k = g * each; k < min((g + 1) * each, nheld); k++) {
+			float v[TE_V];
+
+			if (tid + (int64_t)k * nthreads >= nvec)
+				break;
+			unpack(held_load<T>(held + k * W * nthreads + tid, nthreads), v);
+			softmax_add(s, v);
+		}
+	}
+#pragma unroll
+	for (int k = 0; k < NREGS; k++) {
+		float v[TE_V];
+
+		if (tid + (int64_t)(nheld + k) * nthreads >= nvec)
+			break;
+		unpack(w[k], v);
+		softmax_add(s, v);
+	}
+	if (tail) {
+		float v[TE_V] = { last, -TE_INF, -TE_INF, -TE_INF,
+				  -TE_INF, -TE_INF, -TE_INF, -TE_INF };
+
+		softmax_add(s, v);
+	}
+	s = softmax_of_warp(s);
+	if (nwarps > 1) {
+		if (lane == 0)
+			part[tid / 32] = s;
+		__syncthreads(); /* also: every thread has read its part of the row */
+		s = softmax_of_warp(lane < nwarps ? part[lane] : softmax{ -TE_INF, 0.0f });
+	} else {
+		__syncwarp();
+	}
+	if (tid == 0) {
+		a.max_sum[r] = s.m;
+		a.max_sum[a.rows + r] = s.sum;
+		a.row_loss[r] = loss_of(s.m, hit, (double)logf(s.sum));
+	}
+	row.most = s.m;
+	row.inv = __fdiv_rn(1.0f, s.sum);
+	row.n = n;
+	row.target = target;
+#pragma unroll 2
+	for (int k = 0; k < nheld; k++) {
+		const int64_t i = tid + (int64_t)k * nthreads;
+
+		if (i < nread)
+			ce_put(dx, i, held_load<T>(held + k * W * nthreads + tid, nthreads), row);
+	}
+#pragma unroll
+	for (int k = 0; k < NREGS; k++) {
+		const int64_t i = tid + (int64_t)(nheld + k) * nthreads;
+
+		if (i < nread)
+			ce_put(dx, i, w[k], row);
+	}
+	for (int64_t i = nread + tid; i < ncols; i += nthreads)
+		store_raw(dx + i * TE_V, zero_raw<T>());
+}
+
+/* the same bits, for rows of any length and alignment */
+template <class T> DEV void ce_grad_twice_body(const struct te_k_ce_grad &a)
+{
+	const struct te_k_ce_fwd f = { a.logits,   a.targets, a.max_sum,      a.row_loss,
+				       a.rows,	   a.cols,    a.nclasses,     a.ignore_index,
+				       a.dtype,	   0,	      0,	      0 };
+	const struct te_k_ce_bwd b = { a.logits,       a.targets,    a.max_sum, a.count,
+				       a.dlogits,      a.rows,	     a.cols,	a.nclasses,
+				       a.ignore_index, a.grad_scale, a.dtype,	0,
+				       0 };
+	const int64_t r = blockIdx.x;
+
+	if (counts(a.targets[r], a.nclasses, a.ignore_index))
+		ce_fwd_body<T>(f);
+	else if (threadIdx.x == 0)
+		a.max_sum[r] = a.max_sum[a.rows + r] = a.row_loss[r] = 0.0f;
+	__syncthreads();
+	ce_bwd_body<T>(b);
+}
+
+extern "C" __global__ void __launch_bounds__(CE_THREADS, 1)
+	te_k_ce_grad_long_bf16(const __grid_constant__ struct te_k_ce_grad a)
+{
+	te_begin();
+	ce_grad_body<bf16, CE_HELD_VECTORS>(a);
+}
+
 #define TE_NAME(T, t)                                                                           \
+	extern "C" __global__ void __launch_bounds__(CE_THREADS, 2)                             \
+		te_k_ce_grad_##t(const __grid_constant__ struct te_k_ce_grad a)                 \
+	{                                                                                       \
+		te_begin();                                                                     \
+		ce_grad_body<T, 0>(a);                                                          \
+	}                                                                                       \
+	extern "C" __global__ void __launch_bounds__(CE_THREADS, 2)                             \
+		te_k_ce_grad_twice_##t(const __grid_constant__ struct te_k_ce_grad a)           \
+	{                                                                                       \
+		te_begin();                                                                     \
+		ce_grad_twice_body<T>(a);                                                       \
+	}                                                                                       \
 	extern "C" __global__ void __launch_bounds__(CE_THREADS, sizeof(T) == 2 ? 4 : 2)        \
 		te_k_ce_fwd_##t(const __grid_constant__ struct te_k_ce_fwd a)                   \
 	{                                                                                       \

@@ -46,7 +46,7 @@ struct te_k_ce_join {
  * count, as FP32. *noutside += rows whose target is neither a class nor ignore_index, modulo 2^32.
  */
 struct te_k_ce_reduce {
-	const float *row_loss;
+	const float *row_loss; /* ce_count uses targets and count only */
 	const int32_t *targets;
 	float *loss, *count;
 	uint32_t *noutside; /* or NULL */
@@ -71,6 +71,25 @@ struct te_k_ce_bwd {
 	int32_t dtype;
 	int32_t pad;
 	int64_t first;
+};
+
+/*
+ * The results of te_k_ce_fwd without part and of te_k_ce_bwd, bit for bit, with first 0 and the
+ * count known before. A row that does not count is not read: its dlogits, row_loss, max and sum are
+ * 0. dlogits may be logits.
+ */
+struct te_k_ce_grad {
+	const void *logits;
+	const int32_t *targets;
+	const float *count;
+	void *dlogits;
+	float *max_sum;	 /* [2, rows] */
+	float *row_loss; /* [rows] */
+	int64_t rows, cols, nclasses;
+	int32_t ignore_index;
+	float grad_scale;
+	int32_t dtype;
+	int32_t pad;
 };
 
 #endif

@@ -49,6 +49,8 @@ void te__ops_act_fwd(const struct te_op_call *c, struct te_k_act_fwd *ret);
 void te__ops_act_bwd(const struct te_op_call *c, struct te_k_act_bwd *ret);
 void te__ops_rope_bwd(const struct te_op_call *c, struct te_k_rope *ret);
 void te__ops_attention_fwd(const struct te_op_call *c, struct te_k_attn_fwd *ret);
+/* the loss and, to dx, the gradient of the logits; ws: (3 * rows + 1) floats */
+int te__ops_loss_both(const struct te_op_call *c, void *dx, float *ws);
 /* the three GEMMs of a linear op: y = alpha x w^T, dx = alpha dy w, dw += alpha dy^T x */
 int te__ops_linear_fwd(const struct te_op_call *c, float alpha, struct te_tensor *y,
 		       const struct te_tensor *bias, const struct te_tensor *add);

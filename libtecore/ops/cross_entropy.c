@@ -76,6 +76,18 @@ static int ce_backward(const struct te_op_call *c)
 	return te__cross_entropy_bwd(c->stream, &e, c->dx.hp);
 }
 
+int te__ops_loss_both(const struct te_op_call *c, void *dx, float *ws)
+{
+	const int64_t rows = te_tensor_rows(c->x.hp);
+	const struct te__cross_entropy e = ce_of(c);
+
+	return te__cross_entropy_grad(c->stream, &e, c->y.hp, dx, &(struct te__ce_words){
+		.max_sum = ws,
+		.row_loss = ws + 2 * rows,
+		.count = ws + 3 * rows,
+	});
+}
+
 static int ce_describe(const struct te_op *op, char *dst, size_t nbytes)
 {
 	const struct te_cross_entropy_attrs *a = op->attrs;

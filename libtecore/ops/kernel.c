@@ -24,6 +24,18 @@ int te__part_sum(struct te_stream *stream, const float *part, struct te_tensor *
 	return TE__LAUNCH(stream, PART_SUM, &a);
 }
 
+int te__gradients_once(const struct te_tensor *t)
+{
+	switch (te__param_enum(TE_PARAM_GRADIENTS)) {
+	case TE__GRADIENTS_ONCE:
+		return 1;
+	case TE__GRADIENTS_APART:
+		return 0;
+	default:
+		return !strcmp(te_ctx_backend(te_tensor_ctx(t)), "host");
+	}
+}
+
 int te__arg_main(const char *fn, const struct te_stream *stream, const char *name,
 		 const struct te_tensor *t, struct te__main *ret)
 {

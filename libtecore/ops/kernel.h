@@ -134,6 +134,9 @@ struct te__decode {
 int te__attention_cached(struct te_stream *stream, const struct te__attention *a,
 			 const struct te__attention_cache *c);
 
+/* TE_GRADIENTS in the context of t; auto: not on a GPU, where no such kernel has run */
+int te__gradients_once(const struct te_tensor *t);
+
 /* ---- cross-entropy ---- */
 
 struct te__cross_entropy {
@@ -147,6 +150,12 @@ int te__cross_entropy_fwd(struct te_stream *stream, const struct te__cross_entro
 			  struct te_tensor *loss, void *ws);
 int te__cross_entropy_bwd(struct te_stream *stream, const struct te__cross_entropy *e,
 			  struct te_tensor *dx);
+struct te__ce_words {
+	float *max_sum, *count, *row_loss; /* as in te_k_ce_grad */
+};
+/* both passes; max_sum and count of e are not used */
+int te__cross_entropy_grad(struct te_stream *stream, const struct te__cross_entropy *e,
+			   struct te_tensor *loss, void *dx, const struct te__ce_words *w);
 
 /* ---- AdamW ---- */
 

@@ -43,6 +43,40 @@ int te__cross_entropy_fwd(struct te_stream *stream, const struct te__cross_entro
 	return r < 0 ? r : reduce(stream, e, fwd.row_loss, loss);
 }
 
+int te__cross_entropy_grad(struct te_stream *stream, const struct te__cross_entropy *e,
+			   struct te_tensor *loss, void *dx, const struct te__ce_words *w)
+{
+	const struct te_k_ce_reduce reduce = {
+		.row_loss = w->row_loss,
+		.targets = te_tensor_data(e->targets),
+		.loss = te_tensor_data(loss),
+		.count = w->count,
+		.noutside = &stream->ctx->device_outside->ntargets,
+		.rows = te_tensor_nelems(e->targets),
+		.nclasses = e->nclasses,
+		.ignore_index = e->ignore_index,
+	};
+	const struct te_k_ce_grad grad = {
+		.logits = te_tensor_data(e->x),
+		.targets = reduce.targets,
+		.count = w->count,
+		.dlogits = dx,
+		.max_sum = w->max_sum,
+		.row_loss = w->row_loss,
+		.rows = te_tensor_rows(e->x),
+		.cols = te_tensor_cols(e->x),
+		.nclasses = e->nclasses,
+		.ignore_index = e->ignore_index,
+		.grad_scale = e->grad_scale,
+		.dtype = te_tensor_dtype(e->x),
+	};
+	int r = TE__LAUNCH(stream, CE_COUNT, &reduce);
+
+	if (r >= 0)
+		r = TE__LAUNCH(stream, CE_GRAD, &grad);
+	return r < 0 ? r : TE__LAUNCH(stream, CE_REDUCE, &reduce);
+}
+
 int te__cross_entropy_bwd(struct te_stream *stream, const struct te__cross_entropy *e,
 			  struct te_tensor *dx)
 {
@@ -113,10 +147,11 @@ static int begin(const char *fn, const struct te_stream *stream,
 	return 0;
 }
 
-static int forward(struct te_stream *stream, struct te__cross_entropy *e, struct te_tensor *loss,
-		   void *ws, size_t ws_nbytes, const struct te_kernel_cross_entropy_opts *opts)
+/* the forward pass, or both passes */
+static int forward(const char *fn, struct te_stream *stream, struct te__cross_entropy *e,
+		   struct te_tensor *loss, int both, struct te_tensor *dx, void *ws,
+		   size_t ws_nbytes, const struct te_kernel_cross_entropy_opts *opts)
 {
-	static const char fn[] = "te_kernel_cross_entropy_forward";
 	struct te_kernel_cross_entropy_opts o = TE_KERNEL_CROSS_ENTROPY_OPTS_INIT;
 	struct te__main x;
 	int r = begin(fn, stream, opts, e, &x, &o);
@@ -132,10 +167,17 @@ static int forward(struct te_stream *stream, struct te__cross_entropy *e, struct
 		{ "loss", loss, TE_DTYPE_FP32, 0, 1, TE__ARG_OUT, 0 },
 		{ "max_sum", e->max_sum, TE_DTYPE_FP32, 0, 2 * x.rows, TE__ARG_OUT, 0 },
 		{ "count", e->count, TE_DTYPE_FP32, 0, 1, TE__ARG_OUT, 0 },
-	}, 5);
+		{ "dx", dx, x.dtype, x.rows, x.cols, TE__ARG_OUT, 1u << 0 },
+	}, both ? 6 : 5);
 	if (!r)
 		r = te__arg_ws(fn, ws, ws_nbytes, te_kernel_cross_entropy_ws_nbytes(x.rows));
-	return r < 0 ? r : te__cross_entropy_fwd(stream, e, loss, ws);
+	if (r < 0)
+		return r;
+	if (!both)
+		return te__cross_entropy_fwd(stream, e, loss, ws);
+	return te__cross_entropy_grad(stream, e, loss, te_tensor_data(dx), &(struct te__ce_words){
+		te_tensor_data(e->max_sum), te_tensor_data(e->count), ws,
+	});
 }
 
 int te_kernel_cross_entropy_forward(struct te_stream *stream, const struct te_tensor *x,
@@ -148,7 +190,22 @@ int te_kernel_cross_entropy_forward(struct te_stream *stream, const struct te_te
 		.x = x, .targets = targets, .max_sum = max_sum, .count = count
 	};
 
-	return TE__KERNELS(stream, forward(stream, &e, loss, ws, ws_nbytes, opts));
+	return TE__KERNELS(stream, forward("te_kernel_cross_entropy_forward", stream, &e, loss, 0,
+					   NULL, ws, ws_nbytes, opts));
+}
+
+int te_kernel_cross_entropy_both(struct te_stream *stream, const struct te_tensor *x,
+				 const struct te_tensor *targets, struct te_tensor *loss,
+				 struct te_tensor *max_sum, struct te_tensor *count,
+				 struct te_tensor *dx, void *ws, size_t ws_nbytes,
+				 const struct te_kernel_cross_entropy_opts *opts)
+{
+	struct te__cross_entropy e = {
+		.x = x, .targets = targets, .max_sum = max_sum, .count = count
+	};
+
+	return TE__KERNELS(stream, forward("te_kernel_cross_entropy_both", stream, &e, loss, 1, dx,
+					   ws, ws_nbytes, opts));
 }
 
 size_t te_kernel_cross_entropy_ws_nbytes(int64_t rows)

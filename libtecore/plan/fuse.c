@@ -315,6 +315,11 @@ static int take_backward(struct te_plan *p, const struct match *m, struct te__gr
 		r = refer_more(&p->step[m->first[1]], g->saved, g->fused.nsaved, 0);
 	if (r)
 		return r;
+	if (g->fusion->flags & TE__FUSION_IN_PLACE) {
+		p->step[g->first].share_to = g->saved[0];
+		p->step[g->first].share_from[0] = p->step[g->first].role.x;
+		p->step[m->first[1]].share_from[0] = g->saved[0];
+	}
 	for (int s = m->first[1]; s < m->first[1] + m->n[1]; s++)
 		p->step[s].joint = 1 + (int)(g - p->group);
 	g->t_saved = te__calloc((size_t)g->fused.nsaved + 1, sizeof(*g->t_saved));

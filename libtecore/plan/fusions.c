@@ -9,6 +9,9 @@
  * Sums: the GEMM adds bias and residual before its one rounding, and so does the norm's
  * backward. The separate steps round in between, so the results differ by at
  * most those roundings; the tests derive the bounds.
+ *
+ * The loss: the kernel that reads the logits for the loss writes their gradient, in the memory of
+ * the logits if nothing else reads them; the backward pass finds it there.
  */
 #define TE_LOG_CATEGORY "core/plan"
 #include "config.h"
@@ -298,6 +301,52 @@ static int dgrad_add(const struct te_fused *f)
 	return r < 0 || f->nparts == 2 ? r : te__ops_linear_dw(f->part[1], 1.0f);
 }
 
+/* ---- a loss with the gradient of its logits, which forward saves in their place ---- */
+
+static int loss_applies(const struct te_fused *f)
+{
+	return te__gradients_once(f->part[0]->x.hp);
+}
+
+static int loss_save(const struct te_fused *f, int32_t index, struct te_spec *ret_spec)
+{
+	if (index)
+		return 0;
+	*ret_spec = te__spec_of(f->part[0]->x.hp);
+	return 1;
+}
+
+/* max and sum of the rows, their losses, the count */
+static size_t loss_ws(const struct te_fused *f)
+{
+	return (3 * (size_t)te_tensor_rows(f->part[0]->x.hp) + 1) * sizeof(float);
+}
+
+static int loss_both(const struct te_fused *f)
+{
+	return te__ops_loss_both(f->part[0], te_tensor_data(f->saved[0]), f->ws);
+}
+
+static int loss_gradient(const struct te_fused *f)
+{
+	struct te_tensor *dx = f->part[0]->dx.hp;
+
+	if (te_tensor_data(dx) == te_tensor_data(f->saved[0]))
+		return 0;
+	return te_copy(f->part[0]->stream, te_tensor_data(dx), te_tensor_data(f->saved[0]),
+		       te_tensor_nbytes(dx));
+}
+
+static const struct te_fusion loss_backward = {
+	.size = sizeof(struct te_fusion),
+	.name = "cross_entropy+grad",
+	.pass = TE_PASS_BACKWARD,
+	.pattern = "cross_entropy",
+	.run = loss_gradient,
+	.drop = 1,
+	.flags = TE__FUSION_IN_PLACE,
+};
+
 /* test: of t/plan/fusion; then how it applies and runs */
 #define FUSION(pass_, name_, pattern_, test_, ...)                                          \
 	{                                                                                   \
@@ -328,6 +377,10 @@ const struct te_fusion te__fusions[] = {
 	FUSION(FORWARD, "linear+add", "linear add", "gemm_adds_within_the_bound", LINEAR_SUM),
 	FUSION(FORWARD, "linear+scale+add", "linear scale add", "gemm_adds_within_the_bound",
 	       LINEAR_SUM),
+
+	FUSION(JOINT, "cross_entropy+grad", "cross_entropy", "loss_gradient_has_the_same_bits",
+	       .applies = loss_applies, .ws_nbytes = loss_ws, .run = loss_both, .save = loss_save,
+	       .backward = &loss_backward, .flags = TE__FUSION_IN_PLACE),
 
 	FUSION(BACKWARD, "dscale+dgrad+wgrad", "scale linear linear.dw",
 	       "factors_are_exact_in_gemms", DSCALE),

@@ -244,7 +244,7 @@ int te__plan_place(struct te_plan *p)
 	if (!sp.item)
 		return te__no_memory("plan");
 	for (int t = 0; t < p->ngroups; t++)
-		if (!p->group[t].fusion)
+		if (!p->group[t].fusion || p->group[t].fusion->flags & TE__FUSION_IN_PLACE)
 			share(p, &p->step[p->group[t].first], t);
 	memset(p->span_nbytes, 0, sizeof(p->span_nbytes));
 	stack(p, &sp);

@@ -76,6 +76,9 @@ struct te_seq {
 
 /* bit of te_fusion.flags: added by te__seq_add_fusion() */
 #define TE__FUSION_LIBRARY 0x80000000u
+/* a joint fusion of the library: the first value that it saves may take over the memory of its main
+ * input, and the input gradient the memory of that value */
+#define TE__FUSION_IN_PLACE 0x40000000u
 
 /* make room for one more element of *array */
 int te__seq_grow(void **array, int *cap, int n, size_t nbytes);

@@ -273,6 +273,8 @@ KERNEL(attention_forward, te_kernel_attention_forward(st, t[6], t[0], t[5], atte
 KERNEL(attention_backward, te_kernel_attention_backward(st, t[0], t[6], t[1], t[5], t[7], ws, 256,
 							attention_of(s)))
 KERNEL(ce_forward, te_kernel_cross_entropy_forward(st, t[0], t[8], t[9], t[4], t[10], ws, 256, s))
+KERNEL(ce_both,
+       te_kernel_cross_entropy_both(st, t[0], t[8], t[9], t[4], t[10], t[1], ws, 256, s))
 KERNEL(ce_part, te_kernel_cross_entropy_part(st, t[0], t[8], t[12], s))
 static struct te_kernel_cross_entropy_opts *classes_of(struct te_kernel_cross_entropy_opts *o)
 {
@@ -584,6 +586,7 @@ static const struct row {
 	IN(attention_forward, te_kernel_attention_opts, head_dim),
 	IN(attention_backward, te_kernel_attention_opts, head_dim),
 	IN(ce_forward, te_kernel_cross_entropy_opts, nclasses),
+	IN(ce_both, te_kernel_cross_entropy_opts, nclasses),
 	IN(ce_part, te_kernel_cross_entropy_opts, nclasses),
 	IN(ce_join, te_kernel_cross_entropy_opts, ignore_index),
 	IN(ce_backward, te_kernel_cross_entropy_opts, nclasses),

@@ -131,6 +131,45 @@ static void check_gradient(const struct te_k_ce_bwd *b, int64_t i, double scale)
 		      "dx", i);
 }
 
+/* ce_grad has the bits of two passes, in separate memory and in place */
+static void check_both(const struct te_k_ce_bwd *b, const float *row_loss)
+{
+	const int64_t rows = b->rows, n = rows * b->cols;
+	const size_t nbytes = (size_t)n * te_dtype_nbytes((enum te_dtype)b->dtype);
+	float *max_sum = hk_fresh(TE_DTYPE_FP32, 2 * rows), *row = hk_fresh(TE_DTYPE_FP32, rows);
+	void *dx = hk_fresh(b->dtype, n), *x = hk_fresh(b->dtype, n);
+	float count = -1.0f;
+	struct te_k_ce_reduce d = { NULL, b->targets,  NULL, &count,
+				    NULL, rows,	       b->nclasses, b->ignore_index, 0 };
+	struct te_k_ce_grad g = { x,	   b->targets, &count,	    dx,
+				  max_sum, row,	       rows,	    b->cols,
+				  b->nclasses, b->ignore_index, b->grad_scale, b->dtype, 0 };
+
+	memcpy(x, b->logits, nbytes);
+	te__h_ce_count(&d);
+	ck_assert_float_eq(count, *b->count);
+	for (int place = 0; place < 2; place++) {
+		te__h_ce_grad(&g);
+		for (int64_t r = 0; r < rows; r++) {
+			const int on = b->targets[r] >= 0 && b->targets[r] < b->nclasses;
+
+			ck_assert_float_eq(max_sum[r], on ? b->max_sum[r] : 0.0f);
+			ck_assert_float_eq(max_sum[rows + r], on ? b->max_sum[rows + r] : 0.0f);
+			ck_assert_float_eq(row[r], row_loss[r]);
+		}
+		hk_check_same(b->dtype, g.dlogits, b->dlogits, n);
+		hk_check_end(b->dtype, dx, n);
+		hk_check_end(b->dtype, x, n);
+		g.dlogits = x;
+	}
+	hk_check_end(TE_DTYPE_FP32, max_sum, 2 * rows);
+	hk_check_end(TE_DTYPE_FP32, row, rows);
+	free(max_sum);
+	free(row);
+	free(dx);
+	free(x);
+}
+
 START_TEST(cross_entropy)
 {
 	const int32_t dtype = hk_types[_i];
@@ -213,6 +252,7 @@ START_TEST(cross_entropy)
 				check_gradient(&b, i, 0.25 / (double)n);
 		}
 		hk_check_end(dtype, dx, rows * cols);
+		check_both(&b, row_loss);
 		b.dlogits = x; /* in place */
 		te__h_ce_bwd(&b);
 		hk_check_same(dtype, x, dx, rows * cols);

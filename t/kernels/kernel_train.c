@@ -140,6 +140,88 @@ START_TEST(cross_entropy)
 }
 END_TEST
 
+/* rows in shared memory, also in registers, and read twice: too long, or of odd length */
+START_TEST(cross_entropy_at_once)
+{
+	static const struct {
+		int64_t rows, cols, nclasses;
+	} cases[] = {
+		{ 1, 8, 1 },	     { 3, 7, 5 },	   { 5, 64, 64 },
+		{ 70, 128, 100 },    { 4, 1000, 990 },	   { 2, 4104, 4099 },
+		{ 3, 50304, 50257 }, { 2, 50257, 50257 },  { 1, 110600, 110600 },
+		{ 2, 128256, 128256 }, { 2, 152064, 151643 }, { 1, 159744, 159740 },
+		{ 1, 159800, 159800 },
+	};
+	const int32_t dtype = kl_types[_i & 1];
+
+	for (size_t k = kl_first(TT_LEN(cases)); k < TT_LEN(cases); k += kl_every()) {
+		const int64_t rows = cases[k].rows, cols = cases[k].cols, ncl = cases[k].nclasses;
+		const int64_t first = rows > 2 ? 1 : 0; /* the first row that counts */
+		void *x = kc_normal(dtype, rows * cols, 3.0f);
+		int32_t *targets = kc_poison(TE_DTYPE_INT32, rows);
+		float *max_sum = kc_poison(TE_DTYPE_FP32, 2 * rows), *sum = max_sum + rows;
+		float *loss = kc_poison(TE_DTYPE_FP32, rows), *count = kc_word(-1.0f);
+		struct te_k_ce_reduce r = { NULL, targets, NULL, count, NULL, rows, ncl, -100, 0 };
+		struct te_k_ce_grad g = {
+			x,    targets, count, kc_poison(dtype, rows * cols), max_sum, loss,
+			rows, cols,    ncl,   -100, 0.7f, dtype, 0
+		};
+		/* as in cross_entropy */
+		const double depth = 64.0 + (double)cols / 256.0;
+		double *p = malloc((size_t)(rows * cols) * sizeof(*p));
+
+		ck_assert_ptr_nonnull(p);
+		for (int64_t i = 0; i < rows; i++)
+			targets[i] = (int32_t)tt_rand_int(0, ncl - 1);
+		targets[rows - 1] = (int32_t)ncl - 1;
+		if (rows > 2) {
+			targets[0] = -100;
+			targets[2] = (int32_t)(rows > 3 ? ncl : 0);
+		}
+		for (int64_t i = 0; i < rows * cols; i++)
+			if (i % cols >= ncl || i < first * cols)
+				tt_set(dtype, x, i, i & 1 ? NAN : 1e30f); /* is not read */
+			else if (i % 13 == 0 && ncl > 5)
+				tt_set(dtype, x, i, -INFINITY);
+		for (int64_t i = first; i < rows; i++)
+			tt_set(dtype, x,
+			       i * cols + (targets[i] >= 0 && targets[i] < ncl ? targets[i] : 0),
+			       1.5f);
+		KC_RUN(CE_COUNT, &r);
+		for (int place = 0; place < 2; place++) {
+			for (int64_t i = 0; i < rows * cols; i++)
+				p[i] = tt_get(dtype, x, i);
+			if (place)
+				g.dlogits = x;
+			kc_defer(max_sum);
+			kc_defer(loss);
+			kc_defer(g.dlogits);
+			KC_RUN(CE_GRAD, &g);
+			for (int64_t i = 0; i < rows; i++) {
+				kc_near(max_sum, i, 0.0);
+				kc_near(max_sum, rows + i, 2.0 * U32 * depth * (double)sum[i]);
+				kc_near(loss, i, 2.0 * U32 * (depth + fabs((double)loss[i])));
+			}
+			for (int64_t i = 0; i < rows * cols; i++) {
+				const double want = tt_get(dtype, g.dlogits, i);
+				const int64_t row = i / cols;
+				const double e = exp(p[i] - (double)max_sum[row]);
+				const int on = i % cols < ncl && sum[row] > 0.0f;
+				const double share = on ? e / (double)sum[row] : 0.0;
+
+				/* as in cross_entropy, and the sum's difference */
+				kc_near(g.dlogits, i,
+					((16.0 + 2.0 * depth) * U32 * share + 2.0 * U32) * 0.7 /
+							fmax(*count, 1.0) * (want != 0.0) +
+						2.0 * tt_unit(dtype) * fabs(want) + 1e-37);
+			}
+		}
+		free(p);
+		kc_reset();
+	}
+}
+END_TEST
+
 /* the columns of the last part have classes and padding, padding only, or no padding */
 START_TEST(cross_entropy_of_parts)
 {
@@ -379,6 +461,7 @@ void kernel_train_cases(Suite *s, TCase *odd)
 	tcase_add_loop_test(c, embedding, 0, 2);
 	c = kl_case(s, "loss");
 	tcase_add_loop_test(c, cross_entropy, 0, 2);
+	tcase_add_loop_test(c, cross_entropy_at_once, 0, 2);
 	tcase_add_loop_test(c, cross_entropy_of_parts, 0, 2);
 	tcase_add_loop_test(c, cross_entropy_of_inf_and_nan, 0, 2);
 	/* on a GPU, cuBLASLt has fewer layouts: t/ops/gemm_exact_gpu.c */
@@ -389,6 +472,7 @@ void kernel_train_cases(Suite *s, TCase *odd)
 
 	tcase_add_loop_test(odd, embedding, 0, 2);
 	tcase_add_loop_test(odd, cross_entropy, 0, 2);
+	tcase_add_loop_test(odd, cross_entropy_at_once, 0, 2);
 	tcase_add_loop_test(odd, cross_entropy_of_parts, 0, 2);
 	tcase_add_test(odd, sumsq_and_adamw);
 }

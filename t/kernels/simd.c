@@ -338,12 +338,26 @@ static void losses_and_sums(struct all *s)
 	};
 	struct te_k_ce_bwd b = { s->x, s->target, max_sum, count, take(s, 2 * N), ROWS,
 				 COLS, COLS - 3,  -1,  1.0f,  TE_DTYPE_BF16,  0, 0 };
+	struct te_k_ce_grad g = { .logits = s->x,
+				  .targets = s->target,
+				  .count = count,
+				  .dlogits = take(s, 2 * N),
+				  .max_sum = take(s, 8 * ROWS),
+				  .row_loss = take(s, 4 * ROWS),
+				  .rows = ROWS,
+				  .cols = COLS,
+				  .nclasses = COLS - 3,
+				  .ignore_index = -1,
+				  .grad_scale = 1.0f,
+				  .dtype = TE_DTYPE_BF16 };
 	struct te_k_colsum c = { s->x, part, ROWS, COLS, TE_DTYPE_BF16, 0 };
 	struct te_k_part_sum p = { part, copy_of(s, s->f, 4 * COLS), 5, COLS };
 
 	te__h_ce_fwd(&f);
 	te__h_ce_reduce(&r);
 	te__h_ce_bwd(&b);
+	te__h_ce_count(&r);
+	te__h_ce_grad(&g);
 	te__h_colsum(&c);
 	te__h_part_sum(&p);
 }

@@ -26,6 +26,18 @@ static void set_targets(struct te_tensor *t, int64_t nclasses)
 	free(v);
 }
 
+/* targets in range */
+static void set_classes(struct te_tensor *t, int64_t nclasses)
+{
+	const int64_t n = te_tensor_nelems(t);
+	float *v = malloc((size_t)n * sizeof(*v));
+
+	for (int64_t i = 0; i < n; i++)
+		v[i] = (float)tt_rand_int(0, nclasses - 1);
+	tt_tensor_set(t, v);
+	free(v);
+}
+
 /* _i: replay, type, padding columns */
 START_TEST(cross_entropy_equals_the_op)
 {
@@ -69,6 +81,57 @@ START_TEST(cross_entropy_equals_the_op)
 }
 END_TEST
 
+/* rows in shared memory, also in registers, and read twice. _i: replay, FP32 */
+START_TEST(cross_entropy_both_equals_two_calls)
+{
+	static const struct {
+		int64_t rows, cols, nclasses;
+	} shape[] = { { 9, 33, 30 }, { 33, 512, 509 }, { 5, 50304, 50257 }, { 3, 152064, 151643 },
+		      { 2, 160000, 160000 } };
+	struct te_kernel_cross_entropy_opts o = TE_KERNEL_CROSS_ENTROPY_OPTS_INIT;
+
+	kc_type = kc_types[_i >> 1 & 1];
+	for (size_t k = 0; k < TT_LEN(shape); k++) {
+		const int64_t rows = shape[k].rows, cols = shape[k].cols;
+		const size_t nbytes = te_kernel_cross_entropy_ws_nbytes(rows);
+		struct te_tensor *x = kc_normal(kc_type, rows, cols);
+		struct te_tensor *t = kc_zeros(TE_DTYPE_INT32, 1, rows);
+		struct te_tensor *loss[2], *max_sum[2], *count[2], *dx[2];
+		void *ws = kc_ws(nbytes);
+
+		for (int i = 0; i < 2; i++) {
+			loss[i] = kc_poison(TE_DTYPE_FP32, 1, 1);
+			max_sum[i] = kc_poison(TE_DTYPE_FP32, 2, rows);
+			count[i] = kc_poison(TE_DTYPE_FP32, 1, 1);
+			dx[i] = kc_poison(kc_type, rows, cols);
+		}
+		o.nclasses = shape[k].nclasses;
+		o.grad_scale = tt_rand_float(0.1f, 2.0f);
+		set_classes(t, o.nclasses);
+		kc_begin(_i & 1);
+		DO(te_kernel_cross_entropy_forward(st, x, t, loss[0], max_sum[0], count[0], ws,
+						   nbytes, &o));
+		DO(te_kernel_cross_entropy_backward(st, x, t, max_sum[0], count[0], dx[0], &o));
+		DO(te_kernel_cross_entropy_both(st, x, t, loss[1], max_sum[1], count[1], dx[1], ws,
+						nbytes, &o));
+		kc_end(_i & 1);
+		kc_same("loss", loss[1], loss[0]);
+		kc_same("max_sum", max_sum[1], max_sum[0]);
+		kc_same("count", count[1], count[0]);
+		kc_same("dx", dx[1], dx[0]);
+		set_targets(t, o.nclasses); /* max_sum of rows that do not count is another */
+		DO(te_kernel_cross_entropy_forward(st, x, t, loss[0], max_sum[0], count[0], ws,
+						   nbytes, &o));
+		DO(te_kernel_cross_entropy_backward(st, x, t, max_sum[0], count[0], dx[0], &o));
+		DO(te_kernel_cross_entropy_both(st, x, t, loss[1], max_sum[1], count[1], x, ws,
+						nbytes, &o));
+		kc_same("loss", loss[1], loss[0]);
+		kc_same("count", count[1], count[0]);
+		kc_same("dx in x", x, dx[0]);
+	}
+}
+END_TEST
+
 START_TEST(cross_entropy_names_the_argument)
 {
 	struct te_kernel_cross_entropy_opts o = TE_KERNEL_CROSS_ENTROPY_OPTS_INIT;
@@ -108,6 +171,14 @@ START_TEST(cross_entropy_names_the_argument)
 	BWD(-EINVAL, "dx is NULL", x, t, l, b, NULL);
 	BWD(-TE_EDTYPE, "dx is bf16, not fp32", x, t, l, b, h);
 #undef BWD
+#define BOTH(code, text, ...)                                          \
+	fails(te_kernel_cross_entropy_both(st, __VA_ARGS__, &o), code, \
+	      "te_kernel_cross_entropy_both: " text)
+	BOTH(-EINVAL, "x is NULL", NULL, t, a, l, b, x, ws, nbytes);
+	BOTH(-EINVAL, "dx is NULL", x, t, a, l, b, NULL, ws, nbytes);
+	BOTH(-TE_EDTYPE, "dx is bf16, not fp32", x, t, a, l, b, h, ws, nbytes);
+	BOTH(-EINVAL, "ws is NULL, but 24 bytes are needed", x, t, a, l, b, x, NULL, 0);
+#undef BOTH
 	o.nparts = 3;
 	o.part = 3;
 	fails(te_kernel_cross_entropy_backward(st, x, t, l, b, x, &o), -EINVAL,
@@ -115,6 +186,8 @@ START_TEST(cross_entropy_names_the_argument)
 	o.part = 2;
 	fails(te_kernel_cross_entropy_forward(st, x, t, a, l, b, ws, nbytes, &o), -EINVAL,
 	      "te_kernel_cross_entropy_forward: x has one of 3 parts");
+	fails(te_kernel_cross_entropy_both(st, x, t, a, l, b, x, ws, nbytes, &o), -EINVAL,
+	      "te_kernel_cross_entropy_both: x has one of 3 parts");
 }
 END_TEST
 
@@ -322,6 +395,7 @@ void kc_train_cases(Suite *s)
 	TCase *c = kc_case(s, "train");
 
 	tcase_add_loop_test(c, cross_entropy_equals_the_op, 0, 8);
+	tcase_add_loop_test(c, cross_entropy_both_equals_two_calls, 0, 4);
 	tcase_add_test(c, cross_entropy_names_the_argument);
 	tcase_add_test(c, cross_entropy_parts_name_the_argument);
 	tcase_add_loop_test(c, adamw_equals_the_optimizer, 0, 2);

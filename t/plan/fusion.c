@@ -249,7 +249,8 @@ static void side_run(struct side *s, const float *x, const float *dy)
 	s->y = tt_tensor_get(te_plan_output(s->p));
 	if (!(s->p->flags & TE_PLAN_TRAIN))
 		return;
-	tt_tensor_set(te_plan_output_grad(s->p), dy);
+	if (dy)
+		tt_tensor_set(te_plan_output_grad(s->p), dy);
 	DO(te_plan_backward(s->p, st));
 	if (s->p->flags & TE_PLAN_DELAY_DW)
 		DO(te_plan_backward_dw(s->p, st));
@@ -809,6 +810,92 @@ START_TEST(built_in_fusions_leave_user_fusions_their_steps)
 }
 END_TEST
 
+/* ---- the loss ---- */
+
+/* letters, then a loss of WIDTH classes with the targets t */
+static struct te_seq *loss_seq(const char *letters)
+{
+	struct te_cross_entropy_attrs a = TE_CROSS_ENTROPY_ATTRS_INIT;
+	struct te_seq *seq;
+	struct te_op *op;
+
+	DO(te_seq_create(ctx, &seq));
+	for (int i = 0; letters[i]; i++) {
+		op = op_of(letters[i], i);
+		tt_append(seq, op);
+	}
+	DO(te_seq_input(seq, "t", TE_DTYPE_INT32, 0, NULL));
+	a.nclasses = WIDTH - 3;
+	DO(te_op_cross_entropy(&a, "loss", &op));
+	DO(te_op_take(op, 0, "t"));
+	tt_append(seq, op);
+	DO(te_seq_complete(seq));
+	DO(te_seq_init(seq, 1));
+	return seq;
+}
+
+static const struct loss_case {
+	const char *letters, *recipe;
+	uint32_t flags;
+	int in_place; /* the gradient is in the memory of the logits */
+} losses[] = {
+	{ "l", "bf16", 0, 1 },
+	{ "l", "fp32", 0, 1 },
+	{ "lbg", "fp8-delayed", 0, 1 },
+	{ "l", "bf16", TE_PLAN_DELAY_DW, 1 },
+	{ "", "bf16", 0, 0 }, /* the logits are the caller's */
+	{ "fga", "bf16", 0, 1 },
+};
+
+static const struct te__group *loss_group(const struct te_plan *p, int backward)
+{
+	for (int t = backward ? p->fwd_groups : 0; t < p->ngroups; t++)
+		if (p->group[t].fusion &&
+		    !strcmp(p->group[t].fusion->name, "cross_entropy+grad"))
+			return &p->group[t];
+	ck_abort_msg("no group of a loss");
+}
+
+START_TEST(loss_gradient_has_the_same_bits)
+{
+	const struct loss_case *k = &losses[_i];
+	const uint32_t flags = k->flags | TE_PLAN_TRAIN | TE_PLAN_INPUT_GRAD;
+	float *x = malloc(NELEMS * sizeof(*x)), *target = malloc(NELEMS / WIDTH * sizeof(*target));
+	struct side s[2];
+	const struct te__group *g;
+
+	for (int i = 0; i < 2; i++) {
+		s[i] = (struct side){ .seq = loss_seq(k->letters) };
+		s[i].p = plan_of(s[i].seq, k->recipe, flags | (i ? TE_PLAN_NO_FUSION : 0));
+		ck_group(s[i].p, "cross_entropy+grad", !i);
+	}
+	g = loss_group(s[0].p, 1);
+	ck_assert_int_eq(k->in_place, te_tensor_data(g->fused.saved[0]) ==
+				      te_tensor_data(loss_group(s[0].p, 0)->fused.part[0]->x.hp));
+	ck_assert_ptr_eq(te_tensor_data(g->fused.saved[0]),
+			 te_tensor_data(g->fused.part[0]->dx.hp));
+	for (int pass = 0; pass < PASSES; pass++) {
+		tt_fill_normal(x, NELEMS, 1.0f + 3.0f * (float)pass);
+		for (int i = 0; i < NELEMS / WIDTH; i++)
+			target[i] = (float)(i % 7 ? tt_rand_int(0, WIDTH - 2) : -100);
+		for (int i = 0; i < 2; i++) {
+			tt_tensor_set(te_plan_input(s[i].p, "t"), target);
+			side_run(&s[i], x, NULL);
+		}
+		ck_bits("loss", s[0].y, s[1].y, 1);
+		ck_bits("dx", s[0].dx, s[1].dx, NELEMS);
+		if (te_seq_nweights(s[0].seq))
+			ck_bits("gradient", s[0].grads, s[1].grads,
+				(size_t)te_tensor_nelems(te_seq_grads(s[0].seq)));
+		ck_quant(s[0].seq, s[1].seq);
+	}
+	side_close(&s[0]);
+	side_close(&s[1]);
+	free(x);
+	free(target);
+}
+END_TEST
+
 static const char *const tests[] = {
 	"norm_casts_to_the_same_bits",
 	"activation_casts_to_the_same_bits",
@@ -818,6 +905,7 @@ static const char *const tests[] = {
 	"gemm_adds_within_the_bound",
 	"factors_are_exact_in_gemms",
 	"norm_gradient_adds_within_the_bound",
+	"loss_gradient_has_the_same_bits",
 	"gemm_gradient_adds_within_the_bound",
 };
 
@@ -830,7 +918,7 @@ static const struct {
 	{ dact_casts, TT_LEN(dact_casts) },	{ head_casts, TT_LEN(head_casts) },
 	{ norm_gradient_casts, TT_LEN(norm_gradient_casts) },
 	{ gemm_sums, TT_LEN(gemm_sums) },	{ factors, TT_LEN(factors) },
-	{ norm_sums, TT_LEN(norm_sums) },
+	{ norm_sums, TT_LEN(norm_sums) },	{ NULL, 0 }, /* losses, which have one group */
 	{ gemm_gradient_sums, TT_LEN(gemm_gradient_sums) },
 };
 
@@ -846,6 +934,7 @@ START_TEST(each_row_names_a_test_that_applies_it)
 	for (size_t i = 0; i < TT_LEN(tests); i++)
 		if (!strcmp(f->test + strlen(prefix), tests[i])) {
 			named = 1;
+			taken |= all[i].k == NULL; /* its cases are other structs */
 			for (size_t j = 0; j < all[i].n; j++)
 				for (int w = 0; w < 3 && all[i].k[j].want[w]; w++)
 					taken |= !strcmp(all[i].k[j].want[w], f->name);
@@ -859,6 +948,7 @@ static Suite *suite(const char *name, const char *on)
 	Suite *s = suite_create(name);
 	TCase *c = tt_ctx_case(s, "equal", "numeric");
 
+	setenv("TE_GRADIENTS", "once", 0);
 	tcase_add_loop_test(c, norm_casts_to_the_same_bits, 0, TT_LEN(norm_casts));
 	tcase_add_loop_test(c, activation_casts_to_the_same_bits, 0, TT_LEN(act_casts));
 	tcase_add_loop_test(c, activation_gradient_casts_to_the_same_bits, 0, TT_LEN(dact_casts));
@@ -872,6 +962,7 @@ static Suite *suite(const char *name, const char *on)
 			    NRECIPES * TT_LEN(norm_sums));
 	tcase_add_loop_test(c, gemm_gradient_adds_within_the_bound, 0,
 			    NRECIPES * TT_LEN(gemm_gradient_sums));
+	tcase_add_loop_test(c, loss_gradient_has_the_same_bits, 0, TT_LEN(losses));
 	c = tt_ctx_case(s, "apart", "");
 	tcase_add_loop_test(c, does_not_fuse_where_it_must_not, 0, TT_LEN(blocked));
 	tcase_add_loop_test(c, does_not_take_a_namesake, 0, TT_LEN(namesakes));

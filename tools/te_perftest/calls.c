@@ -28,7 +28,7 @@ static const struct option_field calls_options[] = {
 	{ "call", OPTION_WORDS, AT(call), NULL, 0, 0, 0,
 	  "transpose|embedding|embedding-bwd|bias|bias-bwd|add|dropout|rmsnorm|rmsnorm-bwd|"
 	  "gelu|gelu-bwd|rope|attention|attention-bwd|cross-entropy|cross-entropy-bwd|"
-	  "adamw|gemm|quantize",
+	  "cross-entropy-both|adamw|gemm|quantize",
 	  "which calls (all)" },
 	{ "rows", OPTION_COUNT, AT(rows), "0", 0, 1 << 20, 0, "N",
 	  "rows of the main tensor; 0: 4096, or 256 on the host" },
@@ -199,6 +199,14 @@ static int cross_entropy_bwd(const struct call *c, struct te_tensor *const *t)
 	return te_kernel_cross_entropy_backward(c->b->stream, t[0], t[1], t[2], t[3], t[4], &o);
 }
 
+static int cross_entropy_both(const struct call *c, struct te_tensor *const *t)
+{
+	struct te_kernel_cross_entropy_opts o = TE_KERNEL_CROSS_ENTROPY_OPTS_INIT;
+
+	return te_kernel_cross_entropy_both(c->b->stream, t[0], t[1], t[4], t[2], t[3], t[5],
+					    WORKSPACE(t[6]), &o);
+}
+
 static int adamw_init(const struct call *c, struct te_tensor *const *t)
 {
 	return te_kernel_adamw_init(c->b->stream, te_tensor_data(t[4]), 1e-3f);
@@ -338,6 +346,9 @@ static const struct call_row rows[] = {
 	  cross_entropy_ws, NULL, NULL },
 	{ "cross-entropy-bwd", cross_entropy_bwd,
 	  { MAIN, TOKEN, STAT(TWO, ROWS), STAT(ONE, ONE), MAIN }, NULL, NULL, NULL },
+	{ "cross-entropy-both", cross_entropy_both,
+	  { MAIN, TOKEN, STAT(TWO, ROWS), STAT(ONE, ONE), STAT(ONE, ONE), MAIN, SCRATCH(WS, 0) },
+	  cross_entropy_ws, NULL, NULL },
 	{ "adamw", adamw, /* reads g for the norm, and for the step */
 	  { FP32(ROWS, COLS, 2), FP32(ROWS, COLS, 2), FP32(ROWS, COLS, 2),
 	    FIELD(FP32, ROWS, COLS, POSITIVE, 2), SCRATCH(STATE, 0), SCRATCH(WS, 0) }, adamw_ws,

@@ -210,7 +210,8 @@ TT_TOOLS_SH += \
 	t/tools/t8027-te_train-schedules.t \
 	t/tools/t8028-te_train-jsonl.t \
 	t/tools/t8029-te_train-text.t \
-	t/tools/t8030-te_generate.t
+	t/tools/t8030-te_generate.t \
+	t/tools/t8031-te_export.t
 # a shared library for LD_PRELOAD: -rpath makes it one although it is not installed
 check_LTLIBRARIES += t/lib/failalloc.la
 t_lib_failalloc_la_SOURCES = t/lib/failalloc.c

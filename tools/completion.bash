@@ -31,4 +31,4 @@ _te_tool()
 	# anything else is a file: the default of complete -o default
 }
 
-complete -o default -F _te_tool te_generate te_info te_perftest te_plot te_run te_token te_train tectl
+complete -o default -F _te_tool te_export te_generate te_info te_perftest te_plot te_run te_token te_train tectl

@@ -36,6 +36,7 @@ $(COMPLETIONS): tools/completion.bash
 
 if HAVE_JANSSON
 bin_PROGRAMS += \
+	tools/te_export \
 	tools/te_generate \
 	tools/te_info \
 	tools/te_perftest/te_perftest \
@@ -72,6 +73,12 @@ tools_lib_libtools_la_SOURCES += \
 	tools/lib/tokens.h \
 	tools/lib/weights.c \
 	tools/lib/weights.h
+
+tools_te_export_SOURCES = \
+	tools/te_export.c
+tools_te_export_CFLAGS = $(AM_CFLAGS) $(JANSSON_CFLAGS)
+tools_te_export_LDADD = tools/lib/libtools.la $(TOKEN_LA) libtegraph/libtegraph.la \
+	libtecomm/libtecomm.la libtecore/libtecore.la $(JANSSON_LIBS) -lm
 
 tools_te_generate_SOURCES = \
 	tools/te_generate.c
@@ -212,6 +219,7 @@ tools_te_train_te_train_LDADD = tools/te_train/libte_train.la $(TOKEN_LA) libteg
 	libtecomm/libtecomm.la libtecore/libtecore.la $(JANSSON_LIBS) -lm
 
 COMPLETIONS += \
+	tools/completion/te_export \
 	tools/completion/te_generate \
 	tools/completion/te_info \
 	tools/completion/te_perftest \
@@ -220,6 +228,7 @@ COMPLETIONS += \
 	tools/completion/tectl
 
 dist_man1_MANS += \
+	man/te_export.1 \
 	man/te_generate.1 \
 	man/te_info.1 \
 	man/te_perftest.1 \
@@ -228,6 +237,7 @@ dist_man1_MANS += \
 	man/tectl.1
 else
 EXTRA_DIST += \
+	man/te_export.1 \
 	man/te_generate.1 \
 	man/te_info.1 \
 	man/te_perftest.1 \

@@ -217,6 +217,43 @@ static int map_head(const char *path, struct gguf *ret_g)
 	return r;
 }
 
+int gguf_items(const char *path, const char *prefix, void **ret, size_t *ret_nbytes,
+	       uint64_t *ret_nitems)
+{
+	const size_t len = strlen(prefix);
+	uint64_t nitems = 0;
+	size_t n = 0, from;
+	uint8_t *p = NULL;
+	struct gguf g;
+	int r = map_head(path, &g);
+
+	if (r)
+		return r;
+	p = malloc(g.at + 1);
+	if (!p)
+		r = say_failed("out of memory");
+	g.at = 24; /* after the header, which was read */
+	for (uint64_t i = 0; i < g.nitems && !r; i++) {
+		from = g.at;
+		if (!take_item(&g))
+			r = cut_short(&g, "its metadata");
+		else if (g.at - from > 8 + len && !memcmp(g.map + from + 8, prefix, len)) {
+			memcpy(p + n, g.map + from, g.at - from);
+			n += g.at - from;
+			nitems++;
+		}
+	}
+	gguf_unmap(&g);
+	if (r) {
+		free(p);
+		return r;
+	}
+	*ret = p;
+	*ret_nbytes = n;
+	*ret_nitems = nitems;
+	return STATUS_OK;
+}
+
 int gguf_is(const char *path)
 {
 	FILE *f = NULL;
@@ -269,6 +306,29 @@ static void rename_tensor(const char *name, char ret_hf[MOST_NAME])
 			snprintf(ret_hf, MOST_NAME, "model.layers.%u.%s%s", layer, names[i].hf,
 				 name + n + len);
 	}
+}
+
+int gguf_name(const char *hf, char *ret_name, size_t room)
+{
+	static const char layers[] = "model.layers.";
+	unsigned layer;
+	int n = 0;
+
+	for (size_t i = 0; i < sizeof(others) / sizeof(others[0]); i++)
+		if (!strcmp(hf, others[i].hf))
+			return snprintf(ret_name, room, "%s", others[i].gguf) < (int)room;
+	if (strncmp(hf, layers, strlen(layers)) ||
+	    sscanf(hf + strlen(layers), "%5u.%n", &layer, &n) != 1 || !n)
+		return 0;
+	hf += strlen(layers) + (size_t)n;
+	for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
+		const size_t len = strlen(names[i].hf);
+
+		if (!strncmp(hf, names[i].hf, len))
+			return snprintf(ret_name, room, "blk.%u.%s%s", layer, names[i].gguf,
+					hf + len) < (int)room;
+	}
+	return 0;
 }
 
 /* ---- tensors ---- */
@@ -375,9 +435,7 @@ int gguf_open(const char *path, struct st_file **ret_f)
 
 /* ---- config.json ---- */
 
-static const struct {
-	const char *gguf, *hf; /* after the architecture and a dot */
-} fields[] = {
+const struct gguf_field gguf_fields[] = {
 	{ "embedding_length", "hidden_size" },
 	{ "block_count", "num_hidden_layers" },
 	{ "feed_forward_length", "intermediate_size" },
@@ -387,6 +445,7 @@ static const struct {
 	{ "attention.key_length", "head_dim" },
 	{ "attention.layer_norm_rms_epsilon", "rms_norm_eps" },
 	{ "rope.freq_base", "rope_theta" },
+	{ NULL, NULL },
 };
 
 /* a value of the architecture, borrowed, or NULL */
@@ -436,11 +495,11 @@ static int make_config(const struct gguf *g, const struct st_file *f, json_t **r
 	obj = json_pack("{s:s, s:I, s:b}", "model_type", arch, "vocab_size",
 			(json_int_t)embed.shape[0], "tie_word_embeddings",
 			!st_find(f, "lm_head.weight", &head));
-	for (size_t i = 0; obj && i < sizeof(fields) / sizeof(fields[0]); i++) {
-		json_t *v = value_of(g, arch, fields[i].gguf);
+	for (const struct gguf_field *k = gguf_fields; obj && k->gguf; k++) {
+		json_t *v = value_of(g, arch, k->gguf);
 
 		if (v)
-			json_object_set(obj, fields[i].hf, v);
+			json_object_set(obj, k->hf, v);
 	}
 	if (!obj)
 		return say_failed("out of memory");

@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <unistd.h>
 
 #ifdef HAVE_TOKEN
@@ -11,6 +12,7 @@
 #include <te/token.h>
 #endif
 
+#include "gguf.h"
 #include "say.h"
 #include "tokens.h"
 
@@ -31,6 +33,30 @@ int tokenizer_in(const char *dir)
 }
 
 #ifdef HAVE_TOKEN
+#define GGUF_HEADER 24 /* bytes; the last 8 are the number of items */
+
+static int save_gguf(const char *path, int64_t vocab, void **ret, size_t *ret_nbytes,
+		     uint64_t *ret_nitems)
+{
+	struct te_token *t = NULL;
+	char *data = NULL;
+	size_t n = 0;
+	int te = te_token_open(path, NULL, &t);
+
+	if (te >= 0)
+		te = te_token_gguf(t, (int32_t)vocab, (void **)&data, &n);
+	te_token_unref(t);
+	if (te == -ENOMEM)
+		return say_failed("out of memory");
+	if (te < 0)
+		return say_bad("%s: %s", path, te_error_detail());
+	memcpy(ret_nitems, data + 16, 8);
+	*ret_nbytes = n - GGUF_HEADER;
+	memmove(data, data + GGUF_HEADER, *ret_nbytes);
+	*ret = data;
+	return STATUS_OK;
+}
+
 struct tokenizer {
 	struct te_token *token;
 	struct te_token_stream *stream; /* text of samples */
@@ -102,6 +128,13 @@ int tokenizer_decode(struct tokenizer *t, int32_t token, char **ret_text, size_t
 	return te < 0 ? say_te(te, "text of tokens") : STATUS_OK;
 }
 #else
+static int save_gguf(const char *path, int64_t vocab, void **ret, size_t *ret_nbytes,
+		     uint64_t *ret_nitems)
+{
+	(void)ret, (void)ret_nbytes, (void)ret_nitems;
+	return tokenizer_open(path, vocab, -1, &(struct tokenizer *){ NULL });
+}
+
 int tokenizer_open(const char *path, int64_t vocab, int32_t end, struct tokenizer **ret_t)
 {
 	(void)vocab;
@@ -145,3 +178,10 @@ int tokenizer_decode(struct tokenizer *t, int32_t token, char **ret_text, size_t
 	return say_failed("no tokenizer");
 }
 #endif
+
+int tokenizer_gguf(const char *path, int64_t vocab, void **ret, size_t *ret_nbytes,
+		   uint64_t *ret_nitems)
+{
+	return gguf_is(path) ? gguf_items(path, "tokenizer.", ret, ret_nbytes, ret_nitems) :
+			       save_gguf(path, vocab, ret, ret_nbytes, ret_nitems);
+}

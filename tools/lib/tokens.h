@@ -23,6 +23,12 @@ void tokenizer_close(struct tokenizer *t);
  */
 int tokenizer_encode(const struct tokenizer *t, const char *what, const char *text, size_t n,
 		     int begins, int32_t **ret_token, size_t *ret_n);
+/*
+ * The metadata of GGUF files for the tokenizer in a file or folder: ret_nitems items in the bytes
+ * *ret, for free(3), with vocab tokens. A GGUF file's are as they are there.
+ */
+int tokenizer_gguf(const char *path, int64_t vocab, void **ret, size_t *ret_nbytes,
+		   uint64_t *ret_nitems);
 /* the token that ends a text, or -1 */
 int32_t tokenizer_end(const struct tokenizer *t);
 /*

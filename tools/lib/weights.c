@@ -252,7 +252,7 @@ static float dequantized(const struct st_tensor *t, int64_t i)
 	return scale * (float)((q[k % 16] >> k / 16 * 4 & 15) - 8);
 }
 
-static float widen(const struct st_tensor *t, int64_t i)
+float weights_element(const struct st_tensor *t, int64_t i)
 {
 	uint16_t half;
 	float x;
@@ -314,7 +314,7 @@ static int check_head(struct tensor *head, const struct tensor *embed, const str
 	int r = check_tensor(head, s);
 
 	for (int64_t i = 0; i < s->rows * s->cols && !r; i++) {
-		const float x = widen(&embed->st, i), y = widen(&head->st, i);
+		const float x = weights_element(&embed->st, i), y = weights_element(&head->st, i);
 
 		if (x != y && !(isnan(x) && isnan(y)))
 			r = say_bad("%s: tensors \"%s\" and \"%s\" differ, but the model is tied, "
@@ -346,10 +346,9 @@ static int64_t row_in_file(const struct tensor *t, const struct slice *s, int64_
 	return head * 2 * half + at % half * 2 + at / half;
 }
 
-static int read_slice(void *arg, const struct slice *s)
+/* find and check the tensor of a slice */
+static int take_tensor(const struct loading *l, const struct slice *s, struct tensor **ret_t)
 {
-	struct loading *l = arg;
-	float *dst = l->flat + s->offset;
 	struct tensor *t = tensors_find(l->tensors, s->name);
 	struct tensor *head = s->tied ? tensors_find(l->tensors, head_name(s->cfg)) : NULL;
 	int r;
@@ -361,15 +360,26 @@ static int read_slice(void *arg, const struct slice *s)
 	r = check_tensor(t, s);
 	if (!r && head && head != t)
 		r = check_head(head, t, s);
+	t->used = 1;
+	*ret_t = t;
+	return r;
+}
+
+static int read_slice(void *arg, const struct slice *s)
+{
+	struct loading *l = arg;
+	float *dst = l->flat + s->offset;
+	struct tensor *t;
+	int r = take_tensor(l, s, &t);
+
 	if (r)
 		return r;
-	t->used = 1;
 	for (int64_t i = 0; i < s->rows; i++) {
 		const int64_t row = row_in_file(t, s, i);
 
 		for (int64_t j = 0; j < s->cols; j++) {
 			const int64_t at = s->transposed ? j * s->rows + row : row * s->cols + j;
-			const float x = widen(&t->st, at);
+			const float x = weights_element(&t->st, at);
 
 			dst[i * s->cols + j] = x;
 			if (!isfinite(x) && !l->odd) {
@@ -422,6 +432,37 @@ static int read_tensors(const struct tensors *ts, const struct model *m)
 	}
 	free(l.flat);
 	return r;
+}
+
+struct visit {
+	struct loading l;
+	weights_fn fn;
+	void *arg;
+};
+
+static int visit_slice(void *arg, const struct slice *s)
+{
+	struct visit *v = arg;
+	struct tensor *t;
+	const int r = take_tensor(&v->l, s, &t);
+	struct weights_tensor w = { .name = s->name, .ndim = s->ndim };
+
+	if (r)
+		return r;
+	w.st = &t->st;
+	memcpy(w.shape, s->shape, sizeof(w.shape));
+	if (s->part == PART_Q || s->part == PART_K)
+		w.heads = (int)(s->rows / s->cfg->head_dim);
+	w.paired = st_get_meta(t->file, GGUF_PAIRED) != NULL;
+	return v->fn(v->arg, &w);
+}
+
+int weights_each(struct tensors *ts, const struct model *m, weights_fn fn, void *arg)
+{
+	struct visit v = { .l = { .tensors = ts }, .fn = fn, .arg = arg };
+	const int r = each_slice(m, visit_slice, &v);
+
+	return r ? r : check_unused(ts);
 }
 
 int weights_read(struct st_file *f, const struct model *m)

@@ -7,6 +7,7 @@
 
 #include "model.h"
 #include "safetensors.h"
+#include "tensors.h"
 
 /*
  * Write name.new in the folder, in the type cfg.saved, synced and read back; the caller renames it.
@@ -18,5 +19,21 @@ int weights_write(const struct folder *dir, const char *name, const struct model
 int weights_read(struct st_file *f, const struct model *m);
 /* weights_read() for the model in a folder or a GGUF file: see tensors.h */
 int weights_read_folder(const char *dir, const struct model *m);
+
+
+/* a tensor of a model as transformers has it */
+struct weights_tensor {
+	const char *name;
+	int ndim;
+	int64_t shape[2];
+	const struct st_tensor *st;
+	int heads;  /* number of heads if it has rows of queries or of keys, else 0 */
+	int paired; /* their rows are ordered as in GGUF files of Llama */
+};
+typedef int (*weights_fn)(void *arg, const struct weights_tensor *t);
+/* call fn for each tensor of the model, found in ts and checked as weights_read() does */
+int weights_each(struct tensors *ts, const struct model *m, weights_fn fn, void *arg);
+/* element i of a tensor of a type that weights_read() reads */
+float weights_element(const struct st_tensor *st, int64_t i);
 
 #endif

@@ -1,0 +1,117 @@
+#!/bin/sh
+# te_export writes GGUF files that have the model: the losses of its folder in each type, its
+# tokenizer's tokens, and the same bytes if it is exported again. What it cannot write it refuses.
+. "$abs_top_srcdir/t/lib/tap.sh"
+. "$abs_top_srcdir/t/tools/te_train.sh"
+
+export=$abs_top_builddir/tools/te_export
+token=$abs_top_builddir/tools/te_token
+echo "It was the best of times, it was the worst of times, it was the age of wisdom." >times
+
+# loss MODEL: of the text
+loss()
+{
+	"$te_train" --init "$1" --steps 0 --eval-batches 0 --val times --json --recipe fp32 \
+		--seq-len 16 times 2>>err | sed -n 's/.*"val_loss_nats": \([0-9.]*\).*/\1/p'
+}
+
+# near NAME WANT GOT BOUND
+near()
+{
+	check "$1: $3 is within $4 of $2" awk -v a="$2" -v b="$3" -v e="$4" \
+		'BEGIN { d = a - b; exit !(a != "" && b != "" && d <= e && d >= -e) }'
+}
+
+for m in hf_llama hf_qwen2 fam_mistral; do
+	mkdir $m
+	cp "$abs_top_srcdir/t/data/$m.json" $m/config.json
+	cp "$abs_top_srcdir/t/data/$m.safetensors" $m/model.safetensors
+	want=$(loss $m)
+	for type in f32 bf16; do
+		check "$m as $type" "$export" --model $m --type $type $m.$type.gguf
+	done
+	near "loss of $m as f32" "$want" "$(loss $m.f32.gguf)" 1e-6
+	near "loss of $m as bf16" "$want" "$(loss $m.bf16.gguf)" 0.02
+	check "bf16 is smaller" test "$(wc -c <$m.bf16.gguf)" -lt "$(wc -c <$m.f32.gguf)"
+	for type in f32 bf16; do
+		"$export" --model $m.$type.gguf --type $type again.gguf 2>err
+		check "$m as $type, exported again" cmp $m.$type.gguf again.gguf
+	done
+done
+"$export" --model hf_llama x.gguf 2>err
+check "a model without a tokenizer is noted" grep -q 'hf_llama: has no tokenizer' err
+check "types of a GGUF file become F32" "$export" --model "$abs_top_srcdir/t/data/llama.gguf" \
+	--type f32 wide.gguf
+want=$(loss "$abs_top_srcdir/t/data/llama.gguf")
+near "with the same loss" "$want" "$(loss wide.gguf)" 1e-6
+check "F32 becomes Q8_0" "$export" --model wide.gguf --type q8_0 narrow.gguf
+near "with nearly that loss" "$want" "$(loss narrow.gguf)" 0.02
+check "in 0.4 of the size" test $(($(wc -c <narrow.gguf) * 10)) -lt $(($(wc -c <wide.gguf) * 4))
+check "Q8_0 is written again" "$export" --model narrow.gguf --type q8_0 again.gguf
+check "as it was" cmp narrow.gguf again.gguf
+check "Q8_0 becomes F32" "$export" --model narrow.gguf --type f32 again.gguf
+check "and Q8_0" "$export" --model again.gguf --type q8_0 twice.gguf
+check "as it was" cmp narrow.gguf twice.gguf
+
+# refused MESSAGE ARGUMENT...: with status 2, and no file
+refused()
+{
+	want=$1
+	shift
+	"$export" "$@" no.gguf >out 2>err
+	status=$?
+	check "$want: status $status, $(cat err)" grep -q -- "$want" err
+	check "... and exits with 2" test $status -eq 2
+	check "... without a file" test ! -e no.gguf -a ! -e no.gguf.new
+}
+mkdir fam_llama3 micro
+cp "$abs_top_srcdir/t/data/fam_llama3.json" fam_llama3/config.json
+cp micro.json micro/config.json
+refused "scaled positions to GGUF is not implemented" --model fam_llama3
+refused "gpt2: export of models of this family" --model micro
+refused "expected --model" --type f32
+refused "expected one of f32|bf16|q8_0" --model hf_llama --type q4_0
+mkdir gone
+cp hf_llama/config.json gone
+refused "gone: " --model gone
+mkdir cut
+cp hf_llama/config.json cut
+head -c 5000 hf_llama/model.safetensors >cut/model.safetensors
+refused "cut short" --model cut
+"$export" --model hf_llama nowhere/x.gguf 2>err
+check "a folder that does not exist: exits with 2" test $? -eq 2
+mkdir taken.gguf
+"$export" --model hf_llama taken.gguf 2>err
+check "a folder in place of the file: exits with 2" test $? -eq 2
+(ulimit -f 20 && exec "$export" --model hf_llama full.gguf >out 2>err)
+check "a full disk: status 2" test $? -eq 2
+check "leaves nothing" test ! -e full.gguf -a ! -e full.gguf.new
+echo old >x.gguf
+check "another file is replaced" "$export" --model hf_llama x.gguf
+check "by the whole file" cmp x.gguf hf_llama.bf16.gguf
+
+if [ -x "$token" ]; then
+	"$token" train --vocab 270 --pattern llama3 -o hf_llama/tokenizer.json text 2>err
+	sed -i 's/"vocab_size": *[0-9]*/"vocab_size": 270/' hf_llama/config.json
+	refused "tensor \"model.embed_tokens.weight\" is \[" --model hf_llama
+	"$te_train" --model hf_llama --steps 0 --out words text --tokenizer hf_llama >out 2>err
+	echo '{"chat_template": "{{ messages }}"}' >words/tokenizer_config.json
+	sed -i 's/^{/{"eos_token_id": [7, 8],/' words/config.json
+	check "a model with a tokenizer" "$export" --model words words.gguf
+	check "its file has the template of chats" grep -qa 'tokenizer.chat_template.*{{ messages }}' words.gguf
+	check "and the token that ends texts" grep -qa 'tokenizer.ggml.eos_token_id' words.gguf
+	"$token" encode -t words text >want 2>err
+	"$token" encode -t words.gguf text >got 2>err
+	same "tokens of the file are the tokenizer's" want got
+	check "exported again" "$export" --model words.gguf again.gguf
+	check "the file has the tokenizer of the one before" "$token" encode -t again.gguf -o got text
+	same "with its tokens" want got
+	mkdir alone
+	cp words/config.json words/model.safetensors alone
+	check "--tokenizer" "$export" --model alone --tokenizer words alone.gguf
+	check "is the tokenizer of the folder" cmp words.gguf alone.gguf
+	check "a small vocabulary" "$export" --model alone --tokenizer words.gguf other.gguf
+	sed 's/"use_regex": *true/"use_regex": false/; s/(?i/(/' words/tokenizer.json >odd.json
+	refused "odd.json: .*pre-tokenizer" --model alone --tokenizer odd.json
+fi
+tap_end

@@ -1,0 +1,469 @@
+/*
+ * te_export - a model as a GGUF file, with its tokenizer: te_export(1).
+ *
+ * Format: https://github.com/ggml-org/ggml, docs/gguf.md, version 3, little-endian. Names of keys
+ * and tensors, and the order of rows: llama.cpp, gguf-py/gguf/constants.py and
+ * convert_hf_to_gguf.py.
+ */
+#include "config.h"
+
+#include <errno.h>
+#include <math.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <te/ctx.h>
+#include <te/dtype.h>
+#include <te/errno.h>
+
+#include "tools/lib/folder.h"
+#include "tools/lib/gguf.h"
+#include "tools/lib/model.h"
+#include "tools/lib/option.h"
+#include "tools/lib/pyjson.h"
+#include "tools/lib/say.h"
+#include "tools/lib/tokens.h"
+#include "tools/lib/weights.h"
+
+#define ALIGN 32 /* bytes, the default of general.alignment */
+#define BLOCK 32 /* elements of a block of Q8_0 */
+
+static struct {
+	char *model, *tokenizer, *type;
+} opt;
+#define AT(field) offsetof(__typeof__(opt), field)
+
+static const struct option_field fields[] = {
+	{ "model", OPTION_TEXT, AT(model), NULL, 0, 0, 'm', "DIR|FILE",
+	  "folder with config.json and its weights as safetensors, or a GGUF file" },
+	{ "tokenizer", OPTION_TEXT, AT(tokenizer), NULL, 0, 0, 't', "FILE|DIR",
+	  "tokenizer of the model, if it is not in its folder or file" },
+	{ "type", OPTION_WORD, AT(type), "bf16", 0, 0, 0, "f32|bf16|q8_0",
+	  "numbers of matrices; vectors are F32" },
+	{ 0 },
+};
+
+static const struct option_table options = {
+	.usage = "Usage: te_export --model DIR|FILE [options] OUTPUT.gguf\n"
+		 "Write a model as a GGUF file: see te_export(1).\n\n",
+	.fields = (const struct option_field *const[]){ fields, NULL },
+};
+
+/* rows of --type, in its order */
+static const struct type {
+	const char *dtype; /* in a file that was read */
+	uint32_t type, file_type, nelems, nbytes; /* elements and bytes of a block */
+} types[] = {
+	{ "F32", 0, 0, 1, 4 },
+	{ "BF16", 30, 32, 1, 2 },
+	{ "Q8_0", 8, 7, BLOCK, 34 },
+};
+
+static const struct {
+	enum family family;
+	const char *arch;
+	int paired; /* rows of queries and keys pair channel 2i of a head with 2i + 1 */
+} archs[] = {
+	{ FAMILY_LLAMA, "llama", 1 },
+	{ FAMILY_MISTRAL, "llama", 1 },
+	{ FAMILY_QWEN2, "qwen2", 0 },
+};
+
+struct export {
+	struct model model;
+	struct tensors tensors;
+	const struct type *type;
+	const char *arch;
+	int paired;
+	FILE *f;
+	uint64_t nitems, ntensors;
+	uint64_t offset; /* offset of the next tensor in the data */
+	const char *odd; /* a tensor with a number that is not finite */
+};
+
+/* ---- bytes ---- */
+
+static void put_number(FILE *f, uint64_t x, size_t nbytes)
+{
+	fwrite(&x, nbytes, 1, f);
+}
+
+static void put_text(FILE *f, const char *text)
+{
+	put_number(f, strlen(text), 8);
+	fputs(text, f);
+}
+
+enum { UINT32 = 4, FLOAT32 = 6, TEXT = 8 };
+
+static void put_key(struct export *e, const char *arch, const char *name, uint32_t type)
+{
+	char key[128];
+
+	snprintf(key, sizeof(key), "%s%s%s", arch, *arch ? "." : "", name);
+	put_text(e->f, key);
+	put_number(e->f, type, 4);
+	e->nitems++;
+}
+
+static void put_int(struct export *e, const char *arch, const char *name, int64_t x)
+{
+	put_key(e, arch, name, UINT32);
+	put_number(e->f, (uint64_t)x, 4);
+}
+
+static void put_real(struct export *e, const char *arch, const char *name, double x)
+{
+	const float single = (float)x;
+
+	put_key(e, arch, name, FLOAT32);
+	fwrite(&single, 4, 1, e->f);
+}
+
+/* zeros up to a multiple of ALIGN of `at` bytes */
+static void pad(FILE *f, uint64_t at)
+{
+	while (at++ % ALIGN)
+		putc(0, f);
+}
+
+/* ---- the model ---- */
+
+/* what the architectures do not have is refused */
+static int check(const struct config *c, const char *arch)
+{
+	const char *no = !arch					 ? "models of this family" :
+			 c->rotary.kind != ROTARY_DEFAULT	 ? "scaled positions" :
+			 c->rotary.part != 1			 ? "heads that turn in part" :
+			 c->no_rope_every			 ? "layers without positions" :
+			 c->act != TE_ACT_SILU			 ? "activations other than SiLU" :
+			 c->mlp_bias				 ? "biases in MLPs" :
+			 c->head_dim % 2			 ? "heads of odd width" :
+								   NULL;
+
+	return no ? say_bad("%s: model_type %s: export of %s to GGUF is not implemented", opt.model,
+			    family_name(c->family), no) :
+		    STATUS_OK;
+}
+
+static int open_model(struct export *e, struct te_ctx *ctx)
+{
+	struct config cfg = { 0 };
+	int r = config_read(opt.model, &cfg);
+
+	if (r)
+		return r;
+	for (size_t i = 0; i < sizeof(archs) / sizeof(archs[0]); i++) {
+		if (archs[i].family == cfg.family) {
+			e->arch = archs[i].arch;
+			e->paired = archs[i].paired;
+		}
+	}
+	r = check(&cfg, e->arch);
+	if (!r)
+		r = model_build(ctx, &cfg, &e->model);
+	config_free(&cfg);
+	return r ? r : tensors_of_folder(opt.model, &e->tensors);
+}
+
+static void put_model(struct export *e)
+{
+	const struct config *c = &e->model.cfg;
+	const char *field = NULL;
+	const int64_t longest = config_longest(c, &field);
+
+	put_key(e, "general", "architecture", TEXT);
+	put_text(e->f, e->arch);
+	put_int(e, "general", "file_type", e->type->file_type);
+	put_int(e, "general", "quantization_version", 2);
+	put_int(e, e->arch, "vocab_size", c->vocab);
+	/* a window that is not in the file would let tokens see more */
+	put_int(e, e->arch, "context_length",
+		longest && longest < c->max_pos ? longest : c->max_pos);
+	put_int(e, e->arch, "embedding_length", c->width);
+	put_int(e, e->arch, "block_count", c->layers);
+	put_int(e, e->arch, "feed_forward_length", c->inner);
+	put_int(e, e->arch, "attention.head_count", c->heads);
+	put_int(e, e->arch, "attention.head_count_kv", c->kv_heads);
+	put_int(e, e->arch, "attention.key_length", c->head_dim);
+	put_int(e, e->arch, "attention.value_length", c->head_dim);
+	put_int(e, e->arch, "rope.dimension_count", c->head_dim);
+	put_real(e, e->arch, "rope.freq_base", c->rotary.theta);
+	put_real(e, e->arch, "attention.layer_norm_rms_epsilon", c->eps);
+}
+
+/* ---- the tokenizer ---- */
+
+/* a token of config.json, unless the tokenizer has told it */
+static void put_end(struct export *e, const void *items, size_t n, const char *name)
+{
+	const json_t *v = json_object_get(e->model.cfg.source, name);
+	char key[64];
+
+	if (json_is_array(v))
+		v = json_array_get(v, 0);
+	snprintf(key, sizeof(key), "tokenizer.ggml.%s", name);
+	if (json_is_integer(v) && json_integer_value(v) >= 0 &&
+	    json_integer_value(v) < e->model.cfg.vocab && !memmem(items, n, key, strlen(key)))
+		put_int(e, "tokenizer.ggml", name, json_integer_value(v));
+}
+
+/* the template of chats in a folder of transformers */
+static int put_chat(struct export *e, const char *dir)
+{
+	json_t *config = NULL;
+	const char *text;
+	char *path;
+	int r = STATUS_OK;
+
+	if (asprintf(&path, "%s/tokenizer_config.json", dir) < 0)
+		return say_failed("out of memory");
+	if (!access(path, F_OK))
+		r = pyjson_load(path, &config);
+	free(path);
+	text = json_string_value(json_object_get(config, "chat_template"));
+	if (text) {
+		put_key(e, "tokenizer", "chat_template", TEXT);
+		put_text(e->f, text);
+	}
+	json_decref(config);
+	return r;
+}
+
+static int put_tokenizer(struct export *e)
+{
+	const char *from = opt.tokenizer ? opt.tokenizer : opt.model;
+	struct stat st;
+	const int is_dir = !stat(from, &st) && S_ISDIR(st.st_mode);
+	void *items;
+	uint64_t nitems;
+	size_t n;
+	int r;
+
+	if (!opt.tokenizer && is_dir && !tokenizer_in(from)) {
+		say_note("te_export: warning: %s: has no tokenizer: the file will have none",
+			 opt.model);
+		return STATUS_OK;
+	}
+	r = tokenizer_gguf(from, e->model.cfg.vocab, &items, &n, &nitems);
+	if (r)
+		return r;
+	fwrite(items, 1, n, e->f);
+	e->nitems += nitems;
+	put_end(e, items, n, "bos_token_id");
+	put_end(e, items, n, "eos_token_id");
+	free(items);
+	return is_dir ? put_chat(e, from) : STATUS_OK;
+}
+
+/* ---- tensors ---- */
+
+/* vectors, and matrices whose rows are no whole blocks, are F32 */
+static const struct type *type_of(const struct export *e, const struct weights_tensor *t)
+{
+	return t->ndim < 2 || t->shape[1] % e->type->nelems ? &types[0] : e->type;
+}
+
+static int64_t cols_of(const struct weights_tensor *t)
+{
+	return t->ndim < 2 ? 1 : t->shape[1];
+}
+
+static uint64_t nbytes_of(const struct export *e, const struct weights_tensor *t)
+{
+	const struct type *type = type_of(e, t);
+
+	return (uint64_t)(t->shape[0] * cols_of(t)) / type->nelems * type->nbytes;
+}
+
+static int put_info(void *arg, const struct weights_tensor *t)
+{
+	struct export *e = arg;
+	char name[256];
+
+	if (!gguf_name(t->name, name, sizeof(name)))
+		return say_bad("%s: the tensor \"%s\" has no name in GGUF files", opt.model,
+			       t->name);
+	put_text(e->f, name);
+	put_number(e->f, (uint64_t)t->ndim, 4);
+	for (int i = t->ndim; i--;)
+		put_number(e->f, (uint64_t)t->shape[i], 8);
+	put_number(e->f, type_of(e, t)->type, 4);
+	put_number(e->f, e->offset, 8);
+	e->ntensors++;
+	e->offset = (e->offset + nbytes_of(e, t) + ALIGN - 1) / ALIGN * ALIGN;
+	return STATUS_OK;
+}
+
+/* as quantize_row_q8_0_ref() of ggml */
+static void put_block(FILE *f, const float x[BLOCK])
+{
+	struct {
+		uint16_t scale;
+		int8_t q[BLOCK];
+	} block;
+	float most = 0, scale, inverse;
+
+	for (int i = 0; i < BLOCK; i++)
+		most = fmaxf(most, fabsf(x[i]));
+	scale = most / 127;
+	inverse = scale != 0 ? 1 / scale : 0;
+	block.scale = te_fp16_encode(scale);
+	for (int i = 0; i < BLOCK; i++)
+		block.q[i] = (int8_t)roundf(x[i] * inverse);
+	fwrite(&block, sizeof(block), 1, f);
+}
+
+static void put_row(struct export *e, const struct weights_tensor *t, int64_t row)
+{
+	const struct type *type = type_of(e, t);
+	const int64_t cols = cols_of(t);
+
+	if (!strcmp(t->st->dtype, type->dtype)) {
+		const size_t n = (size_t)cols / type->nelems * type->nbytes;
+
+		fwrite(t->st->data + (size_t)row * n, 1, n, e->f);
+		return;
+	}
+	for (int64_t j = 0; j < cols; j += type->nelems) {
+		float x[BLOCK];
+		uint16_t half;
+
+		for (uint32_t k = 0; k < type->nelems; k++) {
+			x[k] = weights_element(t->st, row * cols + j + k);
+			if (!isfinite(x[k]))
+				e->odd = t->name;
+		}
+		half = te_bf16_encode(x[0]);
+		if (type->nelems > 1)
+			put_block(e->f, x);
+		else if (type->nbytes == 2)
+			fwrite(&half, 2, 1, e->f);
+		else
+			fwrite(x, 4, 1, e->f);
+	}
+}
+
+static int put_data(void *arg, const struct weights_tensor *t)
+{
+	struct export *e = arg;
+	const int64_t d = e->model.cfg.head_dim;
+
+	for (int64_t i = 0; i < t->shape[0] && !e->odd; i++) {
+		int64_t row = i;
+
+		if (t->heads && e->paired && !t->paired)
+			row = i / d * d + i % 2 * (d / 2) + i % d / 2;
+		put_row(e, t, row);
+	}
+	if (e->odd)
+		return say_bad("%s: tensor \"%s\" has a number that is not finite", opt.model,
+			       e->odd);
+	pad(e->f, nbytes_of(e, t));
+	return ferror(e->f) ? say_bad("writing the file failed: %s", strerror(errno)) : STATUS_OK;
+}
+
+/* ---- the file ---- */
+
+static int write_file(struct export *e)
+{
+	int r;
+
+	fputs("GGUF", e->f);
+	put_number(e->f, 3, 4);
+	put_number(e->f, 0, 8); /* numbers of tensors and items, which follow */
+	put_number(e->f, 0, 8);
+	put_model(e);
+	r = put_tokenizer(e);
+	if (!r)
+		r = weights_each(&e->tensors, &e->model, put_info, e);
+	if (r)
+		return r;
+	pad(e->f, (uint64_t)ftell(e->f));
+	r = weights_each(&e->tensors, &e->model, put_data, e);
+	if (r)
+		return r;
+	if (!fseek(e->f, 8, SEEK_SET)) {
+		put_number(e->f, e->ntensors, 8);
+		put_number(e->f, e->nitems, 8);
+	}
+	return STATUS_OK;
+}
+
+/* a new file in the folder of path, renamed once it is complete */
+static int save(struct export *e, const char *path)
+{
+	const char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path;
+	struct folder dir;
+	char *parent, fresh[300];
+	int fd, r, bad;
+
+	if (!*name || strlen(name) > 250)
+		return say_bad("%s: expected the name of a file", path);
+	parent = slash ? strndup(path, slash == path ? 1 : (size_t)(slash - path)) : strdup(".");
+	if (!parent)
+		return say_failed("out of memory");
+	r = folder_open(parent, &dir);
+	free(parent);
+	if (r)
+		return r;
+	snprintf(fresh, sizeof(fresh), "%s.new", name);
+	r = folder_check_regular(&dir, name);
+	if (!r)
+		r = folder_create(&dir, fresh, &fd);
+	if (!r) {
+		e->f = fdopen(fd, "w");
+		if (!e->f) {
+			close(fd);
+			r = say_failed("out of memory");
+		} else {
+			r = write_file(e);
+			bad = fflush(e->f) || ferror(e->f) || fsync(fd);
+			bad |= fclose(e->f);
+			if (!r && bad)
+				r = say_bad("%s: %s", path, strerror(errno));
+		}
+		if (!r && renameat(dir.fd, fresh, dir.fd, name))
+			r = say_bad("%s: %s", path, strerror(errno));
+		if (r)
+			unlinkat(dir.fd, fresh, 0);
+	}
+	if (!r)
+		r = folder_sync(&dir);
+	folder_close(&dir);
+	return r;
+}
+
+int main(int argc, char **argv)
+{
+	struct te_ctx_opts co = TE_CTX_OPTS_INIT;
+	struct te_ctx *ctx = NULL;
+	struct export e = { .arch = NULL };
+	int te, r;
+
+	say_as("te_export");
+	signal(SIGXFSZ, SIG_IGN); /* a limit of the file's size is an error to report */
+	r = option_defaults(fields, &opt);
+	if (!r)
+		r = option_parse(&options, &opt, argc, argv);
+	if (r)
+		return r == OPTION_DONE ? STATUS_OK : STATUS_BAD;
+	if (!opt.model || argc - optind != 1)
+		return say_bad("expected --model DIR|FILE and the file to write; see te_export "
+			       "--help");
+	e.type = &types[option_choice("f32|bf16|q8_0", opt.type, strlen(opt.type))];
+	co.backend = "host"; /* for the layout of weights; nothing is computed */
+	te = te_ctx_create(&co, &ctx);
+	r = te < 0 ? say_te(te, "no context") : open_model(&e, ctx);
+	if (!r)
+		r = save(&e, argv[optind]);
+	tensors_free(&e.tensors);
+	model_free(&e.model);
+	te_ctx_unref(ctx);
+	option_free(fields, &opt);
+	return r;
+}

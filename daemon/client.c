@@ -1,4 +1,4 @@
-/* client.c - connections of clients: accepted or refused, read, answered, dropped; see ted.h. */
+/* client.c - connections of clients: accepted or refused, read, dropped; see ted.h. */
 #include "config.h"
 
 #include <errno.h>
@@ -6,12 +6,8 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/epoll.h>
-#include <sys/ioctl.h>
 #include <sys/socket.h>
-#include <time.h>
 #include <unistd.h>
-
-#include <linux/sockios.h>
 
 #include <te/errno.h>
 
@@ -19,127 +15,11 @@
 
 #define BURST 32	/* messages of one client, before others are read */
 
-int64_t ted_now_ns(void)
-{
-	struct timespec t;
-
-	clock_gettime(CLOCK_MONOTONIC, &t);
-	return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
-}
-
-/* as one line, whatever characters a client has sent */
-static void say(const char *fmt, va_list ap)
-{
-	char text[1024];
-
-	vsnprintf(text, sizeof(text), fmt, ap);
-	for (char *p = text; *p; p++)
-		if ((unsigned char)*p < ' ' || *p == 127)
-			*p = '?';
-	fprintf(stderr, "ted: %s\n", text);
-}
-
-void ted_say(const char *fmt, ...)
-{
-	va_list ap;
-
-	va_start(ap, fmt);
-	say(fmt, ap);
-	va_end(ap);
-}
-
-void ted_say_client(const char *fmt, ...)
-{
-	static int64_t second;
-	static int n;
-	const int64_t now = ted_now_ns() / 1000000000;
-	va_list ap;
-
-	if (now != second) {
-		if (n > 10)
-			ted_say("%d more messages like these were left out", n - 10);
-		second = now;
-		n = 0;
-	}
-	if (++n > 10)
-		return;
-	va_start(ap, fmt);
-	say(fmt, ap);
-	va_end(ap);
-}
-
 static void set_deadline(struct ted *t, struct ted_client *c, uint32_t wait_ms)
 {
 	c->deadline_ns = ted_now_ns() + (int64_t)wait_ms * 1000000;
 	if (c->deadline_ns < t->timer_ns)
 		t->timer_ns = c->deadline_ns;
-}
-
-/* returns 1 if a descriptor that was sent to the client may still be in its socket */
-static int has_not_read(const struct ted_client *c)
-{
-	int nbytes = 0;
-
-	return c->sent_fd && !ioctl(c->fd, SIOCOUTQ, &nbytes) && nbytes;
-}
-
-void ted_reply(struct ted *t, struct ted_client *c, int code, const char *text, uint64_t nbytes,
-	       const void *data, size_t ndata, int fd)
-{
-	struct te__wire m = { .magic = TE__WIRE_MAGIC, .kind = TE__WIRE_REPLY, .code = code,
-			      .nbytes = nbytes };
-	int r;
-
-	if (c->lost)
-		return;
-	/*
-	 * The kernel charges descriptors that are in flight to the user of ted, and refuses to send
-	 * more than RLIMIT_NOFILE: with one for each client, there is always one for the others.
-	 */
-	if (fd >= 0 && has_not_read(c)) {
-		t->n.dropped_slow++;
-		ted_client_lose(t, c);
-		return;
-	}
-	snprintf(m.text, sizeof(m.text), "%s", text);
-	r = te__wire_send(c->fd, &m, data, ndata, fd);
-	if (r == -ETOOMANYREFS) {
-		ted_error(t, c, r, "too many file descriptors are in flight between processes");
-		return;
-	}
-	if (!r && fd >= 0) {
-		t->n.fd_transfers++;
-		c->sent_fd = 1;
-	}
-	/* unread replies are in the socket's buffer, which is the limit */
-	if (r == -EAGAIN || r == -ENOBUFS) {
-		t->n.dropped_slow++;
-		ted_client_lose(t, c);
-	} else if (r) {
-		ted_client_lose(t, c);
-	}
-}
-
-void ted_error(struct ted *t, struct ted_client *c, int code, const char *fmt, ...)
-{
-	char text[sizeof(((struct te__wire *)0)->text)];
-	va_list ap;
-
-	va_start(ap, fmt);
-	vsnprintf(text, sizeof(text), fmt, ap);
-	va_end(ap);
-	ted_reply(t, c, code, text, 0, NULL, 0, -1);
-}
-
-void ted_client_lose(struct ted *t, struct ted_client *c)
-{
-	if (c->lost)
-		return;
-	c->lost = 1;
-	t->nlost++;
-	/* it gets the sent replies, and the end, also if it stays an entry */
-	(void)epoll_ctl(t->epoll, EPOLL_CTL_DEL, c->fd, NULL);
-	(void)shutdown(c->fd, SHUT_RDWR);
 }
 
 void ted_client_reap(struct ted *t)
@@ -151,7 +31,7 @@ void ted_client_reap(struct ted *t)
 			continue;
 		if (c->job)
 			ted_job_leave(t, c);
-		if (has_not_read(c)) {
+		if (ted_client_unread(c)) {
 			/* time of the next check */
 			set_deadline(t, c, 1000);
 			continue;

@@ -8,7 +8,9 @@ daemon_libted_la_SOURCES = \
 	daemon/job.c \
 	daemon/loop.c \
 	daemon/metrics.c \
+	daemon/reply.c \
 	daemon/request.c \
+	daemon/self.c \
 	daemon/share.c \
 	daemon/socket.c \
 	daemon/spill.c \

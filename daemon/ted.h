@@ -111,27 +111,17 @@ struct ted {
 /* exit statuses */
 enum { TED_OK, TED_FAILED, TED_BAD };
 
-int64_t ted_now_ns(void);
 /* sum of numbers from 0, limited to INT64_MAX, because clients may send any number */
 static inline int64_t ted_sum(int64_t a, int64_t b)
 {
 	return a > INT64_MAX - b ? INT64_MAX : a + b;
 }
+
+/* reply.c */
+int64_t ted_now_ns(void);
 /* print a line on stderr; ted_say_client: at most 10 lines a second, about clients */
 void ted_say(const char *fmt, ...) TE_PRINTF(1, 2);
 void ted_say_client(const char *fmt, ...) TE_PRINTF(1, 2);
-
-/* start.c: reads options and the configuration, and serves until a signal; an exit status */
-int ted_main(int argc, char **argv);
-/* the state without sockets; an exit status, with a message on stderr */
-int ted_init(struct ted *t, const struct ted_conf *conf);
-void ted_fini(struct ted *t);
-/* tests ted as its own client: 0, or an exit status with a message */
-int ted_self_test(struct ted *t);
-
-/* client.c */
-/* takes fd; a client that exceeds limits is refused with a reason */
-struct ted_client *ted_client_add(struct ted *t, int fd);
 /* a reply; data may be NULL, fd -1 */
 void ted_reply(struct ted *t, struct ted_client *c, int code, const char *text, uint64_t nbytes,
 	       const void *data, size_t ndata, int fd);
@@ -139,6 +129,21 @@ void ted_error(struct ted *t, struct ted_client *c, int code, const char *fmt, .
 	TE_PRINTF(4, 5);
 /* mark a client for ted_client_reap(), so that callers may continue to use it */
 void ted_client_lose(struct ted *t, struct ted_client *c);
+/* returns 1 if a descriptor that was sent to the client may still be in its socket */
+int ted_client_unread(const struct ted_client *c);
+
+/* start.c: reads options and the configuration, and serves until a signal; an exit status */
+int ted_main(int argc, char **argv);
+/* the state without sockets; an exit status, with a message on stderr */
+int ted_init(struct ted *t, const struct ted_conf *conf);
+void ted_fini(struct ted *t);
+
+/* self.c: tests ted as its own client: 0, or -1 with a message */
+int ted_self_test(struct ted *t);
+
+/* client.c */
+/* takes fd; a client that exceeds limits is refused with a reason */
+struct ted_client *ted_client_add(struct ted *t, int fd);
 /* ends connections of lost clients; the entry stays until the client has read its descriptor */
 void ted_client_reap(struct ted *t);
 /* handle the messages that have arrived */

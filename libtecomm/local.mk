@@ -56,6 +56,7 @@ libtecomm_libtecomm_internal_la_SOURCES = \
 	libtecomm/meet/local.h \
 	libtecomm/meet/mesh.c \
 	libtecomm/meet/pmix.c \
+	libtecomm/meet/state.c \
 	libtecomm/meet/thread.c \
 	libtecomm/meet/thread.h \
 	libtecomm/memory.c \

@@ -136,8 +136,10 @@ tools_te_perftest_libte_perftest_la_SOURCES = \
 	tools/te_perftest/calls.c \
 	tools/te_perftest/comm.c \
 	tools/te_perftest/comm.h \
+	tools/te_perftest/comm_data.c \
 	tools/te_perftest/comm_fuse.c \
 	tools/te_perftest/comm_gemm.c \
+	tools/te_perftest/comm_row.c \
 	tools/te_perftest/comm_tune.c \
 	tools/te_perftest/copy.c \
 	tools/te_perftest/copy.h \
@@ -207,7 +209,8 @@ tools_te_train_libte_train_la_SOURCES = \
 	tools/te_train/source.c \
 	tools/te_train/source.h \
 	tools/te_train/tokenizer.c \
-	tools/te_train/tokenizer.h
+	tools/te_train/tokenizer.h \
+	tools/te_train/trainer.c
 tools_te_train_libte_train_la_CFLAGS = $(AM_CFLAGS) $(JANSSON_CFLAGS) $(ZLIB_CFLAGS) \
 	$(LZMA_CFLAGS) $(ZSTD_CFLAGS)
 tools_te_train_libte_train_la_LIBADD = tools/lib/libtools.la $(ZLIB_LIBS) $(LZMA_LIBS) $(ZSTD_LIBS)

@@ -83,6 +83,8 @@ struct te__boot {
  */
 int te__boot_fail(struct te__boot *b, int code, const char *what, const char *fmt, ...)
 	TE_PRINTF(4, 5);
+/* sends the failure to the peers, once; under b->lock, or before other threads know of b */
+void te__boot_tell(struct te__boot *b);
 /* the recorded failure, or 0 */
 int te__boot_failed(const struct te__boot *b, const char *what);
 
@@ -112,8 +114,10 @@ const char *te__ranks_text(const uint8_t *in, uint8_t value, int32_t nranks, cha
 /* "30 s" */
 const char *te__time_text(int64_t ns, char text[24]);
 
-/* connects all ranks; then te__boot_allgather works */
+/* join.c: connects all ranks; then te__boot_allgather works */
 int te__mesh_open(struct te__boot *b);
+/* input and output of a peer that is up; a frame of an exchange stays for that */
+int te__mesh_step(struct te__boot *b, int32_t rank, short revents, const char *what);
 void te__mesh_close(struct te__boot *b);
 /* records that a rank's stream has ended without a failure or BYE before */
 int te__mesh_has_ended(struct te__boot *b, int32_t rank);

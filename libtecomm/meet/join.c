@@ -300,7 +300,7 @@ static int join_round(struct joining *j)
 			if (j->o.link)
 				te__conn_flush(&j->o.conn[i]);
 			else
-				r = j->o.step_up(b, i, p->revents, j->o.what);
+				r = te__mesh_step(b, i, p->revents, j->o.what);
 		}
 	}
 	if (!r)
@@ -365,4 +365,18 @@ int te__join(const struct te__join *o)
 	te__free(j.s);
 	te__free(j.p);
 	return r;
+}
+
+int te__mesh_open(struct te__boot *b)
+{
+	return te__join(&(struct te__join){
+		.b = b,
+		.what = "te_comm_create",
+		.listen = &b->listen,
+		.addrs = b->addrs,
+		.conn = b->peer,
+		.state = b->state,
+		.begin = b->begin,
+		.deadline = b->deadline,
+	});
 }

@@ -32,8 +32,6 @@ struct te__join {
 	struct te__conn *conn;	  /* [nranks], closed */
 	_Atomic uint8_t *state;	  /* [nranks]; TE__UP: no stream is needed */
 	int64_t begin, deadline;
-	/* unless link: does input and output of a peer that is up */
-	int (*step_up)(struct te__boot *b, int32_t rank, short revents, const char *what);
 };
 
 /* 0: all are up, and everything is sent; else the caller closes the open streams */

@@ -9,48 +9,12 @@
 #define TE_LOG_CATEGORY "comm/boot"
 
 #include <errno.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
 #include "libtecomm/meet/join.h"
-
-/* the peers' exchanges fail with the same text; under b->lock, or before others know of b */
-static void tell(struct te__boot *b)
-{
-	uint8_t body[TE__REFUSE_MOST];
-	size_t n;
-
-	if (b->told)
-		return;
-	b->told = 1;
-	n = te__refuse_put(body, atomic_load(&b->fail_code), b->fail_text);
-	for (int32_t r = 0; r < b->nranks; r++) {
-		struct te__conn *c = &b->peer[r];
-
-		if (c->fd < 0 || (b->state[r] != TE__UP && b->state[r] != TE__GREETED))
-			continue;
-		/* a frame that is partly sent can only be truncated */
-		if (!te__conn_pending(c) || !c->out_sent)
-			te__conn_say(c, TE__FRAME_ABORT, body, n);
-		shutdown(c->fd, SHUT_WR);
-	}
-}
-
-int te__boot_fail(struct te__boot *b, int code, const char *what, const char *fmt, ...)
-{
-	char text[TE__REFUSE_MOST];
-	va_list ap;
-
-	va_start(ap, fmt);
-	vsnprintf(text, sizeof(text), fmt, ap);
-	va_end(ap);
-	te__boot_note(b, code, "%s", text);
-	tell(b);
-	return te__boot_failed(b, what);
-}
 
 /* handle frames outside exchanges, and the end of a peer's stream; r: result of te__conn_read() */
 static int ended(struct te__boot *b, int32_t rank, int r, const char *what)
@@ -74,8 +38,7 @@ static int ended(struct te__boot *b, int32_t rank, int r, const char *what)
 			     te_strerror(r));
 }
 
-/* input and output of a peer that is up; a frame of an exchange stays for that */
-static int step_up(struct te__boot *b, int32_t rank, short revents, const char *what)
+int te__mesh_step(struct te__boot *b, int32_t rank, short revents, const char *what)
 {
 	struct te__conn *c = &b->peer[rank];
 	int r;
@@ -87,21 +50,6 @@ static int step_up(struct te__boot *b, int32_t rank, short revents, const char *
 	}
 	te__conn_flush(c);
 	return 0;
-}
-
-int te__mesh_open(struct te__boot *b)
-{
-	return te__join(&(struct te__join){
-		.b = b,
-		.what = "te_comm_create",
-		.listen = &b->listen,
-		.addrs = b->addrs,
-		.conn = b->peer,
-		.state = b->state,
-		.begin = b->begin,
-		.deadline = b->deadline,
-		.step_up = step_up,
-	});
 }
 
 int te__mesh_has_ended(struct te__boot *b, int32_t rank)
@@ -123,7 +71,7 @@ int te__mesh_has_ended(struct te__boot *b, int32_t rank)
 void te__mesh_close(struct te__boot *b)
 {
 	if (b->peer && atomic_load(&b->fail_code))
-		tell(b);
+		te__boot_tell(b);
 	for (int32_t r = 0; b->peer && r < b->nranks; r++) {
 		struct te__conn *c = &b->peer[r];
 
@@ -229,7 +177,7 @@ static int exchange_round(struct exchange *x)
 		return te__boot_fail(b, -TE_EPEER, x->what, "%s: poll: %s", b->text[b->rank],
 				     te_strerror(r));
 	if (atomic_load(&b->fail_code)) {
-		tell(b);
+		te__boot_tell(b);
 		return te__boot_failed(b, x->what);
 	}
 	for (int32_t i = 0; i < b->nranks && !r; i++)
@@ -309,7 +257,7 @@ void te__boot_abort(struct te__boot *b, const char *why)
 {
 	te__boot_note(b, -TE_EABORT, "%s has aborted: %s", b->text[b->rank], why);
 	pthread_mutex_lock(&b->lock);
-	tell(b);
+	te__boot_tell(b);
 	pthread_mutex_unlock(&b->lock);
 }
 

@@ -117,8 +117,10 @@ calls()
 {
 	for f in "$1"/*.c; do
 		f=$(basename "$f" .c)
-		for o in "$abs_top_builddir/$1/.libs/$f.o" "$abs_top_builddir/$1/.libs/"*-"$f.o"; do
-			[ -f "$o" ] && $NM -g "$o" | sed "s/^/$f /"
+		# of a library, or of a program, with its name before it if it has flags of its own
+		for o in "$abs_top_builddir/$1/.libs/$f.o" "$abs_top_builddir/$1/.libs/"*-"$f.o" \
+			"$abs_top_builddir/$1/$f.o" "$abs_top_builddir/$1/"*-"$f.o"; do
+			[ -f "$o" ] && $NM -g "$o" | sed "s/^/$f /" && break
 		done
 	done | awk '
 		$(NF - 1) == "U" { uses[$NF] = uses[$NF] $1 " " }
@@ -135,8 +137,9 @@ calls()
 }
 
 for f in libtecore/backend/cuda libtecore/capture libtecore/offload libtecore/quant libtecore/ops \
-	libtecore/plan libtegraph libtecomm/reach libtecomm/reach/link libtecomm/reach/link/verbs \
-	libtecomm/pool libtecomm/collective libtecomm/ops libtecomm; do
+	libtecore/plan libtegraph libtecomm/meet libtecomm/reach libtecomm/reach/link \
+	libtecomm/reach/link/verbs libtecomm/pool libtecomm/collective libtecomm/ops libtecomm \
+	daemon tools/lib tools/te_perftest tools/te_train; do
 	calls $f | circle calls >"$tmp/bad"
 	empty "calls between files of $f make no circle" "$tmp/bad"
 done

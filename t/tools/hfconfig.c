@@ -6,6 +6,7 @@
 #include "tools/lib/hfconfig.h"
 #include "tools/lib/model.h"
 #include "tools/lib/say.h"
+#include "tools/lib/shard.h"
 #include "tools/te_train/opts.h"
 #include "tt.h"
 
@@ -562,13 +563,13 @@ END_TEST
 
 START_TEST(names_match_patterns)
 {
-	ck_assert_int_eq(model_match("norm.weight", "norm.weight"), -1);
-	ck_assert_int_eq(model_match("norm.weight", "norm.bias"), -2);
-	ck_assert_int_eq(model_match("h.#.up.weight", "h.0.up.weight"), 0);
-	ck_assert_int_eq(model_match("h.#.up.weight", "h.117.up.weight"), 117);
-	ck_assert_int_eq(model_match("h.#.up.weight", "h.117.up_b.weight"), -2);
-	ck_assert_int_eq(model_match("h.#.up.weight", "h..up.weight"), -2);
-	ck_assert_int_eq(model_match("h.#.up.weight", "h.-1.up.weight"), -2);
+	ck_assert_int_eq(weight_match("norm.weight", "norm.weight"), -1);
+	ck_assert_int_eq(weight_match("norm.weight", "norm.bias"), -2);
+	ck_assert_int_eq(weight_match("h.#.up.weight", "h.0.up.weight"), 0);
+	ck_assert_int_eq(weight_match("h.#.up.weight", "h.117.up.weight"), 117);
+	ck_assert_int_eq(weight_match("h.#.up.weight", "h.117.up_b.weight"), -2);
+	ck_assert_int_eq(weight_match("h.#.up.weight", "h..up.weight"), -2);
+	ck_assert_int_eq(weight_match("h.#.up.weight", "h.-1.up.weight"), -2);
 }
 END_TEST
 

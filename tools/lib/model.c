@@ -434,7 +434,7 @@ static void name_in_model(const struct model *m, const char *hf, char buf[96])
 	for (int pass = 0; pass < 2; pass++) {
 		snprintf(whole, sizeof(whole), "%s%s", hf, pass ? ".weight" : "");
 		for (const struct weight_map *map = model_map(m->cfg.family); map->te; map++) {
-			const int layer = model_match(map->hf, whole);
+			const int layer = weight_match(map->hf, whole);
 			const char *hash = strchr(map->te, '#');
 
 			if (layer == -1)
@@ -714,21 +714,6 @@ const struct weight_map *model_map(enum family family)
 	};
 
 	return maps[family];
-}
-
-int model_match(const char *pattern, const char *name)
-{
-	const char *hash = strchr(pattern, '#');
-	size_t head = hash ? (size_t)(hash - pattern) : 0;
-	char *end;
-	unsigned long i;
-
-	if (!hash)
-		return strcmp(pattern, name) ? -2 : -1;
-	if (strncmp(pattern, name, head) || name[head] < '0' || name[head] > '9')
-		return -2;
-	i = strtoul(name + head, &end, 10);
-	return strcmp(hash + 1, end) || i > INT32_MAX ? -2 : (int)i;
 }
 
 void model_part_rows(const struct config *c, enum part part, int64_t rows, int64_t *ret_first,

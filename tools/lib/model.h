@@ -79,8 +79,6 @@ struct weight_map {
 };
 /* ends with te NULL */
 const struct weight_map *model_map(enum family family);
-/* returns the layer number if name matches the pattern, -1 if the pattern has no '#'; else -2 */
-int model_match(const char *pattern, const char *name);
 /* *ret_first, *ret_count: rows of a part in the sequence's weight */
 void model_part_rows(const struct config *cfg, enum part part, int64_t rows, int64_t *ret_first,
 		     int64_t *ret_count);

@@ -21,6 +21,21 @@ enum split {
 	COLS
 };
 
+int weight_match(const char *pattern, const char *name)
+{
+	const char *hash = strchr(pattern, '#');
+	size_t head = hash ? (size_t)(hash - pattern) : 0;
+	char *end;
+	unsigned long i;
+
+	if (!hash)
+		return strcmp(pattern, name) ? -2 : -1;
+	if (strncmp(pattern, name, head) || name[head] < '0' || name[head] > '9')
+		return -2;
+	i = strtoul(name + head, &end, 10);
+	return strcmp(hash + 1, end) || i > INT32_MAX ? -2 : (int)i;
+}
+
 static enum split split_of(const char *name)
 {
 	static const struct {
@@ -33,7 +48,7 @@ static enum split split_of(const char *name)
 	};
 
 	for (size_t i = 0; i < sizeof(table) / sizeof(table[0]); i++)
-		if (model_match(table[i].name, name) != -2)
+		if (weight_match(table[i].name, name) != -2)
 			return table[i].split;
 	return SAME;
 }
@@ -49,10 +64,11 @@ static int64_t whole_row(const struct model *m, const char *name, int32_t shard,
 	const int64_t *block = &rows, n = m->nshards;
 	int64_t first = 0;
 
-	if (model_match("h.#.qkv.weight", name) != -2 || model_match("h.#.qkv_b.bias", name) != -2)
+	if (weight_match("h.#.qkv.weight", name) != -2 ||
+	    weight_match("h.#.qkv_b.bias", name) != -2)
 		block = qkv;
-	else if (c->gated && (model_match("h.#.up.weight", name) != -2 ||
-			      model_match("h.#.up_b.bias", name) != -2))
+	else if (c->gated && (weight_match("h.#.up.weight", name) != -2 ||
+			      weight_match("h.#.up_b.bias", name) != -2))
 		block = gated;
 	for (; i >= *block; block++) {
 		i -= *block;

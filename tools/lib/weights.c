@@ -80,7 +80,7 @@ static int each_slice(const struct model *divided, slice_fn fn, void *arg)
 			return say_te(te, "weight %d", i);
 		for (const struct weight_map *map = model_map(m->cfg.family); map->te && !r;
 		     map++) {
-			int layer = model_match(map->te, w.name);
+			int layer = weight_match(map->te, w.name);
 			struct slice s;
 
 			if (layer == -2)

@@ -138,7 +138,9 @@ int64_t trainer_step_tokens(const struct trainer *t);
 double trainer_epochs(const struct trainer *t, int64_t step);
 /* the options to be saved: accum is of all ranks; a new reference, or NULL after a failure */
 json_t *trainer_options(const struct trainer *t);
-/* tokens/s of this process's training, pauses not counted */
+/* time of this process's training, pauses for validations and saves not counted */
+double trainer_busy_s(const struct trainer *t);
+/* tokens/s in that time */
 double trainer_tokens_per_s(const struct trainer *t);
 
 #endif

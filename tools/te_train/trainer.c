@@ -1,0 +1,89 @@
+/* trainer.c - progress of a run, for its loop, its reports and its setup; see loop.h. */
+#include "config.h"
+
+#include <errno.h>
+#include <math.h>
+#include <stdlib.h>
+#include <time.h>
+
+#include <te/errno.h>
+
+#include "batch.h"
+#include "loop.h"
+#include "tools/lib/say.h"
+
+double now_s(void)
+{
+	struct timespec ts;
+
+	clock_gettime(CLOCK_MONOTONIC, &ts);
+	return (double)ts.tv_sec + 1e-9 * (double)ts.tv_nsec;
+}
+
+double trainer_busy_s(const struct trainer *t)
+{
+	return now_s() - t->start_s - t->now.paused_s;
+}
+
+int64_t trainer_step_tokens(const struct trainer *t)
+{
+	return t->micro_batches * t->B * t->T;
+}
+
+double trainer_tokens_per_s(const struct trainer *t)
+{
+	double s = trainer_busy_s(t);
+	int64_t tokens = (t->now.done.step - t->now.start_step) * trainer_step_tokens(t);
+
+	return s > 0 ? (double)tokens / s : 0;
+}
+
+double trainer_epochs(const struct trainer *t, int64_t step)
+{
+	/* later steps were queued */
+	const int64_t queued = t->now.done.step - step;
+	const int64_t drawn = t->now.done.drawn - queued * t->micro_batches * t->B;
+
+	return t->by_epoch ? (double)drawn / (double)epoch_nwindows(&t->train, t->T) : NAN;
+}
+
+json_t *trainer_options(const struct trainer *t)
+{
+	struct opts o = *t->o;
+
+	o.accum = t->micro_batches;
+	return opts_to_json(&o);
+}
+
+/* the first element that is not finite; -1: there is none, or it cannot be read */
+static int64_t find_not_finite(const struct te_tensor *t, float *ret_x)
+{
+	const int64_t n = te_tensor_nelems(t);
+	float *x = malloc(te_tensor_nbytes(t));
+	int64_t i = 0, r = x ? te_tensor_read(t, x, te_tensor_nbytes(t)) : -ENOMEM;
+
+	while (r >= 0 && i < n && isfinite(x[i]))
+		i++;
+	if (r >= 0 && i < n)
+		*ret_x = x[i];
+	free(x);
+	return r >= 0 && i < n ? i : -1;
+}
+
+int trainer_not_finite(const struct trainer *t, const char *what, double value, const char *then)
+{
+	for (int i = 0; i < te_seq_nweights(t->now.model.seq); i++) {
+		struct te_weight_info w = TE_WEIGHT_INFO_INIT;
+		int64_t at;
+		float x;
+
+		if (te_seq_weight(t->now.model.seq, i, &w) < 0)
+			continue;
+		at = find_not_finite(w.master, &x);
+		if (at >= 0)
+			return say_failed("%s is not finite (%g): element %lld of the weight %s is "
+					  "%g; %s", what, value, (long long)at, w.name, (double)x,
+					  then);
+	}
+	return say_failed("%s is not finite (%g), and all weights are; %s", what, value, then);
+}

@@ -7,8 +7,12 @@
  *  norm_bwd_colCxN    the same, with q   C for 64 rows     256      9248    6 to 8, and FP8 2
  *  norm_bwd_col       the same, any      64 rows           256      9248    10 to 12, and FP8 2
  *  norm_dw            dy, x T            64 rows, 64 cols  128      32768   4
+ *  norm_bothR         dy, x, dres T      64 rows           32..1024 3 R rows  6, with dres 8
  *
- * The variants are as in forward.cu.
+ * The variants are as in forward.cu. norm_bothR computes dx and the partial sums of norm_dw: a
+ * thread has 8 columns of all rows, R of them at a time, and adds the terms of a column in the
+ * order of the rows, so that the sums have the bits of norm_dw. Rows are copied to shared memory
+ * ahead; only the thread that copied a vector reads it.
  */
 #include "kernels/norm/rows.cuh"
 
@@ -442,6 +446,221 @@ template <class T> DEV void norm_dw_body(const struct te_k_norm_dw &a)
 	part[p * a.cols + mine] = sum;
 }
 
+
+/* --- dx and weights at once ---------------------------------------------- */
+
+/* queue a copy of a vector to shared memory; its words are nthreads apart, so that no two threads
+ * of a warp use the same bank */
+template <class T> DEV void ahead_copy(uint4 *to, const T *from, int nthreads)
+{
+#pragma unroll
+	for (int q = 0; q < (int)sizeof(T) / 2; q++)
+		asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(
+				     (uint32_t)__cvta_generic_to_shared(to + q * nthreads)),
+			     "l"((const uint4 *)from + q)
+			     : "memory");
+}
+
+template <class T> DEV raw<T> ahead_load(const uint4 *from, int nthreads)
+{
+	raw<T> w;
+
+#pragma unroll
+	for (int q = 0; q < (int)sizeof(T) / 2; q++)
+		w.q[q] = from[q * nthreads];
+	return w;
+}
+
+/* a vector of which n elements are in the row; the others are 0 */
+template <class T> DEV raw<T> odd_load(const T *p, int n)
+{
+	float v[TE_V];
+
+	load_some(p, n, v);
+	return pack<T>(v);
+}
+
+template <class T, int R, bool VEC> DEV void norm_both_body(const struct te_k_norm_both &a)
+{
+	constexpr int W = (int)sizeof(T) / 2, STAGES = NORM_BOTH_STAGES(sizeof(T));
+	constexpr bool AGAIN = R == 1 || !VEC; /* load dy and x again instead of holding them */
+	extern __shared__ uint4 ahead[];
+	__shared__ float2 stats[TE_K_PART_ROWS];
+	__shared__ float2 part[2][R][32];
+	const int tid = threadIdx.x, nthreads = blockDim.x, nwarps = nthreads / 32;
+	const int warp = tid / 32, lane = tid % 32;
+	const int64_t r0 = (int64_t)blockIdx.x * TE_K_PART_ROWS, c = (int64_t)tid * TE_V;
+	const int nrows = clamp_int(a.rows - r0, 0, TE_K_PART_ROWS);
+	const int ngroups = (nrows + R - 1) / R;
+	const int ncols = clamp_int(a.cols - c, 0, TE_V);
+	const int narrays = a.dres ? 3 : 2;
+	const float n = (float)a.cols, per = plain_reciprocal(n);
+	const T *dy = (const T *)a.dy + r0 * a.cols + c, *x = (const T *)a.x + r0 * a.cols + c;
+	const T *dres = (const T *)a.dres + r0 * a.cols + c;
+	T *dx = (T *)a.dx + r0 * a.cols + c;
+	float gain[TE_V], gamma[TE_V], beta[TE_V];
+
+	/* the memory of array i of row r of group g, for this thread */
+	auto slot = [&](int g, int r, int i) {
+		return ahead + (((g % STAGES) * R + r) * narrays + i) * W * nthreads + tid;
+	};
+	auto fetch = [&](int g) {
+		if (VEC && g < ngroups)
+#pragma unroll
+			for (int r = 0; r < R; r++) {
+				const int64_t at = (int64_t)(g * R + r) * a.cols;
+
+				if (!ncols || g * R + r >= nrows)
+					continue;
+				ahead_copy(slot(g, r, 0), dy + at, nthreads);
+				ahead_copy(slot(g, r, 1), x + at, nthreads);
+				if (a.dres)
+					ahead_copy(slot(g, r, 2), dres + at, nthreads);
+			}
+		asm volatile("cp.async.commit_group;" ::: "memory");
+	};
+
+#pragma unroll
+	for (int g = 0; g < STAGES - 1; g++)
+		fetch(g);
+	for (int r = tid; r < nrows; r += nthreads)
+		stats[r] = make_float2(a.mean ? a.mean[r0 + r] : 0.0f, a.rstd[r0 + r]);
+	auto get_gain = [&]() {
+		if (VEC && ncols)
+			load_vec(a.gamma + c, gain);
+		else
+			load_some(a.gamma + c, ncols, gain);
+#pragma unroll
+		for (int e = 0; e < TE_V; e++)
+			gain[e] = a.zero_centered ? add(1.0f, gain[e]) : gain[e];
+	};
+
+	if (VEC)
+		get_gain();
+#pragma unroll
+	for (int e = 0; e < TE_V; e++)
+		gamma[e] = beta[e] = 0.0f;
+	__syncthreads();
+	for (int g = 0; g < ngroups; g++) {
+		raw<T> wd[R], wx[R];
+		float sum_g[R], sum_gx[R];
+
+		fetch(g + STAGES - 1);
+		asm volatile("cp.async.wait_group %0;" ::"n"(STAGES - 1) : "memory");
+#pragma unroll
+		for (int r = 0; r < R; r++) {
+			const bool in = ncols && g * R + r < nrows;
+			const int64_t at = (int64_t)(g * R + r) * a.cols;
+			const float2 s = in ? stats[g * R + r] : make_float2(0.0f, 0.0f);
+			float d[TE_V], v[TE_V];
+
+			sum_g[r] = sum_gx[r] = 0.0f;
+			if (!in)
+				continue;
+			wd[r] = VEC ? ahead_load<T>(slot(g, r, 0), nthreads) :
+				      odd_load(dy + at, ncols);
+			wx[r] = VEC ? ahead_load<T>(slot(g, r, 1), nthreads) :
+				      odd_load(x + at, ncols);
+			if (!VEC)
+				get_gain();
+			unpack(wd[r], d);
+			unpack(wx[r], v);
+#pragma unroll
+			for (int e = 0; e < TE_V; e++) {
+				const float xhat = mul(sub(v[e], s.x), s.y);
+
+				gamma[e] = add(gamma[e], mul(d[e], xhat));
+				beta[e] = add(beta[e], d[e]);
+				d[e] = VEC || e < ncols ? mul(d[e], gain[e]) : 0.0f;
+				v[e] = VEC || e < ncols ? mul(d[e], xhat) : 0.0f;
+			}
+			if (a.mean)
+				sum_g[r] = sum8(d);
+			sum_gx[r] = sum8(v);
+		}
+#pragma unroll
+		for (int r = 0; r < R; r++) {
+			sum_g[r] = warp_sum(sum_g[r]);
+			sum_gx[r] = warp_sum(sum_gx[r]);
+			if (lane == 0)
+				part[g & 1][r][warp] = make_float2(sum_g[r], sum_gx[r]);
+		}
+		__syncthreads();
+#pragma unroll
+		for (int r = 0; r < R; r++) {
+			const bool in = ncols && g * R + r < nrows;
+			const int64_t at = (int64_t)(g * R + r) * a.cols;
+			const float2 p = lane < nwarps ? part[g & 1][r][lane] :
+							 make_float2(0.0f, 0.0f);
+			const float mean_g = plain_quotient(warp_sum(p.x), n, per);
+			const float mean_gx = plain_quotient(warp_sum(p.y), n, per);
+			float d[TE_V], v[TE_V], res[TE_V];
+			float2 s;
+
+			if (!in)
+				continue;
+			s = stats[g * R + r];
+			if (AGAIN) {
+				wd[r] = VEC ? ahead_load<T>(slot(g, r, 0), nthreads) :
+					      odd_load(dy + at, ncols);
+				wx[r] = VEC ? ahead_load<T>(slot(g, r, 1), nthreads) :
+					      odd_load(x + at, ncols);
+			}
+			if (a.dres) {
+				if (VEC)
+					unpack(ahead_load<T>(slot(g, r, 2), nthreads), res);
+				else
+					load_some(dres + at, ncols, res);
+			}
+			if (!VEC)
+				get_gain();
+			unpack(wd[r], d);
+			unpack(wx[r], v);
+#pragma unroll
+			for (int e = 0; e < TE_V; e++) {
+				const float xhat = mul(sub(v[e], s.x), s.y);
+
+				d[e] = sub(mul(d[e], gain[e]), mean_g);
+				d[e] = mul(s.y, sub(d[e], mul(xhat, mean_gx)));
+				if (a.dres)
+					d[e] = add(d[e], res[e]);
+			}
+			if (VEC)
+				store_vec(dx + at, d);
+			else
+				store_some(dx + at, ncols, d);
+		}
+	}
+	if (VEC && ncols) {
+		store_vec(a.part_gamma + blockIdx.x * a.cols + c, gamma);
+		if (a.part_beta)
+			store_vec(a.part_beta + blockIdx.x * a.cols + c, beta);
+	} else {
+		store_some(a.part_gamma + blockIdx.x * a.cols + c, ncols, gamma);
+		if (a.part_beta)
+			store_some(a.part_beta + blockIdx.x * a.cols + c, ncols, beta);
+	}
+}
+
+#define BOTH(T, t, R)                                                                           \
+	extern "C" __global__ void __launch_bounds__(NORM_BOTH_THREADS##R, R == 4 ? 2 : 1)      \
+		te_k_norm_both##R##_##t(const __grid_constant__ struct te_k_norm_both a)        \
+	{                                                                                       \
+		te_begin();                                                                     \
+		norm_both_body<T, R, true>(a);                                                  \
+	}                                                                                       \
+	extern "C" __global__ void __launch_bounds__(NORM_BOTH_THREADS##R, R == 4 ? 2 : 1)      \
+		te_k_norm_both_odd##R##_##t(const __grid_constant__ struct te_k_norm_both a)    \
+	{                                                                                       \
+		te_begin();                                                                     \
+		norm_both_body<T, R, false>(a);                                                 \
+	}
+BOTH(bf16, bf16, 1)
+BOTH(bf16, bf16, 2)
+BOTH(bf16, bf16, 4)
+BOTH(float, fp32, 2)
+BOTH(float, fp32, 4)
+#undef BOTH
 
 #define ROWS(T, t, variant, NV, VEC, LONG)                                                      \
 	extern "C" __global__ void __launch_bounds__(NORM_THREADS)                              \

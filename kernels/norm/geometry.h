@@ -17,6 +17,13 @@
 /* C and N of norm_bwd_colCxN, which holds two matrices */
 #define NORM_BWD_COL_CLUSTERS(X) X(1, 1) X(2, 1) X(4, 1) X(8, 1) X(8, 2) X(8, 3) X(8, 4)
 
+/* norm_both_R: threads, which have a vector of each of R rows, at most */
+#define NORM_BOTH_THREADS4 256
+#define NORM_BOTH_THREADS2 512
+#define NORM_BOTH_THREADS1 1024
+/* groups of R rows that are in shared memory, of elements of that size */
+#define NORM_BOTH_STAGES(size) ((size) == 2 ? 3 : 2)
+
 #define NORM_DW_THREADS 128
 #define NORM_DW_COLS 64
 

@@ -203,3 +203,26 @@ void te__h_norm_dw(const struct te_k_norm_dw *a)
 	te__k_for(a->rows, te__h_rows_grain(a->cols, TE_K_PART_ROWS), dw_part,
 		  (void *)(uintptr_t)a);
 }
+
+void te__h_norm_both(const struct te_k_norm_both *a)
+{
+	const struct te_k_norm_bwd b = {
+		.dy = a->dy,
+		.x = a->x,
+		.gamma = a->gamma,
+		.mean = a->mean,
+		.rstd = a->rstd,
+		.dres = a->dres,
+		.dx = a->dx,
+		.rows = a->rows,
+		.cols = a->cols,
+		.zero_centered = a->zero_centered,
+		.dtype = a->dtype,
+	};
+	const struct te_k_norm_dw w = { a->dy,	       a->x,	     a->mean, a->rstd,
+					a->part_gamma, a->part_beta, a->rows, a->cols,
+					a->dtype,      0 };
+
+	te__h_norm_dw(&w); /* first: dx may be dy */
+	te__h_norm_bwd(&b);
+}

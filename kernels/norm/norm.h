@@ -40,6 +40,22 @@ struct te_k_norm_bwd {
 	struct te_k_q q;
 };
 
+/* te_k_norm_bwd without q and te_k_norm_dw at once, of up to TE_K_NORM_BOTH_COLS columns; dx may be
+ * dy or dres */
+struct te_k_norm_both {
+	const void *dy, *x; /* T */
+	const float *gamma;
+	const float *mean, *rstd;
+	const void *dres;
+	void *dx;
+	float *part_gamma;
+	float *part_beta;
+	int64_t rows, cols;
+	int32_t zero_centered;
+	int32_t dtype;
+};
+#define TE_K_NORM_BOTH_COLS(dtype) ((dtype) == TE_DTYPE_BF16 ? 8192 : 4096)
+
 /* partial sums of dy * xhat and, with part_beta, of dy: [TE_K_NPARTS(rows), cols] each */
 struct te_k_norm_dw {
 	const void *dy, *x; /* T */

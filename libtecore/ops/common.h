@@ -45,6 +45,9 @@ int te__ops_norm_bwd(const struct te_op_call *c, const struct te_tensor *residua
 		     const struct te__quantize *z);
 size_t te__ops_norm_dw_ws(const struct te_op_call *c);
 int te__ops_norm_dw(const struct te_op_call *c, void *ws);
+/* both without a cast; bwd, dw: the calls of one op */
+int te__ops_norm_grads(const struct te_op_call *bwd, const struct te_op_call *dw,
+		       const struct te_tensor *residual, void *dx, void *ws);
 void te__ops_act_fwd(const struct te_op_call *c, struct te_k_act_fwd *ret);
 void te__ops_act_bwd(const struct te_op_call *c, struct te_k_act_bwd *ret);
 void te__ops_rope_bwd(const struct te_op_call *c, struct te_k_rope *ret);

@@ -73,6 +73,10 @@ int te__norm_bwd(struct te_stream *stream, const struct te__norm *n, const struc
 /* NULL gradients are not computed */
 int te__norm_dw(struct te_stream *stream, const struct te__norm *n, const struct te_tensor *dy,
 		struct te_tensor *dgamma, struct te_tensor *dbeta, void *ws);
+/* te__norm_bwd() without a cast and te__norm_dw(), by one kernel if there is one; dx may be dy */
+int te__norm_grads(struct te_stream *stream, const struct te__norm *n, const struct te_tensor *dy,
+		   const struct te_tensor *residual, void *dx, struct te_tensor *dgamma,
+		   struct te_tensor *dbeta, void *ws);
 
 /* ---- activations ---- */
 

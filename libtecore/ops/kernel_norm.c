@@ -56,6 +56,15 @@ int te__norm_bwd(struct te_stream *stream, const struct te__norm *n, const struc
 	return r < 0 || !z ? r : te__quantize_end(z, dx, k.dtype);
 }
 
+/* the second stage of dgamma and dbeta */
+static int sums(struct te_stream *stream, const float *part_gamma, const float *part_beta,
+		struct te_tensor *dgamma, struct te_tensor *dbeta, int64_t rows, int64_t cols)
+{
+	int r = dgamma ? te__part_sum(stream, part_gamma, dgamma, rows, cols) : 0;
+
+	return r < 0 || !dbeta ? r : te__part_sum(stream, part_beta, dbeta, rows, cols);
+}
+
 int te__norm_dw(struct te_stream *stream, const struct te__norm *n, const struct te_tensor *dy,
 		struct te_tensor *dgamma, struct te_tensor *dbeta, void *ws)
 {
@@ -73,9 +82,39 @@ int te__norm_dw(struct te_stream *stream, const struct te__norm *n, const struct
 	};
 	int r = TE__LAUNCH(stream, NORM_DW, &k);
 
-	if (r >= 0 && dgamma)
-		r = te__part_sum(stream, k.part_gamma, dgamma, rows, cols);
-	return r < 0 || !dbeta ? r : te__part_sum(stream, k.part_beta, dbeta, rows, cols);
+	return r < 0 ? r : sums(stream, k.part_gamma, k.part_beta, dgamma, dbeta, rows, cols);
+}
+
+int te__norm_grads(struct te_stream *stream, const struct te__norm *n, const struct te_tensor *dy,
+		   const struct te_tensor *residual, void *dx, struct te_tensor *dgamma,
+		   struct te_tensor *dbeta, void *ws)
+{
+	const int64_t rows = te_tensor_rows(n->x), cols = te_tensor_cols(n->x);
+	const struct te_k_norm_both k = {
+		.dy = te_tensor_data(dy),
+		.x = te_tensor_data(n->x),
+		.gamma = te_tensor_data(n->gamma),
+		.mean = te__ops_ptr(n->mean),
+		.rstd = te_tensor_data(n->rstd),
+		.dres = te__ops_ptr(residual),
+		.dx = dx,
+		.part_gamma = ws,
+		.part_beta = dbeta ? (float *)((char *)ws + te__part_nbytes(rows, cols)) : NULL,
+		.rows = rows,
+		.cols = cols,
+		.zero_centered = !!(n->flags & TE_NORM_ZERO_CENTERED),
+		.dtype = te_tensor_dtype(n->x),
+	};
+	int r;
+
+	if (te__gradients_once(n->x) && cols <= TE_K_NORM_BOTH_COLS(k.dtype)) {
+		r = TE__LAUNCH(stream, NORM_BOTH, &k);
+		return r < 0 ? r : sums(stream, k.part_gamma, k.part_beta, dgamma, dbeta, rows,
+					cols);
+	}
+	/* first, because dx may be dy */
+	r = te__norm_dw(stream, n, dy, dgamma, dbeta, ws);
+	return r < 0 ? r : te__norm_bwd(stream, n, dy, residual, dx, NULL);
 }
 
 static int read_opts(const char *fn, const struct te_kernel_norm_opts *opts,
@@ -195,6 +234,9 @@ static int backward(struct te_stream *stream, const struct te__norm *n, const st
 	if (!r && dx)
 		casts = r = te__arg_q_tensor(fn, &z, "dx", dx, m.rows, m.cols);
 	/* first, because dx may be dy */
+	if (r >= 0 && dgamma && dx && !casts)
+		return te__norm_grads(stream, n, dy, o->residual, te_tensor_data(dx), dgamma,
+				      dbeta, ws);
 	if (r >= 0 && dgamma)
 		r = te__norm_dw(stream, n, dy, dgamma, dbeta, ws);
 	if (r < 0 || !dx)

@@ -103,6 +103,15 @@ int te__ops_norm_dw(const struct te_op_call *c, void *ws)
 			   has_beta(c->op) ? c->grad[1] : NULL, ws);
 }
 
+int te__ops_norm_grads(const struct te_op_call *bwd, const struct te_op_call *dw,
+		       const struct te_tensor *residual, void *dx, void *ws)
+{
+	const struct te__norm n = norm_of(bwd);
+
+	return te__norm_grads(bwd->stream, &n, bwd->dy.hp, residual, dx, dw->grad[0],
+			      has_beta(dw->op) ? dw->grad[1] : NULL, ws);
+}
+
 static int norm_forward(const struct te_op_call *c)
 {
 	struct te_k_norm_fwd k;

@@ -285,6 +285,9 @@ static int norm_bwd(const struct te_fused *f)
 	struct te__quantize z = { .quant = NULL };
 	int r;
 
+	if (n.dw && !n.quantize)
+		return te__ops_norm_grads(f->part[0], n.dw, n.fork ? n.fork->dey[0].hp : NULL, dx,
+					  f->ws);
 	if (n.quantize)
 		z = te__plan_quantize(n.quantize);
 	r = te__ops_norm_bwd(f->part[0], n.fork ? n.fork->dey[0].hp : NULL, dx,

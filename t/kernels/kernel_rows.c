@@ -13,7 +13,7 @@ static const struct {
 	{ 1, 1 },     { 3, 7 },	   { 65, 63 },	 { 64, 64 },   { 5, 768 },   { 67, 1000 },
 	{ 9, 1023 },  { 2, 1024 }, { 3, 1025 },	 { 6, 1032 },  { 80, 2048 }, { 17, 4096 },
 	{ 48, 5120 }, { 2, 8200 }, { 2, 16384 }, { 2, 16385 }, { 1, 33000 }, { 2, 16640 },
-	{ 128, 384 }, { 257, 520 },
+	{ 128, 384 }, { 257, 520 }, { 66, 8192 }, { 70, 1280 },
 };
 
 /*
@@ -258,6 +258,19 @@ START_TEST(norm_bwd_and_dw)
 			dy,   x,    gamma,	   mean, rstd, dres, kc_poison(dtype, n),
 			rows, cols, zero_centered, dtype, { 0 }
 		};
+		struct te_k_norm_both both = { dy,
+					       x,
+					       gamma,
+					       mean,
+					       rstd,
+					       dres,
+					       kc_poison(dtype, n),
+					       kc_poison(TE_DTYPE_FP32, nparts * cols),
+					       ln ? kc_poison(TE_DTYPE_FP32, nparts * cols) : NULL,
+					       rows,
+					       cols,
+					       zero_centered,
+					       dtype };
 		struct te_k_q q;
 		double *tol = malloc((size_t)n * sizeof(*tol));
 
@@ -293,6 +306,25 @@ START_TEST(norm_bwd_and_dw)
 							  16.0 * (g + ag + xh * agx)) +
 						 4.0 * U32 * res;
 				}
+		}
+		for (int again = 0; cols <= TE_K_NORM_BOTH_COLS(dtype) && again < 2; again++) {
+			void *was = malloc((size_t)n * te_dtype_nbytes((enum te_dtype)dtype));
+			void *over = dres && place ? dres : dy;
+
+			ck_assert_ptr_nonnull(was);
+			memcpy(was, over, (size_t)n * te_dtype_nbytes((enum te_dtype)dtype));
+			if (again)
+				both.dx = over;
+			kc_defer(both.dx);
+			KC_RUN(NORM_BOTH, &both);
+			for (int64_t i = 0; i < n; i++)
+				kc_near(both.dx, i,
+					tol[i] + 2.0 * tt_unit(dtype) *
+							 fabs((double)tt_get(dtype, both.dx, i)));
+			if (again)
+				memcpy(over, was,
+				       (size_t)n * te_dtype_nbytes((enum te_dtype)dtype));
+			free(was);
 		}
 		/* a row of the host's answer is read after its arrays may be overwritten */
 		if (place == 1)

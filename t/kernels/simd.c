@@ -319,10 +319,22 @@ static void norms(struct all *s)
 					  TE_DTYPE_BF16,
 					  0 };
 
+		struct te_k_norm_both both = { .dy = s->dy,
+					       .x = s->x,
+					       .gamma = s->f,
+					       .mean = mean,
+					       .rstd = rstd,
+					       .dx = take(s, 2 * N),
+					       .part_gamma = take(s, 20 * COLS),
+					       .rows = ROWS,
+					       .cols = COLS,
+					       .dtype = TE_DTYPE_BF16 };
+
 		f.q = side(s, 2 * k, ROWS, COLS);
 		te__h_norm_fwd(&f);
 		te__h_norm_bwd(&b);
 		te__h_norm_dw(&w);
+		te__h_norm_both(&both);
 	}
 }
 

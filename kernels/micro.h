@@ -20,11 +20,17 @@ struct te__h_rows {
 	int64_t rs, cs;
 };
 
+/* rows that are computed for m rows: 1, 2, 4, or a multiple of TE__H_MR */
+static inline int64_t te__h_micro_rows(int64_t m)
+{
+	return m > 4 ? (m + TE__H_MR - 1) / TE__H_MR * TE__H_MR : m > 2 ? 4 : m;
+}
+
 /*
- * c[r][i] = sum over ascending j < n of a(r, j) * b[j * bs + i], for the first m of TE__H_MR rows,
- * cs apart, and TE__H_NR columns; the rows after m, in c too, may be computed or not. add: the sums
- * begin with c instead of 0. FP32; a multiplication and its addition round once, unless the
- * processor has no instruction for it.
+ * c[r][i] = sum over ascending j < n of a(r, j) * b[j * bs + i], for the first te__h_micro_rows(m)
+ * of at most TE__H_MR rows, cs apart, and TE__H_NR columns. m above TE__H_MR counts as that. add:
+ * the sums begin with c instead of 0. FP32; a multiplication and its addition round once, unless
+ * the processor has no instruction for it.
  */
 void te__h_micro(int64_t m, int64_t n, struct te__h_rows a, const float *b, int64_t bs, float *c,
 		 int64_t cs, int add);

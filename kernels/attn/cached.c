@@ -102,21 +102,75 @@ struct run {
 	int32_t g;
 };
 
-/* keys pos to pos + n - 1, then rows of zeros */
+/* how many of the n tokens from pos on are at equal distances in the caches */
+static int64_t nearby(const struct te_k_attn_cached *a, int64_t pos, int64_t n)
+{
+	return a->pages ? te__h_min(a->page - pos % a->page, n) : n;
+}
+
+/* element of the caches that a run's head begins with at position pos */
+static int64_t element_at(const struct te_k_attn_cached *a, const struct run *u, int64_t pos)
+{
+	return (token_at(a, u->seq, pos) * a->nkv + u->g) * a->head_dim;
+}
+
+/* n rows of d numbers, stride elements apart, to rows of dp */
+TE__SIMD_BODY void load_rows_body(int32_t dtype, const void *p, int64_t at, int64_t stride,
+				  int64_t n, int64_t d, float *restrict ret, int64_t dp)
+{
+	const uint16_t *restrict h = (const uint16_t *)p + at;
+	const float *restrict x = (const float *)p + at;
+
+	if (dtype == TE_DTYPE_BF16)
+		for (int64_t i = 0; i < n; i++, h += stride, ret += dp)
+			for (int64_t c = 0; c < d; c++)
+				ret[c] = te__bf16_decode(h[c]);
+	else
+		for (int64_t i = 0; i < n; i++, x += stride, ret += dp)
+			for (int64_t c = 0; c < d; c++)
+				ret[c] = x[c];
+}
+static TE__SIMD(void, load_rows,
+		(int32_t dtype, const void *p, int64_t at, int64_t stride, int64_t n, int64_t d,
+		 float *ret, int64_t dp),
+		(dtype, p, at, stride, n, d, ret, dp))
+
+/* keys pos to pos + n - 1, then zeros up to most rows */
 static void load_tile(const struct te_k_attn_cached *a, const struct run *u, const void *cache,
-		      int64_t pos, int64_t n, int64_t dp, float *ret)
+		      int64_t pos, int64_t n, int64_t most, int64_t dp, float *ret)
 {
 	const int64_t d = a->head_dim;
 
-	if (n < TILE || d < dp)
-		memset(ret, 0, (size_t)(TILE * dp) * sizeof(*ret));
-	for (int64_t i = 0; i < n; i++)
-		te__h_load(a->cache_dtype, cache,
-			   (token_at(a, u->seq, pos + i) * a->nkv + u->g) * d, d, ret + i * dp);
+	if (n < most || d < dp)
+		memset(ret, 0, (size_t)(most * dp) * sizeof(*ret));
+	for (int64_t i = 0, len; i < n; i += len) {
+		len = nearby(a, pos + i, n - i);
+		load_rows(a->cache_dtype, cache, element_at(a, u, pos + i), a->nkv * d, len, d,
+			  ret + i * dp, dp);
+	}
 }
 
-/* acc [MR, dp] += p v: keys n[r] and later, which may be of no row, are not multiplied by */
-static void add_keys(float *acc, float *p, const int32_t *n, const float *v, int64_t dp,
+/* n keys from pos on, as columns of te__h_micro(): in place where NR are at equal distances */
+static void pack_keys(const struct te_k_attn_cached *a, const struct run *u, int64_t pos,
+		      int64_t n, int64_t dp, float *x, float *ret)
+{
+	const int64_t d = a->head_dim, stride = a->nkv * d;
+	const size_t es = te_dtype_nbytes((enum te_dtype)a->cache_dtype);
+
+	for (int64_t r = 0; r < n; r += NR, pos += NR, ret += NR * d) {
+		if (n - r >= NR && nearby(a, pos, NR) == NR) {
+			te__h_pack(a->cache_dtype, d,
+				   (const char *)a->k + (size_t)element_at(a, u, pos) * es, stride,
+				   NR * stride, ret);
+			continue;
+		}
+		load_tile(a, u, a->k, pos, te__h_min(n - r, NR), NR, dp, x);
+		te__h_pack(TE_DTYPE_FP32, d, x, dp, 0, ret);
+	}
+}
+
+/* acc [m of MR, dp] += p v: keys n[r] and later, which may be of no row, are not multiplied by */
+static void add_keys(float *acc, float *p, int64_t m, const int32_t *n, const float *v, int64_t dp,
 		     float *kept)
 {
 	int32_t least = n[0], most = n[0];
@@ -126,13 +180,12 @@ static void add_keys(float *acc, float *p, const int32_t *n, const float *v, int
 		most = n[r] > most ? n[r] : most;
 	}
 	for (int64_t c = 0; c < dp && least; c += NR)
-		te__h_micro(MR, least, (struct te__h_rows){ p, TILE, 1 }, v + c, dp, acc + c, dp,
-			    1);
+		te__h_micro(m, least, (struct te__h_rows){ p, TILE, 1 }, v + c, dp, acc + c, dp, 1);
 	for (int32_t k = least; k < most; k++) {
 		memcpy(kept, acc, (size_t)(MR * dp) * sizeof(*kept));
 		for (int64_t c = 0; c < dp; c += NR)
-			te__h_micro(MR, 1, (struct te__h_rows){ p + k, TILE, 1 }, v + k * dp + c,
-				    dp, acc + c, dp, 1);
+			te__h_micro(m, 1, (struct te__h_rows){ p + k, TILE, 1 }, v + k * dp + c, dp,
+				    acc + c, dp, 1);
 		for (int r = 0; r < MR; r++)
 			if (n[r] <= k)
 				memcpy(acc + r * dp, kept + r * dp, (size_t)dp * sizeof(*acc));
@@ -150,6 +203,8 @@ static void pairs(const struct te_k_attn_cached *a, const struct run *u, int64_t
 
 	memset(w->q, 0, (size_t)(npadded * dp) * sizeof(*w->q));
 	memset(w->acc, 0, (size_t)(npadded * dp) * sizeof(*w->acc));
+	/* scores of padding rows need not be computed */
+	memset(w->p, 0, sizeof(w->p));
 	for (int64_t i = 0; i < npadded; i++) {
 		w->o[i / MR].m[i % MR] = -INFINITY;
 		w->o[i / MR].l[i % MR] = 0.0;
@@ -162,10 +217,8 @@ static void pairs(const struct te_k_attn_cached *a, const struct run *u, int64_t
 	for (int64_t k0 = 0; k0 < end; k0 += TILE) {
 		const int64_t nk = te__h_min(TILE, end - k0);
 
-		load_tile(a, u, a->k, k0, nk, dp, w->x);
-		for (int64_t r = 0; r < nk; r += NR)
-			te__h_pack(TE_DTYPE_FP32, d, w->x + r * dp, dp, 0, w->kt + r * d);
-		load_tile(a, u, a->v, k0, nk, dp, w->x);
+		pack_keys(a, u, k0, nk, dp, w->x, w->kt);
+		load_tile(a, u, a->v, k0, nk, TILE, dp, w->x);
 		for (int64_t i = 0; i < n; i += MR) {
 			int32_t nkeys[MR], most = 0;
 
@@ -178,12 +231,12 @@ static void pairs(const struct te_k_attn_cached *a, const struct run *u, int64_t
 				most = nkeys[r] > most ? nkeys[r] : most;
 			}
 			for (int64_t k = 0; k < most; k += NR)
-				te__h_micro(MR, d, (struct te__h_rows){ w->q + i * dp, dp, 1 },
+				te__h_micro(n - i, d, (struct te__h_rows){ w->q + i * dp, dp, 1 },
 					    w->kt + k * d, NR, w->p + k, TILE, 0);
 			if (!most)
 				continue;
 			soften(w->p, nkeys, a->scale, &w->o[i / MR], w->acc + i * dp, dp);
-			add_keys(w->acc + i * dp, w->p, nkeys, w->x, dp, w->kept);
+			add_keys(w->acc + i * dp, w->p, n - i, nkeys, w->x, dp, w->kept);
 		}
 	}
 	for (int64_t i = 0; i < n; i++) {

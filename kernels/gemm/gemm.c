@@ -88,7 +88,7 @@ static void load_row(const struct operand *o, int64_t row, int64_t c, int64_t n,
 static struct te__h_rows rows_of(const struct operand *o, int64_t r0, int64_t nr, int64_t k0,
 				 int64_t nk, int64_t kc, float *buf)
 {
-	const int64_t padded = (nr + TE__H_MR - 1) / TE__H_MR * TE__H_MR;
+	const int64_t padded = te__h_micro_rows(nr);
 
 	if (o->dtype == TE_DTYPE_FP32 && padded == nr)
 		return o->t ? (struct te__h_rows){ (const float *)o->x + k0 * o->rows + r0, 1,
@@ -168,9 +168,10 @@ static void pack(const struct operand *o, int64_t r0, int64_t nr, int64_t k0, in
 }
 
 /* the definition of te__h_micro(), without fused multiply-adds */
-static void micro_ref(int64_t n, struct te__h_rows a, const float *b, float *c, int64_t cs, int add)
+static void micro_ref(int64_t m, int64_t n, struct te__h_rows a, const float *b, float *c,
+		      int64_t cs, int add)
 {
-	for (int64_t r = 0; r < TE__H_MR; r++) {
+	for (int64_t r = 0; r < m; r++) {
 		if (!add)
 			memset(c + r * cs, 0, TE__H_NR * sizeof(*c));
 		for (int64_t k = 0; k < n; k++)
@@ -199,7 +200,8 @@ static void multiply(int64_t m, int64_t n, int64_t k, struct te__h_rows a, const
 			const struct te__h_rows ai = { a.p + i * a.rs, a.rs, a.cs };
 
 			if (how == TE__GEMM_HOST_REF)
-				micro_ref(k, ai, b, c + i * cs + j, cs, add);
+				micro_ref(te__h_min(m - i, TE__H_MR), k, ai, b, c + i * cs + j, cs,
+					  add);
 			else
 				te__h_micro(m - i, k, ai, b, TE__H_NR, c + i * cs + j, cs, add);
 		}
@@ -319,7 +321,7 @@ static void columns(void *arg, int64_t begin, int64_t end)
 			int64_t j = 0;
 
 			if (n0 == begin || a->k > FEW_K)
-				x = rows_of(&g->x, 0, a->m, k0, nk, FEW_K, xbuf);
+				x = rows_of(&g->x, 0, a->m, k0, nk, nk, xbuf);
 			for (; in_place && j + TE__H_NR <= n; j += TE__H_NR)
 				te__h_few(g->y.dtype, a->m, nk, x, element(&g->y, n0 + j, k0), a->k,
 					  TE__H_NR * a->k, acc + j, NC, k0 > 0);

@@ -175,6 +175,7 @@ TT_TOOLS += \
 	t/tools/freeze \
 	t/tools/gpu \
 	t/tools/hfconfig \
+	t/tools/jsonl \
 	t/tools/mem \
 	t/tools/option \
 	t/tools/perftest_call \
@@ -396,6 +397,7 @@ t_tools_freeze_LDADD = $(TE_TRAIN_LDADD)
 t_tools_gpu_LDADD = $(TE_TRAIN_LDADD)
 t_tools_gpu_LDFLAGS = -Wl,--wrap=te_backend_info,--wrap=te_device_info
 t_tools_hfconfig_LDADD = $(TE_TRAIN_LDADD)
+t_tools_jsonl_LDADD = $(TE_TRAIN_LDADD)
 t_tools_mem_LDADD = $(TE_TRAIN_LDADD)
 t_tools_option_LDADD = $(TE_TRAIN_LDADD)
 TE_PERFTEST_LDADD = tools/te_perftest/libte_perftest.la $(LDADD) $(JANSSON_LIBS)

@@ -14,7 +14,9 @@
 #include <te/collective.h>
 #include <te/comm.h>
 
+#include "libtecomm/collective/comm.h"
 #include "libtecomm/collective/nodes/nodes.h"
+#include "libtecomm/meet/boot.h"
 #include "libtecore/base/private.h"
 #include "libtecore/base/splitmix64.h"
 #include "ranks.h"
@@ -31,7 +33,7 @@ enum fault { KILLED, STOPPED, ABORTED, LATE, OTHER_COUNT, OTHER_OP };
 static struct plan {
 	int n;
 	const char *nodes; /* a letter for each rank; NULL: one node */
-	const char *algorithm, *stage, *sums, *sums_at, *heartbeat_ms;
+	const char *algorithm, *stage, *sums, *sums_at, *heartbeat_ms, *transport;
 	int timeout_ms;
 	uint64_t seed;
 	uint64_t hash[2][RANKS_MAX][64]; /* of results: on one node, on several */
@@ -41,6 +43,7 @@ static struct plan {
 	_Atomic int nready, nleft; /* ranks; nleft: without the fault */
 	_Atomic int64_t at_ns;
 	double ms[RANKS_MAX];
+	uint64_t nexchanges[RANKS_MAX];
 	pid_t pid[RANKS_MAX];
 } *plan;
 
@@ -716,6 +719,38 @@ static int join_rank(int rank, void *arg)
 	return leave(&j, r);
 }
 
+static int counting_rank(int rank, void *arg)
+{
+	struct joined j;
+	int r;
+
+	setenv("TE_COMM_TRANSPORT", plan->transport, 1);
+	setenv("TE_HOST_FABRIC", "on", 1);
+	r = join(rank, &j);
+	if (!r)
+		plan->nexchanges[rank] = j.comm->boot->seq;
+	return leave(&j, r);
+}
+
+/* the table of doc/transports.md */
+START_TEST(creation_takes_so_many_exchanges)
+{
+	static const struct {
+		const char *nodes, *transport;
+		uint64_t n;
+	} row[] = { { "aaa", "auto", 5 }, { "aab", "fabric", 8 }, { "aab", "tcp", 9 } };
+	struct ranks_result res[3];
+
+	plan->n = 3;
+	plan->at = -1;
+	plan->transport = row[_i].transport;
+	run(row[_i].nodes, counting_rank, res);
+	ranks_ok(3, res);
+	for (int i = 0; i < 3; i++)
+		ck_assert_uint_eq(plan->nexchanges[i], row[_i].n);
+}
+END_TEST
+
 START_TEST(a_rank_with_other_sums_is_named)
 {
 	struct ranks_result res[3];
@@ -852,6 +887,7 @@ static Suite *suite(const char *name, const char *on)
 		tcase_add_test(c, nodes_that_nothing_connects_are_refused);
 		tcase_add_loop_test(c, transports_are_asked_for_by_name, 0, 2);
 		tcase_add_test(c, a_rank_with_other_sums_is_named);
+		tcase_add_loop_test(c, creation_takes_so_many_exchanges, 0, 3);
 	}
 	return s;
 }

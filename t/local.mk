@@ -212,7 +212,8 @@ TT_TOOLS_SH += \
 	t/tools/t8028-te_train-jsonl.t \
 	t/tools/t8029-te_train-text.t \
 	t/tools/t8030-te_generate.t \
-	t/tools/t8031-te_export.t
+	t/tools/t8031-te_export.t \
+	t/tools/t8036-te_train-head.t
 # a shared library for LD_PRELOAD: -rpath makes it one although it is not installed
 check_LTLIBRARIES += t/lib/failalloc.la
 t_lib_failalloc_la_SOURCES = t/lib/failalloc.c
@@ -338,6 +339,7 @@ t_plan_plan_SOURCES = \
 	t/plan/plan_cases.h \
 	t/plan/plan_copies.c \
 	t/plan/plan_hooks.c \
+	t/plan/plan_recipe.c \
 	t/plan/plan_use.c
 
 t_plan_weights_SOURCES = \

@@ -280,8 +280,11 @@ struct te_linear_attrs {
 	float init_std;
 	int32_t keep_hp;	/* 1: never FP8, for example the output head */
 	struct te_op *tied_op;	/* embedding whose table is used as the weight, or NULL */
+	/* casts of this op, with the plan's compute dtype; TE_RECIPE_NONE: never FP8; NULL: the
+	 * plan's recipe */
+	const struct te_recipe *recipe;
 };
-#define TE_LINEAR_ATTRS_INIT { sizeof(struct te_linear_attrs), 0, 0, 0.02f, 0, 0 }
+#define TE_LINEAR_ATTRS_INIT { sizeof(struct te_linear_attrs), 0, 0, 0.02f, 0, 0, 0 }
 TE_EXPORT int te_op_linear(const struct te_linear_attrs *a, const char *name,
 			   struct te_op **ret_op);
 

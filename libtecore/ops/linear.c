@@ -16,23 +16,11 @@ static int is_embedding(const struct te_op *op)
 	return op->is_library && !strcmp(op->ops.name, "embedding");
 }
 
-static int linear_check(const struct te_op *op)
+/* the table of tied_op is a weight of this op */
+static int check_tied(const struct te_op *op, const struct te_linear_attrs *a)
 {
-	const struct te_linear_attrs *a = op->attrs;
 	const struct te_embedding_attrs *e;
 
-	if (a->in < 1)
-		return te__fail(-EINVAL, "linear %s: in is %lld", op->name, (long long)a->in);
-	if (a->out < 1)
-		return te__fail(-EINVAL, "linear %s: out is %lld", op->name, (long long)a->out);
-	if (!(a->init_std >= 0.0f) || !isfinite(a->init_std))
-		return te__fail(-EINVAL, "linear %s: init_std is %g", op->name,
-				(double)a->init_std);
-	if (a->keep_hp != 0 && a->keep_hp != 1)
-		return te__fail(-EINVAL, "linear %s: keep_hp is %d, not 0 or 1", op->name,
-				a->keep_hp);
-	if (!a->tied_op)
-		return 0;
 	if (!is_embedding(a->tied_op))
 		return te__fail(-EINVAL, "linear %s: tied_op %s is no embedding but a %s%s",
 				op->name, a->tied_op->name,
@@ -44,7 +32,58 @@ static int linear_check(const struct te_op *op)
 				"linear %s: tied_op %s has a table of [%lld,%lld], not [%lld,%lld]",
 				op->name, a->tied_op->name, (long long)e->vocab,
 				(long long)e->width, (long long)a->out, (long long)a->in);
-	te_op_ref(a->tied_op); /* a reference of the copied attributes */
+	return 0;
+}
+
+/* *ret_recipe is a copy of the attributes' recipe with all members of this version, or NULL */
+static int take_recipe(const struct te_op *op, const struct te_linear_attrs *a,
+		       struct te_recipe **ret_recipe)
+{
+	struct te_recipe recipe = TE_RECIPE_INIT;
+	int r;
+
+	*ret_recipe = NULL;
+	if (!a->recipe)
+		return 0;
+	r = te__sized_in("te_op_linear", te_recipe, a->recipe, &recipe);
+	if (!r)
+		r = te__recipe_check("te_op_linear", &recipe);
+	if (r)
+		return r;
+	if (a->keep_hp && te__recipe_casts(&recipe))
+		return te__fail(-EINVAL, "linear %s: keep_hp is 1, but its recipe is %s", op->name,
+				te_recipe_name(&recipe));
+	*ret_recipe = te__malloc(sizeof(recipe));
+	if (!*ret_recipe)
+		return te__fail(-ENOMEM, "linear %s: no memory for its recipe", op->name);
+	**ret_recipe = recipe;
+	return 0;
+}
+
+static int linear_check(const struct te_op *op)
+{
+	struct te_linear_attrs *a = op->attrs;
+	struct te_recipe *recipe;
+	int r;
+
+	if (a->in < 1)
+		return te__fail(-EINVAL, "linear %s: in is %lld", op->name, (long long)a->in);
+	if (a->out < 1)
+		return te__fail(-EINVAL, "linear %s: out is %lld", op->name, (long long)a->out);
+	if (!(a->init_std >= 0.0f) || !isfinite(a->init_std))
+		return te__fail(-EINVAL, "linear %s: init_std is %g", op->name,
+				(double)a->init_std);
+	if (a->keep_hp != 0 && a->keep_hp != 1)
+		return te__fail(-EINVAL, "linear %s: keep_hp is %d, not 0 or 1", op->name,
+				a->keep_hp);
+	r = a->tied_op ? check_tied(op, a) : 0;
+	if (!r)
+		r = take_recipe(op, a, &recipe);
+	if (r)
+		return r;
+	/* the copied attributes have a reference and a recipe of their own */
+	te_op_ref(a->tied_op);
+	a->recipe = recipe;
 	return 0;
 }
 
@@ -53,6 +92,7 @@ static void linear_destroy(struct te_op *op)
 	struct te_linear_attrs *a = op->attrs;
 
 	te_op_unref(a->tied_op);
+	te__free((void *)(uintptr_t)a->recipe);
 }
 
 static int linear_weight(const struct te_op *op, int32_t index, struct te_weight_decl *ret)
@@ -164,9 +204,11 @@ static int linear_dw(const struct te_op_call *c)
 static int linear_describe(const struct te_op *op, char *dst, size_t nbytes)
 {
 	const struct te_linear_attrs *a = op->attrs;
+	const int never = a->keep_hp || (a->recipe && !te__recipe_casts(a->recipe));
 
-	return snprintf(dst, nbytes, "in %lld, out %lld%s%s%s", (long long)a->in,
-			(long long)a->out, a->keep_hp ? ", never FP8" : "",
+	return snprintf(dst, nbytes, "in %lld, out %lld%s%s%s%s", (long long)a->in,
+			(long long)a->out, never ? ", never FP8" : a->recipe ? ", recipe " : "",
+			never || !a->recipe ? "" : te_recipe_name(a->recipe),
 			a->tied_op ? ", tied to " : "", a->tied_op ? a->tied_op->name : "");
 }
 
@@ -189,5 +231,9 @@ int te_op_linear(const struct te_linear_attrs *a, const char *name, struct te_op
 	struct te_linear_attrs attrs = TE_LINEAR_ATTRS_INIT;
 	int r = te__sized_in("te_op_linear", te_linear_attrs, a, &attrs);
 
-	return r ? r : te__op_create(&linear_ops, &attrs, name, ret_op);
+	if (!r)
+		r = te__op_create(&linear_ops, &attrs, name, ret_op);
+	if (!r)
+		(*ret_op)->recipe = ((const struct te_linear_attrs *)(*ret_op)->attrs)->recipe;
+	return r;
 }

@@ -21,6 +21,8 @@ struct te_op {
 	struct te_weight_decl *decl; /* [nweights] */
 	_Atomic(const struct te_seq *) seq; /* sequence that has the op, or NULL */
 	enum te__policy policy; /* for its outputs and saved tensors */
+	/* the recipe used instead of the plan's, without its compute dtype; or NULL */
+	const struct te_recipe *recipe;
 	int locked; /* 1: the sequence is initialised */
 	int is_library; /* 1: created by te__op_create(); else user-defined, with any name */
 };

@@ -27,7 +27,8 @@ static const char *type_text(enum te_dtype dtype, enum te_scaling scaling, char 
 /* can op i read its bound weight k? forms: forms that it reads; 0: FP32 */
 static int check_bound(const struct te_plan *p, int i, int k, uint32_t forms)
 {
-	const struct te__operand w = te__recipe_operand(&p->recipe, TE__ROLE_WEIGHT);
+	const struct te_recipe *recipe = &p->node[i].recipe;
+	const struct te__operand w = te__recipe_operand(recipe, TE__ROLE_WEIGHT);
 	const struct te__weight *weight = &p->seq->weight[p->seq->op_weight[i][k]];
 	const struct te_tensor *t = weight->value;
 	const int codes = (forms & (TE_FORM_ROW | TE_FORM_COL)) != 0;
@@ -42,7 +43,7 @@ static int check_bound(const struct te_plan *p, int i, int k, uint32_t forms)
 	type_text(dtype, scaling, want);
 	return te__fail(-TE_EDTYPE,
 			"op %s: under recipe %s it reads %s%s of weight %s, which is bound as %s",
-			te__build_op_name(p, i), te_recipe_name(&p->recipe),
+			te__build_op_name(p, i), te_recipe_name(recipe),
 			codes + values ? want : "the FP32 master",
 			codes && values ? " and other values" : "", weight->name,
 			type_text(te_tensor_dtype(t), te_tensor_scaling(t), have));
@@ -85,6 +86,33 @@ static int collect_needs(struct te_plan *p)
 
 /* ---- the whole ---- */
 
+/* each op gets its recipe; those that cast are equal, because the quantizers of a sequence are */
+static int choose_recipes(struct te_plan *p)
+{
+	const char *first = "the plan";
+
+	p->casts = p->recipe;
+	for (int i = p->first_op; i < p->nops; i++) {
+		const struct te_op *op = p->seq->op[i];
+		struct te_recipe *recipe = &p->node[i].recipe;
+
+		*recipe = op->recipe ? *op->recipe : p->recipe;
+		recipe->compute = p->recipe.compute;
+		if (!te__recipe_casts(recipe))
+			continue;
+		if (!te__recipe_casts(&p->casts)) {
+			p->casts = *recipe;
+			first = op->name;
+		} else if (!te__recipe_same(recipe, &p->casts)) {
+			return te__fail(-TE_EPLAN, "plan: op %s has recipe %s, but %s has recipe "
+					"%s: the FP8 recipes and their settings must be equal",
+					op->name, te_recipe_name(recipe), first,
+					te_recipe_name(&p->casts));
+		}
+	}
+	return 0;
+}
+
 static int make_quant(struct te_plan *p)
 {
 	struct te_seq *seq = p->seq;
@@ -93,11 +121,11 @@ static int make_quant(struct te_plan *p)
 	int n = seq->nops;
 	int r;
 
-	if (!te__recipe_casts(&p->recipe))
+	if (!te__recipe_casts(&p->casts))
 		return 0;
 	if (seq->quant) {
 		have = te_quant_recipe(seq->quant);
-		if (!te__recipe_same(have, &p->recipe))
+		if (!te__recipe_same(have, &p->casts))
 			return te__fail(-TE_ESTATE, "plan: the sequence's quantizers follow recipe "
 					"%s with other settings", te_recipe_name(have));
 		p->quant = te_quant_ref(seq->quant);
@@ -107,14 +135,14 @@ static int make_quant(struct te_plan *p)
 	if (!dtypes)
 		return te__no_memory("plan");
 	for (int i = 0; i < n; i++) {
-		dtypes[2 * i] = te__recipe_operand(&p->recipe, TE__ROLE_ACTIVATION).dtype;
-		dtypes[2 * i + 1] = te__recipe_operand(&p->recipe, TE__ROLE_WEIGHT).dtype;
-		dtypes[2 * n + i] = te__recipe_operand(&p->recipe, TE__ROLE_GRADIENT).dtype;
+		dtypes[2 * i] = te__recipe_operand(&p->casts, TE__ROLE_ACTIVATION).dtype;
+		dtypes[2 * i + 1] = te__recipe_operand(&p->casts, TE__ROLE_WEIGHT).dtype;
+		dtypes[2 * n + i] = te__recipe_operand(&p->casts, TE__ROLE_GRADIENT).dtype;
 	}
 	if (p->flags & TE_PLAN_NO_ALLOC)
-		r = te__quant_describe(seq->ctx, &p->recipe, 3 * n, dtypes, &p->quant);
+		r = te__quant_describe(seq->ctx, &p->casts, 3 * n, dtypes, &p->quant);
 	else
-		r = te_quant_create(seq->ctx, &p->recipe, 3 * n, dtypes, &seq->quant);
+		r = te_quant_create(seq->ctx, &p->casts, 3 * n, dtypes, &seq->quant);
 	if (!p->quant)
 		p->quant = te_quant_ref(seq->quant);
 	te__free(dtypes);
@@ -181,7 +209,9 @@ int te__plan_build(struct te_plan *p, const char *start_at, const char *stop_bef
 		p->channel_value[c] = p->channel_grad[c] = -1;
 	p->out_grad = p->in_grad = -1;
 	p->first_grad = te__build_first_grad(p);
-	r = make_quant(p);
+	r = choose_recipes(p);
+	if (!r)
+		r = make_quant(p);
 	if (r < 0)
 		return r;
 	x = p->x_value = te__plan_new_value(p, &p->xspec, "x");

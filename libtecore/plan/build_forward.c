@@ -79,11 +79,11 @@ static int check_answer(struct te_plan *p, int i)
 	uint32_t q = TE_FORM_ROW | TE_FORM_COL;
 	int r;
 
-	if (!te__recipe_casts(&p->recipe) &&
+	if (!te__recipe_casts(&p->node[i].recipe) &&
 	    ((inf->fwd_x | inf->bwd_dy | inf->dw_x | inf->dw_dy |
 	      (op->nweights ? inf->weight_forms[0] : 0)) & q))
 		return te__fail(-TE_EPLAN, "op %s: asks for FP8 under recipe %s", op->name,
-				te_recipe_name(&p->recipe));
+				te_recipe_name(&p->node[i].recipe));
 	for (int k = 1; k < op->nweights; k++)
 		if (inf->weight_forms[k] & q)
 			return te__fail(-TE_EPLAN, "op %s: only weight 0 can be FP8", op->name);
@@ -130,8 +130,8 @@ static int infer_inputs(struct te_plan *p, int i, int x)
 			in[1 + k] = p->value[p->channel_value[c]].spec;
 	}
 	if (r >= 0)
-		r = te__infer(op, &p->recipe, p->flags & TE_PLAN_TRAIN ? TE_INFER_TRAIN : 0, in,
-			      &p->node[i].inf);
+		r = te__infer(op, &p->node[i].recipe,
+			      p->flags & TE_PLAN_TRAIN ? TE_INFER_TRAIN : 0, in, &p->node[i].inf);
 	te__free(in);
 	return r < 0 ? r : 0;
 }

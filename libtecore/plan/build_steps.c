@@ -208,7 +208,7 @@ int te__build_quantized(struct te_plan *p, int v, int node, enum te__role role, 
 	val->forms = forms;
 	val->slot = role == TE__ROLE_GRADIENT ? 2 * p->seq->nops + node : 2 * node;
 	val->qdtype = te_quant_dtype(p->quant, val->slot);
-	val->scaling = te__recipe_operand(&p->recipe, role).scaling;
+	val->scaling = te__recipe_operand(&p->casts, role).scaling;
 	if (!val->scaling)
 		val->sinv = p->nsinv++;
 	r = te__build_step(p, TE__STEP_QUANT, node, "quantize", &s);

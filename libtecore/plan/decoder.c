@@ -159,6 +159,11 @@ static int check_opts(struct te_decoder *d)
 	if (te__recipe_casts(&d->recipe))
 		return te__fail(-EOPNOTSUPP, "te_decoder_create: recipe %s: decoding needs bf16 or "
 				"fp32", te_recipe_name(&d->recipe));
+	for (int i = 0; i < d->seq->nops; i++)
+		if (d->seq->op[i]->recipe && te__recipe_casts(d->seq->op[i]->recipe))
+			return te__fail(-EOPNOTSUPP, "te_decoder_create: op %s has recipe %s: "
+					"decoding needs bf16 or fp32", d->seq->op[i]->name,
+					te_recipe_name(d->seq->op[i]->recipe));
 	if (strcmp(te_ctx_backend(d->ctx), "host"))
 		return te__fail(-EOPNOTSUPP, "te_decoder_create: backend %s: a decoder runs on "
 				"host only", te_ctx_backend(d->ctx));

@@ -109,6 +109,7 @@ struct te__group {
 };
 
 struct te__plan_op {
+	struct te_recipe recipe; /* the op's, or the plan's, with the plan's compute dtype */
 	struct te_op_infer inf;
 	struct te__roles value; /* x, y, ex, ey, saved */
 	int grad_main;		/* gradient of the main output, set while building backward */
@@ -134,6 +135,7 @@ struct te_plan {
 	struct te_seq *seq;
 	struct te_ctx *ctx;
 	struct te_recipe recipe;
+	struct te_recipe casts; /* recipe of its quantizers; one that casts nothing: it has none */
 	struct te_quant *quant; /* quantizers of the sequence; TE_PLAN_NO_ALLOC: or a description */
 	/* quantizers of casts that run again, and forward's scales for them; or NULL */
 	struct te_quant *quant_again;

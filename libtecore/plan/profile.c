@@ -308,7 +308,7 @@ static int has_outside(const struct te_plan *p, const struct interval *v)
 {
 	if (v->group == WEIGHTS)
 		return v->pass == TE_PASS_FORWARD && p->nneeds;
-	return te__recipe_casts(&p->recipe) && p->flags & TE_PLAN_TRAIN;
+	return p->quant && p->flags & TE_PLAN_TRAIN;
 }
 
 static int by_loss(const void *a, const void *b)

@@ -259,7 +259,7 @@ static int update_scales(struct te_plan *p, struct te_stream *stream, int first,
 {
 	int r;
 
-	if (!te__recipe_casts(&p->recipe) || !(p->flags & TE_PLAN_TRAIN))
+	if (!p->quant || !(p->flags & TE_PLAN_TRAIN))
 		return 0;
 	r = call_hook(p, stream, (struct te_plan_event){
 		.kind = TE_PLAN_EVENT_SCALES,

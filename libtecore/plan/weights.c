@@ -79,7 +79,7 @@ static void table_fill(const struct te_plan *p, int all, struct te__copies *set,
 		       struct te_k_weight *table)
 {
 	const int32_t scaling =
-		(int32_t)te__recipe_operand(&p->recipe, TE__ROLE_WEIGHT).scaling;
+		(int32_t)te__recipe_operand(&p->casts, TE__ROLE_WEIGHT).scaling;
 	const int row_only = (p->seq->binding.flags & TE_SEQ_NO_GRADS) != 0;
 	struct te_k_weights *a = &set->args;
 	int32_t lo = INT32_MAX, hi = 0;
@@ -362,7 +362,7 @@ static int need_wrap(const struct te_plan *p, struct te__need *need, const struc
 			p->ctx, te_quant_dtype(p->quant, need->slot), d->ndim, d->shape,
 			TE__NOWHERE, q & TE_FORM_COL ? TE__NOWHERE : NULL, (float *)TE__NOWHERE,
 			(float *)TE__NOWHERE,
-			te__recipe_operand(&p->recipe, TE__ROLE_WEIGHT).scaling, &need->t_q);
+			te__recipe_operand(&p->casts, TE__ROLE_WEIGHT).scaling, &need->t_q);
 	return r;
 }
 

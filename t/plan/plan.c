@@ -651,6 +651,7 @@ static Suite *suite(const char *name, const char *on)
 	plan_copy_cases(s);
 	plan_use_cases(s);
 	plan_hook_cases(s);
+	plan_recipe_cases(s);
 	return s;
 }
 

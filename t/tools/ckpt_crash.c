@@ -294,13 +294,15 @@ static void save(int step)
 /* the step of the checkpoint in the folder, all parts of which must be that step's */
 static int step_there(void)
 {
+	char bf16[] = "bf16";
+	const struct opts now = { .recipe = bf16, .head_recipe = bf16 };
 	struct config c = { 0 };
 	struct progress p = { 0 };
 	json_t *o = NULL;
 
 	fill(te_seq_masters(model.seq), 0);
 	fill(te_adamw_m(opt), 0);
-	if (ckpt_options(dir, &o) || config_read(dir, &c) || ckpt_load(dir, &model, opt, &p))
+	if (ckpt_options(dir, &o) || config_read(dir, &c) || ckpt_load(dir, &model, &now, opt, &p))
 		return -1;
 	json_decref(o);
 	config_free(&c);

@@ -46,6 +46,8 @@ struct config {
 	int qkv_bias, proj_bias, mlp_bias;
 	enum te_dtype saved; /* type of weights in files that are written: FP32 or BF16 */
 	int windowed, sliding; /* fields that turn windows on: for all layers, for some */
+	/* the head's recipe, borrowed and in no file; NULL: never FP8 */
+	const struct te_recipe *head_recipe;
 	/* The object read, including unused fields. config_free() releases it; copies of the struct
 	 * borrow it, unless they take a reference. */
 	json_t *source;

@@ -271,7 +271,8 @@ static void build(struct builder *b, const struct model *m)
 	struct te_linear_attrs ha = TE_ATTRS(linear, .in = c->width,
 		.out = m->vocab_padded,
 		.init_std = (float)c->init_std,
-		.keep_hp = 1);
+		.keep_hp = !c->head_recipe,
+		.recipe = c->head_recipe);
 	struct te_cross_entropy_attrs la = TE_ATTRS(cross_entropy, .nclasses = c->vocab,
 		.ignore_index = IGNORED_TARGET,
 		.grad_scale = 1);

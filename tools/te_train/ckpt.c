@@ -785,16 +785,25 @@ static int get_blob(const struct st_file *f, const char *name, const char *dtype
 	return STATUS_OK;
 }
 
+/* 1: the option of the run that saved options, or bf16, its default, is now */
+static int has_recipe(const json_t *options, const char *name, const char *now)
+{
+	const char *then = json_string_value(json_object_get(options, name));
+
+	return !strcmp(then ? then : "bf16", now);
+}
+
 /* with another recipe than the checkpoint's, start with new quantizers */
-static int load_quant(const struct st_file *f, const struct model *m, const char *recipe)
+static int load_quant(const struct st_file *f, const struct model *m, const struct opts *o,
+		      const json_t *options)
 {
 	const struct te_quant *own = te_seq_quant(m->seq);
 	struct te_quant *q = NULL;
 	struct st_tensor t;
 	int te, r;
 
-	if (!own || !recipe || strcmp(recipe, te_recipe_name(te_quant_recipe(own))) ||
-	    !st_find(f, "quant", &t))
+	if (!own || !has_recipe(options, "recipe", o->recipe) ||
+	    !has_recipe(options, "head-recipe", o->head_recipe) || !st_find(f, "quant", &t))
 		return STATUS_OK;
 	r = quant_of(m, &q);
 	if (r)
@@ -842,7 +851,7 @@ static int load_weights(const struct st_file *f, const struct model *m)
 }
 
 static int load_state(const struct st_file *f, const struct model *m, struct te_adamw *opt,
-		      const char *recipe)
+		      const struct opts *o, const json_t *options)
 {
 	struct te_tensor *tm = te_adamw_m(opt), *tv = te_adamw_v(opt);
 	struct st_tensor s, vm, vv;
@@ -866,7 +875,7 @@ static int load_state(const struct st_file *f, const struct model *m, struct te_
 	}
 	if (te < 0)
 		return say_te(te, "%s", st_path(f));
-	return r ? r : load_quant(f, m, recipe);
+	return r ? r : load_quant(f, m, o, options);
 }
 
 static int load_model(const struct folder *dir, const struct model *m, const char *digest,
@@ -901,10 +910,10 @@ static int check_frozen(const struct st_file *state, const struct model *m, cons
 		       "weights, begin with --init", st_path(state), then, now);
 }
 
-int ckpt_load(const char *path, const struct model *m, struct te_adamw *opt, struct progress *ret_p)
+int ckpt_load(const char *path, const struct model *m, const struct opts *o, struct te_adamw *opt,
+	      struct progress *ret_p)
 {
 	struct st_file *state = NULL;
-	const char *recipe;
 	struct folder dir;
 	struct run run;
 	int te, r = folder_open(path, &dir);
@@ -916,14 +925,13 @@ int ckpt_load(const char *path, const struct model *m, struct te_adamw *opt, str
 		folder_close(&dir);
 		return r;
 	}
-	recipe = json_string_value(json_object_get(run.options, "recipe"));
 	r = opt ? check_frozen(state, m, &run) : STATUS_OK;
 	if (!r)
 		r = load_model(&dir, m, run.digest, state);
 	if (!r)
 		r = load_weights(state, m);
 	if (!r && opt)
-		r = load_state(state, m, opt, recipe);
+		r = load_state(state, m, opt, o, run.options);
 	if (!r) {
 		te = te_seq_rng_set(m->seq, run.seed, run.offset);
 		if (te < 0)

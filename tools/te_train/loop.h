@@ -84,7 +84,7 @@ struct trainer {
 	struct te_ctx *ctx;
 	struct te_stream *stream; /* the context's own */
 	struct te_device_info device;
-	struct te_recipe recipe;
+	struct te_recipe recipe, head_recipe;
 	struct ranks ranks;
 	struct data *data, *val_data;
 	struct span train, val;

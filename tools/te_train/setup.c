@@ -429,7 +429,7 @@ static int load(struct trainer *t)
 
 	if (!t->from)
 		return o->init ? ckpt_load_weights(o->init, &t->now.model) : STATUS_OK;
-	r = ckpt_load(t->from, &t->now.model, t->now.opt, &t->now.done);
+	r = ckpt_load(t->from, &t->now.model, o, t->now.opt, &t->now.done);
 	if (r || !t->now.opt)
 		return r;
 	take_position(t);
@@ -530,6 +530,24 @@ static int open_tokenizer(struct trainer *t)
 	return STATUS_OK;
 }
 
+static int choose_recipes(struct trainer *t)
+{
+	int r;
+
+	t->recipe = t->head_recipe = (struct te_recipe)TE_RECIPE_INIT;
+	r = te_recipe_from_name(t->o->recipe, &t->recipe);
+	if (r < 0)
+		return say_te(r, "--recipe");
+	r = te_recipe_from_name(t->o->head_recipe, &t->head_recipe);
+	if (r < 0)
+		return say_te(r, "--head-recipe");
+	if (t->recipe.kind == TE_RECIPE_NONE || t->head_recipe.kind == TE_RECIPE_NONE ||
+	    t->recipe.kind == t->head_recipe.kind)
+		return STATUS_OK;
+	return say_bad("--head-recipe %s with --recipe %s: one FP8 recipe is possible",
+		       t->o->head_recipe, t->o->recipe);
+}
+
 int trainer_create(const struct opts *o, struct trainer *t)
 {
 	int r;
@@ -539,11 +557,11 @@ int trainer_create(const struct opts *o, struct trainer *t)
 	t->lock_fd = -1;
 	t->saved_step = -1;
 	t->from = o->resume;
-	t->recipe = (struct te_recipe)TE_RECIPE_INIT;
-	r = te_recipe_from_name(o->recipe, &t->recipe);
-	if (r < 0)
-		return say_te(r, "--recipe");
-	r = choose_config(o, &t->cfg);
+	r = choose_recipes(t);
+	if (!r)
+		r = choose_config(o, &t->cfg);
+	if (t->head_recipe.kind != TE_RECIPE_NONE)
+		t->cfg.head_recipe = &t->head_recipe;
 	if (!r)
 		r = open_tokenizer(t);
 	if (!r)

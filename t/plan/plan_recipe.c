@@ -1,0 +1,253 @@
+/*
+ * t/plan/plan_recipe.c - recipes of single ops: an op without FP8 in an FP8 plan, and one in FP8 in
+ * a plan without it, compute the bits that they compute in a plan of their recipe.
+ */
+#include "config.h"
+
+#include <stdlib.h>
+#include <unistd.h>
+
+#include <te/checkpoint.h>
+#include <te/errno.h>
+#include <te/op.h>
+#include <te/optim.h>
+#include <te/quant.h>
+
+#include "plan_cases.h"
+#include "tt_ctx.h"
+#include "tt_num.h"
+
+#define ROWS 32
+#define WIDTH 64
+
+/* two linear ops with these recipes; NULL: the plan's */
+static struct te_seq *two(const char *first, const char *second)
+{
+	const char *const name[2] = { first, second };
+	struct te_recipe recipe[2] = { TE_RECIPE_INIT, TE_RECIPE_INIT };
+	struct te_seq *seq;
+
+	DO(te_seq_create(ctx, &seq));
+	for (int k = 0; k < 2; k++) {
+		struct te_linear_attrs a = TE_ATTRS(linear, WIDTH, WIDTH, 0.2f, 0, NULL, NULL);
+		struct te_op *op;
+
+		if (name[k]) {
+			DO(te_recipe_from_name(name[k], &recipe[k]));
+			a.recipe = &recipe[k];
+		}
+		DO(te_op_linear(&a, k ? "b" : "a", &op));
+		recipe[k].kind = (enum te_recipe_kind)99; /* the op has a copy */
+		tt_append(seq, op);
+	}
+	DO(te_seq_init(seq, 3));
+	return seq;
+}
+
+/* op in the name of this plan's recipe; only: plan this op alone */
+static struct te_plan *plan_of(struct te_seq *seq, const char *name, const char *only)
+{
+	struct te_plan_opts o = TE_PLAN_OPTS_INIT;
+	struct te_recipe recipe = TE_RECIPE_INIT;
+	struct te_plan *p;
+
+	DO(te_recipe_from_name(name, &recipe));
+	o.recipe = &recipe;
+	o.flags = TE_PLAN_TRAIN | TE_PLAN_INPUT_GRAD;
+	o.x = (struct te_spec){ TE_DTYPE_BF16, 2, { ROWS, WIDTH } };
+	o.start_at = only;
+	o.stop_before = only && *only == 'a' ? "b" : NULL;
+	DO(te_plan_create(seq, &o, &p));
+	return p;
+}
+
+static void fill(struct te_tensor *t, uint64_t seed)
+{
+	const int64_t n = te_tensor_nelems(t);
+	float *x = malloc((size_t)n * sizeof(*x));
+
+	for (int64_t i = 0; i < n; i++)
+		x[i] = (float)((seed = seed * 6364136223846793005u + 1442695040888963407u) >> 40) /
+			       8388608 - 1;
+	tt_tensor_set(t, x);
+	free(x);
+}
+
+/* two steps, so that the second has scales from the first */
+static void train(struct te_plan *p)
+{
+	for (uint64_t k = 0; k < 2; k++) {
+		fill(te_plan_input(p, "x"), 1 + k);
+		fill(te_plan_output_grad(p), 11 + k);
+		DO(te_plan_forward(p, st, 0));
+		DO(te_plan_backward(p, st));
+	}
+	DO(te_stream_sync(st));
+}
+
+/* op of a sequence of two: _i says which, and whether its own recipe has FP8 */
+static const struct {
+	const char *plan, *own;
+} mixed[] = {
+	{ "fp8-delayed", "bf16" }, { "fp8-current", "bf16" }, { "fp8-block", "fp32" },
+	{ "bf16", "fp8-delayed" }, { "bf16", "fp8-current" }, { "bf16", "fp8-block" },
+	{ "fp8-delayed", "fp8-delayed" }, { "fp8-block", "fp8-block" },
+};
+
+START_TEST(an_op_has_the_bits_of_its_recipe)
+{
+	const char *own = mixed[_i].own, *plain = !strncmp(own, "fp8", 3) ? own : "bf16";
+	const char *const only = "a\0b";
+	struct te_seq *seq[2] = { two(own, own), two(NULL, NULL) };
+	struct te_plan *p[2];
+
+	for (int op = 0; op < 2; op++) {
+		p[0] = plan_of(seq[0], mixed[_i].plan, only + 2 * op);
+		p[1] = plan_of(seq[1], plain, only + 2 * op);
+		train(p[0]);
+		train(p[1]);
+		model_same(te_plan_output(p[0]), te_plan_output(p[1]), "outputs");
+		model_same(te_plan_input_grad(p[0]), te_plan_input_grad(p[1]), "gradients");
+		te_plan_unref(p[0]);
+		te_plan_unref(p[1]);
+	}
+	model_same(te_seq_grads(seq[0]), te_seq_grads(seq[1]), "weight gradients");
+	if (strcmp(plain, "bf16"))
+		model_same_scales(te_seq_quant(seq[0]), te_seq_quant(seq[1]));
+	te_seq_unref(seq[0]);
+	te_seq_unref(seq[1]);
+}
+END_TEST
+
+/* both kinds in one plan: each op as in plans of its recipe, between which the values are copied */
+START_TEST(ops_of_two_recipes_in_one_plan)
+{
+	const char *const fp8[] = { "fp8-delayed", "fp8-current", "fp8-block" };
+	const char *name = fp8[_i % 3], *const own = _i / 3 ? name : "bf16";
+	struct te_seq *seq[2] = { two(own, NULL), two(NULL, NULL) }, *last = two(NULL, NULL);
+	struct te_plan *whole = plan_of(seq[0], _i / 3 ? "bf16" : name, NULL);
+	struct te_plan *a = plan_of(seq[1], _i / 3 ? name : "bf16", "a");
+	struct te_plan *b = plan_of(last, _i / 3 ? "bf16" : name, "b");
+
+	for (uint64_t k = 0; k < 2; k++) {
+		fill(te_plan_input(whole, "x"), 1 + k);
+		fill(te_plan_output_grad(whole), 11 + k);
+		fill(te_plan_input(a, "x"), 1 + k);
+		fill(te_plan_output_grad(b), 11 + k);
+		DO(te_plan_forward(whole, st, 0));
+		DO(te_plan_backward(whole, st));
+		DO(te_plan_forward(a, st, 0));
+		DO(te_copy(st, te_tensor_data(te_plan_input(b, "x")),
+			   te_tensor_data(te_plan_output(a)), ROWS * WIDTH * 2));
+		DO(te_plan_forward(b, st, 0));
+		DO(te_plan_backward(b, st));
+		DO(te_copy(st, te_tensor_data(te_plan_output_grad(a)),
+			   te_tensor_data(te_plan_input_grad(b)), ROWS * WIDTH * 2));
+		DO(te_plan_backward(a, st));
+	}
+	DO(te_stream_sync(st));
+	model_same(te_plan_output(whole), te_plan_output(b), "outputs");
+	model_same(te_plan_input_grad(whole), te_plan_input_grad(a), "gradients");
+	te_plan_unref(whole);
+	te_plan_unref(a);
+	te_plan_unref(b);
+	te_seq_unref(seq[0]);
+	te_seq_unref(seq[1]);
+	te_seq_unref(last);
+}
+END_TEST
+
+/* a checkpoint has the quantizers of the only op that casts */
+START_TEST(checkpoints_have_the_scales_of_ops)
+{
+	struct te_seq *seq[2] = { two(NULL, "fp8-delayed"), two(NULL, "fp8-delayed") };
+	struct te_plan *p[2];
+	struct te_adamw *opt[2];
+	char path[4096];
+
+	snprintf(path, sizeof(path), "%s/recipe.safetensors", tt_tmpdir());
+	for (int k = 0; k < 2; k++) {
+		DO(te_adamw_create(seq[k], NULL, &opt[k]));
+		p[k] = plan_of(seq[k], "bf16", NULL);
+	}
+	train(p[0]);
+	DO(te_adamw_step(opt[0], st));
+	DO(te_checkpoint_save(seq[0], opt[0], path));
+	DO(te_checkpoint_load(seq[1], opt[1], path, 0, NULL));
+	for (int k = 0; k < 2; k++) {
+		DO(te_seq_zero_grads(seq[k], st));
+		train(p[k]);
+	}
+	model_same(te_plan_output(p[0]), te_plan_output(p[1]), "outputs");
+	model_same(te_seq_grads(seq[0]), te_seq_grads(seq[1]), "weight gradients");
+	model_same_scales(te_seq_quant(seq[0]), te_seq_quant(seq[1]));
+	for (int k = 0; k < 2; k++) {
+		te_adamw_unref(opt[k]);
+		te_plan_unref(p[k]);
+		te_seq_unref(seq[k]);
+	}
+	ck_assert_int_eq(unlink(path), 0);
+}
+END_TEST
+
+START_TEST(recipes_of_ops_that_are_refused)
+{
+	struct te_plan_opts o = TE_PLAN_OPTS_INIT;
+	struct te_recipe recipe = TE_RECIPE_INIT;
+	struct te_linear_attrs a = TE_ATTRS(linear, .in = 16, .out = 16, .recipe = &recipe);
+	struct te_seq *seq = two("fp8-current", "fp8-block");
+	struct te_plan *p;
+	struct te_op *op;
+	char text[128];
+
+	o.x = (struct te_spec){ TE_DTYPE_BF16, 2, { ROWS, WIDTH } };
+	fails(te_plan_create(seq, &o, &p), -TE_EPLAN,
+	      "op b has recipe fp8-block, but a has recipe fp8-current");
+	DO(te_recipe_from_name("fp8-delayed", &recipe));
+	o.recipe = &recipe;
+	fails(te_plan_create(seq, &o, &p), -TE_EPLAN,
+	      "op a has recipe fp8-current, but the plan has recipe fp8-delayed");
+	a.keep_hp = 1;
+	fails(te_op_linear(&a, "l", &op), -EINVAL, "linear l: keep_hp is 1, but its recipe is fp8");
+	a.keep_hp = 0;
+	DO(te_op_linear(&a, "l", &op));
+	ck_assert_ptr_ne(((const struct te_linear_attrs *)te_op_attrs(op))->recipe, &recipe);
+	ck_assert_int_gt(te_op_table(op)->describe(op, text, sizeof(text)), 0);
+	ck_assert_str_eq(text, "in 16, out 16, recipe fp8-delayed");
+	te_op_unref(op);
+	recipe.margin = 99;
+	fails(te_op_linear(&a, "l", &op), -EINVAL, "margin 99");
+	recipe.size = 0;
+	fails(te_op_linear(&a, "l", &op), -EINVAL, "struct te_recipe");
+	te_seq_unref(seq);
+}
+END_TEST
+
+static int op_once(void)
+{
+	const struct te_recipe recipe = TE_RECIPE_INIT;
+	struct te_linear_attrs a = TE_ATTRS(linear, .in = 16, .out = 16, .recipe = &recipe);
+	struct te_op *op = NULL;
+	int r = te_op_linear(&a, "l", &op);
+
+	te_op_unref(op);
+	return r;
+}
+
+START_TEST(an_op_with_a_recipe_survives_every_fault)
+{
+	ck_assert_int_gt(tt_fault_each(op_once), 4);
+}
+END_TEST
+
+void plan_recipe_cases(Suite *s)
+{
+	TCase *c = tt_ctx_case(s, "recipe", "numeric");
+
+	tcase_add_loop_test(c, an_op_has_the_bits_of_its_recipe, 0, TT_LEN(mixed));
+	tcase_add_loop_test(c, ops_of_two_recipes_in_one_plan, 0, 6);
+	tcase_add_test(c, checkpoints_have_the_scales_of_ops);
+	tcase_add_test(c, recipes_of_ops_that_are_refused);
+	c = tt_case(s, "recipe_faults", "fault");
+	tcase_add_test(c, an_op_with_a_recipe_survives_every_fault);
+}

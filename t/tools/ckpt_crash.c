@@ -278,12 +278,18 @@ static float first_of(struct te_tensor *t)
 static int try_to_save(int step)
 {
 	struct progress p = { .step = step, .best_val = 1, .ntrain = 9, .nval = 9 };
-	const struct ckpt_flat flat = { 0 };
+	struct ckpt_flat flat = { 0 };
+	struct ckpt_copy *copy = NULL;
+	int r;
 
 	fill(te_seq_masters(model.seq), (float)step);
 	fill(te_adamw_m(opt), (float)step);
 	model.cfg.drop_attn = 0.125 * step;
-	return ckpt_save(dir, &model, opt, &flat, options, &p);
+	r = ckpt_take(&model, opt, &flat, options, &p, &copy);
+	if (!r)
+		r = ckpt_write(dir, &model, copy);
+	ckpt_copy_free(copy);
+	return r;
 }
 
 static void save(int step)

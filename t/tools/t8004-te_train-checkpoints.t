@@ -92,6 +92,29 @@ check "exactly" cmp five/model.safetensors goon/model.safetensors
 check "--init from BF16" "$te_train" --init half --save-dtype bf16 --steps 0 --out round text
 check "writes the same BF16" cmp round/model.safetensors half/model.safetensors
 
+# --keep: folders of links
+check "--keep" "$te_train" $micro --steps 6 --save-every 1 --keep 2 --out k text
+ls -d k/step-* >have
+printf 'k/step-5\nk/step-6\n' >want
+same "the latest two are there" want have
+for f in model state; do
+	check "the last one is the checkpoint: $f" cmp k/$f.safetensors k/step-6/$f.safetensors
+done
+check "--resume of the one before" "$te_train" --resume k/step-5 --steps 6 --out again
+check "has the same end" cmp again/model.safetensors k/model.safetensors
+check "the number is kept" "$te_train" --resume k --steps 7
+rm -r k/step-7
+touch k/step-6/mine
+check "what a killed run had not kept" "$te_train" --resume k --steps 8
+ls -d k/step-* >have
+printf 'k/step-6\nk/step-7\nk/step-8\n' >want
+same "is kept by the next, and a folder with other files stays" want have
+check "they are not of a run that replaces it" "$te_train" $micro --steps 2 --keep 2 --out k \
+	--overwrite text
+ls -d k/step-* >have
+printf 'k/step-2\nk/step-6\n' >want
+same "they are removed" want have
+
 # what another run has saved is replaced by --overwrite only
 cp -r best was
 ln -s best link

@@ -6,7 +6,7 @@
 
 kills=${TT_KILLS:-5}
 run="$micro --recipe fp8-delayed --steps 1000000 --batch 1 --log-every 1000 --eval-every 7
-	--eval-batches 1 --save-every 5"
+	--eval-batches 1 --save-every 5 --keep 2"
 set -- KILL INT TERM USR1 $HUP
 awk -v n="$kills" -v seed="${TT_SEED:-$$}" 'BEGIN {
 	srand(seed)
@@ -48,6 +48,11 @@ while read -r moment; do
 	fi
 	check "$n. the checkpoint is complete" resumes
 	check "$n. and no older than the one before" test "$(steps)" -ge "$last"
+	for d in a/step-[0-9]*; do
+		"$te_train" --resume "$d" --stop-after 0 --out kept --overwrite ||
+			echo "$d is not complete"
+	done >kept.out 2>kept.err
+	check "$n. two older ones are" test "$(grep -c 'is not complete' kept.out)" = 0
 	last=$(steps)
 done <moments
 

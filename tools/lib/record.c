@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <inttypes.h>
 #include <math.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -19,7 +20,8 @@
  * Jansson returns NULL both for bad input and for a failed allocation, and reports the latter as
  * bad input, or leaves parts out, in some places. Its failed allocations are counted here.
  */
-static int nfailed;
+static _Thread_local int nfailed;
+static pthread_once_t counts = PTHREAD_ONCE_INIT;
 
 static void *counted_malloc(size_t nbytes)
 {
@@ -29,9 +31,14 @@ static void *counted_malloc(size_t nbytes)
 	return p;
 }
 
-static void count_failures(void)
+static void count(void)
 {
 	json_set_alloc_funcs(counted_malloc, free);
+}
+
+static void count_failures(void)
+{
+	pthread_once(&counts, count);
 	nfailed = 0;
 }
 

@@ -17,10 +17,11 @@
 
 static const char *program = "te_train";
 static atomic_int line_open; /* a progress line was printed without its newline */
-static int hushed, only_failures;
+static _Thread_local int hushed;
+static int only_failures;
 static void (*put)(const char *line);
 static int closed; /* 1: the reader of stderr has closed it */
-static int code;   /* code of the latest failure */
+static _Thread_local int code; /* code of the latest failure */
 
 void say_as(const char *name)
 {

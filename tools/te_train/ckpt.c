@@ -11,6 +11,7 @@
  */
 #include "config.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <math.h>
@@ -42,6 +43,7 @@ static const char config_json[] = "config.json";
 static const char model_st[] = "model.safetensors";
 static const char state_st[] = "state.safetensors";
 static const char best_dir[] = "best";
+#define STEP_DIR "step-" /* folders of --keep */
 
 /* the name under which a file is written */
 #define FRESH ".new"
@@ -231,21 +233,25 @@ static size_t moment_nbytes(const struct model *m)
 
 struct blob {
 	const char *name, *dtype;
-	void *data;
+	const void *data;
 	size_t nbytes;
 };
 
-static json_t *run_to_json(const struct model *m, json_t *options, const struct progress *p,
-			   json_t *config, const char *digest)
-{
-	uint64_t seed = 0, offset = 0;
-	struct record rec;
-	int te = te_seq_rng_get(m->seq, &seed, &offset);
+/* all of a checkpoint, in host memory */
+struct ckpt_copy {
+	struct ckpt_flat flat;
+	void *adamw, *quant;
+	size_t nquant; /* bytes */
+	uint64_t seed, offset;
+	struct progress p;
+	json_t *options, *config;
+};
 
-	if (te < 0) {
-		say_te(te, "the random state");
-		return NULL;
-	}
+static json_t *run_to_json(const struct ckpt_copy *c, const char *digest)
+{
+	const struct progress *p = &c->p;
+	struct record rec;
+
 	record_begin(&rec);
 	record_int(&rec, "format", FORMAT);
 	record_text(&rec, "model_digest", digest);
@@ -258,10 +264,10 @@ static json_t *run_to_json(const struct model *m, json_t *options, const struct 
 	record_int(&rec, "val_tokens", p->nval);
 	record_int(&rec, "drawn_windows", p->drawn);
 	record_int(&rec, "window_tokens", p->window);
-	record_int(&rec, "rng_seed", (int64_t)seed);
-	record_int(&rec, "rng_offset", (int64_t)offset);
-	record_put(&rec, "options", json_incref(options));
-	record_put(&rec, "config", json_incref(config));
+	record_int(&rec, "rng_seed", (int64_t)c->seed);
+	record_int(&rec, "rng_offset", (int64_t)c->offset);
+	record_put(&rec, "options", json_incref(c->options));
+	record_put(&rec, "config", json_incref(c->config));
 	return record_end(&rec, state_st);
 }
 
@@ -288,87 +294,129 @@ static int write_blobs(const struct folder *dir, const struct blob *blob, int n)
 	return r;
 }
 
-/* data of the blobs of write_state() after "run" */
-static int read_blobs(const struct model *m, struct te_adamw *opt, const struct ckpt_flat *flat,
-		      struct te_quant *q, const struct blob *blob)
+static int write_state(const struct folder *dir, const struct model *m, const struct ckpt_copy *c,
+		       json_t *run)
 {
-	int te = te_adamw_state_get(opt, blob[1].data, blob[1].nbytes);
-
-	if (flat->m) {
-		memcpy(blob[2].data, flat->m, blob[2].nbytes);
-		memcpy(blob[3].data, flat->v, blob[3].nbytes);
-	} else if (te >= 0) {
-		te = te_tensor_read(te_adamw_m(opt), blob[2].data, blob[2].nbytes);
-		if (te >= 0)
-			te = te_tensor_read(te_adamw_v(opt), blob[3].data, blob[3].nbytes);
-	}
-	if (te >= 0 && q)
-		te = te_quant_save(q, blob[4].data, blob[4].nbytes);
-	if (blob[5].nbytes && flat->weights)
-		memcpy(blob[5].data, flat->weights, blob[5].nbytes);
-	else if (te >= 0 && blob[5].nbytes)
-		te = te_tensor_read(te_seq_masters(m->seq), blob[5].data, blob[5].nbytes);
-	return te < 0 ? say_te(te, "reading the optimizer's state") : STATUS_OK;
-}
-
-static int write_state(const struct folder *dir, const struct model *m, struct te_adamw *opt,
-		       const struct ckpt_flat *flat, json_t *run)
-{
-	struct blob blob[] = {
-		{ "run", "U8", NULL, 0 },
-		{ "adamw.state", "U8", NULL, te_adamw_state_nbytes() },
-		{ "adamw.m", "F32", NULL, moment_nbytes(m) },
-		{ "adamw.v", "F32", NULL, moment_nbytes(m) },
-		{ "quant", "U8", NULL, 0 },
-		{ "weights", "F32", NULL, 0 }, /* if model.safetensors has rounded ones */
+	char *text = record_to_text(run, JSON_COMPACT | JSON_REAL_PRECISION(17), state_st);
+	const struct blob blob[] = {
+		{ "run", "U8", text, text ? strlen(text) : 0 },
+		{ "adamw.state", "U8", c->adamw, te_adamw_state_nbytes() },
+		{ "adamw.m", "F32", c->flat.m, moment_nbytes(m) },
+		{ "adamw.v", "F32", c->flat.v, moment_nbytes(m) },
+		{ "quant", "U8", c->quant, c->nquant },
+		/* if model.safetensors has rounded ones */
+		{ "weights", "F32", c->flat.weights,
+		  m->cfg.saved == TE_DTYPE_FP32 ? 0 : weights_nbytes(m) },
 	};
-	const int n = sizeof(blob) / sizeof(blob[0]);
-	struct te_quant *q;
-	int r = quant_of(m, &q);
+	const int r = text ? write_blobs(dir, blob, sizeof(blob) / sizeof(blob[0])) : STATUS_FAILED;
 
-	if (r)
-		return r;
-	if (m->cfg.saved != TE_DTYPE_FP32)
-		blob[5].nbytes = weights_nbytes(m);
-	blob[4].nbytes = q ? te_quant_nbytes(q) : 0;
-	blob[0].data = record_to_text(run, JSON_COMPACT | JSON_REAL_PRECISION(17), state_st);
-	blob[0].nbytes = blob[0].data ? strlen(blob[0].data) : 0;
-	if (!blob[0].data)
-		r = STATUS_FAILED;
-	for (int i = 1; i < n && !r; i++) {
-		blob[i].data = malloc(blob[i].nbytes + 1);
-		if (!blob[i].data)
-			r = say_failed("%s: out of memory", dir->path);
-	}
-	if (!r)
-		r = read_blobs(m, opt, flat, q, blob);
-	if (!r)
-		r = write_blobs(dir, blob, n);
-	for (int i = 0; i < n; i++)
-		free(blob[i].data);
-	te_quant_unref(q);
+	free(text);
 	return r;
 }
 
-/* all files as .new; opt NULL: no state */
-static int write_fresh(const struct folder *dir, const struct model *m, struct te_adamw *opt,
-		       const struct ckpt_flat *flat, json_t *options, const struct progress *p)
+/* all files as .new; c NULL: no state, and weights from flat or the model */
+static int write_fresh(const struct folder *dir, const struct model *m,
+		       const struct ckpt_flat *flat, const struct ckpt_copy *c)
 {
-	json_t *config = config_to_json(&m->cfg), *run = NULL;
+	json_t *config = c ? json_incref(c->config) : config_to_json(&m->cfg), *run = NULL;
 	int r = config ? STATUS_OK : STATUS_FAILED;
 	char name[64], digest[17];
 
 	if (!r)
 		r = write_json(dir, fresh_name(config_json, name), config);
 	if (!r)
-		r = weights_write(dir, model_st, m, flat->weights, digest);
-	if (!r && opt) {
-		run = run_to_json(m, options, p, config, digest);
-		r = run ? write_state(dir, m, opt, flat, run) : STATUS_FAILED;
+		r = weights_write(dir, model_st, m, c ? c->flat.weights : flat->weights, digest);
+	if (!r && c) {
+		run = run_to_json(c, digest);
+		r = run ? write_state(dir, m, c, run) : STATUS_FAILED;
 	}
 	json_decref(run);
 	json_decref(config);
 	return r;
+}
+
+/* ---- copies ---- */
+
+/* what a shard of a model has, unless the values of all shards are there */
+static int read_flat(const struct te_tensor *t, float **flat)
+{
+	const size_t nbytes = te_tensor_nbytes(t);
+	int te;
+
+	if (*flat)
+		return STATUS_OK;
+	*flat = malloc(nbytes + 1);
+	if (!*flat)
+		return say_failed("out of memory");
+	te = te_tensor_read(t, *flat, nbytes);
+	return te < 0 ? say_te(te, "reading weights and moments") : STATUS_OK;
+}
+
+static int read_states(const struct model *m, struct te_adamw *opt, struct ckpt_copy *c)
+{
+	struct te_quant *q;
+	int te, r = quant_of(m, &q);
+
+	if (r)
+		return r;
+	c->nquant = q ? te_quant_nbytes(q) : 0;
+	c->quant = malloc(c->nquant + 1);
+	c->adamw = malloc(te_adamw_state_nbytes());
+	te = c->quant && c->adamw ? te_adamw_state_get(opt, c->adamw, te_adamw_state_nbytes()) :
+				    -ENOMEM;
+	if (te >= 0 && q)
+		te = te_quant_save(q, c->quant, c->nquant);
+	if (te >= 0)
+		te = te_seq_rng_get(m->seq, &c->seed, &c->offset);
+	te_quant_unref(q);
+	return te < 0 ? say_te(te, "reading the optimizer's state") : STATUS_OK;
+}
+
+int ckpt_take(const struct model *m, struct te_adamw *opt, struct ckpt_flat *flat,
+	      const json_t *options, const struct progress *p, struct ckpt_copy **ret_copy)
+{
+	struct ckpt_copy *c = calloc(1, sizeof(*c));
+	json_t *config = config_to_json(&m->cfg);
+	int r = c && config && options ? STATUS_OK : STATUS_FAILED;
+
+	if (!c)
+		say_failed("out of memory");
+	if (c) {
+		c->flat = *flat;
+		memset(flat, 0, sizeof(*flat));
+		c->p = *p;
+		/* nothing of them is shared with other threads */
+		c->options = json_deep_copy(options);
+		c->config = json_deep_copy(config);
+		if (!r && (!c->options || !c->config))
+			r = say_failed("out of memory");
+	}
+	json_decref(config);
+	if (!r)
+		r = read_flat(te_seq_masters(m->seq), &c->flat.weights);
+	if (!r)
+		r = read_flat(te_adamw_m(opt), &c->flat.m);
+	if (!r)
+		r = read_flat(te_adamw_v(opt), &c->flat.v);
+	if (!r)
+		r = read_states(m, opt, c);
+	if (r)
+		ckpt_copy_free(c);
+	else
+		*ret_copy = c;
+	return r;
+}
+
+void ckpt_copy_free(struct ckpt_copy *c)
+{
+	if (!c)
+		return;
+	ckpt_flat_free(&c->flat);
+	free(c->adamw);
+	free(c->quant);
+	json_decref(c->options);
+	json_decref(c->config);
+	free(c);
 }
 
 /* ---- contents of a folder ---- */
@@ -660,41 +708,166 @@ int ckpt_check_free(const char *dir)
 	return r;
 }
 
-int ckpt_drop_best(const char *path)
+/* removes a folder of weights in dir; it stays if it has other files */
+static int drop_folder(const struct folder *dir, const char *name)
 {
-	static const char *const file[] = { model_st, config_json };
-	struct folder dir, best = { 0 };
-	int r = folder_open(path, &dir);
+	static const char *const file[] = { model_st, config_json, state_st };
+	struct folder in = { 0 };
 	struct stat st;
+	int r = STATUS_OK;
+
+	if (fstatat(dir->fd, name, &st, AT_SYMLINK_NOFOLLOW) || !S_ISDIR(st.st_mode))
+		return STATUS_OK;
+	r = folder_open_in(dir, name, &in);
+	for (int i = 0; i < 3 && !r; i++)
+		if (unlinkat(in.fd, file[i], 0) && errno != ENOENT)
+			r = say_bad("%s/%s: %s", in.path, file[i], strerror(errno));
+	if (!r)
+		r = tokenizer_remove(&in);
+	if (!r && unlinkat(dir->fd, name, AT_REMOVEDIR) && errno != ENOTEMPTY && errno != EEXIST)
+		r = say_bad("%s: %s", in.path, strerror(errno));
+	folder_close(&in);
+	return r;
+}
+
+/* the step of a folder "step-N" in dir, or -1 */
+static int64_t step_of_name(const char *name)
+{
+	const size_t k = strlen(STEP_DIR);
+	char *end;
+	int64_t step;
+
+	if (strncmp(name, STEP_DIR, k) || name[k] < '0' || name[k] > '9')
+		return -1;
+	step = strtoll(name + k, &end, 10);
+	return *end || step > MOST ? -1 : step;
+}
+
+/* the oldest step after `after`, and how many there are; -1: none */
+static int find_oldest(const struct folder *dir, int64_t after, int64_t *ret_step, int64_t *ret_n)
+{
+	const int fd = openat(dir->fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	DIR *list = fd < 0 ? NULL : fdopendir(fd);
+
+	*ret_step = -1;
+	*ret_n = 0;
+	if (!list) {
+		say_bad("%s: %s", dir->path, strerror(errno));
+		if (fd >= 0)
+			close(fd);
+		return STATUS_BAD;
+	}
+	for (const struct dirent *e; (e = readdir(list));) {
+		const int64_t step = step_of_name(e->d_name);
+
+		if (step <= after)
+			continue;
+		++*ret_n;
+		if (*ret_step < 0 || step < *ret_step)
+			*ret_step = step;
+	}
+	closedir(list);
+	return STATUS_OK;
+}
+
+/* removes the folders of the oldest steps until `most` are left; one with other files stays */
+static int prune(const struct folder *dir, int64_t most)
+{
+	int64_t step = -1, n;
+	char name[64];
+	int r;
+
+	for (;;) {
+		r = find_oldest(dir, step, &step, &n);
+		if (r || n <= most)
+			return r;
+		snprintf(name, sizeof(name), STEP_DIR "%lld", (long long)step);
+		r = drop_folder(dir, name);
+		if (r)
+			return r;
+	}
+}
+
+int ckpt_drop_others(const char *path)
+{
+	struct folder dir;
+	int r = folder_open(path, &dir);
 
 	if (r)
 		return r;
-	if (!fstatat(dir.fd, best_dir, &st, AT_SYMLINK_NOFOLLOW) && S_ISDIR(st.st_mode))
-		r = folder_open_in(&dir, best_dir, &best);
-	for (int i = 0; i < 2 && !r && best.path; i++)
-		if (unlinkat(best.fd, file[i], 0) && errno != ENOENT)
-			r = say_bad("%s/%s: %s", best.path, file[i], strerror(errno));
-	if (!r && best.path)
-		r = tokenizer_remove(&best);
-	/* a folder with other files stays */
-	if (!r && best.path && unlinkat(dir.fd, best_dir, AT_REMOVEDIR) && errno != ENOTEMPTY &&
-	    errno != EEXIST)
-		r = say_bad("%s: %s", best.path, strerror(errno));
-	folder_close(&best);
+	r = drop_folder(&dir, best_dir);
+	if (!r)
+		r = prune(&dir, 0);
+	folder_close(&dir);
+	return r;
+}
+
+/* links of the files of the checkpoint in dir; a file system may have none */
+static int link_files(const struct folder *dir, const char *name)
+{
+	static const char *const file[] = { model_st, config_json, state_st };
+	struct folder in;
+	int r = folder_open_in(dir, name, &in);
+
+	if (r)
+		return r;
+	for (int i = 0; i < 3 && !r; i++)
+		if ((unlinkat(in.fd, file[i], 0) && errno != ENOENT) ||
+		    linkat(dir->fd, file[i], in.fd, file[i], 0))
+			r = say_bad("%s/%s: %s", in.path, file[i], strerror(errno));
+	if (!r)
+		r = tokenizer_copy(dir->path, dir->path, name, 1);
+	if (!r)
+		r = folder_sync(&in);
+	folder_close(&in);
+	return r;
+}
+
+/* dir/step-N for the checkpoint in dir, complete when it has this name */
+static int keep_this(const struct folder *dir)
+{
+	char name[64], *path = folder_path(dir, state_st);
+	const int64_t step = path ? step_of(path) : -1;
+	int r = STATUS_OK;
+
+	free(path);
+	if (step < 0)
+		return STATUS_OK;
+	snprintf(name, sizeof(name), STEP_DIR "%lld", (long long)step);
+	r = drop_folder(dir, STEP_DIR "new");
+	if (!r)
+		r = link_files(dir, STEP_DIR "new");
+	if (!r)
+		r = drop_folder(dir, name); /* a run that went on from an older one */
+	if (!r && renameat(dir->fd, STEP_DIR "new", dir->fd, name))
+		r = say_bad("%s/%s: %s", dir->path, name, strerror(errno));
+	return r ? r : folder_sync(dir);
+}
+
+int ckpt_keep(const char *path, int64_t most)
+{
+	struct folder dir;
+	int r = folder_open(path, &dir);
+
+	if (r)
+		return r;
+	r = most > 1 ? keep_this(&dir) : STATUS_OK;
+	if (!r && most > 1)
+		r = prune(&dir, most);
 	folder_close(&dir);
 	return r;
 }
 
 /* ---- saving ---- */
 
-static int save(const struct folder *dir, const struct model *m, struct te_adamw *opt,
-		const struct ckpt_flat *flat, json_t *options, const struct progress *p)
+static int save(const struct folder *dir, const struct model *m, const struct ckpt_flat *flat,
+		const struct ckpt_copy *c)
 {
 	int r = complete(dir); /* a save that failed after its commit has left files */
 
 	if (r)
 		return r;
-	r = write_fresh(dir, m, opt, flat, options, p);
+	r = write_fresh(dir, m, flat, c);
 	if (!r)
 		r = folder_sync(dir);
 	if (r) {
@@ -703,7 +876,7 @@ static int save(const struct folder *dir, const struct model *m, struct te_adamw
 		drop(dir, state_st);
 		return r;
 	}
-	if (opt) {
+	if (c) {
 		r = commit(dir, state_st, 0);
 		if (!r)
 			r = folder_sync(dir);
@@ -715,17 +888,16 @@ static int save(const struct folder *dir, const struct model *m, struct te_adamw
 	return r ? r : folder_sync(dir);
 }
 
-int ckpt_save(const char *path, const struct model *m, struct te_adamw *opt,
-	      const struct ckpt_flat *flat, json_t *options, const struct progress *p)
+int ckpt_write(const char *path, const struct model *m, const struct ckpt_copy *copy)
 {
 	struct folder dir;
-	int r = options ? make_folder(path) : STATUS_FAILED;
+	int r = make_folder(path);
 
 	if (!r)
 		r = folder_open(path, &dir);
 	if (r)
 		return r;
-	r = save(&dir, m, opt, flat, options, p);
+	r = save(&dir, m, NULL, copy);
 	folder_close(&dir);
 	return r;
 }
@@ -741,7 +913,7 @@ int ckpt_save_best(const char *path, const struct model *m, const struct ckpt_fl
 		return r;
 	r = folder_open_in(&dir, best_dir, &best);
 	if (!r) {
-		r = save(&best, m, NULL, flat, NULL, NULL);
+		r = save(&best, m, flat, NULL);
 		folder_close(&best);
 	}
 	folder_close(&dir);

@@ -39,8 +39,13 @@ int ckpt_check_room(const char *dir, const struct model *m);
 int ckpt_is_free(const char *dir);
 /* STATUS_BAD, with a message, if the folder is not free */
 int ckpt_check_free(const char *dir);
-/* remove the best weights of an earlier run */
-int ckpt_drop_best(const char *dir);
+/* remove the best weights and the kept checkpoints of an earlier run */
+int ckpt_drop_others(const char *dir);
+/*
+ * Keep the checkpoint in dir as dir/step-N, of links, and remove the oldest of these folders until
+ * `most` are left. most 1: the one in dir is enough.
+ */
+int ckpt_keep(const char *dir, int64_t most);
 
 /*
  * Flat buffers of a whole model that ranks divide, in host memory of shard 0; NULL in other ranks,
@@ -54,12 +59,19 @@ int ckpt_gather(const struct model *m, struct te_adamw *opt, struct ckpt_flat *r
 void ckpt_flat_free(struct ckpt_flat *flat);
 
 /*
- * Replace the checkpoint in dir. Everything is first written, synced and read back under temporary
- * names, so after a full disk or a crash the previous checkpoint is intact. flat: from
- * ckpt_gather(), or zeros. options NULL: the failure of opts_to_json().
+ * A copy of all that a checkpoint has, in host memory. flat: from ckpt_gather(), which the copy
+ * takes, or zeros. options NULL: the failure of opts_to_json().
  */
-int ckpt_save(const char *dir, const struct model *m, struct te_adamw *opt,
-	      const struct ckpt_flat *flat, json_t *options, const struct progress *p);
+struct ckpt_copy;
+int ckpt_take(const struct model *m, struct te_adamw *opt, struct ckpt_flat *flat,
+	      const json_t *options, const struct progress *p, struct ckpt_copy **ret_copy);
+void ckpt_copy_free(struct ckpt_copy *copy);
+/*
+ * Replace the checkpoint in dir. Everything is first written, synced and read back under temporary
+ * names, so after a full disk or a crash the previous checkpoint is intact. Another thread may
+ * train the model meanwhile.
+ */
+int ckpt_write(const char *dir, const struct model *m, const struct ckpt_copy *copy);
 /* weights and config only, in dir/best */
 int ckpt_save_best(const char *dir, const struct model *m, const struct ckpt_flat *flat);
 

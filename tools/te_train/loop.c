@@ -8,6 +8,8 @@
 
 #include <errno.h>
 #include <math.h>
+#include <pthread.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -328,6 +330,26 @@ static void copy_tokenizer(struct trainer *t, const char *dir, int best)
 	t->now.copied |= 1u << best;
 }
 
+/* files that a checkpoint in the folder is followed by; best: it is of the best weights */
+static void after_save(struct trainer *t, const char *dir, int best)
+{
+	copy_tokenizer(t, dir, best);
+	if (!best && ckpt_keep(dir, t->o->keep))
+		say_note("%s: this checkpoint replaces the one before it; training continues", dir);
+}
+
+static int take(struct trainer *t, const char *dir, struct te_adamw *opt, struct ckpt_flat *flat,
+		struct ckpt_copy **ret_copy)
+{
+	json_t *options = trainer_options(t);
+	int r = t->drop_best ? ckpt_drop_others(dir) : STATUS_OK;
+
+	if (!r)
+		r = ckpt_take(&t->now.model, opt, flat, options, &t->now.done, ret_copy);
+	json_decref(options);
+	return r;
+}
+
 /*
  * Rank 0 saves, and the ranks that have one model with it send their shards. opt NULL: weights
  * only.
@@ -342,18 +364,17 @@ static int save_files(struct trainer *t, const char *dir, struct te_adamw *opt)
 	if (t->now.model.whole)
 		r = ckpt_gather(&t->now.model, opt, &flat);
 	if (!r && !t->ranks.rank && opt) {
-		json_t *options = trainer_options(t);
+		struct ckpt_copy *copy = NULL;
 
-		if (t->drop_best)
-			r = ckpt_drop_best(dir);
+		r = take(t, dir, opt, &flat, &copy);
 		if (!r)
-			r = ckpt_save(dir, &t->now.model, opt, &flat, options, &t->now.done);
-		json_decref(options);
+			r = ckpt_write(dir, &t->now.model, copy);
+		ckpt_copy_free(copy);
 	} else if (!r && !t->ranks.rank) {
 		r = ckpt_save_best(dir, &t->now.model, &flat);
 	}
 	if (!r && !t->ranks.rank)
-		copy_tokenizer(t, dir, !opt);
+		after_save(t, dir, !opt);
 	ckpt_flat_free(&flat);
 	return r;
 }
@@ -392,35 +413,19 @@ static int validate(struct trainer *t)
 	return progress_eval(t);
 }
 
-static int save(struct trainer *t)
+static void set_saved(struct trainer *t, const char *dir, int64_t step)
 {
-	const char *dir = trainer_folder(t);
-	int r;
-
-	if (!dir)
-		return STATUS_OK;
-	t->now.tried_step = t->now.done.step;
-	r = ranks_compare(&t->ranks, t->stream, t->now.model.seq);
-	t->now.lost |= r != STATUS_OK;
-	if (r)
-		return r;
-	r = save_files(t, dir, t->now.opt);
-	r = ranks_status(&t->ranks, t->stream, r);
-	t->now.lost |= ranks_check(&t->ranks) < 0;
-	if (!r) {
-		t->saved_step = t->now.done.step;
-		t->from = dir;
-		t->drop_best = 0;
-	}
-	return r;
+	t->saved_step = step;
+	t->from = dir;
+	t->drop_best = 0;
 }
 
 /* a save during training: after a failure training continues, and the save is tried again */
-static void save_or_retry(struct trainer *t)
+static void judge(struct trainer *t, int failed, int64_t step)
 {
-	int failed_before = isfinite(t->now.retry_s);
+	const int failed_before = isfinite(t->now.retry_s);
 
-	if (save(t)) {
+	if (failed) {
 		if (t->now.lost)
 			return;
 		t->now.tried_step = -1;
@@ -429,12 +434,101 @@ static void save_or_retry(struct trainer *t)
 		t->now.retry_s = elapsed_s(t) + t->now.retry_wait_s;
 		say_note("step %lld was not saved; training continues, and the next try is in "
 			 "%.0f s",
-			 (long long)t->now.done.step, t->now.retry_wait_s);
+			 (long long)step, t->now.retry_wait_s);
 		return;
 	}
 	if (failed_before)
-		say_note("step %lld was saved", (long long)t->now.done.step);
+		say_note("step %lld was saved", (long long)step);
 	t->now.retry_s = INFINITY;
+}
+
+static void *write_copy(void *arg)
+{
+	struct saver *s = arg;
+
+	s->status = ckpt_write(s->dir, s->model, s->copy);
+	atomic_store(&s->done, 1);
+	return NULL;
+}
+
+/* signals are taken by the thread that trains */
+static int start_writing(struct saver *s)
+{
+	sigset_t all, old;
+	int e;
+
+	sigfillset(&all);
+	pthread_sigmask(SIG_SETMASK, &all, &old);
+	e = pthread_create(&s->thread, NULL, write_copy, s);
+	pthread_sigmask(SIG_SETMASK, &old, NULL);
+	s->running = !e;
+	return e ? say_failed("the thread that saves cannot be started: %s", strerror(e)) :
+		   STATUS_OK;
+}
+
+/* the end of a save that another thread writes, if there is one */
+static void save_wait(struct trainer *t)
+{
+	struct saver *s = &t->now.saver;
+
+	if (!s->running)
+		return;
+	pthread_join(s->thread, NULL);
+	s->running = 0;
+	ckpt_copy_free(s->copy);
+	if (!s->status) {
+		after_save(t, s->dir, 0);
+		set_saved(t, s->dir, s->step);
+	}
+	judge(t, s->status, s->step);
+}
+
+static int save(struct trainer *t)
+{
+	const char *dir = trainer_folder(t);
+	int r;
+
+	if (!dir)
+		return STATUS_OK;
+	save_wait(t);
+	t->now.tried_step = t->now.done.step;
+	r = ranks_compare(&t->ranks, t->stream, t->now.model.seq);
+	t->now.lost |= r != STATUS_OK;
+	if (r)
+		return r;
+	r = save_files(t, dir, t->now.opt);
+	r = ranks_status(&t->ranks, t->stream, r);
+	t->now.lost |= ranks_check(&t->ranks) < 0;
+	if (!r)
+		set_saved(t, dir, t->now.done.step);
+	return r;
+}
+
+/*
+ * One rank copies what is to be saved, and another thread writes it. Several ranks write before
+ * they go on: all of them learn whether the checkpoint is there.
+ */
+static void save_or_retry(struct trainer *t)
+{
+	const char *dir = trainer_folder(t);
+	struct ckpt_flat flat = { 0 };
+	struct saver *s = &t->now.saver;
+	int r;
+
+	if (t->ranks.comm || !dir) {
+		judge(t, save(t), t->now.done.step);
+		return;
+	}
+	save_wait(t);
+	t->now.tried_step = t->now.done.step;
+	*s = (struct saver){ .dir = dir, .model = &t->now.model, .step = t->now.done.step };
+	r = take(t, dir, t->now.opt, &flat, &s->copy);
+	if (!r)
+		r = start_writing(s);
+	if (!r)
+		return;
+	ckpt_copy_free(s->copy);
+	judge(t, r, t->now.done.step);
 }
 
 /* one rank, after a failure between two steps: what was trained is saved */
@@ -471,7 +565,7 @@ static int is_save_due(const struct trainer *t)
 {
 	return (is_multiple(t->now.done.step, t->o->save_every) &&
 		t->now.done.step != t->now.start_step) ||
-	       elapsed_s(t) >= t->now.retry_s;
+	       (elapsed_s(t) >= t->now.retry_s && !t->now.saver.running);
 }
 
 /* what a signal ends: the step that all ranks have been told of by then, or this one */
@@ -494,10 +588,13 @@ static int between_steps(struct trainer *t, int *ret_end)
 {
 	const int64_t k = t->now.done.step;
 	const int over = is_over(t);
-	const int eval = is_eval_due(t, over), due = is_save_due(t);
-	int stop, r = STATUS_OK;
+	const int eval = is_eval_due(t, over);
+	int due, stop, r = STATUS_OK;
 	double from;
 
+	if (t->now.saver.running && atomic_load(&t->now.saver.done))
+		save_wait(t);
+	due = is_save_due(t);
 	set_phase(t, eval ? STOP_VALIDATION : STOP_STEP, eval || over ? k : k + 1);
 	stop = is_stopped(t) || (t->o->stop_after >= 0 && k >= t->o->stop_after);
 	if ((eval && !stop) || due || over || stop)
@@ -549,6 +646,7 @@ int trainer_run(struct trainer *t)
 	}
 	if (r)
 		save_rest(t);
+	save_wait(t);
 	t->now.interrupted = end && (t->ranks.comm ? is_stopped(t) : stop_at(t->now.done.step));
 	t->now.closed = say_closed();
 	return r;

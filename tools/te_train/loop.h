@@ -5,6 +5,8 @@
 #ifndef LOOP_H
 #define LOOP_H
 
+#include <pthread.h>
+#include <stdatomic.h>
 #include <stdio.h>
 
 #include <te/optim.h>
@@ -40,6 +42,18 @@ struct slot {
 	double end_s;		     /* when it ended, if it is one for the log, by busy_s() */
 };
 
+/* a checkpoint that another thread writes */
+struct saver {
+	pthread_t thread;
+	int running; /* the thread is to be joined */
+	atomic_int done;
+	int status; /* after done */
+	const char *dir;
+	const struct model *model;
+	struct ckpt_copy *copy;
+	int64_t step;
+};
+
 /* what the ranks that there are have; made again after others were lost */
 struct attempt {
 	struct model model;
@@ -71,6 +85,7 @@ struct attempt {
 	int64_t tried_step;  /* not to be saved again, or -1 */
 	double retry_s;	     /* when to try a failed save again; infinity: none failed */
 	double retry_wait_s; /* how long that is after the failure */
+	struct saver saver;
 	int interrupted;     /* by a signal */
 	int closed;	     /* stderr was closed by its reader */
 };

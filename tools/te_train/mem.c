@@ -85,10 +85,10 @@ static uint64_t host_nbytes(const struct mem_run *run, const struct mem *m, int6
 	const uint64_t tokens = (2 * NSLOTS * (uint64_t)run->graph->accum + 2) * rows;
 	uint64_t file = o->init || o->resume ? m->weights : 0;
 
-	if (run->train && (o->out || o->resume))
-		file = m->moments;
-	if (run->model->whole) /* whole: weights and moments at once, which are copied */
-		file *= 3 * (uint64_t)run->model->nshards;
+	if (run->train && (o->out || o->resume)) /* the copy, while it is written */
+		file = m->weights + m->moments;
+	if (run->model->whole) /* and what it is gathered in */
+		file *= 2 * (uint64_t)run->model->nshards;
 	return (run->train ? tokens : 0) + file + m->pinned;
 }
 

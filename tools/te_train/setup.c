@@ -478,6 +478,9 @@ static int open_out(struct trainer *t)
 
 	if (!r)
 		r = check_out(t, dir);
+	/* a run that was killed before it kept the checkpoint that it goes on from */
+	if (!r && resumes_in(t->o, dir))
+		r = ckpt_keep(dir, t->o->keep);
 	return r ? r : ckpt_check_room(dir, &t->now.model);
 }
 

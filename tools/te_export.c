@@ -133,15 +133,21 @@ static void pad(FILE *f, uint64_t at)
 
 /* ---- the model ---- */
 
+static int has_divisors(const struct config *c)
+{
+	return c->rotary.kind != ROTARY_DEFAULT;
+}
+
 /* what the architectures do not have is refused */
 static int check(const struct config *c, const char *arch)
 {
+	const int scales = has_divisors(c) && (strcmp(arch ? arch : "", "llama") ||
+					       (c->rotary.attention != 1));
 	const char *no = !arch					 ? "models of this family" :
-			 c->rotary.kind != ROTARY_DEFAULT	 ? "scaled positions" :
+			 scales					 ? "these scaled positions" :
 			 c->rotary.part != 1			 ? "heads that turn in part" :
 			 c->no_rope_every			 ? "layers without positions" :
 			 c->act != TE_ACT_SILU			 ? "activations other than SiLU" :
-			 c->mlp_bias				 ? "biases in MLPs" :
 			 c->head_dim % 2			 ? "heads of odd width" :
 								   NULL;
 
@@ -348,6 +354,32 @@ static void put_row(struct export *e, const struct weights_tensor *t, int64_t ro
 	}
 }
 
+/* divisors of the frequencies, in a tensor of llama.cpp */
+static void put_divisors(struct export *e, int is_info)
+{
+	const struct config *c = &e->model.cfg;
+	const int64_t n = c->head_dim / 2;
+	float freq[ROTARY_MOST_PAIRS];
+
+	rotary_frequencies(&c->rotary, c->head_dim, freq);
+	if (is_info) {
+		put_text(e->f, GGUF_DIVISORS);
+		put_number(e->f, 1, 4);
+		put_number(e->f, (uint64_t)n, 8);
+		put_number(e->f, types[0].type, 4);
+		put_number(e->f, e->offset, 8);
+		e->ntensors++;
+		return;
+	}
+	for (int64_t i = 0; i < n; i++) {
+		const double f = pow(c->rotary.theta, -2.0 * (double)i / (double)c->head_dim);
+		const float divisor = (float)(f / (double)freq[i]);
+
+		fwrite(&divisor, 4, 1, e->f);
+	}
+	pad(e->f, 4 * (uint64_t)n);
+}
+
 static int put_data(void *arg, const struct weights_tensor *t)
 {
 	struct export *e = arg;
@@ -383,10 +415,14 @@ static int write_file(struct export *e)
 		r = weights_each(&e->tensors, &e->model, put_info, e);
 	if (r)
 		return r;
+	if (has_divisors(&e->model.cfg))
+		put_divisors(e, 1);
 	pad(e->f, (uint64_t)ftell(e->f));
 	r = weights_each(&e->tensors, &e->model, put_data, e);
 	if (r)
 		return r;
+	if (has_divisors(&e->model.cfg))
+		put_divisors(e, 0);
 	if (!fseek(e->f, 8, SEEK_SET)) {
 		put_number(e->f, e->ntensors, 8);
 		put_number(e->f, e->nitems, 8);

@@ -1,6 +1,8 @@
 /* t/fuzz/gguf.c - te_train's reader of GGUF files, of any bytes. */
 #include "config.h"
 
+#include <stdlib.h>
+
 #include "fuzz.h"
 #include "tools/lib/gguf.h"
 #include "tools/lib/say.h"
@@ -10,6 +12,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t nbytes)
 	const char *path = fuzz_file(data, nbytes), *name = NULL;
 	volatile uint8_t last = 0;
 	json_t *config = NULL;
+	uint64_t nitems;
+	void *items;
+	size_t n;
 	struct st_tensor t;
 	struct st_file *f;
 
@@ -24,5 +29,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t nbytes)
 	st_close(f);
 	if (!gguf_config(path, &config))
 		json_decref(config);
+	if (!gguf_items(path, "tokenizer.", &items, &n, &nitems))
+		free(items);
 	return 0;
 }

@@ -22,7 +22,7 @@ near()
 		'BEGIN { d = a - b; exit !(a != "" && b != "" && d <= e && d >= -e) }'
 }
 
-for m in hf_llama hf_qwen2 fam_mistral; do
+for m in hf_llama hf_qwen2 fam_mistral fam_llama3 fam_linear; do
 	mkdir $m
 	cp "$abs_top_srcdir/t/data/$m.json" $m/config.json
 	cp "$abs_top_srcdir/t/data/$m.safetensors" $m/model.safetensors
@@ -64,10 +64,10 @@ refused()
 	check "... and exits with 2" test $status -eq 2
 	check "... without a file" test ! -e no.gguf -a ! -e no.gguf.new
 }
-mkdir fam_llama3 micro
-cp "$abs_top_srcdir/t/data/fam_llama3.json" fam_llama3/config.json
+mkdir micro fam_yarn
 cp micro.json micro/config.json
-refused "scaled positions to GGUF is not implemented" --model fam_llama3
+cp "$abs_top_srcdir/t/data/fam_yarn.json" fam_yarn/config.json
+refused "these scaled positions to GGUF is not implemented" --model fam_yarn
 refused "gpt2: export of models of this family" --model micro
 refused "expected --model" --type f32
 refused "expected one of f32|bf16|q8_0" --model hf_llama --type q4_0

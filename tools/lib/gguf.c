@@ -477,8 +477,37 @@ static int check_rotations(const struct gguf *g, const char *arch)
 	return STATUS_OK;
 }
 
+/* divisors of frequencies, as a config.json has them; they are for all positions of the file */
+static int add_divisors(json_t *obj, const struct gguf *g, const char *arch,
+			const struct st_file *f)
+{
+	json_t *list, *most = value_of(g, arch, "context_length");
+	struct st_tensor t;
+
+	if (!st_find(f, GGUF_DIVISORS, &t))
+		return STATUS_OK;
+	if (strcmp(t.dtype, "F32") || t.ndim != 1)
+		return say_bad("%s: tensor \"%s\": expected a vector in F32", g->path,
+			       GGUF_DIVISORS);
+	list = json_array();
+	for (size_t i = 0; i < t.nbytes / 4; i++) {
+		float x;
+
+		memcpy(&x, t.data + 4 * i, 4);
+		json_array_append_new(list, json_real((double)x));
+	}
+	json_object_set_new(obj, "rope_scaling",
+			    json_pack("{s:s, s:O, s:o, s:f, s:O*}", "rope_type", "longrope",
+				      "short_factor", list, "long_factor", list,
+				      "attention_factor", 1.0, "original_max_position_embeddings",
+				      most));
+	return STATUS_OK;
+}
+
 static int make_config(const struct gguf *g, const struct st_file *f, json_t **ret_config)
 {
+	static const char *const first_bias[] = { "model.layers.0.self_attn.q_proj.bias",
+						  "model.layers.0.mlp.gate_proj.bias" };
 	const char *arch = text_of(g, "general.architecture");
 	struct st_tensor embed, head;
 	json_t *obj;
@@ -495,6 +524,9 @@ static int make_config(const struct gguf *g, const struct st_file *f, json_t **r
 	obj = json_pack("{s:s, s:I, s:b}", "model_type", arch, "vocab_size",
 			(json_int_t)embed.shape[0], "tie_word_embeddings",
 			!st_find(f, "lm_head.weight", &head));
+	for (size_t i = 0; obj && !strcmp(arch, "llama") && i < 2; i++)
+		json_object_set_new(obj, i ? "mlp_bias" : "attention_bias",
+				    json_boolean(st_find(f, first_bias[i], &head)));
 	for (const struct gguf_field *k = gguf_fields; obj && k->gguf; k++) {
 		json_t *v = value_of(g, arch, k->gguf);
 
@@ -503,8 +535,12 @@ static int make_config(const struct gguf *g, const struct st_file *f, json_t **r
 	}
 	if (!obj)
 		return say_failed("out of memory");
-	*ret_config = obj;
-	return STATUS_OK;
+	r = add_divisors(obj, g, arch, f);
+	if (r)
+		json_decref(obj);
+	else
+		*ret_config = obj;
+	return r;
 }
 
 int gguf_config(const char *path, json_t **ret_config)

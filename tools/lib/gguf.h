@@ -18,6 +18,9 @@ int gguf_config(const char *path, json_t **ret_config);
 
 /* the name in GGUF files of a tensor of transformers; 0: there is none */
 int gguf_name(const char *hf, char *ret_name, size_t room);
+/* FP32 [head_dim / 2]: divisors of the frequencies of rotary positions */
+#define GGUF_DIVISORS "rope_freqs.weight"
+
 /* keys of the metadata after the architecture and a dot, and fields of config.json with their
  * values; ends with NULL */
 struct gguf_field {

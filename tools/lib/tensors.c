@@ -72,6 +72,7 @@ static int is_buffer(const char *key, int ndim)
 		{ "rotary_emb.cos_cached", 0 },
 		{ "rotary_emb.sin_cached", 0 },
 		{ "position_ids", 0 },
+		{ "rope_freqs.weight", 1 }, /* GGUF_DIVISORS, which the config has */
 	};
 	const size_t n = strlen(key);
 

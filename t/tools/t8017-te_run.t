@@ -1,6 +1,7 @@
 #!/bin/sh
 # te_run starts ranks, ends all when one fails, forwards signals and leaves nothing.
 . "$abs_top_srcdir/t/lib/tap.sh"
+. "$abs_top_srcdir/t/tools/te_run.sh"
 
 te_run=$abs_top_builddir/tools/te_run
 mkdir "$tmp/dirs" "$tmp/work"
@@ -20,26 +21,6 @@ gives()
 		ls "$TMPDIR"
 	} >why
 	empty "$name" why
-}
-
-# has NAME PATTERN FILE: a line matches
-has()
-{
-	grep -E -- "$2" "$3" >/dev/null && : >why || { echo "no $2 in:"; cat "$3"; } >why
-	empty "$1" why
-}
-
-# gone NAME MARK: soon no process has the mark in its command line
-gone()
-{
-	echo "$2" >mark
-	i=0
-	while [ $i -lt 200 ] && grep -qsaFf mark /proc/[0-9]*/cmdline; do
-		sleep 0.05
-		i=$((i + 1))
-	done
-	grep -lsaFf mark /proc/[0-9]*/cmdline >why
-	empty "$1" why
 }
 
 # no_folder NAME: soon there is none of te_run

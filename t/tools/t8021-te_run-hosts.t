@@ -2,6 +2,7 @@
 # te_run --hosts starts ranks by ssh: here by a program in its place, which runs the command on this
 # host in a process of its own, and by sshd where there is one.
 . "$abs_top_srcdir/t/lib/tap.sh"
+. "$abs_top_srcdir/t/tools/te_run.sh"
 
 te_run=$abs_top_builddir/tools/te_run
 mkdir "$tmp/work" "$tmp/elsewhere"
@@ -57,26 +58,6 @@ gives()
 	got=$?
 	[ $got = "$want" ] && : >why || { echo "exit status $got, not $want"; cat out err; } >why
 	empty "$name" why
-}
-
-# has NAME PATTERN FILE: a line matches
-has()
-{
-	grep -E -- "$2" "$3" >/dev/null && : >why || { echo "no $2 in:"; cat "$3"; } >why
-	empty "$1" why
-}
-
-# gone NAME MARK: soon no process has the mark in its command line
-gone()
-{
-	echo "$2" >mark
-	i=0
-	while [ $i -lt 200 ] && grep -qsaFf mark /proc/[0-9]*/cmdline; do
-		sleep 0.05
-		i=$((i + 1))
-	done
-	grep -lsaFf mark /proc/[0-9]*/cmdline >why
-	empty "$1" why
 }
 
 # until COMMAND...: it succeeds, within 20 s

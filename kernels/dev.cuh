@@ -303,9 +303,14 @@ DEV float2 unpack2(const raw2<float> &r)
 	return make_float2(__uint_as_float(r.w[0]), __uint_as_float(r.w[1]));
 }
 
+DEV float2 unpack_bf16x2(uint32_t w)
+{
+	return make_float2(__uint_as_float(w << 16), __uint_as_float(w & 0xffff0000u));
+}
+
 DEV float2 unpack2(const raw2<bf16> &r)
 {
-	return make_float2(__uint_as_float(r.w[0] << 16), __uint_as_float(r.w[0] & 0xffff0000u));
+	return unpack_bf16x2(r.w[0]);
 }
 
 /* the first n elements, n < TE_V; the others are 0 */

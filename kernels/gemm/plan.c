@@ -79,14 +79,12 @@ const char *te__sm90_plan(const struct te_k_gemm *g, int32_t nclusters, uint64_t
 	const int32_t delem = g->ddtype == TE_DTYPE_FP32 ? 4 : 2;
 	const char *why = declines(g, nclusters, elem, delem);
 	struct te_gemm_sm90 *s = &ret->args;
-	int64_t cols, ntiles, tile_nbytes;
+	int64_t ntiles, tile_nbytes;
 
 	if (why)
 		return why;
 	memset(ret, 0, sizeof(*ret)); /* padding, too: arguments are compared as bytes */
 	ret->kernel = kernel_of(g);
-	cols = ret->kernel == TE_SM90_E5M2_E4M3 ? SM90_COLS_PROMOTED : SM90_COLS;
-	s->c = g->c;
 	s->bias = g->bias;
 	s->sa = g->sa;
 	s->sb = g->sb;
@@ -95,14 +93,14 @@ const char *te__sm90_plan(const struct te_k_gemm *g, int32_t nclusters, uint64_t
 	s->m = (int32_t)g->m;
 	s->n = (int32_t)g->n;
 	s->nrows = (int32_t)ceil_of(g->m, SM90_CLUSTER * SM90_ROWS);
-	s->ncols = (int32_t)ceil_of(g->n, cols);
+	s->ncols = (int32_t)ceil_of(g->n, SM90_COLS);
 	s->d_fp32 = g->ddtype == TE_DTYPE_FP32;
 	ntiles = (int64_t)s->nrows * s->ncols;
 	if (ntiles > MAX_EXTENT)
 		return "d has more than 2^30 tiles";
 	/* four counters for each tile that is cut, fewer than clusters */
 	ret->ready_nbytes = round_up(16 * (uint64_t)nclusters);
-	tile_nbytes = SM90_CLUSTER * SM90_ROWS * cols * (int64_t)sizeof(float);
+	tile_nbytes = SM90_CLUSTER * SM90_ROWS * SM90_COLS * (int64_t)sizeof(float);
 	te__gemm_schedule(ntiles, ceil_of(g->k * elem, SM90_STEP), nclusters,
 			  nbytes < ret->ready_nbytes ?
 				  0 :
@@ -116,7 +114,10 @@ const char *te__sm90_plan(const struct te_k_gemm *g, int32_t nclusters, uint64_t
 	ret->sums_nbytes = (uint64_t)(s->schedule.nslots * tile_nbytes);
 	ret->nclusters = (int32_t)(ntiles < nclusters && !s->schedule.nslots ? ntiles : nclusters);
 	ret->a = operand(g->a, elem, g->m, g->k, g->a_t, SM90_ROWS);
-	ret->b = operand(g->b, elem, g->n, g->k, g->b_t, (int32_t)cols / 2);
+	ret->b = operand(g->b, elem, g->n, g->k, g->b_t, SM90_COLS / 2);
 	ret->d = (struct te_sm90_map){ g->d, g->n, g->m, delem, SM90_STEP / delem, SM90_BOX };
+	ret->c = ret->d;
+	if (g->c)
+		ret->c.p = g->c;
 	return NULL;
 }

@@ -1,32 +1,36 @@
 /*
  * sm90.cu - large GEMMs: persistent blocks, warp specialization, wgmma on tiles that the copy
- * engine loads. sm_90a. Compiled, and emulated on the host (t/kernels/sm90.cc); they have not run
- * on a GPU yet, so that only TE_GEMM_PROVIDER=sm90 launches them.
+ * engine loads. sm_90a. Only TE_GEMM_PROVIDER=sm90 launches them (doc/perf-kernels.md has their
+ * speed); t/kernels/sm90.cc emulates them on the host.
  *
- *  kernel                    a                  b                  tile       sums
- *  gemm_sm90_bf16            BF16 [m, k]        BF16 [n, k]        128 x 256  FP32 accumulators
+ *  kernel                    a                  b                  sums
+ *  gemm_sm90_bf16            BF16 [m, k]        BF16 [n, k]        FP32 accumulators
  *  gemm_sm90_bf16_bt         BF16 [m, k]        BF16 [k, n]        the same
  *  gemm_sm90_bf16_tt         BF16 [k, m]        BF16 [k, n]        the same
  *  gemm_sm90_e4m3_e4m3       E4M3 [m, k]        E4M3 [n, k]        the same
- *  gemm_sm90_e5m2_e4m3       E5M2 [m, k]        E4M3 [n, k]        128 x 192  FP32 every 128 of k
+ *  gemm_sm90_e5m2_e4m3       E5M2 [m, k]        E4M3 [n, k]        FP32 every 128 of k
  *
  * d is BF16 or FP32 [m, n]. Rows of all operands are a multiple of 16 bytes and so are addresses;
  * otherwise extents are free: the copy engine loads zeros outside of an operand, and stores nothing
  * outside of d.
  *
  * Blocks: one a multiprocessor, 384 threads, up to 227 KiB shared memory, in clusters of two. The
- * tile of a cluster has 256 rows: each block has 128 of them, loads its rows of a, and one half of
- * the columns of b, which goes to both. schedule.h tells a cluster its work units.
+ * tile of a cluster is 256 x 256: each block has 128 rows of it, loads its rows of a, and one half
+ * of the columns of b, which goes to both. schedule.h tells a cluster its work units.
  *
  * Thread 0 loads: for each step of 128 bytes of k it waits until both blocks have released the
- * stage, and starts the copies that complete the stage's barrier. Two warpgroups multiply, each the
- * 64 rows of its own; every warp releases the stage in both blocks. A tile goes to memory by boxes
- * of 64 rows and 128 bytes, two of which are in shared memory for each warpgroup, so that one is
- * written while the other is stored.
+ * stage, and starts the copies that complete the stage's barrier. It tells of a unit in the stage
+ * of its first step. Two warpgroups multiply, each the 64 rows of its own; every warp releases the
+ * stage in both blocks.
+ *
+ * A tile goes to memory by boxes of 64 rows and 128 bytes, of which shared memory has two or four
+ * for each warpgroup. Kernels whose d is mostly BF16 hold a tile in registers, rounded, and store a
+ * box in each of the first steps of the next tile, while the tensor cores multiply. The others
+ * store at once; c comes to the boxes by copies that begin in the first step.
  *
  * Tensor cores keep fewer bits of a sum of FP8 terms than FP32 has. e5m2_e4m3, for gradients, adds
- * sums of 128 terms in FP32 registers: one half of the columns is added while the tensor cores
- * compute the other half.
+ * sums of 128 terms in FP32 registers, for one half of the columns at a time: while a warpgroup
+ * adds, the other multiplies.
  */
 #include "kernels/gemm/sm90.cuh"
 
@@ -42,39 +46,61 @@ template <class T> struct layout {
 	}
 	__device__ __forceinline__ uint32_t a(uint32_t stage) const
 	{
-		return base + stage * SM90_STAGE(T::COLS);
+		return base + stage * SM90_STAGE;
 	}
 	__device__ __forceinline__ uint32_t b(uint32_t stage) const
 	{
 		return a(stage) + SM90_ROWS * SM90_STEP;
 	}
-	__device__ __forceinline__ uint32_t store(int group, int i) const
-	{
-		return a(SM90_STAGES) + (2 * group + i % 2) * SM90_STORE;
-	}
 	/* complete when the copies of a stage are */
 	__device__ __forceinline__ uint32_t full(uint32_t stage) const
 	{
-		return a(SM90_STAGES) + 4 * SM90_STORE + 8 * stage;
+		return a(T::STAGES) + 2 * T::STORES * SM90_STORE + 8 * stage;
 	}
 	/* complete when all warps of both blocks that multiply have released the stage */
 	__device__ __forceinline__ uint32_t empty(uint32_t stage) const
 	{
-		return full(SM90_STAGES + stage);
+		return full(T::STAGES + stage);
 	}
-	__device__ __forceinline__ uint32_t word(int group) const
+	/* boxes of a warpgroup, of c first and then of d */
+	__device__ __forceinline__ uint32_t box(int group, int i) const
 	{
-		return full(2 * SM90_STAGES) + 4 * group;
+		return a(T::STAGES) + (T::STORES * group + i % T::STORES) * SM90_STORE;
+	}
+	/* complete when the copy of a box of c is */
+	__device__ __forceinline__ uint32_t filled(int group, int i) const
+	{
+		return full(2 * T::STAGES + T::STORES * group + i % T::STORES);
+	}
+	/* the bias of the tile's columns in FP32 */
+	__device__ __forceinline__ uint32_t bias(int group) const
+	{
+		return full(2 * T::STAGES + 2 * T::STORES) + SM90_COLS * 4 * group;
+	}
+	/* what the load thread tells of the unit whose first step is in the stage */
+	__device__ __forceinline__ uint32_t unit(uint32_t stage) const
+	{
+		return bias(2) + 32 * stage;
+	}
+	/* of a warpgroup, for join(): a counter, the tile and the slot of the unit */
+	__device__ __forceinline__ uint32_t words(int group) const
+	{
+		return unit(T::STAGES) + 32 * group;
+	}
+	/* the first row and column of the tile in registers, for its first thread */
+	__device__ __forceinline__ uint32_t held(int group) const
+	{
+		return words(group) + 16;
 	}
 };
 
 /* a stage, and the parity of the phase of its barriers; steps go through stages in order */
-struct ring {
+template <class T> struct ring {
 	uint32_t stage = 0, parity = 0;
 
 	__device__ __forceinline__ void next(void)
 	{
-		if (++stage < SM90_STAGES)
+		if (++stage < T::STAGES)
 			return;
 		stage = 0;
 		parity ^= 1;
@@ -84,11 +110,13 @@ struct ring {
 /* --- operands --------------------------------------------------------------- */
 
 /* M: multiplication of 64 rows; ES: bytes of an element; A_T, B_T: k is not innermost */
-template <class M, int ES, bool A_T_, bool B_T_, int COLS_> struct operands {
+template <class M, enum te_sm90_kernel KERNEL, int ES, bool A_T_, bool B_T_> struct operands {
 	typedef M mma;
-	static const bool A_T = A_T_, B_T = B_T_;
-	static const int COLS = COLS_, STEP = SM90_STEP / ES; /* elements */
-	static const bool PROMOTED = COLS == SM90_COLS_PROMOTED;
+	static const bool A_T = A_T_, B_T = B_T_, PROMOTED = KERNEL == TE_SM90_E5M2_E4M3;
+	static const bool HOLDS = SM90_HOLDS(KERNEL);
+	static const int STEP = SM90_STEP / ES; /* elements */
+	static const int STAGES = SM90_STAGES(HOLDS), STORES = SM90_STORES(HOLDS);
+	static const int AHEAD = HOLDS ? 8 : 16; /* vectors in flight in join() */
 };
 
 /*
@@ -110,10 +138,10 @@ template <class T>
 DEV void load_step(const struct te_gemm_sm90 &g, const layout<T> &at, uint32_t stage, int row,
 		   int col, int k, int rank)
 {
-	const int half = T::COLS / 2;
+	const int half = SM90_COLS / 2;
 	const uint32_t full = at.full(stage);
 
-	barrier_expect(full, SM90_STAGE(T::COLS));
+	barrier_expect(full, SM90_STAGE);
 	if (T::A_T) {
 		for (int i = 0; i < SM90_ROWS / T_ROWS; i++)
 			tma_load(at.a(stage) + i * T_NBYTES, &g.a, row + i * T_ROWS, k * T::STEP,
@@ -137,26 +165,100 @@ DEV void tile_at(const struct te_gemm_sm90 &g, int tile, int rank, int *row, int
 {
 	te_gemm_tile(tile, g.nrows, g.ncols, row, col);
 	*row = (*row * SM90_CLUSTER + rank) * SM90_ROWS;
-	*col *= T::COLS;
+	*col *= SM90_COLS;
+}
+
+/* a block's part of a unit */
+struct part {
+	int row, col;	/* the first of d */
+	int nsteps;	/* 0: there are no more units */
+	int nparts;	/* units of the tile */
+};
+
+/* the divisions of a schedule are done by the thread that loads, which has time for them */
+template <class T>
+DEV void tell(const layout<T> &at, uint32_t stage, const part &o, int tile, int slot)
+{
+	smem_store4(at.unit(stage), o.row, o.col, o.nsteps, o.nparts);
+	smem_store4(at.unit(stage) + 16, 0, tile, slot, 0);
+}
+
+/* when the stage of the first step is full; tile and slot go to words() */
+template <class T> DEV void hear(const layout<T> &at, uint32_t stage, int group, part &o)
+{
+	int tile, slot, zero;
+
+	smem_load4(at.unit(stage), o.row, o.col, o.nsteps, o.nparts);
+	if (o.nparts == 1 || threadIdx.x % 128)
+		return;
+	smem_load4(at.unit(stage) + 16, zero, tile, slot, zero);
+	smem_store4(at.words(group), 0, tile, slot, 0);
 }
 
 template <class T>
 DEV void load(const struct te_gemm_sm90 &g, const layout<T> &at, int cluster, int rank)
 {
 	struct te_gemm_unit u;
-	ring r;
+	part o = part();
+	ring<T> r;
 
 	for (int l = 0; l < g.schedule.nlevels; l++)
 		for (int i = 0; te_gemm_unit(&g.schedule.level[l], cluster, i, &u); i++) {
-			int row, col;
-
-			tile_at<T>(g, u.tile, rank, &row, &col);
+			tile_at<T>(g, u.tile, rank, &o.row, &o.col);
+			o.nsteps = u.end - u.k;
+			o.nparts = te_gemm_nparts(&g.schedule, u.tile);
 #pragma unroll 1
 			for (int k = u.k; k < u.end; k++, r.next()) {
 				barrier_wait(at.empty(r.stage), r.parity ^ 1);
-				load_step<T>(g, at, r.stage, row, col, k, rank);
+				if (k == u.k)
+					tell<T>(at, r.stage, o, u.tile, u.slot);
+				load_step<T>(g, at, r.stage, o.row, o.col, k, rank);
 			}
 		}
+	barrier_wait(at.empty(r.stage), r.parity ^ 1);
+	o.nsteps = 0;
+	tell<T>(at, r.stage, o, 0, 0);
+	barrier_expect(at.full(r.stage), 0);
+}
+
+/* --- c ------------------------------------------------------------------------ */
+
+/* starts the copy of box i of c, from a tile's first row and column on */
+template <class T>
+DEV void load_box(const struct te_gemm_sm90 &g, const layout<T> &at, int group, int i, int row,
+		  int col)
+{
+	const int width = SM90_STEP / (g.d_fp32 ? 4 : 2);
+
+	barrier_expect(at.filled(group, i), SM90_STORE);
+	tma_load(at.box(group, i), &g.c, col + i * width, row, at.filled(group, i));
+}
+
+/* the first boxes of c, when the stores of the tile before have read theirs; one thread */
+template <class T>
+DEV void load_boxes(const struct te_gemm_sm90 &g, const layout<T> &at, int group, int row, int col)
+{
+	tma_store_wait<0>();
+	for (int i = 0; i < T::STORES; i++)
+		load_box<T>(g, at, group, i, row, col);
+}
+
+/* while the tensor cores work on the first step: c and the bias go to shared memory */
+template <class T>
+DEV void begin_part(const struct te_gemm_sm90 &g, const layout<T> &at, const part &o, int group)
+{
+	const int t = threadIdx.x % 128, col = o.col + 2 * t;
+	float2 bias = make_float2(0.0f, 0.0f);
+
+	if (t == 0 && g.beta != 0.0f && o.nparts == 1)
+		load_boxes<T>(g, at, group, o.row, o.col);
+	if (!g.bias)
+		return;
+	if (col < g.n && g.d_fp32)
+		bias = *(const float2 *)((const float *)g.bias + col);
+	else if (col < g.n)
+		bias = unpack_bf16x2(*(const uint32_t *)((const bf16 *)g.bias + col));
+	smem_store2(at.bias(group) + 8 * t, bias.x, bias.y);
 }
 
 /* --- multiplication ---------------------------------------------------------- */
@@ -181,42 +283,118 @@ template <class T> DEV void release(const layout<T> &at, uint32_t stage)
 		barrier_arrive(at.empty(stage), lane);
 }
 
+/* --- a tile in registers ------------------------------------------------------ */
+
+#define HELD_BOXES (SM90_COLS * 2 / SM90_STEP) /* of BF16 */
+
+/*
+ * The warpgroup's part of a BF16 tile, which is stored while the tensor cores multiply for the
+ * next: words 2 j and 2 j + 1 of a thread are two neighbours of its two rows in columns 8 j on.
+ */
+struct held {
+	uint32_t w[SM90_COLS / 4];
+	bool any;
+};
+
+/* box i, when the store of the box before the latest has read shared memory */
 template <class T>
-DEV void multiply(const layout<T> &at, ring &r, const struct te_gemm_unit &u, int group,
-		  float (&acc)[T::COLS / 2])
+DEV void put_box(const struct te_gemm_sm90 &g, const layout<T> &at, const held &h, int group, int i)
 {
-	if constexpr (T::PROMOTED) {
-		const int half = T::COLS / 4;
-		float lo[half], hi[half];
+	const int lane = threadIdx.x % 32, to = threadIdx.x % 128 / 32 * 16 + lane % 16;
+	const uint32_t box = at.box(group, i), *w = h.w + 16 * i;
+	const bool issues = threadIdx.x % 128 == 0;
+
+	if (issues)
+		tma_store_wait<T::STORES - 1>();
+	group_sync(1 + group);
+#pragma unroll
+	for (int j = 0; j < 8; j += 2)
+		smem_store_matrices(box + to * SM90_STEP + ((j + lane / 16) ^ to % 8) * 16,
+				    w[2 * j], w[2 * j + 1], w[2 * j + 2], w[2 * j + 3]);
+	smem_publish();
+	group_sync(1 + group);
+	if (issues) {
+		int row, col, zero;
+
+		smem_load4(at.held(group), row, col, zero, zero);
+		tma_store(&g.d, col + i * (SM90_STEP / 2), row, box);
+	}
+}
+
+template <class T>
+DEV void put_all(const struct te_gemm_sm90 &g, const layout<T> &at, held &h, int group)
+{
+	if (!h.any)
+		return;
+#pragma unroll
+	for (int i = 0; i < HELD_BOXES; i++)
+		put_box<T>(g, at, h, group, i);
+	h.any = false;
+}
+
+/* --- the main loop ------------------------------------------------------------ */
+
+template <class T>
+DEV void multiply_promoted(const struct te_gemm_sm90 &g, const layout<T> &at, ring<T> &r,
+			   const part &o, int group, float (&acc)[SM90_COLS / 2])
+{
+	const int half = SM90_COLS / 4;
 
 #pragma unroll
-		for (int i = 0; i < 2 * half; i++)
-			acc[i] = 0.0f;
+	for (int i = 0; i < 2 * half; i++)
+		acc[i] = 0.0f;
 #pragma unroll 1
-		for (int k = u.k; k < u.end; k++, r.next()) {
-			barrier_wait(at.full(r.stage), r.parity);
+	for (int k = 0; k < o.nsteps; k++, r.next()) {
+		barrier_wait(at.full(r.stage), r.parity);
+#pragma unroll
+		for (int h = 0; h < 2; h++) {
+			float sums[half];
+
 			wgmma_begin();
-			multiply_step<T>(at, r.stage, group, 0, 0, lo);
-			multiply_step<T>(at, r.stage, group, T::COLS / 2, 0, hi);
-			wgmma_wait<1>(lo);
+			multiply_step<T>(at, r.stage, group, h * SM90_COLS / 2, 0, sums);
+			wgmma_wait<0>(sums);
+			if (h)
+				release<T>(at, r.stage);
 #pragma unroll
 			for (int i = 0; i < half; i++)
-				acc[i] = add(acc[i], lo[i]);
-			wgmma_wait<0>(hi);
-			release<T>(at, r.stage);
-#pragma unroll
-			for (int i = 0; i < half; i++)
-				acc[half + i] = add(acc[half + i], hi[i]);
+				acc[h * half + i] = add(acc[h * half + i], sums[i]);
 		}
-	} else {
-#pragma unroll 1
-		for (int k = u.k; k < u.end; k++, r.next()) {
+		if (k == 0) /* not while sums takes registers, too */
+			begin_part<T>(g, at, o, group);
+	}
+}
+
+template <class T, bool HOLD>
+DEV void multiply(const struct te_gemm_sm90 &g, const layout<T> &at, ring<T> &r,
+		  const part &o, int group, held &h, float (&acc)[SM90_COLS / 2])
+{
+	int k = 0;
+
+	if (HOLD && h.any && o.nsteps < HELD_BOXES)
+		put_all<T>(g, at, h, group);
+	if (HOLD && h.any) {
+#pragma unroll
+		for (int i = 0; i < HELD_BOXES; i++, k++, r.next()) {
 			barrier_wait(at.full(r.stage), r.parity);
 			wgmma_begin();
-			multiply_step<T>(at, r.stage, group, 0, k > u.k, acc);
+			multiply_step<T>(at, r.stage, group, 0, i > 0, acc);
+			put_box<T>(g, at, h, group, i);
+			if (i == 0)
+				begin_part<T>(g, at, o, group);
 			wgmma_wait<0>(acc);
 			release<T>(at, r.stage);
 		}
+		h.any = false;
+	}
+#pragma unroll 1
+	for (; k < o.nsteps; k++, r.next()) {
+		barrier_wait(at.full(r.stage), r.parity);
+		wgmma_begin();
+		multiply_step<T>(at, r.stage, group, 0, k > 0, acc);
+		if (k == 0)
+			begin_part<T>(g, at, o, group);
+		wgmma_wait<0>(acc);
+		release<T>(at, r.stage);
 	}
 }
 
@@ -227,13 +405,18 @@ DEV void multiply(const layout<T> &at, ring &r, const struct te_gemm_unit &u, in
  * and return true. Four accumulators of a thread are one vector, vectors of threads adjacent.
  */
 template <class T>
-DEV bool join(const struct te_gemm_sm90 &g, const layout<T> &at, const struct te_gemm_unit &u,
-	      int rank, int group, int nparts, float (&acc)[T::COLS / 2])
+DEV bool join(const struct te_gemm_sm90 &g, const layout<T> &at, const part &o, int rank,
+	      int group, float (&acc)[SM90_COLS / 2])
 {
-	const int nvecs = T::COLS / 8, consumer = 2 * rank + group, t = threadIdx.x % 128;
+	const int nvecs = SM90_COLS / 8, consumer = 2 * rank + group, t = threadIdx.x % 128;
+	int tile, own_slot, unused;
 	float4 *sums = (float4 *)g.sums + consumer * nvecs * 128 + t;
 	const int64_t slot_nvecs = (int64_t)4 * nvecs * 128;
-	float4 *own = sums + u.slot * slot_nvecs;
+	float4 *own;
+
+	group_sync(1 + group);
+	smem_load4(at.words(group), unused, tile, own_slot, unused);
+	own = sums + own_slot * slot_nvecs;
 
 #pragma unroll
 	for (int i = 0; i < nvecs; i++)
@@ -242,10 +425,10 @@ DEV bool join(const struct te_gemm_sm90 &g, const layout<T> &at, const struct te
 	__threadfence();
 	group_sync(1 + group);
 	if (t == 0)
-		smem_store(at.word(group),
-			   atomicAdd(g.ready + 4 * (u.tile - g.first_cut) + consumer, 1));
+		smem_store(at.words(group),
+			   atomicAdd(g.ready + 4 * (tile - g.first_cut) + consumer, 1));
 	group_sync(1 + group);
-	if (smem_load(at.word(group)) != (uint32_t)nparts - 1)
+	if (smem_load(at.words(group)) != (uint32_t)o.nparts - 1)
 		return false;
 	__threadfence();
 #pragma unroll
@@ -254,23 +437,30 @@ DEV bool join(const struct te_gemm_sm90 &g, const layout<T> &at, const struct te
 #pragma unroll 1
 	for (int l = 0; l < g.schedule.nlevels; l++) {
 		const struct te_gemm_level *level = &g.schedule.level[l];
-		int slot, n = te_gemm_slices(level, u.tile, &slot);
+		int slot, n = te_gemm_slices(level, tile, &slot);
 
 #pragma unroll 1
 		for (; n > 0; n--, slot += level->ntiles) {
-			const float4 *part = sums + slot * slot_nvecs;
+			const float4 *from = sums + slot * slot_nvecs;
 
 #pragma unroll
-			for (int i = 0; i < nvecs; i++) {
-				const float4 v = __ldcg(part + i * 128);
+			for (int i = 0; i < nvecs; i += T::AHEAD) {
+				float4 v[T::AHEAD];
 
-				acc[4 * i] = add(acc[4 * i], v.x);
-				acc[4 * i + 1] = add(acc[4 * i + 1], v.y);
-				acc[4 * i + 2] = add(acc[4 * i + 2], v.z);
-				acc[4 * i + 3] = add(acc[4 * i + 3], v.w);
+#pragma unroll
+				for (int j = 0; j < T::AHEAD; j++)
+					v[j] = __ldcg(from + (i + j) * 128);
+#pragma unroll
+				for (int j = 0; j < T::AHEAD; j++) {
+					float *to = acc + 4 * (i + j);
+
+					to[0] = add(to[0], v[j].x);
+					to[1] = add(to[1], v[j].y);
+					to[2] = add(to[2], v[j].z);
+					to[3] = add(to[3], v[j].w);
+				}
 				/* keeps ptxas from having more loads in flight than registers */
-				if (i % 4 == 3)
-					__syncwarp();
+				__syncwarp();
 			}
 		}
 	}
@@ -279,127 +469,208 @@ DEV bool join(const struct te_gemm_sm90 &g, const layout<T> &at, const struct te
 
 /* --- d ------------------------------------------------------------------------- */
 
-DEV float2 load_pair(const float *p)
+/* read for each tile: a register less in the main loop */
+DEV float scale_of(const struct te_gemm_sm90 &g)
 {
-	return *(const float2 *)p;
+	const float sa = g.sa ? *g.sa : 1.0f, sb = g.sb ? *g.sb : 1.0f;
+
+	return mul(mul(g.alpha, sa), sb);
 }
 
-DEV float2 load_pair(const bf16 *p)
+/* scales two neighbours, adds beta c and the bias of their column of the tile */
+template <bool PLAIN>
+DEV float2 finish(const struct te_gemm_sm90 &g, float scale, const float *acc, float2 c,
+		  float2 bias)
 {
-	return unpack2(load2<true>(p, 2));
-}
+	float2 v = make_float2(mul(acc[0], scale), mul(acc[1], scale));
 
-/* two neighbours of row row, from column col on, of sums x and y */
-template <class D>
-DEV float2 finish(const struct te_gemm_sm90 &g, float scale, int row, int col, float x, float y)
-{
-	x = mul(x, scale);
-	y = mul(y, scale);
-	if (g.beta != 0.0f && row < g.m && col < g.n) {
-		const float2 c = load_pair((const D *)g.c + (int64_t)row * g.n + col);
-
-		x = add(x, mul(g.beta, c.x));
-		y = add(y, mul(g.beta, c.y));
+	if (PLAIN)
+		return v;
+	if (g.beta != 0.0f) {
+		v.x = add(v.x, mul(g.beta, c.x));
+		v.y = add(v.y, mul(g.beta, c.y));
 	}
-	if (g.bias && col < g.n) {
-		const float2 b = load_pair((const D *)g.bias + col);
-
-		x = add(x, b.x);
-		y = add(y, b.y);
+	if (g.bias) {
+		v.x = add(v.x, bias.x);
+		v.y = add(v.y, bias.y);
 	}
-	return make_float2(x, y);
+	return v;
 }
 
-/* to a box: rows of 128 bytes, whose 16-byte chunks are swizzled; NB: blocks of 8 columns */
-template <class D, int NB>
-DEV void write_box(const struct te_gemm_sm90 &g, uint32_t box, float scale, int row0, int col0,
-		   const float *acc)
+/* the tile stays in registers until the next unit */
+template <class T>
+DEV void hold(const struct te_gemm_sm90 &g, const layout<T> &at, float scale, int group,
+	      const part &o, const float (&acc)[SM90_COLS / 2], held &h)
 {
-	const int lane = threadIdx.x % 32, warp = threadIdx.x % 128 / 32;
-	const int row = 16 * warp + lane / 4, col = 2 * (lane % 4);
+	const int lane = threadIdx.x % 32;
+
+	if (g.bias)
+		group_sync(1 + group);
+#pragma unroll
+	for (int j = 0; j < SM90_COLS / 8; j++) {
+		float2 b = make_float2(0.0f, 0.0f);
+
+		if (g.bias)
+			b = smem_load2(at.bias(group) + 4 * (8 * j + 2 * (lane % 4)));
+#pragma unroll
+		for (int i = 0; i < 2; i++) {
+			float2 v = make_float2(mul(acc[4 * j + 2 * i], scale),
+					       mul(acc[4 * j + 2 * i + 1], scale));
+
+			if (g.bias)
+				v = make_float2(add(v.x, b.x), add(v.y, b.y));
+			h.w[2 * j + i] = pack_bf16x2(v.x, v.y);
+		}
+	}
+	if (g.bias)
+		group_sync(1 + group); /* before the next tile's is written */
+	if (threadIdx.x % 128 == 0)
+		smem_store4(at.held(group), o.row, o.col, 0, 0);
+	h.any = true;
+}
+
+/*
+ * A box in shared memory: rows of 128 bytes, whose 16-byte chunks are swizzled. bias: of the box's
+ * first column.
+ */
+template <bool PLAIN>
+DEV void write_box(const struct te_gemm_sm90 &g, uint32_t box, float scale, uint32_t bias,
+		   const float *acc, bf16)
+{
+	const int lane = threadIdx.x % 32, to = threadIdx.x % 128 / 32 * 16 + lane % 16;
 
 #pragma unroll
-	for (int j = 0; j < NB; j += 2) {
-		float2 v[2][2]; /* [block][8 rows] */
+	for (int j = 0; j < 8; j += 2) {
+		const uint32_t p = box + to * SM90_STEP + ((j + lane / 16) ^ to % 8) * 16;
+		uint32_t w[4] = { 0, 0, 0, 0 }; /* blocks of 8 columns j, j, j + 1, j + 1 */
+
+		if (!PLAIN && g.beta != 0.0f)
+			smem_load_matrices(p, w);
+#pragma unroll
+		for (int i = 0; i < 4; i++) {
+			float2 b = make_float2(0.0f, 0.0f);
+
+			if (!PLAIN && g.bias)
+				b = smem_load2(bias + 4 * (8 * (j + i / 2) + 2 * (lane % 4)));
+			b = finish<PLAIN>(g, scale, acc + 4 * j + 2 * i, unpack_bf16x2(w[i]), b);
+			w[i] = pack_bf16x2(b.x, b.y);
+		}
+		smem_store_matrices(p, w[0], w[1], w[2], w[3]);
+	}
+}
+
+template <bool PLAIN>
+DEV void write_box(const struct te_gemm_sm90 &g, uint32_t box, float scale, uint32_t bias,
+		   const float *acc, float)
+{
+	const int lane = threadIdx.x % 32, row = threadIdx.x % 128 / 32 * 16 + lane / 4;
 
 #pragma unroll
-		for (int e = 0; e < 4; e++)
-			v[e / 2][e % 2] = finish<D>(g, scale, row0 + row + 8 * (e % 2),
-						    col0 + col + 8 * (j + e / 2),
-						    acc[4 * j + 2 * e], acc[4 * j + 2 * e + 1]);
-		if constexpr (sizeof(D) == 2) {
-			const int to = 16 * warp + lane % 16, chunk = j + lane / 16;
+	for (int j = 0; j < 4; j++) {
+		float2 b = make_float2(0.0f, 0.0f);
 
-			smem_store_matrices(box + to * SM90_STEP + (chunk ^ to % 8) * 16,
-					    pack_bf16x2(v[0][0].x, v[0][0].y),
-					    pack_bf16x2(v[0][1].x, v[0][1].y),
-					    pack_bf16x2(v[1][0].x, v[1][0].y),
-					    pack_bf16x2(v[1][1].x, v[1][1].y));
-		} else {
+		if (!PLAIN && g.bias)
+			b = smem_load2(bias + 4 * (8 * j + 2 * (lane % 4)));
 #pragma unroll
-			for (int e = 0; e < 4; e++) {
-				const int to = row + 8 * (e % 2);
-				const int chunk = 2 * (j + e / 2) + lane % 4 / 2;
+		for (int i = 0; i < 2; i++) {
+			const uint32_t p = box + (row + 8 * i) * SM90_STEP +
+					   ((2 * j + lane % 4 / 2) ^ row % 8) * 16 + lane % 2 * 8;
+			float2 v = make_float2(0.0f, 0.0f);
 
-				smem_store2(box + to * SM90_STEP + (chunk ^ to % 8) * 16 +
-						    lane % 2 * 8,
-					    v[e / 2][e % 2].x, v[e / 2][e % 2].y);
+			if (!PLAIN && g.beta != 0.0f)
+				v = smem_load2(p);
+			v = finish<PLAIN>(g, scale, acc + 4 * j + 2 * i, v, b);
+			smem_store2(p, v.x, v.y);
+		}
+	}
+}
+
+/*
+ * The warpgroup's part of a tile, with its first row and column. bias: for columns 2 t and 2 t + 1
+ * of thread t. parity: the phase of the boxes of c.
+ */
+template <class D, bool PLAIN, class T>
+DEV void store(const struct te_gemm_sm90 &g, const layout<T> &at, float scale, int group,
+	       const part &o, uint32_t parity, const float (&acc)[SM90_COLS / 2])
+{
+	const int row = o.row, col = o.col;
+	const int width = SM90_STEP / (int)sizeof(D), nboxes = SM90_COLS / width;
+	const int t = threadIdx.x % 128;
+	const bool adds = !PLAIN && g.beta != 0.0f;
+
+	if (t == 0 && !adds)
+		tma_store_wait<0>();
+	group_sync(1 + group);
+#pragma unroll
+	for (int i = 0; i < nboxes; i++) {
+		const uint32_t box = at.box(group, i);
+
+		if (adds) {
+			barrier_wait(at.filled(group, i), (parity + i / T::STORES) & 1);
+		} else if (i >= T::STORES) {
+			if (t == 0)
+				tma_store_wait<T::STORES - 1>();
+			group_sync(1 + group);
+		}
+		write_box<PLAIN>(g, box, scale, at.bias(group) + 4 * width * i,
+				 acc + width / 2 * i, D());
+		smem_publish();
+		group_sync(1 + group);
+		if (t == 0) {
+			tma_store(&g.d, col + i * width, row, box);
+			if (adds && i && i - 1 + T::STORES < nboxes) {
+				tma_store_wait<1>();
+				load_box<T>(g, at, group, i - 1 + T::STORES, row, col);
 			}
 		}
 	}
 }
 
-template <class D, class T>
-DEV void store(const struct te_gemm_sm90 &g, const layout<T> &at, float scale, int row, int col,
-	       int group, const float (&acc)[T::COLS / 2])
+/* HOLD: d is BF16 and no c is added */
+template <class T, bool HOLD>
+DEV void compute(const struct te_gemm_sm90 &g, const layout<T> &at, int rank, int group)
 {
-	const int width = SM90_STEP / (int)sizeof(D), NB = width / 8; /* columns of a box */
-	const int nboxes = T::COLS / width;
-	const bool issues = threadIdx.x % 128 == 0;
+	const bool adds = g.beta != 0.0f, plain = !adds && !g.bias, issues = threadIdx.x % 128 == 0;
+	uint32_t parity = 0;
+	ring<T> r;
+	held h = held();
+	part o;
 
-#pragma unroll
-	for (int i = 0; i < nboxes; i++) {
-		const uint32_t box = at.store(group, i);
+	for (;;) {
+		float acc[SM90_COLS / 2], scale;
 
-		/* the latest box may still be read: the other one, unless their number is odd */
-		if (issues && (i || nboxes % 2 == 0))
-			tma_store_wait<1>();
-		else if (issues)
-			tma_store_wait<0>();
-		group_sync(1 + group);
-		write_box<D, NB>(g, box, scale, row, col + i * width, acc + 4 * NB * i);
-		smem_publish();
-		group_sync(1 + group);
-		if (issues)
-			tma_store(&g.d, col + i * width, row, box);
-	}
-}
-
-template <class T>
-DEV void compute(const struct te_gemm_sm90 &g, const layout<T> &at, int cluster, int rank,
-		 int group)
-{
-	const float sa = g.sa ? *g.sa : 1.0f, sb = g.sb ? *g.sb : 1.0f;
-	const float scale = mul(mul(g.alpha, sa), sb);
-	struct te_gemm_unit u;
-	ring r;
-
-	for (int l = 0; l < g.schedule.nlevels; l++)
-		for (int i = 0; te_gemm_unit(&g.schedule.level[l], cluster, i, &u); i++) {
-			const int nparts = te_gemm_nparts(&g.schedule, u.tile);
-			float acc[T::COLS / 2];
-			int row, col;
-
-			multiply<T>(at, r, u, group, acc);
-			if (nparts > 1 && !join<T>(g, at, u, rank, group, nparts, acc))
+		barrier_wait(at.full(r.stage), r.parity);
+		hear<T>(at, r.stage, group, o);
+		if (!o.nsteps)
+			break;
+		o.row += group * SM90_BOX;
+		if constexpr (T::PROMOTED)
+			multiply_promoted<T>(g, at, r, o, group, acc);
+		else
+			multiply<T, HOLD>(g, at, r, o, group, h, acc);
+		h = held(); /* stored by now: registers for join() */
+		if (o.nparts > 1) {
+			if (!join<T>(g, at, o, rank, group, acc))
 				continue;
-			tile_at<T>(g, u.tile, rank, &row, &col);
-			row += group * SM90_BOX;
-			if (g.d_fp32)
-				store<float, T>(g, at, scale, row, col, group, acc);
-			else
-				store<bf16, T>(g, at, scale, row, col, group, acc);
+			if (adds && issues)
+				load_boxes<T>(g, at, group, o.row, o.col);
 		}
+		scale = scale_of(g);
+		if constexpr (HOLD) {
+			hold<T>(g, at, scale, group, o, acc, h);
+		} else if (g.d_fp32 && plain) {
+			store<float, true, T>(g, at, scale, group, o, 0, acc);
+		} else if (g.d_fp32) {
+			store<float, false, T>(g, at, scale, group, o, 0, acc);
+		} else if (plain) {
+			store<bf16, true, T>(g, at, scale, group, o, 0, acc);
+		} else {
+			store<bf16, false, T>(g, at, scale, group, o, parity, acc);
+			parity ^= HELD_BOXES / T::STORES & 1;
+		}
+	}
+	if constexpr (HOLD)
+		put_all<T>(g, at, h, group);
 	tma_store_wait<0>();
 }
 
@@ -412,10 +683,12 @@ template <class T> DEV void gemm(const struct te_gemm_sm90 &g)
 	const layout<T> at(smem_begin());
 
 	if (threadIdx.x == 0) {
-		for (int i = 0; i < SM90_STAGES; i++) {
+		for (int i = 0; i < T::STAGES; i++) {
 			barrier_init(at.full(i), 1);
 			barrier_init(at.empty(i), 8 * SM90_CLUSTER);
 		}
+		for (int i = 0; i < 2 * T::STORES; i++)
+			barrier_init(at.filled(i / T::STORES, i), 1);
 		barrier_init_publish();
 	}
 	cluster_sync();
@@ -425,7 +698,10 @@ template <class T> DEV void gemm(const struct te_gemm_sm90 &g)
 			load<T>(g, at, cluster, rank);
 	} else {
 		registers_raise<232>();
-		compute<T>(g, at, cluster, rank, group - 1);
+		if (T::HOLDS && !g.d_fp32 && g.beta == 0.0f)
+			compute<T, T::HOLDS>(g, at, rank, group - 1);
+		else
+			compute<T, false>(g, at, rank, group - 1);
 	}
 	/* copies to and arrivals at a block's memory need the block */
 	__syncwarp();
@@ -443,9 +719,9 @@ template <class T> DEV void gemm(const struct te_gemm_sm90 &g)
 typedef bf16_256<false, false> bf16_kk;
 typedef bf16_256<false, true> bf16_kt;
 typedef bf16_256<true, true> bf16_tt;
-GEMM(bf16, bf16_kk, 2, false, false, SM90_COLS)
-GEMM(bf16_bt, bf16_kt, 2, false, true, SM90_COLS)
-GEMM(bf16_tt, bf16_tt, 2, true, true, SM90_COLS)
-GEMM(e4m3_e4m3, e4m3_e4m3_256, 1, false, false, SM90_COLS)
-GEMM(e5m2_e4m3, e5m2_e4m3_96, 1, false, false, SM90_COLS_PROMOTED)
+GEMM(bf16, bf16_kk, TE_SM90_BF16, 2, false, false)
+GEMM(bf16_bt, bf16_kt, TE_SM90_BF16_BT, 2, false, true)
+GEMM(bf16_tt, bf16_tt, TE_SM90_BF16_TT, 2, true, true)
+GEMM(e4m3_e4m3, e4m3_e4m3_256, TE_SM90_E4M3_E4M3, 1, false, false)
+GEMM(e5m2_e4m3, e5m2_e4m3_128, TE_SM90_E5M2_E4M3, 1, false, false)
 #undef GEMM

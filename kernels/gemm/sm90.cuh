@@ -31,9 +31,32 @@ DEV uint32_t smem_load(uint32_t at)
 	return x;
 }
 
+DEV void smem_store4(uint32_t at, int a, int b, int c, int d)
+{
+	asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(at), "r"(a), "r"(b), "r"(c),
+		     "r"(d)
+		     : "memory");
+}
+
+DEV void smem_load4(uint32_t at, int &a, int &b, int &c, int &d)
+{
+	asm volatile("ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];"
+		     : "=r"(a), "=r"(b), "=r"(c), "=r"(d)
+		     : "r"(at)
+		     : "memory");
+}
+
 DEV void smem_store2(uint32_t at, float x, float y)
 {
 	asm volatile("st.shared.v2.f32 [%0], {%1, %2};" ::"r"(at), "f"(x), "f"(y) : "memory");
+}
+
+DEV float2 smem_load2(uint32_t at)
+{
+	float2 v;
+
+	asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];" : "=f"(v.x), "=f"(v.y) : "r"(at) : "memory");
+	return v;
 }
 
 /* four matrices of 8 x 8 16-bit elements: lane l has the address of row l % 8 of matrix l / 8 */
@@ -41,6 +64,15 @@ DEV void smem_store_matrices(uint32_t at, uint32_t a, uint32_t b, uint32_t c, ui
 {
 	asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(at),
 		     "r"(a), "r"(b), "r"(c), "r"(d)
+		     : "memory");
+}
+
+/* the inverse of smem_store_matrices() */
+DEV void smem_load_matrices(uint32_t at, uint32_t (&w)[4])
+{
+	asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+		     : "=r"(w[0]), "=r"(w[1]), "=r"(w[2]), "=r"(w[3])
+		     : "r"(at)
 		     : "memory");
 }
 
@@ -198,11 +230,12 @@ template <int LEFT, int N> DEV void wgmma_wait(float (&d)[N])
 		"+f"(d[i + 5]), "+f"(d[i + 6]), "+f"(d[i + 7])
 #define D16(i) D8(i), D8(i + 8)
 #define D64(i) D16(i), D16(i + 16), D16(i + 32), D16(i + 48)
-#define REGS_48                                                                        \
+#define REGS_64 \
 	"{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, " \
 	"%17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "  \
 	"%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, "  \
-	"%47}"
+	"%47, %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, "  \
+	"%62, %63}"
 #define REGS_128                                                                       \
 	"{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, " \
 	"%17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "  \
@@ -240,13 +273,13 @@ struct e4m3_e4m3_256 {
 	}
 };
 
-struct e5m2_e4m3_96 {
-	DEV void mma(float (&d)[48], uint64_t a, uint64_t b, int add_to_d)
+struct e5m2_e4m3_128 {
+	DEV void mma(float (&d)[64], uint64_t a, uint64_t b, int add_to_d)
 	{
-		asm volatile("{\n\t.reg .pred p;\n\tsetp.ne.b32 p, %50, 0;\n\t"
-			     "wgmma.mma_async.sync.aligned.m64n96k32.f32.e5m2.e4m3 " REGS_48
-			     ", %48, %49, p, 1, 1;\n\t}"
-			     : D16(0), D16(16), D16(32)
+		asm volatile("{\n\t.reg .pred p;\n\tsetp.ne.b32 p, %66, 0;\n\t"
+			     "wgmma.mma_async.sync.aligned.m64n128k32.f32.e5m2.e4m3 " REGS_64
+			     ", %64, %65, p, 1, 1;\n\t}"
+			     : D64(0)
 			     : "l"(a), "l"(b), "r"(add_to_d));
 	}
 };

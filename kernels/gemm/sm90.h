@@ -9,14 +9,20 @@
 #define SM90_THREADS 384		  /* a warpgroup that loads, and two that multiply */
 #define SM90_ROWS 128			  /* rows of d of a block */
 #define SM90_COLS 256			  /* columns of d of a block and of its cluster */
-#define SM90_COLS_PROMOTED 192		  /* the same, with sums of 128 terms */
 #define SM90_STEP 128			  /* bytes of k of a step */
-#define SM90_STAGES 4			  /* steps in shared memory */
 #define SM90_BOX 64			  /* rows of d that are stored at once, 128 bytes each */
 #define SM90_STORE (SM90_BOX * SM90_STEP) /* bytes */
-#define SM90_STAGE(cols) ((SM90_ROWS + (cols)) * SM90_STEP) /* bytes */
-/* stages, two boxes of d a warpgroup, two barriers a stage, a word a warpgroup */
-#define SM90_SMEM(cols) (SM90_STAGES * (SM90_STAGE(cols) + 16) + 4 * SM90_STORE + 8)
+#define SM90_STAGE ((SM90_ROWS + SM90_COLS) * SM90_STEP) /* bytes */
+/*
+ * Steps in shared memory, and boxes of each of the two warpgroups that multiply. A kernel that
+ * holds its latest tile in registers needs fewer boxes.
+ */
+#define SM90_STAGES(holds) ((holds) ? 4 : 3)
+#define SM90_STORES(holds) ((holds) ? 2 : 4)
+/* of a warpgroup: boxes, their barriers, the bias, eight words */
+#define SM90_GROUP(holds) (SM90_STORES(holds) * (SM90_STORE + 8) + SM90_COLS * 4 + 32)
+/* stages, with two barriers and words for a unit each, and the warpgroups' */
+#define SM90_SMEM(holds) (SM90_STAGES(holds) * (SM90_STAGE + 16 + 32) + 2 * SM90_GROUP(holds))
 
 /* a CUtensorMap */
 struct te_tensor_map {
@@ -29,8 +35,8 @@ struct te_tensor_map {
  * cluster that multiplies, the number of units that are stored; 0 before the launch.
  */
 struct te_gemm_sm90 {
-	struct te_tensor_map a, b, d;
-	const void *c, *bias;
+	struct te_tensor_map a, b, c, d;
+	const void *bias;
 	const float *sa, *sb;
 	float *sums;
 	uint32_t *ready;
@@ -58,11 +64,12 @@ enum te_sm90_kernel {
 	TE_SM90_E5M2_E4M3,
 	TE_SM90_COUNT
 };
+#define SM90_HOLDS(kernel) ((kernel) != TE_SM90_BF16_TT && (kernel) != TE_SM90_E5M2_E4M3)
 
 struct te_sm90_plan {
 	enum te_sm90_kernel kernel;
 	int32_t nclusters; /* the grid's */
-	struct te_sm90_map a, b, d;
+	struct te_sm90_map a, b, c, d;
 	uint64_t ready_nbytes, sums_nbytes; /* multiples of 256; 0: not needed */
 	struct te_gemm_sm90 args;	    /* maps, sums and ready are not set */
 };

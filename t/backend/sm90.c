@@ -23,8 +23,8 @@ static struct {
 	int ncalls, fail_at; /* the call that fails, from 1; 0: none */
 	const char *failed;
 	int nmaps, nlaunches, nclears, nallocs;
-	struct te_sm90_map map[3];
-	int type[3];
+	struct te_sm90_map map[4];
+	int type[4];
 	size_t nclear; /* words */
 	uint64_t clear;
 	struct te__cu_launch_config config;
@@ -283,22 +283,23 @@ START_TEST(whole_tiles_are_one_launch)
 	DO(launch(&g));
 	ck_assert_int_eq(fake.nlaunches, 1);
 	ck_assert_str_eq(fake.func, "te_k_gemm_sm90_bf16");
-	ck_assert_int_eq(fake.nmaps, 3);
+	ck_assert_int_eq(fake.nmaps, 4);
 	check_map(0, TE__CU_TENSOR_MAP_BFLOAT16, A, 4096, 8192, 128);
 	check_map(1, TE__CU_TENSOR_MAP_BFLOAT16, B, 4096, 2112, 128);
-	check_map(2, TE__CU_TENSOR_MAP_BFLOAT16, D, 2112, 8192, 64);
+	check_map(2, TE__CU_TENSOR_MAP_BFLOAT16, C, 2112, 8192, 64);
+	check_map(3, TE__CU_TENSOR_MAP_BFLOAT16, D, 2112, 8192, 64);
 	ck_assert_uint_eq(fake.config.grid[0], SMS);
 	ck_assert_uint_eq(fake.config.block[0], SM90_THREADS);
-	ck_assert_uint_eq(fake.config.smem, SM90_SMEM(SM90_COLS));
+	ck_assert_uint_eq(fake.config.smem, SM90_SMEM(1));
 	ck_assert_uint_le(fake.config.smem, 232448);
-	ck_assert_ptr_eq(fake.args.c, C);
 	ck_assert_ptr_eq(fake.args.bias, BIAS);
 	ck_assert(fake.args.beta == 2.0f && fake.args.alpha == 1.0f);
 	ck_assert_int_eq(fake.args.d_fp32, 0);
 	ck_assert_int_eq(fake.args.nrows, 32);
 	ck_assert_int_eq(fake.args.ncols, 9);
 	ck_assert_uint_eq(fake.args.a.word[0], 0x0101010101010101);
-	ck_assert_uint_eq(fake.args.d.word[15], 0x0303030303030303);
+	ck_assert_uint_eq(fake.args.c.word[15], 0x0303030303030303);
+	ck_assert_uint_eq(fake.args.d.word[15], 0x0404040404040404);
 }
 END_TEST
 
@@ -311,7 +312,7 @@ START_TEST(transposed_operands_have_boxes_of_64)
 	ck_assert_str_eq(fake.func, "te_k_gemm_sm90_bf16_bt");
 	check_map(0, TE__CU_TENSOR_MAP_BFLOAT16, A, 1000, 512, 128);
 	check_map(1, TE__CU_TENSOR_MAP_BFLOAT16, B, 768, 1000, 64);
-	check_map(2, TE__CU_TENSOR_MAP_FLOAT32, D, 768, 512, 64);
+	check_map(3, TE__CU_TENSOR_MAP_FLOAT32, D, 768, 512, 64);
 	g.a_t = 1;
 	DO(launch(&g));
 	ck_assert_str_eq(fake.func, "te_k_gemm_sm90_bf16_tt");
@@ -326,9 +327,9 @@ START_TEST(gradients_use_the_promoted_kernel)
 	DO(launch(&g));
 	ck_assert_str_eq(fake.func, "te_k_gemm_sm90_e5m2_e4m3");
 	check_map(0, TE__CU_TENSOR_MAP_UINT8, A, 512, 8192, 128);
-	check_map(1, TE__CU_TENSOR_MAP_UINT8, B, 512, 1920, 96);
-	ck_assert_int_eq(fake.args.ncols, 10);
-	ck_assert_uint_eq(fake.config.smem, SM90_SMEM(SM90_COLS_PROMOTED));
+	check_map(1, TE__CU_TENSOR_MAP_UINT8, B, 512, 1920, 128);
+	ck_assert_int_eq(fake.args.ncols, 8);
+	ck_assert_uint_eq(fake.config.smem, SM90_SMEM(0));
 	g.adtype = TE_DTYPE_E4M3;
 	DO(launch(&g));
 	ck_assert_str_eq(fake.func, "te_k_gemm_sm90_e4m3_e4m3");

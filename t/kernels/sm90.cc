@@ -291,14 +291,9 @@ DEV uint32_t pack_bf16x2(float lo, float hi)
 {
 	return to_bf16(lo) | to_bf16(hi) << 16;
 }
-template <bool VEC> DEV float2 load2(const bf16 *p, int n)
+DEV float2 unpack_bf16x2(uint32_t w)
 {
-	CHECK((uintptr_t)p % 4 == 0 && n == 2, "unaligned");
-	return { from_bits((uint32_t)p[0].bits << 16), from_bits((uint32_t)p[1].bits << 16) };
-}
-DEV float2 unpack2(float2 v)
-{
-	return v;
+	return { from_bits(w << 16), from_bits(w & 0xffff0000u) };
 }
 DEV void __stcg(float4 *p, float4 v)
 {
@@ -357,6 +352,22 @@ DEV uint32_t smem_load(uint32_t at)
 	memcpy(&x, smem(at, 4), 4);
 	return x;
 }
+DEV void smem_store4(uint32_t at, int a, int b, int c, int d)
+{
+	const int v[4] = { a, b, c, d };
+
+	memcpy(smem(at, 16), v, 16);
+}
+DEV void smem_load4(uint32_t at, int &a, int &b, int &c, int &d)
+{
+	int v[4];
+
+	memcpy(v, smem(at, 16), 16);
+	a = v[0];
+	b = v[1];
+	c = v[2];
+	d = v[3];
+}
 DEV void smem_store2(uint32_t at, float x, float y)
 {
 	const float v[2] = { x, y };
@@ -381,6 +392,24 @@ DEV void smem_store_matrices(uint32_t at, uint32_t a, uint32_t b, uint32_t c, ui
 	/* nobody begins the next before all have read this one */
 	meet(m.m, 32, [] {});
 	write(at, row, 16);
+}
+DEV float2 smem_load2(uint32_t at)
+{
+	float2 v;
+
+	memcpy(&v, smem(at, 8), 8);
+	return v;
+}
+DEV void smem_load_matrices(uint32_t at, uint32_t (&w)[4])
+{
+	matrices &m = warp_of();
+	const uint32_t lane = self->thread % 32;
+
+	m.at[lane] = at;
+	meet(m.m, 32, [] {});
+	for (uint32_t i = 0; i < 4; i++)
+		memcpy(&w[i], smem(m.at[8 * i + lane / 4], 16) + lane % 4 * 4, 4);
+	meet(m.m, 32, [] {});
 }
 DEV void smem_publish(void)
 {
@@ -582,10 +611,10 @@ struct e4m3_e4m3_256 {
 		issue(d, 256, 1, a, b, add, 0, 0, 0);
 	}
 };
-struct e5m2_e4m3_96 {
-	static void mma(float (&d)[48], uint64_t a, uint64_t b, int add)
+struct e5m2_e4m3_128 {
+	static void mma(float (&d)[64], uint64_t a, uint64_t b, int add)
 	{
-		issue(d, 96, 1, a, b, add, 0, 0, 1);
+		issue(d, 128, 1, a, b, add, 0, 0, 1);
 	}
 };
 
@@ -626,8 +655,7 @@ static void launch(const te_sm90_plan &p, const te_gemm_sm90 &g)
 {
 	const uint32_t nblocks = (uint32_t)p.nclusters * SM90_CLUSTER;
 	const size_t nfibers = (size_t)nblocks * SM90_THREADS;
-	const uint32_t smem_nbytes =
-		1024 + SM90_SMEM(p.kernel == TE_SM90_E5M2_E4M3 ? SM90_COLS_PROMOTED : SM90_COLS);
+	const uint32_t smem_nbytes = 1024 + SM90_SMEM(SM90_HOLDS(p.kernel));
 	std::vector<block> blocks(nblocks);
 	std::vector<meeting> clusters((size_t)p.nclusters);
 	std::vector<fiber> fibers(nfibers);
@@ -820,6 +848,7 @@ static void run_case(const gemm_case &c)
 	CHECK(p.sums_nbytes + p.ready_nbytes <= WORKSPACE, "workspace");
 	args.a = map_of(p.a);
 	args.b = map_of(p.b);
+	args.c = map_of(p.c);
 	args.d = map_of(p.d);
 	args.sums = sums.data();
 	args.ready = counters.data();

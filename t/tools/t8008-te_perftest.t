@@ -271,10 +271,10 @@ same "act: bytes read and written, one row for each pass" want got
 
 shape="--m 48 --n 32 --k 80"
 check "gemm: runs" sh -c \
-	"'$te_perftest' gemm $quick $shape --types fp32,bf16,fp8,fp8-block,fp8-block-dw >out"
+	"'$te_perftest' gemm $quick $shape --types fp32,bf16,fp8,fp8-grad,fp8-block,fp8-block-dw >out"
 blas=0
 "$abs_top_builddir/tools/te_info" | grep -q 'with a BLAS' && blas=2
-table "gemm: a table of 5 types" gemm $((9 + blas)) 5
+table "gemm: a table of 6 types" gemm $((9 + blas)) 6
 "$te_perftest" gemm $quick --m 1 --n 3 --k 7 --types bf16 --json >out
 sane "gemm: figures" out 7
 name="the figures of gemm"

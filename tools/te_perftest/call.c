@@ -130,6 +130,11 @@ static void fill(struct call *c, int field)
 	}
 }
 
+int call_is_fp8(enum te_dtype type)
+{
+	return type == TE_DTYPE_E4M3 || type == TE_DTYPE_E5M2;
+}
+
 /* scale-inverses of an FP8 operand: 1, or for blocks powers of two from 1/8 to 8 */
 static void fill_scales(struct call *c, int field)
 {
@@ -138,7 +143,7 @@ static void fill_scales(struct call *c, int field)
 	const size_t n = (c->part[field][3] - c->part[field][2]) / sizeof(*p);
 	uint64_t z = 3;
 
-	for (size_t i = 0; f->dtype == TE_DTYPE_E4M3 && f->fill != ZEROS && i < n; i++) {
+	for (size_t i = 0; call_is_fp8(f->dtype) && f->fill != ZEROS && i < n; i++) {
 		if (f->scaling)
 			bench_random(c->b, &z, sizeof(z));
 		p[i] = ldexpf(1, (int)(z % 7) - 3);

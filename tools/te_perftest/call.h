@@ -91,6 +91,7 @@ int call_measure(struct call *c, struct stats *ret_us);
 /* counts the kernels, copies and fills that a call queues; returns an exit status */
 int call_count(struct call *c, int64_t *ret_n);
 
+int call_is_fp8(enum te_dtype type);
 /* element i of a field as it is stored in an image: row-wise, without its scale */
 double call_element(const struct call *c, const uint8_t *image, int field, int64_t i);
 /* rows, of all sequences of a batch, and columns of a field */

@@ -252,7 +252,7 @@ static int check_product(const struct call *c, int64_t row, int64_t col, const u
 		size += fabs(p);
 	}
 	bound = (double)(n + 8) * 0x1p-23 * size;
-	if (c->row.field[0].dtype == TE_DTYPE_E4M3)
+	if (call_is_fp8(c->row.field[0].dtype))
 		bound += 0x1p-13 * size;
 	if (c->row.field[2].dtype == TE_DTYPE_BF16)
 		bound += 0x1p-8 * fabs(sum);

@@ -21,7 +21,7 @@ static struct {
 static const struct option_field options[] = {
 	CACHE_OPTION,
 	{ "types", OPTION_WORDS, AT(types), "bf16,fp8", 0, 0, 0,
-	  "fp32|bf16|fp8|fp8-block|fp8-block-dw",
+	  "fp32|bf16|fp8|fp8-grad|fp8-block|fp8-block-dw",
 	  "types of the operands; D is BF16, or FP32 for FP32" },
 	{ "m", OPTION_COUNT, AT(m), "0", 0, 1 << 20, 0, "N",
 	  "rows of D; 0: 4096, or 256 on the host" },
@@ -35,20 +35,23 @@ static int gemm(const struct call *c, struct te_tensor *const *t)
 	return te_gemm(c->b->stream, t[0], t[1], t[2], NULL);
 }
 
-#define ROW(name, ab, d, asc, wsc)                                                        \
+#define ROW(name, a, b, d, asc, wsc)                                                      \
 	{                                                                                 \
 		name, gemm,                                                               \
-			{ { TE_DTYPE_##ab, ROWS, INNER, NORMAL, 1, TE_SCALING_##asc, 0 }, \
-			  { TE_DTYPE_##ab, COLS, INNER, NORMAL, 1, TE_SCALING_##wsc, 0 }, \
+			{ { TE_DTYPE_##a, ROWS, INNER, NORMAL, 1, TE_SCALING_##asc, 0 },  \
+			  { TE_DTYPE_##b, COLS, INNER, NORMAL, 1, TE_SCALING_##wsc, 0 },  \
 			  { TE_DTYPE_##d, ROWS, COLS, ZEROS, 1, TE_SCALING_TENSOR, 0 } }, \
 			NULL, NULL, check_gemm                                            \
 	}
 
 /* the choices of --types, in their order */
 static const struct call_row rows[] = {
-	ROW("fp32", FP32, FP32, TENSOR, TENSOR),       ROW("bf16", BF16, BF16, TENSOR, TENSOR),
-	ROW("fp8", E4M3, BF16, TENSOR, TENSOR),	       ROW("fp8-block", E4M3, BF16, 1X128, 128X128),
-	ROW("fp8-block-dw", E4M3, BF16, 1X128, 1X128),
+	ROW("fp32", FP32, FP32, FP32, TENSOR, TENSOR),
+	ROW("bf16", BF16, BF16, BF16, TENSOR, TENSOR),
+	ROW("fp8", E4M3, E4M3, BF16, TENSOR, TENSOR),
+	ROW("fp8-grad", E5M2, E4M3, BF16, TENSOR, TENSOR),
+	ROW("fp8-block", E4M3, E4M3, BF16, 1X128, 128X128),
+	ROW("fp8-block-dw", E4M3, E4M3, BF16, 1X128, 1X128),
 };
 #define NROWS ((int)(sizeof(rows) / sizeof(rows[0])))
 

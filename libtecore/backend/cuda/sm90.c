@@ -67,6 +67,8 @@ static int queue(struct te__cuda_stream *s, struct te_sm90_plan *p, const struct
 	if (!r)
 		r = encode(&p->b, &p->args.b);
 	if (!r)
+		r = encode(&p->c, &p->args.c);
+	if (!r)
 		r = encode(&p->d, &p->args.d);
 	if (!r)
 		r = prepare(s, p, &what.scratch);

@@ -82,7 +82,7 @@ template <class T> struct layout {
 	{
 		return bias(2) + 32 * stage;
 	}
-	/* of a warpgroup, for join(): a counter, the tile and the slot of the unit */
+	/* words of a warpgroup for join(): a counter, the tile and the slot of the unit */
 	__device__ __forceinline__ uint32_t words(int group) const
 	{
 		return unit(T::STAGES) + 32 * group;
@@ -285,7 +285,7 @@ template <class T> DEV void release(const layout<T> &at, uint32_t stage)
 
 /* --- a tile in registers ------------------------------------------------------ */
 
-#define HELD_BOXES (SM90_COLS * 2 / SM90_STEP) /* of BF16 */
+#define HELD_BOXES (SM90_COLS * 2 / SM90_STEP) /* boxes of a BF16 tile */
 
 /*
  * The warpgroup's part of a BF16 tile, which is stored while the tensor cores multiply for the

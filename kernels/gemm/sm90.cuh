@@ -55,7 +55,10 @@ DEV float2 smem_load2(uint32_t at)
 {
 	float2 v;
 
-	asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];" : "=f"(v.x), "=f"(v.y) : "r"(at) : "memory");
+	asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];"
+		     : "=f"(v.x), "=f"(v.y)
+		     : "r"(at)
+		     : "memory");
 	return v;
 }
 

@@ -19,7 +19,7 @@
  */
 #define SM90_STAGES(holds) ((holds) ? 4 : 3)
 #define SM90_STORES(holds) ((holds) ? 2 : 4)
-/* of a warpgroup: boxes, their barriers, the bias, eight words */
+/* bytes of a warpgroup: boxes, their barriers, the bias, eight words */
 #define SM90_GROUP(holds) (SM90_STORES(holds) * (SM90_STORE + 8) + SM90_COLS * 4 + 32)
 /* stages, with two barriers and words for a unit each, and the warpgroups' */
 #define SM90_SMEM(holds) (SM90_STAGES(holds) * (SM90_STAGE + 16 + 32) + 2 * SM90_GROUP(holds))

@@ -438,6 +438,20 @@ DEV void block_amax(float *amax, float m)
 
 /* --- flat arrays -------------------------------------------------------- */
 
+/*
+ * Queues the copy of a vector to shared memory (cp.async). Its words are nthreads apart there:
+ * threads of a warp use different banks.
+ */
+template <class T> DEV void copy_ahead(uint4 *to, const T *from, int nthreads)
+{
+#pragma unroll
+	for (int q = 0; q < (int)sizeof(T) / 2; q++)
+		asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(
+				     (uint32_t)__cvta_generic_to_shared(to + q * nthreads)),
+			     "l"((const uint4 *)from + q)
+			     : "memory");
+}
+
 /* index of the first element of this thread's vector u */
 DEV int64_t flat_at(int u)
 {

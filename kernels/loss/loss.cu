@@ -317,18 +317,6 @@ extern "C" __global__ void __launch_bounds__(CE_REDUCE_THREADS)
 		*a.count = (float)n;
 }
 
-/* queue a copy of a vector to shared memory; its words are nthreads apart, so that no two threads
- * of a warp use the same bank */
-template <class T> DEV void held_copy(uint4 *to, const T *from, int nthreads)
-{
-#pragma unroll
-	for (int q = 0; q < (int)sizeof(T) / 2; q++)
-		asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(
-				     (uint32_t)__cvta_generic_to_shared(to + q * nthreads)),
-			     "l"((const uint4 *)from + q)
-			     : "memory");
-}
-
 DEV void held_commit(void)
 {
 	asm volatile("cp.async.commit_group;" ::: "memory");
@@ -422,7 +410,7 @@ template <class T, int NREGS> DEV void ce_grad_body(const struct te_k_ce_grad &a
 			const int64_t i = tid + (int64_t)k * nthreads;
 
 			if (i < nread)
-				held_copy(held + k * W * nthreads + tid, x + i * TE_V, nthreads);
+				copy_ahead(held + k * W * nthreads + tid, x + i * TE_V, nthreads);
 		}
 		held_commit();
 	}

@@ -449,18 +449,6 @@ template <class T> DEV void norm_dw_body(const struct te_k_norm_dw &a)
 
 /* --- dx and weights at once ---------------------------------------------- */
 
-/* queue a copy of a vector to shared memory; its words are nthreads apart, so that no two threads
- * of a warp use the same bank */
-template <class T> DEV void ahead_copy(uint4 *to, const T *from, int nthreads)
-{
-#pragma unroll
-	for (int q = 0; q < (int)sizeof(T) / 2; q++)
-		asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(
-				     (uint32_t)__cvta_generic_to_shared(to + q * nthreads)),
-			     "l"((const uint4 *)from + q)
-			     : "memory");
-}
-
 template <class T> DEV raw<T> ahead_load(const uint4 *from, int nthreads)
 {
 	raw<T> w;
@@ -512,10 +500,10 @@ template <class T, int R, bool VEC> DEV void norm_both_body(const struct te_k_no
 
 				if (!ncols || g * R + r >= nrows)
 					continue;
-				ahead_copy(slot(g, r, 0), dy + at, nthreads);
-				ahead_copy(slot(g, r, 1), x + at, nthreads);
+				copy_ahead(slot(g, r, 0), dy + at, nthreads);
+				copy_ahead(slot(g, r, 1), x + at, nthreads);
 				if (a.dres)
-					ahead_copy(slot(g, r, 2), dres + at, nthreads);
+					copy_ahead(slot(g, r, 2), dres + at, nthreads);
 			}
 		asm volatile("cp.async.commit_group;" ::: "memory");
 	};

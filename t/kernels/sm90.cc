@@ -731,6 +731,11 @@ static const gemm_case cases[] = {
 	{ E5, E4, FP, 0, 0, 144, 400, 336, 2, 1, 1, PLAN },
 	{ E5, E4, FP, 0, 0, 144, 176, 640, 3, 0, 1, SLICES },
 	{ BF, BF, FP, 0, 0, 64, 64, 1536, 4, 0, 0, PLAN }, /* the plan cuts it */
+	/* tiles one after the other: held in registers for enough steps, and with c */
+	{ BF, BF, BF, 0, 0, 200, 520, 328, 1, 1, 0, PLAN },
+	{ BF, BF, BF, 0, 1, 200, 520, 328, 1, 0, 1, PLAN },
+	{ BF, BF, FP, 1, 1, 200, 520, 264, 1, 1, 1, PLAN },
+	{ E5, E4, BF, 0, 0, 200, 528, 336, 1, 1, 1, PLAN },
 };
 
 /*

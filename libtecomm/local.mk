@@ -20,6 +20,7 @@ libtecomm_libtecomm_internal_la_SOURCES = \
 	libtecomm/collective/nodes/nodes.h \
 	libtecomm/collective/nodes/rail.c \
 	libtecomm/collective/nodes/rail.h \
+	libtecomm/collective/nodes/stage.c \
 	libtecomm/collective/norm.c \
 	libtecomm/collective/norm.h \
 	libtecomm/collective/norm_apart.c \

@@ -81,6 +81,7 @@ libtecore_libtecore_internal_la_SOURCES = \
 	libtecore/base/dl.c \
 	libtecore/base/dtype.c \
 	libtecore/base/dtype_inline.h \
+	libtecore/base/environ.c \
 	libtecore/base/errno.c \
 	libtecore/base/fault.c \
 	libtecore/base/log.c \

@@ -19,6 +19,7 @@ libtetoken_libtetoken_internal_la_SOURCES = \
 	libtetoken/ranks.c \
 	libtetoken/sentencepiece.c \
 	libtetoken/split.c \
+	libtetoken/store.c \
 	libtetoken/token.c \
 	libtetoken/token_internal.h \
 	libtetoken/train.c \

@@ -2,8 +2,9 @@
  * token_internal.h - a tokenizer, shared by the files of te_token_*(3).
  *
  * Each format has a file, which fills struct te_token: vocabulary, merges, and the steps by which
- * text becomes words. vocab.c stores tokens and merges; normalize.c and split.c are the steps;
- * bpe.c turns a word into tokens; encode.c and decode.c are the calls of the API.
+ * text becomes words. vocab.c stores tokens and merges, in the arrays, maps and tries of store.c;
+ * normalize.c and split.c are the steps; bpe.c turns a word into tokens; encode.c and decode.c are
+ * the calls of the API.
  */
 #ifndef TE__TOKEN_INTERNAL_H
 #define TE__TOKEN_INTERNAL_H
@@ -94,6 +95,13 @@ struct te__trie {
 	size_t nnodes, node_room;
 	uint8_t first[256]; /* 1: a token begins with it */
 };
+
+int te__trie_add(struct te__trie *t, const void *key, size_t len, int32_t value);
+/* the node after one more byte, or 0; node 0 is the root */
+uint32_t te__trie_step(const struct te__trie *t, uint32_t node, char byte);
+/* length of the longest key at the start of p, its value, or 0 */
+size_t te__trie_match(const struct te__trie *t, const char *p, size_t n, int32_t *ret_value);
+void te__trie_free(struct te__trie *t);
 
 enum te__norm_kind {
 	TE__NORM_NFC,
@@ -202,11 +210,6 @@ int te__token_merge_add(struct te_token *t, int32_t left, int32_t right, uint32_
 int te__token_merges_by_rank(struct te_token *t, const uint32_t *rank);
 int te__token_add_special(struct te_token *t, const struct te__added *a, const void *text,
 			  size_t len);
-int te__trie_add(struct te__trie *t, const void *key, size_t len, int32_t value);
-/* the node after one more byte, or 0; node 0 is the root */
-uint32_t te__trie_step(const struct te__trie *t, uint32_t node, char byte);
-/* length of the longest key at the start of p, its value, or 0 */
-size_t te__trie_match(const struct te__trie *t, const char *p, size_t n, int32_t *ret_value);
 /* a template's list of one token, or of none if id is negative */
 int te__token_template(int32_t id, int32_t **ret_list, int *ret_n);
 /* after all tokens are set: byte tokens, tries */

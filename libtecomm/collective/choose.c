@@ -101,7 +101,7 @@ static enum te_comm_algorithm by_nodes(const struct te__coll *c, const struct as
 				       struct te__coll_choice *ret)
 {
 	const char *no = te__nodes_no_chain(c->nodes, a->what, a->dtype);
-	const long long most = te__nodes_exchange_most();
+	const long long most = TE__NODES_EXCHANGE_MOST;
 	const char *by = te__nodes_transport(c->nodes);
 	const int32_t nnodes = te__boot_nnodes(c->boot);
 

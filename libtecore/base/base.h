@@ -42,8 +42,18 @@ const char *te__param_cache_dir(void);
  * message if one is invalid */
 int te__param_check(const char *fn);
 
-/* te__param_check() for the text of TE_LOG */
-int te__log_check(const char *fn);
+/* a row of params.def and its value */
+struct te__param_seen {
+	const char *name, *dflt, *unit, *category, *text;
+	enum te__param_type type;
+	const char *value, *source; /* as in struct te_param_info */
+	const char *invalid;	    /* invalid value of the environment, or NULL */
+};
+struct te__param_seen te__param_seen(int id);
+
+/* check a filter such as info,comm=trace, and take it if install is 1; -EINVAL without an error
+ * message */
+int te__log_parse(const char *spec, int install);
 
 static inline int te__is_fp8(int32_t dtype)
 {

@@ -1,4 +1,4 @@
-/* log.c - filters, formats and delivers log messages. */
+/* log.c - filters, formats and delivers log messages; environ.c has te_log_filter(). */
 #include "config.h"
 
 #include <errno.h>
@@ -158,27 +158,16 @@ void te_log_set(te_log_fn *fn, void *arg)
 	pthread_mutex_unlock(&lock);
 }
 
-int te_log_filter(const char *spec)
+int te__log_parse(const char *spec, int install)
 {
 	struct filter f;
+	int r = filter_parse(&f, spec);
 
-	if (!spec || filter_parse(&f, spec) < 0)
-		return te__fail(-EINVAL, "te_log_filter: invalid filter \"%s\"",
-				spec ? spec : "(null)");
+	if (r < 0 || !install)
+		return r;
 	pthread_once(&once, init); /* otherwise it would overwrite the new filter later */
 	pthread_mutex_lock(&lock);
 	filter_install(&f);
 	pthread_mutex_unlock(&lock);
 	return 0;
-}
-
-int te__log_check(const char *fn)
-{
-	const char *text = te__param_str(TE_PARAM_LOG);
-	struct filter f;
-
-	if (filter_parse(&f, text) >= 0)
-		return 0;
-	return te__fail(-EINVAL, "%s: TE_LOG=%s in the environment: expected levels such as "
-				 "warn or info,comm=trace", fn, text);
 }

@@ -1,4 +1,4 @@
-/* param.c - the TE_* environment variables: read once, parsed, listed. */
+/* param.c - the TE_* environment variables: read once, parsed. */
 #include "config.h"
 
 #include <assert.h>
@@ -15,10 +15,6 @@
 #include "libtecore/base/base.h"
 
 extern char **environ;
-
-static const char *const type_name[] = {
-	"BOOL", "INT", "SIZE", "DOUBLE", "STRING", "ENUM",
-};
 
 static const struct {
 	const char *name;
@@ -43,7 +39,6 @@ static struct {
 
 static const char **unknown; /* ends with NULL; NULL when there are none */
 static pthread_once_t once = PTHREAD_ONCE_INIT;
-static pthread_once_t warn_once = PTHREAD_ONCE_INIT;
 
 static int parse_bool(const char *s, int64_t *ret)
 {
@@ -189,43 +184,6 @@ static void init(void)
 	find_unknown();
 }
 
-static void warn(void)
-{
-	for (int id = 0; id < TE_PARAM_END; id++)
-		if (value[id].invalid)
-			te__log_warn("%s is not a %s", row[id].name, type_name[row[id].type]);
-	for (size_t i = 0; te_param_unknown(i); i++)
-		te__log_warn("%s is not a parameter of this version",
-			     te_param_unknown(i));
-}
-
-static const char *expected(int id)
-{
-	switch (row[id].type) {
-	case TE__PARAM_BOOL:
-		return "on or off";
-	case TE__PARAM_INT:
-		return "a whole number";
-	case TE__PARAM_SIZE:
-		return "a size in bytes such as 1048576, 1024K, 64M or 2G";
-	case TE__PARAM_ENUM:
-		return row[id].unit;
-	default:
-		return "a number";
-	}
-}
-
-int te__param_check(const char *fn)
-{
-	pthread_once(&once, init);
-	pthread_once(&warn_once, warn);
-	for (int id = 0; id < TE_PARAM_END; id++)
-		if (value[id].invalid)
-			return te__fail(-EINVAL, "%s: %s=%s in the environment: expected %s",
-					fn, row[id].name, value[id].invalid, expected(id));
-	return te__log_check(fn);
-}
-
 static int get(enum te__param id, enum te__param_type type)
 {
 	pthread_once(&once, init);
@@ -300,35 +258,25 @@ const char *te__param_cache_dir(void)
 	return cache_dir[0] ? cache_dir : NULL;
 }
 
+struct te__param_seen te__param_seen(int id)
+{
+	pthread_once(&once, init);
+	return (struct te__param_seen){
+		.name = row[id].name,
+		.dflt = row[id].dflt,
+		.unit = row[id].unit,
+		.category = row[id].category,
+		.text = row[id].text,
+		.type = row[id].type,
+		.value = value[id].text,
+		.invalid = value[id].invalid,
+		.source = value[id].source,
+	};
+}
+
 size_t te_param_count(void)
 {
 	return TE_PARAM_END;
-}
-
-int te_param_info(size_t i, struct te_param_info *ret_info)
-{
-	struct te_param_info info;
-	int r = te__sized_check("te_param_info", te_param_info, ret_info);
-
-	if (r)
-		return r;
-	if (i >= TE_PARAM_END)
-		return te__fail(-EINVAL, "te_param_info: %zu of %d parameters",
-				i, TE_PARAM_END);
-	pthread_once(&once, init);
-	info = (struct te_param_info){
-		.size = sizeof(info),
-		.name = row[i].name,
-		.type = type_name[row[i].type],
-		.value = value[i].text,
-		.dflt = row[i].dflt,
-		.unit = row[i].unit,
-		.category = row[i].category,
-		.text = row[i].text,
-		.source = value[i].source,
-	};
-	te__sized_out(te_param_info, &info, ret_info);
-	return 0;
 }
 
 const char *te_param_unknown(size_t i)

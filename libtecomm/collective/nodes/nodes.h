@@ -38,6 +38,8 @@
 struct te__nodes;
 
 #define TE__NODES_LOCAL 63 /* maximum ranks of a node, whose messages are queued at once */
+/* maximum bytes of an array for exchange; chain is used above it, if possible */
+#define TE__NODES_EXCHANGE_MOST ((int64_t)64 << 10)
 
 /* from TE_COMM_STAGE: bytes of a piece, a multiple of 4096, and of staging memory */
 size_t te__nodes_piece(const struct te__boot *boot);
@@ -76,8 +78,6 @@ struct te__nodes_call {
 /* NULL, or why chain cannot be used */
 const char *te__nodes_no_chain(const struct te__nodes *n, enum te_k_comm_collective what,
 			       enum te_dtype dtype);
-/* maximum size of an array for exchange; chain is used above it, if possible */
-int64_t te__nodes_exchange_most(void);
 int te__nodes_queue(struct te__nodes *n, struct te_stream *stream, const struct te__nodes_call *c);
 /* bytes that this rank sends to other nodes, and pieces */
 void te__nodes_cost(const struct te__nodes *n, const struct te__nodes_call *c, uint64_t *ret_nsent,

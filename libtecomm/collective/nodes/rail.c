@@ -281,16 +281,6 @@ static void exchange_end(struct te__nodes *n, const struct te__job *j, const str
 
 /* ---- chain ---- */
 
-int32_t te__nodes_lowest(const struct te__nodes *n, const struct te__piece *p, int64_t lo,
-			 int64_t nelems)
-{
-	int32_t m = 0;
-
-	while (!te__nodes_wants(n, m, p, p->lo + lo, nelems))
-		m++;
-	return m;
-}
-
 /* buffers for sending and receiving the sums and the result of a part */
 static float *wire_sums(const struct te__nodes *n, const struct te__job *j,
 			const struct te__piece *p)
@@ -305,24 +295,6 @@ static char *wire_result(const struct te__nodes *n, const struct te__job *j,
 	return te__nodes_is_device(n, p->algorithm) ?
 		       te__device_wire_result(n, p, j->lo) :
 		       te__nodes_result(n, p->slot) + j->lo * es_of(p);
-}
-
-struct te_k_comm_fold te__nodes_fold(const struct te__nodes *n, const struct te__piece *p,
-				     int64_t nelems, const void *in, int64_t stride, float *sums,
-				     void *out)
-{
-	return (struct te_k_comm_fold){
-		.in = in,
-		.stride = stride,
-		.from = n->node ? sums : NULL,
-		.sums = sums,
-		.out = te__nodes_is_last(n) ? out : NULL,
-		.n = nelems,
-		.nin = n->nlocal,
-		.nranks = n->nranks,
-		.dtype = p->dtype,
-		.op = p->op,
-	};
 }
 
 static int chain_begin(struct te__nodes *n, struct te__job *j, const struct te__piece *p)

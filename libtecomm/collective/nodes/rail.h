@@ -79,6 +79,8 @@ static inline int te__job_is_devices(const struct te__job *j)
 	return atomic_load_explicit(&j->devices, memory_order_acquire);
 }
 
+/* ranks of the node with the most */
+int32_t te__nodes_most_local(const struct te__boot *boot);
 /* number of rails: ranks of the node with the fewest */
 int32_t te__nodes_nrails(const struct te__boot *boot);
 /* minimum over the nodes of the bytes of a slot, without heads */

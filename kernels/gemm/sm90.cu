@@ -279,6 +279,7 @@ template <class T> DEV void release(const layout<T> &at, uint32_t stage)
 {
 	const int lane = threadIdx.x % 32;
 
+	__syncwarp();
 	if (lane < SM90_CLUSTER)
 		barrier_arrive(at.empty(stage), lane);
 }
@@ -522,8 +523,6 @@ DEV void hold(const struct te_gemm_sm90 &g, const layout<T> &at, float scale, in
 			h.w[2 * j + i] = pack_bf16x2(v.x, v.y);
 		}
 	}
-	if (g.bias)
-		group_sync(1 + group); /* before the next tile's is written */
 	if (threadIdx.x % 128 == 0)
 		smem_store4(at.held(group), o.row, o.col, 0, 0);
 	h.any = true;

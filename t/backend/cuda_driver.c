@@ -30,6 +30,7 @@ static struct {
 	int ncontexts;	     /* retained so far */
 	int current;	     /* contexts pushed */
 	const void *top;     /* the latest */
+	int nmodules;	     /* loaded so far */
 	int live;	     /* contexts, pools, streams and modules that exist */
 } fake;
 
@@ -203,6 +204,7 @@ static int fake_cuEventDestroy(void *event)
 
 static int fake_cuModuleLoadData(void **ret_module, const void *image)
 {
+	fake.nmodules++;
 	return hold(ret_module);
 }
 
@@ -245,6 +247,22 @@ static int fake_cuFuncSetAttribute(void *func, int attribute, int value)
 {
 	return 0;
 }
+
+static int fake_cuMemHostRegister(void *ptr, size_t nbytes, unsigned flags)
+{
+	return hold(&ptr);
+}
+
+static int fake_cuMemHostUnregister(void *ptr)
+{
+	return drop();
+}
+
+static int fake_cuMemHostGetDevicePointer(uint64_t *ret_ptr, void *host, unsigned flags)
+{
+	*ret_ptr = (uintptr_t)host;
+	return 0;
+}
 #pragma GCC diagnostic pop
 
 static struct te__cuda_driver driver(void)
@@ -284,6 +302,9 @@ static struct te__cuda_driver driver(void)
 	HAVE(cuFuncLoad);
 	HAVE(cuFuncGetAttribute);
 	HAVE(cuFuncSetAttribute);
+	HAVE(cuMemHostRegister);
+	HAVE(cuMemHostUnregister);
+	HAVE(cuMemHostGetDevicePointer);
 #undef HAVE
 	return d;
 }
@@ -633,6 +654,25 @@ static int create_cuda(void)
 	return te__kernel_images[0].name || r != -TE_EKERNEL ? r : 0;
 }
 
+START_TEST(contexts_of_a_gpu_load_kernels_once)
+{
+	struct te_ctx *a, *b;
+	int loaded;
+
+	hopper();
+	if (create("cuda", 0, &a) == -TE_EKERNEL)
+		return; /* a build without kernels */
+	loaded = fake.nmodules;
+	ck_assert_int_gt(loaded, 0);
+	ck_assert_int_eq(create("cuda", 0, &b), 0);
+	ck_assert_int_eq(fake.nmodules, loaded);
+	te_ctx_unref(a);
+	ck_assert_int_gt(fake.live, loaded);
+	te_ctx_unref(b);
+	ck_assert_int_eq(fake.live, 0);
+}
+END_TEST
+
 /* without kernels the last run is the one in which the device is refused */
 START_TEST(opening_handles_each_failing_driver_call)
 {
@@ -690,6 +730,7 @@ static Suite *suite(void)
 	tcase_add_test(c, opens_a_hopper_gpu_or_reports_missing_kernels);
 	tcase_add_test(c, opens_a_cucontext_of_the_program);
 	tcase_add_test(c, refuses_a_cucontext_that_it_cannot_use);
+	tcase_add_test(c, contexts_of_a_gpu_load_kernels_once);
 	tcase_add_test(c, opening_handles_each_failing_driver_call);
 	return s;
 }

@@ -205,8 +205,6 @@ static void seed_restart(void)
 	state = seed;
 }
 
-int tt_one_process;
-
 /* a TMPDIR of the program's own, as make check gives one: tests that fail leave files */
 static int own_tmpdir(char *dir, size_t nbytes)
 {
@@ -246,9 +244,10 @@ int tt_main(const char *name, uint32_t needs, Suite *(*suite)(void))
 	seed_init();
 	own = !tap && own_tmpdir(dir, sizeof(dir));
 	sr = srunner_create(suite());
-	tt_one_process = (needs & 15u) != 0;
-	if (tt_one_process)
+	if (needs & 15u) { /* a driver that is initialized must not be forked */
 		srunner_set_fork_status(sr, CK_NOFORK);
+		tt_hold_kernels();
+	}
 	if (tap)
 		srunner_set_tap(sr, "-");
 	srunner_run_all(sr, tap ? CK_SILENT : CK_ENV);

@@ -18,19 +18,19 @@ int tt_ctx_new(struct te_ctx **ret_ctx)
 	return te_ctx_create(&o, ret_ctx);
 }
 
-/*
- * The context of the previous test of this process, if it was left as it was created. Creating one
- * loads all kernels, which takes a GPU 2 s.
- */
-static struct te_ctx *kept;
+void tt_hold_kernels(void)
+{
+	static struct te_ctx *held;
+	struct te_ctx_opts o = TE_CTX_OPTS_INIT;
+
+	o.backend = "cuda";
+	(void)te_ctx_create(&o, &held);
+}
 
 void tt_setup(void)
 {
 	tt_gate_setup();
-	ctx = kept;
-	kept = NULL;
-	if (!ctx)
-		DO(tt_ctx_new(&ctx));
+	DO(tt_ctx_new(&ctx));
 	st = te_ctx_stream(ctx);
 }
 
@@ -50,10 +50,6 @@ void tt_teardown(void)
 	r = te_ctx_sync(ctx);
 	if (!r)
 		r = te_ctx_mem_info(ctx, &m);
-	if (tt_one_process && !r && !m.used_nbytes && !m.pinned_nbytes) {
-		kept = ctx;
-		ctx = NULL;
-	}
 	/* first, so that a failing test does not leave less memory to the next one */
 	ctx = te_ctx_unref(ctx);
 	st = NULL;

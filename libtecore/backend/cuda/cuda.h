@@ -42,9 +42,8 @@ struct te__cuda_dev {
 	struct te__devmem mem;
 	void *stream; /* for the backend's own work; never captures */
 
-	void **modules;
-	unsigned nmodules;
-	struct te__cuda_func *funcs; /* sorted by name */
+	struct te__cuda_kernels *kernels;  /* module.c */
+	const struct te__cuda_func *funcs; /* theirs, sorted by name */
 	unsigned nfuncs;
 
 	pthread_mutex_t lock;
@@ -179,9 +178,9 @@ void te__cuda_captures_drop(struct te__cuda_dev *d);
 int te__cuda_workspace(struct te__cuda_stream *s, size_t nbytes, void **ret_ptr);
 void te__cuda_workspace_free(struct te__cuda_dev *d, void *ptr, void *stream);
 
-/* module.c: loads every function of every embedded kernel */
-int te__cuda_modules_load(struct te__cuda_dev *d);
-void te__cuda_modules_unload(struct te__cuda_dev *d);
+/* module.c: every function of every embedded kernel; the context must be current */
+int te__cuda_kernels_get(struct te__cuda_dev *d);
+void te__cuda_kernels_put(struct te__cuda_dev *d);
 /* the device function of a launch; if grid[0] is 0, there is nothing to launch */
 struct te__geometry;
 int te__cuda_func_find(struct te__cuda_dev *d, const struct te__launch *l,

@@ -187,14 +187,14 @@ static int fill(struct te__cuda_dev *d)
 
 	if (!r)
 		r = TE__CU_CALL(cuStreamCreate, &d->stream, TE__CU_STREAM_NON_BLOCKING);
-	return r ? r : te__cuda_modules_load(d);
+	return r ? r : te__cuda_kernels_get(d);
 }
 
 static int empty(struct te__cuda_dev *d)
 {
 	te__cuda_captures_drop(d);
 	te__cublaslt_close(d);
-	te__cuda_modules_unload(d);
+	te__cuda_kernels_put(d);
 	if (d->stream) {
 		te__cu.cuStreamSynchronize(d->stream);
 		te__cu.cuStreamDestroy(d->stream);

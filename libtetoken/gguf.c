@@ -1,35 +1,15 @@
 /*
  * gguf.c - the tokenizer in the metadata of a GGUF file.
  *
- * Format: https://github.com/ggml-org/ggml, docs/gguf.md, versions 2 and 3, little-endian. All
- * lengths are compared with the size of the file before they are used, so that a damaged file costs
- * no more than a walk through its metadata. Names of pre-tokenizers, their patterns and defaults of
- * keys: llama.cpp, src/llama-vocab.cpp.
+ * gguf.h walks through the file. Names of pre-tokenizers, their patterns and defaults of keys:
+ * llama.cpp, src/llama-vocab.cpp.
  */
 #include "config.h"
 
 #include <errno.h>
 
+#include "libtecore/base/gguf.h"
 #include "token_internal.h"
-
-#define MOST_ITEMS 65536 /* items of metadata */
-
-struct bytes {
-	const char *p;
-	size_t n; /* bytes that are left */
-};
-
-/* types of values */
-enum { UINT32 = 4, INT32 = 5, FLOAT32 = 6, BOOL = 7, TEXT = 8, LIST = 9 };
-
-static const uint8_t sizes[] = { 1, 1, 2, 2, 4, 4, 4, 1, 0, 0, 8, 8, 8 };
-
-/* a value of the metadata: a text, the elements of a list, or the bytes of a number */
-struct value {
-	uint32_t type, of; /* of: type of a list's elements */
-	uint64_t n;	   /* elements of a list */
-	struct bytes at;
-};
 
 enum {
 	MODEL,
@@ -52,18 +32,18 @@ static const struct {
 	const char *name;
 	uint32_t type, of;
 } keys[NKEYS] = {
-	[MODEL] = { "model", TEXT, 0 },
-	[PRE] = { "pre", TEXT, 0 },
-	[TOKENS] = { "tokens", LIST, TEXT },
-	[TYPES] = { "token_type", LIST, INT32 },
-	[SCORES] = { "scores", LIST, FLOAT32 },
-	[MERGES] = { "merges", LIST, TEXT },
-	[BOS] = { "bos_token_id", UINT32, 0 },
-	[EOS] = { "eos_token_id", UINT32, 0 },
-	[UNK] = { "unknown_token_id", UINT32, 0 },
-	[ADD_BOS] = { "add_bos_token", BOOL, 0 },
-	[ADD_EOS] = { "add_eos_token", BOOL, 0 },
-	[ADD_SPACE] = { "add_space_prefix", BOOL, 0 },
+	[MODEL] = { "model", TE__GGUF_TEXT, 0 },
+	[PRE] = { "pre", TE__GGUF_TEXT, 0 },
+	[TOKENS] = { "tokens", TE__GGUF_LIST, TE__GGUF_TEXT },
+	[TYPES] = { "token_type", TE__GGUF_LIST, TE__GGUF_INT32 },
+	[SCORES] = { "scores", TE__GGUF_LIST, TE__GGUF_FLOAT32 },
+	[MERGES] = { "merges", TE__GGUF_LIST, TE__GGUF_TEXT },
+	[BOS] = { "bos_token_id", TE__GGUF_UINT32, 0 },
+	[EOS] = { "eos_token_id", TE__GGUF_UINT32, 0 },
+	[UNK] = { "unknown_token_id", TE__GGUF_UINT32, 0 },
+	[ADD_BOS] = { "add_bos_token", TE__GGUF_BOOL, 0 },
+	[ADD_EOS] = { "add_eos_token", TE__GGUF_BOOL, 0 },
+	[ADD_SPACE] = { "add_space_prefix", TE__GGUF_BOOL, 0 },
 };
 
 #define NO_DIGITS "'(?:[sdmt]|ll|ve|re)| ?\\p{L}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?![^\\s\\p{N}])|\\s+"
@@ -103,93 +83,29 @@ static int corrupt(const char *why)
 
 /* ---- metadata ---- */
 
-/* the next n bytes, or NULL: the file is too short */
-static const char *take(struct bytes *b, uint64_t n)
-{
-	const char *p = b->p;
-
-	if (n > b->n)
-		return NULL;
-	b->p += n;
-	b->n -= (size_t)n;
-	return p;
-}
-
-/* a little-endian number of n bytes; 0 if the file is too short */
-static int take_number(struct bytes *b, size_t n, uint64_t *ret)
-{
-	const char *p = take(b, n);
-
-	*ret = 0;
-	if (p)
-		memcpy(ret, p, n);
-	return p != NULL;
-}
-
-static int take_text(struct bytes *b, struct bytes *ret)
-{
-	uint64_t n;
-
-	if (!take_number(b, 8, &n))
-		return 0;
-	ret->p = take(b, n);
-	ret->n = (size_t)n;
-	return ret->p != NULL;
-}
-
-static int take_value(struct bytes *b, struct value *v)
-{
-	uint64_t type, of = 0;
-	struct bytes text;
-
-	*v = (struct value){ 0 };
-	if (!take_number(b, 4, &type) || type >= sizeof(sizes))
-		return 0;
-	v->type = (uint32_t)type;
-	if (type == TEXT)
-		return take_text(b, &v->at);
-	v->at = *b;
-	if (type != LIST)
-		return take(b, sizes[type]) != NULL;
-	if (!take_number(b, 4, &of) || !take_number(b, 8, &v->n) || of >= sizeof(sizes) ||
-	    of == LIST)
-		return 0;
-	v->of = (uint32_t)of;
-	v->at = *b;
-	if (of != TEXT)
-		return v->n <= b->n && take(b, v->n * sizes[of]);
-	for (uint64_t i = 0; i < v->n; i++)
-		if (!take_text(b, &text))
-			return 0;
-	return 1;
-}
-
-static int is_text(const struct bytes *b, const char *text)
+static int is_text(const struct te__gguf *b, const char *text)
 {
 	return b->n == strlen(text) && !memcmp(b->p, text, b->n);
 }
 
-static int read_keys(struct bytes *b, struct value value[NKEYS])
+static int read_keys(struct te__gguf *b, struct te__gguf_value value[NKEYS])
 {
 	static const char prefix[] = "tokenizer.ggml.";
 	uint64_t version, ntensors, nitems;
 
-	b->p += 4;
-	b->n -= 4;
-	if (!take_number(b, 4, &version) || !take_number(b, 8, &ntensors) ||
-	    !take_number(b, 8, &nitems))
+	if (!te__gguf_head(b, &version, &ntensors, &nitems))
 		return corrupt("cut short within its header");
 	if (version != 2 && version != 3)
 		return te__fail(-EOPNOTSUPP,
 				"te_token: GGUF: version %u is not implemented, expected 2 or 3",
 				(unsigned)version);
-	if (nitems > MOST_ITEMS)
+	if (nitems > TE__GGUF_MOST_ITEMS)
 		return corrupt("more than 65536 items of metadata");
 	while (nitems--) {
-		struct bytes key;
-		struct value v;
+		struct te__gguf key;
+		struct te__gguf_value v;
 
-		if (!take_text(b, &key) || !take_value(b, &v))
+		if (!te__gguf_text(b, &key) || !te__gguf_value(b, &v))
 			return corrupt("damaged or cut short within its metadata");
 		if (key.n < strlen(prefix) || memcmp(key.p, prefix, strlen(prefix)))
 			continue;
@@ -202,7 +118,8 @@ static int read_keys(struct bytes *b, struct value value[NKEYS])
 				return te__fail(-TE_ECORRUPT,
 						"te_token: GGUF: tokenizer.ggml.%s: its type is "
 						"%u, expected %u",
-						keys[i].name, v.type == LIST ? v.of : v.type,
+						keys[i].name,
+						v.type == TE__GGUF_LIST ? v.of : v.type,
 						keys[i].of ? keys[i].of : keys[i].type);
 			value[i] = v;
 		}
@@ -211,7 +128,7 @@ static int read_keys(struct bytes *b, struct value value[NKEYS])
 }
 
 /* element i of a list of numbers; lists are not aligned */
-static uint32_t number_at(const struct value *v, uint64_t i)
+static uint32_t number_at(const struct te__gguf_value *v, uint64_t i)
 {
 	uint32_t x;
 
@@ -219,14 +136,14 @@ static uint32_t number_at(const struct value *v, uint64_t i)
 	return x;
 }
 
-static int truth(const struct value *v, int without)
+static int truth(const struct te__gguf_value *v, int without)
 {
 	return v->type ? *v->at.p != 0 : without;
 }
 
 /* a token that the file names, or -1 */
-static int id_of(const struct te_token *t, const struct value *value, int key, int32_t without,
-		 int32_t *ret)
+static int id_of(const struct te_token *t, const struct te__gguf_value *value, int key,
+		 int32_t without, int32_t *ret)
 {
 	const uint32_t id = value[key].type ? number_at(&value[key], 0) : (uint32_t)without;
 
@@ -244,7 +161,7 @@ static int id_of(const struct te_token *t, const struct value *value, int key, i
 /* ---- vocabulary ---- */
 
 /* token id of a vocabulary of bytes; special tokens are text as it is */
-static int byte_piece(struct te_token *t, int64_t id, const struct bytes *text, uint32_t type,
+static int byte_piece(struct te_token *t, int64_t id, const struct te__gguf *text, uint32_t type,
 		      struct te__tbuf *b)
 {
 	int m, r;
@@ -258,9 +175,9 @@ static int byte_piece(struct te_token *t, int64_t id, const struct bytes *text, 
 		       te__token_set(t, id, b->p, (size_t)m, NULL, 0, 0);
 }
 
-static int tokens(struct te_token *t, const struct value value[NKEYS])
+static int tokens(struct te_token *t, const struct te__gguf_value value[NKEYS])
 {
-	struct bytes b = value[TOKENS].at, text;
+	struct te__gguf b = value[TOKENS].at, text;
 	struct te__tbuf scratch = { 0 };
 	int r = 0;
 
@@ -273,7 +190,7 @@ static int tokens(struct te_token *t, const struct value value[NKEYS])
 	for (uint64_t i = 0; i < value[TOKENS].n && !r; i++) {
 		const uint32_t type = value[TYPES].type ? number_at(&value[TYPES], i) : 1;
 
-		take_text(&b, &text);
+		te__gguf_text(&b, &text);
 		if (!te__is_utf8(text.p, text.n))
 			r = te__fail(-TE_ECORRUPT, "te_token: GGUF: token %llu is not UTF-8",
 				     (unsigned long long)i);
@@ -287,9 +204,9 @@ static int tokens(struct te_token *t, const struct value value[NKEYS])
 }
 
 /* special tokens, which are found in texts; after te__token_merges_by_rank() */
-static int specials(struct te_token *t, const struct value value[NKEYS])
+static int specials(struct te_token *t, const struct te__gguf_value value[NKEYS])
 {
-	struct bytes b = value[TOKENS].at, text;
+	struct te__gguf b = value[TOKENS].at, text;
 	int r = 0;
 
 	for (uint64_t i = 0; value[TYPES].type && i < value[TOKENS].n && !r; i++) {
@@ -297,7 +214,7 @@ static int specials(struct te_token *t, const struct value value[NKEYS])
 		const struct te__added a = { .id = (int32_t)i,
 					     .special = type != TE__PIECE_USER_DEFINED };
 
-		take_text(&b, &text);
+		te__gguf_text(&b, &text);
 		if (type == TE__PIECE_UNKNOWN || type == TE__PIECE_CONTROL ||
 		    type == TE__PIECE_USER_DEFINED)
 			r = te__token_add_special(t, &a, text.p, text.n);
@@ -307,9 +224,9 @@ static int specials(struct te_token *t, const struct value value[NKEYS])
 
 /* ---- models ---- */
 
-static int merges(struct te_token *t, const struct value *v)
+static int merges(struct te_token *t, const struct te__gguf_value *v)
 {
-	struct bytes b = v->at, text;
+	struct te__gguf b = v->at, text;
 	struct te__tbuf key = { 0 };
 	int r = 0;
 
@@ -318,7 +235,7 @@ static int merges(struct te_token *t, const struct value *v)
 		int32_t left = -1, right = -1, id = -1;
 		int m = -1, k = -1;
 
-		take_text(&b, &text);
+		te__gguf_text(&b, &text);
 		space = text.n > 1 && te__is_utf8(text.p, text.n) ?
 				memchr(text.p + 1, ' ', text.n - 1) :
 				NULL;
@@ -374,7 +291,8 @@ const char *te__gguf_pre(const struct te_token *t)
 	return NULL;
 }
 
-static int byte_model(struct te_token *t, const struct value value[NKEYS], int *ret_add_bos)
+static int byte_model(struct te_token *t, const struct te__gguf_value value[NKEYS],
+		      int *ret_add_bos)
 {
 	const struct pre *pre = NULL;
 	int r = 0;
@@ -401,7 +319,7 @@ static int byte_model(struct te_token *t, const struct value value[NKEYS], int *
 	return r ? r : merges(t, &value[MERGES]);
 }
 
-static int piece_model(struct te_token *t, const struct value value[NKEYS])
+static int piece_model(struct te_token *t, const struct te__gguf_value value[NKEYS])
 {
 	int r;
 
@@ -418,9 +336,9 @@ static int piece_model(struct te_token *t, const struct value value[NKEYS])
 
 int te__token_load_gguf(struct te_token *t, const char *p, size_t n)
 {
-	struct value value[NKEYS] = { { 0 } };
-	struct bytes b = { p, n };
-	const struct bytes *model = &value[MODEL].at;
+	struct te__gguf_value value[NKEYS] = { { 0 } };
+	struct te__gguf b = { p, n };
+	const struct te__gguf *model = &value[MODEL].at;
 	int is_pieces, add_bos = 1, r;
 
 	if (n < 4 || memcmp(p, "GGUF", 4))

@@ -34,7 +34,7 @@ for h in $TT_HEADERS; do
 	h=$(basename "$h" .h)
 	case $h in graph | schedule | step | comm | comm_op | collective | reducer | token | te) ;; *) public="$public|te/$h\.h" ;; esac
 done
-private="libtecore/(base/(private|wire)|offload/limits|plan/(place|span))\.h"
+private="libtecore/(base/(gguf|private|wire)|offload/limits|plan/(place|span))\.h"
 graph="te/(graph|schedule|step)\.h"
 comm="te/(comm|comm_op|collective|reducer)\.h"
 token="te/token\.h"
@@ -49,9 +49,10 @@ only "libtetoken includes public headers and its own" libtetoken \
 	"config\.h|$public|$token|$private|[a-z_]+\.h"
 only "kernels include public headers, kernels/ and libtecore/base" kernels \
 	"config\.h|$public|kernels/.*|libtecore/base/.*"
-only "tools include installed headers, their own, their library, random numbers and ted's protocol" tools \
-	"config\.h|$public|$graph|$comm|$token|libtecore/base/(splitmix64|wire)\.h|tools/((lib|run)/.*|plot_log\.h)|[a-z_]+\.(h|def)"
-only "their library includes none of them" tools/lib "config\.h|$public|$graph|$comm|$token|[a-z_]+\.h"
+only "tools include installed headers, their own, their library, GGUF, random numbers and ted's protocol" tools \
+	"config\.h|$public|$graph|$comm|$token|libtecore/base/(gguf|splitmix64|wire)\.h|tools/((lib|run)/.*|plot_log\.h)|[a-z_]+\.(h|def)"
+only "their library includes none of them" tools/lib \
+	"config\.h|$public|$graph|$comm|$token|libtecore/base/gguf\.h|[a-z_]+\.h"
 only "the daemon includes installed headers, its own, its protocol and options" daemon \
 	"config\.h|$public|$graph|$comm|libtecore/base/wire\.h|tools/lib/(option|say)\.h|daemon/.*|[a-z_]+\.h"
 only "examples include installed headers" examples "$public|$graph|te/(comm|comm_op|collective|te)\.h"

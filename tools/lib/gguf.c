@@ -1,11 +1,4 @@
-/*
- * gguf.c - reading GGUF files.
- *
- * Format: https://github.com/ggml-org/ggml, docs/gguf.md, versions 2 and 3, little-endian: a
- * header, metadata, the descriptions of tensors, and their data. All lengths are compared with the
- * size of the file before they are used, so that a damaged file costs no more than a walk through
- * its header.
- */
+/* gguf.c - reading GGUF files: their tensors, and a config.json from their metadata. */
 #include "config.h"
 
 #include <errno.h>
@@ -18,91 +11,63 @@
 
 #include "folder.h"
 #include "gguf.h"
+#include "libtecore/base/gguf.h"
 #include "say.h"
 
-#define MOST_ITEMS 65536 /* items of metadata, and tensors */
 #define MOST_NAME 256
 
 struct gguf {
 	const char *path;
 	uint8_t *map;
-	size_t nbytes, at; /* the next byte to read */
+	size_t nbytes;
+	struct te__gguf left; /* not read yet */
 	uint64_t ntensors, nitems;
 	json_t *meta; /* numbers, truth values and texts; no lists */
 };
 
 /* ---- bytes ---- */
 
-/* the next n bytes, or NULL: the file is too short */
-static const uint8_t *take(struct gguf *g, uint64_t n)
+/* bytes that were read */
+static size_t read_nbytes(const struct gguf *g)
 {
-	const uint8_t *p = g->map + g->at;
-
-	if (n > g->nbytes - g->at)
-		return NULL;
-	g->at += (size_t)n;
-	return p;
+	return g->nbytes - g->left.n;
 }
 
-/* a little-endian number of n bytes; 0 if the file is too short */
 static int take_number(struct gguf *g, size_t n, uint64_t *ret)
 {
-	const uint8_t *p = take(g, n);
-
-	*ret = 0;
-	if (p)
-		memcpy(ret, p, n);
-	return p != NULL;
-}
-
-static int take_text(struct gguf *g, const char **ret_text, uint64_t *ret_n)
-{
-	if (!take_number(g, 8, ret_n))
-		return 0;
-	*ret_text = (const char *)take(g, *ret_n);
-	return *ret_text != NULL;
+	return te__gguf_number(&g->left, n, ret);
 }
 
 /* a name for a C string, without zeros */
 static int take_name(struct gguf *g, char name[MOST_NAME])
 {
-	const char *text;
-	uint64_t n;
+	struct te__gguf t;
 
-	if (!take_text(g, &text, &n) || !n || n >= MOST_NAME || memchr(text, 0, (size_t)n))
+	if (!te__gguf_text(&g->left, &t) || !t.n || t.n >= MOST_NAME || memchr(t.p, 0, t.n))
 		return 0;
-	memcpy(name, text, (size_t)n);
-	name[n] = '\0';
+	memcpy(name, t.p, t.n);
+	name[t.n] = '\0';
 	return 1;
 }
 
 /* ---- metadata ---- */
 
-enum { TEXT = 8, LIST = 9 };
-
-static const struct {
-	size_t nbytes;
-	char kind; /* u: natural number, i: integer, b: truth value, f: real */
-} types[] = {
-	{ 1, 'u' }, { 1, 'i' }, { 2, 'u' }, { 2, 'i' }, { 4, 'u' }, { 4, 'i' }, { 4, 'f' },
-	{ 1, 'b' }, { 0, 0 },	{ 0, 0 },   { 8, 'u' }, { 8, 'i' }, { 8, 'f' },
-};
-#define NTYPES (sizeof(types) / sizeof(types[0]))
-
-static json_t *number(uint64_t type, uint64_t bits)
+static json_t *number(const struct te__gguf_value *v)
 {
-	const unsigned unused = 64 - 8 * (unsigned)types[type].nbytes;
-	const uint32_t low = (uint32_t)bits;
+	const size_t nbytes = te__gguf_types[v->type].nbytes;
+	const unsigned unused = 64 - 8 * (unsigned)nbytes;
+	uint64_t bits = 0;
 	double x;
 	float single;
 
-	switch (types[type].kind) {
+	memcpy(&bits, v->at.p, nbytes);
+	switch (te__gguf_types[v->type].kind) {
 	case 'b':
 		return json_boolean(bits);
 	case 'f':
-		memcpy(&single, &low, 4);
+		memcpy(&single, &bits, 4);
 		memcpy(&x, &bits, 8);
-		return json_real(types[type].nbytes == 4 ? (double)single : x);
+		return json_real(nbytes == 4 ? (double)single : x);
 	case 'i':
 		return json_integer((int64_t)(bits << unused) >> unused);
 	default:
@@ -110,44 +75,21 @@ static json_t *number(uint64_t type, uint64_t bits)
 	}
 }
 
-static int skip_list(struct gguf *g)
-{
-	uint64_t type, n, len;
-	const char *text;
-
-	if (!take_number(g, 4, &type) || !take_number(g, 8, &n) || type >= NTYPES || type == LIST)
-		return 0;
-	if (type != TEXT)
-		return n <= g->nbytes && take(g, n * types[type].nbytes);
-	while (n--)
-		if (!take_text(g, &text, &len))
-			return 0;
-	return 1;
-}
-
 static int take_item(struct gguf *g)
 {
 	char key[MOST_NAME];
-	uint64_t type, bits, n;
-	const char *text;
-	json_t *v;
+	struct te__gguf_value v;
+	json_t *json = NULL;
 
-	if (!take_name(g, key) || !take_number(g, 4, &type) || type >= NTYPES)
+	if (!take_name(g, key) || !te__gguf_value(&g->left, &v))
 		return 0;
-	if (type == LIST)
-		return skip_list(g);
-	if (type == TEXT) {
-		if (!take_text(g, &text, &n))
-			return 0;
-		v = n < MOST_NAME ? json_stringn(text, (size_t)n) : NULL;
-	} else {
-		if (!take_number(g, types[type].nbytes, &bits))
-			return 0;
-		v = number(type, bits);
-	}
+	if (v.type == TE__GGUF_TEXT && v.at.n < MOST_NAME)
+		json = json_stringn(v.at.p, v.at.n);
+	else if (v.type != TE__GGUF_TEXT && v.type != TE__GGUF_LIST)
+		json = number(&v);
 	/* what JSON cannot express, such as a NaN, is left out */
-	if (v)
-		json_object_set_new(g->meta, key, v);
+	if (json)
+		json_object_set_new(g->meta, key, json);
 	return 1;
 }
 
@@ -166,19 +108,18 @@ static int cut_short(const struct gguf *g, const char *where)
 
 static int read_head(struct gguf *g)
 {
-	uint64_t magic, version;
+	uint64_t version;
 
-	if (!take_number(g, 4, &magic) || memcmp(g->map, "GGUF", 4) ||
-	    !take_number(g, 4, &version) || !take_number(g, 8, &g->ntensors) ||
-	    !take_number(g, 8, &g->nitems))
+	if (!te__gguf_head(&g->left, &version, &g->ntensors, &g->nitems) ||
+	    memcmp(g->map, "GGUF", 4))
 		return say_bad("%s: not a GGUF file, or cut short: no header", g->path);
 	if (version != 2 && version != 3)
 		return say_bad("%s: version %llu of GGUF; 2 and 3 are read", g->path,
 			       (unsigned long long)version);
-	if (g->ntensors > MOST_ITEMS || g->nitems > MOST_ITEMS)
+	if (g->ntensors > TE__GGUF_MOST_ITEMS || g->nitems > TE__GGUF_MOST_ITEMS)
 		return say_bad("%s: %llu tensors and %llu items of metadata; at most %d are read",
 			       g->path, (unsigned long long)g->ntensors,
-			       (unsigned long long)g->nitems, MOST_ITEMS);
+			       (unsigned long long)g->nitems, TE__GGUF_MOST_ITEMS);
 	g->meta = json_object();
 	if (!g->meta)
 		return say_failed("out of memory");
@@ -208,6 +149,7 @@ static int map_head(const char *path, struct gguf *ret_g)
 		}
 	}
 	close(fd);
+	g.left = (struct te__gguf){ (const char *)g.map, g.map ? g.nbytes : 0 };
 	if (!r)
 		r = read_head(&g);
 	if (r)
@@ -222,24 +164,27 @@ int gguf_items(const char *path, const char *prefix, void **ret, size_t *ret_nby
 {
 	const size_t len = strlen(prefix);
 	uint64_t nitems = 0;
-	size_t n = 0, from;
+	size_t n = 0, from, nbytes;
 	uint8_t *p = NULL;
 	struct gguf g;
 	int r = map_head(path, &g);
 
 	if (r)
 		return r;
-	p = malloc(g.at + 1);
+	nbytes = read_nbytes(&g);
+	p = malloc(nbytes + 1);
 	if (!p)
 		r = say_failed("out of memory");
-	g.at = 24; /* after the header, which was read */
+	/* after the header, which was read */
+	g.left = (struct te__gguf){ (const char *)g.map + 24, g.nbytes - 24 };
 	for (uint64_t i = 0; i < g.nitems && !r; i++) {
-		from = g.at;
+		from = read_nbytes(&g);
 		if (!take_item(&g))
 			r = cut_short(&g, "its metadata");
-		else if (g.at - from > 8 + len && !memcmp(g.map + from + 8, prefix, len)) {
-			memcpy(p + n, g.map + from, g.at - from);
-			n += g.at - from;
+		nbytes = read_nbytes(&g) - from;
+		if (!r && nbytes > 8 + len && !memcmp(g.map + from + 8, prefix, len)) {
+			memcpy(p + n, g.map + from, nbytes);
+			n += nbytes;
 			nitems++;
 		}
 	}
@@ -420,11 +365,11 @@ int gguf_open(const char *path, struct st_file **ret_f)
 	unit = align ? (uint64_t)json_integer_value(align) : 32;
 	if (!r && (unit < 1 || unit > 1 << 20 || unit & (unit - 1)))
 		r = say_bad("%s: general.alignment is no power of two", path);
-	if (!r && (g.at + unit - 1) / unit * unit > g.nbytes)
+	if (!r && (read_nbytes(&g) + unit - 1) / unit * unit > g.nbytes)
 		r = cut_short(&g, "its data");
 	if (!r) {
-		r = st_adopt(path, g.map, g.nbytes, (size_t)((g.at + unit - 1) / unit * unit),
-			     header, ret_f);
+		r = st_adopt(path, g.map, g.nbytes,
+			     (size_t)((read_nbytes(&g) + unit - 1) / unit * unit), header, ret_f);
 		g.map = NULL;
 	} else {
 		json_decref(header);

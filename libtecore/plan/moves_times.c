@@ -18,7 +18,6 @@
 #include "libtecore/base/base.h"
 #include "libtecore/base/private.h"
 #include "libtecore/plan/moves.h"
-#include "libtecore/quant/quant.h"
 
 /* ---- the time of a group ---- */
 
@@ -61,17 +60,20 @@ static double step_flops(const struct te_plan *p, const struct te__step *s)
 static double group_seconds(const struct te_plan *p, const struct te__group *g)
 {
 	const struct te__offload_rates *r = &p->offload->rates;
-	const double flop = te__recipe_casts(&p->recipe) ? 2 * r->flop : r->flop;
-	double nbytes = 0, flops = 0;
+	double nbytes = 0, compute = 0;
 
 	for (int k = 0; k < g->n; k++) {
 		const struct te__step *s = &p->step[g->first + k];
+		uint32_t forms = 0;
 
-		for (int i = 0; i < s->nrefs; i++)
+		for (int i = 0; i < s->nrefs; i++) {
+			forms |= te__ref_forms(s, &s->ref[i]);
 			nbytes += (double)ref_nbytes(p, &s->ref[i], te__ref_forms(s, &s->ref[i]));
-		flops += step_flops(p, s);
+		}
+		/* GEMMs of FP8 codes take half of the time */
+		compute += step_flops(p, s) / (forms & ~TE_FORM_HP ? 2 * r->flop : r->flop);
 	}
-	return nbytes / r->mem > flops / flop ? nbytes / r->mem : flops / flop;
+	return nbytes / r->mem > compute ? nbytes / r->mem : compute;
 }
 
 int te__moves_times(struct te_plan *p)

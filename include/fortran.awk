@@ -110,7 +110,7 @@ function macros(s,    name, n, row, i, part)
 			constant(part[1], trim(part[2]))
 			last_errno = trim(part[2])
 		}
-	} else if (name in c_only || name ~ /_H$|^TE_ATTRS_/) {
+	} else if (name in c_only || name ~ /_H$|^TE_ATTRS_|^TE__/) {
 		return
 	} else if (s ~ /^\(/) {
 		untranslated(name, "a macro with arguments")

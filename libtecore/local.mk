@@ -206,7 +206,6 @@ libtecore_libtecore_internal_la_SOURCES = \
 	libtecore/quant/quant.h \
 	libtecore/quant/recipe.c \
 	libtecore/quant/recipe.h \
-	libtecore/quant/recipes.def \
 	libtecore/quant/state.c \
 	libtecore/tensor/capture.c \
 	libtecore/tensor/ctx.c \

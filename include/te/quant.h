@@ -18,8 +18,9 @@ enum te_recipe_kind {
 	TE_RECIPE_BLOCK = 3	/* scale from the amax of each block: 1x128, weights 128x128 */
 };
 
-/* what te_recipe_from_name() takes, separated by bars */
+/* what te_recipe_from_name() takes, separated by bars, and rows of the library's table */
 #define TE_RECIPE_NAMES "fp32|bf16|fp8-delayed|fp8-current|fp8-block"
+#define TE__RECIPE_ROWS(X) X(fp32) X(bf16) X(delayed) X(current) X(block)
 
 enum te_amax_algo {
 	TE_AMAX_MAX = 0,	/* largest of the window */

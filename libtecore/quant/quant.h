@@ -1,6 +1,6 @@
 /*
- * quant.h - recipes and quantizers for ops and plans, which do not depend on a recipe's kind: the
- * rows of recipes.def have all differences between recipes.
+ * quant.h - recipes and quantizers for ops and plans, which do not depend on a recipe's kind:
+ * the rows of recipe.h have all differences between recipes.
  */
 #ifndef TE__QUANT_QUANT_H
 #define TE__QUANT_QUANT_H

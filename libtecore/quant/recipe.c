@@ -12,9 +12,11 @@
 #include "libtecore/quant/recipe.h"
 
 static const struct te__recipe_ops *const rows[] = {
-#define TE__RECIPE(row) &te__recipe_##row,
-#include "libtecore/quant/recipes.def"
-#undef TE__RECIPE
+#define ROW(row) &te__recipe_##row,
+	TE__RECIPE_ROWS(ROW)
+#ifdef TE__RECIPES_OF_A_TEST
+	TE__RECIPES_OF_A_TEST(ROW)
+#endif
 };
 #define NROWS (sizeof(rows) / sizeof(rows[0]))
 

@@ -1,6 +1,6 @@
 /*
- * recipe.h - a recipe is one row of a table. A new recipe is a file with its row, a line of
- * recipes.def, and an enumerator of enum te_recipe_kind.
+ * recipe.h - a recipe is one row of a table. A new recipe is a file with its row, and in te/quant.h
+ * an enumerator of enum te_recipe_kind, a name and its place in TE__RECIPE_ROWS().
  */
 #ifndef TE__QUANT_RECIPE_H
 #define TE__QUANT_RECIPE_H
@@ -40,9 +40,8 @@ struct te__recipe_ops {
 	int (*update)(struct te_stream *stream, struct te_quant *q, int first, int count);
 };
 
-#define TE__RECIPE(row) extern const struct te__recipe_ops te__recipe_##row;
-#include "libtecore/quant/recipes.def"
-#undef TE__RECIPE
+#define TE__RECIPE_EXTERN(row) extern const struct te__recipe_ops te__recipe_##row;
+TE__RECIPE_ROWS(TE__RECIPE_EXTERN)
 
 /* the row of a recipe, or NULL */
 const struct te__recipe_ops *te__recipe_row(const struct te_recipe *recipe);

@@ -36,7 +36,7 @@ cat $headers | awk '
 		gsub(/"[^"]*"/, "")
 		n = split($0, word, /[^A-Za-z0-9_]+/)
 		for (i = 1; i <= n; i++)
-			if (word[i] ~ /^TE_[A-Z0-9_]+$/)
+			if (word[i] ~ /^TE_[A-Z0-9][A-Z0-9_]*$/)
 				print word[i]
 	}' | grep -vE '_(INIT|H)$' |
 	grep -vxE 'TE_(ATTRS_?|BEGIN_DECLS|END_DECLS|ERRNO_ENUM|ERRNO_MAP|EXPORT|PRINTF)' |

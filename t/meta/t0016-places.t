@@ -34,7 +34,7 @@ product="include kernels libtecore libtegraph libtecomm daemon tools man t/local
 
 places "a recipe" block "$product" <<'P'
 TE_RECIPE_BLOCK
-TE__RECIPE\(block\)
+X\(block\)
 te__recipe_block\b
 quant/block\.c
 It Li fp8-block

@@ -16,7 +16,7 @@
 extern const struct te__recipe_ops te__recipe_toy;
 
 /* the library's table with one more row, linked instead of the library's own */
-#define TE__RECIPES_OF_A_TEST TE__RECIPE(toy)
+#define TE__RECIPES_OF_A_TEST(X) X(toy)
 #include "libtecore/quant/recipe.c"
 
 static int nbegins, nupdates;

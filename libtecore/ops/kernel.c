@@ -24,6 +24,9 @@ int te__part_sum(struct te_stream *stream, const float *part, struct te_tensor *
 	return TE__LAUNCH(stream, PART_SUM, &a);
 }
 
+/* below, a GPU's kernels of one pass have too few blocks (doc/perf-kernels.md) */
+#define ONCE_NELEMS ((int64_t)10 << 20)
+
 int te__gradients_once(const struct te_tensor *t)
 {
 	switch (te__param_enum(TE_PARAM_GRADIENTS)) {
@@ -32,7 +35,8 @@ int te__gradients_once(const struct te_tensor *t)
 	case TE__GRADIENTS_APART:
 		return 0;
 	default:
-		return !strcmp(te_ctx_backend(te_tensor_ctx(t)), "host");
+		return !strcmp(te_ctx_backend(te_tensor_ctx(t)), "host") ||
+		       te_tensor_nelems(t) >= ONCE_NELEMS;
 	}
 }
 

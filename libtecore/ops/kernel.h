@@ -138,7 +138,7 @@ struct te__decode {
 int te__attention_cached(struct te_stream *stream, const struct te__attention *a,
 			 const struct te__attention_cache *c);
 
-/* TE_GRADIENTS in the context of t; auto: not on a GPU, where no such kernel has run */
+/* TE_GRADIENTS for the x of a norm or the logits t; auto: on the host, or if t is large */
 int te__gradients_once(const struct te_tensor *t);
 
 /* ---- cross-entropy ---- */

@@ -12,7 +12,10 @@
  * normalisation (philox.h, element (head, q, k)). The number of a head is te_k_attn_head(): these
  * heads may be some of more, first_head and those after it.
  * Later tokens change no bit of a row, except that a device kernel may multiply up to 127 later
- * values by 0, so that NaN and infinities among them propagate. On a device, qkv, out and their
+ * values by 0, so that NaN and infinities among them propagate.
+ * Query q of a sequence has the keys from max(0, q - window + 1, min(first[q], q)) to q, or with
+ * full to the last one; window 0: without that bound. With softcap c above 0, a score s becomes
+ * c tanh(s / c). On a device, qkv, out and their
  * gradients must be aligned to 16 bytes if head_dim elements are a multiple of 16 bytes.
  * q is of out [batch * seqlen, nheads * head_dim], without block scaling; on a device of BF16 only.
  */
@@ -29,7 +32,10 @@ struct te_k_attn_fwd {
 	uint32_t tag;
 	int32_t dtype;
 	int32_t first_head, other_heads; /* other_heads: those that are not here */
-	int32_t pad;
+	int32_t window;
+	const int32_t *first; /* [batch, seqlen], or NULL */
+	float softcap;
+	int32_t full;
 };
 
 /*
@@ -51,8 +57,14 @@ struct te_k_attn_bwd {
 	uint32_t tag;
 	int32_t dtype;
 	int32_t first_head, other_heads;
-	int32_t pad;
+	int32_t window;
+	const int32_t *first;
+	float softcap;
+	int32_t full;
 };
+
+/* Does a launch differ from plain causal attention? */
+#define TE_K_ATTN_HAS_MORE(a) ((a)->window || (a)->first || (a)->softcap != 0.0f || (a)->full)
 
 /* number of head bh = b * nheads + h among all heads; nheads: heads in this launch */
 TE_K_INLINE uint32_t te_k_attn_head(int64_t bh, int32_t nheads, int32_t first, int32_t others)

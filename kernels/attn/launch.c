@@ -73,9 +73,17 @@ static int check(int32_t dtype, int64_t batch, int64_t seqlen, int32_t nheads, i
 	return 0;
 }
 
+static int check_more(int has_more)
+{
+	return has_more ? te__fail(-EOPNOTSUPP, "attention on cuda: no window, softcap, documents "
+						"or full attention") : 0;
+}
+
 static int check_bwd(const struct te_k_attn_bwd *a)
 {
-	return check(a->dtype, a->batch, a->seqlen, a->nheads, a->nkv, a->head_dim, a->scale,
+	int r = check_more(TE_K_ATTN_HAS_MORE(a));
+
+	return r ? r : check(a->dtype, a->batch, a->seqlen, a->nheads, a->nkv, a->head_dim, a->scale,
 		     (uintptr_t)a->qkv | (uintptr_t)a->out | (uintptr_t)a->dout |
 			     (uintptr_t)a->dqkv);
 }
@@ -167,6 +175,8 @@ int te__geo_attn_fwd(const void *args, struct te__geometry *ret)
 	int r = check(a->dtype, a->batch, a->seqlen, a->nheads, a->nkv, a->head_dim, a->scale,
 		      (uintptr_t)a->qkv | (uintptr_t)a->out);
 
+	if (!r)
+		r = check_more(TE_K_ATTN_HAS_MORE(a));
 	if (r)
 		return r;
 	if ((a->q.row || a->q.col || a->q.amax) &&

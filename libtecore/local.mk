@@ -139,6 +139,7 @@ libtecore_libtecore_internal_la_SOURCES = \
 	libtecore/ops/dropout.c \
 	libtecore/ops/embedding.c \
 	libtecore/ops/gemm.c \
+	libtecore/ops/head_loss.c \
 	libtecore/ops/identity.c \
 	libtecore/ops/kernel.c \
 	libtecore/ops/kernel.h \

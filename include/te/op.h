@@ -435,8 +435,11 @@ struct te_cross_entropy_attrs {
 	int64_t nclasses;
 	int32_t ignore_index; /* -100 by custom */
 	float grad_scale;
+	/* rows whose logits exist at a time if te_op_linear computes them, not in FP8, and nothing
+	 * else reads them; a multiple of 16. 0: all rows. See te_op_linear(3) */
+	int64_t chunk;
 };
-#define TE_CROSS_ENTROPY_ATTRS_INIT { sizeof(struct te_cross_entropy_attrs), 0, -100, 1.0f }
+#define TE_CROSS_ENTROPY_ATTRS_INIT { sizeof(struct te_cross_entropy_attrs), 0, -100, 1.0f, 0 }
 TE_EXPORT int te_op_cross_entropy(const struct te_cross_entropy_attrs *a, const char *name,
 				  struct te_op **ret_op);
 

@@ -34,6 +34,9 @@ static int ce_check(const struct te_op *op)
 	if (a->nclasses < 1 || a->nclasses > INT32_MAX)
 		return te__fail(-EINVAL, "comm_cross_entropy %s: nclasses is %lld, not 1 to %d",
 				te_op_name(op), (long long)a->nclasses, INT32_MAX);
+	if (a->chunk)
+		return te__fail(-EINVAL, "comm_cross_entropy %s: chunk is %lld, not 0",
+				te_op_name(op), (long long)a->chunk);
 	if (!isfinite(a->grad_scale) || !a->grad_scale)
 		return te__fail(-EINVAL, "comm_cross_entropy %s: grad_scale is %g, not finite and "
 				"other than 0", te_op_name(op), (double)a->grad_scale);

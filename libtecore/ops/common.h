@@ -52,6 +52,7 @@ void te__ops_act_fwd(const struct te_op_call *c, struct te_k_act_fwd *ret);
 void te__ops_act_bwd(const struct te_op_call *c, struct te_k_act_bwd *ret);
 void te__ops_rope_bwd(const struct te_op_call *c, struct te_k_rope *ret);
 void te__ops_attention_fwd(const struct te_op_call *c, struct te_k_attn_fwd *ret);
+struct te__cross_entropy te__ops_cross_entropy(const struct te_op_call *c);
 /* the loss and, to dx, the gradient of the logits; ws: (3 * rows + 1) floats */
 int te__ops_loss_both(const struct te_op_call *c, void *dx, float *ws);
 /* the three GEMMs of a linear op: y = alpha x w^T, dx = alpha dy w, dw += alpha dy^T x */
@@ -60,6 +61,12 @@ int te__ops_linear_fwd(const struct te_op_call *c, float alpha, struct te_tensor
 int te__ops_linear_bwd(const struct te_op_call *c, float alpha, struct te_tensor *dx,
 		       const struct te_tensor *add);
 int te__ops_linear_dw(const struct te_op_call *c, float alpha);
+/* logits = x w^T and their loss, chunk rows at a time, without memory for y of linear; not FP8. dx:
+ * memory of the gradient of x, which may be x, and the gradient of w is added to; NULL: neither.
+ * ws: te__ops_head_ws() bytes */
+int te__ops_head_loss(const struct te_op_call *linear, const struct te_op_call *loss, void *dx,
+		      int64_t chunk, void *ws);
+size_t te__ops_head_ws(const struct te_op_call *linear, int64_t chunk);
 float te__ops_factor(const struct te_op_call *c); /* factor of a scale op */
 
 static inline void *te__ops_ptr(const struct te_tensor *t)

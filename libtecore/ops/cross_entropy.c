@@ -9,6 +9,9 @@ static int ce_check(const struct te_op *op)
 	if (a->nclasses < 1 || a->nclasses > INT32_MAX)
 		return te__fail(-EINVAL, "cross_entropy %s: nclasses is %lld, not 1 to %d",
 				op->name, (long long)a->nclasses, INT32_MAX);
+	if (a->chunk < 0 || a->chunk % 16)
+		return te__fail(-EINVAL, "cross_entropy %s: chunk is %lld, not 0 or a multiple of "
+				"16 rows", op->name, (long long)a->chunk);
 	if (!isfinite(a->grad_scale) || !a->grad_scale)
 		return te__fail(-EINVAL, "cross_entropy %s: grad_scale is %g, not finite and "
 				"other than 0", op->name, (double)a->grad_scale);
@@ -47,7 +50,7 @@ static int ce_infer(struct te_op_infer *inf)
 	return r < 0 ? r : te_infer_save(inf, &inf->out[0]);
 }
 
-static struct te__cross_entropy ce_of(const struct te_op_call *c)
+struct te__cross_entropy te__ops_cross_entropy(const struct te_op_call *c)
 {
 	const struct te_cross_entropy_attrs *a = c->op->attrs;
 
@@ -64,14 +67,14 @@ static struct te__cross_entropy ce_of(const struct te_op_call *c)
 
 static int ce_forward(const struct te_op_call *c)
 {
-	const struct te__cross_entropy e = ce_of(c);
+	const struct te__cross_entropy e = te__ops_cross_entropy(c);
 
 	return te__cross_entropy_fwd(c->stream, &e, c->y.hp, c->ws);
 }
 
 static int ce_backward(const struct te_op_call *c)
 {
-	const struct te__cross_entropy e = ce_of(c);
+	const struct te__cross_entropy e = te__ops_cross_entropy(c);
 
 	return te__cross_entropy_bwd(c->stream, &e, c->dx.hp);
 }
@@ -79,7 +82,7 @@ static int ce_backward(const struct te_op_call *c)
 int te__ops_loss_both(const struct te_op_call *c, void *dx, float *ws)
 {
 	const int64_t rows = te_tensor_rows(c->x.hp);
-	const struct te__cross_entropy e = ce_of(c);
+	const struct te__cross_entropy e = te__ops_cross_entropy(c);
 
 	return te__cross_entropy_grad(c->stream, &e, c->y.hp, dx, &(struct te__ce_words){
 		.max_sum = ws,
@@ -92,8 +95,12 @@ static int ce_describe(const struct te_op *op, char *dst, size_t nbytes)
 {
 	const struct te_cross_entropy_attrs *a = op->attrs;
 
-	return snprintf(dst, nbytes, "classes %lld, ignore %d, gradient scale %g",
-			(long long)a->nclasses, a->ignore_index, (double)a->grad_scale);
+	const int n = snprintf(dst, nbytes, "classes %lld, ignore %d, gradient scale %g",
+			       (long long)a->nclasses, a->ignore_index, (double)a->grad_scale);
+
+	return a->chunk && n >= 0 && (size_t)n < nbytes ?
+		       n + snprintf(dst + n, nbytes - (size_t)n, ", chunks of %lld rows",
+				    (long long)a->chunk) : n;
 }
 
 static const struct te_op_ops cross_entropy_ops = {

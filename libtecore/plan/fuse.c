@@ -304,6 +304,20 @@ static int save_values(struct te_plan *p, struct te__group *g)
 	}
 }
 
+/* the first value that it saves takes over the memory of x, and gives it to dx */
+static void share(struct te_plan *p, const struct match *m, const struct te__group *g)
+{
+	struct te__step *const forward = &p->step[g->first];
+	struct te__step *const backward = &p->step[m->first[1]];
+
+	forward->share_to = g->saved[0];
+	forward->share_from[0] = forward->role.x;
+	backward->share_from[0] = g->saved[0];
+	for (int k = 0; k < m->n[1]; k++)
+		if (backward[k].role.dx >= 0 && !p->value[backward[k].role.dx].no_hp)
+			backward->share_to = backward[k].role.dx;
+}
+
 /* the joint fusion of g gets the backward steps and the values that it saves */
 static int take_backward(struct te_plan *p, const struct match *m, struct te__group *g)
 {
@@ -315,11 +329,8 @@ static int take_backward(struct te_plan *p, const struct match *m, struct te__gr
 		r = refer_more(&p->step[m->first[1]], g->saved, g->fused.nsaved, 0);
 	if (r)
 		return r;
-	if (g->fusion->flags & TE__FUSION_IN_PLACE) {
-		p->step[g->first].share_to = g->saved[0];
-		p->step[g->first].share_from[0] = p->step[g->first].role.x;
-		p->step[m->first[1]].share_from[0] = g->saved[0];
-	}
+	if (g->fusion->flags & TE__FUSION_IN_PLACE)
+		share(p, m, g);
 	for (int s = m->first[1]; s < m->first[1] + m->n[1]; s++)
 		p->step[s].joint = 1 + (int)(g - p->group);
 	g->t_saved = te__calloc((size_t)g->fused.nsaved + 1, sizeof(*g->t_saved));

@@ -12,6 +12,9 @@
  *
  * The loss: the kernel that reads the logits for the loss writes their gradient, in the memory of
  * the logits if nothing else reads them; the backward pass finds it there.
+ *
+ * The head: with chunks of rows, forward computes all gradients of the head as well, and backward
+ * finds the gradient of its input, which may have the memory of that input.
  */
 #define TE_LOG_CATEGORY "core/plan"
 #include "config.h"
@@ -330,9 +333,19 @@ static int loss_both(const struct te_fused *f)
 	return te__ops_loss_both(f->part[0], te_tensor_data(f->saved[0]), f->ws);
 }
 
+/* the tensor that backward returns */
+static struct te_tensor *loss_dx(const struct te_fused *f)
+{
+	struct te_tensor *dx = NULL;
+
+	for (int i = 0; i < f->nparts && !dx; i++)
+		dx = f->part[i]->dx.hp;
+	return dx;
+}
+
 static int loss_gradient(const struct te_fused *f)
 {
-	struct te_tensor *dx = f->part[0]->dx.hp;
+	struct te_tensor *dx = loss_dx(f);
 
 	if (te_tensor_data(dx) == te_tensor_data(f->saved[0]))
 		return 0;
@@ -350,6 +363,53 @@ static const struct te_fusion loss_backward = {
 	.flags = TE__FUSION_IN_PLACE,
 };
 
+/* ---- a head and its loss, by chunks of rows ---- */
+
+static int64_t head_chunk(const struct te_fused *f)
+{
+	const struct te_cross_entropy_attrs *a = f->part[1]->op->attrs;
+
+	return a->chunk;
+}
+
+/* nothing else reads the logits, which are more than a chunk */
+static int head_applies(const struct te_fused *f)
+{
+	const struct te_op_call *linear = f->part[0];
+
+	return head_chunk(f) && !linear->y.hp && !linear->x.q &&
+	       te_tensor_rows(linear->x.hp) > head_chunk(f);
+}
+
+/* nothing else reads the gradient of the logits */
+static int head_gradient_applies(const struct te_fused *f)
+{
+	return !f->part[0]->dx.hp && loss_dx(f);
+}
+
+static size_t head_ws(const struct te_fused *f)
+{
+	return te__ops_head_ws(f->part[0], head_chunk(f));
+}
+
+static int head_loss(const struct te_fused *f)
+{
+	return te__ops_head_loss(f->part[0], f->part[1],
+				 f->nsaved ? te_tensor_data(f->saved[0]) : NULL, head_chunk(f),
+				 f->ws);
+}
+
+#define HEAD_GRADIENT(pattern_)                                                       \
+	{                                                                             \
+		.size = sizeof(struct te_fusion), .name = "head+loss",                \
+		.pass = TE_PASS_BACKWARD, .pattern = pattern_,                        \
+		.applies = head_gradient_applies, .run = loss_gradient, .drop = 7,    \
+		.flags = TE__FUSION_IN_PLACE,                                         \
+	}
+
+static const struct te_fusion head_backward = HEAD_GRADIENT("cross_entropy linear linear.dw");
+static const struct te_fusion frozen_head_backward = HEAD_GRADIENT("cross_entropy linear");
+
 /* test: of t/plan/fusion; then how it applies and runs */
 #define FUSION(pass_, name_, pattern_, test_, ...)                                          \
 	{                                                                                   \
@@ -360,6 +420,7 @@ static const struct te_fusion loss_backward = {
 #define LINEAR_SUM .applies = linear_sum_applies, .run = linear_sum
 #define DSCALE .applies = dscale_applies, .run = dscale_gemms
 #define NORM_BWD .applies = norm_bwd_applies, .ws_nbytes = norm_bwd_ws, .run = norm_bwd
+#define HEAD .applies = head_applies, .ws_nbytes = head_ws, .run = head_loss
 #define DGRAD_ADD .applies = fork_sum_applies, .run = dgrad_add
 
 /* the longer of two that begin alike comes first */
@@ -373,6 +434,14 @@ const struct te_fusion te__fusions[] = {
 	FUSION(FORWARD, "attention+quantize", "attention quantize", "heads_cast_to_the_same_bits",
 	       .applies = attention_cast_applies, .ws_nbytes = forward_cast_ws,
 	       .run = attention_quantize),
+
+	FUSION(JOINT, "head+loss", "linear cross_entropy", "head_has_the_same_bits_by_chunks",
+	       HEAD, .save = loss_save, .backward = &head_backward, .flags = TE__FUSION_IN_PLACE),
+	FUSION(JOINT, "head+loss", "linear cross_entropy", "head_has_the_same_bits_by_chunks",
+	       HEAD, .save = loss_save, .backward = &frozen_head_backward,
+	       .flags = TE__FUSION_IN_PLACE),
+	FUSION(FORWARD, "head+loss", "linear cross_entropy", "head_has_the_same_bits_by_chunks",
+	       HEAD),
 
 	FUSION(FORWARD, "linear+bias+add", "linear bias add", "gemm_adds_within_the_bound",
 	       LINEAR_SUM),

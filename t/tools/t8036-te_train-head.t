@@ -49,6 +49,31 @@ check "with other recipes the scales begin anew" "$te_train" --resume fp8-delaye
 fails "two FP8 recipes" '--head-recipe fp8-block with --recipe fp8-delayed: one FP8' \
 	"$te_train" $learn --recipe fp8-delayed --head-recipe fp8-block text
 
+# chunks of 32 of 128 tokens, or of all
+chunk="$micro --dropout 0 --steps 20 --eval-every 20 --save-every 0 --recipe bf16"
+check "logits of all tokens" "$te_train" $chunk --log whole.log --out whole text
+check "of 32 tokens at a time" "$te_train" $chunk --loss-chunk 32 --log chunk.log --out chunk text
+near "their loss" "$(last whole.log)" "$(last chunk.log)"
+check "captured" "$te_train" $chunk --loss-chunk 32 --graph --out chunk.graph text
+same "with the same bits" chunk/model.safetensors chunk.graph/model.safetensors
+check "captured by layer" "$te_train" $chunk --loss-chunk 32 --graph layer --out chunk.layer text
+same "with the same bits" chunk/model.safetensors chunk.layer/model.safetensors
+check "one chunk" "$te_train" $chunk --loss-chunk 128 --out one.chunk text
+same "is whole" whole/model.safetensors one.chunk/model.safetensors
+check "2 micro-batches" "$te_train" $chunk --batch 2 --accum 2 --loss-chunk 32 --out accum text
+check "2 micro-batches in a graph" "$te_train" $chunk --batch 2 --accum 2 --loss-chunk 32 \
+	--graph --out accum.graph text
+same "have the same bits" accum/model.safetensors accum.graph/model.safetensors
+check "half of the steps" "$te_train" $chunk --loss-chunk 32 --stop-after 10 --out chunk.half text
+check "and the rest" "$te_train" --resume chunk.half
+same "have the same bits" chunk/model.safetensors chunk.half/model.safetensors
+"$te_train" $chunk --steps 0 --loss-chunk 32 --print-plan text text >plan 2>err
+check "a plan shows it" grep -q head+loss plan
+fails "a chunk of 24 tokens" 'not a multiple of 16' "$te_train" $chunk --loss-chunk 24 text
+fails "with a head in FP8" 'not in FP8' "$te_train" $chunk --loss-chunk 32 \
+	--head-recipe fp8-delayed text
+fails "with --tensor" 'whole vocabularies' "$te_train" $chunk --loss-chunk 32 --tensor 2 text
+
 # ranks sum in another order, so some codes of FP8 differ
 run="--model micro.json --dropout 0 --batch 2 --lr 2e-3 --warmup 2 --steps 8 --eval-every 8
 	--save-every 0 --recipe bf16 --head-recipe fp8-delayed"

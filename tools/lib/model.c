@@ -275,7 +275,8 @@ static void build(struct builder *b, const struct model *m)
 		.recipe = c->head_recipe);
 	struct te_cross_entropy_attrs la = TE_ATTRS(cross_entropy, .nclasses = c->vocab,
 		.ignore_index = IGNORED_TARGET,
-		.grad_scale = 1);
+		.grad_scale = 1,
+		.chunk = c->loss_chunk);
 	struct te_op *op;
 
 	part.heads /= m->nshards;

@@ -551,6 +551,21 @@ static int choose_recipes(struct trainer *t)
 		       t->o->head_recipe, t->o->recipe);
 }
 
+static int choose_chunk(struct trainer *t)
+{
+	if (t->o->loss_chunk % 16)
+		return say_bad("--loss-chunk %lld is not a multiple of 16",
+			       (long long)t->o->loss_chunk);
+	if (t->o->loss_chunk && t->head_recipe.kind != TE_RECIPE_NONE)
+		return say_bad("--loss-chunk needs a head that is not in FP8, --head-recipe is %s",
+			       t->o->head_recipe);
+	if (t->o->loss_chunk && t->o->tensor > 1)
+		return say_bad("--loss-chunk needs whole vocabularies, --tensor is %lld",
+			       (long long)t->o->tensor);
+	t->cfg.loss_chunk = t->o->loss_chunk;
+	return STATUS_OK;
+}
+
 int trainer_create(const struct opts *o, struct trainer *t)
 {
 	int r;
@@ -565,6 +580,8 @@ int trainer_create(const struct opts *o, struct trainer *t)
 		r = choose_config(o, &t->cfg);
 	if (t->head_recipe.kind != TE_RECIPE_NONE)
 		t->cfg.head_recipe = &t->head_recipe;
+	if (!r)
+		r = choose_chunk(t);
 	if (!r)
 		r = open_tokenizer(t);
 	if (!r)

@@ -5,8 +5,7 @@
 #define COLSUM_THREADS 128
 #define COLSUM_COLS 64 /* columns of a block */
 
-#define PART_SUM_THREADS 256
-#define PART_SUM_COLS 32 /* columns of a block, one per lane */
-#define PART_SUM_SMALL 8 /* maximum number of parts for blocks of one warp */
+#define PART_SUM_WARPS 16 /* at most, one per group of parts */
+#define PART_SUM_COLS 32  /* columns of a block, one per lane */
 
 #endif

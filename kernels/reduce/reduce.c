@@ -31,12 +31,17 @@ void te__h_colsum(const struct te_k_colsum *a)
 static void part_sum_part(void *arg, int64_t begin, int64_t end)
 {
 	const struct te_k_part_sum *a = arg;
-	float sum[TE__H_CHUNK];
+	float sum[TE__H_CHUNK], group[TE__H_CHUNK];
 
 	TE__H_CHUNKS(c, len, end - begin) {
 		memset(sum, 0, (size_t)len * sizeof(*sum));
-		for (int64_t p = 0; p < a->nparts; p++)
-			te__h_add_to(sum, a->part + p * a->cols + begin + c, len);
+		for (int64_t p = 0; p < a->nparts; p++) {
+			if (p % TE_K_PART_GROUP == 0)
+				memset(group, 0, (size_t)len * sizeof(*group));
+			te__h_add_to(group, a->part + p * a->cols + begin + c, len);
+			if (p % TE_K_PART_GROUP == TE_K_PART_GROUP - 1 || p == a->nparts - 1)
+				te__h_add_to(sum, group, len);
+		}
 		te__h_add_to(a->out + begin + c, sum, len);
 	}
 }

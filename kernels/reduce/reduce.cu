@@ -3,13 +3,12 @@
  *
  *  kernel    shapes                    blocks                threads  shared             B/element
  *  colsum    x T [rows, cols]          64 rows x 64 columns  128      8192; FP32: 16384  2 (BF16)
- *  part_sum  part FP32 [nparts, cols]  32 columns            256, 32  16384              4
+ *  part_sum  part FP32 [nparts, cols]  32 columns            32..512  2048               4
  *
  * colsum: each warp loads 16 rows into shared memory with all loads in flight, then each thread
  * adds up one column in order. A single group of 64 rows thus costs one memory latency, and many
- * rows make many blocks. part_sum: all warps load 128 rows of partial sums into shared memory and
- * one warp adds them up in order, so that the chain of additions never waits for memory. Up to
- * PART_SUM_SMALL rows stay in the registers of a single warp.
+ * rows make many blocks. part_sum: a warp holds a group of partial sums in registers, with all loads
+ * in flight, and adds it up; the first warp adds up the sums of groups.
  */
 #include "kernels/dev.cuh"
 #include "kernels/reduce/geometry.h"
@@ -67,49 +66,36 @@ TE_NAME(float, fp32)
 TE_NAME(bf16, bf16)
 #undef TE_NAME
 
-#define PART_STEP 128 /* rows per iteration, 16 of each warp */
-
-extern "C" __global__ void __launch_bounds__(PART_SUM_THREADS)
+extern "C" __global__ void __launch_bounds__(PART_SUM_WARPS * 32, 1) /* registers for all loads */
 	te_k_part_sum(const __grid_constant__ struct te_k_part_sum a)
 {
 	te_begin();
-	constexpr int ROWS = PART_STEP / (PART_SUM_THREADS / 32); /* rows of a warp */
-	__shared__ float rows[PART_STEP][PART_SUM_COLS];
-	const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+	__shared__ float sums[PART_SUM_WARPS][PART_SUM_COLS];
+	const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, nwarps = blockDim.x / 32;
 	const int64_t c = (int64_t)blockIdx.x * PART_SUM_COLS + lane;
 	const bool in = c < a.cols;
 	const float out = in && warp == 0 ? a.out[c] : 0.0f; /* concurrently with the parts */
-	float sum = 0.0f;
+	float total = 0.0f;
 
-	if (a.nparts <= PART_SUM_SMALL) {
-		float row[PART_SUM_SMALL];
-
-#pragma unroll
-		for (int p = 0; p < PART_SUM_SMALL; p++)
-			row[p] = in && p < a.nparts ? a.part[p * a.cols + c] : 0.0f;
-#pragma unroll
-		for (int p = 0; p < PART_SUM_SMALL; p++)
-			sum = add(sum, row[p]); /* +0 changes no sum that started at +0 */
-		if (warp == 0 && in)
-			a.out[c] = add(out, sum);
-		return;
-	}
-	for (int64_t p0 = 0; p0 < a.nparts; p0 += PART_STEP) {
-		const int n = clamp_int(a.nparts - p0, 0, PART_STEP);
+	for (int64_t p0 = 0; p0 < a.nparts; p0 += (int64_t)nwarps * TE_K_PART_GROUP) {
+		const int64_t p = p0 + warp * TE_K_PART_GROUP;
+		const int n = in ? clamp_int(a.nparts - p, 0, TE_K_PART_GROUP) : 0;
+		const int64_t left = (a.nparts - p0 + TE_K_PART_GROUP - 1) / TE_K_PART_GROUP;
+		const float *part = a.part + p * a.cols + c;
+		float row[TE_K_PART_GROUP], sum = 0.0f;
 
 #pragma unroll
-		for (int i = 0; i < ROWS; i++) {
-			const int p = warp * ROWS + i;
-
-			rows[p][lane] = in && p < n ? a.part[(p0 + p) * a.cols + c] : 0.0f;
-		}
+		for (int i = 0; i < TE_K_PART_GROUP; i++, part += a.cols)
+			row[i] = i < n ? *part : 0.0f;
+#pragma unroll
+		for (int i = 0; i < TE_K_PART_GROUP; i++)
+			sum = add(sum, row[i]); /* +0 changes no sum that started at +0 */
+		sums[warp][lane] = sum;
 		__syncthreads();
-		if (warp == 0)
-#pragma unroll 16
-			for (int p = 0; p < n; p++)
-				sum = add(sum, rows[p][lane]);
+		for (int w = 0; warp == 0 && w < nwarps && w < left; w++)
+			total = add(total, sums[w][lane]);
 		__syncthreads();
 	}
 	if (warp == 0 && in)
-		a.out[c] = add(out, sum);
+		a.out[c] = add(out, total);
 }

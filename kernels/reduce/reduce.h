@@ -11,7 +11,11 @@ struct te_k_colsum {
 	int32_t pad;
 };
 
-/* out[c] += sum over p of part[p][c], p ascending, added to out last */
+/*
+ * out[c] += sum over p of part[p][c]: each TE_K_PART_GROUP parts are added up with p ascending, then
+ * these sums from the first on, and the total is added to out.
+ */
+#define TE_K_PART_GROUP 32
 struct te_k_part_sum {
 	const float *part;
 	float *out;

@@ -45,9 +45,11 @@ TE_EXPORT int te__geometry(enum te_k_id id, const void *args, struct te__geometr
  */
 int te__gemm_has_kernel(const struct te_k_gemm *g);
 
-/* the launch of a GEMM of sm90.cu */
+/* the launches of a GEMM of gemm/sm90.cu, and of attention of attn/sm90.cu */
 struct te_sm90_plan;
+struct te_attn_sm90_plan;
 void te__geo_sm90(const struct te_sm90_plan *plan, struct te__geometry *ret);
+void te__geo_attn_sm90(const struct te_attn_sm90_plan *plan, struct te__geometry *ret);
 
 /* ---- for the families' launch.c ---- */
 

@@ -4,6 +4,7 @@ KERNEL_CU = \
 	kernels/act/act.cu \
 	kernels/attn/attn.cu \
 	kernels/attn/cached.cu \
+	kernels/attn/sm90.cu \
 	kernels/comm/allreduce.cu \
 	kernels/comm/collectives.cu \
 	kernels/comm/fold.cu \
@@ -28,6 +29,7 @@ KERNEL_C = \
 	kernels/attn/attn.c \
 	kernels/attn/cached.c \
 	kernels/attn/launch.c \
+	kernels/attn/plan.c \
 	kernels/comm/collectives.c \
 	kernels/comm/comm.c \
 	kernels/comm/launch.c \
@@ -67,6 +69,7 @@ KERNEL_H = \
 	kernels/attn/cached.h \
 	kernels/attn/geometry.h \
 	kernels/attn/online.h \
+	kernels/attn/sm90.h \
 	kernels/comm/comm.h \
 	kernels/comm/fold.h \
 	kernels/comm/geometry.h \
@@ -100,6 +103,7 @@ KERNEL_H = \
 	kernels/rope/geometry.h \
 	kernels/rope/rope.h \
 	kernels/simd.h \
+	kernels/sm90.h \
 	kernels/te_k.h \
 	kernels/team.h \
 	kernels/tile.h \
@@ -118,10 +122,10 @@ KERNEL_CUH = \
 	kernels/comm/reduce.cuh \
 	kernels/dev.cuh \
 	kernels/fp8.cuh \
-	kernels/gemm/sm90.cuh \
 	kernels/mma.cuh \
 	kernels/norm/norm.cuh \
 	kernels/norm/rows.cuh \
+	kernels/sm90.cuh \
 	kernels/tile.cuh
 
 KERNEL_FATBIN = $(KERNEL_CU:.cu=.fatbin)
@@ -136,7 +140,9 @@ AM_V_NVCC_1 =
 		-MMD -MP -MF $(@:.fatbin=.d) -o $@ $<
 -include $(KERNEL_FATBIN:.fatbin=.d)
 # with what ptxas reports, for t/kernels/t0017-sm90.t
+kernels/attn/sm90.fatbin: kernels/attn/sm90.cu
 kernels/gemm/sm90.fatbin: kernels/gemm/sm90.cu
+kernels/attn/sm90.fatbin kernels/gemm/sm90.fatbin:
 	$(AM_V_NVCC)$(MKDIR_P) $(@D) && \
 	$(NVCC) -fatbin $(NVCC_GENCODE) $(NVCCFLAGS) $(NVCC_COMPRESS) -I$(top_srcdir) \
 		-Xptxas -v -MMD -MP -MF $(@:.fatbin=.d) -o $@ $< 2>$(@:.fatbin=.log) || \
@@ -169,4 +175,5 @@ kernels/images.S: $(srcdir)/kernels/local.mk
 
 EXTRA_DIST += $(KERNEL_CU)
 noinst_HEADERS += $(KERNEL_CUH)
-CLEANFILES += $(KERNEL_FATBIN) $(KERNEL_FATBIN:.fatbin=.d) kernels/gemm/sm90.log kernels/images.S
+CLEANFILES += $(KERNEL_FATBIN) $(KERNEL_FATBIN:.fatbin=.d) kernels/attn/sm90.log \
+	kernels/gemm/sm90.log kernels/images.S

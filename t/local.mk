@@ -531,7 +531,9 @@ endif
 dist_check_SCRIPTS += $(TT_META) $(TT_SH) $(TT_TOOLS_SH)
 EXTRA_DIST += \
 	t/installcheck.sh \
+	t/kernels/attn_sm90.cc \
 	t/kernels/sm90.cc \
+	t/kernels/sm90.h \
 	t/lib/commands.awk \
 	t/lib/tap.sh \
 	t/meta/common.sh \

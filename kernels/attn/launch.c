@@ -6,6 +6,7 @@
 
 #define TE_LOG_CATEGORY "core/cuda"
 #include "kernels/attn/geometry.h"
+#include "kernels/attn/sm90.h"
 #include "kernels/launch.h"
 #include "libtecore/base/base.h"
 
@@ -189,6 +190,18 @@ int te__geo_attn_fwd(const void *args, struct te__geometry *ret)
 		tiles(FWD, a->dtype, a->batch * a->nheads, a->seqlen, a->head_dim, a->threshold,
 		      ret);
 	return 0;
+}
+
+void te__geo_attn_sm90(const struct te_attn_sm90_plan *p, struct te__geometry *ret)
+{
+	const int d64 = p->head_dim == 64;
+
+	*ret = (struct te__geometry){
+		.func = d64 ? "te_k_attn_fwd_sm90_d64" : "te_k_attn_fwd_sm90_d128",
+		.grid = { (unsigned)p->nblocks, 1, 1 },
+		.block = { d64 ? ATTN_SM90_THREADS(64) : ATTN_SM90_THREADS(128), 1, 1 },
+		.smem = d64 ? ATTN_SM90_SMEM(64) : ATTN_SM90_SMEM(128),
+	};
 }
 
 int te__geo_attn_bwd_pre(const void *args, struct te__geometry *ret)

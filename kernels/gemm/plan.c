@@ -62,7 +62,7 @@ static const char *declines(const struct te_k_gemm *g, int32_t nclusters, int32_
 static struct te_sm90_map operand(const void *p, int32_t elem, int64_t rows, int64_t k,
 				  int transposed, int32_t box_rows)
 {
-	struct te_sm90_map m = { p, k, rows, elem, SM90_STEP / elem, box_rows };
+	struct te_sm90_map m = { p, k, rows, 0, elem, SM90_STEP / elem, box_rows };
 
 	if (transposed) {
 		m.nx = rows;
@@ -115,7 +115,7 @@ const char *te__sm90_plan(const struct te_k_gemm *g, int32_t nclusters, uint64_t
 	ret->nclusters = (int32_t)(ntiles < nclusters && !s->schedule.nslots ? ntiles : nclusters);
 	ret->a = operand(g->a, elem, g->m, g->k, g->a_t, SM90_ROWS);
 	ret->b = operand(g->b, elem, g->n, g->k, g->b_t, SM90_COLS / 2);
-	ret->d = (struct te_sm90_map){ g->d, g->n, g->m, delem, SM90_STEP / delem, SM90_BOX };
+	ret->d = (struct te_sm90_map){ g->d, g->n, g->m, 0, delem, SM90_STEP / delem, SM90_BOX };
 	ret->c = ret->d;
 	if (g->c)
 		ret->c.p = g->c;

@@ -32,7 +32,9 @@
  * sums of 128 terms in FP32 registers, for one half of the columns at a time: while a warpgroup
  * adds, the other multiplies.
  */
-#include "kernels/gemm/sm90.cuh"
+#include "kernels/dev.cuh"
+#include "kernels/gemm/sm90.h"
+#include "kernels/sm90.cuh"
 
 #define STEP_MMAS 4 /* multiplications of a step, 32 bytes of k each */
 

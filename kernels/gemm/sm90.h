@@ -3,6 +3,7 @@
 #define TE_GEMM_SM90_H
 
 #include "kernels/gemm/schedule.h"
+#include "kernels/sm90.h"
 #include "kernels/te_k.h"
 
 #define SM90_CLUSTER 2			  /* blocks, of rows below each other */
@@ -24,11 +25,6 @@
 /* stages, with two barriers and words for a unit each, and the warpgroups' */
 #define SM90_SMEM(holds) (SM90_STAGES(holds) * (SM90_STAGE + 16 + 32) + 2 * SM90_GROUP(holds))
 
-/* a CUtensorMap */
-struct te_tensor_map {
-	uint64_t word[16];
-} __attribute__((aligned(64)));
-
 /*
  * The operation of struct te_k_gemm (gemm.h). sums: the slots of the schedule, each with the FP32
  * sums of the tile of a cluster. ready: for each tile that is cut, and each warpgroup of its
@@ -46,14 +42,6 @@ struct te_gemm_sm90 {
 	int32_t first_cut;    /* the first tile that is cut */
 	int32_t d_fp32;	      /* d, c and bias are FP32, otherwise BF16 */
 	struct te_gemm_schedule schedule;
-};
-
-/* a matrix as tensor maps have it: x is innermost */
-struct te_sm90_map {
-	const void *p;
-	int64_t nx, ny;	      /* extents */
-	int32_t elem;	      /* bytes of an element: 1, 2 or 4 */
-	int32_t box_x, box_y; /* extents of a box, of rows of 128 bytes */
 };
 
 enum te_sm90_kernel {

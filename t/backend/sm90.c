@@ -1,7 +1,7 @@
 /*
- * t/backend/sm90.c - TE_GEMM_PROVIDER=sm90 on the cuda backend: which GEMMs are launched, with
- * which tensor maps and arguments, and failing calls of the driver. This program fakes it: no GPU
- * is needed.
+ * t/backend/sm90.c - TE_GEMM_PROVIDER=sm90 and TE_ATTENTION=sm90 on the cuda backend: which GEMMs
+ * and attention are launched, with which tensor maps and arguments, and failing calls of the
+ * driver. This program fakes it: no GPU is needed.
  */
 #include "config.h"
 
@@ -12,6 +12,7 @@
 #include <te/errno.h>
 
 #include "cuda_fake.h"
+#include "kernels/attn/sm90.h"
 #include "kernels/gemm/sm90.h"
 #include "libtecore/backend/cuda/cublaslt_api.h"
 #include "libtecore/backend/cuda/cuda.h"
@@ -29,7 +30,10 @@ static struct {
 	uint64_t clear;
 	struct te__cu_launch_config config;
 	const char *func;
-	struct te_gemm_sm90 args;
+	union {
+		struct te_gemm_sm90 args;
+		struct te_attn_sm90 attn;
+	};
 } fake;
 
 static int fails_now(const char *fn)
@@ -132,7 +136,7 @@ static int fake_cuTensorMapEncodeTiled(void *map, int type, unsigned rank, void 
 
 	ck_assert_uint_eq((uintptr_t)map % 64, 0);
 	ck_assert_uint_eq((uintptr_t)ptr % 16, 0);
-	ck_assert_uint_eq(rank, 2);
+	ck_assert(rank == 2 || rank == 3);
 	ck_assert_uint_eq(strides[0] % 16, 0);
 	ck_assert_uint_le(box[0], 256);
 	ck_assert_uint_le(box[1], 256);
@@ -142,6 +146,12 @@ static int fake_cuTensorMapEncodeTiled(void *map, int type, unsigned rank, void 
 	m->p = ptr;
 	m->nx = (int64_t)extents[0];
 	m->ny = (int64_t)extents[1];
+	m->nz = 0;
+	if (rank == 3) {
+		m->nz = (int64_t)extents[2];
+		ck_assert_uint_eq(strides[1], strides[0] * extents[1]);
+		ck_assert(box[2] == 1 && steps[2] == 1);
+	}
 	m->elem = (int32_t)(strides[0] / extents[0]);
 	m->box_x = (int32_t)box[0];
 	m->box_y = (int32_t)box[1];
@@ -156,7 +166,8 @@ static int fake_cuLaunchKernelEx(const struct te__cu_launch_config *config, void
 {
 	fake.config = *config;
 	fake.func = func;
-	memcpy(&fake.args, args[0], sizeof(fake.args));
+	memcpy(&fake.args, args[0],
+	       strstr(func, "gemm") ? sizeof(fake.args) : sizeof(fake.attn));
 	fake.nlaunches++;
 	return FAIL();
 }
@@ -173,6 +184,9 @@ static int fake_cublasLtCreate(void **ret)
 #pragma GCC diagnostic pop
 
 static struct te__cuda_func funcs[] = {
+	{ "te_k_attn_fwd_bf16_d64", NULL },   { "te_k_attn_fwd_bf16_d64_drop", NULL },
+	{ "te_k_attn_fwd_bf16_d96", NULL },   { "te_k_attn_fwd_sm90_d128", NULL },
+	{ "te_k_attn_fwd_sm90_d64", NULL },
 	{ "te_k_gemm_sm90_bf16", NULL },      { "te_k_gemm_sm90_bf16_bt", NULL },
 	{ "te_k_gemm_sm90_bf16_tt", NULL },   { "te_k_gemm_sm90_e4m3_e4m3", NULL },
 	{ "te_k_gemm_sm90_e5m2_e4m3", NULL },
@@ -418,6 +432,132 @@ START_TEST(others_are_left_to_cublaslt)
 }
 END_TEST
 
+static struct te_k_attn_fwd attn_of(int64_t batch, int64_t seqlen, int nheads, int nkv, int dim)
+{
+	return (struct te_k_attn_fwd){
+		.qkv = A,
+		.out = B,
+		.lse = (float *)C,
+		.batch = batch,
+		.seqlen = seqlen,
+		.nheads = nheads,
+		.nkv = nkv,
+		.head_dim = dim,
+		.scale = 0.5f,
+		.dtype = TE_DTYPE_BF16,
+	};
+}
+
+static int launch_attn(const struct te_k_attn_fwd *a)
+{
+	fake.nmaps = fake.nlaunches = 0;
+	return te__cuda_launch(&stream, &(struct te__launch){ TE_K_ATTN_FWD, a, sizeof(*a) });
+}
+
+START_TEST(attention_is_one_persistent_launch)
+{
+	struct te_k_attn_fwd a = attn_of(8, 1000, 12, 4, 64);
+
+	DO(launch_attn(&a));
+	ck_assert_str_eq(fake.func, "te_k_attn_fwd_sm90_d64");
+	ck_assert_int_eq(fake.nlaunches, 1);
+	ck_assert_int_eq(fake.nmaps, 2);
+	check_map(0, TE__CU_TENSOR_MAP_BFLOAT16, A, 20 * 64, 1000, 64);
+	check_map(1, TE__CU_TENSOR_MAP_BFLOAT16, B, 12 * 64, 1000, 64);
+	ck_assert(fake.map[0].nz == 8 && fake.map[1].nz == 8);
+	ck_assert_uint_eq(fake.config.grid[0], SMS);
+	ck_assert_uint_eq(fake.config.block[0], 512);
+	ck_assert_uint_eq(fake.config.smem, ATTN_SM90_SMEM(64));
+	ck_assert_uint_le(fake.config.smem, 232448);
+	ck_assert_ptr_eq(fake.attn.lse, a.lse);
+	ck_assert(fake.attn.scale == 0.5f);
+	ck_assert_int_eq(fake.attn.nrows, 1024);
+	ck_assert_int_eq(fake.attn.nblocks, 6);
+	ck_assert_int_eq(fake.attn.nmatrices, 96);
+	ck_assert_uint_eq(fake.attn.qkv.word[0], 0x0101010101010101);
+	ck_assert_uint_eq(fake.attn.out.word[15], 0x0202020202020202);
+	a = attn_of(1, 65, 2, 1, 128);
+	DO(launch_attn(&a));
+	ck_assert_str_eq(fake.func, "te_k_attn_fwd_sm90_d128");
+	ck_assert_uint_eq(fake.config.grid[0], 2);
+	ck_assert_uint_eq(fake.config.block[0], 384);
+	ck_assert_uint_le(fake.config.smem, 232448);
+	a.seqlen = 0;
+	DO(launch_attn(&a));
+	ck_assert_int_eq(fake.nlaunches, 0);
+	a.seqlen = 65;
+	a.nheads = 3;
+	a.nkv = 2;
+	ck_assert_int_eq(launch_attn(&a), -EINVAL);
+}
+END_TEST
+
+/* keys and values of all heads do not fit the cache */
+START_TEST(long_attention_reads_some_heads_at_a_time)
+{
+	struct te_k_attn_fwd a = attn_of(64, 512, 12, 12, 64);
+
+	DO(launch_attn(&a));
+	ck_assert_int_eq(fake.attn.at_once, SMS);
+	a = attn_of(2, 8192, 32, 8, 128);
+	DO(launch_attn(&a));
+	ck_assert_int_eq(fake.attn.at_once, SMS / 5);
+	a = attn_of(2, 131072, 32, 32, 128);
+	DO(launch_attn(&a));
+	ck_assert_int_eq(fake.attn.at_once, SMS / 8);
+}
+END_TEST
+
+/* by the kernel of this name */
+static void check_mma(const struct te_k_attn_fwd *a, const char *name, const char *why)
+{
+	struct te_attn_sm90_plan p;
+
+	ck_assert_str_eq(te__attn_sm90_plan(a, SMS, &p), why);
+	DO(launch_attn(a));
+	ck_assert_str_eq(fake.func, name);
+	ck_assert_int_eq(fake.nmaps, 0);
+}
+
+START_TEST(other_attention_is_left_to_mma)
+{
+	struct te_k_attn_fwd ok = attn_of(64, 1000, 12, 4, 64), a = ok;
+	struct te_attn_sm90_plan p;
+
+	a.head_dim = 96;
+	check_mma(&a, "te_k_attn_fwd_bf16_d96", "head_dim is neither 64 nor 128");
+	a = ok;
+	a.threshold = 1;
+	check_mma(&a, "te_k_attn_fwd_bf16_d64_drop", "it has dropout");
+	a = ok;
+	a.q.row = D;
+	check_mma(&a, "te_k_attn_fwd_bf16_d64", "its result is quantized");
+	a.q.row = NULL;
+	a.out = NULL;
+	check_mma(&a, "te_k_attn_fwd_bf16_d64", "its result is quantized");
+	a = ok;
+	a.dtype = TE_DTYPE_FP32;
+	ck_assert_str_eq(te__attn_sm90_plan(&a, SMS, &p), "it is not BF16");
+	a = ok;
+	a.out = B + 2;
+	ck_assert_str_eq(te__attn_sm90_plan(&a, SMS, &p),
+			 "qkv or out is not aligned to 16 bytes");
+	a = ok;
+	a.window = 64;
+	ck_assert_str_eq(te__attn_sm90_plan(&a, SMS, &p), "it is not plain causal attention");
+	a = ok;
+	a.batch = 0;
+	ck_assert_str_eq(te__attn_sm90_plan(&a, SMS, &p), "it is empty");
+	a = ok;
+	a.seqlen = (1 << 28) + 1;
+	ck_assert_str_eq(te__attn_sm90_plan(&a, SMS, &p), "an extent is above 2^28");
+	a = ok;
+	a.seqlen = 1 << 28;
+	ck_assert_str_eq(te__attn_sm90_plan(&a, SMS, &p),
+			 "it has more than 2^28 blocks of rows");
+}
+END_TEST
+
 /* the maps of another address are others: a launch is not patched, but queued anew */
 START_TEST(addresses_are_in_the_maps)
 {
@@ -460,12 +600,42 @@ START_TEST(each_call_may_fail)
 }
 END_TEST
 
+static int attn_once(void)
+{
+	const struct te_k_attn_fwd a = attn_of(8, 1000, 12, 4, 64);
+
+	return launch_attn(&a);
+}
+
+START_TEST(each_call_of_attention_may_fail)
+{
+	int nth = 1;
+
+	for (;; nth++) {
+		int r;
+
+		te_error_clear();
+		fake.ncalls = 0;
+		fake.fail_at = nth;
+		r = attn_once();
+		if (fake.ncalls < nth)
+			break;
+		if (!r)
+			continue; /* not needed */
+		ck_assert_int_eq(r, -TE_ECUDA);
+	}
+	fake.fail_at = 0;
+	ck_assert_int_gt(nth, 4);
+	DO(attn_once());
+}
+END_TEST
+
 static Suite *suite(void)
 {
 	Suite *s = suite_create("backend/sm90");
 	TCase *c = tt_case(s, "gemm", "host fast");
 
-	if (setenv("TE_GEMM_PROVIDER", "sm90", 1))
+	if (setenv("TE_GEMM_PROVIDER", "sm90", 1) || setenv("TE_ATTENTION", "sm90", 1))
 		abort();
 	tcase_add_checked_fixture(c, setup, teardown);
 	tcase_add_test(c, whole_tiles_are_one_launch);
@@ -476,6 +646,12 @@ static Suite *suite(void)
 	tcase_add_test(c, others_are_left_to_cublaslt);
 	tcase_add_test(c, addresses_are_in_the_maps);
 	tcase_add_test(c, each_call_may_fail);
+	c = tt_case(s, "attention", "host fast");
+	tcase_add_checked_fixture(c, setup, teardown);
+	tcase_add_test(c, attention_is_one_persistent_launch);
+	tcase_add_test(c, long_attention_reads_some_heads_at_a_time);
+	tcase_add_test(c, other_attention_is_left_to_mma);
+	tcase_add_test(c, each_call_of_attention_may_fail);
 	return s;
 }
 

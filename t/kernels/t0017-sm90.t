@@ -1,36 +1,53 @@
 #!/bin/sh
-# Kernels of sm90.cu run on the host, one fiber a thread of the GPU, and give the exact result; and
+# Kernels of sm90.cu run on the host, one fiber a thread of the GPU, and give the right result; and
 # ptxas has neither spilled registers nor serialized their wgmma.
 . "$abs_top_srcdir/t/lib/tap.sh"
 
-log=$abs_top_builddir/kernels/gemm/sm90.log
 why="no C++ compiler for this machine${TT_SANITIZE:+, or fibers with sanitizers}"
+I="-I$abs_top_srcdir -I$abs_top_srcdir/include -I$abs_top_builddir -I$abs_top_builddir/include"
+seed=${TT_SEED:-$(date +%s)}
 [ -z "$TT_SANITIZE" ] || CXX=''
 [ -z "$CXX" ] || [ "$($CXX -dumpmachine)" = "$($CC -dumpmachine)" ] || CXX=''
-if [ -z "$CXX" ]; then
-	skip "emulated GEMMs" "$why"
-else
-	I="-I$abs_top_srcdir -I$abs_top_srcdir/include -I$abs_top_builddir -I$abs_top_builddir/include"
-	for f in plan schedule; do
-		check "kernels/gemm/$f.c compiles" $CC -std=gnu11 -O1 $I -c \
-			"$abs_top_srcdir/kernels/gemm/$f.c" -o "$tmp/$f.o"
+
+# emulate FAMILY PROGRAM FILES: the kernels of a family, with its C files that plan launches
+emulate() {
+	family=$1
+	program=$2
+	shift 2
+	if [ -z "$CXX" ]; then
+		skip "emulated $family kernels" "$why"
+		return
+	fi
+	objs=
+	for f; do
+		check "kernels/$family/$f.c compiles" $CC -std=gnu11 -O1 $I -c \
+			"$abs_top_srcdir/kernels/$family/$f.c" -o "$tmp/$family-$f.o"
+		objs="$objs $tmp/$family-$f.o"
 	done
-	check "t/kernels/sm90.cc compiles" $CXX -std=gnu++17 -O1 -w $I -o "$tmp/sm90" \
-		"$abs_top_srcdir/t/kernels/sm90.cc" "$tmp/plan.o" "$tmp/schedule.o"
-	seed=${TT_SEED:-$(date +%s)}
-	if "$tmp/sm90" "$seed" >"$tmp/out" 2>&1; then
-		ok "emulated GEMMs are exact and end"
+	check "t/kernels/$program.cc compiles" $CXX -std=gnu++17 -O1 -w $I -o "$tmp/$program" \
+		"$abs_top_srcdir/t/kernels/$program.cc" $objs
+	if "$tmp/$program" "$seed" >"$tmp/out" 2>&1; then
+		ok "emulated $family kernels are right and end"
 	else
 		echo "TT_SEED=$seed repeats it" >>"$tmp/out"
-		not_ok "emulated GEMMs are exact and end" "$tmp/out"
+		not_ok "emulated $family kernels are right and end" "$tmp/out"
 	fi
-fi
+}
 
-if [ ! -s "$log" ]; then
-	skip "registers of sm90.cu" "built without nvcc"
-else
-	check "ptxas reports the kernels" test "$(grep -c 'te_k_gemm_sm90_' "$log")" -ge 5
+# reported FAMILY PREFIX N: of N kernels
+reported() {
+	log=$abs_top_builddir/kernels/$1/sm90.log
+	if [ ! -s "$log" ]; then
+		skip "registers of $1/sm90.cu" "built without nvcc"
+		return
+	fi
+	check "ptxas reports the $1 kernels" test "$(grep -c "$2" "$log")" -ge "$3"
 	grep -E 'C7[0-9]{3}|[^0-9][1-9][0-9]* bytes (stack|spill)' "$log" >"$tmp/bad"
-	empty "no spills, no serialized wgmma" "$tmp/bad"
-fi
+	empty "$1: no spills, no serialized wgmma" "$tmp/bad"
+}
+
+emulate gemm sm90 plan schedule
+emulate attn attn_sm90 plan
+reported gemm te_k_gemm_sm90_ 5
+reported attn te_k_attn_fwd_sm90_ 2
 tap_end

@@ -6,7 +6,7 @@
  *	capture		notes which work became which node, and keeps what nodes refer to
  *	module		the embedded kernels
  *	gemm_cache, cublaslt	GEMMs of cuBLASLt
- *	sm90		large GEMMs of the library
+ *	sm90		large GEMMs and attention of the library
  *	launch, work	kernels, by themselves or in batches; copies, fills, words
  *	user, edges, nodes, graph, exec		captured graphs, see graph.h
  *	nvml, share	memory that other processes map
@@ -205,6 +205,7 @@ void te__cublaslt_close(struct te__cuda_dev *d);
  * is logged.
  */
 int te__sm90_gemm(struct te__cuda_stream *s, const struct te_k_gemm *g);
+int te__sm90_attn_fwd(struct te__cuda_stream *s, const struct te_k_attn_fwd *a);
 
 /* launch.c: takes NULL; the context must be current */
 void te__cuda_batch_free(struct te__cuda_batch *b);

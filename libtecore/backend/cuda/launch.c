@@ -136,6 +136,15 @@ static int submit(struct te__cuda_stream *s)
 	return r;
 }
 
+/* queues what is held; this kernel and the rest are queued separately */
+static int end_hold(struct te__cuda_stream *s)
+{
+	const int any = s->holds && s->batch && s->batch->n;
+
+	s->holds = 0;
+	return any ? TE__CUDA_IN(s->dev, submit(s)) : 0;
+}
+
 /* 1: the launch waits for launch_held; 0: it is to be queued now */
 static int batch_add(struct te__cuda_stream *s, const struct te__launch *l)
 {
@@ -149,11 +158,8 @@ static int batch_add(struct te__cuda_stream *s, const struct te__launch *l)
 		b = s->batch = te__calloc(1, sizeof(*b));
 	if (!b)
 		return te__fail(-ENOMEM, "launch of %s: no memory", te__k_name(l->id));
-	if (b->n == KERNELS || l->nbytes > ARGS_NBYTES) {
-		/* queue this kernel and the rest separately */
-		s->holds = 0;
-		return b->n ? TE__CUDA_IN(s->dev, submit(s)) : 0;
-	}
+	if (b->n == KERNELS || l->nbytes > ARGS_NBYTES)
+		return end_hold(s);
 	to = &b->kernel[b->n];
 	r = te__cuda_func_find(s->dev, l, &to->k, &to->func);
 	if (r || !to->k.grid[0])
@@ -175,10 +181,12 @@ void te__cuda_launch_hold(void *stream)
 int te__cuda_launch_held(void *stream, int r)
 {
 	struct te__cuda_stream *s = stream;
-	const int any = s->holds && s->batch && s->batch->n;
+	int held;
 
-	s->holds = 0;
-	return r < 0 || !any ? r : TE__CUDA_IN(s->dev, submit(s));
+	if (r < 0)
+		s->holds = 0;
+	held = end_hold(s);
+	return held ? held : r;
 }
 
 /* a GEMM of a shape that gemm.cu has no kernel for */
@@ -189,11 +197,23 @@ static int gemm(struct te__cuda_stream *s, const struct te_k_gemm *g)
 	return r > 0 ? te__cublaslt_gemm(s, g) : r;
 }
 
+static int attn_fwd(struct te__cuda_stream *s, const struct te_k_attn_fwd *a)
+{
+	int r;
+
+	if (te__param_enum(TE_PARAM_ATTENTION) != TE__ATTENTION_SM90)
+		return 1;
+	r = end_hold(s);
+	return r ? r : te__sm90_attn_fwd(s, a);
+}
+
 int te__cuda_launch(void *stream, const struct te__launch *l)
 {
 	struct te__cuda_stream *s = stream;
-	int r;
+	int r = l->id == TE_K_ATTN_FWD ? attn_fwd(s, l->args) : 1;
 
+	if (r <= 0)
+		return r;
 	if (l->id == TE_K_GEMM && !te__gemm_has_kernel(l->args))
 		return gemm(s, l->args);
 	r = batch_add(s, l);

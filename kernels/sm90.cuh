@@ -1,14 +1,14 @@
 /*
- * sm90.cuh - the instructions of sm_90a that sm90.cu uses, one function each: asynchronous copies
- * of tensor maps, barriers in shared memory, multiplication by warpgroups. An address in shared
- * memory is a uint32_t, in the shared window of the block. The test t/kernels/sm90.cc has functions
- * of the same names that run on the host.
+ * sm90.cuh - the instructions of sm_90a, one function each: asynchronous copies of tensor maps,
+ * barriers in shared memory, multiplication by warpgroups. An address in shared memory is a
+ * uint32_t, in the shared window of the block. t/kernels/sm90.h has functions of the same names
+ * that run on the host.
  */
-#ifndef TE_GEMM_SM90_CUH
-#define TE_GEMM_SM90_CUH
+#ifndef TE_SM90_CUH
+#define TE_SM90_CUH
 
-#include "kernels/dev.cuh"
-#include "kernels/gemm/sm90.h"
+#include "kernels/begin.cuh"
+#include "kernels/sm90.h"
 
 /* the dynamic shared memory of the block; begins at a multiple of 1024, as swizzled tiles must */
 DEV uint32_t smem_begin(void)
@@ -102,10 +102,21 @@ DEV void cluster_sync(void)
 			     : "memory");
 }
 
-/* the 128 threads of a warpgroup; id: 1 to 15 */
+/* N threads, some of which only arrive and do not wait; id: 1 to 15 */
+template <int N> DEV void threads_sync(int id)
+{
+	asm volatile("bar.sync %0, %1;" ::"r"(id), "n"(N) : "memory");
+}
+
+template <int N> DEV void threads_arrive(int id)
+{
+	asm volatile("bar.arrive %0, %1;" ::"r"(id), "n"(N) : "memory");
+}
+
+/* the 128 threads of a warpgroup */
 DEV void group_sync(int id)
 {
-	asm volatile("bar.sync %0, 128;" ::"r"(id) : "memory");
+	threads_sync<128>(id);
 }
 
 template <int N> DEV void registers_lower(void)
@@ -150,6 +161,12 @@ DEV void barrier_arrive(uint32_t at, uint32_t rank)
 		     : "memory");
 }
 
+/* at a barrier of this block */
+DEV void barrier_arrive(uint32_t at)
+{
+	asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(at) : "memory");
+}
+
 /* waits for the end of the phase with this parity; the phase before the first has parity 1 */
 DEV void barrier_wait(uint32_t at, uint32_t parity)
 {
@@ -174,7 +191,17 @@ DEV void tma_load(uint32_t to, const struct te_tensor_map *map, int x, int y, ui
 		     : "memory");
 }
 
-/* the same to these addresses of both blocks, each of whose barriers counts the bytes */
+/* the box at (x, y) of matrix z of an array */
+DEV void tma_load(uint32_t to, const struct te_tensor_map *map, int x, int y, int z,
+		  uint32_t barrier)
+{
+	asm volatile("cp.async.bulk.tensor.3d.shared::cluster.global.tile"
+		     ".mbarrier::complete_tx::bytes [%0], [%1, {%2, %3, %4}], [%5];" ::"r"(to),
+		     "l"(map), "r"(x), "r"(y), "r"(z), "r"(barrier)
+		     : "memory");
+}
+
+/* from a matrix to these addresses of both blocks, each of whose barriers counts the bytes */
 DEV void tma_load_both(uint32_t to, const struct te_tensor_map *map, int x, int y, uint32_t barrier)
 {
 	asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.tile"
@@ -193,6 +220,15 @@ DEV void tma_store(const struct te_tensor_map *map, int x, int y, uint32_t from)
 		     : "memory");
 }
 
+DEV void tma_store(const struct te_tensor_map *map, int x, int y, int z, uint32_t from)
+{
+	asm volatile("cp.async.bulk.tensor.3d.global.shared::cta.tile.bulk_group"
+		     " [%0, {%1, %2, %3}], [%4];\n\t"
+		     "cp.async.bulk.commit_group;" ::"l"(map),
+		     "r"(x), "r"(y), "r"(z), "r"(from)
+		     : "memory");
+}
+
 /* until at most N of this thread's latest stores have not read shared memory */
 template <int N> DEV void tma_store_wait(void)
 {
@@ -206,6 +242,12 @@ DEV uint64_t wgmma_tile(uint32_t at, uint32_t leading)
 {
 	return (uint64_t)(at >> 4 & 0x3fff) | (uint64_t)(leading >> 4) << 16 |
 	       (uint64_t)(1024 >> 4) << 32 | (uint64_t)1 << 62;
+}
+
+/* the part of the tile that begins nbytes, a multiple of 16, after this one */
+DEV uint64_t wgmma_after(uint64_t tile, int nbytes)
+{
+	return tile + (nbytes >> 4);
 }
 
 /* before the first wgmma on accumulators that were read or written otherwise */
@@ -232,7 +274,11 @@ template <int LEFT, int N> DEV void wgmma_wait(float (&d)[N])
 	"+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3]), "+f"(d[i + 4]), \
 		"+f"(d[i + 5]), "+f"(d[i + 6]), "+f"(d[i + 7])
 #define D16(i) D8(i), D8(i + 8)
-#define D64(i) D16(i), D16(i + 16), D16(i + 32), D16(i + 48)
+#define D32(i) D16(i), D16(i + 16)
+#define D64(i) D32(i), D32(i + 32)
+#define REGS_32 \
+	"{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, " \
+	"%17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31}"
 #define REGS_64 \
 	"{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, " \
 	"%17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "  \
@@ -286,8 +332,44 @@ struct e5m2_e4m3_128 {
 			     : "l"(a), "l"(b), "r"(add_to_d));
 	}
 };
+
+/* b has k innermost */
+DEV void mma_bf16(float (&d)[64], uint64_t a, uint64_t b, int add_to_d)
+{
+	asm volatile("{\n\t.reg .pred p;\n\tsetp.ne.b32 p, %66, 0;\n\t"
+		     "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 " REGS_64
+		     ", %64, %65, p, 1, 1, 0, 0;\n\t}"
+		     : D64(0)
+		     : "l"(a), "l"(b), "r"(add_to_d));
+}
+
+/*
+ * With a in registers: words 0 and 2 are two neighbours each of the thread's first row, 1 and 3 of
+ * its second row, as accumulators of 16 columns are. b has its 64 or 128 columns innermost.
+ */
+DEV void mma_bf16_bt(float (&d)[32], const uint32_t *a, uint64_t b, int add_to_d)
+{
+	asm volatile("{\n\t.reg .pred p;\n\tsetp.ne.b32 p, %37, 0;\n\t"
+		     "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 " REGS_32
+		     ", {%32, %33, %34, %35}, %36, p, 1, 1, 1;\n\t}"
+		     : D32(0)
+		     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(add_to_d));
+}
+
+DEV void mma_bf16_bt(float (&d)[64], const uint32_t *a, uint64_t b, int add_to_d)
+{
+	asm volatile("{\n\t.reg .pred p;\n\tsetp.ne.b32 p, %69, 0;\n\t"
+		     "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 " REGS_64
+		     ", {%64, %65, %66, %67}, %68, p, 1, 1, 1;\n\t}"
+		     : D64(0)
+		     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(add_to_d));
+}
 #undef D8
 #undef D16
+#undef D32
 #undef D64
+#undef REGS_32
+#undef REGS_64
+#undef REGS_128
 
 #endif

@@ -1,0 +1,51 @@
+/* sm90.h - arguments and launch constants of sm90.cu. */
+#ifndef TE_ATTN_SM90_H
+#define TE_ATTN_SM90_H
+
+#include "kernels/sm90.h"
+#include "kernels/te_k.h"
+
+/* d: head_dim, 64 or 128 */
+#define ATTN_SM90_GROUPS(d) ((d) == 64 ? 3 : 2) /* warpgroups that compute */
+#define ATTN_SM90_THREADS(d) (128 * (ATTN_SM90_GROUPS(d) + 1))
+#define ATTN_SM90_STRIP 64 /* rows of a warpgroup */
+#define ATTN_SM90_KEYS 128 /* keys of a tile */
+#define ATTN_SM90_BOX 64   /* rows and columns */
+#define ATTN_SM90_ROWS(d) (ATTN_SM90_GROUPS(d) * ATTN_SM90_STRIP)
+#define ATTN_SM90_STAGES(d) ((d) == 64 ? 4 : 2) /* tiles of keys, and of values */
+/* two blocks of queries, the stages, and two barriers for each strip and tile in these */
+#define ATTN_SM90_SMEM(d)                                                                      \
+	(2 * ATTN_SM90_ROWS(d) * (d) * 2 + 2 * ATTN_SM90_STAGES(d) * ATTN_SM90_KEYS * (d) * 2 + \
+	 16 * (2 * ATTN_SM90_GROUPS(d) + 2 * ATTN_SM90_STAGES(d)))
+
+/*
+ * The operation of struct te_k_attn_fwd (attn.h), without dropout and copies in FP8. qkv [batch,
+ * seqlen, (nheads + 2 nkv) head_dim] and out [batch, seqlen, nheads head_dim] in boxes of 64
+ * columns and rows.
+ */
+struct te_attn_sm90 {
+	struct te_tensor_map qkv, out;
+	float *lse;
+	float scale;
+	int32_t seqlen, nheads, nkv;
+	int32_t nrows;	   /* seqlen, rounded up to strips */
+	int32_t nblocks;   /* blocks of rows of a head */
+	int32_t nmatrices; /* batch nheads */
+	int32_t at_once;   /* heads whose keys and values are read at the same time */
+};
+
+struct te_attn_sm90_plan {
+	int32_t head_dim;
+	int32_t nblocks; /* the grid's */
+	struct te_sm90_map qkv, out;
+	struct te_attn_sm90 args; /* maps are not set */
+};
+
+/*
+ * plan.c: attention on a device with nsms multiprocessors. NULL, or why these kernels do not
+ * compute it: a phrase after "because".
+ */
+const char *te__attn_sm90_plan(const struct te_k_attn_fwd *a, int32_t nsms,
+			       struct te_attn_sm90_plan *ret);
+
+#endif

@@ -1,0 +1,175 @@
+/*
+ * t/kernels/attn_sm90.cc - the attention kernels of sm90.cu, emulated by sm90.h, against a model in
+ * FP64. t0017-sm90.t compiles this and runs it with a seed.
+ */
+#include "sm90.h"
+
+extern "C" {
+#include "kernels/attn/sm90.h"
+}
+#define LOG2E 1.4426950408889634f
+#define LANE (threadIdx.x % 32)
+
+static int min(int a, int b)
+{
+	return a < b ? a : b;
+}
+static int max(int a, int b)
+{
+	return a > b ? a : b;
+}
+DEV uint32_t pack_bf16(float lo, float hi)
+{
+	return pack_bf16x2(lo, hi);
+}
+DEV float exp2_approx(float x)
+{
+	return exp2f(x);
+}
+
+#include "kernels/attn/sm90.cu"
+
+static te_attn_sm90_plan plan;
+
+static void body(void)
+{
+	(plan.head_dim == 64 ? te_k_attn_fwd_sm90_d64 : te_k_attn_fwd_sm90_d128)(plan.args);
+}
+
+struct attn_case {
+	int d, batch, T, nheads, nkv, nsms, at_once; /* at_once 0: as planned */
+};
+
+static const attn_case cases[] = {
+	{ 64, 1, 1, 1, 1, 1, 0 },
+	{ 64, 2, 63, 3, 1, 4, 0 },
+	{ 64, 1, 65, 2, 2, 1, 0 },
+	{ 64, 2, 200, 2, 1, 3, 0 },
+	{ 64, 1, 450, 2, 1, 2, 1 },
+	{ 64, 1, 385, 3, 3, 1, 2 },
+	{ 128, 1, 2, 2, 1, 1, 0 },
+	{ 128, 2, 64, 2, 1, 5, 0 },
+	{ 128, 1, 129, 2, 2, 1, 0 },
+	{ 128, 3, 190, 2, 1, 2, 4 },
+	{ 128, 1, 449, 3, 1, 2, 2 },
+};
+
+static double value_at(const std::vector<uint16_t> &v, int64_t i)
+{
+	return from_bits((uint32_t)v[(size_t)i] << 16);
+}
+
+/* rows of other lengths: about normal, of values that BF16 has */
+static std::vector<uint16_t> random_of(int64_t n, float amplitude)
+{
+	std::vector<uint16_t> v((size_t)n);
+
+	for (uint16_t &x : v) {
+		float s = 0;
+
+		for (int i = 0; i < 6; i++)
+			s += (float)rnd(1 << 16) / 65536 - 0.5f;
+		x = (uint16_t)to_bf16(amplitude * s * 1.41f);
+	}
+	return v;
+}
+
+/* the bounds of t/kernels/attn_cases.c */
+static void check_row(const attn_case &c, const std::vector<uint16_t> &qkv, double scale, int b,
+		      int h, int q, const uint16_t *out, float lse)
+{
+	const double v = 0x1p-23, w = 0x1p-8;
+	const int stride = (c.nheads + 2 * c.nkv) * c.d, kh = c.nheads + h / (c.nheads / c.nkv);
+	const int64_t base = (int64_t)b * c.T * stride;
+	std::vector<double> s((size_t)q + 1), o((size_t)c.d), err((size_t)c.d);
+	double top = -INFINITY, sum = 0, e = 0, rel, want;
+
+	for (int k = 0; k <= q; k++) {
+		double mag = 0, x = 0;
+
+		for (int i = 0; i < c.d; i++) {
+			const double y = value_at(qkv, base + q * stride + h * c.d + i) *
+					 value_at(qkv, base + k * stride + kh * c.d + i);
+
+			x += y;
+			mag += fabs(y);
+		}
+		s[(size_t)k] = scale * x;
+		top = fmax(top, scale * x);
+		e = fmax(e, v * ((c.d + 4) * scale * mag + 4 * fabs(scale * x)));
+	}
+	e += 4 * v * fabs(top);
+	for (double x : s)
+		sum += exp(x - top);
+	rel = 2 * e + (c.T + 32) * v + 0x1p-21 + w;
+	for (int k = 0; k <= q; k++)
+		for (int i = 0; i < c.d; i++) {
+			const double x = exp(s[(size_t)k] - top) / sum *
+					 value_at(qkv, base + k * stride + (kh + c.nkv) * c.d + i);
+
+			o[(size_t)i] += x;
+			err[(size_t)i] += fabs(x) * rel;
+		}
+	for (int i = 0; i < c.d; i++) {
+		const double got = from_bits((uint32_t)out[i] << 16);
+		const double tol = err[(size_t)i] + w * (fabs(o[(size_t)i]) + err[(size_t)i]);
+
+		CHECK(fabs(got - o[(size_t)i]) <= tol, "batch %d head %d row %d column %d: %g, not %g",
+		      b, h, q, i, got, o[(size_t)i]);
+	}
+	want = top + log(sum);
+	CHECK(fabs(lse - want) <= e + (c.T + 32) * v + 0x1p-21 + 2 * v * fabs(want),
+	      "lse of batch %d head %d row %d: %g, not %g", b, h, q, (double)lse, want);
+}
+
+static void run_case(const attn_case &c)
+{
+	const int64_t nrows = (int64_t)c.batch * c.T;
+	const std::vector<uint16_t> qkv =
+		random_of(nrows * (c.nheads + 2 * c.nkv) * c.d, 0.5f * (float)(1 + rnd(4)));
+	std::vector<uint16_t> out((size_t)(nrows * c.nheads * c.d), 0xffff);
+	std::vector<float> lse((size_t)(nrows * c.nheads), NAN);
+	te_k_attn_fwd a = {};
+	const char *why;
+
+	a.qkv = qkv.data();
+	a.out = out.data();
+	a.lse = lse.data();
+	a.batch = c.batch;
+	a.seqlen = c.T;
+	a.nheads = c.nheads;
+	a.nkv = c.nkv;
+	a.head_dim = c.d;
+	a.scale = (0.5f + (float)rnd(1024) / 1024) / sqrtf((float)c.d);
+	a.dtype = TE_DTYPE_BF16;
+	why = te__attn_sm90_plan(&a, c.nsms, &plan);
+	CHECK(!why, "declined because %s", why);
+	if (c.at_once)
+		plan.args.at_once = c.at_once;
+	plan.args.qkv = map_of(plan.qkv);
+	plan.args.out = map_of(plan.out);
+	launch(body, (uint32_t)plan.nblocks, ATTN_SM90_THREADS(c.d), 1, ATTN_SM90_SMEM(c.d));
+	for (int b = 0; b < c.batch; b++)
+		for (int h = 0; h < c.nheads; h++)
+			for (int q = 0; q < c.T; q++)
+				check_row(c, qkv, a.scale, b, h, q,
+					  &out[(((size_t)b * c.T + q) * c.nheads + h) * c.d],
+					  lse[((size_t)b * c.nheads + h) * c.T + q]);
+}
+
+int main(int argc, char **argv)
+{
+	const int n = (int)(sizeof(cases) / sizeof(*cases));
+
+	begin(argc, argv);
+	printf("1..%d\n", n);
+	for (int i = 0; i < n; i++) {
+		const attn_case &c = cases[i];
+
+		run_case(c);
+		printf("ok %d - head_dim %d, batch %d, T %d, heads %d/%d on %d blocks\n", i + 1, c.d,
+		       c.batch, c.T, c.nheads, c.nkv, plan.nblocks);
+		fflush(stdout);
+	}
+	return 0;
+}

@@ -12,6 +12,8 @@
 #define SCALES(scaling, rows, cols) (4 * te_k_scale_nfloats(scaling, rows, cols))
 #define PARTS TE_K_NPARTS(a->rows)
 #define HALVES (a->gated ? 2 : 1)
+#define RUNS ((a->n + TE_K_ALIGN_WEIGHT - 1) / TE_K_ALIGN_WEIGHT)
+#define MOMENT (a->moments == TE_K_MOMENTS_FP8 ? a->n : te_k_moment_nbytes(a->moments, a->n))
 #define HIST ((int64_t)4 * a->history_len)
 #define HEADS (ES(a->dtype) * a->batch * a->seqlen * a->nheads * a->head_dim)
 #define QKV (ES(a->dtype) * a->batch * a->seqlen * (a->nheads + 2 * a->nkv) * a->head_dim)

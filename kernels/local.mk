@@ -94,6 +94,7 @@ KERNEL_H = \
 	kernels/norm/norm.h \
 	kernels/optim/geometry.h \
 	kernels/optim/optim.h \
+	kernels/optim/round.h \
 	kernels/philox.h \
 	kernels/quant/geometry.h \
 	kernels/quant/quant.h \

@@ -466,7 +466,8 @@ TE_EXPORT size_t te_kernel_adamw_state_nbytes(void);
  * @stream:         work is queued on it
  * @g:              FP32; if its norm is not finite, only counters in the state change
  * @w:              FP32, as many elements as g
- * @m, @v:          moments, FP32, as many elements as w; zeros before the first step
+ * @m, @v:          moments, FP32 or BF16, as many elements as w, or UINT8, te_moments_nbytes of
+ *                  TE_MOMENTS_FP8; zeros before the first step
  * @state:          device memory that te_kernel_adamw_init() initialised
  * @ws, @ws_nbytes: scratch memory; its bytes
  * @opts:           NULL for the defaults

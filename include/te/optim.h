@@ -10,13 +10,31 @@ TE_BEGIN_DECLS
 
 struct te_adamw; /* opaque, reference counted */
 
+/*
+ * How a moment is stored. Steps compute in FP32 and then round, stochastically: by numbers that
+ * depend on the number of the step and of the element only, so that a run, its resumption and all
+ * ranks have the same bits. FP8: bytes of blocks of 64 elements; the first moment is E4M3, the
+ * second UE5M3, FP16 without its sign and last 7 bits. A value is its code times 2^(e - 127), e the
+ * exponent byte of the block; 0 if e is 0. The exponents follow the codes of all elements.
+ * Source: kernels/optim/round.h; tested by t/kernels/host_kernels_train.c.
+ */
+enum te_moments {
+	TE_MOMENTS_FP32 = 0, /* 8 bytes a parameter for both moments */
+	TE_MOMENTS_BF16 = 1, /* 4 bytes */
+	TE_MOMENTS_FP8 = 2,  /* 2.03 bytes */
+};
+
 struct te_adamw_opts {
 	size_t size; /* set by the INIT macro; lets the struct grow */
 	float beta1, beta2, eps;
 	float weight_decay;  /* applied to weights with TE_WEIGHT_DECAY */
 	float max_grad_norm; /* clip the global norm to this; 0: no clipping */
+	float reserved;	     /* 0 */
+	enum te_moments moments;
+	uint32_t flags; /* 0 */
 };
-#define TE_ADAMW_OPTS_INIT { sizeof(struct te_adamw_opts), 0.9f, 0.95f, 1e-8f, 0.1f, 1.0f }
+#define TE_ADAMW_OPTS_INIT \
+	{ sizeof(struct te_adamw_opts), 0.9f, 0.95f, 1e-8f, 0.1f, 1.0f, 0, TE_MOMENTS_FP32, 0 }
 
 /**
  * te_adamw_create - allocate moments of all trained weights in device memory, set to zero
@@ -34,8 +52,9 @@ struct te_adamw_opts {
  */
 TE_EXPORT int te_adamw_create(struct te_seq *seq, const struct te_adamw_opts *opts,
 			      struct te_adamw **ret_opt);
-/* bytes of device memory that te_adamw_create allocates; 0 before the sequence is complete */
-TE_EXPORT uint64_t te_adamw_nbytes(const struct te_seq *seq);
+/* bytes of device memory that te_adamw_create allocates with these options, NULL for the defaults;
+ * 0 before the sequence is complete */
+TE_EXPORT uint64_t te_adamw_nbytes(const struct te_seq *seq, const struct te_adamw_opts *opts);
 TE_EXPORT struct te_adamw *te_adamw_ref(struct te_adamw *opt);
 TE_EXPORT struct te_adamw *te_adamw_unref(struct te_adamw *opt);
 /* A model that is divided into shards: each process has a sequence with some of the weights. */
@@ -81,9 +100,29 @@ struct te_adamw_stats {
 #define TE_ADAMW_STATS_INIT { sizeof(struct te_adamw_stats), 0, 0, 0.0f, 0.0f }
 /* synchronous */
 TE_EXPORT int te_adamw_stats(struct te_adamw *opt, struct te_adamw_stats *ret_stats);
-/* first and second moments, flat like te_seq_grads, borrowed */
+/* first and second moments, flat like te_seq_grads, borrowed: FP32, BF16, or for FP8 UINT8 of
+ * te_moments_nbytes elements */
 TE_EXPORT struct te_tensor *te_adamw_m(const struct te_adamw *opt);
 TE_EXPORT struct te_tensor *te_adamw_v(const struct te_adamw *opt);
+/* bytes of one moment of nelems elements; 0 if the arguments are not valid */
+TE_EXPORT size_t te_moments_nbytes(enum te_moments moments, int64_t nelems);
+/**
+ * te_moments_to_fp32 - values of a stored moment
+ * @moments: how src is stored
+ * @second:  0: src is a first moment; 1: a second
+ * @nelems:  elements
+ * @src:     host memory, te_moments_nbytes bytes
+ * @dst:     host memory
+ *
+ * te_moments_from_fp32 rounds to nearest and so is its inverse: the values that it stores are the
+ * ones that te_moments_to_fp32 returned, if it is given these.
+ * Thread: any.  Since: 0.1
+ * Errors: -EINVAL.
+ */
+TE_EXPORT int te_moments_to_fp32(enum te_moments moments, int second, int64_t nelems,
+				 const void *src, float *dst);
+TE_EXPORT int te_moments_from_fp32(enum te_moments moments, int second, int64_t nelems,
+				   const float *src, void *dst);
 /* get or set the state in device memory (without the moments) as an opaque little-endian blob of
  * te_adamw_state_nbytes bytes, synchronously; set returns -TE_ECORRUPT for a state that no run can
  * produce, and then changes nothing */

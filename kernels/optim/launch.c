@@ -21,8 +21,10 @@ int te__geo_adamw_begin(const void *args, struct te__geometry *k)
 
 int te__geo_adamw(const void *args, struct te__geometry *k)
 {
+	static const char *const name[] = { "te_k_adamw", "te_k_adamw_bf16", "te_k_adamw_fp8" };
 	const struct te_k_adamw *a = args;
+	const int nelems = a->moments == TE_K_MOMENTS_FP32 ? ADAMW_NELEMS : ADAMW_SMALL_NELEMS;
 
-	return te__geo_launch(k, "te_k_adamw", ceil_div(a->n, ADAMW_THREADS * ADAMW_NELEMS),
+	return te__geo_launch(k, name[a->moments], ceil_div(a->n, ADAMW_THREADS * nelems),
 			      ADAMW_THREADS);
 }

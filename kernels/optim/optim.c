@@ -1,6 +1,7 @@
 /* optim.c - reference kernels: AdamW and the norm of gradients. */
 #include "config.h"
 
+#include "kernels/optim/round.h"
 #include "kernels/ref.h"
 #include "kernels/team.h"
 
@@ -90,16 +91,109 @@ TE__SIMD_BODY void update_body(const struct step *s, float *restrict w, float *r
 		w[i] -= k.lr * u[i];
 }
 
+/* ---- moments that are not FP32: a block of n elements ---- */
+
+struct moments {
+	float m[TE_K_ALIGN_WEIGHT], v[TE_K_ALIGN_WEIGHT];
+};
+
+/* the numbers that round a block */
+TE__SIMD_BODY void draw_body(uint64_t step, uint32_t which, int64_t block,
+			     uint32_t r[TE_K_ALIGN_WEIGHT])
+{
+	const int64_t group = block * (TE_K_ALIGN_WEIGHT / TE_ROUND_GROUP);
+
+	for (int k = 0; k < TE_K_ALIGN_WEIGHT / TE_ROUND_GROUP; k++) {
+		const struct te_philox d = te_round_draw(step, which, group + k);
+
+		for (int i = 0; i < TE_ROUND_GROUP; i++)
+			r[k * TE_ROUND_GROUP + i] = te_philox_lane(&d, i);
+	}
+}
+
+TE__SIMD_BODY void load_body(const struct te_k_adamw *a, int64_t block, int n, struct moments *x)
+{
+	const int64_t at = block * TE_K_ALIGN_WEIGHT;
+
+	if (a->moments == TE_K_MOMENTS_BF16) {
+		const uint16_t *m = (const uint16_t *)a->m + at;
+		const uint16_t *v = (const uint16_t *)a->v + at;
+
+		for (int i = 0; i < n; i++) {
+			x->m[i] = te_round_float((uint32_t)m[i] << 16);
+			x->v[i] = te_round_float((uint32_t)v[i] << 16);
+		}
+	} else {
+		const uint8_t *m = (const uint8_t *)a->m + at, *v = (const uint8_t *)a->v + at;
+		const uint32_t ms = a->m_exp[block], vs = a->v_exp[block];
+
+		for (int i = 0; i < n; i++) {
+			x->m[i] = te_round_first_value(m[i], ms);
+			x->v[i] = te_round_second_value(v[i], vs);
+		}
+	}
+}
+
+/* the exponent of a block */
+TE__SIMD_BODY uint32_t exponent_body(int which, const float *x, int n)
+{
+	uint32_t most = 0;
+
+	for (int i = 0; i < n; i++) {
+		const uint32_t mag = te_round_magnitude(x[i]);
+
+		most = mag > most ? mag : most;
+	}
+	return te_round_exponent(te_round_format(which), most);
+}
+
+TE__SIMD_BODY void store_body(const struct te_k_adamw *a, int64_t block, int n,
+			      const struct moments *x)
+{
+	const int64_t at = block * TE_K_ALIGN_WEIGHT;
+	uint32_t rm[TE_K_ALIGN_WEIGHT], rv[TE_K_ALIGN_WEIGHT];
+
+	draw_body(a->state->nsteps, TE_K_ROUNDED_M, block, rm);
+	draw_body(a->state->nsteps, TE_K_ROUNDED_V, block, rv);
+	if (a->moments == TE_K_MOMENTS_BF16) {
+		uint16_t *m = (uint16_t *)a->m + at, *v = (uint16_t *)a->v + at;
+
+		for (int i = 0; i < n; i++) {
+			m[i] = (uint16_t)te_round_bf16(x->m[i], rm[i]);
+			v[i] = (uint16_t)te_round_bf16(x->v[i], rv[i]);
+		}
+	} else {
+		uint8_t *m = (uint8_t *)a->m + at, *v = (uint8_t *)a->v + at;
+		const uint32_t ms = exponent_body(0, x->m, n), vs = exponent_body(1, x->v, n);
+
+		for (int i = 0; i < n; i++) {
+			m[i] = (uint8_t)te_round_first(x->m[i], ms, rm[i]);
+			v[i] = (uint8_t)te_round_second(x->v[i], vs, rv[i]);
+		}
+		a->m_exp[block] = (uint8_t)ms;
+		a->v_exp[block] = (uint8_t)vs;
+	}
+}
+
 /* blocks begin to end - 1 of TE_K_ALIGN_WEIGHT elements */
 TE__SIMD_BODY void update_blocks_body(const struct te_k_adamw *a, const struct step *s,
 				      int64_t begin, int64_t end)
 {
+	struct moments x;
+
 	for (int64_t b = begin; b < end; b++) {
 		const int64_t i = b * TE_K_ALIGN_WEIGHT;
 		const int n = (int)te__h_min(a->n - i, TE_K_ALIGN_WEIGHT);
+		const int decays = !a->decay || a->decay[b];
 
-		update_body(s, a->w + i, a->m + i, a->v + i, a->g + i,
-			    !a->decay || a->decay[b], n);
+		if (a->moments == TE_K_MOMENTS_FP32) {
+			update_body(s, a->w + i, (float *)a->m + i, (float *)a->v + i, a->g + i,
+				    decays, n);
+			continue;
+		}
+		load_body(a, b, n, &x);
+		update_body(s, a->w + i, x.m, x.v, a->g + i, decays, n);
+		store_body(a, b, n, &x);
 	}
 }
 static TE__SIMD(void, update_blocks,

@@ -5,14 +5,19 @@
  *  sumsq        x FP32 [n]         1024           128      32      4
  *  adamw_begin  1024 partial sums  1              256      2048
  *  adamw        w, m, v, g [n]     1024 elements  256      0       28
+ *    _bf16      the same           2048 elements  256      0       20
+ *    _fp8       the same           2048 elements  256      0       16
  *
  * sumsq: one run per block, all blocks resident at once; each thread loads four vectors while it
  * adds up the previous four. adamw is bound by its 28 bytes per element, which hide its two square
  * roots and divisions, IEEE as on the host. Its loads and stores are evicted from L2 first, because
  * nothing reads them soon.
+ * With moments in BF16 or FP8 a thread has the 8 elements of a draw of random numbers, and the 8
+ * threads of an FP8 block exchange its largest magnitude by shuffles.
  */
 #include "kernels/dev.cuh"
 #include "kernels/optim/geometry.h"
+#include "kernels/optim/round.h"
 
 DEV double square(float x)
 {
@@ -147,6 +152,17 @@ DEV void adamw_one(const struct adamw_consts &k, float grad, bool decay, float &
 	w = (num(w) - num(k.lr) * u).v;
 }
 
+DEV struct adamw_consts adamw_consts_of(const struct te_k_adamw &a)
+{
+	const struct te_k_adamw_state *s = a.state;
+
+	return {
+		s->clip, s->lr, a.beta1, a.beta2, sub(1.0f, a.beta1), sub(1.0f, a.beta2),
+		(float)__dsub_rn(1.0, s->beta1_t), (float)__dsub_rn(1.0, s->beta2_t),
+		a.eps, a.weight_decay,
+	};
+}
+
 extern "C" __global__ void __launch_bounds__(ADAMW_THREADS)
 	te_k_adamw(const __grid_constant__ struct te_k_adamw a)
 {
@@ -155,6 +171,7 @@ extern "C" __global__ void __launch_bounds__(ADAMW_THREADS)
 	const bool vec = i + 4 <= a.n && aligned(a.w) && aligned(a.m) && aligned(a.v) &&
 			 aligned(a.g);
 	const struct te_k_adamw_state *s = a.state;
+	float *const ms = (float *)a.m, *const vs = (float *)a.v;
 	float4 w, m, v, g;
 	bool decay;
 
@@ -162,21 +179,17 @@ extern "C" __global__ void __launch_bounds__(ADAMW_THREADS)
 		return;
 	if (vec) { /* issued before the state is loaded */
 		w = __ldcs((const float4 *)(a.w + i));
-		m = __ldcs((const float4 *)(a.m + i));
-		v = __ldcs((const float4 *)(a.v + i));
+		m = __ldcs((const float4 *)(ms + i));
+		v = __ldcs((const float4 *)(vs + i));
 		g = __ldcs((const float4 *)(a.g + i));
 	}
 	decay = !a.decay || a.decay[i / TE_K_ALIGN_WEIGHT];
 	if (s->skip)
 		return;
-	const struct adamw_consts k = {
-		s->clip, s->lr, a.beta1, a.beta2, sub(1.0f, a.beta1), sub(1.0f, a.beta2),
-		(float)__dsub_rn(1.0, s->beta1_t), (float)__dsub_rn(1.0, s->beta2_t),
-		a.eps, a.weight_decay,
-	};
+	const struct adamw_consts k = adamw_consts_of(a);
 	if (!vec) {
 		for (int64_t j = i; j < min(i + 4, a.n); j++)
-			adamw_one(k, a.g[j], decay, a.w[j], a.m[j], a.v[j]);
+			adamw_one(k, a.g[j], decay, a.w[j], ms[j], vs[j]);
 		return;
 	}
 	adamw_one(k, g.x, decay, w.x, m.x, v.x);
@@ -184,6 +197,158 @@ extern "C" __global__ void __launch_bounds__(ADAMW_THREADS)
 	adamw_one(k, g.z, decay, w.z, m.z, v.z);
 	adamw_one(k, g.w, decay, w.w, m.w, v.w);
 	__stcs((float4 *)(a.w + i), w);
-	__stcs((float4 *)(a.m + i), m);
-	__stcs((float4 *)(a.v + i), v);
+	__stcs((float4 *)(ms + i), m);
+	__stcs((float4 *)(vs + i), v);
 }
+
+/* --- moments in BF16 or FP8 ----------------------------------------------- */
+
+/* NW words, loaded as a vector, or the first nbytes of them; the other bytes are 0 */
+template <int NW> DEV void words_load(const void *p, bool vec, int nbytes, uint32_t w[NW])
+{
+#pragma unroll
+	for (int i = 0; i < NW; i++)
+		w[i] = 0;
+	if (!vec) {
+#pragma unroll
+		for (int b = 0; b < 4 * NW; b++)
+			if (b < nbytes)
+				w[b / 4] |= (uint32_t)((const uint8_t *)p)[b] << 8 * (b % 4);
+	} else if constexpr (NW == 4) {
+		const uint4 q = __ldcs((const uint4 *)p);
+
+		w[0] = q.x, w[1] = q.y, w[2] = q.z, w[3] = q.w;
+	} else {
+		const uint2 q = __ldcs((const uint2 *)p);
+
+		w[0] = q.x, w[1] = q.y;
+	}
+}
+
+template <int NW> DEV void words_store(void *p, bool vec, int nbytes, const uint32_t w[NW])
+{
+	if (!vec) {
+#pragma unroll
+		for (int b = 0; b < 4 * NW; b++)
+			if (b < nbytes)
+				((uint8_t *)p)[b] = (uint8_t)(w[b / 4] >> 8 * (b % 4));
+	} else if constexpr (NW == 4) {
+		__stcs((uint4 *)p, make_uint4(w[0], w[1], w[2], w[3]));
+	} else {
+		__stcs((uint2 *)p, make_uint2(w[0], w[1]));
+	}
+}
+
+/* WHICH: TE_K_ROUNDED_M or _V; s: exponent of the block */
+template <int WHICH, int MOMENTS> DEV void moment_get(const uint32_t *w, uint32_t s, float x[TE_V])
+{
+#pragma unroll
+	for (int i = 0; i < TE_V; i++) {
+		const uint32_t code = w[i / 4 % 2] >> 8 * (i % 4) & 0xff;
+
+		if constexpr (MOMENTS == TE_K_MOMENTS_BF16)
+			x[i] = __uint_as_float(i % 2 ? w[i / 2] & 0xffff0000u : w[i / 2] << 16);
+		else if constexpr (WHICH == TE_K_ROUNDED_M)
+			x[i] = te_round_first_value(code, s);
+		else
+			x[i] = te_round_second_value(code, s);
+	}
+}
+
+/* returns the exponent of an FP8 block, whose 8 threads call this together */
+template <int WHICH, int MOMENTS>
+DEV uint32_t moment_put(const float x[TE_V], uint64_t step, int64_t group, uint32_t *w)
+{
+	constexpr bool FP8 = MOMENTS == TE_K_MOMENTS_FP8;
+	const struct te_philox r = te_round_draw(step, WHICH, group);
+	uint32_t s = 0;
+
+	if constexpr (FP8) {
+#pragma unroll
+		for (int i = 0; i < TE_V; i++)
+			s = max(s, te_round_magnitude(x[i]));
+#pragma unroll
+		for (int d = 1; d < TE_K_ALIGN_WEIGHT / TE_V; d *= 2)
+			s = max(s, __shfl_xor_sync(0xffffffffu, s, d));
+		s = te_round_exponent(te_round_format(WHICH), s);
+	}
+#pragma unroll
+	for (int i = 0; i < (FP8 ? 2 : 4); i++)
+		w[i] = 0;
+#pragma unroll
+	for (int i = 0; i < TE_V; i++) {
+		const uint32_t lane = te_philox_lane(&r, i);
+
+		if constexpr (!FP8)
+			w[i / 2] |= te_round_bf16(x[i], lane) << 16 * (i % 2);
+		else if constexpr (WHICH == TE_K_ROUNDED_M)
+			w[i / 4] |= te_round_first(x[i], s, lane) << 8 * (i % 4);
+		else
+			w[i / 4] |= te_round_second(x[i], s, lane) << 8 * (i % 4);
+	}
+	return s;
+}
+
+template <int MOMENTS> DEV void adamw_small(const struct te_k_adamw &a)
+{
+	constexpr bool FP8 = MOMENTS == TE_K_MOMENTS_FP8;
+	constexpr int NW = FP8 ? 2 : 4, SIZE = FP8 ? 1 : 2; /* bytes of an element */
+	const int64_t group = (int64_t)blockIdx.x * ADAMW_THREADS + threadIdx.x;
+	const int64_t i = group * TE_V, run = i / TE_K_ALIGN_WEIGHT;
+	const int n = clamp_int(a.n - i, 0, TE_V);
+	const bool vec = n == TE_V && aligned(a.w) && aligned(a.m) && aligned(a.v) && aligned(a.g);
+	uint8_t *const pm = (uint8_t *)a.m + i * SIZE, *const pv = (uint8_t *)a.v + i * SIZE;
+	float w[TE_V], g[TE_V], m[TE_V], v[TE_V];
+	uint32_t wm[NW], wv[NW], sm = 0, sv = 0;
+	bool decay;
+
+	static_assert(TE_V == ADAMW_SMALL_NELEMS && TE_V == TE_ROUND_GROUP, "a draw a thread");
+	/* issued before the state is loaded */
+	words_load<NW>(pm, vec, n * SIZE, wm);
+	words_load<NW>(pv, vec, n * SIZE, wv);
+	if (vec) {
+		unpack(load_raw<true>(a.w + i), w);
+		unpack(load_raw<true>(a.g + i), g);
+	} else {
+		load_some(a.w + i, n, w);
+		load_some(a.g + i, n, g);
+	}
+	if (FP8 && n) {
+		sm = a.m_exp[run];
+		sv = a.v_exp[run];
+	}
+	decay = n && (!a.decay || a.decay[run]);
+	if (a.state->skip)
+		return;
+	const struct adamw_consts k = adamw_consts_of(a);
+	const uint64_t step = a.state->nsteps;
+
+	moment_get<TE_K_ROUNDED_M, MOMENTS>(wm, sm, m);
+	moment_get<TE_K_ROUNDED_V, MOMENTS>(wv, sv, v);
+#pragma unroll
+	for (int e = 0; e < TE_V; e++)
+		adamw_one(k, g[e], decay, w[e], m[e], v[e]);
+	sm = moment_put<TE_K_ROUNDED_M, MOMENTS>(m, step, group, wm);
+	sv = moment_put<TE_K_ROUNDED_V, MOMENTS>(v, step, group, wv);
+	words_store<NW>(pm, vec, n * SIZE, wm);
+	words_store<NW>(pv, vec, n * SIZE, wv);
+	if (vec)
+		store_raw<true>(a.w + i, pack<float>(w));
+	else
+		store_some(a.w + i, n, w);
+	if (FP8 && n && i % TE_K_ALIGN_WEIGHT == 0) {
+		a.m_exp[run] = (uint8_t)sm;
+		a.v_exp[run] = (uint8_t)sv;
+	}
+}
+
+#define TE_NAME(MOMENTS, name)                                                                \
+	extern "C" __global__ void __launch_bounds__(ADAMW_THREADS)                           \
+		te_k_adamw##name(const __grid_constant__ struct te_k_adamw a)                 \
+	{                                                                                     \
+		te_begin();                                                                   \
+		adamw_small<TE_K_MOMENTS_##MOMENTS>(a);                                       \
+	}
+TE_NAME(BF16, _bf16)
+TE_NAME(FP8, _fp8)
+#undef TE_NAME

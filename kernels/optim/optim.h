@@ -40,6 +40,19 @@ struct te_k_adamw_begin {
 	int32_t nmore; /* shards after the first */
 };
 
+/* how a moment is stored; enum te_moments of te/optim.h */
+enum te_k_moments {
+	TE_K_MOMENTS_FP32 = 0,
+	TE_K_MOMENTS_BF16 = 1,
+	TE_K_MOMENTS_FP8 = 2, /* blocks of TE_K_ALIGN_WEIGHT elements: kernels/optim/round.h */
+};
+
+/* numbers of the draws of round.h: what is rounded */
+enum te_k_rounded {
+	TE_K_ROUNDED_M = 0,
+	TE_K_ROUNDED_V = 1,
+};
+
 /*
  * Writes nothing when state->skip. c1 = float(1 - beta1_t), c2 = float(1 - beta2_t) in FP64; the
  * rest is FP32, one rounding per operation, no fused multiply-add:
@@ -49,15 +62,30 @@ struct te_k_adamw_begin {
  *	u = (m / c1) / (sqrt(v / c2) + eps)
  *	u = u + weight_decay * w	where decay is 1
  *	w = w - lr * u
+ * Moments that are not FP32 are rounded after that, by round.h: element i by lane i % 8 of
+ * te_round_draw(nsteps, enum te_k_rounded, i / 8). The exponent of an FP8 block is
+ * te_round_exponent() of its largest magnitude.
  */
 struct te_k_adamw {
-	float *w, *m, *v; /* [n] */
+	float *w;    /* [n] */
+	void *m, *v; /* [n] FP32, BF16, or codes */
 	const float *g;
 	/* [n / TE_K_ALIGN_WEIGHT], rounded up: 1 where weight decay applies; NULL: everywhere */
 	const uint8_t *decay;
 	const struct te_k_adamw_state *state;
 	int64_t n;
 	float beta1, beta2, eps, weight_decay;
+	uint8_t *m_exp, *v_exp; /* FP8: exponents of the blocks, as many as decay; or NULL */
+	int32_t moments;	/* enum te_k_moments */
+	int32_t pad;
 };
+
+/* bytes of one moment of n elements, codes and then exponents */
+TE_K_INLINE int64_t te_k_moment_nbytes(int32_t moments, int64_t n)
+{
+	return moments == TE_K_MOMENTS_FP8 ?
+		       n + (n + TE_K_ALIGN_WEIGHT - 1) / TE_K_ALIGN_WEIGHT :
+		       n * (moments == TE_K_MOMENTS_BF16 ? 2 : 4);
+}
 
 #endif

@@ -39,6 +39,16 @@ int te__adamw_set_lr(const char *fn, struct te_stream *stream, struct te_k_adamw
 	return te_fill_u32(stream, &state->lr, bits, sizeof(bits));
 }
 
+/* how a moment in a tensor is stored */
+static enum te_moments moments_of(const struct te_tensor *t)
+{
+	const enum te_dtype dtype = te_tensor_dtype(t);
+
+	return dtype == TE_DTYPE_BF16  ? TE_MOMENTS_BF16 :
+	       dtype == TE_DTYPE_UINT8 ? TE_MOMENTS_FP8 :
+					 TE_MOMENTS_FP32;
+}
+
 /* the sums of all shards, in place */
 static int gather(struct te_stream *stream, const struct te_adamw_shards *s, double *part)
 {
@@ -67,7 +77,7 @@ int te__adamw_step(struct te_stream *stream, const struct te__adamw *a)
 		.max_norm = a->max_grad_norm,
 		.nmore = a->shards ? a->shards->nshards - 1 : 0,
 	};
-	const struct te_k_adamw update = {
+	struct te_k_adamw update = {
 		.w = te_tensor_data(a->w),
 		.m = te_tensor_data(a->m),
 		.v = te_tensor_data(a->v),
@@ -79,9 +89,15 @@ int te__adamw_step(struct te_stream *stream, const struct te__adamw *a)
 		.beta2 = a->beta2,
 		.eps = a->eps,
 		.weight_decay = a->weight_decay,
+		.moments = (int32_t)moments_of(a->m),
 	};
-	int r = TE__LAUNCH(stream, SUMSQ, &sumsq);
+	int r;
 
+	if (update.moments == TE_K_MOMENTS_FP8) {
+		update.m_exp = (uint8_t *)update.m + n;
+		update.v_exp = (uint8_t *)update.v + n;
+	}
+	r = TE__LAUNCH(stream, SUMSQ, &sumsq);
 	if (r >= 0 && a->shards)
 		r = gather(stream, a->shards, a->part);
 	if (r >= 0)
@@ -154,7 +170,8 @@ static int step(struct te_stream *stream, struct te__adamw *a, struct state *s, 
 	static const char fn[] = "te_kernel_adamw_step";
 	struct te_kernel_adamw_opts o = TE_KERNEL_ADAMW_OPTS_INIT;
 	int r = opts ? te__sized_in(fn, te_kernel_adamw_opts, opts, &o) : 0;
-	int64_t n;
+	enum te_dtype dtype = TE_DTYPE_FP32;
+	int64_t n, nm;
 
 	if (!r)
 		r = te__adamw_check(fn, o.beta1, o.beta2, o.eps, o.weight_decay, o.max_grad_norm);
@@ -164,12 +181,16 @@ static int step(struct te_stream *stream, struct te__adamw *a, struct state *s, 
 		r = te__fail(-EINVAL, "%s: w is NULL", fn);
 	if (r < 0)
 		return r;
-	n = te_tensor_nelems(a->w);
+	n = nm = te_tensor_nelems(a->w);
+	if (a->m && moments_of(a->m) != TE_MOMENTS_FP32)
+		dtype = te_tensor_dtype(a->m);
+	if (dtype == TE_DTYPE_UINT8)
+		nm = te_k_moment_nbytes(TE_K_MOMENTS_FP8, n);
 	r = te__args(fn, stream, (const struct te__arg[]){
 		{ "g", a->g, TE_DTYPE_FP32, 0, n, 0, 0 },
 		{ "w", a->w, TE_DTYPE_FP32, 0, n, TE__ARG_OUT, 0 },
-		{ "m", a->m, TE_DTYPE_FP32, 0, n, TE__ARG_OUT, 0 },
-		{ "v", a->v, TE_DTYPE_FP32, 0, n, TE__ARG_OUT, 0 },
+		{ "m", a->m, (int32_t)dtype, 0, nm, TE__ARG_OUT, 0 },
+		{ "v", a->v, (int32_t)dtype, 0, nm, TE__ARG_OUT, 0 },
 		{ "decay", o.decay, TE_DTYPE_UINT8, 0,
 		  (n + TE_K_ALIGN_WEIGHT - 1) / TE_K_ALIGN_WEIGHT, TE__ARG_NULL, 0 },
 	}, 5);

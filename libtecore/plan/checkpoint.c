@@ -54,6 +54,8 @@ struct checkpoint {
 	struct item *item;
 	size_t nitems;
 	size_t first_quant, after_quant; /* 0 or 1 item, after the weights */
+	enum te_moments moments; /* how the file stores moments */
+	size_t first_moment;	 /* items; the second moments follow the first */
 	uint64_t rng[2];
 	struct te_k_adamw_state state;
 	/* header text */
@@ -80,16 +82,47 @@ static struct item *add(struct checkpoint *c, const char *prefix, const char *na
 	return it;
 }
 
-/* add a weight, or one of its moments in a flat buffer */
-static void add_weight(struct checkpoint *c, const char *prefix, const struct te__weight *w,
-		       const struct te_tensor *flat)
+static void set_shape(struct item *it, const struct te__weight *w)
 {
-	float *at = te_tensor_data(flat ? flat : w->master);
-	struct item *it = add(c, prefix, w->name, "F32", flat ? at + w->offset_nelems : at, NULL,
-			      te_tensor_nbytes(w->master));
-
 	it->ndim = w->decl.ndim;
 	memcpy(it->shape, w->decl.shape, sizeof(it->shape));
+}
+
+static void add_weight(struct checkpoint *c, const struct te__weight *w)
+{
+	set_shape(add(c, "", w->name, "F32", te_tensor_data(w->master), NULL,
+		      te_tensor_nbytes(w->master)), w);
+}
+
+/* how the optimizer stores moments */
+static enum te_moments moments_of(const struct te_adamw *opt)
+{
+	const enum te_dtype dtype = te_tensor_dtype(te_adamw_m(opt));
+
+	return dtype == TE_DTYPE_BF16  ? TE_MOMENTS_BF16 :
+	       dtype == TE_DTYPE_UINT8 ? TE_MOMENTS_FP8 :
+					 TE_MOMENTS_FP32;
+}
+
+/*
+ * Add a moment of a weight as the file stores it: FP8 is two items, codes and exponents. device is
+ * the address in the optimizer's memory, which counts only if that stores it the same way.
+ */
+static void add_moment(struct checkpoint *c, int second, const struct te__weight *w)
+{
+	static const char *const types[] = { "F32", "BF16", "U8" };
+	char *at = te_tensor_data(second ? te_adamw_v(c->adamw) : te_adamw_m(c->adamw));
+	const int64_t n = te_tensor_nelems(w->master), first = w->offset_nelems;
+	const int fp8 = c->moments == TE_MOMENTS_FP8;
+	const int64_t nall = te_tensor_nelems(te_seq_grads(c->seq));
+
+	set_shape(add(c, second ? "adamw.v." : "adamw.m.", w->name, types[c->moments],
+		      at + (fp8 ? first : te_k_moment_nbytes((int32_t)c->moments, first)), NULL,
+		      fp8 ? (size_t)n : te_moments_nbytes(c->moments, n)), w);
+	if (fp8)
+		add(c, second ? "adamw.v_exp." : "adamw.m_exp.", w->name, "U8",
+		    at + nall + first / TE_K_ALIGN_WEIGHT, NULL,
+		    (size_t)(n + TE_K_ALIGN_WEIGHT - 1) / TE_K_ALIGN_WEIGHT);
 }
 
 static int check(struct checkpoint *c)
@@ -115,12 +148,12 @@ static int list_items(struct checkpoint *c, void *quant, size_t quant_nbytes)
 {
 	const struct te_seq *seq = c->seq;
 
-	c->item = te__calloc(3 + 3 * (size_t)seq->nweights, sizeof(*c->item));
+	c->item = te__calloc(3 + 5 * (size_t)seq->nweights, sizeof(*c->item));
 	if (!c->item)
 		return te__no_memory(c->fn);
 	add(c, "", "rng", "U64", NULL, c->rng, sizeof(c->rng))->shape[0] = 2;
 	for (int i = 0; i < seq->nweights; i++)
-		add_weight(c, "", &seq->weight[i], NULL);
+		add_weight(c, &seq->weight[i]);
 	c->first_quant = c->nitems;
 	if (quant)
 		add(c, "", "quant", "U8", NULL, quant, quant_nbytes);
@@ -128,11 +161,11 @@ static int list_items(struct checkpoint *c, void *quant, size_t quant_nbytes)
 	if (!c->adamw)
 		return 0;
 	add(c, "", "adamw", "U8", NULL, &c->state, sizeof(c->state));
-	for (int moment = 0; moment < 2; moment++)
+	c->first_moment = c->nitems;
+	for (int second = 0; second < 2; second++)
 		for (int i = 0; i < seq->nweights; i++)
 			if (te__weight_trains(&seq->weight[i]))
-				add_weight(c, moment ? "adamw.v." : "adamw.m.", &seq->weight[i],
-					   moment ? te_adamw_v(c->adamw) : te_adamw_m(c->adamw));
+				add_moment(c, second, &seq->weight[i]);
 	return 0;
 }
 
@@ -377,6 +410,8 @@ int te_checkpoint_save(struct te_seq *seq, struct te_adamw *adamw, const char *p
 		quant = te__malloc(quant_nbytes);
 		r = quant ? te_quant_save(seq->quant, quant, quant_nbytes) : te__no_memory(c.fn);
 	}
+	if (!r && adamw)
+		c.moments = moments_of(adamw);
 	if (!r)
 		r = list_items(&c, quant, quant_nbytes);
 	if (!r)
@@ -431,6 +466,21 @@ static int read_file(const struct checkpoint *c, uint8_t **ret_bytes, size_t *re
 	*ret_bytes = bytes;
 	*ret_nbytes = nbytes;
 	return 0;
+}
+
+/* how the file stores moments: the type of the first; where there is none, as FP32 */
+static enum te_moments find_moments(const uint8_t *bytes, size_t nbytes)
+{
+	static const char before[] = ",\"adamw.m.", type[] = "\":{\"dtype\":\"";
+	const uint8_t *p = memmem(bytes, nbytes, before, sizeof(before) - 1);
+
+	if (p)
+		p = memmem(p, nbytes - (size_t)(p - bytes), type, sizeof(type) - 1);
+	if (!p || nbytes - (size_t)(p - bytes) < sizeof(type))
+		return TE_MOMENTS_FP32;
+	return p[sizeof(type) - 1] == 'B' ? TE_MOMENTS_BF16 :
+	       p[sizeof(type) - 1] == 'U' ? TE_MOMENTS_FP8 :
+					    TE_MOMENTS_FP32;
 }
 
 /* a part of a file's header, from *p to end */
@@ -587,18 +637,67 @@ static void find_data(struct checkpoint *c, uint8_t *data, size_t quant_nbytes, 
 	}
 }
 
+/* a moment of a weight from the file's items, which store it in another way than the optimizer */
+static int convert(struct checkpoint *c, int second, const struct te__weight *w,
+		   const struct item *it)
+{
+	const enum te_moments from = c->moments, to = moments_of(c->adamw);
+	const int64_t n = te_tensor_nelems(w->master);
+	const size_t nfrom = te_moments_nbytes(from, n), nto = te_moments_nbytes(to, n);
+	struct checkpoint own = { .seq = c->seq, .adamw = c->adamw, .moments = to };
+	struct item item[2];
+	char *src = te__malloc(nfrom), *dst = te__malloc(nto);
+	float *values = te__malloc((size_t)n * sizeof(*values));
+	int r = src && dst && values ? 0 : te__no_memory(c->fn);
+
+	own.item = item;
+	if (!r) {
+		memcpy(src, it->host, it->nbytes);
+		if (from == TE_MOMENTS_FP8)
+			memcpy(src + it->nbytes, it[1].host, it[1].nbytes);
+		te_moments_to_fp32(from, second, n, src, values);
+		te_moments_from_fp32(to, second, n, values, dst);
+		add_moment(&own, second, w);
+	}
+	for (size_t i = 0, at = 0; i < own.nitems && !r; at += item[i++].nbytes)
+		r = te__ctx_copy(c->seq->ctx, item[i].device, dst + at, item[i].nbytes);
+	te__free(src);
+	te__free(dst);
+	te__free(values);
+	return r;
+}
+
+static int take_moments(struct checkpoint *c)
+{
+	const struct te_seq *seq = c->seq;
+	const struct item *it = c->item + c->first_moment;
+	int r = 0;
+
+	for (int second = 0; second < 2; second++)
+		for (int i = 0; i < seq->nweights && !r; i++) {
+			if (!te__weight_trains(&seq->weight[i]))
+				continue;
+			r = convert(c, second, &seq->weight[i], it);
+			it += c->moments == TE_MOMENTS_FP8 ? 2 : 1;
+		}
+	return r;
+}
+
 /* checks of the file's content come before the first change */
 static int take(struct checkpoint *c, const void *quant, size_t quant_nbytes)
 {
 	struct te_seq *seq = c->seq;
+	const int same = !c->adamw || c->moments == moments_of(c->adamw);
 	int r = c->adamw ? te__adamw_state_check(c->fn, &c->state) : 0;
 
 	if (!r && quant)
 		r = te_quant_load(seq->quant, quant, quant_nbytes);
-	for (size_t i = 0; i < c->nitems && !r; i++)
+	for (size_t i = 0; i < (same ? c->nitems : c->first_moment) && !r; i++)
 		if (c->item[i].device)
 			r = te__ctx_copy(seq->ctx, c->item[i].device, c->item[i].host,
 					 c->item[i].nbytes);
+	if (!r && !same)
+		r = take_moments(c);
 	if (!r && c->adamw)
 		r = te_adamw_state_set(c->adamw, &c->state, sizeof(c->state));
 	if (!r)
@@ -613,16 +712,18 @@ int te_checkpoint_load(struct te_seq *seq, struct te_adamw *adamw, const char *p
 {
 	struct checkpoint c = { .fn = __func__, .path = path, .seq = seq, .adamw = adamw };
 	uint8_t *bytes = NULL, *quant = NULL;
-	size_t nbytes, data_at = 0, quant_nbytes = 0;
+	size_t nbytes = 0, data_at = 0, quant_nbytes = 0;
 	int r;
 
 	if (flags & ~TE_CHECKPOINT_SKIP_QUANT)
 		return te__fail(-EINVAL, "%s: unknown flags 0x%x", c.fn, (unsigned)flags);
 	r = check(&c);
 	if (!r)
-		r = list_items(&c, NULL, 0);
-	if (!r)
 		r = read_file(&c, &bytes, &nbytes);
+	if (!r && adamw)
+		c.moments = find_moments(bytes, nbytes);
+	if (!r)
+		r = list_items(&c, NULL, 0);
 	if (!r)
 		r = check_file(&c, bytes, nbytes, flags, &data_at, &quant_nbytes);
 	if (!r) {

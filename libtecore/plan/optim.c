@@ -12,6 +12,7 @@
 #include <te/optim.h>
 #include "libtecore/base/private.h"
 
+#include "kernels/optim/round.h"
 #include "kernels/te_k.h"
 #include "libtecore/ops/kernel.h"
 #include "libtecore/plan/seq.h"
@@ -49,7 +50,7 @@ static int write_runs(struct te_adamw *opt, const char *fn, uint8_t *dst,
 				   const struct te_weight_info *w))
 {
 	struct te_weight_info w = TE_WEIGHT_INFO_INIT;
-	const size_t nruns = (size_t)te_tensor_nelems(opt->m) / TE_K_ALIGN_WEIGHT;
+	const size_t nruns = (size_t)te_tensor_nelems(te_seq_grads(opt->seq)) / TE_K_ALIGN_WEIGHT;
 	uint8_t *runs = te__calloc(nruns, 1);
 	int r = 0;
 
@@ -68,34 +69,61 @@ static int write_runs(struct te_adamw *opt, const char *fn, uint8_t *dst,
 	return r;
 }
 
-uint64_t te_adamw_nbytes(const struct te_seq *seq)
+/* options with defaults for those that were not given */
+static int read_opts(const char *fn, const struct te_adamw_opts *opts, struct te_adamw_opts *ret)
 {
-	const uint64_t n = (uint64_t)te_seq_grad_nelems(seq);
+	struct te_adamw_opts o = TE_ADAMW_OPTS_INIT;
+	int r = opts ? te__sized_in(fn, te_adamw_opts, opts, &o) : 0;
 
-	return !n ? 0 :
-		    2 * n * sizeof(float) + TE_K_SUMSQ_PARTS * sizeof(double) +
-			    n / TE_K_ALIGN_WEIGHT + sizeof(struct te_k_adamw_state);
+	if (r)
+		return r;
+	if ((unsigned)o.moments > TE_MOMENTS_FP8 || o.flags)
+		return te__fail(-EINVAL, "%s: moments %d and flags 0x%x, expected one of enum "
+				"te_moments and 0", fn, (int)o.moments, (unsigned)o.flags);
+	r = te__adamw_check(fn, o.beta1, o.beta2, o.eps, o.weight_decay, o.max_grad_norm);
+	if (!r)
+		*ret = o;
+	return r;
+}
+
+uint64_t te_adamw_nbytes(const struct te_seq *seq, const struct te_adamw_opts *opts)
+{
+	const int64_t n = te_seq_grad_nelems(seq);
+	struct te_adamw_opts o;
+
+	if (!n || read_opts("te_adamw_nbytes", opts, &o))
+		return 0;
+	return 2 * (uint64_t)te_moments_nbytes(o.moments, n) + TE_K_SUMSQ_PARTS * sizeof(double) +
+	       (uint64_t)n / TE_K_ALIGN_WEIGHT + sizeof(struct te_k_adamw_state);
+}
+
+static int make_moment(struct te_adamw *opt, struct te_tensor **ret)
+{
+	static const enum te_dtype dtypes[] = { TE_DTYPE_FP32, TE_DTYPE_BF16, TE_DTYPE_UINT8 };
+	const enum te_dtype dtype = dtypes[opt->opts.moments];
+	const int64_t n = (int64_t)(te_moments_nbytes(opt->opts.moments,
+						      te_tensor_nelems(te_seq_grads(opt->seq))) /
+				    te_dtype_nbytes(dtype));
+	int r = te_tensor_create(opt->ctx, dtype, 1, &n, NULL, ret);
+
+	return r ? r : te__ctx_fill_u32(opt->ctx, te_tensor_data(*ret), 0, te_tensor_nbytes(*ret));
 }
 
 static int make_state(struct te_adamw *opt)
 {
 	struct te_k_adamw_state s = { .beta1_t = 1, .beta2_t = 1, .lr = 1e-3f, .clip = 1 };
-	int64_t n = te_tensor_nelems(te_seq_grads(opt->seq));
+	const int64_t n = te_tensor_nelems(te_seq_grads(opt->seq));
 	int r;
 
-	r = te_tensor_create(opt->ctx, TE_DTYPE_FP32, 1, &n, NULL, &opt->m);
+	r = make_moment(opt, &opt->m);
 	if (!r)
-		r = te_tensor_create(opt->ctx, TE_DTYPE_FP32, 1, &n, NULL, &opt->v);
+		r = make_moment(opt, &opt->v);
 	if (!r)
 		r = te__mem_get(opt->ctx, TE_K_SUMSQ_PARTS * sizeof(double), (void **)&opt->part);
 	if (!r)
 		r = te__mem_get(opt->ctx, (size_t)n / TE_K_ALIGN_WEIGHT, (void **)&opt->decay);
 	if (!r)
 		r = te__mem_get(opt->ctx, sizeof(s), (void **)&opt->state);
-	if (!r)
-		r = te__ctx_fill_u32(opt->ctx, te_tensor_data(opt->m), 0, te_tensor_nbytes(opt->m));
-	if (!r)
-		r = te__ctx_fill_u32(opt->ctx, te_tensor_data(opt->v), 0, te_tensor_nbytes(opt->v));
 	if (!r)
 		r = te__ctx_copy(opt->ctx, opt->state, &s, sizeof(s));
 	return r ? r : write_runs(opt, "te_adamw_create", opt->decay, decays);
@@ -115,16 +143,13 @@ static int check_masters(const struct te_seq *seq)
 
 int te_adamw_create(struct te_seq *seq, const struct te_adamw_opts *opts, struct te_adamw **ret_opt)
 {
-	struct te_adamw_opts o = TE_ADAMW_OPTS_INIT;
+	struct te_adamw_opts o;
 	struct te_adamw *opt;
 	int r;
 
 	if (!seq || !ret_opt)
 		return te__fail(-EINVAL, "te_adamw_create: no sequence or no place for the result");
-	r = opts ? te__sized_in("te_adamw_create", te_adamw_opts, opts, &o) : 0;
-	if (!r)
-		r = te__adamw_check("te_adamw_create", o.beta1, o.beta2, o.eps, o.weight_decay,
-				    o.max_grad_norm);
+	r = read_opts("te_adamw_create", opts, &o);
 	if (r < 0)
 		return r;
 	if (!te_seq_masters(seq))
@@ -204,7 +229,9 @@ int te_adamw_set_shards(struct te_adamw *opt, const struct te_adamw_shards *shar
 		return r;
 	r = te__mem_get(opt->ctx, (size_t)s.nshards * TE_K_SUMSQ_PARTS * sizeof(double), &part);
 	if (!r && s.uncounted)
-		r = te__mem_get(opt->ctx, (size_t)te_tensor_nelems(opt->m) / TE_K_ALIGN_WEIGHT,
+		r = te__mem_get(opt->ctx,
+				(size_t)te_tensor_nelems(te_seq_grads(opt->seq)) /
+					TE_K_ALIGN_WEIGHT,
 				(void **)&skip);
 	opt->shards.uncounted = s.uncounted;
 	if (!r && skip)
@@ -305,6 +332,79 @@ struct te_tensor *te_adamw_v(const struct te_adamw *opt)
 	return opt ? opt->v : NULL;
 }
 
+/* ---- moments in host memory ---- */
+
+size_t te_moments_nbytes(enum te_moments moments, int64_t nelems)
+{
+	return (unsigned)moments > TE_MOMENTS_FP8 || nelems < 0 ?
+		       0 :
+		       (size_t)te_k_moment_nbytes((int32_t)moments, nelems);
+}
+
+static int check_moments(const char *fn, enum te_moments moments, int second, int64_t nelems,
+			 const void *src, const void *dst)
+{
+	if ((unsigned)moments > TE_MOMENTS_FP8 || (second != 0 && second != 1) || nelems < 0)
+		return te__fail(-EINVAL, "%s: moments %d, second %d, %lld elements: expected one "
+				"of enum te_moments, 0 or 1, and at least 0", fn, (int)moments,
+				second, (long long)nelems);
+	return src && dst ? 0 : te__fail(-EINVAL, "%s: %s is NULL", fn, src ? "dst" : "src");
+}
+
+int te_moments_to_fp32(enum te_moments moments, int second, int64_t nelems, const void *src,
+		       float *dst)
+{
+	const uint8_t *code = src, *exps = code ? code + nelems : NULL;
+	const uint16_t *bf16 = src;
+	int r = check_moments("te_moments_to_fp32", moments, second, nelems, src, dst);
+
+	if (!r && moments == TE_MOMENTS_FP32)
+		memcpy(dst, src, (size_t)nelems * sizeof(*dst));
+	for (int64_t i = 0; i < nelems && !r && moments != TE_MOMENTS_FP32; i++) {
+		if (moments == TE_MOMENTS_BF16)
+			dst[i] = te_round_float((uint32_t)bf16[i] << 16);
+		else if (second)
+			dst[i] = te_round_second_value(code[i], exps[i / TE_K_ALIGN_WEIGHT]);
+		else
+			dst[i] = te_round_first_value(code[i], exps[i / TE_K_ALIGN_WEIGHT]);
+	}
+	return r;
+}
+
+/* a block of at most TE_K_ALIGN_WEIGHT elements */
+static void encode_block(int second, int64_t n, const float *x, uint8_t *code, uint8_t *ret_exp)
+{
+	uint32_t most = 0, s;
+
+	for (int64_t i = 0; i < n; i++)
+		most = te_round_magnitude(x[i]) > most ? te_round_magnitude(x[i]) : most;
+	s = te_round_exponent(te_round_format(second), most);
+	for (int64_t i = 0; i < n; i++)
+		code[i] = (uint8_t)(second ? te_round_second(x[i], s, TE_ROUND_NEAREST) :
+					     te_round_first(x[i], s, TE_ROUND_NEAREST));
+	*ret_exp = (uint8_t)s;
+}
+
+int te_moments_from_fp32(enum te_moments moments, int second, int64_t nelems, const float *src,
+			 void *dst)
+{
+	uint8_t *code = dst, *exps = code ? code + nelems : NULL;
+	uint16_t *bf16 = dst;
+	int r = check_moments("te_moments_from_fp32", moments, second, nelems, src, dst);
+
+	if (r)
+		return r;
+	if (moments == TE_MOMENTS_FP32)
+		memcpy(dst, src, (size_t)nelems * sizeof(*src));
+	for (int64_t i = 0; i < nelems && moments == TE_MOMENTS_BF16; i++)
+		bf16[i] = (uint16_t)te_round_bf16(src[i], TE_ROUND_NEAREST);
+	for (int64_t i = 0; i < nelems && moments == TE_MOMENTS_FP8; i += TE_K_ALIGN_WEIGHT)
+		encode_block(second,
+			     nelems - i < TE_K_ALIGN_WEIGHT ? nelems - i : TE_K_ALIGN_WEIGHT,
+			     src + i, code + i, exps + i / TE_K_ALIGN_WEIGHT);
+	return 0;
+}
+
 size_t te_adamw_state_nbytes(void)
 {
 	return sizeof(struct te_k_adamw_state);
@@ -347,7 +447,8 @@ static int visit_regions(const struct te_adamw *opt, te_region_fn fn, void *arg)
 	const struct te_tensor *masters = te_seq_masters(opt->seq);
 	const struct te_region region[] = {
 		/* only trained weights */
-		{ "weights", TE_REGION_DEVICE, te_tensor_data(masters), te_tensor_nbytes(opt->m) },
+		{ "weights", TE_REGION_DEVICE, te_tensor_data(masters),
+		  te_tensor_nbytes(te_seq_grads(opt->seq)) },
 		{ "version of the weights", TE_REGION_DEVICE, opt->seq->version,
 		  sizeof(*opt->seq->version) },
 		{ "first moments", TE_REGION_DEVICE, te_tensor_data(opt->m),

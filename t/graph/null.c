@@ -56,7 +56,7 @@ END_TEST
 
 START_TEST(numbers_are_none)
 {
-	ck_assert_uint_eq(te_adamw_nbytes(NULL), 0);
+	ck_assert_uint_eq(te_adamw_nbytes(NULL, NULL), 0);
 	ck_assert_uint_eq(te_ctx_workspace_nbytes(NULL), 0);
 	ck_assert_uint_eq(te_plan_flags(NULL), 0);
 	ck_assert_int_eq(te_quant_dtype(NULL, 0), TE_DTYPE_COUNT);

@@ -1,11 +1,13 @@
 /* t/kernels/host_kernels_train.c - embedding tables, loss and AdamW. */
 #include "config.h"
 
+#include <float.h>
 #include <math.h>
 
 #include <te/dtype.h>
 
 #include "host_kernels_lib.h"
+#include "kernels/optim/round.h"
 #include "libtecore/base/dtype_inline.h"
 
 /* ---- tables ---- */
@@ -625,7 +627,7 @@ START_TEST(adamw_follows_the_paper)
 	struct te_k_sumsq q = { g, part, n, NULL };
 	uint64_t version = 0;
 	struct te_k_adamw_begin begin = { part, &s, &version, b1, b2, 3.0f, 0 };
-	struct te_k_adamw a = { w, m, v, g, decay, &s, n, b1, b2, eps, wd };
+	struct te_k_adamw a = { w, m, v, g, decay, &s, n, b1, b2, eps, wd, NULL, NULL, 0, 0 };
 	float *was;
 
 	for (int64_t i = 0; i < n; i++)
@@ -694,7 +696,8 @@ START_TEST(adamw_in_the_specified_order)
 	float *v = hk_normal(TE_DTYPE_FP32, n, 1.0f), *g = hk_normal(TE_DTYPE_FP32, n, 1.0f);
 	const uint8_t decay[3] = { 0, 1, 0 };
 	struct te_k_adamw_state s = { 3, 0, 0.729, 0.857375, 0.01f, 1.0f, 0.37f, 0 };
-	struct te_k_adamw a = { w, m, v, g, decay, &s, n, 0.9f, 0.95f, 1e-8f, 0.1f };
+	struct te_k_adamw a = { w,	m,    v,     g,	   decay, &s,	n, 0.9f,
+				0.95f, 1e-8f, 0.1f, NULL, NULL, 0, 0 };
 	const float c1 = (float)(1.0 - 0.729), c2 = (float)(1.0 - 0.857375);
 	float *wa, *ma, *va;
 
@@ -741,6 +744,102 @@ START_TEST(adamw_in_the_specified_order)
 }
 END_TEST
 
+/* every code of a moment is read and rounded to itself, at the ends of the exponents too */
+START_TEST(moments_round_to_themselves)
+{
+	static const uint32_t exps[] = { 3, 100, 127, 200, 236 };
+
+	for (size_t e = 0; e < TT_LEN(exps); e++)
+		for (uint32_t code = 0; code < 256; code++) {
+			const uint32_t s = exps[e];
+			const float m = te_round_first_value(code, s);
+			const float v = te_round_second_value(code, s);
+
+			if ((code & 0x7f) < 0x7f && code != 0x80)
+				ck_assert_uint_eq(te_round_first(m, s, TE_ROUND_NEAREST), code);
+			if (code < 0xf8)
+				ck_assert_uint_eq(te_round_second(v, s, TE_ROUND_NEAREST), code);
+			if ((code & 0x7f) < 0x7f)
+				ck_assert_float_eq(m * ldexpf(1.0f, 127 - (int)s),
+						   te_fp8_decode(TE_DTYPE_E4M3, (uint8_t)code));
+			/* FP16 without its sign and its last 7 bits: 5 bits of exponent, bias 15 */
+			ck_assert_float_eq(v, ldexpf(code < 8 ? (float)code : (float)(8 + code % 8),
+						     (int)s - 127 - 17 +
+							     (code < 8 ? 0 : (int)code / 8 - 1)));
+		}
+}
+END_TEST
+
+static float moment_value(int which, uint32_t code, uint32_t s)
+{
+	return which ? te_round_second_value(code, s) : te_round_first_value(code, s);
+}
+
+/* the mean over all random numbers is the value, but for what 16 bits cannot express */
+START_TEST(moments_round_without_bias)
+{
+	for (int k = 0; k < 40; k++) {
+		const float x = tt_rand_float(0.5f, 1.0f) * ldexpf(1.0f, -(k % 20));
+		const uint32_t s = te_round_exponent(te_round_format(_i), te_round_bits(1.0f));
+		const double bf16_step = ldexp(1.0, ilogbf(x) - 7);
+		const uint32_t below = _i ? te_round_second(x, s, 0) : te_round_first(x, s, 0);
+		const double lo = (double)moment_value(_i, below, s);
+		const double step = (double)moment_value(_i, below + 1, s) - lo;
+		double sum = 0.0, bf16 = 0.0;
+
+		for (uint32_t r = 0; r < 65536; r++) {
+			const uint32_t code = _i ? te_round_second(x, s, r) :
+						   te_round_first(x, s, r);
+
+			ck_assert(code == below || code == below + 1);
+			sum += (double)moment_value(_i, code, s);
+			bf16 += (double)te_round_float(te_round_bf16(-x, r) << 16);
+		}
+		ck_assert_double_le(fabs(sum / 65536 - (double)x), step / 65536);
+		ck_assert_double_le(fabs(bf16 / 65536 + (double)x), bf16_step / 65536);
+	}
+}
+END_TEST
+
+/* values that are not finite saturate in FP8 and remain in BF16; a block's largest fits */
+START_TEST(moments_of_extreme_values)
+{
+	static const float odd[] = { INFINITY, NAN, FLT_MAX, 1.0f, 1.99f, 448.0f, 449.0f, 1.875f,
+				     1.9f, 0x1p-126f, 0x1p-149f, 0.0f };
+
+	for (size_t i = 0; i < TT_LEN(odd); i++)
+		for (int which = 0; which < 2; which++) {
+			const struct te_round_fp8 f = te_round_format(which);
+			const uint32_t mag = te_round_magnitude(odd[i]);
+			const uint32_t s = te_round_exponent(f, mag);
+			const uint32_t code = which ? te_round_second(odd[i], s, 0xffff) :
+						      te_round_first(odd[i], s, 0xffff);
+
+			ck_assert_uint_ge(s, 1);
+			ck_assert_uint_le(s, 247);
+			ck_assert_uint_le(code, which ? 0xf7 : 0x7e);
+			/* the next smaller scale would saturate */
+			if (s > 1)
+				ck_assert_float_gt(
+					te_round_float(mag) * ldexpf(1.0f, 128 - (int)s),
+					which ? 0x1.ep15f : 448.0f);
+			if (which)
+				ck_assert_int_eq(code > 0, mag > 0);
+		}
+	/* far below a block's largest: never to zero, unless it is zero */
+	ck_assert_uint_eq(te_round_second(0x1p-140f, 127, 0), 1);
+	ck_assert_uint_eq(te_round_second(0.0f, 127, 0xffff), 0);
+	ck_assert_uint_eq(te_round_first(-0x1p-140f, 127, 0), 0);
+	ck_assert_float_eq(te_round_second_value(0xf7, 0), 0.0f);
+	ck_assert_uint_eq(te_round_bf16(INFINITY, 0xffff), 0x7f80);
+	ck_assert_uint_eq(te_round_bf16(-INFINITY, 0), 0xff80);
+	ck_assert_uint_eq(te_round_bf16(FLT_MAX, 0xffff), 0x7f7f);
+	ck_assert_uint_eq(te_round_bf16(-0.0f, 0xffff), 0x8000);
+	ck_assert_uint_gt(te_round_bf16(NAN, 0xffff) & 0x7fff, 0x7f80);
+	ck_assert_uint_gt(te_round_bf16(te_round_float(0x7f800001), 0) & 0x7fff, 0x7f80);
+}
+END_TEST
+
 void host_train_cases(Suite *s)
 {
 	TCase *c = tt_case(s, "embed", "host numeric");
@@ -758,4 +857,7 @@ void host_train_cases(Suite *s)
 	tcase_add_test(c, adamw_begin_adds_up_shards);
 	tcase_add_test(c, adamw_follows_the_paper);
 	tcase_add_test(c, adamw_in_the_specified_order);
+	tcase_add_test(c, moments_round_to_themselves);
+	tcase_add_loop_test(c, moments_round_without_bias, 0, 2);
+	tcase_add_test(c, moments_of_extreme_values);
 }

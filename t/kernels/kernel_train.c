@@ -419,7 +419,11 @@ START_TEST(sumsq_and_adamw)
 					0.9f,
 					0.95f,
 					1e-8f,
-					0.1f };
+					0.1f,
+					NULL,
+					NULL,
+					TE_K_MOMENTS_FP32,
+					0 };
 
 		for (int64_t i = 0; i < n; i++)
 			v[i] = v[i] * v[i];
@@ -454,6 +458,74 @@ START_TEST(sumsq_and_adamw)
 }
 END_TEST
 
+/* a stored moment of n elements: of any value, or as runs have them */
+static void *stored_moment(int32_t moments, int64_t n, int any)
+{
+	uint8_t *code;
+
+	if (moments == TE_K_MOMENTS_BF16)
+		return any ? kc_anything(TE_DTYPE_BF16, n) : kc_normal(TE_DTYPE_BF16, n, 0.1f);
+	code = kc_poison(TE_DTYPE_UINT8, n);
+	for (int64_t i = 0; i < n; i++)
+		code[i] = (uint8_t)tt_rand_u64();
+	return code;
+}
+
+/* moments in BF16 or FP8, also of values that no run has: NaN, infinite, subnormal, other codes */
+START_TEST(adamw_of_small_moments)
+{
+	static const int64_t sizes[] = { 1, 7, 8, 63, 64, 65, 1000, 2048, 2049, 65536, 300001 };
+	const int32_t moments = _i & 1 ? TE_K_MOMENTS_FP8 : TE_K_MOMENTS_BF16;
+
+	for (size_t k = kl_first(TT_LEN(sizes)); k < TT_LEN(sizes); k += kl_every()) {
+		const int64_t n = sizes[k], nruns = (n + 63) / 64;
+		struct te_k_adamw_state *s = kc_poison(TE_DTYPE_UINT8, sizeof(*s));
+		uint8_t *decay = kc_poison(TE_DTYPE_UINT8, nruns);
+		struct te_k_adamw a = {
+			.w = kc_normal(TE_DTYPE_FP32, n, 1.0f),
+			.m = stored_moment(moments, n, _i & 2),
+			.v = stored_moment(moments, n, _i & 2),
+			.g = _i & 2 ? kc_anything(TE_DTYPE_FP32, n) :
+				      kc_normal(TE_DTYPE_FP32, n, 1.0f),
+			.decay = k & 1 ? decay : NULL,
+			.state = s,
+			.n = n,
+			.beta1 = 0.9f,
+			.beta2 = 0.95f,
+			.eps = 1e-8f,
+			.weight_decay = 0.1f,
+			.moments = moments,
+		};
+
+		if (moments == TE_K_MOMENTS_FP8) {
+			a.m_exp = kc_poison(TE_DTYPE_UINT8, nruns);
+			a.v_exp = kc_poison(TE_DTYPE_UINT8, nruns);
+		}
+		for (int64_t i = 0; i < nruns; i++) {
+			decay[i] = (uint8_t)(tt_rand_u64() & 1);
+			if (a.m_exp) {
+				a.m_exp[i] = _i & 2 ? (uint8_t)tt_rand_u64() : (uint8_t)(110 + i % 8);
+				a.v_exp[i] = _i & 2 ? (uint8_t)tt_rand_u64() : (uint8_t)(100 + i % 8);
+			}
+		}
+		for (int64_t i = 0; i < n && _i == 0; i++) /* BF16: second moments have no sign */
+			((uint16_t *)a.v)[i] &= 0x7fff;
+		*s = (struct te_k_adamw_state){ .nsteps = 3 + ((uint64_t)k << 33),
+						.beta1_t = 0.729,
+						.beta2_t = 0.857,
+						.lr = 1e-3f,
+						.clip = 0.5f };
+		for (int step = 0; step < 2; step++) {
+			KC_RUN(ADAMW, &a);
+			s->nsteps++;
+		}
+		s->skip = 1;
+		KC_RUN(ADAMW, &a);
+		kc_reset();
+	}
+}
+END_TEST
+
 void kernel_train_cases(Suite *s, TCase *odd)
 {
 	TCase *c = kl_case(s, "embed");
@@ -469,10 +541,12 @@ void kernel_train_cases(Suite *s, TCase *odd)
 		tcase_add_loop_test(kl_case(s, "gemm"), gemm, 0, 6);
 	c = kl_case(s, "optim");
 	tcase_add_test(c, sumsq_and_adamw);
+	tcase_add_loop_test(c, adamw_of_small_moments, 0, 4);
 
 	tcase_add_loop_test(odd, embedding, 0, 2);
 	tcase_add_loop_test(odd, cross_entropy, 0, 2);
 	tcase_add_loop_test(odd, cross_entropy_at_once, 0, 2);
 	tcase_add_loop_test(odd, cross_entropy_of_parts, 0, 2);
 	tcase_add_test(odd, sumsq_and_adamw);
+	tcase_add_loop_test(odd, adamw_of_small_moments, 0, 4);
 }

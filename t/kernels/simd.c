@@ -422,12 +422,25 @@ static void optimizer(struct all *s)
 				0.9f,
 				0.95f,
 				1e-8f,
-				0.1f };
+				0.1f,
+				NULL,
+				NULL,
+				TE_K_MOMENTS_FP32,
+				0 };
 
 	for (size_t i = 0; i < sizeof(decay); i++)
 		decay[i] = (uint8_t)(i & 1);
 	te__h_sumsq(&q);
 	te__h_adamw(&a);
+	for (int moments = TE_K_MOMENTS_BF16; moments <= TE_K_MOMENTS_FP8; moments++) {
+		a.w = copy_of(s, s->f, 4 * N);
+		a.m = copy_of(s, s->g, 4 * N);
+		a.v = copy_of(s, s->f, 4 * N);
+		a.moments = moments;
+		a.m_exp = copy_of(s, s->g, N / TE_K_ALIGN_WEIGHT + 1);
+		a.v_exp = copy_of(s, s->f, N / TE_K_ALIGN_WEIGHT + 1);
+		te__h_adamw(&a);
+	}
 }
 
 /* on the stream's worker, so that the kernels have its team */

@@ -264,9 +264,14 @@ static struct te_tensor *decay_of(const struct te_seq *seq, int64_t n)
 	return t;
 }
 
-/* weights, moments and state of some steps, one of them with infinite gradients. _i: replay */
+/*
+ * Weights, moments and state of some steps, one of them with infinite gradients. _i: enum
+ * te_moments, and 3 more for a replay.
+ */
 START_TEST(adamw_equals_the_optimizer)
 {
+	static const enum te_dtype types[] = { TE_DTYPE_FP32, TE_DTYPE_BF16, TE_DTYPE_UINT8 };
+	const enum te_dtype type = types[_i % 3];
 	const size_t state_nbytes = te_adamw_state_nbytes(), nbytes = te_kernel_adamw_ws_nbytes();
 	void *ws = kc_ws(nbytes), *state = kc_ws(te_kernel_adamw_state_nbytes()), *want, *got;
 	struct te_kernel_adamw_opts o = TE_KERNEL_ADAMW_OPTS_INIT;
@@ -275,19 +280,21 @@ START_TEST(adamw_equals_the_optimizer)
 	struct te_recording *rec = NULL;
 	struct te_seq *seq = make_seq();
 	struct te_adamw *opt;
-	int64_t n;
+	int64_t n, nm;
 
+	ao.moments = (enum te_moments)(_i % 3);
 	o.max_grad_norm = ao.max_grad_norm = 3;
 	o.weight_decay = ao.weight_decay = 0.3f;
 	DO(te_adamw_create(seq, &ao, &opt));
 	n = te_tensor_nelems(te_seq_masters(seq));
 	w = kc_copy(te_seq_masters(seq));
 	g = kc_poison(TE_DTYPE_FP32, 1, n);
-	m = kc_zeros(TE_DTYPE_FP32, 1, n);
-	v = kc_zeros(TE_DTYPE_FP32, 1, n);
+	nm = (int64_t)(te_moments_nbytes(ao.moments, n) / te_dtype_nbytes(type));
+	m = kc_zeros(type, 1, nm);
+	v = kc_zeros(type, 1, nm);
 	o.decay = decay_of(seq, n);
 	DO(te_kernel_adamw_init(st, state, 1.0f));
-	if (_i) {
+	if (_i >= 3) {
 		DO(te_capture_begin(st));
 		DO(te_kernel_adamw_step(st, g, w, m, v, state, ws, nbytes, &o));
 		DO(te_capture_end(st, &rec));
@@ -303,7 +310,7 @@ START_TEST(adamw_equals_the_optimizer)
 		DO(te_adamw_set_lr(opt, st, lr));
 		DO(te_adamw_step(opt, st));
 		DO(te_kernel_adamw_set_lr(st, state, lr));
-		if (_i)
+		if (_i >= 3)
 			DO(te_recording_launch(rec, st));
 		else
 			DO(te_kernel_adamw_step(st, g, w, m, v, state, ws, nbytes, &o));
@@ -375,7 +382,8 @@ START_TEST(adamw_names_the_argument)
 	STEP(-EINVAL, "w is the memory of g", g, g, m, v, state, ws, nbytes);
 	STEP(-EINVAL, "m is the memory of v", g, w, m, m, state, ws, nbytes);
 	STEP(-TE_ESHAPE, "v has 64 elements, not 65", g, w, m, few, state, ws, nbytes);
-	STEP(-TE_EDTYPE, "m is uint8, not fp32", g, w, u8, v, state, ws, nbytes);
+	STEP(-TE_ESHAPE, "m has 1 elements, not 67", g, w, u8, v, state, ws, nbytes);
+	STEP(-TE_EDTYPE, "v is uint8, not fp32", g, w, m, u8, state, ws, nbytes);
 	o.decay = u8;
 	STEP(-TE_ESHAPE, "decay has 1 elements, not 2", g, w, m, v, state, ws, nbytes);
 	o.decay = g;
@@ -398,7 +406,7 @@ void kc_train_cases(Suite *s)
 	tcase_add_loop_test(c, cross_entropy_both_equals_two_calls, 0, 4);
 	tcase_add_test(c, cross_entropy_names_the_argument);
 	tcase_add_test(c, cross_entropy_parts_name_the_argument);
-	tcase_add_loop_test(c, adamw_equals_the_optimizer, 0, 2);
+	tcase_add_loop_test(c, adamw_equals_the_optimizer, 0, 6);
 	tcase_add_test(c, adamw_decays_everywhere_by_default);
 	tcase_add_test(c, adamw_names_the_argument);
 }

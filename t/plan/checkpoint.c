@@ -47,20 +47,28 @@ struct run {
 	struct te_plan *plan;
 };
 
-static struct run run_frozen(const struct model_shape *m, const char *recipe, uint64_t seed,
-			     const char *frozen)
+static struct run run_storing(const struct model_shape *m, const char *recipe, uint64_t seed,
+			      const char *frozen, enum te_moments moments)
 {
 	struct run r = { .m = m, .seq = model_create_unbound(ctx, m) };
+	struct te_adamw_opts ao = TE_ADAMW_OPTS_INIT;
 
+	ao.moments = moments;
 	if (frozen) {
 		DO(te_seq_complete(r.seq));
 		ck_assert_int_gt(te_seq_freeze(r.seq, frozen, 1), 0);
 	}
 	DO(te_seq_init(r.seq, seed));
 	r.plan = model_plan(r.seq, m, recipe, TE_PLAN_TRAIN);
-	DO(te_adamw_create(r.seq, NULL, &r.opt));
+	DO(te_adamw_create(r.seq, &ao, &r.opt));
 	DO(te_adamw_set_lr(r.opt, st, 1e-2f));
 	return r;
+}
+
+static struct run run_frozen(const struct model_shape *m, const char *recipe, uint64_t seed,
+			     const char *frozen)
+{
+	return run_storing(m, recipe, seed, frozen, TE_MOMENTS_FP32);
 }
 
 static struct run run_of(const struct model_shape *m, const char *recipe, uint64_t seed)
@@ -135,6 +143,78 @@ START_TEST(training_continues_with_the_same_bits)
 		ck_assert(run_step(&a, k) == run_step(&b, k));
 	same_runs(&a, &b);
 	ck_assert_int_ne(access(fresh, F_OK), 0);
+	run_end(&a);
+	run_end(&b);
+}
+END_TEST
+
+/* values of all moments, first and second, for free() */
+static float *moments_in_fp32(const struct run *r, enum te_moments moments)
+{
+	const int64_t n = te_tensor_nelems(te_seq_grads(r->seq));
+	float *ret = malloc(2 * (size_t)n * sizeof(*ret));
+
+	for (int second = 0; second < 2; second++) {
+		const struct te_tensor *t = second ? te_adamw_v(r->opt) : te_adamw_m(r->opt);
+		void *stored = malloc(te_tensor_nbytes(t));
+
+		ck_assert_uint_eq(te_tensor_nbytes(t), te_moments_nbytes(moments, n));
+		DO(te_tensor_read(t, stored, te_tensor_nbytes(t)));
+		DO(te_moments_to_fp32(moments, second, n, stored, ret + second * n));
+		free(stored);
+	}
+	return ret;
+}
+
+/*
+ * A file with moments of any format, with a frozen weight. The same format continues with the same
+ * bits. A smaller one has values within half of its largest step, and returned to the first format
+ * they have not changed. _i: formats of the file and of the run that loads it.
+ */
+START_TEST(moments_load_from_any_format)
+{
+	const enum te_moments from = (enum te_moments)(_i % 3), to = (enum te_moments)(_i / 3);
+	struct run a = run_storing(&llama, "bf16", 3, "emb*", from);
+	struct run b = run_storing(&llama, "bf16", 4, "emb*", to);
+	float *was, *now;
+	int64_t n;
+
+	for (int k = 0; k < 3; k++)
+		run_step(&a, k);
+	run_step(&b, 9);
+	DO(te_checkpoint_save(a.seq, a.opt, path));
+	DO(te_checkpoint_load(b.seq, b.opt, path, 0, NULL));
+	n = te_tensor_nelems(te_seq_grads(a.seq));
+	was = moments_in_fp32(&a, from);
+	now = moments_in_fp32(&b, to);
+	for (int64_t i = 0; i < 2 * n; i++) {
+		float most = 0.0f; /* of the block */
+
+		for (int64_t k = i / 64 * 64; k < i / 64 * 64 + 64; k++)
+			most = fmaxf(most, fabsf(was[k]));
+		if (to == TE_MOMENTS_FP32 || from == to)
+			ck_assert_float_eq(now[i], was[i]);
+		else if (to == TE_MOMENTS_BF16)
+			ck_assert_float_le(fabsf(now[i] - was[i]), 0x1p-8f * fabsf(was[i]));
+		else
+			ck_assert_float_le(fabsf(now[i] - was[i]),
+					   fmaxf(0x1p-4f * fabsf(was[i]), 0x1p-17f * most));
+	}
+	if (from == to) {
+		same_runs(&a, &b);
+		for (int k = 3; k < 6; k++)
+			ck_assert(run_step(&a, k) == run_step(&b, k));
+		same_runs(&a, &b);
+	} else if (to == TE_MOMENTS_FP32) {
+		run_step(&a, 9);
+		DO(te_checkpoint_save(b.seq, b.opt, path));
+		DO(te_checkpoint_load(a.seq, a.opt, path, 0, NULL));
+		free(now);
+		now = moments_in_fp32(&a, from);
+		ck_assert_mem_eq(now, was, 2 * (size_t)n * sizeof(*now));
+	}
+	free(was);
+	free(now);
 	run_end(&a);
 	run_end(&b);
 }
@@ -473,6 +553,7 @@ static Suite *suite(const char *name, const char *on)
 
 	tcase_add_checked_fixture(c, setup, teardown);
 	tcase_add_loop_test(c, training_continues_with_the_same_bits, 0, TT_LEN(recipes));
+	tcase_add_loop_test(c, moments_load_from_any_format, 0, 9);
 	tcase_add_test(c, frozen_weights_are_saved_without_moments);
 	tcase_add_test(c, a_file_without_moments_serves_for_inference);
 	tcase_add_test(c, quantizers_are_restored_or_skipped_on_request);

@@ -119,8 +119,8 @@ START_TEST(follows_the_paper_for_20_steps)
 {
 	static const struct te_adamw_opts opts[] = {
 		TE_ADAMW_OPTS_INIT,
-		{ sizeof(struct te_adamw_opts), 0.9f, 0.999f, 1e-8f, 0, 0 },
-		{ sizeof(struct te_adamw_opts), 0.8f, 0.99f, 1e-3f, 0.5f, 0.01f },
+		{ sizeof(struct te_adamw_opts), 0.9f, 0.999f, 1e-8f, 0, 0, 0, 0, 0 },
+		{ sizeof(struct te_adamw_opts), 0.8f, 0.99f, 1e-3f, 0.5f, 0.01f, 0, 0, 0 },
 	};
 	const struct te_adamw_opts *o = &opts[_i];
 	struct te_adamw *opt = make(o);
@@ -349,16 +349,103 @@ START_TEST(skips_gradients_that_are_not_finite)
 }
 END_TEST
 
+static const float values[] = { 0.0f, 1.0f, -1.0f, 3e-5f, 448.0f, -0x1p-20f, 1e30f, INFINITY };
+
+/* the formats of te_moments_*(3): sizes, and values that are read as what was stored */
+START_TEST(moments_in_host_memory)
+{
+	const int64_t sizes[] = { 0, 1, 63, 64, 65, 200 };
+	const enum te_moments moments = (enum te_moments)_i;
+	static const char *const fn[] = { "te_moments_to_fp32", "te_moments_from_fp32" };
+	float x[200], y[200], z[200];
+	uint8_t stored[800], again[800];
+
+	for (size_t k = 0; k < TT_LEN(sizes); k++) {
+		const int64_t len = sizes[k];
+		const size_t nbytes = te_moments_nbytes(moments, len);
+		const int64_t want[] = { 4 * len, 2 * len, len + (len + 63) / 64 };
+
+		ck_assert_uint_eq(nbytes, (size_t)want[moments]);
+		for (int second = 0; second < 2; second++) {
+			for (int64_t i = 0; i < len; i++) {
+				x[i] = i % 3 ? tt_rand_normal() : values[i / 3 % TT_LEN(values)];
+				x[i] = second ? fabsf(x[i]) : x[i];
+			}
+			tt_poison(stored, sizeof(stored));
+			memcpy(again, stored, sizeof(stored));
+			DO(te_moments_from_fp32(moments, second, len, x, stored));
+			ck_assert_mem_eq(stored + nbytes, again + nbytes, sizeof(stored) - nbytes);
+			DO(te_moments_to_fp32(moments, second, len, stored, y));
+			DO(te_moments_from_fp32(moments, second, len, y, again));
+			DO(te_moments_to_fp32(moments, second, len, again, z));
+			ck_assert_mem_eq(y, z, (size_t)len * sizeof(*y));
+		}
+	}
+	ck_assert_uint_eq(te_moments_nbytes((enum te_moments)3, 1), 0);
+	ck_assert_uint_eq(te_moments_nbytes(TE_MOMENTS_BF16, -1), 0);
+	for (int to = 0; to < 2; to++) {
+		int (*f)(enum te_moments, int, int64_t, const void *, float *) =
+			te_moments_to_fp32;
+		int (*g)(enum te_moments, int, int64_t, const float *, void *) =
+			te_moments_from_fp32;
+#define BAD(a, b, c, d, e) (to ? g(a, b, c, d, e) : f(a, b, c, d, e))
+		ck_assert_int_eq(BAD((enum te_moments)3, 0, 1, x, y), -EINVAL);
+		ck_assert_msg(strstr(te_error_detail(), fn[to]) != NULL, "%s", te_error_detail());
+		ck_assert_int_eq(BAD(moments, 2, 1, x, y), -EINVAL);
+		ck_assert_int_eq(BAD(moments, 0, -1, x, y), -EINVAL);
+		ck_assert_int_eq(BAD(moments, 0, 1, NULL, y), -EINVAL);
+		ck_assert_int_eq(BAD(moments, 0, 1, x, NULL), -EINVAL);
+#undef BAD
+	}
+}
+END_TEST
+
+/* without weight decay, steps of constant gradients move weights as moments in FP32 do */
+START_TEST(small_moments_move_weights_alike)
+{
+	struct te_adamw_opts o = TE_ADAMW_OPTS_INIT;
+	float *g = malloc(n * sizeof(*g)), *was = tt_tensor_get(te_seq_masters(seq)), *w[2];
+
+	o.weight_decay = 0;
+	o.max_grad_norm = 0;
+	put_grads(g, 1);
+	for (int small = 0; small < 2; small++) {
+		struct te_adamw *opt;
+
+		o.moments = small ? (enum te_moments)_i : TE_MOMENTS_FP32;
+		ck_assert_uint_gt(te_adamw_nbytes(seq, &o),
+				  2 * te_moments_nbytes(o.moments, (int64_t)n));
+		opt = make(&o);
+		DO(te_tensor_write(te_seq_masters(seq), was, n * sizeof(*was)));
+		for (int t = 0; t < 40; t++)
+			step(opt);
+		w[small] = tt_tensor_get(te_seq_masters(seq));
+		te_adamw_unref(opt);
+	}
+	/* 40 steps by 1e-3, each off by a few of the 1/8 that rounding may move a moment */
+	for (size_t i = 0; i < n; i++)
+		ck_assert_float_le(fabsf(w[0][i] - w[1][i]), fabsf(g[i]) < 1e-3f ? 0.04f : 0.012f);
+	free(g);
+	free(was);
+	free(w[0]);
+	free(w[1]);
+}
+END_TEST
+
 /* weights, moments and blob continue a run bit for bit */
 START_TEST(resumes_bit_for_bit)
 {
 	const size_t nbytes = n * sizeof(float);
-	float *grads[6], *w, *m, *v, *want, *got;
-	struct te_adamw *opt = make(NULL), *again;
+	struct te_adamw_opts o = TE_ADAMW_OPTS_INIT;
+	float *grads[6], *w, *want, *got;
+	void *m, *v;
+	struct te_adamw *opt, *again;
 	size_t nstate = te_adamw_state_nbytes();
 	void *state = malloc(nstate);
 	struct te_adamw_stats s = TE_ADAMW_STATS_INIT;
 
+	o.moments = (enum te_moments)_i;
+	opt = make(&o);
 	DO(te_adamw_set_lr(opt, st, 0.02f));
 	for (int i = 0; i < 3; i++) {
 		grads[i] = malloc(nbytes);
@@ -366,8 +453,8 @@ START_TEST(resumes_bit_for_bit)
 		step(opt);
 	}
 	w = tt_tensor_get(te_seq_masters(seq));
-	m = tt_tensor_get(te_adamw_m(opt));
-	v = tt_tensor_get(te_adamw_v(opt));
+	m = tt_bytes(te_tensor_data(te_adamw_m(opt)), te_tensor_nbytes(te_adamw_m(opt)));
+	v = tt_bytes(te_tensor_data(te_adamw_v(opt)), te_tensor_nbytes(te_adamw_v(opt)));
 	DO(te_adamw_state_get(opt, state, nstate));
 	for (int i = 3; i < 6; i++) {
 		grads[i] = malloc(nbytes);
@@ -377,10 +464,10 @@ START_TEST(resumes_bit_for_bit)
 	want = tt_tensor_get(te_seq_masters(seq));
 	te_adamw_unref(opt);
 
-	again = make(NULL);
+	again = make(&o);
 	DO(te_tensor_write(te_seq_masters(seq), w, nbytes));
-	DO(te_tensor_write(te_adamw_m(again), m, nbytes));
-	DO(te_tensor_write(te_adamw_v(again), v, nbytes));
+	DO(te_tensor_write(te_adamw_m(again), m, te_moments_nbytes(o.moments, (int64_t)n)));
+	DO(te_tensor_write(te_adamw_v(again), v, te_moments_nbytes(o.moments, (int64_t)n)));
 	DO(te_adamw_state_set(again, state, nstate));
 	s = stats(again);
 	ck_assert_uint_eq(s.nsteps, 3);
@@ -499,13 +586,15 @@ static const struct {
 	struct te_adamw_opts o;
 	const char *words;
 } bad[] = {
-	{ { sizeof(struct te_adamw_opts) + 8, 0.9f, 0.95f, 1e-8f, 0, 0 }, "bytes" },
-	{ { sizeof(struct te_adamw_opts), 1.0f, 0.95f, 1e-8f, 0, 0 }, "beta1 1" },
-	{ { sizeof(struct te_adamw_opts), 0.9f, -0.5f, 1e-8f, 0, 0 }, "beta2 -0.5" },
-	{ { sizeof(struct te_adamw_opts), NAN, 0.9f, 1e-8f, 0, 0 }, "beta1 nan" },
-	{ { sizeof(struct te_adamw_opts), 0.9f, 0.95f, -1, 0, 0 }, "eps" },
-	{ { sizeof(struct te_adamw_opts), 0.9f, 0.95f, 1e-8f, INFINITY, 0 }, "weight_decay" },
-	{ { sizeof(struct te_adamw_opts), 0.9f, 0.95f, 1e-8f, 0, NAN }, "max_grad_norm" },
+	{ { sizeof(struct te_adamw_opts) + 8, 0.9f, 0.95f, 1e-8f, 0, 0, 0, 0, 0 }, "bytes" },
+	{ { sizeof(struct te_adamw_opts), 1.0f, 0.95f, 1e-8f, 0, 0, 0, 0, 0 }, "beta1 1" },
+	{ { sizeof(struct te_adamw_opts), 0.9f, -0.5f, 1e-8f, 0, 0, 0, 0, 0 }, "beta2 -0.5" },
+	{ { sizeof(struct te_adamw_opts), NAN, 0.9f, 1e-8f, 0, 0, 0, 0, 0 }, "beta1 nan" },
+	{ { sizeof(struct te_adamw_opts), 0.9f, 0.95f, -1, 0, 0, 0, 0, 0 }, "eps" },
+	{ { sizeof(struct te_adamw_opts), 0.9f, 0.95f, 1e-8f, INFINITY, 0, 0, 0, 0 }, "weight_decay" },
+	{ { sizeof(struct te_adamw_opts), 0.9f, 0.95f, 1e-8f, 0, NAN, 0, 0, 0 }, "max_grad_norm" },
+	{ { sizeof(struct te_adamw_opts), 0.9f, 0.95f, 1e-8f, 0, 1, 0, 3, 0 }, "moments 3" },
+	{ { sizeof(struct te_adamw_opts), 0.9f, 0.95f, 1e-8f, 0, 1, 0, 0, 1 }, "flags 0x1" },
 };
 
 START_TEST(names_the_option_at_fault)
@@ -599,7 +688,9 @@ static Suite *suite(void)
 	tcase_add_test(c, decays_what_is_declared);
 	tcase_add_test(c, shards_have_one_norm);
 	tcase_add_loop_test(c, skips_gradients_that_are_not_finite, 0, 3);
-	tcase_add_test(c, resumes_bit_for_bit);
+	tcase_add_loop_test(c, resumes_bit_for_bit, 0, 3);
+	tcase_add_loop_test(c, moments_in_host_memory, 0, 3);
+	tcase_add_loop_test(c, small_moments_move_weights_alike, 1, 3);
 	tcase_add_loop_test(c, checks_each_field_of_a_state, 0, TT_LEN(states));
 	tcase_add_test(c, a_captured_step_needs_no_host_work);
 	tcase_add_loop_test(c, names_the_option_at_fault, 0, TT_LEN(bad));

@@ -24,6 +24,7 @@ enum extent {
 	HEADED, /* columns of the results of all heads */
 	TABLE,	/* rows of an embedding */
 	RNG,	/* in bytes, like STATE and WS */
+	MOMENT, /* bytes of a moment in FP8 */
 	STATE,
 	WS,
 	EXTENTS

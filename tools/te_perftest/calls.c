@@ -9,6 +9,7 @@
 
 #include <te/gemm.h>
 #include <te/kernel.h>
+#include <te/optim.h>
 
 #include "call.h"
 #include "copy.h"
@@ -28,7 +29,7 @@ static const struct option_field calls_options[] = {
 	{ "call", OPTION_WORDS, AT(call), NULL, 0, 0, 0,
 	  "transpose|embedding|embedding-bwd|bias|bias-bwd|add|dropout|rmsnorm|rmsnorm-bwd|"
 	  "gelu|gelu-bwd|rope|attention|attention-bwd|cross-entropy|cross-entropy-bwd|"
-	  "cross-entropy-both|adamw|gemm|quantize",
+	  "cross-entropy-both|adamw|adamw-bf16|adamw-fp8|gemm|quantize",
 	  "which calls (all)" },
 	{ "rows", OPTION_COUNT, AT(rows), "0", 0, 1 << 20, 0, "N",
 	  "rows of the main tensor; 0: 4096, or 256 on the host" },
@@ -353,6 +354,13 @@ static const struct call_row rows[] = {
 	  { FP32(ROWS, COLS, 2), FP32(ROWS, COLS, 2), FP32(ROWS, COLS, 2),
 	    FIELD(FP32, ROWS, COLS, POSITIVE, 2), SCRATCH(STATE, 0), SCRATCH(WS, 0) }, adamw_ws,
 	  adamw_init, NULL },
+	{ "adamw-bf16", adamw,
+	  { FP32(ROWS, COLS, 2), FP32(ROWS, COLS, 2), BF16(ROWS, COLS, 2),
+	    FIELD(BF16, ROWS, COLS, POSITIVE, 2), SCRATCH(STATE, 0), SCRATCH(WS, 0) }, adamw_ws,
+	  adamw_init, NULL },
+	{ "adamw-fp8", adamw,
+	  { FP32(ROWS, COLS, 2), FP32(ROWS, COLS, 2), SCRATCH(MOMENT, 2), SCRATCH(MOMENT, 2),
+	    SCRATCH(STATE, 0), SCRATCH(WS, 0) }, adamw_ws, adamw_init, NULL },
 	{ "gemm", gemm, { BF16(ROWS, INNER, 1), BF16(COLS, INNER, 1), MAIN }, NULL, NULL,
 	  check_gemm },
 	{ "quantize", quantize, { MAIN, FIELD(E4M3, ROWS, COLS, ZEROS, 1) }, NULL, NULL,
@@ -405,6 +413,8 @@ static int measure(struct call *c, const struct text *text, int rows_left)
 	c->extent[HEADED] = c->extent[HEADS] * HEAD_DIM;
 	c->extent[RNG] = 2 * sizeof(uint64_t);
 	c->extent[STATE] = (int64_t)te_kernel_adamw_state_nbytes();
+	c->extent[MOMENT] = (int64_t)te_moments_nbytes(TE_MOMENTS_FP8,
+						       c->extent[ROWS] * c->extent[COLS]);
 	r = call_open(c);
 	if (!r)
 		r = copy_open(&copy, b, c->traffic / 2);

@@ -180,12 +180,15 @@ static void drop(const struct folder *dir, const char *file)
 int ckpt_gather(const struct model *m, struct te_adamw *opt, struct ckpt_flat *ret_flat)
 {
 	struct ckpt_flat flat = { 0 };
+	float *tm = NULL, *tv = NULL;
 	int r = shard_gather(m, te_seq_masters(m->seq), 0, &flat.weights);
 
 	if (!r && opt)
-		r = shard_gather(m, te_adamw_m(opt), 1, &flat.m);
+		r = shard_gather(m, te_adamw_m(opt), 1, &tm);
 	if (!r && opt)
-		r = shard_gather(m, te_adamw_v(opt), 1, &flat.v);
+		r = shard_gather(m, te_adamw_v(opt), 1, &tv);
+	flat.m = tm;
+	flat.v = tv;
 	if (r)
 		ckpt_flat_free(&flat);
 	else
@@ -221,12 +224,32 @@ static size_t weights_nbytes(const struct model *m)
 	return (size_t)te_seq_nelems(whole->seq) * sizeof(float);
 }
 
-/* bytes of a moment of all weights */
-static size_t moment_nbytes(const struct model *m)
+/* elements of a moment of all weights */
+static int64_t moment_nelems(const struct model *m)
 {
 	const struct model *whole = m->whole ? m->whole : m;
 
-	return (size_t)te_seq_grad_nelems(whole->seq) * sizeof(float);
+	return te_seq_grad_nelems(whole->seq);
+}
+
+/* how moments are stored: in tensors, and in files */
+static const struct {
+	const char *file; /* safetensors type; U8: codes and exponents of te/optim.h */
+	enum te_dtype dtype;
+} moments_types[] = {
+	[TE_MOMENTS_FP32] = { "F32", TE_DTYPE_FP32 },
+	[TE_MOMENTS_BF16] = { "BF16", TE_DTYPE_BF16 },
+	[TE_MOMENTS_FP8] = { "U8", TE_DTYPE_UINT8 },
+};
+#define NMOMENTS ((int)(sizeof(moments_types) / sizeof(moments_types[0])))
+
+static enum te_moments moments_of(const struct te_adamw *opt)
+{
+	int i = NMOMENTS - 1;
+
+	while (i && moments_types[i].dtype != te_tensor_dtype(te_adamw_m(opt)))
+		i--;
+	return (enum te_moments)i;
 }
 
 /* ---- state ---- */
@@ -240,6 +263,7 @@ struct blob {
 /* all of a checkpoint, in host memory */
 struct ckpt_copy {
 	struct ckpt_flat flat;
+	enum te_moments moments;
 	void *adamw, *quant;
 	size_t nquant; /* bytes */
 	uint64_t seed, offset;
@@ -279,7 +303,8 @@ static int write_blobs(const struct folder *dir, const struct blob *blob, int n)
 	int r = st_create(dir, state_st, &w);
 
 	for (int i = 0; i < n && !r; i++) {
-		int64_t extent = (int64_t)(blob[i].nbytes / (*blob[i].dtype == 'F' ? 4 : 1));
+		const size_t size = *blob[i].dtype == 'F' ? 4 : *blob[i].dtype == 'B' ? 2 : 1;
+		const int64_t extent = (int64_t)(blob[i].nbytes / size);
 
 		if (extent)
 			st_declare(w, blob[i].name, blob[i].dtype, 1, &extent, blob[i].nbytes);
@@ -298,11 +323,13 @@ static int write_state(const struct folder *dir, const struct model *m, const st
 		       json_t *run)
 {
 	char *text = record_to_text(run, JSON_COMPACT | JSON_REAL_PRECISION(17), state_st);
+	const char *type = moments_types[c->moments].file;
+	const size_t nmoment = te_moments_nbytes(c->moments, moment_nelems(m));
 	const struct blob blob[] = {
 		{ "run", "U8", text, text ? strlen(text) : 0 },
 		{ "adamw.state", "U8", c->adamw, te_adamw_state_nbytes() },
-		{ "adamw.m", "F32", c->flat.m, moment_nbytes(m) },
-		{ "adamw.v", "F32", c->flat.v, moment_nbytes(m) },
+		{ "adamw.m", type, c->flat.m, nmoment },
+		{ "adamw.v", type, c->flat.v, nmoment },
 		{ "quant", "U8", c->quant, c->nquant },
 		/* if model.safetensors has rounded ones */
 		{ "weights", "F32", c->flat.weights,
@@ -338,7 +365,7 @@ static int write_fresh(const struct folder *dir, const struct model *m,
 /* ---- copies ---- */
 
 /* what a shard of a model has, unless the values of all shards are there */
-static int read_flat(const struct te_tensor *t, float **flat)
+static int read_flat(const struct te_tensor *t, void **flat)
 {
 	const size_t nbytes = te_tensor_nbytes(t);
 	int te;
@@ -376,6 +403,7 @@ int ckpt_take(const struct model *m, struct te_adamw *opt, struct ckpt_flat *fla
 	      const json_t *options, const struct progress *p, struct ckpt_copy **ret_copy)
 {
 	struct ckpt_copy *c = calloc(1, sizeof(*c));
+	void *weights = flat->weights;
 	json_t *config = config_to_json(&m->cfg);
 	int r = c && config && options ? STATUS_OK : STATUS_FAILED;
 
@@ -384,6 +412,7 @@ int ckpt_take(const struct model *m, struct te_adamw *opt, struct ckpt_flat *fla
 	if (c) {
 		c->flat = *flat;
 		memset(flat, 0, sizeof(*flat));
+		c->moments = moments_of(opt);
 		c->p = *p;
 		/* nothing of them is shared with other threads */
 		c->options = json_deep_copy(options);
@@ -393,7 +422,9 @@ int ckpt_take(const struct model *m, struct te_adamw *opt, struct ckpt_flat *fla
 	}
 	json_decref(config);
 	if (!r)
-		r = read_flat(te_seq_masters(m->seq), &c->flat.weights);
+		r = read_flat(te_seq_masters(m->seq), &weights);
+	if (c)
+		c->flat.weights = weights;
 	if (!r)
 		r = read_flat(te_adamw_m(opt), &c->flat.m);
 	if (!r)
@@ -603,13 +634,13 @@ static int check_names(const struct folder *dir)
 	return r;
 }
 
-int ckpt_check_room(const char *path, const struct model *m)
+int ckpt_check_room(const char *path, const struct model *m, enum te_moments moments)
 {
 	/* without quantizers and the text of headers */
 	const uint64_t saved = m->cfg.saved == TE_DTYPE_FP32 ? 4 * (uint64_t)m->nparams :
 							       2 * (uint64_t)m->nparams +
 								       weights_nbytes(m);
-	const uint64_t need = 2 * moment_nbytes(m) + saved;
+	const uint64_t need = 2 * te_moments_nbytes(moments, moment_nelems(m)) + saved;
 	struct folder dir;
 	struct statvfs st;
 	uint64_t room;
@@ -988,19 +1019,56 @@ static int load_quant(const struct st_file *f, const struct model *m, const stru
 	return r;
 }
 
-/* load weights or a moment of a shard; tensors of files need not be aligned */
-static int load_shard(const struct model *m, const struct st_tensor *t, int trained,
-		      struct te_tensor *dst)
+/* a copy, because tensors of files need not be aligned */
+static void *copy_data(const struct st_tensor *t)
 {
-	float *flat = malloc(t->nbytes);
-	int r;
+	void *copy = malloc(t->nbytes + 1);
 
-	if (!flat)
-		return say_failed("out of memory");
-	memcpy(flat, t->data, t->nbytes);
-	r = shard_take(m, m->whole, flat, trained, dst);
-	free(flat);
-	return r;
+	if (copy)
+		memcpy(copy, t->data, t->nbytes);
+	else
+		say_failed("out of memory");
+	return copy;
+}
+
+/* load a moment that is stored in one way from a file that may have it in another */
+static int load_moment(const struct st_file *f, const struct model *m, const char *name,
+		       enum te_moments moments, struct te_tensor *dst)
+{
+	const int64_t n = moment_nelems(m);
+	const int second = !strcmp(name, "adamw.v");
+	int from = NMOMENTS - 1, te, r;
+	void *data, *stored = NULL;
+	float *values = NULL;
+	struct st_tensor t;
+
+	while (from && (!st_find(f, name, &t) || strcmp(t.dtype, moments_types[from].file)))
+		from--;
+	r = get_blob(f, name, moments_types[from].file,
+		     te_moments_nbytes((enum te_moments)from, n), &t);
+	if (r)
+		return r;
+	if (from == (int)moments && !m->whole) {
+		te = te_tensor_write(dst, t.data, t.nbytes);
+		return te < 0 ? say_te(te, "%s", st_path(f)) : STATUS_OK;
+	}
+	data = copy_data(&t);
+	values = malloc((size_t)n * sizeof(*values));
+	stored = malloc(te_tensor_nbytes(dst));
+	if (!data || !values || !stored)
+		r = say_failed("out of memory");
+	te = r ? 0 : te_moments_to_fp32((enum te_moments)from, second, n, data, values);
+	if (!r && te >= 0 && m->whole) {
+		r = shard_take(m, m->whole, values, 1, dst);
+	} else if (!r && te >= 0) {
+		te = te_moments_from_fp32(moments, second, n, values, stored);
+		if (te >= 0)
+			te = te_tensor_write(dst, stored, te_tensor_nbytes(dst));
+	}
+	free(data);
+	free(values);
+	free(stored);
+	return te < 0 ? say_te(te, "%s", st_path(f)) : r;
 }
 
 /* the FP32 weights whose rounded values are in model.safetensors */
@@ -1008,14 +1076,17 @@ static int load_weights(const struct st_file *f, const struct model *m)
 {
 	struct te_tensor *masters = te_seq_masters(m->seq);
 	struct st_tensor t;
+	float *flat;
 	int te = 0, r;
 
 	if (!st_find(f, "weights", &t))
 		return STATUS_OK;
 	r = get_blob(f, "weights", "F32", weights_nbytes(m), &t);
-	if (!r && m->whole)
-		r = load_shard(m, &t, 0, masters);
-	else if (!r)
+	if (!r && m->whole) {
+		flat = copy_data(&t);
+		r = flat ? shard_take(m, m->whole, flat, 0, masters) : STATUS_FAILED;
+		free(flat);
+	} else if (!r)
 		te = te_tensor_write(masters, t.data, t.nbytes);
 	if (!r && te >= 0)
 		te = te_seq_weights_changed(m->seq, te_ctx_stream(te_seq_ctx(m->seq)));
@@ -1025,28 +1096,17 @@ static int load_weights(const struct st_file *f, const struct model *m)
 static int load_state(const struct st_file *f, const struct model *m, struct te_adamw *opt,
 		      const struct opts *o, const json_t *options)
 {
-	struct te_tensor *tm = te_adamw_m(opt), *tv = te_adamw_v(opt);
-	struct st_tensor s, vm, vv;
+	struct st_tensor s;
 	int te, r = get_blob(f, "adamw.state", "U8", te_adamw_state_nbytes(), &s);
 
-	if (!r)
-		r = get_blob(f, "adamw.m", "F32", moment_nbytes(m), &vm);
-	if (!r)
-		r = get_blob(f, "adamw.v", "F32", moment_nbytes(m), &vv);
 	if (r)
 		return r;
 	te = te_adamw_state_set(opt, s.data, s.nbytes);
-	if (te >= 0 && m->whole) {
-		r = load_shard(m, &vm, 1, tm);
-		if (!r)
-			r = load_shard(m, &vv, 1, tv);
-	} else if (te >= 0) {
-		te = te_tensor_write(tm, vm.data, vm.nbytes);
-		if (te >= 0)
-			te = te_tensor_write(tv, vv.data, vv.nbytes);
-	}
 	if (te < 0)
 		return say_te(te, "%s", st_path(f));
+	r = load_moment(f, m, "adamw.m", moments_of(opt), te_adamw_m(opt));
+	if (!r)
+		r = load_moment(f, m, "adamw.v", moments_of(opt), te_adamw_v(opt));
 	return r ? r : load_quant(f, m, o, options);
 }
 

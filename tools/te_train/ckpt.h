@@ -33,7 +33,7 @@ struct progress {
  */
 int ckpt_folder(const char *dir, double wait_s, int *lock_fd);
 /* STATUS_BAD, with a message, if the disk of the folder has no room for a checkpoint */
-int ckpt_check_room(const char *dir, const struct model *m);
+int ckpt_check_room(const char *dir, const struct model *m, enum te_moments moments);
 
 /* has it neither a checkpoint, nor weights, nor the best weights of a run */
 int ckpt_is_free(const char *dir);
@@ -52,7 +52,8 @@ int ckpt_keep(const char *dir, int64_t most);
  * and if the model is not divided.
  */
 struct ckpt_flat {
-	float *weights, *m, *v;
+	float *weights;
+	void *m, *v; /* moments as the optimizer stores them; divided ones are FP32 */
 };
 /* collective, in the ranks of the model; opt NULL: weights only */
 int ckpt_gather(const struct model *m, struct te_adamw *opt, struct ckpt_flat *ret_flat);

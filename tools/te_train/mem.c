@@ -97,6 +97,7 @@ static int add_step(const struct mem_run *run, int64_t B, struct mem *m, uint64_
 	struct te_plan_memory eval = TE_PLAN_MEMORY_INIT;
 	struct te_offload_report off = TE_OFFLOAD_REPORT_INIT;
 	struct te_step_memory sm = TE_STEP_MEMORY_INIT;
+	const struct te_adamw_opts ao = opts_adamw(run->o);
 	struct te_step *step = NULL;
 	int r = step_graph_make(run->graph, run->model->seq, NULL, B, TE_STEP_NO_ALLOC, &step);
 
@@ -109,8 +110,8 @@ static int add_step(const struct mem_run *run, int64_t B, struct mem *m, uint64_
 		r = forward_nbytes(run, B, run->graph->T, NULL, &eval);
 	if (r < 0)
 		return r;
-	m->moments = 2 * m->grads;
-	m->state += te_adamw_nbytes(run->model->seq) - m->moments + sm.plans_nbytes;
+	m->moments = 2 * te_moments_nbytes(ao.moments, te_seq_grad_nelems(run->model->seq));
+	m->state += te_adamw_nbytes(run->model->seq, &ao) - m->moments + sm.plans_nbytes;
 	m->activations = m->pool = sm.pool_nbytes;
 	m->offloaded = off.moved_nbytes;
 	m->pinned = off.pinned_nbytes;

@@ -286,6 +286,20 @@ static void set_tokenizer(struct opts *o)
 }
 
 /* options that need others, or exclude them */
+struct te_adamw_opts opts_adamw(const struct opts *o)
+{
+	struct te_adamw_opts ao = TE_ADAMW_OPTS_INIT;
+
+	ao.beta1 = (float)o->beta1;
+	ao.beta2 = (float)o->beta2;
+	ao.weight_decay = (float)o->weight_decay;
+	ao.max_grad_norm = (float)o->clip;
+	ao.moments = !strcmp(o->moments, "bf16") ? TE_MOMENTS_BF16 :
+		     !strcmp(o->moments, "fp8")	 ? TE_MOMENTS_FP8 :
+						   TE_MOMENTS_FP32;
+	return ao;
+}
+
 static int check_needs(const struct opts *o)
 {
 	if (o->preset && o->model)
@@ -300,6 +314,9 @@ static int check_needs(const struct opts *o)
 		return say_bad("--save-best needs --out");
 	if (o->overwrite && !o->out)
 		return say_bad("--overwrite needs --out");
+	if (o->tensor > 1 && strcmp(o->moments, "fp32"))
+		return say_bad("--tensor: ranks cannot divide moments in %s, expected --moments "
+			       "fp32", o->moments);
 	return STATUS_OK;
 }
 

@@ -5,6 +5,8 @@
 #include <jansson.h>
 #include <stdint.h>
 
+#include <te/optim.h>
+
 /* C types of the fields by the kinds of tools/lib/option.h */
 #define OPTS_FLAG int64_t
 #define OPTS_INT int64_t
@@ -45,6 +47,9 @@ const struct preset *preset_find(const char *name);
  */
 int opts_parse(struct opts *o, int argc, char **argv, int *ret_done);
 void opts_free(struct opts *o);
+
+/* options of the optimizer */
+struct te_adamw_opts opts_adamw(const struct opts *o);
 
 /* returns a new object of the options that a checkpoint saves, or NULL after a failure */
 json_t *opts_to_json(const struct opts *o);

@@ -366,14 +366,9 @@ static int make_eval_plan(struct trainer *t)
 
 static int make_optimizer(struct trainer *t)
 {
-	struct te_adamw_opts ao = TE_ADAMW_OPTS_INIT;
-	int r;
+	const struct te_adamw_opts ao = opts_adamw(t->o);
+	const int r = te_adamw_create(t->now.model.seq, &ao, &t->now.opt);
 
-	ao.beta1 = (float)t->o->beta1;
-	ao.beta2 = (float)t->o->beta2;
-	ao.weight_decay = (float)t->o->weight_decay;
-	ao.max_grad_norm = (float)t->o->clip;
-	r = te_adamw_create(t->now.model.seq, &ao, &t->now.opt);
 	return r < 0 ? say_te(r, "the optimizer") : STATUS_OK;
 }
 
@@ -481,7 +476,7 @@ static int open_out(struct trainer *t)
 	/* a run that was killed before it kept the checkpoint that it goes on from */
 	if (!r && resumes_in(t->o, dir))
 		r = ckpt_keep(dir, t->o->keep);
-	return r ? r : ckpt_check_room(dir, &t->now.model);
+	return r ? r : ckpt_check_room(dir, &t->now.model, opts_adamw(t->o).moments);
 }
 
 static int check_memory(const struct trainer *t, int train)

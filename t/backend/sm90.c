@@ -492,19 +492,22 @@ START_TEST(attention_is_one_persistent_launch)
 }
 END_TEST
 
-/* keys and values of all heads do not fit the cache */
+/* parts of the heads whose keys and values fit the cache, and whose items fill rounds of blocks */
 START_TEST(long_attention_reads_some_heads_at_a_time)
 {
-	struct te_k_attn_fwd a = attn_of(64, 512, 12, 12, 64);
+	struct te_k_attn_fwd a = attn_of(32, 1024, 12, 12, 64);
 
 	DO(launch_attn(&a));
-	ck_assert_int_eq(fake.attn.at_once, SMS);
-	a = attn_of(2, 8192, 32, 8, 128);
+	ck_assert_int_eq(fake.attn.at_once, SMS / 4);
+	a = attn_of(2, 8192, 16, 16, 128);
 	DO(launch_attn(&a));
-	ck_assert_int_eq(fake.attn.at_once, SMS / 5);
-	a = attn_of(2, 131072, 32, 32, 128);
+	ck_assert_int_eq(fake.attn.at_once, SMS / 12);
+	a = attn_of(4, 1024, 12, 12, 64);
 	DO(launch_attn(&a));
-	ck_assert_int_eq(fake.attn.at_once, SMS / 8);
+	ck_assert_int_eq(fake.attn.at_once, 48);
+	a = attn_of(64, 65536, 32, 32, 128); /* too many items to try */
+	DO(launch_attn(&a));
+	ck_assert_int_eq(fake.attn.at_once, SMS / 16);
 }
 END_TEST
 

@@ -59,7 +59,8 @@ struct te_step {
 
 static int check_flags(const struct te_step_opts *o)
 {
-	const uint32_t known = TE_STEP_GRAPH | TE_STEP_PASS_GRAPHS | TE_STEP_NO_ALLOC;
+	const uint32_t known = TE_STEP_GRAPH | TE_STEP_PASS_GRAPHS | TE_STEP_NO_ALLOC |
+			       TE_STEP_RECOMPUTE_COSTLY;
 
 	if (o->flags & ~known)
 		return te__graph_fail(fn, -EINVAL, "unknown flags 0x%x",
@@ -208,7 +209,7 @@ static int make_plan(struct te_step *s, const struct shape *shape, int32_t part,
 	po.recipe = o->recipe;
 	po.flags = TE_PLAN_TRAIN | TE_PLAN_EXTERNAL | (part ? TE_PLAN_INPUT_GRAD : 0) |
 		   (s->place[part].delayed ? TE_PLAN_DELAY_DW : 0) |
-		   flags;
+		   (o->flags & TE_STEP_RECOMPUTE_COSTLY ? TE_PLAN_RECOMPUTE_COSTLY : 0) | flags;
 	po.offload = o->offload;
 	po.nrecompute = o->nrecompute;
 	po.recompute = o->recompute;

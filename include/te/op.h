@@ -160,6 +160,8 @@ enum te_op_fn { TE_OP_FORWARD = 0, TE_OP_BACKWARD = 1, TE_OP_BACKWARD_DW = 2 };
 /* te_op_ops.flags: forward() can run again in backward: it is cheap, writes the same bits for the
  * same inputs, and changes nothing but its outputs */
 #define TE_OP_REPEATS 1u
+/* the same, but it is not cheap: only plans with TE_PLAN_RECOMPUTE_COSTLY run it again */
+#define TE_OP_REPEATS_COSTLY 2u
 
 struct te_op_ops {
 	size_t size;	  /* sizeof(struct te_op_ops); lets the struct grow */

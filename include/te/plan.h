@@ -20,6 +20,9 @@ struct te_plan; /* opaque, reference counted */
 #define TE_PLAN_NO_ALLOC 16u
 #define TE_PLAN_EXTERNAL 32u	/* the caller provides arena, inputs, outputs: te_plan_bind */
 
+/* ops with TE_OP_REPEATS_COSTLY, such as linear and attention, can run again in backward, too */
+#define TE_PLAN_RECOMPUTE_COSTLY 64u
+
 enum te_pass { TE_PASS_FORWARD = 0, TE_PASS_BACKWARD = 1, TE_PASS_JOINT = 2 /* fusions only */ };
 
 /* ---- hooks ---- */

@@ -22,6 +22,7 @@ struct te_step; /* opaque, reference counted */
 /* allocate nothing: te_step_memory, te_step_plan and te_step_graph work, running returns
  * -TE_ESTATE */
 #define TE_STEP_NO_ALLOC 4u
+#define TE_STEP_RECOMPUTE_COSTLY 8u /* its plans have TE_PLAN_RECOMPUTE_COSTLY */
 
 struct te_step_opts {
 	size_t size;			/* set by the INIT macro; lets the struct grow */

@@ -108,6 +108,7 @@ static const struct te_op_ops attention_ops = {
 	.forward = attention_forward,
 	.backward = attention_backward,
 	.describe = attention_describe,
+	.flags = TE_OP_REPEATS_COSTLY,
 };
 
 int te_op_attention(const struct te_attention_attrs *a, const char *name, struct te_op **ret_op)

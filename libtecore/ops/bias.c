@@ -68,6 +68,7 @@ static const struct te_op_ops bias_ops = {
 	.forward = bias_forward,
 	.backward_dw = bias_dw,
 	.describe = bias_describe,
+	.flags = TE_OP_REPEATS_COSTLY,
 };
 
 int te_op_bias(const struct te_bias_attrs *a, const char *name, struct te_op **ret_op)

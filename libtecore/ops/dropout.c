@@ -105,6 +105,7 @@ static const struct te_op_ops dropout_ops = {
 	.forward = dropout_forward,
 	.backward = dropout_backward,
 	.describe = dropout_describe,
+	.flags = TE_OP_REPEATS_COSTLY,
 };
 
 int te_op_dropout(const struct te_dropout_attrs *a, const char *name, struct te_op **ret_op)

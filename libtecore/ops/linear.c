@@ -224,6 +224,7 @@ static const struct te_op_ops linear_ops = {
 	.backward_dw = linear_dw,
 	.describe = linear_describe,
 	.destroy = linear_destroy,
+	.flags = TE_OP_REPEATS_COSTLY,
 };
 
 int te_op_linear(const struct te_linear_attrs *a, const char *name, struct te_op **ret_op)

@@ -60,9 +60,9 @@ static int fill(struct te_op *op, const void *attrs, const char *name)
 	if (ops->nextra_in < 0 || ops->nextra_out < 0)
 		return te__fail(-EINVAL, "op %s: %d extra inputs and %d outputs", name,
 				ops->nextra_in, ops->nextra_out);
-	if (ops->flags & ~TE_OP_REPEATS)
+	if (ops->flags & ~(TE_OP_REPEATS | TE_OP_REPEATS_COSTLY))
 		return te__fail(-EINVAL, "op %s: its table has unknown flags 0x%x", name,
-				(unsigned)(ops->flags & ~TE_OP_REPEATS));
+				(unsigned)ops->flags & ~(TE_OP_REPEATS | TE_OP_REPEATS_COSTLY));
 	if (ops->attrs_nbytes && !attrs)
 		return te__fail(-EINVAL, "op %s: type %s needs attributes", name, ops->name);
 	op->name = te__strdup(name);

@@ -102,6 +102,7 @@ static const struct te_op_ops reshape_ops = {
 	.forward = reshape_forward,
 	.backward = reshape_backward,
 	.describe = reshape_describe,
+	.flags = TE_OP_REPEATS_COSTLY,
 };
 
 int te_op_reshape(const struct te_reshape_attrs *a, const char *name, struct te_op **ret_op)

@@ -66,6 +66,7 @@ static const struct te_op_ops add_ops = {
 	.nextra_in = 1,
 	.infer = add_infer,
 	.forward = add_forward,
+	.flags = TE_OP_REPEATS_COSTLY,
 };
 
 int te_op_add(const char *name, struct te_op **ret_op)

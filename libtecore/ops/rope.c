@@ -97,6 +97,7 @@ static const struct te_op_ops rope_ops = {
 	.backward = rope_backward,
 	.describe = rope_describe,
 	.destroy = rope_destroy,
+	.flags = TE_OP_REPEATS_COSTLY,
 };
 
 int te_op_rope(const struct te_rope_attrs *a, const char *name, struct te_op **ret_op)

@@ -68,6 +68,7 @@ static const struct te_op_ops scale_ops = {
 	.forward = scale_forward,
 	.backward = scale_backward,
 	.describe = scale_describe,
+	.flags = TE_OP_REPEATS_COSTLY,
 };
 
 int te_op_scale(const struct te_scale_attrs *a, const char *name, struct te_op **ret_op)

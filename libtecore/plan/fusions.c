@@ -417,7 +417,7 @@ static const struct te_fusion frozen_head_backward = HEAD_GRADIENT("cross_entrop
 		.pattern = pattern_, .test = "t/plan/fusion: " test_, __VA_ARGS__           \
 	}
 #define CASTS(op) .applies = op##_cast_applies, .ws_nbytes = op##_cast_ws
-#define LINEAR_SUM .applies = linear_sum_applies, .run = linear_sum
+#define LINEAR_SUM .applies = linear_sum_applies, .run = linear_sum, .flags = TE_FUSION_REPEATS
 #define DSCALE .applies = dscale_applies, .run = dscale_gemms
 #define NORM_BWD .applies = norm_bwd_applies, .ws_nbytes = norm_bwd_ws, .run = norm_bwd
 #define HEAD .applies = head_applies, .ws_nbytes = head_ws, .run = head_loss
@@ -433,7 +433,7 @@ const struct te_fusion te__fusions[] = {
 	       CASTS(forward), .run = act_quantize, .flags = TE_FUSION_REPEATS),
 	FUSION(FORWARD, "attention+quantize", "attention quantize", "heads_cast_to_the_same_bits",
 	       .applies = attention_cast_applies, .ws_nbytes = forward_cast_ws,
-	       .run = attention_quantize),
+	       .run = attention_quantize, .flags = TE_FUSION_REPEATS),
 
 	FUSION(JOINT, "head+loss", "linear cross_entropy", "head_has_the_same_bits_by_chunks",
 	       HEAD, .save = loss_save, .backward = &head_backward, .flags = TE__FUSION_IN_PLACE),

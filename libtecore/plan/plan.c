@@ -108,7 +108,8 @@ static int make_arena(struct te_plan *p)
 static int check_opts(struct te_seq *seq, const struct te_plan_opts *o)
 {
 	const uint32_t known = TE_PLAN_TRAIN | TE_PLAN_DELAY_DW | TE_PLAN_NO_FUSION |
-			       TE_PLAN_INPUT_GRAD | TE_PLAN_NO_ALLOC | TE_PLAN_EXTERNAL;
+			       TE_PLAN_INPUT_GRAD | TE_PLAN_NO_ALLOC | TE_PLAN_EXTERNAL |
+			       TE_PLAN_RECOMPUTE_COSTLY;
 	char shape[256];
 
 	if (o->flags & ~known)

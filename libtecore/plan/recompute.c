@@ -2,11 +2,12 @@
  * recompute.c - values that backward computes again, instead of keeping them.
  *
  * A group of the forward pass can run again if its steps can, which are casts and ops with
- * TE_OP_REPEATS, and so can its fusion; and if backward has its inputs: something else in backward
- * reads them, or the group that writes them can run again, too. If the policy of one of its outputs
- * asks for it, a copy of the group is added to the groups of backward. It runs before the first
- * reader of its outputs, and before the last readers of its inputs, so that no input is kept longer
- * than without it. Its outputs have a second buffer there (layout.c).
+ * TE_OP_REPEATS or, in plans that allow it, TE_OP_REPEATS_COSTLY, and so can its fusion; and if
+ * backward has its inputs: something else in backward reads them, or the group that writes them can
+ * run again, too. If the policy of one of its outputs asks for it, a copy of the group is added to
+ * the groups of backward. It runs before the first reader of its outputs, and before the last
+ * readers of its inputs, so that no input is kept longer than without it. Its outputs have a second
+ * buffer there (layout.c).
  *
  * The copy gives the same bits: it runs the same functions on the same inputs, and casts with the
  * scales of the forward pass, which has kept them (te__quant_repeat).
@@ -150,12 +151,14 @@ static int can_repeat(struct search *a, int g)
 	const struct te_plan *p = a->p;
 	const struct te__group *group = &p->group[g];
 	const struct te_fusion *f = group->fusion;
+	const uint32_t flags = TE_OP_REPEATS | (p->flags & TE_PLAN_RECOMPUTE_COSTLY ?
+						TE_OP_REPEATS_COSTLY : 0);
 
 	for (int k = 0; k < group->n; k++) {
 		const struct te__step *s = &p->step[group->first + k];
 		const struct te_op *op = p->seq->op[s->node];
 
-		if (s->kind != TE__STEP_QUANT && !(op->ops.flags & TE_OP_REPEATS)) {
+		if (s->kind != TE__STEP_QUANT && !(op->ops.flags & flags)) {
 			snprintf(a->why, sizeof(a->why), "op %s of type %s does not run again",
 				 op->name, op->ops.name);
 			return 0;

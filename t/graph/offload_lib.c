@@ -81,6 +81,7 @@ static int delay_copies(void *arg, struct te_plan *plan, const struct te_plan_ev
 }
 
 int no_words;
+int costly;
 const char *recompute;
 
 struct run run_create(const struct model_shape *m, const struct way *w, const char *recipe,
@@ -103,7 +104,7 @@ struct run run_create(const struct model_shape *m, const struct way *w, const ch
 	if (w->order)
 		DO(te_schedule_parse(w->order, &so, &o.schedule));
 	o.recipe = &rec;
-	o.flags = w->flags;
+	o.flags = w->flags | (costly ? TE_STEP_RECOMPUTE_COSTLY : 0);
 	o.micro_batches = MICRO;
 	o.x = (struct te_spec){ TE_DTYPE_INT32, 2, { m->batch, m->seqlen } };
 	o.ncuts = w->ncuts;

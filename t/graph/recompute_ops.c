@@ -247,6 +247,11 @@ START_TEST(a_value_stays_and_the_plan_tells_why)
 	is_kept(p, "t.y", "op t of type once does not run again");
 	is_kept(p, "a.y", "op a of type linear does not run again");
 	te_plan_unref(p);
+	/* unless it may */
+	p = plan_of(seq, TE_PLAN_RECOMPUTE_COSTLY, "*");
+	is_kept(p, "t.y", "op t of type once does not run again");
+	is_again(p, "a.y");
+	te_plan_unref(p);
 	te_seq_unref(seq);
 	/* a.y is read by forward only, and a linear does not run again */
 	user.saves_x = 0;
@@ -409,7 +414,7 @@ END_TEST
 START_TEST(what_makes_no_sense_is_refused)
 {
 	static const struct te_op_ops odd = { .size = sizeof(odd), .name = "odd",
-					      .infer = soft_infer, .flags = 2 };
+					      .infer = soft_infer, .flags = 4 };
 	static const char *const none[] = { NULL }, *const misspelt[] = { "t.*", "sort.*" };
 	struct te_plan_opts o = TE_PLAN_OPTS_INIT;
 	struct te_fusion f = pair_fusion(4);
@@ -418,7 +423,7 @@ START_TEST(what_makes_no_sense_is_refused)
 	struct te_op *op = NULL;
 
 	fails(te_op_recompute(NULL), -EINVAL, "te_op_recompute: op is NULL");
-	fails(te_op_create(&odd, NULL, "o", &op), -EINVAL, "unknown flags 0x2");
+	fails(te_op_create(&odd, NULL, "o", &op), -EINVAL, "unknown flags 0x4");
 	ck_assert_ptr_null(op);
 	seq = seq_of(&soft, &soft, NULL);
 	fails(te_seq_add_fusion(seq, &f), -EINVAL, "flags are 0x4");

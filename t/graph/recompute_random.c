@@ -460,6 +460,7 @@ START_TEST(random_sequences_have_the_bits_of_kept_values)
 		const uint32_t flags = TE_PLAN_TRAIN |
 				       (tt_rand_int(0, 1) ? TE_PLAN_NO_FUSION : 0) |
 				       (tt_rand_int(0, 1) ? TE_PLAN_DELAY_DW : 0) |
+				       (tt_rand_int(0, 1) ? TE_PLAN_RECOMPUTE_COSTLY : 0) |
 				       (tt_rand_int(0, 1) || !m ? TE_PLAN_INPUT_GRAD : 0);
 		const struct te_offload_opts oo = rates(tt_rand_int(0, 1) ? FAST : SLOW);
 		struct te_offload *off = tt_rand_int(0, 2) ? NULL : offload_of(&oo);

@@ -170,7 +170,8 @@ counts "--offload auto" move-auto 'moved_bytes' '[1-9][0-9]*'
 fails "and does not fit without" "15.00 MiB are free" env TE_DEVICE_MEM_LIMIT=15M "$te_train" $tiny text
 
 # so has one that computes values again
-for m in norm,act '*' 'h.1.*,act --offload all' 'norm,act --graph layer' 'norm,act --graph'; do
+for m in norm,act '*' 'h.1.*,act --offload all' 'norm,act --graph layer' 'norm,act --graph' \
+	block 'block --graph layer' 'block --graph' 'attention,h.*.up'; do
 	set -f
 	check "--recompute $m" "$te_train" $tiny --recompute $m --out again --log again.jsonl text
 	set +f
@@ -185,7 +186,11 @@ check "--estimate has the memory with and without" test \
 	"$(sed -n 's/.*"total_keeping_bytes": \([0-9]*\).*/\1/p' out)"
 "$te_train" $tiny --estimate --json >out 2>err
 check "and one without nothing to compute again" sh -c '! grep -q total_keeping out'
-fails "--recompute attn" "no norm or activation of this name" "$te_train" $tiny --recompute attn text
+"$te_train" $tiny --estimate --json --recompute block >block 2>err
+check "blocks take less" test \
+	"$(sed -n 's/.*"total_bytes": \([0-9]*\).*/\1/p' block)" -lt \
+	"$(sed -n 's/.*"total_bytes": \([0-9]*\).*/\1/p' out)"
+fails "--recompute attn" "no operation of this name" "$te_train" $tiny --recompute attn text
 fails "--recompute norm," '""' "$te_train" $tiny --recompute norm, text
 
 fails "--offload-pinned some" "not a size" "$te_train" $tiny --offload all --offload-pinned some text

@@ -95,17 +95,33 @@ int step_graph_plan(const struct opts *o, struct step_graph *g)
 
 /* ---- values that are computed again ---- */
 
-/* 1: a word of the list selects the operation */
-static int selects(const char *word, const struct te_op *op)
+/* 1: its output is the residual stream between layers: the last operation of h.N */
+static int ends_layer(const struct te_seq *seq, int i)
 {
+	const char *name = te_op_name(te_seq_op(seq, i)), *dot;
+	const struct te_op *next = i + 1 < te_seq_nops(seq) ? te_seq_op(seq, i + 1) : NULL;
+
+	if (strncmp(name, "h.", 2) || !(dot = strchr(name + 2, '.')))
+		return 0;
+	return !next || strncmp(name, te_op_name(next), (size_t)(dot - name) + 1);
+}
+
+/* 1: a word of the list selects operation i */
+static int selects(const char *word, const struct te_seq *seq, int i)
+{
+	const struct te_op *op = te_seq_op(seq, i);
 	const char *type = te_op_table(op)->name;
 
-	if (!(te_op_table(op)->flags & TE_OP_REPEATS))
+	if (!(te_op_table(op)->flags & (TE_OP_REPEATS | TE_OP_REPEATS_COSTLY)))
 		return 0;
 	if (!strcmp(word, "norm"))
 		return !strcmp(type, "layernorm") || !strcmp(type, "rmsnorm");
 	if (!strcmp(word, "act"))
 		return !strcmp(type, "activation");
+	if (!strcmp(word, "attention"))
+		return !strcmp(type, "attention");
+	if (!strcmp(word, "block"))
+		return !strncmp(te_op_name(op), "h.", 2) && !ends_layer(seq, i);
 	return !fnmatch(word, te_op_name(op), 0);
 }
 
@@ -118,16 +134,17 @@ static int add_outputs(struct step_graph *g, const struct te_seq *seq, const cha
 		const struct te_op *op = te_seq_op(seq, i);
 		char *name;
 
-		if (!selects(word, op))
+		if (!selects(word, seq, i))
 			continue;
 		found = 1;
+		g->costly |= te_op_table(op)->flags & TE_OP_REPEATS_COSTLY;
 		if (asprintf(&name, "%s.y", te_op_name(op)) < 0)
 			return say_failed("out of memory");
 		g->recompute[g->nrecompute++] = name;
 	}
 	return found ? STATUS_OK :
-		       say_bad("--recompute: \"%s\": the model has no norm or activation of this "
-			       "name", word);
+		       say_bad("--recompute: \"%s\": the model has no operation of this name that "
+			       "can run again", word);
 }
 
 int step_graph_recompute(struct step_graph *g, const struct te_seq *seq)
@@ -203,6 +220,7 @@ int step_graph_make(const struct step_graph *g, struct te_seq *seq, struct te_ad
 	so.cut = g->cut;
 	so.schedule = g->schedule;
 	so.offload = g->offload;
+	so.flags |= g->costly ? TE_STEP_RECOMPUTE_COSTLY : 0;
 	so.nrecompute = g->nrecompute;
 	so.recompute = (const char *const *)g->recompute;
 	return te_step_create(seq, opt, &so, ret_step);

@@ -25,6 +25,7 @@ struct step_graph {
 	struct te_offload *offload;   /* or NULL */
 	int32_t nrecompute; /* values that are computed again in backward, if backward needs them */
 	char **recompute;
+	uint32_t costly; /* not 0: such as linear operations are among them */
 	struct te_step *step;
 };
 

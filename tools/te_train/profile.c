@@ -16,7 +16,7 @@ static int create_plan(const struct trainer *t, struct te_plan **ret_plan)
 	int r;
 
 	po.recipe = &t->recipe;
-	po.flags = TE_PLAN_TRAIN;
+	po.flags = TE_PLAN_TRAIN | (g->costly ? TE_PLAN_RECOMPUTE_COSTLY : 0);
 	po.x = (struct te_spec){ TE_DTYPE_INT32, 2, { t->B, t->T } };
 	po.offload = g->offload;
 	po.nrecompute = g->nrecompute;

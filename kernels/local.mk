@@ -4,6 +4,7 @@ KERNEL_CU = \
 	kernels/act/act.cu \
 	kernels/attn/attn.cu \
 	kernels/attn/cached.cu \
+	kernels/attn/more.cu \
 	kernels/attn/sm90.cu \
 	kernels/comm/allreduce.cu \
 	kernels/comm/collectives.cu \

@@ -274,13 +274,20 @@ struct te_kernel_attention_opts {
 	struct te_tensor *q;	 /* FP8, shaped like y */
 	int32_t slot;
 	uint32_t quant_flags; /* TE_QUANTIZE_* */
+	int32_t window; /* a token attends to itself and window - 1 tokens before it; 0: to all */
+	float softcap;	/* c: a score s becomes c tanh(s / c); 0: it does not */
+	/* INT32 [batch, seqlen]: the first token that each one attends to; NULL: token 0. See
+	 * te_kernel_attention_forward() */
+	const struct te_tensor *first;
+	int32_t full;	  /* 1: a token attends to later ones too; without dropout, window, first */
+	int32_t reserved; /* 0 */
 };
 #define TE_KERNEL_ATTENTION_OPTS_INIT                                                          \
 	{ sizeof(struct te_kernel_attention_opts), 0, 0, 0, 0.0f, 0.0f, 0, { 0, 0 }, 0, 0, 0, \
-	  0 }
+	  0, 0, 0.0f, 0, 0, 0 }
 
 /**
- * te_kernel_attention_forward - causal attention over packed heads
+ * te_kernel_attention_forward - attention over packed heads
  * @stream: work is queued on it
  * @x, @y:  input and output
  * @lse:    log of the sums of exponentials, for the backward call
@@ -288,6 +295,11 @@ struct te_kernel_attention_opts {
  *
  * Shapes: x T [..., seqlen, (nheads + 2 nkv) head_dim], y T [..., seqlen, nheads head_dim],
  * lse FP32 [batch, nheads, seqlen], where batch is the product of the other extents of x.
+ * first packs documents into a sequence: each element is the index of its document's first token.
+ * Token t attends to tokens max(0, min(first, t)) to t, so no value of first is outside the
+ * sequence. On the host the results of a document do not depend on others, and are to the bit those
+ * of the document alone if it begins at a multiple of 64; a GPU may multiply values of other
+ * documents, up to 127 tokens away, by 0.
  * Alignment: x, y and gradients to 16 bytes if head_dim elements are a multiple of 16 bytes.
  * Thread: as at the top of this header.  Since: 0.1
  */
@@ -309,9 +321,11 @@ struct te_kernel_attention_cached_opts {
 	float scale; /* 0: 1/sqrt(head_dim) */
 	const struct te_tensor *pages; /* INT32 [nseqs, max_pages]; NULL: a page a sequence */
 	uint32_t *noutside; /* device word that rows outside the cache are added to; or NULL */
+	int32_t window;	    /* as in struct te_kernel_attention_opts */
+	float softcap;	    /* the same */
 };
 #define TE_KERNEL_ATTENTION_CACHED_OPTS_INIT \
-	{ sizeof(struct te_kernel_attention_cached_opts), 0, 0, 0, 0.0f, 0, 0 }
+	{ sizeof(struct te_kernel_attention_cached_opts), 0, 0, 0, 0.0f, 0, 0, 0, 0.0f }
 
 /**
  * te_kernel_attention_cached - append new tokens to a cache of keys and values, and attend to it

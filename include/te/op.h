@@ -364,8 +364,11 @@ struct te_attention_attrs {
 	/* dropout: the op has heads first_head and up of all_heads, and drops the elements that an
 	 * op with all of them would drop; all_heads 0: nheads */
 	int32_t first_head, all_heads;
+	int32_t window; /* a token attends to itself and window - 1 tokens before it; 0: to all */
+	float softcap;	/* c: a score s becomes c tanh(s / c); 0: it does not */
 };
-#define TE_ATTENTION_ATTRS_INIT { sizeof(struct te_attention_attrs), 0, 0, 0, 0.0f, 0.0f, 0, 0, 0 }
+#define TE_ATTENTION_ATTRS_INIT \
+	{ sizeof(struct te_attention_attrs), 0, 0, 0, 0.0f, 0.0f, 0, 0, 0, 0, 0.0f }
 TE_EXPORT int te_op_attention(const struct te_attention_attrs *a, const char *name,
 			      struct te_op **ret_op);
 

@@ -1,5 +1,5 @@
 /*
- * attn.c - host kernels: causal attention, forward and backward.
+ * attn.c - host kernels: attention, causal, in a window, of documents or full; forward, backward.
  *
  * Tiles of TILE queries and TILE keys, converted to FP32 in memory of the thread (team.h). The
  * parts of a team are tiles of queries of a head, or in dkv tiles of keys of a key/value head, so
@@ -27,6 +27,9 @@ struct shape {
 	uint32_t threshold, tag;
 	int32_t first_head, other_heads;
 	const uint64_t *seed, *offset;
+	int32_t more, window, full; /* more: not plain causal attention */
+	const int32_t *first;
+	float softcap;
 };
 
 #define SHAPE_OF(a)                                                                             \
@@ -38,7 +41,9 @@ struct shape {
 		.nheads = (a)->nheads, .nkv = (a)->nkv, .group = (a)->nheads / (a)->nkv,        \
 		.scale = (a)->scale, .threshold = (a)->threshold, .tag = (a)->tag,              \
 		.first_head = (a)->first_head, .other_heads = (a)->other_heads,                 \
-		.seed = (a)->seed, .offset = (a)->offset,                                       \
+		.seed = (a)->seed, .offset = (a)->offset, .more = TE_K_ATTN_HAS_MORE(a),        \
+		.window = (a)->window, .full = (a)->full, .first = (a)->first,                  \
+		.softcap = (a)->softcap,                                                        \
 	}
 
 /* tiles that are worth a part */
@@ -137,12 +142,93 @@ static void keep(const struct shape *s, float *f, int64_t bh, int64_t q, int64_t
 	}
 }
 
+/* keys of each query of a tile, in a tile of keys */
+struct spans {
+	int32_t lo[TILE], hi[TILE];
+};
+
+/* queries q0 to q0 + nq - 1 of sequence b, keys k0 on; returns 0 if no query has a key there */
+static int find_keys(const struct shape *s, int64_t b, int64_t q0, int64_t nq, int64_t k0,
+		     struct spans *ret)
+{
+	int any = 0;
+
+	memset(ret, 0, sizeof(*ret));
+	for (int64_t i = 0; i < nq; i++) {
+		const int64_t q = q0 + i, first = s->first ? s->first[b * s->T + q] : 0;
+		const int64_t lo = te_k_attn_first(q, s->window, first) - k0;
+		const int64_t hi = te__h_min((s->full ? s->T : q + 1) - k0, TILE);
+
+		if (hi <= 0 || hi <= lo)
+			continue;
+		ret->lo[i] = lo > 0 ? (int32_t)lo : 0;
+		ret->hi[i] = (int32_t)hi;
+		any = 1;
+	}
+	return any;
+}
+
+/* MR queries of a tile */
+static struct span span_of(const struct spans *w, int64_t i0)
+{
+	return (struct span){ w->lo + i0, w->hi + i0 };
+}
+
+static int32_t last_key(struct span w)
+{
+	int32_t most = 0;
+
+	for (int r = 0; r < MR; r++)
+		most = w.hi[r] > most ? w.hi[r] : most;
+	return most;
+}
+
+/* the end of the keys that a tile of queries may have */
+static int64_t keys_of(const struct shape *s, int64_t q0)
+{
+	return s->full ? s->T : q0 + 1;
+}
+
 /* ---- forward ---- */
 
 struct fwd {
 	const struct te_k_attn_fwd *a;
 	struct shape s;
 };
+
+/* drop probabilities p [MR, n] of queries q on and keys k0 on */
+static void drop(const struct shape *s, float *p, int64_t bh, int64_t q, int64_t k0, int64_t n)
+{
+	float f[TILE];
+
+	for (int r = 0; r < MR && s->threshold; r++) {
+		keep(s, f, bh, q + r, k0);
+		for (int64_t k = 0; k < n; k++)
+			p[r * TILE + k] *= f[k];
+	}
+}
+
+/* as fwd_rows(), for the keys w of each query */
+static void fwd_some(const struct shape *s, int64_t bh, int64_t q0, int64_t k0, int64_t i0,
+		     const float *q, const float *kt, const float *v, struct span w,
+		     struct online *o, float *acc)
+{
+	const int64_t n = last_key(w);
+	TE__H_ALIGNED float p[MR * TILE];
+	uint8_t mask[TILE];
+
+	if (!n)
+		return;
+	dots(s, p, q + i0 * s->dp, kt, n);
+	if (s->softcap != 0.0f)
+		cap_scores(p, n, s->scale, s->softcap);
+	hide_keys(p, w);
+	soften(p, w.hi, s->softcap != 0.0f ? 1.0f : s->scale, &o[i0 / MR], acc + i0 * s->dp,
+	       s->dp);
+	drop(s, p, bh, q0 + i0, k0, n);
+	mask_keys(mask, w);
+	add_masked(acc + i0 * s->dp, MR, rows(p, TILE, 1), v, mask, s->dp);
+}
 
 /* queries q0 to q0 + nq - 1 of head bh with keys k0 on; i0: MR of the queries */
 static void fwd_rows(const struct shape *s, int64_t bh, int64_t q0, int64_t k0, int64_t i0,
@@ -153,17 +239,12 @@ static void fwd_rows(const struct shape *s, int64_t bh, int64_t q0, int64_t k0, 
 	const int corner = n < TILE;
 	TE__H_ALIGNED float p[MR * TILE];
 	int32_t nkeys[MR];
-	float f[TILE];
 
 	for (int r = 0; r < MR; r++)
 		nkeys[r] = (int32_t)te__h_min(n + 1 + r, TILE);
 	dots(s, p, q + i0 * s->dp, kt, corner ? n + MR : n);
 	soften(p, nkeys, s->scale, &o[i0 / MR], acc + i0 * s->dp, s->dp);
-	for (int r = 0; r < MR && s->threshold; r++) {
-		keep(s, f, bh, q0 + i0 + r, k0);
-		for (int64_t k = 0; k < te__h_min(n + MR, TILE); k++)
-			p[r * TILE + k] *= f[k];
-	}
+	drop(s, p, bh, q0 + i0, k0, te__h_min(n + MR, TILE));
 	add_keys(s, acc + i0 * s->dp, p, v, n, corner);
 }
 
@@ -201,6 +282,7 @@ static void fwd_tile(const struct te_k_attn_fwd *a, const struct shape *s, int64
 	const int64_t b = bh / s->nheads, h = bh % s->nheads, g = h / s->group;
 	const int64_t at = b * s->T * s->row, nq = te__h_min(TILE, s->T - q0);
 	struct online o[TILE / MR];
+	struct spans keys;
 
 	load_tile(s, q, a->qkv, at + q0 * s->row + h * s->d, s->row, nq);
 	memset(acc, 0, (size_t)(TILE * s->dp) * sizeof(*acc));
@@ -208,15 +290,19 @@ static void fwd_tile(const struct te_k_attn_fwd *a, const struct shape *s, int64
 		o[i / MR].m[i % MR] = -INFINITY;
 		o[i / MR].l[i % MR] = 0.0;
 	}
-	for (int64_t k0 = 0; k0 <= q0; k0 += TILE) {
+	for (int64_t k0 = 0; k0 < keys_of(s, q0); k0 += TILE) {
 		const int64_t kat = at + k0 * s->row + (s->nheads + g) * s->d;
 		const int64_t nk = te__h_min(TILE, s->T - k0);
 
+		if (s->more && !find_keys(s, b, q0, nq, k0, &keys))
+			continue;
 		load_tile(s, x, a->qkv, kat, s->row, nk);
 		transpose_tile(s, x, kt);
 		load_tile(s, x, a->qkv, kat + (int64_t)s->nkv * s->d, s->row, nk);
-		for (int64_t i = 0; i < nq; i += MR)
+		for (int64_t i = 0; i < nq && !s->more; i += MR)
 			fwd_rows(s, bh, q0, k0, i, q, kt, x, o, acc);
+		for (int64_t i = 0; i < nq && s->more; i += MR)
+			fwd_some(s, bh, q0, k0, i, q, kt, x, span_of(&keys, i), o, acc);
 	}
 	for (int64_t i = 0; i < nq; i++) {
 		const double l = o[i / MR].l[i % MR];
@@ -329,17 +415,30 @@ static TE__SIMD(void, soften_bwd,
 		 const float *f),
 		(p, dp, n, scale, lse, delta, f))
 
+/* gradients of scores c tanh(s / c) become gradients of scores s; capped: the former */
+TE__SIMD_BODY void uncap_body(float *restrict ds, const float *restrict capped, int64_t n, float c)
+{
+	for (int64_t i = 0; i < n; i++) {
+		const float t = capped[i] / c;
+
+		ds[i] *= 1.0f - t * t;
+	}
+}
+static TE__SIMD(void, uncap, (float *ds, const float *capped, int64_t n, float c),
+		(ds, capped, n, c))
+
 /*
  * p and ds [MR, TILE] of queries q0 + i0 on and keys k0 on, from the tiles q and dout and the
- * transposed tiles kt and vt. nq: queries in the tile
+ * transposed tiles kt and vt. nq: queries in the tile; keys: of each query, or NULL
  */
 static void bwd_rows(const struct bwd *w, int64_t bh, int64_t q0, int64_t nq, int64_t k0,
 		     int64_t i0, const float *q, const float *dout, const float *kt,
-		     const float *vt, float *p, float *ds)
+		     const float *vt, const struct spans *keys, float *p, float *ds)
 {
 	const struct shape *s = &w->s;
-	const int64_t n = te__h_min(q0 + i0 - k0, TILE);
-	float f[MR * TILE], lse[MR] = { 0 }, delta[MR] = { 0 };
+	const struct span some = keys ? span_of(keys, i0) : (struct span){ NULL, NULL };
+	const int64_t n = keys ? last_key(some) - MR : te__h_min(q0 + i0 - k0, TILE);
+	float f[MR * TILE], capped[MR * TILE], lse[MR] = { 0 }, delta[MR] = { 0 };
 
 	for (int64_t r = 0; r < MR && i0 + r < nq; r++) {
 		lse[r] = w->a->lse[bh * s->T + q0 + i0 + r];
@@ -349,7 +448,31 @@ static void bwd_rows(const struct bwd *w, int64_t bh, int64_t q0, int64_t nq, in
 		keep(s, f + r * TILE, bh, q0 + i0 + r, k0);
 	dots(s, p, q + i0 * s->dp, kt, te__h_min(n + MR, TILE));
 	dots(s, ds, dout + i0 * s->dp, vt, te__h_min(n + MR, TILE));
-	soften_bwd(p, ds, n + 1, s->scale, lse, delta, s->threshold ? f : NULL);
+	if (s->softcap != 0.0f) {
+		cap_scores(p, n + MR, s->scale, s->softcap);
+		memcpy(capped, p, sizeof(capped));
+	}
+	soften_bwd(p, ds, keys ? n + MR : n + 1, s->softcap != 0.0f ? 1.0f : s->scale, lse, delta,
+		   s->threshold ? f : NULL);
+	if (s->softcap != 0.0f)
+		uncap(ds, capped, MR * TILE, s->softcap);
+	for (int r = 0; r < MR && keys; r++)
+		for (int32_t k = 0; k < TILE; k++)
+			if (k < some.lo[r] || k >= some.hi[r])
+				p[r * TILE + k] = ds[r * TILE + k] = 0.0f;
+}
+
+/* as add_queries(), of the queries that have each of the keys */
+static void add_some_queries(const struct shape *s, float *acc, const float *a, const float *y,
+			     int64_t k, const struct spans *keys)
+{
+	uint8_t mask[TILE] = { 0 };
+
+	for (int i = 0; i < TILE; i++)
+		for (int r = 0; r < MR; r++)
+			if (k + r >= keys->lo[i] && k + r < keys->hi[i])
+				mask[i] |= (uint8_t)(1 << r);
+	add_masked(acc, MR, rows(a + k, 1, TILE), y, mask, s->dp);
 }
 
 /* n rows of a gradient, times scale */
@@ -376,6 +499,7 @@ static void dkv_tile(const struct bwd *w, int64_t b, int64_t g, int64_t k0, stru
 	const int64_t nk = te__h_min(TILE, s->T - k0);
 	const int64_t kat = (b * s->T + k0) * s->row + (s->nheads + g) * s->d;
 	const int64_t vat = kat + (int64_t)s->nkv * s->d;
+	struct spans keys;
 
 	memset(dk, 0, (size_t)(TILE * s->dp) * sizeof(*dk));
 	memset(dv, 0, (size_t)(TILE * s->dp) * sizeof(*dv));
@@ -384,15 +508,21 @@ static void dkv_tile(const struct bwd *w, int64_t b, int64_t g, int64_t k0, stru
 	load_tile(s, q, a->qkv, vat, s->row, nk);
 	transpose_tile(s, q, vt);
 	for (int64_t h = g * s->group; h < (g + 1) * s->group; h++)
-		for (int64_t q0 = k0; q0 < s->T; q0 += TILE) {
+		for (int64_t q0 = s->full ? 0 : k0; q0 < s->T; q0 += TILE) {
 			const int64_t nq = te__h_min(TILE, s->T - q0), t = b * s->T + q0;
 
+			if (s->more && !find_keys(s, b, q0, nq, k0, &keys))
+				continue;
 			load_tile(s, q, a->qkv, t * s->row + h * s->d, s->row, nq);
 			load_tile(s, dout, a->dout, t * s->orow + h * s->d, s->orow, nq);
 			for (int64_t i = 0; i < TILE; i += MR)
 				bwd_rows(w, b * s->nheads + h, q0, nq, k0, i, q, dout, kt, vt,
-					 p + i * TILE, ds + i * TILE);
-			for (int64_t k = 0; k < nk; k += MR) {
+					 s->more ? &keys : NULL, p + i * TILE, ds + i * TILE);
+			for (int64_t k = 0; k < nk && s->more; k += MR) {
+				add_some_queries(s, dk + k * s->dp, ds, q, k, &keys);
+				add_some_queries(s, dv + k * s->dp, p, dout, k, &keys);
+			}
+			for (int64_t k = 0; k < nk && !s->more; k += MR) {
 				add_queries(s, dk + k * s->dp, ds, q, k, q0 == k0);
 				add_queries(s, dv + k * s->dp, p, dout, k, q0 == k0);
 			}
@@ -433,14 +563,18 @@ static void dq_tile(const struct bwd *w, int64_t bh, int64_t q0, struct dq_tiles
 	const struct shape *s = &w->s;
 	const int64_t b = bh / s->nheads, h = bh % s->nheads, g = h / s->group;
 	const int64_t nq = te__h_min(TILE, s->T - q0), t = b * s->T + q0;
+	uint8_t mask[TILE];
+	struct spans keys;
 
 	memset(dq, 0, (size_t)(TILE * s->dp) * sizeof(*dq));
 	load_tile(s, q, a->qkv, t * s->row + h * s->d, s->row, nq);
 	load_tile(s, dout, a->dout, t * s->orow + h * s->d, s->orow, nq);
-	for (int64_t k0 = 0; k0 <= q0; k0 += TILE) {
+	for (int64_t k0 = 0; k0 < keys_of(s, q0); k0 += TILE) {
 		const int64_t nk = te__h_min(TILE, s->T - k0);
 		const int64_t kat = (b * s->T + k0) * s->row + (s->nheads + g) * s->d;
 
+		if (s->more && !find_keys(s, b, q0, nq, k0, &keys))
+			continue;
 		load_tile(s, k, a->qkv, kat + (int64_t)s->nkv * s->d, s->row, nk);
 		transpose_tile(s, k, vt);
 		load_tile(s, k, a->qkv, kat, s->row, nk);
@@ -448,8 +582,14 @@ static void dq_tile(const struct bwd *w, int64_t bh, int64_t q0, struct dq_tiles
 		for (int64_t i = 0; i < nq; i += MR) {
 			const int64_t n = te__h_min(q0 + i - k0, TILE);
 
-			bwd_rows(w, bh, q0, nq, k0, i, q, dout, kt, vt, p, ds);
-			add_keys(s, dq + i * s->dp, ds, k, n, n < TILE);
+			bwd_rows(w, bh, q0, nq, k0, i, q, dout, kt, vt, s->more ? &keys : NULL, p,
+				 ds);
+			if (!s->more) {
+				add_keys(s, dq + i * s->dp, ds, k, n, n < TILE);
+				continue;
+			}
+			mask_keys(mask, span_of(&keys, i));
+			add_masked(dq + i * s->dp, MR, rows(ds, TILE, 1), k, mask, s->dp);
 		}
 	}
 	store_tile(s, a->dqkv, t * s->row + h * s->d, nq, dq, s->scale);

@@ -5,7 +5,8 @@
  * in shared memory to the D of the variant (BF16: 32, 64, 96, 128; FP32: 64, 128). Rows whose size
  * is not a multiple of 16 bytes are loaded by element. The score matrix is never stored in global
  * memory. The variants are in attn/tile.cuh (BF16), attn/strip.cuh (BF16, short and few sequences)
- * and attn/fp32.cuh; this file has the kernel that computes delta:
+ * and attn/fp32.cuh, and those for windows, softcaps, documents and full attention in attn/more.cu;
+ * this file has the kernel that computes delta:
  *
  *   pre  grid ceil(batch seqlen nheads lanes / 256), 256 threads, no shared memory. lanes is
  *        the number of 16-byte loads of a row, rounded up to a power of two.
@@ -13,7 +14,6 @@
 #include "kernels/attn/fp32.cuh"
 #include "kernels/attn/strip.cuh"
 #include "kernels/attn/tile.cuh"
-#include "kernels/begin.cuh"
 
 /* ---- delta ---- */
 
@@ -63,16 +63,6 @@ extern "C" __global__ void __launch_bounds__(ATTN_PRE_THREADS)
 	bwd_pre<float>(a);
 }
 
-#define KERNEL(name, threads, blocks, args, body)                                               \
-	extern "C" __global__ void __launch_bounds__(threads, blocks) name(const struct args a) \
-	{                                                                                       \
-		te_begin();                                                                     \
-		body(a);                                                                        \
-	}
-/* tiles of 16 rows of each warp */
-#define MT(rows, warps) ((rows) / (16 * (warps)))
-#define FWD(D, WARPS, ROWS, DROP) fwd_bf16<D, WARPS, MT(ROWS, WARPS), DROP>
-#define BWD(DKV, D, WARPS, ROWS, COLS, DROP) bwd_bf16<DKV, D, WARPS, MT(ROWS, WARPS), COLS, DROP>
 #define BWD_THREADS(D) (32 * ATTN_BWD_WARPS(D))
 /* C: columns that bwd_bf16() has in registers at a time; B: blocks per multiprocessor */
 #define BF16(D, C, B)                                                                             \
@@ -128,9 +118,10 @@ STRIPS(64)
 STRIPS(96)
 STRIPS(128)
 
-#define BWD32(...) bwd_fp32<__VA_ARGS__>
+#define FWD32(D) fwd_fp32<D, false>
+#define BWD32(DKV, D) bwd_fp32<DKV, D, false>
 #define FP32(D)                                                                                   \
-	KERNEL(te_k_attn_fwd_fp32_d##D, ATTN_FP32_THREADS, 1, te_k_attn_fwd, fwd_fp32<D>)         \
+	KERNEL(te_k_attn_fwd_fp32_d##D, ATTN_FP32_THREADS, 1, te_k_attn_fwd, FWD32(D))            \
 	KERNEL(te_k_attn_bwd_dkv_fp32_d##D, ATTN_FP32_THREADS, 1, te_k_attn_bwd, BWD32(true, D))  \
 	KERNEL(te_k_attn_bwd_dq_fp32_d##D, ATTN_FP32_THREADS, 1, te_k_attn_bwd, BWD32(false, D))
 

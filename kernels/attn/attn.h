@@ -72,4 +72,12 @@ TE_K_INLINE uint32_t te_k_attn_head(int64_t bh, int32_t nheads, int32_t first, i
 	return (uint32_t)(bh + first + bh / nheads * others);
 }
 
+/* first key of query q; first: of its document */
+TE_K_INLINE int64_t te_k_attn_first(int64_t q, int32_t window, int64_t first)
+{
+	first = first < q ? first : q;
+	first = window && first < q - window + 1 ? q - window + 1 : first;
+	return first > 0 ? first : 0;
+}
+
 #endif

@@ -92,7 +92,7 @@ void te__h_attn_append(const struct te_k_attn_cached *a)
 struct buffers {
 	float q[SLOTS * MAXD], acc[SLOTS * MAXD];
 	float x[TILE * MAXD], kt[TILE * MAXD]; /* a tile; columns of te__h_micro() */
-	float p[MR * TILE], kept[MR * MAXD];
+	float p[MR * TILE];
 	struct online o[SLOTS / MR];
 };
 
@@ -169,29 +169,6 @@ static void pack_keys(const struct te_k_attn_cached *a, const struct run *u, int
 	}
 }
 
-/* acc [m of MR, dp] += p v: keys n[r] and later, which may be of no row, are not multiplied by */
-static void add_keys(float *acc, float *p, int64_t m, const int32_t *n, const float *v, int64_t dp,
-		     float *kept)
-{
-	int32_t least = n[0], most = n[0];
-
-	for (int r = 1; r < MR; r++) {
-		least = n[r] < least ? n[r] : least;
-		most = n[r] > most ? n[r] : most;
-	}
-	for (int64_t c = 0; c < dp && least; c += NR)
-		te__h_micro(m, least, (struct te__h_rows){ p, TILE, 1 }, v + c, dp, acc + c, dp, 1);
-	for (int32_t k = least; k < most; k++) {
-		memcpy(kept, acc, (size_t)(MR * dp) * sizeof(*kept));
-		for (int64_t c = 0; c < dp; c += NR)
-			te__h_micro(m, 1, (struct te__h_rows){ p + k, TILE, 1 }, v + k * dp + c, dp,
-				    acc + c, dp, 1);
-		for (int r = 0; r < MR; r++)
-			if (n[r] <= k)
-				memcpy(acc + r * dp, kept + r * dp, (size_t)dp * sizeof(*acc));
-	}
-}
-
 /* pairs first to first + n - 1 of a run: pair i is row i % run.n and query head i / run.n */
 static void pairs(const struct te_k_attn_cached *a, const struct run *u, int64_t first, int64_t n,
 		  struct buffers *w)
@@ -214,29 +191,40 @@ static void pairs(const struct te_k_attn_cached *a, const struct run *u, int64_t
 			   (u->first + (first + i) % u->n) * row +
 				   (u->g * group + (first + i) / u->n) * d,
 			   d, w->q + i * dp);
-	for (int64_t k0 = 0; k0 < end; k0 += TILE) {
+	for (int64_t k0 = te_k_attn_first(u->pos, a->window, 0) / TILE * TILE; k0 < end;
+	     k0 += TILE) {
 		const int64_t nk = te__h_min(TILE, end - k0);
 
 		pack_keys(a, u, k0, nk, dp, w->x, w->kt);
 		load_tile(a, u, a->v, k0, nk, TILE, dp, w->x);
 		for (int64_t i = 0; i < n; i += MR) {
-			int32_t nkeys[MR], most = 0;
+			int32_t lo[MR], hi[MR], most = 0;
+			const struct span keys = { lo, hi };
+			uint8_t mask[TILE];
 
 			/* padding rows have the keys of the last one */
 			for (int64_t r = 0; r < MR; r++) {
-				const int64_t at = first + te__h_min(i + r, n - 1);
-				const int64_t left = u->pos + at % u->n + 1 - k0;
+				const int64_t q = u->pos + (first + te__h_min(i + r, n - 1)) % u->n;
+				const int64_t from = te_k_attn_first(q, a->window, 0) - k0;
+				const int some = q >= k0 && from < TILE;
 
-				nkeys[r] = left < 0 ? 0 : (int32_t)te__h_min(left, TILE);
-				most = nkeys[r] > most ? nkeys[r] : most;
+				lo[r] = some && from > 0 ? (int32_t)from : 0;
+				hi[r] = some ? (int32_t)te__h_min(q + 1 - k0, TILE) : 0;
+				most = hi[r] > most ? hi[r] : most;
 			}
 			for (int64_t k = 0; k < most; k += NR)
 				te__h_micro(n - i, d, (struct te__h_rows){ w->q + i * dp, dp, 1 },
 					    w->kt + k * d, NR, w->p + k, TILE, 0);
 			if (!most)
 				continue;
-			soften(w->p, nkeys, a->scale, &w->o[i / MR], w->acc + i * dp, dp);
-			add_keys(w->acc + i * dp, w->p, n - i, nkeys, w->x, dp, w->kept);
+			if (a->softcap != 0.0f)
+				cap_scores(w->p, most, a->scale, a->softcap);
+			hide_keys(w->p, keys);
+			soften(w->p, hi, a->softcap != 0.0f ? 1.0f : a->scale, &w->o[i / MR],
+			       w->acc + i * dp, dp);
+			mask_keys(mask, keys);
+			add_masked(w->acc + i * dp, n - i, (struct te__h_rows){ w->p, TILE, 1 },
+				   w->x, mask, dp);
 		}
 	}
 	for (int64_t i = 0; i < n; i++) {

@@ -79,7 +79,8 @@ template <class T, class C> DEV void attend(const struct te_k_attn_cached &a)
 		x[i] = lane + 32 * i < d ? to_float(q[lane + 32 * i]) : 0.0f;
 		acc[i] = 0.0f;
 	}
-	for (int64_t p = warp; p <= a.position[r]; p += WARPS) {
+	for (int64_t p = te_k_attn_first(a.position[r], a.window, 0) + warp; p <= a.position[r];
+	     p += WARPS) {
 		const int64_t at = (token_at(a, a.sequence[r], p) * a.nkv + g) * d;
 		float s = 0.0f, next, w;
 
@@ -91,6 +92,8 @@ template <class T, class C> DEV void attend(const struct te_k_attn_cached &a)
 		for (int n = 16; n; n /= 2)
 			s += __shfl_xor_sync(~0u, s, n);
 		s *= a.scale;
+		if (a.softcap != 0.0f)
+			s = a.softcap * tanhf(s / a.softcap);
 		next = fmaxf(m, s);
 		w = m == next ? 1.0f : __expf(m - next);
 		s = __expf(s - next);

@@ -11,8 +11,8 @@
  * head_dim]; cached writes out T [rows, nheads head_dim], attention of each row to the positions 0
  * to position[r] of its sequence. Position p of sequence s is token p % page of page
  * pages[s * max_pages + p / page], or, if pages is NULL, of page s * max_pages + p / page. Rows
- * differ in sequence or position. Heads and scale are as in struct te_k_attn_fwd, and on the host
- * the order of sums: with caches of type T, rows have the bits that it computes.
+ * differ in sequence or position. Heads, scale, window and softcap are as in struct te_k_attn_fwd,
+ * and on the host the order of sums: with caches of type T, rows have the bits that it computes.
  * A row whose sequence is negative is padding. A row that is outside, because its sequence is nseqs
  * or more, its position is below 0 or at least max_pages * page, or a page up to its own is not one
  * of 0 to npages - 1, adds 1 to *noutside, modulo 2^32. Rows of both kinds store nothing, and their
@@ -29,6 +29,8 @@ struct te_k_attn_cached {
 	int32_t nheads, nkv, head_dim;
 	float scale;
 	int32_t dtype, cache_dtype; /* T, C: FP32 or BF16 */
+	int32_t window;
+	float softcap;
 };
 
 #endif

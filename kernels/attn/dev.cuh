@@ -3,6 +3,7 @@
 #define TE_ATTN_DEV_CUH
 
 #include "kernels/attn/geometry.h"
+#include "kernels/begin.cuh"
 #include "kernels/fp8.cuh"
 #include "kernels/mma.cuh"
 #include "kernels/philox.h"
@@ -74,6 +75,61 @@ DEV float sum_lanes(float sum, int n)
 	for (int w = n / 2; w; w /= 2)
 		sum += __shfl_xor_sync(~0u, sum, w);
 	return sum;
+}
+
+/*
+ * Launches that are more than plain causal attention (te_k_attn_fwd, TE_K_ATTN_HAS_MORE) run
+ * variants with MORE, compiled apart, which have dropout too.
+ */
+
+/* the first key of query q of sequence b */
+template <class A> DEV int first_key(const A &a, int64_t b, int q)
+{
+	return (int)te_k_attn_first(q, a.window, a.first ? a.first[b * a.seqlen + q] : 0);
+}
+
+/* the least first key of n queries from q0 on; each warp computes it */
+template <class A> DEV int least_first_key(const A &a, int64_t b, int q0, int n)
+{
+	int least = q0;
+
+	for (int q = q0 + LANE; q < min(q0 + n, (int)a.seqlen); q += 32)
+		least = min(least, first_key(a, b, q));
+	return __reduce_min_sync(~0u, least);
+}
+
+/* the end of the queries that have one of n keys from k0 on; all threads of a block */
+template <class A> DEV int queries_end(const A &a, int64_t b, int k0, int n)
+{
+	__shared__ int end;
+	const int T = (int)a.seqlen;
+	int mine = 0;
+
+	if (!a.first)
+		return a.window && a.window < T ? min(T, k0 + n - 1 + a.window) : T;
+	if (!threadIdx.x)
+		end = 0;
+	__syncthreads();
+	for (int q = (a.full ? 0 : k0) + threadIdx.x; q < T; q += blockDim.x)
+		if (first_key(a, b, q) < k0 + n)
+			mine = q + 1;
+	mine = __reduce_max_sync(~0u, mine);
+	if (LANE == 0)
+		atomicMax(&end, mine);
+	__syncthreads();
+	return end;
+}
+
+/* c tanh(s / c) for f = 2 log2(e) / c; the absolute error is some units of c */
+DEV float cap_score(float s, float f, float c)
+{
+	return c * (1.0f - __fdividef(2.0f, 1.0f + exp2_approx(f * s)));
+}
+
+/* the factor of scores, which a softcap includes */
+template <class A> DEV float scale_of(const A &a)
+{
+	return a.softcap != 0.0f ? 1.0f : a.scale;
 }
 
 struct drop {
@@ -208,5 +264,12 @@ DEV void quantize_rows(const struct te_k_q &q, int64_t rows, int64_t cols, int64
 	if (LANE == 0)
 		atomic_amax(q.amax, m);
 }
+
+#define KERNEL(name, threads, blocks, args, body)                                               \
+	extern "C" __global__ void __launch_bounds__(threads, blocks) name(const struct args a) \
+	{                                                                                       \
+		te_begin();                                                                     \
+		body(a);                                                                        \
+	}
 
 #endif

@@ -96,7 +96,12 @@ DEV float keep_fp32(const struct drop &d, int q, int k)
 	return keep8(d, q, k >> 3) >> (k & 7) & 1 ? drop_scale(d.threshold) : 0.0f;
 }
 
-template <int D> DEV void fwd_fp32(const struct te_k_attn_fwd &a)
+DEV float cap_fp32(float s, float c)
+{
+	return c * tanhf(s / c);
+}
+
+template <int D, bool MORE> DEV void fwd_fp32(const struct te_k_attn_fwd &a)
 {
 	constexpr int LD = D + ATTN_FP32_PAD;
 	const int T = (int)a.seqlen, hd = a.head_dim;
@@ -109,13 +114,15 @@ template <int D> DEV void fwd_fp32(const struct te_k_attn_fwd &a)
 	const float *gv = gk + (int64_t)a.nkv * hd;
 	const struct drop drop = drop_of(a, blockIdx.x);
 	float *sq = (float *)te_smem, *sk = sq + 64 * LD, *sv = sk + 64 * LD, *sp = sv + 64 * LD;
+	const bool full = MORE && a.full;
+	const int first = MORE ? least_first_key(a, b, q0, 64) / 64 * 64 : 0;
 	float acc[4][D / 16] = {}, m[4], l[4] = {};
 
 #pragma unroll
 	for (int i = 0; i < 4; i++)
 		m[i] = -INFINITY;
 	load_tile_fp32<D>(sq, base + (int64_t)q0 * stride + h * hd, stride, T - q0, hd);
-	for (int k0 = 0; k0 <= q0; k0 += 64) {
+	for (int k0 = first; k0 < (full ? T : q0 + 1); k0 += 64) {
 		float s[4][4];
 
 		load_tile_fp32<D>(sk, gk + (int64_t)k0 * stride, stride, T - k0, hd);
@@ -125,22 +132,32 @@ template <int D> DEV void fwd_fp32(const struct te_k_attn_fwd &a)
 #pragma unroll
 		for (int i = 0; i < 4; i++) {
 			const int q = q0 + TY * 4 + i;
-			float top = m[i], sum = 0.0f, shrink;
+			float top = m[i], sum = 0.0f, shrink, base;
+			const int from = MORE ? first_key(a, b, min(q, T - 1)) : 0;
 
 #pragma unroll
 			for (int j = 0; j < 4; j++) {
-				s[i][j] = k0 + TX + 16 * j > q ? -INFINITY : s[i][j] * a.scale;
+				const int k = k0 + TX + 16 * j;
+
+				if (MORE && a.softcap != 0.0f)
+					s[i][j] = cap_fp32(s[i][j] * a.scale, a.softcap);
+				else
+					s[i][j] *= a.scale;
+				if (k > (full ? T - 1 : q) || (MORE && k < from))
+					s[i][j] = -INFINITY;
 				top = fmaxf(top, s[i][j]);
 			}
 #pragma unroll
 			for (int w = 1; w < 16; w *= 2)
 				top = fmaxf(top, __shfl_xor_sync(~0u, top, w));
-			shrink = expf(m[i] - top);
+			/* with MORE a tile may have no key of a row */
+			base = MORE && top == -INFINITY ? 0.0f : top;
+			shrink = expf(m[i] - base);
 			m[i] = top;
 #pragma unroll
 			for (int j = 0; j < 4; j++) {
 				const int k = k0 + TX + 16 * j;
-				float p = expf(s[i][j] - top);
+				float p = expf(s[i][j] - base);
 
 				sum += p;
 				sp[(TY * 4 + i) * LDP + TX + 16 * j] = p * keep_fp32(drop, q, k);
@@ -170,7 +187,7 @@ template <int D> DEV void fwd_fp32(const struct te_k_attn_fwd &a)
 }
 
 /* as bwd_bf16, with tiles of 64 rows and 64 columns */
-template <bool DKV, int D> DEV void bwd_fp32(const struct te_k_attn_bwd &a)
+template <bool DKV, int D, bool MORE> DEV void bwd_fp32(const struct te_k_attn_bwd &a)
 {
 	constexpr int LD = D + ATTN_FP32_PAD;
 	const int T = (int)a.seqlen, hd = a.head_dim, group = a.nheads / a.nkv;
@@ -183,6 +200,11 @@ template <bool DKV, int D> DEV void bwd_fp32(const struct te_k_attn_bwd &a)
 	const float *qkv = (const float *)a.qkv + b * T * qstride;
 	const float *dout = (const float *)a.dout + b * T * ostride;
 	const float *k = qkv + (int64_t)(a.nheads + kvhead) * hd, *v = k + (int64_t)a.nkv * hd;
+	const bool full = MORE && a.full;
+	const int first = MORE && !DKV ? least_first_key(a, b, r0, 64) / 64 * 64 :
+			  DKV && !full ? r0 :
+					 0;
+	const int end = MORE && DKV ? queries_end(a, b, r0, 64) : DKV || full ? T : r0 + 1;
 	struct drop drop = drop_of(a, 0);
 	float *sa0 = (float *)te_smem, *sa1 = sa0 + 64 * LD, *sb0 = sa1 + 64 * LD;
 	float *sb1 = sb0 + 64 * LD, *sp = sb1 + 64 * LD, *sds = sp + 64 * LDP;
@@ -202,7 +224,7 @@ template <bool DKV, int D> DEV void bwd_fp32(const struct te_k_attn_bwd &a)
 		const float *lse = a.lse + bh * T, *delta = a.delta + bh * T;
 
 		drop.head = drop_head(a, (uint32_t)bh);
-		for (int c0 = DKV ? r0 : 0; c0 < (DKV ? T : r0 + 1); c0 += 64) {
+		for (int c0 = first; c0 < end; c0 += 64) {
 			float s[4][4], dp[4][4];
 
 			if (DKV) {
@@ -228,10 +250,21 @@ template <bool DKV, int D> DEV void bwd_fp32(const struct te_k_attn_bwd &a)
 					const int at = (TY * 4 + i) * LDP + TX + 16 * j;
 					float p = 0.0f, keep = 0.0f, ds = 0.0f;
 
-					if (q < T && key <= q) {
-						p = expf(s[i][j] * a.scale - lse[q]);
+					const bool has = q < T && key <= (full ? T - 1 : q) &&
+							 (!MORE || key >= first_key(a, b, q));
+
+					if (has) {
+						float x = s[i][j] * a.scale;
+
+						if (MORE && a.softcap != 0.0f)
+							x = cap_fp32(x, a.softcap);
+						p = expf(x - lse[q]);
 						keep = keep_fp32(drop, q, key);
 						ds = p * (dp[i][j] * keep - delta[q]);
+						if (MORE && a.softcap != 0.0f) {
+							x /= a.softcap;
+							ds *= 1.0f - x * x;
+						}
 					}
 					sp[at] = p * keep;
 					sds[at] = ds;

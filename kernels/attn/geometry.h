@@ -13,6 +13,7 @@
 #define ATTN_FWD_WARPS 4
 #define ATTN_FWD_DROP_WARPS 8
 #define ATTN_BWD_WARPS(D) ((D) <= 64 ? 4 : 8)
+#define ATTN_MORE_WARPS 8
 #define ATTN_SMALL_M_ROWS 64
 #define ATTN_SMALL_M_WARPS 4
 

@@ -21,7 +21,7 @@ enum { FWD, DKV, DQ, PASSES };
 static const struct {
 	int head_dim;
 	unsigned nthreads[PASSES], nthreads_drop[PASSES];
-	const char *func[PASSES], *func_drop[PASSES], *func_small_m[PASSES];
+	const char *func[PASSES], *func_drop[PASSES], *func_more[PASSES], *func_small_m[PASSES];
 	const char *fwd_strip, *bwd_strip;
 } bf16[] = {
 #define FUNCS(D, variant)                                                                  \
@@ -30,7 +30,7 @@ static const struct {
 #define ROW(D)                                                                             \
 	{ D, { 32 * ATTN_FWD_WARPS, 32 * ATTN_BWD_WARPS(D), 32 * ATTN_BWD_WARPS(D) },      \
 	  { 32 * ATTN_FWD_DROP_WARPS, 32 * ATTN_BWD_WARPS(D), 32 * ATTN_BWD_WARPS(D) },    \
-	  FUNCS(D, ""), FUNCS(D, "_drop"), FUNCS(D, "_small_m"),                           \
+	  FUNCS(D, ""), FUNCS(D, "_drop"), FUNCS(D, "_more"), FUNCS(D, "_small_m"),        \
 	  "te_k_attn_fwd_bf16_d" #D "_strip", "te_k_attn_bwd_bf16_d" #D "_strip" },
 	ROW(32)
 	ROW(64)
@@ -43,7 +43,10 @@ static const struct {
 	{ D, { ATTN_FP32_THREADS, ATTN_FP32_THREADS, ATTN_FP32_THREADS }, { 0 },           \
 	  { "te_k_attn_fwd_fp32_d" #D, "te_k_attn_bwd_dkv_fp32_d" #D,                      \
 	    "te_k_attn_bwd_dq_fp32_d" #D },                                                \
-	  { NULL }, { NULL }, NULL, NULL },
+	  { NULL },                                                                        \
+	  { "te_k_attn_fwd_fp32_d" #D "_more", "te_k_attn_bwd_dkv_fp32_d" #D "_more",      \
+	    "te_k_attn_bwd_dq_fp32_d" #D "_more" },                                        \
+	  { NULL }, NULL, NULL },
 	ROW(64)
 	ROW(128)
 #undef ROW
@@ -74,17 +77,9 @@ static int check(int32_t dtype, int64_t batch, int64_t seqlen, int32_t nheads, i
 	return 0;
 }
 
-static int check_more(int has_more)
-{
-	return has_more ? te__fail(-EOPNOTSUPP, "attention on cuda: no window, softcap, documents "
-						"or full attention") : 0;
-}
-
 static int check_bwd(const struct te_k_attn_bwd *a)
 {
-	int r = check_more(TE_K_ATTN_HAS_MORE(a));
-
-	return r ? r : check(a->dtype, a->batch, a->seqlen, a->nheads, a->nkv, a->head_dim, a->scale,
+	return check(a->dtype, a->batch, a->seqlen, a->nheads, a->nkv, a->head_dim, a->scale,
 		     (uintptr_t)a->qkv | (uintptr_t)a->out | (uintptr_t)a->dout |
 			     (uintptr_t)a->dqkv);
 }
@@ -94,16 +89,17 @@ static int check_bwd(const struct te_k_attn_bwd *a)
  * whole backward pass, launched as dkv: it computes delta itself and has blocks of dkv and of dq.
  */
 static int is_strips(int32_t dtype, int64_t batch, int64_t seqlen, int32_t nheads, int32_t head_dim,
-		     uint32_t threshold)
+		     uint32_t threshold, bool more)
 {
-	return dtype == TE_DTYPE_BF16 && !threshold && head_dim % 8 == 0 &&
+	return dtype == TE_DTYPE_BF16 && !threshold && !more && head_dim % 8 == 0 &&
 	       batch * nheads <= MAX_STRIPS &&
 	       batch * nheads * ceil_div(seqlen, ATTN_STRIP_ROWS) <= MAX_STRIPS;
 }
 
 static int is_bwd_strips(const struct te_k_attn_bwd *a)
 {
-	return is_strips(a->dtype, a->batch, a->seqlen, a->nheads, a->head_dim, a->threshold);
+	return is_strips(a->dtype, a->batch, a->seqlen, a->nheads, a->head_dim, a->threshold,
+			 TE_K_ATTN_HAS_MORE(a));
 }
 
 /* nx: heads whose rows are distributed over blocks */
@@ -132,7 +128,7 @@ static void strips(int bwd, int64_t batch, int64_t seqlen, int32_t nx, int32_t h
 
 /* nx: the same, of the whole batch */
 static void tiles(int pass, int32_t dtype, int64_t nx, int64_t seqlen, int32_t head_dim,
-		  uint32_t threshold, struct te__geometry *ret)
+		  uint32_t threshold, bool more, struct te__geometry *ret)
 {
 	int i = 0;
 	unsigned d, rows, bytes;
@@ -142,22 +138,25 @@ static void tiles(int pass, int32_t dtype, int64_t nx, int64_t seqlen, int32_t h
 		while (bf16[i].head_dim < head_dim)
 			i++;
 		d = (unsigned)bf16[i].head_dim;
-		small = !threshold && nx * ceil_div(seqlen, ATTN_ROWS) <= SMALL_M_BLOCKS;
+		small = !threshold && !more && nx * ceil_div(seqlen, ATTN_ROWS) <= SMALL_M_BLOCKS;
 		rows = small ? ATTN_SMALL_M_ROWS : ATTN_ROWS;
-		ret->func = threshold ? bf16[i].func_drop[pass] :
+		ret->func = more      ? bf16[i].func_more[pass] :
+			    threshold ? bf16[i].func_drop[pass] :
 			    small     ? bf16[i].func_small_m[pass] :
 					bf16[i].func[pass];
-		ret->block[0] = threshold ? bf16[i].nthreads_drop[pass] :
+		ret->block[0] = more	  ? 32 * ATTN_MORE_WARPS :
+				threshold ? bf16[i].nthreads_drop[pass] :
 				small	  ? 32 * ATTN_SMALL_M_WARPS :
 					    bf16[i].nthreads[pass];
-		/* Q, or two row operands; two stages of two column operands; dkv: lse and delta */
+		/* Q, or two row operands; two stages of two column operands; dkv: lse, delta and,
+		 * with more, first keys */
 		bytes = ((pass == FWD ? 1 : 2) * rows + 4 * ATTN_COLS) * (d + ATTN_PAD) * 2 +
-			(pass == DKV ? 2 * 2 * ATTN_COLS * 4 : 0);
+			(pass == DKV ? (more ? 3 : 2) * 2 * ATTN_COLS * 4 : 0);
 	} else {
 		while (fp32[i].head_dim < head_dim)
 			i++;
 		d = (unsigned)fp32[i].head_dim;
-		ret->func = fp32[i].func[pass];
+		ret->func = more ? fp32[i].func_more[pass] : fp32[i].func[pass];
 		ret->block[0] = fp32[i].nthreads[pass];
 		rows = ATTN_FP32_TILE;
 		/* Q, K and V, or two row and two column operands; P, or P and dS */
@@ -176,19 +175,18 @@ int te__geo_attn_fwd(const void *args, struct te__geometry *ret)
 	int r = check(a->dtype, a->batch, a->seqlen, a->nheads, a->nkv, a->head_dim, a->scale,
 		      (uintptr_t)a->qkv | (uintptr_t)a->out);
 
-	if (!r)
-		r = check_more(TE_K_ATTN_HAS_MORE(a));
 	if (r)
 		return r;
 	if ((a->q.row || a->q.col || a->q.amax) &&
 	    (a->dtype != TE_DTYPE_BF16 || is_block_scaled(&a->q)))
 		return te__fail(-EOPNOTSUPP, "attention on cuda quantizes BF16 only, and writes no "
 					     "block-scaled copies");
-	if (is_strips(a->dtype, a->batch, a->seqlen, a->nheads, a->head_dim, a->threshold))
+	if (is_strips(a->dtype, a->batch, a->seqlen, a->nheads, a->head_dim, a->threshold,
+		      TE_K_ATTN_HAS_MORE(a)))
 		strips(0, a->batch, a->seqlen, a->nheads, a->head_dim, ret);
 	else
 		tiles(FWD, a->dtype, a->batch * a->nheads, a->seqlen, a->head_dim, a->threshold,
-		      ret);
+		      TE_K_ATTN_HAS_MORE(a), ret);
 	return 0;
 }
 
@@ -238,7 +236,7 @@ static int geo_bwd(int pass, const struct te_k_attn_bwd *a, struct te__geometry 
 		return r;
 	if (!is_bwd_strips(a))
 		tiles(pass, a->dtype, a->batch * nrowheads, a->seqlen, a->head_dim, a->threshold,
-		      ret);
+		      TE_K_ATTN_HAS_MORE(a), ret);
 	else if (pass == DKV)
 		strips(1, a->batch, a->seqlen, a->nkv + a->nheads, a->head_dim, ret);
 	else

@@ -95,4 +95,68 @@ static TE__SIMD(void, soften,
 		 int64_t dp),
 		(v, n, scale, o, acc, dp))
 
+/*
+ * v [MR, TILE], of which n columns are used, are scores before scaling: each becomes
+ * c tanh(scale v / c). tanh(u) is 1 - 2 / (1 + e^2u), with an absolute error of 4 units.
+ */
+TE__SIMD_BODY void cap_scores_body(float *v, int64_t n, float scale, float c)
+{
+	const float f = 2.0f * (scale / c);
+
+	for (int r = 0; r < MR; r++) {
+		float *x = TE__H_ALIGNED_TO(v + r * TILE);
+
+		for (int64_t k = 0; k < n; k++)
+			x[k] = c * (1.0f - 2.0f / (1.0f + te__expf(f * x[k])));
+	}
+}
+static TE__SIMD(void, cap_scores, (float *v, int64_t n, float scale, float c), (v, n, scale, c))
+
+/* keys lo[r] to hi[r] - 1 of a tile, for MR queries r; none: both 0 */
+struct span {
+	const int32_t *lo, *hi;
+};
+
+/* the scores of keys before a query's first one; with soften() their probabilities are 0 */
+static inline void hide_keys(float *v, struct span w)
+{
+	for (int r = 0; r < MR; r++)
+		for (int32_t k = 0; k < w.lo[r]; k++)
+			v[r * TILE + k] = -INFINITY;
+}
+
+/* bit r of mask[k]: query r has key k */
+static inline void mask_keys(uint8_t *mask, struct span w)
+{
+	memset(mask, 0, TILE);
+	for (int r = 0; r < MR; r++)
+		for (int32_t k = w.lo[r]; k < w.hi[r]; k++)
+			mask[k] |= (uint8_t)(1 << r);
+}
+
+/*
+ * acc [m of MR, dp] += a [m, TILE] y [TILE, dp], only the terms t of row r where bit r of mask[t]
+ * is set. Terms ascend, so that a row's bits do not depend on other rows' masks.
+ */
+static inline void add_masked(float *acc, int64_t m, struct te__h_rows a, const float *y,
+			      const uint8_t *mask, int64_t dp)
+{
+	int64_t end;
+
+	for (int64_t t = 0; t < TILE; t = end) {
+		const int all = mask[t] == (1 << MR) - 1;
+		const struct te__h_rows at = { a.p + t * a.cs, a.rs, a.cs };
+
+		for (end = t + 1; end < TILE && mask[end] == mask[t]; end++)
+			;
+		for (int64_t c = 0; c < dp && all; c += NR)
+			te__h_micro(m, end - t, at, y + t * dp + c, dp, acc + c, dp, 1);
+		for (int64_t r = 0; r < te__h_min(m, MR) && !all; r++)
+			for (int64_t c = 0; c < dp && mask[t] >> r & 1; c += NR)
+				te__h_micro(1, end - t,
+					    (struct te__h_rows){ at.p + r * a.rs, a.rs, a.cs },
+					    y + t * dp + c, dp, acc + r * dp + c, dp, 1);
+	}
+}
+
 #endif

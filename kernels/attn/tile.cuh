@@ -201,6 +201,13 @@ DEV void store_rows(uint16_t *g, int stride, int nrows, int hd, uint16_t *s,
 	}
 }
 
+template <int MT> DEV void all_bits(uint32_t (&bits)[MT])
+{
+#pragma unroll
+	for (int i = 0; i < MT; i++)
+		bits[i] = ~0u;
+}
+
 /*
  * Bit 4 j + c of bits[i]: element c of score tile (i, j) is kept. A draw covers eight keys of a
  * query, so the lanes of a warp compute different draws and exchange them. q and k are the warp's
@@ -250,7 +257,32 @@ DEV void keep_bits_kq(uint32_t (&bits)[MT], const struct drop &d, int q, int k)
 	}
 }
 
-template <int D, int WARPS, int MT, bool DROP> DEV void fwd_bf16(const struct te_k_attn_fwd &a)
+/* first keys of the rows of a thread, and the least and the largest one of the rows of its warp */
+template <int MT> struct first_keys {
+	int key[MT][2], least, most;
+
+	template <class A> __device__ __forceinline__ void find(const A &a, int64_t b, int wq)
+	{
+		least = 0x7fffffff;
+		most = 0;
+#pragma unroll
+		for (int i = 0; i < MT; i++)
+#pragma unroll
+			for (int e = 0; e < 2; e++) {
+				const int q = min(wq + i * 16 + e * 8 + (int)QUAD,
+						  (int)a.seqlen - 1);
+
+				key[i][e] = first_key(a, b, q);
+				least = min(least, key[i][e]);
+				most = max(most, key[i][e]);
+			}
+		least = __reduce_min_sync(~0u, least);
+		most = __reduce_max_sync(~0u, most);
+	}
+};
+
+template <int D, int WARPS, int MT, bool DROP, bool MORE = false>
+DEV void fwd_bf16(const struct te_k_attn_fwd &a)
 {
 	constexpr int LD = D + ATTN_PAD, BM = WARPS * MT * 16, BN = ATTN_COLS, NT = BN / 8;
 	constexpr bool Q_IN_REGS = D <= 64;
@@ -259,23 +291,35 @@ template <int D, int WARPS, int MT, bool DROP> DEV void fwd_bf16(const struct te
 	const int h = blockIdx.x % a.nheads;
 	const int64_t b = blockIdx.x / a.nheads;
 	const int q0 = (gridDim.y - 1 - blockIdx.y) * BM, wq = q0 + WARP * MT * 16;
-	const int ntiles = (min(T, q0 + BM) + BN - 1) / BN;
+	const bool full = MORE && a.full;
+	const int ntiles = ((full ? T : min(T, q0 + BM)) + BN - 1) / BN;
+	const int first = MORE ? least_first_key(a, b, q0, BM) / BN : 0;
 	const uint16_t *base = (const uint16_t *)a.qkv + b * T * stride;
 	const uint16_t *gk = base + (int64_t)(a.nheads + h / (a.nheads / a.nkv)) * hd;
 	const uint16_t *gv = gk + (int64_t)a.nkv * hd;
-	const float scale2 = a.scale * LOG2E;
+	const float scale = MORE ? scale_of(a) : a.scale, scale2 = scale * LOG2E;
 	const struct drop drop = drop_of(a, blockIdx.x);
 	uint16_t *sq = (uint16_t *)te_smem, *sk = sq + BM * LD, *sv = sk + 2 * BN * LD;
 	uint16_t *wsq = sq + WARP * MT * 16 * LD;
 	uint32_t q[Q_IN_REGS ? MT : 1][Q_IN_REGS ? D / 16 : 1][4];
 	float acc[MT][D / 8][4], m[MT][2], l[MT][2];
+	struct first_keys<MT> keys;
 
 	if (noop_set(a.q.noop))
 		return;
 	out_scale_inv(a.q);
 	load_tile<BM, D, WARPS * 32>(sq, base + (int64_t)q0 * stride + h * hd, stride, T - q0, hd);
-	load_tile<BN, D, WARPS * 32>(sk, gk, stride, T, hd);
-	load_tile<BN, D, WARPS * 32>(sv, gv, stride, T, hd);
+	if constexpr (MORE) {
+		const int64_t at = (int64_t)first * BN * stride;
+		const int to = (first & 1) * BN * LD;
+
+		load_tile<BN, D, WARPS * 32>(sk + to, gk + at, stride, T - first * BN, hd);
+		load_tile<BN, D, WARPS * 32>(sv + to, gv + at, stride, T - first * BN, hd);
+		keys.find(a, b, wq);
+	} else {
+		load_tile<BN, D, WARPS * 32>(sk, gk, stride, T, hd);
+		load_tile<BN, D, WARPS * 32>(sv, gv, stride, T, hd);
+	}
 	cp_async_commit();
 	clear(acc);
 #pragma unroll
@@ -285,7 +329,7 @@ template <int D, int WARPS, int MT, bool DROP> DEV void fwd_bf16(const struct te
 			m[i][e] = -INFINITY;
 			l[i][e] = 0.0f;
 		}
-	for (int n = 0; n < ntiles; n++) {
+	for (int n = first; n < ntiles; n++) {
 		const int k0 = n * BN, at = (n & 1) * BN * LD;
 		float s[MT][NT][4];
 
@@ -301,7 +345,7 @@ template <int D, int WARPS, int MT, bool DROP> DEV void fwd_bf16(const struct te
 						     T - next, hd);
 			cp_async_commit();
 		}
-		if (Q_IN_REGS && n == 0)
+		if (Q_IN_REGS && n == first)
 #pragma unroll
 			for (int i = 0; i < MT; i++)
 #pragma unroll
@@ -309,14 +353,44 @@ template <int D, int WARPS, int MT, bool DROP> DEV void fwd_bf16(const struct te
 					if constexpr (Q_IN_REGS)
 						ldmatrix(q[i][k], tile_addr<LD>(wsq) +
 								  (i * 16 * LD + k * 16) * 2);
-		if (k0 > wq + MT * 16 - 1)
+		if (!full && k0 > wq + MT * 16 - 1)
+			continue;
+		if (MORE && k0 + BN <= keys.least)
 			continue;
 		clear(s);
 		if constexpr (Q_IN_REGS)
 			mma_abt<D>(s, q, tile_addr_nk<LD>(sk + at));
 		else
 			mma_abt<D>(s, tile_addr<LD>(wsq), tile_addr_nk<LD>(sk + at));
-		if (k0 + BN - 1 > wq)
+		if constexpr (MORE) {
+			if (a.softcap != 0.0f)
+#pragma unroll
+				for (int i = 0; i < MT; i++)
+#pragma unroll
+					for (int j = 0; j < NT; j++)
+#pragma unroll
+						for (int c = 0; c < 4; c++)
+							s[i][j][c] = cap_score(
+								s[i][j][c], 2.0f * LOG2E * a.scale /
+										    a.softcap,
+								a.softcap);
+			if (k0 + BN - 1 > (full ? T - 1 : wq) || k0 < keys.most)
+#pragma unroll
+				for (int i = 0; i < MT; i++)
+#pragma unroll
+					for (int j = 0; j < NT; j++)
+#pragma unroll
+						for (int c = 0; c < 4; c++) {
+							const int k = k0 + j * 8 + PAIR + (c & 1);
+							const int row = wq + i * 16 +
+									(c >> 1) * 8 + QUAD;
+
+							if (k > (full ? T - 1 : row) ||
+							    k < keys.key[i][c >> 1])
+								s[i][j][c] = -INFINITY;
+						}
+		}
+		if (!MORE && k0 + BN - 1 > wq)
 #pragma unroll
 			for (int i = 0; i < MT; i++)
 #pragma unroll
@@ -326,7 +400,10 @@ template <int D, int WARPS, int MT, bool DROP> DEV void fwd_bf16(const struct te
 						if (k0 + j * 8 + PAIR + (c & 1) >
 						    wq + i * 16 + (c >> 1) * 8 + QUAD)
 							s[i][j][c] = -INFINITY;
-		/* key 0 is in the first tile of every row, so m is finite if the scores are */
+		/*
+		 * Key 0 is in the first tile of every row, so m is finite if the scores are. With
+		 * MORE a tile may have no key of a row.
+		 */
 #pragma unroll
 		for (int i = 0; i < MT; i++)
 #pragma unroll
@@ -338,14 +415,16 @@ template <int D, int WARPS, int MT, bool DROP> DEV void fwd_bf16(const struct te
 					top = fmaxf(top, fmaxf(s[i][j][2 * e], s[i][j][2 * e + 1]));
 				top = fmaxf(top, __shfl_xor_sync(~0u, top, 1));
 				top = fmaxf(top, __shfl_xor_sync(~0u, top, 2));
-				shrink = exp2_approx((m[i][e] - top) * scale2);
+				const float base = MORE && top == -INFINITY ? 0.0f : top;
+
+				shrink = exp2_approx((m[i][e] - base) * scale2);
 				m[i][e] = top;
 #pragma unroll
 				for (int j = 0; j < NT; j++)
 #pragma unroll
 					for (int c = 2 * e; c < 2 * e + 2; c++) {
 						s[i][j][c] = exp2_approx(
-							fmaf(s[i][j][c], scale2, -top * scale2));
+							fmaf(s[i][j][c], scale2, -base * scale2));
 						sum += s[i][j][c];
 					}
 				l[i][e] = l[i][e] * shrink + sum;
@@ -358,7 +437,10 @@ template <int D, int WARPS, int MT, bool DROP> DEV void fwd_bf16(const struct te
 		if constexpr (DROP) {
 			uint32_t bits[MT];
 
-			keep_bits_qk<MT, NT>(bits, drop, wq, k0);
+			if (MORE && !a.threshold)
+				all_bits(bits);
+			else
+				keep_bits_qk<MT, NT>(bits, drop, wq, k0);
 #pragma unroll
 			for (int i = 0; i < MT; i++)
 #pragma unroll
@@ -380,7 +462,7 @@ template <int D, int WARPS, int MT, bool DROP> DEV void fwd_bf16(const struct te
 			l[i][e] += __shfl_xor_sync(~0u, l[i][e], 2);
 			if (row < T && PAIR == 0)
 				a.lse[(int64_t)blockIdx.x * T + row] =
-					m[i][e] * a.scale + logf(l[i][e]);
+					m[i][e] * scale + logf(l[i][e]);
 			l[i][e] = (DROP ? drop_scale(a.threshold) : 1.0f) / l[i][e];
 		}
 	store_rows<D, MT>(a.out ? (uint16_t *)a.out + ((b * T + wq) * a.nheads + h) * hd : NULL,
@@ -401,7 +483,7 @@ template <int D, int WARPS, int MT, bool DROP> DEV void fwd_bf16(const struct te
  * of 64 are in registers at a time. Rows and columns beyond the sequence are zeros in every
  * operand, so that they add zero.
  */
-template <bool DKV, int D, int WARPS, int MT, int NC, bool DROP>
+template <bool DKV, int D, int WARPS, int MT, int NC, bool DROP, bool MORE = false>
 DEV void bwd_bf16(const struct te_k_attn_bwd &a)
 {
 	constexpr int LD = D + ATTN_PAD, BR = WARPS * MT * 16, BC = ATTN_COLS, NT = NC / 8;
@@ -413,22 +495,31 @@ DEV void bwd_bf16(const struct te_k_attn_bwd &a)
 	const int64_t b = blockIdx.x / nrowheads;
 	const int r0 = (DKV ? blockIdx.y : gridDim.y - 1 - blockIdx.y) * BR;
 	const int wr = r0 + WARP * MT * 16;
-	const int first = DKV ? r0 : 0;
-	const int per_head = ((DKV ? T : min(T, r0 + BR)) - first + BC - 1) / BC;
+	const bool full = MORE && a.full;
+	const int first = MORE && !DKV ? least_first_key(a, b, r0, BR) / BC * BC :
+			  DKV && !full ? r0 :
+					 0;
+	const int end = MORE && DKV   ? queries_end(a, b, r0, BR) :
+			DKV || full ? T :
+				      min(T, r0 + BR);
+	const int per_head = (end - first + BC - 1) / BC;
 	const int ntiles = per_head * (DKV ? group : 1);
 	const int head0 = DKV ? rowhead * group : rowhead;
 	const uint16_t *qkv = (const uint16_t *)a.qkv + b * T * qstride;
 	const uint16_t *dout = (const uint16_t *)a.dout + b * T * ostride;
 	const uint16_t *k = qkv + (int64_t)(a.nheads + kvhead) * hd, *v = k + (int64_t)a.nkv * hd;
-	const float scale2 = a.scale * LOG2E;
+	const float scale2 = (MORE ? scale_of(a) : a.scale) * LOG2E;
+	const float inv_cap = MORE && a.softcap != 0.0f ? 1.0f / a.softcap : 0.0f;
 	const float keep_scale = DROP ? drop_scale(a.threshold) : 1.0f;
 	struct drop drop = drop_of(a, 0);
 	uint16_t *sa0 = (uint16_t *)te_smem, *sa1 = sa0 + BR * LD;
 	uint16_t *sb0 = sa1 + BR * LD, *sb1 = sb0 + 2 * BC * LD;
 	float *scol = (float *)(sb1 + 2 * BC * LD); /* dkv: [stage][lse, delta][BC] */
+	int *sfirst = (int *)(scol + 2 * 2 * BC);   /* dkv, MORE: [stage][BC] */
 	uint16_t *wsa0 = sa0 + WARP * MT * 16 * LD, *wsa1 = sa1 + WARP * MT * 16 * LD;
 	float acc0[MT][D / 8][4], acc1[DKV ? MT : 1][DKV ? D / 8 : 1][4];
 	float lse2[MT][2], delta[MT][2]; /* dq: of the rows */
+	struct first_keys<MT> keys;	 /* dq, MORE */
 
 	const auto load_columns = [&](int n) {
 		const int head = head0 + n / per_head, c0 = first + n % per_head * BC;
@@ -449,6 +540,9 @@ DEV void bwd_bf16(const struct te_k_attn_bwd &a)
 				cp_async4(smem_addr(scol + (n & 1) * 2 * BC + threadIdx.x),
 					  ok ? src + c : src, ok ? 4 : 0);
 			}
+			if (MORE && threadIdx.x < BC)
+				sfirst[(n & 1) * BC + threadIdx.x] =
+					first_key(a, b, min(c0 + (int)threadIdx.x, T - 1));
 		} else {
 			load_tile<BC, D, THREADS>(sb0 + to, k + (int64_t)c0 * qstride, qstride,
 						  T - c0, hd);
@@ -476,6 +570,8 @@ DEV void bwd_bf16(const struct te_k_attn_bwd &a)
 				lse2[i][e] = row < T ? a.lse[at] * LOG2E : 0.0f;
 				delta[i][e] = row < T ? a.delta[at] : 0.0f;
 			}
+		if constexpr (MORE)
+			keys.find(a, b, wr);
 	}
 	load_columns(0);
 	clear(acc0);
@@ -499,20 +595,44 @@ DEV void bwd_bf16(const struct te_k_attn_bwd &a)
 			float s[MT][NT][4], dp[MT][NT][4];
 			uint32_t bits[MT];
 
-			if (DKV ? col0 + NC - 1 < wr : col0 > wr + MT * 16 - 1)
+			if (!full && (DKV ? col0 + NC - 1 < wr : col0 > wr + MT * 16 - 1))
+				continue;
+			if (MORE && !DKV && col0 + NC <= keys.least)
 				continue;
 			clear(s);
 			clear(dp);
 			mma_abt<D>(s, tile_addr<LD>(wsa0), tile_addr_nk<LD>(b0));
 			mma_abt<D>(dp, tile_addr<LD>(wsa1), tile_addr_nk<LD>(b1));
-			if constexpr (DROP && DKV)
-				keep_bits_kq<MT, NT>(bits, drop, col0, wr);
-			else if constexpr (DROP)
-				keep_bits_qk<MT, NT>(bits, drop, wr, col0);
+			if constexpr (MORE) {
+				if (a.softcap != 0.0f)
+#pragma unroll
+					for (int i = 0; i < MT; i++)
+#pragma unroll
+						for (int j = 0; j < NT; j++)
+#pragma unroll
+							for (int c = 0; c < 4; c++)
+								s[i][j][c] = cap_score(
+									s[i][j][c],
+									2.0f * LOG2E * a.scale *
+										inv_cap,
+									a.softcap);
+			}
+			if constexpr (DROP) {
+				if (MORE && !a.threshold)
+					all_bits(bits);
+				else if constexpr (DKV)
+					keep_bits_kq<MT, NT>(bits, drop, col0, wr);
+				else
+					keep_bits_qk<MT, NT>(bits, drop, wr, col0);
+			}
 #pragma unroll
 			for (int j = 0; j < NT; j++) {
 				float2 lse_j, delta_j;
+				int2 first_j = make_int2(0, 0);
 
+				if (MORE && DKV)
+					first_j = *(const int2 *)(sfirst + stage * BC + c1 + PAIR +
+								  j * 8);
 				if (DKV) {
 					lse_j = *(const float2 *)(cols + j * 8);
 					delta_j = *(const float2 *)(cols + BC + j * 8);
@@ -533,8 +653,20 @@ DEV void bwd_bf16(const struct te_k_attn_bwd &a)
 							fmaf(s[i][j][c], scale2, -lse));
 						float g = dp[i][j][c], pd;
 
-						if (diagonal && (DKV ? row > col : col > row))
+						if (MORE) {
+							const int q = DKV ? col : row;
+							const int key = DKV ? row : col;
+							const int from =
+								!DKV  ? keys.key[i][c >> 1] :
+								c & 1 ? first_j.y :
+									first_j.x;
+
+							if (key < from || key > (full ? T - 1 : q))
+								p = 0.0f;
+						} else if (diagonal &&
+							   (DKV ? row > col : col > row)) {
 							p = 0.0f;
+						}
 						pd = p;
 						if (DROP) {
 							const bool kept =
@@ -543,8 +675,14 @@ DEV void bwd_bf16(const struct te_k_attn_bwd &a)
 							g = kept ? g * keep_scale : 0.0f;
 							pd = kept ? p : 0.0f;
 						}
+						g = p * (g - del);
+						if (MORE) {
+							const float t = s[i][j][c] * inv_cap;
+
+							g *= fmaf(-t, t, 1.0f);
+						}
 						s[i][j][c] = pd;
-						dp[i][j][c] = p * (g - del);
+						dp[i][j][c] = g;
 					}
 			}
 			if constexpr (DKV)
@@ -569,5 +707,11 @@ DEV void bwd_bf16(const struct te_k_attn_bwd &a)
 		store_rows<D, MT>(dqkv + (a.nheads + a.nkv + kvhead) * hd, qstride, T - wr, hd,
 				  wsa1, acc1, f1);
 }
+
+/* tiles of 16 rows of each warp */
+#define MT(rows, warps) ((rows) / (16 * (warps)))
+#define FWD(D, WARPS, ROWS, ...) fwd_bf16<D, WARPS, MT(ROWS, WARPS), __VA_ARGS__>
+#define BWD(DKV, D, WARPS, ROWS, COLS, ...) \
+	bwd_bf16<DKV, D, WARPS, MT(ROWS, WARPS), COLS, __VA_ARGS__>
 
 #endif

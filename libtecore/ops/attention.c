@@ -13,6 +13,8 @@ static int attention_check(const struct te_op *op)
 		   (a->all_heads ? a->first_head > a->all_heads - a->nheads : a->first_head > 0)))
 		r = te__fail(-EINVAL, "attention %s: %d heads from number %d on, of %d", op->name,
 			     a->nheads, a->first_head, a->all_heads ? a->all_heads : a->nheads);
+	if (!r)
+		r = te__attention_check_scores("attention ", op->name, a->window, a->softcap);
 	return r ? r : te__dropout_check_tag("attention ", op->name, a->tag);
 }
 
@@ -33,7 +35,17 @@ static struct te__attention attention_of(const struct te_op_call *c)
 		.first_head = a->first_head,
 		.other_heads = a->all_heads ? a->all_heads - a->nheads : 0,
 		.rng = c->rng,
+		.window = a->window,
+		.softcap = a->softcap,
 	};
+}
+
+/* keys of a query, on average */
+static double keys_of(const struct te_attention_attrs *a, int64_t seqlen)
+{
+	const double n = (double)seqlen, w = (double)a->window;
+
+	return !a->window || w >= n ? n / 2 : w - w * w / (2 * n);
 }
 
 static int attention_infer(struct te_op_infer *inf)
@@ -56,8 +68,8 @@ static int attention_infer(struct te_op_infer *inf)
 	inf->save_x = TE_FORM_HP;
 	inf->save_y = TE_FORM_HP;
 	lse = (struct te_spec){ TE_DTYPE_FP32, 3, { rows / seqlen, a->nheads, seqlen } };
-	/* two products of half a [seqlen, seqlen] matrix a head; backward has five */
-	inf->fwd_flops = 2.0 * (double)rows * (double)seqlen * a->nheads * a->head_dim;
+	/* two products of half a [seqlen, seqlen] matrix or of its band a head; backward: five */
+	inf->fwd_flops = 4.0 * (double)rows * keys_of(a, seqlen) * a->nheads * a->head_dim;
 	inf->bwd_flops = 2.5 * inf->fwd_flops;
 	inf->bwd_ws_nbytes = te__attention_ws_nbytes(rows, a->nheads);
 	inf->uses_rng = dropout;
@@ -94,9 +106,16 @@ static int attention_describe(const struct te_op *op, char *dst, size_t nbytes)
 {
 	const struct te_attention_attrs *a = op->attrs;
 
-	return snprintf(dst, nbytes, "heads %d, kv heads %d, head_dim %d, scale %g, dropout %g",
-			a->nheads, a->nkv, a->head_dim,
-			(double)te__attention_scale(a->scale, a->head_dim), (double)a->dropout);
+	char window[32] = "", softcap[32] = "";
+
+	if (a->window)
+		snprintf(window, sizeof(window), ", window %d", a->window);
+	if (a->softcap > 0.0f)
+		snprintf(softcap, sizeof(softcap), ", softcap %g", (double)a->softcap);
+	return snprintf(dst, nbytes,
+			"heads %d, kv heads %d, head_dim %d, scale %g, dropout %g%s%s", a->nheads,
+			a->nkv, a->head_dim, (double)te__attention_scale(a->scale, a->head_dim),
+			(double)a->dropout, window, softcap);
 }
 
 static const struct te_op_ops attention_ops = {

@@ -108,9 +108,13 @@ struct te__attention {
 	uint32_t tag;
 	int32_t first_head, other_heads;
 	struct te_rng_words rng;
+	int32_t window, full;
+	float softcap;
+	const struct te_tensor *first; /* or NULL */
 };
 int te__attention_check(const char *kind, const char *name, int32_t nheads, int32_t nkv,
 			int32_t head_dim, float scale, float dropout);
+int te__attention_check_scores(const char *kind, const char *name, int32_t window, float softcap);
 /* 0, or -TE_ESHAPE if seqlen is too large for dropout */
 int te__attention_check_dropout(const char *kind, const char *name, int64_t seqlen);
 float te__attention_scale(float scale, int32_t head_dim);

@@ -25,6 +25,16 @@ int te__attention_check(const char *kind, const char *name, int32_t nheads, int3
 	return te__dropout_check(kind, name, "dropout", dropout);
 }
 
+int te__attention_check_scores(const char *kind, const char *name, int32_t window, float softcap)
+{
+	if (window < 0)
+		return te__fail(-EINVAL, "%s%s: window is %d, not 0 or more", kind, name, window);
+	if (!(softcap >= 0.0f) || !isfinite(softcap))
+		return te__fail(-EINVAL, "%s%s: softcap is %g, not a finite number of 0 or more",
+				kind, name, (double)softcap);
+	return 0;
+}
+
 int te__attention_check_dropout(const char *kind, const char *name, int64_t seqlen)
 {
 	if (seqlen > MAX_DROPOUT_SEQLEN)
@@ -43,6 +53,12 @@ size_t te__attention_ws_nbytes(int64_t rows, int32_t nheads)
 	return (size_t)(rows * nheads) * sizeof(float);
 }
 
+/* 0 if all tokens are in the window */
+static int32_t window_of(const struct te__attention *a)
+{
+	return a->window < te_tensor_extent(a->x, -2) ? a->window : 0;
+}
+
 /* arguments of both passes' kernels */
 #define ATTN_ARGS(a)                                                              \
 	.qkv = te_tensor_data((a)->x), .out = te__ops_ptr((a)->y),             \
@@ -53,7 +69,9 @@ size_t te__attention_ws_nbytes(int64_t rows, int32_t nheads)
 	.nkv = (a)->nkv, .head_dim = (a)->head_dim,                               \
 	.scale = te__attention_scale((a)->scale, (a)->head_dim),                  \
 	.threshold = (a)->threshold, .tag = (a)->tag, .dtype = te_tensor_dtype((a)->x), \
-	.first_head = (a)->first_head, .other_heads = (a)->other_heads
+	.first_head = (a)->first_head, .other_heads = (a)->other_heads,           \
+	.window = window_of(a), .softcap = (a)->softcap, .full = (a)->full,       \
+	.first = te__ops_ptr((a)->first)
 
 void te__attention_fwd_args(const struct te__attention *a, struct te_k_attn_fwd *ret)
 {
@@ -99,6 +117,15 @@ static int begin(const char *fn, struct te_stream *stream,
 		r = te__attention_check(fn, "", o.nheads, o.nkv, o.head_dim, o.scale,
 					o.dropout);
 	if (!r)
+		r = te__attention_check_scores(fn, "", o.window, o.softcap);
+	if (!r && (o.full < 0 || o.full > 1))
+		r = te__fail(-EINVAL, "%s: full is %d, not 0 or 1", fn, o.full);
+	if (!r && o.full && (o.window || o.first || o.dropout > 0.0f))
+		r = te__fail(-EINVAL, "%s: full is 1, but there is %s", fn,
+			     o.window ? "a window" : o.first ? "first" : "dropout");
+	if (!r && o.reserved)
+		r = te__fail(-EINVAL, "%s: reserved is %d, not 0", fn, o.reserved);
+	if (!r)
 		r = te__arg_main(fn, stream, "x", ret->x, &x);
 	if (!r)
 		r = te__arg_seq(fn, "x", ret->x);
@@ -111,6 +138,10 @@ static int begin(const char *fn, struct te_stream *stream,
 	ret->threshold = te__ops_threshold(o.dropout);
 	ret->tag = o.tag;
 	ret->rng = o.rng;
+	ret->window = o.window;
+	ret->softcap = o.softcap;
+	ret->full = o.full;
+	ret->first = o.first;
 	*ret_z = TE__QUANTIZE_OF(stream, &o);
 	r = te__arg_rng(fn, "dropout", o.dropout, &o.rng);
 	if (r < 0 || !ret->threshold)
@@ -129,18 +160,19 @@ static int check(const char *fn, const struct te_stream *stream, const struct te
 	const struct te__arg args[] = {
 		{ "lse", a->lse, TE_DTYPE_FP32, 0, rows * heads, out, 0 },
 		{ "x", a->x, dtype, rows, packed, 0, 0 },
+		{ "first", a->first, TE_DTYPE_INT32, 0, rows, TE__ARG_NULL, 0 },
 		{ "y", a->y, dtype, rows, width, backward ? 0 : out | TE__ARG_NULL, 0 },
 		{ "dy", dy, dtype, rows, width, 0, 0 },
 		{ "dx", dx, dtype, rows, packed, TE__ARG_OUT, 0 },
 	};
-	const int n = backward ? 5 : 3;
+	const int n = backward ? 6 : 4;
 	int r = te__args(fn, stream, args, n);
 
 	/* last, and of all that have heads */
 	if (a->head_dim * te_dtype_nbytes((enum te_dtype)dtype) % 16)
 		return r;
 	for (int i = 1; i < n && !r; i++)
-		if (args[i].t)
+		if (args[i].t && args[i].t != a->first)
 			r = te__arg_aligned(fn, args[i].name, args[i].t);
 	return r;
 }
@@ -235,6 +267,8 @@ int te__attention_cached(struct te_stream *stream, const struct te__attention *a
 		.scale = te__attention_scale(a->scale, a->head_dim),
 		.dtype = te_tensor_dtype(a->x),
 		.cache_dtype = te_tensor_dtype(c->k),
+		.window = a->window,
+		.softcap = a->softcap,
 	};
 	int r = TE__LAUNCH(stream, ATTN_APPEND, &k);
 
@@ -281,6 +315,8 @@ static int cached(struct te_stream *stream, struct te__attention *a, struct te__
 	if (!r)
 		r = te__attention_check(fn, "", o.nheads, o.nkv, o.head_dim, o.scale, 0.0f);
 	if (!r)
+		r = te__attention_check_scores(fn, "", o.window, o.softcap);
+	if (!r)
 		r = te__arg_main(fn, stream, "x", a->x, &x);
 	if (r < 0)
 		return r;
@@ -288,6 +324,8 @@ static int cached(struct te_stream *stream, struct te__attention *a, struct te__
 	a->nkv = o.nkv;
 	a->head_dim = o.head_dim;
 	a->scale = o.scale;
+	a->window = o.window;
+	a->softcap = o.softcap;
 	c->pages = o.pages;
 	c->noutside = o.noutside;
 	r = check_cached(fn, stream, a, c);

@@ -102,8 +102,8 @@ static int check_op(const struct te_decoder *d, int i)
 		return te__fail(-EOPNOTSUPP, "te_decoder_create: rope %s: has attributes that "
 				"decoding does not implement", op->name);
 	if (is_op(op, "attention") &&
-	    has_more(op, offsetof(struct te_attention_attrs, all_heads) +
-			 sizeof(attention.all_heads), &attention))
+	    has_more(op, offsetof(struct te_attention_attrs, softcap) +
+			 sizeof(attention.softcap), &attention))
 		return te__fail(-EOPNOTSUPP, "te_decoder_create: attention %s: has attributes that "
 				"decoding does not implement", op->name);
 	if (is_op(op, "embedding") || is_op(op, "rope") || is_op(op, "attention"))

@@ -19,6 +19,10 @@
  *   ds = p (dp f - D):    e_ds = (p (e_p + 4 v) + t) (|dp f| + |D| + 1) + p (f e_dp + e_D) + w |ds|
  *   dq, dk = c sum ds y:  c sum (e_ds |y|) + (n + 8) v c sum|ds||y| + unit |.|, n terms
  *   dx = sum p f dy:      sum ((e_p + w) p + t) f |dy| + (n + 8) v sum p f |dy| + unit |.|
+ *
+ * With a softcap c, s becomes c tanh(s / c): e_s and 16 v c, since 1 - 2 / (1 + e^2u) has an
+ * absolute error of 4 units and those of its steps; ds has the factor 1 - tanh^2, with an absolute
+ * error of 2 e_s / c + 4 v.
  */
 #include "config.h"
 
@@ -81,6 +85,9 @@ struct model {
 	uint64_t words[2]; /* seed, offset */
 	uint32_t threshold, tag;
 	int32_t first_head, other_heads;
+	int32_t window, full;
+	const int32_t *first;
+	double softcap;
 	double *qkv, *out, *dout; /* as the arrays hold them */
 	/* results and their error bounds */
 	double *o, *o_err, *lse, *lse_err, *delta, *delta_err, *g, *g_err;
@@ -117,15 +124,31 @@ static double dot(const double *x, const double *y, int d, double *ret_abs)
 	return sum;
 }
 
-/* scores of query q with keys 0 .. q, and their error bounds */
-static void scores(const struct model *m, const double *qp, const double *kp, int64_t q, double *s,
-		   double *es)
+/* the keys of query q of sequence b: from the returned one to *ret_end - 1 */
+static int64_t keys_of(const struct model *m, int64_t b, int64_t q, int64_t *ret_end)
 {
-	for (int64_t k = 0; k <= q; k++) {
+	int64_t first = m->first ? m->first[b * m->s.T + q] : 0;
+
+	*ret_end = m->full ? m->s.T : q + 1;
+	first = first > q ? q : first;
+	if (m->window && first < q - m->window + 1)
+		first = q - m->window + 1;
+	return first < 0 ? 0 : first;
+}
+
+/* scores of a query with keys k0 .. k1 - 1, and their error bounds */
+static void scores(const struct model *m, const double *qp, const double *kp, int64_t k0,
+		   int64_t k1, double *s, double *es)
+{
+	for (int64_t k = k0; k < k1; k++) {
 		double mag;
 
 		s[k] = m->scale * dot(qp, kp + k * row_of(&m->s), m->s.d, &mag);
 		es[k] = V * ((m->s.d + 4) * m->scale * mag + 4 * fabs(s[k]));
+		if (m->softcap > 0) {
+			s[k] = m->softcap * tanh(s[k] / m->softcap);
+			es[k] += 16 * V * m->softcap;
+		}
 	}
 }
 
@@ -144,19 +167,21 @@ static void forward(struct model *m)
 			double *o = m->o + ((b * T + q) * sh->nheads + h) * sh->d;
 			double *err = m->o_err + (o - m->o);
 			double max = -INFINITY, sum = 0, e = 0, rel;
+			int64_t k1;
+			const int64_t k0 = keys_of(m, b, q, &k1);
 
-			scores(m, at + q * row + h * sh->d, at + (sh->nheads + g) * sh->d, q, s,
-			       es);
-			for (int64_t k = 0; k <= q; k++)
+			scores(m, at + q * row + h * sh->d, at + (sh->nheads + g) * sh->d, k0, k1,
+			       s, es);
+			for (int64_t k = k0; k < k1; k++)
 				max = fmax(max, s[k]);
-			for (int64_t k = 0; k <= q; k++) {
+			for (int64_t k = k0; k < k1; k++) {
 				sum += exp(s[k] - max);
 				e = fmax(e, es[k] + 4 * V * fabs(max));
 			}
 			rel = 2 * e + (double)(T + 32) * V + EXP;
 			for (int c = 0; c < sh->d; c++)
 				o[c] = err[c] = 0;
-			for (int64_t k = 0; k <= q; k++) {
+			for (int64_t k = k0; k < k1; k++) {
 				double p = exp(s[k] - max) / sum * factor(m, bh, q, k);
 
 				for (int c = 0; c < sh->d; c++) {
@@ -196,8 +221,11 @@ static void backward_row(struct model *m, int64_t bh, int64_t q, double lse, dou
 	const int64_t kat = b * T * row + (sh->nheads + gr) * sh->d, vat = kat + sh->nkv * sh->d;
 	const double *dy = m->dout + ((b * T + q) * sh->nheads + h) * sh->d;
 
-	scores(m, m->qkv + qat, m->qkv + kat, q, s, es);
-	for (int64_t k = 0; k <= q; k++) {
+	int64_t k1;
+	const int64_t k0 = keys_of(m, b, q, &k1);
+
+	scores(m, m->qkv + qat, m->qkv + kat, k0, k1, s, es);
+	for (int64_t k = k0; k < k1; k++) {
 		const double *kp = m->qkv + kat + k * row, *qp = m->qkv + qat;
 		double f = factor(m, bh, q, k), p = exp(s[k] - lse), mag;
 		double dp = dot(dy, m->qkv + vat + k * row, sh->d, &mag);
@@ -206,6 +234,12 @@ static void backward_row(struct model *m, int64_t bh, int64_t q, double lse, dou
 		double eds = (p * (ep + 4 * V) + TINY) * (fabs(dp * f) + fabs(delta) + 1) +
 			     p * (f * V * (sh->d + 4) * mag + delta_err) + m->w * fabs(ds);
 
+		if (m->softcap > 0) {
+			const double t = s[k] / m->softcap, slope = 1 - t * t;
+
+			eds = eds * slope + fabs(ds) * (2 * es[k] / m->softcap + 4 * V);
+			ds *= slope;
+		}
 		for (int c = 0; c < sh->d; c++) {
 			m->g[qat + c] += m->scale * ds * kp[c];
 			m->g_err[qat + c] +=
@@ -271,10 +305,13 @@ static void near(const struct model *m, int32_t dtype, const void *array, const 
 			double tol = err[i] + tt_unit(dtype) * (fabs(want[i]) + err[i]) + 0x1p-126;
 
 			ck_assert_msg(fabs(x - want[i]) <= tol,
-				      "T %d, heads %d/%d, d %d, %s, threshold %u: %s of the %s, "
+				      "T %d, heads %d/%d, d %d, %s, threshold %u, window %d, "
+				      "softcap %g%s%s: %s of the %s, "
 				      "element %lld: %.9g, not %.9g within %.3g",
 				      (int)m->s.T, m->s.nheads, m->s.nkv, m->s.d,
-				      te_dtype_name((enum te_dtype)m->dtype), m->threshold, what,
+				      te_dtype_name((enum te_dtype)m->dtype), m->threshold,
+				      m->window, m->softcap, m->first ? ", documents" : "",
+				      m->full ? ", full" : "", what,
 				      k ? "kernel" : "reference", (long long)i, x, want[i], tol);
 		}
 }
@@ -287,6 +324,41 @@ struct run {
 	struct te_k_attn_bwd b;
 	int64_t nqkv, nout, nlse;
 };
+
+/* what a case has more than plain causal attention */
+enum { WINDOW = 1, CAP = 2, DOCUMENTS = 4, FULL = 8 };
+
+/* first keys of documents of 1 to most tokens; some are out of range */
+static const int32_t *documents(const struct shape *s, int64_t most)
+{
+	int32_t *first = kc_poison(TE_DTYPE_INT32, s->batch * s->T);
+	const int64_t n = s->batch * s->T;
+
+	for (int64_t i = 0; i < n;) {
+		const int64_t at = i % s->T, len = tt_rand_int(1, most);
+		const int bad = tt_rand_int(0, 9) == 0;
+
+		for (int64_t k = 0; k < len && at + k < s->T; k++, i++)
+			first[i] = !bad ? (int32_t)at :
+				   k % 2 ? INT32_MAX - (int32_t)k : INT32_MIN + (int32_t)k;
+	}
+	return first;
+}
+
+static void add_more(struct run *r, int more)
+{
+	if (more & WINDOW)
+		r->m.window = (int32_t)tt_rand_int(1, tt_rand_int(0, 1) ? 9 : r->m.s.T + 3);
+	if (more & CAP)
+		r->m.softcap = (double)tt_rand_float(0.5f, 30.0f);
+	if (more & DOCUMENTS)
+		r->m.first = documents(&r->m.s, tt_rand_int(1, r->m.s.T));
+	r->m.full = !!(more & FULL);
+	r->f.window = r->b.window = r->m.window;
+	r->f.softcap = r->b.softcap = (float)r->m.softcap;
+	r->f.first = r->b.first = r->m.first;
+	r->f.full = r->b.full = r->m.full;
+}
 
 static struct run run_of(const struct shape *s, int32_t dtype, uint32_t threshold, float amplitude)
 {
@@ -387,9 +459,9 @@ static void *copy_of(const void *p, size_t nbytes)
 
 /* does the backend run one kernel for the whole backward pass, which computes delta itself and is
  * launched as dkv (kernels/attn/launch.c)? */
-static int is_strips(const struct shape *s, int32_t dtype, uint32_t threshold)
+static int is_strips(const struct shape *s, int32_t dtype, uint32_t threshold, int more)
 {
-	return !strcmp(backend, "cuda") && dtype == TE_DTYPE_BF16 && !threshold &&
+	return !strcmp(backend, "cuda") && dtype == TE_DTYPE_BF16 && !threshold && !more &&
 	       s->d % 8 == 0 && s->batch * s->nheads * ((s->T + 15) / 16) <= 264;
 }
 
@@ -400,7 +472,7 @@ static void run_pre(struct run *r)
 	kc_defer(r->b.delta);
 	KC_RUN(ATTN_BWD_PRE, &r->b);
 	pre(&r->m);
-	if (!is_strips(&r->m.s, r->m.dtype, r->m.threshold)) {
+	if (!is_strips(&r->m.s, r->m.dtype, r->m.threshold, TE_K_ATTN_HAS_MORE(&r->b))) {
 		near(&r->m, TE_DTYPE_FP32, r->b.delta, r->m.delta, r->m.delta_err, r->nlse,
 		     "delta");
 		return;
@@ -433,14 +505,16 @@ static void without_delta(struct run *r, size_t nbytes)
 	free(want);
 }
 
-static void one(const struct shape *s, int32_t dtype, uint32_t threshold, float amplitude)
+static void one(const struct shape *s, int32_t dtype, uint32_t threshold, float amplitude,
+		int more)
 {
 	struct run r = run_of(s, dtype, threshold, amplitude);
 	const size_t nbytes = (size_t)r.nqkv * te_dtype_nbytes((enum te_dtype)dtype);
 	const int64_t nq = (int64_t)s->nheads * s->d;
-	const int strips = is_strips(s, dtype, threshold);
+	const int strips = is_strips(s, dtype, threshold, more);
 	char *before;
 
+	add_more(&r, more);
 	run_forward(&r);
 	forward(&r.m);
 	near(&r.m, dtype, r.f.out, r.m.o, r.m.o_err, r.nout, "out");
@@ -533,7 +607,7 @@ static void agrees(int i, int32_t dtype)
 {
 	const uint32_t some = (uint32_t)tt_rand_int(1, 30000);
 
-	one(&shapes[i / 2], dtype, i & 1 ? some : 0, 1.0f);
+	one(&shapes[i / 2], dtype, i & 1 ? some : 0, 1.0f, 0);
 }
 
 START_TEST(fp32_agrees_with_fp64)
@@ -548,16 +622,28 @@ START_TEST(bf16_agrees_with_fp64)
 }
 END_TEST
 
+/* windows, softcaps, documents and full attention, each with each; _i: those, type, dropout */
+START_TEST(more_agrees_with_fp64)
+{
+	const int n = strcmp(backend, "host") ? NSHAPES : NSHAPES_HOST;
+	const int more = 1 + _i % 15;
+	const uint32_t some = (uint32_t)tt_rand_int(1, 30000);
+
+	one(&shapes[tt_rand_int(0, n - 1)], _i / 15 & 1 ? TE_DTYPE_BF16 : TE_DTYPE_FP32,
+	    _i / 30 & 1 ? some : 0, _i / 60 & 1 ? 6.0f : 1.0f, more);
+}
+END_TEST
+
 /* scores of some hundreds: one probability of a row is nearly 1, nothing overflows */
 START_TEST(large_scores_do_not_overflow)
 {
-	one(&shapes[_i / 2 ? 5 : 11], _i & 1 ? TE_DTYPE_BF16 : TE_DTYPE_FP32, 0, 9.0f);
+	one(&shapes[_i / 2 ? 5 : 11], _i & 1 ? TE_DTYPE_BF16 : TE_DTYPE_FP32, 0, 9.0f, 0);
 }
 END_TEST
 
 START_TEST(drops_nearly_everything)
 {
-	one(&shapes[4], _i ? TE_DTYPE_BF16 : TE_DTYPE_FP32, 65000, 1.0f);
+	one(&shapes[4], _i ? TE_DTYPE_BF16 : TE_DTYPE_FP32, 65000, 1.0f, 0);
 }
 END_TEST
 
@@ -595,6 +681,130 @@ START_TEST(later_tokens_change_nothing)
 }
 END_TEST
 
+/* tokens from to to - 1 of one sequence: out, dk and dv, dq and lse; released by the caller */
+static char *results_of(struct run *r, int64_t from, int64_t to, size_t *ret_nbytes)
+{
+	const size_t w = te_dtype_nbytes((enum te_dtype)r->m.dtype);
+	const size_t row = (size_t)row_of(&r->m.s) * w, orow = (size_t)(r->nout / r->m.s.T) * w;
+	const size_t n = (size_t)(to - from);
+	char *ret = malloc(n * (2 * row + orow + (size_t)r->m.s.nheads * 4)), *p = ret;
+
+	ck_assert_ptr_nonnull(ret);
+	run_forward(r);
+	memcpy(p, (const char *)kc_got(r->f.out) + (size_t)from * orow, n * orow);
+	p += n * orow;
+	for (int h = 0; h < r->m.s.nheads; h++, p += n * 4)
+		memcpy(p, (const float *)kc_got(r->f.lse) + h * r->m.s.T + from, n * 4);
+	kc_defer(r->b.delta);
+	KC_RUN(ATTN_BWD_PRE, &r->b);
+	for (int i = 0; i < 2; i++) {
+		const size_t skip = i ? 0 : orow, len = i ? orow : row - orow;
+
+		kc_defer(r->b.dqkv);
+		if (i)
+			KC_RUN(ATTN_BWD_DQ, &r->b);
+		else
+			KC_RUN(ATTN_BWD_DKV, &r->b);
+		for (int64_t t = from; t < to; t++, p += len)
+			memcpy(p, (const char *)kc_got(r->b.dqkv) + (size_t)t * row + skip, len);
+	}
+	*ret_nbytes = (size_t)(p - ret);
+	return ret;
+}
+
+/* a random document of r, whose sequence is one batch */
+static void choose_document(const struct run *r, int64_t *ret_from, int64_t *ret_to)
+{
+	const int64_t T = r->m.s.T, at = tt_rand_int(0, T - 1);
+	int64_t unused;
+
+	*ret_from = keys_of(&r->m, 0, at, &unused);
+	*ret_to = at + 1;
+	while (*ret_to < T && keys_of(&r->m, 0, *ret_to, &unused) == *ret_from)
+		++*ret_to;
+}
+
+/*
+ * What other documents contain changes no bit of a document. As above, it is finite on a GPU.
+ * _i: type, dropout, softcap
+ */
+START_TEST(documents_do_not_see_each_other)
+{
+	const struct shape s = { 1, tt_rand_int(2, 300), 2, 1, (int)tt_rand_int(1, 128) };
+	const int32_t dtype = _i & 1 ? TE_DTYPE_BF16 : TE_DTYPE_FP32;
+	struct run r = run_of(&s, dtype, _i & 2 ? 9000 : 0, 1.0f);
+	const float other = strcmp(backend, "cuda") ? NAN : -70.0f;
+	int32_t *first = kc_poison(TE_DTYPE_INT32, s.T);
+	const int64_t len = tt_rand_int(1, s.T);
+	int64_t from, to;
+	size_t nbytes, again;
+	char *want, *got;
+
+	for (int64_t i = 0; i < s.T; i++)
+		first[i] = (int32_t)(i / len * len);
+	add_more(&r, _i & 4 ? CAP : 0);
+	r.m.first = r.f.first = r.b.first = first;
+	choose_document(&r, &from, &to);
+	want = results_of(&r, from, to, &nbytes);
+	for (int64_t t = 0; t < s.T; t++) {
+		if (t >= from && t < to)
+			continue;
+		for (int64_t i = 0; i < row_of(&s); i++)
+			tt_set(dtype, (void *)(uintptr_t)r.f.qkv, t * row_of(&s) + i,
+			       i % 3 ? 100.0f : other);
+		for (int64_t i = 0; i < s.nheads * s.d; i++)
+			tt_set(dtype, (void *)(uintptr_t)r.b.dout, t * s.nheads * s.d + i, other);
+	}
+	got = results_of(&r, from, to, &again);
+	ck_assert_uint_eq(nbytes, again);
+	ck_assert_msg(!memcmp(want, got, nbytes), "T %d, d %d, documents of %d: tokens %d to %d",
+		      (int)s.T, s.d, (int)len, (int)from, (int)to - 1);
+	free(want);
+	free(got);
+	model_free(&r.m);
+	kc_reset();
+}
+END_TEST
+
+/* the host's promise, for documents at multiples of its tiles. _i: type, window and softcap */
+START_TEST(a_document_has_the_bits_of_it_alone)
+{
+	const int64_t from = 64 * tt_rand_int(0, 3), n = tt_rand_int(1, 150);
+	const struct shape s = { 1, from + n + tt_rand_int(0, 70), 4, 2, 40 };
+	const struct shape alone = { 1, n, 4, 2, 40 };
+	const int32_t dtype = _i & 1 ? TE_DTYPE_BF16 : TE_DTYPE_FP32;
+	struct run r = run_of(&s, dtype, 0, 1.0f), one = run_of(&alone, dtype, 0, 1.0f);
+	const size_t w = te_dtype_nbytes((enum te_dtype)dtype);
+	const size_t row = (size_t)row_of(&s) * w, orow = (size_t)s.nheads * (size_t)s.d * w;
+	int32_t *first = kc_poison(TE_DTYPE_INT32, s.T);
+	size_t nbytes, again;
+	char *want, *got;
+
+	for (int64_t i = 0; i < s.T; i++)
+		first[i] = (int32_t)(i < from ? 0 : i < from + n ? from : from + n);
+	memcpy((void *)(uintptr_t)one.f.qkv, (const char *)r.f.qkv + (size_t)from * row,
+	       (size_t)n * row);
+	memcpy((void *)(uintptr_t)one.b.dout, (const char *)r.b.dout + (size_t)from * orow,
+	       (size_t)n * orow);
+	if (_i & 2) {
+		one.f.window = one.b.window = r.f.window = r.b.window = 20;
+		one.f.softcap = one.b.softcap = r.f.softcap = r.b.softcap = 2.0f;
+	}
+	one.f.scale = one.b.scale = r.f.scale;
+	r.f.first = r.b.first = first;
+	want = results_of(&one, 0, n, &nbytes);
+	got = results_of(&r, from, from + n, &again);
+	ck_assert_uint_eq(nbytes, again);
+	ck_assert_msg(!memcmp(want, got, nbytes), "T %d: %d tokens from %d on", (int)s.T, (int)n,
+		      (int)from);
+	free(want);
+	free(got);
+	model_free(&r.m);
+	model_free(&one.m);
+	kc_reset();
+}
+END_TEST
+
 /* over many masks, about the requested share is dropped */
 START_TEST(drops_the_requested_share)
 {
@@ -620,12 +830,16 @@ Suite *attn_suite(const char *name, const char *on)
 	const int n = 2 * (strcmp(on, "host") ? NSHAPES : NSHAPES_HOST);
 	Suite *s = suite_create(name);
 	TCase *c[] = { tt_case(s, "fp32", "numeric"), tt_case(s, "bf16", "numeric"),
-		       tt_case(s, "rules", "numeric") };
+		       tt_case(s, "rules", "numeric"), tt_case(s, "more", "numeric") };
 
 	for (size_t i = 0; i < TT_LEN(c); i++)
 		tcase_add_checked_fixture(c[i], setup, kc_close);
 	TT_ADD_LOOP(c[0], fp32_agrees_with_fp64, n, 3);
 	TT_ADD_LOOP(c[1], bf16_agrees_with_fp64, n, 3);
+	TT_ADD_LOOP(c[3], more_agrees_with_fp64, 120, 8);
+	tcase_add_loop_test(c[3], documents_do_not_see_each_other, 0, 8);
+	if (!strcmp(on, "host"))
+		tcase_add_loop_test(c[3], a_document_has_the_bits_of_it_alone, 0, 4);
 	tcase_add_loop_test(c[2], large_scores_do_not_overflow, 0, 4);
 	tcase_add_loop_test(c[2], drops_nearly_everything, 0, 2);
 	tcase_add_loop_test(c[2], later_tokens_change_nothing, 0, 8);

@@ -58,6 +58,8 @@ static void begin(enum te_dtype cache, int paged)
 	full.nheads = o.nheads = o.nkv * (int32_t)tt_rand_int(1, 5);
 	full.head_dim = o.head_dim = (int32_t)tt_rand_int(1, 128);
 	full.scale = o.scale = tt_rand_int(0, 1) ? 0.0f : 0.3f;
+	full.window = o.window = tt_rand_int(0, 1) ? 0 : (int32_t)tt_rand_int(1, 100);
+	full.softcap = o.softcap = tt_rand_int(0, 2) ? 0.0f : 3.0f;
 	cols = ((int64_t)o.nheads + 2 * o.nkv) * o.head_dim;
 	width = (int64_t)o.nheads * o.head_dim;
 	npages = 0;
@@ -270,6 +272,9 @@ START_TEST(cached_names_the_argument)
 		CALL(-TE_ESHAPE, "v has other extents than k", x, s, p, k, other, y);
 	o.pages = x;
 	CALL(-TE_EDTYPE, "pages is fp32, not int32", x, s, p, k, v, y);
+	o.window = -1;
+	CALL(-EINVAL, "window is -1", x, s, p, k, v, y);
+	o.window = 0;
 	o.head_dim = 0;
 	CALL(-EINVAL, "head_dim is 0", x, s, p, k, v, y);
 	fails(te_kernel_attention_cached(NULL, x, s, p, k, v, y, NULL), -EINVAL,

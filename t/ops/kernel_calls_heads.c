@@ -60,7 +60,7 @@ START_TEST(rope_equals_the_op)
 }
 END_TEST
 
-/* _i: replay, type, dropout, a scale */
+/* _i: replay, type, dropout, a scale with a window and a softcap */
 START_TEST(attention_equals_the_op)
 {
 	struct te_kernel_attention_opts o = TE_KERNEL_ATTENTION_OPTS_INIT;
@@ -79,6 +79,8 @@ START_TEST(attention_equals_the_op)
 	o.head_dim = a.head_dim = head_dim;
 	o.dropout = a.dropout = _i >> 2 & 1 ? 0.25f : 0.0f;
 	o.scale = a.scale = _i >> 3 ? 0.3f : 0.0f;
+	o.window = a.window = _i >> 3 ? (int32_t)tt_rand_int(1, 30) : 0;
+	o.softcap = a.softcap = _i >> 3 ? 2.0f : 0.0f;
 	DO(te_op_attention(&a, "a", &op));
 	kc_op_init(&r, op, &in);
 	kc_op_passes(&r);
@@ -348,6 +350,28 @@ START_TEST(attention_names_the_argument)
 	o.scale = NAN;
 	FWD(-EINVAL, "scale is ", x, y, lse);
 	o.scale = 0;
+	o.window = -1;
+	FWD(-EINVAL, "window is -1", x, y, lse);
+	o.window = 0;
+	o.softcap = INFINITY;
+	FWD(-EINVAL, "softcap is inf", x, y, lse);
+	o.softcap = 0;
+	o.full = 2;
+	FWD(-EINVAL, "full is 2", x, y, lse);
+	o.full = 1;
+	o.window = 1;
+	FWD(-EINVAL, "full is 1, but there is a window", x, y, lse);
+	o.window = 0;
+	o.first = i;
+	FWD(-EINVAL, "full is 1, but there is first", x, y, lse);
+	o.full = 0;
+	FWD(-TE_ESHAPE, "first has 48 elements, not 6", x, y, lse);
+	o.first = lse;
+	FWD(-TE_EDTYPE, "first is fp32, not int32", x, y, lse);
+	o.first = NULL;
+	o.reserved = 1;
+	FWD(-EINVAL, "reserved is 1", x, y, lse);
+	o.reserved = 0;
 	o.dropout = 1;
 	FWD(-EINVAL, "dropout is 1, not in [0,1)", x, y, lse);
 	o.dropout = 0.5f;

@@ -220,20 +220,26 @@ static void ref_attention(const struct op_run *r, const double *x, const double 
 				const double *qp = x + (b * T + q) * n + h * d;
 				int kv = a->nheads + h / (a->nheads / a->nkv);
 				double *out = y + ((b * T + q) * a->nheads + h) * d;
+				const int64_t k0 = a->window && q >= a->window ? q - a->window + 1 :
+										 0;
 				double sum = 0;
 
-				for (int64_t k = 0; k <= q; k++) {
+				for (int64_t k = k0; k <= q; k++) {
 					const double *kp = x + (b * T + k) * n + kv * d;
 					double s = 0;
 
 					for (int c = 0; c < d; c++)
 						s += qp[c] * kp[c];
-					p[k] = exp(s * scale);
+					s *= scale;
+					if (a->softcap > 0)
+						s = (double)a->softcap *
+						    tanh(s / (double)a->softcap);
+					p[k] = exp(s);
 					sum += p[k];
 				}
 				for (int c = 0; c < d; c++)
 					out[c] = 0;
-				for (int64_t k = 0; k <= q; k++) {
+				for (int64_t k = k0; k <= q; k++) {
 					const double *vp = x + (b * T + k) * n + (kv + a->nkv) * d;
 					struct te_philox ph = te_philox_attn(
 						words[0], words[1], tag,
@@ -373,6 +379,12 @@ const struct op_case op_cases[] = {
 	{ .name = "attention with dropout", .create = create_attention, .ref = ref_attention,
 	  .depth = 200, .in = { { T, 3, { 2, 11, 24 } } },
 	  .a.attention = TE_ATTRS(attention, 4, 2, 3, 0, 0.3f, 0, 0, 0) },
+	{ .name = "attention in a window", .create = create_attention, .ref = ref_attention,
+	  .depth = 200, .in = { { T, 3, { 2, 9, 30 } } },
+	  .a.attention = TE_ATTRS(attention, 2, 2, 5, 0, 0, 0, 0, 0, 4) },
+	{ .name = "attention with softcap", .create = create_attention, .ref = ref_attention,
+	  .depth = 200, .in = { { T, 3, { 2, 9, 30 } } },
+	  .a.attention = TE_ATTRS(attention, 2, 2, 5, 0, 0.2f, 0, 0, 0, 3, 1.5f) },
 	{ .name = "attention of some heads", .create = create_attention, .ref = ref_attention,
 	  .depth = 200, .in = { { T, 3, { 3, 11, 24 } } },
 	  .a.attention = TE_ATTRS(attention, 4, 2, 3, 0, 0.3f, 77, 3, 9) },

@@ -39,12 +39,13 @@ static const char *declines(const struct te_k_attn_fwd *a)
 
 /*
  * The largest sum of costs of a block, with n heads at a time. Costs are those of tiles, and for
- * each item as much as a tile and a fifth. Items go to blocks as in item_of() of sm90.cu, n or fewer
- * of one length after each other.
+ * each item as much as a tile and a fifth. Items go to blocks as in item_of() of sm90.cu, n or
+ * fewer of one length after each other.
  */
 static int64_t longest(const struct te_attn_sm90 *s, int32_t rows, int32_t nsms, int32_t n)
 {
-	int64_t more[MAX_SMS + 1] = { 0 }, k = 0, cost = 0, max = 0; /* more: than the block before */
+	int64_t more[MAX_SMS + 1] = { 0 }; /* than the block before */
+	int64_t k = 0, cost = 0, max = 0;
 
 	for (int32_t head = 0; head < s->nmatrices; head += n)
 		for (int32_t end = s->nrows; end > 0; end -= rows) {

@@ -1,15 +1,15 @@
 /*
- * round.h - formats of moments that are smaller than FP32, for C and CUDA. Exact integer arithmetic,
- * so that host and device store the same bits.
+ * round.h - formats of moments that are smaller than FP32, for C and CUDA. Exact integer
+ * arithmetic, so that host and device store the same bits.
  *
  * Rounding is stochastic: up with the probability of the fraction that is cut off, by a number r of
  * 16 bits. An average that moves by less than half a step would otherwise never move (Topollai and
  * Choromanska, arXiv:2603.16731). r = TE_ROUND_NEAREST rounds to nearest, ties away from zero.
  *
- * FP8 blocks: TE_K_ALIGN_WEIGHT elements and one exponent byte s; a value is code * 2^(s - 127), and
- * 0 where s is 0. COAT (arXiv:2410.19313) stores both moments in E4M3 by groups of 128; here a group
- * is the 64 elements to which weights are padded, so that no scale is common to two weights, and
- * scales are powers of two (E8M0 of OCP MX 1.0), which are exact.
+ * FP8 blocks: TE_K_ALIGN_WEIGHT elements and one exponent byte s; a value is code * 2^(s - 127),
+ * and 0 where s is 0. COAT (arXiv:2410.19313) stores both moments in E4M3 by groups of 128; here a
+ * group is the 64 elements to which weights are padded, so that no scale is common to two weights,
+ * and scales are powers of two (E8M0 of OCP MX 1.0), which are exact.
  *	first	E4M3 (OCP OFP8 1.0), largest 448
  *	second	UE5M3, the upper bits of FP16 without its sign: 5 bits of exponent, 3 of mantissa,
  *		largest 1.875 * 2^15. It has no sign to store, and as it is a square it needs twice

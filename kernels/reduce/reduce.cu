@@ -7,8 +7,8 @@
  *
  * colsum: each warp loads 16 rows into shared memory with all loads in flight, then each thread
  * adds up one column in order. A single group of 64 rows thus costs one memory latency, and many
- * rows make many blocks. part_sum: a warp holds a group of partial sums in registers, with all loads
- * in flight, and adds it up; the first warp adds up the sums of groups.
+ * rows make many blocks. part_sum: a warp holds a group of partial sums in registers, with all
+ * loads in flight, and adds it up; the first warp adds up the sums of groups.
  */
 #include "kernels/dev.cuh"
 #include "kernels/reduce/geometry.h"

@@ -12,8 +12,8 @@ struct te_k_colsum {
 };
 
 /*
- * out[c] += sum over p of part[p][c]: each TE_K_PART_GROUP parts are added up with p ascending, then
- * these sums from the first on, and the total is added to out.
+ * out[c] += sum over p of part[p][c]: each TE_K_PART_GROUP parts are added up with p ascending,
+ * then these sums from the first on, and the total is added to out.
  */
 #define TE_K_PART_GROUP 32
 struct te_k_part_sum {

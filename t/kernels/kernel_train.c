@@ -504,8 +504,10 @@ START_TEST(adamw_of_small_moments)
 		for (int64_t i = 0; i < nruns; i++) {
 			decay[i] = (uint8_t)(tt_rand_u64() & 1);
 			if (a.m_exp) {
-				a.m_exp[i] = _i & 2 ? (uint8_t)tt_rand_u64() : (uint8_t)(110 + i % 8);
-				a.v_exp[i] = _i & 2 ? (uint8_t)tt_rand_u64() : (uint8_t)(100 + i % 8);
+				a.m_exp[i] = (uint8_t)(_i & 2 ? tt_rand_u64() :
+								110 + (uint64_t)i % 8);
+				a.v_exp[i] = (uint8_t)(_i & 2 ? tt_rand_u64() :
+								100 + (uint64_t)i % 8);
 			}
 		}
 		for (int64_t i = 0; i < n && _i == 0; i++) /* BF16: second moments have no sign */

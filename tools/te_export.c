@@ -180,14 +180,16 @@ static void put_model(struct export *e)
 {
 	const struct config *c = &e->model.cfg;
 	const char *field = NULL;
-	const int64_t longest = config_longest(c, &field);
+	int64_t longest = config_longest(c, &field);
 
+	/* a window that is not in the file would let tokens see more */
+	if (c->window && (!longest || c->window < longest))
+		longest = c->window;
 	put_key(e, "general", "architecture", TEXT);
 	put_text(e->f, e->arch);
 	put_int(e, "general", "file_type", e->type->file_type);
 	put_int(e, "general", "quantization_version", 2);
 	put_int(e, e->arch, "vocab_size", c->vocab);
-	/* a window that is not in the file would let tokens see more */
 	put_int(e, e->arch, "context_length",
 		longest && longest < c->max_pos ? longest : c->max_pos);
 	put_int(e, e->arch, "embedding_length", c->width);

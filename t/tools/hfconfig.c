@@ -114,6 +114,40 @@ START_TEST(reads_llama_and_qwen2)
 }
 END_TEST
 
+/* windows of layers 0 to 2, and the longest context */
+static const struct {
+	const char *text;
+	int64_t window[3], longest;
+} windows[] = {
+	{ "{" MISTRAL ",\"sliding_window\":7}", { 7, 7, 7 }, 0 },
+	{ "{" MISTRAL ",\"sliding_window\":null}", { 0, 0, 0 }, 0 },
+	{ "{" MISTRAL ",\"sliding_window\":7,\"layer_types\":[\"full_attention\"]}",
+	  { 0, 0, 0 }, 7 },
+	{ "{" QWEN2 ",\"sliding_window\":7}", { 0, 0, 0 }, 0 },
+	{ "{" QWEN2 ",\"sliding_window\":7,\"use_sliding_window\":true}", { 0, 0, 0 }, 0 },
+	{ "{" QWEN2 ",\"sliding_window\":7,\"use_sliding_window\":true,"
+	  "\"max_window_layers\":1}",
+	  { 0, 7, 7 }, 0 },
+	{ "{" QWEN2 ",\"sliding_window\":7,\"use_sliding_window\":true,\"layer_types\":["
+	  "\"sliding_attention\",\"full_attention\",\"sliding_attention\"]}",
+	  { 7, 0, 7 }, 0 },
+	{ "{" QWEN2 ",\"sliding_window\":7,\"layer_types\":[\"sliding_attention\"]}",
+	  { 0, 0, 0 }, 7 },
+};
+
+START_TEST(knows_windows_of_layers)
+{
+	const char *field;
+	struct config c;
+
+	ck_assert_int_eq(parse_all(windows[_i].text, &c), 0);
+	for (int64_t i = 0; i < 3; i++)
+		ck_assert_int_eq(config_window(&c, i), windows[_i].window[i]);
+	ck_assert_int_eq(config_longest(&c, &field), windows[_i].longest);
+	config_free(&c);
+}
+END_TEST
+
 static const char *const refused[] = {
 	"[]",
 	"{}",
@@ -618,6 +652,7 @@ static Suite *suite(void)
 
 	tcase_add_test(c, reads_gpt2);
 	tcase_add_test(c, reads_llama_and_qwen2);
+	tcase_add_loop_test(c, knows_windows_of_layers, 0, (int)TT_LEN(windows));
 	tcase_add_loop_test(c, refuses_what_it_would_not_compute, 0, TT_LEN(refused));
 	tcase_add_loop_test(c, skips_what_changes_nothing, 0, TT_LEN(harmless));
 	tcase_add_loop_test(c, keeps_all_fields, 0, TT_LEN(published));

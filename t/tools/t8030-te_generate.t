@@ -122,7 +122,10 @@ fails "a context beyond the model's" "--context 33" "$gen" --model c --prompt a 
 mkdir w
 sed 's/"llama"/"mistral", "sliding_window": 16/' t/config.json >w/config.json
 cp t/model.safetensors w
-fails "a context beyond the sliding window" "--context 17: the model has 16" "$gen" --model w \
+check "a context beyond the sliding window" "$gen" --model w --prompt-tokens 1 --context 17
+sed 's/"sliding_window"/"layer_types": ["full_attention"], &/' w/config.json >w/c
+mv w/c w/config.json
+fails "a window of unknown layers" "--context 17: the model has 16" "$gen" --model w \
 	--prompt-tokens 1 --context 17
 check "one within it" "$gen" --model w --prompt-tokens 1 --context 16
 fails "no folder" "nowhere" "$gen" --model nowhere --prompt a

@@ -144,7 +144,7 @@ static const struct field fields[] = {
 	{ QWEN2 | MISTRAL | SMOLLM3 | PHI3, "sliding_window", WINDOW, AT(window), 0, NULL, 0 },
 	{ QWEN2 | SMOLLM3, "use_sliding_window", BOOLEAN, AT(windowed), 0, NULL, 0 },
 	{ LLAMAS & ~(QWEN2 | SMOLLM3), "use_sliding_window", MUST_BE, 0, 0, "false", 0 },
-	{ LLAMAS, "max_window_layers", SKIP, 0, 0, NULL, 0 }, /* a context has at most one window */
+	{ LLAMAS, "max_window_layers", SKIP, 0, 0, NULL, 0 }, /* see config_window() */
 	{ LLAMAS, "layer_types", LAYER_TYPES, AT(sliding), 0, NULL, 0 },
 	{ SMOLLM3, "no_rope_layers", ROPE_LAYERS, 0, 0, NULL, 0 },
 	{ SMOLLM3, "no_rope_layer_interval", COUNT, AT(no_rope_every), 0, NULL, 0 },
@@ -583,6 +583,34 @@ int config_parse(const json_t *obj, const char *where, struct config *ret_cfg)
 	return STATUS_OK;
 }
 
+/*
+ * Is it known which layers have the window? Mistral and Phi-3: all, unless there is a list of
+ * types. Qwen2: as in the list, or the layers from max_window_layers on.
+ */
+static int has_windows(const struct config *c)
+{
+	const uint32_t f = 1u << c->family;
+
+	return c->window && (f & QWEN2 ? c->windowed :
+			     f & (MISTRAL | PHI3) && !json_object_get(c->source, "layer_types"));
+}
+
+int64_t config_window(const struct config *c, int64_t layer)
+{
+	const json_t *types = json_object_get(c->source, "layer_types");
+	const json_t *from = json_object_get(c->source, "max_window_layers");
+	const char *type = json_string_value(json_array_get(types, (size_t)layer));
+
+	if (!has_windows(c))
+		return 0;
+	if (c->family != FAMILY_QWEN2)
+		return c->window;
+	if (json_is_array(types))
+		return type && *type == 's' ? c->window : 0;
+	/* 28 is transformers' default */
+	return layer >= (json_is_integer(from) ? json_integer_value(from) : 28) ? c->window : 0;
+}
+
 int64_t config_longest(const struct config *c, const char **ret_field)
 {
 	int64_t longest = 0;
@@ -595,7 +623,7 @@ int64_t config_longest(const struct config *c, const char **ret_field)
 		*ret_field = "original_max_position_embeddings";
 		longest = (int64_t)c->rotary.original;
 	}
-	if (c->window && (!longest || c->window < longest)) {
+	if (c->window && !has_windows(c) && (!longest || c->window < longest)) {
 		*ret_field = "sliding_window";
 		longest = c->window;
 	}
@@ -726,6 +754,9 @@ int config_same(const struct config *a, const char *where_a, const struct config
 	for (int64_t i = 0; i < a->layers && !r; i++)
 		if (config_turns(a, i) != config_turns(b, i))
 			r = say_bad("%s: no_rope_layers differs from %s", where_a, where_b);
+	for (int64_t i = 0; i < a->layers && !r; i++)
+		if (config_window(a, i) != config_window(b, i))
+			r = say_bad("%s: the windows of layers differ from %s", where_a, where_b);
 	if (!r && a->window != b->window)
 		r = say_bad("%s: sliding_window differs from %s", where_a, where_b);
 	if (!r && a->act != b->act)

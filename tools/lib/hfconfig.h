@@ -33,7 +33,7 @@ struct config {
 	enum family family;
 	enum residual residual;
 	int64_t vocab, layers, width, heads, kv_heads, head_dim, inner, max_pos;
-	int64_t window; /* each token sees so many; 0: all before it */
+	int64_t window; /* number of tokens that one attends to, see config_window(); 0: all */
 	int64_t no_rope_every; /* layer i has no rotations if it divides i + 1; 0: all have them */
 	double eps, init_std;
 	double drop_embd, drop_resid, drop_attn;
@@ -58,10 +58,12 @@ const char *family_name(enum family family);
 /* the fields that transformers sets when a file does not have them; sizes are 0 */
 struct config config_defaults(enum family family);
 /*
- * The largest context that is implemented, which the rotations or the table of positions limit, or
- * 0: no limit. ret_field: the field of config.json with that number.
+ * The largest context that is implemented, which the rotations, the table of positions, or windows
+ * of unknown layers limit, or 0: no limit. ret_field: the field of config.json with that number.
  */
 int64_t config_longest(const struct config *cfg, const char **ret_field);
+/* number of tokens, its own included, that a token of the layer attends to; 0: all */
+int64_t config_window(const struct config *cfg, int64_t layer);
 /* 1 if the layer turns queries and keys by their positions */
 int config_turns(const struct config *cfg, int64_t layer);
 /* @path: the file, the folder of config.json, or a GGUF file */

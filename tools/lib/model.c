@@ -155,8 +155,9 @@ static double attention_scale(const struct config *c)
 	return f == 1 || f == 0 ? 0 : f * f / sqrt((double)c->head_dim);
 }
 
-static void attention(struct builder *b, const struct config *c, const char *name)
+static void attention(struct builder *b, const struct config *c, int i, const char *name)
 {
+	const int64_t window = config_window(c, i);
 	struct te_attention_attrs a = TE_ATTRS(attention, .nheads = (int32_t)c->heads,
 		.nkv = (int32_t)c->kv_heads,
 		.head_dim = (int32_t)c->head_dim,
@@ -164,7 +165,8 @@ static void attention(struct builder *b, const struct config *c, const char *nam
 		.dropout = (float)c->drop_attn,
 		.tag = ++b->ndrops,
 		.first_head = b->m->shard * (int32_t)c->heads,
-		.all_heads = b->m->nshards * (int32_t)c->heads);
+		.all_heads = b->m->nshards * (int32_t)c->heads,
+		.window = (int32_t)(window < INT32_MAX ? window : 0));
 
 	APPEND(b, te_op_attention, &a, name);
 }
@@ -207,7 +209,7 @@ static void attention_branch(struct builder *b, const struct config *c, int i, d
 		bias(b, qkv, name_of(b, "h.%d.qkv_b", i));
 	if (!c->learned && config_turns(c, i))
 		rope(b, c, name_of(b, "h.%d.rope", i));
-	attention(b, c, name_of(b, "h.%d.attn", i));
+	attention(b, c, i, name_of(b, "h.%d.attn", i));
 	linear(b, c->heads * c->head_dim, c->width, proj_std, name_of(b, "h.%d.proj", i));
 	sum(b, name_of(b, "h.%d.sum1", i));
 	if (c->proj_bias)

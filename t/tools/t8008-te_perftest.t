@@ -288,10 +288,11 @@ check "gemm: the rate of a core is that of one thread" test "$(wc -l <got)" = 1
 shape="--batch 2 --seq-len 70 --heads 4 --kv-heads 2 --head-dim 24"
 check "attn: runs" sh -c "'$te_perftest' attn $quick $shape --types fp32,bf16 >out"
 table "attn: a table of 2 types by 2 passes" attn $((14 + blas)) 4
+check "attn: in a window" sh -c "'$te_perftest' attn $quick $shape --window 9 --verify >out"
 "$te_perftest" attn $quick $shape --pass forward --json >out
 sane "attn: figures" out 7
 name="the figures of attn"
-has out types pass batch seq_len heads kv_heads head_dim plans device_us gemm_us flop_per_s \
+has out types pass batch seq_len heads kv_heads head_dim window plans device_us gemm_us flop_per_s \
 	gemm_ratio flop_per_s_per_core peak_ratio
 [ $blas = 0 ] || has out blas_us blas_ratio
 

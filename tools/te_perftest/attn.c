@@ -15,7 +15,7 @@
 static struct {
 	char *cache;
 	uint32_t pass, types;
-	int64_t batch, seq_len, heads, kv_heads, head_dim;
+	int64_t batch, seq_len, heads, kv_heads, head_dim, window;
 } opt;
 
 static const struct option_field options[] = {
@@ -30,6 +30,8 @@ static const struct option_field options[] = {
 	{ "kv-heads", OPTION_COUNT, AT(kv_heads), "0", 0, 1024, 0, "N",
 	  "key and value heads; 0: the same" },
 	{ "head-dim", OPTION_COUNT, AT(head_dim), "64", 1, 128, 0, "N", "channels of a head" },
+	{ "window", OPTION_COUNT, AT(window), "0", 0, 1 << 16, 0, "N",
+	  "tokens that one attends to, its own included; 0: all" },
 	{ 0 },
 };
 
@@ -40,6 +42,7 @@ static struct te_kernel_attention_opts attention_opts(void)
 	o.nheads = (int32_t)opt.heads;
 	o.nkv = (int32_t)(opt.kv_heads ? opt.kv_heads : opt.heads);
 	o.head_dim = (int32_t)opt.head_dim;
+	o.window = (int32_t)opt.window;
 	return o;
 }
 
@@ -89,7 +92,8 @@ static const struct call_row rows[] = {
 /* products of the scores that are not masked: two GEMMs, and five more in backward */
 static double flops(const struct call *c, int both_passes)
 {
-	const double pairs = (double)c->extent[ROWS] * (double)(c->extent[ROWS] + 1) / 2;
+	const double n = (double)c->extent[ROWS], w = (double)opt.window;
+	const double pairs = opt.window && w < n ? w * (w + 1) / 2 + (n - w) * w : n * (n + 1) / 2;
 
 	return (both_passes ? 14.0 : 4.0) * (double)(c->batch * c->extent[HEADED]) * pairs;
 }
@@ -110,6 +114,7 @@ static void report(const struct call *c, int both_passes, const struct blas *bla
 	bench_int(c->b, "heads", opt.heads);
 	bench_int(c->b, "kv_heads", attention_opts().nkv);
 	bench_int(c->b, "head_dim", opt.head_dim);
+	bench_int(c->b, "window", opt.window);
 	bench_int(c->b, "plans", c->nsets);
 	bench_stats(c->b, "device_us", &us[0]);
 	bench_stats(c->b, "gemm_us", &us[1]);
@@ -124,6 +129,7 @@ static int measure(struct bench *b, int i, int rows_left)
 		.b = b,
 		.row = rows[i],
 		.batch = opt.batch,
+		.variant = (int)opt.window,
 		.extent = { [ROWS] = bench_extent(b, opt.seq_len, 256, 2048),
 			    [HEADS] = opt.heads,
 			    [QKV] = (opt.heads + 2 * nkv) * opt.head_dim,

@@ -115,6 +115,6 @@ int check_norm(const struct call *c,
 	       const uint8_t *got);			 /* x, gamma, beta, y, mean, rstd, dy, dx */
 int check_act(const struct call *c, const uint8_t *got); /* x, y, dy, dx */
 int check_gemm(const struct call *c, const uint8_t *got); /* a, w, d */
-int check_attn(const struct call *c, const uint8_t *got); /* x, y */
+int check_attn(const struct call *c, const uint8_t *got); /* x, y; variant: the window */
 
 #endif

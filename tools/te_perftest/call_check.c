@@ -273,8 +273,8 @@ int check_gemm(const struct call *c, const uint8_t *got)
 }
 
 /*
- * The reference: softmax(scale q k^T) v in FP64, of one row and channel. Its error, with
- * v = 2^-23: a score has one of v (d + 4) scale sum|q||k| + 8 v |s|, which its probability has
+ * The reference: softmax(scale q k^T) v in FP64, of one row and channel; variant is the window. Its
+ * error, with v = 2^-23: a score has one of v (d + 4) scale sum|q||k| + 8 v |s|, which its probability has
  * twice, with the error of the sum; probabilities and the result are rounded to BF16.
  * t/kernels/attn_cases.c, which tests the kernels, has the derivation.
  */
@@ -289,9 +289,10 @@ static int check_result(const struct call *c, int64_t seq, int64_t q, int64_t at
 	const int64_t place = (seq * c->extent[ROWS] + q) * nheads * d + at;
 	const double v = 0x1p-23, w = c->row.field[1].dtype == TE_DTYPE_BF16 ? 0x1p-8 : 0;
 	const double scale = (double)(1.0f / sqrtf((float)d));
+	const int64_t first = c->variant && q >= c->variant ? q - c->variant + 1 : 0;
 	double most = -INFINITY, sum = 0, o = 0, size = 0, err = 0;
 
-	for (int64_t k = 0; k <= q; k++) {
+	for (int64_t k = first; k <= q; k++) {
 		double dot = 0, mag = 0;
 
 		for (int64_t i = 0; i < d; i++) {
@@ -305,7 +306,7 @@ static int check_result(const struct call *c, int64_t seq, int64_t q, int64_t at
 		most = fmax(most, s[k]);
 		err = fmax(err, v * ((double)(d + 4) * mag * scale + 8 * fabs(s[k])));
 	}
-	for (int64_t k = 0; k <= q; k++) {
+	for (int64_t k = first; k <= q; k++) {
 		const double p = exp(s[k] - most);
 		const double x = call_element(c, c->host, 0, key + nkv * d + k * row + at % d);
 

@@ -134,7 +134,8 @@ static struct te_seq *parallel(void)
 	struct te_linear_attrs square = TE_ATTRS(linear, width, width, 0.2f, 0, NULL);
 	struct te_linear_attrs head = TE_ATTRS(linear, width, shape.vocab, 0.2f, 1, NULL);
 	struct te_rope_attrs ra = TE_ATTRS(rope, heads, heads, hd, 0, freq);
-	struct te_attention_attrs aa = TE_ATTRS(attention, heads, heads, hd, 0, 0, 0, 0, 0, 3, 2.0f);
+	struct te_attention_attrs aa = TE_ATTRS(attention, heads, heads, hd, 0, 0, 0, 0, 0, 3,
+						2);
 	struct te_act_attrs act = TE_ATTRS(act, TE_ACT_GELU, 0);
 	struct te_cross_entropy_attrs ca = TE_ATTRS(cross_entropy, shape.vocab, -100, 1.0f);
 	struct te_seq *seq;

@@ -404,7 +404,7 @@ static int head_loss(const struct te_fused *f)
 		.size = sizeof(struct te_fusion), .name = "head+loss",                \
 		.pass = TE_PASS_BACKWARD, .pattern = pattern_,                        \
 		.applies = head_gradient_applies, .run = loss_gradient, .drop = 7,    \
-		.flags = TE__FUSION_IN_PLACE,                                         \
+		.flags = TE__FUSION_IN_PLACE | TE__FUSION_EARLY,                      \
 	}
 
 static const struct te_fusion head_backward = HEAD_GRADIENT("cross_entropy linear linear.dw");
@@ -436,10 +436,11 @@ const struct te_fusion te__fusions[] = {
 	       .run = attention_quantize, .flags = TE_FUSION_REPEATS),
 
 	FUSION(JOINT, "head+loss", "linear cross_entropy", "head_has_the_same_bits_by_chunks",
-	       HEAD, .save = loss_save, .backward = &head_backward, .flags = TE__FUSION_IN_PLACE),
+	       HEAD, .save = loss_save, .backward = &head_backward,
+	       .flags = TE__FUSION_IN_PLACE | TE__FUSION_EARLY),
 	FUSION(JOINT, "head+loss", "linear cross_entropy", "head_has_the_same_bits_by_chunks",
 	       HEAD, .save = loss_save, .backward = &frozen_head_backward,
-	       .flags = TE__FUSION_IN_PLACE),
+	       .flags = TE__FUSION_IN_PLACE | TE__FUSION_EARLY),
 	FUSION(FORWARD, "head+loss", "linear cross_entropy", "head_has_the_same_bits_by_chunks",
 	       HEAD),
 

@@ -150,6 +150,19 @@ static double step_flops(const struct te_plan *p, const struct te__step *s)
 					 0;
 }
 
+/* the same, in the pass in which the group computes them */
+static double group_flops(const struct te_plan *p, const struct te__group *g,
+			  const struct te__step *s)
+{
+	const struct te_op_infer *inf = &p->node[s->node].inf;
+
+	if (!g->fusion || !(g->fusion->flags & TE__FUSION_EARLY))
+		return step_flops(p, s);
+	return s->kind != TE__STEP_FWD ? 0 :
+	       inf->fwd_flops + inf->bwd_flops +
+		       (te__seq_op_trains(p->seq, s->node) ? inf->dw_flops : 0);
+}
+
 static int is_fp8(const struct te__step *s)
 {
 	return ((s->role.x_forms | s->role.dy_forms) & (TE_FORM_ROW | TE_FORM_COL)) != 0;
@@ -165,7 +178,7 @@ static void compare(struct measure *m, int group, struct te_plan_profile_step *r
 	te__plan_each_use(p, group, 1, add_use, &t);
 	for (int k = 0; k < p->group[group].n; k++) {
 		const struct te__step *s = &p->step[p->group[group].first + k];
-		const double flops = step_flops(p, s);
+		const double flops = group_flops(p, &p->group[group], s);
 
 		t.nbytes += weights_nbytes(p, s);
 		ret->flops += flops;

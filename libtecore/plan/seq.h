@@ -79,6 +79,8 @@ struct te_seq {
 /* a joint fusion of the library: the first value that it saves may take over the memory of its main
  * input, and the input gradient the memory of that value */
 #define TE__FUSION_IN_PLACE 0x40000000u
+/* either half of a joint fusion: forward also computes what backward() and backward_dw() would */
+#define TE__FUSION_EARLY 0x20000000u
 
 /* make room for one more element of *array */
 int te__seq_grow(void **array, int *cap, int n, size_t nbytes);

@@ -406,6 +406,47 @@ START_TEST(survives_every_fault)
 }
 END_TEST
 
+/* forward computes the three GEMMs of a head with chunks */
+START_TEST(counts_flops_of_a_head_in_forward)
+{
+	const double flops = 2.0 * 32 * IN * OUT;
+	struct te_linear_attrs la = TE_ATTRS(linear, IN, OUT, 0.1f, 0, NULL);
+	struct te_cross_entropy_attrs ca = TE_ATTRS(cross_entropy, .nclasses = OUT, .chunk = 16);
+	struct te_plan_profile_opts o = given();
+	struct te_plan_profile sum = TE_PLAN_PROFILE_INIT;
+	struct te_plan_profile_step s = TE_PLAN_PROFILE_STEP_INIT;
+	struct te_plan_opts po = TE_PLAN_OPTS_INIT;
+	struct te_recipe rec = TE_RECIPE_INIT;
+	struct te_plan *plan;
+	struct te_seq *seq;
+	struct te_op *op;
+
+	DO(te_seq_create(ctx, &seq));
+	DO(te_op_linear(&la, "l", &op));
+	tt_append(seq, op);
+	DO(te_seq_input(seq, "t", TE_DTYPE_INT32, 0, NULL));
+	DO(te_op_cross_entropy(&ca, "loss", &op));
+	DO(te_op_take(op, 0, "t"));
+	tt_append(seq, op);
+	DO(te_seq_init(seq, 1));
+	rec.compute = TE_DTYPE_FP32;
+	po.recipe = &rec;
+	po.flags = TE_PLAN_TRAIN | TE_PLAN_INPUT_GRAD;
+	po.x = (struct te_spec){ TE_DTYPE_FP32, 3, { 2, 16, IN } };
+	DO(te_plan_create(seq, &po, &plan));
+	DO(te_fill(st, te_tensor_data(te_plan_input(plan, "x")), 0, 32 * IN * sizeof(float)));
+	DO(te_fill(st, te_tensor_data(te_plan_input(plan, "t")), 0, 32 * sizeof(int32_t)));
+	DO(te_plan_profile(plan, st, &o, &sum));
+	ck_assert_double_eq(sum.flops, 3 * flops);
+	DO(te_plan_profile_step(plan, 0, &s));
+	ck_assert_int_eq(s.pass, s.flops > 0 ? TE_PASS_FORWARD : TE_PASS_BACKWARD);
+	DO(te_plan_profile_step(plan, 1, &s));
+	ck_assert_int_eq(s.pass, s.flops > 0 ? TE_PASS_FORWARD : TE_PASS_BACKWARD);
+	te_plan_unref(plan);
+	te_seq_unref(seq);
+}
+END_TEST
+
 static Suite *suite(void)
 {
 	Suite *s = suite_create("plan/profile");
@@ -413,6 +454,7 @@ static Suite *suite(void)
 
 	tcase_add_test(c, counts_bytes_and_flops_of_a_linear);
 	tcase_add_test(c, counts_fp8_copies);
+	tcase_add_test(c, counts_flops_of_a_head_in_forward);
 	tcase_add_loop_test(c, lists_each_group_once, 0, TT_LEN(recipes));
 	tcase_add_loop_test(c, runs_the_passes, 0, TT_LEN(recipes));
 	tcase_add_loop_test(c, measures_rates, 0, TT_LEN(recipes));

@@ -38,9 +38,9 @@ static const char *declines(const struct te_k_attn_fwd *a)
 }
 
 /*
- * The largest sum of costs of a block, with n heads at a time. Costs are those of tiles, and for
- * each item as much as a tile and a fifth. Items go to blocks as in item_of() of sm90.cu, n or
- * fewer of one length after each other.
+ * The largest sum of costs of a block, with n heads at a time. An item costs TILE_COST for each
+ * tile and ITEM_COST more. Items go to blocks as in item_of() of sm90.cu, n or fewer of one length
+ * after each other.
  */
 static int64_t longest(const struct te_attn_sm90 *s, int32_t rows, int32_t nsms, int32_t n)
 {

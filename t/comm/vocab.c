@@ -379,6 +379,10 @@ static int bad(struct thread_rank *r)
 	HOLDS(te_comm_op_cross_entropy(r->comm, &a, "loss", &op) == -EINVAL);
 	HOLDS(strstr(te_error_detail(), "comm_cross_entropy loss: nclasses is 0"));
 	a.nclasses = 9;
+	a.chunk = 16;
+	HOLDS(te_comm_op_cross_entropy(r->comm, &a, "loss", &op) == -EINVAL);
+	HOLDS(strstr(te_error_detail(), "comm_cross_entropy loss: chunk is 16"));
+	a.chunk = 0;
 	a.grad_scale = INFINITY;
 	HOLDS(te_comm_op_cross_entropy(r->comm, &a, "loss", &op) == -EINVAL);
 	HOLDS(strstr(te_error_detail(), "comm_cross_entropy loss: grad_scale is inf"));

@@ -144,6 +144,10 @@ static const struct bad bad[] = {
 	  .a.ce = TE_ATTRS(cross_entropy, 4, 0, INFINITY) },
 	{ bad_cross_entropy, { "cross_entropy odd", "grad_scale is 0" },
 	  .a.ce = TE_ATTRS(cross_entropy, 4, .grad_scale = 0) },
+	{ bad_cross_entropy, { "cross_entropy odd", "chunk is 24" },
+	  .a.ce = TE_ATTRS(cross_entropy, 4, .chunk = 24) },
+	{ bad_cross_entropy, { "cross_entropy odd", "chunk is -16" },
+	  .a.ce = TE_ATTRS(cross_entropy, 4, .chunk = -16) },
 };
 
 /* TE_ATTRS has the defaults of the INIT macros, in static structs, whose padding is 0 */

@@ -107,7 +107,7 @@ static int check_replay(const struct call *c)
 	if (r->until && !r->side)
 		return te__fail(-EINVAL, "%s: until without a side stream", c->fn);
 	if (r->side && te_stream_ctx(r->side) != c->g->ctx)
-		return te__fail(-EINVAL, "%s: the side stream is of another context", c->fn);
+		return te__fail(-EINVAL, "%s: the side stream belongs to another context", c->fn);
 	return check_until(c);
 }
 
@@ -147,7 +147,7 @@ static int check_tensor(const struct call *c, const struct te_tensor *want,
 	if (!have)
 		return te__fail(-EINVAL, "%s: %s of %s is NULL", c->fn, name, c->node->c.name);
 	if (te_tensor_ctx(have) != c->g->ctx)
-		return te__fail(-EINVAL, "%s: %s of %s is of another context", c->fn, name,
+		return te__fail(-EINVAL, "%s: %s of %s belongs to another context", c->fn, name,
 				c->node->c.name);
 	x = te__spec_of(want);
 	y = te__spec_of(have);
@@ -291,7 +291,8 @@ static int copy_kept(const struct call *c)
 
 /* ---- launching ---- */
 
-int te__graph_follow(struct te_stream *stream, struct te_event *event, struct te_stream *other)
+/* later work on the stream runs after all work queued on the other stream */
+static int follow(struct te_stream *stream, struct te_event *event, struct te_stream *other)
 {
 	int r = te_event_record(event, other);
 
@@ -306,7 +307,7 @@ static int take_turn(struct te_graph *g, struct te_stream *stream)
 	if (g->last_stream == stream)
 		return 0;
 	if (g->last_stream)
-		r = te__graph_follow(stream, g->order, g->last_stream);
+		r = follow(stream, g->order, g->last_stream);
 	if (r)
 		return r;
 	te_stream_unref(g->last_stream);
@@ -355,10 +356,10 @@ static int queue(const struct call *c, const struct te_sched_step *s)
 	int r = 0;
 
 	if (rep->side)
-		r = te__graph_follow(rep->side, g->tail, c->stream);
+		r = follow(rep->side, g->tail, c->stream);
 	/* only one stream at a time may have work that no replay waits for */
 	if (!r && rep->side && g->trailing && g->trailing != rep->side)
-		r = te__graph_follow(rep->side, g->tail, g->trailing);
+		r = follow(rep->side, g->tail, g->trailing);
 	if (!r)
 		r = take_turn(g, on);
 	if (!r && c->node->ncopied)
@@ -375,7 +376,7 @@ static int queue(const struct call *c, const struct te_sched_step *s)
 		r = te__graph_copy_bound(c->node, (int)c->kind, 1, on);
 	if (!r && rep->side) {
 		r = rep->until ? te_event_wait(rep->until, c->stream) :
-				 te__graph_follow(c->stream, g->tail, rep->side);
+				 follow(c->stream, g->tail, rep->side);
 		/* no stream waits for the work of the replay after the event */
 		te_stream_unref(g->trailing);
 		g->trailing = rep->until || r ? te_stream_ref(rep->side) : NULL;

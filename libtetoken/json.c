@@ -16,7 +16,8 @@
 #define MAX_JSON (512u << 20) /* bytes */
 #define MAX_DEPTH 48
 
-int te__byte_of_char(int c)
+/* the byte that a character of the byte-level alphabet stands for, or -1 */
+static int byte_of_char(int c)
 {
 	if ((c >= '!' && c <= '~') || (c >= 0xa1 && c <= 0xac) || (c >= 0xae && c <= 0xff))
 		return c;
@@ -40,7 +41,7 @@ int te__bytes_of_text(const char *p, size_t n, char *ret)
 	int m = 0;
 
 	for (size_t i = 0; i < n;) {
-		int k, byte = te__byte_of_char(te__utf8_get(p + i, &k));
+		int k, byte = byte_of_char(te__utf8_get(p + i, &k));
 
 		if (byte < 0)
 			return -1;
@@ -50,7 +51,8 @@ int te__bytes_of_text(const char *p, size_t n, char *ret)
 	return m;
 }
 
-int te__json_parse(const char *p, size_t n, json_t **ret_root)
+/* -TE_EFORMAT without a message if the bytes do not begin as an object does */
+static int parse(const char *p, size_t n, json_t **ret_root)
 {
 	json_error_t err;
 	int depth = 0, quoted = 0;
@@ -708,7 +710,7 @@ int te__token_load_json(struct te_token *t, const char *p, size_t n)
 	struct decoder d = { 0 };
 	const json_t *o;
 	json_t *root;
-	int r = te__json_parse(p, n, &root);
+	int r = parse(p, n, &root);
 
 	if (r)
 		return r;

@@ -200,8 +200,6 @@ struct te_token {
 /* vocab.c */
 int te__token_new(struct te_token **ret_token);
 void te__token_free(struct te_token *t);
-/* reserve tokens up to id, without text */
-int te__token_reserve(struct te_token *t, int64_t id);
 /* key and bytes of token id; the bytes are the key if out is NULL */
 int te__token_set(struct te_token *t, int64_t id, const void *key, size_t len, const void *out,
 		  size_t nout, uint32_t flags);
@@ -319,8 +317,7 @@ int te__token_load_ranks(struct te_token *t, const char *p, size_t n, const char
 int te__token_load_sentencepiece(struct te_token *t, const char *p, size_t n);
 /* base64; returns the number of bytes, or -1 */
 int te__base64(const char *p, size_t n, char *ret);
-/* the byte that a character of the byte-level alphabet stands for, or -1, and the other way */
-int te__byte_of_char(int c);
+/* the character of the byte-level alphabet that stands for a byte */
 int te__char_of_byte(int byte);
 /* bytes of a text in that alphabet; returns -1 if a character is outside of it */
 int te__bytes_of_text(const char *p, size_t n, char *ret);

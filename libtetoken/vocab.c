@@ -69,7 +69,8 @@ static int pool_add(struct te_token *t, const void *p, size_t n, uint32_t *ret_o
 	return 0;
 }
 
-int te__token_reserve(struct te_token *t, int64_t id)
+/* reserve tokens up to id, without text */
+static int reserve(struct te_token *t, int64_t id)
 {
 	if (id < 0 || id >= TE__TOKEN_MAX_VOCAB)
 		return te__fail(-EFBIG, "te_token: token %lld is outside of 0 to %d", (long long)id,
@@ -92,7 +93,7 @@ int te__token_set(struct te_token *t, int64_t id, const void *key, size_t len, c
 		  size_t nout, uint32_t flags)
 {
 	struct te__tok *tok;
-	int r = te__token_reserve(t, id);
+	int r = reserve(t, id);
 
 	if (r)
 		return r;
@@ -196,7 +197,7 @@ int te__token_add_special(struct te_token *t, const struct te__added *a, const v
 		t->added = added;
 		t->added_room = room;
 	}
-	r = te__token_reserve(t, a->id);
+	r = reserve(t, a->id);
 	if (r)
 		return r;
 	added = &t->added[t->nadded];

@@ -138,33 +138,22 @@ static int norm_describe(const struct te_op *op, char *dst, size_t nbytes)
 			a->flags & TE_NORM_ZERO_CENTERED ? ", zero-centered" : "");
 }
 
-static const struct te_op_ops layernorm_ops = {
-	.size = sizeof(struct te_op_ops),
-	.name = "layernorm",
-	.attrs_nbytes = sizeof(struct te_norm_attrs),
-	.check = norm_check,
-	.weight = norm_weight,
-	.infer = norm_infer,
-	.forward = norm_forward,
-	.backward = norm_backward,
-	.backward_dw = norm_dw,
-	.describe = norm_describe,
-	.flags = TE_OP_REPEATS,
-};
-
-static const struct te_op_ops rmsnorm_ops = {
-	.size = sizeof(struct te_op_ops),
-	.name = "rmsnorm",
-	.attrs_nbytes = sizeof(struct te_norm_attrs),
-	.check = norm_check,
-	.weight = norm_weight,
-	.infer = norm_infer,
-	.forward = norm_forward,
-	.backward = norm_backward,
-	.backward_dw = norm_dw,
-	.describe = norm_describe,
-	.flags = TE_OP_REPEATS,
-};
+#define NORM_OPS(name_)                                      \
+	{                                                    \
+		.size = sizeof(struct te_op_ops),            \
+		.name = name_,                               \
+		.attrs_nbytes = sizeof(struct te_norm_attrs), \
+		.check = norm_check,                         \
+		.weight = norm_weight,                       \
+		.infer = norm_infer,                         \
+		.forward = norm_forward,                     \
+		.backward = norm_backward,                   \
+		.backward_dw = norm_dw,                      \
+		.describe = norm_describe,                   \
+		.flags = TE_OP_REPEATS,                      \
+	}
+static const struct te_op_ops layernorm_ops = NORM_OPS("layernorm");
+static const struct te_op_ops rmsnorm_ops = NORM_OPS("rmsnorm");
 
 int te_op_layernorm(const struct te_norm_attrs *a, const char *name, struct te_op **ret_op)
 {

@@ -32,8 +32,6 @@ int te__build_quantized(struct te_plan *p, int v, int node, enum te__role role, 
 
 /* asks op i for its outputs and saved values, with main input x */
 int te__build_infer(struct te_plan *p, int i, int x);
-/* 1: forward() writes an output. Outputs that alias inputs need no step */
-int te__build_gives(const struct te__plan_op *n, const struct te_op_ops *ops);
 int te__build_forward(struct te_plan *p);
 int te__build_backward(struct te_plan *p);
 /* weight gradients after the backward pass, with TE_PLAN_DELAY_DW */

@@ -195,7 +195,8 @@ static uint32_t forward_forms(const struct te_plan *p, int v)
 	return f & (TE_FORM_ROW | TE_FORM_COL);
 }
 
-int te__build_gives(const struct te__plan_op *n, const struct te_op_ops *ops)
+/* 1: forward() writes an output. Outputs that alias inputs need no step */
+static int gives(const struct te__plan_op *n, const struct te_op_ops *ops)
 {
 	for (int k = 0; k <= ops->nextra_out; k++)
 		if (n->inf.out_alias[k] < 0)
@@ -218,7 +219,7 @@ int te__build_forward(struct te_plan *p)
 			if (r < 0)
 				return r;
 		}
-		if (!ops->forward || !te__build_gives(n, ops))
+		if (!ops->forward || !gives(n, ops))
 			continue;
 		r = te__build_step(p, TE__STEP_FWD, i, ops->name, &s);
 		if (r < 0)

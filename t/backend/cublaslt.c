@@ -132,17 +132,6 @@ MAKE(X)
 TAKE(X)
 #undef X
 
-static int fake_cuInit(unsigned flags)
-{
-	return 0;
-}
-
-static int fake_cuGetErrorName(int result, const char **ret_name)
-{
-	*ret_name = "CUDA_ERROR_FAKE";
-	return 0;
-}
-
 static int fake_cuMemAllocFromPoolAsync(uint64_t *ret, size_t n, void *pool, void *stream)
 {
 	void *p;
@@ -283,8 +272,6 @@ static void setup(void)
 #undef X
 	lt.cublasLtGetVersion = fake_cublasLtGetVersion;
 #define HAVE(name) d.name = fake_##name
-	HAVE(cuInit);
-	HAVE(cuGetErrorName);
 	HAVE(cuCtxPushCurrent);
 	HAVE(cuCtxPopCurrent);
 	HAVE(cuThreadExchangeStreamCaptureMode);

@@ -1,6 +1,6 @@
 /*
- * t/backend/cuda_fake.h - a driver whose functions all fail, for tests that replace some of
- * them: neither libcuda nor a GPU is needed.
+ * t/backend/cuda_fake.h - a driver whose functions all fail, except cuInit and cuGetErrorName, for
+ * tests that replace some of them: neither libcuda nor a GPU is needed.
  */
 #ifndef CUDA_FAKE_H
 #define CUDA_FAKE_H
@@ -18,15 +18,30 @@
 	}
 #include "libtecore/backend/cuda/syms.def"
 #undef TE__CU
+
+static int works_cuInit(unsigned flags)
+{
+	return 0;
+}
+
+static int works_cuGetErrorName(int result, const char **ret_name)
+{
+	*ret_name = "CUDA_ERROR_FAKE";
+	return 0;
+}
 #pragma GCC diagnostic pop
 
 static inline struct te__cuda_driver fake_driver(void)
 {
-	return (struct te__cuda_driver){
+	struct te__cuda_driver d = {
 #define TE__CU(name, version, args) .name = no_##name,
 #include "libtecore/backend/cuda/syms.def"
 #undef TE__CU
 	};
+
+	d.cuInit = works_cuInit;
+	d.cuGetErrorName = works_cuGetErrorName;
+	return d;
 }
 
 #endif

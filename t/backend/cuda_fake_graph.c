@@ -40,17 +40,6 @@ static int sets;	/* calls that set parameters, so far */
 
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wunused-parameter"
-static int fake_cuInit(unsigned flags)
-{
-	return 0;
-}
-
-static int fake_cuGetErrorName(int result, const char **ret_name)
-{
-	*ret_name = "CUDA_ERROR_FAKE";
-	return 0;
-}
-
 static int fake_cuCtxPushCurrent(void *ctx)
 {
 	return 0;
@@ -642,8 +631,6 @@ void fake_graph_setup(void)
 	struct te__cuda_driver d = fake_driver();
 
 #define HAVE(name) d.name = fake_##name
-	HAVE(cuInit);
-	HAVE(cuGetErrorName);
 	HAVE(cuCtxPushCurrent);
 	HAVE(cuCtxPopCurrent);
 	HAVE(cuThreadExchangeStreamCaptureMode);

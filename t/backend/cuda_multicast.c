@@ -29,17 +29,6 @@ static struct {
 
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wunused-parameter"
-static int fake_cuInit(unsigned flags)
-{
-	return 0;
-}
-
-static int fake_cuGetErrorName(int result, const char **ret_name)
-{
-	*ret_name = "CUDA_ERROR_FAKE";
-	return 0;
-}
-
 static int fake_nothing(void *p)
 {
 	return 0;
@@ -160,7 +149,9 @@ static int get_proc(const char *name, void **ret_fn, int version, uint64_t flags
 	} have[] = {
 #define HAVE(name) { #name, (void *)(uintptr_t)fake_##name }
 #define IDLE(name) { #name, (void *)(uintptr_t)fake_nothing }
-		HAVE(cuInit), HAVE(cuGetErrorName), HAVE(cuDeviceGetAttribute),
+		{ "cuInit", (void *)(uintptr_t)works_cuInit },
+		{ "cuGetErrorName", (void *)(uintptr_t)works_cuGetErrorName },
+		HAVE(cuDeviceGetAttribute),
 		IDLE(cuCtxPushCurrent), IDLE(cuCtxPopCurrent),
 		IDLE(cuThreadExchangeStreamCaptureMode), HAVE(cuMemGetAllocationGranularity),
 		HAVE(cuMemCreate), HAVE(cuMemRelease), HAVE(cuMemExportToShareableHandle),

@@ -40,11 +40,6 @@ static struct {
 
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wunused-parameter"
-static int fake_cuInit(unsigned flags)
-{
-	return 0;
-}
-
 static int fake_cuGetErrorName(int result, const char **ret_name)
 {
 	*ret_name = result == TE__CU_ERROR_NOT_PERMITTED ? "CUDA_ERROR_NOT_PERMITTED" :
@@ -281,7 +276,6 @@ static void setup(void)
 	struct te__cuda_driver d = fake_driver();
 
 #define HAVE(name) d.name = fake_##name
-	HAVE(cuInit);
 	HAVE(cuGetErrorName);
 	HAVE(cuCtxPushCurrent);
 	HAVE(cuCtxPopCurrent);

@@ -47,17 +47,6 @@ static int fails_now(const char *fn)
 
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wunused-parameter"
-static int fake_cuInit(unsigned flags)
-{
-	return 0;
-}
-
-static int fake_cuGetErrorName(int result, const char **ret_name)
-{
-	*ret_name = "CUDA_ERROR_FAKE";
-	return 0;
-}
-
 static int fake_cuCtxPushCurrent(void *ctx)
 {
 	return FAIL();
@@ -203,8 +192,6 @@ static void setup(void)
 	lt.cublasLtGetVersion = fake_cublasLtGetVersion;
 	lt.cublasLtCreate = fake_cublasLtCreate;
 #define HAVE(name) d.name = fake_##name
-	HAVE(cuInit);
-	HAVE(cuGetErrorName);
 	HAVE(cuCtxPushCurrent);
 	HAVE(cuCtxPopCurrent);
 	HAVE(cuThreadExchangeStreamCaptureMode);

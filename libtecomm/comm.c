@@ -98,8 +98,8 @@ int te_comm_create(struct te_ctx *ctx, const struct te_comm_opts *opts, struct t
 	if (r)
 		return r;
 	if (!ctx || !ret_comm)
-		return te__fail(-EINVAL, "te_comm_create: no %s",
-				ctx ? "place for the communicator" : "context");
+		return te__fail(-EINVAL, "te_comm_create: %s is NULL",
+				ctx ? "ret_comm" : "ctx");
 	return te__comm_create(ctx, &o, NULL, ret_comm);
 }
 

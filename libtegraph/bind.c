@@ -68,7 +68,7 @@ static int check_tensor(const struct te_graph *g, const struct te__graph_callabl
 	char a[96], b[96];
 
 	if (te_tensor_ctx(t) != g->ctx)
-		return te__fail(-EINVAL, "te_graph_bind: %s of %s is of another context",
+		return te__fail(-EINVAL, "te_graph_bind: %s of %s belongs to another context",
 				p->arg->name, n->c.name);
 	have = te__spec_of(t);
 	te__spec_str(want, a, sizeof(a));

@@ -124,8 +124,8 @@ int te__schedule_create(const char *fn, const struct te_schedule_opts *opts,
 int te__graph_call(struct te_graph *g, const struct te_sched_step *s, struct te_stream *stream);
 /* calls the first or the last function of the options */
 int te__graph_edge(struct te_graph *g, int last, const char *fn, struct te_stream *stream);
-/* later work on the stream runs after all work queued on the other stream; if that cannot be queued,
- * the CPU waits for the other */
+/* later work on the stream runs after all work queued on the other stream; if that cannot be
+ * queued, the CPU waits for the other */
 int te__graph_await(struct te_stream *stream, struct te_stream *other);
 /* te_graph_run, called by fn */
 int te__graph_run(struct te_graph *graph, struct te_stream *stream, const char *fn);

@@ -119,6 +119,7 @@ TE_EXPORT int te_comm_allreduce(struct te_comm *comm, struct te_stream *stream, 
  * part of the larger array may be the other array. Algorithms: LL, ZERO_COPY, STAGED. All else as
  * te_comm_allreduce().
  * Thread: one communicator by one thread at a time.  Since: 0.1
+ * Errors: as te_comm_allreduce().
  */
 TE_EXPORT int te_comm_reduce_scatter(struct te_comm *comm, struct te_stream *stream,
 				     const void *in, void *out, int64_t count,
@@ -251,6 +252,7 @@ struct te_comm_norm_backward_opts {
  * this rank owns, as in te_comm_allreduce_norm(). residual_out gets these rows of dx; every rank
  * gets all rows of dx.
  * Thread: one communicator by one thread at a time.  Since: 0.1
+ * Errors: as te_comm_allreduce().
  */
 TE_EXPORT int te_comm_allreduce_norm_backward(struct te_comm *comm, struct te_stream *stream,
 					      const void *in, int64_t rows, int64_t cols,

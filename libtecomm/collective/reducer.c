@@ -225,7 +225,7 @@ int te_comm_reducer_create(struct te_comm *comm, struct te_seq *seq,
 		return te__fail(-EINVAL, "%s: %s is NULL", create_fn,
 				!comm ? "comm" : seq ? "ret_reducer" : "seq");
 	if (te_seq_ctx(seq) != comm->ctx)
-		return te__fail(-EINVAL, "%s: the sequence is of another context than %s",
+		return te__fail(-EINVAL, "%s: the sequence belongs to another context than %s",
 				create_fn, comm->name);
 	if (!te_seq_grads(seq))
 		return te__fail(-TE_ESTATE, "%s: the sequence has no gradients: te_seq_init has "

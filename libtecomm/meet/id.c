@@ -467,8 +467,8 @@ static int root_create(const uint8_t *key, struct te_comm_id *ret_id,
 	int r = 0;
 
 	if (!ret_id || !ret_root)
-		return te__fail(-EINVAL, "te_comm_id_create: no place for the %s",
-				ret_id ? "root" : "id");
+		return te__fail(-EINVAL, "te_comm_id_create: %s is NULL",
+				ret_id ? "ret_root" : "ret_id");
 	root = te__calloc(1, sizeof(*root));
 	if (!root)
 		return te__fail(-ENOMEM, "te_comm_id_create: not enough memory");

@@ -38,7 +38,8 @@ int te__members_sign(const struct te__node_info *info, int control_fd, int rank,
 
 		if (fd >= 0)
 			close(fd);
-		return te__fail(-e, "the sign of %s: %s", info->name[rank], strerror(e));
+		return te__fail(-e, "lock of %s in the control page: %s", info->name[rank],
+				strerror(e));
 	}
 	*ret_fd = fd;
 	return 0;

@@ -38,8 +38,8 @@ int te__stage_map(int fd, size_t nbytes, void **ret)
 	void *p;
 
 	if (seals < 0 || (seals & SEALS) != SEALS || fstat(fd, &st) || st.st_size != (off_t)nbytes)
-		return te__fail(-EINVAL, "staging memory: the file descriptor is no sealed memfd "
-				"of %zu bytes", nbytes);
+		return te__fail(-EINVAL, "staging memory: the file descriptor is not a sealed "
+				"memfd of %zu bytes", nbytes);
 	p = te__fault_point() ? (errno = ENOMEM, MAP_FAILED) :
 				mmap(NULL, nbytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
 	if (p == MAP_FAILED)

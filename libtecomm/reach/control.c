@@ -64,8 +64,8 @@ static int check_fd(int fd)
 	struct stat st;
 
 	if (seals < 0 || (seals & SEALS) != SEALS)
-		return te__fail(-EINVAL, "the control page: the file descriptor is no memfd that "
-				"is sealed against changes of its size");
+		return te__fail(-EINVAL, "the control page: the file descriptor is not a memfd "
+				"that is sealed against changes of its size");
 	if (fstat(fd, &st) || st.st_size != (off_t)TE__CONTROL_NBYTES)
 		return te__fail(-EINVAL, "the control page: the memfd has %lld bytes, expected %zu",
 				(long long)st.st_size, TE__CONTROL_NBYTES);

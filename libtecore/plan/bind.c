@@ -355,7 +355,7 @@ static int check_tensor(const struct te_plan *p, const char *name, int v, const 
 	if (!t)
 		return te__fail(-EINVAL, "te_plan_bind: %s is missing", name);
 	if (te_tensor_ctx(t) != p->ctx)
-		return te__fail(-EINVAL, "te_plan_bind: %s is of another context", name);
+		return te__fail(-EINVAL, "te_plan_bind: %s belongs to another context", name);
 	s = te__spec_of(t);
 	if (te__spec_equal(&s, &p->value[v].spec))
 		return 0;

@@ -86,7 +86,7 @@ int te__quantize_check(const char *fn, const char *y, const struct te__quantize 
 		return te__fail(-EINVAL, "%s: unknown flags 0x%x", fn,
 				(unsigned int)(z->flags & ~TE_QUANTIZE_NO_AMAX));
 	if (q->ctx != te_stream_ctx(z->stream))
-		return te__fail(-EINVAL, "%s: the quantizers are of another context", fn);
+		return te__fail(-EINVAL, "%s: the quantizers belong to another context", fn);
 	if (te_tensor_ctx(z->y) != q->ctx)
 		return te__fail(-EINVAL, "%s: %s and the stream are of two contexts", fn, y);
 	if (te_tensor_dtype(z->y) != q->dtype[z->slot])

@@ -241,7 +241,8 @@ static int update(struct te_stream *stream, struct te_quant *q, int first, int c
 	if (!stream || !q)
 		return te__fail(-EINVAL, "te_quant_update: an argument is NULL");
 	if (q->ctx != te_stream_ctx(stream))
-		return te__fail(-EINVAL, "te_quant_update: the quantizers are of another context");
+		return te__fail(-EINVAL, "te_quant_update: the quantizers belong to another "
+				"context");
 	if (first < 0 || count < 0 || first > q->nslots - count)
 		return te__fail(-EINVAL, "te_quant_update: %d slots from %d on, but there are %d",
 				count, first, q->nslots);

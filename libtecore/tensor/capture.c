@@ -40,8 +40,8 @@ int te__stream_check(const char *fn, const struct te_stream *stream, const struc
 {
 	if (stream && stream->ctx == ctx)
 		return 0;
-	return te__fail(-EINVAL, "%s: the stream is %s", fn,
-			stream ? "of another context" : "NULL");
+	return te__fail(-EINVAL, "%s: the stream %s", fn,
+			stream ? "belongs to another context" : "is NULL");
 }
 
 int te__stream_queued(struct te_stream *stream, int r)

@@ -448,7 +448,7 @@ static int check_cast(const struct te_stream *stream, const struct te_tensor *x,
 	if (!x || !y)
 		return te__fail(-EINVAL, "te_cast: %s is NULL", x ? "y" : "x");
 	if (x->ctx != stream->ctx || y->ctx != stream->ctx)
-		return te__fail(-EINVAL, "te_cast: %s is of another context than the stream",
+		return te__fail(-EINVAL, "te_cast: %s belongs to another context than the stream",
 				x->ctx == stream->ctx ? "y" : "x");
 	if (!is_wide_float(x->dtype) || !is_wide_float(y->dtype))
 		return te__fail(-TE_EDTYPE, "te_cast: from %s to %s, not among fp32, bf16, fp16",

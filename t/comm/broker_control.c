@@ -17,7 +17,7 @@ START_TEST(a_wrong_control_page_is_refused)
 	int fd;
 
 	fd = bk_fd(TE__CONTROL_NBYTES, 0);
-	fails(te__control_map(fd, 3, &c), -EINVAL, "is no memfd that is sealed");
+	fails(te__control_map(fd, 3, &c), -EINVAL, "is not a memfd that is sealed");
 	close(fd);
 	fd = memfd_create("test", MFD_CLOEXEC | MFD_ALLOW_SEALING);
 	ck_assert_int_eq(ftruncate(fd, TE__CONTROL_NBYTES - 1), 0);

@@ -119,11 +119,11 @@ static const struct {
 	{ 2, { "bias" }, WIDER, -TE_ESHAPE, "bias of many is [2,4] int32, captured was [2,3]" },
 	{ 2, { "bias" }, DEEPER, -TE_ESHAPE, "bias of many is [1,2,3] int32, captured was [2,3]" },
 	{ 2, { "bias" }, FLOATS, -TE_EDTYPE, "bias of many is [2,3] fp32, captured was [2,3] int" },
-	{ 2, { "bias" }, FOREIGN, -EINVAL, "bias of many is of another context" },
+	{ 2, { "bias" }, FOREIGN, -EINVAL, "bias of many belongs to another context" },
 	{ 3, { NULL }, NO_TENSOR, -EINVAL, "the input x of many was captured and is not given" },
 	{ 3, { NULL }, WIDER, -TE_ESHAPE, "x of many is [2,4] int32, captured was [2,3] int32" },
 	{ 3, { NULL }, FLOATS, -TE_EDTYPE, "x of many is [2,3] fp32, captured was [2,3] int32" },
-	{ 3, { NULL }, FOREIGN, -EINVAL, "x of many is of another context" },
+	{ 3, { NULL }, FOREIGN, -EINVAL, "x of many belongs to another context" },
 };
 
 START_TEST(wrong_arguments_are_named)

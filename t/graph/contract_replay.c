@@ -31,7 +31,8 @@ START_TEST(other_ways_to_replay_are_refused)
 	      "te_graph_forward: a whole graph is replayed by te_graph_run");
 	fails(te_graph_backward(p.g, 1, st, NULL), -TE_ESTATE, "replayed by te_graph_run");
 	fails(te_graph_backward_dw(p.g, 1, st, NULL), -TE_ESTATE, "replayed by te_graph_run");
-	fails(te_graph_run(p.g, te_ctx_stream(other)), -EINVAL, "the stream is of another context");
+	fails(te_graph_run(p.g, te_ctx_stream(other)), -EINVAL,
+	      "the stream belongs to another context");
 	fails(te_graph_run(NULL, st), -EINVAL, "graph is NULL");
 	fails(te_graph_run(p.g, NULL), -EINVAL, "stream is NULL");
 	fails(te_graph_rewind(NULL), -EINVAL, "graph is NULL");
@@ -43,7 +44,8 @@ START_TEST(other_ways_to_replay_are_refused)
 	r.side = te_ctx_stream(other);
 	r.npos = 1;
 	r.pos = (struct te_tensor *[]){ te_graph_tensor(p.g, 0, "x") };
-	fails(te_graph_forward(p.g, 0, st, &r), -EINVAL, "the side stream is of another context");
+	fails(te_graph_forward(p.g, 0, st, &r), -EINVAL,
+	      "the side stream belongs to another context");
 	r.side = side;
 	DO(te_graph_forward(p.g, 0, st, &r));
 	/* the neighbour's output is the input */

@@ -624,10 +624,10 @@ START_TEST(refuses_what_it_cannot_do)
 	ck_assert_int_eq(te_adamw_set_lr(opt, st, NAN), -EINVAL);
 	fails(te_adamw_set_lr(opt, NULL, 1), -EINVAL, "te_adamw_set_lr: the stream is NULL");
 	fails(te_adamw_set_lr(opt, te_ctx_stream(other), 1), -EINVAL,
-	      "te_adamw_set_lr: the stream is of another context");
+	      "te_adamw_set_lr: the stream belongs to another context");
 	fails(te_adamw_step(opt, NULL), -EINVAL, "te_adamw_step: the stream is NULL");
 	fails(te_adamw_step(opt, te_ctx_stream(other)), -EINVAL,
-	      "te_adamw_step: the stream is of another context");
+	      "te_adamw_step: the stream belongs to another context");
 	fails(te_adamw_step(NULL, st), -EINVAL, "te_adamw_step: opt is NULL");
 	ck_assert_int_eq(te_adamw_stats(opt, NULL), -EINVAL);
 	ck_assert_ptr_eq(te_adamw_ref(opt), opt);

@@ -460,10 +460,10 @@ START_TEST(zeroes_gradients)
 		one[i] = 1;
 	ck_assert_int_eq(te_tensor_write(te_seq_grads(seq), one, sizeof(one)), 0);
 	fails(te_seq_zero_grads(seq, te_ctx_stream(other)), -EINVAL,
-	      "te_seq_zero_grads: the stream is of another context");
+	      "te_seq_zero_grads: the stream belongs to another context");
 	fails(te_seq_zero_grads(seq, NULL), -EINVAL, "te_seq_zero_grads: the stream is NULL");
 	fails(te_seq_weights_changed(seq, te_ctx_stream(other)), -EINVAL,
-	      "te_seq_weights_changed: the stream is of another context");
+	      "te_seq_weights_changed: the stream belongs to another context");
 	ck_assert_int_eq(te_seq_zero_grads(seq, te_ctx_stream(ctx)), 0);
 	ck_assert_int_eq(te_tensor_read(te_seq_grads(seq), one, sizeof(one)), 0);
 	for (int i = 0; i < 64; i++)

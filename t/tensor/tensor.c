@@ -870,8 +870,10 @@ START_TEST(invalid_casts_are_refused)
 	}
 	DO(tt_ctx_new(&other));
 	DO(te_tensor_create(other, TE_DTYPE_FP32, 1, &n, NULL, &z));
-	REFUSED(te_cast(st, x, z), -EINVAL, "te_cast: y is of another context than the stream");
-	REFUSED(te_cast(st, z, x), -EINVAL, "te_cast: x is of another context than the stream");
+	REFUSED(te_cast(st, x, z), -EINVAL,
+		"te_cast: y belongs to another context than the stream");
+	REFUSED(te_cast(st, z, x), -EINVAL,
+		"te_cast: x belongs to another context than the stream");
 	te_tensor_unref(z);
 	te_ctx_unref(other);
 	te_tensor_unref(x);

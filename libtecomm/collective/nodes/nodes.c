@@ -16,9 +16,9 @@ const char *te__nodes_no_chain(const struct te__nodes *n, enum te_k_comm_collect
 			       enum te_dtype dtype)
 {
 	if (what != TE_K_COLL_ALLREDUCE && what != TE_K_COLL_REDUCE_SCATTER)
-		return "it is of sums";
+		return "it computes sums only";
 	if (dtype == TE_DTYPE_INT32 || dtype == TE_DTYPE_UINT8)
-		return "it takes floating types only";
+		return "it supports floating types only";
 	if (!n->contiguous)
 		return "the ranks of a node are not contiguous";
 	return NULL;

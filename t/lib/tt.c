@@ -244,10 +244,8 @@ int tt_main(const char *name, uint32_t needs, Suite *(*suite)(void))
 	seed_init();
 	own = !tap && own_tmpdir(dir, sizeof(dir));
 	sr = srunner_create(suite());
-	if (needs & 15u) { /* a driver that is initialized must not be forked */
+	if (needs & 15u) /* a driver that is initialized must not be forked */
 		srunner_set_fork_status(sr, CK_NOFORK);
-		tt_hold_kernels();
-	}
 	if (tap)
 		srunner_set_tap(sr, "-");
 	srunner_run_all(sr, tap ? CK_SILENT : CK_ENV);

@@ -36,12 +36,6 @@ extern const char *backend;
 extern struct te_ctx *ctx;
 extern struct te_stream *st;
 
-/*
- * keeps a context on GPU 0 until the process ends: without one, each test would load all kernels,
- * which takes 0.3 s
- */
-void tt_hold_kernels(void);
-
 /* creates another context on that backend; returns the result of te_ctx_create */
 int tt_ctx_new(struct te_ctx **ret_ctx);
 

@@ -60,6 +60,7 @@ static void setup(void)
 	is_host = !strcmp(backend, "host");
 	dev = a = b = NULL;
 	tt_gate_setup();
+	tt_hold_kernels();
 	te_error_clear();
 	DO(ops->open(&(struct te__open){ 0 }, &dev));
 	DO(ops->stream_create(dev, &a));

@@ -182,11 +182,13 @@ static void forward(struct model *m)
 			for (int c = 0; c < sh->d; c++)
 				o[c] = err[c] = 0;
 			for (int64_t k = k0; k < k1; k++) {
-				double p = exp(s[k] - max) / sum * factor(m, bh, q, k);
+				const double f = factor(m, bh, q, k);
+				const double p = exp(s[k] - max) / sum * f;
 
 				for (int c = 0; c < sh->d; c++) {
 					o[c] += p * vp[k * row + c];
-					err[c] += p * fabs(vp[k * row + c]) * (rel + m->w);
+					err[c] += fabs(vp[k * row + c]) *
+						  (p * (rel + m->w) + f * TINY);
 				}
 			}
 			m->lse[bh * T + q] = max + log(sum);

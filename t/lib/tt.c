@@ -205,6 +205,8 @@ static void seed_restart(void)
 	state = seed;
 }
 
+int tt_one_process;
+
 /* a TMPDIR of the program's own, as make check gives one: tests that fail leave files */
 static int own_tmpdir(char *dir, size_t nbytes)
 {
@@ -244,7 +246,8 @@ int tt_main(const char *name, uint32_t needs, Suite *(*suite)(void))
 	seed_init();
 	own = !tap && own_tmpdir(dir, sizeof(dir));
 	sr = srunner_create(suite());
-	if (needs & 15u) /* a driver that is initialized must not be forked */
+	tt_one_process = (needs & 15u) != 0;
+	if (tt_one_process)
 		srunner_set_fork_status(sr, CK_NOFORK);
 	if (tap)
 		srunner_set_tap(sr, "-");

@@ -56,6 +56,8 @@
 	}
 
 int tt_main(const char *name, uint32_t needs, Suite *(*suite)(void));
+/* the tests run in this process instead of a child each: those that need a GPU do */
+extern int tt_one_process;
 
 /*
  * The program has two names, X and X_gpu (TT_PAIRS of t/local.mk): by the first it runs the suite

@@ -18,11 +18,7 @@ int tt_ctx_new(struct te_ctx **ret_ctx)
 	return te_ctx_create(&o, ret_ctx);
 }
 
-/*
- * Keeps a context on GPU 0 until the process ends. Without one, each test would load all kernels,
- * which takes 0.3 s.
- */
-static void hold_kernels(void)
+void tt_hold_kernels(void)
 {
 	static struct te_ctx *held;
 
@@ -30,11 +26,16 @@ static void hold_kernels(void)
 		DO(tt_ctx_new(&held));
 }
 
+/* the context of the previous test of this process, if it was left as it was created */
+static struct te_ctx *kept;
+
 void tt_setup(void)
 {
 	tt_gate_setup();
-	hold_kernels();
-	DO(tt_ctx_new(&ctx));
+	ctx = kept;
+	kept = NULL;
+	if (!ctx)
+		DO(tt_ctx_new(&ctx));
 	st = te_ctx_stream(ctx);
 }
 
@@ -54,6 +55,10 @@ void tt_teardown(void)
 	r = te_ctx_sync(ctx);
 	if (!r)
 		r = te_ctx_mem_info(ctx, &m);
+	if (tt_one_process && !r && !m.used_nbytes && !m.pinned_nbytes) {
+		kept = ctx;
+		ctx = NULL;
+	}
 	/* first, so that a failing test does not leave less memory to the next one */
 	ctx = te_ctx_unref(ctx);
 	st = NULL;
@@ -63,11 +68,17 @@ void tt_teardown(void)
 	tt_gate_teardown();
 }
 
+static void hold_and_setup(void)
+{
+	tt_hold_kernels();
+	tt_setup();
+}
+
 TCase *tt_ctx_case(Suite *s, const char *name, const char *tags)
 {
 	TCase *c = tt_case(s, name, tags);
 
-	tcase_add_checked_fixture(c, tt_setup, tt_teardown);
+	tcase_add_checked_fixture(c, hold_and_setup, tt_teardown);
 	return c;
 }
 

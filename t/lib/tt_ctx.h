@@ -36,6 +36,13 @@ extern const char *backend;
 extern struct te_ctx *ctx;
 extern struct te_stream *st;
 
+/*
+ * On a GPU, keeps a context until the process ends: without one, each test that creates a context
+ * loads all kernels, which takes 0.4 s. Tests of many ranks on one GPU do not call this, because
+ * its streams and theirs are more than the 32 queues of a GPU, and ranks wait for each other.
+ */
+void tt_hold_kernels(void);
+
 /* creates another context on that backend; returns the result of te_ctx_create */
 int tt_ctx_new(struct te_ctx **ret_ctx);
 

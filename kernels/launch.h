@@ -48,8 +48,10 @@ int te__gemm_has_kernel(const struct te_k_gemm *g);
 /* the launches of a GEMM of gemm/sm90.cu, and of attention of attn/sm90.cu */
 struct te_sm90_plan;
 struct te_attn_sm90_plan;
+struct te_attn_bwd_sm90_plan;
 void te__geo_sm90(const struct te_sm90_plan *plan, struct te__geometry *ret);
 void te__geo_attn_sm90(const struct te_attn_sm90_plan *plan, struct te__geometry *ret);
+void te__geo_attn_bwd_sm90(const struct te_attn_bwd_sm90_plan *plan, struct te__geometry *ret);
 
 /* ---- for the families' launch.c ---- */
 

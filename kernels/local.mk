@@ -6,6 +6,7 @@ KERNEL_CU = \
 	kernels/attn/cached.cu \
 	kernels/attn/more.cu \
 	kernels/attn/sm90.cu \
+	kernels/attn/sm90_bwd.cu \
 	kernels/comm/allreduce.cu \
 	kernels/comm/collectives.cu \
 	kernels/comm/fold.cu \
@@ -115,6 +116,7 @@ KERNEL_H = \
 KERNEL_CUH = \
 	kernels/attn/dev.cuh \
 	kernels/attn/fp32.cuh \
+	kernels/attn/sm90.cuh \
 	kernels/attn/strip.cuh \
 	kernels/attn/tile.cuh \
 	kernels/begin.cuh \
@@ -143,8 +145,9 @@ AM_V_NVCC_1 =
 -include $(KERNEL_FATBIN:.fatbin=.d)
 # with what ptxas reports, for t/kernels/t0017-sm90.t
 kernels/attn/sm90.fatbin: kernels/attn/sm90.cu
+kernels/attn/sm90_bwd.fatbin: kernels/attn/sm90_bwd.cu
 kernels/gemm/sm90.fatbin: kernels/gemm/sm90.cu
-kernels/attn/sm90.fatbin kernels/gemm/sm90.fatbin:
+kernels/attn/sm90.fatbin kernels/attn/sm90_bwd.fatbin kernels/gemm/sm90.fatbin:
 	$(AM_V_NVCC)$(MKDIR_P) $(@D) && \
 	$(NVCC) -fatbin $(NVCC_GENCODE) $(NVCCFLAGS) $(NVCC_COMPRESS) -I$(top_srcdir) \
 		-Xptxas -v -MMD -MP -MF $(@:.fatbin=.d) -o $@ $< 2>$(@:.fatbin=.log) || \
@@ -177,5 +180,5 @@ kernels/images.S: $(srcdir)/kernels/local.mk
 
 EXTRA_DIST += $(KERNEL_CU)
 noinst_HEADERS += $(KERNEL_CUH)
-CLEANFILES += $(KERNEL_FATBIN) $(KERNEL_FATBIN:.fatbin=.d) kernels/attn/sm90.log \
+CLEANFILES += $(KERNEL_FATBIN) $(KERNEL_FATBIN:.fatbin=.d) kernels/attn/sm90.log kernels/attn/sm90_bwd.log \
 	kernels/gemm/sm90.log kernels/images.S

@@ -333,7 +333,16 @@ struct e5m2_e4m3_128 {
 	}
 };
 
-/* b has k innermost */
+/* b has k innermost, and 64 or 128 rows */
+DEV void mma_bf16(float (&d)[32], uint64_t a, uint64_t b, int add_to_d)
+{
+	asm volatile("{\n\t.reg .pred p;\n\tsetp.ne.b32 p, %34, 0;\n\t"
+		     "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 " REGS_32
+		     ", %32, %33, p, 1, 1, 0, 0;\n\t}"
+		     : D32(0)
+		     : "l"(a), "l"(b), "r"(add_to_d));
+}
+
 DEV void mma_bf16(float (&d)[64], uint64_t a, uint64_t b, int add_to_d)
 {
 	asm volatile("{\n\t.reg .pred p;\n\tsetp.ne.b32 p, %66, 0;\n\t"

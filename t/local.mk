@@ -532,7 +532,9 @@ endif
 dist_check_SCRIPTS += $(TT_META) $(TT_SH) $(TT_TOOLS_SH)
 EXTRA_DIST += \
 	t/installcheck.sh \
+	t/kernels/attn_bwd_sm90.cc \
 	t/kernels/attn_sm90.cc \
+	t/kernels/attn_sm90.h \
 	t/kernels/sm90.cc \
 	t/kernels/sm90.h \
 	t/lib/commands.awk \

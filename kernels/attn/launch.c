@@ -202,6 +202,22 @@ void te__geo_attn_sm90(const struct te_attn_sm90_plan *p, struct te__geometry *r
 	};
 }
 
+void te__geo_attn_bwd_sm90(const struct te_attn_bwd_sm90_plan *p, struct te__geometry *ret)
+{
+	static const char *const func[2][2] = {
+		{ "te_k_attn_bwd_dq_sm90_d64", "te_k_attn_bwd_dq_sm90_d128" },
+		{ "te_k_attn_bwd_dkv_sm90_d64", "te_k_attn_bwd_dkv_sm90_d128" },
+	};
+	const int d64 = p->head_dim == 64;
+
+	*ret = (struct te__geometry){
+		.func = func[p->dkv][!d64],
+		.grid = { (unsigned)p->nblocks, 1, 1 },
+		.block = { ATTN_SM90_BWD_THREADS, 1, 1 },
+		.smem = d64 ? ATTN_SM90_BWD_SMEM(64) : ATTN_SM90_BWD_SMEM(128),
+	};
+}
+
 int te__geo_attn_bwd_pre(const void *args, struct te__geometry *ret)
 {
 	const struct te_k_attn_bwd *a = args;

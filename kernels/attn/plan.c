@@ -15,26 +15,38 @@
 #define TILE_COST 5
 #define ITEM_COST 6
 
+/* the reasons of both passes; more: TE_K_ATTN_HAS_MORE; width: columns of qkv */
+static const char *declines_any(int32_t dtype, int32_t head_dim, uint32_t threshold, int more,
+				int64_t batch, int64_t seqlen, int64_t width)
+{
+	if (dtype != TE_DTYPE_BF16)
+		return "it is not BF16";
+	if (head_dim != 64 && head_dim != 128)
+		return "head_dim is neither 64 nor 128";
+	if (threshold)
+		return "it has dropout";
+	if (more)
+		return "it is not plain causal attention";
+	if (batch < 1 || seqlen < 1)
+		return "it is empty";
+	if (batch > MAX_EXTENT || seqlen > MAX_EXTENT || width > MAX_EXTENT)
+		return "an extent is above 2^28";
+	return NULL;
+}
+
+static int64_t width_of(int32_t nheads, int32_t nkv, int32_t head_dim)
+{
+	return ((int64_t)nheads + 2 * (int64_t)nkv) * head_dim;
+}
+
 static const char *declines(const struct te_k_attn_fwd *a)
 {
-	if (a->dtype != TE_DTYPE_BF16)
-		return "it is not BF16";
-	if (a->head_dim != 64 && a->head_dim != 128)
-		return "head_dim is neither 64 nor 128";
-	if (a->threshold)
-		return "it has dropout";
-	if (TE_K_ATTN_HAS_MORE(a))
-		return "it is not plain causal attention";
 	if (!a->out || a->q.row || a->q.col || a->q.amax || a->q.noop)
 		return "its result is quantized";
 	if (((uintptr_t)a->qkv | (uintptr_t)a->out) % 16)
 		return "qkv or out is not aligned to 16 bytes";
-	if (a->batch < 1 || a->seqlen < 1)
-		return "it is empty";
-	if (a->batch > MAX_EXTENT || a->seqlen > MAX_EXTENT ||
-	    ((int64_t)a->nheads + 2 * (int64_t)a->nkv) * a->head_dim > MAX_EXTENT)
-		return "an extent is above 2^28";
-	return NULL;
+	return declines_any(a->dtype, a->head_dim, a->threshold, TE_K_ATTN_HAS_MORE(a), a->batch,
+			    a->seqlen, width_of(a->nheads, a->nkv, a->head_dim));
 }
 
 /*
@@ -42,15 +54,15 @@ static const char *declines(const struct te_k_attn_fwd *a)
  * tile and ITEM_COST more. Items go to blocks as in item_of() of sm90.cu, n or fewer of one length
  * after each other.
  */
-static int64_t longest(const struct te_attn_sm90 *s, int32_t rows, int32_t nsms, int32_t n)
+static int64_t longest(int32_t nheads, int32_t nrows, int32_t rows, int32_t nsms, int32_t n)
 {
 	int64_t more[MAX_SMS + 1] = { 0 }; /* than the block before */
 	int64_t k = 0, cost = 0, max = 0;
 
-	for (int32_t head = 0; head < s->nmatrices; head += n)
-		for (int32_t end = s->nrows; end > 0; end -= rows) {
+	for (int32_t head = 0; head < nheads; head += n)
+		for (int32_t end = nrows; end > 0; end -= rows) {
 			const int64_t tiles = (end + ATTN_SM90_KEYS - 1) / ATTN_SM90_KEYS;
-			int64_t left = s->nmatrices - head, len, from;
+			int64_t left = nheads - head, len, from;
 
 			for (left = left < n ? left : n; left > 0; left -= len, k += len) {
 				len = nsms - k % nsms < left ? nsms - k % nsms : left;
@@ -70,23 +82,24 @@ static int64_t longest(const struct te_attn_sm90 *s, int32_t rows, int32_t nsms,
  * Heads at a time: few, so that their keys and values stay in L2, but such that blocks have about
  * the same work. Measured on an H100, time grows by a few percent with the bytes.
  */
-static int32_t at_once(const struct te_attn_sm90 *s, int32_t rows, int32_t nsms,
+static int32_t at_once(int32_t nheads, int32_t nrows, int32_t rows, int32_t nsms,
 		       int64_t head_nbytes)
 {
 	static const int32_t parts[] = { 1, 2, 3, 4, 6, 8, 12, 16 };
-	int32_t best = s->nmatrices;
+	int32_t best = nheads;
 	int64_t best_cost = INT64_MAX;
 
-	if (nsms > MAX_SMS || (int64_t)s->nmatrices * s->nblocks > MAX_DEALT)
+	if (nsms > MAX_SMS || (int64_t)nheads * nrows / rows > MAX_DEALT)
 		return best < nsms ? best : nsms / 16 > 1 ? nsms / 16 : 1;
 	for (int i = -1; i < (int)(sizeof(parts) / sizeof(*parts)); i++) {
-		const int32_t n = i < 0 ? s->nmatrices : nsms / parts[i];
+		const int32_t n = i < 0 ? nheads : nsms / parts[i];
 		int64_t cost;
 
-		if (n < 1 || n > s->nmatrices ||
+		if (n < 1 || n > nheads ||
 		    (n * head_nbytes > CACHE_NBYTES && n > nsms / LEAST_PART))
 			continue;
-		cost = longest(s, rows, nsms, n) * (16 * CACHE_NBYTES + n * head_nbytes);
+		cost = longest(nheads, nrows, rows, nsms, n) *
+		       (16 * CACHE_NBYTES + n * head_nbytes);
 		if (cost < best_cost) {
 			best_cost = cost;
 			best = n;
@@ -118,15 +131,60 @@ const char *te__attn_sm90_plan(const struct te_k_attn_fwd *a, int32_t nsms,
 	if (nitems > MAX_EXTENT)
 		return "it has more than 2^28 blocks of rows";
 	s->nmatrices = (int32_t)nheads;
-	s->at_once = at_once(s, rows, nsms, 4 * a->seqlen * d * a->nkv / a->nheads);
+	s->at_once = at_once(s->nmatrices, s->nrows, rows, nsms,
+			     4 * a->seqlen * d * a->nkv / a->nheads);
 	ret->head_dim = d;
 	ret->nblocks = (int32_t)(nitems < nsms ? nitems : nsms);
 	ret->qkv = (struct te_sm90_map){
-		a->qkv, ((int64_t)a->nheads + 2 * a->nkv) * d, a->seqlen, a->batch, 2,
-		ATTN_SM90_BOX,	ATTN_SM90_BOX,
+		a->qkv, width_of(a->nheads, a->nkv, d), a->seqlen, a->batch, 2,
+		ATTN_SM90_BOX, ATTN_SM90_BOX,
 	};
 	ret->out = ret->qkv;
 	ret->out.p = a->out;
 	ret->out.nx = (int64_t)a->nheads * d;
+	return NULL;
+}
+
+const char *te__attn_bwd_sm90_plan(const struct te_k_attn_bwd *a, int32_t dkv, int32_t nsms,
+				   struct te_attn_bwd_sm90_plan *ret)
+{
+	const int64_t width = width_of(a->nheads, a->nkv, a->head_dim);
+	const char *why = declines_any(a->dtype, a->head_dim, a->threshold, TE_K_ATTN_HAS_MORE(a),
+				       a->batch, a->seqlen, width);
+	struct te_attn_bwd_sm90 *s = &ret->args;
+	const int32_t d = a->head_dim, rows = ATTN_SM90_BWD_ROWS;
+	const int64_t nheads = a->batch * (dkv ? a->nkv : a->nheads);
+	int64_t nitems;
+
+	if (((uintptr_t)a->qkv | (uintptr_t)a->dout | (uintptr_t)a->dqkv) % 16)
+		return "qkv or a gradient is not aligned to 16 bytes";
+	if (why)
+		return why;
+	memset(ret, 0, sizeof(*ret));
+	s->lse = a->lse;
+	s->delta = a->delta;
+	s->scale = a->scale;
+	s->seqlen = (int32_t)a->seqlen;
+	s->nheads = a->nheads;
+	s->nkv = a->nkv;
+	s->nblocks = (s->seqlen + rows - 1) / rows;
+	nitems = nheads * s->nblocks;
+	if (nitems > MAX_EXTENT || a->batch * a->nheads * a->seqlen > INT32_MAX)
+		return "it has more than 2^28 blocks of rows, or 2^31 rows";
+	s->nmatrices = (int32_t)nheads;
+	/* bytes of two operands, of the queries of a group or of a share of the keys */
+	s->at_once = at_once(s->nmatrices, s->nblocks * rows, rows, nsms,
+			     4 * a->seqlen * d * (dkv ? a->nheads : a->nkv) /
+				     (dkv ? a->nkv : a->nheads));
+	ret->head_dim = d;
+	ret->dkv = dkv;
+	ret->nblocks = (int32_t)(nitems < nsms ? nitems : nsms);
+	ret->qkv = (struct te_sm90_map){
+		a->qkv, width, a->seqlen, a->batch, 2, ATTN_SM90_BOX, ATTN_SM90_BOX,
+	};
+	ret->dqkv = ret->dout = ret->qkv;
+	ret->dqkv.p = a->dqkv;
+	ret->dout.p = a->dout;
+	ret->dout.nx = (int64_t)a->nheads * d;
 	return NULL;
 }

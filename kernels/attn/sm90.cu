@@ -17,35 +17,15 @@
  * so that one computes exponentials while the others multiply. Probabilities are the operand of
  * their wgmma in registers. The result goes to memory through the buffer of the queries.
  */
-#include "kernels/attn/dev.cuh"
-#include "kernels/attn/sm90.h"
-#include "kernels/begin.cuh"
-#include "kernels/sm90.cuh"
+#include "kernels/attn/sm90.cuh"
 
-#define STRIP ATTN_SM90_STRIP
 #define KEYS ATTN_SM90_KEYS
-#define BOX ATTN_SM90_BOX
-#define ROW_NBYTES 128			/* row of a box */
-#define BOX_NBYTES (BOX * ROW_NBYTES)
 #define TILE_COLUMNS (KEYS * ROW_NBYTES) /* bytes of 64 columns of a tile */
 #define WORDS (KEYS / 4)		/* probabilities of a thread */
 
 enum { BAR_GROUP = 1, BAR_TURN = 4 }; /* the first named barrier of the warpgroups */
 
 /* --- layout of shared memory ----------------------------------------------- */
-
-/* a stage, and the parity of the phase of its barriers; tiles go through stages in order */
-template <int STAGES> struct ring {
-	uint32_t stage = 0, parity = 0;
-
-	__device__ __forceinline__ void next(void)
-	{
-		if (++stage < STAGES)
-			return;
-		stage = 0;
-		parity ^= 1;
-	}
-};
 
 template <int D> struct layout {
 	static const int GROUPS = ATTN_SM90_GROUPS(D), STAGES = ATTN_SM90_STAGES(D);
@@ -105,18 +85,14 @@ struct item {
 	int ntiles;
 };
 
-/* the i-th item of this block; every second round goes from the last block to the first */
+/* the i-th item of this block */
 template <int D> DEV bool item_of(const struct te_attn_sm90 &a, int i, item &ret)
 {
-	const int n = (int)gridDim.x, b = (int)blockIdx.x, per = a.at_once * a.nblocks;
-	const int k = i * n + (i & 1 ? n - 1 - b : b), first = k / per * a.at_once;
-	int nheads, end;
+	int level, end;
 
-	if (k >= a.nmatrices * a.nblocks)
+	if (!deal(i, a.nmatrices, a.nblocks, a.at_once, &ret.matrix, &level))
 		return false;
-	nheads = min(a.at_once, a.nmatrices - first);
-	end = a.nrows - k % per / nheads * ATTN_SM90_ROWS(D);
-	ret.matrix = first + k % per % nheads;
+	end = a.nrows - level * ATTN_SM90_ROWS(D);
 	ret.batch = ret.matrix / a.nheads;
 	ret.head = ret.matrix % a.nheads;
 	ret.row = end - ATTN_SM90_ROWS(D);
@@ -189,13 +165,6 @@ DEV void turn_wait(int group)
 template <int GROUPS> DEV void turn_pass(int group)
 {
 	threads_arrive<256>(BAR_TURN + (group + 1 < GROUPS ? group + 1 : 0));
-}
-
-/* a warp has read the tile */
-DEV void release(uint32_t empty)
-{
-	if (LANE == 0)
-		barrier_arrive(empty);
 }
 
 /* a tile that is not for this strip; turn: it has one */
@@ -291,20 +260,12 @@ DEV void soften(float scale2, rows &r, float (&s)[KEYS / 2], float (&shrink)[2])
 	}
 }
 
-DEV void round_all(const float (&s)[KEYS / 2], uint32_t (&p)[WORDS])
-{
-#pragma unroll
-	for (int i = 0; i < WORDS; i++)
-		p[i] = pack_bf16(s[2 * i], s[2 * i + 1]);
-}
-
 /* divides by the sums, stores the result and lse */
 template <int D>
 DEV void store(const struct te_attn_sm90 &a, uint32_t to, const item &t, int row, int group,
 	       const rows &r, const float (&o)[D / 2])
 {
 	const int lane = threadIdx.x % 32, warp = threadIdx.x % 128 / 32;
-	const int box_row = warp * 16 + lane % 16;
 	float f[2];
 
 #pragma unroll
@@ -319,23 +280,11 @@ DEV void store(const struct te_attn_sm90 &a, uint32_t to, const item &t, int row
 		f[i] = 1.0f / sum;
 	}
 	group_sync(BAR_GROUP + group); /* all warps have read the queries */
-#pragma unroll
-	for (int j = 0; j < D / 8; j += 2) {
-		uint32_t w[4];
-
-#pragma unroll
-		for (int i = 0; i < 4; i++)
-			w[i] = pack_bf16(o[4 * j + 2 * i] * f[i % 2],
-					 o[4 * j + 2 * i + 1] * f[i % 2]);
-		smem_store_matrices(to + j / 8 * BOX_NBYTES + box_row * ROW_NBYTES +
-					    ((j % 8 + lane / 16) ^ box_row % 8) * 16,
-				    w[0], w[1], w[2], w[3]);
-	}
+	write_strip<D>(to, f, o);
 	smem_publish();
 	group_sync(BAR_GROUP + group);
 	if (threadIdx.x % 128 == 0)
-		for (int c = 0; c < D / BOX; c++)
-			tma_store(&a.out, t.head * D + c * BOX, row, t.batch, to + c * BOX_NBYTES);
+		store_strip<D>(&a.out, t.head * D, row, t.batch, to);
 }
 
 /* --- the main loop ------------------------------------------------------------ */

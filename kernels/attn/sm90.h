@@ -34,11 +34,42 @@ struct te_attn_sm90 {
 	int32_t at_once;   /* heads whose keys and values are read at the same time */
 };
 
+/* backward: two warpgroups; a stage has two operands, and FP32 lse and delta of their rows */
+#define ATTN_SM90_BWD_THREADS 384
+#define ATTN_SM90_BWD_ROWS 128
+#define ATTN_SM90_BWD_STAGES(d) ((d) == 64 ? 4 : 3)
+#define ATTN_SM90_BWD_STAGE(d) (2 * ATTN_SM90_BOX * (d) * 2)
+#define ATTN_SM90_BWD_STATS (2 * ATTN_SM90_BOX * 4)
+#define ATTN_SM90_BWD_SMEM(d)                                                               \
+	(4 * ATTN_SM90_BWD_ROWS * (d) * 2 +                                                 \
+	 ATTN_SM90_BWD_STAGES(d) * (ATTN_SM90_BWD_STAGE(d) + ATTN_SM90_BWD_STATS + 16) + 64)
+
+/*
+ * The dkv or dq part of struct te_k_attn_bwd (attn.h), without dropout; delta is complete. Arrays
+ * as in struct te_attn_sm90.
+ */
+struct te_attn_bwd_sm90 {
+	struct te_tensor_map qkv, dout, dqkv;
+	const float *lse, *delta;
+	float scale;
+	int32_t seqlen, nheads, nkv;
+	int32_t nblocks;   /* blocks of 128 rows of a head */
+	int32_t nmatrices; /* batch nheads, or batch nkv in dkv */
+	int32_t at_once;
+};
+
 struct te_attn_sm90_plan {
 	int32_t head_dim;
 	int32_t nblocks; /* the grid's */
 	struct te_sm90_map qkv, out;
 	struct te_attn_sm90 args; /* maps are not set */
+};
+
+struct te_attn_bwd_sm90_plan {
+	int32_t head_dim, dkv; /* dkv: 1, or 0 for dq */
+	int32_t nblocks;       /* the grid's */
+	struct te_sm90_map qkv, dout, dqkv;
+	struct te_attn_bwd_sm90 args; /* maps are not set */
 };
 
 /*
@@ -47,5 +78,7 @@ struct te_attn_sm90_plan {
  */
 const char *te__attn_sm90_plan(const struct te_k_attn_fwd *a, int32_t nsms,
 			       struct te_attn_sm90_plan *ret);
+const char *te__attn_bwd_sm90_plan(const struct te_k_attn_bwd *a, int32_t dkv, int32_t nsms,
+				   struct te_attn_bwd_sm90_plan *ret);
 
 #endif

@@ -33,6 +33,7 @@ static struct {
 	union {
 		struct te_gemm_sm90 args;
 		struct te_attn_sm90 attn;
+		struct te_attn_bwd_sm90 attn_bwd;
 	};
 } fake;
 
@@ -156,7 +157,9 @@ static int fake_cuLaunchKernelEx(const struct te__cu_launch_config *config, void
 	fake.config = *config;
 	fake.func = func;
 	memcpy(&fake.args, args[0],
-	       strstr(func, "gemm") ? sizeof(fake.args) : sizeof(fake.attn));
+	       strstr(func, "gemm")	? sizeof(fake.args) :
+	       strstr(func, "bwd_d")	? sizeof(fake.attn_bwd) :
+					  sizeof(fake.attn));
 	fake.nlaunches++;
 	return FAIL();
 }
@@ -173,6 +176,9 @@ static int fake_cublasLtCreate(void **ret)
 #pragma GCC diagnostic pop
 
 static struct te__cuda_func funcs[] = {
+	{ "te_k_attn_bwd_dkv_sm90_d128", NULL }, { "te_k_attn_bwd_dkv_sm90_d64", NULL },
+	{ "te_k_attn_bwd_dq_bf16_d96", NULL },	 { "te_k_attn_bwd_dq_sm90_d128", NULL },
+	{ "te_k_attn_bwd_dq_sm90_d64", NULL },
 	{ "te_k_attn_fwd_bf16_d64", NULL },   { "te_k_attn_fwd_bf16_d64_drop", NULL },
 	{ "te_k_attn_fwd_bf16_d96", NULL },   { "te_k_attn_fwd_sm90_d128", NULL },
 	{ "te_k_attn_fwd_sm90_d64", NULL },
@@ -590,11 +596,81 @@ START_TEST(each_call_may_fail)
 }
 END_TEST
 
+static struct te_k_attn_bwd attn_bwd_of(int64_t batch, int64_t seqlen, int nheads, int nkv, int dim)
+{
+	return (struct te_k_attn_bwd){
+		.qkv = A,
+		.out = B,
+		.dout = C,
+		.dqkv = D,
+		.lse = (float *)BIAS,
+		.delta = (float *)BIAS + 4,
+		.batch = batch,
+		.seqlen = seqlen,
+		.nheads = nheads,
+		.nkv = nkv,
+		.head_dim = dim,
+		.scale = 0.5f,
+		.dtype = TE_DTYPE_BF16,
+	};
+}
+
+static int launch_bwd(enum te_k_id id, const struct te_k_attn_bwd *a)
+{
+	fake.nmaps = fake.nlaunches = 0;
+	return te__cuda_launch(&stream, &(struct te__launch){ id, a, sizeof(*a) });
+}
+
+START_TEST(backward_attention_is_two_persistent_launches)
+{
+	struct te_k_attn_bwd a = attn_bwd_of(8, 1000, 12, 4, 64);
+	struct te_attn_bwd_sm90_plan p;
+
+	DO(launch_bwd(TE_K_ATTN_BWD_DKV, &a));
+	ck_assert_str_eq(fake.func, "te_k_attn_bwd_dkv_sm90_d64");
+	ck_assert_int_eq(fake.nmaps, 3);
+	check_map(0, TE__CU_TENSOR_MAP_BFLOAT16, A, 20 * 64, 1000, 64);
+	check_map(1, TE__CU_TENSOR_MAP_BFLOAT16, C, 12 * 64, 1000, 64);
+	check_map(2, TE__CU_TENSOR_MAP_BFLOAT16, D, 20 * 64, 1000, 64);
+	ck_assert_int_eq(fake.map[2].nz, 8);
+	ck_assert_uint_eq(fake.config.grid[0], SMS);
+	ck_assert_uint_eq(fake.config.block[0], ATTN_SM90_BWD_THREADS);
+	ck_assert_uint_eq(fake.config.smem, ATTN_SM90_BWD_SMEM(64));
+	ck_assert_int_eq(fake.attn_bwd.nmatrices, 32);
+	ck_assert_int_eq(fake.attn_bwd.nblocks, 8);
+	ck_assert_ptr_eq(fake.attn_bwd.delta, a.delta);
+	DO(launch_bwd(TE_K_ATTN_BWD_DQ, &a));
+	ck_assert_str_eq(fake.func, "te_k_attn_bwd_dq_sm90_d64");
+	ck_assert_int_eq(fake.attn_bwd.nmatrices, 96);
+	a.head_dim = 128;
+	DO(launch_bwd(TE_K_ATTN_BWD_DQ, &a));
+	ck_assert_str_eq(fake.func, "te_k_attn_bwd_dq_sm90_d128");
+	DO(launch_bwd(TE_K_ATTN_BWD_DKV, &a));
+	ck_assert_str_eq(fake.func, "te_k_attn_bwd_dkv_sm90_d128");
+	ck_assert_uint_eq(fake.config.smem, ATTN_SM90_BWD_SMEM(128));
+	ck_assert_uint_le(fake.config.smem, 232448);
+	a.head_dim = 96;
+	DO(launch_bwd(TE_K_ATTN_BWD_DQ, &a));
+	ck_assert_str_eq(fake.func, "te_k_attn_bwd_dq_bf16_d96");
+	a.head_dim = 64;
+	a.dqkv = D + 2;
+	ck_assert_str_eq(te__attn_bwd_sm90_plan(&a, 1, SMS, &p),
+			 "qkv or a gradient is not aligned to 16 bytes");
+	a.dqkv = D;
+	a.batch = 1 << 20;
+	a.seqlen = 1 << 12;
+	ck_assert_str_eq(te__attn_bwd_sm90_plan(&a, 1, SMS, &p),
+			 "it has more than 2^28 blocks of rows, or 2^31 rows");
+}
+END_TEST
+
 static int attn_once(void)
 {
 	const struct te_k_attn_fwd a = attn_of(8, 1000, 12, 4, 64);
+	const struct te_k_attn_bwd b = attn_bwd_of(8, 1000, 12, 4, 64);
+	int r = launch_attn(&a);
 
-	return launch_attn(&a);
+	return r ? r : launch_bwd(TE_K_ATTN_BWD_DKV, &b);
 }
 
 START_TEST(each_call_of_attention_may_fail)
@@ -641,6 +717,7 @@ static Suite *suite(void)
 	tcase_add_test(c, attention_is_one_persistent_launch);
 	tcase_add_test(c, long_attention_reads_some_heads_at_a_time);
 	tcase_add_test(c, other_attention_is_left_to_mma);
+	tcase_add_test(c, backward_attention_is_two_persistent_launches);
 	tcase_add_test(c, each_call_of_attention_may_fail);
 	return s;
 }

@@ -4,28 +4,7 @@
  */
 #include "sm90.h"
 
-extern "C" {
-#include "kernels/attn/sm90.h"
-}
-#define LOG2E 1.4426950408889634f
-#define LANE (threadIdx.x % 32)
-
-static int min(int a, int b)
-{
-	return a < b ? a : b;
-}
-static int max(int a, int b)
-{
-	return a > b ? a : b;
-}
-DEV uint32_t pack_bf16(float lo, float hi)
-{
-	return pack_bf16x2(lo, hi);
-}
-DEV float exp2_approx(float x)
-{
-	return exp2f(x);
-}
+#include "attn_sm90.h"
 
 #include "kernels/attn/sm90.cu"
 
@@ -35,10 +14,6 @@ static void body(void)
 {
 	(plan.head_dim == 64 ? te_k_attn_fwd_sm90_d64 : te_k_attn_fwd_sm90_d128)(plan.args);
 }
-
-struct attn_case {
-	int d, batch, T, nheads, nkv, nsms, at_once; /* at_once 0: as planned */
-};
 
 static const attn_case cases[] = {
 	{ 64, 1, 1, 1, 1, 1, 0 },
@@ -53,26 +28,6 @@ static const attn_case cases[] = {
 	{ 128, 3, 190, 2, 1, 2, 4 },
 	{ 128, 1, 449, 3, 1, 2, 2 },
 };
-
-static double value_at(const std::vector<uint16_t> &v, int64_t i)
-{
-	return from_bits((uint32_t)v[(size_t)i] << 16);
-}
-
-/* rows of other lengths: about normal, of values that BF16 has */
-static std::vector<uint16_t> random_of(int64_t n, float amplitude)
-{
-	std::vector<uint16_t> v((size_t)n);
-
-	for (uint16_t &x : v) {
-		float s = 0;
-
-		for (int i = 0; i < 6; i++)
-			s += (float)rnd(1 << 16) / 65536 - 0.5f;
-		x = (uint16_t)to_bf16(amplitude * s * 1.41f);
-	}
-	return v;
-}
 
 /* the bounds of t/kernels/attn_cases.c */
 static void check_row(const attn_case &c, const std::vector<uint16_t> &qkv, double scale, int b,
@@ -159,17 +114,5 @@ static void run_case(const attn_case &c)
 
 int main(int argc, char **argv)
 {
-	const int n = (int)(sizeof(cases) / sizeof(*cases));
-
-	begin(argc, argv);
-	printf("1..%d\n", n);
-	for (int i = 0; i < n; i++) {
-		const attn_case &c = cases[i];
-
-		run_case(c);
-		printf("ok %d - head_dim %d, batch %d, T %d, heads %d/%d on %d blocks\n", i + 1, c.d,
-		       c.batch, c.T, c.nheads, c.nkv, plan.nblocks);
-		fflush(stdout);
-	}
-	return 0;
+	return run_cases(argc, argv, cases, (int)(sizeof(cases) / sizeof(*cases)), run_case);
 }

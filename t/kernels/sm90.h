@@ -116,7 +116,7 @@ struct fiber {
 };
 
 struct index3 {
-	uint32_t x;
+	uint32_t x, y;
 };
 index3 threadIdx, blockIdx, gridDim;
 static uint32_t block_nthreads, cluster_nblocks;
@@ -294,6 +294,10 @@ DEV float2 make_float2(float x, float y)
 DEV float4 make_float4(float x, float y, float z, float w)
 {
 	return { x, y, z, w };
+}
+DEV uint32_t __float_as_uint(float f)
+{
+	return bits_of(f);
 }
 DEV float mul(float a, float b)
 {
@@ -696,9 +700,9 @@ struct e5m2_e4m3_128 {
 	}
 };
 
-DEV void mma_bf16(float (&d)[64], uint64_t a, uint64_t b, int add)
+template <int N> DEV void mma_bf16(float (&d)[N], uint64_t a, uint64_t b, int add)
 {
-	issue(d, 128, 2, a, b, add, 0, 0, 0);
+	issue(d, 2 * N, 2, a, b, add, 0, 0, 0);
 }
 template <int N> DEV void mma_bf16_bt(float (&d)[N], const uint32_t *a, uint64_t b, int add)
 {

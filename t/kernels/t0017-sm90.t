@@ -15,39 +15,41 @@ emulate() {
 	program=$2
 	shift 2
 	if [ -z "$CXX" ]; then
-		skip "emulated $family kernels" "$why"
+		skip "emulated $program kernels" "$why"
 		return
 	fi
 	objs=
 	for f; do
-		check "kernels/$family/$f.c compiles" $CC -std=gnu11 -O1 $I -c \
+		check "kernels/$family/$f.c compiles for $program" $CC -std=gnu11 -O1 $I -c \
 			"$abs_top_srcdir/kernels/$family/$f.c" -o "$tmp/$family-$f.o"
 		objs="$objs $tmp/$family-$f.o"
 	done
 	check "t/kernels/$program.cc compiles" $CXX -std=gnu++17 -O1 -w $I -o "$tmp/$program" \
 		"$abs_top_srcdir/t/kernels/$program.cc" $objs
 	if "$tmp/$program" "$seed" >"$tmp/out" 2>&1; then
-		ok "emulated $family kernels are right and end"
+		ok "emulated $program kernels are right and end"
 	else
 		echo "TT_SEED=$seed repeats it" >>"$tmp/out"
-		not_ok "emulated $family kernels are right and end" "$tmp/out"
+		not_ok "emulated $program kernels are right and end" "$tmp/out"
 	fi
 }
 
-# reported FAMILY PREFIX N: of N kernels
+# reported FAMILY FILE PREFIX N: N kernels of the file
 reported() {
-	log=$abs_top_builddir/kernels/$1/sm90.log
+	log=$abs_top_builddir/kernels/$1/$2.log
 	if [ ! -s "$log" ]; then
-		skip "registers of $1/sm90.cu" "built without nvcc"
+		skip "registers of $1/$2.cu" "built without nvcc"
 		return
 	fi
-	check "ptxas reports the $1 kernels" test "$(grep -c "$2" "$log")" -ge "$3"
+	check "ptxas reports the kernels of $1/$2.cu" test "$(grep -c "$3" "$log")" -ge "$4"
 	grep -E 'C7[0-9]{3}|[^0-9][1-9][0-9]* bytes (stack|spill)' "$log" >"$tmp/bad"
-	empty "$1: no spills, no serialized wgmma" "$tmp/bad"
+	empty "$1/$2.cu: no spills, no serialized wgmma" "$tmp/bad"
 }
 
 emulate gemm sm90 plan schedule
 emulate attn attn_sm90 plan
-reported gemm te_k_gemm_sm90_ 5
-reported attn te_k_attn_fwd_sm90_ 2
+emulate attn attn_bwd_sm90 plan
+reported gemm sm90 te_k_gemm_sm90_ 5
+reported attn sm90 te_k_attn_fwd_sm90_ 2
+reported attn sm90_bwd te_k_attn_bwd_ 4
 tap_end

@@ -197,20 +197,25 @@ static int gemm(struct te__cuda_stream *s, const struct te_k_gemm *g)
 	return r > 0 ? te__cublaslt_gemm(s, g) : r;
 }
 
-static int attn_fwd(struct te__cuda_stream *s, const struct te_k_attn_fwd *a)
+/* 1: not by a kernel of sm90.cu or sm90_bwd.cu */
+static int attn(struct te__cuda_stream *s, const struct te__launch *l)
 {
+	const int fwd = l->id == TE_K_ATTN_FWD, dkv = l->id == TE_K_ATTN_BWD_DKV;
 	int r;
 
-	if (te__param_enum(TE_PARAM_ATTENTION) != TE__ATTENTION_SM90)
+	if (!(fwd || dkv || l->id == TE_K_ATTN_BWD_DQ) ||
+	    te__param_enum(TE_PARAM_ATTENTION) != TE__ATTENTION_SM90)
 		return 1;
 	r = end_hold(s);
-	return r ? r : te__sm90_attn_fwd(s, a);
+	if (r)
+		return r;
+	return fwd ? te__sm90_attn_fwd(s, l->args) : te__sm90_attn_bwd(s, dkv, l->args);
 }
 
 int te__cuda_launch(void *stream, const struct te__launch *l)
 {
 	struct te__cuda_stream *s = stream;
-	int r = l->id == TE_K_ATTN_FWD ? attn_fwd(s, l->args) : 1;
+	int r = attn(s, l);
 
 	if (r <= 0)
 		return r;

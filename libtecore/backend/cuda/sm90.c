@@ -151,3 +151,51 @@ int te__sm90_attn_fwd(struct te__cuda_stream *s, const struct te_k_attn_fwd *a)
 	te__log_debug("attention is left to the mma kernels because %s", why);
 	return 1;
 }
+
+static int queue_attn_bwd(struct te__cuda_stream *s, struct te_attn_bwd_sm90_plan *p,
+			  const struct te_k_attn_bwd *a)
+{
+	const struct te__gnode what = {
+		.kind = TE_NODE_KERNEL,
+		.id = p->dkv ? TE_K_ATTN_BWD_DKV : TE_K_ATTN_BWD_DQ,
+		.args = a,
+		.nbytes = sizeof(*a),
+		.fixed = 1,
+	};
+	struct te__geometry k;
+	void *func;
+	int r;
+
+	te__geo_attn_bwd_sm90(p, &k);
+	r = te__cuda_func_named(s->dev, k.func, &func);
+	if (!r)
+		r = encode(&p->qkv, &p->args.qkv);
+	if (!r)
+		r = encode(&p->dout, &p->args.dout);
+	if (!r)
+		r = encode(&p->dqkv, &p->args.dqkv);
+	if (!r)
+		r = te__cuda_launch_func(s, &k, func, &p->args);
+	return r ? r : te__cuda_note(s, &what, NULL);
+}
+
+int te__sm90_attn_bwd(struct te__cuda_stream *s, int dkv, const struct te_k_attn_bwd *a)
+{
+	struct te_attn_bwd_sm90_plan p;
+	struct te__geometry k;
+	const char *why;
+	int nsms, r = te__geometry(TE_K_ATTN_BWD_PRE, a, &k);
+
+	if (r)
+		return r;
+	if (!k.grid[0])
+		return 1; /* one kernel computes all, which needs no delta */
+	r = get_nsms(s, &nsms);
+	if (r)
+		return r;
+	why = te__attn_bwd_sm90_plan(a, dkv, nsms, &p);
+	if (!why)
+		return TE__CUDA_IN(s->dev, queue_attn_bwd(s, &p, a));
+	te__log_debug("attention is left to the mma kernels because %s", why);
+	return 1;
+}

@@ -1,0 +1,71 @@
+/*
+ * t/kernels/attn_sm90.h - common code of attn_sm90.cc and attn_bwd_sm90.cc: what attn/dev.cuh has,
+ * cases and random values. Included after sm90.h.
+ */
+#ifndef TT_ATTN_SM90_H
+#define TT_ATTN_SM90_H
+
+extern "C" {
+#include "kernels/attn/sm90.h"
+}
+#define LOG2E 1.4426950408889634f
+#define LANE (threadIdx.x % 32)
+
+static int min(int a, int b)
+{
+	return a < b ? a : b;
+}
+static int max(int a, int b)
+{
+	return a > b ? a : b;
+}
+DEV uint32_t pack_bf16(float lo, float hi)
+{
+	return pack_bf16x2(lo, hi);
+}
+DEV float exp2_approx(float x)
+{
+	return exp2f(x);
+}
+
+struct attn_case {
+	int d, batch, T, nheads, nkv, nsms, at_once; /* at_once 0: as planned */
+};
+
+static double value_at(const std::vector<uint16_t> &v, int64_t i)
+{
+	return from_bits((uint32_t)v[(size_t)i] << 16);
+}
+
+/* rows of other lengths: about normal, of values that BF16 has */
+static std::vector<uint16_t> random_of(int64_t n, float amplitude)
+{
+	std::vector<uint16_t> v((size_t)n);
+
+	for (uint16_t &x : v) {
+		float s = 0;
+
+		for (int i = 0; i < 6; i++)
+			s += (float)rnd(1 << 16) / 65536 - 0.5f;
+		x = (uint16_t)to_bf16(amplitude * s * 1.41f);
+	}
+	return v;
+}
+
+static int run_cases(int argc, char **argv, const attn_case *cases, int n,
+		     void (*run)(const attn_case &))
+{
+	begin(argc, argv);
+	printf("1..%d\n", n);
+	for (int i = 0; i < n; i++) {
+		const attn_case &c = cases[i];
+
+		run(c);
+		printf("ok %d - head_dim %d, batch %d, T %d, heads %d/%d on at most %d blocks\n",
+		       i + 1, c.d, c.batch, c.T, c.nheads, c.nkv, c.nsms);
+		fflush(stdout);
+	}
+	return 0;
+}
+
+#endif

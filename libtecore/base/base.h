@@ -27,7 +27,7 @@ int te__param_parse(enum te__param_type type, const char *choices,
 enum { TE__GEMM_HOST_TILES, TE__GEMM_HOST_BLAS, TE__GEMM_HOST_REF };
 
 /* the choices of TE_ATTENTION and TE_GEMM_PROVIDER */
-enum { TE__ATTENTION_MMA, TE__ATTENTION_SM90 };
+enum { TE__ATTENTION_AUTO, TE__ATTENTION_MMA, TE__ATTENTION_SM90 };
 enum { TE__GEMM_CUBLASLT, TE__GEMM_SM90 };
 
 /* the choices of TE_GRADIENTS */

@@ -201,10 +201,13 @@ static int gemm(struct te__cuda_stream *s, const struct te_k_gemm *g)
 static int attn(struct te__cuda_stream *s, const struct te__launch *l)
 {
 	const int fwd = l->id == TE_K_ATTN_FWD, dkv = l->id == TE_K_ATTN_BWD_DKV;
+	const int how = te__param_enum(TE_PARAM_ATTENTION);
 	int r;
 
-	if (!(fwd || dkv || l->id == TE_K_ATTN_BWD_DQ) ||
-	    te__param_enum(TE_PARAM_ATTENTION) != TE__ATTENTION_SM90)
+	if (!(fwd || dkv || l->id == TE_K_ATTN_BWD_DQ) || how == TE__ATTENTION_MMA)
+		return 1;
+	/* forward to FP8 is left to mma, whose bits forward to BF16 must have */
+	if (fwd && how == TE__ATTENTION_AUTO)
 		return 1;
 	r = end_hold(s);
 	if (r)

@@ -157,9 +157,10 @@ static int fake_cuLaunchKernelEx(const struct te__cu_launch_config *config, void
 	fake.config = *config;
 	fake.func = func;
 	memcpy(&fake.args, args[0],
-	       strstr(func, "gemm")	? sizeof(fake.args) :
-	       strstr(func, "bwd_d")	? sizeof(fake.attn_bwd) :
-					  sizeof(fake.attn));
+	       !strstr(func, "sm90")  ? 0 :
+	       strstr(func, "gemm")   ? sizeof(fake.args) :
+	       strstr(func, "attn_b") ? sizeof(fake.attn_bwd) :
+					sizeof(fake.attn));
 	fake.nlaunches++;
 	return FAIL();
 }

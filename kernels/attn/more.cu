@@ -1,6 +1,6 @@
 /*
  * more.cu - attention that is more than plain causal attention: in a window, with a softcap, of
- * documents, or full. sm_80 and up. Compiled without spills; not yet run on hardware.
+ * documents, or full.
  *
  * Bodies, shapes and grids are as in attn/tile.cuh (BF16) and attn/fp32.cuh, with tiles outside of
  * all windows and documents of a block skipped, and with dropout as a branch of the whole launch.

@@ -153,7 +153,7 @@ static int loss_both(const struct head *h, int64_t first, int64_t n)
 
 static int run_chunk(const struct head *h, int64_t first, int64_t n)
 {
-	const int once = h->dx && te__gradients_once(h->x);
+	const int once = h->dx && te__gradients_once(te_tensor_ctx(h->x), n * h->out);
 	int r = forward_gemm(h, first, n);
 
 	if (r >= 0)

@@ -27,7 +27,7 @@ int te__part_sum(struct te_stream *stream, const float *part, struct te_tensor *
 /* below, a GPU's kernels of one pass have too few blocks (doc/perf-kernels.md) */
 #define ONCE_NELEMS ((int64_t)10 << 20)
 
-int te__gradients_once(const struct te_tensor *t)
+int te__gradients_once(const struct te_ctx *ctx, int64_t nelems)
 {
 	switch (te__param_enum(TE_PARAM_GRADIENTS)) {
 	case TE__GRADIENTS_ONCE:
@@ -35,8 +35,7 @@ int te__gradients_once(const struct te_tensor *t)
 	case TE__GRADIENTS_APART:
 		return 0;
 	default:
-		return !strcmp(te_ctx_backend(te_tensor_ctx(t)), "host") ||
-		       te_tensor_nelems(t) >= ONCE_NELEMS;
+		return !strcmp(te_ctx_backend(ctx), "host") || nelems >= ONCE_NELEMS;
 	}
 }
 

@@ -142,8 +142,8 @@ struct te__decode {
 int te__attention_cached(struct te_stream *stream, const struct te__attention *a,
 			 const struct te__attention_cache *c);
 
-/* TE_GRADIENTS for the x of a norm or the logits t; auto: on the host, or if t is large */
-int te__gradients_once(const struct te_tensor *t);
+/* TE_GRADIENTS for nelems elements of x of a norm or of logits; auto: on the host, or if many */
+int te__gradients_once(const struct te_ctx *ctx, int64_t nelems);
 
 /* ---- cross-entropy ---- */
 
@@ -183,6 +183,8 @@ int te__adamw_check(const char *fn, float beta1, float beta2, float eps, float w
 int te__adamw_set_lr(const char *fn, struct te_stream *stream, struct te_k_adamw_state *state,
 		     float lr);
 int te__adamw_step(struct te_stream *stream, const struct te__adamw *a);
+/* how a moment in a tensor is stored */
+enum te_moments te__adamw_moments(const struct te_tensor *t);
 
 /* ---- checks of the public calls: fn begins the message, the argument's name follows ---- */
 

@@ -39,8 +39,7 @@ int te__adamw_set_lr(const char *fn, struct te_stream *stream, struct te_k_adamw
 	return te_fill_u32(stream, &state->lr, bits, sizeof(bits));
 }
 
-/* how a moment in a tensor is stored */
-static enum te_moments moments_of(const struct te_tensor *t)
+enum te_moments te__adamw_moments(const struct te_tensor *t)
 {
 	const enum te_dtype dtype = te_tensor_dtype(t);
 
@@ -89,7 +88,7 @@ int te__adamw_step(struct te_stream *stream, const struct te__adamw *a)
 		.beta2 = a->beta2,
 		.eps = a->eps,
 		.weight_decay = a->weight_decay,
-		.moments = (int32_t)moments_of(a->m),
+		.moments = (int32_t)te__adamw_moments(a->m),
 	};
 	int r;
 
@@ -182,7 +181,7 @@ static int step(struct te_stream *stream, struct te__adamw *a, struct state *s, 
 	if (r < 0)
 		return r;
 	n = nm = te_tensor_nelems(a->w);
-	if (a->m && moments_of(a->m) != TE_MOMENTS_FP32)
+	if (a->m && te__adamw_moments(a->m) != TE_MOMENTS_FP32)
 		dtype = te_tensor_dtype(a->m);
 	if (dtype == TE_DTYPE_UINT8)
 		nm = te_k_moment_nbytes(TE_K_MOMENTS_FP8, n);

@@ -107,7 +107,8 @@ int te__norm_grads(struct te_stream *stream, const struct te__norm *n, const str
 	};
 	int r;
 
-	if (te__gradients_once(n->x) && cols <= TE_K_NORM_BOTH_COLS(k.dtype)) {
+	if (te__gradients_once(te_tensor_ctx(n->x), rows * cols) &&
+	    cols <= TE_K_NORM_BOTH_COLS(k.dtype)) {
 		r = TE__LAUNCH(stream, NORM_BOTH, &k);
 		return r < 0 ? r : sums(stream, k.part_gamma, k.part_beta, dgamma, dbeta, rows,
 					cols);

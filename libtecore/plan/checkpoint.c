@@ -24,6 +24,7 @@
 
 #include "kernels/te_k.h"
 #include "libtecore/offload/crc32c.h"
+#include "libtecore/ops/kernel.h"
 #include "libtecore/plan/seq.h"
 #include "libtecore/tensor/ctx.h"
 
@@ -92,16 +93,6 @@ static void add_weight(struct checkpoint *c, const struct te__weight *w)
 {
 	set_shape(add(c, "", w->name, "F32", te_tensor_data(w->master), NULL,
 		      te_tensor_nbytes(w->master)), w);
-}
-
-/* how the optimizer stores moments */
-static enum te_moments moments_of(const struct te_adamw *opt)
-{
-	const enum te_dtype dtype = te_tensor_dtype(te_adamw_m(opt));
-
-	return dtype == TE_DTYPE_BF16  ? TE_MOMENTS_BF16 :
-	       dtype == TE_DTYPE_UINT8 ? TE_MOMENTS_FP8 :
-					 TE_MOMENTS_FP32;
 }
 
 /*
@@ -411,7 +402,7 @@ int te_checkpoint_save(struct te_seq *seq, struct te_adamw *adamw, const char *p
 		r = quant ? te_quant_save(seq->quant, quant, quant_nbytes) : te__no_memory(c.fn);
 	}
 	if (!r && adamw)
-		c.moments = moments_of(adamw);
+		c.moments = te__adamw_moments(te_adamw_m(adamw));
 	if (!r)
 		r = list_items(&c, quant, quant_nbytes);
 	if (!r)
@@ -641,7 +632,7 @@ static void find_data(struct checkpoint *c, uint8_t *data, size_t quant_nbytes, 
 static int convert(struct checkpoint *c, int second, const struct te__weight *w,
 		   const struct item *it)
 {
-	const enum te_moments from = c->moments, to = moments_of(c->adamw);
+	const enum te_moments from = c->moments, to = te__adamw_moments(te_adamw_m(c->adamw));
 	const int64_t n = te_tensor_nelems(w->master);
 	const size_t nfrom = te_moments_nbytes(from, n), nto = te_moments_nbytes(to, n);
 	struct checkpoint own = { .seq = c->seq, .adamw = c->adamw, .moments = to };
@@ -687,7 +678,7 @@ static int take_moments(struct checkpoint *c)
 static int take(struct checkpoint *c, const void *quant, size_t quant_nbytes)
 {
 	struct te_seq *seq = c->seq;
-	const int same = !c->adamw || c->moments == moments_of(c->adamw);
+	const int same = !c->adamw || c->moments == te__adamw_moments(te_adamw_m(c->adamw));
 	int r = c->adamw ? te__adamw_state_check(c->fn, &c->state) : 0;
 
 	if (!r && quant)

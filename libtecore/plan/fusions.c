@@ -311,7 +311,9 @@ static int dgrad_add(const struct te_fused *f)
 
 static int loss_applies(const struct te_fused *f)
 {
-	return te__gradients_once(f->part[0]->x.hp);
+	const struct te_tensor *logits = f->part[0]->x.hp;
+
+	return te__gradients_once(te_tensor_ctx(logits), te_tensor_nelems(logits));
 }
 
 static int loss_save(const struct te_fused *f, int32_t index, struct te_spec *ret_spec)

@@ -665,6 +665,23 @@ START_TEST(backward_attention_is_two_persistent_launches)
 }
 END_TEST
 
+/* a process of its own: the value is read once */
+START_TEST(by_default_backward_only_is_by_sm90)
+{
+	const struct te_k_attn_fwd a = attn_of(8, 1000, 12, 4, 64);
+	const struct te_k_attn_bwd b = attn_bwd_of(8, 1000, 12, 4, 64);
+
+	ck_assert_int_eq(unsetenv("TE_ATTENTION"), 0);
+	ck_assert_int_eq(te__param_enum(TE_PARAM_ATTENTION), TE__ATTENTION_AUTO);
+	DO(launch_attn(&a));
+	ck_assert_str_eq(fake.func, "te_k_attn_fwd_bf16_d64");
+	DO(launch_bwd(TE_K_ATTN_BWD_DKV, &b));
+	ck_assert_str_eq(fake.func, "te_k_attn_bwd_dkv_sm90_d64");
+	DO(launch_bwd(TE_K_ATTN_BWD_DQ, &b));
+	ck_assert_str_eq(fake.func, "te_k_attn_bwd_dq_sm90_d64");
+}
+END_TEST
+
 static int attn_once(void)
 {
 	const struct te_k_attn_fwd a = attn_of(8, 1000, 12, 4, 64);
@@ -717,6 +734,7 @@ static Suite *suite(void)
 	tcase_add_checked_fixture(c, setup, teardown);
 	tcase_add_test(c, attention_is_one_persistent_launch);
 	tcase_add_test(c, long_attention_reads_some_heads_at_a_time);
+	tcase_add_test(c, by_default_backward_only_is_by_sm90);
 	tcase_add_test(c, other_attention_is_left_to_mma);
 	tcase_add_test(c, backward_attention_is_two_persistent_launches);
 	tcase_add_test(c, each_call_of_attention_may_fail);

@@ -188,7 +188,7 @@ START_TEST(moments_load_from_any_format)
 	was = moments_in_fp32(&a, from);
 	now = moments_in_fp32(&b, to);
 	for (int64_t i = 0; i < 2 * n; i++) {
-		float most = 0.0f; /* of the block */
+		float most = 0.0f; /* largest magnitude of the block */
 
 		for (int64_t k = i / 64 * 64; k < i / 64 * 64 + 64; k++)
 			most = fmaxf(most, fabsf(was[k]));

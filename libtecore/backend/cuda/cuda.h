@@ -205,9 +205,8 @@ void te__cublaslt_close(struct te__cuda_dev *d);
  * is logged.
  */
 int te__sm90_gemm(struct te__cuda_stream *s, const struct te_k_gemm *g);
-int te__sm90_attn_fwd(struct te__cuda_stream *s, const struct te_k_attn_fwd *a);
-/* dkv: 1, or 0 for dq; pre has run */
-int te__sm90_attn_bwd(struct te__cuda_stream *s, int dkv, const struct te_k_attn_bwd *a);
+/* the same for TE_K_ATTN_FWD, and for TE_K_ATTN_BWD_DKV and _DQ after TE_K_ATTN_BWD_PRE */
+int te__sm90_attn(struct te__cuda_stream *s, const struct te__launch *l);
 
 /* launch.c: takes NULL; the context must be current */
 void te__cuda_batch_free(struct te__cuda_batch *b);

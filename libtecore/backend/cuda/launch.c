@@ -200,19 +200,17 @@ static int gemm(struct te__cuda_stream *s, const struct te_k_gemm *g)
 /* 1: not by a kernel of sm90.cu or sm90_bwd.cu */
 static int attn(struct te__cuda_stream *s, const struct te__launch *l)
 {
-	const int fwd = l->id == TE_K_ATTN_FWD, dkv = l->id == TE_K_ATTN_BWD_DKV;
-	const int how = te__param_enum(TE_PARAM_ATTENTION);
-	int r;
+	const int fwd = l->id == TE_K_ATTN_FWD;
+	int how, r;
 
-	if (!(fwd || dkv || l->id == TE_K_ATTN_BWD_DQ) || how == TE__ATTENTION_MMA)
+	if (!fwd && l->id != TE_K_ATTN_BWD_DKV && l->id != TE_K_ATTN_BWD_DQ)
 		return 1;
+	how = te__param_enum(TE_PARAM_ATTENTION);
 	/* forward to FP8 is left to mma, whose bits forward to BF16 must have */
-	if (fwd && how == TE__ATTENTION_AUTO)
+	if (how == TE__ATTENTION_MMA || (fwd && how == TE__ATTENTION_AUTO))
 		return 1;
 	r = end_hold(s);
-	if (r)
-		return r;
-	return fwd ? te__sm90_attn_fwd(s, l->args) : te__sm90_attn_bwd(s, dkv, l->args);
+	return r ? r : te__sm90_attn(s, l);
 }
 
 int te__cuda_launch(void *stream, const struct te__launch *l)

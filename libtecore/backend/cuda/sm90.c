@@ -1,6 +1,6 @@
 /*
- * sm90.c - GEMM and attention by the kernels of kernels/gemm/sm90.cu and kernels/attn/sm90.cu, if
- * TE_GEMM_PROVIDER and TE_ATTENTION are sm90.
+ * sm90.c - GEMM and attention by the kernels of kernels/gemm/sm90.cu, kernels/attn/sm90.cu and
+ * kernels/attn/sm90_bwd.cu; launch.c asks for them as TE_GEMM_PROVIDER and TE_ATTENTION say.
  *
  * The tensor maps of a launch have addresses, so a node of a graph cannot be given others: as with
  * cuBLASLt, its memory is fixed. A GEMM whose tiles are cut is two nodes, the first of which clears
@@ -108,94 +108,74 @@ int te__sm90_gemm(struct te__cuda_stream *s, const struct te_k_gemm *g)
 	return 1;
 }
 
-static int queue_attn(struct te__cuda_stream *s, struct te_attn_sm90_plan *p,
-		      const struct te_k_attn_fwd *a)
+/* a map of a plan, and where the kernel's arguments have it */
+struct map {
+	const struct te_sm90_map *from;
+	struct te_tensor_map *to;
+};
+
+static int queue_attn(struct te__cuda_stream *s, const struct te__launch *l,
+		      const struct te__geometry *k, const void *args, const struct map *map, int n)
 {
 	const struct te__gnode what = {
 		.kind = TE_NODE_KERNEL,
-		.id = TE_K_ATTN_FWD,
-		.args = a,
-		.nbytes = sizeof(*a),
+		.id = (int32_t)l->id,
+		.args = l->args,
+		.nbytes = l->nbytes,
 		.fixed = 1,
 	};
-	struct te__geometry k;
 	void *func;
-	int r;
+	int r = te__cuda_func_named(s->dev, k->func, &func);
 
-	te__geo_attn_sm90(p, &k);
-	r = te__cuda_func_named(s->dev, k.func, &func);
+	for (int i = 0; i < n && !r; i++)
+		r = encode(map[i].from, map[i].to);
 	if (!r)
-		r = encode(&p->qkv, &p->args.qkv);
-	if (!r)
-		r = encode(&p->out, &p->args.out);
-	if (!r)
-		r = te__cuda_launch_func(s, &k, func, &p->args);
+		r = te__cuda_launch_func(s, k, func, args);
 	return r ? r : te__cuda_note(s, &what, NULL);
 }
 
-int te__sm90_attn_fwd(struct te__cuda_stream *s, const struct te_k_attn_fwd *a)
+static int queue_fwd(struct te__cuda_stream *s, const struct te__launch *l,
+		     struct te_attn_sm90_plan *p)
 {
+	const struct map map[] = { { &p->qkv, &p->args.qkv }, { &p->out, &p->args.out } };
+	struct te__geometry k;
+
+	te__geo_attn_sm90(p, &k);
+	return queue_attn(s, l, &k, &p->args, map, 2);
+}
+
+static int queue_bwd(struct te__cuda_stream *s, const struct te__launch *l,
+		     struct te_attn_bwd_sm90_plan *p)
+{
+	const struct map map[] = { { &p->qkv, &p->args.qkv },
+				   { &p->dout, &p->args.dout },
+				   { &p->dqkv, &p->args.dqkv } };
+	struct te__geometry k;
+
+	te__geo_attn_bwd_sm90(p, &k);
+	return queue_attn(s, l, &k, &p->args, map, 3);
+}
+
+int te__sm90_attn(struct te__cuda_stream *s, const struct te__launch *l)
+{
+	const int fwd = l->id == TE_K_ATTN_FWD;
+	struct te_attn_bwd_sm90_plan bwd;
 	struct te_attn_sm90_plan p;
 	struct te__geometry k;
 	const char *why;
-	int nsms, r = te__geometry(TE_K_ATTN_FWD, a, &k);
-
-	if (r || !k.grid[0])
-		return r;
-	r = get_nsms(s, &nsms);
-	if (r)
-		return r;
-	why = te__attn_sm90_plan(a, nsms, &p);
-	if (!why)
-		return TE__CUDA_IN(s->dev, queue_attn(s, &p, a));
-	te__log_debug("attention is left to the mma kernels because %s", why);
-	return 1;
-}
-
-static int queue_attn_bwd(struct te__cuda_stream *s, struct te_attn_bwd_sm90_plan *p,
-			  const struct te_k_attn_bwd *a)
-{
-	const struct te__gnode what = {
-		.kind = TE_NODE_KERNEL,
-		.id = p->dkv ? TE_K_ATTN_BWD_DKV : TE_K_ATTN_BWD_DQ,
-		.args = a,
-		.nbytes = sizeof(*a),
-		.fixed = 1,
-	};
-	struct te__geometry k;
-	void *func;
-	int r;
-
-	te__geo_attn_bwd_sm90(p, &k);
-	r = te__cuda_func_named(s->dev, k.func, &func);
-	if (!r)
-		r = encode(&p->qkv, &p->args.qkv);
-	if (!r)
-		r = encode(&p->dout, &p->args.dout);
-	if (!r)
-		r = encode(&p->dqkv, &p->args.dqkv);
-	if (!r)
-		r = te__cuda_launch_func(s, &k, func, &p->args);
-	return r ? r : te__cuda_note(s, &what, NULL);
-}
-
-int te__sm90_attn_bwd(struct te__cuda_stream *s, int dkv, const struct te_k_attn_bwd *a)
-{
-	struct te_attn_bwd_sm90_plan p;
-	struct te__geometry k;
-	const char *why;
-	int nsms, r = te__geometry(TE_K_ATTN_BWD_PRE, a, &k);
+	int nsms, r = te__geometry(fwd ? TE_K_ATTN_FWD : TE_K_ATTN_BWD_PRE, l->args, &k);
 
 	if (r)
 		return r;
 	if (!k.grid[0])
-		return 1; /* one kernel computes all, which needs no delta */
+		return 1; /* nothing to compute, or one mma kernel is the whole backward pass */
 	r = get_nsms(s, &nsms);
 	if (r)
 		return r;
-	why = te__attn_bwd_sm90_plan(a, dkv, nsms, &p);
+	why = fwd ? te__attn_sm90_plan(l->args, nsms, &p) :
+		    te__attn_bwd_sm90_plan(l->args, l->id == TE_K_ATTN_BWD_DKV, nsms, &bwd);
 	if (!why)
-		return TE__CUDA_IN(s->dev, queue_attn_bwd(s, &p, a));
+		return TE__CUDA_IN(s->dev, fwd ? queue_fwd(s, l, &p) : queue_bwd(s, l, &bwd));
 	te__log_debug("attention is left to the mma kernels because %s", why);
 	return 1;
 }

@@ -334,6 +334,35 @@ END_TEST
 
 /* ---- sums over rows ---- */
 
+/* also the last group, which has fewer parts, and sums that another order rounds otherwise */
+START_TEST(partial_sums_in_the_specified_order)
+{
+	static const int64_t nparts[] = { 1, 31, 32, 33, 64, 1000 };
+	const int64_t n = nparts[_i], cols = 37;
+	float *part = hk_normal(TE_DTYPE_FP32, n * cols, 1.0f);
+	float *out = hk_normal(TE_DTYPE_FP32, cols, 1.0f);
+	float *was = hk_copy(TE_DTYPE_FP32, out, cols);
+
+	te__h_part_sum(&(struct te_k_part_sum){ part, out, n, cols });
+	for (int64_t c = 0; c < cols; c++) {
+		float sum = 0.0f;
+
+		for (int64_t first = 0; first < n; first += 32) {
+			float group = 0.0f;
+
+			for (int64_t p = first; p < n && p < first + 32; p++)
+				group += part[p * cols + c];
+			sum += group;
+		}
+		ck_assert_float_eq(out[c], was[c] + sum);
+	}
+	hk_check_end(TE_DTYPE_FP32, out, cols);
+	free(part);
+	free(out);
+	free(was);
+}
+END_TEST
+
 START_TEST(column_sums_in_the_specified_order)
 {
 	const int32_t dtype = hk_types[_i];
@@ -388,5 +417,6 @@ void host_row_cases(Suite *s)
 	tcase_add_loop_test(c, backward_writes_nothing_if_noop, 0, HK_NTYPES);
 	tcase_add_test(c, norm_of_constant_and_of_nan);
 	c = tt_case(s, "reduce", "host numeric");
+	tcase_add_loop_test(c, partial_sums_in_the_specified_order, 0, 6);
 	tcase_add_loop_test(c, column_sums_in_the_specified_order, 0, 2);
 }

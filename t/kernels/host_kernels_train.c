@@ -744,6 +744,67 @@ START_TEST(adamw_in_the_specified_order)
 }
 END_TEST
 
+static uint32_t draw_of(uint64_t step, int which, int64_t i)
+{
+	const struct te_philox r = te_round_draw(step, (uint32_t)which, i / TE_ROUND_GROUP);
+
+	return te_philox_lane(&r, (int)(i % TE_ROUND_GROUP));
+}
+
+/* exponent of the block of element i */
+static uint32_t exponent_of(int which, const float *x, int64_t i, int64_t n)
+{
+	const int64_t first = i / TE_K_ALIGN_WEIGHT * TE_K_ALIGN_WEIGHT;
+	uint32_t most = 0;
+
+	for (int64_t k = first; k < n && k < first + TE_K_ALIGN_WEIGHT; k++)
+		most = te_round_magnitude(x[k]) > most ? te_round_magnitude(x[k]) : most;
+	return te_round_exponent(te_round_format(which), most);
+}
+
+/* a step from moments of 0 stores those of FP32, rounded by the draws of optim.h; _i: how */
+START_TEST(moments_are_rounded_by_draws)
+{
+	const int64_t n = TE_K_ALIGN_WEIGHT * 2 + 9;
+	float *w = hk_normal(TE_DTYPE_FP32, n, 1.0f), *w32 = hk_copy(TE_DTYPE_FP32, w, n);
+	float *g = hk_normal(TE_DTYPE_FP32, n, 1.0f);
+	float x[2][TE_K_ALIGN_WEIGHT * 2 + 9] = { { 0 } };
+	uint16_t bf16[2][TE_K_ALIGN_WEIGHT * 2 + 9] = { { 0 } };
+	uint8_t code[2][TE_K_ALIGN_WEIGHT * 2 + 9] = { { 0 } }, exps[2][3] = { { 0 } };
+	const int fp8 = _i == TE_K_MOMENTS_FP8;
+	struct te_k_adamw_state s = { 7, 0, 0.9, 0.95, 0.01f, 1.0f, 1.0f, 0 };
+	struct te_k_adamw a = { w32,   x[0],  x[1], g,	  NULL, &s, n, 0.9f,
+				0.95f, 1e-8f, 0.1f, NULL, NULL, TE_K_MOMENTS_FP32, 0 };
+
+	te__h_adamw(&a);
+	a.w = w;
+	a.m = fp8 ? (void *)code[0] : bf16[0];
+	a.v = fp8 ? (void *)code[1] : bf16[1];
+	a.m_exp = exps[0];
+	a.v_exp = exps[1];
+	a.moments = _i;
+	te__h_adamw(&a);
+	hk_check_same(TE_DTYPE_FP32, w, w32, n);
+	for (int which = 0; which < 2; which++)
+		for (int64_t i = 0; i < n; i++) {
+			const uint32_t r = draw_of(s.nsteps, which, i);
+			const uint32_t e = exponent_of(which, x[which], i, n);
+
+			if (!fp8) {
+				ck_assert_uint_eq(bf16[which][i], te_round_bf16(x[which][i], r));
+				continue;
+			}
+			ck_assert_uint_eq(exps[which][i / TE_K_ALIGN_WEIGHT], e);
+			ck_assert_uint_eq(code[which][i],
+					  which ? te_round_second(x[which][i], e, r) :
+						  te_round_first(x[which][i], e, r));
+		}
+	free(w);
+	free(w32);
+	free(g);
+}
+END_TEST
+
 /* every code of a moment is read and rounded to itself, at the ends of the exponents too */
 START_TEST(moments_round_to_themselves)
 {
@@ -857,6 +918,8 @@ void host_train_cases(Suite *s)
 	tcase_add_test(c, adamw_begin_adds_up_shards);
 	tcase_add_test(c, adamw_follows_the_paper);
 	tcase_add_test(c, adamw_in_the_specified_order);
+	tcase_add_loop_test(c, moments_are_rounded_by_draws, TE_K_MOMENTS_BF16,
+			    TE_K_MOMENTS_FP8 + 1);
 	tcase_add_test(c, moments_round_to_themselves);
 	tcase_add_loop_test(c, moments_round_without_bias, 0, 2);
 	tcase_add_test(c, moments_of_extreme_values);

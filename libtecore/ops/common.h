@@ -52,7 +52,8 @@ void te__ops_act_fwd(const struct te_op_call *c, struct te_k_act_fwd *ret);
 void te__ops_act_bwd(const struct te_op_call *c, struct te_k_act_bwd *ret);
 void te__ops_rope_bwd(const struct te_op_call *c, struct te_k_rope *ret);
 void te__ops_attention_fwd(const struct te_op_call *c, struct te_k_attn_fwd *ret);
-struct te__cross_entropy te__ops_cross_entropy(const struct te_op_call *c);
+/* without x, as in a call of a head with its loss: logits NULL, cols and dtype 0 */
+struct te__ce te__ops_cross_entropy(const struct te_op_call *c);
 /* the loss and, to dx, the gradient of the logits; ws: (3 * rows + 1) floats */
 int te__ops_loss_both(const struct te_op_call *c, void *dx, float *ws);
 /* the three GEMMs of a linear op: y = alpha x w^T, dx = alpha dy w, dw += alpha dy^T x */

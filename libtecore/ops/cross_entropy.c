@@ -50,45 +50,50 @@ static int ce_infer(struct te_op_infer *inf)
 	return r < 0 ? r : te_infer_save(inf, &inf->out[0]);
 }
 
-struct te__cross_entropy te__ops_cross_entropy(const struct te_op_call *c)
+struct te__ce te__ops_cross_entropy(const struct te_op_call *c)
 {
 	const struct te_cross_entropy_attrs *a = c->op->attrs;
+	const struct te_tensor *x = c->x.hp;
 
-	return (struct te__cross_entropy){
-		.x = c->x.hp,
-		.targets = c->ex[0].hp,
-		.max_sum = c->saved[0],
-		.count = c->saved[1],
+	return (struct te__ce){
+		.logits = te__ops_ptr(x),
+		.targets = te__ops_ptr(c->ex[0].hp),
+		.max_sum = te__ops_ptr(c->saved[0]),
+		.row_loss = c->ws,
+		.count = te__ops_ptr(c->saved[1]),
+		.loss = te__ops_ptr(c->y.hp),
+		.rows = te_tensor_nelems(c->ex[0].hp),
+		.cols = x ? te_tensor_cols(x) : 0,
 		.nclasses = a->nclasses,
 		.ignore_index = a->ignore_index,
+		.dtype = x ? te_tensor_dtype(x) : 0,
 		.grad_scale = a->grad_scale * c->grad_scale,
 	};
 }
 
 static int ce_forward(const struct te_op_call *c)
 {
-	const struct te__cross_entropy e = te__ops_cross_entropy(c);
+	const struct te__ce e = te__ops_cross_entropy(c);
+	int r = te__ce_fwd(c->stream, &e);
 
-	return te__cross_entropy_fwd(c->stream, &e, c->y.hp, c->ws);
+	return r < 0 ? r : te__ce_reduce(c->stream, &e);
 }
 
 static int ce_backward(const struct te_op_call *c)
 {
-	const struct te__cross_entropy e = te__ops_cross_entropy(c);
+	const struct te__ce e = te__ops_cross_entropy(c);
 
-	return te__cross_entropy_bwd(c->stream, &e, c->dx.hp);
+	return te__ce_bwd(c->stream, &e, te_tensor_data(c->dx.hp));
 }
 
 int te__ops_loss_both(const struct te_op_call *c, void *dx, float *ws)
 {
-	const int64_t rows = te_tensor_rows(c->x.hp);
-	const struct te__cross_entropy e = te__ops_cross_entropy(c);
+	struct te__ce e = te__ops_cross_entropy(c);
 
-	return te__cross_entropy_grad(c->stream, &e, c->y.hp, dx, &(struct te__ce_words){
-		.max_sum = ws,
-		.row_loss = ws + 2 * rows,
-		.count = ws + 3 * rows,
-	});
+	e.max_sum = ws;
+	e.row_loss = ws + 2 * e.rows;
+	e.count = ws + 3 * e.rows;
+	return te__ce_whole(c->stream, &e, dx);
 }
 
 static int ce_describe(const struct te_op *op, char *dst, size_t nbytes)

@@ -12,14 +12,14 @@
 
 /* A head with its loss. Scratch: logits, max and sum of a chunk; row losses; their count. */
 struct head {
-	const struct te_op_call *linear, *loss;
-	const struct te_tensor *x, *w;
-	int64_t rows, in, out, chunk;
+	const struct te_op_call *linear;
+	struct te_stream *stream;
+	int64_t in, out;
 	int32_t dtype;
 	size_t nbytes; /* size of an element */
+	const char *x;
+	void *w;
 	char *logits, *dx;
-	float *max_sum, *row_loss, *count;
-	struct te__cross_entropy e;
 };
 
 static size_t logits_nbytes(const struct te_op_call *linear, int64_t chunk)
@@ -37,17 +37,12 @@ size_t te__ops_head_ws(const struct te_op_call *linear, int64_t chunk)
 	return logits_nbytes(linear, chunk) + (size_t)(2 * chunk + rows + 1) * sizeof(float);
 }
 
-static int gemm(struct te_stream *stream, const struct te_k_gemm *k)
-{
-	return TE__LAUNCH(stream, GEMM, k);
-}
-
 /* logits = x w^T */
-static int forward_gemm(const struct head *h, int64_t first, int64_t n)
+static int forward_gemm(const struct head *h, size_t at, int64_t n)
 {
-	return gemm(h->linear->stream, &(const struct te_k_gemm){
-		.a = (const char *)te_tensor_data(h->x) + (size_t)(first * h->in) * h->nbytes,
-		.b = te_tensor_data(h->w),
+	return TE__LAUNCH(h->stream, GEMM, (&(const struct te_k_gemm){
+		.a = h->x + at,
+		.b = h->w,
 		.d = h->logits,
 		.m = n,
 		.n = h->out,
@@ -57,20 +52,19 @@ static int forward_gemm(const struct head *h, int64_t first, int64_t n)
 		.bdtype = h->dtype,
 		.cdtype = h->dtype,
 		.ddtype = h->dtype,
-	});
+	}));
 }
 
 /* dx = dlogits w, dw += dlogits^T x; dx may be x */
-static int backward_gemms(const struct head *h, int64_t first, int64_t n)
+static int backward_gemms(const struct head *h, size_t at, int64_t n)
 {
 	const struct te_tensor *grad = h->linear->grad[0];
-	const size_t at = (size_t)(first * h->in) * h->nbytes;
 	int r = 0;
 
 	if (grad)
-		r = gemm(h->linear->stream, &(const struct te_k_gemm){
+		r = TE__LAUNCH(h->stream, GEMM, (&(const struct te_k_gemm){
 			.a = h->logits,
-			.b = (const char *)te_tensor_data(h->x) + at,
+			.b = h->x + at,
 			.c = te_tensor_data(grad),
 			.d = te_tensor_data(grad),
 			.m = h->out,
@@ -84,10 +78,10 @@ static int backward_gemms(const struct head *h, int64_t first, int64_t n)
 			.bdtype = h->dtype,
 			.cdtype = te_tensor_dtype(grad),
 			.ddtype = te_tensor_dtype(grad),
-		});
-	return r < 0 ? r : gemm(h->linear->stream, &(const struct te_k_gemm){
+		}));
+	return r < 0 ? r : TE__LAUNCH(h->stream, GEMM, (&(const struct te_k_gemm){
 		.a = h->logits,
-		.b = te_tensor_data(h->w),
+		.b = h->w,
 		.d = h->dx + at,
 		.m = n,
 		.n = h->in,
@@ -98,105 +92,57 @@ static int backward_gemms(const struct head *h, int64_t first, int64_t n)
 		.bdtype = h->dtype,
 		.cdtype = h->dtype,
 		.ddtype = h->dtype,
-	});
-}
-
-static int loss_forward(const struct head *h, int64_t first, int64_t n)
-{
-	return TE__LAUNCH(h->loss->stream, CE_FWD, (&(struct te_k_ce_fwd){
-		.logits = h->logits,
-		.targets = (const int32_t *)te_tensor_data(h->e.targets) + first,
-		.max_sum = h->max_sum,
-		.row_loss = h->row_loss + first,
-		.rows = n,
-		.cols = h->out,
-		.nclasses = h->e.nclasses,
-		.ignore_index = h->e.ignore_index,
-		.dtype = h->dtype,
 	}));
 }
 
-static int loss_backward(const struct head *h, int64_t first, int64_t n)
+/* e: the rows of the chunk, from first on */
+static int run_chunk(const struct head *h, const struct te__ce *e, int64_t first)
 {
-	return TE__LAUNCH(h->loss->stream, CE_BWD, (&(struct te_k_ce_bwd){
-		.logits = h->logits,
-		.targets = (const int32_t *)te_tensor_data(h->e.targets) + first,
-		.max_sum = h->max_sum,
-		.count = h->count,
-		.dlogits = h->logits,
-		.rows = n,
-		.cols = h->out,
-		.nclasses = h->e.nclasses,
-		.ignore_index = h->e.ignore_index,
-		.grad_scale = h->e.grad_scale,
-		.dtype = h->dtype,
-	}));
-}
-
-static int loss_both(const struct head *h, int64_t first, int64_t n)
-{
-	return TE__LAUNCH(h->loss->stream, CE_GRAD, (&(struct te_k_ce_grad){
-		.logits = h->logits,
-		.targets = (const int32_t *)te_tensor_data(h->e.targets) + first,
-		.count = h->count,
-		.dlogits = h->logits,
-		.max_sum = h->max_sum,
-		.row_loss = h->row_loss + first,
-		.rows = n,
-		.cols = h->out,
-		.nclasses = h->e.nclasses,
-		.ignore_index = h->e.ignore_index,
-		.grad_scale = h->e.grad_scale,
-		.dtype = h->dtype,
-	}));
-}
-
-static int run_chunk(const struct head *h, int64_t first, int64_t n)
-{
-	const int once = h->dx && te__gradients_once(te_tensor_ctx(h->x), n * h->out);
-	int r = forward_gemm(h, first, n);
+	const int once = h->dx && te__gradients_once(h->stream->ctx, e->rows * e->cols);
+	const size_t at = (size_t)(first * h->in) * h->nbytes;
+	int r = forward_gemm(h, at, e->rows);
 
 	if (r >= 0)
-		r = once ? loss_both(h, first, n) : loss_forward(h, first, n);
+		r = once ? te__ce_grad(h->stream, e, h->logits) : te__ce_fwd(h->stream, e);
 	if (r >= 0 && h->dx && !once)
-		r = loss_backward(h, first, n);
-	return r < 0 || !h->dx ? r : backward_gemms(h, first, n);
+		r = te__ce_bwd(h->stream, e, h->logits);
+	return r < 0 || !h->dx ? r : backward_gemms(h, at, e->rows);
 }
 
 int te__ops_head_loss(const struct te_op_call *linear, const struct te_op_call *loss, void *dx,
 		      int64_t chunk, void *ws)
 {
 	const struct te_linear_attrs *a = linear->op->attrs;
-	struct head h = {
+	const struct head h = {
 		.linear = linear,
-		.loss = loss,
-		.x = linear->x.hp,
-		.w = te__ops_weight(linear, 0),
-		.rows = te_tensor_rows(linear->x.hp),
+		.stream = linear->stream,
 		.in = a->in,
 		.out = a->out,
 		.dtype = (int32_t)te_tensor_dtype(linear->x.hp),
 		.nbytes = te_dtype_nbytes(te_tensor_dtype(linear->x.hp)),
+		.x = te_tensor_data(linear->x.hp),
+		.w = te_tensor_data(te__ops_weight(linear, 0)),
 		.logits = ws,
 		.dx = dx,
-		.e = te__ops_cross_entropy(loss),
 	};
-	struct te_k_ce_reduce reduce = {
-		.targets = te_tensor_data(h.e.targets),
-		.loss = te_tensor_data(loss->y.hp),
-		.noutside = &loss->stream->ctx->device_outside->ntargets,
-		.rows = h.rows,
-		.nclasses = h.e.nclasses,
-		.ignore_index = h.e.ignore_index,
-	};
+	struct te__ce all = te__ops_cross_entropy(loss), e;
 	int r = 0;
 
-	h.max_sum = (float *)(void *)(h.logits + logits_nbytes(linear, chunk));
-	reduce.row_loss = h.row_loss = h.max_sum + 2 * chunk;
-	reduce.count = h.count = h.row_loss + h.rows;
+	all.logits = h.logits;
+	all.rows = te_tensor_rows(linear->x.hp);
+	all.cols = h.out;
+	all.dtype = h.dtype;
+	all.max_sum = (float *)(void *)(h.logits + logits_nbytes(linear, chunk));
+	all.row_loss = all.max_sum + 2 * chunk;
+	all.count = all.row_loss + all.rows;
+	e = all;
 	if (dx)
-		r = TE__LAUNCH(loss->stream, CE_COUNT, &reduce);
-	for (int64_t first = 0; first < h.rows && r >= 0; first += chunk)
-		r = run_chunk(&h, first, h.rows - first < chunk ? h.rows - first : chunk);
-	return r < 0 ? r : TE__LAUNCH(loss->stream, CE_REDUCE, &reduce);
+		r = te__ce_count(h.stream, &all);
+	for (int64_t first = 0; first < all.rows && r >= 0; first += chunk) {
+		e.targets = all.targets + first;
+		e.row_loss = all.row_loss + first;
+		e.rows = all.rows - first < chunk ? all.rows - first : chunk;
+		r = run_chunk(&h, &e, first);
+	}
+	return r < 0 ? r : te__ce_reduce(h.stream, &all);
 }

@@ -147,23 +147,27 @@ int te__gradients_once(const struct te_ctx *ctx, int64_t nelems);
 
 /* ---- cross-entropy ---- */
 
-struct te__cross_entropy {
-	const struct te_tensor *x, *targets, *max_sum, *count;
-	int64_t nclasses;
+/* rows of logits and their loss; pointers that a launch does not use may be NULL */
+struct te__ce {
+	const void *logits; /* [rows, cols] */
+	const int32_t *targets;
+	float *max_sum, *row_loss, *count; /* as in te_k_ce_fwd and te_k_ce_reduce */
+	float *loss;
+	int64_t rows, cols, nclasses;
 	int64_t first; /* class of the first column */
-	int32_t ignore_index;
+	int32_t ignore_index, dtype;
+	int32_t part;	  /* as in te_k_ce_fwd */
 	float grad_scale; /* backward */
 };
-int te__cross_entropy_fwd(struct te_stream *stream, const struct te__cross_entropy *e,
-			  struct te_tensor *loss, void *ws);
-int te__cross_entropy_bwd(struct te_stream *stream, const struct te__cross_entropy *e,
-			  struct te_tensor *dx);
-struct te__ce_words {
-	float *max_sum, *count, *row_loss; /* as in te_k_ce_grad */
-};
-/* both passes; max_sum and count of e are not used */
-int te__cross_entropy_grad(struct te_stream *stream, const struct te__cross_entropy *e,
-			   struct te_tensor *loss, void *dx, const struct te__ce_words *w);
+int te__ce_fwd(struct te_stream *stream, const struct te__ce *e);
+int te__ce_bwd(struct te_stream *stream, const struct te__ce *e, void *dlogits);
+/* both passes of rows whose count is known */
+int te__ce_grad(struct te_stream *stream, const struct te__ce *e, void *dlogits);
+int te__ce_count(struct te_stream *stream, const struct te__ce *e);
+/* loss and count */
+int te__ce_reduce(struct te_stream *stream, const struct te__ce *e);
+/* count, both passes, and the loss */
+int te__ce_whole(struct te_stream *stream, const struct te__ce *e, void *dlogits);
 
 /* ---- AdamW ---- */
 

@@ -6,97 +6,101 @@
 
 #include "libtecore/ops/common.h"
 
-/* mean and number of row losses */
-static int reduce(struct te_stream *stream, const struct te__cross_entropy *e,
-		  const float *row_loss, struct te_tensor *loss)
+int te__ce_fwd(struct te_stream *stream, const struct te__ce *e)
 {
-	const struct te_k_ce_reduce k = {
-		.row_loss = row_loss,
-		.targets = te_tensor_data(e->targets),
-		.loss = te_tensor_data(loss),
-		.count = te_tensor_data(e->count),
+	return TE__LAUNCH(stream, CE_FWD, (&(struct te_k_ce_fwd){
+		.logits = e->logits,
+		.targets = e->targets,
+		.max_sum = e->max_sum,
+		.row_loss = e->row_loss,
+		.rows = e->rows,
+		.cols = e->cols,
+		.nclasses = e->nclasses,
+		.ignore_index = e->ignore_index,
+		.dtype = e->dtype,
+		.first = e->first,
+		.part = e->part,
+	}));
+}
+
+int te__ce_bwd(struct te_stream *stream, const struct te__ce *e, void *dlogits)
+{
+	return TE__LAUNCH(stream, CE_BWD, (&(struct te_k_ce_bwd){
+		.logits = e->logits,
+		.targets = e->targets,
+		.max_sum = e->max_sum,
+		.count = e->count,
+		.dlogits = dlogits,
+		.rows = e->rows,
+		.cols = e->cols,
+		.nclasses = e->nclasses,
+		.ignore_index = e->ignore_index,
+		.grad_scale = e->grad_scale,
+		.dtype = e->dtype,
+		.first = e->first,
+	}));
+}
+
+int te__ce_grad(struct te_stream *stream, const struct te__ce *e, void *dlogits)
+{
+	return TE__LAUNCH(stream, CE_GRAD, (&(struct te_k_ce_grad){
+		.logits = e->logits,
+		.targets = e->targets,
+		.count = e->count,
+		.dlogits = dlogits,
+		.max_sum = e->max_sum,
+		.row_loss = e->row_loss,
+		.rows = e->rows,
+		.cols = e->cols,
+		.nclasses = e->nclasses,
+		.ignore_index = e->ignore_index,
+		.grad_scale = e->grad_scale,
+		.dtype = e->dtype,
+	}));
+}
+
+static struct te_k_ce_reduce reduce_args(const struct te_stream *stream, const struct te__ce *e)
+{
+	return (struct te_k_ce_reduce){
+		.row_loss = e->row_loss,
+		.targets = e->targets,
+		.loss = e->loss,
+		.count = e->count,
 		.noutside = &stream->ctx->device_outside->ntargets,
-		.rows = te_tensor_nelems(e->targets),
+		.rows = e->rows,
 		.nclasses = e->nclasses,
 		.ignore_index = e->ignore_index,
 	};
+}
+
+int te__ce_count(struct te_stream *stream, const struct te__ce *e)
+{
+	const struct te_k_ce_reduce k = reduce_args(stream, e);
+
+	return TE__LAUNCH(stream, CE_COUNT, &k);
+}
+
+int te__ce_reduce(struct te_stream *stream, const struct te__ce *e)
+{
+	const struct te_k_ce_reduce k = reduce_args(stream, e);
 
 	return TE__LAUNCH(stream, CE_REDUCE, &k);
 }
 
-int te__cross_entropy_fwd(struct te_stream *stream, const struct te__cross_entropy *e,
-			  struct te_tensor *loss, void *ws)
+int te__ce_whole(struct te_stream *stream, const struct te__ce *e, void *dlogits)
 {
-	const struct te_k_ce_fwd fwd = {
-		.logits = te_tensor_data(e->x),
-		.targets = te_tensor_data(e->targets),
-		.max_sum = te_tensor_data(e->max_sum),
-		.row_loss = ws,
-		.rows = te_tensor_rows(e->x),
-		.cols = te_tensor_cols(e->x),
-		.nclasses = e->nclasses,
-		.ignore_index = e->ignore_index,
-		.dtype = te_tensor_dtype(e->x),
-	};
-	int r = TE__LAUNCH(stream, CE_FWD, &fwd);
-
-	return r < 0 ? r : reduce(stream, e, fwd.row_loss, loss);
-}
-
-int te__cross_entropy_grad(struct te_stream *stream, const struct te__cross_entropy *e,
-			   struct te_tensor *loss, void *dx, const struct te__ce_words *w)
-{
-	const struct te_k_ce_reduce reduce = {
-		.row_loss = w->row_loss,
-		.targets = te_tensor_data(e->targets),
-		.loss = te_tensor_data(loss),
-		.count = w->count,
-		.noutside = &stream->ctx->device_outside->ntargets,
-		.rows = te_tensor_nelems(e->targets),
-		.nclasses = e->nclasses,
-		.ignore_index = e->ignore_index,
-	};
-	const struct te_k_ce_grad grad = {
-		.logits = te_tensor_data(e->x),
-		.targets = reduce.targets,
-		.count = w->count,
-		.dlogits = dx,
-		.max_sum = w->max_sum,
-		.row_loss = w->row_loss,
-		.rows = te_tensor_rows(e->x),
-		.cols = te_tensor_cols(e->x),
-		.nclasses = e->nclasses,
-		.ignore_index = e->ignore_index,
-		.grad_scale = e->grad_scale,
-		.dtype = te_tensor_dtype(e->x),
-	};
-	int r = TE__LAUNCH(stream, CE_COUNT, &reduce);
+	int r = te__ce_count(stream, e);
 
 	if (r >= 0)
-		r = TE__LAUNCH(stream, CE_GRAD, &grad);
-	return r < 0 ? r : TE__LAUNCH(stream, CE_REDUCE, &reduce);
+		r = te__ce_grad(stream, e, dlogits);
+	return r < 0 ? r : te__ce_reduce(stream, e);
 }
 
-int te__cross_entropy_bwd(struct te_stream *stream, const struct te__cross_entropy *e,
-			  struct te_tensor *dx)
-{
-	const struct te_k_ce_bwd k = {
-		.logits = te_tensor_data(e->x),
-		.targets = te_tensor_data(e->targets),
-		.max_sum = te_tensor_data(e->max_sum),
-		.count = te_tensor_data(e->count),
-		.dlogits = te_tensor_data(dx),
-		.rows = te_tensor_rows(e->x),
-		.cols = te_tensor_cols(e->x),
-		.nclasses = e->nclasses,
-		.ignore_index = e->ignore_index,
-		.grad_scale = e->grad_scale,
-		.dtype = te_tensor_dtype(e->x),
-		.first = e->first,
-	};
-
-	return TE__LAUNCH(stream, CE_BWD, &k);
-}
+/* tensors of a call, NULL where it has none */
+struct tensors {
+	const struct te_tensor *x, *targets, *max_sum, *count;
+	struct te_tensor *loss, *dx;
+};
 
 /* options that do not depend on x; nparts, part: the division of the columns */
 static int options(const char *fn, const struct te_kernel_cross_entropy_opts *opts,
@@ -120,41 +124,51 @@ static int options(const char *fn, const struct te_kernel_cross_entropy_opts *op
 
 /* options and x; other tensors have the extents of x */
 static int begin(const char *fn, const struct te_stream *stream,
-		 const struct te_kernel_cross_entropy_opts *opts, struct te__cross_entropy *ret,
-		 struct te__main *ret_x, struct te_kernel_cross_entropy_opts *ret_o)
+		 const struct te_kernel_cross_entropy_opts *opts, const struct tensors *t,
+		 struct te__ce *ret, struct te_kernel_cross_entropy_opts *ret_o)
 {
 	struct te_kernel_cross_entropy_opts o = TE_KERNEL_CROSS_ENTROPY_OPTS_INIT;
+	struct te__main x;
 	int r = options(fn, opts, &o);
 
 	if (!r)
-		r = te__arg_main(fn, stream, "x", ret->x, ret_x);
+		r = te__arg_main(fn, stream, "x", t->x, &x);
 	if (r < 0)
 		return r;
 	if (!o.nclasses)
-		o.nclasses = ret_x->cols * o.nparts;
+		o.nclasses = x.cols * o.nparts;
 	if (o.nclasses > INT32_MAX)
 		return te__fail(-EINVAL, "%s: nclasses is %lld, not 1 to %d", fn,
 				(long long)o.nclasses, INT32_MAX);
-	if ((o.nclasses + o.nparts - 1) / o.nparts > ret_x->cols)
+	if ((o.nclasses + o.nparts - 1) / o.nparts > x.cols)
 		return te__fail(-TE_ESHAPE, "%s: x has %lld columns%s, but nclasses is %lld", fn,
-				(long long)ret_x->cols, o.nparts > 1 ? " in each part" : "",
+				(long long)x.cols, o.nparts > 1 ? " in each part" : "",
 				(long long)o.nclasses);
-	ret->nclasses = o.nclasses;
-	ret->first = o.part * ret_x->cols;
-	ret->ignore_index = o.ignore_index;
-	ret->grad_scale = o.grad_scale;
+	*ret = (struct te__ce){
+		.logits = te_tensor_data(t->x),
+		.targets = te__ops_ptr(t->targets),
+		.max_sum = te__ops_ptr(t->max_sum),
+		.count = te__ops_ptr(t->count),
+		.loss = te__ops_ptr(t->loss),
+		.rows = x.rows,
+		.cols = x.cols,
+		.nclasses = o.nclasses,
+		.first = o.part * x.cols,
+		.ignore_index = o.ignore_index,
+		.dtype = x.dtype,
+		.grad_scale = o.grad_scale,
+	};
 	*ret_o = o;
 	return 0;
 }
 
 /* the forward pass, or both passes */
-static int forward(const char *fn, struct te_stream *stream, struct te__cross_entropy *e,
-		   struct te_tensor *loss, int both, struct te_tensor *dx, void *ws,
-		   size_t ws_nbytes, const struct te_kernel_cross_entropy_opts *opts)
+static int forward(const char *fn, struct te_stream *stream, const struct tensors *t, int both,
+		   void *ws, size_t ws_nbytes, const struct te_kernel_cross_entropy_opts *opts)
 {
-	struct te_kernel_cross_entropy_opts o = TE_KERNEL_CROSS_ENTROPY_OPTS_INIT;
-	struct te__main x;
-	int r = begin(fn, stream, opts, e, &x, &o);
+	struct te_kernel_cross_entropy_opts o;
+	struct te__ce e;
+	int r = begin(fn, stream, opts, t, &e, &o);
 
 	if (r < 0)
 		return r;
@@ -162,22 +176,22 @@ static int forward(const char *fn, struct te_stream *stream, struct te__cross_en
 		return te__fail(-EINVAL, "%s: x has one of %d parts, which are for "
 				"te_kernel_cross_entropy_part", fn, o.nparts);
 	r = te__args(fn, stream, (const struct te__arg[]){
-		{ "x", e->x, x.dtype, x.rows, x.cols, 0, 0 },
-		{ "targets", e->targets, TE_DTYPE_INT32, 0, x.rows, 0, 0 },
-		{ "loss", loss, TE_DTYPE_FP32, 0, 1, TE__ARG_OUT, 0 },
-		{ "max_sum", e->max_sum, TE_DTYPE_FP32, 0, 2 * x.rows, TE__ARG_OUT, 0 },
-		{ "count", e->count, TE_DTYPE_FP32, 0, 1, TE__ARG_OUT, 0 },
-		{ "dx", dx, x.dtype, x.rows, x.cols, TE__ARG_OUT, 1u << 0 },
+		{ "x", t->x, e.dtype, e.rows, e.cols, 0, 0 },
+		{ "targets", t->targets, TE_DTYPE_INT32, 0, e.rows, 0, 0 },
+		{ "loss", t->loss, TE_DTYPE_FP32, 0, 1, TE__ARG_OUT, 0 },
+		{ "max_sum", t->max_sum, TE_DTYPE_FP32, 0, 2 * e.rows, TE__ARG_OUT, 0 },
+		{ "count", t->count, TE_DTYPE_FP32, 0, 1, TE__ARG_OUT, 0 },
+		{ "dx", t->dx, e.dtype, e.rows, e.cols, TE__ARG_OUT, 1u << 0 },
 	}, both ? 6 : 5);
 	if (!r)
-		r = te__arg_ws(fn, ws, ws_nbytes, te_kernel_cross_entropy_ws_nbytes(x.rows));
+		r = te__arg_ws(fn, ws, ws_nbytes, te_kernel_cross_entropy_ws_nbytes(e.rows));
 	if (r < 0)
 		return r;
-	if (!both)
-		return te__cross_entropy_fwd(stream, e, loss, ws);
-	return te__cross_entropy_grad(stream, e, loss, te_tensor_data(dx), &(struct te__ce_words){
-		te_tensor_data(e->max_sum), te_tensor_data(e->count), ws,
-	});
+	e.row_loss = ws;
+	if (both)
+		return te__ce_whole(stream, &e, te_tensor_data(t->dx));
+	r = te__ce_fwd(stream, &e);
+	return r < 0 ? r : te__ce_reduce(stream, &e);
 }
 
 int te_kernel_cross_entropy_forward(struct te_stream *stream, const struct te_tensor *x,
@@ -186,12 +200,10 @@ int te_kernel_cross_entropy_forward(struct te_stream *stream, const struct te_te
 				    size_t ws_nbytes,
 				    const struct te_kernel_cross_entropy_opts *opts)
 {
-	struct te__cross_entropy e = {
-		.x = x, .targets = targets, .max_sum = max_sum, .count = count
-	};
+	const struct tensors t = { x, targets, max_sum, count, loss, NULL };
 
-	return TE__KERNELS(stream, forward("te_kernel_cross_entropy_forward", stream, &e, loss, 0,
-					   NULL, ws, ws_nbytes, opts));
+	return TE__KERNELS(stream, forward("te_kernel_cross_entropy_forward", stream, &t, 0, ws,
+					   ws_nbytes, opts));
 }
 
 int te_kernel_cross_entropy_both(struct te_stream *stream, const struct te_tensor *x,
@@ -200,12 +212,10 @@ int te_kernel_cross_entropy_both(struct te_stream *stream, const struct te_tenso
 				 struct te_tensor *dx, void *ws, size_t ws_nbytes,
 				 const struct te_kernel_cross_entropy_opts *opts)
 {
-	struct te__cross_entropy e = {
-		.x = x, .targets = targets, .max_sum = max_sum, .count = count
-	};
+	const struct tensors t = { x, targets, max_sum, count, loss, dx };
 
-	return TE__KERNELS(stream, forward("te_kernel_cross_entropy_both", stream, &e, loss, 1, dx,
-					   ws, ws_nbytes, opts));
+	return TE__KERNELS(stream, forward("te_kernel_cross_entropy_both", stream, &t, 1, ws,
+					   ws_nbytes, opts));
 }
 
 size_t te_kernel_cross_entropy_ws_nbytes(int64_t rows)
@@ -213,85 +223,81 @@ size_t te_kernel_cross_entropy_ws_nbytes(int64_t rows)
 	return rows < 1 ? 0 : (size_t)rows * sizeof(float);
 }
 
-static int part(struct te_stream *stream, struct te__cross_entropy *e, struct te_tensor *parts,
+static int part(struct te_stream *stream, const struct tensors *t, struct te_tensor *parts,
 		const struct te_kernel_cross_entropy_opts *opts)
 {
 	static const char fn[] = "te_kernel_cross_entropy_part";
-	struct te_kernel_cross_entropy_opts o = TE_KERNEL_CROSS_ENTROPY_OPTS_INIT;
-	struct te_k_ce_fwd k;
-	struct te__main x;
-	int r = begin(fn, stream, opts, e, &x, &o);
+	struct te_kernel_cross_entropy_opts o;
+	struct te__ce e;
+	int r = begin(fn, stream, opts, t, &e, &o);
 
 	if (r < 0)
 		return r;
 	r = te__args(fn, stream, (const struct te__arg[]){
-		{ "x", e->x, x.dtype, x.rows, x.cols, 0, 0 },
-		{ "targets", e->targets, TE_DTYPE_INT32, 0, x.rows, 0, 0 },
-		{ "parts", parts, TE_DTYPE_FP32, 0, 3 * o.nparts * x.rows, TE__ARG_OUT, 0 },
+		{ "x", t->x, e.dtype, e.rows, e.cols, 0, 0 },
+		{ "targets", t->targets, TE_DTYPE_INT32, 0, e.rows, 0, 0 },
+		{ "parts", parts, TE_DTYPE_FP32, 0, 3 * o.nparts * e.rows, TE__ARG_OUT, 0 },
 	}, 3);
 	if (r < 0)
 		return r;
-	k = (struct te_k_ce_fwd){
-		.logits = te_tensor_data(e->x),
-		.targets = te_tensor_data(e->targets),
-		.max_sum = (float *)te_tensor_data(parts) + 3 * o.part * x.rows,
-		.rows = x.rows,
-		.cols = x.cols,
-		.nclasses = e->nclasses,
-		.ignore_index = e->ignore_index,
-		.dtype = x.dtype,
-		.first = e->first,
-		.part = 1,
-	};
-	k.row_loss = k.max_sum + 2 * x.rows;
-	return TE__LAUNCH(stream, CE_FWD, &k);
+	e.max_sum = (float *)te_tensor_data(parts) + 3 * o.part * e.rows;
+	e.row_loss = e.max_sum + 2 * e.rows;
+	e.part = 1;
+	return te__ce_fwd(stream, &e);
 }
 
 int te_kernel_cross_entropy_part(struct te_stream *stream, const struct te_tensor *x,
 				 const struct te_tensor *targets, struct te_tensor *parts,
 				 const struct te_kernel_cross_entropy_opts *opts)
 {
-	struct te__cross_entropy e = { .x = x, .targets = targets };
+	const struct tensors t = { .x = x, .targets = targets };
 
-	return te__stream_queued(stream, part(stream, &e, parts, opts));
+	return te__stream_queued(stream, part(stream, &t, parts, opts));
 }
 
-static int join(struct te_stream *stream, struct te__cross_entropy *e,
-		const struct te_tensor *parts, struct te_tensor *loss, void *ws, size_t ws_nbytes,
+static int join(struct te_stream *stream, const struct te_tensor *parts,
+		const struct te_tensor *targets, struct te_tensor *loss, struct te_tensor *max_sum,
+		struct te_tensor *count, void *ws, size_t ws_nbytes,
 		const struct te_kernel_cross_entropy_opts *opts)
 {
 	static const char fn[] = "te_kernel_cross_entropy_join";
 	struct te_kernel_cross_entropy_opts o = TE_KERNEL_CROSS_ENTROPY_OPTS_INIT;
-	int64_t rows = e->targets ? te_tensor_nelems(e->targets) : 0;
+	const int64_t rows = targets ? te_tensor_nelems(targets) : 0;
 	int r = options(fn, opts, &o);
 
 	if (!r && !o.nclasses)
 		r = te__fail(-EINVAL, "%s: nclasses is 0, not 1 to %d", fn, INT32_MAX);
 	if (!r)
 		r = te__args(fn, stream, (const struct te__arg[]){
-			{ "targets", e->targets, TE_DTYPE_INT32, 0, rows, 0, 0 },
+			{ "targets", targets, TE_DTYPE_INT32, 0, rows, 0, 0 },
 			{ "parts", parts, TE_DTYPE_FP32, 0, 3 * o.nparts * rows, 0, 0 },
 			{ "loss", loss, TE_DTYPE_FP32, 0, 1, TE__ARG_OUT, 0 },
-			{ "max_sum", e->max_sum, TE_DTYPE_FP32, 0, 2 * rows, TE__ARG_OUT, 0 },
-			{ "count", e->count, TE_DTYPE_FP32, 0, 1, TE__ARG_OUT, 0 },
+			{ "max_sum", max_sum, TE_DTYPE_FP32, 0, 2 * rows, TE__ARG_OUT, 0 },
+			{ "count", count, TE_DTYPE_FP32, 0, 1, TE__ARG_OUT, 0 },
 		}, 5);
 	if (!r)
 		r = te__arg_ws(fn, ws, ws_nbytes, te_kernel_cross_entropy_ws_nbytes(rows));
 	if (r < 0)
 		return r;
-	e->nclasses = o.nclasses;
-	e->ignore_index = o.ignore_index;
 	r = TE__LAUNCH(stream, CE_JOIN, (&(struct te_k_ce_join){
 		.parts = te_tensor_data(parts),
-		.targets = te_tensor_data(e->targets),
-		.max_sum = te_tensor_data(e->max_sum),
+		.targets = te_tensor_data(targets),
+		.max_sum = te_tensor_data(max_sum),
 		.row_loss = ws,
 		.rows = rows,
 		.nclasses = o.nclasses,
 		.nparts = o.nparts,
 		.ignore_index = o.ignore_index,
 	}));
-	return r < 0 ? r : reduce(stream, e, ws, loss);
+	return r < 0 ? r : te__ce_reduce(stream, &(const struct te__ce){
+		.targets = te_tensor_data(targets),
+		.row_loss = ws,
+		.count = te_tensor_data(count),
+		.loss = te_tensor_data(loss),
+		.rows = rows,
+		.nclasses = o.nclasses,
+		.ignore_index = o.ignore_index,
+	});
 }
 
 int te_kernel_cross_entropy_join(struct te_stream *stream, const struct te_tensor *parts,
@@ -299,29 +305,28 @@ int te_kernel_cross_entropy_join(struct te_stream *stream, const struct te_tenso
 				 struct te_tensor *max_sum, struct te_tensor *count, void *ws,
 				 size_t ws_nbytes, const struct te_kernel_cross_entropy_opts *opts)
 {
-	struct te__cross_entropy e = { .targets = targets, .max_sum = max_sum, .count = count };
-
-	return TE__KERNELS(stream, join(stream, &e, parts, loss, ws, ws_nbytes, opts));
+	return TE__KERNELS(stream, join(stream, parts, targets, loss, max_sum, count, ws,
+					ws_nbytes, opts));
 }
 
-static int backward(struct te_stream *stream, struct te__cross_entropy *e, struct te_tensor *dx,
+static int backward(struct te_stream *stream, const struct tensors *t,
 		    const struct te_kernel_cross_entropy_opts *opts)
 {
 	static const char fn[] = "te_kernel_cross_entropy_backward";
-	struct te_kernel_cross_entropy_opts o = TE_KERNEL_CROSS_ENTROPY_OPTS_INIT;
-	struct te__main x;
-	int r = begin(fn, stream, opts, e, &x, &o);
+	struct te_kernel_cross_entropy_opts o;
+	struct te__ce e;
+	int r = begin(fn, stream, opts, t, &e, &o);
 
 	if (r < 0)
 		return r;
 	r = te__args(fn, stream, (const struct te__arg[]){
-		{ "x", e->x, x.dtype, x.rows, x.cols, 0, 0 },
-		{ "targets", e->targets, TE_DTYPE_INT32, 0, x.rows, 0, 0 },
-		{ "max_sum", e->max_sum, TE_DTYPE_FP32, 0, 2 * x.rows, 0, 0 },
-		{ "count", e->count, TE_DTYPE_FP32, 0, 1, 0, 0 },
-		{ "dx", dx, x.dtype, x.rows, x.cols, TE__ARG_OUT, 1u << 0 },
+		{ "x", t->x, e.dtype, e.rows, e.cols, 0, 0 },
+		{ "targets", t->targets, TE_DTYPE_INT32, 0, e.rows, 0, 0 },
+		{ "max_sum", t->max_sum, TE_DTYPE_FP32, 0, 2 * e.rows, 0, 0 },
+		{ "count", t->count, TE_DTYPE_FP32, 0, 1, 0, 0 },
+		{ "dx", t->dx, e.dtype, e.rows, e.cols, TE__ARG_OUT, 1u << 0 },
 	}, 5);
-	return r < 0 ? r : te__cross_entropy_bwd(stream, e, dx);
+	return r < 0 ? r : te__ce_bwd(stream, &e, te_tensor_data(t->dx));
 }
 
 int te_kernel_cross_entropy_backward(struct te_stream *stream, const struct te_tensor *x,
@@ -330,9 +335,7 @@ int te_kernel_cross_entropy_backward(struct te_stream *stream, const struct te_t
 				     const struct te_tensor *count, struct te_tensor *dx,
 				     const struct te_kernel_cross_entropy_opts *opts)
 {
-	struct te__cross_entropy e = {
-		.x = x, .targets = targets, .max_sum = max_sum, .count = count
-	};
+	const struct tensors t = { x, targets, max_sum, count, NULL, dx };
 
-	return te__stream_queued(stream, backward(stream, &e, dx, opts));
+	return te__stream_queued(stream, backward(stream, &t, opts));
 }

@@ -177,6 +177,9 @@ tools_te_train_libte_train_la_SOURCES = \
 	tools/te_train/batch.h \
 	tools/te_train/ckpt.c \
 	tools/te_train/ckpt.h \
+	tools/te_train/ckpt_files.c \
+	tools/te_train/ckpt_files.h \
+	tools/te_train/ckpt_keep.c \
 	tools/te_train/data.c \
 	tools/te_train/data.h \
 	tools/te_train/graph.c \

@@ -1,179 +1,21 @@
-/*
- * ckpt.c - checkpoints.
- *
- * Three files cannot be replaced atomically. All are first completed under ".new" names. Renaming
- * state.safetensors commits the checkpoint: it has the digest of the weights and the config.json
- * that belong to it. A crash after that leaves model.safetensors.new or config.json.new, which the
- * next use of the folder recognises and renames.
- *
- * A file is synced before it is renamed, and the folder before, between and after the renames:
- * otherwise a crash may keep a later rename and lose an earlier one.
- */
+/* ckpt.c - checkpoints: the state of a run to and from files. */
 #include "config.h"
 
-#include <dirent.h>
 #include <errno.h>
-#include <fcntl.h>
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <sys/statvfs.h>
-#include <unistd.h>
 
 #include <te/errno.h>
 #include <te/quant.h>
 #include <te/seq.h>
 
-#include "ckpt.h"
-#include "lock.h"
-#include "tokenizer.h"
-#include "tools/lib/folder.h"
+#include "ckpt_files.h"
 #include "tools/lib/record.h"
-#include "tools/lib/safetensors.h"
 #include "tools/lib/say.h"
 #include "tools/lib/shard.h"
 #include "tools/lib/weights.h"
-
-#define FORMAT 1 /* version of state.safetensors */
-#define MOST 1000000000000000 /* steps and tokens */
-
-static const char config_json[] = "config.json";
-static const char model_st[] = "model.safetensors";
-static const char state_st[] = "state.safetensors";
-static const char best_dir[] = "best";
-#define STEP_DIR "step-" /* folders of --keep */
-
-/* the name under which a file is written */
-#define FRESH ".new"
-static const char *fresh_name(const char *file, char ret_name[64])
-{
-	snprintf(ret_name, 64, "%s" FRESH, file);
-	return ret_name;
-}
-
-/* a new folder is kept by its parent */
-static int sync_parent(const char *path)
-{
-	const char *slash = strrchr(path, '/');
-	struct folder parent;
-	char name[4096];
-	int r;
-
-	snprintf(name, sizeof(name), "%.*s",
-		 slash ? slash == path ? 1 : (int)(slash - path) : 1, slash ? path : ".");
-	r = folder_open(name, &parent);
-	if (r)
-		return r;
-	r = folder_sync(&parent);
-	folder_close(&parent);
-	return r;
-}
-
-static int make_folder(const char *dir)
-{
-	char *path = strdup(dir);
-	struct stat st;
-	int r = STATUS_OK;
-
-	if (!path)
-		return say_failed("%s: out of memory", dir);
-	for (char *p = path + 1; !r; p++) {
-		char c = *p;
-
-		if (c != '/' && c)
-			continue;
-		*p = '\0';
-		if (!mkdir(path, 0777))
-			r = sync_parent(path);
-		else if (errno != EEXIST)
-			r = say_bad("%s: %s", path, strerror(errno));
-		*p = c;
-		if (!c)
-			break;
-	}
-	free(path);
-	if (!r && !stat(dir, &st) && !S_ISDIR(st.st_mode))
-		return say_bad("%s: not a directory, expected a folder for checkpoints", dir);
-	if (!r && access(dir, W_OK | X_OK))
-		r = say_bad("%s: %s", dir, strerror(errno));
-	return r;
-}
-
-/* ---- files ---- */
-
-static int write_all(int fd, const char *text, size_t n)
-{
-	while (n) {
-		ssize_t k = write(fd, text, n);
-
-		if (k < 0 && errno != EINTR)
-			return -1;
-		if (k > 0) {
-			text += k;
-			n -= (size_t)k;
-		}
-	}
-	return 0;
-}
-
-/* with the fewest digits that are read as the same numbers; NULL after a failure */
-static char *shortest_text(const json_t *obj, const char *path)
-{
-	for (int digits = 6;; digits++) {
-		char *text = record_to_text(
-			obj, JSON_INDENT(2) | JSON_REAL_PRECISION((size_t)digits), path);
-		json_t *got = NULL;
-		int same = text && !record_parse(text, strlen(text), path, &got) &&
-			   json_equal(got, obj);
-
-		json_decref(got);
-		if (!text || same || digits == 17)
-			return text;
-		free(text);
-	}
-}
-
-/* write, sync and read back; the caller removes it after a failure */
-static int write_json(const struct folder *dir, const char *name, const json_t *obj)
-{
-	char *path = folder_path(dir, name), *text = path ? shortest_text(obj, path) : NULL;
-	int fd = -1, r = text ? folder_create(dir, name, &fd) : STATUS_FAILED;
-	json_t *got = NULL;
-
-	if (!r && (write_all(fd, text, strlen(text)) || write_all(fd, "\n", 1) || fsync(fd) ||
-		   lseek(fd, 0, SEEK_SET) < 0)) {
-		r = say_bad("%s: %s; nothing was replaced", path, strerror(errno));
-		close(fd);
-	} else if (!r) {
-		r = record_read(fd, path, &got);
-	}
-	if (!r && !json_equal(got, obj))
-		r = say_failed("%s: is not what was written", path);
-	json_decref(got);
-	free(text);
-	free(path);
-	return r;
-}
-
-/* rename file.new to file; or, if it may be renamed, by another rank that resumes too, it was */
-static int commit(const struct folder *dir, const char *file, int may_be_renamed)
-{
-	char from[64];
-
-	if (!renameat(dir->fd, fresh_name(file, from), dir->fd, file) ||
-	    (errno == ENOENT && may_be_renamed))
-		return STATUS_OK;
-	return say_bad("%s/%s: %s", dir->path, file, strerror(errno));
-}
-
-static void drop(const struct folder *dir, const char *file)
-{
-	char name[64];
-
-	unlinkat(dir->fd, fresh_name(file, name), 0);
-}
 
 /* ---- models that ranks divide ---- */
 
@@ -277,7 +119,7 @@ static json_t *run_to_json(const struct ckpt_copy *c, const char *digest)
 	struct record rec;
 
 	record_begin(&rec);
-	record_int(&rec, "format", FORMAT);
+	record_int(&rec, "format", CKPT_FORMAT);
 	record_text(&rec, "model_digest", digest);
 	record_int(&rec, "step", p->step);
 	record_real(&rec, "best_val_nats", p->best_val);
@@ -292,7 +134,7 @@ static json_t *run_to_json(const struct ckpt_copy *c, const char *digest)
 	record_int(&rec, "rng_offset", (int64_t)c->offset);
 	record_put(&rec, "options", json_incref(c->options));
 	record_put(&rec, "config", json_incref(c->config));
-	return record_end(&rec, state_st);
+	return record_end(&rec, STATE_ST);
 }
 
 /* blobs without bytes are left out */
@@ -300,7 +142,7 @@ static int write_blobs(const struct folder *dir, const struct blob *blob, int n)
 {
 	struct st_writer *w = NULL;
 	char digest[17];
-	int r = st_create(dir, state_st, &w);
+	int r = st_create(dir, STATE_ST, &w);
 
 	for (int i = 0; i < n && !r; i++) {
 		const size_t size = *blob[i].dtype == 'F' ? 4 : *blob[i].dtype == 'B' ? 2 : 1;
@@ -322,7 +164,7 @@ static int write_blobs(const struct folder *dir, const struct blob *blob, int n)
 static int write_state(const struct folder *dir, const struct model *m, const struct ckpt_copy *c,
 		       json_t *run)
 {
-	char *text = record_to_text(run, JSON_COMPACT | JSON_REAL_PRECISION(17), state_st);
+	char *text = record_to_text(run, JSON_COMPACT | JSON_REAL_PRECISION(17), STATE_ST);
 	const char *type = moments_types[c->moments].file;
 	const size_t nmoment = te_moments_nbytes(c->moments, moment_nelems(m));
 	const struct blob blob[] = {
@@ -350,9 +192,9 @@ static int write_fresh(const struct folder *dir, const struct model *m,
 	char name[64], digest[17];
 
 	if (!r)
-		r = write_json(dir, fresh_name(config_json, name), config);
+		r = ckpt_write_json(dir, ckpt_fresh_name(CONFIG_JSON, name), config);
 	if (!r)
-		r = weights_write(dir, model_st, m, c ? c->flat.weights : flat->weights, digest);
+		r = weights_write(dir, MODEL_ST, m, c ? c->flat.weights : flat->weights, digest);
 	if (!r && c) {
 		run = run_to_json(c, digest);
 		r = run ? write_state(dir, m, c, run) : STATUS_FAILED;
@@ -450,190 +292,6 @@ void ckpt_copy_free(struct ckpt_copy *c)
 	free(c);
 }
 
-/* ---- contents of a folder ---- */
-
-static int open_in(const struct folder *dir, const char *name, struct st_file **ret_f)
-{
-	char *path = folder_path(dir, name);
-	struct st_file *f = NULL;
-	int r = path ? folder_check_link(dir, name) : STATUS_FAILED;
-
-	if (!r)
-		r = st_open(path, &f);
-	free(path);
-	if (!r)
-		r = st_check_digest(f);
-	if (r)
-		st_close(f);
-	else
-		*ret_f = f;
-	return r;
-}
-
-/* metadata of state.safetensors */
-struct run {
-	json_t *obj;
-	const json_t *options; /* owned by obj, like the texts */
-	const char *digest;    /* digest of the weights */
-	uint64_t seed, offset;
-	struct progress p;
-};
-
-static int read_run(const struct st_file *f, struct run *ret_run)
-{
-	struct record_reader rd = { .where = st_path(f) };
-	struct run run = { 0 };
-	struct st_tensor t;
-	int r;
-
-	if (!st_find(f, "run", &t))
-		return say_bad("%s: not a te_train checkpoint", st_path(f));
-	r = record_parse((const char *)t.data, t.nbytes, st_path(f), &run.obj);
-	if (r)
-		return r;
-	rd.obj = run.obj;
-	if (record_get_int(&rd, "format", 0, MOST) != FORMAT && !rd.status)
-		rd.status = say_bad("%s: a checkpoint with another format version", st_path(f));
-	run.options = record_get_object(&rd, "options");
-	run.digest = record_get_text(&rd, "model_digest");
-	run.p.step = record_get_int(&rd, "step", 0, MOST);
-	run.p.best_val = record_get_real(&rd, "best_val_nats", 0, INFINITY);
-	run.p.best_step = record_get_int(&rd, "best_step", 0, MOST);
-	run.p.eval_step = record_get_int(&rd, "eval_step", -1, MOST);
-	snprintf(run.p.data_digest, sizeof(run.p.data_digest), "%s",
-		 record_get_text(&rd, "data_digest"));
-	run.p.ntrain = record_get_int(&rd, "train_tokens", 0, INT64_MAX);
-	run.p.nval = record_get_int(&rd, "val_tokens", 0, INT64_MAX);
-	/* checkpoints of 0.1 before --order have neither */
-	if (json_object_get(run.obj, "drawn_windows")) {
-		run.p.drawn = record_get_int(&rd, "drawn_windows", 0, MOST);
-		run.p.window = record_get_int(&rd, "window_tokens", 0, MOST);
-	}
-	run.seed = (uint64_t)record_get_int(&rd, "rng_seed", INT64_MIN, INT64_MAX);
-	run.offset = (uint64_t)record_get_int(&rd, "rng_offset", 0, INT64_MAX);
-	if (rd.status)
-		json_decref(run.obj);
-	else
-		*ret_run = run;
-	return rd.status;
-}
-
-static int weights_fit(const struct folder *dir, const char *digest)
-{
-	struct st_file *f = NULL;
-	const char *have;
-	char name[64];
-	int fits;
-
-	if (open_in(dir, fresh_name(model_st, name), &f))
-		return 0;
-	have = st_get_meta(f, "digest");
-	fits = have && !strcmp(have, digest);
-	st_close(f);
-	return fits;
-}
-
-static int config_fits(const struct folder *dir, const json_t *config)
-{
-	char name[64], *path = folder_path(dir, fresh_name(config_json, name));
-	json_t *have = NULL;
-	int fits = path && !folder_check_link(dir, name) && !record_load(path, &have) &&
-		   json_equal(have, config);
-
-	json_decref(have);
-	free(path);
-	return fits;
-}
-
-/* has a save left files that it had not renamed yet */
-static int has_fresh(const struct folder *dir)
-{
-	char name[64];
-
-	return folder_has(dir, fresh_name(config_json, name)) ||
-	       folder_has(dir, fresh_name(model_st, name));
-}
-
-/* after a crash, files that belong to the state may not have been renamed yet */
-static int finish_renames(const struct folder *dir, const struct run *run)
-{
-	int model, config, r;
-
-	if (!has_fresh(dir))
-		return STATUS_OK;
-	say_hush(1); /* errors in files of an incomplete save do not matter */
-	model = weights_fit(dir, run->digest);
-	config = config_fits(dir, json_object_get(run->obj, "config"));
-	say_hush(0);
-	if (!model && !config)
-		return STATUS_OK;
-	r = folder_sync(dir); /* the rename of the state, by a process that was killed after it */
-	if (!r && model)
-		r = commit(dir, model_st, 1);
-	if (!r && config)
-		r = commit(dir, config_json, 1);
-	return r ? r : folder_sync(dir);
-}
-
-static int open_state(const struct folder *dir, struct st_file **ret_f, struct run *ret_run)
-{
-	struct st_file *f = NULL;
-	struct run run;
-	int r;
-
-	if (!folder_has(dir, state_st))
-		return say_bad("%s: no checkpoint of te_train, which has %s; --init begins with a "
-			       "folder's weights", dir->path, state_st);
-	r = open_in(dir, state_st, &f);
-	if (r)
-		return r;
-	r = read_run(f, &run);
-	if (!r) {
-		r = finish_renames(dir, &run);
-		if (!r)
-			r = folder_check_link(dir, config_json);
-		if (r)
-			json_decref(run.obj);
-	}
-	if (r) {
-		st_close(f);
-		return r;
-	}
-	*ret_f = f;
-	*ret_run = run;
-	return STATUS_OK;
-}
-
-/* complete the save that a crash interrupted after it was committed */
-static int complete(const struct folder *dir)
-{
-	struct st_file *f = NULL;
-	struct run run;
-	int r;
-
-	/* without a state nothing has been committed */
-	if (!folder_has(dir, state_st) || !has_fresh(dir))
-		return STATUS_OK;
-	r = open_state(dir, &f, &run);
-	if (r)
-		return r;
-	json_decref(run.obj);
-	st_close(f);
-	return STATUS_OK;
-}
-
-/* names that a save needs */
-static int check_names(const struct folder *dir)
-{
-	static const char *const file[] = { config_json, model_st, state_st };
-	int r = STATUS_OK;
-	char name[64];
-
-	for (int i = 0; i < 3 && !r; i++)
-		r = folder_check_regular(dir, fresh_name(file[i], name));
-	return r;
-}
-
 int ckpt_check_room(const char *path, const struct model *m, enum te_moments moments)
 {
 	/* without quantizers and the text of headers */
@@ -658,243 +316,12 @@ int ckpt_check_room(const char *path, const struct model *m, enum te_moments mom
 	return r;
 }
 
-int ckpt_folder(const char *dir, double wait_s, int *lock_fd)
-{
-	struct folder f;
-	int r = make_folder(dir);
-
-	if (!r)
-		r = folder_open(dir, &f);
-	if (r)
-		return r;
-	if (*lock_fd < 0)
-		r = lock_folder(&f, wait_s, lock_fd);
-	if (!r)
-		r = complete(&f);
-	if (!r)
-		r = check_names(&f);
-	folder_close(&f);
-	return r;
-}
-
-/* the step of a checkpoint; -1: it cannot be read */
-static int64_t step_of(const char *path)
-{
-	struct st_file *f = NULL;
-	int64_t step = -1;
-	struct run run;
-
-	say_hush(1);
-	if (!st_open(path, &f) && !read_run(f, &run)) {
-		step = run.p.step;
-		json_decref(run.obj);
-	}
-	say_hush(0);
-	st_close(f);
-	return step;
-}
-
-/* a file of a run in the folder, for free(3); NULL: there is none, or no memory */
-static char *find_saved(const char *dir, int *ret_is_state)
-{
-	static const char *const file[] = { state_st, model_st, "best/model.safetensors" };
-	struct stat st;
-
-	for (int i = 0; i < 3; i++) {
-		char *path;
-
-		*ret_is_state = !i;
-		if (asprintf(&path, "%s/%s", dir, file[i]) < 0)
-			return NULL;
-		if (!lstat(path, &st))
-			return path;
-		free(path);
-	}
-	return NULL;
-}
-
-int ckpt_is_free(const char *dir)
-{
-	int is_state;
-	char *path = find_saved(dir, &is_state);
-
-	free(path);
-	return !path;
-}
-
-int ckpt_check_free(const char *dir)
-{
-	int is_state, r = STATUS_OK;
-	char *path = find_saved(dir, &is_state);
-	const int64_t step = path && is_state ? step_of(path) : -1;
-
-	if (step >= 0)
-		r = say_bad("%s: has the checkpoint of step %lld of another run: expected "
-			    "--resume %s to go on with it, another folder, or --overwrite",
-			    dir, (long long)step, dir);
-	else if (path)
-		r = say_bad("%s: exists and is not of this run: expected another folder, or "
-			    "--overwrite", path);
-	free(path);
-	return r;
-}
-
-/* removes a folder of weights in dir; it stays if it has other files */
-static int drop_folder(const struct folder *dir, const char *name)
-{
-	static const char *const file[] = { model_st, config_json, state_st };
-	struct folder in = { 0 };
-	struct stat st;
-	int r = STATUS_OK;
-
-	if (fstatat(dir->fd, name, &st, AT_SYMLINK_NOFOLLOW) || !S_ISDIR(st.st_mode))
-		return STATUS_OK;
-	r = folder_open_in(dir, name, &in);
-	for (int i = 0; i < 3 && !r; i++)
-		if (unlinkat(in.fd, file[i], 0) && errno != ENOENT)
-			r = say_bad("%s/%s: %s", in.path, file[i], strerror(errno));
-	if (!r)
-		r = tokenizer_remove(&in);
-	if (!r && unlinkat(dir->fd, name, AT_REMOVEDIR) && errno != ENOTEMPTY && errno != EEXIST)
-		r = say_bad("%s: %s", in.path, strerror(errno));
-	folder_close(&in);
-	return r;
-}
-
-/* the step of a folder "step-N" in dir, or -1 */
-static int64_t step_of_name(const char *name)
-{
-	const size_t k = strlen(STEP_DIR);
-	char *end;
-	int64_t step;
-
-	if (strncmp(name, STEP_DIR, k) || name[k] < '0' || name[k] > '9')
-		return -1;
-	step = strtoll(name + k, &end, 10);
-	return *end || step > MOST ? -1 : step;
-}
-
-/* the oldest step after `after`, and how many there are; -1: none */
-static int find_oldest(const struct folder *dir, int64_t after, int64_t *ret_step, int64_t *ret_n)
-{
-	const int fd = openat(dir->fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-	DIR *list = fd < 0 ? NULL : fdopendir(fd);
-
-	*ret_step = -1;
-	*ret_n = 0;
-	if (!list) {
-		say_bad("%s: %s", dir->path, strerror(errno));
-		if (fd >= 0)
-			close(fd);
-		return STATUS_BAD;
-	}
-	for (const struct dirent *e; (e = readdir(list));) {
-		const int64_t step = step_of_name(e->d_name);
-
-		if (step <= after)
-			continue;
-		++*ret_n;
-		if (*ret_step < 0 || step < *ret_step)
-			*ret_step = step;
-	}
-	closedir(list);
-	return STATUS_OK;
-}
-
-/* removes the folders of the oldest steps until `most` are left; one with other files stays */
-static int prune(const struct folder *dir, int64_t most)
-{
-	int64_t step = -1, n;
-	char name[64];
-	int r;
-
-	for (;;) {
-		r = find_oldest(dir, step, &step, &n);
-		if (r || n <= most)
-			return r;
-		snprintf(name, sizeof(name), STEP_DIR "%lld", (long long)step);
-		r = drop_folder(dir, name);
-		if (r)
-			return r;
-	}
-}
-
-int ckpt_drop_others(const char *path)
-{
-	struct folder dir;
-	int r = folder_open(path, &dir);
-
-	if (r)
-		return r;
-	r = drop_folder(&dir, best_dir);
-	if (!r)
-		r = prune(&dir, 0);
-	folder_close(&dir);
-	return r;
-}
-
-/* links of the files of the checkpoint in dir; a file system may have none */
-static int link_files(const struct folder *dir, const char *name)
-{
-	static const char *const file[] = { model_st, config_json, state_st };
-	struct folder in;
-	int r = folder_open_in(dir, name, &in);
-
-	if (r)
-		return r;
-	for (int i = 0; i < 3 && !r; i++)
-		if ((unlinkat(in.fd, file[i], 0) && errno != ENOENT) ||
-		    linkat(dir->fd, file[i], in.fd, file[i], 0))
-			r = say_bad("%s/%s: %s", in.path, file[i], strerror(errno));
-	if (!r)
-		r = tokenizer_copy(dir->path, dir->path, name, 1);
-	if (!r)
-		r = folder_sync(&in);
-	folder_close(&in);
-	return r;
-}
-
-/* dir/step-N for the checkpoint in dir, complete when it has this name */
-static int keep_this(const struct folder *dir)
-{
-	char name[64], *path = folder_path(dir, state_st);
-	const int64_t step = path ? step_of(path) : -1;
-	int r = STATUS_OK;
-
-	free(path);
-	if (step < 0)
-		return STATUS_OK;
-	snprintf(name, sizeof(name), STEP_DIR "%lld", (long long)step);
-	r = drop_folder(dir, STEP_DIR "new");
-	if (!r)
-		r = link_files(dir, STEP_DIR "new");
-	if (!r)
-		r = drop_folder(dir, name); /* a run that went on from an older one */
-	if (!r && renameat(dir->fd, STEP_DIR "new", dir->fd, name))
-		r = say_bad("%s/%s: %s", dir->path, name, strerror(errno));
-	return r ? r : folder_sync(dir);
-}
-
-int ckpt_keep(const char *path, int64_t most)
-{
-	struct folder dir;
-	int r = folder_open(path, &dir);
-
-	if (r)
-		return r;
-	r = most > 1 ? keep_this(&dir) : STATUS_OK;
-	if (!r && most > 1)
-		r = prune(&dir, most);
-	folder_close(&dir);
-	return r;
-}
-
 /* ---- saving ---- */
 
 static int save(const struct folder *dir, const struct model *m, const struct ckpt_flat *flat,
 		const struct ckpt_copy *c)
 {
-	int r = complete(dir); /* a save that failed after its commit has left files */
+	int r = ckpt_complete(dir); /* a save that failed after its commit has left files */
 
 	if (r)
 		return r;
@@ -902,27 +329,27 @@ static int save(const struct folder *dir, const struct model *m, const struct ck
 	if (!r)
 		r = folder_sync(dir);
 	if (r) {
-		drop(dir, config_json);
-		drop(dir, model_st);
-		drop(dir, state_st);
+		ckpt_drop(dir, CONFIG_JSON);
+		ckpt_drop(dir, MODEL_ST);
+		ckpt_drop(dir, STATE_ST);
 		return r;
 	}
 	if (c) {
-		r = commit(dir, state_st, 0);
+		r = ckpt_commit(dir, STATE_ST, 0);
 		if (!r)
 			r = folder_sync(dir);
 	}
 	if (!r)
-		r = commit(dir, model_st, 0);
+		r = ckpt_commit(dir, MODEL_ST, 0);
 	if (!r)
-		r = commit(dir, config_json, 0);
+		r = ckpt_commit(dir, CONFIG_JSON, 0);
 	return r ? r : folder_sync(dir);
 }
 
 int ckpt_write(const char *path, const struct model *m, const struct ckpt_copy *copy)
 {
 	struct folder dir;
-	int r = make_folder(path);
+	int r = ckpt_make_folder(path);
 
 	if (!r)
 		r = folder_open(path, &dir);
@@ -936,13 +363,13 @@ int ckpt_write(const char *path, const struct model *m, const struct ckpt_copy *
 int ckpt_save_best(const char *path, const struct model *m, const struct ckpt_flat *flat)
 {
 	struct folder dir, best;
-	int r = make_folder(path);
+	int r = ckpt_make_folder(path);
 
 	if (!r)
 		r = folder_open(path, &dir);
 	if (r)
 		return r;
-	r = folder_open_in(&dir, best_dir, &best);
+	r = folder_open_in(&dir, BEST_DIR, &best);
 	if (!r) {
 		r = save(&best, m, flat, NULL);
 		folder_close(&best);
@@ -952,25 +379,6 @@ int ckpt_save_best(const char *path, const struct model *m, const struct ckpt_fl
 }
 
 /* ---- loading ---- */
-
-int ckpt_options(const char *path, json_t **ret_options)
-{
-	struct st_file *f = NULL;
-	struct folder dir;
-	struct run run;
-	int r = folder_open(path, &dir);
-
-	if (r)
-		return r;
-	r = open_state(&dir, &f, &run);
-	folder_close(&dir);
-	if (r)
-		return r;
-	*ret_options = json_incref((json_t *)(uintptr_t)run.options);
-	json_decref(run.obj);
-	st_close(f);
-	return STATUS_OK;
-}
 
 int ckpt_load_weights(const char *dir, const struct model *m)
 {
@@ -1115,7 +523,7 @@ static int load_model(const struct folder *dir, const struct model *m, const cha
 {
 	struct st_file *f = NULL;
 	const char *have;
-	int r = open_in(dir, model_st, &f);
+	int r = ckpt_open(dir, MODEL_ST, &f);
 
 	if (r)
 		return r;
@@ -1129,7 +537,7 @@ static int load_model(const struct folder *dir, const struct model *m, const cha
 }
 
 /* moments belong to trained weights, in their order: a resumed run must train the same weights */
-static int check_frozen(const struct st_file *state, const struct model *m, const struct run *run)
+static int check_frozen(const struct st_file *state, const struct model *m, const struct ckpt_run *run)
 {
 	const char *then = json_string_value(json_object_get(run->options, "freeze"));
 	const char *now = m->frozen ? m->frozen : "";
@@ -1147,12 +555,12 @@ int ckpt_load(const char *path, const struct model *m, const struct opts *o, str
 {
 	struct st_file *state = NULL;
 	struct folder dir;
-	struct run run;
+	struct ckpt_run run;
 	int te, r = folder_open(path, &dir);
 
 	if (r)
 		return r;
-	r = open_state(&dir, &state, &run);
+	r = ckpt_open_state(&dir, &state, &run);
 	if (r) {
 		folder_close(&dir);
 		return r;

@@ -537,7 +537,8 @@ static int load_model(const struct folder *dir, const struct model *m, const cha
 }
 
 /* moments belong to trained weights, in their order: a resumed run must train the same weights */
-static int check_frozen(const struct st_file *state, const struct model *m, const struct ckpt_run *run)
+static int check_frozen(const struct st_file *state, const struct model *m,
+			const struct ckpt_run *run)
 {
 	const char *then = json_string_value(json_object_get(run->options, "freeze"));
 	const char *now = m->frozen ? m->frozen : "";

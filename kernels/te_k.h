@@ -31,6 +31,7 @@
 #ifdef __CUDACC__
 #include <cuda/std/cstdint>
 typedef unsigned char uint8_t;
+using cuda::std::uint16_t;
 using cuda::std::int32_t;
 using cuda::std::int64_t;
 using cuda::std::uint32_t;

@@ -457,9 +457,12 @@ struct te_kernel_adamw_opts {
 	/* UINT8 [ceil(elements of w / 64)]: 1 where weight decay applies to 64 elements of w.
 	 * NULL: everywhere */
 	const struct te_tensor *decay;
+	/* UINT8 of 2 bytes for each element of w, aligned to 2: makes BF16 weights exactly FP32.
+	 * The bits of a weight: w << 16, plus the INT16 number here, low byte first. NULL: none */
+	struct te_tensor *remainder;
 };
 #define TE_KERNEL_ADAMW_OPTS_INIT \
-	{ sizeof(struct te_kernel_adamw_opts), 0.9f, 0.95f, 1e-8f, 0.1f, 1.0f, 0 }
+	{ sizeof(struct te_kernel_adamw_opts), 0.9f, 0.95f, 1e-8f, 0.1f, 1.0f, 0, 0 }
 
 /**
  * te_kernel_adamw_init - initialise the state of an optimizer, before its first step
@@ -479,7 +482,8 @@ TE_EXPORT size_t te_kernel_adamw_state_nbytes(void);
  * te_kernel_adamw_step - update flat weights, by the formula of te_adamw_create()
  * @stream:         work is queued on it
  * @g:              FP32; if its norm is not finite, only counters in the state change
- * @w:              FP32, as many elements as g
+ * @w:              FP32 or BF16, as many elements as g. BF16 is rounded stochastically, or with
+ *                  opts->remainder to nearest
  * @m, @v:          moments, FP32 or BF16, as many elements as w, or UINT8, te_moments_nbytes of
  *                  TE_MOMENTS_FP8; zeros before the first step
  * @state:          device memory that te_kernel_adamw_init() initialised

@@ -6,6 +6,6 @@
 #define ADAMW_BEGIN_THREADS 256
 #define ADAMW_THREADS 256
 #define ADAMW_NELEMS 4 /* elements of a thread */
-#define ADAMW_SMALL_NELEMS 8 /* with smaller moments: TE_ROUND_GROUP */
+#define ADAMW_SMALL_NELEMS 8 /* with smaller states: TE_ROUND_GROUP */
 
 #endif

@@ -21,10 +21,15 @@ int te__geo_adamw_begin(const void *args, struct te__geometry *k)
 
 int te__geo_adamw(const void *args, struct te__geometry *k)
 {
-	static const char *const name[] = { "te_k_adamw", "te_k_adamw_bf16", "te_k_adamw_fp8" };
+	static const char *const name[3][3] = {
+		{ "te_k_adamw", "te_k_adamw_w16", "te_k_adamw_split" },
+		{ "te_k_adamw_bf16", "te_k_adamw_bf16_w16", "te_k_adamw_bf16_split" },
+		{ "te_k_adamw_fp8", "te_k_adamw_fp8_w16", "te_k_adamw_fp8_split" },
+	};
 	const struct te_k_adamw *a = args;
-	const int nelems = a->moments == TE_K_MOMENTS_FP32 ? ADAMW_NELEMS : ADAMW_SMALL_NELEMS;
+	const int plain = a->moments == TE_K_MOMENTS_FP32 && a->masters == TE_K_MASTERS_FP32;
+	const int nelems = plain ? ADAMW_NELEMS : ADAMW_SMALL_NELEMS;
 
-	return te__geo_launch(k, name[a->moments], ceil_div(a->n, ADAMW_THREADS * nelems),
-			      ADAMW_THREADS);
+	return te__geo_launch(k, name[a->moments][a->masters],
+			      ceil_div(a->n, ADAMW_THREADS * nelems), ADAMW_THREADS);
 }

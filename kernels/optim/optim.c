@@ -91,10 +91,10 @@ TE__SIMD_BODY void update_body(const struct step *s, float *restrict w, float *r
 		w[i] -= k.lr * u[i];
 }
 
-/* ---- moments that are not FP32: a block of n elements ---- */
+/* ---- states that are not all FP32: a block of n elements ---- */
 
-struct moments {
-	float m[TE_K_ALIGN_WEIGHT], v[TE_K_ALIGN_WEIGHT];
+struct block {
+	float w[TE_K_ALIGN_WEIGHT], m[TE_K_ALIGN_WEIGHT], v[TE_K_ALIGN_WEIGHT];
 };
 
 /* the numbers that round a block */
@@ -111,11 +111,23 @@ TE__SIMD_BODY void draw_body(uint64_t step, uint32_t which, int64_t block,
 	}
 }
 
-TE__SIMD_BODY void load_body(const struct te_k_adamw *a, int64_t block, int n, struct moments *x)
+TE__SIMD_BODY void load_body(const struct te_k_adamw *a, int64_t block, int n, struct block *x)
 {
 	const int64_t at = block * TE_K_ALIGN_WEIGHT;
+	const uint16_t *w = (const uint16_t *)a->w + at;
 
-	if (a->moments == TE_K_MOMENTS_BF16) {
+	if (a->masters == TE_K_MASTERS_FP32)
+		memcpy(x->w, (const float *)a->w + at, (size_t)n * sizeof(*x->w));
+	else if (a->masters == TE_K_MASTERS_BF16)
+		for (int i = 0; i < n; i++)
+			x->w[i] = te_round_float((uint32_t)w[i] << 16);
+	else
+		for (int i = 0; i < n; i++)
+			x->w[i] = te_round_join(w[i], a->rest[at + i]);
+	if (a->moments == TE_K_MOMENTS_FP32) {
+		memcpy(x->m, (const float *)a->m + at, (size_t)n * sizeof(*x->m));
+		memcpy(x->v, (const float *)a->v + at, (size_t)n * sizeof(*x->v));
+	} else if (a->moments == TE_K_MOMENTS_BF16) {
 		const uint16_t *m = (const uint16_t *)a->m + at;
 		const uint16_t *v = (const uint16_t *)a->v + at;
 
@@ -148,11 +160,29 @@ TE__SIMD_BODY uint32_t exponent_body(int which, const float *x, int n)
 }
 
 TE__SIMD_BODY void store_body(const struct te_k_adamw *a, int64_t block, int n,
-			      const struct moments *x)
+			      const struct block *x)
 {
 	const int64_t at = block * TE_K_ALIGN_WEIGHT;
 	uint32_t rm[TE_K_ALIGN_WEIGHT], rv[TE_K_ALIGN_WEIGHT];
+	uint16_t *w = (uint16_t *)a->w + at;
 
+	if (a->masters == TE_K_MASTERS_FP32) {
+		memcpy((float *)a->w + at, x->w, (size_t)n * sizeof(*x->w));
+	} else if (a->masters == TE_K_MASTERS_BF16) {
+		draw_body(a->state->nsteps, TE_K_ROUNDED_W, block, rm);
+		for (int i = 0; i < n; i++)
+			w[i] = (uint16_t)te_round_bf16(x->w[i], rm[i]);
+	} else {
+		for (int i = 0; i < n; i++) {
+			w[i] = (uint16_t)te_round_upper(x->w[i]);
+			a->rest[at + i] = (uint16_t)te_round_lower(x->w[i]);
+		}
+	}
+	if (a->moments == TE_K_MOMENTS_FP32) {
+		memcpy((float *)a->m + at, x->m, (size_t)n * sizeof(*x->m));
+		memcpy((float *)a->v + at, x->v, (size_t)n * sizeof(*x->v));
+		return;
+	}
 	draw_body(a->state->nsteps, TE_K_ROUNDED_M, block, rm);
 	draw_body(a->state->nsteps, TE_K_ROUNDED_V, block, rv);
 	if (a->moments == TE_K_MOMENTS_BF16) {
@@ -179,20 +209,20 @@ TE__SIMD_BODY void store_body(const struct te_k_adamw *a, int64_t block, int n,
 TE__SIMD_BODY void update_blocks_body(const struct te_k_adamw *a, const struct step *s,
 				      int64_t begin, int64_t end)
 {
-	struct moments x;
+	struct block x;
 
 	for (int64_t b = begin; b < end; b++) {
 		const int64_t i = b * TE_K_ALIGN_WEIGHT;
 		const int n = (int)te__h_min(a->n - i, TE_K_ALIGN_WEIGHT);
 		const int decays = !a->decay || a->decay[b];
 
-		if (a->moments == TE_K_MOMENTS_FP32) {
-			update_body(s, a->w + i, (float *)a->m + i, (float *)a->v + i, a->g + i,
-				    decays, n);
+		if (a->moments == TE_K_MOMENTS_FP32 && a->masters == TE_K_MASTERS_FP32) {
+			update_body(s, (float *)a->w + i, (float *)a->m + i, (float *)a->v + i,
+				    a->g + i, decays, n);
 			continue;
 		}
 		load_body(a, b, n, &x);
-		update_body(s, a->w + i, x.m, x.v, a->g + i, decays, n);
+		update_body(s, x.w, x.m, x.v, a->g + i, decays, n);
 		store_body(a, b, n, &x);
 	}
 }

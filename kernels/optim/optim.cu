@@ -7,6 +7,8 @@
  *  adamw        w, m, v, g [n]     1024 elements  256      0       28
  *    _bf16      the same           2048 elements  256      0       20
  *    _fp8       the same           2048 elements  256      0       16
+ *    _w16       w BF16             2048 elements  256      0       24
+ *    _split     w BF16 + 16 bits   2048 elements  256      0       28
  *
  * sumsq: one run per block, all blocks resident at once; each thread loads four vectors while it
  * adds up the previous four. adamw is bound by its 28 bytes per element, which hide its two square
@@ -171,14 +173,14 @@ extern "C" __global__ void __launch_bounds__(ADAMW_THREADS)
 	const bool vec = i + 4 <= a.n && aligned(a.w) && aligned(a.m) && aligned(a.v) &&
 			 aligned(a.g);
 	const struct te_k_adamw_state *s = a.state;
-	float *const ms = (float *)a.m, *const vs = (float *)a.v;
+	float *const ws = (float *)a.w, *const ms = (float *)a.m, *const vs = (float *)a.v;
 	float4 w, m, v, g;
 	bool decay;
 
 	if (i >= a.n)
 		return;
 	if (vec) { /* issued before the state is loaded */
-		w = __ldcs((const float4 *)(a.w + i));
+		w = __ldcs((const float4 *)(ws + i));
 		m = __ldcs((const float4 *)(ms + i));
 		v = __ldcs((const float4 *)(vs + i));
 		g = __ldcs((const float4 *)(a.g + i));
@@ -189,19 +191,19 @@ extern "C" __global__ void __launch_bounds__(ADAMW_THREADS)
 	const struct adamw_consts k = adamw_consts_of(a);
 	if (!vec) {
 		for (int64_t j = i; j < min(i + 4, a.n); j++)
-			adamw_one(k, a.g[j], decay, a.w[j], ms[j], vs[j]);
+			adamw_one(k, a.g[j], decay, ws[j], ms[j], vs[j]);
 		return;
 	}
 	adamw_one(k, g.x, decay, w.x, m.x, v.x);
 	adamw_one(k, g.y, decay, w.y, m.y, v.y);
 	adamw_one(k, g.z, decay, w.z, m.z, v.z);
 	adamw_one(k, g.w, decay, w.w, m.w, v.w);
-	__stcs((float4 *)(a.w + i), w);
+	__stcs((float4 *)(ws + i), w);
 	__stcs((float4 *)(ms + i), m);
 	__stcs((float4 *)(vs + i), v);
 }
 
-/* --- moments in BF16 or FP8 ----------------------------------------------- */
+/* --- states in BF16 and FP8 ------------------------------------------------ */
 
 /* NW words, loaded as a vector, or the first nbytes of them; the other bytes are 0 */
 template <int NW> DEV void words_load(const void *p, bool vec, int nbytes, uint32_t w[NW])
@@ -214,10 +216,13 @@ template <int NW> DEV void words_load(const void *p, bool vec, int nbytes, uint3
 		for (int b = 0; b < 4 * NW; b++)
 			if (b < nbytes)
 				w[b / 4] |= (uint32_t)((const uint8_t *)p)[b] << 8 * (b % 4);
-	} else if constexpr (NW == 4) {
-		const uint4 q = __ldcs((const uint4 *)p);
+	} else if constexpr (NW >= 4) {
+#pragma unroll
+		for (int i = 0; i < NW; i += 4) {
+			const uint4 q = __ldcs((const uint4 *)p + i / 4);
 
-		w[0] = q.x, w[1] = q.y, w[2] = q.z, w[3] = q.w;
+			w[i] = q.x, w[i + 1] = q.y, w[i + 2] = q.z, w[i + 3] = q.w;
+		}
 	} else {
 		const uint2 q = __ldcs((const uint2 *)p);
 
@@ -232,8 +237,10 @@ template <int NW> DEV void words_store(void *p, bool vec, int nbytes, const uint
 		for (int b = 0; b < 4 * NW; b++)
 			if (b < nbytes)
 				((uint8_t *)p)[b] = (uint8_t)(w[b / 4] >> 8 * (b % 4));
-	} else if constexpr (NW == 4) {
-		__stcs((uint4 *)p, make_uint4(w[0], w[1], w[2], w[3]));
+	} else if constexpr (NW >= 4) {
+#pragma unroll
+		for (int i = 0; i < NW; i += 4)
+			__stcs((uint4 *)p + i / 4, make_uint4(w[i], w[i + 1], w[i + 2], w[i + 3]));
 	} else {
 		__stcs((uint2 *)p, make_uint2(w[0], w[1]));
 	}
@@ -246,7 +253,9 @@ template <int WHICH, int MOMENTS> DEV void moment_get(const uint32_t *w, uint32_
 	for (int i = 0; i < TE_V; i++) {
 		const uint32_t code = w[i / 4 % 2] >> 8 * (i % 4) & 0xff;
 
-		if constexpr (MOMENTS == TE_K_MOMENTS_BF16)
+		if constexpr (MOMENTS == TE_K_MOMENTS_FP32)
+			x[i] = __uint_as_float(w[i]);
+		else if constexpr (MOMENTS == TE_K_MOMENTS_BF16)
 			x[i] = __uint_as_float(i % 2 ? w[i / 2] & 0xffff0000u : w[i / 2] << 16);
 		else if constexpr (WHICH == TE_K_ROUNDED_M)
 			x[i] = te_round_first_value(code, s);
@@ -260,8 +269,15 @@ template <int WHICH, int MOMENTS>
 DEV uint32_t moment_put(const float x[TE_V], uint64_t step, int64_t group, uint32_t *w)
 {
 	constexpr bool FP8 = MOMENTS == TE_K_MOMENTS_FP8;
-	const struct te_philox r = te_round_draw(step, WHICH, group);
 	uint32_t s = 0;
+
+	if constexpr (MOMENTS == TE_K_MOMENTS_FP32) {
+#pragma unroll
+		for (int i = 0; i < TE_V; i++)
+			w[i] = __float_as_uint(x[i]);
+		return 0;
+	}
+	const struct te_philox r = te_round_draw(step, WHICH, group);
 
 	if constexpr (FP8) {
 #pragma unroll
@@ -289,30 +305,63 @@ DEV uint32_t moment_put(const float x[TE_V], uint64_t step, int64_t group, uint3
 	return s;
 }
 
-template <int MOMENTS> DEV void adamw_small(const struct te_k_adamw &a)
+/* the words of a weight: FP32 or BF16, and with SPLIT its other 16 bits */
+template <int MASTERS>
+DEV void master_get(const uint32_t *w, const uint32_t *rest, float x[TE_V])
 {
-	constexpr bool FP8 = MOMENTS == TE_K_MOMENTS_FP8;
-	constexpr int NW = FP8 ? 2 : 4, SIZE = FP8 ? 1 : 2; /* bytes of an element */
+#pragma unroll
+	for (int i = 0; i < TE_V; i++) {
+		if constexpr (MASTERS == TE_K_MASTERS_FP32)
+			x[i] = __uint_as_float(w[i]);
+		else if constexpr (MASTERS == TE_K_MASTERS_BF16)
+			x[i] = __uint_as_float(i % 2 ? w[i / 2] & 0xffff0000u : w[i / 2] << 16);
+		else
+			x[i] = te_round_join(w[i / 2] >> 16 * (i % 2) & 0xffffu,
+					     rest[i / 2] >> 16 * (i % 2) & 0xffffu);
+	}
+}
+
+template <int MASTERS>
+DEV void master_put(const float x[TE_V], uint64_t step, int64_t group, uint32_t *w, uint32_t *rest)
+{
+	if constexpr (MASTERS != TE_K_MASTERS_SPLIT) { /* stored as a moment of this type is */
+		moment_put<TE_K_ROUNDED_W, MASTERS == TE_K_MASTERS_BF16 ? TE_K_MOMENTS_BF16 :
+									  TE_K_MOMENTS_FP32>(
+			x, step, group, w);
+	} else {
+#pragma unroll
+		for (int i = 0; i < TE_V; i += 2) {
+			w[i / 2] = te_round_upper(x[i]) | te_round_upper(x[i + 1]) << 16;
+			rest[i / 2] = te_round_lower(x[i]) | te_round_lower(x[i + 1]) << 16;
+		}
+	}
+}
+
+template <int MOMENTS, int MASTERS> DEV void adamw_small(const struct te_k_adamw &a)
+{
+	constexpr bool FP8 = MOMENTS == TE_K_MOMENTS_FP8, SPLIT = MASTERS == TE_K_MASTERS_SPLIT;
+	/* bytes of an element, and words of TE_V elements */
+	constexpr int SIZE = FP8 ? 1 : MOMENTS == TE_K_MOMENTS_BF16 ? 2 : 4, NW = 2 * SIZE;
+	constexpr int WSIZE = MASTERS == TE_K_MASTERS_FP32 ? 4 : 2, WNW = 2 * WSIZE;
 	const int64_t group = (int64_t)blockIdx.x * ADAMW_THREADS + threadIdx.x;
 	const int64_t i = group * TE_V, run = i / TE_K_ALIGN_WEIGHT;
 	const int n = clamp_int(a.n - i, 0, TE_V);
-	const bool vec = n == TE_V && aligned(a.w) && aligned(a.m) && aligned(a.v) && aligned(a.g);
+	const bool vec = n == TE_V && aligned(a.w) && aligned(a.m) && aligned(a.v) &&
+			 aligned(a.g) && (!SPLIT || aligned(a.rest));
 	uint8_t *const pm = (uint8_t *)a.m + i * SIZE, *const pv = (uint8_t *)a.v + i * SIZE;
-	float w[TE_V], g[TE_V], m[TE_V], v[TE_V];
-	uint32_t wm[NW], wv[NW], sm = 0, sv = 0;
+	uint8_t *const pw = (uint8_t *)a.w + i * WSIZE;
+	uint32_t wm[NW], wv[NW], ww[WNW], rest[4], gw[TE_V], sm = 0, sv = 0;
+	float w[TE_V], m[TE_V], v[TE_V];
 	bool decay;
 
 	static_assert(TE_V == ADAMW_SMALL_NELEMS && TE_V == TE_ROUND_GROUP, "a draw a thread");
 	/* issued before the state is loaded */
 	words_load<NW>(pm, vec, n * SIZE, wm);
 	words_load<NW>(pv, vec, n * SIZE, wv);
-	if (vec) {
-		unpack(load_raw<true>(a.w + i), w);
-		unpack(load_raw<true>(a.g + i), g);
-	} else {
-		load_some(a.w + i, n, w);
-		load_some(a.g + i, n, g);
-	}
+	words_load<WNW>(pw, vec, n * WSIZE, ww);
+	words_load<TE_V>(a.g + i, vec, n * 4, gw);
+	if (SPLIT)
+		words_load<4>(a.rest + i, vec, n * 2, rest);
 	if (FP8 && n) {
 		sm = a.m_exp[run];
 		sv = a.v_exp[run];
@@ -325,30 +374,37 @@ template <int MOMENTS> DEV void adamw_small(const struct te_k_adamw &a)
 
 	moment_get<TE_K_ROUNDED_M, MOMENTS>(wm, sm, m);
 	moment_get<TE_K_ROUNDED_V, MOMENTS>(wv, sv, v);
+	master_get<MASTERS>(ww, rest, w);
 #pragma unroll
 	for (int e = 0; e < TE_V; e++)
-		adamw_one(k, g[e], decay, w[e], m[e], v[e]);
+		adamw_one(k, __uint_as_float(gw[e]), decay, w[e], m[e], v[e]);
 	sm = moment_put<TE_K_ROUNDED_M, MOMENTS>(m, step, group, wm);
 	sv = moment_put<TE_K_ROUNDED_V, MOMENTS>(v, step, group, wv);
+	master_put<MASTERS>(w, step, group, ww, rest);
 	words_store<NW>(pm, vec, n * SIZE, wm);
 	words_store<NW>(pv, vec, n * SIZE, wv);
-	if (vec)
-		store_raw<true>(a.w + i, pack<float>(w));
-	else
-		store_some(a.w + i, n, w);
+	words_store<WNW>(pw, vec, n * WSIZE, ww);
+	if (SPLIT)
+		words_store<4>(a.rest + i, vec, n * 2, rest);
 	if (FP8 && n && i % TE_K_ALIGN_WEIGHT == 0) {
 		a.m_exp[run] = (uint8_t)sm;
 		a.v_exp[run] = (uint8_t)sv;
 	}
 }
 
-#define TE_NAME(MOMENTS, name)                                                                \
+#define TE_NAME(MOMENTS, MASTERS, name)                                                       \
 	extern "C" __global__ void __launch_bounds__(ADAMW_THREADS)                           \
 		te_k_adamw##name(const __grid_constant__ struct te_k_adamw a)                 \
 	{                                                                                     \
 		te_begin();                                                                   \
-		adamw_small<TE_K_MOMENTS_##MOMENTS>(a);                                       \
+		adamw_small<TE_K_MOMENTS_##MOMENTS, TE_K_MASTERS_##MASTERS>(a);               \
 	}
-TE_NAME(BF16, _bf16)
-TE_NAME(FP8, _fp8)
+TE_NAME(FP32, BF16, _w16)
+TE_NAME(FP32, SPLIT, _split)
+TE_NAME(BF16, FP32, _bf16)
+TE_NAME(BF16, BF16, _bf16_w16)
+TE_NAME(BF16, SPLIT, _bf16_split)
+TE_NAME(FP8, FP32, _fp8)
+TE_NAME(FP8, BF16, _fp8_w16)
+TE_NAME(FP8, SPLIT, _fp8_split)
 #undef TE_NAME

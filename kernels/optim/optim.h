@@ -47,10 +47,18 @@ enum te_k_moments {
 	TE_K_MOMENTS_FP8 = 2, /* blocks of TE_K_ALIGN_WEIGHT elements: kernels/optim/round.h */
 };
 
+/* how weights are stored */
+enum te_k_masters {
+	TE_K_MASTERS_FP32 = 0,
+	TE_K_MASTERS_BF16 = 1,
+	TE_K_MASTERS_SPLIT = 2, /* BF16, and the 16 bits that restore FP32: te_round_join() */
+};
+
 /* numbers of the draws of round.h: what is rounded */
 enum te_k_rounded {
 	TE_K_ROUNDED_M = 0,
 	TE_K_ROUNDED_V = 1,
+	TE_K_ROUNDED_W = 2,
 };
 
 /*
@@ -62,12 +70,13 @@ enum te_k_rounded {
  *	u = (m / c1) / (sqrt(v / c2) + eps)
  *	u = u + weight_decay * w	where decay is 1
  *	w = w - lr * u
- * Moments that are not FP32 are rounded after that, by round.h: element i by lane i % 8 of
- * te_round_draw(nsteps, enum te_k_rounded, i / 8). The exponent of an FP8 block is
- * te_round_exponent() of its largest magnitude.
+ * Moments that are not FP32, and weights in BF16, are rounded after that, by round.h: element i by
+ * lane i % 8 of te_round_draw(nsteps, enum te_k_rounded, i / 8). The exponent of an FP8 block is
+ * te_round_exponent() of its largest magnitude. Weights with a remainder are exact; their BF16 part
+ * is the nearest, ties away from zero.
  */
 struct te_k_adamw {
-	float *w;    /* [n] */
+	void *w;     /* [n] FP32 or BF16 */
 	void *m, *v; /* [n] FP32, BF16, or codes */
 	const float *g;
 	/* [n / TE_K_ALIGN_WEIGHT], rounded up: 1 where weight decay applies; NULL: everywhere */
@@ -76,8 +85,9 @@ struct te_k_adamw {
 	int64_t n;
 	float beta1, beta2, eps, weight_decay;
 	uint8_t *m_exp, *v_exp; /* FP8: exponents of the blocks, as many as decay; or NULL */
+	uint16_t *rest;		/* SPLIT: [n] the bits that BF16 lacks; or NULL */
 	int32_t moments;	/* enum te_k_moments */
-	int32_t pad;
+	int32_t masters;	/* enum te_k_masters */
 };
 
 /* bytes of one moment of n elements, codes and then exponents */

@@ -1,5 +1,5 @@
 /*
- * round.h - formats of moments that are smaller than FP32, for C and CUDA. Exact integer
+ * round.h - formats of moments and weights other than FP32, for C and CUDA. Exact integer
  * arithmetic, so that host and device store the same bits.
  *
  * Rounding is stochastic: up with the probability of the fraction that is cut off, by a number r of
@@ -161,6 +161,28 @@ TE_PHILOX_FN float te_round_first_value(uint32_t code, uint32_t s)
 TE_PHILOX_FN float te_round_second_value(uint32_t code, uint32_t s)
 {
 	return te_round_value(te_round_format(1), code, s);
+}
+
+/*
+ * An FP32 weight as BF16, rounded to nearest with ties away from zero, and 16 bits from which the
+ * weight is restored exactly, unless it is NaN: its lower half, which also tells whether BF16 was
+ * rounded away from zero.
+ */
+TE_PHILOX_FN uint32_t te_round_upper(float w)
+{
+	const uint32_t bits = te_round_bits(w), mag = bits & 0x7fffffffu;
+
+	return (mag > 0x7f800000u ? bits | 0x400000u : bits + 0x8000u) >> 16;
+}
+TE_PHILOX_FN uint32_t te_round_lower(float w)
+{
+	const uint32_t bits = te_round_bits(w);
+
+	return (bits & 0x7fffffffu) > 0x7f800000u ? 0 : bits & 0xffffu;
+}
+TE_PHILOX_FN float te_round_join(uint32_t upper, uint32_t lower)
+{
+	return te_round_float((upper << 16) - (lower >> 15 << 16) + lower);
 }
 
 #endif

@@ -174,6 +174,7 @@ int te__ce_whole(struct te_stream *stream, const struct te__ce *e, void *dlogits
 struct te__adamw {
 	const struct te_tensor *g;
 	struct te_tensor *w, *m, *v;
+	struct te_tensor *remainder; /* the bits that BF16 weights lack; or NULL */
 	double *part; /* [nshards, TE_K_SUMSQ_PARTS] partial sums */
 	const uint8_t *skip; /* 1: not counted in the norm; or NULL */
 	const struct te_adamw_shards *shards; /* NULL: one shard */

@@ -89,8 +89,12 @@ int te__adamw_step(struct te_stream *stream, const struct te__adamw *a)
 		.eps = a->eps,
 		.weight_decay = a->weight_decay,
 		.moments = (int32_t)te__adamw_moments(a->m),
+		.rest = te__ops_ptr(a->remainder),
 	};
 	int r;
+
+	if (te_tensor_dtype(a->w) == TE_DTYPE_BF16)
+		update.masters = a->remainder ? TE_K_MASTERS_SPLIT : TE_K_MASTERS_BF16;
 
 	if (update.moments == TE_K_MOMENTS_FP8) {
 		update.m_exp = (uint8_t *)update.m + n;
@@ -169,7 +173,7 @@ static int step(struct te_stream *stream, struct te__adamw *a, struct state *s, 
 	static const char fn[] = "te_kernel_adamw_step";
 	struct te_kernel_adamw_opts o = TE_KERNEL_ADAMW_OPTS_INIT;
 	int r = opts ? te__sized_in(fn, te_kernel_adamw_opts, opts, &o) : 0;
-	enum te_dtype dtype = TE_DTYPE_FP32;
+	enum te_dtype dtype = TE_DTYPE_FP32, wtype = TE_DTYPE_FP32;
 	int64_t n, nm;
 
 	if (!r)
@@ -181,24 +185,34 @@ static int step(struct te_stream *stream, struct te__adamw *a, struct state *s, 
 	if (r < 0)
 		return r;
 	n = nm = te_tensor_nelems(a->w);
+	if (te_tensor_dtype(a->w) == TE_DTYPE_BF16)
+		wtype = TE_DTYPE_BF16;
+	else if (o.remainder)
+		return te__fail(-EINVAL, "%s: remainder, and w is %s, expected bf16", fn,
+				te_dtype_name(te_tensor_dtype(a->w)));
+	if (o.remainder && (uintptr_t)te_tensor_data(o.remainder) % sizeof(uint16_t))
+		return te__fail(-EINVAL, "%s: remainder is not aligned to 2 bytes", fn);
 	if (a->m && te__adamw_moments(a->m) != TE_MOMENTS_FP32)
 		dtype = te_tensor_dtype(a->m);
 	if (dtype == TE_DTYPE_UINT8)
 		nm = te_k_moment_nbytes(TE_K_MOMENTS_FP8, n);
 	r = te__args(fn, stream, (const struct te__arg[]){
 		{ "g", a->g, TE_DTYPE_FP32, 0, n, 0, 0 },
-		{ "w", a->w, TE_DTYPE_FP32, 0, n, TE__ARG_OUT, 0 },
+		{ "w", a->w, (int32_t)wtype, 0, n, TE__ARG_OUT, 0 },
 		{ "m", a->m, (int32_t)dtype, 0, nm, TE__ARG_OUT, 0 },
 		{ "v", a->v, (int32_t)dtype, 0, nm, TE__ARG_OUT, 0 },
 		{ "decay", o.decay, TE_DTYPE_UINT8, 0,
 		  (n + TE_K_ALIGN_WEIGHT - 1) / TE_K_ALIGN_WEIGHT, TE__ARG_NULL, 0 },
-	}, 5);
+		{ "remainder", o.remainder, TE_DTYPE_UINT8, 0, 2 * n,
+		  TE__ARG_OUT | TE__ARG_NULL, 0 },
+	}, 6);
 	if (!r)
 		r = te__arg_ws(fn, ws, ws_nbytes, te_kernel_adamw_ws_nbytes());
 	if (r < 0)
 		return r;
 	a->part = ws;
 	a->decay = te__ops_ptr(o.decay);
+	a->remainder = o.remainder;
 	a->state = &s->adamw;
 	a->version = &s->version;
 	a->beta1 = o.beta1;

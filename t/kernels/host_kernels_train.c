@@ -627,7 +627,8 @@ START_TEST(adamw_follows_the_paper)
 	struct te_k_sumsq q = { g, part, n, NULL };
 	uint64_t version = 0;
 	struct te_k_adamw_begin begin = { part, &s, &version, b1, b2, 3.0f, 0 };
-	struct te_k_adamw a = { w, m, v, g, decay, &s, n, b1, b2, eps, wd, NULL, NULL, 0, 0 };
+	struct te_k_adamw a = { w,  m,   v,  g,    decay, &s,	 n, b1,
+				b2, eps, wd, NULL, NULL,  NULL, 0, 0 };
 	float *was;
 
 	for (int64_t i = 0; i < n; i++)
@@ -697,7 +698,7 @@ START_TEST(adamw_in_the_specified_order)
 	const uint8_t decay[3] = { 0, 1, 0 };
 	struct te_k_adamw_state s = { 3, 0, 0.729, 0.857375, 0.01f, 1.0f, 0.37f, 0 };
 	struct te_k_adamw a = { w,	m,    v,     g,	   decay, &s,	n, 0.9f,
-				0.95f, 1e-8f, 0.1f, NULL, NULL, 0, 0 };
+				0.95f, 1e-8f, 0.1f, NULL, NULL, NULL, 0, 0 };
 	const float c1 = (float)(1.0 - 0.729), c2 = (float)(1.0 - 0.857375);
 	float *wa, *ma, *va;
 
@@ -774,7 +775,7 @@ START_TEST(moments_are_rounded_by_draws)
 	const int fp8 = _i == TE_K_MOMENTS_FP8;
 	struct te_k_adamw_state s = { 7, 0, 0.9, 0.95, 0.01f, 1.0f, 1.0f, 0 };
 	struct te_k_adamw a = { w32,   x[0],  x[1], g,	  NULL, &s, n, 0.9f,
-				0.95f, 1e-8f, 0.1f, NULL, NULL, TE_K_MOMENTS_FP32, 0 };
+				0.95f, 1e-8f, 0.1f, NULL, NULL, TE_K_MOMENTS_FP32, 0, 0 };
 
 	te__h_adamw(&a);
 	a.w = w;
@@ -901,6 +902,82 @@ START_TEST(moments_of_extreme_values)
 }
 END_TEST
 
+/* a weight is restored from its halves, of which the upper is a nearest BF16 number */
+START_TEST(weights_are_split_without_loss)
+{
+	static const uint32_t ends[] = { 0,	     0x80000000, 0x7f800000, 0xff800000, 0x7f7fffff,
+					 0xff7fffff, 1,		 0x00008000, 0x00017fff, 0x3f808000,
+					 0x3f818000, 0x3f807fff };
+
+	for (int i = 0; i < 100000; i++) {
+		const uint32_t bits = i < (int)TT_LEN(ends) ? ends[i] : (uint32_t)tt_rand_u64();
+		const float w = te_round_float(bits);
+		const uint32_t upper = te_round_upper(w), lower = te_round_lower(w);
+		const float back = te_round_join(upper, lower);
+
+		ck_assert_uint_le(upper, 0xffff);
+		ck_assert_uint_le(lower, 0xffff);
+		if (isnan(w)) {
+			ck_assert(isnan(back) && isnan(te_round_float(upper << 16)));
+			continue;
+		}
+		ck_assert_uint_eq(te_round_bits(back), bits);
+		if (isfinite(w) && isfinite(te_round_float(upper << 16)))
+			ck_assert_double_le(
+				fabs((double)te_round_float(upper << 16) - (double)w),
+				fabs((double)te_bf16_decode(te_bf16_encode(w)) - (double)w));
+	}
+}
+END_TEST
+
+/* 100 steps on weights and their halves, with values that no run has; the bits agree in each */
+START_TEST(split_weights_step_as_whole_ones)
+{
+	static const uint32_t ends[] = { 0x80000000, 0x7f800000, 0xff800000, 0x7f7fffff, 0x7fc00001,
+					 1,	     0x807fffff, 0x00008000, 0x3f808000 };
+	const int64_t n = TE_K_ALIGN_WEIGHT * 3 + 5;
+	float *w = hk_normal(TE_DTYPE_FP32, n, 0.02f), *g = hk_normal(TE_DTYPE_FP32, n, 1.0f);
+	float *m = hk_normal(TE_DTYPE_FP32, n, 0.0f), *m2 = hk_copy(TE_DTYPE_FP32, m, n);
+	float *v = hk_copy(TE_DTYPE_FP32, m, n), *v2 = hk_copy(TE_DTYPE_FP32, m, n);
+	uint16_t *upper = hk_normal(TE_DTYPE_BF16, n, 1.0f);
+	uint16_t *lower = hk_normal(TE_DTYPE_BF16, n, 1.0f);
+	struct te_k_adamw_state s = { .beta1_t = 1, .beta2_t = 1, .lr = 1e-4f, .clip = 1 };
+
+	for (int64_t i = 0; i < n; i++) {
+		if (i < (int64_t)TT_LEN(ends))
+			w[i] = te_round_float(ends[i]);
+		upper[i] = (uint16_t)te_round_upper(w[i]);
+		lower[i] = (uint16_t)te_round_lower(w[i]);
+	}
+	for (int t = 0; t < 100; t++) {
+		struct te_k_adamw a = { .w = w, .m = m, .v = v, .g = g, .state = &s, .n = n,
+					.beta1 = 0.9f, .beta2 = 0.95f, .eps = 1e-8f,
+					.weight_decay = t & 1 ? 0.1f : 0.0f };
+
+		s.nsteps++;
+		s.beta1_t *= 0.9;
+		s.beta2_t *= 0.95;
+		for (int64_t i = 0; i < n; i++) /* some weights stay what they are */
+			g[i] = i < (int64_t)TT_LEN(ends) ? 0.0f : tt_rand_normal();
+		te__h_adamw(&a);
+		a.w = upper;
+		a.m = m2;
+		a.v = v2;
+		a.rest = lower;
+		a.masters = TE_K_MASTERS_SPLIT;
+		te__h_adamw(&a);
+		for (int64_t i = 0; i < n; i++) {
+			const float whole = te_round_join(upper[i], lower[i]);
+
+			if (isnan(w[i]))
+				ck_assert(isnan(whole) && te_round_upper(w[i]) == upper[i]);
+			else
+				ck_assert_uint_eq(te_round_bits(whole), te_round_bits(w[i]));
+		}
+	}
+}
+END_TEST
+
 void host_train_cases(Suite *s)
 {
 	TCase *c = tt_case(s, "embed", "host numeric");
@@ -923,4 +1000,6 @@ void host_train_cases(Suite *s)
 	tcase_add_test(c, moments_round_to_themselves);
 	tcase_add_loop_test(c, moments_round_without_bias, 0, 2);
 	tcase_add_test(c, moments_of_extreme_values);
+	tcase_add_test(c, weights_are_split_without_loss);
+	tcase_add_test(c, split_weights_step_as_whole_ones);
 }

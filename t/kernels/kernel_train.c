@@ -422,8 +422,9 @@ START_TEST(sumsq_and_adamw)
 					0.1f,
 					NULL,
 					NULL,
+					NULL,
 					TE_K_MOMENTS_FP32,
-					0 };
+					TE_K_MASTERS_FP32 };
 
 		for (int64_t i = 0; i < n; i++)
 			v[i] = v[i] * v[i];
@@ -463,30 +464,47 @@ static void *stored_moment(int32_t moments, int64_t n, int any)
 {
 	uint8_t *code;
 
-	if (moments == TE_K_MOMENTS_BF16)
-		return any ? kc_anything(TE_DTYPE_BF16, n) : kc_normal(TE_DTYPE_BF16, n, 0.1f);
+	if (moments != TE_K_MOMENTS_FP8) {
+		const int32_t type = moments ? TE_DTYPE_BF16 : TE_DTYPE_FP32;
+
+		return any ? kc_anything(type, n) : kc_normal(type, n, 0.1f);
+	}
 	code = kc_poison(TE_DTYPE_UINT8, n);
 	for (int64_t i = 0; i < n; i++)
 		code[i] = (uint8_t)tt_rand_u64();
 	return code;
 }
 
-/* moments in BF16 or FP8, also of values that no run has: NaN, infinite, subnormal, other codes */
-START_TEST(adamw_of_small_moments)
+/* the bits that BF16 weights lack */
+static uint16_t *other_halves(int64_t n)
 {
-	static const int64_t sizes[] = { 1, 7, 8, 63, 64, 65, 1000, 2048, 2049, 65536, 300001 };
-	const int32_t moments = _i & 1 ? TE_K_MOMENTS_FP8 : TE_K_MOMENTS_BF16;
+	uint8_t *p = kc_poison(TE_DTYPE_UINT8, 2 * n);
+
+	for (int64_t i = 0; i < 2 * n; i++)
+		p[i] = (uint8_t)tt_rand_u64();
+	return (uint16_t *)(void *)p;
+}
+
+/*
+ * States that are not all FP32, from 9 on also of values that no run has: NaN, infinite, subnormal,
+ * other codes. _i: moments, masters, values.
+ */
+START_TEST(adamw_of_small_states)
+{
+	static const int64_t sizes[] = { 1, 7, 8, 63, 64, 65, 1000, 2048, 2049, 20001 };
+	const int32_t type = _i / 3 % 3 ? TE_DTYPE_BF16 : TE_DTYPE_FP32;
+	const int32_t moments = _i % 3, masters = _i / 3 % 3, any = _i / 9;
 
 	for (size_t k = kl_first(TT_LEN(sizes)); k < TT_LEN(sizes); k += kl_every()) {
 		const int64_t n = sizes[k], nruns = (n + 63) / 64;
 		struct te_k_adamw_state *s = kc_poison(TE_DTYPE_UINT8, sizeof(*s));
 		uint8_t *decay = kc_poison(TE_DTYPE_UINT8, nruns);
 		struct te_k_adamw a = {
-			.w = kc_normal(TE_DTYPE_FP32, n, 1.0f),
-			.m = stored_moment(moments, n, _i & 2),
-			.v = stored_moment(moments, n, _i & 2),
-			.g = _i & 2 ? kc_anything(TE_DTYPE_FP32, n) :
-				      kc_normal(TE_DTYPE_FP32, n, 1.0f),
+			.w = any ? kc_anything(type, n) : kc_normal(type, n, 1.0f),
+			.m = stored_moment(moments, n, any),
+			.v = stored_moment(moments, n, any),
+			.g = any ? kc_anything(TE_DTYPE_FP32, n) :
+				   kc_normal(TE_DTYPE_FP32, n, 1.0f),
 			.decay = k & 1 ? decay : NULL,
 			.state = s,
 			.n = n,
@@ -495,8 +513,11 @@ START_TEST(adamw_of_small_moments)
 			.eps = 1e-8f,
 			.weight_decay = 0.1f,
 			.moments = moments,
+			.masters = masters,
 		};
 
+		if (masters == TE_K_MASTERS_SPLIT)
+			a.rest = other_halves(n);
 		if (moments == TE_K_MOMENTS_FP8) {
 			a.m_exp = kc_poison(TE_DTYPE_UINT8, nruns);
 			a.v_exp = kc_poison(TE_DTYPE_UINT8, nruns);
@@ -504,14 +525,18 @@ START_TEST(adamw_of_small_moments)
 		for (int64_t i = 0; i < nruns; i++) {
 			decay[i] = (uint8_t)(tt_rand_u64() & 1);
 			if (a.m_exp) {
-				a.m_exp[i] = (uint8_t)(_i & 2 ? tt_rand_u64() :
-								110 + (uint64_t)i % 8);
-				a.v_exp[i] = (uint8_t)(_i & 2 ? tt_rand_u64() :
-								100 + (uint64_t)i % 8);
+				a.m_exp[i] = (uint8_t)(any ? tt_rand_u64() :
+							     110 + (uint64_t)i % 8);
+				a.v_exp[i] = (uint8_t)(any ? tt_rand_u64() :
+							     100 + (uint64_t)i % 8);
 			}
 		}
-		for (int64_t i = 0; i < n && _i == 0; i++) /* BF16: second moments have no sign */
-			((uint16_t *)a.v)[i] &= 0x7fff;
+		for (int64_t i = 0; i < n && !any; i++) { /* second moments have no sign */
+			if (moments == TE_K_MOMENTS_BF16)
+				((uint16_t *)a.v)[i] &= 0x7fff;
+			else if (moments == TE_K_MOMENTS_FP32)
+				((float *)a.v)[i] = fabsf(((float *)a.v)[i]);
+		}
 		*s = (struct te_k_adamw_state){ .nsteps = 3 + ((uint64_t)k << 33),
 						.beta1_t = 0.729,
 						.beta2_t = 0.857,
@@ -543,12 +568,12 @@ void kernel_train_cases(Suite *s, TCase *odd)
 		tcase_add_loop_test(kl_case(s, "gemm"), gemm, 0, 6);
 	c = kl_case(s, "optim");
 	tcase_add_test(c, sumsq_and_adamw);
-	tcase_add_loop_test(c, adamw_of_small_moments, 0, 4);
+	tcase_add_loop_test(c, adamw_of_small_states, 0, 18);
 
 	tcase_add_loop_test(odd, embedding, 0, 2);
 	tcase_add_loop_test(odd, cross_entropy, 0, 2);
 	tcase_add_loop_test(odd, cross_entropy_at_once, 0, 2);
 	tcase_add_loop_test(odd, cross_entropy_of_parts, 0, 2);
 	tcase_add_test(odd, sumsq_and_adamw);
-	tcase_add_loop_test(odd, adamw_of_small_moments, 0, 4);
+	tcase_add_loop_test(odd, adamw_of_small_states, 0, 18);
 }

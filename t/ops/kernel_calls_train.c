@@ -355,6 +355,74 @@ START_TEST(adamw_decays_everywhere_by_default)
 }
 END_TEST
 
+/*
+ * Weights in BF16 with a remainder are FP32 weights bit for bit. Without one they stay within steps
+ * of BF16, and their sum moves as FP32 weights' does. _i: enum te_moments
+ */
+START_TEST(adamw_of_split_and_of_bf16_weights)
+{
+	static const enum te_dtype types[] = { TE_DTYPE_FP32, TE_DTYPE_BF16, TE_DTYPE_UINT8 };
+	const int64_t n = 4001, nm = (int64_t)te_moments_nbytes((enum te_moments)_i, n);
+	const int64_t nelems = nm / (int64_t)te_dtype_nbytes(types[_i]);
+	const size_t nbytes = te_kernel_adamw_ws_nbytes();
+	struct te_tensor *w[3], *m[3], *v[3], *g = kc_poison(TE_DTYPE_FP32, 1, n);
+	struct te_tensor *rest = kc_zeros(TE_DTYPE_UINT8, 1, 2 * n);
+	void *ws = kc_ws(nbytes), *state[3];
+	float *got[3], *first;
+	double sum[3] = { 0 }, far = 0;
+	uint16_t *lower;
+
+	w[1] = kc_normal(TE_DTYPE_BF16, 1, n);
+	w[2] = kc_copy(w[1]);
+	w[0] = kc_zeros(TE_DTYPE_FP32, 1, n);
+	first = tt_tensor_get(w[1]);
+	DO(te_tensor_write(w[0], first, (size_t)n * sizeof(*first)));
+	for (int i = 0; i < 3; i++) {
+		m[i] = kc_zeros(types[_i], 1, nelems);
+		v[i] = kc_zeros(types[_i], 1, nelems);
+		state[i] = kc_ws(te_kernel_adamw_state_nbytes());
+		DO(te_kernel_adamw_init(st, state[i], 1e-3f));
+	}
+	for (int t = 0; t < 5; t++) {
+		kc_set_normal(g);
+		for (int i = 0; i < 3; i++) {
+			struct te_kernel_adamw_opts o = TE_KERNEL_ADAMW_OPTS_INIT;
+
+			o.remainder = i == 1 ? rest : NULL;
+			DO(te_kernel_adamw_step(st, g, w[i], m[i], v[i], state[i], ws, nbytes, &o));
+		}
+	}
+	DO(te_stream_sync(st));
+	kc_same("m", m[1], m[0]);
+	kc_same("v", v[1], v[0]);
+	lower = tt_bytes(te_tensor_data(rest), 2 * (size_t)n);
+	for (int i = 0; i < 3; i++)
+		got[i] = tt_tensor_get(w[i]);
+	for (int64_t k = 0; k < n; k++) {
+		uint32_t bits;
+		float whole;
+
+		memcpy(&bits, &got[1][k], sizeof(bits));
+		bits += (uint32_t)(int32_t)(int16_t)lower[k];
+		memcpy(&whole, &bits, sizeof(whole));
+		ck_assert_float_eq(whole, got[0][k]);
+		for (int i = 0; i < 3; i += 2)
+			sum[i] += (double)(got[i][k] - first[k]);
+		far = fmax(far, fabs((double)first[k]));
+		/* five steps round by less than 2^-7 of the weight each; 1e-3 decays slower */
+		ck_assert_float_le(fabsf(got[2][k] - got[0][k]),
+				   5 * 0x1p-7f * fabsf(first[k]) + 0.02f);
+	}
+	/* a rounding has a variance of at most a quarter of its step squared; 8 deviations */
+	ck_assert_double_le(fabs(sum[2] - sum[0]),
+			    8 * sqrt((double)n * 5) * (0x1p-8 * far));
+	for (int i = 0; i < 3; i++)
+		free(got[i]);
+	free(first);
+	free(lower);
+}
+END_TEST
+
 START_TEST(adamw_names_the_argument)
 {
 	const size_t nbytes = te_kernel_adamw_ws_nbytes();
@@ -384,6 +452,11 @@ START_TEST(adamw_names_the_argument)
 	STEP(-TE_ESHAPE, "v has 64 elements, not 65", g, w, m, few, state, ws, nbytes);
 	STEP(-TE_ESHAPE, "m has 1 elements, not 67", g, w, u8, v, state, ws, nbytes);
 	STEP(-TE_EDTYPE, "v is uint8, not fp32", g, w, m, u8, state, ws, nbytes);
+	o.remainder = u8;
+	STEP(-EINVAL, "remainder, and w is fp32", g, w, m, v, state, ws, nbytes);
+	STEP(-TE_ESHAPE, "remainder has 1 elements, not 130", g, kc_zeros(TE_DTYPE_BF16, 1, 65), m,
+	     v, state, ws, nbytes);
+	o.remainder = NULL;
 	o.decay = u8;
 	STEP(-TE_ESHAPE, "decay has 1 elements, not 2", g, w, m, v, state, ws, nbytes);
 	o.decay = g;
@@ -407,6 +480,7 @@ void kc_train_cases(Suite *s)
 	tcase_add_test(c, cross_entropy_names_the_argument);
 	tcase_add_test(c, cross_entropy_parts_name_the_argument);
 	tcase_add_loop_test(c, adamw_equals_the_optimizer, 0, 6);
+	tcase_add_loop_test(c, adamw_of_split_and_of_bf16_weights, 0, 3);
 	tcase_add_test(c, adamw_decays_everywhere_by_default);
 	tcase_add_test(c, adamw_names_the_argument);
 }

@@ -457,7 +457,7 @@ grep '"pass"' out | tr -d ' "\n' >got
 printf "pass:out,pass:in,pass:both," >want
 same "offload: rows are what was asked for" want got
 check "calls: runs" sh -c "'$te_perftest' calls $quick $shape >out"
-table "calls: a table of all calls" calls 13 22
+table "calls: a table of all calls" calls 13 24
 "$te_perftest" calls $quick $shape --call quantize,adamw,rmsnorm-bwd,transpose --json >out 2>err
 check "calls --json: runs" test $? = 0
 sane "calls: figures" out 21

@@ -25,6 +25,7 @@ enum extent {
 	TABLE,	/* rows of an embedding */
 	RNG,	/* in bytes, like STATE and WS */
 	MOMENT, /* bytes of a moment in FP8 */
+	REST,	/* bytes that weights in BF16 lack */
 	STATE,
 	WS,
 	EXTENTS

@@ -29,7 +29,8 @@ static const struct option_field calls_options[] = {
 	{ "call", OPTION_WORDS, AT(call), NULL, 0, 0, 0,
 	  "transpose|embedding|embedding-bwd|bias|bias-bwd|add|dropout|rmsnorm|rmsnorm-bwd|"
 	  "gelu|gelu-bwd|rope|attention|attention-bwd|cross-entropy|cross-entropy-bwd|"
-	  "cross-entropy-both|adamw|adamw-bf16|adamw-fp8|gemm|quantize",
+	  "cross-entropy-both|adamw|adamw-bf16|adamw-fp8|adamw-fp8-bf16|adamw-fp8-split|"
+	  "gemm|quantize",
 	  "which calls (all)" },
 	{ "rows", OPTION_COUNT, AT(rows), "0", 0, 1 << 20, 0, "N",
 	  "rows of the main tensor; 0: 4096, or 256 on the host" },
@@ -213,10 +214,12 @@ static int adamw_init(const struct call *c, struct te_tensor *const *t)
 	return te_kernel_adamw_init(c->b->stream, te_tensor_data(t[4]), 1e-3f);
 }
 
+/* weights in FP32, or in BF16 without a remainder or with t[6] */
 static int adamw(const struct call *c, struct te_tensor *const *t)
 {
 	struct te_kernel_adamw_opts o = TE_KERNEL_ADAMW_OPTS_INIT;
 
+	o.remainder = t[6];
 	return te_kernel_adamw_step(c->b->stream, t[0], t[1], t[2], t[3], te_tensor_data(t[4]),
 				    WORKSPACE(t[5]), &o);
 }
@@ -361,6 +364,12 @@ static const struct call_row rows[] = {
 	{ "adamw-fp8", adamw,
 	  { FP32(ROWS, COLS, 2), FP32(ROWS, COLS, 2), SCRATCH(MOMENT, 2), SCRATCH(MOMENT, 2),
 	    SCRATCH(STATE, 0), SCRATCH(WS, 0) }, adamw_ws, adamw_init, NULL },
+	{ "adamw-fp8-bf16", adamw,
+	  { FP32(ROWS, COLS, 2), BF16(ROWS, COLS, 2), SCRATCH(MOMENT, 2), SCRATCH(MOMENT, 2),
+	    SCRATCH(STATE, 0), SCRATCH(WS, 0) }, adamw_ws, adamw_init, NULL },
+	{ "adamw-fp8-split", adamw,
+	  { FP32(ROWS, COLS, 2), BF16(ROWS, COLS, 2), SCRATCH(MOMENT, 2), SCRATCH(MOMENT, 2),
+	    SCRATCH(STATE, 0), SCRATCH(WS, 0), SCRATCH(REST, 2) }, adamw_ws, adamw_init, NULL },
 	{ "gemm", gemm, { BF16(ROWS, INNER, 1), BF16(COLS, INNER, 1), MAIN }, NULL, NULL,
 	  check_gemm },
 	{ "quantize", quantize, { MAIN, FIELD(E4M3, ROWS, COLS, ZEROS, 1) }, NULL, NULL,
@@ -413,6 +422,7 @@ static int measure(struct call *c, const struct text *text, int rows_left)
 	c->extent[HEADED] = c->extent[HEADS] * HEAD_DIM;
 	c->extent[RNG] = 2 * sizeof(uint64_t);
 	c->extent[STATE] = (int64_t)te_kernel_adamw_state_nbytes();
+	c->extent[REST] = 2 * c->extent[ROWS] * c->extent[COLS];
 	c->extent[MOMENT] = (int64_t)te_moments_nbytes(TE_MOMENTS_FP8,
 						       c->extent[ROWS] * c->extent[COLS]);
 	r = call_open(c);

@@ -226,9 +226,11 @@ static int make_plan(struct te_step *s, const struct shape *shape, int32_t part,
 	return te_plan_create(s->seq, &po, ret_plan);
 }
 
-static int make_callable(struct te_step *s, struct shape *shape, int32_t part, int first,
+/* the plan of micro-batch m, and of every nplans-th one after it */
+static int make_callable(struct te_step *s, struct shape *shape, int32_t part, int32_t m,
 			 uint32_t flags, struct te_callable *ret_c)
 {
+	const int32_t nplans = s->place[part].nplans, npasses = (s->nmicro - m - 1) / nplans + 1;
 	struct te_plan_memory pm = TE_PLAN_MEMORY_INIT;
 	struct te_plan *plan = NULL;
 	char name[96];
@@ -241,10 +243,11 @@ static int make_callable(struct te_step *s, struct shape *shape, int32_t part, i
 	r = te_plan_memory(plan, &pm);
 	if (!r)
 		r = te_callable_from_plan(plan, name, ret_c);
-	if (!r && first)
+	if (!r && !m)
 		shape->plan[part] = te_plan_ref(plan);
 	te_plan_unref(plan);
 	s->memory.plans_nbytes += r ? 0 : pm.own_nbytes;
+	s->memory.passes_ms += r || shape != s->shape ? 0 : npasses * pm.pass_ms;
 	return r;
 }
 
@@ -269,7 +272,7 @@ static int make_callables(struct te_step *s, struct shape *shape, uint32_t flags
 			const int32_t i = callable_of(s, part, m), n = s->place[part].nplans;
 
 			if (m < n) {
-				r = make_callable(s, shape, part, !m, flags, &c[i]);
+				r = make_callable(s, shape, part, m, flags, &c[i]);
 				continue;
 			}
 			c[i] = c[callable_of(s, part, m - n)];
@@ -391,7 +394,7 @@ struct trial {
 	struct te_step *s;
 	struct shape *shape;
 	struct te_callable *c;
-	uint64_t plans_nbytes;
+	struct te_step_memory memory; /* before the trial */
 	uint64_t allowed; /* bytes that may move, and waits, in this trial */
 	enum te__waits waits;
 };
@@ -402,13 +405,13 @@ static int try_pool(void *arg, uint64_t *ret_nbytes)
 	struct trial *t = arg;
 	int r;
 
-	t->s->memory.plans_nbytes = t->plans_nbytes;
+	t->s->memory = t->memory;
 	te__offload_allowed(t->s->opts.offload, &t->allowed, &t->waits);
 	r = make_callables(t->s, t->shape, TE_PLAN_NO_ALLOC, t->c);
 	if (!r)
 		r = measure(t->s, t->c, ret_nbytes);
 	drop_callables(t->s, t->shape, t->c);
-	t->s->memory.plans_nbytes = t->plans_nbytes;
+	t->s->memory = t->memory;
 	return r;
 }
 
@@ -417,7 +420,7 @@ static int fit_callables(struct te_step *s, struct shape *shape, struct te_calla
 {
 	struct te_offload *const o = s->opts.offload;
 	const uint32_t flags = s->opts.flags & TE_STEP_NO_ALLOC ? TE_PLAN_NO_ALLOC : 0;
-	struct trial t = { .s = s, .shape = shape, .c = c, .plans_nbytes = s->memory.plans_nbytes };
+	struct trial t = { .s = s, .shape = shape, .c = c, .memory = s->memory };
 	uint64_t target;
 	int r = 0;
 

@@ -214,7 +214,8 @@ TT_TOOLS_SH += \
 	t/tools/t8030-te_generate.t \
 	t/tools/t8031-te_export.t \
 	t/tools/t8036-te_train-head.t \
-	t/tools/t8037-te_train-moments.t
+	t/tools/t8037-te_train-moments.t \
+	t/tools/t8038-te_train-memory.t
 # a shared library for LD_PRELOAD: -rpath makes it one although it is not installed
 check_LTLIBRARIES += t/lib/failalloc.la
 t_lib_failalloc_la_SOURCES = t/lib/failalloc.c

@@ -236,8 +236,11 @@ struct te_plan_memory {
 	/* TE_PLAN_EXTERNAL: parts of the arena, by enum te_span. The arena holds all spans of
 	 * several passes and the largest span of a single pass, which it reuses. Else 0 */
 	uint64_t span_nbytes[TE_SPAN_COUNT];
+	/* predicted time of a forward and a backward pass by the rates of te_plan_opts.offload,
+	 * with the waits for its copies; 0: the plan has no offload */
+	double pass_ms;
 };
-#define TE_PLAN_MEMORY_INIT { sizeof(struct te_plan_memory), 0, 0, 0, 0, 0, 0, 0, 0, { 0 } }
+#define TE_PLAN_MEMORY_INIT { sizeof(struct te_plan_memory), 0, 0, 0, 0, 0, 0, 0, 0, { 0 }, 0 }
 TE_EXPORT int te_plan_memory(const struct te_plan *plan, struct te_plan_memory *ret_mem);
 
 /* How a value is kept between forward and backward. */

@@ -157,8 +157,9 @@ struct te_step_memory {
 	uint64_t pool_nbytes;	   /* inputs, outputs and activations of the largest shape */
 	uint64_t workspace_nbytes; /* scratch of GEMMs, allocated with the pool */
 	uint64_t plans_nbytes;	   /* memory that plans do not share: te_plan_memory's own_nbytes */
+	double passes_ms; /* sum of te_plan_memory's pass_ms over the passes of the first shape */
 };
-#define TE_STEP_MEMORY_INIT { sizeof(struct te_step_memory), 0, 0, 0 }
+#define TE_STEP_MEMORY_INIT { sizeof(struct te_step_memory), 0, 0, 0, 0 }
 TE_EXPORT int te_step_memory(const struct te_step *step, struct te_step_memory *ret_memory);
 
 TE_END_DECLS

@@ -89,6 +89,8 @@ struct te__moves {
 /* moves_times.c: set start, and inuse and most_inuse, from the state of all buffers in buf */
 int te__moves_times(struct te_plan *p);
 int te__moves_inuse(struct te_plan *p);
+/* predicted time of a forward and a backward pass, with waits for moves */
+double te__moves_pass_ms(const struct te_plan *p);
 /* set the times of n moves, which are sorted by out_after */
 int te__moves_schedule(const struct te_plan *p, struct te__move *v, int n);
 /* bytes of n moves */

@@ -88,6 +88,16 @@ int te__moves_times(struct te_plan *p)
 	return 0;
 }
 
+double te__moves_pass_ms(const struct te_plan *p)
+{
+	const struct te__moves *m = p->moves;
+	double s = m->start[p->ngroups];
+
+	for (int i = 0; i < m->n; i++)
+		s += m->v[i].stall;
+	return 1e3 * s;
+}
+
 int te__moves_inuse(struct te_plan *p)
 {
 	struct te__moves *m = p->moves;

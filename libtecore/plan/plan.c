@@ -391,6 +391,7 @@ int te_plan_memory(const struct te_plan *plan, struct te_plan_memory *ret_mem)
 				(q ? te__quant_device_nbytes(q) : 0),
 		.own_nbytes = plan->state_nbytes,
 		.bound_nbytes = te__seq_bound_nbytes(plan->seq),
+		.pass_ms = plan->moves ? te__moves_pass_ms(plan) : 0,
 	};
 	for (int s = 0; plan->flags & TE_PLAN_EXTERNAL && s < TE_SPAN_COUNT; s++)
 		mem.span_nbytes[s] = plan->span_nbytes[s];

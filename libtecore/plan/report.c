@@ -32,7 +32,7 @@ static void add_plan(const struct te_offload *o, const struct te_plan *p,
 	rep->moved_nbytes += m->nbytes;
 	rep->peak_nbytes += p->arena_nbytes;
 	rep->plain_nbytes += m->plain_nbytes;
-	rep->pass_ms += 1e3 * m->start[p->ngroups];
+	rep->pass_ms += te__moves_pass_ms(p);
 	rep->waited_ms += te__moves_waited_ms(m);
 	for (int i = 0; i < m->n; i++) {
 		rep->copy_ms += 1e3 * copy_seconds(o, &m->v[i]);
@@ -67,7 +67,6 @@ static void fill_report(const struct te_offload *o, struct te_offload_report *re
 	for (const struct te_plan *p = o->plans; p; p = p->moves->next)
 		add_plan(o, p, rep);
 	rep->hidden = hidden_of(rep->copy_ms, rep->stall_ms);
-	rep->pass_ms += rep->stall_ms;
 	if (o->spill && rep->moved_nbytes)
 		rep->drive_days = (double)o->opts.endurance_nbytes / (double)rep->moved_nbytes *
 				  rep->pass_ms / DAY_MS;

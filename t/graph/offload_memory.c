@@ -331,6 +331,47 @@ START_TEST(a_target_is_of_the_pool_of_a_step)
 }
 END_TEST
 
+/* the predicted time of the passes of a step, of which speed is the device's and nothing moves */
+static double passes_ms(struct te_seq *seq, double speed, int32_t nmicro, int32_t ncuts)
+{
+	struct te_step_memory sm = TE_STEP_MEMORY_INIT;
+	struct te_step_opts o = TE_STEP_OPTS_INIT;
+	struct te_offload_opts oo = rates(FAST);
+	struct te_step *step;
+
+	oo.mem_rate *= speed;
+	oo.flop_rate *= speed;
+	oo.target_nbytes = UINT64_MAX;
+	o.flags = TE_STEP_NO_ALLOC;
+	o.micro_batches = nmicro;
+	o.x = (struct te_spec){ TE_DTYPE_INT32, 2, { small.batch, small.seqlen } };
+	o.ncuts = ncuts;
+	o.cut = cuts;
+	o.offload = speed > 0 ? offload_of(&oo) : NULL;
+	DO(te_step_create(seq, NULL, &o, &step));
+	DO(te_step_memory(step, &sm));
+	te_step_unref(step);
+	te_offload_unref(o.offload);
+	return sm.passes_ms;
+}
+
+START_TEST(a_step_predicts_the_time_of_its_passes)
+{
+	struct te_seq *seq = model_create(ctx, &small, 3);
+	const double one = passes_ms(seq, 1, 1, 0), parts = passes_ms(seq, 1, 1, NCUTS);
+
+	ck_assert_double_eq(passes_ms(seq, 0, 1, 0), 0);
+	ck_assert_double_gt(one, 0);
+	ck_assert_double_eq_tol(passes_ms(seq, 0.5, 1, 0), 2 * one, 1e-9 * one);
+	ck_assert_double_eq_tol(passes_ms(seq, 1, 3, 0), 3 * one, 1e-9 * one);
+	/* parts pass their gradients on: they access a little more than the whole */
+	ck_assert_double_gt(parts, 0.99 * one);
+	ck_assert_double_lt(parts, 1.5 * one);
+	ck_assert_double_eq_tol(passes_ms(seq, 1, 3, NCUTS), 3 * parts, 1e-9 * parts);
+	te_seq_unref(seq);
+}
+END_TEST
+
 START_TEST(pinned_memory_has_a_limit)
 {
 	struct te_seq *seq = model_create(ctx, &small, 3);
@@ -487,6 +528,7 @@ void offload_memory_cases(Suite *s)
 	tcase_add_test(c, slots_that_were_read_into_are_not_written_in_one_forward_pass);
 	tcase_add_test(c, a_target_out_of_reach_is_named);
 	tcase_add_loop_test(c, a_target_is_of_the_pool_of_a_step, 0, 2);
+	tcase_add_test(c, a_step_predicts_the_time_of_its_passes);
 	tcase_add_test(c, pinned_memory_has_a_limit);
 	c = tt_ctx_case(s, "values", "graph offload serial");
 	tcase_add_test(c, names_and_ops_choose_what_moves);

@@ -116,6 +116,7 @@ struct trainer {
 	const char *from;   /* the folder of the latest checkpoint, or NULL */
 	int64_t saved_step; /* the latest that was saved, or -1 */
 	int64_t nrecovered; /* how often ranks that were left have met */
+	double predicted_ms; /* time of a step, as --memory chose it; 0: not predicted */
 	int out_was_free;   /* the folder of --out, when this process began */
 	int drop_best;	    /* the best weights in it are of another run */
 	struct attempt now;
@@ -127,6 +128,8 @@ double now_s(void);
 /* device, other ranks: what lasts as long as the process */
 int trainer_create(const struct opts *o, struct trainer *t);
 void trainer_free(struct trainer *t);
+/* the model and how its steps are made, without memory and without an offload */
+int trainer_plan(struct trainer *t);
 /* data, model, plans and the checkpoint, for the ranks that there are */
 int trainer_open(struct trainer *t);
 /* releases all of it except the data; trainer_open() can be called again, with other ranks */

@@ -16,6 +16,7 @@
 
 #include "loop.h"
 #include "mem.h"
+#include "mix.h"
 #include "opts.h"
 #include "profile.h"
 #include "progress.h"
@@ -135,6 +136,8 @@ int main(int argc, char **argv)
 		r = say_params();
 	if (!r && !done)
 		r = trainer_create(&o, &t);
+	if (!r && !done && o.memory > 0)
+		r = mix_choose(&o, &t);
 	if (!r && !done)
 		r = run(&t);
 	if (!done)

@@ -116,6 +116,11 @@ static int add_step(const struct mem_run *run, int64_t B, struct mem *m, uint64_
 	m->offloaded = off.moved_nbytes;
 	m->pinned = off.pinned_nbytes;
 	m->hidden = off.hidden;
+	m->step_ms = sm.passes_ms;
+	/* AdamW reads gradients twice, for their norm too, and reads and writes all the rest */
+	if (sm.passes_ms > 0)
+		m->step_ms += 1e3 * (4.0 * (double)m->grads + 2.0 * (double)m->moments +
+				     (double)m->copies) / off.mem_rate;
 	*ret_eval = eval.arena_nbytes + eval.own_nbytes;
 	return 0;
 }
@@ -183,6 +188,8 @@ static int get_room(const struct mem_run *run, struct room *ret)
 		ret->host = UINT64_MAX;
 		ret->same = 0;
 	}
+	if (run->o->memory > 0 && ret->device > (uint64_t)run->o->memory)
+		ret->device = (uint64_t)run->o->memory;
 	return STATUS_OK;
 }
 
@@ -202,8 +209,7 @@ static int fits(const struct mem *m, const struct room *room)
 	       m->host + (room->same ? m->total : 0) <= room->host;
 }
 
-/* in MiB below 1 GiB */
-static const char *amount(uint64_t nbytes, char text[32])
+const char *mem_amount(uint64_t nbytes, char text[32])
 {
 	const int small = nbytes < 1 << 30;
 
@@ -277,6 +283,44 @@ static int fit(const struct mem_run *run, int64_t B, const struct room *room, st
 	return r == -ENOMEM ? 0 : r; /* it does not fit */
 }
 
+static int no_estimate(const struct mem_run *run, int r)
+{
+	if (r != -ENOMEM)
+		return say_te(r, "the model cannot be planned");
+	return say_te(r, "--batch %lld with --seq-len %lld does not fit", (long long)run->graph->B,
+		      (long long)run->graph->T);
+}
+
+int mem_try(const struct mem_run *run, int may_move, struct mem *ret, struct mem_fit *ret_fit)
+{
+	struct te_offload *offload = NULL;
+	struct room room;
+	struct mem moved;
+	int r = get_room(run, &room), te;
+
+	if (r)
+		return r;
+	/* nothing moves, but times are predicted */
+	te = te_offload_set_target(run->offload, UINT64_MAX);
+	if (te >= 0)
+		te = estimate_with(run, run->offload, run->graph->B, ret);
+	if (te < 0)
+		return no_estimate(run, te);
+	place_snapshot(ret, &room);
+	*ret_fit = (struct mem_fit){ .fits = fits(ret, &room) };
+	if (ret_fit->fits || !may_move)
+		return STATUS_OK;
+	te = fit(run, run->graph->B, &room, &moved, &offload);
+	if (te < 0)
+		return no_estimate(run, te);
+	if (!offload) /* the target is less than a pool can be */
+		return STATUS_OK;
+	te_offload_unref(offload);
+	*ret = moved;
+	*ret_fit = (struct mem_fit){ .fits = fits(ret, &room), .moves = 1 };
+	return STATUS_OK;
+}
+
 /* with the offload that a run of B would have */
 static int estimate(const struct mem_run *run, int64_t B, const struct room *room, struct mem *ret)
 {
@@ -329,14 +373,6 @@ int mem_offload(const struct mem_run *run, struct step_graph *g)
 	return te < 0 ? no_offload(o, te) : r;
 }
 
-static int no_estimate(const struct mem_run *run, int r)
-{
-	if (r != -ENOMEM)
-		return say_te(r, "the model cannot be planned");
-	return say_te(r, "--batch %lld with --seq-len %lld does not fit", (long long)run->graph->B,
-		      (long long)run->graph->T);
-}
-
 int mem_check(const struct mem_run *run)
 {
 	const struct step_graph *g = run->graph;
@@ -355,7 +391,7 @@ int mem_check(const struct mem_run *run)
 		return STATUS_OK;
 	if (!room.same && m.total <= room.device)
 		return say_bad("checkpoints need %s of host memory, %s are free",
-			       amount(m.host, needed), amount(room.host, there));
+			       mem_amount(m.host, needed), mem_amount(room.host, there));
 	if (m.total <= room.device) {
 		/* host backend: checkpoints and the device use the same memory */
 		m.total += m.host;
@@ -363,8 +399,8 @@ int mem_check(const struct mem_run *run)
 	}
 	return say_bad("--batch %lld with --seq-len %lld does not fit: it needs %s, %s are free; "
 		       "see --estimate",
-		       (long long)g->B, (long long)g->T, amount(m.total, needed),
-		       amount(room.device, there));
+		       (long long)g->B, (long long)g->T, mem_amount(m.total, needed),
+		       mem_amount(room.device, there));
 }
 
 static int fits_with(const struct mem_run *run, const struct room *room, int64_t B, int64_t T)

@@ -29,10 +29,23 @@ struct mem {
 	uint64_t offloaded;   /* bytes that --offload moves */
 	uint64_t pinned;      /* bytes of pinned memory for --offload */
 	double hidden;	      /* predicted share of these copies that no pass waits for */
+	double step_ms;	      /* predicted time of a step; 0 without an offload's rates */
 };
+
+/* returns text: in GiB, or in MiB below 1 GiB */
+const char *mem_amount(uint64_t nbytes, char text[32]);
 
 /* B: sequences of a micro-batch; the snapshot is on the device. Returns the library's code. */
 int mem_estimate(const struct mem_run *run, int64_t B, struct mem *ret);
+
+struct mem_fit {
+	int fits, moves; /* moves: with an offload that moves as little as makes the run fit */
+};
+/*
+ * Estimate without an offload if the run fits so, else with one, if it may move. run->offload is not
+ * NULL and predicts the times. Returns an exit status.
+ */
+int mem_try(const struct mem_run *run, int may_move, struct mem *ret, struct mem_fit *ret_fit);
 
 /* sets the offload of g, the graph of run, as --offload says; returns an exit status */
 int mem_offload(const struct mem_run *run, struct step_graph *g);

@@ -248,8 +248,8 @@ static int set_offload_file(struct opts *o)
 	o->offload_quota = (int64_t)8 << 30;
 	if (!o->offload_file)
 		return STATUS_OK;
-	if (!strcmp(o->offload, "off"))
-		return say_bad("--offload-file needs --offload");
+	if (!strcmp(o->offload, "off") && o->memory < 0)
+		return say_bad("--offload-file needs --offload or --memory");
 	if (!colon)
 		return STATUS_OK;
 	*colon = 0;
@@ -314,6 +314,12 @@ static int check_needs(const struct opts *o)
 		return say_bad("--save-best needs --out");
 	if (o->overwrite && !o->out)
 		return say_bad("--overwrite needs --out");
+	if (o->memory > 0 && o->sample_only)
+		return say_bad("--memory is for training, not for --sample-only");
+	if (o->memory > 0 && o->offload_given && strcmp(o->offload, "off") &&
+	    strcmp(o->offload, "auto"))
+		return say_bad("--memory chooses what moves: --offload is %s, expected off or auto",
+			       o->offload);
 	if (o->tensor > 1 && strcmp(o->moments, "fp32"))
 		return say_bad("--tensor: ranks cannot divide moments in %s, expected --moments "
 			       "fp32", o->moments);
@@ -345,6 +351,9 @@ int opts_parse(struct opts *o, int argc, char **argv, int *ret_done)
 		random_given |= at == AT(random_tokens);
 		steps_given |= at == AT(steps);
 		tokens_given |= at == AT(tokens);
+		o->recompute_given |= at == AT(recompute);
+		o->chunk_given |= at == AT(loss_chunk);
+		o->offload_given |= at == AT(offload);
 	}
 	if (preset)
 		r = set_preset(o, preset);
@@ -379,6 +388,11 @@ int opts_parse(struct opts *o, int argc, char **argv, int *ret_done)
 	if (!r)
 		set_tokenizer(o);
 	return r ? r : check_needs(o);
+}
+
+int opts_set(struct opts *o, const char *name, const char *value)
+{
+	return option_set(option_find(rows, name), o, value, name);
 }
 
 void opts_free(struct opts *o)

@@ -9,6 +9,7 @@
 
 /* C types of the fields by the kinds of tools/lib/option.h */
 #define OPTS_FLAG int64_t
+#define OPTS_COUNT int64_t
 #define OPTS_INT int64_t
 #define OPTS_MODE char *
 #define OPTS_REAL double
@@ -29,6 +30,8 @@ struct opts {
 	char **file; /* data files */
 	int nfiles;
 	int files_given; /* 1: the data is from the command line, not from the checkpoint */
+	/* 1: from the command line, and not for --memory to choose */
+	int recompute_given, chunk_given, offload_given;
 	int accum_kept;	 /* 1: accum is from the checkpoint, and counts all ranks */
 };
 
@@ -47,6 +50,9 @@ const struct preset *preset_find(const char *name);
  */
 int opts_parse(struct opts *o, int argc, char **argv, int *ret_done);
 void opts_free(struct opts *o);
+
+/* sets an option as the command line does; returns an exit status */
+int opts_set(struct opts *o, const char *name, const char *value);
 
 /* options of the optimizer */
 struct te_adamw_opts opts_adamw(const struct opts *o);

@@ -408,6 +408,9 @@ static void print_summary(const struct trainer *t, double rate, const char *dir)
 		printf(" at step %lld; ", (long long)t->now.done.best_step);
 	}
 	printf("%lld steps, %.0f tokens/s", (long long)t->now.done.step, rate);
+	if (t->predicted_ms > 0)
+		printf(", a step %.2f ms (predicted %.2f)",
+		       1e3 * (double)trainer_step_tokens(t) / rate, t->predicted_ms);
 	if (dir)
 		printf(", checkpoint in %s", dir);
 	putchar('\n');
@@ -445,6 +448,8 @@ int progress_end(struct trainer *t, struct record *samples)
 	record_valid(t, &rec);
 	record_real(&rec, "train_loss_nats", t->now.train_loss);
 	record_real(&rec, "tokens_per_s", rate);
+	if (t->predicted_ms > 0)
+		record_real(&rec, "predicted_step_ms", t->predicted_ms);
 	record_real(&rec, "peak_fraction", flops / or_nan(peak_flops(t)));
 	record_int(&rec, "memory_bytes", (int64_t)memory_nbytes(t));
 	record_waits(t, &rec);

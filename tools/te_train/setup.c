@@ -331,6 +331,7 @@ static int open_device(struct trainer *t)
 	int r;
 
 	co.backend = t->o->backend;
+	co.mem_limit_nbytes = t->o->memory > 0 ? (uint64_t)t->o->memory : 0;
 	co.device = t->o->device >= 0 ? (int32_t)t->o->device :
 					te_comm_launch_device(t->o->backend);
 	r = te_ctx_create(&co, &t->ctx);
@@ -629,17 +630,15 @@ static int open_model(struct trainer *t)
 	return r || !trains(o) ? r : ranks_bind(&t->ranks, m->seq);
 }
 
-/* how steps will be made */
-static int open_graph(struct trainer *t)
+int trainer_plan(struct trainer *t)
 {
-	const struct mem_run run = { t->o, &t->now.model, &t->now.graph, !t->o->sample_only, NULL };
-	int r = choose_accum(t);
+	int r = open_model(t);
 
 	if (!r)
-		r = choose_graph(t);
+		r = choose_accum(t);
 	if (!r)
-		r = step_graph_recompute(&t->now.graph, t->now.model.seq);
-	return r ? r : mem_offload(&run, &t->now.graph);
+		r = choose_graph(t);
+	return r ? r : step_graph_recompute(&t->now.graph, t->now.model.seq);
 }
 
 /* the steps, their tokens, and validation */
@@ -668,6 +667,7 @@ int trainer_open(struct trainer *t)
 {
 	const int train = trains(t->o), weights = !only_plans(t->o);
 	struct attempt *a = &t->now;
+	const struct mem_run run = { t->o, &a->model, &a->graph, !t->o->sample_only, NULL };
 	int r;
 
 	a->done.eval_step = -1;
@@ -675,9 +675,9 @@ int trainer_open(struct trainer *t)
 	a->train_loss = a->val_loss = a->peak_fraction = a->grad_norm = NAN;
 	for (int i = 0; i < MOST_VALID; i++)
 		a->valid_loss[i] = NAN;
-	r = open_model(t);
+	r = trainer_plan(t);
 	if (!r)
-		r = open_graph(t);
+		r = mem_offload(&run, &a->graph);
 	if (!r && train)
 		r = open_once(t);
 	if (!r && t->o->profile && !t->data)

@@ -1,0 +1,72 @@
+#!/bin/sh
+# --memory chooses what is computed again, divided and offloaded: the fastest mix that fits by
+# prediction, with the results of the options that it stands for.
+. "$abs_top_srcdir/t/lib/tap.sh"
+. "$abs_top_srcdir/t/tools/te_train.sh"
+
+common="--model micro.json --backend host --batch 40 --seq-len 32 --steps 2 --warmup 1
+	--random-tokens --eval-every 0 --eval-batches 1 --save-every 0"
+
+# bytes OPTION...: of the run with these options
+bytes()
+{
+	"$te_train" $common --estimate --json "$@" | sed -n 's/.*"total_bytes": \([0-9]*\).*/\1/p'
+}
+
+# mib BYTES
+mib()
+{
+	echo "$1" | awk '{ printf "%.2f MiB", $1 / 1048576 }'
+}
+
+plain=$(bytes)
+block=$(bytes --recompute block)
+check "block takes less: $block of $plain" test "$block" -lt "$plain"
+half=$(((plain + block) / 2))
+
+says "a limit above all: the plain run is taken" \
+	'^chosen: --recompute off --loss-chunk 0 --offload off$' \
+	"$te_train" $common --memory 4G --out most
+check "of 8 mixes, which all fit" test "$(grep -c ' ms$' out)" = 8
+check "and the first takes what --estimate says" grep -q "^off  *0  *-  *$(mib "$plain") " out
+check "a plain run" "$te_train" $common --out plain
+same "has the same weights" plain/model.safetensors most/model.safetensors
+
+says "a limit that something must make room for" 'a step .* ms \(predicted .*\), checkpoint in half$' \
+	"$te_train" $common --memory $half --out half
+check "the fastest mix that fits is chosen" awk '
+	$NF == "ms" && (!least || $(NF - 1) < least) { least = $(NF - 1) }
+	$NF == "ms" { ms[$1 " " $2] = $(NF - 1) }
+	/^chosen:/ { at = $3 " " $5; n++ }
+	END { exit !(n == 1 && ms[at] > 0 && ms[at] <= 1.06 * least) }' out
+options=$(sed -n 's/^chosen: //p' out)
+check "not the plain run: $options" test "$options" != \
+	"--recompute off --loss-chunk 0 --offload off"
+# --offload auto needs the limit that it moves for
+check "its options, given" env TE_DEVICE_MEM_LIMIT=$half "$te_train" $common $options --out given
+same "give the same weights" given/model.safetensors half/model.safetensors
+says "json has the prediction" '"predicted_step_ms": [0-9]' \
+	"$te_train" $common --memory $half --json
+used=$(sed -n 's/.*"memory_bytes": \([0-9]*\).*/\1/p' out)
+check "and no more memory than allowed: $used of $half" test "$used" -le "$half"
+check "and no table" test "$(grep -c chosen out)" = 0
+check "a resumed run" "$te_train" --resume half --steps 3
+kept=$(echo "$options" | sed 's/--recompute \([^ ]*\) .*/"recompute":"\1"/')
+check "has the choice" grep -aq "$kept" half/state.safetensors
+
+says "given options stay" '^chosen: --recompute block --loss-chunk 16 --offload off$' \
+	"$te_train" $common --memory 4G --recompute block --loss-chunk 16 --offload off --estimate
+check "and are one mix" test "$(grep -c ' ms$' out)" = 1
+
+"$te_train" $common --memory 700K >out 2>err
+check "nothing fits" test $? = 2
+check "the error names the smallest mix" grep -q \
+	'nothing fits into 0.68 MiB: --recompute block --loss-chunk [0-9]* takes' err
+check "and no mix is said to fit" test "$(grep -c ' ms$' out)" = 0
+fails "another offload" "--offload is all, expected off or auto" \
+	"$te_train" $common --memory 1G --offload all
+fails "samples" "not for --sample-only" \
+	"$te_train" --resume half --memory 1G --sample-only --sample 1
+"$abs_top_builddir/tools/te_run" -n 2 "$te_train" $common --memory 1G >out 2>err
+check "ranks are refused" grep -q -- "--memory: there are 2 ranks" err
+tap_end

@@ -1,0 +1,174 @@
+/*
+ * mix.c - --memory: what is computed again, divided or offloaded so that a run fits.
+ *
+ * Each mix is laid out without memory, which tells its bytes exactly. The time of a step follows
+ * from the bytes that its kernels access, the operations of its GEMMs and the rates of the device
+ * and the link: te_offload_report(3) has them. A mix that does not fit offloads as little as makes
+ * it fit.
+ */
+#include "config.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "mem.h"
+#include "mix.h"
+#include "tools/lib/say.h"
+
+/* from the least that is computed again to the most */
+static const char *const recomputed[] = { "off", "norm,act", "norm,act,attention", "block" };
+static const int64_t chunks[] = { 0, 4096, 1024 };
+
+#define COUNT(a) (sizeof(a) / sizeof((a)[0]))
+
+struct mix {
+	const char *recompute;
+	int64_t chunk;
+	struct mem m;
+	struct mem_fit fit;
+};
+
+/* fills x from its recompute and chunk; the rates of *offload, created once, predict its time */
+static int try(struct opts *o, struct trainer *t, struct mix *x, struct te_offload **offload)
+{
+	const struct attempt *a = &t->now;
+	struct mem_run run = { o, &a->model, &a->graph, 1, NULL };
+	int r = opts_set(o, "recompute", x->recompute), te = 0;
+
+	t->cfg.loss_chunk = o->loss_chunk = x->chunk;
+	if (!r)
+		r = trainer_plan(t);
+	if (!r && !*offload)
+		te = step_graph_offload(&a->graph, t->ctx, 0, 0, offload);
+	if (te < 0)
+		r = say_te(te, "--memory");
+	run.offload = *offload;
+	if (!r)
+		r = mem_try(&run, !o->offload_given || strcmp(o->offload, "off") != 0, &x->m,
+			    &x->fit);
+	trainer_close(t);
+	return r;
+}
+
+static void print(const struct opts *o, const struct mix *x)
+{
+	char total[32], moved[32];
+
+	if (o->json)
+		return;
+	printf("%-20s %10lld %12s %12s %10.2f ms%s\n", x->recompute, (long long)x->chunk,
+	       x->fit.moves ? mem_amount(x->m.offloaded, moved) : "-",
+	       mem_amount(x->m.total, total), x->m.step_ms, x->fit.fits ? "" : "  does not fit");
+}
+
+/* what may be chosen; one of each if the command line gives it */
+struct axes {
+	const char *recompute[COUNT(recomputed)];
+	int64_t chunk[COUNT(chunks)];
+	size_t nrecompute, nchunks;
+};
+
+/* given: --recompute of the command line, or NULL */
+static struct axes axes_of(const struct opts *o, const struct trainer *t, const char *given)
+{
+	/* a head in FP8, or that ranks divide, has no chunks */
+	const int divides = o->tensor == 1 && t->head_recipe.kind == TE_RECIPE_NONE;
+	struct axes a = { .nrecompute = given ? 1 : COUNT(recomputed), .nchunks = 1 };
+
+	memcpy(a.recompute, recomputed, sizeof(recomputed));
+	if (given)
+		a.recompute[0] = given;
+	a.chunk[0] = o->chunk_given ? o->loss_chunk : 0;
+	for (size_t i = 1; i < COUNT(chunks) && !o->chunk_given && divides; i++)
+		if (chunks[i] < t->B * t->T)
+			a.chunk[a.nchunks++] = chunks[i];
+	return a;
+}
+
+/* least: the mix of the fewest bytes */
+static int none_fits(const struct opts *o, const struct mix *least)
+{
+	const struct mem *m = &least->m;
+	char all[32], there[32], fixed[32], act[32];
+
+	return say_bad("--memory: nothing fits into %s: --recompute %s --loss-chunk %lld takes %s, "
+		       "and an offload does not free enough; weights, gradients, moments and "
+		       "copies take %s, activations %s",
+		       mem_amount((uint64_t)o->memory, there), least->recompute,
+		       (long long)least->chunk, mem_amount(m->total, all),
+		       mem_amount(m->weights + m->grads + m->moments + m->copies, fixed),
+		       mem_amount(m->activations, act));
+}
+
+/* Predictions do not tell differences of a few percent: the first mix changes least, and what moves
+ * takes memory bandwidth that is not predicted. */
+static int is_better(const struct mix *x, const struct mix *best)
+{
+	return !best->recompute || x->m.step_ms < 0.95 * best->m.step_ms ||
+	       (x->m.step_ms < 1.02 * best->m.step_ms && best->fit.moves && !x->fit.moves);
+}
+
+/* tries all mixes; best: the fastest that fits, with recompute NULL if none does; least: the one
+ * of the fewest bytes */
+static int search(struct opts *o, struct trainer *t, const struct axes *a, struct mix *best,
+		  struct mix *least)
+{
+	struct te_offload *offload = NULL;
+	int r = STATUS_OK;
+
+	for (size_t i = 0; i < a->nchunks * a->nrecompute && !r; i++) {
+		struct mix x = { .recompute = a->recompute[i % a->nrecompute],
+				 .chunk = a->chunk[i / a->nrecompute] };
+
+		r = try(o, t, &x, &offload);
+		if (r)
+			break;
+		print(o, &x);
+		if (x.fit.fits && is_better(&x, best))
+			*best = x;
+		if (!least->recompute || x.m.total < least->m.total)
+			*least = x;
+	}
+	te_offload_unref(offload);
+	return r;
+}
+
+static int take(struct opts *o, struct trainer *t, const struct mix *x)
+{
+	int r = opts_set(o, "recompute", x->recompute);
+
+	if (!r)
+		r = opts_set(o, "offload", x->fit.moves ? "auto" : "off");
+	if (r)
+		return r;
+	t->cfg.loss_chunk = o->loss_chunk = x->chunk;
+	t->predicted_ms = x->m.step_ms;
+	if (!o->json)
+		printf("chosen: --recompute %s --loss-chunk %lld --offload %s\n", o->recompute,
+		       (long long)o->loss_chunk, o->offload);
+	return STATUS_OK;
+}
+
+int mix_choose(struct opts *o, struct trainer *t)
+{
+	struct mix best = { .recompute = NULL }, least = { .recompute = NULL };
+	char *given = NULL;
+	struct axes a;
+	int r;
+
+	if (t->ranks.comm)
+		return say_bad("--memory: there are %d ranks; on one rank, te_train --estimate "
+			       "--memory SIZE shows the options to give", (int)ranks_n(&t->ranks));
+	if (o->recompute_given && !(given = strdup(o->recompute)))
+		return say_failed("out of memory");
+	a = axes_of(o, t, given);
+	if (!o->json)
+		printf("%-20s %10s %12s %12s %13s\n", "recompute", "loss-chunk", "offloaded",
+		       "memory", "step");
+	r = search(o, t, &a, &best, &least);
+	if (!r)
+		r = best.recompute ? take(o, t, &best) : none_fits(o, &least);
+	free(given);
+	return r;
+}

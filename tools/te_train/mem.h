@@ -42,8 +42,8 @@ struct mem_fit {
 	int fits, moves; /* moves: with an offload that moves as little as makes the run fit */
 };
 /*
- * Estimate without an offload if the run fits so, else with one, if it may move. run->offload is not
- * NULL and predicts the times. Returns an exit status.
+ * Estimate without an offload if the run fits so, else with one, if it may move. run->offload
+ * predicts the times and is not NULL. Returns an exit status.
  */
 int mem_try(const struct mem_run *run, int may_move, struct mem *ret, struct mem_fit *ret_fit);
 

@@ -1,7 +1,7 @@
 # Check programs are t/AREA/TOPIC.c, scripts t/AREA/tNNNN-WHAT.t; both print TAP.
 # A program needs one line in a list below; its source is TOPIC.c and it links the inside of all
 # libraries, and libtt, which has the sources that several programs share. Programs of the lists
-# TT_PAIRS and TT_LONG_PAIRS have a TT_PAIR().
+# TT_PAIRS and TT_LONG_PAIRS have a TT_PAIR_SUITE().
 # Those that take longest are started first.
 TT_LONG = \
 	t/comm/bootstrap_faults \

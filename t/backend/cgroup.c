@@ -131,9 +131,8 @@ START_TEST(other_files_are_no_limit)
 }
 END_TEST
 
-static Suite *suite(void)
+TT_SUITE("backend/cgroup", TT_NEED_NOTHING)
 {
-	Suite *s = suite_create("backend/cgroup");
 	TCase *c = tt_case(s, "files", "host");
 
 	tcase_add_checked_fixture(c, setup, teardown);
@@ -143,7 +142,4 @@ static Suite *suite(void)
 	tcase_add_test(c, version_2_limits_time_of_processors);
 	tcase_add_test(c, version_1_has_a_cpu_controller);
 	tcase_add_test(c, other_files_are_no_limit);
-	return s;
 }
-
-TT_MAIN("backend/cgroup", TT_NEED_NOTHING, suite)

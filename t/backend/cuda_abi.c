@@ -259,13 +259,9 @@ START_TEST(every_entry_has_an_offset)
 }
 END_TEST
 
-static Suite *suite(void)
+TT_SUITE("backend/cuda_abi", TT_NEED_NOTHING)
 {
-	Suite *s = suite_create("backend/cuda_abi");
 	TCase *c = tt_case(s, "driver", "host fast");
 
 	tcase_add_test(c, every_entry_has_an_offset);
-	return s;
 }
-
-TT_MAIN("backend/cuda_abi", TT_NEED_NOTHING, suite)

@@ -560,9 +560,8 @@ START_TEST(a_failing_fabric_call_is_explained)
 }
 END_TEST
 
-static Suite *suite(void)
+TT_SUITE("backend/cuda_share", TT_NEED_NOTHING)
 {
-	Suite *s = suite_create("backend/cuda_share");
 	TCase *c = tt_case(s, "share", "host fast");
 
 	tcase_add_checked_fixture(c, setup, NULL);
@@ -577,7 +576,4 @@ static Suite *suite(void)
 	tcase_add_loop_test(c, the_nvlink_domain_is_asked_for, 0, TT_LEN(domains));
 	tcase_add_test(c, a_failing_call_of_nvml_is_named);
 	tcase_add_loop_test(c, a_failing_fabric_call_is_explained, 0, 4);
-	return s;
 }
-
-TT_MAIN("backend/cuda_share", TT_NEED_NOTHING, suite)

@@ -605,9 +605,8 @@ START_TEST(each_allocation_may_fail)
 }
 END_TEST
 
-static Suite *suite(void)
+TT_SUITE("backend/edges", TT_NEED_NOTHING)
 {
-	Suite *s = suite_create("backend/edges");
 	TCase *c = tt_case(s, "accesses", "host serial");
 
 	tcase_add_test(c, every_node_depends_on_conflicting_nodes);
@@ -622,7 +621,4 @@ static Suite *suite(void)
 	tcase_add_test(c, the_host_draws_a_valid_order);
 	tcase_add_test(c, draws_equal_the_reference_program);
 	tcase_add_test(c, each_allocation_may_fail);
-	return s;
 }
-
-TT_MAIN("backend/edges", TT_NEED_NOTHING, suite)

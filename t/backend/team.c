@@ -212,9 +212,8 @@ START_TEST(signals_are_for_threads_of_the_program)
 }
 END_TEST
 
-static Suite *suite(void)
+TT_SUITE("backend/team", TT_NEED_NOTHING)
 {
-	Suite *s = suite_create("backend/team");
 	TCase *c = tt_case(s, "team", "host");
 	const int n = (int)TT_LEN(nthreads);
 
@@ -224,7 +223,4 @@ static Suite *suite(void)
 	tcase_add_loop_test(c, a_part_that_fails_fails_the_stream, 0, n);
 	tcase_add_test(c, threads_of_the_program_get_no_helper);
 	tcase_add_test(c, signals_are_for_threads_of_the_program);
-	return s;
 }
-
-TT_MAIN("backend/team", TT_NEED_NOTHING, suite)

@@ -320,9 +320,8 @@ START_TEST(threads_beyond_the_cores_are_not_bound)
 }
 END_TEST
 
-static Suite *suite(void)
+TT_SUITE("backend/topology", TT_NEED_NOTHING)
 {
-	Suite *s = suite_create("backend/topology");
 	TCase *c = tt_case(s, "cores", "host");
 
 	tcase_add_loop_test(c, cores_are_those_in_the_mask, 0, (int)TT_LEN(machines));
@@ -341,7 +340,4 @@ static Suite *suite(void)
 	tcase_add_test(c, core_binds_helpers_only);
 	tcase_add_test(c, none_binds_nothing);
 	tcase_add_test(c, threads_beyond_the_cores_are_not_bound);
-	return s;
 }
-
-TT_MAIN("backend/topology", TT_NEED_NOTHING, suite)

@@ -73,15 +73,11 @@ START_TEST(any_thread_opens_it)
 }
 END_TEST
 
-static Suite *suite(void)
+TT_SUITE("base/dl", TT_NEED_NOTHING)
 {
-	Suite *s = suite_create("base/dl");
 	TCase *c = tt_case(s, "dl", "host");
 
 	tcase_add_test(c, members_are_functions_of_the_first_library_found);
 	tcase_add_test(c, what_is_missing_is_named);
 	tcase_add_test(c, any_thread_opens_it);
-	return s;
 }
-
-TT_MAIN("base/dl", TT_NEED_NOTHING, suite)

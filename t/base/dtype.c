@@ -272,9 +272,8 @@ START_TEST(refuses_unknown_types)
 }
 END_TEST
 
-static Suite *suite(void)
+TT_SUITE("base/dtype", TT_NEED_NOTHING)
 {
-	Suite *s = suite_create("base/dtype");
 	TCase *c = tt_case(s, "fp8", "host numeric");
 
 	tcase_add_loop_test(c, decodes_every_fp8_code, 0, TT_LEN(fp8));
@@ -289,7 +288,4 @@ static Suite *suite(void)
 	c = tt_case(s, "names", "host fast");
 	tcase_add_loop_test(c, names_and_measures_every_type, 0, TT_LEN(types));
 	tcase_add_test(c, refuses_unknown_types);
-	return s;
 }
-
-TT_MAIN("base/dtype", TT_NEED_NOTHING, suite)

@@ -131,9 +131,8 @@ START_TEST(given_memory_is_freed_by_the_user)
 }
 END_TEST
 
-static Suite *suite(void)
+TT_SUITE("base/errno", TT_NEED_NOTHING)
 {
-	Suite *s = suite_create("base/errno");
 	TCase *c = tt_case(s, "names", "host fast");
 
 	tcase_add_loop_test(c, names_every_code_once, 0, TT_LEN(codes));
@@ -146,7 +145,4 @@ static Suite *suite(void)
 	c = tt_case(s, "fault", "host fast");
 	tcase_add_test(c, fault_injection_reaches_every_allocation);
 	tcase_add_test(c, given_memory_is_freed_by_the_user);
-	return s;
 }
-
-TT_MAIN("base/errno", TT_NEED_NOTHING, suite)

@@ -144,9 +144,8 @@ START_TEST(without_a_callback_messages_go_to_stderr)
 }
 END_TEST
 
-static Suite *suite(void)
+TT_SUITE("base/log", TT_NEED_NOTHING)
 {
-	Suite *s = suite_create("base/log");
 	TCase *c = tt_case(s, "filter", "host fast");
 
 	tcase_add_loop_test(c, longest_category_decides, 0, TT_LEN(filters));
@@ -158,7 +157,4 @@ static Suite *suite(void)
 	tcase_add_test(c, failures_are_logged_at_debug);
 	tcase_add_test(c, filtered_arguments_are_not_evaluated);
 	tcase_add_test(c, without_a_callback_messages_go_to_stderr);
-	return s;
 }
-
-TT_MAIN("base/log", TT_NEED_NOTHING, suite)

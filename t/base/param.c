@@ -215,9 +215,8 @@ START_TEST(refuses_bad_arguments)
 }
 END_TEST
 
-static Suite *suite(void)
+TT_SUITE("base/param", TT_NEED_NOTHING)
 {
-	Suite *s = suite_create("base/param");
 	TCase *c = tt_case(s, "parse", "host fast");
 
 	tcase_add_loop_test(c, reads_values, 0, TT_LEN(readable));
@@ -230,7 +229,4 @@ static Suite *suite(void)
 	tcase_add_loop_test(c, checks_what_the_environment_gives, 0, TT_LEN(given));
 	tcase_add_test(c, unknown_variables_are_listed);
 	tcase_add_test(c, refuses_bad_arguments);
-	return s;
 }
-
-TT_MAIN("base/param", TT_NEED_NOTHING, suite)

@@ -3,9 +3,8 @@
 
 #include "recording_lib.h"
 
-static Suite *suite(const char *name, const char *on)
+TT_PAIR_SUITE("capture/recording")
 {
-	Suite *s = suite_create(name);
 
 	recording_node_cases(s);
 	recording_update_cases(s);
@@ -13,7 +12,4 @@ static Suite *suite(const char *name, const char *on)
 	recording_event_cases(s);
 	recording_access_cases(s);
 	recording_fault_cases(s);
-	return s;
 }
-
-TT_PAIR("capture/recording", suite)

@@ -926,9 +926,8 @@ START_TEST(the_environment_chooses_where_it_can)
 }
 END_TEST
 
-static Suite *suite(const char *name, const char *on)
+TT_PAIR_SUITE("comm/allreduce")
 {
-	Suite *s = suite_create(name);
 	TCase *c = tt_case(s, "allreduce", "comm");
 
 	threads_pool_nbytes = POOL;
@@ -951,7 +950,4 @@ static Suite *suite(const char *name, const char *on)
 	if (!strcmp(on, "host"))
 		tcase_add_loop_test(tt_case(s, "environment", "comm"),
 				    the_environment_chooses_where_it_can, 0, 2);
-	return s;
 }
-
-TT_PAIR("comm/allreduce", suite)

@@ -132,13 +132,9 @@ START_TEST(the_next_attempt_finds_the_rank)
 }
 END_TEST
 
-static Suite *suite(void)
+TT_SUITE("comm/astray", TT_NEED_NOTHING)
 {
-	Suite *s = suite_create("comm/astray");
 	TCase *c = tt_case(s, "astray", "host");
 
 	tcase_add_loop_test(c, the_next_attempt_finds_the_rank, 0, TT_LEN(fn));
-	return s;
 }
-
-TT_MAIN("comm/astray", TT_NEED_NOTHING, suite)

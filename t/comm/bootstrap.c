@@ -760,9 +760,8 @@ START_TEST(without_an_address_none_is_connected_to)
 }
 END_TEST
 
-static Suite *suite(void)
+TT_SUITE("comm/bootstrap", TT_NEED_NOTHING)
 {
-	Suite *s = suite_create("comm/bootstrap");
 	TCase *c = tt_case(s, "meet", "host");
 
 	tcase_add_loop_test(c, exchanges_what_each_rank_sent, 0, MEET_END * NRANKS_MAX);
@@ -785,7 +784,4 @@ static Suite *suite(void)
 	tcase_add_loop_test(c, bodies_of_strangers_are_bounded, 0, 3);
 	tcase_add_test(c, the_key_is_not_sent);
 	tcase_add_loop_test(c, processes_of_other_users_are_refused, 0, 2);
-	return s;
 }
-
-TT_MAIN("comm/bootstrap", TT_NEED_NOTHING, suite)

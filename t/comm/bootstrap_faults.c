@@ -1233,9 +1233,8 @@ START_TEST(each_fault_of_a_rank_is_reported)
 }
 END_TEST
 
-static Suite *suite(void)
+TT_SUITE("comm/bootstrap_faults", TT_NEED_NOTHING)
 {
-	Suite *s = suite_create("comm/bootstrap_faults");
 	TCase *c = tt_case(s, "missing", "host");
 
 	tcase_add_loop_test(c, missing_ranks_are_named, MEET_ID, MEET_DIR + 1);
@@ -1277,7 +1276,4 @@ static Suite *suite(void)
 	c = tt_case(s, "faults", "host");
 	tcase_add_test(c, each_fault_of_one_process_is_reported);
 	tcase_add_loop_test(c, each_fault_of_a_rank_is_reported, 0, 2);
-	return s;
 }
-
-TT_MAIN("comm/bootstrap_faults", TT_NEED_NOTHING, suite)

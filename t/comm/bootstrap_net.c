@@ -189,9 +189,8 @@ START_TEST(groups_of_one_host_need_no_network)
 }
 END_TEST
 
-static Suite *suite(void)
+TT_SUITE("comm/bootstrap_net", TT_NEED_NETNS)
 {
-	Suite *s = suite_create("comm/bootstrap_net");
 	TCase *c = tt_case(s, "families", "host");
 
 	tcase_add_loop_test(c, ranks_meet_over_what_there_is, 0, 3);
@@ -200,7 +199,4 @@ static Suite *suite(void)
 	tcase_add_loop_test(c, ranks_meet_at_chosen_interfaces, 0, TT_LEN(ifaces));
 	c = tt_case(s, "no network", "host");
 	tcase_add_test(c, groups_of_one_host_need_no_network);
-	return s;
 }
-
-TT_MAIN("comm/bootstrap_net", TT_NEED_NETNS, suite)

@@ -367,9 +367,8 @@ START_TEST(a_forked_child_does_not_hide_the_end_of_a_rank)
 }
 END_TEST
 
-static Suite *suite(void)
+TT_SUITE("comm/broker", TT_NEED_NOTHING)
 {
-	Suite *s = suite_create("comm/broker");
 	TCase *c = tt_case(s, "exchange", "host");
 
 	tcase_add_checked_fixture(c, bk_setup, NULL);
@@ -385,7 +384,4 @@ static Suite *suite(void)
 	bk_message_cases(s);
 	bk_limit_cases(s);
 	bk_control_cases(s);
-	return s;
 }
-
-TT_MAIN("comm/broker", TT_NEED_NOTHING, suite)

@@ -91,14 +91,10 @@ START_TEST(other_users_are_refused)
 }
 END_TEST
 
-static Suite *suite(void)
+TT_SUITE("comm/broker_user", TT_NEED_ROOT | TT_NEED_USERNS)
 {
-	Suite *s = suite_create("comm/broker_user");
 	TCase *c = tt_case(s, "users", "host serial");
 
 	tcase_add_checked_fixture(c, bk_setup, NULL);
 	tcase_add_loop_test(c, other_users_are_refused, 0, TT_LEN(users));
-	return s;
 }
-
-TT_MAIN("comm/broker_user", TT_NEED_ROOT | TT_NEED_USERNS, suite)

@@ -497,9 +497,8 @@ START_TEST(a_handle_that_is_none_or_has_no_memory_is_refused)
 }
 END_TEST
 
-static Suite *suite(void)
+TT_SUITE("comm/fabric", TT_NEED_NOTHING)
 {
-	Suite *s = suite_create("comm/fabric");
 	TCase *c = tt_case(s, "fabric", "host");
 
 	tcase_add_checked_fixture(c, setup, NULL);
@@ -514,7 +513,4 @@ static Suite *suite(void)
 	tcase_add_test(c, a_rank_of_another_node_that_has_left_is_not_waited_for);
 	tcase_add_test(c, an_abort_reaches_other_nodes);
 	tcase_add_test(c, a_handle_that_is_none_or_has_no_memory_is_refused);
-	return s;
 }
-
-TT_MAIN("comm/fabric", TT_NEED_NOTHING, suite)

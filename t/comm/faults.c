@@ -661,9 +661,8 @@ START_TEST(ranks_agree_on_one_set_of_members)
 }
 END_TEST
 
-static Suite *suite(void)
+TT_SUITE("comm/faults", TT_NEED_NOTHING)
 {
-	Suite *s = suite_create("comm/faults");
 	TCase *c = tt_case(s, "allreduce", "host");
 
 	setenv("TE_COMM_PACKETS", "64K", 1);
@@ -678,7 +677,4 @@ static Suite *suite(void)
 	tcase_add_test(c, a_failing_call_of_one_rank_fails_on_all_or_none);
 	tcase_add_test(c, arguments_of_recover_are_checked);
 	tcase_add_test(c, ranks_agree_on_one_set_of_members);
-	return s;
 }
-
-TT_MAIN("comm/faults", TT_NEED_NOTHING, suite)

@@ -591,9 +591,8 @@ START_TEST(what_looks_alike_is_declined)
 }
 END_TEST
 
-static Suite *suite(const char *name, const char *on)
+TT_PAIR_SUITE("comm/fusion")
 {
-	Suite *s = suite_create(name);
 	TCase *c = tt_case(s, "fusion", "comm");
 
 	threads_pool_nbytes = (uint64_t)1 << 20;
@@ -603,7 +602,4 @@ static Suite *suite(const char *name, const char *on)
 	tcase_add_loop_test(c, one_rank_has_nothing_to_fuse, 0, 2);
 	if (threads_apart(2) == 2)
 		tcase_add_loop_test(c, what_looks_alike_is_declined, 0, 3);
-	return s;
 }
-
-TT_PAIR("comm/fusion", suite)

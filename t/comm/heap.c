@@ -213,16 +213,12 @@ START_TEST(no_host_memory_changes_nothing)
 }
 END_TEST
 
-static Suite *suite(void)
+TT_SUITE("comm/heap", TT_NEED_NOTHING)
 {
-	Suite *s = suite_create("comm/heap");
 	TCase *c = tt_case(s, "heap", "host fast");
 
 	tcase_add_test(c, places_blocks_as_the_reference);
 	tcase_add_test(c, the_largest_block_fits);
 	tcase_add_test(c, sizes_that_overflow_do_not_fit);
 	tcase_add_test(c, no_host_memory_changes_nothing);
-	return s;
 }
-
-TT_MAIN("comm/heap", TT_NEED_NOTHING, suite)

@@ -445,9 +445,8 @@ START_TEST(a_communicator_is_created_with_one_time_out)
 }
 END_TEST
 
-static Suite *suite(void)
+TT_SUITE("comm/leaving", TT_NEED_NOTHING)
 {
-	Suite *s = suite_create("comm/leaving");
 	/* processes of several threads are forked, which ThreadSanitizer does not take */
 	TCase *c = tt_case(s, "fork", "host overlap");
 
@@ -468,7 +467,4 @@ static Suite *suite(void)
 	tcase_add_checked_fixture(c, setup, NULL);
 	tcase_add_test(c, memory_is_reclaimed_with_one_time_out);
 	tcase_add_loop_test(c, a_communicator_is_created_with_one_time_out, 0, 3);
-	return s;
 }
-
-TT_MAIN("comm/leaving", TT_NEED_NOTHING, suite)

@@ -637,9 +637,8 @@ START_TEST(the_parameter_has_the_names_of_the_table)
 }
 END_TEST
 
-static Suite *suite(void)
+TT_SUITE("comm/link", TT_NEED_NOTHING)
 {
-	Suite *s = suite_create("comm/link");
 	TCase *c = tt_case(s, "data", "host");
 
 	tcase_add_loop_test(c, messages_arrive_in_order, 2, 5);
@@ -654,7 +653,4 @@ static Suite *suite(void)
 	tcase_add_loop_test(c, changed_frames_are_refused, 0, TT_LEN(changes));
 	tcase_add_test(c, opening_fails_on_all_ranks);
 	tcase_add_test(c, too_few_descriptors_are_reported);
-	return s;
 }
-
-TT_MAIN("comm/link", TT_NEED_NOTHING, suite)

@@ -450,9 +450,8 @@ START_TEST(exit_flags_of_each_step_are_needed_for_results)
 }
 END_TEST
 
-static Suite *suite(void)
+TT_SUITE("comm/model", TT_NEED_NOTHING)
 {
-	Suite *s = suite_create("comm/model");
 	TCase *c = tt_case(s, "packets", "protocol");
 
 	tcase_add_test(c, three_buffers_lose_no_packet);
@@ -467,7 +466,4 @@ static Suite *suite(void)
 	tcase_add_test(c, two_buffers_of_inputs_and_of_results_are_enough);
 	tcase_add_test(c, one_buffer_of_either_is_not);
 	tcase_add_test(c, exit_flags_of_each_step_are_needed_for_results);
-	return s;
 }
-
-TT_MAIN("comm/model", TT_NEED_NOTHING, suite)

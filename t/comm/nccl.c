@@ -303,9 +303,8 @@ START_TEST(multicast_of_nccl_must_be_off)
 }
 END_TEST
 
-static Suite *suite(void)
+TT_SUITE("comm/nccl", TT_NEED_NOTHING)
 {
-	Suite *s = suite_create("comm/nccl");
 	TCase *c = tt_case(s, "nccl", "host");
 
 	threads_pool_nbytes = 1 << 20;
@@ -319,7 +318,4 @@ static Suite *suite(void)
 	tcase_add_test(c, finalizing_has_a_time_limit);
 	tcase_add_test(c, a_failed_communicator_aborts_nccl);
 	tcase_add_test(c, multicast_of_nccl_must_be_off);
-	return s;
 }
-
-TT_MAIN("comm/nccl", TT_NEED_NOTHING, suite)

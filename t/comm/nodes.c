@@ -858,9 +858,8 @@ START_TEST(nodes_that_nothing_connects_are_refused)
 }
 END_TEST
 
-static Suite *suite(const char *name, const char *on)
+TT_PAIR_SUITE("comm/nodes")
 {
-	Suite *s = suite_create(name);
 	TCase *c = tt_case(s, "results", on);
 
 	tcase_add_checked_fixture(c, setup, NULL);
@@ -889,7 +888,4 @@ static Suite *suite(const char *name, const char *on)
 		tcase_add_test(c, a_rank_with_other_sums_is_named);
 		tcase_add_loop_test(c, creation_takes_so_many_exchanges, 0, 3);
 	}
-	return s;
 }
-
-TT_PAIR("comm/nodes", suite)

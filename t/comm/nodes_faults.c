@@ -661,9 +661,8 @@ START_TEST(creation_fails_on_all_ranks)
 }
 END_TEST
 
-static Suite *suite(void)
+TT_SUITE("comm/nodes_faults", TT_NEED_NOTHING)
 {
-	Suite *s = suite_create("comm/nodes_faults");
 	TCase *c = tt_case(s, "idle", "host");
 
 	tcase_add_checked_fixture(c, setup, NULL);
@@ -687,7 +686,4 @@ static Suite *suite(void)
 	tcase_add_loop_test(c, a_rank_that_ends_after_agreeing_is_waited_for_briefly, 0,
 			    TT_LEN(two_of_four));
 	tcase_add_test(c, creation_fails_on_all_ranks);
-	return s;
 }
-
-TT_MAIN("comm/nodes_faults", TT_NEED_NOTHING, suite)

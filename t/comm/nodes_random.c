@@ -355,14 +355,10 @@ START_TEST(each_rank_gets_an_error_or_goes_on)
 }
 END_TEST
 
-static Suite *suite(void)
+TT_SUITE("comm/nodes_random", TT_NEED_NOTHING)
 {
-	Suite *s = suite_create("comm/nodes_random");
 	TCase *c = tt_case(s, "faults", "host");
 
 	tcase_set_timeout(c, 0); /* each process has its own limit */
 	tcase_add_test(c, each_rank_gets_an_error_or_goes_on);
-	return s;
 }
-
-TT_MAIN("comm/nodes_random", TT_NEED_NOTHING, suite)

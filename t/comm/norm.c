@@ -803,9 +803,8 @@ START_TEST(ranks_that_call_otherwise_are_told)
 }
 END_TEST
 
-static Suite *suite(const char *name, const char *on)
+TT_PAIR_SUITE("comm/norm")
 {
-	Suite *s = suite_create(name);
 	TCase *c = tt_case(s, "norm", "comm");
 
 	threads_pool_nbytes = POOL;
@@ -815,7 +814,4 @@ static Suite *suite(const char *name, const char *on)
 	tcase_add_test(c, arguments_are_checked);
 	if (threads_apart(2) == 2)
 		tcase_add_loop_test(c, ranks_that_call_otherwise_are_told, 0, 4);
-	return s;
 }
-
-TT_PAIR("comm/norm", suite)

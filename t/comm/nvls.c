@@ -626,9 +626,8 @@ static void switch_on(void)
 	tt_setup();
 }
 
-static Suite *suite(void)
+TT_SUITE("comm/nvls", TT_NEED_NOTHING)
 {
-	Suite *s = suite_create("comm/nvls");
 	TCase *c = tt_case(s, "results", "comm");
 
 	backend = "host";
@@ -651,7 +650,4 @@ static Suite *suite(void)
 	tcase_add_loop_test(c, a_rank_with_other_settings_is_named, 0, TT_LEN(mismatch));
 	tcase_add_loop_test(c, multicast_memory_is_released_by_all, LATE, HELD + 1);
 	tcase_add_loop_test(c, a_failing_call_of_one_rank_fails_on_all, 0, 2);
-	return s;
 }
-
-TT_MAIN("comm/nvls", TT_NEED_NOTHING, suite)

@@ -448,9 +448,8 @@ START_TEST(ranks_with_different_shapes_are_told)
 }
 END_TEST
 
-static Suite *suite(const char *name, const char *on)
+TT_PAIR_SUITE("comm/ops")
 {
-	Suite *s = suite_create(name);
 	TCase *c = tt_case(s, "ops", "comm");
 
 	threads_pool_nbytes = (uint64_t)4 << 20;
@@ -460,7 +459,4 @@ static Suite *suite(const char *name, const char *on)
 	tcase_add_test(c, extents_are_checked);
 	tcase_add_loop_test(c, arguments_are_checked, 0, KINDS);
 	tcase_add_test(c, ranks_with_different_shapes_are_told);
-	return s;
 }
-
-TT_PAIR("comm/ops", suite)

@@ -147,9 +147,8 @@ START_TEST(faults_of_memory_and_threads)
 }
 END_TEST
 
-static Suite *suite(void)
+TT_SUITE("comm/pmix", TT_NEED_NOTHING)
 {
-	Suite *s = suite_create("comm/pmix");
 	TCase *c = tt_case(s, "pmix", "host");
 
 	tcase_add_checked_fixture(c, setup, NULL);
@@ -157,7 +156,4 @@ static Suite *suite(void)
 	tcase_add_test(c, rank_0_may_come_late);
 	tcase_add_loop_test(c, faults_are_named, 0, TT_LEN(faults));
 	tcase_add_test(c, faults_of_memory_and_threads);
-	return s;
 }
-
-TT_MAIN("comm/pmix", TT_NEED_NOTHING, suite)

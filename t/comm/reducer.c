@@ -425,9 +425,8 @@ START_TEST(arguments_are_checked)
 }
 END_TEST
 
-static Suite *suite(const char *name, const char *on)
+TT_PAIR_SUITE("comm/reducer")
 {
-	Suite *s = suite_create(name);
 	TCase *c = tt_case(s, "reducer", "comm");
 
 	threads_pool_nbytes = (uint64_t)8 << 20;
@@ -439,7 +438,4 @@ static Suite *suite(const char *name, const char *on)
 	tcase_add_loop_test(c, without_the_hook_ranks_differ, 0, 2);
 	tcase_add_test(c, backward_keeps_its_multiprocessors);
 	tcase_add_test(c, arguments_are_checked);
-	return s;
 }
-
-TT_PAIR("comm/reducer", suite)

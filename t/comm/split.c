@@ -238,9 +238,8 @@ START_TEST(a_rank_that_ends_before_its_group_meets_is_not_waited_for)
 }
 END_TEST
 
-static Suite *suite(void)
+TT_SUITE("comm/split", TT_NEED_NOTHING)
 {
-	Suite *s = suite_create("comm/split");
 	TCase *c = tt_case(s, "split", "comm");
 
 	backend = "host";
@@ -254,7 +253,4 @@ static Suite *suite(void)
 	c = tt_case(s, "processes", "comm"); /* forked without the threads of a context */
 	tcase_add_loop_test(c, a_rank_that_ends_before_its_group_meets_is_not_waited_for, 0,
 			    TT_LEN(ends));
-	return s;
 }
-
-TT_MAIN("comm/split", TT_NEED_NOTHING, suite)

@@ -186,16 +186,12 @@ START_TEST(functions_of_the_program_have_room)
 }
 END_TEST
 
-static Suite *suite(void)
+TT_SUITE("comm/stacks", TT_NEED_NOTHING)
 {
-	Suite *s = suite_create("comm/stacks");
 	TCase *c = tt_case(s, "stacks", "host");
 
 	tcase_add_checked_fixture(c, small_stacks, NULL);
 	tcase_add_loop_test(c, ranks_with_small_stacks_train, 0, TT_LEN(recipes));
 	tcase_add_test(c, collectives_fit_small_stacks);
 	tcase_add_test(c, functions_of_the_program_have_room);
-	return s;
 }
-
-TT_MAIN("comm/stacks", TT_NEED_NOTHING, suite)

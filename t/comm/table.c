@@ -264,9 +264,8 @@ static void setup(void)
 	ranks_mkdir();
 }
 
-static Suite *suite(void)
+TT_SUITE("comm/table", TT_NEED_NOTHING)
 {
-	Suite *s = suite_create("comm/table");
 	TCase *c = tt_case(s, "text", "serial");
 
 	tcase_add_checked_fixture(c, setup, ranks_rmdir);
@@ -277,7 +276,4 @@ static Suite *suite(void)
 	c = tt_case(s, "ranks", "host");
 	tcase_add_checked_fixture(c, setup, ranks_rmdir);
 	tcase_add_test(c, ranks_agree_on_the_rows);
-	return s;
 }
-
-TT_MAIN("comm/table", TT_NEED_NOTHING, suite)

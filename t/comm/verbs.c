@@ -240,9 +240,8 @@ START_TEST(what_a_closed_peer_has_received_is_complete)
 }
 END_TEST
 
-static Suite *suite(void)
+TT_SUITE("comm/verbs", TT_NEED_NOTHING)
 {
-	Suite *s = suite_create("comm/verbs");
 	TCase *c = tt_case(s, "data", "host");
 
 
@@ -260,7 +259,4 @@ static Suite *suite(void)
 	vb_fault_cases(s);
 	vb_comm_cases(s);
 	vb_device_cases(s);
-	return s;
 }
-
-TT_MAIN("comm/verbs", TT_NEED_NOTHING, suite)

@@ -409,9 +409,8 @@ START_TEST(arguments_are_checked)
 }
 END_TEST
 
-static Suite *suite(const char *name, const char *on)
+TT_PAIR_SUITE("comm/vocab")
 {
-	Suite *s = suite_create(name);
 	TCase *c = tt_case(s, "vocab", "comm");
 
 	threads_pool_nbytes = (uint64_t)4 << 20;
@@ -420,7 +419,4 @@ static Suite *suite(const char *name, const char *on)
 	tcase_add_loop_test(c, the_loss_has_the_bits_of_one_process, 0, 8);
 	tcase_add_loop_test(c, rows_and_gradients_are_those_of_the_whole_table, 0, 6);
 	tcase_add_test(c, arguments_are_checked);
-	return s;
 }
-
-TT_PAIR("comm/vocab", suite)

@@ -154,16 +154,12 @@ START_TEST(a_service_that_is_absent_is_one_line)
 }
 END_TEST
 
-static Suite *suite(void)
+TT_SUITE("daemon/tectl", TT_NEED_NOTHING)
 {
-	Suite *s = suite_create("daemon/tectl");
 	TCase *c = tt_case(s, "tectl", "host serial");
 
 	tcase_add_test(c, jobs_are_listed_and_revoked);
 	tcase_add_test(c, status_has_the_metrics);
 	tcase_add_loop_test(c, bad_usage_is_one_line, 0, (int)TT_LEN(wrong));
 	tcase_add_test(c, a_service_that_is_absent_is_one_line);
-	return s;
 }
-
-TT_MAIN("daemon/tectl", TT_NEED_NOTHING, suite)

@@ -547,9 +547,8 @@ START_TEST(copes_with_any_messages)
 }
 END_TEST
 
-static Suite *suite(void)
+TT_SUITE("daemon/ted", TT_NEED_NOTHING)
 {
-	Suite *s = suite_create("daemon/ted");
 	TCase *c = tt_case(s, "clients", "host serial");
 
 	tcase_add_test(c, wrong_requests_are_answered);
@@ -575,7 +574,4 @@ static Suite *suite(void)
 	if (getenv("TT_WIRE_MESSAGES"))
 		tcase_set_timeout(c, 3600);
 	tcase_add_test(c, copes_with_any_messages);
-	return s;
 }
-
-TT_MAIN("daemon/ted", TT_NEED_NOTHING, suite)

@@ -200,15 +200,11 @@ START_TEST(packets_with_a_wrong_descriptor_delay_nobody)
 }
 END_TEST
 
-static Suite *suite(void)
+TT_SUITE("daemon/ted_fuse", TT_NEED_ROOT | TT_NEED_FUSE)
 {
-	Suite *s = suite_create("daemon/ted_fuse");
 	TCase *c = tt_case(s, "fuse", "host serial");
 
 	tcase_add_loop_test(c, a_file_system_that_does_not_answer_delays_nobody, 0,
 			    (int)TT_LEN(wrong));
 	tcase_add_test(c, packets_with_a_wrong_descriptor_delay_nobody);
-	return s;
 }
-
-TT_MAIN("daemon/ted_fuse", TT_NEED_ROOT | TT_NEED_FUSE, suite)

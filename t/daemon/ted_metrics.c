@@ -316,9 +316,8 @@ START_TEST(both_sockets_may_be_given)
 }
 END_TEST
 
-static Suite *suite(void)
+TT_SUITE("daemon/ted_metrics", TT_NEED_NOTHING)
 {
-	Suite *s = suite_create("daemon/ted_metrics");
 	TCase *c = tt_case(s, "metrics", "host serial");
 
 	tcase_add_test(c, metrics_count_what_happens);
@@ -326,7 +325,4 @@ static Suite *suite(void)
 	tcase_add_test(c, labels_are_escaped_and_keys_are_secret);
 	tcase_add_test(c, readers_do_not_delay_ted);
 	tcase_add_loop_test(c, both_sockets_may_be_given, 0, 2);
-	return s;
 }
-
-TT_MAIN("daemon/ted_metrics", TT_NEED_NOTHING, suite)

@@ -1014,9 +1014,8 @@ START_TEST(faults_are_reported)
 }
 END_TEST
 
-static Suite *suite(void)
+TT_SUITE("daemon/ted_spill", TT_NEED_NOTHING)
 {
-	Suite *s = suite_create("daemon/ted_spill");
 	TCase *c = tt_case(s, "files", "host serial");
 
 	tcase_add_test(c, a_granted_file_is_reserved_and_has_no_name);
@@ -1045,7 +1044,4 @@ static Suite *suite(void)
 	tcase_add_test(c, offload_uses_a_granted_file);
 	tcase_add_test(c, a_refusal_reaches_the_caller);
 	tcase_add_test(c, faults_are_reported);
-	return s;
 }
-
-TT_MAIN("daemon/ted_spill", TT_NEED_NOTHING, suite)

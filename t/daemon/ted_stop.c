@@ -194,9 +194,8 @@ START_TEST(who_says_no_hello_is_disconnected)
 }
 END_TEST
 
-static Suite *suite(void)
+TT_SUITE("daemon/ted_stop", TT_NEED_NOTHING)
 {
-	Suite *s = suite_create("daemon/ted_stop");
 	TCase *c = tt_case(s, "stopped", "host serial");
 
 	if (getenv("TED_STOP_MS"))
@@ -207,7 +206,4 @@ static Suite *suite(void)
 	tcase_add_loop_test(c, blocked_signals_end_it, 0, 2);
 	c = tt_case(s, "silent", "host serial");
 	tcase_add_test(c, who_says_no_hello_is_disconnected);
-	return s;
 }
-
-TT_MAIN("daemon/ted_stop", TT_NEED_NOTHING, suite)

@@ -196,9 +196,8 @@ START_TEST(a_user_gets_half_of_the_connections)
 }
 END_TEST
 
-static Suite *suite(void)
+TT_SUITE("daemon/ted_user", TT_NEED_ROOT)
 {
-	Suite *s = suite_create("daemon/ted_user");
 	TCase *c = tt_case(s, "users", "host serial");
 
 	tcase_add_test(c, other_users_are_refused);
@@ -207,7 +206,4 @@ static Suite *suite(void)
 	tcase_add_test(c, a_file_of_counts_of_another_user_is_ignored);
 	tcase_add_test(c, a_user_gets_half_of_the_files);
 	tcase_add_test(c, a_user_gets_half_of_the_connections);
-	return s;
 }
-
-TT_MAIN("daemon/ted_user", TT_NEED_ROOT, suite)

@@ -43,15 +43,11 @@ START_TEST(the_number_is_that_of_a_user_where_all_have_an_id)
 }
 END_TEST
 
-static Suite *suite(void)
+TT_SUITE("daemon/ted_userns", TT_NEED_ROOT | TT_NEED_USERNS)
 {
-	Suite *s = suite_create("daemon/ted_userns");
 	TCase *c = tt_case(s, "namespaces", "host serial");
 
 	tcase_add_test(c, a_user_is_who_it_is_outside_of_its_namespace);
 	tcase_add_loop_test(c, users_who_have_no_id_are_refused, 0, 2);
 	tcase_add_test(c, the_number_is_that_of_a_user_where_all_have_an_id);
-	return s;
 }
-
-TT_MAIN("daemon/ted_userns", TT_NEED_ROOT | TT_NEED_USERNS, suite)

@@ -928,9 +928,8 @@ START_TEST(survives_every_fault)
 }
 END_TEST
 
-static Suite *suite(const char *name, const char *on)
+TT_PAIR_SUITE("graph/bind_update")
 {
-	Suite *s = suite_create(name);
 	TCase *c = tt_ctx_case(s, "bind", "graph");
 
 	tcase_add_loop_test(c, bound_memory_is_read_and_written, 0, TT_LEN(ways));
@@ -952,7 +951,4 @@ static Suite *suite(const char *name, const char *on)
 	tcase_add_test(c, graphs_are_drawn);
 	c = tt_case(s, "faults", "fault");
 	tcase_add_test(c, survives_every_fault);
-	return s;
 }
-
-TT_PAIR("graph/bind_update", suite)

@@ -441,13 +441,9 @@ START_TEST(random_models_have_the_bits_that_pages_promise)
 }
 END_TEST
 
-static Suite *suite(void)
+TT_SUITE("graph/bits", TT_NEED_NOTHING)
 {
-	Suite *s = suite_create("graph/bits");
 	TCase *c = tt_ctx_case(s, "bits", "graph step numeric");
 
 	tcase_add_test(c, random_models_have_the_bits_that_pages_promise);
-	return s;
 }
-
-TT_MAIN("graph/bits", TT_NEED_NOTHING, suite)

@@ -7,14 +7,10 @@
 
 #include "contract_lib.h"
 
-static Suite *suite(const char *name, const char *on)
+TT_PAIR_SUITE("graph/contract")
 {
-	Suite *s = suite_create(name);
 
 	contract_capture_cases(s);
 	contract_argument_cases(s);
 	contract_replay_cases(s);
-	return s;
 }
-
-TT_PAIR("graph/contract", suite)

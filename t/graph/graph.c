@@ -6,15 +6,11 @@
 
 #include "graph_lib.h"
 
-static Suite *suite(const char *name, const char *on)
+TT_PAIR_SUITE("graph/graph")
 {
-	Suite *s = suite_create(name);
 
 	graph_model_cases(s);
 	graph_memory_cases(s);
 	graph_replay_cases(s);
 	graph_capture_cases(s);
-	return s;
 }
-
-TT_PAIR("graph/graph", suite)

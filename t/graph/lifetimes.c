@@ -686,14 +686,10 @@ START_TEST(a_life_one_step_too_short_is_seen)
 }
 END_TEST
 
-static Suite *suite(void)
+TT_SUITE("graph/lifetimes", TT_NEED_NOTHING)
 {
-	Suite *s = suite_create("graph/lifetimes");
 	TCase *c = tt_ctx_case(s, "lifetimes", "graph memory");
 
 	tcase_add_test(c, memory_holds_as_long_as_the_rules_say);
 	tcase_add_test(c, a_life_one_step_too_short_is_seen);
-	return s;
 }
-
-TT_MAIN("graph/lifetimes", TT_NEED_NOTHING, suite)

@@ -75,13 +75,9 @@ START_TEST(json_has_points)
 }
 END_TEST
 
-static Suite *suite(void)
+TT_SUITE("graph/locale", TT_NEED_COMMA)
 {
-	Suite *s = suite_create("graph/locale");
 	TCase *c = tt_ctx_case(s, "locale", "graph");
 
 	tcase_add_test(c, json_has_points);
-	return s;
 }
-
-TT_MAIN("graph/locale", TT_NEED_COMMA, suite)

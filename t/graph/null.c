@@ -165,16 +165,12 @@ START_TEST(unknown_inputs_are_named)
 }
 END_TEST
 
-static Suite *suite(void)
+TT_SUITE("graph/null", TT_NEED_NOTHING)
 {
-	Suite *s = suite_create("graph/null");
 	TCase *c = tt_ctx_case(s, "null", "host serial");
 
 	tcase_add_test(c, pointers_are_null);
 	tcase_add_test(c, numbers_are_none);
 	tcase_add_test(c, filled_structs_name_the_argument);
 	tcase_add_test(c, unknown_inputs_are_named);
-	return s;
 }
-
-TT_MAIN("graph/null", TT_NEED_NOTHING, suite)

@@ -339,9 +339,8 @@ START_TEST(options_must_fit)
 }
 END_TEST
 
-static Suite *suite(const char *name, const char *on)
+TT_PAIR_SUITE("graph/offload")
 {
-	Suite *s = suite_create(name);
 	TCase *c = tt_case(s, "bits", "graph offload");
 
 	/* these small models are laid out as large ones are: all buffers share memory */
@@ -361,7 +360,4 @@ static Suite *suite(const char *name, const char *on)
 	tcase_add_loop_test(c, steps_allocate_nothing, 0, WAYS);
 	tcase_add_test(c, rates_are_measured);
 	tcase_add_test(c, options_must_fit);
-	return s;
 }
-
-TT_PAIR("graph/offload", suite)

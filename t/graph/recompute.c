@@ -364,9 +364,8 @@ START_TEST(memory_is_what_the_plan_predicts)
 }
 END_TEST
 
-static Suite *suite(const char *name, const char *on)
+TT_PAIR_SUITE("graph/recompute")
 {
-	Suite *s = suite_create(name);
 	TCase *c = tt_case(s, "bits", "graph");
 
 	/* these small models are laid out as large ones are: all buffers share memory */
@@ -381,7 +380,4 @@ static Suite *suite(const char *name, const char *on)
 	tcase_add_loop_test(c, memory_is_what_the_plan_predicts, 0, RECIPES);
 	recompute_op_cases(s);
 	recompute_random_cases(s);
-	return s;
 }
-
-TT_PAIR("graph/recompute", suite)

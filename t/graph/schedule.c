@@ -404,9 +404,8 @@ START_TEST(survives_every_fault)
 }
 END_TEST
 
-static Suite *suite(void)
+TT_SUITE("graph/schedule", TT_NEED_NOTHING)
 {
-	Suite *s = suite_create("graph/schedule");
 	TCase *c = tt_case(s, "orders", "schedule");
 
 	tcase_add_loop_test(c, known_orders, 0, TT_LEN(known));
@@ -416,7 +415,4 @@ static Suite *suite(void)
 	tcase_add_test(c, agrees_with_a_slow_model);
 	tcase_add_test(c, text_gives_back_the_order);
 	tcase_add_test(c, survives_every_fault);
-	return s;
 }
-
-TT_MAIN("graph/schedule", TT_NEED_NOTHING, suite)

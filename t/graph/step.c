@@ -649,9 +649,8 @@ START_TEST(gradients_are_complete_once)
 }
 END_TEST
 
-static Suite *suite(const char *name, const char *on)
+TT_PAIR_SUITE("graph/step")
 {
-	Suite *s = suite_create(name);
 	TCase *c = tt_ctx_case(s, "bits", "graph step");
 
 	TT_ADD_LOOP(c, a_step_has_the_bits_of_its_passes, WAYS * (int)TT_LEN(recipes), 3);
@@ -670,7 +669,4 @@ static Suite *suite(const char *name, const char *on)
 	step_drop_cases(s);
 	step_scales_cases(s);
 	step_use_cases(s);
-	return s;
 }
-
-TT_PAIR("graph/step", suite)

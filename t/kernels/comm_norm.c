@@ -377,9 +377,8 @@ static TCase *one_case(Suite *s, const char *title, const char *tags)
 	return c;
 }
 
-static Suite *suite(const char *name, const char *on)
+TT_PAIR_SUITE("kernels/comm_norm")
 {
-	Suite *s = suite_create(name);
 	TCase *c;
 
 	/* by default, eight queues of a GPU: two of nine streams would share one */
@@ -399,7 +398,4 @@ static Suite *suite(const char *name, const char *on)
 	tcase_add_test(c, no_rows_are_no_operation);
 	comm_norm_failure_cases(s);
 	comm_norm_launch_cases(s);
-	return s;
 }
-
-TT_PAIR("kernels/comm_norm", suite)

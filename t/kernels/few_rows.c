@@ -174,13 +174,9 @@ START_TEST(few_rows_have_the_bits_of_many)
 }
 END_TEST
 
-static Suite *suite(void)
+TT_SUITE("kernels/few_rows", TT_NEED_NOTHING)
 {
-	Suite *s = suite_create("kernels/few_rows");
 	TCase *c = tt_case(s, "rows", "host numeric");
 
 	tcase_add_loop_test(c, few_rows_have_the_bits_of_many, 0, (int)TT_LEN(levels));
-	return s;
 }
-
-TT_MAIN("kernels/few_rows", TT_NEED_NOTHING, suite)

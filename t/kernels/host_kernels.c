@@ -6,16 +6,12 @@
 
 #include "host_kernels_lib.h"
 
-static Suite *suite(void)
+TT_SUITE("kernels/host_kernels", TT_NEED_NOTHING)
 {
-	Suite *s = suite_create("kernels/host_kernels");
 
 	host_elem_cases(s);
 	host_row_cases(s);
 	host_act_cases(s);
 	host_train_cases(s);
 	host_block_cases(s);
-	return s;
 }
-
-TT_MAIN("kernels/host_kernels", TT_NEED_NOTHING, suite)

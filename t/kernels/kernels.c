@@ -9,9 +9,8 @@ static void setup_odd(void)
 	kc_unaligned(1);
 }
 
-static Suite *suite(const char *name, const char *on)
+TT_PAIR_SUITE("kernels/kernels")
 {
-	Suite *s = suite_create(name);
 	TCase *odd;
 
 	odd = kl_case(s, "unaligned addresses");
@@ -21,7 +20,4 @@ static Suite *suite(const char *name, const char *on)
 	kernel_act_cases(s, odd);
 	kernel_train_cases(s, odd);
 	kernel_weights_cases(s, odd);
-	return s;
 }
-
-TT_PAIR("kernels/kernels", suite)

@@ -183,9 +183,8 @@ START_TEST(tiles_are_numbered_by_groups)
 }
 END_TEST
 
-static Suite *suite(void)
+TT_SUITE("kernels/schedule", TT_NEED_NOTHING)
 {
-	Suite *s = suite_create("kernels/schedule");
 	TCase *c = tt_case(s, "schedule", "host numeric");
 
 	tcase_add_test(c, every_step_is_in_one_unit);
@@ -193,7 +192,4 @@ static Suite *suite(void)
 	tcase_add_test(c, a_weight_gradient_is_cut_by_levels);
 	tcase_add_test(c, whole_waves_are_not_cut);
 	tcase_add_test(c, tiles_are_numbered_by_groups);
-	return s;
 }
-
-TT_MAIN("kernels/schedule", TT_NEED_NOTHING, suite)

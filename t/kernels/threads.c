@@ -168,16 +168,12 @@ START_TEST(attention_gives_the_bits_of_one_thread)
 }
 END_TEST
 
-static Suite *suite(void)
+TT_SUITE("kernels/threads", TT_NEED_NOTHING)
 {
-	Suite *s = suite_create("kernels/threads");
 	TCase *c = tt_case(s, "bits of one thread", "host");
 	const int n = TT_FEWER((int)TT_LEN(nthreads));
 
 	tcase_add_loop_test(c, add_gives_the_bits_of_one_thread, 0, n);
 	tcase_add_loop_test(c, gemm_gives_the_bits_of_one_thread, 0, n);
 	tcase_add_loop_test(c, attention_gives_the_bits_of_one_thread, 0, n);
-	return s;
 }
-
-TT_MAIN("kernels/threads", TT_NEED_NOTHING, suite)

@@ -70,6 +70,28 @@ extern int tt_one_process;
 		return tt_pair(name, argv[0], suite);  \
 	}
 
+/* a program whose suite is the body that follows: it adds cases to s; in a pair, of backend on */
+#define TT_SUITE(name, needs)                                                   \
+	static void tt_cases(Suite *s);                                         \
+	static Suite *tt_suite(void)                                            \
+	{                                                                       \
+		Suite *s = suite_create(name);                                  \
+		tt_cases(s);                                                    \
+		return s;                                                       \
+	}                                                                       \
+	TT_MAIN(name, needs, tt_suite)                                          \
+	static void tt_cases(Suite *s)
+#define TT_PAIR_SUITE(name)                                                     \
+	static void tt_cases(Suite *s, const char *on);                         \
+	static Suite *tt_suite(const char *program, const char *on)             \
+	{                                                                       \
+		Suite *s = suite_create(program);                               \
+		tt_cases(s, on);                                                \
+		return s;                                                       \
+	}                                                                       \
+	TT_PAIR(name, tt_suite)                                                 \
+	static void tt_cases(Suite *s, const char *on)
+
 typedef Suite *tt_pair_fn(const char *name, const char *backend);
 int tt_pair(const char *name, const char *program, tt_pair_fn *suite);
 

@@ -59,14 +59,10 @@ START_TEST(all_versions_agree)
 }
 END_TEST
 
-static Suite *suite(void)
+TT_SUITE("offload/crc32c", TT_NEED_NOTHING)
 {
-	Suite *s = suite_create("offload/crc32c");
 	TCase *c = tt_case(s, "crc32c", "host numeric");
 
 	tcase_add_test(c, has_the_published_values);
 	tcase_add_test(c, all_versions_agree);
-	return s;
 }
-
-TT_MAIN("offload/crc32c", TT_NEED_NOTHING, suite)

@@ -140,9 +140,8 @@ START_TEST(each_failure_is_reported)
 }
 END_TEST
 
-static Suite *suite(void)
+TT_SUITE("offload/measure", TT_NEED_NOTHING)
 {
-	Suite *s = suite_create("offload/measure");
 	TCase *c = tt_case(s, "measure", "host");
 
 	tcase_add_checked_fixture(c, setup, teardown);
@@ -151,7 +150,4 @@ static Suite *suite(void)
 	tcase_add_loop_test(c, rates_are_measured, 0, TT_LEN(engines));
 	tcase_add_test(c, wrong_arguments_are_refused);
 	tcase_add_test(c, each_failure_is_reported);
-	return s;
 }
-
-TT_MAIN("offload/measure", TT_NEED_NOTHING, suite)

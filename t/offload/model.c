@@ -265,14 +265,10 @@ START_TEST(each_condition_is_needed)
 }
 END_TEST
 
-static Suite *suite(void)
+TT_SUITE("offload/model", TT_NEED_NOTHING)
 {
-	Suite *s = suite_create("offload/model");
 	TCase *c = tt_case(s, "words", "host numeric");
 
 	tcase_add_test(c, no_wake_up_is_lost_and_no_slot_changes_while_it_is_written);
 	tcase_add_loop_test(c, each_condition_is_needed, 0, (int)TT_LEN(wrong));
-	return s;
 }
-
-TT_MAIN("offload/model", TT_NEED_NOTHING, suite)

@@ -255,9 +255,8 @@ START_TEST(memory_is_bound_where_the_node_exists)
 }
 END_TEST
 
-static Suite *suite(void)
+TT_SUITE("offload/pinned", TT_NEED_NOTHING)
 {
-	Suite *s = suite_create("offload/pinned");
 	TCase *c = tt_case(s, "slots", "host serial");
 
 	tcase_add_checked_fixture(c, NULL, slot_teardown);
@@ -273,7 +272,4 @@ static Suite *suite(void)
 	c = tt_case(s, "nodes", "host serial");
 	tcase_add_test(c, node_of_a_device_is_read_from_sysfs);
 	tcase_add_test(c, memory_is_bound_where_the_node_exists);
-	return s;
 }
-
-TT_MAIN("offload/pinned", TT_NEED_NOTHING, suite)

@@ -550,9 +550,8 @@ START_TEST(latencies_and_rates_are_counted)
 }
 END_TEST
 
-static Suite *suite(void)
+TT_SUITE("offload/spill", TT_NEED_NOTHING)
 {
-	Suite *s = suite_create("offload/spill");
 	TCase *c = tt_case(s, "data", "host");
 
 	tcase_add_checked_fixture(c, spill_setup, spill_teardown);
@@ -574,7 +573,4 @@ static Suite *suite(void)
 	tcase_add_loop_test(c, flipped_bit_is_found, 0, TT_LEN(verify_rows));
 	tcase_add_loop_test(c, swapped_and_stale_blocks_are_found, 0, TT_LEN(verify_rows));
 	tcase_add_test(c, sample_takes_every_block_in_turn);
-	return s;
 }
-
-TT_MAIN("offload/spill", TT_NEED_NOTHING, suite)

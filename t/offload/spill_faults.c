@@ -579,9 +579,8 @@ START_TEST(destruction_releases_what_is_not_complete)
 }
 END_TEST
 
-static Suite *suite(void)
+TT_SUITE("offload/spill_faults", TT_NEED_NOTHING)
 {
-	Suite *s = suite_create("offload/spill_faults");
 	TCase *c = tt_case(s, "blocks", "host");
 
 	tcase_add_checked_fixture(c, fault_setup, fault_teardown);
@@ -606,7 +605,4 @@ static Suite *suite(void)
 	c = tt_case(s, "hanging", "host overlap");
 	tcase_add_checked_fixture(c, fault_setup, fault_teardown);
 	tcase_add_loop_test(c, io_thread_that_hangs_releases_every_request, 0, 2);
-	return s;
 }
-
-TT_MAIN("offload/spill_faults", TT_NEED_NOTHING, suite)

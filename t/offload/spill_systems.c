@@ -508,9 +508,8 @@ START_TEST(killed_process_leaves_nothing)
 }
 END_TEST
 
-static Suite *suite(void)
+TT_SUITE("offload/spill_systems", TT_NEED_NOTHING)
 {
-	Suite *s = suite_create("offload/spill_systems");
 	TCase *c = tt_case(s, "systems", "host");
 
 	tcase_add_checked_fixture(c, fault_setup, fault_teardown);
@@ -540,7 +539,4 @@ static Suite *suite(void)
 	tcase_add_checked_fixture(c, fault_setup, fault_teardown);
 	tcase_add_loop_test(c, forked_child_is_refused_and_the_parent_goes_on, 0, NENGINES);
 	tcase_add_loop_test(c, killed_process_leaves_nothing, 0, 2);
-	return s;
 }
-
-TT_MAIN("offload/spill_systems", TT_NEED_NOTHING, suite)

@@ -269,9 +269,8 @@ TCase *kc_case(Suite *s, const char *name)
 	return c;
 }
 
-static Suite *suite(const char *name, const char *on)
+TT_PAIR_SUITE("ops/kernel_calls")
 {
-	Suite *s = suite_create(name);
 
 	kc_rows_cases(s);
 	kc_elem_cases(s);
@@ -279,7 +278,4 @@ static Suite *suite(const char *name, const char *on)
 	kc_train_cases(s);
 	if (!strcmp(on, "host"))
 		kc_cached_cases(s);
-	return s;
 }
-
-TT_PAIR("ops/kernel_calls", suite)

@@ -491,9 +491,8 @@ START_TEST(nothing_is_copied_without_need)
 }
 END_TEST
 
-static Suite *suite(void)
+TT_SUITE("ops/ops", TT_NEED_NOTHING)
 {
-	Suite *s = suite_create("ops/ops");
 	TCase *c = tt_ctx_case(s, "values", "host numeric");
 
 	tcase_add_loop_test(c, matches_fp64_forward_and_backward, 0, op_ncases);
@@ -507,7 +506,4 @@ static Suite *suite(void)
 	tcase_add_test(c, quantize_describes_its_passes);
 	ops_linear_cases(s);
 	ops_use_cases(s);
-	return s;
 }
-
-TT_MAIN("ops/ops", TT_NEED_NOTHING, suite)

@@ -171,16 +171,12 @@ START_TEST(linear_agrees_with_host_in_fp8)
 }
 END_TEST
 
-static Suite *suite(void)
+TT_SUITE("ops/ops_gpu", TT_NEED_GPU)
 {
-	Suite *s = suite_create("ops/ops_gpu");
 	TCase *c = tt_case(s, "values", "gpu numeric");
 
 	tcase_add_checked_fixture(c, setup, teardown);
 	tcase_add_loop_test(c, agrees_with_host_in_fp32, 0, op_ncases);
 	tcase_add_loop_test(c, agrees_with_host_in_bf16, 0, op_ncases);
 	tcase_add_loop_test(c, linear_agrees_with_host_in_fp8, 0, 3);
-	return s;
 }
-
-TT_MAIN("ops/ops_gpu", TT_NEED_GPU, suite)

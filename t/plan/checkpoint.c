@@ -546,9 +546,8 @@ START_TEST(survives_every_failed_allocation)
 }
 END_TEST
 
-static Suite *suite(const char *name, const char *on)
+TT_PAIR_SUITE("plan/checkpoint")
 {
-	Suite *s = suite_create(name);
 	TCase *c = tt_case(s, "checkpoint", on);
 
 	tcase_add_checked_fixture(c, setup, teardown);
@@ -564,7 +563,4 @@ static Suite *suite(const char *name, const char *on)
 	tcase_add_test(c, names_of_weights_are_escaped);
 	if (!strcmp(on, "host"))
 		tcase_add_test(c, survives_every_failed_allocation);
-	return s;
 }
-
-TT_PAIR("plan/checkpoint", suite)

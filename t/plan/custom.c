@@ -624,9 +624,8 @@ START_TEST(a_joint_plan_survives_faults)
 }
 END_TEST
 
-static Suite *suite(const char *name, const char *on)
+TT_PAIR_SUITE("plan/custom")
 {
-	Suite *s = suite_create(name);
 	TCase *c = tt_ctx_case(s, "joint", "numeric");
 
 	tcase_add_loop_test(c, a_joint_fusion_keeps_a_value_of_its_own, 0, TT_LEN(recipes));
@@ -639,7 +638,4 @@ static Suite *suite(const char *name, const char *on)
 	if (!strcmp(on, "host"))
 		tcase_add_test(c, a_joint_plan_survives_faults);
 	custom_block_cases(s);
-	return s;
 }
-
-TT_PAIR("plan/custom", suite)

@@ -446,14 +446,10 @@ START_TEST(fails_cleanly)
 }
 END_TEST
 
-static Suite *suite(void)
+TT_SUITE("plan/faults", TT_NEED_NOTHING)
 {
-	Suite *s = suite_create("plan/faults");
 	TCase *c = tt_ctx_case(s, "objects", "host");
 
 	tcase_add_loop_test(c, fails_cleanly, 0, TT_LEN(sweep));
 	tcase_add_loop_test(c, an_op_fails_cleanly, 0, NOPS);
-	return s;
 }
-
-TT_MAIN("plan/faults", TT_NEED_NOTHING, suite)

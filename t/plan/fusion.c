@@ -1077,9 +1077,8 @@ START_TEST(each_row_names_a_test_that_applies_it)
 }
 END_TEST
 
-static Suite *suite(const char *name, const char *on)
+TT_PAIR_SUITE("plan/fusion")
 {
-	Suite *s = suite_create(name);
 	TCase *c = tt_ctx_case(s, "equal", "numeric");
 
 	setenv("TE_GRADIENTS", "once", 0);
@@ -1106,7 +1105,4 @@ static Suite *suite(const char *name, const char *on)
 	tcase_add_test(c, tries_user_fusions_first);
 	tcase_add_test(c, built_in_fusions_leave_user_fusions_their_steps);
 	tcase_add_loop_test(c, each_row_names_a_test_that_applies_it, 0, te__nfusions);
-	return s;
 }
-
-TT_PAIR("plan/fusion", suite)

@@ -678,9 +678,8 @@ START_TEST(survives_every_failed_allocation)
 }
 END_TEST
 
-static Suite *suite(void)
+TT_SUITE("plan/optim", TT_NEED_NOTHING)
 {
-	Suite *s = suite_create("plan/optim");
 	TCase *c = tt_case(s, "adamw", "host numeric");
 
 	tcase_add_checked_fixture(c, setup, teardown);
@@ -698,7 +697,4 @@ static Suite *suite(void)
 	tcase_add_test(c, refuses_what_it_cannot_do);
 	c = tt_case(s, "faults", "host");
 	tcase_add_test(c, survives_every_failed_allocation);
-	return s;
 }
-
-TT_MAIN("plan/optim", TT_NEED_NOTHING, suite)

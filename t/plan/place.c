@@ -355,9 +355,8 @@ START_TEST(survives_every_fault)
 }
 END_TEST
 
-static Suite *suite(void)
+TT_SUITE("plan/place", TT_NEED_NOTHING)
 {
-	Suite *s = suite_create("plan/place");
 	TCase *c = tt_case(s, "place", "memory serial");
 
 	tcase_add_test(c, overlapping_lifetimes_share_no_memory);
@@ -369,7 +368,4 @@ static Suite *suite(void)
 	tcase_add_test(c, survives_every_fault);
 	c = tt_case(s, "many", "memory serial");
 	tcase_add_loop_test(c, many_are_quick_disjoint_and_dense, 0, NKINDS);
-	return s;
 }
-
-TT_MAIN("plan/place", TT_NEED_NOTHING, suite)

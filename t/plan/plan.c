@@ -609,9 +609,8 @@ START_TEST(evaluation_leaves_quantizers_alone)
 }
 END_TEST
 
-static Suite *suite(const char *name, const char *on)
+TT_PAIR_SUITE("plan/plan")
 {
-	Suite *s = suite_create(name);
 	TCase *c;
 
 	c = tt_ctx_case(s, "gradients", "numeric");
@@ -637,7 +636,4 @@ static Suite *suite(const char *name, const char *on)
 	plan_use_cases(s);
 	plan_hook_cases(s);
 	plan_recipe_cases(s);
-	return s;
 }
-
-TT_PAIR("plan/plan", suite)

@@ -863,9 +863,8 @@ START_TEST(bad_memory_for_weights_is_refused)
 }
 END_TEST
 
-static Suite *suite(const char *name, const char *on)
+TT_PAIR_SUITE("plan/plan_bind")
 {
-	Suite *s = suite_create(name);
 	TCase *c = tt_ctx_case(s, "parts", "plan");
 
 	tcase_add_loop_test(c, parts_give_the_bits_of_the_whole, 0, 2 * NRECIPES * NMODES);
@@ -879,7 +878,4 @@ static Suite *suite(const char *name, const char *on)
 	tcase_add_test(c, weights_live_in_the_callers_memory);
 	tcase_add_test(c, inference_needs_no_gradients);
 	tcase_add_test(c, bad_memory_for_weights_is_refused);
-	return s;
 }
-
-TT_PAIR("plan/plan_bind", suite)

@@ -447,9 +447,8 @@ START_TEST(counts_flops_of_a_head_in_forward)
 }
 END_TEST
 
-static Suite *suite(void)
+TT_SUITE("plan/profile", TT_NEED_NOTHING)
 {
-	Suite *s = suite_create("plan/profile");
 	TCase *c = tt_ctx_case(s, "profile", "host");
 
 	tcase_add_test(c, counts_bytes_and_flops_of_a_linear);
@@ -462,7 +461,4 @@ static Suite *suite(void)
 	tcase_add_test(c, refuses_bad_calls);
 	c = tt_ctx_case(s, "faults", "host fault");
 	tcase_add_test(c, survives_every_fault);
-	return s;
 }
-
-TT_MAIN("plan/profile", TT_NEED_NOTHING, suite)

@@ -649,9 +649,8 @@ START_TEST(building_time_grows_with_the_layers)
 }
 END_TEST
 
-static Suite *suite(void)
+TT_SUITE("plan/seq", TT_NEED_NOTHING)
 {
-	Suite *s = suite_create("plan/seq");
 	TCase *c = tt_case(s, "channels", "host");
 
 	tcase_add_checked_fixture(c, setup, teardown);
@@ -683,7 +682,4 @@ static Suite *suite(void)
 	tcase_add_test(c, building_time_grows_with_the_layers);
 	c = tt_case(s, "faults", "host fault");
 	tcase_add_test(c, survives_every_fault);
-	return s;
 }
-
-TT_MAIN("plan/seq", TT_NEED_NOTHING, suite)

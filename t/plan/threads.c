@@ -432,9 +432,8 @@ START_TEST(a_forked_child_is_refused)
 }
 END_TEST
 
-static Suite *suite(void)
+TT_SUITE("plan/threads", TT_NEED_NOTHING)
 {
-	Suite *s = suite_create("plan/threads");
 	TCase *c = tt_case(s, "threads", "host");
 
 	tcase_add_checked_fixture(c, setup, teardown);
@@ -443,7 +442,4 @@ static Suite *suite(void)
 	tcase_add_test(c, the_capturing_thread_is_refused);
 	tcase_add_test(c, helpers_see_what_was_queued_before);
 	tcase_add_loop_test(c, a_forked_child_is_refused, 0, 2);
-	return s;
 }
-
-TT_MAIN("plan/threads", TT_NEED_NOTHING, suite)

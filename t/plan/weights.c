@@ -4,13 +4,9 @@
 #include "tt_ctx.h"
 #include "weights_cases.h"
 
-static Suite *suite(const char *name, const char *on)
+TT_PAIR_SUITE("plan/weights")
 {
-	Suite *s = suite_create(name);
 
 	frozen_cases(s);
 	bound_cases(s);
-	return s;
 }
-
-TT_PAIR("plan/weights", suite)

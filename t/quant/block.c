@@ -297,9 +297,8 @@ START_TEST(operands_are_as_the_recipe_defines)
 }
 END_TEST
 
-static Suite *suite(void)
+TT_SUITE("quant/block", TT_NEED_NOTHING)
 {
-	Suite *s = suite_create("quant/block");
 	TCase *c = tt_ctx_case(s, "cast", "host numeric");
 
 	tcase_add_loop_test(c, each_block_has_the_scale_of_its_amax, 0, TT_LEN(casts));
@@ -308,7 +307,4 @@ static Suite *suite(void)
 	tcase_add_test(c, slots_have_no_device_words);
 	tcase_add_test(c, refuses_other_scalings_and_options);
 	tcase_add_test(c, operands_are_as_the_recipe_defines);
-	return s;
 }
-
-TT_MAIN("quant/block", TT_NEED_NOTHING, suite)

@@ -833,9 +833,8 @@ static TCase *with_host(Suite *s, const char *name)
 	return c;
 }
 
-static Suite *suite(void)
+TT_SUITE("quant/quant", TT_NEED_NOTHING)
 {
-	Suite *s = suite_create("quant/quant");
 	TCase *c = with_host(s, "recipe");
 
 	tcase_add_loop_test(c, names_every_recipe, 0, TT_LEN(names));
@@ -860,7 +859,4 @@ static Suite *suite(void)
 	tcase_add_loop_test(c, state_survives_a_round_trip, 0, 2);
 	tcase_add_test(c, load_refuses_damage_and_changes_nothing);
 	tcase_add_test(c, load_refuses_another_recipe);
-	return s;
 }
-
-TT_MAIN("quant/quant", TT_NEED_NOTHING, suite)

@@ -171,16 +171,12 @@ START_TEST(unknown_names_are_refused)
 }
 END_TEST
 
-static Suite *suite(void)
+TT_SUITE("quant/recipe", TT_NEED_NOTHING)
 {
-	Suite *s = suite_create("quant/recipe");
 	TCase *c = tt_ctx_case(s, "table", "host");
 
 	tcase_add_loop_test(c, a_row_is_all_that_a_recipe_needs, 0, 2);
 	tcase_add_test(c, rows_are_whole);
 	tcase_add_test(c, names_are_those_of_the_header);
 	tcase_add_test(c, unknown_names_are_refused);
-	return s;
 }
-
-TT_MAIN("quant/recipe", TT_NEED_NOTHING, suite)

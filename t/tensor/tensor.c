@@ -927,9 +927,8 @@ START_TEST(no_failure_leaks)
 }
 END_TEST
 
-static Suite *suite(void)
+TT_SUITE("tensor/tensor", TT_NEED_NOTHING)
 {
-	Suite *s = suite_create("tensor/tensor");
 	TCase *c;
 
 	/* so that it can be used up */
@@ -972,7 +971,4 @@ static Suite *suite(void)
 	CASE("faults");
 	tcase_add_loop_test(c, no_failure_leaks, 0, 2);
 #undef CASE
-	return s;
 }
-
-TT_MAIN("tensor/tensor", TT_NEED_NOTHING, suite)

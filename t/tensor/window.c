@@ -215,9 +215,8 @@ START_TEST(fabric_handles_are_probed)
 }
 END_TEST
 
-static Suite *suite(const char *name, const char *on)
+TT_PAIR_SUITE("tensor/window")
 {
-	Suite *s = suite_create(name);
 	TCase *c = tt_case(s, "window", "window");
 
 	tcase_add_checked_fixture(c, setup, tt_teardown);
@@ -229,7 +228,4 @@ static Suite *suite(const char *name, const char *on)
 	if (!strcmp(on, "host"))
 		tcase_add_test(c, a_forked_child_leaves_the_parents_memory);
 	tcase_add_test(c, fabric_handles_are_probed);
-	return s;
 }
-
-TT_PAIR("tensor/window", suite)

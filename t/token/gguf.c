@@ -469,9 +469,8 @@ START_TEST(faults)
 }
 END_TEST
 
-static Suite *suite(void)
+TT_SUITE("token/gguf", TT_NEED_NOTHING)
 {
-	Suite *s = suite_create("token/gguf");
 	TCase *c = tt_case(s, "files", "serial");
 
 	tcase_add_loop_test(c, gguf_of_bytes, 0, TT_LEN(gguf_pres));
@@ -483,7 +482,4 @@ static Suite *suite(void)
 	tcase_add_loop_test(c, gguf_refuses_what_it_cannot_express, 0, TT_LEN(not_in_gguf));
 	tcase_add_loop_test(c, gguf_of_trained_vocabularies, 0, 4);
 	tcase_add_test(c, faults);
-	return s;
 }
-
-TT_MAIN("token/gguf", TT_NEED_NOTHING, suite)

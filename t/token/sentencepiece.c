@@ -369,9 +369,8 @@ START_TEST(faults)
 }
 END_TEST
 
-static Suite *suite(void)
+TT_SUITE("token/sentencepiece", TT_NEED_NOTHING)
 {
-	Suite *s = suite_create("token/sentencepiece");
 	TCase *c = tt_case(s, "formats", "serial");
 
 	tcase_add_loop_test(c, tokens_of_python, 0, TT_LEN(models));
@@ -384,7 +383,4 @@ static Suite *suite(void)
 
 	c = tt_case(s, "threads", "threads");
 	tcase_add_loop_test(c, threads_do_not_change_tokens, 0, TT_LEN(models));
-	return s;
 }
-
-TT_MAIN("token/sentencepiece", TT_NEED_NOTHING, suite)

@@ -711,9 +711,8 @@ START_TEST(faults)
 }
 END_TEST
 
-static Suite *suite(void)
+TT_SUITE("token/token", TT_NEED_NOTHING)
 {
-	Suite *s = suite_create("token/token");
 	TCase *c = tt_case(s, "formats", "serial");
 
 	tcase_add_test(c, sentencepiece_style_with_byte_fallback_and_template);
@@ -741,7 +740,4 @@ static Suite *suite(void)
 	c = tt_case(s, "threads", "threads");
 	tcase_add_loop_test(c, threads_do_not_change_tokens, 0, 7);
 	tcase_add_test(c, several_threads_use_one_tokenizer);
-	return s;
 }
-
-TT_MAIN("token/token", TT_NEED_NOTHING, suite)

@@ -140,15 +140,11 @@ START_TEST(accepts_what_it_writes)
 }
 END_TEST
 
-static Suite *suite(void)
+TT_SUITE("tools/ckpt", TT_NEED_NOTHING)
 {
-	Suite *s = suite_create("tools/ckpt");
 	TCase *c = tt_case(s, "state", "host");
 
 	tcase_add_checked_fixture(c, setup, teardown);
 	tcase_add_loop_test(c, refuses_and_names_file_and_field, 0, TT_LEN(refused));
 	tcase_add_loop_test(c, accepts_what_it_writes, 0, TT_LEN(accepted));
-	return s;
 }
-
-TT_MAIN("tools/ckpt", TT_NEED_NOTHING, suite)

@@ -568,16 +568,12 @@ START_TEST(failed_saves_leave_a_complete_checkpoint)
 }
 END_TEST
 
-static Suite *suite(void)
+TT_SUITE("tools/ckpt_crash", TT_NEED_NOTHING)
 {
-	Suite *s = suite_create("tools/ckpt_crash");
 	TCase *c = tt_case(s, "crash", "host");
 
 	tcase_add_checked_fixture(c, setup, teardown);
 	tcase_add_test(c, a_crash_leaves_a_complete_checkpoint);
 	tcase_add_test(c, a_crash_while_a_save_is_completed_leaves_a_complete_checkpoint);
 	tcase_add_test(c, failed_saves_leave_a_complete_checkpoint);
-	return s;
 }
-
-TT_MAIN("tools/ckpt_crash", TT_NEED_NOTHING, suite)

@@ -830,9 +830,8 @@ START_TEST(packs_documents_with_text)
 }
 END_TEST
 
-static Suite *suite(void)
+TT_SUITE("tools/data", TT_NEED_NOTHING)
 {
-	Suite *s = suite_create("tools/data");
 	TCase *c = tt_case(s, "data", "host");
 
 	tcase_add_checked_fixture(c, setup, teardown);
@@ -857,7 +856,4 @@ static Suite *suite(void)
 	tcase_add_test(c, draws_random_tokens);
 	tcase_add_test(c, refuses_what_cannot_be_read);
 	tcase_add_loop_test(c, reads_compressed_files, 0, TT_LEN(squeezed));
-	return s;
 }
-
-TT_MAIN("tools/data", TT_NEED_NOTHING, suite)

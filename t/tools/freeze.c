@@ -100,14 +100,10 @@ START_TEST(frozen_weights_do_not_change)
 }
 END_TEST
 
-static Suite *suite(void)
+TT_SUITE("tools/freeze", TT_NEED_NOTHING)
 {
-	Suite *s = suite_create("tools/freeze");
 	TCase *c = tt_case(s, "freeze", "host serial");
 
 	tcase_add_checked_fixture(c, setup, teardown);
 	tcase_add_loop_test(c, frozen_weights_do_not_change, 0, TT_LEN(runs));
-	return s;
 }
-
-TT_MAIN("tools/freeze", TT_NEED_NOTHING, suite)

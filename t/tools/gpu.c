@@ -100,15 +100,11 @@ START_TEST(a_run_that_may_choose_warns)
 }
 END_TEST
 
-static Suite *suite(void)
+TT_SUITE("tools/gpu", TT_NEED_NOTHING)
 {
-	Suite *s = suite_create("tools/gpu");
 	TCase *c = tt_case(s, "gpu", "host serial");
 
 	tcase_add_test(c, a_gpu_that_is_passed_over_is_a_warning);
 	tcase_add_test(c, nothing_else_is);
 	tcase_add_loop_test(c, a_run_that_may_choose_warns, 0, 2);
-	return s;
 }
-
-TT_MAIN("tools/gpu", TT_NEED_NOTHING, suite)

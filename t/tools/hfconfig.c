@@ -645,9 +645,8 @@ START_TEST(flops_follow_from_the_shapes)
 }
 END_TEST
 
-static Suite *suite(void)
+TT_SUITE("tools/hfconfig", TT_NEED_NOTHING)
 {
-	Suite *s = suite_create("tools/hfconfig");
 	TCase *c = tt_case(s, "config", "host");
 
 	tcase_add_test(c, reads_gpt2);
@@ -664,7 +663,4 @@ static Suite *suite(void)
 	tcase_add_test(c, names_match_patterns);
 	tcase_add_test(c, parts_cover_packed_weights);
 	tcase_add_test(c, flops_follow_from_the_shapes);
-	return s;
 }
-
-TT_MAIN("tools/hfconfig", TT_NEED_NOTHING, suite)

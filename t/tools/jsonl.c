@@ -108,15 +108,11 @@ START_TEST(templates_can_be_given)
 }
 END_TEST
 
-static Suite *suite(void)
+TT_SUITE("tools/jsonl", TT_NEED_NOTHING)
 {
-	Suite *s = suite_create("tools/jsonl");
 	TCase *c = tt_case(s, "jsonl", "host");
 
 	tcase_add_checked_fixture(c, setup, teardown);
 	tcase_add_loop_test(c, documents_have_masks, 0, TT_LEN(documents));
 	tcase_add_test(c, templates_can_be_given);
-	return s;
 }
-
-TT_MAIN("tools/jsonl", TT_NEED_NOTHING, suite)

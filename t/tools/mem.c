@@ -96,14 +96,10 @@ START_TEST(is_what_a_run_takes)
 }
 END_TEST
 
-static Suite *suite(void)
+TT_SUITE("tools/mem", TT_NEED_NOTHING)
 {
-	Suite *s = suite_create("tools/mem");
 	TCase *c = tt_case(s, "estimate", "host serial");
 
 	tcase_add_checked_fixture(c, setup, teardown);
 	tcase_add_loop_test(c, is_what_a_run_takes, 0, TT_LEN(runs));
-	return s;
 }
-
-TT_MAIN("tools/mem", TT_NEED_NOTHING, suite)

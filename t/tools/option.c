@@ -29,13 +29,9 @@ START_TEST(times_have_units)
 }
 END_TEST
 
-static Suite *suite(void)
+TT_SUITE("tools/option", TT_NEED_NOTHING)
 {
-	Suite *s = suite_create("tools/option");
 	TCase *c = tt_case(s, "option", "host numeric");
 
 	tcase_add_loop_test(c, times_have_units, 0, TT_LEN(times));
-	return s;
 }
-
-TT_MAIN("tools/option", TT_NEED_NOTHING, suite)

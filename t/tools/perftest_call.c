@@ -66,13 +66,9 @@ START_TEST(failed_verify_sets_no_depth)
 }
 END_TEST
 
-static Suite *suite(void)
+TT_SUITE("tools/perftest_call", TT_NEED_NOTHING)
 {
-	Suite *s = suite_create("tools/perftest_call");
 	TCase *c = tt_case(s, "call", "host");
 
 	tcase_add_loop_test(c, failed_verify_sets_no_depth, 0, 2);
-	return s;
 }
-
-TT_MAIN("tools/perftest_call", TT_NEED_NOTHING, suite)

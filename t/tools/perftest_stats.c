@@ -99,16 +99,12 @@ START_TEST(leaves_out_what_is_not_finite)
 }
 END_TEST
 
-static Suite *suite(void)
+TT_SUITE("tools/perftest_stats", TT_NEED_NOTHING)
 {
-	Suite *s = suite_create("tools/perftest_stats");
 	TCase *c = tt_case(s, "stats", "host");
 
 	tcase_add_test(c, counts_odd_and_even);
 	tcase_add_test(c, quantiles_of_a_line);
 	tcase_add_loop_test(c, is_of_no_order, 0, 50);
 	tcase_add_test(c, leaves_out_what_is_not_finite);
-	return s;
 }
-
-TT_MAIN("tools/perftest_stats", TT_NEED_NOTHING, suite)

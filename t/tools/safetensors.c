@@ -322,9 +322,8 @@ START_TEST(an_unfinished_file_goes_away)
 }
 END_TEST
 
-static Suite *suite(void)
+TT_SUITE("tools/safetensors", TT_NEED_NOTHING)
 {
-	Suite *s = suite_create("tools/safetensors");
 	TCase *c = tt_case(s, "file", "host");
 
 	tcase_add_checked_fixture(c, setup, teardown);
@@ -339,7 +338,4 @@ static Suite *suite(void)
 	tcase_add_loop_test(c, names_other_files, 0, TT_LEN(mistaken));
 	tcase_add_test(c, data_that_were_not_written_are_missed);
 	tcase_add_test(c, an_unfinished_file_goes_away);
-	return s;
 }
-
-TT_MAIN("tools/safetensors", TT_NEED_NOTHING, suite)

@@ -53,13 +53,9 @@ START_TEST(draws_as_often_as_asked)
 }
 END_TEST
 
-static Suite *suite(void)
+TT_SUITE("tools/sample", TT_NEED_NOTHING)
 {
-	Suite *s = suite_create("tools/sample");
 	TCase *c = tt_case(s, "sample", "host numeric");
 
 	tcase_add_loop_test(c, draws_as_often_as_asked, 0, TT_LEN(draws));
-	return s;
 }
-
-TT_MAIN("tools/sample", TT_NEED_NOTHING, suite)

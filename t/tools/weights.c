@@ -529,9 +529,8 @@ START_TEST(a_folder_is_no_file_of_weights)
 }
 END_TEST
 
-static Suite *suite(void)
+TT_SUITE("tools/weights", TT_NEED_NOTHING)
 {
-	Suite *s = suite_create("tools/weights");
 	TCase *c = tt_case(s, "files", "host"), *o = tt_case(s, "others", "host");
 
 	tcase_add_checked_fixture(c, setup, teardown);
@@ -545,7 +544,4 @@ static Suite *suite(void)
 	tcase_add_checked_fixture(o, setup_ctx, teardown);
 	tcase_add_test(o, warns_of_what_is_not_finite);
 	tcase_add_loop_test(o, reads_or_names_what_others_write, 0, TT_LEN(others));
-	return s;
 }
-
-TT_MAIN("tools/weights", TT_NEED_NOTHING, suite)

@@ -19,6 +19,7 @@ KERNEL_CU = \
 	kernels/loss/loss.cu \
 	kernels/norm/backward.cu \
 	kernels/norm/forward.cu \
+	kernels/norm/qk.cu \
 	kernels/optim/optim.cu \
 	kernels/quant/quant.cu \
 	kernels/reduce/reduce.cu \

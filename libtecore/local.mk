@@ -155,6 +155,7 @@ libtecore_libtecore_internal_la_SOURCES = \
 	libtecore/ops/norm.c \
 	libtecore/ops/op.c \
 	libtecore/ops/op.h \
+	libtecore/ops/qk_norm.c \
 	libtecore/ops/quantize.c \
 	libtecore/ops/reshape.c \
 	libtecore/ops/residual.c \

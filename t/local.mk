@@ -610,8 +610,12 @@ EXTRA_DIST += \
 	t/data/fam_neox.safetensors \
 	t/data/fam_neox_serial.json \
 	t/data/fam_neox_serial.safetensors \
+	t/data/fam_olmo2.json \
+	t/data/fam_olmo2.safetensors \
 	t/data/fam_phi3.json \
 	t/data/fam_phi3.safetensors \
+	t/data/fam_qwen3.json \
+	t/data/fam_qwen3.safetensors \
 	t/data/fam_smollm3.json \
 	t/data/fam_smollm3.safetensors \
 	t/data/fam_stablelm.json \

@@ -247,6 +247,7 @@ TE_EXPORT int te_op_take(struct te_op *op, int index, const char *channel);
 #define TE_ATTRS_bias
 #define TE_ATTRS_norm .eps = 1e-5f,
 #define TE_ATTRS_act
+#define TE_ATTRS_qk_norm .eps = 1e-5f,
 #define TE_ATTRS_rope .theta = 10000.0f,
 #define TE_ATTRS_attention
 #define TE_ATTRS_dropout
@@ -348,6 +349,23 @@ struct te_rope_attrs {
 };
 #define TE_ROPE_ATTRS_INIT { sizeof(struct te_rope_attrs), 0, 0, 0, 10000.0f, 0 }
 TE_EXPORT int te_op_rope(const struct te_rope_attrs *a, const char *name, struct te_op **ret_op);
+
+/*
+ * RMSNorm of q and k among packed heads; v is copied. Each head is a row of the norm, with a gain
+ * that all heads of q share and another that all heads of k share (Qwen3); whole: all heads of q
+ * are one row, and all heads of k another (OLMo 2). Weights: q, k [head_dim]; whole:
+ * q [nheads * head_dim], k [nkv * head_dim].
+ */
+struct te_qk_norm_attrs {
+	size_t size; /* set by TE_ATTRS or the INIT macro; lets the struct grow */
+	int32_t nheads, nkv, head_dim;
+	int32_t whole;
+	float eps;
+	uint32_t flags; /* TE_NORM_ZERO_CENTERED */
+};
+#define TE_QK_NORM_ATTRS_INIT { sizeof(struct te_qk_norm_attrs), 0, 0, 0, 0, 1e-5f, 0 }
+TE_EXPORT int te_op_qk_norm(const struct te_qk_norm_attrs *a, const char *name,
+			    struct te_op **ret_op);
 
 /*
  * causal attention: x [B,T,(nheads+2 nkv) D] -> [B,T,nheads D]. On a GPU a NaN or infinity may

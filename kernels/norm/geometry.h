@@ -27,4 +27,7 @@
 #define NORM_DW_THREADS 128
 #define NORM_DW_COLS 64
 
+#define QK_THREADS 256
+#define QK_DW_COLS 128 /* a thread each */
+
 #endif

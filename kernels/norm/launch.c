@@ -184,3 +184,34 @@ int te__geo_norm_both(const void *args, struct te__geometry *k)
 	k->smem = NORM_BOTH_STAGES(size) * nrows * nthreads * TE_V * size * (a->dres ? 3 : 2);
 	return r;
 }
+
+/* a warp for each group of a row, or a block where queries have more columns than a warp holds */
+static int64_t qk_blocks(int64_t ngroups, int64_t qcols)
+{
+	return qcols > NORM_WARP_COLS ? ngroups : ceil_div(ngroups, QK_THREADS / 32);
+}
+
+int te__geo_qk_norm_fwd(const void *args, struct te__geometry *k)
+{
+	const struct te_k_qk_norm_fwd *a = args;
+
+	return LAUNCH_T(k, a->dtype, "te_k_qk_norm_fwd",
+			qk_blocks(a->rows * (a->nq + 2 * a->nk), a->qcols), QK_THREADS);
+}
+
+int te__geo_qk_norm_bwd(const void *args, struct te__geometry *k)
+{
+	const struct te_k_qk_norm_bwd *a = args;
+
+	return LAUNCH_T(k, a->dtype, "te_k_qk_norm_bwd",
+			qk_blocks(a->rows * (a->nq + 2 * a->nk), a->qcols), QK_THREADS);
+}
+
+int te__geo_qk_norm_dw(const void *args, struct te__geometry *k)
+{
+	const struct te_k_qk_norm_dw *a = args;
+
+	return LAUNCH_T(k, a->dtype, "te_k_qk_norm_dw",
+			TE_K_NPARTS(a->rows) * ceil_div(a->qcols + a->kcols, QK_DW_COLS),
+			QK_DW_COLS);
+}

@@ -226,3 +226,121 @@ void te__h_norm_both(const struct te_k_norm_both *a)
 	te__h_norm_dw(&w); /* first: dx may be dy */
 	te__h_norm_bwd(&b);
 }
+
+/* the first column and the width of group g of a row */
+static void group_of(int64_t g, int64_t nq, int64_t qcols, int64_t kcols, int64_t *ret_at,
+		     int64_t *ret_cols)
+{
+	*ret_at = g < nq ? g * qcols : nq * qcols + (g - nq) * kcols;
+	*ret_cols = g < nq ? qcols : kcols;
+}
+
+static void *qk_at(int32_t dtype, const void *p, int64_t i)
+{
+	return (char *)(uintptr_t)p + i * (dtype == TE_DTYPE_FP32 ? 4 : 2);
+}
+
+static void qk_fwd_part(void *arg, int64_t begin, int64_t end)
+{
+	const struct te_k_qk_norm_fwd *a = arg;
+	const int64_t cols = TE_K_QK_COLS(a), normed = a->nq + a->nk;
+	float v[TE__H_CHUNK];
+
+	for (int64_t r = begin; r < end; r++) {
+		for (int64_t g = 0, at, n; g < normed + a->nk; g++) {
+			struct te_k_norm_fwd k = { .rows = 1, .eps = a->eps, .dtype = a->dtype };
+
+			group_of(g, a->nq, a->qcols, a->kcols, &at, &n);
+			k.x = qk_at(a->dtype, a->x, r * cols + at);
+			k.y = qk_at(a->dtype, a->y, r * cols + at);
+			k.gamma = g < a->nq ? a->gamma_q : a->gamma_k;
+			k.rstd = a->rstd + r * normed + g;
+			k.cols = n;
+			k.zero_centered = a->zero_centered;
+			TE__H_CHUNKS(c, len, n) {
+				if (g < normed) {
+					fwd_chunk(&k, 0, c, len, v);
+				} else {
+					te__h_load(a->dtype, k.x, c, len, v);
+					te__h_store(a->dtype, k.y, c, len, v);
+				}
+			}
+		}
+	}
+}
+
+void te__h_qk_norm_fwd(const struct te_k_qk_norm_fwd *a)
+{
+	te__k_for(a->rows, te__h_rows_grain(TE_K_QK_COLS(a), 1), qk_fwd_part,
+		  (void *)(uintptr_t)a);
+}
+
+static void qk_bwd_part(void *arg, int64_t begin, int64_t end)
+{
+	const struct te_k_qk_norm_bwd *a = arg;
+	const int64_t cols = TE_K_QK_COLS(a), normed = a->nq + a->nk;
+	float *v = te__k_take(2 * TE__H_SPAN * sizeof(*v));
+
+	for (int64_t r = begin; r < end; r++) {
+		for (int64_t g = 0, at, n; g < normed + a->nk; g++) {
+			struct te_k_norm_bwd k = { .rows = 1, .dtype = a->dtype };
+
+			group_of(g, a->nq, a->qcols, a->kcols, &at, &n);
+			k.dy = qk_at(a->dtype, a->dy, r * cols + at);
+			k.x = qk_at(a->dtype, a->x, r * cols + at);
+			k.dx = qk_at(a->dtype, a->dx, r * cols + at);
+			k.gamma = g < a->nq ? a->gamma_q : a->gamma_k;
+			k.rstd = a->rstd + r * normed + g;
+			k.cols = n;
+			k.zero_centered = a->zero_centered;
+			if (g < normed)
+				bwd_row(&k, 0, v, v + TE__H_SPAN);
+			else
+				TE__H_SPANS(c, len, n) {
+					te__h_load(a->dtype, k.dy, c, len, v);
+					te__h_store(a->dtype, k.dx, c, len, v);
+				}
+		}
+	}
+	te__k_give(v);
+}
+
+void te__h_qk_norm_bwd(const struct te_k_qk_norm_bwd *a)
+{
+	te__k_for(a->rows, te__h_rows_grain(TE_K_QK_COLS(a), 1), qk_bwd_part,
+		  (void *)(uintptr_t)a);
+}
+
+/* begin is the first row of a partial sum */
+static void qk_dw_part(void *arg, int64_t begin, int64_t end)
+{
+	const struct te_k_qk_norm_dw *a = arg;
+	const int64_t cols = TE_K_QK_COLS(a), normed = a->nq + a->nk;
+	float dybuf[TE__H_CHUNK], xbuf[TE__H_CHUNK];
+
+	for (int64_t r = begin; r < end; r++) {
+		const int64_t part = r / TE_K_PART_ROWS;
+		float *q = a->part_q + part * a->qcols, *k = a->part_k + part * a->kcols;
+
+		if (r % TE_K_PART_ROWS == 0) {
+			memset(q, 0, (size_t)a->qcols * sizeof(*q));
+			memset(k, 0, (size_t)a->kcols * sizeof(*k));
+		}
+		for (int64_t g = 0, at, n; g < normed; g++) {
+			group_of(g, a->nq, a->qcols, a->kcols, &at, &n);
+			at += r * cols;
+			TE__H_CHUNKS(c, len, n) {
+				add_dw((g < a->nq ? q : k) + c,
+				       te__h_view(a->dtype, a->dy, at + c, len, dybuf),
+				       te__h_view(a->dtype, a->x, at + c, len, xbuf), 0.0f,
+				       a->rstd[r * normed + g], len);
+			}
+		}
+	}
+}
+
+void te__h_qk_norm_dw(const struct te_k_qk_norm_dw *a)
+{
+	te__k_for(a->rows, te__h_rows_grain(TE_K_QK_COLS(a), TE_K_PART_ROWS), qk_dw_part,
+		  (void *)(uintptr_t)a);
+}

@@ -67,4 +67,50 @@ struct te_k_norm_dw {
 	int32_t pad;
 };
 
+/*
+ * RMSNorm of the queries and the keys among packed heads: a row of x is nq groups of qcols
+ * elements, then nk groups of kcols, then nk groups of kcols values, which are copied. y of a group
+ * is as in te_k_norm_fwd, with gamma_q or gamma_k. rstd [rows, nq + nk]. y may be x, and dx dy.
+ */
+struct te_k_qk_norm_fwd {
+	const void *x; /* T */
+	const float *gamma_q; /* [qcols] */
+	const float *gamma_k; /* [kcols] */
+	void *y;
+	float *rstd;
+	int64_t rows, qcols, kcols;
+	int32_t nq, nk;
+	float eps;
+	int32_t zero_centered;
+	int32_t dtype;
+	int32_t pad;
+};
+
+/* dx of a group as in te_k_norm_bwd */
+struct te_k_qk_norm_bwd {
+	const void *dy, *x; /* T */
+	const float *gamma_q;
+	const float *gamma_k;
+	const float *rstd;
+	void *dx;
+	int64_t rows, qcols, kcols;
+	int32_t nq, nk;
+	int32_t zero_centered;
+	int32_t dtype;
+};
+
+/* partial sums of dy * xhat over the groups of a row in ascending order, then over rows:
+ * [TE_K_NPARTS(rows), qcols] and [TE_K_NPARTS(rows), kcols] */
+struct te_k_qk_norm_dw {
+	const void *dy, *x; /* T */
+	const float *rstd;
+	float *part_q;
+	float *part_k;
+	int64_t rows, qcols, kcols;
+	int32_t nq, nk;
+	int32_t dtype;
+	int32_t pad;
+};
+#define TE_K_QK_COLS(a) ((a)->nq * (a)->qcols + 2 * (a)->nk * (a)->kcols)
+
 #endif

@@ -82,7 +82,7 @@ static int has_more(const struct te_op *op, size_t known, const void *init)
 
 static int check_op(const struct te_decoder *d, int i)
 {
-	static const char *const by_row[] = { "linear", "bias", "layernorm", "rmsnorm",
+	static const char *const by_row[] = { "linear", "bias", "layernorm", "rmsnorm", "qk_norm",
 					      "activation", "fork", "add", "swap", "dropout",
 					      "scale", "identity" };
 	const struct te_rope_attrs rope = TE_ROPE_ATTRS_INIT;

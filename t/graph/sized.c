@@ -429,6 +429,7 @@ ATTRS(bias, bias, a->width = 4;)
 ATTRS(norm, layernorm, a->width = 4;)
 ATTRS(norm, rmsnorm, a->width = 4;)
 ATTRS(act, activation, (void)a;)
+ATTRS(qk_norm, qk_norm, a->nheads = a->nkv = a->head_dim = 1;)
 ATTRS(rope, rope, a->nheads = a->nkv = 1; a->head_dim = 4;)
 ATTRS(attention, attention, a->nheads = a->nkv = 1; a->head_dim = 4;)
 ATTRS(dropout, dropout, (void)a;)
@@ -515,6 +516,7 @@ static const struct te_linear_attrs init_te_linear_attrs = TE_LINEAR_ATTRS_INIT;
 static const struct te_bias_attrs init_te_bias_attrs = TE_BIAS_ATTRS_INIT;
 static const struct te_norm_attrs init_te_norm_attrs = TE_NORM_ATTRS_INIT;
 static const struct te_act_attrs init_te_act_attrs = TE_ACT_ATTRS_INIT;
+static const struct te_qk_norm_attrs init_te_qk_norm_attrs = TE_QK_NORM_ATTRS_INIT;
 static const struct te_rope_attrs init_te_rope_attrs = TE_ROPE_ATTRS_INIT;
 static const struct te_attention_attrs init_te_attention_attrs = TE_ATTENTION_ATTRS_INIT;
 static const struct te_dropout_attrs init_te_dropout_attrs = TE_DROPOUT_ATTRS_INIT;
@@ -632,6 +634,7 @@ static const struct row {
 	IN(layernorm, te_norm_attrs, width),
 	IN(rmsnorm, te_norm_attrs, width),
 	IN(activation, te_act_attrs, act),
+	IN(qk_norm, te_qk_norm_attrs, flags),
 	IN(rope, te_rope_attrs, head_dim),
 	IN(attention, te_attention_attrs, head_dim),
 	IN(dropout, te_dropout_attrs, size),

@@ -353,6 +353,116 @@ START_TEST(norm_bwd_and_dw)
 }
 END_TEST
 
+/* ---- norms of queries and keys ---- */
+
+/* tolerances of y or, with dy, of dx, and of rstd, which has the host's values */
+static void near_qk(const struct te_k_qk_norm_fwd *a, const void *x, const void *dy, void *out)
+{
+	const int64_t cols = TE_K_QK_COLS(a);
+
+	for (int64_t r = 0, at = 0; r < a->rows; r++, at = r * cols) {
+		for (int64_t g = 0; g < a->nq + a->nk; g++) {
+			const int64_t n = g < a->nq ? a->qcols : a->kcols;
+			const float *gamma = g < a->nq ? a->gamma_q : a->gamma_k;
+			/* elements that a lane adds, lanes, up to 8 warps */
+			const double d = 16.0 + (double)n / 32.0;
+			const double rstd = a->rstd[r * (a->nq + a->nk) + g];
+			double mean = 0.0;
+
+			for (int64_t c = 0; c < n && dy; c++)
+				mean += fabs((double)tt_get(a->dtype, dy, at + c) *
+					     (fabs((double)gamma[c]) + 1.0) *
+					     (double)tt_get(a->dtype, x, at + c) * rstd) /
+					(double)n;
+			for (int64_t c = 0; c < n; c++, at++) {
+				const double xhat = fabs((double)tt_get(a->dtype, x, at) * rstd);
+				const double gain = fabs((double)gamma[c]) + 1.0;
+				const double g1 =
+					dy ? fabs((double)tt_get(a->dtype, dy, at)) * gain : 0.0;
+				const double size = dy ? rstd * (g1 + xhat * mean) : xhat * gain;
+
+				kc_near(out, at,
+					(d + 12.0) * U32 * size +
+						2.0 * tt_unit(a->dtype) *
+							fabs((double)tt_get(a->dtype, out, at)));
+			}
+			if (!dy)
+				kc_near(a->rstd, r * (a->nq + a->nk) + g,
+					(0.5 * (d + 4.0) + 4.0) * U32 * rstd);
+		}
+		for (int64_t c = at; c < (r + 1) * cols; c++)
+			kc_near(out, c, 0.0);
+	}
+}
+
+/* forward, in place too, and partial sums and dx of the same rows */
+START_TEST(qk_norm)
+{
+	static const struct {
+		int64_t rows, qcols, kcols;
+		int32_t nq, nk;
+	} shapes[] = {
+		{ 1, 1, 1, 1, 1 },	{ 3, 7, 7, 3, 1 },    { 65, 64, 64, 4, 2 },
+		{ 130, 128, 128, 2, 2 }, { 5, 1000, 250, 1, 1 }, { 67, 1025, 41, 1, 1 },
+		{ 9, 2048, 512, 1, 1 },	{ 2, 5120, 1024, 1, 1 }, { 4, 1024, 1500, 1, 1 },
+	};
+	const int32_t dtype = kl_types[_i & 1];
+
+	for (size_t k = kl_first(TT_LEN(shapes)); k < TT_LEN(shapes); k += kl_every()) {
+		struct te_k_qk_norm_fwd a = {
+			.gamma_q = kc_normal(TE_DTYPE_FP32, shapes[k].qcols, 1.0f),
+			.gamma_k = kc_normal(TE_DTYPE_FP32, shapes[k].kcols, 1.0f),
+			.rows = shapes[k].rows,
+			.qcols = shapes[k].qcols,
+			.kcols = shapes[k].kcols,
+			.nq = shapes[k].nq,
+			.nk = shapes[k].nk,
+			.eps = 1e-5f,
+			.zero_centered = _i >> 1,
+			.dtype = dtype,
+		};
+		const int64_t rows = a.rows, nparts = TE_K_NPARTS(rows);
+		const int64_t n = rows * TE_K_QK_COLS(&a);
+		const int64_t nnorms = rows * (a.nq + a.nk);
+		const size_t nbytes = (size_t)n * te_dtype_nbytes((enum te_dtype)dtype);
+		void *x = kc_normal(dtype, n, 2.0f), *dy = kc_normal(dtype, n, 1.0f);
+		void *was = malloc(nbytes);
+		float *rstd = kc_normal(TE_DTYPE_FP32, nnorms, 0.2f);
+		struct te_k_qk_norm_dw w = {
+			dy, x, rstd, kc_poison(TE_DTYPE_FP32, nparts * a.qcols),
+			kc_poison(TE_DTYPE_FP32, nparts * a.kcols), rows, a.qcols, a.kcols, a.nq,
+			a.nk, dtype, 0
+		};
+		struct te_k_qk_norm_bwd b = {
+			dy,   x,       a.gamma_q, a.gamma_k, rstd, kc_poison(dtype, n),
+			rows, a.qcols, a.kcols,	  a.nq,	     a.nk, a.zero_centered, dtype
+		};
+
+		for (int64_t i = 0; i < nnorms; i++)
+			rstd[i] = 1.0f + fabsf(rstd[i]);
+		KC_RUN(QK_NORM_DW, &w);
+		if (k & 1)
+			b.dx = dy;
+		kc_defer(b.dx);
+		a.rstd = rstd;
+		ck_assert_ptr_nonnull(was);
+		memcpy(was, dy, nbytes);
+		KC_RUN(QK_NORM_BWD, &b);
+		near_qk(&a, x, was, b.dx);
+		memcpy(was, x, nbytes);
+		a.x = x;
+		a.y = k & 1 ? x : kc_poison(dtype, n);
+		a.rstd = kc_poison(TE_DTYPE_FP32, nnorms);
+		kc_defer(a.y);
+		kc_defer(a.rstd);
+		KC_RUN(QK_NORM_FWD, &a);
+		near_qk(&a, was, NULL, a.y);
+		free(was);
+		kc_reset();
+	}
+}
+END_TEST
+
 /* ---- sums over rows ---- */
 
 START_TEST(colsum_and_part_sum)
@@ -398,11 +508,13 @@ void kernel_row_cases(Suite *s, TCase *odd)
 	tcase_add_loop_test(c, norm_fwd_transposed, 0, 2);
 	tcase_add_loop_test(c, norm_fwd_of_numbers_that_are_not, 0, 4);
 	tcase_add_loop_test(c, norm_bwd_and_dw, 0, 8);
+	tcase_add_loop_test(c, qk_norm, 0, 4);
 	c = kl_case(s, "reduce");
 	tcase_add_loop_test(c, colsum_and_part_sum, 0, 2);
 
 	tcase_add_loop_test(odd, norm_fwd, 0, 16);
 	tcase_add_loop_test(odd, norm_fwd_transposed, 0, 2);
 	tcase_add_loop_test(odd, norm_bwd_and_dw, 0, 8);
+	tcase_add_loop_test(odd, qk_norm, 0, 4);
 	tcase_add_loop_test(odd, colsum_and_part_sum, 0, 2);
 }

@@ -46,6 +46,7 @@ CREATE(bias, bias)
 CREATE(layernorm, norm)
 CREATE(rmsnorm, norm)
 CREATE(activation, act)
+CREATE(qk_norm, qk_norm)
 CREATE(rope, rope)
 CREATE(attention, attention)
 CREATE(dropout, dropout)
@@ -187,6 +188,32 @@ static void ref_rope(const struct op_run *r, const double *x, const double *ex, 
 				y[j] = x[j] * cos(t) - x[j + d / 2] * sin(t);
 				y[j + d / 2] = x[j + d / 2] * cos(t) + x[j] * sin(t);
 			}
+}
+
+static void ref_qk_norm(const struct op_run *r, const double *x, const double *ex,
+			double *const *w, double *y)
+{
+	const struct te_qk_norm_attrs *a = te_op_attrs(r->op);
+	const int heads[3] = { a->nheads, a->nkv, a->nkv };
+
+	for (int64_t i = 0; i < rows_of(&r->inf.in[0]); i++)
+		for (int part = 0; part < 3; part++) {
+			const int n = a->whole ? heads[part] * a->head_dim : a->head_dim;
+			const int end = a->whole ? 1 : heads[part];
+
+			for (int h = 0; h < end; h++, x += n, y += n) {
+				double sum = 0, rstd;
+
+				for (int c = 0; c < n; c++)
+					sum += x[c] * x[c];
+				rstd = 1 / sqrt(sum / n + (double)a->eps);
+				for (int c = 0; c < n && part < 2; c++)
+					y[c] = x[c] * rstd *
+					       (w[part][c] + (a->flags ? 1 : 0));
+				for (int c = 0; c < n && part == 2; c++)
+					y[c] = x[c];
+			}
+		}
 }
 
 static double kept(uint32_t lane, uint32_t threshold)
@@ -363,6 +390,13 @@ const struct op_case op_cases[] = {
 	ACT("gated srelu", TE_ACT_SRELU, 1, 18),
 	ACT("gated silu", TE_ACT_SILU, 1, 18),
 	ACT("gated sigmoid", TE_ACT_SIGMOID, 1, 18),
+	{ .name = "qk_norm", .create = create_qk_norm, .ref = ref_qk_norm, .depth = 200,
+	  .in = { { T, 3, { 2, 37, 35 } } }, .a.qk_norm = TE_ATTRS(qk_norm, 3, 1, 7, 0, 1e-5f, 0) },
+	{ .name = "qk_norm, whole", .create = create_qk_norm, .ref = ref_qk_norm, .depth = 200,
+	  .in = { { T, 2, { 5, 32 } } }, .a.qk_norm = TE_ATTRS(qk_norm, 4, 2, 4, 1, 1e-3f, 0) },
+	{ .name = "qk_norm, zero-centered", .create = create_qk_norm, .ref = ref_qk_norm,
+	  .depth = 200, .in = { { T, 2, { 9, 48 } } },
+	  .a.qk_norm = TE_ATTRS(qk_norm, 2, 2, 8, 0, 1e-3f, TE_NORM_ZERO_CENTERED) },
 	{ .name = "rope", .create = create_rope, .ref = ref_rope, .depth = 60,
 	  .in = { { T, 3, { 2, 9, 30 } } }, .a.rope = TE_ATTRS(rope, 3, 1, 6, 10000) },
 	{ .name = "rope, grouped", .create = create_rope, .ref = ref_rope, .depth = 60,

@@ -20,6 +20,7 @@ struct op_case {
 		struct te_bias_attrs bias;
 		struct te_norm_attrs norm;
 		struct te_act_attrs act;
+		struct te_qk_norm_attrs qk_norm;
 		struct te_rope_attrs rope;
 		struct te_attention_attrs attention;
 		struct te_dropout_attrs dropout;

@@ -22,6 +22,7 @@ struct bad {
 		struct te_bias_attrs bias;
 		struct te_norm_attrs norm;
 		struct te_act_attrs act;
+		struct te_qk_norm_attrs qk_norm;
 		struct te_rope_attrs rope;
 		struct te_attention_attrs attention;
 		struct te_dropout_attrs dropout;
@@ -43,6 +44,7 @@ MAKE(bias)
 MAKE(layernorm)
 MAKE(rmsnorm)
 MAKE(activation)
+MAKE(qk_norm)
 MAKE(rope)
 MAKE(attention)
 MAKE(dropout)
@@ -78,6 +80,16 @@ static const struct bad bad[] = {
 								0) },
 	{ bad_activation, { "activation odd", "gated is 3" }, .a.act = TE_ATTRS(act, TE_ACT_SILU,
 								3) },
+	{ bad_qk_norm, { "qk_norm odd", "nheads is 0" }, .a.qk_norm = TE_ATTRS(qk_norm, 0, 1, 4) },
+	{ bad_qk_norm, { "qk_norm odd", "nkv is -1" }, .a.qk_norm = TE_ATTRS(qk_norm, 1, -1, 4) },
+	{ bad_qk_norm, { "qk_norm odd", "head_dim is 0" },
+	  .a.qk_norm = TE_ATTRS(qk_norm, 1, 1, 0) },
+	{ bad_qk_norm, { "qk_norm odd", "whole is 2" },
+	  .a.qk_norm = TE_ATTRS(qk_norm, 1, 1, 4, 2) },
+	{ bad_qk_norm, { "qk_norm odd", "eps is nan" },
+	  .a.qk_norm = TE_ATTRS(qk_norm, 1, 1, 4, .eps = NAN) },
+	{ bad_qk_norm, { "qk_norm odd", "flags 0x2" },
+	  .a.qk_norm = TE_ATTRS(qk_norm, 1, 1, 4, .flags = 2) },
 	{ bad_rope, { "rope odd", "nheads is 0" }, .a.rope = TE_ATTRS(rope, 0, 1, 4, 1e4f) },
 	{ bad_rope, { "rope odd", "nkv is 0" }, .a.rope = TE_ATTRS(rope, 1, 0, 4, 1e4f) },
 	{ bad_rope, { "rope odd", "head_dim is 5" }, .a.rope = TE_ATTRS(rope, 1, 1, 5, 1e4f) },
@@ -174,6 +186,8 @@ START_TEST(attributes_that_are_not_given_have_their_defaults)
 	ATTRS(norm, NORM, width);
 	ATTRS(norm, NORM, eps);
 	ATTRS(act, ACT, act);
+	ATTRS(qk_norm, QK_NORM, nheads);
+	ATTRS(qk_norm, QK_NORM, eps);
 	ATTRS(rope, ROPE, nheads);
 	ATTRS(rope, ROPE, theta);
 	ATTRS(attention, ATTENTION, nheads);
@@ -233,6 +247,7 @@ static const struct {
 	{ "rmsnorm", { { TE_DTYPE_INT32, 2, { 2, 13 } } }, -TE_EDTYPE, "input is int32" },
 	{ "gated silu", { { TE_DTYPE_FP32, 2, { 2, 7 } } }, -TE_ESHAPE, "odd number" },
 	{ "gelu", { { TE_DTYPE_FP16, 2, { 2, 7 } } }, -TE_EDTYPE, "input is fp16" },
+	{ "qk_norm", { { TE_DTYPE_FP32, 2, { 4, 34 } } }, -TE_ESHAPE, "takes 35" },
 	{ "rope", { { TE_DTYPE_FP32, 1, { 30 } } }, -TE_ESHAPE, "1 extents" },
 	{ "rope", { { TE_DTYPE_FP32, 2, { 4, 24 } } }, -TE_ESHAPE, "takes 30" },
 	{ "attention", { { TE_DTYPE_FP32, 1, { 30 } } }, -TE_ESHAPE, "1 extents" },

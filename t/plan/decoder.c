@@ -121,7 +121,7 @@ START_TEST(logits_equal_a_whole_pass)
 }
 END_TEST
 
-/* a layer whose MLP reads the norm of the layer's input, heads that turn in part, attention
+/* a layer whose MLP reads the norm of the layer's input, normed heads that turn in part, attention
  * in a window with a softcap */
 static struct te_seq *parallel(void)
 {
@@ -133,6 +133,7 @@ static struct te_seq *parallel(void)
 	struct te_linear_attrs qkv = TE_ATTRS(linear, width, 3 * width, 0.2f, 0, NULL);
 	struct te_linear_attrs square = TE_ATTRS(linear, width, width, 0.2f, 0, NULL);
 	struct te_linear_attrs head = TE_ATTRS(linear, width, shape.vocab, 0.2f, 1, NULL);
+	struct te_qk_norm_attrs qa = TE_ATTRS(qk_norm, heads, heads, hd);
 	struct te_rope_attrs ra = TE_ATTRS(rope, heads, heads, hd, 0, freq);
 	struct te_attention_attrs aa = TE_ATTRS(attention, heads, heads, hd, 0, 0, 0, 0, 0, 3,
 						2);
@@ -154,6 +155,8 @@ static struct te_seq *parallel(void)
 	tt_append(seq, op);
 	DO(te_op_give(op, 0, "normed"));
 	DO(te_op_linear(&qkv, "qkv", &op));
+	tt_append(seq, op);
+	DO(te_op_qk_norm(&qa, "qk_norm", &op));
 	tt_append(seq, op);
 	DO(te_op_rope(&ra, "rope", &op));
 	tt_append(seq, op);

@@ -32,6 +32,7 @@
 #define PHI3 "\"model_type\":\"phi3\"," SIZES
 #define NEOX "\"model_type\":\"gpt_neox\"," SIZES
 #define STABLELM "\"model_type\":\"stablelm\"," SIZES
+#define QWEN3 "\"model_type\":\"qwen3\"," SIZES
 #define FALCON                                                                      \
 	"\"model_type\":\"falcon\",\"hidden_size\":96,\"num_hidden_layers\":2,"     \
 	"\"num_attention_heads\":6,\"vocab_size\":300"
@@ -133,6 +134,10 @@ static const struct {
 	  { 7, 0, 7 }, 0 },
 	{ "{" QWEN2 ",\"sliding_window\":7,\"layer_types\":[\"sliding_attention\"]}",
 	  { 0, 0, 0 }, 7 },
+	{ "{" QWEN3 ",\"sliding_window\":7}", { 0, 0, 0 }, 0 },
+	{ "{" QWEN3 ",\"sliding_window\":7,\"use_sliding_window\":true,"
+	  "\"max_window_layers\":2}",
+	  { 0, 0, 7 }, 0 },
 };
 
 START_TEST(knows_windows_of_layers)

@@ -32,8 +32,10 @@
 #define NEOX (1u << FAMILY_NEOX)
 #define FALCON (1u << FAMILY_FALCON)
 #define STABLELM (1u << FAMILY_STABLELM)
+#define QWEN3 (1u << FAMILY_QWEN3)
+#define OLMO2 (1u << FAMILY_OLMO2)
 /* families with RMSNorm, and with the names of Llama's fields */
-#define RMS (LLAMA | QWEN2 | MISTRAL | SMOLLM3 | PHI3)
+#define RMS (LLAMA | QWEN2 | MISTRAL | SMOLLM3 | PHI3 | QWEN3 | OLMO2)
 #define LLAMAS (RMS | STABLELM)
 #define ROTARY (LLAMAS | NEOX | FALCON)
 #define ALL (GPT2 | ROTARY)
@@ -120,7 +122,7 @@ static const struct field fields[] = {
 	{ NEOX, "hidden_dropout", PROB, AT(drop_resid), 0, NULL, 0 },
 	{ FALCON | STABLELM, "hidden_dropout", MUST_BE, 0, 0, "0", 0 },
 	{ QWEN2, "use_mrope", MUST_BE, 0, 0, "false", 0 },
-	{ LLAMA | SMOLLM3, "attention_bias", BOOLEAN, AT(qkv_bias), 0, NULL, 0 },
+	{ LLAMA | SMOLLM3 | QWEN3 | OLMO2, "attention_bias", BOOLEAN, AT(qkv_bias), 0, NULL, 0 },
 	{ NEOX, "attention_bias", BOOLEAN, AT(qkv_bias), 0, NULL, 0 },
 	{ STABLELM, "use_qkv_bias", BOOLEAN, AT(qkv_bias), 0, NULL, 0 },
 	{ FALCON, "bias", BOOLEAN, AT(mlp_bias), 0, NULL, 0 },
@@ -140,10 +142,11 @@ static const struct field fields[] = {
 	{ FALCON, "apply_residual_connection_post_layernorm", SKIP, 0, 0, NULL, 0 }, /* unused */
 	{ LLAMAS & ~SMOLLM3, "pretraining_tp", MUST_BE, 0, 0, "1", 0 },
 	{ SMOLLM3, "pretraining_tp", SKIP, 0, 0, NULL, 0 }, /* transformers does not read it */
-	{ LLAMA | STABLELM, "sliding_window", MUST_BE, 0, 0, "null", 0 },
-	{ QWEN2 | MISTRAL | SMOLLM3 | PHI3, "sliding_window", WINDOW, AT(window), 0, NULL, 0 },
-	{ QWEN2 | SMOLLM3, "use_sliding_window", BOOLEAN, AT(windowed), 0, NULL, 0 },
-	{ LLAMAS & ~(QWEN2 | SMOLLM3), "use_sliding_window", MUST_BE, 0, 0, "false", 0 },
+	{ LLAMA | STABLELM | OLMO2, "sliding_window", MUST_BE, 0, 0, "null", 0 },
+	{ QWEN2 | MISTRAL | SMOLLM3 | PHI3 | QWEN3, "sliding_window", WINDOW, AT(window), 0, NULL,
+	  0 },
+	{ QWEN2 | SMOLLM3 | QWEN3, "use_sliding_window", BOOLEAN, AT(windowed), 0, NULL, 0 },
+	{ LLAMAS & ~(QWEN2 | SMOLLM3 | QWEN3), "use_sliding_window", MUST_BE, 0, 0, "false", 0 },
 	{ LLAMAS, "max_window_layers", SKIP, 0, 0, NULL, 0 }, /* see config_window() */
 	{ LLAMAS, "layer_types", LAYER_TYPES, AT(sliding), 0, NULL, 0 },
 	{ SMOLLM3, "no_rope_layers", ROPE_LAYERS, 0, 0, NULL, 0 },
@@ -197,13 +200,15 @@ static const char *const families[FAMILY_COUNT] = {
 	[FAMILY_GPT2] = "gpt2",	      [FAMILY_LLAMA] = "llama",	    [FAMILY_QWEN2] = "qwen2",
 	[FAMILY_MISTRAL] = "mistral", [FAMILY_SMOLLM3] = "smollm3", [FAMILY_PHI3] = "phi3",
 	[FAMILY_NEOX] = "gpt_neox",   [FAMILY_FALCON] = "falcon",   [FAMILY_STABLELM] = "stablelm",
+	[FAMILY_QWEN3] = "qwen3",     [FAMILY_OLMO2] = "olmo2",
 };
 static const char *const architectures[FAMILY_COUNT] = {
 	[FAMILY_GPT2] = "GPT2LMHeadModel",	  [FAMILY_LLAMA] = "LlamaForCausalLM",
 	[FAMILY_QWEN2] = "Qwen2ForCausalLM",	  [FAMILY_MISTRAL] = "MistralForCausalLM",
 	[FAMILY_SMOLLM3] = "SmolLM3ForCausalLM",  [FAMILY_PHI3] = "Phi3ForCausalLM",
 	[FAMILY_NEOX] = "GPTNeoXForCausalLM",	  [FAMILY_FALCON] = "FalconForCausalLM",
-	[FAMILY_STABLELM] = "StableLmForCausalLM",
+	[FAMILY_STABLELM] = "StableLmForCausalLM", [FAMILY_QWEN3] = "Qwen3ForCausalLM",
+	[FAMILY_OLMO2] = "Olmo2ForCausalLM",
 };
 
 /* the first name of each is written */
@@ -427,7 +432,9 @@ struct config config_defaults(enum family family)
 		.act = f & GPT2		   ? TE_ACT_GELU :
 		       f & (NEOX | FALCON) ? TE_ACT_GELU_ERF :
 					     TE_ACT_SILU,
-		.eps = f & (RMS & ~PHI3) ? 1e-6 : 1e-5,
+		.placement = f & OLMO2 ? NORMS_AFTER : NORMS_BEFORE,
+		.qk_norm = f & QWEN3 ? QK_NORM_HEADS : f & OLMO2 ? QK_NORM_WHOLE : QK_NORM_NONE,
+		.eps = f & (RMS & ~(PHI3 | OLMO2)) ? 1e-6 : 1e-5,
 		.tied = !!(f & (GPT2 | FALCON | SMOLLM3)),
 		.learned = !!(f & GPT2),
 		.layernorm = !(f & RMS),
@@ -506,7 +513,7 @@ static int fill_windows(struct config *c, const char *where)
 
 	if ((c->windowed || c->sliding) && !c->window)
 		return say_bad("%s: no sliding_window", where);
-	if (f & (QWEN2 | SMOLLM3) && !c->windowed && !c->sliding)
+	if (f & (QWEN2 | SMOLLM3 | QWEN3) && !c->windowed && !c->sliding)
 		c->window = 0;
 	return STATUS_OK;
 }
@@ -517,7 +524,7 @@ static void fill_biases(struct config *c)
 
 	if (f & FALCON)
 		c->qkv_bias = c->mlp_bias;
-	if (f & (LLAMA | SMOLLM3 | NEOX | FALCON))
+	if (f & (LLAMA | SMOLLM3 | NEOX | FALCON | QWEN3 | OLMO2))
 		c->proj_bias = c->qkv_bias;
 }
 
@@ -532,6 +539,8 @@ static int fill_missing(struct config *c, const char *where)
 		c->max_pos = 2048;
 	if (f & SMOLLM3 && !c->no_rope_every)
 		c->no_rope_every = 4;
+	if (f & QWEN3 && !c->head_dim)
+		c->head_dim = 128;
 	if (f & NEOX)
 		c->drop_embd = c->drop_resid;
 	if (f & STABLELM && c->residual)
@@ -591,7 +600,7 @@ static int has_windows(const struct config *c)
 {
 	const uint32_t f = 1u << c->family;
 
-	return c->window && (f & QWEN2 ? c->windowed :
+	return c->window && (f & (QWEN2 | QWEN3) ? c->windowed :
 			     f & (MISTRAL | PHI3) && !json_object_get(c->source, "layer_types"));
 }
 
@@ -603,7 +612,7 @@ int64_t config_window(const struct config *c, int64_t layer)
 
 	if (!has_windows(c))
 		return 0;
-	if (c->family != FAMILY_QWEN2)
+	if (!(1u << c->family & (QWEN2 | QWEN3)))
 		return c->window;
 	if (json_is_array(types))
 		return type && *type == 's' ? c->window : 0;

@@ -19,6 +19,8 @@ enum family {
 	FAMILY_NEOX,
 	FAMILY_FALCON,
 	FAMILY_STABLELM,
+	FAMILY_QWEN3,
+	FAMILY_OLMO2,
 	FAMILY_COUNT
 };
 
@@ -29,9 +31,24 @@ enum residual {
 	RESIDUAL_SHARED	   /* the norm that attention reads */
 };
 
+/* Where a layer has norms. */
+enum placement {
+	NORMS_BEFORE, /* attention and the MLP read normed values */
+	NORMS_AFTER   /* what attention and the MLP add is normed */
+};
+
+/* Norms of queries and of keys, before they are rotated. */
+enum qk_norm {
+	QK_NORM_NONE,
+	QK_NORM_HEADS, /* one norm a head */
+	QK_NORM_WHOLE  /* one norm for all heads */
+};
+
 struct config {
 	enum family family;
 	enum residual residual;
+	enum placement placement;
+	enum qk_norm qk_norm;
 	int64_t vocab, layers, width, heads, kv_heads, head_dim, inner, max_pos;
 	int64_t window; /* number of tokens that one attends to, see config_window(); 0: all */
 	int64_t no_rope_every; /* layer i has no rotations if it divides i + 1; 0: all have them */

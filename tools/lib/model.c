@@ -96,6 +96,18 @@ static void norm(struct builder *b, const struct config *c, const char *name)
 		APPEND(b, te_op_rmsnorm, &a, name);
 }
 
+static void qk_norm(struct builder *b, const struct config *c, const char *name)
+{
+	struct te_qk_norm_attrs a = TE_ATTRS(qk_norm, .nheads = (int32_t)c->heads,
+		.nkv = (int32_t)c->kv_heads,
+		.head_dim = (int32_t)c->head_dim,
+		.whole = c->qk_norm == QK_NORM_WHOLE,
+		.eps = (float)c->eps);
+
+	if (c->qk_norm != QK_NORM_NONE)
+		APPEND(b, te_op_qk_norm, &a, name);
+}
+
 static void fork_to(struct builder *b, const char *name)
 {
 	struct te_op *op = APPEND(b, te_op_fork, name);
@@ -207,6 +219,7 @@ static void attention_branch(struct builder *b, const struct config *c, int i, d
 	linear(b, c->width, qkv, c->init_std, name_of(b, "h.%d.qkv", i));
 	if (c->qkv_bias)
 		bias(b, qkv, name_of(b, "h.%d.qkv_b", i));
+	qk_norm(b, c, name_of(b, "h.%d.qk_norm", i));
 	if (!c->learned && config_turns(c, i))
 		rope(b, c, name_of(b, "h.%d.rope", i));
 	attention(b, c, i, name_of(b, "h.%d.attn", i));
@@ -243,10 +256,13 @@ static void layer(struct builder *b, const struct config *c, int i)
 	snprintf(shared, sizeof(shared), "h.%d.normed", i);
 
 	fork_to(b, r1);
-	norm(b, c, name_of(b, "h.%d.norm1", i));
+	if (c->placement == NORMS_BEFORE)
+		norm(b, c, name_of(b, "h.%d.norm1", i));
 	if (c->residual == RESIDUAL_SHARED)
 		fork_to(b, shared);
 	attention_branch(b, c, i, proj_std);
+	if (c->placement == NORMS_AFTER)
+		norm(b, c, name_of(b, "h.%d.norm1", i));
 	add_from(b, name_of(b, "h.%d.add1", i), r1);
 
 	if (c->residual == RESIDUAL_SERIAL)
@@ -254,9 +270,11 @@ static void layer(struct builder *b, const struct config *c, int i)
 	else
 		swap(b, name_of(b, "h.%d.swap", i), c->residual == RESIDUAL_SHARED ? shared : r1,
 		     r2);
-	if (c->residual != RESIDUAL_SHARED)
+	if (c->residual != RESIDUAL_SHARED && c->placement == NORMS_BEFORE)
 		norm(b, c, name_of(b, "h.%d.norm2", i));
 	mlp_branch(b, c, i, proj_std);
+	if (c->placement == NORMS_AFTER)
+		norm(b, c, name_of(b, "h.%d.norm2", i));
 	add_from(b, name_of(b, "h.%d.add2", i), r2);
 }
 
@@ -355,6 +373,9 @@ static int check_shards(const struct config *c, int32_t n)
 		{ "columns between the layers of an MLP", c->inner },
 	};
 
+	if (n > 1 && c->qk_norm != QK_NORM_NONE)
+		return say_bad("--tensor %d: ranks cannot divide norms of queries and keys, which "
+			       "%s models have", (int)n, family_name(c->family));
 	for (size_t i = 0; i < sizeof(even) / sizeof(even[0]); i++)
 		if (even[i].value % n)
 			return say_bad("--tensor %d: the model has %lld %s, which %d ranks cannot "
@@ -639,6 +660,8 @@ static const struct weight_map llama_map[] = {
 	{ "h.#.qkv_b.bias", "model.layers.#.self_attn.q_proj.bias", PART_Q, 0 },
 	{ "h.#.qkv_b.bias", "model.layers.#.self_attn.k_proj.bias", PART_K, 0 },
 	{ "h.#.qkv_b.bias", "model.layers.#.self_attn.v_proj.bias", PART_V, 0 },
+	{ "h.#.qk_norm.q", "model.layers.#.self_attn.q_norm.weight", PART_ALL, 0 },
+	{ "h.#.qk_norm.k", "model.layers.#.self_attn.k_norm.weight", PART_ALL, 0 },
 	{ "h.#.proj.weight", "model.layers.#.self_attn.o_proj.weight", PART_ALL, 0 },
 	{ "h.#.proj_b.bias", "model.layers.#.self_attn.o_proj.bias", PART_ALL, 0 },
 	{ "h.#.norm2.weight", "model.layers.#.post_attention_layernorm.weight", PART_ALL, 0 },
@@ -651,6 +674,29 @@ static const struct weight_map llama_map[] = {
 	{ "h.#.down_b.bias", "model.layers.#.mlp.down_proj.bias", PART_ALL, 0 },
 	{ "norm.weight", "model.norm.weight", PART_ALL, 0 },
 	{ "norm.bias", "model.norm.bias", PART_ALL, 0 },
+	{ "head.weight", "lm_head.weight", PART_VOCAB, 0 },
+	{ 0 },
+};
+
+#define OLMO2_LAYER "model.layers.#."
+static const struct weight_map olmo2_map[] = {
+	{ "embed.weight", "model.embed_tokens.weight", PART_VOCAB, 0 },
+	{ "h.#.norm1.weight", OLMO2_LAYER "post_attention_layernorm.weight", PART_ALL, 0 },
+	{ "h.#.qkv.weight", OLMO2_LAYER "self_attn.q_proj.weight", PART_Q, 0 },
+	{ "h.#.qkv.weight", OLMO2_LAYER "self_attn.k_proj.weight", PART_K, 0 },
+	{ "h.#.qkv.weight", OLMO2_LAYER "self_attn.v_proj.weight", PART_V, 0 },
+	{ "h.#.qkv_b.bias", OLMO2_LAYER "self_attn.q_proj.bias", PART_Q, 0 },
+	{ "h.#.qkv_b.bias", OLMO2_LAYER "self_attn.k_proj.bias", PART_K, 0 },
+	{ "h.#.qkv_b.bias", OLMO2_LAYER "self_attn.v_proj.bias", PART_V, 0 },
+	{ "h.#.qk_norm.q", OLMO2_LAYER "self_attn.q_norm.weight", PART_ALL, 0 },
+	{ "h.#.qk_norm.k", OLMO2_LAYER "self_attn.k_norm.weight", PART_ALL, 0 },
+	{ "h.#.proj.weight", OLMO2_LAYER "self_attn.o_proj.weight", PART_ALL, 0 },
+	{ "h.#.proj_b.bias", OLMO2_LAYER "self_attn.o_proj.bias", PART_ALL, 0 },
+	{ "h.#.norm2.weight", OLMO2_LAYER "post_feedforward_layernorm.weight", PART_ALL, 0 },
+	{ "h.#.up.weight", OLMO2_LAYER "mlp.gate_proj.weight", PART_GATE, 0 },
+	{ "h.#.up.weight", OLMO2_LAYER "mlp.up_proj.weight", PART_UP, 0 },
+	{ "h.#.down.weight", OLMO2_LAYER "mlp.down_proj.weight", PART_ALL, 0 },
+	{ "norm.weight", "model.norm.weight", PART_ALL, 0 },
 	{ "head.weight", "lm_head.weight", PART_VOCAB, 0 },
 	{ 0 },
 };
@@ -714,7 +760,8 @@ const struct weight_map *model_map(enum family family)
 		[FAMILY_QWEN2] = llama_map,   [FAMILY_MISTRAL] = llama_map,
 		[FAMILY_SMOLLM3] = llama_map, [FAMILY_PHI3] = phi3_map,
 		[FAMILY_NEOX] = neox_map,     [FAMILY_FALCON] = falcon_map,
-		[FAMILY_STABLELM] = llama_map,
+		[FAMILY_STABLELM] = llama_map, [FAMILY_QWEN3] = llama_map,
+		[FAMILY_OLMO2] = olmo2_map,
 	};
 
 	return maps[family];

@@ -21,6 +21,7 @@
 #define PACKED (ES(a->dtype) * a->rows * (a->nheads + 2 * a->nkv) * a->head_dim)
 #define LSE (4 * a->batch * a->nheads * a->seqlen)
 #define TABLE ((int64_t)sizeof(*a->table) * a->n)
+#define MASTERS ((int64_t)(a->split ? 2 : 4) * a->nmasters)
 #define AMAXES ((int64_t)4 * a->nslots * a->window)
 #define RESIDUAL_ROW (ES(a->comm.dtype) * a->cols)
 #define RESIDUAL_AT (RESIDUAL_ROW * te_k_comm_norm_residual_first(a))

@@ -131,6 +131,7 @@ KERNEL_CUH = \
 	kernels/norm/norm.cuh \
 	kernels/norm/rows.cuh \
 	kernels/sm90.cuh \
+	kernels/split.cuh \
 	kernels/tile.cuh
 
 KERNEL_FATBIN = $(KERNEL_CU:.cu=.fatbin)

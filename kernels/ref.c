@@ -2,6 +2,7 @@
 #include "config.h"
 
 #include "kernels/exp.h"
+#include "kernels/optim/round.h"
 #include "kernels/ref.h"
 #include "kernels/team.h"
 
@@ -11,6 +12,7 @@ TE__SIMD_BODY void te__h_load_body(int32_t dtype, const void *p, int64_t off, in
 				   float *restrict v)
 {
 	const uint16_t *restrict h = (const uint16_t *)p + off;
+	const struct te_k_split *s;
 
 	switch (dtype) {
 	case TE_DTYPE_BF16:
@@ -20,6 +22,11 @@ TE__SIMD_BODY void te__h_load_body(int32_t dtype, const void *p, int64_t off, in
 	case TE_DTYPE_FP16:
 		for (int64_t i = 0; i < n; i++)
 			v[i] = te__fp16_decode(h[i]);
+		break;
+	case TE_K_DTYPE_SPLIT:
+		s = p;
+		for (int64_t i = 0; i < n; i++)
+			v[i] = te_round_join(s->upper[off + i], s->rest ? s->rest[off + i] : 0);
 		break;
 	default:
 		memcpy(v, (const float *)p + off, (size_t)n * sizeof(*v));

@@ -40,7 +40,7 @@ static inline int te__h_noop(const float *noop)
 	return noop && *noop == 1.0f;
 }
 
-/* v[i] = p[off + i] of FP32, BF16 or FP16 */
+/* v[i] = p[off + i] of FP32, BF16 or FP16, or of TE_K_DTYPE_SPLIT */
 void te__h_load(int32_t dtype, const void *p, int64_t off, int64_t n, float *v);
 /* te__h_load() for reading: in place if p is FP32, else in buf */
 static inline const float *te__h_view(int32_t dtype, const void *p, int64_t off, int64_t n,

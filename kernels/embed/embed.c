@@ -7,8 +7,10 @@
 static void fwd_part(void *arg, int64_t begin, int64_t end)
 {
 	const struct te_k_embed_fwd *a = arg;
+	const struct te_k_split table = { a->table, a->table_rest }, pos_table = { a->pos, a->pos_rest };
+	const int32_t dtype = a->split ? TE_K_DTYPE_SPLIT : TE_DTYPE_FP32;
 	uint32_t noutside = 0;
-	float v[TE__H_CHUNK];
+	float v[TE__H_CHUNK], p[TE__H_CHUNK];
 
 	for (int64_t r = begin; r < end; r++) {
 		const int64_t token = (int64_t)a->tokens[r] - a->first;
@@ -20,12 +22,16 @@ static void fwd_part(void *arg, int64_t begin, int64_t end)
 
 		TE__H_CHUNKS(c, len, a->width) {
 			if (known)
-				memcpy(v, a->table + token * a->width + c,
-				       (size_t)len * sizeof(*v));
+				te__h_load(dtype, a->split ? (const void *)&table : a->table,
+					   token * a->width + c, len, v);
 			else
 				memset(v, 0, (size_t)len * sizeof(*v));
 			if (has_pos)
-				te__h_add_to(v, a->pos + pos * a->width + c, len);
+				te__h_add_to(v, te__h_view(dtype,
+							   a->split ? (const void *)&pos_table :
+								      a->pos,
+							   pos * a->width + c, len, p),
+					     len);
 			te__h_store(a->dtype, a->y, r * a->width + c, len, v);
 		}
 	}

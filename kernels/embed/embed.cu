@@ -3,6 +3,7 @@
  *
  *  kernel             shapes                      blocks               threads  shared  B/element
  *  embed_fwd          table FP32 [vocab, width]   a row                32..128  0       6, pos 10
+ *    _split           BF16 + 16 bits              a row                32..128  0       6, pos 10
  *  embed_bwd          dy T [rows, width]          1 or 16 table rows   256      24612   2, + tokens
  *  embed_bwd_small_m  the same, up to 256 rows    4 rows of dy         128      4096    2
  *  pos_bwd            dy T [batch, seqlen, width] 1024 elements        128      0       2
@@ -16,31 +17,45 @@
  * of a token sums all rows of that token.
  */
 #include "kernels/dev.cuh"
+#include "kernels/split.cuh"
 #include "kernels/embed/geometry.h"
 
 /* --- forward ------------------------------------------------------------- */
 
-template <class T> DEV void embed_fwd_body(const struct te_k_embed_fwd &a)
+/* n elements of a table from at on; n is TE_V, or less without vec */
+template <bool SPLIT>
+DEV void row_load(const void *table, const uint16_t *rest, int64_t at, int n, bool vec,
+		  float v[TE_V])
+{
+	if constexpr (SPLIT)
+		split_load<false>((const uint16_t *)table + at, rest ? rest + at : NULL, n, vec, v);
+	else if (vec)
+		load_vec((const float *)table + at, v);
+	else
+		load_some((const float *)table + at, n, v);
+}
+
+template <class T, bool SPLIT> DEV void embed_fwd_body(const struct te_k_embed_fwd &a)
 {
 	const uint32_t r = blockIdx.x;
 	const int64_t token = (int64_t)a.tokens[r] - a.first;
 	const bool known = token >= 0 && token < a.vocab;
-	const float *row = a.table + (known ? token : 0) * a.width;
-	const int64_t at = a.seqlen > UINT32_MAX ? r : r % (uint32_t)a.seqlen;
-	const float *pos = a.pos ? a.pos + at * a.width : NULL;
+	const int64_t row = (known ? token : 0) * a.width;
+	const int64_t pos = (a.seqlen > UINT32_MAX ? r : r % (uint32_t)a.seqlen) * a.width;
 	T *y = (T *)a.y + r * a.width;
 
 	if (a.noutside && threadIdx.x == 0 && (token < -a.first || token >= a.ntokens - a.first))
 		atomicAdd_system(a.noutside, 1u);
-	if (a.width % TE_V == 0 && aligned(a.table) && aligned(a.pos) && aligned(a.y)) {
+	if (a.width % TE_V == 0 && aligned(a.table) && aligned(a.pos) && aligned(a.y) &&
+	    (!SPLIT || (aligned(a.table_rest) && aligned(a.pos_rest)))) {
 		for (int64_t c = threadIdx.x * TE_V; c < a.width; c += blockDim.x * TE_V) {
 			float v[TE_V] = { 0.0f }, p[TE_V];
 
-			if (pos) /* concurrently with the load of the token */
-				load_vec(pos + c, p);
+			if (a.pos) /* concurrently with the load of the token */
+				row_load<SPLIT>(a.pos, a.pos_rest, pos + c, TE_V, true, p);
 			if (known)
-				load_vec(row + c, v);
-			if (pos) {
+				row_load<SPLIT>(a.table, a.table_rest, row + c, TE_V, true, v);
+			if (a.pos) {
 #pragma unroll
 				for (int e = 0; e < TE_V; e++)
 					v[e] = add(v[e], p[e]);
@@ -50,9 +65,13 @@ template <class T> DEV void embed_fwd_body(const struct te_k_embed_fwd &a)
 		return;
 	}
 	for (int64_t c = threadIdx.x; c < a.width; c += blockDim.x) {
-		const float v = known ? row[c] : 0.0f;
+		float v[TE_V] = { 0.0f }, p[TE_V];
 
-		y[c] = from_float<T>(pos ? add(v, pos[c]) : v);
+		if (known)
+			row_load<SPLIT>(a.table, a.table_rest, row + c, 1, false, v);
+		if (a.pos)
+			row_load<SPLIT>(a.pos, a.pos_rest, pos + c, 1, false, p);
+		y[c] = from_float<T>(a.pos ? add(v[0], p[0]) : v[0]);
 	}
 }
 
@@ -369,7 +388,13 @@ template <class T> DEV void pos_bwd_body(const struct te_k_pos_bwd &a)
 		te_k_embed_fwd_##t(const __grid_constant__ struct te_k_embed_fwd a)             \
 	{                                                                                       \
 		te_begin();                                                                     \
-		embed_fwd_body<T>(a);                                                           \
+		embed_fwd_body<T, false>(a);                                                    \
+	}                                                                                       \
+	extern "C" __global__ void __launch_bounds__(EMBED_FWD_THREADS)                         \
+		te_k_embed_fwd_split_##t(const __grid_constant__ struct te_k_embed_fwd a)       \
+	{                                                                                       \
+		te_begin();                                                                     \
+		embed_fwd_body<T, true>(a);                                                     \
 	}                                                                                       \
 	extern "C" __global__ void __launch_bounds__(EMBED_BWD_THREADS)                         \
 		te_k_embed_bwd_##t(const __grid_constant__ struct te_k_embed_bwd a)             \

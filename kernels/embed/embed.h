@@ -8,12 +8,13 @@
 /*
  * y = T(table[token - first] + pos[r % seqlen]), or, if position is not NULL, pos[position[r]], and
  * nothing for a position outside [0, npos). A token outside [first, first + vocab) selects a
- * row of zeros. *noutside += tokens outside [0, ntokens), modulo 2^32
+ * row of zeros. *noutside += tokens outside [0, ntokens), modulo 2^32. Tables are FP32; with split
+ * BF16, and FP32 by their remainders, if they have some: te_round_join()
  */
 struct te_k_embed_fwd {
 	const int32_t *tokens; /* [rows] */
-	const float *table;    /* [vocab, width] */
-	const float *pos;      /* [max_pos, width] or NULL */
+	const void *table;     /* [vocab, width] */
+	const void *pos;       /* [max_pos, width] or NULL */
 	void *y;	       /* T [rows, width] */
 	uint32_t *noutside;    /* or NULL */
 	int64_t rows, seqlen, vocab, width;
@@ -22,6 +23,9 @@ struct te_k_embed_fwd {
 	int64_t ntokens; /* vocabulary size over all ranks */
 	int32_t dtype;
 	int32_t first;
+	const uint16_t *table_rest, *pos_rest; /* split: as table and pos; or NULL */
+	int32_t split;
+	int32_t pad;
 };
 
 /* dtable[v] += the sum of dy over rows with token first + v, in ascending row order */

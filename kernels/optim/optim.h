@@ -47,12 +47,21 @@ enum te_k_moments {
 	TE_K_MOMENTS_FP8 = 2, /* blocks of TE_K_ALIGN_WEIGHT elements: kernels/optim/round.h */
 };
 
-/* how weights are stored */
+/* how weights are stored; enum te_masters of te/seq.h */
 enum te_k_masters {
 	TE_K_MASTERS_FP32 = 0,
 	TE_K_MASTERS_BF16 = 1,
 	TE_K_MASTERS_SPLIT = 2, /* BF16, and the 16 bits that restore FP32: te_round_join() */
 };
+
+/*
+ * Weights in BF16 for te__h_load() as type TE_K_DTYPE_SPLIT: FP32 numbers if they have a remainder.
+ */
+struct te_k_split {
+	const uint16_t *upper;
+	const uint16_t *rest; /* or NULL */
+};
+#define TE_K_DTYPE_SPLIT 64 /* not in enum te_dtype */
 
 /* numbers of the draws of round.h: what is rounded */
 enum te_k_rounded {

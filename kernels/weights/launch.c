@@ -25,16 +25,20 @@ int te__geo_weights_amax(const void *args, struct te__geometry *k)
 {
 	const struct te_k_weights *a = args;
 
-	return te__geo_launch(k, "te_k_weights_amax", clamp(a->ntiles, 0, AMAX_BLOCKS),
-			      TILE_THREADS);
+	return te__geo_launch(k, a->split ? "te_k_weights_amax_split" : "te_k_weights_amax",
+			      clamp(a->ntiles, 0, AMAX_BLOCKS), TILE_THREADS);
 }
 
 int te__geo_weights_cast(const void *args, struct te__geometry *k)
 {
+	static const char *const name[2][2] = {
+		{ "te_k_weights_cast", "te_k_weights_cast_blocks" },
+		{ "te_k_weights_cast_split", "te_k_weights_cast_blocks_split" },
+	};
 	const struct te_k_weights *a = args;
 
-	return te__geo_launch(k, a->blocks ? "te_k_weights_cast_blocks" : "te_k_weights_cast",
-			      clamp(a->ntiles, 0, CAST_BLOCKS), TILE_THREADS);
+	return te__geo_launch(k, name[a->split != 0][a->blocks != 0], clamp(a->ntiles, 0, CAST_BLOCKS),
+			      TILE_THREADS);
 }
 
 int te__geo_weight_transpose(const void *args, struct te__geometry *k)

@@ -9,17 +9,28 @@ void te__h_weights_changed(const struct te_k_weights_changed *a)
 	++*a->version;
 }
 
+/* the master of an entry, for te__h_load(): ret_x, which is *split for split masters */
+static int32_t master_of(const struct te_k_weights *a, const struct te_k_weight *w,
+			 struct te_k_split *split, const void **ret_x)
+{
+	if (!a->split) {
+		*ret_x = (const float *)a->masters + w->master;
+		return TE_DTYPE_FP32;
+	}
+	split->upper = (const uint16_t *)a->masters + w->master;
+	split->rest = a->rest ? a->rest + w->master : NULL;
+	*ret_x = split;
+	return TE_K_DTYPE_SPLIT;
+}
+
 void te__h_weights_amax(const struct te_k_weights *a)
 {
 	if (te_k_weights_current(a))
 		return;
 	for (int32_t i = 0; i < a->n; i++) {
 		const struct te_k_weight *w = &a->table[i];
-		struct te_k_amax amax = {
-			.x = a->masters + w->master,
-			.n = w->rows * w->cols,
-			.dtype = TE_DTYPE_FP32,
-		};
+		struct te_k_amax amax = { .n = w->rows * w->cols };
+		struct te_k_split split;
 		struct te_k_scale_current scale = {
 			.fmt_max = a->fmt_max[w->dtype == TE_DTYPE_E5M2],
 			.epsilon = a->epsilon,
@@ -28,6 +39,7 @@ void te__h_weights_amax(const struct te_k_weights *a)
 
 		if (w->hp >= 0)
 			continue;
+		amax.dtype = master_of(a, w, &split, &amax.x);
 		amax.amax = a->amax + (int64_t)w->slot * a->window;
 		scale.amax = amax.amax;
 		scale.scale = a->scale + w->slot;
@@ -39,27 +51,27 @@ void te__h_weights_amax(const struct te_k_weights *a)
 
 static void copy_codes(const struct te_k_weights *a, const struct te_k_weight *w)
 {
-	const struct te_k_quantize k = {
-		.x = a->masters + w->master,
+	struct te_k_quantize k = {
 		.rows = w->rows,
 		.cols = w->cols,
 		.q = te_k_weight_q(a, w),
-		.dtype = TE_DTYPE_FP32,
 	};
+	struct te_k_split split;
 
+	k.dtype = master_of(a, w, &split, &k.x);
 	te__h_quantize(&k);
 }
 
-static void copy_bf16(const struct te_k_weights *a, const struct te_k_weight *w)
+static void copy_values(const struct te_k_weights *a, const struct te_k_weight *w)
 {
-	const struct te_k_cast k = {
-		.x = a->masters + w->master,
+	struct te_k_cast k = {
 		.y = (char *)a->copies + w->hp,
 		.n = w->rows * w->cols,
-		.xdtype = TE_DTYPE_FP32,
-		.ydtype = TE_DTYPE_BF16,
+		.ydtype = a->split ? TE_DTYPE_FP32 : TE_DTYPE_BF16,
 	};
+	struct te_k_split split;
 
+	k.xdtype = master_of(a, w, &split, &k.x);
 	te__h_cast(&k);
 }
 
@@ -69,7 +81,7 @@ void te__h_weights_cast(const struct te_k_weights *a)
 		return;
 	for (int32_t i = 0; i < a->n; i++) {
 		if (a->table[i].hp >= 0)
-			copy_bf16(a, &a->table[i]);
+			copy_values(a, &a->table[i]);
 		else
 			copy_codes(a, &a->table[i]);
 	}

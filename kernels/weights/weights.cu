@@ -6,6 +6,7 @@
  *  weights_amax     FP32 masters                    528 at most      256      40      4
  *  weights_cast     FP32 masters to codes and BF16  264 at most      256      17153   5 to 6
  *    _blocks        the same, scaled by blocks      264 at most      256      38145
+ *    _split         split masters, copies in FP32   the same, as _amax_split and _blocks_split
  *  weight_transpose codes [rows, cols]              528 at most      256      4353    2
  *
  * Blocks take tiles of the set in turn: 64 x 128 of a weight with one scale (tile.cuh), 128 x 128
@@ -19,6 +20,7 @@
  * stores 16 of a column.
  */
 #include "kernels/block.cuh"
+#include "kernels/split.cuh"
 #include "kernels/tile.cuh"
 #include "kernels/weights/geometry.h"
 
@@ -96,22 +98,49 @@ DEV float scale_of(const struct te_k_weights &a, int dtype, float amax)
 	return a.pow2 ? __uint_as_float(__float_as_uint(s) & 0x7f800000u) : s;
 }
 
-extern "C" __global__ void __launch_bounds__(TILE_THREADS, 4)
-	te_k_weights_amax(const __grid_constant__ struct te_k_weights a)
+/* a tile of FP32 values of a split master, as by tile_load() */
+DEV tile_raw<float, TILE_R> tile_load_split(const tile<TILE_R> *t, const uint16_t *upper,
+					    const uint16_t *rest, bool vec)
 {
-	te_begin();
+	const int64_t at = t->r * t->cols + t->c;
+	tile_raw<float, TILE_R> x;
+	float v[TE_V];
+
+	upper += at;
+	rest = rest ? rest + at : NULL;
+#pragma unroll
+	for (int i = 0; i < TILE_R; i++) {
+		split_load<true>(upper, rest, tile_n(t, i), vec, v);
+		x.row[i] = pack<float>(v);
+		upper += t->cols;
+		rest = rest ? rest + t->cols : NULL;
+	}
+	return x;
+}
+
+template <bool SPLIT> DEV void amax_body(const struct te_k_weights &a)
+{
 	if (te_k_weights_current(&a))
 		return;
 	for (int64_t k = blockIdx.x; k < a.ntiles; k += gridDim.x) {
 		const struct te_k_weight w = a.table[entry_of(a, k)];
-		const float *x = a.masters + w.master;
 		const tile<TILE_R> t = tile_number<TILE_R>(w.rows, w.cols, (uint32_t)(k - w.tile));
 		float v[TE_V], m = 0.0f;
 
 		if (w.hp >= 0)
 			continue; /* the same for all threads of the block */
-		const tile_raw<float, TILE_R> raw =
-			tile_load<float>(&t, x, w.cols, t.c, w.cols % TE_V == 0 && aligned(x));
+		tile_raw<float, TILE_R> raw;
+		if constexpr (SPLIT) {
+			const uint16_t *x = (const uint16_t *)a.masters + w.master;
+			const uint16_t *rest = a.rest ? a.rest + w.master : NULL;
+
+			raw = tile_load_split(&t, x, rest, w.cols % TE_V == 0 && aligned(x) &&
+								   aligned(rest));
+		} else {
+			const float *x = (const float *)a.masters + w.master;
+
+			raw = tile_load<float>(&t, x, w.cols, t.c, w.cols % TE_V == 0 && aligned(x));
+		}
 #pragma unroll
 		for (int i = 0; i < TILE_R; i++) {
 			unpack(raw.row[i], v);
@@ -144,6 +173,17 @@ extern "C" __global__ void __launch_bounds__(TILE_THREADS, 4)
 	}
 }
 
+#define TE_NAME(SPLIT, name)                                                                  \
+	extern "C" __global__ void __launch_bounds__(TILE_THREADS, 4)                         \
+		te_k_weights_amax##name(const __grid_constant__ struct te_k_weights a)        \
+	{                                                                                     \
+		te_begin();                                                                   \
+		amax_body<SPLIT>(a);                                                          \
+	}
+TE_NAME(false, )
+TE_NAME(true, _split)
+#undef TE_NAME
+
 /* --- copies -------------------------------------------------------------- */
 
 #define CAST_UNROLL (TE_K_WEIGHT_TILE / (TILE_THREADS * TE_V))
@@ -155,15 +195,17 @@ struct place {
 	int scaling;
 	int64_t rows, cols;
 	int64_t r0, c0; /* the tile of an entry with codes */
-	int64_t first;	/* its first element, of a BF16 entry */
-	const float *x; /* the entry's master */
-	bf16 *hp;	/* BF16 copy, or NULL: codes, q */
+	int64_t first;	/* its first element, of an entry with values */
+	const void *x;	/* the entry's master: float, or uint16_t if it is split */
+	const uint16_t *rest; /* its other halves, or NULL */
+	void *hp;	/* copy of values, or NULL: codes, q */
 	struct te_k_q q;
 	float scale;
 	bool vec; /* rows of x, and of the copies, start on vectors */
 };
 
 /* tile k of the set; entry: of a tile before it */
+template <bool SPLIT>
 DEV void find(const struct te_k_weights &a, int64_t k, int entry, struct place *p)
 {
 	p->entry = -1;
@@ -178,11 +220,12 @@ DEV void find(const struct te_k_weights &a, int64_t k, int entry, struct place *
 	p->entry = entry;
 	p->rows = w.rows;
 	p->cols = w.cols;
-	p->x = a.masters + w.master;
-	p->hp = w.hp < 0 ? NULL : (bf16 *)((char *)a.copies + w.hp);
+	p->x = (const char *)a.masters + w.master * (SPLIT ? 2 : 4);
+	p->rest = SPLIT && a.rest ? a.rest + w.master : NULL;
+	p->hp = w.hp < 0 ? NULL : (char *)a.copies + w.hp;
 	if (p->hp) {
 		p->first = tile * TE_K_WEIGHT_TILE;
-		p->vec = aligned(p->x) && aligned(p->hp);
+		p->vec = aligned(p->x) && aligned(p->rest) && aligned(p->hp);
 		return;
 	}
 	p->q = te_k_weight_q(&a, &w);
@@ -192,21 +235,23 @@ DEV void find(const struct te_k_weights &a, int64_t k, int entry, struct place *
 
 		p->r0 = tile / nc * BLOCK;
 		p->c0 = tile % nc * BLOCK;
-		p->vec = block_vec(w.cols, p->x, NULL, p->q);
+		p->vec = block_vec(w.cols, p->x, p->rest, p->q);
 		return;
 	}
 	const auto t = tile_number<TILE_R>(w.rows, w.cols, (uint32_t)tile);
 
 	p->r0 = t.r0;
 	p->c0 = t.c0;
-	p->vec = w.cols % TE_V == 0 && aligned(p->x) && aligned(p->q.row);
+	p->vec = w.cols % TE_V == 0 && aligned(p->x) && aligned(p->rest) && aligned(p->q.row);
 	p->scale = q_scale(&p->q);
 	if (tile == 0)
 		*p->q.scale_inv = __fdiv_rn(1.0f, p->scale);
 }
 
-DEV void cast_tile(const struct place &p)
+template <bool SPLIT> DEV void cast_tile(const struct place &p)
 {
+	const float *x = (const float *)p.x;
+	bf16 *hp = (bf16 *)p.hp;
 	const int64_t n = p.rows * p.cols;
 	float v[TE_V];
 
@@ -214,25 +259,39 @@ DEV void cast_tile(const struct place &p)
 	for (int u = 0; u < CAST_UNROLL; u++) {
 		const int64_t at = p.first + (u * TILE_THREADS + threadIdx.x) * TE_V;
 
-		if (p.vec && at + TE_V <= n) {
-			unpack(load_raw<true>(p.x + at), v);
-			store_raw<true>(p.hp + at, pack<bf16>(v));
-		} else {
-			const int some = clamp_int(n - at, 0, TE_V);
+		const bool vec = p.vec && at + TE_V <= n;
+		const int some = clamp_int(n - at, 0, TE_V);
 
-			load_some(p.x + at, some, v);
-			store_some(p.hp + at, some, v);
+		if constexpr (SPLIT) {
+			split_load<true>((const uint16_t *)p.x + at, p.rest ? p.rest + at : NULL,
+					 some, vec, v);
+			if (vec)
+				store_raw<true>((float *)p.hp + at, pack<float>(v));
+			else
+				store_some((float *)p.hp + at, some, v);
+		} else if (vec) {
+			unpack(load_raw<true>(x + at), v);
+			store_raw<true>(hp + at, pack<bf16>(v));
+		} else {
+			load_some(x + at, some, v);
+			store_some(hp + at, some, v);
 		}
 	}
 }
 
 /* returns the maximum of m and the tile's values */
+template <bool SPLIT>
 DEV float quantize_tile(const struct place &p, tile_codes<TILE_R> *codes, float m)
 {
 	const auto t = tile_at<TILE_R>(p.rows, p.cols, p.r0, p.c0);
 	const struct tile_out<float> o = { NULL, p.q, NULL, 0, p.scale, p.vec };
-	const auto x = tile_load<float, true>(&t, p.x, p.cols, t.c, p.vec);
+	tile_raw<float, TILE_R> x;
 	float v[TILE_R][TE_V];
+
+	if constexpr (SPLIT)
+		x = tile_load_split(&t, (const uint16_t *)p.x, p.rest, p.vec);
+	else
+		x = tile_load<float, true>(&t, p.x, p.cols, t.c, p.vec);
 
 #pragma unroll
 	for (int i = 0; i < TILE_R; i++)
@@ -240,16 +299,27 @@ DEV float quantize_tile(const struct place &p, tile_codes<TILE_R> *codes, float 
 	return tile_put<float, TILE_R, false, true>(&o, &t, v, codes, NULL, m);
 }
 
+template <bool SPLIT>
 DEV void quantize_blocks(const struct place &p, block_shared<false> *shared)
 {
 	const block_tile t = block_at(p.rows, p.cols, p.r0, p.c0);
 	const block_out<float> o = { NULL, p.q, NULL, p.vec };
-	const float *x = p.x + t.r * p.cols + t.c;
 	raw<float> v[BLOCK_R];
 
 #pragma unroll
-	for (int i = 0; i < BLOCK_R; i++)
-		v[i] = block_load<true>(x + i * p.cols, block_n(t, i), p.vec);
+	for (int i = 0; i < BLOCK_R; i++) {
+		const int64_t at = (t.r + i) * p.cols + t.c;
+
+		if constexpr (SPLIT) {
+			float some[TE_V];
+
+			split_load<true>((const uint16_t *)p.x + at, p.rest ? p.rest + at : NULL,
+					 block_n(t, i), p.vec, some);
+			v[i] = pack<float>(some);
+		} else {
+			v[i] = block_load<true>((const float *)p.x + at, block_n(t, i), p.vec);
+		}
+	}
 	block_put(o, TE_K_SCALING_128X128, t, v, shared);
 }
 
@@ -269,7 +339,7 @@ template <> struct cast_shared<true> {
  * written two tiles ahead, there are four. The amaxes of consecutive tiles of an entry are folded
  * into its slot together.
  */
-template <bool BLOCKS>
+template <bool BLOCKS, bool SPLIT>
 DEV void cast_body(const struct te_k_weights &a, cast_shared<BLOCKS> *shared)
 {
 	float m = 0.0f;
@@ -278,28 +348,28 @@ DEV void cast_body(const struct te_k_weights &a, cast_shared<BLOCKS> *shared)
 	if (te_k_weights_current(&a))
 		return;
 	if (threadIdx.x == FINDER) {
-		find(a, k, entry_of(a, k), &shared->place[0]);
-		find(a, k + gridDim.x, shared->place[0].entry, &shared->place[1]);
+		find<SPLIT>(a, k, entry_of(a, k), &shared->place[0]);
+		find<SPLIT>(a, k + gridDim.x, shared->place[0].entry, &shared->place[1]);
 	}
 	__syncthreads();
 	for (int j = 0; shared->place[j % 4].entry >= 0; j++, k += gridDim.x) {
 		const struct place &p = shared->place[j % 4], &next = shared->place[(j + 1) % 4];
 
 		if (threadIdx.x == FINDER)
-			find(a, k + 2 * gridDim.x, next.entry, &shared->place[(j + 2) % 4]);
+			find<SPLIT>(a, k + 2 * gridDim.x, next.entry, &shared->place[(j + 2) % 4]);
 		if (p.hp) {
-			cast_tile(p);
+			cast_tile<SPLIT>(p);
 			__syncthreads();
 			continue;
 		}
 		if constexpr (BLOCKS) {
 			if (p.scaling != TE_K_SCALING_TENSOR) {
-				quantize_blocks(p, &shared->blocks);
+				quantize_blocks<SPLIT>(p, &shared->blocks);
 				__syncthreads();
 				continue;
 			}
 		}
-		m = quantize_tile(p, &shared->codes[j % 2], m);
+		m = quantize_tile<SPLIT>(p, &shared->codes[j % 2], m);
 		if (!p.q.col)
 			__syncthreads();
 		if (a.record && next.entry != p.entry) {
@@ -316,16 +386,18 @@ DEV void cast_body(const struct te_k_weights &a, cast_shared<BLOCKS> *shared)
 		a.done->amax = version;
 }
 
-#define TE_NAME(BLOCKS, MIN_BLOCKS, name)                                                     \
-	extern "C" __global__ void __launch_bounds__(TILE_THREADS, MIN_BLOCKS)                \
+#define TE_NAME(BLOCKS, SPLIT, name)                                                          \
+	extern "C" __global__ void __launch_bounds__(TILE_THREADS, 2)                         \
 		te_k_weights_cast##name(const __grid_constant__ struct te_k_weights a)        \
 	{                                                                                     \
 		te_begin();                                                                   \
 		__shared__ cast_shared<BLOCKS> shared;                                        \
-		cast_body<BLOCKS>(a, &shared);                                                \
+		cast_body<BLOCKS, SPLIT>(a, &shared);                                         \
 	}
-TE_NAME(false, 2, )
-TE_NAME(true, 2, _blocks)
+TE_NAME(false, false, )
+TE_NAME(true, false, _blocks)
+TE_NAME(false, true, _split)
+TE_NAME(true, true, _blocks_split)
 #undef TE_NAME
 
 /* --- codes that have no master -------------------------------------------- */

@@ -15,11 +15,14 @@ struct te_k_weights_changed {
 	uint64_t *version;
 };
 
-/* One copy: FP8 codes of a weight, or its BF16 values. Offsets: bytes in te_k_weights.copies. */
+/*
+ * One copy: FP8 codes of a weight, or its values: in BF16, or in FP32 if masters are split, since
+ * these are BF16. Offsets: bytes in te_k_weights.copies.
+ */
 struct te_k_weight {
 	int64_t master; /* first element, in masters */
 	int64_t rows, cols;
-	int64_t hp;	   /* BF16 [rows, cols]; -1: FP8 codes */
+	int64_t hp;	   /* values [rows, cols]; -1: FP8 codes */
 	int64_t row, col;  /* offsets of [rows, cols] and [cols, rows]; -1: no such copy */
 	int64_t scale_inv, col_scale_inv; /* as in struct te_k_q */
 	int64_t tile;	 /* tiles of all entries before this one: te_k_weight_ntiles */
@@ -48,7 +51,8 @@ struct te_k_weights_done {
  */
 struct te_k_weights {
 	const struct te_k_weight *table; /* [n] */
-	const float *masters;		 /* [nmasters] */
+	const void *masters;		 /* [nmasters] FP32; split: BF16 */
+	const uint16_t *rest; /* split: [nmasters] the bits that BF16 lacks of FP32; or NULL */
 	void *copies;
 	float *scale; /* [nslots] */
 	float *amax;  /* [nslots, window], the first word of each slot is used */
@@ -63,7 +67,7 @@ struct te_k_weights {
 	float epsilon;	  /* as in te_k_scale_current */
 	int32_t pow2;
 	int32_t blocks; /* 1: entries are scaled by blocks */
-	int32_t pad;
+	int32_t split;	/* 1: masters are struct te_k_split */
 };
 
 /*
@@ -88,7 +92,7 @@ struct te_k_weight_transpose {
 
 /*
  * Blocks of a GPU take tiles in turn: 64 rows x 128 columns of codes, or 128 x 128 if the
- * scaling is by blocks; 8192 elements of BF16.
+ * scaling is by blocks; 8192 elements of values.
  */
 TE_K_INLINE int64_t te_k_weight_ntiles(const struct te_k_weight *w)
 {

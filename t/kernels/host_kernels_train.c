@@ -34,7 +34,7 @@ START_TEST(embedding_forward_and_backward)
 		uint32_t noutside = 40;
 		struct te_k_embed_fwd f = {
 			tokens, table, with_pos ? pos : NULL, y, &noutside, rows, seqlen, vocab, w,
-			NULL, 0, first + vocab + 1, dtype, first
+			NULL, 0, first + vocab + 1, dtype, first, NULL, NULL, 0, 0
 		};
 		struct te_k_embed_bwd b = {
 			tokens, dy, dtable, rows, vocab, w, dtype, first

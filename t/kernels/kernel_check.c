@@ -7,6 +7,7 @@
 #include <te/stream.h>
 
 #include "kernel_check.h"
+#include "kernels/optim/round.h"
 #include "libtecore/base/dtype_inline.h"
 #include "libtecore/tensor/ctx.h"
 #include "tt_ctx.h"
@@ -135,6 +136,18 @@ void *kc_anything(int32_t dtype, int64_t n)
 			((uint16_t *)p)[i] = (uint16_t)tt_rand_u64();
 	}
 	return p;
+}
+
+uint16_t *kc_split(const float *w, int64_t n, const uint16_t **ret_rest)
+{
+	uint16_t *upper = kc_poison(TE_DTYPE_BF16, n), *rest = kc_poison(TE_DTYPE_BF16, n);
+
+	for (int64_t i = 0; i < n; i++) {
+		upper[i] = (uint16_t)te_round_upper(w[i]);
+		rest[i] = (uint16_t)te_round_lower(w[i]);
+	}
+	*ret_rest = rest;
+	return upper;
 }
 
 float *kc_word(float x)

@@ -36,6 +36,8 @@ void *kc_normal(int32_t dtype, int64_t n, float scale);
 /* FP32, BF16, FP16: any bits: NaN, infinite, subnormal */
 void *kc_anything(int32_t dtype, int64_t n);
 float *kc_word(float x);
+/* the BF16 parts of n weights, and their other halves */
+uint16_t *kc_split(const float *w, int64_t n, const uint16_t **ret_rest);
 
 /* exclude an array from the comparison of the next kc_run() */
 void kc_defer(const void *p);

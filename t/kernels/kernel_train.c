@@ -31,8 +31,9 @@ START_TEST(embedding)
 		struct te_k_embed_fwd f = {
 			tokens, table, pos, kc_poison(dtype, rows * width),
 			(uint32_t *)(void *)kc_word(0.0f), rows, seqlen,
-			vocab, width, NULL, 0, first + vocab, dtype, first
+			vocab, width, NULL, 0, first + vocab, dtype, first, NULL, NULL, 0, 0
 		};
+		struct te_k_embed_fwd split = f;
 		struct te_k_embed_bwd b = { tokens, dy, table, rows, vocab, width, dtype, first };
 		struct te_k_pos_bwd p = { dy, pos, batch, seqlen, width, dtype, 0 };
 
@@ -45,6 +46,13 @@ START_TEST(embedding)
 		for (int64_t i = 0; i < rows; i++)
 			tokens[i] += first;
 		KC_RUN(EMBED_FWD, &f);
+		split.table = kc_split(table, vocab * width, &split.table_rest);
+		split.pos = pos ? kc_split(pos, (seqlen + 3) * width, &split.pos_rest) : NULL;
+		split.y = kc_poison(dtype, rows * width);
+		split.noutside = NULL;
+		split.split = 1;
+		KC_RUN(EMBED_FWD, &split);
+		ck_assert_mem_eq(split.y, f.y, (size_t)(rows * width) * (dtype ? 2 : 4));
 		KC_RUN(EMBED_BWD, &b);
 		if (pos)
 			KC_RUN(POS_BWD, &p);

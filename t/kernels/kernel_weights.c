@@ -4,6 +4,7 @@
 #include <math.h>
 
 #include "kernel_lib.h"
+#include "kernels/optim/round.h"
 #include "tt_ctx.h"
 
 #define MAX_WEIGHTS 8
@@ -267,6 +268,72 @@ START_TEST(current_copies_stay)
 }
 END_TEST
 
+/*
+ * The same codes, amaxes and scales of weights that are split, and their values in FP32. _i: 0: one
+ * scale; 1: amaxes are recorded, no remainder; 2: blocks; 3: scales from their own amaxes
+ */
+START_TEST(copies_of_split_masters)
+{
+	for (size_t k = 0; k < nshapes(); k++) {
+		struct set s = make(shape_count(k), shapes[k], _i == 1, _i == 2);
+		struct te_k_weights a = s.a;
+		struct te_k_weight *table;
+		int64_t values = s.a.copies_nbytes;
+
+		a.masters = kc_split(s.masters, s.a.nmasters, &a.rest);
+		if (_i == 1) { /* BF16 alone */
+			a.rest = NULL;
+			for (int64_t i = 0; i < s.a.nmasters; i++)
+				s.masters[i] = te_round_float(
+					(uint32_t)((const uint16_t *)a.masters)[i] << 16);
+		}
+		a.split = 1;
+		table = kc_poison(TE_DTYPE_UINT8, a.n * (int64_t)sizeof(*table));
+		memcpy(table, s.table, (size_t)a.n * sizeof(*table));
+		for (int i = 0; i < a.n; i++)
+			if (table[i].hp >= 0) {
+				table[i].hp = values;
+				values += 4 * (table[i].rows * table[i].cols + 3);
+			}
+		a.table = table;
+		a.copies = kc_poison(TE_DTYPE_UINT8, values);
+		a.copies_nbytes = values;
+		a.scale = kc_poison(TE_DTYPE_FP32, NSLOTS);
+		a.amax = kc_poison(TE_DTYPE_FP32, NSLOTS * WINDOW);
+		a.part = kc_poison(TE_DTYPE_FP32, a.ntiles);
+		a.done = kc_poison(TE_DTYPE_UINT8, sizeof(*a.done));
+		memcpy(a.scale, s.a.scale, NSLOTS * sizeof(*a.scale));
+		memcpy(a.amax, s.a.amax, NSLOTS * WINDOW * sizeof(*a.amax));
+		*a.done = *s.a.done;
+		if (_i == 3) {
+			kc_defer(s.a.part);
+			KC_RUN(WEIGHTS_AMAX, &s.a);
+			kc_defer(a.part);
+			KC_RUN(WEIGHTS_AMAX, &a);
+			ck_assert_mem_eq(a.scale, s.a.scale, NSLOTS * sizeof(*a.scale));
+		}
+		KC_RUN(WEIGHTS_CAST, &s.a);
+		KC_RUN(WEIGHTS_CAST, &a);
+		ck_assert_mem_eq(a.amax, s.a.amax, NSLOTS * WINDOW * sizeof(*a.amax));
+		for (int i = 0; i < a.n; i++) {
+			const struct te_k_weight *w = &s.table[i];
+			const size_t n = (size_t)(w->rows * w->cols);
+			const char *got = a.copies, *want = s.a.copies;
+
+			if (w->hp >= 0)
+				ck_assert_mem_eq(got + table[i].hp, s.masters + w->master, 4 * n);
+			if (w->row >= 0)
+				ck_assert_mem_eq(got + w->row, want + w->row, n);
+			if (w->col >= 0)
+				ck_assert_mem_eq(got + w->col, want + w->col, n);
+			if (w->hp < 0)
+				ck_assert_mem_eq(got + w->scale_inv, want + w->scale_inv, 4);
+		}
+		kc_reset();
+	}
+}
+END_TEST
+
 /* codes without a master: the bytes transposed, and the scales of squares with them */
 START_TEST(transposes_codes)
 {
@@ -328,9 +395,11 @@ void kernel_weights_cases(Suite *s, TCase *odd)
 
 	TT_ADD_LOOP(c, copies_of_all_weights, 3, 3);
 	TT_ADD_LOOP(c, scales_from_their_own_amaxes, 2, 2);
+	TT_ADD_LOOP(c, copies_of_split_masters, 4, 4);
 	tcase_add_loop_test(c, current_copies_stay, 0, 2);
 	tcase_add_loop_test(c, transposes_codes, 0, 2);
 	tcase_add_loop_test(odd, transposes_codes, 0, 2);
 	TT_ADD_LOOP(odd, copies_of_all_weights, 3, 3);
 	TT_ADD_LOOP(odd, scales_from_their_own_amaxes, 2, 2);
+	TT_ADD_LOOP(odd, copies_of_split_masters, 4, 4);
 }

@@ -390,7 +390,8 @@ static void elementwise(struct all *s)
 			       .head_dim = 100,
 			       .dtype = TE_DTYPE_BF16 };
 	struct te_k_embed_fwd e = { s->target, s->f, s->g, take(s, 2 * N), take(s, 4), ROWS,
-				    60, ROWS - 1, COLS, NULL, 0, ROWS - 1, TE_DTYPE_BF16, 0 };
+				    60, ROWS - 1, COLS, NULL, 0, ROWS - 1, TE_DTYPE_BF16, 0,
+				    NULL, NULL, 0, 0 };
 	struct te_k_embed_bwd w = { s->target, s->dy, copy_of(s, s->f, 4 * N), ROWS,
 				    ROWS - 1,  COLS,  TE_DTYPE_BF16,	       0 };
 	struct te_k_pos_bwd p = { s->dy, copy_of(s, s->f, 4 * N), 2, ROWS / 2,

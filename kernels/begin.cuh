@@ -5,7 +5,8 @@
  * dependent launch (PDL) edge (libtecore/backend/cuda/edges.c), its blocks are scheduled
  * as soon as every block of the predecessor has executed launch_dependents. It must not access
  * memory before its predecessors are complete and their writes are visible, which is what wait
- * ensures. In a kernel that is launched otherwise, both instructions have no effect.
+ * ensures. In a kernel that is launched otherwise, both instructions have no effect. GPUs below
+ * compute capability 9.0 have neither, and no such edges.
  */
 #ifndef TE_BEGIN_CUH
 #define TE_BEGIN_CUH
@@ -14,8 +15,10 @@
 
 DEV void te_begin(void)
 {
+#if __CUDA_ARCH__ >= 900
 	asm volatile("griddepcontrol.wait;" ::: "memory");
 	asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
 }
 
 #endif

@@ -382,6 +382,7 @@ DEV void transpose4(const uint32_t a[4], uint32_t b[4])
 /* a pair of codes as two FP16 numbers: exact, since FP16 has both formats' values */
 DEV uint32_t fp8x2_decode(int dtype, uint32_t codes)
 {
+#if __CUDA_ARCH__ >= 890
 	const unsigned short c = (unsigned short)codes;
 	uint32_t r;
 
@@ -390,6 +391,14 @@ DEV uint32_t fp8x2_decode(int dtype, uint32_t codes)
 	else
 		asm("cvt.rn.f16x2.e5m2x2 %0, %1;" : "=r"(r) : "h"(c));
 	return r;
+#else
+	const uint8_t lo = (uint8_t)codes, hi = (uint8_t)(codes >> 8);
+
+	if (dtype == TE_D_E4M3)
+		return te__fp16_encode(te__e4m3_decode(lo)) |
+		       (uint32_t)te__fp16_encode(te__e4m3_decode(hi)) << 16;
+	return (uint32_t)lo << 8 | (uint32_t)hi << 24; /* the upper byte of the FP16 number */
+#endif
 }
 
 /* --- reductions --------------------------------------------------------- */

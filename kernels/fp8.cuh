@@ -4,6 +4,7 @@
 
 #include "kernels/begin.cuh"
 #include "kernels/te_k.h"
+#include "libtecore/base/dtype_inline.h"
 
 /* enum te_dtype, which kernels cannot include */
 #define TE_D_FP32 0
@@ -17,9 +18,22 @@ DEV bool noop_set(const float *noop)
 	return noop && *noop == 1.0f;
 }
 
-/* codes of lo (low byte) and hi; saturates, NaN becomes 0x7f */
+#if __CUDA_ARCH__ < 890
+/* not inlined: a kernel converts at hundreds of places */
+static __device__ __noinline__ uint32_t fp8x2_soft(int dtype, float lo, float hi)
+{
+	if (dtype == TE_D_E4M3)
+		return te__e4m3_encode(lo) | (uint32_t)te__e4m3_encode(hi) << 8;
+	return te__e5m2_encode(lo) | (uint32_t)te__e5m2_encode(hi) << 8;
+}
+#endif
+
+/* codes of lo (low byte) and hi; saturates, NaN becomes 0x7f, below 8.9 with its sign */
 DEV uint32_t fp8x2(int dtype, float lo, float hi)
 {
+#if __CUDA_ARCH__ < 890
+	return fp8x2_soft(dtype, lo, hi);
+#else
 	unsigned short r;
 
 	if (dtype == TE_D_E4M3)
@@ -27,6 +41,7 @@ DEV uint32_t fp8x2(int dtype, float lo, float hi)
 	else
 		asm("cvt.rn.satfinite.e5m2x2.f32 %0, %1, %2;" : "=h"(r) : "f"(hi), "f"(lo));
 	return r;
+#endif
 }
 
 /* the larger of m and |x|; a NaN x leaves m */

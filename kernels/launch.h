@@ -22,6 +22,7 @@ struct te__geometry {
 	unsigned grid[3];  /* blocks */
 	unsigned block[3]; /* threads */
 	unsigned smem;	   /* dynamic shared memory in bytes, up to 232448 less the static part */
+	int arch; /* on entry: what the device code is for, 90 is compute capability 9.0 */
 };
 
 /*
@@ -35,7 +36,10 @@ typedef int te__geometry_fn(const void *args, struct te__geometry *ret);
 #include "kernels/kernels.def"
 #undef TE_K
 
-/* -TE_EKERNEL: no such id */
+/* the geometry of kernels compiled for arch: 80, 86, 89 or 90. -TE_EKERNEL: no such id */
+TE_EXPORT int te__geometry_for(int arch, enum te_k_id id, const void *args,
+			       struct te__geometry *ret);
+/* for 90 */
 TE_EXPORT int te__geometry(enum te_k_id id, const void *args, struct te__geometry *ret);
 
 /*

@@ -19,6 +19,8 @@
  */
 #include "kernels/attn/sm90.cuh"
 
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL) || !defined(__CUDA_ARCH__)
+
 #define KEYS ATTN_SM90_KEYS
 #define TILE_COLUMNS (KEYS * ROW_NBYTES) /* bytes of 64 columns of a tile */
 #define WORDS (KEYS / 4)		/* probabilities of a thread */
@@ -404,3 +406,5 @@ template <int D, int LOAD_REGISTERS, int REGISTERS> DEV void attn(const struct t
 ATTN(64, 32, 160)
 ATTN(128, 40, 232)
 #undef ATTN
+
+#endif

@@ -19,6 +19,8 @@
  */
 #include "kernels/attn/sm90.cuh"
 
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL) || !defined(__CUDA_ARCH__)
+
 #define BWD_ROWS ATTN_SM90_BWD_ROWS
 #define GROUPS 2
 #define COLS BOX
@@ -410,3 +412,5 @@ ATTN(dkv, 128, true)
 ATTN(dq, 64, false)
 ATTN(dq, 128, false)
 #undef ATTN
+
+#endif

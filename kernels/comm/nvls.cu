@@ -14,6 +14,8 @@
  */
 #include "kernels/comm/algorithms.cuh"
 
+#if __CUDA_ARCH__ >= 900
+
 DEV void fence_alias(void)
 {
 	asm volatile("fence.proxy.alias;" ::: "memory");
@@ -182,3 +184,4 @@ COMM_KERNEL_ONE_SHOT(allreduce_nvls_oneshot, TE_K_COLL_ALLREDUCE,
 		     (a.nranks == 2 ? nvls_one_shot<2>(a, o, first) :
 		      a.nranks == 4 ? nvls_one_shot<4>(a, o, first) :
 				      nvls_one_shot<8>(a, o, first)))
+#endif

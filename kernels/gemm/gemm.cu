@@ -1,7 +1,7 @@
 /*
  * gemm.cu - small GEMMs, which are bound by latency. cuBLASLt's kernels wait for the whole
  * preceding kernel and occupy whole multiprocessors, so that concurrent kernels wait for them too.
- * sm_90a.
+ * FP8 from compute capability 8.9 on.
  *
  *  kernel                 a            b            d              blocks        threads   shared
  *  gemm_small_m_A_B       A [m, k]     B [n, k]     BF16 [m, n]    16 x 16 of d  128..512  1 KiB
@@ -224,12 +224,14 @@ SMALL_M(bf16_bf16, bf16_bf16, 2, false, true)
 SMALL_M(bf16_bf16_unaligned, bf16_bf16, 2, false, false)
 SMALL_M(bf16_bt, bf16_bf16, 2, true, true)
 SMALL_M(bf16_bt_unaligned, bf16_bf16, 2, true, false)
+#if __CUDA_ARCH__ >= 890
 SMALL_M(e4m3_e4m3, e4m3_e4m3, 1, false, true)
 SMALL_M(e4m3_e4m3_unaligned, e4m3_e4m3, 1, false, false)
 SMALL_M(e4m3_e5m2, e4m3_e5m2, 1, false, true)
 SMALL_M(e4m3_e5m2_unaligned, e4m3_e5m2, 1, false, false)
 SMALL_M(e5m2_e4m3, e5m2_e4m3, 1, false, true)
 SMALL_M(e5m2_e4m3_unaligned, e5m2_e4m3, 1, false, false)
+#endif
 #undef SMALL_M
 
 /* --- short k ------------------------------------------------------------- */
@@ -328,10 +330,12 @@ template <class M, int ES, bool TT, bool VEC> DEV void short_k_body(const struct
 	}
 SHORT_K(bf16_tt, bf16_bf16, 2, true, true)
 SHORT_K(bf16_tt_unaligned, bf16_bf16, 2, true, false)
+#if __CUDA_ARCH__ >= 890
 SHORT_K(e4m3_e4m3, e4m3_e4m3, 1, false, true)
 SHORT_K(e4m3_e4m3_unaligned, e4m3_e4m3, 1, false, false)
 SHORT_K(e4m3_e5m2, e4m3_e5m2, 1, false, true)
 SHORT_K(e4m3_e5m2_unaligned, e4m3_e5m2, 1, false, false)
 SHORT_K(e5m2_e4m3, e5m2_e4m3, 1, false, true)
 SHORT_K(e5m2_e4m3_unaligned, e5m2_e4m3, 1, false, false)
+#endif
 #undef SHORT_K

@@ -36,6 +36,8 @@
 #include "kernels/gemm/sm90.h"
 #include "kernels/sm90.cuh"
 
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL) || !defined(__CUDA_ARCH__)
+
 #define STEP_MMAS 4 /* multiplications of a step, 32 bytes of k each */
 
 /* --- layout of shared memory ----------------------------------------------- */
@@ -726,3 +728,5 @@ GEMM(bf16_tt, bf16_tt, TE_SM90_BF16_TT, 2, true, true)
 GEMM(e4m3_e4m3, e4m3_e4m3_256, TE_SM90_E4M3_E4M3, 1, false, false)
 GEMM(e5m2_e4m3, e5m2_e4m3_128, TE_SM90_E5M2_E4M3, 1, false, false)
 #undef GEMM
+
+#endif

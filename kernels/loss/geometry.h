@@ -8,7 +8,7 @@
 #define CE_REDUCE_ROWS 4 /* rows that a thread of ce_reduce reads at once */
 
 /* ce_grad: most bytes of a row in shared memory, and vectors in a thread's registers */
-#define CE_HELD_NBYTES 221184
+#define CE_HELD_NBYTES(arch) ((arch) >= 90 ? 221184 : 98304)
 #define CE_HELD_VECTORS 11
 
 #endif

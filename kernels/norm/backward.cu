@@ -666,7 +666,9 @@ BOTH(float, fp32, 4)
 		te_begin();                                                     \
 		norm_bwd_cluster_body<C, NS>(a);                                \
 	}
+#if __CUDA_ARCH__ >= 900
 NORM_BWD_COL_CLUSTERS(CLUSTER)
+#endif
 #undef CLUSTER
 
 #define SMALL_M(T, t, COLS)                                                                       \

@@ -1,5 +1,6 @@
 /*
- * forward.cu - LayerNorm and RMSNorm. sm_90a.
+ * forward.cu - LayerNorm and RMSNorm. Clusters, so colCxN and blockC with C > 1,
+ * from compute capability 9.0 on.
  *
  *  kernel             shapes             blocks            threads  shared  B/element (BF16)
  *  norm_fwd           x T [rows, cols]   4 rows, or a row  64..512  384     4, to FP8 3
@@ -573,11 +574,13 @@ template <class T, int C> DEV void norm_fwd_block_body(const struct te_k_norm_fw
 		te_begin();                                                     \
 		norm_fwd_cluster_body<C, NS>(a);                                \
 	}
+#if __CUDA_ARCH__ >= 900
 NORM_COL_CLUSTERS(CLUSTER)
+#endif
 #undef CLUSTER
 
 #define BLOCKS(T, t, C)                                                                         \
-	extern "C" __global__ void __cluster_dims__(C, 1, 1)                                    \
+	extern "C" __global__ void CLUSTER_DIMS(C)                                              \
 		__launch_bounds__(BLOCK_THREADS, 2)                                             \
 		te_k_norm_fwd_block##C##_##t(const __grid_constant__ struct te_k_norm_fwd a)    \
 	{                                                                                       \
@@ -585,13 +588,17 @@ NORM_COL_CLUSTERS(CLUSTER)
 		norm_fwd_block_body<T, C>(a);                                                   \
 	}
 BLOCKS(float, fp32, 1)
+#if __CUDA_ARCH__ >= 900
 BLOCKS(float, fp32, 2)
 BLOCKS(float, fp32, 4)
 BLOCKS(float, fp32, 8)
+#endif
 BLOCKS(bf16, bf16, 1)
+#if __CUDA_ARCH__ >= 900
 BLOCKS(bf16, bf16, 2)
 BLOCKS(bf16, bf16, 4)
 BLOCKS(bf16, bf16, 8)
+#endif
 #undef BLOCKS
 
 #define SMALL_M(T, t, COLS)                                                                       \

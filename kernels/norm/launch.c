@@ -75,7 +75,8 @@ static int norm_fwd_cluster(const struct te_k_norm_fwd *a, struct te__geometry *
 
 /*
  * te_k_norm_fwd_blockC reads its tiles repeatedly, from L2 if these are few. Choose the smallest C
- * with at most BLOCK_TILES tiles in a thread block and enough blocks for all multiprocessors.
+ * with at most BLOCK_TILES tiles in a thread block and enough blocks for all multiprocessors, or 1
+ * where there are no clusters.
  */
 static int norm_fwd_block(const struct te_k_norm_fwd *a, struct te__geometry *k)
 {
@@ -90,7 +91,7 @@ static int norm_fwd_block(const struct te_k_norm_fwd *a, struct te__geometry *k)
 
 	if (a->dtype != TE_DTYPE_FP32 && a->dtype != TE_DTYPE_BF16)
 		return te__geo_no_type("te_k_norm_fwd", a->dtype);
-	while (log2 < 3 && ntiles > INT64_C(1) << log2 &&
+	while (k->arch >= 90 && log2 < 3 && ntiles > INT64_C(1) << log2 &&
 	       (ceil_div(ntiles, INT64_C(1) << log2) > BLOCK_TILES ||
 		nrows << log2 < HOPPER_SMS))
 		log2++;
@@ -109,7 +110,8 @@ int te__geo_norm_fwd(const void *args, struct te__geometry *k)
 		return norm_fwd_block(a, k);
 	if (!a->q.col || (vec && norm_small_m(a->rows, a->cols)))
 		return NORM_VARIANT(k, a, vec, "te_k_norm_fwd");
-	if (vec && a->dtype == TE_DTYPE_BF16 && a->cols <= NORM_COL_MAX_TILES * TILE_COLS)
+	if (k->arch >= 90 && vec && a->dtype == TE_DTYPE_BF16 &&
+	    a->cols <= NORM_COL_MAX_TILES * TILE_COLS)
 		return norm_fwd_cluster(a, k);
 	return LAUNCH_T(k, a->dtype, "te_k_norm_fwd_col", ceil_div(a->rows, TILE_ROWS),
 			TILE_THREADS);
@@ -140,7 +142,7 @@ int te__geo_norm_bwd(const void *args, struct te__geometry *k)
 					     "block-scaled copies");
 	if ((!a->q.row && !a->q.col && !a->q.amax) || (vec && norm_small_m(a->rows, a->cols)))
 		return NORM_VARIANT(k, a, vec, "te_k_norm_bwd");
-	if (vec && a->dtype == TE_DTYPE_BF16)
+	if (k->arch >= 90 && vec && a->dtype == TE_DTYPE_BF16)
 		return norm_bwd_cluster(a, k);
 	return LAUNCH_T(k, a->dtype, "te_k_norm_bwd_col", ceil_div(a->rows, TILE_ROWS),
 			TILE_THREADS);

@@ -163,6 +163,13 @@ DEV void small_m_finish(const struct te_k_q &q, int64_t rows, int64_t cols, int6
 	q_scale_inv(&q, scale);
 }
 
+/* for kernels with C > 1 and their functions; only kernels with C = 1 exist below 9.0 */
+#if __CUDA_ARCH__ >= 900
+#define CLUSTER_DIMS(C) __cluster_dims__(C, 1, 1)
+#else
+#define CLUSTER_DIMS(C)
+#endif
+
 DEV uint32_t cluster_rank(void)
 {
 	uint32_t r;
@@ -224,5 +231,4 @@ DEV void cluster_sum(float2 part[TILE_ROWS], float2 total[TILE_ROWS], float2 s[T
 	}
 	__syncthreads();
 }
-
 #endif

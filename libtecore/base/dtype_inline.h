@@ -2,7 +2,8 @@
  * dtype_inline.h - conversions between FP32 and the narrow types, for inner loops.
  *
  * Without branches, so that compilers vectorize loops over them. The FP32 adder
- * rounds, and must be in its default mode: to nearest, ties to even.
+ * rounds, and must be in its default mode: to nearest, ties to even. Device code below compute
+ * capability 8.9 includes them too.
  */
 #ifndef TE__DTYPE_INLINE_H
 #define TE__DTYPE_INLINE_H
@@ -10,7 +11,13 @@
 #include <stdint.h>
 #include <string.h>
 
-static inline uint32_t te__f32_bits(float x)
+#ifdef __CUDACC__
+#define TE__INLINE static __device__ __forceinline__
+#else
+#define TE__INLINE static inline
+#endif
+
+TE__INLINE uint32_t te__f32_bits(float x)
 {
 	uint32_t u;
 
@@ -18,7 +25,7 @@ static inline uint32_t te__f32_bits(float x)
 	return u;
 }
 
-static inline float te__f32_from_bits(uint32_t u)
+TE__INLINE float te__f32_from_bits(uint32_t u)
 {
 	float x;
 
@@ -36,7 +43,7 @@ extern const float te__e5m2_values[256];
  * the lowest kept bit, makes truncation round to nearest even. Subnormal: adding
  * 2^(23 + e), where 2^e is the smallest subnormal, leaves |x| / 2^e in the sum's mantissa.
  */
-static inline uint32_t te__f32_narrow(uint32_t a, int mbits, int bias)
+TE__INLINE uint32_t te__f32_narrow(uint32_t a, int mbits, int bias)
 {
 	const int drop = 23 - mbits;
 	const uint32_t min_normal = (uint32_t)(127 + 1 - bias) << 23;
@@ -50,7 +57,7 @@ static inline uint32_t te__f32_narrow(uint32_t a, int mbits, int bias)
 
 #define TE__F32_INF 0x7f800000u
 
-static inline uint8_t te__e4m3_encode(float x)
+TE__INLINE uint8_t te__e4m3_encode(float x)
 {
 	uint32_t u = te__f32_bits(x), a = u & 0x7fffffffu;
 	uint32_t most = 0x43e00000u; /* 448 */
@@ -60,7 +67,7 @@ static inline uint8_t te__e4m3_encode(float x)
 	return (uint8_t)(c | (u >> 24 & 0x80));
 }
 
-static inline uint8_t te__e5m2_encode(float x)
+TE__INLINE uint8_t te__e5m2_encode(float x)
 {
 	uint32_t u = te__f32_bits(x), a = u & 0x7fffffffu;
 	uint32_t most = 0x47600000u; /* 57344 */
@@ -71,7 +78,7 @@ static inline uint8_t te__e5m2_encode(float x)
 }
 
 /* a NaN keeps its sign and the top of its payload, and is made quiet */
-static inline uint16_t te__bf16_encode(float x)
+TE__INLINE uint16_t te__bf16_encode(float x)
 {
 	uint32_t u = te__f32_bits(x);
 	uint32_t r = (u + 0x7fffu + (u >> 16 & 1)) >> 16;
@@ -79,12 +86,12 @@ static inline uint16_t te__bf16_encode(float x)
 	return (uint16_t)((u & 0x7fffffffu) > TE__F32_INF ? (u >> 16 | 0x40) : r);
 }
 
-static inline float te__bf16_decode(uint16_t c)
+TE__INLINE float te__bf16_decode(uint16_t c)
 {
 	return te__f32_from_bits((uint32_t)c << 16);
 }
 
-static inline uint16_t te__fp16_encode(float x)
+TE__INLINE uint16_t te__fp16_encode(float x)
 {
 	uint32_t u = te__f32_bits(x), a = u & 0x7fffffffu;
 	uint32_t most = 0x47800000u; /* 65536: the code of infinity */
@@ -100,7 +107,7 @@ static inline uint16_t te__fp16_encode(float x)
  * exponent of the smallest normal number the code's mantissa gets a leading one, which a
  * subtraction removes. No operand is subnormal, which would be slow.
  */
-static inline uint32_t te__f32_widen(uint32_t a, int bias)
+TE__INLINE uint32_t te__f32_widen(uint32_t a, int bias)
 {
 	const uint32_t min_normal = (uint32_t)(127 + 1 - bias) << 23;
 	float sub = te__f32_from_bits(a | min_normal) - te__f32_from_bits(min_normal);
@@ -109,7 +116,7 @@ static inline uint32_t te__f32_widen(uint32_t a, int bias)
 }
 
 /* infinity and NaN have exponent 31 and get FP32's exponent of all ones */
-static inline float te__fp16_decode(uint16_t c)
+TE__INLINE float te__fp16_decode(uint16_t c)
 {
 	uint32_t a = (uint32_t)(c & 0x7fff) << 13;
 	uint32_t f = a >= (31u << 23) ? a | TE__F32_INF : te__f32_widen(a, 15);
@@ -119,7 +126,7 @@ static inline float te__fp16_decode(uint16_t c)
 
 #define TE__F32_NAN 0x7fc00000u
 
-static inline float te__e4m3_decode(uint8_t c)
+TE__INLINE float te__e4m3_decode(uint8_t c)
 {
 	uint32_t f = te__f32_widen((uint32_t)(c & 0x7f) << 20, 7);
 
@@ -127,7 +134,7 @@ static inline float te__e4m3_decode(uint8_t c)
 	return te__f32_from_bits(f | (uint32_t)(c & 0x80) << 24);
 }
 
-static inline float te__e5m2_decode(uint8_t c)
+TE__INLINE float te__e5m2_decode(uint8_t c)
 {
 	uint32_t f = te__f32_widen((uint32_t)(c & 0x7f) << 21, 15);
 

@@ -123,14 +123,14 @@ TE_EXPORT int te_device_info(const char *backend, int index, struct te_device_in
  * @opts:    NULL for the defaults
  * @ret_ctx: the context, with one reference
  *
- * "auto" chooses cuda if a usable Hopper GPU is present, else host.
+ * "auto" chooses cuda if a usable GPU is present, else host.
  * In a child forked afterwards, functions that would use the device return -TE_ESTATE.
  * No function of the library changes the CUcontext that is current to the calling thread.
  * Thread: any. A context may be used by many threads; each stream by one at a time.  Since: 0.1
  * Errors: -EINVAL (also a CUcontext of another device, or an invalid TE_ variable in the
  * environment), -EOPNOTSUPP (a CUcontext for the host backend), -ENOMEM, -ENODEV (backend or device
- * absent; the error message has the reason), -TE_EDEVICE (a GPU other than sm_90), -TE_EKERNEL
- * (built without nvcc), -TE_ECUDA.
+ * absent; the error message has the reason), -TE_EDEVICE (a GPU that this build has no kernels
+ * for), -TE_EKERNEL (built without nvcc), -TE_ECUDA.
  */
 TE_EXPORT int te_ctx_create(const struct te_ctx_opts *opts, struct te_ctx **ret_ctx);
 TE_EXPORT struct te_ctx *te_ctx_ref(struct te_ctx *ctx);

@@ -306,6 +306,8 @@ static void setup(void)
 	dev.ctx = &own[0];
 	dev.stream = &own[0];
 	dev.total_nbytes = (size_t)1 << 30;
+	dev.arch = 90;
+	dev.smem_max = 232448;
 	te__devmem_init(&dev.mem, 0, NULL);
 	pthread_mutex_init(&dev.lock, NULL);
 	pthread_mutex_init(&dev.lt_lock, NULL);

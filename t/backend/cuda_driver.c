@@ -10,6 +10,7 @@
 
 #include "cuda_fake.h"
 #include "kernels/kernels.h"
+#include "libtecore/backend/cuda/cuda.h"
 #include "libtecore/base/base.h"
 #include "tt.h"
 
@@ -479,6 +480,29 @@ static const struct {
 	int major, minor;
 } other_cc[] = { { 7, 0 }, { 8, 0 }, { 8, 9 }, { 9, 1 }, { 10, 0 }, { 12, 1 } };
 
+START_TEST(kernels_run_on_later_gpus)
+{
+	const short none[] = { 0 }, hopper[] = { 90, 0 }, cubins[] = { 80, 86, 89, 90, 0 };
+	const short ampere[] = { 80, 0 }, ptx[] = { 80, 89, 90, 0 };
+	const struct {
+		const short *cubins, *ptx;
+		int cc, want;
+	} row[] = {
+		{ hopper, none, 90, 90 },  { hopper, none, 89, 0 },    { hopper, none, 91, 0 },
+		{ hopper, none, 100, 0 },  { cubins, none, 75, 0 },    { cubins, none, 80, 80 },
+		{ cubins, none, 86, 86 },  { cubins, none, 87, 86 },   { cubins, none, 89, 89 },
+		{ cubins, none, 90, 90 },  { cubins, none, 120, 0 },   { cubins, ptx, 80, 80 },
+		{ cubins, ptx, 86, 86 },   { cubins, ptx, 89, 89 },    { cubins, ptx, 90, 90 },
+		{ cubins, ptx, 100, 90 },  { cubins, ptx, 121, 90 },   { ampere, ampere, 86, 80 },
+		{ ampere, ampere, 90, 80 }, { ampere, ampere, 120, 80 }, { ampere, none, 90, 0 },
+	};
+
+	for (size_t i = 0; i < TT_LEN(row); i++)
+		ck_assert_msg(te__cuda_arch(row[i].cubins, row[i].ptx, row[i].cc) == row[i].want,
+			      "row %zu", i);
+}
+END_TEST
+
 START_TEST(names_a_gpu_other_than_hopper)
 {
 	struct te_backend_info b = TE_BACKEND_INFO_INIT;
@@ -489,7 +513,7 @@ START_TEST(names_a_gpu_other_than_hopper)
 	fake.dev[0].minor = other_cc[_i].minor;
 	install();
 	snprintf(why, sizeof(why),
-		 "compute capability %d.%d: the kernels are for 9.0, the Hopper GPUs",
+		 "compute capability %d.%d: the kernels of this build are for 9.0",
 		 other_cc[_i].major, other_cc[_i].minor);
 	/* the backend is present, but its device is not usable */
 	ck_assert_int_eq(te_backend_info(0, &b), 0);
@@ -718,6 +742,7 @@ static Suite *suite(void)
 	tcase_add_test(c, reports_why_init_failed);
 	tcase_add_test(c, reports_that_no_device_is_visible);
 	tcase_add_test(c, reports_that_devices_cannot_be_counted);
+	tcase_add_test(c, kernels_run_on_later_gpus);
 	tcase_add_loop_test(c, names_a_gpu_other_than_hopper, 0, TT_LEN(other_cc));
 	tcase_add_test(c, names_the_missing_device);
 	tcase_add_test(c, reports_free_memory_and_leaves_no_context);

@@ -8,6 +8,7 @@
 #include <te/errno.h>
 
 #include "cuda_exec_lib.h"
+#include "kernels/launch.h"
 
 /* ---- nodes ---- */
 
@@ -475,6 +476,80 @@ START_TEST(the_program_captures_a_wrapped_stream)
 }
 END_TEST
 
+/* ---- GPUs other than Hopper ---- */
+
+START_TEST(fp8_needs_fp8_tensor_cores)
+{
+	struct te_k_gemm g = { .a = x, .b = y, .d = z, .m = 16, .n = 16, .k = 16,
+			       .adtype = TE_DTYPE_E4M3, .bdtype = TE_DTYPE_E5M2,
+			       .cdtype = TE_DTYPE_BF16, .ddtype = TE_DTYPE_BF16, .alpha = 1.0f };
+	const struct te__launch l = { TE_K_GEMM, &g, sizeof(g) };
+
+	dev.arch = _i ? 86 : 80;
+	strcpy(dev.name, "NVIDIA A100-SXM4-80GB");
+	fails(ops->launch(&a, &l), -EOPNOTSUPP,
+	      _i ? "GEMM of e4m3 by e5m2: GPU 0, NVIDIA A100-SXM4-80GB, with kernels for compute "
+		   "capability 8.6, has no FP8 tensor cores; the recipe bf16 runs there" :
+		   "with kernels for compute capability 8.0, has no FP8");
+}
+END_TEST
+
+/* 99 KiB on compute capability 8.6 and 8.9 */
+START_TEST(shared_memory_has_a_limit)
+{
+	static _Alignas(16) unsigned char m[16];
+	struct te_k_norm_both n = { .dy = m, .x = m, .gamma = (float *)m, .mean = (float *)m,
+				    .rstd = (float *)m, .dres = m, .dx = m,
+				    .part_gamma = (float *)m, .rows = 1, .cols = 8192,
+				    .dtype = TE_DTYPE_BF16 };
+	const struct te__launch l = { TE_K_NORM_BOTH, &n, sizeof(n) };
+
+	dev.arch = 89;
+	dev.smem_max = 101376;
+	fails(ops->launch(&a, &l), -TE_EKERNEL,
+	      "te_k_norm_both1_bf16 takes 147456 bytes of shared memory for these shapes, and GPU "
+	      "0, ");
+	n.dres = NULL;
+	fails(ops->launch(&a, &l), -TE_EKERNEL, "this build has no device function te_k_norm_both");
+}
+END_TEST
+
+static const char *func(int arch, enum te_k_id id, const void *args)
+{
+	static struct te__geometry k;
+
+	DO(te__geometry_for(arch, id, args, &k));
+	ck_assert_uint_le(k.smem, arch < 90 ? 101376 : 232448);
+	return k.func;
+}
+
+START_TEST(clusters_need_hopper)
+{
+	static _Alignas(16) unsigned char m[16];
+	struct te_k_norm_fwd f = { .x = m, .gamma = (float *)m, .rstd = (float *)m, .rows = 128,
+				   .cols = 2048, .q = { .row = m, .col = m },
+				   .dtype = TE_DTYPE_BF16 };
+	struct te_k_norm_bwd b = { .dy = m, .x = m, .gamma = (float *)m, .rstd = (float *)m,
+				   .dx = m, .rows = 1024, .cols = 2048, .q = { .row = m, .col = m },
+				   .dtype = TE_DTYPE_BF16 };
+	struct te_k_ce_grad c = { .logits = m, .dlogits = m, .rows = 1, .nclasses = 50304,
+				  .cols = 50304, .dtype = TE_DTYPE_BF16 };
+
+#define FUNC(arch, id, args, text) ck_assert_str_eq(func(arch, id, &args), text)
+	f.rows = 1024;
+	FUNC(90, TE_K_NORM_FWD, f, "te_k_norm_fwd_col8x2_bf16");
+	FUNC(89, TE_K_NORM_FWD, f, "te_k_norm_fwd_col_bf16");
+	f.q.scaling = TE_K_SCALING_1X128;
+	FUNC(90, TE_K_NORM_FWD, f, "te_k_norm_fwd_block8_bf16");
+	FUNC(80, TE_K_NORM_FWD, f, "te_k_norm_fwd_block1_bf16");
+	FUNC(90, TE_K_NORM_BWD, b, "te_k_norm_bwd_col8x2_bf16");
+	FUNC(86, TE_K_NORM_BWD, b, "te_k_norm_bwd_col_bf16");
+	FUNC(90, TE_K_CE_GRAD, c, "te_k_ce_grad_bf16");
+	FUNC(89, TE_K_CE_GRAD, c, "te_k_ce_grad_long_bf16");
+#undef FUNC
+}
+END_TEST
+
 static Suite *suite(void)
 {
 	Suite *s = suite_create("backend/cuda_exec");
@@ -499,6 +574,11 @@ static Suite *suite(void)
 	tcase_add_test(c, wraps_streams_of_its_context_only);
 	tcase_add_loop_test(c, the_legacy_stream_is_wrapped_and_not_captured, 0, 2);
 	tcase_add_test(c, the_program_captures_a_wrapped_stream);
+	c = tt_case(s, "other GPUs", "host fast");
+	tcase_add_checked_fixture(c, exec_setup, exec_teardown);
+	tcase_add_loop_test(c, fp8_needs_fp8_tensor_cores, 0, 2);
+	tcase_add_test(c, shared_memory_has_a_limit);
+	tcase_add_test(c, clusters_need_hopper);
 	return s;
 }
 

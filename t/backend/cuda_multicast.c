@@ -199,6 +199,7 @@ static void use_cuda(void)
 	dev.dev = 3;
 	dev.ctx = &dev;
 	dev.total_nbytes = 16 * UNIT;
+	dev.arch = 90;
 	strcpy(dev.name, "NVIDIA H100 80GB HBM3");
 	te__devmem_init(&dev.mem, 0, NULL);
 	te_error_clear();

@@ -45,6 +45,9 @@ struct te__cuda_dev {
 	struct te__cuda_kernels *kernels;  /* module.c */
 	const struct te__cuda_func *funcs; /* theirs, sorted by name */
 	unsigned nfuncs;
+	int arch;	   /* what the kernels are compiled for: 90 is compute capability 9.0 */
+	int has_wgmma;	   /* 1: the kernels of kernels/gemm/sm90.cu run */
+	unsigned smem_max; /* bytes of shared memory that a block may have */
 
 	pthread_mutex_t lock;
 	struct te__cuda_capture *captures; /* under lock: captures that have not ended */
@@ -207,6 +210,12 @@ void te__cublaslt_close(struct te__cuda_dev *d);
 int te__sm90_gemm(struct te__cuda_stream *s, const struct te_k_gemm *g);
 /* the same for TE_K_ATTN_FWD, and for TE_K_ATTN_BWD_DKV and _DQ after TE_K_ATTN_BWD_PRE */
 int te__sm90_attn(struct te__cuda_stream *s, const struct te__launch *l);
+
+/*
+ * device.c: the kernels that the driver loads on compute capability cc, such as 89 for 8.9, among
+ * those compiled to machine code and to PTX: their compute capability, or 0. Lists end with 0.
+ */
+int te__cuda_arch(const short *cubins, const short *ptx, int cc);
 
 /* launch.c: takes NULL; the context must be current */
 void te__cuda_batch_free(struct te__cuda_batch *b);

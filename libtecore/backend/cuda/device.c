@@ -41,13 +41,39 @@ static int attribute(int dev, int which, int *ret)
 	return TE__CU_CALL(cuDeviceGetAttribute, ret, which, dev);
 }
 
+/*
+ * Machine code runs on its own compute capability and on later ones with the same first digit;
+ * machine code for 9.0 is sm_90a and runs on 9.0 only. PTX runs on its own and on all later ones,
+ * and the driver prefers machine code.
+ */
+int te__cuda_arch(const short *cubins, const short *ptx, int cc)
+{
+	int best = 0;
+
+	for (; *ptx; ptx++)
+		if (*ptx <= cc && *ptx > best)
+			best = *ptx;
+	for (; *cubins; cubins++)
+		if (*cubins / 10 == cc / 10 && (*cubins == 90 ? cc == 90 : *cubins <= cc) &&
+		    *cubins >= best)
+			best = *cubins;
+	return best;
+}
+
+static int arch(int major, int minor)
+{
+	/* lists of configure, each ends with 0 */
+	static const short cubins[] = { TE_GPU_CUBINS }, ptx[] = { TE_GPU_PTX };
+
+	return te__cuda_arch(cubins, ptx, 10 * major + minor);
+}
+
 /* 0, or the error code of a device that cannot run the kernels, with the reason in why */
 static int unfit(int major, int minor, char *why, size_t nbytes)
 {
-	if (major != 9 || minor != 0) {
-		snprintf(why, nbytes,
-			 "compute capability %d.%d: the kernels are for 9.0, the Hopper GPUs",
-			 major, minor);
+	if (!arch(major, minor)) {
+		snprintf(why, nbytes, "compute capability %d.%d: the kernels of this build are for "
+			 TE_GPU_ARCHS, major, minor);
 		return -TE_EDEVICE;
 	}
 	if (!te__kernel_images[0].name) {
@@ -240,7 +266,7 @@ int te__cuda_open(const struct te__open *how, void **ret_dev)
 {
 	const int index = how->device;
 	struct te__cuda_dev *d;
-	int dev, major, minor;
+	int dev, major, minor, smem_max;
 	char name[sizeof(d->name)], why[256];
 	int r = device(index, -ENODEV, &dev);
 
@@ -264,7 +290,12 @@ int te__cuda_open(const struct te__open *how, void **ret_dev)
 	snprintf(d->name, sizeof(d->name), "%s", name);
 	pthread_mutex_init(&d->lock, NULL);
 	pthread_mutex_init(&d->lt_lock, NULL);
+	d->arch = arch(major, minor);
+	d->has_wgmma = major == 9 && minor == 0 && d->arch == 90;
 	r = TE__CU_CALL(cuDeviceTotalMem, &d->total_nbytes, dev);
+	if (!r)
+		r = attribute(dev, TE__CU_ATTR_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN, &smem_max);
+	d->smem_max = r ? 0 : (unsigned)smem_max;
 	d->ctx = how->native;
 	d->borrowed = d->ctx != NULL;
 	if (!r && !d->ctx)

@@ -4,7 +4,8 @@
  * With TE_CAPTURE_CONCURRENT edges are computed from memory accesses. With TE_CAPTURE_PDL edges
  * from a kernel to a kernel of the library, which waits in te_begin() until its dependencies have
  * completed, are programmatic: the GPU may schedule its blocks while the last blocks of the
- * dependencies run.
+ * dependencies run. Kernels compiled for less than compute capability 9.0 do not wait, and have
+ * full edges.
  *
  * On an H200 with driver 580 a launch of connected kernel nodes takes 2 us of CPU time, whatever
  * their number; each memset node adds 1 us, and each node without dependencies, or that
@@ -108,7 +109,8 @@ static int edges_add(const struct te__cuda_graph *g)
 		const struct te__gnode *to = &g->info[i];
 
 		for (uint32_t k = 0; k < to->ndeps; k++) {
-			const int is_pdl = g->edges & TE_CAPTURE_PDL && is_own_kernel(to) &&
+			const int is_pdl = g->edges & TE_CAPTURE_PDL && g->dev->arch >= 90 &&
+					     is_own_kernel(to) &&
 					     is_kernel(&g->info[to->dep[k]]);
 
 			at = is_pdl ? e.n - ++e.npdl : n++;

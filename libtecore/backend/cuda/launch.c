@@ -189,10 +189,22 @@ int te__cuda_launch_held(void *stream, int r)
 	return held ? held : r;
 }
 
+static int check_types(const struct te__cuda_dev *d, const struct te_k_gemm *g)
+{
+	if (d->arch >= 89 || !te__is_fp8(g->adtype))
+		return 0;
+	return te__fail(-EOPNOTSUPP, "GEMM of %s by %s: GPU %d, %s, with kernels for compute "
+			"capability %d.%d, has no FP8 tensor cores; the recipe bf16 runs there",
+			te_dtype_name((enum te_dtype)g->adtype),
+			te_dtype_name((enum te_dtype)g->bdtype), d->index, d->name, d->arch / 10,
+			d->arch % 10);
+}
+
 /* a GEMM of a shape that gemm.cu has no kernel for */
 static int gemm(struct te__cuda_stream *s, const struct te_k_gemm *g)
 {
-	int r = te__param_enum(TE_PARAM_GEMM_PROVIDER) == TE__GEMM_SM90 ? te__sm90_gemm(s, g) : 1;
+	const int sm90 = te__param_enum(TE_PARAM_GEMM_PROVIDER) == TE__GEMM_SM90;
+	int r = sm90 && s->dev->has_wgmma ? te__sm90_gemm(s, g) : 1;
 
 	return r > 0 ? te__cublaslt_gemm(s, g) : r;
 }
@@ -203,6 +215,8 @@ static int attn(struct te__cuda_stream *s, const struct te__launch *l)
 	const int fwd = l->id == TE_K_ATTN_FWD;
 	int how, r;
 
+	if (!s->dev->has_wgmma)
+		return 1;
 	if (!fwd && l->id != TE_K_ATTN_BWD_DKV && l->id != TE_K_ATTN_BWD_DQ)
 		return 1;
 	how = te__param_enum(TE_PARAM_ATTENTION);
@@ -220,8 +234,13 @@ int te__cuda_launch(void *stream, const struct te__launch *l)
 
 	if (r <= 0)
 		return r;
-	if (l->id == TE_K_GEMM && !te__gemm_has_kernel(l->args))
-		return gemm(s, l->args);
+	if (l->id == TE_K_GEMM) {
+		r = check_types(s->dev, l->args);
+		if (r)
+			return r;
+		if (!te__gemm_has_kernel(l->args))
+			return gemm(s, l->args);
+	}
 	r = batch_add(s, l);
 	if (r)
 		return r < 0 ? r : 0;

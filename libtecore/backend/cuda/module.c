@@ -57,7 +57,8 @@ static int funcs_load(struct te__cuda_kernels *k, void *module, int smem_max)
 	unsigned n;
 	int r = TE__CU_CALL(cuModuleGetFunctionCount, &n, module);
 
-	if (r)
+	/* a file of kernels for later GPUs only has none */
+	if (r || !n)
 		return r;
 	func = te__malloc(n * sizeof(*func));
 	f = te__realloc(k->func, (k->nfuncs + n) * sizeof(*f));
@@ -100,13 +101,9 @@ static void unload(struct te__cuda_kernels *k)
 static int load(const struct te__cuda_dev *d, struct te__cuda_kernels **ret)
 {
 	struct te__cuda_kernels *k;
-	int smem_max;
 	size_t n = 0;
-	int r = TE__CU_CALL(cuDeviceGetAttribute, &smem_max,
-			    TE__CU_ATTR_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN, d->dev);
+	int r = 0;
 
-	if (r)
-		return r;
 	while (te__kernel_images[n].name)
 		n++;
 	k = te__calloc(1, sizeof(*k));
@@ -118,7 +115,7 @@ static int load(const struct te__cuda_dev *d, struct te__cuda_kernels **ret)
 	}
 	k->ctx = d->ctx;
 	for (size_t i = 0; !r && i < n; i++)
-		r = module_load(d, k, &te__kernel_images[i], smem_max);
+		r = module_load(d, k, &te__kernel_images[i], (int)d->smem_max);
 	if (r) {
 		unload(k);
 		return r;
@@ -183,10 +180,15 @@ int te__cuda_func_named(struct te__cuda_dev *d, const char *name, void **ret_fun
 int te__cuda_func_find(struct te__cuda_dev *d, const struct te__launch *l,
 		       struct te__geometry *ret_kernel, void **ret_func)
 {
-	int r = te__geometry(l->id, l->args, ret_kernel);
+	int r = te__geometry_for(d->arch, l->id, l->args, ret_kernel);
 
-	return r || !ret_kernel->grid[0] ? r :
-					   te__cuda_func_named(d, ret_kernel->func, ret_func);
+	if (r || !ret_kernel->grid[0])
+		return r;
+	if (ret_kernel->smem > d->smem_max)
+		return te__fail(-TE_EKERNEL, "%s takes %u bytes of shared memory for these shapes, "
+				"and GPU %d, %s, has %u", ret_kernel->func, ret_kernel->smem,
+				d->index, d->name, d->smem_max);
+	return te__cuda_func_named(d, ret_kernel->func, ret_func);
 }
 
 int te__cuda_launch_func(struct te__cuda_stream *s, const struct te__geometry *k, void *func,

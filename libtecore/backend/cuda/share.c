@@ -287,7 +287,7 @@ static int multicast_unit(const struct te__cuda_dev *d, int ndevices, size_t nby
 	int can;
 	int r = attribute(d, TE__CU_ATTR_MULTICAST, &can);
 
-	if (!r && !can)
+	if (!r && (!can || d->arch < 90))
 		return te__fail(-EOPNOTSUPP, "GPU %d, %s, does not support multicast", d->index,
 				d->name);
 	return r ? r : MULTICAST_CALL(cuMulticastGetGranularity, ret_nbytes, &p,

@@ -117,6 +117,7 @@ KERNEL_H = \
 KERNEL_CUH = \
 	kernels/attn/dev.cuh \
 	kernels/attn/fp32.cuh \
+	kernels/attn/quantize.cuh \
 	kernels/attn/sm90.cuh \
 	kernels/attn/strip.cuh \
 	kernels/attn/tile.cuh \

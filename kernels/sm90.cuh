@@ -31,6 +31,14 @@ DEV uint32_t smem_load(uint32_t at)
 	return x;
 }
 
+DEV uint16_t smem_load_half(uint32_t at)
+{
+	uint16_t x;
+
+	asm volatile("ld.shared.b16 %0, [%1];" : "=h"(x) : "r"(at) : "memory");
+	return x;
+}
+
 DEV void smem_store4(uint32_t at, int a, int b, int c, int d)
 {
 	asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(at), "r"(a), "r"(b), "r"(c),

@@ -1,4 +1,4 @@
-/* attn/dev.cuh - common code of all variants of attention: sums of rows, dropout, FP8 output. */
+/* attn/dev.cuh - common code of all variants of attention: sums of rows, masks, dropout. */
 #ifndef TE_ATTN_DEV_CUH
 #define TE_ATTN_DEV_CUH
 
@@ -171,98 +171,6 @@ DEV uint32_t keep8(const struct drop &d, int q, int group)
 	for (int i = 0; i < 8; i++)
 		bits |= (te_philox_lane(&r, i) >= d.threshold ? 1u : 0u) << i;
 	return bits;
-}
-
-DEV bool quantizes(const struct te_k_q &q)
-{
-	return q.row || q.col || q.amax;
-}
-
-/* once per launch */
-DEV void out_scale_inv(const struct te_k_q &q)
-{
-	if ((q.row || q.col) && !(threadIdx.x | blockIdx.x | blockIdx.y | blockIdx.z))
-		*q.scale_inv = __fdiv_rn(1.0f, *q.scale);
-}
-
-/* the codes of two numbers times scale */
-DEV uint32_t codes2(int dtype, uint16_t lo, uint16_t hi, float scale)
-{
-	return fp8x2(dtype, __fmul_rn(bf16_to_float(lo), scale),
-		     __fmul_rn(bf16_to_float(hi), scale));
-}
-
-/*
- * A warp quantizes nrows of ROWS rows from row r on, and ncols columns, at most COLS, from column c
- * on, of a result [rows, cols]. s: this part in BF16, LD elements per row, written by the warp.
- * Column-wise codes are stored in runs of 16 rows, in which codes of a column are adjacent.
- */
-template <int ROWS, int COLS, int LD>
-DEV void quantize_rows(const struct te_k_q &q, int64_t rows, int64_t cols, int64_t r, int64_t c,
-		       int nrows, int ncols, const uint16_t *s)
-{
-	constexpr int RUNS = ROWS / 16;
-	const float scale = q.row || q.col ? *q.scale : 1.0f;
-	const bool vec = (cols | c | ncols | (int64_t)q.row) % 8 == 0;
-	uint8_t *row = (uint8_t *)q.row + r * cols + c, *col = (uint8_t *)q.col + c * rows + r;
-	float m = 0.0f;
-
-	for (int i = LANE; i < ROWS * COLS / 8; i += 32) {
-		const int y = i / (COLS / 8), x = i % (COLS / 8) * 8;
-		const int n = y < nrows ? min(ncols - x, 8) : 0;
-		union {
-			uint4 v;
-			uint16_t e[8];
-		} in = { *(const uint4 *)(s + y * LD + x) };
-		uint32_t code[4];
-
-#pragma unroll
-		for (int k = 0; k < 8; k++)
-			if (k < n)
-				m = amax_of(m, bf16_to_float(in.e[k]));
-		if (!q.row || n <= 0)
-			continue;
-#pragma unroll
-		for (int k = 0; k < 4; k++)
-			code[k] = codes2(q.dtype, in.e[2 * k], in.e[2 * k + 1], scale);
-		if (vec) {
-			*(uint2 *)(row + y * cols + x) =
-				make_uint2(code[0] | code[1] << 16, code[2] | code[3] << 16);
-			continue;
-		}
-#pragma unroll
-		for (int k = 0; k < 8; k++)
-			if (k < n)
-				row[y * cols + x + k] = (uint8_t)(code[k / 2] >> (k % 2 * 8));
-	}
-	for (int i = LANE; q.col && i < COLS * RUNS; i += 32) {
-		const int x = i / RUNS, y = i % RUNS * 16, n = min(nrows - y, 16);
-		uint8_t *to = col + x * rows + y;
-		uint32_t code[4];
-
-		if (x >= ncols || n <= 0)
-			continue;
-#pragma unroll
-		for (int k = 0; k < 4; k++) {
-			const uint16_t *in = s + (y + 4 * k) * LD + x;
-
-			code[k] = codes2(q.dtype, in[0], in[LD], scale) |
-				  codes2(q.dtype, in[2 * LD], in[3 * LD], scale) << 16;
-		}
-		if (n == 16 && (rows | r | (int64_t)q.col) % 16 == 0) {
-			*(uint4 *)to = make_uint4(code[0], code[1], code[2], code[3]);
-			continue;
-		}
-#pragma unroll
-		for (int k = 0; k < 16; k++)
-			if (k < n)
-				to[k] = (uint8_t)(code[k / 4] >> (k % 4 * 8));
-	}
-	if (!q.amax)
-		return;
-	m = warp_amax(m);
-	if (LANE == 0)
-		atomic_amax(q.amax, m);
 }
 
 #define KERNEL(name, threads, blocks, args, body)                                               \

@@ -41,8 +41,6 @@ static int64_t width_of(int32_t nheads, int32_t nkv, int32_t head_dim)
 
 static const char *declines(const struct te_k_attn_fwd *a)
 {
-	if (!a->out || a->q.row || a->q.col || a->q.amax || a->q.noop)
-		return "its result is quantized";
 	if (((uintptr_t)a->qkv | (uintptr_t)a->out) % 16)
 		return "qkv or out is not aligned to 16 bytes";
 	return declines_any(a->dtype, a->head_dim, a->threshold, TE_K_ATTN_HAS_MORE(a), a->batch,
@@ -121,7 +119,9 @@ const char *te__attn_sm90_plan(const struct te_k_attn_fwd *a, int32_t nsms,
 		return why;
 	memset(ret, 0, sizeof(*ret)); /* padding, too: arguments are compared as bytes */
 	s->lse = a->lse;
+	s->q = a->q;
 	s->scale = a->scale;
+	s->has_out = a->out != NULL;
 	s->seqlen = (int32_t)a->seqlen;
 	s->nheads = a->nheads;
 	s->nkv = a->nkv;

@@ -15,8 +15,10 @@
  * the scores of the next tile before it multiplies probabilities with values, so that the tensor
  * cores work while it computes exponentials; and warpgroups take turns to start multiplications,
  * so that one computes exponentials while the others multiply. Probabilities are the operand of
- * their wgmma in registers. The result goes to memory through the buffer of the queries.
+ * their wgmma in registers. The result goes to memory through the buffer of the queries, from which
+ * warps read it to quantize it.
  */
+#include "kernels/attn/quantize.cuh"
 #include "kernels/attn/sm90.cuh"
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL) || !defined(__CUDA_ARCH__)
@@ -262,6 +264,17 @@ DEV void soften(float scale2, rows &r, float (&s)[KEYS / 2], float (&shrink)[2])
 	}
 }
 
+/* a warp: 32 rows and half of the columns, so that column-wise codes are whole sectors */
+template <int D>
+DEV void quantize_strip(const struct te_attn_sm90 &a, uint32_t from, const item &t, int row)
+{
+	const int warp = threadIdx.x % 128 / 32, r = warp / 2 * 32, c = warp % 2 * (D / 2);
+
+	quantize_rows<32, D / 2>(a.q, (int64_t)(a.nmatrices / a.nheads) * a.seqlen, a.nheads * D,
+				 (int64_t)t.batch * a.seqlen + row + r, t.head * D + c,
+				 a.seqlen - row - r, D / 2, strip_part{ from, r, c });
+}
+
 /* divides by the sums, stores the result and lse */
 template <int D>
 DEV void store(const struct te_attn_sm90 &a, uint32_t to, const item &t, int row, int group,
@@ -285,8 +298,12 @@ DEV void store(const struct te_attn_sm90 &a, uint32_t to, const item &t, int row
 	write_strip<D>(to, f, o);
 	smem_publish();
 	group_sync(BAR_GROUP + group);
-	if (threadIdx.x % 128 == 0)
+	if (threadIdx.x % 128 == 0 && a.has_out)
 		store_strip<D>(&a.out, t.head * D, row, t.batch, to);
+	if (quantizes(a.q)) {
+		quantize_strip<D>(a, to, t, row);
+		group_sync(BAR_GROUP + group); /* before its first thread frees the buffer */
+	}
 }
 
 /* --- the main loop ------------------------------------------------------------ */
@@ -371,6 +388,9 @@ template <int D, int LOAD_REGISTERS, int REGISTERS> DEV void attn(const struct t
 	const int group = threadIdx.x / 128;
 	const layout<D> at(smem_begin());
 
+	if (noop_set(a.q.noop))
+		return;
+	out_scale_inv(a.q);
 	if (threadIdx.x == 0) {
 		for (int b = 0; b < 2; b++)
 			for (int g = 0; g < layout<D>::GROUPS; g++) {

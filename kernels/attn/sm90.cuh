@@ -77,6 +77,30 @@ template <int D> DEV void write_strip(uint32_t to, const float (&f)[2], const fl
 	}
 }
 
+/* the boxes of a strip from a row on and a column on, a multiple of 8; see quantize_rows() */
+struct strip_part {
+	uint32_t boxes;
+	int row, col;
+
+	__device__ __forceinline__ uint32_t chunk(int y, int x) const
+	{
+		y += row;
+		x += col;
+		return boxes + x / BOX * BOX_NBYTES + y * ROW_NBYTES + (x % BOX / 8 ^ y % 8) * 16;
+	}
+	__device__ __forceinline__ uint16_t one(int y, int x) const
+	{
+		return smem_load_half(chunk(y, x) + x % 8 * 2);
+	}
+	__device__ __forceinline__ uint4 eight(int y, int x) const
+	{
+		int w[4];
+
+		smem_load4(chunk(y, x), w[0], w[1], w[2], w[3]);
+		return make_uint4(w[0], w[1], w[2], w[3]);
+	}
+};
+
 /* starts the copy of a strip from its boxes; one thread */
 template <int D>
 DEV void store_strip(const struct te_tensor_map *to, int col, int row, int batch, uint32_t from)

@@ -19,14 +19,15 @@
 	 16 * (2 * ATTN_SM90_GROUPS(d) + 2 * ATTN_SM90_STAGES(d)))
 
 /*
- * The operation of struct te_k_attn_fwd (attn.h), without dropout and copies in FP8. qkv [batch,
- * seqlen, (nheads + 2 nkv) head_dim] and out [batch, seqlen, nheads head_dim] in boxes of 64
- * columns and rows.
+ * The operation of struct te_k_attn_fwd (attn.h), without dropout. qkv [batch, seqlen, (nheads + 2
+ * nkv) head_dim] and out [batch, seqlen, nheads head_dim] in boxes of 64 columns and rows.
  */
 struct te_attn_sm90 {
 	struct te_tensor_map qkv, out;
 	float *lse;
+	struct te_k_q q;
 	float scale;
+	int32_t has_out; /* or only q is wanted */
 	int32_t seqlen, nheads, nkv;
 	int32_t nrows;	   /* seqlen, rounded up to strips */
 	int32_t nblocks;   /* blocks of rows of a head */

@@ -223,8 +223,9 @@ template <int D> DEV auto fwd_strip(const struct te_k_attn_fwd &a)
 			/* no warp reads the queries any more */
 			store_strip(sq + wcol, LD, 16, WD, acc, inverse(l[0]), inverse(l[1]));
 			__syncwarp();
-			quantize_rows<16, WD, LD>(a.q, a.batch * T, a.nheads * hd, b * T + q0,
-						  h * hd + wcol, T - q0, hd - wcol, sq + wcol);
+			quantize_rows<16, WD>(a.q, a.batch * T, a.nheads * hd, b * T + q0,
+					      h * hd + wcol, T - q0, hd - wcol,
+					      rows_at<LD>{ sq + wcol });
 		}
 		if (WARP == 0 && PAIR == 0)
 #pragma unroll

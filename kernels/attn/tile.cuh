@@ -20,6 +20,7 @@
 #define TE_ATTN_TILE_CUH
 
 #include "kernels/attn/dev.cuh"
+#include "kernels/attn/quantize.cuh"
 
 /*
  * Fragments. Of a 16 x 8 tile of accumulators, lane l holds c0 and c1 at row l / 4, columns 2 (l %
@@ -468,8 +469,8 @@ DEV void fwd_bf16(const struct te_k_attn_fwd &a)
 	store_rows<D, MT>(a.out ? (uint16_t *)a.out + ((b * T + wq) * a.nheads + h) * hd : NULL,
 			  a.nheads * hd, T - wq, hd, wsq, acc, l);
 	if (quantizes(a.q))
-		quantize_rows<16 * MT, D, LD>(a.q, a.batch * T, a.nheads * hd, b * T + wq, h * hd,
-					      T - wq, hd, wsq);
+		quantize_rows<16 * MT, D>(a.q, a.batch * T, a.nheads * hd, b * T + wq, h * hd,
+					  T - wq, hd, rows_at<LD>{ wsq });
 }
 
 /*

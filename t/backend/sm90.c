@@ -473,6 +473,13 @@ START_TEST(attention_is_one_persistent_launch)
 	ck_assert_int_eq(fake.attn.nmatrices, 96);
 	ck_assert_uint_eq(fake.attn.qkv.word[0], 0x0101010101010101);
 	ck_assert_uint_eq(fake.attn.out.word[15], 0x0202020202020202);
+	ck_assert(fake.attn.has_out && !fake.attn.q.row);
+	a.q.row = D;
+	a.out = NULL; /* which has no map then */
+	DO(launch_attn(&a));
+	ck_assert_str_eq(fake.func, "te_k_attn_fwd_sm90_d64");
+	ck_assert_int_eq(fake.nmaps, 1);
+	ck_assert(!fake.attn.has_out && fake.attn.q.row == D);
 	a = attn_of(1, 65, 2, 1, 128);
 	DO(launch_attn(&a));
 	ck_assert_str_eq(fake.func, "te_k_attn_fwd_sm90_d128");
@@ -529,12 +536,6 @@ START_TEST(other_attention_is_left_to_mma)
 	a = ok;
 	a.threshold = 1;
 	check_mma(&a, "te_k_attn_fwd_bf16_d64_drop", "it has dropout");
-	a = ok;
-	a.q.row = D;
-	check_mma(&a, "te_k_attn_fwd_bf16_d64", "its result is quantized");
-	a.q.row = NULL;
-	a.out = NULL;
-	check_mma(&a, "te_k_attn_fwd_bf16_d64", "its result is quantized");
 	a = ok;
 	a.dtype = TE_DTYPE_FP32;
 	ck_assert_str_eq(te__attn_sm90_plan(&a, SMS, &p), "it is not BF16");

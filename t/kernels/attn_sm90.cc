@@ -77,6 +77,60 @@ static void check_row(const attn_case &c, const std::vector<uint16_t> &qkv, doub
 	      "lse of batch %d head %d row %d: %g, not %g", b, h, q, (double)lse, want);
 }
 
+static void run(const attn_case &c, te_k_attn_fwd &a)
+{
+	const char *why = te__attn_sm90_plan(&a, c.nsms, &plan);
+
+	CHECK(!why, "declined because %s", why);
+	if (c.at_once)
+		plan.args.at_once = c.at_once;
+	plan.args.qkv = map_of(plan.qkv);
+	if (a.out)
+		plan.args.out = map_of(plan.out);
+	launch(body, (uint32_t)plan.nblocks, ATTN_SM90_THREADS(c.d), 1, ATTN_SM90_SMEM(c.d));
+}
+
+/* copies of out, some or all, at addresses of some alignment; codes after the last are poison */
+static void check_codes(const attn_case &c, te_k_attn_fwd a, const std::vector<uint16_t> &out)
+{
+	const size_t n = out.size(), cols = (size_t)c.nheads * c.d, rows = n / cols;
+	const size_t row_at = rnd(2) * 8 + rnd(2), col_at = rnd(2) * 8 + rnd(2);
+	std::vector<uint8_t> row(n + 32, 0xa5), col(n + 32, 0xa5);
+	const float noop = (float)(rnd(4) == 0), scale = 0.5f + (float)rnd(200);
+	const uint32_t want = 1 + rnd(7);
+	float inv = 7.0f, amax = 0x1p-20f, top = amax;
+	int codes = 0;
+
+	a.q.row = want & 1 ? row.data() + row_at : NULL;
+	a.q.col = want & 2 ? col.data() + col_at : NULL;
+	a.q.amax = want & 4 ? &amax : NULL;
+	a.q.scale = &scale;
+	a.q.scale_inv = &inv;
+	a.q.noop = &noop;
+	a.q.dtype = rnd(2) ? TE_DTYPE_E4M3 : TE_DTYPE_E5M2;
+	if (rnd(2))
+		a.out = NULL;
+	run(c, a);
+	for (size_t r = 0; r < rows; r++)
+		for (size_t i = 0; i < cols; i++) {
+			const float x = from_bits((uint32_t)out[r * cols + i] << 16);
+			const int code = (int)(fp8x2(a.q.dtype, x * scale, 0) & 255);
+			uint8_t *in_row = &row[row_at + r * cols + i];
+			uint8_t *in_col = &col[col_at + i * rows + r];
+
+			top = fmaxf(top, fabsf(x));
+			CHECK(*in_row == (want & 1 && !noop ? code : 0xa5), "row %zu %zu", r, i);
+			CHECK(*in_col == (want & 2 && !noop ? code : 0xa5), "column %zu %zu", r, i);
+			*in_row = *in_col = 0xa5;
+			codes |= code;
+		}
+	CHECK(codes, "only zeros");
+	for (size_t i = 0; i < n + 32; i++)
+		CHECK(row[i] == 0xa5 && col[i] == 0xa5, "outside, at %zu", i);
+	CHECK(amax == (want & 4 && !noop ? top : 0x1p-20f), "amax %g", amax);
+	CHECK(inv == (want & 3 && !noop ? 1.0f / scale : 7.0f), "scale_inv %g", inv);
+}
+
 static void run_case(const attn_case &c)
 {
 	const int64_t nrows = (int64_t)c.batch * c.T;
@@ -85,7 +139,6 @@ static void run_case(const attn_case &c)
 	std::vector<uint16_t> out((size_t)(nrows * c.nheads * c.d), 0xffff);
 	std::vector<float> lse((size_t)(nrows * c.nheads), NAN);
 	te_k_attn_fwd a = {};
-	const char *why;
 
 	a.qkv = qkv.data();
 	a.out = out.data();
@@ -97,19 +150,14 @@ static void run_case(const attn_case &c)
 	a.head_dim = c.d;
 	a.scale = (0.5f + (float)rnd(1024) / 1024) / sqrtf((float)c.d);
 	a.dtype = TE_DTYPE_BF16;
-	why = te__attn_sm90_plan(&a, c.nsms, &plan);
-	CHECK(!why, "declined because %s", why);
-	if (c.at_once)
-		plan.args.at_once = c.at_once;
-	plan.args.qkv = map_of(plan.qkv);
-	plan.args.out = map_of(plan.out);
-	launch(body, (uint32_t)plan.nblocks, ATTN_SM90_THREADS(c.d), 1, ATTN_SM90_SMEM(c.d));
+	run(c, a);
 	for (int b = 0; b < c.batch; b++)
 		for (int h = 0; h < c.nheads; h++)
 			for (int q = 0; q < c.T; q++)
 				check_row(c, qkv, a.scale, b, h, q,
 					  &out[(((size_t)b * c.T + q) * c.nheads + h) * c.d],
 					  lse[((size_t)b * c.nheads + h) * c.T + q]);
+	check_codes(c, a, out);
 }
 
 int main(int argc, char **argv)

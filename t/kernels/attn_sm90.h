@@ -1,12 +1,13 @@
 /*
- * t/kernels/attn_sm90.h - common code of attn_sm90.cc and attn_bwd_sm90.cc: what attn/dev.cuh has,
- * cases and random values. Included after sm90.h.
+ * t/kernels/attn_sm90.h - common code of attn_sm90.cc and attn_bwd_sm90.cc: what attn/dev.cuh and
+ * fp8.cuh have, cases and random values. Included after sm90.h.
  */
 #ifndef TT_ATTN_SM90_H
 #define TT_ATTN_SM90_H
 
 extern "C" {
 #include "kernels/attn/sm90.h"
+#include "libtecore/base/dtype_inline.h"
 }
 #define LOG2E 1.4426950408889634f
 #define LANE (threadIdx.x % 32)
@@ -26,6 +27,42 @@ DEV uint32_t pack_bf16(float lo, float hi)
 DEV float exp2_approx(float x)
 {
 	return exp2f(x);
+}
+
+DEV float bf16_to_float(uint16_t x)
+{
+	return from_bits((uint32_t)x << 16);
+}
+DEV float __fmul_rn(float x, float y)
+{
+	return x * y;
+}
+DEV float __fdiv_rn(float x, float y)
+{
+	return x / y;
+}
+DEV bool noop_set(const float *noop)
+{
+	return noop && *noop == 1.0f;
+}
+DEV uint32_t fp8x2(int dtype, float lo, float hi)
+{
+	return dtype == TE_DTYPE_E4M3 ? te__e4m3_encode(lo) | te__e4m3_encode(hi) << 8 :
+					te__e5m2_encode(lo) | te__e5m2_encode(hi) << 8;
+}
+DEV float amax_of(float m, float x)
+{
+	return fmaxf(m, fabsf(x));
+}
+DEV void atomic_amax(float *amax, float m)
+{
+	*amax = fmaxf(*amax, m);
+}
+DEV float warp_amax(float m)
+{
+	for (int by = 1; by < 32; by *= 2)
+		m = fmaxf(m, __shfl_xor_sync(~0u, m, by));
+	return m;
 }
 
 struct attn_case {

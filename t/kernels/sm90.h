@@ -23,6 +23,7 @@
 #define TE_ATTN_DEV_CUH
 #define TE_BEGIN_CUH
 #define TE_DEV_CUH
+#define TE_FP8_CUH
 #define TE_SM90_CUH
 #define DEV static inline
 #define __device__
@@ -116,7 +117,7 @@ struct fiber {
 };
 
 struct index3 {
-	uint32_t x, y;
+	uint32_t x, y, z;
 };
 index3 threadIdx, blockIdx, gridDim;
 static uint32_t block_nthreads, cluster_nblocks;
@@ -323,6 +324,20 @@ DEV float4 __ldcg(const float4 *p)
 {
 	return *p;
 }
+struct uint2 {
+	uint32_t x, y;
+};
+struct uint4 {
+	uint32_t x, y, z, w;
+};
+DEV uint2 make_uint2(uint32_t x, uint32_t y)
+{
+	return { x, y };
+}
+DEV uint4 make_uint4(uint32_t x, uint32_t y, uint32_t z, uint32_t w)
+{
+	return { x, y, z, w };
+}
 DEV uint32_t atomicAdd(uint32_t *p, uint32_t n)
 {
 	return (*p += n) - n;
@@ -370,6 +385,13 @@ DEV uint32_t smem_load(uint32_t at)
 	uint32_t x;
 
 	memcpy(&x, smem(at, 4), 4);
+	return x;
+}
+DEV uint16_t smem_load_half(uint32_t at)
+{
+	uint16_t x;
+
+	memcpy(&x, smem(at, 2), 2);
 	return x;
 }
 DEV void smem_store4(uint32_t at, int a, int b, int c, int d)

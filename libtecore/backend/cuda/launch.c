@@ -220,7 +220,6 @@ static int attn(struct te__cuda_stream *s, const struct te__launch *l)
 	if (!fwd && l->id != TE_K_ATTN_BWD_DKV && l->id != TE_K_ATTN_BWD_DQ)
 		return 1;
 	how = te__param_enum(TE_PARAM_ATTENTION);
-	/* forward to FP8 is left to mma, whose bits forward to BF16 must have */
 	if (how == TE__ATTENTION_MMA || (fwd && how == TE__ATTENTION_AUTO))
 		return 1;
 	r = end_hold(s);

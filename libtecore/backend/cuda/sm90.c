@@ -141,7 +141,7 @@ static int queue_fwd(struct te__cuda_stream *s, const struct te__launch *l,
 	struct te__geometry k;
 
 	te__geo_attn_sm90(p, &k);
-	return queue_attn(s, l, &k, &p->args, map, 2);
+	return queue_attn(s, l, &k, &p->args, map, 1 + p->args.has_out);
 }
 
 static int queue_bwd(struct te__cuda_stream *s, const struct te__launch *l,

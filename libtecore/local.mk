@@ -171,6 +171,8 @@ libtecore_libtecore_internal_la_SOURCES = \
 	libtecore/plan/checkpoint.c \
 	libtecore/plan/choose.c \
 	libtecore/plan/choose.h \
+	libtecore/plan/costs.c \
+	libtecore/plan/costs.h \
 	libtecore/plan/decoder.c \
 	libtecore/plan/draw.c \
 	libtecore/plan/fuse.c \

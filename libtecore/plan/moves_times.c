@@ -17,74 +17,42 @@
 
 #include "libtecore/base/base.h"
 #include "libtecore/base/private.h"
+#include "libtecore/plan/costs.h"
 #include "libtecore/plan/moves.h"
 
 /* ---- the time of a group ---- */
 
-static size_t ref_nbytes(const struct te_plan *p, const struct te__ref *ref, uint32_t forms)
+/* FLOP rate of attention by that of GEMMs: on an H100 0.36 of the peak in forward and 0.25 in
+ * backward, of which GEMMs are taken to reach 0.6 (doc/perf-kernels.md) */
+#define ATTENTION 0.5
+/* of GEMMs in FP8 */
+#define FP8 2.0
+
+static double seconds(const struct te__cost *c, const struct te__offload_rates *r)
 {
-	const struct te__value *v = &p->value[ref->value];
-	const size_t codes = (size_t)te__spec_nelems(&v->spec);
-	size_t n = 0;
+	const double compute = (c->flops[TE__WORK_GEMM] + c->flops[TE__WORK_FP8_GEMM] / FP8 +
+				c->flops[TE__WORK_ATTENTION] / ATTENTION) / r->flop;
+	const double copy = (double)c->nbytes / r->mem;
 
-	if (forms & TE_FORM_HP)
-		n += te__spec_nbytes(&v->spec);
-	n += forms & TE_FORM_ROW ? codes : 0;
-	return n + (forms & TE_FORM_COL ? codes : 0);
-}
-
-/* 2-D weights whose rows are as long as rows of the main input make GEMMs */
-static double step_flops(const struct te_plan *p, const struct te__step *s)
-{
-	const struct te_op *op = p->seq->op[s->node];
-	const int x = s->role.x < 0 ? p->node[s->node].value.x : s->role.x;
-	const struct te_spec *in = &p->value[x].spec;
-	const int64_t cols = in->shape[in->ndim - 1];
-	double flops = 0;
-
-	if (s->kind == TE__STEP_QUANT || s->kind == TE__STEP_SUM)
-		return 0;
-	for (int k = 0; k < op->nweights; k++) {
-		const struct te_weight_decl *w = &op->decl[k];
-
-		if (in->dtype != TE_DTYPE_INT32 && w->ndim == 2 && w->shape[1] == cols)
-			flops += 2.0 * (double)te__spec_nelems(in) * (double)w->shape[0];
-	}
-	/* half of all pairs of tokens; two GEMMs forward, five backward */
-	if (!strcmp(op->ops.name, "attention") && in->ndim == 3)
-		flops += (s->kind == TE__STEP_FWD ? 2.0 : 5.0) * (double)in->shape[1] *
-			 (double)te__spec_nelems(&p->value[p->node[s->node].value.y].spec);
-	return flops;
-}
-
-static double group_seconds(const struct te_plan *p, const struct te__group *g)
-{
-	const struct te__offload_rates *r = &p->offload->rates;
-	double nbytes = 0, compute = 0;
-
-	for (int k = 0; k < g->n; k++) {
-		const struct te__step *s = &p->step[g->first + k];
-		uint32_t forms = 0;
-
-		for (int i = 0; i < s->nrefs; i++) {
-			forms |= te__ref_forms(s, &s->ref[i]);
-			nbytes += (double)ref_nbytes(p, &s->ref[i], te__ref_forms(s, &s->ref[i]));
-		}
-		/* GEMMs of FP8 codes take half of the time */
-		compute += step_flops(p, s) / (forms & ~TE_FORM_HP ? 2 * r->flop : r->flop);
-	}
-	return nbytes / r->mem > compute ? nbytes / r->mem : compute;
+	return (copy > compute ? copy : compute) + (double)c->between_nbytes / r->mem;
 }
 
 int te__moves_times(struct te_plan *p)
 {
 	struct te__moves *m = p->moves;
+	struct te__costs costs;
+	struct te__cost c;
+	int r;
 
 	m->start = te__calloc((size_t)p->ngroups + 1, sizeof(*m->start));
-	if (!m->start)
-		return te__no_memory("plan");
-	for (int t = 0; t < p->ngroups; t++)
-		m->start[t + 1] = m->start[t] + group_seconds(p, &p->group[t]);
+	r = m->start ? te__costs_open(&costs, p) : te__no_memory("plan");
+	if (r)
+		return r;
+	for (int t = 0; t < p->ngroups; t++) {
+		te__costs_of(&costs, t, &c);
+		m->start[t + 1] = m->start[t] + seconds(&c, &p->offload->rates);
+	}
+	te__costs_close(&costs);
 	return 0;
 }
 

@@ -11,8 +11,7 @@
 
 #include "libtecore/base/private.h"
 
-#include "libtecore/plan/plan.h"
-#include "libtecore/quant/quant.h"
+#include "libtecore/plan/costs.h"
 #include "libtecore/tensor/ctx.h"
 
 #define NPASSES 3
@@ -40,7 +39,7 @@ struct measure {
 	int nevents, nintervals;
 	struct interval *interval;
 	double *us; /* [nintervals][opts.nruns] */
-	int *seen;  /* [nvalues * TE__NFORMS][2] last group that reads, that writes the form; -1 */
+	struct te__costs costs;
 };
 
 void te__profile_free(struct te__profile *f)
@@ -54,140 +53,24 @@ void te__profile_free(struct te__profile *f)
 
 /* ---- bytes and FLOPs ---- */
 
-static uint64_t form_nbytes(const struct te__value *v, uint32_t form)
-{
-	const int64_t nelems = te__spec_nelems(&v->spec);
-	const int64_t cols = v->spec.shape[v->spec.ndim - 1], rows = nelems / cols;
-	const int by_rows = form == TE_FORM_ROW;
-
-	if (form == TE_FORM_HP)
-		return te__spec_nbytes(&v->spec);
-	if (!v->scaling)
-		return (uint64_t)nelems;
-	return (uint64_t)nelems +
-	       (uint64_t)te_scaling_nfloats(v->scaling, by_rows ? rows : cols,
-					    by_rows ? cols : rows) * sizeof(float);
-}
-
-struct traffic {
-	struct measure *m;
-	uint64_t nbytes;
-};
-
-/* values that the group wrote are read from registers or caches */
-static int add_use(void *arg, const struct te__use *u)
-{
-	struct traffic *t = arg;
-	const struct te__value *v = &t->m->plan->value[u->form / TE__NFORMS];
-	const uint32_t form = te__form[u->form % TE__NFORMS];
-	int *seen = &t->m->seen[2 * u->form];
-
-	if (u->buf < 0 && !(v->fixed && form == TE_FORM_HP))
-		return 0;
-	if (seen[u->ref->write] == u->group || (!u->ref->write && seen[1] == u->group))
-		return 0;
-	seen[u->ref->write] = u->group;
-	t->nbytes += form_nbytes(v, form);
-	return 0;
-}
-
-static int is_library_op(const struct te_op *op, const char *name)
-{
-	return op->is_library && !strcmp(op->ops.name, name);
-}
-
-/* does backward() read weight k? The gradient of an addition does not depend on what is added */
-static int backward_reads(const struct te_op *op, int k)
-{
-	if (is_library_op(op, "bias") || is_library_op(op, "embedding"))
-		return 0;
-	return !k || !is_library_op(op, "layernorm");
-}
-
-/* elements of weight k that a step reads or writes: of an embedding, the rows of its tokens */
-static uint64_t weight_nelems(const struct te_plan *p, const struct te__step *s, int k)
-{
-	const struct te_op *op = p->seq->op[s->node];
-	const struct te__weight *w = &p->seq->weight[p->seq->op_weight[s->node][k]];
-	int64_t n = 1, used;
-
-	for (int d = 0; d < w->decl.ndim; d++)
-		n *= w->decl.shape[d];
-	used = te__spec_nelems(&p->node[s->node].inf.out[0]);
-	return (uint64_t)(is_library_op(op, "embedding") && used < n ? used : n);
-}
-
-static uint64_t weights_nbytes(const struct te_plan *p, const struct te__step *s)
-{
-	const struct te_op *op = p->seq->op[s->node];
-	uint64_t nbytes = 0;
-
-	if (s->kind > TE__STEP_DW)
-		return 0;
-	for (int k = 0; k < op->nweights; k++) {
-		const struct te__weight *w = &p->seq->weight[p->seq->op_weight[s->node][k]];
-		const uint32_t forms = p->node[s->node].inf.weight_forms[k];
-		const uint64_t n = weight_nelems(p, s, k);
-
-		if (s->kind == TE__STEP_DW)
-			/* the gradient is added to */
-			nbytes += te__weight_trains(w) ? 2 * n * sizeof(float) : 0;
-		else if (s->kind == TE__STEP_FWD || backward_reads(op, k))
-			nbytes += n * (forms & (TE_FORM_ROW | TE_FORM_COL) ? 1 :
-				       forms ? te_dtype_nbytes(p->recipe.compute) :
-					       sizeof(float));
-	}
-	return nbytes;
-}
-
-static double step_flops(const struct te_plan *p, const struct te__step *s)
-{
-	const struct te_op_infer *inf = &p->node[s->node].inf;
-
-	return s->kind == TE__STEP_FWD ? inf->fwd_flops :
-	       s->kind == TE__STEP_BWD ? inf->bwd_flops :
-	       s->kind == TE__STEP_DW  ? inf->dw_flops :
-					 0;
-}
-
-/* the same, in the pass in which the group computes them */
-static double group_flops(const struct te_plan *p, const struct te__group *g,
-			  const struct te__step *s)
-{
-	const struct te_op_infer *inf = &p->node[s->node].inf;
-
-	if (!g->fusion || !(g->fusion->flags & TE__FUSION_EARLY))
-		return step_flops(p, s);
-	return s->kind != TE__STEP_FWD ? 0 :
-	       inf->fwd_flops + inf->bwd_flops +
-		       (te__seq_op_trains(p->seq, s->node) ? inf->dw_flops : 0);
-}
-
-static int is_fp8(const struct te__step *s)
-{
-	return ((s->role.x_forms | s->role.dy_forms) & (TE_FORM_ROW | TE_FORM_COL)) != 0;
-}
-
 /* sets nbytes, flops, bound_us and lost_us of a group, whose time is known */
 static void compare(struct measure *m, int group, struct te_plan_profile_step *ret)
 {
-	const struct te_plan *p = m->plan;
-	struct traffic t = { m, 0 };
-	double flops_s = 0, copy_s;
+	const struct te_plan_profile_opts *o = &m->opts;
+	struct te__cost cost;
+	double gemm, flops_s = 0, copy_s;
 
-	te__plan_each_use(p, group, 1, add_use, &t);
-	for (int k = 0; k < p->group[group].n; k++) {
-		const struct te__step *s = &p->step[p->group[group].first + k];
-		const double flops = group_flops(p, &p->group[group], s);
-
-		t.nbytes += weights_nbytes(p, s);
-		ret->flops += flops;
-		if (flops > 0)
-			flops_s += flops / (is_fp8(s) ? m->opts.fp8_rate : m->opts.gemm_rate);
-	}
-	ret->nbytes = t.nbytes;
-	copy_s = (double)t.nbytes / m->opts.copy_rate;
-	ret->bound_us = (copy_s > flops_s ? copy_s : flops_s) * 1e6;
+	te__costs_of(&m->costs, group, &cost);
+	gemm = cost.flops[TE__WORK_GEMM] + cost.flops[TE__WORK_ATTENTION];
+	ret->nbytes = cost.nbytes + cost.between_nbytes;
+	ret->flops = gemm + cost.flops[TE__WORK_FP8_GEMM];
+	if (gemm > 0)
+		flops_s += gemm / o->gemm_rate;
+	if (cost.flops[TE__WORK_FP8_GEMM] > 0)
+		flops_s += cost.flops[TE__WORK_FP8_GEMM] / o->fp8_rate;
+	copy_s = (double)cost.nbytes / o->copy_rate;
+	ret->bound_us = (copy_s > flops_s ? copy_s : flops_s) * 1e6 +
+			(double)cost.between_nbytes / o->copy_rate * 1e6;
 }
 
 /* rates that the caller has not given, if the plan needs them */
@@ -197,8 +80,8 @@ static int measure_rates(struct measure *m)
 	int fp8 = 0, gemm = 0, r = 0;
 
 	for (int i = 0; i < p->nsteps; i++) {
-		fp8 |= step_flops(p, &p->step[i]) > 0 && is_fp8(&p->step[i]);
-		gemm |= step_flops(p, &p->step[i]) > 0 && !is_fp8(&p->step[i]);
+		fp8 |= te__step_flops(p, &p->step[i]) > 0 && te__step_is_fp8(&p->step[i]);
+		gemm |= te__step_flops(p, &p->step[i]) > 0 && !te__step_is_fp8(&p->step[i]);
 	}
 	if (!(m->opts.copy_rate > 0))
 		r = te__rate_copy(m->stream, &m->opts.copy_rate);
@@ -225,16 +108,16 @@ static int open_measure(struct measure *m)
 {
 	const struct te_plan *p = m->plan;
 	const size_t room = (size_t)p->ngroups + 3 * NPASSES;
-	const size_t nseen = 2 * (size_t)p->nvalues * TE__NFORMS;
 	int r = 0;
 
 	m->interval = te__calloc(room, sizeof(*m->interval));
 	m->us = te__calloc(room * (size_t)m->opts.nruns, sizeof(*m->us));
 	m->probe.event = te__calloc(room, sizeof(*m->probe.event));
-	m->seen = te__malloc((nseen + 1) * sizeof(*m->seen));
-	if (!m->interval || !m->us || !m->probe.event || !m->seen)
+	if (!m->interval || !m->us || !m->probe.event)
 		return te__no_memory("te_plan_profile");
-	memset(m->seen, 0xff, nseen * sizeof(*m->seen));
+	r = te__costs_open(&m->costs, p);
+	if (r)
+		return r;
 	add_pass(m, TE_PASS_FORWARD, 0, p->fwd_groups);
 	if (p->flags & TE_PLAN_TRAIN)
 		add_pass(m, TE_PASS_BACKWARD, p->fwd_groups, p->bwd_groups);
@@ -252,7 +135,7 @@ static void close_measure(struct measure *m)
 		te_event_unref(m->probe.event[i]);
 	te__free(m->probe.event);
 	te__free(m->interval);
-	te__free(m->seen);
+	te__costs_close(&m->costs);
 	te__free(m->us);
 }
 

@@ -1,0 +1,175 @@
+/* costs.c - bytes and FLOPs of the groups of a plan: of values, weights and operations. */
+#define TE_LOG_CATEGORY "core/plan"
+#include <errno.h>
+#include <string.h>
+
+#include "libtecore/base/private.h"
+
+#include "libtecore/plan/costs.h"
+#include "libtecore/quant/quant.h"
+
+static uint64_t form_nbytes(const struct te__value *v, uint32_t form)
+{
+	const int64_t nelems = te__spec_nelems(&v->spec);
+	const int64_t cols = v->spec.shape[v->spec.ndim - 1], rows = nelems / cols;
+	const int by_rows = form == TE_FORM_ROW;
+
+	if (form == TE_FORM_HP)
+		return te__spec_nbytes(&v->spec);
+	if (!v->scaling)
+		return (uint64_t)nelems;
+	return (uint64_t)nelems +
+	       (uint64_t)te_scaling_nfloats(v->scaling, by_rows ? rows : cols,
+					    by_rows ? cols : rows) * sizeof(float);
+}
+
+struct traffic {
+	struct te__costs *costs;
+	uint64_t nbytes;
+};
+
+/* values that the group wrote are read from registers or caches */
+static int add_use(void *arg, const struct te__use *u)
+{
+	struct traffic *t = arg;
+	const struct te__value *v = &t->costs->plan->value[u->form / TE__NFORMS];
+	const uint32_t form = te__form[u->form % TE__NFORMS];
+	int *seen = &t->costs->seen[2 * u->form];
+
+	if (u->buf < 0 && !(v->fixed && form == TE_FORM_HP))
+		return 0;
+	if (seen[u->ref->write] == u->group || (!u->ref->write && seen[1] == u->group))
+		return 0;
+	seen[u->ref->write] = u->group;
+	t->nbytes += form_nbytes(v, form);
+	return 0;
+}
+
+static int is_library_op(const struct te_op *op, const char *name)
+{
+	return op->is_library && !strcmp(op->ops.name, name);
+}
+
+/* does backward() read weight k? The gradient of an addition does not depend on what is added */
+static int backward_reads(const struct te_op *op, int k)
+{
+	if (is_library_op(op, "bias") || is_library_op(op, "embedding"))
+		return 0;
+	return !k || !is_library_op(op, "layernorm");
+}
+
+/* elements of weight k that a step reads or writes: of an embedding, the rows of its tokens */
+static uint64_t weight_nelems(const struct te_plan *p, const struct te__step *s, int k)
+{
+	const struct te_op *op = p->seq->op[s->node];
+	const struct te__weight *w = &p->seq->weight[p->seq->op_weight[s->node][k]];
+	int64_t n = 1, used;
+
+	for (int d = 0; d < w->decl.ndim; d++)
+		n *= w->decl.shape[d];
+	used = te__spec_nelems(&p->node[s->node].inf.out[0]);
+	return (uint64_t)(is_library_op(op, "embedding") && used < n ? used : n);
+}
+
+static uint64_t weights_nbytes(const struct te_plan *p, const struct te__step *s)
+{
+	const struct te_op *op = p->seq->op[s->node];
+	uint64_t nbytes = 0;
+
+	if (s->kind > TE__STEP_DW)
+		return 0;
+	for (int k = 0; k < op->nweights; k++) {
+		const struct te__weight *w = &p->seq->weight[p->seq->op_weight[s->node][k]];
+		const uint32_t forms = p->node[s->node].inf.weight_forms[k];
+		const uint64_t n = weight_nelems(p, s, k);
+
+		if (s->kind == TE__STEP_DW)
+			/* the gradient is added to */
+			nbytes += te__weight_trains(w) ? 2 * n * sizeof(float) : 0;
+		else if (s->kind == TE__STEP_FWD || backward_reads(op, k))
+			nbytes += n * (forms & (TE_FORM_ROW | TE_FORM_COL) ? 1 :
+				       forms ? te_dtype_nbytes(p->recipe.compute) :
+					       sizeof(float));
+	}
+	return nbytes;
+}
+
+double te__step_flops(const struct te_plan *p, const struct te__step *s)
+{
+	const struct te_op_infer *inf = &p->node[s->node].inf;
+
+	return s->kind == TE__STEP_FWD ? inf->fwd_flops :
+	       s->kind == TE__STEP_BWD ? inf->bwd_flops :
+	       s->kind == TE__STEP_DW  ? inf->dw_flops :
+					 0;
+}
+
+/* FLOPs of a step in the pass in which the group computes them */
+static double group_flops(const struct te_plan *p, const struct te__group *g,
+			  const struct te__step *s)
+{
+	const struct te_op_infer *inf = &p->node[s->node].inf;
+
+	if (!g->fusion || !(g->fusion->flags & TE__FUSION_EARLY))
+		return te__step_flops(p, s);
+	return s->kind != TE__STEP_FWD ? 0 :
+	       inf->fwd_flops + inf->bwd_flops +
+		       (te__seq_op_trains(p->seq, s->node) ? inf->dw_flops : 0);
+}
+
+int te__step_is_fp8(const struct te__step *s)
+{
+	return ((s->role.x_forms | s->role.dy_forms) & (TE_FORM_ROW | TE_FORM_COL)) != 0;
+}
+
+/* bytes of logits of which a chunk exists at a time: they go through memory all the same */
+static uint64_t chunks_nbytes(const struct te_plan *p, const struct te__group *g,
+			      const struct te__step *s)
+{
+	if (!g->fusion || !(g->fusion->flags & TE__FUSION_EARLY) || s->kind != TE__STEP_FWD ||
+	    !is_library_op(p->seq->op[s->node], "linear"))
+		return 0;
+	return te__spec_nbytes(&p->node[s->node].inf.out[0]);
+}
+
+int te__costs_open(struct te__costs *c, const struct te_plan *p)
+{
+	const size_t n = 2 * (size_t)p->nvalues * TE__NFORMS;
+
+	*c = (struct te__costs){ .plan = p, .seen = te__malloc((n + 1) * sizeof(*c->seen)) };
+	if (!c->seen)
+		return te__no_memory("plan");
+	memset(c->seen, 0xff, n * sizeof(*c->seen));
+	return 0;
+}
+
+void te__costs_close(struct te__costs *c)
+{
+	te__free(c->seen);
+	c->seen = NULL;
+}
+
+void te__costs_of(struct te__costs *c, int group, struct te__cost *ret)
+{
+	const struct te_plan *p = c->plan;
+	const struct te__group *g = &p->group[group];
+	struct traffic t = { c, 0 };
+
+	*ret = (struct te__cost){ .nbytes = 0 };
+	te__plan_each_use(p, group, 1, add_use, &t);
+	for (int k = 0; k < g->n; k++) {
+		const struct te__step *s = &p->step[g->first + k];
+		const enum te__work work =
+			is_library_op(p->seq->op[s->node], "attention") ? TE__WORK_ATTENTION :
+			te__step_is_fp8(s)				? TE__WORK_FP8_GEMM :
+									  TE__WORK_GEMM;
+		const uint64_t logits = chunks_nbytes(p, g, s);
+
+		/* one GEMM writes logits, two read their gradient; the loss runs between them and
+		 * replaces the logits by the gradient */
+		t.nbytes += weights_nbytes(p, s) + 3 * logits;
+		ret->between_nbytes += 2 * logits;
+		ret->flops[work] += group_flops(p, g, s);
+	}
+	ret->nbytes = t.nbytes;
+}

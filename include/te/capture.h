@@ -134,14 +134,13 @@ struct te_access {
  *
  * Declares all device and pinned memory that is accessed by host calls and by work queued through
  * driver calls on te_stream_native(), from te_capture_access to te_capture_access_end or the end of
- * the capture. The accesses
- * declared for an event of te_event_record_external determine which nodes it depends on. In a
- * recording with TE_CAPTURE_CONCURRENT such nodes have the dependencies of these accesses; without
- * a declaration they are full barriers. If several nodes are queued, each has all of the ranges.
- * Work that the library queues meanwhile keeps its own accesses. An omitted access is not detected:
- * the node may then run concurrently with one that it conflicts with. te_recording_rebind replaces
- * pointers at the declared offsets. Outside a capture begun by te_capture_begin, the calls have no
- * effect.
+ * the capture. The accesses declared for an event of te_event_record_external determine which nodes
+ * it depends on. In a recording with TE_CAPTURE_CONCURRENT such nodes have the dependencies of
+ * these accesses; without a declaration they are full barriers. If several nodes are queued, each
+ * has all of the ranges. Work that the library queues meanwhile keeps its own accesses. An omitted
+ * access is not detected: the node may then run concurrently with one that it conflicts with.
+ * te_recording_rebind replaces pointers at the declared offsets. Outside a capture begun by
+ * te_capture_begin, the calls have no effect.
  * Thread: one stream by one thread at a time.  Since: 0.1
  * Errors: -EINVAL, -EBUSY (declared already, not ended), -TE_ESTATE (end without a beginning),
  * -ENOMEM, -TE_ECUDA. If the arguments do not hold ptr at the declared offset, te_host_call, or

@@ -56,7 +56,7 @@ enum te_comm_op { TE_COMM_SUM, TE_COMM_AVG, TE_COMM_MIN, TE_COMM_MAX };
  * NCCL is opened by the first call that asks for it, outside of captures. It determines the order
  * of additions, and its kernels wait without a time-out.
  * EXCHANGE and CHAIN are used when ranks are on several nodes, and send through host memory; all
- * others except NCCL need ranks on one node. Bytes that each of n nodes with l ranks sends:
+ * others except NCCL need ranks on one node. Bytes that each of n nodes with l ranks each sends:
  *	EXCHANGE	(n - 1) l S	inputs to all nodes; any type
  *	CHAIN		S + S 4 / element size	FP32 sums from node to node, results back;
  *					floating types, nodes whose ranks are contiguous

@@ -48,7 +48,7 @@ struct te_comm_opts {
 	int32_t nranks;	    /* 0: the environment gives rank and nranks */
 	int32_t timeout_ms; /* limit of each exchange between ranks; 0: TE_COMM_TIMEOUT_MS */
 	uint32_t flags;	    /* none yet: 0 */
-	/* how the ranks meet: one of the two, or both NULL: by the environment */
+	/* how the ranks meet; at most one is not NULL. Both NULL: the environment decides */
 	const struct te_comm_id *id;
 	const struct te_comm_bootstrap *bootstrap;
 	uint64_t pool_nbytes; /* symmetric memory of each rank, equal on all; 0: TE_COMM_POOL */

@@ -21,19 +21,20 @@ struct te_decoder_opts {
 	uint32_t flags;	    /* TE_DECODER_* */
 	int32_t max_seqs;   /* sequences at a time */
 	int32_t max_tokens; /* tokens of a sequence */
-	int32_t chunk;	    /* most tokens that a step computes, max_seqs or more; 0: 128 */
+	int32_t chunk;	    /* limit of tokens in a step, at least max_seqs; 0: 128 */
 	int32_t page;	    /* tokens of a page of the cache; 0: 64 */
-	int64_t npages;	    /* pages for all sequences; 0: what max_seqs of max_tokens need */
+	int64_t npages;	    /* pages of all sequences; 0: enough for max_seqs of max_tokens */
 	int64_t ntokens;    /* tokens of the vocabulary: later logits are padding; 0: all */
 };
 #define TE_DECODER_OPTS_INIT { sizeof(struct te_decoder_opts), 0, 0, 1, 2048, 0, 0, 0, 0 }
 
 /*
- * How te_decoder_take() chooses a token: logits of tokens that the sequence has are divided, if
- * above 0, or multiplied by repetition_penalty; all are divided by temperature; of the softmax, the
- * top_k most likely tokens are kept, of these the fewest whose sum is top_p of their sum, and those
- * whose probability is min_p of the largest one or more. The number that chooses among them depends
- * on seed and on the position of the token only.
+ * How te_decoder_take() chooses a token. For tokens that are in the sequence, logits above 0 are
+ * divided by repetition_penalty and others multiplied by it. All logits are divided by temperature,
+ * and the softmax is computed. The top_k most likely tokens are kept; of these, the fewest whose
+ * probabilities add up to top_p of their sum; and of these, the tokens with at least min_p times
+ * the largest probability. The random number that chooses among them depends only on seed and on
+ * the position of the token.
  */
 struct te_sampling {
 	size_t size; /* set by the INIT macro; lets the struct grow */
@@ -97,12 +98,12 @@ TE_EXPORT int te_decoder_push(struct te_decoder *d, int32_t s, const int32_t *to
  * te_decoder_step - compute tokens that were pushed
  * @d: the decoder
  *
- * One pass over at most chunk tokens, first one of each sequence that has one left. Returns the
- * number of tokens that are left. A sequence without tokens left is ready: it has logits of the
- * next token.
+ * One pass over at most chunk tokens, beginning with one token of each sequence that has any left.
+ * Returns the number of tokens that are left. A sequence without tokens left is ready: it has
+ * logits of the next token.
  * Stream: the context's stream; returns when the pass has run.
  * Thread: one decoder by one thread at a time.  Since: 0.1
- * Errors: -ENOMEM (no free page for any of them: close a sequence), and the backend's codes.
+ * Errors: -ENOMEM (no free page for any sequence: close one), and the backend's codes.
  */
 TE_EXPORT int64_t te_decoder_step(struct te_decoder *d);
 
@@ -119,10 +120,10 @@ TE_EXPORT int64_t te_decoder_step(struct te_decoder *d);
  */
 TE_EXPORT int te_decoder_take(struct te_decoder *d, int32_t s, int32_t *ret_token);
 
-/* logits of the next token, borrowed until the next call, *ret_n of them, to choose by other means;
+/* the *ret_n logits of the next token, borrowed until the next call, to choose it by other means;
  * NULL: the sequence is not ready. ret_n may be NULL */
 TE_EXPORT const float *te_decoder_logits(const struct te_decoder *d, int32_t s, int64_t *ret_n);
-/* tokens of sequence s, with those not computed yet; -EINVAL: it is not open */
+/* number of tokens of sequence s, computed or not; -EINVAL: it is not open */
 TE_EXPORT int64_t te_decoder_length(const struct te_decoder *d, int32_t s);
 
 TE_END_DECLS

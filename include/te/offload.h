@@ -37,7 +37,7 @@ struct te_offload_opts {
 	/* per second: bytes copied out, copied in, accessed by kernels, and floating-point
 	 * operations; 0: measured when the object is created */
 	double out_rate, in_rate, mem_rate, flop_rate;
-	/* folder in which a file without a name is created, of quota_nbytes: values go there
+	/* folder in which an unnamed file of quota_nbytes is created; values are copied to it
 	 * through pinned memory of pinned_nbytes (0: 64 MiB). NULL: they stay in pinned memory */
 	const char *dir;
 	uint64_t quota_nbytes;
@@ -82,7 +82,7 @@ struct te_offload_report {
 	double copy_ms, stall_ms; /* predicted: time of all copies, both ways; time passes wait */
 	double hidden;		  /* predicted: 1 - stall_ms / copy_ms */
 	double out_rate, in_rate, mem_rate, flop_rate; /* rates that plans use */
-	/* counts of eager passes so far, and of recorded ones, which count once */
+	/* counts for eager passes so far; a recorded pass counts once */
 	uint64_t nforwards, ncopies, out_nbytes, in_nbytes;
 	double write_rate, read_rate; /* rates of the file that plans use; 0: no file */
 	uint64_t written_nbytes, read_nbytes; /* to and from the file so far, also by replays */

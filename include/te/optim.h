@@ -114,8 +114,8 @@ TE_EXPORT size_t te_moments_nbytes(enum te_moments moments, int64_t nelems);
  * @src:     host memory, te_moments_nbytes bytes
  * @dst:     host memory
  *
- * te_moments_from_fp32 rounds to nearest and so is its inverse: the values that it stores are the
- * ones that te_moments_to_fp32 returned, if it is given these.
+ * te_moments_from_fp32 rounds to nearest. So it is the inverse: it stores values that
+ * te_moments_to_fp32 returned without a change.
  * Thread: any.  Since: 0.1
  * Errors: -EINVAL.
  */

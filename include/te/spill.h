@@ -74,8 +74,9 @@ struct te_spill_rates {
  * @opts:      NULL for the defaults
  * @ret_rates: initialised by TE_SPILL_RATES_INIT
  *
- * The file is written once before, so that its blocks are allocated, then written, read, and both
- * at once. Waits until all is done; other I/O on the drive makes it slower.
+ * The file is first written without a measurement, so that its blocks are allocated. Then it is
+ * written, read, and half of it written while the other half is read. The call returns at the end;
+ * other I/O on the drive makes it slower.
  * Thread: any.  Since: 0.1
  * Errors: -EINVAL, -ENOMEM, -ENOENT and other codes of open(2), -ENOSPC, -EOPNOTSUPP (the engine is
  * refused; the message gives the reason), -EIO and other codes of the drive.

@@ -40,7 +40,7 @@ TE_EXPORT int te_token_open(const char *path, const char *pattern, struct te_tok
  * The format is detected: tokenizer.json of the Python package tokenizers with a model of type BPE,
  * a rank file of tiktoken, tekken.json of mistral-common, a model of SentencePiece of type BPE or
  * UNIGRAM, or the metadata of a GGUF file with a vocabulary "gpt2" or "llama". A rank file has no
- * pattern: if pattern is NULL, the number of ranks tells which published one it is.
+ * pattern: if pattern is NULL, the number of ranks identifies the published vocabulary.
  * Thread: any.  Since: 0.1
  * Errors: as te_token_open().
  */
@@ -67,23 +67,23 @@ TE_EXPORT int32_t te_token_count(const struct te_token *token);
 TE_EXPORT int32_t te_token_find(const struct te_token *token, const void *text, size_t nbytes);
 TE_EXPORT const void *te_token_bytes(const struct te_token *token, int32_t id, size_t *ret_nbytes);
 TE_EXPORT int te_token_is_special(const struct te_token *token, int32_t id);
-/* the token that begins or ends a text if the file tells it, or -ENOENT */
+/* the token that begins or ends a text; -ENOENT if the file does not name one */
 TE_EXPORT int32_t te_token_bos(const struct te_token *token);
 TE_EXPORT int32_t te_token_eos(const struct te_token *token);
 
 /**
  * te_token_encode - tokens of a text
  * @token:    the tokenizer
- * @text:     [nbytes] any bytes; what is not UTF-8 is read as Python's errors="replace" does:
- *            U+FFFD for each maximal part of a character
+ * @text:     [nbytes] any bytes; invalid UTF-8 is replaced by U+FFFD, one for each maximal part of
+ *            a character, as by Python's errors="replace"
  * @nbytes:   bytes of text
  * @flags:    TE_TOKEN_TEMPLATE, TE_TOKEN_ORDINARY
  * @nthreads: threads to use for long texts, 0: one for each core; the tokens do not depend on it
  * @ret_ids:  [ret_n] the tokens; release with free(3); not NULL even if there are none
  * @ret_n:    number of tokens
  *
- * Tokens equal the ones of the Python package that the format is from: tokenizers, tiktoken,
- * mistral-common or sentencepiece; for GGUF they follow llama.cpp. Characters that
+ * The result is the same as from the Python package of the format: tokenizers, tiktoken,
+ * mistral-common or sentencepiece; for GGUF it follows llama.cpp. Characters that
  * Unicode added after the version of PCRE2 or utf8proc may differ.
  * Thread: any; several at a time may use one tokenizer.  Since: 0.1
  * Errors: -EINVAL, -ENOMEM, -EFBIG (text above 2^31 - 1 bytes, or a match of the pattern exceeds
@@ -101,7 +101,7 @@ TE_EXPORT int te_token_encode(const struct te_token *token, const void *text, si
  * @ret_text:   the text and a 0 byte; release with free(3)
  * @ret_nbytes: bytes of the text
  *
- * The bytes are what the tokens stand for, not made UTF-8: tokens of a part of a text may begin or
+ * The bytes of the tokens are not changed to valid UTF-8: tokens of a part of a text may begin or
  * end inside a character.
  * Thread: any.  Since: 0.1
  * Errors: -EINVAL (names the token that is not in the vocabulary), -ENOMEM.
@@ -119,9 +119,9 @@ TE_EXPORT int te_token_decode(const struct te_token *token, const int32_t *ids, 
  * @ret_text:   the text that is complete now, perhaps none, and a 0 byte; release with free(3)
  * @ret_nbytes: bytes of the text
  *
- * te_token_stream_push() returns no part of a UTF-8 character: its bytes wait for the next tokens.
- * Bytes that no further bytes can complete are returned as they are. te_token_stream_end() returns
- * the bytes that wait, after which a new text begins. All texts joined are the result of
+ * te_token_stream_push() returns whole UTF-8 characters only, and keeps the bytes of an incomplete
+ * one for the next call. Invalid bytes are returned unchanged. te_token_stream_end() returns the
+ * bytes that are left, and begins a new text. All texts joined are the result of
  * te_token_decode().
  * Thread: one stream by one thread at a time.  Since: 0.1
  * Errors: -EINVAL, -ENOMEM.
@@ -143,8 +143,8 @@ TE_EXPORT struct te_token_stream *te_token_stream_unref(struct te_token_stream *
  * @pattern:  how text is split into words: a name of te_token_load(), or NULL for "gpt2"
  * @ret_json: a tokenizer.json, 0-terminated; release with free(3)
  *
- * Each merge is the pair of tokens that is most frequent in the words; of equally frequent ones the
- * one with the lowest tokens.
+ * Each merge joins the most frequent pair of tokens; of equally frequent pairs, the pair with the
+ * lowest tokens.
  * Source: Sennrich et al. 2016, Neural Machine Translation of Rare Words with Subword Units.
  * Thread: any.  Since: 0.1
  * Errors: -EINVAL, -ENOMEM, -EFBIG.
@@ -155,14 +155,14 @@ TE_EXPORT int te_token_train(const void *text, size_t nbytes, int32_t nvocab, co
 /**
  * te_token_gguf - the metadata of a GGUF file for a tokenizer
  * @token:      a vocabulary of bytes
- * @nvocab:     number of tokens to write; those beyond the vocabulary are unused. 0: its own
+ * @nvocab:     number of tokens to write; tokens after the vocabulary are unused. 0: its size
  * @ret_data:   a GGUF file, version 3, without tensors, which te_token_load() reads; release with
  *              free(3)
- * @ret_nbytes: bytes of it
+ * @ret_nbytes: bytes of the file
  *
- * Its items begin after a header of 24 bytes, whose last 8 are their number, little-endian; all
- * have the prefix "tokenizer.ggml.": model, pre, tokens, token_type, merges, add_bos_token,
- * add_eos_token, and bos_token_id and eos_token_id if they are known.
+ * The items begin after a header of 24 bytes, whose last 8 are the number of items, little-endian;
+ * the names of all have the prefix "tokenizer.ggml.": model, pre, tokens, token_type, merges,
+ * add_bos_token, add_eos_token, and bos_token_id and eos_token_id if they are known.
  * Source: llama.cpp, src/llama-vocab.cpp; t/token/token.c loads what was written.
  * Thread: any.  Since: 0.1
  * Errors: -EINVAL (also nvocab below the vocabulary), -ENOMEM, -EOPNOTSUPP (a part that

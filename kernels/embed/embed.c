@@ -7,7 +7,8 @@
 static void fwd_part(void *arg, int64_t begin, int64_t end)
 {
 	const struct te_k_embed_fwd *a = arg;
-	const struct te_k_split table = { a->table, a->table_rest }, pos_table = { a->pos, a->pos_rest };
+	const struct te_k_split table = { a->table, a->table_rest };
+	const struct te_k_split pos_table = { a->pos, a->pos_rest };
 	const int32_t dtype = a->split ? TE_K_DTYPE_SPLIT : TE_DTYPE_FP32;
 	uint32_t noutside = 0;
 	float v[TE__H_CHUNK], p[TE__H_CHUNK];

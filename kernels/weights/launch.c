@@ -37,8 +37,8 @@ int te__geo_weights_cast(const void *args, struct te__geometry *k)
 	};
 	const struct te_k_weights *a = args;
 
-	return te__geo_launch(k, name[a->split != 0][a->blocks != 0], clamp(a->ntiles, 0, CAST_BLOCKS),
-			      TILE_THREADS);
+	return te__geo_launch(k, name[a->split != 0][a->blocks != 0],
+			      clamp(a->ntiles, 0, CAST_BLOCKS), TILE_THREADS);
 }
 
 int te__geo_weight_transpose(const void *args, struct te__geometry *k)

@@ -139,7 +139,8 @@ template <bool SPLIT> DEV void amax_body(const struct te_k_weights &a)
 		} else {
 			const float *x = (const float *)a.masters + w.master;
 
-			raw = tile_load<float>(&t, x, w.cols, t.c, w.cols % TE_V == 0 && aligned(x));
+			raw = tile_load<float>(&t, x, w.cols, t.c,
+					       w.cols % TE_V == 0 && aligned(x));
 		}
 #pragma unroll
 		for (int i = 0; i < TILE_R; i++) {

@@ -71,6 +71,7 @@ struct attempt {
 	int64_t nsum;
 	double line_s; /* when that line's step ended, by busy_s() */
 	int64_t line_step;
+	double step_ms;		     /* mean of the fastest log interval; 0 before the first */
 	double shown_s;		     /* time of the last progress line */
 	double train_loss, val_loss; /* most recent; NaN before the first */
 	double valid_loss[MOST_VALID];

@@ -319,6 +319,7 @@ void progress_step(struct trainer *t, int64_t step, double end_s, double loss, d
 {
 	double tokens_per_s = (double)((step - t->now.line_step) * trainer_step_tokens(t)) /
 			      (end_s - t->now.line_s);
+	const double ms = 1e3 * (double)trainer_step_tokens(t) / tokens_per_s;
 	int line = step % t->o->log_every == 0;
 	struct record rec;
 
@@ -333,6 +334,7 @@ void progress_step(struct trainer *t, int64_t step, double end_s, double loss, d
 		show(t, step, t->now.train_loss, lr, tokens_per_s);
 	if (!line)
 		return;
+	t->now.step_ms = t->now.step_ms > 0 && t->now.step_ms < ms ? t->now.step_ms : ms;
 	record_begin(&rec);
 	record_int(&rec, "step", step);
 	record_real(&rec, "train_loss_nats", t->now.train_loss);
@@ -340,7 +342,7 @@ void progress_step(struct trainer *t, int64_t step, double end_s, double loss, d
 	record_real(&rec, "grad_norm", t->now.grad_norm);
 	record_int(&rec, "skipped_steps", (int64_t)t->now.nskipped);
 	record_real(&rec, "tokens_per_s", tokens_per_s);
-	record_real(&rec, "step_ms", 1e3 * (double)trainer_step_tokens(t) / tokens_per_s);
+	record_real(&rec, "step_ms", ms);
 	record_real(&rec, "peak_fraction", t->now.peak_fraction);
 	record_real(&rec, "epochs", trainer_epochs(t, step));
 	record_file(t, &rec);
@@ -399,6 +401,13 @@ int progress_eval(struct trainer *t)
 	return STATUS_OK;
 }
 
+/* of a run without a log interval: the mean of all steps, with the capture of the first */
+static double step_ms(const struct trainer *t, double tokens_per_s)
+{
+	return t->now.step_ms > 0 ? t->now.step_ms :
+				    1e3 * (double)trainer_step_tokens(t) / tokens_per_s;
+}
+
 static void print_summary(const struct trainer *t, double rate, const char *dir)
 {
 	if (isfinite(t->now.done.best_val)) {
@@ -409,8 +418,7 @@ static void print_summary(const struct trainer *t, double rate, const char *dir)
 	}
 	printf("%lld steps, %.0f tokens/s", (long long)t->now.done.step, rate);
 	if (t->predicted_ms > 0)
-		printf(", a step %.2f ms (predicted %.2f)",
-		       1e3 * (double)trainer_step_tokens(t) / rate, t->predicted_ms);
+		printf(", a step %.2f ms (predicted %.2f)", step_ms(t, rate), t->predicted_ms);
 	if (dir)
 		printf(", checkpoint in %s", dir);
 	putchar('\n');
@@ -448,8 +456,10 @@ int progress_end(struct trainer *t, struct record *samples)
 	record_valid(t, &rec);
 	record_real(&rec, "train_loss_nats", t->now.train_loss);
 	record_real(&rec, "tokens_per_s", rate);
-	if (t->predicted_ms > 0)
+	if (t->predicted_ms > 0) {
 		record_real(&rec, "predicted_step_ms", t->predicted_ms);
+		record_real(&rec, "step_ms", step_ms(t, rate));
+	}
 	record_real(&rec, "peak_fraction", flops / or_nan(peak_flops(t)));
 	record_int(&rec, "memory_bytes", (int64_t)memory_nbytes(t));
 	record_waits(t, &rec);

@@ -6,10 +6,10 @@
 
 enum te__work { TE__WORK_GEMM, TE__WORK_FP8_GEMM, TE__WORK_ATTENTION, TE__WORK_COUNT };
 
-/* What a group does, without what it finds in registers or caches. */
+/* Work of a group, without accesses that registers or caches serve. */
 struct te__cost {
 	uint64_t nbytes;
-	uint64_t between_nbytes; /* of kernels between its GEMMs, not in nbytes */
+	uint64_t between_nbytes; /* bytes of kernels between its GEMMs, not in nbytes */
 	double flops[TE__WORK_COUNT];
 };
 
@@ -22,7 +22,7 @@ struct te__costs {
 int te__costs_open(struct te__costs *c, const struct te_plan *p);
 void te__costs_of(struct te__costs *c, int group, struct te__cost *ret);
 void te__costs_close(struct te__costs *c);
-/* FLOPs of a step, in whichever pass it runs */
+/* FLOPs of a step in its pass */
 double te__step_flops(const struct te_plan *p, const struct te__step *s);
 int te__step_is_fp8(const struct te__step *s);
 

@@ -22,10 +22,10 @@
 
 /* ---- the time of a group ---- */
 
-/* FLOP rate of attention by that of GEMMs: on an H100 0.36 of the peak in forward and 0.25 in
- * backward, of which GEMMs are taken to reach 0.6 (doc/perf-kernels.md) */
+/* FLOP rate of attention divided by the rate of GEMMs. On an H100 attention has 0.36 of the peak in
+ * forward and 0.25 in backward, and GEMMs are assumed to have 0.6 (doc/perf-kernels.md) */
 #define ATTENTION 0.5
-/* of GEMMs in FP8 */
+/* FLOP rate of FP8 GEMMs divided by the rate of BF16 GEMMs */
 #define FP8 2.0
 
 static double seconds(const struct te__cost *c, const struct te__offload_rates *r)

@@ -401,7 +401,7 @@ int progress_eval(struct trainer *t)
 	return STATUS_OK;
 }
 
-/* of a run without a log interval: the mean of all steps, with the capture of the first */
+/* mean of the fastest log interval; without one, of all steps, with the capture of the first */
 static double step_ms(const struct trainer *t, double tokens_per_s)
 {
 	return t->now.step_ms > 0 ? t->now.step_ms :

@@ -67,6 +67,11 @@ fails "another offload" "--offload is all, expected off or auto" \
 	"$te_train" $common --memory 1G --offload all
 fails "samples" "not for --sample-only" \
 	"$te_train" --resume half --memory 1G --sample-only --sample 1
-"$abs_top_builddir/tools/te_run" -n 2 "$te_train" $common --memory 1G >out 2>err
-check "ranks are refused" grep -q -- "--memory: there are 2 ranks" err
+# each rank has two communicators of 20 MiB
+te_run="$abs_top_builddir/tools/te_run -n 2"
+says "two ranks choose" '^chosen: --recompute off --loss-chunk 0 --offload off$' \
+	$te_run "$te_train" $common --memory 64M --out two
+check "once" test "$(grep -c chosen out)" = 1
+check "two ranks without a limit" $te_run "$te_train" $common --out two.plain
+same "have the same weights" two.plain/model.safetensors two/model.safetensors
 tap_end

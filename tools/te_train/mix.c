@@ -51,11 +51,16 @@ static int try(struct opts *o, struct trainer *t, struct mix *x, struct te_offlo
 	return r;
 }
 
-static void print(const struct opts *o, const struct mix *x)
+static int tells(const struct opts *o, const struct trainer *t)
+{
+	return !o->json && !t->ranks.rank;
+}
+
+static void print(const struct opts *o, const struct trainer *t, const struct mix *x)
 {
 	char total[32], moved[32];
 
-	if (o->json)
+	if (!tells(o, t))
 		return;
 	printf("%-20s %10lld %12s %12s %10.2f ms%s\n", x->recompute, (long long)x->chunk,
 	       x->fit.moves ? mem_amount(x->m.offloaded, moved) : "-",
@@ -105,30 +110,30 @@ static int none_fits(const struct opts *o, const struct mix *least)
  * takes memory bandwidth that is not predicted. */
 static int is_better(const struct mix *x, const struct mix *best)
 {
-	return !best->recompute || x->m.step_ms < 0.95 * best->m.step_ms ||
+	return x->m.step_ms < 0.95 * best->m.step_ms ||
 	       (x->m.step_ms < 1.02 * best->m.step_ms && best->fit.moves && !x->fit.moves);
 }
 
-/* tries all mixes; best: the fastest that fits, with recompute NULL if none does; least: the one
- * of the fewest bytes */
-static int search(struct opts *o, struct trainer *t, const struct axes *a, struct mix *best,
-		  struct mix *least)
+/* lays out all mixes; best: index of the fastest that fits, -1: none; least: of the fewest bytes */
+static int search(struct opts *o, struct trainer *t, const struct axes *a, struct mix *x,
+		  int *best, int *least)
 {
+	const int n = (int)(a->nchunks * a->nrecompute);
 	struct te_offload *offload = NULL;
 	int r = STATUS_OK;
 
-	for (size_t i = 0; i < a->nchunks * a->nrecompute && !r; i++) {
-		struct mix x = { .recompute = a->recompute[i % a->nrecompute],
-				 .chunk = a->chunk[i / a->nrecompute] };
-
-		r = try(o, t, &x, &offload);
+	*best = -1;
+	*least = 0;
+	for (int i = 0; i < n && !r; i++) {
+		x[i] = (struct mix){ .recompute = a->recompute[(size_t)i % a->nrecompute],
+				     .chunk = a->chunk[(size_t)i / a->nrecompute] };
+		r = try(o, t, &x[i], &offload);
 		if (r)
 			break;
-		print(o, &x);
-		if (x.fit.fits && is_better(&x, best))
-			*best = x;
-		if (!least->recompute || x.m.total < least->m.total)
-			*least = x;
+		print(o, t, &x[i]);
+		if (x[i].fit.fits && (*best < 0 || is_better(&x[i], &x[*best])))
+			*best = i;
+		*least = x[i].m.total < x[*least].m.total ? i : *least;
 	}
 	te_offload_unref(offload);
 	return r;
@@ -144,7 +149,7 @@ static int take(struct opts *o, struct trainer *t, const struct mix *x)
 		return r;
 	t->cfg.loss_chunk = o->loss_chunk = x->chunk;
 	t->predicted_ms = x->m.step_ms;
-	if (!o->json)
+	if (tells(o, t))
 		printf("chosen: --recompute %s --loss-chunk %lld --offload %s\n", o->recompute,
 		       (long long)o->loss_chunk, o->offload);
 	return STATUS_OK;
@@ -152,23 +157,24 @@ static int take(struct opts *o, struct trainer *t, const struct mix *x)
 
 int mix_choose(struct opts *o, struct trainer *t)
 {
-	struct mix best = { .recompute = NULL }, least = { .recompute = NULL };
+	struct mix x[COUNT(chunks) * COUNT(recomputed)];
 	char *given = NULL;
 	struct axes a;
-	int r;
+	int best, least, te, r;
 
-	if (t->ranks.comm)
-		return say_bad("--memory: there are %d ranks; on one rank, te_train --estimate "
-			       "--memory SIZE shows the options to give", (int)ranks_n(&t->ranks));
 	if (o->recompute_given && !(given = strdup(o->recompute)))
 		return say_failed("out of memory");
 	a = axes_of(o, t, given);
-	if (!o->json)
+	if (tells(o, t))
 		printf("%-20s %10s %12s %12s %13s\n", "recompute", "loss-chunk", "offloaded",
 		       "memory", "step");
-	r = search(o, t, &a, &best, &least);
+	r = search(o, t, &a, x, &best, &least);
+	/* rates are measured, and differ from rank to rank */
+	te = r ? 0 : ranks_first(&t->ranks, t->stream, &best);
+	if (te < 0)
+		r = say_te(te, "--memory");
 	if (!r)
-		r = best.recompute ? take(o, t, &best) : none_fits(o, &least);
+		r = best < 0 ? none_fits(o, &x[least]) : take(o, t, &x[best]);
 	free(given);
 	return r;
 }

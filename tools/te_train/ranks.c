@@ -384,14 +384,21 @@ int ranks_any(const struct ranks *r, struct te_stream *stream, int x, int *ret_a
 	return te;
 }
 
-int ranks_status(const struct ranks *r, struct te_stream *stream, int status)
+int ranks_first(const struct ranks *r, struct te_stream *stream, int *x)
 {
-	int32_t all[MOST_RANKS], own = status;
+	int32_t all[MOST_RANKS], own = *x;
 	int te = r->comm ? gather(r, stream, &own, 1, all) : 0;
 
-	if (te < 0)
-		return say_te(te, "rank 0 saves");
-	return r->comm ? all[0] : status;
+	if (te >= 0 && r->comm)
+		*x = all[0];
+	return te;
+}
+
+int ranks_status(const struct ranks *r, struct te_stream *stream, int status)
+{
+	int te = ranks_first(r, stream, &status);
+
+	return te < 0 ? say_te(te, "rank 0 saves") : status;
 }
 
 /* ---- recovery ---- */

@@ -97,6 +97,8 @@ int ranks_check(const struct ranks *r);
 
 /* *ret_any: is x set on any rank? Waits; returns the library's code. */
 int ranks_any(const struct ranks *r, struct te_stream *stream, int x, int *ret_any);
+/* sets *x to rank 0's on all ranks; waits; returns the library's code */
+int ranks_first(const struct ranks *r, struct te_stream *stream, int *x);
 /* returns rank 0's status on all ranks, or the failure of the exchange */
 int ranks_status(const struct ranks *r, struct te_stream *stream, int status);
 /* STATUS_FAILED, with a message, unless the ranks with the same shard have the same bits */

@@ -346,8 +346,9 @@ struct te_rope_attrs {
 	 * position to the next, finite; 0 leaves both as they are, for heads that turn in part.
 	 * NULL: theta^(-2i/head_dim) */
 	const float *inv_freq;
+	int32_t documents; /* 1: as in te_attention_attrs; positions of a document begin with 0 */
 };
-#define TE_ROPE_ATTRS_INIT { sizeof(struct te_rope_attrs), 0, 0, 0, 10000.0f, 0 }
+#define TE_ROPE_ATTRS_INIT { sizeof(struct te_rope_attrs), 0, 0, 0, 10000.0f, 0, 0 }
 TE_EXPORT int te_op_rope(const struct te_rope_attrs *a, const char *name, struct te_op **ret_op);
 
 /*
@@ -384,9 +385,14 @@ struct te_attention_attrs {
 	int32_t first_head, all_heads;
 	int32_t window; /* a token attends to itself and window - 1 tokens before it; 0: to all */
 	float softcap;	/* c: a score s becomes c tanh(s / c); 0: it does not */
+	/* 1: extra input 0, INT32 [B,T], has the index in its sequence of the first token of each
+	 * token's document; a token attends to its document only. Indices above the token's are
+	 * taken as it, and those below 0 as 0 */
+	int32_t documents;
+	int32_t full; /* 1: not causal; without window, dropout and documents */
 };
 #define TE_ATTENTION_ATTRS_INIT \
-	{ sizeof(struct te_attention_attrs), 0, 0, 0, 0.0f, 0.0f, 0, 0, 0, 0, 0.0f }
+	{ sizeof(struct te_attention_attrs), 0, 0, 0, 0.0f, 0.0f, 0, 0, 0, 0, 0.0f, 0, 0 }
 TE_EXPORT int te_op_attention(const struct te_attention_attrs *a, const char *name,
 			      struct te_op **ret_op);
 

@@ -50,7 +50,8 @@ template <class T> DEV void rope_body(const struct te_k_rope &a)
 	const int nheads = x == y ? a.nrot : a.nheads; /* in place, the others keep their values */
 
 	for (int i = threadIdx.x; i < half; i += blockDim.x) {
-		sincos_of(mul((float)(r % a.seqlen), a.inv_freq[i]), &sine[i], &cosine[i]);
+		sincos_of(mul((float)te_k_rope_position(&a, r), a.inv_freq[i]), &sine[i],
+			  &cosine[i]);
 		if (a.inverse)
 			sine[i] = -sine[i];
 	}
@@ -121,8 +122,9 @@ template <class T> DEV void rope_q_body(const struct te_k_rope &a)
 	for (int k = threadIdx.x; first < rot && k < TILE_ROWS * half; k += TILE_THREADS) {
 		const int row = k / half, i = k % half;
 
-		sincos_of(mul((float)((r0 + row) % a.seqlen), a.inv_freq[i]), &sine[row][i],
-			  &cosine[row][i]);
+		const int64_t position = te_k_rope_position(&a, min(r0 + row, a.rows - 1));
+
+		sincos_of(mul((float)position, a.inv_freq[i]), &sine[row][i], &cosine[row][i]);
 		if (a.inverse)
 			sine[row][i] = -sine[row][i];
 	}

@@ -9,8 +9,9 @@
 
 /*
  * Rotate the first nrot of the nheads heads of every row and copy the others. Row r has position
- * r % seqlen or, if position is not NULL, position[r]. With half = head_dim / 2, c = cos(angle) and
- * s = sin(angle), negated when inverse:
+ * r % seqlen or, if position is not NULL, position[r]; if first is not NULL, r % seqlen less the
+ * index in its sequence of the first token of its document, which is te_k_attn_first(). With
+ * half = head_dim / 2, c = cos(angle) and s = sin(angle), negated when inverse:
  *	y[i] = T(x[i] * c - x[i + half] * s)
  *	y[i + half] = T(x[i + half] * c + x[i] * s)
  * y may be x, if nothing is written to q.
@@ -25,7 +26,16 @@ struct te_k_rope {
 	int32_t dtype;
 	int32_t pad;
 	const int32_t *position; /* [rows], or NULL; host only */
+	const int32_t *first;	 /* [rows], or NULL */
 	float inv_freq[TE_K_ROPE_MAX_HALF]; /* half of them used; angle = float(pos) * inv_freq */
 };
+
+/* position of row r, if it is not in an array */
+TE_K_INLINE int64_t te_k_rope_position(const struct te_k_rope *a, int64_t r)
+{
+	const int64_t at = r % a->seqlen;
+
+	return a->first ? at - te_k_attn_first(at, 0, a->first[r]) : at;
+}
 
 #endif

@@ -1,4 +1,4 @@
-/* attention.c - causal attention over packed heads. Saved: the rows' log-sum-exp. */
+/* attention.c - attention over packed heads. Saved: the rows' log-sum-exp. */
 #define TE_LOG_CATEGORY "core/op"
 #include "libtecore/ops/common.h"
 
@@ -15,6 +15,11 @@ static int attention_check(const struct te_op *op)
 			     a->nheads, a->first_head, a->all_heads ? a->all_heads : a->nheads);
 	if (!r)
 		r = te__attention_check_scores("attention ", op->name, a->window, a->softcap);
+	if (!r)
+		r = te__ops_check_documents("attention ", op->name, a->documents);
+	if (!r)
+		r = te__attention_check_full("attention ", op->name, a->full, a->window,
+					     a->documents ? "documents" : NULL, a->dropout);
 	return r ? r : te__dropout_check_tag("attention ", op->name, a->tag);
 }
 
@@ -37,6 +42,8 @@ static struct te__attention attention_of(const struct te_op_call *c)
 		.rng = c->rng,
 		.window = a->window,
 		.softcap = a->softcap,
+		.full = a->full,
+		.first = te__ops_documents(c, a->documents),
 	};
 }
 
@@ -45,6 +52,8 @@ static double keys_of(const struct te_attention_attrs *a, int64_t seqlen)
 {
 	const double n = (double)seqlen, w = (double)a->window;
 
+	if (a->full)
+		return n;
 	return !a->window || w >= n ? n / 2 : w - w * w / (2 * n);
 }
 
@@ -57,6 +66,8 @@ static int attention_infer(struct te_op_infer *inf)
 	struct te_spec lse;
 	int r = te__ops_same(inf, 2, ((int64_t)a->nheads + 2 * (int64_t)a->nkv) * a->head_dim);
 
+	if (r >= 0)
+		r = te__ops_infer_documents(inf, a->documents);
 	if (r < 0)
 		return r;
 	rows = te__ops_rows(x);
@@ -107,33 +118,39 @@ static int attention_describe(const struct te_op *op, char *dst, size_t nbytes)
 	const struct te_attention_attrs *a = op->attrs;
 
 	char window[32] = "", softcap[32] = "";
+	const char *keys = a->documents ? ", documents" : a->full ? ", full" : "";
 
 	if (a->window)
 		snprintf(window, sizeof(window), ", window %d", a->window);
 	if (a->softcap > 0.0f)
 		snprintf(softcap, sizeof(softcap), ", softcap %g", (double)a->softcap);
 	return snprintf(dst, nbytes,
-			"heads %d, kv heads %d, head_dim %d, scale %g, dropout %g%s%s", a->nheads,
+			"heads %d, kv heads %d, head_dim %d, scale %g, dropout %g%s%s%s", a->nheads,
 			a->nkv, a->head_dim, (double)te__attention_scale(a->scale, a->head_dim),
-			(double)a->dropout, window, softcap);
+			(double)a->dropout, window, softcap, keys);
 }
 
-static const struct te_op_ops attention_ops = {
-	.size = sizeof(struct te_op_ops),
-	.name = "attention",
-	.attrs_nbytes = sizeof(struct te_attention_attrs),
-	.check = attention_check,
-	.infer = attention_infer,
-	.forward = attention_forward,
-	.backward = attention_backward,
-	.describe = attention_describe,
-	.flags = TE_OP_REPEATS_COSTLY,
-};
+#define ATTENTION_OPS(extra)                                     \
+	{                                                        \
+		.size = sizeof(struct te_op_ops),                \
+		.name = "attention",                             \
+		.attrs_nbytes = sizeof(struct te_attention_attrs), \
+		.nextra_in = extra,                              \
+		.check = attention_check,                        \
+		.infer = attention_infer,                        \
+		.forward = attention_forward,                    \
+		.backward = attention_backward,                  \
+		.describe = attention_describe,                  \
+		.flags = TE_OP_REPEATS_COSTLY,                   \
+	}
+static const struct te_op_ops attention_ops = ATTENTION_OPS(0), documents_ops = ATTENTION_OPS(1);
+#undef ATTENTION_OPS
 
 int te_op_attention(const struct te_attention_attrs *a, const char *name, struct te_op **ret_op)
 {
 	struct te_attention_attrs attrs = TE_ATTENTION_ATTRS_INIT;
 	int r = te__sized_in("te_op_attention", te_attention_attrs, a, &attrs);
 
-	return r ? r : te__op_create(&attention_ops, &attrs, name, ret_op);
+	return r ? r : te__op_create(attrs.documents ? &documents_ops : &attention_ops, &attrs,
+				     name, ret_op);
 }

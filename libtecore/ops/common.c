@@ -40,6 +40,37 @@ int te__ops_same(struct te_op_infer *inf, int ndim, int64_t cols)
 	return te__ops_check_x(inf, ndim, cols);
 }
 
+int te__ops_check_documents(const char *kind, const char *name, int32_t documents)
+{
+	if (documents < 0 || documents > 1)
+		return te__fail(-EINVAL, "%s%s: documents is %d, not 0 or 1", kind, name,
+				documents);
+	return 0;
+}
+
+int te__ops_infer_documents(struct te_op_infer *inf, int32_t documents)
+{
+	const char *name = inf->op->name, *what = inf->op->ops.name;
+	const struct te_spec *first = &inf->in[1];
+
+	if (!documents)
+		return 0;
+	if (first->dtype != TE_DTYPE_INT32)
+		return te__fail(-TE_EDTYPE, "%s %s: documents are %s, not int32", what, name,
+				te_dtype_name(first->dtype));
+	if (te__spec_nelems(first) != te__ops_rows(&inf->in[0]))
+		return te__fail(-TE_ESHAPE, "%s %s: %lld first tokens of documents, for %lld rows",
+				what, name, (long long)te__spec_nelems(first),
+				(long long)te__ops_rows(&inf->in[0]));
+	inf->save_ex[0] = 1;
+	return 0;
+}
+
+const struct te_tensor *te__ops_documents(const struct te_op_call *c, int32_t documents)
+{
+	return documents ? c->ex[0].hp : NULL;
+}
+
 const struct te_tensor *te__ops_weight(const struct te_op_call *c, int k)
 {
 	if (k >= c->op->nweights)

@@ -34,6 +34,11 @@ int64_t te__ops_cols(const struct te_spec *s);
 int te__ops_check_x(const struct te_op_infer *inf, int ndim, int64_t cols);
 /* te__ops_check_x(), and give output 0 the dtype and shape of the main input */
 int te__ops_same(struct te_op_infer *inf, int ndim, int64_t cols);
+/* documents of rope and attention: the attribute; extra input 0, which backward reads, too; and
+ * its tensor, or NULL */
+int te__ops_check_documents(const char *kind, const char *name, int32_t documents);
+int te__ops_infer_documents(struct te_op_infer *inf, int32_t documents);
+const struct te_tensor *te__ops_documents(const struct te_op_call *c, int32_t documents);
 
 /* the copy in the compute dtype, else the FP32 master; NULL: the op has no weight k */
 const struct te_tensor *te__ops_weight(const struct te_op_call *c, int k);

@@ -59,6 +59,17 @@ static int32_t window_of(const struct te__attention *a)
 	return a->window < te_tensor_extent(a->x, -2) ? a->window : 0;
 }
 
+int te__attention_check_full(const char *kind, const char *name, int32_t full, int32_t window,
+			     const char *first, float dropout)
+{
+	if (full < 0 || full > 1)
+		return te__fail(-EINVAL, "%s%s: full is %d, not 0 or 1", kind, name, full);
+	if (full && (window || first || dropout > 0.0f))
+		return te__fail(-EINVAL, "%s%s: full is 1, but there is %s", kind, name,
+				window ? "a window" : first ? first : "dropout");
+	return 0;
+}
+
 /* arguments of both passes' kernels */
 #define ATTN_ARGS(a)                                                              \
 	.qkv = te_tensor_data((a)->x), .out = te__ops_ptr((a)->y),             \
@@ -118,11 +129,9 @@ static int begin(const char *fn, struct te_stream *stream,
 					o.dropout);
 	if (!r)
 		r = te__attention_check_scores(fn, "", o.window, o.softcap);
-	if (!r && (o.full < 0 || o.full > 1))
-		r = te__fail(-EINVAL, "%s: full is %d, not 0 or 1", fn, o.full);
-	if (!r && o.full && (o.window || o.first || o.dropout > 0.0f))
-		r = te__fail(-EINVAL, "%s: full is 1, but there is %s", fn,
-			     o.window ? "a window" : o.first ? "first" : "dropout");
+	if (!r)
+		r = te__attention_check_full(fn, "", o.full, o.window, o.first ? "first" : NULL,
+					     o.dropout);
 	if (!r && o.reserved)
 		r = te__fail(-EINVAL, "%s: reserved is %d, not 0", fn, o.reserved);
 	if (!r)

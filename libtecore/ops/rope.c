@@ -9,6 +9,8 @@ static int rope_check(const struct te_op *op)
 	int r = te__rope_check("rope ", op->name, a->nheads, a->nkv, a->head_dim, a->theta,
 			       a->inv_freq);
 
+	if (!r)
+		r = te__ops_check_documents("rope ", op->name, a->documents);
 	if (r < 0 || !a->inv_freq)
 		return r;
 	copy = te__malloc((size_t)a->head_dim / 2 * sizeof(*copy));
@@ -26,8 +28,11 @@ static int64_t packed_width(const struct te_rope_attrs *a)
 
 static int rope_infer(struct te_op_infer *inf)
 {
-	int r = te__ops_same(inf, 2, packed_width(inf->op->attrs));
+	const struct te_rope_attrs *a = inf->op->attrs;
+	int r = te__ops_same(inf, 2, packed_width(a));
 
+	if (r >= 0)
+		r = te__ops_infer_documents(inf, a->documents);
 	if (r < 0)
 		return r;
 	inf->inplace_fwd = 1;
@@ -41,6 +46,7 @@ static void rope_fwd(const struct te_op_call *c, struct te_k_rope *ret)
 
 	te__rope_args(c->x.hp, c->y.hp, a->nheads, a->nkv, a->head_dim, a->theta,
 		      a->inv_freq, 0, ret);
+	ret->first = te__ops_ptr(te__ops_documents(c, a->documents));
 }
 
 void te__ops_rope_bwd(const struct te_op_call *c, struct te_k_rope *ret)
@@ -49,6 +55,7 @@ void te__ops_rope_bwd(const struct te_op_call *c, struct te_k_rope *ret)
 
 	te__rope_args(c->dy.hp, c->dx.hp, a->nheads, a->nkv, a->head_dim, a->theta,
 		      a->inv_freq, 1, ret);
+	ret->first = te__ops_ptr(te__ops_documents(c, a->documents));
 }
 
 static int rope_forward(const struct te_op_call *c)
@@ -73,11 +80,14 @@ static int rope_describe(const struct te_op *op, char *dst, size_t nbytes)
 {
 	const struct te_rope_attrs *a = op->attrs;
 
+	const char *documents = a->documents ? ", documents" : "";
+
 	if (a->inv_freq)
-		return snprintf(dst, nbytes, "heads %d, kv heads %d, head_dim %d, inv_freq given",
-				a->nheads, a->nkv, a->head_dim);
-	return snprintf(dst, nbytes, "heads %d, kv heads %d, head_dim %d, theta %g", a->nheads,
-			a->nkv, a->head_dim, (double)a->theta);
+		return snprintf(dst, nbytes,
+				"heads %d, kv heads %d, head_dim %d, inv_freq given%s", a->nheads,
+				a->nkv, a->head_dim, documents);
+	return snprintf(dst, nbytes, "heads %d, kv heads %d, head_dim %d, theta %g%s", a->nheads,
+			a->nkv, a->head_dim, (double)a->theta, documents);
 }
 
 static void rope_destroy(struct te_op *op)
@@ -87,23 +97,28 @@ static void rope_destroy(struct te_op *op)
 	te__free((void *)(uintptr_t)a->inv_freq);
 }
 
-static const struct te_op_ops rope_ops = {
-	.size = sizeof(struct te_op_ops),
-	.name = "rope",
-	.attrs_nbytes = sizeof(struct te_rope_attrs),
-	.check = rope_check,
-	.infer = rope_infer,
-	.forward = rope_forward,
-	.backward = rope_backward,
-	.describe = rope_describe,
-	.destroy = rope_destroy,
-	.flags = TE_OP_REPEATS_COSTLY,
-};
+#define ROPE_OPS(extra)                                       \
+	{                                                     \
+		.size = sizeof(struct te_op_ops),             \
+		.name = "rope",                               \
+		.attrs_nbytes = sizeof(struct te_rope_attrs), \
+		.nextra_in = extra,                           \
+		.check = rope_check,                          \
+		.infer = rope_infer,                          \
+		.forward = rope_forward,                      \
+		.backward = rope_backward,                    \
+		.describe = rope_describe,                    \
+		.destroy = rope_destroy,                      \
+		.flags = TE_OP_REPEATS_COSTLY,                \
+	}
+static const struct te_op_ops rope_ops = ROPE_OPS(0), documents_ops = ROPE_OPS(1);
+#undef ROPE_OPS
 
 int te_op_rope(const struct te_rope_attrs *a, const char *name, struct te_op **ret_op)
 {
 	struct te_rope_attrs attrs = TE_ROPE_ATTRS_INIT;
 	int r = te__sized_in("te_op_rope", te_rope_attrs, a, &attrs);
 
-	return r ? r : te__op_create(&rope_ops, &attrs, name, ret_op);
+	return r ? r : te__op_create(attrs.documents ? &documents_ops : &rope_ops, &attrs, name,
+				     ret_op);
 }

@@ -85,7 +85,6 @@ static int check_op(const struct te_decoder *d, int i)
 	static const char *const by_row[] = { "linear", "bias", "layernorm", "rmsnorm", "qk_norm",
 					      "activation", "fork", "add", "swap", "dropout",
 					      "scale", "identity" };
-	const struct te_rope_attrs rope = TE_ROPE_ATTRS_INIT;
 	const struct te_attention_attrs attention = TE_ATTENTION_ATTRS_INIT;
 	const struct te_op *op = d->seq->op[i];
 	const struct te_embedding_attrs *e = op->attrs;
@@ -97,13 +96,9 @@ static int check_op(const struct te_decoder *d, int i)
 		return te__fail(-EINVAL, "te_decoder_create: max_tokens is %d, but embedding %s "
 				"has %lld positions", d->o.max_tokens, op->name,
 				(long long)e->max_pos);
-	if (is_op(op, "rope") && has_more(op, offsetof(struct te_rope_attrs, inv_freq) +
-					      sizeof(rope.inv_freq), &rope))
-		return te__fail(-EOPNOTSUPP, "te_decoder_create: rope %s: has attributes that "
-				"decoding does not implement", op->name);
 	if (is_op(op, "attention") &&
-	    has_more(op, offsetof(struct te_attention_attrs, softcap) +
-			 sizeof(attention.softcap), &attention))
+	    has_more(op, offsetof(struct te_attention_attrs, documents) +
+			 sizeof(attention.documents), &attention))
 		return te__fail(-EOPNOTSUPP, "te_decoder_create: attention %s: has attributes that "
 				"decoding does not implement", op->name);
 	if (is_op(op, "embedding") || is_op(op, "rope") || is_op(op, "attention"))

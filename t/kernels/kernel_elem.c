@@ -359,6 +359,7 @@ static void rope_casts(struct te_k_rope a, int side)
 	free(was);
 }
 
+/* _i: type, direction, documents */
 START_TEST(rope)
 {
 	static const struct {
@@ -388,6 +389,13 @@ START_TEST(rope)
 		double *pair = malloc((size_t)n * sizeof(*pair));
 
 		ck_assert_ptr_nonnull(pair);
+		if (_i >> 2) {
+			int32_t *first = kc_poison(TE_DTYPE_INT32, rows);
+
+			for (int64_t i = 0; i < rows; i++)
+				first[i] = (int32_t)tt_rand_int(-3, cases[k].seqlen + 3);
+			a.first = first;
+		}
 		for (int i = 0; i < half; i++) /* the last case has large angles */
 			a.inv_freq[i] =
 				powf(10000.0f, -(float)i / (float)half) * (k == 4 ? 300.0f : 1.0f);
@@ -437,7 +445,7 @@ void kernel_elem_cases(Suite *s, TCase *odd)
 	tcase_add_loop_test(c, bias_add_and_scale, 0, 2);
 	tcase_add_loop_test(c, dropout_and_its_words, 0, 2);
 	tcase_add_loop_test(c, transpose, 0, 3);
-	tcase_add_loop_test(c, rope, 0, 4);
+	tcase_add_loop_test(c, rope, 0, 8);
 
 	tcase_add_loop_test(odd, clear_and_amax, 0, 4);
 	tcase_add_loop_test(odd, quantize, 0, 16);

@@ -169,6 +169,12 @@ static void ref_act(const struct op_run *r, const double *x, const double *ex, d
 				       (a->gated ? x[i * n + m + c] : 1);
 }
 
+/* the first token of the document of token t of a sequence; ex: of this sequence, or NULL */
+static int64_t document_of(const double *ex, int64_t t)
+{
+	return ex ? (int64_t)fmax(0, fmin(ex[t], (double)t)) : 0;
+}
+
 static void ref_rope(const struct op_run *r, const double *x, const double *ex, double *const *w,
 		     double *y)
 {
@@ -179,7 +185,9 @@ static void ref_rope(const struct op_run *r, const double *x, const double *ex, 
 	for (int64_t i = 0; i < rows_of(&r->inf.in[0]); i++)
 		for (int h = 0; h < heads; h++, x += d, y += d)
 			for (int j = 0; j < d / 2; j++) {
-				double t = (double)(i % seqlen) *
+				const int64_t at = i % seqlen;
+				const double *first = a->documents ? ex + i - at : NULL;
+				double t = (double)(at - document_of(first, at)) *
 					   (a->inv_freq ? (double)a->inv_freq[j] :
 					    pow((double)a->theta, -2.0 * j / d));
 
@@ -247,11 +255,15 @@ static void ref_attention(const struct op_run *r, const double *x, const double 
 				const double *qp = x + (b * T + q) * n + h * d;
 				int kv = a->nheads + h / (a->nheads / a->nkv);
 				double *out = y + ((b * T + q) * a->nheads + h) * d;
-				const int64_t k0 = a->window && q >= a->window ? q - a->window + 1 :
-										 0;
+				const double *first = a->documents ? ex + b * T : NULL;
+				const int64_t in_window = a->window && q >= a->window ?
+								  q - a->window + 1 : 0;
+				const int64_t document = document_of(first, q);
+				const int64_t k0 = document > in_window ? document : in_window;
+				const int64_t last = a->full ? T - 1 : q;
 				double sum = 0;
 
-				for (int64_t k = k0; k <= q; k++) {
+				for (int64_t k = k0; k <= last; k++) {
 					const double *kp = x + (b * T + k) * n + kv * d;
 					double s = 0;
 
@@ -266,7 +278,7 @@ static void ref_attention(const struct op_run *r, const double *x, const double 
 				}
 				for (int c = 0; c < d; c++)
 					out[c] = 0;
-				for (int64_t k = k0; k <= q; k++) {
+				for (int64_t k = k0; k <= last; k++) {
 					const double *vp = x + (b * T + k) * n + (kv + a->nkv) * d;
 					struct te_philox ph = te_philox_attn(
 						words[0], words[1], tag,
@@ -404,6 +416,9 @@ const struct op_case op_cases[] = {
 	{ .name = "rope, in part", .create = create_rope, .ref = ref_rope, .depth = 60,
 	  .in = { { T, 3, { 2, 9, 40 } } },
 	  .a.rope = TE_ATTRS(rope, 3, 1, 8, 0, (const float[]){ 1.0f, 0.3f, 0, -0.01f }) },
+	{ .name = "rope of documents", .create = create_rope, .ref = ref_rope, .depth = 60,
+	  .in = { { T, 3, { 2, 9, 30 } }, { I, 2, { 2, 9 } } },
+	  .a.rope = TE_ATTRS(rope, 3, 1, 6, 10000, NULL, 1) },
 	{ .name = "attention", .create = create_attention, .ref = ref_attention, .depth = 200,
 	  .in = { { T, 3, { 2, 9, 30 } } }, .a.attention = TE_ATTRS(attention, 2, 2, 5, 0, 0,
 								   0, 0, 0) },
@@ -419,6 +434,16 @@ const struct op_case op_cases[] = {
 	{ .name = "attention with softcap", .create = create_attention, .ref = ref_attention,
 	  .depth = 200, .in = { { T, 3, { 2, 9, 30 } } },
 	  .a.attention = TE_ATTRS(attention, 2, 2, 5, 0, 0.2f, 0, 0, 0, 3, 1.5f) },
+	{ .name = "attention of documents", .create = create_attention, .ref = ref_attention,
+	  .depth = 200, .in = { { T, 3, { 2, 11, 30 } }, { I, 2, { 2, 11 } } },
+	  .a.attention = TE_ATTRS(attention, 2, 2, 5, .documents = 1) },
+	{ .name = "attention of documents in a window", .create = create_attention,
+	  .ref = ref_attention, .depth = 200,
+	  .in = { { T, 3, { 2, 11, 24 } }, { I, 2, { 2, 11 } } },
+	  .a.attention = TE_ATTRS(attention, 4, 2, 3, 0, 0.3f, .window = 4, .documents = 1) },
+	{ .name = "attention, full", .create = create_attention, .ref = ref_attention,
+	  .depth = 200, .in = { { T, 3, { 2, 9, 30 } } },
+	  .a.attention = TE_ATTRS(attention, 2, 2, 5, .full = 1) },
 	{ .name = "attention of some heads", .create = create_attention, .ref = ref_attention,
 	  .depth = 200, .in = { { T, 3, { 3, 11, 24 } } },
 	  .a.attention = TE_ATTRS(attention, 4, 2, 3, 0, 0.3f, 77, 3, 9) },
@@ -472,7 +497,7 @@ static void put_random(struct te_tensor *t, float scale)
 	free(v);
 }
 
-/* ids and targets: mostly good ones, some on every wrong side */
+/* ids, targets and first tokens of documents: mostly good ones, some on every wrong side */
 static void put_ids(struct te_tensor *t, int64_t n, int32_t ignore, int none)
 {
 	static const float wrong[] = { -1, -2e9f, 2e9f };
@@ -497,6 +522,7 @@ void op_case_init(const struct op_case *k, struct op_run *r, struct te_ctx *ctx,
 {
 	struct te_recipe rec = op_run_recipe(recipe);
 	struct te_spec in[2] = { k->in[0], k->in[1] };
+	const int targets = k->create == create_cross_entropy;
 
 	for (int i = 0; i < 2; i++)
 		if (in[i].dtype != TE_DTYPE_INT32)
@@ -507,7 +533,8 @@ void op_case_init(const struct op_case *k, struct op_run *r, struct te_ctx *ctx,
 	else
 		put_random(r->call.x.hp, 1);
 	if (r->ops->nextra_in && in[1].dtype == TE_DTYPE_INT32)
-		put_ids(r->call.ex[0].hp, k->a.ce.nclasses, k->a.ce.ignore_index, k->no_targets);
+		put_ids(r->call.ex[0].hp, targets ? k->a.ce.nclasses : cols_of(&in[1]),
+			targets ? k->a.ce.ignore_index : 0, k->no_targets);
 	else if (r->ops->nextra_in)
 		put_random(r->call.ex[0].hp, 1);
 	for (int i = 0; i < r->op->nweights; i++)

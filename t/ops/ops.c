@@ -153,9 +153,8 @@ START_TEST(computes_in_bf16_with_one_rounding)
 	double *got, most = 0;
 
 	op_case_init(k, &r, ctx, op, "bf16");
-	ck_assert_int_eq(r.inf.out[0].dtype,
-			 r.ops->nextra_in && r.inf.in[1].dtype == TE_DTYPE_INT32 ? TE_DTYPE_FP32 :
-										    TE_DTYPE_BF16);
+	ck_assert_int_eq(r.inf.out[0].dtype, strcmp(r.ops->name, "cross_entropy") ? TE_DTYPE_BF16 :
+										    TE_DTYPE_FP32);
 	op_run_forward(&r);
 	f.r = &r;
 	f.x = doubles(r.call.x.hp);
@@ -313,6 +312,81 @@ START_TEST(attention_drops_only_in_training)
 	op_run_fini(&plain);
 	te_op_unref(op);
 	te_op_unref(dry);
+}
+END_TEST
+
+/* rope, or i: attention, on tokens of random values, whose documents, if it has such, begin at 64 and 128 of 187 */
+static void init_documents(int i, int64_t n, int documents, struct op_run *r)
+{
+	const struct te_rope_attrs rope = TE_ATTRS(rope, 2, 1, 8, 1e4f, NULL, documents);
+	const struct te_attention_attrs attention =
+		TE_ATTRS(attention, 2, 1, 8, .documents = documents);
+	const struct op_case k = { .in = { { TE_DTYPE_FP32, 3, { 1, n, 32 } },
+					   { TE_DTYPE_INT32, 2, { 1, n } } } };
+	struct te_op *op;
+	float first[187];
+
+	DO(i ? te_op_attention(&attention, "op", &op) : te_op_rope(&rope, "op", &op));
+	op_case_init(&k, r, ctx, op, "fp32");
+	if (!documents)
+		return;
+	for (int t = 0; t < 187; t++)
+		first[t] = (float)(t / 64 * 64);
+	tt_tensor_set(r->call.ex[0].hp, first);
+}
+
+static void end_documents(struct op_run *r)
+{
+	struct te_op *op = r->op;
+
+	op_run_fini(r);
+	te_op_unref(op);
+}
+
+/* rows of src from `from` on become dst, both of n columns */
+static void put_rows(struct te_tensor *dst, const struct te_tensor *src, int64_t from)
+{
+	float *v = tt_tensor_get(src);
+
+	tt_tensor_set(dst, v + from * te_tensor_cols(src));
+	free(v);
+}
+
+static void same_rows(const struct te_tensor *packed, const struct te_tensor *alone, int64_t from,
+		      const char *what)
+{
+	float *v = tt_tensor_get(packed), *w = tt_tensor_get(alone);
+
+	ck_assert_msg(!memcmp(v + from * te_tensor_cols(packed), w,
+			      (size_t)te_tensor_nelems(alone) * sizeof(*w)),
+		      "%s of the document from token %d on", what, (int)from);
+	free(v);
+	free(w);
+}
+
+/* of attention the host promises it, for documents at multiples of its tiles. _i: rope, attention */
+START_TEST(packed_documents_have_the_bits_of_them_alone)
+{
+	struct op_run packed, alone;
+
+	if (_i && strcmp(te_ctx_backend(ctx), "host"))
+		return;
+	init_documents(_i, 187, 1, &packed);
+	op_run_forward(&packed);
+	op_run_backward(&packed);
+	for (int64_t from = 0; from < 187; from += 64) {
+		const int64_t n = from + 64 < 187 ? 64 : 187 - from;
+
+		init_documents(_i, n, 0, &alone);
+		put_rows(alone.call.x.hp, packed.call.x.hp, from);
+		put_rows(alone.call.dy.hp, packed.call.dy.hp, from);
+		op_run_forward(&alone);
+		op_run_backward(&alone);
+		same_rows(op_run_y(&packed), op_run_y(&alone), from, "output");
+		same_rows(op_run_dx(&packed), op_run_dx(&alone), from, "gradient");
+		end_documents(&alone);
+	}
+	end_documents(&packed);
 }
 END_TEST
 
@@ -499,6 +573,7 @@ TT_SUITE("ops/ops", TT_NEED_NOTHING)
 	tcase_add_loop_test(c, computes_in_bf16_with_one_rounding, 0, op_ncases);
 	tcase_add_test(c, dropout_draws_one_mask_a_step_and_op);
 	tcase_add_test(c, attention_drops_only_in_training);
+	tcase_add_loop_test(c, packed_documents_have_the_bits_of_them_alone, 0, 2);
 	tcase_add_loop_test(c, quantize_is_a_cast_and_back, 0, 4 * NCASTS);
 	tcase_add_test(c, nothing_is_copied_without_need);
 	c = tt_case(s, "details", "host");

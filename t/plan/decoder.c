@@ -51,6 +51,9 @@ static float *whole(struct te_seq *seq, const int32_t *token, int64_t n)
 	o.stop_before = "loss";
 	DO(te_plan_create(seq, &o, &p));
 	DO(te_tensor_write(te_plan_input(p, "x"), token, (size_t)n * sizeof(*token)));
+	if (te_plan_input(p, "documents"))
+		DO(te_fill(st, te_tensor_data(te_plan_input(p, "documents")), 0,
+			   (size_t)n * sizeof(*token)));
 	DO(te_plan_forward(p, st, 0));
 	DO(te_stream_sync(st));
 	logits = tt_tensor_get(te_plan_output(p));
@@ -122,7 +125,7 @@ START_TEST(logits_equal_a_whole_pass)
 END_TEST
 
 /* a layer whose MLP reads the norm of the layer's input, normed heads that turn in part, attention
- * in a window with a softcap */
+ * in a window with a softcap; a sequence is one document */
 static struct te_seq *parallel(void)
 {
 	const int64_t width = shape.width;
@@ -134,9 +137,9 @@ static struct te_seq *parallel(void)
 	struct te_linear_attrs square = TE_ATTRS(linear, width, width, 0.2f, 0, NULL);
 	struct te_linear_attrs head = TE_ATTRS(linear, width, shape.vocab, 0.2f, 1, NULL);
 	struct te_qk_norm_attrs qa = TE_ATTRS(qk_norm, heads, heads, hd);
-	struct te_rope_attrs ra = TE_ATTRS(rope, heads, heads, hd, 0, freq);
+	struct te_rope_attrs ra = TE_ATTRS(rope, heads, heads, hd, 0, freq, 1);
 	struct te_attention_attrs aa = TE_ATTRS(attention, heads, heads, hd, 0, 0, 0, 0, 0, 3,
-						2);
+						2, 1);
 	struct te_act_attrs act = TE_ATTRS(act, TE_ACT_GELU, 0);
 	struct te_cross_entropy_attrs ca = TE_ATTRS(cross_entropy, shape.vocab, -100, 1.0f);
 	struct te_seq *seq;
@@ -158,10 +161,13 @@ static struct te_seq *parallel(void)
 	tt_append(seq, op);
 	DO(te_op_qk_norm(&qa, "qk_norm", &op));
 	tt_append(seq, op);
+	DO(te_seq_input(seq, "documents", TE_DTYPE_INT32, 0, NULL));
 	DO(te_op_rope(&ra, "rope", &op));
 	tt_append(seq, op);
+	DO(te_op_take(op, 0, "documents"));
 	DO(te_op_attention(&aa, "attn", &op));
 	tt_append(seq, op);
+	DO(te_op_take(op, 0, "documents"));
 	DO(te_op_linear(&square, "proj", &op));
 	tt_append(seq, op);
 	DO(te_op_swap("mlp", &op));

@@ -104,9 +104,16 @@ static int make_moment(struct te_adamw *opt, struct te_tensor **ret)
 	const int64_t n = (int64_t)(te_moments_nbytes(opt->opts.moments,
 						      te_tensor_nelems(te_seq_grads(opt->seq))) /
 				    te_dtype_nbytes(dtype));
+	static const uint8_t zeros[3];
+	const size_t nbytes = (size_t)n * te_dtype_nbytes(dtype), tail = nbytes % sizeof(uint32_t);
 	int r = te_tensor_create(opt->ctx, dtype, 1, &n, NULL, ret);
 
-	return r ? r : te__ctx_fill_u32(opt->ctx, te_tensor_data(*ret), 0, te_tensor_nbytes(*ret));
+	if (!r) /* whole words; the exponents of FP8 blocks may end between two */
+		r = te__ctx_fill_u32(opt->ctx, te_tensor_data(*ret), 0, nbytes);
+	if (!r && tail)
+		r = te__ctx_copy(opt->ctx, (char *)te_tensor_data(*ret) + nbytes - tail, zeros,
+				 tail);
+	return r;
 }
 
 static int make_state(struct te_adamw *opt)

@@ -400,6 +400,35 @@ START_TEST(moments_in_host_memory)
 }
 END_TEST
 
+/* all bytes, though their number is odd: an exponent of 255 would make a moment NaN */
+START_TEST(moments_begin_at_zero)
+{
+	const int64_t nbytes = (int64_t)te_moments_nbytes(TE_MOMENTS_FP8, (int64_t)n);
+	struct te_adamw_opts o = TE_ADAMW_OPTS_INIT;
+	uint8_t *junk = malloc((size_t)nbytes), *m;
+	struct te_tensor *t[8];
+	struct te_adamw *opt;
+
+	ck_assert_ptr_nonnull(junk);
+	ck_assert_int_ne(nbytes % 4, 0);
+	memset(junk, 0xff, (size_t)nbytes);
+	for (size_t i = 0; i < TT_LEN(t); i++) { /* memory that the moments then get */
+		DO(te_tensor_create(ctx, TE_DTYPE_UINT8, 1, &nbytes, NULL, &t[i]));
+		DO(te_tensor_write(t[i], junk, (size_t)nbytes));
+	}
+	for (size_t i = 0; i < TT_LEN(t); i++)
+		te_tensor_unref(t[i]);
+	o.moments = TE_MOMENTS_FP8;
+	opt = make(&o);
+	m = tt_bytes(te_tensor_data(te_adamw_m(opt)), (size_t)nbytes);
+	for (int64_t i = 0; i < nbytes; i++)
+		ck_assert_uint_eq(m[i], 0);
+	free(m);
+	free(junk);
+	te_adamw_unref(opt);
+}
+END_TEST
+
 /* without weight decay, steps of constant gradients move weights as moments in FP32 do */
 START_TEST(small_moments_move_weights_alike)
 {
@@ -690,6 +719,7 @@ TT_SUITE("plan/optim", TT_NEED_NOTHING)
 	tcase_add_loop_test(c, skips_gradients_that_are_not_finite, 0, 3);
 	tcase_add_loop_test(c, resumes_bit_for_bit, 0, 3);
 	tcase_add_loop_test(c, moments_in_host_memory, 0, 3);
+	tcase_add_test(c, moments_begin_at_zero);
 	tcase_add_loop_test(c, small_moments_move_weights_alike, 1, 3);
 	tcase_add_loop_test(c, checks_each_field_of_a_state, 0, TT_LEN(states));
 	tcase_add_test(c, a_captured_step_needs_no_host_work);

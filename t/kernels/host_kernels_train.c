@@ -775,7 +775,7 @@ START_TEST(moments_are_rounded_by_draws)
 	const int fp8 = _i == TE_K_MOMENTS_FP8;
 	struct te_k_adamw_state s = { 7, 0, 0.9, 0.95, 0.01f, 1.0f, 1.0f, 0 };
 	struct te_k_adamw a = { w32,   x[0],  x[1], g,	  NULL, &s, n, 0.9f,
-				0.95f, 1e-8f, 0.1f, NULL, NULL, TE_K_MOMENTS_FP32, 0, 0 };
+				0.95f, 1e-8f, 0.1f, NULL, NULL, NULL, 0, 0 };
 
 	te__h_adamw(&a);
 	a.w = w;

@@ -12,6 +12,7 @@
 #define TE_BEGIN_CUH
 
 #define DEV static __device__ __forceinline__ /* for every device function */
+#define TE_ARCH (__CUDA_ARCH__ / 10) /* 90: compiled for compute capability 9.0 */
 
 DEV void te_begin(void)
 {

@@ -48,12 +48,14 @@ static te__geometry_fn *const geometry[TE_K_COUNT] = {
 #undef TE_K
 };
 
-int te__geometry_for(int arch, enum te_k_id id, const void *args, struct te__geometry *ret)
+int te__geometry_for(int arch, unsigned smem_max, enum te_k_id id, const void *args,
+		     struct te__geometry *ret)
 {
 	*ret = (struct te__geometry){
 		.grid = { 1, 1, 1 },
 		.block = { 1, 1, 1 },
 		.arch = arch,
+		.smem_max = smem_max,
 	};
 	if ((unsigned)id >= TE_K_COUNT)
 		return te__fail(-TE_EKERNEL, "the cuda backend has no kernel of id %d", (int)id);
@@ -62,5 +64,5 @@ int te__geometry_for(int arch, enum te_k_id id, const void *args, struct te__geo
 
 int te__geometry(enum te_k_id id, const void *args, struct te__geometry *ret)
 {
-	return te__geometry_for(90, id, args, ret);
+	return te__geometry_for(90, 232448, id, args, ret);
 }

@@ -21,8 +21,11 @@ struct te__geometry {
 	const char *func;  /* static storage; for example "te_k_add_bf16" */
 	unsigned grid[3];  /* blocks */
 	unsigned block[3]; /* threads */
-	unsigned smem;	   /* dynamic shared memory in bytes, up to 232448 less the static part */
-	int arch; /* on entry: what the device code is for, 90 is compute capability 9.0 */
+	unsigned smem;	   /* dynamic shared memory in bytes */
+	/* on entry: what the device code is compiled for, 90 is compute capability 9.0, and the
+	 * dynamic and static shared memory that a block may have */
+	int arch;
+	unsigned smem_max;
 };
 
 /*
@@ -37,9 +40,9 @@ typedef int te__geometry_fn(const void *args, struct te__geometry *ret);
 #undef TE_K
 
 /* the geometry of kernels compiled for arch: 80, 86, 89 or 90. -TE_EKERNEL: no such id */
-TE_EXPORT int te__geometry_for(int arch, enum te_k_id id, const void *args,
+TE_EXPORT int te__geometry_for(int arch, unsigned smem_max, enum te_k_id id, const void *args,
 			       struct te__geometry *ret);
-/* for 90 */
+/* for 90 and its 227 KiB of shared memory */
 TE_EXPORT int te__geometry(enum te_k_id id, const void *args, struct te__geometry *ret);
 
 /*

@@ -63,7 +63,9 @@ extern "C" __global__ void __launch_bounds__(ATTN_PRE_THREADS)
 	bwd_pre<float>(a);
 }
 
-#define BWD_THREADS(D) (32 * ATTN_BWD_WARPS(D))
+#define BWD_WARPS(D) ATTN_BWD_WARPS(TE_ARCH, D)
+#define BWD_ROWS(D) ATTN_BWD_ROWS(TE_ARCH, D)
+#define BWD_THREADS(D) (32 * BWD_WARPS(D))
 /* C: columns that bwd_bf16() has in registers at a time; B: blocks per multiprocessor */
 #define BF16(D, C, B)                                                                             \
 	KERNEL(te_k_attn_fwd_bf16_d##D, 32 * ATTN_FWD_WARPS, 2, te_k_attn_fwd,                    \
@@ -73,15 +75,15 @@ extern "C" __global__ void __launch_bounds__(ATTN_PRE_THREADS)
 	KERNEL(te_k_attn_fwd_bf16_d##D##_small_m, 32 * ATTN_SMALL_M_WARPS, 2, te_k_attn_fwd,      \
 	       FWD(D, ATTN_SMALL_M_WARPS, ATTN_SMALL_M_ROWS, false))                              \
 	KERNEL(te_k_attn_bwd_dkv_bf16_d##D, BWD_THREADS(D), B, te_k_attn_bwd,                     \
-	       BWD(true, D, ATTN_BWD_WARPS(D), ATTN_ROWS, C, false))                              \
+	       BWD(true, D, BWD_WARPS(D), BWD_ROWS(D), C, false))                                 \
 	KERNEL(te_k_attn_bwd_dkv_bf16_d##D##_drop, BWD_THREADS(D), B, te_k_attn_bwd,              \
-	       BWD(true, D, ATTN_BWD_WARPS(D), ATTN_ROWS, C, true))                               \
+	       BWD(true, D, BWD_WARPS(D), BWD_ROWS(D), C, true))                                  \
 	KERNEL(te_k_attn_bwd_dkv_bf16_d##D##_small_m, 32 * ATTN_SMALL_M_WARPS, B, te_k_attn_bwd,  \
 	       BWD(true, D, ATTN_SMALL_M_WARPS, ATTN_SMALL_M_ROWS, C, false))                     \
 	KERNEL(te_k_attn_bwd_dq_bf16_d##D, BWD_THREADS(D), B, te_k_attn_bwd,                      \
-	       BWD(false, D, ATTN_BWD_WARPS(D), ATTN_ROWS, C, false))                             \
+	       BWD(false, D, BWD_WARPS(D), BWD_ROWS(D), C, false))                                \
 	KERNEL(te_k_attn_bwd_dq_bf16_d##D##_drop, BWD_THREADS(D), B, te_k_attn_bwd,               \
-	       BWD(false, D, ATTN_BWD_WARPS(D), ATTN_ROWS, C, true))                              \
+	       BWD(false, D, BWD_WARPS(D), BWD_ROWS(D), C, true))                                 \
 	KERNEL(te_k_attn_bwd_dq_bf16_d##D##_small_m, 32 * ATTN_SMALL_M_WARPS, B, te_k_attn_bwd,   \
 	       BWD(false, D, ATTN_SMALL_M_WARPS, ATTN_SMALL_M_ROWS, C, false))
 

@@ -10,13 +10,13 @@
 
 #define TX (threadIdx.x & 15)
 #define TY (threadIdx.x >> 4)
-#define LDP (ATTN_FP32_TILE + ATTN_FP32_PAD)
+#define LDP (ATTN_FP32_TILE + ATTN_FP32_PAD(TE_ARCH))
 
 /* 64 rows of hd elements to shared memory; rows from nrows on and columns from hd on are zeros */
 template <int D>
 DEV void load_tile_fp32(float *s, const float *g, int stride, int nrows, int hd)
 {
-	constexpr int LD = D + ATTN_FP32_PAD;
+	constexpr int LD = D + ATTN_FP32_PAD(TE_ARCH);
 
 	for (int i = threadIdx.x; i < 64 * D; i += ATTN_FP32_THREADS) {
 		int r = i / D, c = i % D;
@@ -28,7 +28,7 @@ DEV void load_tile_fp32(float *s, const float *g, int stride, int nrows, int hd)
 /* s[i][j] = row 4 TY + i of a times row TX + 16 j of b */
 template <int D> DEV void dots_fp32(float (&s)[4][4], const float *a, const float *b)
 {
-	constexpr int LD = D + ATTN_FP32_PAD;
+	constexpr int LD = D + ATTN_FP32_PAD(TE_ARCH);
 
 #pragma unroll
 	for (int i = 0; i < 4; i++)
@@ -67,7 +67,7 @@ template <int D> DEV void accumulate_fp32(float (&acc)[4][D / 16], const float *
 			x[i] = p[(TY * 4 + i) * LDP + k];
 #pragma unroll
 		for (int c = 0; c < D / 16; c++) {
-			float y = b[k * (D + ATTN_FP32_PAD) + TX + 16 * c];
+			float y = b[k * (D + ATTN_FP32_PAD(TE_ARCH)) + TX + 16 * c];
 
 #pragma unroll
 			for (int i = 0; i < 4; i++)
@@ -103,7 +103,7 @@ DEV float cap_fp32(float s, float c)
 
 template <int D, bool MORE> DEV void fwd_fp32(const struct te_k_attn_fwd &a)
 {
-	constexpr int LD = D + ATTN_FP32_PAD;
+	constexpr int LD = D + ATTN_FP32_PAD(TE_ARCH);
 	const int T = (int)a.seqlen, hd = a.head_dim;
 	const int stride = (a.nheads + 2 * a.nkv) * hd;
 	const int h = blockIdx.x % a.nheads;
@@ -189,7 +189,7 @@ template <int D, bool MORE> DEV void fwd_fp32(const struct te_k_attn_fwd &a)
 /* as bwd_bf16, with tiles of 64 rows and 64 columns */
 template <bool DKV, int D, bool MORE> DEV void bwd_fp32(const struct te_k_attn_bwd &a)
 {
-	constexpr int LD = D + ATTN_FP32_PAD;
+	constexpr int LD = D + ATTN_FP32_PAD(TE_ARCH);
 	const int T = (int)a.seqlen, hd = a.head_dim, group = a.nheads / a.nkv;
 	const int qstride = (a.nheads + 2 * a.nkv) * hd, ostride = a.nheads * hd;
 	const int nrowheads = DKV ? a.nkv : a.nheads;

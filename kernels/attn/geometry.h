@@ -8,12 +8,21 @@
 #define ATTN_COLS 64 /* columns of scores that a block processes at a time */
 #define ATTN_PAD 8   /* elements after each row in shared memory, against bank conflicts */
 
-/* attn/tile.cuh: rows of a block, warps of a block; D is the padded head_dim */
+/*
+ * Compute capability 8.6 and 8.9 have 99 KiB of shared memory a block: there, heads wider than 64
+ * have fewer rows in backward, and heads wider than 96 no padding. D is the padded head_dim.
+ */
+#define ATTN_NARROW(arch, D) (((arch) == 86 || (arch) == 89) && (D) > 64)
+#define ATTN_TILE_PAD(arch, D) (ATTN_NARROW(arch, D) && (D) > 96 ? 0 : ATTN_PAD)
+
+/* attn/tile.cuh: rows of a block, warps of a block */
 #define ATTN_ROWS 128
 #define ATTN_FWD_WARPS 4
 #define ATTN_FWD_DROP_WARPS 8
-#define ATTN_BWD_WARPS(D) ((D) <= 64 ? 4 : 8)
+#define ATTN_BWD_ROWS(arch, D) (ATTN_NARROW(arch, D) ? 64 : ATTN_ROWS)
+#define ATTN_BWD_WARPS(arch, D) ((D) <= 64 || ATTN_NARROW(arch, D) ? 4 : 8)
 #define ATTN_MORE_WARPS 8
+#define ATTN_MORE_BWD_WARPS(arch, D) (ATTN_NARROW(arch, D) ? 4 : ATTN_MORE_WARPS)
 #define ATTN_SMALL_M_ROWS 64
 #define ATTN_SMALL_M_WARPS 4
 
@@ -23,7 +32,7 @@
 
 /* attn/fp32.cuh */
 #define ATTN_FP32_TILE 64 /* rows and columns */
-#define ATTN_FP32_PAD 4
+#define ATTN_FP32_PAD(arch) ((arch) < 90 ? 0 : 4) /* 160 KiB of 8.0 are enough without */
 #define ATTN_FP32_THREADS 256
 
 /* attn/cached.cu */

@@ -20,7 +20,6 @@ enum { FWD, DKV, DQ, PASSES };
 /* the functions of attn.cu by padded head_dim, ascending */
 static const struct {
 	int head_dim;
-	unsigned nthreads[PASSES], nthreads_drop[PASSES];
 	const char *func[PASSES], *func_drop[PASSES], *func_more[PASSES], *func_small_m[PASSES];
 	const char *fwd_strip, *bwd_strip;
 } bf16[] = {
@@ -28,9 +27,7 @@ static const struct {
 	{ "te_k_attn_fwd_bf16_d" #D variant, "te_k_attn_bwd_dkv_bf16_d" #D variant,        \
 	  "te_k_attn_bwd_dq_bf16_d" #D variant }
 #define ROW(D)                                                                             \
-	{ D, { 32 * ATTN_FWD_WARPS, 32 * ATTN_BWD_WARPS(D), 32 * ATTN_BWD_WARPS(D) },      \
-	  { 32 * ATTN_FWD_DROP_WARPS, 32 * ATTN_BWD_WARPS(D), 32 * ATTN_BWD_WARPS(D) },    \
-	  FUNCS(D, ""), FUNCS(D, "_drop"), FUNCS(D, "_more"), FUNCS(D, "_small_m"),        \
+	{ D, FUNCS(D, ""), FUNCS(D, "_drop"), FUNCS(D, "_more"), FUNCS(D, "_small_m"),     \
 	  "te_k_attn_fwd_bf16_d" #D "_strip", "te_k_attn_bwd_bf16_d" #D "_strip" },
 	ROW(32)
 	ROW(64)
@@ -40,7 +37,7 @@ static const struct {
 #undef FUNCS
 }, fp32[] = {
 #define ROW(D)                                                                             \
-	{ D, { ATTN_FP32_THREADS, ATTN_FP32_THREADS, ATTN_FP32_THREADS }, { 0 },           \
+	{ D,                                                                               \
 	  { "te_k_attn_fwd_fp32_d" #D, "te_k_attn_bwd_dkv_fp32_d" #D,                      \
 	    "te_k_attn_bwd_dq_fp32_d" #D },                                                \
 	  { NULL },                                                                        \
@@ -126,47 +123,56 @@ static void strips(int bwd, int64_t batch, int64_t seqlen, int32_t nx, int32_t h
 	ret->smem = rows[bwd] * (unsigned)(bf16[i].head_dim + ATTN_PAD) * 2 + more[bwd];
 }
 
+/* the warps of a block of bf16 kernels that are not _small_m */
+static int warps_of(int pass, int arch, int d, bool drop, bool more)
+{
+	if (pass == FWD)
+		return more ? ATTN_MORE_WARPS : drop ? ATTN_FWD_DROP_WARPS : ATTN_FWD_WARPS;
+	return more ? ATTN_MORE_BWD_WARPS(arch, d) : ATTN_BWD_WARPS(arch, d);
+}
+
 /* nx: the same, of the whole batch */
 static void tiles(int pass, int32_t dtype, int64_t nx, int64_t seqlen, int32_t head_dim,
 		  uint32_t threshold, bool more, struct te__geometry *ret)
 {
-	int i = 0;
-	unsigned d, rows, bytes;
+	const int arch = ret->arch;
+	int i = 0, d, rows, pad;
 	bool small;
 
 	if (dtype == TE_DTYPE_BF16) {
 		while (bf16[i].head_dim < head_dim)
 			i++;
-		d = (unsigned)bf16[i].head_dim;
+		d = bf16[i].head_dim;
 		small = !threshold && !more && nx * ceil_div(seqlen, ATTN_ROWS) <= SMALL_M_BLOCKS;
-		rows = small ? ATTN_SMALL_M_ROWS : ATTN_ROWS;
+		rows = small	   ? ATTN_SMALL_M_ROWS :
+		       pass == FWD ? ATTN_ROWS :
+				     ATTN_BWD_ROWS(arch, d);
 		ret->func = more      ? bf16[i].func_more[pass] :
 			    threshold ? bf16[i].func_drop[pass] :
 			    small     ? bf16[i].func_small_m[pass] :
 					bf16[i].func[pass];
-		ret->block[0] = more	  ? 32 * ATTN_MORE_WARPS :
-				threshold ? bf16[i].nthreads_drop[pass] :
-				small	  ? 32 * ATTN_SMALL_M_WARPS :
-					    bf16[i].nthreads[pass];
+		ret->block[0] = 32u * (unsigned)(small ? ATTN_SMALL_M_WARPS :
+						 warps_of(pass, arch, d, threshold, more));
 		/* Q, or two row operands; two stages of two column operands; dkv: lse, delta and,
 		 * with more, first keys */
-		bytes = ((pass == FWD ? 1 : 2) * rows + 4 * ATTN_COLS) * (d + ATTN_PAD) * 2 +
-			(pass == DKV ? (more ? 3 : 2) * 2 * ATTN_COLS * 4 : 0);
+		ret->smem = (unsigned)(((pass == FWD ? 1 : 2) * rows + 4 * ATTN_COLS) *
+					       (d + ATTN_TILE_PAD(arch, d)) * 2 +
+				       (pass == DKV ? (more ? 3 : 2) * 2 * ATTN_COLS * 4 : 0));
 	} else {
 		while (fp32[i].head_dim < head_dim)
 			i++;
-		d = (unsigned)fp32[i].head_dim;
+		d = fp32[i].head_dim;
 		ret->func = more ? fp32[i].func_more[pass] : fp32[i].func[pass];
-		ret->block[0] = fp32[i].nthreads[pass];
+		ret->block[0] = ATTN_FP32_THREADS;
 		rows = ATTN_FP32_TILE;
+		pad = ATTN_FP32_PAD(arch);
 		/* Q, K and V, or two row and two column operands; P, or P and dS */
-		bytes = ((pass == FWD ? 3 : 4) * (d + ATTN_FP32_PAD) +
-			 (pass == FWD ? 1 : 2) * (ATTN_FP32_TILE + ATTN_FP32_PAD)) *
-			ATTN_FP32_TILE * 4;
+		ret->smem = (unsigned)(((pass == FWD ? 3 : 4) * (d + pad) +
+					(pass == FWD ? 1 : 2) * (ATTN_FP32_TILE + pad)) *
+				       ATTN_FP32_TILE * 4);
 	}
 	ret->grid[0] = seqlen ? (unsigned)nx : 0;
 	ret->grid[1] = (unsigned)ceil_div(seqlen, rows);
-	ret->smem = bytes;
 }
 
 int te__geo_attn_fwd(const void *args, struct te__geometry *ret)

@@ -9,13 +9,15 @@
 #include "kernels/attn/fp32.cuh"
 #include "kernels/attn/tile.cuh"
 
+#define BWD_WARPS(D) ATTN_MORE_BWD_WARPS(TE_ARCH, D)
+#define BWD_ROWS(D) ATTN_BWD_ROWS(TE_ARCH, D)
 #define BF16(D, C)                                                                        \
 	KERNEL(te_k_attn_fwd_bf16_d##D##_more, 32 * ATTN_MORE_WARPS, 1, te_k_attn_fwd,    \
 	       FWD(D, ATTN_MORE_WARPS, ATTN_ROWS, true, true))                            \
-	KERNEL(te_k_attn_bwd_dkv_bf16_d##D##_more, 32 * ATTN_MORE_WARPS, 1, te_k_attn_bwd, \
-	       BWD(true, D, ATTN_MORE_WARPS, ATTN_ROWS, C, true, true))                   \
-	KERNEL(te_k_attn_bwd_dq_bf16_d##D##_more, 32 * ATTN_MORE_WARPS, 1, te_k_attn_bwd, \
-	       BWD(false, D, ATTN_MORE_WARPS, ATTN_ROWS, C, true, true))
+	KERNEL(te_k_attn_bwd_dkv_bf16_d##D##_more, 32 * BWD_WARPS(D), 1, te_k_attn_bwd,   \
+	       BWD(true, D, BWD_WARPS(D), BWD_ROWS(D), C, true, true))                    \
+	KERNEL(te_k_attn_bwd_dq_bf16_d##D##_more, 32 * BWD_WARPS(D), 1, te_k_attn_bwd,    \
+	       BWD(false, D, BWD_WARPS(D), BWD_ROWS(D), C, true, true))
 
 BF16(32, 32)
 BF16(64, 32)

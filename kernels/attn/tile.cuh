@@ -10,6 +10,7 @@
  *   dkv  grid (batch nkv, ceil(T / 128)), 128 threads up to D = 64, else 256, 512 rows + 1 KiB
  *   dq   grid (batch nheads, ceil(T / 128)), threads as dkv, 512 rows
  *
+ * Compute capability 8.6 and 8.9: dkv and dq of D > 64 have 64 rows and 128 threads (geometry.h).
  * _small_m is for grids that would leave half of the multiprocessors idle: 64 rows instead of 128,
  * 128 threads, and 64 (forward) or 128 (backward) rows of shared memory less.
  *
@@ -81,7 +82,7 @@ DEV void mma_abt_step(float (&s)[MT][NT][4], const A &a, uint32_t b_addr)
 template <int D, int MT, int NT>
 DEV void mma_abt(float (&s)[MT][NT][4], uint32_t a_addr, uint32_t b_addr)
 {
-	constexpr int LD = D + ATTN_PAD;
+	constexpr int LD = D + ATTN_TILE_PAD(TE_ARCH, D);
 
 #pragma unroll
 	for (int k = 0; k < D / 16; k++) {
@@ -98,7 +99,7 @@ DEV void mma_abt(float (&s)[MT][NT][4], uint32_t a_addr, uint32_t b_addr)
 template <int D, int MT, int NT>
 DEV void mma_abt(float (&s)[MT][NT][4], const uint32_t (&a)[MT][D / 16][4], uint32_t b_addr)
 {
-	constexpr int LD = D + ATTN_PAD;
+	constexpr int LD = D + ATTN_TILE_PAD(TE_ARCH, D);
 
 #pragma unroll
 	for (int k = 0; k < D / 16; k++)
@@ -109,7 +110,7 @@ DEV void mma_abt(float (&s)[MT][NT][4], const uint32_t (&a)[MT][D / 16][4], uint
 template <int D, int MT, int NT>
 DEV void mma_pb(float (&acc)[MT][D / 8][4], const float (&p)[MT][NT][4], uint32_t b_addr)
 {
-	constexpr int LD = D + ATTN_PAD;
+	constexpr int LD = D + ATTN_TILE_PAD(TE_ARCH, D);
 
 #pragma unroll
 	for (int k = 0; k < NT / 2; k++) {
@@ -142,7 +143,7 @@ DEV void mma_pb(float (&acc)[MT][D / 8][4], const float (&p)[MT][NT][4], uint32_
 template <int ROWS, int D, int THREADS>
 DEV void load_tile(uint16_t *s, const uint16_t *g, int stride, int nrows, int hd)
 {
-	constexpr int LD = D + ATTN_PAD, CHUNKS = D / 8;
+	constexpr int LD = D + ATTN_TILE_PAD(TE_ARCH, D), CHUNKS = D / 8;
 
 	if (hd % 8 == 0) {
 #pragma unroll
@@ -170,7 +171,7 @@ template <int D, int MT>
 DEV void store_rows(uint16_t *g, int stride, int nrows, int hd, uint16_t *s,
 		   const float (&acc)[MT][D / 8][4], const float (&f)[MT][2])
 {
-	constexpr int LD = D + ATTN_PAD, CHUNKS = D / 8;
+	constexpr int LD = D + ATTN_TILE_PAD(TE_ARCH, D), CHUNKS = D / 8;
 
 #pragma unroll
 	for (int i = 0; i < MT; i++)
@@ -285,7 +286,8 @@ template <int MT> struct first_keys {
 template <int D, int WARPS, int MT, bool DROP, bool MORE = false>
 DEV void fwd_bf16(const struct te_k_attn_fwd &a)
 {
-	constexpr int LD = D + ATTN_PAD, BM = WARPS * MT * 16, BN = ATTN_COLS, NT = BN / 8;
+	constexpr int LD = D + ATTN_TILE_PAD(TE_ARCH, D);
+	constexpr int BM = WARPS * MT * 16, BN = ATTN_COLS, NT = BN / 8;
 	constexpr bool Q_IN_REGS = D <= 64;
 	const int T = (int)a.seqlen, hd = a.head_dim;
 	const int stride = (a.nheads + 2 * a.nkv) * hd;
@@ -487,7 +489,8 @@ DEV void fwd_bf16(const struct te_k_attn_fwd &a)
 template <bool DKV, int D, int WARPS, int MT, int NC, bool DROP, bool MORE = false>
 DEV void bwd_bf16(const struct te_k_attn_bwd &a)
 {
-	constexpr int LD = D + ATTN_PAD, BR = WARPS * MT * 16, BC = ATTN_COLS, NT = NC / 8;
+	constexpr int LD = D + ATTN_TILE_PAD(TE_ARCH, D);
+	constexpr int BR = WARPS * MT * 16, BC = ATTN_COLS, NT = NC / 8;
 	constexpr int THREADS = WARPS * 32;
 	const int T = (int)a.seqlen, hd = a.head_dim, group = a.nheads / a.nkv;
 	const int qstride = (a.nheads + 2 * a.nkv) * hd, ostride = a.nheads * hd;

@@ -388,7 +388,7 @@ template <class T, int NREGS> DEV void ce_grad_body(const struct te_k_ce_grad &a
 	const int64_t n = columns(a.cols, a.nclasses, 0), ncols = a.cols / TE_V;
 	const int64_t nvec = n / TE_V, nread = (n + TE_V - 1) / TE_V;
 	const int64_t target = a.targets[r];
-	const int room = CE_HELD_NBYTES(__CUDA_ARCH__ / 10) / (int)(sizeof(uint4) * W) / nthreads;
+	const int room = CE_HELD_NBYTES(TE_ARCH) / (int)(sizeof(uint4) * W) / nthreads;
 	const int nsteps = (int)((nread + nthreads - 1) / nthreads);
 	const int nheld = NREGS ? min(nsteps, room) : nsteps;
 	const int each = (nheld + HELD_GROUPS - 1) / HELD_GROUPS;

@@ -21,6 +21,7 @@
 #define NORM_BOTH_THREADS4 256
 #define NORM_BOTH_THREADS2 512
 #define NORM_BOTH_THREADS1 1024
+#define NORM_BOTH_STATIC 2560 /* bytes of static shared memory, at most */
 /* groups of R rows that are in shared memory, of elements of that size */
 #define NORM_BOTH_STAGES(size) ((size) == 2 ? 3 : 2)
 

@@ -156,7 +156,7 @@ int te__geo_norm_dw(const void *args, struct te__geometry *k)
 			TE_K_NPARTS(a->rows) * ceil_div(a->cols, NORM_DW_COLS), NORM_DW_THREADS);
 }
 
-/* rows of whole vectors are copied to shared memory ahead */
+/* rows of whole vectors are copied to shared memory ahead, if it has space for them */
 int te__geo_norm_both(const void *args, struct te__geometry *k)
 {
 	const struct te_k_norm_both *a = args;
@@ -165,12 +165,15 @@ int te__geo_norm_both(const void *args, struct te__geometry *k)
 	const unsigned nrows = nthreads <= NORM_BOTH_THREADS4 ? 4 :
 			       nthreads <= NORM_BOTH_THREADS2 ? 2 : 1;
 	const unsigned size = a->dtype == TE_DTYPE_BF16 ? 2 : 4;
+	const unsigned smem = NORM_BOTH_STAGES(size) * nrows * nthreads * TE_V * size *
+			      (a->dres ? 3 : 2);
 	int r;
 
 	if (a->cols > TE_K_NORM_BOTH_COLS(a->dtype))
 		return te__fail(-EOPNOTSUPP, "te_k_norm_both: %lld columns, not up to %d",
 				(long long)a->cols, TE_K_NORM_BOTH_COLS(a->dtype));
-	if (!whole_vectors(a->cols, a->dy, a->x, a->gamma, a->dx) ||
+	if (smem + NORM_BOTH_STATIC > k->smem_max ||
+	    !whole_vectors(a->cols, a->dy, a->x, a->gamma, a->dx) ||
 	    !whole_vectors(a->cols, a->dres, a->part_gamma, a->part_beta, NULL)) {
 		if (nrows == 1)
 			return te__geo_launch(k, "te_k_norm_both_odd1_bf16", nblocks, nthreads);
@@ -183,7 +186,7 @@ int te__geo_norm_both(const void *args, struct te__geometry *k)
 	else
 		r = nrows == 4 ? LAUNCH_T(k, a->dtype, "te_k_norm_both4", nblocks, nthreads) :
 				 LAUNCH_T(k, a->dtype, "te_k_norm_both2", nblocks, nthreads);
-	k->smem = NORM_BOTH_STAGES(size) * nrows * nthreads * TE_V * size * (a->dres ? 3 : 2);
+	k->smem = smem;
 	return r;
 }
 

@@ -494,34 +494,93 @@ START_TEST(fp8_needs_fp8_tensor_cores)
 }
 END_TEST
 
-/* 99 KiB on compute capability 8.6 and 8.9 */
-START_TEST(shared_memory_has_a_limit)
+/* bytes of shared memory of a block by compute capability (CUDA C++ Programming Guide, tables of
+ * technical specifications) */
+static unsigned smem_max(int arch)
 {
-	static _Alignas(16) unsigned char m[16];
-	struct te_k_norm_both n = { .dy = m, .x = m, .gamma = (float *)m, .mean = (float *)m,
-				    .rstd = (float *)m, .dres = m, .dx = m,
-				    .part_gamma = (float *)m, .rows = 1, .cols = 8192,
-				    .dtype = TE_DTYPE_BF16 };
-	const struct te__launch l = { TE_K_NORM_BOTH, &n, sizeof(n) };
-
-	dev.arch = 89;
-	dev.smem_max = 101376;
-	fails(ops->launch(&a, &l), -TE_EKERNEL,
-	      "te_k_norm_both1_bf16 takes 147456 bytes of shared memory for these shapes, and GPU "
-	      "0, ");
-	n.dres = NULL;
-	fails(ops->launch(&a, &l), -TE_EKERNEL, "this build has no device function te_k_norm_both");
+	return arch == 80 ? 166912 : arch < 90 ? 101376 : 232448;
 }
-END_TEST
 
 static const char *func(int arch, enum te_k_id id, const void *args)
 {
 	static struct te__geometry k;
 
-	DO(te__geometry_for(arch, id, args, &k));
-	ck_assert_uint_le(k.smem, arch < 90 ? 101376 : 232448);
+	DO(te__geometry_for(arch, smem_max(arch), id, args, &k));
+	ck_assert_msg(k.smem <= smem_max(arch), "%s, %d: %u bytes", k.func, arch, k.smem);
 	return k.func;
 }
+
+static const int archs[] = { 80, 86, 89, 90 };
+
+START_TEST(a_launch_beyond_shared_memory_fails)
+{
+	static _Alignas(16) unsigned char m[16];
+	struct te_k_attn_bwd t = { .qkv = m, .out = m, .dout = m, .dqkv = m, .lse = (float *)m,
+				   .delta = (float *)m, .batch = 1, .seqlen = 64, .nheads = 1,
+				   .nkv = 1, .head_dim = 128, .scale = 1, .dtype = TE_DTYPE_FP32 };
+	const struct te__launch l = { TE_K_ATTN_BWD_DQ, &t, sizeof(t) };
+
+	dev.arch = 89;
+	dev.smem_max = smem_max(89);
+	fails(ops->launch(&a, &l), -TE_EKERNEL,
+	      "te_k_attn_bwd_dq_fp32_d128 takes 163840 bytes of shared memory for these shapes, "
+	      "and GPU 0, ");
+	t.head_dim = 64;
+	fails(ops->launch(&a, &l), -TE_EKERNEL,
+	      "this build has no device function te_k_attn_bwd_dq_fp32_d64");
+}
+END_TEST
+
+START_TEST(attention_fits_into_shared_memory)
+{
+	static _Alignas(16) unsigned char m[16];
+	struct te_k_attn_fwd f = { .qkv = m, .out = m, .lse = (float *)m, .batch = 8, .nheads = 8,
+				   .nkv = 4, .scale = 1 };
+	struct te_k_attn_bwd t = { .qkv = m, .out = m, .dout = m, .dqkv = m, .lse = (float *)m,
+				   .delta = (float *)m, .batch = 8, .nheads = 8, .nkv = 4,
+				   .scale = 1 };
+	const int arch = archs[_i];
+
+	for (int i = 0; i < 4 * 2 * 2 * 3; i++) {
+		f.head_dim = t.head_dim = 32 * (i % 4 + 1);
+		f.threshold = t.threshold = i / 4 % 2;
+		f.softcap = t.softcap = (float)(i / 8 % 2);
+		f.seqlen = t.seqlen = i / 16 == 0 ? 16 : i / 16 == 1 ? 64 : 2048;
+		f.dtype = t.dtype = TE_DTYPE_BF16;
+		func(arch, TE_K_ATTN_FWD, &f);
+		func(arch, TE_K_ATTN_BWD_DKV, &t);
+		func(arch, TE_K_ATTN_BWD_DQ, &t);
+		if (smem_max(arch) < smem_max(80) && f.head_dim > 64)
+			continue;
+		f.dtype = t.dtype = TE_DTYPE_FP32;
+		func(arch, TE_K_ATTN_FWD, &f);
+		func(arch, TE_K_ATTN_BWD_DKV, &t);
+		func(arch, TE_K_ATTN_BWD_DQ, &t);
+	}
+}
+END_TEST
+
+START_TEST(norms_fit_into_shared_memory)
+{
+	static _Alignas(16) unsigned char m[16];
+	struct te_k_norm_both n = { .dy = m, .x = m, .gamma = (float *)m, .mean = (float *)m,
+				    .rstd = (float *)m, .dres = m, .dx = m,
+				    .part_gamma = (float *)m, .rows = 1 };
+	const int arch = archs[_i];
+
+	for (int bf16 = 0; bf16 < 2; bf16++)
+		for (int v = 1; v <= 32; v++) {
+			n.dtype = bf16 ? TE_DTYPE_BF16 : TE_DTYPE_FP32;
+			n.cols = TE_K_NORM_BOTH_COLS(n.dtype) / 32 * v;
+			func(arch, TE_K_NORM_BOTH, &n);
+		}
+	n.dtype = TE_DTYPE_BF16;
+	n.cols = 8192;
+	ck_assert_str_eq(func(arch, TE_K_NORM_BOTH, &n),
+			 arch == 86 || arch == 89 ? "te_k_norm_both_odd1_bf16" :
+						    "te_k_norm_both1_bf16");
+}
+END_TEST
 
 START_TEST(clusters_need_hopper)
 {
@@ -577,7 +636,9 @@ static Suite *suite(void)
 	c = tt_case(s, "other GPUs", "host fast");
 	tcase_add_checked_fixture(c, exec_setup, exec_teardown);
 	tcase_add_loop_test(c, fp8_needs_fp8_tensor_cores, 0, 2);
-	tcase_add_test(c, shared_memory_has_a_limit);
+	tcase_add_test(c, a_launch_beyond_shared_memory_fails);
+	tcase_add_loop_test(c, attention_fits_into_shared_memory, 0, TT_LEN(archs));
+	tcase_add_loop_test(c, norms_fit_into_shared_memory, 0, TT_LEN(archs));
 	tcase_add_test(c, clusters_need_hopper);
 	return s;
 }

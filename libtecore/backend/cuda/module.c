@@ -180,7 +180,7 @@ int te__cuda_func_named(struct te__cuda_dev *d, const char *name, void **ret_fun
 int te__cuda_func_find(struct te__cuda_dev *d, const struct te__launch *l,
 		       struct te__geometry *ret_kernel, void **ret_func)
 {
-	int r = te__geometry_for(d->arch, l->id, l->args, ret_kernel);
+	int r = te__geometry_for(d->arch, d->smem_max, l->id, l->args, ret_kernel);
 
 	if (r || !ret_kernel->grid[0])
 		return r;

@@ -69,6 +69,9 @@ int te__geo_no_type(const char *name, int32_t dtype);
 int te__geo_tiles(struct te__geometry *k, const char *func, int64_t rows, int64_t cols,
 		  bool small);
 
+/* attention forward by the kernels of short and few sequences, of attn/strip.cuh */
+int te__attn_fwd_is_small(const struct te_k_attn_fwd *a);
+
 /* tiles of block.cuh */
 int te__geo_blocks(struct te__geometry *k, const char *func, int64_t rows, int64_t cols);
 /* is a te_k_q with codes block-scaled? */

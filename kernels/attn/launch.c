@@ -99,6 +99,12 @@ static int is_bwd_strips(const struct te_k_attn_bwd *a)
 			 TE_K_ATTN_HAS_MORE(a));
 }
 
+int te__attn_fwd_is_small(const struct te_k_attn_fwd *a)
+{
+	return is_strips(a->dtype, a->batch, a->seqlen, a->nheads, a->head_dim, a->threshold,
+			 TE_K_ATTN_HAS_MORE(a));
+}
+
 /* nx: heads whose rows are distributed over blocks */
 static void strips(int bwd, int64_t batch, int64_t seqlen, int32_t nx, int32_t head_dim,
 		   struct te__geometry *ret)

@@ -1,7 +1,7 @@
 /*
  * sm90.cu - causal attention in BF16, forward: persistent blocks, warp specialization, wgmma on
- * tiles that the copy engine loads. sm_90a, head_dim 64 and 128. Only TE_ATTENTION=sm90 launches
- * these kernels; t/kernels/attn_sm90.cc emulates them on the host.
+ * tiles that the copy engine loads. sm_90a, head_dim 64 and 128. The default (TE_ATTENTION) unless
+ * sequences are few and short; t/kernels/attn_sm90.cc emulates them on the host.
  *
  * Blocks: one a multiprocessor, 512 threads for head_dim 64 and 384 for 128, up to 193 KiB shared
  * memory. A block computes one item after the other: 192 or 128 rows of a head, as strips of 64

@@ -1,7 +1,7 @@
 /*
  * sm90_bwd.cu - causal attention in BF16, backward, as sm90.cu: persistent blocks, a warpgroup that
- * loads and two that compute. sm_90a, head_dim 64 and 128. Only TE_ATTENTION=sm90 launches these
- * kernels; t/kernels/attn_sm90.cc emulates them on the host.
+ * loads and two that compute. sm_90a, head_dim 64 and 128. The default (TE_ATTENTION);
+ * t/kernels/attn_sm90.cc emulates them on the host.
  *
  * One body for dkv and dq, as in attn/tile.cuh. An item is 128 rows, a strip of 64 for each
  * warpgroup, and iterates over tiles of 64 columns:

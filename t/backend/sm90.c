@@ -181,6 +181,7 @@ static struct te__cuda_func funcs[] = {
 	{ "te_k_attn_bwd_dq_bf16_d96", NULL },	 { "te_k_attn_bwd_dq_sm90_d128", NULL },
 	{ "te_k_attn_bwd_dq_sm90_d64", NULL },
 	{ "te_k_attn_fwd_bf16_d64", NULL },   { "te_k_attn_fwd_bf16_d64_drop", NULL },
+	{ "te_k_attn_fwd_bf16_d64_strip", NULL },
 	{ "te_k_attn_fwd_bf16_d96", NULL },   { "te_k_attn_fwd_sm90_d128", NULL },
 	{ "te_k_attn_fwd_sm90_d64", NULL },
 	{ "te_k_gemm_sm90_bf16", NULL },      { "te_k_gemm_sm90_bf16_bt", NULL },
@@ -670,15 +671,18 @@ START_TEST(backward_attention_is_two_persistent_launches)
 END_TEST
 
 /* a process of its own: the value is read once */
-START_TEST(by_default_backward_only_is_by_sm90)
+START_TEST(by_default_all_but_short_forward_is_by_sm90)
 {
 	const struct te_k_attn_fwd a = attn_of(8, 1000, 12, 4, 64);
+	const struct te_k_attn_fwd shorter = attn_of(1, 256, 12, 12, 64);
 	const struct te_k_attn_bwd b = attn_bwd_of(8, 1000, 12, 4, 64);
 
 	ck_assert_int_eq(unsetenv("TE_ATTENTION"), 0);
 	ck_assert_int_eq(te__param_enum(TE_PARAM_ATTENTION), TE__ATTENTION_AUTO);
 	DO(launch_attn(&a));
-	ck_assert_str_eq(fake.func, "te_k_attn_fwd_bf16_d64");
+	ck_assert_str_eq(fake.func, "te_k_attn_fwd_sm90_d64");
+	DO(launch_attn(&shorter));
+	ck_assert_str_eq(fake.func, "te_k_attn_fwd_bf16_d64_strip");
 	DO(launch_bwd(TE_K_ATTN_BWD_DKV, &b));
 	ck_assert_str_eq(fake.func, "te_k_attn_bwd_dkv_sm90_d64");
 	DO(launch_bwd(TE_K_ATTN_BWD_DQ, &b));
@@ -738,7 +742,7 @@ static Suite *suite(void)
 	tcase_add_checked_fixture(c, setup, teardown);
 	tcase_add_test(c, attention_is_one_persistent_launch);
 	tcase_add_test(c, long_attention_reads_some_heads_at_a_time);
-	tcase_add_test(c, by_default_backward_only_is_by_sm90);
+	tcase_add_test(c, by_default_all_but_short_forward_is_by_sm90);
 	tcase_add_test(c, other_attention_is_left_to_mma);
 	tcase_add_test(c, backward_attention_is_two_persistent_launches);
 	tcase_add_test(c, each_call_of_attention_may_fail);

@@ -315,7 +315,7 @@ START_TEST(attention_drops_only_in_training)
 }
 END_TEST
 
-/* rope, or i: attention, on tokens of random values, whose documents, if it has such, begin at 64 and 128 of 187 */
+/* rope, or i: attention, on random values; documents, if there are any, begin at 64 and 128 */
 static void init_documents(int i, int64_t n, int documents, struct op_run *r)
 {
 	const struct te_rope_attrs rope = TE_ATTRS(rope, 2, 1, 8, 1e4f, NULL, documents);
@@ -364,7 +364,7 @@ static void same_rows(const struct te_tensor *packed, const struct te_tensor *al
 	free(w);
 }
 
-/* of attention the host promises it, for documents at multiples of its tiles. _i: rope, attention */
+/* of attention, 1, the host promises it for documents at multiples of its tiles; 0: rope */
 START_TEST(packed_documents_have_the_bits_of_them_alone)
 {
 	struct op_run packed, alone;

@@ -220,7 +220,8 @@ static int attn(struct te__cuda_stream *s, const struct te__launch *l)
 	if (!fwd && l->id != TE_K_ATTN_BWD_DKV && l->id != TE_K_ATTN_BWD_DQ)
 		return 1;
 	how = te__param_enum(TE_PARAM_ATTENTION);
-	if (how == TE__ATTENTION_MMA || (fwd && how == TE__ATTENTION_AUTO))
+	if (how == TE__ATTENTION_MMA ||
+	    (fwd && how == TE__ATTENTION_AUTO && te__attn_fwd_is_small(l->args)))
 		return 1;
 	r = end_hold(s);
 	return r ? r : te__sm90_attn(s, l);

@@ -400,32 +400,50 @@ START_TEST(moments_in_host_memory)
 }
 END_TEST
 
+static void *dirty_alloc(void *user, size_t nbytes, void *native)
+{
+	void *p = NULL;
+
+	if (!posix_memalign(&p, 256, nbytes))
+		memset(p, 0xff, nbytes);
+	return p;
+}
+
+static void dirty_free(void *user, void *ptr, size_t nbytes, void *native)
+{
+	free(ptr);
+}
+
 /* all bytes, though their number is odd: an exponent of 255 would make a moment NaN */
 START_TEST(moments_begin_at_zero)
 {
-	const int64_t nbytes = (int64_t)te_moments_nbytes(TE_MOMENTS_FP8, (int64_t)n);
+	struct te_alloc_ops alloc = TE_ALLOC_OPS_INIT;
+	struct te_ctx_opts co = TE_CTX_OPTS_INIT;
 	struct te_adamw_opts o = TE_ADAMW_OPTS_INIT;
-	uint8_t *junk = malloc((size_t)nbytes), *m;
-	struct te_tensor *t[8];
 	struct te_adamw *opt;
+	struct te_ctx *dirty;
+	struct te_seq *s;
 
-	ck_assert_ptr_nonnull(junk);
-	ck_assert_int_ne(nbytes % 4, 0);
-	memset(junk, 0xff, (size_t)nbytes);
-	for (size_t i = 0; i < TT_LEN(t); i++) { /* memory that the moments then get */
-		DO(te_tensor_create(ctx, TE_DTYPE_UINT8, 1, &nbytes, NULL, &t[i]));
-		DO(te_tensor_write(t[i], junk, (size_t)nbytes));
-	}
-	for (size_t i = 0; i < TT_LEN(t); i++)
-		te_tensor_unref(t[i]);
+	alloc.device_alloc = dirty_alloc;
+	alloc.device_free = dirty_free;
+	co.backend = "host";
+	co.alloc = &alloc;
+	DO(te_ctx_create(&co, &dirty));
+	s = make_seq(dirty);
+	DO(te_seq_init(s, 1));
 	o.moments = TE_MOMENTS_FP8;
-	opt = make(&o);
-	m = tt_bytes(te_tensor_data(te_adamw_m(opt)), (size_t)nbytes);
-	for (int64_t i = 0; i < nbytes; i++)
-		ck_assert_uint_eq(m[i], 0);
-	free(m);
-	free(junk);
+	DO(te_adamw_create(s, &o, &opt));
+	for (int second = 0; second < 2; second++) {
+		const struct te_tensor *t = second ? te_adamw_v(opt) : te_adamw_m(opt);
+		const uint8_t *p = te_tensor_data(t);
+
+		ck_assert_uint_ne(te_tensor_nbytes(t) % 4, 0);
+		for (size_t i = 0; i < te_tensor_nbytes(t); i++)
+			ck_assert_msg(!p[i], "byte %zu of moment %d is %u", i, second, p[i]);
+	}
 	te_adamw_unref(opt);
+	te_seq_unref(s);
+	te_ctx_unref(dirty);
 }
 END_TEST
 

@@ -598,6 +598,10 @@ EXTRA_DIST += \
 	t/data/dtype_fp8.inc \
 	t/data/fam_falcon.json \
 	t/data/fam_falcon.safetensors \
+	t/data/fam_gemma2.json \
+	t/data/fam_gemma2.safetensors \
+	t/data/fam_gemma3.json \
+	t/data/fam_gemma3.safetensors \
 	t/data/fam_gpt2_erf.json \
 	t/data/fam_gpt2_erf.safetensors \
 	t/data/fam_linear.json \

@@ -320,6 +320,7 @@ enum te_act {
 	TE_ACT_SILU = 4,
 	TE_ACT_SIGMOID = 5,
 	TE_ACT_GELU_ERF = 6, /* x times the normal distribution function */
+	TE_ACT_TANH = 7,
 	TE_ACT_COUNT
 };
 /* gated: x [...,2F] -> act(first half) * second half [...,F]: SwiGLU is gated SiLU, GLU

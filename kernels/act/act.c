@@ -92,6 +92,28 @@ static inline float gelu_erf_d(float x)
 	return e == 0.0f ? s : d;
 }
 
+/*
+ * 2 sig(2x) - 1, which cancels near 0: below 0.5 it is x (1 + x^2 q(x^2)), with the q of degree 3
+ * whose largest relative error is smallest: 0.24 U.
+ */
+static inline float tanh_x(float x)
+{
+	const float z = x * x, s = 2.0f * sig(2.0f * x) - 1.0f;
+	float q = 0x1.1abc24p-6f;
+
+	q = q * z - 0x1.b29beep-5f;
+	q = q * z + 0x1.10ea8cp-3f;
+	q = q * z - 0x1.5554dap-2f;
+	return x > -0.5f && x < 0.5f ? x * (1.0f + z * q) : s;
+}
+
+static inline float tanh_d(float x)
+{
+	const float s = sig(2.0f * x);
+
+	return 4.0f * s * (1.0f - s);
+}
+
 #define EACH(EXPR)                        \
 	for (int64_t i = 0; i < n; i++) { \
 		const float x = from[i];  \
@@ -118,6 +140,8 @@ TE__SIMD_BODY void act_body(int32_t kind, float *restrict y, const float *from, 
 		EACH(sig(x));
 	case TE_ACT_GELU_ERF:
 		EACH(times_s(x, normal_s(x)));
+	case TE_ACT_TANH:
+		EACH(tanh_x(x));
 	}
 	/* not in the loops above: a masked load through a null pointer takes 118 ns on an EPYC */
 	for (int64_t i = 0; by && i < n; i++)
@@ -146,6 +170,8 @@ TE__SIMD_BODY void act_d_body(int32_t kind, float *restrict y, const float *from
 		EACH(sig(x) * (1.0f - sig(x)));
 	case TE_ACT_GELU_ERF:
 		EACH(gelu_erf_d(x));
+	case TE_ACT_TANH:
+		EACH(tanh_d(x));
 	}
 	for (int64_t i = 0; i < n; i++)
 		y[i] *= by[i];

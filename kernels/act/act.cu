@@ -18,7 +18,8 @@
 #include "kernels/tile.cuh"
 
 /* enum te_act */
-enum { ACT_GELU, ACT_QGELU, ACT_RELU, ACT_SRELU, ACT_SILU, ACT_SIGMOID, ACT_GELU_ERF };
+enum { ACT_GELU, ACT_QGELU, ACT_RELU, ACT_SRELU, ACT_SILU, ACT_SIGMOID, ACT_GELU_ERF,
+       ACT_TANH };
 
 /*
  * 1 / d of each, rounded as by a division; d is at least 1 or NaN. If all d are within the range of
@@ -64,7 +65,7 @@ DEV num normal_tail(num x, num t)
 /*
  * s = sig(the argument of the activation's sigmoid) = 1 / (1 + exp(-...)), if it has one. GELU is
  * the tanh approximation: 0.5 (1 + tanh(u)) is sig(2u), without cancellation below 0. GELU_ERF has
- * the normal distribution function instead; it has not run on a GPU yet.
+ * the normal distribution function instead; TANH has sig(2x).
  */
 template <int A> DEV void act_s(const float x[TE_V], float s[TE_V])
 {
@@ -86,6 +87,8 @@ template <int A> DEV void act_s(const float x[TE_V], float s[TE_V])
 				u = num(1.5957691f) * (v + num(0.044715f) * v * v * v);
 			else if (A == ACT_QGELU)
 				u = num(1.702f) * v;
+			else if (A == ACT_TANH)
+				u = num(2.0f) * v;
 			s[e] = add(1.0f, expf(-u.v));
 		}
 		reciprocals(s);
@@ -131,6 +134,18 @@ DEV num gelu_erf_d(num x, num s)
 	return e.v == 0.0f ? s : s + x * (num(0.39894228f) * e);
 }
 
+/* the polynomial of act.c where 2 s - 1 would cancel */
+DEV num tanh_s(num x, num s)
+{
+	const num z = x * x;
+	num q = 0x1.1abc24p-6f;
+
+	q = q * z - num(0x1.b29beep-5f);
+	q = q * z + num(0x1.10ea8cp-3f);
+	q = q * z - num(0x1.5554dap-2f);
+	return fabsf(x.v) < 0.5f ? x * (num(1.0f) + z * q) : num(2.0f) * s - num(1.0f);
+}
+
 DEV float relu(float x)
 {
 	return x <= 0.0f ? 0.0f : x;
@@ -145,6 +160,8 @@ template <int A> DEV float act(float x, float s)
 		return mul(relu(x), relu(x));
 	case ACT_SIGMOID:
 		return s;
+	case ACT_TANH:
+		return tanh_s(x, s).v;
 	default:
 		return times_s(x, s);
 	}
@@ -165,6 +182,8 @@ template <int A> DEV float act_d(num x, num s)
 		return silu_d(x, s).v;
 	case ACT_GELU_ERF:
 		return gelu_erf_d(x, s).v;
+	case ACT_TANH:
+		return (num(4.0f) * s * (num(1.0f) - s)).v;
 	default:
 		return (s * (num(1.0f) - s)).v;
 	}
@@ -446,6 +465,7 @@ TE_NAME(ACT_SRELU, srelu)
 TE_NAME(ACT_SILU, silu)
 TE_NAME(ACT_SIGMOID, sigmoid)
 TE_NAME(ACT_GELU_ERF, gelu_erf)
+TE_NAME(ACT_TANH, tanh)
 #undef TE_NAME
 #undef FUNCS
 #undef BLOCK_FUNC

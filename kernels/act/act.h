@@ -17,6 +17,8 @@
  * SIGMOID sig(x)			w
  * GELU_ERF x * s, s = the normal	s + x * (0.39894228f * e), e = exp(-0.5f * x * x)
  *	   distribution function, by the polynomial of act.c
+ * TANH    2 * s - 1, s = sig(2 * x);	4 * s * (1 - s)
+ *	   by the polynomial of act.c for |x| below 0.5
  * Limits: x * s is -0 if s is 0, and act' of GELU, QGELU, SILU and GELU_ERF is s if w, or e, is 0,
  * so that infinite and overflowing terms do not become NaN.
  * exp is te__expf() of exp.h on the host (1.2 ulp) and within 2 ulp on a GPU (expf, not __expf).

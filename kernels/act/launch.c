@@ -35,6 +35,7 @@
 		[TE_ACT_SILU] = ACT_NAMES(NAME, "silu"),        \
 		[TE_ACT_SIGMOID] = ACT_NAMES(NAME, "sigmoid"),  \
 		[TE_ACT_GELU_ERF] = ACT_NAMES(NAME, "gelu_erf"), \
+		[TE_ACT_TANH] = ACT_NAMES(NAME, "tanh"),        \
 	}
 
 enum variant { LARGE, SMALL_M, BLOCK_SCALED };

@@ -5,7 +5,7 @@
 static const char *const act_names[TE_ACT_COUNT] = {
 	[TE_ACT_GELU] = "gelu",	  [TE_ACT_QGELU] = "qgelu", [TE_ACT_RELU] = "relu",
 	[TE_ACT_SRELU] = "srelu", [TE_ACT_SILU] = "silu",   [TE_ACT_SIGMOID] = "sigmoid",
-	[TE_ACT_GELU_ERF] = "gelu_erf",
+	[TE_ACT_GELU_ERF] = "gelu_erf", [TE_ACT_TANH] = "tanh",
 };
 
 static int activation_check(const struct te_op *op)

@@ -56,6 +56,14 @@ CASES = {
     "qwen3": (tf.Qwen3Config, dict(LLAMA, head_dim=6, attention_bias=True,
                                    rope_parameters=rope("default"))),
     "olmo2": (tf.Olmo2Config, dict(LLAMA, attention_bias=True, rope_parameters=rope("default"))),
+    "gemma2": (tf.Gemma2Config, dict(LLAMA, head_dim=6, attention_bias=True, sliding_window=5,
+               query_pre_attn_scalar=10, attn_logit_softcapping=2.0, final_logit_softcapping=3.0,
+               rope_parameters=rope("default"))),
+    "gemma3": (tf.Gemma3TextConfig, dict(LLAMA, head_dim=6, attention_bias=True, sliding_window=5,
+               query_pre_attn_scalar=10, final_logit_softcapping=3.0,
+               layer_types=["sliding_attention", "full_attention"], rope_parameters={
+                   "sliding_attention": rope("default"),
+                   "full_attention": dict(rope("linear", factor=3.0), rope_theta=1000.0)})),
     "gpt2_erf": (tf.GPT2Config, dict(vocab_size=123, n_embd=16, n_layer=2, n_head=2, n_positions=T,
                                      initializer_range=0.3, activation_function="gelu",
                                      embd_pdrop=0.0, resid_pdrop=0.0, attn_pdrop=0.0)),
@@ -71,7 +79,8 @@ def main(folder):
             fields.pop("num_key_value_heads")
         if kind is tf.FalconConfig:
             fields.pop("intermediate_size")
-        model = tf.AutoModelForCausalLM.from_config(kind(**fields), dtype=torch.float32).eval()
+        model = tf.AutoModelForCausalLM.from_config(kind(**fields), dtype=torch.float32,
+                                                      attn_implementation="eager").eval()
         for p in model.parameters():
             if p.ndim == 1:
                 p.data += 0.2 * torch.randn_like(p)

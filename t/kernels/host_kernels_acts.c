@@ -54,6 +54,10 @@ static double act_ref(int act, double x, double *ret_d, double *ret_a)
 		s = 0.5 * erfc(-x * M_SQRT1_2);
 		*ret_d = s + x * exp(-0.5 * x * x) / sqrt(2.0 * M_PI);
 		return x * s;
+	case TE_ACT_TANH:
+		*ret_a = 2.0 * x;
+		*ret_d = 4.0 * sigmoid(2.0 * x) * sigmoid(-2.0 * x);
+		return tanh(x);
 	default:
 		*ret_a = x;
 		s = sigmoid(x);
@@ -246,6 +250,10 @@ START_TEST(activations_of_huge_and_nan)
 			break;
 		case TE_ACT_SIGMOID:
 			ck_assert_float_eq(y[i], up ? 1.0f : 0.0f);
+			ck_assert_float_eq(dx[i], 0.0f);
+			break;
+		case TE_ACT_TANH:
+			ck_assert_float_eq(y[i], up ? 1.0f : -1.0f);
 			ck_assert_float_eq(dx[i], 0.0f);
 			break;
 		default:

@@ -202,7 +202,7 @@ END_TEST
 #define ROWS 300
 #define COLS 700
 #define N (ROWS * COLS) /* several parts of a team (TE__H_GRAIN) */
-#define ROOM ((size_t)96 << 20)
+#define ROOM ((size_t)128 << 20)
 
 /* inputs, and the outputs of all kernels one after the other */
 struct all {

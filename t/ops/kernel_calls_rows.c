@@ -401,7 +401,7 @@ START_TEST(activation_names_the_argument)
 	FWD(-TE_EDTYPE, "y is bf16, not fp32", x, h);
 	FWD(-TE_ESHAPE, "y is [1, 9], not [6, 9]", x, b);
 	o.act = (enum te_act)TE_ACT_COUNT;
-	FWD(-EINVAL, "act is 7, not 0 to 6", x, y);
+	FWD(-EINVAL, "act is 8, not 0 to 7", x, y);
 	o.act = TE_ACT_SILU;
 	o.gated = 2;
 	FWD(-EINVAL, "gated is 2, not 0 or 1", x, y);

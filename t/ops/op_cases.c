@@ -152,6 +152,8 @@ static double act(enum te_act kind, double x)
 		return 1 / (1 + exp(-x));
 	case TE_ACT_GELU_ERF:
 		return 0.5 * x * erfc(-x * M_SQRT1_2);
+	case TE_ACT_TANH:
+		return tanh(x);
 	default:
 		return NAN;
 	}
@@ -396,6 +398,8 @@ const struct op_case op_cases[] = {
 	ACT("sigmoid", TE_ACT_SIGMOID, 0, 9),
 	ACT("gelu_erf", TE_ACT_GELU_ERF, 0, 16),
 	ACT("gated gelu_erf", TE_ACT_GELU_ERF, 1, 32),
+	ACT("tanh", TE_ACT_TANH, 0, 16),
+	ACT("gated tanh", TE_ACT_TANH, 1, 32),
 	ACT("gated gelu", TE_ACT_GELU, 1, 18),
 	ACT("gated qgelu", TE_ACT_QGELU, 1, 18),
 	ACT("gated relu", TE_ACT_RELU, 1, 18),

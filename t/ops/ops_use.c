@@ -76,7 +76,7 @@ static const struct bad bad[] = {
 	{ bad_layernorm, { "layernorm odd", "eps is -1" }, .a.norm = TE_ATTRS(norm, 4, -1, 0) },
 	{ bad_rmsnorm, { "rmsnorm odd", "eps is inf" }, .a.norm = TE_ATTRS(norm, 4, INFINITY, 0) },
 	{ bad_rmsnorm, { "rmsnorm odd", "flags 0x4" }, .a.norm = TE_ATTRS(norm, 4, 1e-5f, 4) },
-	{ bad_activation, { "activation odd", "act is 7" }, .a.act = TE_ATTRS(act, TE_ACT_COUNT,
+	{ bad_activation, { "activation odd", "act is 8" }, .a.act = TE_ATTRS(act, TE_ACT_COUNT,
 								0) },
 	{ bad_activation, { "activation odd", "gated is 3" }, .a.act = TE_ATTRS(act, TE_ACT_SILU,
 								3) },

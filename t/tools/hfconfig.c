@@ -33,6 +33,8 @@
 #define NEOX "\"model_type\":\"gpt_neox\"," SIZES
 #define STABLELM "\"model_type\":\"stablelm\"," SIZES
 #define QWEN3 "\"model_type\":\"qwen3\"," SIZES
+#define GEMMA2 "\"model_type\":\"gemma2\",\"head_dim\":16,\"num_key_value_heads\":2," SIZES
+#define GEMMA3 "\"model_type\":\"gemma3_text\",\"head_dim\":16,\"num_key_value_heads\":2," SIZES
 #define FALCON                                                                      \
 	"\"model_type\":\"falcon\",\"hidden_size\":96,\"num_hidden_layers\":2,"     \
 	"\"num_attention_heads\":6,\"vocab_size\":300"
@@ -138,6 +140,12 @@ static const struct {
 	{ "{" QWEN3 ",\"sliding_window\":7,\"use_sliding_window\":true,"
 	  "\"max_window_layers\":2}",
 	  { 0, 0, 7 }, 0 },
+	{ "{" GEMMA2 "}", { 4096, 0, 4096 }, 0 },
+	{ "{" GEMMA2 ",\"sliding_window\":7,\"layer_types\":[\"full_attention\","
+	  "\"sliding_attention\",\"full_attention\"]}",
+	  { 0, 7, 0 }, 0 },
+	{ "{" GEMMA3 ",\"sliding_window\":7}", { 7, 7, 7 }, 0 },
+	{ "{" GEMMA3 ",\"sliding_window\":7,\"sliding_window_pattern\":2}", { 7, 0, 7 }, 0 },
 };
 
 START_TEST(knows_windows_of_layers)
@@ -149,6 +157,45 @@ START_TEST(knows_windows_of_layers)
 	for (int64_t i = 0; i < 3; i++)
 		ck_assert_int_eq(config_window(&c, i), windows[_i].window[i]);
 	ck_assert_int_eq(config_longest(&c, &field), windows[_i].longest);
+	config_free(&c);
+}
+END_TEST
+
+START_TEST(reads_gemma)
+{
+	struct config c;
+
+	ck_assert_int_eq(parse("{" GEMMA2 "}", &c), 0);
+	ck_assert_double_eq(c.score_cap, 50);
+	ck_assert_double_eq(c.logit_cap, 30);
+	ck_assert_double_eq(c.query_scalar, 256);
+	ck_assert_int_eq(c.act, TE_ACT_GELU);
+	ck_assert_int_eq(c.tied && c.zero_centered && c.scaled_embedding, 1);
+	ck_assert_int_eq(parse("{" GEMMA2 ",\"final_logit_softcapping\":null,"
+			       "\"attn_logit_softcapping\":2}",
+			       &c),
+			 0);
+	ck_assert_double_eq(c.score_cap, 2);
+	ck_assert_double_eq(c.logit_cap, 0);
+	/* layers with a window have rotations of their own */
+	ck_assert_int_eq(parse_all("{" GEMMA3 ",\"sliding_window_pattern\":2,\"rope_theta\":5e5,"
+				   "\"rope_local_base_freq\":100,\"rope_scaling\":{"
+				   "\"rope_type\":\"linear\",\"factor\":8}}",
+				   &c),
+			 0);
+	ck_assert_double_eq(c.logit_cap, 0);
+	ck_assert_double_eq(config_rotary(&c, 0)->theta, 100);
+	ck_assert_int_eq(config_rotary(&c, 0)->kind, ROTARY_DEFAULT);
+	ck_assert_double_eq(config_rotary(&c, 1)->theta, 5e5);
+	ck_assert_double_eq(config_rotary(&c, 1)->factor, 8);
+	config_free(&c);
+	ck_assert_int_eq(parse_all("{" GEMMA3 ",\"sliding_window_pattern\":2,\"rope_parameters\":{"
+				   "\"sliding_attention\":{\"rope_type\":\"default\"},"
+				   "\"full_attention\":{\"rope_theta\":7e5}}}",
+				   &c),
+			 0);
+	ck_assert_double_eq(config_rotary(&c, 0)->theta, 1e4);
+	ck_assert_double_eq(config_rotary(&c, 1)->theta, 7e5);
 	config_free(&c);
 }
 END_TEST
@@ -219,6 +266,16 @@ static const char *const refused[] = {
 	"{" QWEN2 ",\"is_causal\":false}", /* of models that embed texts */
 	"{" LLAMA ",\"final_logit_softcapping\":30.0}",
 	"{" LLAMA ",\"no_rope_layers\":[1,0]}",
+	"{" GEMMA2 ",\"final_logit_softcapping\":0}",
+	"{" GEMMA2 ",\"attn_logit_softcapping\":\"50\"}",
+	"{" GEMMA2 ",\"query_pre_attn_scalar\":0}",
+	"{" GEMMA2 ",\"use_bidirectional_attention\":true}",
+	"{" GEMMA2 ",\"sliding_window\":null}",
+	"{" GEMMA3 ",\"attn_logit_softcapping\":50.0}",
+	"{" GEMMA3 ",\"rope_parameters\":[1]}",
+	"{" GEMMA3 ",\"rope_parameters\":{\"rope_theta\":1e6}}",
+	"{" GEMMA3 ",\"rope_parameters\":{\"sliding_attention\":{\"partial_rotary_factor\":0.5}}}",
+	"{" GEMMA3 ",\"rope_parameters\":{\"sliding_attention\":{\"rope_type\":\"linear\"}}}",
 	"{" SMOLLM3 ",\"no_rope_layers\":[1,2]}",
 	"{" SMOLLM3 ",\"no_rope_layers\":1}",
 	"{" MISTRAL ",\"sliding_window\":0}",
@@ -426,6 +483,31 @@ static const char *const published[] = {
 	"\"num_key_value_heads\":4,\"pretraining_tp\":2,\"rms_norm_eps\":1e-06,"
 	"\"rope_scaling\":null,\"rope_theta\":5000000.0,\"sliding_window\":null,"
 	"\"use_sliding_window\":false,\"vocab_size\":128256}",
+	/* gemma-2-27b, with fewer layers */
+	"{\"architectures\":[\"Gemma2ForCausalLM\"],\"attention_bias\":false,"
+	"\"attention_dropout\":0.0,\"attn_logit_softcapping\":50.0,\"bos_token_id\":2,"
+	"\"cache_implementation\":\"hybrid\",\"eos_token_id\":1,"
+	"\"final_logit_softcapping\":30.0,\"head_dim\":128,"
+	"\"hidden_act\":\"gelu_pytorch_tanh\",\"hidden_activation\":\"gelu_pytorch_tanh\","
+	"\"hidden_size\":4608,\"initializer_range\":0.02,\"intermediate_size\":36864,"
+	"\"max_position_embeddings\":8192,\"model_type\":\"gemma2\","
+	"\"num_attention_heads\":32,\"num_hidden_layers\":4,\"num_key_value_heads\":16,"
+	"\"pad_token_id\":0,\"query_pre_attn_scalar\":144,\"rms_norm_eps\":1e-06,"
+	"\"rope_theta\":10000.0,\"sliding_window\":4096,\"sliding_window_size\":4096,"
+	"\"torch_dtype\":\"float32\",\"use_cache\":true,\"vocab_size\":256000}",
+	/* gemma-3-1b-it, with narrower heads */
+	"{\"architectures\":[\"Gemma3ForCausalLM\"],\"attention_bias\":false,"
+	"\"attention_dropout\":0.0,\"attn_logit_softcapping\":null,\"bos_token_id\":2,"
+	"\"cache_implementation\":\"hybrid\",\"eos_token_id\":[1,106],"
+	"\"final_logit_softcapping\":null,\"head_dim\":128,"
+	"\"hidden_activation\":\"gelu_pytorch_tanh\",\"hidden_size\":1152,"
+	"\"initializer_range\":0.02,\"intermediate_size\":6912,"
+	"\"max_position_embeddings\":32768,\"model_type\":\"gemma3_text\","
+	"\"num_attention_heads\":4,\"num_hidden_layers\":26,\"num_key_value_heads\":1,"
+	"\"pad_token_id\":0,\"query_pre_attn_scalar\":256,\"rms_norm_eps\":1e-06,"
+	"\"rope_local_base_freq\":10000,\"rope_scaling\":null,\"rope_theta\":1000000,"
+	"\"sliding_window\":512,\"sliding_window_pattern\":6,\"torch_dtype\":\"bfloat16\","
+	"\"use_cache\":true,\"vocab_size\":262144}",
 	/* as newer versions of transformers write it */
 	"{" LLAMA ",\"dtype\":\"bfloat16\",\"rope_parameters\":{\"rope_type\":\"default\","
 	"\"rope_theta\":1e6},\"layer_types\":[\"full_attention\",\"full_attention\"]}",
@@ -566,7 +648,8 @@ END_TEST
 
 static const char *const whole[] = { "{" GPT2 "}",    "{" LLAMA "}",  "{" QWEN2 "}",
 				     "{" MISTRAL "}", "{" SMOLLM3 "}", "{" PHI3 "}",
-				     "{" NEOX "}",    "{" FALCON "}", "{" STABLELM "}" };
+				     "{" NEOX "}",    "{" FALCON "}", "{" STABLELM "}",
+				     "{" GEMMA2 "}",  "{" GEMMA3 "}" };
 
 START_TEST(writes_what_it_reads)
 {
@@ -656,6 +739,7 @@ TT_SUITE("tools/hfconfig", TT_NEED_NOTHING)
 
 	tcase_add_test(c, reads_gpt2);
 	tcase_add_test(c, reads_llama_and_qwen2);
+	tcase_add_test(c, reads_gemma);
 	tcase_add_loop_test(c, knows_windows_of_layers, 0, (int)TT_LEN(windows));
 	tcase_add_loop_test(c, refuses_what_it_would_not_compute, 0, TT_LEN(refused));
 	tcase_add_loop_test(c, skips_what_changes_nothing, 0, TT_LEN(harmless));

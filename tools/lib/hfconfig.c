@@ -34,8 +34,11 @@
 #define STABLELM (1u << FAMILY_STABLELM)
 #define QWEN3 (1u << FAMILY_QWEN3)
 #define OLMO2 (1u << FAMILY_OLMO2)
+#define GEMMA2 (1u << FAMILY_GEMMA2)
+#define GEMMA3 (1u << FAMILY_GEMMA3)
+#define GEMMAS (GEMMA2 | GEMMA3)
 /* families with RMSNorm, and with the names of Llama's fields */
-#define RMS (LLAMA | QWEN2 | MISTRAL | SMOLLM3 | PHI3 | QWEN3 | OLMO2)
+#define RMS (LLAMA | QWEN2 | MISTRAL | SMOLLM3 | PHI3 | QWEN3 | OLMO2 | GEMMAS)
 #define LLAMAS (RMS | STABLELM)
 #define ROTARY (LLAMAS | NEOX | FALCON)
 #define ALL (GPT2 | ROTARY)
@@ -45,10 +48,12 @@ enum rule {
 	NUMBER, /* at least 0 */
 	PROB,	/* at least 0, below 1 */
 	BOOLEAN,
+	CAP, /* above 0, or null for none */
 	ACT, /* the name of an activation */
 	SKIP,
 	MUST_BE, /* the JSON value in text, or null */
 	ROPE,	 /* an object that describes the rotations */
+	ROPES,	 /* such objects for two types of layers, see read_ropes() */
 	WINDOW,	 /* a whole number, or null for no window */
 	LAYER_TYPES, /* a list with "full_attention" or "sliding_attention" for each layer */
 	ROPE_LAYERS /* a list with 1 for each layer that has rotations, 0 for others */
@@ -99,19 +104,23 @@ static const struct field fields[] = {
 	{ FALCON, "ffn_hidden_size", COUNT, AT(inner), 0, NULL, 0 },
 	{ LLAMAS | NEOX, "max_position_embeddings", COUNT, AT(max_pos), REQUIRED, NULL, 0 },
 	{ FALCON, "max_position_embeddings", COUNT, AT(max_pos), 0, NULL, 0 },
-	{ LLAMAS | NEOX, "hidden_act", ACT, AT(act), 0, NULL, 0 },
+	{ (LLAMAS & ~GEMMAS) | NEOX, "hidden_act", ACT, AT(act), 0, NULL, 0 },
+	{ GEMMAS, "hidden_activation", ACT, AT(act), 0, NULL, 0 },
+	{ GEMMAS, "hidden_act", SKIP, 0, 0, NULL, 0 }, /* transformers does not read it */
 	{ FALCON, "activation", ACT, AT(act), 0, NULL, 0 },
 	{ RMS, "rms_norm_eps", NUMBER, AT(eps), 0, NULL, 0 },
 	{ STABLELM | NEOX, "layer_norm_eps", NUMBER, AT(eps), 0, NULL, 0 },
 	{ FALCON, "layer_norm_epsilon", NUMBER, AT(eps), 0, NULL, 0 },
 	{ ROTARY & ~NEOX, "rope_theta", NUMBER, AT(rotary.theta), 0, NULL, 0 },
+	{ GEMMA3, "rope_local_base_freq", NUMBER, AT(local.theta), 0, NULL, 0 },
 	{ NEOX, "rotary_emb_base", NUMBER, AT(rotary.theta), 0, NULL, 0 },
 	{ NEOX, "rope_theta", NUMBER, AT(rotary.theta), ALIAS, NULL, 0 },
 	{ PHI3 | STABLELM, "partial_rotary_factor", NUMBER, AT(rotary.part), 0, NULL, 0 },
 	{ NEOX, "rotary_pct", NUMBER, AT(rotary.part), 0, NULL, 0 },
 	{ NEOX, "partial_rotary_factor", NUMBER, AT(rotary.part), ALIAS, NULL, 0 },
 	{ ROTARY & ~(PHI3 | NEOX | STABLELM), "partial_rotary_factor", MUST_BE, 0, 0, "1", 0 },
-	{ ROTARY, "rope_parameters", ROPE, AT(rotary), 0, NULL, 0 },
+	{ ROTARY & ~GEMMA3, "rope_parameters", ROPE, AT(rotary), 0, NULL, 0 },
+	{ GEMMA3, "rope_parameters", ROPES, 0, 0, NULL, 0 },
 	{ ROTARY, "rope_scaling", ROPE, AT(rotary), 0, NULL, 0 },
 	/* see read_original() */
 	{ ROTARY, "original_max_position_embeddings", SKIP, 0, 0, NULL, 0 },
@@ -122,7 +131,8 @@ static const struct field fields[] = {
 	{ NEOX, "hidden_dropout", PROB, AT(drop_resid), 0, NULL, 0 },
 	{ FALCON | STABLELM, "hidden_dropout", MUST_BE, 0, 0, "0", 0 },
 	{ QWEN2, "use_mrope", MUST_BE, 0, 0, "false", 0 },
-	{ LLAMA | SMOLLM3 | QWEN3 | OLMO2, "attention_bias", BOOLEAN, AT(qkv_bias), 0, NULL, 0 },
+	{ LLAMA | SMOLLM3 | QWEN3 | OLMO2 | GEMMAS, "attention_bias", BOOLEAN, AT(qkv_bias), 0,
+	  NULL, 0 },
 	{ NEOX, "attention_bias", BOOLEAN, AT(qkv_bias), 0, NULL, 0 },
 	{ STABLELM, "use_qkv_bias", BOOLEAN, AT(qkv_bias), 0, NULL, 0 },
 	{ FALCON, "bias", BOOLEAN, AT(mlp_bias), 0, NULL, 0 },
@@ -143,8 +153,16 @@ static const struct field fields[] = {
 	{ LLAMAS & ~SMOLLM3, "pretraining_tp", MUST_BE, 0, 0, "1", 0 },
 	{ SMOLLM3, "pretraining_tp", SKIP, 0, 0, NULL, 0 }, /* transformers does not read it */
 	{ LLAMA | STABLELM | OLMO2, "sliding_window", MUST_BE, 0, 0, "null", 0 },
-	{ QWEN2 | MISTRAL | SMOLLM3 | PHI3 | QWEN3, "sliding_window", WINDOW, AT(window), 0, NULL,
-	  0 },
+	{ QWEN2 | MISTRAL | SMOLLM3 | PHI3 | QWEN3 | GEMMAS, "sliding_window", WINDOW, AT(window),
+	  0, NULL, 0 },
+	{ GEMMA2, "sliding_window_size", SKIP, 0, 0, NULL, 0 }, /* transformers does not read it */
+	{ GEMMA3, "sliding_window_pattern", COUNT, AT(full_every), 0, NULL, 0 },
+	{ GEMMAS, "query_pre_attn_scalar", NUMBER, AT(query_scalar), 0, NULL, 0 },
+	{ GEMMA2, "attn_logit_softcapping", CAP, AT(score_cap), 0, NULL, 0 },
+	/* transformers has it in one of its ways to compute attention only */
+	{ GEMMA3, "attn_logit_softcapping", MUST_BE, 0, 0, "null", 0 },
+	{ GEMMAS, "final_logit_softcapping", CAP, AT(logit_cap), 0, NULL, 0 },
+	{ GEMMAS, "use_bidirectional_attention", MUST_BE, 0, 0, "false", 0 },
 	{ QWEN2 | SMOLLM3 | QWEN3, "use_sliding_window", BOOLEAN, AT(windowed), 0, NULL, 0 },
 	{ LLAMAS & ~(QWEN2 | SMOLLM3 | QWEN3), "use_sliding_window", MUST_BE, 0, 0, "false", 0 },
 	{ LLAMAS, "max_window_layers", SKIP, 0, 0, NULL, 0 }, /* see config_window() */
@@ -201,6 +219,7 @@ static const char *const families[FAMILY_COUNT] = {
 	[FAMILY_MISTRAL] = "mistral", [FAMILY_SMOLLM3] = "smollm3", [FAMILY_PHI3] = "phi3",
 	[FAMILY_NEOX] = "gpt_neox",   [FAMILY_FALCON] = "falcon",   [FAMILY_STABLELM] = "stablelm",
 	[FAMILY_QWEN3] = "qwen3",     [FAMILY_OLMO2] = "olmo2",
+	[FAMILY_GEMMA2] = "gemma2",   [FAMILY_GEMMA3] = "gemma3_text",
 };
 static const char *const architectures[FAMILY_COUNT] = {
 	[FAMILY_GPT2] = "GPT2LMHeadModel",	  [FAMILY_LLAMA] = "LlamaForCausalLM",
@@ -208,7 +227,8 @@ static const char *const architectures[FAMILY_COUNT] = {
 	[FAMILY_SMOLLM3] = "SmolLM3ForCausalLM",  [FAMILY_PHI3] = "Phi3ForCausalLM",
 	[FAMILY_NEOX] = "GPTNeoXForCausalLM",	  [FAMILY_FALCON] = "FalconForCausalLM",
 	[FAMILY_STABLELM] = "StableLmForCausalLM", [FAMILY_QWEN3] = "Qwen3ForCausalLM",
-	[FAMILY_OLMO2] = "Olmo2ForCausalLM",
+	[FAMILY_OLMO2] = "Olmo2ForCausalLM",	   [FAMILY_GEMMA2] = "Gemma2ForCausalLM",
+	[FAMILY_GEMMA3] = "Gemma3ForCausalLM",
 };
 
 /* the first name of each is written */
@@ -302,6 +322,30 @@ static int read_rope_layers(const json_t *v, const char *where, const char *name
 	return STATUS_OK;
 }
 
+static int read_ropes(const json_t *v, const char *where, const char *name, struct config *c)
+{
+	const char *key;
+	json_t *x;
+	int r = STATUS_OK;
+
+	if (!json_is_object(v))
+		return say_bad("%s: %s is not an object", where, name);
+	json_object_foreach((json_t *)(uintptr_t)v, key, x)
+	{
+		struct rotary *rot = !strcmp(key, "full_attention")    ? &c->rotary :
+				     !strcmp(key, "sliding_attention") ? &c->local :
+									 NULL;
+
+		if (!rot)
+			return say_bad("%s: %s: only \"full_attention\" and "
+				       "\"sliding_attention\" are implemented", where, name);
+		r = is_off(x) ? STATUS_OK : rotary_read(x, where, key, rot);
+		if (r)
+			return r;
+	}
+	return STATUS_OK;
+}
+
 static int read_field(const struct field *f, const json_t *v, const char *where, struct config *cfg)
 {
 	void *at = (char *)cfg + f->offset;
@@ -310,6 +354,8 @@ static int read_field(const struct field *f, const json_t *v, const char *where,
 
 	if (json_is_null(v) && f->rule == WINDOW)
 		*(int64_t *)at = 0;
+	if (json_is_null(v) && f->rule == CAP)
+		*(double *)at = 0;
 	if (json_is_null(v) && !(f->flags & REQUIRED))
 		return STATUS_OK; /* null means "not given" in these files */
 	switch (f->rule) {
@@ -339,6 +385,12 @@ static int read_field(const struct field *f, const json_t *v, const char *where,
 			return say_bad("%s: %s is neither true nor false", where, f->name);
 		*(int *)at = json_is_true(v);
 		break;
+	case CAP:
+		if (!json_is_number(v) || !(x > 0) || isinf(x))
+			return say_bad("%s: %s is neither a number above 0 nor null", where,
+				       f->name);
+		*(double *)at = x;
+		break;
 	case ACT:
 		return read_act(v, where, f->name, at);
 	case SKIP:
@@ -347,6 +399,8 @@ static int read_field(const struct field *f, const json_t *v, const char *where,
 		if (!is_value(v, f->text) && (!is_value(json_false(), f->text) || !is_off(v)))
 			return say_bad("%s: %s: only %s is implemented", where, f->name, f->text);
 		break;
+	case ROPES:
+		return read_ropes(v, where, f->name, cfg);
 	case ROPE:
 		return is_off(v) ? STATUS_OK : rotary_read(v, where, f->name, at);
 	case WINDOW:
@@ -430,22 +484,32 @@ struct config config_defaults(enum family family)
 			    f & NEOX   ? RESIDUAL_PARALLEL :
 					 RESIDUAL_SERIAL,
 		.act = f & GPT2		   ? TE_ACT_GELU :
+		       f & GEMMAS	   ? TE_ACT_GELU :
 		       f & (NEOX | FALCON) ? TE_ACT_GELU_ERF :
 					     TE_ACT_SILU,
-		.placement = f & OLMO2 ? NORMS_AFTER : NORMS_BEFORE,
-		.qk_norm = f & QWEN3 ? QK_NORM_HEADS : f & OLMO2 ? QK_NORM_WHOLE : QK_NORM_NONE,
+		.placement = f & OLMO2 ? NORMS_AFTER : f & GEMMAS ? NORMS_AROUND : NORMS_BEFORE,
+		.qk_norm = f & (QWEN3 | GEMMA3) ? QK_NORM_HEADS :
+			    f & OLMO2 ? QK_NORM_WHOLE : QK_NORM_NONE,
 		.eps = f & (RMS & ~(PHI3 | OLMO2)) ? 1e-6 : 1e-5,
-		.tied = !!(f & (GPT2 | FALCON | SMOLLM3)),
+		.tied = !!(f & (GPT2 | FALCON | SMOLLM3 | GEMMAS)),
 		.learned = !!(f & GPT2),
 		.layernorm = !(f & RMS),
 		.gated = !!(f & LLAMAS),
+		.zero_centered = !!(f & GEMMAS),
+		.scaled_embedding = !!(f & GEMMAS),
 		.qkv_bias = !!(f & (GPT2 | QWEN2 | NEOX)),
 		.proj_bias = !!(f & GPT2),
 		.mlp_bias = !!(f & (GPT2 | NEOX)),
-		.window = f & MISTRAL ? 4096 : 0,
-		.rotary = { .theta = f & SMOLLM3 ? 2e6 : 1e4,
+		.window = f & (MISTRAL | GEMMAS) ? 4096 : 0,
+		.query_scalar = f & GEMMAS ? 256 : 0,
+		.score_cap = f & GEMMA2 ? 50 : 0,
+		.logit_cap = f & GEMMA2 ? 30 : 0,
+		.rotary = { .theta = f & SMOLLM3 ? 2e6 :
+				     f & GEMMA3	 ? 1e6 :
+						   1e4,
 			    .part = f & (NEOX | STABLELM) ? 0.25 : 1,
 			    .truncate = 1 },
+		.local = { .theta = 1e4, .part = 1, .truncate = 1 },
 		.init_std = 0.02,
 		.drop_embd = drop,
 		.drop_resid = drop,
@@ -511,7 +575,7 @@ static int fill_windows(struct config *c, const char *where)
 {
 	const uint32_t f = 1u << c->family;
 
-	if ((c->windowed || c->sliding) && !c->window)
+	if ((c->windowed || c->sliding || f & GEMMAS) && !c->window)
 		return say_bad("%s: no sliding_window", where);
 	if (f & (QWEN2 | SMOLLM3 | QWEN3) && !c->windowed && !c->sliding)
 		c->window = 0;
@@ -524,7 +588,7 @@ static void fill_biases(struct config *c)
 
 	if (f & FALCON)
 		c->qkv_bias = c->mlp_bias;
-	if (f & (LLAMA | SMOLLM3 | NEOX | FALCON | QWEN3 | OLMO2))
+	if (f & (LLAMA | SMOLLM3 | NEOX | FALCON | QWEN3 | OLMO2 | GEMMAS))
 		c->proj_bias = c->qkv_bias;
 }
 
@@ -541,6 +605,14 @@ static int fill_missing(struct config *c, const char *where)
 		c->no_rope_every = 4;
 	if (f & QWEN3 && !c->head_dim)
 		c->head_dim = 128;
+	if (f & GEMMAS && !c->head_dim)
+		c->head_dim = 256;
+	if (f & GEMMAS && !c->kv_heads)
+		c->kv_heads = 4;
+	if (f & GEMMA3 && !c->full_every)
+		c->full_every = 6;
+	if (f & GEMMAS && !(c->query_scalar > 0))
+		return say_bad("%s: query_pre_attn_scalar is 0", where);
 	if (f & NEOX)
 		c->drop_embd = c->drop_resid;
 	if (f & STABLELM && c->residual)
@@ -562,9 +634,11 @@ static int fill_missing(struct config *c, const char *where)
 		c->head_dim = c->width / c->heads;
 	if (!c->inner)
 		c->inner = 4 * c->width;
-	if (!(f & (PHI3 | NEOX | STABLELM)) && c->rotary.part != 1)
+	if (!(f & (PHI3 | NEOX | STABLELM)) && (c->rotary.part != 1 || c->local.part != 1))
 		return say_bad("%s: partial_rotary_factor: only 1 is implemented", where);
 	r = check(c, where);
+	if (!r && f & GEMMA3)
+		r = rotary_check(&c->local, where, c->head_dim, c->max_pos);
 	return r || c->learned ? r : rotary_check(&c->rotary, where, c->head_dim, c->max_pos);
 }
 
@@ -594,13 +668,15 @@ int config_parse(const json_t *obj, const char *where, struct config *ret_cfg)
 
 /*
  * Is it known which layers have the window? Mistral and Phi-3: all, unless there is a list of
- * types. Qwen2: as in the list, or the layers from max_window_layers on.
+ * types. Qwen2: as in the list, or the layers from max_window_layers on. Gemma: as in the list, or
+ * all but every second, or sixth, layer.
  */
 static int has_windows(const struct config *c)
 {
 	const uint32_t f = 1u << c->family;
 
-	return c->window && (f & (QWEN2 | QWEN3) ? c->windowed :
+	return c->window && (f & GEMMAS		 ? 1 :
+			     f & (QWEN2 | QWEN3) ? c->windowed :
 			     f & (MISTRAL | PHI3) && !json_object_get(c->source, "layer_types"));
 }
 
@@ -612,12 +688,19 @@ int64_t config_window(const struct config *c, int64_t layer)
 
 	if (!has_windows(c))
 		return 0;
-	if (!(1u << c->family & (QWEN2 | QWEN3)))
+	if (!(1u << c->family & (QWEN2 | QWEN3 | GEMMAS)))
 		return c->window;
 	if (json_is_array(types))
 		return type && *type == 's' ? c->window : 0;
+	if (1u << c->family & GEMMAS)
+		return (layer + 1) % (c->full_every ? c->full_every : 2) ? c->window : 0;
 	/* 28 is transformers' default */
 	return layer >= (json_is_integer(from) ? json_integer_value(from) : 28) ? c->window : 0;
+}
+
+const struct rotary *config_rotary(const struct config *c, int64_t layer)
+{
+	return c->family == FAMILY_GEMMA3 && config_window(c, layer) ? &c->local : &c->rotary;
 }
 
 int64_t config_longest(const struct config *c, const char **ret_field)
@@ -697,6 +780,12 @@ static void write_field(struct record *rec, const struct field *f, const struct 
 	case BOOLEAN:
 		record_flag(rec, f->name, *(const int *)at);
 		break;
+	case CAP:
+		if (*(const double *)at > 0)
+			record_real(rec, f->name, *(const double *)at);
+		else
+			record_put(rec, f->name, json_null());
+		break;
 	case ACT:
 		/* several names are one activation: keep the one that was read */
 		if (c->source && json_object_get(c->source, f->name) &&
@@ -758,7 +847,8 @@ int config_same(const struct config *a, const char *where_a, const struct config
 		if (!json_equal(json_object_get(x, f->name), json_object_get(y, f->name)))
 			r = say_bad("%s: %s differs from %s", where_a, f->name, where_b);
 	}
-	if (!r && memcmp(&a->rotary, &b->rotary, sizeof(a->rotary)))
+	if (!r && (memcmp(&a->rotary, &b->rotary, sizeof(a->rotary)) ||
+		   memcmp(&a->local, &b->local, sizeof(a->local))))
 		r = say_bad("%s: its rotations of positions differ from %s", where_a, where_b);
 	for (int64_t i = 0; i < a->layers && !r; i++)
 		if (config_turns(a, i) != config_turns(b, i))

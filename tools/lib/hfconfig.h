@@ -21,6 +21,8 @@ enum family {
 	FAMILY_STABLELM,
 	FAMILY_QWEN3,
 	FAMILY_OLMO2,
+	FAMILY_GEMMA2,
+	FAMILY_GEMMA3,
 	FAMILY_COUNT
 };
 
@@ -34,7 +36,8 @@ enum residual {
 /* Where a layer has norms. */
 enum placement {
 	NORMS_BEFORE, /* attention and the MLP read normed values */
-	NORMS_AFTER   /* what attention and the MLP add is normed */
+	NORMS_AFTER,  /* what attention and the MLP add is normed */
+	NORMS_AROUND  /* both */
 };
 
 /* Norms of queries and of keys, before they are rotated. */
@@ -52,13 +55,19 @@ struct config {
 	int64_t vocab, layers, width, heads, kv_heads, head_dim, inner, max_pos;
 	int64_t window; /* number of tokens that one attends to, see config_window(); 0: all */
 	int64_t no_rope_every; /* layer i has no rotations if it divides i + 1; 0: all have them */
+	int64_t full_every; /* layers without a window, if no list tells; 0: every second */
+	double query_scalar; /* scores are divided by its square root; 0: head_dim */
+	double score_cap, logit_cap; /* c: x becomes c tanh(x / c); 0: it does not */
 	double eps, init_std;
 	double drop_embd, drop_resid, drop_attn;
 	struct rotary rotary; /* unless learned */
+	struct rotary local; /* Gemma 3: of layers with a window */
 	enum te_act act;
 	int tied; /* the head uses the embedding's table */
 	int learned; /* positions are a table that is added to the embedding */
 	int layernorm; /* norms subtract the mean and have a bias; else RMSNorm */
+	int zero_centered; /* RMSNorm: gains are 1 + weight */
+	int scaled_embedding; /* rows of the table are multiplied by the square root of width */
 	int gated; /* MLP: act(x gate^T) * (x up^T) */
 	int qkv_bias, proj_bias, mlp_bias;
 	enum te_dtype saved; /* type of weights in files that are written: FP32 or BF16 */
@@ -87,6 +96,8 @@ int config_turns(const struct config *cfg, int64_t layer);
 int config_read(const char *path, struct config *ret_cfg);
 /* @where: error messages begin with it */
 int config_parse(const json_t *obj, const char *where, struct config *ret_cfg);
+/* the rotations of a layer */
+const struct rotary *config_rotary(const struct config *cfg, int64_t layer);
 void config_free(struct config *cfg);
 /*
  * Returns a new reference, or NULL after a failure: all fields that were read, with the present

@@ -88,7 +88,9 @@ static void dropout(struct builder *b, double p, const char *name)
 
 static void norm(struct builder *b, const struct config *c, const char *name)
 {
-	struct te_norm_attrs a = TE_ATTRS(norm, .width = c->width, .eps = (float)c->eps);
+	struct te_norm_attrs a = TE_ATTRS(norm, .width = c->width,
+		.eps = (float)c->eps,
+		.flags = c->zero_centered ? TE_NORM_ZERO_CENTERED : 0);
 
 	if (c->layernorm)
 		APPEND(b, te_op_layernorm, &a, name);
@@ -102,7 +104,8 @@ static void qk_norm(struct builder *b, const struct config *c, const char *name)
 		.nkv = (int32_t)c->kv_heads,
 		.head_dim = (int32_t)c->head_dim,
 		.whole = c->qk_norm == QK_NORM_WHOLE,
-		.eps = (float)c->eps);
+		.eps = (float)c->eps,
+		.flags = c->zero_centered ? TE_NORM_ZERO_CENTERED : 0);
 
 	if (c->qk_norm != QK_NORM_NONE)
 		APPEND(b, te_op_qk_norm, &a, name);
@@ -160,11 +163,13 @@ static void sum(struct builder *b, const char *name)
 }
 
 /* sines and cosines of queries and of keys have the factor of the rotations; 0: none has one */
-static double attention_scale(const struct config *c)
+static double attention_scale(const struct config *c, int layer)
 {
-	const double f = c->learned ? 1 : c->rotary.attention;
+	const double given = c->learned ? 1 : config_rotary(c, layer)->attention;
+	const double f = given > 0 ? given : 1;
+	const double n = c->query_scalar > 0 ? c->query_scalar : (double)c->head_dim;
 
-	return f == 1 || f == 0 ? 0 : f * f / sqrt((double)c->head_dim);
+	return f == 1 && n == (double)c->head_dim ? 0 : f * f / sqrt(n);
 }
 
 static void attention(struct builder *b, const struct config *c, int i, const char *name)
@@ -173,30 +178,49 @@ static void attention(struct builder *b, const struct config *c, int i, const ch
 	struct te_attention_attrs a = TE_ATTRS(attention, .nheads = (int32_t)c->heads,
 		.nkv = (int32_t)c->kv_heads,
 		.head_dim = (int32_t)c->head_dim,
-		.scale = (float)attention_scale(c),
+		.scale = (float)attention_scale(c, i),
 		.dropout = (float)c->drop_attn,
 		.tag = ++b->ndrops,
 		.first_head = b->m->shard * (int32_t)c->heads,
 		.all_heads = b->m->nshards * (int32_t)c->heads,
-		.window = (int32_t)(window < INT32_MAX ? window : 0));
+		.window = (int32_t)(window < INT32_MAX ? window : 0),
+		.softcap = (float)c->score_cap);
 
 	APPEND(b, te_op_attention, &a, name);
 }
 
-static void rope(struct builder *b, const struct config *c, const char *name)
+static void rope(struct builder *b, const struct config *c, int i, const char *name)
 {
+	const struct rotary *rot = config_rotary(c, i);
 	float freq[ROTARY_MOST_PAIRS];
 	struct te_rope_attrs a = TE_ATTRS(rope, .nheads = (int32_t)c->heads,
 		.nkv = (int32_t)c->kv_heads,
 		.head_dim = (int32_t)c->head_dim,
-		.theta = (float)c->rotary.theta);
+		.theta = (float)rot->theta);
 
 	/* the others are computed by the library, as runs before this one did */
-	if (c->rotary.kind != ROTARY_DEFAULT || c->rotary.part != 1) {
-		rotary_frequencies(&c->rotary, c->head_dim, freq);
+	if (rot->kind != ROTARY_DEFAULT || rot->part != 1) {
+		rotary_frequencies(rot, c->head_dim, freq);
 		a.inv_freq = freq;
 	}
 	APPEND(b, te_op_rope, &a, name);
+}
+
+static void scale(struct builder *b, double factor, const char *name)
+{
+	struct te_scale_attrs a = TE_ATTRS(scale, .factor = (float)factor);
+
+	APPEND(b, te_op_scale, &a, name);
+}
+
+/* c tanh(x / c) */
+static void cap_logits(struct builder *b, double cap)
+{
+	struct te_act_attrs a = TE_ATTRS(act, .act = TE_ACT_TANH);
+
+	scale(b, 1 / cap, "logits_by_cap");
+	APPEND(b, te_op_activation, &a, "tanh");
+	scale(b, cap, "capped");
 }
 
 static void activation(struct builder *b, const struct config *c, const char *name)
@@ -221,7 +245,7 @@ static void attention_branch(struct builder *b, const struct config *c, int i, d
 		bias(b, qkv, name_of(b, "h.%d.qkv_b", i));
 	qk_norm(b, c, name_of(b, "h.%d.qk_norm", i));
 	if (!c->learned && config_turns(c, i))
-		rope(b, c, name_of(b, "h.%d.rope", i));
+		rope(b, c, i, name_of(b, "h.%d.rope", i));
 	attention(b, c, i, name_of(b, "h.%d.attn", i));
 	linear(b, c->heads * c->head_dim, c->width, proj_std, name_of(b, "h.%d.proj", i));
 	sum(b, name_of(b, "h.%d.sum1", i));
@@ -246,6 +270,14 @@ static void mlp_branch(struct builder *b, const struct config *c, int i, double 
 	dropout(b, c->drop_resid, name_of(b, "h.%d.drop2", i));
 }
 
+/* the norm of what a branch adds */
+static void norm_after(struct builder *b, const struct config *c, int i, int branch)
+{
+	if (c->placement != NORMS_BEFORE)
+		norm(b, c, name_of(b, "h.%d.%s%d", i,
+				   c->placement == NORMS_AFTER ? "norm" : "post", branch));
+}
+
 static void layer(struct builder *b, const struct config *c, int i)
 {
 	const double proj_std = c->init_std / sqrt(2.0 * (double)c->layers);
@@ -256,13 +288,12 @@ static void layer(struct builder *b, const struct config *c, int i)
 	snprintf(shared, sizeof(shared), "h.%d.normed", i);
 
 	fork_to(b, r1);
-	if (c->placement == NORMS_BEFORE)
+	if (c->placement != NORMS_AFTER)
 		norm(b, c, name_of(b, "h.%d.norm1", i));
 	if (c->residual == RESIDUAL_SHARED)
 		fork_to(b, shared);
 	attention_branch(b, c, i, proj_std);
-	if (c->placement == NORMS_AFTER)
-		norm(b, c, name_of(b, "h.%d.norm1", i));
+	norm_after(b, c, i, 1);
 	add_from(b, name_of(b, "h.%d.add1", i), r1);
 
 	if (c->residual == RESIDUAL_SERIAL)
@@ -270,11 +301,10 @@ static void layer(struct builder *b, const struct config *c, int i)
 	else
 		swap(b, name_of(b, "h.%d.swap", i), c->residual == RESIDUAL_SHARED ? shared : r1,
 		     r2);
-	if (c->residual != RESIDUAL_SHARED && c->placement == NORMS_BEFORE)
+	if (c->residual != RESIDUAL_SHARED && c->placement != NORMS_AFTER)
 		norm(b, c, name_of(b, "h.%d.norm2", i));
 	mlp_branch(b, c, i, proj_std);
-	if (c->placement == NORMS_AFTER)
-		norm(b, c, name_of(b, "h.%d.norm2", i));
+	norm_after(b, c, i, 2);
 	add_from(b, name_of(b, "h.%d.add2", i), r2);
 }
 
@@ -306,12 +336,16 @@ static void build(struct builder *b, const struct model *m)
 	if (c->tied)
 		ha.tied_op = op;
 	sum(b, "embed_sum");
+	if (c->scaled_embedding)
+		scale(b, sqrt((double)c->width), "embed_scale");
 	dropout(b, c->drop_embd, "drop");
 	for (int i = 0; i < c->layers; i++)
 		layer(b, &part, i);
 	norm(b, c, "norm");
 	divide(b, "head_copy");
 	APPEND(b, te_op_linear, &ha, "head");
+	if (c->logit_cap > 0)
+		cap_logits(b, c->logit_cap);
 	op = b->comm ? APPEND(b, te_comm_op_cross_entropy, b->comm, &la, MODEL_LOSS) :
 		       APPEND(b, te_op_cross_entropy, &la, MODEL_LOSS);
 	if (op)
@@ -650,54 +684,60 @@ static const struct weight_map gpt2_map[] = {
 	{ 0 },
 };
 
+#define LAYER "model.layers.#."
+/* rows that families with the names of Llama's weights share */
+#define LLAMA_ENDS                                                              \
+	{ "embed.weight", "model.embed_tokens.weight", PART_VOCAB, 0 },         \
+	{ "norm.weight", "model.norm.weight", PART_ALL, 0 },                    \
+	{ "head.weight", "lm_head.weight", PART_VOCAB, 0 }
+#define LLAMA_ATTENTION                                                         \
+	{ "h.#.qkv.weight", LAYER "self_attn.q_proj.weight", PART_Q, 0 },       \
+	{ "h.#.qkv.weight", LAYER "self_attn.k_proj.weight", PART_K, 0 },       \
+	{ "h.#.qkv.weight", LAYER "self_attn.v_proj.weight", PART_V, 0 },       \
+	{ "h.#.qkv_b.bias", LAYER "self_attn.q_proj.bias", PART_Q, 0 },         \
+	{ "h.#.qkv_b.bias", LAYER "self_attn.k_proj.bias", PART_K, 0 },         \
+	{ "h.#.qkv_b.bias", LAYER "self_attn.v_proj.bias", PART_V, 0 },         \
+	{ "h.#.qk_norm.q", LAYER "self_attn.q_norm.weight", PART_ALL, 0 },      \
+	{ "h.#.qk_norm.k", LAYER "self_attn.k_norm.weight", PART_ALL, 0 },      \
+	{ "h.#.proj.weight", LAYER "self_attn.o_proj.weight", PART_ALL, 0 },    \
+	{ "h.#.proj_b.bias", LAYER "self_attn.o_proj.bias", PART_ALL, 0 }
+#define LLAMA_MLP                                                               \
+	{ "h.#.up.weight", LAYER "mlp.gate_proj.weight", PART_GATE, 0 },        \
+	{ "h.#.up.weight", LAYER "mlp.up_proj.weight", PART_UP, 0 },            \
+	{ "h.#.down.weight", LAYER "mlp.down_proj.weight", PART_ALL, 0 }
+
 static const struct weight_map llama_map[] = {
-	{ "embed.weight", "model.embed_tokens.weight", PART_VOCAB, 0 },
-	{ "h.#.norm1.weight", "model.layers.#.input_layernorm.weight", PART_ALL, 0 },
-	{ "h.#.norm1.bias", "model.layers.#.input_layernorm.bias", PART_ALL, 0 },
-	{ "h.#.qkv.weight", "model.layers.#.self_attn.q_proj.weight", PART_Q, 0 },
-	{ "h.#.qkv.weight", "model.layers.#.self_attn.k_proj.weight", PART_K, 0 },
-	{ "h.#.qkv.weight", "model.layers.#.self_attn.v_proj.weight", PART_V, 0 },
-	{ "h.#.qkv_b.bias", "model.layers.#.self_attn.q_proj.bias", PART_Q, 0 },
-	{ "h.#.qkv_b.bias", "model.layers.#.self_attn.k_proj.bias", PART_K, 0 },
-	{ "h.#.qkv_b.bias", "model.layers.#.self_attn.v_proj.bias", PART_V, 0 },
-	{ "h.#.qk_norm.q", "model.layers.#.self_attn.q_norm.weight", PART_ALL, 0 },
-	{ "h.#.qk_norm.k", "model.layers.#.self_attn.k_norm.weight", PART_ALL, 0 },
-	{ "h.#.proj.weight", "model.layers.#.self_attn.o_proj.weight", PART_ALL, 0 },
-	{ "h.#.proj_b.bias", "model.layers.#.self_attn.o_proj.bias", PART_ALL, 0 },
-	{ "h.#.norm2.weight", "model.layers.#.post_attention_layernorm.weight", PART_ALL, 0 },
-	{ "h.#.norm2.bias", "model.layers.#.post_attention_layernorm.bias", PART_ALL, 0 },
-	{ "h.#.up.weight", "model.layers.#.mlp.gate_proj.weight", PART_GATE, 0 },
-	{ "h.#.up.weight", "model.layers.#.mlp.up_proj.weight", PART_UP, 0 },
-	{ "h.#.up_b.bias", "model.layers.#.mlp.gate_proj.bias", PART_GATE, 0 },
-	{ "h.#.up_b.bias", "model.layers.#.mlp.up_proj.bias", PART_UP, 0 },
-	{ "h.#.down.weight", "model.layers.#.mlp.down_proj.weight", PART_ALL, 0 },
-	{ "h.#.down_b.bias", "model.layers.#.mlp.down_proj.bias", PART_ALL, 0 },
-	{ "norm.weight", "model.norm.weight", PART_ALL, 0 },
+	LLAMA_ENDS,
+	LLAMA_ATTENTION,
+	LLAMA_MLP,
+	{ "h.#.norm1.weight", LAYER "input_layernorm.weight", PART_ALL, 0 },
+	{ "h.#.norm1.bias", LAYER "input_layernorm.bias", PART_ALL, 0 },
+	{ "h.#.norm2.weight", LAYER "post_attention_layernorm.weight", PART_ALL, 0 },
+	{ "h.#.norm2.bias", LAYER "post_attention_layernorm.bias", PART_ALL, 0 },
+	{ "h.#.up_b.bias", LAYER "mlp.gate_proj.bias", PART_GATE, 0 },
+	{ "h.#.up_b.bias", LAYER "mlp.up_proj.bias", PART_UP, 0 },
+	{ "h.#.down_b.bias", LAYER "mlp.down_proj.bias", PART_ALL, 0 },
 	{ "norm.bias", "model.norm.bias", PART_ALL, 0 },
-	{ "head.weight", "lm_head.weight", PART_VOCAB, 0 },
 	{ 0 },
 };
 
-#define OLMO2_LAYER "model.layers.#."
 static const struct weight_map olmo2_map[] = {
-	{ "embed.weight", "model.embed_tokens.weight", PART_VOCAB, 0 },
-	{ "h.#.norm1.weight", OLMO2_LAYER "post_attention_layernorm.weight", PART_ALL, 0 },
-	{ "h.#.qkv.weight", OLMO2_LAYER "self_attn.q_proj.weight", PART_Q, 0 },
-	{ "h.#.qkv.weight", OLMO2_LAYER "self_attn.k_proj.weight", PART_K, 0 },
-	{ "h.#.qkv.weight", OLMO2_LAYER "self_attn.v_proj.weight", PART_V, 0 },
-	{ "h.#.qkv_b.bias", OLMO2_LAYER "self_attn.q_proj.bias", PART_Q, 0 },
-	{ "h.#.qkv_b.bias", OLMO2_LAYER "self_attn.k_proj.bias", PART_K, 0 },
-	{ "h.#.qkv_b.bias", OLMO2_LAYER "self_attn.v_proj.bias", PART_V, 0 },
-	{ "h.#.qk_norm.q", OLMO2_LAYER "self_attn.q_norm.weight", PART_ALL, 0 },
-	{ "h.#.qk_norm.k", OLMO2_LAYER "self_attn.k_norm.weight", PART_ALL, 0 },
-	{ "h.#.proj.weight", OLMO2_LAYER "self_attn.o_proj.weight", PART_ALL, 0 },
-	{ "h.#.proj_b.bias", OLMO2_LAYER "self_attn.o_proj.bias", PART_ALL, 0 },
-	{ "h.#.norm2.weight", OLMO2_LAYER "post_feedforward_layernorm.weight", PART_ALL, 0 },
-	{ "h.#.up.weight", OLMO2_LAYER "mlp.gate_proj.weight", PART_GATE, 0 },
-	{ "h.#.up.weight", OLMO2_LAYER "mlp.up_proj.weight", PART_UP, 0 },
-	{ "h.#.down.weight", OLMO2_LAYER "mlp.down_proj.weight", PART_ALL, 0 },
-	{ "norm.weight", "model.norm.weight", PART_ALL, 0 },
-	{ "head.weight", "lm_head.weight", PART_VOCAB, 0 },
+	LLAMA_ENDS,
+	LLAMA_ATTENTION,
+	LLAMA_MLP,
+	{ "h.#.norm1.weight", LAYER "post_attention_layernorm.weight", PART_ALL, 0 },
+	{ "h.#.norm2.weight", LAYER "post_feedforward_layernorm.weight", PART_ALL, 0 },
+	{ 0 },
+};
+
+static const struct weight_map gemma_map[] = {
+	LLAMA_ENDS,
+	LLAMA_ATTENTION,
+	LLAMA_MLP,
+	{ "h.#.norm1.weight", LAYER "input_layernorm.weight", PART_ALL, 0 },
+	{ "h.#.post1.weight", LAYER "post_attention_layernorm.weight", PART_ALL, 0 },
+	{ "h.#.norm2.weight", LAYER "pre_feedforward_layernorm.weight", PART_ALL, 0 },
+	{ "h.#.post2.weight", LAYER "post_feedforward_layernorm.weight", PART_ALL, 0 },
 	{ 0 },
 };
 
@@ -761,7 +801,8 @@ const struct weight_map *model_map(enum family family)
 		[FAMILY_SMOLLM3] = llama_map, [FAMILY_PHI3] = phi3_map,
 		[FAMILY_NEOX] = neox_map,     [FAMILY_FALCON] = falcon_map,
 		[FAMILY_STABLELM] = llama_map, [FAMILY_QWEN3] = llama_map,
-		[FAMILY_OLMO2] = olmo2_map,
+		[FAMILY_OLMO2] = olmo2_map,   [FAMILY_GEMMA2] = gemma_map,
+		[FAMILY_GEMMA3] = gemma_map,
 	};
 
 	return maps[family];

@@ -50,6 +50,14 @@ DEV block_tile block_of_grid(int64_t rows, int64_t cols, uint32_t half)
 			(int64_t)c * BLOCK);
 }
 
+/* the part of it within an input that ends earlier: rows of that are cols elements wide */
+DEV block_tile block_unpadded(block_tile t, int pad_rows, int pad_cols)
+{
+	t.rows -= pad_rows;
+	t.cols -= pad_cols;
+	return t;
+}
+
 /* number of existing elements among the TE_V of this thread in row i */
 DEV int block_n(const block_tile &t, int i)
 {

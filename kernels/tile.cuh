@@ -64,6 +64,14 @@ template <int R> DEV tile<R> tile_of_block(int64_t rows, int64_t cols)
 	return tile_number<R>(rows, cols, blockIdx.x);
 }
 
+/* the part of it within an input that ends earlier: rows of that are end elements wide */
+template <int R> DEV tile<R> tile_unpadded(tile<R> t, int pad_rows, int pad_cols)
+{
+	t.rows -= pad_rows;
+	t.end -= pad_cols;
+	return t;
+}
+
 /* do all elements of the tile exist? Then, as in most tiles, elements need no checks. */
 template <int R> DEV bool tile_is_full(const tile<R> *t)
 {

@@ -36,7 +36,9 @@ struct te_gemm_opts {
  * multiplied on the device. Either both operands have block scaling or neither has, and at most one
  * has TE_SCALING_128X128.
  * Types: A and B both FP8, both BF16 or both FP32; D BF16 or FP32, and FP32 if A and B are.
- * FP8 needs extents divisible by 16, which cuBLASLt requires and the host too, so that plans agree.
+ * FP8 needs K and the rows of B in multiples of 16, and with block scaling the rows of A, which
+ * cuBLASLt requires and the host too, so that plans agree. M and N may be smaller than the rows of
+ * A and B by up to 15: te_quantize writes operands with such padding, and zeros after K.
  * Numerics: sums over K are FP32, in an order that depends on the provider; two providers agree
  * within the bound that t/ops/gemm_cases.c derives. On a GPU the choice between the library's
  * kernels and cuBLASLt depends on shapes and types, with TE_GEMM_PROVIDER=sm90 also on alignment.

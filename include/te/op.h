@@ -116,7 +116,7 @@ TE_EXPORT int te_infer_save(struct te_op_infer *inf, const struct te_spec *spec)
 /* A value at run time. Absent forms are NULL. */
 struct te_op_value {
 	struct te_tensor *hp;
-	struct te_tensor *q;	 /* FP8 copies */
+	struct te_tensor *q;	 /* FP8 copies; extents are multiples of 16, zeros are padding */
 	struct te_quant *quant;	 /* quantizers that make the copies */
 	int32_t slot;		 /* quantizer of this value */
 };

@@ -86,7 +86,8 @@ TE_EXPORT const struct te_recipe *te_quant_recipe(const struct te_quant *q);
  * @q:      the quantizers
  * @slot:   number of the quantizer, from 0
  * @x:      [rows, cols] FP32 or BF16
- * @y:      FP8 of the slot's dtype, same element count; all copies that it has are written
+ * @y:      FP8 of the slot's dtype, same element count, or [rows, cols] rounded up to multiples of
+ *          16, as te_gemm needs: the rest has codes of 0; all copies that it has are written
  * @noop:   device FP32 word or NULL: 1.0 leaves y, its scale_inv and all state as they are
  * @flags:  TE_QUANTIZE_*
  *
@@ -101,6 +102,7 @@ TE_EXPORT const struct te_recipe *te_quant_recipe(const struct te_quant *q);
 TE_EXPORT int te_quantize(struct te_stream *stream, struct te_quant *q, int slot,
 			  const struct te_tensor *x, struct te_tensor *y, const float *noop,
 			  uint32_t flags);
+/* y may be x without the padding */
 TE_EXPORT int te_dequantize(struct te_stream *stream, const struct te_tensor *x,
 			    struct te_tensor *y);
 

@@ -349,8 +349,10 @@ void te__h_gemm(const struct te_k_gemm *a)
 	const int64_t most = TILES_PER_THREAD * (int64_t)te__k_nthreads();
 	struct gemm g = {
 		.a = a,
-		.x = { a->a, a->asc ? a->sa : NULL, a->m, a->k, a->adtype, a->a_t, a->asc },
-		.y = { a->b, a->bsc ? a->sb : NULL, a->n, a->k, a->bdtype, a->b_t, a->bsc },
+		.x = { a->a, a->asc ? a->sa : NULL, te_k_gemm_a_rows(a), a->k, a->adtype, a->a_t,
+		       a->asc },
+		.y = { a->b, a->bsc ? a->sb : NULL, te_k_gemm_b_rows(a), a->k, a->bdtype, a->b_t,
+		       a->bsc },
 		.scale = a->alpha * (a->sa && !a->asc ? *a->sa : 1.0f) *
 			 (a->sb && !a->bsc ? *a->sb : 1.0f),
 		.mc = MC,
@@ -368,4 +370,29 @@ void te__h_gemm(const struct te_k_gemm *a)
 		*(g.mc >= g.nc ? &g.mc : &g.nc) /= 2;
 	g.nrows = (a->m + g.mc - 1) / g.mc;
 	te__k_for(ntiles(&g), 1, tiles, &g);
+}
+
+/* rows begin to end - 1 */
+static void finish_rows(void *arg, int64_t begin, int64_t end)
+{
+	const struct te_k_gemm_finish *a = arg;
+	float cbuf[TE__H_CHUNK], bbuf[TE__H_CHUNK], v[TE__H_CHUNK];
+
+	for (int64_t r = begin; r < end; r++)
+		TE__H_CHUNKS(i0, len, a->n) {
+			const int64_t at = r * a->n + i0;
+			const float *c = NULL, *bias = NULL;
+
+			if (a->beta != 0.0f)
+				c = te__h_view(a->dtype, a->c, at, len, cbuf);
+			if (a->bias)
+				bias = te__h_view(a->dtype, a->bias, i0, len, bbuf);
+			finish(v, a->sums + r * a->ld + i0, 1.0f, c, a->beta, bias, len);
+			te__h_store(a->dtype, a->d, at, len, v);
+		}
+}
+
+void te__h_gemm_finish(const struct te_k_gemm_finish *a)
+{
+	te__k_for(a->m, te__h_rows_grain(a->n, 1), finish_rows, (void *)(uintptr_t)a);
 }

@@ -9,6 +9,7 @@
  *  gemm_short_k_A_B       A [m, k]     B [n, k]     FP32 [m, n]    32 x 64 of d  128       0
  *  gemm_short_k_bf16_tt   BF16 [k, m]  BF16 [k, n]  the same
  *  ..._unaligned          the same, at addresses that vectors cannot be loaded from
+ *  gemm_finish            sums FP32 [m, ld]         T [m, n]       1024          256       0
  *
  * n is a multiple of 8, and so is m of gemm_short_k. k elements are a multiple of 128 bytes for
  * gemm_small_m, of 64 bytes for gemm_short_k, and any number for tt. launch.c has the limits on
@@ -339,3 +340,44 @@ SHORT_K(e5m2_e4m3, e5m2_e4m3, 1, false, true)
 SHORT_K(e5m2_e4m3_unaligned, e5m2_e4m3, 1, false, false)
 #endif
 #undef SHORT_K
+
+/* --- sums with longer rows than d ------------------------------------------ */
+
+/* elements of d, one by one: its rows start anywhere */
+template <class T> DEV void finish_body(const struct te_k_gemm_finish &a)
+{
+	const int64_t first = (int64_t)blockIdx.x * FINISH_ELEMS + threadIdx.x, n = a.m * a.n;
+
+#pragma unroll
+	for (int u = 0; u < FINISH_ELEMS / FINISH_THREADS; u++) {
+		const int64_t at = first + u * FINISH_THREADS;
+		int64_t row, col;
+
+		if (at >= n)
+			return;
+		if (n <= 0xffffffff)
+			row = (uint32_t)at / (uint32_t)a.n;
+		else
+			row = at / a.n;
+		col = at - row * a.n;
+
+		float v = a.sums[row * a.ld + col];
+
+		if (a.beta != 0.0f)
+			v = add(v, mul(a.beta, to_float(((const T *)a.c)[at])));
+		if (a.bias)
+			v = add(v, to_float(((const T *)a.bias)[col]));
+		((T *)a.d)[at] = from_float<T>(v);
+	}
+}
+
+#define TE_NAME(T, t)                                                                \
+	extern "C" __global__ void __launch_bounds__(FINISH_THREADS)                 \
+	te_k_gemm_finish_##t(const __grid_constant__ struct te_k_gemm_finish a)      \
+	{                                                                            \
+		te_begin();                                                          \
+		finish_body<T>(a);                                                   \
+	}
+TE_NAME(float, fp32)
+TE_NAME(bf16, bf16)
+#undef TE_NAME

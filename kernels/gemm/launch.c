@@ -131,3 +131,11 @@ int te__geo_gemm(const void *args, struct te__geometry *k)
 	k->smem = (unsigned)nwarps * SMALL_M_TILE * SMALL_M_TILE * sizeof(float);
 	return 0;
 }
+
+int te__geo_gemm_finish(const void *args, struct te__geometry *k)
+{
+	const struct te_k_gemm_finish *a = args;
+
+	return LAUNCH_T(k, a->dtype, "te_k_gemm_finish", ceil_div(a->m * a->n, FINISH_ELEMS),
+			FINISH_THREADS);
+}

@@ -56,29 +56,35 @@ int te__geo_scale_delayed(const void *args, struct te__geometry *k)
 
 int te__geo_quantize(const void *args, struct te__geometry *k)
 {
-	static const char *const func[2][2][2] = {
+	static const char *const func[3][2][2] = {
 		{ { "te_k_quantize_fp32_e4m3", "te_k_quantize_fp32_e5m2" },
 		  { "te_k_quantize_bf16_e4m3", "te_k_quantize_bf16_e5m2" } },
 		{ { "te_k_quantize_small_m_fp32_e4m3", "te_k_quantize_small_m_fp32_e5m2" },
 		  { "te_k_quantize_small_m_bf16_e4m3", "te_k_quantize_small_m_bf16_e5m2" } },
+		{ { "te_k_quantize_pad_fp32_e4m3", "te_k_quantize_pad_fp32_e5m2" },
+		  { "te_k_quantize_pad_bf16_e4m3", "te_k_quantize_pad_bf16_e5m2" } },
 	};
-	static const char *const block[2][2] = {
-		{ "te_k_quantize_1x128_fp32", "te_k_quantize_1x128_bf16" },
-		{ "te_k_quantize_128x128_fp32", "te_k_quantize_128x128_bf16" },
+	static const char *const block[2][2][2] = {
+		{ { "te_k_quantize_1x128_fp32", "te_k_quantize_1x128_bf16" },
+		  { "te_k_quantize_128x128_fp32", "te_k_quantize_128x128_bf16" } },
+		{ { "te_k_quantize_pad_1x128_fp32", "te_k_quantize_pad_1x128_bf16" },
+		  { "te_k_quantize_pad_128x128_fp32", "te_k_quantize_pad_128x128_bf16" } },
 	};
 	const struct te_k_quantize *a = args;
-	const bool small =
-		small_tiles(a->rows, a->cols, whole_vectors(a->cols, a->x, a->q.row, NULL, NULL));
+	const bool pad = a->pad_rows || a->pad_cols;
+	const bool vec = whole_vectors(a->cols, a->x, a->q.row, NULL, NULL);
+	const bool small = !pad && small_tiles(a->rows, a->cols, vec);
 
 	if (a->dtype != TE_DTYPE_FP32 && a->dtype != TE_DTYPE_BF16)
 		return te__geo_no_type("te_k_quantize", a->dtype);
 	if (is_block_scaled(&a->q))
 		return te__geo_blocks(k,
-				      block[a->q.scaling == TE_K_SCALING_128X128]
+				      block[pad][a->q.scaling == TE_K_SCALING_128X128]
 					   [a->dtype == TE_DTYPE_BF16],
 				      a->rows, a->cols);
 	/* without codes, any type of codes computes the amax */
-	return te__geo_tiles(k, func[small][a->dtype == TE_DTYPE_BF16][a->q.dtype == TE_DTYPE_E5M2],
+	return te__geo_tiles(k, func[pad ? 2 : small][a->dtype == TE_DTYPE_BF16]
+				[a->q.dtype == TE_DTYPE_E5M2],
 			    a->rows, a->cols, small);
 }
 

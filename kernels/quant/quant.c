@@ -102,8 +102,13 @@ void te__h_scale_delayed(const struct te_k_scale_delayed *a)
 static void quantize_chunk(const void *arg, int64_t r, int64_t c, int64_t n, float *v)
 {
 	const struct te_k_quantize *a = arg;
+	const int64_t width = a->cols - a->pad_cols;
+	const int64_t have = r < a->rows - a->pad_rows ? te__h_min(width - c, n) : 0;
 
-	te__h_load(a->dtype, a->x, r * a->cols + c, n, v);
+	if (have > 0)
+		te__h_load(a->dtype, a->x, r * width + c, have, v);
+	for (int64_t i = have > 0 ? have : 0; i < n; i++)
+		v[i] = 0.0f;
 }
 
 void te__h_quantize(const struct te_k_quantize *a)
@@ -118,22 +123,24 @@ static void dequantize_part(void *arg, int64_t begin, int64_t end)
 	const uint8_t *x = a->x;
 	float v[TE__H_CHUNK];
 
+	const int64_t width = a->cols - a->pad_cols;
+
 	for (int64_t r = begin; r < end; r++)
-		for (int64_t c = 0, n; c < a->cols; c += n) {
+		for (int64_t c = 0, n; c < width; c += n) {
 			/* block with one scale */
 			const float scale_inv = a->scale_inv[te_k_scale_index(
 				a->scaling, a->rows, a->cols, r, c)];
-			const int64_t at = r * a->cols + c;
 
-			n = te__h_min(a->cols - c, a->scaling ? TE_K_BLOCK : TE__H_CHUNK);
-			te__h_decode(a->xdtype, x + at, scale_inv, n, v);
-			te__h_store(a->ydtype, a->y, at, n, v);
+			n = te__h_min(width - c, a->scaling ? TE_K_BLOCK : TE__H_CHUNK);
+			te__h_decode(a->xdtype, x + r * a->cols + c, scale_inv, n, v);
+			te__h_store(a->ydtype, a->y, r * width + c, n, v);
 		}
 }
 
 void te__h_dequantize(const struct te_k_dequantize *a)
 {
-	te__k_for(a->rows, te__h_rows_grain(a->cols, 1), dequantize_part, (void *)(uintptr_t)a);
+	te__k_for(a->rows - a->pad_rows, te__h_rows_grain(a->cols, 1), dequantize_part,
+		  (void *)(uintptr_t)a);
 }
 
 static void cast_part(void *arg, int64_t begin, int64_t end)

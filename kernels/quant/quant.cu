@@ -199,12 +199,14 @@ extern "C" __global__ void __launch_bounds__(DELAYED_THREADS)
 
 /* --- quantize, dequantize, cast ------------------------------------------ */
 
-template <class T, int D, int R> DEV void quantize_body(const struct te_k_quantize &a)
+/* PAD: the copies have padding, for which elements of x are 0 */
+template <class T, int D, int R, bool PAD> DEV void quantize_body(const struct te_k_quantize &a)
 {
 	__shared__ tile_codes<R> codes;
 	const tile<R> t = tile_of_block<R>(a.rows, a.cols);
 	struct tile_out<T> o = {
-		NULL, a.q, NULL, 0, 1.0f, R == TILE_SMALL_R || tile_vec(a.cols, a.x, NULL, &a.q),
+		NULL, a.q, NULL, 0, 1.0f,
+		R == TILE_SMALL_R || tile_vec(a.cols, PAD ? NULL : a.x, NULL, &a.q),
 	};
 	float v[R][TE_V], m;
 	tile_raw<T, R> x;
@@ -213,7 +215,14 @@ template <class T, int D, int R> DEV void quantize_body(const struct te_k_quanti
 	if (R != TILE_SMALL_R && noop_set(a.q.noop))
 		return;
 	/* FP32: master weights, which are read once */
-	x = tile_load<T, sizeof(T) == 4>(&t, a.x, a.cols, t.c, o.vec);
+	if constexpr (PAD) {
+		const tile<R> in = tile_unpadded(t, a.pad_rows, a.pad_cols);
+
+		x = tile_load<T, sizeof(T) == 4>(&in, a.x, in.end, t.c,
+						 tile_vec(in.end, a.x, NULL, &a.q));
+	} else {
+		x = tile_load<T, sizeof(T) == 4>(&t, a.x, a.cols, t.c, o.vec);
+	}
 	o.scale = q_scale(&a.q);
 	o.q.dtype = D;
 	if (R == TILE_SMALL_R && noop_set(a.q.noop))
@@ -230,16 +239,18 @@ template <class T, int D, int R> DEV void quantize_body(const struct te_k_quanti
 		q_scale_inv(&a.q, o.scale);
 }
 
-#define FUNC(T, D, R, name)                                                                     \
-	extern "C" __global__ void __launch_bounds__(TILE_THREADS, sizeof(T) == 2 ? 5 : 4)      \
+#define FUNC(T, D, R, PAD, name)                                                                \
+	extern "C" __global__ void __launch_bounds__(TILE_THREADS,                              \
+						      PAD ? 3 : sizeof(T) == 2 ? 5 : 4)         \
 		te_k_quantize_##name(const __grid_constant__ struct te_k_quantize a)            \
 	{                                                                                       \
 		te_begin();                                                                     \
-		quantize_body<T, D, R>(a);                                                      \
+		quantize_body<T, D, R, PAD>(a);                                                 \
 	}
-#define TE_NAME(T, D, name)             \
-	FUNC(T, D, TILE_R, name)        \
-	FUNC(T, D, TILE_SMALL_R, small_m_##name)
+#define TE_NAME(T, D, name)                             \
+	FUNC(T, D, TILE_R, false, name)                 \
+	FUNC(T, D, TILE_R, true, pad_##name)            \
+	FUNC(T, D, TILE_SMALL_R, false, small_m_##name)
 TE_NAME(float, TE_D_E4M3, fp32_e4m3)
 TE_NAME(float, TE_D_E5M2, fp32_e5m2)
 TE_NAME(bf16, TE_D_E4M3, bf16_e4m3)
@@ -248,43 +259,58 @@ TE_NAME(bf16, TE_D_E5M2, bf16_e5m2)
 #undef FUNC
 
 /* block scaling; SCALING: 128X128 of weights, 1X128 of activations and gradients */
-template <class T, int SCALING> DEV void quantize_block_body(const struct te_k_quantize &a)
+template <class T, int SCALING, bool PAD>
+DEV void quantize_block_body(const struct te_k_quantize &a)
 {
 	__shared__ block_shared<false> shared;
 	const block_tile t = block_of_grid(a.rows, a.cols, 0);
-	const block_out<T> o = { NULL, a.q, NULL, block_vec(a.cols, a.x, NULL, a.q) };
-	const T *x = (const T *)a.x + t.r * a.cols + t.c;
+	const block_out<T> o = { NULL, a.q, NULL, block_vec(a.cols, PAD ? NULL : a.x, NULL, a.q) };
+	const T *x = (const T *)a.x + t.r * (PAD ? a.cols - a.pad_cols : a.cols) + t.c;
 	raw<T> v[BLOCK_R];
 
 	if (noop_set(a.q.noop))
 		return;
 	/* FP32: master weights, which are read once */
+	if constexpr (PAD) {
+		const block_tile in = block_unpadded(t, a.pad_rows, a.pad_cols);
+		const bool vec = block_vec(in.cols, a.x, NULL, a.q);
+
 #pragma unroll
-	for (int i = 0; i < BLOCK_R; i++)
-		v[i] = block_load<sizeof(T) == 4>(x + i * a.cols, block_n(t, i), o.vec);
+		for (int i = 0; i < BLOCK_R; i++)
+			v[i] = block_load<sizeof(T) == 4>(x + i * in.cols, block_n(in, i), vec);
+	} else {
+#pragma unroll
+		for (int i = 0; i < BLOCK_R; i++)
+			v[i] = block_load<sizeof(T) == 4>(x + i * a.cols, block_n(t, i), o.vec);
+	}
 	block_put(o, SCALING, t, v, &shared);
 }
 
-#define TE_NAME(T, SCALING, name)                                                               \
-	extern "C" __global__ void __launch_bounds__(BLOCK_THREADS, sizeof(T) == 2 ? 3 : 2)     \
+#define FUNC(T, SCALING, PAD, name)                                                             \
+	extern "C" __global__ void __launch_bounds__(BLOCK_THREADS,                             \
+						      sizeof(T) == 2 && !PAD ? 3 : 2)           \
 		te_k_quantize_##name(const __grid_constant__ struct te_k_quantize a)            \
 	{                                                                                       \
 		te_begin();                                                                     \
-		quantize_block_body<T, SCALING>(a);                                             \
+		quantize_block_body<T, SCALING, PAD>(a);                                        \
 	}
+#define TE_NAME(T, SCALING, name)            \
+	FUNC(T, SCALING, false, name)        \
+	FUNC(T, SCALING, true, pad_##name)
 TE_NAME(float, TE_K_SCALING_1X128, 1x128_fp32)
 TE_NAME(bf16, TE_K_SCALING_1X128, 1x128_bf16)
 TE_NAME(float, TE_K_SCALING_128X128, 128x128_fp32)
 TE_NAME(bf16, TE_K_SCALING_128X128, 128x128_bf16)
 #undef TE_NAME
+#undef FUNC
 
 template <int D, class T> DEV void dequantize_body(const struct te_k_dequantize &a)
 {
 	const uint8_t *x = (const uint8_t *)a.x;
-	const bool vec = ((uint64_t)x & 7) == 0 && aligned(a.y);
-	const int64_t n = a.rows * a.cols;
+	const bool vec = ((uint64_t)x & 7) == 0 && aligned(a.y) && !a.pad_cols;
+	const int64_t width = a.cols - a.pad_cols, n = (a.rows - a.pad_rows) * width;
 	/* otherwise a vector could have elements of several blocks */
-	const bool blocks = a.scaling != TE_K_SCALING_TENSOR, whole = a.cols % TE_V == 0;
+	const bool blocks = a.scaling != TE_K_SCALING_TENSOR, whole = width % TE_V == 0;
 	const float one = blocks ? 0.0f : *a.scale_inv;
 	uint2 code[TE_FLAT_UNROLL];
 
@@ -300,7 +326,9 @@ template <int D, class T> DEV void dequantize_body(const struct te_k_dequantize 
 #pragma unroll
 		for (int e = 0; e < TE_V; e++)
 			if (at + e < n) {
-				const uint32_t c = (uint32_t)x[at + e] << (e % 4 * 8);
+				const int64_t skipped =
+					a.pad_cols ? (at + e) / width * a.pad_cols : 0;
+				const uint32_t c = (uint32_t)x[at + e + skipped] << (e % 4 * 8);
 
 				if (e < 4)
 					code[u].x |= c;
@@ -321,8 +349,8 @@ template <int D, class T> DEV void dequantize_body(const struct te_k_dequantize 
 		for (int e = 0; e < TE_V; e++) {
 			if (blocks && at + e < n && (e == 0 || !whole))
 				scale_inv = a.scale_inv[te_k_scale_index(
-					a.scaling, a.rows, a.cols, (at + e) / a.cols,
-					(at + e) % a.cols)];
+					a.scaling, a.rows, a.cols, (at + e) / width,
+					(at + e) % width)];
 			v[e] = mul(to_float(fp16{ (unsigned short)(half[e / 2] >> (e % 2 * 16)) }),
 				   scale_inv);
 		}

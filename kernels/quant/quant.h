@@ -60,23 +60,24 @@ struct te_k_scale_delayed {
 	int32_t pad;
 };
 
+/* The copies are [rows, cols]. x ends earlier by a padding, which has codes of 0. */
 struct te_k_quantize {
-	const void *x; /* T [rows, cols] */
+	const void *x; /* T [rows - pad_rows, cols - pad_cols] */
 	int64_t rows, cols;
 	struct te_k_q q;
 	int32_t dtype;
-	int32_t pad;
+	int16_t pad_rows, pad_cols;
 };
 
-/* y = T(float(code) * scale_inv[te_k_scale_index(...)]) */
+/* y = T(float(code) * scale_inv[te_k_scale_index(...)]), without x's padding */
 struct te_k_dequantize {
 	const void *x; /* [rows, cols] */
-	void *y;
+	void *y;       /* [rows - pad_rows, cols - pad_cols] */
 	const float *scale_inv;
 	int64_t rows, cols;
 	int32_t xdtype, ydtype;
 	int32_t scaling; /* enum te_k_scaling */
-	int32_t pad;
+	int16_t pad_rows, pad_cols;
 };
 
 /* between FP32, BF16, FP16 */

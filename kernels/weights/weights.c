@@ -29,7 +29,9 @@ void te__h_weights_amax(const struct te_k_weights *a)
 		return;
 	for (int32_t i = 0; i < a->n; i++) {
 		const struct te_k_weight *w = &a->table[i];
-		struct te_k_amax amax = { .n = w->rows * w->cols };
+		struct te_k_amax amax = {
+			.n = (w->rows - w->pad_rows) * (w->cols - w->pad_cols),
+		};
 		struct te_k_split split;
 		struct te_k_scale_current scale = {
 			.fmt_max = a->fmt_max[w->dtype == TE_DTYPE_E5M2],
@@ -55,6 +57,8 @@ static void copy_codes(const struct te_k_weights *a, const struct te_k_weight *w
 		.rows = w->rows,
 		.cols = w->cols,
 		.q = te_k_weight_q(a, w),
+		.pad_rows = w->pad_rows,
+		.pad_cols = w->pad_cols,
 	};
 	struct te_k_split split;
 

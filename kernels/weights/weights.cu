@@ -102,7 +102,7 @@ DEV float scale_of(const struct te_k_weights &a, int dtype, float amax)
 DEV tile_raw<float, TILE_R> tile_load_split(const tile<TILE_R> *t, const uint16_t *upper,
 					    const uint16_t *rest, bool vec)
 {
-	const int64_t at = t->r * t->cols + t->c;
+	const int64_t at = t->r * t->end + t->c;
 	tile_raw<float, TILE_R> x;
 	float v[TE_V];
 
@@ -112,8 +112,8 @@ DEV tile_raw<float, TILE_R> tile_load_split(const tile<TILE_R> *t, const uint16_
 	for (int i = 0; i < TILE_R; i++) {
 		split_load<true>(upper, rest, tile_n(t, i), vec, v);
 		x.row[i] = pack<float>(v);
-		upper += t->cols;
-		rest = rest ? rest + t->cols : NULL;
+		upper += t->end;
+		rest = rest ? rest + t->end : NULL;
 	}
 	return x;
 }
@@ -124,7 +124,9 @@ template <bool SPLIT> DEV void amax_body(const struct te_k_weights &a)
 		return;
 	for (int64_t k = blockIdx.x; k < a.ntiles; k += gridDim.x) {
 		const struct te_k_weight w = a.table[entry_of(a, k)];
-		const tile<TILE_R> t = tile_number<TILE_R>(w.rows, w.cols, (uint32_t)(k - w.tile));
+		const tile<TILE_R> t = tile_unpadded(
+			tile_number<TILE_R>(w.rows, w.cols, (uint32_t)(k - w.tile)), w.pad_rows,
+			w.pad_cols);
 		float v[TE_V], m = 0.0f;
 
 		if (w.hp >= 0)
@@ -134,13 +136,13 @@ template <bool SPLIT> DEV void amax_body(const struct te_k_weights &a)
 			const uint16_t *x = (const uint16_t *)a.masters + w.master;
 			const uint16_t *rest = a.rest ? a.rest + w.master : NULL;
 
-			raw = tile_load_split(&t, x, rest, w.cols % TE_V == 0 && aligned(x) &&
+			raw = tile_load_split(&t, x, rest, t.end % TE_V == 0 && aligned(x) &&
 								   aligned(rest));
 		} else {
 			const float *x = (const float *)a.masters + w.master;
 
-			raw = tile_load<float>(&t, x, w.cols, t.c,
-					       w.cols % TE_V == 0 && aligned(x));
+			raw = tile_load<float>(&t, x, t.end, t.c,
+					       t.end % TE_V == 0 && aligned(x));
 		}
 #pragma unroll
 		for (int i = 0; i < TILE_R; i++) {
@@ -202,7 +204,9 @@ struct place {
 	void *hp;	/* copy of values, or NULL: codes, q */
 	struct te_k_q q;
 	float scale;
-	bool vec; /* rows of x, and of the copies, start on vectors */
+	int pad_rows, pad_cols;
+	bool vec; /* rows of the copies start on vectors */
+	bool x_vec;
 };
 
 /* tile k of the set; entry: of a tile before it */
@@ -231,19 +235,21 @@ DEV void find(const struct te_k_weights &a, int64_t k, int entry, struct place *
 	}
 	p->q = te_k_weight_q(&a, &w);
 	p->scaling = w.scaling;
+	p->pad_rows = w.pad_rows;
+	p->pad_cols = w.pad_cols;
+	p->vec = w.cols % TE_V == 0 && aligned(p->q.row);
+	p->x_vec = (w.cols - w.pad_cols) % TE_V == 0 && aligned(p->x) && aligned(p->rest);
 	if (w.scaling != TE_K_SCALING_TENSOR) {
 		const int64_t nc = (w.cols + BLOCK - 1) / BLOCK;
 
 		p->r0 = tile / nc * BLOCK;
 		p->c0 = tile % nc * BLOCK;
-		p->vec = block_vec(w.cols, p->x, p->rest, p->q);
 		return;
 	}
 	const auto t = tile_number<TILE_R>(w.rows, w.cols, (uint32_t)tile);
 
 	p->r0 = t.r0;
 	p->c0 = t.c0;
-	p->vec = w.cols % TE_V == 0 && aligned(p->x) && aligned(p->rest) && aligned(p->q.row);
 	p->scale = q_scale(&p->q);
 	if (tile == 0)
 		*p->q.scale_inv = __fdiv_rn(1.0f, p->scale);
@@ -286,13 +292,14 @@ DEV float quantize_tile(const struct place &p, tile_codes<TILE_R> *codes, float 
 {
 	const auto t = tile_at<TILE_R>(p.rows, p.cols, p.r0, p.c0);
 	const struct tile_out<float> o = { NULL, p.q, NULL, 0, p.scale, p.vec };
+	const auto in = tile_unpadded(t, p.pad_rows, p.pad_cols);
 	tile_raw<float, TILE_R> x;
 	float v[TILE_R][TE_V];
 
 	if constexpr (SPLIT)
-		x = tile_load_split(&t, (const uint16_t *)p.x, p.rest, p.vec);
+		x = tile_load_split(&in, (const uint16_t *)p.x, p.rest, p.x_vec);
 	else
-		x = tile_load<float, true>(&t, p.x, p.cols, t.c, p.vec);
+		x = tile_load<float, true>(&in, (const float *)p.x, in.end, t.c, p.x_vec);
 
 #pragma unroll
 	for (int i = 0; i < TILE_R; i++)
@@ -304,21 +311,22 @@ template <bool SPLIT>
 DEV void quantize_blocks(const struct place &p, block_shared<false> *shared)
 {
 	const block_tile t = block_at(p.rows, p.cols, p.r0, p.c0);
+	const block_tile in = block_unpadded(t, p.pad_rows, p.pad_cols);
 	const block_out<float> o = { NULL, p.q, NULL, p.vec };
 	raw<float> v[BLOCK_R];
 
 #pragma unroll
 	for (int i = 0; i < BLOCK_R; i++) {
-		const int64_t at = (t.r + i) * p.cols + t.c;
+		const int64_t at = (t.r + i) * in.cols + t.c;
 
 		if constexpr (SPLIT) {
 			float some[TE_V];
 
 			split_load<true>((const uint16_t *)p.x + at, p.rest ? p.rest + at : NULL,
-					 block_n(t, i), p.vec, some);
+					 block_n(in, i), p.x_vec, some);
 			v[i] = pack<float>(some);
 		} else {
-			v[i] = block_load<true>((const float *)p.x + at, block_n(t, i), p.vec);
+			v[i] = block_load<true>((const float *)p.x + at, block_n(in, i), p.x_vec);
 		}
 	}
 	block_put(o, TE_K_SCALING_128X128, t, v, shared);

@@ -20,7 +20,7 @@ struct te_k_weights_changed {
  * these are BF16. Offsets: bytes in te_k_weights.copies.
  */
 struct te_k_weight {
-	int64_t master; /* first element, in masters */
+	int64_t master; /* first element, in masters: [rows - pad_rows, cols - pad_cols] */
 	int64_t rows, cols;
 	int64_t hp;	   /* values [rows, cols]; -1: FP8 codes */
 	int64_t row, col;  /* offsets of [rows, cols] and [cols, rows]; -1: no such copy */
@@ -29,7 +29,7 @@ struct te_k_weight {
 	int32_t slot;	 /* index in scale and amax */
 	int32_t dtype;	 /* E4M3 or E5M2 */
 	int32_t scaling; /* TE_K_SCALING_TENSOR or _128X128 */
-	int32_t pad;
+	int16_t pad_rows, pad_cols; /* as in struct te_k_quantize; 0 for BF16 */
 };
 
 /* The state of a set of copies; zero at first. */

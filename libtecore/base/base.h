@@ -56,6 +56,13 @@ struct te__param_seen te__param_seen(int id);
  * message */
 int te__log_parse(const char *spec, int install);
 
+/* FP8 GEMMs have extents that are multiples of it; padding has codes of 0 */
+#define TE__FP8_EXTENT 16
+static inline int64_t te__fp8_extent(int64_t n)
+{
+	return (n + TE__FP8_EXTENT - 1) / TE__FP8_EXTENT * TE__FP8_EXTENT;
+}
+
 static inline int te__is_fp8(int32_t dtype)
 {
 	return dtype == TE_DTYPE_E4M3 || dtype == TE_DTYPE_E5M2;

@@ -84,6 +84,13 @@ static int check_types(const struct operand *a, const struct operand *b, enum te
 	return 0;
 }
 
+/* do the operand's rows make d_extent rows or columns of D? FP8 may have padding after them */
+static int covers(const struct operand *o, int64_t d_extent)
+{
+	return o->rows == d_extent ||
+	       (te__is_fp8(o->dtype) && o->rows == te__fp8_extent(d_extent));
+}
+
 static int check_shapes(const struct operand *a, const struct operand *b, const struct te_tensor *d)
 {
 	int64_t rows = te_tensor_rows(d), cols = te_tensor_cols(d);
@@ -92,13 +99,16 @@ static int check_shapes(const struct operand *a, const struct operand *b, const 
 		return te__fail(-TE_ESHAPE, "te_gemm: A is [%" PRId64 ", %" PRId64
 				"] and B [%" PRId64 ", %" PRId64 "]: K differs", a->rows, a->k,
 				b->rows, b->k);
-	if (rows != a->rows || cols != b->rows)
+	if (!covers(a, rows) || !covers(b, cols))
 		return te__fail(-TE_ESHAPE, "te_gemm: D is [%" PRId64 ", %" PRId64
 				"], but A B^T is [%" PRId64 ", %" PRId64 "]", rows, cols,
 				a->rows, b->rows);
-	if (te__is_fp8(a->dtype) && (a->rows % 16 || b->rows % 16 || a->k % 16))
-		return te__fail(-TE_ESHAPE, "te_gemm: M %" PRId64 ", N %" PRId64 ", K %" PRId64
-				": FP8 needs multiples of 16", a->rows, b->rows, a->k);
+	if (te__is_fp8(a->dtype) &&
+	    ((a->scaling && a->rows % TE__FP8_EXTENT) || b->rows % TE__FP8_EXTENT ||
+	     a->k % TE__FP8_EXTENT))
+		return te__fail(-TE_ESHAPE, "te_gemm: A is [%" PRId64 ", %" PRId64 "], B [%" PRId64
+				", %" PRId64 "]: FP8 needs rows of B%s and K in multiples of 16",
+				a->rows, a->k, b->rows, b->k, a->scaling ? ", A" : "");
 	/* a limit of BLAS and of cuBLASLt */
 	if (a->rows > INT32_MAX || b->rows > INT32_MAX || a->k > INT32_MAX)
 		return te__fail(-TE_ESHAPE, "te_gemm: M %" PRId64 ", N %" PRId64 ", K %" PRId64
@@ -215,8 +225,8 @@ static int gemm(struct te_stream *stream, const struct te_tensor *a, const struc
 	k.sb = y.scale_inv;
 	k.asc = (int32_t)x.scaling;
 	k.bsc = (int32_t)y.scaling;
-	k.m = x.rows;
-	k.n = y.rows;
+	k.m = te_tensor_rows(d);
+	k.n = te_tensor_cols(d);
 	k.k = x.k;
 	k.alpha = o.alpha;
 	k.beta = o.beta;
@@ -225,6 +235,8 @@ static int gemm(struct te_stream *stream, const struct te_tensor *a, const struc
 	k.adtype = x.dtype;
 	k.bdtype = y.dtype;
 	k.cdtype = k.ddtype = te_tensor_dtype(d);
+	k.a_rows = x.rows;
+	k.b_rows = y.rows;
 	return TE__LAUNCH(stream, GEMM, &k);
 }
 

@@ -9,8 +9,6 @@
 #define TE_LOG_CATEGORY "core/op"
 #include "libtecore/ops/common.h"
 
-#define FP8_ALIGN 16 /* te_gemm's rule for FP8 extents, with one scale or block scaling */
-
 static int is_embedding(const struct te_op *op)
 {
 	return op->is_library && !strcmp(op->ops.name, "embedding");
@@ -128,12 +126,6 @@ static int linear_infer(struct te_op_infer *inf)
 		inf->dw_x = inf->dw_dy = TE_FORM_HP;
 		return 0;
 	}
-	if (rows % FP8_ALIGN || a->in % FP8_ALIGN || a->out % FP8_ALIGN)
-		return te__fail(-TE_ESHAPE,
-				"linear %s: FP8 needs extents divisible by %d, it has %lld rows, "
-				"in %lld, out %lld",
-				inf->op->name, FP8_ALIGN, (long long)rows, (long long)a->in,
-				(long long)a->out);
 	inf->fwd_x = TE_FORM_ROW;
 	inf->weight_forms[0] = TE_FORM_ROW | TE_FORM_COL;
 	inf->dw_x = TE_FORM_COL;

@@ -57,8 +57,10 @@ static int bind_q(const struct te_plan *p, const struct te__value *v, int back,
 		  struct te_tensor **ret_t)
 {
 	const struct te_spec *s = &v->spec;
+	const int padded = te__value_is_padded(v);
 	float *row_scales, *col_scales;
 	char *row = NULL, *col = NULL;
+	int64_t shape[2];
 
 	if (v->forms & TE_FORM_ROW)
 		row = copy_address(p, v->row, back);
@@ -71,8 +73,10 @@ static int bind_q(const struct te_plan *p, const struct te__value *v, int back,
 		row_scales = row ? (float *)(void *)(row + te__value_scales_at(v)) : NULL;
 		col_scales = col ? (float *)(void *)(col + te__value_scales_at(v)) : NULL;
 	}
-	return te__tensor_wrap_scaled(p->ctx, v->qdtype, s->ndim, s->shape, row, col, row_scales,
-				      col_scales, v->scaling, ret_t);
+	te__value_extents(v, &shape[0], &shape[1]);
+	return te__tensor_wrap_scaled(p->ctx, v->qdtype, padded ? 2 : s->ndim,
+				      padded ? shape : s->shape, row, col, row_scales, col_scales,
+				      v->scaling, ret_t);
 }
 
 /* the tensors for backward: forward's tensors, unless backward has another buffer */

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "libtecore/base/private.h"
+#include "libtecore/base/base.h"
 #include "kernels/te_k.h"
 #include "libtecore/plan/build.h"
 
@@ -37,6 +38,13 @@ static int check_bound(const struct te_plan *p, int i, int k, uint32_t forms)
 	const enum te_scaling scaling = codes ? w.scaling : TE_SCALING_TENSOR;
 	char want[64], have[64];
 
+	if (t && codes &&
+	    (te_tensor_rows(t) % TE__FP8_EXTENT || te_tensor_cols(t) % TE__FP8_EXTENT))
+		return te__fail(-TE_ESHAPE,
+				"op %s: FP8 GEMMs read copies of weights with extents rounded up "
+				"to multiples of %d, but weight %s of [%lld,%lld] is bound",
+				te__build_op_name(p, i), TE__FP8_EXTENT, weight->name,
+				(long long)te_tensor_rows(t), (long long)te_tensor_cols(t));
 	if (!t || (codes + values == 1 && te_tensor_dtype(t) == dtype &&
 		   te_tensor_scaling(t) == scaling))
 		return 0;

@@ -211,7 +211,9 @@ int te__build_quantized(struct te_plan *p, int v, int node, enum te__role role, 
 	val->scaling = te__recipe_operand(&p->casts, role).scaling;
 	if (!val->scaling)
 		val->sinv = p->nsinv++;
-	r = te__build_step(p, TE__STEP_QUANT, node, "quantize", &s);
+	/* producers write no padding: no fusion has the second name */
+	r = te__build_step(p, TE__STEP_QUANT, node,
+			   te__value_is_padded(val) ? "quantize.pad" : "quantize", &s);
 	if (r < 0)
 		return r;
 	s->role.x = s->role.y = v;

@@ -10,15 +10,15 @@
 
 static uint64_t form_nbytes(const struct te__value *v, uint32_t form)
 {
-	const int64_t nelems = te__spec_nelems(&v->spec);
-	const int64_t cols = v->spec.shape[v->spec.ndim - 1], rows = nelems / cols;
 	const int by_rows = form == TE_FORM_ROW;
+	int64_t rows, cols;
 
 	if (form == TE_FORM_HP)
 		return te__spec_nbytes(&v->spec);
+	te__value_extents(v, &rows, &cols);
 	if (!v->scaling)
-		return (uint64_t)nelems;
-	return (uint64_t)nelems +
+		return (uint64_t)(rows * cols);
+	return (uint64_t)(rows * cols) +
 	       (uint64_t)te_scaling_nfloats(v->scaling, by_rows ? rows : cols,
 					    by_rows ? cols : rows) * sizeof(float);
 }

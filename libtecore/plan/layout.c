@@ -19,15 +19,18 @@ static void touch(struct te__buf *b, int t)
 
 size_t te__value_scales_at(const struct te__value *v)
 {
-	const size_t codes = (size_t)te__spec_nelems(&v->spec);
+	int64_t rows, cols;
+	size_t codes;
 
+	te__value_extents(v, &rows, &cols);
+	codes = (size_t)(rows * cols);
 	return (codes + TE__PLAN_ALIGN - 1) / TE__PLAN_ALIGN * TE__PLAN_ALIGN;
 }
 
 /* a copy stored as [rows, cols]: codes, and the scales of block scaling */
 static int copy_buf(struct te_plan *p, const struct te__value *v, int64_t rows, int64_t cols)
 {
-	size_t nbytes = (size_t)te__spec_nelems(&v->spec);
+	size_t nbytes = (size_t)(rows * cols);
 
 	if (v->scaling)
 		nbytes = te__value_scales_at(v) +
@@ -37,10 +40,10 @@ static int copy_buf(struct te_plan *p, const struct te__value *v, int64_t rows, 
 
 static int value_bufs(struct te_plan *p, struct te__value *v)
 {
-	const int64_t cols = v->spec.shape[v->spec.ndim - 1];
-	const int64_t rows = te__spec_nelems(&v->spec) / cols;
 	size_t n = te__spec_nbytes(&v->spec);
+	int64_t rows, cols;
 
+	te__value_extents(v, &rows, &cols);
 	if (!v->fixed && !v->no_hp && (v->hp = te__plan_new_buf(p, n)) < 0)
 		return v->hp;
 	if ((v->forms & TE_FORM_ROW) && (v->row = copy_buf(p, v, rows, cols)) < 0)

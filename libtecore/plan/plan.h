@@ -14,6 +14,7 @@
 
 #include <te/plan.h>
 
+#include "libtecore/base/base.h"
 #include "libtecore/ops/op.h"
 #include "libtecore/plan/seq.h"
 
@@ -252,6 +253,25 @@ int te__plan_check_spec(const char *kind, const char *name, const char *what, in
 extern const char *const te__span_name[TE_SPAN_COUNT]; /* "FB" */
 /* the offset of a span in an arena: spans of several passes, then scratch */
 size_t te__plan_arena_offset(const struct te_plan *p, int span);
+/* extents of the FP8 copies of a value */
+static inline void te__value_extents(const struct te__value *v, int64_t *ret_rows,
+				     int64_t *ret_cols)
+{
+	const int64_t cols = v->spec.shape[v->spec.ndim - 1];
+
+	*ret_rows = te__fp8_extent(te__spec_nelems(&v->spec) / cols);
+	*ret_cols = te__fp8_extent(cols);
+}
+
+/* 1: rows or columns end with padding */
+static inline int te__value_is_padded(const struct te__value *v)
+{
+	int64_t rows, cols;
+
+	te__value_extents(v, &rows, &cols);
+	return rows * cols != te__spec_nelems(&v->spec);
+}
+
 /* offset of the scales in row and col of a block-scaled value */
 size_t te__value_scales_at(const struct te__value *v);
 

@@ -108,6 +108,10 @@ static void table_fill(const struct te_plan *p, int all, struct te__copies *set,
 			table[a->n] = none;
 			table[a->n].slot = slot;
 			table[a->n].scaling = scaling;
+			table[a->n].rows = te__fp8_extent(none.rows);
+			table[a->n].cols = te__fp8_extent(none.cols);
+			table[a->n].pad_rows = (int16_t)(table[a->n].rows - none.rows);
+			table[a->n].pad_cols = (int16_t)(table[a->n].cols - none.cols);
 			table[a->n++].dtype = (int32_t)te_quant_dtype(p->quant, slot);
 			lo = slot < lo ? slot : lo;
 			hi = slot > hi ? slot : hi;
@@ -204,13 +208,16 @@ static int entry_wrap(struct te_ctx *ctx, const struct te__copies *set, struct t
 		      const struct te_k_weight *e)
 {
 	const struct te_weight_decl *d = &w->decl;
+	const int padded = e->pad_rows || e->pad_cols;
+	const int64_t shape[2] = { e->rows, e->cols };
 	char *base = set->args.copies;
 
 	if (e->hp >= 0)
 		return te_tensor_wrap(ctx, TE_DTYPE_BF16, d->ndim, d->shape, base + e->hp, NULL,
 				      NULL, &w->copy_hp);
-	return te__tensor_wrap_scaled(ctx, (enum te_dtype)e->dtype, d->ndim, d->shape,
-				      base + e->row, e->col < 0 ? NULL : base + e->col,
+	return te__tensor_wrap_scaled(ctx, (enum te_dtype)e->dtype, padded ? 2 : d->ndim,
+				      padded ? shape : d->shape, base + e->row,
+				      e->col < 0 ? NULL : base + e->col,
 				      (float *)(void *)(base + e->scale_inv),
 				      (float *)(void *)(base + e->col_scale_inv),
 				      (enum te_scaling)e->scaling, &w->copy_q);

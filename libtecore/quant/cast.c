@@ -46,11 +46,23 @@ int te__quantize_end(const struct te__quantize *z, const void *x, enum te_dtype 
 
 /* ---- alone ---- */
 
+/* is y [rows, cols] of x rounded up to the extents of FP8 GEMMs? */
+static int is_padded(const struct te_tensor *x, const struct te_tensor *y)
+{
+	return te_tensor_rows(y) == te__fp8_extent(te_tensor_rows(x)) &&
+	       te_tensor_cols(y) == te__fp8_extent(te_tensor_cols(x));
+}
+
 static int same_ctx(const char *fn, const struct te_stream *stream, const struct te_tensor *x,
 		    const struct te_tensor *y)
 {
 	if (te_tensor_ctx(x) != te_stream_ctx(stream) || te_tensor_ctx(y) != te_stream_ctx(stream))
 		return te__fail(-EINVAL, "%s: x, y and the stream are not of one context", fn);
+	return 0;
+}
+
+static int same_nelems(const char *fn, const struct te_tensor *x, const struct te_tensor *y)
+{
 	if (te_tensor_nelems(x) != te_tensor_nelems(y))
 		return te__fail(-TE_ESHAPE, "%s: x has %lld elements, but y has %lld", fn,
 				(long long)te_tensor_nelems(x), (long long)te_tensor_nelems(y));
@@ -105,6 +117,8 @@ static int check_quantize(const struct te__quantize *z, const struct te_tensor *
 
 	if (r >= 0)
 		r = same_ctx("te_quantize", z->stream, x, z->y);
+	if (r >= 0 && !is_padded(x, z->y))
+		r = same_nelems("te_quantize", x, z->y);
 	if (r >= 0 && !is_compute(te_tensor_dtype(x)))
 		r = te__fail(-TE_EDTYPE, "te_quantize: x is %s, not fp32 or bf16",
 			     te_dtype_name(te_tensor_dtype(x)));
@@ -128,7 +142,7 @@ static int cast(const struct te__quantize *z, struct te_k_quantize *k,
 	int r = te__quantize_begin(z, &k->q);
 	const struct te_k_amax amax = {
 		.x = k->x,
-		.n = k->rows * k->cols,
+		.n = (k->rows - k->pad_rows) * (k->cols - k->pad_cols),
 		.amax = k->q.amax,
 		.noop = z->noop,
 		.dtype = k->dtype,
@@ -161,7 +175,13 @@ int te__quantize_alone(const struct te__quantize *z, const struct te_tensor *x)
 	};
 	int r = check_quantize(z, x);
 
-	return r < 0 ? r : cast(z, &k, NULL);
+	if (r < 0)
+		return r;
+	if (te_tensor_nelems(x) != te_tensor_nelems(z->y)) {
+		k.pad_rows = (int16_t)(k.rows - te_tensor_rows(x));
+		k.pad_cols = (int16_t)(k.cols - te_tensor_cols(x));
+	}
+	return cast(z, &k, NULL);
 }
 
 int te__quantize_part(const struct te__quantize *z, const struct te__quantize_part *part)
@@ -196,6 +216,8 @@ static int dequantize(struct te_stream *stream, const struct te_tensor *x, struc
 	if (!stream || !x || !y)
 		return te__fail(-EINVAL, "te_dequantize: an argument is NULL");
 	r = same_ctx("te_dequantize", stream, x, y);
+	if (r >= 0 && !is_padded(y, x))
+		r = same_nelems("te_dequantize", x, y);
 	if (r < 0)
 		return r;
 	if (!te__is_fp8(te_tensor_dtype(x)))
@@ -216,6 +238,10 @@ static int dequantize(struct te_stream *stream, const struct te_tensor *x, struc
 		.xdtype = (int32_t)te_tensor_dtype(x),
 		.ydtype = (int32_t)te_tensor_dtype(y),
 	};
+	if (te_tensor_nelems(x) != te_tensor_nelems(y)) {
+		k.pad_rows = (int16_t)(k.rows - te_tensor_rows(y));
+		k.pad_cols = (int16_t)(k.cols - te_tensor_cols(y));
+	}
 	return TE__LAUNCH(stream, DEQUANTIZE, &k);
 }
 

@@ -16,6 +16,7 @@
 #include "tt_ctx.h"
 
 #define CANDIDATES 3
+#define MAX_EVENTS 32
 
 enum kind { STREAM, EVENT, GRAPH, EXEC, MEMORY, PREF, DESC, LAYOUT, HANDLE, NKINDS };
 
@@ -24,6 +25,16 @@ struct object {
 	enum kind kind;
 	int capturing;
 	int algo; /* the latest GEMM of a stream, or that of a graph */
+	uint64_t cols; /* a layout's */
+};
+
+/* what was queued eagerly: a GEMM of so many rows, in the order of te_gemm(), or a GEMM_FINISH */
+struct event {
+	int is_gemm;
+	const void *a, *sa;
+	char *d, *workspace;
+	int64_t rows;
+	struct te_k_gemm_finish f;
 };
 
 static struct {
@@ -37,6 +48,10 @@ static struct {
 	size_t version;
 	int compute; /* compute type of the latest descriptor */
 	int32_t mode[2]; /* of the scales of A and B, as set last */
+	const void *sa;	 /* te_gemm()'s, as set last */
+	size_t limit;	 /* of the workspace, in the latest search */
+	struct event event[MAX_EVENTS];
+	int nevents;
 } fake;
 
 static int fails_now(const char *fn)
@@ -84,8 +99,7 @@ static int drop(enum kind kind, int failed, void *object)
 	X(cuDriverGetVersion, (int *ret_version))                                              \
 	X(cuStreamSynchronize, (void *stream))                                                 \
 	X(cuEventRecord, (void *event, void *stream))                                          \
-	X(cuEventSynchronize, (void *event))                                                   \
-	X(cublasLtMatmulPreferenceSetAttribute, (void *pref, int attr, const void *v, size_t n))
+	X(cuEventSynchronize, (void *event))
 #define X(name, args)               \
 	static int fake_##name args \
 	{                           \
@@ -100,13 +114,38 @@ static int fake_cublasLtMatmulDescCreate(void **ret, int compute, int scale)
 	return hold(DESC, FAIL(), ret);
 }
 
+static int fake_cublasLtMatrixLayoutCreate(void **ret, int type, uint64_t rows, uint64_t cols,
+					   int64_t ld)
+{
+	int r = hold(LAYOUT, FAIL(), ret);
+
+	if (!r)
+		((struct object *)*ret)->cols = cols;
+	return r;
+}
+
+static int fake_cublasLtMatmulPreferenceSetAttribute(void *pref, int attr, const void *v, size_t n)
+{
+	if (attr == TE__LT_PREF_MAX_WORKSPACE_BYTES)
+		memcpy(&fake.limit, v, n);
+	return FAIL();
+}
+
+static int fake_cuLaunchKernelEx(const struct te__cu_launch_config *config, void *func,
+				 void **args, void **extra)
+{
+	struct event *e = &fake.event[fake.nevents++ % MAX_EVENTS];
+
+	*e = (struct event){ .is_gemm = 0 };
+	memcpy(&e->f, args[0], sizeof(e->f));
+	return FAIL();
+}
+
 /* calls that create an object, and calls that destroy one */
 #define MAKE(X)                                                                 \
 	X(cuStreamCreate, STREAM, (void **ret, unsigned flags))                 \
 	X(cuEventCreate, EVENT, (void **ret, unsigned flags))                   \
 	X(cublasLtCreate, HANDLE, (void **ret))                                 \
-	X(cublasLtMatrixLayoutCreate, LAYOUT,                                   \
-	  (void **ret, int type, uint64_t rows, uint64_t cols, int64_t ld))     \
 	X(cublasLtMatmulPreferenceCreate, PREF, (void **ret))
 #define X(name, kind, args)                     \
 	static int fake_##name args             \
@@ -212,6 +251,8 @@ static int fake_cublasLtMatmulDescSetAttribute(void *desc, int attr, const void 
 {
 	if (attr == TE__LT_DESC_A_SCALE_MODE || attr == TE__LT_DESC_B_SCALE_MODE)
 		memcpy(&fake.mode[attr == TE__LT_DESC_B_SCALE_MODE], value, n);
+	if (attr == TE__LT_DESC_B_SCALE_POINTER)
+		memcpy(&fake.sa, value, n);
 	return FAIL();
 }
 
@@ -248,6 +289,14 @@ static int fake_cublasLtMatmul(void *handle, void *desc, const void *alpha, cons
 	if (!s->capturing) {
 		fake.ran = s->algo;
 		fake.ngemms++;
+		fake.event[fake.nevents++ % MAX_EVENTS] = (struct event){
+			.is_gemm = 1,
+			.a = b,
+			.sa = fake.sa,
+			.d = d,
+			.workspace = workspace,
+			.rows = (int64_t)((struct object *)dlayout)->cols,
+		};
 	}
 	return FAIL();
 }
@@ -260,6 +309,10 @@ static char choices[sizeof(cache) + 40];
 static struct object own[2] = { { .kind = STREAM }, { .kind = STREAM } };
 static struct te__cuda_dev dev;
 static struct te__cuda_stream stream;
+static struct te__cuda_func funcs[] = { /* by name */
+	{ "te_k_gemm_finish_bf16", NULL },
+	{ "te_k_gemm_finish_fp32", NULL },
+};
 static int64_t live;
 
 static void setup(void)
@@ -294,6 +347,7 @@ static void setup(void)
 	HAVE(cuGraphDestroy);
 	HAVE(cuGraphLaunch);
 	HAVE(cuGraphExecDestroy);
+	HAVE(cuLaunchKernelEx);
 #undef HAVE
 	memset(&fake, 0, sizeof(fake));
 	fake.version = 130000;
@@ -308,6 +362,8 @@ static void setup(void)
 	dev.total_nbytes = (size_t)1 << 30;
 	dev.arch = 90;
 	dev.smem_max = 232448;
+	dev.funcs = funcs;
+	dev.nfuncs = TT_LEN(funcs);
 	te__devmem_init(&dev.mem, 0, NULL);
 	pthread_mutex_init(&dev.lock, NULL);
 	pthread_mutex_init(&dev.lt_lock, NULL);
@@ -553,6 +609,202 @@ START_TEST(each_call_may_fail)
 }
 END_TEST
 
+/* ---- GEMMs in parts ---- */
+
+/* addresses, which nothing reads */
+#define A ((char *)(uintptr_t)0x1000000000)
+#define B ((char *)(uintptr_t)0x2000000000)
+#define C ((char *)(uintptr_t)0x3000000000)
+#define D ((char *)(uintptr_t)0x4000000000)
+#define BIAS ((char *)(uintptr_t)0x5000000000)
+#define SA ((float *)(uintptr_t)0x6000000000)
+
+/* FP8 operands whose rows are padded to multiples of 16 */
+static struct te_k_gemm padded(int64_t m, int64_t n, int64_t k, int32_t out)
+{
+	return (struct te_k_gemm){ .a = A,
+				   .b = B,
+				   .d = D,
+				   .sa = SA,
+				   .sb = SA,
+				   .m = m,
+				   .n = n,
+				   .k = k,
+				   .alpha = 2,
+				   .adtype = TE_DTYPE_E5M2,
+				   .bdtype = TE_DTYPE_E4M3,
+				   .cdtype = out,
+				   .ddtype = out,
+				   .a_rows = (m + 15) / 16 * 16,
+				   .b_rows = (n + 15) / 16 * 16 };
+}
+
+static int run(const struct te_k_gemm *g)
+{
+	fake.nevents = fake.ngemms = 0;
+	return te__cublaslt_gemm(&stream, g);
+}
+
+/* events from i on: a GEMM of rows r to r + n - 1 to the workspace, and D of those that it has */
+static void check_rows(int i, const struct te_k_gemm *g, int64_t r, int64_t n, const void *sa)
+{
+	const struct event *e = &fake.event[i], *f = e + 1;
+	const int64_t at = r * g->n * (int64_t)te_dtype_nbytes((enum te_dtype)g->ddtype);
+	char *const ws = stream.workspace;
+
+	ck_assert_int_gt(fake.nevents, i + 1);
+	ck_assert(e->is_gemm && !f->is_gemm);
+	ck_assert_ptr_eq(e->a, A + r * g->k);
+	ck_assert_ptr_eq(e->sa, sa);
+	ck_assert_ptr_eq(e->d, ws);
+	ck_assert_int_eq(e->rows, n);
+	if (e->workspace)
+		ck_assert_uint_ge((size_t)(e->workspace - ws), (size_t)(n * g->b_rows) * 4);
+	ck_assert_ptr_eq(f->f.sums, ws);
+	ck_assert_ptr_eq(f->f.d, D + at);
+	ck_assert_ptr_eq(f->f.c, g->c ? (const char *)g->c + at : D + at);
+	ck_assert_ptr_eq(f->f.bias, g->bias);
+	ck_assert_int_eq(f->f.m, g->m - r < n ? g->m - r : n);
+	ck_assert_int_eq(f->f.n, g->n);
+	ck_assert_int_eq(f->f.ld, g->b_rows);
+	ck_assert_int_eq(f->f.dtype, g->ddtype);
+	ck_assert(f->f.beta == g->beta);
+}
+
+START_TEST(narrower_results_are_finished_from_sums)
+{
+	struct te_k_gemm g = padded(1003, 20, 64, TE_DTYPE_BF16);
+
+	g.bias = BIAS;
+	g.c = C;
+	g.beta = 0.5f;
+	DO(run(&g));
+	ck_assert_int_eq(fake.nevents, 2);
+	check_rows(0, &g, 0, 1008, SA);
+	/* one row of sums takes 400,064 bytes */
+	g = padded(150, 100001, 64, TE_DTYPE_FP32);
+	DO(run(&g));
+	ck_assert_int_eq(fake.nevents, 6);
+	check_rows(0, &g, 0, 64, SA);
+	check_rows(2, &g, 64, 64, SA);
+	check_rows(4, &g, 128, 32, SA);
+	g = padded(700, 20001, 64, TE_DTYPE_FP32);
+	DO(run(&g));
+	ck_assert_int_eq(fake.nevents, 6);
+	check_rows(2, &g, 256, 256, SA);
+	g = padded(16, 1 << 20, 64, TE_DTYPE_FP32);
+	g.n--;
+	ck_assert_int_eq(run(&g), -TE_ESHAPE);
+	tt_said("n is 1048575, k 64: too large on a GPU");
+	ck_assert_int_eq(fake.nevents, 0);
+	ck_assert_ptr_null(stream.given);
+}
+END_TEST
+
+/* only b's padding reaches D: cuBLASLt takes any number of rows of a, unless they have blocks */
+START_TEST(whole_results_need_no_parts)
+{
+	struct te_k_gemm g = padded(150, 64, 64, TE_DTYPE_BF16);
+
+	DO(run(&g));
+	ck_assert_int_eq(fake.nevents, 1);
+	ck_assert_int_eq(fake.event[0].rows, 150);
+	ck_assert_ptr_eq(fake.event[0].d, D);
+	g.asc = g.bsc = TE_K_SCALING_1X128;
+	DO(run(&g));
+	ck_assert_int_eq(fake.nevents, 2);
+	check_rows(0, &g, 0, 160, SA);
+}
+END_TEST
+
+START_TEST(parts_of_blocks_have_scales_of_their_own)
+{
+	const int64_t k = 8192 * TE_K_BLOCK; /* scales of 64 rows fill their part */
+	struct te_k_gemm g = padded(139, 203, k, TE_DTYPE_FP32);
+	const struct te_k_gemm_finish *f = &fake.event[3].f;
+
+	g.asc = g.bsc = TE_K_SCALING_1X128;
+	DO(run(&g));
+	ck_assert_int_eq(fake.nevents, 9);
+	for (int i = 0; i < 3; i++)
+		check_rows(3 * i + 1, &g, 64 * i, i < 2 ? 64 : 16, fake.event[0].f.d);
+	ck_assert_ptr_eq(f->sums, SA + 64);
+	ck_assert_int_eq(f->ld, 144);
+	ck_assert_int_eq(f->n, 64);
+	ck_assert_int_eq(f->m, 8192);
+	ck_assert(!f->c && !f->bias && f->beta == 0.0f && f->dtype == TE_DTYPE_FP32);
+	ck_assert_uint_ge((size_t)((char *)f->d - (char *)stream.workspace),
+			  (size_t)(64 * g.b_rows) * 4);
+	/* those of 128 x 128 are rows of the array of scales */
+	g = padded(700, 20001, 256, TE_DTYPE_FP32);
+	g.asc = TE_K_SCALING_128X128;
+	g.bsc = TE_K_SCALING_1X128;
+	DO(run(&g));
+	ck_assert_int_eq(fake.nevents, 6);
+	check_rows(0, &g, 0, 256, SA);
+	check_rows(4, &g, 512, 192,
+		   SA + te_k_scale_index(TE_K_SCALING_128X128, 704, 256, 512, 0));
+}
+END_TEST
+
+/* a part has less workspace than the same GEMM alone, and an algorithm of its own */
+START_TEST(parts_have_choices_of_their_own)
+{
+	struct te_k_gemm part = padded(64, 60, 64, TE_DTYPE_FP32);
+	struct te_k_gemm alone = padded(64, 64, 64, TE_DTYPE_FP32);
+
+	fake.ms[2] = 0.5f;
+	DO(run(&part));
+	ck_assert_int_eq(fake.ran, 2);
+	ck_assert_uint_lt(fake.limit, TE__CUDA_WORKSPACE_NBYTES / 8);
+	fake.ms[2] = 2;
+	DO(run(&alone));
+	ck_assert_int_eq(fake.ran, 1);
+	ck_assert_uint_eq(fake.limit, TE__CUDA_WORKSPACE_NBYTES);
+	close_all();
+	/* read from the file */
+	fake.ms[0] = 0;
+	DO(run(&part));
+	ck_assert_int_eq(fake.ran, 2);
+	DO(run(&alone));
+	ck_assert_int_eq(fake.ran, 1);
+}
+END_TEST
+
+START_TEST(each_call_of_parts_may_fail)
+{
+	const struct te_k_gemm g = padded(150, 100001, 64, TE_DTYPE_FP32);
+	int fired = 1, ncodes = 0;
+
+	for (int nth = 1; fired; nth++) {
+		int r;
+
+		close_all();
+		unlink(choices);
+		te_error_clear();
+		fake.ncalls = 0;
+		fake.failed = "none";
+		fake.fail_at = nth;
+		r = run(&g);
+		fired = fake.ncalls >= nth;
+		fake.fail_at = 0;
+		ck_assert_ptr_null(stream.given);
+		if (r) {
+			ck_assert_msg(r == -TE_EBLAS || r == -TE_ECUDA, "%s: %d", fake.failed, r);
+			tt_said(!strcmp(fake.failed, "cuLaunchKernelEx") ?
+					"launch of te_k_gemm_finish" :
+					fake.failed);
+			ncodes++;
+		} else {
+			ck_assert_int_eq(fake.nevents, 6);
+		}
+		DO(run(&g));
+		ck_assert_int_eq(fake.nevents, 6);
+	}
+	ck_assert_int_gt(ncodes, 10);
+}
+END_TEST
+
 static Suite *suite(void)
 {
 	Suite *s = suite_create("backend/cublaslt");
@@ -572,6 +824,11 @@ static Suite *suite(void)
 	tcase_add_test(c, blocks_need_a_new_library);
 	tcase_add_test(c, blocks_have_choices_of_their_own);
 	tcase_add_loop_test(c, each_call_may_fail, 0, 2);
+	tcase_add_test(c, narrower_results_are_finished_from_sums);
+	tcase_add_test(c, whole_results_need_no_parts);
+	tcase_add_test(c, parts_of_blocks_have_scales_of_their_own);
+	tcase_add_test(c, parts_have_choices_of_their_own);
+	tcase_add_test(c, each_call_of_parts_may_fail);
 	return s;
 }
 

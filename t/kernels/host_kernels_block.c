@@ -120,7 +120,7 @@ START_TEST(quantizes_as_another_implementation)
 	const struct golden *g = &golden[_i];
 	struct blocks b = blocks_new(g->qdtype, g->scaling, g->rows, g->cols);
 	float *x = hk_fresh(TE_DTYPE_FP32, b.n);
-	struct te_k_quantize k = { x, g->rows, g->cols, b.q, TE_DTYPE_FP32, 0 };
+	struct te_k_quantize k = { x, g->rows, g->cols, b.q, TE_DTYPE_FP32, 0, 0 };
 
 	k.q.pow2 = g->pow2;
 	k.q.epsilon = g->epsilon;
@@ -146,7 +146,7 @@ START_TEST(copies_are_optional)
 	struct blocks want = blocks_new(TE_DTYPE_E4M3, scaling, rows, cols);
 	struct blocks got = blocks_new(TE_DTYPE_E4M3, scaling, rows, cols);
 	void *x = hk_normal(TE_DTYPE_BF16, rows * cols, 3.0f);
-	struct te_k_quantize k = { x, rows, cols, want.q, TE_DTYPE_BF16, 0 };
+	struct te_k_quantize k = { x, rows, cols, want.q, TE_DTYPE_BF16, 0, 0 };
 
 	te__h_quantize(&k);
 	k.q = got.q;
@@ -171,12 +171,53 @@ START_TEST(copies_are_optional)
 END_TEST
 
 /* both copies of a 128x128-scaled result have the same codes */
+/* an input that ends before the copies has the codes and scales of one with zeros after it */
+START_TEST(padding_has_the_codes_of_zeros)
+{
+	const int32_t scaling = _i % 3, dtype = hk_types[_i / 3 % 2];
+	const int64_t rows = _i < 6 ? 144 : 16, cols = _i < 6 ? 272 : 16;
+
+	for (int pad = 1; pad < 16; pad += 7) {
+		const int64_t width = cols - pad, nx = (rows - 16 + pad) * width;
+		struct blocks want = blocks_new(TE_DTYPE_E4M3, scaling, rows, cols);
+		struct blocks got = blocks_new(TE_DTYPE_E4M3, scaling, rows, cols);
+		void *x = hk_normal(dtype, nx, 3.0f), *all = hk_normal(dtype, rows * cols, 3.0f);
+		float scale = 1.7f, amax[2] = { 0 };
+		struct te_k_quantize k = { all, rows, cols, want.q, dtype, 0, 0 };
+
+		for (int64_t i = 0; i < rows * cols; i++) {
+			const int64_t r = i / cols, c = i % cols;
+			const int in = r < rows - 16 + pad && c < width;
+
+			tt_set(dtype, all, i, in ? tt_get(dtype, x, r * width + c) : 0.0f);
+		}
+		k.q.scale = &scale;
+		k.q.amax = scaling ? NULL : &amax[0];
+		te__h_quantize(&k);
+		k.x = x;
+		k.q = got.q;
+		k.q.scale = &scale;
+		k.q.amax = scaling ? NULL : &amax[1];
+		k.pad_rows = (int16_t)(16 - pad);
+		k.pad_cols = (int16_t)pad;
+		te__h_quantize(&k);
+		blocks_check_same(&got, &want);
+		blocks_check_ends(&got);
+		ck_assert_float_eq(amax[0], amax[1]);
+		blocks_free(&want);
+		blocks_free(&got);
+		free(x);
+		free(all);
+	}
+}
+END_TEST
+
 START_TEST(square_blocks_are_transposed)
 {
 	const int64_t rows = 257, cols = 130;
 	struct blocks b = blocks_new(TE_DTYPE_E4M3, TE_K_SCALING_128X128, rows, cols);
 	float *x = hk_normal(TE_DTYPE_FP32, rows * cols, 1.0f);
-	struct te_k_quantize k = { x, rows, cols, b.q, TE_DTYPE_FP32, 0 };
+	struct te_k_quantize k = { x, rows, cols, b.q, TE_DTYPE_FP32, 0, 0 };
 	const uint8_t *row = b.q.row, *col = b.q.col;
 
 	te__h_quantize(&k);
@@ -199,9 +240,9 @@ START_TEST(dequantizes_within_the_format)
 	const int64_t rows = 140, cols = 300, n = rows * cols;
 	struct blocks b = blocks_new(TE_DTYPE_E4M3, scaling, rows, cols);
 	float *x = hk_normal(TE_DTYPE_FP32, n, 1.0f), *y = hk_fresh(TE_DTYPE_FP32, n);
-	struct te_k_quantize k = { x, rows, cols, b.q, TE_DTYPE_FP32, 0 };
+	struct te_k_quantize k = { x, rows, cols, b.q, TE_DTYPE_FP32, 0, 0 };
 	struct te_k_dequantize d = { b.q.row, y, b.q.scale_inv, rows, cols, TE_DTYPE_E4M3,
-				     TE_DTYPE_FP32, scaling, 0 };
+				     TE_DTYPE_FP32, scaling, 0, 0 };
 
 	te__h_quantize(&k);
 	te__h_dequantize(&d);
@@ -244,7 +285,7 @@ START_TEST(fused_is_separate)
 		float *rstd = hk_fresh(TE_DTYPE_FP32, rows), *mean = hk_fresh(TE_DTYPE_FP32, rows);
 		float *part = hk_fresh(TE_DTYPE_FP32, TE_K_NPARTS(rows) * width);
 		float *part2 = hk_fresh(TE_DTYPE_FP32, TE_K_NPARTS(rows) * width);
-		struct te_k_quantize q = { y, rows, cols, want.q, dtype, 0 };
+		struct te_k_quantize q = { y, rows, cols, want.q, dtype, 0, 0 };
 		struct te_k_act_fwd f = { x, y, rows, cols, { 0 }, TE_ACT_SILU, gated, dtype, 0 };
 		struct te_k_act_bwd w = { dy, x, dx, part, rows, cols, { 0 }, TE_ACT_GELU, gated,
 					  dtype, 0 };
@@ -275,7 +316,7 @@ START_TEST(fused_is_separate)
 		blocks_check_same(&got, &want);
 
 		te__h_act_bwd(&w);
-		q = (struct te_k_quantize){ dx, rows, width, want_dx.q, dtype, 0 };
+		q = (struct te_k_quantize){ dx, rows, width, want_dx.q, dtype, 0, 0 };
 		te__h_quantize(&q);
 		w.q = got_dx.q;
 		w.dx = NULL;
@@ -299,6 +340,7 @@ void host_block_cases(Suite *s)
 
 	tcase_add_loop_test(c, quantizes_as_another_implementation, 0, TT_LEN(golden));
 	tcase_add_loop_test(c, copies_are_optional, 0, 2);
+	tcase_add_loop_test(c, padding_has_the_codes_of_zeros, 0, 12);
 	tcase_add_test(c, square_blocks_are_transposed);
 	tcase_add_loop_test(c, dequantizes_within_the_format, 0, 2);
 	tcase_add_loop_test(c, fused_is_separate, 0, 8);

@@ -63,7 +63,7 @@ START_TEST(quantize_writes_both_copies)
 		tt_set(dtype, x, 0, k & 1 ? NAN : 0x1p-140f);
 		tt_set(dtype, x, n / 2, k & 1 ? -INFINITY : -0.0f);
 		hk_side_init(&s, qdtype, n, tt_rand_float(0.01f, 200.0f));
-		a = (struct te_k_quantize){ x, rows, cols, s.q, dtype, 0 };
+		a = (struct te_k_quantize){ x, rows, cols, s.q, dtype, 0, 0 };
 		a.q.noop = &hk_noop_on;
 		te__h_quantize(&a);
 		hk_check_side_untouched(&s, n);
@@ -121,7 +121,7 @@ START_TEST(dequantize_and_cast_round_once)
 		const int32_t qdtype = from & 1 ? TE_DTYPE_E5M2 : TE_DTYPE_E4M3;
 		const float scale_inv = tt_rand_float(1e-4f, 10.0f);
 		uint8_t *code = hk_fresh(TE_DTYPE_UINT8, n);
-		struct te_k_dequantize d = { code, NULL, &scale_inv, 1, n, qdtype, to, 0, 0 };
+		struct te_k_dequantize d = { code, NULL, &scale_inv, 1, n, qdtype, to, 0, 0, 0 };
 
 		for (int64_t i = 0; i < n; i++)
 			code[i] = (uint8_t)tt_rand_u64();

@@ -105,6 +105,15 @@ START_TEST(scale_delayed)
 }
 END_TEST
 
+/* often x ends before the copies do */
+static void draw_padding(struct te_k_quantize *a)
+{
+	if (tt_rand_int(0, 1))
+		a->pad_rows = (int16_t)tt_rand_int(0, a->rows < 16 ? a->rows - 1 : 15);
+	if (tt_rand_int(0, 1))
+		a->pad_cols = (int16_t)tt_rand_int(0, a->cols < 16 ? a->cols - 1 : 15);
+}
+
 START_TEST(quantize)
 {
 	const int32_t dtype = kl_types[_i % 2], qdtype = kl_fp8[_i / 2 % 2];
@@ -114,7 +123,7 @@ START_TEST(quantize)
 		void *x = k & 1 ? kc_anything(dtype, n) : kc_normal(dtype, n, 1.0f);
 		struct te_k_quantize a = {
 			x,     rows, cols, kc_q(qdtype, n, tt_rand_float(0.1f, 99.0f), kl_noop()),
-			dtype, 0
+			dtype, 0, 0
 		};
 
 		if (_i / 4 & 1)
@@ -123,6 +132,7 @@ START_TEST(quantize)
 			a.q.col = NULL;
 		if (tt_rand_int(0, 3) == 0)
 			a.q.amax = NULL;
+		draw_padding(&a);
 		KC_RUN(QUANTIZE, &a);
 		kc_reset();
 	}
@@ -186,6 +196,9 @@ START_TEST(quantize_blocks)
 			a.q.row = NULL;
 		if (_i / 8 == 2)
 			a.q.col = NULL;
+		draw_padding(&a);
+		d.pad_rows = a.pad_rows;
+		d.pad_cols = a.pad_cols;
 		KC_RUN(QUANTIZE, &a);
 		d.x = a.q.row;
 		d.y = kc_poison(d.ydtype, rows * cols);
@@ -209,7 +222,7 @@ START_TEST(dequantize_and_cast)
 		struct te_k_dequantize d = {
 			codes, kc_poison(to, n), kc_word(tt_rand_float(0.001f, 9.0f)),
 			1,     n,		 kl_fp8[k & 1],
-			to,    TE_K_SCALING_TENSOR, 0
+			to,    TE_K_SCALING_TENSOR, 0, 0
 		};
 		struct te_k_cast c = {
 			kc_anything(from, n), kc_poison(to, n), n, from, to, kl_noop()

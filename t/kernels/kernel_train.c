@@ -399,6 +399,50 @@ START_TEST(gemm)
 }
 END_TEST
 
+START_TEST(gemm_finish)
+{
+	const int32_t dtype = kl_types[_i % 2];
+
+	for (int k = 0; k < 12; k++) {
+		const int64_t m = tt_rand_int(1, 90), n = k == 11 ? 5001 : tt_rand_int(1, 300);
+		const int64_t ld = n + tt_rand_int(0, 15);
+		struct te_k_gemm_finish a = { .sums = kc_normal(TE_DTYPE_FP32, m * ld, 1.0f),
+					      .d = kc_normal(dtype, m * n, 1.0f),
+					      .bias = k & 1 ? kc_normal(dtype, n, 1.0f) : NULL,
+					      .m = m,
+					      .n = n,
+					      .ld = ld,
+					      .beta = k & 2 ? tt_rand_float(-2, 2) : 0.0f,
+					      .dtype = dtype };
+		float *want = malloc((size_t)(m * n) * sizeof(*want));
+
+		a.c = k & 4 ? a.d : kc_anything(dtype, m * n);
+		for (int64_t i = 0; i < m * n; i++) {
+			float v = a.sums[i / n * ld + i % n];
+
+			if (a.beta != 0.0f) {
+				const float c = a.beta * tt_get(dtype, a.c, i);
+
+				v += c;
+			}
+			if (a.bias)
+				v += tt_get(dtype, a.bias, i % n);
+			want[i] = tt_round(dtype, v);
+		}
+		KC_RUN(GEMM_FINISH, &a);
+		for (int64_t i = 0; i < m * n; i++) {
+			const float got = tt_get(dtype, a.d, i);
+
+			ck_assert_msg(got == want[i] || (isnan(got) && isnan(want[i])),
+				      "[%d, %d] of %d columns: %g, not %g", (int)(i / n),
+				      (int)(i % n), (int)n, (double)got, (double)want[i]);
+		}
+		free(want);
+		kc_reset();
+	}
+}
+END_TEST
+
 /* ---- optimizer ---- */
 
 START_TEST(sumsq_and_adamw)
@@ -571,9 +615,11 @@ void kernel_train_cases(Suite *s, TCase *odd)
 	tcase_add_loop_test(c, cross_entropy_at_once, 0, 2);
 	tcase_add_loop_test(c, cross_entropy_of_parts, 0, 2);
 	tcase_add_loop_test(c, cross_entropy_of_inf_and_nan, 0, 2);
+	c = kl_case(s, "gemm");
+	tcase_add_loop_test(c, gemm_finish, 0, 2);
 	/* on a GPU, cuBLASLt has fewer layouts: t/ops/gemm_exact_gpu.c */
 	if (!strcmp(backend, "host"))
-		tcase_add_loop_test(kl_case(s, "gemm"), gemm, 0, 6);
+		tcase_add_loop_test(c, gemm, 0, 6);
 	c = kl_case(s, "optim");
 	tcase_add_test(c, sumsq_and_adamw);
 	tcase_add_loop_test(c, adamw_of_small_states, 0, 18);

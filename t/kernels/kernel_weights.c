@@ -47,6 +47,10 @@ static struct set make(int n, const int64_t (*shape)[2], int record, int blocks)
 			nbytes += 2 * rows * cols + rows * cols % 2 * 2;
 		} else {
 			w->scaling = blocks ? TE_K_SCALING_128X128 : TE_K_SCALING_TENSOR;
+			if (i % 2) {
+				w->pad_rows = (int16_t)tt_rand_int(0, rows < 16 ? rows - 1 : 15);
+				w->pad_cols = (int16_t)tt_rand_int(0, cols < 16 ? cols - 1 : 15);
+			}
 			w->scale_inv = w->col_scale_inv = nbytes = (nbytes + 7) / 4 * 4;
 			nbytes += 4 * te_k_scale_nfloats(w->scaling, rows, cols);
 			if (blocks) {
@@ -129,7 +133,9 @@ static void check_copies(const struct set *s)
 		struct te_k_quantize k = { .x = s->masters + w->master,
 					   .rows = w->rows,
 					   .cols = w->cols,
-					   .dtype = TE_DTYPE_FP32 };
+					   .dtype = TE_DTYPE_FP32,
+					   .pad_rows = w->pad_rows,
+					   .pad_cols = w->pad_cols };
 
 		if (w->hp >= 0) {
 			c.y = kc_poison(TE_DTYPE_BF16, n);
@@ -213,7 +219,7 @@ START_TEST(scales_from_their_own_amaxes)
 
 			w = &s.table[i];
 			m.x = s.masters + w->master;
-			m.n = w->rows * w->cols;
+			m.n = (w->rows - w->pad_rows) * (w->cols - w->pad_cols);
 			c.amax = m.amax = kc_word(0.0f);
 			c.scale = kc_word(0.0f);
 			c.fmt_max = s.a.fmt_max[w->dtype == TE_DTYPE_E5M2];

@@ -27,6 +27,10 @@
 #define MAX_TUNE 32
 #define TIMED_RUNS 10
 #define LT_BLOCK_SCALING 120900 /* the first version with block scaling */
+/* a GEMM in parts uses the workspace for sums and scales; the rest is cuBLASLt's */
+#define SUMS_NBYTES ((size_t)28 << 20)
+#define SCALES_NBYTES ((size_t)2 << 20)
+#define PART_ROWS 128 /* a part has a multiple of so many rows, if they fit */
 
 struct problem {
 	struct te__gemm_key key;
@@ -164,6 +168,12 @@ struct search {
 	struct problem *p;
 };
 
+/* limit of cuBLASLt's workspace */
+static size_t most_workspace(const struct te__gemm_key *k)
+{
+	return TE__CUDA_WORKSPACE_NBYTES - (k->part ? SUMS_NBYTES + SCALES_NBYTES : 0);
+}
+
 /* 1: cuBLASLt accepts the algorithm for the problem, which is stored with its workspace size */
 static int accept(void *arg, const struct te__lt_algo *algo)
 {
@@ -174,7 +184,7 @@ static int accept(void *arg, const struct te__lt_algo *algo)
 	memset(&h, 0, sizeof(h));
 	if (lt->api.cublasLtMatmulAlgoCheck(lt->handle, p->desc, p->a, p->b, p->d, p->d, algo,
 					    &h) ||
-	    h.workspace_nbytes > TE__CUDA_WORKSPACE_NBYTES)
+	    h.workspace_nbytes > most_workspace(&p->key))
 		return 0;
 	p->algo = *algo;
 	p->workspace_nbytes = h.workspace_nbytes;
@@ -383,7 +393,7 @@ static int fastest(struct te__cuda_dev *d, struct te__cublaslt *lt, struct probl
 static int choose(struct te__cuda_dev *d, struct te__cublaslt *lt, struct problem *p,
 		  const struct te_k_gemm *g)
 {
-	const size_t most = TE__CUDA_WORKSPACE_NBYTES;
+	const size_t most = most_workspace(&p->key);
 	const uint32_t align = (uint32_t)p->key.align;
 	/* partial sums are added in FP32, not in D's type */
 	const uint32_t reduction = TE__LT_REDUCTION_COMPUTE_TYPE;
@@ -437,7 +447,8 @@ static int32_t align_of(const struct te_k_gemm *g)
 	return (int32_t)(all & -all);
 }
 
-static int find(struct te__cuda_dev *d, const struct te_k_gemm *g, struct problem **ret)
+/* part: of a GEMM in parts, which leaves less workspace */
+static int find(struct te__cuda_dev *d, const struct te_k_gemm *g, int part, struct problem **ret)
 {
 	struct te__cublaslt *lt = d->lt;
 	struct problem *p = NULL;
@@ -459,6 +470,7 @@ static int find(struct te__cuda_dev *d, const struct te_k_gemm *g, struct proble
 	key.align = align_of(g);
 	key.asc = g->asc;
 	key.bsc = g->bsc;
+	key.part = part;
 	key.tf32 = g->adtype == TE_DTYPE_FP32 && te__param_bool(TE_PARAM_GEMM_TF32);
 	for (int i = 0; i < lt->nproblems; i++)
 		if (!memcmp(&lt->problem[i].key, &key, sizeof(key))) {
@@ -500,7 +512,7 @@ static int find(struct te__cuda_dev *d, const struct te_k_gemm *g, struct proble
 	return 0;
 }
 
-static int gemm(struct te__cuda_stream *s, const struct te_k_gemm *g)
+static int gemm(struct te__cuda_stream *s, const struct te_k_gemm *g, int part)
 {
 	struct te__cuda_dev *d = s->dev;
 	struct problem *p = NULL;
@@ -520,7 +532,7 @@ static int gemm(struct te__cuda_stream *s, const struct te_k_gemm *g)
 	te__cu.cuThreadExchangeStreamCaptureMode(&mode);
 	r = opened(d);
 	if (!r)
-		r = find(d, g, &p);
+		r = find(d, g, part, &p);
 	te__cu.cuThreadExchangeStreamCaptureMode(&mode);
 	if (!r && p->workspace_nbytes)
 		r = te__cuda_workspace(s, p->workspace_nbytes, &ws);
@@ -542,7 +554,7 @@ static int gemm(struct te__cuda_stream *s, const struct te_k_gemm *g)
  * From FP8 to FP32 cuBLASLt accepts a bias in BF16 only. The bias of te_gemm() is FP32, so a kernel
  * adds it afterwards: the result is the same, because D is FP32 and not rounded before.
  */
-int te__cublaslt_gemm(struct te__cuda_stream *s, const struct te_k_gemm *g)
+static int whole(struct te__cuda_stream *s, const struct te_k_gemm *g)
 {
 	const int apart = g->bias && g->ddtype == TE_DTYPE_FP32 && te__is_fp8(g->adtype);
 	struct te_k_bias_fwd add = { .dtype = g->ddtype };
@@ -551,7 +563,7 @@ int te__cublaslt_gemm(struct te__cuda_stream *s, const struct te_k_gemm *g)
 
 	if (apart)
 		plain.bias = NULL;
-	r = TE__CUDA_IN(s->dev, gemm(s, &plain));
+	r = TE__CUDA_IN(s->dev, gemm(s, &plain, 0));
 	if (r || !apart)
 		return r;
 	add.x = add.y = g->d;
@@ -559,4 +571,116 @@ int te__cublaslt_gemm(struct te__cuda_stream *s, const struct te_k_gemm *g)
 	add.rows = g->m;
 	add.cols = g->n;
 	return te__cuda_launch_now(s, &(struct te__launch){ TE_K_BIAS_FWD, &add, sizeof(add) });
+}
+
+/*
+ * cuBLASLt needs FP8 operands and D with extents n of multiples of 16, and derives the layout of
+ * block scales from m and n. Where D has fewer columns than b has rows, or fewer rows than
+ * block-scaled a, sums in FP32 with the operands' extents go to the workspace, some rows at a time,
+ * and GEMM_FINISH makes D of them.
+ */
+static int is_in_parts(const struct te_k_gemm *g)
+{
+	return te__is_fp8(g->adtype) &&
+	       (te_k_gemm_b_rows(g) != g->n || (g->asc && te_k_gemm_a_rows(g) != g->m));
+}
+
+/* blocks along k */
+static int64_t nblocks(const struct te_k_gemm *g)
+{
+	return (g->k + TE_K_BLOCK - 1) / TE_K_BLOCK;
+}
+
+/* rows of a part; 0: the workspace is too small */
+static int64_t part_rows(const struct te_k_gemm *g)
+{
+	const int64_t rows = te_k_gemm_a_rows(g);
+	const int64_t unit = g->asc == TE_K_SCALING_128X128 ? TE_K_BLOCK : TE__FP8_EXTENT;
+	int64_t fit = (int64_t)(SUMS_NBYTES / sizeof(float)) / te_k_gemm_b_rows(g);
+
+	if (g->asc == TE_K_SCALING_1X128 &&
+	    fit > (int64_t)(SCALES_NBYTES / sizeof(float)) / nblocks(g))
+		fit = (int64_t)(SCALES_NBYTES / sizeof(float)) / nblocks(g);
+	return fit >= rows	? rows :
+	       fit >= PART_ROWS ? fit / PART_ROWS * PART_ROWS :
+				  fit / unit * unit;
+}
+
+/*
+ * Rows r to r + n - 1 of the operand a, and their scales. Those of 1x128 blocks are columns of the
+ * array of scales: they are copied to scales.
+ */
+static int part_of(struct te__cuda_stream *s, const struct te_k_gemm *g, int64_t r, int64_t n,
+		   float *scales, struct te_k_gemm *ret)
+{
+	const struct te_k_gemm_finish copy = {
+		.sums = g->sa + r,
+		.d = scales,
+		.m = nblocks(g),
+		.n = n,
+		.ld = te_k_gemm_a_rows(g),
+		.dtype = TE_DTYPE_FP32,
+	};
+
+	ret->a = (const char *)g->a + r * g->k;
+	ret->m = ret->a_rows = n;
+	if (g->asc == TE_K_SCALING_128X128)
+		ret->sa = g->sa + te_k_scale_index(g->asc, te_k_gemm_a_rows(g), g->k, r, 0);
+	if (g->asc != TE_K_SCALING_1X128 || n == te_k_gemm_a_rows(g))
+		return 0;
+	ret->sa = scales;
+	return te__cuda_launch_now(s, &(struct te__launch){ TE_K_GEMM_FINISH, &copy,
+							    sizeof(copy) });
+}
+
+static int parts(struct te__cuda_stream *s, const struct te_k_gemm *g)
+{
+	const int64_t rows = te_k_gemm_a_rows(g), step = part_rows(g);
+	const size_t es = te_dtype_nbytes((enum te_dtype)g->ddtype);
+	void *const given = s->given;
+	const size_t given_at = s->given_at;
+	struct te_k_gemm_finish f = {
+		.bias = g->bias,
+		.n = g->n,
+		.ld = te_k_gemm_b_rows(g),
+		.beta = g->beta,
+		.dtype = g->ddtype,
+	};
+	struct te_k_gemm part = *g;
+	void *ws;
+	int r;
+
+	if (step < 1)
+		return te__fail(-TE_ESHAPE,
+				"te_gemm: n is %" PRId64 ", k %" PRId64 ": too large on a GPU for "
+				"FP8 with n, or block-scaled m, that is no multiple of %d", g->n,
+				g->k, TE__FP8_EXTENT);
+	r = te__cuda_workspace(s, TE__CUDA_WORKSPACE_NBYTES, &ws);
+	part.n = f.ld;
+	part.c = part.bias = NULL;
+	part.d = ws;
+	part.beta = 0.0f;
+	part.cdtype = part.ddtype = TE_DTYPE_FP32;
+	f.sums = ws;
+	for (int64_t at = 0; at < g->m && !r; at += step) {
+		r = part_of(s, g, at, step < rows - at ? step : rows - at,
+			    (float *)(void *)((char *)ws + SUMS_NBYTES), &part);
+		f.m = part.m < g->m - at ? part.m : g->m - at;
+		f.d = (char *)g->d + (size_t)(at * g->n) * es;
+		f.c = g->c ? (const char *)g->c + (size_t)(at * g->n) * es : f.d;
+		s->given = ws;
+		s->given_at = SUMS_NBYTES + SCALES_NBYTES;
+		r = r ? r : TE__CUDA_IN(s->dev, gemm(s, &part, 1));
+		s->given = given;
+		s->given_at = given_at;
+		if (!r)
+			r = te__cuda_launch_now(
+				s, &(struct te__launch){ TE_K_GEMM_FINISH, &f, sizeof(f) });
+	}
+	return r;
+}
+
+int te__cublaslt_gemm(struct te__cuda_stream *s, const struct te_k_gemm *g)
+{
+	return is_in_parts(g) ? parts(s, g) : whole(s, g);
 }

@@ -19,9 +19,11 @@ static void print_key(const struct te__gemm_key *k, char *dst, size_t nbytes)
 			 k->n, k->k, k->a_t, k->b_t, k->adtype, k->bdtype, k->ddtype, k->bias,
 			 k->beta, k->scaled, k->align, k->tf32);
 
-	/* left out without block scaling, so that files of earlier versions remain valid */
-	if (k->asc || k->bsc)
-		snprintf(dst + n, nbytes - (size_t)n, " %d %d", k->asc, k->bsc);
+	/* left out if they are 0, so that files of earlier versions remain valid */
+	if (k->asc || k->bsc || k->part)
+		n += snprintf(dst + n, nbytes - (size_t)n, " %d %d", k->asc, k->bsc);
+	if (k->part)
+		snprintf(dst + n, nbytes - (size_t)n, " %d", k->part);
 }
 
 /* FNV-1a: detects lines that were truncated or mixed with another */
@@ -64,7 +66,7 @@ int te__gemm_cache_find(const char *path, const struct te__gemm_key *key,
 	print_key(key, want, sizeof(want));
 	len = strlen(want);
 	while (fgets(line, sizeof(line), f)) {
-		/* a digit follows: the longer key of a block-scaled problem */
+		/* a digit follows: the longer key of a problem with block scaling or in parts */
 		if (strncmp(line, want, len) || line[len] != ' ' ||
 		    strchr("0123456789", line[len + 1]))
 			continue;

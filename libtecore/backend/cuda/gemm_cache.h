@@ -13,6 +13,7 @@ struct te__gemm_key {
 	int32_t align; /* alignment of all pointers, in bytes, at most 256 */
 	int32_t tf32;
 	int32_t asc, bsc; /* enum te_k_scaling */
+	int32_t part, unused; /* part: of a GEMM in parts, with a smaller workspace */
 };
 
 /* does cuBLASLt accept the algorithm for the problem? */

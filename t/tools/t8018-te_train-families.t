@@ -57,6 +57,12 @@ gemma3 5.261389707907652 3.147318124771118
 gpt2_erf 5.47071789472531 4.445552825927734
 EOT
 
+fails "capped logits have no chunks" "final_logit_softcapping" \
+	"$te_train" --init gemma2 --loss-chunk 16 --seq-len 16 times
+says "and --memory tries none" '^chosen: --recompute off --loss-chunk 0 --offload off$' \
+	"$te_train" --init gemma2 --memory 1G --estimate --batch 100 --seq-len 16
+check "of 4 mixes" test "$(grep -c ' ms$' out)" = 4
+
 # t/data/gen_gguf.py
 gguf=$abs_top_srcdir/t/data/llama.gguf
 near "loss of a GGUF file" 5.332661946614583 "$(ln -sf "$gguf" small.gguf; loss small.gguf)" 2e-5

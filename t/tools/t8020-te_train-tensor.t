@@ -72,6 +72,15 @@ check "2 ranks divide its tokens" ranks 2 --resume llama.2 --log llama.2.log --s
 check "one rank resumes" "$te_train" --resume llama.2 --log llama.2.log
 near "the losses are those of one rank" llama.one.log llama.2.log
 
+# caps, windows, and norms after attention and the MLP
+sed 's/"num_attention_heads": 2/"num_attention_heads": 4/
+	s/"num_key_value_heads": 1/"num_key_value_heads": 2/' \
+	"$abs_top_srcdir/t/data/fam_gemma2.json" >gemma2.json
+begin gemma2 --random-tokens
+check "2 ranks divide it" ranks 2 $run --accum 2 --steps 6 --log gemma2.2.log --tensor 2 \
+	--random-tokens
+near "the losses are those of one rank" gemma2.one.log gemma2.2.log
+
 begin gpt2 text
 for mode in off step layer; do
 	check "2 models of 2 ranks, --graph $mode" ranks 4 $run --steps 6 --out $mode \

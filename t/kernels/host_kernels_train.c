@@ -975,6 +975,14 @@ START_TEST(split_weights_step_as_whole_ones)
 				ck_assert_uint_eq(te_round_bits(whole), te_round_bits(w[i]));
 		}
 	}
+	free(w);
+	free(g);
+	free(m);
+	free(m2);
+	free(v);
+	free(v2);
+	free(upper);
+	free(lower);
 }
 END_TEST
 

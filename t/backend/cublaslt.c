@@ -49,7 +49,7 @@ static struct {
 	int compute; /* compute type of the latest descriptor */
 	int32_t mode[2]; /* of the scales of A and B, as set last */
 	const void *sa;	 /* te_gemm()'s, as set last */
-	size_t limit;	 /* of the workspace, in the latest search */
+	size_t limit;	 /* workspace limit of the latest search */
 	struct event event[MAX_EVENTS];
 	int nevents;
 } fake;

@@ -34,11 +34,13 @@ same "has the same weights" plain/model.safetensors most/model.safetensors
 
 says "a limit that something must make room for" 'a step .* ms \(predicted .*\), checkpoint in half$' \
 	"$te_train" $common --memory $half --out half
-check "the fastest mix that fits is chosen" awk '
+check "the fastest mix that fits is chosen, and moves only for more than 1 %" awk '
 	$NF == "ms" && (!least || $(NF - 1) < least) { least = $(NF - 1) }
 	$NF == "ms" { ms[$1 " " $2] = $(NF - 1) }
-	/^chosen:/ { at = $3 " " $5; n++ }
-	END { exit !(n == 1 && ms[at] > 0 && ms[at] <= 1.06 * least) }' out
+	$NF == "ms" && $3 == "-" && (!still || $(NF - 1) < still) { still = $(NF - 1) }
+	/^chosen:/ { at = $3 " " $5; moves = $7 != "off"; n++ }
+	END { exit !(n == 1 && ms[at] > 0 && ms[at] <= 1.06 * least &&
+		     (!moves || !still || ms[at] < 0.99 * still)) }' out
 options=$(sed -n 's/^chosen: //p' out)
 check "not the plain run: $options" test "$options" != \
 	"--recompute off --loss-chunk 0 --offload off"

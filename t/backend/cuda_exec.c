@@ -612,7 +612,7 @@ END_TEST
 static Suite *suite(void)
 {
 	Suite *s = suite_create("backend/cuda_exec");
-	TCase *c = tt_case(s, "graphs", "host fast serial");
+	TCase *c = tt_case(s, "graphs", "host fast");
 
 	tcase_add_checked_fixture(c, exec_setup, exec_teardown);
 	tcase_add_test(c, numbers_nodes_as_they_were_captured);
@@ -624,16 +624,16 @@ static Suite *suite(void)
 	tcase_add_test(c, clusters_do_not_remain);
 	tcase_add_test(c, one_fill_needs_no_graph);
 	tcase_add_test(c, each_call_fails_cleanly);
-	c = tt_case(s, "kernels of a call", "host fast serial");
+	c = tt_case(s, "kernels of a call", "host fast");
 	tcase_add_checked_fixture(c, exec_setup, exec_teardown);
 	exec_batch_cases(c);
-	c = tt_case(s, "streams of the program", "host fast serial");
+	c = tt_case(s, "streams of the program", "host fast");
 	tcase_add_checked_fixture(c, exec_setup, exec_teardown);
 	tcase_add_test(c, a_wrapped_stream_is_not_destroyed);
 	tcase_add_test(c, wraps_streams_of_its_context_only);
 	tcase_add_loop_test(c, the_legacy_stream_is_wrapped_and_not_captured, 0, 2);
 	tcase_add_test(c, the_program_captures_a_wrapped_stream);
-	c = tt_case(s, "other GPUs", "host fast serial");
+	c = tt_case(s, "other GPUs", "host fast");
 	tcase_add_checked_fixture(c, exec_setup, exec_teardown);
 	tcase_add_loop_test(c, fp8_needs_fp8_tensor_cores, 0, 2);
 	tcase_add_test(c, a_launch_beyond_shared_memory_fails);

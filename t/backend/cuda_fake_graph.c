@@ -6,7 +6,7 @@
 #include "libtecore/backend/backend.h"
 #include "tt.h"
 
-#define FAKE_NODES 64
+#define FAKE_NODES 128 /* at most, those that were destroyed too */
 
 struct graph {
 	int number, n;
@@ -180,6 +180,7 @@ int fake_queue(void *stream, struct fake_node what)
 	for (int i = 0; i < n->ndeps; i++)
 		n->pdl[i] = fake.next_pdl;
 	fake.next_pdl = 0;
+	ck_assert_int_lt(s->graph->n, FAKE_NODES);
 	s->graph->node[s->graph->n++] = n;
 	s->ndeps = 1;
 	s->dep[0] = n;
@@ -281,6 +282,7 @@ static int fake_cuStreamWaitEvent(void *stream, void *event, unsigned flags)
 	if (!s->graph)
 		s->ndeps = 0;
 	s->graph = from->graph;
+	ck_assert_int_le(s->ndeps + from->ndeps, FAKE_DEPS);
 	for (int i = 0; i < from->ndeps; i++)
 		s->dep[s->ndeps++] = from->dep[i];
 	return 0;
@@ -553,6 +555,7 @@ static int graph_add(void *graph, struct fake_node what, void **ret_node)
 
 	*n = what;
 	n->graph = g->number;
+	ck_assert_int_lt(g->n, FAKE_NODES);
 	g->node[g->n++] = n;
 	*ret_node = n;
 	return 0;

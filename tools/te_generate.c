@@ -13,12 +13,12 @@
 #include <string.h>
 #include <sys/stat.h>
 #include <time.h>
-#include <unistd.h>
 
 #include <te/ctx.h>
 #include <te/decoder.h>
 #include <te/errno.h>
 
+#include "tools/generate/choices.h"
 #include "tools/lib/model.h"
 #include "tools/lib/option.h"
 #include "tools/lib/record.h"
@@ -29,10 +29,9 @@
 #define NBYTES 256 /* a vocabulary of at most this size is bytes */
 #define CONTEXT 2048
 #define NEOS 8 /* end tokens */
-#define LINE_NBYTES ((size_t)16 << 20)
 
 struct opts {
-	char *model, *tokenizer, *prompt, *prompt_tokens, *file, *recipe;
+	char *model, *tokenizer, *prompt, *prompt_tokens, *file, *eval_choices, *recipe;
 	int64_t interactive, max_tokens, context, batch, top_k, seed, json;
 	double temperature, top_p, min_p, repetition_penalty;
 };
@@ -58,6 +57,8 @@ static const struct option_field options[] = {
 	  "prompts, a JSON object with \"prompt\" or \"tokens\" on each line" },
 	{ "interactive", OPTION_FLAG, AT(interactive), "0", 0, 1, 'i', NULL,
 	  "each line of standard input is a prompt" },
+	{ "eval-choices", OPTION_TEXT, AT(eval_choices), NULL, 0, 0, 0, "FILE",
+	  "no text: accuracy in multiple-choice questions, in the format of HellaSwag" },
 	{ "Text", OPTION_HEADING, 0, 0, 0, 0, 0, 0, 0 },
 	{ "max-tokens", OPTION_INT, AT(max_tokens), "128", 1, 1 << 24, 'n', "N",
 	  "most tokens after each prompt" },
@@ -81,7 +82,7 @@ static const struct option_field options[] = {
 static const struct option_field *const tables[] = { options, NULL };
 static const struct option_table table = {
 	.usage = "Usage: te_generate --model DIR|FILE "
-		 "[--prompt TEXT | --file FILE | -i] [OPTION]...\n"
+		 "[--prompt TEXT | --file FILE | -i | --eval-choices FILE] [OPTION]...\n"
 		 "Generate text with a model.\n",
 	.fields = tables,
 };
@@ -103,6 +104,7 @@ struct run {
 	struct te_decoder *d;
 	struct job *job;
 	int64_t njobs;
+	struct choices choices; /* questions of --eval-choices */
 	int64_t context;
 	int32_t eos[NEOS];
 	int neos;
@@ -143,7 +145,7 @@ static int has_text(const struct run *r)
 	for (int64_t i = 0; i < r->njobs; i++)
 		if (r->job[i].text)
 			return 1;
-	return r->o.interactive != 0;
+	return r->o.interactive || r->o.eval_choices;
 }
 
 /* the one that was asked for or, if a prompt is text and tokens are not bytes, the model's own */
@@ -164,6 +166,17 @@ static int open_tokenizer(struct run *r)
 	return s;
 }
 
+static int read_choices(struct run *r)
+{
+	r->choices.tokenizer = r->tokenizer;
+	r->choices.vocab = r->model.cfg.vocab;
+	r->choices.context = r->context;
+	if (!r->tokenizer && !is_bytes(r))
+		return say_bad("--eval-choices: the model's vocabulary of %lld is not bytes: give "
+			       "a --tokenizer", (long long)r->model.cfg.vocab);
+	return choices_read(&r->choices, r->o.eval_choices);
+}
+
 static int open_model(struct run *r)
 {
 	struct te_ctx_opts co = TE_CTX_OPTS_INIT;
@@ -172,7 +185,7 @@ static int open_model(struct run *r)
 	struct te_recipe recipe = TE_RECIPE_INIT;
 	struct config cfg = { 0 };
 	const char *field = NULL;
-	int64_t most, longest;
+	int64_t most, longest, nseqs;
 	int te, s = config_read(r->o.model, &cfg);
 
 	if (s)
@@ -203,11 +216,16 @@ static int open_model(struct run *r)
 	if (r->context > most)
 		return say_bad("--context %lld: the model has %lld positions",
 			       (long long)r->context, (long long)most);
+	if (r->o.eval_choices)
+		s = read_choices(r);
+	if (s)
+		return s;
 	te = te_recipe_from_name(r->o.recipe, &recipe);
 	o.recipe = &recipe;
-	o.max_seqs = (int32_t)(r->o.batch < r->njobs ? r->o.batch : r->njobs);
+	nseqs = r->o.eval_choices ? r->choices.nendings : r->njobs;
+	o.max_seqs = (int32_t)(r->o.batch < nseqs ? r->o.batch : nseqs);
 	o.max_seqs = o.max_seqs ? o.max_seqs : 1;
-	o.max_tokens = (int32_t)r->context;
+	o.max_tokens = (int32_t)(r->o.eval_choices ? r->choices.longest : r->context);
 	o.ntokens = r->model.cfg.vocab;
 	if (te >= 0)
 		te = te_decoder_create(r->model.seq, &o, &r->d);
@@ -301,8 +319,9 @@ static int add_list(struct run *r, const char *list)
 	}
 }
 
-static int add_object(struct run *r, const json_t *obj, const char *where)
+static int add_object(void *arg, const json_t *obj, const char *where)
 {
+	struct run *r = arg;
 	const json_t *tokens = json_object_get(obj, "tokens"), *e;
 	const char *text = json_string_value(json_object_get(obj, "prompt"));
 	struct job *j;
@@ -327,35 +346,8 @@ static int add_object(struct run *r, const json_t *obj, const char *where)
 
 static int add_file(struct run *r)
 {
-	char *line = NULL, where[300];
-	size_t room = 0;
-	ssize_t n;
-	int fd, s = file_open(r->o.file, &fd);
-	FILE *f;
+	const int s = record_lines(r->o.file, add_object, r);
 
-	if (s)
-		return s;
-	f = fdopen(fd, "r");
-	if (!f) {
-		close(fd);
-		return no_room();
-	}
-	for (int64_t i = 1; !s && (n = getline(&line, &room, f)) >= 0; i++) {
-		json_t *obj = NULL;
-
-		snprintf(where, sizeof(where), "%.200s: line %lld", r->o.file, (long long)i);
-		if ((size_t)n > LINE_NBYTES)
-			s = say_bad("%s: has more than %zu bytes", where, LINE_NBYTES);
-		else if (line[strspn(line, " \t\r\n")])
-			s = record_parse(line, (size_t)n, where, &obj);
-		if (!s && obj)
-			s = add_object(r, obj, where);
-		json_decref(obj);
-	}
-	if (!s && ferror(f))
-		s = say_failed("%s: %s", r->o.file, strerror(errno));
-	free(line);
-	fclose(f);
 	return !s && !r->njobs ? say_bad("%s: has no prompts", r->o.file) : s;
 }
 
@@ -657,18 +649,33 @@ static int generate_all(struct run *r)
 	return s;
 }
 
+static int answer_choices(struct run *r)
+{
+	struct record rec;
+	int s = choices_score(&r->choices, r->d, r->o.batch);
+
+	if (!s && r->o.json) {
+		record_begin(&rec);
+		choices_record(&r->choices, &rec);
+		s = record_print(&rec, JSON_INDENT(2));
+	} else if (!s) {
+		choices_print(&r->choices);
+	}
+	return s;
+}
+
 static int run(struct run *r)
 {
 	const struct opts *o = &r->o;
 	const int n = (o->prompt != NULL) + (o->prompt_tokens != NULL) + (o->file != NULL) +
-		      (o->interactive != 0);
+		      (o->interactive != 0) + (o->eval_choices != NULL);
 	int s = STATUS_OK;
 
 	if (!o->model)
 		return say_bad("--model is needed");
 	if (n != 1)
-		return say_bad("one of --prompt, --prompt-tokens, --file and --interactive is "
-			       "needed");
+		return say_bad("one of --prompt, --prompt-tokens, --file, --interactive and "
+			       "--eval-choices is needed");
 	if (o->prompt)
 		s = add_text(r, o->prompt, "--prompt");
 	else if (o->prompt_tokens)
@@ -678,12 +685,14 @@ static int run(struct run *r)
 	if (!s)
 		s = open_model(r);
 	if (!s)
-		s = o->interactive ? interactive(r) : generate_all(r);
-	if (!s && o->json)
+		s = o->eval_choices ? answer_choices(r) :
+		    o->interactive  ? interactive(r) :
+				      generate_all(r);
+	if (!s && o->json && !o->eval_choices)
 		s = print_json(r);
 	if (!s && (fflush(stdout) || ferror(stdout)))
 		s = say_failed("standard output: %s", strerror(errno));
-	if (!s && !o->json)
+	if (!s && !o->json && !o->eval_choices)
 		say_note("prompts: %lld tokens, %.1f a second; text: %lld tokens, %.1f a second",
 			 (long long)r->nprefill, rate(r->nprefill, r->prefill_s),
 			 (long long)r->ndecoded, rate(r->ndecoded, r->decode_s));
@@ -711,6 +720,7 @@ int main(int argc, char **argv)
 	if (!s)
 		s = run(&r);
 	te_decoder_unref(r.d);
+	choices_free(&r.choices);
 	model_free(&r.model);
 	te_ctx_unref(r.ctx);
 	tokenizer_close(r.tokenizer);

@@ -15,6 +15,7 @@
 #include "say.h"
 
 #define NO_MEMORY "out of memory"
+#define LINE_NBYTES ((size_t)16 << 20) /* most bytes of a line of record_lines() */
 
 /*
  * Jansson returns NULL both for bad input and for a failed allocation, and reports the latter as
@@ -259,6 +260,47 @@ int record_load(const char *path, json_t **ret_obj)
 	int fd, r = file_open(path, &fd);
 
 	return r ? r : record_read(fd, path, ret_obj);
+}
+
+static int read_lines(FILE *f, const char *path, record_fn fn, void *arg)
+{
+	char *line = NULL, where[300];
+	size_t room = 0;
+	ssize_t n;
+	int r = STATUS_OK;
+
+	for (int64_t i = 1; !r && (n = getline(&line, &room, f)) >= 0; i++) {
+		json_t *obj = NULL;
+
+		snprintf(where, sizeof(where), "%.200s: line %" PRId64, path, i);
+		if ((size_t)n > LINE_NBYTES)
+			r = say_bad("%s: has more than %zu bytes", where, LINE_NBYTES);
+		else if (line[strspn(line, " \t\r\n")])
+			r = record_parse(line, (size_t)n, where, &obj);
+		if (!r && obj)
+			r = fn(arg, obj, where);
+		json_decref(obj);
+	}
+	if (!r && ferror(f))
+		r = say_failed("%s: %s", path, strerror(errno));
+	free(line);
+	return r;
+}
+
+int record_lines(const char *path, record_fn fn, void *arg)
+{
+	int fd, r = file_open(path, &fd);
+	FILE *f = r ? NULL : fdopen(fd, "re");
+
+	if (r)
+		return r;
+	if (!f) {
+		close(fd);
+		return say_failed("%s: %s", path, NO_MEMORY);
+	}
+	r = read_lines(f, path, fn, arg);
+	fclose(f);
+	return r;
 }
 
 static int digit_of(char c)

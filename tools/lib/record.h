@@ -56,6 +56,13 @@ int record_load(const char *path, json_t **ret_obj);
 /* from an open file, which it closes; path: for messages */
 int record_read(int fd, const char *path, json_t **ret_obj);
 
+/*
+ * Call fn for the object on each line of a file, blank lines left out. where: the file and the
+ * line, for messages. A status of fn other than STATUS_OK ends it, and is returned.
+ */
+typedef int (*record_fn)(void *arg, const json_t *obj, const char *where);
+int record_lines(const char *path, record_fn fn, void *arg);
+
 /* the bytes that record_name() wrote, for free(3); NULL: not such a value, or no memory */
 char *record_name_of(const json_t *value);
 

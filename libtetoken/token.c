@@ -125,7 +125,8 @@ static int open_file(const char *path, const char *pattern, struct te_token **re
 
 int te_token_open(const char *path, const char *pattern, struct te_token **ret_token)
 {
-	static const char *const names[] = { "tokenizer.json", "tekken.json", "tokenizer.model" };
+	static const char *const names[] = { "tokenizer.json", "tekken.json", "tokenizer.model",
+					     "tokenizer.gguf" };
 	char *file;
 	struct stat st;
 	size_t i;
@@ -149,7 +150,7 @@ int te_token_open(const char *path, const char *pattern, struct te_token **ret_t
 		    open_file(file, pattern, ret_token) :
 		    te__fail(-ENOENT,
 			     "te_token_open: %s: the folder has no tokenizer.json, "
-			     "tekken.json or tokenizer.model",
+			     "tekken.json, tokenizer.model or tokenizer.gguf",
 			     path);
 	te__free(file);
 	return r;

@@ -17,8 +17,8 @@ struct te_token_stream; /* text of a sequence of tokens that arrive one by one *
 
 /**
  * te_token_open - read a tokenizer from a file or a model's folder
- * @path:      a file of one of the formats below, or a folder that has tokenizer.json, tekken.json
- *             or tokenizer.model; the first of these is read
+ * @path:      a file of one of the formats below, or a folder that has tokenizer.json, tekken.json,
+ *             tokenizer.model or tokenizer.gguf; the first of these is read
  * @pattern:   NULL; or for a file of tiktoken the name of its pattern, see te_token_load()
  * @ret_token: the tokenizer, with one reference
  *

@@ -111,6 +111,20 @@ if [ -x "$token" ]; then
 	check "--tokenizer" "$export" --model alone --tokenizer words alone.gguf
 	check "is the tokenizer of the folder" cmp words.gguf alone.gguf
 	check "a small vocabulary" "$export" --model alone --tokenizer words.gguf other.gguf
+	# a run that begins with a file has its tokenizer, and what it saves has it
+	check "--init of the file" "$te_train" --init words.gguf --steps 1 --batch 1 --seq-len 8 \
+		--out tuned --save-best text
+	check "its tokens are the tokenizer's" "$token" encode -t tuned -o got text
+	same "in what it saves" want got
+	check "with the best weights too" cmp tuned/tokenizer.gguf tuned/best/tokenizer.gguf
+	check "the run goes on" "$te_train" --resume tuned --steps 2 text
+	check "a file of what it saved" "$export" --model tuned tuned.gguf
+	check "has the template of chats" grep -qa 'tokenizer.chat_template.*{{ messages }}' tuned.gguf
+	check "--tokenizer of a file" "$te_train" --model alone --tokenizer words.gguf --steps 0 \
+		--out named text
+	check "is saved, too" cmp tuned/tokenizer.gguf named/tokenizer.gguf
+	check "--overwrite without" "$te_train" --preset tiny --steps 0 --out named --overwrite text
+	check "removes it" test ! -e named/tokenizer.gguf
 	sed 's/"use_regex": *true/"use_regex": false/; s/(?i/(/' words/tokenizer.json >odd.json
 	refused "odd.json: .*pre-tokenizer" --model alone --tokenizer odd.json
 fi

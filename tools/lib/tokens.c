@@ -16,19 +16,33 @@
 #include "say.h"
 #include "tokens.h"
 
-int tokenizer_in(const char *dir)
+/* the file that te_token_open() reads for a path, for free(3), which need not be a tokenizer; or
+ * NULL */
+static char *file_of(const char *path)
 {
-	static const char *const name[] = { "tokenizer.json", "tekken.json", "tokenizer.model" };
-	int found = 0;
+	static const char *const name[] = { "tokenizer.json", "tekken.json", "tokenizer.model",
+					    TOKENIZER_GGUF };
 
-	for (size_t i = 0; i < sizeof(name) / sizeof(name[0]) && !found; i++) {
-		char *path;
+	if (gguf_is(path))
+		return strdup(path);
+	for (size_t i = 0; i < sizeof(name) / sizeof(name[0]); i++) {
+		char *file;
 
-		if (asprintf(&path, "%s/%s", dir, name[i]) < 0)
-			return 0;
-		found = !access(path, F_OK);
-		free(path);
+		if (asprintf(&file, "%s/%s", path, name[i]) < 0)
+			return NULL;
+		if (!access(file, F_OK))
+			return file;
+		free(file);
 	}
+	return NULL;
+}
+
+int tokenizer_in(const char *path)
+{
+	char *file = file_of(path);
+	const int found = file != NULL;
+
+	free(file);
 	return found;
 }
 
@@ -182,6 +196,11 @@ int tokenizer_decode(struct tokenizer *t, int32_t token, char **ret_text, size_t
 int tokenizer_gguf(const char *path, int64_t vocab, void **ret, size_t *ret_nbytes,
 		   uint64_t *ret_nitems)
 {
-	return gguf_is(path) ? gguf_items(path, "tokenizer.", ret, ret_nbytes, ret_nitems) :
-			       save_gguf(path, vocab, ret, ret_nbytes, ret_nitems);
+	char *file = file_of(path);
+	int r = file && gguf_is(file) ?
+			gguf_items(file, "tokenizer.", ret, ret_nbytes, ret_nitems) :
+			save_gguf(path, vocab, ret, ret_nbytes, ret_nitems);
+
+	free(file);
+	return r;
 }

@@ -7,8 +7,11 @@
 
 struct tokenizer;
 
-/* 1: the folder has a file that tokenizer_open() reads */
-int tokenizer_in(const char *dir);
+/* a GGUF file that has a tokenizer only, in the folder of a model that came from such a file */
+#define TOKENIZER_GGUF "tokenizer.gguf"
+
+/* 1: the path is a GGUF file, or a folder with a file that tokenizer_open() reads */
+int tokenizer_in(const char *path);
 /*
  * Open a file or a model's folder for a model of vocab tokens. end: the token that ends texts if
  * the file does not tell it, or -1. STATUS_BAD, with a message, also if a token is beyond the
@@ -25,7 +28,7 @@ int tokenizer_encode(const struct tokenizer *t, const char *what, const char *te
 		     int begins, int32_t **ret_token, size_t *ret_n);
 /*
  * The metadata of GGUF files for the tokenizer in a file or folder: ret_nitems items in the bytes
- * *ret, for free(3), with vocab tokens. A GGUF file's are as they are there.
+ * *ret, for free(3), with vocab tokens. Those of a GGUF file are as they are there.
  */
 int tokenizer_gguf(const char *path, int64_t vocab, void **ret, size_t *ret_nbytes,
 		   uint64_t *ret_nitems);

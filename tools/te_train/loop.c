@@ -321,10 +321,10 @@ static void copy_tokenizer(struct trainer *t, const char *dir, int best)
 	const char *from = t->o->tokenizer   ? t->o->tokenizer :
 			   t->o->init	     ? t->o->init :
 			   t->o->resume	     ? t->o->resume :
-					       t->tokenizer_folder;
+					       t->tokenizer_from;
 
 	if (from && !t->o->tokenizer && gguf_is(from))
-		from = NULL; /* one file, which has no others with it */
+		from = t->tokenizer_from; /* it need not have a tokenizer */
 	if (!(t->now.copied & 1u << best))
 		tokenizer_copy(from, dir, best ? "best" : NULL, t->o->overwrite != 0);
 	t->now.copied |= 1u << best;

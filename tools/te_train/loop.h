@@ -95,8 +95,8 @@ struct attempt {
 struct trainer {
 	const struct opts *o;
 	struct config cfg;
-	struct tokenizer *tokenizer;  /* NULL: tokens are bytes, or numbers */
-	const char *tokenizer_folder; /* the model's folder that it was found in, or NULL */
+	struct tokenizer *tokenizer; /* NULL: tokens are bytes, or numbers */
+	const char *tokenizer_from;  /* the model's folder or file that has it, or NULL */
 	struct te_ctx *ctx;
 	struct te_stream *stream; /* the context's own */
 	struct te_device_info device;

@@ -525,7 +525,7 @@ static int open_tokenizer(struct trainer *t)
 	r = tokenizer_open(dir, t->cfg.vocab, end_token(&t->cfg), &t->tokenizer);
 	say_hush(0);
 	if (!r)
-		t->tokenizer_folder = dir;
+		t->tokenizer_from = dir;
 	return STATUS_OK;
 }
 

@@ -11,7 +11,9 @@
 
 #include "tokenizer.h"
 #include "tools/lib/folder.h"
+#include "tools/lib/gguf.h"
 #include "tools/lib/say.h"
+#include "tools/lib/tokens.h"
 
 #define MOST_NBYTES (64 << 20) /* the largest tokenizers have 35 MB */
 
@@ -20,6 +22,7 @@ static const char *const names[] = {
 	"added_tokens.json",  "vocab.json",		"merges.txt",
 	"vocab.txt",	      "tokenizer.model",	"generation_config.json",
 	"chat_template.jinja", "chat_template.json",	"tekken.json",
+	TOKENIZER_GGUF,
 };
 #define NNAMES (sizeof(names) / sizeof(names[0]))
 
@@ -62,6 +65,30 @@ static int read_text(const char *from, const char *name, char **ret_text, size_t
 	return STATUS_OK;
 }
 
+/* what a GGUF file of a model has of its tokenizer, as a file */
+static int read_gguf(const char *from, char **ret_text, size_t *ret_n)
+{
+	struct {
+		char magic[4];
+		uint32_t version;
+		uint64_t ntensors, nitems;
+	} header = { { 'G', 'G', 'U', 'F' }, 3, 0, 0 };
+	void *items;
+	size_t n;
+	int r = tokenizer_gguf(from, 0, &items, &n, &header.nitems);
+
+	if (r)
+		return r;
+	*ret_text = malloc(sizeof(header) + n);
+	if (*ret_text) {
+		memcpy(*ret_text, &header, sizeof(header));
+		memcpy(*ret_text + sizeof(header), items, n);
+		*ret_n = sizeof(header) + n;
+	}
+	free(items);
+	return *ret_text ? STATUS_OK : say_failed("%s: out of memory", from);
+}
+
 static int write_text(const struct folder *to, const char *name, const char *text, size_t n)
 {
 	char fresh[64];
@@ -93,6 +120,8 @@ static const char *name_of_copy(const char *path)
 	const char *slash = strrchr(path, '/'), *base = slash ? slash + 1 : path;
 	const size_t n = strlen(base);
 
+	if (gguf_is(path))
+		return TOKENIZER_GGUF;
 	if (!strcmp(base, "tekken.json"))
 		return "tekken.json";
 	return n >= 5 && !strcmp(base + n - 5, ".json") ? "tokenizer.json" : "tokenizer.model";
@@ -107,7 +136,8 @@ static int copy_one(const char *from, int is_file, const struct folder *to, cons
 	int r = STATUS_OK;
 
 	if (from && is_file && !strcmp(name, name_of_copy(from)))
-		r = read_text(from, NULL, &text, &n);
+		r = gguf_is(from) ? read_gguf(from, &text, &n) :
+				    read_text(from, NULL, &text, &n);
 	else if (from && !is_file)
 		r = read_text(from, name, &text, &n);
 

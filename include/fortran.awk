@@ -29,6 +29,8 @@ BEGIN {
 		c_only["TE_" word[i]] = 1
 
 	# arrays, where the declaration alone does not tell
+	array["te_comm_alltoallv in_counts"] = array["te_comm_alltoallv in_offsets"] = 1
+	array["te_comm_alltoallv out_counts"] = array["te_comm_alltoallv out_offsets"] = 1
 	array["te_graph_create callables"] = array["te_graph_update callables"] = 1
 	array["te_quant_peek ret_history"] = array["te_recording_deps ret_index"] = 1
 }

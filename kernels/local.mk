@@ -10,6 +10,7 @@ KERNEL_CU = \
 	kernels/comm/allreduce.cu \
 	kernels/comm/collectives.cu \
 	kernels/comm/fold.cu \
+	kernels/comm/messages.cu \
 	kernels/comm/norm.cu \
 	kernels/comm/nvls.cu \
 	kernels/elem/elem.cu \
@@ -36,6 +37,7 @@ KERNEL_C = \
 	kernels/comm/collectives.c \
 	kernels/comm/comm.c \
 	kernels/comm/launch.c \
+	kernels/comm/messages.c \
 	kernels/comm/norm.c \
 	kernels/comm/nvls.c \
 	kernels/elem/elem.c \
@@ -76,6 +78,7 @@ KERNEL_H = \
 	kernels/comm/comm.h \
 	kernels/comm/fold.h \
 	kernels/comm/geometry.h \
+	kernels/comm/messages.h \
 	kernels/comm/norm.h \
 	kernels/comm/ref.h \
 	kernels/elem/elem.h \

@@ -133,6 +133,7 @@ struct te_k_q {
 #include "kernels/attn/attn.h"
 #include "kernels/attn/cached.h"
 #include "kernels/comm/comm.h"
+#include "kernels/comm/messages.h"
 #include "kernels/comm/norm.h"
 #include "kernels/elem/elem.h"
 #include "kernels/embed/embed.h"

@@ -13,6 +13,7 @@ libtecomm_libtecomm_internal_la_SOURCES = \
 	libtecomm/collective/collective.h \
 	libtecomm/collective/comm.h \
 	libtecomm/collective/explain.c \
+	libtecomm/collective/messages.c \
 	libtecomm/collective/nccl.c \
 	libtecomm/collective/nccl.h \
 	libtecomm/collective/nodes/device.c \

@@ -15,6 +15,7 @@ dist_man3_MANS += \
 	man/te_comm_recover.3 \
 	man/te_comm_reduce_scatter.3 \
 	man/te_comm_reducer_create.3 \
+	man/te_comm_send.3 \
 	man/te_ctx_create.3 \
 	man/te_decoder_create.3 \
 	man/te_dtype_name.3 \

@@ -7,6 +7,7 @@ TT_LONG = \
 	t/comm/bootstrap_faults \
 	t/comm/fabric \
 	t/comm/faults \
+	t/comm/messages \
 	t/comm/nodes_faults \
 	t/comm/nodes_random \
 	t/comm/nvls \

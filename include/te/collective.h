@@ -133,6 +133,98 @@ TE_EXPORT int te_comm_broadcast(struct te_comm *comm, struct te_stream *stream, 
 				int64_t count, enum te_dtype dtype, int32_t root,
 				const struct te_comm_call_opts *opts);
 
+/* ---- messages between ranks ---- */
+
+#define TE_COMM_NO_RANK -1 /* te_comm_sendrecv(): there is no message in this direction */
+
+/**
+ * te_comm_send, te_comm_recv, te_comm_sendrecv - messages from one rank to another
+ * @comm:      the ranks; those with neither end of a message do not take part
+ * @stream:    the messages are queued on it
+ * @in:        device memory that is sent, aligned to the type's size
+ * @out:       device memory that receives; does not overlap in
+ * @count, @in_count, @out_count: elements, 0 to 2^37 - 1; 0: an empty message
+ * @dtype:     any type
+ * @to, @from: ranks, not this one unless both are; te_comm_sendrecv: or TE_COMM_NO_RANK
+ * @opts:      NULL: defaults; the algorithm is TE_COMM_AUTO
+ *
+ * The messages of a rank to another one arrive in the order of the calls. Count and type of a
+ * message must be equal at both ends; the receiver compares them. te_comm_sendrecv sends and
+ * receives at once: neither waits for the other, so that no ring or exchange of these calls waits
+ * for itself. te_comm_send may wait until the receiver has the message. In graphs and eagerly;
+ * bytes do not change.
+ * Failure: a wait lasts for the communicator's time-out at most, then the communicator fails. A
+ * rank that releases it (te_comm_unref()) before its last messages are received lets their
+ * receivers fail; te_comm_barrier() before it prevents that.
+ * Thread: one communicator by one thread at a time.  Since: 0.1
+ * Errors: -EINVAL, -TE_EDTYPE, -EOPNOTSUPP (another backend than host, ranks of several nodes, or
+ * another algorithm), and the codes of te_comm_error().
+ */
+TE_EXPORT int te_comm_send(struct te_comm *comm, struct te_stream *stream, const void *in,
+			   int64_t count, enum te_dtype dtype, int32_t to,
+			   const struct te_comm_call_opts *opts);
+TE_EXPORT int te_comm_recv(struct te_comm *comm, struct te_stream *stream, void *out,
+			   int64_t count, enum te_dtype dtype, int32_t from,
+			   const struct te_comm_call_opts *opts);
+TE_EXPORT int te_comm_sendrecv(struct te_comm *comm, struct te_stream *stream, const void *in,
+			       int64_t in_count, int32_t to, void *out, int64_t out_count,
+			       int32_t from, enum te_dtype dtype,
+			       const struct te_comm_call_opts *opts);
+
+/**
+ * te_comm_alltoall, te_comm_alltoallv - every rank sends a part of its array to each rank
+ * @comm:   the ranks
+ * @stream: the operation is queued on it
+ * @in:     device memory; the part for rank r, of in_counts[r] elements, begins at element
+ *          in_offsets[r]; te_comm_alltoall: count elements at r * count
+ * @out:    device memory; the part of rank r, likewise; does not overlap in
+ * @count:  0 to 2^37 - 1; 0: no operation
+ * @in_counts, @out_counts: host memory, one number for each rank, read by the call; 0: an empty
+ *          message
+ * @in_offsets, @out_offsets: likewise; NULL: parts follow each other in rank order
+ * @dtype, @opts: as in te_comm_send()
+ *
+ * Rank r's in_counts[s] must be rank s's out_counts[r]; the receiver compares them. Bytes do not
+ * change. All else as te_comm_sendrecv(), in whose order with each rank these messages are too.
+ * Thread: one communicator by one thread at a time.  Since: 0.1
+ * Errors: as te_comm_send().
+ */
+TE_EXPORT int te_comm_alltoall(struct te_comm *comm, struct te_stream *stream, const void *in,
+			       void *out, int64_t count, enum te_dtype dtype,
+			       const struct te_comm_call_opts *opts);
+TE_EXPORT int te_comm_alltoallv(struct te_comm *comm, struct te_stream *stream, const void *in,
+				const int64_t *in_counts, const int64_t *in_offsets, void *out,
+				const int64_t *out_counts, const int64_t *out_offsets,
+				enum te_dtype dtype, const struct te_comm_call_opts *opts);
+
+/**
+ * te_comm_gather, te_comm_scatter, te_comm_reduce - operations whose input or output one rank has
+ * @comm:   the ranks
+ * @stream: the operation is queued on it
+ * @in:     device memory of count elements; te_comm_scatter: of count for each rank, on the root
+ * @out:    device memory of count elements; te_comm_gather: of count for each rank. Only the root
+ *          of te_comm_gather() and te_comm_reduce() has it; other ranks may pass NULL
+ * @count:  0 to 2^37 - 1; 0: no operation
+ * @dtype:  any type
+ * @op:     as in te_comm_allreduce(), whose bits the root of te_comm_reduce() gets
+ * @root:   the rank that receives from all, or sends to all
+ * @opts:   as in te_comm_send()
+ *
+ * In place: the root's part of the larger array may be the smaller one; te_comm_reduce: out may be
+ * in. Other overlaps are refused. All else as te_comm_sendrecv().
+ * Thread: one communicator by one thread at a time.  Since: 0.1
+ * Errors: as te_comm_send().
+ */
+TE_EXPORT int te_comm_gather(struct te_comm *comm, struct te_stream *stream, const void *in,
+			     void *out, int64_t count, enum te_dtype dtype, int32_t root,
+			     const struct te_comm_call_opts *opts);
+TE_EXPORT int te_comm_scatter(struct te_comm *comm, struct te_stream *stream, const void *in,
+			      void *out, int64_t count, enum te_dtype dtype, int32_t root,
+			      const struct te_comm_call_opts *opts);
+TE_EXPORT int te_comm_reduce(struct te_comm *comm, struct te_stream *stream, const void *in,
+			     void *out, int64_t count, enum te_dtype dtype, enum te_comm_op op,
+			     int32_t root, const struct te_comm_call_opts *opts);
+
 /* ---- with residual, RMSNorm and FP8 ---- */
 
 /* sets of codes that share a scale */

@@ -220,7 +220,7 @@ void te__comm_reduce(int32_t dtype, int32_t op, int32_t nranks, const void *cons
 
 /* ---- waiting ---- */
 
-static int fail(const struct te__hc_op *o, enum te_k_comm_code code, enum te_k_comm_phase phase,
+int te__hc_fail(const struct te__hc_op *o, enum te_k_comm_code code, enum te_k_comm_phase phase,
 		int peer, uint32_t missing, uint64_t expected, uint64_t got)
 {
 	struct te_k_comm_status *s = o->a->status;
@@ -247,13 +247,13 @@ int te__hc_again(struct te__hc_op *o, enum te_k_comm_phase phase, int peer, uint
 	if (++o->attempts % PATIENCE)
 		return 0;
 	if (__atomic_load_n(o->a->abort, __ATOMIC_RELAXED))
-		return fail(o, TE_K_COMM_ABORTED, phase, peer, missing, expected, got);
+		return te__hc_fail(o, TE_K_COMM_ABORTED, phase, peer, missing, expected, got);
 	clock_gettime(CLOCK_MONOTONIC, &t);
 	now = (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
 	if (!o->since)
 		o->since = now;
 	if (o->a->deadline_ns && now - o->since > te_k_comm_limit_ns(o->a->deadline_ns, phase))
-		return fail(o, TE_K_COMM_TIMEOUT, phase, peer, missing, expected, got);
+		return te__hc_fail(o, TE_K_COMM_TIMEOUT, phase, peer, missing, expected, got);
 	if (o->attempts >= YIELD_AFTER)
 		sched_yield();
 	return 0;
@@ -469,7 +469,8 @@ static int header_try(const struct te__hc_op *o, int from, uint64_t *got)
 	make_empty(p + 1);
 	for (int k = 1; k >= 0; k--)
 		if (got[k] != expected[k])
-			return fail(o, code[k], TE_K_COMM_HEADER, from, 0, expected[k], got[k]);
+			return te__hc_fail(o, code[k], TE_K_COMM_HEADER, from, 0, expected[k],
+					   got[k]);
 	return 1;
 }
 

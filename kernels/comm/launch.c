@@ -152,6 +152,21 @@ int te__geo_comm_fold(const void *args, struct te__geometry *k)
 				    COMM_FOLD_BLOCKS), COMM_FOLD_THREADS);
 }
 
+/* ---- messages ---- */
+
+int te__geo_comm_messages(const void *args, struct te__geometry *k)
+{
+	const struct te_k_comm_messages *a = args;
+
+	if (a->kind == TE_K_COMM_REDUCE || (unsigned)a->kind >= TE_K_COMM_KINDS)
+		return te__fail(-EOPNOTSUPP, "te_k_comm_messages: no kind %d", a->kind);
+	if (a->comm.nranks < 1 || a->comm.nranks > TE_K_COMM_RANKS || a->comm.rank < 0 ||
+	    a->comm.rank >= a->comm.nranks || (a->sends | a->receives) >> a->comm.nranks)
+		return te__fail(-EINVAL, "te_k_comm_messages: rank %d of %d, at most %d ranks are "
+				"supported", a->comm.rank, a->comm.nranks, TE_K_COMM_RANKS);
+	return te__geo_launch(k, "te_k_comm_messages", 2 * a->comm.nranks, COMM_THREADS);
+}
+
 /* ---- with residual, norm and FP8 ---- */
 
 #define NORM "te_k_comm_norm"

@@ -47,6 +47,9 @@ uint64_t *te__hc_flag(const struct te__hc_op *o, enum te_k_comm_phase phase, int
 /* after an attempt without success: 0 to make another one; or -1 */
 int te__hc_again(struct te__hc_op *o, enum te_k_comm_phase phase, int peer, uint32_t missing,
 		 uint64_t expected, uint64_t got);
+/* describes a failure in *status; -1 */
+int te__hc_fail(const struct te__hc_op *o, enum te_k_comm_code code, enum te_k_comm_phase phase,
+		int peer, uint32_t missing, uint64_t expected, uint64_t got);
 /* half a packet as it is sent: NaN in place of the upper word of an empty one */
 uint64_t te__hc_full(uint64_t x);
 

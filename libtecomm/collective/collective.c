@@ -93,10 +93,13 @@ void te__coll_fini(struct te__coll *c)
 
 /* ---- failure ---- */
 
+static const char *const op_names[TE_K_COMM_OPS] = {
+	"a sum", "an average", "a minimum", "a maximum",
+};
+
 /* text of a header: te_k_comm_signature() and the collective */
 static void operation_text(uint64_t s, char *ret, size_t nbytes)
 {
-	static const char *const op[] = { "a sum", "an average", "a minimum", "a maximum" };
 	static const char *const name[] = {
 		[TE_K_COLL_ALLREDUCE_NORM] = "a sum and norm",
 		[TE_K_COLL_REDUCE_SCATTER] = "a reduce-scatter",
@@ -114,13 +117,32 @@ static void operation_text(uint64_t s, char *ret, size_t nbytes)
 	if (what == TE_K_COLL_BROADCAST)
 		snprintf(from, sizeof(from), " from rank %u", o); /* the root has these bits */
 	if (what >= sizeof(name) / sizeof(name[0]) || !by ||
-	    (what == TE_K_COLL_ALLREDUCE && o >= sizeof(op) / sizeof(op[0])))
+	    (what == TE_K_COLL_ALLREDUCE && o >= TE_K_COMM_OPS))
 		snprintf(ret, nbytes, "operation %016llx", (unsigned long long)s);
 	else
 		snprintf(ret, nbytes, "%s of %llu %s by %s%s",
-			 what == TE_K_COLL_ALLREDUCE ? op[o] : name[what],
+			 what == TE_K_COLL_ALLREDUCE ? op_names[o] : name[what],
 			 (unsigned long long)(s & (((uint64_t)1 << 40) - 1)),
 			 te_dtype_name((enum te_dtype)(s >> 40 & 15)), by, from);
+}
+
+/* text of te_k_comm_message() */
+static void message_text(uint64_t s, char *ret, size_t nbytes)
+{
+	static const char *const kind[TE_K_COMM_KINDS] = {
+		[TE_K_COMM_POINT] = "from one rank to another",
+		[TE_K_COMM_ALLTOALL] = "of an all-to-all",
+		[TE_K_COMM_GATHER] = "of a gather",
+		[TE_K_COMM_SCATTER] = "of a scatter",
+		[TE_K_COMM_REDUCE] = "of ",
+	};
+	const unsigned k = s >> 48 & 15, op = s >> 44 & 15;
+
+	snprintf(ret, nbytes, "%llu %s %s%s",
+		 (unsigned long long)(s & (((uint64_t)1 << 40) - 1)),
+		 te_dtype_name((enum te_dtype)(s >> 40 & 15)),
+		 k < TE_K_COMM_KINDS ? kind[k] : "of another version",
+		 k == TE_K_COMM_REDUCE && op < TE_K_COMM_OPS ? op_names[op] : "");
 }
 
 static void mismatch_text(const struct te_k_comm_status *s, const char *peer, char *ret,
@@ -138,6 +160,13 @@ static void mismatch_text(const struct te_k_comm_status *s, const char *peer, ch
 	if (s->code == TE_K_COMM_MISMATCH_AT) {
 		snprintf(ret, nbytes, "operation %llu of %s has arrays at other offsets of "
 			 "symmetric memory than on this rank", (unsigned long long)s->epoch, peer);
+		return;
+	}
+	if (s->phase == TE_K_COMM_RECEIVE) {
+		message_text(s->expected, mine, sizeof(mine));
+		message_text(s->got, theirs, sizeof(theirs));
+		snprintf(ret, nbytes, "message %llu of %s is %s, expected %s",
+			 (unsigned long long)s->epoch, peer, theirs, mine);
 		return;
 	}
 	operation_text(s->expected, mine, sizeof(mine));
@@ -188,15 +217,21 @@ static void tell(struct te__coll *c)
 		return;
 	}
 	if (te__pool_has_left(c->pool, s.peer)) {
-		snprintf(text, sizeof(text), "%s has released its communicator before operation "
-			 "%llu of %s", te__boot_peer(c->boot, s.peer), (unsigned long long)s.epoch,
+		snprintf(text, sizeof(text), "%s has released its communicator before %s %llu of "
+			 "%s", te__boot_peer(c->boot, s.peer),
+			 s.phase < TE_K_COMM_SEND ? "operation" : "message",
+			 (unsigned long long)s.epoch,
 			 te__boot_peer(c->boot, te__boot_rank(c->boot)));
 		te__pool_abort(c->pool, -TE_EPEER, text);
 		return;
 	}
 	missing_text(c, &s, who, sizeof(who));
-	snprintf(text, sizeof(text), "%s has not taken part in operation %llu of %s within %llu ms",
-		 who, (unsigned long long)s.epoch, te__boot_peer(c->boot, te__boot_rank(c->boot)),
+	snprintf(text, sizeof(text), "%s has not %s %llu %s %s within %llu ms", who,
+		 s.phase == TE_K_COMM_SEND    ? "received message" :
+		 s.phase == TE_K_COMM_RECEIVE ? "sent message" :
+						"taken part in operation",
+		 (unsigned long long)s.epoch, s.phase == TE_K_COMM_RECEIVE ? "to" : "of",
+		 te__boot_peer(c->boot, te__boot_rank(c->boot)),
 		 (unsigned long long)(c->deadline_ns / 1000000));
 	te__pool_abort(c->pool, -ETIMEDOUT, text);
 }

@@ -1,0 +1,603 @@
+/*
+ * t/comm/messages.c - te_comm_send(3), te_comm_alltoall(3), te_comm_gather(3): ranks are threads,
+ * or processes of which one is killed.
+ */
+#include "config.h"
+
+#include <limits.h>
+#include <signal.h>
+
+#include <te/capture.h>
+#include <te/collective.h>
+#include <te/errno.h>
+
+#include "libtecore/base/splitmix64.h"
+#include "nodes_lib.h"
+#include "threads.h"
+
+#define POOL ((uint64_t)4 << 20)
+#define MEM ((size_t)256 << 10) /* of each of a rank's arrays */
+
+static uint64_t seed;
+
+static uint64_t below(uint64_t *s, uint64_t n)
+{
+	return te__splitmix64(s) % n;
+}
+
+/* ---- a random call, the same on all ranks ---- */
+
+enum what { POINT, RING, ALLTOALL, ALLTOALLV, GATHER, SCATTER, REDUCE, NWHATS };
+
+struct op {
+	enum what what;
+	enum te_dtype dtype;
+	enum te_comm_op op;
+	size_t es, at; /* bytes of an element; of the arrays before their first one */
+	int root, shift, in_place;
+	/* elements that a rank sends to another one, -1: no message; and where they are */
+	int64_t n[THREADS_MOST][THREADS_MOST];
+	int64_t in_at[THREADS_MOST][THREADS_MOST], out_at[THREADS_MOST][THREADS_MOST];
+	uint64_t key;
+};
+
+/* number of messages in op: of all pairs that the operation has */
+static int sends(const struct op *o, int s, int d)
+{
+	switch (o->what) {
+	case POINT:
+		return s == o->root && d == (o->root + o->shift) % threads_n;
+	case RING:
+		return d == (s + o->shift) % threads_n;
+	case GATHER:
+	case REDUCE:
+		return d == o->root;
+	case SCATTER:
+		return s == o->root;
+	default:
+		return 1;
+	}
+}
+
+static int64_t size_of(uint64_t *s, size_t es)
+{
+	static const int64_t some[] = { 0, 1, 2, 3, 7, 1279, 1280, 1281 };
+
+	switch (below(s, 4)) {
+	case 0:
+		return some[below(s, TT_LEN(some))];
+	case 1:
+		return (int64_t)(below(s, 12000) / es);
+	default:
+		return (int64_t)below(s, 300);
+	}
+}
+
+static struct op op_draw(uint64_t *s)
+{
+	struct op o = { .what = (enum what)below(s, NWHATS) };
+	const int equal = o.what != POINT && o.what != RING && o.what != ALLTOALLV;
+	int64_t count;
+
+	o.dtype = (enum te_dtype)below(s, TE_DTYPE_COUNT);
+	o.op = (enum te_comm_op)below(s, TE_COMM_MAX + 1);
+	o.es = te_dtype_nbytes(o.dtype);
+	o.at = o.es * below(s, 20);
+	o.root = (int)below(s, (uint64_t)threads_n);
+	o.shift = threads_n == 1 ? 0 : (int)(1 + below(s, (uint64_t)threads_n - 1));
+	o.in_place = (int)below(s, 2);
+	o.key = te__splitmix64(s);
+	count = size_of(s, o.es);
+	for (int i = 0; i < threads_n; i++)
+		for (int k = 0; k < threads_n; k++)
+			o.n[i][k] = !sends(&o, i, k) ? -1 : equal ? count : size_of(s, o.es);
+	for (int i = 0; i < threads_n; i++) {
+		int64_t in = 0, out = 0;
+
+		for (int k = 0; k < threads_n; k++) {
+			const int64_t gap = o.what == ALLTOALLV ? (int64_t)below(s, 5) : 0;
+
+			o.in_at[i][k] = in + gap;
+			o.out_at[i][k] = o.what == REDUCE ? 0 : out + gap;
+			in += o.n[i][k] < 0 ? 0 : o.n[i][k] + gap;
+			out += o.n[k][i] < 0 ? 0 : o.n[k][i] + gap;
+		}
+	}
+	return o;
+}
+
+static void data(const struct op *o, int s, int d, unsigned char *p)
+{
+	uint64_t x = o->key ^ (uint64_t)(s * 8 + d + 1);
+
+	for (size_t i = 0; i < (size_t)o->n[s][d] * o->es; i++)
+		p[i] = (unsigned char)te__splitmix64(&x);
+}
+
+struct arrays {
+	void *in, *out;
+	unsigned char *before, *want, *got; /* of out; before is also what in has */
+};
+
+static int call(struct thread_rank *r, struct te_stream *q, const struct op *o, const char *in,
+		char *out)
+{
+	const int me = r->rank, to = (me + o->shift) % threads_n;
+	const int from = (me - o->shift + threads_n) % threads_n;
+	const int64_t n = o->n[o->root][o->root];
+	int64_t nin[THREADS_MOST], nout[THREADS_MOST];
+
+	switch (o->what) {
+	case POINT:
+		if (threads_n == 1)
+			return te_comm_sendrecv(r->comm, q, in, n, 0, out, n, 0, o->dtype, NULL);
+		if (me == o->root)
+			return te_comm_send(r->comm, q, in, o->n[me][to], o->dtype, to, NULL);
+		if (from == o->root)
+			return te_comm_recv(r->comm, q, out, o->n[from][me], o->dtype, from, NULL);
+		return 0;
+	case RING:
+		return te_comm_sendrecv(r->comm, q, in, o->n[me][to], to, out, o->n[from][me],
+					from, o->dtype, NULL);
+	case ALLTOALL:
+		return te_comm_alltoall(r->comm, q, in, out, n, o->dtype, NULL);
+	case GATHER:
+		return te_comm_gather(r->comm, q, in, me == o->root ? out : NULL, n, o->dtype,
+				      o->root, NULL);
+	case SCATTER:
+		return te_comm_scatter(r->comm, q, me == o->root ? in : NULL, out, n, o->dtype,
+				       o->root, NULL);
+	case REDUCE:
+		return te_comm_reduce(r->comm, q, in, me == o->root ? out : NULL, n, o->dtype,
+				      o->op, o->root, NULL);
+	default:
+		for (int k = 0; k < threads_n; k++) {
+			nin[k] = o->n[me][k];
+			nout[k] = o->n[k][me];
+		}
+		return te_comm_alltoallv(r->comm, q, in, nin, o->in_at[me], out, nout,
+					 o->out_at[me], o->dtype, NULL);
+	}
+}
+
+/* the operation in place: the array that has both in and out, or NULL */
+static void *in_place(const struct op *o, int me, const struct arrays *a)
+{
+	if (!o->in_place || me != o->root)
+		return NULL;
+	return o->what == SCATTER ? a->in : o->what == GATHER || o->what == REDUCE ? a->out : NULL;
+}
+
+static int run_op(struct thread_rank *r, struct te_stream *q, const struct op *o,
+		  const struct arrays *a)
+{
+	const int me = r->rank;
+	const size_t own = o->at + (size_t)o->n[o->root][o->root] * o->es * (size_t)o->root;
+	char *in = (char *)a->in + o->at, *out = (char *)a->out + o->at;
+	const void *both = in_place(o, me, a);
+
+	memset(a->before, 0xa5, MEM);
+	for (int d = 0; d < threads_n; d++)
+		if (o->n[me][d] >= 0)
+			data(o, me, d, a->before + o->at + (size_t)o->in_at[me][d] * o->es);
+	memset(a->want, 0x5a, MEM);
+	if (both && o->what == SCATTER) {
+		out = (char *)a->in + own;
+		memcpy(a->want, a->before, MEM);
+	} else if (both) {
+		in = (char *)a->out + (o->what == GATHER ? own : o->at);
+		data(o, me, me, a->want + (in - (char *)a->out));
+	}
+	STEP(te_copy(q, a->in, a->before, MEM));
+	STEP(te_copy(q, a->out, a->want, MEM));
+	STEP(te_stream_sync(q));
+	if (o->what == REDUCE) { /* before it runs in place */
+		STEP(te_comm_allreduce(r->comm, q, in, (char *)a->in + MEM / 2,
+				       o->n[me][o->root], o->dtype, o->op, NULL));
+		STEP(te_copy(q, a->got, (char *)a->in + MEM / 2, MEM / 2));
+		STEP(te_stream_sync(q));
+		if (me == o->root)
+			memcpy(a->want + o->at, a->got, (size_t)o->n[me][me] * o->es);
+	}
+	STEP(call(r, q, o, in, out));
+	for (int s = 0; s < threads_n && o->what != REDUCE; s++)
+		if (o->n[s][me] >= 0 && !(both && o->what == SCATTER))
+			data(o, s, me, a->want + o->at + (size_t)o->out_at[me][s] * o->es);
+	STEP(te_copy(q, a->got, both && o->what == SCATTER ? a->in : a->out, MEM));
+	STEP(te_stream_sync(q));
+	STEP(te_comm_error(r->comm));
+	for (size_t i = 0; i < MEM; i++)
+		if (a->got[i] != a->want[i])
+			return te_fail(-EPROTO, "operation %d, %s: byte %zu of %zu differs",
+				       (int)o->what, te_dtype_name(o->dtype), i - o->at,
+				       (size_t)(o->n[o->root][me] + 1) * o->es);
+	return 0;
+}
+
+static int arrays_get(struct thread_rank *r, struct arrays *a)
+{
+	struct te_stream *q = te_ctx_stream(r->ctx);
+
+	a->before = malloc(3 * MEM);
+	HOLDS(a->before);
+	a->want = a->before + MEM;
+	a->got = a->want + MEM;
+	STEP(te_mem_alloc(q, MEM, &a->in));
+	return te_mem_alloc(q, MEM, &a->out);
+}
+
+static int arrays_put(struct thread_rank *r, struct arrays *a)
+{
+	struct te_stream *q = te_ctx_stream(r->ctx);
+
+	free(a->before);
+	STEP(te_mem_free(q, a->in));
+	STEP(te_mem_free(q, a->out));
+	STEP(te_comm_barrier(r->comm, q));
+	return te_stream_sync(q);
+}
+
+static int many(struct thread_rank *r)
+{
+	struct arrays a;
+	uint64_t s = seed;
+
+	STEP(arrays_get(r, &a));
+	for (int i = 0; i < TT_FEWER(24); i++) {
+		const struct op o = op_draw(&s);
+
+		STEP(run_op(r, te_ctx_stream(r->ctx), &o, &a));
+	}
+	return arrays_put(r, &a);
+}
+
+START_TEST(every_byte_arrives)
+{
+	seed = tt_rand_u64();
+	threads_run(_i, many, 0, NULL);
+}
+END_TEST
+
+/* ---- recordings ---- */
+
+#define WORDS 3001
+
+/* word i of x moves on by one rank; then all ranks add those of rank 0 */
+static int turn(struct thread_rank *r, struct te_stream *q, int32_t *x, int32_t *y)
+{
+	const int n = threads_n, next = (r->rank + 1) % n, before = (r->rank + n - 1) % n;
+
+	STEP(te_comm_sendrecv(r->comm, q, x, WORDS, next, y, WORDS, before, TE_DTYPE_INT32, NULL));
+	STEP(te_comm_alltoall(r->comm, q, y, x, WORDS / n, TE_DTYPE_INT32, NULL));
+	STEP(te_comm_reduce(r->comm, q, x, r->rank ? NULL : y, WORDS, TE_DTYPE_INT32, TE_COMM_SUM,
+			    0, NULL));
+	if (!r->rank) {
+		for (int k = 1; k < n; k++)
+			STEP(te_comm_send(r->comm, q, y, WORDS, TE_DTYPE_INT32, k, NULL));
+	} else {
+		STEP(te_comm_recv(r->comm, q, y, WORDS, TE_DTYPE_INT32, 0, NULL));
+	}
+	return te_comm_allreduce(r->comm, q, y, x, WORDS, TE_DTYPE_INT32, TE_COMM_SUM, NULL);
+}
+
+static void turn_expected(int32_t x[][WORDS], int32_t y[][WORDS])
+{
+	const int n = threads_n, part = WORDS / n;
+
+	for (int r = 0; r < n; r++)
+		memcpy(y[(r + 1) % n], x[r], sizeof(x[r]));
+	for (int r = 0; r < n; r++)
+		for (int s = 0; s < n; s++)
+			memcpy(x[r] + s * part, y[s] + r * part, (size_t)part * 4);
+	for (int i = 0; i < WORDS; i++) {
+		uint32_t sum = 0;
+
+		for (int r = 0; r < n; r++)
+			sum += (uint32_t)x[r][i];
+		for (int r = 0; r < n; r++)
+			x[r][i] = (int32_t)(sum * (uint32_t)n);
+	}
+}
+
+static int replays(struct thread_rank *r)
+{
+	static int32_t x[THREADS_MOST][THREADS_MOST][WORDS], y[THREADS_MOST][THREADS_MOST][WORDS];
+	int32_t got[WORDS], *a, *b;
+	struct te_stream *q = te_ctx_stream(r->ctx);
+	struct te_recording *rec;
+	uint64_t s = seed;
+	void *p;
+
+	for (int k = 0; k < threads_n; k++)
+		for (int i = 0; i < WORDS; i++)
+			x[r->rank][k][i] = (int32_t)te__splitmix64(&s);
+	STEP(te_mem_alloc(q, 2 * sizeof(got), &p));
+	a = p;
+	b = a + WORDS;
+	STEP(te_copy(q, a, x[r->rank][r->rank], sizeof(got)));
+	STEP(te_stream_sync(q));
+	STEP(te_capture_begin(q));
+	STEP(turn(r, q, a, b));
+	STEP(te_capture_end(q, &rec));
+	for (int i = 0; i < 6; i++) {
+		STEP(below(&s, 2) ? te_recording_launch(rec, q) : turn(r, q, a, b));
+		turn_expected(x[r->rank], y[r->rank]);
+	}
+	STEP(te_copy(q, got, a, sizeof(got)));
+	STEP(te_stream_sync(q));
+	STEP(te_comm_error(r->comm));
+	HOLDS(!memcmp(got, x[r->rank][r->rank], sizeof(got)));
+	te_recording_unref(rec);
+	STEP(te_mem_free(q, p));
+	STEP(te_comm_barrier(r->comm, q));
+	return te_stream_sync(q);
+}
+
+START_TEST(recordings_have_messages)
+{
+	seed = tt_rand_u64();
+	threads_run(_i, replays, 0, NULL);
+}
+END_TEST
+
+/* rank 0 exchanges arrays of many chunks by one call, rank 1 by two calls, in either order */
+static int orders(struct thread_rank *r)
+{
+	struct te_stream *q = te_ctx_stream(r->ctx);
+	const int64_t n = (int64_t)MEM / 4;
+	const int first = (int)(seed & 1);
+	void *in, *out;
+
+	STEP(te_mem_alloc(q, MEM, &in));
+	STEP(te_mem_alloc(q, MEM, &out));
+	STEP(te_fill(q, in, 7 + r->rank, MEM));
+	if (!r->rank)
+		STEP(te_comm_sendrecv(r->comm, q, in, n, 1, out, n, 1, TE_DTYPE_FP32, NULL));
+	for (int i = 0; r->rank && i < 2; i++)
+		STEP(i == first ? te_comm_send(r->comm, q, in, n, TE_DTYPE_FP32, 0, NULL) :
+				  te_comm_recv(r->comm, q, out, n, TE_DTYPE_FP32, 0, NULL));
+	STEP(te_copy(q, in, out, MEM));
+	STEP(te_stream_sync(q));
+	STEP(te_comm_error(r->comm));
+	HOLDS(*(unsigned char *)in == 8 - r->rank && !memcmp(in, (char *)in + 1, MEM - 1));
+	STEP(te_mem_free(q, in));
+	STEP(te_mem_free(q, out));
+	STEP(te_comm_barrier(r->comm, q));
+	return te_stream_sync(q);
+}
+
+START_TEST(an_exchange_does_not_wait_for_itself)
+{
+	for (seed = 0; seed < 2; seed++)
+		threads_run(2, orders, 0, NULL);
+}
+END_TEST
+
+/* ---- failures ---- */
+
+static const struct bad {
+	const char *text;
+	int code;
+} bads[] = {
+	{ "message 1 of rank 0 (", -TE_EMISMATCH },
+	{ "is 10 fp32 from one rank to another, expected 12 fp32", -TE_EMISMATCH },
+	{ "is 10 fp32 from one rank to another, expected 10 bf16", -TE_EMISMATCH },
+	{ "is 0 fp32 from one rank to another, expected 1 fp32", -TE_EMISMATCH },
+	{ "10 fp32 of an all-to-all, expected 10 fp32 of a gather", -TE_EMISMATCH },
+	{ "10 fp32 of a minimum, expected 10 fp32 of a maximum", -TE_EMISMATCH },
+	{ "is 3 fp32 of an all-to-all, expected 2 fp32 of an all-to-all", -TE_EMISMATCH },
+	{ "rank 2 (", -ETIMEDOUT }, /* has sent to another one */
+	{ "has not received message 0 of rank 0 (", -ETIMEDOUT },
+	{ "rank 2 (", -ETIMEDOUT }, /* does not call */
+	{ "stopped by a test", -TE_EABORT },
+};
+
+static int go_wrong(struct thread_rank *r)
+{
+	static const int64_t two[] = { 2, 2, 2 }, three[] = { 2, 3, 2 };
+	struct te_stream *q = te_ctx_stream(r->ctx);
+	struct te_comm *c = r->comm;
+	const enum te_dtype f = TE_DTYPE_FP32;
+	const int me = r->rank, at = (int)seed;
+	void *p, *o;
+
+	STEP(te_mem_alloc(q, MEM, &p));
+	STEP(te_mem_alloc(q, MEM, &o));
+	if (at == 0 && me == 0)
+		STEP(te_comm_send(c, q, p, 5, f, 1, NULL));
+	if (at == 0 && me == 1)
+		STEP(te_comm_recv(c, q, o, 5, f, 0, NULL));
+	if (at <= 3 && me == 0)
+		STEP(te_comm_send(c, q, p, at == 3 ? 0 : 10, f, 1, NULL));
+	if (at <= 3 && me == 1)
+		STEP(te_comm_recv(c, q, o, at == 3 ? 1 : at == 2 ? 10 : 12,
+				  at == 2 ? TE_DTYPE_BF16 : f, 0, NULL));
+	if (at == 4)
+		STEP(me ? te_comm_alltoall(c, q, p, o, 10, f, NULL) :
+			  te_comm_gather(c, q, p, o, 10, f, 0, NULL));
+	if (at == 5)
+		STEP(te_comm_reduce(c, q, p, o, 10, f, me ? TE_COMM_MIN : TE_COMM_MAX, 0, NULL));
+	if (at == 6)
+		STEP(te_comm_alltoallv(c, q, p, me ? two : three, NULL, o, two, NULL, f, NULL));
+	if (at == 7 && me == 2)
+		STEP(te_comm_send(c, q, p, 10, f, 0, NULL));
+	if (at == 7 && me == 1)
+		STEP(te_comm_recv(c, q, o, 10, f, 2, NULL));
+	if (at == 8 && me == 0)
+		STEP(te_comm_send(c, q, p, (int64_t)MEM / 4, f, 1, NULL));
+	if (at == 9 && me < 2)
+		STEP(te_comm_reduce(c, q, p, o, 10, f, TE_COMM_SUM, 0, NULL));
+	if (at == 9 && me == 1) /* which has not ended either */
+		STEP(te_comm_recv(c, q, o, 10, f, 2, NULL));
+	if (at == 10 && me < 2)
+		STEP(te_comm_recv(c, q, o, 10, f, 1 - me, NULL));
+	if (at == 10 && me == 2)
+		te_comm_abort(c, "stopped by a test");
+	STEP(te_stream_sync(q));
+	/* ranks that wait for none learn of it too */
+	for (int i = 0; i < 20000 && !te_comm_error(c); i++)
+		usleep(1000);
+	return te_comm_error(c);
+}
+
+START_TEST(failures_are_named)
+{
+	seed = (uint64_t)_i;
+	threads_timeout_ms = bads[_i].code == -ETIMEDOUT ? TT_SLOWER(300) : 0;
+	threads_run(3, go_wrong, bads[_i].code, bads[_i].text);
+	threads_timeout_ms = 0;
+}
+END_TEST
+
+#define REFUSED(call, code, text)                                   \
+	do {                                                        \
+		HOLDS((call) == (code));                            \
+		HOLDS(strstr(te_error_detail(), (text)) != NULL);   \
+	} while (0)
+
+static int refusals(struct thread_rank *r)
+{
+	struct te_comm_call_opts o = TE_COMM_CALL_OPTS_INIT;
+	struct te_stream *q = te_ctx_stream(r->ctx);
+	const int me = r->rank, other = 1 - me;
+	const int64_t n[] = { 3, 3 }, far[] = { 0, 2 }, minus[] = { 3, -1 };
+	struct te_comm *c = r->comm;
+	const enum te_dtype f = TE_DTYPE_FP32;
+	float *p;
+	void *v;
+
+	STEP(te_mem_alloc(q, 4096, &v));
+	p = v;
+	REFUSED(te_comm_send(NULL, q, p, 1, f, 1, NULL), -EINVAL, "te_comm_send: comm is NULL");
+	REFUSED(te_comm_send(c, q, p, 1, f, 2, NULL), -EINVAL, "to is 2, not one of 2 ranks");
+	REFUSED(te_comm_send(c, q, p, 1, f, me, NULL), -EINVAL, "only one end of a message");
+	REFUSED(te_comm_send(c, q, p, -1, f, other, NULL), -EINVAL, "-1 elements");
+	REFUSED(te_comm_send(c, q, NULL, 1, f, other, NULL), -EINVAL, "in is NULL");
+	REFUSED(te_comm_send(c, NULL, p, 1, f, other, NULL), -EINVAL, "stream");
+	REFUSED(te_comm_send(c, q, p, 1, TE_DTYPE_COUNT, other, NULL), -TE_EDTYPE, "element type");
+	REFUSED(te_comm_recv(c, q, (char *)v + 1, 1, f, other, NULL), -EINVAL, "not aligned");
+	REFUSED(te_comm_recv(c, q, p, 1, f, -2, NULL), -EINVAL, "from is -2");
+	o.algorithm = TE_COMM_LL;
+	REFUSED(te_comm_recv(c, q, p, 1, f, other, &o), -EOPNOTSUPP, "expected TE_COMM_AUTO");
+	o.algorithm = TE_COMM_AUTO;
+	o.max_blocks = -1;
+	REFUSED(te_comm_recv(c, q, p, 1, f, other, &o), -EINVAL, "max_blocks is -1");
+	REFUSED(te_comm_sendrecv(c, q, p, 8, other, p + 7, 8, other, f, NULL), -EINVAL, "overlaps");
+	REFUSED(te_comm_sendrecv(c, q, p, 8, me, p + 8, 7, me, f, NULL), -EINVAL, "to itself");
+	REFUSED(te_comm_sendrecv(c, q, p, 8, me, p + 8, 8, other, f, NULL), -EINVAL, "one end");
+	STEP(te_comm_sendrecv(c, q, NULL, 8, TE_COMM_NO_RANK, NULL, 8, TE_COMM_NO_RANK, f, NULL));
+	REFUSED(te_comm_alltoall(c, q, p, p + 1, 2, f, NULL), -EINVAL, "overlaps");
+	REFUSED(te_comm_alltoall(c, q, p, p, INT64_MAX, f, NULL), -EINVAL, "2^37 - 1");
+	REFUSED(te_comm_alltoallv(c, q, p, NULL, NULL, p + 9, n, NULL, f, NULL), -EINVAL,
+		"in_counts is NULL");
+	REFUSED(te_comm_alltoallv(c, q, p, n, NULL, p + 9, n, far, f, NULL), -EINVAL,
+		"out for rank 1 overlaps out for rank 0");
+	REFUSED(te_comm_alltoallv(c, q, p, n, minus, p + 9, n, NULL, f, NULL), -EINVAL,
+		"offset of -1 elements");
+	REFUSED(te_comm_alltoallv(c, q, p, minus, NULL, p + 9, n, NULL, f, NULL), -EINVAL,
+		"-1 elements");
+	REFUSED(te_comm_gather(c, q, p, p + 100, 2, f, 2, NULL), -EINVAL, "root is 2");
+	REFUSED(te_comm_scatter(c, q, p, p + 100, 2, f, -1, NULL), -EINVAL, "root is -1");
+	REFUSED(te_comm_reduce(c, q, p, p, 2, f, TE_COMM_MAX + 1, 0, NULL), -EINVAL,
+		"operation 4 is unknown");
+	REFUSED(te_comm_reduce(c, q, p, p + 1, 2, f, TE_COMM_SUM, me, NULL), -EINVAL, "overlaps");
+	STEP(te_comm_alltoall(c, q, NULL, NULL, 0, f, NULL));
+	STEP(te_comm_gather(c, q, NULL, NULL, 0, f, 0, NULL));
+	STEP(te_mem_free(q, v));
+	STEP(te_comm_barrier(c, q));
+	STEP(te_stream_sync(q));
+	return te_comm_error(c);
+}
+
+START_TEST(arguments_are_checked)
+{
+	threads_run(2, refusals, 0, NULL);
+}
+END_TEST
+
+/* ---- processes ---- */
+
+/* a ring, of which rank 1 is killed in the middle; without it, all end */
+static int killed_rank(int rank, void *arg)
+{
+	const int kills = *(int *)arg;
+	struct joined j;
+	void *p = NULL, *o = NULL;
+	int r = nodes_join(&j, rank, 'a', 60000, 5000, 0, 1);
+
+	if (!r)
+		r = te_mem_alloc(j.s, MEM, &p);
+	if (!r)
+		r = te_mem_alloc(j.s, MEM, &o);
+	for (int i = 0; i < 20 && !r; i++) {
+		const int64_t n = 1 + i * 999;
+
+		if (kills && i == 10 && rank == 1)
+			raise(SIGKILL);
+		r = te_comm_sendrecv(j.comm, j.s, p, n, (rank + 1) % 3, o, n, (rank + 2) % 3,
+				     TE_DTYPE_BF16, NULL);
+		if (!r)
+			r = te_stream_sync(j.s);
+		if (!r)
+			r = te_comm_error(j.comm);
+	}
+	if (!r)
+		r = te_comm_barrier(j.comm, j.s);
+	(void)te_mem_free(j.s, p);
+	(void)te_mem_free(j.s, o);
+	return nodes_leave(&j, r);
+}
+
+START_TEST(a_rank_that_ends_is_named_at_once)
+{
+	struct ranks_result res[3];
+
+	ranks_meet_run(MEET_ID, 3, killed_rank, &_i, res);
+	if (!_i) {
+		ranks_ok(3, res);
+		return;
+	}
+	ck_assert_int_eq(res[1].signal, SIGKILL);
+	ranks_failed(&res[0], -TE_EPEER, "rank 1 (", 30000);
+	ranks_failed(&res[2], -TE_EPEER, "rank 1 (", 30000);
+}
+END_TEST
+
+/* two nodes */
+static int apart_rank(int rank, void *arg)
+{
+	struct joined j;
+	int r = nodes_join(&j, rank, rank ? 'b' : 'a', 60000, 5000, 0, 1);
+
+	(void)arg;
+	if (!r && te_comm_send(j.comm, j.s, &j, 1, TE_DTYPE_UINT8, 1 - rank, NULL) != -EOPNOTSUPP)
+		r = te_fail(-EPROTO, "a message went to another node");
+	return nodes_leave(&j, r);
+}
+
+START_TEST(ranks_of_other_nodes_are_refused)
+{
+	struct ranks_result res[2];
+
+	ranks_meet_run(MEET_ID, 2, apart_rank, NULL, res);
+	ranks_ok(2, res);
+}
+END_TEST
+
+TT_SUITE("comm/messages", TT_NEED_NOTHING)
+{
+	TCase *c = tt_case(s, "messages", "comm");
+
+	backend = "host";
+	threads_pool_nbytes = POOL;
+	setenv("TE_COMM_PACKETS", "64k", 1);
+	tcase_add_checked_fixture(c, tt_setup, tt_teardown);
+	tcase_add_loop_test(c, every_byte_arrives, 1, THREADS_MOST + 1);
+	tcase_add_loop_test(c, recordings_have_messages, 1, 5);
+	tcase_add_test(c, an_exchange_does_not_wait_for_itself);
+	tcase_add_loop_test(c, failures_are_named, 0, TT_LEN(bads));
+	tcase_add_test(c, arguments_are_checked);
+	c = tt_case(s, "processes", "comm"); /* forked without the threads of a context */
+	tcase_add_loop_test(c, a_rank_that_ends_is_named_at_once, 0, 2);
+	tcase_add_test(c, ranks_of_other_nodes_are_refused);
+}

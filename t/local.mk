@@ -215,6 +215,7 @@ TT_TOOLS_SH += \
 	t/tools/t8030-te_generate.t \
 	t/tools/t8031-te_export.t \
 	t/tools/t8032-te_generate-choices.t \
+	t/tools/t8033-te_generate-chat.t \
 	t/tools/t8036-te_train-head.t \
 	t/tools/t8037-te_train-moments.t \
 	t/tools/t8038-te_train-memory.t

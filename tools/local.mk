@@ -45,6 +45,8 @@ bin_PROGRAMS += \
 	tools/tectl
 
 tools_lib_libtools_la_SOURCES += \
+	tools/lib/chat.c \
+	tools/lib/chat.h \
 	tools/lib/digest.c \
 	tools/lib/digest.h \
 	tools/lib/folder.c \
@@ -83,6 +85,8 @@ tools_te_export_LDADD = tools/lib/libtools.la $(TOKEN_LA) libtegraph/libtegraph.
 tools_te_generate_SOURCES = \
 	tools/generate/choices.c \
 	tools/generate/choices.h \
+	tools/generate/talk.c \
+	tools/generate/talk.h \
 	tools/te_generate.c
 tools_te_generate_CFLAGS = $(AM_CFLAGS) $(JANSSON_CFLAGS)
 tools_te_generate_LDADD = tools/lib/libtools.la $(TOKEN_LA) libtegraph/libtegraph.la \

@@ -20,11 +20,11 @@
 #include <te/dtype.h>
 #include <te/errno.h>
 
+#include "tools/lib/chat.h"
 #include "tools/lib/folder.h"
 #include "tools/lib/gguf.h"
 #include "tools/lib/model.h"
 #include "tools/lib/option.h"
-#include "tools/lib/pyjson.h"
 #include "tools/lib/say.h"
 #include "tools/lib/tokens.h"
 #include "tools/lib/weights.h"
@@ -223,22 +223,14 @@ static void put_end(struct export *e, const void *items, size_t n, const char *n
 /* the template of chats in a folder of transformers */
 static int put_chat(struct export *e, const char *dir)
 {
-	json_t *config = NULL;
-	const char *text;
-	char *path;
-	int r = STATUS_OK;
+	char *text;
+	const int r = chat_source(dir, &text);
 
-	if (asprintf(&path, "%s/tokenizer_config.json", dir) < 0)
-		return say_failed("out of memory");
-	if (!access(path, F_OK))
-		r = pyjson_load(path, &config);
-	free(path);
-	text = json_string_value(json_object_get(config, "chat_template"));
-	if (text) {
+	if (!r && text) {
 		put_key(e, "tokenizer", "chat_template", TEXT);
 		put_text(e->f, text);
 	}
-	json_decref(config);
+	free(text);
 	return r;
 }
 

@@ -13,12 +13,14 @@
 #include <string.h>
 #include <sys/stat.h>
 #include <time.h>
+#include <unistd.h>
 
 #include <te/ctx.h>
 #include <te/decoder.h>
 #include <te/errno.h>
 
 #include "tools/generate/choices.h"
+#include "tools/generate/talk.h"
 #include "tools/lib/model.h"
 #include "tools/lib/option.h"
 #include "tools/lib/record.h"
@@ -32,7 +34,8 @@
 
 struct opts {
 	char *model, *tokenizer, *prompt, *prompt_tokens, *file, *eval_choices, *recipe;
-	int64_t interactive, max_tokens, context, batch, top_k, seed, json;
+	char *system, *chat_template;
+	int64_t interactive, chat, max_tokens, context, batch, top_k, seed, json;
 	double temperature, top_p, min_p, repetition_penalty;
 };
 
@@ -57,11 +60,17 @@ static const struct option_field options[] = {
 	  "prompts, a JSON object with \"prompt\" or \"tokens\" on each line" },
 	{ "interactive", OPTION_FLAG, AT(interactive), "0", 0, 1, 'i', NULL,
 	  "each line of standard input is a prompt" },
+	{ "chat", OPTION_FLAG, AT(chat), "0", 0, 1, 0, NULL,
+	  "prompts are messages to a chat model; lines of standard input are one chat" },
+	{ "system", OPTION_TEXT, AT(system), NULL, 0, 0, 0, "TEXT",
+	  "with --chat: message of the system before the first one" },
+	{ "chat-template", OPTION_WORD, AT(chat_template), "auto", 0, 0, 0, "auto|" CHAT_NAMES,
+	  "with --chat: texts around messages; auto: of the model" },
 	{ "eval-choices", OPTION_TEXT, AT(eval_choices), NULL, 0, 0, 0, "FILE",
 	  "no text: accuracy in multiple-choice questions, in the format of HellaSwag" },
 	{ "Text", OPTION_HEADING, 0, 0, 0, 0, 0, 0, 0 },
-	{ "max-tokens", OPTION_INT, AT(max_tokens), "128", 1, 1 << 24, 'n', "N",
-	  "most tokens after each prompt" },
+	{ "max-tokens", OPTION_INT, AT(max_tokens), "0", 0, 1 << 24, 'n', "N",
+	  "most tokens after each prompt; 0: 128, with --chat up to the context" },
 	{ "temperature", OPTION_REAL, AT(temperature), "0", 0, 1e6, 't', "T",
 	  "0: the most likely token" },
 	{ "top-k", OPTION_INT, AT(top_k), "0", 0, INT32_MAX, 0, "K",
@@ -82,14 +91,15 @@ static const struct option_field options[] = {
 static const struct option_field *const tables[] = { options, NULL };
 static const struct option_table table = {
 	.usage = "Usage: te_generate --model DIR|FILE "
-		 "[--prompt TEXT | --file FILE | -i | --eval-choices FILE] [OPTION]...\n"
+		 "[--prompt TEXT | --file FILE | -i | --chat | --eval-choices FILE] [OPTION]...\n"
 		 "Generate text with a model.\n",
 	.fields = tables,
 };
 
 /* a prompt and the text after it */
 struct job {
-	char *text;	/* the prompt, or NULL if it is given as tokens */
+	char *text;	/* the prompt, or NULL if it is given as tokens or messages */
+	json_t *messages; /* messages of a chat, or NULL */
 	int32_t *token; /* with room for all */
 	int64_t nprompt, n;
 	int32_t seq; /* sequence of the decoder; -1: waits or has ended */
@@ -102,6 +112,9 @@ struct run {
 	struct model model;
 	struct tokenizer *tokenizer; /* NULL: tokens are bytes or numbers */
 	struct te_decoder *d;
+	struct talk talk; /* with --chat */
+	int32_t seq;	  /* sequence of the chat on standard input; -1: none yet */
+	int ended;	  /* its last token is talk.end */
 	struct job *job;
 	int64_t njobs;
 	struct choices choices; /* questions of --eval-choices */
@@ -145,7 +158,7 @@ static int has_text(const struct run *r)
 	for (int64_t i = 0; i < r->njobs; i++)
 		if (r->job[i].text)
 			return 1;
-	return r->o.interactive || r->o.eval_choices;
+	return r->o.chat || r->o.interactive || r->o.eval_choices;
 }
 
 /* the one that was asked for or, if a prompt is text and tokens are not bytes, the model's own */
@@ -163,6 +176,17 @@ static int open_tokenizer(struct run *r)
 	s = tokenizer_open(from, r->model.cfg.vocab, -1, &r->tokenizer);
 	if (!s && tokenizer_end(r->tokenizer) >= 0 && r->neos < NEOS)
 		r->eos[r->neos++] = tokenizer_end(r->tokenizer);
+	return s;
+}
+
+static int open_talk(struct run *r)
+{
+	const struct opts *o = &r->o;
+	const int s = talk_open(o->chat_template, o->tokenizer, o->model, r->tokenizer, &r->talk);
+
+	r->neos -= !s && r->neos == NEOS;
+	if (!s)
+		r->eos[r->neos++] = r->talk.end;
 	return s;
 }
 
@@ -207,6 +231,8 @@ static int open_model(struct run *r)
 	if (s)
 		return s;
 	s = open_tokenizer(r);
+	if (!s && r->o.chat)
+		s = open_talk(r);
 	if (s)
 		return s;
 	most = r->model.cfg.max_pos > 0 ? r->model.cfg.max_pos : CONTEXT;
@@ -256,6 +282,19 @@ static struct job *add_job(struct run *r, int64_t n)
 	return more;
 }
 
+/* takes the reference; NULL: no memory */
+static int add_messages(struct run *r, json_t *messages)
+{
+	struct job *j = messages ? add_job(r, 0) : NULL;
+
+	if (!j) {
+		json_decref(messages);
+		return no_room();
+	}
+	j->messages = messages;
+	return STATUS_OK;
+}
+
 /* where: for messages */
 static int add_text(struct run *r, const char *text, const char *where)
 {
@@ -264,20 +303,46 @@ static int add_text(struct run *r, const char *text, const char *where)
 
 	if (!n)
 		return say_bad("%s: the prompt is empty", where);
+	if (r->o.chat)
+		return add_messages(r, talk_messages(r->seq < 0 ? r->o.system : NULL, text));
 	j = add_job(r, (int64_t)n);
 	if (j)
 		j->text = strdup(text);
 	return j && j->text ? STATUS_OK : no_room();
 }
 
+/* encode the messages of a job; on standard input they may follow earlier ones */
+static int encode_chat(struct run *r, struct job *j, const char *what)
+{
+	const int again = r->seq >= 0;
+	char *text = NULL;
+	size_t n = 0;
+	int s = talk_text(&r->talk, j->messages, again, what, &text);
+
+	free(j->token);
+	j->token = NULL;
+	if (!s)
+		s = tokenizer_encode(r->tokenizer, what, text, strlen(text), 0, &j->token, &n);
+	free(text);
+	if (s)
+		return s;
+	/* the token that ended the answer is in the sequence */
+	if (again && r->ended)
+		memmove(j->token, j->token + 1, --n * sizeof(*j->token));
+	j->nprompt = (int64_t)n;
+	return STATUS_OK;
+}
+
 /* tokens of the text of prompt i, once the model is known */
 static int encode(struct run *r, int64_t i)
 {
 	struct job *j = &r->job[i];
-	const size_t n = strlen(j->text);
+	const size_t n = j->text ? strlen(j->text) : 0;
 	char what[40];
 
 	snprintf(what, sizeof(what), "prompt %lld", (long long)i + 1);
+	if (j->messages)
+		return encode_chat(r, j, what);
 	if (r->tokenizer) {
 		int32_t *token;
 		size_t ntokens;
@@ -323,12 +388,15 @@ static int add_object(void *arg, const json_t *obj, const char *where)
 {
 	struct run *r = arg;
 	const json_t *tokens = json_object_get(obj, "tokens"), *e;
+	json_t *messages = json_object_get(obj, "messages");
 	const char *text = json_string_value(json_object_get(obj, "prompt"));
 	struct job *j;
 	size_t i;
 
 	if (text)
 		return add_text(r, text, where);
+	if (r->o.chat && messages)
+		return add_messages(r, json_incref(messages));
 	if (!json_array_size(tokens))
 		return say_bad("%s: expected \"prompt\", a text, or \"tokens\", a list", where);
 	j = add_job(r, (int64_t)json_array_size(tokens));
@@ -351,11 +419,17 @@ static int add_file(struct run *r)
 	return !s && !r->njobs ? say_bad("%s: has no prompts", r->o.file) : s;
 }
 
+/* tokens of the chat on standard input */
+static int64_t length(const struct run *r)
+{
+	return r->seq >= 0 ? te_decoder_length(r->d, r->seq) : 0;
+}
+
 static int check_jobs(struct run *r, int64_t first)
 {
 	for (int64_t i = first; i < r->njobs; i++) {
 		const struct job *j = &r->job[i];
-		const int s = j->text ? encode(r, i) : STATUS_OK;
+		const int s = j->text || j->messages ? encode(r, i) : STATUS_OK;
 
 		if (s)
 			return s;
@@ -364,9 +438,9 @@ static int check_jobs(struct run *r, int64_t first)
 				return say_bad("prompt %lld: token %d is beyond the model's "
 					       "vocabulary of %lld", (long long)i + 1,
 					       (int)j->token[k], (long long)r->model.cfg.vocab);
-		if (j->nprompt >= r->context)
+		if (j->nprompt + length(r) >= r->context)
 			return say_bad("prompt %lld: has %lld tokens, the context is %lld",
-				       (long long)i + 1, (long long)j->nprompt,
+				       (long long)i + 1, (long long)(j->nprompt + length(r)),
 				       (long long)r->context);
 	}
 	return STATUS_OK;
@@ -412,7 +486,7 @@ static int put_job(const struct run *r, const struct job *j)
 
 	if (j->text)
 		put_text(j->text, strlen(j->text));
-	for (int64_t i = j->text ? j->nprompt : 0; i < j->n && !s; i++)
+	for (int64_t i = j->text || j->messages ? j->nprompt : 0; i < j->n && !s; i++)
 		s = put_token(r, j->token[i]);
 	return s ? s : put_token(r, -1);
 }
@@ -431,8 +505,9 @@ static int begin(struct run *r, int64_t i)
 {
 	struct job *j = &r->job[i];
 	struct te_sampling how = TE_SAMPLING_INIT;
-	int32_t *more = realloc(j->token, (size_t)(j->nprompt + r->o.max_tokens) * sizeof(*more));
-	int te;
+	const int64_t most = r->o.max_tokens < r->context ? r->o.max_tokens : r->context;
+	int32_t *more = realloc(j->token, (size_t)(j->nprompt + most) * sizeof(*more));
+	int te = 0;
 
 	if (!more)
 		return no_room();
@@ -445,7 +520,9 @@ static int begin(struct run *r, int64_t i)
 	how.min_p = r->o.min_p;
 	how.repetition_penalty = r->o.repetition_penalty;
 	how.seed = (uint64_t)(r->o.seed + i);
-	te = te_decoder_open(r->d, &how, &j->seq);
+	j->seq = r->seq;
+	if (j->seq < 0)
+		te = te_decoder_open(r->d, &how, &j->seq);
 	if (te >= 0)
 		te = te_decoder_push(r->d, j->seq, j->token, j->n);
 	return te < 0 ? say_te(te, "prompt %lld", (long long)i + 1) : STATUS_OK;
@@ -459,6 +536,7 @@ static int advance(struct run *r, struct job *j, int loud)
 
 	if (te <= 0)
 		return te < 0 ? say_te(te, "generation") : STATUS_OK;
+	r->ended = token == r->talk.end;
 	if (is_end(r, token)) {
 		j->end = "eos";
 	} else {
@@ -469,12 +547,15 @@ static int advance(struct run *r, struct job *j, int loud)
 		}
 		if (j->n - j->nprompt == r->o.max_tokens)
 			j->end = "length";
-		else if (j->n == r->context)
+		else if (te_decoder_length(r->d, j->seq) == r->context)
 			j->end = "context";
 	}
 	if (!j->end)
 		return s;
-	te_decoder_close(r->d, j->seq);
+	if (r->o.chat && r->o.interactive)
+		r->seq = j->seq;
+	else
+		te_decoder_close(r->d, j->seq);
 	j->seq = -1;
 	return s || !loud ? s : put_token(r, -1);
 }
@@ -606,6 +687,16 @@ static int print_json(const struct run *r)
 	return record_print(&rec, JSON_INDENT(2));
 }
 
+/* as getline(3), after a mark for the person who writes a chat */
+static ssize_t next_line(const struct run *r, char **line, size_t *room)
+{
+	if (r->o.chat && !r->o.json && isatty(STDIN_FILENO)) {
+		fputs("> ", stdout);
+		fflush(stdout);
+	}
+	return getline(line, room, stdin);
+}
+
 static int interactive(struct run *r)
 {
 	char *line = NULL;
@@ -613,7 +704,7 @@ static int interactive(struct run *r)
 	ssize_t n;
 	int s = STATUS_OK;
 
-	while (!s && (n = getline(&line, &room, stdin)) >= 0) {
+	while (!s && (n = next_line(r, &line, &room)) >= 0) {
 		const int64_t first = r->njobs;
 
 		if (n && line[n - 1] == '\n')
@@ -637,7 +728,7 @@ static int generate_all(struct run *r)
 	const int loud = r->njobs == 1 && !r->o.json;
 	int s = check_jobs(r, 0);
 
-	if (!s && loud && r->o.prompt)
+	if (!s && loud && r->o.prompt && !r->o.chat)
 		fputs(r->o.prompt, stdout);
 	if (!s)
 		s = generate(r, 0, loud);
@@ -666,16 +757,24 @@ static int answer_choices(struct run *r)
 
 static int run(struct run *r)
 {
-	const struct opts *o = &r->o;
-	const int n = (o->prompt != NULL) + (o->prompt_tokens != NULL) + (o->file != NULL) +
+	struct opts *o = &r->o;
+	int n = (o->prompt != NULL) + (o->prompt_tokens != NULL) + (o->file != NULL) +
 		      (o->interactive != 0) + (o->eval_choices != NULL);
 	int s = STATUS_OK;
 
 	if (!o->model)
 		return say_bad("--model is needed");
+	if (o->chat && (o->prompt_tokens || o->eval_choices))
+		return say_bad("--chat excludes --prompt-tokens and --eval-choices");
+	if (!o->chat && (o->system || strcmp(o->chat_template, "auto")))
+		return say_bad("--system and --chat-template need --chat");
+	if (o->chat && !n)
+		n = (int)(o->interactive = 1);
+	if (!o->max_tokens)
+		o->max_tokens = o->chat ? 1 << 24 : 128;
 	if (n != 1)
-		return say_bad("one of --prompt, --prompt-tokens, --file, --interactive and "
-			       "--eval-choices is needed");
+		return say_bad("one of --prompt, --prompt-tokens, --file, --interactive, "
+			       "--chat and --eval-choices is needed");
 	if (o->prompt)
 		s = add_text(r, o->prompt, "--prompt");
 	else if (o->prompt_tokens)
@@ -701,7 +800,7 @@ static int run(struct run *r)
 
 int main(int argc, char **argv)
 {
-	struct run r = { 0 };
+	struct run r = { .seq = -1, .talk.end = -1 };
 	int s;
 
 	signal(SIGPIPE, SIG_IGN);
@@ -721,11 +820,13 @@ int main(int argc, char **argv)
 		s = run(&r);
 	te_decoder_unref(r.d);
 	choices_free(&r.choices);
+	talk_close(&r.talk);
 	model_free(&r.model);
 	te_ctx_unref(r.ctx);
 	tokenizer_close(r.tokenizer);
 	for (int64_t i = 0; i < r.njobs; i++) {
 		free(r.job[i].text);
+		json_decref(r.job[i].messages);
 		free(r.job[i].token);
 	}
 	free(r.job);

@@ -24,7 +24,7 @@ check "the tokens are counted" grep -q 'tokens to train on' err
 sed -e 's/{"prompt": \(.*\), "completion": \(.*\)}/[user \1}, assistant \2}]/' \
 	-e 's/\[user /{"messages": [{"role": "user", "content": /' \
 	-e 's/assistant /{"role": "assistant", "content": /' -e 's/$/}/' pairs.jsonl >chat.jsonl
-for name in chatml llama3 mistral; do
+for name in chatml llama3 mistral gemma phi3 zephyr; do
 	check "messages, $name" "$te_train" $run --steps 2 --chat-template $name --out $name chat.jsonl
 done
 check "are resumed" "$te_train" --resume mistral --steps 3

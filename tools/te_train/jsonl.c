@@ -10,112 +10,6 @@
 #include "tools/lib/say.h"
 #include "tools/lib/tokens.h"
 
-/* ---- templates ---- */
-
-static const char *const role_name[CHAT_NROLES] = { "system", "user", "assistant" };
-
-#define LLAMA3(role) "<|start_header_id|>" role "<|end_header_id|>\n\n{}<|eot_id|>"
-
-static const struct {
-	const char *name, *begin, *role[CHAT_NROLES];
-} templates[] = {
-	/* ChatML, as Qwen's tokenizers have it */
-	{ "chatml",
-	  "",
-	  { "<|im_start|>system\n{}<|im_end|>\n", "<|im_start|>user\n{}<|im_end|>\n",
-	    "<|im_start|>assistant\n{}<|im_end|>\n" } },
-	/* model card of Llama 3 */
-	{ "llama3",
-	  "<|begin_of_text|>",
-	  { LLAMA3("system"), LLAMA3("user"), LLAMA3("assistant") } },
-	/* mistral-common, version 1 */
-	{ "mistral", "<s>", { NULL, " [INST] {} [/INST]", " {}</s>" } },
-};
-
-/* a text of the command line */
-static int unescape(const char *option, const char *text, char **ret)
-{
-	char *copy = malloc(strlen(text) + 1), *to = copy;
-
-	if (!copy)
-		return say_failed("out of memory");
-	for (; *text; text++) {
-		if (*text != '\\') {
-			*to++ = *text;
-			continue;
-		}
-		text++;
-		if (*text != 'n' && *text != 't' && *text != '\\') {
-			free(copy);
-			return say_bad("%s: a backslash is followed by neither n, t nor another",
-				       option);
-		}
-		*to++ = *text == 'n' ? '\n' : *text == 't' ? '\t' : '\\';
-	}
-	*to = '\0';
-	free(*ret);
-	*ret = copy;
-	return STATUS_OK;
-}
-
-static int set_role(const char *name, const char *text, char **ret)
-{
-	char option[32], *at;
-	int r;
-
-	snprintf(option, sizeof(option), "--chat-%s", name);
-	r = unescape(option, text, ret);
-	if (r)
-		return r;
-	at = strstr(*ret, "{}");
-	if (!at || strstr(at + 2, "{}"))
-		return say_bad("%s: \"%s\": expected one {} for the content of a message", option,
-			       text);
-	return STATUS_OK;
-}
-
-int chat_create(const char *name, const char *begin, const char *const role[CHAT_NROLES],
-		const char *end, struct chat *ret_chat)
-{
-	struct chat c = { 0 };
-	size_t k = 0;
-	int r = STATUS_OK, lacks;
-
-	while (strcmp(templates[k].name, name))
-		k++; /* options have these names only */
-	c.begin = strdup(templates[k].begin);
-	lacks = !c.begin;
-	for (int i = 0; i < CHAT_NROLES; i++) {
-		const char *text = templates[k].role[i];
-
-		c.role[i] = text ? strdup(text) : NULL;
-		lacks |= text && !c.role[i];
-	}
-	if (lacks)
-		r = say_failed("out of memory");
-	if (!r && begin)
-		r = unescape("--chat-begin", begin, &c.begin);
-	for (int i = 0; i < CHAT_NROLES && !r; i++)
-		if (role[i])
-			r = set_role(role_name[i], role[i], &c.role[i]);
-	if (!r && end)
-		r = unescape("--doc-end", end, &c.end);
-	if (r)
-		chat_free(&c);
-	else
-		*ret_chat = c;
-	return r;
-}
-
-void chat_free(struct chat *c)
-{
-	free(c->begin);
-	for (int i = 0; i < CHAT_NROLES; i++)
-		free(c->role[i]);
-	free(c->end);
-	memset(c, 0, sizeof(*c));
-}
-
 /* ---- documents ---- */
 
 void docs_free(struct docs *d)
@@ -163,7 +57,7 @@ int docs_add(struct docs *d, const int32_t *token, size_t n, int ignored)
 struct doc {
 	struct jsonl *j;
 	int64_t first; /* index of its first token */
-	char wrong[160];
+	char wrong[CHAT_NWRONG];
 };
 
 /* the failure of a document: the caller reports it with the line */
@@ -261,80 +155,10 @@ static int add_field(struct doc *d, const json_t *obj, const char *key, int targ
 	return add_text(d, json_string_value(v), json_string_length(v), target);
 }
 
-/* a text, or a list of parts, each {"type": "text", "text": ...} */
-static int add_content(struct doc *d, const json_t *content, int target)
+/* the writer of chat_messages() */
+static int put_message(void *arg, const char *text, size_t n, int target)
 {
-	int r = STATUS_OK;
-
-	if (json_is_string(content))
-		return add_text(d, json_string_value(content), json_string_length(content), target);
-	if (!json_is_array(content))
-		return doc_bad(d, "the \"content\" of a message is not a text");
-	for (size_t i = 0; i < json_array_size(content) && !r; i++) {
-		const json_t *part = json_array_get(content, i);
-		const char *type = json_string_value(json_object_get(part, "type"));
-
-		r = type && !strcmp(type, "text") ?
-			    add_field(d, part, "text", target) :
-			    doc_bad(d, "a part of a message is not {\"type\": \"text\", ...}");
-	}
-	return r;
-}
-
-static int find_role(struct doc *d, const json_t *message, enum chat_role *ret)
-{
-	const char *role = json_string_value(json_object_get(message, "role"));
-
-	for (int i = 0; i < CHAT_NROLES && role; i++) {
-		if (strcmp(role, role_name[i]))
-			continue;
-		*ret = (enum chat_role)i;
-		return STATUS_OK;
-	}
-	return doc_bad(d, "the role of a message is \"%.40s\", expected system, user or assistant",
-		       role ? role : "");
-}
-
-/* before: content of a message without a text of its own, or NULL */
-static int add_message(struct doc *d, const json_t *message, enum chat_role role,
-		       const json_t *before)
-{
-	const char *text = d->j->chat->role[role], *at = strstr(text, "{}");
-	const int target = role == CHAT_ASSISTANT;
-	int r = add_text(d, text, (size_t)(at - text), 0);
-
-	if (!r && before)
-		r = add_content(d, before, 0);
-	if (!r && before)
-		r = add_string(d, "\n\n", 0);
-	if (!r)
-		r = add_content(d, json_object_get(message, "content"), target);
-	return r ? r : add_string(d, at + 2, target);
-}
-
-static int add_messages(struct doc *d, const json_t *list)
-{
-	const json_t *before = NULL;
-	int r = add_string(d, d->j->chat->begin, 0);
-
-	for (size_t i = 0; i < json_array_size(list) && !r; i++) {
-		const json_t *message = json_array_get(list, i);
-		enum chat_role role = CHAT_USER;
-
-		r = find_role(d, message, &role);
-		if (!r && before && role != CHAT_USER)
-			r = doc_bad(d, "no message of the user follows the one of the system");
-		if (!r && !d->j->chat->role[role]) {
-			before = json_object_get(message, "content");
-			continue;
-		}
-		if (!r)
-			r = add_message(d, message, role, before);
-		before = NULL;
-	}
-	if (!r && before)
-		r = doc_bad(d, "no message of the user follows the one of the system");
-	return r;
+	return add_text(arg, text, n, target);
 }
 
 /* after a text or a completion */
@@ -350,14 +174,20 @@ static int add_end(struct doc *d)
 	return r ? r : add_tokens(d, &token, 1, 1);
 }
 
+static int add_messages(struct doc *d, const json_t *messages)
+{
+	const int r = add_string(d, d->j->chat->begin, 0);
+
+	return r ? r : chat_messages(d->j->chat, messages, put_message, d, d->wrong);
+}
+
 static int add_document(struct doc *d, const json_t *obj)
 {
 	const json_t *messages = json_object_get(obj, "messages");
 	int r;
 
 	if (messages)
-		return json_is_array(messages) ? add_messages(d, messages) :
-						 doc_bad(d, "\"messages\" is not a list");
+		return add_messages(d, messages);
 	if (json_object_get(obj, "prompt")) {
 		r = add_field(d, obj, "prompt", 0);
 		if (!r)

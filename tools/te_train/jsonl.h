@@ -5,23 +5,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-enum chat_role { CHAT_SYSTEM, CHAT_USER, CHAT_ASSISTANT, CHAT_NROLES };
-
-/* Texts around the messages of a conversation. Zeroed: none. */
-struct chat {
-	char *begin; /* text before the first message */
-	/* text of a message, with {} for its content; NULL: it is put before the next content */
-	char *role[CHAT_NROLES];
-	char *end; /* text after a text or a completion; NULL: a newline, or the end token */
-};
-
-/*
- * name: "chatml", "llama3" or "mistral". begin, role and end replace its texts unless they are
- * NULL; in them, backslashes begin \n, \t and \\. STATUS_BAD, with a message, if one is wrong.
- */
-int chat_create(const char *name, const char *begin, const char *const role[CHAT_NROLES],
-		const char *end, struct chat *ret_chat);
-void chat_free(struct chat *c);
+#include "tools/lib/chat.h"
 
 /* Documents, one after the other. Zeroed: none. */
 struct docs {

@@ -12,6 +12,7 @@
 
 #include "ckpt.h"
 #include "opts.h"
+#include "tools/lib/chat.h"
 #include "tools/lib/option.h"
 #include "tools/lib/record.h"
 #include "tools/lib/say.h"

@@ -179,6 +179,18 @@ fails "a chat beyond the context" "the context is 50" "$gen" --model m --chat --
 	--prompt "$(cat p p p p p p p p p p)"
 fails "a chat that reaches it" "prompt 2: has" "$gen" --model m --chat --context 45 --json -i <lines
 
+# a folder that te_train saves of a GGUF file has its tokenizer, and with it the template
+check "a GGUF file" "$abs_top_builddir/tools/te_export" --model m --type f32 m.gguf
+check "a model from it" "$te_train" --init m.gguf --out f --steps 0 --random-tokens --seq-len 16 \
+	--batch 1 --eval-batches 1
+for m in m m.gguf f; do
+	"$gen" --model $m -n 3 --json --chat --prompt 'Hi you' 2>err >out
+	tokens out >$m.got
+	check "$m has tokens" test -s $m.got
+done
+same "the template of the file" m.got m.gguf.got
+same "of the folder that was saved" m.got f.got
+
 # refused
 fails "a template that is not implemented" "is not implemented: give one" \
 	sh -c 'echo "{{ x }}" >m/chat_template.jinja; exec "$1" --model m --chat --prompt a' sh "$gen"

@@ -14,6 +14,7 @@
 #include "gguf.h"
 #include "pyjson.h"
 #include "say.h"
+#include "tokens.h"
 
 #define SOURCE_NBYTES (1 << 20)
 #define GGUF_TEXT 8 /* type of a text in metadata */
@@ -390,6 +391,19 @@ static int source_of_gguf(const char *path, char **ret)
 
 int chat_source(const char *path, char **ret)
 {
+	char *file;
+	int r;
+
 	*ret = NULL;
-	return gguf_is(path) ? source_of_gguf(path, ret) : source_of_folder(path, ret);
+	if (gguf_is(path))
+		return source_of_gguf(path, ret);
+	r = source_of_folder(path, ret);
+	if (r || *ret)
+		return r;
+	if (asprintf(&file, "%s/" TOKENIZER_GGUF, path) < 0)
+		return say_failed("out of memory");
+	if (gguf_is(file))
+		r = source_of_gguf(file, ret);
+	free(file);
+	return r;
 }

@@ -603,8 +603,12 @@ EXTRA_DIST += \
 	t/data/fam_falcon.safetensors \
 	t/data/fam_gemma2.json \
 	t/data/fam_gemma2.safetensors \
+	t/data/fam_gemma2_wide.json \
+	t/data/fam_gemma2_wide.safetensors \
 	t/data/fam_gemma3.json \
 	t/data/fam_gemma3.safetensors \
+	t/data/fam_gemma3_wide.json \
+	t/data/fam_gemma3_wide.safetensors \
 	t/data/fam_gpt2_erf.json \
 	t/data/fam_gpt2_erf.safetensors \
 	t/data/fam_linear.json \

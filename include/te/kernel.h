@@ -231,10 +231,13 @@ TE_EXPORT size_t te_kernel_act_ws_nbytes(int64_t rows, int64_t cols);
 
 /* ---- rotary position embedding ---- */
 
-/* heads are packed as in struct te_rope_attrs: [nheads q | nkv k | nkv v] * head_dim */
+/*
+ * Heads are packed as in struct te_rope_attrs: [nheads q | nkv k | nkv v] * head_dim. On a GPU,
+ * head_dim is at most 128 (-EOPNOTSUPP), here and in attention.
+ */
 struct te_kernel_rope_opts {
 	size_t size; /* set by the INIT macro; lets the struct grow */
-	int32_t nheads, nkv, head_dim; /* above 0; head_dim even, at most 128 */
+	int32_t nheads, nkv, head_dim; /* above 0; head_dim even, at most 256 */
 	float theta;
 	struct te_quant *quant; /* quantized output y, in backward dx; or NULL */
 	struct te_tensor *q;	/* FP8, shaped like y or dx */
@@ -265,7 +268,7 @@ TE_EXPORT int te_kernel_rope_backward(struct te_stream *stream, const struct te_
 
 struct te_kernel_attention_opts {
 	size_t size; /* set by the INIT macro; lets the struct grow */
-	int32_t nheads, nkv, head_dim; /* nheads a multiple of nkv; head_dim at most 128 */
+	int32_t nheads, nkv, head_dim; /* nheads a multiple of nkv; head_dim at most 256 */
 	float scale;   /* 0: 1/sqrt(head_dim) */
 	float dropout; /* share of the probabilities that is dropped, [0,1) */
 	uint32_t tag;  /* dropout: calls of different tags drop different elements */
@@ -317,7 +320,7 @@ TE_EXPORT size_t te_kernel_attention_ws_nbytes(int64_t rows, int32_t nheads);
 
 struct te_kernel_attention_cached_opts {
 	size_t size; /* set by the INIT macro; lets the struct grow */
-	int32_t nheads, nkv, head_dim; /* nheads a multiple of nkv; head_dim at most 128 */
+	int32_t nheads, nkv, head_dim; /* nheads a multiple of nkv; head_dim at most 256 */
 	float scale; /* 0: 1/sqrt(head_dim) */
 	const struct te_tensor *pages; /* INT32 [nseqs, max_pages]; NULL: a page a sequence */
 	uint32_t *noutside; /* device word that rows outside the cache are added to; or NULL */

@@ -337,11 +337,12 @@ TE_EXPORT int te_op_activation(const struct te_act_attrs *a, const char *name,
 /*
  * Packed heads: the last extent of the value is [nheads q | nkv k | nkv v] * head_dim.
  * RoPE turns q and k by position (0 .. T-1), pairing element i with i + head_dim/2 as
- * Hugging Face's Llama does.
+ * Hugging Face's Llama does. head_dim is at most 256, and on a GPU 128: a plan with wider
+ * heads, here or in attention, is refused there (-EOPNOTSUPP).
  */
 struct te_rope_attrs {
 	size_t size; /* set by TE_ATTRS or the INIT macro; lets the struct grow */
-	int32_t nheads, nkv, head_dim; /* head_dim even */
+	int32_t nheads, nkv, head_dim; /* head_dim even, at most 256 */
 	float theta; /* unused if inv_freq is given */
 	/* host memory [head_dim/2], copied: radians that elements i and i + head_dim/2 turn from a
 	 * position to the next, finite; 0 leaves both as they are, for heads that turn in part.
@@ -376,7 +377,7 @@ TE_EXPORT int te_op_qk_norm(const struct te_qk_norm_attrs *a, const char *name,
  */
 struct te_attention_attrs {
 	size_t size; /* set by TE_ATTRS or the INIT macro; lets the struct grow */
-	int32_t nheads, nkv, head_dim; /* nheads a multiple of nkv; head_dim <= 128 */
+	int32_t nheads, nkv, head_dim; /* nheads a multiple of nkv; head_dim <= 256 */
 	float scale;   /* 0: 1/sqrt(head_dim) */
 	float dropout; /* share of the probabilities that is dropped, [0,1) */
 	/* dropout: ops of different tags drop different elements; 0: the op's index */

@@ -2,15 +2,16 @@
 #ifndef TE_K_ATTN_H
 #define TE_K_ATTN_H
 
-#define TE_K_ATTN_MAX_HEAD_DIM 128
+#define TE_K_ATTN_MAX_HEAD_DIM 256
+#define TE_K_ATTN_CUDA_HEAD_DIM 128 /* the same, for device kernels */
 
 /*
  * Causal attention on packed heads. qkv T [batch, seqlen, (nheads + 2 nkv) head_dim]; query head
  * h uses key/value head h / (nheads / nkv). out T [batch, seqlen, nheads head_dim]. lse [batch,
  * nheads, seqlen]: natural log of the sum of exp(scale q.k). head_dim is 1 to
- * TE_K_ATTN_MAX_HEAD_DIM, scale is above 0. Probabilities are dropped after
- * normalisation (philox.h, element (head, q, k)). The number of a head is te_k_attn_head(): these
- * heads may be some of more, first_head and those after it.
+ * TE_K_ATTN_MAX_HEAD_DIM, on a device TE_K_ATTN_CUDA_HEAD_DIM; scale is above 0. Probabilities are
+ * dropped after normalisation (philox.h, element (head, q, k)). The number of a head is
+ * te_k_attn_head(): these heads may be some of more, first_head and those after it.
  * Later tokens change no bit of a row, except that a device kernel may multiply up to 127 later
  * values by 0, so that NaN and infinities among them propagate.
  * Query q of a sequence has the keys from max(0, q - window + 1, min(first[q], q)) to q, or with

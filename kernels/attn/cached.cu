@@ -13,7 +13,7 @@
 #include "kernels/dev.cuh"
 
 #define WARPS (ATTN_CACHED_THREADS / 32)
-#define PER_LANE (TE_K_ATTN_MAX_HEAD_DIM / 32)
+#define PER_LANE (TE_K_ATTN_CUDA_HEAD_DIM / 32)
 
 DEV int64_t token_at(const struct te_k_attn_cached &a, int64_t s, int64_t pos)
 {
@@ -61,7 +61,7 @@ template <class T, class C> DEV void append(const struct te_k_attn_cached &a)
 
 template <class T, class C> DEV void attend(const struct te_k_attn_cached &a)
 {
-	__shared__ float most[WARPS], sums[WARPS], parts[WARPS][TE_K_ATTN_MAX_HEAD_DIM];
+	__shared__ float most[WARPS], sums[WARPS], parts[WARPS][TE_K_ATTN_CUDA_HEAD_DIM];
 	const int64_t r = blockIdx.x / a.nheads;
 	const int h = (int)(blockIdx.x % a.nheads), g = h / (a.nheads / a.nkv);
 	const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, d = a.head_dim;

@@ -55,9 +55,9 @@ static int check(int32_t dtype, int64_t batch, int64_t seqlen, int32_t nheads, i
 	if (dtype != TE_DTYPE_FP32 && dtype != TE_DTYPE_BF16)
 		return te__fail(-EINVAL, "attention on cuda takes FP32 and BF16, not %s",
 				te_dtype_name((enum te_dtype)dtype));
-	if (head_dim < 1 || head_dim > TE_K_ATTN_MAX_HEAD_DIM)
-		return te__fail(-EINVAL, "attention takes a head_dim of 1 to %d, not %d",
-				TE_K_ATTN_MAX_HEAD_DIM, head_dim);
+	if (head_dim < 1 || head_dim > TE_K_ATTN_CUDA_HEAD_DIM)
+		return te__fail(-EOPNOTSUPP, "attention on cuda takes a head_dim of 1 to %d, not "
+				"%d", TE_K_ATTN_CUDA_HEAD_DIM, head_dim);
 	if (nkv < 1 || nheads < nkv || nheads % nkv)
 		return te__fail(-EINVAL,
 				"attention: %d query heads are no multiple of %d key heads",

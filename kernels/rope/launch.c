@@ -15,6 +15,9 @@ int te__geo_rope(const void *args, struct te__geometry *k)
 	const struct te_k_rope *a = args;
 	const int64_t cols = (int64_t)a->nheads * a->head_dim;
 
+	if (a->head_dim > 2 * TE_K_ROPE_CUDA_HALF)
+		return te__fail(-EOPNOTSUPP, "rope on cuda takes a head_dim of at most %d, not %d",
+				2 * TE_K_ROPE_CUDA_HALF, a->head_dim);
 	if (a->position)
 		return te__fail(-EOPNOTSUPP, "rope on cuda takes no positions of rows");
 	if (is_block_scaled(&a->q))

@@ -39,7 +39,7 @@ DEV void sincos_of(float angle, float *ret_sin, float *ret_cos)
 
 template <class T> DEV void rope_body(const struct te_k_rope &a)
 {
-	__shared__ float cosine[TE_K_ROPE_MAX_HALF], sine[TE_K_ROPE_MAX_HALF];
+	__shared__ float cosine[TE_K_ROPE_CUDA_HALF], sine[TE_K_ROPE_CUDA_HALF];
 	const int half = a.head_dim / 2;
 	const int64_t width = (int64_t)a.nheads * a.head_dim;
 	const int64_t r = blockIdx.x;
@@ -105,8 +105,8 @@ DEV float rotated(float u, float w, float c, float s, bool second)
 template <class T> DEV void rope_q_body(const struct te_k_rope &a)
 {
 	__shared__ tile_codes<TILE_R> codes;
-	__shared__ __align__(16) float cosine[TILE_ROWS][TE_K_ROPE_MAX_HALF];
-	__shared__ __align__(16) float sine[TILE_ROWS][TE_K_ROPE_MAX_HALF];
+	__shared__ __align__(16) float cosine[TILE_ROWS][TE_K_ROPE_CUDA_HALF];
+	__shared__ __align__(16) float sine[TILE_ROWS][TE_K_ROPE_CUDA_HALF];
 	const int half = a.head_dim / 2, cols = a.nheads * a.head_dim, rot = a.nrot * a.head_dim;
 	const int width = TILE_COLS * ROPE_Q_TILES, ngroups = (cols + width - 1) / width;
 	const int64_t r0 = (int64_t)(blockIdx.x / ngroups) * TILE_ROWS;

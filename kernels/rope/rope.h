@@ -5,7 +5,8 @@
 #ifndef TE_K_ROPE_H
 #define TE_K_ROPE_H
 
-#define TE_K_ROPE_MAX_HALF 64 /* largest head_dim / 2 */
+#define TE_K_ROPE_MAX_HALF 128 /* largest head_dim / 2 */
+#define TE_K_ROPE_CUDA_HALF 64 /* the same, for device kernels */
 
 /*
  * Rotate the first nrot of the nheads heads of every row and copy the others. Row r has position

@@ -23,6 +23,28 @@ static int attention_check(const struct te_op *op)
 	return r ? r : te__dropout_check_tag("attention ", op->name, a->tag);
 }
 
+int te__op_check_heads(const struct te_op *op, const struct te_ctx *ctx)
+{
+	const int is_rope = !strcmp(op->ops.name, "rope");
+	const int32_t most = is_rope ? 2 * TE_K_ROPE_CUDA_HALF : TE_K_ATTN_CUDA_HEAD_DIM;
+	struct te_device_info dev = TE_DEVICE_INFO_INIT;
+	int32_t head_dim;
+	int r;
+
+	if (!op->is_library || (!is_rope && strcmp(op->ops.name, "attention")) ||
+	    !strcmp(te_ctx_backend(ctx), "host"))
+		return 0;
+	head_dim = is_rope ? ((const struct te_rope_attrs *)op->attrs)->head_dim :
+			     ((const struct te_attention_attrs *)op->attrs)->head_dim;
+	if (head_dim <= most)
+		return 0;
+	r = te_ctx_device_info(ctx, &dev);
+	return r ? r : te__fail(-EOPNOTSUPP, "%s %s: head_dim is %d, but kernels of %s %d, %s, "
+				"take at most %d; the backend host takes %d", op->ops.name,
+				op->name, head_dim, dev.backend, dev.index, dev.name, most,
+				TE_K_ATTN_MAX_HEAD_DIM);
+}
+
 static struct te__attention attention_of(const struct te_op_call *c)
 {
 	const struct te_attention_attrs *a = c->op->attrs;

@@ -141,9 +141,10 @@ int te__build_infer(struct te_plan *p, int i, int x)
 	struct te__plan_op *n = &p->node[i];
 	struct te_op *op = p->seq->op[i];
 	struct te_op_infer *inf = &n->inf;
-	int r, v;
+	int v, r = te__op_check_heads(op, p->seq->ctx);
 
-	r = infer_inputs(p, i, x);
+	if (!r)
+		r = infer_inputs(p, i, x);
 	if (!r)
 		r = check_answer(p, i);
 	if (!r)

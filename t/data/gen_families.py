@@ -26,6 +26,8 @@ def rope(kind, **more):
     return dict(rope_type=kind, rope_theta=100.0, **more)
 
 
+# heads as wide as those of published Gemma models
+WIDE = dict(LLAMA, hidden_size=8, intermediate_size=8, head_dim=256)
 SHORT = [1.0, 1.5, 2.0, 3.0]
 # every feature that a family has is on
 CASES = {
@@ -64,6 +66,12 @@ CASES = {
                layer_types=["sliding_attention", "full_attention"], rope_parameters={
                    "sliding_attention": rope("default"),
                    "full_attention": dict(rope("linear", factor=3.0), rope_theta=1000.0)})),
+    "gemma2_wide": (tf.Gemma2Config, dict(WIDE, sliding_window=5, query_pre_attn_scalar=256,
+                    rope_parameters=rope("default"))),
+    "gemma3_wide": (tf.Gemma3TextConfig, dict(WIDE, sliding_window=5, query_pre_attn_scalar=256,
+                    layer_types=["sliding_attention", "full_attention"], rope_parameters={
+                        "sliding_attention": rope("default"),
+                        "full_attention": dict(rope("linear", factor=8.0), rope_theta=1e6)})),
     "gpt2_erf": (tf.GPT2Config, dict(vocab_size=123, n_embd=16, n_layer=2, n_head=2, n_positions=T,
                                      initializer_range=0.3, activation_function="gelu",
                                      embd_pdrop=0.0, resid_pdrop=0.0, attn_pdrop=0.0)),

@@ -53,6 +53,14 @@ static int bwd_of(enum te_k_id id, int head_dim, int at)
 	return geometry_of(id, &a);
 }
 
+static int rope_of(int head_dim)
+{
+	const struct te_k_rope a = { .rows = 1, .seqlen = 1, .nheads = 3, .nrot = 2,
+				     .head_dim = head_dim, .dtype = TE_DTYPE_BF16 };
+
+	return geometry_of(TE_K_ROPE, &a);
+}
+
 /* the device kernels load 16 bytes at a time if a head is a multiple of 16 bytes */
 START_TEST(cuda_refuses_unaligned_heads)
 {
@@ -76,12 +84,46 @@ START_TEST(cuda_refuses_unaligned_heads)
 }
 END_TEST
 
+/* the tables of device functions and the shared arrays of cached.cu end at 128 channels */
+START_TEST(cuda_refuses_wide_heads)
+{
+	static const enum te_k_id bwd[] = { TE_K_ATTN_BWD_PRE, TE_K_ATTN_BWD_DKV,
+					    TE_K_ATTN_BWD_DQ };
+	static const enum te_k_id cached[] = { TE_K_ATTN_APPEND, TE_K_ATTN_CACHED };
+
+	for (int d = 127; d < 258; d += d == 129 ? 127 : 1) {
+		const int want = d > 128 ? -EOPNOTSUPP : 0;
+		const struct te_k_attn_cached c = {
+			.rows = 1, .nheads = 2, .nkv = 1, .head_dim = d, .scale = 1.0f,
+			.dtype = TE_DTYPE_BF16, .cache_dtype = TE_DTYPE_FP32,
+		};
+
+		ck_assert_int_eq(fwd_of(d, TE_DTYPE_BF16, 0, 0), want);
+		ck_assert_int_eq(fwd_of(d, TE_DTYPE_FP32, 0, 0), want);
+		for (size_t i = 0; i < TT_LEN(bwd); i++)
+			ck_assert_int_eq(bwd_of(bwd[i], d, 4), want);
+		for (size_t i = 0; i < TT_LEN(cached); i++)
+			ck_assert_int_eq(geometry_of(cached[i], &c), want);
+		if (want)
+			ck_assert_msg(strstr(te_error_detail(), "of 1 to 128, not") != NULL, "%s",
+				      te_error_detail());
+		if (d % 2 == 0)
+			ck_assert_int_eq(rope_of(d), want);
+	}
+}
+END_TEST
+
 static Suite *suite(const char *name, const char *on)
 {
 	Suite *s = attn_suite(name, on);
 
-	if (!strcmp(on, "host"))
-		tcase_add_test(tt_case(s, "geometry", "cuda"), cuda_refuses_unaligned_heads);
+	TCase *c;
+
+	if (strcmp(on, "host"))
+		return s;
+	c = tt_case(s, "geometry", "cuda");
+	tcase_add_test(c, cuda_refuses_unaligned_heads);
+	tcase_add_test(c, cuda_refuses_wide_heads);
 	return s;
 }
 

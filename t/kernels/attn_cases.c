@@ -76,6 +76,16 @@ static const struct shape {
 #define NSHAPES ((int)TT_LEN(shapes))
 #define NSHAPES_HOST (NSHAPES - 8)
 
+/* the host's kernels have heads of up to 256 channels, those of GPUs of up to 128 */
+static struct shape wide_shape(void)
+{
+	const int nkv = (int)tt_rand_int(1, 2);
+
+	return (struct shape){ tt_rand_int(1, 2), tt_rand_int(1, 140),
+			       nkv * (int)tt_rand_int(1, 2), nkv,
+			       tt_rand_int(0, 3) ? (int)tt_rand_int(129, 256) : 256 };
+}
+
 /* ---- the model ---- */
 
 struct model {
@@ -561,7 +571,8 @@ static void one(const struct shape *s, int32_t dtype, uint32_t threshold, float 
 /* codes are those of out, whose bits do not depend on them, and out may be NULL */
 START_TEST(casts_what_it_computes)
 {
-	const struct shape *s = &shapes[_i / 4];
+	const struct shape wide = wide_shape();
+	const struct shape *s = _i / 4 < NSHAPES ? &shapes[_i / 4] : &wide;
 	const int32_t dtype = _i & 1 && strcmp(backend, "cuda") ? TE_DTYPE_FP32 : TE_DTYPE_BF16;
 	struct run r = run_of(s, dtype, _i & 2 ? (uint32_t)tt_rand_int(1, 30000) : 0, 1.0f);
 	const size_t nbytes = (size_t)r.nout * te_dtype_nbytes((enum te_dtype)dtype);
@@ -633,6 +644,16 @@ START_TEST(more_agrees_with_fp64)
 
 	one(&shapes[tt_rand_int(0, n - 1)], _i / 15 & 1 ? TE_DTYPE_BF16 : TE_DTYPE_FP32,
 	    _i / 30 & 1 ? some : 0, _i / 60 & 1 ? 6.0f : 1.0f, more);
+}
+END_TEST
+
+/* _i: what it has more, type, dropout */
+START_TEST(wide_heads_agree_with_fp64)
+{
+	const struct shape s = wide_shape();
+	const uint32_t some = (uint32_t)tt_rand_int(1, 30000);
+
+	one(&s, _i / 16 & 1 ? TE_DTYPE_BF16 : TE_DTYPE_FP32, _i / 32 & 1 ? some : 0, 1.0f, _i % 16);
 }
 END_TEST
 
@@ -732,7 +753,8 @@ static void choose_document(const struct run *r, int64_t *ret_from, int64_t *ret
  */
 START_TEST(documents_do_not_see_each_other)
 {
-	const struct shape s = { 1, tt_rand_int(2, 300), 2, 1, (int)tt_rand_int(1, 128) };
+	const int most = strcmp(backend, "host") ? 128 : 256;
+	const struct shape s = { 1, tt_rand_int(2, 300), 2, 1, (int)tt_rand_int(1, most) };
 	const int32_t dtype = _i & 1 ? TE_DTYPE_BF16 : TE_DTYPE_FP32;
 	struct run r = run_of(&s, dtype, _i & 2 ? 9000 : 0, 1.0f);
 	const float other = strcmp(backend, "cuda") ? NAN : -70.0f;
@@ -840,8 +862,11 @@ Suite *attn_suite(const char *name, const char *on)
 	TT_ADD_LOOP(c[1], bf16_agrees_with_fp64, n, 3);
 	TT_ADD_LOOP(c[3], more_agrees_with_fp64, 120, 8);
 	tcase_add_loop_test(c[3], documents_do_not_see_each_other, 0, 8);
-	if (!strcmp(on, "host"))
+	if (!strcmp(on, "host")) {
 		tcase_add_loop_test(c[3], a_document_has_the_bits_of_it_alone, 0, 4);
+		TT_ADD_LOOP(c[3], wide_heads_agree_with_fp64, 64, 8);
+		tcase_add_loop_test(c[2], casts_what_it_computes, 4 * NSHAPES, 4 * NSHAPES + 4);
+	}
 	tcase_add_loop_test(c[2], large_scores_do_not_overflow, 0, 4);
 	tcase_add_loop_test(c[2], drops_nearly_everything, 0, 2);
 	tcase_add_loop_test(c[2], later_tokens_change_nothing, 0, 8);

@@ -112,6 +112,7 @@ static const struct attn {
 	{ 2, 200, 4, 2, 32, 0 },
 	{ 1, 513, 2, 1, 64, 9000 },
 	{ 3, 65, 3, 3, 20, 0 },
+	{ 1, 130, 2, 1, 200, 0 },
 };
 
 START_TEST(attention_gives_the_bits_of_one_thread)

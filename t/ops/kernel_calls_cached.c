@@ -56,7 +56,7 @@ static void begin(enum te_dtype cache, int paged)
 	o = (struct te_kernel_attention_cached_opts)TE_KERNEL_ATTENTION_CACHED_OPTS_INIT;
 	full.nkv = o.nkv = (int32_t)tt_rand_int(1, 3);
 	full.nheads = o.nheads = o.nkv * (int32_t)tt_rand_int(1, 5);
-	full.head_dim = o.head_dim = (int32_t)tt_rand_int(1, 128);
+	full.head_dim = o.head_dim = (int32_t)tt_rand_int(1, 256);
 	full.scale = o.scale = tt_rand_int(0, 1) ? 0.0f : 0.3f;
 	full.window = o.window = tt_rand_int(0, 1) ? 0 : (int32_t)tt_rand_int(1, 100);
 	full.softcap = o.softcap = tt_rand_int(0, 2) ? 0.0f : 3.0f;

@@ -29,6 +29,7 @@ struct op_case {
 		struct te_cross_entropy_attrs ce;
 	} a;
 	int no_targets; /* cross-entropy: all rows ignored */
+	int host_only;	/* heads that GPUs do not take */
 };
 
 extern const struct op_case op_cases[];

@@ -87,6 +87,15 @@ static void ck_gradient(struct fp64 *f, const char *what, const struct te_tensor
 	free(want);
 }
 
+/* 1: a case of the host on another backend; op is released */
+static int refused(const struct op_case *k, struct te_op *op)
+{
+	if (!k->host_only || !strcmp(te_ctx_backend(ctx), "host"))
+		return 0;
+	te_op_unref(op);
+	return 1;
+}
+
 START_TEST(matches_fp64_forward_and_backward)
 {
 	const struct op_case *k = &op_cases[_i];
@@ -95,6 +104,8 @@ START_TEST(matches_fp64_forward_and_backward)
 	struct fp64 f = { .k = k };
 	struct op_run r;
 
+	if (refused(k, op))
+		return;
 	op_case_init(k, &r, ctx, op, "fp32");
 	f.r = &r;
 	f.x = doubles(r.call.x.hp);
@@ -152,6 +163,8 @@ START_TEST(computes_in_bf16_with_one_rounding)
 	struct op_run r;
 	double *got, most = 0;
 
+	if (refused(k, op))
+		return;
 	op_case_init(k, &r, ctx, op, "bf16");
 	ck_assert_int_eq(r.inf.out[0].dtype, strcmp(r.ops->name, "cross_entropy") ? TE_DTYPE_BF16 :
 										    TE_DTYPE_FP32);

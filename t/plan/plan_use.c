@@ -8,6 +8,7 @@
 
 #include "libtecore/base/private.h"
 #include "libtecore/plan/plan.h"
+#include "libtecore/tensor/ctx.h"
 #include "plan_cases.h"
 #include "tt_ctx.h"
 
@@ -156,6 +157,50 @@ static const struct {
 	{ 4, 4, (int64_t)1 << 62, 4, { "channel mask", "[4,4,4611686018427387904] fp32" } },
 	{ 1 << 20, 1 << 10, 1, 1 << 18, { "op emb", "output 0 is [1048576,1024,262144] bf16" } },
 };
+
+/*
+ * Heads wider than a GPU's kernels take are refused before the plan has memory: here on a context
+ * that has the name of a GPU's. _i: attention
+ */
+START_TEST(refuses_wide_heads_on_gpus)
+{
+	const struct te_rope_attrs rope = TE_ATTRS(rope, 2, 1, 130, 1e4f);
+	const struct te_attention_attrs attention = TE_ATTRS(attention, 2, 1, 129);
+	const struct te__backend_ops *const own = ctx->ops;
+	struct te__backend_ops cuda = *own;
+	struct te_plan_opts o = TE_PLAN_OPTS_INIT;
+	struct te_mem_info before = TE_MEM_INFO_INIT, after = before;
+	struct te_plan *p = NULL;
+	struct te_seq *seq;
+	struct te_op *op;
+	int r;
+
+	DO(te_seq_create(ctx, &seq));
+	DO(_i ? te_op_attention(&attention, "wide", &op) : te_op_rope(&rope, "wide", &op));
+	tt_append(seq, op);
+	DO(te_seq_init(seq, 1));
+	o.x = (struct te_spec){ TE_DTYPE_BF16, 3, { 1, 4, 4 * (_i ? 129 : 130) } };
+	DO(te_ctx_mem_info(ctx, &before));
+	cuda.name = "cuda";
+	ctx->ops = &cuda;
+	r = te_plan_create(seq, &o, &p);
+	ctx->ops = own;
+	ck_assert_int_eq(r, -EOPNOTSUPP);
+	ck_assert_ptr_null(p);
+	ck_assert_msg(strstr(te_error_detail(), _i ? "attention wide: head_dim is 129, but kernels "
+						     "of cuda 0, " :
+						     "rope wide: head_dim is 130, but kernels of "
+						     "cuda 0, ") != NULL &&
+			      strstr(te_error_detail(), "take at most 128") != NULL,
+		      "%s", te_error_detail());
+	DO(te_ctx_mem_info(ctx, &after));
+	ck_assert_uint_eq(before.used_nbytes, after.used_nbytes);
+	if (!strcmp(own->name, "host"))
+		DO(te_plan_create(seq, &o, &p));
+	te_plan_unref(p);
+	te_seq_unref(seq);
+}
+END_TEST
 
 START_TEST(refuses_absurd_shapes)
 {
@@ -394,6 +439,7 @@ void plan_use_cases(Suite *s)
 	tcase_add_test(c, refused_calls_invalidate_a_capture);
 	tcase_add_test(c, stops_before_the_loss);
 	tcase_add_test(c, refuses_bad_options);
+	tcase_add_loop_test(c, refuses_wide_heads_on_gpus, 0, 2);
 	tcase_add_loop_test(c, refuses_absurd_shapes, 0, TT_LEN(absurd));
 	tcase_add_loop_test(c, refuses_aliases_that_cannot_be, 0, TT_LEN(answers));
 	tcase_add_loop_test(c, no_alloc_leaves_the_sequence_alone, 0, NRECIPES);

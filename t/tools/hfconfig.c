@@ -218,7 +218,7 @@ static const char *const refused[] = {
 	"{" GPT2 ",\"add_cross_attention\":true}",
 	"{" GPT2 ",\"rope_theta\":5}", /* another family's field */
 	"{" GPT2 ",\"tie_word_embeddings\":\"yes\"}",
-	"{" GPT2 ",\"n_embd\":600}", /* heads of 200 */
+	"{" GPT2 ",\"n_embd\":900}", /* heads of 300 */
 	"{" LLAMA ",\"rope_scaling\":{\"type\":\"linear\",\"factor\":0}}",
 	"{" LLAMA ",\"rope_scaling\":{\"type\":\"linear\",\"factor\":2},"
 	"\"rope_parameters\":{\"type\":\"yarn\",\"factor\":2}}",
@@ -483,6 +483,18 @@ static const char *const published[] = {
 	"\"num_key_value_heads\":4,\"pretraining_tp\":2,\"rms_norm_eps\":1e-06,"
 	"\"rope_scaling\":null,\"rope_theta\":5000000.0,\"sliding_window\":null,"
 	"\"use_sliding_window\":false,\"vocab_size\":128256}",
+	/* gemma-2-2b, with fewer layers */
+	"{\"architectures\":[\"Gemma2ForCausalLM\"],\"attention_bias\":false,"
+	"\"attention_dropout\":0.0,\"attn_logit_softcapping\":50.0,\"bos_token_id\":2,"
+	"\"cache_implementation\":\"hybrid\",\"eos_token_id\":1,"
+	"\"final_logit_softcapping\":30.0,\"head_dim\":256,"
+	"\"hidden_act\":\"gelu_pytorch_tanh\",\"hidden_activation\":\"gelu_pytorch_tanh\","
+	"\"hidden_size\":2304,\"initializer_range\":0.02,\"intermediate_size\":9216,"
+	"\"max_position_embeddings\":8192,\"model_type\":\"gemma2\","
+	"\"num_attention_heads\":8,\"num_hidden_layers\":4,\"num_key_value_heads\":4,"
+	"\"pad_token_id\":0,\"query_pre_attn_scalar\":256,\"rms_norm_eps\":1e-06,"
+	"\"rope_theta\":10000.0,\"sliding_window\":4096,\"torch_dtype\":\"float32\","
+	"\"use_cache\":true,\"vocab_size\":256000}",
 	/* gemma-2-27b, with fewer layers */
 	"{\"architectures\":[\"Gemma2ForCausalLM\"],\"attention_bias\":false,"
 	"\"attention_dropout\":0.0,\"attn_logit_softcapping\":50.0,\"bos_token_id\":2,"
@@ -495,11 +507,11 @@ static const char *const published[] = {
 	"\"pad_token_id\":0,\"query_pre_attn_scalar\":144,\"rms_norm_eps\":1e-06,"
 	"\"rope_theta\":10000.0,\"sliding_window\":4096,\"sliding_window_size\":4096,"
 	"\"torch_dtype\":\"float32\",\"use_cache\":true,\"vocab_size\":256000}",
-	/* gemma-3-1b-it, with narrower heads */
+	/* gemma-3-1b-it */
 	"{\"architectures\":[\"Gemma3ForCausalLM\"],\"attention_bias\":false,"
 	"\"attention_dropout\":0.0,\"attn_logit_softcapping\":null,\"bos_token_id\":2,"
 	"\"cache_implementation\":\"hybrid\",\"eos_token_id\":[1,106],"
-	"\"final_logit_softcapping\":null,\"head_dim\":128,"
+	"\"final_logit_softcapping\":null,\"head_dim\":256,"
 	"\"hidden_activation\":\"gelu_pytorch_tanh\",\"hidden_size\":1152,"
 	"\"initializer_range\":0.02,\"intermediate_size\":6912,"
 	"\"max_position_embeddings\":32768,\"model_type\":\"gemma3_text\","

@@ -54,8 +54,20 @@ qwen3 5.895030388465295 6.271738052368164
 olmo2 5.653350732265374 4.783361434936523
 gemma2 5.452586638621795 4.243353366851807
 gemma3 5.261389707907652 3.147318124771118
+gemma2_wide 4.987503736447065 2.629246473312378
+gemma3_wide 5.024271451509916 3.855898141860962
 gpt2_erf 5.47071789472531 4.445552825927734
 EOT
+
+# the cache of te_generate against passes over the whole text
+for name in gemma2_wide gemma3_wide; do
+	"$te_train" --init $name --recipe fp32 --sample-only --sample 24 --temperature 0 \
+		--prompt 'It was' >want 2>err
+	"$abs_top_builddir/tools/te_generate" --model $name --recipe fp32 --prompt 'It was' -n 24 \
+		>got 2>err
+	check "$name has a text" test -s want
+	same "its greedy text" want got
+done
 
 fails "capped logits have no chunks" "final_logit_softcapping" \
 	"$te_train" --init gemma2 --loss-chunk 16 --seq-len 16 times

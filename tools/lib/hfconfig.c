@@ -425,8 +425,8 @@ static int check(const struct config *c, const char *where)
 		return say_bad("%s: num_key_value_heads %lld does not divide %s %lld", where,
 			       (long long)c->kv_heads, heads, (long long)c->heads);
 	}
-	if (c->head_dim > 128)
-		return say_bad("%s: heads are %lld wide; at most 128 is implemented", where,
+	if (c->head_dim > 256)
+		return say_bad("%s: heads are %lld wide; at most 256 is implemented", where,
 			       (long long)c->head_dim);
 	if (!c->learned && c->head_dim % 2)
 		return say_bad("%s: heads are %lld wide; rotary positions need an even width",

@@ -5,7 +5,7 @@
 #include <jansson.h>
 #include <stdint.h>
 
-#define ROTARY_MOST_PAIRS 64
+#define ROTARY_MOST_PAIRS 128
 
 enum rotary_kind {
 	ROTARY_DEFAULT,

@@ -16,7 +16,7 @@
 #include "libtecore/backend/cuda/cuda.h"
 
 #define KERNELS 8 /* maximum kernels of a graph */
-#define ARGS_NBYTES 512
+#define ARGS_NBYTES 704
 #define GRAPHS 16 /* maximum graphs of a stream */
 
 struct kernel {

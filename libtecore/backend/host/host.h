@@ -49,7 +49,7 @@ struct host_op {
 	uint64_t count;
 };
 
-#define HOST_ARGS_NBYTES 448 /* holds every kernel's struct */
+#define HOST_ARGS_NBYTES 704 /* holds every kernel's struct */
 
 #define TE_K(ID, name, args, family, ...) \
 	_Static_assert(sizeof(struct te_k_##args) <= HOST_ARGS_NBYTES, "fits a command");

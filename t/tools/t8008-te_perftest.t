@@ -137,6 +137,7 @@ more than 32|graph --nodes 1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1
 --bytes: 6|graph --bytes 6
 --fuse: "norm"|comm --fuse norm
 --cols: "8"|comm --cols 8
+--call: "all"|comm --call all
 --tune needs a value|comm --tune
 --bytes: "1Z"|copy --bytes 1Z
 from 1 to 1099511627776|copy --bytes 2T
@@ -313,6 +314,15 @@ sane "comm --fuse: figures" out 21
 check "comm --fuse: the norm is in the kernel of oneshot and twoshot" \
 	test "$(grep -c '"fused": 1' out),$(grep -c '"fuse": "add-rms' out)" = 8,12
 check "comm --fuse: and is compared with kernels apart" test "$(grep -c '"speedup": [0-9]' out)" = 12
+"$te_run" -n 3 "$te_perftest" comm $quick --verify --bytes 3K,70K --depth 3 --json \
+	--call allreduce,sendrecv,alltoall,gather,scatter,reduce >out 2>err
+check "comm --call: results are those of a loop" test $? = 0
+sane "comm --call: figures" out 21
+check "comm --call: each call has its rows" test \
+	"$(grep -c '"call": ' out),$(grep -c '"algorithm": "messages"' out)" = 12,10
+"$te_run" -n 2 --per-node 1 "$te_perftest" comm $quick --bytes 2K --call alltoall >out 2>err
+check "comm --call: fails for ranks of several nodes" test $? != 0
+check "comm --call: and says so" grep -q 'te_comm_alltoall: .*ranks of 2 nodes' err
 "$te_run" -n 2 "$te_perftest" comm $quick --bytes 2K --depth 3 --gemm --json >out 2>err
 check "comm --gemm: runs" test $? = 0
 sane "comm --gemm: figures" out 21
@@ -326,7 +336,7 @@ check "comm --transport fabric: runs between nodes" test $? = 0
 check "comm --transport fabric: by an algorithm of one node" \
 	grep -q '"algorithm": "oneshot"' nodes
 name="the figures of comm --gemm"
-has out ranks type bytes memory algorithm fuse fused blocks launches sent_bytes max_us p99_us \
+has out ranks call type bytes memory algorithm fuse fused blocks launches sent_bytes max_us p99_us \
 	with_gemm_us gemm_us gemm_alone_us slowdown gemm_slowdown
 "$te_run" -n 2 "$te_perftest" verbs $quick --transport tcp --bytes 0,9,70K --depth 3 --json \
 	>out 2>err

@@ -1,4 +1,4 @@
-/* comm.c - te_perftest comm: all-reduce among the ranks that te_run or mpirun has started. */
+/* comm.c - te_perftest comm: operations of the ranks that te_run or mpirun has started. */
 #include "config.h"
 
 #include <stdlib.h>
@@ -16,6 +16,9 @@ static const struct option_field options[] = {
 	  "bytes of an array" },
 	{ "algorithm", OPTION_WORDS, AT(algorithm), "auto", 0, 0, 0, TE_COMM_ALGORITHM_NAMES,
 	  "how data is exchanged" },
+	{ "call", OPTION_WORDS, AT(call), "allreduce", 0, 0, 0,
+	  "allreduce|sendrecv|alltoall|gather|scatter|reduce",
+	  "operation; --algorithm and --fuse are for allreduce" },
 	{ "types", OPTION_WORDS, AT(types), "bf16", 0, 0, 0, "bf16|fp32", "element type" },
 	{ "symmetric", OPTION_FLAG, AT(symmetric), "0", 0, 1, 0, NULL,
 	  "arrays in symmetric memory (te_comm_alloc)" },
@@ -36,27 +39,37 @@ static const struct option_field options[] = {
 	{ 0 },
 };
 
-/* each fusion, size and algorithm */
+/* what is measured for each size: fusions of all-reduce, then the other calls */
+#define FORMS (COMM_FUSES + COMM_CALLS - 1)
+
+/* each size, form and algorithm */
 static int rows(struct comm *c)
 {
-	const int nalgo = __builtin_popcount(opt.algorithm);
-	int left = opt.bytes.n * nalgo * __builtin_popcount(opt.fuse), r = STATUS_OK;
+	const uint32_t fuses = opt.call & 1 ? opt.fuse : 0, calls = opt.call >> 1;
+	int left = opt.bytes.n * (__builtin_popcount(opt.algorithm) * __builtin_popcount(fuses) +
+				  __builtin_popcount(calls));
+	int r = STATUS_OK;
 
 	c->dtype = opt.types & 1 ? TE_DTYPE_BF16 : TE_DTYPE_FP32;
 	c->max_blocks = (int32_t)opt.max_blocks;
-	for (int i = 0; i < opt.bytes.n * COMM_FUSES && !r; i++)
-		for (int k = 0; opt.algorithm >> k && !r; k++) {
-			c->fuse = i % COMM_FUSES;
-			if (!(opt.algorithm >> k & 1) || !(opt.fuse >> c->fuse & 1))
+	for (int i = 0; i < opt.bytes.n * FORMS && !r; i++) {
+		const int form = i % FORMS, reduces = form < COMM_FUSES;
+		const uint32_t algorithms = reduces ? opt.algorithm : 1u << TE_COMM_AUTO;
+
+		c->fuse = reduces ? form : COMM_FUSE_NONE;
+		c->call = reduces ? COMM_ALLREDUCE : (enum comm_call)(form - COMM_FUSES + 1);
+		for (int k = 0; algorithms >> k && !r; k++) {
+			if (!(algorithms >> k & 1) || !((fuses | calls << COMM_FUSES) >> form & 1))
 				continue;
 			c->algorithm = (enum te_comm_algorithm)k;
-			comm_size(c, opt.bytes.v[i / COMM_FUSES]);
+			comm_size(c, opt.bytes.v[i / FORMS]);
 			if (c->count)
 				r = comm_agree_on_time(c);
 			if (c->count && !r)
 				r = comm_measure(c, left);
 			left--;
 		}
+	}
 	return r;
 }
 
@@ -94,6 +107,7 @@ static int run(struct bench *b)
 
 static const struct column columns[] = {
 	{ "ranks", "\nranks", 0, 0 },
+	{ "call", "\ncall", 0, 0 },
 	{ "type", "\ntype", 0, 0 },
 	{ "bytes", "\nbytes", 0, 0 },
 	{ "memory", "\nmemory", 0, 0 },
@@ -113,7 +127,7 @@ static const struct column columns[] = {
 
 const struct test test_comm = {
 	.name = "comm",
-	.text = "all-reduce among the ranks of te_run or mpirun",
+	.text = "all-reduce, or messages, among the ranks of te_run or mpirun",
 	.options = options,
 	.values = &opt,
 	.columns = columns,

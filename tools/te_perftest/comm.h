@@ -10,11 +10,23 @@
 /* words of --fuse, in their order */
 enum comm_fuse { COMM_FUSE_NONE, COMM_FUSE_NORM, COMM_FUSE_FP8, COMM_FUSES };
 
+/* words of --call, in their order */
+enum comm_call {
+	COMM_ALLREDUCE,
+	COMM_SENDRECV, /* from each rank to the next one */
+	COMM_ALLTOALL,
+	COMM_GATHER, /* root: rank 0 */
+	COMM_SCATTER,
+	COMM_REDUCE,
+	COMM_CALLS
+};
+
 struct comm_opts {
 	struct option_list bytes;
 	uint32_t algorithm; /* bit i: i of enum te_comm_algorithm */
 	uint32_t types;	    /* bit 0: BF16, else FP32 */
 	uint32_t fuse;	    /* bit i: i of enum comm_fuse */
+	uint32_t call;	    /* bit i: i of enum comm_call */
 	int64_t symmetric, cols, gemm, max_blocks, depth;
 	char *tune;	 /* a file; or NULL */
 	char *transport; /* NULL: from the environment */
@@ -30,6 +42,7 @@ struct comm {
 	/* values of the row */
 	enum te_dtype dtype;
 	enum te_comm_algorithm algorithm;
+	enum comm_call call;
 	int symmetric, fuse;
 	int apart; /* fuse: 1: an all-reduce, then the kernel of one rank */
 	int64_t count, rows, cols; /* rows and cols: with fuse */
@@ -50,8 +63,8 @@ void comm_size(struct comm *c, int64_t nbytes);
 /* element i of a rank's input; comm_fill() writes all of it */
 float comm_element(int rank, int64_t i);
 void comm_fill(const struct comm *c, int rank, void *p);
-/* computes the average of all ranks' inputs or, with fuse, the sum */
-void comm_add_up(const struct comm *c, void *ret);
+/* computes this rank's result: of reductions the average or, with fuse, the sum */
+void comm_expect(const struct comm *c, void *ret);
 /* collective; called before each row */
 int comm_agree_on_time(struct comm *c);
 /* measures a row of the report; returns an exit status */

@@ -1,4 +1,4 @@
-/* comm_data.c - inputs of te_perftest comm, and their sums. */
+/* comm_data.c - inputs of te_perftest comm, and results. */
 #include "config.h"
 
 #include "comm.h"
@@ -25,22 +25,38 @@ void comm_fill(const struct comm *c, int rank, void *p)
 	}
 }
 
-void comm_add_up(const struct comm *c, void *ret)
+static float decode(const struct comm *c, float x)
 {
-	for (int64_t i = 0; i < c->count; i++) {
-		float sum = 0, x;
+	return c->dtype == TE_DTYPE_FP32 ? x : te_bf16_decode(te_bf16_encode(x));
+}
 
-		for (int r = 0; r < c->nranks; r++) {
-			x = comm_element(r, i);
-			if (c->dtype != TE_DTYPE_FP32)
-				x = te_bf16_decode(te_bf16_encode(x));
-			sum = r ? sum + x : x;
-		}
-		if (!c->fuse)
-			sum /= (float)c->nranks;
+static float sum_of(const struct comm *c, int64_t i)
+{
+	float sum = decode(c, comm_element(0, i));
+
+	for (int r = 1; r < c->nranks; r++)
+		sum += decode(c, comm_element(r, i));
+	return c->fuse ? sum : sum / (float)c->nranks;
+}
+
+void comm_expect(const struct comm *c, void *ret)
+{
+	const int64_t part = c->count / c->nranks, first = c->rank * part;
+	const int before = (c->rank + c->nranks - 1) % c->nranks;
+	const int roots = c->call == COMM_GATHER || c->call == COMM_REDUCE;
+	const int64_t n = roots && c->rank ? 0 : c->call == COMM_SCATTER ? part : c->count;
+
+	for (int64_t i = 0; i < n; i++) {
+		const float x =
+			c->call == COMM_SENDRECV ? comm_element(before, i) :
+			c->call == COMM_ALLTOALL ? comm_element((int)(i / part), first + i % part) :
+			c->call == COMM_GATHER	 ? comm_element((int)(i / part), i % part) :
+			c->call == COMM_SCATTER	 ? comm_element(0, first + i) :
+						   sum_of(c, i);
+
 		if (c->dtype == TE_DTYPE_FP32)
-			((float *)ret)[i] = sum;
+			((float *)ret)[i] = x;
 		else
-			((uint16_t *)ret)[i] = te_bf16_encode(sum);
+			((uint16_t *)ret)[i] = te_bf16_encode(x);
 	}
 }

@@ -235,7 +235,7 @@ static int compare(struct comm *c, const struct results *got, const struct resul
 	snprintf(what, sizeof(what), "rank %d: %lld x %lld elements by %s, %s", c->rank,
 		 (long long)c->rows, (long long)c->cols, te_comm_algorithm_name(c->algorithm),
 		 comm_fuse_name(c->fuse));
-	comm_add_up(c, loop);
+	comm_expect(c, loop);
 	r = bench_equal(what, want->host, loop, c->nbytes);
 	/* except the sum, which was not requested */
 	if (!r)

@@ -10,6 +10,7 @@
 #include <errno.h>
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include <te/capture.h>
 #include <te/collective.h>
@@ -18,6 +19,44 @@
 #include "comm.h"
 #include "tools/lib/say.h"
 
+static const struct {
+	const char *name;
+	int doubles, parts; /* bytes on links: of both directions; without a rank's own part */
+} calls[COMM_CALLS] = {
+	[COMM_ALLREDUCE] = { "allreduce", 1, 1 }, [COMM_SENDRECV] = { "sendrecv", 0, 0 },
+	[COMM_ALLTOALL] = { "alltoall", 0, 1 },	  [COMM_GATHER] = { "gather", 0, 1 },
+	[COMM_SCATTER] = { "scatter", 0, 1 },	  [COMM_REDUCE] = { "reduce", 0, 0 },
+};
+
+/* bytes that the most loaded link carries, in bytes of an array */
+static double link_factor(const struct comm *c)
+{
+	const double part = calls[c->call].parts ? (double)(c->nranks - 1) / c->nranks : 1;
+
+	return calls[c->call].doubles ? 2 * part : part;
+}
+
+static int queue_messages(struct comm *c, const void *in, void *out)
+{
+	const int n = c->nranks, to = (c->rank + 1) % n, from = (c->rank + n - 1) % n;
+	struct te_stream *s = c->b->stream;
+
+	switch (c->call) {
+	case COMM_SENDRECV:
+		return te_comm_sendrecv(c->comm, s, in, c->count, to, out, c->count, from, c->dtype,
+					NULL);
+	case COMM_ALLTOALL:
+		return te_comm_alltoall(c->comm, s, in, out, c->count / n, c->dtype, NULL);
+	case COMM_GATHER:
+		return te_comm_gather(c->comm, s, in, out, c->count / n, c->dtype, 0, NULL);
+	case COMM_SCATTER:
+		return te_comm_scatter(c->comm, s, in, out, c->count / n, c->dtype, 0, NULL);
+	default:
+		return te_comm_reduce(c->comm, s, in, out, c->count, c->dtype, TE_COMM_AVG, 0,
+				      NULL);
+	}
+}
+
 /* queue one operation; its result is the input of the next one if it is in place */
 static int queue(struct comm *c, const void *in, void *out)
 {
@@ -25,6 +64,8 @@ static int queue(struct comm *c, const void *in, void *out)
 
 	if (c->fuse)
 		return comm_fuse_queue(c, in, out);
+	if (c->call)
+		return queue_messages(c, in, out);
 	o.algorithm = c->algorithm;
 	o.max_blocks = c->max_blocks;
 	return te_comm_allreduce(c->comm, c->b->stream, in, out, c->count, c->dtype, TE_COMM_AVG,
@@ -90,9 +131,11 @@ static int verify(struct comm *c, void *host)
 	if (r < 0) {
 		r = say_te(r, "verify");
 	} else {
-		comm_add_up(c, want);
-		snprintf(what, sizeof(what), "rank %d: %lld elements by %s", c->rank,
-			 (long long)c->count, te_comm_algorithm_name(c->algorithm));
+		memset(want, 0xa5, c->nbytes);
+		comm_expect(c, want);
+		snprintf(what, sizeof(what), "rank %d: %s of %lld elements by %s", c->rank,
+			 calls[c->call].name, (long long)c->count,
+			 te_comm_algorithm_name(c->algorithm));
 		r = bench_equal(what, host, want, c->nbytes);
 	}
 	free(want);
@@ -220,7 +263,6 @@ static int report_apart(struct comm *c, const struct stats *fused)
 
 static int report(struct comm *c, const struct te_comm_choice *how)
 {
-	const double factor = 2.0 * (c->nranks - 1) / c->nranks;
 	struct bench *b = c->b;
 	struct stats two[2], us;
 	int r = take_samples(c, NULL, two);
@@ -232,6 +274,7 @@ static int report(struct comm *c, const struct te_comm_choice *how)
 	c->median_us = us.median;
 	rate = us.n ? (double)c->nbytes / us.median * 1e6 : NAN;
 	bench_int(b, "ranks", c->nranks);
+	bench_text(b, "call", calls[c->call].name);
 	bench_text(b, "type", te_dtype_name(c->dtype));
 	bench_int(b, "bytes", (int64_t)c->nbytes);
 	bench_text(b, "memory", c->symmetric ? "symmetric" : "any");
@@ -244,7 +287,7 @@ static int report(struct comm *c, const struct te_comm_choice *how)
 	bench_stats(b, "max_us", &us);
 	bench_num(b, "p99_us", us.n ? us.p99 : NAN);
 	bench_num(b, "algorithm_bytes_per_s", rate);
-	bench_num(b, "bus_bytes_per_s", rate * factor);
+	bench_num(b, "bus_bytes_per_s", rate * link_factor(c));
 	if (c->o->gemm)
 		r = report_gemm(c, &us);
 	return r || !c->fuse ? r : report_apart(c, &us);
@@ -281,6 +324,11 @@ static int takes(struct comm *c, struct te_comm_choice *ret)
 	call.op = TE_COMM_AVG;
 	call.opts = &o;
 	*ret = (struct te_comm_choice)TE_COMM_CHOICE_INIT;
+	if (c->call) {
+		snprintf(ret->name, sizeof(ret->name), "messages");
+		ret->nlaunches = 1;
+		return 0;
+	}
 	return c->fuse ? comm_fuse_explain(c, ret) : te_comm_explain(c->comm, &call, ret);
 }
 
@@ -351,6 +399,8 @@ void comm_size(struct comm *c, int64_t nbytes)
 	const int64_t es = (int64_t)te_dtype_nbytes(c->dtype);
 
 	c->count = nbytes / es;
+	if (c->call && calls[c->call].parts)
+		c->count -= c->count % c->nranks;
 	if (c->fuse) {
 		c->cols = c->o->cols;
 		c->rows = c->count / c->cols > 0 ? c->count / c->cols : 1;

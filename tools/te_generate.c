@@ -690,11 +690,17 @@ static int print_json(const struct run *r)
 /* as getline(3), after a mark for the person who writes a chat */
 static ssize_t next_line(const struct run *r, char **line, size_t *room)
 {
-	if (r->o.chat && !r->o.json && isatty(STDIN_FILENO)) {
+	const int marks = r->o.chat && !r->o.json && isatty(STDIN_FILENO);
+	ssize_t n;
+
+	if (marks) {
 		fputs("> ", stdout);
 		fflush(stdout);
 	}
-	return getline(line, room, stdin);
+	n = getline(line, room, stdin);
+	if (marks && n < 0)
+		putchar('\n');
+	return n;
 }
 
 static int interactive(struct run *r)

@@ -47,6 +47,8 @@ enum te_init {
 #define TE_WEIGHT_COMPUTE 2u /* the op reads a copy in the compute dtype, not the FP32 master */
 #define TE_WEIGHT_GEMM 4u    /* GEMM operand: FP8 with an FP8 recipe, if the op asks for it */
 #define TE_WEIGHT_FROZEN 8u  /* no gradient, no optimizer state: te_seq_freeze() */
+/* the op reads masters as stored, also BF16 with te_op_call.remainder; other ops get FP32 */
+#define TE_WEIGHT_STORED 16u
 
 /* One weight of an op: master and gradient are FP32. */
 struct te_weight_decl {
@@ -141,7 +143,7 @@ struct te_op_call {
 	const struct te_op_value *ex, *ey;   /* [nextra_in], [nextra_out] */
 	const struct te_op_value *dex, *dey; /* [nextra_in], [nextra_out]; backward only */
 	const struct te_op_value *weight;    /* copies, by infer()'s weight_forms */
-	struct te_tensor *const *master;     /* FP32 */
+	struct te_tensor *const *master;     /* FP32; with TE_WEIGHT_STORED BF16, too */
 	struct te_tensor *const *grad; /* FP32 main gradients to add to; NULL: frozen weight */
 	struct te_tensor *const *saved;	     /* [nsaved] */
 	void *ws; /* device scratch, 256-byte aligned */
@@ -150,6 +152,9 @@ struct te_op_call {
 	void *state; /* from bind(), for this function */
 	/* factor on the gradient that a loss begins backward with: grad_scale of te_plan_opts */
 	float grad_scale;
+	/* [number of weights] of BF16 masters: 16 bits an element that make them FP32, as in
+	 * te_kernel_adamw_opts; or NULL */
+	const void *const *remainder;
 };
 #define TE_CALL_TRAIN 1u
 #define TE_CALL_NO_AMAX 2u /* do not record amaxes (evaluation) */

@@ -67,6 +67,12 @@ TE_EXPORT int te_seq_complete(struct te_seq *seq);
 
 #define TE_SEQ_NO_GRADS 1u	/* inference only: no gradients, no optimizer */
 #define TE_SEQ_KEEP_MASTERS 2u	/* te_seq_init draws no weights: masters holds them */
+/* masters are BF16, which are the compute copies too: 2 bytes a parameter. AdamW rounds them
+ * stochastically */
+#define TE_SEQ_BF16_MASTERS 4u
+/* with TE_SEQ_BF16_MASTERS: 2 bytes more make each master exactly FP32; BF16 is its nearest number,
+ * with ties away from zero */
+#define TE_SEQ_REMAINDERS 8u
 
 /**
  * te_seq_freeze - freeze weights: no gradient, no optimizer state; or undo it
@@ -100,7 +106,8 @@ struct te_seq_binding {
  * @binding: copied
  *
  * Call it after te_seq_complete and before te_seq_init. The memory must remain until the sequence
- * has been released. Call te_seq_weights_changed after writing masters.
+ * has been released. Call te_seq_weights_changed after writing masters. The caller's masters are
+ * FP32: TE_SEQ_BF16_MASTERS excludes them.
  * Thread: one sequence by one thread at a time.  Since: 0.1
  * Errors: -EINVAL, -TE_ESTATE (not complete), -EBUSY (initialised).
  */
@@ -146,7 +153,8 @@ struct te_weight_info {
 	size_t size;	  /* set by the INIT macro; lets the struct grow */
 	const char *name; /* "<op>.<weight>", valid as long as the sequence */
 	struct te_op *op;
-	struct te_tensor *master; /* FP32, borrowed; NULL: bound */
+	/* FP32, or BF16 with TE_SEQ_BF16_MASTERS, borrowed; NULL: bound */
+	struct te_tensor *master;
 	struct te_tensor *grad;	  /* FP32, borrowed; NULL: frozen, or no gradients */
 	uint32_t flags;		  /* TE_WEIGHT_* */
 	int64_t offset_nelems;	  /* in the flat buffers that have it; -1: none */
@@ -156,9 +164,23 @@ struct te_weight_info {
 /* tied weights are listed once, under their owner */
 TE_EXPORT int te_seq_nweights(const struct te_seq *seq);
 TE_EXPORT int te_seq_weight(const struct te_seq *seq, int index, struct te_weight_info *ret_info);
-/* the flat buffers, FP32, borrowed; NULL if there are no gradients */
+/* the flat buffers, FP32, or masters in BF16, borrowed; NULL if there are no gradients */
 TE_EXPORT struct te_tensor *te_seq_masters(const struct te_seq *seq);
 TE_EXPORT struct te_tensor *te_seq_grads(const struct te_seq *seq);
+/**
+ * te_seq_masters_get, te_seq_masters_set - the FP32 values of all masters, however they are stored
+ * @seq:      the sequence
+ * @dst, @src: host memory of te_seq_nelems() floats, in the order of te_seq_masters
+ * @nbytes:   its bytes
+ *
+ * BF16 masters without remainders are rounded to nearest, with ties away from zero.
+ * te_seq_masters_set calls te_seq_weights_changed.
+ * Stream: synchronous, after all work that was queued on the context.
+ * Thread: one sequence by one thread at a time.  Since: 0.1
+ * Errors: -EINVAL, -ENOMEM, -EBUSY (capturing), -TE_ESTATE (not initialised).
+ */
+TE_EXPORT int te_seq_masters_get(const struct te_seq *seq, float *dst, size_t nbytes);
+TE_EXPORT int te_seq_masters_set(struct te_seq *seq, const float *src, size_t nbytes);
 TE_EXPORT int te_seq_zero_grads(struct te_seq *seq, struct te_stream *stream);
 
 /**

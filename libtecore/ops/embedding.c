@@ -40,7 +40,7 @@ static int embedding_weight(const struct te_op *op, int32_t index, struct te_wei
 	ret->shape[1] = a->width;
 	ret->init = TE_INIT_NORMAL;
 	ret->init_std = a->init_std;
-	ret->flags = TE_WEIGHT_DECAY;
+	ret->flags = TE_WEIGHT_DECAY | TE_WEIGHT_STORED;
 	return 1;
 }
 
@@ -74,7 +74,7 @@ static int embedding_forward(const struct te_op_call *c)
 	const struct te__decode *d = c->state;
 
 	return te__embedding_fwd(c->stream, c->x.hp, c->master[0], a->max_pos ? c->master[1] : NULL,
-				 d ? d->cache.position : NULL, a->first,
+				 c->remainder, d ? d->cache.position : NULL, a->first,
 				 a->ntokens ? a->ntokens : a->first + a->vocab, c->y.hp);
 }
 

@@ -21,11 +21,12 @@ int te__part_sum(struct te_stream *stream, const float *part, struct te_tensor *
 
 /* ---- embedding ---- */
 
-/* position, dposition: or NULL; at: INT32 positions of the rows, or NULL: those in a sequence */
+/* position, dposition, remainder: or NULL; at: INT32 positions of the rows, or NULL: those in a
+ * sequence */
 int te__embedding_fwd(struct te_stream *stream, const struct te_tensor *tokens,
 		      const struct te_tensor *table, const struct te_tensor *position,
-		      const struct te_tensor *at, int64_t first, int64_t ntokens,
-		      struct te_tensor *y);
+		      const void *const *remainder, const struct te_tensor *at, int64_t first,
+		      int64_t ntokens, struct te_tensor *y);
 /* dtable: or NULL */
 int te__embedding_dw(struct te_stream *stream, const struct te_tensor *dy,
 		     const struct te_tensor *tokens, struct te_tensor *dtable,
@@ -177,7 +178,7 @@ int te__ce_whole(struct te_stream *stream, const struct te__ce *e, void *dlogits
 struct te__adamw {
 	const struct te_tensor *g;
 	struct te_tensor *w, *m, *v;
-	struct te_tensor *remainder; /* the bits that BF16 weights lack; or NULL */
+	uint16_t *remainder; /* the bits that BF16 weights lack; or NULL */
 	double *part; /* [nshards, TE_K_SUMSQ_PARTS] partial sums */
 	const uint8_t *skip; /* 1: not counted in the norm; or NULL */
 	const struct te_adamw_shards *shards; /* NULL: one shard */

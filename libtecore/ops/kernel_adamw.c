@@ -89,7 +89,7 @@ int te__adamw_step(struct te_stream *stream, const struct te__adamw *a)
 		.eps = a->eps,
 		.weight_decay = a->weight_decay,
 		.moments = (int32_t)te__adamw_moments(a->m),
-		.rest = te__ops_ptr(a->remainder),
+		.rest = a->remainder,
 	};
 	int r;
 
@@ -212,7 +212,7 @@ static int step(struct te_stream *stream, struct te__adamw *a, struct state *s, 
 		return r;
 	a->part = ws;
 	a->decay = te__ops_ptr(o.decay);
-	a->remainder = o.remainder;
+	a->remainder = te__ops_ptr(o.remainder);
 	a->state = &s->adamw;
 	a->version = &s->version;
 	a->beta1 = o.beta1;

@@ -8,8 +8,8 @@
 
 int te__embedding_fwd(struct te_stream *stream, const struct te_tensor *tokens,
 		      const struct te_tensor *table, const struct te_tensor *position,
-		      const struct te_tensor *at, int64_t first, int64_t ntokens,
-		      struct te_tensor *y)
+		      const void *const *remainder, const struct te_tensor *at, int64_t first,
+		      int64_t ntokens, struct te_tensor *y)
 {
 	const struct te_k_embed_fwd k = {
 		.tokens = te_tensor_data(tokens),
@@ -26,6 +26,9 @@ int te__embedding_fwd(struct te_stream *stream, const struct te_tensor *tokens,
 		.position = te__ops_ptr(at),
 		.npos = position ? te_tensor_rows(position) : 0,
 		.ntokens = ntokens,
+		.table_rest = remainder ? remainder[0] : NULL,
+		.pos_rest = remainder && position ? remainder[1] : NULL,
+		.split = te_tensor_dtype(table) == TE_DTYPE_BF16,
 	};
 
 	return TE__LAUNCH(stream, EMBED_FWD, &k);
@@ -120,7 +123,7 @@ static int forward(struct te_stream *stream, const struct te_tensor *tokens,
 		r = te__fail(-EINVAL, "%s: dposition is for the backward pass", fn);
 	if (!r)
 		r = check(fn, stream, name, t, flags, o.first);
-	return r < 0 ? r : te__embedding_fwd(stream, tokens, table, o.position, NULL,
+	return r < 0 ? r : te__embedding_fwd(stream, tokens, table, o.position, NULL, NULL,
 						  o.first, 0, y);
 }
 

@@ -155,12 +155,16 @@ static void call_weights(const struct te_plan *p, struct te__step *s)
 
 		*v = (struct te_op_value){ .slot = -1 };
 		s->master[k] = seq->weight[w].master;
+		s->rest[k] = seq->weight[w].rest;
 		s->grad[k] = seq->weight[w].grad;
+		need = p->need_of[w] < 0 ? NULL : &p->need[p->need_of[w]];
+		if (need && need->t_fp32 &&
+		    !(seq->op[s->node]->decl[k].flags & TE_WEIGHT_STORED))
+			s->master[k] = need->t_fp32;
 		if ((forms & TE_FORM_HP) && p->recipe.compute == TE_DTYPE_FP32)
-			v->hp = seq->weight[w].master;
-		if (p->need_of[w] < 0)
+			v->hp = s->master[k];
+		if (!need)
 			continue;
-		need = &p->need[p->need_of[w]];
 		if (forms & TE_FORM_HP && !v->hp)
 			v->hp = need->t_hp;
 		if (forms & (TE_FORM_ROW | TE_FORM_COL)) {
@@ -211,6 +215,7 @@ void te__plan_fill_call(struct te_plan *p, struct te__step *s)
 	c->dey = s->dey;
 	c->weight = s->weight;
 	c->master = s->master;
+	c->remainder = s->rest;
 	c->grad = s->grad;
 	c->saved = s->saved;
 	c->rng.seed = p->seq->rng;

@@ -71,11 +71,16 @@ static int collect_needs(struct te_plan *p)
 			uint32_t forms = p->node[i].inf.weight_forms[k];
 			int j, r;
 
+			const int stored = p->seq->op[i]->decl[k].flags & TE_WEIGHT_STORED;
+
 			if (p->recipe.compute == TE_DTYPE_FP32)
 				forms &= ~TE_FORM_HP; /* the master serves as the copy */
 			r = check_bound(p, i, k, forms);
 			if (r < 0)
 				return r;
+			if (!forms && !stored && te__seq_is_split(p->seq) &&
+			    !p->seq->weight[w].value)
+				forms = TE__FORM_FP32;
 			if (!te__build_need_dx(p, i))
 				forms &= ~TE_FORM_COL;
 			if (!forms)

@@ -95,6 +95,7 @@ static int step_arrays(struct te__step *s, int nweights)
 	struct te_op_value *v =
 		te__calloc(1, (2 * nin + 2 * nout + nw) * sizeof(*s->ex) +
 				      (2 * nw + nsaved) * sizeof(*s->saved) +
+				      nw * sizeof(*s->rest) +
 				      nrefs * sizeof(*s->ref) + 1);
 
 	if (!v)
@@ -107,7 +108,8 @@ static int step_arrays(struct te__step *s, int nweights)
 	s->master = (struct te_tensor **)(void *)(s->weight + nw);
 	s->grad = s->master + nw;
 	s->saved = s->grad + nw;
-	s->ref = (struct te__ref *)(void *)(s->saved + nsaved);
+	s->rest = (const void **)(void *)(s->saved + nsaved);
+	s->ref = (struct te__ref *)(void *)(s->rest + nw);
 	return 0;
 }
 

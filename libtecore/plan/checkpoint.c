@@ -22,6 +22,7 @@
 #include <te/errno.h>
 #include "libtecore/base/private.h"
 
+#include "kernels/optim/round.h"
 #include "kernels/te_k.h"
 #include "libtecore/offload/crc32c.h"
 #include "libtecore/ops/kernel.h"
@@ -46,6 +47,7 @@ struct item {
 	void *device; /* device memory of its data; NULL: host memory */
 	void *host;
 	size_t nbytes;
+	const struct te__weight *weight; /* stored in another way than in the file; or NULL */
 };
 
 struct checkpoint {
@@ -55,6 +57,7 @@ struct checkpoint {
 	struct item *item;
 	size_t nitems;
 	size_t first_quant, after_quant; /* 0 or 1 item, after the weights */
+	enum te_dtype masters;	 /* type of weights in the file: FP32, or BF16 */
 	enum te_moments moments; /* how the file stores moments */
 	size_t first_moment;	 /* items; the second moments follow the first */
 	uint64_t rng[2];
@@ -91,8 +94,15 @@ static void set_shape(struct item *it, const struct te__weight *w)
 
 static void add_weight(struct checkpoint *c, const struct te__weight *w)
 {
-	set_shape(add(c, "", w->name, "F32", te_tensor_data(w->master), NULL,
-		      te_tensor_nbytes(w->master)), w);
+	const size_t n = (size_t)te_tensor_nelems(w->master);
+	struct item *it = add(c, "", w->name, c->masters == TE_DTYPE_BF16 ? "BF16" : "F32",
+			      te_tensor_data(w->master), NULL, n * te_dtype_nbytes(c->masters));
+
+	set_shape(it, w);
+	if (w->rest || te_tensor_dtype(w->master) != c->masters) {
+		it->device = NULL;
+		it->weight = w;
+	}
 }
 
 /*
@@ -327,7 +337,7 @@ static int write_data(struct checkpoint *c, struct file *f)
 	int r = 0;
 
 	for (size_t i = 0; i < c->nitems; i++)
-		if (c->item[i].device && c->item[i].nbytes > most)
+		if ((c->item[i].device || c->item[i].weight) && c->item[i].nbytes > most)
 			most = c->item[i].nbytes;
 	buf = te__malloc(most);
 	if (!buf)
@@ -337,8 +347,10 @@ static int write_data(struct checkpoint *c, struct file *f)
 
 		if (it->device)
 			r = te__ctx_copy(c->seq->ctx, buf, it->device, it->nbytes);
+		else if (it->weight) /* with a remainder: FP32 */
+			r = te__weight_read(it->weight, buf);
 		if (!r)
-			r = write_all(c, f, it->device ? buf : it->host, it->nbytes);
+			r = write_all(c, f, it->host ? it->host : buf, it->nbytes);
 	}
 	te__free(buf);
 	return r;
@@ -403,6 +415,8 @@ int te_checkpoint_save(struct te_seq *seq, struct te_adamw *adamw, const char *p
 	}
 	if (!r && adamw)
 		c.moments = te__adamw_moments(te_adamw_m(adamw));
+	if (!r)
+		c.masters = seq->rest ? TE_DTYPE_FP32 : te_tensor_dtype(seq->masters);
 	if (!r)
 		r = list_items(&c, quant, quant_nbytes);
 	if (!r)
@@ -472,6 +486,21 @@ static enum te_moments find_moments(const uint8_t *bytes, size_t nbytes)
 	return p[sizeof(type) - 1] == 'B' ? TE_MOMENTS_BF16 :
 	       p[sizeof(type) - 1] == 'U' ? TE_MOMENTS_FP8 :
 					    TE_MOMENTS_FP32;
+}
+
+/* how the file stores weights: the type of the first, which follows the random state */
+static enum te_dtype find_masters(const uint8_t *bytes, size_t nbytes)
+{
+	static const char before[] = ",\"rng\":{\"dtype\":\"U64\"", type[] = "\":{\"dtype\":\"";
+	const uint8_t *p = memmem(bytes, nbytes, before, sizeof(before) - 1);
+
+	if (p)
+		p += sizeof(before) - 1;
+	if (p)
+		p = memmem(p, nbytes - (size_t)(p - bytes), type, sizeof(type) - 1);
+	return p && nbytes - (size_t)(p - bytes) >= sizeof(type) && p[sizeof(type) - 1] == 'B' ?
+		       TE_DTYPE_BF16 :
+		       TE_DTYPE_FP32;
 }
 
 /* a part of a file's header, from *p to end */
@@ -658,6 +687,26 @@ static int convert(struct checkpoint *c, int second, const struct te__weight *w,
 	return r;
 }
 
+/* a weight that the file stores in another way than the sequence */
+static int take_weight(const struct checkpoint *c, const struct item *it)
+{
+	const int64_t n = te_tensor_nelems(it->weight->master);
+	float *values = te__malloc((size_t)n * sizeof(*values));
+	const uint8_t *src = it->host;
+	int r;
+
+	if (!values)
+		return te__no_memory(c->fn);
+	if (c->masters == TE_DTYPE_FP32)
+		memcpy(values, src, (size_t)n * sizeof(*values));
+	for (int64_t i = 0; i < n && c->masters == TE_DTYPE_BF16; i++)
+		values[i] = te_round_float((uint32_t)src[2 * i] << 16 |
+					   (uint32_t)src[2 * i + 1] << 24);
+	r = te__weight_write(it->weight, values);
+	te__free(values);
+	return r;
+}
+
 static int take_moments(struct checkpoint *c)
 {
 	const struct te_seq *seq = c->seq;
@@ -687,6 +736,8 @@ static int take(struct checkpoint *c, const void *quant, size_t quant_nbytes)
 		if (c->item[i].device)
 			r = te__ctx_copy(seq->ctx, c->item[i].device, c->item[i].host,
 					 c->item[i].nbytes);
+		else if (c->item[i].weight)
+			r = take_weight(c, &c->item[i]);
 	if (!r && !same)
 		r = take_moments(c);
 	if (!r && c->adamw)
@@ -713,6 +764,8 @@ int te_checkpoint_load(struct te_seq *seq, struct te_adamw *adamw, const char *p
 		r = read_file(&c, &bytes, &nbytes);
 	if (!r && adamw)
 		c.moments = find_moments(bytes, nbytes);
+	if (!r)
+		c.masters = find_masters(bytes, nbytes);
 	if (!r)
 		r = list_items(&c, NULL, 0);
 	if (!r)

@@ -69,8 +69,9 @@ static int64_t nthreads_for(int64_t n)
 }
 
 /* the parts of threads that cannot be created are drawn by this one */
-static void draw(const struct te__weight *w, uint64_t seed, float *buf, int64_t n)
+void te__draw_weight(const struct te__weight *w, uint64_t seed, float *ret_values)
 {
+	const int64_t n = te_tensor_nelems(w->master);
 	const int64_t nparts = nthreads_for(n), per_part = (n / nparts + 2) & ~(int64_t)1;
 	struct part part[DRAW_THREADS];
 	pthread_t thread[DRAW_THREADS];
@@ -79,7 +80,7 @@ static void draw(const struct te__weight *w, uint64_t seed, float *buf, int64_t 
 	for (int64_t k = 0; k < nparts; k++) {
 		const int64_t begin = k * per_part < n ? k * per_part : n;
 
-		part[k] = (struct part){ w, seed, buf, begin,
+		part[k] = (struct part){ w, seed, ret_values, begin,
 					 n - begin < per_part ? n : begin + per_part };
 	}
 	while (nstarted < nparts &&
@@ -92,18 +93,3 @@ static void draw(const struct te__weight *w, uint64_t seed, float *buf, int64_t 
 		pthread_join(thread[nstarted], NULL);
 }
 
-int te__draw_weight(const struct te__weight *w, uint64_t seed)
-{
-	const int64_t n = te_tensor_nelems(w->master);
-	float *buf = te__malloc((size_t)n * sizeof(*buf));
-	int r;
-
-	if (!buf)
-		return te__fail(-ENOMEM, "weight %s: no memory for %lld initial values", w->name,
-				(long long)n);
-	draw(w, seed, buf, n);
-	r = te__ctx_copy(te_tensor_ctx(w->master), te_tensor_data(w->master), buf,
-			 (size_t)n * sizeof(*buf));
-	te__free(buf);
-	return r;
-}

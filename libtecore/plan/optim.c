@@ -279,6 +279,7 @@ static int step(struct te_adamw *opt, struct te_stream *stream)
 	return r ? r : te__adamw_step(stream, &(struct te__adamw){
 		.g = te_seq_grads(opt->seq),
 		.w = te_seq_masters(opt->seq),
+		.remainder = opt->seq->rest,
 		.m = opt->m,
 		.v = opt->v,
 		.part = opt->part,
@@ -452,10 +453,12 @@ int te_adamw_state_set(struct te_adamw *opt, const void *src, size_t nbytes)
 static int visit_regions(const struct te_adamw *opt, te_region_fn fn, void *arg)
 {
 	const struct te_tensor *masters = te_seq_masters(opt->seq);
+	const size_t n = (size_t)te_tensor_nelems(te_seq_grads(opt->seq));
+	const size_t size = te_dtype_nbytes(te_tensor_dtype(masters));
 	const struct te_region region[] = {
 		/* only trained weights */
-		{ "weights", TE_REGION_DEVICE, te_tensor_data(masters),
-		  te_tensor_nbytes(te_seq_grads(opt->seq)) },
+		{ "weights", TE_REGION_DEVICE, te_tensor_data(masters), n * size },
+		{ "remainders of weights", TE_REGION_DEVICE, opt->seq->rest, n * sizeof(uint16_t) },
 		{ "version of the weights", TE_REGION_DEVICE, opt->seq->version,
 		  sizeof(*opt->seq->version) },
 		{ "first moments", TE_REGION_DEVICE, te_tensor_data(opt->m),
@@ -467,7 +470,7 @@ static int visit_regions(const struct te_adamw *opt, te_region_fn fn, void *arg)
 	int r = 0;
 
 	for (size_t i = 0; i < sizeof(region) / sizeof(region[0]) && !r; i++)
-		r = fn(arg, &region[i]);
+		r = region[i].ptr ? fn(arg, &region[i]) : 0;
 	return r;
 }
 

@@ -265,6 +265,7 @@ struct te_plan *te_plan_unref(struct te_plan *p)
 	for (int i = 0; i < p->nneeds; i++) {
 		te_tensor_unref(p->need[i].t_hp);
 		te_tensor_unref(p->need[i].t_q);
+		te_tensor_unref(p->need[i].t_fp32);
 	}
 	te__mem_put(p->ctx, p->arena);
 	te__mem_put(p->ctx, p->rng_used);

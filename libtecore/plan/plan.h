@@ -97,6 +97,7 @@ struct te__step {
 	/* the arrays of call */
 	struct te_op_value *ex, *ey, *dex, *dey, *weight;
 	struct te_tensor **master, **grad, **saved;
+	const void **rest; /* [weights] te_op_call.remainder */
 };
 
 struct te__group {
@@ -117,11 +118,14 @@ struct te__plan_op {
 };
 
 /* a weight copy this plan reads */
+#define TE__FORM_FP32 8u /* the FP32 values of a BF16 master */
+
 struct te__need {
 	int weight; /* index in the sequence */
 	uint32_t forms;
 	int slot;
-	struct te_tensor *t_hp, *t_q; /* tensors of the sequence; placeholders without memory */
+	/* tensors of the sequence; placeholders without memory. t_fp32: values of a BF16 master */
+	struct te_tensor *t_hp, *t_q, *t_fp32;
 };
 
 /* Events that te_plan_profile() lets the passes record, in order: NULL at other times. */

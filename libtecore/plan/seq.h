@@ -35,7 +35,8 @@ struct te__weight {
 	int64_t offset_nelems; /* in masters, in grads, or in both; -1: in neither */
 	struct te_tensor *value; /* from te_seq_bind_weight(), without a master; or NULL */
 	struct te_tensor *master, *grad;
-	struct te_tensor *copy_hp; /* compute dtype, or NULL */
+	void *rest; /* device, 16 bits an element that make a BF16 master FP32; or NULL */
+	struct te_tensor *copy_hp; /* compute dtype, or of a BF16 master FP32; or NULL */
 	struct te_tensor *copy_q;  /* FP8, or NULL */
 	struct te__copies *set_hp, *set_q; /* sets that hold the copies */
 };
@@ -62,6 +63,7 @@ struct te_seq {
 	int64_t nelems, ngrads; /* elements of the flat buffers; 0: no weights */
 	struct te_seq_binding binding; /* the caller's memory */
 	struct te_tensor *masters, *grads;
+	void *rest; /* device, 16 bits an element of masters: TE_SEQ_REMAINDERS; or NULL */
 	struct te_quant *quant;
 	/* device words, one allocation: seed, next offset (plans keep the offset of their latest
 	 * forward), version of the masters */
@@ -100,8 +102,18 @@ void te__copies_free(struct te_seq *seq); /* all sets */
 uint64_t te__seq_weights_nbytes(const struct te_seq *seq);
 uint64_t te__seq_bound_nbytes(const struct te_seq *seq); /* bytes of te_seq_bind_weight() tensors */
 
+/* 1: masters are BF16 */
+static inline int te__seq_is_split(const struct te_seq *seq)
+{
+	return (seq->binding.flags & TE_SEQ_BF16_MASTERS) != 0;
+}
+
+/* the FP32 values of a weight with a master, from and to host memory; synchronous */
+int te__weight_read(const struct te__weight *w, float *dst);
+int te__weight_write(const struct te__weight *w, const float *src);
+
 /* write the initial values of a weight, which depend on the seed and order_nelems */
-int te__draw_weight(const struct te__weight *w, uint64_t seed);
+void te__draw_weight(const struct te__weight *w, uint64_t seed, float *ret_values);
 
 /* 1: it has a gradient, and an optimizer updates it */
 static inline int te__weight_trains(const struct te__weight *w)

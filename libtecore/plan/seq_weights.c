@@ -8,6 +8,7 @@
 #include "libtecore/base/private.h"
 #include <te/stream.h>
 
+#include "kernels/optim/round.h"
 #include "kernels/te_k.h"
 #include "libtecore/tensor/ctx.h"
 #include "libtecore/ops/op.h"
@@ -179,6 +180,7 @@ static int view_weights(struct te_seq *seq)
 		if (!w->value)
 			r = te_tensor_view(seq->masters, w->offset_nelems, w->decl.ndim,
 					   w->decl.shape, &w->master);
+		w->rest = seq->rest && w->master ? (uint16_t *)seq->rest + w->offset_nelems : NULL;
 		if (!r && seq->grads && te__weight_trains(w))
 			r = te_tensor_view(seq->grads, w->offset_nelems, w->decl.ndim,
 					   w->decl.shape, &w->grad);
@@ -191,9 +193,12 @@ static void drop_weights(struct te_seq *seq)
 	for (int i = 0; i < seq->nweights; i++) {
 		seq->weight[i].master = te_tensor_unref(seq->weight[i].master);
 		seq->weight[i].grad = te_tensor_unref(seq->weight[i].grad);
+		seq->weight[i].rest = NULL;
 	}
 	seq->masters = te_tensor_unref(seq->masters);
 	seq->grads = te_tensor_unref(seq->grads);
+	te__mem_put(seq->ctx, seq->rest);
+	seq->rest = NULL;
 }
 
 /* a buffer has elements also if no weight is in it */
@@ -203,43 +208,145 @@ static int64_t flat_nelems(int64_t n)
 }
 
 /* memory for n elements, unless some is given */
-static int flat_buffer(const struct te_seq *seq, int64_t n, void *given, struct te_tensor **ret)
+static int flat_buffer(const struct te_seq *seq, enum te_dtype dtype, int64_t n, void *given,
+		       struct te_tensor **ret)
 {
 	n = flat_nelems(n);
 	if (given)
-		return te_tensor_wrap(seq->ctx, TE_DTYPE_FP32, 1, &n, given, NULL, NULL, ret);
-	return te_tensor_create(seq->ctx, TE_DTYPE_FP32, 1, &n, NULL, ret);
+		return te_tensor_wrap(seq->ctx, dtype, 1, &n, given, NULL, NULL, ret);
+	return te_tensor_create(seq->ctx, dtype, 1, &n, NULL, ret);
 }
 
 /* buffers without memory, for plans that allocate nothing */
 static int wrap_weights(struct te_seq *seq)
 {
-	int r = flat_buffer(seq, seq->nelems, TE__NOWHERE, &seq->masters);
+	int r = flat_buffer(seq, TE_DTYPE_FP32, seq->nelems, TE__NOWHERE, &seq->masters);
 
 	if (!r)
-		r = flat_buffer(seq, seq->ngrads, TE__NOWHERE, &seq->grads);
+		r = flat_buffer(seq, TE_DTYPE_FP32, seq->ngrads, TE__NOWHERE, &seq->grads);
 	return r ? r : view_weights(seq);
 }
 
 uint64_t te__seq_weights_nbytes(const struct te_seq *seq)
 {
 	const struct te_seq_binding *b = &seq->binding;
-	const int64_t masters = b->masters ? 0 : flat_nelems(seq->nelems);
-	const int64_t grads = b->grads ? 0 : te_seq_grad_nelems(seq);
+	const uint64_t masters = b->masters ? 0 : (uint64_t)flat_nelems(seq->nelems);
+	const uint64_t grads = b->grads ? 0 : (uint64_t)te_seq_grad_nelems(seq);
 
-	return (uint64_t)(masters + grads) * sizeof(float);
+	return masters * (te__seq_is_split(seq) && !(b->flags & TE_SEQ_REMAINDERS) ? 2 : 4) +
+	       grads * sizeof(float);
+}
+
+/* ---- values of masters ---- */
+
+/* elements that are converted at a time */
+#define VALUES_NELEMS ((int64_t)1 << 18)
+
+/* n masters in device memory: FP32; or if split BF16, with remainders unless rest is NULL */
+struct values {
+	struct te_ctx *ctx;
+	int split;
+	void *at;
+	uint16_t *rest;
+	int64_t n;
+};
+
+/* convert to or, if src is not NULL, from BF16 */
+static int values_convert(const struct values *v, float *dst, const float *src)
+{
+	const int64_t most = v->n < VALUES_NELEMS ? v->n : VALUES_NELEMS;
+	uint16_t *half = te__calloc(2, (size_t)most * sizeof(*half) + 1);
+	uint16_t *rest = half ? half + most : NULL;
+	int r = half ? 0 : te__no_memory("values of masters");
+
+	for (int64_t i = 0, n; i < v->n && !r; i += n) {
+		uint16_t *at = (uint16_t *)v->at + i, *at_rest = v->rest ? v->rest + i : NULL;
+		size_t nbytes;
+
+		n = v->n - i < most ? v->n - i : most;
+		nbytes = (size_t)n * sizeof(*half);
+		for (int64_t k = 0; k < n && src; k++) {
+			half[k] = (uint16_t)te_round_upper(src[i + k]);
+			rest[k] = (uint16_t)te_round_lower(src[i + k]);
+		}
+		r = te__ctx_copy(v->ctx, src ? at : half, src ? half : at, nbytes);
+		if (!r && v->rest)
+			r = te__ctx_copy(v->ctx, src ? at_rest : rest, src ? rest : at_rest,
+					 nbytes);
+		for (int64_t k = 0; k < n && !src && !r; k++)
+			dst[i + k] = te_round_join(half[k], rest[k]);
+	}
+	te__free(half);
+	return r;
+}
+
+static int values_read(const struct values *v, float *dst)
+{
+	return v->split ? values_convert(v, dst, NULL) :
+			  te__ctx_copy(v->ctx, dst, v->at, (size_t)v->n * sizeof(*dst));
+}
+
+static int values_write(const struct values *v, const float *src)
+{
+	return v->split ? values_convert(v, NULL, src) :
+			  te__ctx_copy(v->ctx, v->at, src, (size_t)v->n * sizeof(*src));
+}
+
+static struct values weight_values(const struct te__weight *w)
+{
+	return (struct values){ te_tensor_ctx(w->master),
+				te_tensor_dtype(w->master) == TE_DTYPE_BF16,
+				te_tensor_data(w->master), w->rest, te_tensor_nelems(w->master) };
+}
+
+int te__weight_read(const struct te__weight *w, float *dst)
+{
+	const struct values v = weight_values(w);
+
+	return values_read(&v, dst);
+}
+
+int te__weight_write(const struct te__weight *w, const float *src)
+{
+	const struct values v = weight_values(w);
+
+	return values_write(&v, src);
+}
+
+static struct values all_values(const struct te_seq *seq)
+{
+	return (struct values){ seq->ctx, te__seq_is_split(seq), te_tensor_data(seq->masters),
+				seq->rest, te_tensor_nelems(seq->masters) };
+}
+
+static int draw_weight(const struct te__weight *w, uint64_t seed)
+{
+	const int64_t n = te_tensor_nelems(w->master);
+	float *buf = te__malloc((size_t)n * sizeof(*buf));
+	int r;
+
+	if (!buf)
+		return te__fail(-ENOMEM, "weight %s: no memory for %lld initial values", w->name,
+				(long long)n);
+	te__draw_weight(w, seed, buf);
+	r = te__weight_write(w, buf);
+	te__free(buf);
+	return r;
 }
 
 static int make_weights(struct te_seq *seq, uint64_t seed)
 {
 	const int draws = !(seq->binding.flags & TE_SEQ_KEEP_MASTERS);
+	const enum te_dtype dtype = te__seq_is_split(seq) ? TE_DTYPE_BF16 : TE_DTYPE_FP32;
 	uint64_t words[3] = { seed, 0, 1 }; /* version 0: there are no copies */
 	void *p;
 	int r;
 
-	r = flat_buffer(seq, seq->nelems, seq->binding.masters, &seq->masters);
+	r = flat_buffer(seq, dtype, seq->nelems, seq->binding.masters, &seq->masters);
 	if (!r && !(seq->binding.flags & TE_SEQ_NO_GRADS))
-		r = flat_buffer(seq, seq->ngrads, seq->binding.grads, &seq->grads);
+		r = flat_buffer(seq, TE_DTYPE_FP32, seq->ngrads, seq->binding.grads, &seq->grads);
+	if (!r && seq->binding.flags & TE_SEQ_REMAINDERS)
+		r = te__mem_get(seq->ctx, te_tensor_nbytes(seq->masters), &seq->rest);
 	if (r < 0)
 		return r;
 	r = te__mem_get(seq->ctx, sizeof(words), &p);
@@ -250,6 +357,8 @@ static int make_weights(struct te_seq *seq, uint64_t seed)
 	if (draws)
 		r = te__ctx_fill_u32(seq->ctx, te_tensor_data(seq->masters), 0,
 				     te_tensor_nbytes(seq->masters));
+	if (!r && seq->rest)
+		r = te__ctx_fill_u32(seq->ctx, seq->rest, 0, te_tensor_nbytes(seq->masters));
 	if (!r && seq->grads)
 		r = te__ctx_fill_u32(seq->ctx, te_tensor_data(seq->grads), 0,
 				     te_tensor_nbytes(seq->grads));
@@ -259,7 +368,7 @@ static int make_weights(struct te_seq *seq, uint64_t seed)
 		r = view_weights(seq);
 	for (int i = 0; i < seq->nweights && !r && draws; i++)
 		if (seq->weight[i].master)
-			r = te__draw_weight(&seq->weight[i], seed);
+			r = draw_weight(&seq->weight[i], seed);
 	return r;
 }
 
@@ -467,7 +576,8 @@ uint64_t te__seq_bound_nbytes(const struct te_seq *seq)
 
 static int check_binding(const struct te_seq_binding *b)
 {
-	const uint32_t unknown = b->flags & ~(TE_SEQ_NO_GRADS | TE_SEQ_KEEP_MASTERS);
+	const uint32_t unknown = b->flags & ~(TE_SEQ_NO_GRADS | TE_SEQ_KEEP_MASTERS |
+					      TE_SEQ_BF16_MASTERS | TE_SEQ_REMAINDERS);
 
 	if (unknown)
 		return te__fail(-EINVAL, "te_seq_bind: unknown flags 0x%x", (unsigned)unknown);
@@ -477,6 +587,11 @@ static int check_binding(const struct te_seq_binding *b)
 				TE__SEQ_ALIGN);
 	if (b->grads && b->flags & TE_SEQ_NO_GRADS)
 		return te__fail(-EINVAL, "te_seq_bind: grads, and TE_SEQ_NO_GRADS");
+	if (b->flags & TE_SEQ_REMAINDERS && !(b->flags & TE_SEQ_BF16_MASTERS))
+		return te__fail(-EINVAL, "te_seq_bind: TE_SEQ_REMAINDERS without "
+				"TE_SEQ_BF16_MASTERS");
+	if (b->masters && b->flags & TE_SEQ_BF16_MASTERS)
+		return te__fail(-EINVAL, "te_seq_bind: masters, and TE_SEQ_BF16_MASTERS");
 	if (!b->masters && b->flags & TE_SEQ_KEEP_MASTERS)
 		return te__fail(-EINVAL, "te_seq_bind: TE_SEQ_KEEP_MASTERS without masters");
 	if (b->masters && b->masters == b->grads)
@@ -554,6 +669,40 @@ int te_seq_weight(const struct te_seq *seq, int index, struct te_weight_info *re
 struct te_tensor *te_seq_masters(const struct te_seq *seq)
 {
 	return seq && seq->initialised ? seq->masters : NULL;
+}
+
+static int check_values(const char *fn, const struct te_seq *seq, const void *p, size_t nbytes)
+{
+	int r = te__seq_initialised(seq, fn);
+
+	if (!r && (!p || nbytes != (size_t)te_seq_nelems(seq) * sizeof(float)))
+		r = te__fail(-EINVAL, "%s: %zu bytes%s, the masters have %zu in FP32", fn, nbytes,
+			     p ? "" : " at NULL", (size_t)te_seq_nelems(seq) * sizeof(float));
+	return r ? r : te__ctx_wait(seq->ctx, fn);
+}
+
+int te_seq_masters_get(const struct te_seq *seq, float *dst, size_t nbytes)
+{
+	int r = check_values("te_seq_masters_get", seq, dst, nbytes);
+
+	if (!r) {
+		const struct values v = all_values(seq);
+
+		r = values_read(&v, dst);
+	}
+	return r;
+}
+
+int te_seq_masters_set(struct te_seq *seq, const float *src, size_t nbytes)
+{
+	int r = check_values("te_seq_masters_set", seq, src, nbytes);
+
+	if (!r) {
+		const struct values v = all_values(seq);
+
+		r = values_write(&v, src);
+	}
+	return r ? r : te_seq_weights_changed(seq, te_ctx_stream(seq->ctx));
 }
 
 struct te_tensor *te_seq_grads(const struct te_seq *seq)

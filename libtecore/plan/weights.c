@@ -53,9 +53,11 @@ static struct te__weight *weight_of(const struct te_plan *p, int need)
 	return &p->seq->weight[p->need[need].weight];
 }
 
-static int wants_hp(const struct te_plan *p, int need)
+/* a copy of values: in the compute dtype; of BF16 masters, which need no such copy, FP32 */
+static int wants_values(const struct te_plan *p, int need)
 {
-	return (p->need[need].forms & TE_FORM_HP) != 0;
+	return (p->need[need].forms &
+		(te__seq_is_split(p->seq) ? TE__FORM_FP32 : TE_FORM_HP)) != 0;
 }
 
 static int wants_codes(const struct te_plan *p, int need)
@@ -81,9 +83,12 @@ static void table_fill(const struct te_plan *p, int all, struct te__copies *set,
 	const int32_t scaling =
 		(int32_t)te__recipe_operand(&p->casts, TE__ROLE_WEIGHT).scaling;
 	const int row_only = (p->seq->binding.flags & TE_SEQ_NO_GRADS) != 0;
+	const enum te_dtype values = te__seq_is_split(p->seq) ? TE_DTYPE_FP32 : TE_DTYPE_BF16;
 	struct te_k_weights *a = &set->args;
 	int32_t lo = INT32_MAX, hi = 0;
 	size_t nbytes = 0;
+
+	a->split = te__seq_is_split(p->seq);
 
 	for (int i = 0; i < p->nneeds; i++) {
 		const struct te__weight *w = weight_of(p, i);
@@ -98,7 +103,7 @@ static void table_fill(const struct te_plan *p, int all, struct te__copies *set,
 
 		if (w->value)
 			continue;
-		if (wants_hp(p, i) && (all || !w->copy_hp)) {
+		if (wants_values(p, i) && (all || !w->copy_hp)) {
 			table[a->n] = none;
 			table[a->n++].hp = 0;
 		}
@@ -125,7 +130,7 @@ static void table_fill(const struct te_plan *p, int all, struct te__copies *set,
 		a->blocks |= w->scaling != TE_K_SCALING_TENSOR;
 		a->ntiles += te_k_weight_ntiles(w);
 		if (w->hp >= 0) {
-			w->hp = take(&nbytes, n * te_dtype_nbytes(TE_DTYPE_BF16));
+			w->hp = take(&nbytes, n * te_dtype_nbytes(values));
 			continue;
 		}
 		w->slot -= lo;
@@ -213,8 +218,8 @@ static int entry_wrap(struct te_ctx *ctx, const struct te__copies *set, struct t
 	char *base = set->args.copies;
 
 	if (e->hp >= 0)
-		return te_tensor_wrap(ctx, TE_DTYPE_BF16, d->ndim, d->shape, base + e->hp, NULL,
-				      NULL, &w->copy_hp);
+		return te_tensor_wrap(ctx, set->args.split ? TE_DTYPE_FP32 : TE_DTYPE_BF16, d->ndim,
+				      d->shape, base + e->hp, NULL, NULL, &w->copy_hp);
 	return te__tensor_wrap_scaled(ctx, (enum te_dtype)e->dtype, padded ? 2 : d->ndim,
 				      padded ? shape : d->shape, base + e->row,
 				      e->col < 0 ? NULL : base + e->col,
@@ -234,7 +239,7 @@ static int set_wrap(struct te_plan *p, struct te__copies *set, const struct te_k
 
 		if (w->value)
 			continue;
-		if (wants_hp(p, i) && !w->copy_hp) {
+		if (wants_values(p, i) && !w->copy_hp) {
 			r = entry_wrap(p->ctx, set, w, e++);
 			w->set_hp = set;
 		}
@@ -287,6 +292,7 @@ static int set_make(struct te_plan *p)
 		table_fill(p, 0, set, table);
 	if (!r && set->args.n) {
 		set->args.masters = te_tensor_data(seq->masters);
+		set->args.rest = seq->rest;
 		set->args.nmasters = seq->nelems;
 		set->args.version = seq->version;
 		r = set_upload(p->ctx, set, table);
@@ -364,6 +370,10 @@ static int need_wrap(const struct te_plan *p, struct te__need *need, const struc
 	int r = te_tensor_wrap(p->ctx, p->recipe.compute, d->ndim, d->shape, TE__NOWHERE, NULL,
 			       NULL, &need->t_hp);
 
+	if (!r && need->forms & TE__FORM_FP32)
+		r = te_tensor_wrap(p->ctx, TE_DTYPE_FP32, d->ndim, d->shape, TE__NOWHERE, NULL,
+				   NULL, &need->t_fp32);
+
 	if (!r && q)
 		r = te__tensor_wrap_scaled(
 			p->ctx, te_quant_dtype(p->quant, need->slot), d->ndim, d->shape,
@@ -401,11 +411,15 @@ int te__plan_weights(struct te_plan *p)
 		struct te__need *need = &p->need[i];
 
 		if (w->value && !wants_transpose(p, i)) {
-			*(wants_hp(p, i) ? &need->t_hp : &need->t_q) = te_tensor_ref(w->value);
+			*(need->forms & TE_FORM_HP ? &need->t_hp : &need->t_q) =
+				te_tensor_ref(w->value);
 			continue;
 		}
-		if (wants_hp(p, i)) {
-			need->t_hp = te_tensor_ref(w->copy_hp);
+		if (te__seq_is_split(p->seq) && need->forms & TE_FORM_HP)
+			need->t_hp = te_tensor_ref(w->master);
+		if (wants_values(p, i)) {
+			*(te__seq_is_split(p->seq) ? &need->t_fp32 : &need->t_hp) =
+				te_tensor_ref(w->copy_hp);
 			plan_uses(p, w->set_hp);
 		}
 		if (wants_codes(p, i)) {

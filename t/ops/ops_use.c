@@ -359,9 +359,9 @@ static const struct {
 	enum te_init init[2];
 	uint32_t flags[2];
 } decls[] = {
-	{ "embedding", { "weight" }, { TE_INIT_NORMAL }, { TE_WEIGHT_DECAY } },
+	{ "embedding", { "weight" }, { TE_INIT_NORMAL }, { TE_WEIGHT_DECAY | TE_WEIGHT_STORED } },
 	{ "embedding with positions", { "weight", "position" }, { TE_INIT_NORMAL, TE_INIT_NORMAL },
-	  { TE_WEIGHT_DECAY, TE_WEIGHT_DECAY } },
+	  { TE_WEIGHT_DECAY | TE_WEIGHT_STORED, TE_WEIGHT_DECAY | TE_WEIGHT_STORED } },
 	{ "linear", { "weight" }, { TE_INIT_NORMAL },
 	  { TE_WEIGHT_DECAY | TE_WEIGHT_COMPUTE | TE_WEIGHT_GEMM } },
 	{ "bias", { "bias" }, { TE_INIT_ZERO }, { TE_WEIGHT_COMPUTE } },

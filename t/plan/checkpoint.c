@@ -47,22 +47,31 @@ struct run {
 	struct te_plan *plan;
 };
 
-static struct run run_storing(const struct model_shape *m, const char *recipe, uint64_t seed,
-			      const char *frozen, enum te_moments moments)
+/* masters: flags of te_seq_bind() */
+static struct run run_kept(const struct model_shape *m, const char *recipe, uint64_t seed,
+			   const char *frozen, enum te_moments moments, uint32_t masters)
 {
 	struct run r = { .m = m, .seq = model_create_unbound(ctx, m) };
+	struct te_seq_binding binding = TE_SEQ_BINDING_INIT;
 	struct te_adamw_opts ao = TE_ADAMW_OPTS_INIT;
 
 	ao.moments = moments;
-	if (frozen) {
-		DO(te_seq_complete(r.seq));
+	binding.flags = masters;
+	DO(te_seq_complete(r.seq));
+	if (frozen)
 		ck_assert_int_gt(te_seq_freeze(r.seq, frozen, 1), 0);
-	}
+	DO(te_seq_bind(r.seq, &binding));
 	DO(te_seq_init(r.seq, seed));
 	r.plan = model_plan(r.seq, m, recipe, TE_PLAN_TRAIN);
 	DO(te_adamw_create(r.seq, &ao, &r.opt));
 	DO(te_adamw_set_lr(r.opt, st, 1e-2f));
 	return r;
+}
+
+static struct run run_storing(const struct model_shape *m, const char *recipe, uint64_t seed,
+			      const char *frozen, enum te_moments moments)
+{
+	return run_kept(m, recipe, seed, frozen, moments, 0);
 }
 
 static struct run run_frozen(const struct model_shape *m, const char *recipe, uint64_t seed,
@@ -215,6 +224,145 @@ START_TEST(moments_load_from_any_format)
 	}
 	free(was);
 	free(now);
+	run_end(&a);
+	run_end(&b);
+}
+END_TEST
+
+static const uint32_t masters[] = { 0, TE_SEQ_BF16_MASTERS | TE_SEQ_REMAINDERS,
+				    TE_SEQ_BF16_MASTERS };
+
+static float *masters_in_fp32(const struct run *r, size_t *ret_nbytes)
+{
+	float *w;
+
+	*ret_nbytes = (size_t)te_seq_nelems(r->seq) * sizeof(*w);
+	w = malloc(*ret_nbytes);
+	ck_assert_ptr_nonnull(w);
+	DO(te_seq_masters_get(r->seq, w, *ret_nbytes));
+	return w;
+}
+
+/*
+ * Masters in BF16 with remainders train as FP32 masters, bit for bit where no copy is BF16: there
+ * ties are rounded to even from FP32, and away from zero from a remainder. A llama has no biases.
+ */
+START_TEST(remainders_train_as_fp32)
+{
+	const int exact = strcmp(recipes[_i], "bf16") != 0;
+	struct run a = run_kept(&llama, recipes[_i], 3, NULL, TE_MOMENTS_FP32, masters[0]);
+	struct run b = run_kept(&llama, recipes[_i], 3, NULL, TE_MOMENTS_FP32, masters[1]);
+	struct run c = run_kept(&llama, recipes[_i], 3, NULL, TE_MOMENTS_FP32, masters[2]);
+	float *wa, *wb, first = 0, last = 0;
+	size_t nbytes;
+
+	for (int k = 0; k < 20; k++) {
+		const float want = run_step(&a, k % 4), got = run_step(&b, k % 4);
+
+		last = run_step(&c, k % 4);
+		first = k ? first : last;
+		if (exact)
+			ck_assert_float_eq(got, want);
+		else /* a step of a few weights differs by a step of BF16 */
+			ck_assert_float_le(fabsf(got - want), 0.02f * want);
+	}
+	wa = masters_in_fp32(&a, &nbytes);
+	wb = masters_in_fp32(&b, &nbytes);
+	if (exact)
+		ck_assert_mem_eq(wa, wb, nbytes);
+	ck_assert_float_lt(last, first); /* BF16 alone */
+	free(wa);
+	free(wb);
+	run_end(&a);
+	run_end(&b);
+	run_end(&c);
+}
+END_TEST
+
+/*
+ * BF16 copies of FP32 masters and BF16 masters with a remainder differ at ties only. _i: 1: all
+ * masters are ties whose upper half is even, so that copies are rounded towards zero
+ */
+START_TEST(copies_differ_at_ties_only)
+{
+	struct run a = run_kept(&gpt, "bf16", 3, NULL, TE_MOMENTS_FP32, masters[0]);
+	struct run b = run_kept(&gpt, "bf16", 4, NULL, TE_MOMENTS_FP32, masters[1]);
+	float *wa, *wb, loss[2];
+	uint64_t rng[2];
+	size_t nbytes;
+
+	wa = masters_in_fp32(&a, &nbytes);
+	for (size_t i = 0; i < nbytes / sizeof(*wa); i++) {
+		uint32_t bits;
+
+		memcpy(&bits, &wa[i], sizeof(bits));
+		if (_i)
+			bits = (bits & 0xfffe0000u) | 0x8000u;
+		else
+			bits |= (bits & 0xffffu) == 0x8000u;
+		memcpy(&wa[i], &bits, sizeof(bits));
+	}
+	DO(te_seq_masters_set(a.seq, wa, nbytes));
+	DO(te_seq_masters_set(b.seq, wa, nbytes));
+	DO(te_seq_rng_get(a.seq, &rng[0], &rng[1]));
+	DO(te_seq_rng_set(b.seq, rng[0], rng[1]));
+	loss[0] = run_step(&a, 0);
+	loss[1] = run_step(&b, 0);
+	free(wa);
+	wa = masters_in_fp32(&a, &nbytes);
+	wb = masters_in_fp32(&b, &nbytes);
+	if (_i) {
+		ck_assert(loss[0] != loss[1]);
+	} else {
+		ck_assert(loss[0] == loss[1]);
+		model_same(te_seq_grads(a.seq), te_seq_grads(b.seq), "gradients");
+		ck_assert_mem_eq(wa, wb, nbytes);
+	}
+	free(wa);
+	free(wb);
+	run_end(&a);
+	run_end(&b);
+}
+END_TEST
+
+/*
+ * FP32 and remainders load each other's files without a change of a bit, and the file of a BF16 run
+ * is BF16; BF16 rounds to nearest. _i: formats of the run that saves, and of the one that loads
+ */
+START_TEST(masters_load_from_any_format)
+{
+	const uint32_t from = masters[_i % 3], to = masters[_i / 3];
+	struct run a = run_kept(&gpt, "bf16", 3, "emb*", TE_MOMENTS_BF16, from);
+	struct run b = run_kept(&gpt, "bf16", 4, "emb*", TE_MOMENTS_BF16, to);
+	float *wa, *wb, *back;
+	size_t nbytes;
+
+	for (int k = 0; k < 3; k++)
+		run_step(&a, k);
+	run_step(&b, 9);
+	DO(te_checkpoint_save(a.seq, a.opt, path));
+	DO(te_checkpoint_load(b.seq, b.opt, path, 0, NULL));
+	wa = masters_in_fp32(&a, &nbytes);
+	wb = masters_in_fp32(&b, &nbytes);
+	for (size_t i = 0; i < nbytes / sizeof(*wa); i++)
+		if (to == TE_SEQ_BF16_MASTERS && from != to)
+			ck_assert_float_le(fabsf(wa[i] - wb[i]), 0x1p-8f * fabsf(wa[i]));
+		else
+			ck_assert_float_eq(wa[i], wb[i]);
+	if (from == to) {
+		same_runs(&a, &b);
+		for (int k = 3; k < 6; k++)
+			ck_assert(run_step(&a, k) == run_step(&b, k));
+		same_runs(&a, &b);
+	}
+	DO(te_seq_masters_set(b.seq, wa, nbytes));
+	back = masters_in_fp32(&b, &nbytes);
+	ck_assert_mem_eq(back, wb, nbytes * (from != to)); /* trained on, if they are equal */
+	fails(te_seq_masters_get(b.seq, back, nbytes - 4), -EINVAL, "bytes, the masters have");
+	fails(te_seq_masters_set(b.seq, NULL, nbytes), -EINVAL, "at NULL");
+	free(back);
+	free(wa);
+	free(wb);
 	run_end(&a);
 	run_end(&b);
 }
@@ -506,8 +654,11 @@ START_TEST(names_of_weights_are_escaped)
 }
 END_TEST
 
+static uint32_t faulty_masters;
+
 static int save_and_load(void)
 {
+	struct te_seq_binding binding = TE_SEQ_BINDING_INIT;
 	struct te_ctx_opts co = TE_CTX_OPTS_INIT;
 	struct te_bias_attrs attrs = TE_ATTRS(bias, .width = 4);
 	struct te_adamw *opt = NULL;
@@ -524,6 +675,11 @@ static int save_and_load(void)
 		r = te_op_bias(&attrs, "b", &op);
 	if (r >= 0)
 		r = te_seq_append(seq, op);
+	if (r >= 0)
+		r = te_seq_complete(seq);
+	binding.flags = faulty_masters;
+	if (r >= 0)
+		r = te_seq_bind(seq, &binding);
 	if (r >= 0)
 		r = te_seq_init(seq, 1);
 	if (r >= 0)
@@ -542,6 +698,7 @@ static int save_and_load(void)
 
 START_TEST(survives_every_failed_allocation)
 {
+	faulty_masters = masters[_i];
 	ck_assert_int_ge(tt_fault_each(save_and_load), 20);
 }
 END_TEST
@@ -553,6 +710,9 @@ TT_PAIR_SUITE("plan/checkpoint")
 	tcase_add_checked_fixture(c, setup, teardown);
 	tcase_add_loop_test(c, training_continues_with_the_same_bits, 0, TT_LEN(recipes));
 	tcase_add_loop_test(c, moments_load_from_any_format, 0, 9);
+	tcase_add_loop_test(c, remainders_train_as_fp32, 0, TT_LEN(recipes));
+	tcase_add_loop_test(c, copies_differ_at_ties_only, 0, 2);
+	tcase_add_loop_test(c, masters_load_from_any_format, 0, 9);
 	tcase_add_test(c, frozen_weights_are_saved_without_moments);
 	tcase_add_test(c, a_file_without_moments_serves_for_inference);
 	tcase_add_test(c, quantizers_are_restored_or_skipped_on_request);
@@ -562,5 +722,5 @@ TT_PAIR_SUITE("plan/checkpoint")
 	tcase_add_test(c, links_are_not_followed);
 	tcase_add_test(c, names_of_weights_are_escaped);
 	if (!strcmp(on, "host"))
-		tcase_add_test(c, survives_every_failed_allocation);
+		tcase_add_loop_test(c, survives_every_failed_allocation, 0, TT_LEN(masters));
 }

@@ -843,10 +843,12 @@ START_TEST(bad_memory_for_weights_is_refused)
 	ck_assert_int_eq(te_seq_nelems(s), 0);
 	DO(te_seq_complete(s));
 	fails(te_seq_bind(NULL, &b), -EINVAL, "seq is NULL");
-	b.flags = 4;
-	fails(te_seq_bind(s, &b), -EINVAL, "unknown flags 0x4");
+	b.flags = 16;
+	fails(te_seq_bind(s, &b), -EINVAL, "unknown flags 0x10");
 	b.flags = TE_SEQ_KEEP_MASTERS;
 	fails(te_seq_bind(s, &b), -EINVAL, "TE_SEQ_KEEP_MASTERS without masters");
+	b.flags = TE_SEQ_REMAINDERS;
+	fails(te_seq_bind(s, &b), -EINVAL, "TE_SEQ_REMAINDERS without TE_SEQ_BF16_MASTERS");
 	b.flags = TE_SEQ_NO_GRADS;
 	b.grads = m;
 	fails(te_seq_bind(s, &b), -EINVAL, "grads, and TE_SEQ_NO_GRADS");

@@ -71,6 +71,41 @@ printf '%d\n' $((8 * n)) $((4 * n)) $((2 * (n + n / 64))) >want
 for m in fp32 bf16 fp8; do value $m moments_bytes; done >got
 same "--estimate counts moments" want got
 
+for m in bf16-remainder bf16; do
+	check "masters $m" "$te_train" $fresh --accum 2 --masters $m --out m.$m --log m.$m.log
+	check "masters $m, half of the steps" "$te_train" $fresh --accum 2 --masters $m \
+		--stop-after 3 --out m.$m.half
+	cp -r m.$m.half m.$m.other
+	check "masters $m, the others" "$te_train" --resume m.$m.half
+	same "masters $m: the resumed run has the same weights" m.$m/model.safetensors \
+		m.$m.half/model.safetensors
+	check "masters $m on two ranks" "$te_run" -n 2 "$te_train" $fresh --accum 1 --masters $m \
+		--out m.$m.two
+	check "masters $m continue as fp32" "$te_train" --resume m.$m.other --masters fp32
+	cp -r fp32.half f.$m
+	check "fp32 continues with masters $m" "$te_train" --resume f.$m --steps 7 --masters $m
+	losses m.$m.log >got
+	losses fp32.log >want
+	check "masters $m: losses are near" awk 'NR == FNR { want[$1] = $2; next }
+		{ d = $2 / want[$1] - 1; if (d * d > 1e-4) exit 1 }' want got
+	"$te_train" --model plain.json --random-tokens --masters $m --estimate=1G --json >m.$m.json \
+		2>err
+done
+# in FP8 nothing is rounded to BF16
+for m in fp32 bf16-remainder; do
+	check "masters $m in fp8" "$te_train" $fresh --recipe fp8-current --masters $m --out e.$m
+done
+same "remainders have the weights of FP32 masters" e.fp32/model.safetensors \
+	e.bf16-remainder/model.safetensors
+n=$(value fp32 weights_bytes)
+printf '%d\n' $n $((n / 2)) >want
+for m in m.bf16-remainder m.bf16; do value $m weights_bytes; done >got
+same "--estimate counts masters" want got
+check "masters are the BF16 copies" test $(($(value m.bf16-remainder copies_bytes) * 2)) -lt \
+	"$(value fp32 copies_bytes)"
+"$te_train" $fresh --tensor 2 --masters bf16 >out 2>err
+check "--tensor stores FP32 masters" grep -q 'expected --masters fp32' err
+
 "$te_train" $fresh --tensor 2 --moments fp8 >out 2>err
 check "--tensor stores FP32" grep -q 'expected --moments fp32' err
 

@@ -354,6 +354,21 @@ static void build(struct builder *b, const struct model *m)
 		b->r = te_seq_input(b->seq, MODEL_TARGETS, TE_DTYPE_INT32, 0, NULL);
 }
 
+/* n zeros among the masters, from element first on */
+static int clear_values(const struct model *m, int64_t first, int64_t n)
+{
+	const size_t nbytes = (size_t)te_seq_nelems(m->seq) * sizeof(float);
+	float *flat = malloc(nbytes);
+	int r = flat ? te_seq_masters_get(m->seq, flat, nbytes) : -ENOMEM;
+
+	if (r >= 0) {
+		memset(flat + first, 0, (size_t)n * sizeof(*flat));
+		r = te_seq_masters_set(m->seq, flat, nbytes);
+	}
+	free(flat);
+	return r;
+}
+
 /* padding rows of the vocabulary remain zero: they have no gradient */
 static int clear_padding(const struct model *m, const char *name)
 {
@@ -364,7 +379,12 @@ static int clear_padding(const struct model *m, const char *name)
 		size_t row = (size_t)m->cfg.width * sizeof(float);
 
 		r = te_seq_weight(m->seq, i, &w);
-		if (r >= 0 && !strcmp(w.name, name) && m->vocab_padded > m->cfg.vocab) {
+		if (r < 0 || strcmp(w.name, name) || m->vocab_padded == m->cfg.vocab)
+			continue;
+		if (te_tensor_dtype(w.master) != TE_DTYPE_FP32) {
+			r = clear_values(m, w.offset_nelems + m->cfg.vocab * m->cfg.width,
+					 (m->vocab_padded - m->cfg.vocab) * m->cfg.width);
+		} else {
 			r = te_fill(te_ctx_stream(te_seq_ctx(m->seq)),
 				    (char *)te_tensor_data(w.master) + (size_t)m->cfg.vocab * row,
 				    0, (size_t)(m->vocab_padded - m->cfg.vocab) * row);
@@ -575,10 +595,10 @@ static int take_drawn(const struct model *m, uint64_t seed)
 	if (!r)
 		r = model_init(&whole, seed);
 	if (!r) {
-		const size_t nbytes = te_tensor_nbytes(te_seq_masters(whole.seq));
+		const size_t nbytes = (size_t)te_seq_nelems(whole.seq) * sizeof(*flat);
 
 		flat = malloc(nbytes);
-		te = flat ? te_tensor_read(te_seq_masters(whole.seq), flat, nbytes) : -ENOMEM;
+		te = flat ? te_seq_masters_get(whole.seq, flat, nbytes) : -ENOMEM;
 		r = te < 0 ? cannot(m, te) : STATUS_OK;
 	}
 	if (!r)

@@ -168,9 +168,9 @@ static int write_slice(void *arg, const struct slice *s)
 	return r;
 }
 
-static float *flat_read(const struct te_tensor *t)
+static float *flat_read(const struct te_seq *seq)
 {
-	size_t nbytes = te_tensor_nbytes(t);
+	const size_t nbytes = (size_t)te_seq_nelems(seq) * sizeof(float);
 	float *flat = malloc(nbytes);
 	int r;
 
@@ -178,7 +178,7 @@ static float *flat_read(const struct te_tensor *t)
 		say_failed("out of memory");
 		return NULL;
 	}
-	r = te_tensor_read(t, flat, nbytes);
+	r = te_seq_masters_get(seq, flat, nbytes);
 	if (r < 0) {
 		say_te(r, "reading weights back");
 		free(flat);
@@ -200,7 +200,7 @@ int weights_write(const struct folder *dir, const char *name, const struct model
 		  const float *whole, char ret_digest[17])
 {
 	struct saving s = { 0 };
-	float *flat = whole ? NULL : flat_read(te_seq_masters(m->seq));
+	float *flat = whole ? NULL : flat_read(m->seq);
 	int r;
 
 	if (!flat && !whole)
@@ -407,26 +407,25 @@ static int check_unused(const struct tensors *ts)
 
 static int read_tensors(const struct tensors *ts, const struct model *m)
 {
-	struct te_tensor *masters = te_seq_masters(m->seq);
 	struct loading l = { .tensors = ts };
 	int r, te;
 
-	l.flat = m->whole ? flat_zeros(m->whole) : flat_read(masters);
+	l.flat = m->whole ? flat_zeros(m->whole) : flat_read(m->seq);
 	if (!l.flat)
 		return STATUS_FAILED;
 	r = each_slice(m, read_slice, &l);
 	if (!r)
 		r = check_unused(ts);
 	if (!r && m->whole)
-		r = shard_take(m, m->whole, l.flat, 0, masters);
+		r = shard_take(m, m->whole, l.flat, 0, te_seq_masters(m->seq));
 	/* no loss may show it: it can be in the row of a token that no data have */
 	if (!r && l.odd)
 		say_note("%s: warning: %s: element %lld of tensor \"%s\" is %g", say_program(),
 			 ts->path, (long long)l.odd_at, l.odd->name, (double)l.odd_x);
 	if (!r) {
-		te = m->whole ? 0 : te_tensor_write(masters, l.flat, te_tensor_nbytes(masters));
-		if (te >= 0)
-			te = te_seq_weights_changed(m->seq, te_ctx_stream(te_seq_ctx(m->seq)));
+		te = m->whole ? te_seq_weights_changed(m->seq, te_ctx_stream(te_seq_ctx(m->seq))) :
+				te_seq_masters_set(m->seq, l.flat,
+						   (size_t)te_seq_nelems(m->seq) * sizeof(float));
 		if (te < 0)
 			r = say_te(te, "%s", ts->path);
 	}

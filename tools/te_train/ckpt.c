@@ -221,6 +221,20 @@ static int read_flat(const struct te_tensor *t, void **flat)
 	return te < 0 ? say_te(te, "reading weights and moments") : STATUS_OK;
 }
 
+static int read_masters(const struct te_seq *seq, void **flat)
+{
+	const size_t nbytes = (size_t)te_seq_nelems(seq) * sizeof(float);
+	int te;
+
+	if (*flat)
+		return STATUS_OK;
+	*flat = malloc(nbytes + 1);
+	if (!*flat)
+		return say_failed("out of memory");
+	te = te_seq_masters_get(seq, *flat, nbytes);
+	return te < 0 ? say_te(te, "reading weights") : STATUS_OK;
+}
+
 static int read_states(const struct model *m, struct te_adamw *opt, struct ckpt_copy *c)
 {
 	struct te_quant *q;
@@ -264,7 +278,7 @@ int ckpt_take(const struct model *m, struct te_adamw *opt, struct ckpt_flat *fla
 	}
 	json_decref(config);
 	if (!r)
-		r = read_flat(te_seq_masters(m->seq), &weights);
+		r = read_masters(m->seq, &weights);
 	if (c)
 		c->flat.weights = weights;
 	if (!r)
@@ -482,22 +496,24 @@ static int load_moment(const struct st_file *f, const struct model *m, const cha
 /* the FP32 weights whose rounded values are in model.safetensors */
 static int load_weights(const struct st_file *f, const struct model *m)
 {
-	struct te_tensor *masters = te_seq_masters(m->seq);
+	const size_t nbytes = weights_nbytes(m);
 	struct st_tensor t;
 	float *flat;
 	int te = 0, r;
 
 	if (!st_find(f, "weights", &t))
 		return STATUS_OK;
-	r = get_blob(f, "weights", "F32", weights_nbytes(m), &t);
-	if (!r && m->whole) {
-		flat = copy_data(&t);
-		r = flat ? shard_take(m, m->whole, flat, 0, masters) : STATUS_FAILED;
-		free(flat);
-	} else if (!r)
-		te = te_tensor_write(masters, t.data, t.nbytes);
-	if (!r && te >= 0)
-		te = te_seq_weights_changed(m->seq, te_ctx_stream(te_seq_ctx(m->seq)));
+	r = get_blob(f, "weights", "F32", nbytes, &t);
+	if (r)
+		return r;
+	flat = copy_data(&t);
+	r = !flat    ? STATUS_FAILED :
+	    m->whole ? shard_take(m, m->whole, flat, 0, te_seq_masters(m->seq)) :
+		       STATUS_OK;
+	if (!r)
+		te = m->whole ? te_seq_weights_changed(m->seq, te_ctx_stream(te_seq_ctx(m->seq))) :
+				te_seq_masters_set(m->seq, flat, nbytes);
+	free(flat);
 	return te < 0 ? say_te(te, "%s", st_path(f)) : r;
 }
 

@@ -83,10 +83,11 @@ static uint64_t host_nbytes(const struct mem_run *run, const struct mem *m, int6
 	const struct opts *o = run->o;
 	const uint64_t rows = (uint64_t)(run->graph->T * B) * sizeof(int32_t);
 	const uint64_t tokens = (2 * NSLOTS * (uint64_t)run->graph->accum + 2) * rows;
-	uint64_t file = o->init || o->resume ? m->weights : 0;
+	const uint64_t values = (uint64_t)te_seq_nelems(run->model->seq) * sizeof(float);
+	uint64_t file = o->init || o->resume ? values : 0;
 
 	if (run->train && (o->out || o->resume)) /* the copy, while it is written */
-		file = m->weights + m->moments;
+		file = values + m->moments;
 	if (run->model->whole) /* and what it is gathered in */
 		file *= 2 * (uint64_t)run->model->nshards;
 	return (run->train ? tokens : 0) + file + m->pinned;

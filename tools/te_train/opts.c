@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include <te/quant.h>
+#include <te/seq.h>
 
 #include "ckpt.h"
 #include "opts.h"
@@ -301,6 +302,13 @@ struct te_adamw_opts opts_adamw(const struct opts *o)
 	return ao;
 }
 
+uint32_t opts_masters(const struct opts *o)
+{
+	return !strcmp(o->masters, "fp32") ? 0 :
+	       !strcmp(o->masters, "bf16") ? TE_SEQ_BF16_MASTERS :
+					     TE_SEQ_BF16_MASTERS | TE_SEQ_REMAINDERS;
+}
+
 static int check_needs(const struct opts *o)
 {
 	if (o->preset && o->model)
@@ -321,6 +329,9 @@ static int check_needs(const struct opts *o)
 	    strcmp(o->offload, "auto"))
 		return say_bad("--memory chooses what moves: --offload is %s, expected off or auto",
 			       o->offload);
+	if (o->tensor > 1 && strcmp(o->masters, "fp32"))
+		return say_bad("--tensor: ranks cannot divide masters in %s, expected --masters "
+			       "fp32", o->masters);
 	if (o->tensor > 1 && strcmp(o->moments, "fp32"))
 		return say_bad("--tensor: ranks cannot divide moments in %s, expected --moments "
 			       "fp32", o->moments);

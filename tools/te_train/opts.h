@@ -56,6 +56,7 @@ int opts_set(struct opts *o, const char *name, const char *value);
 
 /* options of the optimizer */
 struct te_adamw_opts opts_adamw(const struct opts *o);
+uint32_t opts_masters(const struct opts *o); /* flags of te_seq_bind() */
 
 /* returns a new object of the options that a checkpoint saves, or NULL after a failure */
 json_t *opts_to_json(const struct opts *o);

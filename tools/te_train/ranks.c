@@ -148,23 +148,25 @@ int ranks_divide(struct ranks *r)
 	return STATUS_OK;
 }
 
-int ranks_bind(struct ranks *r, struct te_seq *seq)
+int ranks_bind(struct ranks *r, struct te_seq *seq, uint32_t flags, int trains)
 {
 	const size_t nbytes = (size_t)te_seq_grad_nelems(seq) * sizeof(float);
 	const struct te_comm_opts o = comm_opts("data", nbytes);
 	struct te_seq_binding b = TE_SEQ_BINDING_INIT;
-	int te;
+	int te = 0;
 
-	if (ranks_ndata(r) == 1)
-		return STATUS_OK;
-	te = te_comm_split(r->comm, r->rank % ranks_nshards(r), 0, &o, &r->data);
-	if (te >= 0)
-		te = te_comm_alloc(r->data, nbytes, &r->grads);
-	if (te >= 0) {
-		r->taken_nbytes = o.pool_nbytes;
-		b.grads = r->grads;
-		te = te_seq_bind(seq, &b);
+	b.flags = flags;
+	if (trains && ranks_ndata(r) > 1) {
+		te = te_comm_split(r->comm, r->rank % ranks_nshards(r), 0, &o, &r->data);
+		if (te >= 0)
+			te = te_comm_alloc(r->data, nbytes, &r->grads);
+		if (te >= 0) {
+			r->taken_nbytes = o.pool_nbytes;
+			b.grads = r->grads;
+		}
 	}
+	if (te >= 0)
+		te = te_seq_bind(seq, &b);
 	return te < 0 ? say_te(te, "gradients of all ranks") : STATUS_OK;
 }
 

@@ -53,8 +53,9 @@ struct ranks {
 int ranks_open(struct te_ctx *ctx, int32_t nshards, int64_t naccum, struct ranks *ret_r);
 /* create the communicators of each model and of equal shards */
 int ranks_divide(struct ranks *r);
-/* give the complete sequence memory for gradients that the ranks with this shard map */
-int ranks_bind(struct ranks *r, struct te_seq *seq);
+/* bind the complete sequence, flags as in te_seq_bind(); trains: with gradients that the ranks with
+ * this shard map */
+int ranks_bind(struct ranks *r, struct te_seq *seq, uint32_t flags, int trains);
 /* create the reducers, before steps are planned; the model is initialised */
 int ranks_reduce(struct ranks *r, const struct model *m, struct te_adamw *opt);
 /* set the options of a step of this rank */

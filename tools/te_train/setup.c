@@ -630,7 +630,7 @@ static int open_model(struct trainer *t)
 		r = model_freeze(m, o->freeze);
 	if (!r && !m->ntrained && !o->sample_only)
 		r = say_bad("--freeze: \"%s\" leaves no weight to train", o->freeze);
-	return r || !trains(o) ? r : ranks_bind(&t->ranks, m->seq);
+	return r || o->sample_only ? r : ranks_bind(&t->ranks, m->seq, opts_masters(o), trains(o));
 }
 
 int trainer_plan(struct trainer *t)

@@ -59,9 +59,11 @@ json_t *trainer_options(const struct trainer *t)
 static int64_t find_not_finite(const struct te_tensor *t, float *ret_x)
 {
 	const int64_t n = te_tensor_nelems(t);
-	float *x = malloc(te_tensor_nbytes(t));
+	float *x = malloc((size_t)n * sizeof(*x));
 	int64_t i = 0, r = x ? te_tensor_read(t, x, te_tensor_nbytes(t)) : -ENOMEM;
 
+	for (int64_t k = n; k-- > 0 && te_tensor_dtype(t) == TE_DTYPE_BF16 && r >= 0;)
+		x[k] = te_bf16_decode(((const uint16_t *)(const void *)x)[k]);
 	while (r >= 0 && i < n && isfinite(x[i]))
 		i++;
 	if (r >= 0 && i < n)

@@ -101,7 +101,8 @@ struct te_plan_opts {
  * Thread: one sequence by one thread at a time.  Since: 0.1
  * Errors: -EINVAL, -ENOMEM (the message gives the needed and the free size), -TE_ESHAPE and
  * -TE_EDTYPE (naming the op), -TE_EPLAN, -TE_ESTATE (sequence not initialised; with
- * TE_PLAN_NO_ALLOC not complete), -TE_ECUDA.
+ * TE_PLAN_NO_ALLOC not complete), -EOPNOTSUPP (FP8 recipe on a GPU without FP8 tensor cores),
+ * -TE_ECUDA.
  * Release a plan only after its work on streams other than the context's default stream has run.
  */
 TE_EXPORT int te_plan_create(struct te_seq *seq, const struct te_plan_opts *opts,

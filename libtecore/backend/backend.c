@@ -58,6 +58,11 @@ static int no_capture_active(void *stream)
 	return 0;
 }
 
+static int no_fp8_gemm(void *dev)
+{
+	return 0;
+}
+
 static int no_launch_held(void *stream, int r)
 {
 	return r;

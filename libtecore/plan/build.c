@@ -8,6 +8,7 @@
 #include "libtecore/base/base.h"
 #include "kernels/te_k.h"
 #include "libtecore/plan/build.h"
+#include "libtecore/tensor/ctx.h"
 
 /* ---- weights ---- */
 
@@ -123,7 +124,7 @@ static int choose_recipes(struct te_plan *p)
 					te_recipe_name(&p->casts));
 		}
 	}
-	return 0;
+	return te__recipe_casts(&p->casts) ? p->ctx->ops->fp8_gemm(p->ctx->dev) : 0;
 }
 
 static int make_quant(struct te_plan *p)

@@ -488,9 +488,13 @@ START_TEST(fp8_needs_fp8_tensor_cores)
 	dev.arch = _i ? 86 : 80;
 	strcpy(dev.name, "NVIDIA A100-SXM4-80GB");
 	fails(ops->launch(&a, &l), -EOPNOTSUPP,
-	      _i ? "GEMM of e4m3 by e5m2: GPU 0, NVIDIA A100-SXM4-80GB, with kernels for compute "
-		   "capability 8.6, has no FP8 tensor cores; the recipe bf16 runs there" :
+	      _i ? "FP8 GEMM: GPU 0, NVIDIA A100-SXM4-80GB, with kernels for compute capability "
+		   "8.6, has no FP8 tensor cores; the recipe bf16 runs there" :
 		   "with kernels for compute capability 8.0, has no FP8");
+	/* plans ask this before any launch */
+	fails(ops->fp8_gemm(&dev), -EOPNOTSUPP, "FP8 GEMM: GPU 0, NVIDIA A100");
+	dev.arch = _i ? 90 : 89;
+	DO(ops->fp8_gemm(&dev));
 }
 END_TEST
 

@@ -14,6 +14,9 @@
 #include <te/optim.h>
 #include <te/quant.h>
 
+#include "libtecore/base/private.h"
+#include "libtecore/base/base.h"
+#include "libtecore/tensor/ctx.h"
 #include "plan_cases.h"
 #include "tt_ctx.h"
 #include "tt_num.h"
@@ -316,6 +319,38 @@ START_TEST(recipes_of_ops_that_are_refused)
 }
 END_TEST
 
+static int no_fp8(void *dev)
+{
+	return te__fail(-EOPNOTSUPP, "FP8 GEMM: GPU 0 has no FP8 tensor cores");
+}
+
+/* on a device without FP8 GEMMs a plan with an op in FP8 fails, and one in BF16 trains */
+START_TEST(fp8_is_refused_where_the_device_has_none)
+{
+	const struct te__backend_ops *ops = ctx->ops;
+	struct te__backend_ops broken = *ops;
+	struct te_plan_opts o = TE_PLAN_OPTS_INIT;
+	struct te_recipe recipe = TE_RECIPE_INIT;
+	struct te_seq *seq = two(NULL, NULL), *mix = two(NULL, "fp8-block");
+	struct te_plan *p = NULL;
+
+	broken.fp8_gemm = no_fp8;
+	ctx->ops = &broken;
+	o.x = (struct te_spec){ TE_DTYPE_BF16, 2, { ROWS, WIDTH } };
+	o.recipe = &recipe;
+	DO(te_recipe_from_name("fp8-current", &recipe));
+	fails(te_plan_create(seq, &o, &p), -EOPNOTSUPP, "has no FP8 tensor cores");
+	DO(te_recipe_from_name("bf16", &recipe));
+	fails(te_plan_create(mix, &o, &p), -EOPNOTSUPP, "has no FP8 tensor cores");
+	ck_assert_ptr_null(p);
+	DO(te_plan_create(seq, &o, &p));
+	te_plan_unref(p);
+	ctx->ops = ops;
+	te_seq_unref(seq);
+	te_seq_unref(mix);
+}
+END_TEST
+
 static int op_once(void)
 {
 	const struct te_recipe recipe = TE_RECIPE_INIT;
@@ -342,6 +377,7 @@ void plan_recipe_cases(Suite *s)
 	tcase_add_loop_test(c, odd_extents_have_the_bits_of_padded_ones, 0, 3 * TT_LEN(odd));
 	tcase_add_test(c, checkpoints_have_the_scales_of_ops);
 	tcase_add_test(c, recipes_of_ops_that_are_refused);
+	tcase_add_test(c, fp8_is_refused_where_the_device_has_none);
 	c = tt_case(s, "recipe_faults", "fault");
 	tcase_add_test(c, an_op_with_a_recipe_survives_every_fault);
 }

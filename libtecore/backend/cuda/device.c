@@ -206,6 +206,17 @@ static int pool_create(struct te__cuda_dev *d)
 			       &keep);
 }
 
+int te__cuda_fp8_gemm(void *dev)
+{
+	const struct te__cuda_dev *d = dev;
+
+	if (d->arch >= 89)
+		return 0;
+	return te__fail(-EOPNOTSUPP, "FP8 GEMM: GPU %d, %s, with kernels for compute capability "
+			"%d.%d, has no FP8 tensor cores; the recipe bf16 runs there", d->index,
+			d->name, d->arch / 10, d->arch % 10);
+}
+
 /* with the context current */
 static int fill(struct te__cuda_dev *d)
 {

@@ -189,17 +189,6 @@ int te__cuda_launch_held(void *stream, int r)
 	return held ? held : r;
 }
 
-static int check_types(const struct te__cuda_dev *d, const struct te_k_gemm *g)
-{
-	if (d->arch >= 89 || !te__is_fp8(g->adtype))
-		return 0;
-	return te__fail(-EOPNOTSUPP, "GEMM of %s by %s: GPU %d, %s, with kernels for compute "
-			"capability %d.%d, has no FP8 tensor cores; the recipe bf16 runs there",
-			te_dtype_name((enum te_dtype)g->adtype),
-			te_dtype_name((enum te_dtype)g->bdtype), d->index, d->name, d->arch / 10,
-			d->arch % 10);
-}
-
 /* a GEMM of a shape that gemm.cu has no kernel for */
 static int gemm(struct te__cuda_stream *s, const struct te_k_gemm *g)
 {
@@ -235,11 +224,13 @@ int te__cuda_launch(void *stream, const struct te__launch *l)
 	if (r <= 0)
 		return r;
 	if (l->id == TE_K_GEMM) {
-		r = check_types(s->dev, l->args);
+		const struct te_k_gemm *g = l->args;
+
+		r = te__is_fp8(g->adtype) ? te__cuda_fp8_gemm(s->dev) : 0;
 		if (r)
 			return r;
-		if (!te__gemm_has_kernel(l->args))
-			return gemm(s, l->args);
+		if (!te__gemm_has_kernel(g))
+			return gemm(s, g);
 	}
 	r = batch_add(s, l);
 	if (r)

@@ -345,6 +345,8 @@ TT_PAIR_SUITE("graph/offload")
 
 	/* these small models are laid out as large ones are: all buffers share memory */
 	setenv("TE_PLAN_SEPARATE", "off", 1);
+	/* other programs use the disk, too */
+	setenv("TE_OFFLOAD_TIMEOUT_MS", "60000", 1);
 	tcase_add_checked_fixture(c, tt_setup, tt_teardown);
 	TT_ADD_LOOP(c, a_step_has_the_bits_without_offload,
 		    WAYS * (int)TT_LEN(recipes), 3);

@@ -221,7 +221,9 @@ static int open_model(struct run *r)
 	if (s)
 		return s;
 	read_ends(r);
-	b.flags = TE_SEQ_NO_GRADS;
+	/* weights as the recipe reads them, from the files */
+	b.flags = TE_SEQ_NO_GRADS | TE_SEQ_NO_DRAW;
+	b.flags |= strcmp(r->o.recipe, "bf16") ? 0 : TE_SEQ_BF16_MASTERS;
 	te = te_seq_bind(r->model.seq, &b);
 	if (te < 0)
 		return say_te(te, "%s", r->o.model);

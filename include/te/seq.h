@@ -73,6 +73,7 @@ TE_EXPORT int te_seq_complete(struct te_seq *seq);
 /* with TE_SEQ_BF16_MASTERS: 2 bytes more make each master exactly FP32; BF16 is its nearest number,
  * with ties away from zero */
 #define TE_SEQ_REMAINDERS 8u
+#define TE_SEQ_NO_DRAW 16u /* te_seq_init draws no weights: all are 0, to be loaded */
 
 /**
  * te_seq_freeze - freeze weights: no gradient, no optimizer state; or undo it
@@ -168,10 +169,11 @@ TE_EXPORT int te_seq_weight(const struct te_seq *seq, int index, struct te_weigh
 TE_EXPORT struct te_tensor *te_seq_masters(const struct te_seq *seq);
 TE_EXPORT struct te_tensor *te_seq_grads(const struct te_seq *seq);
 /**
- * te_seq_masters_get, te_seq_masters_set - the FP32 values of all masters, however they are stored
- * @seq:      the sequence
- * @dst, @src: host memory of te_seq_nelems() floats, in the order of te_seq_masters
- * @nbytes:   its bytes
+ * te_seq_masters_get, te_seq_masters_set - FP32 values of masters, however they are stored
+ * @seq:       the sequence
+ * @first:     first element, as offset_nelems of te_weight_info counts
+ * @nelems:    number of elements; first + nelems is te_seq_nelems() at most
+ * @dst, @src: host memory of nelems floats
  *
  * BF16 masters without remainders are rounded to nearest, with ties away from zero.
  * te_seq_masters_set calls te_seq_weights_changed.
@@ -179,8 +181,10 @@ TE_EXPORT struct te_tensor *te_seq_grads(const struct te_seq *seq);
  * Thread: one sequence by one thread at a time.  Since: 0.1
  * Errors: -EINVAL, -ENOMEM, -EBUSY (capturing), -TE_ESTATE (not initialised).
  */
-TE_EXPORT int te_seq_masters_get(const struct te_seq *seq, float *dst, size_t nbytes);
-TE_EXPORT int te_seq_masters_set(struct te_seq *seq, const float *src, size_t nbytes);
+TE_EXPORT int te_seq_masters_get(const struct te_seq *seq, int64_t first, int64_t nelems,
+				 float *dst);
+TE_EXPORT int te_seq_masters_set(struct te_seq *seq, int64_t first, int64_t nelems,
+				 const float *src);
 TE_EXPORT int te_seq_zero_grads(struct te_seq *seq, struct te_stream *stream);
 
 /**

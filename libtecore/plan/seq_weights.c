@@ -313,10 +313,13 @@ int te__weight_write(const struct te__weight *w, const float *src)
 	return values_write(&v, src);
 }
 
-static struct values all_values(const struct te_seq *seq)
+static struct values values_at(const struct te_seq *seq, int64_t first, int64_t nelems)
 {
-	return (struct values){ seq->ctx, te__seq_is_split(seq), te_tensor_data(seq->masters),
-				seq->rest, te_tensor_nelems(seq->masters) };
+	const int split = te__seq_is_split(seq);
+
+	return (struct values){ seq->ctx, split,
+				(char *)te_tensor_data(seq->masters) + first * (split ? 2 : 4),
+				seq->rest ? (uint16_t *)seq->rest + first : NULL, nelems };
 }
 
 static int draw_weight(const struct te__weight *w, uint64_t seed)
@@ -336,7 +339,8 @@ static int draw_weight(const struct te__weight *w, uint64_t seed)
 
 static int make_weights(struct te_seq *seq, uint64_t seed)
 {
-	const int draws = !(seq->binding.flags & TE_SEQ_KEEP_MASTERS);
+	const int keeps = (seq->binding.flags & TE_SEQ_KEEP_MASTERS) != 0;
+	const int draws = !keeps && !(seq->binding.flags & TE_SEQ_NO_DRAW);
 	const enum te_dtype dtype = te__seq_is_split(seq) ? TE_DTYPE_BF16 : TE_DTYPE_FP32;
 	uint64_t words[3] = { seed, 0, 1 }; /* version 0: there are no copies */
 	void *p;
@@ -354,7 +358,7 @@ static int make_weights(struct te_seq *seq, uint64_t seed)
 		return r;
 	seq->rng = p;
 	seq->version = seq->rng + 2;
-	if (draws)
+	if (!keeps)
 		r = te__ctx_fill_u32(seq->ctx, te_tensor_data(seq->masters), 0,
 				     te_tensor_nbytes(seq->masters));
 	if (!r && seq->rest)
@@ -577,7 +581,8 @@ uint64_t te__seq_bound_nbytes(const struct te_seq *seq)
 static int check_binding(const struct te_seq_binding *b)
 {
 	const uint32_t unknown = b->flags & ~(TE_SEQ_NO_GRADS | TE_SEQ_KEEP_MASTERS |
-					      TE_SEQ_BF16_MASTERS | TE_SEQ_REMAINDERS);
+					      TE_SEQ_BF16_MASTERS | TE_SEQ_REMAINDERS |
+					      TE_SEQ_NO_DRAW);
 
 	if (unknown)
 		return te__fail(-EINVAL, "te_seq_bind: unknown flags 0x%x", (unsigned)unknown);
@@ -671,37 +676,38 @@ struct te_tensor *te_seq_masters(const struct te_seq *seq)
 	return seq && seq->initialised ? seq->masters : NULL;
 }
 
-static int check_values(const char *fn, const struct te_seq *seq, const void *p, size_t nbytes)
+static int find_values(const char *fn, const struct te_seq *seq, int64_t first, int64_t nelems,
+		       const void *p, struct values *ret)
 {
+	const int64_t n = te_seq_nelems(seq);
 	int r = te__seq_initialised(seq, fn);
 
-	if (!r && (!p || nbytes != (size_t)te_seq_nelems(seq) * sizeof(float)))
-		r = te__fail(-EINVAL, "%s: %zu bytes%s, the masters have %zu in FP32", fn, nbytes,
-			     p ? "" : " at NULL", (size_t)te_seq_nelems(seq) * sizeof(float));
-	return r ? r : te__ctx_wait(seq->ctx, fn);
+	if (r)
+		return r;
+	if (first < 0 || nelems < 0 || first > n || nelems > n - first)
+		return te__fail(-EINVAL, "%s: %lld elements from %lld on, there are %lld", fn,
+				(long long)nelems, (long long)first, (long long)n);
+	if (nelems && !p)
+		return te__fail(-EINVAL, "%s: the host memory is NULL", fn);
+	*ret = values_at(seq, first, nelems);
+	return te__ctx_wait(seq->ctx, fn);
 }
 
-int te_seq_masters_get(const struct te_seq *seq, float *dst, size_t nbytes)
+int te_seq_masters_get(const struct te_seq *seq, int64_t first, int64_t nelems, float *dst)
 {
-	int r = check_values("te_seq_masters_get", seq, dst, nbytes);
+	struct values v;
+	int r = find_values("te_seq_masters_get", seq, first, nelems, dst, &v);
 
-	if (!r) {
-		const struct values v = all_values(seq);
-
-		r = values_read(&v, dst);
-	}
-	return r;
+	return r ? r : values_read(&v, dst);
 }
 
-int te_seq_masters_set(struct te_seq *seq, const float *src, size_t nbytes)
+int te_seq_masters_set(struct te_seq *seq, int64_t first, int64_t nelems, const float *src)
 {
-	int r = check_values("te_seq_masters_set", seq, src, nbytes);
+	struct values v;
+	int r = find_values("te_seq_masters_set", seq, first, nelems, src, &v);
 
-	if (!r) {
-		const struct values v = all_values(seq);
-
+	if (!r)
 		r = values_write(&v, src);
-	}
 	return r ? r : te_seq_weights_changed(seq, te_ctx_stream(seq->ctx));
 }
 

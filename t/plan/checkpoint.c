@@ -239,7 +239,7 @@ static float *masters_in_fp32(const struct run *r, size_t *ret_nbytes)
 	*ret_nbytes = (size_t)te_seq_nelems(r->seq) * sizeof(*w);
 	w = malloc(*ret_nbytes);
 	ck_assert_ptr_nonnull(w);
-	DO(te_seq_masters_get(r->seq, w, *ret_nbytes));
+	DO(te_seq_masters_get(r->seq, 0, te_seq_nelems(r->seq), w));
 	return w;
 }
 
@@ -302,8 +302,8 @@ START_TEST(copies_differ_at_ties_only)
 			bits |= (bits & 0xffffu) == 0x8000u;
 		memcpy(&wa[i], &bits, sizeof(bits));
 	}
-	DO(te_seq_masters_set(a.seq, wa, nbytes));
-	DO(te_seq_masters_set(b.seq, wa, nbytes));
+	DO(te_seq_masters_set(a.seq, 0, te_seq_nelems(a.seq), wa));
+	DO(te_seq_masters_set(b.seq, 0, te_seq_nelems(b.seq), wa));
 	DO(te_seq_rng_get(a.seq, &rng[0], &rng[1]));
 	DO(te_seq_rng_set(b.seq, rng[0], rng[1]));
 	loss[0] = run_step(&a, 0);
@@ -336,6 +336,7 @@ START_TEST(masters_load_from_any_format)
 	struct run b = run_kept(&gpt, "bf16", 4, "emb*", TE_MOMENTS_BF16, to);
 	float *wa, *wb, *back;
 	size_t nbytes;
+	int64_t n;
 
 	for (int k = 0; k < 3; k++)
 		run_step(&a, k);
@@ -344,6 +345,7 @@ START_TEST(masters_load_from_any_format)
 	DO(te_checkpoint_load(b.seq, b.opt, path, 0, NULL));
 	wa = masters_in_fp32(&a, &nbytes);
 	wb = masters_in_fp32(&b, &nbytes);
+	n = te_seq_nelems(b.seq);
 	for (size_t i = 0; i < nbytes / sizeof(*wa); i++)
 		if (to == TE_SEQ_BF16_MASTERS && from != to)
 			ck_assert_float_le(fabsf(wa[i] - wb[i]), 0x1p-8f * fabsf(wa[i]));
@@ -355,11 +357,15 @@ START_TEST(masters_load_from_any_format)
 			ck_assert(run_step(&a, k) == run_step(&b, k));
 		same_runs(&a, &b);
 	}
-	DO(te_seq_masters_set(b.seq, wa, nbytes));
+	DO(te_seq_masters_set(b.seq, 0, n / 3, wa));
+	DO(te_seq_masters_set(b.seq, n / 3, n - n / 3, wa + n / 3));
 	back = masters_in_fp32(&b, &nbytes);
 	ck_assert_mem_eq(back, wb, nbytes * (from != to)); /* trained on, if they are equal */
-	fails(te_seq_masters_get(b.seq, back, nbytes - 4), -EINVAL, "bytes, the masters have");
-	fails(te_seq_masters_set(b.seq, NULL, nbytes), -EINVAL, "at NULL");
+	DO(te_seq_masters_get(b.seq, n / 2, n - n / 2, back));
+	ck_assert_mem_eq(back, wb + n / 2, (size_t)(n - n / 2) * sizeof(*wb) * (from != to));
+	fails(te_seq_masters_get(b.seq, 1, n, back), -EINVAL, "elements from 1 on");
+	fails(te_seq_masters_get(b.seq, -1, 1, back), -EINVAL, "elements from -1 on");
+	fails(te_seq_masters_set(b.seq, 0, n, NULL), -EINVAL, "memory is NULL");
 	free(back);
 	free(wa);
 	free(wb);

@@ -832,6 +832,35 @@ START_TEST(inference_needs_no_gradients)
 }
 END_TEST
 
+/* also in the caller's memory, whatever it holds */
+START_TEST(weights_that_are_not_drawn_are_zero)
+{
+	static const uint32_t flags[] = { 0, 0, TE_SEQ_BF16_MASTERS,
+					  TE_SEQ_BF16_MASTERS | TE_SEQ_REMAINDERS };
+	struct te_seq_binding b = TE_SEQ_BINDING_INIT;
+	struct te_seq *s = model_create(ctx, &gpt, 5);
+	const int64_t n = te_seq_nelems(s);
+	float *w = malloc((size_t)n * sizeof(*w));
+	void *m;
+
+	DO(te_seq_masters_get(s, 0, n, w));
+	ck_assert(w[0] != 0.0f);
+	te_seq_unref(s);
+	DO(te_mem_alloc(st, (size_t)n * sizeof(*w), &m));
+	DO(te_fill(st, m, 0xff, (size_t)n * sizeof(*w)));
+	DO(te_stream_sync(st));
+	b.masters = _i == 1 ? m : NULL;
+	b.flags = TE_SEQ_NO_DRAW | flags[_i];
+	s = bound(&b);
+	DO(te_seq_masters_get(s, 0, n, w));
+	for (int64_t i = 0; i < n; i++)
+		ck_assert_float_eq(w[i], 0.0f);
+	te_seq_unref(s);
+	DO(te_mem_free(st, m));
+	free(w);
+}
+END_TEST
+
 START_TEST(bad_memory_for_weights_is_refused)
 {
 	struct te_seq_binding b = TE_SEQ_BINDING_INIT;
@@ -843,8 +872,8 @@ START_TEST(bad_memory_for_weights_is_refused)
 	ck_assert_int_eq(te_seq_nelems(s), 0);
 	DO(te_seq_complete(s));
 	fails(te_seq_bind(NULL, &b), -EINVAL, "seq is NULL");
-	b.flags = 16;
-	fails(te_seq_bind(s, &b), -EINVAL, "unknown flags 0x10");
+	b.flags = 32;
+	fails(te_seq_bind(s, &b), -EINVAL, "unknown flags 0x20");
 	b.flags = TE_SEQ_KEEP_MASTERS;
 	fails(te_seq_bind(s, &b), -EINVAL, "TE_SEQ_KEEP_MASTERS without masters");
 	b.flags = TE_SEQ_REMAINDERS;
@@ -879,5 +908,6 @@ TT_PAIR_SUITE("plan/plan_bind")
 	tcase_add_loop_test(c, replays_keep_copies_until_weights_change, 1, NRECIPES);
 	tcase_add_test(c, weights_live_in_the_callers_memory);
 	tcase_add_test(c, inference_needs_no_gradients);
+	tcase_add_loop_test(c, weights_that_are_not_drawn_are_zero, 0, 4);
 	tcase_add_test(c, bad_memory_for_weights_is_refused);
 }

@@ -354,21 +354,6 @@ static void build(struct builder *b, const struct model *m)
 		b->r = te_seq_input(b->seq, MODEL_TARGETS, TE_DTYPE_INT32, 0, NULL);
 }
 
-/* n zeros among the masters, from element first on */
-static int clear_values(const struct model *m, int64_t first, int64_t n)
-{
-	const size_t nbytes = (size_t)te_seq_nelems(m->seq) * sizeof(float);
-	float *flat = malloc(nbytes);
-	int r = flat ? te_seq_masters_get(m->seq, flat, nbytes) : -ENOMEM;
-
-	if (r >= 0) {
-		memset(flat + first, 0, (size_t)n * sizeof(*flat));
-		r = te_seq_masters_set(m->seq, flat, nbytes);
-	}
-	free(flat);
-	return r;
-}
-
 /* padding rows of the vocabulary remain zero: they have no gradient */
 static int clear_padding(const struct model *m, const char *name)
 {
@@ -376,19 +361,18 @@ static int clear_padding(const struct model *m, const char *name)
 
 	for (int i = 0; i < te_seq_nweights(m->seq) && r >= 0; i++) {
 		struct te_weight_info w = TE_WEIGHT_INFO_INIT;
-		size_t row = (size_t)m->cfg.width * sizeof(float);
+		const int64_t n = (m->vocab_padded - m->cfg.vocab) * m->cfg.width;
+		float *zeros;
 
 		r = te_seq_weight(m->seq, i, &w);
-		if (r < 0 || strcmp(w.name, name) || m->vocab_padded == m->cfg.vocab)
+		if (r < 0 || strcmp(w.name, name) || !n)
 			continue;
-		if (te_tensor_dtype(w.master) != TE_DTYPE_FP32) {
-			r = clear_values(m, w.offset_nelems + m->cfg.vocab * m->cfg.width,
-					 (m->vocab_padded - m->cfg.vocab) * m->cfg.width);
-		} else {
-			r = te_fill(te_ctx_stream(te_seq_ctx(m->seq)),
-				    (char *)te_tensor_data(w.master) + (size_t)m->cfg.vocab * row,
-				    0, (size_t)(m->vocab_padded - m->cfg.vocab) * row);
-		}
+		zeros = calloc((size_t)n, sizeof(*zeros));
+		r = -ENOMEM;
+		if (zeros)
+			r = te_seq_masters_set(m->seq, w.offset_nelems + m->cfg.vocab * m->cfg.width,
+					       n, zeros);
+		free(zeros);
 	}
 	return r;
 }
@@ -595,10 +579,10 @@ static int take_drawn(const struct model *m, uint64_t seed)
 	if (!r)
 		r = model_init(&whole, seed);
 	if (!r) {
-		const size_t nbytes = (size_t)te_seq_nelems(whole.seq) * sizeof(*flat);
+		const int64_t n = te_seq_nelems(whole.seq);
 
-		flat = malloc(nbytes);
-		te = flat ? te_seq_masters_get(whole.seq, flat, nbytes) : -ENOMEM;
+		flat = malloc((size_t)n * sizeof(*flat));
+		te = flat ? te_seq_masters_get(whole.seq, 0, n, flat) : -ENOMEM;
 		r = te < 0 ? cannot(m, te) : STATUS_OK;
 	}
 	if (!r)

@@ -170,15 +170,15 @@ static int write_slice(void *arg, const struct slice *s)
 
 static float *flat_read(const struct te_seq *seq)
 {
-	const size_t nbytes = (size_t)te_seq_nelems(seq) * sizeof(float);
-	float *flat = malloc(nbytes);
+	const int64_t n = te_seq_nelems(seq);
+	float *flat = malloc((size_t)n * sizeof(*flat));
 	int r;
 
 	if (!flat) {
 		say_failed("out of memory");
 		return NULL;
 	}
-	r = te_seq_masters_get(seq, flat, nbytes);
+	r = te_seq_masters_get(seq, 0, n, flat);
 	if (r < 0) {
 		say_te(r, "reading weights back");
 		free(flat);
@@ -222,9 +222,12 @@ int weights_write(const struct folder *dir, const char *name, const struct model
 
 /* ---- reading ---- */
 
+#define CHUNK (1 << 22) /* elements that are converted at a time, unless a row has more */
+
 struct loading {
 	const struct tensors *tensors;
-	float *flat;
+	struct te_seq *seq; /* whose masters are loaded */
+	float *flat;	    /* instead: weights of the whole model, if ranks divide them */
 	/* the first element that is not finite, if there is one */
 	const struct tensor *odd;
 	int64_t odd_at;
@@ -365,17 +368,12 @@ static int take_tensor(const struct loading *l, const struct slice *s, struct te
 	return r;
 }
 
-static int read_slice(void *arg, const struct slice *s)
+/* n rows of a slice, from row first on */
+static void read_rows(struct loading *l, const struct slice *s, const struct tensor *t,
+		      int64_t first, int64_t n, float *dst)
 {
-	struct loading *l = arg;
-	float *dst = l->flat + s->offset;
-	struct tensor *t;
-	int r = take_tensor(l, s, &t);
-
-	if (r)
-		return r;
-	for (int64_t i = 0; i < s->rows; i++) {
-		const int64_t row = row_in_file(t, s, i);
+	for (int64_t i = 0; i < n; i++) {
+		const int64_t row = row_in_file(t, s, first + i);
 
 		for (int64_t j = 0; j < s->cols; j++) {
 			const int64_t at = s->transposed ? j * s->rows + row : row * s->cols + j;
@@ -389,7 +387,33 @@ static int read_slice(void *arg, const struct slice *s)
 			}
 		}
 	}
-	return STATUS_OK;
+}
+
+static int read_slice(void *arg, const struct slice *s)
+{
+	struct loading *l = arg;
+	const int64_t most = s->cols < CHUNK ? CHUNK / s->cols : 1;
+	const int64_t each = s->rows < most ? s->rows : most;
+	struct tensor *t;
+	float *rows;
+	int te = 0, r = take_tensor(l, s, &t);
+
+	if (r)
+		return r;
+	if (l->flat) {
+		read_rows(l, s, t, 0, s->rows, l->flat + s->offset);
+		return STATUS_OK;
+	}
+	rows = malloc((size_t)(each * s->cols) * sizeof(*rows));
+	if (!rows)
+		return say_failed("%s: out of memory", s->name);
+	for (int64_t i = 0, n; i < s->rows && te >= 0; i += n) {
+		n = s->rows - i < each ? s->rows - i : each;
+		read_rows(l, s, t, i, n, rows);
+		te = te_seq_masters_set(l->seq, s->offset + i * s->cols, n * s->cols, rows);
+	}
+	free(rows);
+	return te < 0 ? say_te(te, "%s", s->name) : STATUS_OK;
 }
 
 static int check_unused(const struct tensors *ts)
@@ -407,13 +431,15 @@ static int check_unused(const struct tensors *ts)
 
 static int read_tensors(const struct tensors *ts, const struct model *m)
 {
-	struct loading l = { .tensors = ts };
-	int r, te;
+	struct loading l = { .tensors = ts, .seq = m->seq };
+	int r = STATUS_OK, te;
 
-	l.flat = m->whole ? flat_zeros(m->whole) : flat_read(m->seq);
-	if (!l.flat)
-		return STATUS_FAILED;
-	r = each_slice(m, read_slice, &l);
+	if (m->whole) {
+		l.flat = flat_zeros(m->whole);
+		r = l.flat ? STATUS_OK : STATUS_FAILED;
+	}
+	if (!r)
+		r = each_slice(m, read_slice, &l);
 	if (!r)
 		r = check_unused(ts);
 	if (!r && m->whole)
@@ -422,12 +448,9 @@ static int read_tensors(const struct tensors *ts, const struct model *m)
 	if (!r && l.odd)
 		say_note("%s: warning: %s: element %lld of tensor \"%s\" is %g", say_program(),
 			 ts->path, (long long)l.odd_at, l.odd->name, (double)l.odd_x);
-	if (!r) {
-		te = m->whole ? te_seq_weights_changed(m->seq, te_ctx_stream(te_seq_ctx(m->seq))) :
-				te_seq_masters_set(m->seq, l.flat,
-						   (size_t)te_seq_nelems(m->seq) * sizeof(float));
-		if (te < 0)
-			r = say_te(te, "%s", ts->path);
+	if (!r && m->whole) {
+		te = te_seq_weights_changed(m->seq, te_ctx_stream(te_seq_ctx(m->seq)));
+		r = te < 0 ? say_te(te, "%s", ts->path) : r;
 	}
 	free(l.flat);
 	return r;

@@ -223,15 +223,15 @@ static int read_flat(const struct te_tensor *t, void **flat)
 
 static int read_masters(const struct te_seq *seq, void **flat)
 {
-	const size_t nbytes = (size_t)te_seq_nelems(seq) * sizeof(float);
+	const int64_t n = te_seq_nelems(seq);
 	int te;
 
 	if (*flat)
 		return STATUS_OK;
-	*flat = malloc(nbytes + 1);
+	*flat = malloc((size_t)n * sizeof(float) + 1);
 	if (!*flat)
 		return say_failed("out of memory");
-	te = te_seq_masters_get(seq, *flat, nbytes);
+	te = te_seq_masters_get(seq, 0, n, *flat);
 	return te < 0 ? say_te(te, "reading weights") : STATUS_OK;
 }
 
@@ -512,7 +512,7 @@ static int load_weights(const struct st_file *f, const struct model *m)
 		       STATUS_OK;
 	if (!r)
 		te = m->whole ? te_seq_weights_changed(m->seq, te_ctx_stream(te_seq_ctx(m->seq))) :
-				te_seq_masters_set(m->seq, flat, nbytes);
+				te_seq_masters_set(m->seq, 0, te_seq_nelems(m->seq), flat);
 	free(flat);
 	return te < 0 ? say_te(te, "%s", st_path(f)) : r;
 }

@@ -618,6 +618,7 @@ static int open_model(struct trainer *t)
 {
 	const struct opts *o = t->o;
 	struct model *m = &t->now.model;
+	uint32_t flags = opts_masters(o);
 	int r;
 
 	if (trains(o))
@@ -630,7 +631,9 @@ static int open_model(struct trainer *t)
 		r = model_freeze(m, o->freeze);
 	if (!r && !m->ntrained && !o->sample_only)
 		r = say_bad("--freeze: \"%s\" leaves no weight to train", o->freeze);
-	return r || o->sample_only ? r : ranks_bind(&t->ranks, m->seq, opts_masters(o), trains(o));
+	if ((o->init || o->resume) && !m->whole)
+		flags |= TE_SEQ_NO_DRAW; /* files have all weights */
+	return r || o->sample_only ? r : ranks_bind(&t->ranks, m->seq, flags, trains(o));
 }
 
 int trainer_plan(struct trainer *t)

@@ -361,7 +361,8 @@ static int clear_padding(const struct model *m, const char *name)
 
 	for (int i = 0; i < te_seq_nweights(m->seq) && r >= 0; i++) {
 		struct te_weight_info w = TE_WEIGHT_INFO_INIT;
-		const int64_t n = (m->vocab_padded - m->cfg.vocab) * m->cfg.width;
+		const int64_t used = m->cfg.vocab * m->cfg.width;
+		const int64_t n = m->vocab_padded * m->cfg.width - used;
 		float *zeros;
 
 		r = te_seq_weight(m->seq, i, &w);
@@ -370,8 +371,7 @@ static int clear_padding(const struct model *m, const char *name)
 		zeros = calloc((size_t)n, sizeof(*zeros));
 		r = -ENOMEM;
 		if (zeros)
-			r = te_seq_masters_set(m->seq, w.offset_nelems + m->cfg.vocab * m->cfg.width,
-					       n, zeros);
+			r = te_seq_masters_set(m->seq, w.offset_nelems + used, n, zeros);
 		free(zeros);
 	}
 	return r;

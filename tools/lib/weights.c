@@ -226,8 +226,8 @@ int weights_write(const struct folder *dir, const char *name, const struct model
 
 struct loading {
 	const struct tensors *tensors;
-	struct te_seq *seq; /* whose masters are loaded */
-	float *flat;	    /* instead: weights of the whole model, if ranks divide them */
+	struct te_seq *seq; /* has the masters that are loaded */
+	float *flat;	    /* weights of the whole model instead, if ranks divide them */
 	/* the first element that is not finite, if there is one */
 	const struct tensor *odd;
 	int64_t odd_at;

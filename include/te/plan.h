@@ -116,7 +116,8 @@ TE_EXPORT uint32_t te_plan_flags(const struct te_plan *plan); /* TE_PLAN_* of it
 TE_EXPORT struct te_tensor *te_plan_input(struct te_plan *plan, const char *name);
 /* main output of the last op */
 TE_EXPORT struct te_tensor *te_plan_output(struct te_plan *plan);
-/* to be written before backward; NULL if the last op is a loss */
+/* to be written after forward, which may use its memory, and before backward; NULL if the last op
+ * is a loss */
 TE_EXPORT struct te_tensor *te_plan_output_grad(struct te_plan *plan);
 TE_EXPORT struct te_tensor *te_plan_input_grad(struct te_plan *plan);
 

@@ -76,7 +76,7 @@ for status in 130 143; do
 	second=$((status - 128))
 	pause=0
 	until [ $pause -gt 4 ]; do
-		rm -rf k2
+		rm -rf k2 err
 		cp -r k k2
 		env --default-signal=INT "$te_train" --resume k2 --steps 2 --accum $accum >out 2>err &
 		pid=$!
@@ -119,6 +119,7 @@ kill -TERM $pid
 check "while data are read, a signal ends it" ends_with 143
 exec 3>&-
 
+rm -f err
 (trap '' HUP && exec "$te_train" $micro --steps 40 --log-every 1 text >out 2>err) &
 pid=$!
 wait_for '^step [1-9]' err

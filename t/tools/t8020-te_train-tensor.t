@@ -151,6 +151,7 @@ sed -i '/tokens\/s/d' want out
 same "as one does, once" want out
 
 cp -r c killed
+rm -f err # the run before has steps
 "$te_run" -n 2 "$te_train" --resume killed --steps 1000000 --eval-every 0 --tensor 2 text \
 	>out 2>err </dev/null &
 pid=$!

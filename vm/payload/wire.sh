@@ -129,7 +129,7 @@ if [ -x /bin/te_perftest ]; then
 	fi
 	gives "te_perftest verbs" 0 "^ *$rows" env TE_COMM_IB_GID=1 \
 		nodes te_perftest verbs --bytes 64 --iters ${short:-3} --warmup 1 --verify $perftest
-	gives "all-reduce between nodes" 0 '^ +2 +bf16 +65536 ' env TE_COMM_TRANSPORT=verbs \
+	gives "all-reduce between nodes" 0 '^ +2 +allreduce +bf16 +65536 ' env TE_COMM_TRANSPORT=verbs \
 		nodes te_perftest comm --verify --bytes 1K,64K --iters 3 --warmup 1 --depth 2
 	# sums by the backend's kernel, from memory that is registered with the devices, or not
 	for gpudirect in on off; do

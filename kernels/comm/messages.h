@@ -8,10 +8,10 @@
  * message for do not take part.
  *
  * A *channel* leads from each rank to each other one, and has the messages of that pair in the
- * order in which they were sent. A message is sent in one or more chunks of at most a slot. Chunks
- * of a channel have numbers from 0 on. Chunk k is in slot k modulo TE_K_COMM_SLOTS of the
- * receiver's region. The sender writes it, then its number; the receiver copies it, then stores
- * the number in the sender's region, where it tells that the slot is free.
+ * order in which they were sent. A message is sent in one or more chunks of at most a slot, which
+ * each channel numbers from 0 on. Chunk k is in slot k modulo TE_K_COMM_SLOTS of the receiver's
+ * region. The sender writes it, then its number; the receiver copies it, then stores the number in
+ * the sender's region, where it tells that the slot is free.
  *
  * Each slot has the signature of its message, which the receiver compares with its own.
  *

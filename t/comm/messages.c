@@ -17,7 +17,7 @@
 #include "threads.h"
 
 #define POOL ((uint64_t)4 << 20)
-#define MEM ((size_t)128 << 10) /* of each of a rank's arrays */
+#define MEM ((size_t)128 << 10) /* bytes of each array of a rank */
 
 static uint64_t seed;
 

@@ -871,6 +871,8 @@ START_TEST(bad_memory_for_weights_is_refused)
 	fails(te_seq_bind(s, &b), -TE_ESTATE, "te_seq_complete has not run");
 	ck_assert_int_eq(te_seq_nelems(s), 0);
 	DO(te_seq_complete(s));
+	fails(te_seq_masters_get(s, 0, 1, m), -TE_ESTATE, "te_seq_init has not run");
+	fails(te_seq_masters_set(s, 0, 1, m), -TE_ESTATE, "te_seq_init has not run");
 	fails(te_seq_bind(NULL, &b), -EINVAL, "seq is NULL");
 	b.flags = 32;
 	fails(te_seq_bind(s, &b), -EINVAL, "unknown flags 0x20");

@@ -103,4 +103,13 @@ refused "there is no tensor \"model.layers.0.mlp.gate_proj.weight\""
 sed 's/attention\.head_count_kv/attention.head_count_kz/' "$gguf" >bad.gguf
 refused "self_attn.k_proj"
 
+# tensors of more than 2^20 elements, as stored and transposed, are read in parts
+echo '{"model_type": "gpt2", "vocab_size": 2100, "n_positions": 16, "n_embd": 528, "n_layer": 1,
+ "n_head": 11}' >wide.json
+large="--steps 0 --random-tokens --seq-len 16 --batch 1 --eval-batches 1"
+check "a model of large tensors" "$te_train" --model wide.json $large --out wide
+check "is read" "$te_train" --init wide $large --out wide-2
+check "with all its values" cmp wide/model.safetensors wide-2/model.safetensors
+rm -rf wide wide-2
+
 tap_end

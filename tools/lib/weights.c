@@ -222,7 +222,7 @@ int weights_write(const struct folder *dir, const char *name, const struct model
 
 /* ---- reading ---- */
 
-#define CHUNK (1 << 22) /* elements that are converted at a time, unless a row has more */
+#define CHUNK (1 << 20) /* elements that are converted at a time, unless a row has more */
 
 struct loading {
 	const struct tensors *tensors;

@@ -67,12 +67,13 @@ int te__ops_linear_fwd(const struct te_op_call *c, float alpha, struct te_tensor
 int te__ops_linear_bwd(const struct te_op_call *c, float alpha, struct te_tensor *dx,
 		       const struct te_tensor *add);
 int te__ops_linear_dw(const struct te_op_call *c, float alpha);
-/* logits = x w^T and their loss, chunk rows at a time, without memory for y of linear; not FP8. dx:
- * memory of the gradient of x, which may be x, and the gradient of w is added to; NULL: neither.
+/* logits = x w^T and their loss, chunk rows at a time, without memory for y of the linear op; not
+ * FP8. part: calls of linear and cross_entropy, or of linear, scale, tanh, scale and cross_entropy.
+ * dx: memory of the gradient of x, which may be x, and the gradient of w is added to; or NULL.
  * ws: te__ops_head_ws() bytes */
-int te__ops_head_loss(const struct te_op_call *linear, const struct te_op_call *loss, void *dx,
-		      int64_t chunk, void *ws);
-size_t te__ops_head_ws(const struct te_op_call *linear, int64_t chunk);
+int te__ops_head_loss(const struct te_op_call *const *part, int nparts, void *dx, int64_t chunk,
+		      void *ws);
+size_t te__ops_head_ws(const struct te_op_call *linear, int capped, int64_t chunk);
 float te__ops_factor(const struct te_op_call *c); /* factor of a scale op */
 
 static inline void *te__ops_ptr(const struct te_tensor *t)

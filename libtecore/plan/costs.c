@@ -126,10 +126,18 @@ int te__step_is_fp8(const struct te__step *s)
 static uint64_t chunks_nbytes(const struct te_plan *p, const struct te__group *g,
 			      const struct te__step *s)
 {
-	if (!g->fusion || !(g->fusion->flags & TE__FUSION_EARLY) || s->kind != TE__STEP_FWD ||
-	    !is_library_op(p->seq->op[s->node], "linear"))
+	if (!g->fusion || !(g->fusion->flags & TE__FUSION_EARLY) || s->kind != TE__STEP_FWD)
 		return 0;
 	return te__spec_nbytes(&p->node[s->node].inf.out[0]);
+}
+
+/* times that the step's kernels of both passes read or write logits: the loss reads them and writes
+ * their gradient; of a cap, each scale is elementwise in both passes, and the tanh reads its input
+ * a second time */
+static uint64_t between_passes(const struct te_op *op)
+{
+	return is_library_op(op, "scale") ? 4 : is_library_op(op, "activation") ? 5 :
+	       is_library_op(op, "linear") ? 2 : 0;
 }
 
 int te__costs_open(struct te__costs *c, const struct te_plan *p)
@@ -165,10 +173,10 @@ void te__costs_of(struct te__costs *c, int group, struct te__cost *ret)
 									  TE__WORK_GEMM;
 		const uint64_t logits = chunks_nbytes(p, g, s);
 
-		/* one GEMM writes logits, two read their gradient; the loss runs between them and
-		 * replaces the logits by the gradient */
-		t.nbytes += weights_nbytes(p, s) + 3 * logits;
-		ret->between_nbytes += 2 * logits;
+		/* one GEMM writes logits, two read their gradient */
+		t.nbytes += weights_nbytes(p, s);
+		t.nbytes += is_library_op(p->seq->op[s->node], "linear") ? 3 * logits : 0;
+		ret->between_nbytes += between_passes(p->seq->op[s->node]) * logits;
 		ret->flops[work] += group_flops(p, g, s);
 	}
 	ret->nbytes = t.nbytes;

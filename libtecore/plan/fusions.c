@@ -365,11 +365,11 @@ static const struct te_fusion loss_backward = {
 	.flags = TE__FUSION_IN_PLACE,
 };
 
-/* ---- a head and its loss, by chunks of rows ---- */
+/* ---- a head and its loss, by chunks of rows, with or without a cap of the logits ---- */
 
 static int64_t head_chunk(const struct te_fused *f)
 {
-	const struct te_cross_entropy_attrs *a = f->part[1]->op->attrs;
+	const struct te_cross_entropy_attrs *a = f->part[f->nparts - 1]->op->attrs;
 
 	return a->chunk;
 }
@@ -379,38 +379,57 @@ static int head_applies(const struct te_fused *f)
 {
 	const struct te_op_call *linear = f->part[0];
 
-	return head_chunk(f) && !linear->y.hp && !linear->x.q &&
-	       te_tensor_rows(linear->x.hp) > head_chunk(f);
+	for (int i = 0; i < f->nparts - 1; i++)
+		if (f->part[i]->y.hp)
+			return 0;
+	return head_chunk(f) && !linear->x.q && te_tensor_rows(linear->x.hp) > head_chunk(f);
+}
+
+static int capped_head_applies(const struct te_fused *f)
+{
+	const struct te_act_attrs *a = f->part[2]->op->attrs;
+
+	return a->act == TE_ACT_TANH && !a->gated && head_applies(f);
 }
 
 /* nothing else reads the gradient of the logits */
 static int head_gradient_applies(const struct te_fused *f)
 {
-	return !f->part[0]->dx.hp && loss_dx(f);
+	for (int i = 0; strcmp(te_op_table(f->part[i]->op)->name, "linear"); i++)
+		if (f->part[i]->dx.hp)
+			return 0;
+	return loss_dx(f) != NULL;
 }
 
 static size_t head_ws(const struct te_fused *f)
 {
-	return te__ops_head_ws(f->part[0], head_chunk(f));
+	return te__ops_head_ws(f->part[0], f->nparts > 2, head_chunk(f));
 }
 
 static int head_loss(const struct te_fused *f)
 {
-	return te__ops_head_loss(f->part[0], f->part[1],
+	return te__ops_head_loss(f->part, f->nparts,
 				 f->nsaved ? te_tensor_data(f->saved[0]) : NULL, head_chunk(f),
 				 f->ws);
 }
 
-#define HEAD_GRADIENT(pattern_)                                                       \
+#define HEAD_GRADIENT(name_, pattern_, drop_)                                         \
 	{                                                                             \
-		.size = sizeof(struct te_fusion), .name = "head+loss",                \
+		.size = sizeof(struct te_fusion), .name = name_,                      \
 		.pass = TE_PASS_BACKWARD, .pattern = pattern_,                        \
-		.applies = head_gradient_applies, .run = loss_gradient, .drop = 7,    \
+		.applies = head_gradient_applies, .run = loss_gradient, .drop = drop_, \
 		.flags = TE__FUSION_IN_PLACE | TE__FUSION_EARLY,                      \
 	}
 
-static const struct te_fusion head_backward = HEAD_GRADIENT("cross_entropy linear linear.dw");
-static const struct te_fusion frozen_head_backward = HEAD_GRADIENT("cross_entropy linear");
+static const struct te_fusion head_backward =
+	HEAD_GRADIENT("head+loss", "cross_entropy linear linear.dw", 7);
+static const struct te_fusion frozen_head_backward =
+	HEAD_GRADIENT("head+loss", "cross_entropy linear", 3);
+static const struct te_fusion capped_head_backward =
+	HEAD_GRADIENT("head+cap+loss",
+		      "cross_entropy scale activation scale linear linear.dw", 63);
+static const struct te_fusion frozen_capped_head_backward =
+	HEAD_GRADIENT("head+cap+loss", "cross_entropy scale activation scale linear", 31);
 
 /* test: of t/plan/fusion; then how it applies and runs */
 #define FUSION(pass_, name_, pattern_, test_, ...)                                          \
@@ -422,7 +441,9 @@ static const struct te_fusion frozen_head_backward = HEAD_GRADIENT("cross_entrop
 #define LINEAR_SUM .applies = linear_sum_applies, .run = linear_sum, .flags = TE_FUSION_REPEATS
 #define DSCALE .applies = dscale_applies, .run = dscale_gemms
 #define NORM_BWD .applies = norm_bwd_applies, .ws_nbytes = norm_bwd_ws, .run = norm_bwd
-#define HEAD .applies = head_applies, .ws_nbytes = head_ws, .run = head_loss
+#define HEAD(head) .applies = head##_applies, .ws_nbytes = head_ws, .run = head_loss
+#define HEAD_TRAINED(head)                                                             \
+	HEAD(head), .save = loss_save, .flags = TE__FUSION_IN_PLACE | TE__FUSION_EARLY
 #define DGRAD_ADD .applies = fork_sum_applies, .run = dgrad_add
 
 /* the longer of two that begin alike comes first */
@@ -438,13 +459,19 @@ const struct te_fusion te__fusions[] = {
 	       .run = attention_quantize, .flags = TE_FUSION_REPEATS),
 
 	FUSION(JOINT, "head+loss", "linear cross_entropy", "head_has_the_same_bits_by_chunks",
-	       HEAD, .save = loss_save, .backward = &head_backward,
-	       .flags = TE__FUSION_IN_PLACE | TE__FUSION_EARLY),
+	       HEAD_TRAINED(head), .backward = &head_backward),
 	FUSION(JOINT, "head+loss", "linear cross_entropy", "head_has_the_same_bits_by_chunks",
-	       HEAD, .save = loss_save, .backward = &frozen_head_backward,
-	       .flags = TE__FUSION_IN_PLACE | TE__FUSION_EARLY),
+	       HEAD_TRAINED(head), .backward = &frozen_head_backward),
 	FUSION(FORWARD, "head+loss", "linear cross_entropy", "head_has_the_same_bits_by_chunks",
-	       HEAD),
+	       HEAD(head)),
+	FUSION(JOINT, "head+cap+loss", "linear scale activation scale cross_entropy",
+	       "head_has_the_same_bits_by_chunks",
+	       HEAD_TRAINED(capped_head), .backward = &capped_head_backward),
+	FUSION(JOINT, "head+cap+loss", "linear scale activation scale cross_entropy",
+	       "head_has_the_same_bits_by_chunks",
+	       HEAD_TRAINED(capped_head), .backward = &frozen_capped_head_backward),
+	FUSION(FORWARD, "head+cap+loss", "linear scale activation scale cross_entropy",
+	       "head_has_the_same_bits_by_chunks", HEAD(capped_head)),
 
 	FUSION(FORWARD, "linear+bias+add", "linear bias add", "gemm_adds_within_the_bound",
 	       LINEAR_SUM),

@@ -35,14 +35,15 @@
  * A sequence in letters: l linear 32 to 32, L the same and frozen, w linear 32 to 64, b bias of 32,
  * B of 64, n layernorm, m rmsnorm, g gelu, s gated silu 64 to 32, d dropout of rate 0, f and q
  * forks to the channels r and q, a and e adds of them; o RoPE and h attention 64 to 32 of 2 heads
- * of 16, i and j of 8 heads of 4, k attention as h with dropout; c scale by 0.5, t by 0.7.
+ * of 16, i and j of 8 heads of 4, k attention as h with dropout; c scale by 0.5, t by 0.7; y tanh.
  */
 static struct te_op *op_of(char letter, int at)
 {
 	struct te_linear_attrs la = TE_ATTRS(linear, WIDTH, letter == 'w' ? 2 * WIDTH : WIDTH, 0.2f,
 					     0, NULL);
 	struct te_bias_attrs ba = TE_ATTRS(bias, letter == 'B' ? 2 * WIDTH : WIDTH);
-	struct te_act_attrs aa = TE_ATTRS(act, letter == 's' ? TE_ACT_SILU : TE_ACT_GELU,
+	struct te_act_attrs aa = TE_ATTRS(act, letter == 's' ? TE_ACT_SILU :
+					       letter == 'y' ? TE_ACT_TANH : TE_ACT_GELU,
 					  letter == 's');
 	struct te_norm_attrs na = TE_ATTRS(norm, WIDTH, 1e-5f, 0);
 	struct te_dropout_attrs da = TE_ATTRS(dropout, .p = 0);
@@ -75,6 +76,7 @@ static struct te_op *op_of(char letter, int at)
 		break;
 	case 'g':
 	case 's':
+	case 'y':
 		DO(te_op_activation(&aa, name, &op));
 		break;
 	case 'd':
@@ -919,6 +921,13 @@ static const struct chunk_case {
 	{ "lgl", "fp32", 0, 48, 1, 1 },
 	{ "fgal", "bf16", 0, 64, 1, 1 },
 	{ "ngL", "bf16", 0, 32, 1, 1 },
+	{ "nltyt", "bf16", 0, 32, 1, 1 },
+	{ "lgltyt", "fp32", 0, 48, 1, 1 },
+	{ "ngLtyt", "bf16", 0, 32, 1, 1 },
+	{ "nltyt", "bf16", EVAL, 32, 1, 0 },
+	{ "nltgt", "bf16", 0, 32, 0, 0 }, /* not a tanh */
+	{ "nltyt", "fp8-delayed", 0, 32, 0, 0 },
+	{ "nlty", "bf16", 0, 32, 0, 0 },
 	{ "nl", "bf16", EVAL, 32, 1, 0 },
 	{ "nl", "fp8-delayed", EVAL, 32, 0, 0 },
 	{ "nl", "fp8-delayed", 0, 32, 0, 0 },
@@ -950,11 +959,19 @@ static int by_chunks_run(const struct te_fused *f)
 	return r;
 }
 
+/* index of the last linear op */
+static int head_at(const char *letters)
+{
+	const char *l = strrchr(letters, 'l'), *frozen = strrchr(letters, 'L');
+
+	return (int)((l > frozen ? l : frozen) - letters);
+}
+
 static int by_chunks_applies(const struct te_fused *f)
 {
 	const struct chunk_case *k = f->fusion->user;
 
-	return k->has && te_op_name(f->part[0]->op)[1] == (char)('0' + strlen(k->letters) - 1);
+	return k->has && te_op_name(f->part[0]->op)[1] == (char)('0' + head_at(k->letters));
 }
 
 /* On a GPU the GEMM of a chunk may use another algorithm than that of all rows: results of one BF16
@@ -980,6 +997,8 @@ START_TEST(head_has_the_same_bits_by_chunks)
 	struct chunk_case k = chunks[_i];
 	const int trains = !(k.flags & EVAL);
 	const uint32_t flags = trains ? k.flags | TE_PLAN_TRAIN | TE_PLAN_INPUT_GRAD : 0;
+	const int capped = strstr(k.letters, "tyt") != NULL;
+	const char *name = capped ? "head+cap+loss" : "head+loss";
 	struct te_fusion by_chunks = TE_FUSION_INIT;
 	float *x = malloc(NELEMS * sizeof(*x)), target[NROWS];
 	struct side s[2];
@@ -996,14 +1015,14 @@ START_TEST(head_has_the_same_bits_by_chunks)
 		if (i)
 			DO(te_seq_add_fusion(s[i].seq, &by_chunks));
 		s[i].p = plan_of(s[i].seq, k.recipe, flags);
-		ck_group(s[i].p, "head+loss", !i && k.has);
+		ck_group(s[i].p, name, !i && k.has);
 	}
 	ck_group(s[1].p, "by-chunks", k.has && trains && !strchr(k.letters, 'L'));
 	if (k.has && trains) {
-		g = loss_group(s[0].p, "head+loss", 1);
+		g = loss_group(s[0].p, name, 1);
 		ck_assert_ptr_eq(te_tensor_data(g->fused.saved[0]),
-				 te_tensor_data(g->fused.part[1]->dx.hp));
-		g = loss_group(s[0].p, "head+loss", 0);
+				 te_tensor_data(g->fused.part[capped ? 4 : 1]->dx.hp));
+		g = loss_group(s[0].p, name, 0);
 		ck_assert_int_eq(k.in_place, te_tensor_data(g->fused.saved[0]) ==
 					     te_tensor_data(g->fused.part[0]->x.hp));
 		ck_assert_uint_lt(s[0].p->arena_nbytes, s[1].p->arena_nbytes);

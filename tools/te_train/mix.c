@@ -77,9 +77,8 @@ struct axes {
 /* given: --recompute of the command line, or NULL */
 static struct axes axes_of(const struct opts *o, const struct trainer *t, const char *given)
 {
-	/* a head in FP8, that ranks divide, or whose logits are capped, has no chunks */
-	const int divides = o->tensor == 1 && t->head_recipe.kind == TE_RECIPE_NONE &&
-			    !(t->cfg.logit_cap > 0);
+	/* a head in FP8, or that ranks divide, has no chunks */
+	const int divides = o->tensor == 1 && t->head_recipe.kind == TE_RECIPE_NONE;
 	struct axes a = { .nrecompute = given ? 1 : COUNT(recomputed), .nchunks = 1 };
 
 	memcpy(a.recompute, recomputed, sizeof(recomputed));

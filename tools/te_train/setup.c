@@ -558,9 +558,6 @@ static int choose_chunk(struct trainer *t)
 	if (t->o->loss_chunk && t->o->tensor > 1)
 		return say_bad("--loss-chunk needs whole vocabularies, --tensor is %lld",
 			       (long long)t->o->tensor);
-	if (t->o->loss_chunk && t->cfg.logit_cap > 0)
-		return say_bad("--loss-chunk needs logits without a cap, the model has "
-			       "final_logit_softcapping");
 	t->cfg.loss_chunk = t->o->loss_chunk;
 	return STATUS_OK;
 }

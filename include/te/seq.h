@@ -74,6 +74,7 @@ TE_EXPORT int te_seq_complete(struct te_seq *seq);
  * with ties away from zero */
 #define TE_SEQ_REMAINDERS 8u
 #define TE_SEQ_NO_DRAW 16u /* te_seq_init draws no weights: all are 0, to be loaded */
+#define TE_SEQ_ROUND_FROZEN 32u /* with TE_SEQ_REMAINDERS: frozen weights have none */
 
 /**
  * te_seq_freeze - freeze weights: no gradient, no optimizer state; or undo it

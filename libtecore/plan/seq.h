@@ -63,7 +63,9 @@ struct te_seq {
 	int64_t nelems, ngrads; /* elements of the flat buffers; 0: no weights */
 	struct te_seq_binding binding; /* the caller's memory */
 	struct te_tensor *masters, *grads;
-	void *rest; /* device, 16 bits an element of masters: TE_SEQ_REMAINDERS; or NULL */
+	/* device, 16 bits of each of the first nrest masters: TE_SEQ_REMAINDERS; or NULL */
+	void *rest;
+	int64_t nrest;
 	struct te_quant *quant;
 	/* device words, one allocation: seed, next offset (plans keep the offset of their latest
 	 * forward), version of the masters */

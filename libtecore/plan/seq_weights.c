@@ -169,6 +169,31 @@ static int collect_weights(struct te_seq *seq)
 	return 0;
 }
 
+/* a buffer has elements also if no weight is in it */
+static int64_t flat_nelems(int64_t n)
+{
+	return n ? n : TE_K_ALIGN_WEIGHT;
+}
+
+/* elements of masters, from the first on, that have remainders */
+static int64_t count_rest(const struct te_seq *seq)
+{
+	int64_t n = 0;
+
+	if (!(seq->binding.flags & TE_SEQ_REMAINDERS))
+		return 0;
+	if (!(seq->binding.flags & TE_SEQ_ROUND_FROZEN))
+		return flat_nelems(seq->nelems);
+	for (int i = 0; i < seq->nweights; i++) {
+		const struct te__weight *w = &seq->weight[i];
+		const struct te_spec s = weight_spec(&w->decl);
+
+		if (te__weight_trains(w) && !w->value)
+			n += padded_nelems(&s);
+	}
+	return n;
+}
+
 /* a tensor of each weight over the flat buffers */
 static int view_weights(struct te_seq *seq)
 {
@@ -180,7 +205,9 @@ static int view_weights(struct te_seq *seq)
 		if (!w->value)
 			r = te_tensor_view(seq->masters, w->offset_nelems, w->decl.ndim,
 					   w->decl.shape, &w->master);
-		w->rest = seq->rest && w->master ? (uint16_t *)seq->rest + w->offset_nelems : NULL;
+		w->rest = w->master && w->offset_nelems < seq->nrest ?
+				  (uint16_t *)seq->rest + w->offset_nelems :
+				  NULL;
 		if (!r && seq->grads && te__weight_trains(w))
 			r = te_tensor_view(seq->grads, w->offset_nelems, w->decl.ndim,
 					   w->decl.shape, &w->grad);
@@ -199,12 +226,7 @@ static void drop_weights(struct te_seq *seq)
 	seq->grads = te_tensor_unref(seq->grads);
 	te__mem_put(seq->ctx, seq->rest);
 	seq->rest = NULL;
-}
-
-/* a buffer has elements also if no weight is in it */
-static int64_t flat_nelems(int64_t n)
-{
-	return n ? n : TE_K_ALIGN_WEIGHT;
+	seq->nrest = 0;
 }
 
 /* memory for n elements, unless some is given */
@@ -233,7 +255,7 @@ uint64_t te__seq_weights_nbytes(const struct te_seq *seq)
 	const uint64_t masters = b->masters ? 0 : (uint64_t)flat_nelems(seq->nelems);
 	const uint64_t grads = b->grads ? 0 : (uint64_t)te_seq_grad_nelems(seq);
 
-	return masters * (te__seq_is_split(seq) && !(b->flags & TE_SEQ_REMAINDERS) ? 2 : 4) +
+	return masters * (te__seq_is_split(seq) ? 2 : 4) + 2 * (uint64_t)count_rest(seq) +
 	       grads * sizeof(float);
 }
 
@@ -242,13 +264,13 @@ uint64_t te__seq_weights_nbytes(const struct te_seq *seq)
 /* elements that are converted at a time */
 #define VALUES_NELEMS ((int64_t)1 << 18)
 
-/* n masters in device memory: FP32; or if split BF16, with remainders unless rest is NULL */
+/* n masters in device memory: FP32; or if split BF16, of which the first nrest have remainders */
 struct values {
 	struct te_ctx *ctx;
 	int split;
 	void *at;
 	uint16_t *rest;
-	int64_t n;
+	int64_t nrest, n;
 };
 
 /* convert to or, if src is not NULL, from BF16 */
@@ -260,19 +282,22 @@ static int values_convert(const struct values *v, float *dst, const float *src)
 	int r = half ? 0 : te__no_memory("values of masters");
 
 	for (int64_t i = 0, n; i < v->n && !r; i += n) {
-		uint16_t *at = (uint16_t *)v->at + i, *at_rest = v->rest ? v->rest + i : NULL;
+		uint16_t *at = (uint16_t *)v->at + i;
+		int64_t nrest = v->nrest - i;
 		size_t nbytes;
 
 		n = v->n - i < most ? v->n - i : most;
+		nrest = nrest < 0 ? 0 : nrest < n ? nrest : n;
 		nbytes = (size_t)n * sizeof(*half);
+		memset(rest + nrest, 0, (size_t)(n - nrest) * sizeof(*rest));
 		for (int64_t k = 0; k < n && src; k++) {
 			half[k] = (uint16_t)te_round_upper(src[i + k]);
 			rest[k] = (uint16_t)te_round_lower(src[i + k]);
 		}
 		r = te__ctx_copy(v->ctx, src ? at : half, src ? half : at, nbytes);
-		if (!r && v->rest)
-			r = te__ctx_copy(v->ctx, src ? at_rest : rest, src ? rest : at_rest,
-					 nbytes);
+		if (!r && nrest)
+			r = te__ctx_copy(v->ctx, src ? v->rest + i : rest, src ? rest : v->rest + i,
+					 (size_t)nrest * sizeof(*rest));
 		for (int64_t k = 0; k < n && !src && !r; k++)
 			dst[i + k] = te_round_join(half[k], rest[k]);
 	}
@@ -296,7 +321,9 @@ static struct values weight_values(const struct te__weight *w)
 {
 	return (struct values){ te_tensor_ctx(w->master),
 				te_tensor_dtype(w->master) == TE_DTYPE_BF16,
-				te_tensor_data(w->master), w->rest, te_tensor_nelems(w->master) };
+				te_tensor_data(w->master), w->rest,
+				w->rest ? te_tensor_nelems(w->master) : 0,
+				te_tensor_nelems(w->master) };
 }
 
 int te__weight_read(const struct te__weight *w, float *dst)
@@ -316,10 +343,12 @@ int te__weight_write(const struct te__weight *w, const float *src)
 static struct values values_at(const struct te_seq *seq, int64_t first, int64_t nelems)
 {
 	const int split = te__seq_is_split(seq);
+	const int64_t nrest = seq->nrest - first;
 
 	return (struct values){ seq->ctx, split,
 				(char *)te_tensor_data(seq->masters) + first * (split ? 2 : 4),
-				seq->rest ? (uint16_t *)seq->rest + first : NULL, nelems };
+				nrest > 0 ? (uint16_t *)seq->rest + first : NULL,
+				nrest > 0 ? nrest : 0, nelems };
 }
 
 static int draw_weight(const struct te__weight *w, uint64_t seed)
@@ -349,8 +378,9 @@ static int make_weights(struct te_seq *seq, uint64_t seed)
 	r = flat_buffer(seq, dtype, seq->nelems, seq->binding.masters, &seq->masters);
 	if (!r && !(seq->binding.flags & TE_SEQ_NO_GRADS))
 		r = flat_buffer(seq, TE_DTYPE_FP32, seq->ngrads, seq->binding.grads, &seq->grads);
-	if (!r && seq->binding.flags & TE_SEQ_REMAINDERS)
-		r = te__mem_get(seq->ctx, te_tensor_nbytes(seq->masters), &seq->rest);
+	seq->nrest = count_rest(seq);
+	if (!r && seq->nrest)
+		r = te__mem_get(seq->ctx, 2 * (size_t)seq->nrest, &seq->rest);
 	if (r < 0)
 		return r;
 	r = te__mem_get(seq->ctx, sizeof(words), &p);
@@ -362,7 +392,7 @@ static int make_weights(struct te_seq *seq, uint64_t seed)
 		r = te__ctx_fill_u32(seq->ctx, te_tensor_data(seq->masters), 0,
 				     te_tensor_nbytes(seq->masters));
 	if (!r && seq->rest)
-		r = te__ctx_fill_u32(seq->ctx, seq->rest, 0, te_tensor_nbytes(seq->masters));
+		r = te__ctx_fill_u32(seq->ctx, seq->rest, 0, 2 * (size_t)seq->nrest);
 	if (!r && seq->grads)
 		r = te__ctx_fill_u32(seq->ctx, te_tensor_data(seq->grads), 0,
 				     te_tensor_nbytes(seq->grads));
@@ -582,7 +612,7 @@ static int check_binding(const struct te_seq_binding *b)
 {
 	const uint32_t unknown = b->flags & ~(TE_SEQ_NO_GRADS | TE_SEQ_KEEP_MASTERS |
 					      TE_SEQ_BF16_MASTERS | TE_SEQ_REMAINDERS |
-					      TE_SEQ_NO_DRAW);
+					      TE_SEQ_NO_DRAW | TE_SEQ_ROUND_FROZEN);
 
 	if (unknown)
 		return te__fail(-EINVAL, "te_seq_bind: unknown flags 0x%x", (unsigned)unknown);
@@ -595,6 +625,9 @@ static int check_binding(const struct te_seq_binding *b)
 	if (b->flags & TE_SEQ_REMAINDERS && !(b->flags & TE_SEQ_BF16_MASTERS))
 		return te__fail(-EINVAL, "te_seq_bind: TE_SEQ_REMAINDERS without "
 				"TE_SEQ_BF16_MASTERS");
+	if (b->flags & TE_SEQ_ROUND_FROZEN && !(b->flags & TE_SEQ_REMAINDERS))
+		return te__fail(-EINVAL, "te_seq_bind: TE_SEQ_ROUND_FROZEN without "
+				"TE_SEQ_REMAINDERS");
 	if (b->masters && b->flags & TE_SEQ_BF16_MASTERS)
 		return te__fail(-EINVAL, "te_seq_bind: masters, and TE_SEQ_BF16_MASTERS");
 	if (!b->masters && b->flags & TE_SEQ_KEEP_MASTERS)

@@ -75,6 +75,12 @@ static int wants_transpose(const struct te_plan *p, int need)
 
 /* ---- making a set ---- */
 
+/* 1: the copies of a weight are in the set, whose masters all have remainders, or none has */
+static int is_in_set(const struct te__copies *set, const struct te__weight *w)
+{
+	return !w->value && (w->rest != NULL) == (set->args.rest != NULL);
+}
+
 /* the copies that the plan needs and, unless all is set, the sequence lacks; codes both ways, as a
  * later plan may need the other, except where no plan can train */
 static void table_fill(const struct te_plan *p, int all, struct te__copies *set,
@@ -101,7 +107,7 @@ static void table_fill(const struct te_plan *p, int all, struct te__copies *set,
 			.col = -1,
 		};
 
-		if (w->value)
+		if (all ? w->value != NULL : !is_in_set(set, w))
 			continue;
 		if (wants_values(p, i) && (all || !w->copy_hp)) {
 			table[a->n] = none;
@@ -237,7 +243,7 @@ static int set_wrap(struct te_plan *p, struct te__copies *set, const struct te_k
 	for (int i = 0; i < p->nneeds && !r; i++) {
 		struct te__weight *w = weight_of(p, i);
 
-		if (w->value)
+		if (!is_in_set(set, w))
 			continue;
 		if (wants_values(p, i) && !w->copy_hp) {
 			r = entry_wrap(p->ctx, set, w, e++);
@@ -280,20 +286,22 @@ void te__copies_free(struct te_seq *seq)
 	}
 }
 
-/* make the copies that the plan needs and no earlier plan made */
-static int set_make(struct te_plan *p)
+/* make the copies that the plan needs and no earlier plan made; rest: remainders of their masters,
+ * or NULL */
+static int set_make(struct te_plan *p, const uint16_t *rest)
 {
 	struct te_seq *seq = p->seq;
 	struct te_k_weight *table = te__calloc(2 * (size_t)p->nneeds, sizeof(*table));
 	struct te__copies *set = te__calloc(1, sizeof(*set));
 	int r = table && set ? 0 : no_memory();
 
-	if (!r)
+	if (!r) {
+		set->args.rest = rest;
 		table_fill(p, 0, set, table);
+	}
 	if (!r && set->args.n) {
 		set->args.masters = te_tensor_data(seq->masters);
-		set->args.rest = seq->rest;
-		set->args.nmasters = seq->nelems;
+		set->args.nmasters = rest ? seq->nrest : seq->nelems;
 		set->args.version = seq->version;
 		r = set_upload(p->ctx, set, table);
 		if (!r)
@@ -402,7 +410,9 @@ int te__plan_weights(struct te_plan *p)
 	p->set = te__calloc(2 * (size_t)p->nneeds + 1, sizeof(*p->set));
 	if (!p->set)
 		return no_memory();
-	r = p->nneeds ? set_make(p) : 0;
+	r = p->nneeds ? set_make(p, NULL) : 0;
+	if (!r && p->nneeds && p->seq->rest)
+		r = set_make(p, p->seq->rest);
 	for (int i = 0; i < p->nneeds && !r; i++)
 		if (wants_transpose(p, i) && !weight_of(p, i)->copy_q)
 			r = transpose_make(p->seq, weight_of(p, i));

@@ -101,6 +101,19 @@ static void same_norm(struct te_adamw *const opt[2])
 	ck_assert(s[0].grad_norm > 0);
 }
 
+/* the same random tokens */
+static void feed_both(struct te_plan *const p[2], const struct model_shape *m)
+{
+	model_feed(p[0], m);
+	for (int i = 0; i < 2; i++) {
+		const char *name = i ? "targets" : "x";
+		struct te_tensor *t = te_plan_input(p[0], name);
+
+		DO(te_copy(st, te_tensor_data(te_plan_input(p[1], name)), te_tensor_data(t),
+			   te_tensor_nbytes(t)));
+	}
+}
+
 START_TEST(other_weights_keep_their_bits)
 {
 	const int k = _i % NCHOICES;
@@ -123,14 +136,7 @@ START_TEST(other_weights_keep_their_bits)
 		DO(te_adamw_set_lr(opt[i], st, 1e-2f));
 	}
 	for (int step = 0; step < 3; step++) {
-		model_feed(p[0], m);
-		for (int i = 0; i < 2; i++) {
-			const char *name = i ? "targets" : "x";
-			struct te_tensor *t = te_plan_input(p[0], name);
-
-			DO(te_copy(st, te_tensor_data(te_plan_input(p[1], name)), te_tensor_data(t),
-				   te_tensor_nbytes(t)));
-		}
+		feed_both(p, m);
 		for (int i = 0; i < 2; i++)
 			pass(s[i], p[i]);
 		model_same(te_plan_output(p[0]), te_plan_output(p[1]), "losses");
@@ -438,6 +444,75 @@ START_TEST(everything_may_be_frozen)
 }
 END_TEST
 
+/* TE_SEQ_ROUND_FROZEN: as with remainders that are 0, without memory for them */
+START_TEST(frozen_weights_without_remainders)
+{
+	static const uint32_t split = TE_SEQ_BF16_MASTERS | TE_SEQ_REMAINDERS;
+	const int k = _i % NCHOICES;
+	const struct model_shape *m = k >= 2 && k <= 4 ? &gpt : &llama;
+	struct te_seq *s[2];
+	struct te_plan *p[2];
+	struct te_adamw *opt[2];
+	uint64_t used[3] = { tt_used() };
+	int64_t n, trained;
+	float *w, *after[2];
+
+	for (int i = 0; i < 2; i++) {
+		struct te_seq_binding b = TE_SEQ_BINDING_INIT;
+
+		s[i] = model_create_unbound(ctx, m);
+		DO(te_seq_complete(s[i]));
+		ck_assert_int_gt(te_seq_freeze(s[i], choice[k].freeze, 1), 0);
+		if (choice[k].train)
+			ck_assert_int_gt(te_seq_freeze(s[i], choice[k].train, 0), 0);
+		b.flags = split | (i ? TE_SEQ_ROUND_FROZEN : 0);
+		DO(te_seq_bind(s[i], &b));
+		DO(te_seq_init(s[i], 5));
+		used[i + 1] = tt_used();
+	}
+	n = te_seq_nelems(s[0]);
+	trained = te_seq_grad_nelems(s[0]);
+	ck_assert_uint_ge(used[1] - used[0], used[2] - used[1] + 2 * (uint64_t)(n - trained));
+	w = malloc((size_t)n * sizeof(*w));
+	ck_assert_ptr_nonnull(w);
+	/* in two parts, of which one has both kinds */
+	DO(te_seq_masters_get(s[1], 0, trained - 8, w));
+	DO(te_seq_masters_get(s[1], trained - 8, n - trained + 8, w + trained - 8));
+	for (int64_t i = trained; i < n; i++)
+		ck_assert_float_eq(w[i], te_bf16_decode(te_bf16_encode(w[i])));
+	DO(te_seq_masters_set(s[0], 0, n, w));
+	DO(te_seq_masters_set(s[1], trained - 8, n - trained + 8, w + trained - 8));
+	for (int i = 0; i < 2; i++) {
+		p[i] = model_plan(s[i], m, recipes[1 + _i / NCHOICES], TE_PLAN_TRAIN);
+		DO(te_adamw_create(s[i], NULL, &opt[i]));
+		DO(te_adamw_set_lr(opt[i], st, 1e-2f));
+	}
+	for (int step = 0; step < 3; step++) {
+		feed_both(p, m);
+		for (int i = 0; i < 2; i++) {
+			pass(s[i], p[i]);
+			DO(te_adamw_step(opt[i], st));
+			DO(te_stream_sync(st));
+		}
+		model_same(te_plan_output(p[0]), te_plan_output(p[1]), "losses");
+	}
+	for (int i = 0; i < 2; i++) {
+		after[i] = malloc((size_t)n * sizeof(*after[i]));
+		ck_assert_ptr_nonnull(after[i]);
+		DO(te_seq_masters_get(s[i], 0, n, after[i]));
+		te_adamw_unref(opt[i]);
+		te_plan_unref(p[i]);
+		te_seq_unref(s[i]);
+	}
+	ck_assert_mem_eq(after[0], after[1], (size_t)n * sizeof(*w));
+	ck_assert_mem_eq(after[0] + trained, w + trained, (size_t)(n - trained) * sizeof(*w));
+	ck_assert_mem_ne(after[0], w, (size_t)trained * sizeof(*w));
+	free(after[0]);
+	free(after[1]);
+	free(w);
+}
+END_TEST
+
 START_TEST(bad_requests_to_freeze_are_refused)
 {
 	struct te_seq *s = model_create_unbound(ctx, &gpt);
@@ -470,5 +545,6 @@ void frozen_cases(Suite *s)
 	tcase_add_loop_test(c, hooks_hear_of_trained_weights_only, 0, NCHOICES);
 	tcase_add_test(c, gradients_end_with_trained_weights);
 	tcase_add_test(c, everything_may_be_frozen);
+	tcase_add_loop_test(c, frozen_weights_without_remainders, 0, NWAYS - NCHOICES);
 	tcase_add_test(c, bad_requests_to_freeze_are_refused);
 }

@@ -23,6 +23,7 @@ struct builder {
 	struct te_comm *comm; /* ranks that divide the model, or NULL */
 	int by_tokens;
 	int ndrops; /* ops with dropout so far: a divided model drops what the whole one does */
+	int skips;  /* 1: the next ops are in another stage */
 	int r;
 	char name[96];
 };
@@ -50,12 +51,13 @@ static struct te_op *append(struct builder *b, int r, struct te_op *op)
 	return b->r < 0 ? NULL : op;
 }
 
-/* runs an op constructor unless something failed before */
+/* runs an op constructor unless something failed before, or the op is skipped */
 #define APPEND(b, ctor, ...)                                       \
 	({                                                         \
+		const int none_ = (b)->r < 0 || (b)->skips;        \
 		struct te_op *op_ = NULL;                          \
-		int r_ = (b)->r < 0 ? 0 : ctor(__VA_ARGS__, &op_); \
-		(b)->r < 0 ? NULL : append((b), r_, op_);          \
+		int r_ = none_ ? 0 : ctor(__VA_ARGS__, &op_);      \
+		none_ ? NULL : append((b), r_, op_);               \
 	})
 
 static void linear(struct builder *b, int64_t in, int64_t out, double std, const char *name)
@@ -332,6 +334,7 @@ static void build(struct builder *b, const struct model *m)
 	part.heads /= m->nshards;
 	part.kv_heads /= m->nshards;
 	part.inner /= m->nshards;
+	b->skips = m->stage > 0;
 	op = APPEND(b, te_op_embedding, &ea, "embed");
 	if (c->tied)
 		ha.tied_op = op;
@@ -339,8 +342,12 @@ static void build(struct builder *b, const struct model *m)
 	if (c->scaled_embedding)
 		scale(b, sqrt((double)c->width), "embed_scale");
 	dropout(b, c->drop_embd, "drop");
-	for (int i = 0; i < c->layers; i++)
+	for (int i = 0; i < c->layers; i++) {
+		b->skips = i < stage_first_layer(c, m->nstages, m->stage) ||
+			   i >= stage_first_layer(c, m->nstages, m->stage + 1);
 		layer(b, &part, i);
+	}
+	b->skips = m->stage < m->nstages - 1;
 	norm(b, c, "norm");
 	divide(b, "head_copy");
 	APPEND(b, te_op_linear, &ha, "head");
@@ -350,7 +357,7 @@ static void build(struct builder *b, const struct model *m)
 		       APPEND(b, te_op_cross_entropy, &la, MODEL_LOSS);
 	if (op)
 		b->r = te_op_take(op, 0, MODEL_TARGETS);
-	if (b->r >= 0)
+	if (b->r >= 0 && !b->skips)
 		b->r = te_seq_input(b->seq, MODEL_TARGETS, TE_DTYPE_INT32, 0, NULL);
 }
 
@@ -440,31 +447,23 @@ static int add_whole(struct te_ctx *ctx, const struct config *cfg, struct model 
 	return STATUS_OK;
 }
 
-int model_build_shard(struct te_ctx *ctx, const struct config *cfg, struct te_comm *comm,
-		      int by_tokens, struct model *ret_model)
+/* m: the part of the model that the sequence is to have */
+static int build_part(struct te_ctx *ctx, struct model m, struct model *ret_model)
 {
-	struct model m = { .cfg = *cfg, .nshards = 1 };
-	struct builder b = { 0 };
-	int r;
+	struct builder b = { .comm = m.nshards > 1 ? m.comm : NULL, .by_tokens = m.by_tokens };
+	int r = check_shards(&m.cfg, m.nshards);
 
-	if (comm && te_comm_nranks(comm) > 1) {
-		b.comm = m.comm = comm;
-		b.by_tokens = m.by_tokens = by_tokens;
-		m.nshards = te_comm_nranks(comm);
-		m.shard = te_comm_rank(comm);
-	}
-	r = check_shards(cfg, m.nshards);
 	if (r)
 		return r;
 	/* FP8 GEMMs need multiples of 16; cuBLASLt is fastest with multiples of 64 */
-	m.vocab_padded = (cfg->vocab + 64 * m.nshards - 1) / (64 * m.nshards) * 64;
+	m.vocab_padded = (m.cfg.vocab + 64 * m.nshards - 1) / (64 * m.nshards) * 64;
 	b.r = te_seq_create(ctx, &m.seq);
 	if (b.r >= 0) {
 		b.seq = m.seq;
 		b.m = &m;
 		build(&b, &m);
 	}
-	if (b.r >= 0 && m.comm)
+	if (b.r >= 0 && b.comm)
 		b.r = te_comm_add_fusions(m.seq);
 	if (b.r >= 0)
 		b.r = te_seq_complete(m.seq);
@@ -475,12 +474,38 @@ int model_build_shard(struct te_ctx *ctx, const struct config *cfg, struct te_co
 	if (!m.comm)
 		m.nparams = m.ntrained = count_params(&m, 0);
 	json_incref(m.cfg.source);
-	r = m.comm ? add_whole(ctx, cfg, &m) : STATUS_OK;
+	r = m.comm ? add_whole(ctx, &m.cfg, &m) : STATUS_OK;
 	if (r)
 		model_free(&m);
 	else
 		*ret_model = m;
 	return r;
+}
+
+int model_build_shard(struct te_ctx *ctx, const struct config *cfg, struct te_comm *comm,
+		      int by_tokens, struct model *ret_model)
+{
+	struct model m = { .cfg = *cfg, .nshards = 1, .nstages = 1 };
+
+	if (comm && te_comm_nranks(comm) > 1) {
+		m.comm = comm;
+		m.by_tokens = by_tokens;
+		m.nshards = te_comm_nranks(comm);
+		m.shard = te_comm_rank(comm);
+	}
+	return build_part(ctx, m, ret_model);
+}
+
+int model_build_stage(struct te_ctx *ctx, const struct config *cfg, struct te_comm *comm,
+		      struct model *ret_model)
+{
+	return build_part(ctx, (struct model){
+		.cfg = *cfg,
+		.nshards = 1,
+		.comm = comm,
+		.nstages = te_comm_nranks(comm),
+		.stage = te_comm_rank(comm),
+	}, ret_model);
 }
 
 int model_build(struct te_ctx *ctx, const struct config *cfg, struct model *ret_model)

@@ -202,6 +202,59 @@ static int gather_weight(const struct gathering *g, const struct te_weight_info 
 	return te;
 }
 
+static int32_t stage_of(const struct model *m, const char *name)
+{
+	const int64_t layer = strncmp(name, "h.", 2) ? m->cfg.layers : atoll(name + 2);
+	int32_t k = m->nstages - 1;
+
+	if (!strncmp(name, "embed.", 6))
+		return 0;
+	while (layer < stage_first_layer(&m->cfg, m->nstages, k))
+		k--;
+	return k;
+}
+
+/* a weight of one stage; own: there */
+static int gather_from_stage(const struct gathering *g, const struct te_weight_info *all,
+			     const struct te_weight_info *own)
+{
+	const int64_t nelems = te_tensor_nelems(all->master);
+	const int32_t stage = stage_of(g->m, all->name), me = g->m->stage;
+	int te = 0;
+
+	for (int64_t at = 0; at < nelems && te >= 0; at += PIECE) {
+		const int64_t len = nelems - at < PIECE ? nelems - at : PIECE;
+		const float *from = stage == me ? g->src + own->offset_nelems + at : g->all;
+
+		if (stage && me == stage)
+			te = te_comm_send(g->m->comm, g->stream, from, len, TE_DTYPE_FP32, 0, NULL);
+		if (stage && !me)
+			te = te_comm_recv(g->m->comm, g->stream, g->all, len, TE_DTYPE_FP32, stage,
+					  NULL);
+		if (!me && te >= 0)
+			te = te_copy(g->stream, g->whole + all->offset_nelems + at, from,
+				     (size_t)len * sizeof(float));
+	}
+	return te;
+}
+
+static int gather_stages(const struct gathering *g, int trained)
+{
+	int te = 0;
+
+	for (int i = 0; i < te_seq_nweights(g->m->whole->seq) && te >= 0; i++) {
+		struct te_weight_info all = TE_WEIGHT_INFO_INIT, own = TE_WEIGHT_INFO_INIT;
+
+		te = te_seq_weight(g->m->whole->seq, i, &all);
+		(void)find(g->m, all.name, &own);
+		if (te >= 0 && !(trained && all.flags & TE_WEIGHT_FROZEN))
+			te = gather_from_stage(g, &all, &own);
+	}
+	if (te >= 0)
+		te = te_stream_sync(g->stream);
+	return te < 0 ? te : te_comm_error(g->m->comm);
+}
+
 static int gather_all(const struct gathering *g, int trained)
 {
 	int te = 0;
@@ -238,12 +291,12 @@ int shard_gather(const struct model *m, const struct te_tensor *src, int trained
 	int te = g.piece ? te_mem_alloc(g.stream, nbytes, &all) : -ENOMEM;
 
 	g.all = all;
-	if (te >= 0 && !m->shard) {
+	if (te >= 0 && !m->shard && !m->stage) {
 		g.whole = calloc((size_t)nelems, sizeof(*g.whole));
 		te = g.whole ? 0 : -ENOMEM;
 	}
 	if (te >= 0)
-		te = gather_all(&g, trained);
+		te = m->nstages > 1 ? gather_stages(&g, trained) : gather_all(&g, trained);
 	if (all)
 		te_mem_free(g.stream, all);
 	free(g.piece);
@@ -331,7 +384,12 @@ int shard_quant_take(const struct model *m, const struct te_quant *whole)
 	return te < 0 ? say_te(te, "the scales of a rank") : STATUS_OK;
 }
 
-/* ---- weights of all shards ---- */
+/* ---- places of weights ---- */
+
+int64_t stage_first_layer(const struct config *c, int32_t nstages, int32_t stage)
+{
+	return stage * c->layers / nstages;
+}
 
 uint8_t *shard_common(const struct model *m)
 {

@@ -4,6 +4,9 @@
  * Shard k has the k-th heads, columns of the first and rows of the second matrix of an MLP, and
  * tokens. Norms and the biases after sums are the same in all shards; learned positions are in
  * shard 0.
+ *
+ * A stage of a pipeline has whole weights. Functions of this file treat it as a shard with some of
+ * the weights, where not stated otherwise.
  */
 #ifndef SHARD_H
 #define SHARD_H
@@ -30,7 +33,11 @@ int shard_gather(const struct model *m, const struct te_tensor *src, int trained
 int shard_quant_whole(const struct model *m, const struct te_quant *q, struct te_quant **ret_q);
 int shard_quant_take(const struct model *m, const struct te_quant *whole);
 
-/* [te_seq_nweights] 1: all shards have the weight. For free(3); NULL if there is no memory */
+/* [te_seq_nweights] 1: all shards have the weight; not for stages. For free(3); NULL if there is no
+ * memory */
 uint8_t *shard_common(const struct model *m);
+
+/* number of the first layer of a stage; of nstages: the number of all layers */
+int64_t stage_first_layer(const struct config *c, int32_t nstages, int32_t stage);
 
 #endif

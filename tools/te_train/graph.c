@@ -77,6 +77,8 @@ int step_graph_plan(const struct opts *o, struct step_graph *g)
 	int r = STATUS_OK;
 
 	g->o = o;
+	if (o->pipeline > 1)
+		return STATUS_OK;
 	g->nchunks = text ? (int32_t)o->chunks : 1;
 	if (text && is_mode(g, "off"))
 		return say_bad("--pipeline-schedule needs --graph step or --graph layer");
@@ -197,6 +199,9 @@ void step_graph_free(struct step_graph *g)
 	g->recompute = NULL;
 	g->nrecompute = 0;
 	g->step = te_step_unref(g->step);
+	g->pipeline = pipeline_free(g->pipeline);
+	free(g->x);
+	g->x = g->targets = g->loss = NULL;
 	g->schedule = te_schedule_unref(g->schedule);
 	g->offload = te_offload_unref(g->offload);
 	free(g->nlayers);
@@ -243,15 +248,56 @@ int step_graph_offload(const struct step_graph *g, struct te_ctx *ctx, uint64_t 
 	return te_offload_create(ctx, &oo, ret_offload);
 }
 
-int step_graph_create(struct step_graph *g, struct te_seq *seq, struct te_adamw *opt)
+static int make_pipeline(struct step_graph *g, struct te_adamw *opt)
 {
-	int r = step_graph_make(g, seq, opt, g->B, 0, &g->step);
+	const struct pipeline_opts po = {
+		.recipe = &g->recipe,
+		.schedule = schedule_of(g->o),
+		.nmicro = g->accum,
+		.B = g->B,
+		.T = g->T,
+		.adamw = opt,
+	};
 
+	return pipeline_create(g->model, &po, &g->pipeline);
+}
+
+static int find_tensors(struct step_graph *g)
+{
+	const size_t n = (size_t)g->accum;
+
+	g->x = calloc(3 * n, sizeof(struct te_tensor *));
+	if (!g->x)
+		return say_failed("out of memory");
+	g->targets = g->x + n;
+	g->loss = g->targets + n;
+	for (int32_t i = 0; i < g->accum; i++) {
+		g->x[i] = g->step ? te_step_input(g->step, 0, i, "x") : pipeline_x(g->pipeline, i);
+		g->targets[i] = g->step ? te_step_input(g->step, 0, i, MODEL_TARGETS) :
+					  pipeline_targets(g->pipeline, i);
+		g->loss[i] = g->step ? te_step_output(g->step, 0, i) :
+				       pipeline_loss(g->pipeline, i);
+	}
+	return STATUS_OK;
+}
+
+int step_graph_create(struct step_graph *g, const struct model *m, struct te_adamw *opt)
+{
+	int r;
+
+	g->model = m;
+	r = m->nstages > 1 ? make_pipeline(g, opt) :
+			     step_graph_make(g, m->seq, opt, g->B, 0, &g->step);
 	if (r == -ENOMEM) {
 		return say_te(r, "--batch %lld with --seq-len %lld does not fit", (long long)g->B,
 			      (long long)g->T);
 	}
-	return r < 0 ? say_te(r, "the model cannot be planned") : STATUS_OK;
+	return r < 0 ? say_te(r, "the model cannot be planned") : find_tensors(g);
+}
+
+int step_graph_run(const struct step_graph *g, struct te_stream *stream)
+{
+	return g->pipeline ? pipeline_run(g->pipeline, stream) : te_step_run(g->step, 0, stream);
 }
 
 json_t *step_graph_to_json(const struct step_graph *g)
@@ -262,10 +308,15 @@ json_t *step_graph_to_json(const struct step_graph *g)
 	struct recomputed again;
 	struct record rec;
 
-	te_graph_report(te_step_graph(g->step, 0), &rep);
 	record_begin(&rec);
 	record_text(&rec, "mode", g->o->graph);
 	record_text(&rec, "schedule", text ? text : "1f1b");
+	if (g->pipeline) {
+		record_int(&rec, "stages", g->model->nstages);
+		record_int(&rec, "micro_batches", g->accum);
+		return record_end(&rec, "the pipeline");
+	}
+	te_graph_report(te_step_graph(g->step, 0), &rep);
 	record_int(&rec, "chunks", g->nchunks);
 	record_int(&rec, "parts", g->ncuts + 1);
 	record_int(&rec, "micro_batches", g->accum);

@@ -5,6 +5,7 @@
 #include <te/step.h>
 
 #include "opts.h"
+#include "pipeline.h"
 #include "ranks.h"
 #include "tools/lib/model.h"
 
@@ -26,13 +27,20 @@ struct step_graph {
 	int32_t nrecompute; /* values that are computed again in backward, if backward needs them */
 	char **recompute;
 	uint32_t costly; /* not 0: such as linear operations are among them */
+	/* after step_graph_create(): one of the two; a pipeline if model is a stage */
 	struct te_step *step;
+	struct pipeline *pipeline;
+	const struct model *model;
+	/* [accum] tensors of the micro-batches; NULL: in another stage */
+	struct te_tensor **x, **targets, **loss;
 };
 
 /* creates schedule and plans from the options; cfg, recipe, B, T, accum and ranks of g are set */
 int step_graph_plan(const struct opts *o, struct step_graph *g);
-/* capture, unless it is off */
-int step_graph_create(struct step_graph *g, struct te_seq *seq, struct te_adamw *opt);
+/* capture, unless it is off; the model outlives g */
+int step_graph_create(struct step_graph *g, const struct model *m, struct te_adamw *opt);
+/* queue a step; returns the library's code */
+int step_graph_run(const struct step_graph *g, struct te_stream *stream);
 void step_graph_free(struct step_graph *g);
 
 /* create a step with micro-batches of B sequences; flags: TE_STEP_*, in addition to the options'.

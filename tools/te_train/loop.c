@@ -72,12 +72,12 @@ static int copy_in(struct trainer *t, const struct slot *s)
 	int r = 0;
 
 	for (int64_t i = 0; i < t->now.accum && r >= 0; i++) {
-		struct te_tensor *x = te_step_input(t->now.graph.step, 0, (int32_t)i, "x");
-		struct te_tensor *y =
-			te_step_input(t->now.graph.step, 0, (int32_t)i, MODEL_TARGETS);
+		struct te_tensor *x = t->now.graph.x[i], *y = t->now.graph.targets[i];
 
-		r = te_copy(t->stream, te_tensor_data(x), s->tokens + i * n, te_tensor_nbytes(x));
-		if (r >= 0)
+		if (x)
+			r = te_copy(t->stream, te_tensor_data(x), s->tokens + i * n,
+				    te_tensor_nbytes(x));
+		if (y && r >= 0)
 			r = te_copy(t->stream, te_tensor_data(y),
 				    s->tokens + (t->now.accum + i) * n, te_tensor_nbytes(y));
 	}
@@ -98,7 +98,7 @@ static int exchange(struct trainer *t, const struct slot *s)
 	if (asked < INT64_MAX && asked > k)
 		x[WORD_STOP] = (float)(asked - k);
 	x[WORD_ELAPSED] = (float)(now_s() - t->start_s);
-	return ranks_exchange(&t->ranks, t->stream, t->now.graph.step, t->now.accum, x, NWORDS,
+	return ranks_exchange(&t->ranks, t->stream, t->now.graph.loss, t->now.accum, x, NWORDS,
 			      s->loss);
 }
 
@@ -109,9 +109,8 @@ static int copy_out(struct trainer *t, const struct slot *s)
 	if (t->ranks.comm)
 		return exchange(t, s);
 	for (int64_t i = 0; i < t->now.accum && r >= 0; i++) {
-		struct te_tensor *loss = te_step_output(t->now.graph.step, 0, (int32_t)i);
-
-		r = te_copy(t->stream, s->loss + i, te_tensor_data(loss), sizeof(*s->loss));
+		r = te_copy(t->stream, s->loss + i, te_tensor_data(t->now.graph.loss[i]),
+			    sizeof(*s->loss));
 	}
 	return r;
 }
@@ -126,13 +125,14 @@ static double read_losses(struct trainer *t, const struct slot *s)
 {
 	const int64_t n = ranks_n(&t->ranks), block = t->now.accum + (t->ranks.comm ? NWORDS : 0);
 	const int64_t nlosses = ranks_ndata(&t->ranks) * t->now.accum;
+	const int64_t nshards = ranks_nshards(&t->ranks), has = t->now.model.nstages - 1;
 	double loss = 0;
 
 	for (int64_t i = 0; i < n; i++) {
 		const float *x = s->loss + i * block;
 
-		/* the ranks of a model have the same loss */
-		for (int64_t m = 0; m < t->now.accum && i % ranks_nshards(&t->ranks) == 0; m++)
+		/* the ranks of a model have the same loss, or the last stage has it */
+		for (int64_t m = 0; m < t->now.accum && i % nshards == has; m++)
 			loss += x[m] / (double)nlosses;
 		if (!t->ranks.comm)
 			break;
@@ -213,7 +213,7 @@ static int step(struct trainer *t)
 	if (r >= 0)
 		r = te_adamw_set_lr(t->now.opt, t->stream, (float)lr_at(t, k));
 	if (r >= 0)
-		r = te_step_run(t->now.graph.step, 0, t->stream);
+		r = step_graph_run(&t->now.graph, t->stream);
 	if (r >= 0)
 		r = copy_out(t, s);
 	if (r >= 0)
@@ -237,9 +237,9 @@ static int step(struct trainer *t)
 static int calibrate(struct trainer *t)
 {
 	struct slot *s = &t->now.slot[t->now.done.step % NSLOTS];
-	int r = draw(t, s);
+	int r = t->now.graph.pipeline ? STATUS_OK : draw(t, s);
 
-	if (r)
+	if (r || t->now.graph.pipeline)
 		return r;
 	r = copy_in(t, s);
 	if (r >= 0)
@@ -277,8 +277,9 @@ static int hear_stop(struct trainer *t)
 /* mean loss over the fixed batches of a span; *ret_loss is NaN if the run was stopped */
 static int evaluate(struct trainer *t, const struct span *s, const char *file, double *ret_loss)
 {
-	struct te_tensor *x = te_plan_input(t->now.eval_plan, "x");
-	struct te_tensor *y = te_plan_input(t->now.eval_plan, MODEL_TARGETS);
+	const int is_last = t->now.model.stage == t->now.model.nstages - 1;
+	struct te_tensor *x = t->now.model.stage ? NULL : te_plan_input(t->now.eval_plan, "x");
+	struct te_tensor *y = is_last ? te_plan_input(t->now.eval_plan, MODEL_TARGETS) : NULL;
 	struct te_tensor *out = te_plan_output(t->now.eval_plan);
 	int64_t n = t->B * t->T, max = t->o->eval_batches;
 	int64_t nbatches = eval_nbatches(s, t->B, t->T, max), total = 0;
@@ -288,7 +289,7 @@ static int evaluate(struct trainer *t, const struct span *s, const char *file, d
 	for (int64_t k = 0; k < nbatches; k++) {
 		size_t nbytes = (size_t)n * sizeof(int32_t);
 		int64_t count;
-		float loss;
+		float loss = 0;
 		int r = batch_eval(s, k, max, t->B, t->T, t->now.eval_tokens,
 				   t->now.eval_tokens + n, &count);
 
@@ -296,13 +297,15 @@ static int evaluate(struct trainer *t, const struct span *s, const char *file, d
 			r = hear_stop(t);
 		if (r || is_stopped(t))
 			return r;
-		r = te_tensor_write(x, t->now.eval_tokens, nbytes);
-		if (r >= 0)
+		r = x ? te_tensor_write(x, t->now.eval_tokens, nbytes) : 0;
+		if (r >= 0 && y)
 			r = te_tensor_write(y, t->now.eval_tokens + n, nbytes);
 		if (r >= 0)
-			r = te_plan_forward(t->now.eval_plan, t->stream, 0);
-		if (r >= 0)
+			r = pipeline_forward(&t->now.model, t->now.eval_plan, t->stream);
+		if (r >= 0 && is_last)
 			r = te_tensor_read(out, &loss, sizeof(loss));
+		if (r >= 0 && t->now.model.nstages > 1)
+			r = ranks_last(&t->ranks, t->stream, &loss);
 		if (r < 0)
 			return say_te(r, "validation");
 		sum += (double)loss * (double)count;

@@ -309,6 +309,41 @@ uint32_t opts_masters(const struct opts *o)
 					     TE_SEQ_BF16_MASTERS | TE_SEQ_REMAINDERS;
 }
 
+/* what ranks with stages of a model cannot do */
+static int check_pipeline(const struct opts *o)
+{
+	const char *schedule = o->pipeline_schedule;
+	const struct {
+		int given;
+		const char *name;
+	} without[] = {
+		{ o->tensor > 1, "--tensor" },
+		{ strcmp(o->graph, "off") != 0, "--graph" },
+		{ o->chunks > 0, "--chunks" },
+		{ strcmp(o->offload, "off") != 0, "--offload" },
+		{ o->memory > 0, "--memory" },
+		{ strcmp(o->recompute, "off") != 0, "--recompute" },
+		{ strcmp(o->masters, "fp32") != 0, "--masters other than fp32" },
+		{ strcmp(o->moments, "fp32") != 0, "--moments other than fp32" },
+		{ !strcmp(o->recipe, "fp8-delayed"), "--recipe fp8-delayed" },
+		{ !strcmp(o->head_recipe, "fp8-delayed"), "--head-recipe fp8-delayed" },
+		{ o->recover > 0, "--recover" },
+		{ o->sample > 0, "--sample" },
+		{ o->estimate >= 0, "--estimate" },
+		{ o->print_plan != NULL, "--print-plan" },
+		{ o->profile != NULL, "--profile" },
+	};
+
+	for (size_t i = 0; i < sizeof(without) / sizeof(without[0]) && o->pipeline > 1; i++)
+		if (without[i].given)
+			return say_bad("--pipeline: %s is not possible with it", without[i].name);
+	if (o->pipeline > 1 && schedule && *schedule && strcmp(schedule, "gpipe") &&
+	    strcmp(schedule, "1f1b"))
+		return say_bad("--pipeline: ranks run --pipeline-schedule gpipe or 1f1b, not %s",
+			       schedule);
+	return STATUS_OK;
+}
+
 static int check_needs(const struct opts *o)
 {
 	if (o->preset && o->model)
@@ -335,7 +370,7 @@ static int check_needs(const struct opts *o)
 	if (o->tensor > 1 && strcmp(o->moments, "fp32"))
 		return say_bad("--tensor: ranks cannot divide moments in %s, expected --moments "
 			       "fp32", o->moments);
-	return STATUS_OK;
+	return check_pipeline(o);
 }
 
 int opts_parse(struct opts *o, int argc, char **argv, int *ret_done)

@@ -104,11 +104,13 @@ static int refuse(const struct ranks *r)
 	return STATUS_BAD;
 }
 
-int ranks_open(struct te_ctx *ctx, int32_t nshards, int64_t naccum, struct ranks *ret_r)
+int ranks_open(struct te_ctx *ctx, int32_t nshards, int stages, int64_t naccum,
+	       struct ranks *ret_r)
 {
 	int te;
 
 	ret_r->nshards = nshards;
+	ret_r->stages = stages;
 	if (!te_comm_launched())
 		return STATUS_OK;
 	ret_r->nwords = MOST_RANKS * (naccum + MOST_WORDS);
@@ -133,9 +135,17 @@ int ranks_divide(struct ranks *r)
 
 	if (ranks_n(r) % nshards) {
 		if (!r->rank)
-			say_bad("--tensor %d: %d rank%s cannot be divided into models; start "
-				"te_train with te_run -n %d, for example", (int)nshards,
-				(int)ranks_n(r), ranks_n(r) == 1 ? "" : "s", (int)nshards);
+			say_bad("--%s %d: %d rank%s cannot be divided into models; start "
+				"te_train with te_run -n %d, for example",
+				r->stages ? "pipeline" : "tensor", (int)nshards, (int)ranks_n(r),
+				ranks_n(r) == 1 ? "" : "s", (int)nshards);
+		return refuse(r);
+	}
+	if (r->stages && ranks_n(r) != nshards) {
+		if (!r->rank)
+			say_bad("--pipeline %d: %d ranks would train several models, which "
+				"pipelines cannot yet; start te_train with te_run -n %d",
+				(int)nshards, (int)ranks_n(r), (int)nshards);
 		return refuse(r);
 	}
 	if (nshards > 1) {
@@ -183,13 +193,13 @@ static int gather_sums(void *arg, struct te_stream *stream, void *parts, size_t 
 static int set_shards(struct ranks *r, const struct model *m, struct te_adamw *opt)
 {
 	struct te_adamw_shards s = TE_ADAMW_SHARDS_INIT;
-	uint8_t *common = shard_common(m);
+	uint8_t *common = r->stages ? NULL : shard_common(m);
 	int te;
 
-	if (!common)
+	if (!common && !r->stages)
 		return say_failed("out of memory");
-	s.nshards = m->nshards;
-	s.shard = m->shard;
+	s.nshards = r->nshards;
+	s.shard = r->rank % r->nshards;
 	s.gather = gather_sums;
 	s.arg = r;
 	s.uncounted = m->shard ? common : NULL;
@@ -207,7 +217,7 @@ int ranks_reduce(struct ranks *r, const struct model *m, struct te_adamw *opt)
 {
 	int te = r->data ? te_comm_reducer_create(r->data, m->seq, NULL, &r->reducer) : 0;
 
-	if (te >= 0 && r->model)
+	if (te >= 0 && r->model && !r->stages)
 		te = te_comm_reducer_create(r->model, m->seq, NULL, &r->amaxes);
 	if (te < 0)
 		return say_te(te, "gradients of all ranks");
@@ -304,7 +314,7 @@ static int add_up(const struct ranks *r, struct te_stream *stream, int64_t n, en
 				 NULL);
 }
 
-int ranks_exchange(const struct ranks *r, struct te_stream *stream, const struct te_step *step,
+int ranks_exchange(const struct ranks *r, struct te_stream *stream, struct te_tensor *const *loss,
 		   int64_t naccum, const float *x, int n, float *all)
 {
 	const int64_t block = naccum + n, nwords = ranks_n(r) * block;
@@ -315,8 +325,8 @@ int ranks_exchange(const struct ranks *r, struct te_stream *stream, const struct
 	memcpy(all + at + naccum, x, (size_t)n * sizeof(*x));
 	te = te_copy(stream, r->words, all, (size_t)nwords * sizeof(*all));
 	for (int64_t i = 0; i < naccum && te >= 0; i++)
-		te = te_copy(stream, r->words + at + i,
-			     te_tensor_data(te_step_output(step, 0, (int32_t)i)), sizeof(*all));
+		te = loss[i] ? te_copy(stream, r->words + at + i, te_tensor_data(loss[i]),
+				       sizeof(*all)) : 0;
 	if (te >= 0)
 		te = add_up(r, stream, nwords, TE_DTYPE_FP32);
 	return te < 0 ? te : te_copy(stream, all, r->words, (size_t)nwords * sizeof(*all));
@@ -393,6 +403,18 @@ int ranks_first(const struct ranks *r, struct te_stream *stream, int *x)
 
 	if (te >= 0 && r->comm)
 		*x = all[0];
+	return te;
+}
+
+int ranks_last(const struct ranks *r, struct te_stream *stream, float *x)
+{
+	int32_t all[MOST_RANKS], own;
+	int te;
+
+	memcpy(&own, x, sizeof(own));
+	te = gather(r, stream, &own, 1, all);
+	if (te >= 0)
+		memcpy(x, &all[(r->rank / r->nshards + 1) * r->nshards - 1], sizeof(*x));
 	return te;
 }
 

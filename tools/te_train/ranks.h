@@ -1,8 +1,9 @@
 /*
  * ranks.h - the ranks of a run: communicators, and agreement.
  *
- * Ranks whose numbers are neighbours divide a model: rank r has shard r % nshards. Ranks with the
- * same shard divide the micro-batches: r / nshards is the number among them.
+ * Ranks whose numbers are neighbours divide a model: rank r has shard r % nshards, or this stage of
+ * a pipeline. Ranks with the same shard divide the micro-batches: r / nshards is the number among
+ * them.
  */
 #ifndef RANKS_H
 #define RANKS_H
@@ -33,7 +34,8 @@ struct ranks {
 	uint8_t state[MOST_RANKS];  /* enum rank_state, indexed by initial number */
 	struct te_comm *model; /* ranks that share one model; NULL: one rank */
 	struct te_comm *data;  /* ranks that have this shard; NULL: one rank */
-	int32_t nshards;       /* shards of a model; 0: one */
+	int32_t nshards;       /* shards, or stages, of a model; 0: one */
+	int stages;	       /* 1: stages */
 	int32_t data_rank;     /* rank in data */
 	struct te_comm_reducer *reducer; /* NULL before ranks_reduce() */
 	struct te_comm_reducer *amaxes;	 /* reducer for the ranks of a model, likewise */
@@ -47,10 +49,11 @@ struct ranks {
 };
 
 /*
- * Join the ranks, if a launcher has started several. nshards: ranks of a model; naccum:
- * micro-batches of a rank, at most.
+ * Join the ranks, if a launcher has started several. nshards: ranks of a model, with stages if
+ * `stages` is 1; naccum: micro-batches of a rank, at most.
  */
-int ranks_open(struct te_ctx *ctx, int32_t nshards, int64_t naccum, struct ranks *ret_r);
+int ranks_open(struct te_ctx *ctx, int32_t nshards, int stages, int64_t naccum,
+	       struct ranks *ret_r);
 /* create the communicators of each model and of equal shards */
 int ranks_divide(struct ranks *r);
 /* bind the complete sequence, flags as in te_seq_bind(); trains: with gradients that the ranks with
@@ -88,10 +91,10 @@ void ranks_abort(const struct ranks *r, const char *why);
 
 /*
  * After a step, in stream order: *ret gets the blocks of all ranks, in rank order. A block has the
- * losses of the rank's micro-batches, then this rank's n numbers of x. all: pinned, for the blocks
- * of all ranks; it is read and written. Returns the library's code.
+ * losses of the rank's micro-batches, 0 where loss is NULL, then this rank's n numbers of x. all:
+ * pinned, for the blocks of all ranks; it is read and written. Returns the library's code.
  */
-int ranks_exchange(const struct ranks *r, struct te_stream *stream, const struct te_step *step,
+int ranks_exchange(const struct ranks *r, struct te_stream *stream, struct te_tensor *const *loss,
 		   int64_t naccum, const float *x, int n, float *all);
 /* 0, or a failure of the exchange, once the stream has reached it */
 int ranks_check(const struct ranks *r);
@@ -100,6 +103,8 @@ int ranks_check(const struct ranks *r);
 int ranks_any(const struct ranks *r, struct te_stream *stream, int x, int *ret_any);
 /* sets *x to rank 0's on all ranks; waits; returns the library's code */
 int ranks_first(const struct ranks *r, struct te_stream *stream, int *x);
+/* sets *x to the value on the last rank of the model; waits; returns the library's code */
+int ranks_last(const struct ranks *r, struct te_stream *stream, float *x);
 /* returns rank 0's status on all ranks, or the failure of the exchange */
 int ranks_status(const struct ranks *r, struct te_stream *stream, int status);
 /* STATUS_FAILED, with a message, unless the ranks with the same shard have the same bits */

@@ -357,6 +357,8 @@ static int make_eval_plan(struct trainer *t)
 
 	po.recipe = &t->recipe;
 	po.x = (struct te_spec){ TE_DTYPE_INT32, 2, { t->B, t->T } };
+	if (t->now.model.nstages > 1)
+		po.x = pipeline_spec(&t->now.model, &t->recipe, t->B, t->T);
 	r = te_plan_create(t->now.model.seq, &po, &t->now.eval_plan);
 	if (r == -ENOMEM) {
 		return say_te(r, "--batch %lld with --seq-len %lld does not fit", (long long)t->B,
@@ -484,7 +486,7 @@ static int check_memory(const struct trainer *t, int train)
 {
 	const struct mem_run run = { t->o, &t->now.model, &t->now.graph, train, NULL };
 
-	return mem_check(&run);
+	return t->o->pipeline > 1 ? STATUS_OK : mem_check(&run);
 }
 
 static int only_plans(const struct opts *o)
@@ -562,6 +564,24 @@ static int choose_chunk(struct trainer *t)
 	return STATUS_OK;
 }
 
+static int check_pipeline(const struct trainer *t)
+{
+	const int n = (int)t->o->pipeline;
+
+	if (n == 1)
+		return STATUS_OK;
+	if (strcmp(t->device.backend, "host") != 0)
+		return say_bad("--pipeline: ranks send messages on backend host only, this one is "
+			       "%s", t->device.backend);
+	if (t->cfg.tied)
+		return say_bad("--pipeline: the model's head has the weight of its embedding, "
+			       "which another rank has; expected an untied model");
+	if (t->cfg.layers < n)
+		return say_bad("--pipeline %d: the model has %lld layers", n,
+			       (long long)t->cfg.layers);
+	return STATUS_OK;
+}
+
 int trainer_create(const struct opts *o, struct trainer *t)
 {
 	int r;
@@ -587,7 +607,10 @@ int trainer_create(const struct opts *o, struct trainer *t)
 	if (!r)
 		r = open_device(t);
 	if (!r)
-		r = ranks_open(t->ctx, (int32_t)o->tensor, o->accum, &t->ranks);
+		r = check_pipeline(t);
+	if (!r)
+		r = ranks_open(t->ctx, (int32_t)(o->tensor * o->pipeline), o->pipeline > 1,
+			       o->accum, &t->ranks);
 	if (!r && trains(o))
 		r = check_names(t);
 	t->out_was_free = o->out && ckpt_is_free(o->out);
@@ -621,7 +644,9 @@ static int open_model(struct trainer *t)
 	if (trains(o))
 		extend_context(t);
 	r = ranks_divide(&t->ranks);
-	if (!r)
+	if (!r && o->pipeline > 1)
+		r = model_build_stage(t->ctx, &t->cfg, t->ranks.model, m);
+	else if (!r)
 		r = model_build_shard(t->ctx, &t->cfg, t->ranks.model, (int)o->sequence_parallel,
 				      m);
 	if (!r)
@@ -652,7 +677,7 @@ static int open_training(struct trainer *t)
 	if (!r)
 		r = ranks_reduce(&t->ranks, &t->now.model, t->now.opt);
 	if (!r)
-		r = step_graph_create(&t->now.graph, t->now.model.seq, t->now.opt);
+		r = step_graph_create(&t->now.graph, &t->now.model, t->now.opt);
 	if (!r)
 		r = make_eval_plan(t);
 	return r ? r : make_slots(t);

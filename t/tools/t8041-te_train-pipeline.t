@@ -1,0 +1,123 @@
+#!/bin/sh
+# te_train with ranks that have layers of a model: every schedule gives the losses and the weights of
+# one rank, bit for bit, and so do checkpoints that other layouts resume; what it refuses; a rank
+# that is killed.
+. "$abs_top_srcdir/t/lib/tap.sh"
+. "$abs_top_srcdir/t/tools/te_train.sh"
+
+te_run=$abs_top_builddir/tools/te_run
+# stages of unequal numbers of layers, with dropout of all kinds
+sed 's/"n_layer": 2,/"n_layer": 5, "tie_word_embeddings": false,/' micro.json >gpt2.json
+# a message of 128 KiB is longer than te_comm_send() has room for
+cat >llama.json <<'JSON'
+{"model_type": "llama", "vocab_size": 259, "hidden_size": 256, "intermediate_size": 88,
+ "num_hidden_layers": 3, "num_attention_heads": 4, "num_key_value_heads": 2,
+ "max_position_embeddings": 128, "rms_norm_eps": 1e-5, "rope_theta": 10000.0,
+ "hidden_act": "silu", "tie_word_embeddings": false}
+JSON
+common="--batch 2 --warmup 2 --lr 1e-2 --eval-batches 2 --eval-every 4 --save-every 0 --log-every 1"
+
+# losses FILE: step, losses, norm and learning rate of each line of a log
+losses()
+{
+	sed -n 's/^\({"step":[^}]*\),"skipped.*/\1/p' "$1"
+}
+
+# ranks N ARGUMENT...: te_train with that many; out, err, and its status
+ranks()
+{
+	n=$1
+	shift
+	"$te_run" -n "$n" "$te_train" "$@" >out 2>err </dev/null
+}
+
+# equal NAME DIR: a run's losses and weights are those of the run in one
+equal()
+{
+	losses one.log >want
+	losses "$2.log" >got
+	same "$1: the losses of one rank" want got
+	same "and its weights" one/model.safetensors "$2/model.safetensors"
+}
+
+run="--model gpt2.json $common --accum 5 --steps 6"
+check "one rank" "$te_train" $run --out one --log one.log text
+losses one.log >want
+check "there are losses" test "$(wc -l <want)" -ge 8
+for how in "2 gpipe" "3 1f1b" "4 gpipe" "4 1f1b"; do
+	n=${how% *} schedule=${how#* }
+	check "$n ranks, $schedule" ranks "$n" $run --pipeline "$n" --pipeline-schedule "$schedule" \
+		--out "$n.$schedule" --log "$n.$schedule.log" text
+	equal "$n ranks, $schedule" "$n.$schedule"
+done
+check "the log has the stages" grep -q '"shards":1.*"schedule":"1f1b","stages":4' 4.1f1b.log
+check "2 ranks with one micro-batch" ranks 2 $run --accum 1 --pipeline 2 --out few --log few.log text
+rm -rf one one.log
+check "one rank" "$te_train" $run --accum 1 --out one --log one.log text
+equal "fewer micro-batches than stages" few
+
+for recipe in fp32 fp8-current; do
+	run="--model llama.json $common --accum 3 --steps 4 --recipe $recipe --random-tokens"
+	rm -rf one one.log
+	check "$recipe: one rank" "$te_train" $run --out one --log one.log
+	check "3 ranks" ranks 3 $run --pipeline 3 --out "$recipe" --log "$recipe.log"
+	equal "$recipe" "$recipe"
+done
+
+run="--model gpt2.json $common --accum 4 --steps 6"
+rm -rf one one.log
+check "one rank" "$te_train" $run --out one --log one.log text
+check "3 ranks stop" ranks 3 $run --pipeline 3 --stop-after 2 --out a --log a.log text
+check "2 ranks resume" ranks 2 --resume a --pipeline 2 --stop-after 3 --log a.log
+check "one rank resumes" "$te_train" --resume a --stop-after 4 --log a.log
+check "4 ranks resume" ranks 4 --resume a --pipeline 4 --log a.log
+equal "resumed" a
+same "all of the state" one/state.safetensors a/state.safetensors
+run="$run --freeze h.0.*,head --save-best"
+rm -rf one one.log
+check "frozen weights, one rank" "$te_train" $run --out one --log one.log text
+check "2 ranks" ranks 2 $run --pipeline 2 --out f --log f.log text
+equal "frozen weights" f
+same "and the best weights" one/best/model.safetensors f/best/model.safetensors
+
+rm -f err # the run before has steps
+"$te_run" -n 3 "$te_train" --resume a --steps 1000000 --eval-every 0 --pipeline 3 text \
+	>out 2>err </dev/null &
+pid=$!
+wait_for '^step [1-9][0-9]*/' err
+kill -KILL "$(ranks_of $pid | tail -n 1)"
+ends_with 0 && : >why || : >bad
+check "a rank that is killed ends all with a failure" test -e bad
+check "and is named" grep -q 'rank 2' err
+
+run="--model gpt2.json $common --steps 1"
+while IFS='|' read -r option name; do
+	fails "$name" "--pipeline: $name is not possible with it" "$te_train" $run --pipeline 2 \
+		$option text
+done <<'LIST'
+--tensor 2|--tensor
+--graph|--graph
+--chunks 2|--chunks
+--offload all|--offload
+--memory 1G|--memory
+--recompute norm|--recompute
+--masters bf16|--masters other than fp32
+--moments fp8|--moments other than fp32
+--recipe fp8-delayed|--recipe fp8-delayed
+--head-recipe fp8-delayed|--head-recipe fp8-delayed
+--recover 1|--recover
+--sample 1|--sample
+--estimate|--estimate
+--print-plan|--print-plan
+--profile|--profile
+LIST
+fails "other schedules" "--pipeline-schedule gpipe or 1f1b, not zero-bubble" \
+	"$te_train" $run --pipeline 2 --pipeline-schedule zero-bubble text
+fails "tied weights" "expected an untied model" "$te_train" --model micro.json $common --pipeline 2 text
+fails "more ranks than layers" "--pipeline 6: the model has 5 layers" \
+	"$te_train" $run --pipeline 6 text
+fails "one rank" "--pipeline 2: 1 rank cannot be divided" "$te_train" $run --pipeline 2 text
+ranks 4 $run --pipeline 2 text
+check "several models are refused" grep -q 'pipeline 2: 4 ranks would train several models' err
+
+tap_end

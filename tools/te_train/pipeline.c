@@ -1,0 +1,274 @@
+/*
+ * pipeline.c - see pipeline.h.
+ *
+ * A rank's program is a list of passes. After each pass one te_comm_sendrecv() sends what the pass
+ * has computed and receives what the next one needs, in place: neither waits for the other, so that
+ * neighbours whose messages cross cannot wait for each other. Both lists have the same order of
+ * micro-batches, in which messages of a pair of ranks arrive.
+ *
+ * As many plans as micro-batches are between forward and backward serve in turn. Each adds to the
+ * gradients in the order of the micro-batches, and has the factor of the loss and the dropout of
+ * te_step_create(3), so that a stage's weights have the bits of a model on one rank.
+ */
+#include "config.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <te/collective.h>
+#include <te/errno.h>
+#include <te/schedule.h>
+
+#include "pipeline.h"
+
+struct pass {
+	enum te_sched_kind kind;
+	int32_t micro;
+};
+
+struct pipeline {
+	const struct model *m;
+	struct te_adamw *adamw;
+	int32_t nmicro, nplans, npasses;
+	struct te_plan **plan; /* [nplans] */
+	struct pass *pass;     /* [npasses] */
+	/* [nmicro] tensors of plans are used again within a step; NULL in other stages */
+	struct te_tensor **x, **targets, **loss;
+};
+
+static int is_first(const struct model *m)
+{
+	return !m->stage;
+}
+
+static int is_last(const struct model *m)
+{
+	return m->stage == m->nstages - 1;
+}
+
+struct te_spec pipeline_spec(const struct model *m, const struct te_recipe *recipe, int64_t B,
+			     int64_t T)
+{
+	return is_first(m) ? (struct te_spec){ TE_DTYPE_INT32, 2, { B, T } } :
+			     (struct te_spec){ recipe->compute, 3, { B, T, m->cfg.width } };
+}
+
+/* ---- messages ---- */
+
+/* what a pass sends, and what it receives, or NULL; and the rank at the other end */
+static struct te_tensor *result(const struct pipeline *p, const struct pass *pass, int32_t *ret_to)
+{
+	struct te_plan *plan = p->plan[pass->micro % p->nplans];
+
+	*ret_to = p->m->stage + (pass->kind == TE_SCHED_F ? 1 : -1);
+	if (pass->kind == TE_SCHED_F)
+		return is_last(p->m) ? NULL : te_plan_output(plan);
+	return is_first(p->m) ? NULL : te_plan_input_grad(plan);
+}
+
+static struct te_tensor *operand(const struct pipeline *p, const struct pass *pass,
+				 int32_t *ret_from)
+{
+	struct te_plan *plan = p->plan[pass->micro % p->nplans];
+
+	*ret_from = p->m->stage + (pass->kind == TE_SCHED_F ? -1 : 1);
+	if (pass->kind == TE_SCHED_F)
+		return is_first(p->m) ? NULL : te_plan_input(plan, "x");
+	return is_last(p->m) ? NULL : te_plan_output_grad(plan);
+}
+
+static int exchange(const struct model *m, struct te_stream *stream, struct te_tensor *in,
+		    int32_t to, struct te_tensor *out, int32_t from)
+{
+	if (!in && !out)
+		return 0;
+	return te_comm_sendrecv(m->comm, stream, in ? te_tensor_data(in) : NULL,
+				in ? te_tensor_nelems(in) : 0, in ? to : TE_COMM_NO_RANK,
+				out ? te_tensor_data(out) : NULL, out ? te_tensor_nelems(out) : 0,
+				out ? from : TE_COMM_NO_RANK, te_tensor_dtype(in ? in : out), NULL);
+}
+
+/* between pass k - 1 and pass k of the program */
+static int pass_on(const struct pipeline *p, struct te_stream *stream, int32_t k)
+{
+	int32_t to = 0, from = 0;
+	struct te_tensor *in = k ? result(p, &p->pass[k - 1], &to) : NULL;
+	struct te_tensor *out = k < p->npasses ? operand(p, &p->pass[k], &from) : NULL;
+
+	return exchange(p->m, stream, in, to, out, from);
+}
+
+int pipeline_forward(const struct model *m, struct te_plan *plan, struct te_stream *stream)
+{
+	int te = is_first(m) ? 0 :
+			       exchange(m, stream, NULL, 0, te_plan_input(plan, "x"), m->stage - 1);
+
+	if (te >= 0)
+		te = te_plan_forward(plan, stream, 0);
+	return te < 0 || is_last(m) ?
+		       te :
+		       exchange(m, stream, te_plan_output(plan), m->stage + 1, NULL, 0);
+}
+
+/* ---- passes ---- */
+
+static int copy(struct te_stream *stream, struct te_tensor *dst, const struct te_tensor *src)
+{
+	return te_copy(stream, te_tensor_data(dst), te_tensor_data(src), te_tensor_nbytes(dst));
+}
+
+static int forward(const struct pipeline *p, struct te_stream *stream, int32_t i)
+{
+	struct te_plan *plan = p->plan[i % p->nplans];
+	/* as te_step_create() does */
+	int te = te_plan_set_rng(plan, (uint64_t)i, i == p->nmicro - 1 ? (uint64_t)p->nmicro : 0);
+
+	if (te >= 0 && p->x)
+		te = copy(stream, te_plan_input(plan, "x"), p->x[i]);
+	if (te >= 0 && p->targets)
+		te = copy(stream, te_plan_input(plan, MODEL_TARGETS), p->targets[i]);
+	if (te >= 0)
+		te = te_plan_forward(plan, stream, 0);
+	return te < 0 || !p->loss ? te : copy(stream, p->loss[i], te_plan_output(plan));
+}
+
+int pipeline_run(struct pipeline *p, struct te_stream *stream)
+{
+	int te = te_seq_zero_grads(p->m->seq, stream);
+
+	for (int32_t k = 0; k < p->npasses && te >= 0; k++) {
+		const struct pass *pass = &p->pass[k];
+
+		te = pass_on(p, stream, k);
+		if (te >= 0)
+			te = pass->kind == TE_SCHED_F ?
+				     forward(p, stream, pass->micro) :
+				     te_plan_backward(p->plan[pass->micro % p->nplans], stream);
+	}
+	if (te >= 0)
+		te = pass_on(p, stream, p->npasses);
+	return te < 0 ? te : te_adamw_step(p->adamw, stream);
+}
+
+/* ---- creating ---- */
+
+/* gpipe: all forward passes first. 1f1b: one for this stage and for each after it, then backward
+ * and forward passes alternate. */
+static int make_program(struct pipeline *p, const char *schedule)
+{
+	const int32_t after = p->m->nstages - p->m->stage;
+
+	p->nplans = (schedule && !strcmp(schedule, "gpipe")) || after > p->nmicro ? p->nmicro :
+										    after;
+	p->pass = calloc(2 * (size_t)p->nmicro, sizeof(*p->pass));
+	if (!p->pass)
+		return -ENOMEM;
+	for (int32_t i = 0; i < p->nplans; i++)
+		p->pass[p->npasses++] = (struct pass){ TE_SCHED_F, i };
+	for (int32_t i = 0; i < p->nmicro; i++) {
+		p->pass[p->npasses++] = (struct pass){ TE_SCHED_B, i };
+		if (i + p->nplans < p->nmicro)
+			p->pass[p->npasses++] = (struct pass){ TE_SCHED_F, i + p->nplans };
+	}
+	return 0;
+}
+
+static int make_plans(struct pipeline *p, const struct pipeline_opts *o)
+{
+	struct te_plan_opts po = TE_PLAN_OPTS_INIT;
+	int te = 0;
+
+	po.recipe = o->recipe;
+	po.flags = TE_PLAN_TRAIN | (is_first(p->m) ? 0 : TE_PLAN_INPUT_GRAD);
+	po.x = pipeline_spec(p->m, o->recipe, o->B, o->T);
+	po.grad_scale = 1.0 / o->nmicro;
+	p->plan = calloc((size_t)p->nplans, sizeof(struct te_plan *));
+	if (!p->plan)
+		return -ENOMEM;
+	for (int32_t i = 0; i < p->nplans && te >= 0; i++)
+		te = te_plan_create(p->m->seq, &po, &p->plan[i]);
+	return te;
+}
+
+/* a tensor for each micro-batch, unless another stage has them */
+static int make_tensors(struct pipeline *p, int has, enum te_dtype dtype, int ndim,
+			const int64_t *shape, struct te_tensor ***ret)
+{
+	int te = 0;
+
+	if (!has)
+		return 0;
+	*ret = calloc((size_t)p->nmicro, sizeof(**ret));
+	if (!*ret)
+		return -ENOMEM;
+	for (int32_t i = 0; i < p->nmicro && te >= 0; i++)
+		te = te_tensor_create(te_seq_ctx(p->m->seq), dtype, ndim, shape, NULL, &(*ret)[i]);
+	return te;
+}
+
+int pipeline_create(const struct model *m, const struct pipeline_opts *o,
+		    struct pipeline **ret_pipeline)
+{
+	const int64_t tokens[] = { o->B, o->T }, one[] = { 1 };
+	struct pipeline *p = calloc(1, sizeof(*p));
+	int te;
+
+	if (!p)
+		return -ENOMEM;
+	p->m = m;
+	p->adamw = te_adamw_ref(o->adamw);
+	p->nmicro = o->nmicro;
+	te = make_program(p, o->schedule);
+	if (te >= 0)
+		te = make_plans(p, o);
+	if (te >= 0)
+		te = make_tensors(p, is_first(m), TE_DTYPE_INT32, 2, tokens, &p->x);
+	if (te >= 0)
+		te = make_tensors(p, is_last(m), TE_DTYPE_INT32, 2, tokens, &p->targets);
+	if (te >= 0)
+		te = make_tensors(p, is_last(m), TE_DTYPE_FP32, 1, one, &p->loss);
+	if (te < 0)
+		pipeline_free(p);
+	else
+		*ret_pipeline = p;
+	return te;
+}
+
+static void drop_tensors(struct te_tensor **list, int32_t n)
+{
+	for (int32_t i = 0; list && i < n; i++)
+		te_tensor_unref(list[i]);
+	free(list);
+}
+
+struct pipeline *pipeline_free(struct pipeline *p)
+{
+	if (!p)
+		return NULL;
+	for (int32_t i = 0; p->plan && i < p->nplans; i++)
+		te_plan_unref(p->plan[i]);
+	drop_tensors(p->x, p->nmicro);
+	drop_tensors(p->targets, p->nmicro);
+	drop_tensors(p->loss, p->nmicro);
+	te_adamw_unref(p->adamw);
+	free(p->plan);
+	free(p->pass);
+	free(p);
+	return NULL;
+}
+
+struct te_tensor *pipeline_x(const struct pipeline *p, int32_t micro)
+{
+	return p->x ? p->x[micro] : NULL;
+}
+
+struct te_tensor *pipeline_targets(const struct pipeline *p, int32_t micro)
+{
+	return p->targets ? p->targets[micro] : NULL;
+}
+
+struct te_tensor *pipeline_loss(const struct pipeline *p, int32_t micro)
+{
+	return p->loss ? p->loss[micro] : NULL;
+}

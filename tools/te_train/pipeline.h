@@ -1,0 +1,41 @@
+/*
+ * pipeline.h - the training step of a rank that has a stage of a model: the passes of all
+ * micro-batches, and messages to the stages before and after it.
+ */
+#ifndef PIPELINE_H
+#define PIPELINE_H
+
+#include <te/optim.h>
+#include <te/plan.h>
+
+#include "tools/lib/model.h"
+
+struct pipeline_opts {
+	const struct te_recipe *recipe;
+	const char *schedule; /* "gpipe", or NULL for "1f1b" */
+	int32_t nmicro;	      /* micro-batches of a step */
+	int64_t B, T;
+	struct te_adamw *adamw;
+};
+
+struct pipeline;
+
+/* m outlives it. Returns the library's code */
+int pipeline_create(const struct model *m, const struct pipeline_opts *o,
+		    struct pipeline **ret_pipeline);
+/* returns NULL; after the work that was queued has run */
+struct pipeline *pipeline_free(struct pipeline *p);
+/* tensors of a micro-batch; NULL: in another stage */
+struct te_tensor *pipeline_x(const struct pipeline *p, int32_t micro);
+struct te_tensor *pipeline_targets(const struct pipeline *p, int32_t micro);
+struct te_tensor *pipeline_loss(const struct pipeline *p, int32_t micro);
+/* queue a step; returns the library's code */
+int pipeline_run(struct pipeline *p, struct te_stream *stream);
+
+/* main input of a stage's plans */
+struct te_spec pipeline_spec(const struct model *m, const struct te_recipe *recipe, int64_t B,
+			     int64_t T);
+/* queue the forward pass of an evaluation; all stages do so. Returns the library's code */
+int pipeline_forward(const struct model *m, struct te_plan *plan, struct te_stream *stream);
+
+#endif

@@ -182,6 +182,7 @@ libtecore_libtecore_internal_la_SOURCES = \
 	libtecore/plan/moves.h \
 	libtecore/plan/moves_run.c \
 	libtecore/plan/moves_times.c \
+	libtecore/plan/numerics.c \
 	libtecore/plan/offsets.c \
 	libtecore/plan/optim.c \
 	libtecore/plan/patterns.c \

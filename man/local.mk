@@ -52,6 +52,7 @@ dist_man3_MANS += \
 	man/te_plan_print.3 \
 	man/te_plan_profile.3 \
 	man/te_plan_saved.3 \
+	man/te_plan_watch.3 \
 	man/te_quant_create.3 \
 	man/te_quant_save.3 \
 	man/te_quant_update.3 \

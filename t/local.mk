@@ -79,6 +79,7 @@ TT_CORE = \
 	t/ops/ops_gpu \
 	t/plan/decoder \
 	t/plan/faults \
+	t/plan/numerics \
 	t/plan/optim \
 	t/plan/profile \
 	t/plan/seq \

@@ -204,6 +204,8 @@ tools_te_train_libte_train_la_SOURCES = \
 	tools/te_train/mem.h \
 	tools/te_train/mix.c \
 	tools/te_train/mix.h \
+	tools/te_train/numerics.c \
+	tools/te_train/numerics.h \
 	tools/te_train/opts.c \
 	tools/te_train/opts.def \
 	tools/te_train/opts.h \

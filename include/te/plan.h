@@ -384,6 +384,42 @@ TE_EXPORT int te_plan_profile_step(const struct te_plan *plan, int index,
 TE_EXPORT int te_plan_profile_print(const struct te_plan *plan, enum te_plan_format format,
 				    char **ret_text);
 
+/*
+ * A value that a pass has written, or a weight that it casts. Values of FP8 are counted before the
+ * cast, so that n - nnan - ninf elements are finite; nsaturated and nunderflow are of the cast.
+ */
+struct te_plan_numerics {
+	size_t size;	    /* set by the library; lets the struct grow */
+	const char *value;  /* "h.0.fc1.y", as te_plan_saved() names values, or the weight */
+	enum te_pass pass;  /* pass that wrote it; of weights: forward */
+	enum te_dtype dtype; /* FP32, BF16, or for a cast E4M3 or E5M2 */
+	int64_t nelems, nnan, ninf, nzero;
+	/* magnitudes above the largest value of FP8 at this scale, infinities included; a block has
+	 * a scale with which no finite magnitude is */
+	int64_t nsaturated;
+	int64_t nunderflow; /* elements other than 0 whose code is 0 */
+	float amax;	    /* the largest finite magnitude */
+	float scale_inv;    /* value of a code of 1; 0: no cast, or a scale for each block */
+};
+typedef int (*te_plan_numerics_fn)(void *arg, const struct te_plan_numerics *numerics);
+
+/**
+ * te_plan_watch - count special values in what each group of later passes writes
+ * @plan: the plan
+ * @fn:   called for each value in the order of the passes, before forward for each weight with an
+ *        FP8 copy; its second argument is valid until it returns. A negative result ends the pass,
+ *        as the failure of a hook does. NULL: later passes are ordinary ones again
+ * @arg:  first argument of fn
+ *
+ * After each group a pass waits for the stream, copies the values to host memory and counts there,
+ * which takes much longer than the pass; results are the same. A value of FP32 or BF16 that exists
+ * inside a fusion only is not counted, nor is its cast: a plan with TE_PLAN_NO_FUSION has all. A
+ * watched pass cannot be captured (-EBUSY).
+ * Thread: one plan by one thread at a time.  Since: 0.1
+ * Errors: -EINVAL, -ENOMEM.
+ */
+TE_EXPORT int te_plan_watch(struct te_plan *plan, te_plan_numerics_fn fn, void *arg);
+
 /* ---- fusions ---- */
 
 /* Argument of a fusion's functions: the calls of the basic steps that it replaces, in order.

@@ -286,6 +286,7 @@ struct te_plan *te_plan_unref(struct te_plan *p)
 		te__free(p->group[t].t_saved);
 	}
 	te__profile_free(p->profile);
+	te__watch_free(p->watch);
 	te__free(p->part);
 	te__free(p->grad_group);
 	te__free(p->kept);

@@ -134,6 +134,7 @@ struct te__probe {
 	int n; /* number of events that were recorded */
 };
 struct te__profile;
+struct te__watch; /* from te_plan_watch() */
 
 struct te_plan {
 	atomic_int refs;
@@ -197,6 +198,7 @@ struct te_plan {
 	int forwarded, dw_pending;
 	struct te__probe *probe;
 	struct te__profile *profile; /* the latest, or NULL */
+	struct te__watch *watch; /* or NULL */
 	int failed; /* sticky */
 	char failed_text[512];
 };
@@ -220,6 +222,9 @@ int te__plan_recompute(struct te_plan *p, int npatterns, const char *const *patt
 int te__plan_layout(struct te_plan *p);
 int te__plan_find_grads(struct te_plan *p);
 int te__plan_find_kept(struct te_plan *p);
+/* count what the group has written, for te_plan_watch() */
+int te__watch_group(struct te_plan *p, struct te_stream *stream, int group);
+void te__watch_free(struct te__watch *w);
 #define TE__NFORMS 3
 extern const uint32_t te__form[TE__NFORMS];
 /* A form of a value that a step of a group reads or writes. */

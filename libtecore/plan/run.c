@@ -247,6 +247,8 @@ static int run_groups(struct te_plan *p, struct te_stream *stream, int first, in
 		if (!r)
 			r = p->hooks ? run_hooked(p, stream, t) :
 				       run_group(p, stream, &p->group[t]);
+		if (!r && p->watch)
+			r = te__watch_group(p, stream, t);
 		if (!r && moves)
 			r = te__moves_run(p, stream, t, 1);
 	}

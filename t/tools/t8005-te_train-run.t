@@ -170,6 +170,23 @@ check "with the sum of what is lost" grep -q '  sum$' profile
 "$te_train" $micro text --profile json >profile 2>err
 check "as JSON" grep -q '^  {"pass": "backward", "group": ' profile
 check "saves nothing" test ! -e profiled
+for recipe in fp8-delayed fp8-block; do
+	for with in "" "--numerics values.$recipe"; do
+		rm -f log
+		"$te_train" $micro --recipe $recipe --steps 4 --eval-every 2 --log-every 1 --log log \
+			$with text >out 2>err
+		sed -n 's/.*"\(train\|val\)_loss_nats":\([0-9.]*\).*/\2/p' log >losses"$with"
+	done
+	check "$recipe: --numerics changes no loss" test -s losses
+	same "at any step" losses "losses--numerics values.$recipe"
+	for step in 0 2 4; do
+		check "step $step has casts of gradients" grep -q \
+			"^{\"step\":$step,\"value\":\"h.1.act.dx\",\"pass\":\"backward\",\"dtype\":\"e[45]m[23]\"" \
+			values.$recipe
+	done
+done
+fails "--numerics needs a folder" "no/values: No such file" \
+	"$te_train" $micro --steps 1 --numerics no/values text
 for m in llama qwen2; do
 	cat >$m.json <<JSON
 {"model_type": "$m", "vocab_size": 200, "hidden_size": 32, "num_hidden_layers": 2,

@@ -42,6 +42,16 @@ check "the message says so" grep -qi 'not finite\|not a number\|nan' err
 check "nothing is saved" test ! -e lost/model.safetensors -a ! -e lost/state.safetensors
 cat err >how
 check "the weight is named" grep -q 'the weight norm.bias is -*nan' how
+for every in 0 1; do
+	$te_train --init bad --batch 1 --warmup 1 --steps 3 --eval-batches 1 --eval-every $every \
+		--numerics values.$every text >out 2>err
+	step=$((1 - every))
+	check "--numerics names the first value" grep -q \
+		"step $step: the first value that is not finite is norm.y of the forward pass: [1-9]" err
+	grep -v '"nan":0,' values.$every | head -n 1 >first
+	check "which its file has" \
+		grep -q "^{\"step\":$step,\"value\":\"norm.y\",\"pass\":\"forward\",\"dtype\":\"" first
+done
 rm -rf lost
 $te_train --init bad --steps 0 --eval-batches 1 --save-best --out lost --log lost.jsonl text >out 2>err
 check "so does a validation of it" test $? = 1

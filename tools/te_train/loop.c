@@ -19,6 +19,7 @@
 
 #include "batch.h"
 #include "loop.h"
+#include "numerics.h"
 #include "progress.h"
 #include "tokenizer.h"
 #include "tools/lib/gguf.h"
@@ -163,6 +164,8 @@ static int collect(struct trainer *t, struct slot *s)
 	loss = read_losses(t, s);
 	t->now.lost |= !isfinite(loss);
 	if (t->now.lost) {
+		if (t->o->numerics)
+			(void)numerics_of_step(t, s);
 		snprintf(what, sizeof(what), "the loss of step %lld", (long long)s->step + 1);
 		return trainer_not_finite(t, what, loss, "it was not saved");
 	}
@@ -395,6 +398,8 @@ static int validate(struct trainer *t)
 		return r;
 	t->now.lost |= !isfinite(loss);
 	if (t->now.lost) {
+		if (t->o->numerics)
+			(void)numerics_write(t);
 		snprintf(what, sizeof(what), "the validation loss of step %lld",
 			 (long long)t->now.done.step);
 		return trainer_not_finite(t, what, loss, "it was not saved");
@@ -605,6 +610,8 @@ static int between_steps(struct trainer *t, int *ret_end)
 	from = now_s();
 	if (!r && eval && !stop)
 		r = validate(t);
+	if (!r && eval && t->o->numerics && !is_stopped(t))
+		r = numerics_write(t);
 	set_phase(t, STOP_STEP, over ? k : k + 1);
 	stop |= is_stopped(t);
 	if (!r && (stop || over))

@@ -110,7 +110,7 @@ struct trainer {
 	int by_epoch; /* order of training windows; 0: random offsets */
 	int64_t steps; /* number of the last step */
 	int64_t micro_batches; /* micro-batches of a step, of all ranks */
-	FILE *log;
+	FILE *log, *numerics; /* files of rank 0; NULL: not asked for */
 	int log_failed;	    /* once a line could not be written */
 	int lock_fd;	    /* lock of the folder for checkpoints, or -1 */
 	double start_s;	    /* begin of this process's training; 0 before */

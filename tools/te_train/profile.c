@@ -9,14 +9,14 @@
 #include "profile.h"
 #include "tools/lib/say.h"
 
-static int create_plan(const struct trainer *t, struct te_plan **ret_plan)
+int profile_plan(const struct trainer *t, uint32_t flags, struct te_plan **ret_plan)
 {
 	const struct step_graph *g = &t->now.graph;
 	struct te_plan_opts po = TE_PLAN_OPTS_INIT;
 	int r;
 
 	po.recipe = &t->recipe;
-	po.flags = TE_PLAN_TRAIN | (g->costly ? TE_PLAN_RECOMPUTE_COSTLY : 0);
+	po.flags = flags | TE_PLAN_TRAIN | (g->costly ? TE_PLAN_RECOMPUTE_COSTLY : 0);
 	po.x = (struct te_spec){ TE_DTYPE_INT32, 2, { t->B, t->T } };
 	po.offload = g->offload;
 	po.nrecompute = g->nrecompute;
@@ -28,23 +28,28 @@ static int create_plan(const struct trainer *t, struct te_plan **ret_plan)
 	return r < 0 ? say_te(r, "the model cannot be planned") : STATUS_OK;
 }
 
-/* tokens of the first step */
-static int feed(const struct trainer *t, struct te_plan *plan)
+int profile_feed(const struct trainer *t, struct te_plan *plan, const int32_t *x, const int32_t *y)
+{
+	const size_t nbytes = (size_t)(t->B * t->T) * sizeof(*x);
+	int r = te_tensor_write(te_plan_input(plan, "x"), x, nbytes);
+
+	if (r >= 0)
+		r = te_tensor_write(te_plan_input(plan, MODEL_TARGETS), y, nbytes);
+	return r < 0 ? say_te(r, "the tokens of a micro-batch") : STATUS_OK;
+}
+
+int profile_draw(const struct trainer *t, struct te_plan *plan, int64_t step)
 {
 	const size_t n = (size_t)(t->B * t->T);
 	int32_t *tokens = malloc(2 * n * sizeof(*tokens));
-	int r = tokens ? batch_draw(&t->train, (uint64_t)t->o->seed, 0, t->ranks.data_rank * t->B,
-				    t->B, t->T, tokens, tokens + n) :
+	int r = tokens ? batch_draw(&t->train, (uint64_t)t->o->seed, step,
+				    t->ranks.data_rank * t->B, t->B, t->T, tokens, tokens + n) :
 			 say_failed("out of memory");
-	int te = 0;
 
 	if (!r)
-		te = te_tensor_write(te_plan_input(plan, "x"), tokens, n * sizeof(*tokens));
-	if (!r && te >= 0)
-		te = te_tensor_write(te_plan_input(plan, MODEL_TARGETS), tokens + n,
-				     n * sizeof(*tokens));
+		r = profile_feed(t, plan, tokens, tokens + n);
 	free(tokens);
-	return te < 0 ? say_te(te, "the tokens of the profile") : r;
+	return r;
 }
 
 int profile_print(const struct trainer *t)
@@ -52,10 +57,10 @@ int profile_print(const struct trainer *t)
 	const enum te_plan_format format = *t->o->profile == 'j' ? TE_PLAN_JSON : TE_PLAN_TEXT;
 	struct te_plan *plan = NULL;
 	char *text = NULL;
-	int te = 0, r = create_plan(t, &plan);
+	int te = 0, r = profile_plan(t, 0, &plan);
 
 	if (!r)
-		r = feed(t, plan);
+		r = profile_draw(t, plan, 0);
 	if (!r)
 		te = te_plan_profile(plan, t->stream, NULL, NULL);
 	if (!r && te >= 0 && !t->ranks.rank)

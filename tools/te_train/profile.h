@@ -4,6 +4,13 @@
 
 #include "loop.h"
 
+/* a training plan of a micro-batch; flags: TE_PLAN_* besides. The functions return exit statuses */
+int profile_plan(const struct trainer *t, uint32_t flags, struct te_plan **ret_plan);
+/* tokens and targets, each [B, T], into its inputs */
+int profile_feed(const struct trainer *t, struct te_plan *plan, const int32_t *x, const int32_t *y);
+/* rows of the training data that the step would draw */
+int profile_draw(const struct trainer *t, struct te_plan *plan, int64_t step);
+
 /*
  * Plans a micro-batch, runs its passes eagerly on tokens of the training data, and prints the
  * profile on rank 0; before, trainer_open(). Returns an exit status.

@@ -231,6 +231,11 @@ int progress_begin(struct trainer *t)
 			return say_bad("%s: %s", o->log, strerror(errno));
 		setvbuf(t->log, NULL, _IONBF, 0);
 	}
+	if (o->numerics && !t->numerics) {
+		t->numerics = fopen(o->numerics, "a");
+		if (!t->numerics)
+			return say_bad("%s: %s", o->numerics, strerror(errno));
+	}
 	if (t->ranks.comm)
 		say_note("%d ranks, each with %lld micro-batch%s a step", (int)ranks_n(&t->ranks),
 			 (long long)t->now.accum, t->now.accum == 1 ? "" : "es");

@@ -759,6 +759,8 @@ void trainer_free(struct trainer *t)
 	config_free(&t->cfg);
 	if (t->log)
 		fclose(t->log);
+	if (t->numerics)
+		fclose(t->numerics);
 	if (t->lock_fd >= 0)
 		close(t->lock_fd);
 }

@@ -97,6 +97,7 @@ while IFS='|' read -r option name; do
 done <<'LIST'
 --tensor 2|--tensor
 --graph|--graph
+--numerics values|--numerics
 --chunks 2|--chunks
 --offload all|--offload
 --memory 1G|--memory

@@ -332,6 +332,7 @@ static int check_pipeline(const struct opts *o)
 		{ o->estimate >= 0, "--estimate" },
 		{ o->print_plan != NULL, "--print-plan" },
 		{ o->profile != NULL, "--profile" },
+		{ o->numerics != NULL, "--numerics" },
 	};
 
 	for (size_t i = 0; i < sizeof(without) / sizeof(without[0]) && o->pipeline > 1; i++)

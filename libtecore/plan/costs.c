@@ -71,6 +71,21 @@ static uint64_t weight_nelems(const struct te_plan *p, const struct te__step *s,
 	return (uint64_t)(is_library_op(op, "embedding") && used < n ? used : n);
 }
 
+/* bytes that a step reads for an element of weight k */
+static uint64_t element_nbytes(const struct te_plan *p, const struct te__step *s, int k)
+{
+	const struct te__weight *w = &p->seq->weight[p->seq->op_weight[s->node][k]];
+	const uint32_t forms = p->node[s->node].inf.weight_forms[k];
+	const int stored = p->seq->op[s->node]->decl[k].flags & TE_WEIGHT_STORED;
+
+	if (forms & (TE_FORM_ROW | TE_FORM_COL))
+		return 1;
+	if (forms)
+		return te_dtype_nbytes(p->recipe.compute);
+	/* masters, or FP32 copies of BF16 masters */
+	return stored && te__seq_is_split(p->seq) && !te__weight_has_rest(p->seq, w) ? 2 : 4;
+}
+
 static uint64_t weights_nbytes(const struct te_plan *p, const struct te__step *s)
 {
 	const struct te_op *op = p->seq->op[s->node];
@@ -80,16 +95,13 @@ static uint64_t weights_nbytes(const struct te_plan *p, const struct te__step *s
 		return 0;
 	for (int k = 0; k < op->nweights; k++) {
 		const struct te__weight *w = &p->seq->weight[p->seq->op_weight[s->node][k]];
-		const uint32_t forms = p->node[s->node].inf.weight_forms[k];
 		const uint64_t n = weight_nelems(p, s, k);
 
 		if (s->kind == TE__STEP_DW)
 			/* the gradient is added to */
 			nbytes += te__weight_trains(w) ? 2 * n * sizeof(float) : 0;
 		else if (s->kind == TE__STEP_FWD || backward_reads(op, k))
-			nbytes += n * (forms & (TE_FORM_ROW | TE_FORM_COL) ? 1 :
-				       forms ? te_dtype_nbytes(p->recipe.compute) :
-					       sizeof(float));
+			nbytes += n * element_nbytes(p, s, k);
 	}
 	return nbytes;
 }

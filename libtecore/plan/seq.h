@@ -123,6 +123,13 @@ static inline int te__weight_trains(const struct te__weight *w)
 	return !(w->decl.flags & TE_WEIGHT_FROZEN);
 }
 
+/* 1: its master is BF16 and a remainder, also before te_seq_init */
+static inline int te__weight_has_rest(const struct te_seq *seq, const struct te__weight *w)
+{
+	return seq->binding.flags & TE_SEQ_REMAINDERS &&
+	       (te__weight_trains(w) || !(seq->binding.flags & TE_SEQ_ROUND_FROZEN));
+}
+
 /* 1: op i has a trained weight, or is tied to one */
 int te__seq_op_trains(const struct te_seq *seq, int i);
 

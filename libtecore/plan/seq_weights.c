@@ -188,7 +188,7 @@ static int64_t count_rest(const struct te_seq *seq)
 		const struct te__weight *w = &seq->weight[i];
 		const struct te_spec s = weight_spec(&w->decl);
 
-		if (te__weight_trains(w) && !w->value)
+		if (te__weight_has_rest(seq, w) && !w->value)
 			n += padded_nelems(&s);
 	}
 	return n;

@@ -66,6 +66,47 @@ static struct te_plan *linear_plan(struct te_seq *seq, const char *recipe, int64
 	return plan;
 }
 
+/* bytes that an embedding of two tokens in [64,8] reads and writes, with these masters */
+static uint64_t embedding_nbytes(uint32_t masters)
+{
+	struct te_embedding_attrs a = TE_ATTRS(embedding, .vocab = 64, .width = 8);
+	struct te_seq_binding b = TE_SEQ_BINDING_INIT;
+	struct te_plan_profile_step s = TE_PLAN_PROFILE_STEP_INIT;
+	struct te_plan_profile_opts po = given();
+	struct te_plan_opts o = TE_PLAN_OPTS_INIT;
+	struct te_plan *plan;
+	struct te_seq *seq;
+	struct te_op *op;
+
+	b.flags = masters;
+	DO(te_seq_create(ctx, &seq));
+	DO(te_op_embedding(&a, "e", &op));
+	tt_append(seq, op);
+	DO(te_seq_complete(seq));
+	DO(te_seq_bind(seq, &b));
+	DO(te_seq_init(seq, 1));
+	o.x = (struct te_spec){ TE_DTYPE_INT32, 2, { 1, 2 } };
+	DO(te_plan_create(seq, &o, &plan));
+	DO(te_fill(st, te_tensor_data(te_plan_input(plan, "x")), 0, 2 * sizeof(int32_t)));
+	DO(te_plan_profile(plan, st, &po, NULL));
+	DO(te_plan_profile_step(plan, 0, &s));
+	te_plan_unref(plan);
+	te_seq_unref(seq);
+	return s.nbytes;
+}
+
+/* two rows of the table as it is stored, tokens, and outputs in BF16 */
+START_TEST(counts_masters_as_they_are_stored)
+{
+	const uint64_t rest = 2 * (sizeof(int32_t) + 2 * 8);
+
+	ck_assert_uint_eq(embedding_nbytes(0), 4 * 2 * 8 + rest);
+	ck_assert_uint_eq(embedding_nbytes(TE_SEQ_BF16_MASTERS), 2 * 2 * 8 + rest);
+	ck_assert_uint_eq(embedding_nbytes(TE_SEQ_BF16_MASTERS | TE_SEQ_REMAINDERS),
+			  4 * 2 * 8 + rest);
+}
+END_TEST
+
 static struct te_plan_profile_step find(struct te_plan *plan, const char *steps)
 {
 	struct te_plan_profile_step s = TE_PLAN_PROFILE_STEP_INIT;
@@ -459,6 +500,7 @@ TT_SUITE("plan/profile", TT_NEED_NOTHING)
 
 	tcase_add_test(c, counts_bytes_and_flops_of_a_linear);
 	tcase_add_test(c, counts_fp8_copies);
+	tcase_add_test(c, counts_masters_as_they_are_stored);
 	tcase_add_test(c, counts_flops_of_a_head_in_forward);
 	tcase_add_loop_test(c, lists_each_group_once, 0, TT_LEN(recipes));
 	tcase_add_loop_test(c, runs_the_passes, 0, TT_LEN(recipes));

@@ -99,6 +99,8 @@ static int add_step(const struct mem_run *run, int64_t B, struct mem *m, uint64_
 	struct te_offload_report off = TE_OFFLOAD_REPORT_INIT;
 	struct te_step_memory sm = TE_STEP_MEMORY_INIT;
 	const struct te_adamw_opts ao = opts_adamw(run->o);
+	const int64_t nelems = te_seq_nelems(run->model->seq);
+	const int64_t ngrads = te_seq_grad_nelems(run->model->seq);
 	struct te_step *step = NULL;
 	int r = step_graph_make(run->graph, run->model->seq, NULL, B, TE_STEP_NO_ALLOC, &step);
 
@@ -111,7 +113,7 @@ static int add_step(const struct mem_run *run, int64_t B, struct mem *m, uint64_
 		r = forward_nbytes(run, B, run->graph->T, NULL, &eval);
 	if (r < 0)
 		return r;
-	m->moments = 2 * te_moments_nbytes(ao.moments, te_seq_grad_nelems(run->model->seq));
+	m->moments = 2 * te_moments_nbytes(ao.moments, ngrads);
 	m->state += te_adamw_nbytes(run->model->seq, &ao) - m->moments + sm.plans_nbytes;
 	m->activations = m->pool = sm.pool_nbytes;
 	m->offloaded = off.moved_nbytes;
@@ -120,7 +122,8 @@ static int add_step(const struct mem_run *run, int64_t B, struct mem *m, uint64_
 	m->step_ms = sm.passes_ms;
 	/* AdamW reads gradients twice, for their norm too, and reads and writes all the rest */
 	if (sm.passes_ms > 0)
-		m->step_ms += 1e3 * (4.0 * (double)m->grads + 2.0 * (double)m->moments +
+		m->step_ms += 1e3 * (2.0 * (double)(m->grads + m->moments) +
+				     2.0 * (double)m->weights * (double)ngrads / (double)nelems +
 				     (double)m->copies) / off.mem_rate;
 	*ret_eval = eval.arena_nbytes + eval.own_nbytes;
 	return 0;

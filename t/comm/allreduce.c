@@ -819,29 +819,35 @@ static void *meet(void *arg)
 	struct thread_rank *r = arg;
 	int err = te_comm_barrier(r->comm, te_ctx_stream(r->ctx));
 
-	return (void *)(intptr_t)(err ? err : te_stream_sync(te_ctx_stream(r->ctx)));
+	if (!err)
+		err = te_stream_sync(te_ctx_stream(r->ctx));
+	return (void *)(intptr_t)(err ? err : te_comm_error(r->comm));
 }
 
 /* a thread of rank 0 is in an all-reduce when another one queues work without waiting for it */
 static int queue_meanwhile(struct thread_rank *r)
 {
 	struct te_stream *s = te_ctx_stream(r->ctx);
-	uint32_t out[2] = { 0, 7 };
+	const size_t nbytes = sizeof(uint32_t);
+	uint32_t *out; /* pinned: a GPU's copy to other memory waits for the stream */
 	pthread_t thread;
 	void *p, *result;
 
+	STEP(te_pinned_alloc(r->ctx, 2 * nbytes, (void **)&out));
+	out[0] = 0;
+	out[1] = 7;
 	/* a free is no short work, so that each of the next commands wakes the stream's worker */
-	STEP(te_mem_alloc(s, sizeof(out), &p));
+	STEP(te_mem_alloc(s, nbytes, &p));
 	STEP(te_mem_free(s, p));
 	STEP(te_stream_sync(s));
-	STEP(te_mem_alloc(s, sizeof(out), &p));
+	STEP(te_mem_alloc(s, nbytes, &p));
 	while (r->rank && !atomic_load(&queued))
 		tt_sleep_ms(1);
 	if (!r->rank) {
 		HOLDS(!pthread_create(&thread, NULL, meet, r));
 		tt_sleep_ms(20);
-		STEP(te_copy(s, p, &out[1], sizeof(out[1])));
-		STEP(te_copy(s, &out[0], p, sizeof(out[0])));
+		STEP(te_copy(s, p, &out[1], nbytes));
+		STEP(te_copy(s, &out[0], p, nbytes));
 		atomic_store(&queued, 1);
 		while (!te_stream_query(s))
 			tt_sleep_ms(1);
@@ -851,6 +857,7 @@ static int queue_meanwhile(struct thread_rank *r)
 	} else {
 		STEP((int)(intptr_t)meet(r));
 	}
+	STEP(te_pinned_free(r->ctx, out));
 	return te_mem_free(s, p);
 }
 

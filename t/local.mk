@@ -220,6 +220,7 @@ TT_TOOLS_SH += \
 	t/tools/t8036-te_train-head.t \
 	t/tools/t8037-te_train-moments.t \
 	t/tools/t8038-te_train-memory.t \
+	t/tools/t8039-te_train-documents.t \
 	t/tools/t8041-te_train-pipeline.t
 # a shared library for LD_PRELOAD: -rpath makes it one although it is not installed
 check_LTLIBRARIES += t/lib/failalloc.la

@@ -23,9 +23,10 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t nbytes)
 		/* read completely, and in pieces */
 		const struct data_opts opts = { types[i % 5], i / 5 % 2 ? DATA_NBYTES : 50257,
 						i < 10 ? DATA_CHECKED_NBYTES : 0, &chat,
-						NULL };
+						NULL, (enum data_mark)(i % 3),
+						(int32_t)(nbytes % 3) - 1 };
 		struct data *d;
-		int32_t token[2];
+		int32_t token[2], target[2] = { 0 }, first[2];
 
 		if (data_open(&file, 1, &opts, &d))
 			continue;
@@ -33,6 +34,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t nbytes)
 			span_read(&(struct span){ d, data_ntokens(d) - 2, 2 }, 0, 2, token);
 		if (data_ntokens(d) >= 2)
 			span_mask(&(struct span){ d, data_ntokens(d) - 2, 2 }, 0, 2, token);
+		if (data_ntokens(d) >= 3)
+			span_documents(&(struct span){ d, data_ntokens(d) - 3, 3 }, 0, 2, token,
+				       target, first);
 		data_close(d);
 	}
 	chat_free(&chat);

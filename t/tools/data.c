@@ -17,6 +17,8 @@ static char dir[64];
 static char path[3][96];
 static int64_t most = DATA_CHECKED_NBYTES;
 static struct chat chat;
+static enum data_mark mark;
+static int32_t mark_token;
 
 static void setup(void)
 {
@@ -24,6 +26,7 @@ static void setup(void)
 	ck_assert_ptr_nonnull(mkdtemp(dir));
 	for (int i = 0; i < 3; i++)
 		snprintf(path[i], sizeof(path[i]), "%s/%d", dir, i);
+	mark = DATA_NO_MARK;
 	say_hush(1);
 }
 
@@ -46,7 +49,7 @@ static void put(int i, const char *suffix, const void *p, size_t n)
 static struct data *open_as(int n, enum data_type type, int64_t vocab)
 {
 	char *list[3] = { path[0], path[1], path[2] };
-	const struct data_opts opts = { type, vocab, most, &chat, NULL };
+	const struct data_opts opts = { type, vocab, most, &chat, NULL, mark, mark_token };
 	struct data *d = NULL;
 
 	ck_assert_int_eq(data_open(list, n, &opts, &d), 0);
@@ -61,7 +64,7 @@ static struct data *open_files(int n)
 static void refuse_as(int n, enum data_type type, int64_t vocab)
 {
 	char *list[3] = { path[0], path[1], path[2] };
-	const struct data_opts opts = { type, vocab, most, &chat, NULL };
+	const struct data_opts opts = { type, vocab, most, &chat, NULL, mark, mark_token };
 	struct data *d = NULL;
 
 	ck_assert_int_eq(data_open(list, n, &opts, &d), STATUS_BAD);
@@ -98,7 +101,7 @@ START_TEST(batches_span_files)
 
 	ck_assert_int_eq(data_ntokens(d), all);
 	for (int step = 0; step < 50; step++) {
-		ck_assert_int_eq(batch_draw(&s, 5, step, 0, 7, T, x, y), 0);
+		ck_assert_int_eq(batch_draw(&s, 5, step, 0, &(struct rows){ 7, T, x, y, NULL }), 0);
 		for (int64_t i = 0; i < 7 * T; i++) {
 			ck_assert_int_ge(x[i], 1);
 			ck_assert_int_lt(x[i], all - 1);
@@ -109,7 +112,8 @@ START_TEST(batches_span_files)
 	}
 	/* all of it, each token predicted once and in order */
 	for (int64_t k = 0; k < nb; k++) {
-		ck_assert_int_eq(batch_eval(&s, k, 0, 7, T, x, y, &count), 0);
+		ck_assert_int_eq(batch_eval(&s, k, 0,
+					    &(struct rows){ 7, T, x, y, NULL }, &count), 0);
 		for (int64_t i = 0; i < 7 * T; i++) {
 			if (y[i] == IGNORED_TARGET)
 				continue;
@@ -135,16 +139,17 @@ START_TEST(draws_depend_on_seed_step_and_row_alone)
 	int32_t x[3][64], y[64], seen[236] = { 0 };
 	int nseen = 0;
 
-	ck_assert_int_eq(batch_draw(&s, 1, 9, 0, 16, 4, x[0], y), 0);
-	ck_assert_int_eq(batch_draw(&s, 1, 10, 0, 16, 4, x[1], y), 0);
-	ck_assert_int_eq(batch_draw(&s, 1, 9, 0, 16, 4, x[2], y), 0);
+	ck_assert_int_eq(batch_draw(&s, 1, 9, 0, &(struct rows){ 16, 4, x[0], y, NULL }), 0);
+	ck_assert_int_eq(batch_draw(&s, 1, 10, 0, &(struct rows){ 16, 4, x[1], y, NULL }), 0);
+	ck_assert_int_eq(batch_draw(&s, 1, 9, 0, &(struct rows){ 16, 4, x[2], y, NULL }), 0);
 	ck_assert_mem_eq(x[0], x[2], sizeof(x[0]));
 	ck_assert_mem_ne(x[0], x[1], sizeof(x[0]));
-	ck_assert_int_eq(batch_draw(&s, 2, 9, 0, 16, 4, x[2], y), 0);
+	ck_assert_int_eq(batch_draw(&s, 2, 9, 0, &(struct rows){ 16, 4, x[2], y, NULL }), 0);
 	ck_assert_mem_ne(x[0], x[2], sizeof(x[0]));
 	/* 16000 draws of 236 starts miss one with probability 236 exp(-67) */
 	for (int step = 0; step < 1000; step++) {
-		ck_assert_int_eq(batch_draw(&s, 3, step, 0, 16, 4, x[0], y), 0);
+		ck_assert_int_eq(batch_draw(&s, 3, step, 0,
+					    &(struct rows){ 16, 4, x[0], y, NULL }), 0);
 		for (int i = 0; i < 64; i += 4)
 			seen[x[0][i]] = 1;
 	}
@@ -191,7 +196,8 @@ START_TEST(ranks_take_each_token_once_an_epoch)
 		int64_t k = tt_rand_int(1, 4);
 
 		k = k < nwindows - i ? k : nwindows - i;
-		ck_assert_int_eq(batch_take(&s, 7, epoch * nwindows + i, k, T, x, y), 0);
+		ck_assert_int_eq(batch_take(&s, 7, epoch * nwindows + i,
+					    &(struct rows){ k, T, x, y, NULL }), 0);
 		for (int64_t j = 0; j < k * T; j++) {
 			if (y[j] == IGNORED_TARGET)
 				continue;
@@ -216,11 +222,11 @@ START_TEST(orders_depend_on_seed_and_epoch)
 	int32_t x[4][60], y[240];
 
 	/* 60 windows */
-	ck_assert_int_eq(batch_take(&s, 1, 60, 15, 4, x[0], y), 0);
-	ck_assert_int_eq(batch_take(&s, 1, 120, 15, 4, x[1], y), 0);
-	ck_assert_int_eq(batch_take(&s, 2, 60, 15, 4, x[2], y), 0);
-	ck_assert_int_eq(batch_take(&s, 1, 60, 7, 4, x[3], y), 0);
-	ck_assert_int_eq(batch_take(&s, 1, 67, 8, 4, x[3] + 28, y), 0);
+	ck_assert_int_eq(batch_take(&s, 1, 60, &(struct rows){ 15, 4, x[0], y, NULL }), 0);
+	ck_assert_int_eq(batch_take(&s, 1, 120, &(struct rows){ 15, 4, x[1], y, NULL }), 0);
+	ck_assert_int_eq(batch_take(&s, 2, 60, &(struct rows){ 15, 4, x[2], y, NULL }), 0);
+	ck_assert_int_eq(batch_take(&s, 1, 60, &(struct rows){ 7, 4, x[3], y, NULL }), 0);
+	ck_assert_int_eq(batch_take(&s, 1, 67, &(struct rows){ 8, 4, x[3] + 28, y, NULL }), 0);
 	ck_assert_mem_eq(x[0], x[3], sizeof(x[0]));
 	ck_assert_mem_ne(x[0], x[1], sizeof(x[0]));
 	ck_assert_mem_ne(x[0], x[2], sizeof(x[0]));
@@ -238,7 +244,8 @@ START_TEST(spreads_a_limited_validation)
 	/* 60 windows of 4; 3 batches of 2 take every tenth */
 	ck_assert_int_eq(eval_nbatches(&s, 2, 4, 3), 3);
 	for (int k = 0; k < 3; k++) {
-		ck_assert_int_eq(batch_eval(&s, k, 3, 2, 4, x, y, &count), 0);
+		ck_assert_int_eq(batch_eval(&s, k, 3,
+					    &(struct rows){ 2, 4, x, y, NULL }, &count), 0);
 		ck_assert_int_eq(x[0], (2 * k) * 40);
 		ck_assert_int_eq(x[4], (2 * k + 1) * 40);
 		ck_assert_int_eq(count, 8);
@@ -605,7 +612,7 @@ START_TEST(reads_pipes)
 			fputc('a' + i % 26, f);
 		_exit(fclose(f) ? 1 : 0);
 	}
-	r = data_open(list, 1, &(struct data_opts){ DATA_AUTO, 256, most, &chat, NULL }, &d);
+	r = data_open(list, 1, &(struct data_opts){ .vocab = 256, .chat = &chat }, &d);
 	ck_assert_int_eq(wait(&(int){ 0 }) > 0, 1);
 	ck_assert_int_eq(r, 0);
 	ck_assert_int_eq(data_ntokens(d), N);
@@ -802,11 +809,11 @@ START_TEST(packs_documents_with_text)
 	ck_assert(data_is_bytes(d));
 	ck_assert_int_eq(data_ntokens(d), 10);
 	s = (struct span){ d, 0, 10 };
-	ck_assert_int_eq(batch_eval(&s, 0, 0, 1, 12, x, y, &count), 0);
+	ck_assert_int_eq(batch_eval(&s, 0, 0, &(struct rows){ 1, 12, x, y, NULL }, &count), 0);
 	ck_assert_mem_eq(y, want, 9 * sizeof(*y));
 	ck_assert_int_eq(count, 6);
 	for (int64_t c = 0; c < 3; c++) {
-		ck_assert_int_eq(batch_take(&s, 1, c, 1, 3, x, y), 0);
+		ck_assert_int_eq(batch_take(&s, 1, c, &(struct rows){ 1, 3, x, y, NULL }), 0);
 		for (int i = 0; i < 3; i++)
 			ck_assert(y[i] == IGNORED_TARGET || y[i] == 'c' || y[i] == '\n' ||
 				  y[i] == 'x' || y[i] == 'y');
@@ -827,6 +834,81 @@ START_TEST(packs_documents_with_text)
 	ck_assert_str_ne(data_digest(d), digest);
 	data_close(d);
 	chat_free(&chat);
+}
+END_TEST
+
+/* documents of n tokens begin where starts[] is not 0; 2: the mark is there, a target */
+static void check_documents(const struct data *d, const uint8_t *starts, int64_t n)
+{
+	const int64_t from = tt_rand_int(0, 1), T = tt_rand_int(1, n + 3);
+	const struct span s = { d, from, n - from };
+	int32_t x[64], y[64], first[64], plain[64];
+	const struct rows rows = { 1, T, x, y, first }, without = { 1, T, x, plain, NULL };
+	int64_t count, i = 0;
+
+	for (int64_t w = 0; w < epoch_nwindows(&s, T); w++) {
+		int32_t latest = 0;
+
+		ck_assert_int_eq(batch_eval(&s, w, 0, &without, &count), 0);
+		ck_assert_int_eq(batch_eval(&s, w, 0, &rows, &count), 0);
+		for (i = 0; i < T; i++) {
+			const int64_t at = from + w * T + i;
+			const int ends = at + 1 < n ? starts[at + 1] == 1 : 1;
+
+			latest = at >= n - 1 || (i && starts[at]) ? (int32_t)i : latest;
+			ck_assert_int_eq(first[i], latest);
+			ck_assert_int_eq(y[i], ends ? IGNORED_TARGET : plain[i]);
+			count -= y[i] != IGNORED_TARGET;
+		}
+		ck_assert_int_eq(count, 0);
+	}
+}
+
+START_TEST(documents_are_lines_and_files)
+{
+	static const char line[] = "{\"prompt\": \"ab\", \"completion\": \"c\"}\n"
+				   "{\"text\": \"xyz\"}";
+	static const uint8_t starts[14] = { [0] = 1, [4] = 1, [8] = 1, [11] = 1 };
+	struct data *d;
+
+	ck_assert_int_eq(chat_create("chatml", NULL, no_role, NULL, &chat), 0);
+	put(0, ".jsonl", line, strlen(line));
+	put(1, ".txt", "uvw", 3);
+	put(2, ".txt", "rst", 3);
+	d = open_files(3);
+	ck_assert_int_eq(data_ntokens(d), 14);
+	for (int i = 0; i < 50; i++)
+		check_documents(d, starts, 14);
+	data_close(d);
+	chat_free(&chat);
+}
+END_TEST
+
+/* a document goes on in the next file. _i: enum data_mark */
+START_TEST(a_token_ends_or_begins_documents)
+{
+	static const uint32_t token[9] = { 7, 300, 9, 7, 7, 300, 11, 12, 7 };
+	static const uint8_t starts[3][9] = {
+		{ 0 },
+		{ [1] = 1, [4] = 1, [5] = 1 },
+		{ [0] = 2, [3] = 2, [4] = 2, [8] = 2 },
+	};
+	struct data *d;
+
+	mark = (enum data_mark)_i;
+	mark_token = 7;
+	put_tokens(0, ".u16", token, 6, 2, 0, 0);
+	put_tokens(1, ".u16", token + 6, 3, 2, 0, 0);
+	d = open_as(2, DATA_AUTO, 512);
+	for (int i = 0; i < 50; i++)
+		check_documents(d, starts[_i], 9);
+	data_close(d);
+	mark_token = -1;
+	if (_i)
+		refuse_as(1, DATA_AUTO, 512);
+	put(0, ".txt", "text needs none", 15);
+	d = open_files(1);
+	data_close(d);
 }
 END_TEST
 
@@ -852,6 +934,8 @@ TT_SUITE("tools/data", TT_NEED_NOTHING)
 	tcase_add_test(c, reads_folders);
 	tcase_add_loop_test(c, refuses_other_lines, 0, TT_LEN(bad_lines));
 	tcase_add_test(c, packs_documents_with_text);
+	tcase_add_test(c, documents_are_lines_and_files);
+	tcase_add_loop_test(c, a_token_ends_or_begins_documents, 0, 3);
 	tcase_add_test(c, reads_pipes);
 	tcase_add_test(c, draws_random_tokens);
 	tcase_add_test(c, refuses_what_cannot_be_read);

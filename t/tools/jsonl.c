@@ -75,7 +75,8 @@ START_TEST(documents_have_masks)
 			}
 			ck_assert_int_lt(i, docs.n);
 			ck_assert_int_eq(docs.token[i], *p);
-			ck_assert_int_eq(docs.ignored[i], !target);
+			ck_assert_int_eq(docs.ignored[i] == DOCS_TARGET, target);
+			ck_assert_int_eq(docs.ignored[i] == DOCS_FIRST, p == documents[_i].text);
 			ntargets += target;
 			i++;
 		}

@@ -75,6 +75,7 @@ struct config {
 	/* the head's recipe, borrowed and in no file; NULL: never FP8 */
 	const struct te_recipe *head_recipe;
 	int64_t loss_chunk; /* te_cross_entropy_attrs.chunk; in no file */
+	int documents; /* attention and positions end with documents; in no file */
 	/* The object read, including unused fields. config_free() releases it; copies of the struct
 	 * borrow it, unless they take a reference. */
 	json_t *source;

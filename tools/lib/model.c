@@ -174,6 +174,12 @@ static double attention_scale(const struct config *c, int layer)
 	return f == 1 && n == (double)c->head_dim ? 0 : f * f / sqrt(n);
 }
 
+static void take_documents(struct builder *b, const struct config *c, struct te_op *op)
+{
+	if (op && c->documents)
+		b->r = te_op_take(op, 0, MODEL_DOCUMENTS);
+}
+
 static void attention(struct builder *b, const struct config *c, int i, const char *name)
 {
 	const int64_t window = config_window(c, i);
@@ -186,9 +192,10 @@ static void attention(struct builder *b, const struct config *c, int i, const ch
 		.first_head = b->m->shard * (int32_t)c->heads,
 		.all_heads = b->m->nshards * (int32_t)c->heads,
 		.window = (int32_t)(window < INT32_MAX ? window : 0),
-		.softcap = (float)c->score_cap);
+		.softcap = (float)c->score_cap,
+		.documents = c->documents);
 
-	APPEND(b, te_op_attention, &a, name);
+	take_documents(b, c, APPEND(b, te_op_attention, &a, name));
 }
 
 static void rope(struct builder *b, const struct config *c, int i, const char *name)
@@ -198,14 +205,15 @@ static void rope(struct builder *b, const struct config *c, int i, const char *n
 	struct te_rope_attrs a = TE_ATTRS(rope, .nheads = (int32_t)c->heads,
 		.nkv = (int32_t)c->kv_heads,
 		.head_dim = (int32_t)c->head_dim,
-		.theta = (float)rot->theta);
+		.theta = (float)rot->theta,
+		.documents = c->documents);
 
 	/* the others are computed by the library, as runs before this one did */
 	if (rot->kind != ROTARY_DEFAULT || rot->part != 1) {
 		rotary_frequencies(rot, c->head_dim, freq);
 		a.inv_freq = freq;
 	}
-	APPEND(b, te_op_rope, &a, name);
+	take_documents(b, c, APPEND(b, te_op_rope, &a, name));
 }
 
 static void scale(struct builder *b, double factor, const char *name)
@@ -342,6 +350,8 @@ static void build(struct builder *b, const struct model *m)
 	if (c->scaled_embedding)
 		scale(b, sqrt((double)c->width), "embed_scale");
 	dropout(b, c->drop_embd, "drop");
+	if (c->documents && b->r >= 0)
+		b->r = te_seq_input(b->seq, MODEL_DOCUMENTS, TE_DTYPE_INT32, 0, NULL);
 	for (int i = 0; i < c->layers; i++) {
 		b->skips = i < stage_first_layer(c, m->nstages, m->stage) ||
 			   i >= stage_first_layer(c, m->nstages, m->stage + 1);

@@ -25,6 +25,8 @@ struct model {
 
 #define MODEL_LOSS "loss"	/* name of the last op */
 #define MODEL_TARGETS "targets" /* channel [B,T] INT32 */
+/* channel [B,T] INT32 with config.documents: te_attention_attrs.documents */
+#define MODEL_DOCUMENTS "documents"
 #define IGNORED_TARGET (-100)
 
 /*

@@ -7,30 +7,48 @@
 #include "tools/lib/model.h"
 #include "tools/lib/say.h"
 
-/* fill one window: n tokens, and the successor of each, unless it is no target */
-static int window(const struct span *s, int64_t at, int64_t n, int32_t *x, int32_t *y)
+/* tokens of a row from index `from` on are padding: documents of one token, without targets */
+static void pad(const struct rows *rows, int64_t row, int64_t from)
 {
+	const int64_t at = row * rows->T;
+
+	for (int64_t i = from; i < rows->T; i++) {
+		rows->x[at + i] = 0;
+		rows->y[at + i] = IGNORED_TARGET;
+		if (rows->documents)
+			rows->documents[at + i] = (int32_t)i;
+	}
+}
+
+/* fill a row: n tokens, and the successor of each, unless it is no target; then padding */
+static int window(const struct span *s, int64_t at, int64_t n, const struct rows *rows, int64_t row)
+{
+	int32_t *x = rows->x + row * rows->T, *y = rows->y + row * rows->T;
 	int r = span_read(s, at, n, x);
 
 	if (r)
 		return r;
 	memcpy(y, x + 1, (size_t)(n - 1) * sizeof(*y));
 	r = span_read(s, at + n, 1, y + n - 1);
+	if (rows->documents)
+		span_documents(s, at, n, x, y, rows->documents + row * rows->T);
 	span_mask(s, at + 1, n, y);
+	pad(rows, row, n);
 	return r;
 }
 
-int batch_draw(const struct span *s, uint64_t seed, int64_t step, int64_t first, int64_t nrows,
-	       int64_t T, int32_t *x, int32_t *y)
+int batch_draw(const struct span *s, uint64_t seed, int64_t step, int64_t first,
+	       const struct rows *rows)
 {
-	uint64_t choices = (uint64_t)(s->n - T); /* starts for which each token has a successor */
+	/* starts for which each token has a successor */
+	const uint64_t choices = (uint64_t)(s->n - rows->T);
 	int r = STATUS_OK;
 
-	for (int64_t i = 0; i < nrows && !r; i++) {
+	for (int64_t i = 0; i < rows->nrows && !r; i++) {
 		uint64_t u = mix64(mix64(seed, (uint64_t)step), (uint64_t)(first + i));
 		int64_t at = (int64_t)((unsigned __int128)u * choices >> 64);
 
-		r = window(s, at, T, x + i * T, y + i * T);
+		r = window(s, at, rows->T, rows, i);
 	}
 	return r;
 }
@@ -66,28 +84,18 @@ int64_t epoch_permute(uint64_t key, int64_t n, int64_t i)
 	return (int64_t)x;
 }
 
-static void ignore_row(int32_t *x, int32_t *y, int64_t from, int64_t T)
+int batch_take(const struct span *s, uint64_t seed, int64_t first, const struct rows *rows)
 {
-	for (int64_t i = from; i < T; i++) {
-		x[i] = 0;
-		y[i] = IGNORED_TARGET;
-	}
-}
-
-int batch_take(const struct span *s, uint64_t seed, int64_t first, int64_t nrows, int64_t T,
-	       int32_t *x, int32_t *y)
-{
-	const int64_t nwindows = epoch_nwindows(s, T);
+	const int64_t T = rows->T, nwindows = epoch_nwindows(s, T);
 	int r = STATUS_OK;
 
-	for (int64_t i = 0; i < nrows && !r; i++, x += T, y += T) {
+	for (int64_t i = 0; i < rows->nrows && !r; i++) {
 		const int64_t c = first + i;
 		const uint64_t key = mix64(seed, (uint64_t)(c / nwindows));
 		const int64_t at = epoch_permute(key, nwindows, c % nwindows) * T;
 		const int64_t n = s->n - 1 - at < T ? s->n - 1 - at : T;
 
-		r = window(s, at, n, x, y);
-		ignore_row(x, y, n, T);
+		r = window(s, at, n, rows, i);
 	}
 	return r;
 }
@@ -104,24 +112,24 @@ int64_t eval_nbatches(const struct span *s, int64_t nrows, int64_t T, int64_t ma
 	return (eval_nwindows(s, nrows, T, max_batches) + nrows - 1) / nrows;
 }
 
-int batch_eval(const struct span *s, int64_t k, int64_t max_batches, int64_t nrows, int64_t T,
-	       int32_t *x, int32_t *y, int64_t *ret_count)
+int batch_eval(const struct span *s, int64_t k, int64_t max_batches, const struct rows *rows,
+	       int64_t *ret_count)
 {
-	int64_t all = epoch_nwindows(s, T);
-	int64_t taken = eval_nwindows(s, nrows, T, max_batches);
+	const int64_t T = rows->T, all = epoch_nwindows(s, T);
+	const int64_t taken = eval_nwindows(s, rows->nrows, T, max_batches);
 	int64_t count = 0;
 	int r = STATUS_OK;
 
-	memset(x, 0, (size_t)(nrows * T) * sizeof(*x));
-	for (int64_t i = 0; i < nrows * T; i++)
-		y[i] = IGNORED_TARGET;
-	for (int64_t i = 0; i < nrows && k * nrows + i < taken && !r; i++) {
-		int64_t at = (k * nrows + i) * all / taken * T;
-		int64_t n = s->n - 1 - at < T ? s->n - 1 - at : T;
+	for (int64_t i = 0; i < rows->nrows && !r; i++) {
+		const int64_t w = k * rows->nrows + i, at = w * all / taken * T;
+		const int64_t n = s->n - 1 - at < T ? s->n - 1 - at : T;
 
-		r = window(s, at, n, x + i * T, y + i * T);
-		for (int64_t j = i * T; j < i * T + n; j++)
-			count += y[j] != IGNORED_TARGET;
+		if (w < taken)
+			r = window(s, at, n, rows, i);
+		else
+			pad(rows, i, 0);
+		for (int64_t j = i * T; j < (i + 1) * T && !r; j++)
+			count += rows->y[j] != IGNORED_TARGET;
 	}
 	*ret_count = count;
 	return r;

@@ -6,13 +6,21 @@
 
 #include "data.h"
 
+/* Rows of T tokens, all [nrows, T]. */
+struct rows {
+	int64_t nrows, T;
+	int32_t *x;
+	int32_t *y;	    /* the successor of each token, or IGNORED_TARGET */
+	int32_t *documents; /* NULL, or as span_documents() has them, and targets too */
+};
+
 /*
- * Fill nrows windows of T tokens and their successors, at offsets that depend on
+ * Fill rows with windows of T tokens and their successors, at offsets that depend on
  * (seed, step, row) only, so that a resumed run draws the same as an uninterrupted one. first: the
  * number of the first row in the step of all ranks.
  */
-int batch_draw(const struct span *s, uint64_t seed, int64_t step, int64_t first, int64_t nrows,
-	       int64_t T, int32_t *x, int32_t *y);
+int batch_draw(const struct span *s, uint64_t seed, int64_t step, int64_t first,
+	       const struct rows *rows);
 
 /*
  * Windows of an epoch: window i begins at token i * T. The last one may be shorter; each token
@@ -22,12 +30,11 @@ int64_t epoch_nwindows(const struct span *s, int64_t T);
 /* i-th of n elements in a pseudo-random order, a permutation of 0 to n - 1 for each key */
 int64_t epoch_permute(uint64_t key, int64_t n, int64_t i);
 /*
- * Fill nrows windows, starting with window number `first` of all epochs together: each epoch has
+ * Fill rows, starting with window number `first` of all epochs together: each epoch has
  * all windows once, in an order that depends on seed and epoch. Targets after the end of a short
  * window are ignored.
  */
-int batch_take(const struct span *s, uint64_t seed, int64_t first, int64_t nrows, int64_t T,
-	       int32_t *x, int32_t *y);
+int batch_take(const struct span *s, uint64_t seed, int64_t first, const struct rows *rows);
 
 /*
  * The fixed windows of a validation: all of the span in steps of T, or max_batches
@@ -35,7 +42,7 @@ int batch_take(const struct span *s, uint64_t seed, int64_t first, int64_t nrows
  * rows and ends are ignored. *ret_count: targets that are not ignored.
  */
 int64_t eval_nbatches(const struct span *s, int64_t nrows, int64_t T, int64_t max_batches);
-int batch_eval(const struct span *s, int64_t k, int64_t max_batches, int64_t nrows, int64_t T,
-	       int32_t *x, int32_t *y, int64_t *ret_count);
+int batch_eval(const struct span *s, int64_t k, int64_t max_batches, const struct rows *rows,
+	       int64_t *ret_count);
 
 #endif

@@ -56,6 +56,8 @@ struct data {
 	int random;
 	int64_t most_nbytes; /* bytes of files that may still be read completely */
 	int64_t vocab; /* vocabulary size of the model */
+	enum data_mark mark;
+	int32_t mark_token;
 	int64_t ntokens;
 	int32_t largest;
 	char digest[DIGEST_NBYTES];
@@ -439,6 +441,20 @@ static int recognise(struct data *d, struct file *f, const struct data_opts *o)
 
 /* ---- the data set ---- */
 
+/* 1 for each token that is no target, as earlier versions had */
+static void digest_mask(struct digest *all, const struct docs *docs)
+{
+	uint8_t ignored[CHUNK_NTOKENS];
+
+	for (int64_t at = 0; at < docs->n; at += CHUNK_NTOKENS) {
+		const int64_t n = docs->n - at < CHUNK_NTOKENS ? docs->n - at : CHUNK_NTOKENS;
+
+		for (int64_t i = 0; i < n; i++)
+			ignored[i] = docs->ignored[at + i] != DOCS_TARGET;
+		digest_add(all, ignored, (size_t)n);
+	}
+}
+
 static void digest_files(struct data *d)
 {
 	struct digest all = { 0 };
@@ -451,10 +467,16 @@ static void digest_files(struct data *d)
 		/* templates differ */
 		if (docs->n) {
 			digest_add(&all, docs->token, (size_t)docs->n * sizeof(*docs->token));
-			digest_add(&all, docs->ignored, (size_t)docs->n);
+			digest_mask(&all, docs);
 		}
 	}
 	digest_end(&all, d->digest);
+}
+
+/* are documents of the file told by a mark, if at all */
+static int needs_mark(const struct file *f)
+{
+	return f->type != DATA_TEXT && !f->docs.n;
 }
 
 static int add_file(struct data *d, const char *path, const struct data_opts *o)
@@ -472,6 +494,11 @@ static int add_file(struct data *d, const char *path, const struct data_opts *o)
 		r = recognise(d, f, o);
 	if (!r && d->nfiles > 1 && (f->type == DATA_TEXT) != (d->type == DATA_TEXT))
 		r = say_bad("%s: token files and text cannot be mixed", path);
+	if (!r && d->mark && d->mark_token < 0 && needs_mark(f))
+		r = say_bad("%s: --documents needs the token that %s documents, expected %s in "
+			    "config.json", path,
+			    d->mark == DATA_MARK_ENDS ? "ends" : "begins",
+			    d->mark == DATA_MARK_ENDS ? "eos_token_id" : "bos_token_id");
 	if (f->type > d->type)
 		d->type = f->type;
 	f->first = d->ntokens;
@@ -525,6 +552,8 @@ int data_open(char *const *file, int nfiles, const struct data_opts *opts, struc
 		return say_failed("out of memory");
 	d->vocab = opts->vocab;
 	d->most_nbytes = opts->most_nbytes;
+	d->mark = opts->mark;
+	d->mark_token = opts->mark_token;
 	for (int i = 0; i < nfiles && !r; i++) {
 		struct stat st;
 
@@ -683,11 +712,43 @@ void span_mask(const struct span *s, int64_t at, int64_t n, int32_t *target)
 		const int64_t k = at - f->first, m = f->n - k < n ? f->n - k : n;
 
 		for (int64_t i = 0; i < m && f->docs.n; i++)
-			if (f->docs.ignored[k + i])
+			if (f->docs.ignored[k + i] != DOCS_TARGET)
 				target[i] = IGNORED_TARGET;
 		target += m;
 		at += m;
 		n -= m;
+	}
+}
+
+/* does the token at an index begin a document; before: the token before it */
+static int begins(const struct data *d, int64_t at, int32_t before, int32_t token)
+{
+	const struct file *f = file_at(d, at);
+	const int64_t k = at - f->first;
+
+	/* a document may go on in the next token file */
+	if (!k && !(needs_mark(f) && f > d->file && needs_mark(f - 1)))
+		return 1;
+	if (!needs_mark(f))
+		return f->docs.n && f->docs.ignored[k] == DOCS_FIRST;
+	return (d->mark == DATA_MARK_ENDS && before == d->mark_token) ||
+	       (d->mark == DATA_MARK_BEGINS && token == d->mark_token);
+}
+
+void span_documents(const struct span *s, int64_t at, int64_t n, const int32_t *token,
+		    int32_t *target, int32_t *first)
+{
+	const struct data *d = s->data;
+	int32_t latest = 0;
+
+	at += s->first;
+	for (int64_t i = 0; i < n; i++) {
+		first[i] = latest;
+		if (!begins(d, at + i + 1, token[i], target[i]))
+			continue;
+		latest = (int32_t)(i + 1);
+		if (d->mark != DATA_MARK_BEGINS || target[i] != d->mark_token)
+			target[i] = IGNORED_TARGET;
 	}
 }
 

@@ -19,6 +19,13 @@ enum data_type { DATA_AUTO, DATA_TEXT, DATA_U16, DATA_U32, DATA_JSONL };
 /* returns the type for a word of --data-type */
 enum data_type data_type_find(const char *word);
 
+/* What a token of token files tells of documents. */
+enum data_mark {
+	DATA_NO_MARK,
+	DATA_MARK_ENDS,	 /* it is the last of its document */
+	DATA_MARK_BEGINS /* it is the first of its document, and ends the one before */
+};
+
 /* ids of models whose tokens are bytes are below this */
 #define DATA_NBYTES 256
 
@@ -30,6 +37,8 @@ struct data_opts {
 	int64_t vocab, most_nbytes;
 	const struct chat *chat; /* texts around documents; is not used later */
 	const struct tokenizer *tokenizer; /* NULL: tokens of text are bytes; likewise */
+	enum data_mark mark; /* for span_documents() */
+	int32_t mark_token;  /* -1: not known, and token files are refused if there is a mark */
 };
 
 /*
@@ -60,6 +69,13 @@ const char *data_digest(const struct data *d);
 int span_read(const struct span *s, int64_t at, int64_t n, int32_t *dst);
 /* n targets, beginning with index at: those that do not count become IGNORED_TARGET */
 void span_mask(const struct span *s, int64_t at, int64_t n, int32_t *target);
+/*
+ * For a window of n tokens from index at, and their targets: the index in the window of the first
+ * token of each one's document. Targets of other documents become IGNORED_TARGET, unless they are
+ * the mark. A document is a file of text or a JSON line, and in token files what the mark tells.
+ */
+void span_documents(const struct span *s, int64_t at, int64_t n, const int32_t *token,
+		    int32_t *target, int32_t *first);
 /* does one token of the span count as a target, apart from its first */
 int span_has_target(const struct span *s);
 /* is a file of the data the one that stat(2) described */

@@ -201,7 +201,7 @@ void step_graph_free(struct step_graph *g)
 	g->step = te_step_unref(g->step);
 	g->pipeline = pipeline_free(g->pipeline);
 	free(g->x);
-	g->x = g->targets = g->loss = NULL;
+	g->x = g->targets = g->documents = g->loss = NULL;
 	g->schedule = te_schedule_unref(g->schedule);
 	g->offload = te_offload_unref(g->offload);
 	free(g->nlayers);
@@ -266,15 +266,18 @@ static int find_tensors(struct step_graph *g)
 {
 	const size_t n = (size_t)g->accum;
 
-	g->x = calloc(3 * n, sizeof(struct te_tensor *));
+	g->x = calloc(4 * n, sizeof(struct te_tensor *));
 	if (!g->x)
 		return say_failed("out of memory");
 	g->targets = g->x + n;
-	g->loss = g->targets + n;
+	g->documents = g->targets + n;
+	g->loss = g->documents + n;
 	for (int32_t i = 0; i < g->accum; i++) {
 		g->x[i] = g->step ? te_step_input(g->step, 0, i, "x") : pipeline_x(g->pipeline, i);
 		g->targets[i] = g->step ? te_step_input(g->step, 0, i, MODEL_TARGETS) :
 					  pipeline_targets(g->pipeline, i);
+		if (g->step && g->cfg.documents)
+			g->documents[i] = te_step_input(g->step, 0, i, MODEL_DOCUMENTS);
 		g->loss[i] = g->step ? te_step_output(g->step, 0, i) :
 				       pipeline_loss(g->pipeline, i);
 	}

@@ -32,7 +32,7 @@ struct step_graph {
 	struct pipeline *pipeline;
 	const struct model *model;
 	/* [accum] tensors of the micro-batches; NULL: in another stage */
-	struct te_tensor **x, **targets, **loss;
+	struct te_tensor **x, **targets, **documents, **loss;
 };
 
 /* creates schedule and plans from the options; cfg, recipe, B, T, accum and ranks of g are set */

@@ -71,7 +71,7 @@ static int add_tokens(struct doc *d, const int32_t *token, size_t n, int target)
 
 	if (r || !n)
 		return r;
-	docs->ignored[d->first] = 1;
+	docs->ignored[d->first] = DOCS_FIRST;
 	if (target)
 		docs->ntargets += docs->n - at - (at == d->first);
 	return STATUS_OK;
@@ -132,11 +132,11 @@ static int add_text(struct doc *d, const char *text, size_t n, int target)
 	r = reserve(docs, n);
 
 	for (size_t i = 0; i < n && !r; i++, docs->n++) {
-		const int ignored = !target || docs->n == d->first;
-
 		docs->token[docs->n] = (uint8_t)text[i];
-		docs->ignored[docs->n] = (uint8_t)ignored;
-		docs->ntargets += !ignored;
+		docs->ignored[docs->n] = docs->n == d->first ? DOCS_FIRST :
+					 target		     ? DOCS_TARGET :
+							       DOCS_PROMPT;
+		docs->ntargets += docs->ignored[docs->n] == DOCS_TARGET;
 	}
 	return r;
 }

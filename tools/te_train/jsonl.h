@@ -7,10 +7,16 @@
 
 #include "tools/lib/chat.h"
 
+enum docs_ignored {
+	DOCS_TARGET,
+	DOCS_PROMPT, /* the token is no target */
+	DOCS_FIRST   /* nor is this one, the first of a document */
+};
+
 /* Documents, one after the other. Zeroed: none. */
 struct docs {
 	int32_t *token;
-	uint8_t *ignored; /* 1: the token is no target: of a prompt, or the first of a document */
+	uint8_t *ignored; /* enum docs_ignored */
 	int64_t n, room;
 	int64_t ntargets;
 };

@@ -17,7 +17,6 @@
 
 #include <te/errno.h>
 
-#include "batch.h"
 #include "loop.h"
 #include "numerics.h"
 #include "progress.h"
@@ -69,18 +68,17 @@ static double lr_at(const struct trainer *t, int64_t step)
 /* tokens to the micro-batches and losses back, in stream order */
 static int copy_in(struct trainer *t, const struct slot *s)
 {
-	const int64_t n = t->B * t->T;
+	const struct step_graph *g = &t->now.graph;
+	struct te_tensor *const *const input[] = { g->x, g->targets, g->documents };
+	const int64_t n = t->B * t->T, accum = t->now.accum;
 	int r = 0;
 
-	for (int64_t i = 0; i < t->now.accum && r >= 0; i++) {
-		struct te_tensor *x = t->now.graph.x[i], *y = t->now.graph.targets[i];
+	for (int64_t i = 0; i < trainer_ninputs(t) * accum && r >= 0; i++) {
+		struct te_tensor *x = input[i / accum][i % accum];
 
 		if (x)
 			r = te_copy(t->stream, te_tensor_data(x), s->tokens + i * n,
 				    te_tensor_nbytes(x));
-		if (y && r >= 0)
-			r = te_copy(t->stream, te_tensor_data(y),
-				    s->tokens + (t->now.accum + i) * n, te_tensor_nbytes(y));
 	}
 	return r;
 }
@@ -194,12 +192,10 @@ static int draw(struct trainer *t, struct slot *s)
 {
 	const int64_t rows = t->now.accum * t->B, first = t->ranks.data_rank * rows;
 	const uint64_t seed = (uint64_t)t->o->seed;
-	int32_t *y = s->tokens + rows * t->T;
+	const struct rows to = trainer_rows(t, s->tokens, rows);
 
-	return t->by_epoch ? batch_take(&t->train, seed, t->now.done.drawn + first, rows, t->T,
-					s->tokens, y) :
-			     batch_draw(&t->train, seed, t->now.done.step, first, rows, t->T,
-					s->tokens, y);
+	return t->by_epoch ? batch_take(&t->train, seed, t->now.done.drawn + first, &to) :
+			     batch_draw(&t->train, seed, t->now.done.step, first, &to);
 }
 
 static int step(struct trainer *t)
@@ -281,28 +277,23 @@ static int hear_stop(struct trainer *t)
 static int evaluate(struct trainer *t, const struct span *s, const char *file, double *ret_loss)
 {
 	const int is_last = t->now.model.stage == t->now.model.nstages - 1;
-	struct te_tensor *x = t->now.model.stage ? NULL : te_plan_input(t->now.eval_plan, "x");
-	struct te_tensor *y = is_last ? te_plan_input(t->now.eval_plan, MODEL_TARGETS) : NULL;
+	const struct rows rows = trainer_rows(t, t->now.eval_tokens, t->B);
 	struct te_tensor *out = te_plan_output(t->now.eval_plan);
-	int64_t n = t->B * t->T, max = t->o->eval_batches;
+	int64_t max = t->o->eval_batches;
 	int64_t nbatches = eval_nbatches(s, t->B, t->T, max), total = 0;
 	double sum = 0;
 
 	*ret_loss = NAN;
 	for (int64_t k = 0; k < nbatches; k++) {
-		size_t nbytes = (size_t)n * sizeof(int32_t);
 		int64_t count;
 		float loss = 0;
-		int r = batch_eval(s, k, max, t->B, t->T, t->now.eval_tokens,
-				   t->now.eval_tokens + n, &count);
+		int r = batch_eval(s, k, max, &rows, &count);
 
 		if (!r)
 			r = hear_stop(t);
 		if (r || is_stopped(t))
 			return r;
-		r = x ? te_tensor_write(x, t->now.eval_tokens, nbytes) : 0;
-		if (r >= 0 && y)
-			r = te_tensor_write(y, t->now.eval_tokens + n, nbytes);
+		r = trainer_feed(t, t->now.eval_plan, &rows);
 		if (r >= 0)
 			r = pipeline_forward(&t->now.model, t->now.eval_plan, t->stream);
 		if (r >= 0 && is_last)

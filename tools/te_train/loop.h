@@ -12,6 +12,7 @@
 #include <te/optim.h>
 #include <te/plan.h>
 
+#include "batch.h"
 #include "ckpt.h"
 #include "data.h"
 #include "graph.h"
@@ -34,7 +35,7 @@ struct valid {
 };
 
 struct slot {
-	int32_t *tokens; /* pinned: accum * B rows of inputs, then as many rows of targets */
+	int32_t *tokens; /* pinned: trainer_rows() of accum * B rows */
 	float *loss;	 /* pinned: one for each micro-batch, or the blocks of all ranks */
 	struct te_event *done;
 	int64_t step;		     /* step whose loss has not been read; -1: none */
@@ -151,6 +152,11 @@ int trainer_not_finite(const struct trainer *t, const char *what, double value, 
 void trainer_note_gpu(const struct te_device_info *have, int32_t index);
 /* where checkpoints are saved, or NULL */
 const char *trainer_folder(const struct trainer *t);
+/* 2, or 3 with documents: arrays of nrows rows in one, which are tokens, targets, documents */
+int trainer_ninputs(const struct trainer *t);
+struct rows trainer_rows(const struct trainer *t, int32_t *tokens, int64_t nrows);
+/* writes B rows of those that the plan has; returns the library's code */
+int trainer_feed(const struct trainer *t, struct te_plan *plan, const struct rows *rows);
 /* tokens of a step, of all ranks */
 int64_t trainer_step_tokens(const struct trainer *t);
 /* epochs after a step of this attempt; NaN with --order random */

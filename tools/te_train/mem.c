@@ -82,7 +82,8 @@ static uint64_t host_nbytes(const struct mem_run *run, const struct mem *m, int6
 {
 	const struct opts *o = run->o;
 	const uint64_t rows = (uint64_t)(run->graph->T * B) * sizeof(int32_t);
-	const uint64_t tokens = (2 * NSLOTS * (uint64_t)run->graph->accum + 2) * rows;
+	const uint64_t tokens = (run->model->cfg.documents ? 3 : 2) *
+				(NSLOTS * (uint64_t)run->graph->accum + 1) * rows;
 	const uint64_t values = (uint64_t)te_seq_nelems(run->model->seq) * sizeof(float);
 	uint64_t file = o->init || o->resume ? values : 0;
 

@@ -121,16 +121,12 @@ static int passes(const struct trainer *t, struct te_plan *plan, struct watch *w
 	return r < 0 ? r : te_plan_backward(plan, t->stream);
 }
 
-/* tokens: of a micro-batch with its targets; x NULL: training data of this step */
-static int run(const struct trainer *t, struct te_plan *plan, struct watch *w, const int32_t *x,
-	       const int32_t *y)
+/* the inputs of the plan have a micro-batch */
+static int run(const struct trainer *t, struct te_plan *plan, struct watch *w)
 {
 	struct kept k = { .stream = t->stream };
-	int te, back, r = x ? profile_feed(t, plan, x, y) : profile_draw(t, plan, w->step);
+	int te = each(t, &k, measure), back;
 
-	if (r)
-		return r;
-	te = each(t, &k, measure);
 	k.at = te < 0 ? NULL : malloc(k.nbytes + 1);
 	if (te >= 0)
 		te = k.at ? each(t, &k, copy_out) : -ENOMEM;
@@ -165,18 +161,27 @@ int numerics_write(struct trainer *t)
 	int r = profile_plan(t, TE_PLAN_NO_FUSION, &plan);
 
 	if (!r)
-		r = run(t, plan, &w, NULL, NULL);
+		r = profile_draw(t, plan, w.step);
+	if (!r)
+		r = run(t, plan, &w);
 	return finish(t, &w, plan, r);
 }
 
 int numerics_of_step(struct trainer *t, const struct slot *s)
 {
 	const int64_t n = t->B * t->T;
+	struct rows rows = trainer_rows(t, s->tokens, t->now.accum * t->B);
 	struct watch w = { .out = t->numerics, .step = s->step + 1 };
 	struct te_plan *plan = NULL;
 	int r = profile_plan(t, TE_PLAN_NO_FUSION, &plan);
 
-	for (int64_t i = 0; i < t->now.accum && !r && !*w.bad; i++)
-		r = run(t, plan, &w, s->tokens + i * n, s->tokens + (t->now.accum + i) * n);
+	for (int64_t i = 0; i < t->now.accum && !r && !*w.bad; i++) {
+		const int te = trainer_feed(t, plan, &rows);
+
+		r = te < 0 ? say_te(te, "--numerics") : run(t, plan, &w);
+		rows.x += n;
+		rows.y += n;
+		rows.documents += rows.documents ? n : 0;
+	}
 	return finish(t, &w, plan, r);
 }

@@ -320,6 +320,7 @@ static int check_pipeline(const struct opts *o)
 		{ o->tensor > 1, "--tensor" },
 		{ strcmp(o->graph, "off") != 0, "--graph" },
 		{ o->chunks > 0, "--chunks" },
+		{ strcmp(o->documents, "off") != 0, "--documents" },
 		{ strcmp(o->offload, "off") != 0, "--offload" },
 		{ o->memory > 0, "--memory" },
 		{ strcmp(o->recompute, "off") != 0, "--recompute" },
@@ -365,6 +366,12 @@ static int check_needs(const struct opts *o)
 	    strcmp(o->offload, "auto"))
 		return say_bad("--memory chooses what moves: --offload is %s, expected off or auto",
 			       o->offload);
+	if (strcmp(o->documents, "off") && o->random_tokens)
+		return say_bad("--documents needs files, --random-tokens has no documents");
+	if (strcmp(o->documents, "off") &&
+	    (!strcmp(o->graph, "layer") || (o->pipeline_schedule && *o->pipeline_schedule)))
+		return say_bad("--documents: parts of a model cannot share one input: expected "
+			       "neither --graph layer nor --pipeline-schedule");
 	if (o->tensor > 1 && strcmp(o->masters, "fp32"))
 		return say_bad("--tensor: ranks cannot divide masters in %s, expected --masters "
 			       "fp32", o->masters);

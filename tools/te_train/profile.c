@@ -5,7 +5,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "batch.h"
 #include "profile.h"
 #include "tools/lib/say.h"
 
@@ -28,28 +27,18 @@ int profile_plan(const struct trainer *t, uint32_t flags, struct te_plan **ret_p
 	return r < 0 ? say_te(r, "the model cannot be planned") : STATUS_OK;
 }
 
-int profile_feed(const struct trainer *t, struct te_plan *plan, const int32_t *x, const int32_t *y)
-{
-	const size_t nbytes = (size_t)(t->B * t->T) * sizeof(*x);
-	int r = te_tensor_write(te_plan_input(plan, "x"), x, nbytes);
-
-	if (r >= 0)
-		r = te_tensor_write(te_plan_input(plan, MODEL_TARGETS), y, nbytes);
-	return r < 0 ? say_te(r, "the tokens of a micro-batch") : STATUS_OK;
-}
-
 int profile_draw(const struct trainer *t, struct te_plan *plan, int64_t step)
 {
-	const size_t n = (size_t)(t->B * t->T);
-	int32_t *tokens = malloc(2 * n * sizeof(*tokens));
+	const size_t n = (size_t)(trainer_ninputs(t) * t->B * t->T);
+	int32_t *tokens = malloc(n * sizeof(*tokens));
+	const struct rows rows = trainer_rows(t, tokens, t->B);
 	int r = tokens ? batch_draw(&t->train, (uint64_t)t->o->seed, step,
-				    t->ranks.data_rank * t->B, t->B, t->T, tokens, tokens + n) :
+				    t->ranks.data_rank * t->B, &rows) :
 			 say_failed("out of memory");
+	const int te = r ? 0 : trainer_feed(t, plan, &rows);
 
-	if (!r)
-		r = profile_feed(t, plan, tokens, tokens + n);
 	free(tokens);
-	return r;
+	return te < 0 ? say_te(te, "the tokens of a micro-batch") : r;
 }
 
 int profile_print(const struct trainer *t)

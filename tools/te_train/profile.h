@@ -6,9 +6,7 @@
 
 /* a training plan of a micro-batch; flags: TE_PLAN_* besides. The functions return exit statuses */
 int profile_plan(const struct trainer *t, uint32_t flags, struct te_plan **ret_plan);
-/* tokens and targets, each [B, T], into its inputs */
-int profile_feed(const struct trainer *t, struct te_plan *plan, const int32_t *x, const int32_t *y);
-/* rows of the training data that the step would draw */
+/* write rows of the training data that the step would draw to its inputs */
 int profile_draw(const struct trainer *t, struct te_plan *plan, int64_t step);
 
 /*

@@ -335,6 +335,7 @@ static int write_tokens(struct trainer *t, struct te_plan *plan, struct text *te
 {
 	const struct config *cfg = &t->now.model.cfg;
 	struct te_tensor *x = te_plan_input(plan, "x");
+	struct te_tensor *documents = cfg->documents ? te_plan_input(plan, MODEL_DOCUMENTS) : NULL;
 	int64_t len = 0, n = 0;
 	int bytes = is_bytes(cfg), r, te;
 	int32_t *prompt = NULL;
@@ -369,6 +370,9 @@ static int write_tokens(struct trainer *t, struct te_plan *plan, struct text *te
 		}
 		if (te >= 0)
 			te = te_tensor_write(x, window, te_tensor_nbytes(x));
+		if (te >= 0 && documents) /* one */
+			te = te_fill(t->stream, te_tensor_data(documents), 0,
+				     te_tensor_nbytes(documents));
 		if (te >= 0)
 			te = te_plan_forward(plan, t->stream, 0);
 		if (te >= 0)

@@ -200,12 +200,34 @@ static int open_valids(struct trainer *t, const struct data_opts *opts)
 	return r;
 }
 
+/* a token that config.json names, or -1; some have a list, of which the first is taken */
+static int32_t special_token(const struct config *cfg, const char *field)
+{
+	const json_t *v = json_object_get(cfg->source, field);
+	json_int_t token;
+
+	v = json_is_array(v) ? json_array_get(v, 0) : v;
+	token = json_is_integer(v) ? json_integer_value(v) : -1;
+	return token >= 0 && token < cfg->vocab ? (int32_t)token : -1;
+}
+
+/* what tells the documents of token files */
+static void choose_mark(const struct trainer *t, struct data_opts *opts)
+{
+	if (!t->cfg.documents)
+		return;
+	opts->mark = *t->o->documents == 'b' ? DATA_MARK_BEGINS : DATA_MARK_ENDS;
+	opts->mark_token = opts->mark == DATA_MARK_BEGINS ? special_token(&t->cfg, "bos_token_id") :
+			   t->tokenizer			  ? tokenizer_end(t->tokenizer) :
+							    special_token(&t->cfg, "eos_token_id");
+}
+
 static int open_files(struct trainer *t, int64_t vocab)
 {
 	const struct opts *o = t->o;
 	const char *const role[CHAT_NROLES] = { o->chat_system, o->chat_user, o->chat_assistant };
 	struct chat chat;
-	const struct data_opts opts = {
+	struct data_opts opts = {
 		.type = data_type_find(o->data_type),
 		.vocab = vocab,
 		.most_nbytes = !strcmp(o->check_data, "all") ? INT64_MAX : DATA_CHECKED_NBYTES,
@@ -216,6 +238,7 @@ static int open_files(struct trainer *t, int64_t vocab)
 
 	if (r)
 		return r;
+	choose_mark(t, &opts);
 	r = data_open(o->file, o->nfiles, &opts, &t->data);
 	if (!r && o->val)
 		r = data_open(&o->val, 1, &opts, &t->val_data);
@@ -379,17 +402,17 @@ static int make_slots(struct trainer *t)
 {
 	const int64_t nloss =
 		t->ranks.comm ? ranks_n(&t->ranks) * (t->now.accum + NWORDS) : t->now.accum;
-	size_t ntokens = (size_t)(2 * t->now.accum * t->B * t->T);
+	const size_t row = (size_t)(trainer_ninputs(t) * t->B * t->T) * sizeof(int32_t);
 	int r = 0;
 
-	t->now.eval_tokens = malloc(2 * (size_t)(t->B * t->T) * sizeof(int32_t));
+	t->now.eval_tokens = malloc(row);
 	if (!t->now.eval_tokens)
 		return say_failed("out of memory");
 	for (int i = 0; i < NSLOTS && r >= 0; i++) {
 		struct slot *s = &t->now.slot[i];
 
 		s->step = -1;
-		r = te_pinned_alloc(t->ctx, ntokens * sizeof(int32_t), (void **)&s->tokens);
+		r = te_pinned_alloc(t->ctx, (size_t)t->now.accum * row, (void **)&s->tokens);
 		if (r >= 0)
 			r = te_pinned_alloc(t->ctx, (size_t)nloss * sizeof(float),
 					    (void **)&s->loss);
@@ -500,31 +523,20 @@ static int trains(const struct opts *o)
 	return !o->sample_only && !only_plans(o) && !o->profile;
 }
 
-/* the model's token after a text, or -1; some have a list, of which the first is taken */
-static int32_t end_token(const struct config *cfg)
-{
-	const json_t *v = json_object_get(cfg->source, "eos_token_id");
-	json_int_t token;
-
-	v = json_is_array(v) ? json_array_get(v, 0) : v;
-	token = json_is_integer(v) ? json_integer_value(v) : -1;
-	return token >= 0 && token < cfg->vocab ? (int32_t)token : -1;
-}
-
 /* One of the model's folder need not be usable: data may be tokens. */
 static int open_tokenizer(struct trainer *t)
 {
+	const int32_t end = special_token(&t->cfg, "eos_token_id");
 	const struct opts *o = t->o;
 	const char *dir = o->resume ? o->resume : o->init ? o->init : o->model;
 	int r;
 
 	if (o->tokenizer)
-		return tokenizer_open(o->tokenizer, t->cfg.vocab, end_token(&t->cfg),
-				      &t->tokenizer);
+		return tokenizer_open(o->tokenizer, t->cfg.vocab, end, &t->tokenizer);
 	if (!dir || t->cfg.vocab <= DATA_NBYTES || !tokenizer_in(dir))
 		return STATUS_OK;
 	say_hush(1);
-	r = tokenizer_open(dir, t->cfg.vocab, end_token(&t->cfg), &t->tokenizer);
+	r = tokenizer_open(dir, t->cfg.vocab, end, &t->tokenizer);
 	say_hush(0);
 	if (!r)
 		t->tokenizer_from = dir;
@@ -582,6 +594,19 @@ static int check_pipeline(const struct trainer *t)
 	return STATUS_OK;
 }
 
+static int choose_documents(struct trainer *t)
+{
+	if (!strcmp(t->o->documents, "off") || t->o->sample_only)
+		return STATUS_OK;
+	if (t->cfg.learned)
+		return say_bad("--documents: the model has a table of positions, expected rotary "
+			       "positions");
+	if (strcmp(te_ctx_backend(t->ctx), "host"))
+		return say_bad("--documents has not been tried on a GPU, expected --backend host");
+	t->cfg.documents = 1;
+	return STATUS_OK;
+}
+
 int trainer_create(const struct opts *o, struct trainer *t)
 {
 	int r;
@@ -608,6 +633,8 @@ int trainer_create(const struct opts *o, struct trainer *t)
 		r = open_device(t);
 	if (!r)
 		r = check_pipeline(t);
+	if (!r)
+		r = choose_documents(t);
 	if (!r)
 		r = ranks_open(t->ctx, (int32_t)(o->tensor * o->pipeline), o->pipeline > 1,
 			       o->accum, &t->ranks);

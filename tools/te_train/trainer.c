@@ -8,7 +8,6 @@
 
 #include <te/errno.h>
 
-#include "batch.h"
 #include "loop.h"
 #include "tools/lib/say.h"
 
@@ -23,6 +22,42 @@ double now_s(void)
 double trainer_busy_s(const struct trainer *t)
 {
 	return now_s() - t->start_s - t->now.paused_s;
+}
+
+int trainer_ninputs(const struct trainer *t)
+{
+	return t->cfg.documents ? 3 : 2;
+}
+
+struct rows trainer_rows(const struct trainer *t, int32_t *tokens, int64_t nrows)
+{
+	const int64_t n = nrows * t->T;
+
+	return (struct rows){
+		.nrows = nrows,
+		.T = t->T,
+		.x = tokens,
+		.y = tokens + n,
+		.documents = t->cfg.documents ? tokens + 2 * n : NULL,
+	};
+}
+
+int trainer_feed(const struct trainer *t, struct te_plan *plan, const struct rows *rows)
+{
+	static const char *const name[] = { "x", MODEL_TARGETS, MODEL_DOCUMENTS };
+	const struct model *m = &t->now.model;
+	const int32_t *const src[] = {
+		m->stage ? NULL : rows->x,
+		m->stage == m->nstages - 1 ? rows->y : NULL,
+		rows->documents,
+	};
+	int te = 0;
+
+	for (int i = 0; i < 3 && te >= 0; i++)
+		if (src[i])
+			te = te_tensor_write(te_plan_input(plan, name[i]), src[i],
+					     (size_t)(t->B * t->T) * sizeof(*src[i]));
+	return te;
 }
 
 int64_t trainer_step_tokens(const struct trainer *t)

@@ -165,5 +165,5 @@ te__k_fn *te__k_reference(enum te_k_id id)
 }
 
 #ifndef HAVE_KERNELS
-const struct te__kernel_image te__kernel_images[] = { { NULL, NULL, NULL } };
+const struct te__kernel_image te__kernel_images[] = { { NULL, NULL, NULL, 0 } };
 #endif

@@ -48,11 +48,12 @@ void te__k_fail(int code);
 #include "kernels/kernels.def"
 #undef TE_K
 
-/* device code of this build, one entry per .cu; a NULL name ends the array */
+/* device code of this build, one entry per .cu and level; a NULL name ends the array */
 struct te__kernel_image {
-	const char *name;	    /* FAMILY_NAME of kernels/FAMILY/NAME.cu */
+	const char *name;	    /* FAMILY_NAME_80 of kernels/FAMILY/NAME.cu */
 	const unsigned char *start; /* a fatbin */
 	const unsigned char *end;
+	size_t level; /* compute capability that it is compiled for: 80 is 8.0 */
 };
 extern const struct te__kernel_image te__kernel_images[];
 

@@ -48,14 +48,30 @@ static te__geometry_fn *const geometry[TE_K_COUNT] = {
 #undef TE_K
 };
 
-int te__geometry_for(int arch, unsigned smem_max, enum te_k_id id, const void *args,
+/*
+ * Shared memory of a block: CUDA C++ Programming Guide, technical specifications per compute
+ * capability. wgmma is in sm_90a only.
+ */
+struct te__target te__target_of(int arch)
+{
+	struct te__target t = { .arch = arch, .features = TE_FEATURE_MEM_OPS };
+
+	t.smem_max = arch >= 90 ? 227 << 10 : arch == 80 ? 163 << 10 : 99 << 10;
+	if (arch >= 89)
+		t.features |= TE_FEATURE_FP8_CONVERT | TE_FEATURE_FP8_MMA;
+	if (arch >= 90)
+		t.features |= TE_FEATURE_CLUSTERS | TE_FEATURE_PDL | TE_FEATURE_TMA |
+			      TE_FEATURE_WGMMA | TE_FEATURE_MULTICAST;
+	return t;
+}
+
+int te__geometry_for(const struct te__target *target, enum te_k_id id, const void *args,
 		     struct te__geometry *ret)
 {
 	*ret = (struct te__geometry){
 		.grid = { 1, 1, 1 },
 		.block = { 1, 1, 1 },
-		.arch = arch,
-		.smem_max = smem_max,
+		.target = *target,
 	};
 	if ((unsigned)id >= TE_K_COUNT)
 		return te__fail(-TE_EKERNEL, "the cuda backend has no kernel of id %d", (int)id);
@@ -64,5 +80,7 @@ int te__geometry_for(int arch, unsigned smem_max, enum te_k_id id, const void *a
 
 int te__geometry(enum te_k_id id, const void *args, struct te__geometry *ret)
 {
-	return te__geometry_for(90, 232448, id, args, ret);
+	const struct te__target hopper = te__target_of(90);
+
+	return te__geometry_for(&hopper, id, args, ret);
 }

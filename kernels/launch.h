@@ -11,21 +11,26 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include <te/ctx.h>
 #include <te/dtype.h>
 #include <te/export.h>
 
 #include "kernels/te_k.h"
 #include "kernels/tile.h"
 
+/* What launches depend on: a device, as far as the kernels that are loaded use it. */
+struct te__target {
+	int arch;	   /* compute capability of the kernels: 90 is 9.0 */
+	unsigned smem_max; /* bytes of shared memory that a block may have, static and dynamic */
+	uint32_t features; /* TE_FEATURE_* */
+};
+
 struct te__geometry {
 	const char *func;  /* static storage; for example "te_k_add_bf16" */
 	unsigned grid[3];  /* blocks */
 	unsigned block[3]; /* threads */
 	unsigned smem;	   /* dynamic shared memory in bytes */
-	/* on entry: what the device code is compiled for, 90 is compute capability 9.0, and the
-	 * dynamic and static shared memory that a block may have */
-	int arch;
-	unsigned smem_max;
+	struct te__target target; /* on entry */
 };
 
 /*
@@ -39,10 +44,12 @@ typedef int te__geometry_fn(const void *args, struct te__geometry *ret);
 #include "kernels/kernels.def"
 #undef TE_K
 
-/* the geometry of kernels compiled for arch: 80, 86, 89 or 90. -TE_EKERNEL: no such id */
-TE_EXPORT int te__geometry_for(int arch, unsigned smem_max, enum te_k_id id, const void *args,
+/* the most that a GPU offers to kernels compiled for arch: 80, 86, 89 or 90 */
+TE_EXPORT struct te__target te__target_of(int arch);
+/* -TE_EKERNEL: no such id */
+TE_EXPORT int te__geometry_for(const struct te__target *target, enum te_k_id id, const void *args,
 			       struct te__geometry *ret);
-/* for 90 and its 227 KiB of shared memory */
+/* for te__target_of(90) */
 TE_EXPORT int te__geometry(enum te_k_id id, const void *args, struct te__geometry *ret);
 
 /*

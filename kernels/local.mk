@@ -1,12 +1,10 @@
-# One folder a family. Each .cu becomes a .fatbin, and libtecore holds them all through images.S,
-# which is made from this list: the image of kernels/FAMILY/NAME.cu is FAMILY_NAME.
+# One folder a family. Each .cu becomes a .fatbin80, .fatbin90, ... for each level, and libtecore holds
+# them all through images.S, which is made from this list: kernels/FAMILY/NAME.cu is FAMILY_NAME_80.
 KERNEL_CU = \
 	kernels/act/act.cu \
 	kernels/attn/attn.cu \
 	kernels/attn/cached.cu \
 	kernels/attn/more.cu \
-	kernels/attn/sm90.cu \
-	kernels/attn/sm90_bwd.cu \
 	kernels/comm/allreduce.cu \
 	kernels/comm/collectives.cu \
 	kernels/comm/fold.cu \
@@ -16,7 +14,6 @@ KERNEL_CU = \
 	kernels/elem/elem.cu \
 	kernels/embed/embed.cu \
 	kernels/gemm/gemm.cu \
-	kernels/gemm/sm90.cu \
 	kernels/loss/loss.cu \
 	kernels/norm/backward.cu \
 	kernels/norm/forward.cu \
@@ -26,6 +23,12 @@ KERNEL_CU = \
 	kernels/reduce/reduce.cu \
 	kernels/rope/rope.cu \
 	kernels/weights/weights.cu
+
+# wgmma and TMA: level 90 only
+KERNEL_SM90_CU = \
+	kernels/attn/sm90.cu \
+	kernels/attn/sm90_bwd.cu \
+	kernels/gemm/sm90.cu
 
 KERNEL_C = \
 	kernels/act/act.c \
@@ -138,33 +141,49 @@ KERNEL_CUH = \
 	kernels/split.cuh \
 	kernels/tile.cuh
 
-KERNEL_FATBIN = $(KERNEL_CU:.cu=.fatbin)
-SUFFIXES += .cu .fatbin
+# one image for each level that --with-gpu-archs names: a compute capability, 80 is 8.0
+KERNEL_FATBIN =
+if GPU_80
+KERNEL_FATBIN += $(KERNEL_CU:.cu=.fatbin80)
+endif
+if GPU_86
+KERNEL_FATBIN += $(KERNEL_CU:.cu=.fatbin86)
+endif
+if GPU_89
+KERNEL_FATBIN += $(KERNEL_CU:.cu=.fatbin89)
+endif
+if GPU_90
+KERNEL_FATBIN += $(KERNEL_CU:.cu=.fatbin90) $(KERNEL_SM90_CU:.cu=.fatbin90)
+endif
+SUFFIXES += .cu .fatbin80 .fatbin86 .fatbin89 .fatbin90
 AM_V_NVCC = $(AM_V_NVCC_@AM_V@)
 AM_V_NVCC_ = $(AM_V_NVCC_@AM_DEFAULT_V@)
 AM_V_NVCC_0 = @echo "  NVCC    " $@;
 AM_V_NVCC_1 =
-.cu.fatbin:
-	$(AM_V_NVCC)$(MKDIR_P) $(@D) && \
-	$(NVCC) -fatbin $(NVCC_GENCODE) $(NVCCFLAGS) $(NVCC_COMPRESS) -I$(top_srcdir) \
-		-MMD -MP -MF $(@:.fatbin=.d) -o $@ $<
--include $(KERNEL_FATBIN:.fatbin=.d)
+KERNEL_NVCC = $(AM_V_NVCC)$(MKDIR_P) $(@D) && \
+	$(NVCC) -fatbin $(NVCCFLAGS) $(NVCC_COMPRESS) -I$(top_srcdir) -MMD -MP -MF $@.d -o $@ $<
+.cu.fatbin80:
+	$(KERNEL_NVCC) $(NVCC_GENCODE_80)
+.cu.fatbin86:
+	$(KERNEL_NVCC) $(NVCC_GENCODE_86)
+.cu.fatbin89:
+	$(KERNEL_NVCC) $(NVCC_GENCODE_89)
+.cu.fatbin90:
+	$(KERNEL_NVCC) $(NVCC_GENCODE_90)
+-include $(KERNEL_FATBIN:=.d)
 # with what ptxas reports, for t/kernels/t0017-sm90.t
-kernels/attn/sm90.fatbin: kernels/attn/sm90.cu
-kernels/attn/sm90_bwd.fatbin: kernels/attn/sm90_bwd.cu
-kernels/gemm/sm90.fatbin: kernels/gemm/sm90.cu
-kernels/attn/sm90.fatbin kernels/attn/sm90_bwd.fatbin kernels/gemm/sm90.fatbin:
-	$(AM_V_NVCC)$(MKDIR_P) $(@D) && \
-	$(NVCC) -fatbin $(NVCC_GENCODE) $(NVCCFLAGS) $(NVCC_COMPRESS) -I$(top_srcdir) \
-		-Xptxas -v -MMD -MP -MF $(@:.fatbin=.d) -o $@ $< 2>$(@:.fatbin=.log) || \
-		{ cat $(@:.fatbin=.log); exit 1; }
+kernels/attn/sm90.fatbin90: kernels/attn/sm90.cu
+kernels/attn/sm90_bwd.fatbin90: kernels/attn/sm90_bwd.cu
+kernels/gemm/sm90.fatbin90: kernels/gemm/sm90.cu
+kernels/attn/sm90.fatbin90 kernels/attn/sm90_bwd.fatbin90 kernels/gemm/sm90.fatbin90:
+	$(KERNEL_NVCC) $(NVCC_GENCODE_90) -Xptxas -v 2>$@.log || { cat $@.log; exit 1; }
 
 
-# te__kernel_images: name, start and end of each; a NULL name ends it
-kernels/images.S: $(srcdir)/kernels/local.mk
+# te__kernel_images: name, start, end and level of each; a NULL name ends it
+kernels/images.S: $(srcdir)/kernels/local.mk Makefile
 	$(AM_V_GEN)$(MKDIR_P) kernels && { \
 		for f in $(KERNEL_FATBIN); do \
-			n=`echo $$f | sed 's,kernels/,,;s,/,_,;s,\.fatbin,,'`; \
+			n=`echo $$f | sed 's,kernels/,,;s,/,_,;s,\.fatbin,_,'`; \
 			echo "	.section .rodata"; \
 			echo "	.balign 64"; \
 			echo "te__image_$$n: .incbin \"$$f\""; \
@@ -177,14 +196,14 @@ kernels/images.S: $(srcdir)/kernels/local.mk
 		echo "	.hidden te__kernel_images"; \
 		echo "te__kernel_images:"; \
 		for f in $(KERNEL_FATBIN); do \
-			n=`echo $$f | sed 's,kernels/,,;s,/,_,;s,\.fatbin,,'`; \
-			echo "	.quad te__image_name_$$n, te__image_$$n, te__image_end_$$n"; \
+			n=`echo $$f | sed 's,kernels/,,;s,/,_,;s,\.fatbin,_,'`; \
+			echo "	.quad te__image_name_$$n, te__image_$$n, te__image_end_$$n, $${f##*.fatbin}"; \
 		done; \
-		echo "	.quad 0, 0, 0"; \
+		echo "	.quad 0, 0, 0, 0"; \
 		echo "	.section .note.GNU-stack,\"\",%progbits"; \
 	} >$@.tmp && mv $@.tmp $@
 
-EXTRA_DIST += $(KERNEL_CU)
+EXTRA_DIST += $(KERNEL_CU) $(KERNEL_SM90_CU)
 noinst_HEADERS += $(KERNEL_CUH)
-CLEANFILES += $(KERNEL_FATBIN) $(KERNEL_FATBIN:.fatbin=.d) kernels/attn/sm90.log kernels/attn/sm90_bwd.log \
-	kernels/gemm/sm90.log kernels/images.S
+CLEANFILES += kernels/*/*.fatbin[89][0-9] kernels/*/*.fatbin[89][0-9].d \
+	kernels/*/*.fatbin90.log kernels/images.S

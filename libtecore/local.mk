@@ -39,6 +39,7 @@ libtecore_libtecore_internal_la_SOURCES = \
 	libtecore/backend/cuda/edges.c \
 	libtecore/backend/cuda/event.c \
 	libtecore/backend/cuda/exec.c \
+	libtecore/backend/cuda/features.c \
 	libtecore/backend/cuda/gemm_cache.c \
 	libtecore/backend/cuda/gemm_cache.h \
 	libtecore/backend/cuda/graph.c \
@@ -219,6 +220,7 @@ libtecore_libtecore_internal_la_SOURCES = \
 	libtecore/tensor/memory.c \
 	libtecore/tensor/stream.c \
 	libtecore/tensor/tensor.c \
+	libtecore/tensor/variants.c \
 	libtecore/tensor/window.c \
 	libtecore/tensor/work.c
 libtecore_libtecore_internal_la_SOURCES += $(KERNEL_C) $(KERNEL_H)

@@ -50,6 +50,7 @@ TT_CORE = \
 	t/backend/cuda_abi \
 	t/backend/cuda_driver \
 	t/backend/cuda_exec \
+	t/backend/cuda_levels \
 	t/backend/cuda_multicast \
 	t/backend/cuda_share \
 	t/backend/edges \
@@ -167,6 +168,7 @@ TT_SH += t/daemon/t5001-units.t
 check_DATA = $(UNITS)
 TT_SH += t/kernels/t0013-nvls.t
 TT_SH += t/kernels/t0017-sm90.t
+TT_SH += t/kernels/t0018-levels.t
 
 if HAVE_JANSSON
 TT_TOOLS += \
@@ -317,6 +319,7 @@ t_backend_cuda_abi_CPPFLAGS = $(AM_CPPFLAGS) $(CUDA_CFLAGS)
 
 t_backend_cublaslt_SOURCES = t/backend/cublaslt.c t/backend/cuda_fake.h
 t_backend_cuda_driver_SOURCES = t/backend/cuda_driver.c t/backend/cuda_fake.h
+t_backend_cuda_levels_SOURCES = t/backend/cuda_fake.h t/backend/cuda_levels.c
 t_backend_cuda_multicast_SOURCES = t/backend/cuda_fake.h t/backend/cuda_multicast.c
 t_backend_cuda_share_SOURCES = t/backend/cuda_fake.h t/backend/cuda_share.c
 t_backend_sm90_SOURCES = t/backend/cuda_fake.h t/backend/sm90.c

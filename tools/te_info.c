@@ -54,8 +54,44 @@ static void record_build(struct record *rec)
 	record_close(rec);
 }
 
-static void record_device(struct record *rec, const struct te_device_info *d)
+static const struct {
+	enum te_feature bit;
+	const char *key, *name;
+} feature[] = {
+	{ TE_FEATURE_FP8_CONVERT, "fp8_convert", "FP8 conversion" },
+	{ TE_FEATURE_FP8_MMA, "fp8_mma", "FP8 tensor cores" },
+	{ TE_FEATURE_CLUSTERS, "clusters", "clusters" },
+	{ TE_FEATURE_PDL, "pdl", "programmatic launch" },
+	{ TE_FEATURE_TMA, "tma", "TMA" },
+	{ TE_FEATURE_WGMMA, "wgmma", "wgmma" },
+	{ TE_FEATURE_MULTICAST, "multicast", "multicast" },
+	{ TE_FEATURE_MEM_OPS, "mem_ops", "batch memory operations" },
+};
+#define NFEATURES (sizeof(feature) / sizeof(feature[0]))
+
+static int record_variants(struct record *rec, const struct te_device_info *d)
 {
+	int r = 0;
+
+	record_open_list(rec, "variants");
+	for (int i = 0; i < te_variant_count() && !r; i++) {
+		struct te_variant_info v = TE_VARIANT_INFO_INIT;
+
+		r = te_variant_info(d, i, &v);
+		record_open(rec, NULL);
+		record_text(rec, "task", v.task);
+		record_text(rec, "variant", v.variant);
+		record_text(rec, "reason", v.reason);
+		record_close(rec);
+	}
+	record_close(rec);
+	return r;
+}
+
+static int record_device(struct record *rec, const struct te_device_info *d)
+{
+	int r;
+
 	record_open(rec, NULL);
 	record_shown(rec, "name", d->name, strlen(d->name));
 	record_shown(rec, "pci_address", d->pci_address, strlen(d->pci_address));
@@ -73,7 +109,15 @@ static void record_device(struct record *rec, const struct te_device_info *d)
 	record_real(rec, "peak_fp32_flop_per_s", d->peak_fp32_flops);
 	record_real(rec, "peak_bandwidth_bytes_per_s", d->peak_bandwidth);
 	record_int(rec, "numa_node", d->numa_node);
+	record_int(rec, "block_smem_bytes", (int64_t)d->block_smem_nbytes);
+	record_int(rec, "kernels_cc", d->kernels_cc);
+	record_open(rec, "features");
+	for (size_t i = 0; i < NFEATURES; i++)
+		record_flag(rec, feature[i].key, (d->features & feature[i].bit) != 0);
 	record_close(rec);
+	r = record_variants(rec, d);
+	record_close(rec);
+	return r;
 }
 
 /* this and the functions below return an exit status */
@@ -91,7 +135,8 @@ static int record_backend(struct record *rec, int index)
 		struct te_device_info d = TE_DEVICE_INFO_INIT;
 
 		r = te_device_info(b.name, k, &d);
-		record_device(rec, &d);
+		if (!r)
+			r = record_device(rec, &d);
 	}
 	record_close(rec);
 	record_close(rec);
@@ -235,6 +280,28 @@ static double num(const json_t *obj, const char *key)
 	return json_number_value(json_object_get(obj, key));
 }
 
+/* kernels, features and variants of a GPU */
+static void print_kernels(const json_t *d)
+{
+	const json_t *features = json_object_get(d, "features"), *v;
+	const int cc = (int)num(d, "kernels_cc");
+	const char *comma = " ";
+	size_t i;
+
+	printf("     kernels for %d.%d, %.0f KiB of shared memory a block;", cc / 10, cc % 10,
+	       num(d, "block_smem_bytes") / 1024);
+	for (i = 0; i < NFEATURES; i++) {
+		if (!json_is_true(json_object_get(features, feature[i].key)))
+			continue;
+		printf("%s%s", comma, feature[i].name);
+		comma = ", ";
+	}
+	printf("\n");
+	json_array_foreach(json_object_get(d, "variants"), i, v) {
+		printf("     %s: %s (%s)\n", str(v, "task"), str(v, "variant"), str(v, "reason"));
+	}
+}
+
 static void print_device(size_t index, const json_t *d)
 {
 	printf("  %zu  %s", index, str(d, "name"));
@@ -251,11 +318,13 @@ static void print_device(size_t index, const json_t *d)
 		printf("     NUMA node %.0f\n", num(d, "numa_node"));
 	if (!json_is_true(json_object_get(d, "usable")))
 		printf("     not usable: %s\n", str(d, "reason"));
-	if (num(d, "peak_fp8_flop_per_s") > 0)
+	if (num(d, "peak_bf16_flop_per_s") > 0)
 		printf("     peak %.0f FP8, %.0f BF16, %.1f FP32 TFLOP/s, %.2f TB/s\n",
 		       num(d, "peak_fp8_flop_per_s") / 1e12, num(d, "peak_bf16_flop_per_s") / 1e12,
 		       num(d, "peak_fp32_flop_per_s") / 1e12,
 		       num(d, "peak_bandwidth_bytes_per_s") / 1e12);
+	if (num(d, "kernels_cc") > 0)
+		print_kernels(d);
 }
 
 static void print_spill(const json_t *s)

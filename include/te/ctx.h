@@ -55,6 +55,18 @@ struct te_backend_info {
 };
 #define TE_BACKEND_INFO_INIT { sizeof(struct te_backend_info), { 0 }, 0, { 0 }, { 0 } }
 
+/* What a GPU and the kernels that are loaded on it have: bits of te_device_info.features. */
+enum te_feature {
+	TE_FEATURE_FP8_CONVERT = 1, /* conversion instructions of FP8; software otherwise */
+	TE_FEATURE_FP8_MMA = 2,	    /* FP8 tensor cores */
+	TE_FEATURE_CLUSTERS = 4,    /* clusters of thread blocks */
+	TE_FEATURE_PDL = 8,	    /* programmatic dependent launch (PDL) edges */
+	TE_FEATURE_TMA = 16,	    /* tensor memory accelerator */
+	TE_FEATURE_WGMMA = 32,	    /* warpgroup matrix instructions */
+	TE_FEATURE_MULTICAST = 64,  /* multicast memory between GPUs */
+	TE_FEATURE_MEM_OPS = 128    /* batch memory operations on streams */
+};
+
 struct te_device_info {
 	size_t size; /* set by the INIT macro; lets the struct grow */
 	char name[128];
@@ -75,12 +87,24 @@ struct te_device_info {
 	double peak_bandwidth;	/* bytes per second; 0 where unknown */
 	char pci_address[24];	/* as "0000:1a:00.0"; "" on host */
 	int32_t numa_node;	/* nearest to the device; -1 where unknown, as on host */
+	uint64_t block_smem_nbytes; /* shared memory that a thread block may have; 0 on host */
+	uint32_t features;	    /* TE_FEATURE_*; 0 on host */
+	int32_t kernels_cc; /* compute capability of the kernels: 90 is 9.0; 0: none, or host */
 };
 #define TE_DEVICE_INFO_INIT                                                                        \
 	{                                                                                          \
 		sizeof(struct te_device_info), { 0 }, { 0 }, 0, 0, { 0 }, 0, 0, 0, 0, 0, 0, 0, 0,  \
-			0, 0, 0, { 0 }, 0                                                          \
+			0, 0, 0, { 0 }, 0, 0, 0, 0                                                 \
 	}
+
+/* The implementation of one task on a device, as te_info(1) prints it. */
+struct te_variant_info {
+	size_t size; /* set by the INIT macro; lets the struct grow */
+	char task[48];	  /* such as "FP8 GEMM" */
+	char variant[32]; /* such as "cublaslt"; "none": the task fails there */
+	char reason[176]; /* why this one */
+};
+#define TE_VARIANT_INFO_INIT { sizeof(struct te_variant_info), { 0 }, { 0 }, { 0 } }
 
 struct te_mem_info {
 	size_t size;		     /* set by the INIT macro; lets the struct grow */
@@ -117,6 +141,21 @@ struct te_mem_info {
 TE_EXPORT int te_backend_count(void);
 TE_EXPORT int te_backend_info(int index, struct te_backend_info *ret_info);
 TE_EXPORT int te_device_info(const char *backend, int index, struct te_device_info *ret_info);
+
+/**
+ * te_variant_count, te_variant_info - how a device does the tasks that differ between GPUs
+ * @device:   from te_device_info()
+ * @index:    number of the task, below te_variant_count()
+ * @ret_info: initialised by TE_VARIANT_INFO_INIT
+ *
+ * The answer depends on the features of the device and on TE_ATTENTION and TE_GEMM_PROVIDER.
+ *
+ * Thread: any.  Since: 0.1
+ * Errors: -EINVAL (device is NULL or not initialised, no such index, ret_info is not initialised).
+ */
+TE_EXPORT int te_variant_count(void);
+TE_EXPORT int te_variant_info(const struct te_device_info *device, int index,
+			      struct te_variant_info *ret_info);
 
 /**
  * te_ctx_create - open a device

@@ -141,7 +141,7 @@ static int warps_of(int pass, int arch, int d, bool drop, bool more)
 static void tiles(int pass, int32_t dtype, int64_t nx, int64_t seqlen, int32_t head_dim,
 		  uint32_t threshold, bool more, struct te__geometry *ret)
 {
-	const int arch = ret->arch;
+	const int arch = ret->target.arch;
 	int i = 0, d, rows, pad;
 	bool small;
 

@@ -48,7 +48,7 @@ int te__geo_ce_grad(const void *args, struct te__geometry *k)
 	const unsigned nthreads = threads_for(n, TE_V, CE_THREADS);
 	const int64_t nsteps = ceil_div(n, (int64_t)nthreads * TE_V);
 	const int64_t step = (int64_t)nthreads * TE_V * (a->dtype == TE_DTYPE_BF16 ? 2 : 4);
-	const int64_t nheld = CE_HELD_NBYTES(k->arch) / step; /* steps in shared memory */
+	const int64_t nheld = CE_HELD_NBYTES(k->target.arch) / step; /* steps in shared memory */
 	int r;
 
 	if (!whole_vectors(a->cols, a->logits, a->dlogits, NULL, NULL) ||

@@ -87,11 +87,12 @@ static int norm_fwd_block(const struct te_k_norm_fwd *a, struct te__geometry *k)
 		{ "te_k_norm_fwd_block8_fp32", "te_k_norm_fwd_block8_bf16" },
 	};
 	const int64_t ntiles = ceil_div(a->cols, TE_K_BLOCK), nrows = ceil_div(a->rows, TE_K_BLOCK);
+	const bool clusters = k->target.features & TE_FEATURE_CLUSTERS;
 	int log2 = 0;
 
 	if (a->dtype != TE_DTYPE_FP32 && a->dtype != TE_DTYPE_BF16)
 		return te__geo_no_type("te_k_norm_fwd", a->dtype);
-	while (k->arch >= 90 && log2 < 3 && ntiles > INT64_C(1) << log2 &&
+	while (clusters && log2 < 3 && ntiles > INT64_C(1) << log2 &&
 	       (ceil_div(ntiles, INT64_C(1) << log2) > BLOCK_TILES ||
 		nrows << log2 < HOPPER_SMS))
 		log2++;
@@ -110,7 +111,7 @@ int te__geo_norm_fwd(const void *args, struct te__geometry *k)
 		return norm_fwd_block(a, k);
 	if (!a->q.col || (vec && norm_small_m(a->rows, a->cols)))
 		return NORM_VARIANT(k, a, vec, "te_k_norm_fwd");
-	if (k->arch >= 90 && vec && a->dtype == TE_DTYPE_BF16 &&
+	if (k->target.features & TE_FEATURE_CLUSTERS && vec && a->dtype == TE_DTYPE_BF16 &&
 	    a->cols <= NORM_COL_MAX_TILES * TILE_COLS)
 		return norm_fwd_cluster(a, k);
 	return LAUNCH_T(k, a->dtype, "te_k_norm_fwd_col", ceil_div(a->rows, TILE_ROWS),
@@ -142,7 +143,7 @@ int te__geo_norm_bwd(const void *args, struct te__geometry *k)
 					     "block-scaled copies");
 	if ((!a->q.row && !a->q.col && !a->q.amax) || (vec && norm_small_m(a->rows, a->cols)))
 		return NORM_VARIANT(k, a, vec, "te_k_norm_bwd");
-	if (k->arch >= 90 && vec && a->dtype == TE_DTYPE_BF16)
+	if (k->target.features & TE_FEATURE_CLUSTERS && vec && a->dtype == TE_DTYPE_BF16)
 		return norm_bwd_cluster(a, k);
 	return LAUNCH_T(k, a->dtype, "te_k_norm_bwd_col", ceil_div(a->rows, TILE_ROWS),
 			TILE_THREADS);
@@ -172,7 +173,7 @@ int te__geo_norm_both(const void *args, struct te__geometry *k)
 	if (a->cols > TE_K_NORM_BOTH_COLS(a->dtype))
 		return te__fail(-EOPNOTSUPP, "te_k_norm_both: %lld columns, not up to %d",
 				(long long)a->cols, TE_K_NORM_BOTH_COLS(a->dtype));
-	if (smem + NORM_BOTH_STATIC > k->smem_max ||
+	if (smem + NORM_BOTH_STATIC > k->target.smem_max ||
 	    !whole_vectors(a->cols, a->dy, a->x, a->gamma, a->dx) ||
 	    !whole_vectors(a->cols, a->dres, a->part_gamma, a->part_beta, NULL)) {
 		if (nrows == 1)

@@ -363,8 +363,7 @@ static void setup(void)
 	dev.ctx = &own[0];
 	dev.stream = &own[0];
 	dev.total_nbytes = (size_t)1 << 30;
-	dev.arch = 90;
-	dev.smem_max = 232448;
+	dev.target = te__target_of(90);
 	dev.funcs = funcs;
 	dev.nfuncs = TT_LEN(funcs);
 	te__devmem_init(&dev.mem, 0, NULL);

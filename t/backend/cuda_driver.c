@@ -493,7 +493,7 @@ START_TEST(kernels_run_on_later_gpus)
 		{ cubins, none, 86, 86 },  { cubins, none, 87, 86 },   { cubins, none, 89, 89 },
 		{ cubins, none, 90, 90 },  { cubins, none, 120, 0 },   { cubins, ptx, 80, 80 },
 		{ cubins, ptx, 86, 86 },   { cubins, ptx, 89, 89 },    { cubins, ptx, 90, 90 },
-		{ cubins, ptx, 100, 90 },  { cubins, ptx, 121, 90 },   { ampere, ampere, 86, 80 },
+		{ cubins, ptx, 100, 90 },  { cubins, ptx, 121, 89 },   { ampere, ampere, 86, 80 },
 		{ ampere, ampere, 90, 80 }, { ampere, ampere, 120, 80 }, { ampere, none, 90, 0 },
 	};
 

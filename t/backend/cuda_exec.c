@@ -485,7 +485,7 @@ START_TEST(fp8_needs_fp8_tensor_cores)
 			       .cdtype = TE_DTYPE_BF16, .ddtype = TE_DTYPE_BF16, .alpha = 1.0f };
 	const struct te__launch l = { TE_K_GEMM, &g, sizeof(g) };
 
-	dev.arch = _i ? 86 : 80;
+	dev.target = te__target_of(_i ? 86 : 80);
 	strcpy(dev.name, "NVIDIA A100-SXM4-80GB");
 	fails(ops->launch(&a, &l), -EOPNOTSUPP,
 	      _i ? "FP8 GEMM: GPU 0, NVIDIA A100-SXM4-80GB, with kernels for compute capability "
@@ -493,24 +493,18 @@ START_TEST(fp8_needs_fp8_tensor_cores)
 		   "with kernels for compute capability 8.0, has no FP8");
 	/* plans ask this before any launch */
 	fails(ops->fp8_gemm(&dev), -EOPNOTSUPP, "FP8 GEMM: GPU 0, NVIDIA A100");
-	dev.arch = _i ? 90 : 89;
+	dev.target = te__target_of(_i ? 90 : 89);
 	DO(ops->fp8_gemm(&dev));
 }
 END_TEST
 
-/* bytes of shared memory of a block by compute capability (CUDA C++ Programming Guide, tables of
- * technical specifications) */
-static unsigned smem_max(int arch)
-{
-	return arch == 80 ? 166912 : arch < 90 ? 101376 : 232448;
-}
-
 static const char *func(int arch, enum te_k_id id, const void *args)
 {
+	const struct te__target t = te__target_of(arch);
 	static struct te__geometry k;
 
-	DO(te__geometry_for(arch, smem_max(arch), id, args, &k));
-	ck_assert_msg(k.smem <= smem_max(arch), "%s, %d: %u bytes", k.func, arch, k.smem);
+	DO(te__geometry_for(&t, id, args, &k));
+	ck_assert_msg(k.smem <= t.smem_max, "%s, %d: %u bytes", k.func, arch, k.smem);
 	return k.func;
 }
 
@@ -524,8 +518,7 @@ START_TEST(a_launch_beyond_shared_memory_fails)
 				   .nkv = 1, .head_dim = 128, .scale = 1, .dtype = TE_DTYPE_FP32 };
 	const struct te__launch l = { TE_K_ATTN_BWD_DQ, &t, sizeof(t) };
 
-	dev.arch = 89;
-	dev.smem_max = smem_max(89);
+	dev.target = te__target_of(89);
 	fails(ops->launch(&a, &l), -TE_EKERNEL,
 	      "te_k_attn_bwd_dq_fp32_d128 takes 163840 bytes of shared memory for these shapes, "
 	      "and GPU 0, ");
@@ -554,7 +547,7 @@ START_TEST(attention_fits_into_shared_memory)
 		func(arch, TE_K_ATTN_FWD, &f);
 		func(arch, TE_K_ATTN_BWD_DKV, &t);
 		func(arch, TE_K_ATTN_BWD_DQ, &t);
-		if (smem_max(arch) < smem_max(80) && f.head_dim > 64)
+		if (te__target_of(arch).smem_max < 160 << 10 && f.head_dim > 64)
 			continue;
 		f.dtype = t.dtype = TE_DTYPE_FP32;
 		func(arch, TE_K_ATTN_FWD, &f);

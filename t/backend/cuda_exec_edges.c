@@ -87,6 +87,7 @@ static int is_own_kernel(const struct te__gnode *n)
 /* the driver's edges equal those of the nodes, and are programmatic if possible */
 static void check_edges(void *graph, uint32_t edges)
 {
+	const int has_pdl = (dev.target.features & TE_FEATURE_PDL) != 0;
 	const struct te__cuda_graph *g = graph;
 
 	for (size_t i = 0; i < g->nodes->n; i++) {
@@ -102,7 +103,7 @@ static void check_edges(void *graph, uint32_t edges)
 				at++;
 			ck_assert_msg(at < have->ndeps, "node %zu: no edge from %u", i,
 				      want->dep[k]);
-			ck_assert_msg(have->pdl[at] == (edges & TE_CAPTURE_PDL && dev.arch >= 90 &&
+			ck_assert_msg(have->pdl[at] == (edges & TE_CAPTURE_PDL && has_pdl &&
 							  is_own_kernel(want) && is_kernel(from)),
 				      "the edge from %u to %zu is %sprogrammatic", want->dep[k], i,
 				      have->pdl[at] ? "" : "not ");
@@ -329,7 +330,8 @@ START_TEST(any_work_with_any_edges)
 		const int known = (int)tt_rand_int(0, 1); /* 0: also opaque nodes */
 		void *graph, *exec;
 
-		dev.arch = trial & 4 ? 89 : 90; /* below 90 no edge is programmatic */
+		/* below 90 no edge is programmatic */
+		dev.target = te__target_of(trial & 4 ? 89 : 90);
 		ntodo = (int)tt_rand_int(1, TT_LEN(todo));
 		for (int i = 0; i < ntodo; i++) {
 			todo[i].what = (int)tt_rand_int(known ? 3 : 0, 9);

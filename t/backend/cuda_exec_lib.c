@@ -18,8 +18,7 @@ void exec_setup(void)
 	dev.ctx = &fake_handle;
 	dev.stream = &fake_handle;
 	dev.total_nbytes = (size_t)1 << 30;
-	dev.arch = 90;
-	dev.smem_max = 232448;
+	dev.target = te__target_of(90);
 	te__devmem_init(&dev.mem, 0, NULL);
 	dev.funcs = &fill_func;
 	dev.nfuncs = 1;

@@ -221,9 +221,7 @@ static void setup(void)
 	memset(&dev, 0, sizeof(dev));
 	dev.ctx = dev.stream = &dev;
 	dev.total_nbytes = (size_t)1 << 30;
-	dev.arch = 90;
-	dev.smem_max = 232448;
-	dev.has_wgmma = 1;
+	dev.target = te__target_of(90);
 	dev.funcs = funcs;
 	dev.nfuncs = TT_LEN(funcs);
 	te__devmem_init(&dev.mem, 0, NULL);

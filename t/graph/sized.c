@@ -135,6 +135,10 @@ static int never_called(void *user, const void *send, void *recv, size_t nbytes)
 CALL(ctx_opts, struct te_ctx *c; r = te_ctx_create(s, &c); if (!r) te_ctx_unref(c);)
 CALL(backend_info, r = te_backend_info(0, s);)
 CALL(device_info, r = te_device_info("host", 0, s);)
+CALL(variant_info, struct te_device_info d = TE_DEVICE_INFO_INIT;
+     r = te_variant_info(&d, 0, s);)
+CALL(variant_device, struct te_variant_info v = TE_VARIANT_INFO_INIT;
+     r = te_variant_info(s, 0, &v);)
 CALL(ctx_device_info, r = te_ctx_device_info(ctx, s);)
 CALL(spill_info, r = te_spill_info("/nowhere", s);)
 CALL(spill_opts, struct te_spill_rates ret = TE_SPILL_RATES_INIT;
@@ -446,6 +450,7 @@ static const struct te_spill_info init_te_spill_info = TE_SPILL_INFO_INIT;
 static const struct te_spill_opts init_te_spill_opts = TE_SPILL_OPTS_INIT;
 static const struct te_spill_rates init_te_spill_rates = TE_SPILL_RATES_INIT;
 static const struct te_device_info init_te_device_info = TE_DEVICE_INFO_INIT;
+static const struct te_variant_info init_te_variant_info = TE_VARIANT_INFO_INIT;
 static const struct te_mem_info init_te_mem_info = TE_MEM_INFO_INIT;
 static const struct te_param_info init_te_param_info = TE_PARAM_INFO_INIT;
 static const struct te_tensor_opts init_te_tensor_opts = TE_TENSOR_OPTS_INIT;
@@ -551,6 +556,8 @@ static const struct row {
 	OUT(backend_info, te_backend_info, reason),
 	OUT(device_info, te_device_info, name),
 	OUT(ctx_device_info, te_device_info, usable),
+	OUT(variant_info, te_variant_info, variant),
+	IN(variant_device, te_device_info, usable),
 	OUT(spill_info, te_spill_info, reason),
 	IN(spill_opts, te_spill_opts, block_nbytes),
 	OUT(spill_rates, te_spill_rates, write),

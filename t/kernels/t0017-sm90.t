@@ -36,7 +36,7 @@ emulate() {
 
 # reported FAMILY FILE PREFIX N: N kernels of the file
 reported() {
-	log=$abs_top_builddir/kernels/$1/$2.log
+	log=$abs_top_builddir/kernels/$1/$2.fatbin90.log
 	if [ ! -s "$log" ]; then
 		skip "registers of $1/$2.cu" "built without nvcc"
 		return

@@ -64,7 +64,7 @@ empty "only libtecore/quant looks at the kind of a recipe" "$tmp/bad"
 # every file is in a list, so it is in the tarball
 cat $lists Makefile.am >"$tmp/lists"
 for f in $(find include/te kernels libtecore libtegraph libtecomm libtetoken tools daemon examples man t vm \
-	-type f -name '*.*' ! -name '*.in' ! -name '*.fatbin' ! -name '*.d' ! -name '*.o' \
+	-type f -name '*.*' ! -name '*.in' ! -name '*.fatbin*' ! -name '*.d' ! -name '*.o' \
 	! -name '*.lo' ! -name '*.la' ! -name '*.l[oa]T' ! -name '*.log' ! -name '*.trs' ! -name '*.left' ! -name '*.pc' \
 	! -path '*/.libs/*' ! -path '*/.deps/*' ! -path 'include/te/version.h' \
 	! -path 'include/te/te.f90' ! -path 'vm/run*' ! -name .dirstamp); do

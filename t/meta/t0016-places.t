@@ -11,7 +11,7 @@ places()
 {
 	cat >"$tmp/patterns"
 	most=$(sed -n "s/^| $1 (\([0-9]*\) files\{0,1\}) |.*/\1/p" CONTRIBUTING.md)
-	find $3 -type f ! -name '*.[od]' ! -name '*.l[oa]' ! -name '*.fatbin' ! -path '*/.*' |
+	find $3 -type f ! -name '*.[od]' ! -name '*.l[oa]' ! -name '*.fatbin*' ! -path '*/.*' |
 		sort >"$tmp/files"
 	{
 		xargs grep -lE -f "$tmp/patterns" <"$tmp/files"

@@ -2,6 +2,7 @@
  * cuda.h - shared by the files of the cuda backend. A file calls functions of its own and of
  * earlier files only, in this order (t/meta/t0007-layers.t):
  *	driver		the functions of libcuda, found by dlopen
+ *	features	what a GPU can do, asked once
  *	memory, event	of the device and of pinned memory; events
  *	capture		notes which work became which node, and keeps what nodes refer to
  *	module		the embedded kernels
@@ -19,6 +20,7 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
+#include "kernels/launch.h"
 #include "libtecore/backend/backend.h"
 #include "libtecore/backend/cuda/driver.h"
 #include "libtecore/backend/devmem.h"
@@ -29,6 +31,14 @@ struct te__cublaslt;
 struct te__cuda_func {
 	const char *name; /* owned by the module */
 	void *func;
+};
+
+/* What the driver reports of a GPU, and the level of its kernels. */
+struct te__cuda_features {
+	int major, minor; /* compute capability */
+	struct te__target target; /* arch 0: none of the kernels of this build run there */
+	int nprocs;
+	int clock_khz, mem_clock_khz, bus_bits, l2_nbytes;
 };
 
 struct te__cuda_dev {
@@ -45,9 +55,7 @@ struct te__cuda_dev {
 	struct te__cuda_kernels *kernels;  /* module.c */
 	const struct te__cuda_func *funcs; /* theirs, sorted by name */
 	unsigned nfuncs;
-	int arch;	   /* what the kernels are compiled for: 90 is compute capability 9.0 */
-	int has_wgmma;	   /* 1: the kernels of kernels/gemm/sm90.cu run */
-	unsigned smem_max; /* bytes of shared memory that a block may have */
+	struct te__target target; /* features.c */
 
 	pthread_mutex_t lock;
 	struct te__cuda_capture *captures; /* under lock: captures that have not ended */
@@ -212,10 +220,16 @@ int te__sm90_gemm(struct te__cuda_stream *s, const struct te_k_gemm *g);
 int te__sm90_attn(struct te__cuda_stream *s, const struct te__launch *l);
 
 /*
- * device.c: the kernels that the driver loads on compute capability cc, such as 89 for 8.9, among
- * those compiled to machine code and to PTX: their compute capability, or 0. Lists end with 0.
+ * features.c: the level of the kernels that run on compute capability cc, such as 89 for 8.9, among
+ * those compiled to machine code and to PTX, or 0. Lists end with 0.
  */
 int te__cuda_arch(const short *cubins, const short *ptx, int cc);
+/* can a GPU of compute capability cc load the kernels of a level? */
+int te__cuda_runs(const short *cubins, const short *ptx, int cc, int level);
+/* a test's lists in the place of the build's */
+void te__cuda_levels_fake(const short *cubins, const short *ptx);
+/* dev: a CUdevice. *ret_why: "", or why no kernels run there, which is no error */
+int te__cuda_features(int dev, struct te__cuda_features *ret, char *ret_why, size_t nbytes);
 
 /* launch.c: takes NULL; the context must be current */
 void te__cuda_batch_free(struct te__cuda_batch *b);

@@ -1,8 +1,9 @@
-/* device.c - GPUs: what they can do, and opening and closing them. */
+/* device.c - GPUs: their descriptions, and opening and closing them. */
 #include "config.h"
 
 #include <errno.h>
 #include <stdio.h>
+#include <string.h>
 
 #define TE_LOG_CATEGORY "core/cuda"
 #include "libtecore/backend/cuda/cuda.h"
@@ -36,61 +37,6 @@ int te__cuda_probe(struct te_backend_info *ret)
 	return 0;
 }
 
-static int attribute(int dev, int which, int *ret)
-{
-	return TE__CU_CALL(cuDeviceGetAttribute, ret, which, dev);
-}
-
-/*
- * Machine code runs on its own compute capability and on later ones with the same first digit;
- * machine code for 9.0 is sm_90a and runs on 9.0 only. PTX runs on its own and on all later ones,
- * and the driver prefers machine code.
- */
-int te__cuda_arch(const short *cubins, const short *ptx, int cc)
-{
-	int best = 0;
-
-	for (; *ptx; ptx++)
-		if (*ptx <= cc && *ptx > best)
-			best = *ptx;
-	for (; *cubins; cubins++)
-		if (*cubins / 10 == cc / 10 && (*cubins == 90 ? cc == 90 : *cubins <= cc) &&
-		    *cubins >= best)
-			best = *cubins;
-	return best;
-}
-
-static int arch(int major, int minor)
-{
-	/* lists of configure, each ends with 0 */
-	static const short cubins[] = { TE_GPU_CUBINS }, ptx[] = { TE_GPU_PTX };
-
-	return te__cuda_arch(cubins, ptx, 10 * major + minor);
-}
-
-/* 0, or the error code of a device that cannot run the kernels, with the reason in why */
-static int unfit(int major, int minor, char *why, size_t nbytes)
-{
-	if (!arch(major, minor)) {
-		snprintf(why, nbytes, "compute capability %d.%d: the kernels of this build are for "
-			 TE_GPU_ARCHS, major, minor);
-		return -TE_EDEVICE;
-	}
-	if (!te__kernel_images[0].name) {
-		snprintf(why, nbytes,
-			 "this libtecore has no device kernels: it was built without nvcc");
-		return -TE_EKERNEL;
-	}
-	return 0;
-}
-
-static int cc(int dev, int *ret_major, int *ret_minor)
-{
-	int r = attribute(dev, TE__CU_ATTR_COMPUTE_CAPABILITY_MAJOR, ret_major);
-
-	return r ? r : attribute(dev, TE__CU_ATTR_COMPUTE_CAPABILITY_MINOR, ret_minor);
-}
-
 static int device(int index, int code, int *ret_dev)
 {
 	int n = 0;
@@ -107,29 +53,48 @@ static int device(int index, int code, int *ret_dev)
 }
 
 /*
- * Dense rates of Hopper. Per SM and clock, four tensor cores do 4096 FLOP in BF16 and 8192 in
- * FP8, 128 lanes do 256 in FP32 (NVIDIA H100 Tensor Core GPU Architecture, table 3).
- * Tensor rates of the datasheets hold at 1830 MHz where the SM's highest clock,
- * which the driver reports, is 1980 MHz: 132 SMs give 989.4, 1978.9 and 66.9 TFLOPS.
+ * Dense FLOP per multiprocessor and clock: tensor cores in BF16 and FP8 with sums in FP32, FP32
+ * lanes. "GeForce" halves: these chips do sums in FP32 at half the rate. Sources: NVIDIA's
+ * architecture white papers, A100 (table 1), GA102 (table 2), Ada (appendix A), H100 (table 3),
+ * RTX Blackwell (appendix A), and the datasheet of B200.
  */
-static void peaks(struct te_device_info *ret, int mem_clock_khz, int bus_bits)
-{
-	double hz = ret->clock_mhz * 1e6 * ret->nprocs;
+static const struct {
+	int cc, bf16, fp8, fp32;
+	int geforce_halves;
+} rate[] = {
+	{ 80, 2048, 0, 128, 0 },       { 86, 1024, 0, 256, 1 },	   { 89, 1024, 2048, 256, 1 },
+	{ 90, 4096, 8192, 256, 0 },    { 100, 8192, 16384, 256, 0 }, { 103, 8192, 16384, 256, 0 },
+	{ 120, 1024, 2048, 256, 1 },
+};
 
-	if (ret->cc_major == 9 && ret->cc_minor == 0) {
-		ret->peak_bf16_flops = hz * 1830 / 1980 * 4096;
-		ret->peak_fp8_flops = hz * 1830 / 1980 * 8192;
-		ret->peak_fp32_flops = hz * 256;
+/*
+ * Clocks are the highest that the driver reports. On Hopper tensor rates of the datasheets hold at
+ * 1830 MHz where that clock is 1980 MHz: 132 SMs give 989.4, 1978.9 and 66.9 TFLOPS.
+ */
+static void peaks(struct te_device_info *ret, const struct te__cuda_features *f)
+{
+	const double hz = f->clock_khz * 1e3 * f->nprocs;
+	const int cc = 10 * f->major + f->minor;
+	double tensor = cc == 90 ? hz * 1830 / 1980 : hz;
+
+	for (size_t i = 0; i < sizeof(rate) / sizeof(rate[0]); i++) {
+		if (rate[i].cc != cc)
+			continue;
+		if (rate[i].geforce_halves && strstr(ret->name, "GeForce"))
+			tensor /= 2;
+		ret->peak_bf16_flops = tensor * rate[i].bf16;
+		ret->peak_fp8_flops = tensor * rate[i].fp8;
+		ret->peak_fp32_flops = hz * rate[i].fp32;
 	}
 	/* two transfers a clock */
-	ret->peak_bandwidth = 2e3 * mem_clock_khz * bus_bits / 8;
+	ret->peak_bandwidth = 2e3 * f->mem_clock_khz * f->bus_bits / 8;
 }
 
 int te__cuda_device_info(int index, struct te_device_info *ret)
 {
-	int dev, l2, khz, mem_khz, bus;
+	struct te__cuda_features f;
 	size_t total;
-	int r = device(index, -EINVAL, &dev);
+	int dev, r = device(index, -EINVAL, &dev);
 
 	if (!r)
 		r = TE__CU_CALL(cuDeviceGetName, ret->name, (int)sizeof(ret->name), dev);
@@ -139,26 +104,24 @@ int te__cuda_device_info(int index, struct te_device_info *ret)
 	if (!r)
 		r = TE__CU_CALL(cuDeviceTotalMem, &total, dev);
 	if (!r)
-		r = cc(dev, &ret->cc_major, &ret->cc_minor);
-	if (!r)
-		r = attribute(dev, TE__CU_ATTR_MULTIPROCESSOR_COUNT, &ret->nprocs);
-	if (!r)
-		r = attribute(dev, TE__CU_ATTR_CLOCK_RATE, &khz);
-	if (!r)
-		r = attribute(dev, TE__CU_ATTR_MEMORY_CLOCK_RATE, &mem_khz);
-	if (!r)
-		r = attribute(dev, TE__CU_ATTR_GLOBAL_MEMORY_BUS_WIDTH, &bus);
-	if (!r)
-		r = attribute(dev, TE__CU_ATTR_L2_CACHE_SIZE, &l2);
+		r = te__cuda_features(dev, &f, ret->reason, sizeof(ret->reason));
 	if (r)
 		return r;
 	snprintf(ret->backend, sizeof(ret->backend), "cuda");
 	ret->index = index;
-	ret->usable = !unfit(ret->cc_major, ret->cc_minor, ret->reason, sizeof(ret->reason));
-	ret->clock_mhz = khz / 1000;
+	ret->usable = !ret->reason[0];
+	ret->cc_major = f.major;
+	ret->cc_minor = f.minor;
+	ret->nprocs = f.nprocs;
+	ret->clock_mhz = f.clock_khz / 1000;
 	ret->mem_total_nbytes = total;
-	ret->l2_nbytes = (uint64_t)l2;
-	peaks(ret, mem_khz, bus);
+	ret->l2_nbytes = (uint64_t)f.l2_nbytes;
+	if (ret->usable) {
+		ret->block_smem_nbytes = f.target.smem_max;
+		ret->features = f.target.features;
+		ret->kernels_cc = f.target.arch;
+	}
+	peaks(ret, &f);
 	return 0;
 }
 
@@ -210,11 +173,11 @@ int te__cuda_fp8_gemm(void *dev)
 {
 	const struct te__cuda_dev *d = dev;
 
-	if (d->arch >= 89)
+	if (d->target.features & TE_FEATURE_FP8_MMA)
 		return 0;
 	return te__fail(-EOPNOTSUPP, "FP8 GEMM: GPU %d, %s, with kernels for compute capability "
 			"%d.%d, has no FP8 tensor cores; the recipe bf16 runs there", d->index,
-			d->name, d->arch / 10, d->arch % 10);
+			d->name, d->target.arch / 10, d->target.arch % 10);
 }
 
 /* with the context current */
@@ -277,21 +240,22 @@ int te__cuda_open(const struct te__open *how, void **ret_dev)
 {
 	const int index = how->device;
 	struct te__cuda_dev *d;
-	int dev, major, minor, smem_max;
+	struct te__cuda_features f;
 	char name[sizeof(d->name)], why[256];
+	int dev;
 	int r = device(index, -ENODEV, &dev);
 
 	if (!r)
 		r = TE__CU_CALL(cuDeviceGetName, name, (int)sizeof(name), dev);
 	if (!r)
-		r = cc(dev, &major, &minor);
+		r = te__cuda_features(dev, &f, why, sizeof(why));
 	if (!r && how->native)
 		r = check_native(how->native, index, dev);
 	if (r)
 		return r;
-	r = unfit(major, minor, why, sizeof(why));
-	if (r)
-		return te__fail(r, "GPU %d, %s: %s", index, name, why);
+	if (why[0])
+		return te__fail(f.target.arch ? -TE_EKERNEL : -TE_EDEVICE, "GPU %d, %s: %s", index,
+				name, why);
 	d = te__calloc(1, sizeof(*d));
 	if (!d)
 		return te__fail(-ENOMEM, "no memory for GPU %d", index);
@@ -301,12 +265,8 @@ int te__cuda_open(const struct te__open *how, void **ret_dev)
 	snprintf(d->name, sizeof(d->name), "%s", name);
 	pthread_mutex_init(&d->lock, NULL);
 	pthread_mutex_init(&d->lt_lock, NULL);
-	d->arch = arch(major, minor);
-	d->has_wgmma = major == 9 && minor == 0 && d->arch == 90;
+	d->target = f.target;
 	r = TE__CU_CALL(cuDeviceTotalMem, &d->total_nbytes, dev);
-	if (!r)
-		r = attribute(dev, TE__CU_ATTR_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN, &smem_max);
-	d->smem_max = r ? 0 : (unsigned)smem_max;
 	d->ctx = how->native;
 	d->borrowed = d->ctx != NULL;
 	if (!r && !d->ctx)

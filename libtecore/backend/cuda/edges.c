@@ -19,7 +19,6 @@
 
 #define TE_LOG_CATEGORY "core/cuda"
 #include "libtecore/backend/cuda/graph.h"
-#include "kernels/launch.h"
 #include "libtecore/backend/edges.h"
 
 /*
@@ -96,6 +95,7 @@ static int edges_add(const struct te__cuda_graph *g)
 	const struct te__cu_edge_data pdl = { .from_port = TE__CU_PORT_PROGRAMMATIC,
 						.type = TE__CU_EDGE_PROGRAMMATIC };
 	struct edges e;
+	const int has_pdl = (g->dev->target.features & TE_FEATURE_PDL) != 0;
 	size_t n = 0, at;
 	int r;
 
@@ -109,7 +109,7 @@ static int edges_add(const struct te__cuda_graph *g)
 		const struct te__gnode *to = &g->info[i];
 
 		for (uint32_t k = 0; k < to->ndeps; k++) {
-			const int is_pdl = g->edges & TE_CAPTURE_PDL && g->dev->arch >= 90 &&
+			const int is_pdl = g->edges & TE_CAPTURE_PDL && has_pdl &&
 					     is_own_kernel(to) &&
 					     is_kernel(&g->info[to->dep[k]]);
 

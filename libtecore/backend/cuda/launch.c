@@ -12,7 +12,6 @@
 #include <string.h>
 
 #define TE_LOG_CATEGORY "core/cuda"
-#include "kernels/launch.h"
 #include "libtecore/backend/cuda/cuda.h"
 
 #define KERNELS 8 /* maximum kernels of a graph */
@@ -193,7 +192,7 @@ int te__cuda_launch_held(void *stream, int r)
 static int gemm(struct te__cuda_stream *s, const struct te_k_gemm *g)
 {
 	const int sm90 = te__param_enum(TE_PARAM_GEMM_PROVIDER) == TE__GEMM_SM90;
-	int r = sm90 && s->dev->has_wgmma ? te__sm90_gemm(s, g) : 1;
+	int r = sm90 && s->dev->target.features & TE_FEATURE_WGMMA ? te__sm90_gemm(s, g) : 1;
 
 	return r > 0 ? te__cublaslt_gemm(s, g) : r;
 }
@@ -204,7 +203,7 @@ static int attn(struct te__cuda_stream *s, const struct te__launch *l)
 	const int fwd = l->id == TE_K_ATTN_FWD;
 	int how, r;
 
-	if (!s->dev->has_wgmma)
+	if (!(s->dev->target.features & TE_FEATURE_WGMMA))
 		return 1;
 	if (!fwd && l->id != TE_K_ATTN_BWD_DKV && l->id != TE_K_ATTN_BWD_DQ)
 		return 1;

@@ -8,7 +8,6 @@
 
 #define TE_LOG_CATEGORY "core/cuda"
 #include "libtecore/backend/cuda/cuda.h"
-#include "kernels/launch.h"
 
 /*
  * The kernels of a CUcontext, which all te_ctx on it use: loading them takes 75 ms on an H100.
@@ -115,7 +114,8 @@ static int load(const struct te__cuda_dev *d, struct te__cuda_kernels **ret)
 	}
 	k->ctx = d->ctx;
 	for (size_t i = 0; !r && i < n; i++)
-		r = module_load(d, k, &te__kernel_images[i], (int)d->smem_max);
+		if (te__kernel_images[i].level == (size_t)d->target.arch)
+			r = module_load(d, k, &te__kernel_images[i], (int)d->target.smem_max);
 	if (r) {
 		unload(k);
 		return r;
@@ -180,14 +180,14 @@ int te__cuda_func_named(struct te__cuda_dev *d, const char *name, void **ret_fun
 int te__cuda_func_find(struct te__cuda_dev *d, const struct te__launch *l,
 		       struct te__geometry *ret_kernel, void **ret_func)
 {
-	int r = te__geometry_for(d->arch, d->smem_max, l->id, l->args, ret_kernel);
+	int r = te__geometry_for(&d->target, l->id, l->args, ret_kernel);
 
 	if (r || !ret_kernel->grid[0])
 		return r;
-	if (ret_kernel->smem > d->smem_max)
+	if (ret_kernel->smem > d->target.smem_max)
 		return te__fail(-TE_EKERNEL, "%s takes %u bytes of shared memory for these shapes, "
 				"and GPU %d, %s, has %u", ret_kernel->func, ret_kernel->smem,
-				d->index, d->name, d->smem_max);
+				d->index, d->name, d->target.smem_max);
 	return te__cuda_func_named(d, ret_kernel->func, ret_func);
 }
 

@@ -284,14 +284,12 @@ static int multicast_unit(const struct te__cuda_dev *d, int ndevices, size_t nby
 			  size_t *ret_nbytes)
 {
 	const struct te__cu_multicast_props p = multicast_props(ndevices, nbytes);
-	int can;
-	int r = attribute(d, TE__CU_ATTR_MULTICAST, &can);
 
-	if (!r && (!can || d->arch < 90))
+	if (!(d->target.features & TE_FEATURE_MULTICAST))
 		return te__fail(-EOPNOTSUPP, "GPU %d, %s, does not support multicast", d->index,
 				d->name);
-	return r ? r : MULTICAST_CALL(cuMulticastGetGranularity, ret_nbytes, &p,
-				      TE__CU_MEM_GRANULARITY_MINIMUM);
+	return MULTICAST_CALL(cuMulticastGetGranularity, ret_nbytes, &p,
+			      TE__CU_MEM_GRANULARITY_MINIMUM);
 }
 
 int te__cuda_multicast_unit(void *dev, int ndevices, size_t nbytes, size_t *ret_nbytes)

@@ -13,7 +13,6 @@
 
 #include "kernels/attn/sm90.h"
 #include "kernels/gemm/sm90.h"
-#include "kernels/launch.h"
 #include "libtecore/backend/cuda/cuda.h"
 
 /* loads and stores are boxes with swizzled rows of 128 bytes */

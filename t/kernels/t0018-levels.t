@@ -1,0 +1,51 @@
+#!/bin/sh
+# The device code of each level is machine code and PTX of that level only, and libtecore with it is
+# at most 16 MB.
+. "$abs_top_srcdir/t/lib/tap.sh"
+
+cd "$abs_top_builddir" || exit 99
+PATH=$PATH:${CUDA_HOME:-/usr/local/cuda}/bin
+ls kernels/*/*.fatbin[89][0-9] >"$tmp/images" 2>"$tmp/err"
+
+# targets IMAGE: the architectures of its machine code and of its PTX
+targets()
+{
+	{
+		cuobjdump -lelf "$1"
+		cuobjdump -lptx "$1"
+	} 2>>"$tmp/err" | grep -o '\.sm_[0-9]*' | sort -u
+}
+
+# instructions that no GPU below 9.0 has, as nvdisasm and cuobjdump print them: clusters, their
+# barriers and shared memory, TMA, mbarriers, wgmma, programmatic launch
+hopper='[[:space:]](UCGABAR|HGMMA|QGMMA|UTMA|SYNCS|ACQBULK|PREEXIT|WARPGROUP|MAPA|LDGMC)'
+
+if [ ! -s "$tmp/images" ]; then
+	skip "levels of device code" "built without nvcc"
+elif ! command -v cuobjdump >"$tmp/out" 2>&1; then
+	skip "levels of device code" "there is no cuobjdump"
+else
+	while read -r f; do
+		level=${f##*.fatbin}
+		targets "$f" | grep -vx "\.sm_$level" | sed "s,^,$f: ,"
+		[ -n "$(targets "$f")" ] || echo "$f: no device code"
+	done <"$tmp/images" >"$tmp/bad"
+	empty "the code of each level is of that level" "$tmp/bad"
+	for f in kernels/*/*.fatbin8[0-9]; do
+		[ -f "$f" ] || continue
+		cuobjdump -sass "$f" 2>>"$tmp/err" | grep -m1 -E "$hopper" | sed "s,^,$f: ,"
+	done >"$tmp/bad"
+	empty "no instruction of a newer level is in it" "$tmp/bad"
+	if [ -f kernels/gemm/sm90.fatbin90 ]; then
+		cuobjdump -sass kernels/gemm/sm90.fatbin90 >"$tmp/sass" 2>"$tmp/err"
+		check "such instructions are found in level 9.0" grep -qE "$hopper" "$tmp/sass"
+	fi
+	: >"$tmp/bad"
+	for f in libtecore/.libs/libtecore.so; do
+		[ -f "$f" ] || continue
+		cp "$f" "$tmp/lib" && strip "$tmp/lib" && n=$(wc -c <"$tmp/lib") &&
+			[ "$n" -le 16777216 ] || echo "$f: $n bytes" >>"$tmp/bad"
+	done
+	empty "libtecore is at most 16 MB" "$tmp/bad"
+fi
+tap_end

@@ -50,6 +50,12 @@ for how in "2 gpipe" "3 1f1b" "4 gpipe" "4 1f1b"; do
 		--out "$n.$schedule" --log "$n.$schedule.log" text
 	equal "$n ranks, $schedule" "$n.$schedule"
 done
+check "3 ranks, --graph step" ranks 3 $run --pipeline 3 --graph step --out step --log step.log \
+	--json text
+equal "--graph step" step
+check "waits are predicted" \
+	grep -q '^in the last step ranks waited [0-9.]*% of the time, [0-9.]*% by prediction' err
+check "also in JSON" grep -q '"predicted_bubble": 0[.][0-9]' out
 check "the log has the stages" grep -q '"shards":1.*"schedule":"1f1b","stages":4' 4.1f1b.log
 check "2 ranks with one micro-batch" ranks 2 $run --accum 1 --pipeline 2 --out few --log few.log text
 rm -rf one one.log
@@ -96,7 +102,7 @@ while IFS='|' read -r option name; do
 		$option text
 done <<'LIST'
 --tensor 2|--tensor
---graph|--graph
+--graph layer|--graph layer
 --numerics values|--numerics
 --chunks 2|--chunks
 --offload all|--offload

@@ -253,6 +253,7 @@ static int make_pipeline(struct step_graph *g, struct te_adamw *opt)
 	const struct pipeline_opts po = {
 		.recipe = &g->recipe,
 		.schedule = schedule_of(g->o),
+		.graph = is_mode(g, "step"),
 		.nmicro = g->accum,
 		.B = g->B,
 		.T = g->T,

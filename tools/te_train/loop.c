@@ -620,6 +620,24 @@ static int between_steps(struct trainer *t, int *ret_end)
 	return r;
 }
 
+/* once all steps have run */
+static int measure_bubble(struct trainer *t)
+{
+	enum { N = sizeof(struct pipeline_times) / sizeof(float) };
+	struct pipeline_times own, all[MOST_RANKS];
+	int te;
+
+	if (!t->now.graph.pipeline || t->now.done.step == t->now.start_step)
+		return STATUS_OK;
+	te = pipeline_times(t->now.graph.pipeline, &own);
+	if (te >= 0)
+		te = ranks_all(&t->ranks, t->stream, (const float *)(void *)&own, N,
+			       (float *)(void *)all);
+	if (te >= 0)
+		te = pipeline_bubble(t->now.graph.pipeline, all, &t->bubble, &t->predicted_bubble);
+	return te < 0 ? say_te(te, "the times of the last step") : STATUS_OK;
+}
+
 int trainer_run(struct trainer *t)
 {
 	int end = 0, r;
@@ -645,6 +663,8 @@ int trainer_run(struct trainer *t)
 			break;
 		r = step(t);
 	}
+	if (!r)
+		r = measure_bubble(t);
 	if (r)
 		save_rest(t);
 	save_wait(t);

@@ -118,6 +118,8 @@ struct trainer {
 	const char *from;   /* the folder of the latest checkpoint, or NULL */
 	int64_t saved_step; /* the latest that was saved, or -1 */
 	int64_t nrecovered; /* how often ranks that were left have met */
+	/* results of pipeline_bubble() for the last step; 0: there is none */
+	double bubble, predicted_bubble;
 	double predicted_ms; /* time of a step, as --memory chose it; 0: not predicted */
 	int out_was_free;   /* the folder of --out, when this process began */
 	int drop_best;	    /* the best weights in it are of another run */

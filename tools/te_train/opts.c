@@ -318,7 +318,7 @@ static int check_pipeline(const struct opts *o)
 		const char *name;
 	} without[] = {
 		{ o->tensor > 1, "--tensor" },
-		{ strcmp(o->graph, "off") != 0, "--graph" },
+		{ !strcmp(o->graph, "layer"), "--graph layer" },
 		{ o->chunks > 0, "--chunks" },
 		{ strcmp(o->documents, "off") != 0, "--documents" },
 		{ strcmp(o->offload, "off") != 0, "--offload" },

@@ -13,9 +13,11 @@
 #include "config.h"
 
 #include <errno.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include <te/capture.h>
 #include <te/collective.h>
 #include <te/errno.h>
 #include <te/schedule.h>
@@ -30,9 +32,13 @@ struct pass {
 struct pipeline {
 	const struct model *m;
 	struct te_adamw *adamw;
+	int gpipe, graph;
 	int32_t nmicro, nplans, npasses;
 	struct te_plan **plan; /* [nplans] */
 	struct pass *pass;     /* [npasses] */
+	struct te_event **event; /* [2 npasses] begin and end of each pass */
+	int nruns;		 /* 0, 1, or 2 if there were more */
+	struct te_recording *recording;
 	/* [nmicro] tensors of plans are used again within a step; NULL in other stages */
 	struct te_tensor **x, **targets, **loss;
 };
@@ -133,45 +139,183 @@ static int forward(const struct pipeline *p, struct te_stream *stream, int32_t i
 	return te < 0 || !p->loss ? te : copy(stream, p->loss[i], te_plan_output(plan));
 }
 
-int pipeline_run(struct pipeline *p, struct te_stream *stream)
+static int run_pass(const struct pipeline *p, struct te_stream *stream, int32_t k)
+{
+	const struct pass *pass = &p->pass[k];
+	int te = te_event_record_external(p->event[2 * k], stream);
+
+	if (te >= 0 && pass->kind == TE_SCHED_F)
+		te = forward(p, stream, pass->micro);
+	else if (te >= 0)
+		te = te_plan_backward(p->plan[pass->micro % p->nplans], stream);
+	return te < 0 ? te : te_event_record_external(p->event[2 * k + 1], stream);
+}
+
+static int queue(const struct pipeline *p, struct te_stream *stream)
 {
 	int te = te_seq_zero_grads(p->m->seq, stream);
 
 	for (int32_t k = 0; k < p->npasses && te >= 0; k++) {
-		const struct pass *pass = &p->pass[k];
-
 		te = pass_on(p, stream, k);
 		if (te >= 0)
-			te = pass->kind == TE_SCHED_F ?
-				     forward(p, stream, pass->micro) :
-				     te_plan_backward(p->plan[pass->micro % p->nplans], stream);
+			te = run_pass(p, stream, k);
 	}
 	if (te >= 0)
 		te = pass_on(p, stream, p->npasses);
 	return te < 0 ? te : te_adamw_step(p->adamw, stream);
 }
 
+static int record(struct pipeline *p, struct te_stream *stream)
+{
+	struct te_recording *recording = NULL;
+	int te = te_capture_begin(stream), end;
+
+	if (te < 0)
+		return te;
+	te = queue(p, stream);
+	end = te_capture_end(stream, &recording);
+	if (te < 0)
+		te_recording_unref(recording);
+	else
+		p->recording = recording;
+	return te < 0 ? te : end;
+}
+
+int pipeline_run(struct pipeline *p, struct te_stream *stream)
+{
+	const int replays = p->graph && p->nruns;
+	int te = replays && !p->recording ? record(p, stream) : 0;
+
+	if (te >= 0)
+		te = replays ? te_recording_launch(p->recording, stream) : queue(p, stream);
+	p->nruns = p->nruns ? 2 : 1;
+	return te;
+}
+
+/* ---- programs ---- */
+
+/* gpipe: all forward passes first. 1f1b: one for the stage and for each after it, then backward
+ * and forward passes alternate. Returns the number of micro-batches in flight */
+static int32_t make_program(const struct pipeline *p, int32_t stage, struct pass *pass)
+{
+	const int32_t n = p->nmicro, after = p->m->nstages - stage;
+	const int32_t lead = p->gpipe || after > n ? n : after;
+
+	for (int32_t i = 0; i < lead; i++)
+		*pass++ = (struct pass){ TE_SCHED_F, i };
+	for (int32_t i = 0; i < n; i++) {
+		*pass++ = (struct pass){ TE_SCHED_B, i };
+		if (i + lead < n)
+			*pass++ = (struct pass){ TE_SCHED_F, i + lead };
+	}
+	return lead;
+}
+
+/* what a stage has done, and what comes next */
+struct simulated {
+	struct pass *pass; /* [npasses] */
+	double *end;	   /* [2][nmicro] by enum te_sched_kind; 0: not yet */
+	int32_t next;
+	double time;
+};
+
+/* 1: the next pass of stage k has run; 0: it waits for another stage */
+static int simulate(const struct pipeline *p, const struct pipeline_times *times,
+		    struct simulated *s, int32_t k)
+{
+	const struct pass pass = s[k].pass[s[k].next];
+	const int32_t from = k + (pass.kind == TE_SCHED_F ? -1 : 1);
+	const int32_t at = (int32_t)pass.kind * p->nmicro + pass.micro;
+	double begin = s[k].time;
+
+	if (from >= 0 && from < p->m->nstages) {
+		if (!(s[from].end[at] > 0))
+			return 0;
+		begin = fmax(begin, s[from].end[at]);
+	}
+	s[k].time = s[k].end[at] = begin + fmax(times[k].pass[pass.kind], 1e-9);
+	s[k].next++;
+	return 1;
+}
+
+/* the end of the last pass */
+static double simulate_all(const struct pipeline *p, const struct pipeline_times *times,
+			   struct simulated *s)
+{
+	const int32_t n = p->m->nstages;
+	double last = 0;
+	int more = 1;
+
+	while (more) {
+		more = 0;
+		for (int32_t k = 0; k < n; k++)
+			while (s[k].next < p->npasses && simulate(p, times, s, k))
+				more = 1;
+	}
+	for (int32_t k = 0; k < n; k++)
+		last = fmax(last, s[k].time);
+	return last;
+}
+
+int pipeline_bubble(const struct pipeline *p, const struct pipeline_times *times, double *ret_was,
+		    double *ret_predicted)
+{
+	const int32_t n = p->m->nstages;
+	struct simulated *s = calloc((size_t)n, sizeof(*s));
+	double busy = 0, span = 0;
+	int te = s ? 0 : -ENOMEM;
+
+	for (int32_t k = 0; k < n && te >= 0; k++) {
+		s[k].pass = calloc((size_t)p->npasses, sizeof(*s->pass));
+		s[k].end = calloc(2 * (size_t)p->nmicro, sizeof(*s->end));
+		te = s[k].pass && s[k].end ? 0 : -ENOMEM;
+		if (te >= 0)
+			make_program(p, k, s[k].pass);
+		busy += p->nmicro * ((double)times[k].pass[0] + (double)times[k].pass[1]);
+		span = fmax(span, times[k].span);
+	}
+	if (te >= 0) {
+		*ret_predicted = 1 - busy / (n * simulate_all(p, times, s));
+		*ret_was = 1 - busy / (n * span);
+	}
+	for (int32_t k = 0; k < n && s; k++) {
+		free(s[k].pass);
+		free(s[k].end);
+	}
+	free(s);
+	return te;
+}
+
+int pipeline_times(const struct pipeline *p, struct pipeline_times *ret)
+{
+	double ms = 0;
+	int te = 0;
+
+	*ret = (struct pipeline_times){ .span = 0 };
+	for (int32_t k = 0; k < p->npasses && te >= 0; k++) {
+		te = te_event_elapsed_ms(p->event[2 * k], p->event[2 * k + 1], &ms);
+		ret->pass[p->pass[k].kind] += (float)(ms / p->nmicro);
+	}
+	if (te >= 0)
+		te = te_event_elapsed_ms(p->event[0], p->event[2 * p->npasses - 1], &ms);
+	ret->span = (float)ms;
+	return te;
+}
+
 /* ---- creating ---- */
 
-/* gpipe: all forward passes first. 1f1b: one for this stage and for each after it, then backward
- * and forward passes alternate. */
-static int make_program(struct pipeline *p, const char *schedule)
+static int make_events(struct pipeline *p)
 {
-	const int32_t after = p->m->nstages - p->m->stage;
+	int te = 0;
 
-	p->nplans = (schedule && !strcmp(schedule, "gpipe")) || after > p->nmicro ? p->nmicro :
-										    after;
-	p->pass = calloc(2 * (size_t)p->nmicro, sizeof(*p->pass));
-	if (!p->pass)
+	p->npasses = 2 * p->nmicro;
+	p->pass = calloc((size_t)p->npasses, sizeof(*p->pass));
+	p->event = calloc(2 * (size_t)p->npasses, sizeof(struct te_event *));
+	if (!p->pass || !p->event)
 		return -ENOMEM;
-	for (int32_t i = 0; i < p->nplans; i++)
-		p->pass[p->npasses++] = (struct pass){ TE_SCHED_F, i };
-	for (int32_t i = 0; i < p->nmicro; i++) {
-		p->pass[p->npasses++] = (struct pass){ TE_SCHED_B, i };
-		if (i + p->nplans < p->nmicro)
-			p->pass[p->npasses++] = (struct pass){ TE_SCHED_F, i + p->nplans };
-	}
-	return 0;
+	for (int32_t i = 0; i < 2 * p->npasses && te >= 0; i++)
+		te = te_event_create(te_seq_ctx(p->m->seq), &p->event[i]);
+	return te;
 }
 
 static int make_plans(struct pipeline *p, const struct pipeline_opts *o)
@@ -219,9 +363,13 @@ int pipeline_create(const struct model *m, const struct pipeline_opts *o,
 	p->m = m;
 	p->adamw = te_adamw_ref(o->adamw);
 	p->nmicro = o->nmicro;
-	te = make_program(p, o->schedule);
-	if (te >= 0)
+	p->gpipe = o->schedule && !strcmp(o->schedule, "gpipe");
+	p->graph = o->graph;
+	te = make_events(p);
+	if (te >= 0) {
+		p->nplans = make_program(p, m->stage, p->pass);
 		te = make_plans(p, o);
+	}
 	if (te >= 0)
 		te = make_tensors(p, is_first(m), TE_DTYPE_INT32, 2, tokens, &p->x);
 	if (te >= 0)
@@ -246,6 +394,10 @@ struct pipeline *pipeline_free(struct pipeline *p)
 {
 	if (!p)
 		return NULL;
+	te_recording_unref(p->recording);
+	for (int32_t i = 0; p->event && i < 2 * p->npasses; i++)
+		te_event_unref(p->event[i]);
+	free(p->event);
 	for (int32_t i = 0; p->plan && i < p->nplans; i++)
 		te_plan_unref(p->plan[i]);
 	drop_tensors(p->x, p->nmicro);

@@ -13,6 +13,7 @@
 struct pipeline_opts {
 	const struct te_recipe *recipe;
 	const char *schedule; /* "gpipe", or NULL for "1f1b" */
+	int graph;	      /* 1: steps after the first replay a recording */
 	int32_t nmicro;	      /* micro-batches of a step */
 	int64_t B, T;
 	struct te_adamw *adamw;
@@ -31,6 +32,21 @@ struct te_tensor *pipeline_targets(const struct pipeline *p, int32_t micro);
 struct te_tensor *pipeline_loss(const struct pipeline *p, int32_t micro);
 /* queue a step; returns the library's code */
 int pipeline_run(struct pipeline *p, struct te_stream *stream);
+
+/* times in milliseconds of a rank's last step, without waits except in span */
+struct pipeline_times {
+	float pass[2]; /* mean of forward and of backward passes */
+	float span;    /* from the begin of its first pass to the end of its last one */
+};
+/* after a step has run; returns the library's code */
+int pipeline_times(const struct pipeline *p, struct pipeline_times *ret);
+/*
+ * The fraction of time in which ranks do not run passes, from the first pass to the last one: as it
+ * was, and as the schedule makes it with these times of passes, and messages that take none. times:
+ * of all stages. Returns the library's code.
+ */
+int pipeline_bubble(const struct pipeline *p, const struct pipeline_times *times, double *ret_was,
+		    double *ret_predicted);
 
 /* main input of a stage's plans */
 struct te_spec pipeline_spec(const struct model *m, const struct te_recipe *recipe, int64_t B,

@@ -445,6 +445,10 @@ int progress_end(struct trainer *t, struct record *samples)
 	}
 	note_file(t);
 	note_waits(t);
+	if (t->bubble > 0)
+		say_note("in the last step ranks waited %.1f%% of the time, %.1f%% by prediction "
+			 "from the times of its passes", 100 * t->bubble,
+			 100 * t->predicted_bubble);
 	if (!o->json) {
 		record_drop(samples);
 		print_summary(t, rate, dir);
@@ -464,6 +468,10 @@ int progress_end(struct trainer *t, struct record *samples)
 	if (t->predicted_ms > 0) {
 		record_real(&rec, "predicted_step_ms", t->predicted_ms);
 		record_real(&rec, "step_ms", step_ms(t, rate));
+	}
+	if (t->bubble > 0) {
+		record_real(&rec, "bubble", t->bubble);
+		record_real(&rec, "predicted_bubble", t->predicted_bubble);
 	}
 	record_real(&rec, "peak_fraction", flops / or_nan(peak_flops(t)));
 	record_int(&rec, "memory_bytes", (int64_t)memory_nbytes(t));

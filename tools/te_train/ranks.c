@@ -406,15 +406,25 @@ int ranks_first(const struct ranks *r, struct te_stream *stream, int *x)
 	return te;
 }
 
-int ranks_last(const struct ranks *r, struct te_stream *stream, float *x)
+int ranks_all(const struct ranks *r, struct te_stream *stream, const float *own, int n, float *all)
 {
-	int32_t all[MOST_RANKS], own;
+	int32_t bits[MOST_RANKS * MOST_WORDS], mine[MOST_WORDS];
 	int te;
 
-	memcpy(&own, x, sizeof(own));
-	te = gather(r, stream, &own, 1, all);
+	memcpy(mine, own, (size_t)n * sizeof(*own));
+	te = gather(r, stream, mine, n, bits);
 	if (te >= 0)
-		memcpy(x, &all[(r->rank / r->nshards + 1) * r->nshards - 1], sizeof(*x));
+		memcpy(all, bits, (size_t)(ranks_n(r) * n) * sizeof(*all));
+	return te;
+}
+
+int ranks_last(const struct ranks *r, struct te_stream *stream, float *x)
+{
+	float all[MOST_RANKS];
+	int te = ranks_all(r, stream, x, 1, all);
+
+	if (te >= 0)
+		*x = all[(r->rank / r->nshards + 1) * r->nshards - 1];
 	return te;
 }
 

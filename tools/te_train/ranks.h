@@ -103,6 +103,8 @@ int ranks_check(const struct ranks *r);
 int ranks_any(const struct ranks *r, struct te_stream *stream, int x, int *ret_any);
 /* sets *x to rank 0's on all ranks; waits; returns the library's code */
 int ranks_first(const struct ranks *r, struct te_stream *stream, int *x);
+/* all: n numbers of each rank, in rank order; waits; returns the library's code */
+int ranks_all(const struct ranks *r, struct te_stream *stream, const float *own, int n, float *all);
 /* sets *x to the value on the last rank of the model; waits; returns the library's code */
 int ranks_last(const struct ranks *r, struct te_stream *stream, float *x);
 /* returns rank 0's status on all ranks, or the failure of the exchange */

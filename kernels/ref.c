@@ -384,36 +384,50 @@ static void run_bands(void *arg, int64_t begin, int64_t end)
 		te__h_amax_fold(q->amax, amax);
 }
 
+#define PARTS (TE_K_BLOCK / TE_K_BLOCK_MX)
+
 /* a tile of a result with block scaling */
 struct tile {
 	float v[TE_K_BLOCK][TE_K_BLOCK];
-	float row[TE_K_BLOCK], col[TE_K_BLOCK]; /* scales */
+	/* scales of te_k_scale_width() columns of a row, and rows of a column */
+	float row[TE_K_BLOCK][PARTS], col[PARTS][TE_K_BLOCK];
 };
+
+/* the scale of a block whose amax has these bits */
+static float block_scale(const struct te_k_q *q, uint32_t bits)
+{
+	const float fmt_max = q->dtype == TE_DTYPE_E4M3 ? 448.0f : 57344.0f;
+
+	if (q->scaling == TE_K_SCALING_1X32)
+		return te__h_scale_mx(bits, q->dtype);
+	return te__h_scale(te__f32_from_bits(bits), fmt_max, q->epsilon, q->pow2);
+}
 
 /* the scales of the first nr rows and nc columns of the tile */
 static void tile_scales(const struct te_k_q *q, int64_t nr, int64_t nc, struct tile *t)
 {
-	const int each = q->scaling == TE_K_SCALING_1X128;
-	const float fmt_max = q->dtype == TE_DTYPE_E4M3 ? 448.0f : 57344.0f;
-	uint32_t row[TE_K_BLOCK] = { 0 }, all = 0;
-	int32_t col[TE_K_BLOCK] = { 0 };
+	const int each = q->scaling != TE_K_SCALING_128X128;
+	const int64_t width = te_k_scale_width(q->scaling);
+	uint32_t row[TE_K_BLOCK][PARTS] = { { 0 } }, all = 0;
+	int32_t col[PARTS][TE_K_BLOCK] = { { 0 } };
 	float one;
 
 	for (int64_t i = 0; i < nr; i++) {
-		row[i] = te__h_amax_bits(t->v[i], nc, 0);
-		all = row[i] > all ? row[i] : all;
+		TE__H_EACH(c, n, nc, width) {
+			uint32_t *bits = &row[i][c / width];
+
+			*bits = te__h_amax_bits(t->v[i] + c, n, 0);
+			all = *bits > all ? *bits : all;
+		}
 		if (each && q->col)
-			amax_each(t->v[i], nc, col);
+			amax_each(t->v[i], nc, col[i / width]);
 	}
-	one = te__h_scale(te__f32_from_bits(all), fmt_max, q->epsilon, q->pow2);
-	for (int64_t i = 0; i < TE_K_BLOCK; i++) {
-		t->row[i] = t->col[i] = one;
-		if (!each)
-			continue;
-		t->row[i] = te__h_scale(te__f32_from_bits(row[i]), fmt_max, q->epsilon, q->pow2);
-		t->col[i] = te__h_scale(te__f32_from_bits((uint32_t)col[i]), fmt_max, q->epsilon,
-					q->pow2);
-	}
+	one = block_scale(q, all);
+	for (int64_t i = 0; i < TE_K_BLOCK; i++)
+		for (int64_t p = 0; p < TE_K_BLOCK / width; p++) {
+			t->row[i][p] = each ? block_scale(q, row[i][p]) : one;
+			t->col[p][i] = each ? block_scale(q, (uint32_t)col[p][i]) : one;
+		}
 }
 
 /* the row-wise copy of nr rows and nc columns at (r0, c0) */
@@ -421,13 +435,18 @@ static void tile_rows(const struct run *s, const struct tile *t, int64_t r0, int
 		      int64_t nr, int64_t nc)
 {
 	const struct te_k_q *q = s->q;
+	const int64_t width = te_k_scale_width(q->scaling);
 
-	for (int64_t i = 0; i < nr; i++) {
-		te__h_encode(q->dtype, t->v[i], t->row[i], nc,
-			     (uint8_t *)q->row + (r0 + i) * s->cols + c0);
-		q->scale_inv[te_k_scale_index(q->scaling, s->rows, s->cols, r0 + i, c0)] =
-			1.0f / t->row[i];
-	}
+	for (int64_t i = 0; i < nr; i++)
+		TE__H_EACH(c, n, nc, width) {
+			const float scale = t->row[i][c / width];
+
+			te__h_encode(q->dtype, t->v[i] + c, scale, n,
+				     (uint8_t *)q->row + (r0 + i) * s->cols + c0 + c);
+			te__h_scale_put(q->scale_inv, q->scaling,
+					te_k_scale_index(q->scaling, s->rows, s->cols, r0 + i,
+							 c0 + c), 1.0f / scale);
+		}
 }
 
 /* the column-wise copy */
@@ -435,6 +454,7 @@ static void tile_cols(const struct run *s, const struct tile *t, int64_t r0, int
 		      int64_t nr, int64_t nc)
 {
 	const struct te_k_q *q = s->q;
+	const int64_t width = te_k_scale_width(q->scaling);
 	uint8_t code[SQUARE * SQUARE] = { 0 };
 
 	for (int64_t i0 = 0; i0 < nr; i0 += SQUARE)
@@ -443,14 +463,16 @@ static void tile_cols(const struct run *s, const struct tile *t, int64_t r0, int
 			const int64_t nj = te__h_min(nc - j0, SQUARE);
 
 			for (int64_t i = 0; i < ni; i++)
-				encode_each(q->dtype, t->v[i0 + i] + j0, t->col + j0, nj,
-					    code + i * SQUARE);
+				encode_each(q->dtype, t->v[i0 + i] + j0,
+					    t->col[(i0 + i) / width] + j0, nj, code + i * SQUARE);
 			turn(code, SQUARE, ni, nj,
 			     (uint8_t *)q->col + (c0 + j0) * s->rows + r0 + i0, s->rows);
 		}
 	for (int64_t j = 0; j < nc; j++)
-		q->col_scale_inv[te_k_scale_index(q->scaling, s->cols, s->rows, c0 + j, r0)] =
-			1.0f / t->col[j];
+		for (int64_t i = 0; i < nr; i += width)
+			te__h_scale_put(q->col_scale_inv, q->scaling,
+					te_k_scale_index(q->scaling, s->cols, s->rows, c0 + j,
+							 r0 + i), 1.0f / t->col[i / width][j]);
 }
 
 /* block scaling: bands of TE_K_BLOCK rows */

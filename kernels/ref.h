@@ -78,6 +78,27 @@ float te__h_max(const float *v, int64_t n, float m);
 
 /* the scale of elements of this amax (te_k_scale_current) */
 float te__h_scale(float amax, float fmt_max, float epsilon, int pow2);
+/* the scale of a 1X32 block whose amax has these bits; dtype: E4M3 or E5M2 */
+float te__h_scale_mx(uint32_t bits, int32_t dtype);
+
+/* scale-inverse number at, a te_k_scale_index(), of an array of scales with block scaling */
+static inline float te__h_scale_get(const void *scales, int32_t scaling, int64_t at)
+{
+	uint32_t e;
+
+	if (scaling != TE_K_SCALING_1X32)
+		return ((const float *)scales)[at];
+	e = ((const uint8_t *)scales)[at];
+	/* 2^-127 is subnormal */
+	return te__f32_from_bits(e == 255 ? 0x7fc00000u : e ? e << 23 : 0x00400000u);
+}
+static inline void te__h_scale_put(void *scales, int32_t scaling, int64_t at, float inv)
+{
+	if (scaling == TE_K_SCALING_1X32)
+		((uint8_t *)scales)[at] = (uint8_t)(te__f32_bits(inv) >> 23);
+	else
+		((float *)scales)[at] = inv;
+}
 
 /* bits of the largest |v|, NaN ignored, or m if that is larger */
 uint32_t te__h_amax_bits(const float *v, int64_t n, uint32_t m);

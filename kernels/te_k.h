@@ -56,9 +56,12 @@ enum te_k_scaling {
 	TE_K_SCALING_TENSOR = 0,  /* all */
 	TE_K_SCALING_1X128 = 1,	  /* 128 consecutive elements of a row of the copy as stored */
 	TE_K_SCALING_128X128 = 2, /* a square of 128 rows and 128 columns */
+	TE_K_SCALING_1X32 = 3,	  /* 32 consecutive elements of a row; E8M0. Host only */
 };
 
 #define TE_K_BLOCK 128
+#define TE_K_BLOCK_MX 32
+#define TE_K_MX_TILE (4 * TE_K_BLOCK) /* E8M0 scales of 128 rows and 128 columns */
 
 #ifdef __CUDACC__
 #define TE_K_INLINE static __host__ __device__ __forceinline__
@@ -71,6 +74,10 @@ enum te_k_scaling {
  * matrix of FP32 words, as cuBLASLt takes them. TENSOR: one word. 1X128: [cols / 128, rows], a word
  * at (c / 128, r). 128X128: [rows / 128, cols / 128], a word at (r / 128, c / 128). Quotients of
  * extents are rounded up, and the last extent is padded to a multiple of 4: te_k_scale_ld.
+ *
+ * 1X32: E8M0 bytes, each 2^(byte - 127) or, 255, NaN. Squares of 128 rows and 128 columns, in
+ * row-major order, have TE_K_MX_TILE bytes each, as cuBLASLt takes them: the scale of row r and
+ * columns from 32 c on, within its square, is at 16 (r % 32) + 4 (r / 32) + c.
  */
 TE_K_INLINE int64_t te_k_scale_ld(int32_t scaling, int64_t rows, int64_t cols)
 {
@@ -80,22 +87,36 @@ TE_K_INLINE int64_t te_k_scale_ld(int32_t scaling, int64_t rows, int64_t cols)
 	return scaling == TE_K_SCALING_TENSOR ? 1 : (n + 3) & ~(int64_t)3;
 }
 
-/* words, with the padding */
+/* words of 4 bytes, with the padding */
 TE_K_INLINE int64_t te_k_scale_nfloats(int32_t scaling, int64_t rows, int64_t cols)
 {
 	const int64_t n = scaling == TE_K_SCALING_1X128 ? cols : rows;
 
 	if (scaling == TE_K_SCALING_TENSOR)
 		return 1;
+	if (scaling == TE_K_SCALING_1X32)
+		return (rows + TE_K_BLOCK - 1) / TE_K_BLOCK *
+		       ((cols + TE_K_BLOCK - 1) / TE_K_BLOCK) * (TE_K_MX_TILE / 4);
 	return (n + TE_K_BLOCK - 1) / TE_K_BLOCK * te_k_scale_ld(scaling, rows, cols);
 }
 
-/* index of the scale of element (r, c) of the copy */
+/* columns that have one scale, under block scaling */
+TE_K_INLINE int64_t te_k_scale_width(int32_t scaling)
+{
+	return scaling == TE_K_SCALING_1X32 ? TE_K_BLOCK_MX : TE_K_BLOCK;
+}
+
+/* index of the scale of element (r, c) of the copy: of a word or, 1X32, of a byte */
 TE_K_INLINE int64_t te_k_scale_index(int32_t scaling, int64_t rows, int64_t cols, int64_t r,
 				     int64_t c)
 {
 	const int64_t ld = te_k_scale_ld(scaling, rows, cols);
+	const int64_t in_row = (cols + TE_K_BLOCK - 1) / TE_K_BLOCK;
 
+	if (scaling == TE_K_SCALING_1X32)
+		return (r / TE_K_BLOCK * in_row + c / TE_K_BLOCK) * TE_K_MX_TILE +
+		       r % TE_K_BLOCK_MX * 16 + r % TE_K_BLOCK / TE_K_BLOCK_MX * 4 +
+		       c % TE_K_BLOCK / TE_K_BLOCK_MX;
 	if (scaling == TE_K_SCALING_1X128)
 		return c / TE_K_BLOCK * ld + r;
 	return scaling == TE_K_SCALING_TENSOR ? 0 : r / TE_K_BLOCK * ld + c / TE_K_BLOCK;
@@ -114,6 +135,10 @@ TE_K_INLINE int64_t te_k_scale_index(int32_t scaling, int64_t rows, int64_t cols
  * receive 0. 1X128: a block of row is a row and 128 columns of v, a block of col 128 rows and a
  * column, so that the codes of the two copies differ. 128X128: both copies hold the same codes and
  * scales. scale and amax are not used.
+ *
+ * 1X32: blocks as of 1X128, with 32 elements. 1 / s is the least power of two, from 2^-127 on, that
+ * is not below amax / fmt_max, and 2^127 for an infinite amax; epsilon and pow2 are not used. Its
+ * E8M0 byte is stored in the arrays of scales, whose padding receives 0.
  */
 struct te_k_q {
 	void *row;	      /* [rows, cols], or NULL */

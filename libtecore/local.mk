@@ -208,6 +208,7 @@ libtecore_libtecore_internal_la_SOURCES = \
 	libtecore/quant/cast.c \
 	libtecore/quant/current.c \
 	libtecore/quant/delayed.c \
+	libtecore/quant/mxfp8.c \
 	libtecore/quant/none.c \
 	libtecore/quant/quant.h \
 	libtecore/quant/recipe.c \

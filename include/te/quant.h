@@ -15,12 +15,13 @@ enum te_recipe_kind {
 	TE_RECIPE_NONE = 0,	/* operands stay in the compute dtype */
 	TE_RECIPE_DELAYED = 1,	/* scale from the history of past amaxes */
 	TE_RECIPE_CURRENT = 2,	/* scale from the tensor's present amax */
-	TE_RECIPE_BLOCK = 3	/* scale from the amax of each block: 1x128, weights 128x128 */
+	TE_RECIPE_BLOCK = 3,	/* scale from the amax of each block: 1x128, weights 128x128 */
+	TE_RECIPE_MXFP8 = 4	/* E8M0 scale from the amax of each block, 1x32. Host backend */
 };
 
 /* what te_recipe_from_name() takes, separated by bars, and rows of the library's table */
-#define TE_RECIPE_NAMES "fp32|bf16|fp8-delayed|fp8-current|fp8-block"
-#define TE__RECIPE_ROWS(X) X(fp32) X(bf16) X(delayed) X(current) X(block)
+#define TE_RECIPE_NAMES "fp32|bf16|fp8-delayed|fp8-current|fp8-block|mxfp8"
+#define TE__RECIPE_ROWS(X) X(fp32) X(bf16) X(delayed) X(current) X(block) X(mxfp8)
 
 enum te_amax_algo {
 	TE_AMAX_MAX = 0,	/* largest of the window */
@@ -29,7 +30,7 @@ enum te_amax_algo {
 
 #define TE_RECIPE_POW2 1u	/* current: clear the scale's mantissa bits (rounds down) */
 #define TE_RECIPE_E4M3_ONLY 2u	/* delayed, current: E4M3 gradients; the default is E5M2 */
-#define TE_RECIPE_E5M2_GRADS 4u	/* block: E5M2 gradients; the default is E4M3 */
+#define TE_RECIPE_E5M2_GRADS 4u	/* block, mxfp8: E5M2 gradients; the default is E4M3 */
 #define TE_RECIPE_FP32_SCALES 8u /* block: scales of any value; the default is powers of two */
 
 struct te_recipe {
@@ -68,7 +69,8 @@ struct te_quant; /* the device state of many quantizers ("slots"); opaque, refer
  * @ret_q:  the state, with one reference
  *
  * Scales start at 1, histories at 0. The state of all slots is in packed arrays in device memory,
- * so that one launch updates all slots. The recipe is copied. Block: slots have no such state.
+ * so that one launch updates all slots. The recipe is copied. Block, mxfp8: slots have no such
+ * state.
  * Thread: any.  Since: 0.1
  */
 TE_EXPORT int te_quant_create(struct te_ctx *ctx, const struct te_recipe *recipe, int nslots,
@@ -93,8 +95,10 @@ TE_EXPORT const struct te_recipe *te_quant_recipe(const struct te_quant *q);
  *
  * Delayed: casts with the slot's scale and folds this tensor's amax into the newest entry of the
  * history. Current: computes the amax, then the scale, then casts. Block: does this for each block
- * of y's scaling, which is TE_SCALING_1X128 or _128X128. y's scale_inv is 1/scale, stored by the
- * cast, so later updates never invalidate y. An amax ignores NaN elements.
+ * of y's scaling, which is TE_SCALING_1X128 or _128X128. Mxfp8: the same by TE_SCALING_1X32, where
+ * scale_inv is the least power of two, from 2^-127 on, not below amax / fmt_max, and 2^127 for an
+ * infinite amax. y's scale_inv is 1/scale, stored by the cast, so later updates never invalidate y.
+ * An amax ignores NaN elements.
  * Source: te_quantize(3); t/quant/quant.c and t/quant/block.c have every edge case.
  * Stream: asynchronous, captures.  Errors: -EINVAL, -TE_ESHAPE, -TE_EDTYPE.
  * Thread: one stream by one thread at a time.  Since: 0.1
@@ -115,18 +119,18 @@ TE_EXPORT int te_dequantize(struct te_stream *stream, const struct te_tensor *x,
  * A slot whose newest amax is 0 is left untouched. amax is the maximum over the window, or the
  * newest entry; the history rotates by one and its newest entry is cleared; scale = (fmt_max *
  * 2^-margin) / amax; an amax of 0, infinity or NaN keeps the old scale; an infinite scale becomes
- * FLT_MAX. Current, block: does nothing.
+ * FLT_MAX. Other recipes: does nothing.
  * Thread: one stream by one thread at a time.  Since: 0.1
  */
 TE_EXPORT int te_quant_update(struct te_stream *stream, struct te_quant *q, int first, int count);
 
 /* device words for user-defined kernels: the scale, and the amax, which is folded by atomic maximum
  * (delayed: newest entry of the history; current: the word that te_quantize clears first). NULL: no
- * such slot, or a recipe without such words (block) */
+ * such slot, or a recipe without such words (block, mxfp8) */
 TE_EXPORT float *te_quant_scale_ptr(const struct te_quant *q, int slot);
 TE_EXPORT float *te_quant_amax_ptr(const struct te_quant *q, int slot);
 TE_EXPORT enum te_dtype te_quant_dtype(const struct te_quant *q, int slot);
-/* copy the scale and history_len floats (current: 1; block: none, scale 1) to host,
+/* copy the scale and history_len floats (current: 1; block, mxfp8: none, scale 1) to host,
  * synchronously */
 TE_EXPORT int te_quant_peek(struct te_quant *q, int slot, float *ret_scale, float *ret_history);
 

@@ -27,12 +27,14 @@ struct te_tensor; /* opaque, reference counted */
 /*
  * Sets of elements that share a scale-inverse. Block scaling gives each copy an array of
  * scale-inverses, in the layout of te_scaling_index(): te_tensor_scale_inv() for the row-wise copy,
- * te_tensor_col_scale_inv() for the column-wise copy.
+ * te_tensor_col_scale_inv() for the column-wise copy. They are FP32 words or, TE_SCALING_1X32, E8M0
+ * bytes: 2^(byte - 127), and NaN for 255.
  */
 enum te_scaling {
 	TE_SCALING_TENSOR,  /* all elements of both copies: one device word */
 	TE_SCALING_1X128,   /* 128 consecutive elements of a row of the stored copy */
 	TE_SCALING_128X128, /* a square of 128 rows and 128 columns */
+	TE_SCALING_1X32,    /* 32 consecutive elements of a row; E8M0. Host backend only */
 };
 
 struct te_tensor_opts {
@@ -55,7 +57,7 @@ struct te_tensor_opts {
  * Memory: undefined until written; an FP8 tensor's scale-inverses are 1.
  * Stream: synchronous; -EBUSY if the calling thread is capturing the context's stream.
  * Thread: any thread; one tensor by one thread at a time.
- * Errors: -EINVAL, -ENOMEM, -EBUSY, -TE_ECUDA.
+ * Errors: -EINVAL, -ENOMEM, -EBUSY, -TE_ECUDA; -EOPNOTSUPP: TE_SCALING_1X32 on a GPU.
  * Since:  0.1
  */
 TE_EXPORT int te_tensor_create(struct te_ctx *ctx, enum te_dtype dtype, int ndim,
@@ -123,12 +125,14 @@ TE_EXPORT struct te_tensor *te_tensor_base(const struct te_tensor *t); /* NULL: 
  * @rows, @cols: extents of the stored copy; for a column-wise copy, extents of the transpose
  * @r, @c:       row and column of an element of the stored copy
  *
- * te_scaling_nfloats returns the number of FP32 words in the array, padding included, and
- * te_scaling_index the index of the element's word. TE_SCALING_1X128: [ceil(cols / 128), rows],
- * word (c / 128, r); TE_SCALING_128X128: [ceil(rows / 128), ceil(cols / 128)], word (r / 128, c /
- * 128). The last extent is padded to a multiple of 4, as cuBLASLt needs it. Both return -1 if the
- * scaling is unknown, an extent is below 1, the element is outside, or the scaling is by blocks and
- * the copy has 2^57 elements or more.
+ * te_scaling_nfloats returns the number of words of 4 bytes in the array, padding included, and
+ * te_scaling_index the index of the element's FP32 word or E8M0 byte. TE_SCALING_1X128:
+ * [ceil(cols / 128), rows], word (c / 128, r); TE_SCALING_128X128: [ceil(rows / 128),
+ * ceil(cols / 128)], word (r / 128, c / 128). The last extent is padded to a multiple of 4, as
+ * cuBLASLt needs it. TE_SCALING_1X32: [ceil(rows / 128), ceil(cols / 128)] squares of 512 bytes,
+ * byte 16 (r % 32) + 4 (r % 128 / 32) + c % 128 / 32 of square (r / 128, c / 128). Both return -1
+ * if the scaling is unknown, an extent is below 1, the element is outside, or the scaling is by
+ * blocks and the copy has 2^57 elements or more.
  * Thread: any.  Since: 0.1
  */
 TE_EXPORT int64_t te_scaling_nfloats(enum te_scaling scaling, int64_t rows, int64_t cols);

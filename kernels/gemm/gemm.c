@@ -74,8 +74,12 @@ static void load_row(const struct operand *o, int64_t row, int64_t c, int64_t n,
 		float scale = 1.0f;
 
 		if (o->scale) {
-			len = te__h_min(n - i, TE_K_BLOCK - at % TE_K_BLOCK);
-			scale = o->scale[te_k_scale_index(o->scaling, o->rows, o->k, row, at)];
+			const int64_t width = te_k_scale_width(o->scaling);
+
+			len = te__h_min(n - i, width - at % width);
+			scale = te__h_scale_get(o->scale, o->scaling,
+						te_k_scale_index(o->scaling, o->rows, o->k, row,
+								 at));
 		}
 		te__h_decode(o->dtype, code, scale, len, v + i);
 	}

@@ -69,6 +69,19 @@ float te__h_scale(float amax, float fmt_max, float epsilon, int pow2)
 	return pow2 ? te__f32_from_bits(te__f32_bits(s) & 0x7f800000u) : s;
 }
 
+/*
+ * fmt_max is 1.75 2^e, so amax / fmt_max is above 2^(its exponent) if amax has a larger mantissa.
+ * In biased exponents, as E8M0 has them; E4M3 has e = 8, E5M2 15.
+ */
+float te__h_scale_mx(uint32_t bits, int32_t dtype)
+{
+	int32_t e = (int32_t)(bits >> 23) - (dtype == TE_DTYPE_E4M3 ? 8 : 15) +
+		    ((bits & 0x007fffffu) > 0x00600000u);
+
+	e = bits >= TE__F32_INF ? 254 : e > 0 ? e : 0;
+	return te__f32_from_bits(e == 254 ? 0x00400000u : (uint32_t)(254 - e) << 23);
+}
+
 void te__h_scale_current(const struct te_k_scale_current *a)
 {
 	if (!te__h_noop(a->noop))
@@ -128,10 +141,12 @@ static void dequantize_part(void *arg, int64_t begin, int64_t end)
 	for (int64_t r = begin; r < end; r++)
 		for (int64_t c = 0, n; c < width; c += n) {
 			/* block with one scale */
-			const float scale_inv = a->scale_inv[te_k_scale_index(
-				a->scaling, a->rows, a->cols, r, c)];
+			const float scale_inv = te__h_scale_get(
+				a->scale_inv, a->scaling,
+				te_k_scale_index(a->scaling, a->rows, a->cols, r, c));
 
-			n = te__h_min(width - c, a->scaling ? TE_K_BLOCK : TE__H_CHUNK);
+			n = te__h_min(width - c, a->scaling ? te_k_scale_width(a->scaling) :
+							      TE__H_CHUNK);
 			te__h_decode(a->xdtype, x + r * a->cols + c, scale_inv, n, v);
 			te__h_store(a->ydtype, a->y, r * width + c, n, v);
 		}

@@ -74,6 +74,9 @@ static int check_types(const struct operand *a, const struct operand *b, enum te
 		return te__fail(-TE_EDTYPE, "te_gemm: %s has one scale and %s has block scaling: "
 				"both or none must have it", a->scaling ? b->name : a->name,
 				a->scaling ? a->name : b->name);
+	if ((a->scaling == TE_SCALING_1X32) != (b->scaling == TE_SCALING_1X32))
+		return te__fail(-TE_EDTYPE, "te_gemm: %s alone is scaled by 1x32 blocks: both or "
+				"none must be", a->scaling == TE_SCALING_1X32 ? a->name : b->name);
 	if (a->scaling == TE_SCALING_128X128 && b->scaling == TE_SCALING_128X128)
 		return te__fail(-TE_EDTYPE, "te_gemm: A and B are both scaled by 128x128 blocks; "
 				"one must be scaled by 1x128 blocks");

@@ -19,6 +19,7 @@ static const char *type_text(enum te_dtype dtype, enum te_scaling scaling, char 
 		[TE_SCALING_TENSOR] = "with one scale",
 		[TE_SCALING_1X128] = "scaled by 1x128 blocks",
 		[TE_SCALING_128X128] = "scaled by 128x128 blocks",
+		[TE_SCALING_1X32] = "scaled by 1x32 blocks",
 	};
 	const int fp8 = dtype == TE_DTYPE_E4M3 || dtype == TE_DTYPE_E5M2;
 
@@ -46,6 +47,13 @@ static int check_bound(const struct te_plan *p, int i, int k, uint32_t forms)
 				"to multiples of %d, but weight %s of [%lld,%lld] is bound",
 				te__build_op_name(p, i), TE__FP8_EXTENT, weight->name,
 				(long long)te_tensor_rows(t), (long long)te_tensor_cols(t));
+	/* a column-wise copy with blocks of its own is not the transpose of a row-wise one */
+	if (t && te_tensor_scaling(t) == TE_SCALING_1X32 && forms & TE_FORM_COL &&
+	    te__build_need_dx(p, i) && !te_tensor_coldata(t))
+		return te__fail(-TE_EDTYPE,
+				"op %s: under recipe %s it reads a column-wise copy of weight %s, "
+				"and the bound tensor has none",
+				te__build_op_name(p, i), te_recipe_name(recipe), weight->name);
 	if (!t || (codes + values == 1 && te_tensor_dtype(t) == dtype &&
 		   te_tensor_scaling(t) == scaling))
 		return 0;
@@ -104,6 +112,7 @@ static int collect_needs(struct te_plan *p)
 static int choose_recipes(struct te_plan *p)
 {
 	const char *first = "the plan";
+	int r;
 
 	p->casts = p->recipe;
 	for (int i = p->first_op; i < p->nops; i++) {
@@ -124,7 +133,11 @@ static int choose_recipes(struct te_plan *p)
 					te_recipe_name(&p->casts));
 		}
 	}
-	return te__recipe_casts(&p->casts) ? p->ctx->ops->fp8_gemm(p->ctx->dev) : 0;
+	if (!te__recipe_casts(&p->casts))
+		return 0;
+	r = te__scaling_runs("plan", p->ctx,
+			     te__recipe_operand(&p->casts, TE__ROLE_ACTIVATION).scaling);
+	return r ? r : p->ctx->ops->fp8_gemm(p->ctx->dev);
 }
 
 static int make_quant(struct te_plan *p)

@@ -28,24 +28,6 @@ static int block_pow2(const struct te_recipe *r)
 	return !(r->flags & TE_RECIPE_FP32_SCALES);
 }
 
-static int block_begin(const struct te__quantize *z, struct te_k_q *ret_q)
-{
-	const struct te_recipe *recipe = &z->quant->recipe;
-
-	*ret_q = (struct te_k_q){
-		.row = te_tensor_data(z->y),
-		.col = te_tensor_coldata(z->y),
-		.scale_inv = te_tensor_scale_inv(z->y),
-		.col_scale_inv = te_tensor_col_scale_inv(z->y),
-		.noop = z->noop,
-		.epsilon = recipe->amax_epsilon,
-		.dtype = (int32_t)te_tensor_dtype(z->y),
-		.scaling = (int32_t)te_tensor_scaling(z->y),
-		.pow2 = block_pow2(recipe),
-	};
-	return 0;
-}
-
 const struct te__recipe_ops te__recipe_block = {
 	.name = "fp8-block",
 	.kind = TE_RECIPE_BLOCK,
@@ -53,5 +35,5 @@ const struct te__recipe_ops te__recipe_block = {
 	.flags = TE_RECIPE_E5M2_GRADS | TE_RECIPE_FP32_SCALES,
 	.operand = block_operand,
 	.pow2 = block_pow2,
-	.begin = block_begin,
+	.begin = te__quantize_blocks,
 };

@@ -15,6 +15,24 @@ static int set_scale(const struct te__quantize *z)
 	return z->quant->row->scale ? z->quant->row->scale(z) : 0;
 }
 
+int te__quantize_blocks(const struct te__quantize *z, struct te_k_q *ret_q)
+{
+	const struct te_recipe *recipe = &z->quant->recipe;
+
+	*ret_q = (struct te_k_q){
+		.row = te_tensor_data(z->y),
+		.col = te_tensor_coldata(z->y),
+		.scale_inv = te_tensor_scale_inv(z->y),
+		.col_scale_inv = te_tensor_col_scale_inv(z->y),
+		.noop = z->noop,
+		.epsilon = recipe->amax_epsilon,
+		.dtype = (int32_t)te_tensor_dtype(z->y),
+		.scaling = (int32_t)te_tensor_scaling(z->y),
+		.pow2 = te__recipe_pow2(recipe),
+	};
+	return 0;
+}
+
 int te__quantize_begin(const struct te__quantize *z, struct te_k_q *ret_q)
 {
 	return z->quant->row->begin(z, ret_q);
@@ -78,6 +96,7 @@ static const char *const scaling_name[] = {
 	[TE_SCALING_TENSOR] = "per-tensor",
 	[TE_SCALING_1X128] = "1x128 block",
 	[TE_SCALING_128X128] = "128x128 block",
+	[TE_SCALING_1X32] = "1x32 block",
 };
 
 static int makes_scaling(const struct te_quant *q, enum te_scaling scaling)

@@ -63,5 +63,7 @@ struct te_quant {
 /* write y's copies with the scale of the slot, without an amax; for recipes with one scale for a
  * tensor */
 void te__quantize_by_slot(const struct te__quantize *z, struct te_k_q *ret_q);
+/* begin() of recipes with block scaling: the producer writes y's copies and the blocks' scales */
+int te__quantize_blocks(const struct te__quantize *z, struct te_k_q *ret_q);
 
 #endif

@@ -30,7 +30,8 @@ struct te_tensor {
 
 _Static_assert((int)TE_SCALING_TENSOR == (int)TE_K_SCALING_TENSOR &&
 		       (int)TE_SCALING_1X128 == (int)TE_K_SCALING_1X128 &&
-		       (int)TE_SCALING_128X128 == (int)TE_K_SCALING_128X128,
+		       (int)TE_SCALING_128X128 == (int)TE_K_SCALING_128X128 &&
+		       (int)TE_SCALING_1X32 == (int)TE_K_SCALING_1X32,
 	       "kernels receive the values of enum te_scaling");
 
 static int check_shape(const char *fn, enum te_dtype dtype, int ndim, const int64_t *shape,
@@ -93,13 +94,21 @@ static int check_opts(enum te_dtype dtype, const struct te_tensor_opts *o)
 	if ((o->flags & TE_TENSOR_COLWISE) && !te__is_fp8(dtype))
 		return te__fail(-EINVAL, "te_tensor_create: %s has no column-wise copy, FP8 has",
 				te_dtype_name(dtype));
-	if (o->scaling > TE_SCALING_128X128)
+	if (o->scaling > TE_SCALING_1X32)
 		return te__fail(-EINVAL, "te_tensor_create: scaling %u is unknown",
 				(unsigned int)o->scaling);
 	if (o->scaling && !te__is_fp8(dtype))
 		return te__fail(-EINVAL, "te_tensor_create: %s has no block scaling, FP8 has",
 				te_dtype_name(dtype));
 	return 0;
+}
+
+int te__scaling_runs(const char *fn, const struct te_ctx *ctx, enum te_scaling scaling)
+{
+	if (scaling != TE_SCALING_1X32 || !strcmp(te_ctx_backend(ctx), "host"))
+		return 0;
+	return te__fail(-EOPNOTSUPP, "%s: scaling by 1x32 blocks, of recipe mxfp8, runs on the "
+			"host backend only; the recipe fp8-block runs on GPUs", fn);
 }
 
 /* limit for block-scaled copies, below which sizes of scale-inverses do not overflow */
@@ -161,7 +170,9 @@ static int get_storage(struct te_tensor *t, size_t align, uint32_t flags)
 	t->col_scale_inv = col_scales ? (float *)(void *)p + row_scales : NULL;
 	if (!t->scaling)
 		t->col_scale_inv = t->scale_inv;
-	return te__ctx_fill_u32(t->ctx, p, te__f32_bits(1.0f),
+	/* E8M0 has 1 as 127 */
+	return te__ctx_fill_u32(t->ctx, p,
+				t->scaling == TE_SCALING_1X32 ? 0x7f7f7f7f : te__f32_bits(1.0f),
 				(row_scales + col_scales) * sizeof(float));
 }
 
@@ -181,7 +192,9 @@ int te_tensor_create(struct te_ctx *ctx, enum te_dtype dtype, int ndim, const in
 	if (r)
 		return r;
 	t->scaling = (enum te_scaling)o.scaling;
-	r = get_storage(t, o.align > ALIGN_MIN ? o.align : ALIGN_MIN, o.flags);
+	r = te__scaling_runs("te_tensor_create", ctx, t->scaling);
+	if (!r)
+		r = get_storage(t, o.align > ALIGN_MIN ? o.align : ALIGN_MIN, o.flags);
 	if (r) {
 		te_tensor_unref(t);
 		return r;
@@ -382,7 +395,7 @@ static int has_scales(enum te_scaling scaling, int64_t rows, int64_t cols)
 {
 	int64_t nelems;
 
-	if ((unsigned int)scaling > TE_SCALING_128X128 || rows < 1 || cols < 1)
+	if ((unsigned int)scaling > TE_SCALING_1X32 || rows < 1 || cols < 1)
 		return 0;
 	return scaling == TE_SCALING_TENSOR ||
 	       (!__builtin_mul_overflow(rows, cols, &nelems) && nelems <= SCALED_NELEMS_MAX);

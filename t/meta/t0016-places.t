@@ -32,13 +32,13 @@ places()
 
 product="include kernels libtecore libtegraph libtecomm daemon tools man t/local.mk"
 
-places "a recipe" block "$product" <<'P'
-TE_RECIPE_BLOCK
-X\(block\)
-te__recipe_block\b
-quant/block\.c
-It Li fp8-block
-delayed.*current.*block\b
+places "a recipe" mxfp8 "$product" <<'P'
+TE_RECIPE_MXFP8
+X\(mxfp8\)
+te__recipe_mxfp8\b
+quant/mxfp8\.c
+It Li mxfp8
+delayed.*current.*mxfp8\b
 P
 # the newest that only its own library launches
 places "a kernel" ce_join kernels <<'P'

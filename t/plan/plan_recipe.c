@@ -345,6 +345,11 @@ START_TEST(fp8_is_refused_where_the_device_has_none)
 	ck_assert_ptr_null(p);
 	DO(te_plan_create(seq, &o, &p));
 	te_plan_unref(p);
+	DO(te_recipe_from_name("mxfp8", &recipe));
+	broken.name = "cuda";
+	fails(te_plan_create(seq, &o, &p), -EOPNOTSUPP,
+	      "plan: scaling by 1x32 blocks, of recipe mxfp8, runs on the host backend only; the "
+	      "recipe fp8-block runs on GPUs");
 	ctx->ops = ops;
 	te_seq_unref(seq);
 	te_seq_unref(mix);

@@ -9,6 +9,7 @@
 #include <te/optim.h>
 #include <te/plan.h>
 
+#include "libtecore/quant/quant.h"
 #include "plan_model.h"
 #include "tt_ctx.h"
 #include "tt_num.h"
@@ -18,8 +19,9 @@
 static const struct model_shape llama = { 48, 160, 2, 16, 4, 2, 2, 0, 1 };
 static const struct model_shape odd = { 48, 40, 2, 16, 4, 2, 2, 0, 1 };
 static const struct model_shape gpt = { 48, 160, 2, 16, 4, 4, 1, 0, 0 };
-static const char *const recipes[] = { "bf16", "fp8-delayed", "fp8-current", "fp8-block" };
-#define NRECIPES ((int)TT_LEN(recipes))
+/* the last, with both copies only, on the host backend */
+static const char *const recipes[] = { "bf16", "fp8-delayed", "fp8-current", "fp8-block", "mxfp8" };
+#define NRECIPES ((int)TT_LEN(recipes) - 1)
 
 static struct te_recipe recipe_of(const char *name)
 {
@@ -92,9 +94,7 @@ static struct bound bind(struct te_seq *s, const struct te_seq *from, const char
 		if (!(w.flags & TE_WEIGHT_COMPUTE))
 			continue;
 		b.t[i] = fp8 ? empty(w.master, TE_DTYPE_E4M3,
-				     strcmp(recipe, "fp8-block") ? TE_SCALING_TENSOR :
-								   TE_SCALING_128X128,
-				     flags) :
+				     te__recipe_operand(&r, TE__ROLE_WEIGHT).scaling, flags) :
 			       empty(w.master, TE_DTYPE_BF16, TE_SCALING_TENSOR, 0);
 		DO(te_seq_bind_weight(s, w.name, b.t[i]));
 	}
@@ -458,6 +458,29 @@ static void not_planned(struct te_seq *s, const char *recipe, int code, const ch
 	ck_assert_ptr_null(p);
 }
 
+/* a column-wise copy has other blocks than a row-wise one; inference does not read it */
+START_TEST(blocks_of_32_are_not_transposed)
+{
+	struct te_plan_opts o = TE_PLAN_OPTS_INIT;
+	const struct te_recipe r = recipe_of("mxfp8");
+	struct te_seq *from = model_create(ctx, &llama, 5), *s;
+	struct te_plan *p = NULL;
+	struct bound b;
+
+	s = with_bound(from, &llama, "mxfp8", 0, 0, &b);
+	o.recipe = &r;
+	o.flags = TE_PLAN_TRAIN;
+	o.x = (struct te_spec){ TE_DTYPE_INT32, 2, { 2, 16 } };
+	fails(te_plan_create(s, &o, &p), -TE_EDTYPE,
+	      "op h.0.qkv: under recipe mxfp8 it reads a column-wise copy of weight "
+	      "h.0.qkv.weight, and the bound tensor has none");
+	ck_assert_ptr_null(p);
+	te_seq_unref(s);
+	te_seq_unref(from);
+	release(&b);
+}
+END_TEST
+
 START_TEST(recipes_that_read_something_else_are_refused)
 {
 	struct te_seq *from = model_create(ctx, &llama, 5), *s;
@@ -622,6 +645,11 @@ void bound_cases(Suite *s)
 	TCase *c = tt_ctx_case(s, "bound", "plan numeric");
 
 	tcase_add_loop_test(c, bound_weights_give_the_bits_of_masters, 0, 4 * NRECIPES);
+	if (!strcmp(backend, "host")) {
+		tcase_add_loop_test(c, bound_weights_give_the_bits_of_masters, 4 * NRECIPES + 2,
+				    4 * NRECIPES + 4);
+		tcase_add_test(c, blocks_of_32_are_not_transposed);
+	}
 	tcase_add_loop_test(c, plans_share_bound_weights, 0, NRECIPES);
 	/* delayed: a scale of its masters' history is not the quantizer's */
 	tcase_add_loop_test(c, the_callers_optimizer_owns_them, 2, NRECIPES);

@@ -164,7 +164,8 @@ START_TEST(unknown_names_are_refused)
 	struct te_recipe r = TE_RECIPE_INIT;
 
 	fails(te_recipe_from_name("fp4", &r), -EINVAL,
-	      "there is no recipe \"fp4\": fp32, bf16, fp8-delayed, fp8-current, fp8-block");
+	      "there is no recipe \"fp4\": fp32, bf16, fp8-delayed, fp8-current, fp8-block, "
+	      "mxfp8");
 	r.size = 0;
 	fails(te_recipe_from_name("bf16", &r), -EINVAL, "TE_RECIPE_INIT");
 	fails(te_recipe_from_name("bf16", NULL), -EINVAL, "no struct te_recipe");

@@ -240,6 +240,8 @@ sane "cast: figures" out 7
 check "cast: 4 bytes read and 2 written an element" \
 	grep -q "\"moved_bytes\": $((37 * 219 * 6))," out
 
+check "quantize: blocks of 32, verified" \
+	"$te_perftest" quantize $quick $shape --backend host --recipe mxfp8
 check "quantize: runs" sh -c "'$te_perftest' quantize $quick $shape >out"
 table "quantize: a table of 2 recipes by 2 copies" quantize 11 4
 "$te_perftest" quantize $quick $shape --copies both --json >out
@@ -276,6 +278,8 @@ check "gemm: runs" sh -c \
 blas=0
 "$abs_top_builddir/tools/te_info" | grep -q 'with a BLAS' && blas=2
 table "gemm: a table of 6 types" gemm $((9 + blas)) 6
+check "gemm: blocks of 32, verified" \
+	"$te_perftest" gemm $quick $shape --backend host --types mxfp8
 "$te_perftest" gemm $quick --m 1 --n 3 --k 7 --types bf16 --json >out
 sane "gemm: figures" out 7
 name="the figures of gemm"

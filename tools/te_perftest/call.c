@@ -146,7 +146,10 @@ static void fill_scales(struct call *c, int field)
 	for (size_t i = 0; call_is_fp8(f->dtype) && f->fill != ZEROS && i < n; i++) {
 		if (f->scaling)
 			bench_random(c->b, &z, sizeof(z));
-		p[i] = ldexpf(1, (int)(z % 7) - 3);
+		if (f->scaling == TE_SCALING_1X32)
+			memset(p + i, 124 + (int)(z % 7), sizeof(*p)); /* E8M0 */
+		else
+			p[i] = ldexpf(1, (int)(z % 7) - 3);
 	}
 }
 

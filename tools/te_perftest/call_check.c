@@ -35,7 +35,7 @@ int check_cast(const struct call *c, const uint8_t *got)
 struct codes {
 	const struct call *c;
 	const uint8_t *code;
-	const float *inv;
+	const void *inv;
 	int turned;
 	int64_t rows, cols;
 };
@@ -58,6 +58,16 @@ static float scale_of(const struct codes *y, float amax)
 	return ldexpf(1, exponent - 1);
 }
 
+/* the scale-inverse of an element of a copy */
+static double scale_inv(enum te_scaling s, const void *inv, int64_t rows, int64_t cols, int64_t row,
+			int64_t col)
+{
+	const int64_t at = s ? te_scaling_index(s, rows, cols, row, col) : 0;
+
+	return s == TE_SCALING_1X32 ? ldexp(1, ((const uint8_t *)inv)[at] - 127) :
+				      (double)((const float *)inv)[at];
+}
+
 static int check_block(const struct codes *y, int64_t row, int64_t col, int64_t height,
 		       int64_t width)
 {
@@ -74,8 +84,7 @@ static int check_block(const struct codes *y, int64_t row, int64_t col, int64_t 
 	scale = scale_of(y, amax);
 	r = call_near(y->c, y->turned ? "column-wise scale-inverses" : "row-wise scale-inverses",
 		      row * y->cols + col,
-		      (double)y->inv[s ? te_scaling_index(s, y->rows, y->cols, row, col) : 0],
-		      (double)(1 / scale), 0);
+		      scale_inv(s, y->inv, y->rows, y->cols, row, col), (double)(1 / scale), 0);
 	for (int64_t i = row; i < end_row && !r; i++)
 		for (int64_t k = col; k < end_col && !r; k++)
 			r = call_near(y->c, what, i * y->cols + k, y->code[i * y->cols + k],
@@ -98,10 +107,12 @@ int check_quantize(const struct call *c, const uint8_t *got)
 			turned ? cols : rows,
 			turned ? rows : cols
 		};
-		const int64_t height = f->scaling == TE_SCALING_TENSOR ? y.rows :
-				       f->scaling == TE_SCALING_1X128  ? 1 :
-									 128;
-		const int64_t width = f->scaling ? 128 : y.cols;
+		const int64_t height = f->scaling == TE_SCALING_TENSOR	? y.rows :
+				       f->scaling == TE_SCALING_128X128 ? 128 :
+									  1;
+		const int64_t width = f->scaling == TE_SCALING_TENSOR ? y.cols :
+				      f->scaling == TE_SCALING_1X32   ? 32 :
+									128;
 
 		for (int64_t i = 0; i < y.rows && !r; i += height)
 			for (int64_t k = 0; k < y.cols && !r; k += width)
@@ -227,11 +238,11 @@ int check_act(const struct call *c, const uint8_t *got)
 static double operand(const struct call *c, int field, int64_t row, int64_t col)
 {
 	const enum te_scaling s = c->row.field[field].scaling;
-	const float *inv = (const void *)(c->host + c->part[field][2]);
+	const void *inv = c->host + c->part[field][2];
 	const int64_t rows = call_rows(c, field), cols = call_cols(c, field);
 	const double x = call_element(c, c->host, field, row * cols + col);
 
-	return s ? x * (double)inv[te_scaling_index(s, rows, cols, row, col)] : x;
+	return s ? x * scale_inv(s, inv, rows, cols, row, col) : x;
 }
 
 /*

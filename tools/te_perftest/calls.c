@@ -56,7 +56,7 @@ static const struct option_field cast_options[] = { TENSOR_OPTIONS, { 0 } };
 static const struct option_field quantize_options[] = {
 	TENSOR_OPTIONS,
 	{ "recipe", OPTION_WORDS, AT(recipe), "delayed,current", 0, 0, 0,
-	  "delayed|current|block|block-weight", "recipe that gives the scales" },
+	  "delayed|current|block|block-weight|mxfp8", "recipe that gives the scales" },
 	{ "copies", OPTION_WORDS, AT(copies), "row,both", 0, 0, 0, "row|both",
 	  "write the row-wise copy, or both copies" },
 	{ 0 },
@@ -502,10 +502,11 @@ static int run_quantize(struct bench *b)
 		{ "current", "fp8-current", TE_SCALING_TENSOR },
 		{ "block", "fp8-block", TE_SCALING_1X128 },
 		{ "block-weight", "fp8-block", TE_SCALING_128X128 },
+		{ "mxfp8", "mxfp8", TE_SCALING_1X32 },
 	};
 	int left = __builtin_popcount(opt.recipe) * __builtin_popcount(opt.copies), r = STATUS_OK;
 
-	for (int i = 0; i < 8 && !r; i++) {
+	for (int i = 0; i < 10 && !r; i++) {
 		struct call c = call_of(b, &rows[NROWS - 1]);
 		const int k = i / 2, both = i % 2;
 		const struct text text = { { "recipe", "copies" },

@@ -58,6 +58,20 @@ TE_EXPORT int te_recipe_from_name(const char *name, struct te_recipe *ret_recipe
 /* returns "?" if no recipe has this kind and compute dtype */
 TE_EXPORT const char *te_recipe_name(const struct te_recipe *recipe);
 
+/**
+ * te_recipe_for_device - the recipe that a device trains with fastest
+ * @device:     from te_device_info() or te_ctx_device_info()
+ * @ret_recipe: initialised by TE_RECIPE_INIT
+ *
+ * fp8-delayed where there are FP8 tensor cores, else bf16.
+ *
+ * Returns: a static sentence with the name of the recipe and why; NULL: device or ret_recipe is
+ * NULL or not initialised, see te_error_detail().
+ * Thread: any.  Since: 0.1
+ */
+TE_EXPORT const char *te_recipe_for_device(const struct te_device_info *device,
+					   struct te_recipe *ret_recipe);
+
 struct te_quant; /* the device state of many quantizers ("slots"); opaque, reference counted */
 
 /**

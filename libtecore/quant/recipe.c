@@ -67,6 +67,28 @@ const char *te_recipe_name(const struct te_recipe *recipe)
 	return row ? row->name : "?";
 }
 
+const char *te_recipe_for_device(const struct te_device_info *device,
+				 struct te_recipe *ret_recipe)
+{
+	struct te_device_info d = TE_DEVICE_INFO_INIT;
+	int fp8, r = te__sized_in("te_recipe_for_device", te_device_info, device, &d);
+
+	fp8 = (d.features & TE_FEATURE_FP8_MMA) != 0;
+	if (!r)
+		r = te_recipe_from_name(fp8 ? "fp8-delayed" : "bf16", ret_recipe);
+	if (r)
+		return NULL;
+	if (!d.kernels_cc)
+		return "bf16: the device has no tensor cores";
+	if (!fp8)
+		return "bf16: the GPU and its kernels have no FP8 tensor cores, which begin with "
+		       "compute capability 8.9";
+	if (d.cc_major == 9)
+		return "fp8-delayed: FP8 tensor cores, measured to be faster than bf16 here";
+	return "fp8-delayed: FP8 tensor cores; the speed was measured on compute capability 9.0 "
+	       "only";
+}
+
 int te__recipe_check(const char *fn, const struct te_recipe *recipe)
 {
 	const struct te__recipe_ops *row;

@@ -150,6 +150,10 @@ CALL(mem_info, r = te_ctx_mem_info(ctx, s);)
 CALL(param_info, r = te_param_info(0, s);)
 CALL(tensor_opts, struct te_tensor *t; const int64_t n = 8;
      r = te_tensor_create(ctx, TE_DTYPE_FP32, 1, &n, s, &t); if (!r) te_tensor_unref(t);)
+CALL(recipe_device, struct te_recipe o = TE_RECIPE_INIT;
+     r = te_recipe_for_device(s, &o) ? 0 : -EINVAL;)
+CALL(recipe_chosen, struct te_device_info d = TE_DEVICE_INFO_INIT;
+     r = te_recipe_for_device(&d, s) ? 0 : -EINVAL;)
 CALL(recipe_name, r = te_recipe_from_name("bf16", s);)
 CALL(quant, struct te_quant *q; const enum te_dtype t = TE_DTYPE_E4M3;
      ((struct te_recipe *)s)->kind = TE_RECIPE_DELAYED;
@@ -565,6 +569,8 @@ static const struct row {
 	OUT(param_info, te_param_info, name),
 	IN(tensor_opts, te_tensor_opts, align),
 	OUT(recipe_name, te_recipe, kind),
+	OUT(recipe_chosen, te_recipe, kind),
+	IN(recipe_device, te_device_info, usable),
 	IN(quant, te_recipe, compute),
 	IN(plan_recipe, te_recipe, compute),
 	IN(plan_opts, te_plan_opts, x),

@@ -113,6 +113,41 @@ START_TEST(names_every_recipe)
 }
 END_TEST
 
+START_TEST(a_device_has_a_recipe)
+{
+	static const struct {
+		int cc, kernels;
+		uint32_t features;
+		const char *name, *why;
+	} row[] = {
+		{ 0, 0, 0, "bf16", "the device has no tensor cores" },
+		{ 8, 80, TE_FEATURE_MEM_OPS, "bf16", "no FP8 tensor cores, which begin with" },
+		{ 8, 89, TE_FEATURE_FP8_MMA, "fp8-delayed", "measured on compute capability 9.0" },
+		{ 9, 90, TE_FEATURE_FP8_MMA, "fp8-delayed", "measured to be faster" },
+		{ 9, 80, 0, "bf16", "no FP8 tensor cores" },
+	};
+	struct te_device_info d = TE_DEVICE_INFO_INIT;
+	struct te_recipe r = TE_RECIPE_INIT;
+
+	for (size_t i = 0; i < TT_LEN(row); i++) {
+		const char *why;
+
+		d.cc_major = row[i].cc;
+		d.kernels_cc = row[i].kernels;
+		d.features = row[i].features;
+		why = te_recipe_for_device(&d, &r);
+		ck_assert_ptr_nonnull(why);
+		ck_assert_ptr_nonnull(strstr(why, row[i].why));
+		ck_assert_int_eq(strncmp(why, row[i].name, strlen(row[i].name)), 0);
+		ck_assert_str_eq(te_recipe_name(&r), row[i].name);
+	}
+	ck_assert_ptr_null(te_recipe_for_device(NULL, &r));
+	ck_assert_ptr_null(te_recipe_for_device(&d, NULL));
+	r.size = 0;
+	ck_assert_ptr_null(te_recipe_for_device(&d, &r));
+}
+END_TEST
+
 START_TEST(create_refuses_bad_recipes)
 {
 	struct te_quant *q = NULL;
@@ -838,6 +873,7 @@ TT_SUITE("quant/quant", TT_NEED_NOTHING)
 	TCase *c = with_host(s, "recipe");
 
 	tcase_add_loop_test(c, names_every_recipe, 0, TT_LEN(names));
+	tcase_add_test(c, a_device_has_a_recipe);
 	tcase_add_test(c, create_refuses_bad_recipes);
 	tcase_add_test(c, create_takes_the_ends_of_each_range);
 	tcase_add_test(c, starts_at_one_with_no_history);

@@ -127,6 +127,9 @@ check "which fits: $most" awk -v n="$(sed -n 's/.*"total_bytes": \([0-9]*\).*/\1
 "$te_train" --preset tiny --estimate=40960k --json --batch $((most + 1)) >out 2>err
 check "and one more does not" awk -v n="$(sed -n 's/.*"total_bytes": \([0-9]*\).*/\1/p' out)" \
 	'BEGIN { exit !(n > 40 * 1048576) }'
+"$te_train" --preset tiny --backend host --recipe auto --estimate=40M >out 2>err
+check "--recipe auto is printed with its reason" \
+	grep -q -- "--recipe auto is bf16: the device has no tensor cores" err
 fails "--estimate=many" "--estimate" "$te_train" --preset tiny --estimate=many
 fails "--estimate=" '--estimate: ""' "$te_train" --preset tiny --estimate=
 fails "--estimate=0" "expected a size from 1 " "$te_train" --preset tiny --estimate=0

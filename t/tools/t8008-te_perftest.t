@@ -214,6 +214,9 @@ check "step: runs" sh -c "
 	'$te_perftest' step $quick $step --recipe fp32,bf16,fp8-delayed,fp8-current,fp8-block \
 		--edges serial,all >out"
 table "step: a table of 5 recipes by 2 modes of capture" step 15 10
+"$te_perftest" step $quick $step --recipe auto --backend host >out 2>err
+check "step: --recipe auto is printed with its reason" \
+	grep -q -- "--recipe auto is bf16: the device has no tensor cores" err
 "$te_perftest" step $quick $step --recipe bf16 --json >out
 sane "step: figures" out 7
 name="the figures of step"

@@ -28,7 +28,7 @@ static struct {
 
 static const struct option_field options[] = {
 	EDGES_OPTION,
-	{ "recipe", OPTION_WORDS, AT(recipe), "bf16,fp8-delayed", 0, 0, 0, TE_RECIPE_NAMES,
+	{ "recipe", OPTION_WORDS, AT(recipe), "bf16,fp8-delayed", 0, 0, 0, TE_RECIPE_NAMES "|auto",
 	  "number formats" },
 	{ "layers", OPTION_COUNT, AT(layers), "12", 1, 1000, 0, "N", "layers of the model" },
 	{ "width", OPTION_COUNT, AT(width), "256", 2, 1 << 16, 0, "N", "width of a token" },
@@ -190,7 +190,7 @@ static int measure(struct bench *b, const char *recipe, uint32_t edges, int rows
 static int run(struct bench *b)
 {
 	int rows = __builtin_popcount(opt.recipe) * __builtin_popcount(opt.edges), r = STATUS_OK;
-	const char *next = TE_RECIPE_NAMES;
+	const char *next = TE_RECIPE_NAMES "|auto";
 	int32_t *tokens;
 
 	if (opt.width % (2 * opt.heads))
@@ -205,6 +205,12 @@ static int run(struct bench *b)
 		snprintf(recipe, sizeof(recipe), "%.*s", (int)strcspn(next, "|"), next);
 		next += strlen(recipe);
 		next += *next == '|';
+		if (!strcmp(recipe, "auto") && opt.recipe & 1u << i) {
+			struct te_recipe chosen = TE_RECIPE_INIT;
+
+			say_note("--recipe auto is %s", te_recipe_for_device(&b->dev, &chosen));
+			snprintf(recipe, sizeof(recipe), "%s", te_recipe_name(&chosen));
+		}
 		for (uint32_t edges = 0; opt.recipe & 1u << i && !r && edges < REPLAY_EDGES;
 		     edges++)
 			if (opt.edges & 1u << edges)

@@ -327,6 +327,7 @@ static int check_pipeline(const struct opts *o)
 		{ strcmp(o->masters, "fp32") != 0, "--masters other than fp32" },
 		{ strcmp(o->moments, "fp32") != 0, "--moments other than fp32" },
 		{ !strcmp(o->recipe, "fp8-delayed"), "--recipe fp8-delayed" },
+		{ !strcmp(o->recipe, "auto"), "--recipe auto" },
 		{ !strcmp(o->head_recipe, "fp8-delayed"), "--head-recipe fp8-delayed" },
 		{ o->recover > 0, "--recover" },
 		{ o->sample > 0, "--sample" },

@@ -105,7 +105,7 @@ static void log_run(struct trainer *t)
 	record_begin(&rec);
 	record_text(&rec, "te_train", TE_VERSION);
 	record_int(&rec, "time_unix_s", (int64_t)time(NULL));
-	record_text(&rec, "recipe", t->o->recipe);
+	record_text(&rec, "recipe", te_recipe_name(&t->recipe));
 	record_text(&rec, "backend", t->device.backend);
 	record_shown(&rec, "device", t->device.name, strlen(t->device.name));
 	record_int(&rec, "from_step", t->now.done.step);
@@ -211,8 +211,8 @@ static void note_run(const struct trainer *t)
 	say_note("%s model, %.2f million parameters, %s on %s (%s); %lld tokens to train on, "
 		 "%lld held out",
 		 family_name(t->now.model.cfg.family), 1e-6 * (double)t->now.model.nparams,
-		 o->recipe, t->device.name, t->device.backend, (long long)t->train.n,
-		 (long long)t->val.n);
+		 te_recipe_name(&t->recipe), t->device.name, t->device.backend,
+		 (long long)t->train.n, (long long)t->val.n);
 	note_offload(t);
 	note_recompute(t);
 	if (!o->out && !o->resume && t->steps > t->now.done.step)
@@ -481,7 +481,7 @@ int progress_end(struct trainer *t, struct record *samples)
 	record_int(&rec, "trained_params", t->now.model.ntrained);
 	record_text(&rec, "backend", t->device.backend);
 	record_shown(&rec, "device", t->device.name, strlen(t->device.name));
-	record_text(&rec, "recipe", o->recipe);
+	record_text(&rec, "recipe", te_recipe_name(&t->recipe));
 	if (dir)
 		record_shown(&rec, "checkpoint", dir, strlen(dir));
 	if (o->log)

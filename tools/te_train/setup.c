@@ -548,9 +548,17 @@ static int choose_recipes(struct trainer *t)
 	int r;
 
 	t->recipe = t->head_recipe = (struct te_recipe)TE_RECIPE_INIT;
-	r = te_recipe_from_name(t->o->recipe, &t->recipe);
-	if (r < 0)
-		return say_te(r, "--recipe");
+	if (!strcmp(t->o->recipe, "auto")) {
+		/* the device first, which other options need not */
+		r = open_device(t);
+		if (r)
+			return r;
+		say_note("--recipe auto is %s", te_recipe_for_device(&t->device, &t->recipe));
+	} else {
+		r = te_recipe_from_name(t->o->recipe, &t->recipe);
+		if (r < 0)
+			return say_te(r, "--recipe");
+	}
 	r = te_recipe_from_name(t->o->head_recipe, &t->head_recipe);
 	if (r < 0)
 		return say_te(r, "--head-recipe");
@@ -558,7 +566,7 @@ static int choose_recipes(struct trainer *t)
 	    t->recipe.kind == t->head_recipe.kind)
 		return STATUS_OK;
 	return say_bad("--head-recipe %s with --recipe %s: one FP8 recipe is possible",
-		       t->o->head_recipe, t->o->recipe);
+		       t->o->head_recipe, te_recipe_name(&t->recipe));
 }
 
 static int choose_chunk(struct trainer *t)
@@ -629,7 +637,7 @@ int trainer_create(const struct opts *o, struct trainer *t)
 		r = sample_check_prompt(o, t->tokenizer, &t->cfg);
 	if (!r)
 		r = choose_context(t);
-	if (!r)
+	if (!r && !t->ctx)
 		r = open_device(t);
 	if (!r)
 		r = check_pipeline(t);

@@ -23,8 +23,9 @@ static int build(struct te_comm *c, const struct te_comm_opts *o,
 	if (te__boot_nnodes(c->boot) > 1 && !t.fabric) {
 		piece = te__nodes_piece(c->boot);
 		t.buffer_nbytes = TE_K_COMM_HEADERS_NBYTES; /* packets are for ranks that map it */
+		t.nlanes = 0;
 	}
-	packets = (size_t)te_k_comm_region_nbytes(t.buffer_nbytes);
+	packets = te__coll_packets(&t, c->boot);
 	if (piece && t.device_sums && te__nodes_contiguous(c->boot)) {
 		device_at = (packets + TE__NODES_ALIGN - 1) / TE__NODES_ALIGN * TE__NODES_ALIGN;
 		packets = device_at + te__nodes_device(c->boot, piece);

@@ -211,7 +211,9 @@ TE_EXPORT int te_comm_alltoallv(struct te_comm *comm, struct te_stream *stream, 
  * @opts:   as in te_comm_send()
  *
  * In place: the root's part of the larger array may be the smaller one; te_comm_reduce: out may be
- * in. Other overlaps are refused. All else as te_comm_sendrecv().
+ * in. Other overlaps are refused. All else as te_comm_sendrecv(). They also work between nodes, on
+ * any backend, by the messages of te_comm_allreduce(), te_comm_all_gather() and
+ * te_comm_broadcast(): all ranks take part then.
  * Thread: one communicator by one thread at a time.  Since: 0.1
  * Errors: as te_comm_send().
  */

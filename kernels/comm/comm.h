@@ -9,7 +9,7 @@
  *	flags		[2 phases][TE_K_COMM_CTAS][16] words of 64 bits, one for each source rank:
  *			te_k_comm_flag() + step; word TE_K_COMM_ARRIVED is for nvls
  *	3 buffers	packet memory of the epochs with each remainder modulo 3
- *	8 channels	one for each other rank, see messages.h
+ *	channels	one for each rank, see messages.h
  *
  * A buffer holds one header for each source rank, then the packets of the operation. Both its parts
  * are laid out by the operation that uses it, because a packet that no operation uses is *empty*:
@@ -63,6 +63,10 @@ enum te_k_comm_collective {
 	TE_K_COLL_REDUCE_SCATTER,
 	TE_K_COLL_ALL_GATHER,
 	TE_K_COLL_BROADCAST,
+	/* operations without kernels, for ranks on several nodes (libtecomm/collective/nodes) */
+	TE_K_COLL_REDUCE,
+	TE_K_COLL_GATHER,
+	TE_K_COLL_SCATTER,
 };
 
 /*
@@ -117,6 +121,7 @@ enum te_k_comm_phase {
 	TE_K_COMM_EXIT,	  /* zerocopy: outputs are written; staged: inputs read, results sent */
 	TE_K_COMM_SEND,	  /* a slot for a message is free */
 	TE_K_COMM_RECEIVE, /* a message has arrived */
+	TE_K_COMM_RECEIVE_REST, /* its chunks of other lanes than the first have */
 };
 
 enum te_k_comm_code {
@@ -184,37 +189,15 @@ struct te_k_comm {
 TE_K_INLINE uint64_t te_k_comm_limit_ns(uint64_t deadline_ns, uint32_t phase)
 {
 	const int later = phase == TE_K_COMM_RESULT || phase == TE_K_COMM_EXIT ||
-			  phase == TE_K_COMM_SEND;
+			  phase == TE_K_COMM_SEND || phase == TE_K_COMM_RECEIVE_REST;
 
 	return deadline_ns + (later ? deadline_ns / 8 : 0);
 }
 
-/* channels of messages: slots, and bytes of the data of a slot (kernels/comm/messages.h) */
-#define TE_K_COMM_SLOTS 2
-#define TE_K_COMM_SLOT_MOST ((int64_t)128 << 10)
-
-TE_K_INLINE int64_t te_k_comm_slot_nbytes(int64_t buffer_nbytes)
-{
-	const int64_t n = buffer_nbytes / 64 & ~(int64_t)127;
-
-	return n < 1024 ? 1024 : n > TE_K_COMM_SLOT_MOST ? TE_K_COMM_SLOT_MOST : n;
-}
-
-/* two lines of words, then the slots, each after a line for its header */
-TE_K_INLINE int64_t te_k_comm_channel_nbytes(int64_t buffer_nbytes)
-{
-	return 256 + TE_K_COMM_SLOTS * (128 + te_k_comm_slot_nbytes(buffer_nbytes));
-}
-
-TE_K_INLINE int64_t te_k_comm_channels_at(int64_t buffer_nbytes)
-{
-	return TE_K_COMM_FLAGS_NBYTES + TE_K_COMM_BUFFERS * buffer_nbytes;
-}
-
+/* a region without the channels of messages, which follow (kernels/comm/messages.h) */
 TE_K_INLINE int64_t te_k_comm_region_nbytes(int64_t buffer_nbytes)
 {
-	return te_k_comm_channels_at(buffer_nbytes) +
-	       TE_K_COMM_RANKS * te_k_comm_channel_nbytes(buffer_nbytes);
+	return TE_K_COMM_FLAGS_NBYTES + TE_K_COMM_BUFFERS * buffer_nbytes;
 }
 
 /* offset of an epoch's buffer in a region */

@@ -3,7 +3,8 @@
 #define TE_COMM_GEOMETRY_H
 
 #define COMM_THREADS 512
-#define COMM_HEADER_THREADS 32 /* additional threads of ll and oneshot: a warp without data */
+/* additional threads of ll, oneshot and messages: a warp without data */
+#define COMM_HEADER_THREADS 32
 
 /* norm.cu: threads of a row at most, and vectors of a row that each has */
 #define COMM_NORM_THREADS 512

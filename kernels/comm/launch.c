@@ -154,17 +154,61 @@ int te__geo_comm_fold(const void *args, struct te__geometry *k)
 
 /* ---- messages ---- */
 
+static int64_t nlanes_of(const struct te_k_comm_messages *a, int sends, int r, int64_t *ret_nbytes)
+{
+	const int64_t es = (int64_t)te_dtype_nbytes((enum te_dtype)a->comm.dtype);
+	const int64_t n = es * (sends ? a->in_count : a->out_count)[r];
+
+	*ret_nbytes = n > *ret_nbytes ? n : *ret_nbytes;
+	return te_k_comm_lanes(a, n);
+}
+
+/* the message of a rank to itself is one, and nothing to do if it stays where it is */
+static int64_t messages_blocks(const struct te_k_comm_messages *a, int64_t *ret_nbytes)
+{
+	const int me = a->comm.rank;
+	int64_t nlanes = 0, most = 0, n = 0;
+
+	*ret_nbytes = 0;
+	for (int r = 0; r < a->comm.nranks; r++) {
+		for (int sends = 0; sends < 2; sends++)
+			if ((sends ? a->sends : a->receives) >> r & 1 && (r != me || !sends)) {
+				n++;
+				nlanes = nlanes_of(a, sends, r, ret_nbytes);
+				most = nlanes > most ? nlanes : most;
+			}
+	}
+	return a->kind == TE_K_COMM_REDUCE ? most : n * most;
+}
+
 int te__geo_comm_messages(const void *args, struct te__geometry *k)
 {
 	const struct te_k_comm_messages *a = args;
+	int64_t nbytes, nblocks;
 
-	if (a->kind == TE_K_COMM_REDUCE || (unsigned)a->kind >= TE_K_COMM_KINDS)
-		return te__fail(-EOPNOTSUPP, "te_k_comm_messages: no kind %d", a->kind);
+	if ((unsigned)a->kind >= TE_K_COMM_KINDS || (unsigned)a->comm.op >= TE_K_COMM_OPS)
+		return te__fail(-EINVAL, "te_k_comm_messages: no kind %d with operation %d",
+				a->kind, a->comm.op);
 	if (a->comm.nranks < 1 || a->comm.nranks > TE_K_COMM_RANKS || a->comm.rank < 0 ||
 	    a->comm.rank >= a->comm.nranks || (a->sends | a->receives) >> a->comm.nranks)
 		return te__fail(-EINVAL, "te_k_comm_messages: rank %d of %d, at most %d ranks are "
 				"supported", a->comm.rank, a->comm.nranks, TE_K_COMM_RANKS);
-	return te__geo_launch(k, "te_k_comm_messages", 2 * a->comm.nranks, COMM_THREADS);
+	if (a->nlanes != TE_K_COMM_LANES)
+		return te__fail(-EINVAL, "te_k_comm_messages: %d lanes, expected %d", a->nlanes,
+				TE_K_COMM_LANES);
+	nblocks = messages_blocks(a, &nbytes);
+	if (nblocks > a->comm.max_blocks)
+		return te__fail(-EOPNOTSUPP, "te_k_comm_messages: %lld messages need as many "
+				"blocks at once, and there is room for %d", (long long)nblocks,
+				a->comm.max_blocks);
+	if (a->kind == TE_K_COMM_REDUCE && a->comm.nranks > 1 && a->receives)
+		return te__geo_launch(k, "te_k_comm_messages_reduce", nblocks, COMM_THREADS);
+	/* a packet for each thread of small messages, and the warp after these */
+	return te__geo_launch(k, "te_k_comm_messages", nblocks,
+			      (te_k_comm_is_small(a, nbytes) ?
+				       clamp(ceil_div(te_k_comm_packets(nbytes), 32) * 32, 32,
+					     COMM_THREADS) :
+				       COMM_THREADS) + COMM_HEADER_THREADS);
 }
 
 /* ---- with residual, norm and FP8 ---- */

@@ -29,19 +29,19 @@ static uint64_t *at(const struct run *x, int rank, int64_t offset)
 
 static uint64_t *counter(const struct run *x, int peer, enum te_k_comm_counter c)
 {
-	return at(x, x->k->comm.rank, te_k_comm_counter(&x->k->comm, peer, c));
+	return at(x, x->k->comm.rank, te_k_comm_counters(x->k, peer, 0)) + c;
 }
 
 /* the slot in a rank's region of a chunk from the peer */
 static uint64_t *slot(const struct run *x, int rank, int peer, uint64_t chunk)
 {
-	return at(x, rank, te_k_comm_slot(&x->k->comm, peer, chunk));
+	return at(x, rank, te_k_comm_slot(x->k, peer, 0, chunk));
 }
 
 /* the last of r's chunks that p has taken */
 static uint64_t *taken(const struct run *x, int r, int p)
 {
-	return at(x, r, te_k_comm_channel(&x->k->comm, p));
+	return at(x, r, te_k_comm_lane(x->k, p, 0));
 }
 
 static uint8_t *data_of(uint64_t *s)
@@ -58,7 +58,7 @@ static struct message message(const struct run *x, int peer, const void *array, 
 		.peer = peer,
 		.data = (uint8_t *)(uintptr_t)array + begin,
 		.nbytes = nbytes,
-		.nchunks = te_k_comm_nchunks(&x->k->comm, nbytes),
+		.nchunks = te_k_comm_nchunks(x->k, nbytes),
 		.first = *counter(x, peer, chunks) + 1,
 		.number = *counter(x, peer, chunks + 1) + 1,
 		.signature = te_k_comm_message(x->k, count),
@@ -69,7 +69,7 @@ static void begin(struct run *x, const struct te_k_comm_messages *k)
 {
 	*x = (struct run){ .o = { .a = &k->comm }, .k = k };
 	x->o.es = (uint32_t)te_dtype_nbytes((enum te_dtype)k->comm.dtype);
-	x->slot = te_k_comm_slot_nbytes(k->comm.buffer_nbytes);
+	x->slot = te_k_comm_slot_nbytes(k->comm.buffer_nbytes, 1);
 	/* the ranks after this one first: they do not all send to the same one */
 	for (int i = 1; i < k->comm.nranks; i++) {
 		const int r = (k->comm.rank + i) % k->comm.nranks;

@@ -2,105 +2,538 @@
  * messages.cu - messages between ranks. sm_90a. messages.h has the protocol. te_comm_send() refuses
  * other backends than host until this has run on a GPU.
  *
- *  kernel    blocks                       threads
- *  messages  2 for each rank: from, to    512
+ *  kernel           blocks                                             threads
+ *  messages         lanes, for each message that the rank sends,       544; 64 and more if all
+ *                   receives or copies to itself                       messages are small
+ *  messages_reduce  lanes                                              512
  *
- * A block has one message and waits for its chunks only, so that messages do not wait for each
- * other; the blocks of all ranks must be resident. Reductions are not implemented.
+ * A block has a lane of one message and waits for its chunks only, so that messages do not wait for
+ * each other; all blocks of all ranks must be resident.
+ *
+ * Headers are packets with flags: the chunk's number modulo 2^31 in the upper word of each half.
+ *
+ * A small message costs no fence on the way of its data. A receiver marks chunks as taken without
+ * waiting for a fence either: a kernel has it before it waits for the kernel before it, and then
+ * marks the chunks that kernels before that one have received (te_begin() of that one has waited
+ * for these).
  */
 #include "kernels/comm/comm.cuh"
 
-/* bytes by packets where both arrays are aligned */
-DEV void copy_bytes(uint8_t *dst, const uint8_t *src, int64_t nbytes)
-{
-	const int whole = aligned(dst) && aligned(src);
-	const int64_t n = whole ? nbytes / TE_K_COMM_PACKET : 0;
+#define AT_ONCE (TE_K_COMM_LANE_SLOT / TE_K_COMM_PACKET / COMM_THREADS) /* packets of a chunk */
+#define WAIT_THREAD 0 /* waits for headers and free slots of chunks */
+/* has fences, and headers of small messages; in a warp without data unless these are large */
+#define FENCE_THREAD (blockDim.x - 32)
 
-	for (int64_t i = threadIdx.x; i < n; i += COMM_THREADS)
-		((uint4 *)dst)[i] = ((const uint4 *)src)[i];
-	for (int64_t i = n * TE_K_COMM_PACKET + threadIdx.x; i < nbytes; i += COMM_THREADS)
-		dst[i] = src[i];
+/* a lane of a message of this rank and another one */
+struct lane {
+	const struct te_k_comm_messages &a;
+	struct op &o; /* its epoch is the number of the message */
+	uint8_t *data;
+	int64_t nbytes;
+	int64_t each; /* bytes of a chunk */
+	int64_t nchunks;
+	int peer, index, nlanes;
+	uint64_t *counters;
+	uint64_t first;	 /* number of its first chunk */
+	uint64_t signature;
+};
+
+DEV uint64_t *word_at(const struct te_k_comm_messages &a, int rank, int64_t offset)
+{
+	return (uint64_t *)(region(a.comm, rank) + offset);
 }
 
-DEV uint64_t *word_at(const struct te_k_comm &a, int rank, int64_t offset)
+/* the last of rank's chunks that the peer has taken */
+DEV uint64_t *taken(const struct te_k_comm_messages &a, int rank, int peer, int lane)
 {
-	return (uint64_t *)(region(a, rank) + offset);
+	return word_at(a, rank, te_k_comm_lane(&a, peer, lane));
 }
 
-/* thread 0 waits until the slot is free, or has the chunk; all threads get the result */
-DEV bool wait_chunk(const struct te_k_comm_messages &a, struct op &o, int sends, int peer,
-		    uint64_t chunk, uint64_t signature, const uint64_t *word)
+/* header of a chunk from the peer to rank, before its data */
+DEV uint4 *slot(const struct te_k_comm_messages &a, int rank, int peer, int lane, uint64_t chunk)
 {
-	bool ok = true;
+	return (uint4 *)word_at(a, rank, te_k_comm_slot(&a, peer, lane, chunk));
+}
 
-	if (threadIdx.x == 0) {
-		const uint32_t phase = sends ? TE_K_COMM_SEND : TE_K_COMM_RECEIVE;
-		uint64_t x;
+#define SLOT_DATA 8 /* packets of the line of a header */
 
-		while (x = load_acquire(word), ok && (sends ? chunk - x > TE_K_COMM_SLOTS :
-							      x != chunk))
-			ok = again(a.comm, o, phase, 1u << peer, chunk, x);
-		if (ok && !sends && word[1] != signature) {
-			fail(a.comm, o.epoch, TE_K_COMM_MISMATCH, phase, 1u << peer, signature,
-			     word[1]);
-			ok = false;
-		}
-		o.since = 0;
+DEV uint32_t tag_of(uint64_t chunk)
+{
+	return (uint32_t)chunk & 0x7fffffff;
+}
+
+DEV uint4 flagged(uint32_t a, uint32_t b, uint32_t tag)
+{
+	return make_uint4(a, tag, b, tag);
+}
+
+DEV bool has_flags(const uint4 &v, uint32_t tag)
+{
+	return v.y == tag && v.w == tag;
+}
+
+DEV void store_relaxed(uint64_t *p, uint64_t x)
+{
+	asm volatile("st.relaxed.sys.global.u64 [%0], %1;" ::"l"(p), "l"(x) : "memory");
+}
+
+/* packet at p, of which the array has n bytes or more */
+DEV uint4 read_at(const uint8_t *p, int64_t n)
+{
+	return n >= TE_K_COMM_PACKET && aligned(p) ?
+		       *(const uint4 *)p :
+		       read_bytes(p, clamp_int(n, 0, TE_K_COMM_PACKET));
+}
+
+DEV void write_at(uint8_t *p, int64_t n, uint4 v)
+{
+	if (n >= TE_K_COMM_PACKET && aligned(p))
+		*(uint4 *)p = v;
+	else
+		write_bytes(p, clamp_int(n, 0, TE_K_COMM_PACKET), v);
+}
+
+/* --- waits --- */
+
+/* until the slot of the chunk is free */
+DEV bool wait_free(const struct lane &l, uint64_t chunk)
+{
+	const uint64_t *word = taken(l.a, l.a.comm.rank, l.peer, l.index);
+	uint64_t x;
+
+	/* modulo 2^64, as -1 is before 0 */
+	while (x = load_acquire(word), chunk - x > TE_K_COMM_SLOTS)
+		if (!again(l.a.comm, l.o, TE_K_COMM_SEND, 1u << l.peer, chunk, x))
+			return false;
+	return true;
+}
+
+/* lane 0 finds out if the header is of another message; other lanes wait until it has */
+DEV bool wait_header(const struct te_k_comm_messages &a, struct op &o, int peer, int lane,
+		     uint64_t chunk, uint64_t signature)
+{
+	const uint4 *p = slot(a, a.comm.rank, peer, lane, chunk);
+	/* these do not fail before lane 0, which knows the number of the message */
+	const uint32_t phase = lane ? TE_K_COMM_RECEIVE_REST : TE_K_COMM_RECEIVE;
+	uint64_t got = 0;
+
+	do {
+		const uint4 v = load_packet_acquire(p);
+
+		if (!has_flags(v, tag_of(chunk)))
+			continue;
+		got = (uint64_t)v.z << 32 | v.x;
+		if (got == signature)
+			return true;
+		if (lane)
+			continue;
+		fail(a.comm, o.epoch, TE_K_COMM_MISMATCH, TE_K_COMM_RECEIVE, 1u << peer, signature,
+		     got);
+		return false;
+	} while (again(a.comm, o, phase, 1u << peer, chunk, got));
+	return false;
+}
+
+/* --- small messages --- */
+
+DEV uint8_t *small_packets(const struct lane &l, int rank, int peer)
+{
+	return (uint8_t *)word_at(l.a, rank, te_k_comm_small(&l.a, peer, l.first));
+}
+
+/* ok: as in messages(), where it is loaded; looked at after all other loads have begun */
+DEV bool send_small(const struct lane &l, bool ok)
+{
+	const uint32_t tag = tag_of(l.first);
+	const int me = l.a.comm.rank;
+	int64_t b = threadIdx.x * TE_K_COMM_PACKET;
+	uint4 v;
+
+	if (b < l.nbytes) /* while the word of taken chunks is loaded */
+		v = read_at(l.data + b, l.nbytes - b);
+	if (!wait_free(l, l.first) || !ok)
+		return false;
+	if (threadIdx.x == FENCE_THREAD)
+		store_packet(slot(l.a, l.peer, me, 0, l.first),
+			     flagged((uint32_t)l.signature, (uint32_t)(l.signature >> 32), tag));
+	while (b < l.nbytes) {
+		uint8_t *p = small_packets(l, l.peer, me) + 2 * b;
+
+		store_packet(p, flagged(v.x, v.y, tag));
+		store_packet(p + TE_K_COMM_PACKET, flagged(v.z, v.w, tag));
+		b += blockDim.x * TE_K_COMM_PACKET;
+		if (b < l.nbytes)
+			v = read_at(l.data + b, l.nbytes - b);
 	}
-	return __syncthreads_and(ok);
+	return true;
+}
+
+DEV bool receive_small(const struct lane &l)
+{
+	const uint32_t tag = tag_of(l.first);
+
+	if (threadIdx.x == FENCE_THREAD &&
+	    !wait_header(l.a, l.o, l.peer, 0, l.first, l.signature))
+		return false;
+	for (int64_t b = threadIdx.x * TE_K_COMM_PACKET; b < l.nbytes;
+	     b += blockDim.x * TE_K_COMM_PACKET) {
+		uint8_t *p = small_packets(l, l.a.comm.rank, l.peer) + 2 * b;
+		uint4 v, w;
+
+		while (v = load_packet(p), w = load_packet(p + TE_K_COMM_PACKET),
+		       !has_flags(v, tag) || !has_flags(w, tag))
+			if (!again(l.a.comm, l.o, TE_K_COMM_RECEIVE, 1u << l.peer, l.first, v.y))
+				return false;
+		store_packet(p, empty());
+		store_packet(p + TE_K_COMM_PACKET, empty());
+		write_at(l.data + b, l.nbytes - b, make_uint4(v.x, v.z, w.x, w.z));
+	}
+	return true;
+}
+
+/* --- chunks --- */
+
+/* v[u]: packet threadIdx.x + u * COMM_THREADS of n bytes at p */
+DEV void load_chunk(uint4 v[AT_ONCE], const uint8_t *p, int64_t n)
+{
+#pragma unroll
+	for (int u = 0; u < AT_ONCE; u++) {
+		const int64_t b = (threadIdx.x + u * COMM_THREADS) * TE_K_COMM_PACKET;
+
+		if (b < n)
+			v[u] = read_at(p + b, n - b);
+	}
+}
+
+DEV void store_chunk(const uint4 v[AT_ONCE], uint8_t *p, int64_t n)
+{
+#pragma unroll
+	for (int u = 0; u < AT_ONCE; u++) {
+		const int64_t b = (threadIdx.x + u * COMM_THREADS) * TE_K_COMM_PACKET;
+
+		if (b < n)
+			write_at(p + b, n - b, v[u]);
+	}
+}
+
+/* bytes of chunk k of the lane, which begin at byte at */
+DEV int64_t chunk_at(const struct lane &l, int64_t k, int64_t &at)
+{
+	const int64_t left = l.nbytes - (at = (l.index + k * l.nlanes) * l.each);
+
+	return left < l.each ? left : l.each;
+}
+
+/* memory of a slot has whole packets */
+DEV int64_t whole_packets(int64_t nbytes)
+{
+	return te_k_comm_packets(nbytes) * TE_K_COMM_PACKET;
+}
+
+/*
+ * Chunks are sent and received by COMM_THREADS threads, the *data warps*, which go on with the next
+ * chunk while the warp after them, which has fences, has the fence of this one. They are at most
+ * TE_K_COMM_SLOTS chunks ahead of it, because the other rank waits for what it stores; so there is
+ * a barrier for each slot.
+ */
+#define CHUNK_THREADS (COMM_THREADS + COMM_HEADER_THREADS)
+
+/* a barrier of the data warps: ok of all of them */
+DEV bool data_sync(bool ok)
+{
+	int all;
+
+	__syncwarp();
+	asm volatile("{\n\t.reg .pred p, q;\n\t"
+		     "setp.ne.s32 p, %1, 0;\n\t"
+		     "bar.red.and.pred q, 1, %2, p;\n\t"
+		     "selp.s32 %0, 1, 0, q;\n\t}"
+		     : "=r"(all)
+		     : "r"((int)ok), "n"(COMM_THREADS)
+		     : "memory");
+	return all;
+}
+
+/* data warps: the accesses of the chunk are before what the other warp does after chunk_sync() */
+DEV void chunk_arrive(uint64_t chunk)
+{
+	__syncwarp();
+	asm volatile("bar.arrive %0, %1;" ::"r"(2 + (int)(chunk % TE_K_COMM_SLOTS)),
+		     "n"(CHUNK_THREADS)
+		     : "memory");
+}
+
+DEV void chunk_sync(uint64_t chunk)
+{
+	__syncwarp();
+	asm volatile("bar.sync %0, %1;" ::"r"(2 + (int)(chunk % TE_K_COMM_SLOTS)),
+		     "n"(CHUNK_THREADS)
+		     : "memory");
+}
+
+/* the other warp, after each chunk up to one for which a wait has failed; *bad: that chunk's k */
+DEV void mark_chunks(const struct lane &l, bool sends, const volatile int64_t *bad)
+{
+	for (int64_t k = 0; k < l.nchunks; k++) {
+		const uint64_t chunk = l.first + k;
+
+		chunk_sync(chunk);
+		if (k == *bad)
+			return;
+		if (threadIdx.x != FENCE_THREAD)
+			continue;
+		if (sends) {
+			fence();
+			store_packet(slot(l.a, l.peer, l.a.comm.rank, l.index, chunk),
+				     flagged((uint32_t)l.signature, (uint32_t)(l.signature >> 32),
+					     tag_of(chunk)));
+		} else if (k + 1 < l.nchunks) {
+			store_release(taken(l.a, l.peer, l.a.comm.rank, l.index), chunk);
+		}
+	}
+}
+
+/* ok: as in messages(). This and receive_chunks() have the same result for all threads */
+DEV bool send_chunks(const struct lane &l, bool ok, volatile int64_t *bad)
+{
+	uint4 v[AT_ONCE];
+	int64_t at, n = chunk_at(l, 0, at);
+
+	load_chunk(v, l.data + at, n);
+	for (int64_t k = 0; k < l.nchunks; k++) {
+		const uint64_t chunk = l.first + k;
+		uint4 *s = slot(l.a, l.peer, l.a.comm.rank, l.index, chunk);
+
+		l.o.since = 0;
+		if (threadIdx.x == WAIT_THREAD && !(ok && wait_free(l, chunk))) {
+			ok = false;
+			*bad = k;
+		}
+		ok = data_sync(ok);
+		if (ok)
+			store_chunk(v, (uint8_t *)(s + SLOT_DATA), whole_packets(n));
+		chunk_arrive(chunk);
+		if (!ok)
+			return false;
+		if (k + 1 < l.nchunks) {
+			n = chunk_at(l, k + 1, at);
+			load_chunk(v, l.data + at, n);
+		}
+	}
+	return true;
+}
+
+DEV bool receive_chunks(const struct lane &l, bool ok, volatile int64_t *bad)
+{
+	uint4 v[AT_ONCE];
+
+	for (int64_t k = 0; k < l.nchunks; k++) {
+		const uint64_t chunk = l.first + k;
+		const uint4 *s = slot(l.a, l.a.comm.rank, l.peer, l.index, chunk);
+		int64_t at, n = chunk_at(l, k, at);
+
+		l.o.since = 0;
+		if (threadIdx.x == WAIT_THREAD &&
+		    !(ok && wait_header(l.a, l.o, l.peer, l.index, chunk, l.signature))) {
+			ok = false;
+			*bad = k;
+		}
+		ok = data_sync(ok);
+		if (ok) {
+			load_chunk(v, (const uint8_t *)(s + SLOT_DATA), whole_packets(n));
+			store_chunk(v, l.data + at, n);
+		}
+		chunk_arrive(chunk);
+		if (!ok)
+			return false;
+	}
+	return true;
+}
+
+/* the message of a rank to itself */
+DEV void copy_chunks(const struct lane &l, const uint8_t *src)
+{
+	for (int64_t k = 0; k < l.nchunks; k++) {
+		int64_t at, n = chunk_at(l, k, at);
+
+#pragma unroll 2
+		for (int64_t b = threadIdx.x * TE_K_COMM_PACKET; b < n;
+		     b += blockDim.x * TE_K_COMM_PACKET)
+			write_at(l.data + at + b, n - b, read_at(src + at + b, n - b));
+	}
+}
+
+/* --- counters --- */
+
+/* lane 0 may have ended already: then the number, which is for errors, is one too high */
+DEV void begin_lane(struct lane &l, bool sends)
+{
+	const uint64_t *zero = word_at(l.a, l.a.comm.rank, te_k_comm_counters(&l.a, l.peer, 0));
+
+	l.counters = word_at(l.a, l.a.comm.rank, te_k_comm_counters(&l.a, l.peer, l.index));
+	l.first = l.counters[sends ? TE_K_COMM_SENT : TE_K_COMM_RECEIVED] + 1;
+	l.o.epoch = zero[sends ? TE_K_COMM_SENT_MESSAGES : TE_K_COMM_RECEIVED_MESSAGES] + 1;
+}
+
+/* marks what kernels before the previous one have received: by a thread that has had a fence */
+DEV void mark_taken(const struct lane &l)
+{
+	store_relaxed(taken(l.a, l.peer, l.a.comm.rank, l.index), l.counters[TE_K_COMM_TAKEN]);
+}
+
+/* by one thread, after all have begun */
+DEV void end_lane(const struct lane &l, bool sends)
+{
+	const uint64_t last = l.first + l.nchunks - 1;
+
+	l.counters[sends ? TE_K_COMM_SENT : TE_K_COMM_RECEIVED] = last;
+	l.counters[sends ? TE_K_COMM_SENT_MESSAGES : TE_K_COMM_RECEIVED_MESSAGES] = l.o.epoch;
+	if (!sends)
+		l.counters[TE_K_COMM_TAKEN] = last - 1;
+}
+
+DEV void lane_of(struct lane &l, int index, int64_t count)
+{
+	l.index = index;
+	l.nbytes = count * element_nbytes(l.a.comm.dtype);
+	l.each = te_k_comm_chunk_nbytes(&l.a, l.nbytes);
+	l.nlanes = te_k_comm_lanes(&l.a, l.nbytes);
+	l.nchunks = (te_k_comm_nchunks(&l.a, l.nbytes) - index + l.nlanes - 1) / l.nlanes;
+	l.signature = te_k_comm_message(&l.a, count);
+}
+
+/* a thread that finds that an earlier operation failed does not wait, send or receive */
+DEV bool may_begin(const struct te_k_comm_messages &a)
+{
+	return !load_relaxed(&a.comm.ctl->failed);
+}
+
+/* --- kernels --- */
+
+/* the lane of this block; true: of a message that this rank sends to another one */
+DEV bool lane_of_block(struct lane &l)
+{
+	const struct te_k_comm_messages &a = l.a;
+	const uint32_t own = 1u << a.comm.rank;
+	const int nsends = __popc(a.sends & ~own), nreceives = __popc(a.receives & ~own);
+	const int nlanes = (int)gridDim.x / (nsends + nreceives + ((a.receives & own) != 0));
+	const bool sends = (int)blockIdx.x < nsends * nlanes;
+	int which = (int)blockIdx.x / nlanes - (sends ? 0 : nsends);
+
+	l.peer = a.comm.rank; /* if it is none of the others */
+	for (int i = 1; i < a.comm.nranks; i++) {
+		const int r = after(a.comm, i);
+
+		if (((sends ? a.sends : a.receives) >> r & 1) && which-- == 0) {
+			l.peer = r;
+			break;
+		}
+	}
+	lane_of(l, (int)blockIdx.x % nlanes, (sends ? a.in_count : a.out_count)[l.peer]);
+	l.data = sends ? (uint8_t *)a.comm.in + a.in_at[l.peer] :
+			 (uint8_t *)a.comm.out + a.out_at[l.peer];
+	return sends;
+}
+
+extern "C" __global__ void __launch_bounds__(CHUNK_THREADS)
+te_k_comm_messages(const __grid_constant__ struct te_k_comm_messages a)
+{
+	__shared__ int64_t bad;
+	struct op o = {};
+	struct lane l = { a, o };
+	const bool sends = lane_of_block(l);
+	bool ok;
+
+	if (threadIdx.x == FENCE_THREAD && !sends)
+		fence();
+	te_begin();
+	if (l.index >= l.nlanes)
+		return;
+	begin_lane(l, sends);
+	ok = may_begin(a);
+	if (l.peer == a.comm.rank) {
+		if (ok)
+			copy_chunks(l, (const uint8_t *)a.comm.in + a.in_at[l.peer]);
+		return;
+	}
+	if (threadIdx.x == FENCE_THREAD && !sends)
+		mark_taken(l);
+	if (te_k_comm_is_small(&a, l.nbytes)) {
+		ok = sends ? send_small(l, ok) : ok && receive_small(l);
+	} else {
+		if (threadIdx.x == 0)
+			bad = -1;
+		__syncthreads();
+		if (threadIdx.x >= COMM_THREADS)
+			mark_chunks(l, sends, &bad);
+		else
+			ok = sends ? send_chunks(l, ok, &bad) : receive_chunks(l, ok, &bad);
+	}
+	if (__syncthreads_and(ok) && threadIdx.x == 0)
+		end_lane(l, sends);
+}
+
+/* packet b of this rank's array and of the slots of the others to the output */
+template <int N>
+DEV void reduce_chunk(const struct lane &l, const uint64_t first[N], int64_t k)
+{
+	const struct te_k_comm_messages &a = l.a;
+	const int me = a.comm.rank;
+	const uint8_t *in = (const uint8_t *)a.comm.in + a.in_at[me];
+	int64_t at, n = chunk_at(l, k, at);
+
+	for (int64_t b = threadIdx.x * TE_K_COMM_PACKET; b < n;
+	     b += COMM_THREADS * TE_K_COMM_PACKET) {
+		uint4 v[N];
+
+#pragma unroll
+		for (int r = 0; r < N; r++)
+			if (r < a.comm.nranks)
+				v[r] = r == me ? read_at(in + at + b, n - b) :
+						 slot(a, me, r, l.index, first[r] + k)
+							 [SLOT_DATA + b / TE_K_COMM_PACKET];
+		write_at(l.data + at + b, n - b, reduce<N>(a.comm, v));
+	}
 }
 
 extern "C" __global__ void __launch_bounds__(COMM_THREADS)
-te_k_comm_messages(const __grid_constant__ struct te_k_comm_messages a)
+te_k_comm_messages_reduce(const __grid_constant__ struct te_k_comm_messages a)
 {
-	const int peer = (int)blockIdx.x >> 1, sends = (int)blockIdx.x & 1, me = a.comm.rank;
-	const int counter = sends ? TE_K_COMM_SENT : TE_K_COMM_RECEIVED;
-	uint8_t *data;
-	int64_t count, nbytes, each, nchunks;
-
-	te_begin();
-	if (!((sends ? a.sends : a.receives) >> peer & 1) || load_relaxed(&a.comm.ctl->failed))
-		return;
-	data = sends ? (uint8_t *)a.comm.in + a.in_at[peer] :
-		       (uint8_t *)a.comm.out + a.out_at[peer];
-	count = sends ? a.in_count[peer] : a.out_count[peer];
-	nbytes = count * element_nbytes(a.comm.dtype);
-	if (peer == me) {
-		if (sends && (uint8_t *)a.comm.out + a.out_at[me] != data)
-			copy_bytes((uint8_t *)a.comm.out + a.out_at[me], data, nbytes);
-		return;
-	}
-	each = te_k_comm_slot_nbytes(a.comm.buffer_nbytes);
-	nchunks = te_k_comm_nchunks(&a.comm, nbytes);
-
-	uint64_t *chunks = word_at(a.comm, me, te_k_comm_counter(&a.comm, peer, counter));
-	const uint64_t first = chunks[0] + 1, signature = te_k_comm_message(&a, count);
+	__shared__ uint64_t first[TE_K_COMM_RANKS];
+	const int me = a.comm.rank;
 	struct op o = {};
+	struct lane l = { a, o };
+	bool ok;
 
-	o.epoch = chunks[1] + 1;
-	for (int64_t k = 0; k < nchunks; k++) {
-		const uint64_t chunk = first + k;
-		const int64_t left = nbytes - k * each, n = left < each ? left : each;
-		uint64_t *slot = sends ? word_at(a.comm, peer, te_k_comm_slot(&a.comm, me, chunk)) :
-					 word_at(a.comm, me, te_k_comm_slot(&a.comm, peer, chunk));
-		uint64_t *taken = sends ? word_at(a.comm, me, te_k_comm_channel(&a.comm, peer)) :
-					  word_at(a.comm, peer, te_k_comm_channel(&a.comm, me));
-
-		if (!wait_chunk(a, o, sends, peer, chunk, signature, sends ? taken : slot))
-			return;
-		if (sends)
-			copy_bytes((uint8_t *)(slot + 16), data + k * each, n);
+	if (is_peer(a.comm))
+		fence();
+	lane_of(l, (int)blockIdx.x, a.out_count[me]);
+	l.peer = is_peer(a.comm) ? (int)threadIdx.x : me;
+	te_begin();
+	l.data = (uint8_t *)a.comm.out + a.out_at[me];
+	begin_lane(l, false);
+	ok = may_begin(a);
+	if (is_peer(a.comm)) {
+		first[l.peer] = l.first;
+		mark_taken(l);
+	}
+	for (int64_t k = 0; k < l.nchunks; k++) {
+		o.since = 0;
+		if (is_peer(a.comm))
+			ok = ok && wait_header(a, o, l.peer, l.index, l.first + k, l.signature);
+		ok = __syncthreads_and(ok);
+		if (!ok)
+			break;
+		if (a.comm.nranks == 2)
+			reduce_chunk<2>(l, first, k);
+		else if (a.comm.nranks == 4)
+			reduce_chunk<4>(l, first, k);
 		else
-			copy_bytes(data + k * each, (const uint8_t *)(slot + 16), n);
+			reduce_chunk<8>(l, first, k);
 		__syncthreads();
-		if (threadIdx.x == 0) {
-			if (sends)
-				slot[1] = signature;
-			store_release(sends ? slot : taken, chunk);
-		}
+		if (is_peer(a.comm) && k + 1 < l.nchunks)
+			store_release(taken(a, l.peer, me, l.index), l.first + k);
 	}
-	if (threadIdx.x == 0) {
-		chunks[0] = first + nchunks - 1;
-		chunks[1] = o.epoch;
-	}
+	if (ok && is_peer(a.comm))
+		end_lane(l, false);
 }

@@ -30,11 +30,20 @@ int64_t te__coll_buffer_nbytes(const char *backend)
 	return each > least ? each : least;
 }
 
+size_t te__coll_packets(const struct te__coll_terms *t, const struct te__boot *b)
+{
+	const int32_t n = te__boot_nranks(b);
+	const int64_t each = t->nlanes ? te_k_comm_channel_nbytes(t->buffer_nbytes, t->nlanes) : 0;
+
+	return (size_t)(te_k_comm_region_nbytes(t->buffer_nbytes) +
+			(n < TE_K_COMM_RANKS ? n : TE_K_COMM_RANKS) * each);
+}
+
 /* initialise packets, ctl and status as kernels/comm/comm.h describes */
 static int reset(struct te__coll *c)
 {
 	struct te_ctx *ctx = te__pool_ctx(c->pool);
-	const size_t n = (size_t)te_k_comm_region_nbytes(c->terms.buffer_nbytes);
+	const size_t n = te__coll_packets(&c->terms, c->boot);
 	int r = te__ctx_fill_u32(ctx, te__pool_packets(c->pool, te__boot_rank(c->boot)),
 				 UINT32_MAX, n);
 
@@ -228,9 +237,9 @@ static void tell(struct te__coll *c)
 	missing_text(c, &s, who, sizeof(who));
 	snprintf(text, sizeof(text), "%s has not %s %llu %s %s within %llu ms", who,
 		 s.phase == TE_K_COMM_SEND    ? "received message" :
-		 s.phase == TE_K_COMM_RECEIVE ? "sent message" :
+		 s.phase >= TE_K_COMM_RECEIVE ? "sent message" :
 						"taken part in operation",
-		 (unsigned long long)s.epoch, s.phase == TE_K_COMM_RECEIVE ? "to" : "of",
+		 (unsigned long long)s.epoch, s.phase >= TE_K_COMM_RECEIVE ? "to" : "of",
 		 te__boot_peer(c->boot, te__boot_rank(c->boot)),
 		 (unsigned long long)(c->deadline_ns / 1000000));
 	te__pool_abort(c->pool, -ETIMEDOUT, text);

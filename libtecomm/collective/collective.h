@@ -22,6 +22,7 @@
 struct te__coll_terms {
 	int64_t buffer_nbytes; /* size of a packet buffer, of which a region has three */
 	int32_t max_blocks;  /* limit of blocks of a kernel that waits for other ranks */
+	int32_t nlanes;	     /* lanes of a channel of messages; 0: there are no channels */
 	int host;	     /* 1: host backend, which has separate rows of the table */
 	int device_sums;   /* 1: devices add in chains between nodes */
 	bool fabric;	   /* memory of ranks on other nodes is mapped, as on one node */
@@ -53,6 +54,9 @@ int te__coll_agree(struct te_ctx *ctx, struct te__boot *boot, const char *name,
 		   struct te__table *ret_table, struct te__coll_terms *ret_terms);
 /* te__coll_terms.buffer_nbytes from TE_COMM_PACKETS */
 int64_t te__coll_buffer_nbytes(const char *backend);
+
+/* bytes of packets and of channels of a rank */
+size_t te__coll_packets(const struct te__coll_terms *terms, const struct te__boot *boot);
 
 /* collective; c must be zero except its table; te__coll_fini() may follow a failure */
 int te__coll_init(struct te__coll *c, struct te__boot *boot, struct te__pool *pool,

@@ -30,10 +30,11 @@ static int begin(struct call *c, const char *fn, struct te_comm *comm, const voi
 		r = te__sized_in(fn, te_comm_call_opts, opts, &o);
 	if (r)
 		return r;
-	if (comm->coll.nodes)
-		return te__fail(-EOPNOTSUPP, "%s: %s: ranks of %d nodes, only those of one node "
-				"can send messages", fn, comm->name, te__boot_nnodes(comm->boot));
-	if (!comm->coll.terms.host)
+	if (comm->coll.nodes && kind <= TE_K_COMM_ALLTOALL)
+		return te__fail(-EOPNOTSUPP, "%s: %s: ranks of %d nodes whose memory is not "
+				"mapped, only gather, scatter and reduce are for these", fn,
+				comm->name, te__boot_nnodes(comm->boot));
+	if (!comm->coll.nodes && !comm->coll.terms.host)
 		return te__fail(-EOPNOTSUPP, "%s: %s: backend %s, messages are for backend host",
 				fn, comm->name, te_ctx_backend(comm->ctx));
 	if (o.algorithm != TE_COMM_AUTO)
@@ -51,7 +52,7 @@ static int begin(struct call *c, const char *fn, struct te_comm *comm, const voi
 		.dtype = dtype,
 		.nranks = te__boot_nranks(comm->boot),
 		.rank = te__boot_rank(comm->boot),
-		.k = { .kind = kind },
+		.k = { .kind = kind, .nlanes = comm->coll.terms.nlanes },
 	};
 	return 0;
 }
@@ -268,6 +269,42 @@ int te_comm_alltoallv(struct te_comm *comm, struct te_stream *stream, const void
 	return r ? r : queue(&c, stream);
 }
 
+/* as by_root(), among ranks that exchange messages between nodes */
+static int by_nodes(const struct call *c, struct te_stream *stream, int64_t count, int32_t root)
+{
+	static const enum te_k_comm_collective whats[TE_K_COMM_KINDS] = {
+		[TE_K_COMM_GATHER] = TE_K_COLL_GATHER,
+		[TE_K_COMM_SCATTER] = TE_K_COLL_SCATTER,
+		[TE_K_COMM_REDUCE] = TE_K_COLL_REDUCE,
+	};
+	const int scatters = c->k.kind == TE_K_COMM_SCATTER, is_root = c->rank == root;
+	const uint64_t part = (uint64_t)count * te_dtype_nbytes(c->dtype);
+	const uint64_t whole = part * (uint64_t)(c->k.kind == TE_K_COMM_REDUCE ? 1 : c->nranks);
+	const uint64_t nin = !scatters ? part : is_root ? whole : 0;
+	const uint64_t nout = scatters ? part : is_root ? whole : 0;
+	const uintptr_t in = (uintptr_t)c->in, out = (uintptr_t)c->out;
+	const uintptr_t own = c->k.kind == TE_K_COMM_REDUCE ? 0 : part * (uint64_t)root;
+	struct te_comm_call_opts o = TE_COMM_CALL_OPTS_INIT;
+	struct te__coll_choice how = { .explain = 0 };
+	struct te__nodes_call k = { c->in, c->out, count, c->dtype, (enum te_comm_op)c->k.comm.op,
+				    whats[c->k.kind], root, TE_COMM_AUTO };
+	int r = check_array(c, "in", c->in, (int64_t)nin);
+
+	if (!r)
+		r = check_array(c, "out", c->out, (int64_t)nout);
+	if (!r && is_root && (scatters ? in + own != out : out + own != in) &&
+	    overlap(in, nin, out, nout))
+		r = te__fail(-EINVAL, "%s: out overlaps in, and is not in place", c->fn);
+	if (!r)
+		r = te__stream_check(c->fn, stream, c->comm->ctx);
+	if (!r)
+		r = te__coll_choose(&c->comm->coll, c->fn, k.what, count, c->dtype, 0, &o, &how);
+	if (!r)
+		r = te__coll_begin(&c->comm->coll, c->fn, stream);
+	k.algorithm = how.algorithm;
+	return r ? r : te__nodes_queue(c->comm->coll.nodes, stream, &k);
+}
+
 /* count elements of each rank to the root, or back; step: elements from a rank's to the next's */
 static int by_root(const char *fn, struct te_comm *comm, struct te_stream *stream, const void *in,
 		   void *out, int64_t count, int64_t step, enum te_dtype dtype, enum te_comm_op op,
@@ -281,9 +318,13 @@ static int by_root(const char *fn, struct te_comm *comm, struct te_stream *strea
 		r = check_rank(&c, "root", root);
 	if (!r && (unsigned)op > TE_COMM_MAX)
 		r = te__fail(-EINVAL, "%s: operation %d is unknown", fn, (int)op);
+	if (!r)
+		r = check_count(&c, count, 0);
 	if (r)
 		return r;
 	c.k.comm.op = (int32_t)op;
+	if (comm->coll.nodes)
+		return count ? by_nodes(&c, stream, count, root) : 0;
 	r = add(&c, gathers, root, 0, count);
 	for (int i = 0; !r && c.rank == root && i < c.nranks; i++)
 		r = add(&c, !gathers, i, i * step, count);

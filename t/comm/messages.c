@@ -17,7 +17,7 @@
 #include "threads.h"
 
 #define POOL ((uint64_t)4 << 20)
-#define MEM ((size_t)128 << 10) /* bytes of each array of a rank */
+#define MEM ((size_t)1 << 20) /* bytes of each array of a rank */
 
 static uint64_t seed;
 
@@ -68,7 +68,7 @@ static int64_t size_of(uint64_t *s, size_t es)
 	case 0:
 		return some[below(s, TT_LEN(some))];
 	case 1:
-		return (int64_t)(below(s, 12000) / es);
+		return (int64_t)(below(s, below(s, 4) ? 12000 : 90000) / es);
 	default:
 		return (int64_t)below(s, 300);
 	}
@@ -109,10 +109,14 @@ static struct op op_draw(uint64_t *s)
 
 static void data(const struct op *o, int s, int d, unsigned char *p)
 {
+	const size_t n = (size_t)o->n[s][d] * o->es;
 	uint64_t x = o->key ^ (uint64_t)(s * 8 + d + 1);
 
-	for (size_t i = 0; i < (size_t)o->n[s][d] * o->es; i++)
-		p[i] = (unsigned char)te__splitmix64(&x);
+	for (size_t i = 0; i < n; i += 8) {
+		const uint64_t v = te__splitmix64(&x);
+
+		memcpy(p + i, &v, n - i < 8 ? n - i : 8);
+	}
 }
 
 struct arrays {
@@ -347,8 +351,10 @@ static int orders(struct thread_rank *r)
 	struct te_stream *q = te_ctx_stream(r->ctx);
 	const int64_t n = (int64_t)MEM / 4;
 	const int first = (int)(seed & 1);
+	unsigned char *got = malloc(MEM);
 	void *in, *out;
 
+	HOLDS(got);
 	STEP(te_mem_alloc(q, MEM, &in));
 	STEP(te_mem_alloc(q, MEM, &out));
 	STEP(te_fill(q, in, 7 + r->rank, MEM));
@@ -357,10 +363,11 @@ static int orders(struct thread_rank *r)
 	for (int i = 0; r->rank && i < 2; i++)
 		STEP(i == first ? te_comm_send(r->comm, q, in, n, TE_DTYPE_FP32, 0, NULL) :
 				  te_comm_recv(r->comm, q, out, n, TE_DTYPE_FP32, 0, NULL));
-	STEP(te_copy(q, in, out, MEM));
+	STEP(te_copy(q, got, out, MEM));
 	STEP(te_stream_sync(q));
 	STEP(te_comm_error(r->comm));
-	HOLDS(*(unsigned char *)in == 8 - r->rank && !memcmp(in, (char *)in + 1, MEM - 1));
+	HOLDS(got[0] == 8 - r->rank && !memcmp(got, got + 1, MEM - 1));
+	free(got);
 	STEP(te_mem_free(q, in));
 	STEP(te_mem_free(q, out));
 	STEP(te_comm_barrier(r->comm, q));
@@ -612,19 +619,44 @@ START_TEST(a_rank_that_ends_is_named_at_once)
 }
 END_TEST
 
-/* two nodes */
+/* two nodes: results are in t/comm/nodes.c */
+static int apart_calls(const struct joined *j, int rank)
+{
+	const enum te_dtype t = TE_DTYPE_UINT8;
+	struct te_comm *c = j->comm;
+	uint8_t x[32] = { 0 };
+
+	REFUSED(te_comm_send(c, j->s, x, 1, t, 1 - rank, NULL), -EOPNOTSUPP, "ranks of 2 nodes");
+	REFUSED(te_comm_alltoall(c, j->s, x, x + 8, 2, t, NULL), -EOPNOTSUPP, "ranks of 2 nodes");
+	REFUSED(te_comm_gather(c, j->s, x, x + 8, 2, t, 2, NULL), -EINVAL, "root is 2");
+	REFUSED(te_comm_gather(c, j->s, NULL, x, 2, t, 0, NULL), -EINVAL, "in is NULL");
+	REFUSED(te_comm_gather(c, j->s, x, NULL, 2, t, rank, NULL), -EINVAL, "out is NULL");
+	REFUSED(te_comm_gather(c, j->s, x + 2 - rank, x, 2, t, rank, NULL), -EINVAL, "overlaps");
+	REFUSED(te_comm_scatter(c, j->s, NULL, x, 2, t, rank, NULL), -EINVAL, "in is NULL");
+	REFUSED(te_comm_scatter(c, j->s, x, x + 1, 2, t, rank, NULL), -EINVAL, "overlaps");
+	REFUSED(te_comm_reduce(c, j->s, x, x + 1, 2, t, TE_COMM_SUM, rank, NULL), -EINVAL,
+		"overlaps");
+	REFUSED(te_comm_reduce(c, j->s, x, x, -1, t, TE_COMM_SUM, rank, NULL), -EINVAL,
+		"-1 elements");
+	return te_comm_gather(c, j->s, NULL, NULL, 0, t, 0, NULL);
+}
+
 static int apart_rank(int rank, void *arg)
 {
 	struct joined j;
 	int r = nodes_join(&j, rank, rank ? 'b' : 'a', 60000, 5000, 0, 1);
 
 	(void)arg;
-	if (!r && te_comm_send(j.comm, j.s, &j, 1, TE_DTYPE_UINT8, 1 - rank, NULL) != -EOPNOTSUPP)
-		r = te_fail(-EPROTO, "a message went to another node");
+	if (!r)
+		r = apart_calls(&j, rank);
+	if (!r) /* the other one has joined, too */
+		r = te_comm_barrier(j.comm, j.s);
+	if (!r)
+		r = te_stream_sync(j.s);
 	return nodes_leave(&j, r);
 }
 
-START_TEST(ranks_of_other_nodes_are_refused)
+START_TEST(calls_between_nodes_are_checked)
 {
 	struct ranks_result res[2];
 
@@ -648,5 +680,5 @@ TT_SUITE("comm/messages", TT_NEED_NOTHING)
 	tcase_add_test(c, arguments_are_checked);
 	c = tt_case(s, "processes", "comm"); /* forked without the threads of a context */
 	tcase_add_loop_test(c, a_rank_that_ends_is_named_at_once, 0, 2 * NWHATS);
-	tcase_add_test(c, ranks_of_other_nodes_are_refused);
+	tcase_add_test(c, calls_between_nodes_are_checked);
 }

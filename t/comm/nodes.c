@@ -124,8 +124,19 @@ static uint64_t hash_of(const uint8_t *p, size_t n, uint64_t h)
 	return h;
 }
 
+enum {
+	ALLREDUCE,
+	REDUCE_SCATTER,
+	ALL_GATHER,
+	BROADCAST,
+	REDUCE,
+	GATHER,
+	SCATTER,
+	BARRIER,
+};
+
 struct op {
-	int what; /* 0 all-reduce, 1 reduce-scatter, 2 all-gather, 3 broadcast, 4 barrier */
+	int what;
 	int in_place;
 	enum te_dtype dtype;
 	enum te_comm_op op;
@@ -138,7 +149,7 @@ static struct op op_of(int k)
 	uint64_t x = plan->seed + (uint64_t)k * 77;
 	struct op o;
 
-	o.what = (int)(te__splitmix64(&x) % 9) / 2;
+	o.what = (int)(te__splitmix64(&x) % 15) / 2;
 	o.in_place = te__splitmix64(&x) & 1;
 	o.dtype = (enum te_dtype)(te__splitmix64(&x) % TE_DTYPE_COUNT);
 	o.op = (enum te_comm_op)(te__splitmix64(&x) % 4);
@@ -149,7 +160,7 @@ static struct op op_of(int k)
 		o.op = TE_COMM_SUM;
 	}
 	o.count = 1 + (int64_t)(te__splitmix64(&x) % (k % 3 ? 200 : COUNT_MOST));
-	if (o.what == 1 || o.what == 2)
+	if (o.what != ALLREDUCE && o.what != BROADCAST && o.what != REDUCE)
 		o.count = 1 + o.count / plan->n;
 	o.root = (int)(te__splitmix64(&x) % (uint64_t)plan->n);
 	return o;
@@ -173,16 +184,27 @@ static void fill(const struct op *o, int k, int rank, uint8_t *p, int64_t n)
 
 static int call(struct joined *j, const struct op *o, void *in, void *out)
 {
+	const int is_root = j->rank == o->root;
+
 	switch (o->what) {
-	case 0:
+	case ALLREDUCE:
 		return te_comm_allreduce(j->comm, j->s, in, out, o->count, o->dtype, o->op, NULL);
-	case 1:
+	case REDUCE_SCATTER:
 		return te_comm_reduce_scatter(j->comm, j->s, in, out, o->count, o->dtype, o->op,
 					      NULL);
-	case 2:
+	case ALL_GATHER:
 		return te_comm_all_gather(j->comm, j->s, in, out, o->count, o->dtype, NULL);
-	case 3:
+	case BROADCAST:
 		return te_comm_broadcast(j->comm, j->s, out, o->count, o->dtype, o->root, NULL);
+	case REDUCE:
+		return te_comm_reduce(j->comm, j->s, in, is_root ? out : NULL, o->count, o->dtype,
+				      o->op, o->root, NULL);
+	case GATHER:
+		return te_comm_gather(j->comm, j->s, in, is_root ? out : NULL, o->count, o->dtype,
+				      o->root, NULL);
+	case SCATTER:
+		return te_comm_scatter(j->comm, j->s, is_root ? in : NULL, out, o->count, o->dtype,
+				       o->root, NULL);
 	default:
 		return te_comm_barrier(j->comm, j->s);
 	}
@@ -192,8 +214,12 @@ static int one(struct joined *j, int k, uint64_t *ret_hash)
 {
 	const struct op o = op_of(k);
 	const int64_t es = (int64_t)te_dtype_nbytes(o.dtype);
-	const int64_t nin = (o.what == 1 ? plan->n : 1) * o.count * es;
-	const int64_t nout = (o.what == 2 ? plan->n : 1) * o.count * es;
+	const int cuts = o.what == REDUCE_SCATTER || o.what == SCATTER;
+	const int joins = o.what == ALL_GATHER || o.what == GATHER;
+	const int no_out = o.what == BARRIER ||
+			   ((o.what == REDUCE || o.what == GATHER) && j->rank != o.root);
+	const int64_t nin = (cuts ? plan->n : 1) * o.count * es;
+	const int64_t nout = (joins ? plan->n : 1) * o.count * es;
 	const int64_t most = (nin > nout ? nin : nout) + 64;
 	uint8_t *data = malloc((size_t)most);
 	char *p, *q, *in, *out;
@@ -207,9 +233,9 @@ static int one(struct joined *j, int k, uint64_t *ret_hash)
 	}
 	in = p;
 	out = q;
-	if (o.in_place || o.what == 3) {
-		in = o.what == 2 ? q + j->rank * nin : q;
-		out = o.what == 1 ? q + j->rank * nout : q;
+	if (o.in_place || o.what == BROADCAST) {
+		in = joins ? q + j->rank * nin : q;
+		out = cuts ? q + j->rank * nout : q;
 	}
 	tt_poison(data, (size_t)most);
 	r = te_copy(j->s, p, data, (size_t)most);
@@ -230,9 +256,9 @@ static int one(struct joined *j, int k, uint64_t *ret_hash)
 		r = te_stream_sync(j->s);
 	if (!r)
 		r = te_comm_error(j->comm);
-	*ret_hash = o.what == 4 ? 1 : hash_of(data, (size_t)nout, 14695981039346656037u);
+	*ret_hash = no_out ? 1 : hash_of(data, (size_t)nout, 14695981039346656037u);
 	/* what follows out is as it was */
-	if (!r && !o.in_place && o.what != 3) {
+	if (!r && !o.in_place && o.what != BROADCAST) {
 		r = te_copy(j->s, data, out + nout, 64);
 		if (!r)
 			r = te_stream_sync(j->s);
@@ -258,6 +284,10 @@ static int results_rank(int rank, void *arg)
 		r = te_fail(-EILSEQ, "%d nodes", i.nnodes);
 	for (int k = 0; k < OPS && !r; k++)
 		r = one(&j, k, &plan->hash[several][rank][k]);
+	if (!r) /* its last messages may not have been received yet */
+		r = te_comm_barrier(j.comm, j.s);
+	if (!r)
+		r = te_stream_sync(j.s);
 	return leave(&j, r);
 }
 

@@ -73,6 +73,17 @@ float nodes_input(const struct joined *j, int who, int op, int64_t i)
 	return (float)((int32_t)x >> 8) * 0x1p-20f;
 }
 
+/* between nodes, some sums are for one rank: -1 if not */
+static int root_of(const struct joined *j, uint64_t *state)
+{
+	struct te_comm_info i = TE_COMM_INFO_INIT;
+	const int n = te_comm_nranks(j->comm), root = (int)(te__splitmix64(state) % (uint64_t)n);
+
+	if (te_comm_info(j->comm, &i) || i.nnodes < 2 || !strcmp(i.transport, "fabric"))
+		return -1;
+	return te__splitmix64(state) % 2 ? root : -1;
+}
+
 int nodes_reduce(struct joined *j, int64_t more)
 {
 	float x[COUNT + 8], y[COUNT + 8]; /* ranks may be threads */
@@ -80,6 +91,7 @@ int nodes_reduce(struct joined *j, int64_t more)
 	uint64_t state = j->seed + (uint64_t)op;
 	const int64_t most = te__splitmix64(&state) % (uint64_t)j->nfew ? 500 : COUNT;
 	const int64_t count = 1 + (int64_t)(te__splitmix64(&state) % (uint64_t)most);
+	const int root = root_of(j, &state), me = te_comm_rank(j->comm);
 	void *p;
 
 	STEP(te_mem_alloc(j->s, sizeof(x), &p));
@@ -88,13 +100,15 @@ int nodes_reduce(struct joined *j, int64_t more)
 	tt_poison(y, (size_t)count * sizeof(*y));
 	STEP(te_copy(j->s, p, x, (size_t)count * sizeof(*x)));
 	STEP(te_stream_sync(j->s));
-	STEP(te_comm_allreduce(j->comm, j->s, p, p, count + more, TE_DTYPE_FP32, TE_COMM_SUM,
-			       NULL));
+	STEP(root < 0 ? te_comm_allreduce(j->comm, j->s, p, p, count + more, TE_DTYPE_FP32,
+					  TE_COMM_SUM, NULL) :
+			te_comm_reduce(j->comm, j->s, p, root == me ? p : NULL, count + more,
+				       TE_DTYPE_FP32, TE_COMM_SUM, root, NULL));
 	STEP(te_copy(j->s, y, p, (size_t)count * sizeof(*x)));
 	STEP(te_stream_sync(j->s));
 	STEP(te_mem_free(j->s, p));
 	STEP(te_comm_error(j->comm));
-	for (int64_t i = 0; i < count && !more; i++) {
+	for (int64_t i = 0; i < count && !more && (root < 0 || root == me); i++) {
 		float want = nodes_input(j, j->was[0], op, i);
 
 		for (int k = 1; k < te_comm_nranks(j->comm); k++)

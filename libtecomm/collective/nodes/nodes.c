@@ -15,7 +15,7 @@
 const char *te__nodes_no_chain(const struct te__nodes *n, enum te_k_comm_collective what,
 			       enum te_dtype dtype)
 {
-	if (what != TE_K_COLL_ALLREDUCE && what != TE_K_COLL_REDUCE_SCATTER)
+	if (te__nodes_like(what) != TE_K_COLL_ALLREDUCE && what != TE_K_COLL_REDUCE_SCATTER)
 		return "it computes sums only";
 	if (dtype == TE_DTYPE_INT32 || dtype == TE_DTYPE_UINT8)
 		return "it supports floating types only";
@@ -352,13 +352,13 @@ static int begin_piece(const struct run *x, int64_t k)
 	const struct te__piece *p = &arg.piece;
 	int r = 0;
 
-	if (x->c->what != TE_K_COLL_BROADCAST || x->c->root == x->n->rank)
+	if (te__nodes_like(x->c->what) != TE_K_COLL_BROADCAST || x->c->root == x->n->rank)
 		r = copy(x, in_of(x, p->slot), at(x, x->c->in, p->lo), p->n);
 	return r ? r : te_host_call(x->stream, put_in, &arg, sizeof(arg));
 }
 
-/* the elements of the piece in this rank's part */
-static int copy_part(const struct run *x, const struct te__piece *p)
+/* the elements of the piece in this rank's part, from the memory of the whole piece */
+static int copy_part(const struct run *x, const struct te__piece *p, const char *from)
 {
 	const int64_t first = x->n->rank * p->count;
 	const int64_t lo = p->lo > first ? p->lo : first;
@@ -366,8 +366,7 @@ static int copy_part(const struct run *x, const struct te__piece *p)
 
 	if (lo >= end)
 		return 0;
-	return copy(x, at(x, x->c->out, lo - first),
-		    at(x, result_of(x, p->slot), lo - p->lo), end - lo);
+	return copy(x, at(x, x->c->out, lo - first), at(x, from, lo - p->lo), end - lo);
 }
 
 static int add_piece(const struct run *x, int64_t k)
@@ -387,17 +386,18 @@ static int spread_piece(const struct run *x, int64_t k)
 static int end_piece(const struct run *x, int64_t k)
 {
 	const struct te__piece p = piece_of(x, k);
+	const int like = te__nodes_like(p.what), root = p.root == x->n->rank;
 	int r = te_host_call(x->stream, wait_for, x->n, 0);
 
-	if (r)
+	if (r || ((p.what == TE_K_COLL_REDUCE || p.what == TE_K_COLL_GATHER) && !root))
 		return r;
-	if (p.what == TE_K_COLL_REDUCE_SCATTER)
-		return copy_part(x, &p);
-	for (int32_t i = 0; i < x->n->nranks && !r && p.what == TE_K_COLL_ALL_GATHER; i++)
+	if (p.what == TE_K_COLL_REDUCE_SCATTER || p.what == TE_K_COLL_SCATTER)
+		return copy_part(x, &p, p.what == TE_K_COLL_SCATTER && root ?
+						in_of(x, p.slot) : result_of(x, p.slot));
+	for (int32_t i = 0; i < x->n->nranks && !r && like == TE_K_COLL_ALL_GATHER; i++)
 		r = copy(x, at(x, x->c->out, i * p.count + p.lo), te__nodes_far(x->n, p.slot, i),
 			 p.n);
-	if (p.what == TE_K_COLL_ALL_GATHER ||
-	    (p.what == TE_K_COLL_BROADCAST && p.root == x->n->rank))
+	if (like == TE_K_COLL_ALL_GATHER || (like == TE_K_COLL_BROADCAST && root))
 		return r;
 	return copy(x, at(x, x->c->out, p.lo), result_of(x, p.slot), p.n);
 }
@@ -410,7 +410,10 @@ static struct run run_of(const struct te__nodes *n, const struct te__nodes_call 
 		.n = (struct te__nodes *)(uintptr_t)n,
 		.c = c,
 		.es = es,
-		.nelems = c->count * (c->what == TE_K_COLL_REDUCE_SCATTER ? n->nranks : 1),
+		.nelems = c->count * (c->what == TE_K_COLL_REDUCE_SCATTER ||
+						      c->what == TE_K_COLL_SCATTER ?
+					      n->nranks :
+					      1),
 		.each = te__nodes_is_device(n, c->algorithm) ? te__device_each(n, es) :
 								(int64_t)n->piece / es,
 		.device = te__nodes_is_device(n, c->algorithm),

@@ -146,8 +146,12 @@ static void describe(const struct te__piece *p, char *ret, size_t nbytes)
 		[TE_K_COLL_REDUCE_SCATTER] = " by reduce-scatter",
 		[TE_K_COLL_ALL_GATHER] = "an all-gather",
 		[TE_K_COLL_BROADCAST] = "a broadcast",
+		[TE_K_COLL_REDUCE] = " for one rank",
+		[TE_K_COLL_GATHER] = "a gather",
+		[TE_K_COLL_SCATTER] = "a scatter",
 	};
-	const int reduces = p->what == TE_K_COLL_ALLREDUCE || p->what == TE_K_COLL_REDUCE_SCATTER;
+	const int reduces = te__nodes_like(p->what) == TE_K_COLL_ALLREDUCE ||
+			    p->what == TE_K_COLL_REDUCE_SCATTER;
 	const char *by = te_comm_algorithm_name((enum te_comm_algorithm)p->algorithm);
 
 	if (p->what == TE_K_COLL_ALLREDUCE && p->root == TE_K_COMM_BARRIER) {
@@ -219,15 +223,16 @@ static int is_put_in(const struct te__nodes *n, const struct te__piece *p, int32
 static int sends_inputs(const struct te__nodes *n, const struct te__piece *p, int32_t from,
 			int32_t to, const struct te__job *j)
 {
-	if (p->what == TE_K_COLL_BROADCAST)
+	if (te__nodes_like(p->what) == TE_K_COLL_BROADCAST)
 		return te__boot_node(n->boot, p->root) == from;
-	return p->what == TE_K_COLL_ALL_GATHER || te__nodes_wants(n, to, p, p->lo + j->lo, j->n);
+	return te__nodes_like(p->what) == TE_K_COLL_ALL_GATHER ||
+	       te__nodes_wants(n, to, p, p->lo + j->lo, j->n);
 }
 
 static int exchange_begin(struct te__nodes *n, struct te__job *j, const struct te__piece *p)
 {
 	const int64_t es = es_of(p), at = j->lo * es, nbytes = j->n * es;
-	const int broadcast = p->what == TE_K_COLL_BROADCAST;
+	const int broadcast = te__nodes_like(p->what) == TE_K_COLL_BROADCAST;
 	int r = 0;
 
 	for (int32_t m = 0; m < n->nnodes && !r; m++) {
@@ -256,14 +261,14 @@ static void exchange_end(struct te__nodes *n, const struct te__job *j, const str
 	const int64_t es = es_of(p), at = j->lo * es;
 	const size_t nbytes = (size_t)(j->n * es);
 
-	if (p->what == TE_K_COLL_BROADCAST) {
+	if (te__nodes_like(p->what) == TE_K_COLL_BROADCAST) {
 		if (te__boot_node(n->boot, p->root) == n->node)
 			memcpy(te__nodes_result(n, p->slot) + at,
 			       te__nodes_in(n, p->slot, te__boot_local_rank(n->boot, p->root)) + at,
 			       nbytes);
 		return;
 	}
-	if (p->what == TE_K_COLL_ALL_GATHER) {
+	if (te__nodes_like(p->what) == TE_K_COLL_ALL_GATHER) {
 		for (int32_t i = 0; i < n->nlocal; i++)
 			memcpy(te__nodes_far(n, p->slot, te__boot_local(n->boot, i)) + at,
 			       te__nodes_in(n, p->slot, i) + at, nbytes);

@@ -79,6 +79,15 @@ static inline int te__job_is_devices(const struct te__job *j)
 	return atomic_load_explicit(&j->devices, memory_order_acquire);
 }
 
+/* the collective with the same messages: results, or parts, are for one rank or from one */
+static inline int te__nodes_like(int what)
+{
+	return what == TE_K_COLL_REDUCE	 ? TE_K_COLL_ALLREDUCE :
+	       what == TE_K_COLL_GATHER	 ? TE_K_COLL_ALL_GATHER :
+	       what == TE_K_COLL_SCATTER ? TE_K_COLL_BROADCAST :
+					   what;
+}
+
 /* ranks of the node with the most */
 int32_t te__nodes_most_local(const struct te__boot *boot);
 /* number of rails: ranks of the node with the fewest */

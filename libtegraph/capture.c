@@ -18,6 +18,7 @@ struct saved {
 
 struct snapshot {
 	const char *fn; /* for error messages */
+	const struct te_seq *renewed;
 	struct saved *v;
 	size_t n, cap;
 	size_t nalways; /* these are restored after a success, too */
@@ -32,7 +33,7 @@ static int collect(void *arg, const struct te_region *region)
 	struct snapshot *s = arg;
 	struct saved *v;
 
-	if (!region->nbytes)
+	if (!region->nbytes || (s->renewed && te__seq_renews(s->renewed, region->ptr)))
 		return 0;
 	/* callables may share sequences and optimizers */
 	for (size_t i = 0; i < s->n; i++)
@@ -267,7 +268,7 @@ static int warm_up_once(struct te_graph *g)
 
 	for (int32_t k = 0; k < g->nsteps && !r; k++)
 		r = hooked_step(g, &g->step[k], "warm-up of ", warm_up_step);
-	return r ? r : te__graph_edge(g, 1, g->fn, g->stream);
+	return r || g->renewed ? r : te__graph_edge(g, 1, g->fn, g->stream);
 }
 
 static int warm_up(struct te_graph *g)
@@ -439,9 +440,9 @@ static int capture(struct te_graph *g)
 
 int te__graph_capture(struct te_graph *g)
 {
-	/* only if anything may write regions: a snapshot is as large as weights and moments */
+	/* only if anything may write regions: a snapshot may be as large as weights and moments */
 	const int runs = g->opts.nwarmup || g->opts.hook || !(g->opts.flags & TE_GRAPH_EAGER);
-	struct snapshot s = { .fn = g->fn };
+	struct snapshot s = { .fn = g->fn, .renewed = g->renewed };
 	int r = runs ? snapshot_take(g, &s) : 0;
 
 	if (r) {
@@ -460,7 +461,7 @@ int te__graph_capture(struct te_graph *g)
 
 int te__graph_recapture(struct te_graph *g)
 {
-	struct snapshot s = { .fn = g->fn };
+	struct snapshot s = { .fn = g->fn, .renewed = g->renewed };
 	int r = snapshot_take(g, &s);
 
 	if (r) {

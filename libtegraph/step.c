@@ -322,13 +322,6 @@ static int update(void *arg, struct te_stream *stream)
 	return s->adamw ? te_adamw_step(s->adamw, stream) : 0;
 }
 
-static int regions(void *arg, te_region_fn visit, void *visit_arg)
-{
-	const struct te_step *s = arg;
-
-	return s->adamw ? te_adamw_regions(s->adamw, visit, visit_arg) : 0;
-}
-
 /* flags: in addition to the options' flags */
 static int make_graph(struct te_step *s, const struct te_callable *c, uint32_t flags,
 		      struct te_graph **ret_graph)
@@ -345,7 +338,6 @@ static int make_graph(struct te_step *s, const struct te_callable *c, uint32_t f
 	go.schedule = s->schedule;
 	go.first = zero_grads;
 	go.last = update;
-	go.regions = regions;
 	go.arg = s;
 	go.pool = s->pool;
 	go.pool_nbytes = s->memory.pool_nbytes + s->memory.workspace_nbytes;
@@ -354,6 +346,7 @@ static int make_graph(struct te_step *s, const struct te_callable *c, uint32_t f
 		return -ENOMEM;
 	g->first_micro = s->opts.first_micro_batch;
 	g->total_micro = s->total;
+	g->renewed = s->seq;
 	r = te__graph_build(g, s->ncallables, c);
 	if (r) {
 		te__graph_free(g);

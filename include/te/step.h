@@ -77,8 +77,9 @@ struct te_step_opts {
  * and orders of passes give the same bits too, if gradients are added in the same order and the
  * plans have the same fusions (te_plan_print) with a sum or a factor, since these round once where
  * separate steps round twice: te_step_create(3).
- * All plans and shapes share one memory, laid out for the largest shape. Capture runs the step once
- * and restores weights, optimizer, quantizers and random state.
+ * All plans and shapes share one memory, laid out for the largest shape. Before capture the passes
+ * run once; quantizers and random state are restored, and gradients have any values until the first
+ * step.
  * Thread: one sequence by one thread at a time.  Since: 0.1
  * Errors: -EINVAL, -ENOMEM, -TE_ESHAPE, -TE_EDTYPE, -TE_EPLAN, -TE_ESTATE, and codes that
  * te_plan_create and te_graph_create return.

@@ -350,6 +350,15 @@ static int visit(te_region_fn fn, void *arg, const char *name, enum te_region_ki
 	return ptr ? fn(arg, &region) : 0;
 }
 
+int te__seq_renews(const struct te_seq *seq, const void *ptr)
+{
+	int r = seq->grads && ptr == te_tensor_data(seq->grads);
+
+	for (const struct te__copies *c = seq->copies; c && !r; c = c->next)
+		r = ptr == c->args.copies;
+	return r;
+}
+
 int te_seq_regions(const struct te_seq *seq, te_region_fn fn, void *arg)
 {
 	int r = te__seq_initialised(seq, "te_seq_regions");

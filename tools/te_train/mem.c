@@ -72,11 +72,6 @@ static int shared(const struct mem_run *run, int64_t B, struct mem *m)
 
 /* ---- the run ---- */
 
-static int captures(const struct opts *o)
-{
-	return strcmp(o->graph, "off") != 0;
-}
-
 /* tokens of the steps in flight, and tensors while a checkpoint is read or written */
 static uint64_t host_nbytes(const struct mem_run *run, const struct mem *m, int64_t B)
 {
@@ -150,13 +145,8 @@ int mem_estimate(const struct mem_run *run, int64_t B, struct mem *ret)
 	m.state += (run->train ? 2 : 1) * work;
 	held = m.weights + m.grads + m.moments + m.copies + m.state + m.activations;
 	later = eval + sample.arena_nbytes + sample.own_nbytes;
-	/* a snapshot has the memory that a step writes, without frozen weights */
-	if (run->train && captures(run->o))
-		m.snapshot = held - m.activations - (m.weights - m.grads);
 	m.activations += later;
-	/* the snapshot is released before validation is planned */
-	m.total = held + (m.snapshot > later ? m.snapshot : later);
-	m.least = held + later;
+	m.total = held + later;
 	m.host = host_nbytes(run, &m, B);
 	*ret = m;
 	return 0;
@@ -196,16 +186,6 @@ static int get_room(const struct mem_run *run, struct room *ret)
 	if (run->o->memory > 0 && ret->device > (uint64_t)run->o->memory)
 		ret->device = (uint64_t)run->o->memory;
 	return STATUS_OK;
-}
-
-/* a snapshot for which the device has no room is taken in host memory */
-static void place_snapshot(struct mem *m, const struct room *room)
-{
-	if (m->total <= room->device || m->total == m->least)
-		return;
-	m->host += m->snapshot;
-	m->total = m->least;
-	m->snapshot_on_host = 1;
 }
 
 static int fits(const struct mem *m, const struct room *room)
@@ -263,8 +243,6 @@ static int fit(const struct mem_run *run, int64_t B, const struct room *room, st
 	int r = estimate_with(run, NULL, B, ret);
 
 	*ret_offload = NULL;
-	if (r >= 0)
-		place_snapshot(ret, room);
 	excess = r >= 0 && ret->total > room->device ? ret->total - room->device : 0;
 	if (r < 0 || !excess || excess >= ret->pool)
 		return r;
@@ -279,7 +257,6 @@ static int fit(const struct mem_run *run, int64_t B, const struct room *room, st
 		return r;
 	r = estimate_with(run, offload, B, &m);
 	if (r >= 0) {
-		place_snapshot(&m, room);
 		*ret = m;
 		*ret_offload = offload;
 		return r;
@@ -311,7 +288,6 @@ int mem_try(const struct mem_run *run, int may_move, struct mem *ret, struct mem
 		te = estimate_with(run, run->offload, run->graph->B, ret);
 	if (te < 0)
 		return no_estimate(run, te);
-	place_snapshot(ret, &room);
 	*ret_fit = (struct mem_fit){ .fits = fits(ret, &room) };
 	if (ret_fit->fits || !may_move)
 		return STATUS_OK;
@@ -332,12 +308,8 @@ static int estimate(const struct mem_run *run, int64_t B, const struct room *roo
 	struct te_offload *offload = NULL;
 	int r;
 
-	if (!is_auto(run)) {
-		r = mem_estimate(run, B, ret);
-		if (r >= 0)
-			place_snapshot(ret, room);
-		return r;
-	}
+	if (!is_auto(run))
+		return mem_estimate(run, B, ret);
 	r = fit(run, B, room, ret, &offload);
 	te_offload_unref(offload);
 	return r;
@@ -391,7 +363,6 @@ int mem_check(const struct mem_run *run)
 	te = mem_estimate(run, g->B, &m);
 	if (te < 0)
 		return no_estimate(run, te);
-	place_snapshot(&m, &room);
 	if (fits(&m, &room))
 		return STATUS_OK;
 	if (!room.same && m.total <= room.device)
@@ -505,9 +476,6 @@ static void print_text(const struct mem_run *run, const struct mem *m, const str
 		 (long long)run->graph->T);
 	print_row("activations", m->activations, note);
 	print_row("state", m->state, "quantizers, optimizer, workspaces");
-	print_row("snapshot", m->snapshot,
-		  m->snapshot_on_host ? "only while a graph is captured, in host memory" :
-					"only while a graph is captured");
 	print_row("total", m->total, "most at one time");
 	print_row("host memory", m->host, "tokens, tensors of a checkpoint, offloaded values");
 	if (run->graph->offload) {
@@ -540,8 +508,6 @@ static int print_json(const struct mem_run *run, const struct mem *m, const stru
 	record_int(&rec, "copies_bytes", (int64_t)m->copies);
 	record_int(&rec, "activations_bytes", (int64_t)m->activations);
 	record_int(&rec, "state_bytes", (int64_t)m->state);
-	record_int(&rec, "snapshot_bytes", (int64_t)m->snapshot);
-	record_flag(&rec, "snapshot_on_host", m->snapshot_on_host);
 	record_int(&rec, "total_bytes", (int64_t)m->total);
 	record_int(&rec, "host_bytes", (int64_t)m->host);
 	if (run->graph->offload) {
@@ -569,8 +535,6 @@ int mem_print(const struct mem_run *run)
 	if (r)
 		return r;
 	te = mem_estimate(run, run->graph->B, &m);
-	if (te >= 0)
-		place_snapshot(&m, &room);
 	if (te >= 0)
 		te = estimate_with(run, NULL, run->graph->B, &others.plain);
 	if (te >= 0 && run->graph->nrecompute)

@@ -20,10 +20,7 @@ struct mem {
 	uint64_t weights, grads, moments, copies;
 	uint64_t activations; /* activations of a step, and of validation or samples */
 	uint64_t state;	      /* quantizers, random state, optimizer, workspaces of GEMMs */
-	uint64_t snapshot;    /* weights and moments, copied while a graph is captured */
 	uint64_t total;	      /* peak */
-	uint64_t least;	      /* peak with the snapshot in host memory */
-	int snapshot_on_host;
 	uint64_t host;	      /* host memory: tokens, tensors of a file, and offloaded */
 	uint64_t pool;	      /* activations of a step */
 	uint64_t offloaded;   /* bytes that --offload moves */
@@ -35,7 +32,7 @@ struct mem {
 /* returns text: in GiB, or in MiB below 1 GiB */
 const char *mem_amount(uint64_t nbytes, char text[32]);
 
-/* B: sequences of a micro-batch; the snapshot is on the device. Returns the library's code. */
+/* B: sequences of a micro-batch. Returns the library's code. */
 int mem_estimate(const struct mem_run *run, int64_t B, struct mem *ret);
 
 struct mem_fit {

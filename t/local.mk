@@ -180,6 +180,7 @@ TT_TOOLS += \
 	t/tools/gpu \
 	t/tools/hfconfig \
 	t/tools/jsonl \
+	t/tools/lora \
 	t/tools/mem \
 	t/tools/option \
 	t/tools/perftest_call \
@@ -223,6 +224,7 @@ TT_TOOLS_SH += \
 	t/tools/t8037-te_train-moments.t \
 	t/tools/t8038-te_train-memory.t \
 	t/tools/t8039-te_train-documents.t \
+	t/tools/t8040-te_train-lora.t \
 	t/tools/t8041-te_train-pipeline.t
 # a shared library for LD_PRELOAD: -rpath makes it one although it is not installed
 check_LTLIBRARIES += t/lib/failalloc.la
@@ -414,6 +416,7 @@ t_tools_gpu_LDADD = $(TE_TRAIN_LDADD)
 t_tools_gpu_LDFLAGS = -Wl,--wrap=te_backend_info,--wrap=te_device_info
 t_tools_hfconfig_LDADD = $(TE_TRAIN_LDADD)
 t_tools_jsonl_LDADD = $(TE_TRAIN_LDADD)
+t_tools_lora_LDADD = $(TE_TRAIN_LDADD)
 t_tools_mem_LDADD = $(TE_TRAIN_LDADD)
 t_tools_option_LDADD = $(TE_TRAIN_LDADD)
 TE_PERFTEST_LDADD = tools/te_perftest/libte_perftest.la $(LDADD) $(JANSSON_LIBS)

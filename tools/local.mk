@@ -55,6 +55,8 @@ tools_lib_libtools_la_SOURCES += \
 	tools/lib/gguf.h \
 	tools/lib/hfconfig.c \
 	tools/lib/hfconfig.h \
+	tools/lib/lora.c \
+	tools/lib/lora.h \
 	tools/lib/model.c \
 	tools/lib/model.h \
 	tools/lib/pyjson.c \

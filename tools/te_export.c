@@ -33,13 +33,15 @@
 #define BLOCK 32 /* elements of a block of Q8_0 */
 
 static struct {
-	char *model, *tokenizer, *type;
+	char *model, *adapter, *tokenizer, *type;
 } opt;
 #define AT(field) offsetof(__typeof__(opt), field)
 
 static const struct option_field fields[] = {
 	{ "model", OPTION_TEXT, AT(model), NULL, 0, 0, 'm', "DIR|FILE",
 	  "folder with config.json and its weights as safetensors, or a GGUF file" },
+	{ "adapter", OPTION_TEXT, AT(adapter), NULL, 0, 0, 0, "DIR",
+	  "LoRA adapter of te_train or PEFT, which is merged into the weights" },
 	{ "tokenizer", OPTION_TEXT, AT(tokenizer), NULL, 0, 0, 't', "FILE|DIR",
 	  "tokenizer of the model, if it is not in its folder or file" },
 	{ "type", OPTION_WORD, AT(type), "bf16", 0, 0, 0, "f32|bf16|q8_0",
@@ -76,6 +78,7 @@ static const struct {
 struct export {
 	struct model model;
 	struct tensors tensors;
+	struct adapter adapter;
 	const struct type *type;
 	const char *arch;
 	int paired;
@@ -173,6 +176,8 @@ static int open_model(struct export *e, struct te_ctx *ctx)
 	if (!r)
 		r = model_build(ctx, &cfg, &e->model);
 	config_free(&cfg);
+	if (!r && opt.adapter)
+		r = adapter_open(opt.adapter, &e->adapter);
 	return r ? r : tensors_of_folder(opt.model, &e->tensors);
 }
 
@@ -395,6 +400,11 @@ static int put_data(void *arg, const struct weights_tensor *t)
 
 /* ---- the file ---- */
 
+static int each_tensor(struct export *e, weights_fn fn)
+{
+	return weights_each(&e->tensors, &e->model, opt.adapter ? &e->adapter : NULL, fn, e);
+}
+
 static int write_file(struct export *e)
 {
 	int r;
@@ -406,13 +416,13 @@ static int write_file(struct export *e)
 	put_model(e);
 	r = put_tokenizer(e);
 	if (!r)
-		r = weights_each(&e->tensors, &e->model, put_info, e);
+		r = each_tensor(e, put_info);
 	if (r)
 		return r;
 	if (has_divisors(&e->model.cfg))
 		put_divisors(e, 1);
 	pad(e->f, (uint64_t)ftell(e->f));
-	r = weights_each(&e->tensors, &e->model, put_data, e);
+	r = each_tensor(e, put_data);
 	if (r)
 		return r;
 	if (has_divisors(&e->model.cfg))
@@ -492,6 +502,7 @@ int main(int argc, char **argv)
 	if (!r)
 		r = save(&e, argv[optind]);
 	tensors_free(&e.tensors);
+	adapter_close(&e.adapter);
 	model_free(&e.model);
 	te_ctx_unref(ctx);
 	option_free(fields, &opt);

@@ -33,7 +33,7 @@
 #define NEOS 8 /* end tokens */
 
 struct opts {
-	char *model, *tokenizer, *prompt, *prompt_tokens, *file, *eval_choices, *recipe;
+	char *model, *adapter, *tokenizer, *prompt, *prompt_tokens, *file, *eval_choices, *recipe;
 	char *system, *chat_template;
 	int64_t interactive, chat, max_tokens, context, batch, top_k, seed, json;
 	double temperature, top_p, min_p, repetition_penalty;
@@ -44,6 +44,8 @@ static const struct option_field options[] = {
 	{ "Model", OPTION_HEADING, 0, 0, 0, 0, 0, 0, 0 },
 	{ "model", OPTION_TEXT, AT(model), NULL, 0, 0, 'm', "DIR|FILE",
 	  "folder with config.json and its weights as safetensors, or a GGUF file" },
+	{ "adapter", OPTION_TEXT, AT(adapter), NULL, 0, 0, 0, "DIR",
+	  "LoRA adapter of te_train or PEFT, which is merged into the weights" },
 	{ "tokenizer", OPTION_TEXT, AT(tokenizer), NULL, 0, 0, 0, "FILE|DIR",
 	  "tokenizer of the model, if it is not in its folder or file" },
 	{ "recipe", OPTION_WORD, AT(recipe), "bf16", 0, 0, 0, "bf16|fp32",
@@ -229,7 +231,7 @@ static int open_model(struct run *r)
 		return say_te(te, "%s", r->o.model);
 	s = model_init(&r->model, 0);
 	if (!s)
-		s = weights_read_folder(r->o.model, &r->model);
+		s = weights_read_folder(r->o.model, r->o.adapter, &r->model);
 	if (s)
 		return s;
 	s = open_tokenizer(r);

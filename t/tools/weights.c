@@ -209,7 +209,7 @@ START_TEST(shards_are_one_file)
 	one = masters(&nbytes);
 	clear_masters();
 	write_index(f, NULL, NULL, "b.safetensors");
-	ck_assert_int_eq(weights_read_folder(dir, &model), 0);
+	ck_assert_int_eq(weights_read_folder(dir, NULL, &model), 0);
 	two = masters(&nbytes);
 	ck_assert_mem_eq(one, two, nbytes);
 	free(one);
@@ -223,15 +223,15 @@ START_TEST(refuses_wrong_indexes)
 	struct st_file *f = write_shards();
 
 	write_index(f, "model.norm.weight", NULL, "b.safetensors"); /* not in the index */
-	ck_assert_int_eq(weights_read_folder(dir, &model), STATUS_BAD);
+	ck_assert_int_eq(weights_read_folder(dir, NULL, &model), STATUS_BAD);
 	write_index(f, NULL, "model.more.weight", "b.safetensors"); /* in no file */
-	ck_assert_int_eq(weights_read_folder(dir, &model), STATUS_BAD);
+	ck_assert_int_eq(weights_read_folder(dir, NULL, &model), STATUS_BAD);
 	write_index(f, NULL, NULL, "c.safetensors"); /* not there */
-	ck_assert_int_eq(weights_read_folder(dir, &model), STATUS_BAD);
+	ck_assert_int_eq(weights_read_folder(dir, NULL, &model), STATUS_BAD);
 	write_index(f, NULL, NULL, "../b.safetensors"); /* in another folder */
-	ck_assert_int_eq(weights_read_folder(dir, &model), STATUS_BAD);
+	ck_assert_int_eq(weights_read_folder(dir, NULL, &model), STATUS_BAD);
 	write_index(f, NULL, NULL, "a.safetensors"); /* not in that file */
-	ck_assert_int_eq(weights_read_folder(dir, &model), STATUS_BAD);
+	ck_assert_int_eq(weights_read_folder(dir, NULL, &model), STATUS_BAD);
 	st_close(f);
 }
 END_TEST
@@ -405,10 +405,10 @@ static void read_edited(const char *family, const struct edit *e, const char *sa
 	write_edited(f, "model.safetensors", e);
 	st_close(f);
 	if (says) {
-		ck_assert_int_eq(weights_read_folder(dir, &model), STATUS_BAD);
+		ck_assert_int_eq(weights_read_folder(dir, NULL, &model), STATUS_BAD);
 		ck_assert_msg(strstr(said, says) != NULL, "%s", said);
 	} else {
-		ck_assert_msg(!weights_read_folder(dir, &model), "%s", said);
+		ck_assert_msg(!weights_read_folder(dir, NULL, &model), "%s", said);
 		got = masters(&nbytes);
 		ck_assert_mem_eq(got, want, nbytes);
 		free(got);
@@ -436,7 +436,7 @@ START_TEST(warns_of_what_is_not_finite)
 	write_edited(f, "model.safetensors", &edit);
 	st_close(f);
 	*said = '\0';
-	ck_assert_int_eq(weights_read_folder(dir, &model), 0);
+	ck_assert_int_eq(weights_read_folder(dir, NULL, &model), 0);
 	ck_assert_msg(strstr(said, "element 0 of tensor \"model.norm.weight\" is") != NULL, "%s",
 		      said);
 	ck_assert(strstr(said, "nan") != NULL);
@@ -464,13 +464,13 @@ START_TEST(an_index_need_not_name_buffers)
 	ck_assert_int_eq(st_open(in("b.safetensors"), &b), 0);
 	write_index(f, NULL, NULL, "c.safetensors");
 	write_edited(b, "c.safetensors", &buffer);
-	ck_assert_int_eq(weights_read_folder(dir, &model), 0);
+	ck_assert_int_eq(weights_read_folder(dir, NULL, &model), 0);
 	write_edited(b, "c.safetensors", &other);
-	ck_assert_int_eq(weights_read_folder(dir, &model), STATUS_BAD);
+	ck_assert_int_eq(weights_read_folder(dir, NULL, &model), STATUS_BAD);
 	ck_assert_ptr_nonnull(strstr(said, "\"model.layers.0.mlp.scale\""));
 	/* nor has a file to have a buffer that it names */
 	write_index(f, NULL, "model.layers.0.self_attn.rotary_emb.inv_freq", "b.safetensors");
-	ck_assert_msg(!weights_read_folder(dir, &model), "%s", said);
+	ck_assert_msg(!weights_read_folder(dir, NULL, &model), "%s", said);
 	st_close(b);
 	st_close(f);
 }
@@ -483,17 +483,17 @@ START_TEST(numbered_shards_need_no_index)
 
 	ck_assert_int_eq(st_open(golden("hf_llama.safetensors"), &f), 0);
 	write_part(f, "model-00001-of-00002.safetensors", 0);
-	ck_assert_int_eq(weights_read_folder(dir, &model), STATUS_BAD);
+	ck_assert_int_eq(weights_read_folder(dir, NULL, &model), STATUS_BAD);
 	ck_assert_ptr_nonnull(strstr(said, "model-00002-of-00002.safetensors"));
 	write_part(f, "model-00002-of-00002.safetensors", 1);
-	ck_assert_int_eq(weights_read_folder(dir, &model), 0);
+	ck_assert_int_eq(weights_read_folder(dir, NULL, &model), 0);
 	/* those of another model: which are meant? */
 	write_edited(f, "model-00001-of-00001.safetensors", &same);
-	ck_assert_int_eq(weights_read_folder(dir, &model), STATUS_BAD);
+	ck_assert_int_eq(weights_read_folder(dir, NULL, &model), STATUS_BAD);
 	ck_assert_ptr_nonnull(strstr(said, "shards of two models"));
 	unlink(in("model-00001-of-00002.safetensors"));
 	unlink(in("model-00002-of-00002.safetensors"));
-	ck_assert_int_eq(weights_read_folder(dir, &model), 0);
+	ck_assert_int_eq(weights_read_folder(dir, NULL, &model), 0);
 	st_close(f);
 }
 END_TEST
@@ -516,7 +516,7 @@ START_TEST(names_weights_in_another_form)
 {
 	touch("tokenizer.json");
 	touch(not_read[_i].file);
-	ck_assert_int_eq(weights_read_folder(dir, &model), STATUS_BAD);
+	ck_assert_int_eq(weights_read_folder(dir, NULL, &model), STATUS_BAD);
 	ck_assert_msg(strstr(said, not_read[_i].says) != NULL, "%s", said);
 }
 END_TEST
@@ -524,7 +524,7 @@ END_TEST
 START_TEST(a_folder_is_no_file_of_weights)
 {
 	ck_assert_int_eq(mkdir(in("model.safetensors"), 0700), 0);
-	ck_assert_int_eq(weights_read_folder(dir, &model), STATUS_BAD);
+	ck_assert_int_eq(weights_read_folder(dir, NULL, &model), STATUS_BAD);
 	ck_assert_msg(strstr(said, "model.safetensors: not a file") != NULL, "%s", said);
 }
 END_TEST

@@ -47,6 +47,19 @@ enum qk_norm {
 	QK_NORM_WHOLE  /* one norm for all heads */
 };
 
+/*
+ * Low-rank adapters (Hu et al., LoRA, arXiv:2106.09685): a projection of x and its bias add
+ * alpha / rank B A x, with A [rank, in] and B [out, rank]; only A and B are trained.
+ */
+struct lora {
+	int64_t rank; /* 0: none */
+	double alpha, dropout; /* dropout of x before A */
+	/* patterns of fnmatch(3) for names of projections in layers, separated by commas, borrowed;
+	 * NULL: all */
+	const char *targets;
+	const char *base; /* folder or file of the model, borrowed */
+};
+
 struct config {
 	enum family family;
 	enum residual residual;
@@ -76,6 +89,7 @@ struct config {
 	const struct te_recipe *head_recipe;
 	int64_t loss_chunk; /* te_cross_entropy_attrs.chunk; in no file */
 	int documents; /* attention and positions end with documents; in no file */
+	struct lora lora; /* in no file of the model */
 	/* The object read, including unused fields. config_free() releases it; copies of the struct
 	 * borrow it, unless they take a reference. */
 	json_t *source;

@@ -12,6 +12,7 @@
 #include <te/comm_op.h>
 #include <te/errno.h>
 
+#include "lora.h"
 #include "model.h"
 #include "say.h"
 #include "shard.h"
@@ -26,6 +27,8 @@ struct builder {
 	int skips;  /* 1: the next ops are in another stage */
 	int r;
 	char name[96];
+	char adapted[48]; /* the projection that gets an adapter, or "" */
+	int64_t in, out; /* its columns and rows */
 };
 
 static const char *name_of(struct builder *b, const char *fmt, ...) TE_PRINTF(2, 3);
@@ -223,6 +226,55 @@ static void scale(struct builder *b, double factor, const char *name)
 	APPEND(b, te_op_scale, &a, name);
 }
 
+/* before the projection "h.i.what" of in to out columns */
+static void adapter_begin(struct builder *b, const struct config *c, int i, const char *what,
+			  int64_t in, int64_t out)
+{
+	snprintf(b->adapted, sizeof(b->adapted), "h.%d.%s", i, what);
+	b->in = in;
+	b->out = out;
+	if (lora_adapts(&c->lora, b->adapted))
+		fork_to(b, name_of(b, "%s.lora", b->adapted));
+	else
+		*b->adapted = '\0';
+}
+
+/*
+ * After the projection and what the library fuses with it, which remain neighbours: a bias, and a
+ * residual. Until B changes, values have the bits of the model without adapters. A and B are small
+ * and have no FP8 copies.
+ */
+static void adapter_end(struct builder *b, const struct config *c)
+{
+	const struct lora *l = &c->lora;
+	const struct te_linear_attrs to_a = TE_ATTRS(linear, .in = b->in, .out = l->rank,
+		.init_std = 0,
+		.keep_hp = 1);
+	const struct te_linear_attrs to_b = TE_ATTRS(linear, .in = l->rank, .out = b->out,
+		.init_std = 0,
+		.keep_hp = 1);
+	char from[64], base[64];
+
+	if (!*b->adapted)
+		return;
+	snprintf(from, sizeof(from), "%s.lora", b->adapted);
+	snprintf(base, sizeof(base), "%s.base", b->adapted);
+	swap(b, name_of(b, "%s.lora_swap", b->adapted), from, base);
+	if (l->dropout > 0)
+		dropout(b, l->dropout, name_of(b, "%s.lora_drop", b->adapted));
+	APPEND(b, te_op_linear, &to_a, name_of(b, "%s.lora_A", b->adapted));
+	APPEND(b, te_op_linear, &to_b, name_of(b, "%s.lora_B", b->adapted));
+	scale(b, l->alpha / (double)l->rank, name_of(b, "%s.lora_scale", b->adapted));
+	add_from(b, name_of(b, "%s.lora_add", b->adapted), base);
+	*b->adapted = '\0';
+}
+
+/* does an adapter at the end of a branch follow the residual, because nothing is before this? */
+static int follows_residual(const struct config *c)
+{
+	return c->placement == NORMS_BEFORE && !(c->drop_resid > 0);
+}
+
 /* c tanh(x / c) */
 static void cap_logits(struct builder *b, double cap)
 {
@@ -250,17 +302,22 @@ static void attention_branch(struct builder *b, const struct config *c, int i, d
 	const int64_t qkv = (c->heads + 2 * c->kv_heads) * c->head_dim;
 
 	divide(b, name_of(b, "h.%d.copy1", i));
+	adapter_begin(b, c, i, "qkv", c->width, qkv);
 	linear(b, c->width, qkv, c->init_std, name_of(b, "h.%d.qkv", i));
 	if (c->qkv_bias)
 		bias(b, qkv, name_of(b, "h.%d.qkv_b", i));
+	adapter_end(b, c);
 	qk_norm(b, c, name_of(b, "h.%d.qk_norm", i));
 	if (!c->learned && config_turns(c, i))
 		rope(b, c, i, name_of(b, "h.%d.rope", i));
 	attention(b, c, i, name_of(b, "h.%d.attn", i));
+	adapter_begin(b, c, i, "proj", c->heads * c->head_dim, c->width);
 	linear(b, c->heads * c->head_dim, c->width, proj_std, name_of(b, "h.%d.proj", i));
 	sum(b, name_of(b, "h.%d.sum1", i));
 	if (c->proj_bias)
 		bias(b, c->width, name_of(b, "h.%d.proj_b", i));
+	if (!follows_residual(c))
+		adapter_end(b, c);
 	dropout(b, c->drop_resid, name_of(b, "h.%d.drop1", i));
 }
 
@@ -269,14 +326,19 @@ static void mlp_branch(struct builder *b, const struct config *c, int i, double 
 	const int64_t up = c->gated ? 2 * c->inner : c->inner;
 
 	divide(b, name_of(b, "h.%d.copy2", i));
+	adapter_begin(b, c, i, "up", c->width, up);
 	linear(b, c->width, up, c->init_std, name_of(b, "h.%d.up", i));
 	if (c->mlp_bias)
 		bias(b, up, name_of(b, "h.%d.up_b", i));
+	adapter_end(b, c);
 	activation(b, c, name_of(b, "h.%d.act", i));
+	adapter_begin(b, c, i, "down", c->inner, c->width);
 	linear(b, c->inner, c->width, proj_std, name_of(b, "h.%d.down", i));
 	sum(b, name_of(b, "h.%d.sum2", i));
 	if (c->mlp_bias)
 		bias(b, c->width, name_of(b, "h.%d.down_b", i));
+	if (!follows_residual(c))
+		adapter_end(b, c);
 	dropout(b, c->drop_resid, name_of(b, "h.%d.drop2", i));
 }
 
@@ -305,6 +367,7 @@ static void layer(struct builder *b, const struct config *c, int i)
 	attention_branch(b, c, i, proj_std);
 	norm_after(b, c, i, 1);
 	add_from(b, name_of(b, "h.%d.add1", i), r1);
+	adapter_end(b, c); /* if it is not there yet */
 
 	if (c->residual == RESIDUAL_SERIAL)
 		fork_to(b, r2);
@@ -316,6 +379,7 @@ static void layer(struct builder *b, const struct config *c, int i)
 	mlp_branch(b, c, i, proj_std);
 	norm_after(b, c, i, 2);
 	add_from(b, name_of(b, "h.%d.add2", i), r2);
+	adapter_end(b, c); /* if it is not there yet */
 }
 
 static void build(struct builder *b, const struct model *m)
@@ -477,12 +541,23 @@ static int build_part(struct te_ctx *ctx, struct model m, struct model *ret_mode
 		b.r = te_comm_add_fusions(m.seq);
 	if (b.r >= 0)
 		b.r = te_seq_complete(m.seq);
+	if (b.r >= 0 && m.cfg.lora.rank)
+		b.r = te_seq_freeze(m.seq, "*", 1);
+	if (b.r >= 0 && m.cfg.lora.rank)
+		b.r = te_seq_freeze(m.seq, "*.lora_[AB]", 0);
+	if (b.r == -ENOENT) {
+		te_seq_unref(m.seq);
+		return say_bad("--lora: targets=%s: no layer has a projection of this name; there "
+			       "are h.0.qkv, h.0.proj, h.0.up and h.0.down", m.cfg.lora.targets);
+	}
 	if (b.r < 0) {
 		te_seq_unref(m.seq);
 		return cannot(&m, b.r);
 	}
-	if (!m.comm)
-		m.nparams = m.ntrained = count_params(&m, 0);
+	if (!m.comm) {
+		m.nparams = count_params(&m, 0);
+		m.ntrained = count_params(&m, TE_WEIGHT_FROZEN);
+	}
 	json_incref(m.cfg.source);
 	r = m.comm ? add_whole(ctx, &m.cfg, &m) : STATUS_OK;
 	if (r)
@@ -630,6 +705,43 @@ static int take_drawn(const struct model *m, uint64_t seed)
 	return te < 0 ? cannot(m, te) : STATUS_OK;
 }
 
+/* the next of uniform random numbers in [-1, 1): splitmix64 */
+static double draw(uint64_t *state)
+{
+	uint64_t x = *state += 0x9e3779b97f4a7c15u;
+
+	x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9u;
+	x = (x ^ x >> 27) * 0x94d049bb133111ebu;
+	x ^= x >> 31;
+	return (double)(x >> 11) * 0x1p-52 - 1;
+}
+
+/* A as PEFT draws it, uniform in +-1/sqrt(in); B is 0 */
+static int draw_adapters(const struct model *m, uint64_t seed)
+{
+	uint64_t state = seed;
+	int te = 0;
+
+	for (int i = 0; i < te_seq_nweights(m->seq) && te >= 0; i++) {
+		struct te_weight_info w = TE_WEIGHT_INFO_INIT;
+		int64_t n;
+		double most;
+		float *x;
+
+		te = te_seq_weight(m->seq, i, &w);
+		if (te < 0 || !strstr(w.name, ".lora_A."))
+			continue;
+		n = te_tensor_nelems(w.master);
+		most = 1 / sqrt((double)te_tensor_extent(w.master, 1));
+		x = malloc((size_t)n * sizeof(*x));
+		for (int64_t k = 0; k < n && x; k++)
+			x[k] = (float)(most * draw(&state));
+		te = x ? te_seq_masters_set(m->seq, w.offset_nelems, n, x) : -ENOMEM;
+		free(x);
+	}
+	return te;
+}
+
 int model_init(struct model *m, uint64_t seed)
 {
 	int te = te_seq_init(m->seq, seed);
@@ -643,6 +755,8 @@ int model_init(struct model *m, uint64_t seed)
 		te = clear_padding(m, "embed.weight");
 		if (te >= 0)
 			te = clear_padding(m, "head.weight");
+		if (te >= 0)
+			te = draw_adapters(m, seed);
 	}
 	if (te >= 0)
 		te = te_ctx_sync(te_seq_ctx(m->seq));
@@ -698,7 +812,9 @@ double model_flops_per_token(const struct config *c, int64_t T)
 		      joined * (double)c->width;
 	double layer = attn + gates * (double)c->width * (double)c->inner;
 
-	return 6 * ((double)c->layers * layer + (double)c->width * (double)c->vocab) +
+	/* frozen weights have no gradient, and adapters are small */
+	return (c->lora.rank ? 4 : 6) *
+		       ((double)c->layers * layer + (double)c->width * (double)c->vocab) +
 	       6 * (double)c->layers * joined * (double)T;
 }
 

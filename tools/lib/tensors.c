@@ -307,7 +307,7 @@ static int open_numbered(struct tensors *ts, const char *dir, unsigned n)
 static const struct other {
 	const char *pattern, *advice;
 } others[] = {
-	{ "adapter_model.*", "it is an adapter: merge it into its model and save that" },
+	{ "adapter_model.*", "it is an adapter: give the model that adapter_config.json names" },
 	{ "*.bin", CONVERT },
 	{ "*.safetensors", "if it is the whole model, rename it to model.safetensors" },
 	{ "*.gguf", "give that file instead of its folder" },
@@ -384,11 +384,28 @@ static int list_opened(struct tensors *ts, int r, struct tensors *ret_ts)
 	return r;
 }
 
+static int open_single(struct tensors *ts, const char *dir, const char *name)
+{
+	struct st_file *f;
+
+	if (asprintf(&ts->path, "%s/%s", dir, name) < 0)
+		ts->path = NULL;
+	ts->file = calloc(1, sizeof(*ts->file));
+	return ts->path && ts->file ? open_in(ts, dir, name, &f) : say_failed("out of memory");
+}
+
+int tensors_of_adapter(const char *dir, struct tensors *ret_ts)
+{
+	struct tensors ts = { 0 };
+	const int r = open_single(&ts, dir, "adapter_model.safetensors");
+
+	return list_opened(&ts, r, ret_ts);
+}
+
 int tensors_of_folder(const char *dir, struct tensors *ret_ts)
 {
 	struct tensors ts = { 0 };
 	char *single = NULL, *index = NULL;
-	struct st_file *f;
 	int r = STATUS_OK;
 
 	if (gguf_is(dir)) {
@@ -406,10 +423,7 @@ int tensors_of_folder(const char *dir, struct tensors *ret_ts)
 	if (!single || !index) {
 		r = say_failed("out of memory");
 	} else if (!access(single, F_OK)) {
-		ts.path = strdup(single);
-		ts.file = calloc(1, sizeof(*ts.file));
-		r = ts.path && ts.file ? open_in(&ts, dir, model_st, &f) :
-					 say_failed("out of memory");
+		r = open_single(&ts, dir, model_st);
 	} else if (!access(index, F_OK)) {
 		ts.path = strdup(index);
 		r = ts.path ? open_indexed(&ts, dir) : say_failed("out of memory");

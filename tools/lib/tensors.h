@@ -26,6 +26,8 @@ struct tensors {
 
 /* the model in a folder, or in a GGUF file of that name */
 int tensors_of_folder(const char *dir, struct tensors *ret_ts);
+/* the adapter in a folder */
+int tensors_of_adapter(const char *dir, struct tensors *ret_ts);
 /* the tensors of one file, which must outlive them */
 int tensors_of_file(struct st_file *f, struct tensors *ret_ts);
 void tensors_free(struct tensors *ts);

@@ -15,10 +15,13 @@
 #include <te/seq.h>
 
 #include "gguf.h"
+#include "lora.h"
 #include "say.h"
 #include "shard.h"
 #include "tensors.h"
 #include "weights.h"
+
+#define PEFT_PREFIX "base_model.model." /* before names that transformers gives */
 
 /* offset of a part of a weight in the flat buffer, and its shape in the file */
 struct slice {
@@ -29,6 +32,8 @@ struct slice {
 	int transposed;
 	int head; /* the head's weight */
 	int tied; /* the embedding, whose weight the head has */
+	int adapter; /* in a file of PEFT */
+	int again; /* A of an earlier tensor, again */
 	int ndim;
 	int64_t shape[2];
 };
@@ -66,8 +71,38 @@ static const struct model *layout(const struct model *m)
 	return m->whole ? m->whole : m;
 }
 
-/* call fn for each tensor of the files, in the order of the sequence's weights */
-static int each_slice(const struct model *divided, slice_fn fn, void *arg)
+/* from the name of a weight to the name of its A or B */
+static void name_factor(struct slice *s, char which)
+{
+	char module[sizeof(s->name)];
+
+	snprintf(module, sizeof(module), "%.*s", (int)(strlen(s->name) - strlen(".weight")),
+		 s->name);
+	snprintf(s->name, sizeof(s->name), PEFT_PREFIX "%.90s.lora_%c.weight", module, which);
+}
+
+/*
+ * A or B of the adapter of a weight, which s describes. Projections that are one matrix here have
+ * one A, which PEFT's files have for each.
+ */
+static void adapt_slice(const struct te_weight_info *w, char which, int again, struct slice *s)
+{
+	name_factor(s, which);
+	if (which == 'A') {
+		s->part = PART_ALL;
+		s->rows = te_tensor_extent(w->master, 0);
+		s->offset = w->offset_nelems;
+		s->again = again;
+	}
+	s->adapter = 1;
+	s->transposed = s->tied = 0;
+	s->shape[0] = s->rows;
+	s->shape[1] = s->cols;
+}
+
+/* call fn for each tensor of the files, in the order of the sequence's weights; or for each tensor
+ * of its adapters */
+static int each_slice(const struct model *divided, int adapters, slice_fn fn, void *arg)
 {
 	const struct model *m = layout(divided);
 	int r = STATUS_OK;
@@ -75,17 +110,26 @@ static int each_slice(const struct model *divided, slice_fn fn, void *arg)
 	for (int i = 0; i < te_seq_nweights(m->seq) && !r; i++) {
 		struct te_weight_info w = TE_WEIGHT_INFO_INIT;
 		int te = te_seq_weight(m->seq, i, &w), found = 0;
+		const char *mark;
+		char name[96];
 
 		if (te < 0)
 			return say_te(te, "weight %d", i);
+		mark = strstr(w.name, ".lora_");
+		if ((mark != NULL) != adapters)
+			continue;
+		snprintf(name, sizeof(name), "%.*s%s", (int)(mark ? mark - w.name : 90), w.name,
+			 mark ? ".weight" : "");
 		for (const struct weight_map *map = model_map(m->cfg.family); map->te && !r;
 		     map++) {
-			int layer = weight_match(map->te, w.name);
+			int layer = weight_match(map->te, name);
 			struct slice s;
 
 			if (layer == -2)
 				continue;
 			slice_of(&m->cfg, &w, map, layer, &s);
+			if (mark)
+				adapt_slice(&w, mark[strlen(".lora_")], found, &s);
 			r = fn(arg, &s);
 			found = 1;
 		}
@@ -168,9 +212,14 @@ static int write_slice(void *arg, const struct slice *s)
 	return r;
 }
 
-static float *flat_read(const struct te_seq *seq)
+int64_t weights_nelems(const struct model *m)
 {
-	const int64_t n = te_seq_nelems(seq);
+	return m->cfg.lora.rank ? te_seq_grad_nelems(m->seq) : te_seq_nelems(layout(m)->seq);
+}
+
+static float *flat_read(const struct model *m)
+{
+	const int64_t n = weights_nelems(m);
 	float *flat = malloc((size_t)n * sizeof(*flat));
 	int r;
 
@@ -178,7 +227,7 @@ static float *flat_read(const struct te_seq *seq)
 		say_failed("out of memory");
 		return NULL;
 	}
-	r = te_seq_masters_get(seq, 0, n, flat);
+	r = te_seq_masters_get(m->seq, 0, n, flat);
 	if (r < 0) {
 		say_te(r, "reading weights back");
 		free(flat);
@@ -199,8 +248,9 @@ static float *flat_zeros(const struct model *m)
 int weights_write(const struct folder *dir, const char *name, const struct model *m,
 		  const float *whole, char ret_digest[17])
 {
+	const int adapters = m->cfg.lora.rank > 0;
 	struct saving s = { 0 };
-	float *flat = whole ? NULL : flat_read(m->seq);
+	float *flat = whole ? NULL : flat_read(m);
 	int r;
 
 	if (!flat && !whole)
@@ -208,16 +258,49 @@ int weights_write(const struct folder *dir, const char *name, const struct model
 	s.flat = whole ? whole : flat;
 	r = st_create(dir, name, &s.w);
 	if (!r)
-		r = each_slice(m, declare_slice, &s);
+		r = each_slice(m, adapters, declare_slice, &s);
 	if (!r)
 		r = st_begin(s.w);
 	if (!r)
-		r = each_slice(m, write_slice, &s);
+		r = each_slice(m, adapters, write_slice, &s);
 	if (!r)
 		r = st_end(s.w, ret_digest);
 	st_free(s.w);
 	free(flat);
 	return r;
+}
+
+const char *weights_file(const struct model *m)
+{
+	return m->cfg.lora.rank ? ADAPTER_ST : "model.safetensors";
+}
+
+/* the module of B, by its whole name; or if all layers have it, once, by the end of its name */
+static int add_module(void *arg, const struct slice *s)
+{
+	const char *module = s->name + strlen(PEFT_PREFIX), *mark = strstr(module, ".lora_B.");
+	const char *end = strstr(module, ".0.");
+	json_t *list = arg;
+
+	if (!mark || (!s->cfg->lora.targets && !end))
+		return STATUS_OK;
+	if (!s->cfg->lora.targets)
+		module = end + strlen(".0.");
+	return json_array_append_new(list, json_stringn(module, (size_t)(mark - module))) ?
+		       say_failed("out of memory") :
+		       STATUS_OK;
+}
+
+json_t *weights_adapter(const struct model *m)
+{
+	json_t *list = json_array(), *obj = NULL;
+
+	if (!list)
+		say_failed("out of memory");
+	else if (!each_slice(m, 1, add_module, list))
+		obj = lora_to_json(&m->cfg.lora, list);
+	json_decref(list);
+	return obj;
 }
 
 /* ---- reading ---- */
@@ -226,6 +309,8 @@ int weights_write(const struct folder *dir, const char *name, const struct model
 
 struct loading {
 	const struct tensors *tensors;
+	const struct adapter *adapter; /* merged, or NULL */
+	const struct tensor *a;	/* the latest A of an adapter, if adapters are loaded */
 	struct te_seq *seq; /* has the masters that are loaded */
 	float *flat;	    /* weights of the whole model instead, if ranks divide them */
 	/* the first element that is not finite, if there is one */
@@ -285,8 +370,9 @@ static int check_tensor(const struct tensor *t, const struct slice *s)
 	if (t->st.ndim == s->ndim &&
 	    !memcmp(t->st.shape, s->shape, (size_t)s->ndim * sizeof(*s->shape)))
 		return STATUS_OK;
-	return say_bad("%s: tensor \"%s\" is %s; config.json makes it %s", st_path(t->file),
-		       t->name, shape_text(t->st.ndim, t->st.shape, have),
+	return say_bad("%s: tensor \"%s\" is %s; %s makes it %s", st_path(t->file), t->name,
+		       shape_text(t->st.ndim, t->st.shape, have),
+		       s->adapter ? ADAPTER_JSON : "config.json",
 		       shape_text(s->ndim, s->shape, need));
 }
 
@@ -368,12 +454,80 @@ static int take_tensor(const struct loading *l, const struct slice *s, struct te
 	return r;
 }
 
+/* ---- adapters that are merged ---- */
+
+/* what an adapter adds to a weight [out, in]: scale B A; rank 0: nothing */
+struct delta {
+	int64_t rank;
+	float *a, *b; /* [rank, in], [out, rank] times scale */
+};
+
+/* A or B of the weight of slice s, or NULL with *ret_t NULL: the adapter has none */
+static int read_factor(const struct adapter *ad, const struct slice *s, char which, double scale,
+		       float **ret_x)
+{
+	struct slice want = { .cfg = s->cfg, .rows = s->rows, .cols = s->cols, .adapter = 1 };
+	const size_t n = strlen(s->name), suffix = strlen(".weight");
+	struct tensor *t = NULL;
+	int r;
+
+	*ret_x = NULL;
+	want.ndim = 2;
+	if (s->ndim != 2 || n < suffix || strcmp(s->name + n - suffix, ".weight"))
+		return STATUS_OK;
+	snprintf(want.name, sizeof(want.name), "%s", s->name);
+	name_factor(&want, which);
+	t = tensors_find(&ad->tensors, want.name);
+	if (!t)
+		return STATUS_OK;
+	*(which == 'A' ? &want.rows : &want.cols) = ad->rank;
+	want.shape[0] = want.rows;
+	want.shape[1] = want.cols;
+	r = check_tensor(t, &want);
+	if (r)
+		return r;
+	t->used = 1;
+	*ret_x = malloc((size_t)(want.rows * want.cols) * sizeof(**ret_x));
+	if (!*ret_x)
+		return say_failed("%s: out of memory", want.name);
+	for (int64_t i = 0; i < want.rows * want.cols; i++)
+		(*ret_x)[i] = (float)(scale * (double)weights_element(&t->st, i));
+	return STATUS_OK;
+}
+
+static void delta_free(struct delta *d)
+{
+	free(d->a);
+	free(d->b);
+	*d = (struct delta){ 0 };
+}
+
+static int read_delta(const struct adapter *ad, const struct slice *s, struct delta *d)
+{
+	int r = STATUS_OK;
+
+	*d = (struct delta){ 0 };
+	if (!ad)
+		return STATUS_OK;
+	r = read_factor(ad, s, 'A', 1, &d->a);
+	if (!r)
+		r = read_factor(ad, s, 'B', ad->scale, &d->b);
+	if (!r && !d->a != !d->b)
+		r = say_bad("%s: %s has %c and not %c", ad->tensors.path, s->name,
+			    d->a ? 'A' : 'B', d->a ? 'B' : 'A');
+	d->rank = d->a ? ad->rank : 0;
+	if (r)
+		delta_free(d);
+	return r;
+}
+
 /* n rows of a slice, from row first on */
 static void read_rows(struct loading *l, const struct slice *s, const struct tensor *t,
-		      int64_t first, int64_t n, float *dst)
+		      const struct delta *d, int64_t first, int64_t n, float *dst)
 {
 	for (int64_t i = 0; i < n; i++) {
 		const int64_t row = row_in_file(t, s, first + i);
+		const int64_t out = model_file_row(s->cfg, s->part, first + i);
 
 		for (int64_t j = 0; j < s->cols; j++) {
 			const int64_t at = s->transposed ? j * s->rows + row : row * s->cols + j;
@@ -386,7 +540,22 @@ static void read_rows(struct loading *l, const struct slice *s, const struct ten
 				l->odd_x = x;
 			}
 		}
+		for (int64_t k = 0; k < d->rank; k++)
+			for (int64_t j = 0; j < s->cols; j++)
+				dst[i * s->cols + j] +=
+					d->b[out * d->rank + k] * d->a[k * s->cols + j];
 	}
+}
+
+/* all tensors of an A are equal, or they would need one each here */
+static int check_again(const struct loading *l, const struct tensor *t)
+{
+	if (!strcmp(t->st.dtype, l->a->st.dtype) && t->st.nbytes == l->a->st.nbytes &&
+	    !memcmp(t->st.data, l->a->st.data, t->st.nbytes))
+		return STATUS_OK;
+	return say_bad("%s: tensors \"%s\" and \"%s\" differ: only adapters whose projections "
+		       "of one input have one A are trained on; others can be merged",
+		       st_path(t->file), l->a->name, t->name);
 }
 
 static int read_slice(void *arg, const struct slice *s)
@@ -395,24 +564,34 @@ static int read_slice(void *arg, const struct slice *s)
 	const int64_t most = s->cols < CHUNK ? CHUNK / s->cols : 1;
 	const int64_t each = s->rows < most ? s->rows : most;
 	struct tensor *t;
+	struct delta d;
 	float *rows;
 	int te = 0, r = take_tensor(l, s, &t);
 
+	if (!r && s->again)
+		return check_again(l, t);
+	l->a = t;
+	if (!r)
+		r = read_delta(l->adapter, s, &d);
 	if (r)
 		return r;
 	if (l->flat) {
-		read_rows(l, s, t, 0, s->rows, l->flat + s->offset);
+		read_rows(l, s, t, &d, 0, s->rows, l->flat + s->offset);
+		delta_free(&d);
 		return STATUS_OK;
 	}
 	rows = malloc((size_t)(each * s->cols) * sizeof(*rows));
-	if (!rows)
+	if (!rows) {
+		delta_free(&d);
 		return say_failed("%s: out of memory", s->name);
+	}
 	for (int64_t i = 0, n; i < s->rows && te >= 0; i += n) {
 		n = s->rows - i < each ? s->rows - i : each;
-		read_rows(l, s, t, i, n, rows);
+		read_rows(l, s, t, &d, i, n, rows);
 		te = te_seq_masters_set(l->seq, s->offset + i * s->cols, n * s->cols, rows);
 	}
 	free(rows);
+	delta_free(&d);
 	return te < 0 ? say_te(te, "%s", s->name) : STATUS_OK;
 }
 
@@ -429,9 +608,11 @@ static int check_unused(const struct tensors *ts)
 		       t->name, t->st.dtype, shape_text(t->st.ndim, t->st.shape, shape));
 }
 
-static int read_tensors(const struct tensors *ts, const struct model *m)
+/* adapters: 1: the adapters of the model, 0: its other weights; adapter: merged, or NULL */
+static int read_tensors(const struct tensors *ts, const struct model *m, int adapters,
+			const struct adapter *adapter)
 {
-	struct loading l = { .tensors = ts, .seq = m->seq };
+	struct loading l = { .tensors = ts, .adapter = adapter, .seq = m->seq };
 	int r = STATUS_OK, te;
 
 	if (m->whole) {
@@ -439,9 +620,11 @@ static int read_tensors(const struct tensors *ts, const struct model *m)
 		r = l.flat ? STATUS_OK : STATUS_FAILED;
 	}
 	if (!r)
-		r = each_slice(m, read_slice, &l);
+		r = each_slice(m, adapters, read_slice, &l);
 	if (!r)
 		r = check_unused(ts);
+	if (!r && adapter)
+		r = check_unused(&adapter->tensors);
 	if (!r && m->whole)
 		r = shard_take(m, m->whole, l.flat, 0, te_seq_masters(m->seq));
 	/* no loss may show it: it can be in the row of a token that no data have */
@@ -462,28 +645,57 @@ struct visit {
 	void *arg;
 };
 
+/* F32, in the order of the file; for free(3) */
+static int merge(struct loading *l, const struct slice *s, const struct tensor *t,
+		 const struct delta *d, struct st_tensor *ret_t)
+{
+	float *x = malloc((size_t)(s->rows * s->cols) * sizeof(*x));
+
+	if (!x)
+		return say_failed("%s: out of memory", s->name);
+	for (int64_t i = 0; i < s->rows; i++)
+		read_rows(l, s, t, d, i, 1, x + row_in_file(t, s, i) * s->cols);
+	*ret_t = t->st;
+	ret_t->dtype = "F32";
+	ret_t->data = (const uint8_t *)x;
+	ret_t->nbytes = (size_t)(s->rows * s->cols) * sizeof(*x);
+	return STATUS_OK;
+}
+
 static int visit_slice(void *arg, const struct slice *s)
 {
 	struct visit *v = arg;
-	struct tensor *t;
-	const int r = take_tensor(&v->l, s, &t);
+	struct st_tensor merged = { .data = NULL };
 	struct weights_tensor w = { .name = s->name, .ndim = s->ndim };
+	struct tensor *t;
+	struct delta d = { 0 };
+	int r = take_tensor(&v->l, s, &t);
 
+	if (!r)
+		r = read_delta(v->l.adapter, s, &d);
+	if (!r && d.rank)
+		r = merge(&v->l, s, t, &d, &merged);
+	delta_free(&d);
 	if (r)
 		return r;
-	w.st = &t->st;
+	w.st = merged.data ? &merged : &t->st;
 	memcpy(w.shape, s->shape, sizeof(w.shape));
 	if (s->part == PART_Q || s->part == PART_K)
 		w.heads = (int)(s->rows / s->cfg->head_dim);
 	w.paired = st_get_meta(t->file, GGUF_PAIRED) != NULL;
-	return v->fn(v->arg, &w);
+	r = v->fn(v->arg, &w);
+	free((void *)(uintptr_t)merged.data);
+	return r;
 }
 
-int weights_each(struct tensors *ts, const struct model *m, weights_fn fn, void *arg)
+int weights_each(struct tensors *ts, const struct model *m, const struct adapter *adapter,
+		 weights_fn fn, void *arg)
 {
-	struct visit v = { .l = { .tensors = ts }, .fn = fn, .arg = arg };
-	const int r = each_slice(m, visit_slice, &v);
+	struct visit v = { .l = { .tensors = ts, .adapter = adapter }, .fn = fn, .arg = arg };
+	int r = each_slice(m, 0, visit_slice, &v);
 
+	if (!r && adapter)
+		r = check_unused(&adapter->tensors);
 	return r ? r : check_unused(ts);
 }
 
@@ -493,18 +705,22 @@ int weights_read(struct st_file *f, const struct model *m)
 	int r = tensors_of_file(f, &ts);
 
 	if (!r)
-		r = read_tensors(&ts, m);
+		r = read_tensors(&ts, m, m->cfg.lora.rank > 0, NULL);
 	tensors_free(&ts);
 	return r;
 }
 
-int weights_read_folder(const char *dir, const struct model *m)
+int weights_read_folder(const char *dir, const char *adapter, const struct model *m)
 {
 	struct tensors ts = { 0 };
-	int r = tensors_of_folder(dir, &ts);
+	struct adapter a = { .rank = 0 };
+	int r = adapter ? adapter_open(adapter, &a) : STATUS_OK;
 
 	if (!r)
-		r = read_tensors(&ts, m);
+		r = tensors_of_folder(dir, &ts);
+	if (!r)
+		r = read_tensors(&ts, m, 0, adapter ? &a : NULL);
 	tensors_free(&ts);
+	adapter_close(&a);
 	return r;
 }

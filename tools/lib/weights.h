@@ -5,21 +5,31 @@
 #ifndef WEIGHTS_H
 #define WEIGHTS_H
 
+#include "lora.h"
 #include "model.h"
 #include "safetensors.h"
 #include "tensors.h"
 
 /*
  * Write name.new in the folder, in the type cfg.saved, synced and read back; the caller renames it.
- * whole: all weights of a model that ranks divide, else NULL.
+ * whole: all weights of a model that ranks divide, else NULL. Of a model with adapters, the file
+ * has these only.
  */
 int weights_write(const struct folder *dir, const char *name, const struct model *m,
 		  const float *whole, char ret_digest[17]);
-/* read all tensors of the model; the file may have no others except known buffers */
+/* name of that file in a folder of transformers, or of PEFT */
+const char *weights_file(const struct model *m);
+/* adapter_config.json of a model with adapters, a new reference; or NULL after a failure */
+json_t *weights_adapter(const struct model *m);
+/* read all tensors that weights_write() writes; the file may have no others but known buffers */
 int weights_read(struct st_file *f, const struct model *m);
-/* weights_read() for the model in a folder or a GGUF file: see tensors.h */
-int weights_read_folder(const char *dir, const struct model *m);
-
+/*
+ * Read all tensors but adapters, in a folder or a GGUF file: see tensors.h. adapter: NULL, or the
+ * folder of an adapter of PEFT that is merged: weights are W + scale B A.
+ */
+int weights_read_folder(const char *dir, const char *adapter, const struct model *m);
+/* number of elements that weights_write() reads, the first ones of the flat buffer */
+int64_t weights_nelems(const struct model *m);
 
 /* a tensor of a model as transformers has it */
 struct weights_tensor {
@@ -31,8 +41,10 @@ struct weights_tensor {
 	int paired; /* their rows are ordered as in GGUF files of Llama */
 };
 typedef int (*weights_fn)(void *arg, const struct weights_tensor *t);
-/* call fn for each tensor of the model, found in ts and checked as weights_read() does */
-int weights_each(struct tensors *ts, const struct model *m, weights_fn fn, void *arg);
+/* call fn for each tensor of the model, found in ts and checked as weights_read() does, with an
+ * adapter merged if one is given */
+int weights_each(struct tensors *ts, const struct model *m, const struct adapter *adapter,
+		 weights_fn fn, void *arg);
 /* element i of a tensor of a type that weights_read() reads */
 float weights_element(const struct st_tensor *st, int64_t i);
 

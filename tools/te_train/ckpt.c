@@ -58,12 +58,10 @@ static int quant_of(const struct model *m, struct te_quant **ret_q)
 	return STATUS_OK;
 }
 
-/* bytes of all weights in FP32, with padding */
+/* bytes of all weights that are saved in FP32, with padding */
 static size_t weights_nbytes(const struct model *m)
 {
-	const struct model *whole = m->whole ? m->whole : m;
-
-	return (size_t)te_seq_nelems(whole->seq) * sizeof(float);
+	return (size_t)weights_nelems(m) * sizeof(float);
 }
 
 /* elements of a moment of all weights */
@@ -188,18 +186,23 @@ static int write_fresh(const struct folder *dir, const struct model *m,
 		       const struct ckpt_flat *flat, const struct ckpt_copy *c)
 {
 	json_t *config = c ? json_incref(c->config) : config_to_json(&m->cfg), *run = NULL;
-	int r = config ? STATUS_OK : STATUS_FAILED;
+	json_t *adapter = m->cfg.lora.rank ? weights_adapter(m) : NULL;
+	int r = config && !adapter == !m->cfg.lora.rank ? STATUS_OK : STATUS_FAILED;
 	char name[64], digest[17];
 
 	if (!r)
 		r = ckpt_write_json(dir, ckpt_fresh_name(CONFIG_JSON, name), config);
+	if (!r && adapter)
+		r = ckpt_write_json(dir, ckpt_fresh_name(ADAPTER_JSON, name), adapter);
 	if (!r)
-		r = weights_write(dir, MODEL_ST, m, c ? c->flat.weights : flat->weights, digest);
+		r = weights_write(dir, weights_file(m), m,
+				  c ? c->flat.weights : flat->weights, digest);
 	if (!r && c) {
 		run = run_to_json(c, digest);
 		r = run ? write_state(dir, m, c, run) : STATUS_FAILED;
 	}
 	json_decref(run);
+	json_decref(adapter);
 	json_decref(config);
 	return r;
 }
@@ -221,9 +224,9 @@ static int read_flat(const struct te_tensor *t, void **flat)
 	return te < 0 ? say_te(te, "reading weights and moments") : STATUS_OK;
 }
 
-static int read_masters(const struct te_seq *seq, void **flat)
+static int read_masters(const struct model *m, void **flat)
 {
-	const int64_t n = te_seq_nelems(seq);
+	const int64_t n = weights_nelems(m);
 	int te;
 
 	if (*flat)
@@ -231,7 +234,7 @@ static int read_masters(const struct te_seq *seq, void **flat)
 	*flat = malloc((size_t)n * sizeof(float) + 1);
 	if (!*flat)
 		return say_failed("out of memory");
-	te = te_seq_masters_get(seq, 0, n, *flat);
+	te = te_seq_masters_get(m->seq, 0, n, *flat);
 	return te < 0 ? say_te(te, "reading weights") : STATUS_OK;
 }
 
@@ -278,7 +281,7 @@ int ckpt_take(const struct model *m, struct te_adamw *opt, struct ckpt_flat *fla
 	}
 	json_decref(config);
 	if (!r)
-		r = read_masters(m->seq, &weights);
+		r = read_masters(m, &weights);
 	if (c)
 		c->flat.weights = weights;
 	if (!r)
@@ -309,9 +312,8 @@ void ckpt_copy_free(struct ckpt_copy *c)
 int ckpt_check_room(const char *path, const struct model *m, enum te_moments moments)
 {
 	/* without quantizers and the text of headers */
-	const uint64_t saved = m->cfg.saved == TE_DTYPE_FP32 ? 4 * (uint64_t)m->nparams :
-							       2 * (uint64_t)m->nparams +
-								       weights_nbytes(m);
+	const uint64_t n = (uint64_t)(m->cfg.lora.rank ? m->ntrained : m->nparams);
+	const uint64_t saved = m->cfg.saved == TE_DTYPE_FP32 ? 4 * n : 2 * n + weights_nbytes(m);
 	const uint64_t need = 2 * te_moments_nbytes(moments, moment_nelems(m)) + saved;
 	struct folder dir;
 	struct statvfs st;
@@ -343,9 +345,8 @@ static int save(const struct folder *dir, const struct model *m, const struct ck
 	if (!r)
 		r = folder_sync(dir);
 	if (r) {
-		ckpt_drop(dir, CONFIG_JSON);
-		ckpt_drop(dir, MODEL_ST);
-		ckpt_drop(dir, STATE_ST);
+		for (int i = 0; i < CKPT_NFILES; i++)
+			ckpt_drop(dir, ckpt_file[i]);
 		return r;
 	}
 	if (c) {
@@ -354,9 +355,13 @@ static int save(const struct folder *dir, const struct model *m, const struct ck
 			r = folder_sync(dir);
 	}
 	if (!r)
-		r = ckpt_commit(dir, MODEL_ST, 0);
+		r = ckpt_commit(dir, weights_file(m), 0);
+	if (!r && m->cfg.lora.rank)
+		r = ckpt_commit(dir, ADAPTER_JSON, 0);
 	if (!r)
 		r = ckpt_commit(dir, CONFIG_JSON, 0);
+	if (!r)
+		ckpt_drop_kind(dir, !m->cfg.lora.rank);
 	return r ? r : folder_sync(dir);
 }
 
@@ -393,11 +398,6 @@ int ckpt_save_best(const char *path, const struct model *m, const struct ckpt_fl
 }
 
 /* ---- loading ---- */
-
-int ckpt_load_weights(const char *dir, const struct model *m)
-{
-	return weights_read_folder(dir, m);
-}
 
 static int get_blob(const struct st_file *f, const char *name, const char *dtype, size_t nbytes,
 		    struct st_tensor *ret_t)
@@ -512,7 +512,7 @@ static int load_weights(const struct st_file *f, const struct model *m)
 		       STATUS_OK;
 	if (!r)
 		te = m->whole ? te_seq_weights_changed(m->seq, te_ctx_stream(te_seq_ctx(m->seq))) :
-				te_seq_masters_set(m->seq, 0, te_seq_nelems(m->seq), flat);
+				te_seq_masters_set(m->seq, 0, weights_nelems(m), flat);
 	free(flat);
 	return te < 0 ? say_te(te, "%s", st_path(f)) : r;
 }
@@ -539,7 +539,7 @@ static int load_model(const struct folder *dir, const struct model *m, const cha
 {
 	struct st_file *f = NULL;
 	const char *have;
-	int r = ckpt_open(dir, MODEL_ST, &f);
+	int r = ckpt_open(dir, weights_file(m), &f);
 
 	if (r)
 		return r;
@@ -553,18 +553,17 @@ static int load_model(const struct folder *dir, const struct model *m, const cha
 }
 
 /* moments belong to trained weights, in their order: a resumed run must train the same weights */
-static int check_frozen(const struct st_file *state, const struct model *m,
-			const struct ckpt_run *run)
+static int check_same(const struct st_file *state, const struct ckpt_run *run, const char *option,
+		      const char *now)
 {
-	const char *then = json_string_value(json_object_get(run->options, "freeze"));
-	const char *now = m->frozen ? m->frozen : "";
+	const char *then = json_string_value(json_object_get(run->options, option));
 
-	if (!then)
-		then = "";
+	then = then ? then : "";
+	now = now ? now : "";
 	if (!strcmp(then, now))
 		return STATUS_OK;
-	return say_bad("%s: was saved by a run with --freeze \"%s\", not \"%s\": to train other "
-		       "weights, begin with --init", st_path(state), then, now);
+	return say_bad("%s: was saved by a run with --%s \"%s\", not \"%s\": to train other "
+		       "weights, begin with --init", st_path(state), option, then, now);
 }
 
 int ckpt_load(const char *path, const struct model *m, const struct opts *o, struct te_adamw *opt,
@@ -582,7 +581,9 @@ int ckpt_load(const char *path, const struct model *m, const struct opts *o, str
 		folder_close(&dir);
 		return r;
 	}
-	r = opt ? check_frozen(state, m, &run) : STATUS_OK;
+	r = opt ? check_same(state, &run, "freeze", m->frozen) : STATUS_OK;
+	if (!r)
+		r = check_same(state, &run, "lora", o->lora);
 	if (!r)
 		r = load_model(&dir, m, run.digest, state);
 	if (!r)

@@ -78,7 +78,6 @@ int ckpt_save_best(const char *dir, const struct model *m, const struct ckpt_fla
 
 /* *ret_options: options of the run that saved the checkpoint, a new reference */
 int ckpt_options(const char *dir, json_t **ret_options);
-int ckpt_load_weights(const char *dir, const struct model *m);
 /* opt NULL: weights only, for sampling. Call it after planning, which creates the quantizers; o has
  * their recipes. */
 int ckpt_load(const char *dir, const struct model *m, const struct opts *o, struct te_adamw *opt,

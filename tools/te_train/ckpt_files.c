@@ -25,6 +25,9 @@
 #include "tools/lib/record.h"
 #include "tools/lib/say.h"
 
+const char *const ckpt_file[CKPT_NFILES] = { STATE_ST, MODEL_ST, ADAPTER_ST, ADAPTER_JSON,
+					     CONFIG_JSON };
+
 const char *ckpt_fresh_name(const char *file, char ret_name[64])
 {
 	snprintf(ret_name, 64, "%s.new", file);
@@ -149,6 +152,13 @@ void ckpt_drop(const struct folder *dir, const char *file)
 	unlinkat(dir->fd, ckpt_fresh_name(file, name), 0);
 }
 
+void ckpt_drop_kind(const struct folder *dir, int adapter)
+{
+	unlinkat(dir->fd, adapter ? ADAPTER_ST : MODEL_ST, 0);
+	if (adapter)
+		unlinkat(dir->fd, ADAPTER_JSON, 0);
+}
+
 int ckpt_open(const struct folder *dir, const char *name, struct st_file **ret_f)
 {
 	char *path = folder_path(dir, name);
@@ -206,14 +216,15 @@ int ckpt_read_run(const struct st_file *f, struct ckpt_run *ret_run)
 	return rd.status;
 }
 
-static int weights_fit(const struct folder *dir, const char *digest)
+static int weights_fit(const struct folder *dir, const char *file, const char *digest)
 {
 	struct st_file *f = NULL;
 	const char *have;
 	char name[64];
 	int fits;
 
-	if (ckpt_open(dir, ckpt_fresh_name(MODEL_ST, name), &f))
+	ckpt_fresh_name(file, name);
+	if (!folder_has(dir, name) || ckpt_open(dir, name, &f))
 		return 0;
 	have = st_get_meta(f, "digest");
 	fits = have && !strcmp(have, digest);
@@ -237,27 +248,34 @@ static int config_fits(const struct folder *dir, const json_t *config)
 static int has_fresh(const struct folder *dir)
 {
 	char name[64];
+	int has = 0;
 
-	return folder_has(dir, ckpt_fresh_name(CONFIG_JSON, name)) ||
-	       folder_has(dir, ckpt_fresh_name(MODEL_ST, name));
+	for (int i = 1; i < CKPT_NFILES; i++)
+		has |= folder_has(dir, ckpt_fresh_name(ckpt_file[i], name));
+	return has;
 }
 
 /* after a crash, files that belong to the state may not have been renamed yet */
 static int finish_renames(const struct folder *dir, const struct ckpt_run *run)
 {
-	int model, config, r;
+	int model, adapter, config, r;
 
 	if (!has_fresh(dir))
 		return STATUS_OK;
 	say_hush(1); /* errors in files of an incomplete save do not matter */
-	model = weights_fit(dir, run->digest);
+	model = weights_fit(dir, MODEL_ST, run->digest);
+	adapter = weights_fit(dir, ADAPTER_ST, run->digest);
 	config = config_fits(dir, json_object_get(run->obj, "config"));
 	say_hush(0);
-	if (!model && !config)
+	if (!model && !adapter && !config)
 		return STATUS_OK;
 	r = folder_sync(dir); /* the rename of the state, by a process that was killed after it */
 	if (!r && model)
 		r = ckpt_commit(dir, MODEL_ST, 1);
+	if (!r && adapter)
+		r = ckpt_commit(dir, ADAPTER_ST, 1);
+	if (!r && !model) /* written before the weights, and renamed before config.json */
+		r = ckpt_commit(dir, ADAPTER_JSON, 1);
 	if (!r && config)
 		r = ckpt_commit(dir, CONFIG_JSON, 1);
 	return r ? r : folder_sync(dir);
@@ -312,12 +330,11 @@ int ckpt_complete(const struct folder *dir)
 /* names that a save needs */
 static int check_names(const struct folder *dir)
 {
-	static const char *const file[] = { CONFIG_JSON, MODEL_ST, STATE_ST };
 	int r = STATUS_OK;
 	char name[64];
 
-	for (int i = 0; i < 3 && !r; i++)
-		r = folder_check_regular(dir, ckpt_fresh_name(file[i], name));
+	for (int i = 0; i < CKPT_NFILES && !r; i++)
+		r = folder_check_regular(dir, ckpt_fresh_name(ckpt_file[i], name));
 	return r;
 }
 int ckpt_folder(const char *dir, double wait_s, int *lock_fd)

@@ -4,6 +4,7 @@
 
 #include "ckpt.h"
 #include "tools/lib/folder.h"
+#include "tools/lib/lora.h"
 #include "tools/lib/safetensors.h"
 
 #define CKPT_FORMAT 1 /* version of state.safetensors */
@@ -13,6 +14,10 @@
 #define MODEL_ST "model.safetensors"
 #define STATE_ST "state.safetensors"
 #define BEST_DIR "best"
+
+/* all of them, state first; a checkpoint has either the model's weights or the adapter's files */
+enum { CKPT_NFILES = 5 };
+extern const char *const ckpt_file[CKPT_NFILES];
 
 /* metadata of state.safetensors */
 struct ckpt_run {
@@ -32,6 +37,8 @@ int ckpt_write_json(const struct folder *dir, const char *name, const json_t *ob
 /* rename file.new to file; or, if it may be renamed, by another rank that resumes too, it was */
 int ckpt_commit(const struct folder *dir, const char *file, int may_be_renamed);
 void ckpt_drop(const struct folder *dir, const char *file); /* file.new */
+/* remove the files of an adapter, or the model's weights, which another run has left */
+void ckpt_drop_kind(const struct folder *dir, int adapter);
 /* complete the save that a crash interrupted after it was committed */
 int ckpt_complete(const struct folder *dir);
 

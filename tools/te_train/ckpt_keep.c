@@ -36,10 +36,11 @@ static int64_t step_of(const char *path)
 /* a file of a run in the folder, for free(3); NULL: there is none, or no memory */
 static char *find_saved(const char *dir, int *ret_is_state)
 {
-	static const char *const file[] = { STATE_ST, MODEL_ST, "best/model.safetensors" };
+	static const char *const file[] = { STATE_ST, MODEL_ST, ADAPTER_ST,
+					    BEST_DIR "/" MODEL_ST, BEST_DIR "/" ADAPTER_ST };
 	struct stat st;
 
-	for (int i = 0; i < 3; i++) {
+	for (size_t i = 0; i < sizeof(file) / sizeof(file[0]); i++) {
 		char *path;
 
 		*ret_is_state = !i;
@@ -81,7 +82,6 @@ int ckpt_check_free(const char *dir)
 /* removes a folder of weights in dir; it stays if it has other files */
 static int drop_folder(const struct folder *dir, const char *name)
 {
-	static const char *const file[] = { MODEL_ST, CONFIG_JSON, STATE_ST };
 	struct folder in = { 0 };
 	struct stat st;
 	int r = STATUS_OK;
@@ -89,9 +89,9 @@ static int drop_folder(const struct folder *dir, const char *name)
 	if (fstatat(dir->fd, name, &st, AT_SYMLINK_NOFOLLOW) || !S_ISDIR(st.st_mode))
 		return STATUS_OK;
 	r = folder_open_in(dir, name, &in);
-	for (int i = 0; i < 3 && !r; i++)
-		if (unlinkat(in.fd, file[i], 0) && errno != ENOENT)
-			r = say_bad("%s/%s: %s", in.path, file[i], strerror(errno));
+	for (int i = CKPT_NFILES; i-- > 0 && !r;)
+		if (unlinkat(in.fd, ckpt_file[i], 0) && errno != ENOENT)
+			r = say_bad("%s/%s: %s", in.path, ckpt_file[i], strerror(errno));
 	if (!r)
 		r = tokenizer_remove(&in);
 	if (!r && unlinkat(dir->fd, name, AT_REMOVEDIR) && errno != ENOTEMPTY && errno != EEXIST)
@@ -175,16 +175,16 @@ int ckpt_drop_others(const char *path)
 /* links of the files of the checkpoint in dir; a file system may have none */
 static int link_files(const struct folder *dir, const char *name)
 {
-	static const char *const file[] = { MODEL_ST, CONFIG_JSON, STATE_ST };
 	struct folder in;
 	int r = folder_open_in(dir, name, &in);
 
 	if (r)
 		return r;
-	for (int i = 0; i < 3 && !r; i++)
-		if ((unlinkat(in.fd, file[i], 0) && errno != ENOENT) ||
-		    linkat(dir->fd, file[i], in.fd, file[i], 0))
-			r = say_bad("%s/%s: %s", in.path, file[i], strerror(errno));
+	for (int i = CKPT_NFILES; i-- > 0 && !r;)
+		if ((unlinkat(in.fd, ckpt_file[i], 0) && errno != ENOENT) ||
+		    (folder_has(dir, ckpt_file[i]) &&
+		     linkat(dir->fd, ckpt_file[i], in.fd, ckpt_file[i], 0)))
+			r = say_bad("%s/%s: %s", in.path, ckpt_file[i], strerror(errno));
 	if (!r)
 		r = tokenizer_copy(dir->path, dir->path, name, 1);
 	if (!r)

@@ -16,6 +16,7 @@
 #include "mem.h"
 #include "tools/lib/record.h"
 #include "tools/lib/say.h"
+#include "tools/lib/weights.h"
 
 #define MAX_BATCH (1 << 20)
 #define MAX_CONTEXT (1 << 20)
@@ -79,7 +80,9 @@ static uint64_t host_nbytes(const struct mem_run *run, const struct mem *m, int6
 	const uint64_t rows = (uint64_t)(run->graph->T * B) * sizeof(int32_t);
 	const uint64_t tokens = (run->model->cfg.documents ? 3 : 2) *
 				(NSLOTS * (uint64_t)run->graph->accum + 1) * rows;
-	const uint64_t values = (uint64_t)te_seq_nelems(run->model->seq) * sizeof(float);
+	const int64_t n = run->model->whole ? te_seq_nelems(run->model->seq) :
+					      weights_nelems(run->model);
+	const uint64_t values = (uint64_t)n * sizeof(float);
 	uint64_t file = o->init || o->resume ? values : 0;
 
 	if (run->train && (o->out || o->resume)) /* the copy, while it is written */
@@ -465,7 +468,7 @@ static void print_text(const struct mem_run *run, const struct mem *m, const str
 	char note[80];
 
 	printf("%-14s %10.2f million", "parameters", 1e-6 * (double)run->model->nparams);
-	if (run->model->frozen)
+	if (run->model->ntrained < run->model->nparams)
 		printf(", %.2f million trained", 1e-6 * (double)run->model->ntrained);
 	putchar('\n');
 	print_row("weights", m->weights, "");

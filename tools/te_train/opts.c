@@ -304,6 +304,9 @@ struct te_adamw_opts opts_adamw(const struct opts *o)
 
 uint32_t opts_masters(const struct opts *o)
 {
+	/* the model's weights as matrix products read them; adapters are exactly FP32 */
+	if (o->lora && strcmp(o->masters, "bf16") && strcmp(o->recipe, "fp32"))
+		return TE_SEQ_BF16_MASTERS | TE_SEQ_REMAINDERS | TE_SEQ_ROUND_FROZEN;
 	return !strcmp(o->masters, "fp32") ? 0 :
 	       !strcmp(o->masters, "bf16") ? TE_SEQ_BF16_MASTERS :
 					     TE_SEQ_BF16_MASTERS | TE_SEQ_REMAINDERS;
@@ -318,6 +321,7 @@ static int check_pipeline(const struct opts *o)
 		const char *name;
 	} without[] = {
 		{ o->tensor > 1, "--tensor" },
+		{ o->lora != NULL, "--lora" },
 		{ !strcmp(o->graph, "layer"), "--graph layer" },
 		{ o->chunks > 0, "--chunks" },
 		{ strcmp(o->documents, "off") != 0, "--documents" },
@@ -361,6 +365,12 @@ static int check_needs(const struct opts *o)
 		return say_bad("--save-best needs --out");
 	if (o->overwrite && !o->out)
 		return say_bad("--overwrite needs --out");
+	if (o->lora && !o->init && !o->resume)
+		return say_bad("--lora needs --init, the model that adapters are trained for");
+	if (o->lora && o->freeze)
+		return say_bad("--lora and --freeze exclude each other: only adapters are trained");
+	if (o->lora && o->tensor > 1)
+		return say_bad("--lora: ranks cannot divide adapters, expected --tensor 1");
 	if (o->memory > 0 && o->sample_only)
 		return say_bad("--memory is for training, not for --sample-only");
 	if (o->memory > 0 && o->offload_given && strcmp(o->offload, "off") &&

@@ -205,7 +205,7 @@ static void note_run(const struct trainer *t)
 {
 	const struct opts *o = t->o;
 
-	if (t->now.model.frozen)
+	if (t->now.model.ntrained < t->now.model.nparams)
 		say_note("%.2f million parameters are trained, the others are frozen",
 			 1e-6 * (double)t->now.model.ntrained);
 	say_note("%s model, %.2f million parameters, %s on %s (%s); %lld tokens to train on, "

@@ -22,6 +22,7 @@
 #include "tools/lib/record.h"
 #include "tools/lib/say.h"
 #include "tools/lib/tokens.h"
+#include "tools/lib/weights.h"
 
 /* NFSv4 servers keep the locks of a lost host for 90 s */
 #define LOCK_WAIT_S 100
@@ -104,6 +105,23 @@ static int choose_config(const struct opts *o, struct config *cfg)
 		cfg->drop_embd = cfg->drop_resid = cfg->drop_attn = o->dropout;
 	if (!r)
 		cfg->saved = *o->save_dtype == 'b' ? TE_DTYPE_BF16 : TE_DTYPE_FP32;
+	return r;
+}
+
+/* adapters, and the model that they are for: of --init, or as the checkpoint names it */
+static int choose_lora(struct trainer *t)
+{
+	const struct opts *o = t->o;
+	int r;
+
+	if (!o->lora)
+		return STATUS_OK;
+	r = lora_parse(o->lora, &t->cfg.lora);
+	if (!r && o->resume)
+		r = lora_base(o->resume, &t->base);
+	if (!r && !o->resume && !(t->base = realpath(o->init, NULL)))
+		r = say_bad("%s: %s", o->init, strerror(errno));
+	t->cfg.lora.base = t->base;
 	return r;
 }
 
@@ -446,10 +464,11 @@ static int load(struct trainer *t)
 {
 	const struct opts *o = t->o;
 	char digest[sizeof(t->now.done.data_digest)];
-	int r;
+	const char *weights = t->base ? t->base : !t->from ? o->init : NULL;
+	int r = weights ? weights_read_folder(weights, NULL, &t->now.model) : STATUS_OK;
 
-	if (!t->from)
-		return o->init ? ckpt_load_weights(o->init, &t->now.model) : STATUS_OK;
+	if (r || !t->from)
+		return r;
 	r = ckpt_load(t->from, &t->now.model, o, t->now.opt, &t->now.done);
 	if (r || !t->now.opt)
 		return r;
@@ -630,6 +649,8 @@ int trainer_create(const struct opts *o, struct trainer *t)
 	if (t->head_recipe.kind != TE_RECIPE_NONE)
 		t->cfg.head_recipe = &t->head_recipe;
 	if (!r)
+		r = choose_lora(t);
+	if (!r)
 		r = choose_chunk(t);
 	if (!r)
 		r = open_tokenizer(t);
@@ -792,6 +813,7 @@ void trainer_free(struct trainer *t)
 	data_close(t->data);
 	tokenizer_close(t->tokenizer);
 	config_free(&t->cfg);
+	free(t->base);
 	if (t->log)
 		fclose(t->log);
 	if (t->numerics)

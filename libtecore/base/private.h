@@ -333,8 +333,8 @@ TE_EXPORT const struct te_seq *te__adamw_seq(const struct te_adamw *opt);
  * from first to end - 1 */
 TE_EXPORT const struct te_seq *te__plan_draws(const struct te_plan *plan, int *ret_first,
 					      int *ret_end);
-/* returns 1 for memory that a training step writes before it reads it, if the masters are those of
- * the version: gradients, and copies of weights */
+/* returns 1 for memory that a training step writes before it reads it, as long as masters do
+ * not change: gradients, and copies of weights, whose versions are restored */
 TE_EXPORT int te__seq_renews(const struct te_seq *seq, const void *ptr);
 /* returns 1 if the plan adds to the gradient of the weight and has a TE_PLAN_EVENT_GRAD for it */
 TE_EXPORT int te__plan_adds(const struct te_plan *plan, int weight);

@@ -250,7 +250,9 @@ int step_graph_offload(const struct step_graph *g, struct te_ctx *ctx, uint64_t 
 
 static int make_pipeline(struct step_graph *g, struct te_adamw *opt)
 {
+	struct te_step_opts so = TE_STEP_OPTS_INIT;
 	const struct pipeline_opts po = {
+		.step = &so,
 		.recipe = &g->recipe,
 		.schedule = schedule_of(g->o),
 		.graph = is_mode(g, "step"),
@@ -260,6 +262,8 @@ static int make_pipeline(struct step_graph *g, struct te_adamw *opt)
 		.adamw = opt,
 	};
 
+	so.micro_batches = g->accum;
+	ranks_step(g->ranks, &so);
 	return pipeline_create(g->model, &po, &g->pipeline);
 }
 

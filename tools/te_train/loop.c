@@ -634,7 +634,9 @@ static int measure_bubble(struct trainer *t)
 		te = ranks_all(&t->ranks, t->stream, (const float *)(void *)&own, N,
 			       (float *)(void *)all);
 	if (te >= 0)
-		te = pipeline_bubble(t->now.graph.pipeline, all, &t->bubble, &t->predicted_bubble);
+		te = pipeline_bubble(t->now.graph.pipeline,
+				     all + t->ranks.data_rank * t->ranks.nshards, &t->bubble,
+				     &t->predicted_bubble);
 	return te < 0 ? say_te(te, "the times of the last step") : STATUS_OK;
 }
 

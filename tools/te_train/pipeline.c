@@ -33,6 +33,10 @@ struct pipeline {
 	const struct model *m;
 	struct te_adamw *adamw;
 	int gpipe, graph;
+	te_plan_hook_fn hook; /* or NULL */
+	void *hook_arg;
+	int32_t queued;	      /* micro-batch whose pass is queued now */
+	int32_t first, total; /* first micro-batch, and number of all, in the step of all ranks */
 	int32_t nmicro, nplans, npasses;
 	struct te_plan **plan; /* [nplans] */
 	struct pass *pass;     /* [npasses] */
@@ -128,7 +132,8 @@ static int forward(const struct pipeline *p, struct te_stream *stream, int32_t i
 {
 	struct te_plan *plan = p->plan[i % p->nplans];
 	/* as te_step_create() does */
-	int te = te_plan_set_rng(plan, (uint64_t)i, i == p->nmicro - 1 ? (uint64_t)p->nmicro : 0);
+	int te = te_plan_set_rng(plan, (uint64_t)(p->first + i),
+				 i == p->nmicro - 1 ? (uint64_t)p->total : 0);
 
 	if (te >= 0 && p->x)
 		te = copy(stream, te_plan_input(plan, "x"), p->x[i]);
@@ -139,11 +144,22 @@ static int forward(const struct pipeline *p, struct te_stream *stream, int32_t i
 	return te < 0 || !p->loss ? te : copy(stream, p->loss[i], te_plan_output(plan));
 }
 
-static int run_pass(const struct pipeline *p, struct te_stream *stream, int32_t k)
+/* the last micro-batch completes the gradients */
+static int plan_hook(void *arg, struct te_plan *plan, const struct te_plan_event *e)
+{
+	const struct pipeline *p = arg;
+
+	return e->kind == TE_PLAN_EVENT_GRAD && p->queued < p->nmicro - 1 ?
+		       0 :
+		       p->hook(p->hook_arg, plan, e);
+}
+
+static int run_pass(struct pipeline *p, struct te_stream *stream, int32_t k)
 {
 	const struct pass *pass = &p->pass[k];
 	int te = te_event_record_external(p->event[2 * k], stream);
 
+	p->queued = pass->micro;
 	if (te >= 0 && pass->kind == TE_SCHED_F)
 		te = forward(p, stream, pass->micro);
 	else if (te >= 0)
@@ -151,7 +167,7 @@ static int run_pass(const struct pipeline *p, struct te_stream *stream, int32_t 
 	return te < 0 ? te : te_event_record_external(p->event[2 * k + 1], stream);
 }
 
-static int queue(const struct pipeline *p, struct te_stream *stream)
+static int queue(struct pipeline *p, struct te_stream *stream)
 {
 	int te = te_seq_zero_grads(p->m->seq, stream);
 
@@ -326,7 +342,10 @@ static int make_plans(struct pipeline *p, const struct pipeline_opts *o)
 	po.recipe = o->recipe;
 	po.flags = TE_PLAN_TRAIN | (is_first(p->m) ? 0 : TE_PLAN_INPUT_GRAD);
 	po.x = pipeline_spec(p->m, o->recipe, o->B, o->T);
-	po.grad_scale = 1.0 / o->nmicro;
+	po.grad_scale = 1.0 / p->total;
+	po.hook = p->hook ? plan_hook : NULL;
+	po.hook_arg = p;
+	po.hooks = o->step->hooks;
 	p->plan = calloc((size_t)p->nplans, sizeof(struct te_plan *));
 	if (!p->plan)
 		return -ENOMEM;
@@ -365,6 +384,10 @@ int pipeline_create(const struct model *m, const struct pipeline_opts *o,
 	p->nmicro = o->nmicro;
 	p->gpipe = o->schedule && !strcmp(o->schedule, "gpipe");
 	p->graph = o->graph;
+	p->hook = o->step->hook;
+	p->hook_arg = o->step->hook_arg;
+	p->first = o->step->first_micro_batch;
+	p->total = o->step->total_micro_batches;
 	te = make_events(p);
 	if (te >= 0) {
 		p->nplans = make_program(p, m->stage, p->pass);

@@ -6,7 +6,7 @@
 #define PIPELINE_H
 
 #include <te/optim.h>
-#include <te/plan.h>
+#include <te/step.h>
 
 #include "tools/lib/model.h"
 
@@ -17,6 +17,8 @@ struct pipeline_opts {
 	int32_t nmicro;	      /* micro-batches of a step */
 	int64_t B, T;
 	struct te_adamw *adamw;
+	/* numbers of micro-batches, and the hook of plans, for te_step_create(): ranks_step() */
+	const struct te_step_opts *step;
 };
 
 struct pipeline;

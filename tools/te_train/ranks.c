@@ -141,13 +141,6 @@ int ranks_divide(struct ranks *r)
 				ranks_n(r) == 1 ? "" : "s", (int)nshards);
 		return refuse(r);
 	}
-	if (r->stages && ranks_n(r) != nshards) {
-		if (!r->rank)
-			say_bad("--pipeline %d: %d ranks would train several models, which "
-				"pipelines cannot yet; start te_train with te_run -n %d",
-				(int)nshards, (int)ranks_n(r), (int)nshards);
-		return refuse(r);
-	}
 	if (nshards > 1) {
 		int te = te_comm_split(r->comm, r->rank / nshards, 0, &o, &r->model);
 

@@ -628,8 +628,6 @@ static int choose_documents(struct trainer *t)
 	if (t->cfg.learned)
 		return say_bad("--documents: the model has a table of positions, expected rotary "
 			       "positions");
-	if (strcmp(te_ctx_backend(t->ctx), "host"))
-		return say_bad("--documents has not been tried on a GPU, expected --backend host");
 	t->cfg.documents = 1;
 	return STATUS_OK;
 }

@@ -18,9 +18,9 @@ TE_BEGIN_DECLS
  * The file is written and synced as path.new, then renamed: after a crash or a full disk, path is
  * the previous file or the new one, complete. Waits for all work that is queued on the context.
  * Thread: one sequence by one thread at a time.  Since: 0.1
- * Errors: -EINVAL, -TE_ESTATE (not initialised), -EOPNOTSUPP (a bound weight has no master),
- * -ENOMEM, -EBUSY (this thread captures; another process saves to path), -TE_ECUDA, and the
- * errno values of open, write, fsync and rename.
+ * Errors: -EINVAL, -TE_ESTATE (not initialised), -EOPNOTSUPP (a bound weight has no master;
+ * the optimizer has several parts), -ENOMEM, -EBUSY (this thread captures; another process saves to
+ * path), -TE_ECUDA, and the errno values of open, write, fsync and rename.
  */
 TE_EXPORT int te_checkpoint_save(struct te_seq *seq, struct te_adamw *adamw, const char *path);
 

@@ -32,9 +32,27 @@ struct te_adamw_opts {
 	float reserved;	     /* 0 */
 	enum te_moments moments;
 	uint32_t flags; /* 0 */
+	/*
+	 * Processes with the same weights and gradients may each keep a part of the moments and
+	 * update a part of the weights. The n trained elements, padding included, have nparts parts
+	 * of n / 64 / nparts * 64 elements in order, rounded down; all have the moments of the
+	 * elements after them, fewer than 64 * nparts, too.
+	 */
+	int32_t nparts; /* 0 and 1: one part */
+	int32_t part;	/* number of this one, from 0 */
+	/*
+	 * With several parts: queues an exchange on the stream. all, in device memory, has nbytes
+	 * for each part, in order. It holds this part's bytes and receives the others. Returns 0 or
+	 * a negative code.
+	 */
+	int (*gather)(void *arg, struct te_stream *stream, void *all, size_t nbytes);
+	void *gather_arg;
 };
-#define TE_ADAMW_OPTS_INIT \
-	{ sizeof(struct te_adamw_opts), 0.9f, 0.95f, 1e-8f, 0.1f, 1.0f, 0, TE_MOMENTS_FP32, 0 }
+#define TE_ADAMW_OPTS_INIT                                                                         \
+	{                                                                                          \
+		sizeof(struct te_adamw_opts), 0.9f, 0.95f, 1e-8f, 0.1f, 1.0f, 0, TE_MOMENTS_FP32,  \
+			0, 0, 0, 0, 0                                                              \
+	}
 
 /**
  * te_adamw_create - allocate moments of all trained weights in device memory, set to zero
@@ -48,7 +66,12 @@ struct te_adamw_opts {
  * w -= lr (m^ / (sqrt(v^) + eps) + wd w). If the gradient norm is not finite, the update is skipped
  * and counted in te_adamw_stats. The learning rate is 1e-3 until te_adamw_set_lr is called.
  * Source: Loshchilov and Hutter, arXiv:1711.05101, algorithm 2; tested by t/plan/optim.c.
+ * With several parts, te_adamw_step updates the weights of this part and gathers the others, so
+ * that all processes have the bits of one part. Source: Rajbhandari et al., arXiv:1910.02054,
+ * section 5.1; tested by t/comm/reducer.c.
  * Thread: one sequence by one thread at a time.  Since: 0.1
+ * Errors: -EINVAL, -ENOMEM, -TE_ESTATE, -EOPNOTSUPP (several parts with moments or weights that
+ * steps round, on another backend than host).
  */
 TE_EXPORT int te_adamw_create(struct te_seq *seq, const struct te_adamw_opts *opts,
 			      struct te_adamw **ret_opt);
@@ -101,9 +124,27 @@ struct te_adamw_stats {
 /* synchronous */
 TE_EXPORT int te_adamw_stats(struct te_adamw *opt, struct te_adamw_stats *ret_stats);
 /* first and second moments, flat like te_seq_grads, borrowed: FP32, BF16, or for FP8 UINT8 of
- * te_moments_nbytes elements */
+ * te_moments_nbytes elements. With several parts: the part's elements, then the shared ones */
 TE_EXPORT struct te_tensor *te_adamw_m(const struct te_adamw *opt);
 TE_EXPORT struct te_tensor *te_adamw_v(const struct te_adamw *opt);
+/**
+ * te_adamw_moments_get, te_adamw_moments_set - a moment of all elements, whatever the parts
+ * @opt:      the optimizer
+ * @second:   0: the first moment; 1: the second
+ * @dst:      host memory, te_moments_nbytes bytes for te_seq_grad_nelems elements; NULL: this
+ *            process only takes part in the exchange
+ * @src:      likewise; not NULL
+ *
+ * With several parts, te_adamw_moments_get calls gather: all processes call it, and the result is
+ * valid if their exchange has not failed, such as te_comm_error() tells. te_adamw_moments_set keeps
+ * this part, without an exchange. So states that one number of processes has saved continue with
+ * another.
+ * Stream: synchronous, after all work that was queued on the context.
+ * Thread: one optimizer by one thread at a time.  Since: 0.1
+ * Errors: -EINVAL, -ENOMEM, -EBUSY (capturing), and the value that gather returned.
+ */
+TE_EXPORT int te_adamw_moments_get(struct te_adamw *opt, int second, void *dst);
+TE_EXPORT int te_adamw_moments_set(struct te_adamw *opt, int second, const void *src);
 /* bytes of one moment of nelems elements; 0 if the arguments are not valid */
 TE_EXPORT size_t te_moments_nbytes(enum te_moments moments, int64_t nelems);
 /**

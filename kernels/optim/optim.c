@@ -163,13 +163,14 @@ TE__SIMD_BODY void store_body(const struct te_k_adamw *a, int64_t block, int n,
 			      const struct block *x)
 {
 	const int64_t at = block * TE_K_ALIGN_WEIGHT;
+	const int64_t drawn = block + a->first / TE_K_ALIGN_WEIGHT;
 	uint32_t rm[TE_K_ALIGN_WEIGHT], rv[TE_K_ALIGN_WEIGHT];
 	uint16_t *w = (uint16_t *)a->w + at;
 
 	if (a->masters == TE_K_MASTERS_FP32) {
 		memcpy((float *)a->w + at, x->w, (size_t)n * sizeof(*x->w));
 	} else if (a->masters == TE_K_MASTERS_BF16) {
-		draw_body(a->state->nsteps, TE_K_ROUNDED_W, block, rm);
+		draw_body(a->state->nsteps, TE_K_ROUNDED_W, drawn, rm);
 		for (int i = 0; i < n; i++)
 			w[i] = (uint16_t)te_round_bf16(x->w[i], rm[i]);
 	} else {
@@ -183,8 +184,8 @@ TE__SIMD_BODY void store_body(const struct te_k_adamw *a, int64_t block, int n,
 		memcpy((float *)a->v + at, x->v, (size_t)n * sizeof(*x->v));
 		return;
 	}
-	draw_body(a->state->nsteps, TE_K_ROUNDED_M, block, rm);
-	draw_body(a->state->nsteps, TE_K_ROUNDED_V, block, rv);
+	draw_body(a->state->nsteps, TE_K_ROUNDED_M, drawn, rm);
+	draw_body(a->state->nsteps, TE_K_ROUNDED_V, drawn, rv);
 	if (a->moments == TE_K_MOMENTS_BF16) {
 		uint16_t *m = (uint16_t *)a->m + at, *v = (uint16_t *)a->v + at;
 

@@ -80,9 +80,9 @@ enum te_k_rounded {
  *	u = u + weight_decay * w	where decay is 1
  *	w = w - lr * u
  * Moments that are not FP32, and weights in BF16, are rounded after that, by round.h: element i by
- * lane i % 8 of te_round_draw(nsteps, enum te_k_rounded, i / 8). The exponent of an FP8 block is
- * te_round_exponent() of its largest magnitude. Weights with a remainder are exact; their BF16 part
- * is the nearest, ties away from zero.
+ * lane i % 8 of te_round_draw(nsteps, enum te_k_rounded, (first + i) / 8). The exponent of an FP8
+ * block is te_round_exponent() of its largest magnitude. Weights with a remainder are exact; their
+ * BF16 part is the nearest, ties away from zero.
  */
 struct te_k_adamw {
 	void *w;     /* [n] FP32 or BF16 */
@@ -97,6 +97,8 @@ struct te_k_adamw {
 	uint16_t *rest;		/* SPLIT: [n] the bits that BF16 lacks; or NULL */
 	int32_t moments;	/* enum te_k_moments */
 	int32_t masters;	/* enum te_k_masters */
+	/* number of element 0 in the draws, a multiple of TE_K_ALIGN_WEIGHT; only 0 on devices */
+	int64_t first;
 };
 
 /* bytes of one moment of n elements, codes and then exponents */

@@ -175,6 +175,14 @@ int te__ce_whole(struct te_stream *stream, const struct te__ce *e, void *dlogits
 
 /* ---- AdamW ---- */
 
+/* elements of the weights whose moments a part has: its own, and the tail, which all parts have */
+struct te__adamw_part {
+	int64_t first, nelems; /* own ones */
+	int64_t tail, ntail;
+	int (*gather)(void *arg, struct te_stream *stream, void *all, size_t nbytes);
+	void *arg;
+};
+
 struct te__adamw {
 	const struct te_tensor *g;
 	struct te_tensor *w, *m, *v;
@@ -182,6 +190,7 @@ struct te__adamw {
 	double *part; /* [nshards, TE_K_SUMSQ_PARTS] partial sums */
 	const uint8_t *skip; /* 1: not counted in the norm; or NULL */
 	const struct te_adamw_shards *shards; /* NULL: one shard */
+	const struct te__adamw_part *own;     /* NULL: one part */
 	const uint8_t *decay; /* as in te_kernel_adamw_opts; NULL: everywhere */
 	struct te_k_adamw_state *state;
 	uint64_t *version; /* incremented by steps that were not skipped */
@@ -192,6 +201,9 @@ int te__adamw_check(const char *fn, float beta1, float beta2, float eps, float w
 int te__adamw_set_lr(const char *fn, struct te_stream *stream, struct te_k_adamw_state *state,
 		     float lr);
 int te__adamw_step(struct te_stream *stream, const struct te__adamw *a);
+/* queue the exchange of nbytes of each part, in place; nothing if there are none */
+int te__adamw_gather(const char *fn, struct te_stream *stream, const struct te__adamw_part *own,
+		     void *all, size_t nbytes);
 /* how a moment in a tensor is stored */
 enum te_moments te__adamw_moments(const struct te_tensor *t);
 

@@ -58,6 +58,70 @@ static int gather(struct te_stream *stream, const struct te_adamw_shards *s, dou
 					   "returned %d", s->nshards, r) : 0;
 }
 
+int te__adamw_gather(const char *fn, struct te_stream *stream, const struct te__adamw_part *own,
+		     void *all, size_t nbytes)
+{
+	const uint64_t nfails = te__nfails();
+	const int r = nbytes ? own->gather(own->arg, stream, all, nbytes) : 0;
+
+	return r < 0 ? te__callback_failed(nfails, r, "%s: the gather of parts returned %d", fn,
+					   r) : 0;
+}
+
+/* update n elements of the weights from `at` on, whose moments begin at m_at of nm elements */
+static int update(struct te_stream *stream, const struct te__adamw *a, int64_t at, int64_t n,
+		  int64_t m_at, int64_t nm)
+{
+	const int32_t moments = (int32_t)te__adamw_moments(a->m);
+	/* FP8: a byte an element, and exponents after the codes */
+	const int64_t m_nbytes = moments == TE_K_MOMENTS_FP8 ? m_at :
+							       te_k_moment_nbytes(moments, m_at);
+	const int bf16 = te_tensor_dtype(a->w) == TE_DTYPE_BF16;
+	struct te_k_adamw k = {
+		.w = (char *)te_tensor_data(a->w) + at * (bf16 ? 2 : 4),
+		.m = (char *)te_tensor_data(a->m) + m_nbytes,
+		.v = (char *)te_tensor_data(a->v) + m_nbytes,
+		.g = (const float *)te_tensor_data(a->g) + at,
+		.decay = a->decay ? a->decay + at / TE_K_ALIGN_WEIGHT : NULL,
+		.state = a->state,
+		.n = n,
+		.first = at,
+		.beta1 = a->beta1,
+		.beta2 = a->beta2,
+		.eps = a->eps,
+		.weight_decay = a->weight_decay,
+		.moments = moments,
+		.rest = a->remainder ? a->remainder + at : NULL,
+	};
+
+	if (bf16)
+		k.masters = a->remainder ? TE_K_MASTERS_SPLIT : TE_K_MASTERS_BF16;
+	if (moments == TE_K_MOMENTS_FP8) {
+		k.m_exp = (uint8_t *)te_tensor_data(a->m) + nm + m_at / TE_K_ALIGN_WEIGHT;
+		k.v_exp = (uint8_t *)te_tensor_data(a->v) + nm + m_at / TE_K_ALIGN_WEIGHT;
+	}
+	return n ? TE__LAUNCH(stream, ADAMW, &k) : 0;
+}
+
+/* update the elements of a part, and gather the updated weights of all parts */
+static int update_part(struct te_stream *stream, const struct te__adamw *a)
+{
+	static const char fn[] = "te_adamw_step";
+	const struct te__adamw_part *own = a->own;
+	const int64_t nm = own->nelems + own->ntail;
+	const size_t n = (size_t)own->nelems;
+	int r = update(stream, a, own->first, own->nelems, 0, nm);
+
+	if (r >= 0)
+		r = update(stream, a, own->tail, own->ntail, own->nelems, nm);
+	if (r >= 0)
+		r = te__adamw_gather(fn, stream, own, te_tensor_data(a->w),
+				     n * te_dtype_nbytes(te_tensor_dtype(a->w)));
+	if (r >= 0 && a->remainder)
+		r = te__adamw_gather(fn, stream, own, a->remainder, n * sizeof(*a->remainder));
+	return r;
+}
+
 int te__adamw_step(struct te_stream *stream, const struct te__adamw *a)
 {
 	const int64_t n = te_tensor_nelems(a->g); /* w may be longer, with frozen weights */
@@ -76,36 +140,15 @@ int te__adamw_step(struct te_stream *stream, const struct te__adamw *a)
 		.max_norm = a->max_grad_norm,
 		.nmore = a->shards ? a->shards->nshards - 1 : 0,
 	};
-	struct te_k_adamw update = {
-		.w = te_tensor_data(a->w),
-		.m = te_tensor_data(a->m),
-		.v = te_tensor_data(a->v),
-		.g = te_tensor_data(a->g),
-		.decay = a->decay,
-		.state = a->state,
-		.n = n,
-		.beta1 = a->beta1,
-		.beta2 = a->beta2,
-		.eps = a->eps,
-		.weight_decay = a->weight_decay,
-		.moments = (int32_t)te__adamw_moments(a->m),
-		.rest = a->remainder,
-	};
-	int r;
+	int r = TE__LAUNCH(stream, SUMSQ, &sumsq);
 
-	if (te_tensor_dtype(a->w) == TE_DTYPE_BF16)
-		update.masters = a->remainder ? TE_K_MASTERS_SPLIT : TE_K_MASTERS_BF16;
-
-	if (update.moments == TE_K_MOMENTS_FP8) {
-		update.m_exp = (uint8_t *)update.m + n;
-		update.v_exp = (uint8_t *)update.v + n;
-	}
-	r = TE__LAUNCH(stream, SUMSQ, &sumsq);
 	if (r >= 0 && a->shards)
 		r = gather(stream, a->shards, a->part);
 	if (r >= 0)
 		r = TE__LAUNCH(stream, ADAMW_BEGIN, &begin);
-	return r < 0 ? r : TE__LAUNCH(stream, ADAMW, &update);
+	if (r < 0)
+		return r;
+	return a->own ? update_part(stream, a) : update(stream, a, 0, n, 0, n);
 }
 
 static int check_state(const char *fn, const struct te_stream *stream, const void *state)

@@ -136,6 +136,10 @@ static int check(struct checkpoint *c)
 		return te__fail(-TE_ESTATE, "%s: te_seq_init has not run", c->fn);
 	if (c->adamw && te__adamw_seq(c->adamw) != seq)
 		return te__fail(-EINVAL, "%s: the optimizer is of another sequence", c->fn);
+	if (c->adamw && te__adamw_nparts(c->adamw) > 1)
+		return te__fail(-EOPNOTSUPP,
+				"%s: the optimizer has one of %d parts of the moments, expected "
+				"all: te_adamw_moments_get(3)", c->fn, te__adamw_nparts(c->adamw));
 	for (int i = 0; i < seq->nweights; i++)
 		if (!seq->weight[i].master)
 			return te__fail(-EOPNOTSUPP,

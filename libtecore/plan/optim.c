@@ -25,6 +25,7 @@ struct te_adamw {
 	struct te_adamw_opts opts;
 	struct te_tensor *m, *v;
 	struct te_adamw_shards shards;
+	struct te__adamw_part own;	/* elements that have moments here */
 	double *part;			/* device, [TE_K_SUMSQ_PARTS] of each shard */
 	uint8_t *skip;			/* like decay: 1: not in the norm; or NULL */
 	uint8_t *decay;			/* device, one a run of TE_K_ALIGN_WEIGHT weights */
@@ -80,29 +81,54 @@ static int read_opts(const char *fn, const struct te_adamw_opts *opts, struct te
 	if ((unsigned)o.moments > TE_MOMENTS_FP8 || o.flags)
 		return te__fail(-EINVAL, "%s: moments %d and flags 0x%x, expected one of enum "
 				"te_moments and 0", fn, (int)o.moments, (unsigned)o.flags);
+	if (o.nparts < 0 || o.part < 0 || o.part >= (o.nparts ? o.nparts : 1))
+		return te__fail(-EINVAL, "%s: part %d of %d parts", fn, o.part, o.nparts);
 	r = te__adamw_check(fn, o.beta1, o.beta2, o.eps, o.weight_decay, o.max_grad_norm);
 	if (!r)
 		*ret = o;
 	return r;
 }
 
+/* the elements of a part, of n in all */
+static struct te__adamw_part part_of(const struct te_adamw_opts *o, int64_t n)
+{
+	struct te__adamw_part p = { .nelems = n, .tail = n, .gather = o->gather,
+				    .arg = o->gather_arg };
+
+	if (o->nparts > 1) {
+		p.nelems = n / TE_K_ALIGN_WEIGHT / o->nparts * TE_K_ALIGN_WEIGHT;
+		p.first = o->part * p.nelems;
+		p.tail = o->nparts * p.nelems;
+		p.ntail = n - p.tail;
+	}
+	return p;
+}
+
+/* elements of this part's moments */
+static int64_t own_nelems(const struct te__adamw_part *p)
+{
+	return p->nelems + p->ntail;
+}
+
 uint64_t te_adamw_nbytes(const struct te_seq *seq, const struct te_adamw_opts *opts)
 {
 	const int64_t n = te_seq_grad_nelems(seq);
+	struct te__adamw_part own;
 	struct te_adamw_opts o;
 
 	if (!n || read_opts("te_adamw_nbytes", opts, &o))
 		return 0;
-	return 2 * (uint64_t)te_moments_nbytes(o.moments, n) + TE_K_SUMSQ_PARTS * sizeof(double) +
-	       (uint64_t)n / TE_K_ALIGN_WEIGHT + sizeof(struct te_k_adamw_state);
+	own = part_of(&o, n);
+	return 2 * (uint64_t)te_moments_nbytes(o.moments, own_nelems(&own)) +
+	       TE_K_SUMSQ_PARTS * sizeof(double) + (uint64_t)n / TE_K_ALIGN_WEIGHT +
+	       sizeof(struct te_k_adamw_state);
 }
 
 static int make_moment(struct te_adamw *opt, struct te_tensor **ret)
 {
 	static const enum te_dtype dtypes[] = { TE_DTYPE_FP32, TE_DTYPE_BF16, TE_DTYPE_UINT8 };
 	const enum te_dtype dtype = dtypes[opt->opts.moments];
-	const int64_t n = (int64_t)(te_moments_nbytes(opt->opts.moments,
-						      te_tensor_nelems(te_seq_grads(opt->seq))) /
+	const int64_t n = (int64_t)(te_moments_nbytes(opt->opts.moments, own_nelems(&opt->own)) /
 				    te_dtype_nbytes(dtype));
 	static const uint8_t zeros[3];
 	const size_t nbytes = (size_t)n * te_dtype_nbytes(dtype), tail = nbytes % sizeof(uint32_t);
@@ -148,6 +174,25 @@ static int check_masters(const struct te_seq *seq)
 	return 0;
 }
 
+/* may several parts have these options? */
+static int check_parts(const struct te_seq *seq, const struct te_adamw_opts *o)
+{
+	const int rounds = o->moments != TE_MOMENTS_FP32 ||
+			   (te_tensor_dtype(seq->masters) == TE_DTYPE_BF16 && !seq->rest);
+
+	if (o->nparts < 2)
+		return 0;
+	if (!o->gather)
+		return te__fail(-EINVAL, "te_adamw_create: %d parts, and no gather", o->nparts);
+	/* device functions draw by the number of an element in the launch */
+	if (rounds && strcmp(te_ctx_backend(seq->ctx), "host"))
+		return te__fail(-EOPNOTSUPP,
+				"te_adamw_create: %d parts with moments or weights that steps "
+				"round, on backend %s, expected host, or both in FP32 or weights "
+				"with remainders", o->nparts, te_ctx_backend(seq->ctx));
+	return 0;
+}
+
 int te_adamw_create(struct te_seq *seq, const struct te_adamw_opts *opts, struct te_adamw **ret_opt)
 {
 	struct te_adamw_opts o;
@@ -164,6 +209,8 @@ int te_adamw_create(struct te_seq *seq, const struct te_adamw_opts *opts, struct
 	if (!te_seq_grads(seq))
 		return te__fail(-TE_ESTATE, "te_adamw_create: the sequence has no gradients");
 	r = check_masters(seq);
+	if (!r)
+		r = check_parts(seq, &o);
 	if (r < 0)
 		return r;
 	opt = te__calloc(1, sizeof(*opt));
@@ -173,6 +220,7 @@ int te_adamw_create(struct te_seq *seq, const struct te_adamw_opts *opts, struct
 	opt->seq = te_seq_ref(seq);
 	opt->ctx = te_seq_ctx(seq);
 	opt->opts = o;
+	opt->own = part_of(&o, te_tensor_nelems(te_seq_grads(seq)));
 	r = make_state(opt);
 	if (r < 0) {
 		te_adamw_unref(opt);
@@ -286,6 +334,7 @@ static int step(struct te_adamw *opt, struct te_stream *stream)
 		.decay = opt->decay,
 		.skip = opt->skip,
 		.shards = opt->shards.gather ? &opt->shards : NULL,
+		.own = opt->opts.nparts > 1 ? &opt->own : NULL,
 		.state = opt->state,
 		.version = opt->seq->version,
 		.beta1 = opt->opts.beta1,
@@ -338,6 +387,118 @@ struct te_tensor *te_adamw_m(const struct te_adamw *opt)
 struct te_tensor *te_adamw_v(const struct te_adamw *opt)
 {
 	return opt ? opt->v : NULL;
+}
+
+int te__adamw_nparts(const struct te_adamw *opt)
+{
+	return opt->opts.nparts > 1 ? opt->opts.nparts : 1;
+}
+
+/* ---- moments of all parts ---- */
+
+#define PIECE ((size_t)1 << 20) /* bytes of each part that are gathered at once */
+
+/* bytes of a moment: nbytes in each part, or in all of them the same */
+struct span {
+	size_t whole, own; /* offsets in the whole moment and in this part's */
+	size_t nbytes;
+	int shared;
+};
+
+/* elements, and for FP8 their exponents; returns their number */
+static int list_spans(const struct te_adamw *opt, struct span ret[4])
+{
+	const struct te__adamw_part *p = &opt->own;
+	const int fp8 = opt->opts.moments == TE_MOMENTS_FP8;
+	const size_t n = (size_t)te_tensor_nelems(te_seq_grads(opt->seq));
+	const size_t size = fp8 ? 1 : te_moments_nbytes(opt->opts.moments, 1);
+	const size_t own = (size_t)p->nelems, tail = (size_t)p->tail, ntail = (size_t)p->ntail;
+	const size_t run = TE_K_ALIGN_WEIGHT;
+
+	ret[0] = (struct span){ 0, 0, own * size, 0 };
+	ret[1] = (struct span){ tail * size, own * size, ntail * size, 1 };
+	ret[2] = (struct span){ n, own + ntail, own / run, 0 };
+	ret[3] = (struct span){ n + tail / run, own + ntail + own / run, ntail / run, 1 };
+	return fp8 ? 4 : 2;
+}
+
+static int check_moment(const char *fn, const struct te_adamw *opt, int second)
+{
+	if (!opt || (second != 0 && second != 1))
+		return te__fail(-EINVAL, "%s: %s", fn, opt ? "second is neither 0 nor 1" :
+							     "opt is NULL");
+	return te__ctx_wait(opt->ctx, fn);
+}
+
+/* gather a span through `all`, device memory for a piece of each part; dst as in the call */
+static int gather_span(const struct te_adamw *opt, const char *fn, const struct span *s,
+		       const char *src, char *all, char *dst)
+{
+	struct te_stream *stream = te_ctx_stream(opt->ctx);
+	int r = 0;
+
+	for (size_t at = 0; at < s->nbytes && !r; at += PIECE) {
+		const size_t len = s->nbytes - at < PIECE ? s->nbytes - at : PIECE;
+
+		r = te_copy(stream, all + (size_t)opt->opts.part * len, src + s->own + at, len);
+		if (!r)
+			r = te__adamw_gather(fn, stream, &opt->own, all, len);
+		if (!r)
+			r = te_stream_sync(stream);
+		for (size_t p = 0; dst && p < (size_t)opt->opts.nparts && !r; p++)
+			r = te__ctx_copy(opt->ctx, dst + s->whole + p * s->nbytes + at,
+					 all + p * len, len);
+	}
+	return r;
+}
+
+int te_adamw_moments_get(struct te_adamw *opt, int second, void *dst)
+{
+	static const char fn[] = "te_adamw_moments_get";
+	const int nparts = opt ? te__adamw_nparts(opt) : 0;
+	const char *src;
+	struct span s[4];
+	void *all = NULL;
+	int r = check_moment(fn, opt, second), n;
+
+	if (r)
+		return r;
+	src = te_tensor_data(second ? opt->v : opt->m);
+	n = list_spans(opt, s);
+	if (nparts > 1)
+		r = te__mem_get(opt->ctx, (size_t)nparts * (s[0].nbytes < PIECE ? s[0].nbytes + 1 :
+										  PIECE), &all);
+	for (int i = 0; i < n && !r; i++) {
+		if (!s[i].shared && nparts > 1)
+			r = gather_span(opt, fn, &s[i], src, all, dst);
+		else if (dst)
+			r = te__ctx_copy(opt->ctx, (char *)dst + s[i].whole, src + s[i].own,
+					 s[i].nbytes);
+	}
+	te__mem_put(opt->ctx, all);
+	return r;
+}
+
+int te_adamw_moments_set(struct te_adamw *opt, int second, const void *src)
+{
+	static const char fn[] = "te_adamw_moments_set";
+	struct span s[4];
+	char *dst;
+	int r = check_moment(fn, opt, second), n;
+
+	if (!r && !src)
+		r = te__fail(-EINVAL, "%s: src is NULL", fn);
+	if (r)
+		return r;
+	dst = te_tensor_data(second ? opt->v : opt->m);
+	n = list_spans(opt, s);
+	for (int i = 0; i < n && !r; i++) {
+		const size_t part = s[i].shared ? 0 : (size_t)opt->opts.part * s[i].nbytes;
+
+		r = te__ctx_copy(opt->ctx, dst + s[i].own, (const char *)src + s[i].whole + part,
+				 s[i].nbytes);
+	}
+	return r;
 }
 
 /* ---- moments in host memory ---- */

@@ -134,6 +134,7 @@ static inline int te__weight_has_rest(const struct te_seq *seq, const struct te_
 int te__seq_op_trains(const struct te_seq *seq, int i);
 
 /* 0; -TE_ECORRUPT: no run can reach this state */
+int te__adamw_nparts(const struct te_adamw *opt);
 int te__adamw_state_check(const char *fn, const struct te_k_adamw_state *s);
 
 #endif

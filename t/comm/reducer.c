@@ -1,6 +1,7 @@
 /*
- * t/comm/reducer.c - te_comm_reducer_create(3): ranks that share a step have the weights and the
- * scales of each other, and those of one rank with all micro-batches.
+ * t/comm/reducer.c - te_comm_reducer_create(3): ranks that share a step have the weights, the
+ * moments and the scales of each other, and those of one rank with all micro-batches. So have ranks
+ * that keep a part of the moments.
  */
 #include "config.h"
 
@@ -34,8 +35,12 @@ static struct {
 	int32_t ncuts, nmicro; /* of each rank */
 	uint64_t bucket_nbytes;
 	int symmetric;
+	int parts; /* each rank keeps a part of the moments */
+	enum te_moments moments;
+	uint32_t masters; /* TE_SEQ_* */
 	uint64_t seed; /* of the tokens */
 	size_t nbytes, quant_nbytes;
+	/* weights in FP32, then both moments of all elements */
 	char *weights[THREADS_MOST], *quant[THREADS_MOST];
 } g;
 
@@ -63,20 +68,57 @@ static int feed(struct te_step *s, int step, int first)
 }
 
 /* what a rank has after its steps, in memory of the test */
-static int keep(int rank, struct te_seq *seq)
+static int keep(int rank, struct te_seq *seq, struct te_adamw *opt)
 {
 	struct te_quant *q = te_seq_quant(seq);
-	const size_t nbytes = te_tensor_nbytes(te_seq_masters(seq));
-	const size_t quant_nbytes = q ? te_quant_nbytes(q) : 0;
+	const size_t values = (size_t)te_seq_nelems(seq) * sizeof(float);
+	const size_t moment = te_moments_nbytes(g.moments, te_seq_grad_nelems(seq));
+	const size_t nbytes = values + 2 * moment, quant_nbytes = q ? te_quant_nbytes(q) : 0;
 
 	if (!rank) { /* as of all ranks */
 		g.nbytes = nbytes;
 		g.quant_nbytes = quant_nbytes;
 	}
 	g.weights[rank] = malloc(nbytes);
-	STEP(te_tensor_read(te_seq_masters(seq), g.weights[rank], nbytes));
+	STEP(te_seq_masters_get(seq, 0, te_seq_nelems(seq), (float *)(void *)g.weights[rank]));
+	for (size_t k = 0; k < 2; k++)
+		STEP(te_adamw_moments_get(opt, (int)k, g.weights[rank] + values + k * moment));
 	g.quant[rank] = malloc(quant_nbytes + 1);
 	return q ? te_quant_save(q, g.quant[rank], quant_nbytes) : 0;
+}
+
+/* options of a rank with a part of the moments; all: the exchange of te_adamw_opts */
+static int gather(void *arg, struct te_stream *stream, void *all, size_t nbytes)
+{
+	struct te_comm *comm = arg;
+
+	return te_comm_all_gather(comm, stream, (char *)all + (size_t)te_comm_rank(comm) * nbytes,
+				  all, (int64_t)nbytes, TE_DTYPE_UINT8, NULL);
+}
+
+static int make_optimizer(struct te_seq *seq, struct te_comm *comm, int rank, int n,
+			  struct te_adamw **ret)
+{
+	struct te_adamw_opts o = TE_ADAMW_OPTS_INIT, whole;
+	const int64_t nelems = te_seq_grad_nelems(seq);
+
+	o.moments = g.moments;
+	whole = o;
+	if (g.parts) {
+		o.nparts = n;
+		o.part = rank;
+		o.gather = gather;
+		o.gather_arg = comm;
+	}
+	STEP(te_adamw_create(seq, &o, ret));
+	if (!g.parts)
+		return 0;
+	/* a part, and less than a block of each rank */
+	HOLDS(te_tensor_nbytes(te_adamw_m(*ret)) <
+	      te_moments_nbytes(g.moments, nelems / n + (int64_t)64 * n));
+	HOLDS(te_adamw_nbytes(seq, &whole) - te_adamw_nbytes(seq, &o) ==
+	      2 * (te_moments_nbytes(g.moments, nelems) - te_tensor_nbytes(te_adamw_v(*ret))));
+	return 0;
 }
 
 static int train(struct te_ctx *c, struct te_comm *comm, int rank, int n)
@@ -96,10 +138,11 @@ static int train(struct te_ctx *c, struct te_comm *comm, int rank, int n)
 	if (comm && g.symmetric) {
 		STEP(te_comm_alloc(comm, (size_t)te_seq_grad_nelems(seq) * sizeof(float), &grads));
 		b.grads = grads;
-		STEP(te_seq_bind(seq, &b));
 	}
+	b.flags = g.masters;
+	STEP(te_seq_bind(seq, &b));
 	STEP(te_seq_init(seq, 5));
-	STEP(te_adamw_create(seq, NULL, &opt));
+	STEP(make_optimizer(seq, comm, rank, n, &opt));
 	STEP(te_adamw_set_lr(opt, on, 1e-2f));
 	STEP(te_recipe_from_name(g.recipe, &rec));
 	o.recipe = &rec;
@@ -123,9 +166,9 @@ static int train(struct te_ctx *c, struct te_comm *comm, int rank, int n)
 		STEP(te_step_run(step, 0, on));
 		STEP(te_stream_sync(on));
 	}
+	STEP(keep(rank, seq, opt));
 	if (comm)
 		STEP(te_comm_error(comm));
-	STEP(keep(rank, seq));
 	te_step_unref(step);
 	te_comm_reducer_unref(reducer);
 	te_adamw_unref(opt);
@@ -254,6 +297,33 @@ START_TEST(gradients_of_parts_are_complete_once)
 		drop(r);
 	}
 	drop(0);
+}
+END_TEST
+
+/* plain data-parallel training, then with a part of the moments on each rank */
+START_TEST(parts_have_the_bits_of_all_moments)
+{
+	static const uint32_t masters[] = { 0, TE_SEQ_BF16_MASTERS | TE_SEQ_REMAINDERS,
+					    TE_SEQ_BF16_MASTERS };
+	const int n = threads_apart(2 + _i % 3), host = !strcmp(backend, "host");
+	char *plain;
+
+	set(&models[_i / 2 % 2], recipes[_i % 4], _i);
+	g.moments = host ? (enum te_moments)(_i % 3) : TE_MOMENTS_FP32;
+	g.masters = masters[host ? _i / 3 % 3 : _i % 2];
+	g.nmicro = 1 + _i % 2;
+	threads_run(n, train_rank, 0, NULL);
+	plain = g.weights[0];
+	g.weights[0] = NULL;
+	for (int r = 0; r < n; r++)
+		drop(r);
+	g.parts = 1;
+	threads_run(n, train_rank, 0, NULL);
+	for (int r = n - 1; r >= 0; r--) {
+		ck_assert_mem_eq(g.weights[r], plain, g.nbytes);
+		drop(r);
+	}
+	free(plain);
 }
 END_TEST
 
@@ -433,6 +503,7 @@ TT_PAIR_SUITE("comm/reducer")
 	tcase_add_checked_fixture(c, tt_setup, tt_teardown);
 	TT_ADD_LOOP(c, ranks_have_the_bits_of_one, 6, 2);
 	TT_ADD_LOOP(c, ranks_have_equal_weights_and_scales, 12, 3);
+	TT_ADD_LOOP(c, parts_have_the_bits_of_all_moments, 9, 3);
 	tcase_add_loop_test(c, current_scales_are_reduced_on_request, 0, 3);
 	tcase_add_loop_test(c, gradients_of_parts_are_complete_once, 0, 2);
 	tcase_add_loop_test(c, without_the_hook_ranks_differ, 0, 2);

@@ -628,7 +628,7 @@ START_TEST(adamw_follows_the_paper)
 	uint64_t version = 0;
 	struct te_k_adamw_begin begin = { part, &s, &version, b1, b2, 3.0f, 0 };
 	struct te_k_adamw a = { w,  m,   v,  g,    decay, &s,	 n, b1,
-				b2, eps, wd, NULL, NULL,  NULL, 0, 0 };
+				b2, eps, wd, NULL, NULL,  NULL, 0, 0, 0 };
 	float *was;
 
 	for (int64_t i = 0; i < n; i++)
@@ -698,7 +698,7 @@ START_TEST(adamw_in_the_specified_order)
 	const uint8_t decay[3] = { 0, 1, 0 };
 	struct te_k_adamw_state s = { 3, 0, 0.729, 0.857375, 0.01f, 1.0f, 0.37f, 0 };
 	struct te_k_adamw a = { w,	m,    v,     g,	   decay, &s,	n, 0.9f,
-				0.95f, 1e-8f, 0.1f, NULL, NULL, NULL, 0, 0 };
+				0.95f, 1e-8f, 0.1f, NULL, NULL, NULL, 0, 0, 0 };
 	const float c1 = (float)(1.0 - 0.729), c2 = (float)(1.0 - 0.857375);
 	float *wa, *ma, *va;
 
@@ -775,7 +775,7 @@ START_TEST(moments_are_rounded_by_draws)
 	const int fp8 = _i == TE_K_MOMENTS_FP8;
 	struct te_k_adamw_state s = { 7, 0, 0.9, 0.95, 0.01f, 1.0f, 1.0f, 0 };
 	struct te_k_adamw a = { w32,   x[0],  x[1], g,	  NULL, &s, n, 0.9f,
-				0.95f, 1e-8f, 0.1f, NULL, NULL, NULL, 0, 0 };
+				0.95f, 1e-8f, 0.1f, NULL, NULL, NULL, 0, 0, 0 };
 
 	te__h_adamw(&a);
 	a.w = w;

@@ -476,7 +476,8 @@ START_TEST(sumsq_and_adamw)
 					NULL,
 					NULL,
 					TE_K_MOMENTS_FP32,
-					TE_K_MASTERS_FP32 };
+					TE_K_MASTERS_FP32,
+					0 };
 
 		for (int64_t i = 0; i < n; i++)
 			v[i] = v[i] * v[i];

@@ -428,7 +428,8 @@ static void optimizer(struct all *s)
 				NULL,
 				NULL,
 				TE_K_MOMENTS_FP32,
-				TE_K_MASTERS_FP32 };
+				TE_K_MASTERS_FP32,
+				0 };
 
 	for (size_t i = 0; i < sizeof(decay); i++)
 		decay[i] = (uint8_t)(i & 1);

@@ -4,6 +4,7 @@
 #include <math.h>
 
 #include <te/capture.h>
+#include <te/checkpoint.h>
 #include <te/errno.h>
 #include <te/optim.h>
 #include "kernels/te_k.h"
@@ -119,8 +120,9 @@ START_TEST(follows_the_paper_for_20_steps)
 {
 	static const struct te_adamw_opts opts[] = {
 		TE_ADAMW_OPTS_INIT,
-		{ sizeof(struct te_adamw_opts), 0.9f, 0.999f, 1e-8f, 0, 0, 0, 0, 0 },
-		{ sizeof(struct te_adamw_opts), 0.8f, 0.99f, 1e-3f, 0.5f, 0.01f, 0, 0, 0 },
+		{ sizeof(struct te_adamw_opts), 0.9f, 0.999f, 1e-8f, 0, 0, 0, 0, 0, 0, 0, 0, 0 },
+		{ sizeof(struct te_adamw_opts), 0.8f, 0.99f, 1e-3f, 0.5f, 0.01f, 0, 0, 0, 0, 0, 0,
+		  0 },
 	};
 	const struct te_adamw_opts *o = &opts[_i];
 	struct te_adamw *opt = make(o);
@@ -629,20 +631,152 @@ START_TEST(a_captured_step_needs_no_host_work)
 }
 END_TEST
 
+/* ---- parts ---- */
+
+static struct {
+	int ncalls, r; /* r: what the gather returns */
+	size_t nbytes;
+} gathered;
+
+/* an exchange in which the other parts send nothing */
+static int gather(void *arg, struct te_stream *stream, void *all, size_t nbytes)
+{
+	ck_assert(arg == &gathered && stream && all);
+	gathered.ncalls++;
+	gathered.nbytes += nbytes;
+	return gathered.r;
+}
+
+static struct te_adamw_opts opts_of_part(int nparts, int part)
+{
+	struct te_adamw_opts o = TE_ADAMW_OPTS_INIT;
+
+	o.nparts = nparts;
+	o.part = part;
+	o.gather = gather;
+	o.gather_arg = &gathered;
+	gathered.ncalls = gathered.r = 0;
+	gathered.nbytes = 0;
+	return o;
+}
+
+/* 0 to 2: not of this part, its own, of all parts */
+static int owner(size_t i, size_t nparts, size_t part)
+{
+	const size_t own = n / 64 / nparts * 64;
+
+	return i >= nparts * own ? 2 : i / own == part;
+}
+
+/* a step and its moments: the bits of one part in the elements that the part updates */
+START_TEST(a_part_updates_its_weights)
+{
+	const int nparts = 2 + _i % 3; /* blocks of 64: 1 each and a tail, 1 each, only a tail */
+	const size_t own = n / 64 / (size_t)nparts * 64;
+	float *g = malloc(n * sizeof(*g)), *was = tt_tensor_get(te_seq_masters(seq)), *want, *got;
+	struct te_adamw_opts o = opts_of_part(nparts, 0), whole = TE_ADAMW_OPTS_INIT;
+	const size_t nbytes = te_moments_nbytes((enum te_moments)(_i / 3), (int64_t)n);
+	char *m = malloc(nbytes), *back = malloc(nbytes);
+	struct te_adamw *opt;
+
+	o.moments = whole.moments = (enum te_moments)(_i / 3);
+	put_grads(g, 1);
+	opt = make(&whole);
+	step(opt);
+	step(opt);
+	want = tt_tensor_get(te_seq_masters(seq));
+	DO(te_adamw_moments_get(opt, 1, m));
+	ck_assert_mem_eq(m, te_tensor_data(te_adamw_v(opt)), nbytes);
+	te_adamw_unref(opt);
+	for (o.part = 0; o.part < nparts; o.part++) {
+		DO(te_tensor_write(te_seq_masters(seq), was, n * sizeof(*was)));
+		gathered.ncalls = 0;
+		gathered.nbytes = 0;
+		opt = make(&o);
+		step(opt);
+		step(opt);
+		ck_assert_int_eq(gathered.ncalls, own ? 2 : 0);
+		ck_assert_uint_eq(gathered.nbytes, 2 * own * sizeof(*was));
+		got = tt_tensor_get(te_seq_masters(seq));
+		for (size_t i = 0; i < n; i++)
+			ck_assert(!memcmp(&got[i], owner(i, (size_t)nparts, (size_t)o.part) ?
+							   &want[i] : &was[i], sizeof(*got)));
+		free(got);
+		/* the part of a moment that this one has */
+		memset(back, 0x55, nbytes);
+		DO(te_adamw_moments_get(opt, 1, back));
+		DO(te_adamw_moments_get(opt, 1, NULL));
+		for (size_t i = 0; i < n && o.moments == TE_MOMENTS_FP32; i++)
+			if (owner(i, (size_t)nparts, (size_t)o.part))
+				ck_assert_mem_eq(back + 4 * i, m + 4 * i, 4);
+		/* it keeps its part of another one */
+		DO(te_adamw_moments_set(opt, 0, m));
+		ck_assert_mem_eq(te_tensor_data(te_adamw_m(opt)), te_tensor_data(te_adamw_v(opt)),
+				 te_tensor_nbytes(te_adamw_m(opt)));
+		te_adamw_unref(opt);
+	}
+	free(g);
+	free(was);
+	free(want);
+	free(m);
+	free(back);
+}
+END_TEST
+
+START_TEST(a_part_tells_what_failed)
+{
+	const struct te_adamw_opts o = opts_of_part(2, 1);
+	struct te_adamw *opt = make(&o);
+	char m[4096];
+
+	gathered.r = -EIO;
+	ck_assert_int_eq(te_adamw_step(opt, st), -EIO);
+	ck_assert_ptr_nonnull(strstr(te_error_detail(), "te_adamw_step: the gather of parts"));
+	fails(te_adamw_moments_get(opt, 0, m), -EIO,
+	      "te_adamw_moments_get: the gather of parts returned -5");
+	fails(te_adamw_moments_get(opt, 2, m), -EINVAL,
+	      "te_adamw_moments_get: second is neither 0 nor 1");
+	fails(te_adamw_moments_get(NULL, 0, m), -EINVAL, "te_adamw_moments_get: opt is NULL");
+	fails(te_adamw_moments_set(opt, 0, NULL), -EINVAL, "te_adamw_moments_set: src is NULL");
+	ck_assert_int_eq(te_adamw_moments_set(opt, -1, m), -EINVAL);
+	ck_assert_int_eq(te_adamw_moments_set(NULL, 0, m), -EINVAL);
+	ck_assert_int_eq(te_checkpoint_save(seq, opt, "none"), -EOPNOTSUPP);
+	ck_assert_ptr_nonnull(strstr(te_error_detail(), "one of 2 parts of the moments"));
+	ck_assert_int_eq(te_checkpoint_load(seq, opt, "none", 0, NULL), -EOPNOTSUPP);
+	te_adamw_unref(opt);
+}
+END_TEST
+
 static const struct {
 	struct te_adamw_opts o;
 	const char *words;
 } bad[] = {
-	{ { sizeof(struct te_adamw_opts) + 8, 0.9f, 0.95f, 1e-8f, 0, 0, 0, 0, 0 }, "bytes" },
-	{ { sizeof(struct te_adamw_opts), 1.0f, 0.95f, 1e-8f, 0, 0, 0, 0, 0 }, "beta1 1" },
-	{ { sizeof(struct te_adamw_opts), 0.9f, -0.5f, 1e-8f, 0, 0, 0, 0, 0 }, "beta2 -0.5" },
-	{ { sizeof(struct te_adamw_opts), NAN, 0.9f, 1e-8f, 0, 0, 0, 0, 0 }, "beta1 nan" },
-	{ { sizeof(struct te_adamw_opts), 0.9f, 0.95f, -1, 0, 0, 0, 0, 0 }, "eps" },
-	{ { sizeof(struct te_adamw_opts), 0.9f, 0.95f, 1e-8f, INFINITY, 0, 0, 0, 0 },
+	{ { sizeof(struct te_adamw_opts) + 8, 0.9f, 0.95f, 1e-8f, 0, 0, 0, 0, 0, 0, 0, 0, 0 },
+	  "bytes" },
+	{ { sizeof(struct te_adamw_opts), 1.0f, 0.95f, 1e-8f, 0, 0, 0, 0, 0, 0, 0, 0, 0 },
+	  "beta1 1" },
+	{ { sizeof(struct te_adamw_opts), 0.9f, -0.5f, 1e-8f, 0, 0, 0, 0, 0, 0, 0, 0, 0 },
+	  "beta2 -0.5" },
+	{ { sizeof(struct te_adamw_opts), NAN, 0.9f, 1e-8f, 0, 0, 0, 0, 0, 0, 0, 0, 0 },
+	  "beta1 nan" },
+	{ { sizeof(struct te_adamw_opts), 0.9f, 0.95f, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0 },
+	  "eps" },
+	{ { sizeof(struct te_adamw_opts), 0.9f, 0.95f, 1e-8f, INFINITY, 0, 0, 0, 0, 0, 0, 0, 0 },
 	  "weight_decay" },
-	{ { sizeof(struct te_adamw_opts), 0.9f, 0.95f, 1e-8f, 0, NAN, 0, 0, 0 }, "max_grad_norm" },
-	{ { sizeof(struct te_adamw_opts), 0.9f, 0.95f, 1e-8f, 0, 1, 0, 3, 0 }, "moments 3" },
-	{ { sizeof(struct te_adamw_opts), 0.9f, 0.95f, 1e-8f, 0, 1, 0, 0, 1 }, "flags 0x1" },
+	{ { sizeof(struct te_adamw_opts), 0.9f, 0.95f, 1e-8f, 0, NAN, 0, 0, 0, 0, 0, 0, 0 },
+	  "max_grad_norm" },
+	{ { sizeof(struct te_adamw_opts), 0.9f, 0.95f, 1e-8f, 0, 1, 0, 3, 0, 0, 0, 0, 0 },
+	  "moments 3" },
+	{ { sizeof(struct te_adamw_opts), 0.9f, 0.95f, 1e-8f, 0, 1, 0, 0, 1, 0, 0, 0, 0 },
+	  "flags 0x1" },
+	{ { sizeof(struct te_adamw_opts), 0.9f, 0.95f, 1e-8f, 0, 1, 0, 0, 0, -1, 0, 0, 0 },
+	  "part 0 of -1 parts" },
+	{ { sizeof(struct te_adamw_opts), 0.9f, 0.95f, 1e-8f, 0, 1, 0, 0, 0, 2, 2, 0, 0 },
+	  "part 2 of 2 parts" },
+	{ { sizeof(struct te_adamw_opts), 0.9f, 0.95f, 1e-8f, 0, 1, 0, 0, 0, 0, 1, 0, 0 },
+	  "part 1 of 0 parts" },
+	{ { sizeof(struct te_adamw_opts), 0.9f, 0.95f, 1e-8f, 0, 1, 0, 0, 0, 2, 1, 0, 0 },
+	  "2 parts, and no gather" },
 };
 
 START_TEST(names_the_option_at_fault)
@@ -689,7 +823,9 @@ END_TEST
 static int build_all(struct te_ctx **ret_ctx, struct te_seq **ret_seq, struct te_op **ret_op,
 		     struct te_adamw **ret_opt)
 {
-	struct te_bias_attrs ba = TE_ATTRS(bias, 7);
+	struct te_bias_attrs ba = TE_ATTRS(bias, 130);
+	struct te_adamw_opts o;
+	char m[256];
 	int r;
 
 	r = tt_ctx_new(ret_ctx);
@@ -701,7 +837,13 @@ static int build_all(struct te_ctx **ret_ctx, struct te_seq **ret_seq, struct te
 		r = te_seq_append(*ret_seq, *ret_op);
 	if (r >= 0)
 		r = te_seq_init(*ret_seq, 1);
-	return r < 0 ? r : te_adamw_create(*ret_seq, NULL, ret_opt);
+	o = opts_of_part(2, 1);
+	o.moments = TE_MOMENTS_FP8;
+	if (r >= 0)
+		r = te_adamw_create(*ret_seq, &o, ret_opt);
+	if (r >= 0)
+		r = te_adamw_moments_get(*ret_opt, 0, m);
+	return r < 0 ? r : te_adamw_moments_set(*ret_opt, 1, m);
 }
 
 static int create(void)
@@ -741,6 +883,8 @@ TT_SUITE("plan/optim", TT_NEED_NOTHING)
 	tcase_add_loop_test(c, small_moments_move_weights_alike, 1, 3);
 	tcase_add_loop_test(c, checks_each_field_of_a_state, 0, TT_LEN(states));
 	tcase_add_test(c, a_captured_step_needs_no_host_work);
+	tcase_add_loop_test(c, a_part_updates_its_weights, 0, 9);
+	tcase_add_test(c, a_part_tells_what_failed);
 	tcase_add_loop_test(c, names_the_option_at_fault, 0, TT_LEN(bad));
 	tcase_add_test(c, refuses_what_it_cannot_do);
 	c = tt_case(s, "faults", "host");

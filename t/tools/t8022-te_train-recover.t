@@ -130,6 +130,9 @@ check "there is no part of a file" test -z "$(find saved -name '*.new')"
 check "the weights are those of these ranks" cmp saved/model.safetensors ref/model.safetensors
 recovers "rank 0 is lost" 0 3 --accum 3 --graph $save
 check "from a checkpoint, too" test "$(from log)" -gt 0
+recovers "a rank with a part of the moments is lost" 3 3 --accum 3 --zero 1 --moments bf16 $save
+check "from a checkpoint of all parts" test "$(from log)" -gt 0
+check "state and weights are those" cmp saved/state.safetensors ref/state.safetensors
 per_node="--per-node 2"
 recovers "a node is lost, before a checkpoint" "2 3" 2 --accum 1 --save-every 0 --recipe fp8-delayed
 check "from initial weights" test "$(from log)" = 0

@@ -92,6 +92,30 @@ static enum te_moments moments_of(const struct te_adamw *opt)
 	return (enum te_moments)i;
 }
 
+int ckpt_gather_moments(const struct model *m, struct te_adamw *opt, int keep,
+			struct ckpt_flat *ret_flat)
+{
+	const size_t nbytes = te_moments_nbytes(moments_of(opt), moment_nelems(m)) + 1;
+	void *moment[2] = { NULL, NULL };
+	int te = 0;
+
+	/* without memory, this rank takes part too: the others wait for it */
+	for (int i = 0; i < 2; i++)
+		moment[i] = keep ? malloc(nbytes) : NULL;
+	for (int i = 0; i < 2 && te >= 0; i++)
+		te = te_adamw_moments_get(opt, i, moment[i]);
+	if (te >= 0 && keep && (!moment[0] || !moment[1]))
+		te = -ENOMEM;
+	if (te < 0) {
+		free(moment[0]);
+		free(moment[1]);
+		return say_te(te, "reading the moments");
+	}
+	ret_flat->m = moment[0];
+	ret_flat->v = moment[1];
+	return STATUS_OK;
+}
+
 /* ---- state ---- */
 
 struct blob {
@@ -209,21 +233,6 @@ static int write_fresh(const struct folder *dir, const struct model *m,
 
 /* ---- copies ---- */
 
-/* what a shard of a model has, unless the values of all shards are there */
-static int read_flat(const struct te_tensor *t, void **flat)
-{
-	const size_t nbytes = te_tensor_nbytes(t);
-	int te;
-
-	if (*flat)
-		return STATUS_OK;
-	*flat = malloc(nbytes + 1);
-	if (!*flat)
-		return say_failed("out of memory");
-	te = te_tensor_read(t, *flat, nbytes);
-	return te < 0 ? say_te(te, "reading weights and moments") : STATUS_OK;
-}
-
 static int read_masters(const struct model *m, void **flat)
 {
 	const int64_t n = weights_nelems(m);
@@ -284,10 +293,8 @@ int ckpt_take(const struct model *m, struct te_adamw *opt, struct ckpt_flat *fla
 		r = read_masters(m, &weights);
 	if (c)
 		c->flat.weights = weights;
-	if (!r)
-		r = read_flat(te_adamw_m(opt), &c->flat.m);
-	if (!r)
-		r = read_flat(te_adamw_v(opt), &c->flat.v);
+	if (!r && !c->flat.m)
+		r = ckpt_gather_moments(m, opt, 1, &c->flat);
 	if (!r)
 		r = read_states(m, opt, c);
 	if (r)
@@ -454,11 +461,12 @@ static void *copy_data(const struct st_tensor *t)
 }
 
 /* load a moment that is stored in one way from a file that may have it in another */
-static int load_moment(const struct st_file *f, const struct model *m, const char *name,
-		       enum te_moments moments, struct te_tensor *dst)
+static int load_moment(const struct st_file *f, const struct model *m, struct te_adamw *opt,
+		       int second)
 {
+	const enum te_moments moments = moments_of(opt);
+	const char *name = second ? "adamw.v" : "adamw.m";
 	const int64_t n = moment_nelems(m);
-	const int second = !strcmp(name, "adamw.v");
 	int from = NMOMENTS - 1, te, r;
 	void *data, *stored = NULL;
 	float *values = NULL;
@@ -471,21 +479,22 @@ static int load_moment(const struct st_file *f, const struct model *m, const cha
 	if (r)
 		return r;
 	if (from == (int)moments && !m->whole) {
-		te = te_tensor_write(dst, t.data, t.nbytes);
+		te = te_adamw_moments_set(opt, second, t.data);
 		return te < 0 ? say_te(te, "%s", st_path(f)) : STATUS_OK;
 	}
 	data = copy_data(&t);
 	values = malloc((size_t)n * sizeof(*values));
-	stored = malloc(te_tensor_nbytes(dst));
+	stored = malloc(te_moments_nbytes(moments, n));
 	if (!data || !values || !stored)
 		r = say_failed("out of memory");
 	te = r ? 0 : te_moments_to_fp32((enum te_moments)from, second, n, data, values);
 	if (!r && te >= 0 && m->whole) {
-		r = shard_take(m, m->whole, values, 1, dst);
+		r = shard_take(m, m->whole, values, 1,
+			       second ? te_adamw_v(opt) : te_adamw_m(opt));
 	} else if (!r && te >= 0) {
 		te = te_moments_from_fp32(moments, second, n, values, stored);
 		if (te >= 0)
-			te = te_tensor_write(dst, stored, te_tensor_nbytes(dst));
+			te = te_adamw_moments_set(opt, second, stored);
 	}
 	free(data);
 	free(values);
@@ -528,9 +537,9 @@ static int load_state(const struct st_file *f, const struct model *m, struct te_
 	te = te_adamw_state_set(opt, s.data, s.nbytes);
 	if (te < 0)
 		return say_te(te, "%s", st_path(f));
-	r = load_moment(f, m, "adamw.m", moments_of(opt), te_adamw_m(opt));
+	r = load_moment(f, m, opt, 0);
 	if (!r)
-		r = load_moment(f, m, "adamw.v", moments_of(opt), te_adamw_v(opt));
+		r = load_moment(f, m, opt, 1);
 	return r ? r : load_quant(f, m, o, options);
 }
 

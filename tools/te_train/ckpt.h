@@ -49,7 +49,7 @@ int ckpt_keep(const char *dir, int64_t most);
 
 /*
  * Flat buffers of a whole model that ranks divide, in host memory of shard 0; NULL in other ranks,
- * and if the model is not divided.
+ * and if the model is not divided. Moments of which each rank has a part are in rank 0.
  */
 struct ckpt_flat {
 	float *weights;
@@ -57,11 +57,17 @@ struct ckpt_flat {
 };
 /* collective, in the ranks of the model; opt NULL: weights only */
 int ckpt_gather(const struct model *m, struct te_adamw *opt, struct ckpt_flat *ret_flat);
+/*
+ * Collective, if the optimizer has a part of the moments: all of them, in ranks that keep them. The
+ * exchange may have failed: te_comm_error().
+ */
+int ckpt_gather_moments(const struct model *m, struct te_adamw *opt, int keep,
+			struct ckpt_flat *ret_flat);
 void ckpt_flat_free(struct ckpt_flat *flat);
 
 /*
- * A copy of all that a checkpoint has, in host memory. flat: from ckpt_gather(), which the copy
- * takes, or zeros. options NULL: the failure of opts_to_json().
+ * A copy of all that a checkpoint has, in host memory. flat: of the functions above, which the
+ * copy takes, or zeros. options NULL: the failure of opts_to_json().
  */
 struct ckpt_copy;
 int ckpt_take(const struct model *m, struct te_adamw *opt, struct ckpt_flat *flat,

@@ -347,18 +347,30 @@ static int take(struct trainer *t, const char *dir, struct te_adamw *opt, struct
 	return r;
 }
 
+/* the moments of which each rank has a part, in rank 0 */
+static int gather_moments(struct trainer *t, struct ckpt_flat *flat)
+{
+	int r, te;
+
+	if (!t->o->zero || !t->ranks.comm)
+		return STATUS_OK;
+	r = ckpt_gather_moments(&t->now.model, t->now.opt, !t->ranks.rank, flat);
+	te = ranks_check(&t->ranks);
+	return r || te >= 0 ? r : say_te(te, "the moments of all ranks");
+}
+
 /*
- * Rank 0 saves, and the ranks that have one model with it send their shards. opt NULL: weights
- * only.
+ * Rank 0 saves, and the ranks that have one model with it send their shards, or all ranks their
+ * part of the moments. opt NULL: weights only.
  */
 static int save_files(struct trainer *t, const char *dir, struct te_adamw *opt)
 {
 	struct ckpt_flat flat = { 0 };
-	int r = STATUS_OK;
+	int r = opt ? gather_moments(t, &flat) : STATUS_OK;
 
 	if (t->ranks.data_rank)
-		return STATUS_OK;
-	if (t->now.model.whole)
+		return r;
+	if (!r && t->now.model.whole)
 		r = ckpt_gather(&t->now.model, opt, &flat);
 	if (!r && !t->ranks.rank && opt) {
 		struct ckpt_copy *copy = NULL;

@@ -86,7 +86,7 @@ static uint64_t host_nbytes(const struct mem_run *run, const struct mem *m, int6
 	uint64_t file = o->init || o->resume ? values : 0;
 
 	if (run->train && (o->out || o->resume)) /* the copy, while it is written */
-		file = values + m->moments;
+		file = values + m->all_moments;
 	if (run->model->whole) /* and what it is gathered in */
 		file *= 2 * (uint64_t)run->model->nshards;
 	return (run->train ? tokens : 0) + file + m->pinned;
@@ -97,10 +97,11 @@ static int add_step(const struct mem_run *run, int64_t B, struct mem *m, uint64_
 	struct te_plan_memory eval = TE_PLAN_MEMORY_INIT;
 	struct te_offload_report off = TE_OFFLOAD_REPORT_INIT;
 	struct te_step_memory sm = TE_STEP_MEMORY_INIT;
-	const struct te_adamw_opts ao = opts_adamw(run->o);
+	struct te_adamw_opts ao = opts_adamw(run->o);
 	const int64_t nelems = te_seq_nelems(run->model->seq);
 	const int64_t ngrads = te_seq_grad_nelems(run->model->seq);
 	struct te_step *step = NULL;
+	uint64_t others;
 	int r = step_graph_make(run->graph, run->model->seq, NULL, B, TE_STEP_NO_ALLOC, &step);
 
 	if (r >= 0)
@@ -112,8 +113,11 @@ static int add_step(const struct mem_run *run, int64_t B, struct mem *m, uint64_
 		r = forward_nbytes(run, B, run->graph->T, NULL, &eval);
 	if (r < 0)
 		return r;
-	m->moments = 2 * te_moments_nbytes(ao.moments, ngrads);
-	m->state += te_adamw_nbytes(run->model->seq, &ao) - m->moments + sm.plans_nbytes;
+	m->moments = m->all_moments = 2 * te_moments_nbytes(ao.moments, ngrads);
+	others = te_adamw_nbytes(run->model->seq, &ao) - m->moments;
+	ranks_optimizer(run->graph->ranks, run->o->zero, &ao);
+	m->moments = te_adamw_nbytes(run->model->seq, &ao) - others;
+	m->state += others + sm.plans_nbytes;
 	m->activations = m->pool = sm.pool_nbytes;
 	m->offloaded = off.moved_nbytes;
 	m->pinned = off.pinned_nbytes;

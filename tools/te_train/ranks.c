@@ -173,14 +173,39 @@ int ranks_bind(struct ranks *r, struct te_seq *seq, uint32_t flags, int trains)
 	return te < 0 ? say_te(te, "gradients of all ranks") : STATUS_OK;
 }
 
+/* gather nbytes of each rank, in place */
+static int gather_in(struct te_comm *comm, struct te_stream *stream, void *all, size_t nbytes)
+{
+	const size_t at = (size_t)te_comm_rank(comm) * nbytes;
+
+	return te_comm_all_gather(comm, stream, (char *)all + at, all, (int64_t)nbytes,
+				  TE_DTYPE_UINT8, NULL);
+}
+
 /* gather the optimizer's sums */
 static int gather_sums(void *arg, struct te_stream *stream, void *parts, size_t nbytes)
 {
 	const struct ranks *r = arg;
-	const size_t at = (size_t)te_comm_rank(r->model) * nbytes;
 
-	return te_comm_all_gather(r->model, stream, (char *)parts + at, parts, (int64_t)nbytes,
-				  TE_DTYPE_UINT8, NULL);
+	return gather_in(r->model, stream, parts, nbytes);
+}
+
+/* gather parts of weights or moments */
+static int gather_parts(void *arg, struct te_stream *stream, void *all, size_t nbytes)
+{
+	const struct ranks *r = arg;
+
+	return gather_in(r->data, stream, all, nbytes);
+}
+
+void ranks_optimizer(const struct ranks *r, int64_t zero, struct te_adamw_opts *ao)
+{
+	if (!zero || ranks_ndata(r) < 2)
+		return;
+	ao->nparts = ranks_ndata(r);
+	ao->part = r->data_rank;
+	ao->gather = gather_parts;
+	ao->gather_arg = (void *)(uintptr_t)r;
 }
 
 static int set_shards(struct ranks *r, const struct model *m, struct te_adamw *opt)

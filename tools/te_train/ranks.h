@@ -59,6 +59,8 @@ int ranks_divide(struct ranks *r);
 /* bind the complete sequence, flags as in te_seq_bind(); trains: with gradients that the ranks with
  * this shard map */
 int ranks_bind(struct ranks *r, struct te_seq *seq, uint32_t flags, int trains);
+/* set the options of the optimizer, for --zero: this rank's part of the moments */
+void ranks_optimizer(const struct ranks *r, int64_t zero, struct te_adamw_opts *ao);
 /* create the reducers, before steps are planned; the model is initialised */
 int ranks_reduce(struct ranks *r, const struct model *m, struct te_adamw *opt);
 /* set the options of a step of this rank */

@@ -410,9 +410,11 @@ static int make_eval_plan(struct trainer *t)
 
 static int make_optimizer(struct trainer *t)
 {
-	const struct te_adamw_opts ao = opts_adamw(t->o);
-	const int r = te_adamw_create(t->now.model.seq, &ao, &t->now.opt);
+	struct te_adamw_opts ao = opts_adamw(t->o);
+	int r;
 
+	ranks_optimizer(&t->ranks, t->o->zero, &ao);
+	r = te_adamw_create(t->now.model.seq, &ao, &t->now.opt);
 	return r < 0 ? say_te(r, "the optimizer") : STATUS_OK;
 }
 

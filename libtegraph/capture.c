@@ -89,10 +89,14 @@ static int copy_regions(struct te_graph *g, struct snapshot *s, int back)
 
 static void snapshot_free(struct te_graph *g, struct snapshot *s)
 {
-	if (s->device && s->pinned)
+	if (s->device && s->pinned) {
+		/* after a failure copies may be queued still; a second try, as in restore() */
+		if (te_stream_sync(g->stream))
+			te_stream_sync(g->stream);
 		te_pinned_free(g->ctx, s->device);
-	else if (s->device)
+	} else if (s->device) {
 		te_mem_free(g->stream, s->device);
+	}
 	te__free(s->host);
 	te__free(s->v);
 }
@@ -114,7 +118,9 @@ static int snapshot_take(struct te_graph *g, struct snapshot *s)
 	if (!r)
 		r = collect_pool(g, s);
 	if (!r && s->nbytes[TE_REGION_DEVICE]) {
-		r = te_mem_alloc(g->stream, s->nbytes[TE_REGION_DEVICE], &s->device);
+		/* little of a te_step, whose memory is known without it */
+		r = s->renewed ? -ENOMEM :
+				 te_mem_alloc(g->stream, s->nbytes[TE_REGION_DEVICE], &s->device);
 		if (r == -ENOMEM) {
 			r = te_pinned_alloc(g->ctx, s->nbytes[TE_REGION_DEVICE], &s->device);
 			s->pinned = 1;

@@ -186,8 +186,8 @@ START_TEST(the_environment_sets_the_size)
 	plan->fault = 1;
 	run_by(MEET_CALLBACK, 3, by_env, res);
 	for (int i = 0; i < 3; i++)
-		/* the pool, the packets, and 88 KiB of channels */
-		ranks_failed(&res[i], -ENOMEM, "no 4284416 bytes of device memory", 60000);
+		/* the pool, the packets, and 36 KiB of channels */
+		ranks_failed(&res[i], -ENOMEM, "no 4231168 bytes of device memory", 60000);
 	ck_assert_ptr_nonnull(strstr(res[0].text, "rank 1"));
 	ck_assert_ptr_nonnull(strstr(res[2].text, "rank 1"));
 }

@@ -224,7 +224,7 @@ START_TEST(scales_have_a_layout)
 	ck_assert_int_gt(most, n - (s == TE_SCALING_TENSOR ? 2 : 5));
 	ck_assert_int_eq(te_scaling_nfloats(s, 0, cols), -1);
 	ck_assert_int_eq(te_scaling_nfloats(s, rows, 0), -1);
-	ck_assert_int_eq(te_scaling_nfloats((enum te_scaling)3, rows, cols), -1);
+	ck_assert_int_eq(te_scaling_nfloats((enum te_scaling)4, rows, cols), -1);
 	ck_assert_int_eq(te_scaling_index(s, rows, cols, rows, 0), -1);
 	ck_assert_int_eq(te_scaling_index(s, rows, cols, 0, cols), -1);
 	ck_assert_int_eq(te_scaling_index(s, rows, cols, -1, 0), -1);
@@ -449,9 +449,9 @@ START_TEST(invalid_options_are_refused)
 			te_dtype_name((enum te_dtype)i));
 	}
 	o.flags = 0;
-	o.scaling = 3;
+	o.scaling = 4;
 	REFUSED(te_tensor_create(ctx, TE_DTYPE_E4M3, 2, shape, &o, &t), -EINVAL,
-		"te_tensor_create: scaling 3 is unknown");
+		"te_tensor_create: scaling 4 is unknown");
 	o.scaling = TE_SCALING_1X128;
 	REFUSED(te_tensor_create(ctx, TE_DTYPE_BF16, 2, shape, &o, &t), -EINVAL,
 		"te_tensor_create: bf16 has no block scaling, FP8 has");

@@ -23,6 +23,8 @@
 
 /* ---- plans ---- */
 
+#define PART_TABLE_NBYTES 1024 /* at most what another table rounds up */
+
 /* a plan with the given options, and its memory */
 static int plan_memory(const struct mem_run *run, const struct te_plan_opts *opts,
 		       struct te_plan_memory *ret)
@@ -68,6 +70,8 @@ static int shared(const struct mem_run *run, int64_t B, struct mem *m)
 	m->weights = pm.weights_nbytes - m->grads;
 	m->copies = pm.copies_nbytes;
 	m->state = pm.state_nbytes - pm.own_nbytes;
+	/* copies of each part's weights have a table of their own */
+	m->state += (uint64_t)run->graph->ncuts * PART_TABLE_NBYTES;
 	return 0;
 }
 

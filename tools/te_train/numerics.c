@@ -181,7 +181,8 @@ int numerics_of_step(struct trainer *t, const struct slot *s)
 		r = te < 0 ? say_te(te, "--numerics") : run(t, plan, &w);
 		rows.x += n;
 		rows.y += n;
-		rows.documents += rows.documents ? n : 0;
+		if (rows.documents)
+			rows.documents += n;
 	}
 	return finish(t, &w, plan, r);
 }

@@ -45,6 +45,7 @@ static const struct {
 };
 
 static int now; /* the chip of the driver */
+static int denied = -1, unreadable = -1; /* attributes: 0, and an error */
 
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wunused-parameter"
@@ -93,9 +94,13 @@ static int fake_cuDeviceGetAttribute(int *ret_value, int attribute, int dev)
 		     attribute == TE__CU_ATTR_CLUSTER_LAUNCH ||
 				     attribute == TE__CU_ATTR_TENSOR_MAP ||
 				     attribute == TE__CU_ATTR_MULTICAST ? hopper : 1;
-	return 0;
+	if (attribute == denied)
+		*ret_value = 0;
+	return attribute == unreadable; /* CUDA_ERROR_INVALID_VALUE */
 }
 #pragma GCC diagnostic pop
+
+#define H100 5 /* index in chip */
 
 static const short every[] = { 80, 86, 89, 90, 0 }, none[] = { 0 };
 
@@ -206,6 +211,35 @@ START_TEST(a_gpu_has_the_features_of_its_level)
 	ck_assert_uint_eq(f.target.features, chip[_i].features);
 	ck_assert_uint_eq(f.target.smem_max, chip[_i].arch_smem_kib << 10);
 	check_dispatch(&f);
+}
+END_TEST
+
+static const struct {
+	int attribute;
+	uint32_t lost;
+} denials[] = {
+	{ TE__CU_ATTR_CLUSTER_LAUNCH, TE_FEATURE_CLUSTERS },
+	{ TE__CU_ATTR_TENSOR_MAP, TE_FEATURE_TMA | TE_FEATURE_WGMMA },
+	{ TE__CU_ATTR_MULTICAST, TE_FEATURE_MULTICAST },
+	{ TE__CU_ATTR_64_BIT_MEM_OPS, TE_FEATURE_MEM_OPS },
+};
+
+/* as in a virtual machine, or with an older driver; and a driver that fails */
+START_TEST(what_a_driver_denies_is_not_used)
+{
+	const int attribute = denials[_i].attribute;
+	struct te__cuda_features f;
+	char text[256];
+
+	use_chip(H100);
+	denied = attribute;
+	f = ask();
+	ck_assert_uint_eq(f.target.features, chip[H100].features & ~denials[_i].lost);
+	check_dispatch(&f);
+	unreadable = attribute;
+	te_error_clear();
+	ck_assert_int_eq(te__cuda_features(0, &f, text, sizeof(text)), -TE_ECUDA);
+	ck_assert_ptr_nonnull(strstr(te_error_detail(), "cuDeviceGetAttribute"));
 }
 END_TEST
 
@@ -339,6 +373,7 @@ static Suite *suite(void)
 	TCase *c = tt_case(s, "levels", "host fast serial");
 
 	tcase_add_loop_test(c, a_gpu_has_the_features_of_its_level, 0, NCHIPS);
+	tcase_add_loop_test(c, what_a_driver_denies_is_not_used, 0, TT_LEN(denials));
 	tcase_add_loop_test(c, te_cuda_arch_lowers_the_level, 0, NCHIPS * NLOWER);
 	tcase_add_test(c, a_level_without_ptx_is_refused);
 	tcase_add_test(c, later_gpus_run_ptx);

@@ -266,7 +266,6 @@ START_TEST(a_failure_leaves_nothing)
 		fired = te__fault_fired();
 		te__fault_set(0);
 		ck_assert_int_eq(te__alloc_live(), live);
-		/* a snapshot that does not fit the device is taken in host memory */
 		ck_assert(r < 0 ? fired && te_error_detail()[0] : 1);
 		nfailed += r < 0;
 	}

@@ -286,41 +286,18 @@ END_TEST
 
 static int with_a_plan(void)
 {
-	struct te_linear_attrs a = TE_ATTRS(linear, IN, OUT, 0.1f, 0, NULL);
-	struct te_recipe recipe = TE_RECIPE_INIT;
-	struct te_plan_opts o = TE_PLAN_OPTS_INIT;
 	struct seen s = { .fail_at = -1 };
-	struct te_plan *plan = NULL;
-	struct te_ctx *own = NULL;
-	struct te_seq *seq = NULL;
-	struct te_op *op = NULL;
-	int r = tt_ctx_new(&own);
+	struct linear_plan p;
+	int r = linear_plan_create("fp8-delayed", ROWS, IN, OUT, &p);
+	struct te_tensor *x = r ? NULL : te_plan_input(p.plan, "x");
 
-	o.x = (struct te_spec){ TE_DTYPE_BF16, 2, { ROWS, IN } };
-	o.recipe = &recipe;
 	if (!r)
-		r = te_recipe_from_name("fp8-delayed", &recipe);
+		r = te_fill(te_ctx_stream(p.ctx), te_tensor_data(x), 0, te_tensor_nbytes(x));
 	if (!r)
-		r = te_seq_create(own, &seq);
+		r = te_plan_watch(p.plan, see, &s);
 	if (!r)
-		r = te_op_linear(&a, "l", &op);
-	if (!r)
-		r = te_seq_append(seq, op);
-	te_op_unref(op);
-	if (!r)
-		r = te_seq_init(seq, 1);
-	if (!r)
-		r = te_plan_create(seq, &o, &plan);
-	if (!r)
-		r = te_fill(te_ctx_stream(own), te_tensor_data(te_plan_input(plan, "x")), 0,
-			    te_tensor_nbytes(te_plan_input(plan, "x")));
-	if (!r)
-		r = te_plan_watch(plan, see, &s);
-	if (!r)
-		r = te_plan_forward(plan, te_ctx_stream(own), 0);
-	te_plan_unref(plan);
-	te_seq_unref(seq);
-	te_ctx_unref(own);
+		r = te_plan_forward(p.plan, te_ctx_stream(p.ctx), 0);
+	linear_plan_free(&p);
 	return r;
 }
 

@@ -202,3 +202,37 @@ void model_same_scales(struct te_quant *a, struct te_quant *b)
 	free(x);
 	free(y);
 }
+
+int linear_plan_create(const char *recipe, int64_t rows, int64_t in, int64_t out,
+		       struct linear_plan *ret)
+{
+	struct te_linear_attrs a = TE_ATTRS(linear, in, out, 0.1f, 0, NULL);
+	struct te_recipe rec = TE_RECIPE_INIT;
+	struct te_plan_opts o = TE_PLAN_OPTS_INIT;
+	struct te_op *op = NULL;
+	int r;
+
+	*ret = (struct linear_plan){ .ctx = NULL };
+	o.x = (struct te_spec){ TE_DTYPE_BF16, 2, { rows, in } };
+	o.recipe = &rec;
+	r = te_recipe_from_name(recipe, &rec);
+	if (!r)
+		r = tt_ctx_new(&ret->ctx);
+	if (!r)
+		r = te_seq_create(ret->ctx, &ret->seq);
+	if (!r)
+		r = te_op_linear(&a, "l", &op);
+	if (!r)
+		r = te_seq_append(ret->seq, op);
+	te_op_unref(op);
+	if (!r)
+		r = te_seq_init(ret->seq, 1);
+	return r ? r : te_plan_create(ret->seq, &o, &ret->plan);
+}
+
+void linear_plan_free(struct linear_plan *p)
+{
+	te_plan_unref(p->plan);
+	te_seq_unref(p->seq);
+	te_ctx_unref(p->ctx);
+}

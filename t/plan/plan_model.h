@@ -24,6 +24,16 @@ struct te_plan *model_plan(struct te_seq *seq, const struct model_shape *m, cons
 /* random tokens and targets into a plan's inputs */
 void model_feed(struct te_plan *plan, const struct model_shape *m);
 float model_loss(struct te_plan *plan);
+/* a context of its own with a plan, in inference, of a linear op from BF16 [rows, in] */
+struct linear_plan {
+	struct te_ctx *ctx;
+	struct te_seq *seq;
+	struct te_plan *plan;
+};
+/* for fault tests: returns the library's code; linear_plan_free() after a failure, too */
+int linear_plan_create(const char *recipe, int64_t rows, int64_t in, int64_t out,
+		       struct linear_plan *ret);
+void linear_plan_free(struct linear_plan *p);
 /* both hold the same bytes */
 void model_same(const struct te_tensor *a, const struct te_tensor *b, const char *what);
 /* both have the same state; NULL equals any */

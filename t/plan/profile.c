@@ -397,31 +397,12 @@ static int profile_once(struct te_plan *plan, struct te_stream *stream)
 
 static int with_a_plan(void)
 {
-	struct te_plan_opts o = TE_PLAN_OPTS_INIT;
-	struct te_linear_attrs a = TE_ATTRS(linear, 4, 8, 0.1f, 0, NULL);
-	struct te_plan *plan = NULL;
-	struct te_ctx *own = NULL;
-	struct te_seq *seq = NULL;
-	struct te_op *op = NULL;
-	int r = tt_ctx_new(&own);
+	struct linear_plan p;
+	int r = linear_plan_create("bf16", 4, 4, 8, &p);
 
-	o.x = (struct te_spec){ TE_DTYPE_BF16, 2, { 4, 4 } };
 	if (!r)
-		r = te_seq_create(own, &seq);
-	if (!r)
-		r = te_op_linear(&a, "l", &op);
-	if (!r)
-		r = te_seq_append(seq, op);
-	te_op_unref(op);
-	if (!r)
-		r = te_seq_init(seq, 1);
-	if (!r)
-		r = te_plan_create(seq, &o, &plan);
-	if (!r)
-		r = profile_once(plan, te_ctx_stream(own));
-	te_plan_unref(plan);
-	te_seq_unref(seq);
-	te_ctx_unref(own);
+		r = profile_once(p.plan, te_ctx_stream(p.ctx));
+	linear_plan_free(&p);
 	return r;
 }
 

@@ -13,7 +13,7 @@
 
 #define MOST_RANK 4096
 
-/* the number after "key=", up to a comma; text moves behind it */
+/* the number after "key=", up to a comma; *text becomes what follows the comma */
 static int parse_number(const char **text, double lo, double hi, double *ret_x)
 {
 	char *end;

@@ -44,8 +44,8 @@ struct pipeline_times {
 int pipeline_times(const struct pipeline *p, struct pipeline_times *ret);
 /*
  * The fraction of time in which ranks do not run passes, from the first pass to the last one: as it
- * was, and as the schedule makes it with these times of passes, and messages that take none. times:
- * of all stages. Returns the library's code.
+ * was, and as the schedule makes it with these times of passes of all stages, and messages that
+ * take none. Returns the library's code.
  */
 int pipeline_bubble(const struct pipeline *p, const struct pipeline_times *times, double *ret_was,
 		    double *ret_predicted);

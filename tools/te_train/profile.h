@@ -6,7 +6,7 @@
 
 /* a training plan of a micro-batch; flags: TE_PLAN_* besides. The functions return exit statuses */
 int profile_plan(const struct trainer *t, uint32_t flags, struct te_plan **ret_plan);
-/* write rows of the training data that the step would draw to its inputs */
+/* write rows of the training data, at offsets that depend on the step, to its inputs */
 int profile_draw(const struct trainer *t, struct te_plan *plan, int64_t step);
 
 /*

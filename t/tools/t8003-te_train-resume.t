@@ -61,16 +61,12 @@ fails "files that changed are refused" "tokens to train on" "$te_train" --resume
 check "unless they are given" "$te_train" --resume b-bf16 --steps 22 --out x less
 
 # a context beyond that of the model
-cat >short.json <<'JSON'
-{"model_type": "llama", "vocab_size": 256, "hidden_size": 16, "num_hidden_layers": 1,
- "num_attention_heads": 1, "intermediate_size": 16, "max_position_embeddings": 16}
-JSON
-short="--model short.json --batch 1 --eval-batches 1"
+short="--model plain.json --batch 1 --eval-batches 1"
 check "rotary positions beyond the model's" "$te_train" $short --seq-len 48 --steps 1 --out far text
 "$te_train" $short --seq-len 48 --steps 1 text >out 2>err
 check "are a warning" test "$(grep -c 'warning: --seq-len 48 is beyond .* 16: checkp' err)" = 1
 check "and saved" grep -q '"max_position_embeddings": 48' far/config.json
-"$te_train" --resume far --model short.json --steps 2 >out 2>err
+"$te_train" --resume far --model plain.json --steps 2 >out 2>err
 check "a resumed run goes on with them" test $? = 0
 grep warning err >warned
 empty "without a warning" warned

@@ -3,12 +3,6 @@
 . "$abs_top_srcdir/t/lib/tap.sh"
 . "$abs_top_srcdir/t/tools/te_train.sh"
 
-# key FILE NAME: a number of an indented JSON object
-key()
-{
-	sed -n "s/^ *\"$2\": \([-0-9.e+]*\),\{0,1\}$/\1/p" "$1"
-}
-
 # below NAME A B
 below()
 {

@@ -14,13 +14,6 @@ loss()
 		2>err | sed -n 's/.*"val_loss_nats": \([0-9.]*\).*/\1/p'
 }
 
-# near NAME WANT GOT BOUND
-near()
-{
-	check "$1: $3 is within $4 of $2" awk -v a="$2" -v b="$3" -v e="$4" \
-		'BEGIN { d = a - b; exit !(b != "" && d <= e && d >= -e) }'
-}
-
 while read -r family want; do
 	mkdir "$family"
 	cp "$abs_top_srcdir/t/data/hf_$family.json" "$family/config.json"

@@ -24,13 +24,6 @@ norm()
 	sed -n 's/.*"grad_norm":\([0-9.]*\).*/\1/p' log | tail -1
 }
 
-# near NAME WANT GOT BOUND
-near()
-{
-	check "$1: $3 is within $4 of $2" awk -v a="$2" -v b="$3" -v e="$4" \
-		'BEGIN { d = a - b; exit !(b != "" && d <= e && d >= -e) }'
-}
-
 while read -r name want gradient; do
 	mkdir "$name"
 	cp "$abs_top_srcdir/t/data/fam_$name.json" "$name/config.json"

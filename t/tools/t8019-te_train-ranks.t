@@ -4,25 +4,8 @@
 . "$abs_top_srcdir/t/lib/tap.sh"
 . "$abs_top_srcdir/t/tools/te_train.sh"
 
-te_run=$abs_top_builddir/tools/te_run
-# no weight has two ops, so that sums have the order of one rank's; dropout is on
-sed 's/"n_head": 2,/"n_head": 2, "tie_word_embeddings": false,/' micro.json >untied.json
 common="--model untied.json --batch 2 --warmup 2 --lr 1e-2 --eval-batches 2 --recipe fp32
 	--eval-every 4 --save-every 0 --log-every 1"
-
-# losses FILE: step, losses, norm and learning rate of each line of a log
-losses()
-{
-	sed -n 's/^\({"step":[^}]*\),"skipped.*/\1/p' "$1"
-}
-
-# ranks N ARGUMENT...: te_train with that many, and options of te_run; out, err, and its status
-ranks()
-{
-	n=$1
-	shift
-	"$te_run" -n $n "$te_train" "$@" >out 2>err </dev/null
-}
 
 check "one rank" "$te_train" $common --accum 2 --steps 6 --out one --log one.log text
 check "two ranks" ranks 2 $common --steps 6 --out two --log two.log text

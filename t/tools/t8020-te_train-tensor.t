@@ -4,7 +4,6 @@
 . "$abs_top_srcdir/t/lib/tap.sh"
 . "$abs_top_srcdir/t/tools/te_train.sh"
 
-te_run=$abs_top_builddir/tools/te_run
 # with dropout of all kinds, which keeps what it keeps on one rank
 sed 's/"n_head": 2,/"n_head": 4, "tie_word_embeddings": false,/' micro.json >gpt2.json
 # odd sizes: the last rank has padding of the vocabulary, and heads share keys and values
@@ -16,14 +15,6 @@ cat >llama.json <<'JSON'
 JSON
 common="--batch 2 --warmup 2 --lr 1e-2 --eval-batches 2 --recipe fp32 --eval-every 4
 	--save-every 0 --log-every 1"
-
-# ranks N ARGUMENT...: te_train with that many; out, err, and its status
-ranks()
-{
-	n=$1
-	shift
-	"$te_run" -n "$n" "$te_train" "$@" >out 2>err </dev/null
-}
 
 # near NAME WANT GOT [FIRST LATER NORM]: the losses of two logs, and the norms of gradients, within
 # these bounds: of the first loss, of later ones, and relative ones of norms.
@@ -151,14 +142,7 @@ sed -i '/tokens\/s/d' want out
 same "as one does, once" want out
 
 cp -r c killed
-rm -f err # the run before has steps
-"$te_run" -n 2 "$te_train" --resume killed --steps 1000000 --eval-every 0 --tensor 2 text \
-	>out 2>err </dev/null &
-pid=$!
-wait_for '^step [1-9][0-9]*/' err
-kill -KILL "$(ranks_of $pid | tail -n 1)"
-ends_with 0 && : >why || : >bad
-check "a rank that is killed ends all with a failure" test -e bad
+last_dies 2 --resume killed --tensor 2 text
 
 run="--model gpt2.json $common --steps 1"
 fails "one rank has no model to divide" "--tensor 2: 1 rank cannot be divided" \

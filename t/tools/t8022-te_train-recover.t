@@ -4,19 +4,9 @@
 . "$abs_top_srcdir/t/lib/tap.sh"
 . "$abs_top_srcdir/t/tools/te_train.sh"
 
-te_run=$abs_top_builddir/tools/te_run
-sed 's/"n_head": 2,/"n_head": 2, "tie_word_embeddings": false,/' micro.json >untied.json
 common="--model untied.json --batch 1 --warmup 2 --lr 1e-2 --eval-batches 1 --recipe fp32
 	--eval-every 17 --log-every 1"
 endless="$common --steps 1000000 --eval-every 0"
-
-# ranks N ARGUMENT...: te_train with that many; out, err, and its status
-ranks()
-{
-	n=$1
-	shift
-	"$te_run" -n $n "$te_train" "$@" >out 2>err </dev/null
-}
 
 # begin N ARGUMENT...: ranks in the background that --no-kill leaves, with N and options of te_run
 begin()
@@ -68,11 +58,10 @@ follow()
 	return $followed
 }
 
-# losses FILE: step, losses, norm and learning rate of each line, after the last run began
-losses()
+# latest_losses FILE: losses of the lines after the last run began
+latest_losses()
 {
-	sed -n '/^{"te_train"/h; /^{"te_train"/!H; ${g; p}' "$1" |
-		sed -n 's/^\({"step":[^}]*\),"skipped.*/\1/p'
+	sed -n '/^{"te_train"/h; /^{"te_train"/!H; ${g; p}' "$1" | losses
 }
 # from FILE: the step after which that run began
 from()
@@ -94,8 +83,8 @@ begins_as()
 		ranks "$old" "$@" --out ref --stop-after "$(from "$log")"
 		check "$name: as many new ranks" ranks "$new" --resume ref --log ref.log
 	fi
-	losses ref.log >want
-	losses "$log" >got
+	latest_losses ref.log >want
+	latest_losses "$log" >got
 	check "there are losses: $(wc -l <want)" test "$(wc -l <want)" -ge 9
 	same "of the same bits" want got
 }
@@ -162,8 +151,8 @@ rm -rf ref
 check "the losses are those" ranks 4 $common --steps 30 --tensor 2 --out ref \
 	--stop-after "$(from log)" text
 check "of two new ranks" ranks 2 --resume ref --log ref.log --tensor 2
-losses ref.log >want
-losses log >got
+latest_losses ref.log >want
+latest_losses log >got
 same "bit for bit" want got
 
 begin 2 $endless --recover 9 --tensor 2 --save-every 1 --out no_model text

@@ -4,11 +4,6 @@
 . "$abs_top_srcdir/t/lib/tap.sh"
 . "$abs_top_srcdir/t/tools/te_train.sh"
 
-te_run=$abs_top_builddir/tools/te_run
-cat >plain.json <<'JSON'
-{"model_type": "llama", "vocab_size": 256, "hidden_size": 16, "num_hidden_layers": 1,
- "num_attention_heads": 1, "intermediate_size": 16, "max_position_embeddings": 16}
-JSON
 # the rate is 0, so that the loss of a step depends on its tokens only
 common="--batch 1 --lr 0 --recipe fp32 --eval-every 0 --eval-batches 1 --save-every 0 --log-every 1"
 fresh="--model plain.json $common"

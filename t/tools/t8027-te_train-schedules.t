@@ -3,10 +3,6 @@
 . "$abs_top_srcdir/t/lib/tap.sh"
 . "$abs_top_srcdir/t/tools/te_train.sh"
 
-cat >plain.json <<'JSON'
-{"model_type": "llama", "vocab_size": 256, "hidden_size": 16, "num_hidden_layers": 1,
- "num_attention_heads": 1, "intermediate_size": 16, "max_position_embeddings": 16}
-JSON
 run="--model plain.json --batch 2 --recipe fp32 --eval-every 0 --eval-batches 1 --log-every 1
 	--save-every 0 --lr 1e-3 --min-lr 2e-4 --warmup 2"
 

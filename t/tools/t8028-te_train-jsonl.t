@@ -3,10 +3,6 @@
 . "$abs_top_srcdir/t/lib/tap.sh"
 . "$abs_top_srcdir/t/tools/te_train.sh"
 
-cat >plain.json <<'JSON'
-{"model_type": "llama", "vocab_size": 256, "hidden_size": 16, "num_hidden_layers": 1,
- "num_attention_heads": 1, "intermediate_size": 16, "max_position_embeddings": 16}
-JSON
 run="--model plain.json --batch 2 --recipe fp32 --eval-batches 0 --log-every 1 --lr 1e-2 --warmup 1
 	--eval-every 0"
 

@@ -15,13 +15,6 @@ loss()
 		--seq-len 16 times 2>>err | sed -n 's/.*"val_loss_nats": \([0-9.]*\).*/\1/p'
 }
 
-# near NAME WANT GOT BOUND
-near()
-{
-	check "$1: $3 is within $4 of $2" awk -v a="$2" -v b="$3" -v e="$4" \
-		'BEGIN { d = a - b; exit !(a != "" && b != "" && d <= e && d >= -e) }'
-}
-
 for m in hf_llama hf_qwen2 fam_mistral fam_llama3 fam_linear; do
 	mkdir $m
 	cp "$abs_top_srcdir/t/data/$m.json" $m/config.json

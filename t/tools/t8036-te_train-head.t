@@ -4,7 +4,6 @@
 . "$abs_top_srcdir/t/lib/tap.sh"
 . "$abs_top_srcdir/t/tools/te_train.sh"
 
-te_run=$abs_top_builddir/tools/te_run
 heads="fp8-delayed fp8-current fp8-block"
 [ -z "$TT_SANITIZE" ] || heads=fp8-delayed
 learn="$micro --dropout 0 --steps 40 --lr 2e-3 --eval-every 40 --eval-batches 4 --save-every 0"

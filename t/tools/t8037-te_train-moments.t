@@ -4,11 +4,6 @@
 . "$abs_top_srcdir/t/lib/tap.sh"
 . "$abs_top_srcdir/t/tools/te_train.sh"
 
-te_run=$abs_top_builddir/tools/te_run
-cat >plain.json <<'JSON'
-{"model_type": "llama", "vocab_size": 256, "hidden_size": 16, "num_hidden_layers": 1,
- "num_attention_heads": 1, "intermediate_size": 16, "max_position_embeddings": 16}
-JSON
 common="--batch 2 --lr 1e-2 --warmup 2 --steps 6 --eval-every 0 --eval-batches 1 --save-every 0
 	--log-every 1 --random-tokens"
 fresh="--model plain.json $common"
@@ -64,11 +59,10 @@ for from in fp32 bf16 fp8; do
 	done
 done
 
-value() { sed -n "s/.*\"$2\": \([0-9]*\).*/\1/p" $1.json; }
-n=$(value fp32 gradients_bytes)
+n=$(key fp32.json gradients_bytes)
 n=$((n / 4))
 printf '%d\n' $((8 * n)) $((4 * n)) $((2 * (n + n / 64))) >want
-for m in fp32 bf16 fp8; do value $m moments_bytes; done >got
+for m in fp32 bf16 fp8; do key $m.json moments_bytes; done >got
 same "--estimate counts moments" want got
 
 for m in bf16-remainder bf16; do
@@ -97,12 +91,12 @@ for m in fp32 bf16-remainder; do
 done
 same "remainders have the weights of FP32 masters" e.fp32/model.safetensors \
 	e.bf16-remainder/model.safetensors
-n=$(value fp32 weights_bytes)
+n=$(key fp32.json weights_bytes)
 printf '%d\n' $n $((n / 2)) >want
-for m in m.bf16-remainder m.bf16; do value $m weights_bytes; done >got
+for m in m.bf16-remainder m.bf16; do key $m.json weights_bytes; done >got
 same "--estimate counts masters" want got
-check "masters are the BF16 copies" test $(($(value m.bf16-remainder copies_bytes) * 2)) -lt \
-	"$(value fp32 copies_bytes)"
+check "masters are the BF16 copies" test $(($(key m.bf16-remainder.json copies_bytes) * 2)) -lt \
+	"$(key fp32.json copies_bytes)"
 "$te_train" $fresh --tensor 2 --masters bf16 >out 2>err
 check "--tensor stores FP32 masters" grep -q 'expected --masters fp32' err
 

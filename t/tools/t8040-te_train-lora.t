@@ -4,7 +4,6 @@
 . "$abs_top_srcdir/t/lib/tap.sh"
 . "$abs_top_srcdir/t/tools/te_train.sh"
 
-te_run=$abs_top_builddir/tools/te_run
 generate=$abs_top_builddir/tools/te_generate
 export=$abs_top_builddir/tools/te_export
 cat >plain.json <<'JSON'
@@ -17,23 +16,20 @@ head -c 20000 text >short
 tr 'a-y' 'b-z' <short >other
 common="--batch 4 --lr 2e-2 --warmup 2 --eval-batches 2"
 
-# value KEY FILE: a number of a JSON object
-value() { sed -n "s/.*\"$1\": \([0-9.e-]*\).*/\1/p" "$2"; }
-
 check "a model" "$te_train" --model plain.json $common --steps 20 --save-dtype bf16 --out base short
 adapt="--init base $common --lora rank=3,alpha=6"
 for r in $recipes; do
 	"$te_train" --init base $common --recipe $r --steps 0 --json other >want.json 2>err
 	"$te_train" $adapt --recipe $r --steps 0 --json other >got.json 2>err
 	check "$r: adapters begin with the model's loss" \
-		test "$(value val_loss_nats want.json)" = "$(value val_loss_nats got.json)"
+		test "$(key want.json val_loss_nats)" = "$(key got.json val_loss_nats)"
 done
 
 check "30 steps" "$te_train" $adapt --steps 30 --save-every 15 --keep 2 --save-best --json \
 	--out whole other
 "$te_train" $adapt --steps 30 --json other >got.json 2>err
-check "the loss falls by a tenth" awk -v a="$(value val_loss_nats want.json)" \
-	-v b="$(value val_loss_nats got.json)" 'BEGIN { exit !(b != "" && b < 0.9 * a) }'
+check "the loss falls by a tenth" awk -v a="$(key want.json val_loss_nats)" \
+	-v b="$(key got.json val_loss_nats)" 'BEGIN { exit !(b != "" && b < 0.9 * a) }'
 ls whole whole/best >got
 printf '%s\n' whole: adapter_config.json adapter_model.safetensors best config.json \
 	state.safetensors step-15 step-30 '' whole/best: adapter_config.json \
@@ -78,12 +74,12 @@ check "and the text is another" test "$(cat plain.txt)" != "$(cat adapted.txt)"
 
 # weights: 2 bytes of each but the adapters'; gradients and moments: of the adapters
 "$te_train" $adapt --estimate=1G --json >est.json 2>err
-n=$(value trained_params est.json)
+n=$(key est.json trained_params)
 check "adapters have $n parameters" test "$n" = $((2 * 3 * (32 + 64 + 32 + 32 + 32 + 96 + 48 + 32)))
-check "gradients are those of adapters" test "$(value gradients_bytes est.json)" -le $((5 * n))
-check "moments, too" test "$(value moments_bytes est.json)" -le $((10 * n))
-check "the model's weights take 2 bytes" test "$(value weights_bytes est.json)" -le \
-	$((2 * $(value params est.json) + 4 * n))
+check "gradients are those of adapters" test "$(key est.json gradients_bytes)" -le $((5 * n))
+check "moments, too" test "$(key est.json moments_bytes)" -le $((10 * n))
+check "the model's weights take 2 bytes" test "$(key est.json weights_bytes)" -le \
+	$((2 * $(key est.json params) + 4 * n))
 
 check "a model replaces an adapter" "$te_train" --model plain.json $common --steps 2 --overwrite \
 	--out names short

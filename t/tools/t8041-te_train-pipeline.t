@@ -5,7 +5,6 @@
 . "$abs_top_srcdir/t/lib/tap.sh"
 . "$abs_top_srcdir/t/tools/te_train.sh"
 
-te_run=$abs_top_builddir/tools/te_run
 # stages of unequal numbers of layers, with dropout of all kinds
 sed 's/"n_layer": 2,/"n_layer": 5, "tie_word_embeddings": false,/' micro.json >gpt2.json
 # a message of 128 KiB is longer than te_comm_send() has room for
@@ -16,20 +15,6 @@ cat >llama.json <<'JSON'
  "hidden_act": "silu", "tie_word_embeddings": false}
 JSON
 common="--batch 2 --warmup 2 --lr 1e-2 --eval-batches 2 --eval-every 4 --save-every 0 --log-every 1"
-
-# losses FILE: step, losses, norm and learning rate of each line of a log
-losses()
-{
-	sed -n 's/^\({"step":[^}]*\),"skipped.*/\1/p' "$1"
-}
-
-# ranks N ARGUMENT...: te_train with that many; out, err, and its status
-ranks()
-{
-	n=$1
-	shift
-	"$te_run" -n "$n" "$te_train" "$@" >out 2>err </dev/null
-}
 
 # equal NAME DIR: a run's losses and weights are those of the run in one
 equal()
@@ -93,14 +78,7 @@ check "2 ranks" ranks 2 $run --pipeline 2 --out f --log f.log text
 equal "frozen weights" f
 same "and the best weights" one/best/model.safetensors f/best/model.safetensors
 
-rm -f err # the run before has steps
-"$te_run" -n 3 "$te_train" --resume a --steps 1000000 --eval-every 0 --pipeline 3 text \
-	>out 2>err </dev/null &
-pid=$!
-wait_for '^step [1-9][0-9]*/' err
-kill -KILL "$(ranks_of $pid | tail -n 1)"
-ends_with 0 && : >why || : >bad
-check "a rank that is killed ends all with a failure" test -e bad
+last_dies 3 --resume a --pipeline 3 text
 check "and is named" grep -q 'rank 2' err
 
 run="--model gpt2.json $common --steps 1"

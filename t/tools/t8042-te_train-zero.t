@@ -4,22 +4,10 @@
 . "$abs_top_srcdir/t/lib/tap.sh"
 . "$abs_top_srcdir/t/tools/te_train.sh"
 
-te_run=$abs_top_builddir/tools/te_run
-cat >plain.json <<'JSON'
-{"model_type": "llama", "vocab_size": 256, "hidden_size": 16, "num_hidden_layers": 1,
- "num_attention_heads": 1, "intermediate_size": 16, "max_position_embeddings": 16}
-JSON
 common="--batch 1 --lr 1e-2 --warmup 2 --steps 6 --eval-every 0 --eval-batches 1 --save-every 0
 	--log-every 1 --random-tokens"
 fresh="--model plain.json $common"
 
-# ranks N ARGUMENT...: te_train with that many; out, err, and its status
-ranks()
-{
-	n=$1
-	shift
-	"$te_run" -n $n "$te_train" "$@" >out 2>err </dev/null
-}
 # saved A B: both checkpoints have the same weights and the same state
 saved()
 {
@@ -58,7 +46,6 @@ check "all moments" ranks 3 --resume other --steps 8
 check "a part" ranks 3 --resume 3.to.1.1 --steps 8 --zero 1
 saved other 3.to.1.1
 
-value() { sed -n "s/.*\"$2\": \([0-9]*\).*/\1/p" $1; }
 for zero in 0 1; do
 	for m in fp32 fp8; do
 		check "--estimate, --zero $zero" ranks 4 $fresh --moments $m --zero $zero \
@@ -67,17 +54,17 @@ for zero in 0 1; do
 	done
 done
 # 64 elements are a block; all ranks have those that remain
-n=$(value fp32.0.json gradients_bytes)
+n=$(key fp32.0.json gradients_bytes)
 n=$((n / 4)) own=$((n / 64 / 4 * 64))
 own=$((own + n - 4 * own))
 printf '%d\n' $((8 * n)) $((8 * own)) $((2 * (n + n / 64))) $((2 * (own + own / 64))) >want
 for m in fp32 fp8; do
-	value $m.0.json moments_bytes
-	value $m.1.json moments_bytes
+	key $m.0.json moments_bytes
+	key $m.1.json moments_bytes
 done >got
 same "moments are counted" want got
 check "the rest is the same" test \
-	$(($(value fp32.0.json total_bytes) - $(value fp32.1.json total_bytes))) = $((8 * (n - own)))
+	$(($(key fp32.0.json total_bytes) - $(key fp32.1.json total_bytes))) = $((8 * (n - own)))
 
 ranks 2 $fresh --tensor 2 --zero 1
 check "--tensor is refused" grep -q '^te_train: --zero needs whole models, --tensor is 2$' err

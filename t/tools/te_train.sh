@@ -1,6 +1,7 @@
 # te_train.sh - what the scripts about te_train share: . it after tap.sh.
 
 te_train=$abs_top_builddir/tools/te_train/te_train
+te_run=$abs_top_builddir/tools/te_run
 TE_BACKEND=host
 export TE_BACKEND
 cd "$tmp" || exit 99
@@ -32,6 +33,13 @@ cat >micro.json <<'JSON'
 {"model_type": "gpt2", "vocab_size": 256, "n_positions": 32, "n_embd": 32, "n_layer": 2,
  "n_head": 2, "resid_pdrop": 0.1, "embd_pdrop": 0.1, "attn_pdrop": 0.1}
 JSON
+# one without dropout, and one in which no weight has two ops, so that sums of ranks have the order of
+# one rank's
+cat >plain.json <<'JSON'
+{"model_type": "llama", "vocab_size": 256, "hidden_size": 16, "num_hidden_layers": 1,
+ "num_attention_heads": 1, "intermediate_size": 16, "max_position_embeddings": 16}
+JSON
+sed 's/"n_head": 2,/"n_head": 2, "tie_word_embeddings": false,/' micro.json >untied.json
 micro="--model micro.json --batch 4 --warmup 2 --lr 1e-2 --eval-batches 2"
 # a sanitizer makes a step ten times as long
 recipes="fp8-delayed fp8-current fp8-block bf16 fp32"
@@ -44,6 +52,25 @@ explain()
 {
 	echo "# $1; the end of err:"
 	tail -n 20 err | sed 's/^/# /'
+}
+
+# key FILE NAME: a number of a JSON object
+key()
+{
+	sed -n "s/.*\"$2\": \([-0-9.e+]*\).*/\1/p" "$1"
+}
+
+# losses FILE: step, losses, norm and learning rate of each line of a log
+losses()
+{
+	sed -n 's/^\({"step":[^}]*\),"skipped.*/\1/p' "$@"
+}
+
+# near NAME WANT GOT BOUND: two numbers
+near()
+{
+	check "$1: $3 is within $4 of $2" awk -v a="$2" -v b="$3" -v e="$4" \
+		'BEGIN { d = a - b; exit !(a != "" && b != "" && d <= e && d >= -e) }'
 }
 
 # wait_for PATTERN FILE: until a line matches, for 2 minutes at least
@@ -93,6 +120,28 @@ ranks_of()
 	for child in $(cat /proc/"$1"/task/*/children); do
 		grep -q te_train "/proc/$child/comm" && echo "$child"
 	done
+}
+
+# ranks N ARGUMENT...: te_train with that many, and options of te_run; out, err, and its status
+ranks()
+{
+	ranks_n=$1
+	shift
+	"$te_run" -n $ranks_n "$te_train" "$@" >out 2>err </dev/null
+}
+
+# last_dies N ARGUMENT...: the last rank of a run without an end is killed
+last_dies()
+{
+	ranks_n=$1
+	shift
+	rm -f err # the run before has steps
+	"$te_run" -n $ranks_n "$te_train" --steps 1000000 --eval-every 0 "$@" >out 2>err </dev/null &
+	pid=$!
+	wait_for '^step [1-9][0-9]*/' err
+	kill -KILL "$(ranks_of $pid | tail -n 1)"
+	ends_with 0 && echo "exit status 0" >why || : >why
+	empty "a rank that is killed ends all with a failure" why
 }
 
 # the signals that tests send to runs; SIGHUP only if it is not ignored, as it is under nohup(1)

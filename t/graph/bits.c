@@ -430,9 +430,8 @@ START_TEST(random_models_have_the_bits_that_pages_promise)
 
 	for (int m = 0; m < TT_FEWER(NMODELS); m++) {
 		const char *recipe = recipes[tt_rand_int(0, (int)TT_LEN(recipes) - 1)];
-		struct te_recipe rec = TE_RECIPE_INIT;
+		struct te_recipe rec = tt_recipe(recipe);
 
-		DO(te_recipe_from_name(recipe, &rec));
 		draw_model();
 		printf("# %s, ", recipe);
 		same_steps(&rec);

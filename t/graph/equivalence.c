@@ -203,9 +203,8 @@ static int drops(const struct list *l)
 
 static struct te_recipe recipe_of(int i)
 {
-	struct te_recipe r = TE_RECIPE_INIT;
+	struct te_recipe r = tt_recipe(recipes[i].name);
 
-	DO(te_recipe_from_name(recipes[i].name, &r));
 	r.history_len = r.kind == TE_RECIPE_DELAYED ? 3 : r.history_len;
 	r.algo = recipes[i].algo;
 	r.margin = recipes[i].margin;

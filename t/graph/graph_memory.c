@@ -34,11 +34,10 @@ static struct te_plan *part(struct te_seq *seq, const struct model_shape *m, con
 			    int p, int nparts, int delayed)
 {
 	struct te_plan_opts o = TE_PLAN_OPTS_INIT;
-	struct te_recipe rec = TE_RECIPE_INIT;
+	struct te_recipe rec = tt_recipe(recipe);
 	struct te_plan *plan;
 	char from[16], to[16];
 
-	DO(te_recipe_from_name(recipe, &rec));
 	o.recipe = &rec;
 	o.flags = TE_PLAN_TRAIN | TE_PLAN_EXTERNAL | TE_PLAN_NO_ALLOC |
 		  (p ? TE_PLAN_INPUT_GRAD : 0) | (delayed ? TE_PLAN_DELAY_DW : 0);

@@ -185,13 +185,10 @@ static struct te_callable part(struct run *r, const struct model_shape *m, const
 	static const char *const cut[] = { NULL, "h.1.ln1", "norm", NULL };
 	struct te_callable c = TE_CALLABLE_INIT;
 	struct te_plan_opts o = TE_PLAN_OPTS_INIT;
-	struct te_recipe rec = TE_RECIPE_INIT;
+	const struct te_recipe rec = model_recipe(recipe);
 	struct te_plan *plan;
 	char name[16];
 
-	DO(te_recipe_from_name(recipe, &rec));
-	if (rec.kind == TE_RECIPE_DELAYED)
-		rec.history_len = 16;
 	o.recipe = &rec;
 	o.flags = TE_PLAN_TRAIN | TE_PLAN_EXTERNAL | (p ? TE_PLAN_INPUT_GRAD : 0) |
 		  (delay ? TE_PLAN_DELAY_DW : 0);

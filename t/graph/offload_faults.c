@@ -248,7 +248,7 @@ END_TEST
 static int create_and_run(struct te_seq *seq)
 {
 	static const char *const kept[] = { "h.1.ln1.*" };
-	const struct te_recipe rec = recipe_of("bf16");
+	const struct te_recipe rec = model_recipe("bf16");
 	struct te_offload_opts oo = rates(FAST);
 	struct te_step_opts o = TE_STEP_OPTS_INIT;
 	struct te_offload *off = NULL;

@@ -53,17 +53,6 @@ struct te_offload *offload_of(const struct te_offload_opts *o)
 	return off;
 }
 
-struct te_recipe recipe_of(const char *name)
-{
-	struct te_recipe rec = TE_RECIPE_INIT;
-
-	DO(te_recipe_from_name(name, &rec));
-	if (rec.kind == TE_RECIPE_DELAYED)
-		rec.history_len = 16;
-	return rec;
-}
-
-
 static void nap(void *arg)
 {
 	usleep(200);
@@ -89,7 +78,7 @@ struct run run_create(const struct model_shape *m, const struct way *w, const ch
 {
 	struct te_schedule_opts so = TE_SCHEDULE_OPTS_INIT;
 	struct te_step_opts o = TE_STEP_OPTS_INIT;
-	const struct te_recipe rec = recipe_of(recipe);
+	const struct te_recipe rec = model_recipe(recipe);
 	struct run r = { .off = NULL };
 
 	r.seq = model_create(ctx, m, 3);
@@ -192,7 +181,7 @@ struct te_mem_info mem_now(void)
 
 struct te_plan *plan_of(struct te_seq *seq, struct te_offload *off, uint32_t flags)
 {
-	const struct te_recipe rec = recipe_of("bf16");
+	const struct te_recipe rec = model_recipe("bf16");
 	struct te_plan_opts o = TE_PLAN_OPTS_INIT;
 	struct te_plan *p;
 

@@ -35,7 +35,6 @@ struct te_offload_opts rates(enum speed speed);
 /* the same through a file; small slots, so that they are used again */
 struct te_offload_opts through_file(enum speed speed);
 struct te_offload *offload_of(const struct te_offload_opts *o);
-struct te_recipe recipe_of(const char *name);
 struct te_offload_report report_of(struct te_offload *off);
 struct te_mem_info mem_now(void);
 

@@ -147,7 +147,7 @@ END_TEST
 static struct te_step *step_of(struct te_seq *seq, struct te_offload *off, int32_t ncuts,
 			       uint32_t flags)
 {
-	const struct te_recipe rec = recipe_of("bf16");
+	const struct te_recipe rec = model_recipe("bf16");
 	struct te_step_opts o = TE_STEP_OPTS_INIT;
 	struct te_step *step;
 
@@ -273,7 +273,7 @@ END_TEST
 
 START_TEST(a_target_out_of_reach_is_named)
 {
-	const struct te_recipe rec = recipe_of("bf16");
+	const struct te_recipe rec = model_recipe("bf16");
 	struct te_offload_opts o = rates(FAST);
 	struct te_plan_opts po = TE_PLAN_OPTS_INIT;
 	struct te_step_opts so = TE_STEP_OPTS_INIT;

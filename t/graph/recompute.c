@@ -113,7 +113,7 @@ struct pair {
 static struct te_plan *make_plan(struct te_seq *seq, const struct model_shape *m,
 				 const char *recipe, uint32_t flags, int nrecompute)
 {
-	const struct te_recipe rec = recipe_of(recipe);
+	const struct te_recipe rec = model_recipe(recipe);
 	struct te_plan_opts o = TE_PLAN_OPTS_INIT;
 	struct te_plan *p;
 

@@ -315,7 +315,7 @@ START_TEST(casts_stay_with_the_reason_of_their_producer)
 		{ "1.y", "op 1 of type dropout does not run again" },
 		{ "x", "x is an input, and no other step of backward reads it" },
 	};
-	const struct te_recipe recipe = recipe_of("fp8-block");
+	const struct te_recipe recipe = model_recipe("fp8-block");
 	struct te_plan_saved_info s = TE_PLAN_SAVED_INFO_INIT;
 	struct te_plan *p;
 	struct te_seq *seq;
@@ -353,7 +353,7 @@ static int cast_and_read(const struct te_fused *f)
 START_TEST(copies_for_steps_of_the_group_are_written_again)
 {
 	static const enum kind kind[] = { LINEAR, READER, CODES, LINEAR };
-	const struct te_recipe recipe = recipe_of("fp8-delayed");
+	const struct te_recipe recipe = model_recipe("fp8-delayed");
 	struct te_fusion f = TE_FUSION_INIT;
 	struct te_plan *p[2];
 	struct te_seq *seq[2];
@@ -421,7 +421,7 @@ START_TEST(a_plan_with_casts_that_cannot_be_created_leaves_nothing)
 	struct te_plan *first;
 	uint64_t used;
 
-	faulty_recipe = recipe_of("fp8-current");
+	faulty_recipe = model_recipe("fp8-current");
 	set_model((int)TT_LEN(kind), kind);
 	faulty = make_seq(0);
 	first = make_plan(faulty, &faulty_recipe, TE_PLAN_TRAIN, 0, NULL); /* makes quantizers */
@@ -452,7 +452,7 @@ START_TEST(random_sequences_have_the_bits_of_kept_values)
 {
 	static const char *const recipes[] = { "fp32", "bf16", "fp8-delayed", "fp8-current",
 					       "fp8-block" };
-	const struct te_recipe recipe = recipe_of(recipes[_i]);
+	const struct te_recipe recipe = model_recipe(recipes[_i]);
 
 	nagain = 0;
 	/* the first one computes its last activation again */

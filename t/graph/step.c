@@ -41,16 +41,6 @@ static const struct way {
 };
 #define WAYS ((int)TT_LEN(ways))
 
-struct te_recipe recipe_of(const char *name)
-{
-	struct te_recipe rec = TE_RECIPE_INIT;
-
-	DO(te_recipe_from_name(name, &rec));
-	if (rec.kind == TE_RECIPE_DELAYED)
-		rec.history_len = 16;
-	return rec;
-}
-
 struct te_spec tokens(int64_t B, int64_t T)
 {
 	return (struct te_spec){ TE_DTYPE_INT32, 2, { B, T } };
@@ -80,7 +70,7 @@ static struct run run_create(const struct way *w, const char *recipe)
 {
 	struct te_schedule_opts so = TE_SCHEDULE_OPTS_INIT;
 	struct te_step_opts o = TE_STEP_OPTS_INIT;
-	const struct te_recipe rec = recipe_of(recipe);
+	const struct te_recipe rec = model_recipe(recipe);
 	struct run r = run_of(3);
 
 	so.nchunks = w->nchunks;
@@ -103,7 +93,7 @@ static struct run run_create(const struct way *w, const char *recipe)
 static struct run run_plain(const char *recipe)
 {
 	struct te_plan_opts o = TE_PLAN_OPTS_INIT;
-	const struct te_recipe rec = recipe_of(recipe);
+	const struct te_recipe rec = model_recipe(recipe);
 	struct run r = run_of(3);
 
 	o.recipe = &rec;
@@ -118,7 +108,7 @@ static struct run run_plain(const char *recipe)
 static void calibrate(const struct run *plain, const char *recipe, int32_t t[MICRO][2][NTOKENS])
 {
 	struct te_step_opts o = TE_STEP_OPTS_INIT;
-	const struct te_recipe rec = recipe_of(recipe);
+	const struct te_recipe rec = model_recipe(recipe);
 	struct te_step *step;
 
 	o.recipe = &rec;
@@ -238,7 +228,7 @@ static void run_with(struct te_step *step, int32_t token, int32_t target, double
 
 START_TEST(the_loss_tells_of_indices_out_of_range)
 {
-	const struct te_recipe recipe = recipe_of(_i % 2 ? "fp8-delayed" : "fp32");
+	const struct te_recipe recipe = model_recipe(_i % 2 ? "fp8-delayed" : "fp32");
 	struct te_step_opts o = TE_STEP_OPTS_INIT;
 	struct te_seq *seq = model_create(ctx, &small, 3);
 	struct te_step *step;
@@ -275,7 +265,7 @@ END_TEST
 START_TEST(gradients_are_those_of_the_mean)
 {
 	static const struct model_shape still = { 48, 32, 4, 16, 4, 2, 1, 0, 1 };
-	const struct te_recipe fp32 = recipe_of("fp32");
+	const struct te_recipe fp32 = model_recipe("fp32");
 	float *grads[2];
 	int32_t t[2][4 * 16];
 	double loss[2];
@@ -369,7 +359,7 @@ START_TEST(shapes_share_one_memory)
 	static const int32_t order[] = { 0, 2, 1, 1, 0, 2, 1 };
 	struct te_step_memory mem = TE_STEP_MEMORY_INIT, one = TE_STEP_MEMORY_INIT;
 	struct te_step_opts o = TE_STEP_OPTS_INIT;
-	const struct te_recipe rec = recipe_of("bf16");
+	const struct te_recipe rec = model_recipe("bf16");
 	struct run a = run_of(3), b = run_of(3);
 	struct te_spec spec[NSHAPES];
 	struct te_step *single[NSHAPES];
@@ -418,7 +408,7 @@ START_TEST(steps_on_two_streams_run_serially)
 {
 	const struct te_spec spec[] = { ones_spec, { TE_DTYPE_FP32, 2, { 200, WIDTH } } };
 	struct te_step_opts o = TE_STEP_OPTS_INIT;
-	const struct te_recipe fp32 = recipe_of("fp32");
+	const struct te_recipe fp32 = model_recipe("fp32");
 	struct te_seq *seq = dropping(1);
 	struct te_stream *other;
 	struct te_step *step;
@@ -504,7 +494,7 @@ START_TEST(no_alloc_tells_the_same_memory)
 	struct te_step_memory mem = TE_STEP_MEMORY_INIT, laid_out = TE_STEP_MEMORY_INIT;
 	struct te_graph_report rep = TE_GRAPH_REPORT_INIT;
 	struct te_step_opts o = TE_STEP_OPTS_INIT;
-	const struct te_recipe rec = recipe_of("bf16");
+	const struct te_recipe rec = model_recipe("bf16");
 	struct te_seq *seq = model_create_unbound(ctx, &small);
 	const uint64_t used = tt_used();
 	struct te_step *step;

@@ -14,7 +14,6 @@ extern const uint32_t modes[NMODES]; /* flags: eager, and the two kinds of graph
 extern const struct model_shape small;
 #define NCUTS 2
 extern const char *const cuts[NCUTS];
-struct te_recipe recipe_of(const char *name);
 struct te_spec tokens(int64_t B, int64_t T);
 
 #define ROWS 3

@@ -53,7 +53,7 @@ static struct te_seq *cut_seq(void)
 static float *gradients(const char *recipe, const char *cut, size_t *ret_nbytes)
 {
 	struct te_step_opts o = TE_STEP_OPTS_INIT;
-	const struct te_recipe rec = recipe_of(recipe);
+	const struct te_recipe rec = model_recipe(recipe);
 	struct te_seq *seq = cut_seq();
 	int32_t x[NROWS], y[NROWS];
 	struct te_step *step;

@@ -117,7 +117,7 @@ static const char *const orders[] = { NULL, "gpipe" };
 
 START_TEST(a_step_drops_by_step_and_micro_batch)
 {
-	const struct te_recipe fp32 = recipe_of("fp32");
+	const struct te_recipe fp32 = model_recipe("fp32");
 	struct te_step_opts o = dropping_opts(&fp32, NDROP);
 	struct te_schedule_opts so = TE_SCHEDULE_OPTS_INIT;
 	struct te_seq *seq = dropping(1);
@@ -145,7 +145,7 @@ END_TEST
 /* two steps that have the micro-batches of one between them, in another order */
 START_TEST(parts_of_a_larger_step_drop_as_it_does)
 {
-	const struct te_recipe fp32 = recipe_of("fp32");
+	const struct te_recipe fp32 = model_recipe("fp32");
 	struct te_step_opts o = dropping_opts(&fp32, 1);
 
 	o.flags = modes[_i];
@@ -180,7 +180,7 @@ END_TEST
 START_TEST(passes_in_any_order_drop_the_same)
 {
 	static const int order[][NDROP] = { { 0, 1, 2, 3 }, { 3, 2, 1, 0 }, { 2, 0, 3, 1 } };
-	const struct te_recipe fp32 = recipe_of("fp32");
+	const struct te_recipe fp32 = model_recipe("fp32");
 	struct te_plan_opts o = TE_PLAN_OPTS_INIT;
 	const int *at = order[_i % 3], nplans = _i < 3 ? 1 : NDROP;
 	struct te_seq *seq = dropping(1);
@@ -218,7 +218,7 @@ END_TEST
 /* a graph in which two plans of one micro-batch have the same ops: they drop differently */
 START_TEST(repeated_ops_drop_differently)
 {
-	const struct te_recipe fp32 = recipe_of("fp32");
+	const struct te_recipe fp32 = model_recipe("fp32");
 	struct te_callable c[2] = { TE_CALLABLE_INIT, TE_CALLABLE_INIT };
 	struct te_graph_opts go = TE_GRAPH_OPTS_INIT;
 	struct te_plan_opts o = TE_PLAN_OPTS_INIT;

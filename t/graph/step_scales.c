@@ -66,7 +66,7 @@ static void put(const struct far *f)
 static struct far far_create(const char *recipe, uint32_t flags)
 {
 	struct te_step_opts o = TE_STEP_OPTS_INIT;
-	const struct te_recipe rec = recipe_of(recipe);
+	const struct te_recipe rec = model_recipe(recipe);
 	struct far f = { .seq = far_seq() };
 
 	DO(te_adamw_create(f.seq, NULL, &f.opt));

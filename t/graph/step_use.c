@@ -23,7 +23,7 @@ START_TEST(options_must_fit)
 	struct te_schedule_opts so = TE_SCHEDULE_OPTS_INIT;
 	struct te_step_opts o = TE_STEP_OPTS_INIT, good;
 	struct te_seq *seq = model_create(ctx, &small, 3), *lossless = dropping(0), *raw;
-	const struct te_recipe fp32 = recipe_of("fp32");
+	const struct te_recipe fp32 = model_recipe("fp32");
 	struct te_spec x = tokens(small.batch, small.seqlen);
 	struct te_step *step;
 	struct te_adamw *opt;
@@ -136,7 +136,7 @@ START_TEST(a_channel_is_of_one_plan)
 {
 	static const char *const cut[] = { "second" };
 	struct te_step_opts o = TE_STEP_OPTS_INIT;
-	const struct te_recipe fp32 = recipe_of("fp32");
+	const struct te_recipe fp32 = model_recipe("fp32");
 	const int64_t width = WIDTH;
 	struct te_seq *two;
 	struct te_op *op;
@@ -170,7 +170,7 @@ END_TEST
 /* a graph in the caller's memory: too little of it, or at a wrong address */
 START_TEST(a_pool_must_be_large_enough)
 {
-	const struct te_recipe fp32 = recipe_of("fp32");
+	const struct te_recipe fp32 = model_recipe("fp32");
 	struct te_graph_report rep = TE_GRAPH_REPORT_INIT;
 	struct te_graph_opts go = TE_GRAPH_OPTS_INIT;
 	struct te_callable c = TE_CALLABLE_INIT;

@@ -88,6 +88,27 @@ void tt_append(struct te_seq *seq, struct te_op *op)
 	te_op_unref(op);
 }
 
+struct te_recipe tt_recipe(const char *name)
+{
+	struct te_recipe r = TE_RECIPE_INIT;
+
+	DO(te_recipe_from_name(name, &r));
+	return r;
+}
+
+struct te_plan *tt_plan(struct te_seq *seq, const struct te_recipe *recipe, uint32_t flags,
+			struct te_spec x)
+{
+	struct te_plan_opts o = TE_PLAN_OPTS_INIT;
+	struct te_plan *plan;
+
+	o.recipe = recipe;
+	o.flags = flags;
+	o.x = x;
+	DO(te_plan_create(seq, &o, &plan));
+	return plan;
+}
+
 void *tt_bytes(const void *device, size_t nbytes)
 {
 	void *p = malloc(nbytes);

@@ -9,7 +9,7 @@
 
 #include <te/ctx.h>
 #include <te/errno.h>
-#include <te/seq.h>
+#include <te/plan.h>
 #include <te/stream.h>
 
 /* a call that returns 0 */
@@ -56,6 +56,12 @@ TCase *tt_ctx_case(Suite *s, const char *name, const char *tags);
 
 /* appends the op and releases the reference of the test */
 void tt_append(struct te_seq *seq, struct te_op *op);
+
+/* the recipe of that name */
+struct te_recipe tt_recipe(const char *name);
+/* a plan with these options, and the others by default */
+struct te_plan *tt_plan(struct te_seq *seq, const struct te_recipe *recipe, uint32_t flags,
+			struct te_spec x);
 
 /* waits for all queued work and returns a copy of device memory, to be released by free(3) */
 void *tt_bytes(const void *device, size_t nbytes);

@@ -11,9 +11,8 @@
 
 struct te_recipe op_run_recipe(const char *name)
 {
-	struct te_recipe r = TE_RECIPE_INIT;
+	struct te_recipe r = tt_recipe(name);
 
-	DO(te_recipe_from_name(name, &r));
 	if (r.kind == TE_RECIPE_DELAYED)
 		r.history_len = 4;
 	return r;

@@ -15,6 +15,7 @@
 
 #include "libtecore/plan/plan.h"
 #include "custom_cases.h"
+#include "plan_model.h"
 #include "tt_ctx.h"
 #include "tt_num.h"
 
@@ -208,8 +209,7 @@ static struct te_plan_opts opts_of(const char *recipe, uint32_t flags, struct te
 {
 	struct te_plan_opts o = TE_PLAN_OPTS_INIT;
 
-	*rec = (struct te_recipe)TE_RECIPE_INIT;
-	DO(te_recipe_from_name(recipe, rec));
+	*rec = tt_recipe(recipe);
 	o.recipe = rec;
 	o.flags = flags;
 	o.x = (struct te_spec){ rec->compute, 3, { B, T, WIDTH } };
@@ -231,21 +231,6 @@ static struct te_plan *plan_of(struct te_seq *seq, const char *recipe, uint32_t 
 struct result {
 	float *y, *dx, *grads;
 };
-
-static void feed(struct te_plan *p, const float *x, const float *dy)
-{
-	tt_tensor_set(te_plan_input(p, "x"), x);
-	/* previous contents must not matter */
-	DO(te_fill(st, p->arena, 0xff, p->arena_nbytes));
-	tt_tensor_set(te_plan_output_grad(p), dy);
-}
-
-static void queue(struct te_plan *p)
-{
-	DO(te_seq_zero_grads(p->seq, st));
-	DO(te_plan_forward(p, st, 0));
-	DO(te_plan_backward(p, st));
-}
 
 static struct result result_of(const struct te_plan *p)
 {
@@ -333,18 +318,18 @@ START_TEST(a_joint_fusion_keeps_a_value_of_its_own)
 	for (int step = 0; step < 3; step++) {
 		tt_fill_normal(x, NELEMS, 1);
 		tt_fill_normal(dy, NELEMS, 1);
-		feed(p, x, dy);
-		feed(q, x, dy);
+		plan_feed(p, x, dy);
+		plan_feed(q, x, dy);
 		if (step == 1) {
 			DO(te_capture_begin(st));
-			queue(p);
+			plan_passes(p);
 			DO(te_capture_end(st, &rec));
 		}
 		if (step)
 			DO(te_recording_launch(rec, st));
 		else
-			queue(p);
-		queue(q);
+			plan_passes(p);
+		plan_passes(q);
 		a = result_of(p);
 		b = result_of(q);
 		ck_same(&a, &b, p);
@@ -484,8 +469,8 @@ START_TEST(memory_of_the_caller_is_bound_anew)
 	tt_fill_normal(dy, NELEMS, 1);
 	tt_tensor_set(t[0], x);
 	tt_tensor_set(t[2], dy);
-	feed(q, x, dy);
-	queue(q);
+	plan_feed(q, x, dy);
+	plan_passes(q);
 	want = result_of(q);
 	b.nin = 1;
 	b.in_name = name;
@@ -505,7 +490,7 @@ START_TEST(memory_of_the_caller_is_bound_anew)
 		ck_assert_int_eq(u.nbinds[0] - u.nunbinds[0], 1);
 		ck_assert_int_eq(u.nbinds[1] - u.nunbinds[1], 1);
 		DO(te_stream_sync(st));
-		queue(p);
+		plan_passes(p);
 		got = result_of(p);
 		ck_same(&want, &got, p);
 		drop_result(&got);

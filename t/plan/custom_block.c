@@ -331,18 +331,12 @@ static struct te_seq *blocks(const struct te_op_ops *ops)
 
 static struct te_plan *plan_of(struct te_seq *seq, const char *recipe, uint32_t flags)
 {
-	struct te_plan_opts o = TE_PLAN_OPTS_INIT;
-	struct te_recipe rec = TE_RECIPE_INIT;
-	struct te_plan *p;
+	struct te_recipe rec = tt_recipe(recipe);
 
-	DO(te_recipe_from_name(recipe, &rec));
 	if (rec.kind == TE_RECIPE_DELAYED)
 		rec.history_len = 2;
-	o.recipe = &rec;
-	o.flags = flags;
-	o.x = (struct te_spec){ rec.compute, 3, { BATCH, SEQLEN, WIDTH } };
-	DO(te_plan_create(seq, &o, &p));
-	return p;
+	return tt_plan(seq, &rec, flags,
+		       (struct te_spec){ rec.compute, 3, { BATCH, SEQLEN, WIDTH } });
 }
 
 static int count(const struct te_plan *p, const char *group)
@@ -356,20 +350,6 @@ static int count(const struct te_plan *p, const char *group)
 		n++;
 	free(text);
 	return n;
-}
-
-static void feed(struct te_plan *p, const float *x, const float *dy)
-{
-	tt_tensor_set(te_plan_input(p, "x"), x);
-	DO(te_fill(st, p->arena, 0xff, p->arena_nbytes));
-	tt_tensor_set(te_plan_output_grad(p), dy);
-}
-
-static void queue(struct te_plan *p)
-{
-	DO(te_seq_zero_grads(p->seq, st));
-	DO(te_plan_forward(p, st, 0));
-	DO(te_plan_backward(p, st));
 }
 
 static const char *const recipes[] = { "fp32", "bf16", "fp8-delayed", "fp8-current", "fp8-block" };
@@ -408,18 +388,18 @@ START_TEST(a_block_with_a_users_parts_has_the_same_bits)
 		/* another magnitude: scales change */
 		tt_fill_normal(x, NELEMS, 1.0f + (float)step);
 		tt_fill_normal(dy, NELEMS, 0.1f * (float)(step + 1));
-		feed(p, x, dy);
-		feed(q, x, dy);
+		plan_feed(p, x, dy);
+		plan_feed(q, x, dy);
 		if (replay && step == 1) {
 			DO(te_capture_begin(st));
-			queue(p);
+			plan_passes(p);
 			DO(te_capture_end(st, &rec));
 		}
 		if (rec)
 			DO(te_recording_launch(rec, st));
 		else
-			queue(p);
-		queue(q);
+			plan_passes(p);
+		plan_passes(q);
 		model_same(te_plan_output(p), te_plan_output(q), "outputs");
 		model_same(te_plan_input_grad(p), te_plan_input_grad(q), "gradients of x");
 		model_same(te_seq_grads(mine), te_seq_grads(built_in), "gradients");

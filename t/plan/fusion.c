@@ -127,26 +127,16 @@ static struct te_seq *seq_of(const char *letters)
 static struct te_plan *plan_in(struct te_seq *seq, const char *recipe, enum te_dtype compute,
 			       uint32_t flags)
 {
-	struct te_plan_opts o = TE_PLAN_OPTS_INIT;
-	struct te_recipe rec = TE_RECIPE_INIT;
-	struct te_plan *p;
+	struct te_recipe rec = tt_recipe(recipe);
 
-	DO(te_recipe_from_name(recipe, &rec));
 	rec.compute = compute;
 	rec.history_len = 2;
-	o.recipe = &rec;
-	o.flags = flags;
-	o.x = (struct te_spec){ rec.compute, 3, { 5, 16, WIDTH } };
-	DO(te_plan_create(seq, &o, &p));
-	return p;
+	return tt_plan(seq, &rec, flags, (struct te_spec){ compute, 3, { 5, 16, WIDTH } });
 }
 
 static struct te_plan *plan_of(struct te_seq *seq, const char *recipe, uint32_t flags)
 {
-	struct te_recipe rec = TE_RECIPE_INIT;
-
-	DO(te_recipe_from_name(recipe, &rec));
-	return plan_in(seq, recipe, rec.compute, flags);
+	return plan_in(seq, recipe, tt_recipe(recipe).compute, flags);
 }
 
 /* 1: the plan has a group of that name */

@@ -51,31 +51,11 @@ static const struct te_plan_numerics *find(const struct seen *s, const char *nam
 	return NULL;
 }
 
-static struct te_seq *linear_seq(void)
-{
-	struct te_linear_attrs a = TE_ATTRS(linear, IN, OUT, 0.1f, 0, NULL);
-	struct te_seq *seq;
-	struct te_op *op;
-
-	DO(te_seq_create(ctx, &seq));
-	DO(te_op_linear(&a, "l", &op));
-	tt_append(seq, op);
-	DO(te_seq_init(seq, 1));
-	return seq;
-}
-
 static struct te_plan *linear_plan(struct te_seq *seq, const char *recipe, uint32_t flags)
 {
-	struct te_plan_opts o = TE_PLAN_OPTS_INIT;
-	struct te_recipe rec = TE_RECIPE_INIT;
-	struct te_plan *plan;
+	const struct te_recipe rec = tt_recipe(recipe);
 
-	DO(te_recipe_from_name(recipe, &rec));
-	o.recipe = &rec;
-	o.flags = flags;
-	o.x = (struct te_spec){ TE_DTYPE_BF16, 2, { ROWS, IN } };
-	DO(te_plan_create(seq, &o, &plan));
-	return plan;
+	return tt_plan(seq, &rec, flags, (struct te_spec){ TE_DTYPE_BF16, 2, { ROWS, IN } });
 }
 
 static float round_bf16(float x)
@@ -144,7 +124,7 @@ static void draw(float *x, int n, int special)
  * where x has no gradient */
 START_TEST(counts_what_casts_do)
 {
-	struct te_seq *seq = linear_seq();
+	struct te_seq *seq = linear_seq(1, IN, OUT, 0);
 	struct te_plan *plan = linear_plan(seq, "fp8-delayed", _i ? TE_PLAN_TRAIN :
 					   TE_PLAN_TRAIN | TE_PLAN_INPUT_GRAD);
 	float x[ROWS * IN], dy[ROWS * OUT];
@@ -182,7 +162,7 @@ END_TEST
 START_TEST(own_scales_saturate_nothing)
 {
 	const char *recipe = _i ? "fp8-block" : "fp8-current";
-	struct te_seq *seq = linear_seq();
+	struct te_seq *seq = linear_seq(1, IN, OUT, 0);
 	struct te_plan *plan = linear_plan(seq, recipe, 0);
 	struct seen s = { .fail_at = -1 };
 	const struct te_plan_numerics *got;
@@ -261,7 +241,7 @@ END_TEST
 
 START_TEST(refuses_bad_calls)
 {
-	struct te_seq *seq = linear_seq();
+	struct te_seq *seq = linear_seq(1, IN, OUT, 0);
 	struct te_plan *plan = linear_plan(seq, "fp8-delayed", 0);
 	struct seen s = { .fail_at = -1 };
 	struct te_recording *rec;

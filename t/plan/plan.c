@@ -96,17 +96,12 @@ static struct te_spec fp32_vector(int64_t n)
 /* the sequence computes y = k x in FP32, and dx = k dy */
 static void multiplies(struct te_seq *seq, float k)
 {
-	struct te_plan_opts o = TE_PLAN_OPTS_INIT;
-	struct te_recipe fp32 = TE_RECIPE_INIT;
+	const struct te_recipe fp32 = tt_recipe("fp32");
 	float x[5] = { 1, -2, 3, 0.5f, 7 }, dy[5] = { 1, 2, 4, 8, 16 }, y[5], dx[5];
 	struct te_plan *p;
 
 	DO(te_seq_init(seq, 1));
-	fp32.compute = TE_DTYPE_FP32;
-	o.recipe = &fp32;
-	o.flags = TE_PLAN_TRAIN | TE_PLAN_INPUT_GRAD;
-	o.x = fp32_vector(5);
-	DO(te_plan_create(seq, &o, &p));
+	p = tt_plan(seq, &fp32, TE_PLAN_TRAIN | TE_PLAN_INPUT_GRAD, fp32_vector(5));
 	DO(te_tensor_write(te_plan_input(p, "x"), x, sizeof(x)));
 	DO(te_plan_forward(p, st, 0));
 	DO(te_stream_sync(st));

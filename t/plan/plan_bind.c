@@ -61,10 +61,7 @@ static struct te_plan_opts part_opts(const struct te_plan *before, const struct 
 	static const char *const cut[] = { NULL, "h.1.ln1", "norm", NULL };
 	struct te_plan_opts o = TE_PLAN_OPTS_INIT;
 
-	*ret_recipe = (struct te_recipe)TE_RECIPE_INIT;
-	DO(te_recipe_from_name(recipe, ret_recipe));
-	if (ret_recipe->kind == TE_RECIPE_DELAYED)
-		ret_recipe->history_len = 16;
+	*ret_recipe = model_recipe(recipe);
 	o.recipe = ret_recipe;
 	o.flags = TE_PLAN_TRAIN | TE_PLAN_EXTERNAL | (i ? TE_PLAN_INPUT_GRAD : 0) |
 		  (mode == DELAYED_SPANS ? TE_PLAN_DELAY_DW : 0);
@@ -451,11 +448,10 @@ static void not_planned(struct te_seq *seq, const char *from, const char *to, in
 			const char *text)
 {
 	struct te_plan_opts o = TE_PLAN_OPTS_INIT;
-	struct te_recipe recipe = TE_RECIPE_INIT;
+	struct te_recipe recipe = tt_recipe("fp32");
 	struct te_plan *p = NULL;
 	int r;
 
-	DO(te_recipe_from_name("fp32", &recipe));
 	o.recipe = &recipe;
 	o.flags = TE_PLAN_TRAIN;
 	o.x = (struct te_spec){ TE_DTYPE_FP32, 3, { 2, 16, 32 } };
@@ -487,12 +483,11 @@ END_TEST
 START_TEST(channels_have_the_extents_of_the_whole_input)
 {
 	struct te_plan_opts o = TE_PLAN_OPTS_INIT;
-	struct te_recipe recipe = TE_RECIPE_INIT;
+	struct te_recipe recipe = tt_recipe("fp32");
 	struct te_seq *seq = model_create(ctx, &gpt, 3);
 	struct te_plan *p = NULL;
 	struct te_spec s;
 
-	DO(te_recipe_from_name("fp32", &recipe));
 	o.recipe = &recipe;
 	o.flags = TE_PLAN_TRAIN;
 	o.x = (struct te_spec){ TE_DTYPE_FP32, 2, { 21, 32 } };

@@ -37,14 +37,13 @@ START_TEST(weight_copies_are_what_te_quantize_makes)
 {
 	struct model_shape m = gpt;
 	struct te_plan_opts o = TE_PLAN_OPTS_INIT;
-	struct te_recipe rec = TE_RECIPE_INIT;
+	struct te_recipe rec = tt_recipe(copied[_i].recipe);
 	struct te_quant *q;
 	struct te_seq *seq;
 	struct te_plan *p;
 	int ncopies = 0;
 
 	m.width = 144; /* several blocks, of which some are not whole */
-	DO(te_recipe_from_name(copied[_i].recipe, &rec));
 	rec.amax_epsilon = copied[_i].epsilon;
 	rec.flags = copied[_i].flags;
 	o.recipe = &rec;
@@ -88,37 +87,13 @@ START_TEST(weight_copies_are_what_te_quantize_makes)
 }
 END_TEST
 
-/* ten linear ops */
-static struct te_seq *linears(void)
-{
-	const struct te_linear_attrs attrs = TE_ATTRS(linear, .in = 16, .out = 16,
-						      .init_std = 0.1f);
-	struct te_seq *seq;
-	struct te_op *op;
-	char name[8];
-
-	DO(te_seq_create(ctx, &seq));
-	for (int i = 0; i < 10; i++) {
-		snprintf(name, sizeof(name), "l%d", i);
-		DO(te_op_linear(&attrs, name, &op));
-		tt_append(seq, op);
-	}
-	DO(te_seq_init(seq, 1));
-	return seq;
-}
-
 static struct te_plan *linears_plan(struct te_seq *seq, const char *recipe, uint32_t flags)
 {
-	struct te_plan_opts o = TE_PLAN_OPTS_INIT;
-	struct te_recipe rec = TE_RECIPE_INIT;
-	struct te_plan *p;
+	const struct te_recipe rec = tt_recipe(recipe);
+	struct te_plan *p = tt_plan(seq, &rec, flags,
+				    (struct te_spec){ TE_DTYPE_BF16, 2, { 16, 16 } });
 	uint16_t x[256];
 
-	DO(te_recipe_from_name(recipe, &rec));
-	o.recipe = &rec;
-	o.flags = flags;
-	o.x = (struct te_spec){ TE_DTYPE_BF16, 2, { 16, 16 } };
-	DO(te_plan_create(seq, &o, &p));
 	for (int i = 0; i < 256; i++)
 		x[i] = (uint16_t)(0x3f80 + i); /* 1 and a bit */
 	DO(te_tensor_write(te_plan_input(p, "x"), x, sizeof(x)));
@@ -130,7 +105,7 @@ START_TEST(one_launch_refreshes_all_weights)
 {
 	static const int want[] = { 1, 1, 2, 1 }; /* bf16, delayed, current and block */
 	struct te_recording_info info = TE_RECORDING_INFO_INIT;
-	struct te_seq *seq = linears();
+	struct te_seq *seq = linear_seq(10, 16, 16, 0);
 	struct te_plan *p = linears_plan(seq, recipes[1 + _i], 0);
 	struct te_recording *rec;
 	int ncasts = 0, ngemms = 0;
@@ -181,7 +156,7 @@ static void weights_scale(struct te_seq *seq, float by)
 /* what a sequence with weights that were scaled from the start gives */
 static void *want_scaled(const char *recipe, float by)
 {
-	struct te_seq *seq = linears();
+	struct te_seq *seq = linear_seq(10, 16, 16, 0);
 	struct te_plan *p;
 	void *y;
 
@@ -198,7 +173,7 @@ static void *want_scaled(const char *recipe, float by)
 START_TEST(copies_follow_the_version_of_the_weights)
 {
 	const char *recipe = recipes[1 + _i];
-	struct te_seq *seq = linears();
+	struct te_seq *seq = linear_seq(10, 16, 16, 0);
 	struct te_plan *p = linears_plan(seq, recipe, 0);
 	const size_t n = te_tensor_nbytes(te_plan_output(p));
 	void *first, *stale, *fresh, *want = want_scaled(recipe, -2);
@@ -239,7 +214,7 @@ START_TEST(plans_and_replays_share_copies)
 		{ { "fp8-current", "bf16" }, { TE_PLAN_TRAIN, 0 } },
 		{ { "bf16", "fp8-delayed" }, { TE_PLAN_TRAIN, 0 } },
 	};
-	struct te_seq *seq = linears();
+	struct te_seq *seq = linear_seq(10, 16, 16, 0);
 	struct te_recording *rec[2];
 	struct te_plan *p[2];
 
@@ -289,7 +264,7 @@ START_TEST(evaluation_takes_no_amaxes_from_training)
 	char *blob[2];
 
 	for (int k = 0; k < 2; k++) {
-		struct te_seq *seq = linears();
+		struct te_seq *seq = linear_seq(10, 16, 16, 0);
 		struct te_plan *t = linears_plan(seq, "fp8-delayed", TE_PLAN_TRAIN);
 		struct te_plan *e = linears_plan(seq, "fp8-delayed", 0);
 
@@ -317,7 +292,7 @@ START_TEST(a_failed_pass_leaves_no_stale_copies)
 	void *want = want_scaled(recipe, 1);
 
 	for (uint64_t fault = 1; fault < 100; fault++) {
-		struct te_seq *seq = linears();
+		struct te_seq *seq = linear_seq(10, 16, 16, 0);
 		struct te_plan *p[2];
 		int fired;
 		void *y;

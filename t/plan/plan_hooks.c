@@ -98,10 +98,9 @@ static struct te_plan *hooked(struct te_seq *seq, const struct model_shape *m, c
 			      uint32_t flags, struct seen *s)
 {
 	struct te_plan_opts o = TE_PLAN_OPTS_INIT;
-	struct te_recipe rec = TE_RECIPE_INIT;
+	struct te_recipe rec = tt_recipe(recipe);
 	struct te_plan *p;
 
-	DO(te_recipe_from_name(recipe, &rec));
 	o.recipe = &rec;
 	o.flags = TE_PLAN_TRAIN | flags;
 	o.x = (struct te_spec){ TE_DTYPE_INT32, 2, { m->batch, m->seqlen } };

@@ -3,8 +3,10 @@
 
 #include <te/errno.h>
 
+#include "libtecore/plan/plan.h"
 #include "plan_model.h"
 #include "tt_ctx.h"
+#include "tt_num.h"
 
 static struct te_op *put(struct te_seq *seq, struct te_op *op)
 {
@@ -129,21 +131,22 @@ struct te_seq *model_create(struct te_ctx *ctx, const struct model_shape *m, uin
 	return seq;
 }
 
+struct te_recipe model_recipe(const char *name)
+{
+	struct te_recipe rec = tt_recipe(name);
+
+	if (rec.kind == TE_RECIPE_DELAYED)
+		rec.history_len = 16;
+	return rec;
+}
+
 struct te_plan *model_plan(struct te_seq *seq, const struct model_shape *m, const char *recipe,
 			   uint32_t flags)
 {
-	struct te_plan_opts o = TE_PLAN_OPTS_INIT;
-	struct te_recipe rec = TE_RECIPE_INIT;
-	struct te_plan *p;
+	const struct te_recipe rec = model_recipe(recipe);
 
-	DO(te_recipe_from_name(recipe, &rec));
-	if (rec.kind == TE_RECIPE_DELAYED)
-		rec.history_len = 16;
-	o.recipe = &rec;
-	o.flags = flags;
-	o.x = (struct te_spec){ TE_DTYPE_INT32, 2, { m->batch, m->seqlen } };
-	DO(te_plan_create(seq, &o, &p));
-	return p;
+	return tt_plan(seq, &rec, flags,
+		       (struct te_spec){ TE_DTYPE_INT32, 2, { m->batch, m->seqlen } });
 }
 
 void model_feed(struct te_plan *plan, const struct model_shape *m)
@@ -168,6 +171,20 @@ float model_loss(struct te_plan *plan)
 
 	DO(te_tensor_read(te_plan_output(plan), &loss, sizeof(loss)));
 	return loss;
+}
+
+void plan_feed(struct te_plan *p, const float *x, const float *dy)
+{
+	tt_tensor_set(te_plan_input(p, "x"), x);
+	DO(te_fill(st, p->arena, 0xff, p->arena_nbytes));
+	tt_tensor_set(te_plan_output_grad(p), dy);
+}
+
+void plan_passes(struct te_plan *p)
+{
+	DO(te_seq_zero_grads(p->seq, st));
+	DO(te_plan_forward(p, st, 0));
+	DO(te_plan_backward(p, st));
 }
 
 void model_same(const struct te_tensor *a, const struct te_tensor *b, const char *what)
@@ -201,6 +218,23 @@ void model_same_scales(struct te_quant *a, struct te_quant *b)
 	}
 	free(x);
 	free(y);
+}
+
+struct te_seq *linear_seq(int nops, int64_t in, int64_t out, int keep_hp)
+{
+	const struct te_linear_attrs a = TE_ATTRS(linear, in, out, 0.1f, keep_hp);
+	char name[] = "l0";
+	struct te_seq *seq;
+	struct te_op *op;
+
+	DO(te_seq_create(ctx, &seq));
+	for (int i = 0; i < nops; i++) {
+		name[1] = nops > 1 ? (char)('0' + i) : 0;
+		DO(te_op_linear(&a, name, &op));
+		tt_append(seq, op);
+	}
+	DO(te_seq_init(seq, 1));
+	return seq;
 }
 
 int linear_plan_create(const char *recipe, int64_t rows, int64_t in, int64_t out,

@@ -19,11 +19,15 @@ struct model_shape {
 struct te_seq *model_create(struct te_ctx *ctx, const struct model_shape *m, uint64_t seed);
 /* the same, not yet complete */
 struct te_seq *model_create_unbound(struct te_ctx *ctx, const struct model_shape *m);
+/* the recipe of that name, with a short history */
+struct te_recipe model_recipe(const char *name);
 struct te_plan *model_plan(struct te_seq *seq, const struct model_shape *m, const char *recipe,
 			   uint32_t flags);
 /* random tokens and targets into a plan's inputs */
 void model_feed(struct te_plan *plan, const struct model_shape *m);
 float model_loss(struct te_plan *plan);
+/* nops linear ops, "l" or "l0" to "l9", initialised */
+struct te_seq *linear_seq(int nops, int64_t in, int64_t out, int keep_hp);
 /* a context of its own with a plan, in inference, of a linear op from BF16 [rows, in] */
 struct linear_plan {
 	struct te_ctx *ctx;
@@ -34,6 +38,10 @@ struct linear_plan {
 int linear_plan_create(const char *recipe, int64_t rows, int64_t in, int64_t out,
 		       struct linear_plan *ret);
 void linear_plan_free(struct linear_plan *p);
+/* x and dy into a plan; previous contents of its memory must not matter, so they are NaN */
+void plan_feed(struct te_plan *p, const float *x, const float *dy);
+/* gradients of 0, and both passes, which are queued */
+void plan_passes(struct te_plan *p);
 /* both hold the same bytes */
 void model_same(const struct te_tensor *a, const struct te_tensor *b, const char *what);
 /* both have the same state; NULL equals any */

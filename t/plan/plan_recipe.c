@@ -52,10 +52,9 @@ static struct te_seq *two(const char *first, const char *second)
 static struct te_plan *plan_of(struct te_seq *seq, const char *name, const char *only)
 {
 	struct te_plan_opts o = TE_PLAN_OPTS_INIT;
-	struct te_recipe recipe = TE_RECIPE_INIT;
+	struct te_recipe recipe = tt_recipe(name);
 	struct te_plan *p;
 
-	DO(te_recipe_from_name(name, &recipe));
 	o.recipe = &recipe;
 	o.flags = TE_PLAN_TRAIN | TE_PLAN_INPUT_GRAD;
 	o.x = (struct te_spec){ TE_DTYPE_BF16, 2, { ROWS, WIDTH } };
@@ -174,12 +173,11 @@ START_TEST(odd_extents_have_the_bits_of_padded_ones)
 	const char *const fp8[] = { "fp8-delayed", "fp8-current", "fp8-block" };
 	const int64_t *e = odd[_i / 3];
 	struct te_plan_opts o = TE_PLAN_OPTS_INIT;
-	struct te_recipe recipe = TE_RECIPE_INIT;
+	struct te_recipe recipe = tt_recipe(fp8[_i % 3]);
 	struct te_seq *seq[2];
 	struct te_plan *p[2];
 	int64_t in[2] = { 0 }, out[2] = { 0 };
 
-	DO(te_recipe_from_name(fp8[_i % 3], &recipe));
 	o.recipe = &recipe;
 	o.flags = TE_PLAN_TRAIN | TE_PLAN_INPUT_GRAD;
 	for (int k = 0; k < 2; k++) {

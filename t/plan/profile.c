@@ -33,31 +33,13 @@ static struct te_plan_profile_opts given(void)
 	return o;
 }
 
-static struct te_seq *linear_seq(int keep_hp, int64_t in, int64_t out)
-{
-	struct te_linear_attrs a = TE_ATTRS(linear, in, out, 0.1f, keep_hp, NULL);
-	struct te_seq *seq;
-	struct te_op *op;
-
-	DO(te_seq_create(ctx, &seq));
-	DO(te_op_linear(&a, "l", &op));
-	tt_append(seq, op);
-	DO(te_seq_init(seq, 1));
-	return seq;
-}
-
 static struct te_plan *linear_plan(struct te_seq *seq, const char *recipe, int64_t rows, int64_t in,
 				   uint32_t flags)
 {
-	struct te_plan_opts o = TE_PLAN_OPTS_INIT;
-	struct te_recipe rec = TE_RECIPE_INIT;
-	struct te_plan *plan;
+	const struct te_recipe rec = tt_recipe(recipe);
+	const struct te_spec x = { rec.compute, 2, { rows, in } };
+	struct te_plan *plan = tt_plan(seq, &rec, flags, x);
 
-	DO(te_recipe_from_name(recipe, &rec));
-	o.recipe = &rec;
-	o.flags = flags;
-	o.x = (struct te_spec){ rec.compute, 2, { rows, in } };
-	DO(te_plan_create(seq, &o, &plan));
 	DO(te_fill(st, te_tensor_data(te_plan_input(plan, "x")), 0,
 		   te_tensor_nbytes(te_plan_input(plan, "x"))));
 	if (te_plan_output_grad(plan))
@@ -125,7 +107,7 @@ START_TEST(counts_bytes_and_flops_of_a_linear)
 	const double flops = 2.0 * ROWS * IN * OUT;
 	struct te_plan_profile_opts o = given();
 	struct te_plan_profile sum = TE_PLAN_PROFILE_INIT;
-	struct te_seq *seq = linear_seq(0, IN, OUT);
+	struct te_seq *seq = linear_seq(1, IN, OUT, 0);
 	struct te_plan *plan =
 		linear_plan(seq, "fp32", ROWS, IN, TE_PLAN_TRAIN | TE_PLAN_INPUT_GRAD);
 	struct te_plan_profile_step fwd, bwd, dw;
@@ -159,7 +141,7 @@ START_TEST(counts_fp8_copies)
 {
 	const int64_t rows = 16, in = 32, out = 48;
 	struct te_plan_profile_opts o = given();
-	struct te_seq *seq = linear_seq(0, in, out);
+	struct te_seq *seq = linear_seq(1, in, out, 0);
 	struct te_plan *plan = linear_plan(seq, "fp8-delayed", rows, in, TE_PLAN_TRAIN);
 	struct te_plan_profile_step s;
 
@@ -278,7 +260,7 @@ START_TEST(measures_rates)
 {
 	struct te_plan_profile_opts o = TE_PLAN_PROFILE_OPTS_INIT;
 	struct te_plan_profile sum = TE_PLAN_PROFILE_INIT;
-	struct te_seq *seq = linear_seq(0, 16, 32);
+	struct te_seq *seq = linear_seq(1, 16, 32, 0);
 	struct te_plan *plan = linear_plan(seq, recipes[_i], 16, 16, TE_PLAN_TRAIN);
 	const int fp8 = !strncmp(recipes[_i], "fp8", 3);
 
@@ -334,7 +316,7 @@ START_TEST(refuses_bad_calls)
 	struct te_plan_profile_opts o = given();
 	struct te_plan_profile_step s = TE_PLAN_PROFILE_STEP_INIT;
 	struct te_plan_profile sum = TE_PLAN_PROFILE_INIT;
-	struct te_seq *seq = linear_seq(0, IN, OUT);
+	struct te_seq *seq = linear_seq(1, IN, OUT, 0);
 	struct te_plan *plan = linear_plan(seq, "fp32", ROWS, IN, TE_PLAN_TRAIN);
 	struct te_plan_opts po = TE_PLAN_OPTS_INIT;
 	struct te_recording *rec;
@@ -437,7 +419,6 @@ START_TEST(counts_flops_of_a_head_in_forward)
 	struct te_plan_profile_opts o = given();
 	struct te_plan_profile sum = TE_PLAN_PROFILE_INIT;
 	struct te_plan_profile_step s = TE_PLAN_PROFILE_STEP_INIT;
-	struct te_plan_opts po = TE_PLAN_OPTS_INIT;
 	struct te_recipe rec = TE_RECIPE_INIT;
 	struct te_plan *plan;
 	struct te_seq *seq;
@@ -452,10 +433,8 @@ START_TEST(counts_flops_of_a_head_in_forward)
 	tt_append(seq, op);
 	DO(te_seq_init(seq, 1));
 	rec.compute = TE_DTYPE_FP32;
-	po.recipe = &rec;
-	po.flags = TE_PLAN_TRAIN | TE_PLAN_INPUT_GRAD;
-	po.x = (struct te_spec){ TE_DTYPE_FP32, 3, { 2, 16, IN } };
-	DO(te_plan_create(seq, &po, &plan));
+	plan = tt_plan(seq, &rec, TE_PLAN_TRAIN | TE_PLAN_INPUT_GRAD,
+		       (struct te_spec){ TE_DTYPE_FP32, 3, { 2, 16, IN } });
 	DO(te_fill(st, te_tensor_data(te_plan_input(plan, "x")), 0, 32 * IN * sizeof(float)));
 	DO(te_fill(st, te_tensor_data(te_plan_input(plan, "t")), 0, 32 * sizeof(int32_t)));
 	DO(te_plan_profile(plan, st, &o, &sum));

@@ -23,14 +23,6 @@ static const struct model_shape gpt = { 48, 160, 2, 16, 4, 4, 1, 0, 0 };
 static const char *const recipes[] = { "bf16", "fp8-delayed", "fp8-current", "fp8-block", "mxfp8" };
 #define NRECIPES ((int)TT_LEN(recipes) - 1)
 
-static struct te_recipe recipe_of(const char *name)
-{
-	struct te_recipe r = TE_RECIPE_INIT;
-
-	DO(te_recipe_from_name(name, &r));
-	return r;
-}
-
 static struct te_weight_info weight(const struct te_seq *s, int i)
 {
 	struct te_weight_info w = TE_WEIGHT_INFO_INIT;
@@ -79,7 +71,7 @@ static void cast(const struct bound *b, const struct te_seq *from)
 static struct bound bind(struct te_seq *s, const struct te_seq *from, const char *recipe,
 			 uint32_t flags)
 {
-	const struct te_recipe r = recipe_of(recipe);
+	const struct te_recipe r = tt_recipe(recipe);
 	struct bound b = { .n = te_seq_nweights(from) };
 	enum te_dtype dtype[64];
 
@@ -449,7 +441,7 @@ END_TEST
 static void not_planned(struct te_seq *s, const char *recipe, int code, const char *text)
 {
 	struct te_plan_opts o = TE_PLAN_OPTS_INIT;
-	struct te_recipe r = recipe_of(recipe);
+	struct te_recipe r = tt_recipe(recipe);
 	struct te_plan *p = NULL;
 
 	o.recipe = &r;
@@ -462,7 +454,7 @@ static void not_planned(struct te_seq *s, const char *recipe, int code, const ch
 START_TEST(blocks_of_32_are_not_transposed)
 {
 	struct te_plan_opts o = TE_PLAN_OPTS_INIT;
-	const struct te_recipe r = recipe_of("mxfp8");
+	const struct te_recipe r = tt_recipe("mxfp8");
 	struct te_seq *from = model_create(ctx, &llama, 5), *s;
 	struct te_plan *p = NULL;
 	struct bound b;

@@ -188,21 +188,17 @@ static struct te_seq *branch(int freezes)
 
 START_TEST(fusions_of_sums_do_not_depend_on_it)
 {
-	struct te_plan_opts o = TE_PLAN_OPTS_INIT;
-	struct te_recipe r = TE_RECIPE_INIT;
+	const struct te_recipe r = tt_recipe(recipes[_i]);
 	float x[2][16 * 32];
 	struct te_seq *s[2];
 	struct te_plan *p[2];
 
-	DO(te_recipe_from_name(recipes[_i], &r));
-	o.recipe = &r;
-	o.flags = TE_PLAN_TRAIN | TE_PLAN_INPUT_GRAD;
-	o.x = (struct te_spec){ r.compute, 2, { 16, 32 } };
 	for (int k = 0; k < 2; k++)
 		tt_fill_normal(x[k], 16 * 32, 1);
 	for (int i = 0; i < 2; i++) {
 		s[i] = branch(i);
-		DO(te_plan_create(s[i], &o, &p[i]));
+		p[i] = tt_plan(s[i], &r, TE_PLAN_TRAIN | TE_PLAN_INPUT_GRAD,
+			       (struct te_spec){ r.compute, 2, { 16, 32 } });
 		tt_tensor_set(te_plan_input(p[i], "x"), x[0]);
 		tt_tensor_set(te_plan_output_grad(p[i]), x[1]);
 		pass(s[i], p[i]);
@@ -312,12 +308,11 @@ END_TEST
 START_TEST(a_frozen_part_passes_gradients_on)
 {
 	struct te_plan_opts o = TE_PLAN_OPTS_INIT;
-	struct te_recipe recipe = TE_RECIPE_INIT;
+	struct te_recipe recipe = tt_recipe(recipes[_i]);
 	struct te_seq *s[2] = { frozen(&llama, 0), model_create(ctx, &llama, 5) };
 	struct te_plan *p[2];
 	char *text;
 
-	DO(te_recipe_from_name(recipes[_i], &recipe));
 	o.recipe = &recipe;
 	o.x = (struct te_spec){ recipe.compute, 3, { 2, 16, 32 } };
 	o.start_at = "h.0.ln1";

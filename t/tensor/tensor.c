@@ -353,7 +353,7 @@ END_TEST
 START_TEST(the_column_copy_is_the_transpose)
 {
 	const enum te_dtype dtype = copies[_i].dtype;
-	struct te_recipe recipe = TE_RECIPE_INIT;
+	struct te_recipe recipe = tt_recipe("fp8-current");
 	int64_t shape[3], n = random_shape(3, shape), rows = shape[0] * shape[1], cols = shape[2];
 	struct te_tensor *x = create(TE_DTYPE_FP32, 3, shape, 0, 0);
 	struct te_tensor *y = create(dtype, 3, shape, TE_TENSOR_ROWWISE | TE_TENSOR_COLWISE, 0);
@@ -363,7 +363,6 @@ START_TEST(the_column_copy_is_the_transpose)
 	int distinct = 0;
 	float inv;
 
-	DO(te_recipe_from_name("fp8-current", &recipe));
 	DO(te_quant_create(ctx, &recipe, 1, &dtype, &q));
 	tt_fill_normal(v, (size_t)n, 2.0f);
 	DO(te_tensor_write(x, v, (size_t)n * 4));

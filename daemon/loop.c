@@ -158,7 +158,7 @@ static int serve(struct ted *t)
 			const uint64_t what = ev[i].data.u64;
 
 			if (what == SIGNAL) {
-				stop_fd = -1; /* it is closed soon */
+				stop_fd = -1; /* closed soon */
 				return TED_OK;
 			}
 			accepts |= what == LISTEN;

@@ -68,7 +68,7 @@ void ted_client_lose(struct ted *t, struct ted_client *c)
 		return;
 	c->lost = 1;
 	t->nlost++;
-	/* it gets the sent replies, and the end, also if it stays an entry */
+	/* the client reads the sent replies, then the end, even while its entry remains */
 	(void)epoll_ctl(t->epoll, EPOLL_CTL_DEL, c->fd, NULL);
 	(void)shutdown(c->fd, SHUT_RDWR);
 }

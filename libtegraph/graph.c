@@ -387,7 +387,7 @@ static int await_replays(struct te_graph *g, struct te_stream *stream)
 
 	if (r != -EBUSY)
 		return 0; /* a failed stream runs no more work */
-	/* it is capturing: the graph's own stream waits for its earlier work */
+	/* a capturing stream: the graph's own stream waits for its earlier work */
 	r = te__stream_follow(g->stream, stream);
 	return r ? r : te_stream_sync(g->stream);
 }

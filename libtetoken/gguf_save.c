@@ -181,7 +181,7 @@ static int refuse(const char *what)
 	return te__fail(-EOPNOTSUPP, FN ": GGUF files have no name for %s", what);
 }
 
-/* what the format cannot express; *ret_pre: its name for the pattern of words */
+/* refuses tokenizers that the format cannot express; *ret_pre: its name of the pattern of words */
 static int check(const struct te_token *t, int32_t bos, int32_t eos, const char **ret_pre)
 {
 	if (!t->byte_level)

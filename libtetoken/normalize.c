@@ -349,7 +349,7 @@ static const char *charsmap(const struct te__norm *norm, const char *p, size_t n
 	return best;
 }
 
-/* what becomes of the start of p: a symbol of the user and a character without a rule stay */
+/* replacement of the start of p: a symbol of the user and a character without a rule stay */
 static const char *piece_of(const struct te_token *t, const struct te__norm *norm, const char *p,
 			    size_t n, size_t *ret_len, size_t *ret_used)
 {

@@ -37,7 +37,7 @@ struct field {
 	struct bytes at;
 };
 
-/* what is read from trainer_spec and normalizer_spec */
+/* members of trainer_spec and normalizer_spec */
 struct spec {
 	uint64_t model, byte_fallback, suffix;
 	uint64_t dummy_prefix, remove_spaces, escape_spaces;

@@ -141,7 +141,7 @@ static int has_divisors(const struct config *c)
 	return c->rotary.kind != ROTARY_DEFAULT;
 }
 
-/* what the architectures do not have is refused */
+/* refuses models with features that the architectures of the format lack */
 static int check(const struct config *c, const char *arch)
 {
 	const int scales = has_divisors(c) && (strcmp(arch ? arch : "", "llama") ||

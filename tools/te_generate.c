@@ -620,7 +620,7 @@ static double rate(int64_t n, double s)
 	return s > 0 ? (double)n / s : 0;
 }
 
-/* what follows the prompt, for free(3), or NULL if it is numbers */
+/* text after the prompt, for free(3), or NULL if tokens are numbers */
 static int text_of(const struct run *r, const struct job *j, char **ret_text, size_t *ret_n)
 {
 	size_t n = 0, room = 0;

@@ -19,7 +19,7 @@ enum te_recipe_kind {
 	TE_RECIPE_MXFP8 = 4	/* E8M0 scale from the amax of each block, 1x32. Host backend */
 };
 
-/* what te_recipe_from_name() takes, separated by bars, and rows of the library's table */
+/* names for te_recipe_from_name(), separated by bars, and rows of the library's table */
 #define TE_RECIPE_NAMES "fp32|bf16|fp8-delayed|fp8-current|fp8-block|mxfp8"
 #define TE__RECIPE_ROWS(X) X(fp32) X(bf16) X(delayed) X(current) X(block) X(mxfp8)
 

@@ -81,7 +81,7 @@ template <class T> struct layout {
 	{
 		return full(2 * T::STAGES + 2 * T::STORES) + SM90_COLS * 4 * group;
 	}
-	/* what the load thread tells of the unit whose first step is in the stage */
+	/* words from the load thread about the unit whose first step is in the stage */
 	__device__ __forceinline__ uint32_t unit(uint32_t stage) const
 	{
 		return bias(2) + 32 * stage;

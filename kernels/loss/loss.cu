@@ -338,7 +338,7 @@ template <class T> DEV raw<T> held_load(const uint4 *from, int nthreads)
 	return w;
 }
 
-/* what all gradients of a row share */
+/* values that all gradients of a row share */
 struct ce_row {
 	float most, inv, factor;
 	int64_t n, target;

@@ -92,7 +92,7 @@ enum te_comm_algorithm te__coll_latency(const struct te__coll *c, int64_t nbytes
 		return (enum te_comm_algorithm)asked;
 	if (c->nodes) /* rows of the table are for ranks of one node */
 		return TE_COMM_AUTO;
-	/* it is for kernels of packets, though the host has faster kernels for sums alone */
+	/* a fusion needs kernels of packets, though the host has faster kernels for sums alone */
 	k = te__table_find(c->table, 0, te__boot_nranks(c->boot), 1, 0, nbytes)->algorithm;
 	return k == TE_COMM_ONE_SHOT || k == TE_COMM_TWO_SHOT ? k : TE_COMM_AUTO;
 }

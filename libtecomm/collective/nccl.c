@@ -270,6 +270,6 @@ int te__nccl_allreduce(struct te__nccl *n, struct te_stream *stream, const void 
 			      te_stream_native(stream));
 	r = finish(n, "ncclAllReduce", r);
 	te__ctx_leave(n->ctx);
-	/* it is unknown which ranks have queued it */
+	/* no rank knows which others have queued it */
 	return r ? end(n, r) : 0;
 }

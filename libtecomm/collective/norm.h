@@ -21,7 +21,7 @@ struct te__comm_norm {
 struct te__comm_norm_how {
 	int packets;		 /* 1: te_k_comm_norm supports the rows */
 	int fused;		 /* 1: te_k_comm_norm also does the exchange */
-	struct te_k_comm_norm k; /* its arguments then */
+	struct te_k_comm_norm k; /* arguments of that kernel */
 	char reason[120];
 };
 

@@ -227,7 +227,7 @@ static void uring_wake(void *impl)
 	struct uring *u = impl;
 	const uint64_t one = 1;
 
-	/* it fails only if the counter is at its end, and then it wakes too */
+	/* fails only if the counter is at its maximum, and wakes the reader then, too */
 	if (write(u->event, &one, sizeof(one)) < 0)
 		te__log_debug("spill: cannot wake the I/O thread: %s", strerror(errno));
 }

@@ -87,7 +87,7 @@ static int take_item(struct gguf *g)
 		json = json_stringn(v.at.p, v.at.n);
 	else if (v.type != TE__GGUF_TEXT && v.type != TE__GGUF_LIST)
 		json = number(&v);
-	/* what JSON cannot express, such as a NaN, is left out */
+	/* values that JSON cannot express, such as NaN, are left out */
 	if (json)
 		json_object_set_new(g->meta, key, json);
 	return 1;

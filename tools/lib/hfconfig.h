@@ -36,7 +36,7 @@ enum residual {
 /* Where a layer has norms. */
 enum placement {
 	NORMS_BEFORE, /* attention and the MLP read normed values */
-	NORMS_AFTER,  /* what attention and the MLP add is normed */
+	NORMS_AFTER,  /* results of attention and of the MLP are normed before they are added */
 	NORMS_AROUND  /* both */
 };
 

@@ -456,7 +456,7 @@ static int take_tensor(const struct loading *l, const struct slice *s, struct te
 
 /* ---- adapters that are merged ---- */
 
-/* what an adapter adds to a weight [out, in]: scale B A; rank 0: nothing */
+/* addend of an adapter to a weight [out, in]: scale B A; rank 0: none */
 struct delta {
 	int64_t rank;
 	float *a, *b; /* [rank, in], [out, rank] times scale */

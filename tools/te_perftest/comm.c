@@ -39,7 +39,7 @@ static const struct option_field options[] = {
 	{ 0 },
 };
 
-/* what is measured for each size: fusions of all-reduce, then the other calls */
+/* measurements of each size: fusions of all-reduce, then the other calls */
 #define FORMS (COMM_FUSES + COMM_CALLS - 1)
 
 /* each size, form and algorithm */

@@ -321,7 +321,7 @@ static void copy_tokenizer(struct trainer *t, const char *dir, int best)
 					       t->tokenizer_from;
 
 	if (from && !t->o->tokenizer && gguf_is(from))
-		from = t->tokenizer_from; /* it need not have a tokenizer */
+		from = t->tokenizer_from; /* may lack a tokenizer */
 	if (!(t->now.copied & 1u << best))
 		tokenizer_copy(from, dir, best ? "best" : NULL, t->o->overwrite != 0);
 	t->now.copied |= 1u << best;
@@ -579,7 +579,7 @@ static int is_save_due(const struct trainer *t)
 	       (elapsed_s(t) >= t->now.retry_s && !t->now.saver.running);
 }
 
-/* what a signal ends: the step that all ranks have been told of by then, or this one */
+/* last step after a signal: the step that all ranks have been told of by then, or this one */
 static void set_phase(const struct trainer *t, enum stop_phase phase, int64_t step)
 {
 	const int saves = trainer_folder(t) != NULL;
@@ -666,7 +666,7 @@ int trainer_run(struct trainer *t)
 	t->now.retry_s = INFINITY;
 	set_phase(t, STOP_STEP, t->now.done.step);
 	stop_on_signals();
-	/* what was asked for before a failure: the first step that all ranks can end with */
+	/* a request from before a failure: the first step that all ranks can end with */
 	stop_again(t->ranks.comm ? stop_after(t->now.done.step) : t->now.done.step);
 	r = progress_begin(t);
 	if (!r)

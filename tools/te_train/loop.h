@@ -22,7 +22,7 @@
 /* steps in flight: their loss has not been read yet */
 #define NSLOTS 4
 
-/* what a rank adds to the losses that are exchanged */
+/* words that a rank adds to the losses that are exchanged */
 enum { WORD_STOP, WORD_ELAPSED, NWORDS };
 
 #define MOST_VALID 16
@@ -55,7 +55,7 @@ struct saver {
 	int64_t step;
 };
 
-/* what the ranks that there are have; made again after others were lost */
+/* objects of the present ranks, created again after others were lost */
 struct attempt {
 	struct model model;
 	struct step_graph graph;
@@ -92,7 +92,7 @@ struct attempt {
 	int closed;	     /* stderr was closed by its reader */
 };
 
-/* what the process has */
+/* objects of the process */
 struct trainer {
 	const struct opts *o;
 	struct config cfg;
@@ -153,7 +153,7 @@ int trainer_recover(struct trainer *t, int *status);
 int trainer_not_finite(const struct trainer *t, const char *what, double value, const char *then);
 /* warns of a GPU of this index that is passed over, with the reason, for what the run has */
 void trainer_note_gpu(const struct te_device_info *have, int32_t index);
-/* where checkpoints are saved, or NULL */
+/* folder of checkpoints, or NULL */
 const char *trainer_folder(const struct trainer *t);
 /* 2, or 3 with documents: arrays of nrows rows in one, which are tokens, targets, documents */
 int trainer_ninputs(const struct trainer *t);

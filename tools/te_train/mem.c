@@ -273,7 +273,7 @@ static int fit(const struct mem_run *run, int64_t B, const struct room *room, st
 		return r;
 	}
 	te_offload_unref(offload);
-	return r == -ENOMEM ? 0 : r; /* it does not fit */
+	return r == -ENOMEM ? 0 : r; /* does not fit */
 }
 
 static int no_estimate(const struct mem_run *run, int r)

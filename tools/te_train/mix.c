@@ -67,7 +67,7 @@ static void print(const struct opts *o, const struct trainer *t, const struct mi
 	       mem_amount(x->m.total, total), x->m.step_ms, x->fit.fits ? "" : "  does not fit");
 }
 
-/* what may be chosen; one of each if the command line gives it */
+/* choices; one of each if the command line gives it */
 struct axes {
 	const char *recompute[COUNT(recomputed)];
 	int64_t chunk[COUNT(chunks)];

@@ -312,7 +312,7 @@ uint32_t opts_masters(const struct opts *o)
 					     TE_SEQ_BF16_MASTERS | TE_SEQ_REMAINDERS;
 }
 
-/* what ranks with stages of a model cannot do */
+/* options that ranks with stages of a model exclude */
 static int check_pipeline(const struct opts *o)
 {
 	const char *schedule = o->pipeline_schedule;

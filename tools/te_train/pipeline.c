@@ -66,7 +66,7 @@ struct te_spec pipeline_spec(const struct model *m, const struct te_recipe *reci
 
 /* ---- messages ---- */
 
-/* what a pass sends, and what it receives, or NULL; and the rank at the other end */
+/* tensors that a pass sends and receives, or NULL, and the rank at the other end */
 static struct te_tensor *result(const struct pipeline *p, const struct pass *pass, int32_t *ret_to)
 {
 	struct te_plan *plan = p->plan[pass->micro % p->nplans];
@@ -227,7 +227,7 @@ static int32_t make_program(const struct pipeline *p, int32_t stage, struct pass
 	return lead;
 }
 
-/* what a stage has done, and what comes next */
+/* progress of a stage in its program */
 struct simulated {
 	struct pass *pass; /* [npasses] */
 	double *end;	   /* [2][nmicro] by enum te_sched_kind; 0: not yet */

@@ -25,7 +25,7 @@ static int hear(struct trainer *t, const int32_t *all, int status)
 		if (told[TOLD_STATUS] && !status)
 			status = say_failed("rank %d has failed; its message says why",
 					    (int)t->ranks.number[i]);
-		/* it may know of a save that this rank does not know */
+		/* the other rank may know of a save that this rank does not know */
 		if (told[TOLD_SAVED])
 			t->from = trainer_folder(t);
 	}

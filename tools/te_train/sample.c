@@ -320,7 +320,7 @@ static int make_prompt(const struct trainer *t, int32_t **ret_token, int64_t *re
 	if (!token)
 		return say_failed("out of memory");
 	if (o->prompt_tokens)
-		(void)parse_tokens(text, cfg, token, ret_n); /* which was checked */
+		(void)parse_tokens(text, cfg, token, ret_n); /* checked before */
 	else
 		while (text[*ret_n]) {
 			token[*ret_n] = (unsigned char)text[*ret_n];

@@ -229,7 +229,7 @@ static int32_t special_token(const struct config *cfg, const char *field)
 	return token >= 0 && token < cfg->vocab ? (int32_t)token : -1;
 }
 
-/* what tells the documents of token files */
+/* tokens that divide token files into documents */
 static void choose_mark(const struct trainer *t, struct data_opts *opts)
 {
 	if (!t->cfg.documents)

@@ -65,7 +65,7 @@ static int read_text(const char *from, const char *name, char **ret_text, size_t
 	return STATUS_OK;
 }
 
-/* what a GGUF file of a model has of its tokenizer, as a file */
+/* the tokenizer in a GGUF file of a model, as a file */
 static int read_gguf(const char *from, char **ret_text, size_t *ret_n)
 {
 	struct {

@@ -123,7 +123,7 @@ static int event_captured(struct host_event *e)
 	return r;
 }
 
-/* it marks a node of a graph, not a point in time */
+/* the event marks a node of a graph, not a point in time */
 static int refuse_captured(void)
 {
 	return te__fail(-EBUSY, "host: the event was recorded during a capture");

@@ -102,7 +102,7 @@ uint32_t host_ncores(void)
 
 	if (given > 0) /* above the maximum, host_open() fails */
 		return given > HOST_THREADS_MAX ? HOST_THREADS_MAX : (uint32_t)given;
-	/* it fails if the machine has more processors than the set */
+	/* fails if the machine has more processors than the set */
 	if (sched_getaffinity(0, sizeof(mask), &mask))
 		return limited((uint32_t)sysconf(_SC_NPROCESSORS_ONLN));
 	return limited(te__host_cores(&mask, NULL));

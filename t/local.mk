@@ -82,6 +82,7 @@ TT_CORE = \
 	t/plan/faults \
 	t/plan/numerics \
 	t/plan/optim \
+	t/plan/optim_host \
 	t/plan/profile \
 	t/plan/seq \
 	t/plan/threads \

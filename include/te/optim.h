@@ -24,6 +24,16 @@ enum te_moments {
 	TE_MOMENTS_FP8 = 2,  /* 2.03 bytes */
 };
 
+/*
+ * Memory of the moments. HOST: pinned host memory. A step copies chunks of them to buffers in
+ * device memory, updates them there and copies them back, each while others are copied or updated.
+ * Results have the bits of DEVICE; tested by t/plan/optim_host.c.
+ */
+enum te_adamw_where {
+	TE_ADAMW_DEVICE = 0,
+	TE_ADAMW_HOST = 1, /* backend host only */
+};
+
 struct te_adamw_opts {
 	size_t size; /* set by the INIT macro; lets the struct grow */
 	float beta1, beta2, eps;
@@ -47,15 +57,19 @@ struct te_adamw_opts {
 	 */
 	int (*gather)(void *arg, struct te_stream *stream, void *all, size_t nbytes);
 	void *gather_arg;
+	enum te_adamw_where where; /* memory of the moments */
+	/* TE_ADAMW_HOST: elements of a chunk, a multiple of 64, of which te_adamw_nbytes counts
+	 * three; 0: a 16th of all, at most 2^23 */
+	int32_t chunk_nelems;
 };
 #define TE_ADAMW_OPTS_INIT                                                                         \
 	{                                                                                          \
 		sizeof(struct te_adamw_opts), 0.9f, 0.95f, 1e-8f, 0.1f, 1.0f, 0, TE_MOMENTS_FP32,  \
-			0, 0, 0, 0, 0                                                              \
+			0, 0, 0, 0, 0, TE_ADAMW_DEVICE, 0                                          \
 	}
 
 /**
- * te_adamw_create - allocate moments of all trained weights in device memory, set to zero
+ * te_adamw_create - allocate moments of all trained weights, set to zero
  * @seq:     the initialised sequence; the optimizer keeps a reference
  * @opts:    NULL for the defaults
  * @ret_opt: the optimizer, with one reference
@@ -69,9 +83,11 @@ struct te_adamw_opts {
  * With several parts, te_adamw_step updates the weights of this part and gathers the others, so
  * that all processes have the bits of one part. Source: Rajbhandari et al., arXiv:1910.02054,
  * section 5.1; tested by t/comm/reducer.c.
+ * With TE_ADAMW_HOST, a step that fails has changed no weight and no moment, unless the exchange of
+ * several parts failed.
  * Thread: one sequence by one thread at a time.  Since: 0.1
  * Errors: -EINVAL, -ENOMEM, -TE_ESTATE, -EOPNOTSUPP (several parts with moments or weights that
- * steps round, on another backend than host).
+ * steps round, or TE_ADAMW_HOST, on another backend than host).
  */
 TE_EXPORT int te_adamw_create(struct te_seq *seq, const struct te_adamw_opts *opts,
 			      struct te_adamw **ret_opt);
@@ -124,7 +140,8 @@ struct te_adamw_stats {
 /* synchronous */
 TE_EXPORT int te_adamw_stats(struct te_adamw *opt, struct te_adamw_stats *ret_stats);
 /* first and second moments, flat like te_seq_grads, borrowed: FP32, BF16, or for FP8 UINT8 of
- * te_moments_nbytes elements. With several parts: the part's elements, then the shared ones */
+ * te_moments_nbytes elements; in pinned host memory with TE_ADAMW_HOST. With several parts: the
+ * part's elements, then the shared ones */
 TE_EXPORT struct te_tensor *te_adamw_m(const struct te_adamw *opt);
 TE_EXPORT struct te_tensor *te_adamw_v(const struct te_adamw *opt);
 /**

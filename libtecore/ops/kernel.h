@@ -7,6 +7,7 @@
 #define TE__OPS_KERNEL_H
 
 #include <te/kernel.h>
+#include <te/optim.h>
 
 #include "libtecore/quant/quant.h"
 #include "libtecore/tensor/ctx.h"
@@ -183,9 +184,18 @@ struct te__adamw_part {
 	void *arg;
 };
 
+/* moments that are in pinned host memory: chunks of them pass through buffers in device memory */
+#define TE__ADAMW_NBUFS 3 /* one is filled, one is updated, one is emptied */
+struct te__adamw_chunks {
+	int64_t nelems; /* elements of a chunk, a multiple of TE_K_ALIGN_WEIGHT */
+	char *buf;	/* device, TE__ADAMW_NBUFS times te__adamw_buf_nbytes() */
+};
+
 struct te__adamw {
 	const struct te_tensor *g;
 	struct te_tensor *w, *m, *v;
+	const struct te__adamw_chunks *chunks; /* NULL: moments are in device memory */
+	struct te_recording *update; /* te__adamw_update(), recorded; or NULL */
 	uint16_t *remainder; /* the bits that BF16 weights lack; or NULL */
 	double *part; /* [nshards, TE_K_SUMSQ_PARTS] partial sums */
 	const uint8_t *skip; /* 1: not counted in the norm; or NULL */
@@ -201,6 +211,10 @@ int te__adamw_check(const char *fn, float beta1, float beta2, float eps, float w
 int te__adamw_set_lr(const char *fn, struct te_stream *stream, struct te_k_adamw_state *state,
 		     float lr);
 int te__adamw_step(struct te_stream *stream, const struct te__adamw *a);
+/* the part of a step that follows the norm, and precedes the gather of parts */
+int te__adamw_update(struct te_stream *stream, const struct te__adamw *a);
+/* bytes of one buffer for chunks of nelems elements */
+size_t te__adamw_buf_nbytes(enum te_moments moments, int64_t nelems);
 /* queue the exchange of nbytes of each part, in place; nothing if there are none */
 int te__adamw_gather(const char *fn, struct te_stream *stream, const struct te__adamw_part *own,
 		     void *all, size_t nbytes);

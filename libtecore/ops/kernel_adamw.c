@@ -6,7 +6,7 @@
 #include <stddef.h>
 #include <string.h>
 
-#include <te/optim.h>
+#include <te/capture.h>
 #include "libtecore/ops/common.h"
 
 /* the device state of te_kernel_adamw_init() */
@@ -68,19 +68,37 @@ int te__adamw_gather(const char *fn, struct te_stream *stream, const struct te__
 					   r) : 0;
 }
 
-/* update n elements of the weights from `at` on, whose moments begin at m_at of nm elements */
-static int update(struct te_stream *stream, const struct te__adamw *a, int64_t at, int64_t n,
-		  int64_t m_at, int64_t nm)
+/* addresses of both moments; exponents: FP8 only */
+struct moments {
+	char *m, *v;
+	uint8_t *m_exp, *v_exp;
+};
+
+/* the moments from element `at` of nelems on */
+static struct moments moments_from(const struct te__adamw *a, int64_t at, int64_t nelems)
 {
-	const int32_t moments = (int32_t)te__adamw_moments(a->m);
+	const int32_t kind = (int32_t)te__adamw_moments(a->m);
+	char *m = te_tensor_data(a->m), *v = te_tensor_data(a->v);
 	/* FP8: a byte an element, and exponents after the codes */
-	const int64_t m_nbytes = moments == TE_K_MOMENTS_FP8 ? m_at :
-							       te_k_moment_nbytes(moments, m_at);
+	const int64_t first = kind == TE_K_MOMENTS_FP8 ? at : te_k_moment_nbytes(kind, at);
+	struct moments x = { m + first, v + first, NULL, NULL };
+
+	if (kind == TE_K_MOMENTS_FP8) {
+		x.m_exp = (uint8_t *)m + nelems + at / TE_K_ALIGN_WEIGHT;
+		x.v_exp = (uint8_t *)v + nelems + at / TE_K_ALIGN_WEIGHT;
+	}
+	return x;
+}
+
+/* update n elements of the weights from `at` on */
+static int launch(struct te_stream *stream, const struct te__adamw *a, int64_t at, int64_t n,
+		  const struct moments *x)
+{
 	const int bf16 = te_tensor_dtype(a->w) == TE_DTYPE_BF16;
 	struct te_k_adamw k = {
 		.w = (char *)te_tensor_data(a->w) + at * (bf16 ? 2 : 4),
-		.m = (char *)te_tensor_data(a->m) + m_nbytes,
-		.v = (char *)te_tensor_data(a->v) + m_nbytes,
+		.m = x->m,
+		.v = x->v,
 		.g = (const float *)te_tensor_data(a->g) + at,
 		.decay = a->decay ? a->decay + at / TE_K_ALIGN_WEIGHT : NULL,
 		.state = a->state,
@@ -90,47 +108,105 @@ static int update(struct te_stream *stream, const struct te__adamw *a, int64_t a
 		.beta2 = a->beta2,
 		.eps = a->eps,
 		.weight_decay = a->weight_decay,
-		.moments = moments,
+		.m_exp = x->m_exp,
+		.v_exp = x->v_exp,
+		.moments = (int32_t)te__adamw_moments(a->m),
 		.rest = a->remainder ? a->remainder + at : NULL,
 	};
 
 	if (bf16)
 		k.masters = a->remainder ? TE_K_MASTERS_SPLIT : TE_K_MASTERS_BF16;
-	if (moments == TE_K_MOMENTS_FP8) {
-		k.m_exp = (uint8_t *)te_tensor_data(a->m) + nm + m_at / TE_K_ALIGN_WEIGHT;
-		k.v_exp = (uint8_t *)te_tensor_data(a->v) + nm + m_at / TE_K_ALIGN_WEIGHT;
-	}
-	return n ? TE__LAUNCH(stream, ADAMW, &k) : 0;
+	return TE__LAUNCH(stream, ADAMW, &k);
 }
 
-/* update the elements of a part, and gather the updated weights of all parts */
-static int update_part(struct te_stream *stream, const struct te__adamw *a)
-{
-	static const char fn[] = "te_adamw_step";
-	const struct te__adamw_part *own = a->own;
-	const int64_t nm = own->nelems + own->ntail;
-	const size_t n = (size_t)own->nelems;
-	int r = update(stream, a, own->first, own->nelems, 0, nm);
+/* ---- moments in host memory ---- */
 
-	if (r >= 0)
-		r = update(stream, a, own->tail, own->ntail, own->nelems, nm);
-	if (r >= 0)
-		r = te__adamw_gather(fn, stream, own, te_tensor_data(a->w),
-				     n * te_dtype_nbytes(te_tensor_dtype(a->w)));
-	if (r >= 0 && a->remainder)
-		r = te__adamw_gather(fn, stream, own, a->remainder, n * sizeof(*a->remainder));
+/* bytes of a moment's elements, and of its exponents */
+static size_t code_nbytes(enum te_moments moments, int64_t nelems)
+{
+	return moments == TE_MOMENTS_FP8 ? (size_t)nelems : te_moments_nbytes(moments, nelems);
+}
+
+static size_t exp_nbytes(enum te_moments moments, int64_t nelems)
+{
+	return te_moments_nbytes(moments, nelems) - code_nbytes(moments, nelems);
+}
+
+static size_t aligned(size_t nbytes)
+{
+	return (nbytes + 255) / 256 * 256;
+}
+
+size_t te__adamw_buf_nbytes(enum te_moments moments, int64_t nelems)
+{
+	return 2 * (aligned(code_nbytes(moments, nelems)) + aligned(exp_nbytes(moments, nelems)));
+}
+
+static struct moments moments_in(char *buf, enum te_moments moments, int64_t nelems)
+{
+	const size_t codes = aligned(code_nbytes(moments, nelems));
+	const size_t exps = aligned(exp_nbytes(moments, nelems));
+	struct moments x = { buf, buf + codes, NULL, NULL };
+
+	if (exps) {
+		x.m_exp = (uint8_t *)buf + 2 * codes;
+		x.v_exp = x.m_exp + exps;
+	}
+	return x;
+}
+
+static int copy_moments(struct te_stream *stream, enum te_moments moments, int64_t n,
+			const struct moments *dst, const struct moments *src)
+{
+	const size_t codes = code_nbytes(moments, n), exps = exp_nbytes(moments, n);
+	int r = te_copy(stream, dst->m, src->m, codes);
+
+	if (!r)
+		r = te_copy(stream, dst->v, src->v, codes);
+	if (!r && exps)
+		r = te_copy(stream, dst->m_exp, src->m_exp, exps);
+	if (!r && exps)
+		r = te_copy(stream, dst->v_exp, src->v_exp, exps);
 	return r;
 }
 
-int te__adamw_step(struct te_stream *stream, const struct te__adamw *a)
+/*
+ * A recording orders these by the memory that they access: a chunk is copied to a buffer once the
+ * buffer's previous chunk has been copied back, while other buffers are in use.
+ */
+static int update_chunk(struct te_stream *stream, const struct te__adamw *a, int64_t at, int64_t n,
+			const struct moments *host, char *buf)
 {
-	const int64_t n = te_tensor_nelems(a->g); /* w may be longer, with frozen weights */
-	const struct te_k_sumsq sumsq = {
-		.x = te_tensor_data(a->g),
-		.part = a->part + (a->shards ? a->shards->shard * TE_K_SUMSQ_PARTS : 0),
-		.n = n,
-		.skip = a->skip,
-	};
+	const enum te_moments kind = te__adamw_moments(a->m);
+	const struct moments device = moments_in(buf, kind, a->chunks->nelems);
+	int r = copy_moments(stream, kind, n, &device, host);
+
+	if (!r)
+		r = launch(stream, a, at, n, &device);
+	return r < 0 ? r : copy_moments(stream, kind, n, host, &device);
+}
+
+/* update n elements of the weights from `at` on, whose moments begin at m_at of nm elements */
+static int update(struct te_stream *stream, const struct te__adamw *a, int64_t at, int64_t n,
+		  int64_t m_at, int64_t nm)
+{
+	const struct te__adamw_chunks *c = a->chunks;
+	const size_t size = c ? te__adamw_buf_nbytes(te__adamw_moments(a->m), c->nelems) : 0;
+	struct moments x = moments_from(a, m_at, nm);
+	int r = 0;
+
+	if (!c)
+		return n ? launch(stream, a, at, n, &x) : 0;
+	for (int64_t i = 0; i < n && r >= 0; i += c->nelems) {
+		x = moments_from(a, m_at + i, nm);
+		r = update_chunk(stream, a, at + i, n - i < c->nelems ? n - i : c->nelems, &x,
+				 c->buf + (size_t)(i / c->nelems % TE__ADAMW_NBUFS) * size);
+	}
+	return r;
+}
+
+int te__adamw_update(struct te_stream *stream, const struct te__adamw *a)
+{
 	const struct te_k_adamw_begin begin = {
 		.part = a->part,
 		.state = a->state,
@@ -140,15 +216,49 @@ int te__adamw_step(struct te_stream *stream, const struct te__adamw *a)
 		.max_norm = a->max_grad_norm,
 		.nmore = a->shards ? a->shards->nshards - 1 : 0,
 	};
+	const int64_t n = te_tensor_nelems(a->g); /* w may be longer, with frozen weights */
+	const struct te__adamw_part *own = a->own;
+	const int64_t nm = own ? own->nelems + own->ntail : n;
+	int r = TE__LAUNCH(stream, ADAMW_BEGIN, &begin);
+
+	if (r < 0)
+		return r;
+	if (!own)
+		return update(stream, a, 0, n, 0, nm);
+	r = update(stream, a, own->first, own->nelems, 0, nm);
+	return r < 0 ? r : update(stream, a, own->tail, own->ntail, own->nelems, nm);
+}
+
+/* gather the updated weights of all parts */
+static int gather_part(struct te_stream *stream, const struct te__adamw *a)
+{
+	static const char fn[] = "te_adamw_step";
+	const size_t n = (size_t)a->own->nelems;
+	int r = te__adamw_gather(fn, stream, a->own, te_tensor_data(a->w),
+				 n * te_dtype_nbytes(te_tensor_dtype(a->w)));
+
+	if (r >= 0 && a->remainder)
+		r = te__adamw_gather(fn, stream, a->own, a->remainder,
+				     n * sizeof(*a->remainder));
+	return r;
+}
+
+int te__adamw_step(struct te_stream *stream, const struct te__adamw *a)
+{
+	const struct te_k_sumsq sumsq = {
+		.x = te_tensor_data(a->g),
+		.part = a->part + (a->shards ? a->shards->shard * TE_K_SUMSQ_PARTS : 0),
+		.n = te_tensor_nelems(a->g),
+		.skip = a->skip,
+	};
 	int r = TE__LAUNCH(stream, SUMSQ, &sumsq);
 
 	if (r >= 0 && a->shards)
 		r = gather(stream, a->shards, a->part);
 	if (r >= 0)
-		r = TE__LAUNCH(stream, ADAMW_BEGIN, &begin);
-	if (r < 0)
-		return r;
-	return a->own ? update_part(stream, a) : update(stream, a, 0, n, 0, n);
+		r = a->update ? te_recording_launch(a->update, stream) :
+				te__adamw_update(stream, a);
+	return r >= 0 && a->own ? gather_part(stream, a) : r;
 }
 
 static int check_state(const char *fn, const struct te_stream *stream, const void *state)

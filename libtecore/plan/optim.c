@@ -8,15 +8,19 @@
 #include <stddef.h>
 #include <string.h>
 
+#include <te/capture.h>
 #include <te/errno.h>
 #include <te/optim.h>
 #include "libtecore/base/private.h"
 
 #include "kernels/optim/round.h"
 #include "kernels/te_k.h"
+#include "libtecore/offload/pinned.h"
 #include "libtecore/ops/kernel.h"
 #include "libtecore/plan/seq.h"
 #include "libtecore/tensor/ctx.h"
+
+#define MOST_CHUNK ((int64_t)1 << 23) /* elements of a chunk by default: about 1 ms on a link */
 
 struct te_adamw {
 	atomic_int refs;
@@ -30,6 +34,11 @@ struct te_adamw {
 	uint8_t *skip;			/* like decay: 1: not in the norm; or NULL */
 	uint8_t *decay;			/* device, one a run of TE_K_ALIGN_WEIGHT weights */
 	struct te_k_adamw_state *state; /* device */
+	/* TE_ADAMW_HOST: moments, their buffers, and the update of eager steps, from the first on:
+	 * one launch, which fails before it changes anything */
+	struct te__pinned *pinned;
+	struct te__adamw_chunks chunks;
+	struct te_recording *update;
 };
 
 static int decays(const struct te_adamw *opt, int i, const struct te_weight_info *w)
@@ -83,6 +92,11 @@ static int read_opts(const char *fn, const struct te_adamw_opts *opts, struct te
 				"te_moments and 0", fn, (int)o.moments, (unsigned)o.flags);
 	if (o.nparts < 0 || o.part < 0 || o.part >= (o.nparts ? o.nparts : 1))
 		return te__fail(-EINVAL, "%s: part %d of %d parts", fn, o.part, o.nparts);
+	if ((unsigned)o.where > TE_ADAMW_HOST || o.chunk_nelems < 0 ||
+	    o.chunk_nelems % TE_K_ALIGN_WEIGHT || (o.chunk_nelems && !o.where))
+		return te__fail(-EINVAL, "%s: where %d and chunk_nelems %d, expected one of enum "
+				"te_adamw_where, and with TE_ADAMW_HOST a multiple of %d", fn,
+				(int)o.where, o.chunk_nelems, TE_K_ALIGN_WEIGHT);
 	r = te__adamw_check(fn, o.beta1, o.beta2, o.eps, o.weight_decay, o.max_grad_norm);
 	if (!r)
 		*ret = o;
@@ -110,6 +124,30 @@ static int64_t own_nelems(const struct te__adamw_part *p)
 	return p->nelems + p->ntail;
 }
 
+/* elements of a chunk; 0: moments are in device memory */
+static int64_t chunk_nelems(const struct te_adamw_opts *o, const struct te__adamw_part *own)
+{
+	const int64_t n = own_nelems(own), run = TE_K_ALIGN_WEIGHT;
+	int64_t chunk = (n / 16 + run - 1) / run * run;
+
+	if (!o->where)
+		return 0;
+	if (o->chunk_nelems)
+		chunk = o->chunk_nelems < n ? o->chunk_nelems : n;
+	else if (chunk > MOST_CHUNK)
+		chunk = MOST_CHUNK;
+	return chunk > run ? chunk : run;
+}
+
+/* device memory for moments, or for chunks of them */
+static uint64_t held_nbytes(const struct te_adamw_opts *o, const struct te__adamw_part *own)
+{
+	const int64_t chunk = chunk_nelems(o, own);
+
+	return chunk ? TE__ADAMW_NBUFS * (uint64_t)te__adamw_buf_nbytes(o->moments, chunk) :
+		       2 * (uint64_t)te_moments_nbytes(o->moments, own_nelems(own));
+}
+
 uint64_t te_adamw_nbytes(const struct te_seq *seq, const struct te_adamw_opts *opts)
 {
 	const int64_t n = te_seq_grad_nelems(seq);
@@ -119,12 +157,13 @@ uint64_t te_adamw_nbytes(const struct te_seq *seq, const struct te_adamw_opts *o
 	if (!n || read_opts("te_adamw_nbytes", opts, &o))
 		return 0;
 	own = part_of(&o, n);
-	return 2 * (uint64_t)te_moments_nbytes(o.moments, own_nelems(&own)) +
+	return held_nbytes(&o, &own) +
 	       TE_K_SUMSQ_PARTS * sizeof(double) + (uint64_t)n / TE_K_ALIGN_WEIGHT +
 	       sizeof(struct te_k_adamw_state);
 }
 
-static int make_moment(struct te_adamw *opt, struct te_tensor **ret)
+/* at: its address in pinned memory, which is zero; or NULL */
+static int make_moment(struct te_adamw *opt, char *at, struct te_tensor **ret)
 {
 	static const enum te_dtype dtypes[] = { TE_DTYPE_FP32, TE_DTYPE_BF16, TE_DTYPE_UINT8 };
 	const enum te_dtype dtype = dtypes[opt->opts.moments];
@@ -132,8 +171,11 @@ static int make_moment(struct te_adamw *opt, struct te_tensor **ret)
 				    te_dtype_nbytes(dtype));
 	static const uint8_t zeros[3];
 	const size_t nbytes = (size_t)n * te_dtype_nbytes(dtype), tail = nbytes % sizeof(uint32_t);
-	int r = te_tensor_create(opt->ctx, dtype, 1, &n, NULL, ret);
+	int r;
 
+	if (at)
+		return te_tensor_wrap(opt->ctx, dtype, 1, &n, at, NULL, NULL, ret);
+	r = te_tensor_create(opt->ctx, dtype, 1, &n, NULL, ret);
 	if (!r) /* whole words; the exponents of FP8 blocks may end between two */
 		r = te__ctx_fill_u32(opt->ctx, te_tensor_data(*ret), 0, nbytes);
 	if (!r && tail)
@@ -142,15 +184,36 @@ static int make_moment(struct te_adamw *opt, struct te_tensor **ret)
 	return r;
 }
 
+static int make_moments(struct te_adamw *opt)
+{
+	const size_t nbytes = te_moments_nbytes(opt->opts.moments, own_nelems(&opt->own));
+	const size_t second = (nbytes + TE__SEQ_ALIGN - 1) / TE__SEQ_ALIGN * TE__SEQ_ALIGN;
+	char *at;
+	int r;
+
+	opt->chunks.nelems = chunk_nelems(&opt->opts, &opt->own);
+	if (!opt->chunks.nelems) {
+		r = make_moment(opt, NULL, &opt->m);
+		return r ? r : make_moment(opt, NULL, &opt->v);
+	}
+	r = te__pinned_create(opt->ctx, second + nbytes, &opt->pinned);
+	if (r)
+		return r;
+	at = te__pinned_base(opt->pinned);
+	r = make_moment(opt, at, &opt->m);
+	if (!r)
+		r = make_moment(opt, at + second, &opt->v);
+	return r ? r : te__mem_get(opt->ctx, held_nbytes(&opt->opts, &opt->own),
+				   (void **)&opt->chunks.buf);
+}
+
 static int make_state(struct te_adamw *opt)
 {
 	struct te_k_adamw_state s = { .beta1_t = 1, .beta2_t = 1, .lr = 1e-3f, .clip = 1 };
 	const int64_t n = te_tensor_nelems(te_seq_grads(opt->seq));
 	int r;
 
-	r = make_moment(opt, &opt->m);
-	if (!r)
-		r = make_moment(opt, &opt->v);
+	r = make_moments(opt);
 	if (!r)
 		r = te__mem_get(opt->ctx, TE_K_SUMSQ_PARTS * sizeof(double), (void **)&opt->part);
 	if (!r)
@@ -193,6 +256,15 @@ static int check_parts(const struct te_seq *seq, const struct te_adamw_opts *o)
 	return 0;
 }
 
+/* the copies have not been tried on GPUs */
+static int check_where(const struct te_seq *seq, const struct te_adamw_opts *o)
+{
+	if (!o->where || !strcmp(te_ctx_backend(seq->ctx), "host"))
+		return 0;
+	return te__fail(-EOPNOTSUPP, "te_adamw_create: TE_ADAMW_HOST on backend %s, expected host",
+			te_ctx_backend(seq->ctx));
+}
+
 int te_adamw_create(struct te_seq *seq, const struct te_adamw_opts *opts, struct te_adamw **ret_opt)
 {
 	struct te_adamw_opts o;
@@ -211,6 +283,8 @@ int te_adamw_create(struct te_seq *seq, const struct te_adamw_opts *opts, struct
 	r = check_masters(seq);
 	if (!r)
 		r = check_parts(seq, &o);
+	if (!r)
+		r = check_where(seq, &o);
 	if (r < 0)
 		return r;
 	opt = te__calloc(1, sizeof(*opt));
@@ -241,8 +315,13 @@ struct te_adamw *te_adamw_unref(struct te_adamw *opt)
 {
 	if (!opt || atomic_fetch_sub(&opt->refs, 1) != 1)
 		return NULL;
+	if (opt->pinned && te__ctx_drain(opt->ctx, "te_adamw_unref"))
+		te__pinned_keep(opt->pinned); /* copies may be queued */
+	te_recording_unref(opt->update);
 	te_tensor_unref(opt->m);
 	te_tensor_unref(opt->v);
+	te__mem_put(opt->ctx, opt->chunks.buf);
+	te__pinned_destroy(opt->pinned);
 	te__mem_put(opt->ctx, opt->part);
 	te__mem_put(opt->ctx, opt->decay);
 	te__mem_put(opt->ctx, opt->skip);
@@ -299,6 +378,7 @@ int te_adamw_set_shards(struct te_adamw *opt, const struct te_adamw_shards *shar
 	}
 	te__mem_put(opt->ctx, opt->part);
 	te__mem_put(opt->ctx, opt->skip);
+	opt->update = te_recording_unref(opt->update); /* it reads part */
 	opt->part = part;
 	opt->skip = skip;
 	s.uncounted = NULL;
@@ -320,16 +400,15 @@ int te_adamw_set_lr(struct te_adamw *opt, struct te_stream *stream, float lr)
 	return te__stream_queued(stream, r ? r : te__adamw_set_lr(fn, stream, opt->state, lr));
 }
 
-static int step(struct te_adamw *opt, struct te_stream *stream)
+static struct te__adamw kernel_args(const struct te_adamw *opt)
 {
-	int r = usable(opt, stream, "te_adamw_step");
-
-	return r ? r : te__adamw_step(stream, &(struct te__adamw){
+	return (struct te__adamw){
 		.g = te_seq_grads(opt->seq),
 		.w = te_seq_masters(opt->seq),
 		.remainder = opt->seq->rest,
 		.m = opt->m,
 		.v = opt->v,
+		.chunks = opt->chunks.nelems ? &opt->chunks : NULL,
 		.part = opt->part,
 		.decay = opt->decay,
 		.skip = opt->skip,
@@ -342,7 +421,47 @@ static int step(struct te_adamw *opt, struct te_stream *stream)
 		.eps = opt->opts.eps,
 		.weight_decay = opt->opts.weight_decay,
 		.max_grad_norm = opt->opts.max_grad_norm,
-	});
+	};
+}
+
+/* record the update of eager steps with moments in host memory */
+static int record(struct te_adamw *opt, const struct te__adamw *a)
+{
+	struct te_recording *rec = NULL;
+	struct te_stream *stream;
+	int r = te_stream_create(opt->ctx, &stream), end;
+
+	if (r)
+		return r;
+	r = te_capture_begin(stream);
+	if (!r) {
+		r = te_capture_edges(stream, TE_CAPTURE_CONCURRENT | TE_CAPTURE_PDL);
+		if (!r)
+			r = te__adamw_update(stream, a);
+		end = te_capture_end(stream, &rec);
+		r = r < 0 ? r : end;
+	}
+	te_stream_unref(stream);
+	if (r < 0)
+		te_recording_unref(rec);
+	else
+		opt->update = rec;
+	return r;
+}
+
+static int step(struct te_adamw *opt, struct te_stream *stream)
+{
+	int r = usable(opt, stream, "te_adamw_step");
+	struct te__adamw a;
+
+	if (r)
+		return r;
+	a = kernel_args(opt);
+	if (a.chunks && !opt->ctx->ops->capture_active(stream->impl)) {
+		r = opt->update ? 0 : record(opt, &a);
+		a.update = opt->update;
+	}
+	return r < 0 ? r : te__adamw_step(stream, &a);
 }
 
 int te_adamw_step(struct te_adamw *opt, struct te_stream *stream)
@@ -616,16 +735,15 @@ static int visit_regions(const struct te_adamw *opt, te_region_fn fn, void *arg)
 	const struct te_tensor *masters = te_seq_masters(opt->seq);
 	const size_t n = (size_t)te_tensor_nelems(te_seq_grads(opt->seq));
 	const size_t size = te_dtype_nbytes(te_tensor_dtype(masters));
+	const enum te_region_kind moments = opt->pinned ? TE_REGION_HOST : TE_REGION_DEVICE;
 	const struct te_region region[] = {
 		/* only trained weights */
 		{ "weights", TE_REGION_DEVICE, te_tensor_data(masters), n * size },
 		{ "remainders of weights", TE_REGION_DEVICE, opt->seq->rest, n * sizeof(uint16_t) },
 		{ "version of the weights", TE_REGION_DEVICE, opt->seq->version,
 		  sizeof(*opt->seq->version) },
-		{ "first moments", TE_REGION_DEVICE, te_tensor_data(opt->m),
-		  te_tensor_nbytes(opt->m) },
-		{ "second moments", TE_REGION_DEVICE, te_tensor_data(opt->v),
-		  te_tensor_nbytes(opt->v) },
+		{ "first moments", moments, te_tensor_data(opt->m), te_tensor_nbytes(opt->m) },
+		{ "second moments", moments, te_tensor_data(opt->v), te_tensor_nbytes(opt->v) },
 		{ "optimizer state", TE_REGION_DEVICE, opt->state, sizeof(*opt->state) },
 	};
 	int r = 0;

@@ -1,0 +1,538 @@
+/* t/plan/optim_host.c - AdamW with moments in host memory: the bits of moments in device memory. */
+#include "config.h"
+
+#include <math.h>
+#include <unistd.h>
+
+#include <te/capture.h>
+#include <te/checkpoint.h>
+#include <te/errno.h>
+#include <te/optim.h>
+#include "kernels/te_k.h"
+#include "libtecore/base/base.h"
+
+#include "tt_ctx.h"
+#include "tt_num.h"
+
+#define NSTEPS 5
+
+/* 1961 elements, padded to 1984, and 53, padded to 64: 32 blocks */
+static const int32_t chunks[] = { 0, 64, 192, 1024, 1984, 1 << 20 };
+static const uint32_t masters[] = { 0, TE_SEQ_BF16_MASTERS | TE_SEQ_REMAINDERS,
+				    TE_SEQ_BF16_MASTERS };
+
+/* a sequence and its optimizer */
+struct run {
+	struct te_seq *seq;
+	struct te_adamw *opt;
+	size_t n; /* elements of the flat buffers */
+};
+
+static int build(struct te_ctx *c, uint32_t flags, struct te_seq **ret_seq)
+{
+	struct te_embedding_attrs ea = TE_ATTRS(embedding, 37, 53, 0, 0.5f, 0);
+	struct te_seq_binding b = TE_SEQ_BINDING_INIT;
+	struct te_bias_attrs ba = TE_ATTRS(bias, 53);
+	struct te_op *emb = NULL, *bias = NULL;
+	int r = te_seq_create(c, ret_seq);
+
+	b.flags = flags;
+	if (r >= 0)
+		r = te_op_embedding(&ea, "emb", &emb);
+	if (r >= 0)
+		r = te_seq_append(*ret_seq, emb);
+	if (r >= 0)
+		r = te_op_bias(&ba, "b", &bias);
+	if (r >= 0)
+		r = te_seq_append(*ret_seq, bias);
+	if (r >= 0)
+		r = te_seq_complete(*ret_seq);
+	if (r >= 0)
+		r = te_seq_bind(*ret_seq, &b);
+	if (r >= 0)
+		r = te_seq_init(*ret_seq, 7);
+	te_op_unref(emb);
+	te_op_unref(bias);
+	return r;
+}
+
+static struct run start(uint32_t flags, const struct te_adamw_opts *o)
+{
+	struct run r;
+
+	DO(build(ctx, flags, &r.seq));
+	r.n = (size_t)te_tensor_nelems(te_seq_grads(r.seq));
+	DO(te_adamw_create(r.seq, o, &r.opt));
+	DO(te_adamw_set_lr(r.opt, st, 0.02f));
+	return r;
+}
+
+static void end(struct run *r)
+{
+	te_adamw_unref(r->opt);
+	te_seq_unref(r->seq);
+}
+
+/* gradients of a step: other ones in each, zero in one block and in the padding, and not finite in
+ * step 2 */
+static void put_grads(const struct run *r, int step)
+{
+	float *g = malloc(r->n * sizeof(*g));
+
+	for (size_t i = 0; i < r->n; i++) {
+		const uint32_t x = (uint32_t)i * 2654435761u + (uint32_t)step * 40503u;
+
+		g[i] = i / 64 == 3 || (i >= 1961 && i < 1984) || i >= 1984 + 53 ?
+			       0 :
+			       ((float)(x >> 8) * 0x1p-24f - 0.5f) * (float)(1 + i % 7);
+	}
+	if (step == 2)
+		g[130] = NAN;
+	DO(te_tensor_write(te_seq_grads(r->seq), g, r->n * sizeof(*g)));
+	free(g);
+}
+
+/* how a step is queued */
+enum how { EAGER, SERIAL, CONCURRENT };
+
+static struct te_recording *record(const struct run *r, enum how how)
+{
+	struct te_recording *rec;
+
+	DO(te_capture_begin(st));
+	if (how == CONCURRENT)
+		DO(te_capture_edges(st, TE_CAPTURE_CONCURRENT | TE_CAPTURE_PDL));
+	DO(te_adamw_step(r->opt, st));
+	DO(te_capture_end(st, &rec));
+	return rec;
+}
+
+static void train(const struct run *r, enum how how)
+{
+	struct te_recording *rec = how == EAGER ? NULL : record(r, how);
+
+	for (int i = 0; i < NSTEPS; i++) {
+		put_grads(r, i);
+		if (rec)
+			DO(te_recording_launch(rec, st));
+		else
+			DO(te_adamw_step(r->opt, st));
+		DO(te_stream_sync(st));
+	}
+	te_recording_unref(rec);
+}
+
+static void same_bytes(const void *a, const void *b, size_t nbytes, const char *what)
+{
+	ck_assert_msg(!memcmp(a, b, nbytes), "%s differ", what);
+}
+
+static void same_tensor(const struct te_tensor *a, const struct te_tensor *b, const char *what)
+{
+	void *x, *y;
+
+	ck_assert_uint_eq(te_tensor_nbytes(a), te_tensor_nbytes(b));
+	x = tt_bytes(te_tensor_data(a), te_tensor_nbytes(a));
+	y = tt_bytes(te_tensor_data(b), te_tensor_nbytes(b));
+	same_bytes(x, y, te_tensor_nbytes(a), what);
+	free(x);
+	free(y);
+}
+
+/* weights with remainders, moments, and state */
+static void same(const struct run *a, const struct run *b)
+{
+	float *w[2] = { malloc(a->n * sizeof(**w)), malloc(a->n * sizeof(**w)) };
+	struct te_k_adamw_state s[2];
+
+	DO(te_seq_masters_get(a->seq, 0, (int64_t)a->n, w[0]));
+	DO(te_seq_masters_get(b->seq, 0, (int64_t)b->n, w[1]));
+	same_bytes(w[0], w[1], a->n * sizeof(**w), "weights");
+	same_tensor(te_adamw_m(a->opt), te_adamw_m(b->opt), "first moments");
+	same_tensor(te_adamw_v(a->opt), te_adamw_v(b->opt), "second moments");
+	DO(te_adamw_state_get(a->opt, &s[0], sizeof(s[0])));
+	DO(te_adamw_state_get(b->opt, &s[1], sizeof(s[1])));
+	same_bytes(&s[0], &s[1], sizeof(s[0]), "states");
+	ck_assert_uint_eq(s[0].nskipped, 1);
+	free(w[0]);
+	free(w[1]);
+}
+
+static struct te_adamw_opts host(enum te_moments moments, int32_t chunk)
+{
+	struct te_adamw_opts o = TE_ADAMW_OPTS_INIT;
+
+	o.moments = moments;
+	o.where = TE_ADAMW_HOST;
+	o.chunk_nelems = chunk;
+	return o;
+}
+
+/* _i: how weights and moments are stored */
+START_TEST(has_the_bits_of_device_memory)
+{
+	struct te_adamw_opts o = TE_ADAMW_OPTS_INIT, h;
+	struct run device, r;
+
+	o.moments = (enum te_moments)(_i / 3);
+	device = start(masters[_i % 3], &o);
+	train(&device, EAGER);
+	for (size_t i = 0; i < TT_LEN(chunks); i++)
+		for (int how = EAGER; how <= CONCURRENT; how++) {
+			h = host(o.moments, chunks[i]);
+			r = start(masters[_i % 3], &h);
+			train(&r, (enum how)how);
+			same(&device, &r);
+			end(&r);
+		}
+	end(&device);
+}
+END_TEST
+
+/* a copy to a buffer does not depend on the chunk before it, and depends on the last use of the
+ * buffer */
+START_TEST(chunks_are_copied_concurrently)
+{
+	const struct te_adamw_opts o = host(TE_MOMENTS_FP32, 256); /* 8 chunks */
+	struct run r = start(0, &o);
+	struct te_recording *rec = record(&r, CONCURRENT);
+	struct te_recording_info info = TE_RECORDING_INFO_INIT;
+	struct te_node_info node = TE_NODE_INFO_INIT;
+	uint64_t dep[8], nfree = 0, nadamw = 0;
+
+	DO(te_recording_info(rec, &info));
+	ck_assert_uint_eq(info.ncopies, 8 * 4);
+	ck_assert_uint_eq(info.nkernels, 2 + 8);
+	for (uint64_t i = 0; i < info.nnodes; i++) {
+		DO(te_recording_node(rec, i, &node));
+		if (node.kind == TE_NODE_COPY && !node.ndeps)
+			nfree++;
+		if (node.kind == TE_NODE_KERNEL && !strcmp(node.name, "adamw")) {
+			/* its two copies, and the state, unless a copy depends on it */
+			ck_assert_int_eq(te_recording_deps(rec, i, 8, dep), nadamw < 3 ? 3 : 2);
+			nadamw++;
+		}
+	}
+	ck_assert_uint_eq(nadamw, 8);
+	ck_assert_uint_eq(nfree, 3 * 2); /* to the three buffers */
+	te_recording_unref(rec);
+	end(&r);
+}
+END_TEST
+
+/* device memory is that of three chunks; moments are in host memory */
+START_TEST(takes_the_memory_of_chunks)
+{
+	struct te_adamw_opts o = TE_ADAMW_OPTS_INIT;
+	const size_t moment = te_moments_nbytes((enum te_moments)_i, 2048);
+	const size_t exps = _i == TE_MOMENTS_FP8 ? 256 : 0;
+	struct te_adamw_opts h = host((enum te_moments)_i, 256);
+	struct run r = start(0, &h);
+	uint64_t used, device;
+
+	o.moments = h.moments;
+	device = te_adamw_nbytes(r.seq, &o);
+	ck_assert_uint_eq(te_adamw_nbytes(r.seq, &h) - (device - 2 * moment),
+			  3 * 2 * (te_moments_nbytes(TE_MOMENTS_FP32, 256) / (_i ? 2u * _i : 1) +
+				   exps));
+	h.chunk_nelems = 0; /* a 16th */
+	ck_assert_uint_eq(te_adamw_nbytes(r.seq, &h) - (device - 2 * moment),
+			  3 * 2 * ((_i == TE_MOMENTS_FP32 ? 512 : 256) + exps));
+	used = tt_used();
+	te_adamw_unref(r.opt);
+	ck_assert_uint_ge(used - tt_used(), 3 * 2 * (size_t)(256 << (_i < 2) << !_i));
+	DO(te_adamw_create(r.seq, &h, &r.opt));
+	end(&r);
+}
+END_TEST
+
+static int keep(void *arg, const struct te_region *region)
+{
+	if (strstr(region->name, "moments")) {
+		ck_assert_int_eq(region->kind, TE_REGION_HOST);
+		++*(int *)arg;
+	}
+	return 0;
+}
+
+/* moments as the program reads and writes them */
+START_TEST(moments_are_read_and_written)
+{
+	const struct te_adamw_opts h = host((enum te_moments)_i, 128);
+	struct run r = start(0, &h);
+	const size_t nbytes = te_moments_nbytes(h.moments, (int64_t)r.n);
+	uint8_t *m = malloc(nbytes), *back = malloc(nbytes);
+	int nregions = 0;
+
+	DO(te_adamw_moments_get(r.opt, 1, m));
+	for (size_t i = 0; i < nbytes; i++)
+		ck_assert_uint_eq(m[i], 0);
+	train(&r, EAGER);
+	DO(te_adamw_moments_get(r.opt, 1, m));
+	DO(te_adamw_moments_set(r.opt, 0, m));
+	DO(te_adamw_moments_get(r.opt, 0, back));
+	ck_assert_mem_eq(m, back, nbytes);
+	DO(te_adamw_regions(r.opt, keep, &nregions));
+	ck_assert_int_eq(nregions, 2);
+	free(m);
+	free(back);
+	end(&r);
+}
+END_TEST
+
+static void path_of(char *path, size_t nbytes, const char *name)
+{
+	snprintf(path, nbytes, "%s/te-optim-host-%d-%s", getenv("TMPDIR") ? getenv("TMPDIR") :
+		 "/tmp", (int)getpid(), name);
+}
+
+static void *file_bytes(const char *path, size_t *ret_nbytes)
+{
+	FILE *f = fopen(path, "rb");
+	void *p;
+
+	ck_assert_ptr_nonnull(f);
+	ck_assert_int_eq(fseek(f, 0, SEEK_END), 0);
+	*ret_nbytes = (size_t)ftell(f);
+	rewind(f);
+	p = malloc(*ret_nbytes);
+	ck_assert_uint_eq(fread(p, 1, *ret_nbytes, f), *ret_nbytes);
+	fclose(f);
+	return p;
+}
+
+/* checkpoints do not depend on the memory of moments, and load into either */
+START_TEST(checkpoints_are_the_same)
+{
+	struct te_adamw_opts o[2] = { TE_ADAMW_OPTS_INIT, host((enum te_moments)_i, 192) };
+	char path[2][256];
+	struct run r[2], back;
+	size_t nbytes[2];
+	void *file[2];
+
+	o[0].moments = o[1].moments;
+	for (int i = 0; i < 2; i++) {
+		path_of(path[i], sizeof(path[i]), i ? "host" : "device");
+		r[i] = start(0, &o[i]);
+		train(&r[i], EAGER);
+		DO(te_checkpoint_save(r[i].seq, r[i].opt, path[i]));
+		file[i] = file_bytes(path[i], &nbytes[i]);
+	}
+	ck_assert_uint_eq(nbytes[0], nbytes[1]);
+	same_bytes(file[0], file[1], nbytes[0], "checkpoints");
+	for (int i = 0; i < 2; i++) {
+		back = start(0, &o[i]);
+		ck_assert_int_ge(te_checkpoint_load(back.seq, back.opt, path[!i], 0, NULL), 0);
+		same(&back, &r[0]);
+		end(&back);
+	}
+	for (int i = 0; i < 2; i++) {
+		unlink(path[i]);
+		free(file[i]);
+		end(&r[i]);
+	}
+}
+END_TEST
+
+static int gather(void *arg, struct te_stream *stream, void *all, size_t nbytes)
+{
+	++*(int *)arg;
+	return stream && all && nbytes ? 0 : -EINVAL;
+}
+
+/* one of three parts: its elements, and the tail */
+START_TEST(parts_have_the_same_bits)
+{
+	struct te_adamw_opts o[2] = { TE_ADAMW_OPTS_INIT, host((enum te_moments)_i, 192) };
+	int ncalls[2] = { 0, 0 };
+	struct run r[2];
+
+	o[0].moments = o[1].moments;
+	for (int part = 0; part < 3; part++) {
+		for (int i = 0; i < 2; i++) {
+			o[i].nparts = 3;
+			o[i].part = part;
+			o[i].gather = gather;
+			o[i].gather_arg = &ncalls[i];
+			r[i] = start(0, &o[i]);
+			train(&r[i], EAGER);
+		}
+		ck_assert_int_eq(ncalls[0], ncalls[1]);
+		same(&r[0], &r[1]);
+		end(&r[0]);
+		end(&r[1]);
+	}
+}
+END_TEST
+
+static int put_norm(void *arg, struct te_stream *stream, void *parts, size_t nbytes)
+{
+	return te_fill(stream, (char *)parts + nbytes, 0, nbytes) + 0 * *(int *)arg;
+}
+
+/* the norm of several shards, set after the first step */
+START_TEST(shards_have_the_same_bits)
+{
+	struct te_adamw_opts o[2] = { TE_ADAMW_OPTS_INIT, host(TE_MOMENTS_BF16, 192) };
+	struct te_adamw_shards sh = TE_ADAMW_SHARDS_INIT;
+	int none = 0;
+	struct run r[2];
+
+	o[0].moments = o[1].moments;
+	sh.nshards = 2;
+	sh.gather = put_norm;
+	sh.arg = &none;
+	for (int i = 0; i < 2; i++) {
+		r[i] = start(0, &o[i]);
+		put_grads(&r[i], 0);
+		DO(te_adamw_step(r[i].opt, st));
+		DO(te_adamw_set_shards(r[i].opt, &sh));
+		train(&r[i], EAGER);
+	}
+	same(&r[0], &r[1]);
+	end(&r[0]);
+	end(&r[1]);
+}
+END_TEST
+
+/* all that a step changes */
+struct state {
+	float *w;
+	void *m, *v;
+	struct te_k_adamw_state s;
+};
+
+static struct state state_of(const struct run *r)
+{
+	struct state x;
+
+	x.w = malloc(r->n * sizeof(*x.w));
+	DO(te_seq_masters_get(r->seq, 0, (int64_t)r->n, x.w));
+	x.m = tt_bytes(te_tensor_data(te_adamw_m(r->opt)), te_tensor_nbytes(te_adamw_m(r->opt)));
+	x.v = tt_bytes(te_tensor_data(te_adamw_v(r->opt)), te_tensor_nbytes(te_adamw_v(r->opt)));
+	DO(te_adamw_state_get(r->opt, &x.s, sizeof(x.s)));
+	return x;
+}
+
+static void state_free(struct state *x)
+{
+	free(x->w);
+	free(x->m);
+	free(x->v);
+}
+
+/* whichever call fails in a step, the first of which records the update: it has changed nothing,
+ * and the next step has the bits that it would have had */
+START_TEST(a_step_that_fails_changes_nothing)
+{
+	const struct te_adamw_opts h = host(TE_MOMENTS_FP8, 512);
+	struct run want = start(0, &h), r;
+	struct state before, after;
+	int nfailed = 0;
+
+	train(&want, EAGER);
+	r = start(0, &h);
+	for (int i = 0; i < NSTEPS; i++) {
+		put_grads(&r, i);
+		before = state_of(&r);
+		for (uint64_t nth = 1;; nth += nth < 40 ? 1 : 7) {
+			int e, fired;
+
+			te__fault_set(nth);
+			e = te_adamw_step(r.opt, st);
+			fired = te__fault_fired();
+			te__fault_set(0);
+			if (!fired) {
+				DO(e);
+				break;
+			}
+			ck_assert_int_lt(e, 0);
+			after = state_of(&r);
+			same_bytes(before.w, after.w, r.n * sizeof(*before.w), "weights");
+			same_bytes(before.m, after.m, te_tensor_nbytes(te_adamw_m(r.opt)), "m");
+			same_bytes(before.v, after.v, te_tensor_nbytes(te_adamw_v(r.opt)), "v");
+			same_bytes(&before.s, &after.s, sizeof(after.s), "states");
+			state_free(&after);
+			nfailed++;
+		}
+		state_free(&before);
+	}
+	ck_assert_int_ge(nfailed, 20);
+	same(&want, &r);
+	end(&want);
+	end(&r);
+}
+END_TEST
+
+START_TEST(names_the_option_at_fault)
+{
+	static const struct {
+		int where;
+		int32_t chunk;
+	} bad[] = { { 2, 0 }, { -1, 0 }, { TE_ADAMW_DEVICE, 64 }, { TE_ADAMW_HOST, 65 },
+		    { TE_ADAMW_HOST, -64 } };
+	struct te_adamw_opts o = TE_ADAMW_OPTS_INIT;
+	struct run r = start(0, NULL);
+	struct te_adamw *opt = NULL;
+
+	for (size_t i = 0; i < TT_LEN(bad); i++) {
+		char words[64];
+
+		o.where = (enum te_adamw_where)bad[i].where;
+		o.chunk_nelems = bad[i].chunk;
+		snprintf(words, sizeof(words), "te_adamw_create: where %d and chunk_nelems %d",
+			 bad[i].where, bad[i].chunk);
+		fails(te_adamw_create(r.seq, &o, &opt), -EINVAL, words);
+		ck_assert_uint_eq(te_adamw_nbytes(r.seq, &o), 0);
+	}
+	ck_assert_ptr_null(opt);
+	end(&r);
+}
+END_TEST
+
+static int create(void)
+{
+	const struct te_adamw_opts h = host(TE_MOMENTS_FP8, 1024);
+	struct te_adamw *opt = NULL;
+	struct te_ctx *c = NULL;
+	struct te_seq *s = NULL;
+	int r = tt_ctx_new(&c);
+
+	if (r >= 0)
+		r = build(c, 0, &s);
+	if (r >= 0)
+		r = te_adamw_create(s, &h, &opt);
+	if (r >= 0)
+		r = te_adamw_step(opt, te_ctx_stream(c));
+	if (r >= 0)
+		r = te_stream_sync(te_ctx_stream(c));
+	if (r >= 0)
+		tt_fault_end();
+	te_adamw_unref(opt);
+	te_seq_unref(s);
+	te_ctx_unref(c);
+	return r;
+}
+
+START_TEST(survives_every_failed_allocation)
+{
+	ck_assert_int_ge(tt_fault_each(create), 20);
+}
+END_TEST
+
+TT_SUITE("plan/optim_host", TT_NEED_NOTHING)
+{
+	TCase *c = tt_ctx_case(s, "host moments", "host numeric");
+
+	tcase_add_loop_test(c, has_the_bits_of_device_memory, 0, 9);
+	tcase_add_test(c, chunks_are_copied_concurrently);
+	tcase_add_loop_test(c, takes_the_memory_of_chunks, 0, 3);
+	tcase_add_loop_test(c, moments_are_read_and_written, 0, 3);
+	tcase_add_loop_test(c, checkpoints_are_the_same, 0, 3);
+	tcase_add_loop_test(c, parts_have_the_same_bits, 0, 3);
+	tcase_add_test(c, shards_have_the_same_bits);
+	tcase_add_test(c, a_step_that_fails_changes_nothing);
+	tcase_add_test(c, names_the_option_at_fault);
+	c = tt_case(s, "faults", "host");
+	tcase_add_test(c, survives_every_failed_allocation);
+}

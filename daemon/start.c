@@ -162,9 +162,8 @@ int ted_main(int argc, char **argv)
 	int r;
 
 	say_as("ted");
-	r = option_parse(&options, &opt, argc, argv);
-	if (r)
-		return r == OPTION_DONE ? TED_OK : TED_BAD;
+	if (option_parse(&options, &opt, argc, argv, &r))
+		return r;
 	if (optind < argc) {
 		ted_say("%s: expected options only; see ted --help", argv[optind]);
 		return TED_BAD;

@@ -487,11 +487,8 @@ int main(int argc, char **argv)
 
 	say_as("te_export");
 	signal(SIGXFSZ, SIG_IGN); /* a limit of the file's size is an error to report */
-	r = option_defaults(fields, &opt);
-	if (!r)
-		r = option_parse(&options, &opt, argc, argv);
-	if (r)
-		return r == OPTION_DONE ? STATUS_OK : STATUS_BAD;
+	if (option_parse(&options, &opt, argc, argv, &r))
+		return r;
 	if (!opt.model || argc - optind != 1)
 		return say_bad("expected --model DIR|FILE and the file to write; see te_export "
 			       "--help");

@@ -60,9 +60,9 @@ static const struct option_field options[] = {
 	  "one prompt as numbers of tokens, e.g. 15496,995" },
 	{ "file", OPTION_TEXT, AT(file), NULL, 0, 0, 'f', "FILE",
 	  "prompts, a JSON object with \"prompt\" or \"tokens\" on each line" },
-	{ "interactive", OPTION_FLAG, AT(interactive), "0", 0, 1, 'i', NULL,
+	{ "interactive", OPTION_FLAG, AT(interactive), NULL, 0, 1, 'i', NULL,
 	  "each line of standard input is a prompt" },
-	{ "chat", OPTION_FLAG, AT(chat), "0", 0, 1, 0, NULL,
+	{ "chat", OPTION_FLAG, AT(chat), NULL, 0, 1, 0, NULL,
 	  "prompts are messages to a chat model; lines of standard input are one chat" },
 	{ "system", OPTION_TEXT, AT(system), NULL, 0, 0, 0, "TEXT",
 	  "with --chat: message of the system before the first one" },
@@ -85,7 +85,7 @@ static const struct option_field options[] = {
 	  "factor that makes tokens of the text less likely" },
 	{ "seed", OPTION_INT, AT(seed), "1337", 0, 1e15, 0, "N",
 	  "seed of the first prompt; each later one adds 1" },
-	{ "json", OPTION_FLAG, AT(json), "0", 0, 1, 0, NULL, "print one JSON object" },
+	{ "json", OPTION_FLAG, AT(json), NULL, 0, 1, 0, NULL, "print one JSON object" },
 	{ 0 },
 };
 #undef AT
@@ -815,17 +815,9 @@ int main(int argc, char **argv)
 
 	signal(SIGPIPE, SIG_IGN);
 	say_as("te_generate");
-	s = option_defaults(options, &r.o);
-	if (!s)
-		s = option_parse(&table, &r.o, argc, argv);
-	if (s) {
-		option_free(options, &r.o);
-		return s == OPTION_DONE ? STATUS_OK : s == OPTION_BAD ? STATUS_BAD : s;
-	}
-	if (optind < argc)
-		s = say_bad("\"%s\": unexpected argument", argv[optind]);
-	if (!s)
-		s = say_params();
+	if (option_parse(&table, &r.o, argc, argv, &s))
+		return s;
+	s = optind < argc ? say_bad("\"%s\": unexpected argument", argv[optind]) : say_params();
 	if (!s)
 		s = run(&r);
 	te_decoder_unref(r.d);

@@ -484,9 +484,8 @@ int main(int argc, char **argv)
 	json_t *o = NULL;
 
 	say_as("te_info");
-	status = option_parse(&options, &opt, argc, argv);
-	if (status)
-		return status == OPTION_DONE ? STATUS_OK : STATUS_BAD;
+	if (option_parse(&options, &opt, argc, argv, &status))
+		return status;
 	if (opt.params && opt.transports)
 		return say_bad("--params and --transports exclude each other");
 	what = opt.params ? PARAMS : opt.transports ? TRANSPORTS : MACHINE;

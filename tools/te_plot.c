@@ -312,11 +312,8 @@ int main(int argc, char **argv)
 	int nruns, r;
 
 	say_as("te_plot");
-	r = option_defaults(fields, &opt);
-	if (!r)
-		r = option_parse(&options, &opt, argc, argv);
-	if (r)
-		return r == OPTION_DONE ? STATUS_OK : STATUS_BAD;
+	if (option_parse(&options, &opt, argc, argv, &r))
+		return r;
 	nruns = argc - optind;
 	if (!opt.output)
 		return say_bad("no output file: give -o FILE; see te_plot --help");

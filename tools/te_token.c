@@ -32,18 +32,18 @@ static const struct option_field fields[] = {
 	{ "pattern", OPTION_TEXT, AT(pattern), NULL, 0, 0, 0, "NAME",
 	  "gpt2, cl100k, o200k, llama3 or qwen2: for train, and files of tiktoken" },
 	{ "output", OPTION_TEXT, AT(output), NULL, 0, 0, 'o', "FILE", "instead of stdout" },
-	{ "template", OPTION_FLAG, AT(template), "0", 0, 1, 0, NULL,
+	{ "template", OPTION_FLAG, AT(template), NULL, 0, 1, 0, NULL,
 	  "encode, count: add the tokens that begin and end a text" },
-	{ "ordinary", OPTION_FLAG, AT(ordinary), "0", 0, 1, 0, NULL,
+	{ "ordinary", OPTION_FLAG, AT(ordinary), NULL, 0, 1, 0, NULL,
 	  "encode, count: special tokens in the text are ordinary text" },
-	{ "skip-special", OPTION_FLAG, AT(skip_special), "0", 0, 1, 0, NULL,
+	{ "skip-special", OPTION_FLAG, AT(skip_special), NULL, 0, 1, 0, NULL,
 	  "decode: leave out special tokens" },
-	{ "binary", OPTION_FLAG, AT(binary), "0", 0, 1, 'b', NULL,
+	{ "binary", OPTION_FLAG, AT(binary), NULL, 0, 1, 'b', NULL,
 	  "tokens are 32-bit integers, not text" },
 	{ "threads", OPTION_INT, AT(threads), "0", 0, 1024, 0, "N", "0: one for each core" },
 	{ "vocab", OPTION_COUNT, AT(vocab), "8192", 256, 4194304, 0, "N",
 	  "train: size of the vocabulary" },
-	{ "json", OPTION_FLAG, AT(json), "0", 0, 1, 0, NULL, "count: print one JSON object" },
+	{ "json", OPTION_FLAG, AT(json), NULL, 0, 1, 0, NULL, "count: print one JSON object" },
 	{ 0 },
 };
 
@@ -213,11 +213,8 @@ int main(int argc, char **argv)
 	int r, which;
 
 	say_as("te_token");
-	r = option_defaults(fields, &opt);
-	if (!r)
-		r = option_parse(&options, &opt, argc, argv);
-	if (r)
-		return r == OPTION_DONE ? STATUS_OK : STATUS_BAD;
+	if (option_parse(&options, &opt, argc, argv, &r))
+		return r;
 	command = optind < argc ? argv[optind] : "";
 	which = option_choice(commands, command, strlen(command));
 	if (which < 0 || argc - optind > 2)

@@ -197,9 +197,8 @@ int main(int argc, char **argv)
 	int r, nargs;
 
 	say_as("tectl");
-	r = option_parse(&options, &opt, argc, argv);
-	if (r)
-		return r == OPTION_DONE ? STATUS_OK : STATUS_BAD;
+	if (option_parse(&options, &opt, argc, argv, &r))
+		return r;
 	path = opt.socket ? opt.socket : default_path();
 	command = optind < argc ? argv[optind] : "";
 	nargs = argc - optind - 1;

@@ -232,18 +232,26 @@ int option_given(const struct option_table *t, int argc, char **argv,
 	return n;
 }
 
-int option_parse(const struct option_table *t, void *base, int argc, char **argv)
+int option_parse(const struct option_table *t, void *base, int argc, char **argv, int *ret_status)
 {
 	struct option_given given[OPTION_ROWS_MAX];
 	const int n = option_given(t, argc, argv, given, OPTION_ROWS_MAX);
 	char where[64];
+	int r = STATUS_OK;
 
-	for (int i = 0; i < n; i++) {
+	*ret_status = n == OPTION_BAD ? STATUS_BAD : STATUS_OK;
+	if (n < 0)
+		return 1;
+	for (int k = 0; t->fields[k] && !r; k++)
+		r = option_defaults(t->fields[k], base);
+	for (int i = 0; i < n && !r; i++) {
 		snprintf(where, sizeof(where), "--%s", given[i].field->name);
-		if (option_set(given[i].field, base, given[i].text, where))
-			return OPTION_BAD;
+		r = option_set(given[i].field, base, given[i].text, where);
 	}
-	return n < 0 ? n : 0;
+	for (int k = 0; t->fields[k] && r; k++)
+		option_free(t->fields[k], base);
+	*ret_status = r;
+	return r != STATUS_OK;
 }
 
 const struct option_field *option_find(const struct option_field *table, const char *name)
@@ -274,6 +282,8 @@ int option_defaults(const struct option_field *table, void *base)
 			*(uint32_t *)at = 0;
 		else if (f->kind == OPTION_LIST)
 			((struct option_list *)at)->n = 0;
+		else if (f->kind == OPTION_FLAG)
+			*(int64_t *)at = 0;
 		else if (f->kind != OPTION_HEADING)
 			*(int64_t *)at = -1;
 		if (f->dflt)

@@ -73,8 +73,12 @@ enum { OPTION_DONE = -2, OPTION_BAD = -3 };
  */
 int option_given(const struct option_table *t, int argc, char **argv,
 		 struct option_given *ret_given, int room);
-/* sets the fields of the struct at base that a command line gives: 0, OPTION_DONE or OPTION_BAD */
-int option_parse(const struct option_table *t, void *base, int argc, char **argv);
+/*
+ * Sets all fields of the struct at base, by their defaults and by a command line. Returns 1 if the
+ * program ends, with the exit status *ret_status, else 0, and the status is STATUS_OK.
+ */
+int option_parse(const struct option_table *t, void *base, int argc, char **argv,
+		 int *ret_status);
 /* NULL if no field of the table has the name */
 const struct option_field *option_find(const struct option_field *table, const char *name);
 /* sets all fields of the struct at base, which need not be initialised; returns an exit status */

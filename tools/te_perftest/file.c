@@ -34,7 +34,7 @@ static const struct option_field options[] = {
 	  "operations in flight in each direction" },
 	{ "check", OPTION_WORD, AT(check), "off", 0, 0, 0, "off|sample|all",
 	  "blocks whose checksum is compared" },
-	{ "fio", OPTION_FLAG, AT(fio), "0", 0, 1, 0, NULL, "measure fio in turn, in --dir" },
+	{ "fio", OPTION_FLAG, AT(fio), NULL, 0, 1, 0, NULL, "measure fio in turn, in --dir" },
 	{ 0 },
 };
 

@@ -26,10 +26,10 @@ static const struct option_field common[] = {
 	{ "seconds", OPTION_TIME, COMMON(seconds), "20", 0.01, 3600, 0, "TIME",
 	  "time limit of the test, shared by its figures" },
 	{ "seed", OPTION_COUNT, COMMON(seed), "1", 0, 1e15, 0, "N", "of random data" },
-	{ "verify", OPTION_FLAG, COMMON(verify), "0", 0, 1, 0, NULL,
+	{ "verify", OPTION_FLAG, COMMON(verify), NULL, 0, 1, 0, NULL,
 	  "compare results with a reference before measuring" },
-	{ "json", OPTION_FLAG, COMMON(json), "0", 0, 1, 0, NULL, "print one JSON object" },
-	{ "list", OPTION_FLAG, COMMON(list), "0", 0, 1, 0, NULL, "print the tests and exit" },
+	{ "json", OPTION_FLAG, COMMON(json), NULL, 0, 1, 0, NULL, "print one JSON object" },
+	{ "list", OPTION_FLAG, COMMON(list), NULL, 0, 1, 0, NULL, "print the tests and exit" },
 	{ 0 },
 };
 

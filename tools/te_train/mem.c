@@ -93,7 +93,7 @@ static uint64_t host_nbytes(const struct mem_run *run, const struct mem *m, int6
 		file = values + m->all_moments;
 	if (run->model->whole) /* and what it is gathered in */
 		file *= 2 * (uint64_t)run->model->nshards;
-	return (run->train ? tokens : 0) + file + m->pinned;
+	return (run->train ? tokens : 0) + file + m->pinned + m->host_moments;
 }
 
 static int add_step(const struct mem_run *run, int64_t B, struct mem *m, uint64_t *ret_eval)
@@ -101,11 +101,11 @@ static int add_step(const struct mem_run *run, int64_t B, struct mem *m, uint64_
 	struct te_plan_memory eval = TE_PLAN_MEMORY_INIT;
 	struct te_offload_report off = TE_OFFLOAD_REPORT_INIT;
 	struct te_step_memory sm = TE_STEP_MEMORY_INIT;
-	struct te_adamw_opts ao = opts_adamw(run->o);
+	struct te_adamw_opts ao = opts_adamw(run->o), whole = ao;
 	const int64_t nelems = te_seq_nelems(run->model->seq);
 	const int64_t ngrads = te_seq_grad_nelems(run->model->seq);
 	struct te_step *step = NULL;
-	uint64_t others;
+	uint64_t others, moments;
 	int r = step_graph_make(run->graph, run->model->seq, NULL, B, TE_STEP_NO_ALLOC, &step);
 
 	if (r >= 0)
@@ -117,10 +117,14 @@ static int add_step(const struct mem_run *run, int64_t B, struct mem *m, uint64_
 		r = forward_nbytes(run, B, run->graph->T, NULL, &eval);
 	if (r < 0)
 		return r;
-	m->moments = m->all_moments = 2 * te_moments_nbytes(ao.moments, ngrads);
-	others = te_adamw_nbytes(run->model->seq, &ao) - m->moments;
+	whole.where = TE_ADAMW_DEVICE;
+	m->all_moments = 2 * te_moments_nbytes(ao.moments, ngrads);
+	others = te_adamw_nbytes(run->model->seq, &whole) - m->all_moments;
 	ranks_optimizer(run->graph->ranks, run->o->zero, &ao);
+	ranks_optimizer(run->graph->ranks, run->o->zero, &whole);
+	moments = te_adamw_nbytes(run->model->seq, &whole) - others;
 	m->moments = te_adamw_nbytes(run->model->seq, &ao) - others;
+	m->host_moments = ao.where == TE_ADAMW_HOST ? moments : 0;
 	m->state += others + sm.plans_nbytes;
 	m->activations = m->pool = sm.pool_nbytes;
 	m->offloaded = off.moved_nbytes;
@@ -128,10 +132,15 @@ static int add_step(const struct mem_run *run, int64_t B, struct mem *m, uint64_
 	m->hidden = off.hidden;
 	m->step_ms = sm.passes_ms;
 	/* AdamW reads gradients twice, for their norm too, and reads and writes all the rest */
-	if (sm.passes_ms > 0)
-		m->step_ms += 1e3 * (2.0 * (double)(m->grads + m->moments) +
-				     2.0 * (double)m->weights * (double)ngrads / (double)nelems +
-				     (double)m->copies) / off.mem_rate;
+	if (sm.passes_ms > 0) {
+		const double kernels = (2.0 * (double)(m->grads + moments) +
+					2.0 * (double)m->weights * (double)ngrads / (double)nelems +
+					(double)m->copies) / off.mem_rate;
+		const double link = (double)m->host_moments /
+				    (off.in_rate < off.out_rate ? off.in_rate : off.out_rate);
+
+		m->step_ms += 1e3 * (kernels > link ? kernels : link);
+	}
 	*ret_eval = eval.arena_nbytes + eval.own_nbytes;
 	return 0;
 }
@@ -481,14 +490,15 @@ static void print_text(const struct mem_run *run, const struct mem *m, const str
 	putchar('\n');
 	print_row("weights", m->weights, "");
 	print_row("gradients", m->grads, "");
-	print_row("moments", m->moments, "");
+	print_row("moments", m->moments, m->host_moments ? "chunks; all are in host memory" : "");
 	print_row("copies", m->copies, "of weights, in other formats");
 	snprintf(note, sizeof(note), "--batch %lld, --seq-len %lld", (long long)run->graph->B,
 		 (long long)run->graph->T);
 	print_row("activations", m->activations, note);
 	print_row("state", m->state, "quantizers, optimizer, workspaces");
 	print_row("total", m->total, "most at one time");
-	print_row("host memory", m->host, "tokens, tensors of a checkpoint, offloaded values");
+	print_row("host memory", m->host,
+		  "tokens, tensors of a checkpoint, offloaded values, --states host");
 	if (run->graph->offload) {
 		snprintf(note, sizeof(note), "each way in a step, %.0f%% hidden", 100 * m->hidden);
 		print_row("offloaded", m->offloaded, note);
@@ -516,6 +526,7 @@ static int print_json(const struct mem_run *run, const struct mem *m, const stru
 	record_int(&rec, "weights_bytes", (int64_t)m->weights);
 	record_int(&rec, "gradients_bytes", (int64_t)m->grads);
 	record_int(&rec, "moments_bytes", (int64_t)m->moments);
+	record_int(&rec, "host_moments_bytes", (int64_t)m->host_moments);
 	record_int(&rec, "copies_bytes", (int64_t)m->copies);
 	record_int(&rec, "activations_bytes", (int64_t)m->activations);
 	record_int(&rec, "state_bytes", (int64_t)m->state);

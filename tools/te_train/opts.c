@@ -299,6 +299,7 @@ struct te_adamw_opts opts_adamw(const struct opts *o)
 	ao.moments = !strcmp(o->moments, "bf16") ? TE_MOMENTS_BF16 :
 		     !strcmp(o->moments, "fp8")	 ? TE_MOMENTS_FP8 :
 						   TE_MOMENTS_FP32;
+	ao.where = strcmp(o->states, "host") ? TE_ADAMW_DEVICE : TE_ADAMW_HOST;
 	return ao;
 }
 
@@ -331,6 +332,7 @@ static int check_pipeline(const struct opts *o)
 		{ strcmp(o->recompute, "off") != 0, "--recompute" },
 		{ strcmp(o->masters, "fp32") != 0, "--masters other than fp32" },
 		{ strcmp(o->moments, "fp32") != 0, "--moments other than fp32" },
+		{ strcmp(o->states, "device") != 0, "--states host" },
 		{ !strcmp(o->recipe, "fp8-delayed"), "--recipe fp8-delayed" },
 		{ !strcmp(o->recipe, "auto"), "--recipe auto" },
 		{ !strcmp(o->head_recipe, "fp8-delayed"), "--head-recipe fp8-delayed" },

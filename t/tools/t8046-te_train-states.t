@@ -1,0 +1,69 @@
+#!/bin/sh
+# te_train --states host: moments in host memory have the bits of moments in device memory, eagerly
+# and in graphs; either resumes the other's checkpoint, and --estimate counts both memories.
+. "$abs_top_srcdir/t/lib/tap.sh"
+. "$abs_top_srcdir/t/tools/te_train.sh"
+
+common="--batch 2 --lr 1e-2 --warmup 2 --steps 5 --eval-every 0 --eval-batches 1 --save-every 0
+	--log-every 1 --random-tokens"
+fresh="--model plain.json $common"
+
+# moments are compared by the steps that follow: their files have the options of their run
+while read -r name args; do
+	check "$name: device" "$te_train" $fresh $args --out $name.device
+	for graph in off step layer; do
+		out=$name.$graph
+		check "$name: host, --graph $graph" "$te_train" $fresh $args --graph $graph \
+			--states host --out $out
+		same "has the weights" $name.device/model.safetensors $out/model.safetensors
+		check "goes on with device memory" "$te_train" --resume $out --states device \
+			--steps 8
+		[ $graph != off ] || cp $out/model.safetensors $name.want
+		same "has the weights of the first" $name.want $out/model.safetensors
+	done
+	check "$name: goes on with host memory" "$te_train" --resume $name.device --states host \
+		--steps 8
+	same "has these weights, too" $name.want $name.device/model.safetensors
+done <<'LIST'
+fp32 --recipe fp32 --accum 2
+bf16 --moments bf16 --masters bf16-remainder
+fp8 --moments fp8 --masters bf16 --recipe fp8-current
+LIST
+says "a resumed run keeps the choice" '"host_moments_bytes": [1-9]' \
+	"$te_train" --resume fp32.device --estimate --json
+
+for states in device host; do
+	check "parts, --states $states" ranks 3 $fresh --moments bf16 --zero 1 --states $states \
+		--out parts.$states
+	check "shards, --states $states" ranks 2 --model micro.json $common --tensor 2 \
+		--states $states --out shards.$states
+	says "--estimate, --states $states" '"moments_bytes": [1-9]' "$te_train" $fresh \
+		--states $states --estimate=1G --json
+	cp out $states.json
+done
+same "parts have the same weights" parts.device/model.safetensors parts.host/model.safetensors
+same "shards have the same weights" shards.device/model.safetensors shards.host/model.safetensors
+
+n=$(key device.json moments_bytes)
+m=$(key host.json moments_bytes)
+check "moments are counted in host memory: $n" test "$(key host.json host_moments_bytes)" = "$n"
+# each of a 16th, in blocks of 64 elements
+check "three chunks are in device memory: $m" test $((m - n * 3 / 16)) -ge 0 -a \
+	$((m - n * 3 / 16)) -lt $((3 * 8 * 64))
+check "the rest is the same" test $(($(key device.json total_bytes) - \
+	$(key host.json total_bytes))) = $((n - m))
+check "host memory" test $(($(key host.json host_bytes) - $(key device.json host_bytes))) = "$n"
+
+# the memory of a run is what was estimated
+for states in device host; do
+	says "a run, --states $states" '"memory_bytes": [1-9]' "$te_train" $fresh \
+		--states $states --json
+	cp out $states.json
+done
+check "a run takes as much less" test $(($(key device.json memory_bytes) - \
+	$(key host.json memory_bytes))) -ge $((n - m - 4096))
+
+"$te_run" -n 2 "$te_train" --model untied.json $common --pipeline 2 --states host >out 2>err
+check "--pipeline is refused" grep -q \
+	'^te_train: --pipeline: --states host is not possible with it$' err
+tap_end

@@ -613,12 +613,18 @@ EXTRA_DIST += \
 	t/data/dtype_fp8.inc \
 	t/data/fam_falcon.json \
 	t/data/fam_falcon.safetensors \
+	t/data/fam_falcon_plain.json \
+	t/data/fam_falcon_plain.safetensors \
 	t/data/fam_gemma2.json \
 	t/data/fam_gemma2.safetensors \
+	t/data/fam_gemma2_plain.json \
+	t/data/fam_gemma2_plain.safetensors \
 	t/data/fam_gemma2_wide.json \
 	t/data/fam_gemma2_wide.safetensors \
 	t/data/fam_gemma3.json \
 	t/data/fam_gemma3.safetensors \
+	t/data/fam_gemma3_six.json \
+	t/data/fam_gemma3_six.safetensors \
 	t/data/fam_gemma3_wide.json \
 	t/data/fam_gemma3_wide.safetensors \
 	t/data/fam_gpt2_erf.json \
@@ -635,12 +641,18 @@ EXTRA_DIST += \
 	t/data/fam_neox_serial.safetensors \
 	t/data/fam_olmo2.json \
 	t/data/fam_olmo2.safetensors \
+	t/data/fam_olmo2_plain.json \
+	t/data/fam_olmo2_plain.safetensors \
 	t/data/fam_phi3.json \
 	t/data/fam_phi3.safetensors \
 	t/data/fam_qwen3.json \
 	t/data/fam_qwen3.safetensors \
+	t/data/fam_qwen3_plain.json \
+	t/data/fam_qwen3_plain.safetensors \
 	t/data/fam_smollm3.json \
 	t/data/fam_smollm3.safetensors \
+	t/data/fam_smollm3_four.json \
+	t/data/fam_smollm3_four.safetensors \
 	t/data/fam_stablelm.json \
 	t/data/fam_stablelm.safetensors \
 	t/data/fam_stablelm_parallel.json \

@@ -53,6 +53,8 @@ tools_lib_libtools_la_SOURCES += \
 	tools/lib/folder.h \
 	tools/lib/gguf.c \
 	tools/lib/gguf.h \
+	tools/lib/gguf_arch.c \
+	tools/lib/gguf_arch.h \
 	tools/lib/hfconfig.c \
 	tools/lib/hfconfig.h \
 	tools/lib/lora.c \
@@ -75,6 +77,8 @@ tools_lib_libtools_la_SOURCES += \
 	tools/lib/tensors.h \
 	tools/lib/tokens.c \
 	tools/lib/tokens.h \
+	tools/lib/weight_map.c \
+	tools/lib/weight_map.h \
 	tools/lib/weights.c \
 	tools/lib/weights.h
 

@@ -22,7 +22,7 @@
 
 #include "tools/lib/chat.h"
 #include "tools/lib/folder.h"
-#include "tools/lib/gguf.h"
+#include "tools/lib/gguf_arch.h"
 #include "tools/lib/model.h"
 #include "tools/lib/option.h"
 #include "tools/lib/say.h"
@@ -65,25 +65,15 @@ static const struct type {
 	{ "Q8_0", 8, 7, BLOCK, 34 },
 };
 
-static const struct {
-	enum family family;
-	const char *arch;
-	int paired; /* rows of queries and keys pair channel 2i of a head with 2i + 1 */
-} archs[] = {
-	{ FAMILY_LLAMA, "llama", 1 },
-	{ FAMILY_MISTRAL, "llama", 1 },
-	{ FAMILY_QWEN2, "qwen2", 0 },
-};
-
 struct export {
 	struct model model;
 	struct tensors tensors;
 	struct adapter adapter;
 	const struct type *type;
-	const char *arch;
-	int paired;
+	const struct gguf_arch *arch;
 	FILE *f;
 	uint64_t nitems, ntensors;
+	int head_only; /* a pass over the tensors writes the embedding as the head */
 	uint64_t offset; /* offset of the next tensor in the data */
 	const char *odd; /* a tensor with a number that is not finite */
 };
@@ -101,7 +91,7 @@ static void put_text(FILE *f, const char *text)
 	fputs(text, f);
 }
 
-enum { UINT32 = 4, FLOAT32 = 6, TEXT = 8 };
+enum { UINT32 = 4, FLOAT32 = 6, BOOL = 7, TEXT = 8 };
 
 static void put_key(struct export *e, const char *arch, const char *name, uint32_t type)
 {
@@ -136,23 +126,73 @@ static void pad(FILE *f, uint64_t at)
 
 /* ---- the model ---- */
 
-static int has_divisors(const struct config *c)
+/* frequencies are divided by numbers in tensors */
+static int has_divisors(const struct config *c, const struct gguf_arch *arch)
 {
-	return c->rotary.kind != ROTARY_DEFAULT;
+	return arch->flags & GGUF_LONGROPE ? c->rotary.kind == ROTARY_LONGROPE :
+	       arch->flags & GGUF_DIVIDED  ? c->rotary.kind != ROTARY_DEFAULT &&
+						     c->rotary.kind != ROTARY_LINEAR :
+					     0;
+}
+
+static int has_scaled_positions(const struct config *c, const struct gguf_arch *arch)
+{
+	if (c->rotary.kind == ROTARY_DEFAULT || c->rotary.kind == ROTARY_LINEAR)
+		return 0;
+	return !has_divisors(c, arch) ||
+	       (c->rotary.attention != 1 && !(arch->flags & GGUF_LONGROPE));
+}
+
+/* layers without positions, or without a window, that programs choose by the number of a layer */
+static int has_other_layers(const struct config *c, const struct gguf_arch *arch)
+{
+	const int64_t turns_every = c->family == FAMILY_SMOLLM3 ? 4 : 0;
+	const int64_t full_every = c->family == FAMILY_GEMMA3 ? 6 : 2;
+
+	for (int64_t i = 0; i < c->layers; i++) {
+		if (config_turns(c, i) != (!turns_every || (i + 1) % turns_every))
+			return 1;
+		if (arch->flags & GGUF_WINDOWS && !config_window(c, i) != !((i + 1) % full_every))
+			return 1;
+	}
+	return 0;
+}
+
+static int has_other_scores(const struct config *c)
+{
+	const int64_t large = gguf_scaled_by_width(c->family);
+	const double scalar = c->layers == large ? (double)c->width / (double)c->heads :
+						   (double)c->head_dim;
+
+	/* without a cap, llama.cpp has the default of the family */
+	return (large && c->query_scalar != scalar) ||
+	       (c->family == FAMILY_GEMMA2 && (!(c->score_cap > 0) || !(c->logit_cap > 0)));
+}
+
+static int has_other_biases(const struct config *c, const struct gguf_arch *arch)
+{
+	const int other = c->proj_bias || c->mlp_bias;
+
+	if (arch->flags & GGUF_BIASED)
+		return !c->qkv_bias || !c->proj_bias || !c->mlp_bias;
+	return (c->qkv_bias && !(arch->flags & GGUF_QKV_BIAS)) ||
+	       (other && !(arch->flags & GGUF_OTHER_BIASES));
 }
 
 /* refuses models with features that the architectures of the format lack */
-static int check(const struct config *c, const char *arch)
+static int check(const struct config *c, const struct gguf_arch *arch)
 {
-	const int scales = has_divisors(c) && (strcmp(arch ? arch : "", "llama") ||
-					       (c->rotary.attention != 1));
-	const char *no = !arch					 ? "models of this family" :
-			 scales					 ? "these scaled positions" :
-			 c->rotary.part != 1			 ? "heads that turn in part" :
-			 c->no_rope_every			 ? "layers without positions" :
-			 c->act != TE_ACT_SILU			 ? "activations other than SiLU" :
-			 c->head_dim % 2			 ? "heads of odd width" :
-								   NULL;
+	const char *no = !arch					? "models of this family" :
+			 has_scaled_positions(c, arch)		? "these scaled positions" :
+			 c->rotary.part != 1 && !(arch->flags & GGUF_PARTIAL) ?
+								  "heads that turn in part" :
+			 has_other_layers(c, arch)		? "this order of layers" :
+			 has_other_scores(c)			? "this scale or cap of scores" :
+			 has_other_biases(c, arch)		? "this choice of biases" :
+			 c->act != config_defaults(c->family).act ?
+								  "this activation" :
+			 c->head_dim % 2			? "heads of odd width" :
+								  NULL;
 
 	return no ? say_bad("%s: model_type %s: export of %s to GGUF is not implemented", opt.model,
 			    family_name(c->family), no) :
@@ -166,12 +206,7 @@ static int open_model(struct export *e, struct te_ctx *ctx)
 
 	if (r)
 		return r;
-	for (size_t i = 0; i < sizeof(archs) / sizeof(archs[0]); i++) {
-		if (archs[i].family == cfg.family) {
-			e->arch = archs[i].arch;
-			e->paired = archs[i].paired;
-		}
-	}
+	e->arch = gguf_arch_of(cfg.family);
 	r = check(&cfg, e->arch);
 	if (!r)
 		r = model_build(ctx, &cfg, &e->model);
@@ -181,32 +216,72 @@ static int open_model(struct export *e, struct te_ctx *ctx)
 	return r ? r : tensors_of_folder(opt.model, &e->tensors);
 }
 
+static void put_rotations(struct export *e, const char *arch)
+{
+	const struct config *c = &e->model.cfg;
+
+	put_int(e, arch, "rope.dimension_count", rotary_channels(&c->rotary, c->head_dim));
+	put_real(e, arch, "rope.freq_base", c->rotary.theta);
+	if (c->family == FAMILY_GEMMA3)
+		put_real(e, arch, "rope.freq_base_swa", c->local.theta);
+	if (c->rotary.kind == ROTARY_LINEAR) {
+		put_key(e, arch, "rope.scaling.type", TEXT);
+		put_text(e->f, "linear");
+		put_real(e, arch, "rope.scaling.factor", c->rotary.factor);
+	} else if (e->arch->flags & GGUF_LONGROPE && c->rotary.kind == ROTARY_LONGROPE) {
+		put_key(e, arch, "rope.scaling.type", TEXT);
+		put_text(e->f, "longrope");
+		put_real(e, arch, "rope.scaling.attn_factor", c->rotary.attention);
+		put_int(e, arch, "rope.scaling.original_context_length",
+			(int64_t)c->rotary.original);
+	}
+}
+
+static void put_attention(struct export *e, const char *arch)
+{
+	const struct config *c = &e->model.cfg;
+
+	put_int(e, arch, "attention.head_count", c->heads);
+	put_int(e, arch, "attention.head_count_kv", c->kv_heads);
+	put_int(e, arch, "attention.key_length", c->head_dim);
+	put_int(e, arch, "attention.value_length", c->head_dim);
+	if (e->arch->flags & GGUF_WINDOWS)
+		put_int(e, arch, "attention.sliding_window", c->window);
+	if (c->score_cap > 0)
+		put_real(e, arch, "attn_logit_softcapping", c->score_cap);
+	if (c->logit_cap > 0)
+		put_real(e, arch, "final_logit_softcapping", c->logit_cap);
+	put_real(e, arch,
+		 c->layernorm ? "attention.layer_norm_epsilon" : "attention.layer_norm_rms_epsilon",
+		 c->eps);
+}
+
 static void put_model(struct export *e)
 {
 	const struct config *c = &e->model.cfg;
-	const char *field = NULL;
-	int64_t longest = config_longest(c, &field);
+	const char *field = NULL, *arch = e->arch->name;
+	int64_t longest = e->arch->flags & GGUF_LONGROPE ? 0 : config_longest(c, &field);
 
 	/* a window that is not in the file would let tokens see more */
-	if (c->window && (!longest || c->window < longest))
+	if (c->window && !(e->arch->flags & GGUF_WINDOWS) && (!longest || c->window < longest))
 		longest = c->window;
 	put_key(e, "general", "architecture", TEXT);
-	put_text(e->f, e->arch);
+	put_text(e->f, arch);
 	put_int(e, "general", "file_type", e->type->file_type);
 	put_int(e, "general", "quantization_version", 2);
-	put_int(e, e->arch, "vocab_size", c->vocab);
-	put_int(e, e->arch, "context_length",
+	put_int(e, arch, "vocab_size", c->vocab);
+	put_int(e, arch, "context_length",
 		longest && longest < c->max_pos ? longest : c->max_pos);
-	put_int(e, e->arch, "embedding_length", c->width);
-	put_int(e, e->arch, "block_count", c->layers);
-	put_int(e, e->arch, "feed_forward_length", c->inner);
-	put_int(e, e->arch, "attention.head_count", c->heads);
-	put_int(e, e->arch, "attention.head_count_kv", c->kv_heads);
-	put_int(e, e->arch, "attention.key_length", c->head_dim);
-	put_int(e, e->arch, "attention.value_length", c->head_dim);
-	put_int(e, e->arch, "rope.dimension_count", c->head_dim);
-	put_real(e, e->arch, "rope.freq_base", c->rotary.theta);
-	put_real(e, e->arch, "attention.layer_norm_rms_epsilon", c->eps);
+	put_int(e, arch, "embedding_length", c->width);
+	put_int(e, arch, "block_count", c->layers);
+	put_int(e, arch, "feed_forward_length", c->inner);
+	put_attention(e, arch);
+	if (!c->learned)
+		put_rotations(e, arch);
+	if (c->family == FAMILY_NEOX || c->family == FAMILY_STABLELM) {
+		put_key(e, arch, "use_parallel_residual", BOOL);
+		put_number(e->f, c->residual != RESIDUAL_SERIAL, 1);
+	}
 }
 
 /* ---- the tokenizer ---- */
@@ -285,12 +360,20 @@ static uint64_t nbytes_of(const struct export *e, const struct weights_tensor *t
 	return (uint64_t)(t->shape[0] * cols_of(t)) / type->nelems * type->nbytes;
 }
 
+/* 1 if this pass leaves the tensor out */
+static int is_left_out(const struct export *e, const struct weights_tensor *t)
+{
+	return e->head_only && t->part != PART_VOCAB;
+}
+
 static int put_info(void *arg, const struct weights_tensor *t)
 {
 	struct export *e = arg;
-	char name[256];
+	char name[256] = "output.weight";
 
-	if (!gguf_name(t->name, name, sizeof(name)))
+	if (is_left_out(e, t))
+		return STATUS_OK;
+	if (!e->head_only && !gguf_name(e->arch->family, t->name, name, sizeof(name)))
 		return say_bad("%s: the tensor \"%s\" has no name in GGUF files", opt.model,
 			       t->name);
 	put_text(e->f, name);
@@ -323,12 +406,14 @@ static void put_block(FILE *f, const float x[BLOCK])
 	fwrite(&block, sizeof(block), 1, f);
 }
 
+/* row `row` of the data */
 static void put_row(struct export *e, const struct weights_tensor *t, int64_t row)
 {
 	const struct type *type = type_of(e, t);
 	const int64_t cols = cols_of(t);
+	const int plus = t->gain && !t->arch && e->model.cfg.zero_centered;
 
-	if (!strcmp(t->st->dtype, type->dtype)) {
+	if (!strcmp(t->st->dtype, type->dtype) && !t->transposed && !plus) {
 		const size_t n = (size_t)cols / type->nelems * type->nbytes;
 
 		fwrite(t->st->data + (size_t)row * n, 1, n, e->f);
@@ -339,7 +424,11 @@ static void put_row(struct export *e, const struct weights_tensor *t, int64_t ro
 		uint16_t half;
 
 		for (uint32_t k = 0; k < type->nelems; k++) {
-			x[k] = weights_element(t->st, row * cols + j + k);
+			const int64_t col = j + k;
+
+			x[k] = weights_element(t->st, t->transposed ? col * t->shape[0] + row :
+								      row * cols + col) +
+			       (plus ? 1 : 0);
 			if (!isfinite(x[k]))
 				e->odd = t->name;
 		}
@@ -353,44 +442,75 @@ static void put_row(struct export *e, const struct weights_tensor *t, int64_t ro
 	}
 }
 
-/* divisors of the frequencies, in a tensor of llama.cpp */
+/* a vector that is computed here */
+static void put_vector_info(struct export *e, const char *name, int64_t n)
+{
+	put_text(e->f, name);
+	put_number(e->f, 1, 4);
+	put_number(e->f, (uint64_t)n, 8);
+	put_number(e->f, types[0].type, 4);
+	put_number(e->f, e->offset, 8);
+	e->ntensors++;
+	e->offset = (e->offset + 4 * (uint64_t)n + ALIGN - 1) / ALIGN * ALIGN;
+}
+
+static void put_vector(struct export *e, const float *x, int64_t n)
+{
+	fwrite(x, 4, (size_t)n, e->f);
+	pad(e->f, 4 * (uint64_t)n);
+}
+
+/* divisors after the original context, which only the file has: here no position is there */
+static void long_divisors(const struct config *c, int64_t n, float *ret_x)
+{
+	static const char *const holder[] = { "rope_scaling", "rope_parameters" };
+
+	for (size_t k = 0; k < 2; k++) {
+		const json_t *in = json_object_get(c->source, holder[k]);
+		const json_t *list = json_object_get(in, "long_factor");
+
+		for (size_t i = 0; i < json_array_size(list) && i < (size_t)n; i++)
+			ret_x[i] = (float)json_number_value(json_array_get(list, i));
+	}
+}
+
+/* divisors of the frequencies, in tensors of llama.cpp */
 static void put_divisors(struct export *e, int is_info)
 {
 	const struct config *c = &e->model.cfg;
-	const int64_t n = c->head_dim / 2;
-	float freq[ROTARY_MOST_PAIRS];
+	const int64_t turning = rotary_channels(&c->rotary, c->head_dim), n = turning / 2;
+	const int two = e->arch->flags & GGUF_LONGROPE;
+	float freq[ROTARY_MOST_PAIRS], x[ROTARY_MOST_PAIRS];
 
-	rotary_frequencies(&c->rotary, c->head_dim, freq);
+	if (!has_divisors(c, e->arch))
+		return;
 	if (is_info) {
-		put_text(e->f, GGUF_DIVISORS);
-		put_number(e->f, 1, 4);
-		put_number(e->f, (uint64_t)n, 8);
-		put_number(e->f, types[0].type, 4);
-		put_number(e->f, e->offset, 8);
-		e->ntensors++;
+		put_vector_info(e, two ? GGUF_SHORT : GGUF_DIVISORS, n);
+		if (two)
+			put_vector_info(e, GGUF_LONG, n);
 		return;
 	}
+	rotary_frequencies(&c->rotary, c->head_dim, freq);
 	for (int64_t i = 0; i < n; i++) {
-		const double f = pow(c->rotary.theta, -2.0 * (double)i / (double)c->head_dim);
-		const float divisor = (float)(f / (double)freq[i]);
+		const double f = pow(c->rotary.theta, -2.0 * (double)i / (double)turning);
 
-		fwrite(&divisor, 4, 1, e->f);
+		x[i] = two ? (float)c->rotary.shorts[i] : (float)(f / (double)freq[i]);
 	}
-	pad(e->f, 4 * (uint64_t)n);
+	put_vector(e, x, n);
+	if (two) {
+		long_divisors(c, n, x);
+		put_vector(e, x, n);
+	}
 }
 
 static int put_data(void *arg, const struct weights_tensor *t)
 {
 	struct export *e = arg;
-	const int64_t d = e->model.cfg.head_dim;
 
-	for (int64_t i = 0; i < t->shape[0] && !e->odd; i++) {
-		int64_t row = i;
-
-		if (t->heads && e->paired && !t->paired)
-			row = i / d * d + i % 2 * (d / 2) + i % d / 2;
-		put_row(e, t, row);
-	}
+	if (is_left_out(e, t))
+		return STATUS_OK;
+	for (int64_t i = 0; i < t->shape[0] && !e->odd; i++)
+		put_row(e, t, t->arch ? i : gguf_hf_row(e->arch, &e->model.cfg, t->part, i));
 	if (e->odd)
 		return say_bad("%s: tensor \"%s\" has a number that is not finite", opt.model,
 			       e->odd);
@@ -400,9 +520,18 @@ static int put_data(void *arg, const struct weights_tensor *t)
 
 /* ---- the file ---- */
 
+/* a tied head is the embedding again, if files of the architecture must have it */
 static int each_tensor(struct export *e, weights_fn fn)
 {
-	return weights_each(&e->tensors, &e->model, opt.adapter ? &e->adapter : NULL, fn, e);
+	const struct adapter *adapter = opt.adapter ? &e->adapter : NULL;
+	int r = weights_each(&e->tensors, &e->model, adapter, fn, e);
+
+	if (r || !e->model.cfg.tied || !(e->arch->flags & GGUF_HEAD))
+		return r;
+	e->head_only = 1;
+	r = weights_each(&e->tensors, &e->model, adapter, fn, e);
+	e->head_only = 0;
+	return r;
 }
 
 static int write_file(struct export *e)
@@ -419,14 +548,12 @@ static int write_file(struct export *e)
 		r = each_tensor(e, put_info);
 	if (r)
 		return r;
-	if (has_divisors(&e->model.cfg))
-		put_divisors(e, 1);
+	put_divisors(e, 1);
 	pad(e->f, (uint64_t)ftell(e->f));
 	r = each_tensor(e, put_data);
 	if (r)
 		return r;
-	if (has_divisors(&e->model.cfg))
-		put_divisors(e, 0);
+	put_divisors(e, 0);
 	if (!fseek(e->f, 8, SEEK_SET)) {
 		put_number(e->f, e->ntensors, 8);
 		put_number(e->f, e->nitems, 8);

@@ -72,6 +72,19 @@ CASES = {
                     layer_types=["sliding_attention", "full_attention"], rope_parameters={
                         "sliding_attention": rope("default"),
                         "full_attention": dict(rope("linear", factor=8.0), rope_theta=1e6)})),
+    # as llama.cpp has them, for t/tools/t8031-te_export.t
+    "qwen3_plain": (tf.Qwen3Config, dict(LLAMA, head_dim=6, rope_parameters=rope("default"))),
+    "olmo2_plain": (tf.Olmo2Config, dict(LLAMA, rope_parameters=rope("default"))),
+    "falcon_plain": (tf.FalconConfig, dict(LLAMA, bias=False, rope_parameters=rope("default"))),
+    "smollm3_four": (tf.SmolLM3Config, dict(LLAMA, num_hidden_layers=4, hidden_size=8,
+                     no_rope_layer_interval=4, rope_parameters=rope("default"))),
+    "gemma2_plain": (tf.Gemma2Config, dict(LLAMA, head_dim=6, sliding_window=5,
+                     query_pre_attn_scalar=6, attn_logit_softcapping=2.0,
+                     final_logit_softcapping=3.0, rope_parameters=rope("default"))),
+    "gemma3_six": (tf.Gemma3TextConfig, dict(LLAMA, num_hidden_layers=6, hidden_size=8, head_dim=6,
+                   sliding_window=5, query_pre_attn_scalar=6, rope_parameters={
+                       "sliding_attention": rope("default"),
+                       "full_attention": dict(rope("linear", factor=3.0), rope_theta=1000.0)})),
     "gpt2_erf": (tf.GPT2Config, dict(vocab_size=123, n_embd=16, n_layer=2, n_head=2, n_positions=T,
                                      initializer_range=0.3, activation_function="gelu",
                                      embd_pdrop=0.0, resid_pdrop=0.0, attn_pdrop=0.0)),

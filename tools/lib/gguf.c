@@ -2,6 +2,7 @@
 #include "config.h"
 
 #include <errno.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -11,6 +12,7 @@
 
 #include "folder.h"
 #include "gguf.h"
+#include "gguf_arch.h"
 #include "libtecore/base/gguf.h"
 #include "say.h"
 
@@ -215,67 +217,6 @@ int gguf_is(const char *path)
 	return !memcmp(magic, "GGUF", 4);
 }
 
-/* ---- names ---- */
-
-/* names of layers, after "blk.N." and after "model.layers.N." */
-static const struct {
-	const char *gguf, *hf;
-} names[] = {
-	{ "attn_norm.", "input_layernorm." }, { "attn_q.", "self_attn.q_proj." },
-	{ "attn_k.", "self_attn.k_proj." },   { "attn_v.", "self_attn.v_proj." },
-	{ "attn_output.", "self_attn.o_proj." }, { "ffn_norm.", "post_attention_layernorm." },
-	{ "ffn_gate.", "mlp.gate_proj." },    { "ffn_up.", "mlp.up_proj." },
-	{ "ffn_down.", "mlp.down_proj." },
-}, others[] = {
-	{ "token_embd.weight", "model.embed_tokens.weight" },
-	{ "output_norm.weight", "model.norm.weight" },
-	{ "output.weight", "lm_head.weight" },
-};
-
-/* a name that is not known remains, and no model has it */
-static void rename_tensor(const char *name, char ret_hf[MOST_NAME])
-{
-	unsigned layer;
-	int n = 0;
-
-	snprintf(ret_hf, MOST_NAME, "%s", name);
-	for (size_t i = 0; i < sizeof(others) / sizeof(others[0]); i++)
-		if (!strcmp(name, others[i].gguf))
-			snprintf(ret_hf, MOST_NAME, "%s", others[i].hf);
-	if (sscanf(name, "blk.%5u.%n", &layer, &n) != 1 || !n)
-		return;
-	for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
-		const size_t len = strlen(names[i].gguf);
-
-		if (!strncmp(name + n, names[i].gguf, len))
-			snprintf(ret_hf, MOST_NAME, "model.layers.%u.%s%s", layer, names[i].hf,
-				 name + n + len);
-	}
-}
-
-int gguf_name(const char *hf, char *ret_name, size_t room)
-{
-	static const char layers[] = "model.layers.";
-	unsigned layer;
-	int n = 0;
-
-	for (size_t i = 0; i < sizeof(others) / sizeof(others[0]); i++)
-		if (!strcmp(hf, others[i].hf))
-			return snprintf(ret_name, room, "%s", others[i].gguf) < (int)room;
-	if (strncmp(hf, layers, strlen(layers)) ||
-	    sscanf(hf + strlen(layers), "%5u.%n", &layer, &n) != 1 || !n)
-		return 0;
-	hf += strlen(layers) + (size_t)n;
-	for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
-		const size_t len = strlen(names[i].hf);
-
-		if (!strncmp(hf, names[i].hf, len))
-			return snprintf(ret_name, room, "blk.%u.%s%s", layer, names[i].gguf,
-					hf + len) < (int)room;
-	}
-	return 0;
-}
-
 /* ---- tensors ---- */
 
 static const struct {
@@ -324,7 +265,8 @@ static const char *text_of(const struct gguf *g, const char *key)
 	return text ? text : "";
 }
 
-static int read_tensors(struct gguf *g, json_t *header)
+/* a name that is not known remains, and no model has it */
+static int read_tensors(struct gguf *g, const struct gguf_arch *arch, json_t *header)
 {
 	char name[MOST_NAME], hf[MOST_NAME];
 	json_t *entry;
@@ -332,7 +274,8 @@ static int read_tensors(struct gguf *g, json_t *header)
 	for (uint64_t i = 0; i < g->ntensors; i++) {
 		if (!take_tensor(g, name, &entry))
 			return cut_short(g, "the descriptions of its tensors");
-		rename_tensor(name, hf);
+		if (!arch || !gguf_hf_name(arch->family, name, hf, sizeof(hf)))
+			snprintf(hf, sizeof(hf), "%s", name);
 		if (json_object_get(header, hf)) {
 			json_decref(entry);
 			return say_bad("%s: two tensors have the name \"%s\"", g->path, name);
@@ -345,6 +288,7 @@ static int read_tensors(struct gguf *g, json_t *header)
 
 int gguf_open(const char *path, struct st_file **ret_f)
 {
+	const struct gguf_arch *arch;
 	json_t *header, *align;
 	struct gguf g;
 	uint64_t unit;
@@ -352,15 +296,15 @@ int gguf_open(const char *path, struct st_file **ret_f)
 
 	if (r)
 		return r;
+	arch = gguf_arch_named(text_of(&g, "general.architecture"));
 	header = json_object();
 	if (!header)
 		r = say_failed("out of memory");
 	else
-		r = read_tensors(&g, header);
-	/* the converter of Llama reorders rows for a kernel that pairs neighbours */
-	if (!r && !strcmp(text_of(&g, "general.architecture"), "llama"))
+		r = read_tensors(&g, arch, header);
+	if (!r && arch)
 		json_object_set_new(header, "__metadata__",
-				    json_pack("{s:s}", GGUF_PAIRED, "1"));
+				    json_pack("{s:s}", GGUF_ARCH, arch->name));
 	align = json_object_get(g.meta, "general.alignment");
 	unit = align ? (uint64_t)json_integer_value(align) : 32;
 	if (!r && (unit < 1 || unit > 1 << 20 || unit & (unit - 1)))
@@ -380,107 +324,182 @@ int gguf_open(const char *path, struct st_file **ret_f)
 
 /* ---- config.json ---- */
 
-const struct gguf_field gguf_fields[] = {
-	{ "embedding_length", "hidden_size" },
-	{ "block_count", "num_hidden_layers" },
-	{ "feed_forward_length", "intermediate_size" },
-	{ "context_length", "max_position_embeddings" },
-	{ "attention.head_count", "num_attention_heads" },
-	{ "attention.head_count_kv", "num_key_value_heads" },
-	{ "attention.key_length", "head_dim" },
-	{ "attention.layer_norm_rms_epsilon", "rms_norm_eps" },
-	{ "rope.freq_base", "rope_theta" },
-	{ NULL, NULL },
-};
-
 /* a value of the architecture, borrowed, or NULL */
-static json_t *value_of(const struct gguf *g, const char *arch, const char *name)
+static json_t *value_of(const struct gguf *g, const char *name)
 {
 	char key[2 * MOST_NAME];
 
-	snprintf(key, sizeof(key), "%s.%s", arch, name);
+	snprintf(key, sizeof(key), "%s.%s", text_of(g, "general.architecture"), name);
 	return json_object_get(g->meta, key);
 }
 
-/* positions that are scaled, and heads that turn in part */
-static int check_rotations(const struct gguf *g, const char *arch)
+static double number_of(const struct gguf *g, const char *name)
 {
-	const char *type = json_string_value(value_of(g, arch, "rope.scaling.type"));
-	const json_t *n = value_of(g, arch, "rope.dimension_count");
-	const int64_t width = json_integer_value(value_of(g, arch, "embedding_length"));
-	const int64_t heads = json_integer_value(value_of(g, arch, "attention.head_count"));
-	const json_t *dim = value_of(g, arch, "attention.key_length");
-	const int64_t head_dim = dim ? json_integer_value(dim) : heads > 0 ? width / heads : 0;
+	return json_number_value(value_of(g, name));
+}
 
-	if (type && strcmp(type, "none"))
-		return say_bad("%s: %s.rope.scaling.type \"%s\" is not implemented", g->path, arch,
-			       type);
-	if (n && json_integer_value(n) != head_dim)
+/* width of a head */
+static int64_t head_dim(const struct gguf *g)
+{
+	const int64_t width = (int64_t)number_of(g, "embedding_length");
+	const int64_t heads = (int64_t)number_of(g, "attention.head_count");
+	const int64_t dim = (int64_t)number_of(g, "attention.key_length");
+
+	return dim ? dim : heads > 0 ? width / heads : 0;
+}
+
+/* find by the name in GGUF files */
+static int find(const struct st_file *f, const struct gguf_arch *arch, const char *name,
+		struct st_tensor *ret_t)
+{
+	char hf[MOST_NAME];
+
+	return gguf_hf_name(arch->family, name, hf, sizeof(hf)) && st_find(f, hf, ret_t);
+}
+
+/* the share of channels that turn */
+static int add_part(json_t *obj, const struct gguf *g, const struct gguf_arch *arch)
+{
+	const json_t *v = value_of(g, "rope.dimension_count");
+	const int64_t n = json_integer_value(v), d = head_dim(g);
+	double part;
+
+	if (!v || n == d)
+		return STATUS_OK;
+	if (!(arch->flags & GGUF_PARTIAL) || n < 2 || n > d)
 		return say_bad("%s: %s.rope.dimension_count is %lld, expected the width of a head, "
-			       "%lld", g->path, arch, (long long)json_integer_value(n),
-			       (long long)head_dim);
+			       "%lld", g->path, arch->name, (long long)n, (long long)d);
+	part = (double)n / (double)d;
+	if ((int64_t)(part * (double)d) < n)
+		part = nextafter(part, 1);
+	json_object_set_new(obj, "partial_rotary_factor", json_real(part));
 	return STATUS_OK;
 }
 
-/* divisors of frequencies, as a config.json has them; they are for all positions of the file */
-static int add_divisors(json_t *obj, const struct gguf *g, const char *arch,
-			const struct st_file *f)
+/* a vector in F32 as a list; NULL: there is none */
+static int list_of(const struct st_file *f, const char *name, json_t **ret_list)
 {
-	json_t *list, *most = value_of(g, arch, "context_length");
 	struct st_tensor t;
 
-	if (!st_find(f, GGUF_DIVISORS, &t))
+	*ret_list = NULL;
+	if (!st_find(f, name, &t))
 		return STATUS_OK;
 	if (strcmp(t.dtype, "F32") || t.ndim != 1)
-		return say_bad("%s: tensor \"%s\": expected a vector in F32", g->path,
-			       GGUF_DIVISORS);
-	list = json_array();
+		return say_bad("%s: tensor \"%s\": expected a vector in F32", st_path(f), name);
+	*ret_list = json_array();
 	for (size_t i = 0; i < t.nbytes / 4; i++) {
 		float x;
 
 		memcpy(&x, t.data + 4 * i, 4);
-		json_array_append_new(list, json_real((double)x));
+		json_array_append_new(*ret_list, json_real((double)x));
 	}
-	json_object_set_new(obj, "rope_scaling",
-			    json_pack("{s:s, s:O, s:o, s:f, s:O*}", "rope_type", "longrope",
-				      "short_factor", list, "long_factor", list,
-				      "attention_factor", 1.0, "original_max_position_embeddings",
-				      most));
 	return STATUS_OK;
+}
+
+/*
+ * Divisors of frequencies, as a config.json has them: for all positions of the file, or for those
+ * up to the original context and those after it.
+ */
+static int add_divisors(json_t *obj, const struct gguf *g, const struct gguf_arch *arch,
+			const struct st_file *f)
+{
+	const int two = arch->flags & GGUF_LONGROPE;
+	const json_t *context = value_of(g, "context_length"), *most = context;
+	double factor = two ? number_of(g, "rope.scaling.attn_factor") : 1;
+	json_t *shorts, *longs = NULL;
+	int r = list_of(f, two ? GGUF_SHORT : GGUF_DIVISORS, &shorts);
+
+	if (!r && two)
+		r = list_of(f, GGUF_LONG, &longs);
+	if (!r && two && value_of(g, "rope.scaling.original_context_length"))
+		most = value_of(g, "rope.scaling.original_context_length");
+	if (!r && shorts)
+		json_object_set_new(obj, "rope_scaling",
+				    json_pack("{s:s, s:O, s:O, s:f, s:O*}", "rope_type", "longrope",
+					      "short_factor", shorts, "long_factor",
+					      longs ? longs : shorts, "attention_factor",
+					      factor > 0 ? factor : 1,
+					      "original_max_position_embeddings", most));
+	if (!r && shorts && two && most)
+		json_object_set_new(obj, "original_max_position_embeddings",
+				    json_incref((json_t *)(uintptr_t)most));
+	json_decref(shorts);
+	json_decref(longs);
+	return r;
+}
+
+/* positions that are divided by a factor */
+static int add_scaling(json_t *obj, const struct gguf *g, const struct gguf_arch *arch)
+{
+	const char *type = json_string_value(value_of(g, "rope.scaling.type"));
+
+	if (!type || !strcmp(type, "none") ||
+	    (!strcmp(type, "longrope") && arch->flags & GGUF_LONGROPE))
+		return STATUS_OK;
+	if (strcmp(type, "linear") || !value_of(g, "rope.scaling.factor"))
+		return say_bad("%s: %s.rope.scaling.type \"%s\" is not implemented", g->path,
+			       arch->name, type);
+	return json_object_set_new(obj, "rope_scaling",
+				   json_pack("{s:s, s:O}", "rope_type", "linear", "factor",
+					     value_of(g, "rope.scaling.factor"))) ?
+		       say_failed("out of memory") :
+		       STATUS_OK;
+}
+
+/* what programs that run the files choose by the number of layers: 27B models scale otherwise */
+static void add_query_scalar(json_t *obj, const struct gguf *g, const struct gguf_arch *arch)
+{
+	const int64_t large = gguf_scaled_by_width(arch->family);
+	const double heads = number_of(g, "attention.head_count");
+
+	if (large)
+		json_object_set_new(obj, "query_pre_attn_scalar",
+				    json_real((int64_t)number_of(g, "block_count") == large &&
+							      heads > 0 ?
+						      number_of(g, "embedding_length") / heads :
+						      (double)head_dim(g)));
+}
+
+/* no window, and no cap; a size that is 0 is missing in the config as well */
+static int is_zero(const json_t *v)
+{
+	return json_is_number(v) && json_number_value(v) == 0;
 }
 
 static int make_config(const struct gguf *g, const struct st_file *f, json_t **ret_config)
 {
-	static const char *const first_bias[] = { "model.layers.0.self_attn.q_proj.bias",
-						  "model.layers.0.mlp.gate_proj.bias" };
-	const char *arch = text_of(g, "general.architecture");
-	struct st_tensor embed, head;
+	const char *name = text_of(g, "general.architecture");
+	const struct gguf_arch *arch = gguf_arch_named(name);
+	struct st_tensor t;
 	json_t *obj;
 	int r;
 
-	if (strcmp(arch, "llama") && strcmp(arch, "qwen2"))
+	if (!arch)
 		return say_bad("%s: the architecture \"%s\" is not implemented in GGUF files",
-			       g->path, arch);
-	r = check_rotations(g, arch);
-	if (r)
-		return r;
-	if (!st_find(f, "model.embed_tokens.weight", &embed))
+			       g->path, name);
+	if (!find(f, arch, "token_embd.weight", &t))
 		return say_bad("%s: there is no tensor \"token_embd.weight\"", g->path);
-	obj = json_pack("{s:s, s:I, s:b}", "model_type", arch, "vocab_size",
-			(json_int_t)embed.shape[0], "tie_word_embeddings",
-			!st_find(f, "lm_head.weight", &head));
-	for (size_t i = 0; obj && !strcmp(arch, "llama") && i < 2; i++)
-		json_object_set_new(obj, i ? "mlp_bias" : "attention_bias",
-				    json_boolean(st_find(f, first_bias[i], &head)));
-	for (const struct gguf_field *k = gguf_fields; obj && k->gguf; k++) {
-		json_t *v = value_of(g, arch, k->gguf);
-
-		if (v)
-			json_object_set(obj, k->hf, v);
-	}
+	obj = json_pack("{s:s, s:I}", "model_type", arch->type, "vocab_size",
+			(json_int_t)t.shape[0]);
 	if (!obj)
 		return say_failed("out of memory");
-	r = add_divisors(obj, g, arch, f);
+	for (const struct gguf_sign *k = gguf_signs; k->hf; k++)
+		if (k->families & 1u << arch->family)
+			json_object_set_new(obj, k->hf,
+					    json_boolean(find(f, arch, k->tensor, &t) !=
+							 k->missing));
+	for (const struct gguf_field *k = gguf_fields; k->hf; k++) {
+		json_t *v = value_of(g, k->gguf);
+
+		if (v && k->families & 1u << arch->family)
+			json_object_set(obj, k->hf, is_zero(v) ? json_null() : v);
+	}
+	add_query_scalar(obj, g, arch);
+	r = add_part(obj, g, arch);
+	if (!r)
+		r = add_scaling(obj, g, arch);
+	if (!r)
+		r = add_divisors(obj, g, arch, f);
 	if (r)
 		json_decref(obj);
 	else

@@ -21,21 +21,6 @@ enum split {
 	COLS
 };
 
-int weight_match(const char *pattern, const char *name)
-{
-	const char *hash = strchr(pattern, '#');
-	size_t head = hash ? (size_t)(hash - pattern) : 0;
-	char *end;
-	unsigned long i;
-
-	if (!hash)
-		return strcmp(pattern, name) ? -2 : -1;
-	if (strncmp(pattern, name, head) || name[head] < '0' || name[head] > '9')
-		return -2;
-	i = strtoul(name + head, &end, 10);
-	return strcmp(hash + 1, end) || i > INT32_MAX ? -2 : (int)i;
-}
-
 static enum split split_of(const char *name)
 {
 	static const struct {

@@ -13,9 +13,6 @@
 
 #include "model.h"
 
-/* returns the layer number if name matches the pattern, -1 if the pattern has no '#'; else -2 */
-int weight_match(const char *pattern, const char *name);
-
 /*
  * Copies the shard's part of weights, gradients or moments to dst. flat: host memory, laid out as
  * the weights of `whole`, whose tensors have the same names. trained: dst has no frozen weights.

@@ -72,7 +72,10 @@ static int is_buffer(const char *key, int ndim)
 		{ "rotary_emb.cos_cached", 0 },
 		{ "rotary_emb.sin_cached", 0 },
 		{ "position_ids", 0 },
-		{ "rope_freqs.weight", 1 }, /* GGUF_DIVISORS, which the config has */
+		/* divisors in GGUF files, which the config has */
+		{ GGUF_DIVISORS, 1 },
+		{ GGUF_SHORT, 1 },
+		{ GGUF_LONG, 1 },
 	};
 	const size_t n = strlen(key);
 
@@ -105,6 +108,8 @@ static int list_all(struct tensors *ts, struct st_file *const *file, size_t nfil
 	if (!ts->at)
 		return say_failed("out of memory");
 	for (size_t k = 0; k < nfiles; k++) {
+		const char *arch = st_get_meta(file[k], GGUF_ARCH);
+
 		while ((name = st_next(file[k], name))) {
 			struct tensor *t = &ts->at[ts->n];
 
@@ -113,6 +118,7 @@ static int list_all(struct tensors *ts, struct st_file *const *file, size_t nfil
 				return say_failed("out of memory");
 			t->name = name;
 			t->file = file[k];
+			t->arch = arch ? gguf_arch_named(arch) : NULL;
 			ts->n++;
 			st_find(file[k], name, &t->st);
 		}

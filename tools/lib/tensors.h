@@ -6,12 +6,14 @@
 #ifndef TENSORS_H
 #define TENSORS_H
 
+#include "gguf_arch.h"
 #include "safetensors.h"
 
 struct tensor {
 	char *key;	  /* the name without prefixes of wrappers */
 	const char *name; /* name in the file */
 	const struct st_file *file;
+	const struct gguf_arch *arch; /* architecture of a GGUF file, or NULL */
 	struct st_tensor st;
 	int used; /* a reader of weights has taken it */
 };

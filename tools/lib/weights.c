@@ -14,7 +14,7 @@
 #include <te/quant.h>
 #include <te/seq.h>
 
-#include "gguf.h"
+#include "gguf_arch.h"
 #include "lora.h"
 #include "say.h"
 #include "shard.h"
@@ -30,6 +30,7 @@ struct slice {
 	const struct config *cfg;
 	enum part part;
 	int transposed;
+	int gain; /* the gains of an RMSNorm */
 	int head; /* the head's weight */
 	int tied; /* the embedding, whose weight the head has */
 	int adapter; /* in a file of PEFT */
@@ -43,7 +44,7 @@ typedef int (*slice_fn)(void *arg, const struct slice *s);
 static void slice_of(const struct config *cfg, const struct te_weight_info *w,
 		     const struct weight_map *map, int layer, struct slice *ret_s)
 {
-	const char *hash = strchr(map->hf, '#');
+	const char *bias = strstr(map->te, ".bias");
 	struct slice s = { .ndim = te_tensor_ndim(w->master),
 			   .cfg = cfg,
 			   .part = map->part,
@@ -51,11 +52,8 @@ static void slice_of(const struct config *cfg, const struct te_weight_info *w,
 			   .transposed = map->transposed };
 	int64_t first;
 
-	if (hash)
-		snprintf(s.name, sizeof(s.name), "%.*s%d%s", (int)(hash - map->hf), map->hf, layer,
-			 hash + 1);
-	else
-		snprintf(s.name, sizeof(s.name), "%s", map->hf);
+	weight_name(map->hf, layer, s.name, sizeof(s.name));
+	s.gain = s.ndim == 1 && !bias && !cfg->layernorm;
 	s.tied = cfg->tied && !strcmp(map->te, "embed.weight");
 	s.cols = s.ndim == 2 ? te_tensor_extent(w->master, 1) : 1;
 	model_part_rows(cfg, map->part, te_tensor_extent(w->master, 0), &first, &s.rows);
@@ -355,11 +353,27 @@ float weights_element(const struct st_tensor *t, int64_t i)
 	return *t->dtype == 'B' ? te_bf16_decode(half) : te_fp16_decode(half);
 }
 
+/* matrices of GGUF files are [out,in] in all models */
+static int is_transposed(const struct tensor *t, const struct slice *s)
+{
+	return s->transposed && !t->arch;
+}
+
+/* gains of GGUF files are what values are multiplied by */
+static float element(const struct tensor *t, const struct slice *s, int64_t i)
+{
+	const float x = weights_element(&t->st, i);
+
+	return t->arch && s->gain && s->cfg->zero_centered ? x - 1 : x;
+}
+
 static int check_tensor(const struct tensor *t, const struct slice *s)
 {
 	static const char *const read[] = { "F32", "BF16", "F16", "Q8_0", "Q4_0", "Q4_1" };
 	char have[SHAPE_TEXT], need[SHAPE_TEXT];
 	const char *dtype = t->st.dtype;
+	const int64_t here[2] = { s->rows, s->cols };
+	const int64_t *shape = t->arch ? here : s->shape;
 	size_t i;
 
 	for (i = 0; i < sizeof(read) / sizeof(read[0]) && strcmp(read[i], dtype); i++)
@@ -368,12 +382,12 @@ static int check_tensor(const struct tensor *t, const struct slice *s)
 		return say_bad("%s: tensor \"%s\" is %s; F32, BF16 and F16 are read, and Q8_0, "
 			       "Q4_0 and Q4_1 of GGUF files", st_path(t->file), t->name, dtype);
 	if (t->st.ndim == s->ndim &&
-	    !memcmp(t->st.shape, s->shape, (size_t)s->ndim * sizeof(*s->shape)))
+	    !memcmp(t->st.shape, shape, (size_t)s->ndim * sizeof(*shape)))
 		return STATUS_OK;
 	return say_bad("%s: tensor \"%s\" is %s; %s makes it %s", st_path(t->file), t->name,
 		       shape_text(t->st.ndim, t->st.shape, have),
 		       s->adapter ? ADAPTER_JSON : "config.json",
-		       shape_text(s->ndim, s->shape, need));
+		       shape_text(s->ndim, shape, need));
 }
 
 static int missing(const struct loading *l, const struct slice *s)
@@ -427,12 +441,9 @@ static const char *head_name(const struct config *cfg)
 
 static int64_t row_in_file(const struct tensor *t, const struct slice *s, int64_t i)
 {
-	const int64_t row = model_file_row(s->cfg, s->part, i), half = s->cfg->head_dim / 2;
-	const int64_t head = row / (2 * half), at = row % (2 * half);
+	const int64_t row = model_file_row(s->cfg, s->part, i);
 
-	if ((s->part != PART_Q && s->part != PART_K) || !st_get_meta(t->file, GGUF_PAIRED))
-		return row;
-	return head * 2 * half + at % half * 2 + at / half;
+	return t->arch ? gguf_row(t->arch, s->cfg, s->part, row) : row;
 }
 
 /* find and check the tensor of a slice */
@@ -530,8 +541,9 @@ static void read_rows(struct loading *l, const struct slice *s, const struct ten
 		const int64_t out = model_file_row(s->cfg, s->part, first + i);
 
 		for (int64_t j = 0; j < s->cols; j++) {
-			const int64_t at = s->transposed ? j * s->rows + row : row * s->cols + j;
-			const float x = weights_element(&t->st, at);
+			const int64_t at = is_transposed(t, s) ? j * s->rows + row :
+								 row * s->cols + j;
+			const float x = element(t, s, at);
 
 			dst[i * s->cols + j] = x;
 			if (!isfinite(x) && !l->odd) {
@@ -645,7 +657,7 @@ struct visit {
 	void *arg;
 };
 
-/* F32, in the order of the file; for free(3) */
+/* F32 [out,in], rows in the order of the file; for free(3) */
 static int merge(struct loading *l, const struct slice *s, const struct tensor *t,
 		 const struct delta *d, struct st_tensor *ret_t)
 {
@@ -679,10 +691,12 @@ static int visit_slice(void *arg, const struct slice *s)
 	if (r)
 		return r;
 	w.st = merged.data ? &merged : &t->st;
-	memcpy(w.shape, s->shape, sizeof(w.shape));
-	if (s->part == PART_Q || s->part == PART_K)
-		w.heads = (int)(s->rows / s->cfg->head_dim);
-	w.paired = st_get_meta(t->file, GGUF_PAIRED) != NULL;
+	w.shape[0] = s->rows;
+	w.shape[1] = s->cols;
+	w.part = s->part;
+	w.transposed = is_transposed(t, s) && !merged.data;
+	w.gain = s->gain;
+	w.arch = t->arch;
 	r = v->fn(v->arg, &w);
 	free((void *)(uintptr_t)merged.data);
 	return r;

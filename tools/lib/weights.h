@@ -35,10 +35,12 @@ int64_t weights_nelems(const struct model *m);
 struct weights_tensor {
 	const char *name;
 	int ndim;
-	int64_t shape[2];
+	int64_t shape[2]; /* [out,in], or a vector */
 	const struct st_tensor *st;
-	int heads;  /* number of heads if it has rows of queries or of keys, else 0 */
-	int paired; /* their rows are ordered as in GGUF files of Llama */
+	enum part part;
+	int transposed; /* the data are [in,out] */
+	int gain; /* the gains of an RMSNorm */
+	const struct gguf_arch *arch; /* rows are ordered as in its GGUF files, or NULL */
 };
 typedef int (*weights_fn)(void *arg, const struct weights_tensor *t);
 /* call fn for each tensor of the model, found in ts and checked as weights_read() does, with an

@@ -86,6 +86,7 @@ libtecore_libtecore_internal_la_SOURCES = \
 	libtecore/base/errno.c \
 	libtecore/base/fault.c \
 	libtecore/base/gguf.h \
+	libtecore/base/grow.h \
 	libtecore/base/log.c \
 	libtecore/base/multicast.c \
 	libtecore/base/names.c \

@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "graph_internal.h"
+#include "libtecore/base/grow.h"
 
 /* ---- snapshot ---- */
 
@@ -39,15 +40,8 @@ static int collect(void *arg, const struct te_region *region)
 	for (size_t i = 0; i < s->n; i++)
 		if (s->v[i].region.ptr == region->ptr && s->v[i].region.nbytes == region->nbytes)
 			return 0;
-	if (s->n == s->cap) {
-		size_t cap = s->cap ? 2 * s->cap : 64;
-
-		v = te__realloc(s->v, cap * sizeof(*v));
-		if (!v)
-			return te__graph_fail(s->fn, -ENOMEM, "no memory for regions");
-		s->v = v;
-		s->cap = cap;
-	}
+	if (TE__GROW(s->v, s->cap, s->n))
+		return te__graph_fail(s->fn, -ENOMEM, "no memory for regions");
 	v = &s->v[s->n++];
 	v->region = *region;
 	v->offset = s->nbytes[region->kind];

@@ -4,6 +4,7 @@
 #include <errno.h>
 
 #include "token_internal.h"
+#include "libtecore/base/grow.h"
 
 #define SHORT_WORD 40	 /* symbols: below, the best pair is searched; above, a heap has it */
 #define CACHED_WORD 64	 /* bytes: longer words rarely come again */
@@ -142,15 +143,8 @@ static int heap_push(struct te__words *w, uint64_t x)
 {
 	size_t i = w->heap_n;
 
-	if (i == w->heap_room) {
-		const size_t room = 2 * i + 256;
-		uint64_t *p = te__realloc(w->heap, room * sizeof(*p));
-
-		if (!p)
-			return te__no_memory("te_token_encode");
-		w->heap = p;
-		w->heap_room = room;
-	}
+	if (TE__GROW(w->heap, w->heap_room, i))
+		return te__no_memory("te_token_encode");
 	w->heap_n++;
 	for (; i && w->heap[(i - 1) / 2] > x; i = (i - 1) / 2)
 		w->heap[i] = w->heap[(i - 1) / 2];

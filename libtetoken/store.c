@@ -4,6 +4,7 @@
 #include <errno.h>
 
 #include "token_internal.h"
+#include "libtecore/base/grow.h"
 
 int te__tbuf_add(struct te__tbuf *b, const void *p, size_t nbytes)
 {
@@ -139,15 +140,8 @@ static int edge_add(struct te__trie *t, uint32_t node, uint8_t byte, uint32_t to
 
 static int trie_node(struct te__trie *t)
 {
-	if (t->nnodes == t->node_room) {
-		const size_t room = 2 * t->node_room + 64;
-		int32_t *end = te__realloc(t->end, room * sizeof(*end));
-
-		if (!end)
-			return te__no_memory("te_token");
-		t->end = end;
-		t->node_room = room;
-	}
+	if (TE__GROW(t->end, t->node_room, t->nnodes))
+		return te__no_memory("te_token");
 	t->end[t->nnodes++] = -1;
 	return 0;
 }

@@ -10,6 +10,7 @@
 #include <jansson.h>
 
 #include "token_internal.h"
+#include "libtecore/base/grow.h"
 
 #define FN "te_token_train"
 
@@ -87,15 +88,8 @@ static int heap_push(struct trainer *a, struct top x)
 {
 	size_t i = a->heap_n;
 
-	if (i == a->heap_room) {
-		const size_t room = 2 * i + 1024;
-		struct top *p = te__realloc(a->heap, room * sizeof(*p));
-
-		if (!p)
-			return te__no_memory(FN);
-		a->heap = p;
-		a->heap_room = room;
-	}
+	if (TE__GROW(a->heap, a->heap_room, i))
+		return te__no_memory(FN);
 	a->heap_n++;
 	for (; i && before(&x, &a->heap[(i - 1) / 2]); i = (i - 1) / 2)
 		a->heap[i] = a->heap[(i - 1) / 2];
@@ -149,15 +143,8 @@ static int add_word(struct trainer *a, const char *p, size_t n)
 		a->word[i].count++;
 		return 0;
 	}
-	if (a->nwords == a->word_room) {
-		const size_t room = 2 * a->word_room + 1024;
-		struct word *w = te__realloc(a->word, room * sizeof(*w));
-
-		if (!w)
-			return te__no_memory(FN);
-		a->word = w;
-		a->word_room = room;
-	}
+	if (TE__GROW(a->word, a->word_room, a->nwords))
+		return te__no_memory(FN);
 	r = te__tmap_put(&a->map, a->text, (uint32_t)(p - a->text), (uint32_t)n,
 			 (int32_t)a->nwords);
 	if (!r)

@@ -4,6 +4,7 @@
 #include <errno.h>
 
 #include "token_internal.h"
+#include "libtecore/base/grow.h"
 
 int te__token_new(struct te_token **ret_token)
 {
@@ -188,15 +189,8 @@ int te__token_add_special(struct te_token *t, const struct te__added *a, const v
 	if (len > TE__TOKEN_MAX_LEN)
 		return te__fail(-EFBIG, "te_token: added token %d has more than %d bytes", a->id,
 				TE__TOKEN_MAX_LEN);
-	if (t->nadded == t->added_room) {
-		const size_t room = 2 * t->added_room + 16;
-
-		added = te__realloc(t->added, room * sizeof(*added));
-		if (!added)
-			return te__no_memory("te_token");
-		t->added = added;
-		t->added_room = room;
-	}
+	if (TE__GROW(t->added, t->added_room, t->nadded))
+		return te__no_memory("te_token");
 	r = reserve(t, a->id);
 	if (r)
 		return r;

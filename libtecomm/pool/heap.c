@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "libtecomm/pool/heap.h"
+#include "libtecore/base/grow.h"
 #include "libtecore/base/private.h"
 
 void te__heap_init(struct te__heap *h, uint64_t end)
@@ -63,21 +64,6 @@ static size_t find_gap(const struct te__heap *h, uint64_t nbytes, uint64_t *ret_
 	return i;
 }
 
-static int grow(struct te__heap *h)
-{
-	const size_t cap = h->cap ? 2 * h->cap : 64;
-	struct te__block *block;
-
-	if (h->n < h->cap)
-		return 0;
-	block = te__realloc(h->block, cap * sizeof(*block));
-	if (!block)
-		return -ENOMEM;
-	h->block = block;
-	h->cap = cap;
-	return 0;
-}
-
 int te__heap_alloc(struct te__heap *h, uint64_t nbytes, struct te__block **ret_block)
 {
 	const uint64_t rounded = rounded_up(nbytes);
@@ -89,7 +75,7 @@ int te__heap_alloc(struct te__heap *h, uint64_t nbytes, struct te__block **ret_b
 	i = find_gap(h, nbytes, &offset);
 	if (i > h->n)
 		return 0;
-	if (grow(h))
+	if (TE__GROW(h->block, h->cap, h->n))
 		return -ENOMEM;
 	memmove(h->block + i + 1, h->block + i, (h->n - i) * sizeof(*h->block));
 	h->block[i] = (struct te__block){ .offset = offset, .nbytes = nbytes };

@@ -16,6 +16,7 @@
 
 #include "libtecore/backend/edges.h"
 #include "libtecore/base/base.h"
+#include "libtecore/base/grow.h"
 
 #define NONE UINT32_MAX
 /* maximum nodes of graphs whose implied edges are dropped: n sets of n bits, 32 MiB */
@@ -142,15 +143,8 @@ static void deps_add_list(struct work *w, uint32_t list, uint32_t at)
 
 static int link_add(struct work *w, uint32_t *list, uint32_t node)
 {
-	if (w->nlinks == w->caplinks) {
-		size_t cap = w->caplinks ? 2 * w->caplinks : 256;
-		struct link *link = te__realloc(w->link, cap * sizeof(*link));
-
-		if (!link)
-			return -ENOMEM;
-		w->link = link;
-		w->caplinks = cap;
-	}
+	if (TE__GROW(w->link, w->caplinks, w->nlinks))
+		return -ENOMEM;
 	w->link[w->nlinks] = (struct link){ node, *list };
 	*list = (uint32_t)w->nlinks++;
 	return 0;

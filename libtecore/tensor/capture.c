@@ -12,6 +12,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "libtecore/base/grow.h"
 #include "libtecore/tensor/ctx.h"
 
 struct te__capture *te__capture_ref(struct te__capture *c)
@@ -80,17 +81,8 @@ int te__capture_writes(struct te_stream *stream, struct te__writes *writes)
 
 static int writes_add(struct te__writes *w, const struct te__range *range)
 {
-	struct te__write *v;
-
-	if (w->n == w->cap) {
-		const size_t cap = w->cap ? 2 * w->cap : 64;
-
-		v = te__realloc(w->v, cap * sizeof(*v));
-		if (!v)
-			return te__fail(-ENOMEM, "no memory for what a capture writes");
-		w->v = v;
-		w->cap = cap;
-	}
+	if (TE__GROW(w->v, w->cap, w->n))
+		return te__fail(-ENOMEM, "no memory for what a capture writes");
 	w->v[w->n++] = (struct te__write){ range->ptr, range->ptr + range->nbytes };
 	return 0;
 }

@@ -23,6 +23,7 @@
 #include "libtecore/backend/cuda/cublaslt_api.h"
 #include "libtecore/backend/cuda/cuda.h"
 #include "libtecore/backend/cuda/gemm_cache.h"
+#include "libtecore/base/grow.h"
 
 #define MAX_TUNE 32
 #define TIMED_RUNS 10
@@ -44,7 +45,8 @@ struct te__cublaslt {
 	struct te__lt_api api;
 	size_t version;
 	struct problem *problem;
-	int nproblems, cap;
+	int nproblems;
+	size_t cap;
 	char cache[512]; /* path of the cache file, or empty */
 };
 
@@ -478,15 +480,8 @@ static int find(struct te__cuda_dev *d, const struct te_k_gemm *g, int part, str
 			*ret = &lt->problem[i];
 			return point(lt, *ret, g);
 		}
-	if (lt->nproblems == lt->cap) {
-		int cap = lt->cap ? 2 * lt->cap : 32;
-
-		p = te__realloc(lt->problem, (size_t)cap * sizeof(*p));
-		if (!p)
-			return te__no_memory("cuBLASLt");
-		lt->problem = p;
-		lt->cap = cap;
-	}
+	if (TE__GROW(lt->problem, lt->cap, (size_t)lt->nproblems))
+		return te__no_memory("cuBLASLt");
 	p = &lt->problem[lt->nproblems];
 	memset(p, 0, sizeof(*p));
 	p->key = key;

@@ -1,5 +1,6 @@
 /*
- * mix.c - --memory: what is computed again, divided or offloaded so that a run fits.
+ * mix.c - --memory: what is computed again, divided, offloaded or kept in host memory so that a run
+ * fits.
  *
  * Each mix is laid out without memory, which tells its bytes exactly. The time of a step follows
  * from the bytes that its kernels access, the operations of its GEMMs and the rates of the device
@@ -19,23 +20,27 @@
 /* from the least that is computed again to the most */
 static const char *const recomputed[] = { "off", "norm,act", "norm,act,attention", "block" };
 static const int64_t chunks[] = { 0, 4096, 1024 };
+static const char *const states[] = { "device", "host" };
 
 #define COUNT(a) (sizeof(a) / sizeof((a)[0]))
 
 struct mix {
-	const char *recompute;
+	const char *recompute, *states;
 	int64_t chunk;
 	struct mem m;
 	struct mem_fit fit;
 };
 
-/* fills x from its recompute and chunk; the rates of *offload, created once, predict its time */
+/* fills x from its recompute, states and chunk; the rates of *offload, created once, predict its
+ * time */
 static int try(struct opts *o, struct trainer *t, struct mix *x, struct te_offload **offload)
 {
 	const struct attempt *a = &t->now;
 	struct mem_run run = { o, &a->model, &a->graph, 1, NULL };
 	int r = opts_set(o, "recompute", x->recompute), te = 0;
 
+	if (!r)
+		r = opts_set(o, "states", x->states);
 	t->cfg.loss_chunk = o->loss_chunk = x->chunk;
 	if (!r)
 		r = trainer_plan(t);
@@ -62,16 +67,17 @@ static void print(const struct opts *o, const struct trainer *t, const struct mi
 
 	if (!tells(o, t))
 		return;
-	printf("%-20s %10lld %12s %12s %10.2f ms%s\n", x->recompute, (long long)x->chunk,
-	       x->fit.moves ? mem_amount(x->m.offloaded, moved) : "-",
+	printf("%-20s %10lld %7s %12s %12s %10.2f ms%s\n", x->recompute, (long long)x->chunk,
+	       x->states, x->fit.moves ? mem_amount(x->m.offloaded, moved) : "-",
 	       mem_amount(x->m.total, total), x->m.step_ms, x->fit.fits ? "" : "  does not fit");
 }
 
 /* choices; one of each if the command line gives it */
 struct axes {
 	const char *recompute[COUNT(recomputed)];
+	const char *states[COUNT(states)];
 	int64_t chunk[COUNT(chunks)];
-	size_t nrecompute, nchunks;
+	size_t nrecompute, nstates, nchunks;
 };
 
 /* given: --recompute of the command line, or NULL */
@@ -79,8 +85,12 @@ static struct axes axes_of(const struct opts *o, const struct trainer *t, const 
 {
 	/* a head in FP8, or that ranks divide, has no chunks */
 	const int divides = o->tensor == 1 && t->head_recipe.kind == TE_RECIPE_NONE;
+	const int on_host = !strcmp(t->device.backend, "host"); /* GPUs refuse --states host */
 	struct axes a = { .nrecompute = given ? 1 : COUNT(recomputed), .nchunks = 1 };
 
+	memcpy(a.states, states, sizeof(states));
+	a.nstates = o->states_given || !on_host ? 1 : COUNT(states);
+	a.states[0] = states[!strcmp(o->states, "host")];
 	memcpy(a.recompute, recomputed, sizeof(recomputed));
 	if (given)
 		a.recompute[0] = given;
@@ -98,10 +108,10 @@ static int none_fits(const struct opts *o, const struct mix *least)
 	char all[32], there[32], fixed[32], act[32];
 
 	return say_bad("--memory: nothing fits into %s: --recompute %s --loss-chunk %lld takes %s, "
-		       "and an offload does not free enough; weights, gradients, moments and "
-		       "copies take %s, activations %s",
+		       "and an offload does not free enough; weights, gradients, moments (--states "
+		       "%s) and copies take %s, activations %s",
 		       mem_amount((uint64_t)o->memory, there), least->recompute,
-		       (long long)least->chunk, mem_amount(m->total, all),
+		       (long long)least->chunk, mem_amount(m->total, all), least->states,
 		       mem_amount(m->weights + m->grads + m->moments + m->copies, fixed),
 		       mem_amount(m->activations, act));
 }
@@ -118,7 +128,8 @@ static int is_better(const struct mix *x, const struct mix *best)
 static int search(struct opts *o, struct trainer *t, const struct axes *a, struct mix *x,
 		  int *best, int *least)
 {
-	const int n = (int)(a->nchunks * a->nrecompute);
+	const size_t each = a->nchunks * a->nrecompute;
+	const int n = (int)(each * a->nstates);
 	struct te_offload *offload = NULL;
 	int r = STATUS_OK;
 
@@ -126,7 +137,8 @@ static int search(struct opts *o, struct trainer *t, const struct axes *a, struc
 	*least = 0;
 	for (int i = 0; i < n && !r; i++) {
 		x[i] = (struct mix){ .recompute = a->recompute[(size_t)i % a->nrecompute],
-				     .chunk = a->chunk[(size_t)i / a->nrecompute] };
+				     .chunk = a->chunk[(size_t)i / a->nrecompute % a->nchunks],
+				     .states = a->states[(size_t)i / each] };
 		r = try(o, t, &x[i], &offload);
 		if (r)
 			break;
@@ -145,19 +157,21 @@ static int take(struct opts *o, struct trainer *t, const struct mix *x)
 
 	if (!r)
 		r = opts_set(o, "offload", x->fit.moves ? "auto" : "off");
+	if (!r)
+		r = opts_set(o, "states", x->states);
 	if (r)
 		return r;
 	t->cfg.loss_chunk = o->loss_chunk = x->chunk;
 	t->predicted_ms = x->m.step_ms;
 	if (tells(o, t))
-		printf("chosen: --recompute %s --loss-chunk %lld --offload %s\n", o->recompute,
-		       (long long)o->loss_chunk, o->offload);
+		printf("chosen: --recompute %s --loss-chunk %lld --offload %s --states %s\n",
+		       o->recompute, (long long)o->loss_chunk, o->offload, o->states);
 	return STATUS_OK;
 }
 
 int mix_choose(struct opts *o, struct trainer *t)
 {
-	struct mix x[COUNT(chunks) * COUNT(recomputed)];
+	struct mix x[COUNT(chunks) * COUNT(recomputed) * COUNT(states)];
 	char *given = NULL;
 	struct axes a;
 	int best, least, te, r;
@@ -166,8 +180,8 @@ int mix_choose(struct opts *o, struct trainer *t)
 		return say_failed("out of memory");
 	a = axes_of(o, t, given);
 	if (tells(o, t))
-		printf("%-20s %10s %12s %12s %13s\n", "recompute", "loss-chunk", "offloaded",
-		       "memory", "step");
+		printf("%-20s %10s %7s %12s %12s %13s\n", "recompute", "loss-chunk", "states",
+		       "offloaded", "memory", "step");
 	r = search(o, t, &a, x, &best, &least);
 	/* rates are measured, and differ from rank to rank */
 	te = r ? 0 : ranks_first(&t->ranks, t->stream, &best);

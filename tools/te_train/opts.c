@@ -425,6 +425,7 @@ int opts_parse(struct opts *o, int argc, char **argv, int *ret_done)
 		o->recompute_given |= at == AT(recompute);
 		o->chunk_given |= at == AT(loss_chunk);
 		o->offload_given |= at == AT(offload);
+		o->states_given |= at == AT(states);
 	}
 	if (preset)
 		r = set_preset(o, preset);

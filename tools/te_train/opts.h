@@ -31,7 +31,7 @@ struct opts {
 	int nfiles;
 	int files_given; /* 1: the data is from the command line, not from the checkpoint */
 	/* 1: from the command line, and not for --memory to choose */
-	int recompute_given, chunk_given, offload_given;
+	int recompute_given, chunk_given, offload_given, states_given;
 	int accum_kept;	 /* 1: accum is from the checkpoint, and counts all ranks */
 };
 

@@ -442,7 +442,11 @@ t_backend_backend_SOURCES = \
 	t/backend/backend_streams.c \
 	t/backend/backend_work.c
 
-t_ops_gemm_SOURCES = t/ops/gemm.c t/ops/gemm_cases.c t/ops/gemm_cases.h
+t_ops_gemm_SOURCES = \
+	t/ops/gemm.c \
+	t/ops/gemm_cases.c \
+	t/ops/gemm_cases.h \
+	t/ops/gemm_grouped_cases.c
 
 t_ops_kernel_calls_SOURCES = \
 	t/ops/kernel_calls.c \

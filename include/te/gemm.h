@@ -56,6 +56,46 @@ TE_EXPORT int te_gemm(struct te_stream *stream, const struct te_tensor *a,
 		      const struct te_tensor *b, struct te_tensor *d,
 		      const struct te_gemm_opts *opts);
 
+#define TE_GEMM_BY_K 4u /* te_gemm_grouped: groups divide K */
+
+struct te_gemm_grouped_opts {
+	size_t size;
+	uint32_t flags; /* TE_GEMM_B_T or TE_GEMM_BY_K */
+	float alpha;	/* 1 by default */
+	float beta;	/* 0: D is not read; otherwise beta D is added */
+	/* FP8: FP32 [groups] in place of the operand's own scale-inverse, or NULL */
+	const struct te_tensor *a_scale_inv, *b_scale_inv;
+};
+#define TE_GEMM_GROUPED_OPTS_INIT { sizeof(struct te_gemm_grouped_opts), 0, 1.0f, 0.0f, 0, 0 }
+
+/**
+ * te_gemm_grouped - a GEMM for each of several groups of rows, with limits in device memory
+ * @stream:  work is queued on it
+ * @a, @b:   the operands
+ * @offsets: INT32 [groups + 1]; group g has the rows offsets[g] to offsets[g + 1] - 1
+ * @d:       the result
+ * @status:  INT32 [1]: 0; or 1 + the first i for which offsets[i] is negative, less than
+ *	     offsets[i - 1] or more than the number of rows, and then D is not written
+ * @opts:    NULL for the defaults
+ *
+ * Shapes: A [M,K], B [groups,N,K], D [M,N]: for the rows r of group g, D[r] = alpha A[r] B[g]^T +
+ * beta D[r], a layer with one weight a group. With TE_GEMM_B_T B is [groups,K,N]: its gradient to
+ * the input. With TE_GEMM_BY_K A is [K,M], B [K,N] and D [groups,M,N]: D[g] = alpha * the sum of
+ * A[r]^T B[r] over the rows r of group g + beta D[g], the gradient of the weights; of a group
+ * without rows beta D[g]. Rows outside of all groups are not added and, of D, not written.
+ * FP8 operands are read from the row-wise copy, with TE_GEMM_BY_K and for B with TE_GEMM_B_T from
+ * the column-wise copy, and have one scale a tensor or, by opts, one a group.
+ * Types: as te_gemm(), without block scaling. FP8 needs N and K in multiples of 16.
+ * Numerics: as te_gemm(). A GPU computes it by a kernel that is not fast.
+ * Stream: asynchronous, captures. Offsets are read when the work runs, in each replay.
+ * Thread: one stream by one thread at a time.  Since: 0.1
+ * Errors: -EINVAL, -TE_ESHAPE, -TE_EDTYPE, -TE_EBLAS (as te_gemm).
+ */
+TE_EXPORT int te_gemm_grouped(struct te_stream *stream, const struct te_tensor *a,
+			      const struct te_tensor *b, const struct te_tensor *offsets,
+			      struct te_tensor *d, struct te_tensor *status,
+			      const struct te_gemm_grouped_opts *opts);
+
 TE_END_DECLS
 
 #endif

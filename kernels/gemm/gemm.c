@@ -39,11 +39,14 @@
 typedef float vec __attribute__((vector_size(64), aligned(4), may_alias));
 #define LANES 16
 
-/* an operand [rows, k], stored [k, rows] when t; scale: of blocks, else NULL */
+/*
+ * An operand [rows, k], stored [k, rows] when t; scale: of blocks, else NULL. ld: elements of a
+ * stored row, more than k for FP8 only.
+ */
 struct operand {
 	const void *x;
 	const float *scale;
-	int64_t rows, k;
+	int64_t rows, k, ld;
 	int32_t dtype, t, scaling;
 };
 
@@ -61,7 +64,7 @@ static const void *element(const struct operand *o, int64_t row, int64_t k)
 /* n elements of a stored row, from column c on */
 static void load_row(const struct operand *o, int64_t row, int64_t c, int64_t n, float *v)
 {
-	const int64_t off = row * (o->t ? o->rows : o->k) + c;
+	const int64_t off = row * o->ld + c;
 
 	if (!te__is_fp8(o->dtype)) {
 		te__h_load(o->dtype, o->x, off, n, v);
@@ -348,21 +351,39 @@ static int64_t ntiles(const struct gemm *g)
 	return (g->a->m + g->mc - 1) / g->mc * ((g->a->n + g->nc - 1) / g->nc);
 }
 
-void te__h_gemm(const struct te_k_gemm *a)
+/* rows begin to end - 1 of a result without terms */
+static void zeros(void *arg, int64_t begin, int64_t end)
+{
+	const struct gemm *g = arg;
+	float acc[TE__H_CHUNK];
+
+	for (int64_t r = begin; r < end; r++)
+		TE__H_CHUNKS(i0, len, g->a->n) {
+			memset(acc, 0, sizeof(acc));
+			epilogue(g->a, g->scale, r * g->a->n + i0, i0, len, acc);
+		}
+}
+
+/* a_ld, b_ld: see struct operand */
+static void gemm(const struct te_k_gemm *a, int64_t a_ld, int64_t b_ld)
 {
 	const int64_t most = TILES_PER_THREAD * (int64_t)te__k_nthreads();
 	struct gemm g = {
 		.a = a,
-		.x = { a->a, a->asc ? a->sa : NULL, te_k_gemm_a_rows(a), a->k, a->adtype, a->a_t,
-		       a->asc },
-		.y = { a->b, a->bsc ? a->sb : NULL, te_k_gemm_b_rows(a), a->k, a->bdtype, a->b_t,
-		       a->bsc },
+		.x = { a->a, a->asc ? a->sa : NULL, te_k_gemm_a_rows(a), a->k, a_ld, a->adtype,
+		       a->a_t, a->asc },
+		.y = { a->b, a->bsc ? a->sb : NULL, te_k_gemm_b_rows(a), a->k, b_ld, a->bdtype,
+		       a->b_t, a->bsc },
 		.scale = a->alpha * (a->sa && !a->asc ? *a->sa : 1.0f) *
 			 (a->sb && !a->bsc ? *a->sb : 1.0f),
 		.mc = MC,
 		.nc = NC,
 	};
 
+	if (!a->k) {
+		te__k_for(a->m, te__h_rows_grain(a->n, 1), zeros, &g);
+		return;
+	}
 	if (a->m <= TE__H_MR) {
 		const int64_t row = a->k * (int64_t)te_dtype_nbytes(a->bdtype);
 
@@ -374,6 +395,67 @@ void te__h_gemm(const struct te_k_gemm *a)
 		*(g.mc >= g.nc ? &g.mc : &g.nc) /= 2;
 	g.nrows = (a->m + g.mc - 1) / g.mc;
 	te__k_for(ntiles(&g), 1, tiles, &g);
+}
+
+void te__h_gemm(const struct te_k_gemm *a)
+{
+	gemm(a, a->a_t ? te_k_gemm_a_rows(a) : a->k, a->b_t ? te_k_gemm_b_rows(a) : a->k);
+}
+
+/* the group's operands and result, of a launch with one group after another */
+static void group(const struct te_k_gemm_grouped *a, int64_t g)
+{
+	const int64_t first = a->offsets[g], n = a->offsets[g + 1] - first;
+	const int64_t as = (int64_t)te_dtype_nbytes(a->adtype);
+	const int64_t bs = (int64_t)te_dtype_nbytes(a->bdtype);
+	const int64_t ds = (int64_t)te_dtype_nbytes(a->ddtype);
+	const int fp8 = te__is_fp8(a->adtype);
+	struct te_k_gemm k = {
+		.sa = a->sa ? a->sa + (a->a_each ? g : 0) : NULL,
+		.sb = a->sb ? a->sb + (a->b_each ? g : 0) : NULL,
+		.m = a->by_k ? a->m : n,
+		.n = a->n,
+		.k = a->by_k ? n : a->k,
+		.alpha = a->alpha,
+		.beta = a->beta,
+		.a_t = !fp8 && a->by_k,
+		.b_t = !fp8 && (a->by_k || a->b_t),
+		.adtype = a->adtype,
+		.bdtype = a->bdtype,
+		.cdtype = a->ddtype,
+		.ddtype = a->ddtype,
+	};
+	int64_t a_at, b_at, d_at;
+
+	if (a->by_k) {
+		a_at = fp8 ? first : first * a->m;
+		b_at = fp8 ? first : first * a->n;
+		d_at = g * a->m * a->n;
+	} else {
+		a_at = first * a->k;
+		b_at = fp8 && a->b_t ? g * a->k : g * a->n * a->k;
+		d_at = first * a->n;
+	}
+	k.a = (const char *)a->a + a_at * as;
+	k.b = (const char *)a->b + b_at * bs;
+	k.c = k.d = (char *)a->d + d_at * ds;
+	if (k.m)
+		gemm(&k, k.a_t ? a->m : a->k,
+		     k.b_t	       ? a->n :
+		     fp8 && a->b_t && !a->by_k ? a->groups * a->k :
+						 a->k);
+}
+
+void te__h_gemm_grouped(const struct te_k_gemm_grouped *a)
+{
+	*a->status = 0;
+	for (int64_t i = 0; i <= a->groups; i++)
+		if (!te_k_gemm_grouped_ok(a, i)) {
+			*a->status = (int32_t)(i + 1);
+			return;
+		}
+	for (int64_t g = 0; g < a->groups; g++)
+		group(a, g);
 }
 
 /* rows begin to end - 1 */

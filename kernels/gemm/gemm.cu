@@ -9,6 +9,7 @@
  *  gemm_short_k_A_B       A [m, k]     B [n, k]     FP32 [m, n]    32 x 64 of d  128       0
  *  gemm_short_k_bf16_tt   BF16 [k, m]  BF16 [k, n]  the same
  *  ..._unaligned          the same, at addresses that vectors cannot be loaded from
+ *  gemm_grouped           any types and layouts of te_k_gemm_grouped       16 x 16 of d  256  8 B
  *  gemm_finish            sums FP32 [m, ld]         T [m, n]       1024          256       0
  *
  * n is a multiple of 8, and so is m of gemm_short_k. k elements are a multiple of 128 bytes for
@@ -381,3 +382,112 @@ template <class T> DEV void finish_body(const struct te_k_gemm_finish &a)
 TE_NAME(float, fp32)
 TE_NAME(bf16, bf16)
 #undef TE_NAME
+
+/* --- groups of rows ---------------------------------------------------------- */
+
+/* consecutive terms of a sum: elements first, first + step and so on */
+struct terms {
+	int64_t first, step;
+};
+
+DEV float term(int dtype, const void *x, int64_t at)
+{
+	if (dtype == TE_D_FP32)
+		return ((const float *)x)[at];
+	if (dtype == TE_D_BF16)
+		return to_float(((const bf16 *)x)[at]);
+
+	const fp16 v = { (unsigned short)fp8x2_decode(dtype, ((const uint8_t *)x)[at]) };
+
+	return to_float(v);
+}
+
+/* the first offset that is not in order, or groups + 1; all threads of the block */
+DEV int first_wrong(const struct te_k_gemm_grouped &a)
+{
+	__shared__ int first;
+
+	if (threadIdx.x == 0)
+		first = (int)a.groups + 1;
+	__syncthreads();
+	for (int i = threadIdx.x; i <= (int)a.groups; i += blockDim.x)
+		if (!te_k_gemm_grouped_ok(&a, i))
+			atomicMin(&first, i);
+	__syncthreads();
+	return first;
+}
+
+/* the group of a row, or -1 */
+DEV int group_of(const struct te_k_gemm_grouped &a, int64_t row)
+{
+	int lo = 0, hi = (int)a.groups; /* offsets[lo] <= row < offsets[hi] */
+
+	if (row < a.offsets[0] || row >= a.offsets[hi])
+		return -1;
+	while (hi - lo > 1) {
+		const int mid = (lo + hi) / 2;
+
+		if (row < a.offsets[mid])
+			hi = mid;
+		else
+			lo = mid;
+	}
+	return lo;
+}
+
+/* any types; k in ascending order; exists so that every GPU computes groups, and is not fast */
+extern "C" __global__ void __launch_bounds__(GROUPED_TILE *GROUPED_TILE)
+te_k_gemm_grouped(const __grid_constant__ struct te_k_gemm_grouped a)
+{
+	const bool fp8 = a.adtype == TE_D_E4M3 || a.adtype == TE_D_E5M2;
+	const int64_t row = (int64_t)blockIdx.x * GROUPED_TILE + threadIdx.x / GROUPED_TILE;
+	const int64_t col = (int64_t)blockIdx.y * GROUPED_TILE + threadIdx.x % GROUPED_TILE;
+	int64_t n = a.k, g, at = row * a.n + col;
+	struct terms x, y;
+	float sum = 0.0f, scale;
+	int wrong;
+
+	te_begin();
+	wrong = first_wrong(a);
+	if (threadIdx.x == 0 && blockIdx.x == 0 && blockIdx.y == 0 && blockIdx.z == 0)
+		*a.status = wrong <= a.groups ? wrong + 1 : 0;
+	if (wrong <= a.groups || row >= a.m || col >= a.n)
+		return;
+	if (a.by_k) {
+		g = blockIdx.z;
+		n = a.offsets[g + 1] - a.offsets[g];
+		x.first = fp8 ? row * a.k + a.offsets[g] : a.offsets[g] * a.m + row;
+		x.step = fp8 ? 1 : a.m;
+		y.first = fp8 ? col * a.k + a.offsets[g] : a.offsets[g] * a.n + col;
+		y.step = fp8 ? 1 : a.n;
+		at += g * a.m * a.n;
+	} else {
+		g = group_of(a, row);
+		if (g < 0)
+			return;
+		x.first = row * a.k;
+		x.step = 1;
+		y.first = !a.b_t ? (g * a.n + col) * a.k :
+			  fp8	 ? (col * a.groups + g) * a.k :
+				   g * a.k * a.n + col;
+		y.step = a.b_t && !fp8 ? a.n : 1;
+	}
+	for (int64_t i = 0; i < n; i++)
+		sum = __fmaf_rn(term(a.adtype, a.a, x.first + i * x.step),
+				term(a.bdtype, a.b, y.first + i * y.step), sum);
+	scale = a.alpha;
+	if (a.sa)
+		scale = mul(scale, a.sa[a.a_each ? g : 0]);
+	if (a.sb)
+		scale = mul(scale, a.sb[a.b_each ? g : 0]);
+	sum = mul(sum, scale);
+	if (a.ddtype == TE_D_FP32) {
+		float *d = (float *)a.d + at;
+
+		*d = a.beta != 0.0f ? add(sum, mul(a.beta, *d)) : sum;
+	} else {
+		bf16 *d = (bf16 *)a.d + at;
+
+		*d = from_float<bf16>(a.beta != 0.0f ? add(sum, mul(a.beta, to_float(*d))) : sum);
+	}
+}

@@ -42,6 +42,31 @@ struct te_k_gemm_finish {
 	int32_t dtype; /* FP32 or BF16: c, d, bias */
 };
 
+/*
+ * A GEMM for each of several groups of rows. Group g has the rows offsets[g] to offsets[g + 1] - 1:
+ *
+ *	m-grouped: d[r,N] = alpha * sa * sb * a[r,K] b[g]^T + beta * d[r,N] for its rows r of
+ *		a [M,K] and d [M,N]; b [groups,N,K] or, b_t, [groups,K,N], whose copy in FP8 is
+ *		[N,groups * K]
+ *	by_k: d[g] = alpha * sa * sb * sums over its rows of a[r,M]^T b[r,N] + beta * d[g];
+ *		a [K,M], b [K,N], in FP8 their copies [M,K] and [N,K]; d [groups,M,N]
+ *
+ * *status: 0; or 1 + the first i for which offsets[i] is negative, less than offsets[i - 1] or
+ * more than the rows, and then nothing else is written. Rows outside of all groups are not
+ * computed.
+ */
+struct te_k_gemm_grouped {
+	const void *a, *b;
+	void *d;
+	const float *sa, *sb; /* one word or, a_each, b_each, one for each group; NULL: 1 */
+	const int32_t *offsets; /* [groups + 1] */
+	int32_t *status;
+	int64_t m, n, k, groups;
+	float alpha, beta;
+	int32_t by_k, b_t, a_each, b_each;
+	int32_t adtype, bdtype, ddtype;
+};
+
 /* rows of the operands */
 TE_K_INLINE int64_t te_k_gemm_a_rows(const struct te_k_gemm *g)
 {
@@ -50,6 +75,19 @@ TE_K_INLINE int64_t te_k_gemm_a_rows(const struct te_k_gemm *g)
 TE_K_INLINE int64_t te_k_gemm_b_rows(const struct te_k_gemm *g)
 {
 	return g->b_rows ? g->b_rows : g->n;
+}
+
+/* rows that the offsets divide */
+TE_K_INLINE int64_t te_k_gemm_grouped_rows(const struct te_k_gemm_grouped *g)
+{
+	return g->by_k ? g->k : g->m;
+}
+
+/* are the rows before offsets[i] a group's? */
+TE_K_INLINE int te_k_gemm_grouped_ok(const struct te_k_gemm_grouped *g, int64_t i)
+{
+	return g->offsets[i] >= (i ? g->offsets[i - 1] : 0) &&
+	       g->offsets[i] <= te_k_gemm_grouped_rows(g);
 }
 
 #endif

@@ -13,6 +13,8 @@
 #define SHORT_K_COLS 64
 #define SHORT_K_THREADS 128 /* four warps of 16 rows by 32 columns */
 
+#define GROUPED_TILE 16 /* rows and columns of d of a block, one for each thread */
+
 #define FINISH_ELEMS 1024 /* elements of d of a block */
 #define FINISH_THREADS 256
 

@@ -132,6 +132,23 @@ int te__geo_gemm(const void *args, struct te__geometry *k)
 	return 0;
 }
 
+int te__geo_gemm_grouped(const void *args, struct te__geometry *k)
+{
+	const struct te_k_gemm_grouped *a = args;
+	const int64_t rows = ceil_div(a->m, GROUPED_TILE), cols = ceil_div(a->n, GROUPED_TILE);
+
+	if (rows > INT32_MAX || cols > UINT16_MAX || (a->by_k && a->groups > UINT16_MAX))
+		return te__fail(-TE_ESHAPE, "te_gemm_grouped: N %lld, %lld groups: on a GPU N ends "
+				"at %d and, by K, groups at %d", (long long)a->n,
+				(long long)a->groups, UINT16_MAX * GROUPED_TILE, UINT16_MAX);
+	k->func = "te_k_gemm_grouped";
+	k->grid[0] = (unsigned)rows;
+	k->grid[1] = (unsigned)cols;
+	k->grid[2] = a->by_k ? (unsigned)a->groups : 1;
+	k->block[0] = GROUPED_TILE * GROUPED_TILE;
+	return 0;
+}
+
 int te__geo_gemm_finish(const void *args, struct te__geometry *k)
 {
 	const struct te_k_gemm_finish *a = args;

@@ -206,6 +206,16 @@ CALL(gemm_opts, struct te_tensor *t[3]; const int64_t n[2] = { 2, 2 };
      DO(te_stream_sync(st));
      for (int i = 0; i < 3; i++)
 	     te_tensor_unref(t[i]);)
+CALL(gemm_grouped_opts, struct te_tensor *t[5]; const int64_t n[3] = { 1, 2, 2 };
+     for (int i = 0; i < 5; i++) {
+	     DO(te_tensor_create(ctx, i < 3 ? TE_DTYPE_FP32 : TE_DTYPE_INT32, i < 3 ? 3 : 1,
+				 i < 4 ? n + (i == 3) : n, NULL, &t[i]));
+	     DO(te_fill(st, te_tensor_data(t[i]), 0, te_tensor_nbytes(t[i])));
+     }
+     r = te_gemm_grouped(st, t[0], t[1], t[3], t[2], t[4], s);
+     DO(te_stream_sync(st));
+     for (int i = 0; i < 5; i++)
+	     te_tensor_unref(t[i]);)
 /* a kernel on zeros of these extents, FP32 and at index 8 INT32 */
 static const int64_t kernel_shapes[][2] = { { 2, 4 },  { 2, 4 },  { 2, 4 },  { 2, 4 },
 					    { 1, 4 },  { 1, 2 },  { 2, 12 }, { 2, 12 },
@@ -471,6 +481,7 @@ static const struct te_weight_info init_te_weight_info = TE_WEIGHT_INFO_INIT;
 static const struct te_adamw_opts init_te_adamw_opts = TE_ADAMW_OPTS_INIT;
 static const struct te_adamw_shards init_te_adamw_shards = TE_ADAMW_SHARDS_INIT;
 static const struct te_adamw_stats init_te_adamw_stats = TE_ADAMW_STATS_INIT;
+static const struct te_gemm_grouped_opts init_te_gemm_grouped_opts = TE_GEMM_GROUPED_OPTS_INIT;
 static const struct te_gemm_opts init_te_gemm_opts = TE_GEMM_OPTS_INIT;
 static const struct te_kernel_transpose_opts init_te_kernel_transpose_opts =
 	TE_KERNEL_TRANSPOSE_OPTS_INIT;
@@ -585,6 +596,7 @@ static const struct row {
 	IN(adamw_opts, te_adamw_opts, beta1),
 	IN(adamw_shards, te_adamw_shards, gather),
 	OUT(adamw_stats, te_adamw_stats, nsteps),
+	IN(gemm_grouped_opts, te_gemm_grouped_opts, flags),
 	IN(gemm_opts, te_gemm_opts, flags),
 	IN(transpose, te_kernel_transpose_opts, size),
 	IN(embedding_forward, te_kernel_embedding_opts, size),

@@ -399,6 +399,49 @@ START_TEST(gemm)
 }
 END_TEST
 
+START_TEST(gemm_grouped)
+{
+	static const int32_t types[] = { TE_DTYPE_FP32, TE_DTYPE_BF16, TE_DTYPE_E4M3 };
+	const int32_t type = types[_i % 3], out = type == TE_DTYPE_FP32 ? type : TE_DTYPE_BF16;
+
+	for (int i = 0; i < 12; i++) {
+		const int by_k = i % 3 == 2, fp8 = type == TE_DTYPE_E4M3;
+		const int64_t m = tt_rand_int(1, 50), n = fp8 ? 16 : tt_rand_int(1, 40), groups = 3;
+		const int64_t depth = fp8 ? 48 : tt_rand_int(1, 40), rows = by_k ? depth : m;
+		int32_t *offsets = kc_poison(TE_DTYPE_INT32, groups + 1);
+		struct te_k_gemm_grouped a = {
+			.a = whole_numbers(type, m * depth),
+			.b = whole_numbers(type, n * depth * (by_k ? 1 : groups)),
+			.d = whole_numbers(out, m * n * (by_k ? groups : 1)),
+			.sa = fp8 ? kc_word(2.0f) : NULL,
+			.sb = fp8 ? kc_normal(TE_DTYPE_FP32, groups, 1.0f) : NULL,
+			.offsets = offsets,
+			.status = kc_poison(TE_DTYPE_INT32, 1),
+			.m = m,
+			.n = n,
+			.k = depth,
+			.groups = groups,
+			.alpha = 1.0f,
+			.beta = i & 1 ? 1.0f : 0.0f,
+			.by_k = by_k,
+			.b_t = i % 3 == 1,
+			.b_each = 1,
+			.adtype = type,
+			.bdtype = type,
+			.ddtype = out,
+		};
+
+		offsets[0] = 0;
+		for (int64_t g = 1; g <= groups; g++)
+			offsets[g] = (int32_t)tt_rand_int(offsets[g - 1], rows);
+		if (i > 8)
+			offsets[tt_rand_int(0, groups)] = i == 9 ? -1 : (int32_t)rows + 1;
+		KC_RUN(GEMM_GROUPED, &a);
+		kc_reset();
+	}
+}
+END_TEST
+
 START_TEST(gemm_finish)
 {
 	const int32_t dtype = kl_types[_i % 2];
@@ -618,6 +661,7 @@ void kernel_train_cases(Suite *s, TCase *odd)
 	tcase_add_loop_test(c, cross_entropy_of_inf_and_nan, 0, 2);
 	c = kl_case(s, "gemm");
 	tcase_add_loop_test(c, gemm_finish, 0, 2);
+	tcase_add_loop_test(c, gemm_grouped, 0, 3);
 	/* on a GPU, cuBLASLt has fewer layouts: t/ops/gemm_exact_gpu.c */
 	if (!strcmp(backend, "host"))
 		tcase_add_loop_test(c, gemm, 0, 6);

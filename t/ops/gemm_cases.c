@@ -494,5 +494,6 @@ Suite *gemm_suite(const char *name, const char *on)
 	tcase_add_loop_test(c, block_scales_of_any_depth, 0,
 			    TT_FEWER(NDEPTHS) * NBLOCK_TYPES);
 	tcase_add_test(c, says_what_is_wrong);
+	gemm_grouped_cases(s);
 	return s;
 }

@@ -1,4 +1,4 @@
-/* t/ops/gemm_cases.h - cases of te_gemm that hold on every backend. */
+/* t/ops/gemm_cases.h - cases of te_gemm and te_gemm_grouped that hold on every backend. */
 #ifndef GEMM_CASES_H
 #define GEMM_CASES_H
 
@@ -6,5 +6,8 @@
 
 /* the suite on the named backend */
 Suite *gemm_suite(const char *name, const char *backend);
+
+/* cases of te_gemm_grouped */
+void gemm_grouped_cases(Suite *s);
 
 #endif

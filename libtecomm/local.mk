@@ -17,6 +17,8 @@ libtecomm_libtecomm_internal_la_SOURCES = \
 	libtecomm/collective/nccl.c \
 	libtecomm/collective/nccl.h \
 	libtecomm/collective/nodes/device.c \
+	libtecomm/collective/nodes/mail.c \
+	libtecomm/collective/nodes/mail.h \
 	libtecomm/collective/nodes/nodes.c \
 	libtecomm/collective/nodes/nodes.h \
 	libtecomm/collective/nodes/rail.c \

@@ -157,8 +157,8 @@ TE_EXPORT int te_comm_broadcast(struct te_comm *comm, struct te_stream *stream, 
  * rank that releases it (te_comm_unref()) before its last messages are received lets their
  * receivers fail; te_comm_barrier() before it prevents that.
  * Thread: one communicator by one thread at a time.  Since: 0.1
- * Errors: -EINVAL, -TE_EDTYPE, -EOPNOTSUPP (another backend than host, ranks of several nodes, or
- * another algorithm), and the codes of te_comm_error().
+ * Errors: -EINVAL, -TE_EDTYPE, -ENOMEM, -EOPNOTSUPP (another backend than host, or another
+ * algorithm), and the codes of te_comm_error().
  */
 TE_EXPORT int te_comm_send(struct te_comm *comm, struct te_stream *stream, const void *in,
 			   int64_t count, enum te_dtype dtype, int32_t to,
@@ -211,9 +211,9 @@ TE_EXPORT int te_comm_alltoallv(struct te_comm *comm, struct te_stream *stream, 
  * @opts:   as in te_comm_send()
  *
  * In place: the root's part of the larger array may be the smaller one; te_comm_reduce: out may be
- * in. Other overlaps are refused. All else as te_comm_sendrecv(). They also work between nodes, on
- * any backend, by the messages of te_comm_allreduce(), te_comm_all_gather() and
- * te_comm_broadcast(): all ranks take part then.
+ * in. Other overlaps are refused. All else as te_comm_sendrecv(). Between nodes they work on any
+ * backend, by the messages of te_comm_allreduce(), te_comm_all_gather() and te_comm_broadcast():
+ * all ranks take part then.
  * Thread: one communicator by one thread at a time.  Since: 0.1
  * Errors: as te_comm_send().
  */

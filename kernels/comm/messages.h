@@ -77,6 +77,16 @@ struct te_k_comm_messages {
 	int32_t nlanes; /* lanes of a channel: 1 or TE_K_COMM_LANES */
 };
 
+/* one end of a message, in a list of ends that are all in progress at once */
+struct te_k_comm_end {
+	uint8_t *data;
+	int64_t nbytes;
+	uint64_t signature; /* te_k_comm_message() */
+	int32_t peer;
+	int32_t sends; /* 1: data is sent to the peer; 0: received from it */
+	int32_t next;  /* position in the list of the next one of this direction and peer; -1 */
+};
+
 TE_K_INLINE int64_t te_k_comm_slot_nbytes(int64_t buffer_nbytes, int32_t nlanes)
 {
 	const int64_t most = nlanes > 1 ? TE_K_COMM_LANE_SLOT : TE_K_COMM_SLOT_MOST;

@@ -94,6 +94,8 @@ void te__coll_fini(struct te__coll *c)
 	c->queued = te_stream_unref(c->queued);
 	c->captured = te_stream_unref(c->captured);
 	c->order = te_event_unref(c->order);
+	te__free(c->list);
+	te__free(c->heads);
 	if (c->status)
 		(void)te_pinned_free(te__pool_ctx(c->pool), c->status);
 	if (c->ctl)
@@ -135,8 +137,7 @@ static void operation_text(uint64_t s, char *ret, size_t nbytes)
 			 te_dtype_name((enum te_dtype)(s >> 40 & 15)), by, from);
 }
 
-/* text of te_k_comm_message() */
-static void message_text(uint64_t s, char *ret, size_t nbytes)
+void te__message_text(uint64_t s, char *ret, size_t nbytes)
 {
 	static const char *const kind[TE_K_COMM_KINDS] = {
 		[TE_K_COMM_POINT] = "from one rank to another",
@@ -172,8 +173,8 @@ static void mismatch_text(const struct te_k_comm_status *s, const char *peer, ch
 		return;
 	}
 	if (s->phase == TE_K_COMM_RECEIVE) {
-		message_text(s->expected, mine, sizeof(mine));
-		message_text(s->got, theirs, sizeof(theirs));
+		te__message_text(s->expected, mine, sizeof(mine));
+		te__message_text(s->got, theirs, sizeof(theirs));
 		snprintf(ret, nbytes, "message %llu of %s is %s, expected %s",
 			 (unsigned long long)s->epoch, peer, theirs, mine);
 		return;

@@ -29,6 +29,8 @@ struct te__coll_terms {
 	struct te__reach_choice reach;
 };
 
+struct te__message_list;
+
 struct te__coll {
 	struct te__boot *boot;
 	struct te__pool *pool;
@@ -44,6 +46,10 @@ struct te__coll {
 	struct te_stream *queued, *captured;
 	struct te_event *order; /* orders streams in a capture */
 	int told; /* 1: the failure in status was reported */
+	/* messages of the present call (messages.c); NULL until the first one */
+	struct te__message_list *list;
+	int32_t list_cap;
+	int32_t *heads; /* [ranks][2] */
 };
 
 /*
@@ -67,6 +73,8 @@ void te__coll_fini(struct te__coll *c);
 /* call it before launches on the stream, which then run after the last operation. Errors as
  * te__pool_check() */
 int te__coll_begin(struct te__coll *c, const char *fn, struct te_stream *stream);
+/* text of te_k_comm_message() */
+void te__message_text(uint64_t signature, char *ret, size_t nbytes);
 /* device address of an INT32 that barriers exchange */
 void *te__coll_word(const struct te__coll *c);
 /* the arguments that all operations have in common */

@@ -7,6 +7,15 @@
 
 #include "libtecomm/collective/collective.h"
 #include "libtecomm/collective/comm.h"
+#include "libtecomm/collective/nodes/mail.h"
+
+/* a list of ends of messages, which a host call gets a copy of */
+struct te__message_list {
+	struct te_k_comm_messages k; /* arguments without messages */
+	struct te__mail *mail;
+	int32_t n;
+	struct te_k_comm_end ends[];
+};
 
 /* the messages of a call, of which each has elements of an array */
 struct call {
@@ -15,8 +24,9 @@ struct call {
 	const void *in;
 	void *out;
 	enum te_dtype dtype;
+	int64_t es; /* bytes of an element */
 	int32_t nranks, rank;
-	struct te_k_comm_messages k;
+	struct te_k_comm_messages k; /* kind, type and op */
 };
 
 static int begin(struct call *c, const char *fn, struct te_comm *comm, const void *in, void *out,
@@ -30,11 +40,7 @@ static int begin(struct call *c, const char *fn, struct te_comm *comm, const voi
 		r = te__sized_in(fn, te_comm_call_opts, opts, &o);
 	if (r)
 		return r;
-	if (comm->coll.nodes && kind <= TE_K_COMM_ALLTOALL)
-		return te__fail(-EOPNOTSUPP, "%s: %s: ranks of %d nodes whose memory is not "
-				"mapped, only gather, scatter and reduce are for these", fn,
-				comm->name, te__boot_nnodes(comm->boot));
-	if (!comm->coll.nodes && !comm->coll.terms.host)
+	if (!comm->coll.terms.host && (!comm->coll.nodes || kind <= TE_K_COMM_ALLTOALL))
 		return te__fail(-EOPNOTSUPP, "%s: %s: backend %s, messages are for backend host",
 				fn, comm->name, te_ctx_backend(comm->ctx));
 	if (o.algorithm != TE_COMM_AUTO)
@@ -50,10 +56,13 @@ static int begin(struct call *c, const char *fn, struct te_comm *comm, const voi
 		.in = in,
 		.out = out,
 		.dtype = dtype,
+		.es = (int64_t)te_dtype_nbytes(dtype),
 		.nranks = te__boot_nranks(comm->boot),
 		.rank = te__boot_rank(comm->boot),
-		.k = { .kind = kind, .nlanes = comm->coll.terms.nlanes },
+		.k = { .comm = { .dtype = (int32_t)dtype }, .kind = kind },
 	};
+	if (comm->coll.list)
+		comm->coll.list->n = 0;
 	return 0;
 }
 
@@ -76,33 +85,66 @@ static int check_count(const struct call *c, int64_t count, int64_t at)
 	return 0;
 }
 
+/* room for one more end */
+static int grow(const struct call *c)
+{
+	struct te__coll *coll = &c->comm->coll;
+	const int32_t cap = coll->list_cap ? 2 * coll->list_cap : 32;
+	struct te__message_list *l;
+
+	if (coll->list && coll->list->n < coll->list_cap)
+		return 0;
+	l = te__realloc(coll->list, sizeof(*l) + (size_t)cap * sizeof(*l->ends));
+	if (!l)
+		return te__fail(-ENOMEM, "%s: no memory for %d messages", c->fn, cap);
+	l->n = coll->list ? l->n : 0;
+	coll->list = l;
+	coll->list_cap = cap;
+	return 0;
+}
+
 /* count elements to, or from, a rank, which are at element at of in, or out */
 static int add(struct call *c, int sends, int32_t rank, int64_t at, int64_t count)
 {
-	const int64_t es = (int64_t)te_dtype_nbytes(c->dtype);
-	int64_t *nbytes = sends ? &c->k.in_nbytes : &c->k.out_nbytes;
+	const uintptr_t base = (uintptr_t)(sends ? c->in : c->out);
+	struct te__message_list *l;
 	int r = check_count(c, count, at);
 
+	if (!r)
+		r = grow(c);
 	if (r)
 		return r;
-	(sends ? c->k.in_at : c->k.out_at)[rank] = at * es;
-	(sends ? c->k.in_count : c->k.out_count)[rank] = count;
-	*(sends ? &c->k.sends : &c->k.receives) |= 1u << rank;
-	if (count && (at + count) * es > *nbytes)
-		*nbytes = (at + count) * es;
+	l = c->comm->coll.list;
+	l->ends[l->n++] = (struct te_k_comm_end){
+		.data = (uint8_t *)(base + (uintptr_t)(at * c->es)),
+		.nbytes = count * c->es,
+		.signature = te_k_comm_message(&c->k, count),
+		.peer = rank,
+		.sends = sends,
+	};
 	return 0;
 }
 
 static int check_array(const struct call *c, const char *name, const void *p, int64_t nbytes)
 {
-	const size_t es = te_dtype_nbytes(c->dtype);
-
 	if (nbytes && !p)
 		return te__fail(-EINVAL, "%s: %s is NULL", c->fn, name);
-	if (nbytes && (uintptr_t)p % es)
-		return te__fail(-EINVAL, "%s: %s is %p, not aligned to an element of %zu bytes",
-				c->fn, name, p, es);
+	if (nbytes && (uintptr_t)p % (uintptr_t)c->es)
+		return te__fail(-EINVAL, "%s: %s is %p, not aligned to an element of %lld bytes",
+				c->fn, name, p, (long long)c->es);
 	return 0;
+}
+
+static int check_arrays(const struct call *c)
+{
+	const struct te__message_list *l = c->comm->coll.list;
+	int64_t nbytes[2] = { 0, 0 };
+	int r;
+
+	for (int32_t i = 0; i < l->n; i++)
+		nbytes[l->ends[i].sends] |= l->ends[i].nbytes;
+	r = check_array(c, "in", c->in, nbytes[1]);
+	return r ? r : check_array(c, "out", c->out, nbytes[0]);
 }
 
 static int overlap(uintptr_t a, uint64_t na, uintptr_t b, uint64_t nb)
@@ -110,56 +152,195 @@ static int overlap(uintptr_t a, uint64_t na, uintptr_t b, uint64_t nb)
 	return na && nb && a < b + nb && b < a + na;
 }
 
+/* 1: the result of a reduction is written once, to where it is received from this rank */
+static int is_read(const struct call *c, const struct te_k_comm_end *e)
+{
+	return e->sends || (c->k.kind == TE_K_COMM_REDUCE && e->peer != c->rank);
+}
+
+/* 1: the ends that receive ascend in memory, and those that send are all before or after them */
+static int is_ascending(const struct call *c)
+{
+	const struct te__message_list *l = c->comm->coll.list;
+	uintptr_t lo[2] = { UINTPTR_MAX, UINTPTR_MAX }, hi[2] = { 0, 0 };
+
+	for (int32_t i = 0; i < l->n; i++) {
+		const struct te_k_comm_end *e = &l->ends[i];
+		const uintptr_t p = (uintptr_t)e->data, end = p + (uintptr_t)e->nbytes;
+
+		if (!e->nbytes)
+			continue;
+		if (!e->sends && p < hi[0])
+			return 0;
+		lo[e->sends] = p < lo[e->sends] ? p : lo[e->sends];
+		hi[e->sends] = end > hi[e->sends] ? end : hi[e->sends];
+	}
+	return hi[0] <= lo[1] || hi[1] <= lo[0];
+}
+
 /* messages of the rank to itself may stay where they are */
 static int check_overlap(const struct call *c)
 {
-	const struct te_k_comm_messages *k = &c->k;
-	const uint64_t es = te_dtype_nbytes(c->dtype);
-	const int reduces = k->kind == TE_K_COMM_REDUCE;
+	const struct te__message_list *l = c->comm->coll.list;
 
-	for (int r = 0; r < c->nranks; r++) {
-		const uintptr_t out = (uintptr_t)c->out + (uintptr_t)k->out_at[r];
-		const uint64_t n = (uint64_t)k->out_count[r] * es;
+	if (is_ascending(c))
+		return 0;
+	for (int32_t i = 0; i < l->n; i++) {
+		const struct te_k_comm_end *out = &l->ends[i];
 
-		for (int s = 0; s < c->nranks; s++) {
-			const uintptr_t in = (uintptr_t)c->in + (uintptr_t)k->in_at[s];
-			const int own = (s == r || reduces) && s == c->rank && in == out;
+		for (int32_t k = 0; k < l->n && !is_read(c, out); k++) {
+			const struct te_k_comm_end *e = &l->ends[k];
+			const int own = e->sends && e->peer == c->rank && out->peer == c->rank &&
+					e->data == out->data;
 
-			if (!own && overlap(in, (uint64_t)k->in_count[s] * es, out, n))
-				return te__fail(-EINVAL, "%s: out for rank %d overlaps in for "
-						"rank %d", c->fn, r, s);
-			if (s < r && !reduces &&
-			    overlap((uintptr_t)c->out + (uintptr_t)k->out_at[s],
-				    (uint64_t)k->out_count[s] * es, out, n))
-				return te__fail(-EINVAL, "%s: out for rank %d overlaps out for "
-						"rank %d", c->fn, r, s);
+			if (own || (!e->sends && (k >= i || is_read(c, e))))
+				continue;
+			if (overlap((uintptr_t)e->data, (uint64_t)e->nbytes, (uintptr_t)out->data,
+				    (uint64_t)out->nbytes))
+				return te__fail(-EINVAL, "%s: out for rank %d overlaps %s for "
+						"rank %d", c->fn, out->peer,
+						e->sends ? "in" : "out", e->peer);
 		}
 	}
 	return 0;
 }
 
+/* the next end from position i on of a message to, or from, this rank itself; NULL: none */
+static const struct te_k_comm_end *own_end(const struct call *c, int sends, int32_t *i)
+{
+	const struct te__message_list *l = c->comm->coll.list;
+
+	while (*i < l->n) {
+		const struct te_k_comm_end *e = &l->ends[(*i)++];
+
+		if (e->peer == c->rank && e->sends == sends)
+			return e;
+	}
+	return NULL;
+}
+
+static long long count_of(const struct te_k_comm_end *e)
+{
+	return (long long)(e->signature & (((uint64_t)1 << 40) - 1));
+}
+
+static const char *type_of(const struct te_k_comm_end *e)
+{
+	return te_dtype_name((enum te_dtype)(e->signature >> 40 & 15));
+}
+
 static int check_itself(const struct call *c)
 {
-	const struct te_k_comm_messages *k = &c->k;
-	const uint32_t own = 1u << c->rank;
+	const struct te_k_comm_end *in, *out;
+	int32_t i = 0, k = 0;
 
-	if ((k->sends & own) != (k->receives & own))
-		return te__fail(-EINVAL, "%s: rank %d has only one end of a message to itself",
-				c->fn, c->rank);
-	if ((k->sends & own) && k->in_count[c->rank] != k->out_count[c->rank])
-		return te__fail(-EINVAL, "%s: rank %d sends %lld elements to itself and receives "
-				"%lld", c->fn, c->rank, (long long)k->in_count[c->rank],
-				(long long)k->out_count[c->rank]);
+	do {
+		in = own_end(c, 1, &i);
+		out = own_end(c, 0, &k);
+		if (!in != !out)
+			return te__fail(-EINVAL, "%s: rank %d has only one end of a message to "
+					"itself", c->fn, c->rank);
+		if (in && in->signature != out->signature)
+			return te__fail(-EINVAL, "%s: rank %d sends %lld %s to itself and receives "
+					"%lld %s", c->fn, c->rank, count_of(in), type_of(in),
+					count_of(out), type_of(out));
+	} while (in);
 	return 0;
+}
+
+/* ---- queueing ---- */
+
+/* by the kernel, which has one end at most of each direction and rank */
+static int launch(struct call *c, struct te_stream *stream)
+{
+	const struct te__message_list *l = c->comm->coll.list;
+	struct te_k_comm_messages *k = &c->k;
+
+	k->nlanes = c->comm->coll.terms.nlanes;
+	for (int32_t i = 0; i < l->n; i++) {
+		const struct te_k_comm_end *e = &l->ends[i];
+		const int64_t at = (int64_t)((uintptr_t)e->data -
+					     (uintptr_t)(e->sends ? c->in : c->out));
+		int64_t *nbytes = e->sends ? &k->in_nbytes : &k->out_nbytes;
+
+		(e->sends ? k->in_at : k->out_at)[e->peer] = at;
+		(e->sends ? k->in_count : k->out_count)[e->peer] = e->nbytes / c->es;
+		*(e->sends ? &k->sends : &k->receives) |= 1u << e->peer;
+		if (e->nbytes && at + e->nbytes > *nbytes)
+			*nbytes = at + e->nbytes;
+	}
+	k->comm.in = c->in;
+	k->comm.out = c->out;
+	return TE__LAUNCH(stream, COMM_MESSAGES, k);
+}
+
+static int copy_own(const struct call *c, struct te_stream *stream)
+{
+	const struct te_k_comm_end *in, *out;
+	int32_t i = 0, k = 0;
+	int r = 0;
+
+	while (!r && (in = own_end(c, 1, &i)) && (out = own_end(c, 0, &k)))
+		if (in->nbytes && in->data != out->data)
+			r = te_copy(stream, out->data, in->data, (size_t)in->nbytes);
+	return r;
+}
+
+/* leave out messages of the rank to itself; each end has the position of the next one after it */
+static int connect(const struct call *c)
+{
+	struct te__coll *coll = &c->comm->coll;
+	struct te__message_list *l = coll->list;
+	int32_t n = 0;
+
+	if (!coll->heads)
+		coll->heads = te__calloc(2 * (size_t)c->nranks, sizeof(*coll->heads));
+	if (!coll->heads)
+		return te__fail(-ENOMEM, "%s: no memory for messages of %d ranks", c->fn,
+				c->nranks);
+	for (int32_t i = 0; i < l->n; i++)
+		if (l->ends[i].peer != c->rank)
+			l->ends[n++] = l->ends[i];
+	l->n = n;
+	memset(coll->heads, -1, 2 * (size_t)c->nranks * sizeof(*coll->heads));
+	for (int32_t i = n; i-- > 0;) {
+		int32_t *head = &coll->heads[2 * l->ends[i].peer + l->ends[i].sends];
+
+		l->ends[i].next = *head;
+		*head = i;
+	}
+	return 0;
+}
+
+/* in stream order */
+static void transfer(void *arg)
+{
+	const struct te__message_list *l = arg;
+
+	te__mail_transfer(l->mail, l->ends, l->n);
+}
+
+/* by a host call, which is given the list */
+static int call_host(const struct call *c, struct te_stream *stream)
+{
+	struct te__message_list *l = c->comm->coll.list;
+	int r = copy_own(c, stream);
+
+	if (!r)
+		r = connect(c);
+	if (r || !l->n)
+		return r;
+	l->k = c->k;
+	l->mail = te__nodes_mail(c->comm->coll.nodes);
+	return te_host_call(stream, transfer, l,
+			    sizeof(*l) + (size_t)l->n * sizeof(*l->ends));
 }
 
 static int queue(struct call *c, struct te_stream *stream)
 {
-	const int32_t op = c->k.comm.op;
-	int r = check_array(c, "in", c->in, c->k.in_nbytes);
+	const struct te_k_comm own = c->k.comm;
+	int r = check_arrays(c);
 
-	if (!r)
-		r = check_array(c, "out", c->out, c->k.out_nbytes);
 	if (!r)
 		r = check_itself(c);
 	if (!r)
@@ -171,11 +352,9 @@ static int queue(struct call *c, struct te_stream *stream)
 	if (r)
 		return r;
 	c->k.comm = te__coll_args(&c->comm->coll);
-	c->k.comm.in = c->in;
-	c->k.comm.out = c->out;
-	c->k.comm.dtype = (int32_t)c->dtype;
-	c->k.comm.op = op;
-	return TE__LAUNCH(stream, COMM_MESSAGES, &c->k);
+	c->k.comm.dtype = own.dtype;
+	c->k.comm.op = own.op;
+	return c->comm->coll.nodes ? call_host(c, stream) : launch(c, stream);
 }
 
 static int sendrecv(const char *fn, struct te_comm *comm, struct te_stream *stream, const void *in,
@@ -193,7 +372,7 @@ static int sendrecv(const char *fn, struct te_comm *comm, struct te_stream *stre
 		r = check_rank(&c, "from", from);
 	if (!r && from != TE_COMM_NO_RANK)
 		r = add(&c, 0, from, 0, nout);
-	return r || !(c.k.sends | c.k.receives) ? r : queue(&c, stream);
+	return r || (to == TE_COMM_NO_RANK && from == TE_COMM_NO_RANK) ? r : queue(&c, stream);
 }
 
 int te_comm_send(struct te_comm *comm, struct te_stream *stream, const void *in, int64_t count,
@@ -269,7 +448,7 @@ int te_comm_alltoallv(struct te_comm *comm, struct te_stream *stream, const void
 	return r ? r : queue(&c, stream);
 }
 
-/* as by_root(), among ranks that exchange messages between nodes */
+/* as by_root(), among ranks whose collectives are between nodes */
 static int by_nodes(const struct call *c, struct te_stream *stream, int64_t count, int32_t root)
 {
 	static const enum te_k_comm_collective whats[TE_K_COMM_KINDS] = {

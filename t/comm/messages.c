@@ -1,6 +1,6 @@
 /*
  * t/comm/messages.c - te_comm_send(3), te_comm_alltoall(3), te_comm_gather(3): ranks are threads,
- * or processes of which one is killed.
+ * or processes, which TE_COMM_NODE puts on several nodes and of which one is killed.
  */
 #include "config.h"
 
@@ -18,6 +18,7 @@
 
 #define POOL ((uint64_t)4 << 20)
 #define MEM ((size_t)1 << 20) /* bytes of each array of a rank */
+#define LARGE ((size_t)32 << 20)
 
 static uint64_t seed;
 
@@ -409,7 +410,7 @@ static int go_wrong(struct thread_rank *r)
 	const int me = r->rank, at = (int)seed;
 	void *p, *o;
 
-	STEP(te_mem_alloc(q, MEM, &p));
+	STEP(te_mem_alloc(q, at == 8 ? LARGE : MEM, &p));
 	STEP(te_mem_alloc(q, MEM, &o));
 	STEP(te_comm_barrier(c, q));
 	STEP(te_stream_sync(q));
@@ -435,8 +436,8 @@ static int go_wrong(struct thread_rank *r)
 		STEP(te_comm_send(c, q, p, 10, f, 0, NULL));
 	if (at == 7 && me == 1)
 		STEP(te_comm_recv(c, q, o, 10, f, 2, NULL));
-	if (at == 8 && me == 0)
-		STEP(te_comm_send(c, q, p, (int64_t)MEM / 4, f, 1, NULL));
+	if (at == 8 && me == 0) /* more than sockets take */
+		STEP(te_comm_send(c, q, p, (int64_t)LARGE / 4, f, 1, NULL));
 	if (at == 9 && me < 2)
 		STEP(te_comm_reduce(c, q, p, o, 10, f, TE_COMM_SUM, 0, NULL));
 	if (at == 9 && me == 1) /* which has not ended either */
@@ -556,6 +557,7 @@ static int call_of_three(const struct joined *j, int rank, enum what what, const
 }
 
 struct killing {
+	const char *nodes; /* a letter for each rank */
 	enum what what;
 	int records, kills; /* 1: calls are a recording; rank 1 is killed in the middle */
 };
@@ -582,21 +584,26 @@ static int many_calls(const struct joined *j, int rank, const struct killing *k,
 			r = te_comm_error(j->comm);
 	}
 	te_recording_unref(rec);
-	return r ? r : te_comm_barrier(j->comm, j->s);
+	if (!r)
+		r = te_comm_barrier(j->comm, j->s);
+	if (!r)
+		r = te_stream_sync(j->s);
+	return r ? r : te_comm_error(j->comm);
 }
 
 static int killed_rank(int rank, void *arg)
 {
 	struct joined j;
 	void *p = NULL, *o = NULL;
-	int r = nodes_join(&j, rank, 'a', 60000, 5000, 0, 1);
+	const struct killing *k = arg;
+	int r = nodes_join(&j, rank, k->nodes[rank], 60000, 5000, 0, 1);
 
 	if (!r)
 		r = te_mem_alloc(j.s, MEM, &p);
 	if (!r)
 		r = te_mem_alloc(j.s, MEM, &o);
 	if (!r)
-		r = many_calls(&j, rank, arg, p, o);
+		r = many_calls(&j, rank, k, p, o);
 	(void)te_mem_free(j.s, p);
 	(void)te_mem_free(j.s, o);
 	return nodes_leave(&j, r);
@@ -604,14 +611,16 @@ static int killed_rank(int rank, void *arg)
 
 START_TEST(a_rank_that_ends_is_named_at_once)
 {
-	struct killing k = { (enum what)(_i % NWHATS), _i / NWHATS & 1, 1 };
+	const int records = _i < 2 * NWHATS ? _i / NWHATS : _i & 1;
+	struct killing k = { _i < 2 * NWHATS ? "aaa" : _i & 2 ? "aba" : "abc",
+			     (enum what)(_i % NWHATS), records, 1 };
 	struct ranks_result res[3];
 
 	ranks_meet_run(MEET_ID, 3, killed_rank, &k, res);
 	ck_assert_int_eq(res[1].signal, SIGKILL);
 	ranks_failed(&res[0], -TE_EPEER, "rank 1 (", 30000);
 	ranks_failed(&res[2], -TE_EPEER, "rank 1 (", 30000);
-	if (_i)
+	if (_i % 7)
 		return;
 	k.kills = 0;
 	ranks_meet_run(MEET_ID, 3, killed_rank, &k, res);
@@ -619,49 +628,85 @@ START_TEST(a_rank_that_ends_is_named_at_once)
 }
 END_TEST
 
-/* two nodes: results are in t/comm/nodes.c */
-static int apart_calls(const struct joined *j, int rank)
-{
-	const enum te_dtype t = TE_DTYPE_UINT8;
-	struct te_comm *c = j->comm;
-	uint8_t x[32] = { 0 };
+/* ---- ranks of several nodes ---- */
 
-	REFUSED(te_comm_send(c, j->s, x, 1, t, 1 - rank, NULL), -EOPNOTSUPP, "ranks of 2 nodes");
-	REFUSED(te_comm_alltoall(c, j->s, x, x + 8, 2, t, NULL), -EOPNOTSUPP, "ranks of 2 nodes");
-	REFUSED(te_comm_gather(c, j->s, x, x + 8, 2, t, 2, NULL), -EINVAL, "root is 2");
-	REFUSED(te_comm_gather(c, j->s, NULL, x, 2, t, 0, NULL), -EINVAL, "in is NULL");
-	REFUSED(te_comm_gather(c, j->s, x, NULL, 2, t, rank, NULL), -EINVAL, "out is NULL");
-	REFUSED(te_comm_gather(c, j->s, x + 2 - rank, x, 2, t, rank, NULL), -EINVAL, "overlaps");
-	REFUSED(te_comm_scatter(c, j->s, NULL, x, 2, t, rank, NULL), -EINVAL, "in is NULL");
-	REFUSED(te_comm_scatter(c, j->s, x, x + 1, 2, t, rank, NULL), -EINVAL, "overlaps");
-	REFUSED(te_comm_reduce(c, j->s, x, x + 1, 2, t, TE_COMM_SUM, rank, NULL), -EINVAL,
-		"overlaps");
-	REFUSED(te_comm_reduce(c, j->s, x, x, -1, t, TE_COMM_SUM, rank, NULL), -EINVAL,
-		"-1 elements");
-	return te_comm_gather(c, j->s, NULL, NULL, 0, t, 0, NULL);
-}
+static struct apart {
+	const char *nodes; /* a letter for each rank */
+	int (*fn)(struct thread_rank *r);
+	int timeout_ms;
+} apart;
 
 static int apart_rank(int rank, void *arg)
 {
+	struct thread_rank t = { .rank = rank };
 	struct joined j;
-	int r = nodes_join(&j, rank, rank ? 'b' : 'a', 60000, 5000, 0, 1);
+	int r = nodes_join(&j, rank, apart.nodes[rank], apart.timeout_ms, 5000, 0, 1);
 
 	(void)arg;
-	if (!r)
-		r = apart_calls(&j, rank);
-	if (!r) /* the other one has joined, too */
-		r = te_comm_barrier(j.comm, j.s);
-	if (!r)
-		r = te_stream_sync(j.s);
-	return nodes_leave(&j, r);
+	t.ctx = j.ctx;
+	t.comm = j.comm;
+	return nodes_leave(&j, r ? r : apart.fn(&t));
+}
+
+/* as threads_run() */
+static void apart_run(const char *nodes, int (*fn)(struct thread_rank *r), int timeout_ms, int code,
+		      const char *text)
+{
+	struct ranks_result res[RANKS_MAX];
+
+	threads_n = (int)strlen(nodes);
+	apart = (struct apart){ nodes, fn, timeout_ms };
+	seed = tt_rand_u64();
+	ranks_meet_run(MEET_ID, threads_n, apart_rank, NULL, res);
+	if (!code)
+		ranks_ok(threads_n, res);
+	for (int i = 0; code && i < threads_n; i++)
+		ranks_failed(&res[i], code, text, 60000);
+}
+
+static int apart_at;
+static const char *const layouts[] = { "ab", "aab", "abba", "abcde", "aaaabbbb", "abcdefgh" };
+
+START_TEST(every_byte_arrives_between_nodes)
+{
+	apart_run(layouts[_i], many, 60000, 0, NULL);
+}
+END_TEST
+
+START_TEST(recordings_have_messages_between_nodes)
+{
+	apart_run(layouts[_i], replays, 60000, 0, NULL);
+}
+END_TEST
+
+static int both_orders(struct thread_rank *r)
+{
+	for (seed = 0; seed < 2; seed++)
+		STEP(orders(r));
+	return refusals(r);
 }
 
 START_TEST(calls_between_nodes_are_checked)
 {
-	struct ranks_result res[2];
+	apart_run("ab", both_orders, 60000, 0, NULL);
+}
+END_TEST
 
-	ranks_meet_run(MEET_ID, 2, apart_rank, NULL, res);
-	ranks_ok(2, res);
+static int go_wrong_apart(struct thread_rank *r)
+{
+	seed = (uint64_t)apart_at;
+	return go_wrong(r);
+}
+
+/* the functions of the others are not messages between nodes */
+START_TEST(failures_between_nodes_are_named)
+{
+	if (_i == 4 || _i == 5)
+		return;
+	apart_at = _i;
+	apart_run(_i & 1 ? "aab" : "abc", go_wrong_apart,
+		  bads[_i].code == -ETIMEDOUT ? TT_SLOWER(500) : 60000, bads[_i].code,
+		  bads[_i].text);
 }
 END_TEST
 
@@ -679,6 +724,9 @@ TT_SUITE("comm/messages", TT_NEED_NOTHING)
 	tcase_add_loop_test(c, failures_are_named, 0, TT_LEN(bads));
 	tcase_add_test(c, arguments_are_checked);
 	c = tt_case(s, "processes", "comm"); /* forked without the threads of a context */
-	tcase_add_loop_test(c, a_rank_that_ends_is_named_at_once, 0, 2 * NWHATS);
+	tcase_add_loop_test(c, a_rank_that_ends_is_named_at_once, 0, 3 * NWHATS);
+	tcase_add_loop_test(c, every_byte_arrives_between_nodes, 0, TT_LEN(layouts));
+	tcase_add_loop_test(c, recordings_have_messages_between_nodes, 0, TT_LEN(layouts) - 2);
 	tcase_add_test(c, calls_between_nodes_are_checked);
+	tcase_add_loop_test(c, failures_between_nodes_are_named, 0, TT_LEN(bads));
 }

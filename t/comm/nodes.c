@@ -768,7 +768,7 @@ START_TEST(creation_takes_so_many_exchanges)
 	static const struct {
 		const char *nodes, *transport;
 		uint64_t n;
-	} row[] = { { "aaa", "auto", 5 }, { "aab", "fabric", 8 }, { "aab", "tcp", 9 } };
+	} row[] = { { "aaa", "auto", 5 }, { "aab", "fabric", 8 }, { "aab", "tcp", 11 } };
 	struct ranks_result res[3];
 
 	plan->n = 3;

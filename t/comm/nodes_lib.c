@@ -73,15 +73,50 @@ float nodes_input(const struct joined *j, int who, int op, int64_t i)
 	return (float)((int32_t)x >> 8) * 0x1p-20f;
 }
 
-/* between nodes, some sums are for one rank: -1 if not */
-static int root_of(const struct joined *j, uint64_t *state)
+/* between nodes: a sum on all ranks, on one, or by messages to all */
+enum { ON_ALL = -1, BY_MESSAGES = -2 };
+
+/* one of these, or the rank that alone has the sum */
+static int form_of(const struct joined *j, uint64_t *state)
 {
 	struct te_comm_info i = TE_COMM_INFO_INIT;
 	const int n = te_comm_nranks(j->comm), root = (int)(te__splitmix64(state) % (uint64_t)n);
 
 	if (te_comm_info(j->comm, &i) || i.nnodes < 2 || !strcmp(i.transport, "fabric"))
-		return -1;
-	return te__splitmix64(state) % 2 ? root : -1;
+		return ON_ALL;
+	switch (te__splitmix64(state) % 3) {
+	case 0:
+		return ON_ALL;
+	case 1:
+		return root;
+	default:
+		return BY_MESSAGES;
+	}
+}
+
+/* all ranks send x to all, and add in rank order */
+static int reduce_by_messages(const struct joined *j, float *x, int64_t count)
+{
+	const int n = te_comm_nranks(j->comm);
+	const size_t nbytes = (size_t)count * sizeof(*x);
+	const int64_t none[RANKS_MAX] = { 0 };
+	int64_t counts[RANKS_MAX];
+	float *all;
+	void *p;
+
+	for (int k = 0; k < n; k++)
+		counts[k] = count;
+	STEP(te_mem_alloc(j->s, (size_t)n * nbytes, &p));
+	STEP(te_comm_alltoallv(j->comm, j->s, x, counts, none, p, counts, NULL, TE_DTYPE_FP32,
+			       NULL));
+	STEP(te_stream_sync(j->s));
+	all = p; /* of the host backend */
+	for (int64_t i = 0; i < count; i++) {
+		x[i] = all[i];
+		for (int k = 1; k < n; k++)
+			x[i] += all[k * count + i];
+	}
+	return te_mem_free(j->s, p);
 }
 
 int nodes_reduce(struct joined *j, int64_t more)
@@ -91,7 +126,7 @@ int nodes_reduce(struct joined *j, int64_t more)
 	uint64_t state = j->seed + (uint64_t)op;
 	const int64_t most = te__splitmix64(&state) % (uint64_t)j->nfew ? 500 : COUNT;
 	const int64_t count = 1 + (int64_t)(te__splitmix64(&state) % (uint64_t)most);
-	const int root = root_of(j, &state), me = te_comm_rank(j->comm);
+	const int root = form_of(j, &state), me = te_comm_rank(j->comm);
 	void *p;
 
 	STEP(te_mem_alloc(j->s, sizeof(x), &p));
@@ -100,7 +135,8 @@ int nodes_reduce(struct joined *j, int64_t more)
 	tt_poison(y, (size_t)count * sizeof(*y));
 	STEP(te_copy(j->s, p, x, (size_t)count * sizeof(*x)));
 	STEP(te_stream_sync(j->s));
-	STEP(root < 0 ? te_comm_allreduce(j->comm, j->s, p, p, count + more, TE_DTYPE_FP32,
+	STEP(root == BY_MESSAGES ? reduce_by_messages(j, p, count + more) :
+	     root < 0 ? te_comm_allreduce(j->comm, j->s, p, p, count + more, TE_DTYPE_FP32,
 					  TE_COMM_SUM, NULL) :
 			te_comm_reduce(j->comm, j->s, p, root == me ? p : NULL, count + more,
 				       TE_DTYPE_FP32, TE_COMM_SUM, root, NULL));

@@ -17,7 +17,7 @@
 struct verbs_fake verbs_fake = { .max_inline = 512 };
 _Thread_local int verbs_fake_rank;
 
-#define MOST 64
+#define MOST 512
 #define INLINE_MOST 512
 
 struct context {

@@ -7,6 +7,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "libtecomm/collective/nodes/mail.h"
 #include "libtecomm/collective/nodes/rail.h"
 #include "libtecomm/meet/agree.h"
 #include "libtecomm/meet/thread.h"
@@ -29,6 +30,8 @@ static void wake(void *arg)
 	struct te__nodes *n = arg;
 
 	n->link->ops->wake(n->link);
+	if (n->mail)
+		te__mail_wake(n->mail);
 }
 
 /* ---- creation ---- */
@@ -84,6 +87,14 @@ static int open_link(struct te__nodes *n, const struct te__link_ops *ops)
 	return te__agree(n->boot, r, "connection of the nodes");
 }
 
+/* messages between all ranks pass through memory of the host, by host calls */
+static int open_mail(struct te__nodes *n, const struct te__link_ops *ops)
+{
+	if (strcmp(te_ctx_backend(te__pool_ctx(n->pool)), "host"))
+		return 0;
+	return te__mail_create(n->boot, n->pool, ops, n->piece, &n->mail);
+}
+
 /* by the first row of messages that works */
 static int connect_nodes(struct te__nodes *n, const struct te__reach_choice *reach)
 {
@@ -103,6 +114,8 @@ static int connect_nodes(struct te__nodes *n, const struct te__reach_choice *rea
 			te__log_warn("the nodes are connected by %s, since: %s", ops->name, why);
 		r = open_link(n, ops);
 		if (!r)
+			r = open_mail(n, ops);
+		if (!r)
 			break;
 		snprintf(why, sizeof(why), "%s", te_error_detail());
 		n->link = te__link_close(n->link);
@@ -121,6 +134,8 @@ static int start_threads(struct te__nodes *n)
 {
 	int r = te__watch_start(n->boot, n->pool, wake, n, &n->watch);
 
+	if (!r && n->mail)
+		r = te__mail_start(n->mail);
 	if (r || n->local >= n->nrails)
 		return r;
 	r = te__thread_start(&n->thread, te__rail_work, n, "a rail of several nodes");
@@ -229,11 +244,17 @@ struct te__nodes *te__nodes_destroy(struct te__nodes *n)
 	if (why && n->link)
 		(void)te__link_fail(n->link, code, "%s", why);
 	te__link_close(n->link);
+	te__mail_destroy(n->mail);
 	te__free(n->peer_of);
 	te__free(n->targets);
 	te__free(n->src);
 	te__free(n);
 	return NULL;
+}
+
+struct te__mail *te__nodes_mail(const struct te__nodes *n)
+{
+	return n->mail;
 }
 
 const char *te__nodes_transport(const struct te__nodes *n)

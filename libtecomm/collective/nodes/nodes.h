@@ -36,6 +36,7 @@
 #include "libtecomm/reach/reach.h"
 
 struct te__nodes;
+struct te__mail;
 
 #define TE__NODES_LOCAL 63 /* maximum ranks of a node, whose messages are queued at once */
 /* maximum bytes of an array for exchange; chain is used above it, if possible */
@@ -58,6 +59,8 @@ size_t te__nodes_device(const struct te__boot *boot, size_t piece);
 int te__nodes_create(struct te__boot *boot, struct te__pool *pool,
 		     const struct te__reach_choice *reach, size_t piece, size_t device_at,
 		     struct te__nodes **ret_nodes);
+/* messages between any two ranks; NULL: devices have none */
+struct te__mail *te__nodes_mail(const struct te__nodes *n);
 /* call it after the work of the context has ended; takes NULL, returns NULL */
 struct te__nodes *te__nodes_destroy(struct te__nodes *n);
 /* the name of the link's transport */

@@ -42,6 +42,7 @@ struct te__nodes {
 	struct te__boot *boot;
 	struct te__pool *pool;
 	struct te__link *link;
+	struct te__mail *mail; /* NULL: devices have none */
 	size_t piece;
 	int32_t rank, nranks, nnodes, node, nlocal, local;
 	int32_t nrails, npeers;

@@ -24,7 +24,8 @@ static int digit64(char c)
 				      -1;
 }
 
-int te__base64(const char *p, size_t n, char *ret)
+/* base64; returns the number of bytes, or -1 */
+static int base64(const char *p, size_t n, char *ret)
 {
 	uint32_t bits = 0;
 	int have = 0, m = 0;
@@ -206,7 +207,7 @@ int te__token_load_ranks(struct te_token *t, const char *p, size_t n, const char
 		r = te__tbuf_add(&b, p, ntext);
 		if (r)
 			break;
-		m = te__base64(p, ntext, b.p);
+		m = base64(p, ntext, b.p);
 		if (m <= 0)
 			r = te__fail(-TE_ECORRUPT, "te_token: line %d: this is no base64", line);
 		else
@@ -327,7 +328,7 @@ int te__token_load_tekken(struct te_token *t, const json_t *root)
 		b.n = 0;
 		r = s ? te__tbuf_add(&b, s, strlen(s)) : 0;
 		if (s && !r)
-			m = te__base64(s, strlen(s), b.p);
+			m = base64(s, strlen(s), b.p);
 		if (!r && (m <= 0 || rank != (json_int_t)i))
 			r = te__fail(-TE_ECORRUPT,
 				     "te_token: tekken.json: vocab %zu: expected its "

@@ -28,7 +28,8 @@ int option_choice(const char *choices, const char *word, size_t len)
 	return -1;
 }
 
-double option_unit(char **at)
+/* returns the factor of the unit at *at and skips it; 1: no unit */
+static double take_unit(char **at)
 {
 	switch (**at) {
 	case 'k':
@@ -309,7 +310,7 @@ static int set_numbers(const struct option_field *f, const char *text, const cha
 		errno = 0;
 		v[n] = strtoll(p, &end, 10);
 		wrong = end == p || errno;
-		x = (double)v[n] * (f->kind == OPTION_COUNT || room > 1 ? option_unit(&end) : 1);
+		x = (double)v[n] * (f->kind == OPTION_COUNT || room > 1 ? take_unit(&end) : 1);
 		wrong |= !(x >= f->lo && x <= f->hi) || (*end && (*end != ',' || room == 1));
 		if (!wrong && x != (double)v[n])
 			v[n] = (int64_t)x;
@@ -365,7 +366,7 @@ int option_size(const struct option_field *f, const char *text, const char *wher
 	double x = strtod(text, &end);
 	const int none = end == text;
 
-	x *= option_unit(&end);
+	x *= take_unit(&end);
 	if (none || *end)
 		return say_bad("%s: \"%s\" is not a size such as 80G", where, text);
 	if (!(x >= f->lo && x <= f->hi))

@@ -8,9 +8,6 @@
 /* index of the word of len bytes in the choices "a|b|c"; -1: none */
 int option_choice(const char *choices, const char *word, size_t len);
 
-/* returns the factor of the unit at *at and skips it: k or K for 2^10, M, G or T; 1: no unit */
-double option_unit(char **at);
-
 /* returns a time in seconds: "90", "1.5h", "1h30m", with s, m, h or d (days); negative: no time */
 double option_seconds(const char *text);
 
@@ -18,7 +15,7 @@ enum option_kind {
 	OPTION_HEADING, /* heading of the lines of --help that follow */
 	OPTION_FLAG,	/* int64_t: 0 or 1 */
 	OPTION_INT,	/* int64_t; -1 without a default, as the next two */
-	OPTION_COUNT,	/* int64_t, with a unit of option_unit() or without */
+	OPTION_COUNT,	/* int64_t, with a unit, k or K for 2^10, M, G or T, or without */
 	OPTION_SIZE,	/* int64_t: bytes, with a unit or without; 0 without a value */
 	OPTION_REAL,	/* double; NaN without a default */
 	OPTION_TIME,	/* double: option_seconds() */

@@ -83,11 +83,6 @@ void job_started(int rank)
 	nrunning++;
 }
 
-int job_running(int rank)
-{
-	return running[rank];
-}
-
 static void tell(const struct ended *e)
 {
 	char who[512]; /* a host may have a long name */

@@ -65,7 +65,6 @@ void job_started(int rank);
 void job_ended(const struct ended *e);
 /* ends all ranks, or with --no-kill keeps the status of the first failure for the end */
 void job_failed(int status);
-int job_running(int rank);
 /* ends all ranks, with this status if there is none yet, whether or not the output is read */
 void job_end(int status);
 int job_is_ending(void);

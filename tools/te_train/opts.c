@@ -287,7 +287,6 @@ static void set_tokenizer(struct opts *o)
 	o->tokenizer = path;
 }
 
-/* options that need others, or exclude them */
 struct te_adamw_opts opts_adamw(const struct opts *o)
 {
 	struct te_adamw_opts ao = TE_ADAMW_OPTS_INIT;
@@ -354,6 +353,7 @@ static int check_pipeline(const struct opts *o)
 	return STATUS_OK;
 }
 
+/* options that need others, or exclude them */
 static int check_needs(const struct opts *o)
 {
 	if (o->preset && o->model)

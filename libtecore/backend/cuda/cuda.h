@@ -224,8 +224,6 @@ int te__sm90_attn(struct te__cuda_stream *s, const struct te__launch *l);
  * those compiled to machine code and to PTX, or 0. Lists end with 0.
  */
 int te__cuda_arch(const short *cubins, const short *ptx, int cc);
-/* can a GPU of compute capability cc load the kernels of a level? */
-int te__cuda_runs(const short *cubins, const short *ptx, int cc, int level);
 /* a test's lists in the place of the build's */
 void te__cuda_levels_fake(const short *cubins, const short *ptx);
 /* dev: a CUdevice. *ret_why: "", or why no kernels run there, which is no error */

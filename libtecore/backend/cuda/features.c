@@ -7,10 +7,11 @@
 #include "libtecore/backend/cuda/cuda.h"
 
 /*
- * Machine code runs on its own compute capability and on later ones with the same first digit;
- * machine code for 9.0 is sm_90a and runs on 9.0 only. PTX runs on its own and on all later ones.
+ * Can a GPU of compute capability cc load the kernels of a level? Machine code runs on its own
+ * compute capability and on later ones with the same first digit; machine code for 9.0 is sm_90a
+ * and runs on 9.0 only. PTX runs on its own and on all later ones.
  */
-int te__cuda_runs(const short *cubins, const short *ptx, int cc, int level)
+static int runs(const short *cubins, const short *ptx, int cc, int level)
 {
 	for (; *ptx; ptx++)
 		if (*ptx == level && level <= cc)
@@ -32,7 +33,7 @@ int te__cuda_arch(const short *cubins, const short *ptx, int cc)
 	int last = 0;
 
 	for (size_t i = 0; i < sizeof(level) / sizeof(level[0]); i++) {
-		if (!te__cuda_runs(cubins, ptx, cc, level[i]))
+		if (!runs(cubins, ptx, cc, level[i]))
 			continue;
 		if (level[i] < 90 || cc < 120)
 			return level[i];
@@ -67,7 +68,7 @@ static int choose(int cc, char *why, size_t nbytes)
 		snprintf(why, nbytes, "compute capability %d.%d: the kernels of this build are for "
 			 TE_GPU_ARCHS "%s", (as ? as : cc) / 10, (as ? as : cc) % 10,
 			 as ? ", and TE_CUDA_ARCH is set" : "");
-	} else if (!te__cuda_runs(cubins, ptx, cc, level)) {
+	} else if (!runs(cubins, ptx, cc, level)) {
 		snprintf(why, nbytes, "TE_CUDA_ARCH=%d.%d: compute capability %d.%d needs PTX of "
 			 "%d.%d, and the kernels of this build are for " TE_GPU_ARCHS,
 			 as / 10, as % 10, cc / 10, cc % 10, level / 10, level % 10);

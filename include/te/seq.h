@@ -75,6 +75,9 @@ TE_EXPORT int te_seq_complete(struct te_seq *seq);
 #define TE_SEQ_REMAINDERS 8u
 #define TE_SEQ_NO_DRAW 16u /* te_seq_init draws no weights: all are 0, to be loaded */
 #define TE_SEQ_ROUND_FROZEN 32u /* with TE_SEQ_REMAINDERS: frozen weights have none */
+/* with TE_SEQ_REMAINDERS: they are in pinned host memory, where the device reads them. Backend host
+ * only. TE_ADAMW_HOST updates them in chunks, like moments */
+#define TE_SEQ_HOST_REMAINDERS 64u
 
 /**
  * te_seq_freeze - freeze weights: no gradient, no optimizer state; or undo it

@@ -68,20 +68,23 @@ int te__adamw_gather(const char *fn, struct te_stream *stream, const struct te__
 					   r) : 0;
 }
 
-/* addresses of both moments; exponents: FP8 only */
-struct moments {
+/* addresses of both moments, and of remainders or NULL; exponents: FP8 only */
+struct states {
 	char *m, *v;
 	uint8_t *m_exp, *v_exp;
+	uint16_t *rest;
 };
 
-/* the moments from element `at` of nelems on */
-static struct moments moments_from(const struct te__adamw *a, int64_t at, int64_t nelems)
+/* the moments from element `at` of nelems on, and the remainders from w_at on */
+static struct states states_from(const struct te__adamw *a, int64_t at, int64_t nelems,
+				 int64_t w_at)
 {
 	const int32_t kind = (int32_t)te__adamw_moments(a->m);
 	char *m = te_tensor_data(a->m), *v = te_tensor_data(a->v);
 	/* FP8: a byte an element, and exponents after the codes */
 	const int64_t first = kind == TE_K_MOMENTS_FP8 ? at : te_k_moment_nbytes(kind, at);
-	struct moments x = { m + first, v + first, NULL, NULL };
+	struct states x = { m + first, v + first, NULL, NULL,
+			    a->remainder ? a->remainder + w_at : NULL };
 
 	if (kind == TE_K_MOMENTS_FP8) {
 		x.m_exp = (uint8_t *)m + nelems + at / TE_K_ALIGN_WEIGHT;
@@ -92,7 +95,7 @@ static struct moments moments_from(const struct te__adamw *a, int64_t at, int64_
 
 /* update n elements of the weights from `at` on */
 static int launch(struct te_stream *stream, const struct te__adamw *a, int64_t at, int64_t n,
-		  const struct moments *x)
+		  const struct states *x)
 {
 	const int bf16 = te_tensor_dtype(a->w) == TE_DTYPE_BF16;
 	struct te_k_adamw k = {
@@ -111,7 +114,7 @@ static int launch(struct te_stream *stream, const struct te__adamw *a, int64_t a
 		.m_exp = x->m_exp,
 		.v_exp = x->v_exp,
 		.moments = (int32_t)te__adamw_moments(a->m),
-		.rest = a->remainder ? a->remainder + at : NULL,
+		.rest = x->rest,
 	};
 
 	if (bf16)
@@ -137,26 +140,31 @@ static size_t aligned(size_t nbytes)
 	return (nbytes + 255) / 256 * 256;
 }
 
-size_t te__adamw_buf_nbytes(enum te_moments moments, int64_t nelems)
+size_t te__adamw_buf_nbytes(enum te_moments moments, int rest, int64_t nelems)
 {
-	return 2 * (aligned(code_nbytes(moments, nelems)) + aligned(exp_nbytes(moments, nelems)));
+	return 2 * (aligned(code_nbytes(moments, nelems)) + aligned(exp_nbytes(moments, nelems))) +
+	       (rest ? aligned((size_t)nelems * sizeof(uint16_t)) : 0);
 }
 
-static struct moments moments_in(char *buf, enum te_moments moments, int64_t nelems)
+/* in a buffer, of a chunk whose remainders are at rest unless they are in the buffer, too */
+static struct states states_in(const struct te__adamw_chunks *c, char *buf,
+			       enum te_moments moments, uint16_t *rest)
 {
-	const size_t codes = aligned(code_nbytes(moments, nelems));
-	const size_t exps = aligned(exp_nbytes(moments, nelems));
-	struct moments x = { buf, buf + codes, NULL, NULL };
+	const size_t codes = aligned(code_nbytes(moments, c->nelems));
+	const size_t exps = aligned(exp_nbytes(moments, c->nelems));
+	struct states x = { buf, buf + codes, NULL, NULL, rest };
 
 	if (exps) {
 		x.m_exp = (uint8_t *)buf + 2 * codes;
 		x.v_exp = x.m_exp + exps;
 	}
+	if (c->rest)
+		x.rest = (uint16_t *)(void *)(buf + 2 * (codes + exps));
 	return x;
 }
 
-static int copy_moments(struct te_stream *stream, enum te_moments moments, int64_t n,
-			const struct moments *dst, const struct moments *src)
+static int copy_states(struct te_stream *stream, enum te_moments moments, int64_t n,
+			const struct states *dst, const struct states *src)
 {
 	const size_t codes = code_nbytes(moments, n), exps = exp_nbytes(moments, n);
 	int r = te_copy(stream, dst->m, src->m, codes);
@@ -167,6 +175,8 @@ static int copy_moments(struct te_stream *stream, enum te_moments moments, int64
 		r = te_copy(stream, dst->m_exp, src->m_exp, exps);
 	if (!r && exps)
 		r = te_copy(stream, dst->v_exp, src->v_exp, exps);
+	if (!r && dst->rest != src->rest)
+		r = te_copy(stream, dst->rest, src->rest, (size_t)n * sizeof(*src->rest));
 	return r;
 }
 
@@ -175,15 +185,15 @@ static int copy_moments(struct te_stream *stream, enum te_moments moments, int64
  * buffer's previous chunk has been copied back, while other buffers are in use.
  */
 static int update_chunk(struct te_stream *stream, const struct te__adamw *a, int64_t at, int64_t n,
-			const struct moments *host, char *buf)
+			const struct states *host, char *buf)
 {
 	const enum te_moments kind = te__adamw_moments(a->m);
-	const struct moments device = moments_in(buf, kind, a->chunks->nelems);
-	int r = copy_moments(stream, kind, n, &device, host);
+	const struct states device = states_in(a->chunks, buf, kind, host->rest);
+	int r = copy_states(stream, kind, n, &device, host);
 
 	if (!r)
 		r = launch(stream, a, at, n, &device);
-	return r < 0 ? r : copy_moments(stream, kind, n, host, &device);
+	return r < 0 ? r : copy_states(stream, kind, n, host, &device);
 }
 
 /* update n elements of the weights from `at` on, whose moments begin at m_at of nm elements */
@@ -191,14 +201,15 @@ static int update(struct te_stream *stream, const struct te__adamw *a, int64_t a
 		  int64_t m_at, int64_t nm)
 {
 	const struct te__adamw_chunks *c = a->chunks;
-	const size_t size = c ? te__adamw_buf_nbytes(te__adamw_moments(a->m), c->nelems) : 0;
-	struct moments x = moments_from(a, m_at, nm);
+	const size_t size =
+		c ? te__adamw_buf_nbytes(te__adamw_moments(a->m), c->rest, c->nelems) : 0;
+	struct states x = states_from(a, m_at, nm, at);
 	int r = 0;
 
 	if (!c)
 		return n ? launch(stream, a, at, n, &x) : 0;
 	for (int64_t i = 0; i < n && r >= 0; i += c->nelems) {
-		x = moments_from(a, m_at + i, nm);
+		x = states_from(a, m_at + i, nm, at + i);
 		r = update_chunk(stream, a, at + i, n - i < c->nelems ? n - i : c->nelems, &x,
 				 c->buf + (size_t)(i / c->nelems % TE__ADAMW_NBUFS) * size);
 	}

@@ -140,11 +140,13 @@ static int64_t chunk_nelems(const struct te_adamw_opts *o, const struct te__adam
 }
 
 /* device memory for moments, or for chunks of them */
-static uint64_t held_nbytes(const struct te_adamw_opts *o, const struct te__adamw_part *own)
+static uint64_t held_nbytes(const struct te_seq *seq, const struct te_adamw_opts *o,
+			    const struct te__adamw_part *own)
 {
+	const int rest = (seq->binding.flags & TE_SEQ_HOST_REMAINDERS) != 0;
 	const int64_t chunk = chunk_nelems(o, own);
 
-	return chunk ? TE__ADAMW_NBUFS * (uint64_t)te__adamw_buf_nbytes(o->moments, chunk) :
+	return chunk ? TE__ADAMW_NBUFS * (uint64_t)te__adamw_buf_nbytes(o->moments, rest, chunk) :
 		       2 * (uint64_t)te_moments_nbytes(o->moments, own_nelems(own));
 }
 
@@ -157,7 +159,7 @@ uint64_t te_adamw_nbytes(const struct te_seq *seq, const struct te_adamw_opts *o
 	if (!n || read_opts("te_adamw_nbytes", opts, &o))
 		return 0;
 	own = part_of(&o, n);
-	return held_nbytes(&o, &own) +
+	return held_nbytes(seq, &o, &own) +
 	       TE_K_SUMSQ_PARTS * sizeof(double) + (uint64_t)n / TE_K_ALIGN_WEIGHT +
 	       sizeof(struct te_k_adamw_state);
 }
@@ -192,6 +194,7 @@ static int make_moments(struct te_adamw *opt)
 	int r;
 
 	opt->chunks.nelems = chunk_nelems(&opt->opts, &opt->own);
+	opt->chunks.rest = opt->seq->pinned != NULL;
 	if (!opt->chunks.nelems) {
 		r = make_moment(opt, NULL, &opt->m);
 		return r ? r : make_moment(opt, NULL, &opt->v);
@@ -203,7 +206,7 @@ static int make_moments(struct te_adamw *opt)
 	r = make_moment(opt, at, &opt->m);
 	if (!r)
 		r = make_moment(opt, at + second, &opt->v);
-	return r ? r : te__mem_get(opt->ctx, held_nbytes(&opt->opts, &opt->own),
+	return r ? r : te__mem_get(opt->ctx, held_nbytes(opt->seq, &opt->opts, &opt->own),
 				   (void **)&opt->chunks.buf);
 }
 
@@ -739,7 +742,9 @@ static int visit_regions(const struct te_adamw *opt, te_region_fn fn, void *arg)
 	const struct te_region region[] = {
 		/* only trained weights */
 		{ "weights", TE_REGION_DEVICE, te_tensor_data(masters), n * size },
-		{ "remainders of weights", TE_REGION_DEVICE, opt->seq->rest, n * sizeof(uint16_t) },
+		{ "remainders of weights",
+		  opt->seq->pinned ? TE_REGION_HOST : TE_REGION_DEVICE, opt->seq->rest,
+		  n * sizeof(uint16_t) },
 		{ "version of the weights", TE_REGION_DEVICE, opt->seq->version,
 		  sizeof(*opt->seq->version) },
 		{ "first moments", moments, te_tensor_data(opt->m), te_tensor_nbytes(opt->m) },

@@ -68,7 +68,7 @@ struct te_seq *te_seq_unref(struct te_seq *seq)
 	te_quant_unref(seq->quant);
 	te_tensor_unref(seq->grads);
 	te_tensor_unref(seq->masters);
-	te__mem_put(seq->ctx, seq->rest);
+	te__seq_put_rest(seq);
 	te__mem_put(seq->ctx, seq->rng);
 	for (int i = 0; i < seq->nchannels; i++)
 		te__free((char *)seq->channel[i].name);

@@ -65,6 +65,7 @@ struct te_seq {
 	struct te_tensor *masters, *grads;
 	/* device, 16 bits of each of the first nrest masters: TE_SEQ_REMAINDERS; or NULL */
 	void *rest;
+	struct te__pinned *pinned; /* with TE_SEQ_HOST_REMAINDERS: has rest; or NULL */
 	int64_t nrest;
 	struct te_quant *quant;
 	/* device words, one allocation: seed, next offset (plans keep the offset of their latest
@@ -100,6 +101,7 @@ int te__seq_check_channels(struct te_seq *seq);
 struct te__channel *te__seq_channel(const struct te_seq *seq, const char *name);
 int te__seq_op(const struct te_seq *seq, const char *name);
 void te__copies_free(struct te_seq *seq); /* all sets */
+void te__seq_put_rest(struct te_seq *seq); /* release the remainders, if there are any */
 /* bytes of masters and gradients that the library allocates */
 uint64_t te__seq_weights_nbytes(const struct te_seq *seq);
 uint64_t te__seq_bound_nbytes(const struct te_seq *seq); /* bytes of te_seq_bind_weight() tensors */

@@ -13,6 +13,7 @@
 #include "libtecore/tensor/ctx.h"
 #include "libtecore/ops/op.h"
 #include "libtecore/quant/quant.h"
+#include "libtecore/offload/pinned.h"
 #include "libtecore/plan/seq.h"
 
 static int find_op(const struct te_seq *seq, const struct te_op *op)
@@ -215,6 +216,30 @@ static int view_weights(struct te_seq *seq)
 	return r;
 }
 
+static int get_rest(struct te_seq *seq)
+{
+	const size_t nbytes = 2 * (size_t)seq->nrest;
+	int r;
+
+	if (!(seq->binding.flags & TE_SEQ_HOST_REMAINDERS))
+		return te__mem_get(seq->ctx, nbytes, &seq->rest);
+	r = te__pinned_create(seq->ctx, nbytes, &seq->pinned);
+	if (!r)
+		seq->rest = te__pinned_device_ptr(seq->pinned, te__pinned_base(seq->pinned));
+	return r;
+}
+
+void te__seq_put_rest(struct te_seq *seq)
+{
+	if (!seq->pinned)
+		te__mem_put(seq->ctx, seq->rest);
+	else if (te__ctx_drain(seq->ctx, "te_seq_unref"))
+		te__pinned_keep(seq->pinned); /* copies may be queued */
+	seq->pinned = te__pinned_destroy(seq->pinned);
+	seq->rest = NULL;
+	seq->nrest = 0;
+}
+
 static void drop_weights(struct te_seq *seq)
 {
 	for (int i = 0; i < seq->nweights; i++) {
@@ -224,9 +249,7 @@ static void drop_weights(struct te_seq *seq)
 	}
 	seq->masters = te_tensor_unref(seq->masters);
 	seq->grads = te_tensor_unref(seq->grads);
-	te__mem_put(seq->ctx, seq->rest);
-	seq->rest = NULL;
-	seq->nrest = 0;
+	te__seq_put_rest(seq);
 }
 
 /* memory for n elements, unless some is given */
@@ -255,7 +278,10 @@ uint64_t te__seq_weights_nbytes(const struct te_seq *seq)
 	const uint64_t masters = b->masters ? 0 : (uint64_t)flat_nelems(seq->nelems);
 	const uint64_t grads = b->grads ? 0 : (uint64_t)te_seq_grad_nelems(seq);
 
-	return masters * (te__seq_is_split(seq) ? 2 : 4) + 2 * (uint64_t)count_rest(seq) +
+	const uint64_t rest =
+		b->flags & TE_SEQ_HOST_REMAINDERS ? 0 : 2 * (uint64_t)count_rest(seq);
+
+	return masters * (te__seq_is_split(seq) ? 2 : 4) + rest +
 	       grads * sizeof(float);
 }
 
@@ -380,7 +406,7 @@ static int make_weights(struct te_seq *seq, uint64_t seed)
 		r = flat_buffer(seq, TE_DTYPE_FP32, seq->ngrads, seq->binding.grads, &seq->grads);
 	seq->nrest = count_rest(seq);
 	if (!r && seq->nrest)
-		r = te__mem_get(seq->ctx, 2 * (size_t)seq->nrest, &seq->rest);
+		r = get_rest(seq);
 	if (r < 0)
 		return r;
 	r = te__mem_get(seq->ctx, sizeof(words), &p);
@@ -612,7 +638,8 @@ static int check_binding(const struct te_seq_binding *b)
 {
 	const uint32_t unknown = b->flags & ~(TE_SEQ_NO_GRADS | TE_SEQ_KEEP_MASTERS |
 					      TE_SEQ_BF16_MASTERS | TE_SEQ_REMAINDERS |
-					      TE_SEQ_NO_DRAW | TE_SEQ_ROUND_FROZEN);
+					      TE_SEQ_NO_DRAW | TE_SEQ_ROUND_FROZEN |
+					      TE_SEQ_HOST_REMAINDERS);
 
 	if (unknown)
 		return te__fail(-EINVAL, "te_seq_bind: unknown flags 0x%x", (unsigned)unknown);
@@ -627,6 +654,9 @@ static int check_binding(const struct te_seq_binding *b)
 				"TE_SEQ_BF16_MASTERS");
 	if (b->flags & TE_SEQ_ROUND_FROZEN && !(b->flags & TE_SEQ_REMAINDERS))
 		return te__fail(-EINVAL, "te_seq_bind: TE_SEQ_ROUND_FROZEN without "
+				"TE_SEQ_REMAINDERS");
+	if (b->flags & TE_SEQ_HOST_REMAINDERS && !(b->flags & TE_SEQ_REMAINDERS))
+		return te__fail(-EINVAL, "te_seq_bind: TE_SEQ_HOST_REMAINDERS without "
 				"TE_SEQ_REMAINDERS");
 	if (b->masters && b->flags & TE_SEQ_BF16_MASTERS)
 		return te__fail(-EINVAL, "te_seq_bind: masters, and TE_SEQ_BF16_MASTERS");
@@ -646,6 +676,9 @@ int te_seq_bind(struct te_seq *seq, const struct te_seq_binding *binding)
 		r = te__sized_in("te_seq_bind", te_seq_binding, binding, &b);
 	if (!r)
 		r = check_binding(&b);
+	if (!r && b.flags & TE_SEQ_HOST_REMAINDERS && strcmp(te_ctx_backend(seq->ctx), "host"))
+		r = te__fail(-EOPNOTSUPP, "te_seq_bind: TE_SEQ_HOST_REMAINDERS on backend %s, "
+			     "expected host", te_ctx_backend(seq->ctx));
 	if (!r)
 		seq->binding = b;
 	return r;

@@ -20,6 +20,7 @@
 static const int32_t chunks[] = { 0, 64, 192, 1024, 1984, 1 << 20 };
 static const uint32_t masters[] = { 0, TE_SEQ_BF16_MASTERS | TE_SEQ_REMAINDERS,
 				    TE_SEQ_BF16_MASTERS };
+#define HOST_MASTERS (TE_SEQ_BF16_MASTERS | TE_SEQ_REMAINDERS | TE_SEQ_HOST_REMAINDERS)
 
 /* a sequence and its optimizer */
 struct run {
@@ -189,6 +190,48 @@ START_TEST(has_the_bits_of_device_memory)
 }
 END_TEST
 
+/* remainders in host memory, with moments there too, in chunks, and with moments in device memory;
+ * _i: how moments are stored */
+START_TEST(remainders_in_host_memory_have_these_bits)
+{
+	struct te_adamw_opts o = TE_ADAMW_OPTS_INIT, h;
+	struct run device, r;
+
+	o.moments = (enum te_moments)_i;
+	device = start(masters[1], &o);
+	train(&device, EAGER);
+	for (size_t i = 0; i <= TT_LEN(chunks); i++)
+		for (int how = EAGER; how <= CONCURRENT; how++) {
+			h = i < TT_LEN(chunks) ? host(o.moments, chunks[i]) : o;
+			r = start(HOST_MASTERS, &h);
+			train(&r, (enum how)how);
+			same(&device, &r);
+			end(&r);
+		}
+	end(&device);
+}
+END_TEST
+
+/* device memory for weights is that of BF16, and a chunk has remainders, too */
+START_TEST(remainders_take_no_device_memory)
+{
+	const struct te_adamw_opts h = host(TE_MOMENTS_FP32, 256);
+	struct te_seq *seq[2] = { NULL, NULL };
+	uint64_t used[3], nbytes[2];
+
+	used[0] = tt_used();
+	for (int i = 0; i < 2; i++) {
+		DO(build(ctx, i ? HOST_MASTERS : masters[1], &seq[i]));
+		used[i + 1] = tt_used();
+		nbytes[i] = te_adamw_nbytes(seq[i], &h);
+	}
+	ck_assert_uint_ge(used[1] - used[0], used[2] - used[1] + 2 * 2048);
+	ck_assert_uint_eq(nbytes[1], nbytes[0] + 3 * 256 * 2);
+	te_seq_unref(seq[0]);
+	te_seq_unref(seq[1]);
+}
+END_TEST
+
 /* a copy to a buffer does not depend on the chunk before it, and depends on the last use of the
  * buffer */
 START_TEST(chunks_are_copied_concurrently)
@@ -313,7 +356,7 @@ START_TEST(checkpoints_are_the_same)
 	o[0].moments = o[1].moments;
 	for (int i = 0; i < 2; i++) {
 		path_of(path[i], sizeof(path[i]), i ? "host" : "device");
-		r[i] = start(0, &o[i]);
+		r[i] = start(i ? HOST_MASTERS : masters[1], &o[i]);
 		train(&r[i], EAGER);
 		DO(te_checkpoint_save(r[i].seq, r[i].opt, path[i]));
 		file[i] = file_bytes(path[i], &nbytes[i]);
@@ -321,7 +364,7 @@ START_TEST(checkpoints_are_the_same)
 	ck_assert_uint_eq(nbytes[0], nbytes[1]);
 	same_bytes(file[0], file[1], nbytes[0], "checkpoints");
 	for (int i = 0; i < 2; i++) {
-		back = start(0, &o[i]);
+		back = start(i ? HOST_MASTERS : masters[1], &o[i]);
 		ck_assert_int_ge(te_checkpoint_load(back.seq, back.opt, path[!i], 0, NULL), 0);
 		same(&back, &r[0]);
 		end(&back);
@@ -354,7 +397,7 @@ START_TEST(parts_have_the_same_bits)
 			o[i].part = part;
 			o[i].gather = gather;
 			o[i].gather_arg = &ncalls[i];
-			r[i] = start(0, &o[i]);
+			r[i] = start(i ? HOST_MASTERS : masters[1], &o[i]);
 			train(&r[i], EAGER);
 		}
 		ck_assert_int_eq(ncalls[0], ncalls[1]);
@@ -426,12 +469,12 @@ static void state_free(struct state *x)
 START_TEST(a_step_that_fails_changes_nothing)
 {
 	const struct te_adamw_opts h = host(TE_MOMENTS_FP8, 512);
-	struct run want = start(0, &h), r;
+	struct run want = start(HOST_MASTERS, &h), r;
 	struct state before, after;
 	int nfailed = 0;
 
 	train(&want, EAGER);
-	r = start(0, &h);
+	r = start(HOST_MASTERS, &h);
 	for (int i = 0; i < NSTEPS; i++) {
 		put_grads(&r, i);
 		before = state_of(&r);
@@ -499,7 +542,7 @@ static int create(void)
 	int r = tt_ctx_new(&c);
 
 	if (r >= 0)
-		r = build(c, 0, &s);
+		r = build(c, HOST_MASTERS, &s);
 	if (r >= 0)
 		r = te_adamw_create(s, &h, &opt);
 	if (r >= 0)
@@ -525,6 +568,8 @@ TT_SUITE("plan/optim_host", TT_NEED_NOTHING)
 	TCase *c = tt_ctx_case(s, "host moments", "host numeric");
 
 	tcase_add_loop_test(c, has_the_bits_of_device_memory, 0, 9);
+	tcase_add_loop_test(c, remainders_in_host_memory_have_these_bits, 0, 3);
+	tcase_add_test(c, remainders_take_no_device_memory);
 	tcase_add_test(c, chunks_are_copied_concurrently);
 	tcase_add_loop_test(c, takes_the_memory_of_chunks, 0, 3);
 	tcase_add_loop_test(c, moments_are_read_and_written, 0, 3);

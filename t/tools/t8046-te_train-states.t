@@ -29,7 +29,7 @@ fp32 --recipe fp32 --accum 2
 bf16 --moments bf16 --masters bf16-remainder
 fp8 --moments fp8 --masters bf16 --recipe fp8-current
 LIST
-says "a resumed run keeps the choice" '"host_moments_bytes": [1-9]' \
+says "a resumed run keeps the choice" '"host_states_bytes": [1-9]' \
 	"$te_train" --resume fp32.device --estimate --json
 
 for states in device host; do
@@ -46,12 +46,15 @@ same "shards have the same weights" shards.device/model.safetensors shards.host/
 
 n=$(key device.json moments_bytes)
 m=$(key host.json moments_bytes)
-check "moments are counted in host memory: $n" test "$(key host.json host_moments_bytes)" = "$n"
+check "moments are counted in host memory: $n" test "$(key host.json host_states_bytes)" = "$n"
 # each of a 16th, in blocks of 64 elements
 check "three chunks are in device memory: $m" test $((m - n * 3 / 16)) -ge 0 -a \
 	$((m - n * 3 / 16)) -lt $((3 * 8 * 64))
 check "the rest is the same" test $(($(key device.json total_bytes) - \
 	$(key host.json total_bytes))) = $((n - m))
+says "remainders, too" '"host_states_bytes": [1-9]' "$te_train" $fresh --states host \
+	--masters bf16-remainder --estimate=1G --json
+check "take 2 bytes a parameter" test $(($(key out host_states_bytes) - n)) = $((n / 4))
 check "host memory" test $(($(key host.json host_bytes) - $(key device.json host_bytes))) = "$n"
 
 # the memory of a run is what was estimated

@@ -93,7 +93,19 @@ static uint64_t host_nbytes(const struct mem_run *run, const struct mem *m, int6
 		file = values + m->all_moments;
 	if (run->model->whole) /* and what it is gathered in */
 		file *= 2 * (uint64_t)run->model->nshards;
-	return (run->train ? tokens : 0) + file + m->pinned + m->host_moments;
+	return (run->train ? tokens : 0) + file + m->pinned + m->host_states;
+}
+
+/* bytes of remainders in host memory */
+static uint64_t host_rest(const struct mem_run *run)
+{
+	const struct te_seq *seq = run->model->seq;
+	const uint32_t flags = opts_masters(run->o, te_ctx_backend(te_seq_ctx(seq)));
+
+	if (!(flags & TE_SEQ_HOST_REMAINDERS))
+		return 0;
+	return 2 * (uint64_t)(flags & TE_SEQ_ROUND_FROZEN ? te_seq_grad_nelems(seq) :
+							    te_seq_nelems(seq));
 }
 
 static int add_step(const struct mem_run *run, int64_t B, struct mem *m, uint64_t *ret_eval)
@@ -105,6 +117,7 @@ static int add_step(const struct mem_run *run, int64_t B, struct mem *m, uint64_
 	const int64_t nelems = te_seq_nelems(run->model->seq);
 	const int64_t ngrads = te_seq_grad_nelems(run->model->seq);
 	struct te_step *step = NULL;
+	const uint64_t rest = host_rest(run);
 	uint64_t others, moments;
 	int r = step_graph_make(run->graph, run->model->seq, NULL, B, TE_STEP_NO_ALLOC, &step);
 
@@ -124,7 +137,7 @@ static int add_step(const struct mem_run *run, int64_t B, struct mem *m, uint64_
 	ranks_optimizer(run->graph->ranks, run->o->zero, &whole);
 	moments = te_adamw_nbytes(run->model->seq, &whole) - others;
 	m->moments = te_adamw_nbytes(run->model->seq, &ao) - others;
-	m->host_moments = ao.where == TE_ADAMW_HOST ? moments : 0;
+	m->host_states = rest + (ao.where == TE_ADAMW_HOST ? moments : 0);
 	m->state += others + sm.plans_nbytes;
 	m->activations = m->pool = sm.pool_nbytes;
 	m->offloaded = off.moved_nbytes;
@@ -134,9 +147,10 @@ static int add_step(const struct mem_run *run, int64_t B, struct mem *m, uint64_
 	/* AdamW reads gradients twice, for their norm too, and reads and writes all the rest */
 	if (sm.passes_ms > 0) {
 		const double kernels = (2.0 * (double)(m->grads + moments) +
-					2.0 * (double)m->weights * (double)ngrads / (double)nelems +
+					2.0 * (double)(m->weights + rest) * (double)ngrads /
+						(double)nelems +
 					(double)m->copies) / off.mem_rate;
-		const double link = (double)m->host_moments /
+		const double link = (double)m->host_states /
 				    (off.in_rate < off.out_rate ? off.in_rate : off.out_rate);
 
 		m->step_ms += 1e3 * (kernels > link ? kernels : link);
@@ -490,7 +504,7 @@ static void print_text(const struct mem_run *run, const struct mem *m, const str
 	putchar('\n');
 	print_row("weights", m->weights, "");
 	print_row("gradients", m->grads, "");
-	print_row("moments", m->moments, m->host_moments ? "chunks; all are in host memory" : "");
+	print_row("moments", m->moments, m->host_states ? "chunks; all are in host memory" : "");
 	print_row("copies", m->copies, "of weights, in other formats");
 	snprintf(note, sizeof(note), "--batch %lld, --seq-len %lld", (long long)run->graph->B,
 		 (long long)run->graph->T);
@@ -526,7 +540,7 @@ static int print_json(const struct mem_run *run, const struct mem *m, const stru
 	record_int(&rec, "weights_bytes", (int64_t)m->weights);
 	record_int(&rec, "gradients_bytes", (int64_t)m->grads);
 	record_int(&rec, "moments_bytes", (int64_t)m->moments);
-	record_int(&rec, "host_moments_bytes", (int64_t)m->host_moments);
+	record_int(&rec, "host_states_bytes", (int64_t)m->host_states);
 	record_int(&rec, "copies_bytes", (int64_t)m->copies);
 	record_int(&rec, "activations_bytes", (int64_t)m->activations);
 	record_int(&rec, "state_bytes", (int64_t)m->state);

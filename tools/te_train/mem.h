@@ -19,7 +19,7 @@ struct mem_run {
 struct mem {
 	uint64_t weights, grads, moments, copies;
 	uint64_t all_moments; /* moments of all ranks, which rank 0 saves */
-	uint64_t host_moments; /* moments of --states host, in host memory */
+	uint64_t host_states; /* moments and remainders of --states host, in host memory */
 	uint64_t activations; /* activations of a step, and of validation or samples */
 	uint64_t state;	      /* quantizers, random state, optimizer, workspaces of GEMMs */
 	uint64_t total;	      /* peak */

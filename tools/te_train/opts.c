@@ -302,14 +302,18 @@ struct te_adamw_opts opts_adamw(const struct opts *o)
 	return ao;
 }
 
-uint32_t opts_masters(const struct opts *o)
+uint32_t opts_masters(const struct opts *o, const char *backend)
 {
+	const int in_host = !strcmp(o->states, "host") && !strcmp(backend, "host");
+	const uint32_t exact = TE_SEQ_BF16_MASTERS | TE_SEQ_REMAINDERS |
+			       (in_host ? TE_SEQ_HOST_REMAINDERS : 0);
+
 	/* the model's weights as matrix products read them; adapters are exactly FP32 */
 	if (o->lora && strcmp(o->masters, "bf16") && strcmp(o->recipe, "fp32"))
-		return TE_SEQ_BF16_MASTERS | TE_SEQ_REMAINDERS | TE_SEQ_ROUND_FROZEN;
+		return exact | TE_SEQ_ROUND_FROZEN;
 	return !strcmp(o->masters, "fp32") ? 0 :
 	       !strcmp(o->masters, "bf16") ? TE_SEQ_BF16_MASTERS :
-					     TE_SEQ_BF16_MASTERS | TE_SEQ_REMAINDERS;
+					     exact;
 }
 
 /* options that ranks with stages of a model exclude */

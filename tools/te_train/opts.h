@@ -56,7 +56,8 @@ int opts_set(struct opts *o, const char *name, const char *value);
 
 /* options of the optimizer */
 struct te_adamw_opts opts_adamw(const struct opts *o);
-uint32_t opts_masters(const struct opts *o); /* flags of te_seq_bind() */
+/* flags of te_seq_bind(); GPUs have remainders in device memory */
+uint32_t opts_masters(const struct opts *o, const char *backend);
 
 /* returns a new object of the options that a checkpoint saves, or NULL after a failure */
 json_t *opts_to_json(const struct opts *o);

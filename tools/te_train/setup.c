@@ -694,7 +694,7 @@ static int open_model(struct trainer *t)
 {
 	const struct opts *o = t->o;
 	struct model *m = &t->now.model;
-	uint32_t flags = opts_masters(o);
+	uint32_t flags = opts_masters(o, te_ctx_backend(t->ctx));
 	int r;
 
 	if (trains(o))

@@ -40,6 +40,7 @@ TT_PAIRS = \
 	t/plan/checkpoint \
 	t/plan/custom \
 	t/plan/fusion \
+	t/plan/optim_host \
 	t/plan/plan \
 	t/plan/plan_bind \
 	t/plan/weights \
@@ -82,7 +83,6 @@ TT_CORE = \
 	t/plan/faults \
 	t/plan/numerics \
 	t/plan/optim \
-	t/plan/optim_host \
 	t/plan/profile \
 	t/plan/seq \
 	t/plan/threads \

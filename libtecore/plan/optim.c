@@ -240,32 +240,23 @@ static int check_masters(const struct te_seq *seq)
 	return 0;
 }
 
-/* may several parts have these options? */
-static int check_parts(const struct te_seq *seq, const struct te_adamw_opts *o)
+/* may parts or chunks be launched with these options? */
+static int check_ranges(const struct te_seq *seq, const struct te_adamw_opts *o)
 {
 	const int rounds = o->moments != TE_MOMENTS_FP32 ||
 			   (te_tensor_dtype(seq->masters) == TE_DTYPE_BF16 && !seq->rest);
+	const int parts = o->nparts > 1;
 
-	if (o->nparts < 2)
-		return 0;
-	if (!o->gather)
+	if (parts && !o->gather)
 		return te__fail(-EINVAL, "te_adamw_create: %d parts, and no gather", o->nparts);
 	/* device functions draw by the number of an element in the launch */
-	if (rounds && strcmp(te_ctx_backend(seq->ctx), "host"))
-		return te__fail(-EOPNOTSUPP,
-				"te_adamw_create: %d parts with moments or weights that steps "
-				"round, on backend %s, expected host, or both in FP32 or weights "
-				"with remainders", o->nparts, te_ctx_backend(seq->ctx));
+	if ((parts || o->where) && rounds && strcmp(te_ctx_backend(seq->ctx), "host"))
+		return te__fail(-EOPNOTSUPP, "te_adamw_create: %s with moments or weights that "
+				"steps round, on backend %s, expected host, or both in FP32 or "
+				"weights with remainders",
+				parts ? "several parts" : "TE_ADAMW_HOST",
+				te_ctx_backend(seq->ctx));
 	return 0;
-}
-
-/* the copies have not been tried on GPUs */
-static int check_where(const struct te_seq *seq, const struct te_adamw_opts *o)
-{
-	if (!o->where || !strcmp(te_ctx_backend(seq->ctx), "host"))
-		return 0;
-	return te__fail(-EOPNOTSUPP, "te_adamw_create: TE_ADAMW_HOST on backend %s, expected host",
-			te_ctx_backend(seq->ctx));
 }
 
 int te_adamw_create(struct te_seq *seq, const struct te_adamw_opts *opts, struct te_adamw **ret_opt)
@@ -285,9 +276,7 @@ int te_adamw_create(struct te_seq *seq, const struct te_adamw_opts *opts, struct
 		return te__fail(-TE_ESTATE, "te_adamw_create: the sequence has no gradients");
 	r = check_masters(seq);
 	if (!r)
-		r = check_parts(seq, &o);
-	if (!r)
-		r = check_where(seq, &o);
+		r = check_ranges(seq, &o);
 	if (r < 0)
 		return r;
 	opt = te__calloc(1, sizeof(*opt));

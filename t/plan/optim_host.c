@@ -22,6 +22,11 @@ static const uint32_t masters[] = { 0, TE_SEQ_BF16_MASTERS | TE_SEQ_REMAINDERS,
 				    TE_SEQ_BF16_MASTERS };
 #define HOST_MASTERS (TE_SEQ_BF16_MASTERS | TE_SEQ_REMAINDERS | TE_SEQ_HOST_REMAINDERS)
 
+static int is_host(void)
+{
+	return !strcmp(backend, "host");
+}
+
 /* a sequence and its optimizer */
 struct run {
 	struct te_seq *seq;
@@ -221,7 +226,7 @@ START_TEST(remainders_take_no_device_memory)
 
 	used[0] = tt_used();
 	for (int i = 0; i < 2; i++) {
-		DO(build(ctx, i ? HOST_MASTERS : masters[1], &seq[i]));
+		DO(build(ctx, i && is_host() ? HOST_MASTERS : masters[1], &seq[i]));
 		used[i + 1] = tt_used();
 		nbytes[i] = te_adamw_nbytes(seq[i], &h);
 	}
@@ -356,7 +361,7 @@ START_TEST(checkpoints_are_the_same)
 	o[0].moments = o[1].moments;
 	for (int i = 0; i < 2; i++) {
 		path_of(path[i], sizeof(path[i]), i ? "host" : "device");
-		r[i] = start(i ? HOST_MASTERS : masters[1], &o[i]);
+		r[i] = start(i && is_host() ? HOST_MASTERS : masters[1], &o[i]);
 		train(&r[i], EAGER);
 		DO(te_checkpoint_save(r[i].seq, r[i].opt, path[i]));
 		file[i] = file_bytes(path[i], &nbytes[i]);
@@ -364,7 +369,7 @@ START_TEST(checkpoints_are_the_same)
 	ck_assert_uint_eq(nbytes[0], nbytes[1]);
 	same_bytes(file[0], file[1], nbytes[0], "checkpoints");
 	for (int i = 0; i < 2; i++) {
-		back = start(i ? HOST_MASTERS : masters[1], &o[i]);
+		back = start(i && is_host() ? HOST_MASTERS : masters[1], &o[i]);
 		ck_assert_int_ge(te_checkpoint_load(back.seq, back.opt, path[!i], 0, NULL), 0);
 		same(&back, &r[0]);
 		end(&back);
@@ -397,7 +402,7 @@ START_TEST(parts_have_the_same_bits)
 			o[i].part = part;
 			o[i].gather = gather;
 			o[i].gather_arg = &ncalls[i];
-			r[i] = start(i ? HOST_MASTERS : masters[1], &o[i]);
+			r[i] = start(i && is_host() ? HOST_MASTERS : masters[1], &o[i]);
 			train(&r[i], EAGER);
 		}
 		ck_assert_int_eq(ncalls[0], ncalls[1]);
@@ -416,7 +421,7 @@ static int put_norm(void *arg, struct te_stream *stream, void *parts, size_t nby
 /* the norm of several shards, set after the first step */
 START_TEST(shards_have_the_same_bits)
 {
-	struct te_adamw_opts o[2] = { TE_ADAMW_OPTS_INIT, host(TE_MOMENTS_BF16, 192) };
+	struct te_adamw_opts o[2] = { TE_ADAMW_OPTS_INIT, host(TE_MOMENTS_FP32, 192) };
 	struct te_adamw_shards sh = TE_ADAMW_SHARDS_INIT;
 	int none = 0;
 	struct run r[2];
@@ -533,6 +538,25 @@ START_TEST(names_the_option_at_fault)
 }
 END_TEST
 
+START_TEST(gpus_refuse_what_they_round)
+{
+	const struct te_adamw_opts bf16 = host(TE_MOMENTS_BF16, 0);
+	const struct te_adamw_opts fp32 = host(TE_MOMENTS_FP32, 0);
+	struct te_adamw *opt = NULL;
+	struct te_seq *seq;
+
+	DO(build(ctx, 0, &seq));
+	fails(te_adamw_create(seq, &bf16, &opt), -EOPNOTSUPP, "TE_ADAMW_HOST with moments");
+	te_seq_unref(seq);
+	DO(build(ctx, TE_SEQ_BF16_MASTERS, &seq));
+	fails(te_adamw_create(seq, &fp32, &opt), -EOPNOTSUPP, "on backend cuda, expected host");
+	te_seq_unref(seq);
+	ck_assert_ptr_null(opt);
+	ck_assert_int_eq(build(ctx, HOST_MASTERS, &seq), -EOPNOTSUPP);
+	te_seq_unref(seq);
+}
+END_TEST
+
 static int create(void)
 {
 	const struct te_adamw_opts h = host(TE_MOMENTS_FP8, 1024);
@@ -563,21 +587,27 @@ START_TEST(survives_every_failed_allocation)
 }
 END_TEST
 
-TT_SUITE("plan/optim_host", TT_NEED_NOTHING)
+TT_PAIR_SUITE("plan/optim_host")
 {
-	TCase *c = tt_ctx_case(s, "host moments", "host numeric");
+	/* on GPUs: moments in FP32, weights in FP32 or with remainders */
+	const int on_host = !strcmp(on, "host"), nmoments = on_host ? 3 : 1;
+	TCase *c = tt_ctx_case(s, "host moments", on);
 
-	tcase_add_loop_test(c, has_the_bits_of_device_memory, 0, 9);
+	tcase_add_loop_test(c, has_the_bits_of_device_memory, 0, on_host ? 9 : 2);
+	tcase_add_loop_test(c, takes_the_memory_of_chunks, 0, nmoments);
+	tcase_add_loop_test(c, moments_are_read_and_written, 0, nmoments);
+	tcase_add_loop_test(c, checkpoints_are_the_same, 0, nmoments);
+	tcase_add_loop_test(c, parts_have_the_same_bits, 0, nmoments);
+	tcase_add_test(c, shards_have_the_same_bits);
+	tcase_add_test(c, names_the_option_at_fault);
+	if (!on_host) {
+		tcase_add_test(c, gpus_refuse_what_they_round);
+		return;
+	}
+	tcase_add_test(c, chunks_are_copied_concurrently);
 	tcase_add_loop_test(c, remainders_in_host_memory_have_these_bits, 0, 3);
 	tcase_add_test(c, remainders_take_no_device_memory);
-	tcase_add_test(c, chunks_are_copied_concurrently);
-	tcase_add_loop_test(c, takes_the_memory_of_chunks, 0, 3);
-	tcase_add_loop_test(c, moments_are_read_and_written, 0, 3);
-	tcase_add_loop_test(c, checkpoints_are_the_same, 0, 3);
-	tcase_add_loop_test(c, parts_have_the_same_bits, 0, 3);
-	tcase_add_test(c, shards_have_the_same_bits);
 	tcase_add_test(c, a_step_that_fails_changes_nothing);
-	tcase_add_test(c, names_the_option_at_fault);
-	c = tt_case(s, "faults", "host");
+	c = tt_case(s, "faults", on);
 	tcase_add_test(c, survives_every_failed_allocation);
 }

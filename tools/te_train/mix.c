@@ -85,11 +85,13 @@ static struct axes axes_of(const struct opts *o, const struct trainer *t, const 
 {
 	/* a head in FP8, or that ranks divide, has no chunks */
 	const int divides = o->tensor == 1 && t->head_recipe.kind == TE_RECIPE_NONE;
-	const int on_host = !strcmp(t->device.backend, "host"); /* GPUs refuse --states host */
+	/* te_adamw_create() refuses moments in host memory */
+	const int fixed = strcmp(t->device.backend, "host") &&
+			  (strcmp(o->moments, "fp32") || !strcmp(o->masters, "bf16"));
 	struct axes a = { .nrecompute = given ? 1 : COUNT(recomputed), .nchunks = 1 };
 
 	memcpy(a.states, states, sizeof(states));
-	a.nstates = o->states_given || !on_host ? 1 : COUNT(states);
+	a.nstates = o->states_given || fixed ? 1 : COUNT(states);
 	a.states[0] = states[!strcmp(o->states, "host")];
 	memcpy(a.recompute, recomputed, sizeof(recomputed));
 	if (given)
@@ -139,6 +141,10 @@ static int search(struct opts *o, struct trainer *t, const struct axes *a, struc
 		x[i] = (struct mix){ .recompute = a->recompute[(size_t)i % a->nrecompute],
 				     .chunk = a->chunk[(size_t)i / a->nrecompute % a->nchunks],
 				     .states = a->states[(size_t)i / each] };
+		if ((size_t)i >= each && x[i - (int)each].fit.fits && !x[i - (int)each].fit.moves) {
+			x[i] = x[i - (int)each]; /* no faster with moments in host memory */
+			continue;
+		}
 		r = try(o, t, &x[i], &offload);
 		if (r)
 			break;

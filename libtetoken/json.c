@@ -8,6 +8,8 @@
 
 #include <errno.h>
 #include <jansson.h>
+#include <math.h>
+#include <stdio.h>
 
 #include "token_internal.h"
 #include "json.h"
@@ -163,10 +165,25 @@ static int compile(const json_t *pattern, pcre2_code **ret_code, int *ret_jit)
 				   ret_jit);
 }
 
+static int charsmap(const json_t *v, struct te__norm *norm)
+{
+	int n = -1, r = json_is_string(v) ? copy(v, &norm->from, &norm->nfrom) : 0;
+
+	if (r)
+		return r;
+	if (norm->from)
+		n = te__base64(norm->from, norm->nfrom, norm->from);
+	if (n < 0 || !te__is_charsmap(norm->from, (size_t)n))
+		return corrupt("normalizer: Precompiled: precompiled_charsmap is damaged");
+	norm->nfrom = (size_t)n;
+	return 0;
+}
+
 static int normalizer(struct te_token *t, const json_t *o, const char *type)
 {
-	static const char *const kinds[] = { "NFC",   "NFD",	 "NFKC",    "NFKD", "Lowercase",
-					     "Strip", "Replace", "Prepend", NULL };
+	static const char *const kinds[] = { "NFC",	    "NFD",   "NFKC",	"NFKD",
+					     "Lowercase",   "Strip", "Replace", "Prepend",
+					     "Precompiled", NULL };
 	const int kind = is_one_of(type, kinds);
 	struct te__norm *norm = &t->norm[t->nnorm];
 	const json_t *pattern, *to;
@@ -180,6 +197,8 @@ static int normalizer(struct te_token *t, const json_t *o, const char *type)
 	t->nnorm++;
 	norm->left = truth(o, "strip_left", 1);
 	norm->right = truth(o, "strip_right", 1);
+	if (kind == TE__NORM_CHARSMAP)
+		return charsmap(json_object_get(o, "precompiled_charsmap"), norm);
 	if (kind != TE__NORM_REPLACE && kind != TE__NORM_PREPEND)
 		return 0;
 	to = json_object_get(o, kind == TE__NORM_PREPEND ? "prepend" : "content");
@@ -645,6 +664,74 @@ static int merges(struct te_token *t, const json_t *list)
 	return r;
 }
 
+/* piece i of a unigram model: [text, score] */
+static int unigram_piece(struct te_token *t, int32_t id, const json_t *v, size_t *nbytes,
+			 struct te__tbuf *b, struct te__tbuf *spare)
+{
+	const json_t *key = json_array_get(v, 0), *score = json_array_get(v, 1);
+	const char *p = json_string_value(key);
+	const size_t n = json_string_length(key);
+	int r;
+
+	if (!p || !n || !json_is_number(score))
+		return te__fail(-TE_ECORRUPT, FN ": model: piece %d is no text with a score", id);
+	r = decoded(t->load, p, n, b, spare);
+	if (!r)
+		r = te__token_set(t, id, p, n, b->p ? b->p : "", b->n, 0);
+	if (!r)
+		r = te__unigram_add(t, id, p, n, json_number_value(score), nbytes);
+	t->score_low = json_number_value(score) < t->score_low ? json_number_value(score) :
+								 t->score_low;
+	return r;
+}
+
+static int has_all_bytes(const struct te_token *t)
+{
+	char text[8];
+
+	for (int i = 0; i < 256; i++) {
+		snprintf(text, sizeof(text), "<0x%02X>", (unsigned)i);
+		if (te__tmap_get(&t->map, t->pool, text, 6) < 0)
+			return 0;
+	}
+	return 1;
+}
+
+static int unigram(struct te_token *t, const json_t *o)
+{
+	struct te__tbuf b = { .most = 1 << 20 }, spare = { .most = 1 << 20 };
+	const json_t *vocab = json_object_get(o, "vocab"), *unk = json_object_get(o, "unk_id"), *v;
+	const size_t n = json_array_size(vocab);
+	size_t nbytes = 0, i;
+	int r = 0;
+
+	if (!n || n > TE__TOKEN_MAX_VOCAB)
+		return corrupt("model: vocab is no list of pieces");
+	if (t->byte_level)
+		return unsupported("model", "Unigram after ByteLevel");
+	if (!json_is_integer(unk))
+		return unsupported("model", "Unigram without unk_id");
+	if (json_integer_value(unk) < 0 || json_integer_value(unk) >= (json_int_t)n)
+		return corrupt("model: unk_id is not in the vocabulary");
+	t->score = te__calloc(n, sizeof(*t->score));
+	if (!t->score)
+		return te__no_memory("te_token");
+	t->unk = (int32_t)json_integer_value(unk);
+	t->exact = 1;
+	t->score_low = INFINITY;
+	json_array_foreach(vocab, i, v)
+	{
+		if (!r)
+			r = unigram_piece(t, (int32_t)i, v, &nbytes, &b, &spare);
+	}
+	te__free(b.p);
+	te__free(spare.p);
+	t->byte_fallback = truth(o, "byte_fallback", 0);
+	if (!r && t->byte_fallback && !has_all_bytes(t))
+		r = unsupported("model", "byte_fallback without a token for each byte");
+	return r;
+}
+
 static int model(struct te_token *t, const json_t *o)
 {
 	static const char *const affixes[] = { "continuing_subword_prefix", "end_of_word_suffix" };
@@ -654,6 +741,8 @@ static int model(struct te_token *t, const json_t *o)
 
 	if (!json_is_object(o))
 		return corrupt("it has no model");
+	if (type ? !strcmp(type, "Unigram") : json_is_array(json_object_get(o, "vocab")))
+		return unigram(t, o);
 	if (type ? strcmp(type, "BPE") : !json_object_get(o, "merges"))
 		return unsupported("model: type", type ? type : "a model without merges");
 	for (int i = 0; i < 2; i++)
@@ -739,8 +828,9 @@ int te__token_load_json(struct te_token *t, const char *p, size_t n)
 	for (int i = 0; i < t->nbefore + t->nafter && !r; i++)
 		if ((i < t->nbefore ? t->before[i] : t->after[i - t->nbefore]) >= t->ntok)
 			r = corrupt("post_processor: a token is not in the vocabulary");
-	if (!r && !(t->nsplit && t->split[t->nsplit - 1].kind == TE__SPLIT_METASPACE &&
-		    t->split[t->nsplit - 1].pieces))
+	if (!r && !t->score &&
+	    !(t->nsplit && t->split[t->nsplit - 1].kind == TE__SPLIT_METASPACE &&
+	      t->split[t->nsplit - 1].pieces))
 		r = te__split_at_marks(t);
 	for (int i = 0; i < d.nreplace; i++) {
 		te__free(d.replace[i].from);

@@ -311,6 +311,17 @@ static int replace(const struct te__norm *norm, const char *p, size_t n, struct 
 	return r ? r : te__tbuf_add(b, p, (size_t)(end - p));
 }
 
+int te__is_charsmap(const char *p, size_t n)
+{
+	uint32_t nbytes = 0;
+
+	/* bytes of a double array, the array, and texts that end with a 0 byte */
+	if (n >= 4)
+		memcpy(&nbytes, p, 4);
+	return n >= 9 && nbytes >= 4 && nbytes % 4 == 0 && nbytes <= n - 5 && !p[n - 1] &&
+	       te__is_utf8(p + 4 + nbytes, n - 4 - nbytes);
+}
+
 /* The text that a charsmap has for the longest start of p, or NULL. The map is a double
  * array of 32-bit units, which give an offset, a label and a mark of a leaf; the value of a leaf is
  * a position in the texts after the array. Source: https://github.com/s-yata/darts-clone. */
@@ -347,6 +358,72 @@ static const char *charsmap(const struct te__norm *norm, const char *p, size_t n
 			break;
 	}
 	return best;
+}
+
+/* the text that a charsmap has for the shortest start of p, or NULL */
+static const char *shortest_rule(const struct te__norm *norm, const char *p, size_t n)
+{
+	const char *array = norm->from + 4;
+	uint32_t nbytes, unit, value, at;
+
+	memcpy(&nbytes, norm->from, 4);
+	memcpy(&unit, array, 4);
+	at = (unit >> 10) << ((unit & 512) >> 6);
+	for (size_t i = 0; i < n && p[i]; i++) {
+		at ^= (unsigned char)p[i];
+		if (at >= nbytes / 4)
+			return NULL;
+		memcpy(&unit, array + 4 * (size_t)at, 4);
+		if ((unit & 0x800000ff) != (unsigned char)p[i])
+			return NULL;
+		at ^= (unit >> 10) << ((unit & 512) >> 6);
+		if (!(unit >> 8 & 1))
+			continue;
+		if (at >= nbytes / 4)
+			return NULL;
+		memcpy(&value, array + 4 * (size_t)at, 4);
+		value &= 0x7fffffff;
+		return value < norm->nfrom - 4 - nbytes &&
+				       (array[nbytes + value] & 0xc0) != 0x80 ?
+			       array + nbytes + value :
+			       NULL;
+	}
+	return NULL;
+}
+
+/*
+ * Each user-perceived character of at most SHORT bytes becomes the text of the shortest rule at its
+ * start, and other ones character by character. Source: tokenizers' crate spm_precompiled,
+ * src/lib.rs, normalize_string().
+ */
+#define SHORT 5
+static int apply_charsmap(const struct te__norm *norm, const char *p, size_t n, struct te__tbuf *b)
+{
+	int r = 0;
+
+	for (size_t i = 0, end; i < n && !r; i = end) {
+		const char *text;
+		utf8proc_int32_t state = 0;
+		int k, c = te__utf8_get(p + i, &k);
+
+		end = i + (size_t)k;
+		for (int next; end < n; c = next, end += (size_t)k) {
+			next = te__utf8_get(p + end, &k);
+			if (utf8proc_grapheme_break_stateful(c, next, &state))
+				break;
+		}
+		text = end - i <= SHORT ? shortest_rule(norm, p + i, end - i) : NULL;
+		if (text) {
+			r = te__tbuf_add(b, text, strlen(text));
+			continue;
+		}
+		for (size_t j = i; j < end && !r; j += (size_t)k) {
+			te__utf8_get(p + j, &k);
+			text = shortest_rule(norm, p + j, (size_t)k);
+			r = te__tbuf_add(b, text ? text : p + j, text ? strlen(text) : (size_t)k);
+		}
+	}
+	return r;
 }
 
 /* replacement of the start of p: a symbol of the user and a character without a rule stay */
@@ -431,6 +508,8 @@ int te__normalize(const struct te_token *t, const char *p, size_t n, struct te__
 			r = lower(p, n, b);
 		else if (norm->kind == TE__NORM_REPLACE)
 			r = replace(norm, p, n, b);
+		else if (norm->kind == TE__NORM_CHARSMAP)
+			r = apply_charsmap(norm, p, n, b);
 		else if (norm->kind == TE__NORM_PIECES)
 			r = pieces(t, norm, p, n, b);
 		else if (!(r = te__tbuf_add(b, norm->to, norm->nto)))

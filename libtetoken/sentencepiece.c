@@ -15,8 +15,6 @@
 
 #include "token_internal.h"
 
-#define MOST_UNIGRAM_PIECE 1024	 /* bytes of a piece: each position of a text may try them */
-#define MOST_UNIGRAM (16u << 20) /* bytes of all pieces */
 #define WIRE_VARINT 0
 #define WIRE_64 1
 #define WIRE_BYTES 2
@@ -333,22 +331,14 @@ static int unigram_piece(struct te_token *t, int32_t id, const struct piece *pie
 	if (!isfinite(score))
 		return te__fail(-TE_ECORRUPT,
 				"te_token: SentencePiece: the score of piece %d is not finite", id);
-	*nbytes += piece->text.n;
-	if (piece->text.n > MOST_UNIGRAM_PIECE || *nbytes > MOST_UNIGRAM)
-		return te__fail(
-			-EFBIG,
-			"te_token: SentencePiece: piece %d: pieces have more than %d bytes, "
-			"or more than %u together",
-			id, MOST_UNIGRAM_PIECE, MOST_UNIGRAM);
-	t->score[id] = score;
 	if (piece->type == TE__PIECE_NORMAL) {
-		t->score_low = fminf(t->score_low, score);
-		t->score_high = fmaxf(t->score_high, score);
+		t->score_low = fmin(t->score_low, (double)score);
+		t->score_high = fmax(t->score_high, (double)score);
 	} else if (!mine) {
 		return 0;
 	}
 	t->tok[id].flags |= mine ? TE__TOK_USER : 0;
-	return te__trie_add(&t->unigram, piece->text.p, piece->text.n, id);
+	return te__unigram_add(t, id, piece->text.p, piece->text.n, (double)score, nbytes);
 }
 
 static int add_piece(struct te_token *t, const struct spec *s, int32_t id,
@@ -432,16 +422,10 @@ static int add_normalizer(struct te_token *t, const struct spec *s)
 {
 	struct te__norm *norm;
 	const struct bytes *map = &s->charsmap;
-	uint32_t nbytes = 0;
 
 	if (!map->n && !s->remove_spaces)
 		return te__pieces_spaces(t, s->dummy_prefix != 0);
-	/* bytes of a double array, the array, and texts that end with a 0 byte */
-	if (map->n >= 4)
-		memcpy(&nbytes, map->p, 4);
-	if (map->n &&
-	    (map->n < 9 || nbytes < 4 || nbytes % 4 || nbytes > map->n - 5 || map->p[map->n - 1] ||
-	     !te__is_utf8(map->p + 4 + nbytes, map->n - 4 - nbytes)))
+	if (map->n && !te__is_charsmap(map->p, map->n))
 		return corrupt("normalizer_spec: precompiled_charsmap is damaged");
 	norm = norm_add(t, TE__NORM_PIECES, s->charsmap.p, s->charsmap.n, "");
 	if (!norm)
@@ -493,8 +477,8 @@ int te__token_load_sentencepiece(struct te_token *t, const char *p, size_t n)
 	t->byte_fallback = s.byte_fallback != 0;
 	if (s.model == MODEL_UNIGRAM) {
 		t->score = te__calloc((size_t)npieces, sizeof(*t->score));
-		t->score_low = FLT_MAX;
-		t->score_high = FLT_MIN; /* as there: symbols of users get about 0 */
+		t->score_low = (double)FLT_MAX;
+		t->score_high = (double)FLT_MIN; /* as there: symbols of users get about 0 */
 		r = t->score ? 0 : te__no_memory("te_token");
 	}
 	if (!r)

@@ -112,6 +112,7 @@ enum te__norm_kind {
 	TE__NORM_STRIP,
 	TE__NORM_REPLACE,
 	TE__NORM_PREPEND,
+	TE__NORM_CHARSMAP, /* the rules of a charsmap, as tokenizers applies them */
 	TE__NORM_PIECES, /* the normalizer of SentencePiece */
 };
 
@@ -119,7 +120,7 @@ enum te__norm_kind {
 struct te__norm {
 	enum te__norm_kind kind;
 	int left, right; /* STRIP; PIECES: add_dummy_prefix, remove_extra_whitespaces */
-	char *from, *to; /* REPLACE; PREPEND has to; PIECES: from is precompiled_charsmap */
+	char *from, *to; /* REPLACE; PREPEND has to; PIECES, CHARSMAP: from is the charsmap */
 	size_t nfrom, nto;
 	pcre2_code *code; /* REPLACE by a pattern, or NULL */
 };
@@ -176,8 +177,9 @@ struct te_token {
 	struct te__trie user;		 /* texts that PIECES does not change */
 
 	/* unigram model, or NULL: score of each token, extremes of normal ones, texts -> token */
-	float *score;
-	float score_low, score_high;
+	double *score;
+	double score_low, score_high;
+	int exact; /* sums of scores are in double precision, as in tokenizer.json */
 	struct te__trie unigram;
 
 	struct te__norm norm[TE__TOKEN_MAX_STEPS];
@@ -251,6 +253,9 @@ void te__words_free(struct te__words *w);
 int te__words_put(struct te__words *w, const char *word, size_t len);
 
 /* unigram.c */
+/* The score and the text of a token. nbytes: bytes of all texts so far. -EFBIG beyond limits */
+int te__unigram_add(struct te_token *t, int32_t id, const char *text, size_t n, double score,
+		    size_t *nbytes);
 int te__unigram_put(const struct te_token *t, const char *p, size_t n, struct te__tids *out);
 
 /* sentencepiece.c: its vocabularies in any file; types of pieces have its numbers */
@@ -271,6 +276,8 @@ int te__pieces_merge(struct te_token *t, const char *scores);
 int te__pieces_spaces(struct te_token *t, int prefix);
 
 /* normalize.c */
+/* 1 if the bytes are a precompiled_charsmap of SentencePiece that can be walked */
+int te__is_charsmap(const char *p, size_t n);
 /* the first place of key, or NULL. memmem(3) of sanitizers looks at all n bytes each time */
 const char *te__find(const char *p, size_t n, const char *key, size_t k);
 /* *ret_p: p itself, or *b's bytes */

@@ -59,6 +59,44 @@ static const char words[] = "{'added_tokens': [], 'normalizer': {'type': 'Replac
 			    "'unk_token': '-', 'vocab': {'1': 0, '2': 1, '12': 2, '-': 3, 'a': 4, "
 			    "'-a': 5, 'a-': 6, '--': 7}, 'merges': ['1 2', 'a -', '- a', '- -']}}";
 
+/* precompiled_charsmap of t/data/sp_unigram.model */
+#define CHARSMAP \
+	"AAQAAAAMAAAAAACAAQ0AAIEVAAATAACAFQAAgBoAAICgPQAAAQAAgAMAAIALAACAgIQCAKYFAAAHAACAgHgC" \
+	"AKgZAACAYQAAFwAAgIENAAChHQAAEQAAgBcAAAAUAAAAFQAAABoAAAAbAAAAvUEAABkAAAAeAAAAHwAAABwA" \
+	"AAAdAAAArMwCACMAAAAgAAAAIQAAACYAAAAnAAAAJAAAACUAAAAqAAAAKwAAACgAAAApAAAALgAAAC8AAAAs" \
+	"AAAALQAAALwIAgAzAAAAMAAAADEAAAA2AAAANwAAADQAAAA1AAAAOgAAADsAAAA4AAAAOQAAAD4AAAA/AAAA" \
+	"PAAAAD0AAABCAAAAQhUBAEAAAABBAAAARgAAAEcAAABEAAAARQAAAEoAAABLAAAASAAAAEkAAABOAAAATwAA" \
+	"AEwAAABNAAAAUgAAAFMAAABQAAAAUQAAAFYAAABXAAAAVAAAAFUAAABaAAAAWwAAAFgAAABZAAAAXgAAAF8A" \
+	"AABcAAAAXQAAAGIAAABjAAAAYAAAAGEAAABmAAAAZwAAAGWNAQBlAAAAagAAAGsAAABoAAAAaQAAAG4AAABv" \
+	"AAAAbAAAAG0AAAByAAAAcwAAAHAAAABxAAAAdgAAAHcAAAB0AAAAdQAAAHoAAAB7AAAAeAAAAHkAAAB+AAAA" \
+	"fwAAAHwAAAB9AAAAggAAAIMAAACAAAAAgQAAAIYAAACHAAAAhAAAAIUAAACKAAAAiwAAAIgAAACJAAAAjgAA" \
+	"AI8AAACMAAAAjQAAAJIAAACTAAAAkAAAAJEAAACWAAAAlwAAAJQAAACVAAAAmgAAAJsAAACYAAAAmQAAAJ4A" \
+	"AACfAAAAnAAAAJ0AAACiAAAAowAAAKAAAAChAAAApgAAAKcAAACkAAAApQAAAKoAAACrAAAAqAAAAKkAAACu" \
+	"AAAArwAAAKwAAACtAAAAsgAAALMAAACwAAAAsQAAALYAAAC3AAAAtAAAALUAAAC6AAAAuwAAALgAAAC5AAAA" \
+	"vgAAAL8AAAC8AAAAvQAAAMIAAADCmAEAwAAAAMEAAADGAAAAxwAAAMQAAADFAAAAygAAAMwsAQDIAAAAyQAA" \
+	"AM4AAADPAAAAzAAAAM0AAADSAAAA0wAAANAAAADRAAAA1gAAANcAAADUAAAA1QAAANoAAADbAAAA2AAAANkA" \
+	"AADeAAAA3wAAANwAAADdAAAA47gBAOKoAQDgAAAA4QAAAOYAAADnAAAA5AAAAOUAAADqAAAA6wAAAOgAAADp" \
+	"AAAA74ABAO8AAADsAAAA7QAAAPIAAADzAAAA8AAAAPEAAAD2AAAA9wAAAPQAAAD1AAAA+gAAAPsAAAD4AAAA" \
+	"+QAAAP4AAAD/AAAA/AAAAP0AAAAAIAAgzIgALi4uADHigYQyAEEAYgBlAGZpAMOpAA=="
+
+/* normalizer, more pieces, byte_fallback */
+#define UNIGRAM(norm, more, fallback)                                                         \
+	"{'added_tokens': [{'id': 1, 'content': '</s>', 'special': true, 'normalized': "      \
+	"false}], 'normalizer': " norm ", 'pre_tokenizer': {'type': 'Metaspace', "            \
+	"'replacement': '▁', 'prepend_scheme': 'always', 'split': true}, 'post_processor': "  \
+	"{'type': 'TemplateProcessing', 'single': [{'Sequence': {'id': 'A', 'type_id': 0}}, " \
+	"{'SpecialToken': {'id': '</s>', 'type_id': 0}}], 'special_tokens': {'</s>': {'id': " \
+	"'</s>', 'ids': [1], 'tokens': ['</s>']}}}, 'decoder': {'type': 'Metaspace', "        \
+	"'replacement': '▁', 'prepend_scheme': 'always', 'split': true}, 'model': {'type': "  \
+	"'Unigram', 'unk_id': 0, 'byte_fallback': " fallback ", 'vocab': [['<unk>', 0.0], "   \
+	"['</s>', 0.0], ['▁', -2.5], ['a', -3.0], ['b', -3.25], ['ab', -4.0], ['▁a', -4.5], " \
+	"['▁ab', -7.0], ['abc', -9.0], ['c', -3.5], ['ba', -6.25], ['ab', -4.25], "           \
+	"['é', -3]" more "]}}"
+static const char unigram[] = UNIGRAM("null", "", "false");
+static const char unigram_rules[] =
+	UNIGRAM("{'type': 'Precompiled', 'precompiled_charsmap': '" CHARSMAP "'}",
+		", ['1', -5.0], ['⁄', -5.0], ['2', -5.0], ['.', -5.0], ['...', -6.0]", "false");
+
 START_TEST(sentencepiece_style_with_byte_fallback_and_template)
 {
 	struct te_token *t = tl_load(tl_llama);
@@ -72,6 +110,56 @@ START_TEST(sentencepiece_style_with_byte_fallback_and_template)
 	tl_gives(t, "", TE_TOKEN_TEMPLATE, "1", "<s>");
 	tl_gives(t, " a", 0, "6 7", " a");
 	te_token_unref(t);
+}
+END_TEST
+
+/* the last of two tokens with one text counts; unknown neighbours are one token */
+START_TEST(unigram_of_json)
+{
+	struct te_token *t = tl_load(unigram);
+
+	tl_gives(t, "ab abc", TE_TOKEN_TEMPLATE, "2 11 2 11 9 1", "ab abc</s>");
+	tl_gives(t, "a  b", 0, "6 2 2 4", "a  b");
+	tl_gives(t, "xyz ab zz", 0, "2 0 2 11 2 0", "<unk> ab <unk>");
+	tl_gives(t, "ba</s>ab", 0, "2 10 1 2 11", "ba</s> ab");
+	tl_gives(t, "abab ba", 0, "2 11 11 2 10", "abab ba");
+	tl_gives(t, "", TE_TOKEN_TEMPLATE, "1", "</s>");
+	tl_gives(t, "<unk>x", 0, "2 0", "<unk>");
+	tl_gives(t, "\xc3\xa9 ab", 0, "2 12 2 11", "\xc3\xa9 ab");
+	te_token_unref(t);
+}
+END_TEST
+
+/* a character with its marks is replaced as a whole, if it is short */
+START_TEST(precompiled_rules_of_json)
+{
+	struct te_token *t = tl_load(unigram_rules);
+
+	tl_gives(t, "aB\xcc\x81" "b", 0, "2 11 4", "abb");
+	tl_gives(t, "\xc2\xbd a\xe2\x80\xa6", 0, "2 13 14 15 6 17", "1\xe2\x81\x84" "2 a...");
+	tl_gives(t, "a\xc2\xa0" "ab", 0, "6 2 11", "a ab");
+	tl_gives(t, "\x01" "B", 0, "2 4", "b");
+	tl_gives(t, "B\xe2\x80\x8d\xcc\x81\xcc\x81" "B", 0, "2 4 0 4", "b<unk>b");
+	tl_gives(t, "\xc2\xa8" "a", 0, "2 0 3", "<unk>a");
+	te_token_unref(t);
+}
+END_TEST
+
+START_TEST(bytes_of_unigram)
+{
+	char more[256 * 24] = "", *text = NULL;
+	struct te_token *t;
+
+	for (int i = 0; i < 256; i++)
+		snprintf(more + strlen(more), 24, ", ['<0x%02X>', -9]", (unsigned)i);
+	ck_assert_int_gt(asprintf(&text, UNIGRAM("null", "%s", "true"), more), 0);
+	t = tl_load(text);
+	tl_gives(t, "ab \xc3\xbc", 0, "2 11 2 208 201", NULL);
+	tl_gives(t, "<0x41>x", 0, "2 78 133", NULL);
+	tl_gives(t, "x<unk>", 0, "2 133 73 130 123 120 75", NULL);
+	tl_gives(t, "<unk>", 0, "2 0", NULL);
+	te_token_unref(t);
+	free(text);
 }
 END_TEST
 
@@ -171,7 +259,17 @@ static const struct {
 	{ "hello", -TE_EFORMAT, "no tokenizer" },
 	{ "{", -TE_ECORRUPT, "line 1" },
 	{ "{}", -TE_ECORRUPT, "no model" },
-	{ "{'model': {'type': 'Unigram', 'vocab': []}}", -EOPNOTSUPP, "Unigram" },
+#define PIECES "{'model': {'type': 'Unigram', "
+	{ PIECES "'unk_id': 0, 'vocab': []}}", -TE_ECORRUPT, "vocab" },
+	{ PIECES "'vocab': [['a', 0]]}}", -EOPNOTSUPP, "without unk_id" },
+	{ PIECES "'unk_id': 1, 'vocab': [['a', 0]]}}", -TE_ECORRUPT, "unk_id" },
+	{ PIECES "'unk_id': 0, 'vocab': [['a', 0], ['b']]}}", -TE_ECORRUPT, "piece 1" },
+	{ PIECES "'unk_id': 0, 'vocab': [['', 0]]}}", -TE_ECORRUPT, "piece 0" },
+	{ PIECES "'unk_id': 0, 'vocab': [['a', 0]], 'byte_fallback': true}}", -EOPNOTSUPP,
+	  "byte_fallback" },
+	{ "{'pre_tokenizer': {'type': 'ByteLevel'}, 'model': {'type': 'Unigram', 'unk_id': 0, "
+	  "'vocab': [['a', 0]]}}",
+	  -EOPNOTSUPP, "after ByteLevel" },
 	{ "{'model': {'type': 'WordPiece', 'vocab': {}}}", -EOPNOTSUPP, "WordPiece" },
 	{ "{'model': {'type': 'BPE', 'vocab': [], 'merges': []}}", -TE_ECORRUPT, "vocab" },
 	{ "{'model': {'type': 'BPE', 'vocab': {'a': -1}, 'merges': []}}", -TE_ECORRUPT, "range" },
@@ -188,7 +286,9 @@ static const struct {
 	  -EOPNOTSUPP, "end_of_word_suffix" },
 	{ "{'model': {'type': 'BPE', 'vocab': {}, 'merges': [], 'continuing_subword_prefix': 'w'}}",
 	  -EOPNOTSUPP, "continuing_subword_prefix" },
-	{ "{'normalizer': {'type': 'Precompiled'}, " MODEL "}", -EOPNOTSUPP, "Precompiled" },
+	{ "{'normalizer': {'type': 'Precompiled'}, " MODEL "}", -TE_ECORRUPT, "Precompiled" },
+	{ "{'normalizer': {'type': 'Precompiled', 'precompiled_charsmap': 'AAAA'}, " MODEL "}",
+	  -TE_ECORRUPT, "Precompiled" },
 	{ "{'normalizer': {'type': 'BertNormalizer'}, " MODEL "}", -EOPNOTSUPP, "BertNormalizer" },
 	{ "{'normalizer': {}, " MODEL "}", -TE_ECORRUPT, "normalizer" },
 	{ "{'normalizer': {'type': 'Replace', 'pattern': {'Regex': '(?R)'}, 'content': ''}, " MODEL
@@ -693,6 +793,11 @@ static int use_meta(void)
 	return use(meta);
 }
 
+static int use_unigram(void)
+{
+	return use(unigram_rules);
+}
+
 static int use_train(void)
 {
 	char *json = NULL;
@@ -707,6 +812,7 @@ START_TEST(faults)
 	ck_assert_int_gt(tt_fault_each(use_llama), 10);
 	ck_assert_int_gt(tt_fault_each(use_bytes), 10);
 	ck_assert_int_gt(tt_fault_each(use_meta), 10);
+	ck_assert_int_gt(tt_fault_each(use_unigram), 10);
 	ck_assert_int_gt(tt_fault_each(use_train), 10);
 }
 END_TEST
@@ -716,6 +822,9 @@ TT_SUITE("token/token", TT_NEED_NOTHING)
 	TCase *c = tt_case(s, "formats", "serial");
 
 	tcase_add_test(c, sentencepiece_style_with_byte_fallback_and_template);
+	tcase_add_test(c, unigram_of_json);
+	tcase_add_test(c, precompiled_rules_of_json);
+	tcase_add_test(c, bytes_of_unigram);
 	tcase_add_test(c, metaspace);
 	tcase_add_test(c, added_tokens_and_normalizers);
 	tcase_add_loop_test(c, splits_by_behavior, 0, TT_LEN(behaviors));

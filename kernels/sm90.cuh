@@ -199,6 +199,15 @@ DEV void tma_load(uint32_t to, const struct te_tensor_map *map, int x, int y, ui
 		     : "memory");
 }
 
+/* nbytes that are consecutive; addresses and nbytes are multiples of 16 */
+DEV void bulk_load(uint32_t to, const void *from, uint32_t nbytes, uint32_t barrier)
+{
+	asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes"
+		     " [%0], [%1], %2, [%3];" ::"r"(to),
+		     "l"(from), "r"(nbytes), "r"(barrier)
+		     : "memory");
+}
+
 /* the box at (x, y) of matrix z of an array */
 DEV void tma_load(uint32_t to, const struct te_tensor_map *map, int x, int y, int z,
 		  uint32_t barrier)
@@ -326,6 +335,17 @@ struct e4m3_e4m3_256 {
 			     "wgmma.mma_async.sync.aligned.m64n256k32.f32.e4m3.e4m3 " REGS_128
 			     ", %128, %129, p, 1, 1;\n\t}"
 			     : D64(0), D64(64)
+			     : "l"(a), "l"(b), "r"(add_to_d));
+	}
+};
+
+struct e4m3_e4m3_128 {
+	DEV void mma(float (&d)[64], uint64_t a, uint64_t b, int add_to_d)
+	{
+		asm volatile("{\n\t.reg .pred p;\n\tsetp.ne.b32 p, %66, 0;\n\t"
+			     "wgmma.mma_async.sync.aligned.m64n128k32.f32.e4m3.e4m3 " REGS_64
+			     ", %64, %65, p, 1, 1;\n\t}"
+			     : D64(0)
 			     : "l"(a), "l"(b), "r"(add_to_d));
 	}
 };

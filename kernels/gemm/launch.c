@@ -93,13 +93,14 @@ void te__geo_sm90(const struct te_sm90_plan *p, struct te__geometry *k)
 		[TE_SM90_BF16_TT] = "te_k_gemm_sm90_bf16_tt",
 		[TE_SM90_E4M3_E4M3] = "te_k_gemm_sm90_e4m3_e4m3",
 		[TE_SM90_E5M2_E4M3] = "te_k_gemm_sm90_e5m2_e4m3",
+		[TE_SM90_E4M3_BLOCK] = "te_k_gemm_sm90_e4m3_block",
 	};
 
 	*k = (struct te__geometry){
 		.func = func[p->kernel],
 		.grid = { (unsigned)p->nclusters * SM90_CLUSTER, 1, 1 },
 		.block = { SM90_THREADS, 1, 1 },
-		.smem = SM90_SMEM(SM90_HOLDS(p->kernel)),
+		.smem = SM90_SMEM(p->kernel),
 	};
 }
 

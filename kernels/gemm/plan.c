@@ -29,6 +29,10 @@ static enum te_sm90_kernel kernel_of(const struct te_k_gemm *g)
 				 TE_SM90_COUNT;
 	if (g->bdtype != TE_DTYPE_E4M3 || g->a_t || g->b_t)
 		return TE_SM90_COUNT;
+	if (g->asc)
+		return g->adtype == TE_DTYPE_E4M3 && g->asc != TE_K_SCALING_1X32 ?
+			       TE_SM90_E4M3_BLOCK :
+			       TE_SM90_COUNT;
 	return g->adtype == TE_DTYPE_E4M3 ? TE_SM90_E4M3_E4M3 :
 	       g->adtype == TE_DTYPE_E5M2 ? TE_SM90_E5M2_E4M3 :
 					    TE_SM90_COUNT;
@@ -44,10 +48,9 @@ static const char *declines(const struct te_k_gemm *g, int32_t nclusters, int32_
 		return "the GPU has one multiprocessor";
 	if (g->adtype == TE_DTYPE_FP32)
 		return "its operands are FP32";
-	if (g->asc || g->bsc)
-		return "its operands have block scaling";
 	if (kernel_of(g) == TE_SM90_COUNT)
-		return "no kernel has these types and layouts";
+		return g->asc ? "no kernel has these types with block scaling" :
+				"no kernel has these types and layouts";
 	if (g->m > MAX_EXTENT || g->n > MAX_EXTENT || g->k > MAX_EXTENT)
 		return "an extent is above 2^30";
 	if ((g->a_t ? g->m : g->k) * elem % 16 || (g->b_t ? g->n : g->k) * elem % 16 ||
@@ -55,6 +58,11 @@ static const char *declines(const struct te_k_gemm *g, int32_t nclusters, int32_
 		return "rows of a matrix are not a multiple of 16 bytes";
 	if (at % 16)
 		return "a matrix or the bias is not aligned to 16 bytes";
+	if (g->asc && (te_k_scale_nfloats(g->asc, te_k_gemm_a_rows(g), g->k) > MAX_EXTENT ||
+		       te_k_scale_nfloats(g->bsc, te_k_gemm_b_rows(g), g->k) > MAX_EXTENT))
+		return "an operand has more than 2^30 scales";
+	if (g->asc && (uintptr_t)g->sb % 16)
+		return "scales are not aligned to 16 bytes";
 	return NULL;
 }
 
@@ -95,6 +103,12 @@ const char *te__sm90_plan(const struct te_k_gemm *g, int32_t nclusters, uint64_t
 	s->nrows = (int32_t)ceil_of(g->m, SM90_CLUSTER * SM90_ROWS);
 	s->ncols = (int32_t)ceil_of(g->n, SM90_COLS);
 	s->d_fp32 = g->ddtype == TE_DTYPE_FP32;
+	if (g->asc) {
+		s->sa_ld = (int32_t)te_k_scale_ld(g->asc, te_k_gemm_a_rows(g), g->k);
+		s->sb_ld = (int32_t)te_k_scale_ld(g->bsc, te_k_gemm_b_rows(g), g->k);
+		s->sa_square = g->asc == TE_K_SCALING_128X128;
+		s->sb_square = g->bsc == TE_K_SCALING_128X128;
+	}
 	ntiles = (int64_t)s->nrows * s->ncols;
 	if (ntiles > MAX_EXTENT)
 		return "d has more than 2^30 tiles";

@@ -9,6 +9,7 @@
  *  gemm_sm90_bf16_tt         BF16 [k, m]        BF16 [k, n]        the same
  *  gemm_sm90_e4m3_e4m3       E4M3 [m, k]        E4M3 [n, k]        the same
  *  gemm_sm90_e5m2_e4m3       E5M2 [m, k]        E4M3 [n, k]        FP32 every 128 of k
+ *  gemm_sm90_e4m3_block      E4M3 [m, k]        E4M3 [n, k]        the same, block scaling
  *
  * d is BF16 or FP32 [m, n]. Rows of all operands are a multiple of 16 bytes and so are addresses;
  * otherwise extents are free: the copy engine loads zeros outside of an operand, and stores nothing
@@ -31,6 +32,10 @@
  * Tensor cores keep fewer bits of a sum of FP8 terms than FP32 has. e5m2_e4m3, for gradients, adds
  * sums of 128 terms in FP32 registers, for one half of the columns at a time: while a warpgroup
  * adds, the other multiplies.
+ *
+ * e4m3_block multiplies sums of 128 terms by the scales of both operands as it adds them. A thread
+ * loads the scales of its two rows of a and, b having 128x128 blocks, of its columns from global
+ * memory while the tensor cores work. Scales of 1x128 blocks of b are copied to the stage.
  */
 #include "kernels/dev.cuh"
 #include "kernels/gemm/sm90.h"
@@ -91,6 +96,11 @@ template <class T> struct layout {
 	{
 		return unit(T::STAGES) + 32 * group;
 	}
+	/* 1x128 blocks: scales of the columns of b in a stage */
+	__device__ __forceinline__ uint32_t scales(uint32_t stage) const
+	{
+		return words(2) + SM90_SCALES * stage;
+	}
 	/* the first row and column of the tile in registers, for its first thread */
 	__device__ __forceinline__ uint32_t held(int group) const
 	{
@@ -117,7 +127,7 @@ template <class T> struct ring {
 template <class M, enum te_sm90_kernel KERNEL, int ES, bool A_T_, bool B_T_> struct operands {
 	typedef M mma;
 	static const bool A_T = A_T_, B_T = B_T_, PROMOTED = KERNEL == TE_SM90_E5M2_E4M3;
-	static const bool HOLDS = SM90_HOLDS(KERNEL);
+	static const bool HOLDS = SM90_HOLDS(KERNEL), BLOCK = SM90_BLOCK(KERNEL);
 	static const int STEP = SM90_STEP / ES; /* elements */
 	static const int STAGES = SM90_STAGES(HOLDS), STORES = SM90_STORES(HOLDS);
 	static const int AHEAD = HOLDS ? 8 : 16; /* vectors in flight in join() */
@@ -145,7 +155,15 @@ DEV void load_step(const struct te_gemm_sm90 &g, const layout<T> &at, uint32_t s
 	const int half = SM90_COLS / 2;
 	const uint32_t full = at.full(stage);
 
-	barrier_expect(full, SM90_STAGE);
+	if (T::BLOCK && !g.sb_square) {
+		const int left = g.sb_ld - col;
+		const uint32_t nbytes = 4 * (left < SM90_COLS ? left : SM90_COLS);
+
+		barrier_expect(full, SM90_STAGE + nbytes);
+		bulk_load(at.scales(stage), g.sb + ((int64_t)k * g.sb_ld + col), nbytes, full);
+	} else {
+		barrier_expect(full, SM90_STAGE);
+	}
 	if (T::A_T) {
 		for (int i = 0; i < SM90_ROWS / T_ROWS; i++)
 			tma_load(at.a(stage) + i * T_NBYTES, &g.a, row + i * T_ROWS, k * T::STEP,
@@ -177,6 +195,7 @@ struct part {
 	int row, col;	/* the first of d */
 	int nsteps;	/* 0: there are no more units */
 	int nparts;	/* units of the tile */
+	int k;		/* BLOCK: the first step */
 };
 
 /* the divisions of a schedule are done by the thread that loads, which has time for them */
@@ -184,7 +203,7 @@ template <class T>
 DEV void tell(const layout<T> &at, uint32_t stage, const part &o, int tile, int slot)
 {
 	smem_store4(at.unit(stage), o.row, o.col, o.nsteps, o.nparts);
-	smem_store4(at.unit(stage) + 16, 0, tile, slot, 0);
+	smem_store4(at.unit(stage) + 16, 0, tile, slot, o.k);
 }
 
 /* when the stage of the first step is full; tile and slot go to words() */
@@ -193,6 +212,8 @@ template <class T> DEV void hear(const layout<T> &at, uint32_t stage, int group,
 	int tile, slot, zero;
 
 	smem_load4(at.unit(stage), o.row, o.col, o.nsteps, o.nparts);
+	if (T::BLOCK)
+		smem_load4(at.unit(stage) + 16, zero, tile, slot, o.k);
 	if (o.nparts == 1 || threadIdx.x % 128)
 		return;
 	smem_load4(at.unit(stage) + 16, zero, tile, slot, zero);
@@ -210,6 +231,7 @@ DEV void load(const struct te_gemm_sm90 &g, const layout<T> &at, int cluster, in
 		for (int i = 0; te_gemm_unit(&g.schedule.level[l], cluster, i, &u); i++) {
 			tile_at<T>(g, u.tile, rank, &o.row, &o.col);
 			o.nsteps = u.end - u.k;
+			o.k = u.k;
 			o.nparts = te_gemm_nparts(&g.schedule, u.tile);
 #pragma unroll 1
 			for (int k = u.k; k < u.end; k++, r.next()) {
@@ -369,6 +391,80 @@ DEV void multiply_promoted(const struct te_gemm_sm90 &g, const layout<T> &at, ri
 	}
 }
 
+/* offset of the scale of a row, or column, and k step */
+DEV int scale_at(int square, int ld, int row, int k)
+{
+	return square ? row / TE_K_BLOCK * ld + k : k * ld + row;
+}
+
+/* block scaling; rows and columns outside of d have scales of others */
+template <class T>
+DEV void multiply_scaled(const struct te_gemm_sm90 &g, const layout<T> &at, ring<T> &r,
+			 const part &o, int group, float (&acc)[SM90_COLS / 2])
+{
+	const int half = SM90_COLS / 4, lane = threadIdx.x % 32;
+	const int row = o.row + threadIdx.x % 128 / 32 * 16 + lane / 4;
+	const bool square = g.sb_square;
+	int a_at[2], b_at[2];
+
+#pragma unroll
+	for (int i = 0; i < 2; i++) {
+		const int y = row + 8 * i, x = o.col + i * SM90_COLS / 2;
+
+		a_at[i] = scale_at(g.sa_square, g.sa_ld, y < g.m ? y : g.m - 1, o.k);
+		b_at[i] = scale_at(1, g.sb_ld, x < g.n ? x : g.n - 1, o.k);
+	}
+#pragma unroll
+	for (int i = 0; i < 2 * half; i++)
+		acc[i] = 0.0f;
+#pragma unroll 1
+	for (int k = 0; k < o.nsteps; k++, r.next()) {
+		const uint32_t scales = at.scales(r.stage) + 8 * (lane % 4);
+		float sa[2], sb[2] = { 1.0f, 1.0f };
+
+#pragma unroll
+		for (int i = 0; i < 2; i++) {
+			sa[i] = g.sa[a_at[i]];
+			if (square)
+				sb[i] = g.sb[b_at[i]++];
+			a_at[i] += g.sa_square ? 1 : g.sa_ld;
+		}
+		barrier_wait(at.full(r.stage), r.parity);
+#pragma unroll
+		for (int h = 0; h < 2; h++) {
+			float sums[half], *to = acc + h * half;
+
+			wgmma_begin();
+			multiply_step<T>(at, r.stage, group, h * SM90_COLS / 2, 0, sums);
+			wgmma_wait<0>(sums);
+			if (square) {
+				const float s[2] = { mul(sa[0], sb[h]), mul(sa[1], sb[h]) };
+
+				if (h)
+					release<T>(at, r.stage);
+#pragma unroll
+				for (int i = 0; i < half; i++)
+					to[i] = __fmaf_rn(sums[i], s[i / 2 % 2], to[i]);
+				continue;
+			}
+#pragma unroll
+			for (int i = 0; i < half; i += 4) {
+				const float2 b =
+					smem_load2(scales + 4 * (h * SM90_COLS / 2 + 2 * i));
+
+				to[i] = __fmaf_rn(mul(sums[i], b.x), sa[0], to[i]);
+				to[i + 1] = __fmaf_rn(mul(sums[i + 1], b.y), sa[0], to[i + 1]);
+				to[i + 2] = __fmaf_rn(mul(sums[i + 2], b.x), sa[1], to[i + 2]);
+				to[i + 3] = __fmaf_rn(mul(sums[i + 3], b.y), sa[1], to[i + 3]);
+			}
+			if (h)
+				release<T>(at, r.stage);
+		}
+		if (k == 0) /* not while sums takes registers, too */
+			begin_part<T>(g, at, o, group);
+	}
+}
+
 template <class T, bool HOLD>
 DEV void multiply(const struct te_gemm_sm90 &g, const layout<T> &at, ring<T> &r,
 		  const part &o, int group, held &h, float (&acc)[SM90_COLS / 2])
@@ -475,8 +571,11 @@ DEV bool join(const struct te_gemm_sm90 &g, const layout<T> &at, const part &o, 
 /* --- d ------------------------------------------------------------------------- */
 
 /* read for each tile: a register less in the main loop */
-DEV float scale_of(const struct te_gemm_sm90 &g)
+template <class T> DEV float scale_of(const struct te_gemm_sm90 &g)
 {
+	if (T::BLOCK)
+		return g.alpha;
+
 	const float sa = g.sa ? *g.sa : 1.0f, sb = g.sb ? *g.sb : 1.0f;
 
 	return mul(mul(g.alpha, sa), sb);
@@ -647,7 +746,9 @@ DEV void compute(const struct te_gemm_sm90 &g, const layout<T> &at, int rank, in
 		if (!o.nsteps)
 			break;
 		o.row += group * SM90_BOX;
-		if constexpr (T::PROMOTED)
+		if constexpr (T::BLOCK)
+			multiply_scaled<T>(g, at, r, o, group, acc);
+		else if constexpr (T::PROMOTED)
 			multiply_promoted<T>(g, at, r, o, group, acc);
 		else
 			multiply<T, HOLD>(g, at, r, o, group, h, acc);
@@ -658,7 +759,7 @@ DEV void compute(const struct te_gemm_sm90 &g, const layout<T> &at, int rank, in
 			if (adds && issues)
 				load_boxes<T>(g, at, group, o.row, o.col);
 		}
-		scale = scale_of(g);
+		scale = scale_of<T>(g);
 		if constexpr (HOLD) {
 			hold<T>(g, at, scale, group, o, acc, h);
 		} else if (g.d_fp32 && plain) {
@@ -727,6 +828,7 @@ GEMM(bf16_bt, bf16_kt, TE_SM90_BF16_BT, 2, false, true)
 GEMM(bf16_tt, bf16_tt, TE_SM90_BF16_TT, 2, true, true)
 GEMM(e4m3_e4m3, e4m3_e4m3_256, TE_SM90_E4M3_E4M3, 1, false, false)
 GEMM(e5m2_e4m3, e5m2_e4m3_128, TE_SM90_E5M2_E4M3, 1, false, false)
+GEMM(e4m3_block, e4m3_e4m3_128, TE_SM90_E4M3_BLOCK, 1, false, false)
 #undef GEMM
 
 #endif

@@ -22,8 +22,12 @@
 #define SM90_STORES(holds) ((holds) ? 2 : 4)
 /* bytes of a warpgroup: boxes, their barriers, the bias, eight words */
 #define SM90_GROUP(holds) (SM90_STORES(holds) * (SM90_STORE + 8) + SM90_COLS * 4 + 32)
+#define SM90_SCALES (SM90_COLS * 4) /* bytes of the scales of b in a stage, block scaling */
 /* stages, with two barriers and words for a unit each, and the warpgroups' */
-#define SM90_SMEM(holds) (SM90_STAGES(holds) * (SM90_STAGE + 16 + 32) + 2 * SM90_GROUP(holds))
+#define SM90_SMEM(kernel)                                                        \
+	(SM90_STAGES(SM90_HOLDS(kernel)) * (SM90_STAGE + 16 + 32 +               \
+					    (SM90_BLOCK(kernel) ? SM90_SCALES : 0)) + \
+	 2 * SM90_GROUP(SM90_HOLDS(kernel)))
 
 /*
  * The operation of struct te_k_gemm (gemm.h). sums: the slots of the schedule, each with the FP32
@@ -41,6 +45,8 @@ struct te_gemm_sm90 {
 	int32_t nrows, ncols; /* tiles of clusters */
 	int32_t first_cut;    /* the first tile that is cut */
 	int32_t d_fp32;	      /* d, c and bias are FP32, otherwise BF16 */
+	/* block scaling: words between rows of scales; are they of 128x128 blocks? */
+	int32_t sa_ld, sb_ld, sa_square, sb_square;
 	struct te_gemm_schedule schedule;
 };
 
@@ -50,9 +56,11 @@ enum te_sm90_kernel {
 	TE_SM90_BF16_TT,
 	TE_SM90_E4M3_E4M3,
 	TE_SM90_E5M2_E4M3,
+	TE_SM90_E4M3_BLOCK,
 	TE_SM90_COUNT
 };
-#define SM90_HOLDS(kernel) ((kernel) != TE_SM90_BF16_TT && (kernel) != TE_SM90_E5M2_E4M3)
+#define SM90_HOLDS(kernel) ((kernel) != TE_SM90_BF16_TT && (kernel) < TE_SM90_E5M2_E4M3)
+#define SM90_BLOCK(kernel) ((kernel) == TE_SM90_E4M3_BLOCK)
 
 struct te_sm90_plan {
 	enum te_sm90_kernel kernel;

@@ -185,7 +185,8 @@ static struct te__cuda_func funcs[] = {
 	{ "te_k_attn_fwd_bf16_d96", NULL },   { "te_k_attn_fwd_sm90_d128", NULL },
 	{ "te_k_attn_fwd_sm90_d64", NULL },
 	{ "te_k_gemm_sm90_bf16", NULL },      { "te_k_gemm_sm90_bf16_bt", NULL },
-	{ "te_k_gemm_sm90_bf16_tt", NULL },   { "te_k_gemm_sm90_e4m3_e4m3", NULL },
+	{ "te_k_gemm_sm90_bf16_tt", NULL },   { "te_k_gemm_sm90_e4m3_block", NULL },
+	{ "te_k_gemm_sm90_e4m3_e4m3", NULL },
 	{ "te_k_gemm_sm90_e5m2_e4m3", NULL },
 };
 static struct te__cuda_dev dev;
@@ -300,7 +301,7 @@ START_TEST(whole_tiles_are_one_launch)
 	check_map(3, TE__CU_TENSOR_MAP_BFLOAT16, D, 2112, 8192, 64);
 	ck_assert_uint_eq(fake.config.grid[0], SMS);
 	ck_assert_uint_eq(fake.config.block[0], SM90_THREADS);
-	ck_assert_uint_eq(fake.config.smem, SM90_SMEM(1));
+	ck_assert_uint_eq(fake.config.smem, SM90_SMEM(TE_SM90_BF16));
 	ck_assert_uint_le(fake.config.smem, 232448);
 	ck_assert_ptr_eq(fake.args.bias, BIAS);
 	ck_assert(fake.args.beta == 2.0f && fake.args.alpha == 1.0f);
@@ -339,10 +340,37 @@ START_TEST(gradients_use_the_promoted_kernel)
 	check_map(0, TE__CU_TENSOR_MAP_UINT8, A, 512, 8192, 128);
 	check_map(1, TE__CU_TENSOR_MAP_UINT8, B, 512, 1920, 128);
 	ck_assert_int_eq(fake.args.ncols, 8);
-	ck_assert_uint_eq(fake.config.smem, SM90_SMEM(0));
+	ck_assert_uint_eq(fake.config.smem, SM90_SMEM(TE_SM90_E5M2_E4M3));
 	g.adtype = TE_DTYPE_E4M3;
 	DO(launch(&g));
 	ck_assert_str_eq(fake.func, "te_k_gemm_sm90_e4m3_e4m3");
+}
+END_TEST
+
+START_TEST(block_scaled_operands_have_a_kernel)
+{
+	struct te_k_gemm g = gemm_of(TE_DTYPE_E4M3, TE_DTYPE_E4M3, TE_DTYPE_BF16, 1001, 1920, 640);
+
+	g.sa = (const float *)BIAS;
+	g.sb = (const float *)C;
+	g.asc = TE_K_SCALING_1X128;
+	g.bsc = TE_K_SCALING_128X128;
+	g.a_rows = 1008;
+	DO(launch(&g));
+	ck_assert_str_eq(fake.func, "te_k_gemm_sm90_e4m3_block");
+	ck_assert_uint_eq(fake.config.smem, SM90_SMEM(TE_SM90_E4M3_BLOCK));
+	ck_assert_uint_le(fake.config.smem, 232448);
+	check_map(0, TE__CU_TENSOR_MAP_UINT8, A, 640, 1001, 128);
+	ck_assert_int_eq(fake.args.sa_ld, 1008);
+	ck_assert_int_eq(fake.args.sb_ld, 8); /* five blocks of k, padded */
+	ck_assert(!fake.args.sa_square && fake.args.sb_square);
+	g.asc = TE_K_SCALING_128X128;
+	g.bsc = TE_K_SCALING_1X128;
+	g.b_rows = 1920;
+	DO(launch(&g));
+	ck_assert_int_eq(fake.args.sa_ld, 8);
+	ck_assert_int_eq(fake.args.sb_ld, 1920);
+	ck_assert(fake.args.sa_square && !fake.args.sb_square);
 }
 END_TEST
 
@@ -397,9 +425,19 @@ START_TEST(others_are_left_to_cublaslt)
 
 	g.adtype = g.bdtype = g.cdtype = g.ddtype = TE_DTYPE_FP32;
 	check_declined(&g, "its operands are FP32");
-	g = gemm_of(TE_DTYPE_E4M3, TE_DTYPE_E4M3, TE_DTYPE_BF16, 1024, 1024, 1024);
+	g = gemm_of(TE_DTYPE_E5M2, TE_DTYPE_E4M3, TE_DTYPE_BF16, 1024, 1024, 1024);
 	g.asc = g.bsc = TE_K_SCALING_1X128;
-	check_declined(&g, "its operands have block scaling");
+	check_declined(&g, "no kernel has these types with block scaling");
+	g.adtype = TE_DTYPE_E4M3;
+	g.sb = (const float *)(C + 4);
+	check_declined(&g, "scales are not aligned to 16 bytes");
+	g.sb = (const float *)C;
+	g.asc = g.bsc = TE_K_SCALING_1X32;
+	check_declined(&g, "no kernel has these types with block scaling");
+	g.asc = g.bsc = TE_K_SCALING_1X128;
+	g.m = (int64_t)1 << 29;
+	check_declined(&g, "an operand has more than 2^30 scales");
+	g.m = 1024;
 	g.asc = g.bsc = TE_K_SCALING_TENSOR;
 	g.bdtype = TE_DTYPE_E5M2;
 	check_declined(&g, "no kernel has these types and layouts");
@@ -731,6 +769,7 @@ static Suite *suite(void)
 	tcase_add_test(c, whole_tiles_are_one_launch);
 	tcase_add_test(c, transposed_operands_have_boxes_of_64);
 	tcase_add_test(c, gradients_use_the_promoted_kernel);
+	tcase_add_test(c, block_scaled_operands_have_a_kernel);
 	tcase_add_test(c, cut_tiles_have_cleared_counters_and_sums);
 	tcase_add_test(c, small_gemms_have_kernels_of_their_own);
 	tcase_add_test(c, others_are_left_to_cublaslt);

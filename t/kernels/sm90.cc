@@ -14,7 +14,7 @@ extern "C" {
 typedef void kernel_fn(const te_gemm_sm90);
 static kernel_fn *const kernels[] = { te_k_gemm_sm90_bf16, te_k_gemm_sm90_bf16_bt,
 				      te_k_gemm_sm90_bf16_tt, te_k_gemm_sm90_e4m3_e4m3,
-				      te_k_gemm_sm90_e5m2_e4m3 };
+				      te_k_gemm_sm90_e5m2_e4m3, te_k_gemm_sm90_e4m3_block };
 static kernel_fn *kernel;
 static const te_gemm_sm90 *kernel_args;
 
@@ -28,7 +28,7 @@ static void launch_gemm(const te_sm90_plan &p, const te_gemm_sm90 &g)
 	kernel = kernels[p.kernel];
 	kernel_args = &g;
 	launch(body, (uint32_t)p.nclusters * SM90_CLUSTER, SM90_THREADS, SM90_CLUSTER,
-	       SM90_SMEM(SM90_HOLDS(p.kernel)));
+	       SM90_SMEM(p.kernel));
 }
 
 /* --- cases ----------------------------------------------------------------------------- */
@@ -39,6 +39,7 @@ struct gemm_case {
 	int adtype, bdtype, ddtype, a_t, b_t;
 	int m, n, k, nclusters, bias, beta;
 	enum cut cut; /* PLAN: as te__sm90_plan() has it, otherwise see below */
+	int asc, bsc;
 };
 
 #define WORKSPACE ((uint64_t)32 << 20)
@@ -46,6 +47,8 @@ struct gemm_case {
 #define FP TE_DTYPE_FP32
 #define E4 TE_DTYPE_E4M3
 #define E5 TE_DTYPE_E5M2
+#define ROW TE_K_SCALING_1X128
+#define SQUARE TE_K_SCALING_128X128
 static const gemm_case cases[] = {
 	{ BF, BF, BF, 0, 0, 128, 256, 64, 1, 0, 0, PLAN },
 	{ BF, BF, FP, 0, 0, 300, 136, 328, 2, 1, 1, PLAN }, /* ragged in every extent */
@@ -67,6 +70,14 @@ static const gemm_case cases[] = {
 	{ BF, BF, BF, 0, 1, 200, 520, 328, 1, 0, 1, PLAN },
 	{ BF, BF, FP, 1, 1, 200, 520, 264, 1, 1, 1, PLAN },
 	{ E5, E4, BF, 0, 0, 200, 528, 336, 1, 1, 1, PLAN },
+	/* block scaling: a linear layer's forward pass and gradients; scales of more rows */
+	{ E4, E4, BF, 0, 0, 144, 272, 400, 1, 1, 0, PLAN, ROW, SQUARE },
+	{ E4, E4, FP, 0, 0, 272, 400, 336, 2, 0, 1, PLAN, ROW, ROW },
+	{ E4, E4, BF, 0, 0, 320, 576, 256, 1, 0, 0, PLAN, SQUARE, ROW },
+	{ E4, E4, BF, 0, 0, 139, 200, 128, 1, 1, 1, PLAN, ROW, SQUARE },
+	{ E4, E4, FP, 0, 0, 16, 16, 16, 2, 0, 0, PLAN, ROW, ROW },
+	{ E4, E4, FP, 0, 0, 144, 176, 640, 3, 0, 1, SLICES, ROW, ROW },
+	{ E4, E4, BF, 0, 0, 500, 112, 720, 3, 1, 0, LEVELS, ROW, SQUARE },
 };
 
 /*
@@ -142,12 +153,32 @@ static float load_of(int dtype, const std::vector<uint8_t> &p, int64_t i)
 	return from_bits(dtype == FP ? u : u << 16);
 }
 
+/* powers of two, and NaN after the extents */
+static std::vector<float> scales_of(int scaling, int64_t rows, int64_t k)
+{
+	std::vector<float> s((size_t)te_k_scale_nfloats(scaling, rows, k), NAN);
+
+	for (int64_t r = 0; r < rows; r++)
+		for (int64_t i = 0; i < k; i++) {
+			float &x = s[(size_t)te_k_scale_index(scaling, rows, k, r, i)];
+
+			if (std::isnan(x))
+				x = ldexpf(1, (int)rnd(4) - 2);
+		}
+	return s;
+}
+
 static void run_case(const gemm_case &c)
 {
-	const float sa = 0.5f, sb = 4.0f;
+	const int a_rows = c.asc ? (c.m + 15) / 16 * 16 : c.m;
+	const int b_rows = c.bsc ? (c.n + 15) / 16 * 16 : c.n;
+	const std::vector<float> sa = c.asc ? scales_of(c.asc, a_rows, c.k) :
+					      std::vector<float>(1, 0.5f);
+	const std::vector<float> sb = c.bsc ? scales_of(c.bsc, b_rows, c.k) :
+					      std::vector<float>(1, 4.0f);
 	std::vector<float> a, b;
-	std::vector<uint8_t> pa = operand_of(c.adtype, (int64_t)c.m * c.k, a);
-	std::vector<uint8_t> pb = operand_of(c.bdtype, (int64_t)c.n * c.k, b);
+	std::vector<uint8_t> pa = operand_of(c.adtype, (int64_t)a_rows * c.k, a);
+	std::vector<uint8_t> pb = operand_of(c.bdtype, (int64_t)b_rows * c.k, b);
 	std::vector<uint8_t> pc = store_of(c.ddtype, (int64_t)c.m * c.n);
 	std::vector<uint8_t> bias = store_of(c.ddtype, c.n), d = pc;
 	te_k_gemm g = {};
@@ -160,8 +191,12 @@ static void run_case(const gemm_case &c)
 	g.c = c.beta ? pc.data() : NULL;
 	g.d = d.data();
 	g.bias = c.bias ? bias.data() : NULL;
-	g.sa = &sa;
-	g.sb = &sb;
+	g.sa = sa.data();
+	g.sb = sb.data();
+	g.asc = c.asc;
+	g.bsc = c.bsc;
+	g.a_rows = a_rows;
+	g.b_rows = b_rows;
 	g.m = c.m;
 	g.n = c.n;
 	g.k = c.k;
@@ -195,8 +230,10 @@ static void run_case(const gemm_case &c)
 
 			for (int k = 0; k < c.k; k++)
 				s += a[(size_t)(c.a_t ? k * c.m + i : i * c.k + k)] *
-				     b[(size_t)(c.b_t ? k * c.n + j : j * c.k + k)];
-			s *= 0.25f * sa * sb;
+				     b[(size_t)(c.b_t ? k * c.n + j : j * c.k + k)] *
+				     sa[(size_t)te_k_scale_index(c.asc, a_rows, c.k, i, k)] *
+				     sb[(size_t)te_k_scale_index(c.bsc, b_rows, c.k, j, k)];
+			s *= 0.25f;
 			if (c.beta)
 				s += 2.0f * load_of(c.ddtype, pc, (int64_t)i * c.n + j);
 			if (c.bias)
@@ -219,9 +256,10 @@ int main(int argc, char **argv)
 		const gemm_case &c = cases[i];
 
 		run_case(c);
-		printf("ok %d - %s x %s to %s%s%s, %d x %d x %d for %d clusters\n", i + 1,
+		printf("ok %d - %s x %s%s to %s%s%s, %d x %d x %d for %d clusters\n", i + 1,
 		       c.adtype == BF ? "bf16" : c.adtype == E4 ? "e4m3" : "e5m2",
-		       c.bdtype == BF ? "bf16" : "e4m3", c.ddtype == BF ? "bf16" : "fp32",
+		       c.bdtype == BF ? "bf16" : "e4m3", c.asc ? ", block scaling," : "",
+		       c.ddtype == BF ? "bf16" : "fp32",
 		       c.a_t ? ", a transposed" : "", c.b_t ? ", b transposed" : "", c.m, c.n, c.k,
 		       c.nclusters);
 		fflush(stdout);

@@ -173,6 +173,8 @@ struct copy {
 	uint32_t at, barrier;
 	te_tensor_map map;
 	int x, y, z;
+	const void *from = NULL; /* bulk_load() of nbytes */
+	uint32_t nbytes = 0;
 };
 static std::vector<copy> copies;
 
@@ -194,6 +196,15 @@ static void check_phase(barrier &m)
 /* words of a map: see map_of() */
 static void complete(const copy &c)
 {
+	if (c.from) {
+		barrier &m = barrier_at(c.b, c.barrier);
+
+		CHECK(c.at + c.nbytes <= c.b->smem.size(), "bulk copy to %u", c.at);
+		memcpy(&c.b->smem[c.at], c.from, c.nbytes);
+		m.bytes -= c.nbytes;
+		check_phase(m);
+		return;
+	}
 	uint8_t *p = (uint8_t *)c.map.word[0];
 	const int64_t nx = (int64_t)c.map.word[1], ny = (int64_t)c.map.word[2];
 	const int64_t nz = (int64_t)c.map.word[6];
@@ -308,6 +319,10 @@ DEV float add(float a, float b)
 {
 	return a + b;
 }
+DEV float __fmaf_rn(float a, float b, float c)
+{
+	return fmaf(a, b, c);
+}
 DEV uint32_t pack_bf16x2(float lo, float hi)
 {
 	return to_bf16(lo) | to_bf16(hi) << 16;
@@ -343,9 +358,6 @@ DEV uint32_t atomicAdd(uint32_t *p, uint32_t n)
 	return (*p += n) - n;
 }
 DEV void __threadfence(void)
-{
-}
-DEV void __syncwarp(void)
 {
 }
 DEV void te_begin(void)
@@ -419,6 +431,10 @@ DEV void smem_store2(uint32_t at, float x, float y)
 static warp &warp_of(void)
 {
 	return warps[self->b->index * (block_nthreads / 32) + self->thread / 32];
+}
+DEV void __syncwarp(void)
+{
+	meet(warp_of().m, 32);
 }
 DEV void smem_store_matrices(uint32_t at, uint32_t a, uint32_t b, uint32_t c, uint32_t d)
 {
@@ -531,6 +547,11 @@ DEV void barrier_wait(uint32_t at, uint32_t parity)
 
 	while ((m.phase & 1) == parity)
 		wait_on(m.w);
+}
+DEV void bulk_load(uint32_t to, const void *from, uint32_t nbytes, uint32_t barrier)
+{
+	CHECK(!(to % 16 || (uintptr_t)from % 16 || nbytes % 16 || !nbytes), "%u bytes", nbytes);
+	copies.push_back({ false, self->b, NULL, NULL, to, barrier, {}, 0, 0, 0, from, nbytes });
 }
 DEV void tma_load(uint32_t to, const te_tensor_map *map, int x, int y, int z, uint32_t barrier)
 {
@@ -713,6 +734,12 @@ struct e4m3_e4m3_256 {
 	static void mma(float (&d)[128], uint64_t a, uint64_t b, int add)
 	{
 		issue(d, 256, 1, a, b, add, 0, 0, 0);
+	}
+};
+struct e4m3_e4m3_128 {
+	static void mma(float (&d)[64], uint64_t a, uint64_t b, int add)
+	{
+		issue(d, 128, 1, a, b, add, 0, 0, 0);
 	}
 };
 struct e5m2_e4m3_128 {

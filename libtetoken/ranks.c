@@ -24,8 +24,7 @@ static int digit64(char c)
 				      -1;
 }
 
-/* base64; returns the number of bytes, or -1 */
-static int base64(const char *p, size_t n, char *ret)
+int te__base64(const char *p, size_t n, char *ret)
 {
 	uint32_t bits = 0;
 	int have = 0, m = 0;
@@ -207,7 +206,7 @@ int te__token_load_ranks(struct te_token *t, const char *p, size_t n, const char
 		r = te__tbuf_add(&b, p, ntext);
 		if (r)
 			break;
-		m = base64(p, ntext, b.p);
+		m = te__base64(p, ntext, b.p);
 		if (m <= 0)
 			r = te__fail(-TE_ECORRUPT, "te_token: line %d: this is no base64", line);
 		else
@@ -328,7 +327,7 @@ int te__token_load_tekken(struct te_token *t, const json_t *root)
 		b.n = 0;
 		r = s ? te__tbuf_add(&b, s, strlen(s)) : 0;
 		if (s && !r)
-			m = base64(s, strlen(s), b.p);
+			m = te__base64(s, strlen(s), b.p);
 		if (!r && (m <= 0 || rank != (json_int_t)i))
 			r = te__fail(-TE_ECORRUPT,
 				     "te_token: tekken.json: vocab %zu: expected its "

@@ -322,6 +322,8 @@ const char *te__gguf_pre(const struct te_token *t);
 int te__token_load_json(struct te_token *t, const char *p, size_t n);
 int te__token_load_ranks(struct te_token *t, const char *p, size_t n, const char *pattern);
 int te__token_load_sentencepiece(struct te_token *t, const char *p, size_t n);
+/* base64; returns the number of bytes, or -1 */
+int te__base64(const char *p, size_t n, char *ret);
 /* the character of the byte-level alphabet that stands for a byte */
 int te__char_of_byte(int byte);
 /* bytes of a text in that alphabet; returns -1 if a character is outside of it */

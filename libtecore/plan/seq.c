@@ -11,6 +11,7 @@
 #include "libtecore/tensor/ctx.h"
 #include "libtecore/ops/op.h"
 #include "libtecore/quant/quant.h"
+#include "libtecore/offload/pinned.h"
 #include "libtecore/plan/seq.h"
 
 int te__seq_grow(void **array, int *cap, int n, size_t nbytes)
@@ -48,6 +49,17 @@ struct te_seq *te_seq_ref(struct te_seq *seq)
 	if (seq)
 		atomic_fetch_add(&seq->refs, 1);
 	return seq;
+}
+
+void te__seq_put_rest(struct te_seq *seq)
+{
+	if (!seq->pinned)
+		te__mem_put(seq->ctx, seq->rest);
+	else if (te__ctx_drain(seq->ctx, "te_seq_unref"))
+		te__pinned_keep(seq->pinned); /* copies may be queued */
+	seq->pinned = te__pinned_destroy(seq->pinned);
+	seq->rest = NULL;
+	seq->nrest = 0;
 }
 
 struct te_seq *te_seq_unref(struct te_seq *seq)

@@ -229,17 +229,6 @@ static int get_rest(struct te_seq *seq)
 	return r;
 }
 
-void te__seq_put_rest(struct te_seq *seq)
-{
-	if (!seq->pinned)
-		te__mem_put(seq->ctx, seq->rest);
-	else if (te__ctx_drain(seq->ctx, "te_seq_unref"))
-		te__pinned_keep(seq->pinned); /* copies may be queued */
-	seq->pinned = te__pinned_destroy(seq->pinned);
-	seq->rest = NULL;
-	seq->nrest = 0;
-}
-
 static void drop_weights(struct te_seq *seq)
 {
 	for (int i = 0; i < seq->nweights; i++) {

@@ -36,6 +36,7 @@ TT_PAIRS = \
 	t/graph/contract \
 	t/graph/offload \
 	t/graph/recompute \
+	t/kernels/attn_cached \
 	t/ops/kernel_calls \
 	t/plan/checkpoint \
 	t/plan/custom \
@@ -497,6 +498,8 @@ t_graph_step_SOURCES = \
 	t/graph/step_use.c
 
 t_kernels_attn_SOURCES = t/kernels/attn.c t/kernels/attn_cases.c t/kernels/attn_cases.h
+
+t_kernels_attn_cached_SOURCES = t/kernels/attn_cached.c t/kernels/kernel_lib.c
 
 t_kernels_comm_SOURCES = t/kernels/comm.c t/kernels/comm_cases.c t/kernels/comm_cases.h
 t_kernels_comm_norm_SOURCES = \

@@ -1,43 +1,59 @@
 /*
- * cached.cu - attention to a cache of keys and values, sm_90a. Compiled without spills,
- * and not yet run on hardware.
+ * cached.cu - attention to a cache of keys and values, compute capability 8.0 and up. Compiled
+ * without spills.
  *
- *  kernel       blocks           threads  shared
- *  attn_append  a row            128      0
- *  attn_cached  a row and head   128      2096
+ *  kernel       blocks                                  threads  shared
+ *  attn_append  a row                                   128      0
+ *  attn_cached  a row, up to 4 query heads of a key/    128      9.3 KiB
+ *               value head, and a part of the keys
  *
- * T is FP32 or BF16, and so is the type of the cache. In attn_cached each warp takes every fourth
- * key, with the channels distributed over its lanes, and the block combines the four softmaxes.
+ * T is FP32 or BF16, and so is the type of the cache. In attn_cached a lane has 8 channels, and as
+ * many lanes as a head needs, a power of two, have a key: the group. A group computes the softmax
+ * of STEPS keys at a time, and rescales its sums (online.h); a key is loaded once for all heads of
+ * the block. Groups are joined in the order of a tree, then warps and then parts in ascending
+ * order, so that results depend on the arguments only. Of several parts, the block that counts the
+ * last one in ready joins all of them.
  */
 #include "kernels/attn/geometry.h"
 #include "kernels/dev.cuh"
 
 #define WARPS (ATTN_CACHED_THREADS / 32)
-#define PER_LANE (TE_K_ATTN_CUDA_HEAD_DIM / 32)
+#define STEPS 4
+#define MAX_D TE_K_ATTN_CUDA_HEAD_DIM
+#define HEADS TE_K_ATTN_CACHED_HEADS
+#define SPLITS TE_K_ATTN_CACHED_SPLITS
 
-DEV int64_t token_at(const struct te_k_attn_cached &a, int64_t s, int64_t pos)
+/* one head of one part: sums of e^(score - m), and of its products with values */
+struct softmax {
+	float m, l, acc[TE_V];
+};
+
+DEV int64_t token_at(const struct te_k_attn_cached &a, int64_t s, int pos)
 {
-	const int64_t i = s * a.max_pages + pos / a.page;
+	const unsigned page = (unsigned)a.page, i = (unsigned)pos / page;
+	const int64_t at = s * a.max_pages + i;
 
-	return (a.pages ? a.pages[i] : i) * a.page + pos % a.page;
+	return (a.pages ? a.pages[at] : at) * page + ((unsigned)pos - i * page);
 }
 
-/* 0: inside, 1: padding, 2: outside; the same for all threads */
-DEV int find(const struct te_k_attn_cached &a, int64_t r)
+enum where { INSIDE, PADDING, OUTSIDE };
+
+/* the same for all threads of a block */
+DEV enum where find(const struct te_k_attn_cached &a, int64_t r)
 {
 	const int64_t s = a.sequence[r], pos = a.position[r];
+	int bad = 0;
 
 	if (s < 0)
-		return 1;
+		return PADDING;
 	if (s >= a.nseqs || pos < 0 || pos >= a.max_pages * a.page)
-		return 2;
-	for (int64_t i = 0; i <= pos / a.page; i++) {
+		return OUTSIDE;
+	for (int64_t i = threadIdx.x; i <= pos / a.page; i += blockDim.x) {
 		const int64_t at = s * a.max_pages + i, page = a.pages ? a.pages[at] : at;
 
-		if (page < 0 || page >= a.npages)
-			return 2;
+		bad |= page < 0 || page >= a.npages;
 	}
-	return 0;
+	return __syncthreads_or(bad) ? OUTSIDE : INSIDE;
 }
 
 template <class T, class C> DEV void append(const struct te_k_attn_cached &a)
@@ -45,12 +61,12 @@ template <class T, class C> DEV void append(const struct te_k_attn_cached &a)
 	const int64_t r = blockIdx.x, width = (int64_t)a.nkv * a.head_dim;
 	const int64_t qwidth = (int64_t)a.nheads * a.head_dim;
 	const T *x = (const T *)a.qkv + r * (qwidth + 2 * width) + qwidth;
-	const int where = find(a, r);
+	const enum where where = find(a, r);
 	int64_t to;
 
-	if (where == 2 && a.noutside && !threadIdx.x)
+	if (where == OUTSIDE && a.noutside && !threadIdx.x)
 		atomicAdd((unsigned *)a.noutside, 1u);
-	if (where)
+	if (where != INSIDE)
 		return;
 	to = token_at(a, a.sequence[r], a.position[r]) * width;
 	for (int64_t i = threadIdx.x; i < width; i += blockDim.x) {
@@ -59,71 +75,247 @@ template <class T, class C> DEV void append(const struct te_k_attn_cached &a)
 	}
 }
 
-template <class T, class C> DEV void attend(const struct te_k_attn_cached &a)
+/* e^(x - m), and 0 for x = -inf whatever m is */
+DEV float weight_of(float x, float m)
 {
-	__shared__ float most[WARPS], sums[WARPS], parts[WARPS][TE_K_ATTN_CUDA_HEAD_DIM];
-	const int64_t r = blockIdx.x / a.nheads;
-	const int h = (int)(blockIdx.x % a.nheads), g = h / (a.nheads / a.nkv);
+	return __expf(x - (m == -TE_INF ? 0.0f : m));
+}
+
+/* n of TE_V channels; vec: n is 0 or TE_V, and p is aligned to 16 bytes */
+template <class T> DEV raw<T> load_channels(const T *p, int n, bool vec)
+{
+	float v[TE_V];
+
+	if (vec)
+		return n ? load_raw(p) : zero_raw<T>();
+	load_some(p, n, v);
+	return pack<T>(v); /* exact */
+}
+
+DEV void join(struct softmax &x, float m, float l, const float acc[TE_V])
+{
+	const float most = fmaxf(x.m, m), mine = weight_of(x.m, most), other = weight_of(m, most);
+
+	x.m = most;
+	x.l = x.l * mine + l * other;
+#pragma unroll
+	for (int e = 0; e < TE_V; e++)
+		x.acc[e] = x.acc[e] * mine + acc[e] * other;
+}
+
+/* the parts of this block's heads, of which another block may have written all but one */
+template <class T>
+DEV void join_parts(const struct te_k_attn_cached &a, int64_t head, int nh, int n)
+{
+	__shared__ float f[HEADS][SPLITS], inverse[HEADS];
 	const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, d = a.head_dim;
-	const T *q = (const T *)a.qkv + r * (a.nheads + 2 * a.nkv) * d + (int64_t)h * d;
-	T *out = (T *)a.out + (r * a.nheads + h) * d;
-	float x[PER_LANE], acc[PER_LANE], m = -TE_INF, l = 0.0f, all = -TE_INF, sum = 0.0f;
+	const int64_t stride = d + 2;
+	const float *parts = a.parts + head * a.nsplits * stride;
 
-	if (find(a, r)) {
-		for (int i = threadIdx.x; i < d; i += blockDim.x)
-			out[i] = from_float<T>(0.0f);
-		return;
-	}
-#pragma unroll
-	for (int i = 0; i < PER_LANE; i++) {
-		x[i] = lane + 32 * i < d ? to_float(q[lane + 32 * i]) : 0.0f;
-		acc[i] = 0.0f;
-	}
-	for (int64_t p = te_k_attn_first(a.position[r], a.window, 0) + warp; p <= a.position[r];
-	     p += WARPS) {
-		const int64_t at = (token_at(a, a.sequence[r], p) * a.nkv + g) * d;
-		float s = 0.0f, next, w;
+	for (int h = warp; h < nh; h += WARPS) {
+		const float *p = parts + h * a.nsplits * stride + d;
+		float most = -TE_INF, sum = 0.0f;
 
+		for (int i = lane; i < n; i += 32)
+			most = fmaxf(most, __ldcg(p + i * stride));
 #pragma unroll
-		for (int i = 0; i < PER_LANE; i++)
-			if (lane + 32 * i < d)
-				s = fmaf(x[i], to_float(((const C *)a.k)[at + lane + 32 * i]), s);
+		for (int w = 16; w; w /= 2)
+			most = fmaxf(most, __shfl_xor_sync(~0u, most, w));
+		for (int i = lane; i < n; i += 32) {
+			f[h][i] = weight_of(__ldcg(p + i * stride), most);
+			sum += f[h][i] * __ldcg(p + i * stride + 1);
+		}
 #pragma unroll
-		for (int n = 16; n; n /= 2)
-			s += __shfl_xor_sync(~0u, s, n);
-		s *= a.scale;
-		if (a.softcap != 0.0f)
-			s = a.softcap * tanhf(s / a.softcap);
-		next = fmaxf(m, s);
-		w = m == next ? 1.0f : __expf(m - next);
-		s = __expf(s - next);
-		l = fmaf(l, w, s);
-		m = next;
-#pragma unroll
-		for (int i = 0; i < PER_LANE; i++)
-			if (lane + 32 * i < d)
-				acc[i] = fmaf(s, to_float(((const C *)a.v)[at + lane + 32 * i]),
-					      acc[i] * w);
-	}
-#pragma unroll
-	for (int i = 0; i < PER_LANE; i++)
-		parts[warp][lane + 32 * i] = acc[i];
-	if (!lane) {
-		most[warp] = m;
-		sums[warp] = l;
+		for (int w = 16; w; w /= 2)
+			sum += __shfl_xor_sync(~0u, sum, w);
+		if (!lane)
+			inverse[h] = 1.0f / sum;
 	}
 	__syncthreads();
-	for (int i = 0; i < WARPS; i++)
-		all = fmaxf(all, most[i]);
-	for (int i = 0; i < WARPS; i++)
-		sum += sums[i] * (most[i] == all ? 1.0f : __expf(most[i] - all));
-	for (int c = threadIdx.x; c < d; c += blockDim.x) {
+	for (int i = threadIdx.x; i < nh * d; i += blockDim.x) {
+		const int h = i / d;
+		const float *p = parts + h * a.nsplits * stride + i % d;
 		float y = 0.0f;
 
-		for (int i = 0; i < WARPS; i++)
-			y += parts[i][c] * (most[i] == all ? 1.0f : __expf(most[i] - all));
-		out[c] = from_float<T>(y / sum);
+#pragma unroll 8
+		for (int k = 0; k < n; k++)
+			y += f[h][k] * __ldcg(p + k * stride);
+		((T *)a.out)[head * d + i] = from_float<T>(y * inverse[h]);
 	}
+}
+
+template <class T, class C> DEV void attend(const struct te_k_attn_cached &a)
+{
+	__shared__ float most[WARPS][HEADS], sums[WARPS][HEADS], parts[WARPS][HEADS][MAX_D];
+	__shared__ int last;
+	const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, d = a.head_dim;
+	const int size = a.nheads / a.nkv, nchunks = (size + HEADS - 1) / HEADS;
+	const int nsplits = a.nsplits > 1 ? a.nsplits : 1, split = blockIdx.x % nsplits;
+	const int chunk = blockIdx.x / nsplits % nchunks;
+	const int g = blockIdx.x / nsplits / nchunks % a.nkv;
+	const int64_t r = blockIdx.x / nsplits / nchunks / a.nkv;
+	const int nh = min(size - chunk * HEADS, HEADS);
+	const int64_t head = r * a.nheads + g * size + chunk * HEADS; /* in out */
+	const enum where where = find(a, r);
+	int lanes = 1, begin, end, first, per, nparts;
+
+	if (where != INSIDE) {
+		for (int i = threadIdx.x; i < nh * d && !split; i += blockDim.x)
+			((T *)a.out)[head * d + i] = from_float<T>(0.0f);
+		return;
+	}
+	while (lanes * TE_V < d)
+		lanes *= 2;
+	first = (int)te_k_attn_first(a.position[r], a.window, 0);
+	end = a.position[r] + 1;
+	per = (end - first + nsplits - 1) / nsplits;
+	per = (per + WARPS * STEPS - 1) / (WARPS * STEPS) * (WARPS * STEPS);
+	nparts = (end - first + per - 1) / per;
+	if (split >= nparts)
+		return;
+	begin = first + split * per;
+	end = min(end, begin + per);
+
+	const int at = lane % lanes * TE_V, n = clamp_int(d - at, 0, TE_V), nkeys = 32 / lanes;
+	const bool vec = d % TE_V == 0 && aligned(a.qkv) && aligned(a.k) && aligned(a.v);
+	const T *q = (const T *)a.qkv + r * (a.nheads + 2 * a.nkv) * d +
+		     (int64_t)(g * size + chunk * HEADS) * d + at;
+	const int64_t sequence = a.sequence[r];
+	struct softmax x[HEADS];
+	float qs[HEADS][TE_V];
+
+#pragma unroll
+	for (int h = 0; h < HEADS; h++) {
+		x[h] = { -TE_INF, 0.0f, {} };
+		unpack(load_channels(q + h * d, h < nh ? n : 0, vec), qs[h]);
+	}
+#pragma unroll 1
+	for (int p0 = begin + warp * nkeys * STEPS; p0 < end; p0 += WARPS * nkeys * STEPS) {
+		raw<C> keys[STEPS], values[STEPS];
+		float s[STEPS];
+
+#pragma unroll
+		for (int i = 0; i < STEPS; i++) {
+			const int p = p0 + i * nkeys + lane / lanes, have = p < end ? n : 0;
+			const int64_t t = token_at(a, sequence, min(p, end - 1)) * a.nkv + g;
+
+			keys[i] = load_channels((const C *)a.k + t * d + at, have, vec);
+			values[i] = load_channels((const C *)a.v + t * d + at, have, vec);
+		}
+#pragma unroll
+		for (int h = 0; h < HEADS; h++) {
+			float next = x[h].m, w;
+
+			if (h >= nh)
+				break;
+#pragma unroll
+			for (int i = 0; i < STEPS; i++) {
+				float k[TE_V];
+
+				unpack(keys[i], k);
+				s[i] = 0.0f;
+#pragma unroll
+				for (int e = 0; e < TE_V; e++)
+					s[i] = fmaf(qs[h][e], k[e], s[i]);
+			}
+#pragma unroll 1
+			for (int l = lanes / 2; l; l /= 2)
+#pragma unroll
+				for (int i = 0; i < STEPS; i++)
+					s[i] += __shfl_xor_sync(~0u, s[i], l);
+#pragma unroll
+			for (int i = 0; i < STEPS; i++) {
+				s[i] *= a.scale;
+				if (a.softcap != 0.0f)
+					s[i] = a.softcap * tanhf(s[i] / a.softcap);
+				if (p0 + i * nkeys + lane / lanes >= end)
+					s[i] = -TE_INF;
+				next = fmaxf(next, s[i]);
+			}
+			w = weight_of(x[h].m, next);
+			x[h].m = next;
+			x[h].l *= w;
+#pragma unroll
+			for (int e = 0; e < TE_V; e++)
+				x[h].acc[e] *= w;
+#pragma unroll
+			for (int i = 0; i < STEPS; i++) {
+				float v[TE_V];
+
+				unpack(values[i], v);
+				w = weight_of(s[i], next);
+				x[h].l += w;
+#pragma unroll
+				for (int e = 0; e < TE_V; e++)
+					x[h].acc[e] = fmaf(w, v[e], x[h].acc[e]);
+			}
+		}
+	}
+#pragma unroll
+	for (int h = 0; h < HEADS; h++) {
+		if (h >= nh)
+			break;
+		for (int w = lanes; w < 32; w *= 2) {
+			const float m = __shfl_xor_sync(~0u, x[h].m, w);
+			const float l = __shfl_xor_sync(~0u, x[h].l, w);
+			float acc[TE_V];
+
+#pragma unroll
+			for (int e = 0; e < TE_V; e++)
+				acc[e] = __shfl_xor_sync(~0u, x[h].acc[e], w);
+			join(x[h], m, l, acc);
+		}
+		if (!lane) {
+			most[warp][h] = x[h].m;
+			sums[warp][h] = x[h].l;
+		}
+#pragma unroll
+		for (int e = 0; e < TE_V; e++)
+			if (lane < lanes && e < n)
+				parts[warp][h][at + e] = x[h].acc[e];
+	}
+	__syncthreads();
+	for (int i = threadIdx.x; i < nh * d; i += blockDim.x) {
+		const int h = i / d, c = i % d;
+		float *to = a.parts + ((head + h) * nsplits + split) * (d + 2);
+		float all = -TE_INF, sum = 0.0f, y = 0.0f;
+
+#pragma unroll
+		for (int w = 0; w < WARPS; w++)
+			all = fmaxf(all, most[w][h]);
+#pragma unroll
+		for (int w = 0; w < WARPS; w++) {
+			const float f = weight_of(most[w][h], all);
+
+			sum += sums[w][h] * f;
+			y += parts[w][h][c] * f;
+		}
+		if (nparts == 1) {
+			((T *)a.out)[head * d + i] = from_float<T>(y / sum);
+			continue;
+		}
+		to[c] = y;
+		if (!c) {
+			to[d] = all;
+			to[d + 1] = sum;
+		}
+	}
+	if (nparts == 1)
+		return;
+	__threadfence();
+	__syncthreads();
+	if (!threadIdx.x) {
+		unsigned *ready = (unsigned *)a.ready + (r * a.nkv + g) * nchunks + chunk;
+
+		last = atomicAdd(ready, 1u) == (unsigned)nparts - 1;
+		if (last)
+			*ready = 0;
+	}
+	__syncthreads();
+	if (!last)
+		return;
+	__threadfence();
+	join_parts<T>(a, head, nh, nparts);
 }
 
 #define TE_NAME(T, C, t)                                                                      \

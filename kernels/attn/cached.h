@@ -17,7 +17,11 @@
  * or more, its position is below 0 or at least max_pages * page, or a page up to its own is not one
  * of 0 to npages - 1, adds 1 to *noutside, modulo 2^32. Rows of both kinds store nothing, and their
  * out is 0.
+ * A device computes the keys of a row in up to nsplits parts of about equal size, which it joins in
+ * their order: parts and ready are memory for that, and ready is left 0. The host uses neither.
  */
+#define TE_K_ATTN_CACHED_SPLITS 64 /* the most parts */
+#define TE_K_ATTN_CACHED_HEADS 4   /* query heads that share the loads of keys, on a device */
 struct te_k_attn_cached {
 	const void *qkv;
 	void *out;
@@ -31,6 +35,9 @@ struct te_k_attn_cached {
 	int32_t dtype, cache_dtype; /* T, C: FP32 or BF16 */
 	int32_t window;
 	float softcap;
+	float *parts;	 /* [rows, nheads, nsplits, head_dim + 2] */
+	uint32_t *ready; /* [rows, nheads], 0 */
+	int32_t nsplits; /* 0: 1, without parts and ready */
 };
 
 #endif

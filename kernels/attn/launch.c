@@ -314,6 +314,12 @@ int te__geo_attn_cached(const void *args, struct te__geometry *ret)
 		{ "te_k_attn_cached_bf16_fp32", "te_k_attn_cached_bf16_bf16" },
 	};
 	const struct te_k_attn_cached *a = args;
+	const int64_t size = a->nkv > 0 ? a->nheads / a->nkv : 1;
+	const int64_t nsplits = a->nsplits > 1 ? a->nsplits : 1;
 
-	return geo_cached(a, funcs, a->rows * a->nheads, ret);
+	if (nsplits > TE_K_ATTN_CACHED_SPLITS || (nsplits > 1 && (!a->parts || !a->ready)))
+		return te__fail(-EINVAL, "attention to a cache: %d parts, expected 1 to %d and "
+				"memory for them", a->nsplits, TE_K_ATTN_CACHED_SPLITS);
+	return geo_cached(a, funcs,
+			  a->rows * a->nkv * ceil_div(size, TE_K_ATTN_CACHED_HEADS) * nsplits, ret);
 }

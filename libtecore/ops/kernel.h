@@ -136,7 +136,12 @@ struct te__attention_cache {
 	const struct te_tensor *sequence, *position, *pages; /* pages: or NULL */
 	const struct te_tensor *k, *v;
 	uint32_t *noutside; /* or NULL */
+	float *parts; /* te__attention_parts_nbytes() bytes; or NULL: a row's keys are one part */
+	uint32_t *ready; /* with parts: [rows, nheads], 0, and left so */
 };
+/* scratch of te__attention_cached() on a GPU, in which several blocks compute a row; 0: none */
+size_t te__attention_parts_nbytes(const struct te_ctx *ctx, int64_t rows, int32_t nheads,
+				  int32_t nkv, int32_t head_dim);
 /*
  * State of embedding, rope and attention in the plans of a decoder (te_op_call.state; NULL in
  * other plans): rows of the main input are tokens at positions of several sequences.

@@ -253,9 +253,33 @@ int te_kernel_attention_backward(struct te_stream *stream, const struct te_tenso
 
 /* ---- attention to a cache ---- */
 
+/* enough blocks for the multiprocessors of an H200, four times */
+#define CACHED_BLOCKS 528
+
+static int32_t nsplits_of(int64_t rows, int32_t nheads, int32_t nkv)
+{
+	const int64_t size = nheads / nkv;
+	const int64_t nblocks = rows * nkv *
+				((size + TE_K_ATTN_CACHED_HEADS - 1) / TE_K_ATTN_CACHED_HEADS);
+	const int64_t n = CACHED_BLOCKS / nblocks;
+
+	return n > TE_K_ATTN_CACHED_SPLITS ? TE_K_ATTN_CACHED_SPLITS : n > 1 ? (int32_t)n : 0;
+}
+
+size_t te__attention_parts_nbytes(const struct te_ctx *ctx, int64_t rows, int32_t nheads,
+				  int32_t nkv, int32_t head_dim)
+{
+	if (!strcmp(te_ctx_backend(ctx), "host"))
+		return 0;
+	return (size_t)(rows * nheads * nsplits_of(rows, nheads, nkv) * (head_dim + 2)) *
+	       sizeof(float);
+}
+
 int te__attention_cached(struct te_stream *stream, const struct te__attention *a,
 			 const struct te__attention_cache *c)
 {
+	const int32_t nsplits =
+		c->parts ? nsplits_of(te_tensor_rows(a->x), a->nheads, a->nkv) : 0;
 	const struct te_k_attn_cached k = {
 		.qkv = te_tensor_data(a->x),
 		.out = te_tensor_data(a->y),
@@ -278,6 +302,9 @@ int te__attention_cached(struct te_stream *stream, const struct te__attention *a
 		.cache_dtype = te_tensor_dtype(c->k),
 		.window = a->window,
 		.softcap = a->softcap,
+		.parts = nsplits ? c->parts : NULL,
+		.ready = nsplits ? c->ready : NULL,
+		.nsplits = nsplits,
 	};
 	int r = TE__LAUNCH(stream, ATTN_APPEND, &k);
 

@@ -1,0 +1,217 @@
+/*
+ * t/kernels/attn_cached.c - attention to a cache of keys and values, by the reference function and
+ * by the backend's kernel, each against an FP64 model with the same inputs.
+ *
+ * Bounds as in attn_cases.c, with v = 2^-23 and without its w, since no kernel rounds
+ * probabilities:
+ *
+ *   score s = c q.k:   e_s = v ((d + 4) c sum|q||k| + 4 |s|), with a softcap C 16 v C more, and
+ *                      4 v |max s| if it is subtracted
+ *   p = exp(s - max):  relative 2 max e_s, (n + 32) v for the sum over n keys, and 2^-21 for each
+ *                      exponential: its own, and one of each of n / 4 + 16 times that sums are
+ *                      rescaled at most
+ *   out = sum p x:     that sum p |x| + unit |out|
+ */
+#include "config.h"
+
+#include <math.h>
+
+#include "kernel_lib.h"
+#include "tt_ctx.h"
+
+#define V 0x1p-23
+#define EXP 0x1p-21
+#define ROWS 6
+#define NSEQS 3
+
+struct cached {
+	struct te_k_attn_cached k;
+	int32_t *sequence, *position, *pages;
+	float *parts;
+};
+
+/* Rows are at random positions of sequences, and some are padding or outside */
+static struct cached cached_of(int32_t dtype, int32_t cache, int64_t most, int nsplits)
+{
+	static const int dims[] = { 64, 96, 128, 80, 8 };
+	const int host = !strcmp(backend, "host");
+	struct cached c = { .k = { .dtype = dtype, .cache_dtype = cache, .nsplits = nsplits } };
+	struct te_k_attn_cached *k = &c.k;
+	const int paged = (int)tt_rand_int(0, 1);
+	int64_t n;
+
+	k->nkv = (int32_t)tt_rand_int(1, 3);
+	k->nheads = k->nkv * (int32_t)tt_rand_int(1, 9);
+	k->head_dim = tt_rand_int(0, 1) ? dims[tt_rand_int(0, TT_LEN(dims) - 1)] :
+					  (int32_t)tt_rand_int(1, host ? 256 : 128);
+	k->scale = tt_rand_float(0.5f, 1.5f) / sqrtf((float)k->head_dim);
+	k->window = tt_rand_int(0, 1) ? 0 : (int32_t)tt_rand_int(1, most);
+	k->softcap = tt_rand_int(0, 2) ? 0.0f : tt_rand_float(0.5f, 30.0f);
+	k->rows = tt_rand_int(1, ROWS);
+	k->nseqs = NSEQS;
+	k->page = paged ? tt_rand_int(1, 70) : most;
+	k->max_pages = (most + k->page - 1) / k->page;
+	k->npages = k->nseqs * k->max_pages;
+	c.sequence = kc_poison(TE_DTYPE_INT32, k->rows);
+	c.position = kc_poison(TE_DTYPE_INT32, k->rows);
+	c.pages = kc_poison(TE_DTYPE_INT32, k->npages);
+	for (int64_t i = 0; i < k->npages; i++)
+		c.pages[i] = (int32_t)(k->npages - 1 - i);
+	for (int64_t r = 0; r < k->rows; r++) {
+		const int odd = (int)tt_rand_int(0, 9);
+
+		/* rows differ in sequence or position */
+		c.sequence[r] = odd == 0 ? -1 : odd == 1 ? NSEQS : (int32_t)(r % NSEQS);
+		c.position[r] = (int32_t)(tt_rand_int(0, most / 2 - 1) + r / 3 * most / 2);
+		if (odd == 2)
+			c.position[r] = (int32_t)(k->max_pages * k->page);
+		if (odd == 3)
+			c.position[r] = -1;
+	}
+	n = k->npages * k->page * k->nkv * k->head_dim;
+	k->qkv = kc_normal(dtype, k->rows * (k->nheads + 2 * k->nkv) * k->head_dim, 1.0f);
+	k->out = kc_poison(dtype, k->rows * k->nheads * k->head_dim);
+	k->k = kc_normal(cache, n, 1.0f);
+	k->v = kc_normal(cache, n, 1.0f);
+	k->sequence = c.sequence;
+	k->position = c.position;
+	k->pages = paged ? c.pages : NULL;
+	k->noutside = kc_poison(TE_DTYPE_INT32, 1);
+	if (!nsplits)
+		return c;
+	k->parts = c.parts = kc_poison(TE_DTYPE_FP32, k->rows * k->nheads * nsplits *
+							      (k->head_dim + 2));
+	k->ready = kc_poison(TE_DTYPE_INT32, k->rows * k->nheads);
+	memset(k->ready, 0, (size_t)(k->rows * k->nheads) * sizeof(*k->ready));
+	return c;
+}
+
+static int is_inside(const struct cached *c, int64_t r)
+{
+	return c->sequence[r] >= 0 && c->sequence[r] < NSEQS && c->position[r] >= 0 &&
+	       c->position[r] < c->k.max_pages * c->k.page;
+}
+
+/* element of the caches that key/value head g begins with */
+static int64_t element(const struct cached *c, int64_t seq, int64_t pos, int64_t g)
+{
+	const struct te_k_attn_cached *k = &c->k;
+	const int64_t i = seq * k->max_pages + pos / k->page;
+
+	return (((k->pages ? k->pages[i] : i) * k->page + pos % k->page) * k->nkv + g) *
+	       k->head_dim;
+}
+
+/* row r and query head h, by the model, of the reference and of the kernel */
+static void check_head(const struct cached *c, int64_t r, int64_t h)
+{
+	const struct te_k_attn_cached *k = &c->k;
+	const int64_t d = k->head_dim, g = h / (k->nheads / k->nkv), pos = c->position[r];
+	const int64_t first = te_k_attn_first(pos, k->window, 0), n = pos + 1 - first;
+	const int64_t q = (r * (k->nheads + 2 * k->nkv) + h) * d, out = (r * k->nheads + h) * d;
+	double *s = calloc((size_t)n, sizeof(*s)), most = -INFINITY, e = 0, sum = 0;
+	const double cap = (double)k->softcap;
+
+	for (int64_t i = 0; i < n; i++) {
+		const int64_t at = element(c, c->sequence[r], first + i, g);
+		double mag = 0, err;
+
+		for (int64_t t = 0; t < d; t++) {
+			const double x = tt_get(k->dtype, k->qkv, q + t) *
+					 tt_get(k->cache_dtype, k->k, at + t);
+
+			s[i] += x;
+			mag += fabs(x);
+		}
+		s[i] *= (double)k->scale;
+		err = V * ((double)(d + 4) * (double)k->scale * mag + 4 * fabs(s[i]));
+		if (k->softcap != 0.0f) {
+			s[i] = cap * tanh(s[i] / cap);
+			err += 16 * V * cap;
+		}
+		e = fmax(e, err);
+		most = fmax(most, s[i]);
+	}
+	e += 4 * V * fabs(most);
+	for (int64_t i = 0; i < n; i++)
+		sum += exp(s[i] - most);
+	for (int64_t t = 0; t < d; t++) {
+		const double rel = 2 * e + (double)(n + 32) * V + (double)(n / 4 + 17) * EXP;
+		const void *side[] = { k->out, kc_got(k->out) };
+		double want = 0, mag = 0, tol;
+
+		for (int64_t i = 0; i < n; i++) {
+			const double p = exp(s[i] - most) / sum;
+			const double x = tt_get(k->cache_dtype, k->v,
+						element(c, c->sequence[r], first + i, g) + t);
+
+			want += p * x;
+			mag += p * fabs(x);
+		}
+		tol = rel * mag;
+		tol += tt_unit(k->dtype) * (fabs(want) + tol) + 0x1p-126;
+		for (int i = 0; i < 2; i++) {
+			const double x = tt_get(k->dtype, side[i], out + t);
+
+			ck_assert_msg(fabs(x - want) <= tol,
+				      "heads %d/%d of %d, cache %s, page %lld%s, parts %d, "
+				      "window %d, softcap %g: row %lld at %lld, head %lld, "
+				      "channel %lld of the %s is %.9g, not %.9g within %.3g",
+				      k->nheads, k->nkv, k->head_dim,
+				      te_dtype_name((enum te_dtype)k->cache_dtype),
+				      (long long)k->page, k->pages ? " of a table" : "", k->nsplits,
+				      k->window, cap, (long long)r, (long long)pos, (long long)h,
+				      (long long)t, i ? "kernel" : "reference", x, want, tol);
+		}
+	}
+	free(s);
+}
+
+static void check(const struct cached *c)
+{
+	const struct te_k_attn_cached *k = &c->k;
+	const int64_t width = (int64_t)k->nheads * k->head_dim;
+
+	for (int64_t r = 0; r < k->rows; r++) {
+		for (int64_t h = 0; h < k->nheads && is_inside(c, r); h++)
+			check_head(c, r, h);
+		for (int64_t i = 0; i < width && !is_inside(c, r); i++)
+			ck_assert(tt_get(k->dtype, kc_got(k->out), r * width + i) == 0.0);
+	}
+}
+
+/* the kernel, twice: it leaves ready as it needs it. _i: T, type of the cache, parts */
+START_TEST(agrees_with_fp64)
+{
+	static const int splits[] = { 0, 1, 2, 7, 64 };
+	const int nsplits = splits[_i / 4];
+	struct cached c;
+	size_t nbytes;
+	void *got;
+
+	kc_unaligned(tt_rand_int(0, 3) == 0);
+	c = cached_of(kl_types[_i & 1], kl_types[_i >> 1 & 1], tt_rand_int(0, 3) ? 300 : 2000,
+		      nsplits);
+	nbytes = (size_t)(c.k.rows * c.k.nheads * c.k.head_dim) *
+		 te_dtype_nbytes((enum te_dtype)c.k.dtype);
+	got = malloc(nbytes);
+	KC_RUN(ATTN_APPEND, &c.k);
+	for (int pass = 0; pass < 2; pass++) {
+		kc_defer(c.k.out);
+		if (c.parts)
+			kc_defer(c.parts);
+		KC_RUN(ATTN_CACHED, &c.k);
+		if (pass)
+			ck_assert_mem_eq(got, kc_got(c.k.out), nbytes);
+		memcpy(got, kc_got(c.k.out), nbytes);
+	}
+	check(&c);
+	free(got);
+	kc_reset();
+}
+END_TEST
+
+TT_PAIR_SUITE("kernels/attn_cached")
+{
+	TT_ADD_LOOP(kl_case(s, on), agrees_with_fp64, 20, 5);
+}

@@ -41,7 +41,11 @@ template <class T, bool SPLIT> DEV void embed_fwd_body(const struct te_k_embed_f
 	const int64_t token = (int64_t)a.tokens[r] - a.first;
 	const bool known = token >= 0 && token < a.vocab;
 	const int64_t row = (known ? token : 0) * a.width;
-	const int64_t pos = (a.seqlen > UINT32_MAX ? r : r % (uint32_t)a.seqlen) * a.width;
+	const int64_t at = a.position		 ? a.position[r] :
+			   a.seqlen > UINT32_MAX ? r :
+						   r % (uint32_t)a.seqlen;
+	const bool has_pos = a.pos && (!a.position || (at >= 0 && at < a.npos));
+	const int64_t pos = at * a.width;
 	T *y = (T *)a.y + r * a.width;
 
 	if (a.noutside && threadIdx.x == 0 && (token < -a.first || token >= a.ntokens - a.first))
@@ -51,11 +55,11 @@ template <class T, bool SPLIT> DEV void embed_fwd_body(const struct te_k_embed_f
 		for (int64_t c = threadIdx.x * TE_V; c < a.width; c += blockDim.x * TE_V) {
 			float v[TE_V] = { 0.0f }, p[TE_V];
 
-			if (a.pos) /* concurrently with the load of the token */
+			if (has_pos) /* concurrently with the load of the token */
 				row_load<SPLIT>(a.pos, a.pos_rest, pos + c, TE_V, true, p);
 			if (known)
 				row_load<SPLIT>(a.table, a.table_rest, row + c, TE_V, true, v);
-			if (a.pos) {
+			if (has_pos) {
 #pragma unroll
 				for (int e = 0; e < TE_V; e++)
 					v[e] = add(v[e], p[e]);
@@ -69,9 +73,9 @@ template <class T, bool SPLIT> DEV void embed_fwd_body(const struct te_k_embed_f
 
 		if (known)
 			row_load<SPLIT>(a.table, a.table_rest, row + c, 1, false, v);
-		if (a.pos)
+		if (has_pos)
 			row_load<SPLIT>(a.pos, a.pos_rest, pos + c, 1, false, p);
-		y[c] = from_float<T>(a.pos ? add(v[0], p[0]) : v[0]);
+		y[c] = from_float<T>(has_pos ? add(v[0], p[0]) : v[0]);
 	}
 }
 

@@ -18,7 +18,7 @@ struct te_k_embed_fwd {
 	void *y;	       /* T [rows, width] */
 	uint32_t *noutside;    /* or NULL */
 	int64_t rows, seqlen, vocab, width;
-	const int32_t *position; /* [rows], or NULL; host only */
+	const int32_t *position; /* [rows], or NULL */
 	int64_t npos;		 /* rows of pos; used with position */
 	int64_t ntokens; /* vocabulary size over all ranks */
 	int32_t dtype;

@@ -17,8 +17,6 @@ int te__geo_embed_fwd(const void *args, struct te__geometry *k)
 {
 	const struct te_k_embed_fwd *a = args;
 
-	if (a->position)
-		return te__fail(-EOPNOTSUPP, "embedding on cuda takes no positions of rows");
 	if (a->split)
 		return LAUNCH_T(k, a->dtype, "te_k_embed_fwd_split", a->rows,
 				threads_for(a->width, TE_V, EMBED_FWD_THREADS));

@@ -18,8 +18,6 @@ int te__geo_rope(const void *args, struct te__geometry *k)
 	if (a->head_dim > 2 * TE_K_ROPE_CUDA_HALF)
 		return te__fail(-EOPNOTSUPP, "rope on cuda takes a head_dim of at most %d, not %d",
 				2 * TE_K_ROPE_CUDA_HALF, a->head_dim);
-	if (a->position)
-		return te__fail(-EOPNOTSUPP, "rope on cuda takes no positions of rows");
 	if (is_block_scaled(&a->q))
 		return te__fail(-EOPNOTSUPP, "rope on cuda writes no block-scaled copies");
 	if (a->q.row || a->q.col || a->q.amax)

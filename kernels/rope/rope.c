@@ -47,11 +47,6 @@ static void rope_row(const struct te_k_rope *a, int64_t r, const float *cosine, 
 			    (float *)(uintptr_t)head(a, r, h, cosine, sine, x, y));
 }
 
-static int64_t position_of(const struct te_k_rope *a, int64_t r)
-{
-	return a->position ? a->position[r] : te_k_rope_position(a, r);
-}
-
 /* rows with positions of their own */
 static void rope_rows(void *arg, int64_t begin, int64_t end)
 {
@@ -59,7 +54,7 @@ static void rope_rows(void *arg, int64_t begin, int64_t end)
 	float cosine[TE_K_ROPE_MAX_HALF], sine[TE_K_ROPE_MAX_HALF];
 
 	for (int64_t r = begin; r < end; r++) {
-		angles(a, position_of(a, r), cosine, sine);
+		angles(a, te_k_rope_position(a, r), cosine, sine);
 		rope_row(a, r, cosine, sine);
 	}
 }
@@ -84,7 +79,7 @@ static void rope_chunk(const void *arg, int64_t r, int64_t c, int64_t n, float *
 	float cosine[TE_K_ROPE_MAX_HALF], sine[TE_K_ROPE_MAX_HALF];
 	float x[2 * TE_K_ROPE_MAX_HALF], y[2 * TE_K_ROPE_MAX_HALF];
 
-	angles(a, position_of(a, r), cosine, sine);
+	angles(a, te_k_rope_position(a, r), cosine, sine);
 	for (int64_t k = c, len; k < c + n; k += len) {
 		const int64_t h = k / a->head_dim, at = k % a->head_dim;
 

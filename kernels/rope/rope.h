@@ -26,16 +26,18 @@ struct te_k_rope {
 	int32_t inverse; /* 1: backward, rotate by the opposite angle */
 	int32_t dtype;
 	int32_t pad;
-	const int32_t *position; /* [rows], or NULL; host only */
+	const int32_t *position; /* [rows], or NULL */
 	const int32_t *first;	 /* [rows], or NULL */
 	float inv_freq[TE_K_ROPE_MAX_HALF]; /* half of them used; angle = float(pos) * inv_freq */
 };
 
-/* position of row r, if it is not in an array */
+/* position of row r */
 TE_K_INLINE int64_t te_k_rope_position(const struct te_k_rope *a, int64_t r)
 {
-	const int64_t at = r % a->seqlen;
+	const int64_t at = a->position ? a->position[r] : r % a->seqlen;
 
+	if (a->position)
+		return at;
 	return a->first ? at - te_k_attn_first(at, 0, a->first[r]) : at;
 }
 

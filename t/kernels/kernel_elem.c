@@ -402,6 +402,13 @@ START_TEST(rope)
 		double *pair = malloc((size_t)n * sizeof(*pair));
 
 		ck_assert_ptr_nonnull(pair);
+		if (tt_rand_int(0, 1)) {
+			int32_t *position = kc_poison(TE_DTYPE_INT32, rows);
+
+			for (int64_t i = 0; i < rows; i++)
+				position[i] = (int32_t)tt_rand_int(0, 1 << 17);
+			a.position = position;
+		}
 		if (_i >> 2) {
 			int32_t *first = kc_poison(TE_DTYPE_INT32, rows);
 

@@ -45,6 +45,15 @@ START_TEST(embedding)
 			tokens[i] = (int32_t)(vocab / 2);
 		for (int64_t i = 0; i < rows; i++)
 			tokens[i] += first;
+		if (tt_rand_int(0, 1)) {
+			int32_t *position = kc_poison(TE_DTYPE_INT32, rows);
+
+			/* some are outside */
+			for (int64_t i = 0; i < rows; i++)
+				position[i] = (int32_t)tt_rand_int(-2, seqlen + 5);
+			f.position = split.position = position;
+			f.npos = split.npos = seqlen + 3;
+		}
 		KC_RUN(EMBED_FWD, &f);
 		split.table = kc_split(table, vocab * width, &split.table_rest);
 		split.pos = pos ? kc_split(pos, (seqlen + 3) * width, &split.pos_rest) : NULL;

@@ -9,6 +9,12 @@
 #define SMALL_M_MIN_WARPS 4	      /* one thread for two elements of the tile */
 #define SMALL_M_MAX_WARPS 16
 
+#define FEW_ROWS_MAX 8	      /* rows of d */
+#define FEW_ROWS_CHUNKS 4 /* chunks of k that a warp loads at once */
+#define FEW_ROWS_STEP (FEW_ROWS_CHUNKS * GEMM_CHUNK)
+#define FEW_ROWS_WARPS 8
+#define FEW_ROWS_FIRST (2 * 132) /* blocks that run at once on an H200 */
+
 #define SHORT_K_ROWS 32 /* rows of d in a block */
 #define SHORT_K_COLS 64
 #define SHORT_K_THREADS 128 /* four warps of 16 rows by 32 columns */

@@ -16,6 +16,8 @@
  */
 #define SMALL_M_ROWS 64
 #define SMALL_M_NBYTES (1 << 19) /* bytes of b */
+/* limits of gemm_few_rows: gemm_small_m has 32-bit offsets */
+#define FEW_ROWS_NBYTES INT32_MAX
 /* limits of gemm_short_k */
 #define SHORT_K_MAX 128
 #define SHORT_K_NELEMS (1 << 20) /* elements of d */
@@ -32,6 +34,14 @@ static int is_small_m(const struct te_k_gemm *g)
 	       g->n * k_nbytes(g) <= SMALL_M_NBYTES && k_nbytes(g) % SMALL_M_STEP == 0;
 }
 
+/* at unaligned addresses gemm_small_m takes these, too */
+static int is_few_rows(const struct te_k_gemm *g)
+{
+	return g->adtype == TE_DTYPE_BF16 && g->ddtype == TE_DTYPE_BF16 && !g->a_t && !g->b_t &&
+	       g->m <= FEW_ROWS_MAX && k_nbytes(g) % SMALL_M_STEP == 0 &&
+	       g->n * k_nbytes(g) <= FEW_ROWS_NBYTES;
+}
+
 static int is_short_k(const struct te_k_gemm *g)
 {
 	if (g->ddtype != TE_DTYPE_FP32 || g->bias || g->k > SHORT_K_MAX || g->m % 8 ||
@@ -43,7 +53,7 @@ static int is_short_k(const struct te_k_gemm *g)
 int te__gemm_has_kernel(const struct te_k_gemm *g)
 {
 	return (g->adtype == TE_DTYPE_BF16 || te__is_fp8(g->adtype)) && g->n % 8 == 0 &&
-	       !g->asc && !g->bsc && (is_small_m(g) || is_short_k(g));
+	       !g->asc && !g->bsc && (is_small_m(g) || is_few_rows(g) || is_short_k(g));
 }
 
 /* are a and b aligned to 16 bytes, and c, d and bias to nbytes? */
@@ -124,6 +134,9 @@ int te__geo_gemm(const void *args, struct te__geometry *k)
 		k->block[0] = SHORT_K_THREADS;
 		return 0;
 	}
+	if (is_few_rows(g) && is_aligned(g, 16))
+		return te__geo_launch(k, "te_k_gemm_few_rows_bf16", ceil_div(g->n, SMALL_M_TILE),
+				      32 * FEW_ROWS_WARPS);
 	nwarps = clamp(k_nbytes(g) / SMALL_M_STEP, SMALL_M_MIN_WARPS, SMALL_M_MAX_WARPS);
 	k->func = small_m[types_of(g)][!is_aligned(g, 4)];
 	k->grid[0] = (unsigned)ceil_div(g->n, SMALL_M_TILE);

@@ -57,6 +57,12 @@ START_TEST(cuda_computes_small_gemms_itself)
 	RUNS("te_k_gemm_small_m_bf16_bf16 64x4x128", 64, 1024, 256, 0, 0, bf16, bf16, 0);
 	RUNS("te_k_gemm_small_m_bf16_bf16_unaligned 64x4x128", 64, 1024, 256, 0, 0, bf16, bf16, 2);
 	RUNS("te_k_gemm_small_m_bf16_bf16 64x4x128", 64, 1024, 256, 0, 0, bf16, bf16, 4);
+	RUNS("te_k_gemm_few_rows_bf16 64x1x256", 8, 1024, 256, 0, 0, bf16, bf16, 0);
+	RUNS("te_k_gemm_few_rows_bf16 8016x1x256", 1, 128256, 2048, 0, 0, bf16, bf16, 0);
+	RUNS("te_k_gemm_small_m_bf16_bf16_unaligned 64x1x128", 8, 1024, 256, 0, 0, bf16, bf16, 2);
+	RUNS("te_k_gemm_small_m_bf16_bf16 64x1x128", 9, 1024, 256, 0, 0, bf16, bf16, 0);
+	RUNS("cuBLASLt", 9, 128256, 2048, 0, 0, bf16, bf16, 0);
+	RUNS("cuBLASLt", 8, 1 << 20, 1024, 0, 0, bf16, bf16, 0); /* offsets above 2^31 */
 	RUNS("te_k_gemm_small_m_bf16_bt 16x4x512", 64, 256, 1024, 0, 1, bf16, bf16, 0);
 	RUNS("te_k_gemm_small_m_bf16_bt 1x1x128", 1, 8, 64, 0, 1, bf16, bf16, 0);
 	RUNS("te_k_gemm_small_m_e4m3_e4m3 64x4x128", 64, 1024, 512, 0, 0, e4m3, bf16, 0);

@@ -259,7 +259,7 @@ static int64_t one_of(const int64_t *v, int n)
  */
 START_TEST(small_gemms_agree_with_fp64)
 {
-	static const int64_t few[] = { 1, 15, 16, 17, 33, 63, 64, 65 };
+	static const int64_t few[] = { 1, 7, 8, 15, 16, 17, 33, 63, 64, 65 };
 	static const int64_t cols[] = { 8, 24, 264, 1000 }, cols16[] = { 16, 48, 272, 1008 };
 	static const int64_t depth[] = { 64, 128, 192, 256, 1024, 2112 };
 	static const int64_t depth16[] = { 128, 144, 256, 1024, 2176 };

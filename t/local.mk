@@ -40,6 +40,7 @@ TT_PAIRS = \
 	t/ops/kernel_calls \
 	t/plan/checkpoint \
 	t/plan/custom \
+	t/plan/decoder \
 	t/plan/fusion \
 	t/plan/optim_host \
 	t/plan/plan \
@@ -80,7 +81,6 @@ TT_CORE = \
 	t/ops/gemm_exact_gpu \
 	t/ops/ops \
 	t/ops/ops_gpu \
-	t/plan/decoder \
 	t/plan/faults \
 	t/plan/numerics \
 	t/plan/optim \

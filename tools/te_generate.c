@@ -34,7 +34,7 @@
 
 struct opts {
 	char *model, *adapter, *tokenizer, *prompt, *prompt_tokens, *file, *eval_choices, *recipe;
-	char *system, *chat_template;
+	char *system, *chat_template, *backend;
 	int64_t interactive, chat, max_tokens, context, batch, top_k, seed, json;
 	double temperature, top_p, min_p, repetition_penalty;
 };
@@ -50,6 +50,8 @@ static const struct option_field options[] = {
 	  "tokenizer of the model, if it is not in its folder or file" },
 	{ "recipe", OPTION_WORD, AT(recipe), "bf16", 0, 0, 0, "bf16|fp32",
 	  "type of matrices, activations and the cache" },
+	{ "backend", OPTION_WORD, AT(backend), NULL, 0, 0, 0, "auto|host|cuda",
+	  "where to run (TE_BACKEND, else auto)" },
 	{ "context", OPTION_INT, AT(context), "0", 0, 1 << 24, 0, "N",
 	  "most tokens of a prompt and its text; 0: the model's, at most 2048" },
 	{ "batch", OPTION_INT, AT(batch), "8", 1, 4096, 0, "N",
@@ -216,7 +218,7 @@ static int open_model(struct run *r)
 
 	if (s)
 		return s;
-	co.backend = "host"; /* the only one with decoders */
+	co.backend = r->o.backend;
 	te = te_ctx_create(&co, &r->ctx);
 	s = te < 0 ? say_te(te, "no context") : model_build(r->ctx, &cfg, &r->model);
 	config_free(&cfg);

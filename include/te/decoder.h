@@ -60,8 +60,8 @@ struct te_sampling {
  * compute type, unless a BLAS multiplies matrices (TE_GEMM_HOST) with other sums for other extents.
  * Weights may change between steps: te_seq_weights_changed().
  * Thread: one decoder by one thread at a time.  Since: 0.1
- * Errors: -EINVAL, -EOPNOTSUPP (an op, a recipe with FP8, a backend other than host), -TE_ESTATE
- * (sequence not initialised), -ENOMEM, and the codes of te_plan_create.
+ * Errors: -EINVAL, -EOPNOTSUPP (an op, a recipe with FP8), -TE_ESTATE (sequence not initialised),
+ * -ENOMEM, and the codes of te_plan_create.
  */
 TE_EXPORT int te_decoder_create(struct te_seq *seq, const struct te_decoder_opts *opts,
 				struct te_decoder **ret_d);

@@ -5,12 +5,16 @@
  * which computes the logits, on the rows whose logits are wanted. There are plans for powers of two
  * of rows; other numbers are padded. Embedding, rope and attention find positions and caches in
  * their call's state (struct te__decode); no other op needs to know.
+ *
+ * A pass in which each row is the last token of its sequence is the same work for a number of rows,
+ * whatever the positions are: it runs once, is recorded the second time, and then replayed.
  */
 #define TE_LOG_CATEGORY "core/decoder"
 #include <errno.h>
 #include <stdatomic.h>
 #include <string.h>
 
+#include <te/capture.h>
 #include <te/stream.h>
 
 #include "libtecore/ops/common.h"
@@ -27,6 +31,8 @@ struct body {
 	int64_t rows;
 	struct te_tensor *sequence, *position;
 	struct te__decode *decode; /* by op; NULL: ops of the head */
+	struct te_recording *whole; /* the pass with logits of all rows, or NULL */
+	int nwhole;		    /* how often it ran */
 };
 
 struct seq_state {
@@ -53,6 +59,7 @@ struct te_decoder {
 	struct te_tensor *sequence, *position, *pages; /* [chunk], [max_seqs, max_pages] */
 	struct te_tensor **k, **v; /* by op; NULL: no attention */
 	uint32_t *noutside;	   /* device word */
+	void *parts, *ready; /* scratch of attention on a GPU, or NULL */
 	struct seq_state *state;
 	/* host memory */
 	int32_t *row_sequence, *row_position, *row_token, *last; /* [chunk] */
@@ -159,9 +166,6 @@ static int check_opts(struct te_decoder *d)
 			return te__fail(-EOPNOTSUPP, "te_decoder_create: op %s has recipe %s: "
 					"decoding needs bf16 or fp32", d->seq->op[i]->name,
 					te_recipe_name(d->seq->op[i]->recipe));
-	if (strcmp(te_ctx_backend(d->ctx), "host"))
-		return te__fail(-EOPNOTSUPP, "te_decoder_create: backend %s: a decoder runs on "
-				"host only", te_ctx_backend(d->ctx));
 	if (o->flags & ~both || o->flags == both)
 		return te__fail(-EINVAL, "te_decoder_create: flags are 0x%x, expected "
 				"TE_DECODER_CACHE_FP32, TE_DECODER_CACHE_BF16 or 0", o->flags);
@@ -226,6 +230,38 @@ static int make_tensors(struct te_decoder *d)
 			r = te_tensor_create(d->ctx, d->cache, 3, shape, NULL, &d->v[i]);
 	}
 	return r;
+}
+
+/* scratch that a plan of rows needs, in which one attention op runs after another */
+static void add_parts(const struct te_decoder *d, int64_t rows, size_t *nbytes, size_t *nready)
+{
+	for (int i = 0; i < d->first_head; i++) {
+		const struct te_attention_attrs *a = d->seq->op[i]->attrs;
+		size_t words, n;
+
+		if (!d->k[i])
+			continue;
+		words = (size_t)(rows * a->nheads) * sizeof(uint32_t);
+		n = te__attention_parts_nbytes(d->ctx, rows, a->nheads, a->nkv, a->head_dim);
+		*nready = n && words > *nready ? words : *nready;
+		*nbytes = n > *nbytes ? n : *nbytes;
+	}
+}
+
+static int make_parts(struct te_decoder *d)
+{
+	size_t nbytes = 0, nready = 0;
+	int r;
+
+	for (int64_t rows = 1; rows < d->o.chunk; rows *= 2)
+		add_parts(d, rows, &nbytes, &nready);
+	add_parts(d, d->o.chunk, &nbytes, &nready);
+	if (!nbytes)
+		return 0;
+	r = te__mem_get(d->ctx, nbytes, &d->parts);
+	if (!r)
+		r = te__mem_get(d->ctx, nready, &d->ready);
+	return r ? r : te__ctx_fill_u32(d->ctx, d->ready, 0, nready);
 }
 
 /* host memory; the plans exist */
@@ -296,6 +332,8 @@ static int set_states(struct te_decoder *d, struct body *b)
 				.k = d->k[s->node],
 				.v = d->v[s->node],
 				.noutside = d->noutside,
+				.parts = d->parts,
+				.ready = d->ready,
 			};
 			s->call.state = &b->decode[s->node];
 		}
@@ -347,6 +385,8 @@ static int make(struct te_decoder *d)
 	if (!r)
 		r = make_tensors(d);
 	if (!r)
+		r = make_parts(d);
+	if (!r)
 		r = make_plans(d, d->body, &d->nbodies, d->o.chunk, stop);
 	if (!r)
 		r = make_plans(d, d->head, &d->nheads, d->o.max_seqs, stop);
@@ -394,6 +434,7 @@ struct te_decoder *te_decoder_ref(struct te_decoder *d)
 static void free_plans(struct body *b, int n)
 {
 	for (int i = 0; i < n; i++) {
+		te_recording_unref(b[i].whole);
 		te_plan_unref(b[i].plan);
 		te_tensor_unref(b[i].sequence);
 		te_tensor_unref(b[i].position);
@@ -417,6 +458,8 @@ struct te_decoder *te_decoder_unref(struct te_decoder *d)
 	te_tensor_unref(d->position);
 	te_tensor_unref(d->pages);
 	te__mem_put(d->ctx, d->noutside);
+	te__mem_put(d->ctx, d->parts);
+	te__mem_put(d->ctx, d->ready);
 	for (int32_t s = 0; d->state && s < d->o.max_seqs; s++) {
 		te__free(d->state[s].token);
 		te__free(d->state[s].logits);
@@ -573,16 +616,53 @@ static struct body *body_for(struct body *b, int n, int64_t rows)
 	return &b[i];
 }
 
+/* runs a body, and the head on rows of its output: n of them, or all if last is NULL */
+static int pass(struct te_decoder *d, const struct body *b, const struct body *h,
+		const int32_t *last, int64_t n)
+{
+	struct te_tensor *to = te_plan_input(h->plan, "x");
+	const struct te_tensor *from = te_plan_output(b->plan);
+	const size_t row = (size_t)te_tensor_cols(from) * te_dtype_nbytes(d->recipe.compute);
+	const int64_t len = last ? 1 : b->rows < h->rows ? b->rows : h->rows;
+	int r = te_fill(d->stream, d->noutside, 0, sizeof(*d->noutside));
+
+	if (!r)
+		r = te_plan_forward(b->plan, d->stream, 0);
+	for (int64_t i = 0; i < (last ? n : 1) && !r; i++)
+		r = te_copy(d->stream, (char *)te_tensor_data(to) + (size_t)i * row,
+			    (const char *)te_tensor_data(from) + (size_t)(last ? last[i] : 0) * row,
+			    (size_t)len * row);
+	return r || !n ? r : te_plan_forward(h->plan, d->stream, 0);
+}
+
+static int whole_pass(struct te_decoder *d, struct body *b, const struct body *h)
+{
+	int r;
+
+	if (!b->whole && b->nwhole++ == 1) {
+		r = te_capture_begin(d->stream);
+		if (r < 0)
+			return r;
+		pass(d, b, h, NULL, h->rows); /* te_capture_end() fails if it does */
+		r = te_capture_end(d->stream, &b->whole);
+		if (r < 0)
+			return r;
+	}
+	return b->whole ? te_recording_launch(b->whole, d->stream) : pass(d, b, h, NULL, h->rows);
+}
+
 /* queues the pass over rows; the logits of *ret_n sequences, in the order of rows, go to d->raw */
 static int queue(struct te_decoder *d, int64_t rows, int32_t *last, int64_t *ret_n)
 {
-	const struct body *b = body_for(d->body, d->nbodies, rows), *h;
-	const size_t es = te_dtype_nbytes(d->recipe.compute);
+	struct body *b = body_for(d->body, d->nbodies, rows), *h;
 	const size_t nints = (size_t)b->rows * sizeof(int32_t);
-	size_t row;
 	int64_t n = 0;
 	int r;
 
+	for (int64_t i = 0; i < rows; i++)
+		if (d->row_position[i] == d->state[d->row_sequence[i]].ntokens - 1)
+			last[n++] = (int32_t)i;
+	*ret_n = n;
 	for (int64_t i = rows; i < b->rows; i++) {
 		d->row_sequence[i] = -1;
 		d->row_position[i] = d->row_token[i] = 0;
@@ -596,29 +676,12 @@ static int queue(struct te_decoder *d, int64_t rows, int32_t *last, int64_t *ret
 	if (!r)
 		r = te_copy(d->stream, te_tensor_data(d->pages), d->table,
 			    te_tensor_nbytes(d->pages));
-	if (!r)
-		r = te_fill(d->stream, d->noutside, 0, sizeof(*d->noutside));
-	if (!r)
-		r = te_plan_forward(b->plan, d->stream, 0);
-	for (int64_t i = 0; i < rows; i++)
-		if (d->row_position[i] == d->state[d->row_sequence[i]].ntokens - 1)
-			last[n++] = (int32_t)i;
-	*ret_n = n;
-	if (r < 0 || !n)
-		return r;
 	h = body_for(d->head, d->nheads, n);
-	row = (size_t)te_tensor_cols(te_plan_output(b->plan)) * es;
-	for (int64_t i = 0; i < n && !r; i++)
-		r = te_copy(d->stream,
-			    (char *)te_tensor_data(te_plan_input(h->plan, "x")) + (size_t)i * row,
-			    (const char *)te_tensor_data(te_plan_output(b->plan)) +
-				    (size_t)last[i] * row,
-			    row);
 	if (!r)
-		r = te_plan_forward(h->plan, d->stream, 0);
-	if (!r)
+		r = n == rows ? whole_pass(d, b, h) : pass(d, b, h, last, n);
+	if (!r && n)
 		r = te_copy(d->stream, d->raw, te_tensor_data(te_plan_output(h->plan)),
-			    (size_t)(n * d->width_padded) * es);
+			    (size_t)(n * d->width_padded) * te_dtype_nbytes(d->recipe.compute));
 	return r;
 }
 

@@ -12,8 +12,9 @@
  * TE_K_ATTN_MAX_HEAD_DIM, on a device TE_K_ATTN_CUDA_HEAD_DIM; scale is above 0. Probabilities are
  * dropped after normalisation (philox.h, element (head, q, k)). The number of a head is
  * te_k_attn_head(): these heads may be some of more, first_head and those after it.
- * Later tokens change no bit of a row, except that a device kernel may multiply up to 127 later
- * values by 0, so that NaN and infinities among them propagate.
+ * Tokens that are not among a row's keys change no bit of it, except that a device kernel may
+ * multiply up to 127 values after its keys, and up to 127 before these, by 0, so that NaN and
+ * infinities among them propagate.
  * Query q of a sequence has the keys from max(0, q - window + 1, min(first[q], q)) to q, or with
  * full to the last one; window 0: without that bound. With softcap c above 0, a score s becomes
  * c tanh(s / c). On a device, qkv, out and their

@@ -15,8 +15,8 @@
 #define TILE_COST 5
 #define ITEM_COST 6
 
-/* the reasons of both passes; more: TE_K_ATTN_HAS_MORE; width: columns of qkv */
-static const char *declines_any(int32_t dtype, int32_t head_dim, uint32_t threshold, int more,
+/* the reasons of both passes; other: more than a window; width: columns of qkv */
+static const char *declines_any(int32_t dtype, int32_t head_dim, uint32_t threshold, int other,
 				int64_t batch, int64_t seqlen, int64_t width)
 {
 	if (dtype != TE_DTYPE_BF16)
@@ -25,13 +25,22 @@ static const char *declines_any(int32_t dtype, int32_t head_dim, uint32_t thresh
 		return "head_dim is neither 64 nor 128";
 	if (threshold)
 		return "it has dropout";
-	if (more)
-		return "it is not plain causal attention";
+	if (other)
+		return "it is not causal attention of all keys or a window";
 	if (batch < 1 || seqlen < 1)
 		return "it is empty";
 	if (batch > MAX_EXTENT || seqlen > MAX_EXTENT || width > MAX_EXTENT)
 		return "an extent is above 2^28";
 	return NULL;
+}
+
+/* is a launch more than causal attention in a window? */
+#define HAS_OTHER(a) ((a)->first || (a)->softcap != 0.0f || (a)->full)
+
+/* 0: the window leaves out no key */
+static int32_t window_of(int32_t window, int64_t seqlen)
+{
+	return window < seqlen ? window : 0;
 }
 
 static int64_t width_of(int32_t nheads, int32_t nkv, int32_t head_dim)
@@ -43,7 +52,7 @@ static const char *declines(const struct te_k_attn_fwd *a)
 {
 	if (((uintptr_t)a->qkv | (uintptr_t)a->out) % 16)
 		return "qkv or out is not aligned to 16 bytes";
-	return declines_any(a->dtype, a->head_dim, a->threshold, TE_K_ATTN_HAS_MORE(a), a->batch,
+	return declines_any(a->dtype, a->head_dim, a->threshold, HAS_OTHER(a), a->batch,
 			    a->seqlen, width_of(a->nheads, a->nkv, a->head_dim));
 }
 
@@ -52,16 +61,19 @@ static const char *declines(const struct te_k_attn_fwd *a)
  * tile and ITEM_COST more. Items go to blocks as in item_of() of sm90.cu, n or fewer of one length
  * after each other.
  */
-static int64_t longest(int32_t nheads, int32_t nrows, int32_t rows, int32_t nsms, int32_t n)
+static int64_t longest(int32_t nheads, int32_t nrows, int32_t rows, int32_t window, int32_t nsms,
+		       int32_t n)
 {
+	const int64_t most = window ? (window + rows) / ATTN_SM90_KEYS + 1 : INT32_MAX;
 	int64_t more[MAX_SMS + 1] = { 0 }; /* than the block before */
 	int64_t k = 0, cost = 0, max = 0;
 
 	for (int32_t head = 0; head < nheads; head += n)
 		for (int32_t end = nrows; end > 0; end -= rows) {
-			const int64_t tiles = (end + ATTN_SM90_KEYS - 1) / ATTN_SM90_KEYS;
+			int64_t tiles = (end + ATTN_SM90_KEYS - 1) / ATTN_SM90_KEYS;
 			int64_t left = nheads - head, len, from;
 
+			tiles = tiles < most ? tiles : most;
 			for (left = left < n ? left : n; left > 0; left -= len, k += len) {
 				len = nsms - k % nsms < left ? nsms - k % nsms : left;
 				from = k / nsms % 2 ? nsms - k % nsms - len : k % nsms;
@@ -80,7 +92,7 @@ static int64_t longest(int32_t nheads, int32_t nrows, int32_t rows, int32_t nsms
  * Heads at a time: few, so that their keys and values stay in L2, but such that blocks have about
  * the same work. Measured on an H100, time grows by a few percent with the bytes.
  */
-static int32_t at_once(int32_t nheads, int32_t nrows, int32_t rows, int32_t nsms,
+static int32_t at_once(int32_t nheads, int32_t nrows, int32_t rows, int32_t window, int32_t nsms,
 		       int64_t head_nbytes)
 {
 	static const int32_t parts[] = { 1, 2, 3, 4, 6, 8, 12, 16 };
@@ -96,7 +108,7 @@ static int32_t at_once(int32_t nheads, int32_t nrows, int32_t rows, int32_t nsms
 		if (n < 1 || n > nheads ||
 		    (n * head_nbytes > CACHE_NBYTES && n > nsms / LEAST_PART))
 			continue;
-		cost = longest(nheads, nrows, rows, nsms, n) *
+		cost = longest(nheads, nrows, rows, window, nsms, n) *
 		       (16 * CACHE_NBYTES + n * head_nbytes);
 		if (cost < best_cost) {
 			best_cost = cost;
@@ -131,7 +143,8 @@ const char *te__attn_sm90_plan(const struct te_k_attn_fwd *a, int32_t nsms,
 	if (nitems > MAX_EXTENT)
 		return "it has more than 2^28 blocks of rows";
 	s->nmatrices = (int32_t)nheads;
-	s->at_once = at_once(s->nmatrices, s->nrows, rows, nsms,
+	s->window = window_of(a->window, a->seqlen);
+	s->at_once = at_once(s->nmatrices, s->nrows, rows, s->window, nsms,
 			     4 * a->seqlen * d * a->nkv / a->nheads);
 	ret->head_dim = d;
 	ret->nblocks = (int32_t)(nitems < nsms ? nitems : nsms);
@@ -149,7 +162,7 @@ const char *te__attn_bwd_sm90_plan(const struct te_k_attn_bwd *a, int32_t dkv, i
 				   struct te_attn_bwd_sm90_plan *ret)
 {
 	const int64_t width = width_of(a->nheads, a->nkv, a->head_dim);
-	const char *why = declines_any(a->dtype, a->head_dim, a->threshold, TE_K_ATTN_HAS_MORE(a),
+	const char *why = declines_any(a->dtype, a->head_dim, a->threshold, HAS_OTHER(a),
 				       a->batch, a->seqlen, width);
 	struct te_attn_bwd_sm90 *s = &ret->args;
 	const int32_t d = a->head_dim, rows = ATTN_SM90_BWD_ROWS;
@@ -172,8 +185,9 @@ const char *te__attn_bwd_sm90_plan(const struct te_k_attn_bwd *a, int32_t dkv, i
 	if (nitems > MAX_EXTENT || a->batch * a->nheads * a->seqlen > INT32_MAX)
 		return "it has more than 2^28 blocks of rows, or 2^31 rows";
 	s->nmatrices = (int32_t)nheads;
+	s->window = window_of(a->window, a->seqlen);
 	/* bytes of two operands, of the queries of a group or of a share of the keys */
-	s->at_once = at_once(s->nmatrices, s->nblocks * rows, rows, nsms,
+	s->at_once = at_once(s->nmatrices, s->nblocks * rows, rows, s->window, nsms,
 			     4 * a->seqlen * d * (dkv ? a->nheads : a->nkv) /
 				     (dkv ? a->nkv : a->nheads));
 	ret->head_dim = d;

@@ -1,7 +1,8 @@
 /*
- * sm90.cu - causal attention in BF16, forward: persistent blocks, warp specialization, wgmma on
- * tiles that the copy engine loads. sm_90a, head_dim 64 and 128. The default (TE_ATTENTION) unless
- * sequences are few and short; t/kernels/attn_sm90.cc emulates them on the host.
+ * sm90.cu - causal attention in BF16, forward, of all keys or a window: persistent blocks, warp
+ * specialization, wgmma on tiles that the copy engine loads. sm_90a, head_dim 64 and 128. The
+ * default (TE_ATTENTION) unless sequences are few and short; t/kernels/attn_sm90.cc emulates them
+ * on the host.
  *
  * Blocks: one a multiprocessor, 512 threads for head_dim 64 and 384 for 128, up to 193 KiB shared
  * memory. A block computes one item after the other: 192 or 128 rows of a head, as strips of 64
@@ -10,13 +11,13 @@
  * values fit the L2 cache together.
  *
  * Thread 0 loads: the queries of the next item into the buffer that is free, and tiles of 128 keys
- * and their values, from the diagonal to the first, into stages of a ring. A strip leaves out tiles
- * after its diagonal. As in FlashAttention-3 (Shah et al., arXiv 2407.08608), a warpgroup starts
- * the scores of the next tile before it multiplies probabilities with values, so that the tensor
- * cores work while it computes exponentials; and warpgroups take turns to start multiplications,
- * so that one computes exponentials while the others multiply. Probabilities are the operand of
- * their wgmma in registers. The result goes to memory through the buffer of the queries, from which
- * warps read it to quantize it.
+ * and their values, from the diagonal to the first of the window, into stages of a ring. A strip
+ * leaves out tiles after its diagonal and before its own window. As in FlashAttention-3 (Shah et
+ * al., arXiv 2407.08608), a warpgroup starts the scores of the next tile before it multiplies
+ * probabilities with values, so that the tensor cores work while it computes exponentials; and
+ * warpgroups take turns to start multiplications, so that one computes exponentials while the
+ * others multiply. Probabilities are the operand of their wgmma in registers. The result goes to
+ * memory through the buffer of the queries, from which warps read it to quantize it.
  */
 #include "kernels/attn/quantize.cuh"
 #include "kernels/attn/sm90.cuh"
@@ -84,10 +85,29 @@ template <int D> struct layout {
 /* --- items ------------------------------------------------------------------ */
 
 struct item {
-	int batch, head, matrix; /* matrix: of lse */
-	int row;		 /* the first, may be less than 0 */
+	int matrix; /* batch nheads + head */
+	int row;    /* the first, may be less than 0 */
 	int ntiles;
 };
+
+DEV int batch_of(const struct te_attn_sm90 &a, const item &t)
+{
+	return t.matrix / a.nheads;
+}
+
+DEV int head_of(const struct te_attn_sm90 &a, const item &t)
+{
+	return t.matrix % a.nheads;
+}
+
+/* the first tile of which rows from a row on have a key */
+template <bool WINDOW> DEV int first_tile(const struct te_attn_sm90 &a, int row)
+{
+	if (!WINDOW)
+		return 0;
+	asm volatile("" : "+r"(row)); /* computed again where it is used, to need no register */
+	return max(row + 1 - a.window, 0) / KEYS;
+}
 
 /* the i-th item of this block */
 template <int D> DEV bool item_of(const struct te_attn_sm90 &a, int i, item &ret)
@@ -97,8 +117,6 @@ template <int D> DEV bool item_of(const struct te_attn_sm90 &a, int i, item &ret
 	if (!deal(i, a.nmatrices, a.nblocks, a.at_once, &ret.matrix, &level))
 		return false;
 	end = a.nrows - level * ATTN_SM90_ROWS(D);
-	ret.batch = ret.matrix / a.nheads;
-	ret.head = ret.matrix % a.nheads;
 	ret.row = end - ATTN_SM90_ROWS(D);
 	ret.ntiles = (end + KEYS - 1) / KEYS;
 	return true;
@@ -126,32 +144,35 @@ DEV void load_queries(const struct te_attn_sm90 &a, const layout<D> &at, const i
 		barrier_wait(at.q_empty(i & 1, g), (i >> 1 & 1) ^ 1);
 		barrier_expect(full, layout<D>::STRIP_NBYTES);
 		for (int c = 0; c < D / BOX; c++)
-			tma_load(at.q(i & 1, g) + c * BOX_NBYTES, &a.qkv, t.head * D + c * BOX,
-				 t.row + g * STRIP, t.batch, full);
+			tma_load(at.q(i & 1, g) + c * BOX_NBYTES, &a.qkv,
+				 head_of(a, t) * D + c * BOX, t.row + g * STRIP, batch_of(a, t),
+				 full);
 	}
 }
 
-template <int D> DEV void load(const struct te_attn_sm90 &a, const layout<D> &at)
+template <int D, bool WINDOW> DEV void load(const struct te_attn_sm90 &a, const layout<D> &at)
 {
 	typename layout<D>::ring rk, rv;
 	item t;
 
 	for (int i = 0; item_of<D>(a, i, t); i++) {
-		const int k = (a.nheads + t.head / (a.nheads / a.nkv)) * D, v = k + a.nkv * D;
+		const int first = first_tile<WINDOW>(a, t.row), batch = batch_of(a, t);
+		const int k = (a.nheads + head_of(a, t) / (a.nheads / a.nkv)) * D;
+		const int v = k + a.nkv * D;
 
 		load_queries<D>(a, at, t, i);
 		/* in the order in which they are needed */
 #pragma unroll 1
-		for (int n = t.ntiles; n >= 0; n--) {
-			if (n > 0) {
+		for (int n = t.ntiles; n >= first; n--) {
+			if (n > first) {
 				barrier_wait(at.k_empty(rk.stage), rk.parity ^ 1);
-				load_tile<D>(a, at.k(rk.stage), k, (n - 1) * KEYS, t.batch,
+				load_tile<D>(a, at.k(rk.stage), k, (n - 1) * KEYS, batch,
 					     at.k_full(rk.stage));
 				rk.next();
 			}
 			if (n < t.ntiles) {
 				barrier_wait(at.v_empty(rv.stage), rv.parity ^ 1);
-				load_tile<D>(a, at.v(rv.stage), v, n * KEYS, t.batch,
+				load_tile<D>(a, at.v(rv.stage), v, n * KEYS, batch,
 					     at.v_full(rv.stage));
 				rv.next();
 			}
@@ -233,6 +254,20 @@ DEV void mask(int row, float (&s)[KEYS / 2])
 				s[4 * j + c] = -INFINITY;
 }
 
+/* scores of keys before the window; row: the strip's first, from the first key on */
+DEV void mask_before(int row, int window, float (&s)[KEYS / 2])
+{
+	const int lane = threadIdx.x % 32, first = row + threadIdx.x % 128 / 32 * 16 + lane / 4 -
+						   2 * (lane % 4) + 1 - window;
+
+#pragma unroll
+	for (int j = 0; j < KEYS / 8; j++)
+#pragma unroll
+		for (int c = 0; c < 4; c++)
+			if (8 * j + c % 2 < first + c / 2 * 8)
+				s[4 * j + c] = -INFINITY;
+}
+
 /* scores become probabilities, not divided by their sum; shrink: of former ones */
 DEV void soften(float scale2, rows &r, float (&s)[KEYS / 2], float (&shrink)[2])
 {
@@ -271,8 +306,9 @@ DEV void quantize_strip(const struct te_attn_sm90 &a, uint32_t from, const item 
 	const int warp = threadIdx.x % 128 / 32, r = warp / 2 * 32, c = warp % 2 * (D / 2);
 
 	quantize_rows<32, D / 2>(a.q, (int64_t)(a.nmatrices / a.nheads) * a.seqlen, a.nheads * D,
-				 (int64_t)t.batch * a.seqlen + row + r, t.head * D + c,
-				 a.seqlen - row - r, D / 2, strip_part{ from, r, c });
+				 (int64_t)batch_of(a, t) * a.seqlen + row + r,
+				 head_of(a, t) * D + c, a.seqlen - row - r, D / 2,
+				 strip_part{ from, r, c });
 }
 
 /* divides by the sums, stores the result and lse */
@@ -299,7 +335,7 @@ DEV void store(const struct te_attn_sm90 &a, uint32_t to, const item &t, int row
 	smem_publish();
 	group_sync(BAR_GROUP + group);
 	if (threadIdx.x % 128 == 0 && a.has_out)
-		store_strip<D>(&a.out, t.head * D, row, t.batch, to);
+		store_strip<D>(&a.out, head_of(a, t) * D, row, batch_of(a, t), to);
 	if (quantizes(a.q)) {
 		quantize_strip<D>(a, to, t, row);
 		group_sync(BAR_GROUP + group); /* before its first thread frees the buffer */
@@ -308,7 +344,8 @@ DEV void store(const struct te_attn_sm90 &a, uint32_t to, const item &t, int row
 
 /* --- the main loop ------------------------------------------------------------ */
 
-template <int D> DEV void attend(const struct te_attn_sm90 &a, const layout<D> &at, int group)
+template <int D, bool WINDOW>
+DEV void attend(const struct te_attn_sm90 &a, const layout<D> &at, int group)
 {
 	const float scale2 = a.scale * LOG2E;
 	const bool issues = threadIdx.x % 128 == 0;
@@ -326,7 +363,7 @@ template <int D> DEV void attend(const struct te_attn_sm90 &a, const layout<D> &
 
 #pragma unroll 1
 		for (int n = t.ntiles; n > max(ntiles, 0); n--)
-			pass<D>(at, rk, rv, group, n > 1);
+			pass<D>(at, rk, rv, group, n > first_tile<WINDOW>(a, t.row) + 1);
 		barrier_wait(at.q_full(i & 1, group), i >> 1 & 1);
 		if (ntiles > 0) {
 			barrier_wait(at.k_full(rk.stage), rk.parity);
@@ -336,6 +373,8 @@ template <int D> DEV void attend(const struct te_attn_sm90 &a, const layout<D> &
 			release(at.k_empty(rk.stage));
 			rk.next();
 			mask(row % KEYS, s);
+			if (WINDOW && row % KEYS + STRIP > a.window)
+				mask_before(row % KEYS, a.window, s);
 			soften(scale2, r, s, shrink);
 			round_all(s, p);
 		}
@@ -347,7 +386,7 @@ template <int D> DEV void attend(const struct te_attn_sm90 &a, const layout<D> &
 		if (ntiles <= 0)
 			continue;
 #pragma unroll 1
-		for (int n = ntiles - 1; n > 0; n--) {
+		for (int n = ntiles - 1; n > first_tile<WINDOW>(a, row); n--) {
 			barrier_wait(at.k_full(rk.stage), rk.parity);
 			turn_wait(group);
 			wgmma_begin();
@@ -359,6 +398,8 @@ template <int D> DEV void attend(const struct te_attn_sm90 &a, const layout<D> &
 			wgmma_wait<1>(s);
 			release(at.k_empty(rk.stage));
 			rk.next();
+			if (WINDOW && row - (n - 1) * KEYS + STRIP > a.window)
+				mask_before(row - (n - 1) * KEYS, a.window, s);
 			soften(scale2, r, s, shrink);
 			wgmma_wait<0>(o);
 			release(at.v_empty(rv.stage));
@@ -370,10 +411,14 @@ template <int D> DEV void attend(const struct te_attn_sm90 &a, const layout<D> &
 		}
 		barrier_wait(at.v_full(rv.stage), rv.parity);
 		wgmma_begin();
-		start_values<D>(p, at.v(rv.stage), ntiles > 1, o);
+		start_values<D>(p, at.v(rv.stage), ntiles > first_tile<WINDOW>(a, row) + 1, o);
 		wgmma_wait<0>(o);
 		release(at.v_empty(rv.stage));
 		rv.next();
+#pragma unroll 1
+		for (int n = first_tile<WINDOW>(a, row);
+		     n > first_tile<WINDOW>(a, row - group * STRIP); n--)
+			pass<D>(at, rk, rv, group, true); /* tiles of the strips before */
 		store<D>(a, q, t, row, group, r, o);
 	}
 	tma_store_wait<0>();
@@ -383,7 +428,8 @@ template <int D> DEV void attend(const struct te_attn_sm90 &a, const layout<D> &
 
 /* --- kernels -------------------------------------------------------------------- */
 
-template <int D, int LOAD_REGISTERS, int REGISTERS> DEV void attn(const struct te_attn_sm90 &a)
+template <int D, bool WINDOW, int LOAD_REGISTERS, int REGISTERS>
+DEV void attn(const struct te_attn_sm90 &a)
 {
 	const int group = threadIdx.x / 128;
 	const layout<D> at(smem_begin());
@@ -409,22 +455,24 @@ template <int D, int LOAD_REGISTERS, int REGISTERS> DEV void attn(const struct t
 	if (group == 0) {
 		registers_lower<LOAD_REGISTERS>();
 		if (threadIdx.x == 0)
-			load<D>(a, at);
+			load<D, WINDOW>(a, at);
 	} else {
 		registers_raise<REGISTERS>();
-		attend<D>(a, at, group - 1);
+		attend<D, WINDOW>(a, at, group - 1);
 	}
 }
 
-#define ATTN(D, ...)                                                                             \
-	extern "C" __global__ void __launch_bounds__(ATTN_SM90_THREADS(D), 1)                    \
-		te_k_attn_fwd_sm90_d##D(const __grid_constant__ struct te_attn_sm90 a)           \
-	{                                                                                        \
-		te_begin();                                                                      \
-		attn<D, __VA_ARGS__>(a);                                                         \
+#define ATTN(NAME, D, ...)                                                             \
+	extern "C" __global__ void __launch_bounds__(ATTN_SM90_THREADS(D), 1)          \
+		te_k_attn_fwd_sm90_##NAME(const __grid_constant__ struct te_attn_sm90 a) \
+	{                                                                              \
+		te_begin();                                                            \
+		attn<D, __VA_ARGS__>(a);                                               \
 	}
-ATTN(64, 32, 160)
-ATTN(128, 40, 232)
+ATTN(d64, 64, false, 32, 160)
+ATTN(d64_window, 64, true, 32, 160)
+ATTN(d128, 128, false, 40, 232)
+ATTN(d128_window, 128, true, 40, 232)
 #undef ATTN
 
 #endif

@@ -25,9 +25,13 @@ template <int STAGES> struct ring {
 	}
 };
 
-/* a warp has read the tile */
+/*
+ * A warp has read the tile. All of its lanes must have seen that the tile was full: a lane that
+ * looks only when the next tile is there, too, finds the parity as before both and waits forever.
+ */
 DEV void release(uint32_t empty)
 {
+	__syncwarp();
 	if (LANE == 0)
 		barrier_arrive(empty);
 }

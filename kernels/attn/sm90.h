@@ -33,6 +33,7 @@ struct te_attn_sm90 {
 	int32_t nblocks;   /* blocks of rows of a head */
 	int32_t nmatrices; /* batch nheads */
 	int32_t at_once;   /* heads whose keys and values are read at the same time */
+	int32_t window;	   /* keys of a query, in kernels with a window */
 };
 
 /* backward: two warpgroups; a stage has two operands, and FP32 lse and delta of their rows */
@@ -57,6 +58,7 @@ struct te_attn_bwd_sm90 {
 	int32_t nblocks;   /* blocks of 128 rows of a head */
 	int32_t nmatrices; /* batch nheads, or batch nkv in dkv */
 	int32_t at_once;
+	int32_t window;
 };
 
 struct te_attn_sm90_plan {

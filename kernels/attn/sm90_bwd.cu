@@ -1,7 +1,7 @@
 /*
- * sm90_bwd.cu - causal attention in BF16, backward, as sm90.cu: persistent blocks, a warpgroup that
- * loads and two that compute. sm_90a, head_dim 64 and 128. The default (TE_ATTENTION);
- * t/kernels/attn_sm90.cc emulates them on the host.
+ * sm90_bwd.cu - causal attention in BF16, backward, of all keys or a window, as sm90.cu: persistent
+ * blocks, a warpgroup that loads and two that compute. sm_90a, head_dim 64 and 128. The default
+ * (TE_ATTENTION); t/kernels/attn_bwd_sm90.cc emulates them on the host.
  *
  * One body for dkv and dq, as in attn/tile.cuh. An item is 128 rows, a strip of 64 for each
  * warpgroup, and iterates over tiles of 64 columns:
@@ -72,27 +72,53 @@ template <int D> struct layout {
 /* --- items ------------------------------------------------------------------ */
 
 struct item {
-	int batch, row;
-	int head;	/* head of keys in dkv, otherwise of queries */
-	int col, end;	/* first column, and the first after the last */
-	int first, last; /* heads of queries (dkv) or keys whose columns are read, last excluded */
+	int matrix; /* batch nkv + head of keys in dkv, otherwise batch nheads + head of queries */
+	int row;
+	int col; /* the first column */
 };
 
-template <bool DKV> DEV bool item_of(const struct te_attn_bwd_sm90 &a, int i, item &ret)
+template <bool DKV> DEV int batch_of(const struct te_attn_bwd_sm90 &a, const item &t)
 {
-	const int nheads = DKV ? a.nkv : a.nheads, group = a.nheads / a.nkv;
-	int matrix, level;
+	return t.matrix / (DKV ? a.nkv : a.nheads);
+}
 
-	if (!deal(i, a.nmatrices, a.nblocks, a.at_once, &matrix, &level))
+template <bool DKV> DEV int head_of(const struct te_attn_bwd_sm90 &a, const item &t)
+{
+	return t.matrix % (DKV ? a.nkv : a.nheads);
+}
+
+/* heads whose columns are read: in dkv the queries' of a group, otherwise one of keys */
+template <bool DKV> DEV int ncol_heads(const struct te_attn_bwd_sm90 &a)
+{
+	return DKV ? a.nheads / a.nkv : 1;
+}
+
+template <bool DKV> DEV int col_head(const struct te_attn_bwd_sm90 &a, const item &t)
+{
+	const int group = a.nheads / a.nkv;
+
+	return DKV ? head_of<DKV>(a, t) * group : head_of<DKV>(a, t) / group;
+}
+
+template <bool DKV, bool WINDOW>
+DEV bool item_of(const struct te_attn_bwd_sm90 &a, int i, item &ret)
+{
+	int level;
+
+	if (!deal(i, a.nmatrices, a.nblocks, a.at_once, &ret.matrix, &level))
 		return false;
-	ret.batch = matrix / nheads;
-	ret.head = matrix % nheads;
 	ret.row = (DKV ? level : a.nblocks - 1 - level) * BWD_ROWS;
-	ret.col = DKV ? ret.row : 0;
-	ret.end = DKV ? a.seqlen : min(a.seqlen, ret.row + BWD_ROWS);
-	ret.first = DKV ? ret.head * group : ret.head / group;
-	ret.last = ret.first + (DKV ? group : 1);
+	ret.col = DKV ? ret.row : WINDOW ? max(ret.row + 1 - a.window, 0) / COLS * COLS : 0;
 	return true;
+}
+
+/* is a column before the end of the item's? Compared with arguments, to need no register */
+template <bool DKV, bool WINDOW>
+DEV bool has_col(const struct te_attn_bwd_sm90 &a, const item &t, int col)
+{
+	if (WINDOW && DKV && col - t.col >= a.window + BWD_ROWS - 1)
+		return false;
+	return col < a.seqlen && (DKV || col < t.row + BWD_ROWS);
 }
 
 /* --- loads ------------------------------------------------------------------ */
@@ -132,42 +158,49 @@ DEV void load_stats(const struct te_attn_bwd_sm90 &a, uint32_t to, uint32_t from
 }
 
 /* one thread */
-template <int D, bool DKV> DEV void load(const struct te_attn_bwd_sm90 &a, const layout<D> &at)
+template <int D, bool DKV, bool WINDOW>
+DEV void load(const struct te_attn_bwd_sm90 &a, const layout<D> &at)
 {
 	typename layout<D>::ring r;
 	item t;
 
-	for (int i = 0; item_of<DKV>(a, i, t); i++) {
+	for (int i = 0; item_of<DKV, WINDOW>(a, i, t); i++) {
+		const int batch = batch_of<DKV>(a, t), first = col_head<DKV>(a, t);
+
 #pragma unroll 1
 		for (int g = 0; g < GROUPS; g++) {
 			barrier_wait(at.a_empty(i & 1, g), (i >> 1 & 1) ^ 1);
-			load_pair<D, !DKV>(a, at.a(i & 1, g, 0), at.a(i & 1, g, 1), t.head,
-					   t.row + g * STRIP, t.batch, at.a_full(i & 1, g));
+			load_pair<D, !DKV>(a, at.a(i & 1, g, 0), at.a(i & 1, g, 1),
+					   head_of<DKV>(a, t), t.row + g * STRIP, batch,
+					   at.a_full(i & 1, g));
 		}
-		for (int h = t.first; h < t.last; h++)
+		for (int h = first; h < first + ncol_heads<DKV>(a); h++)
 #pragma unroll 1
-			for (int col = t.col; col < t.end; col += COLS, r.next()) {
+			for (int col = t.col; has_col<DKV, WINDOW>(a, t, col);
+			     col += COLS, r.next()) {
 				barrier_wait(at.b_empty(r.stage), r.parity ^ 1);
 				load_pair<D, DKV>(a, at.b(r.stage, 0), at.b(r.stage, 1), h, col,
-						  t.batch, at.b_full(r.stage));
+						  batch, at.b_full(r.stage));
 			}
 	}
 }
 
 /* one warp, in dkv; first: 0, which the compiler does not know, so that it shares no registers */
-template <int D>
+template <int D, bool WINDOW>
 DEV void load_all_stats(const struct te_attn_bwd_sm90 &a, const layout<D> &at, int first)
 {
 	typename layout<D>::ring r;
 	item t;
 
-	for (int i = first; item_of<true>(a, i, t); i++)
-		for (int h = t.first; h < t.last; h++)
+	for (int i = first; item_of<true, WINDOW>(a, i, t); i++)
+		for (int h = 0; h < ncol_heads<true>(a); h++)
 #pragma unroll 1
-			for (int col = t.col; col < t.end; col += COLS, r.next()) {
+			for (int col = t.col; has_col<true, WINDOW>(a, t, col);
+			     col += COLS, r.next()) {
 				barrier_wait(at.b_empty(r.stage), r.parity ^ 1);
 				load_stats(a, at.stats(r.stage, 0),
-					   (uint32_t)((t.batch * a.nheads + h) * a.seqlen + col),
+					   (uint32_t)((t.matrix * ncol_heads<true>(a) + h) *
+							     a.seqlen + col),
 					   a.seqlen - col);
 				barrier_arrive(at.b_full(r.stage));
 			}
@@ -206,7 +239,7 @@ struct rows {
 
 DEV rows rows_of(const struct te_attn_bwd_sm90 &a, const item &t, int row)
 {
-	const int64_t from = ((int64_t)t.batch * a.nheads + t.head) * a.seqlen;
+	const int64_t from = (int64_t)t.matrix * a.seqlen;
 	rows r;
 
 #pragma unroll
@@ -231,6 +264,22 @@ template <bool DKV> DEV void mask(float (&s)[COLS / 2])
 			const int more = first + 8 * j + c % 2 - c / 2 * 8; /* column less row */
 
 			if (DKV ? more < 0 : more > 0)
+				s[4 * j + c] = -INFINITY;
+		}
+}
+
+/* scores of keys before the window; ahead: the tile's first column less the strip's first row */
+template <bool DKV> DEV void mask_before(int ahead, int window, float (&s)[COLS / 2])
+{
+	const int first = ahead + 2 * (LANE % 4) - threadIdx.x % 128 / 32 * 16 - LANE / 4;
+
+#pragma unroll
+	for (int j = 0; j < COLS / 8; j++)
+#pragma unroll
+		for (int c = 0; c < 4; c++) {
+			const int more = first + 8 * j + c % 2 - c / 2 * 8; /* column less row */
+
+			if ((DKV ? more : -more) >= window)
 				s[4 * j + c] = -INFINITY;
 		}
 }
@@ -277,7 +326,8 @@ DEV void store(const struct te_attn_bwd_sm90 &a, const item &t, uint32_t a0, uin
 	       int group, const float (&acc0)[D / 2], const float (&acc1)[DKV ? D / 2 : 1])
 {
 	const float f[2] = { a.scale, a.scale }, one[2] = { 1.0f, 1.0f };
-	const int col = (DKV ? a.nheads + t.head : t.head) * D;
+	const int batch = batch_of<DKV>(a, t);
+	const int col = ((DKV ? a.nheads : 0) + head_of<DKV>(a, t)) * D;
 
 	group_sync(BAR_GROUP + group); /* all warps have read the operands */
 	write_strip<D>(a0, f, acc0);
@@ -287,17 +337,20 @@ DEV void store(const struct te_attn_bwd_sm90 &a, const item &t, uint32_t a0, uin
 	group_sync(BAR_GROUP + group);
 	if (threadIdx.x % 128)
 		return;
-	store_strip<D>(&a.dqkv, col, row, t.batch, a0);
+	store_strip<D>(&a.dqkv, col, row, batch, a0);
 	if (DKV)
-		store_strip<D>(&a.dqkv, col + a.nkv * D, row, t.batch, a1);
+		store_strip<D>(&a.dqkv, col + a.nkv * D, row, batch, a1);
 }
 
 /* --- the main loop ------------------------------------------------------------ */
 
-/* starts the sums of a tile, when the products of the tile before are complete */
-template <int D, bool DKV>
+/*
+ * Starts the sums of a tile, when the products of the tile before are complete. ahead: see
+ * mask_before().
+ */
+template <int D, bool DKV, bool WINDOW>
 DEV void multiply(const layout<D> &at, uint32_t stage, uint32_t before, uint32_t a0, uint32_t a1,
-		  float scale2, bool diagonal, const rows &stats, float (&acc0)[D / 2],
+		  float scale2, int ahead, int window, const rows &stats, float (&acc0)[D / 2],
 		  float (&acc1)[DKV ? D / 2 : 1], uint32_t (&p)[COLS / 4])
 {
 	const int any = before < layout<D>::STAGES;
@@ -309,8 +362,10 @@ DEV void multiply(const layout<D> &at, uint32_t stage, uint32_t before, uint32_t
 	wgmma_wait<1>(s);
 	if (any)
 		release(at.b_empty(before));
-	if (diagonal)
+	if (ahead == 0)
 		mask<DKV>(s);
+	if (WINDOW && (DKV ? ahead : -ahead) + COLS > window)
+		mask_before<DKV>(ahead, window, s);
 	soften<DKV>(scale2, stats, at.stats(stage, 0), s);
 	if constexpr (DKV) {
 		round_all(s, p);
@@ -324,33 +379,40 @@ DEV void multiply(const layout<D> &at, uint32_t stage, uint32_t before, uint32_t
 	start_sum<D>(p, at.b(stage, 0), any, acc0);
 }
 
-template <int D, bool DKV>
+template <int D, bool DKV, bool WINDOW>
 DEV void compute(const struct te_attn_bwd_sm90 &a, const layout<D> &at, int group)
 {
 	const float scale2 = a.scale * LOG2E;
 	typename layout<D>::ring r;
 	item t;
 
-	for (int i = 0; item_of<DKV>(a, i, t); i++) {
+	for (int i = 0; item_of<DKV, WINDOW>(a, i, t); i++) {
 		const int row = t.row + group * STRIP;
 		const uint32_t a0 = at.a(i & 1, group, 0), a1 = at.a(i & 1, group, 1);
 		uint32_t p[COLS / 4], before = layout<D>::STAGES; /* before: none */
 		float acc0[D / 2], acc1[DKV ? D / 2 : 1];
 		rows stats = { { 0.0f, 0.0f }, { 0.0f, 0.0f } };
 
+		if (DKV && WINDOW) /* the same, computed from row: one register less */
+			t.col = row / BWD_ROWS * BWD_ROWS;
 		if (!DKV)
 			stats = rows_of(a, t, row);
 		barrier_wait(at.a_full(i & 1, group), i >> 1 & 1);
-		for (int h = t.first; h < t.last; h++)
+		for (int h = 0; h < ncol_heads<DKV>(a); h++)
 #pragma unroll 1
-			for (int col = t.col; col < t.end; col += COLS, r.next()) {
+			for (int col = t.col; has_col<DKV, WINDOW>(a, t, col);
+			     col += COLS, r.next()) {
+				/* queries after keys */
+				const int later = DKV ? col - row : row - col;
+
 				barrier_wait(at.b_full(r.stage), r.parity);
-				if (DKV ? col < row : col > row) {
+				if (later < 0 || (WINDOW && later - STRIP + 1 >= a.window)) {
 					release(at.b_empty(r.stage));
 					continue;
 				}
-				multiply<D, DKV>(at, r.stage, before, a0, a1, scale2, col == row,
-						 stats, acc0, acc1, p);
+				multiply<D, DKV, WINDOW>(at, r.stage, before, a0, a1, scale2,
+							 col - row, a.window, stats, acc0,
+							 acc1, p);
 				before = r.stage;
 			}
 		wgmma_wait<0>(acc0);
@@ -370,7 +432,7 @@ DEV void compute(const struct te_attn_bwd_sm90 &a, const layout<D> &at, int grou
 
 /* --- kernels -------------------------------------------------------------------- */
 
-template <int D, bool DKV> DEV void attn(const struct te_attn_bwd_sm90 &a)
+template <int D, bool DKV, bool WINDOW> DEV void attn(const struct te_attn_bwd_sm90 &a)
 {
 	const int group = threadIdx.x / 128;
 	const layout<D> at(smem_begin());
@@ -390,27 +452,30 @@ template <int D, bool DKV> DEV void attn(const struct te_attn_bwd_sm90 &a)
 	if (group == 0) {
 		registers_lower<24>();
 		if (threadIdx.x == 0)
-			load<D, DKV>(a, at);
+			load<D, DKV, WINDOW>(a, at);
 		else if (DKV && threadIdx.x / 32 == 1)
-			load_all_stats<D>(a, at, (int)blockIdx.y);
+			load_all_stats<D, WINDOW>(a, at, (int)blockIdx.y);
 	} else {
 		registers_raise<240>();
-		compute<D, DKV>(a, at, group - 1);
+		compute<D, DKV, WINDOW>(a, at, group - 1);
 	}
 }
 
-#define ATTN(NAME, D, DKV)                                                                     \
-	extern "C" __global__ void __launch_bounds__(ATTN_SM90_BWD_THREADS, 1)                 \
-		te_k_attn_bwd_##NAME##_sm90_d##D(                                              \
-			const __grid_constant__ struct te_attn_bwd_sm90 a)                     \
-	{                                                                                      \
-		te_begin();                                                                    \
-		attn<D, DKV>(a);                                                               \
+#define ATTN(NAME, ...)                                                                \
+	extern "C" __global__ void __launch_bounds__(ATTN_SM90_BWD_THREADS, 1)         \
+		te_k_attn_bwd_##NAME(const __grid_constant__ struct te_attn_bwd_sm90 a) \
+	{                                                                              \
+		te_begin();                                                            \
+		attn<__VA_ARGS__>(a);                                                  \
 	}
-ATTN(dkv, 64, true)
-ATTN(dkv, 128, true)
-ATTN(dq, 64, false)
-ATTN(dq, 128, false)
+ATTN(dkv_sm90_d64, 64, true, false)
+ATTN(dkv_sm90_d64_window, 64, true, true)
+ATTN(dkv_sm90_d128, 128, true, false)
+ATTN(dkv_sm90_d128_window, 128, true, true)
+ATTN(dq_sm90_d64, 64, false, false)
+ATTN(dq_sm90_d64_window, 64, false, true)
+ATTN(dq_sm90_d128, 128, false, false)
+ATTN(dq_sm90_d128_window, 128, false, true)
 #undef ATTN
 
 #endif

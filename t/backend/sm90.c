@@ -177,13 +177,21 @@ static int fake_cublasLtCreate(void **ret)
 #pragma GCC diagnostic pop
 
 static struct te__cuda_func funcs[] = {
-	{ "te_k_attn_bwd_dkv_sm90_d128", NULL }, { "te_k_attn_bwd_dkv_sm90_d64", NULL },
-	{ "te_k_attn_bwd_dq_bf16_d96", NULL },	 { "te_k_attn_bwd_dq_sm90_d128", NULL },
+	{ "te_k_attn_bwd_dkv_sm90_d128", NULL },
+	{ "te_k_attn_bwd_dkv_sm90_d128_window", NULL },
+	{ "te_k_attn_bwd_dkv_sm90_d64", NULL },
+	{ "te_k_attn_bwd_dkv_sm90_d64_window", NULL },
+	{ "te_k_attn_bwd_dq_bf16_d96", NULL },
+	{ "te_k_attn_bwd_dq_sm90_d128", NULL },
+	{ "te_k_attn_bwd_dq_sm90_d128_window", NULL },
 	{ "te_k_attn_bwd_dq_sm90_d64", NULL },
+	{ "te_k_attn_bwd_dq_sm90_d64_window", NULL },
 	{ "te_k_attn_fwd_bf16_d64", NULL },   { "te_k_attn_fwd_bf16_d64_drop", NULL },
 	{ "te_k_attn_fwd_bf16_d64_strip", NULL },
 	{ "te_k_attn_fwd_bf16_d96", NULL },   { "te_k_attn_fwd_sm90_d128", NULL },
+	{ "te_k_attn_fwd_sm90_d128_window", NULL },
 	{ "te_k_attn_fwd_sm90_d64", NULL },
+	{ "te_k_attn_fwd_sm90_d64_window", NULL },
 	{ "te_k_gemm_sm90_bf16", NULL },      { "te_k_gemm_sm90_bf16_bt", NULL },
 	{ "te_k_gemm_sm90_bf16_tt", NULL },   { "te_k_gemm_sm90_e4m3_block", NULL },
 	{ "te_k_gemm_sm90_e4m3_e4m3", NULL },
@@ -565,6 +573,7 @@ static void check_mma(const struct te_k_attn_fwd *a, const char *name, const cha
 
 START_TEST(other_attention_is_left_to_mma)
 {
+	static const char other[] = "it is not causal attention of all keys or a window";
 	struct te_k_attn_fwd ok = attn_of(64, 1000, 12, 4, 64), a = ok;
 	struct te_attn_sm90_plan p;
 
@@ -582,7 +591,14 @@ START_TEST(other_attention_is_left_to_mma)
 			 "qkv or out is not aligned to 16 bytes");
 	a = ok;
 	a.window = 64;
-	ck_assert_str_eq(te__attn_sm90_plan(&a, SMS, &p), "it is not plain causal attention");
+	a.softcap = 1.0f;
+	ck_assert_str_eq(te__attn_sm90_plan(&a, SMS, &p), other);
+	a = ok;
+	a.full = 1;
+	ck_assert_str_eq(te__attn_sm90_plan(&a, SMS, &p), other);
+	a = ok;
+	a.first = (const int32_t *)A;
+	ck_assert_str_eq(te__attn_sm90_plan(&a, SMS, &p), other);
 	a = ok;
 	a.batch = 0;
 	ck_assert_str_eq(te__attn_sm90_plan(&a, SMS, &p), "it is empty");
@@ -706,6 +722,41 @@ START_TEST(backward_attention_is_two_persistent_launches)
 }
 END_TEST
 
+START_TEST(windows_have_kernels_of_their_own)
+{
+	static const char *const fwd[] = { "te_k_attn_fwd_sm90_d64", "te_k_attn_fwd_sm90_d128" };
+	static const char *const dkv[] = { "te_k_attn_bwd_dkv_sm90_d64",
+					   "te_k_attn_bwd_dkv_sm90_d128" };
+	static const char *const dq[] = { "te_k_attn_bwd_dq_sm90_d64",
+					  "te_k_attn_bwd_dq_sm90_d128" };
+	/* a window of all keys is none */
+	static const struct {
+		int window, planned;
+	} cases[] = { { 1, 1 }, { 999, 999 }, { 1000, 0 }, { INT32_MAX, 0 } };
+
+	for (int i = 0; i < 4; i++)
+		for (int wide = 0; wide < 2; wide++) {
+			const char *suffix = cases[i].planned ? "_window" : "";
+			struct te_k_attn_fwd a = attn_of(8, 1000, 12, 4, wide ? 128 : 64);
+			struct te_k_attn_bwd b = attn_bwd_of(8, 1000, 12, 4, wide ? 128 : 64);
+			char name[64];
+
+			a.window = b.window = cases[i].window;
+			DO(launch_attn(&a));
+			snprintf(name, sizeof(name), "%s%s", fwd[wide], suffix);
+			ck_assert_str_eq(fake.func, name);
+			ck_assert_int_eq(fake.attn.window, cases[i].planned);
+			DO(launch_bwd(TE_K_ATTN_BWD_DKV, &b));
+			snprintf(name, sizeof(name), "%s%s", dkv[wide], suffix);
+			ck_assert_str_eq(fake.func, name);
+			ck_assert_int_eq(fake.attn_bwd.window, cases[i].planned);
+			DO(launch_bwd(TE_K_ATTN_BWD_DQ, &b));
+			snprintf(name, sizeof(name), "%s%s", dq[wide], suffix);
+			ck_assert_str_eq(fake.func, name);
+		}
+}
+END_TEST
+
 /* a process of its own: the value is read once */
 START_TEST(by_default_all_but_short_forward_is_by_sm90)
 {
@@ -782,6 +833,7 @@ static Suite *suite(void)
 	tcase_add_test(c, by_default_all_but_short_forward_is_by_sm90);
 	tcase_add_test(c, other_attention_is_left_to_mma);
 	tcase_add_test(c, backward_attention_is_two_persistent_launches);
+	tcase_add_test(c, windows_have_kernels_of_their_own);
 	tcase_add_test(c, each_call_of_attention_may_fail);
 	return s;
 }

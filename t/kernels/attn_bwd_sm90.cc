@@ -11,16 +11,25 @@ static te_attn_bwd_sm90_plan plan;
 
 static void body(void)
 {
-	if (plan.head_dim == 64)
-		(plan.dkv ? te_k_attn_bwd_dkv_sm90_d64 : te_k_attn_bwd_dq_sm90_d64)(plan.args);
+#define EITHER(NAME) (plan.args.window ? NAME##_window : NAME)(plan.args)
+	if (plan.dkv && plan.head_dim == 64)
+		EITHER(te_k_attn_bwd_dkv_sm90_d64);
+	else if (plan.dkv)
+		EITHER(te_k_attn_bwd_dkv_sm90_d128);
+	else if (plan.head_dim == 64)
+		EITHER(te_k_attn_bwd_dq_sm90_d64);
 	else
-		(plan.dkv ? te_k_attn_bwd_dkv_sm90_d128 : te_k_attn_bwd_dq_sm90_d128)(plan.args);
+		EITHER(te_k_attn_bwd_dq_sm90_d128);
+#undef EITHER
 }
 
 static const attn_case cases[] = {
 	{ 64, 1, 1, 1, 1, 1, 0 },   { 64, 2, 65, 2, 1, 2, 0 },	{ 64, 1, 200, 2, 2, 1, 1 },
 	{ 64, 1, 330, 4, 2, 3, 0 }, { 128, 1, 63, 1, 1, 1, 0 }, { 128, 2, 129, 2, 1, 1, 0 },
 	{ 128, 1, 300, 3, 1, 2, 1 },
+	{ 64, 2, 330, 2, 1, 3, 0, 1 },	{ 64, 1, 500, 4, 2, 3, 0, 129 },
+	{ 64, 1, 300, 1, 1, 1, 0, 64 }, { 128, 1, 390, 3, 1, 2, 1, 100 },
+	{ 128, 1, 300, 1, 1, 2, 0, 65 },
 };
 
 /* sums, and sums of magnitudes, of the terms of an element of dqkv */
@@ -46,7 +55,7 @@ static void model_row(const attn_case &c, const std::vector<uint16_t> &qkv,
 	std::vector<double> s((size_t)q + 1), dp((size_t)q + 1);
 	double top = -INFINITY, sum = 0, d = 0;
 
-	for (int k = 0; k <= q; k++) {
+	for (int k = first_of(c, q); k <= q; k++) {
 		double &x = s[(size_t)k], &y = dp[(size_t)k];
 
 		for (int i = 0; i < c.d; i++) {
@@ -55,13 +64,13 @@ static void model_row(const attn_case &c, const std::vector<uint16_t> &qkv,
 		}
 		top = fmax(top, x);
 	}
-	for (double x : s)
-		sum += exp(x - top);
-	for (int k = 0; k <= q; k++)
+	for (int k = first_of(c, q); k <= q; k++)
+		sum += exp(s[(size_t)k] - top);
+	for (int k = first_of(c, q); k <= q; k++)
 		d += exp(s[(size_t)k] - top) / sum * dp[(size_t)k];
 	*lse = (float)(top + log(sum));
 	*delta = (float)d;
-	for (int k = 0; k <= q; k++) {
+	for (int k = first_of(c, q); k <= q; k++) {
 		const double p = exp(s[(size_t)k] - top) / sum, ds = p * (dp[(size_t)k] - d);
 
 		for (int i = 0; i < c.d; i++) {
@@ -94,6 +103,7 @@ static void run_case(const attn_case &c)
 	a.head_dim = c.d;
 	a.scale = 1.0f / sqrtf((float)c.d);
 	a.dtype = TE_DTYPE_BF16;
+	a.window = c.window;
 	for (int i = 0; i < c.batch * c.nheads * c.T; i++)
 		model_row(c, qkv, dout, a.scale, i / c.T / c.nheads, i / c.T % c.nheads, i % c.T,
 			  want, &lse[(size_t)i], &delta[(size_t)i]);

@@ -67,11 +67,18 @@ DEV float warp_amax(float m)
 
 struct attn_case {
 	int d, batch, T, nheads, nkv, nsms, at_once; /* at_once 0: as planned */
+	int window;
 };
 
 static double value_at(const std::vector<uint16_t> &v, int64_t i)
 {
 	return from_bits((uint32_t)v[(size_t)i] << 16);
+}
+
+/* the first key of a query */
+static int first_of(const attn_case &c, int q)
+{
+	return c.window ? max(q + 1 - c.window, 0) : 0;
 }
 
 /* rows of other lengths: about normal, of values that BF16 has */
@@ -98,8 +105,8 @@ static int run_cases(int argc, char **argv, const attn_case *cases, int n,
 		const attn_case &c = cases[i];
 
 		run(c);
-		printf("ok %d - head_dim %d, batch %d, T %d, heads %d/%d on at most %d blocks\n",
-		       i + 1, c.d, c.batch, c.T, c.nheads, c.nkv, c.nsms);
+		printf("ok %d - head_dim %d, batch %d, T %d, heads %d/%d, window %d on at most %d "
+		       "blocks\n", i + 1, c.d, c.batch, c.T, c.nheads, c.nkv, c.window, c.nsms);
 		fflush(stdout);
 	}
 	return 0;

@@ -50,6 +50,6 @@ emulate gemm sm90 plan schedule
 emulate attn attn_sm90 plan
 emulate attn attn_bwd_sm90 plan
 reported gemm sm90 te_k_gemm_sm90_ 6
-reported attn sm90 te_k_attn_fwd_sm90_ 2
-reported attn sm90_bwd te_k_attn_bwd_ 4
+reported attn sm90 te_k_attn_fwd_sm90_ 4
+reported attn sm90_bwd te_k_attn_bwd_ 8
 tap_end

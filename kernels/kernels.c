@@ -4,11 +4,13 @@
 #include <te/dtype.h>
 
 #include "kernels/kernels.h"
+#include "libtecore/base/base.h"
 
 /* ---- rows of kernels.def ---- */
 
 #define ES(dtype) ((int64_t)te_dtype_nbytes((enum te_dtype)(dtype)))
 #define N (a->rows * a->cols)
+#define CODES(dtype, n) te__nbytes_of(dtype, n)
 #define SCALES(scaling, rows, cols) (4 * te_k_scale_nfloats(scaling, rows, cols))
 #define PARTS TE_K_NPARTS(a->rows)
 #define HALVES (a->gated ? 2 : 1)
@@ -36,7 +38,8 @@
 #define AT(field, begin, nbytes) USE(field, begin, nbytes, TE__WRITE)
 #define R_AT(field, begin, nbytes) USE(field, begin, nbytes, TE__READ)
 #define Q(field, rows, cols)                                                                  \
-	W(field.row, (rows) * (cols)), W(field.col, (rows) * (cols)), R(field.scale, 4),      \
+	W(field.row, CODES(a->field.dtype, (rows) * (cols))),                                 \
+		W(field.col, CODES(a->field.dtype, (rows) * (cols))), R(field.scale, 4),      \
 		W(field.scale_inv, SCALES(a->field.scaling, rows, cols)),                     \
 		W(field.col_scale_inv, SCALES(a->field.scaling, cols, rows)),                 \
 		W(field.amax, 4), R(field.noop, 4)

@@ -61,6 +61,7 @@ KERNEL_C = \
 	kernels/optim/launch.c \
 	kernels/optim/optim.c \
 	kernels/quant/launch.c \
+	kernels/quant/nvfp4.c \
 	kernels/quant/quant.c \
 	kernels/reduce/launch.c \
 	kernels/reduce/reduce.c \

@@ -114,6 +114,9 @@ TE__SIMD_BODY void te__h_decode_body(int32_t dtype, const uint8_t *restrict code
 	if (dtype == TE_DTYPE_E4M3)
 		for (int64_t i = 0; i < n; i++)
 			v[i] = te__e4m3_decode(code[i]) * scale;
+	else if (dtype == TE_DTYPE_E2M1)
+		for (int64_t i = 0; i < n; i++)
+			v[i] = te__e2m1_decode((uint32_t)code[i / 2] >> i % 2 * 4) * scale;
 	else
 		for (int64_t i = 0; i < n; i++)
 			v[i] = te__e5m2_decode(code[i]) * scale;

@@ -57,7 +57,7 @@ void te__h_store(int32_t dtype, void *p, int64_t off, int64_t n, float *v);
 /* v[i] = T(v[i]) */
 void te__h_round(int32_t dtype, int64_t n, float *v);
 
-/* E4M3 or E5M2: code[i] of v[i] * scale, and back */
+/* E4M3 or E5M2: code[i] of v[i] * scale, and back; back from E2M1 too */
 void te__h_encode(int32_t dtype, const float *v, float scale, int64_t n, uint8_t *code);
 void te__h_decode(int32_t dtype, const uint8_t *code, float scale, int64_t n, float *v);
 
@@ -86,8 +86,10 @@ static inline float te__h_scale_get(const void *scales, int32_t scaling, int64_t
 {
 	uint32_t e;
 
-	if (scaling != TE_K_SCALING_1X32)
+	if (scaling < TE_K_SCALING_1X32)
 		return ((const float *)scales)[at];
+	if (scaling != TE_K_SCALING_1X32)
+		return te__e4m3_decode(((const uint8_t *)scales)[at]) * *(const float *)scales;
 	e = ((const uint8_t *)scales)[at];
 	/* 2^-127 is subnormal */
 	return te__f32_from_bits(e == 255 ? 0x7fc00000u : e ? e << 23 : 0x00400000u);
@@ -117,5 +119,7 @@ int64_t te__h_rows_grain(int64_t cols, int64_t height);
 typedef void te__h_chunk_fn(const void *a, int64_t r, int64_t c, int64_t n, float *v);
 void te__h_q_run(const struct te_k_q *q, int64_t rows, int64_t cols, te__h_chunk_fn *fn,
 		 const void *a);
+/* te_quantize to E2M1; fn is called more than once for an element of a->x, and by any thread */
+void te__h_quantize_nvfp4(const struct te_k_quantize *a, te__h_chunk_fn *fn);
 
 #endif

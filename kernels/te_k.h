@@ -57,11 +57,15 @@ enum te_k_scaling {
 	TE_K_SCALING_1X128 = 1,	  /* 128 consecutive elements of a row of the copy as stored */
 	TE_K_SCALING_128X128 = 2, /* a square of 128 rows and 128 columns */
 	TE_K_SCALING_1X32 = 3,	  /* 32 consecutive elements of a row; E8M0. Host only */
+	TE_K_SCALING_1X16 = 4,	  /* 16 consecutive elements of a row; E4M3. Host only */
+	TE_K_SCALING_16X16 = 5,	  /* a square of 16 rows and 16 columns, as 16 1X16. Host only */
 };
 
 #define TE_K_BLOCK 128
 #define TE_K_BLOCK_MX 32
-#define TE_K_MX_TILE (4 * TE_K_BLOCK) /* E8M0 scales of 128 rows and 128 columns */
+#define TE_K_BLOCK_NV 16
+#define TE_K_MX_TILE (4 * TE_K_BLOCK) /* scales of one byte: 128 rows and 4 blocks of each */
+#define TE_K_NV_HEAD 16 /* bytes before the scales of 1X16 and 16X16 */
 
 #ifdef __CUDACC__
 #define TE_K_INLINE static __host__ __device__ __forceinline__
@@ -78,6 +82,10 @@ enum te_k_scaling {
  * 1X32: E8M0 bytes, each 2^(byte - 127) or, 255, NaN. Squares of 128 rows and 128 columns, in
  * row-major order, have TE_K_MX_TILE bytes each, as cuBLASLt takes them: the scale of row r and
  * columns from 32 c on, within its square, is at 16 (r % 32) + 4 (r / 32) + c.
+ *
+ * 1X16, 16X16: an FP32 word, the scale of the whole copy, and padding to TE_K_NV_HEAD bytes; then
+ * E4M3 bytes in the order of 1X32, for 128 rows and 64 columns. The scale of an element is the
+ * product of the word and the byte, rounded to FP32. The index is in bytes, from the word on.
  */
 TE_K_INLINE int64_t te_k_scale_ld(int32_t scaling, int64_t rows, int64_t cols)
 {
@@ -87,6 +95,26 @@ TE_K_INLINE int64_t te_k_scale_ld(int32_t scaling, int64_t rows, int64_t cols)
 	return scaling == TE_K_SCALING_TENSOR ? 1 : (n + 3) & ~(int64_t)3;
 }
 
+/* columns that have one scale, under block scaling */
+TE_K_INLINE int64_t te_k_scale_width(int32_t scaling)
+{
+	return scaling == TE_K_SCALING_1X32 ? TE_K_BLOCK_MX :
+	       scaling >= TE_K_SCALING_1X16 ? TE_K_BLOCK_NV :
+					      TE_K_BLOCK;
+}
+
+/* bytes before scales of one byte, and squares of them in a row of squares */
+TE_K_INLINE int64_t te_k_scale_head(int32_t scaling)
+{
+	return scaling >= TE_K_SCALING_1X16 ? TE_K_NV_HEAD : 0;
+}
+TE_K_INLINE int64_t te_k_scale_tiles(int32_t scaling, int64_t cols)
+{
+	const int64_t width = 4 * te_k_scale_width(scaling);
+
+	return (cols + width - 1) / width;
+}
+
 /* words of 4 bytes, with the padding */
 TE_K_INLINE int64_t te_k_scale_nfloats(int32_t scaling, int64_t rows, int64_t cols)
 {
@@ -94,29 +122,25 @@ TE_K_INLINE int64_t te_k_scale_nfloats(int32_t scaling, int64_t rows, int64_t co
 
 	if (scaling == TE_K_SCALING_TENSOR)
 		return 1;
-	if (scaling == TE_K_SCALING_1X32)
-		return (rows + TE_K_BLOCK - 1) / TE_K_BLOCK *
-		       ((cols + TE_K_BLOCK - 1) / TE_K_BLOCK) * (TE_K_MX_TILE / 4);
+	if (te_k_scale_width(scaling) < TE_K_BLOCK)
+		return te_k_scale_head(scaling) / 4 +
+		       (rows + TE_K_BLOCK - 1) / TE_K_BLOCK *
+			       te_k_scale_tiles(scaling, cols) * (TE_K_MX_TILE / 4);
 	return (n + TE_K_BLOCK - 1) / TE_K_BLOCK * te_k_scale_ld(scaling, rows, cols);
 }
 
-/* columns that have one scale, under block scaling */
-TE_K_INLINE int64_t te_k_scale_width(int32_t scaling)
-{
-	return scaling == TE_K_SCALING_1X32 ? TE_K_BLOCK_MX : TE_K_BLOCK;
-}
-
-/* index of the scale of element (r, c) of the copy: of a word or, 1X32, of a byte */
+/* index of the scale of element (r, c) of the copy: of a word or, from 1X32 on, of a byte */
 TE_K_INLINE int64_t te_k_scale_index(int32_t scaling, int64_t rows, int64_t cols, int64_t r,
 				     int64_t c)
 {
 	const int64_t ld = te_k_scale_ld(scaling, rows, cols);
-	const int64_t in_row = (cols + TE_K_BLOCK - 1) / TE_K_BLOCK;
+	const int64_t width = te_k_scale_width(scaling);
 
-	if (scaling == TE_K_SCALING_1X32)
-		return (r / TE_K_BLOCK * in_row + c / TE_K_BLOCK) * TE_K_MX_TILE +
-		       r % TE_K_BLOCK_MX * 16 + r % TE_K_BLOCK / TE_K_BLOCK_MX * 4 +
-		       c % TE_K_BLOCK / TE_K_BLOCK_MX;
+	if (width < TE_K_BLOCK)
+		return te_k_scale_head(scaling) +
+		       (r / TE_K_BLOCK * te_k_scale_tiles(scaling, cols) + c / (4 * width)) *
+			       TE_K_MX_TILE +
+		       r % 32 * 16 + r % TE_K_BLOCK / 32 * 4 + c % (4 * width) / width;
 	if (scaling == TE_K_SCALING_1X128)
 		return c / TE_K_BLOCK * ld + r;
 	return scaling == TE_K_SCALING_TENSOR ? 0 : r / TE_K_BLOCK * ld + c / TE_K_BLOCK;
@@ -139,6 +163,8 @@ TE_K_INLINE int64_t te_k_scale_index(int32_t scaling, int64_t rows, int64_t cols
  * 1X32: blocks as of 1X128, with 32 elements. 1 / s is the least power of two, from 2^-127 on, that
  * is not below amax / fmt_max, and 2^127 for an infinite amax; epsilon and pow2 are not used. Its
  * E8M0 byte is stored in the arrays of scales, whose padding receives 0.
+ *
+ * 1X16, 16X16: struct te_k_quantize only.
  */
 struct te_k_q {
 	void *row;	      /* [rows, cols], or NULL */
@@ -149,7 +175,7 @@ struct te_k_q {
 	float *amax;	      /* TENSOR: folds max |v|, or NULL; also without row and col */
 	const float *noop;
 	float epsilon;	 /* block scaling only */
-	int32_t dtype;	 /* E4M3 or E5M2 */
+	int32_t dtype;	 /* E4M3, E5M2, or E2M1 if the scaling is 1X16 or 16X16 */
 	int32_t scaling; /* enum te_k_scaling */
 	int32_t pow2;	 /* block scaling only */
 };

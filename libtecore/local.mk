@@ -211,6 +211,7 @@ libtecore_libtecore_internal_la_SOURCES = \
 	libtecore/quant/delayed.c \
 	libtecore/quant/mxfp8.c \
 	libtecore/quant/none.c \
+	libtecore/quant/nvfp4.c \
 	libtecore/quant/quant.h \
 	libtecore/quant/recipe.c \
 	libtecore/quant/recipe.h \

@@ -88,6 +88,7 @@ TT_CORE = \
 	t/plan/seq \
 	t/plan/threads \
 	t/quant/block \
+	t/quant/nvfp4 \
 	t/quant/quant \
 	t/quant/recipe \
 	t/tensor/caller \
@@ -346,6 +347,7 @@ t_kernels_host_kernels_SOURCES = \
 	t/kernels/host_kernels_elem.c \
 	t/kernels/host_kernels_lib.c \
 	t/kernels/host_kernels_lib.h \
+	t/kernels/host_kernels_nvfp4.c \
 	t/kernels/host_kernels_rows.c \
 	t/kernels/host_kernels_train.c
 
@@ -671,6 +673,7 @@ EXTRA_DIST += \
 	t/data/gen_families.py \
 	t/data/gen_gguf.py \
 	t/data/gen_hf.py \
+	t/data/gen_nvfp4.py \
 	t/data/gen_sentencepiece.py \
 	t/data/hf_gpt2.json \
 	t/data/hf_gpt2.safetensors \
@@ -679,6 +682,7 @@ EXTRA_DIST += \
 	t/data/hf_qwen2.json \
 	t/data/hf_qwen2.safetensors \
 	t/data/llama.gguf \
+	t/data/nvfp4.inc \
 	t/data/sentencepiece.inc \
 	t/data/sp_bpe.model \
 	t/data/sp_bpe_rules.model \

@@ -16,12 +16,14 @@ enum te_dtype {
 	TE_DTYPE_E5M2 = 4,	/* OCP OFP8 E5M2: max 57344 */
 	TE_DTYPE_INT32 = 5,
 	TE_DTYPE_UINT8 = 6,
+	TE_DTYPE_E2M1 = 7,	/* OCP MX FP4 E2M1: max 6, no NaN; two codes a byte. Host backend */
 	TE_DTYPE_COUNT
 };
 
 /**
- * te_dtype_nbytes - bytes of one element, 0 for an unknown type
- * te_dtype_name - "fp32", "bf16", "fp16", "e4m3", "e5m2", "int32", "uint8"; "?" for an unknown type
+ * te_dtype_nbytes - bytes of one element, 0 for an unknown type and for E2M1, half a byte
+ * te_dtype_name - "fp32", "bf16", "fp16", "e4m3", "e5m2", "int32", "uint8", "e2m1"; "?" for an
+ *	unknown type
  * te_dtype_from_name - the inverse; -EINVAL names the unknown word
  * te_dtype_max - largest finite value of a floating type, 0 for the others
  * @dtype:     the element type

@@ -16,12 +16,13 @@ enum te_recipe_kind {
 	TE_RECIPE_DELAYED = 1,	/* scale from the history of past amaxes */
 	TE_RECIPE_CURRENT = 2,	/* scale from the tensor's present amax */
 	TE_RECIPE_BLOCK = 3,	/* scale from the amax of each block: 1x128, weights 128x128 */
-	TE_RECIPE_MXFP8 = 4	/* E8M0 scale from the amax of each block, 1x32. Host backend */
+	TE_RECIPE_MXFP8 = 4,	/* E8M0 scale from the amax of each block, 1x32. Host backend */
+	TE_RECIPE_NVFP4 = 5	/* E2M1, scales by tensor and by block, 1x16. Host backend */
 };
 
 /* names for te_recipe_from_name(), separated by bars, and rows of the library's table */
-#define TE_RECIPE_NAMES "fp32|bf16|fp8-delayed|fp8-current|fp8-block|mxfp8"
-#define TE__RECIPE_ROWS(X) X(fp32) X(bf16) X(delayed) X(current) X(block) X(mxfp8)
+#define TE_RECIPE_NAMES "fp32|bf16|fp8-delayed|fp8-current|fp8-block|mxfp8|nvfp4"
+#define TE__RECIPE_ROWS(X) X(fp32) X(bf16) X(delayed) X(current) X(block) X(mxfp8) X(nvfp4)
 
 enum te_amax_algo {
 	TE_AMAX_MAX = 0,	/* largest of the window */
@@ -83,8 +84,8 @@ struct te_quant; /* the device state of many quantizers ("slots"); opaque, refer
  * @ret_q:  the state, with one reference
  *
  * Scales start at 1, histories at 0. The state of all slots is in packed arrays in device memory,
- * so that one launch updates all slots. The recipe is copied. Block, mxfp8: slots have no such
- * state.
+ * so that one launch updates all slots. The recipe is copied. Block, mxfp8, nvfp4: slots
+ * have no such state.
  * Thread: any.  Since: 0.1
  */
 TE_EXPORT int te_quant_create(struct te_ctx *ctx, const struct te_recipe *recipe, int nslots,
@@ -95,6 +96,7 @@ TE_EXPORT int te_quant_nslots(const struct te_quant *q);
 TE_EXPORT const struct te_recipe *te_quant_recipe(const struct te_quant *q);
 
 #define TE_QUANTIZE_NO_AMAX 1u	/* delayed: do not record this tensor's amax (evaluation) */
+#define TE_QUANTIZE_STOCHASTIC 2u /* nvfp4, TE_SCALING_1X16: round stochastically (gradients) */
 
 /**
  * te_quantize - cast a tensor to FP8 by a slot's recipe
@@ -111,9 +113,10 @@ TE_EXPORT const struct te_recipe *te_quant_recipe(const struct te_quant *q);
  * history. Current: computes the amax, then the scale, then casts. Block: does this for each block
  * of y's scaling, which is TE_SCALING_1X128 or _128X128. Mxfp8: the same by TE_SCALING_1X32, where
  * scale_inv is the least power of two, from 2^-127 on, not below amax / fmt_max, and 2^127 for an
- * infinite amax. y's scale_inv is 1/scale, stored by the cast, so later updates never invalidate y.
- * An amax ignores NaN elements.
- * Source: te_quantize(3); t/quant/quant.c and t/quant/block.c have every edge case.
+ * infinite amax. Nvfp4: scales by TE_SCALING_1X16 or _16X16, and a word for each copy; the
+ * column-wise copy of 1X16 is cast from a transform of x. y's scale_inv is 1/scale, stored by the
+ * cast, so later updates never invalidate y. An amax ignores NaN elements.
+ * Source: te_quantize(3); t/quant/quant.c, block.c and nvfp4.c have every edge case.
  * Stream: asynchronous, captures.  Errors: -EINVAL, -TE_ESHAPE, -TE_EDTYPE.
  * Thread: one stream by one thread at a time.  Since: 0.1
  */
@@ -140,11 +143,11 @@ TE_EXPORT int te_quant_update(struct te_stream *stream, struct te_quant *q, int 
 
 /* device words for user-defined kernels: the scale, and the amax, which is folded by atomic maximum
  * (delayed: newest entry of the history; current: the word that te_quantize clears first). NULL: no
- * such slot, or a recipe without such words (block, mxfp8) */
+ * such slot, or a recipe without such words (block, mxfp8, nvfp4) */
 TE_EXPORT float *te_quant_scale_ptr(const struct te_quant *q, int slot);
 TE_EXPORT float *te_quant_amax_ptr(const struct te_quant *q, int slot);
 TE_EXPORT enum te_dtype te_quant_dtype(const struct te_quant *q, int slot);
-/* copy the scale and history_len floats (current: 1; block, mxfp8: none, scale 1) to host,
+/* copy the scale and history_len floats (current: 1; block, mxfp8, nvfp4: none, scale 1) to host,
  * synchronously */
 TE_EXPORT int te_quant_peek(struct te_quant *q, int slot, float *ret_scale, float *ret_history);
 

@@ -66,13 +66,13 @@ static void load_row(const struct operand *o, int64_t row, int64_t c, int64_t n,
 {
 	const int64_t off = row * o->ld + c;
 
-	if (!te__is_fp8(o->dtype)) {
+	if (!te__is_codes(o->dtype)) {
 		te__h_load(o->dtype, o->x, off, n, v);
 		return;
 	}
-	/* FP8 with scales of blocks is not transposed */
+	/* codes with scales of blocks are not transposed; c is even */
 	for (int64_t i = 0, len = n; i < n; i += len) {
-		const uint8_t *code = (const uint8_t *)o->x + off + i;
+		const uint8_t *code = (const uint8_t *)o->x + te__nbytes_of(o->dtype, off + i);
 		const int64_t at = c + i;
 		float scale = 1.0f;
 
@@ -385,7 +385,7 @@ static void gemm(const struct te_k_gemm *a, int64_t a_ld, int64_t b_ld)
 		return;
 	}
 	if (a->m <= TE__H_MR) {
-		const int64_t row = a->k * (int64_t)te_dtype_nbytes(a->bdtype);
+		const int64_t row = te__nbytes_of(a->bdtype, a->k);
 
 		te__k_for(a->n, (FEW_NBYTES / (row * TE__H_NR) + 1) * TE__H_NR, columns, &g);
 		return;

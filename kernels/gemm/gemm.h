@@ -8,12 +8,12 @@
  * sb: NULL means 1. FP8 operands may have rows after those that d needs, up to a multiple of 16;
  * k includes padding whose codes are 0.
  *
- * Block scaling (asc, bsc): both operands are FP8 and block-scaled, at most one of them 128X128,
- * both or none 1X32. sa and sb are the scales of the copies a and b with all their rows
- * (te_k_scale_index). The host multiplies each code by its scale, rounds that to FP32, and then
- * multiplies the matrices. A device sums 128 terms of unscaled codes first and multiplies the sum
- * by both scales: with scales that are powers of two, the two differ by the order of additions
- * only.
+ * Block scaling (asc, bsc): both operands are codes and block-scaled, at most one of them 128X128,
+ * both or none 1X32, both or none E2M1, by 1X16 or 16X16. sa and sb are the scales of the copies a
+ * and b with all their rows (te_k_scale_index). The host multiplies each code by its scale, rounds
+ * that to FP32, and then multiplies the matrices. A device sums 128 terms of unscaled codes first
+ * and multiplies the sum by both scales: with scales that are powers of two, the two differ by the
+ * order of additions only.
  */
 struct te_k_gemm {
 	const void *a, *b, *c;

@@ -3,6 +3,7 @@
 
 #include "kernels/ref.h"
 #include "kernels/team.h"
+#include "libtecore/base/base.h"
 
 #include <float.h>
 
@@ -126,7 +127,11 @@ static void quantize_chunk(const void *arg, int64_t r, int64_t c, int64_t n, flo
 
 void te__h_quantize(const struct te_k_quantize *a)
 {
-	if (!te__h_noop(a->q.noop))
+	if (te__h_noop(a->q.noop))
+		return;
+	if (a->q.dtype == TE_DTYPE_E2M1)
+		te__h_quantize_nvfp4(a, quantize_chunk);
+	else
 		te__h_q_run(&a->q, a->rows, a->cols, quantize_chunk, a);
 }
 
@@ -147,7 +152,8 @@ static void dequantize_part(void *arg, int64_t begin, int64_t end)
 
 			n = te__h_min(width - c, a->scaling ? te_k_scale_width(a->scaling) :
 							      TE__H_CHUNK);
-			te__h_decode(a->xdtype, x + r * a->cols + c, scale_inv, n, v);
+			te__h_decode(a->xdtype, x + te__nbytes_of(a->xdtype, r * a->cols + c),
+				     scale_inv, n, v);
 			te__h_store(a->ydtype, a->y, r * width + c, n, v);
 		}
 }

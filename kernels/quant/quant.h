@@ -60,18 +60,45 @@ struct te_k_scale_delayed {
 	int32_t pad;
 };
 
-/* The copies are [rows, cols]. x ends earlier by a padding, which has codes of 0. */
+/*
+ * The copies are [rows, cols]. x ends earlier by a padding, which has codes of 0.
+ *
+ * NVFP4: codes of E2M1, the first of two in the lower half of a byte; cols, and with q.col rows
+ * too, are multiples of 16. A block is 16 elements of a row of the copy, scaling 1X16, or a square
+ * of 16 rows and columns of x, 16X16, whose copies have the same codes and scales. With 1X16 the
+ * column-wise copy is cast from t and not x: column c of rows 16 g .. 16 g + 15 of t is R times
+ * this column of x, R[i][j] = (-1)^popcount(i & j) s[j] / 4, with the signs s of TE_K_RHT_SIGNS. It
+ * is computed from s[j] x[j] by butterflies of distances 1, 2, 4 and 8, (a, b) to (a + b, a - b),
+ * and a multiplication by 1/4, each operation rounded. R is orthogonal: a^T b is t_a^T t_b.
+ *
+ * Scales, for each copy: S is the scale of te_k_scale_current for the amax of all its elements and
+ * a fmt_max of 448 * 6; its word is T = 1 / S. A block with amax b has the byte e = E4M3(b / 6 *
+ * S), or 0x7f, NaN, if an element is NaN. Its codes are E2M1(v * f) with f = min(1 / (float(e) *
+ * T), FLT_MAX), or 0 if e is 0 or NaN. Operations are FP32, rounded one by one.
+ *
+ * E2M1 rounds to nearest, ties to even, saturates at 6, and makes a NaN 0. With stochastic, for
+ * 1X16 only, z = |v * f|, at most 6, is rounded away from 0 if u + floor(2^16 (z - lo) / (hi - lo))
+ * is 2^16 or more, where lo and hi are the neighbours of z among the values, and u 16 bits of
+ * te_philox: element i of the copy takes lane i % 8 of group i / 8, te_philox(seed, group, group >>
+ * 32, col, 0), col 1 for the column-wise copy. The seed has the bits of x's amax and, in the upper
+ * half, the sum of the FP32 bits of all elements of x: the numbers depend on x only, so that a cast
+ * that is repeated has the same codes.
+ */
 struct te_k_quantize {
 	const void *x; /* T [rows - pad_rows, cols - pad_cols] */
 	int64_t rows, cols;
 	struct te_k_q q;
 	int32_t dtype;
 	int16_t pad_rows, pad_cols;
+	int32_t stochastic; /* NVFP4 */
+	int32_t pad;
 };
+
+#define TE_K_RHT_SIGNS 0xd7e8u /* bit j: s[j] is -1; the signs of Transformer Engine 2.19 */
 
 /* y = T(float(code) * scale_inv[te_k_scale_index(...)]), without x's padding */
 struct te_k_dequantize {
-	const void *x; /* [rows, cols] */
+	const void *x; /* [rows, cols], E4M3, E5M2 or E2M1 */
 	void *y;       /* [rows - pad_rows, cols - pad_cols] */
 	const float *scale_inv;
 	int64_t rows, cols;

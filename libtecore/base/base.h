@@ -68,6 +68,18 @@ static inline int te__is_fp8(int32_t dtype)
 	return dtype == TE_DTYPE_E4M3 || dtype == TE_DTYPE_E5M2;
 }
 
+/* 1: elements are codes with a scale-inverse */
+static inline int te__is_codes(int32_t dtype)
+{
+	return te__is_fp8(dtype) || dtype == TE_DTYPE_E2M1;
+}
+
+/* bytes of n elements; of E2M1 n is even */
+static inline int64_t te__nbytes_of(int32_t dtype, int64_t n)
+{
+	return dtype == TE_DTYPE_E2M1 ? n / 2 : n * (int64_t)te_dtype_nbytes((enum te_dtype)dtype);
+}
+
 /* patterns.c: 1: one of n patterns matches the name of a value */
 int te__patterns_match(const char *name, const char *const *pattern, int n);
 /* -EINVAL, naming fn: the list of option "X" does not have nX patterns */

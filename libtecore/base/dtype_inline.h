@@ -77,6 +77,16 @@ TE__INLINE uint8_t te__e5m2_encode(float x)
 	return (uint8_t)(c | (u >> 24 & 0x80));
 }
 
+/* 4 bits; a NaN becomes 0 */
+TE__INLINE uint8_t te__e2m1_encode(float x)
+{
+	uint32_t u = te__f32_bits(x), a = u & 0x7fffffffu;
+	uint32_t most = 0x40c00000u; /* 6 */
+	uint32_t c = te__f32_narrow(a < most ? a : most, 1, 1);
+
+	return (uint8_t)(a > TE__F32_INF ? 0 : c | (u >> 28 & 8));
+}
+
 /* a NaN keeps its sign and the top of its payload, and is made quiet */
 TE__INLINE uint16_t te__bf16_encode(float x)
 {
@@ -122,6 +132,12 @@ TE__INLINE float te__fp16_decode(uint16_t c)
 	uint32_t f = a >= (31u << 23) ? a | TE__F32_INF : te__f32_widen(a, 15);
 
 	return te__f32_from_bits(f | (uint32_t)(c & 0x8000) << 16);
+}
+
+/* the lower 4 bits of c */
+TE__INLINE float te__e2m1_decode(uint32_t c)
+{
+	return te__f32_from_bits(te__f32_widen((c & 7) << 22, 1) | (c & 8) << 28);
 }
 
 #define TE__F32_NAN 0x7fc00000u

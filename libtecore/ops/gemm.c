@@ -21,6 +21,7 @@ struct operand {
 	const float *scale_inv;
 	enum te_scaling scaling;
 	int stored_t;
+	int transformed; /* the column-wise copy of NVFP4 */
 };
 
 static int operand(const char *fn, const char *name, const struct te_tensor *t, int flag,
@@ -38,12 +39,13 @@ static int operand(const char *fn, const char *name, const struct te_tensor *t, 
 		.p = te_tensor_data(t),
 		.stored_t = flag,
 	};
-	if (te__is_fp8(dtype)) {
-		/* tensor cores read FP8 with k innermost: the column-wise copy is the transpose */
+	if (te__is_codes(dtype)) {
+		/* tensor cores read k innermost: the column-wise copy is the transpose */
 		ret->p = flag ? te_tensor_coldata(t) : te_tensor_data(t);
 		ret->scale_inv = flag ? te_tensor_col_scale_inv(t) : te_tensor_scale_inv(t);
 		ret->scaling = te_tensor_scaling(t);
 		ret->stored_t = 0;
+		ret->transformed = flag && ret->scaling == TE_SCALING_1X16;
 		if (ret->p && (uintptr_t)ret->p % 16)
 			return te__fail(-EINVAL, "%s: %s at %p is not aligned to 16 bytes, as "
 					"FP8 needs", fn, name, ret->p);
@@ -52,8 +54,8 @@ static int operand(const char *fn, const char *name, const struct te_tensor *t, 
 					"bytes, as block scaling needs", fn, name,
 					(const void *)ret->scale_inv);
 	} else if (dtype != TE_DTYPE_BF16 && dtype != TE_DTYPE_FP32) {
-		return te__fail(-TE_EDTYPE, "%s: %s is %s; FP8, bf16 and fp32 are multiplied", fn,
-				name, te_dtype_name(dtype));
+		return te__fail(-TE_EDTYPE, "%s: %s is %s; FP8, e2m1, bf16 and fp32 are multiplied",
+				fn, name, te_dtype_name(dtype));
 	}
 	if (!ret->p)
 		return te__fail(-EINVAL, "%s: %s has no %s-wise copy", fn, name,
@@ -66,9 +68,14 @@ static int check_types(const char *fn, const struct operand *a, const struct ope
 {
 	int fp8 = te__is_fp8(a->dtype);
 
+	if (a->dtype == TE_DTYPE_E2M1 && b->dtype == TE_DTYPE_E2M1 &&
+	    a->transformed != b->transformed)
+		return te__fail(-TE_EDTYPE, "%s: the column-wise copy of %s, scaled by 1x16, has "
+				"transformed columns: it is multiplied with another such copy", fn,
+				a->transformed ? a->name : b->name);
 	if (fp8 ? !te__is_fp8(b->dtype) : a->dtype != b->dtype)
-		return te__fail(-TE_EDTYPE, "%s: A is %s and B is %s: both FP8, both bf16 or both "
-				"fp32 are multiplied", fn, te_dtype_name(a->dtype),
+		return te__fail(-TE_EDTYPE, "%s: A is %s and B is %s: both FP8, both e2m1, both "
+				"bf16 or both fp32 are multiplied", fn, te_dtype_name(a->dtype),
 				te_dtype_name(b->dtype));
 	if (a->dtype == TE_DTYPE_E5M2 && b->dtype == TE_DTYPE_E5M2)
 		return te__fail(-TE_EDTYPE, "%s: A and B are both e5m2; one must be e4m3", fn);
@@ -93,7 +100,7 @@ static int check_types(const char *fn, const struct operand *a, const struct ope
 static int covers(const struct operand *o, int64_t d_extent)
 {
 	return o->rows == d_extent ||
-	       (te__is_fp8(o->dtype) && o->rows == te__fp8_extent(d_extent));
+	       (te__is_codes(o->dtype) && o->rows == te__fp8_extent(d_extent));
 }
 
 static int check_shapes(const struct operand *a, const struct operand *b, const struct te_tensor *d)
@@ -108,7 +115,7 @@ static int check_shapes(const struct operand *a, const struct operand *b, const 
 		return te__fail(-TE_ESHAPE, "te_gemm: D is [%" PRId64 ", %" PRId64
 				"], but A B^T is [%" PRId64 ", %" PRId64 "]", rows, cols,
 				a->rows, b->rows);
-	if (te__is_fp8(a->dtype) &&
+	if (te__is_codes(a->dtype) &&
 	    ((a->scaling && a->rows % TE__FP8_EXTENT) || b->rows % TE__FP8_EXTENT ||
 	     a->k % TE__FP8_EXTENT))
 		return te__fail(-TE_ESHAPE, "te_gemm: A is [%" PRId64 ", %" PRId64 "], B [%" PRId64

@@ -15,15 +15,13 @@
 /* "bf16", "e4m3 scaled by 128x128 blocks" */
 static const char *type_text(enum te_dtype dtype, enum te_scaling scaling, char dst[64])
 {
-	static const char *const by[] = {
-		[TE_SCALING_TENSOR] = "with one scale",
-		[TE_SCALING_1X128] = "scaled by 1x128 blocks",
-		[TE_SCALING_128X128] = "scaled by 128x128 blocks",
-		[TE_SCALING_1X32] = "scaled by 1x32 blocks",
-	};
-	const int fp8 = dtype == TE_DTYPE_E4M3 || dtype == TE_DTYPE_E5M2;
-
-	snprintf(dst, 64, "%s%s%s", te_dtype_name(dtype), fp8 ? " " : "", fp8 ? by[scaling] : "");
+	if (!te__is_codes((int32_t)dtype))
+		snprintf(dst, 64, "%s", te_dtype_name(dtype));
+	else if (scaling == TE_SCALING_TENSOR)
+		snprintf(dst, 64, "%s with one scale", te_dtype_name(dtype));
+	else
+		snprintf(dst, 64, "%s scaled by %s blocks", te_dtype_name(dtype),
+			 te__scaling_name[scaling]);
 	return dst;
 }
 
@@ -47,8 +45,11 @@ static int check_bound(const struct te_plan *p, int i, int k, uint32_t forms)
 				"to multiples of %d, but weight %s of [%lld,%lld] is bound",
 				te__build_op_name(p, i), TE__FP8_EXTENT, weight->name,
 				(long long)te_tensor_rows(t), (long long)te_tensor_cols(t));
-	/* a column-wise copy with blocks of its own is not the transpose of a row-wise one */
-	if (t && te_tensor_scaling(t) == TE_SCALING_1X32 && forms & TE_FORM_COL &&
+	/*
+	 * a column-wise copy with blocks of its own is not the transpose of a row-wise one, and no
+	 * kernel transposes codes of 4 bits
+	 */
+	if (t && te_tensor_scaling(t) >= TE_SCALING_1X32 && forms & TE_FORM_COL &&
 	    te__build_need_dx(p, i) && !te_tensor_coldata(t))
 		return te__fail(-TE_EDTYPE,
 				"op %s: under recipe %s it reads a column-wise copy of weight %s, "

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "libtecore/base/private.h"
+#include "libtecore/base/base.h"
 
 #include "libtecore/plan/costs.h"
 #include "libtecore/quant/quant.h"
@@ -18,7 +19,7 @@ static uint64_t form_nbytes(const struct te__value *v, uint32_t form)
 	te__value_extents(v, &rows, &cols);
 	if (!v->scaling)
 		return (uint64_t)(rows * cols);
-	return (uint64_t)(rows * cols) +
+	return (uint64_t)te__nbytes_of((int32_t)v->qdtype, rows * cols) +
 	       (uint64_t)te_scaling_nfloats(v->scaling, by_rows ? rows : cols,
 					    by_rows ? cols : rows) * sizeof(float);
 }

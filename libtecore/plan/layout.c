@@ -6,6 +6,7 @@
  */
 #define TE_LOG_CATEGORY "core/plan"
 #include "libtecore/base/private.h"
+#include "libtecore/base/base.h"
 #include "libtecore/plan/moves.h"
 #include "libtecore/plan/plan.h"
 
@@ -23,14 +24,14 @@ size_t te__value_scales_at(const struct te__value *v)
 	size_t codes;
 
 	te__value_extents(v, &rows, &cols);
-	codes = (size_t)(rows * cols);
+	codes = (size_t)te__nbytes_of((int32_t)v->qdtype, rows * cols);
 	return (codes + TE__PLAN_ALIGN - 1) / TE__PLAN_ALIGN * TE__PLAN_ALIGN;
 }
 
 /* a copy stored as [rows, cols]: codes, and the scales of block scaling */
 static int copy_buf(struct te_plan *p, const struct te__value *v, int64_t rows, int64_t cols)
 {
-	size_t nbytes = (size_t)(rows * cols);
+	size_t nbytes = (size_t)te__nbytes_of((int32_t)v->qdtype, rows * cols);
 
 	if (v->scaling)
 		nbytes = te__value_scales_at(v) +

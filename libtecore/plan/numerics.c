@@ -98,13 +98,19 @@ static int count_cast(struct te__watch *w, const struct te_tensor *q, int64_t ro
 		r = fetch(w, &ret->scale_inv, te_tensor_scale_inv(q), sizeof(ret->scale_inv));
 		limit = te_dtype_max(ret->dtype) * ret->scale_inv;
 	}
+	/* codes of transformed columns tell nothing about elements */
+	if (!by_rows && te_tensor_scaling(q) == TE_SCALING_1X16)
+		return r;
 	for (int64_t k = 0; k < rows && r >= 0; k++)
 		for (int64_t c = 0; c < cols; c++) {
 			const float x = w->x[k * cols + c];
-			const uint8_t code = w->codes[by_rows ? k * step + c : c * step + k];
+			const int64_t at = by_rows ? k * step + c : c * step + k;
+			const int fp4 = ret->dtype == TE_DTYPE_E2M1;
+			const int code = fp4 ? w->codes[at / 2] >> at % 2 * 4 & 7 :
+					       w->codes[at] & 0x7f;
 
 			ret->nsaturated += fabsf(x) > limit;
-			ret->nunderflow += x != 0 && !(code & 0x7f);
+			ret->nunderflow += x != 0 && !code;
 		}
 	return r;
 }

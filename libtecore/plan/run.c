@@ -130,14 +130,21 @@ static int hook_amax(const struct te__quantize *z)
 
 struct te__quantize te__plan_quantize(const struct te_op_call *c)
 {
+	char *const step = (char *)(uintptr_t)c - offsetof(struct te__step, call);
+	const struct te_plan *p = ((const struct te__step *)(const void *)step)->plan;
+	const int gradient = c->y.slot >= 2 * p->seq->nops;
+	uint32_t flags = c->flags & TE_CALL_NO_AMAX ? TE_QUANTIZE_NO_AMAX : 0;
+
+	if (gradient && te__recipe_operand(&p->casts, TE__ROLE_GRADIENT).stochastic)
+		flags |= TE_QUANTIZE_STOCHASTIC;
 	return (struct te__quantize){
 		.stream = c->stream,
 		.quant = c->y.quant,
 		.slot = c->y.slot,
 		.y = c->y.q,
-		.flags = c->flags & TE_CALL_NO_AMAX ? TE_QUANTIZE_NO_AMAX : 0,
+		.flags = flags,
 		.amax = hook_amax,
-		.arg = (char *)(uintptr_t)c - offsetof(struct te__step, call),
+		.arg = step,
 	};
 }
 

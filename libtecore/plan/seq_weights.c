@@ -563,8 +563,8 @@ static int check_value(const struct te_seq *seq, const struct te__weight *w,
 	if (te_tensor_ctx(t) != seq->ctx)
 		return te__fail(-EINVAL, "%s: %s: the tensor belongs to another context", fn,
 				w->name);
-	if (dtype != TE_DTYPE_BF16 && dtype != TE_DTYPE_E4M3)
-		return te__fail(-TE_EDTYPE, "%s: %s: the tensor is %s, not bf16 or e4m3", fn,
+	if (dtype != TE_DTYPE_BF16 && dtype != TE_DTYPE_E4M3 && dtype != TE_DTYPE_E2M1)
+		return te__fail(-TE_EDTYPE, "%s: %s: the tensor is %s, not bf16, e4m3 or e2m1", fn,
 				w->name, te_dtype_name(dtype));
 	have.dtype = want.dtype;
 	if (!te__spec_equal(&want, &have)) {

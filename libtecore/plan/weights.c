@@ -140,9 +140,9 @@ static void table_fill(const struct te_plan *p, int all, struct te__copies *set,
 			continue;
 		}
 		w->slot -= lo;
-		w->row = take(&nbytes, n);
+		w->row = take(&nbytes, (size_t)te__nbytes_of(w->dtype, (int64_t)n));
 		if (!row_only)
-			w->col = take(&nbytes, n);
+			w->col = take(&nbytes, (size_t)te__nbytes_of(w->dtype, (int64_t)n));
 		w->scale_inv = take(&nbytes, scales_nbytes(w->scaling, w->rows, w->cols));
 		w->col_scale_inv = w->scale_inv;
 		if (w->scaling != TE_K_SCALING_TENSOR && !row_only)

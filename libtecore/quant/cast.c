@@ -15,24 +15,6 @@ static int set_scale(const struct te__quantize *z)
 	return z->quant->row->scale ? z->quant->row->scale(z) : 0;
 }
 
-int te__quantize_blocks(const struct te__quantize *z, struct te_k_q *ret_q)
-{
-	const struct te_recipe *recipe = &z->quant->recipe;
-
-	*ret_q = (struct te_k_q){
-		.row = te_tensor_data(z->y),
-		.col = te_tensor_coldata(z->y),
-		.scale_inv = te_tensor_scale_inv(z->y),
-		.col_scale_inv = te_tensor_col_scale_inv(z->y),
-		.noop = z->noop,
-		.epsilon = recipe->amax_epsilon,
-		.dtype = (int32_t)te_tensor_dtype(z->y),
-		.scaling = (int32_t)te_tensor_scaling(z->y),
-		.pow2 = te__recipe_pow2(recipe),
-	};
-	return 0;
-}
-
 int te__quantize_begin(const struct te__quantize *z, struct te_k_q *ret_q)
 {
 	return z->quant->row->begin(z, ret_q);
@@ -50,6 +32,7 @@ int te__quantize_end(const struct te__quantize *z, const void *x, enum te_dtype 
 		.rows = te_tensor_rows(z->y),
 		.cols = te_tensor_cols(z->y),
 		.dtype = (int32_t)dtype,
+		.stochastic = (z->flags & TE_QUANTIZE_STOCHASTIC) != 0,
 	};
 	int r;
 
@@ -92,13 +75,6 @@ static int is_compute(enum te_dtype dtype)
 	return dtype == TE_DTYPE_FP32 || dtype == TE_DTYPE_BF16;
 }
 
-static const char *const scaling_name[] = {
-	[TE_SCALING_TENSOR] = "per-tensor",
-	[TE_SCALING_1X128] = "1x128 block",
-	[TE_SCALING_128X128] = "128x128 block",
-	[TE_SCALING_1X32] = "1x32 block",
-};
-
 static int makes_scaling(const struct te_quant *q, enum te_scaling scaling)
 {
 	for (int role = TE__ROLE_ACTIVATION; role <= TE__ROLE_GRADIENT; role++)
@@ -107,15 +83,17 @@ static int makes_scaling(const struct te_quant *q, enum te_scaling scaling)
 	return 0;
 }
 
+#define FLAGS (TE_QUANTIZE_NO_AMAX | TE_QUANTIZE_STOCHASTIC)
+
 int te__quantize_check(const char *fn, const char *y, const struct te__quantize *z)
 {
 	const struct te_quant *q = z->quant;
 
 	if (z->slot < 0 || z->slot >= q->nslots)
 		return te__fail(-EINVAL, "%s: slot %d of %d", fn, z->slot, q->nslots);
-	if (z->flags & ~TE_QUANTIZE_NO_AMAX)
+	if (z->flags & ~FLAGS)
 		return te__fail(-EINVAL, "%s: unknown flags 0x%x", fn,
-				(unsigned int)(z->flags & ~TE_QUANTIZE_NO_AMAX));
+				(unsigned int)(z->flags & ~FLAGS));
 	if (q->ctx != te_stream_ctx(z->stream))
 		return te__fail(-EINVAL, "%s: the quantizers belong to another context", fn);
 	if (te_tensor_ctx(z->y) != q->ctx)
@@ -125,8 +103,12 @@ int te__quantize_check(const char *fn, const char *y, const struct te__quantize 
 				te_dtype_name(te_tensor_dtype(z->y)), z->slot,
 				te_dtype_name(q->dtype[z->slot]));
 	if (!makes_scaling(q, te_tensor_scaling(z->y)))
-		return te__fail(-TE_EDTYPE, "%s: %s has %s scaling, which recipe %s does not make",
-				fn, y, scaling_name[te_tensor_scaling(z->y)], q->row->name);
+		return te__fail(-TE_EDTYPE, "%s: %s has %s%s scaling, which recipe %s does not "
+				"make", fn, y, te__scaling_name[te_tensor_scaling(z->y)],
+				te_tensor_scaling(z->y) ? " block" : "", q->row->name);
+	if (z->flags & TE_QUANTIZE_STOCHASTIC && te_tensor_scaling(z->y) != TE_SCALING_1X16)
+		return te__fail(-EINVAL, "%s: TE_QUANTIZE_STOCHASTIC is for 1x16 block scaling, of "
+				"recipe nvfp4", fn);
 	return 0;
 }
 
@@ -191,6 +173,7 @@ int te__quantize_alone(const struct te__quantize *z, const struct te_tensor *x)
 		.rows = te_tensor_rows(z->y),
 		.cols = te_tensor_cols(z->y),
 		.dtype = (int32_t)te_tensor_dtype(x),
+		.stochastic = (z->flags & TE_QUANTIZE_STOCHASTIC) != 0,
 	};
 	int r = check_quantize(z, x);
 
@@ -239,8 +222,8 @@ static int dequantize(struct te_stream *stream, const struct te_tensor *x, struc
 		r = same_nelems("te_dequantize", x, y);
 	if (r < 0)
 		return r;
-	if (!te__is_fp8(te_tensor_dtype(x)))
-		return te__fail(-TE_EDTYPE, "te_dequantize: x is %s, not e4m3 or e5m2",
+	if (!te__is_codes(te_tensor_dtype(x)))
+		return te__fail(-TE_EDTYPE, "te_dequantize: x is %s, not e4m3, e5m2 or e2m1",
 				te_dtype_name(te_tensor_dtype(x)));
 	if (!is_compute(te_tensor_dtype(y)))
 		return te__fail(-TE_EDTYPE, "te_dequantize: y is %s, not fp32 or bf16",

@@ -34,7 +34,7 @@ static struct te__operand delayed_operand(const struct te_recipe *r, enum te__ro
 {
 	const int e5m2 = role == TE__ROLE_GRADIENT && !(r->flags & TE_RECIPE_E4M3_ONLY);
 
-	return (struct te__operand){ e5m2 ? TE_DTYPE_E5M2 : TE_DTYPE_E4M3, TE_SCALING_TENSOR };
+	return (struct te__operand){ e5m2 ? TE_DTYPE_E5M2 : TE_DTYPE_E4M3, TE_SCALING_TENSOR, 0 };
 }
 
 static struct te__slot_words delayed_words(const struct te_recipe *r)

@@ -16,7 +16,7 @@ static struct te__operand mxfp8_operand(const struct te_recipe *r, enum te__role
 {
 	const int e5m2 = role == TE__ROLE_GRADIENT && (r->flags & TE_RECIPE_E5M2_GRADS);
 
-	return (struct te__operand){ e5m2 ? TE_DTYPE_E5M2 : TE_DTYPE_E4M3, TE_SCALING_1X32 };
+	return (struct te__operand){ e5m2 ? TE_DTYPE_E5M2 : TE_DTYPE_E4M3, TE_SCALING_1X32, 0 };
 }
 
 const struct te__recipe_ops te__recipe_mxfp8 = {

@@ -19,8 +19,9 @@ enum te__role { TE__ROLE_ACTIVATION, TE__ROLE_WEIGHT, TE__ROLE_GRADIENT };
 
 /* The element type and the scaling of an operand's copies. */
 struct te__operand {
-	enum te_dtype dtype; /* not FP8: the operand is not cast */
+	enum te_dtype dtype; /* no codes: the operand is not cast */
 	enum te_scaling scaling;
+	int stochastic; /* 1: casts have TE_QUANTIZE_STOCHASTIC */
 };
 
 /* 0, or -EINVAL: the kind is unknown, or a field is out of range. recipe has all members of this

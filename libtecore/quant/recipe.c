@@ -121,7 +121,7 @@ struct te__operand te__recipe_operand(const struct te_recipe *recipe, enum te__r
 
 	if (row && row->operand)
 		return row->operand(recipe, role);
-	return (struct te__operand){ recipe->compute, TE_SCALING_TENSOR };
+	return (struct te__operand){ recipe->compute, TE_SCALING_TENSOR, 0 };
 }
 
 int te__recipe_pow2(const struct te_recipe *recipe)

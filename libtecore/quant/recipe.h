@@ -60,10 +60,11 @@ struct te_quant {
 	enum te_dtype dtype[];
 };
 
-/* write y's copies with the scale of the slot, without an amax; for recipes with one scale for a
- * tensor */
+/* write y's copies with the scale of the slot, or with scales of blocks, without an amax */
 void te__quantize_by_slot(const struct te__quantize *z, struct te_k_q *ret_q);
 /* begin() of recipes with block scaling: the producer writes y's copies and the blocks' scales */
 int te__quantize_blocks(const struct te__quantize *z, struct te_k_q *ret_q);
+/* begin() of recipes that need nothing of the producer: te__quantize_end() casts its result */
+int te__quantize_later(const struct te__quantize *z, struct te_k_q *ret_q);
 
 #endif

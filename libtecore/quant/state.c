@@ -65,7 +65,7 @@ int te__quant_describe(struct te_ctx *ctx, const struct te_recipe *recipe, int n
 {
 	struct te_recipe copy = TE_RECIPE_INIT;
 	struct te_quant *q;
-	int r;
+	int fp4, r;
 
 	if (!ctx || !recipe || !dtypes)
 		return te__fail(-EINVAL, "te_quant_create: an argument is NULL");
@@ -79,10 +79,12 @@ int te__quant_describe(struct te_ctx *ctx, const struct te_recipe *recipe, int n
 	if (!te__recipe_casts(&copy))
 		return te__fail(-EINVAL, "te_quant_create: recipe %s has no quantizers",
 				te_recipe_name(&copy));
+	fp4 = te__recipe_operand(&copy, TE__ROLE_WEIGHT).dtype == TE_DTYPE_E2M1;
 	for (int i = 0; i < nslots; i++)
-		if (!te__is_fp8(dtypes[i]))
-			return te__fail(-EINVAL, "te_quant_create: slot %d is %s, not e4m3 or e5m2",
-					i, te_dtype_name(dtypes[i]));
+		if (fp4 ? dtypes[i] != TE_DTYPE_E2M1 : !te__is_fp8(dtypes[i]))
+			return te__fail(-EINVAL, "te_quant_create: slot %d is %s, not %s", i,
+					te_dtype_name(dtypes[i]),
+					fp4 ? "e2m1" : "e4m3 or e5m2");
 	q = te__calloc(1, sizeof(*q) + (size_t)nslots * sizeof(q->dtype[0]));
 	if (!q)
 		return te__fail(-ENOMEM, "te_quant_create: no memory for %d slots", nslots);
@@ -121,8 +123,37 @@ int te_quant_create(struct te_ctx *ctx, const struct te_recipe *recipe, int nslo
 
 /* ---- casts ---- */
 
+int te__quantize_blocks(const struct te__quantize *z, struct te_k_q *ret_q)
+{
+	const struct te_recipe *recipe = &z->quant->recipe;
+
+	*ret_q = (struct te_k_q){
+		.row = te_tensor_data(z->y),
+		.col = te_tensor_coldata(z->y),
+		.scale_inv = te_tensor_scale_inv(z->y),
+		.col_scale_inv = te_tensor_col_scale_inv(z->y),
+		.noop = z->noop,
+		.epsilon = recipe->amax_epsilon,
+		.dtype = (int32_t)te_tensor_dtype(z->y),
+		.scaling = (int32_t)te_tensor_scaling(z->y),
+		.pow2 = te__recipe_pow2(recipe),
+	};
+	return 0;
+}
+
+int te__quantize_later(const struct te__quantize *z, struct te_k_q *ret_q)
+{
+	(void)z;
+	*ret_q = (struct te_k_q){ .row = NULL };
+	return 0;
+}
+
 void te__quantize_by_slot(const struct te__quantize *z, struct te_k_q *ret_q)
 {
+	if (te_tensor_scaling(z->y)) {
+		te__quantize_blocks(z, ret_q);
+		return;
+	}
 	*ret_q = (struct te_k_q){
 		.row = te_tensor_data(z->y),
 		.col = te_tensor_coldata(z->y),
@@ -141,13 +172,6 @@ static int repeat_begin(const struct te__quantize *z, struct te_k_q *ret_q)
 	return 0;
 }
 
-static int repeat_begin_alone(const struct te__quantize *z, struct te_k_q *ret_q)
-{
-	(void)z;
-	*ret_q = (struct te_k_q){ .row = NULL };
-	return 0;
-}
-
 /*
  * The producer writes the copies if it did so the first time, and not otherwise: on a GPU the order
  * of its sums, and so the last bit of a norm, depends on what it writes.
@@ -158,7 +182,7 @@ static const struct te__recipe_ops repeat_by_producer = {
 };
 static const struct te__recipe_ops repeat_afterwards = {
 	.name = "repeat",
-	.begin = repeat_begin_alone,
+	.begin = te__quantize_later,
 	.keeps_x = 1,
 };
 

@@ -31,15 +31,23 @@ struct te_tensor {
 _Static_assert((int)TE_SCALING_TENSOR == (int)TE_K_SCALING_TENSOR &&
 		       (int)TE_SCALING_1X128 == (int)TE_K_SCALING_1X128 &&
 		       (int)TE_SCALING_128X128 == (int)TE_K_SCALING_128X128 &&
-		       (int)TE_SCALING_1X32 == (int)TE_K_SCALING_1X32,
+		       (int)TE_SCALING_1X32 == (int)TE_K_SCALING_1X32 &&
+		       (int)TE_SCALING_1X16 == (int)TE_K_SCALING_1X16 &&
+		       (int)TE_SCALING_16X16 == (int)TE_K_SCALING_16X16,
 	       "kernels receive the values of enum te_scaling");
+
+const char *const te__scaling_name[] = {
+	[TE_SCALING_TENSOR] = "per-tensor", [TE_SCALING_1X128] = "1x128",
+	[TE_SCALING_128X128] = "128x128",   [TE_SCALING_1X32] = "1x32",
+	[TE_SCALING_1X16] = "1x16",	    [TE_SCALING_16X16] = "16x16",
+};
 
 static int check_shape(const char *fn, enum te_dtype dtype, int ndim, const int64_t *shape,
 		       int64_t *ret_nelems)
 {
 	int64_t n = 1, nbytes;
 
-	if (!te_dtype_nbytes(dtype))
+	if (!te_dtype_max(dtype) && !te_dtype_nbytes(dtype))
 		return te__fail(-EINVAL, "%s: element type %d is unknown", fn, (int)dtype);
 	if (ndim < 1 || ndim > TE_MAX_DIMS || !shape)
 		return te__fail(-EINVAL, "%s: %d extents, not 1 to %d", fn, shape ? ndim : 0,
@@ -51,6 +59,9 @@ static int check_shape(const char *fn, enum te_dtype dtype, int ndim, const int6
 		if (__builtin_mul_overflow(n, shape[i], &n))
 			return te__fail(-EINVAL, "%s: the shape has more than 2^63 elements", fn);
 	}
+	if (dtype == TE_DTYPE_E2M1 && shape[ndim - 1] % TE_K_BLOCK_NV)
+		return te__fail(-EINVAL, "%s: the last extent of e2m1 is %lld, not a multiple of "
+				"16", fn, (long long)shape[ndim - 1]);
 	if (__builtin_mul_overflow(n, (int64_t)te_dtype_nbytes(dtype), &nbytes))
 		return te__fail(-EINVAL, "%s: the shape has more than 2^63 bytes", fn);
 	*ret_nelems = n;
@@ -83,6 +94,24 @@ static int tensor_new(const char *fn, struct te_ctx *ctx, enum te_dtype dtype, i
 	return 0;
 }
 
+/* E2M1 has the scalings of NVFP4, and only E2M1 has them */
+static int check_fp4(const char *fn, enum te_dtype dtype, enum te_scaling scaling)
+{
+	if ((dtype == TE_DTYPE_E2M1) == (scaling >= TE_SCALING_1X16))
+		return 0;
+	return te__fail(-EINVAL, "%s: %s has %s scaling: e2m1, and no other type, has 1x16 or "
+			"16x16", fn, te_dtype_name(dtype), te__scaling_name[scaling]);
+}
+
+/* columns are rows of the column-wise copy */
+static int check_fp4_rows(const char *fn, const struct te_tensor *t, int col)
+{
+	if (t->dtype != TE_DTYPE_E2M1 || !col || te_tensor_rows(t) % TE_K_BLOCK_NV == 0)
+		return 0;
+	return te__fail(-EINVAL, "%s: e2m1 with a column-wise copy has %lld rows, not a multiple "
+			"of 16", fn, (long long)te_tensor_rows(t));
+}
+
 static int check_opts(enum te_dtype dtype, const struct te_tensor_opts *o)
 {
 	if (o->align & (o->align - 1))
@@ -91,24 +120,26 @@ static int check_opts(enum te_dtype dtype, const struct te_tensor_opts *o)
 	if (o->flags & ~(TE_TENSOR_ROWWISE | TE_TENSOR_COLWISE))
 		return te__fail(-EINVAL, "te_tensor_create: flags 0x%x are unknown",
 				(unsigned int)o->flags);
-	if ((o->flags & TE_TENSOR_COLWISE) && !te__is_fp8(dtype))
+	if ((o->flags & TE_TENSOR_COLWISE) && !te__is_codes(dtype))
 		return te__fail(-EINVAL, "te_tensor_create: %s has no column-wise copy, FP8 has",
 				te_dtype_name(dtype));
-	if (o->scaling > TE_SCALING_1X32)
+	if (o->scaling > TE_SCALING_16X16)
 		return te__fail(-EINVAL, "te_tensor_create: scaling %u is unknown",
 				(unsigned int)o->scaling);
-	if (o->scaling && !te__is_fp8(dtype))
+	if (o->scaling && !te__is_codes(dtype))
 		return te__fail(-EINVAL, "te_tensor_create: %s has no block scaling, FP8 has",
 				te_dtype_name(dtype));
-	return 0;
+	return check_fp4("te_tensor_create", dtype, (enum te_scaling)o->scaling);
 }
 
 int te__scaling_runs(const char *fn, const struct te_ctx *ctx, enum te_scaling scaling)
 {
-	if (scaling != TE_SCALING_1X32 || !strcmp(te_ctx_backend(ctx), "host"))
+	if (scaling < TE_SCALING_1X32 || !strcmp(te_ctx_backend(ctx), "host"))
 		return 0;
-	return te__fail(-EOPNOTSUPP, "%s: scaling by 1x32 blocks, of recipe mxfp8, runs on the "
-			"host backend only; the recipe fp8-block runs on GPUs", fn);
+	return te__fail(-EOPNOTSUPP, "%s: scaling by %s blocks, of recipe %s, runs on the host "
+			"backend only; the recipe fp8-block runs on GPUs", fn,
+			te__scaling_name[scaling],
+			scaling == TE_SCALING_1X32 ? "mxfp8" : "nvfp4");
 }
 
 /* limit for block-scaled copies, below which sizes of scale-inverses do not overflow */
@@ -122,7 +153,7 @@ static int scale_sizes(const struct te_tensor *t, int row, int col, size_t *ret_
 	const int64_t rows = te_tensor_rows(t), cols = te_tensor_cols(t);
 
 	*ret_row = *ret_col = 0;
-	if (!te__is_fp8(t->dtype))
+	if (!te__is_codes(t->dtype))
 		return 0;
 	if (t->scaling && t->nelems > SCALED_NELEMS_MAX)
 		return te__fail(-ENOMEM, "te_tensor_create: the size overflows");
@@ -131,6 +162,22 @@ static int scale_sizes(const struct te_tensor *t, int row, int col, size_t *ret_
 	if (t->scaling && col)
 		*ret_col = (size_t)te_k_scale_nfloats(t->scaling, cols, rows);
 	return 0;
+}
+
+/* scale-inverses of 1, in FP32, as E8M0, or as E4M3 after a word of FP32 */
+static int fill_scales(struct te_tensor *t, size_t row_scales, size_t col_scales)
+{
+	const uint32_t one = t->scaling == TE_SCALING_1X32  ? 0x7f7f7f7f :
+			     t->scaling >= TE_SCALING_1X16 ? 0x38383838 :
+							     te__f32_bits(1.0f);
+	float *words = row_scales ? t->scale_inv : t->col_scale_inv;
+	int r = te__ctx_fill_u32(t->ctx, words, one, (row_scales + col_scales) * sizeof(*words));
+
+	if (!r && row_scales && t->scaling >= TE_SCALING_1X16)
+		r = te__ctx_fill_u32(t->ctx, t->scale_inv, te__f32_bits(1.0f), sizeof(*words));
+	if (!r && col_scales && t->scaling >= TE_SCALING_1X16)
+		r = te__ctx_fill_u32(t->ctx, t->col_scale_inv, te__f32_bits(1.0f), sizeof(*words));
+	return r;
 }
 
 /* one allocation: row-wise copy, column-wise copy, both aligned, and their scale-inverses */
@@ -164,16 +211,13 @@ static int get_storage(struct te_tensor *t, size_t align, uint32_t flags)
 		t->coldata = p;
 		p += copy;
 	}
-	if (!te__is_fp8(t->dtype))
+	if (!te__is_codes(t->dtype))
 		return 0;
 	t->scale_inv = row_scales ? (float *)(void *)p : NULL;
 	t->col_scale_inv = col_scales ? (float *)(void *)p + row_scales : NULL;
 	if (!t->scaling)
 		t->col_scale_inv = t->scale_inv;
-	/* E8M0 has 1 as 127 */
-	return te__ctx_fill_u32(t->ctx, p,
-				t->scaling == TE_SCALING_1X32 ? 0x7f7f7f7f : te__f32_bits(1.0f),
-				(row_scales + col_scales) * sizeof(float));
+	return fill_scales(t, row_scales, col_scales);
 }
 
 int te_tensor_create(struct te_ctx *ctx, enum te_dtype dtype, int ndim, const int64_t *shape,
@@ -193,6 +237,8 @@ int te_tensor_create(struct te_ctx *ctx, enum te_dtype dtype, int ndim, const in
 		return r;
 	t->scaling = (enum te_scaling)o.scaling;
 	r = te__scaling_runs("te_tensor_create", ctx, t->scaling);
+	if (!r)
+		r = check_fp4_rows("te_tensor_create", t, (o.flags & TE_TENSOR_COLWISE) != 0);
 	if (!r)
 		r = get_storage(t, o.align > ALIGN_MIN ? o.align : ALIGN_MIN, o.flags);
 	if (r) {
@@ -220,10 +266,13 @@ int te__tensor_wrap_scaled(struct te_ctx *ctx, enum te_dtype dtype, int ndim, co
 
 	if (!data && !coldata)
 		return te__fail(-EINVAL, "te_tensor_wrap: data and coldata are NULL");
-	if (te__is_fp8(dtype) && ((row && !scale_inv) || (col && !col_scale_inv)))
+	r = check_fp4("te_tensor_wrap", dtype, scaling);
+	if (r)
+		return r;
+	if (te__is_codes(dtype) && ((row && !scale_inv) || (col && !col_scale_inv)))
 		return te__fail(-EINVAL, "te_tensor_wrap: an FP8 tensor needs a %s",
 				row && !scale_inv ? "scale_inv" : "col_scale_inv");
-	if (!te__is_fp8(dtype) && (coldata || scale_inv))
+	if (!te__is_codes(dtype) && (coldata || scale_inv))
 		return te__fail(-EINVAL, "te_tensor_wrap: %s has no %s, FP8 has",
 				te_dtype_name(dtype), coldata ? "column-wise copy" : "scale_inv");
 	if (((uintptr_t)scale_inv | (uintptr_t)col_scale_inv) % sizeof(float))
@@ -233,11 +282,16 @@ int te__tensor_wrap_scaled(struct te_ctx *ctx, enum te_dtype dtype, int ndim, co
 	r = tensor_new("te_tensor_wrap", ctx, dtype, ndim, shape, ret_t ? &t : NULL);
 	if (r)
 		return r;
-	if ((uintptr_t)data % te_dtype_nbytes(dtype)) {
+	if (te_dtype_nbytes(dtype) && (uintptr_t)data % te_dtype_nbytes(dtype)) {
 		te_tensor_unref(t);
 		return te__fail(-EINVAL,
 				"te_tensor_wrap: data at %p is not aligned to the %zu bytes of %s",
 				data, te_dtype_nbytes(dtype), te_dtype_name(dtype));
+	}
+	r = check_fp4_rows("te_tensor_wrap", t, col);
+	if (r) {
+		te_tensor_unref(t);
+		return r;
 	}
 	t->data = data;
 	t->coldata = coldata;
@@ -288,8 +342,7 @@ int te_tensor_view(struct te_tensor *base, int64_t offset_nelems, int ndim, cons
 		return r;
 	}
 	if (base->data)
-		t->data = (char *)base->data +
-			  (size_t)offset_nelems * te_dtype_nbytes(base->dtype);
+		t->data = (char *)base->data + te__nbytes_of(base->dtype, offset_nelems);
 	t->coldata = base->coldata;
 	t->scale_inv = base->scale_inv;
 	t->col_scale_inv = base->col_scale_inv;
@@ -353,7 +406,7 @@ int64_t te_tensor_nelems(const struct te_tensor *t)
 
 size_t te_tensor_nbytes(const struct te_tensor *t)
 {
-	return t ? (size_t)t->nelems * te_dtype_nbytes(t->dtype) : 0;
+	return t ? (size_t)te__nbytes_of(t->dtype, t->nelems) : 0;
 }
 
 int64_t te_tensor_cols(const struct te_tensor *t)
@@ -395,7 +448,7 @@ static int has_scales(enum te_scaling scaling, int64_t rows, int64_t cols)
 {
 	int64_t nelems;
 
-	if ((unsigned int)scaling > TE_SCALING_1X32 || rows < 1 || cols < 1)
+	if ((unsigned int)scaling > TE_SCALING_16X16 || rows < 1 || cols < 1)
 		return 0;
 	return scaling == TE_SCALING_TENSOR ||
 	       (!__builtin_mul_overflow(rows, cols, &nelems) && nelems <= SCALED_NELEMS_MAX);

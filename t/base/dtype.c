@@ -238,6 +238,7 @@ static const struct { const char *name; size_t nbytes; float max; } types[] = {
 	[TE_DTYPE_E5M2] = { "e5m2", 1, 57344.0f },
 	[TE_DTYPE_INT32] = { "int32", 4, 0.0f },
 	[TE_DTYPE_UINT8] = { "uint8", 1, 0.0f },
+	[TE_DTYPE_E2M1] = { "e2m1", 0, 6.0f }, /* two elements a byte */
 };
 
 START_TEST(names_and_measures_every_type)

@@ -97,7 +97,7 @@ static struct shape shape_draw(struct draw *d, uint64_t k)
 	struct shape s = { .k = k, .opts = TE_COMM_CALL_OPTS_INIT };
 	size_t es;
 
-	s.dtype = (enum te_dtype)draw(d, TE_DTYPE_COUNT);
+	s.dtype = (enum te_dtype)draw(d, TE_DTYPE_E2M1);
 	es = te_dtype_nbytes(s.dtype);
 	s.op = (int)draw(d, TE_COMM_MAX + 1);
 	s.symmetric = (int)draw(d, 2);

@@ -81,7 +81,7 @@ static struct op op_draw(uint64_t *s)
 	const int equal = o.what != POINT && o.what != RING && o.what != ALLTOALLV;
 	int64_t count;
 
-	o.dtype = (enum te_dtype)below(s, TE_DTYPE_COUNT);
+	o.dtype = (enum te_dtype)below(s, TE_DTYPE_E2M1);
 	o.op = (enum te_comm_op)below(s, TE_COMM_MAX + 1);
 	o.es = te_dtype_nbytes(o.dtype);
 	o.at = o.es * below(s, 20);

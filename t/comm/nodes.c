@@ -151,7 +151,7 @@ static struct op op_of(int k)
 
 	o.what = (int)(te__splitmix64(&x) % 15) / 2;
 	o.in_place = te__splitmix64(&x) & 1;
-	o.dtype = (enum te_dtype)(te__splitmix64(&x) % TE_DTYPE_COUNT);
+	o.dtype = (enum te_dtype)(te__splitmix64(&x) % TE_DTYPE_E2M1);
 	o.op = (enum te_comm_op)(te__splitmix64(&x) % 4);
 	/* of the others few results depend on the order of a sum */
 	if (k % 4 == 0) {

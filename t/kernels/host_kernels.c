@@ -14,4 +14,5 @@ TT_SUITE("kernels/host_kernels", TT_NEED_NOTHING)
 	host_act_cases(s);
 	host_train_cases(s);
 	host_block_cases(s);
+	host_nvfp4_cases(s);
 }

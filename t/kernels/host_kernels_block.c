@@ -123,7 +123,7 @@ START_TEST(quantizes_as_another_implementation)
 	const struct golden *g = &golden[_i];
 	struct blocks b = blocks_new(g->qdtype, g->scaling, g->rows, g->cols);
 	float *x = hk_fresh(TE_DTYPE_FP32, b.n);
-	struct te_k_quantize k = { x, g->rows, g->cols, b.q, TE_DTYPE_FP32, 0, 0 };
+	struct te_k_quantize k = { x, g->rows, g->cols, b.q, TE_DTYPE_FP32, 0, 0, 0, 0 };
 
 	k.q.pow2 = g->pow2;
 	k.q.epsilon = g->epsilon;
@@ -149,7 +149,7 @@ START_TEST(copies_are_optional)
 	struct blocks want = blocks_new(TE_DTYPE_E4M3, scaling, rows, cols);
 	struct blocks got = blocks_new(TE_DTYPE_E4M3, scaling, rows, cols);
 	void *x = hk_normal(TE_DTYPE_BF16, rows * cols, 3.0f);
-	struct te_k_quantize k = { x, rows, cols, want.q, TE_DTYPE_BF16, 0, 0 };
+	struct te_k_quantize k = { x, rows, cols, want.q, TE_DTYPE_BF16, 0, 0, 0, 0 };
 
 	te__h_quantize(&k);
 	k.q = got.q;
@@ -186,7 +186,7 @@ START_TEST(padding_has_the_codes_of_zeros)
 		struct blocks got = blocks_new(TE_DTYPE_E4M3, scaling, rows, cols);
 		void *x = hk_normal(dtype, nx, 3.0f), *all = hk_normal(dtype, rows * cols, 3.0f);
 		float scale = 1.7f, amax[2] = { 0 };
-		struct te_k_quantize k = { all, rows, cols, want.q, dtype, 0, 0 };
+		struct te_k_quantize k = { all, rows, cols, want.q, dtype, 0, 0, 0, 0 };
 
 		for (int64_t i = 0; i < rows * cols; i++) {
 			const int64_t r = i / cols, c = i % cols;
@@ -220,7 +220,7 @@ START_TEST(square_blocks_are_transposed)
 	const int64_t rows = 257, cols = 130;
 	struct blocks b = blocks_new(TE_DTYPE_E4M3, TE_K_SCALING_128X128, rows, cols);
 	float *x = hk_normal(TE_DTYPE_FP32, rows * cols, 1.0f);
-	struct te_k_quantize k = { x, rows, cols, b.q, TE_DTYPE_FP32, 0, 0 };
+	struct te_k_quantize k = { x, rows, cols, b.q, TE_DTYPE_FP32, 0, 0, 0, 0 };
 	const uint8_t *row = b.q.row, *col = b.q.col;
 
 	te__h_quantize(&k);
@@ -243,7 +243,7 @@ START_TEST(dequantizes_within_the_format)
 	const int64_t rows = 140, cols = 300, n = rows * cols;
 	struct blocks b = blocks_new(TE_DTYPE_E4M3, scaling, rows, cols);
 	float *x = hk_normal(TE_DTYPE_FP32, n, 1.0f), *y = hk_fresh(TE_DTYPE_FP32, n);
-	struct te_k_quantize k = { x, rows, cols, b.q, TE_DTYPE_FP32, 0, 0 };
+	struct te_k_quantize k = { x, rows, cols, b.q, TE_DTYPE_FP32, 0, 0, 0, 0 };
 	struct te_k_dequantize d = { b.q.row, y, b.q.scale_inv, rows, cols, TE_DTYPE_E4M3,
 				     TE_DTYPE_FP32, scaling, 0, 0 };
 
@@ -288,7 +288,7 @@ START_TEST(fused_is_separate)
 		float *rstd = hk_fresh(TE_DTYPE_FP32, rows), *mean = hk_fresh(TE_DTYPE_FP32, rows);
 		float *part = hk_fresh(TE_DTYPE_FP32, TE_K_NPARTS(rows) * width);
 		float *part2 = hk_fresh(TE_DTYPE_FP32, TE_K_NPARTS(rows) * width);
-		struct te_k_quantize q = { y, rows, cols, want.q, dtype, 0, 0 };
+		struct te_k_quantize q = { y, rows, cols, want.q, dtype, 0, 0, 0, 0 };
 		struct te_k_act_fwd f = { x, y, rows, cols, { 0 }, TE_ACT_SILU, gated, dtype, 0 };
 		struct te_k_act_bwd w = { dy, x, dx, part, rows, cols, { 0 }, TE_ACT_GELU, gated,
 					  dtype, 0 };
@@ -319,7 +319,7 @@ START_TEST(fused_is_separate)
 		blocks_check_same(&got, &want);
 
 		te__h_act_bwd(&w);
-		q = (struct te_k_quantize){ dx, rows, width, want_dx.q, dtype, 0, 0 };
+		q = (struct te_k_quantize){ dx, rows, width, want_dx.q, dtype, 0, 0, 0, 0 };
 		te__h_quantize(&q);
 		w.q = got_dx.q;
 		w.dx = NULL;

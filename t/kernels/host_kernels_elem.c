@@ -63,7 +63,7 @@ START_TEST(quantize_writes_both_copies)
 		tt_set(dtype, x, 0, k & 1 ? NAN : 0x1p-140f);
 		tt_set(dtype, x, n / 2, k & 1 ? -INFINITY : -0.0f);
 		hk_side_init(&s, qdtype, n, tt_rand_float(0.01f, 200.0f));
-		a = (struct te_k_quantize){ x, rows, cols, s.q, dtype, 0, 0 };
+		a = (struct te_k_quantize){ x, rows, cols, s.q, dtype, 0, 0, 0, 0 };
 		a.q.noop = &hk_noop_on;
 		te__h_quantize(&a);
 		hk_check_side_untouched(&s, n);

@@ -59,5 +59,6 @@ void host_row_cases(Suite *s);
 void host_act_cases(Suite *s);
 void host_train_cases(Suite *s);
 void host_block_cases(Suite *s);
+void host_nvfp4_cases(Suite *s);
 
 #endif

@@ -470,7 +470,7 @@ static void check_blocks(const struct te_k_q *q, int32_t dtype, const void *y, i
 {
 	const int64_t n = rows * cols, nrow = te_k_scale_nfloats(q->scaling, rows, cols);
 	const int64_t ncol = te_k_scale_nfloats(q->scaling, cols, rows);
-	struct te_k_quantize k = { y, rows, cols, *q, dtype, 0, 0 };
+	struct te_k_quantize k = { y, rows, cols, *q, dtype, 0, 0, 0, 0 };
 	uint8_t *codes = malloc((size_t)(2 * n));
 	float *scales = malloc((size_t)(nrow + ncol) * sizeof(*scales));
 

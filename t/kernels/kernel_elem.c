@@ -123,7 +123,7 @@ START_TEST(quantize)
 		void *x = k & 1 ? kc_anything(dtype, n) : kc_normal(dtype, n, 1.0f);
 		struct te_k_quantize a = {
 			x,     rows, cols, kc_q(qdtype, n, tt_rand_float(0.1f, 99.0f), kl_noop()),
-			dtype, 0, 0
+			dtype, 0, 0, 0, 0
 		};
 
 		if (_i / 4 & 1)

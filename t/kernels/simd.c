@@ -248,7 +248,7 @@ static void quantizers(struct all *s)
 {
 	for (int k = 0; k < 12; k++) {
 		struct te_k_quantize q = { s->x,	  ROWS, COLS, side(s, k % 3, ROWS, COLS),
-					   TE_DTYPE_BF16, 0, 0 };
+					   TE_DTYPE_BF16, 0, 0, 0, 0 };
 		struct te_k_dequantize d = {
 			q.q.row,       take(s, 4 * N), q.q.scale_inv,
 			ROWS,	       COLS,	       k & 1 ? TE_DTYPE_E5M2 : TE_DTYPE_E4M3,
@@ -451,7 +451,8 @@ static void optimizer(struct all *s)
 /* on the stream's worker, so that the kernels have its team */
 static void gemms(struct all *s)
 {
-	struct te_k_quantize q = { s->dy, ROWS, COLS, side(s, 0, ROWS, COLS), TE_DTYPE_BF16, 0, 0 };
+	struct te_k_quantize q = { s->dy, ROWS, COLS, side(s, 0, ROWS, COLS), TE_DTYPE_BF16,
+				   0, 0, 0, 0 };
 	struct te_k_gemm a = { .m = ROWS, .n = ROWS, .k = COLS, .alpha = 0.5f };
 
 	te__h_quantize(&q);

@@ -19,9 +19,10 @@
 static const struct model_shape llama = { 48, 160, 2, 16, 4, 2, 2, 0, 1 };
 static const struct model_shape odd = { 48, 40, 2, 16, 4, 2, 2, 0, 1 };
 static const struct model_shape gpt = { 48, 160, 2, 16, 4, 4, 1, 0, 0 };
-/* the last, with both copies only, on the host backend */
-static const char *const recipes[] = { "bf16", "fp8-delayed", "fp8-current", "fp8-block", "mxfp8" };
-#define NRECIPES ((int)TT_LEN(recipes) - 1)
+/* the last two, with both copies only, on the host backend */
+static const char *const recipes[] = { "bf16",	   "fp8-delayed", "fp8-current",
+				       "fp8-block", "mxfp8",	  "nvfp4" };
+#define NRECIPES ((int)TT_LEN(recipes) - 2)
 
 static struct te_weight_info weight(const struct te_seq *s, int i)
 {
@@ -76,7 +77,7 @@ static struct bound bind(struct te_seq *s, const struct te_seq *from, const char
 	enum te_dtype dtype[64];
 
 	for (int i = 0; i < 64; i++)
-		dtype[i] = TE_DTYPE_E4M3;
+		dtype[i] = te__recipe_operand(&r, TE__ROLE_WEIGHT).dtype;
 	if (strcmp(recipe, "bf16") != 0)
 		DO(te_quant_create(ctx, &r, b.n, dtype, &b.quant));
 	for (int i = 0; i < b.n; i++) {
@@ -85,7 +86,7 @@ static struct bound bind(struct te_seq *s, const struct te_seq *from, const char
 
 		if (!(w.flags & TE_WEIGHT_COMPUTE))
 			continue;
-		b.t[i] = fp8 ? empty(w.master, TE_DTYPE_E4M3,
+		b.t[i] = fp8 ? empty(w.master, dtype[0],
 				     te__recipe_operand(&r, TE__ROLE_WEIGHT).scaling, flags) :
 			       empty(w.master, TE_DTYPE_BF16, TE_SCALING_TENSOR, 0);
 		DO(te_seq_bind_weight(s, w.name, b.t[i]));
@@ -555,7 +556,7 @@ START_TEST(bad_weights_are_refused)
 	fails(te_seq_bind_weight(s, name, wrong), -TE_ESHAPE,
 	      "h.0.proj.weight: the tensor is [96,32], the weight [160,160]");
 	fails(te_seq_bind_weight(s, name, fp32), -TE_EDTYPE,
-	      "the tensor is fp32, not bf16 or e4m3");
+	      "the tensor is fp32, not bf16, e4m3 or e2m1");
 	fails(te_seq_bind_weight(s, name, fp8), -EINVAL, "has no row-wise copy");
 	fails(te_seq_bind_weight(s, name, odd), -EINVAL, "is not aligned to 256 bytes");
 	DO(te_seq_bind_weight(s, name, t));
@@ -640,6 +641,8 @@ void bound_cases(Suite *s)
 	if (!strcmp(backend, "host")) {
 		tcase_add_loop_test(c, bound_weights_give_the_bits_of_masters, 4 * NRECIPES + 2,
 				    4 * NRECIPES + 4);
+		tcase_add_loop_test(c, bound_weights_give_the_bits_of_masters, 4 * NRECIPES + 6,
+				    4 * NRECIPES + 8);
 		tcase_add_test(c, blocks_of_32_are_not_transposed);
 	}
 	tcase_add_loop_test(c, plans_share_bound_weights, 0, NRECIPES);

@@ -25,7 +25,7 @@ static int nbegins, nupdates;
 static struct te__operand toy_operand(const struct te_recipe *r, enum te__role role)
 {
 	return (struct te__operand){ role == TE__ROLE_GRADIENT ? TE_DTYPE_E5M2 : TE_DTYPE_E4M3,
-				     TE_SCALING_TENSOR };
+				     TE_SCALING_TENSOR, 0 };
 }
 
 static struct te__slot_words toy_words(const struct te_recipe *r)
@@ -121,6 +121,7 @@ START_TEST(rows_are_whole)
 		const struct te__recipe_ops *row = rows[i];
 		struct te_recipe r = TE_RECIPE_INIT;
 		struct te__operand op[3];
+		enum te_dtype dtype;
 
 		DO(te_recipe_from_name(row->name, &r));
 		ck_assert_int_eq(r.kind, row->kind);
@@ -137,8 +138,9 @@ START_TEST(rows_are_whole)
 			continue;
 		}
 		ck_assert_ptr_nonnull(row->begin);
-		ck_assert_int_eq(op[TE__ROLE_ACTIVATION].dtype, TE_DTYPE_E4M3);
-		ck_assert_int_eq(op[TE__ROLE_WEIGHT].dtype, TE_DTYPE_E4M3);
+		dtype = row->kind == TE_RECIPE_NVFP4 ? TE_DTYPE_E2M1 : TE_DTYPE_E4M3;
+		ck_assert_int_eq(op[TE__ROLE_ACTIVATION].dtype, dtype);
+		ck_assert_int_eq(op[TE__ROLE_WEIGHT].dtype, dtype);
 		/* the compute dtype does not matter to a recipe that casts */
 		r.compute = TE_DTYPE_FP32;
 		ck_assert_str_eq(te_recipe_name(&r), row->name);
@@ -165,7 +167,7 @@ START_TEST(unknown_names_are_refused)
 
 	fails(te_recipe_from_name("fp4", &r), -EINVAL,
 	      "there is no recipe \"fp4\": fp32, bf16, fp8-delayed, fp8-current, fp8-block, "
-	      "mxfp8");
+	      "mxfp8, nvfp4");
 	r.size = 0;
 	fails(te_recipe_from_name("bf16", &r), -EINVAL, "TE_RECIPE_INIT");
 	fails(te_recipe_from_name("bf16", NULL), -EINVAL, "no struct te_recipe");

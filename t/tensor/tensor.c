@@ -224,7 +224,7 @@ START_TEST(scales_have_a_layout)
 	ck_assert_int_gt(most, n - (s == TE_SCALING_TENSOR ? 2 : 5));
 	ck_assert_int_eq(te_scaling_nfloats(s, 0, cols), -1);
 	ck_assert_int_eq(te_scaling_nfloats(s, rows, 0), -1);
-	ck_assert_int_eq(te_scaling_nfloats((enum te_scaling)4, rows, cols), -1);
+	ck_assert_int_eq(te_scaling_nfloats((enum te_scaling)6, rows, cols), -1);
 	ck_assert_int_eq(te_scaling_index(s, rows, cols, rows, 0), -1);
 	ck_assert_int_eq(te_scaling_index(s, rows, cols, 0, cols), -1);
 	ck_assert_int_eq(te_scaling_index(s, rows, cols, -1, 0), -1);
@@ -439,7 +439,7 @@ START_TEST(invalid_options_are_refused)
 	o.flags = 4;
 	REFUSED(te_tensor_create(ctx, TE_DTYPE_E4M3, 2, shape, &o, &t), -EINVAL,
 		"te_tensor_create: flags 0x4 are unknown");
-	for (int i = 0; i < TE_DTYPE_COUNT; i++) {
+	for (int i = 0; i < TE_DTYPE_E2M1; i++) {
 		o.flags = TE_TENSOR_ROWWISE | TE_TENSOR_COLWISE;
 		if (i == TE_DTYPE_E4M3 || i == TE_DTYPE_E5M2)
 			continue;
@@ -448,9 +448,9 @@ START_TEST(invalid_options_are_refused)
 			te_dtype_name((enum te_dtype)i));
 	}
 	o.flags = 0;
-	o.scaling = 4;
+	o.scaling = 6;
 	REFUSED(te_tensor_create(ctx, TE_DTYPE_E4M3, 2, shape, &o, &t), -EINVAL,
-		"te_tensor_create: scaling 4 is unknown");
+		"te_tensor_create: scaling 6 is unknown");
 	o.scaling = TE_SCALING_1X128;
 	REFUSED(te_tensor_create(ctx, TE_DTYPE_BF16, 2, shape, &o, &t), -EINVAL,
 		"te_tensor_create: bf16 has no block scaling, FP8 has");
@@ -857,7 +857,7 @@ START_TEST(invalid_casts_are_refused)
 	REFUSED(te_cast(NULL, x, y), -EINVAL, "te_cast: stream is NULL");
 	REFUSED(te_cast(st, NULL, y), -EINVAL, "te_cast: x is NULL");
 	REFUSED(te_cast(st, x, NULL), -EINVAL, "te_cast: y is NULL");
-	for (int i = TE_DTYPE_E4M3; i < TE_DTYPE_COUNT; i++) {
+	for (int i = TE_DTYPE_E4M3; i < TE_DTYPE_E2M1; i++) {
 		z = vector((enum te_dtype)i, 8);
 		REFUSED(te_cast(st, x, z), -TE_EDTYPE,
 			"te_cast: from fp32 to %s, not among fp32, bf16, fp16",
@@ -938,7 +938,7 @@ TT_SUITE("tensor/tensor", TT_NEED_NOTHING)
 		tcase_add_checked_fixture(c, tt_setup, tt_teardown); \
 	} while (0)
 	CASE("create");
-	tcase_add_loop_test(c, has_the_shape_it_was_given, 0, TE_DTYPE_COUNT);
+	tcase_add_loop_test(c, has_the_shape_it_was_given, 0, TE_DTYPE_E2M1);
 	tcase_add_loop_test(c, is_aligned_as_asked, 0, TT_LEN(aligns));
 	tcase_add_loop_test(c, fp8_has_the_copies_it_was_given, 0, TT_LEN(copies));
 	tcase_add_loop_test(c, the_column_copy_is_the_transpose, 3, 5);
@@ -956,7 +956,7 @@ TT_SUITE("tensor/tensor", TT_NEED_NOTHING)
 	tcase_add_test(c, a_tensor_keeps_its_context);
 	tcase_add_test(c, a_tensor_may_be_released_while_its_stream_captures);
 	CASE("views");
-	tcase_add_loop_test(c, a_view_is_a_part_of_its_base, 0, TE_DTYPE_COUNT);
+	tcase_add_loop_test(c, a_view_is_a_part_of_its_base, 0, TE_DTYPE_E2M1);
 	tcase_add_test(c, a_view_of_a_view_has_the_outermost_base);
 	tcase_add_test(c, a_view_beyond_its_base_is_refused);
 	tcase_add_loop_test(c, a_tensor_with_a_column_copy_is_viewed_whole, 0, 2);

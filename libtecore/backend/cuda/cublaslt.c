@@ -55,6 +55,8 @@ static const char *const scaling_name[] = {
 	[TE_K_SCALING_1X128] = " (1x128)",
 	[TE_K_SCALING_128X128] = " (128x128)",
 	[TE_K_SCALING_1X32] = " (1x32)",
+	[TE_K_SCALING_1X16] = " (1x16)",
+	[TE_K_SCALING_16X16] = " (16x16)",
 };
 
 static int lt_check(int status, const char *call, const struct te__gemm_key *key)

@@ -172,6 +172,26 @@ TE_EXPORT int te_comm_sendrecv(struct te_comm *comm, struct te_stream *stream, c
 			       const struct te_comm_call_opts *opts);
 
 /**
+ * te_comm_group_begin, te_comm_group_end - messages that are in progress together
+ * @comm: the ranks
+ *
+ * Calls of te_comm_send(), te_comm_recv(), te_comm_sendrecv(), te_comm_alltoall() and
+ * te_comm_alltoallv() between the two only check their arguments; te_comm_group_end() queues their
+ * messages on the stream that all of them name. Their order matters only for the messages of one
+ * rank to another, which match the other rank's in the order of the calls, whether these are in a
+ * group or not: no other message waits for them. Other operations of comm are -EBUSY meanwhile.
+ * Both ends of a message to the rank itself belong to one group. No array that receives may overlap
+ * another one.
+ * If a call in the group fails, te_comm_group_end() returns its code and message, and queues
+ * nothing. In any case it ends the group.
+ * Stream: a group may be captured; it is one node with unknown memory accesses.
+ * Thread: one communicator by one thread at a time.  Since: 0.1
+ * Errors: as te_comm_send(); -EBUSY: a group is open; -EINVAL: none is.
+ */
+TE_EXPORT int te_comm_group_begin(struct te_comm *comm);
+TE_EXPORT int te_comm_group_end(struct te_comm *comm);
+
+/**
  * te_comm_alltoall, te_comm_alltoallv - every rank sends a part of its array to each rank
  * @comm:   the ranks
  * @stream: the operation is queued on it

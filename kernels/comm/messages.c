@@ -1,6 +1,7 @@
 /* messages.c - messages between ranks: the protocol of messages.h, for threads or processes. */
 #include "config.h"
 
+#include "kernels/comm/fold.h"
 #include "kernels/comm/ref.h"
 
 /* a message that is being sent or received */
@@ -12,11 +13,13 @@ struct message {
 	uint64_t first;	 /* number of its first chunk */
 	uint64_t number; /* number of the message */
 	uint64_t signature;
+	int32_t next; /* position of the next one in the list of ends; -1: none */
 };
 
 struct run {
 	struct te__hc_op o;
 	const struct te_k_comm_messages *k;
+	const struct te_k_comm_end *ends; /* messages of a list; or NULL */
 	int64_t slot; /* bytes */
 	int nsends, nreceives;
 	struct message send[TE_K_COMM_RANKS], receive[TE_K_COMM_RANKS];
@@ -62,6 +65,7 @@ static struct message message(const struct run *x, int peer, const void *array, 
 		.first = *counter(x, peer, chunks) + 1,
 		.number = *counter(x, peer, chunks + 1) + 1,
 		.signature = te_k_comm_message(x->k, count),
+		.next = -1,
 	};
 }
 
@@ -70,6 +74,12 @@ static void begin(struct run *x, const struct te_k_comm_messages *k)
 	*x = (struct run){ .o = { .a = &k->comm }, .k = k };
 	x->o.es = (uint32_t)te_dtype_nbytes((enum te_dtype)k->comm.dtype);
 	x->slot = te_k_comm_slot_nbytes(k->comm.buffer_nbytes, 1);
+}
+
+static void begin_call(struct run *x)
+{
+	const struct te_k_comm_messages *k = x->k;
+
 	/* the ranks after this one first: they do not all send to the same one */
 	for (int i = 1; i < k->comm.nranks; i++) {
 		const int r = (k->comm.rank + i) % k->comm.nranks;
@@ -82,6 +92,41 @@ static void begin(struct run *x, const struct te_k_comm_messages *k)
 		if (r != k->comm.rank && k->receives >> r & 1)
 			x->receive[x->nreceives++] = message(x, r, k->comm.out, k->out_at[r],
 							     k->out_count[r], TE_K_COMM_RECEIVED);
+}
+
+/* the message of an end, which begins with this chunk and has this number */
+static struct message listed(const struct run *x, const struct te_k_comm_end *e, uint64_t first,
+			     uint64_t number)
+{
+	return (struct message){
+		.peer = e->peer,
+		.data = e->data,
+		.nbytes = e->nbytes,
+		.nchunks = te_k_comm_nchunks(x->k, e->nbytes),
+		.first = first,
+		.number = number,
+		.signature = e->signature,
+		.next = e->next,
+	};
+}
+
+/* the first ends of each rank */
+static void begin_list(struct run *x, const struct te_k_comm_end *ends, int32_t n)
+{
+	uint32_t seen[2] = { 0, 0 };
+
+	x->ends = ends;
+	for (int32_t i = 0; i < n; i++) {
+		const struct te_k_comm_end *e = &ends[i];
+		const enum te_k_comm_counter c = e->sends ? TE_K_COMM_SENT : TE_K_COMM_RECEIVED;
+		struct message *m = e->sends ? &x->send[x->nsends] : &x->receive[x->nreceives];
+
+		if (seen[e->sends] >> e->peer & 1)
+			continue;
+		seen[e->sends] |= 1u << e->peer;
+		*m = listed(x, e, *counter(x, e->peer, c) + 1, *counter(x, e->peer, c + 1) + 1);
+		*(e->sends ? &x->nsends : &x->nreceives) += 1;
+	}
 }
 
 static size_t chunk_nbytes(const struct run *x, const struct message *m)
@@ -201,14 +246,23 @@ static int is_done(const struct message *m)
 	return m->done == m->nchunks;
 }
 
+/* the next message after one that is done */
+static void proceed(const struct run *x, struct message *m)
+{
+	if (is_done(m) && m->next >= 0)
+		*m = listed(x, &x->ends[m->next], m->first + (uint64_t)m->nchunks, m->number + 1);
+}
+
 /* how many chunks were sent and received; -1 after a failure */
 static int step(struct run *x)
 {
 	const int reduces = x->k->kind == TE_K_COMM_REDUCE && x->nreceives > 0;
 	int n = 0, r;
 
-	for (int i = 0; i < x->nsends; i++)
+	for (int i = 0; i < x->nsends; i++) {
 		n += !is_done(&x->send[i]) && send_one(x, &x->send[i]);
+		proceed(x, &x->send[i]);
+	}
 	if (reduces) {
 		r = is_done(&x->receive[0]) ? 0 : reduce_one(x);
 		return r < 0 ? -1 : n + r;
@@ -217,6 +271,7 @@ static int step(struct run *x)
 		r = is_done(&x->receive[i]) ? 0 : receive_one(x, &x->receive[i]);
 		if (r < 0)
 			return -1;
+		proceed(x, &x->receive[i]);
 		n += r;
 	}
 	return n;
@@ -266,7 +321,15 @@ static int all_done(const struct run *x)
 	return 1;
 }
 
-static int exchange(struct run *x)
+static void end(const struct run *x, const struct message *m, int n, enum te_k_comm_counter chunks)
+{
+	for (int i = 0; i < n; i++) {
+		*counter(x, m[i].peer, chunks) = m[i].first + (uint64_t)m[i].nchunks - 1;
+		*counter(x, m[i].peer, chunks + 1) = m[i].number;
+	}
+}
+
+static void exchange(struct run *x)
 {
 	while (!all_done(x)) {
 		const int n = step(x);
@@ -275,18 +338,11 @@ static int exchange(struct run *x)
 			x->o.attempts = 0;
 			x->o.since = 0;
 		} else if (n < 0 || wait_more(x)) {
-			return -1;
+			return;
 		}
 	}
-	return 0;
-}
-
-static void end(const struct run *x, const struct message *m, int n, enum te_k_comm_counter chunks)
-{
-	for (int i = 0; i < n; i++) {
-		*counter(x, m[i].peer, chunks) = m[i].first + (uint64_t)m[i].nchunks - 1;
-		*counter(x, m[i].peer, chunks + 1) = m[i].number;
-	}
+	end(x, x->send, x->nsends, TE_K_COMM_SENT);
+	end(x, x->receive, x->nreceives, TE_K_COMM_RECEIVED);
 }
 
 /* the message of a rank to itself */
@@ -310,10 +366,20 @@ void te__h_comm_messages(const struct te_k_comm_messages *a)
 	if (a->comm.ctl->failed)
 		return;
 	begin(&x, a);
+	begin_call(&x);
 	if (a->sends & a->receives & 1u << a->comm.rank)
 		to_itself(&x);
-	if (exchange(&x))
+	exchange(&x);
+}
+
+void te__h_comm_list(const struct te_k_comm_messages *a, const struct te_k_comm_end *ends,
+		     int32_t n)
+{
+	struct run x;
+
+	if (a->comm.ctl->failed)
 		return;
-	end(&x, x.send, x.nsends, TE_K_COMM_SENT);
-	end(&x, x.receive, x.nreceives, TE_K_COMM_RECEIVED);
+	begin(&x, a);
+	begin_list(&x, ends, n);
+	exchange(&x);
 }

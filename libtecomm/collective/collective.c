@@ -96,6 +96,7 @@ void te__coll_fini(struct te__coll *c)
 	c->order = te_event_unref(c->order);
 	te__free(c->list);
 	te__free(c->heads);
+	c->group.stream = te_stream_unref(c->group.stream);
 	if (c->status)
 		(void)te_pinned_free(te__pool_ctx(c->pool), c->status);
 	if (c->ctl)
@@ -270,6 +271,12 @@ static int check_peers(const struct te__coll *c, const char *fn)
 
 /* ---- queueing ---- */
 
+int te__coll_group_open(const struct te__coll *c, const char *fn)
+{
+	return te__fail(-EBUSY, "%s: %s: a group of messages is open, te_comm_group_end() ends it",
+			fn, c->name);
+}
+
 /* the program orders launches of recordings, so a capture orders only its own operations */
 int te__coll_begin(struct te__coll *c, const char *fn, struct te_stream *stream)
 {
@@ -277,6 +284,8 @@ int te__coll_begin(struct te__coll *c, const char *fn, struct te_stream *stream)
 	struct te_stream **last = captured ? &c->captured : &c->queued;
 	int r = check_peers(c, fn);
 
+	if (!r && c->group.open)
+		r = te__coll_group_open(c, fn);
 	if (r || *last == stream)
 		return r;
 	if (*last && !captured) {

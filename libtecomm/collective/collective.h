@@ -50,6 +50,13 @@ struct te__coll {
 	struct te__message_list *list;
 	int32_t list_cap;
 	int32_t *heads; /* [ranks][2] */
+	struct te__group {
+		int open;		  /* calls are added to the list */
+		int32_t n;		  /* ends of calls that were successful */
+		struct te_stream *stream; /* stream of the first call */
+		int code;		  /* code of the first call that failed; why: its message */
+		char why[240];
+	} group;
 };
 
 /*
@@ -73,6 +80,8 @@ void te__coll_fini(struct te__coll *c);
 /* call it before launches on the stream, which then run after the last operation. Errors as
  * te__pool_check() */
 int te__coll_begin(struct te__coll *c, const char *fn, struct te_stream *stream);
+/* -EBUSY: fn cannot be a part of the group that is open */
+int te__coll_group_open(const struct te__coll *c, const char *fn);
 /* text of te_k_comm_message() */
 void te__message_text(uint64_t signature, char *ret, size_t nbytes);
 /* device address of an INT32 that barriers exchange */

@@ -3,8 +3,10 @@
 #include "config.h"
 
 #include <errno.h>
+#include <stdio.h>
 #include <string.h>
 
+#include "kernels/comm/fold.h"
 #include "libtecomm/collective/collective.h"
 #include "libtecomm/collective/comm.h"
 #include "libtecomm/collective/nodes/mail.h"
@@ -26,6 +28,7 @@ struct call {
 	enum te_dtype dtype;
 	int64_t es; /* bytes of an element */
 	int32_t nranks, rank;
+	int32_t first; /* position of its first end in the list */
 	struct te_k_comm_messages k; /* kind, type and op */
 };
 
@@ -43,6 +46,8 @@ static int begin(struct call *c, const char *fn, struct te_comm *comm, const voi
 	if (!comm->coll.terms.host && (!comm->coll.nodes || kind <= TE_K_COMM_ALLTOALL))
 		return te__fail(-EOPNOTSUPP, "%s: %s: backend %s, messages are for backend host",
 				fn, comm->name, te_ctx_backend(comm->ctx));
+	if (comm->coll.group.open && kind > TE_K_COMM_ALLTOALL)
+		return te__coll_group_open(&comm->coll, fn);
 	if (o.algorithm != TE_COMM_AUTO)
 		return te__fail(-EOPNOTSUPP, "%s: algorithm %d, expected TE_COMM_AUTO", fn,
 				(int)o.algorithm);
@@ -61,8 +66,9 @@ static int begin(struct call *c, const char *fn, struct te_comm *comm, const voi
 		.rank = te__boot_rank(comm->boot),
 		.k = { .comm = { .dtype = (int32_t)dtype }, .kind = kind },
 	};
-	if (comm->coll.list)
+	if (comm->coll.list && !comm->coll.group.open)
 		comm->coll.list->n = 0;
+	c->first = comm->coll.list ? comm->coll.list->n : 0;
 	return 0;
 }
 
@@ -141,7 +147,7 @@ static int check_arrays(const struct call *c)
 	int64_t nbytes[2] = { 0, 0 };
 	int r;
 
-	for (int32_t i = 0; i < l->n; i++)
+	for (int32_t i = c->first; i < l->n; i++)
 		nbytes[l->ends[i].sends] |= l->ends[i].nbytes;
 	r = check_array(c, "in", c->in, nbytes[1]);
 	return r ? r : check_array(c, "out", c->out, nbytes[0]);
@@ -164,7 +170,7 @@ static int is_ascending(const struct call *c)
 	const struct te__message_list *l = c->comm->coll.list;
 	uintptr_t lo[2] = { UINTPTR_MAX, UINTPTR_MAX }, hi[2] = { 0, 0 };
 
-	for (int32_t i = 0; i < l->n; i++) {
+	for (int32_t i = c->first; i < l->n; i++) {
 		const struct te_k_comm_end *e = &l->ends[i];
 		const uintptr_t p = (uintptr_t)e->data, end = p + (uintptr_t)e->nbytes;
 
@@ -185,10 +191,10 @@ static int check_overlap(const struct call *c)
 
 	if (is_ascending(c))
 		return 0;
-	for (int32_t i = 0; i < l->n; i++) {
+	for (int32_t i = c->first; i < l->n; i++) {
 		const struct te_k_comm_end *out = &l->ends[i];
 
-		for (int32_t k = 0; k < l->n && !is_read(c, out); k++) {
+		for (int32_t k = c->first; k < l->n && !is_read(c, out); k++) {
 			const struct te_k_comm_end *e = &l->ends[k];
 			const int own = e->sends && e->peer == c->rank && out->peer == c->rank &&
 					e->data == out->data;
@@ -317,7 +323,10 @@ static void transfer(void *arg)
 {
 	const struct te__message_list *l = arg;
 
-	te__mail_transfer(l->mail, l->ends, l->n);
+	if (l->mail)
+		te__mail_transfer(l->mail, l->ends, l->n);
+	else
+		te__h_comm_list(&l->k, l->ends, l->n);
 }
 
 /* by a host call, which is given the list */
@@ -331,22 +340,39 @@ static int call_host(const struct call *c, struct te_stream *stream)
 	if (r || !l->n)
 		return r;
 	l->k = c->k;
-	l->mail = te__nodes_mail(c->comm->coll.nodes);
+	l->k.nlanes = c->comm->coll.terms.nlanes;
+	l->mail = c->comm->coll.nodes ? te__nodes_mail(c->comm->coll.nodes) : NULL;
 	return te_host_call(stream, transfer, l,
 			    sizeof(*l) + (size_t)l->n * sizeof(*l->ends));
+}
+
+/* the call becomes a part of the group */
+static int join(const struct call *c, struct te_stream *stream)
+{
+	struct te__group *g = &c->comm->coll.group;
+
+	if (g->stream && g->stream != stream)
+		return te__fail(-EINVAL, "%s: stream is another one than of the first call of the "
+				"group", c->fn);
+	if (!g->stream)
+		g->stream = te_stream_ref(stream);
+	return 0;
 }
 
 static int queue(struct call *c, struct te_stream *stream)
 {
 	const struct te_k_comm own = c->k.comm;
+	const int grouped = c->comm->coll.group.open;
 	int r = check_arrays(c);
 
-	if (!r)
+	if (!r && !grouped) /* a group may have both ends in two calls */
 		r = check_itself(c);
 	if (!r)
 		r = check_overlap(c);
 	if (!r)
 		r = te__stream_check(c->fn, stream, c->comm->ctx);
+	if (!r && grouped)
+		return join(c, stream);
 	if (!r)
 		r = te__coll_begin(&c->comm->coll, c->fn, stream);
 	if (r)
@@ -355,6 +381,25 @@ static int queue(struct call *c, struct te_stream *stream)
 	c->k.comm.dtype = own.dtype;
 	c->k.comm.op = own.op;
 	return c->comm->coll.nodes ? call_host(c, stream) : launch(c, stream);
+}
+
+/* r: result of a call. In a group: its ends are in the list, or the group has failed */
+static int settle(struct te_comm *comm, int r)
+{
+	struct te__group *g = comm ? &comm->coll.group : NULL;
+	struct te__message_list *l = comm ? comm->coll.list : NULL;
+
+	if (!g || !g->open)
+		return r;
+	if (r && !g->code) {
+		g->code = r;
+		snprintf(g->why, sizeof(g->why), "%s", te_error_detail());
+	}
+	if (r && l)
+		l->n = g->n;
+	else if (l)
+		g->n = l->n;
+	return r;
 }
 
 static int sendrecv(const char *fn, struct te_comm *comm, struct te_stream *stream, const void *in,
@@ -372,7 +417,9 @@ static int sendrecv(const char *fn, struct te_comm *comm, struct te_stream *stre
 		r = check_rank(&c, "from", from);
 	if (!r && from != TE_COMM_NO_RANK)
 		r = add(&c, 0, from, 0, nout);
-	return r || (to == TE_COMM_NO_RANK && from == TE_COMM_NO_RANK) ? r : queue(&c, stream);
+	if (!r && (to != TE_COMM_NO_RANK || from != TE_COMM_NO_RANK))
+		r = queue(&c, stream);
+	return settle(comm, r);
 }
 
 int te_comm_send(struct te_comm *comm, struct te_stream *stream, const void *in, int64_t count,
@@ -413,7 +460,11 @@ int te_comm_alltoall(struct te_comm *comm, struct te_stream *stream, const void 
 		if (!r)
 			r = add(&c, 0, i, i * count, count);
 	}
-	return r || !count ? r : queue(&c, stream);
+	if (!r && count)
+		r = queue(&c, stream);
+	else if (!r)
+		c.comm->coll.list->n = c.first;
+	return settle(comm, r);
 }
 
 /* offsets NULL: in rank order without gaps */
@@ -445,7 +496,67 @@ int te_comm_alltoallv(struct te_comm *comm, struct te_stream *stream, const void
 		r = add_all(&c, 1, in_counts, in_offsets);
 	if (!r)
 		r = add_all(&c, 0, out_counts, out_offsets);
-	return r ? r : queue(&c, stream);
+	return settle(comm, r ? r : queue(&c, stream));
+}
+
+/* ---- groups ---- */
+
+int te_comm_group_begin(struct te_comm *comm)
+{
+	int r = te__comm_check("te_comm_group_begin", comm);
+
+	if (r)
+		return r;
+	if (!comm->coll.terms.host)
+		return te__fail(-EOPNOTSUPP, "te_comm_group_begin: %s: backend %s, messages are "
+				"for backend host", comm->name, te_ctx_backend(comm->ctx));
+	if (comm->coll.group.open)
+		return te__coll_group_open(&comm->coll, "te_comm_group_begin");
+	comm->coll.group = (struct te__group){ .open = 1 };
+	if (comm->coll.list)
+		comm->coll.list->n = 0;
+	return 0;
+}
+
+/* queue the messages of a group that was successful */
+static int queue_group(struct te_comm *comm, const struct te__group *g)
+{
+	struct call c = {
+		.fn = "te_comm_group_end",
+		.comm = comm,
+		.nranks = te__boot_nranks(comm->boot),
+		.rank = te__boot_rank(comm->boot),
+	};
+	int r = te__comm_check(c.fn, comm);
+
+	if (!r && g->code)
+		r = te__fail(g->code, "te_comm_group_end: %s", g->why);
+	if (r || !g->n)
+		return r;
+	r = check_itself(&c);
+	if (!r)
+		r = check_overlap(&c);
+	if (!r)
+		r = te__coll_begin(&comm->coll, c.fn, g->stream);
+	c.k.comm = te__coll_args(&comm->coll);
+	return r ? r : call_host(&c, g->stream);
+}
+
+int te_comm_group_end(struct te_comm *comm)
+{
+	struct te__group g;
+	int r;
+
+	if (!comm)
+		return te__fail(-EINVAL, "te_comm_group_end: comm is NULL");
+	g = comm->coll.group;
+	if (!g.open)
+		return te__fail(-EINVAL, "te_comm_group_end: %s: there is no group, "
+				"te_comm_group_begin() opens one", comm->name);
+	comm->coll.group = (struct te__group){ .open = 0 };
+	r = queue_group(comm, &g);
+	te_stream_unref(g.stream);
+	return r;
 }
 
 /* as by_root(), among ranks whose collectives are between nodes */

@@ -29,7 +29,7 @@ static uint64_t below(uint64_t *s, uint64_t n)
 
 /* ---- a random call, the same on all ranks ---- */
 
-enum what { POINT, RING, ALLTOALL, ALLTOALLV, GATHER, SCATTER, REDUCE, NWHATS };
+enum what { POINT, RING, ALLTOALL, ALLTOALLV, GATHER, SCATTER, REDUCE, GROUP, NWHATS };
 
 struct op {
 	enum what what;
@@ -78,7 +78,8 @@ static int64_t size_of(uint64_t *s, size_t es)
 static struct op op_draw(uint64_t *s)
 {
 	struct op o = { .what = (enum what)below(s, NWHATS) };
-	const int equal = o.what != POINT && o.what != RING && o.what != ALLTOALLV;
+	const int equal = o.what != POINT && o.what != RING && o.what != ALLTOALLV &&
+			  o.what != GROUP;
 	int64_t count;
 
 	o.dtype = (enum te_dtype)below(s, TE_DTYPE_E2M1);
@@ -92,7 +93,8 @@ static struct op op_draw(uint64_t *s)
 	count = size_of(s, o.es);
 	for (int i = 0; i < threads_n; i++)
 		for (int k = 0; k < threads_n; k++)
-			o.n[i][k] = !sends(&o, i, k) ? -1 : equal ? count : size_of(s, o.es);
+			o.n[i][k] = !sends(&o, i, k) || (o.what == GROUP && !below(s, 4)) ? -1 :
+				    equal ? count : size_of(s, o.es);
 	for (int i = 0; i < threads_n; i++) {
 		int64_t in = 0, out = 0;
 
@@ -125,6 +127,41 @@ struct arrays {
 	unsigned char *before, *want, *got; /* of out; before is also what in has */
 };
 
+/* part k of two messages with each rank that has one, in an order of this rank's own */
+static int call_part(struct thread_rank *r, struct te_stream *q, const struct op *o, int k,
+		     const char *in, char *out)
+{
+	uint64_t s = o->key + (uint64_t)r->rank;
+	const int first = (int)below(&s, (uint64_t)threads_n), sends_first = (int)below(&s, 2);
+
+	for (int i = 0; i < 2 * threads_n; i++) {
+		const int p = (first + i / 2) % threads_n, out_now = i % 2 == sends_first;
+		const int64_t all = out_now ? o->n[p][r->rank] : o->n[r->rank][p];
+		const int64_t n = k ? all - all / 3 : all / 3, skip = k ? all / 3 : 0;
+
+		if (all < 0)
+			continue;
+		if (out_now)
+			STEP(te_comm_recv(r->comm, q,
+					  out + (size_t)(o->out_at[r->rank][p] + skip) * o->es, n,
+					  o->dtype, p, NULL));
+		else
+			STEP(te_comm_send(r->comm, q,
+					  in + (size_t)(o->in_at[r->rank][p] + skip) * o->es, n,
+					  o->dtype, p, NULL));
+	}
+	return 0;
+}
+
+static int call_group(struct thread_rank *r, struct te_stream *q, const struct op *o,
+		      const char *in, char *out)
+{
+	STEP(te_comm_group_begin(r->comm));
+	STEP(call_part(r, q, o, 0, in, out));
+	STEP(call_part(r, q, o, 1, in, out));
+	return te_comm_group_end(r->comm);
+}
+
 static int call(struct thread_rank *r, struct te_stream *q, const struct op *o, const char *in,
 		char *out)
 {
@@ -147,6 +184,8 @@ static int call(struct thread_rank *r, struct te_stream *q, const struct op *o, 
 					from, o->dtype, NULL);
 	case ALLTOALL:
 		return te_comm_alltoall(r->comm, q, in, out, n, o->dtype, NULL);
+	case GROUP:
+		return call_group(r, q, o, in, out);
 	case GATHER:
 		return te_comm_gather(r->comm, q, in, me == o->root ? out : NULL, n, o->dtype,
 				      o->root, NULL);
@@ -274,7 +313,9 @@ static int turn(struct thread_rank *r, struct te_stream *q, int32_t *x, int32_t 
 	const int n = threads_n, next = (r->rank + 1) % n, before = (r->rank + n - 1) % n;
 
 	STEP(te_comm_sendrecv(r->comm, q, x, WORDS, next, y, WORDS, before, TE_DTYPE_INT32, NULL));
+	STEP(te_comm_group_begin(r->comm));
 	STEP(te_comm_alltoall(r->comm, q, y, x, WORDS / n, TE_DTYPE_INT32, NULL));
+	STEP(te_comm_group_end(r->comm));
 	STEP(te_comm_reduce(r->comm, q, x, r->rank ? NULL : y, WORDS, TE_DTYPE_INT32, TE_COMM_SUM,
 			    0, NULL));
 	if (!r->rank) {
@@ -346,12 +387,12 @@ START_TEST(recordings_have_messages)
 }
 END_TEST
 
-/* rank 0 exchanges arrays of many chunks by one call, rank 1 by two calls, in either order */
+/* rank 0 exchanges arrays of many chunks by a call or group, rank 1 by two calls in any order */
 static int orders(struct thread_rank *r)
 {
 	struct te_stream *q = te_ctx_stream(r->ctx);
 	const int64_t n = (int64_t)MEM / 4;
-	const int first = (int)(seed & 1);
+	const int first = (int)(seed & 1) ^ !r->rank;
 	unsigned char *got = malloc(MEM);
 	void *in, *out;
 
@@ -359,11 +400,15 @@ static int orders(struct thread_rank *r)
 	STEP(te_mem_alloc(q, MEM, &in));
 	STEP(te_mem_alloc(q, MEM, &out));
 	STEP(te_fill(q, in, 7 + r->rank, MEM));
-	if (!r->rank)
+	if (!r->rank && seed < 2)
 		STEP(te_comm_sendrecv(r->comm, q, in, n, 1, out, n, 1, TE_DTYPE_FP32, NULL));
-	for (int i = 0; r->rank && i < 2; i++)
-		STEP(i == first ? te_comm_send(r->comm, q, in, n, TE_DTYPE_FP32, 0, NULL) :
-				  te_comm_recv(r->comm, q, out, n, TE_DTYPE_FP32, 0, NULL));
+	if (!r->rank && seed >= 2)
+		STEP(te_comm_group_begin(r->comm));
+	for (int i = 0; (r->rank || seed >= 2) && i < 2; i++)
+		STEP(i == first ? te_comm_send(r->comm, q, in, n, TE_DTYPE_FP32, !r->rank, NULL) :
+				  te_comm_recv(r->comm, q, out, n, TE_DTYPE_FP32, !r->rank, NULL));
+	if (!r->rank && seed >= 2)
+		STEP(te_comm_group_end(r->comm));
 	STEP(te_copy(q, got, out, MEM));
 	STEP(te_stream_sync(q));
 	STEP(te_comm_error(r->comm));
@@ -377,8 +422,54 @@ static int orders(struct thread_rank *r)
 
 START_TEST(an_exchange_does_not_wait_for_itself)
 {
-	for (seed = 0; seed < 2; seed++)
+	for (seed = 0; seed < 4; seed++)
 		threads_run(2, orders, 0, NULL);
+}
+END_TEST
+
+/*
+ * Two messages to rank 1, which sends to rank 2 after both; rank 0 receives from rank 2, which
+ * sends after that. In any order in which rank 0 did one after the other, it would wait.
+ */
+static int circle(struct thread_rank *r)
+{
+	struct te_stream *q = te_ctx_stream(r->ctx);
+	const int64_t n = (int64_t)MEM / 2;
+	const enum te_dtype t = TE_DTYPE_UINT8;
+	const int me = r->rank;
+	unsigned char *got = malloc(MEM);
+	uint8_t *a;
+	void *p;
+
+	HOLDS(got);
+	STEP(te_mem_alloc(q, 2 * MEM, &p));
+	a = p;
+	STEP(te_fill(q, a, 3 + me, 2 * MEM));
+	if (me == 0) {
+		STEP(te_comm_group_begin(r->comm));
+		STEP(te_comm_recv(r->comm, q, a + MEM, n, t, 2, NULL));
+		STEP(te_comm_send(r->comm, q, a, n, t, 1, NULL));
+		STEP(te_comm_send(r->comm, q, a + n, n, t, 1, NULL));
+		STEP(te_comm_group_end(r->comm));
+	} else {
+		for (int k = 0; k < 3 - me; k++)
+			STEP(te_comm_recv(r->comm, q, a + MEM + k * n, n, t, me - 1, NULL));
+		STEP(te_comm_send(r->comm, q, a + MEM, n, t, (me + 1) % 3, NULL));
+	}
+	STEP(te_copy(q, got, a + MEM, MEM));
+	STEP(te_stream_sync(q));
+	STEP(te_comm_error(r->comm));
+	for (int64_t i = 0; i < n; i++)
+		HOLDS(got[i] == 3);
+	free(got);
+	STEP(te_mem_free(q, p));
+	STEP(te_comm_barrier(r->comm, q));
+	return te_stream_sync(q);
+}
+
+START_TEST(messages_of_a_group_do_not_wait_for_each_other)
+{
+	threads_run(3, circle, 0, NULL);
 }
 END_TEST
 
@@ -520,6 +611,75 @@ static int refusals(struct thread_rank *r)
 	return te_comm_error(c);
 }
 
+static int group_ends(struct thread_rank *r, int code, const char *text)
+{
+	char why[200];
+
+	snprintf(why, sizeof(why), "te_comm_group_end: %s", text);
+	REFUSED(te_comm_group_end(r->comm), code, why);
+	REFUSED(te_comm_group_end(r->comm), -EINVAL, "there is no group");
+	return 0;
+}
+
+static int group_refusals(struct thread_rank *r)
+{
+	struct te_stream *q = te_ctx_stream(r->ctx), *s;
+	const int me = r->rank, other = 1 - me;
+	struct te_comm *c = r->comm;
+	const enum te_dtype f = TE_DTYPE_FP32;
+	float *p;
+	void *v;
+
+	STEP(te_mem_alloc(q, 4096, &v));
+	STEP(te_stream_create(r->ctx, &s));
+	p = v;
+	REFUSED(te_comm_group_begin(NULL), -EINVAL, "te_comm_group_begin: comm is NULL");
+	REFUSED(te_comm_group_end(NULL), -EINVAL, "te_comm_group_end: comm is NULL");
+	REFUSED(te_comm_group_end(c), -EINVAL, "there is no group");
+	STEP(te_comm_group_begin(c));
+	REFUSED(te_comm_group_begin(c), -EBUSY, "a group of messages is open");
+	REFUSED(te_comm_allreduce(c, q, p, p, 4, f, TE_COMM_SUM, NULL), -EBUSY, "is open");
+	REFUSED(te_comm_gather(c, q, p, p + 100, 4, f, 0, NULL), -EBUSY, "is open");
+	REFUSED(te_comm_barrier(c, q), -EBUSY, "te_comm_barrier: ");
+	STEP(te_comm_group_end(c));
+	STEP(te_comm_group_begin(c));
+	STEP(te_comm_send(c, q, p, 4, f, other, NULL));
+	REFUSED(te_comm_send(c, q, p, 4, f, 2, NULL), -EINVAL, "to is 2");
+	REFUSED(te_comm_recv(c, q, p, 4, TE_DTYPE_COUNT, 1, NULL), -TE_EDTYPE, "element type");
+	STEP(group_ends(r, -EINVAL, "te_comm_send: to is 2, not one of 2 ranks"));
+	STEP(te_comm_group_begin(c));
+	STEP(te_comm_send(c, q, p, 4, f, other, NULL));
+	REFUSED(te_comm_recv(c, s, p + 4, 4, f, other, NULL), -EINVAL, "stream is another one");
+	STEP(group_ends(r, -EINVAL, "te_comm_recv: stream is another one"));
+	STEP(te_comm_group_begin(c));
+	STEP(te_comm_send(c, q, p, 4, f, other, NULL));
+	STEP(te_comm_recv(c, q, p + 3, 4, f, other, NULL));
+	STEP(group_ends(r, -EINVAL, me ? "out for rank 0 overlaps in for rank 0" :
+					 "out for rank 1 overlaps in for rank 1"));
+	STEP(te_comm_group_begin(c));
+	STEP(te_comm_send(c, q, p, 4, f, me, NULL));
+	STEP(group_ends(r, -EINVAL, me ? "rank 1 has only one end" : "rank 0 has only one end"));
+	STEP(te_comm_group_begin(c));
+	STEP(te_comm_send(c, q, p, 4, f, me, NULL));
+	STEP(te_comm_recv(c, q, p + 4, 4, TE_DTYPE_INT32, me, NULL));
+	STEP(group_ends(r, -EINVAL, me ? "rank 1 sends 4 fp32 to itself and receives 4 int32" :
+					 "rank 0 sends 4 fp32 to itself and receives 4 int32"));
+	STEP(te_comm_group_begin(c));
+	STEP(te_comm_alltoall(c, q, NULL, NULL, 0, f, NULL));
+	STEP(te_comm_group_end(c));
+	s = te_stream_unref(s);
+	STEP(te_mem_free(q, v));
+	STEP(te_comm_barrier(c, q));
+	STEP(te_stream_sync(q));
+	return te_comm_error(c);
+}
+
+START_TEST(groups_are_checked)
+{
+	threads_run(2, group_refusals, 0, NULL);
+}
+END_TEST
+
 START_TEST(arguments_are_checked)
 {
 	threads_run(2, refusals, 0, NULL);
@@ -548,6 +708,11 @@ static int call_of_three(const struct joined *j, int rank, enum what what, const
 		return te_comm_gather(j->comm, j->s, in, out, n, t, 2, NULL);
 	case SCATTER:
 		return te_comm_scatter(j->comm, j->s, in, out, n, t, 1, NULL);
+	case GROUP:
+		STEP(te_comm_group_begin(j->comm));
+		STEP(te_comm_send(j->comm, j->s, in, n, t, (rank + 1) % 3, NULL));
+		STEP(te_comm_recv(j->comm, j->s, out, n, t, (rank + 2) % 3, NULL));
+		return te_comm_group_end(j->comm);
 	case REDUCE:
 		return te_comm_reduce(j->comm, j->s, in, out, n, t, TE_COMM_MAX, 0, NULL);
 	default:
@@ -620,7 +785,7 @@ START_TEST(a_rank_that_ends_is_named_at_once)
 	ck_assert_int_eq(res[1].signal, SIGKILL);
 	ranks_failed(&res[0], -TE_EPEER, "rank 1 (", 30000);
 	ranks_failed(&res[2], -TE_EPEER, "rank 1 (", 30000);
-	if (_i % 7)
+	if (_i % NWHATS && _i % NWHATS != GROUP)
 		return;
 	k.kills = 0;
 	ranks_meet_run(MEET_ID, 3, killed_rank, &k, res);
@@ -681,14 +846,16 @@ END_TEST
 
 static int both_orders(struct thread_rank *r)
 {
-	for (seed = 0; seed < 2; seed++)
+	for (seed = 0; seed < 4; seed++)
 		STEP(orders(r));
+	STEP(group_refusals(r));
 	return refusals(r);
 }
 
 START_TEST(calls_between_nodes_are_checked)
 {
 	apart_run("ab", both_orders, 60000, 0, NULL);
+	apart_run("aba", circle, 60000, 0, NULL);
 }
 END_TEST
 
@@ -722,7 +889,9 @@ TT_SUITE("comm/messages", TT_NEED_NOTHING)
 	tcase_add_loop_test(c, recordings_have_messages, 1, 5);
 	tcase_add_test(c, an_exchange_does_not_wait_for_itself);
 	tcase_add_loop_test(c, failures_are_named, 0, TT_LEN(bads));
+	tcase_add_test(c, messages_of_a_group_do_not_wait_for_each_other);
 	tcase_add_test(c, arguments_are_checked);
+	tcase_add_test(c, groups_are_checked);
 	c = tt_case(s, "processes", "comm"); /* forked without the threads of a context */
 	tcase_add_loop_test(c, a_rank_that_ends_is_named_at_once, 0, 3 * NWHATS);
 	tcase_add_loop_test(c, every_byte_arrives_between_nodes, 0, TT_LEN(layouts));

@@ -32,7 +32,7 @@ int nodes_leave(struct joined *j, int r);
 float nodes_input(const struct joined *j, int who, int op, int64_t i);
 /*
  * One sum, with another size in each operation, compared with that of a loop; -EPROTO: they differ.
- * Between nodes some sums are for one rank, and some by te_comm_alltoallv(3).
+ * Between nodes some sums are for one rank, and some by te_comm_alltoallv(3) or groups.
  * With more, this rank has so many elements more than the others, 8 at most.
  */
 int nodes_reduce(struct joined *j, int64_t more);

@@ -316,8 +316,8 @@ START_TEST(rope_names_the_argument)
 	FWD(-EINVAL, "quant is NULL, but q is given", x, y);
 	o.quant = z.of[0];
 	FWD(-TE_EDTYPE, "q is e5m2, but slot 0 makes e4m3", x, y);
-	o.quant_flags = 2;
-	FWD(-EINVAL, "unknown flags 0x2", x, y);
+	o.quant_flags = 4;
+	FWD(-EINVAL, "unknown flags 0x4", x, y);
 	o.quant_flags = 0;
 	o.slot = 1;
 	o.quant = block.of[0];

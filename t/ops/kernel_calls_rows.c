@@ -337,8 +337,8 @@ START_TEST(norm_names_the_argument)
 	o.q = NULL;
 	FWD(-EINVAL, "q is NULL, but quant is given", x, g, b, y, m, s);
 	o.q = z.q[0];
-	o.quant_flags = 2;
-	FWD(-EINVAL, "unknown flags 0x2", x, g, b, y, m, s);
+	o.quant_flags = 4;
+	FWD(-EINVAL, "unknown flags 0x4", x, g, b, y, m, s);
 	o = (struct te_kernel_norm_opts)TE_KERNEL_NORM_OPTS_INIT;
 #define BWD(code, text, ...)                                                                \
 	do {                                                                                \

@@ -60,6 +60,9 @@ static int dial(struct te__client *c, int64_t deadline_ns)
 
 		if (errno == EINTR)
 			continue;
+		if (errno == ECONNREFUSED)
+			return te__fail(-TE_EPEER, "connect to the broker: %s has ended",
+				       c->info.name[0]);
 		if (errno != EAGAIN)
 			return te__fail(-errno, "connect to the broker, %s: %s", c->info.name[0],
 					strerror(errno));

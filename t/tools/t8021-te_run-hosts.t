@@ -213,7 +213,7 @@ has "is lost" '^te_run: host mute: nothing has come for 1 s' err
 gone "and its ssh ends" 60.2101
 gone "as do the other ranks" 60.2109
 gives "an agent without a job" 2 "$te_run" --agent
-gives "hosts that are alive and print nothing" 0 on a,b --silence 1 sleep 2.5
+gives "hosts that are alive and print nothing" 0 on a,b --silence 3 sleep 7
 
 # started SIGNAL: te_run is sent the signal when its ranks run; its status and output
 started()

@@ -394,7 +394,7 @@ DEV void compute(const struct te_attn_bwd_sm90 &a, const layout<D> &at, int grou
 		rows stats = { { 0.0f, 0.0f }, { 0.0f, 0.0f } };
 
 		if (DKV && WINDOW) /* the same, computed from row: one register less */
-			t.col = row / BWD_ROWS * BWD_ROWS;
+			t.row = t.col = row / BWD_ROWS * BWD_ROWS;
 		if (!DKV)
 			stats = rows_of(a, t, row);
 		barrier_wait(at.a_full(i & 1, group), i >> 1 & 1);

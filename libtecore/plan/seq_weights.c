@@ -266,12 +266,10 @@ uint64_t te__seq_weights_nbytes(const struct te_seq *seq)
 	const struct te_seq_binding *b = &seq->binding;
 	const uint64_t masters = b->masters ? 0 : (uint64_t)flat_nelems(seq->nelems);
 	const uint64_t grads = b->grads ? 0 : (uint64_t)te_seq_grad_nelems(seq);
-
 	const uint64_t rest =
 		b->flags & TE_SEQ_HOST_REMAINDERS ? 0 : 2 * (uint64_t)count_rest(seq);
 
-	return masters * (te__seq_is_split(seq) ? 2 : 4) + rest +
-	       grads * sizeof(float);
+	return masters * (te__seq_is_split(seq) ? 2 : 4) + rest + grads * sizeof(float);
 }
 
 /* ---- values of masters ---- */

@@ -117,7 +117,7 @@ static int reduce_by_messages(const struct joined *j, float *x, int64_t count)
 	for (int k = 0; k < n; k++)
 		counts[k] = count;
 	STEP(te_mem_alloc(j->s, (size_t)n * nbytes, &p));
-	all = p; /* of the host backend */
+	all = p; /* host memory: the backend is host */
 	if (j->nops & 1)
 		STEP(te_comm_alltoallv(j->comm, j->s, x, counts, none, p, counts, NULL,
 				       TE_DTYPE_FP32, NULL));

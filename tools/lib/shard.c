@@ -144,6 +144,13 @@ struct gathering {
 	float *whole;	  /* NULL but in shard 0 */
 };
 
+int settle(struct te_stream *stream, int te)
+{
+	int r = te_stream_sync(stream);
+
+	return te < 0 ? te : r;
+}
+
 /* parts: the weight of each shard, in host memory of shard 0 */
 static int gather_parts(const struct gathering *g, const float *src, int64_t nelems, float *parts)
 {
@@ -235,8 +242,7 @@ static int gather_stages(const struct gathering *g, int trained)
 		if (te >= 0 && !(trained && all.flags & TE_WEIGHT_FROZEN))
 			te = gather_from_stage(g, &all, &own);
 	}
-	if (te >= 0)
-		te = te_stream_sync(g->stream);
+	te = settle(g->stream, te);
 	return te < 0 ? te : te_comm_error(g->m->comm);
 }
 
@@ -336,7 +342,7 @@ static int copy_quant(const struct te_seq *from, const struct te_quant *src,
 					     te_quant_amax_ptr(src, a), window * sizeof(float));
 		}
 	}
-	return te < 0 ? te : te_stream_sync(stream);
+	return settle(stream, te);
 }
 
 int shard_quant_whole(const struct model *m, const struct te_quant *q, struct te_quant **ret_q)

@@ -24,6 +24,11 @@ int shard_take(const struct model *m, const struct model *whole, const float *fl
  * others NULL.
  */
 int shard_gather(const struct model *m, const struct te_tensor *src, int trained, float **ret_flat);
+/*
+ * Waits for copies that use the caller's memory, after a failure te too. Returns te if it is
+ * negative, else the result of the wait.
+ */
+int settle(struct te_stream *stream, int te);
 
 /* Create quantizers of m->whole with the state of q, m's quantizers; and the reverse. Not
  * collective: ranks_step() makes the state equal in all shards. */

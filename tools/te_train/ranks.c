@@ -398,8 +398,7 @@ static int gather(const struct ranks *r, struct te_stream *stream, const int32_t
 		te = add_up(r, stream, ranks_n(r) * n, TE_DTYPE_INT32);
 	if (te >= 0)
 		te = te_copy(stream, all, r->words, nbytes);
-	if (te >= 0)
-		te = te_stream_sync(stream);
+	te = settle(stream, te);
 	return te < 0 ? te : te_comm_error(of_all(r));
 }
 

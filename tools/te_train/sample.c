@@ -12,6 +12,7 @@
 
 #include "sample.h"
 #include "tools/lib/say.h"
+#include "tools/lib/shard.h"
 #include "tools/lib/stop.h"
 #include "tools/lib/tokens.h"
 
@@ -76,8 +77,7 @@ static int is_stopped(struct trainer *t, const struct logits *l, int *ret_stop)
 					       TE_DTYPE_INT32, TE_COMM_MAX, NULL);
 		if (te >= 0)
 			te = te_copy(t->stream, &stop, l->word, sizeof(stop));
-		if (te >= 0)
-			te = te_stream_sync(t->stream);
+		te = settle(t->stream, te);
 		if (te >= 0)
 			te = te_comm_error(t->now.model.comm);
 	}

@@ -140,14 +140,21 @@ int te__choose(const char *fn, const struct te_sampling *how, const float *logit
 	       int32_t *ret_token)
 {
 	const float penalty = (float)how->repetition_penalty;
-	struct te__candidate best;
+	const int greedy = !(how->temperature > 0) && penalty == 1.0f;
+	struct te__candidate best = { logits[0], 0 };
 
 	for (int64_t i = 0; i < n; i++) {
 		if (!isfinite(logits[i]))
 			return te__fail(-TE_ENUMERIC, "%s: the logit of token %lld is %g, so there "
 					"is no likely token", fn, (long long)i, (double)logits[i]);
-		room[i] = (struct te__candidate){ logits[i], (int32_t)i };
+		if (logits[i] > best.logit)
+			best = (struct te__candidate){ logits[i], (int32_t)i };
 	}
+	*ret_token = best.token;
+	if (greedy)
+		return 0;
+	for (int64_t i = 0; i < n; i++)
+		room[i] = (struct te__candidate){ logits[i], (int32_t)i };
 	for (int64_t i = 0; i < nseen && penalty != 1.0f; i++) {
 		float *logit = &room[seen[i]].logit;
 

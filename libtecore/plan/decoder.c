@@ -7,7 +7,9 @@
  * their call's state (struct te__decode); no other op needs to know.
  *
  * A pass in which each row is the last token of its sequence is the same work for a number of rows,
- * whatever the positions are: it runs once, is recorded the second time, and then replayed.
+ * whatever the positions are: it runs once, is recorded the second time, and then replayed. A pass
+ * begins with one copy from pinned memory and ends with copies to it, so that a replay is one
+ * launch.
  */
 #define TE_LOG_CATEGORY "core/decoder"
 #include <errno.h>
@@ -24,6 +26,14 @@
 #define CHUNK 128
 #define PAGE 64
 #define MAX_PLANS 32
+
+/* Integers that a pass reads, in pinned memory and, laid out alike, on the device: sequence,
+ * position and token of each row of a chunk, the table of pages, and the word that counts tokens
+ * outside the cache. Offsets in elements, multiples of an alignment that suits all devices. */
+struct inputs {
+	int64_t position, token, table, noutside, n;
+};
+#define ALIGN_INTS 64
 
 /* plan of a number of rows, and its views of the decoder's tensors */
 struct body {
@@ -56,18 +66,21 @@ struct te_decoder {
 	int64_t max_pages, vocab, width_padded;
 	int nbodies, nheads;
 	struct body body[MAX_PLANS], head[MAX_PLANS];
-	struct te_tensor *sequence, *position, *pages; /* [chunk], [max_seqs, max_pages] */
-	struct te_tensor **k, **v; /* by op; NULL: no attention */
-	uint32_t *noutside;	   /* device word */
+	struct inputs at;
+	struct te_tensor *inputs, *pages; /* [at.n]; its table, [max_seqs, max_pages] */
+	struct te_tensor **k, **v;	  /* by op; NULL: no attention */
 	void *parts, *ready; /* scratch of attention on a GPU, or NULL */
 	struct seq_state *state;
+	/* pinned memory */
+	int32_t *row_sequence, *row_position, *row_token; /* [chunk], the first one of at.n */
+	int32_t *table;	    /* [max_seqs, max_pages] */
+	uint32_t *noutside; /* after a pass */
+	void *raw;	    /* [max_seqs, width_padded] logits of a pass */
 	/* host memory */
-	int32_t *row_sequence, *row_position, *row_token, *last; /* [chunk] */
-	int32_t *table; /* [max_seqs, max_pages] */
+	int32_t *last;	    /* [chunk] */
 	int32_t *free_page; /* [npages], of which the first nfree are free */
 	int64_t nfree;
-	int32_t next;  /* sequence that the next pass begins with */
-	void *raw;     /* [max_seqs, width_padded] logits of a pass */
+	int32_t next; /* sequence that the next pass begins with */
 	struct te__candidate *room;
 	uint8_t *marks;
 };
@@ -198,22 +211,35 @@ static int check_opts(struct te_decoder *d)
 	return 0;
 }
 
+static int64_t up_to_align(int64_t n)
+{
+	return (n + ALIGN_INTS - 1) / ALIGN_INTS * ALIGN_INTS;
+}
+
 static int make_tensors(struct te_decoder *d)
 {
-	const int64_t rows = d->o.chunk, table[2] = { d->o.max_seqs, d->max_pages };
+	const int64_t table[2] = { d->o.max_seqs, d->max_pages };
 	const struct te_seq *seq = d->seq;
-	void *word;
-	int r = te_tensor_create(d->ctx, TE_DTYPE_INT32, 1, &rows, NULL, &d->sequence);
+	void *pinned;
+	int r;
 
+	d->at.position = up_to_align(d->o.chunk);
+	d->at.token = 2 * d->at.position;
+	d->at.table = 3 * d->at.position;
+	d->at.noutside = d->at.table + up_to_align(table[0] * table[1]);
+	d->at.n = d->at.noutside + 1;
+	r = te_tensor_create(d->ctx, TE_DTYPE_INT32, 1, &d->at.n, NULL, &d->inputs);
 	if (!r)
-		r = te_tensor_create(d->ctx, TE_DTYPE_INT32, 1, &rows, NULL, &d->position);
+		r = te_tensor_view(d->inputs, d->at.table, 2, table, &d->pages);
 	if (!r)
-		r = te_tensor_create(d->ctx, TE_DTYPE_INT32, 2, table, NULL, &d->pages);
-	if (!r)
-		r = te__mem_get(d->ctx, sizeof(*d->noutside), &word);
+		r = te_pinned_alloc(d->ctx, te_tensor_nbytes(d->inputs), &pinned);
 	if (r)
 		return r;
-	d->noutside = word;
+	memset(pinned, 0, te_tensor_nbytes(d->inputs));
+	d->row_sequence = pinned;
+	d->row_position = d->row_sequence + d->at.position;
+	d->row_token = d->row_sequence + d->at.token;
+	d->table = d->row_sequence + d->at.table;
 	d->k = te__calloc((size_t)seq->nops, sizeof(*d->k));
 	d->v = te__calloc((size_t)seq->nops, sizeof(*d->v));
 	if (!d->k || !d->v)
@@ -269,24 +295,28 @@ static int make_state(struct te_decoder *d)
 {
 	const size_t seqs = (size_t)d->o.max_seqs, rows = (size_t)d->o.chunk;
 	const struct te_tensor *out = te_plan_output(d->head[0].plan);
+	void *pinned;
+	int r;
 
 	d->width_padded = te_tensor_cols(out);
 	d->vocab = d->o.ntokens ? d->o.ntokens : d->width_padded;
 	if (d->vocab < 1 || d->vocab > d->width_padded || d->vocab > INT32_MAX)
 		return te__fail(-EINVAL, "te_decoder_create: ntokens is %lld, but there are %lld "
 				"logits", (long long)d->vocab, (long long)d->width_padded);
+	r = te_pinned_alloc(d->ctx, sizeof(*d->noutside), &pinned);
+	if (r)
+		return r;
+	d->noutside = pinned;
+	r = te_pinned_alloc(d->ctx, seqs * (size_t)d->width_padded *
+			    te_dtype_nbytes(d->recipe.compute), &d->raw);
+	if (r)
+		return r;
 	d->state = te__calloc(seqs, sizeof(*d->state));
-	d->row_sequence = te__calloc(rows, sizeof(*d->row_sequence));
-	d->row_position = te__calloc(rows, sizeof(*d->row_position));
-	d->row_token = te__calloc(rows, sizeof(*d->row_token));
 	d->last = te__calloc(rows, sizeof(*d->last));
-	d->table = te__calloc(seqs * (size_t)d->max_pages, sizeof(*d->table));
 	d->free_page = te__calloc((size_t)d->o.npages, sizeof(*d->free_page));
-	d->raw = te__calloc(seqs * (size_t)d->width_padded, sizeof(float));
 	d->room = te__calloc((size_t)d->vocab, sizeof(*d->room));
 	d->marks = te__calloc((size_t)d->vocab, 1);
-	if (!d->state || !d->row_sequence || !d->row_position || !d->row_token || !d->last ||
-	    !d->table || !d->free_page || !d->raw || !d->room || !d->marks)
+	if (!d->state || !d->last || !d->free_page || !d->room || !d->marks)
 		return te__no_memory("te_decoder_create");
 	for (size_t s = 0; s < seqs; s++) {
 		d->state[s].token =
@@ -305,10 +335,11 @@ static int make_state(struct te_decoder *d)
 static int set_states(struct te_decoder *d, struct body *b)
 {
 	const struct te_plan *p = b->plan;
-	int r = te_tensor_view(d->sequence, 0, 1, &b->rows, &b->sequence);
+	int32_t *in = te_tensor_data(d->inputs);
+	int r = te_tensor_view(d->inputs, 0, 1, &b->rows, &b->sequence);
 
 	if (!r)
-		r = te_tensor_view(d->position, 0, 1, &b->rows, &b->position);
+		r = te_tensor_view(d->inputs, d->at.position, 1, &b->rows, &b->position);
 	if (r)
 		return r;
 	b->decode = te__calloc((size_t)d->seq->nops, sizeof(*b->decode));
@@ -331,7 +362,7 @@ static int set_states(struct te_decoder *d, struct body *b)
 				.pages = d->pages,
 				.k = d->k[s->node],
 				.v = d->v[s->node],
-				.noutside = d->noutside,
+				.noutside = (uint32_t *)in + d->at.noutside,
 				.parts = d->parts,
 				.ready = d->ready,
 			};
@@ -442,6 +473,12 @@ static void free_plans(struct body *b, int n)
 	}
 }
 
+static void free_pinned(struct te_decoder *d, void *ptr)
+{
+	if (ptr)
+		te_pinned_free(d->ctx, ptr);
+}
+
 struct te_decoder *te_decoder_unref(struct te_decoder *d)
 {
 	if (!d || atomic_fetch_sub(&d->refs, 1) != 1)
@@ -454,10 +491,8 @@ struct te_decoder *te_decoder_unref(struct te_decoder *d)
 	}
 	te__free(d->k);
 	te__free(d->v);
-	te_tensor_unref(d->sequence);
-	te_tensor_unref(d->position);
 	te_tensor_unref(d->pages);
-	te__mem_put(d->ctx, d->noutside);
+	te_tensor_unref(d->inputs);
 	te__mem_put(d->ctx, d->parts);
 	te__mem_put(d->ctx, d->ready);
 	for (int32_t s = 0; d->state && s < d->o.max_seqs; s++) {
@@ -465,13 +500,11 @@ struct te_decoder *te_decoder_unref(struct te_decoder *d)
 		te__free(d->state[s].logits);
 	}
 	te__free(d->state);
-	te__free(d->row_sequence);
-	te__free(d->row_position);
-	te__free(d->row_token);
+	free_pinned(d, d->row_sequence);
+	free_pinned(d, d->noutside);
+	free_pinned(d, d->raw);
 	te__free(d->last);
-	te__free(d->table);
 	te__free(d->free_page);
-	te__free(d->raw);
 	te__free(d->room);
 	te__free(d->marks);
 	te_seq_unref(d->seq);
@@ -616,7 +649,10 @@ static struct body *body_for(struct body *b, int n, int64_t rows)
 	return &b[i];
 }
 
-/* runs a body, and the head on rows of its output: n of them, or all if last is NULL */
+/*
+ * Runs a body, and the head on rows of its output: n of them, or all if last is NULL. Logits go to
+ * d->raw in the order of rows.
+ */
 static int pass(struct te_decoder *d, const struct body *b, const struct body *h,
 		const int32_t *last, int64_t n)
 {
@@ -624,15 +660,27 @@ static int pass(struct te_decoder *d, const struct body *b, const struct body *h
 	const struct te_tensor *from = te_plan_output(b->plan);
 	const size_t row = (size_t)te_tensor_cols(from) * te_dtype_nbytes(d->recipe.compute);
 	const int64_t len = last ? 1 : b->rows < h->rows ? b->rows : h->rows;
-	int r = te_fill(d->stream, d->noutside, 0, sizeof(*d->noutside));
+	const int32_t *in = te_tensor_data(d->inputs);
+	int r = te_copy(d->stream, te_tensor_data(d->inputs), d->row_sequence,
+			te_tensor_nbytes(d->inputs));
 
 	if (!r)
+		r = te_copy(d->stream, te_tensor_data(te_plan_input(b->plan, "x")),
+			    in + d->at.token, (size_t)b->rows * sizeof(*in));
+	if (!r)
 		r = te_plan_forward(b->plan, d->stream, 0);
+	if (!r)
+		r = te_copy(d->stream, d->noutside, in + d->at.noutside, sizeof(*d->noutside));
 	for (int64_t i = 0; i < (last ? n : 1) && !r; i++)
 		r = te_copy(d->stream, (char *)te_tensor_data(to) + (size_t)i * row,
 			    (const char *)te_tensor_data(from) + (size_t)(last ? last[i] : 0) * row,
 			    (size_t)len * row);
-	return r || !n ? r : te_plan_forward(h->plan, d->stream, 0);
+	if (!r && n)
+		r = te_plan_forward(h->plan, d->stream, 0);
+	if (!r && n)
+		r = te_copy(d->stream, d->raw, te_tensor_data(te_plan_output(h->plan)),
+			    (size_t)(n * d->width_padded) * te_dtype_nbytes(d->recipe.compute));
+	return r;
 }
 
 static int whole_pass(struct te_decoder *d, struct body *b, const struct body *h)
@@ -651,13 +699,11 @@ static int whole_pass(struct te_decoder *d, struct body *b, const struct body *h
 	return b->whole ? te_recording_launch(b->whole, d->stream) : pass(d, b, h, NULL, h->rows);
 }
 
-/* queues the pass over rows; the logits of *ret_n sequences, in the order of rows, go to d->raw */
+/* queues the pass over rows; *ret_n sequences get logits */
 static int queue(struct te_decoder *d, int64_t rows, int32_t *last, int64_t *ret_n)
 {
 	struct body *b = body_for(d->body, d->nbodies, rows), *h;
-	const size_t nints = (size_t)b->rows * sizeof(int32_t);
 	int64_t n = 0;
-	int r;
 
 	for (int64_t i = 0; i < rows; i++)
 		if (d->row_position[i] == d->state[d->row_sequence[i]].ntokens - 1)
@@ -667,22 +713,8 @@ static int queue(struct te_decoder *d, int64_t rows, int32_t *last, int64_t *ret
 		d->row_sequence[i] = -1;
 		d->row_position[i] = d->row_token[i] = 0;
 	}
-	r = te_copy(d->stream, te_tensor_data(d->sequence), d->row_sequence, nints);
-	if (!r)
-		r = te_copy(d->stream, te_tensor_data(d->position), d->row_position, nints);
-	if (!r)
-		r = te_copy(d->stream, te_tensor_data(te_plan_input(b->plan, "x")), d->row_token,
-			    nints);
-	if (!r)
-		r = te_copy(d->stream, te_tensor_data(d->pages), d->table,
-			    te_tensor_nbytes(d->pages));
 	h = body_for(d->head, d->nheads, n);
-	if (!r)
-		r = n == rows ? whole_pass(d, b, h) : pass(d, b, h, last, n);
-	if (!r && n)
-		r = te_copy(d->stream, d->raw, te_tensor_data(te_plan_output(h->plan)),
-			    (size_t)(n * d->width_padded) * te_dtype_nbytes(d->recipe.compute));
-	return r;
+	return n == rows ? whole_pass(d, b, h) : pass(d, b, h, last, n);
 }
 
 static void take_logits(struct te_decoder *d, const int32_t *last, int64_t n)
@@ -704,8 +736,7 @@ static void take_logits(struct te_decoder *d, const int32_t *last, int64_t n)
 static int64_t step(struct te_decoder *d)
 {
 	int64_t left, n = 0, rows = choose_rows(d, &left);
-	uint32_t noutside = 0;
-	int r;
+	int r, synced;
 
 	if (!rows)
 		return left ? te__fail(-ENOMEM, "te_decoder_step: the cache has no free page of "
@@ -713,15 +744,11 @@ static int64_t step(struct te_decoder *d)
 				       (long long)d->o.npages, (long long)left) :
 			      0;
 	r = queue(d, rows, d->last, &n);
-	if (!r)
-		r = te_copy(d->stream, &noutside, d->noutside, sizeof(noutside));
-	if (!r)
-		r = te_stream_sync(d->stream);
-	else
-		te_stream_sync(d->stream); /* which reads this frame */
-	if (!r && noutside)
+	synced = te_stream_sync(d->stream); /* after a failure too: rows change before the next */
+	r = r ? r : synced;
+	if (!r && *d->noutside)
 		r = te__fail(-TE_ESTATE, "te_decoder_step: %u of %lld tokens are outside the cache",
-			     noutside, (long long)rows);
+			     *d->noutside, (long long)rows);
 	if (r < 0)
 		return r;
 	for (int64_t i = 0; i < rows; i++)

@@ -767,6 +767,7 @@ static const char *act_name(enum te_act act)
 static void write_field(struct record *rec, const struct field *f, const struct config *c)
 {
 	const void *at = (const char *)c + f->offset;
+	const json_t *read = json_object_get(c->source, f->name);
 	enum te_act act;
 
 	switch (f->rule) {
@@ -775,6 +776,9 @@ static void write_field(struct record *rec, const struct field *f, const struct 
 		break;
 	case NUMBER:
 	case PROB:
+		/* an integer remains one: transformers refuses others for some fields */
+		if (json_is_number(read) && json_number_value(read) == *(const double *)at)
+			break;
 		record_real(rec, f->name, *(const double *)at);
 		break;
 	case BOOLEAN:
@@ -788,8 +792,7 @@ static void write_field(struct record *rec, const struct field *f, const struct 
 		break;
 	case ACT:
 		/* several names are one activation: keep the one that was read */
-		if (c->source && json_object_get(c->source, f->name) &&
-		    !read_act(json_object_get(c->source, f->name), "", f->name, &act) &&
+		if (read && !read_act(read, "", f->name, &act) &&
 		    act == *(const enum te_act *)at)
 			break;
 		record_text(rec, f->name, act_name(*(const enum te_act *)at));
@@ -825,6 +828,14 @@ json_t *config_to_json(const struct config *c)
 	return record_end(&rec, "config.json");
 }
 
+/* 1 and 1.0 are equal */
+static int is_equal(const json_t *x, const json_t *y)
+{
+	return json_is_number(x) && json_is_number(y) ?
+		       json_number_value(x) == json_number_value(y) :
+		       json_equal(x, y);
+}
+
 int config_same(const struct config *a, const char *where_a, const struct config *b,
 		const char *where_b)
 {
@@ -844,7 +855,7 @@ int config_same(const struct config *a, const char *where_a, const struct config
 		if (!(f->families & 1u << a->family) || f->rule >= ACT ||
 		    f->flags & ALIAS)
 			continue;
-		if (!json_equal(json_object_get(x, f->name), json_object_get(y, f->name)))
+		if (!is_equal(json_object_get(x, f->name), json_object_get(y, f->name)))
 			r = say_bad("%s: %s differs from %s", where_a, f->name, where_b);
 	}
 	if (!r && (memcmp(&a->rotary, &b->rotary, sizeof(a->rotary)) ||

@@ -75,6 +75,8 @@ tools_lib_libtools_la_SOURCES += \
 	tools/lib/stop.h \
 	tools/lib/tensors.c \
 	tools/lib/tensors.h \
+	tools/lib/tokenizer.c \
+	tools/lib/tokenizer.h \
 	tools/lib/tokens.c \
 	tools/lib/tokens.h \
 	tools/lib/weight_map.c \
@@ -83,6 +85,10 @@ tools_lib_libtools_la_SOURCES += \
 	tools/lib/weights.h
 
 tools_te_export_SOURCES = \
+	tools/export/export.c \
+	tools/export/export.h \
+	tools/export/folder.c \
+	tools/export/gguf.c \
 	tools/te_export.c
 tools_te_export_CFLAGS = $(AM_CFLAGS) $(JANSSON_CFLAGS)
 tools_te_export_LDADD = tools/lib/libtools.la $(TOKEN_LA) libtegraph/libtegraph.la \
@@ -229,8 +235,6 @@ tools_te_train_libte_train_la_SOURCES = \
 	tools/te_train/setup.c \
 	tools/te_train/source.c \
 	tools/te_train/source.h \
-	tools/te_train/tokenizer.c \
-	tools/te_train/tokenizer.h \
 	tools/te_train/trainer.c
 tools_te_train_libte_train_la_CFLAGS = $(AM_CFLAGS) $(JANSSON_CFLAGS) $(ZLIB_CFLAGS) \
 	$(LZMA_CFLAGS) $(ZSTD_CFLAGS)

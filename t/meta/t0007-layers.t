@@ -50,7 +50,7 @@ only "libtetoken includes public headers and its own" libtetoken \
 only "kernels include public headers, kernels/ and libtecore/base" kernels \
 	"config\.h|$public|kernels/.*|libtecore/base/.*"
 only "tools include installed headers, their own, their library, GGUF, random numbers and ted's protocol" tools \
-	"config\.h|$public|$graph|$comm|$token|libtecore/base/(gguf|splitmix64|wire)\.h|tools/((generate|lib|run)/.*|plot_log\.h)|[a-z_]+\.(h|def)"
+	"config\.h|$public|$graph|$comm|$token|libtecore/base/(gguf|splitmix64|wire)\.h|tools/((export|generate|lib|run)/.*|plot_log\.h)|[a-z_]+\.(h|def)"
 only "their library includes none of them" tools/lib \
 	"config\.h|$public|$graph|$comm|$token|libtecore/base/gguf\.h|[a-z_]+\.h"
 only "the daemon includes installed headers, its own, its protocol and options" daemon \
@@ -141,7 +141,7 @@ for f in libtecore/base libtecore/backend/cuda libtecore/capture libtecore/offlo
 	libtecore/quant libtecore/ops libtecore/plan libtegraph libtecomm/meet libtecomm/reach \
 	libtecomm/reach/link libtecomm/reach/link/verbs libtecomm/pool libtecomm/collective \
 	libtecomm/collective/nodes libtecomm/ops libtecomm libtetoken daemon \
-	tools/generate tools/lib tools/te_perftest tools/te_train; do
+	tools/export tools/generate tools/lib tools/te_perftest tools/te_train; do
 	calls $f | circle calls >"$tmp/bad"
 	empty "calls between files of $f make no circle" "$tmp/bad"
 done

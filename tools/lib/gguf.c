@@ -451,13 +451,27 @@ static void add_query_scalar(json_t *obj, const struct gguf *g, const struct ggu
 {
 	const int64_t large = gguf_scaled_by_width(arch->family);
 	const double heads = number_of(g, "attention.head_count");
+	const int by_width = (int64_t)number_of(g, "block_count") == large && heads > 0;
+	const double x = by_width ? number_of(g, "embedding_length") / heads : (double)head_dim(g);
 
 	if (large)
 		json_object_set_new(obj, "query_pre_attn_scalar",
-				    json_real((int64_t)number_of(g, "block_count") == large &&
-							      heads > 0 ?
-						      number_of(g, "embedding_length") / heads :
-						      (double)head_dim(g)));
+				    x == floor(x) && x < 1e9 ? json_integer((json_int_t)x) :
+							       json_real(x));
+}
+
+/* the tokens that begin and end texts */
+static void add_ends(json_t *obj, const struct gguf *g)
+{
+	static const char *const name[] = { "bos_token_id", "eos_token_id" };
+
+	for (size_t i = 0; i < sizeof(name) / sizeof(name[0]); i++) {
+		char key[64];
+
+		snprintf(key, sizeof(key), "tokenizer.ggml.%s", name[i]);
+		if (json_object_get(g->meta, key))
+			json_object_set(obj, name[i], json_object_get(g->meta, key));
+	}
 }
 
 /* no window, and no cap; a size that is 0 is missing in the config as well */
@@ -495,6 +509,7 @@ static int make_config(const struct gguf *g, const struct st_file *f, json_t **r
 			json_object_set(obj, k->hf, is_zero(v) ? json_null() : v);
 	}
 	add_query_scalar(obj, g, arch);
+	add_ends(obj, g);
 	r = add_part(obj, g, arch);
 	if (!r)
 		r = add_scaling(obj, g, arch);

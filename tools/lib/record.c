@@ -386,3 +386,58 @@ const json_t *record_get_object(struct record_reader *r, const char *key)
 		r->status = say_bad("%s: \"%s\" is not an object", r->where, key);
 	return r->status ? NULL : v;
 }
+
+/* ---- saving ---- */
+
+static int write_all(int fd, const char *text, size_t n)
+{
+	while (n) {
+		ssize_t k = write(fd, text, n);
+
+		if (k < 0 && errno != EINTR)
+			return -1;
+		if (k > 0) {
+			text += k;
+			n -= (size_t)k;
+		}
+	}
+	return 0;
+}
+
+/* with the fewest digits that are read as the same numbers; NULL after a failure */
+static char *shortest_text(const json_t *obj, const char *path)
+{
+	for (int digits = 6;; digits++) {
+		char *text = record_to_text(
+			obj, JSON_INDENT(2) | JSON_REAL_PRECISION((size_t)digits), path);
+		json_t *got = NULL;
+		int same = text && !record_parse(text, strlen(text), path, &got) &&
+			   json_equal(got, obj);
+
+		json_decref(got);
+		if (!text || same || digits == 17)
+			return text;
+		free(text);
+	}
+}
+
+int record_save(const struct folder *dir, const char *name, const json_t *obj)
+{
+	char *path = folder_path(dir, name), *text = path ? shortest_text(obj, path) : NULL;
+	int fd = -1, r = text ? folder_create(dir, name, &fd) : STATUS_FAILED;
+	json_t *got = NULL;
+
+	if (!r && (write_all(fd, text, strlen(text)) || write_all(fd, "\n", 1) || fsync(fd) ||
+		   lseek(fd, 0, SEEK_SET) < 0)) {
+		r = say_bad("%s: %s; nothing was replaced", path, strerror(errno));
+		close(fd);
+	} else if (!r) {
+		r = record_read(fd, path, &got);
+	}
+	if (!r && !json_equal(got, obj))
+		r = say_failed("%s: is not what was written", path);
+	json_decref(got);
+	free(text);
+	free(path);
+	return r;
+}

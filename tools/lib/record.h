@@ -11,6 +11,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "folder.h"
+
 /* ---- writing ---- */
 
 #define RECORD_DEPTH 8
@@ -80,5 +82,10 @@ double record_get_real(struct record_reader *r, const char *key, double lo, doub
 const char *record_get_text(struct record_reader *r, const char *key);
 /* borrowed; NULL after a failure */
 const json_t *record_get_object(struct record_reader *r, const char *key);
+
+/* ---- saving ---- */
+
+/* write, sync and read back a new file; the caller removes it after a failure; an exit status */
+int record_save(const struct folder *dir, const char *name, const json_t *obj);
 
 #endif

@@ -188,6 +188,12 @@ static int write_bf16(struct st_writer *w, const float *src, int64_t nelems)
 	return r;
 }
 
+int weights_put(struct st_writer *w, enum te_dtype dtype, const float *src, int64_t nelems)
+{
+	return dtype == TE_DTYPE_BF16 ? write_bf16(w, src, nelems) :
+					st_write(w, src, (size_t)nelems * sizeof(*src));
+}
+
 static int write_slice(void *arg, const struct slice *s)
 {
 	struct saving *saving = arg;
@@ -203,9 +209,7 @@ static int write_slice(void *arg, const struct slice *s)
 		arrange(arranged, src, s);
 		src = arranged;
 	}
-	r = s->cfg->saved == TE_DTYPE_BF16 ?
-		    write_bf16(saving->w, src, nelems) :
-		    st_write(saving->w, src, (size_t)nelems * sizeof(*src));
+	r = weights_put(saving->w, s->cfg->saved, src, nelems);
 	free(arranged);
 	return r;
 }
@@ -695,6 +699,7 @@ static int visit_slice(void *arg, const struct slice *s)
 	w.shape[1] = s->cols;
 	w.part = s->part;
 	w.transposed = is_transposed(t, s) && !merged.data;
+	w.in_out = s->transposed;
 	w.gain = s->gain;
 	w.arch = t->arch;
 	r = v->fn(v->arg, &w);

@@ -39,6 +39,7 @@ struct weights_tensor {
 	const struct st_tensor *st;
 	enum part part;
 	int transposed; /* the data are [in,out] */
+	int in_out; /* files of transformers have [in,out] */
 	int gain; /* the gains of an RMSNorm */
 	const struct gguf_arch *arch; /* rows are ordered as in its GGUF files, or NULL */
 };
@@ -47,6 +48,8 @@ typedef int (*weights_fn)(void *arg, const struct weights_tensor *t);
  * adapter merged if one is given */
 int weights_each(struct tensors *ts, const struct model *m, const struct adapter *adapter,
 		 weights_fn fn, void *arg);
+/* write elements in FP32 or BF16 */
+int weights_put(struct st_writer *w, enum te_dtype dtype, const float *src, int64_t nelems);
 /* element i of a tensor of a type that weights_read() reads */
 float weights_element(const struct st_tensor *st, int64_t i);
 

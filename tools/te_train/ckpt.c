@@ -215,9 +215,9 @@ static int write_fresh(const struct folder *dir, const struct model *m,
 	char name[64], digest[17];
 
 	if (!r)
-		r = ckpt_write_json(dir, ckpt_fresh_name(CONFIG_JSON, name), config);
+		r = record_save(dir, ckpt_fresh_name(CONFIG_JSON, name), config);
 	if (!r && adapter)
-		r = ckpt_write_json(dir, ckpt_fresh_name(ADAPTER_JSON, name), adapter);
+		r = record_save(dir, ckpt_fresh_name(ADAPTER_JSON, name), adapter);
 	if (!r)
 		r = weights_write(dir, weights_file(m), m,
 				  c ? c->flat.weights : flat->weights, digest);

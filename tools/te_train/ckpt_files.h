@@ -32,8 +32,6 @@ int ckpt_make_folder(const char *dir); /* and its parents */
 
 /* the name under which a file is written */
 const char *ckpt_fresh_name(const char *file, char ret_name[64]);
-/* write, sync and read back; the caller removes it after a failure */
-int ckpt_write_json(const struct folder *dir, const char *name, const json_t *obj);
 /* rename file.new to file; or, if it may be renamed, by another rank that resumes too, it was */
 int ckpt_commit(const struct folder *dir, const char *file, int may_be_renamed);
 void ckpt_drop(const struct folder *dir, const char *file); /* file.new */

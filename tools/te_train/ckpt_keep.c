@@ -11,8 +11,8 @@
 #include <unistd.h>
 
 #include "ckpt_files.h"
-#include "tokenizer.h"
 #include "tools/lib/say.h"
+#include "tools/lib/tokenizer.h"
 
 #define STEP_DIR "step-" /* folders of --keep */
 

@@ -20,11 +20,11 @@
 #include "loop.h"
 #include "numerics.h"
 #include "progress.h"
-#include "tokenizer.h"
 #include "tools/lib/gguf.h"
 #include "tools/lib/record.h"
 #include "tools/lib/say.h"
 #include "tools/lib/stop.h"
+#include "tools/lib/tokenizer.h"
 
 #define RETRY_MAX_S 600 /* longest wait until a failed save is tried again */
 

@@ -9,11 +9,11 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "folder.h"
+#include "gguf.h"
+#include "say.h"
 #include "tokenizer.h"
-#include "tools/lib/folder.h"
-#include "tools/lib/gguf.h"
-#include "tools/lib/say.h"
-#include "tools/lib/tokens.h"
+#include "tokens.h"
 
 #define MOST_NBYTES (64 << 20) /* the largest tokenizers have 35 MB */
 
@@ -79,6 +79,10 @@ static int read_gguf(const char *from, char **ret_text, size_t *ret_n)
 
 	if (r)
 		return r;
+	if (!header.nitems) {
+		free(items);
+		return STATUS_OK; /* a model without one */
+	}
 	*ret_text = malloc(sizeof(header) + n);
 	if (*ret_text) {
 		memcpy(*ret_text, &header, sizeof(header));
@@ -181,4 +185,12 @@ int tokenizer_remove(const struct folder *f)
 	for (size_t i = 0; i < NNAMES && !r; i++)
 		r = copy_one(NULL, 0, f, names[i], 1);
 	return r;
+}
+
+int tokenizer_is_file(const char *name)
+{
+	for (size_t i = 0; i < NNAMES; i++)
+		if (!strcmp(names[i], name))
+			return 1;
+	return 0;
 }

@@ -2,7 +2,7 @@
 #ifndef TOKENIZER_H
 #define TOKENIZER_H
 
-#include "tools/lib/folder.h"
+#include "folder.h"
 
 /*
  * Copy the files from the folder of the model that a run began with, unless NULL, to the folder
@@ -12,5 +12,7 @@
  */
 int tokenizer_copy(const char *from, const char *to, const char *sub, int drop);
 int tokenizer_remove(const struct folder *f);
+/* 1: a name of a file that tokenizer_copy() copies */
+int tokenizer_is_file(const char *name);
 
 #endif

@@ -1,6 +1,7 @@
 /*
  * t/comm/faults.c - what becomes of te_comm_allreduce(3) on the host backend if a process is
- * killed, stops, skips a call or makes another one, and te_comm_recover(3) afterwards.
+ * killed, stops, skips a call or makes another one, and which ranks then agree to go on.
+ * nodes_faults.c has te_comm_recover(3).
  */
 #include "config.h"
 
@@ -13,8 +14,8 @@
 #include <te/comm.h>
 
 #include "libtecomm/pool/members.h"
-#include "libtecore/base/private.h"
 #include "libtecore/base/splitmix64.h"
+#include "nodes_lib.h"
 #include "ranks.h"
 #include "threads.h"
 #include "tt_ctx.h"
@@ -29,15 +30,12 @@ static struct plan {
 	int n;
 	enum fault fault;
 	uint32_t at; /* bit r: rank r has it */
-	int timeout_ms, recover_ms;
+	int timeout_ms;
 	enum te_comm_algorithm algorithm;
 	uint64_t seed;
 	_Atomic int nready; /* ranks that have reduced some times */
-	_Atomic int nround[RANKS_MAX]; /* ranks that are done with a part of the test */
 	_Atomic int nleft;  /* ranks without the fault that have ended */
 	_Atomic int64_t at_ns; /* when the fault happened */
-	int fault_at;	       /* te__fault_set() */
-	_Atomic int fired;
 } *plan;
 
 static int64_t now_ns(void)
@@ -54,35 +52,18 @@ static void setup(void)
 	plan->seed = tt_rand_u64();
 	plan->n = 4;
 	plan->timeout_ms = 60000;
-	plan->recover_ms = 30000;
 }
 
 /* ---- a rank ---- */
 
-struct joined {
-	int who; /* the rank at first */
-	enum te_comm_algorithm algorithm;
-	struct te_ctx *ctx;
-	struct te_comm *comm;
-	int32_t was[RANKS_MAX]; /* `who` of each rank */
-};
-
 static int join(int rank, struct joined *j)
 {
 	struct te_comm_opts o = ranks_opts(rank);
-	struct te_ctx_opts c = TE_CTX_OPTS_INIT;
 
-	*j = (struct joined){ .who = rank, .algorithm = plan->algorithm };
-	for (int i = 0; i < RANKS_MAX; i++)
-		j->was[i] = i;
-	c.backend = "host";
+	nodes_init(j, rank, plan->seed, 1);
 	o.timeout_ms = plan->timeout_ms;
 	o.pool_nbytes = 256 << 10;
-	STEP(te_ctx_create(&c, &j->ctx));
-	STEP(te_comm_create(j->ctx, &o, &j->comm));
-	/* a rank that fails before another one has left te_comm_create() would end that */
-	STEP(te_comm_barrier(j->comm, te_ctx_stream(j->ctx)));
-	return te_stream_sync(te_ctx_stream(j->ctx));
+	return nodes_create(j, &o);
 }
 
 static int has_fault(const struct joined *j)
@@ -90,40 +71,27 @@ static int has_fault(const struct joined *j)
 	return plan->at >> j->who & 1;
 }
 
-/* with the error message of r */
 static int leave(struct joined *j, int r)
 {
-	char text[512];
-
-	snprintf(text, sizeof(text), "%s", te_error_detail());
-	te_comm_unref(j->comm);
-	te_ctx_unref(j->ctx);
-	te_error_clear();
+	r = nodes_leave(j, r);
 	plan->nleft += !has_fault(j);
-	return r ? te_fail(r, "%s", text) : 0;
-}
-
-static float input(int who, int64_t i)
-{
-	uint64_t x = plan->seed + (uint64_t)who * 1000003 + (uint64_t)i;
-
-	return (float)((int64_t)te__splitmix64(&x) >> 40) * 0x1p-20f;
+	return r;
 }
 
 /* one sum of count elements, in symmetric memory or not; compared with that of a loop */
-static int reduce(struct joined *j, int64_t count, void *memory)
+static int reduce(struct joined *j, enum te_comm_algorithm algorithm, int64_t count, void *memory)
 {
 	struct te_comm_call_opts o = TE_COMM_CALL_OPTS_INIT;
-	struct te_stream *s = te_ctx_stream(j->ctx);
+	struct te_stream *s = j->s;
 	float x[COUNT + 1], y[COUNT + 1], want;
 	void *p = memory;
 
-	o.algorithm = j->algorithm;
+	o.algorithm = algorithm;
 	if (!p)
 		STEP(te_mem_alloc(s, sizeof(x), &p));
 	tt_poison(y, sizeof(y));
 	for (int64_t i = 0; i < count; i++)
-		x[i] = input(j->who, i);
+		x[i] = nodes_input(j, j->who, 0, i);
 	STEP(te_copy(s, p, x, (size_t)count * sizeof(*x)));
 	STEP(te_stream_sync(s)); /* x is gone if the next call fails */
 	STEP(te_comm_allreduce(j->comm, s, p, p, count, TE_DTYPE_FP32, TE_COMM_SUM, &o));
@@ -133,9 +101,9 @@ static int reduce(struct joined *j, int64_t count, void *memory)
 		STEP(te_mem_free(s, p));
 	STEP(te_comm_error(j->comm));
 	for (int64_t i = 0; i < count; i++) {
-		want = input(j->was[0], i);
+		want = nodes_input(j, j->was[0], 0, i);
 		for (int k = 1; k < te_comm_nranks(j->comm); k++)
-			want += input(j->was[k], i);
+			want += nodes_input(j, j->was[k], 0, i);
 		if (memcmp(&y[i], &want, sizeof(want)))
 			return te_fail(-EPROTO, "element %lld is %g, expected %g", (long long)i,
 				       (double)y[i], (double)want);
@@ -149,7 +117,7 @@ static int reduce_until_it_fails(struct joined *j)
 	void *p = NULL;
 	int r = 0;
 
-	if (j->algorithm == TE_COMM_ZERO_COPY)
+	if (plan->algorithm == TE_COMM_ZERO_COPY)
 		STEP(te_comm_alloc(j->comm, COUNT * sizeof(float), &p));
 	for (int k = 0; !r; k++) {
 		int64_t count = COUNT;
@@ -166,7 +134,7 @@ static int reduce_until_it_fails(struct joined *j)
 			r = te_comm_error(j->comm);
 		}
 		if (!r)
-			r = reduce(j, count, p);
+			r = reduce(j, plan->algorithm, count, p);
 	}
 	return r;
 }
@@ -229,8 +197,7 @@ static int another(struct joined *j)
 		j->was[o.nranks++] = i;
 	}
 	STEP(te_comm_create(j->ctx, &o, &j->comm));
-	j->algorithm = TE_COMM_AUTO;
-	return reduce(j, COUNT, NULL);
+	return reduce(j, TE_COMM_AUTO, COUNT, NULL);
 }
 
 static char another_dir[200];
@@ -249,8 +216,7 @@ static int fail_and_create(int rank, void *arg)
 	ms = (double)(now_ns() - plan->at_ns) * 1e-6;
 	snprintf(text, sizeof(text), "after %.0f ms: %s", ms, te_error_detail());
 	/* again, without a wait: the same code */
-	second = te_comm_allreduce(j.comm, te_ctx_stream(j.ctx), text, text, 1, TE_DTYPE_UINT8,
-				   TE_COMM_SUM, NULL);
+	second = te_comm_allreduce(j.comm, j.s, text, text, 1, TE_DTYPE_UINT8, TE_COMM_SUM, NULL);
 	if (second != r)
 		return leave(&j, te_fail(-EPROTO, "first %d: %s, then %d", r, text, second));
 	if (!has_fault(&j)) {
@@ -308,263 +274,6 @@ START_TEST(every_rank_gets_a_named_error_in_time)
 				      res[i].text);
 	}
 	rmdir(another_dir);
-}
-END_TEST
-
-/* ---- recovery ---- */
-
-/* 0 if the new communicator is of the ranks in `left`, as they were at first */
-static int recover(struct joined *j, uint32_t left)
-{
-	struct te_comm_recover_opts o = TE_COMM_RECOVER_OPTS_INIT;
-	struct te_comm_info info = TE_COMM_INFO_INIT;
-	const int n = __builtin_popcount(left), before = te_comm_nranks(j->comm);
-	struct te_comm *next = NULL;
-	int32_t ranks[RANKS_MAX];
-
-	memset(ranks, 0x5a, sizeof(ranks));
-	o.timeout_ms = plan->recover_ms;
-	STEP(te_comm_recover(j->comm, &o, ranks, &next));
-	HOLDS(te_comm_error(j->comm) < 0);
-	te_comm_unref(j->comm);
-	j->comm = next;
-	HOLDS(te_comm_nranks(next) == n);
-	for (int i = 0; i < n; i++) {
-		HOLDS(ranks[i] >= i && ranks[i] < before && (!i || ranks[i] > ranks[i - 1]));
-		j->was[i] = j->was[ranks[i]];
-		HOLDS(left >> j->was[i] & 1);
-	}
-	HOLDS(ranks[n] == 0x5a5a5a5a);
-	HOLDS(j->was[te_comm_rank(next)] == j->who);
-	STEP(te_comm_info(next, &info));
-	HOLDS(!strcmp(info.name, "comm") && !strcmp(info.bootstrap, "recover"));
-	HOLDS(info.nlocal == n && info.nnodes == 1 && info.local_rank == info.rank);
-	return 0;
-}
-
-/* by every algorithm, more than once */
-static int reduce_all(struct joined *j)
-{
-	void *p;
-
-	STEP(te_comm_alloc(j->comm, COUNT * sizeof(float), &p));
-	for (int k = TE_COMM_AUTO; k <= TE_COMM_STAGED; k++) {
-		j->algorithm = (enum te_comm_algorithm)k;
-		STEP(reduce(j, COUNT, p));
-		STEP(reduce(j, 7, p));
-	}
-	j->algorithm = TE_COMM_AUTO;
-	return te_comm_free(j->comm, p);
-}
-
-static uint32_t others(void)
-{
-	return ((1u << plan->n) - 1) & ~plan->at;
-}
-
-static int fail_and_recover(int rank, void *arg)
-{
-	struct joined j;
-	int r = join(rank, &j);
-
-	if (!r)
-		r = reduce_until_it_fails(&j);
-	if (has_fault(&j) && plan->fault == STOP) {
-		/* it hears why it is out, and can use its device as before */
-		r = recover(&j, 0);
-		if (r != -TE_ESTATE)
-			return leave(&j, te_fail(-EPROTO, "recover: %d", r));
-		return leave(&j, r);
-	}
-	if (r != -TE_EPEER && r != -ETIMEDOUT && r != -TE_EMISMATCH)
-		return leave(&j, r);
-	if (has_fault(&j)) /* a late one, but in time */
-		usleep(30000);
-	r = recover(&j, plan->fault < SKIP ? others() : (1u << plan->n) - 1);
-	if (!r)
-		r = reduce_all(&j);
-	return leave(&j, r);
-}
-
-static const uint32_t killed[] = { 8, 1, 10, 7 };
-
-START_TEST(who_is_left_after_a_kill_goes_on)
-{
-	struct ranks_result res[RANKS_MAX];
-
-	plan->fault = KILL;
-	plan->at = killed[_i];
-	run((enum meet)(_i % MEET_END), fail_and_recover, res);
-	for (int i = 0; i < plan->n; i++)
-		if (plan->at >> i & 1)
-			ck_assert_int_eq(res[i].signal, SIGKILL);
-		else
-			ranks_ok(1, &res[i]);
-}
-END_TEST
-
-START_TEST(who_was_stopped_is_left_out_and_told)
-{
-	struct ranks_result res[RANKS_MAX];
-
-	plan->fault = STOP;
-	plan->at = 1u << _i;
-	plan->timeout_ms = TT_SLOWER(500);
-	plan->recover_ms = TT_SLOWER(200);
-	run(MEET_ID, fail_and_recover, res);
-	for (int i = 0; i < plan->n; i++)
-		if (i == _i)
-			ranks_failed(&res[i], -TE_ESTATE, "te_comm_recover: comm: rank", 60000);
-		else
-			ranks_ok(1, &res[i]);
-	ck_assert_ptr_nonnull(strstr(res[_i].text, "the other ranks have recovered without it"));
-}
-END_TEST
-
-/* none of the four has ended */
-START_TEST(all_ranks_go_on_after_a_mismatch)
-{
-	struct ranks_result res[RANKS_MAX];
-
-	plan->fault = SIZE;
-	plan->at = 4;
-	run(MEET_DIR, fail_and_recover, res);
-	ranks_ok(plan->n, res);
-}
-END_TEST
-
-/* ---- again and again ---- */
-
-/* each kills itself in turn, with its communicator as it is */
-static int one_after_the_other(int rank, void *arg)
-{
-	struct joined j;
-	int r = join(rank, &j);
-
-	for (int last = plan->n - 1; last >= 0 && !r; last--) {
-		r = reduce_all(&j);
-		plan->nround[last] += rank != last;
-		if (rank == last && last) {
-			await(&plan->nround[last], last);
-			raise(SIGKILL);
-		}
-		for (int e = 0; !e && last && !r;) {
-			e = reduce(&j, COUNT, NULL);
-			if (e && e != -TE_EPEER)
-				r = e;
-		}
-		if (last && !r)
-			r = recover(&j, (1u << last) - 1);
-	}
-	return leave(&j, r);
-}
-
-START_TEST(a_successor_can_be_recovered)
-{
-	struct ranks_result res[RANKS_MAX];
-
-	plan->fault = SKIP;
-	run(MEET_ID, one_after_the_other, res);
-	ranks_ok(1, res);
-	for (int i = 1; i < plan->n; i++)
-		ck_assert_int_eq(res[i].signal, SIGKILL);
-}
-END_TEST
-
-/* ---- a rank fails to create it: all do, and try again ---- */
-
-static int try_again(int rank, void *arg)
-{
-	struct joined j;
-	int r = join(rank, &j), tries;
-
-	if (r)
-		return leave(&j, r);
-	r = -TE_EPEER;
-	for (tries = 0; r && r != -TE_ESTATE && tries < 5; tries++) {
-		if (!tries && rank == 1)
-			te__fault_set((uint64_t)plan->fault_at);
-		r = recover(&j, 7);
-		if (!tries && rank == 1) {
-			plan->fired = te__fault_fired();
-			te__fault_set(0);
-		}
-	}
-	if (!r)
-		r = reduce(&j, COUNT, NULL);
-	return leave(&j, r);
-}
-
-START_TEST(a_failing_call_of_one_rank_fails_on_all_or_none)
-{
-	struct ranks_result res[RANKS_MAX];
-	int n = 0;
-
-	plan->n = 3;
-	plan->fault = SKIP;
-	plan->timeout_ms = TT_SLOWER(300);
-	for (plan->fault_at = 1;; plan->fault_at += 6 + plan->fault_at / 2) {
-		run(MEET_ID, try_again, res);
-		if (!plan->fired)
-			break;
-		n++;
-		ranks_ok_after(plan->fault_at, 3, res, 0);
-	}
-	ck_assert_int_gt(n, 3);
-}
-END_TEST
-
-/* ---- arguments ---- */
-
-static int bad(int rank, void *arg)
-{
-	struct te_comm_recover_opts o = TE_COMM_RECOVER_OPTS_INIT;
-	struct te_comm *next = NULL, *none = NULL;
-	struct joined j;
-	int r = join(rank, &j);
-
-	if (r)
-		return leave(&j, r);
-	HOLDS(te_comm_recover(NULL, NULL, NULL, &none) == -EINVAL);
-	HOLDS(te_comm_recover(j.comm, NULL, NULL, NULL) == -EINVAL);
-	o.flags = 1;
-	HOLDS(te_comm_recover(j.comm, &o, NULL, &none) == -EINVAL);
-	o.flags = 0;
-	o.timeout_ms = -1;
-	HOLDS(te_comm_recover(j.comm, &o, NULL, &none) == -EINVAL);
-	/* none of these has ended it */
-	STEP(reduce(&j, COUNT, NULL));
-	plan->nround[0]++;
-	await(&plan->nround[0], plan->n);
-	/* two of three ranks ask for it: the third one learns of that */
-	o.timeout_ms = 0;
-	o.pool_nbytes = 3 << 20;
-	if (rank == 1)
-		while (!(r = te_comm_error(j.comm)))
-			usleep(1000);
-	HOLDS(rank != 1 || (r == -TE_EABORT && strstr(te_error_detail(), "te_comm_recover")));
-	STEP(te_comm_recover(j.comm, &o, NULL, &next));
-	HOLDS(te_comm_recover(j.comm, NULL, NULL, &none) == -TE_ESTATE && !none);
-	HOLDS(strstr(te_error_detail(), "it has been recovered before"));
-	te_comm_unref(j.comm);
-	j.comm = next;
-	struct te_comm_memory m = TE_COMM_MEMORY_INIT;
-	STEP(te_comm_memory(next, &m));
-	HOLDS(m.pool_nbytes == 3 << 20);
-	return leave(&j, reduce(&j, COUNT, NULL));
-}
-
-START_TEST(arguments_of_recover_are_checked)
-{
-	struct ranks_result res[RANKS_MAX];
-
-	plan->n = 3;
-	plan->fault = SKIP;
-	run(MEET_ID, bad, res);
-	ranks_ok(3, res);
-	plan->n = 1; /* alone */
-	run(MEET_CALLBACK, one_after_the_other, res);
-	ranks_ok(1, res);
 }
 END_TEST
 
@@ -668,13 +377,6 @@ TT_SUITE("comm/faults", TT_NEED_NOTHING)
 	setenv("TE_COMM_PACKETS", "64K", 1);
 	tcase_add_checked_fixture(c, setup, NULL);
 	tcase_add_loop_test(c, every_rank_gets_a_named_error_in_time, 0, TT_LEN(faults));
-	c = tt_case(s, "recover", "host");
-	tcase_add_checked_fixture(c, setup, NULL);
-	tcase_add_loop_test(c, who_is_left_after_a_kill_goes_on, 0, TT_LEN(killed));
-	tcase_add_loop_test(c, who_was_stopped_is_left_out_and_told, 0, 2);
-	tcase_add_test(c, all_ranks_go_on_after_a_mismatch);
-	tcase_add_test(c, a_successor_can_be_recovered);
-	tcase_add_test(c, a_failing_call_of_one_rank_fails_on_all_or_none);
-	tcase_add_test(c, arguments_of_recover_are_checked);
+	c = tt_case(s, "members", "host");
 	tcase_add_test(c, ranks_agree_on_one_set_of_members);
 }

@@ -1,6 +1,6 @@
 /*
- * t/comm/nodes_faults.c - te_comm_recover(3) of ranks on several nodes: what ends a rank, stops it
- * or makes it call otherwise, when the others learn of it, and which ranks go on.
+ * t/comm/nodes_faults.c - te_comm_recover(3) of ranks on one node and on several: what ends a rank,
+ * stops it or makes it call otherwise, when the others learn of it, and which ranks go on.
  */
 #include "config.h"
 
@@ -122,6 +122,7 @@ static int recover(struct joined *j, uint32_t left, int ms)
 	STEP(te_comm_info(next, &info));
 	HOLDS(!strcmp(info.name, "comm") && !strcmp(info.bootstrap, "recover"));
 	HOLDS(info.nnodes == __builtin_popcount(letters));
+	HOLDS(info.nnodes > 1 || (info.nlocal == n && info.local_rank == info.rank));
 	HOLDS(!strcmp(info.transport, info.nnodes > 1 ? "tcp" : ""));
 	return 0;
 }
@@ -334,36 +335,44 @@ static int compare_with_fresh(struct joined *j)
 {
 	static const enum te_dtype dtypes[] = { TE_DTYPE_BF16, TE_DTYPE_FP32, TE_DTYPE_FP16 };
 	static uint8_t data[3][COUNT];
+	struct te_comm_call_opts call = TE_COMM_CALL_OPTS_INIT;
+	struct te_comm_info info = TE_COMM_INFO_INIT;
 	struct te_comm_opts o = TE_COMM_OPTS_INIT;
-	struct te_comm *fresh = NULL;
-	void *p;
+	struct te_comm *comms[2] = { j->comm };
+	void *p[2];
 
 	o.name = "fresh";
 	o.rank = te_comm_rank(j->comm);
 	o.nranks = te_comm_nranks(j->comm);
 	o.timeout_ms = plan->timeout_ms;
 	o.pool_nbytes = 64 << 10;
-	STEP(te_comm_create(j->ctx, &o, &fresh));
-	STEP(te_mem_alloc(j->s, COUNT, &p));
-	for (int k = 0; k < 3; k++) {
-		const int64_t n = COUNT / (int64_t)te_dtype_nbytes(dtypes[k]);
+	STEP(te_comm_create(j->ctx, &o, &comms[1]));
+	STEP(te_comm_info(j->comm, &info));
+	for (int c = 0; c < 2; c++)
+		STEP(te_comm_alloc(comms[c], COUNT, &p[c]));
+	for (int k = 0; k < (info.nnodes > 1 ? 3 : 3 + TE_COMM_STAGED); k++) {
+		const enum te_dtype dtype = dtypes[k % 3];
+		const int64_t n = COUNT / (int64_t)te_dtype_nbytes(dtype);
 
+		/* ranks of one node: by every algorithm */
+		call.algorithm = k < 3 ? TE_COMM_AUTO : (enum te_comm_algorithm)(k - 2);
 		for (int i = 0; i < COUNT; i++)
 			data[0][i] = (uint8_t)((i & 1 ? 0x3f : 0) ^
 					       (int)(nodes_input(j, j->who, k, i) * 40) % 128);
 		for (int c = 0; c < 2; c++) {
 			tt_poison(data[1 + c], COUNT);
-			STEP(te_copy(j->s, p, data[0], COUNT));
-			STEP(te_comm_allreduce(c ? fresh : j->comm, j->s, p, p, n, dtypes[k],
-					       TE_COMM_SUM, NULL));
-			STEP(te_copy(j->s, data[1 + c], p, COUNT));
+			STEP(te_copy(j->s, p[c], data[0], COUNT));
+			STEP(te_comm_allreduce(comms[c], j->s, p[c], p[c], n, dtype, TE_COMM_SUM,
+					       &call));
+			STEP(te_copy(j->s, data[1 + c], p[c], COUNT));
 			STEP(te_stream_sync(j->s));
-			STEP(te_comm_error(c ? fresh : j->comm));
+			STEP(te_comm_error(comms[c]));
 		}
 		HOLDS(!memcmp(data[1], data[2], COUNT) && memcmp(data[0], data[1], COUNT));
 	}
-	STEP(te_mem_free(j->s, p));
-	te_comm_unref(fresh);
+	for (int c = 0; c < 2; c++)
+		STEP(te_comm_free(comms[c], p[c]));
+	te_comm_unref(comms[1]);
 	return 0;
 }
 
@@ -397,6 +406,7 @@ static const struct {
 } killed[] = {
 	{ "aabb", 8 }, { "aabb", 12 }, { "aabb", 3 },
 	{ "abc", 1 },  { "ab", 1 },    { "abcab", 5 },
+	{ "aaaa", 8 }, { "aaaa", 1 },  { "aaaa", 10 }, { "aaaa", 7 },
 };
 
 START_TEST(who_is_left_after_a_kill_goes_on)
@@ -417,13 +427,15 @@ START_TEST(who_is_left_after_a_kill_goes_on)
 }
 END_TEST
 
+static const char *const two_nodes_or_one[] = { "aabb", "aaaa" };
+
 START_TEST(all_ranks_go_on_after_a_mismatch)
 {
 	struct ranks_result res[RANKS_MAX];
 
 	snprintf(fresh_dir, sizeof(fresh_dir), "%s", ranks_mkdir());
 	plan->fault = SIZE;
-	plan->nodes = "aabb";
+	plan->nodes = two_nodes_or_one[_i];
 	plan->at = 4;
 	run(MEET_ID, fail_and_recover, res);
 	ranks_ok(plan->n, res);
@@ -449,7 +461,11 @@ static int stopped_rank(int rank, void *arg)
 static const struct {
 	const char *nodes;
 	uint32_t at;
-} stopped[] = { { "aabb", 8 }, { "aabb", 12 }, { "abc", 1 } };
+	int timeout_ms; /* ranks of one node find out by this; the others, by heartbeats */
+} stopped[] = {
+	{ "aabb", 8, 20000 }, { "aabb", 12, 20000 }, { "abc", 1, 20000 },
+	{ "aaaa", 1, 500 },   { "aaaa", 2, 500 },
+};
 
 START_TEST(who_was_stopped_is_left_out_and_told)
 {
@@ -458,6 +474,7 @@ START_TEST(who_was_stopped_is_left_out_and_told)
 	plan->fault = STOP;
 	plan->nodes = stopped[_i].nodes;
 	plan->at = stopped[_i].at;
+	plan->timeout_ms = TT_SLOWER(stopped[_i].timeout_ms);
 	plan->heartbeat_ms = TT_SLOWER(400);
 	run(MEET_DIR, stopped_rank, res);
 	for (int i = 0; i < plan->n; i++)
@@ -536,7 +553,7 @@ START_TEST(a_successor_can_be_recovered)
 	struct ranks_result res[RANKS_MAX];
 
 	plan->fault = SKIP;
-	plan->nodes = "abba";
+	plan->nodes = _i ? "aaaa" : "abba";
 	run(MEET_ID, one_after_the_other, res);
 	ranks_ok(1, res);
 	for (int i = 1; i < plan->n; i++)
@@ -574,7 +591,7 @@ START_TEST(after_a_failing_call_of_one_rank_all_go_on)
 	int n = 0;
 
 	plan->fault = SKIP;
-	plan->nodes = "aab";
+	plan->nodes = _i ? "aaa" : "aab";
 	plan->timeout_ms = TT_SLOWER(500);
 	for (plan->fault_at = 1;; plan->fault_at += 9 + plan->fault_at / 2) {
 		run(MEET_ID, try_again, res);
@@ -608,19 +625,71 @@ static int leave_after_agreeing(int rank, void *arg)
 	return leave(&j, first ? r : te_fail(-EPROTO, "recovered without a second call"));
 }
 
-static const char *const two_of_four[] = { "aaaa", "aabb" };
-
 START_TEST(a_rank_that_ends_after_agreeing_is_waited_for_briefly)
 {
 	struct ranks_result res[RANKS_MAX];
 
 	plan->fault = KILL;
-	plan->nodes = two_of_four[_i];
+	plan->nodes = two_nodes_or_one[_i];
 	plan->at = 8;
 	plan->timeout_ms = 110000; /* a process has as long until SIGALRM */
 	run(MEET_ID, leave_after_agreeing, res);
 	ranks_ok(2, res);
 	ck_assert_int_eq(res[2].signal, SIGKILL);
+}
+END_TEST
+
+/* ---- arguments ---- */
+
+static int bad(int rank, void *arg)
+{
+	struct te_comm_recover_opts o = TE_COMM_RECOVER_OPTS_INIT;
+	struct te_comm_memory m = TE_COMM_MEMORY_INIT;
+	struct te_comm *next = NULL, *none = NULL;
+	struct joined j;
+	int32_t ranks[RANKS_MAX];
+	int r = join(rank, &j);
+
+	if (r)
+		return leave(&j, r);
+	HOLDS(te_comm_recover(NULL, NULL, NULL, &none) == -EINVAL);
+	HOLDS(te_comm_recover(j.comm, NULL, NULL, NULL) == -EINVAL);
+	o.flags = 1;
+	HOLDS(te_comm_recover(j.comm, &o, NULL, &none) == -EINVAL);
+	o.flags = 0;
+	o.timeout_ms = -1;
+	HOLDS(te_comm_recover(j.comm, &o, NULL, &none) == -EINVAL);
+	/* none of these has ended it */
+	STEP(nodes_reduce(&j, 0));
+	plan->nround[0]++;
+	await(&plan->nround[0], plan->n);
+	/* two of three ranks ask for it: the third one learns of that */
+	o.timeout_ms = 0;
+	o.pool_nbytes = 3 << 20;
+	if (rank == 1)
+		while (!(r = te_comm_error(j.comm)))
+			usleep(1000);
+	HOLDS(rank != 1 || (r == -TE_EABORT && strstr(te_error_detail(), "te_comm_recover")));
+	STEP(te_comm_recover(j.comm, &o, ranks, &next));
+	HOLDS(te_comm_recover(j.comm, NULL, NULL, &none) == -TE_ESTATE && !none);
+	HOLDS(strstr(te_error_detail(), "it has been recovered before"));
+	nodes_succeed(&j, next, ranks);
+	STEP(te_comm_memory(next, &m));
+	HOLDS(m.pool_nbytes == 3 << 20);
+	return leave(&j, nodes_reduce(&j, 0));
+}
+
+START_TEST(arguments_of_recover_are_checked)
+{
+	struct ranks_result res[RANKS_MAX];
+
+	plan->fault = SKIP;
+	plan->nodes = "aaa";
+	run(MEET_ID, bad, res);
+	ranks_ok(3, res);
+	plan->nodes = "a"; /* alone */
+	run(MEET_CALLBACK, one_after_the_other, res);
+	ranks_ok(1, res);
 }
 END_TEST
 
@@ -676,14 +745,15 @@ TT_SUITE("comm/nodes_faults", TT_NEED_NOTHING)
 
 	tcase_add_checked_fixture(c, setup, NULL);
 	TT_ADD_LOOP(c, who_is_left_after_a_kill_goes_on, (int)TT_LEN(killed), 4);
-	tcase_add_test(c, all_ranks_go_on_after_a_mismatch);
+	tcase_add_loop_test(c, all_ranks_go_on_after_a_mismatch, 0, TT_LEN(two_nodes_or_one));
 	TT_ADD_LOOP(c, who_was_stopped_is_left_out_and_told, (int)TT_LEN(stopped), 1);
 	tcase_add_test(c, a_half_without_the_lowest_rank_waits_for_the_other);
 	c = tt_case(s, "successors", "host");
 	tcase_add_checked_fixture(c, setup, NULL);
-	tcase_add_test(c, a_successor_can_be_recovered);
-	tcase_add_test(c, after_a_failing_call_of_one_rank_all_go_on);
+	tcase_add_loop_test(c, a_successor_can_be_recovered, 0, 2);
+	tcase_add_loop_test(c, after_a_failing_call_of_one_rank_all_go_on, 0, 2);
 	tcase_add_loop_test(c, a_rank_that_ends_after_agreeing_is_waited_for_briefly, 0,
-			    TT_LEN(two_of_four));
+			    TT_LEN(two_nodes_or_one));
+	tcase_add_test(c, arguments_of_recover_are_checked);
 	tcase_add_test(c, creation_fails_on_all_ranks);
 }

@@ -21,6 +21,7 @@ static struct te_graph *graph;
 static struct te_step *step;
 static struct te_offload *offload;
 static struct te_tensor *word;
+static struct te_comm *comm; /* of one rank */
 static struct te_recipe fp32 = TE_RECIPE_INIT;
 static const struct te_spec x3 = { TE_DTYPE_FP32, 3, { 1, 2, WIDTH } };
 
@@ -94,6 +95,7 @@ static void setup(void)
 	tt_append(embedding, linear("l"));
 	DO(te_seq_init(embedding, 1));
 	DO(te_offload_create(ctx, NULL, &offload));
+	DO(te_comm_create(ctx, NULL, &comm));
 	to.recipe = &fp32;
 	to.x = x3;
 	DO(te_step_create(losing, NULL, &to, &step));
@@ -101,6 +103,7 @@ static void setup(void)
 
 static void teardown(void)
 {
+	te_comm_unref(comm);
 	te_offload_unref(offload);
 	te_seq_unref(embedding);
 	te_step_unref(step);
@@ -253,28 +256,16 @@ KERNEL(norm_backward, te_kernel_norm_backward(st, t[0], t[1], t[4], NULL, t[5], 
 					      NULL, 0, s))
 KERNEL(act_forward, te_kernel_act_forward(st, t[0], t[1], s))
 KERNEL(act_backward, te_kernel_act_backward(st, t[0], t[1], t[2], NULL, NULL, 0, s))
-static struct te_kernel_rope_opts *rope_of(struct te_kernel_rope_opts *o)
-{
-	o->nheads = o->nkv = 1;
-	o->head_dim = 4;
-	return o;
-}
-
-static struct te_kernel_attention_opts *attention_of(struct te_kernel_attention_opts *o)
-{
-	o->nheads = o->nkv = 1;
-	o->head_dim = 4;
-	return o;
-}
-KERNEL(rope_forward, te_kernel_rope_forward(st, t[6], t[7], rope_of(s)))
-KERNEL(rope_backward, te_kernel_rope_backward(st, t[6], t[7], rope_of(s)))
-static struct te_kernel_attention_cached_opts *
-cached_of(struct te_kernel_attention_cached_opts *o)
-{
-	o->nheads = o->nkv = 1;
-	o->head_dim = 4;
-	return o;
-}
+/* opts of one head, 4 wide */
+#define HEAD_OF(op)                                        \
+	({                                                 \
+		struct te_kernel_##op##_opts *head_o = s;  \
+		head_o->nheads = head_o->nkv = 1;          \
+		head_o->head_dim = 4;                      \
+		head_o;                                    \
+	})
+KERNEL(rope_forward, te_kernel_rope_forward(st, t[6], t[7], HEAD_OF(rope)))
+KERNEL(rope_backward, te_kernel_rope_backward(st, t[6], t[7], HEAD_OF(rope)))
 CALL(attention_cached, struct te_tensor *x, *y, *k[2], *i; const int64_t c[3] = { 1, 2, 4 }, n = 2;
      const int64_t xs[2] = { 2, 12 };
      const int32_t zero[2] = { 0 }; for (int j = 0; j < 2; j++)
@@ -284,23 +275,19 @@ CALL(attention_cached, struct te_tensor *x, *y, *k[2], *i; const int64_t c[3] = 
      DO(te_tensor_create(ctx, TE_DTYPE_FP32, 3, c, NULL, &y));
      DO(te_tensor_create(ctx, TE_DTYPE_FP32, 2, xs, NULL, &x));
      DO(te_fill(st, te_tensor_data(x), 0, te_tensor_nbytes(x)));
-     r = te_kernel_attention_cached(st, x, i, i, k[0], k[1], y, cached_of(s));
+     r = te_kernel_attention_cached(st, x, i, i, k[0], k[1], y, HEAD_OF(attention_cached));
      DO(te_stream_sync(st)); te_tensor_unref(x); te_tensor_unref(i); te_tensor_unref(y);
       te_tensor_unref(k[0]); te_tensor_unref(k[1]);)
-KERNEL(attention_forward, te_kernel_attention_forward(st, t[6], t[0], t[5], attention_of(s)))
+KERNEL(attention_forward, te_kernel_attention_forward(st, t[6], t[0], t[5], HEAD_OF(attention)))
 KERNEL(attention_backward, te_kernel_attention_backward(st, t[0], t[6], t[1], t[5], t[7], ws, 256,
-							attention_of(s)))
+							HEAD_OF(attention)))
 KERNEL(ce_forward, te_kernel_cross_entropy_forward(st, t[0], t[8], t[9], t[4], t[10], ws, 256, s))
 KERNEL(ce_both,
        te_kernel_cross_entropy_both(st, t[0], t[8], t[9], t[4], t[10], t[1], ws, 256, s))
 KERNEL(ce_part, te_kernel_cross_entropy_part(st, t[0], t[8], t[12], s))
-static struct te_kernel_cross_entropy_opts *classes_of(struct te_kernel_cross_entropy_opts *o)
-{
-	o->nclasses = 8;
-	return o;
-}
-KERNEL(ce_join, te_kernel_cross_entropy_join(st, t[12], t[8], t[9], t[4], t[10], ws, 256,
-					     classes_of(s)))
+KERNEL(ce_join,
+       (((struct te_kernel_cross_entropy_opts *)s)->nclasses = 8,
+	te_kernel_cross_entropy_join(st, t[12], t[8], t[9], t[4], t[10], ws, 256, s)))
 KERNEL(ce_backward, te_kernel_cross_entropy_backward(st, t[0], t[8], t[4], t[9], t[1], s))
 KERNEL(kernel_adamw, te_kernel_adamw_step(st, t[0], t[1], t[2], t[3], ws, (char *)ws + 256,
 					  WS_NBYTES - 256, s))
@@ -371,51 +358,35 @@ CALL(comm_opts, struct te_comm *c; r = te_comm_create(ctx, s, &c); if (!r) te_co
 CALL(comm_bootstrap, struct te_comm_opts o = TE_COMM_OPTS_INIT; struct te_comm *c;
      ((struct te_comm_bootstrap *)s)->allgather = never_called; o.nranks = 1; o.bootstrap = s;
      r = te_comm_create(ctx, &o, &c); if (!r) te_comm_unref(c);)
-CALL(comm_op_cross_entropy, struct te_comm *c; struct te_op *op;
-     DO(te_comm_create(ctx, NULL, &c)); ((struct te_cross_entropy_attrs *)s)->nclasses = 2;
-     r = te_comm_op_cross_entropy(c, s, "op", &op); if (!r) te_op_unref(op); te_comm_unref(c);)
-CALL(comm_split_opts, struct te_comm *c, *d; DO(te_comm_create(ctx, NULL, &c));
-     r = te_comm_split(c, 0, 0, s, &d); if (!r) te_comm_unref(d); te_comm_unref(c);)
-CALL(comm_recover_opts, struct te_comm *c, *d; DO(te_comm_create(ctx, NULL, &c));
-     r = te_comm_recover(c, s, NULL, &d); if (!r) te_comm_unref(d); te_comm_unref(c);)
-CALL(comm_info, struct te_comm *c; DO(te_comm_create(ctx, NULL, &c)); r = te_comm_info(c, s);
-     te_comm_unref(c);)
-CALL(comm_call_opts, struct te_comm *c; float x; DO(te_comm_create(ctx, NULL, &c));
-     r = te_comm_allreduce(c, st, &x, &x, 1, TE_DTYPE_FP32, TE_COMM_SUM, s);
-     DO(te_stream_sync(st)); te_comm_unref(c);)
-CALL(comm_choice, struct te_comm *c; float x; DO(te_comm_create(ctx, NULL, &c));
-     struct te_comm_call call = TE_COMM_CALL_INIT; call.in = call.out = &x; call.count = 1;
-     r = te_comm_explain(c, &call, s); te_comm_unref(c);)
-CALL(comm_call, struct te_comm *c; struct te_comm_choice choice = TE_COMM_CHOICE_INIT;
-     DO(te_comm_create(ctx, NULL, &c)); r = te_comm_explain(c, s, &choice); te_comm_unref(c);)
-CALL(comm_norm_opts, struct te_comm *c;
-     _Alignas(16) float x[4] = { 1 }, y[4], gamma[4] = { 1 };
-     DO(te_comm_create(ctx, NULL, &c));
-     if (((struct te_comm_norm_opts *)s)->size >= offsetof(struct te_comm_norm_opts, rstd)) {
-	     ((struct te_comm_norm_opts *)s)->gamma = gamma;
-	     ((struct te_comm_norm_opts *)s)->y = y;
-     }
-     r = te_comm_allreduce_norm(c, st, x, 1, 4, TE_DTYPE_FP32, s);
-     DO(te_stream_sync(st)); te_comm_unref(c);)
-CALL(comm_norm_backward_opts, struct te_comm *c;
-     _Alignas(16) float x[4] = { 1 }, y[4], gamma[4] = { 1 };
-     DO(te_comm_create(ctx, NULL, &c));
-     if (((struct te_comm_norm_backward_opts *)s)->size >=
-	 offsetof(struct te_comm_norm_backward_opts, residual_out)) {
-	     ((struct te_comm_norm_backward_opts *)s)->x = x;
-	     ((struct te_comm_norm_backward_opts *)s)->rstd = gamma;
-	     ((struct te_comm_norm_backward_opts *)s)->gamma = gamma;
-	     ((struct te_comm_norm_backward_opts *)s)->dx = y;
-     }
-     r = te_comm_allreduce_norm_backward(c, st, x, 1, 4, TE_DTYPE_FP32, s);
-     DO(te_stream_sync(st)); te_comm_unref(c);)
-CALL(comm_memory, struct te_comm *c; DO(te_comm_create(ctx, NULL, &c)); r = te_comm_memory(c, s);
-     te_comm_unref(c);)
-CALL(comm_reducer_opts, struct te_comm *c; struct te_comm_reducer *d;
-     DO(te_comm_create(ctx, NULL, &c)); r = te_comm_reducer_create(c, losing, s, &d);
-     if (!r) te_comm_reducer_unref(d); te_comm_unref(c);)
-CALL(comm_op_opts, struct te_comm *c; struct te_op *op; DO(te_comm_create(ctx, NULL, &c));
-     r = te_comm_op_copy(c, s, "op", &op); if (!r) te_op_unref(op); te_comm_unref(c);)
+CALL(comm_op_cross_entropy, struct te_op *op; ((struct te_cross_entropy_attrs *)s)->nclasses = 2;
+     r = te_comm_op_cross_entropy(comm, s, "op", &op); if (!r) te_op_unref(op);)
+CALL(comm_split_opts, struct te_comm *d; r = te_comm_split(comm, 0, 0, s, &d);
+     if (!r) te_comm_unref(d);)
+CALL(comm_recover_opts, struct te_comm *d; r = te_comm_recover(comm, s, NULL, &d);
+     if (!r) te_comm_unref(d);)
+CALL(comm_info, r = te_comm_info(comm, s);)
+CALL(comm_call_opts, float x = 0;
+     r = te_comm_allreduce(comm, st, &x, &x, 1, TE_DTYPE_FP32, TE_COMM_SUM, s);
+     DO(te_stream_sync(st));)
+CALL(comm_choice, float x = 0; struct te_comm_call call = TE_COMM_CALL_INIT;
+     call.in = call.out = &x; call.count = 1; r = te_comm_explain(comm, &call, s);)
+CALL(comm_call, struct te_comm_choice choice = TE_COMM_CHOICE_INIT;
+     r = te_comm_explain(comm, s, &choice);)
+CALL(comm_norm_opts, _Alignas(16) float x[4] = { 1 }, y[4], gamma[4] = { 1 };
+     struct te_comm_norm_opts *o = s;
+     if (o->size >= offsetof(struct te_comm_norm_opts, rstd)) o->gamma = gamma, o->y = y;
+     r = te_comm_allreduce_norm(comm, st, x, 1, 4, TE_DTYPE_FP32, s); DO(te_stream_sync(st));)
+CALL(comm_norm_backward_opts, _Alignas(16) float x[4] = { 1 }, y[4], gamma[4] = { 1 };
+     struct te_comm_norm_backward_opts *o = s;
+     if (o->size >= offsetof(struct te_comm_norm_backward_opts, residual_out))
+	     o->x = x, o->rstd = o->gamma = gamma, o->dx = y;
+     r = te_comm_allreduce_norm_backward(comm, st, x, 1, 4, TE_DTYPE_FP32, s);
+     DO(te_stream_sync(st));)
+CALL(comm_memory, r = te_comm_memory(comm, s);)
+CALL(comm_reducer_opts, struct te_comm_reducer *d; r = te_comm_reducer_create(comm, losing, s, &d);
+     if (!r) te_comm_reducer_unref(d);)
+CALL(comm_op_opts, struct te_op *op; r = te_comm_op_copy(comm, s, "op", &op);
+     if (!r) te_op_unref(op);)
 CALL(transport_info, r = te_transport_info(ctx, 0, s);)
 CALL(op_ops, struct te_op *op; struct te_op_ops *o = s; o->name = "mine"; o->infer = infer_same;
      r = te_op_create(o, NULL, "mine", &op); if (!r) te_op_unref(op);)
@@ -458,94 +429,6 @@ ATTRS(cross_entropy, cross_entropy, a->nclasses = 4;)
 
 /* ---- the table ---- */
 
-static const struct te_ctx_opts init_te_ctx_opts = TE_CTX_OPTS_INIT;
-static const struct te_backend_info init_te_backend_info = TE_BACKEND_INFO_INIT;
-static const struct te_spill_info init_te_spill_info = TE_SPILL_INFO_INIT;
-static const struct te_spill_opts init_te_spill_opts = TE_SPILL_OPTS_INIT;
-static const struct te_spill_rates init_te_spill_rates = TE_SPILL_RATES_INIT;
-static const struct te_device_info init_te_device_info = TE_DEVICE_INFO_INIT;
-static const struct te_variant_info init_te_variant_info = TE_VARIANT_INFO_INIT;
-static const struct te_mem_info init_te_mem_info = TE_MEM_INFO_INIT;
-static const struct te_param_info init_te_param_info = TE_PARAM_INFO_INIT;
-static const struct te_tensor_opts init_te_tensor_opts = TE_TENSOR_OPTS_INIT;
-static const struct te_recipe init_te_recipe = TE_RECIPE_INIT;
-static const struct te_plan_opts init_te_plan_opts = TE_PLAN_OPTS_INIT;
-static const struct te_plan_memory init_te_plan_memory = TE_PLAN_MEMORY_INIT;
-static const struct te_plan_binding init_te_plan_binding = TE_PLAN_BINDING_INIT;
-static const struct te_plan_profile_opts init_te_plan_profile_opts = TE_PLAN_PROFILE_OPTS_INIT;
-static const struct te_plan_profile init_te_plan_profile = TE_PLAN_PROFILE_INIT;
-static const struct te_plan_profile_step init_te_plan_profile_step = TE_PLAN_PROFILE_STEP_INIT;
-static const struct te_plan_saved_info init_te_plan_saved_info = TE_PLAN_SAVED_INFO_INIT;
-static const struct te_seq_binding init_te_seq_binding = TE_SEQ_BINDING_INIT;
-static const struct te_weight_info init_te_weight_info = TE_WEIGHT_INFO_INIT;
-static const struct te_adamw_opts init_te_adamw_opts = TE_ADAMW_OPTS_INIT;
-static const struct te_adamw_shards init_te_adamw_shards = TE_ADAMW_SHARDS_INIT;
-static const struct te_adamw_stats init_te_adamw_stats = TE_ADAMW_STATS_INIT;
-static const struct te_gemm_grouped_opts init_te_gemm_grouped_opts = TE_GEMM_GROUPED_OPTS_INIT;
-static const struct te_gemm_opts init_te_gemm_opts = TE_GEMM_OPTS_INIT;
-static const struct te_kernel_transpose_opts init_te_kernel_transpose_opts =
-	TE_KERNEL_TRANSPOSE_OPTS_INIT;
-static const struct te_kernel_embedding_opts init_te_kernel_embedding_opts =
-	TE_KERNEL_EMBEDDING_OPTS_INIT;
-static const struct te_kernel_dropout_opts init_te_kernel_dropout_opts =
-	TE_KERNEL_DROPOUT_OPTS_INIT;
-static const struct te_kernel_norm_opts init_te_kernel_norm_opts = TE_KERNEL_NORM_OPTS_INIT;
-static const struct te_kernel_act_opts init_te_kernel_act_opts = TE_KERNEL_ACT_OPTS_INIT;
-static const struct te_kernel_rope_opts init_te_kernel_rope_opts = TE_KERNEL_ROPE_OPTS_INIT;
-static const struct te_kernel_attention_opts init_te_kernel_attention_opts =
-	TE_KERNEL_ATTENTION_OPTS_INIT;
-static const struct te_kernel_attention_cached_opts init_te_kernel_attention_cached_opts =
-	TE_KERNEL_ATTENTION_CACHED_OPTS_INIT;
-static const struct te_kernel_cross_entropy_opts init_te_kernel_cross_entropy_opts =
-	TE_KERNEL_CROSS_ENTROPY_OPTS_INIT;
-static const struct te_kernel_adamw_opts init_te_kernel_adamw_opts = TE_KERNEL_ADAMW_OPTS_INIT;
-static const struct te_recording_info init_te_recording_info = TE_RECORDING_INFO_INIT;
-static const struct te_node_info init_te_node_info = TE_NODE_INFO_INIT;
-static const struct te_binding_info init_te_binding_info = TE_BINDING_INFO_INIT;
-static const struct te_schedule_opts init_te_schedule_opts = TE_SCHEDULE_OPTS_INIT;
-static const struct te_schedule_info init_te_schedule_info = TE_SCHEDULE_INFO_INIT;
-static const struct te_graph_report init_te_graph_report = TE_GRAPH_REPORT_INIT;
-static const struct te_graph_change init_te_graph_change = TE_GRAPH_CHANGE_INIT;
-static const struct te_callable init_te_callable = TE_CALLABLE_INIT;
-static const struct te_graph_opts init_te_graph_opts = TE_GRAPH_OPTS_INIT;
-static const struct te_offload_opts init_te_offload_opts = TE_OFFLOAD_OPTS_INIT;
-static const struct te_offload_report init_te_offload_report = TE_OFFLOAD_REPORT_INIT;
-static const struct te_decoder_opts init_te_decoder_opts = TE_DECODER_OPTS_INIT;
-static const struct te_sampling init_te_sampling = TE_SAMPLING_INIT;
-static const struct te_step_opts init_te_step_opts = TE_STEP_OPTS_INIT;
-static const struct te_step_memory init_te_step_memory = TE_STEP_MEMORY_INIT;
-static const struct te_replay init_te_replay = TE_REPLAY_INIT;
-static const struct te_comm_opts init_te_comm_opts = TE_COMM_OPTS_INIT;
-static const struct te_comm_bootstrap init_te_comm_bootstrap = TE_COMM_BOOTSTRAP_INIT;
-static const struct te_comm_recover_opts init_te_comm_recover_opts = TE_COMM_RECOVER_OPTS_INIT;
-static const struct te_comm_info init_te_comm_info = TE_COMM_INFO_INIT;
-static const struct te_comm_call_opts init_te_comm_call_opts = TE_COMM_CALL_OPTS_INIT;
-static const struct te_comm_call init_te_comm_call = TE_COMM_CALL_INIT;
-static const struct te_comm_choice init_te_comm_choice = TE_COMM_CHOICE_INIT;
-static const struct te_comm_norm_opts init_te_comm_norm_opts = TE_COMM_NORM_OPTS_INIT;
-static const struct te_comm_norm_backward_opts init_te_comm_norm_backward_opts =
-	TE_COMM_NORM_BACKWARD_OPTS_INIT;
-static const struct te_comm_memory init_te_comm_memory = TE_COMM_MEMORY_INIT;
-static const struct te_comm_reducer_opts init_te_comm_reducer_opts = TE_COMM_REDUCER_OPTS_INIT;
-static const struct te_comm_op_opts init_te_comm_op_opts = TE_COMM_OP_OPTS_INIT;
-static const struct te_transport_info init_te_transport_info = TE_TRANSPORT_INFO_INIT;
-static const struct te_op_ops init_te_op_ops = TE_OP_OPS_INIT;
-static const struct te_fusion init_te_fusion = TE_FUSION_INIT;
-static const struct te_embedding_attrs init_te_embedding_attrs = TE_EMBEDDING_ATTRS_INIT;
-static const struct te_linear_attrs init_te_linear_attrs = TE_LINEAR_ATTRS_INIT;
-static const struct te_bias_attrs init_te_bias_attrs = TE_BIAS_ATTRS_INIT;
-static const struct te_norm_attrs init_te_norm_attrs = TE_NORM_ATTRS_INIT;
-static const struct te_act_attrs init_te_act_attrs = TE_ACT_ATTRS_INIT;
-static const struct te_qk_norm_attrs init_te_qk_norm_attrs = TE_QK_NORM_ATTRS_INIT;
-static const struct te_rope_attrs init_te_rope_attrs = TE_ROPE_ATTRS_INIT;
-static const struct te_attention_attrs init_te_attention_attrs = TE_ATTENTION_ATTRS_INIT;
-static const struct te_dropout_attrs init_te_dropout_attrs = TE_DROPOUT_ATTRS_INIT;
-static const struct te_scale_attrs init_te_scale_attrs = TE_SCALE_ATTRS_INIT;
-static const struct te_reshape_attrs init_te_reshape_attrs = TE_RESHAPE_ATTRS_INIT;
-static const struct te_quantize_attrs init_te_quantize_attrs = TE_QUANTIZE_ATTRS_INIT;
-static const struct te_cross_entropy_attrs init_te_cross_entropy_attrs =
-	TE_CROSS_ENTROPY_ATTRS_INIT;
-
 #define KNOWN_MOST 2048
 #define MORE 24
 
@@ -553,12 +436,11 @@ static const struct te_cross_entropy_attrs init_te_cross_entropy_attrs =
  * after: the end of a member that all versions have; an older struct ends there, and what follows
  * in memory is not its own. For results, any member will do.
  */
-#define IN(fn, type, member) { NAMES(fn, type), SIZES(type, member), 0 }
-#define OUT(fn, type, member) { NAMES(fn, type), SIZES(type, member), 1 }
-#define NAMES(fn, type) #fn, #type, call_##fn, &init_##type
-#define SIZES(type, member)   \
-	sizeof(struct type),  \
-		offsetof(struct type, member) + sizeof(((struct type *)0)->member)
+#define IN(...) ROW(0, __VA_ARGS__)
+#define OUT(...) ROW(1, __VA_ARGS__)
+#define ROW(out, fn, type, member, ...)                                                      \
+	{ #fn, #type, call_##fn, &(const struct type)__VA_ARGS__, sizeof(struct type),       \
+	  offsetof(struct type, member) + sizeof(((struct type *)0)->member), out },
 
 static const struct row {
 	const char *fn, *type;
@@ -567,106 +449,107 @@ static const struct row {
 	size_t known, older;
 	int out;
 } rows[] = {
-	IN(ctx_opts, te_ctx_opts, backend),
-	OUT(backend_info, te_backend_info, reason),
-	OUT(device_info, te_device_info, name),
-	OUT(ctx_device_info, te_device_info, usable),
-	OUT(variant_info, te_variant_info, variant),
-	IN(variant_device, te_device_info, usable),
-	OUT(spill_info, te_spill_info, reason),
-	IN(spill_opts, te_spill_opts, block_nbytes),
-	OUT(spill_rates, te_spill_rates, write),
-	OUT(mem_info, te_mem_info, peak_nbytes),
-	OUT(param_info, te_param_info, name),
-	IN(tensor_opts, te_tensor_opts, align),
-	OUT(recipe_name, te_recipe, kind),
-	OUT(recipe_chosen, te_recipe, kind),
-	IN(recipe_device, te_device_info, usable),
-	IN(quant, te_recipe, compute),
-	IN(plan_recipe, te_recipe, compute),
-	IN(plan_opts, te_plan_opts, x),
-	OUT(plan_memory, te_plan_memory, arena_nbytes),
-	IN(plan_binding, te_plan_binding, out_grad),
-	OUT(plan_saved, te_plan_saved_info, name),
-	IN(plan_profile_opts, te_plan_profile_opts, nwarm),
-	OUT(plan_profile, te_plan_profile, us),
-	OUT(plan_profile_step, te_plan_profile_step, name),
-	IN(seq_binding, te_seq_binding, masters),
-	OUT(weight_info, te_weight_info, name),
-	IN(adamw_opts, te_adamw_opts, beta1),
-	IN(adamw_shards, te_adamw_shards, gather),
-	OUT(adamw_stats, te_adamw_stats, nsteps),
-	IN(gemm_grouped_opts, te_gemm_grouped_opts, flags),
-	IN(gemm_opts, te_gemm_opts, flags),
-	IN(transpose, te_kernel_transpose_opts, size),
-	IN(embedding_forward, te_kernel_embedding_opts, size),
-	IN(embedding_backward, te_kernel_embedding_opts, size),
-	IN(dropout_forward, te_kernel_dropout_opts, size),
-	IN(dropout_backward, te_kernel_dropout_opts, size),
-	IN(norm_forward, te_kernel_norm_opts, eps),
-	IN(norm_backward, te_kernel_norm_opts, eps),
-	IN(act_forward, te_kernel_act_opts, gated),
-	IN(act_backward, te_kernel_act_opts, gated),
-	IN(rope_forward, te_kernel_rope_opts, head_dim),
-	IN(rope_backward, te_kernel_rope_opts, head_dim),
-	IN(attention_cached, te_kernel_attention_cached_opts, head_dim),
-	IN(attention_forward, te_kernel_attention_opts, head_dim),
-	IN(attention_backward, te_kernel_attention_opts, head_dim),
-	IN(ce_forward, te_kernel_cross_entropy_opts, nclasses),
-	IN(ce_both, te_kernel_cross_entropy_opts, nclasses),
-	IN(ce_part, te_kernel_cross_entropy_opts, nclasses),
-	IN(ce_join, te_kernel_cross_entropy_opts, ignore_index),
-	IN(ce_backward, te_kernel_cross_entropy_opts, nclasses),
-	IN(kernel_adamw, te_kernel_adamw_opts, max_grad_norm),
-	OUT(recording_info, te_recording_info, nnodes),
-	OUT(node_info, te_node_info, kind),
-	OUT(binding_info, te_binding_info, nuses),
-	IN(schedule_opts, te_schedule_opts, nmicro),
-	IN(schedule_parse, te_schedule_opts, nmicro),
-	OUT(schedule_info, te_schedule_info, nchunks),
-	OUT(graph_report, te_graph_report, ncallables),
-	OUT(graph_change, te_graph_change, nin_place),
-	OUT(callable_out, te_callable, release),
-	IN(callable_in, te_callable, regions),
-	IN(graph_opts, te_graph_opts, flags),
-	IN(offload_opts, te_offload_opts, target_nbytes),
-	OUT(offload_report, te_offload_report, nplans),
-	IN(decoder_opts, te_decoder_opts, recipe),
-	IN(sampling, te_sampling, temperature),
-	IN(step_opts, te_step_opts, x),
-	OUT(step_memory, te_step_memory, pool_nbytes),
-	IN(replay, te_replay, pos),
-	IN(comm_opts, te_comm_opts, flags),
-	IN(comm_op_cross_entropy, te_cross_entropy_attrs, nclasses),
-	IN(comm_split_opts, te_comm_opts, flags),
-	IN(comm_bootstrap, te_comm_bootstrap, allgather),
-	IN(comm_recover_opts, te_comm_recover_opts, flags),
-	OUT(comm_info, te_comm_info, nranks),
-	IN(comm_call_opts, te_comm_call_opts, max_blocks),
-	IN(comm_call, te_comm_call, count),
-	OUT(comm_choice, te_comm_choice, nblocks),
-	IN(comm_norm_opts, te_comm_norm_opts, y),
-	IN(comm_norm_backward_opts, te_comm_norm_backward_opts, dx),
-	OUT(comm_memory, te_comm_memory, used_nbytes),
-	IN(comm_reducer_opts, te_comm_reducer_opts, bucket_nbytes),
-	IN(comm_op_opts, te_comm_op_opts, max_blocks),
-	OUT(transport_info, te_transport_info, available),
-	IN(op_ops, te_op_ops, infer),
-	IN(fusion, te_fusion, run),
-	IN(embedding, te_embedding_attrs, width),
-	IN(linear, te_linear_attrs, out),
-	IN(bias, te_bias_attrs, width),
-	IN(layernorm, te_norm_attrs, width),
-	IN(rmsnorm, te_norm_attrs, width),
-	IN(activation, te_act_attrs, act),
-	IN(qk_norm, te_qk_norm_attrs, flags),
-	IN(rope, te_rope_attrs, head_dim),
-	IN(attention, te_attention_attrs, head_dim),
-	IN(dropout, te_dropout_attrs, size),
-	IN(scale, te_scale_attrs, size),
-	IN(reshape, te_reshape_attrs, size),
-	IN(quantize, te_quantize_attrs, size),
-	IN(cross_entropy, te_cross_entropy_attrs, nclasses),
+	IN(ctx_opts, te_ctx_opts, backend, TE_CTX_OPTS_INIT)
+	OUT(backend_info, te_backend_info, reason, TE_BACKEND_INFO_INIT)
+	OUT(device_info, te_device_info, name, TE_DEVICE_INFO_INIT)
+	OUT(ctx_device_info, te_device_info, usable, TE_DEVICE_INFO_INIT)
+	OUT(variant_info, te_variant_info, variant, TE_VARIANT_INFO_INIT)
+	IN(variant_device, te_device_info, usable, TE_DEVICE_INFO_INIT)
+	OUT(spill_info, te_spill_info, reason, TE_SPILL_INFO_INIT)
+	IN(spill_opts, te_spill_opts, block_nbytes, TE_SPILL_OPTS_INIT)
+	OUT(spill_rates, te_spill_rates, write, TE_SPILL_RATES_INIT)
+	OUT(mem_info, te_mem_info, peak_nbytes, TE_MEM_INFO_INIT)
+	OUT(param_info, te_param_info, name, TE_PARAM_INFO_INIT)
+	IN(tensor_opts, te_tensor_opts, align, TE_TENSOR_OPTS_INIT)
+	OUT(recipe_name, te_recipe, kind, TE_RECIPE_INIT)
+	OUT(recipe_chosen, te_recipe, kind, TE_RECIPE_INIT)
+	IN(recipe_device, te_device_info, usable, TE_DEVICE_INFO_INIT)
+	IN(quant, te_recipe, compute, TE_RECIPE_INIT)
+	IN(plan_recipe, te_recipe, compute, TE_RECIPE_INIT)
+	IN(plan_opts, te_plan_opts, x, TE_PLAN_OPTS_INIT)
+	OUT(plan_memory, te_plan_memory, arena_nbytes, TE_PLAN_MEMORY_INIT)
+	IN(plan_binding, te_plan_binding, out_grad, TE_PLAN_BINDING_INIT)
+	OUT(plan_saved, te_plan_saved_info, name, TE_PLAN_SAVED_INFO_INIT)
+	IN(plan_profile_opts, te_plan_profile_opts, nwarm, TE_PLAN_PROFILE_OPTS_INIT)
+	OUT(plan_profile, te_plan_profile, us, TE_PLAN_PROFILE_INIT)
+	OUT(plan_profile_step, te_plan_profile_step, name, TE_PLAN_PROFILE_STEP_INIT)
+	IN(seq_binding, te_seq_binding, masters, TE_SEQ_BINDING_INIT)
+	OUT(weight_info, te_weight_info, name, TE_WEIGHT_INFO_INIT)
+	IN(adamw_opts, te_adamw_opts, beta1, TE_ADAMW_OPTS_INIT)
+	IN(adamw_shards, te_adamw_shards, gather, TE_ADAMW_SHARDS_INIT)
+	OUT(adamw_stats, te_adamw_stats, nsteps, TE_ADAMW_STATS_INIT)
+	IN(gemm_grouped_opts, te_gemm_grouped_opts, flags, TE_GEMM_GROUPED_OPTS_INIT)
+	IN(gemm_opts, te_gemm_opts, flags, TE_GEMM_OPTS_INIT)
+	IN(transpose, te_kernel_transpose_opts, size, TE_KERNEL_TRANSPOSE_OPTS_INIT)
+	IN(embedding_forward, te_kernel_embedding_opts, size, TE_KERNEL_EMBEDDING_OPTS_INIT)
+	IN(embedding_backward, te_kernel_embedding_opts, size, TE_KERNEL_EMBEDDING_OPTS_INIT)
+	IN(dropout_forward, te_kernel_dropout_opts, size, TE_KERNEL_DROPOUT_OPTS_INIT)
+	IN(dropout_backward, te_kernel_dropout_opts, size, TE_KERNEL_DROPOUT_OPTS_INIT)
+	IN(norm_forward, te_kernel_norm_opts, eps, TE_KERNEL_NORM_OPTS_INIT)
+	IN(norm_backward, te_kernel_norm_opts, eps, TE_KERNEL_NORM_OPTS_INIT)
+	IN(act_forward, te_kernel_act_opts, gated, TE_KERNEL_ACT_OPTS_INIT)
+	IN(act_backward, te_kernel_act_opts, gated, TE_KERNEL_ACT_OPTS_INIT)
+	IN(rope_forward, te_kernel_rope_opts, head_dim, TE_KERNEL_ROPE_OPTS_INIT)
+	IN(rope_backward, te_kernel_rope_opts, head_dim, TE_KERNEL_ROPE_OPTS_INIT)
+	IN(attention_cached, te_kernel_attention_cached_opts, head_dim,
+	   TE_KERNEL_ATTENTION_CACHED_OPTS_INIT)
+	IN(attention_forward, te_kernel_attention_opts, head_dim, TE_KERNEL_ATTENTION_OPTS_INIT)
+	IN(attention_backward, te_kernel_attention_opts, head_dim, TE_KERNEL_ATTENTION_OPTS_INIT)
+	IN(ce_forward, te_kernel_cross_entropy_opts, nclasses, TE_KERNEL_CROSS_ENTROPY_OPTS_INIT)
+	IN(ce_both, te_kernel_cross_entropy_opts, nclasses, TE_KERNEL_CROSS_ENTROPY_OPTS_INIT)
+	IN(ce_part, te_kernel_cross_entropy_opts, nclasses, TE_KERNEL_CROSS_ENTROPY_OPTS_INIT)
+	IN(ce_join, te_kernel_cross_entropy_opts, ignore_index, TE_KERNEL_CROSS_ENTROPY_OPTS_INIT)
+	IN(ce_backward, te_kernel_cross_entropy_opts, nclasses, TE_KERNEL_CROSS_ENTROPY_OPTS_INIT)
+	IN(kernel_adamw, te_kernel_adamw_opts, max_grad_norm, TE_KERNEL_ADAMW_OPTS_INIT)
+	OUT(recording_info, te_recording_info, nnodes, TE_RECORDING_INFO_INIT)
+	OUT(node_info, te_node_info, kind, TE_NODE_INFO_INIT)
+	OUT(binding_info, te_binding_info, nuses, TE_BINDING_INFO_INIT)
+	IN(schedule_opts, te_schedule_opts, nmicro, TE_SCHEDULE_OPTS_INIT)
+	IN(schedule_parse, te_schedule_opts, nmicro, TE_SCHEDULE_OPTS_INIT)
+	OUT(schedule_info, te_schedule_info, nchunks, TE_SCHEDULE_INFO_INIT)
+	OUT(graph_report, te_graph_report, ncallables, TE_GRAPH_REPORT_INIT)
+	OUT(graph_change, te_graph_change, nin_place, TE_GRAPH_CHANGE_INIT)
+	OUT(callable_out, te_callable, release, TE_CALLABLE_INIT)
+	IN(callable_in, te_callable, regions, TE_CALLABLE_INIT)
+	IN(graph_opts, te_graph_opts, flags, TE_GRAPH_OPTS_INIT)
+	IN(offload_opts, te_offload_opts, target_nbytes, TE_OFFLOAD_OPTS_INIT)
+	OUT(offload_report, te_offload_report, nplans, TE_OFFLOAD_REPORT_INIT)
+	IN(decoder_opts, te_decoder_opts, recipe, TE_DECODER_OPTS_INIT)
+	IN(sampling, te_sampling, temperature, TE_SAMPLING_INIT)
+	IN(step_opts, te_step_opts, x, TE_STEP_OPTS_INIT)
+	OUT(step_memory, te_step_memory, pool_nbytes, TE_STEP_MEMORY_INIT)
+	IN(replay, te_replay, pos, TE_REPLAY_INIT)
+	IN(comm_opts, te_comm_opts, flags, TE_COMM_OPTS_INIT)
+	IN(comm_op_cross_entropy, te_cross_entropy_attrs, nclasses, TE_CROSS_ENTROPY_ATTRS_INIT)
+	IN(comm_split_opts, te_comm_opts, flags, TE_COMM_OPTS_INIT)
+	IN(comm_bootstrap, te_comm_bootstrap, allgather, TE_COMM_BOOTSTRAP_INIT)
+	IN(comm_recover_opts, te_comm_recover_opts, flags, TE_COMM_RECOVER_OPTS_INIT)
+	OUT(comm_info, te_comm_info, nranks, TE_COMM_INFO_INIT)
+	IN(comm_call_opts, te_comm_call_opts, max_blocks, TE_COMM_CALL_OPTS_INIT)
+	IN(comm_call, te_comm_call, count, TE_COMM_CALL_INIT)
+	OUT(comm_choice, te_comm_choice, nblocks, TE_COMM_CHOICE_INIT)
+	IN(comm_norm_opts, te_comm_norm_opts, y, TE_COMM_NORM_OPTS_INIT)
+	IN(comm_norm_backward_opts, te_comm_norm_backward_opts, dx, TE_COMM_NORM_BACKWARD_OPTS_INIT)
+	OUT(comm_memory, te_comm_memory, used_nbytes, TE_COMM_MEMORY_INIT)
+	IN(comm_reducer_opts, te_comm_reducer_opts, bucket_nbytes, TE_COMM_REDUCER_OPTS_INIT)
+	IN(comm_op_opts, te_comm_op_opts, max_blocks, TE_COMM_OP_OPTS_INIT)
+	OUT(transport_info, te_transport_info, available, TE_TRANSPORT_INFO_INIT)
+	IN(op_ops, te_op_ops, infer, TE_OP_OPS_INIT)
+	IN(fusion, te_fusion, run, TE_FUSION_INIT)
+	IN(embedding, te_embedding_attrs, width, TE_EMBEDDING_ATTRS_INIT)
+	IN(linear, te_linear_attrs, out, TE_LINEAR_ATTRS_INIT)
+	IN(bias, te_bias_attrs, width, TE_BIAS_ATTRS_INIT)
+	IN(layernorm, te_norm_attrs, width, TE_NORM_ATTRS_INIT)
+	IN(rmsnorm, te_norm_attrs, width, TE_NORM_ATTRS_INIT)
+	IN(activation, te_act_attrs, act, TE_ACT_ATTRS_INIT)
+	IN(qk_norm, te_qk_norm_attrs, flags, TE_QK_NORM_ATTRS_INIT)
+	IN(rope, te_rope_attrs, head_dim, TE_ROPE_ATTRS_INIT)
+	IN(attention, te_attention_attrs, head_dim, TE_ATTENTION_ATTRS_INIT)
+	IN(dropout, te_dropout_attrs, size, TE_DROPOUT_ATTRS_INIT)
+	IN(scale, te_scale_attrs, size, TE_SCALE_ATTRS_INIT)
+	IN(reshape, te_reshape_attrs, size, TE_RESHAPE_ATTRS_INIT)
+	IN(quantize, te_quantize_attrs, size, TE_QUANTIZE_ATTRS_INIT)
+	IN(cross_entropy, te_cross_entropy_attrs, nclasses, TE_CROSS_ENTROPY_ATTRS_INIT)
 };
 
 /* the struct in memory that is poisoned after its nbytes */
@@ -787,9 +670,8 @@ START_TEST(callbacks_of_a_newer_header_are_refused)
 }
 END_TEST
 
-static Suite *suite(void)
+TT_SUITE("graph/sized", TT_NEED_NOTHING)
 {
-	Suite *s = suite_create("graph/sized");
 	TCase *c = tt_case(s, "structs", "host serial");
 	const int n = TT_LEN(rows);
 
@@ -798,7 +680,4 @@ static Suite *suite(void)
 	tcase_add_loop_test(c, takes_a_newer_struct, 0, n);
 	tcase_add_loop_test(c, names_the_macro_that_was_forgotten, 0, n);
 	tcase_add_test(c, callbacks_of_a_newer_header_are_refused);
-	return s;
 }
-
-TT_MAIN("graph/sized", TT_NEED_NOTHING, suite)

@@ -231,7 +231,8 @@ TT_TOOLS_SH += \
 	t/tools/t8041-te_train-pipeline.t \
 	t/tools/t8042-te_train-zero.t \
 	t/tools/t8046-te_train-states.t \
-	t/tools/t8047-te_export-folder.t
+	t/tools/t8047-te_export-folder.t \
+	t/tools/t8050-te_train-choices.t
 # a shared library for LD_PRELOAD: -rpath makes it one although it is not installed
 check_LTLIBRARIES += t/lib/failalloc.la
 t_lib_failalloc_la_SOURCES = t/lib/failalloc.c

@@ -47,6 +47,8 @@ bin_PROGRAMS += \
 tools_lib_libtools_la_SOURCES += \
 	tools/lib/chat.c \
 	tools/lib/chat.h \
+	tools/lib/choices.c \
+	tools/lib/choices.h \
 	tools/lib/digest.c \
 	tools/lib/digest.h \
 	tools/lib/folder.c \
@@ -95,8 +97,6 @@ tools_te_export_LDADD = tools/lib/libtools.la $(TOKEN_LA) libtegraph/libtegraph.
 	libtecomm/libtecomm.la libtecore/libtecore.la $(JANSSON_LIBS) -lm
 
 tools_te_generate_SOURCES = \
-	tools/generate/choices.c \
-	tools/generate/choices.h \
 	tools/generate/talk.c \
 	tools/generate/talk.h \
 	tools/te_generate.c
@@ -191,6 +191,8 @@ tools_te_perftest_te_perftest_LDADD = tools/te_perftest/libte_perftest.la \
 # all of te_train but its main function, for its unit tests too
 noinst_LTLIBRARIES += tools/te_train/libte_train.la
 tools_te_train_libte_train_la_SOURCES = \
+	tools/te_train/answers.c \
+	tools/te_train/answers.h \
 	tools/te_train/batch.c \
 	tools/te_train/batch.h \
 	tools/te_train/ckpt.c \

@@ -19,8 +19,8 @@
 #include <te/decoder.h>
 #include <te/errno.h>
 
-#include "tools/generate/choices.h"
 #include "tools/generate/talk.h"
+#include "tools/lib/choices.h"
 #include "tools/lib/model.h"
 #include "tools/lib/option.h"
 #include "tools/lib/record.h"
@@ -29,7 +29,6 @@
 #include "tools/lib/weights.h"
 
 #define NBYTES 256 /* a vocabulary of at most this size is bytes */
-#define CONTEXT 2048
 #define NEOS 8 /* end tokens */
 
 struct opts {
@@ -199,9 +198,6 @@ static int read_choices(struct run *r)
 	r->choices.tokenizer = r->tokenizer;
 	r->choices.vocab = r->model.cfg.vocab;
 	r->choices.context = r->context;
-	if (!r->tokenizer && !is_bytes(r))
-		return say_bad("--eval-choices: the model's vocabulary of %lld is not bytes: give "
-			       "a --tokenizer", (long long)r->model.cfg.vocab);
 	return choices_read(&r->choices, r->o.eval_choices);
 }
 
@@ -212,8 +208,7 @@ static int open_model(struct run *r)
 	struct te_decoder_opts o = TE_DECODER_OPTS_INIT;
 	struct te_recipe recipe = TE_RECIPE_INIT;
 	struct config cfg = { 0 };
-	const char *field = NULL;
-	int64_t most, longest, nseqs;
+	int64_t most, nseqs;
 	int te, s = config_read(r->o.model, &cfg);
 
 	if (s)
@@ -241,10 +236,10 @@ static int open_model(struct run *r)
 		s = open_talk(r);
 	if (s)
 		return s;
-	most = r->model.cfg.max_pos > 0 ? r->model.cfg.max_pos : CONTEXT;
-	longest = config_longest(&r->model.cfg, &field);
-	most = longest > 0 && longest < most ? longest : most;
-	r->context = r->o.context ? r->o.context : most < CONTEXT ? most : CONTEXT;
+	most = config_positions(&r->model.cfg);
+	r->context = r->o.context	    ? r->o.context :
+		     most < DEFAULT_CONTEXT ? most :
+					      DEFAULT_CONTEXT;
 	if (r->context > most)
 		return say_bad("--context %lld: the model has %lld positions",
 			       (long long)r->context, (long long)most);
@@ -755,7 +750,7 @@ static int generate_all(struct run *r)
 static int answer_choices(struct run *r)
 {
 	struct record rec;
-	int s = choices_score(&r->choices, r->d, r->o.batch);
+	int s = choices_score(&r->choices, r->d, r->o.batch, 0, r->choices.nquestions);
 
 	if (!s && r->o.json) {
 		record_begin(&rec);

@@ -9,7 +9,7 @@
 #include "tools/te_train/mem.h"
 #include "tt.h"
 
-static char path[64], config[64];
+static char path[64], config[64], questions[64];
 
 static void write_file(char *name, const char *text, int times)
 {
@@ -30,12 +30,16 @@ static void setup(void)
 		   "{\"model_type\":\"gpt2\",\"vocab_size\":256,\"n_positions\":64,\"n_embd\":64,"
 		   "\"n_layer\":3,\"n_head\":2,\"resid_pdrop\":0.1}",
 		   1);
+	write_file(questions,
+		   "{\"ctx\": \"some\", \"endings\": [\"text\", \"other words\"], \"label\": 0}\n",
+		   3);
 }
 
 static void teardown(void)
 {
 	unlink(path);
 	unlink(config);
+	unlink(questions);
 }
 
 /* options, and how much larger than the memory used the estimate may be: each part has a set of
@@ -61,6 +65,10 @@ static const struct {
 	{ "--recipe fp8-block --graph step --offload all", 0 },
 	{ "--graph layer --offload all", 4096 },
 	{ "--graph step --accum 4 --chunks 2 --pipeline-schedule zero-bubble", 4096 },
+	{ "--recipe fp32 --eval-choices", 0 },
+	{ "--recipe bf16 --eval-choices", 0 },
+	/* the head's copy is counted twice */
+	{ "--recipe fp8-delayed --eval-choices", 256 * 64 * 2 + 6144 },
 };
 
 START_TEST(is_what_a_run_takes)
@@ -73,8 +81,8 @@ START_TEST(is_what_a_run_takes)
 	struct mem m;
 	int argc = 0, done;
 
-	snprintf(text, sizeof(text), "te_train --backend host --model %s %s %s", config,
-		 runs[_i].args, path);
+	snprintf(text, sizeof(text), "te_train --backend host --model %s %s %s %s", config,
+		 runs[_i].args, strstr(runs[_i].args, "choices") ? questions : "", path);
 	for (char *w = strtok_r(text, " ", &save); w; w = strtok_r(NULL, " ", &save))
 		argv[argc++] = w;
 	argv[argc] = NULL;
@@ -82,7 +90,7 @@ START_TEST(is_what_a_run_takes)
 	ck_assert_int_eq(opts_parse(&o, argc, argv, &done), 0);
 	ck_assert_int_eq(trainer_create(&o, &t), 0);
 	ck_assert_int_eq(trainer_open(&t), 0);
-	run = (struct mem_run){ &o, &t.now.model, &t.now.graph, 1, NULL };
+	run = (struct mem_run){ &o, &t.now.model, &t.now.graph, 1, NULL, &t.choices };
 	ck_assert_int_eq(te_ctx_mem_info(t.ctx, &mi), 0);
 	ck_assert_int_eq(mem_estimate(&run, t.B, &m), 0);
 	ck_assert_msg((int64_t)m.total >= (int64_t)mi.peak_nbytes &&

@@ -722,6 +722,15 @@ int64_t config_longest(const struct config *c, const char **ret_field)
 	return longest;
 }
 
+int64_t config_positions(const struct config *c)
+{
+	const char *field;
+	const int64_t most = c->max_pos > 0 ? c->max_pos : DEFAULT_CONTEXT;
+	const int64_t longest = config_longest(c, &field);
+
+	return longest > 0 && longest < most ? longest : most;
+}
+
 int config_turns(const struct config *c, int64_t layer)
 {
 	const json_t *list = c->no_rope_every ? json_object_get(c->source, "no_rope_layers") : NULL;

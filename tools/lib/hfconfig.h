@@ -103,6 +103,9 @@ struct config config_defaults(enum family family);
  * of unknown layers limit, or 0: no limit. ret_field: the field of config.json with that number.
  */
 int64_t config_longest(const struct config *cfg, const char **ret_field);
+#define DEFAULT_CONTEXT 2048 /* tokens of a context at most, unless more are asked for */
+/* the largest context of the model; DEFAULT_CONTEXT if its config.json does not tell it */
+int64_t config_positions(const struct config *cfg);
 /* number of tokens, its own included, that a token of the layer attends to; 0: all */
 int64_t config_window(const struct config *cfg, int64_t layer);
 /* 1 if the layer turns queries and keys by their positions */

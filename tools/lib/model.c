@@ -424,7 +424,7 @@ static void build(struct builder *b, const struct model *m)
 	b->skips = m->stage < m->nstages - 1;
 	norm(b, c, "norm");
 	divide(b, "head_copy");
-	APPEND(b, te_op_linear, &ha, "head");
+	APPEND(b, te_op_linear, &ha, MODEL_HEAD);
 	if (c->logit_cap > 0)
 		cap_logits(b, c->logit_cap);
 	op = b->comm ? APPEND(b, te_comm_op_cross_entropy, b->comm, &la, MODEL_LOSS) :

@@ -25,6 +25,7 @@ struct model {
 };
 
 #define MODEL_LOSS "loss"	/* name of the last op */
+#define MODEL_HEAD "head"	/* name of the op that makes the logits */
 #define MODEL_TARGETS "targets" /* channel [B,T] INT32 */
 /* channel [B,T] INT32 with config.documents: te_attention_attrs.documents */
 #define MODEL_DOCUMENTS "documents"

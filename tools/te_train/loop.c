@@ -17,6 +17,7 @@
 
 #include <te/errno.h>
 
+#include "answers.h"
 #include "loop.h"
 #include "numerics.h"
 #include "progress.h"
@@ -312,6 +313,27 @@ static int evaluate(struct trainer *t, const struct span *s, const char *file, d
 	return STATUS_OK;
 }
 
+/* accuracies of --eval-choices; they stay as they are if the run was stopped */
+static int answer(struct trainer *t)
+{
+	int64_t first, n;
+
+	if (!t->now.decoder)
+		return STATUS_OK;
+	for (int64_t k = 0; answers_part(t, k, &first, &n); k++) {
+		int r = hear_stop(t);
+
+		if (r || is_stopped(t))
+			return r;
+		if (n)
+			r = choices_score(&t->choices, t->now.decoder, answers_most(&t->choices),
+					  first, n);
+		if (r)
+			return r;
+	}
+	return answers_count(t);
+}
+
 /* once for each folder; the checkpoint is saved whatever becomes of them */
 static void copy_tokenizer(struct trainer *t, const char *dir, int best)
 {
@@ -407,6 +429,9 @@ static int validate(struct trainer *t)
 			 (long long)t->now.done.step);
 		return trainer_not_finite(t, what, loss, "it was not saved");
 	}
+	r = answer(t);
+	if (r || is_stopped(t))
+		return r;
 	t->now.val_loss = loss;
 	t->now.done.eval_step = t->now.done.step;
 	if (t->now.val_loss < t->now.done.best_val) {

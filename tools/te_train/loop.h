@@ -17,6 +17,7 @@
 #include "data.h"
 #include "graph.h"
 #include "opts.h"
+#include "tools/lib/choices.h"
 #include "tools/lib/model.h"
 
 /* steps in flight: their loss has not been read yet */
@@ -60,6 +61,7 @@ struct attempt {
 	struct model model;
 	struct step_graph graph;
 	struct te_plan *eval_plan;
+	struct te_decoder *decoder; /* with --eval-choices */
 	struct te_adamw *opt;
 	int64_t accum;
 	int32_t *eval_tokens; /* on the CPU */
@@ -76,6 +78,7 @@ struct attempt {
 	double shown_s;		     /* time of the last progress line */
 	double train_loss, val_loss; /* most recent; NaN before the first */
 	double valid_loss[MOST_VALID];
+	double acc, acc_norm;	     /* accuracies of --eval-choices, likewise */
 	double peak_fraction;	     /* NaN if the peak is unknown */
 	double grad_norm;	     /* norm in the last step for the log, NaN before it */
 	uint64_t nskipped;	     /* steps, up to that one */
@@ -107,6 +110,7 @@ struct trainer {
 	struct span train, val;
 	struct valid valid[MOST_VALID];
 	int nvalid;
+	struct choices choices; /* questions of --eval-choices */
 	int64_t T, B;
 	int by_epoch; /* order of training windows; 0: random offsets */
 	int64_t steps; /* number of the last step */

@@ -57,7 +57,8 @@ static int attempt(struct trainer *t, struct record *samples)
 	if (o->estimate >= 0)
 		return t->ranks.rank ? STATUS_OK :
 				       mem_print(&(struct mem_run){ o, &t->now.model, &t->now.graph,
-								    !o->sample_only, NULL });
+								    !o->sample_only, NULL,
+								    &t->choices });
 	if (o->profile)
 		return profile_print(t);
 	if ((o->sample_first && !t->nrecovered) || o->sample_only)

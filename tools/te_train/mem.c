@@ -12,6 +12,7 @@
 
 #include <te/errno.h>
 
+#include "answers.h"
 #include "loop.h"
 #include "mem.h"
 #include "tools/lib/record.h"
@@ -163,7 +164,7 @@ int mem_estimate(const struct mem_run *run, int64_t B, struct mem *ret)
 {
 	const size_t work = te_ctx_workspace_nbytes(te_seq_ctx(run->model->seq));
 	struct te_plan_memory sample = TE_PLAN_MEMORY_INIT;
-	uint64_t eval = 0, later, held;
+	uint64_t eval = 0, answers = 0, copies = 0, later, held;
 	struct mem m = { 0 };
 	int r = shared(run, B, &m);
 
@@ -171,14 +172,18 @@ int mem_estimate(const struct mem_run *run, int64_t B, struct mem *ret)
 		r = add_step(run, B, &m, &eval);
 	if (r >= 0 && run->o->sample)
 		r = forward_nbytes(run, 1, run->graph->T, MODEL_LOSS, &sample);
+	if (r >= 0 && run->train && run->choices->nquestions)
+		r = answers_nbytes(run->choices, run->model, &run->graph->recipe, &answers,
+				   &copies);
 	if (r < 0)
 		return r;
+	m.copies += copies;
 	if (run->graph->ranks->taken_nbytes) /* the gradients are in the communicator's pool */
 		m.state += run->graph->ranks->taken_nbytes - m.grads;
 	/* the graph has one workspace, the stream of the other plans another */
 	m.state += (run->train ? 2 : 1) * work;
 	held = m.weights + m.grads + m.moments + m.copies + m.state + m.activations;
-	later = eval + sample.arena_nbytes + sample.own_nbytes;
+	later = eval + answers + sample.arena_nbytes + sample.own_nbytes;
 	m.activations += later;
 	m.total = held + later;
 	m.host = host_nbytes(run, &m, B);

@@ -4,6 +4,7 @@
 
 #include "graph.h"
 #include "opts.h"
+#include "tools/lib/choices.h"
 #include "tools/lib/model.h"
 
 /* A planned run. The sequence of the model is complete; it needs no memory yet. */
@@ -13,6 +14,7 @@ struct mem_run {
 	const struct step_graph *graph;
 	int train; /* else samples only */
 	struct te_offload *offload; /* offload whose target --offload auto sets; NULL: new ones */
+	const struct choices *choices; /* questions of --eval-choices, perhaps none */
 };
 
 /* sizes in bytes, on the device unless stated otherwise */

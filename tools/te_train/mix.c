@@ -36,7 +36,7 @@ struct mix {
 static int try(struct opts *o, struct trainer *t, struct mix *x, struct te_offload **offload)
 {
 	const struct attempt *a = &t->now;
-	struct mem_run run = { o, &a->model, &a->graph, 1, NULL };
+	struct mem_run run = { o, &a->model, &a->graph, 1, NULL, &t->choices };
 	int r = opts_set(o, "recompute", x->recompute), te = 0;
 
 	if (!r)

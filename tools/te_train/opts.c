@@ -277,14 +277,14 @@ static int set_offload(struct opts *o)
 }
 
 /* absolute if possible, so that a run can be resumed in any folder */
-static void set_tokenizer(struct opts *o)
+static void set_absolute(char **name)
 {
-	char *path = o->tokenizer ? realpath(o->tokenizer, NULL) : NULL;
+	char *path = *name ? realpath(*name, NULL) : NULL;
 
 	if (!path)
 		return;
-	free(o->tokenizer);
-	o->tokenizer = path;
+	free(*name);
+	*name = path;
 }
 
 struct te_adamw_opts opts_adamw(const struct opts *o)
@@ -316,6 +316,11 @@ uint32_t opts_masters(const struct opts *o, const char *backend)
 					     exact;
 }
 
+static int has_choices(const struct opts *o)
+{
+	return o->eval_choices && *o->eval_choices;
+}
+
 /* options that ranks with stages of a model exclude */
 static int check_pipeline(const struct opts *o)
 {
@@ -341,6 +346,7 @@ static int check_pipeline(const struct opts *o)
 		{ !strcmp(o->head_recipe, "fp8-delayed"), "--head-recipe fp8-delayed" },
 		{ o->recover > 0, "--recover" },
 		{ o->sample > 0, "--sample" },
+		{ has_choices(o), "--eval-choices" },
 		{ o->estimate >= 0, "--estimate" },
 		{ o->print_plan != NULL, "--print-plan" },
 		{ o->profile != NULL, "--profile" },
@@ -398,6 +404,9 @@ static int check_needs(const struct opts *o)
 	if (o->tensor > 1 && strcmp(o->moments, "fp32"))
 		return say_bad("--tensor: ranks cannot divide moments in %s, expected --moments "
 			       "fp32", o->moments);
+	if (o->tensor > 1 && has_choices(o))
+		return say_bad("--eval-choices needs whole models, --tensor is %lld",
+			       (long long)o->tensor);
 	return check_pipeline(o);
 }
 
@@ -462,7 +471,9 @@ int opts_parse(struct opts *o, int argc, char **argv, int *ret_done)
 	if (!r)
 		r = set_offload(o);
 	if (!r)
-		set_tokenizer(o);
+		set_absolute(&o->tokenizer);
+	if (!r)
+		set_absolute(&o->eval_choices);
 	return r ? r : check_needs(o);
 }
 

@@ -375,6 +375,17 @@ static void record_valid(const struct trainer *t, struct record *rec)
 	record_close(rec);
 }
 
+static void record_choices(const struct trainer *t, struct record *rec)
+{
+	if (!t->now.decoder)
+		return;
+	record_open(rec, "choices");
+	record_real(rec, "acc", t->now.acc);
+	record_real(rec, "acc_norm", t->now.acc_norm);
+	record_int(rec, "questions", t->choices.nquestions);
+	record_close(rec);
+}
+
 int progress_eval(struct trainer *t)
 {
 	struct te_adamw_stats stats = TE_ADAMW_STATS_INIT;
@@ -393,11 +404,16 @@ int progress_eval(struct trainer *t)
 	for (int i = 0; i < t->nvalid; i++)
 		say_note("step %lld: validation loss %.4f of %s", (long long)t->now.done.step,
 			 t->now.valid_loss[i], t->valid[i].name);
+	if (t->now.decoder)
+		say_note("step %lld: acc %.4f, acc_norm %.4f of %lld questions",
+			 (long long)t->now.done.step, t->now.acc, t->now.acc_norm,
+			 (long long)t->choices.nquestions);
 	record_begin(&rec);
 	record_int(&rec, "step", t->now.done.step);
 	record_real(&rec, "val_loss_nats", t->now.val_loss);
 	record_real(&rec, "val_bits_per_byte", text_bits(t, t->now.val_loss));
 	record_valid(t, &rec);
+	record_choices(t, &rec);
 	record_real(&rec, "grad_norm", (double)stats.grad_norm);
 	record_int(&rec, "skipped_steps", (int64_t)stats.nskipped);
 	record_waits(t, &rec);
@@ -463,6 +479,7 @@ int progress_end(struct trainer *t, struct record *samples)
 	record_int(&rec, "best_step", t->now.done.best_step);
 	record_real(&rec, "val_loss_nats", t->now.val_loss);
 	record_valid(t, &rec);
+	record_choices(t, &rec);
 	record_real(&rec, "train_loss_nats", t->now.train_loss);
 	record_real(&rec, "tokens_per_s", rate);
 	if (t->predicted_ms > 0) {

@@ -13,6 +13,7 @@
 
 #include <te/errno.h>
 
+#include "answers.h"
 #include "batch.h"
 #include "jsonl.h"
 #include "loop.h"
@@ -528,7 +529,8 @@ static int open_out(struct trainer *t)
 
 static int check_memory(const struct trainer *t, int train)
 {
-	const struct mem_run run = { t->o, &t->now.model, &t->now.graph, train, NULL };
+	const struct mem_run run = { t->o,  &t->now.model, &t->now.graph,
+				     train, NULL,	   &t->choices };
 
 	return t->o->pipeline > 1 ? STATUS_OK : mem_check(&run);
 }
@@ -542,6 +544,13 @@ static int only_plans(const struct opts *o)
 static int trains(const struct opts *o)
 {
 	return !o->sample_only && !only_plans(o) && !o->profile;
+}
+
+/* are there questions? --eval-choices '' resumes a run without the questions of its checkpoint */
+static int answers(const struct opts *o)
+{
+	return o->eval_choices && *o->eval_choices && !o->sample_only && !o->print_plan &&
+	       !o->profile;
 }
 
 /* One of the model's folder need not be usable: data may be tokens. */
@@ -722,6 +731,8 @@ int trainer_plan(struct trainer *t)
 		r = choose_accum(t);
 	if (!r)
 		r = choose_graph(t);
+	if (!r && answers(t->o) && !t->choices.nquestions)
+		r = answers_read(t);
 	return r ? r : step_graph_recompute(&t->now.graph, t->now.model.seq);
 }
 
@@ -736,6 +747,8 @@ static int open_training(struct trainer *t)
 		r = step_graph_create(&t->now.graph, &t->now.model, t->now.opt);
 	if (!r)
 		r = make_eval_plan(t);
+	if (!r && answers(t->o))
+		r = answers_open(t);
 	return r ? r : make_slots(t);
 }
 
@@ -751,12 +764,14 @@ int trainer_open(struct trainer *t)
 {
 	const int train = trains(t->o), weights = !only_plans(t->o);
 	struct attempt *a = &t->now;
-	const struct mem_run run = { t->o, &a->model, &a->graph, !t->o->sample_only, NULL };
+	const struct mem_run run = { t->o, &a->model,	&a->graph, !t->o->sample_only,
+				     NULL, &t->choices };
 	int r;
 
 	a->done.eval_step = -1;
 	a->done.best_val = INFINITY;
 	a->train_loss = a->val_loss = a->peak_fraction = a->grad_norm = NAN;
+	a->acc = a->acc_norm = NAN;
 	for (int i = 0; i < MOST_VALID; i++)
 		a->valid_loss[i] = NAN;
 	r = trainer_plan(t);
@@ -796,6 +811,7 @@ void trainer_close(struct trainer *t)
 	}
 	te_adamw_unref(t->now.opt);
 	te_plan_unref(t->now.eval_plan);
+	te_decoder_unref(t->now.decoder);
 	model_free(&t->now.model);
 	ranks_undivide(&t->ranks);
 	free(t->now.eval_tokens);
@@ -811,6 +827,7 @@ void trainer_free(struct trainer *t)
 		data_close(t->valid[i].data);
 	data_close(t->val_data);
 	data_close(t->data);
+	choices_free(&t->choices);
 	tokenizer_close(t->tokenizer);
 	config_free(&t->cfg);
 	free(t->base);

@@ -16,10 +16,11 @@
 #include <te/errno.h>
 
 #include "choices.h"
-#include "tools/lib/say.h"
-#include "tools/lib/tokens.h"
+#include "say.h"
+#include "tokens.h"
 
 #define MOST_ENDINGS 64 /* most endings of a question */
+#define NBYTES 256	/* a vocabulary of at most this size is bytes */
 
 static int no_room(void)
 {
@@ -205,8 +206,12 @@ static int add_question(void *arg, const json_t *obj, const char *where)
 
 int choices_read(struct choices *c, const char *path)
 {
-	const int r = record_lines(path, add_question, c);
+	int r;
 
+	if (!c->tokenizer && c->vocab > NBYTES)
+		return say_bad("--eval-choices: the model's vocabulary of %lld is not bytes: give "
+			       "a --tokenizer", (long long)c->vocab);
+	r = record_lines(path, add_question, c);
 	return !r && !c->nquestions ? say_bad("%s: has no questions", path) : r;
 }
 
@@ -216,6 +221,7 @@ void choices_free(struct choices *c)
 		free(c->ending[i].token);
 	free(c->ending);
 	free(c->question);
+	*c = (struct choices){ .question = NULL };
 }
 
 /* ---- probabilities ---- */
@@ -247,6 +253,7 @@ static int begin(struct te_decoder *d, struct ending *e)
 {
 	int te = te_decoder_open(d, NULL, &e->seq);
 
+	e->logprob = 0;
 	if (te >= 0)
 		te = te_decoder_push(d, e->seq, e->token, e->ncontext);
 	return te < 0 ? say_te(te, "--eval-choices") : STATUS_OK;
@@ -284,16 +291,18 @@ static void show(const struct choices *c, int64_t ended)
 	say_line(line);
 }
 
-int choices_score(struct choices *c, struct te_decoder *d, int64_t most)
+int choices_score(struct choices *c, struct te_decoder *d, int64_t most, int64_t at, int64_t n)
 {
 	const double from = now_s();
-	int64_t first = 0, next = 0, live = 0;
+	const struct question *last = &c->question[at + n - 1];
+	const int64_t end = last->first + last->nendings;
+	int64_t first = c->question[at].first, next = first, live = 0;
 	int r = STATUS_OK;
 
-	while (!r && (next < c->nendings || live)) {
+	while (!r && (next < end || live)) {
 		int64_t left;
 
-		for (; next < c->nendings && live < most && !r; next++, live++)
+		for (; next < end && live < most && !r; next++, live++)
 			r = begin(d, &c->ending[next]);
 		left = r ? 0 : te_decoder_step(d);
 		if (left < 0)
@@ -313,18 +322,18 @@ int choices_score(struct choices *c, struct te_decoder *d, int64_t most)
 			show(c, next - live);
 	}
 	say_line_clear();
-	c->s = now_s() - from;
+	c->s += now_s() - from;
 	return r;
 }
 
 /* ---- accuracies ---- */
 
-/* fraction of the questions whose best ending is the right one; the first of equal ones is best */
-static double accuracy(const struct choices *c, int normalized)
+/* the first of equal endings is best */
+int64_t choices_nright(const struct choices *c, int normalized, int64_t first, int64_t n)
 {
 	int64_t nright = 0;
 
-	for (int64_t i = 0; i < c->nquestions; i++) {
+	for (int64_t i = first; i < first + n; i++) {
 		const struct question *q = &c->question[i];
 		double best = -INFINITY;
 		int64_t choice = 0;
@@ -338,7 +347,13 @@ static double accuracy(const struct choices *c, int normalized)
 		}
 		nright += choice == q->label;
 	}
-	return (double)nright / (double)c->nquestions;
+	return nright;
+}
+
+/* fraction of the questions whose best ending is the right one */
+static double accuracy(const struct choices *c, int normalized)
+{
+	return (double)choices_nright(c, normalized, 0, c->nquestions) / (double)c->nquestions;
 }
 
 /* standard error of an accuracy */

@@ -7,7 +7,7 @@
 
 #include <te/decoder.h>
 
-#include "tools/lib/record.h"
+#include "record.h"
 
 struct tokenizer;
 
@@ -43,8 +43,10 @@ struct choices {
  * the field: one is wrong.
  */
 int choices_read(struct choices *c, const char *path);
-/* compute the log probabilities of all endings, most of them at a time */
-int choices_score(struct choices *c, struct te_decoder *d, int64_t most);
+/* compute the log probabilities of the endings of n questions, most of them at a time */
+int choices_score(struct choices *c, struct te_decoder *d, int64_t most, int64_t first, int64_t n);
+/* questions, of these n, whose best ending is the right one; normalized: by bytes */
+int64_t choices_nright(const struct choices *c, int normalized, int64_t first, int64_t n);
 /* accuracies as fields of an object */
 void choices_record(const struct choices *c, struct record *rec);
 /* accuracies as a line on standard output */

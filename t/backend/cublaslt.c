@@ -103,10 +103,10 @@ static int drop(enum kind kind, int failed, void *object)
 	X(cuStreamSynchronize, (void *stream))                                                 \
 	X(cuEventRecord, (void *event, void *stream))                                          \
 	X(cuEventSynchronize, (void *event))
-#define X(name, args)               \
-	static int fake_##name args \
-	{                           \
-		return FAIL();      \
+#define X(name, args)          \
+	int fake_##name args   \
+	{                      \
+		return FAIL(); \
 	}
 PLAIN(X)
 #undef X
@@ -134,8 +134,8 @@ static int fake_cublasLtMatmulPreferenceSetAttribute(void *pref, int attr, const
 	return FAIL();
 }
 
-static int fake_cuLaunchKernelEx(const struct te__cu_launch_config *config, void *func,
-				 void **args, void **extra)
+int fake_cuLaunchKernelEx(const struct te__cu_launch_config *config, void *func,
+			  void **args, void **extra)
 {
 	struct event *e = &fake.event[fake.nevents++ % MAX_EVENTS];
 
@@ -144,37 +144,37 @@ static int fake_cuLaunchKernelEx(const struct te__cu_launch_config *config, void
 	return FAIL();
 }
 
-/* calls that create an object, and calls that destroy one */
+/* calls that create an object, and calls that destroy one; those of cuBLASLt are static */
 #define MAKE(X)                                                                 \
-	X(cuStreamCreate, STREAM, (void **ret, unsigned flags))                 \
-	X(cuEventCreate, EVENT, (void **ret, unsigned flags))                   \
-	X(cublasLtCreate, HANDLE, (void **ret))                                 \
-	X(cublasLtMatmulPreferenceCreate, PREF, (void **ret))
-#define X(name, kind, args)                     \
-	static int fake_##name args             \
+	X(, cuStreamCreate, STREAM, (void **ret, unsigned flags))               \
+	X(, cuEventCreate, EVENT, (void **ret, unsigned flags))                 \
+	X(static, cublasLtCreate, HANDLE, (void **ret))                         \
+	X(static, cublasLtMatmulPreferenceCreate, PREF, (void **ret))
+#define X(linkage, name, kind, args)            \
+	linkage int fake_##name args            \
 	{                                       \
 		return hold(kind, FAIL(), ret); \
 	}
 MAKE(X)
 #undef X
-#define TAKE(X)                                \
-	X(cuStreamDestroy, STREAM)             \
-	X(cuEventDestroy, EVENT)               \
-	X(cuGraphDestroy, GRAPH)               \
-	X(cuGraphExecDestroy, EXEC)            \
-	X(cublasLtDestroy, HANDLE)             \
-	X(cublasLtMatmulDescDestroy, DESC)     \
-	X(cublasLtMatrixLayoutDestroy, LAYOUT) \
-	X(cublasLtMatmulPreferenceDestroy, PREF)
-#define X(name, kind)                              \
-	static int fake_##name(void *object)       \
+#define TAKE(X)                                        \
+	X(, cuStreamDestroy, STREAM)                   \
+	X(, cuEventDestroy, EVENT)                     \
+	X(, cuGraphDestroy, GRAPH)                     \
+	X(, cuGraphExecDestroy, EXEC)                  \
+	X(static, cublasLtDestroy, HANDLE)             \
+	X(static, cublasLtMatmulDescDestroy, DESC)     \
+	X(static, cublasLtMatrixLayoutDestroy, LAYOUT) \
+	X(static, cublasLtMatmulPreferenceDestroy, PREF)
+#define X(linkage, name, kind)                     \
+	linkage int fake_##name(void *object)      \
 	{                                          \
 		return drop(kind, FAIL(), object); \
 	}
 TAKE(X)
 #undef X
 
-static int fake_cuMemAllocFromPoolAsync(uint64_t *ret, size_t n, void *pool, void *stream)
+int fake_cuMemAllocFromPoolAsync(uint64_t *ret, size_t n, void *pool, void *stream)
 {
 	void *p;
 	int r = hold(MEMORY, FAIL(), &p);
@@ -184,27 +184,27 @@ static int fake_cuMemAllocFromPoolAsync(uint64_t *ret, size_t n, void *pool, voi
 	return r;
 }
 
-static int fake_cuMemFreeAsync(uint64_t ptr, void *stream)
+int fake_cuMemFreeAsync(uint64_t ptr, void *stream)
 {
 	return drop(MEMORY, FAIL(), (void *)(uintptr_t)ptr);
 }
 
-static int fake_cuStreamIsCapturing(void *stream, int *ret_status)
+int fake_cuStreamIsCapturing(void *stream, int *ret_status)
 {
 	*ret_status = ((struct object *)stream)->capturing ? TE__CU_CAPTURE_STATUS_ACTIVE :
 							     TE__CU_CAPTURE_STATUS_NONE;
 	return FAIL();
 }
 
-static int fake_cuStreamGetCaptureInfo(void *stream, int *ret_status, uint64_t *ret_id,
-				       void **ret_graph, void *const **ret_deps,
-				       const struct te__cu_edge_data **ret_data, size_t *ret_ndeps)
+int fake_cuStreamGetCaptureInfo(void *stream, int *ret_status, uint64_t *ret_id,
+				void **ret_graph, void *const **ret_deps,
+				const struct te__cu_edge_data **ret_data, size_t *ret_ndeps)
 {
 	*ret_status = TE__CU_CAPTURE_STATUS_NONE;
 	return FAIL();
 }
 
-static int fake_cuStreamBeginCapture(void *stream, int mode)
+int fake_cuStreamBeginCapture(void *stream, int mode)
 {
 	int r = FAIL();
 
@@ -213,7 +213,7 @@ static int fake_cuStreamBeginCapture(void *stream, int mode)
 	return r;
 }
 
-static int fake_cuStreamEndCapture(void *stream, void **ret_graph)
+int fake_cuStreamEndCapture(void *stream, void **ret_graph)
 {
 	struct object *s = stream;
 
@@ -225,7 +225,7 @@ static int fake_cuStreamEndCapture(void *stream, void **ret_graph)
 	return 0;
 }
 
-static int fake_cuGraphInstantiateWithFlags(void **ret_exec, void *graph, unsigned long long flags)
+int fake_cuGraphInstantiateWithFlags(void **ret_exec, void *graph, unsigned long long flags)
 {
 	if (hold(EXEC, FAIL(), ret_exec))
 		return FAKE_UNKNOWN;
@@ -233,13 +233,13 @@ static int fake_cuGraphInstantiateWithFlags(void **ret_exec, void *graph, unsign
 	return 0;
 }
 
-static int fake_cuGraphLaunch(void *exec, void *stream)
+int fake_cuGraphLaunch(void *exec, void *stream)
 {
 	fake.ran = ((struct object *)exec)->algo;
 	return FAIL();
 }
 
-static int fake_cuEventElapsedTime(float *ret_ms, void *from, void *to)
+int fake_cuEventElapsedTime(float *ret_ms, void *from, void *to)
 {
 	*ret_ms = fake.ms[fake.ran];
 	return FAIL();
@@ -320,38 +320,13 @@ static int64_t live;
 
 static void setup(void)
 {
-	struct te__cuda_driver d = fake_driver();
+	const struct te__cuda_driver d = fake_driver();
 	static struct te__lt_api lt;
 
 #define X(name, ...) lt.name = fake_##name;
 	TE__LT_SYMS(X)
 #undef X
 	lt.cublasLtGetVersion = fake_cublasLtGetVersion;
-#define HAVE(name) d.name = fake_##name
-	HAVE(cuCtxPushCurrent);
-	HAVE(cuCtxPopCurrent);
-	HAVE(cuThreadExchangeStreamCaptureMode);
-	HAVE(cuDriverGetVersion);
-	HAVE(cuStreamCreate);
-	HAVE(cuStreamDestroy);
-	HAVE(cuStreamSynchronize);
-	HAVE(cuStreamIsCapturing);
-	HAVE(cuStreamGetCaptureInfo);
-	HAVE(cuStreamBeginCapture);
-	HAVE(cuStreamEndCapture);
-	HAVE(cuEventCreate);
-	HAVE(cuEventDestroy);
-	HAVE(cuEventRecord);
-	HAVE(cuEventSynchronize);
-	HAVE(cuEventElapsedTime);
-	HAVE(cuMemAllocFromPoolAsync);
-	HAVE(cuMemFreeAsync);
-	HAVE(cuGraphInstantiateWithFlags);
-	HAVE(cuGraphDestroy);
-	HAVE(cuGraphLaunch);
-	HAVE(cuGraphExecDestroy);
-	HAVE(cuLaunchKernelEx);
-#undef HAVE
 	memset(&fake, 0, sizeof(fake));
 	fake.version = 130000;
 	fake.ms[0] = 3;

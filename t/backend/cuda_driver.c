@@ -41,49 +41,49 @@ static int other_ctx, gone_ctx;
 
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wunused-parameter"
-static int fake_cuInit(unsigned flags)
+int fake_cuInit(unsigned flags)
 {
 	return fake.init;
 }
 
-static int fake_cuGetErrorName(int result, const char **ret_name)
+int fake_cuGetErrorName(int result, const char **ret_name)
 {
 	*ret_name = result == FAKE_MISMATCH ? "CUDA_ERROR_SYSTEM_DRIVER_MISMATCH" :
 					      "CUDA_ERROR_UNKNOWN";
 	return 0;
 }
 
-static int fake_cuDriverGetVersion(int *ret_version)
+int fake_cuDriverGetVersion(int *ret_version)
 {
 	*ret_version = 12040;
 	return 0;
 }
 
-static int fake_cuDeviceGetCount(int *ret_count)
+int fake_cuDeviceGetCount(int *ret_count)
 {
 	*ret_count = fake.ndevices;
 	return fake.count;
 }
 
-static int fake_cuDeviceGet(int *ret_dev, int ordinal)
+int fake_cuDeviceGet(int *ret_dev, int ordinal)
 {
 	*ret_dev = ordinal;
 	return 0;
 }
 
-static int fake_cuDeviceGetName(char *name, int len, int dev)
+int fake_cuDeviceGetName(char *name, int len, int dev)
 {
 	snprintf(name, (size_t)len, "%s", fake.dev[dev].name);
 	return 0;
 }
 
-static int fake_cuDeviceGetPCIBusId(char *address, int len, int dev)
+int fake_cuDeviceGetPCIBusId(char *address, int len, int dev)
 {
 	snprintf(address, (size_t)len, "0000:%02x:00.0", 0x1a + dev);
 	return 0;
 }
 
-static int fake_cuDeviceGetAttribute(int *ret_value, int attribute, int dev)
+int fake_cuDeviceGetAttribute(int *ret_value, int attribute, int dev)
 {
 	*ret_value = attribute == TE__CU_ATTR_COMPUTE_CAPABILITY_MAJOR ? fake.dev[dev].major :
 		     attribute == TE__CU_ATTR_COMPUTE_CAPABILITY_MINOR ? fake.dev[dev].minor :
@@ -91,7 +91,7 @@ static int fake_cuDeviceGetAttribute(int *ret_value, int attribute, int dev)
 	return 0;
 }
 
-static int fake_cuDeviceTotalMem(size_t *ret_nbytes, int dev)
+int fake_cuDeviceTotalMem(size_t *ret_nbytes, int dev)
 {
 	*ret_nbytes = (size_t)80 << 30;
 	return 0;
@@ -111,7 +111,7 @@ static int drop(void)
 	return 0;
 }
 
-static int fake_cuDevicePrimaryCtxRetain(void **ret_ctx, int dev)
+int fake_cuDevicePrimaryCtxRetain(void **ret_ctx, int dev)
 {
 	if (fake.exclusive)
 		return FAKE_UNKNOWN;
@@ -119,12 +119,12 @@ static int fake_cuDevicePrimaryCtxRetain(void **ret_ctx, int dev)
 	return hold(ret_ctx);
 }
 
-static int fake_cuDevicePrimaryCtxRelease(int dev)
+int fake_cuDevicePrimaryCtxRelease(int dev)
 {
 	return drop();
 }
 
-static int fake_cuCtxPushCurrent(void *ctx)
+int fake_cuCtxPushCurrent(void *ctx)
 {
 	if (ctx == &gone_ctx)
 		return FAKE_UNKNOWN;
@@ -134,7 +134,7 @@ static int fake_cuCtxPushCurrent(void *ctx)
 	return 0;
 }
 
-static int fake_cuCtxPopCurrent(void **ret_ctx)
+int fake_cuCtxPopCurrent(void **ret_ctx)
 {
 	ck_assert_int_gt(fake.current, 0);
 	fake.current--;
@@ -142,14 +142,14 @@ static int fake_cuCtxPopCurrent(void **ret_ctx)
 	return 0;
 }
 
-static int fake_cuCtxGetDevice(int *ret_dev)
+int fake_cuCtxGetDevice(int *ret_dev)
 {
 	ck_assert_int_gt(fake.current, 0);
 	*ret_dev = fake.top == &other_ctx;
 	return 0;
 }
 
-static int fake_cuMemGetInfo(size_t *ret_free, size_t *ret_total)
+int fake_cuMemGetInfo(size_t *ret_free, size_t *ret_total)
 {
 	ck_assert_int_gt(fake.current, 0);
 	*ret_free = (size_t)60 << 30;
@@ -157,195 +157,127 @@ static int fake_cuMemGetInfo(size_t *ret_free, size_t *ret_total)
 	return 0;
 }
 
-static int fake_cuThreadExchangeStreamCaptureMode(int *mode)
-{
-	*mode = TE__CU_CAPTURE_MODE_THREAD_LOCAL;
-	return 0;
-}
-
-static int fake_cuMemPoolCreate(void **ret_pool, const struct te__cu_pool_props *props)
+int fake_cuMemPoolCreate(void **ret_pool, const struct te__cu_pool_props *props)
 {
 	return hold(ret_pool);
 }
 
-static int fake_cuMemPoolDestroy(void *pool)
+int fake_cuMemPoolDestroy(void *pool)
 {
 	return drop();
 }
 
-static int fake_cuMemPoolSetAttribute(void *pool, int attribute, void *value)
+int fake_cuMemPoolSetAttribute(void *pool, int attribute, void *value)
 {
 	return 0;
 }
 
-static int fake_cuStreamCreate(void **ret_stream, unsigned flags)
+int fake_cuStreamCreate(void **ret_stream, unsigned flags)
 {
 	return hold(ret_stream);
 }
 
-static int fake_cuStreamDestroy(void *stream)
+int fake_cuStreamDestroy(void *stream)
 {
 	return drop();
 }
 
-static int fake_cuStreamSynchronize(void *stream)
+int fake_cuStreamSynchronize(void *stream)
 {
 	return 0;
 }
 
-static int fake_cuEventCreate(void **ret_event, unsigned flags)
+int fake_cuEventCreate(void **ret_event, unsigned flags)
 {
 	return hold(ret_event);
 }
 
-static int fake_cuEventDestroy(void *event)
+int fake_cuEventDestroy(void *event)
 {
 	return drop();
 }
 
-static int fake_cuModuleLoadData(void **ret_module, const void *image)
+int fake_cuModuleLoadData(void **ret_module, const void *image)
 {
 	fake.nmodules++;
 	return hold(ret_module);
 }
 
-static int fake_cuModuleUnload(void *module)
+int fake_cuModuleUnload(void *module)
 {
 	return drop();
 }
 
-static int fake_cuModuleGetFunctionCount(unsigned *ret_count, void *module)
+int fake_cuModuleGetFunctionCount(unsigned *ret_count, void *module)
 {
 	*ret_count = 2;
 	return 0;
 }
 
-static int fake_cuModuleEnumerateFunctions(void **ret_funcs, unsigned count, void *module)
+int fake_cuModuleEnumerateFunctions(void **ret_funcs, unsigned count, void *module)
 {
 	for (unsigned i = 0; i < count; i++)
 		ret_funcs[i] = &handle;
 	return 0;
 }
 
-static int fake_cuFuncGetName(const char **ret_name, void *func)
+int fake_cuFuncGetName(const char **ret_name, void *func)
 {
 	*ret_name = "te_k_clear";
 	return 0;
 }
 
-static int fake_cuFuncLoad(void *func)
+int fake_cuFuncLoad(void *func)
 {
 	return 0;
 }
 
-static int fake_cuFuncGetAttribute(int *ret_value, int attribute, void *func)
+int fake_cuFuncGetAttribute(int *ret_value, int attribute, void *func)
 {
 	*ret_value = 1024;
 	return 0;
 }
 
-static int fake_cuFuncSetAttribute(void *func, int attribute, int value)
+int fake_cuFuncSetAttribute(void *func, int attribute, int value)
 {
 	return 0;
 }
 
-static int fake_cuMemHostRegister(void *ptr, size_t nbytes, unsigned flags)
+int fake_cuMemHostRegister(void *ptr, size_t nbytes, unsigned flags)
 {
 	return hold(&ptr);
 }
 
-static int fake_cuMemHostUnregister(void *ptr)
+int fake_cuMemHostUnregister(void *ptr)
 {
 	return drop();
 }
 
-static int fake_cuMemHostGetDevicePointer(uint64_t *ret_ptr, void *host, unsigned flags)
+int fake_cuMemHostGetDevicePointer(uint64_t *ret_ptr, void *host, unsigned flags)
 {
 	*ret_ptr = (uintptr_t)host;
 	return 0;
 }
 #pragma GCC diagnostic pop
 
-static struct te__cuda_driver driver(void)
-{
-	struct te__cuda_driver d = fake_driver();
-
-#define HAVE(name) d.name = fake_##name
-	HAVE(cuInit);
-	HAVE(cuGetErrorName);
-	HAVE(cuDriverGetVersion);
-	HAVE(cuDeviceGetCount);
-	HAVE(cuDeviceGet);
-	HAVE(cuDeviceGetName);
-	HAVE(cuDeviceGetPCIBusId);
-	HAVE(cuDeviceGetAttribute);
-	HAVE(cuDeviceTotalMem);
-	HAVE(cuDevicePrimaryCtxRetain);
-	HAVE(cuDevicePrimaryCtxRelease);
-	HAVE(cuCtxPushCurrent);
-	HAVE(cuCtxPopCurrent);
-	HAVE(cuCtxGetDevice);
-	HAVE(cuThreadExchangeStreamCaptureMode);
-	HAVE(cuMemGetInfo);
-	HAVE(cuMemPoolCreate);
-	HAVE(cuMemPoolDestroy);
-	HAVE(cuMemPoolSetAttribute);
-	HAVE(cuStreamCreate);
-	HAVE(cuStreamDestroy);
-	HAVE(cuStreamSynchronize);
-	HAVE(cuEventCreate);
-	HAVE(cuEventDestroy);
-	HAVE(cuModuleLoadData);
-	HAVE(cuModuleUnload);
-	HAVE(cuModuleGetFunctionCount);
-	HAVE(cuModuleEnumerateFunctions);
-	HAVE(cuFuncGetName);
-	HAVE(cuFuncLoad);
-	HAVE(cuFuncGetAttribute);
-	HAVE(cuFuncSetAttribute);
-	HAVE(cuMemHostRegister);
-	HAVE(cuMemHostUnregister);
-	HAVE(cuMemHostGetDevicePointer);
-#undef HAVE
-	return d;
-}
-
 /* the library's cuGetProcAddress */
 static int get_proc(const char *symbol, void **ret_fn, int version, uint64_t flags,
 		    int *ret_status)
 {
-	static struct te__cuda_driver d;
-	static const struct {
-		const char *name;
-		int version;
-		size_t offset;
-	} row[] = {
-#define TE__CU(name, version, args) { #name, version, offsetof(struct te__cuda_driver, name) },
-#include "libtecore/backend/cuda/syms.def"
-#undef TE__CU
-	};
-
 	ck_assert_uint_eq(flags, 0);
-	d = driver();
+	*ret_fn = fake_proc(symbol, version);
+	*ret_status = 0;
+	ck_assert_msg(*ret_fn != NULL, "%s is in no row", symbol);
+	if (!fake.missing || strcmp(fake.missing, symbol))
+		return 0;
 	*ret_fn = NULL;
 	*ret_status = 1; /* CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND */
-	for (size_t i = 0; i < TT_LEN(row); i++) {
-		if (strcmp(row[i].name, symbol))
-			continue;
-		ck_assert_int_eq(version, row[i].version);
-		if (fake.missing && !strcmp(fake.missing, symbol))
-			return fake.status_only ? 0 : 500; /* CUDA_ERROR_NOT_FOUND */
-		memcpy(ret_fn, (char *)&d + row[i].offset, sizeof(*ret_fn));
-		*ret_status = 0;
-		return 0;
-	}
-	ck_abort_msg("%s is in no row", symbol);
-	return FAKE_UNKNOWN;
+	return fake.status_only ? 0 : 500; /* CUDA_ERROR_NOT_FOUND */
 }
 
 static void install(void)
 {
-	const struct te__cuda_driver d = driver();
+	const struct te__cuda_driver d = fake_driver();
 
 	te__cuda_driver_fake(&d);
 }

@@ -40,30 +40,14 @@ static int sets;	/* calls that set parameters, so far */
 
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wunused-parameter"
-static int fake_cuCtxPushCurrent(void *ctx)
-{
-	return 0;
-}
-
-static int fake_cuCtxPopCurrent(void **ret_ctx)
-{
-	*ret_ctx = &fake_handle;
-	return 0;
-}
-
-static int fake_cuThreadExchangeStreamCaptureMode(int *mode)
-{
-	return 0;
-}
-
-static int fake_cuStreamIsCapturing(void *stream, int *ret_status)
+int fake_cuStreamIsCapturing(void *stream, int *ret_status)
 {
 	*ret_status = ((struct place *)stream)->graph ? TE__CU_CAPTURE_STATUS_ACTIVE :
 							TE__CU_CAPTURE_STATUS_NONE;
 	return 0;
 }
 
-static int fake_cuStreamGetCtx(void *stream, void **ret_ctx)
+int fake_cuStreamGetCtx(void *stream, void **ret_ctx)
 {
 	if (stream != &place[0] && stream != &place[1])
 		return FAKE_UNKNOWN;
@@ -71,14 +55,14 @@ static int fake_cuStreamGetCtx(void *stream, void **ret_ctx)
 	return 0;
 }
 
-static int fake_cuMemAllocFromPoolAsync(uint64_t *ret_ptr, size_t nbytes, void *pool, void *stream)
+int fake_cuMemAllocFromPoolAsync(uint64_t *ret_ptr, size_t nbytes, void *pool, void *stream)
 {
 	*ret_ptr = (uintptr_t)malloc(1);
 	fake.memory++;
 	return 0;
 }
 
-static int fake_cuMemFreeAsync(uint64_t ptr, void *stream)
+int fake_cuMemFreeAsync(uint64_t ptr, void *stream)
 {
 	/* or it would be a node of a graph that did not allocate the memory */
 	ck_assert(stream == &fake_handle || !((struct place *)stream)->graph);
@@ -87,12 +71,12 @@ static int fake_cuMemFreeAsync(uint64_t ptr, void *stream)
 	return 0;
 }
 
-static int fake_cuStreamSynchronize(void *stream)
+int fake_cuStreamSynchronize(void *stream)
 {
 	return 0;
 }
 
-static int fake_cuGraphCreate(void **ret_graph, unsigned flags)
+int fake_cuGraphCreate(void **ret_graph, unsigned flags)
 {
 	struct graph *g = calloc(1, sizeof(*g));
 
@@ -102,7 +86,7 @@ static int fake_cuGraphCreate(void **ret_graph, unsigned flags)
 	return 0;
 }
 
-static int fake_cuStreamBeginCapture(void *stream, int mode)
+int fake_cuStreamBeginCapture(void *stream, int mode)
 {
 	struct place *s = stream;
 	void *graph;
@@ -113,7 +97,7 @@ static int fake_cuStreamBeginCapture(void *stream, int mode)
 	return 0;
 }
 
-static int fake_cuStreamEndCapture(void *stream, void **ret_graph)
+int fake_cuStreamEndCapture(void *stream, void **ret_graph)
 {
 	struct place *s = stream;
 
@@ -122,9 +106,9 @@ static int fake_cuStreamEndCapture(void *stream, void **ret_graph)
 	return 0;
 }
 
-static int fake_cuStreamGetCaptureInfo(void *stream, int *ret_status, uint64_t *ret_id,
-				       void **ret_graph, void *const **ret_deps,
-				       const struct te__cu_edge_data **ret_data, size_t *ret_ndeps)
+int fake_cuStreamGetCaptureInfo(void *stream, int *ret_status, uint64_t *ret_id,
+				void **ret_graph, void *const **ret_deps,
+				const struct te__cu_edge_data **ret_data, size_t *ret_ndeps)
 {
 	struct place *s = stream;
 
@@ -187,14 +171,14 @@ int fake_queue(void *stream, struct fake_node what)
 	return 0;
 }
 
-static int fake_cuMemcpyAsync(uint64_t dst, uint64_t src, size_t nbytes, void *stream)
+int fake_cuMemcpyAsync(uint64_t dst, uint64_t src, size_t nbytes, void *stream)
 {
 	return fake_queue(
 		stream, (struct fake_node){
 				.type = TE__CU_NODE_MEMCPY, .dst = dst, .src = src, .n = nbytes });
 }
 
-static int fake_cuMemsetD8Async(uint64_t dst, unsigned char value, size_t n, void *stream)
+int fake_cuMemsetD8Async(uint64_t dst, unsigned char value, size_t n, void *stream)
 {
 	return fake_queue(stream, (struct fake_node){ .type = TE__CU_NODE_MEMSET,
 						      .dst = dst,
@@ -203,7 +187,7 @@ static int fake_cuMemsetD8Async(uint64_t dst, unsigned char value, size_t n, voi
 						      .n = n });
 }
 
-static int fake_cuMemsetD32Async(uint64_t dst, unsigned value, size_t n, void *stream)
+int fake_cuMemsetD32Async(uint64_t dst, unsigned value, size_t n, void *stream)
 {
 	return fake_queue(stream, (struct fake_node){ .type = TE__CU_NODE_MEMSET,
 						      .dst = dst,
@@ -212,8 +196,8 @@ static int fake_cuMemsetD32Async(uint64_t dst, unsigned value, size_t n, void *s
 						      .n = n });
 }
 
-static int fake_cuStreamBatchMemOp(void *stream, unsigned n, struct te__cu_mem_op *op,
-				   unsigned flags)
+int fake_cuStreamBatchMemOp(void *stream, unsigned n, struct te__cu_mem_op *op,
+			    unsigned flags)
 {
 	const struct te__cu_mem_op *last = &op[n - 1];
 
@@ -230,51 +214,51 @@ static int fake_cuStreamBatchMemOp(void *stream, unsigned n, struct te__cu_mem_o
 						      .elem = n });
 }
 
-static int fake_cuLaunchHostFunc(void *stream, void (*fn)(void *arg), void *arg)
+int fake_cuLaunchHostFunc(void *stream, void (*fn)(void *arg), void *arg)
 {
 	return fake_queue(stream,
 			  (struct fake_node){ .type = TE__CU_NODE_HOST, .fn = fn, .arg = arg });
 }
 
-static int fake_cuEventCreate(void **ret_event, unsigned flags)
+int fake_cuEventCreate(void **ret_event, unsigned flags)
 {
 	*ret_event = calloc(1, sizeof(struct event));
 	fake.events++;
 	return 0;
 }
 
-static int fake_cuEventDestroy(void *event)
+int fake_cuEventDestroy(void *event)
 {
 	free(event);
 	fake.events--;
 	return 0;
 }
 
-static int fake_cuEventRecord(void *event, void *stream)
+int fake_cuEventRecord(void *event, void *stream)
 {
 	((struct event *)event)->at = *(struct place *)stream;
 	((struct event *)event)->recorded = 1;
 	return 0;
 }
 
-static int fake_cuEventRecordWithFlags(void *event, void *stream, unsigned flags)
+int fake_cuEventRecordWithFlags(void *event, void *stream, unsigned flags)
 {
 	ck_assert_uint_eq(flags, TE__CU_EVENT_RECORD_EXTERNAL);
 	return fake_queue(stream, (struct fake_node){ .type = TE__CU_NODE_EVENT_RECORD });
 }
 
-static int fake_cuEventQuery(void *event)
+int fake_cuEventQuery(void *event)
 {
 	return ((struct event *)event)->recorded && fake.pending ? TE__CU_ERROR_NOT_READY : 0;
 }
 
-static int fake_cuEventSynchronize(void *event)
+int fake_cuEventSynchronize(void *event)
 {
 	fake.pending = 0;
 	return 0;
 }
 
-static int fake_cuStreamWaitEvent(void *stream, void *event, unsigned flags)
+int fake_cuStreamWaitEvent(void *stream, void *event, unsigned flags)
 {
 	const struct place *from = &((struct event *)event)->at;
 	struct place *s = stream;
@@ -288,7 +272,7 @@ static int fake_cuStreamWaitEvent(void *stream, void *event, unsigned flags)
 	return 0;
 }
 
-static int fake_cuGraphGetNodes(void *graph, void **ret_nodes, size_t *inout_n)
+int fake_cuGraphGetNodes(void *graph, void **ret_nodes, size_t *inout_n)
 {
 	const struct graph *g = graph;
 
@@ -306,8 +290,8 @@ static struct te__cu_edge_data edge_data(int pdl)
 		       (struct te__cu_edge_data){ 0 };
 }
 
-static int fake_cuGraphGetEdges(void *graph, void **ret_from, void **ret_to,
-				struct te__cu_edge_data *ret_data, size_t *inout_n)
+int fake_cuGraphGetEdges(void *graph, void **ret_from, void **ret_to,
+			 struct te__cu_edge_data *ret_data, size_t *inout_n)
 {
 	const struct graph *g = graph;
 	size_t n = 0;
@@ -324,13 +308,13 @@ static int fake_cuGraphGetEdges(void *graph, void **ret_from, void **ret_to,
 	return 0;
 }
 
-static int fake_cuGraphNodeGetType(void *node, int *ret_type)
+int fake_cuGraphNodeGetType(void *node, int *ret_type)
 {
 	*ret_type = ((struct fake_node *)node)->type;
 	return 0;
 }
 
-static int fake_cuGraphDestroy(void *graph)
+int fake_cuGraphDestroy(void *graph)
 {
 	struct graph *g = graph;
 
@@ -376,7 +360,7 @@ static void exec_fill(struct exec *e, const struct graph *g)
 	order_draw(e, g);
 }
 
-static int fake_cuGraphInstantiateWithFlags(void **ret_exec, void *graph, unsigned long long flags)
+int fake_cuGraphInstantiateWithFlags(void **ret_exec, void *graph, unsigned long long flags)
 {
 	struct exec *e = calloc(1, sizeof(*e));
 
@@ -388,12 +372,12 @@ static int fake_cuGraphInstantiateWithFlags(void **ret_exec, void *graph, unsign
 	return 0;
 }
 
-static int fake_cuGraphUpload(void *exec, void *stream)
+int fake_cuGraphUpload(void *exec, void *stream)
 {
 	return 0;
 }
 
-static int fake_cuGraphExecUpdate(void *exec, void *graph, struct te__cu_update_result *ret_result)
+int fake_cuGraphExecUpdate(void *exec, void *graph, struct te__cu_update_result *ret_result)
 {
 	if (fake.cannot_update)
 		return TE__CU_ERROR_GRAPH_EXEC_UPDATE_FAILURE;
@@ -401,7 +385,7 @@ static int fake_cuGraphExecUpdate(void *exec, void *graph, struct te__cu_update_
 	return 0;
 }
 
-static int fake_cuGraphLaunch(void *exec, void *stream)
+int fake_cuGraphLaunch(void *exec, void *stream)
 {
 	const struct exec *e = exec;
 
@@ -411,7 +395,7 @@ static int fake_cuGraphLaunch(void *exec, void *stream)
 	return 0;
 }
 
-static int fake_cuGraphExecDestroy(void *exec)
+int fake_cuGraphExecDestroy(void *exec)
 {
 	free(exec);
 	fake.execs--;
@@ -431,7 +415,7 @@ static struct fake_node *set(struct exec *e, const struct fake_node *n)
 	return NULL;
 }
 
-static int fake_cuGraphMemcpyNodeGetParams(void *node, struct te__cu_memcpy_params *ret_params)
+int fake_cuGraphMemcpyNodeGetParams(void *node, struct te__cu_memcpy_params *ret_params)
 {
 	const struct fake_node *n = node;
 
@@ -446,8 +430,8 @@ static int fake_cuGraphMemcpyNodeGetParams(void *node, struct te__cu_memcpy_para
 	return 0;
 }
 
-static int fake_cuGraphExecMemcpyNodeSetParams(void *exec, void *node,
-					       const struct te__cu_memcpy_params *p, void *ctx)
+int fake_cuGraphExecMemcpyNodeSetParams(void *exec, void *node,
+					const struct te__cu_memcpy_params *p, void *ctx)
 {
 	struct fake_node *n = set(exec, node);
 
@@ -460,7 +444,7 @@ static int fake_cuGraphExecMemcpyNodeSetParams(void *exec, void *node,
 	return 0;
 }
 
-static int fake_cuGraphMemsetNodeGetParams(void *node, struct te__cu_memset_params *ret_params)
+int fake_cuGraphMemsetNodeGetParams(void *node, struct te__cu_memset_params *ret_params)
 {
 	const struct fake_node *n = node;
 
@@ -488,15 +472,15 @@ static struct fake_node fill_node(void **params)
 				   .run_cluster = fake.cluster };
 }
 
-static int fake_cuLaunchKernelEx(const struct te__cu_launch_config *config, void *func, void **args,
-				 void **extra)
+int fake_cuLaunchKernelEx(const struct te__cu_launch_config *config, void *func, void **args,
+			  void **extra)
 {
 	ck_assert_ptr_eq(func, &fake_handle);
 	return fake_queue(config->stream, fill_node(args));
 }
 
-static int fake_cuGraphExecKernelNodeSetParams(void *exec, void *node,
-					       const struct te__cu_kernel_params *p)
+int fake_cuGraphExecKernelNodeSetParams(void *exec, void *node,
+					const struct te__cu_kernel_params *p)
 {
 	struct fake_node *n = set(exec, node), to;
 
@@ -511,8 +495,8 @@ static int fake_cuGraphExecKernelNodeSetParams(void *exec, void *node,
 	return 0;
 }
 
-static int fake_cuGraphKernelNodeGetAttribute(void *node, int attribute,
-					      union te__cu_launch_value *ret_value)
+int fake_cuGraphKernelNodeGetAttribute(void *node, int attribute,
+				       union te__cu_launch_value *ret_value)
 {
 	const unsigned n = ((struct fake_node *)node)->cluster;
 
@@ -523,7 +507,7 @@ static int fake_cuGraphKernelNodeGetAttribute(void *node, int attribute,
 }
 
 /* a kernel that is no te_k_fill of the library's has the same parameter */
-static int fake_cuGraphKernelNodeGetParams(void *node, struct te__cu_kernel_params *ret_params)
+int fake_cuGraphKernelNodeGetParams(void *node, struct te__cu_kernel_params *ret_params)
 {
 	static struct te_k_fill fill;
 	static void *param[] = { &fill };
@@ -540,7 +524,7 @@ static int fake_cuGraphKernelNodeGetParams(void *node, struct te__cu_kernel_para
 	return 0;
 }
 
-static int fake_cuFuncGetParamInfo(void *func, size_t index, size_t *ret_offset, size_t *ret_nbytes)
+int fake_cuFuncGetParamInfo(void *func, size_t index, size_t *ret_offset, size_t *ret_nbytes)
 {
 	ck_assert_ptr_eq(func, &fake_handle);
 	*ret_offset = 0;
@@ -561,8 +545,8 @@ static int graph_add(void *graph, struct fake_node what, void **ret_node)
 	return 0;
 }
 
-static int fake_cuGraphAddKernelNode(void **ret_node, void *graph, void *const *deps, size_t ndeps,
-				     const struct te__cu_kernel_params *p)
+int fake_cuGraphAddKernelNode(void **ret_node, void *graph, void *const *deps, size_t ndeps,
+			      const struct te__cu_kernel_params *p)
 {
 	struct fake_node n = fill_node(p->params);
 
@@ -573,7 +557,7 @@ static int fake_cuGraphAddKernelNode(void **ret_node, void *graph, void *const *
 	return graph_add(graph, n, ret_node);
 }
 
-static int fake_cuGraphDestroyNode(void *node)
+int fake_cuGraphDestroyNode(void *node)
 {
 	struct fake_node *n = node;
 
@@ -584,8 +568,8 @@ static int fake_cuGraphDestroyNode(void *node)
 }
 
 /* like driver 580, applies the data of the first edge to all edges */
-static int fake_cuGraphAddDependencies(void *graph, void *const *from, void *const *to,
-				       const struct te__cu_edge_data *data, size_t n)
+int fake_cuGraphAddDependencies(void *graph, void *const *from, void *const *to,
+				const struct te__cu_edge_data *data, size_t n)
 {
 	const int pdl = data[0].type == TE__CU_EDGE_PROGRAMMATIC;
 	const struct te__cu_edge_data want = edge_data(pdl);
@@ -604,8 +588,8 @@ static int fake_cuGraphAddDependencies(void *graph, void *const *from, void *con
 	return 0;
 }
 
-static int fake_cuGraphRemoveDependencies(void *graph, void *const *from, void *const *to,
-					  const struct te__cu_edge_data *data, size_t n)
+int fake_cuGraphRemoveDependencies(void *graph, void *const *from, void *const *to,
+				   const struct te__cu_edge_data *data, size_t n)
 {
 	for (size_t i = 0; i < n; i++) {
 		struct fake_node *node = to[i];
@@ -631,54 +615,8 @@ void *fake_stream(int number)
 
 void fake_graph_setup(void)
 {
-	struct te__cuda_driver d = fake_driver();
+	const struct te__cuda_driver d = fake_driver();
 
-#define HAVE(name) d.name = fake_##name
-	HAVE(cuCtxPushCurrent);
-	HAVE(cuCtxPopCurrent);
-	HAVE(cuThreadExchangeStreamCaptureMode);
-	HAVE(cuStreamGetCtx);
-	HAVE(cuStreamSynchronize);
-	HAVE(cuMemAllocFromPoolAsync);
-	HAVE(cuMemFreeAsync);
-	HAVE(cuStreamIsCapturing);
-	HAVE(cuStreamBeginCapture);
-	HAVE(cuStreamEndCapture);
-	HAVE(cuStreamGetCaptureInfo);
-	HAVE(cuMemcpyAsync);
-	HAVE(cuMemsetD8Async);
-	HAVE(cuMemsetD32Async);
-	HAVE(cuLaunchHostFunc);
-	HAVE(cuStreamBatchMemOp);
-	HAVE(cuEventCreate);
-	HAVE(cuEventDestroy);
-	HAVE(cuEventRecord);
-	HAVE(cuEventRecordWithFlags);
-	HAVE(cuEventQuery);
-	HAVE(cuEventSynchronize);
-	HAVE(cuStreamWaitEvent);
-	HAVE(cuGraphGetNodes);
-	HAVE(cuGraphGetEdges);
-	HAVE(cuGraphNodeGetType);
-	HAVE(cuGraphDestroy);
-	HAVE(cuGraphInstantiateWithFlags);
-	HAVE(cuGraphUpload);
-	HAVE(cuGraphExecUpdate);
-	HAVE(cuGraphLaunch);
-	HAVE(cuGraphExecDestroy);
-	HAVE(cuGraphMemcpyNodeGetParams);
-	HAVE(cuGraphExecMemcpyNodeSetParams);
-	HAVE(cuGraphMemsetNodeGetParams);
-	HAVE(cuLaunchKernelEx);
-	HAVE(cuGraphExecKernelNodeSetParams);
-	HAVE(cuGraphKernelNodeGetParams);
-	HAVE(cuGraphKernelNodeGetAttribute);
-	HAVE(cuGraphCreate);
-	HAVE(cuFuncGetParamInfo);
-	HAVE(cuGraphAddKernelNode);
-	HAVE(cuGraphDestroyNode);
-	HAVE(cuGraphAddDependencies);
-	HAVE(cuGraphRemoveDependencies);
 	memset(&fake, 0, sizeof(fake));
 	memset(place, 0, sizeof(place));
 	graphs_made = 0;

@@ -49,37 +49,37 @@ static int denied = -1, unreadable = -1; /* attributes: 0, and an error */
 
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wunused-parameter"
-static int fake_cuDeviceGetCount(int *ret_count)
+int fake_cuDeviceGetCount(int *ret_count)
 {
 	*ret_count = 1;
 	return 0;
 }
 
-static int fake_cuDeviceGet(int *ret_dev, int ordinal)
+int fake_cuDeviceGet(int *ret_dev, int ordinal)
 {
 	*ret_dev = ordinal;
 	return 0;
 }
 
-static int fake_cuDeviceGetName(char *name, int len, int dev)
+int fake_cuDeviceGetName(char *name, int len, int dev)
 {
 	snprintf(name, (size_t)len, "%s", chip[now].name);
 	return 0;
 }
 
-static int fake_cuDeviceGetPCIBusId(char *address, int len, int dev)
+int fake_cuDeviceGetPCIBusId(char *address, int len, int dev)
 {
 	snprintf(address, (size_t)len, "0000:1a:00.0");
 	return 0;
 }
 
-static int fake_cuDeviceTotalMem(size_t *ret_nbytes, int dev)
+int fake_cuDeviceTotalMem(size_t *ret_nbytes, int dev)
 {
 	*ret_nbytes = (size_t)24 << 30;
 	return 0;
 }
 
-static int fake_cuDeviceGetAttribute(int *ret_value, int attribute, int dev)
+int fake_cuDeviceGetAttribute(int *ret_value, int attribute, int dev)
 {
 	const int hopper = chip[now].cc >= 90;
 
@@ -106,16 +106,8 @@ static const short every[] = { 80, 86, 89, 90, 0 }, none[] = { 0 };
 
 static void use_chip(int index)
 {
-	struct te__cuda_driver d = fake_driver();
+	const struct te__cuda_driver d = fake_driver();
 
-#define HAVE(name) d.name = fake_##name
-	HAVE(cuDeviceGetCount);
-	HAVE(cuDeviceGet);
-	HAVE(cuDeviceGetName);
-	HAVE(cuDeviceGetPCIBusId);
-	HAVE(cuDeviceTotalMem);
-	HAVE(cuDeviceGetAttribute);
-#undef HAVE
 	now = index;
 	te__cuda_driver_fake(&d);
 	te__cuda_levels_fake(every, every);

@@ -29,66 +29,61 @@ static struct {
 
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wunused-parameter"
-static int fake_nothing(void *p)
-{
-	return 0;
-}
-
-static int fake_cuDeviceGetAttribute(int *ret_value, int attribute, int device)
+int fake_cuDeviceGetAttribute(int *ret_value, int attribute, int device)
 {
 	*ret_value = 1;
 	return 0;
 }
 
-static int fake_cuMemGetAllocationGranularity(size_t *ret_nbytes,
-					      const struct te__cu_mem_props *props, int option)
+int fake_cuMemGetAllocationGranularity(size_t *ret_nbytes,
+				       const struct te__cu_mem_props *props, int option)
 {
 	*ret_nbytes = UNIT;
 	return 0;
 }
 
-static int fake_cuMemCreate(uint64_t *ret_handle, size_t nbytes,
-			    const struct te__cu_mem_props *props, uint64_t flags)
+int fake_cuMemCreate(uint64_t *ret_handle, size_t nbytes,
+		     const struct te__cu_mem_props *props, uint64_t flags)
 {
 	fake.handles++;
 	*ret_handle = 7;
 	return 0;
 }
 
-static int fake_cuMemRelease(uint64_t handle)
+int fake_cuMemRelease(uint64_t handle)
 {
 	fake.handles--;
 	return 0;
 }
 
-static int fake_cuMemExportToShareableHandle(void *ret, uint64_t handle, int type, uint64_t flags)
+int fake_cuMemExportToShareableHandle(void *ret, uint64_t handle, int type, uint64_t flags)
 {
 	*(int *)ret = open("/dev/null", O_RDWR);
 	return 0;
 }
 
-static int fake_cuMemImportFromShareableHandle(uint64_t *ret_handle, void *shareable, int type)
+int fake_cuMemImportFromShareableHandle(uint64_t *ret_handle, void *shareable, int type)
 {
 	fake.handles++;
 	*ret_handle = 9;
 	return 0;
 }
 
-static int fake_cuMemMap(uint64_t ptr, size_t nbytes, size_t offset, uint64_t handle,
-			 uint64_t flags)
+int fake_cuMemMap(uint64_t ptr, size_t nbytes, size_t offset, uint64_t handle,
+		  uint64_t flags)
 {
 	fake.mapped++;
 	return 0;
 }
 
-static int fake_cuMemUnmap(uint64_t ptr, size_t nbytes)
+int fake_cuMemUnmap(uint64_t ptr, size_t nbytes)
 {
 	fake.mapped--;
 	return 0;
 }
 
-static int fake_cuMemSetAccess(uint64_t ptr, size_t nbytes, const struct te__cu_mem_access *desc,
-			       size_t n)
+int fake_cuMemSetAccess(uint64_t ptr, size_t nbytes, const struct te__cu_mem_access *desc,
+			size_t n)
 {
 	return 0;
 }
@@ -146,39 +141,21 @@ static int get_proc(const char *name, void **ret_fn, int version, uint64_t flags
 	static const struct {
 		const char *name;
 		void *fn;
-	} have[] = {
-#define HAVE(name) { #name, (void *)(uintptr_t)fake_##name }
-#define IDLE(name) { #name, (void *)(uintptr_t)fake_nothing }
-		{ "cuInit", (void *)(uintptr_t)works_cuInit },
-		{ "cuGetErrorName", (void *)(uintptr_t)works_cuGetErrorName },
-		HAVE(cuDeviceGetAttribute),
-		IDLE(cuCtxPushCurrent), IDLE(cuCtxPopCurrent),
-		IDLE(cuThreadExchangeStreamCaptureMode), HAVE(cuMemGetAllocationGranularity),
-		HAVE(cuMemCreate), HAVE(cuMemRelease), HAVE(cuMemExportToShareableHandle),
-		HAVE(cuMemImportFromShareableHandle), HAVE(cuMemMap), HAVE(cuMemUnmap),
-		HAVE(cuMemSetAccess), HAVE(cuMulticastGetGranularity), HAVE(cuMulticastCreate),
-		HAVE(cuMulticastAddDevice), HAVE(cuMulticastBindMem), HAVE(cuMulticastUnbind),
-#undef IDLE
-#undef HAVE
-	};
-	static const struct {
-		const char *name;
-		void *fn;
-	} fails[] = {
-#define TE__CU(name, version, args) { #name, (void *)(uintptr_t)no_##name },
-#include "libtecore/backend/cuda/syms.def"
+	} multicast[] = {
+#define TE__CU(name, version, args) { #name, (void *)(uintptr_t)fake_##name },
+#include "libtecore/backend/cuda/multicast.def"
 #undef TE__CU
 	};
 
 	*ret_status = 0;
-	*ret_fn = NULL;
-	fake.resolved += strncmp(name, "cuMulticast", 11) == 0;
-	for (size_t i = 0; i < TT_LEN(fails); i++)
-		if (!strcmp(fails[i].name, name))
-			*ret_fn = fails[i].fn;
-	for (size_t i = 0; i < TT_LEN(have); i++)
-		if (!strcmp(have[i].name, name) && !(fake.lacking && strstr(name, "MulticastBind")))
-			*ret_fn = have[i].fn;
+	*ret_fn = fake_proc(name, version);
+	for (size_t i = 0; i < TT_LEN(multicast); i++) {
+		if (strcmp(multicast[i].name, name))
+			continue;
+		fake.resolved++;
+		if (!fake.lacking || !strstr(name, "MulticastBind"))
+			*ret_fn = multicast[i].fn;
+	}
 	return 0;
 }
 

@@ -40,31 +40,26 @@ static struct {
 
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wunused-parameter"
-static int fake_cuGetErrorName(int result, const char **ret_name)
+int fake_cuGetErrorName(int result, const char **ret_name)
 {
 	*ret_name = result == TE__CU_ERROR_NOT_PERMITTED ? "CUDA_ERROR_NOT_PERMITTED" :
 							   "CUDA_ERROR_FAKE";
 	return 0;
 }
 
-static int fake_cuCtxPushCurrent(void *ctx)
+int fake_cuCtxPushCurrent(void *ctx)
 {
 	fake.current++;
 	return 0;
 }
 
-static int fake_cuCtxPopCurrent(void **ret_ctx)
+int fake_cuCtxPopCurrent(void **ret_ctx)
 {
 	fake.current--;
 	return 0;
 }
 
-static int fake_cuThreadExchangeStreamCaptureMode(int *mode)
-{
-	return 0;
-}
-
-static int fake_cuDeviceGetAttribute(int *ret_value, int attribute, int device)
+int fake_cuDeviceGetAttribute(int *ret_value, int attribute, int device)
 {
 	switch (attribute) {
 	case TE__CU_ATTR_VMM:
@@ -93,8 +88,8 @@ static int fake_cuDeviceGetAttribute(int *ret_value, int attribute, int device)
 	}
 }
 
-static int fake_cuMemGetHandleForAddressRange(void *ret, uint64_t ptr, size_t nbytes, int type,
-					      unsigned long long flags)
+int fake_cuMemGetHandleForAddressRange(void *ret, uint64_t ptr, size_t nbytes, int type,
+				       unsigned long long flags)
 {
 	CALL("cuMemGetHandleForAddressRange");
 	ck_assert_uint_eq(ptr, WINDOW);
@@ -104,15 +99,15 @@ static int fake_cuMemGetHandleForAddressRange(void *ret, uint64_t ptr, size_t nb
 	return 0;
 }
 
-static int fake_cuMemGetInfo(size_t *ret_free, size_t *ret_total)
+int fake_cuMemGetInfo(size_t *ret_free, size_t *ret_total)
 {
 	*ret_free = 5 * UNIT;
 	*ret_total = 16 * UNIT;
 	return 0;
 }
 
-static int fake_cuMemGetAllocationGranularity(size_t *ret_nbytes,
-					      const struct te__cu_mem_props *props, int option)
+int fake_cuMemGetAllocationGranularity(size_t *ret_nbytes,
+				       const struct te__cu_mem_props *props, int option)
 {
 	CALL("cuMemGetAllocationGranularity");
 	ck_assert_int_eq(props->type, TE__CU_MEM_ALLOCATION_TYPE_PINNED);
@@ -120,8 +115,8 @@ static int fake_cuMemGetAllocationGranularity(size_t *ret_nbytes,
 	return 0;
 }
 
-static int fake_cuMemCreate(uint64_t *ret_handle, size_t nbytes,
-			    const struct te__cu_mem_props *props, uint64_t flags)
+int fake_cuMemCreate(uint64_t *ret_handle, size_t nbytes,
+		     const struct te__cu_mem_props *props, uint64_t flags)
 {
 	CALL("cuMemCreate");
 	ck_assert_uint_eq(nbytes % UNIT, 0);
@@ -133,13 +128,13 @@ static int fake_cuMemCreate(uint64_t *ret_handle, size_t nbytes,
 	return 0;
 }
 
-static int fake_cuMemRelease(uint64_t handle)
+int fake_cuMemRelease(uint64_t handle)
 {
 	fake.handles--;
 	return 0;
 }
 
-static int fake_cuMemExportToShareableHandle(void *ret, uint64_t handle, int type, uint64_t flags)
+int fake_cuMemExportToShareableHandle(void *ret, uint64_t handle, int type, uint64_t flags)
 {
 	CALL("cuMemExportToShareableHandle");
 	/* memory is exported as what it was created for */
@@ -151,7 +146,7 @@ static int fake_cuMemExportToShareableHandle(void *ret, uint64_t handle, int typ
 	return 0;
 }
 
-static int fake_cuMemImportFromShareableHandle(uint64_t *ret_handle, void *shareable, int type)
+int fake_cuMemImportFromShareableHandle(uint64_t *ret_handle, void *shareable, int type)
 {
 	CALL("cuMemImportFromShareableHandle");
 	if (type == TE__CU_MEM_HANDLE_FABRIC)
@@ -163,8 +158,8 @@ static int fake_cuMemImportFromShareableHandle(uint64_t *ret_handle, void *share
 	return 0;
 }
 
-static int fake_cuMemAddressReserve(uint64_t *ret_ptr, size_t nbytes, size_t align, uint64_t addr,
-				    uint64_t flags)
+int fake_cuMemAddressReserve(uint64_t *ret_ptr, size_t nbytes, size_t align, uint64_t addr,
+			     uint64_t flags)
 {
 	CALL("cuMemAddressReserve");
 	fake.windows++;
@@ -172,14 +167,14 @@ static int fake_cuMemAddressReserve(uint64_t *ret_ptr, size_t nbytes, size_t ali
 	return 0;
 }
 
-static int fake_cuMemAddressFree(uint64_t ptr, size_t nbytes)
+int fake_cuMemAddressFree(uint64_t ptr, size_t nbytes)
 {
 	fake.windows--;
 	return 0;
 }
 
-static int fake_cuMemMap(uint64_t ptr, size_t nbytes, size_t offset, uint64_t handle,
-			 uint64_t flags)
+int fake_cuMemMap(uint64_t ptr, size_t nbytes, size_t offset, uint64_t handle,
+		  uint64_t flags)
 {
 	CALL("cuMemMap");
 	ck_assert_uint_eq(offset, 0);
@@ -187,14 +182,14 @@ static int fake_cuMemMap(uint64_t ptr, size_t nbytes, size_t offset, uint64_t ha
 	return 0;
 }
 
-static int fake_cuMemUnmap(uint64_t ptr, size_t nbytes)
+int fake_cuMemUnmap(uint64_t ptr, size_t nbytes)
 {
 	fake.mapped--;
 	return 0;
 }
 
-static int fake_cuMemSetAccess(uint64_t ptr, size_t nbytes, const struct te__cu_mem_access *desc,
-			       size_t n)
+int fake_cuMemSetAccess(uint64_t ptr, size_t nbytes, const struct te__cu_mem_access *desc,
+			size_t n)
 {
 	CALL("cuMemSetAccess");
 	/* for the own device only */
@@ -205,7 +200,7 @@ static int fake_cuMemSetAccess(uint64_t ptr, size_t nbytes, const struct te__cu_
 	return 0;
 }
 
-static int fake_cuDeviceGetPCIBusId(char *address, int len, int device)
+int fake_cuDeviceGetPCIBusId(char *address, int len, int device)
 {
 	CALL("cuDeviceGetPCIBusId");
 	ck_assert_int_eq(device, 3);
@@ -249,7 +244,7 @@ static int fake_nvml_fabric(void *device, struct te__nvml_fabric *ret)
 	return 0;
 }
 
-static int fake_cuMemHostRegister(void *ptr, size_t nbytes, unsigned flags)
+int fake_cuMemHostRegister(void *ptr, size_t nbytes, unsigned flags)
 {
 	CALL("cuMemHostRegister");
 	ck_assert_uint_eq(flags, TE__CU_HOSTREGISTER_PORTABLE | TE__CU_HOSTREGISTER_DEVICEMAP);
@@ -257,13 +252,13 @@ static int fake_cuMemHostRegister(void *ptr, size_t nbytes, unsigned flags)
 	return 0;
 }
 
-static int fake_cuMemHostUnregister(void *ptr)
+int fake_cuMemHostUnregister(void *ptr)
 {
 	fake.registered--;
 	return 0;
 }
 
-static int fake_cuMemHostGetDevicePointer(uint64_t *ret_ptr, void *host, unsigned flags)
+int fake_cuMemHostGetDevicePointer(uint64_t *ret_ptr, void *host, unsigned flags)
 {
 	CALL("cuMemHostGetDevicePointer");
 	*ret_ptr = (uintptr_t)host + 64;
@@ -273,31 +268,8 @@ static int fake_cuMemHostGetDevicePointer(uint64_t *ret_ptr, void *host, unsigne
 
 static void setup(void)
 {
-	struct te__cuda_driver d = fake_driver();
+	const struct te__cuda_driver d = fake_driver();
 
-#define HAVE(name) d.name = fake_##name
-	HAVE(cuGetErrorName);
-	HAVE(cuCtxPushCurrent);
-	HAVE(cuCtxPopCurrent);
-	HAVE(cuThreadExchangeStreamCaptureMode);
-	HAVE(cuDeviceGetAttribute);
-	HAVE(cuMemGetInfo);
-	HAVE(cuMemGetAllocationGranularity);
-	HAVE(cuMemCreate);
-	HAVE(cuMemRelease);
-	HAVE(cuMemExportToShareableHandle);
-	HAVE(cuMemImportFromShareableHandle);
-	HAVE(cuMemAddressReserve);
-	HAVE(cuMemAddressFree);
-	HAVE(cuMemMap);
-	HAVE(cuMemUnmap);
-	HAVE(cuMemGetHandleForAddressRange);
-	HAVE(cuMemSetAccess);
-	HAVE(cuMemHostRegister);
-	HAVE(cuMemHostUnregister);
-	HAVE(cuMemHostGetDevicePointer);
-	HAVE(cuDeviceGetPCIBusId);
-#undef HAVE
 	te__cuda_driver_fake(&d);
 	te__nvml_fake(&(const struct te__nvml){
 		.init = fake_nvml_init,

@@ -48,48 +48,38 @@ static int fails_now(const char *fn)
 
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wunused-parameter"
-static int fake_cuCtxPushCurrent(void *ctx)
+int fake_cuCtxPushCurrent(void *ctx)
 {
 	return FAIL();
 }
 
-static int fake_cuCtxPopCurrent(void **ret_ctx)
-{
-	return 0;
-}
-
-static int fake_cuThreadExchangeStreamCaptureMode(int *mode)
-{
-	return 0;
-}
-
-static int fake_cuStreamSynchronize(void *stream)
+int fake_cuStreamSynchronize(void *stream)
 {
 	return FAIL();
 }
 
-static int fake_cuDeviceGetAttribute(int *ret_value, int attribute, int dev)
+int fake_cuDeviceGetAttribute(int *ret_value, int attribute, int dev)
 {
 	ck_assert_int_eq(attribute, TE__CU_ATTR_MULTIPROCESSOR_COUNT);
 	*ret_value = SMS;
 	return FAIL();
 }
 
-static int fake_cuStreamIsCapturing(void *stream, int *ret_status)
+int fake_cuStreamIsCapturing(void *stream, int *ret_status)
 {
 	*ret_status = TE__CU_CAPTURE_STATUS_NONE;
 	return FAIL();
 }
 
-static int fake_cuStreamGetCaptureInfo(void *stream, int *ret_status, uint64_t *ret_id,
-				       void **ret_graph, void *const **ret_deps,
-				       const struct te__cu_edge_data **ret_data, size_t *ret_ndeps)
+int fake_cuStreamGetCaptureInfo(void *stream, int *ret_status, uint64_t *ret_id,
+				void **ret_graph, void *const **ret_deps,
+				const struct te__cu_edge_data **ret_data, size_t *ret_ndeps)
 {
 	*ret_status = TE__CU_CAPTURE_STATUS_NONE;
 	return FAIL();
 }
 
-static int fake_cuMemAllocFromPoolAsync(uint64_t *ret, size_t n, void *pool, void *stream)
+int fake_cuMemAllocFromPoolAsync(uint64_t *ret, size_t n, void *pool, void *stream)
 {
 	const int r = FAIL();
 
@@ -100,13 +90,13 @@ static int fake_cuMemAllocFromPoolAsync(uint64_t *ret, size_t n, void *pool, voi
 	return r;
 }
 
-static int fake_cuMemFreeAsync(uint64_t ptr, void *stream)
+int fake_cuMemFreeAsync(uint64_t ptr, void *stream)
 {
 	fake.nallocs--;
 	return 0;
 }
 
-static int fake_cuMemsetD32Async(uint64_t dst, unsigned value, size_t n, void *stream)
+int fake_cuMemsetD32Async(uint64_t dst, unsigned value, size_t n, void *stream)
 {
 	ck_assert_uint_eq(value, 0);
 	ck_assert_int_eq(fake.nlaunches, 0); /* before the kernel */
@@ -117,10 +107,10 @@ static int fake_cuMemsetD32Async(uint64_t dst, unsigned value, size_t n, void *s
 }
 
 /* as the driver checks them (CUDA driver API, cuTensorMapEncodeTiled) */
-static int fake_cuTensorMapEncodeTiled(void *map, int type, unsigned rank, void *ptr,
-				       const uint64_t *extents, const uint64_t *strides,
-				       const unsigned *box, const unsigned *steps, int interleave,
-				       int swizzle, int l2_promotion, int fill)
+int fake_cuTensorMapEncodeTiled(void *map, int type, unsigned rank, void *ptr,
+				const uint64_t *extents, const uint64_t *strides,
+				const unsigned *box, const unsigned *steps, int interleave,
+				int swizzle, int l2_promotion, int fill)
 {
 	struct te_sm90_map *m = &fake.map[fake.nmaps];
 
@@ -151,8 +141,8 @@ static int fake_cuTensorMapEncodeTiled(void *map, int type, unsigned rank, void 
 	return FAIL();
 }
 
-static int fake_cuLaunchKernelEx(const struct te__cu_launch_config *config, void *func, void **args,
-				 void **extra)
+int fake_cuLaunchKernelEx(const struct te__cu_launch_config *config, void *func, void **args,
+			  void **extra)
 {
 	fake.config = *config;
 	fake.func = func;
@@ -203,25 +193,11 @@ static int64_t live;
 
 static void setup(void)
 {
-	struct te__cuda_driver d = fake_driver();
+	const struct te__cuda_driver d = fake_driver();
 	static struct te__lt_api lt;
 
 	lt.cublasLtGetVersion = fake_cublasLtGetVersion;
 	lt.cublasLtCreate = fake_cublasLtCreate;
-#define HAVE(name) d.name = fake_##name
-	HAVE(cuCtxPushCurrent);
-	HAVE(cuCtxPopCurrent);
-	HAVE(cuThreadExchangeStreamCaptureMode);
-	HAVE(cuStreamSynchronize);
-	HAVE(cuDeviceGetAttribute);
-	HAVE(cuStreamIsCapturing);
-	HAVE(cuStreamGetCaptureInfo);
-	HAVE(cuMemAllocFromPoolAsync);
-	HAVE(cuMemFreeAsync);
-	HAVE(cuMemsetD32Async);
-	HAVE(cuTensorMapEncodeTiled);
-	HAVE(cuLaunchKernelEx);
-#undef HAVE
 	memset(&fake, 0, sizeof(fake));
 	te__cuda_driver_fake(&d);
 	te__cublaslt_fake(&lt);

@@ -234,6 +234,24 @@ START_TEST(orders_depend_on_seed_and_epoch)
 }
 END_TEST
 
+START_TEST(another_length_of_windows_begins_an_epoch)
+{
+	int64_t n[3] = { 80, 80, 80 };
+	struct data *d = counting(n);
+	struct span s = { d, 0, 240 };
+
+	/* 60 windows of 4, 30 of 8 */
+	ck_assert_int_eq(epoch_next(&s, 0, 4, 8), 0);
+	ck_assert_int_eq(epoch_next(&s, 1, 4, 8), 30);
+	ck_assert_int_eq(epoch_next(&s, 60, 4, 8), 30);
+	ck_assert_int_eq(epoch_next(&s, 61, 4, 8), 60);
+	/* one window of any length above 240, and more epochs than numbers of windows */
+	ck_assert_int_eq(epoch_next(&s, 9, 1000000000000000, 4), 540);
+	ck_assert_int_eq(epoch_next(&s, 1000000000000000, 1000000000000000, 4), -1);
+	data_close(d);
+}
+END_TEST
+
 START_TEST(spreads_a_limited_validation)
 {
 	int64_t n[3] = { 80, 80, 80 }, count;
@@ -922,6 +940,7 @@ TT_SUITE("tools/data", TT_NEED_NOTHING)
 	tcase_add_loop_test(c, an_epoch_has_each_element_once, 0, 20);
 	tcase_add_test(c, ranks_take_each_token_once_an_epoch);
 	tcase_add_test(c, orders_depend_on_seed_and_epoch);
+	tcase_add_test(c, another_length_of_windows_begins_an_epoch);
 	tcase_add_test(c, spreads_a_limited_validation);
 	tcase_add_test(c, reads_token_files);
 	tcase_add_test(c, refuses_bad_headers);

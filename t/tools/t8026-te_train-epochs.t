@@ -46,6 +46,10 @@ rm -rf e
 check "shorter windows" "$te_train" --resume e --seq-len 8 --stop-after 3 --log f.log
 check "begin an epoch" grep -q '"epochs":1.075,' f.log
 
+"$te_train" $fresh --accum 6 --steps 14 --stop-after 2 --val held --out o train 2>err
+check "another seed" "$te_train" --resume o --seed 8 --stop-after 3 --log o.log
+check "begins one, too" grep -q '"epochs":1.15,' o.log
+
 # with replacement
 check "at random" "$te_train" $fresh --steps 3 --val held --order random --log g.log --out g train
 check "there are no epochs" grep -q '"epochs":null' g.log

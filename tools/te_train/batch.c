@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "batch.h"
+#include "ckpt.h"
 #include "tools/lib/model.h"
 #include "tools/lib/say.h"
 
@@ -56,6 +57,14 @@ int batch_draw(const struct span *s, uint64_t seed, int64_t step, int64_t first,
 int64_t epoch_nwindows(const struct span *s, int64_t T)
 {
 	return (s->n - 1 + T - 1) / T;
+}
+
+int64_t epoch_next(const struct span *s, int64_t drawn, int64_t window, int64_t T)
+{
+	const int64_t before = epoch_nwindows(s, window), n = epoch_nwindows(s, T);
+	const int64_t epochs = drawn / before + (drawn % before != 0);
+
+	return epochs > CKPT_MOST / n ? -1 : epochs * n;
 }
 
 /*

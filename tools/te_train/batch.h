@@ -27,6 +27,11 @@ int batch_draw(const struct span *s, uint64_t seed, int64_t step, int64_t first,
  * except the first is a target of one window.
  */
 int64_t epoch_nwindows(const struct span *s, int64_t T);
+/*
+ * Windows of T tokens in all epochs that have begun after `drawn` windows of `window` tokens. -1: a
+ * checkpoint cannot have that number.
+ */
+int64_t epoch_next(const struct span *s, int64_t drawn, int64_t window, int64_t T);
 /* i-th of n elements in a pseudo-random order, a permutation of 0 to n - 1 for each key */
 int64_t epoch_permute(uint64_t key, int64_t n, int64_t i);
 /*

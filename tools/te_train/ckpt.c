@@ -575,6 +575,15 @@ static int check_same(const struct st_file *state, const struct ckpt_run *run, c
 		       "weights, begin with --init", st_path(state), option, then, now);
 }
 
+/* does the run of the options draw windows in another order */
+static int is_reordered(const json_t *options, const struct opts *o)
+{
+	const char *order = json_string_value(json_object_get(options, "order"));
+
+	return !order || strcmp(order, o->order) ||
+	       json_integer_value(json_object_get(options, "seed")) != o->seed;
+}
+
 int ckpt_load(const char *path, const struct model *m, const struct opts *o, struct te_adamw *opt,
 	      struct progress *ret_p)
 {
@@ -604,8 +613,10 @@ int ckpt_load(const char *path, const struct model *m, const struct opts *o, str
 		if (te < 0)
 			r = say_te(te, "%s", st_path(state));
 	}
-	if (!r)
+	if (!r) {
 		*ret_p = run.p;
+		ret_p->reordered = is_reordered(run.options, o);
+	}
 	json_decref(run.obj);
 	st_close(state);
 	folder_close(&dir);

@@ -14,6 +14,8 @@
 #include "tools/lib/digest.h"
 #include "tools/lib/model.h"
 
+#define CKPT_MOST 1000000000000000 /* steps, tokens and windows */
+
 /* progress of a run */
 struct progress {
 	int64_t step;	 /* optimizer steps done */
@@ -23,6 +25,7 @@ struct progress {
 	int64_t ntrain, nval; /* numbers of tokens; a resumed run must have the same */
 	int64_t drawn;	      /* windows of all epochs; 0 with --order random */
 	int64_t window;	      /* tokens of a window, or 0 */
+	int reordered;	      /* ckpt_load(): windows were drawn in another order */
 	char data_digest[2 * DIGEST_NBYTES]; /* "TRAIN" or "TRAIN+VAL"; the same applies */
 };
 

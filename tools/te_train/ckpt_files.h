@@ -8,7 +8,6 @@
 #include "tools/lib/safetensors.h"
 
 #define CKPT_FORMAT 1 /* version of state.safetensors */
-#define CKPT_MOST 1000000000000000 /* steps and tokens */
 
 #define CONFIG_JSON "config.json"
 #define MODEL_ST "model.safetensors"

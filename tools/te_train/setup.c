@@ -445,9 +445,9 @@ static int make_slots(struct trainer *t)
 
 /*
  * Position in the epochs after a checkpoint was loaded. Other data begins its first epoch. With
- * another length of windows a new epoch begins, because some windows would be read twice.
+ * another order or length of windows a new epoch begins, because some tokens would be read twice.
  */
-static void take_position(struct trainer *t)
+static int take_position(struct trainer *t)
 {
 	struct progress *p = &t->now.done;
 	char digest[sizeof(p->data_digest)];
@@ -455,11 +455,16 @@ static void take_position(struct trainer *t)
 	data_digests(t, digest);
 	if (!t->by_epoch || p->ntrain != t->train.n || strcmp(p->data_digest, digest)) {
 		p->drawn = 0;
-	} else if (p->window && p->window != t->T) {
-		const int64_t n = epoch_nwindows(&t->train, p->window);
+	} else if (p->window && (p->window != t->T || p->reordered)) {
+		const int64_t next = epoch_next(&t->train, p->drawn, p->window, t->T);
 
-		p->drawn = (p->drawn + n - 1) / n * epoch_nwindows(&t->train, t->T);
+		if (next < 0)
+			return say_bad("%s: has used %lld windows of %lld tokens, which are too "
+				       "many epochs of the data", t->from, (long long)p->drawn,
+				       (long long)p->window);
+		p->drawn = next;
 	}
+	return STATUS_OK;
 }
 
 /* from the latest checkpoint, or the weights that the run begins with */
@@ -475,9 +480,9 @@ static int load(struct trainer *t)
 	r = ckpt_load(t->from, &t->now.model, o, t->now.opt, &t->now.done);
 	if (r || !t->now.opt)
 		return r;
-	take_position(t);
-	if (o->files_given)
-		return STATUS_OK;
+	r = take_position(t);
+	if (r || o->files_given)
+		return r;
 	if (t->now.done.ntrain != t->train.n || t->now.done.nval != t->val.n) {
 		return say_bad("%s: %lld tokens to train on; the checkpoint's data had %lld",
 			       data_name(t), (long long)t->train.n, (long long)t->now.done.ntrain);

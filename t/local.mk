@@ -186,6 +186,7 @@ TT_TOOLS += \
 	t/tools/lora \
 	t/tools/mem \
 	t/tools/option \
+	t/tools/order \
 	t/tools/perftest_call \
 	t/tools/perftest_stats \
 	t/tools/safetensors \
@@ -427,6 +428,7 @@ t_tools_jsonl_LDADD = $(TE_TRAIN_LDADD)
 t_tools_lora_LDADD = $(TE_TRAIN_LDADD)
 t_tools_mem_LDADD = $(TE_TRAIN_LDADD)
 t_tools_option_LDADD = $(TE_TRAIN_LDADD)
+t_tools_order_LDADD = $(TE_TRAIN_LDADD)
 TE_PERFTEST_LDADD = tools/te_perftest/libte_perftest.la $(LDADD) $(JANSSON_LIBS)
 t_tools_perftest_call_LDADD = $(TE_PERFTEST_LDADD)
 t_tools_perftest_stats_LDADD = $(TE_PERFTEST_LDADD)

@@ -223,6 +223,8 @@ tools_te_train_libte_train_la_SOURCES = \
 	tools/te_train/opts.c \
 	tools/te_train/opts.def \
 	tools/te_train/opts.h \
+	tools/te_train/order.c \
+	tools/te_train/order.h \
 	tools/te_train/pipeline.c \
 	tools/te_train/pipeline.h \
 	tools/te_train/profile.c \

@@ -7,6 +7,20 @@
 #include "tools/lib/say.h"
 #include "tools/te_train/data.h"
 #include "tools/te_train/jsonl.h"
+#include "tools/te_train/order.h"
+
+enum { MOST = 4096 }; /* tokens of data that is permuted */
+
+/* the indices of documents rise */
+static int count(void *arg, int64_t at)
+{
+	int64_t *next = arg;
+
+	if (at < *next)
+		abort();
+	*next = at + 1;
+	return STATUS_OK;
+}
 
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t nbytes)
 {
@@ -27,6 +41,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t nbytes)
 						(int32_t)(nbytes % 3) - 1 };
 		struct data *d;
 		int32_t token[2], target[2] = { 0 }, first[2];
+		struct order *o;
 
 		if (data_open(&file, 1, &opts, &d))
 			continue;
@@ -37,6 +52,14 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t nbytes)
 		if (data_ntokens(d) >= 3)
 			span_documents(&(struct span){ d, data_ntokens(d) - 3, 3 }, 0, 2, token,
 				       target, first);
+		if (data_ntokens(d) >= 3)
+			span_starts(&(struct span){ d, 1, data_ntokens(d) - 1 }, 1,
+				    data_ntokens(d) - 2, count, &(int64_t){ 0 });
+		if (data_ntokens(d) >= 3 && data_ntokens(d) < MOST &&
+		    !order_open(&(struct span){ d, 0, data_ntokens(d) }, nbytes, 5, 2, &o)) {
+			order_read(o, (int64_t)nbytes, data_ntokens(d) / 2, 1, token, target, NULL);
+			order_close(o);
+		}
 		data_close(d);
 	}
 	chat_free(&chat);

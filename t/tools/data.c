@@ -11,6 +11,7 @@
 #include "tools/te_train/batch.h"
 #include "tools/te_train/data.h"
 #include "tools/te_train/jsonl.h"
+#include "tools/te_train/order.h"
 #include "tt.h"
 
 static char dir[64];

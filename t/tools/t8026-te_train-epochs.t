@@ -50,6 +50,34 @@ check "begin an epoch" grep -q '"epochs":1.075,' f.log
 check "another seed" "$te_train" --resume o --seed 8 --stop-after 3 --log o.log
 check "begins one, too" grep -q '"epochs":1.15,' o.log
 
+# documents that are permuted: lines, 2.7 epochs of them
+sed -e '61,$d' -e 's/.*/{"text": "&"}/' text >lines.jsonl
+docs="$fresh --order documents --val held"
+check "documents" "$te_train" $docs --accum 6 --steps 56 --log i.log lines.jsonl
+losses i.log >want
+check "for several epochs" awk '{ e = $3 } END { exit !(e > 2) }' want
+check "two ranks read them" "$te_run" -n 2 "$te_train" $docs --accum 3 --steps 56 --stop-after 8 \
+	--log j.log --out j lines.jsonl
+cp -r j k
+check "and three the rest" "$te_run" -n 3 "$te_train" --resume j --stop-after 30 --log k.log
+check "and one, too" "$te_train" --resume j --log l.log
+losses j.log k.log l.log >got
+same "in one order" want got
+"$te_train" $fresh --accum 6 --steps 56 --val held --log m.log lines.jsonl >out 2>err
+losses m.log >got
+check "which differs from that of windows" sh -c '! cmp -s want got'
+for option in "--order epoch" "--seed 8" "--documents=begin"; do
+	cp -r k n
+	rm -f n.log
+	check "another order, $option," "$te_train" --resume n $option --stop-after 9 --log n.log
+	losses n.log | awk '{ d = $3 - 1 } END { exit !(NR == 1 && d > 0 && d < 0.2) }'
+	check "begins an epoch" test $? = 0
+	rm -rf n
+done
+fails "one document" "no document ends in the first 640 tokens" "$te_train" $docs train
+fails "random tokens" "random-tokens has no documents" "$te_train" $fresh --order documents \
+	--random-tokens
+
 # with replacement
 check "at random" "$te_train" $fresh --steps 3 --val held --order random --log g.log --out g train
 check "there are no epochs" grep -q '"epochs":null' g.log
@@ -68,6 +96,9 @@ if [ "$(find shards -size +900000k | wc -l)" = 50 ]; then
 	check "50 GB" timeout 60 "$te_train" $fresh --steps 2 --out big --log big.log shards
 	check "are one data set" grep -q '"train_tokens":22500000000,' big.log
 	check "which goes on" timeout 60 "$te_train" --resume big --steps 3
+	sed 's/16}/16, "eos_token_id": 0}/' plain.json >ends.json
+	check "in documents" timeout 60 "$te_train" --model ends.json $common --order documents \
+		--steps 1 shards
 	printf '\007' | dd of=shards/7.bin bs=1 seek=1024 conv=notrunc 2>err
 	fails "unless it has changed" "has other tokens" "$te_train" --resume big --steps 4
 else

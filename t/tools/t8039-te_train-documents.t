@@ -76,9 +76,9 @@ same "token files have documents that a token ends" want got
 losses $docs --documents=begin docs.u16 >got
 check "or begins" sh -c '! cmp -s want got && grep -q "\"step\":4" got'
 sed 's/\[10, 2\]/null/; s/46/null/' model.json >plain.json
-fails "if it is known" "docs.u16: --documents needs the token that ends documents, expected eos_token_id" \
+fails "if it is known" "docs.u16: documents in token files need the token that ends them, expected eos_token_id" \
 	"$te_train" $run --model plain.json --documents docs.u16
-fails "for both" "docs.u16: --documents needs the token that begins documents, expected bos_token_id" \
+fails "for both" "docs.u16: documents in token files need the token that begins them, expected bos_token_id" \
 	"$te_train" $run --model plain.json --documents=begin --val docs.u16 docs.jsonl
 check "text needs none" "$te_train" $run --model plain.json --documents --steps 1 text
 

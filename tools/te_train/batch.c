@@ -5,6 +5,7 @@
 
 #include "batch.h"
 #include "ckpt.h"
+#include "order.h"
 #include "tools/lib/model.h"
 #include "tools/lib/say.h"
 
@@ -67,32 +68,6 @@ int64_t epoch_next(const struct span *s, int64_t drawn, int64_t window, int64_t 
 	return epochs > CKPT_MOST / n ? -1 : epochs * n;
 }
 
-/*
- * Feistel network on 2 h bits (Luby and Rackoff, 1988, with six rounds), repeated until the result
- * is below n. The domain has less than 4 n elements, so that takes 4 times on average at most.
- */
-int64_t epoch_permute(uint64_t key, int64_t n, int64_t i)
-{
-	uint64_t x = (uint64_t)i, mask;
-	unsigned h = 1;
-
-	while ((uint64_t)1 << 2 * h < (uint64_t)n)
-		h++;
-	mask = ((uint64_t)1 << h) - 1;
-	do {
-		uint64_t left = x >> h, right = x & mask;
-
-		for (uint64_t round = 0; round < 6; round++) {
-			const uint64_t next = left ^ (mix64(key + round, right) & mask);
-
-			left = right;
-			right = next;
-		}
-		x = left << h | right;
-	} while (x >= (uint64_t)n);
-	return (int64_t)x;
-}
-
 int batch_take(const struct span *s, uint64_t seed, int64_t first, const struct rows *rows)
 {
 	const int64_t T = rows->T, nwindows = epoch_nwindows(s, T);
@@ -105,6 +80,22 @@ int batch_take(const struct span *s, uint64_t seed, int64_t first, const struct 
 		const int64_t n = s->n - 1 - at < T ? s->n - 1 - at : T;
 
 		r = window(s, at, n, rows, i);
+	}
+	return r;
+}
+
+int batch_take_documents(struct order *o, int64_t first, const struct rows *rows)
+{
+	const int64_t T = rows->T, n = order_ntokens(o) - 1, nwindows = (n + T - 1) / T;
+	int r = STATUS_OK;
+
+	for (int64_t i = 0; i < rows->nrows && !r; i++) {
+		const int64_t c = first + i, at = c % nwindows * T, m = n - at < T ? n - at : T;
+		int32_t *documents = rows->documents ? rows->documents + i * T : NULL;
+
+		r = order_read(o, c / nwindows, at, m, rows->x + i * T, rows->y + i * T,
+			       documents);
+		pad(rows, i, m);
 	}
 	return r;
 }

@@ -6,6 +6,8 @@
 
 #include "data.h"
 
+struct order;
+
 /* Rows of T tokens, all [nrows, T]. */
 struct rows {
 	int64_t nrows, T;
@@ -32,14 +34,15 @@ int64_t epoch_nwindows(const struct span *s, int64_t T);
  * checkpoint cannot have that number.
  */
 int64_t epoch_next(const struct span *s, int64_t drawn, int64_t window, int64_t T);
-/* i-th of n elements in a pseudo-random order, a permutation of 0 to n - 1 for each key */
-int64_t epoch_permute(uint64_t key, int64_t n, int64_t i);
 /*
  * Fill rows, starting with window number `first` of all epochs together: each epoch has
  * all windows once, in an order that depends on seed and epoch. Targets after the end of a short
  * window are ignored.
  */
 int batch_take(const struct span *s, uint64_t seed, int64_t first, const struct rows *rows);
+
+/* the same windows of the order's documents: window i of an epoch begins at its token i * T */
+int batch_take_documents(struct order *o, int64_t first, const struct rows *rows);
 
 /*
  * The fixed windows of a validation: all of the span in steps of T, or max_batches

@@ -579,9 +579,13 @@ static int check_same(const struct st_file *state, const struct ckpt_run *run, c
 static int is_reordered(const json_t *options, const struct opts *o)
 {
 	const char *order = json_string_value(json_object_get(options, "order"));
+	const char *documents = json_string_value(json_object_get(options, "documents"));
 
-	return !order || strcmp(order, o->order) ||
-	       json_integer_value(json_object_get(options, "seed")) != o->seed;
+	if (!order || strcmp(order, o->order) ||
+	    json_integer_value(json_object_get(options, "seed")) != o->seed)
+		return 1;
+	return !strcmp(order, "documents") &&
+	       (documents && *documents == 'b') != (*o->documents == 'b');
 }
 
 int ckpt_load(const char *path, const struct model *m, const struct opts *o, struct te_adamw *opt,

@@ -495,8 +495,8 @@ static int add_file(struct data *d, const char *path, const struct data_opts *o)
 	if (!r && d->nfiles > 1 && (f->type == DATA_TEXT) != (d->type == DATA_TEXT))
 		r = say_bad("%s: token files and text cannot be mixed", path);
 	if (!r && d->mark && d->mark_token < 0 && needs_mark(f))
-		r = say_bad("%s: --documents needs the token that %s documents, expected %s in "
-			    "config.json", path,
+		r = say_bad("%s: documents in token files need the token that %s them, expected "
+			    "%s in config.json", path,
 			    d->mark == DATA_MARK_ENDS ? "ends" : "begins",
 			    d->mark == DATA_MARK_ENDS ? "eos_token_id" : "bos_token_id");
 	if (f->type > d->type)
@@ -720,7 +720,26 @@ void span_mask(const struct span *s, int64_t at, int64_t n, int32_t *target)
 	}
 }
 
-/* does the token at an index begin a document; before: the token before it */
+int data_needs_mark(const struct data *d)
+{
+	for (int i = 0; i < d->nfiles; i++)
+		if (needs_mark(&d->file[i]))
+			return 1;
+	return 0;
+}
+
+int data_is_begin(const struct data *d, int32_t token)
+{
+	return d->mark == DATA_MARK_BEGINS && token == d->mark_token;
+}
+
+/* does the mark tell that the token begins a document; before: the token before it */
+static int is_marked(const struct data *d, int32_t before, int32_t token)
+{
+	return (d->mark == DATA_MARK_ENDS && before == d->mark_token) || data_is_begin(d, token);
+}
+
+/* does the token at an index begin a document */
 static int begins(const struct data *d, int64_t at, int32_t before, int32_t token)
 {
 	const struct file *f = file_at(d, at);
@@ -731,8 +750,7 @@ static int begins(const struct data *d, int64_t at, int32_t before, int32_t toke
 		return 1;
 	if (!needs_mark(f))
 		return f->docs.n && f->docs.ignored[k] == DOCS_FIRST;
-	return (d->mark == DATA_MARK_ENDS && before == d->mark_token) ||
-	       (d->mark == DATA_MARK_BEGINS && token == d->mark_token);
+	return is_marked(d, before, token);
 }
 
 void span_documents(const struct span *s, int64_t at, int64_t n, const int32_t *token,
@@ -747,9 +765,72 @@ void span_documents(const struct span *s, int64_t at, int64_t n, const int32_t *
 		if (!begins(d, at + i + 1, token[i], target[i]))
 			continue;
 		latest = (int32_t)(i + 1);
-		if (d->mark != DATA_MARK_BEGINS || target[i] != d->mark_token)
+		if (!data_is_begin(d, target[i]))
 			target[i] = IGNORED_TARGET;
 	}
+}
+
+/* documents of a token file after its first token: from index at up to `to` of the data */
+static int marked_starts(const struct span *s, int64_t at, int64_t to, start_fn fn, void *arg)
+{
+	const struct span all = { s->data, 0, s->data->ntokens };
+	int32_t token[CHUNK_NTOKENS];
+	int r = STATUS_OK;
+
+	while (at < to && !r) {
+		const int64_t m = to - at < CHUNK_NTOKENS - 1 ? to - at : CHUNK_NTOKENS - 1;
+
+		r = span_read(&all, at - 1, m + 1, token);
+		for (int64_t i = 0; i < m && !r; i++)
+			if (is_marked(s->data, token[i], token[i + 1]))
+				r = fn(arg, at + i - s->first);
+		at += m;
+	}
+	return r;
+}
+
+/* documents of a file of text or JSON lines after the first one; likewise */
+static int line_starts(const struct span *s, const struct docs *docs, int64_t begin, int64_t at,
+		       int64_t to, start_fn fn, void *arg)
+{
+	int r = STATUS_OK;
+
+	while (at < to && docs->n && !r) {
+		const uint8_t *ignored = docs->ignored + (at - begin),
+			      *p = memchr(ignored, DOCS_FIRST, (size_t)(to - at));
+
+		at = p ? at + (p - ignored) + 1 : to;
+		if (p)
+			r = fn(arg, at - 1 - s->first);
+	}
+	return r;
+}
+
+int span_starts(const struct span *s, int64_t at, int64_t n, start_fn fn, void *arg)
+{
+	const struct data *d = s->data;
+	const struct span all = { d, 0, d->ntokens };
+	const int64_t end = s->first + at + n;
+	int r = STATUS_OK;
+
+	at += s->first;
+	while (at < end && !r) {
+		const struct file *f = file_at(d, at);
+		const int64_t to = f->first + f->n < end ? f->first + f->n : end;
+		int32_t pair[2] = { 0 };
+
+		if (at == f->first) {
+			r = span_read(&all, at - (at > 0), 1 + (at > 0), pair + !at);
+			if (!r && begins(d, at, pair[0], pair[1]))
+				r = fn(arg, at - s->first);
+			at++;
+		}
+		if (!r)
+			r = needs_mark(f) ? marked_starts(s, at, to, fn, arg) :
+					    line_starts(s, &f->docs, f->first, at, to, fn, arg);
+		at = to;
+	}
+	return r;
 }
 
 int span_has_target(const struct span *s)

@@ -76,8 +76,16 @@ void span_mask(const struct span *s, int64_t at, int64_t n, int32_t *target);
  */
 void span_documents(const struct span *s, int64_t at, int64_t n, const int32_t *token,
 		    int32_t *target, int32_t *first);
+/* a document begins at this index of the span; not STATUS_OK: span_starts() returns it */
+typedef int (*start_fn)(void *arg, int64_t at);
+/* calls fn for each document that begins in n tokens from index at, in order */
+int span_starts(const struct span *s, int64_t at, int64_t n, start_fn fn, void *arg);
 /* does one token of the span count as a target, apart from its first */
 int span_has_target(const struct span *s);
+/* has it token files, whose documents only the mark tells */
+int data_needs_mark(const struct data *d);
+/* is the token a mark that begins documents, which the token before it has as its target */
+int data_is_begin(const struct data *d, int32_t token);
 /* is a file of the data the one that stat(2) described */
 int data_reads(const struct data *d, const struct stat *st);
 /* write a range in the format of its files, without header; path is replaced when all is written */

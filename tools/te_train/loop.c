@@ -195,7 +195,8 @@ static int draw(struct trainer *t, struct slot *s)
 	const uint64_t seed = (uint64_t)t->o->seed;
 	const struct rows to = trainer_rows(t, s->tokens, rows);
 
-	return t->by_epoch ? batch_take(&t->train, seed, t->now.done.drawn + first, &to) :
+	return t->order	   ? batch_take_documents(t->order, t->now.done.drawn + first, &to) :
+	       t->by_epoch ? batch_take(&t->train, seed, t->now.done.drawn + first, &to) :
 			     batch_draw(&t->train, seed, t->now.done.step, first, &to);
 }
 

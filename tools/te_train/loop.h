@@ -113,6 +113,7 @@ struct trainer {
 	struct choices choices; /* questions of --eval-choices */
 	int64_t T, B;
 	int by_epoch; /* order of training windows; 0: random offsets */
+	struct order *order; /* training windows have permuted documents; NULL: they have not */
 	int64_t steps; /* number of the last step */
 	int64_t micro_batches; /* micro-batches of a step, of all ranks */
 	FILE *log, *numerics; /* files of rank 0; NULL: not asked for */

@@ -392,6 +392,8 @@ static int check_needs(const struct opts *o)
 			       o->offload);
 	if (strcmp(o->documents, "off") && o->random_tokens)
 		return say_bad("--documents needs files, --random-tokens has no documents");
+	if (!strcmp(o->order, "documents") && o->random_tokens)
+		return say_bad("--order documents needs files, --random-tokens has no documents");
 	if (strcmp(o->documents, "off") &&
 	    (!strcmp(o->graph, "layer") || (o->pipeline_schedule && *o->pipeline_schedule)))
 		return say_bad("--documents: parts of a model cannot share one input: expected "

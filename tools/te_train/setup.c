@@ -18,6 +18,7 @@
 #include "jsonl.h"
 #include "loop.h"
 #include "mem.h"
+#include "order.h"
 #include "sample.h"
 #include "tools/lib/gguf.h"
 #include "tools/lib/record.h"
@@ -136,7 +137,7 @@ static int choose_context(struct trainer *t)
 
 	t->T = o->seq_len ? o->seq_len : most < 1024 ? most : 1024;
 	t->B = o->batch;
-	t->by_epoch = !strcmp(o->order, "epoch");
+	t->by_epoch = strcmp(o->order, "random") != 0;
 	if (o->sequence_parallel && o->tensor == 1)
 		return say_bad("--sequence-parallel needs --tensor");
 	if (o->sequence_parallel && t->T % o->tensor)
@@ -233,7 +234,7 @@ static int32_t special_token(const struct config *cfg, const char *field)
 /* tokens that divide token files into documents */
 static void choose_mark(const struct trainer *t, struct data_opts *opts)
 {
-	if (!t->cfg.documents)
+	if (!t->cfg.documents && strcmp(t->o->order, "documents"))
 		return;
 	opts->mark = *t->o->documents == 'b' ? DATA_MARK_BEGINS : DATA_MARK_ENDS;
 	opts->mark_token = opts->mark == DATA_MARK_BEGINS ? special_token(&t->cfg, "bos_token_id") :
@@ -342,7 +343,10 @@ static int open_data(struct trainer *t, int64_t vocab)
 	if (!span_has_target(&t->val))
 		return say_bad("%s: no token of the validation data is a target",
 			       o->val ? o->val : data_name(t));
-	return o->dump_val && !t->ranks.rank ? dump_val(t) : STATUS_OK;
+	if (!strcmp(o->order, "documents"))
+		r = order_open(&t->train, (uint64_t)o->seed, ORDER_CHUNK, ORDER_NCHUNKS,
+			       &t->order);
+	return !r && o->dump_val && !t->ranks.rank ? dump_val(t) : r;
 }
 
 void trainer_note_gpu(const struct te_device_info *have, int32_t index)
@@ -830,6 +834,7 @@ void trainer_free(struct trainer *t)
 	te_ctx_unref(t->ctx);
 	for (int i = 0; i < t->nvalid; i++)
 		data_close(t->valid[i].data);
+	order_close(t->order);
 	data_close(t->val_data);
 	data_close(t->data);
 	choices_free(&t->choices);

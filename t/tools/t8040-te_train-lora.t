@@ -81,6 +81,37 @@ check "moments, too" test "$(key est.json moments_bytes)" -le $((10 * n))
 check "the model's weights take 2 bytes" test "$(key est.json weights_bytes)" -le \
 	$((2 * $(key est.json params) + 4 * n))
 
+# the folder of the model has other weights; then the same ones, in FP32
+check "best weights have the digest of the model's" \
+	grep -qa '"base_digest":"[0-9a-f]\{16\}"' whole/best/adapter_model.safetensors
+mv base kept
+check "other weights of the model" "$te_train" --init kept $common --steps 1 --out base short
+fails "are refused" \
+	"whole/adapter_model.safetensors: was trained with other weights than $tmp/base has now" \
+	"$te_train" --resume whole --steps 40
+# warns COMMAND...: that the adapter belongs to other weights, which is no failure
+warns()
+{
+	"$@" >out 2>err || return 1
+	grep -q 'warning: whole/.* was trained with other weights than' err
+}
+check "te_generate warns of them" warns "$generate" --model base --adapter whole --prompt U -n 4
+for to in other.gguf other.dir; do
+	check "te_export to $to too" warns "$export" --model base --adapter whole $to
+done
+rm -r base
+check "the same weights in FP32" "$te_train" --init kept $common --steps 0 --out base short
+check "are accepted" "$te_train" --resume whole --steps 31
+check "and in a GGUF file" "$export" --model kept --type f32 base.gguf
+for model in kept base base.gguf; do
+	"$generate" --model $model --adapter whole --prompt U -n 4 >out 2>err
+	check "no warning of $model" test $? = 0 -a "$(grep -c "other weights" err)" = 0
+done
+"$export" --model base --adapter whole other2.gguf 2>err
+check "te_export does not warn either" test $? = 0 -a "$(grep -c "other weights" err)" = 0
+rm -r base
+mv kept base
+
 check "a model replaces an adapter" "$te_train" --model plain.json $common --steps 2 --overwrite \
 	--out names short
 check "and its files" test ! -e names/adapter_config.json -a ! -e names/adapter_model.safetensors

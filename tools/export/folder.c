@@ -195,11 +195,11 @@ static int write_weights(struct export *x, const struct folder *dir, enum te_dty
 	int r = st_create(dir, MODEL_ST, &o.w);
 
 	if (!r)
-		r = weights_each(&x->tensors, &x->model, x->adapter, declare, &o);
+		r = weights_each(&x->tensors, &x->model, x->adapter, 0, declare, &o);
 	if (!r)
 		r = st_begin(o.w);
 	if (!r)
-		r = weights_each(&x->tensors, &x->model, x->adapter, put, &o);
+		r = weights_each(&x->tensors, &x->model, x->adapter, 1, put, &o);
 	if (!r)
 		r = st_end(o.w, digest);
 	st_free(o.w);

@@ -469,15 +469,15 @@ static int put_data(void *arg, const struct weights_tensor *t)
 /* ---- the file ---- */
 
 /* a tied head is the embedding again, if files of the architecture must have it */
-static int each_tensor(struct output *e, weights_fn fn)
+static int each_tensor(struct output *e, int checks, weights_fn fn)
 {
 	const struct adapter *adapter = e->x->adapter;
-	int r = weights_each(&e->x->tensors, &e->x->model, adapter, fn, e);
+	int r = weights_each(&e->x->tensors, &e->x->model, adapter, checks, fn, e);
 
 	if (r || !e->x->model.cfg.tied || !(e->arch->flags & GGUF_HEAD))
 		return r;
 	e->head_only = 1;
-	r = weights_each(&e->x->tensors, &e->x->model, adapter, fn, e);
+	r = weights_each(&e->x->tensors, &e->x->model, adapter, 0, fn, e);
 	e->head_only = 0;
 	return r;
 }
@@ -493,12 +493,12 @@ static int write_file(struct output *e)
 	put_model(e);
 	r = put_tokenizer(e);
 	if (!r)
-		r = each_tensor(e, put_info);
+		r = each_tensor(e, 0, put_info);
 	if (r)
 		return r;
 	put_divisors(e, 1);
 	pad(e->f, (uint64_t)ftell(e->f));
-	r = each_tensor(e, put_data);
+	r = each_tensor(e, 1, put_data);
 	if (r)
 		return r;
 	put_divisors(e, 0);

@@ -58,6 +58,7 @@ struct lora {
 	 * NULL: all */
 	const char *targets;
 	const char *base; /* folder or file of the model, borrowed */
+	char *digest; /* digest of its weights, [17], which is set when they are read; or NULL */
 };
 
 struct config {

@@ -171,8 +171,17 @@ int adapter_open(const char *dir, struct adapter *ret_a)
 	if (!r)
 		r = tensors_of_adapter(dir, &a.tensors);
 	if (!r)
+		a.base_digest = st_get_meta(a.tensors.file[0], BASE_DIGEST);
+	if (!r)
 		*ret_a = a;
 	return r;
+}
+
+void adapter_check(const struct adapter *a, const char *path, const char *digest)
+{
+	if (a->base_digest && strcmp(a->base_digest, digest))
+		say_note("%s: warning: %s was trained with other weights than %s has",
+			 say_program(), a->tensors.path, path);
 }
 
 void adapter_close(struct adapter *a)

@@ -10,6 +10,7 @@
 
 #define ADAPTER_JSON "adapter_config.json"
 #define ADAPTER_ST "adapter_model.safetensors"
+#define BASE_DIGEST "base_digest" /* metadata of that file: digest of the model's weights */
 
 /* rank=R[,alpha=A][,dropout=P][,targets=LIST]; ret_l->targets is in text, ret_l->base NULL */
 int lora_parse(const char *text, struct lora *ret_l);
@@ -26,8 +27,11 @@ struct adapter {
 	struct tensors tensors;
 	double scale; /* the factor of B A */
 	int64_t rank;
+	const char *base_digest; /* digest of the weights that it was trained with, or NULL */
 };
 int adapter_open(const char *dir, struct adapter *ret_a);
 void adapter_close(struct adapter *a);
+/* warns if the weights of path, with this digest, are not those that it was trained with */
+void adapter_check(const struct adapter *a, const char *path, const char *digest);
 
 #endif

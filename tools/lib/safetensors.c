@@ -31,6 +31,7 @@ struct st_writer {
 	char *path, *name; /* with ".new"; name: the end of path */
 	int fd;
 	struct record header;
+	const char *key, *value; /* entry of st_set_meta(), or NULL */
 	json_t *obj; /* the header, from st_begin() on */
 	size_t data_nbytes; /* declared */
 	size_t written_nbytes;
@@ -130,10 +131,30 @@ static int write_header(struct st_writer *w)
 	return r;
 }
 
+static int set_meta(struct st_writer *w, const char *key, const char *value)
+{
+	json_t *meta = json_object_get(w->obj, "__metadata__"), *v = json_string(value);
+
+	if (!v || json_object_set_new(meta, key, v))
+		return say_failed("%s: out of memory", w->path);
+	return STATUS_OK;
+}
+
+void st_set_meta(struct st_writer *w, const char *key, const char *value)
+{
+	w->key = key;
+	w->value = value;
+}
+
 int st_begin(struct st_writer *w)
 {
+	int r;
+
 	w->obj = record_end(&w->header, w->path);
-	return w->obj ? write_header(w) : STATUS_FAILED;
+	r = w->obj ? STATUS_OK : STATUS_FAILED;
+	if (!r && w->key)
+		r = set_meta(w, w->key, w->value);
+	return r ? r : write_header(w);
 }
 
 static int flush(struct st_writer *w)
@@ -167,16 +188,6 @@ int st_write(struct st_writer *w, const void *src, size_t nbytes)
 	return STATUS_OK;
 }
 
-/* as long as the placeholder */
-static int set_digest(struct st_writer *w, const char *digest)
-{
-	json_t *meta = json_object_get(w->obj, "__metadata__"), *v = json_string(digest);
-
-	if (!v || json_object_set_new(meta, "digest", v))
-		return say_failed("%s: out of memory", w->path);
-	return STATUS_OK;
-}
-
 static int map_file(int fd, const char *path, struct st_file **ret_f);
 
 /* the file has the header and the digest that were written */
@@ -203,7 +214,7 @@ int st_end(struct st_writer *w, char ret_digest[17])
 		return say_failed("%s: %zu bytes of data, %zu were declared", w->path,
 				  w->written_nbytes, w->data_nbytes);
 	digest_end(&w->digest, ret_digest);
-	r = set_digest(w, ret_digest);
+	r = set_meta(w, "digest", ret_digest); /* as long as the placeholder */
 	if (r)
 		return r;
 	if (lseek(w->fd, 0, SEEK_SET) < 0)

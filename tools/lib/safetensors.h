@@ -27,6 +27,8 @@ struct st_writer;
 int st_create(const struct folder *dir, const char *name, struct st_writer **ret_w);
 void st_declare(struct st_writer *w, const char *name, const char *dtype, int ndim,
 		const int64_t *shape, size_t nbytes);
+/* an entry of the metadata, before st_begin(); at most one, borrowed until then */
+void st_set_meta(struct st_writer *w, const char *key, const char *value);
 int st_begin(struct st_writer *w);
 int st_write(struct st_writer *w, const void *src, size_t nbytes);
 /*

@@ -14,6 +14,7 @@
 #include <te/quant.h>
 #include <te/seq.h>
 
+#include "digest.h"
 #include "gguf_arch.h"
 #include "lora.h"
 #include "say.h"
@@ -259,6 +260,8 @@ int weights_write(const struct folder *dir, const char *name, const struct model
 		return STATUS_FAILED;
 	s.flat = whole ? whole : flat;
 	r = st_create(dir, name, &s.w);
+	if (!r && adapters && m->cfg.lora.digest)
+		st_set_meta(s.w, BASE_DIGEST, m->cfg.lora.digest);
 	if (!r)
 		r = each_slice(m, adapters, declare_slice, &s);
 	if (!r)
@@ -315,6 +318,7 @@ struct loading {
 	const struct tensor *a;	/* the latest A of an adapter, if adapters are loaded */
 	struct te_seq *seq; /* has the masters that are loaded */
 	float *flat;	    /* weights of the whole model instead, if ranks divide them */
+	struct digest *digest; /* digest of all values without the adapter, or NULL */
 	/* the first element that is not finite, if there is one */
 	const struct tensor *odd;
 	int64_t odd_at;
@@ -542,7 +546,6 @@ static void read_rows(struct loading *l, const struct slice *s, const struct ten
 {
 	for (int64_t i = 0; i < n; i++) {
 		const int64_t row = row_in_file(t, s, first + i);
-		const int64_t out = model_file_row(s->cfg, s->part, first + i);
 
 		for (int64_t j = 0; j < s->cols; j++) {
 			const int64_t at = is_transposed(t, s) ? j * s->rows + row :
@@ -556,6 +559,12 @@ static void read_rows(struct loading *l, const struct slice *s, const struct ten
 				l->odd_x = x;
 			}
 		}
+	}
+	if (l->digest)
+		digest_add(l->digest, dst, (size_t)(n * s->cols) * sizeof(*dst));
+	for (int64_t i = 0; i < n && d->rank; i++) {
+		const int64_t out = model_file_row(s->cfg, s->part, first + i);
+
 		for (int64_t k = 0; k < d->rank; k++)
 			for (int64_t j = 0; j < s->cols; j++)
 				dst[i * s->cols + j] +=
@@ -629,8 +638,13 @@ static int read_tensors(const struct tensors *ts, const struct model *m, int ada
 			const struct adapter *adapter)
 {
 	struct loading l = { .tensors = ts, .adapter = adapter, .seq = m->seq };
+	char *digest = adapters ? NULL : m->cfg.lora.digest;
+	struct digest d = { 0 };
+	char text[DIGEST_NBYTES];
 	int r = STATUS_OK, te;
 
+	if (digest || (adapter && adapter->base_digest))
+		l.digest = &d;
 	if (m->whole) {
 		l.flat = flat_zeros(m->whole);
 		r = l.flat ? STATUS_OK : STATUS_FAILED;
@@ -641,6 +655,11 @@ static int read_tensors(const struct tensors *ts, const struct model *m, int ada
 		r = check_unused(ts);
 	if (!r && adapter)
 		r = check_unused(&adapter->tensors);
+	digest_end(&d, text);
+	if (!r && digest)
+		memcpy(digest, text, sizeof(text));
+	if (!r && adapter)
+		adapter_check(adapter, ts->path, text);
 	if (!r && m->whole)
 		r = shard_take(m, m->whole, l.flat, 0, te_seq_masters(m->seq));
 	/* no loss may show it: it can be in the row of a token that no data have */
@@ -678,6 +697,20 @@ static int merge(struct loading *l, const struct slice *s, const struct tensor *
 	return STATUS_OK;
 }
 
+/* values that no adapter changes: only their digest is wanted */
+static int add_to_digest(struct loading *l, const struct slice *s, const struct tensor *t)
+{
+	const struct delta none = { .rank = 0 };
+	float *row = malloc((size_t)s->cols * sizeof(*row));
+
+	if (!row)
+		return say_failed("%s: out of memory", s->name);
+	for (int64_t i = 0; i < s->rows; i++)
+		read_rows(l, s, t, &none, i, 1, row);
+	free(row);
+	return STATUS_OK;
+}
+
 static int visit_slice(void *arg, const struct slice *s)
 {
 	struct visit *v = arg;
@@ -691,6 +724,8 @@ static int visit_slice(void *arg, const struct slice *s)
 		r = read_delta(v->l.adapter, s, &d);
 	if (!r && d.rank)
 		r = merge(&v->l, s, t, &d, &merged);
+	else if (!r && v->l.digest)
+		r = add_to_digest(&v->l, s, t);
 	delta_free(&d);
 	if (r)
 		return r;
@@ -708,11 +743,20 @@ static int visit_slice(void *arg, const struct slice *s)
 }
 
 int weights_each(struct tensors *ts, const struct model *m, const struct adapter *adapter,
-		 weights_fn fn, void *arg)
+		 int checks, weights_fn fn, void *arg)
 {
 	struct visit v = { .l = { .tensors = ts, .adapter = adapter }, .fn = fn, .arg = arg };
-	int r = each_slice(m, 0, visit_slice, &v);
+	struct digest d = { 0 };
+	char text[DIGEST_NBYTES];
+	int r;
 
+	checks = checks && adapter && adapter->base_digest;
+	if (checks)
+		v.l.digest = &d;
+	r = each_slice(m, 0, visit_slice, &v);
+	digest_end(&d, text);
+	if (!r && checks)
+		adapter_check(adapter, ts->path, text);
 	if (!r && adapter)
 		r = check_unused(&adapter->tensors);
 	return r ? r : check_unused(ts);

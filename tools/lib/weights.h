@@ -24,8 +24,9 @@ json_t *weights_adapter(const struct model *m);
 /* read all tensors that weights_write() writes; the file may have no others but known buffers */
 int weights_read(struct st_file *f, const struct model *m);
 /*
- * Read all tensors but adapters, in a folder or a GGUF file: see tensors.h. adapter: NULL, or the
- * folder of an adapter of PEFT that is merged: weights are W + scale B A.
+ * Read all tensors but adapters, in a folder or a GGUF file: see tensors.h. Sets the digest of
+ * cfg.lora. adapter: NULL, or the folder of an adapter of PEFT that is merged: weights are
+ * W + scale B A; a warning tells that it was trained with other weights.
  */
 int weights_read_folder(const char *dir, const char *adapter, const struct model *m);
 /* number of elements that weights_write() reads, the first ones of the flat buffer */
@@ -45,9 +46,9 @@ struct weights_tensor {
 };
 typedef int (*weights_fn)(void *arg, const struct weights_tensor *t);
 /* call fn for each tensor of the model, found in ts and checked as weights_read() does, with an
- * adapter merged if one is given */
+ * adapter merged if one is given. checks: read all, and warn as adapter_check() does */
 int weights_each(struct tensors *ts, const struct model *m, const struct adapter *adapter,
-		 weights_fn fn, void *arg);
+		 int checks, weights_fn fn, void *arg);
 /* write elements in FP32 or BF16 */
 int weights_put(struct st_writer *w, enum te_dtype dtype, const float *src, int64_t nelems);
 /* element i of a tensor of a type that weights_read() reads */

@@ -547,7 +547,7 @@ static int load_model(const struct folder *dir, const struct model *m, const cha
 		      const struct st_file *state)
 {
 	struct st_file *f = NULL;
-	const char *have;
+	const char *have, *base;
 	int r = ckpt_open(dir, weights_file(m), &f);
 
 	if (r)
@@ -555,6 +555,10 @@ static int load_model(const struct folder *dir, const struct model *m, const cha
 	have = st_get_meta(f, "digest");
 	if (!have || strcmp(have, digest))
 		r = say_bad("%s: not the weights that %s belongs to", st_path(f), st_path(state));
+	base = m->cfg.lora.digest ? st_get_meta(f, BASE_DIGEST) : NULL;
+	if (!r && base && strcmp(base, m->cfg.lora.digest))
+		r = say_bad("%s: was trained with other weights than %s has now: to train an "
+			    "adapter of these, begin with --init", st_path(f), m->cfg.lora.base);
 	if (!r)
 		r = weights_read(f, m);
 	st_close(f);

@@ -122,6 +122,7 @@ struct trainer {
 	double start_s;	    /* begin of this process's training; 0 before */
 	const char *from;   /* the folder of the latest checkpoint, or NULL */
 	char *base;	    /* with --lora: the folder or file of the model; else NULL */
+	char base_digest[DIGEST_NBYTES]; /* digest of its weights */
 	int64_t saved_step; /* the latest that was saved, or -1 */
 	int64_t nrecovered; /* how often ranks that were left have met */
 	/* results of pipeline_bubble() for the last step; 0: there is none */

@@ -124,6 +124,7 @@ static int choose_lora(struct trainer *t)
 	if (!r && !o->resume && !(t->base = realpath(o->init, NULL)))
 		r = say_bad("%s: %s", o->init, strerror(errno));
 	t->cfg.lora.base = t->base;
+	t->cfg.lora.digest = t->base_digest;
 	return r;
 }
 

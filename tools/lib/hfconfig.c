@@ -46,6 +46,7 @@
 enum rule {
 	COUNT,	/* a whole number from 1 to most */
 	NUMBER, /* at least 0 */
+	WHOLE,	/* the same, but without a fraction as a rule: transformers refuses 256.0 */
 	PROB,	/* at least 0, below 1 */
 	BOOLEAN,
 	CAP, /* above 0, or null for none */
@@ -157,7 +158,7 @@ static const struct field fields[] = {
 	  0, NULL, 0 },
 	{ GEMMA2, "sliding_window_size", SKIP, 0, 0, NULL, 0 }, /* transformers does not read it */
 	{ GEMMA3, "sliding_window_pattern", COUNT, AT(full_every), 0, NULL, 0 },
-	{ GEMMAS, "query_pre_attn_scalar", NUMBER, AT(query_scalar), 0, NULL, 0 },
+	{ GEMMAS, "query_pre_attn_scalar", WHOLE, AT(query_scalar), 0, NULL, 0 },
 	{ GEMMA2, "attn_logit_softcapping", CAP, AT(score_cap), 0, NULL, 0 },
 	/* transformers has it in one of its ways to compute attention only */
 	{ GEMMA3, "attn_logit_softcapping", MUST_BE, 0, 0, "null", 0 },
@@ -371,6 +372,7 @@ static int read_field(const struct field *f, const json_t *v, const char *where,
 		*(int64_t *)at = json_integer_value(v);
 		break;
 	case NUMBER:
+	case WHOLE:
 		if (!json_is_number(v) || !(x >= 0) || isinf(x))
 			return say_bad("%s: %s is not a number of 0 or more", where, f->name);
 		*(double *)at = x;
@@ -778,11 +780,19 @@ static void write_field(struct record *rec, const struct field *f, const struct 
 	const void *at = (const char *)c + f->offset;
 	const json_t *read = json_object_get(c->source, f->name);
 	enum te_act act;
+	double x;
 
 	switch (f->rule) {
 	case COUNT:
 		record_int(rec, f->name, *(const int64_t *)at);
 		break;
+	case WHOLE:
+		x = *(const double *)at;
+		if (x == floor(x) && x < INT32_MAX) {
+			record_int(rec, f->name, (int64_t)x);
+			break;
+		}
+		/* fallthrough */
 	case NUMBER:
 	case PROB:
 		/* an integer remains one: transformers refuses others for some fields */

@@ -640,10 +640,15 @@ EXTRA_DIST += \
 	t/data/fam_gemma3_six.safetensors \
 	t/data/fam_gemma3_wide.json \
 	t/data/fam_gemma3_wide.safetensors \
+	t/data/fam_gpt2.json \
+	t/data/fam_gpt2.safetensors \
 	t/data/fam_gpt2_erf.json \
 	t/data/fam_gpt2_erf.safetensors \
+	t/data/fam_greedy.txt \
 	t/data/fam_linear.json \
 	t/data/fam_linear.safetensors \
+	t/data/fam_llama2.json \
+	t/data/fam_llama2.safetensors \
 	t/data/fam_llama3.json \
 	t/data/fam_llama3.safetensors \
 	t/data/fam_mistral.json \
@@ -658,6 +663,8 @@ EXTRA_DIST += \
 	t/data/fam_olmo2_plain.safetensors \
 	t/data/fam_phi3.json \
 	t/data/fam_phi3.safetensors \
+	t/data/fam_qwen2.json \
+	t/data/fam_qwen2.safetensors \
 	t/data/fam_qwen3.json \
 	t/data/fam_qwen3.safetensors \
 	t/data/fam_qwen3_plain.json \
@@ -670,6 +677,8 @@ EXTRA_DIST += \
 	t/data/fam_stablelm.safetensors \
 	t/data/fam_stablelm_parallel.json \
 	t/data/fam_stablelm_parallel.safetensors \
+	t/data/fam_tinyllama.json \
+	t/data/fam_tinyllama.safetensors \
 	t/data/fam_yarn.json \
 	t/data/fam_yarn.safetensors \
 	t/data/gen_block.py \

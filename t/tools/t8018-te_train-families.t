@@ -1,6 +1,6 @@
 #!/bin/sh
-# Checkpoints of each family of models, made by transformers with every feature on, give the losses
-# and the norms of the gradient that transformers computed (t/data/gen_families.py).
+# Checkpoints of each family of models, made by transformers with every feature on, give the losses,
+# the norms of the gradient and the greedy text that transformers computed (t/data/gen_families.py).
 . "$abs_top_srcdir/t/lib/tap.sh"
 . "$abs_top_srcdir/t/tools/te_train.sh"
 
@@ -32,6 +32,10 @@ while read -r name want gradient; do
 	near "gradient of $name" "$gradient" "$(norm "$name")" 2e-4
 	near "loss of $name, written and read again" "$want" "$(loss "$name-2")" 2e-5
 done <<'EOT'
+gpt2 5.45092528905624 5.648400783538818
+llama2 5.505587455553886 4.927958965301514
+tinyllama 5.8194577143742485 4.969509124755859
+qwen2 5.931328602326222 6.301917552947998
 llama3 5.465796348376152 4.976594924926758
 linear 5.69050764426207 8.158783912658691
 yarn 5.631951063107222 5.644285202026367
@@ -56,6 +60,20 @@ smollm3_four 5.122005462646484 6.405060291290283
 gemma2_plain 5.1180758353991385 4.653633117675781
 gpt2_erf 5.47071789472531 4.445552825927734
 EOT
+
+# 100 tokens from what te_train has written, with places for them
+while read -r name prompt want; do
+	sed -i 's/"max_position_embeddings": 64/"max_position_embeddings": 192/' \
+		"$name-2/config.json"
+	[ $name != phi3 ] || sed -i 's/"original_max_position_embeddings": 16/'\
+'"original_max_position_embeddings": 128/' phi3-2/config.json
+	"$abs_top_builddir/tools/te_generate" --model "$name-2" --recipe fp32 -n 100 \
+		--repetition-penalty 1.2 --prompt-tokens "$prompt" --json 2>err | tr -d ' \n' |
+		sed 's/.*"tokens":\[\([0-9,]*\)\].*/\1/' >got
+	echo >>got
+	echo "$want" >want
+	same "greedy text of $name" want got
+done <"$abs_top_srcdir/t/data/fam_greedy.txt"
 
 # the cache of te_generate against passes over the whole text
 for name in gemma2_wide gemma3_wide; do

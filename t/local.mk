@@ -191,6 +191,7 @@ TT_TOOLS += \
 	t/tools/perftest_stats \
 	t/tools/safetensors \
 	t/tools/sample \
+	t/tools/save_kill \
 	t/tools/weights
 TT_TOOLS_SH += \
 	t/tools/t8001-te_plot.t \
@@ -434,6 +435,7 @@ t_tools_perftest_call_LDADD = $(TE_PERFTEST_LDADD)
 t_tools_perftest_stats_LDADD = $(TE_PERFTEST_LDADD)
 t_tools_safetensors_LDADD = $(TE_TRAIN_LDADD)
 t_tools_sample_LDADD = $(TE_TRAIN_LDADD)
+t_tools_save_kill_LDADD = $(TE_TRAIN_LDADD)
 t_tools_weights_LDADD = $(TE_TRAIN_LDADD)
 
 t_backend_backend_SOURCES = \

@@ -1,0 +1,234 @@
+/*
+ * t/tools/save_kill.c - a run that is killed while another thread writes its checkpoint, at any
+ * call that changes the folder, resumes with at most that checkpoint lost, and ends with the bits
+ * of a run that is left alone.
+ *
+ * The program has its own write, fsync, openat, renameat, linkat and unlinkat. They count the calls
+ * of threads other than the one that trains, and kill the process at one of them.
+ */
+#include "config.h"
+
+#include <fcntl.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "tools/lib/say.h"
+#include "tools/te_train/loop.h"
+#include "tt.h"
+
+static char dir[64];
+static struct trainer trainer;
+static pid_t counting; /* the thread that trains, in a process that is to be killed */
+
+/* memory of both processes */
+static struct shared {
+	_Atomic int ncalls; /* so far */
+	int kill_at;
+	int killed; /* the latest call at which one was */
+	int step; /* of the checkpoint that was being written */
+	int start; /* step from which the latest run continued */
+	float weights[4096]; /* at its end */
+} *shared;
+
+/* before a call of the thread that saves */
+static void count(void)
+{
+	if (!counting || (pid_t)syscall(SYS_gettid) == counting)
+		return;
+	if (shared->ncalls++ != shared->kill_at)
+		return;
+	shared->killed = shared->kill_at;
+	shared->step = (int)trainer.now.saver.step;
+	kill(getpid(), SIGKILL);
+}
+
+ssize_t write(int fd, const void *src, size_t nbytes)
+{
+	count();
+	return syscall(SYS_write, fd, src, nbytes);
+}
+
+int openat(int in, const char *file, int flags, ...)
+{
+	mode_t mode;
+	va_list ap;
+
+	va_start(ap, flags);
+	mode = (mode_t)va_arg(ap, int);
+	va_end(ap);
+	count();
+	return (int)syscall(SYS_openat, in, file, flags, mode);
+}
+
+int fsync(int fd)
+{
+	count();
+	return (int)syscall(SYS_fsync, fd);
+}
+
+int renameat(int in, const char *from, int to_in, const char *to)
+{
+	count();
+	return (int)syscall(SYS_renameat2, in, from, to_in, to, 0);
+}
+
+int linkat(int in, const char *from, int to_in, const char *to, int flags)
+{
+	count();
+	return (int)syscall(SYS_linkat, in, from, to_in, to, flags);
+}
+
+int unlinkat(int in, const char *file, int flags)
+{
+	count();
+	return (int)syscall(SYS_unlinkat, in, file, flags);
+}
+
+/* ---- runs, each in a process ---- */
+
+static void put(const char *name, const char *text)
+{
+	char path[128];
+	FILE *f;
+
+	snprintf(path, sizeof(path), "%s/%s", dir, name);
+	f = fopen(path, "w");
+	ck_assert_ptr_nonnull(f);
+	fputs(text, f);
+	ck_assert_int_eq(fclose(f), 0);
+}
+
+static void setup(void)
+{
+	char text[4096];
+
+	snprintf(dir, sizeof(dir), "%s/te-kill.XXXXXX", tt_tmpdir());
+	ck_assert_ptr_nonnull(mkdtemp(dir));
+	put("config.json",
+	    "{\"model_type\":\"llama\",\"vocab_size\":64,\"hidden_size\":16,"
+	    "\"num_hidden_layers\":1,\"num_attention_heads\":1,\"intermediate_size\":16,"
+	    "\"max_position_embeddings\":16,\"tie_word_embeddings\":true}");
+	for (size_t i = 0; i < sizeof(text); i++)
+		text[i] = (char)(' ' + i * i % 29);
+	text[sizeof(text) - 1] = 0;
+	put("text", text);
+	shared = mmap(NULL, sizeof(*shared), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1,
+		      0);
+	ck_assert_ptr_ne(shared, MAP_FAILED);
+}
+
+static void teardown(void)
+{
+	munmap(shared, sizeof(*shared));
+	tt_remove(dir);
+}
+
+static int train(int argc, char **argv, int kill_at)
+{
+	struct opts o = { 0 };
+	struct te_tensor *w;
+	int done, r;
+
+	if (!freopen("/dev/null", "w", stderr) || !freopen("/dev/null", "w", stdout))
+		return STATUS_FAILED;
+	r = opts_parse(&o, argc, argv, &done);
+	if (!r)
+		r = trainer_create(&o, &trainer);
+	if (!r)
+		r = trainer_open(&trainer);
+	shared->ncalls = 0;
+	shared->kill_at = kill_at;
+	shared->start = (int)trainer.now.done.step;
+	counting = (pid_t)syscall(SYS_gettid);
+	if (!r)
+		r = trainer_run(&trainer);
+	if (r)
+		return r;
+	w = te_seq_masters(trainer.now.model.seq);
+	ck_assert_uint_le(te_tensor_nbytes(w), sizeof(shared->weights));
+	ck_assert_int_eq(te_tensor_read(w, shared->weights, te_tensor_nbytes(w)), 0);
+	trainer_free(&trainer);
+	opts_free(&o);
+	return r;
+}
+
+/*
+ * The first step, or the others. 1: killed at that call of the thread that saves; 0: there were
+ * fewer, and the run has ended.
+ */
+static int run(int kill_at, int resume)
+{
+	char out[128], config[128], text[128];
+	char *argv[] = { "te_train", "--model", config, "--backend", "host", "--recipe", "fp32",
+			 "--batch", "1", "--seq-len", "16", "--steps", "4", "--save-every", "1",
+			 "--keep", "2", "--eval-every", "0", "--eval-batches", "1", "--out", out,
+			 text, "--stop-after", "1", NULL };
+	char *again[] = { "te_train", "--resume", out, NULL };
+	int status;
+	pid_t pid;
+
+	snprintf(out, sizeof(out), "%s/out", dir);
+	snprintf(config, sizeof(config), "%s/config.json", dir);
+	snprintf(text, sizeof(text), "%s/text", dir);
+	pid = fork();
+	ck_assert_int_ge(pid, 0);
+	if (!pid)
+		_exit(resume ? train(3, again, kill_at) :
+			       train((int)TT_LEN(argv) - 1, argv, kill_at));
+	ck_assert_int_eq(waitpid(pid, &status, 0), pid);
+	if (WIFSIGNALED(status)) {
+		ck_assert_int_eq(WTERMSIG(status), SIGKILL);
+		ck_assert_int_ge(kill_at, 0);
+		return 1;
+	}
+	ck_assert_msg(!WEXITSTATUS(status), "exit status %d after a kill at call %d",
+		      WEXITSTATUS(status), shared->killed);
+	return 0;
+}
+
+static void begin(void)
+{
+	char out[128];
+
+	snprintf(out, sizeof(out), "%s/out", dir);
+	tt_remove(out);
+	ck_assert_int_eq(run(-1, 0), 0);
+}
+
+START_TEST(a_kill_while_a_checkpoint_is_written_loses_at_most_that_one)
+{
+	static float want[4096];
+	int n;
+
+	begin();
+	ck_assert_int_eq(run(-1, 1), 0);
+	ck_assert_int_eq(shared->start, 1);
+	n = shared->ncalls;
+	/* two saves of two files by the thread: created, written, synced, renamed */
+	ck_assert_int_gt(n, 2 * 2 * 4);
+	memcpy(want, shared->weights, sizeof(want));
+	/* the calls of the second one, which also removes the oldest checkpoint */
+	for (int k = n / 2; k < n; k += TT_FEWER(8) == 8 ? 1 : 5) {
+		begin();
+		ck_assert_msg(run(k, 1) == 1, "call %d of %d was not made", k, n);
+		memset(shared->weights, 0, sizeof(want));
+		ck_assert_int_eq(run(-1, 1), 0);
+		ck_assert_msg(shared->start == shared->step || shared->start == shared->step - 1,
+			      "killed at call %d, in the save of step %d: continued from %d", k,
+			      shared->step, shared->start);
+		ck_assert_mem_eq(shared->weights, want, sizeof(want));
+	}
+}
+END_TEST
+
+TT_SUITE("tools/save_kill", TT_NEED_NOTHING)
+{
+	TCase *c = tt_case(s, "kill", "host serial");
+
+	tcase_add_checked_fixture(c, setup, teardown);
+	tcase_add_test(c, a_kill_while_a_checkpoint_is_written_loses_at_most_that_one);
+}

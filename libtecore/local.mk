@@ -187,6 +187,8 @@ libtecore_libtecore_internal_la_SOURCES = \
 	libtecore/plan/numerics.c \
 	libtecore/plan/offsets.c \
 	libtecore/plan/optim.c \
+	libtecore/plan/optim.h \
+	libtecore/plan/optim_groups.c \
 	libtecore/plan/patterns.c \
 	libtecore/plan/place.c \
 	libtecore/plan/place.h \

@@ -84,6 +84,7 @@ TT_CORE = \
 	t/plan/faults \
 	t/plan/numerics \
 	t/plan/optim \
+	t/plan/optim_groups \
 	t/plan/profile \
 	t/plan/seq \
 	t/plan/threads \

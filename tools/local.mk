@@ -204,6 +204,8 @@ tools_te_train_libte_train_la_SOURCES = \
 	tools/te_train/data.h \
 	tools/te_train/graph.c \
 	tools/te_train/graph.h \
+	tools/te_train/groups.c \
+	tools/te_train/groups.h \
 	tools/te_train/inflate.c \
 	tools/te_train/inflate.h \
 	tools/te_train/jsonl.c \

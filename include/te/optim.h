@@ -34,6 +34,19 @@ enum te_adamw_where {
 	TE_ADAMW_HOST = 1, /* on GPUs moments in FP32, and weights that steps do not round */
 };
 
+/*
+ * Weights with a rate, decay and factors of their own: those that one of the patterns of fnmatch(3)
+ * in `weights`, separated by commas, matches, by the name of the weight or of the op that owns it.
+ */
+struct te_adamw_group {
+	size_t size; /* set by the INIT macro; lets the struct grow */
+	const char *weights;
+	float lr_scale; /* factor of the learning rate, 0 or more */
+	float weight_decay;
+	float beta1, beta2;
+};
+#define TE_ADAMW_GROUP_INIT { sizeof(struct te_adamw_group), 0, 1.0f, 0.1f, 0.9f, 0.95f }
+
 struct te_adamw_opts {
 	size_t size; /* set by the INIT macro; lets the struct grow */
 	float beta1, beta2, eps;
@@ -61,11 +74,15 @@ struct te_adamw_opts {
 	/* TE_ADAMW_HOST: elements of a chunk, a multiple of 64, of which te_adamw_nbytes counts
 	 * three; 0: a 16th of all, at most 2^23 */
 	int32_t chunk_nelems;
+	/* A weight belongs to the first group that matches it; other weights have the options
+	 * above. Only read by the call. */
+	int32_t ngroups;
+	const struct te_adamw_group *groups; /* [ngroups] */
 };
 #define TE_ADAMW_OPTS_INIT                                                                         \
 	{                                                                                          \
 		sizeof(struct te_adamw_opts), 0.9f, 0.95f, 1e-8f, 0.1f, 1.0f, 0, TE_MOMENTS_FP32,  \
-			0, 0, 0, 0, 0, TE_ADAMW_DEVICE, 0                                          \
+			0, 0, 0, 0, 0, TE_ADAMW_DEVICE, 0, 0, 0                                    \
 	}
 
 /**
@@ -76,7 +93,8 @@ struct te_adamw_opts {
  *
  * Step count, bias corrections, learning rate and clip factor are in device memory, so a captured
  * step needs no host work. te_adamw_step computes the norm of all gradients and the clip factor,
- * then updates all weights in one launch: m = b1 m + (1-b1) g; v = b2 v + (1-b2) g^2;
+ * then updates all weights, in one launch without groups: m = b1 m + (1-b1) g;
+ * v = b2 v + (1-b2) g^2;
  * w -= lr (m^ / (sqrt(v^) + eps) + wd w). If the gradient norm is not finite, the update is skipped
  * and counted in te_adamw_stats. The learning rate is 1e-3 until te_adamw_set_lr is called.
  * Source: Loshchilov and Hutter, arXiv:1711.05101, algorithm 2; tested by t/plan/optim.c.
@@ -86,8 +104,9 @@ struct te_adamw_opts {
  * With TE_ADAMW_HOST, a step that fails has changed no weight and no moment, unless the exchange of
  * several parts failed.
  * Thread: one sequence by one thread at a time.  Since: 0.1
- * Errors: -EINVAL, -ENOMEM, -TE_ESTATE, -EOPNOTSUPP (several parts, or TE_ADAMW_HOST, with
- * moments or weights that steps round, on another backend than host).
+ * Errors: -EINVAL, -ENOMEM, -TE_ESTATE, -ENOENT (a pattern of a group matches no trained weight),
+ * -EOPNOTSUPP (several parts, groups, or TE_ADAMW_HOST, with moments or weights that steps round,
+ * on another backend than host).
  */
 TE_EXPORT int te_adamw_create(struct te_seq *seq, const struct te_adamw_opts *opts,
 			      struct te_adamw **ret_opt);

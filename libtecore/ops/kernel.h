@@ -198,6 +198,20 @@ struct te__adamw_chunks {
 	int rest;	/* 1: the remainders are in host memory, too */
 };
 
+/* weights that share a rate, decay and factors */
+struct te__adamw_group {
+	struct te_k_adamw_state *state;
+	uint64_t *version; /* incremented by steps that were not skipped */
+	float beta1, beta2, weight_decay;
+};
+
+/* elements of one group, from the end of the range before on; both are multiples of
+ * TE_K_ALIGN_WEIGHT */
+struct te__adamw_range {
+	int64_t end;
+	int32_t group; /* index of te__adamw.group */
+};
+
 struct te__adamw {
 	const struct te_tensor *g;
 	struct te_tensor *w, *m, *v;
@@ -209,9 +223,10 @@ struct te__adamw {
 	const struct te_adamw_shards *shards; /* NULL: one shard */
 	const struct te__adamw_part *own;     /* NULL: one part */
 	const uint8_t *decay; /* as in te_kernel_adamw_opts; NULL: everywhere */
-	struct te_k_adamw_state *state;
-	uint64_t *version; /* incremented by steps that were not skipped */
-	float beta1, beta2, eps, weight_decay, max_grad_norm;
+	const struct te__adamw_group *group;
+	int32_t ngroups;
+	const struct te__adamw_range *range; /* NULL: all elements are of group 0 */
+	float eps, max_grad_norm;
 };
 int te__adamw_check(const char *fn, float beta1, float beta2, float eps, float weight_decay,
 		    float max_grad_norm);

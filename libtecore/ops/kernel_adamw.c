@@ -75,27 +75,48 @@ struct states {
 	uint16_t *rest;
 };
 
+/* bytes of a moment's elements, and of its exponents */
+static size_t code_nbytes(enum te_moments moments, int64_t nelems)
+{
+	return moments == TE_MOMENTS_FP8 ? (size_t)nelems : te_moments_nbytes(moments, nelems);
+}
+
+static size_t exp_nbytes(enum te_moments moments, int64_t nelems)
+{
+	return te_moments_nbytes(moments, nelems) - code_nbytes(moments, nelems);
+}
+
+static struct states states_after(const struct states *x, enum te_moments moments, int64_t nelems)
+{
+	const size_t codes = code_nbytes(moments, nelems), exps = exp_nbytes(moments, nelems);
+
+	return (struct states){
+		x->m + codes, x->v + codes,
+		x->m_exp ? x->m_exp + exps : NULL, x->v_exp ? x->v_exp + exps : NULL,
+		x->rest ? x->rest + nelems : NULL,
+	};
+}
+
 /* the moments from element `at` of nelems on, and the remainders from w_at on */
 static struct states states_from(const struct te__adamw *a, int64_t at, int64_t nelems,
 				 int64_t w_at)
 {
-	const int32_t kind = (int32_t)te__adamw_moments(a->m);
-	char *m = te_tensor_data(a->m), *v = te_tensor_data(a->v);
-	/* FP8: a byte an element, and exponents after the codes */
-	const int64_t first = kind == TE_K_MOMENTS_FP8 ? at : te_k_moment_nbytes(kind, at);
-	struct states x = { m + first, v + first, NULL, NULL,
-			    a->remainder ? a->remainder + w_at : NULL };
+	const enum te_moments kind = te__adamw_moments(a->m);
+	struct states x = { te_tensor_data(a->m), te_tensor_data(a->v), NULL, NULL, NULL };
 
-	if (kind == TE_K_MOMENTS_FP8) {
-		x.m_exp = (uint8_t *)m + nelems + at / TE_K_ALIGN_WEIGHT;
-		x.v_exp = (uint8_t *)v + nelems + at / TE_K_ALIGN_WEIGHT;
+	if (kind == TE_MOMENTS_FP8) {
+		x.m_exp = (uint8_t *)x.m + nelems;
+		x.v_exp = (uint8_t *)x.v + nelems;
 	}
+	x = states_after(&x, kind, at);
+	x.rest = a->remainder ? a->remainder + w_at : NULL;
 	return x;
 }
 
-/* update n elements of the weights from `at` on */
-static int launch(struct te_stream *stream, const struct te__adamw *a, int64_t at, int64_t n,
-		  const struct states *x)
+/* update n elements of the weights from `at` on, which are of one group */
+static int launch_group(struct te_stream *stream, const struct te__adamw *a,
+			const struct te__adamw_group *group, int64_t at, int64_t n,
+			const struct states *x)
 {
 	const int bf16 = te_tensor_dtype(a->w) == TE_DTYPE_BF16;
 	struct te_k_adamw k = {
@@ -104,13 +125,13 @@ static int launch(struct te_stream *stream, const struct te__adamw *a, int64_t a
 		.v = x->v,
 		.g = (const float *)te_tensor_data(a->g) + at,
 		.decay = a->decay ? a->decay + at / TE_K_ALIGN_WEIGHT : NULL,
-		.state = a->state,
+		.state = group->state,
 		.n = n,
 		.first = at,
-		.beta1 = a->beta1,
-		.beta2 = a->beta2,
+		.beta1 = group->beta1,
+		.beta2 = group->beta2,
 		.eps = a->eps,
-		.weight_decay = a->weight_decay,
+		.weight_decay = group->weight_decay,
 		.m_exp = x->m_exp,
 		.v_exp = x->v_exp,
 		.moments = (int32_t)te__adamw_moments(a->m),
@@ -122,18 +143,30 @@ static int launch(struct te_stream *stream, const struct te__adamw *a, int64_t a
 	return TE__LAUNCH(stream, ADAMW, &k);
 }
 
+/* update n elements of the weights from `at` on */
+static int launch(struct te_stream *stream, const struct te__adamw *a, int64_t at, int64_t n,
+		  const struct states *x)
+{
+	const struct te__adamw_range *range = a->range;
+	const int64_t end = at + n;
+	struct states now = *x;
+	int r = 0;
+
+	if (!range)
+		return launch_group(stream, a, a->group, at, n, x);
+	for (; at < end && r >= 0; range++) {
+		const int64_t len = (range->end < end ? range->end : end) - at;
+
+		if (len <= 0)
+			continue;
+		r = launch_group(stream, a, &a->group[range->group], at, len, &now);
+		now = states_after(&now, te__adamw_moments(a->m), len);
+		at += len;
+	}
+	return r;
+}
+
 /* ---- moments in host memory ---- */
-
-/* bytes of a moment's elements, and of its exponents */
-static size_t code_nbytes(enum te_moments moments, int64_t nelems)
-{
-	return moments == TE_MOMENTS_FP8 ? (size_t)nelems : te_moments_nbytes(moments, nelems);
-}
-
-static size_t exp_nbytes(enum te_moments moments, int64_t nelems)
-{
-	return te_moments_nbytes(moments, nelems) - code_nbytes(moments, nelems);
-}
 
 static size_t aligned(size_t nbytes)
 {
@@ -216,22 +249,32 @@ static int update(struct te_stream *stream, const struct te__adamw *a, int64_t a
 	return r;
 }
 
-int te__adamw_update(struct te_stream *stream, const struct te__adamw *a)
+/* norm, clip factor and bias corrections of a group */
+static int begin(struct te_stream *stream, const struct te__adamw *a,
+		 const struct te__adamw_group *group)
 {
-	const struct te_k_adamw_begin begin = {
+	const struct te_k_adamw_begin k = {
 		.part = a->part,
-		.state = a->state,
-		.version = a->version,
-		.beta1 = a->beta1,
-		.beta2 = a->beta2,
+		.state = group->state,
+		.version = group->version,
+		.beta1 = group->beta1,
+		.beta2 = group->beta2,
 		.max_norm = a->max_grad_norm,
 		.nmore = a->shards ? a->shards->nshards - 1 : 0,
 	};
+
+	return TE__LAUNCH(stream, ADAMW_BEGIN, &k);
+}
+
+int te__adamw_update(struct te_stream *stream, const struct te__adamw *a)
+{
 	const int64_t n = te_tensor_nelems(a->g); /* w may be longer, with frozen weights */
 	const struct te__adamw_part *own = a->own;
 	const int64_t nm = own ? own->nelems + own->ntail : n;
-	int r = TE__LAUNCH(stream, ADAMW_BEGIN, &begin);
+	int r = 0;
 
+	for (int32_t i = 0; i < a->ngroups && r >= 0; i++)
+		r = begin(stream, a, &a->group[i]);
 	if (r < 0)
 		return r;
 	if (!own)
@@ -334,6 +377,7 @@ int te_kernel_adamw_set_lr(struct te_stream *stream, void *state, float lr)
 static int step(struct te_stream *stream, struct te__adamw *a, struct state *s, void *ws,
 		size_t ws_nbytes, const struct te_kernel_adamw_opts *opts)
 {
+	struct te__adamw_group group;
 	static const char fn[] = "te_kernel_adamw_step";
 	struct te_kernel_adamw_opts o = TE_KERNEL_ADAMW_OPTS_INIT;
 	int r = opts ? te__sized_in(fn, te_kernel_adamw_opts, opts, &o) : 0;
@@ -377,12 +421,11 @@ static int step(struct te_stream *stream, struct te__adamw *a, struct state *s, 
 	a->part = ws;
 	a->decay = te__ops_ptr(o.decay);
 	a->remainder = te__ops_ptr(o.remainder);
-	a->state = &s->adamw;
-	a->version = &s->version;
-	a->beta1 = o.beta1;
-	a->beta2 = o.beta2;
+	group = (struct te__adamw_group){ &s->adamw, &s->version, o.beta1, o.beta2,
+					  o.weight_decay };
+	a->group = &group;
+	a->ngroups = 1;
 	a->eps = o.eps;
-	a->weight_decay = o.weight_decay;
 	a->max_grad_norm = o.max_grad_norm;
 	return te__adamw_step(stream, a);
 }

@@ -15,31 +15,11 @@
 
 #include "kernels/optim/round.h"
 #include "kernels/te_k.h"
-#include "libtecore/offload/pinned.h"
-#include "libtecore/ops/kernel.h"
+#include "libtecore/plan/optim.h"
 #include "libtecore/plan/seq.h"
 #include "libtecore/tensor/ctx.h"
 
 #define MOST_CHUNK ((int64_t)1 << 23) /* elements of a chunk by default: about 1 ms on a link */
-
-struct te_adamw {
-	atomic_int refs;
-	struct te_seq *seq;
-	struct te_ctx *ctx;
-	struct te_adamw_opts opts;
-	struct te_tensor *m, *v;
-	struct te_adamw_shards shards;
-	struct te__adamw_part own;	/* elements that have moments here */
-	double *part;			/* device, [TE_K_SUMSQ_PARTS] of each shard */
-	uint8_t *skip;			/* like decay: 1: not in the norm; or NULL */
-	uint8_t *decay;			/* device, one a run of TE_K_ALIGN_WEIGHT weights */
-	struct te_k_adamw_state *state; /* device */
-	/* TE_ADAMW_HOST: moments, their buffers, and the update of eager steps, from the first on:
-	 * one launch, which fails before it changes anything */
-	struct te__pinned *pinned;
-	struct te__adamw_chunks chunks;
-	struct te_recording *update;
-};
 
 static int decays(const struct te_adamw *opt, int i, const struct te_weight_info *w)
 {
@@ -98,6 +78,8 @@ static int read_opts(const char *fn, const struct te_adamw_opts *opts, struct te
 				"te_adamw_where, and with TE_ADAMW_HOST a multiple of %d", fn,
 				(int)o.where, o.chunk_nelems, TE_K_ALIGN_WEIGHT);
 	r = te__adamw_check(fn, o.beta1, o.beta2, o.eps, o.weight_decay, o.max_grad_norm);
+	if (!r)
+		r = te__adamw_groups_check(fn, &o);
 	if (!r)
 		*ret = o;
 	return r;
@@ -161,7 +143,8 @@ uint64_t te_adamw_nbytes(const struct te_seq *seq, const struct te_adamw_opts *o
 	own = part_of(&o, n);
 	return held_nbytes(seq, &o, &own) +
 	       TE_K_SUMSQ_PARTS * sizeof(double) + (uint64_t)n / TE_K_ALIGN_WEIGHT +
-	       sizeof(struct te_k_adamw_state);
+	       sizeof(struct te_k_adamw_state) +
+	       (uint64_t)o.ngroups * sizeof(struct te__adamw_group_state);
 }
 
 /* at: its address in pinned memory, which is zero; or NULL */
@@ -210,7 +193,7 @@ static int make_moments(struct te_adamw *opt)
 				   (void **)&opt->chunks.buf);
 }
 
-static int make_state(struct te_adamw *opt)
+static int make_state(struct te_adamw *opt, const struct te_adamw_opts *opts)
 {
 	struct te_k_adamw_state s = { .beta1_t = 1, .beta2_t = 1, .lr = 1e-3f, .clip = 1 };
 	const int64_t n = te_tensor_nelems(te_seq_grads(opt->seq));
@@ -225,6 +208,8 @@ static int make_state(struct te_adamw *opt)
 		r = te__mem_get(opt->ctx, sizeof(s), (void **)&opt->state);
 	if (!r)
 		r = te__ctx_copy(opt->ctx, opt->state, &s, sizeof(s));
+	if (!r)
+		r = te__adamw_groups_make(opt, opts);
 	return r ? r : write_runs(opt, "te_adamw_create", opt->decay, decays);
 }
 
@@ -245,17 +230,19 @@ static int check_ranges(const struct te_seq *seq, const struct te_adamw_opts *o)
 {
 	const int rounds = o->moments != TE_MOMENTS_FP32 ||
 			   (te_tensor_dtype(seq->masters) == TE_DTYPE_BF16 && !seq->rest);
-	const int parts = o->nparts > 1;
+	const char *what = o->nparts > 1 ? "several parts" :
+			   o->ngroups	 ? "groups" :
+			   o->where	 ? "TE_ADAMW_HOST" :
+					   NULL;
 
-	if (parts && !o->gather)
+	if (o->nparts > 1 && !o->gather)
 		return te__fail(-EINVAL, "te_adamw_create: %d parts, and no gather", o->nparts);
 	/* device functions draw by the number of an element in the launch */
-	if ((parts || o->where) && rounds && strcmp(te_ctx_backend(seq->ctx), "host"))
+	if (what && rounds && strcmp(te_ctx_backend(seq->ctx), "host"))
 		return te__fail(-EOPNOTSUPP, "te_adamw_create: %s with moments or weights that "
 				"steps round, on backend %s, expected host, or both in FP32 or "
 				"weights with remainders",
-				parts ? "several parts" : "TE_ADAMW_HOST",
-				te_ctx_backend(seq->ctx));
+				what, te_ctx_backend(seq->ctx));
 	return 0;
 }
 
@@ -286,8 +273,9 @@ int te_adamw_create(struct te_seq *seq, const struct te_adamw_opts *opts, struct
 	opt->seq = te_seq_ref(seq);
 	opt->ctx = te_seq_ctx(seq);
 	opt->opts = o;
+	opt->opts.groups = NULL; /* the caller's */
 	opt->own = part_of(&o, te_tensor_nelems(te_seq_grads(seq)));
-	r = make_state(opt);
+	r = make_state(opt, &o);
 	if (r < 0) {
 		te_adamw_unref(opt);
 		return r;
@@ -318,6 +306,7 @@ struct te_adamw *te_adamw_unref(struct te_adamw *opt)
 	te__mem_put(opt->ctx, opt->decay);
 	te__mem_put(opt->ctx, opt->skip);
 	te__mem_put(opt->ctx, opt->state);
+	te__adamw_groups_free(opt);
 	te_seq_unref(opt->seq);
 	te__free(opt);
 	return NULL;
@@ -389,7 +378,14 @@ int te_adamw_set_lr(struct te_adamw *opt, struct te_stream *stream, float lr)
 	static const char fn[] = "te_adamw_set_lr";
 	int r = usable(opt, stream, fn);
 
-	return te__stream_queued(stream, r ? r : te__adamw_set_lr(fn, stream, opt->state, lr));
+	for (int32_t i = 0; !r && i <= opt->groups.n; i++)
+		if (isinf(lr * opt->groups.lr_scale[i]))
+			r = te__fail(-EINVAL, "%s: a learning rate of %g, %g times in group %d", fn,
+				     (double)lr, (double)opt->groups.lr_scale[i], i - 1);
+	for (int32_t i = 0; !r && i <= opt->groups.n; i++)
+		r = te__adamw_set_lr(fn, stream, opt->groups.group[i].state,
+				     lr * opt->groups.lr_scale[i]);
+	return te__stream_queued(stream, r);
 }
 
 static struct te__adamw kernel_args(const struct te_adamw *opt)
@@ -406,12 +402,10 @@ static struct te__adamw kernel_args(const struct te_adamw *opt)
 		.skip = opt->skip,
 		.shards = opt->shards.gather ? &opt->shards : NULL,
 		.own = opt->opts.nparts > 1 ? &opt->own : NULL,
-		.state = opt->state,
-		.version = opt->seq->version,
-		.beta1 = opt->opts.beta1,
-		.beta2 = opt->opts.beta2,
+		.group = opt->groups.group,
+		.ngroups = opt->groups.n + 1,
+		.range = opt->groups.range,
 		.eps = opt->opts.eps,
-		.weight_decay = opt->opts.weight_decay,
 		.max_grad_norm = opt->opts.max_grad_norm,
 	};
 }
@@ -719,7 +713,9 @@ int te_adamw_state_set(struct te_adamw *opt, const void *src, size_t nbytes)
 				sizeof(struct te_k_adamw_state));
 	memcpy(&s, src, sizeof(s));
 	r = te__adamw_state_check("te_adamw_state_set", &s);
-	return r ? r : copy_state(opt, "te_adamw_state_set", opt->state, &s);
+	if (!r)
+		r = copy_state(opt, "te_adamw_state_set", opt->state, &s);
+	return r ? r : te__adamw_groups_follow(opt, &s);
 }
 
 static int visit_regions(const struct te_adamw *opt, te_region_fn fn, void *arg)
@@ -739,6 +735,8 @@ static int visit_regions(const struct te_adamw *opt, te_region_fn fn, void *arg)
 		{ "first moments", moments, te_tensor_data(opt->m), te_tensor_nbytes(opt->m) },
 		{ "second moments", moments, te_tensor_data(opt->v), te_tensor_nbytes(opt->v) },
 		{ "optimizer state", TE_REGION_DEVICE, opt->state, sizeof(*opt->state) },
+		{ "states of groups", TE_REGION_DEVICE, opt->groups.state,
+		  (size_t)opt->groups.n * sizeof(*opt->groups.state) },
 	};
 	int r = 0;
 

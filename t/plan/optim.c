@@ -12,6 +12,8 @@
 #include "tt_ctx.h"
 #include "tt_num.h"
 
+#define SIZE sizeof(struct te_adamw_opts)
+
 static struct te_seq *seq;
 static size_t n; /* of the flat buffers */
 
@@ -120,10 +122,9 @@ START_TEST(follows_the_paper_for_20_steps)
 {
 	static const struct te_adamw_opts opts[] = {
 		TE_ADAMW_OPTS_INIT,
-		{ sizeof(struct te_adamw_opts), 0.9f, 0.999f, 1e-8f, 0, 0, 0, 0, 0, 0, 0, 0, 0,
-		  0, 0 },
-		{ sizeof(struct te_adamw_opts), 0.8f, 0.99f, 1e-3f, 0.5f, 0.01f, 0, 0, 0, 0, 0, 0,
-		  0, 0, 0 },
+		{ .size = SIZE, .beta1 = 0.9f, .beta2 = 0.999f, .eps = 1e-8f },
+		{ .size = SIZE, .beta1 = 0.8f, .beta2 = 0.99f, .eps = 1e-3f,
+		  .weight_decay = 0.5f, .max_grad_norm = 0.01f },
 	};
 	const struct te_adamw_opts *o = &opts[_i];
 	struct te_adamw *opt = make(o);
@@ -752,33 +753,19 @@ static const struct {
 	struct te_adamw_opts o;
 	const char *words;
 } bad[] = {
-	{ { sizeof(struct te_adamw_opts) + 8, 0.9f, 0.95f, 1e-8f, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 },
-	  "bytes" },
-	{ { sizeof(struct te_adamw_opts), 1.0f, 0.95f, 1e-8f, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 },
-	  "beta1 1" },
-	{ { sizeof(struct te_adamw_opts), 0.9f, -0.5f, 1e-8f, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 },
-	  "beta2 -0.5" },
-	{ { sizeof(struct te_adamw_opts), NAN, 0.9f, 1e-8f, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 },
-	  "beta1 nan" },
-	{ { sizeof(struct te_adamw_opts), 0.9f, 0.95f, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 },
-	  "eps" },
-	{ { sizeof(struct te_adamw_opts), 0.9f, 0.95f, 1e-8f, INFINITY, 0, 0, 0, 0, 0, 0, 0, 0,
-	    0, 0 },
-	  "weight_decay" },
-	{ { sizeof(struct te_adamw_opts), 0.9f, 0.95f, 1e-8f, 0, NAN, 0, 0, 0, 0, 0, 0, 0, 0, 0 },
-	  "max_grad_norm" },
-	{ { sizeof(struct te_adamw_opts), 0.9f, 0.95f, 1e-8f, 0, 1, 0, 3, 0, 0, 0, 0, 0, 0, 0 },
-	  "moments 3" },
-	{ { sizeof(struct te_adamw_opts), 0.9f, 0.95f, 1e-8f, 0, 1, 0, 0, 1, 0, 0, 0, 0, 0, 0 },
-	  "flags 0x1" },
-	{ { sizeof(struct te_adamw_opts), 0.9f, 0.95f, 1e-8f, 0, 1, 0, 0, 0, -1, 0, 0, 0, 0, 0 },
-	  "part 0 of -1 parts" },
-	{ { sizeof(struct te_adamw_opts), 0.9f, 0.95f, 1e-8f, 0, 1, 0, 0, 0, 2, 2, 0, 0, 0, 0 },
-	  "part 2 of 2 parts" },
-	{ { sizeof(struct te_adamw_opts), 0.9f, 0.95f, 1e-8f, 0, 1, 0, 0, 0, 0, 1, 0, 0, 0, 0 },
-	  "part 1 of 0 parts" },
-	{ { sizeof(struct te_adamw_opts), 0.9f, 0.95f, 1e-8f, 0, 1, 0, 0, 0, 2, 1, 0, 0, 0, 0 },
-	  "2 parts, and no gather" },
+	{ { .size = SIZE + 8 }, "bytes" },
+	{ { .size = SIZE, .beta1 = 1 }, "beta1 1" },
+	{ { .size = SIZE, .beta2 = -0.5f }, "beta2 -0.5" },
+	{ { .size = SIZE, .beta1 = NAN }, "beta1 nan" },
+	{ { .size = SIZE, .eps = -1 }, "eps" },
+	{ { .size = SIZE, .weight_decay = INFINITY }, "weight_decay" },
+	{ { .size = SIZE, .max_grad_norm = NAN }, "max_grad_norm" },
+	{ { .size = SIZE, .moments = 3 }, "moments 3" },
+	{ { .size = SIZE, .flags = 1 }, "flags 0x1" },
+	{ { .size = SIZE, .nparts = -1 }, "part 0 of -1 parts" },
+	{ { .size = SIZE, .nparts = 2, .part = 2 }, "part 2 of 2 parts" },
+	{ { .size = SIZE, .part = 1 }, "part 1 of 0 parts" },
+	{ { .size = SIZE, .nparts = 2, .part = 1 }, "2 parts, and no gather" },
 };
 
 START_TEST(names_the_option_at_fault)

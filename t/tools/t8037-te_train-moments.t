@@ -1,6 +1,6 @@
 #!/bin/sh
 # Moments in BF16 and FP8: resumed runs and several ranks have the same bits, any format is loaded
-# into any other, and --estimate counts them.
+# into any other, and --estimate counts them. Groups of weights with options of their own.
 . "$abs_top_srcdir/t/lib/tap.sh"
 . "$abs_top_srcdir/t/tools/te_train.sh"
 
@@ -103,4 +103,23 @@ check "--tensor stores FP32 masters" grep -q 'expected --masters fp32' err
 "$te_train" $fresh --tensor 2 --moments fp8 >out 2>err
 check "--tensor stores FP32" grep -q 'expected --moments fp32' err
 
+# a factor of 2^-1 for all weights is half of the rate
+half="--lr 5e-3 --min-lr 5e-4"
+check "half of the rate" "$te_train" $fresh $half --beta2 0.9 --out g.half
+check "a group of all weights" "$te_train" $fresh --min-lr 1e-3 --stop-after 3 \
+	--groups '*:rate=0.5,beta2=0.9' --out g.all
+check "goes on" "$te_train" --resume g.all
+same "has the same weights" g.half/model.safetensors g.all/model.safetensors
+while IFS='|' read -r groups pattern; do
+	"$te_train" $fresh --groups "$groups" >out 2>err
+	check "--groups $groups is refused" grep -qF -- "$pattern" err
+done <<'LIST'
+x|--groups: "x": expected PATTERN,...:rate=X,decay=X and so on
+:rate=1|--groups: ":rate=1": expected PATTERN
+h:|--groups: "h:": expected PATTERN
+head:rate=-1|--groups: "rate=-1": expected a number from 0 to 1000 after =
+head:rat=1|--groups: "rat=1": expected rate=X, decay=X, beta1=X or beta2=X
+head:rate=1;|--groups: "": expected PATTERN
+head:rate=1;nope:rate=1|group 1: no trained weight is named nope, and no op that owns one
+LIST
 tap_end

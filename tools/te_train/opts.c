@@ -12,6 +12,7 @@
 #include <te/seq.h>
 
 #include "ckpt.h"
+#include "groups.h"
 #include "opts.h"
 #include "tools/lib/chat.h"
 #include "tools/lib/option.h"
@@ -299,6 +300,8 @@ struct te_adamw_opts opts_adamw(const struct opts *o)
 		     !strcmp(o->moments, "fp8")	 ? TE_MOMENTS_FP8 :
 						   TE_MOMENTS_FP32;
 	ao.where = strcmp(o->states, "host") ? TE_ADAMW_DEVICE : TE_ADAMW_HOST;
+	ao.ngroups = o->ngroups;
+	ao.groups = o->group;
 	return ao;
 }
 
@@ -331,6 +334,7 @@ static int check_pipeline(const struct opts *o)
 	} without[] = {
 		{ o->tensor > 1, "--tensor" },
 		{ o->lora != NULL, "--lora" },
+		{ o->groups != NULL, "--groups" },
 		{ !strcmp(o->graph, "layer"), "--graph layer" },
 		{ o->zero > 0, "--zero" },
 		{ o->chunks > 0, "--chunks" },
@@ -476,6 +480,8 @@ int opts_parse(struct opts *o, int argc, char **argv, int *ret_done)
 		set_absolute(&o->tokenizer);
 	if (!r)
 		set_absolute(&o->eval_choices);
+	if (!r)
+		r = groups_parse(o);
 	return r ? r : check_needs(o);
 }
 
@@ -487,6 +493,7 @@ int opts_set(struct opts *o, const char *name, const char *value)
 void opts_free(struct opts *o)
 {
 	option_free(rows, o);
+	groups_free(o);
 	for (int i = 0; i < o->nfiles; i++)
 		free(o->file[i]);
 	free(o->file);

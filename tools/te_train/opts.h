@@ -32,6 +32,9 @@ struct opts {
 	int files_given; /* 1: the data is from the command line, not from the checkpoint */
 	/* 1: from the command line, and not for --memory to choose */
 	int recompute_given, chunk_given, offload_given, states_given;
+	struct te_adamw_group *group; /* from groups; their names are in group_text */
+	char *group_text;
+	int32_t ngroups;
 	int accum_kept;	 /* 1: accum is from the checkpoint, and counts all ranks */
 };
 

@@ -1,0 +1,57 @@
+/* optim.h - an optimizer, for the files that it consists of. */
+#ifndef TE_LIBTECORE_PLAN_OPTIM_H
+#define TE_LIBTECORE_PLAN_OPTIM_H
+
+#include <stdatomic.h>
+
+#include <te/capture.h>
+#include <te/optim.h>
+
+#include "libtecore/offload/pinned.h"
+#include "libtecore/ops/kernel.h"
+
+/* state of a group of te_adamw_opts, on the device */
+struct te__adamw_group_state {
+	struct te_k_adamw_state adamw;
+	uint64_t version; /* not read */
+};
+
+/* group 0 has the weights of no group, with the optimizer's state; the others follow */
+struct te__adamw_groups {
+	struct te__adamw_group *group; /* [n + 1] */
+	float *lr_scale;	       /* [n + 1] */
+	struct te__adamw_range *range; /* NULL: n is 0 */
+	struct te__adamw_group_state *state; /* device, [n]; or NULL */
+	int32_t n;
+};
+
+struct te_adamw {
+	atomic_int refs;
+	struct te_seq *seq;
+	struct te_ctx *ctx;
+	struct te_adamw_opts opts;
+	struct te_tensor *m, *v;
+	struct te_adamw_shards shards;
+	struct te__adamw_part own;	/* elements that have moments here */
+	double *part;			/* device, [TE_K_SUMSQ_PARTS] of each shard */
+	uint8_t *skip;			/* like decay: 1: not in the norm; or NULL */
+	uint8_t *decay;			/* device, one a run of TE_K_ALIGN_WEIGHT weights */
+	struct te_k_adamw_state *state; /* device */
+	struct te__adamw_groups groups;
+	/* TE_ADAMW_HOST: moments, their buffers, and the update of eager steps, from the first on:
+	 * one launch, which fails before it changes anything */
+	struct te__pinned *pinned;
+	struct te__adamw_chunks chunks;
+	struct te_recording *update;
+};
+
+/* ---- optim_groups.c ---- */
+
+int te__adamw_groups_check(const char *fn, const struct te_adamw_opts *opts);
+/* the optimizer's own state exists; opts have the caller's groups */
+int te__adamw_groups_make(struct te_adamw *opt, const struct te_adamw_opts *opts);
+void te__adamw_groups_free(struct te_adamw *opt);
+/* states of all groups, as after the steps of the optimizer's state s */
+int te__adamw_groups_follow(struct te_adamw *opt, const struct te_k_adamw_state *s);
+
+#endif

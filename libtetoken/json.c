@@ -266,6 +266,10 @@ static int split_by(struct te_token *t, const json_t *pattern, struct te__split 
 		r = quoted(json_string_value(v), json_string_length(v), &b);
 		if (!r)
 			r = te__pattern_compile(FN, b.p, b.n, &s->code, &s->jit);
+		if (!r)
+			r = te__tbuf_add(&b, "", 1);
+		if (!r && !memchr(b.p, 0, b.n - 1))
+			s->source = te__strdup(b.p);
 		te__free(b.p);
 	} else {
 		r = compile(pattern, &s->code, &s->jit);

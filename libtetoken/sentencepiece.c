@@ -151,8 +151,11 @@ int te__pieces_merge(struct te_token *t, const char *scores)
 	uint32_t *rank = te__malloc((size_t)t->ntok * sizeof(*rank));
 	int r = 0;
 
-	if (!rank)
+	t->piece_score = te__malloc((size_t)t->ntok * sizeof(*t->piece_score));
+	if (!rank || !t->piece_score) {
+		te__free(rank);
 		return te__no_memory("te_token");
+	}
 	for (int32_t i = 0; i < t->ntok && !r; i++) {
 		uint32_t bits;
 		float score;
@@ -162,6 +165,7 @@ int te__pieces_merge(struct te_token *t, const char *scores)
 		if (!isfinite(score))
 			r = te__fail(-TE_ECORRUPT,
 				     "te_token: scores: the score of token %d is not finite", i);
+		t->piece_score[i] = score;
 		/* bits of positive numbers rise with them, and bits of negative ones fall */
 		rank[i] = score == 0 ? 0x7fffffff : bits >> 31 ? bits : 0x7fffffff - bits;
 	}

@@ -179,6 +179,7 @@ struct te_token {
 	/* unigram model, or NULL: score of each token, extremes of normal ones, texts -> token */
 	double *score;
 	double score_low, score_high;
+	float *piece_score; /* scores that ordered the merges of BPE, or NULL */
 	int exact; /* sums of scores are in double precision, as in tokenizer.json */
 	struct te__trie unigram;
 

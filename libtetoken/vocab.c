@@ -44,6 +44,7 @@ void te__token_free(struct te_token *t)
 	te__trie_free(&t->user);
 	te__trie_free(&t->unigram);
 	te__free(t->score);
+	te__free(t->piece_score);
 	te__free(t->before);
 	te__free(t->after);
 	te__free(t);

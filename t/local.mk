@@ -132,7 +132,7 @@ TT_DAEMON = \
 TT_TOOLS =
 TT_TOKEN =
 if HAVE_TOKEN
-TT_TOKEN += t/token/gguf t/token/sentencepiece t/token/token
+TT_TOKEN += t/token/gguf t/token/gguf_pieces t/token/sentencepiece t/token/token
 endif
 # Lists of scripts can be replaced on the command line of make check, for example by TT_META=. These
 # look at sources, man pages and exports.
@@ -412,6 +412,8 @@ t_comm_pool_SOURCES = t/comm/pool.c t/comm/pool_cases.c t/comm/pool_cases.h
 
 t_token_gguf_LDADD = libtetoken/libtetoken_internal.la $(LDADD)
 t_token_gguf_SOURCES = t/token/gguf.c t/token/token_lib.c t/token/token_lib.h
+t_token_gguf_pieces_LDADD = libtetoken/libtetoken_internal.la $(LDADD)
+t_token_gguf_pieces_SOURCES = t/token/gguf_pieces.c t/token/token_lib.c t/token/token_lib.h
 t_token_sentencepiece_LDADD = libtetoken/libtetoken_internal.la $(LDADD)
 t_token_token_LDADD = libtetoken/libtetoken_internal.la $(LDADD)
 t_token_token_SOURCES = t/token/token.c t/token/token_lib.c t/token/token_lib.h

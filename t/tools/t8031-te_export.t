@@ -155,6 +155,14 @@ if [ -x "$token" ]; then
 	check "is saved, too" cmp tuned/tokenizer.gguf named/tokenizer.gguf
 	check "--overwrite without" "$te_train" --preset tiny --steps 0 --out named --overwrite text
 	check "removes it" test ! -e named/tokenizer.gguf
+	# a vocabulary of SentencePiece
+	sed 's/"vocab_size": 256/"vocab_size": 340/' plain.json >pieces.json
+	"$te_train" --model pieces.json --steps 0 --seq-len 16 --eval-batches 1 --out pieces \
+		--tokenizer "$abs_top_srcdir/t/data/sp_bpe.model" text >out 2>err
+	check "a model with pieces" "$export" --model pieces pieces.gguf
+	"$token" encode -t "$abs_top_srcdir/t/data/sp_bpe.model" text >want 2>err
+	"$token" encode -t pieces.gguf text >got 2>err
+	same "its file has its tokens" want got
 	sed 's/"use_regex": *true/"use_regex": false/; s/(?i/(/' words/tokenizer.json >odd.json
 	refused "odd.json: .*pre-tokenizer" --model alone --tokenizer odd.json
 fi

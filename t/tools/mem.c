@@ -71,24 +71,31 @@ static const struct {
 	{ "--recipe fp8-delayed --eval-choices", 256 * 64 * 2 + 6144 },
 };
 
-START_TEST(is_what_a_run_takes)
+/* a run with these arguments, which is created and not opened */
+static void create(const char *args, const char *more, struct opts *o, struct trainer *t)
 {
 	char text[512], *argv[32], *save = NULL;
+	int argc = 0, done;
+
+	snprintf(text, sizeof(text), "te_train --backend host --model %s %s %s %s", config, args,
+		 more, path);
+	for (char *w = strtok_r(text, " ", &save); w; w = strtok_r(NULL, " ", &save))
+		argv[argc++] = w;
+	argv[argc] = NULL;
+	optind = 1;
+	ck_assert_int_eq(opts_parse(o, argc, argv, &done), 0);
+	ck_assert_int_eq(trainer_create(o, t), 0);
+}
+
+START_TEST(is_what_a_run_takes)
+{
 	struct te_mem_info mi = TE_MEM_INFO_INIT;
 	struct trainer t;
 	struct mem_run run;
 	struct opts o;
 	struct mem m;
-	int argc = 0, done;
 
-	snprintf(text, sizeof(text), "te_train --backend host --model %s %s %s %s", config,
-		 runs[_i].args, strstr(runs[_i].args, "choices") ? questions : "", path);
-	for (char *w = strtok_r(text, " ", &save); w; w = strtok_r(NULL, " ", &save))
-		argv[argc++] = w;
-	argv[argc] = NULL;
-	optind = 1;
-	ck_assert_int_eq(opts_parse(&o, argc, argv, &done), 0);
-	ck_assert_int_eq(trainer_create(&o, &t), 0);
+	create(runs[_i].args, strstr(runs[_i].args, "choices") ? questions : "", &o, &t);
 	ck_assert_int_eq(trainer_open(&t), 0);
 	run = (struct mem_run){ &o, &t.now.model, &t.now.graph, 1, NULL, &t.choices };
 	ck_assert_int_eq(te_ctx_mem_info(t.ctx, &mi), 0);
@@ -104,10 +111,47 @@ START_TEST(is_what_a_run_takes)
 }
 END_TEST
 
+static const char *const masters[] = { "fp32", "bf16", "bf16-remainder" };
+
+/* several ranks: the gradients are in a communicator's pool */
+START_TEST(counts_gradients_that_ranks_bind)
+{
+	struct te_seq_binding b = TE_SEQ_BINDING_INIT;
+	struct mem own, bound;
+	struct mem_run run;
+	struct trainer t;
+	struct opts o;
+	char args[64];
+	size_t nbytes;
+
+	snprintf(args, sizeof(args), "--masters %s", masters[_i]);
+	create(args, "", &o, &t);
+	ck_assert_int_eq(trainer_plan(&t), 0);
+	run = (struct mem_run){ &o, &t.now.model, &t.now.graph, 1, NULL, &t.choices };
+	ck_assert_int_eq(mem_estimate(&run, t.B, &own), 0);
+	nbytes = (size_t)te_seq_grad_nelems(t.now.model.seq) * sizeof(float);
+	b.flags = opts_masters(&o, "host");
+	b.grads = aligned_alloc(256, (nbytes + 255) / 256 * 256);
+	ck_assert_ptr_nonnull(b.grads);
+	ck_assert_int_eq(te_seq_bind(t.now.model.seq, &b), 0);
+	t.ranks.grads = b.grads;
+	t.ranks.taken_nbytes = nbytes;
+	ck_assert_int_eq(mem_estimate(&run, t.B, &bound), 0);
+	ck_assert_uint_eq(bound.weights, own.weights);
+	ck_assert_uint_eq(bound.total, own.total);
+	t.ranks.grads = NULL;
+	t.ranks.taken_nbytes = 0;
+	trainer_free(&t);
+	opts_free(&o);
+	free(b.grads);
+}
+END_TEST
+
 TT_SUITE("tools/mem", TT_NEED_NOTHING)
 {
 	TCase *c = tt_case(s, "estimate", "host serial");
 
 	tcase_add_checked_fixture(c, setup, teardown);
 	tcase_add_loop_test(c, is_what_a_run_takes, 0, TT_LEN(runs));
+	tcase_add_loop_test(c, counts_gradients_that_ranks_bind, 0, TT_LEN(masters));
 }

@@ -150,6 +150,8 @@ if [ -x "$token" ]; then
 	check "the run goes on" "$te_train" --resume tuned --steps 2 text
 	check "a file of what it saved" "$export" --model tuned tuned.gguf
 	check "has the template of chats" grep -qa 'tokenizer.chat_template.*{{ messages }}' tuned.gguf
+	# llama.cpp refuses a key that is there twice
+	check "once" test "$(grep -oa tokenizer.chat_template tuned.gguf | wc -l)" = 1
 	check "--tokenizer of a file" "$te_train" --model alone --tokenizer words.gguf --steps 0 \
 		--out named text
 	check "is saved, too" cmp tuned/tokenizer.gguf named/tokenizer.gguf

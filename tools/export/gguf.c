@@ -252,12 +252,16 @@ static void put_end(struct output *e, const void *items, size_t n, const char *n
 		put_int(e, "tokenizer.ggml", name, json_integer_value(v));
 }
 
-/* the template of chats in a folder of transformers */
-static int put_chat(struct output *e, const char *dir)
+/* the template of chats in a folder, unless the items of its tokenizer.gguf have one */
+static int put_chat(struct output *e, const void *items, size_t n, const char *dir)
 {
+	static const char key[] = "tokenizer.chat_template";
 	char *text;
-	const int r = chat_source(dir, &text);
+	int r;
 
+	if (memmem(items, n, key, strlen(key)))
+		return STATUS_OK;
+	r = chat_source(dir, &text);
 	if (!r && text) {
 		put_key(e, "tokenizer", "chat_template", TEXT);
 		put_text(e->f, text);
@@ -288,8 +292,10 @@ static int put_tokenizer(struct output *e)
 	e->nitems += nitems;
 	put_end(e, items, n, "bos_token_id");
 	put_end(e, items, n, "eos_token_id");
+	if (is_dir)
+		r = put_chat(e, items, n, from);
 	free(items);
-	return is_dir ? put_chat(e, from) : STATUS_OK;
+	return r;
 }
 
 /* ---- tensors ---- */

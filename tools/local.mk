@@ -202,6 +202,8 @@ tools_te_train_libte_train_la_SOURCES = \
 	tools/te_train/ckpt_keep.c \
 	tools/te_train/data.c \
 	tools/te_train/data.h \
+	tools/te_train/dump.c \
+	tools/te_train/dump.h \
 	tools/te_train/graph.c \
 	tools/te_train/graph.h \
 	tools/te_train/groups.c \
@@ -235,6 +237,8 @@ tools_te_train_libte_train_la_SOURCES = \
 	tools/te_train/progress.h \
 	tools/te_train/ranks.c \
 	tools/te_train/ranks.h \
+	tools/te_train/reading.c \
+	tools/te_train/reading.h \
 	tools/te_train/recover.c \
 	tools/te_train/sample.c \
 	tools/te_train/sample.h \

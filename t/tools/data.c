@@ -10,6 +10,7 @@
 #include "tools/lib/say.h"
 #include "tools/te_train/batch.h"
 #include "tools/te_train/data.h"
+#include "tools/te_train/dump.h"
 #include "tools/te_train/jsonl.h"
 #include "tools/te_train/order.h"
 #include "tt.h"

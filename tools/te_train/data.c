@@ -3,18 +3,17 @@
 
 #include <dirent.h>
 #include <errno.h>
-#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 #include "libtecore/base/splitmix64.h"
 
 #include "data.h"
 #include "jsonl.h"
 #include "magic.h"
+#include "reading.h"
 #include "source.h"
 #include "tools/lib/model.h"
 #include "tools/lib/say.h"
@@ -34,11 +33,6 @@ static const struct llmc {
 #define HEAD_NBYTES 4096   /* enough to recognise a file */
 #define CHUNK_NTOKENS 1024 /* tokens of a copy */
 #define RANDOM_NTOKENS (1 << 24)
-/*
- * Tokens that are wider than they are read have small numbers, their upper halves, at every other
- * index. A vocabulary below FEW << 16 has upper halves below FEW.
- */
-#define FEW 16
 
 struct file {
 	struct source *src;
@@ -74,94 +68,7 @@ enum data_type data_type_find(const char *word)
 	return DATA_AUTO;
 }
 
-static int width_of(enum data_type type)
-{
-	return type == DATA_U32 ? 4 : type == DATA_U16 ? 2 : 1;
-}
-
-static uint32_t token_at(const uint8_t *p, int width)
-{
-	return width == 1 ? p[0] :
-	       width == 2 ? p[0] | (uint32_t)p[1] << 8 :
-			    p[0] | (uint32_t)p[1] << 8 | (uint32_t)p[2] << 16 |
-				    (uint32_t)p[3] << 24;
-}
-
 /* ---- types of files ---- */
-
-/* contents of a file as tokens of one type */
-struct reading {
-	enum data_type type;
-	int64_t vocab, n;
-	int64_t ntails;	     /* bytes after the last whole token */
-	uint32_t largest[2]; /* at even and odd indices */
-	int64_t bad_at;	     /* first token beyond the vocabulary, or -1 */
-	uint32_t bad;
-	int64_t zero_at; /* first token 0, or -1 */
-	char why_not[160];
-};
-
-static void measure(struct reading *rd, const uint8_t *p, size_t nbytes, int64_t at)
-{
-	const int width = width_of(rd->type);
-	const int64_t first = at / width;
-	size_t n = nbytes / (size_t)width;
-
-	for (size_t i = 0; i < n; i++, p += width) {
-		uint32_t t = token_at(p, width);
-
-		if (t > rd->largest[i & 1])
-			rd->largest[i & 1] = t;
-		if (t >= rd->vocab && rd->bad_at < 0) {
-			rd->bad_at = first + (int64_t)i;
-			rd->bad = t;
-		}
-		if (!t && rd->zero_at < 0)
-			rd->zero_at = first + (int64_t)i;
-	}
-}
-
-struct readings {
-	struct reading rd[2];
-	int n;
-};
-
-static void measure_all(void *arg, const uint8_t *p, size_t n, int64_t at)
-{
-	struct readings *rs = arg;
-
-	for (int i = 0; i < rs->n; i++)
-		measure(&rs->rd[i], p, n, at);
-}
-
-static int is_printable(const uint8_t *p, size_t n)
-{
-	for (size_t i = 0; i < n; i++) {
-		if ((p[i] < ' ' && (p[i] < 9 || p[i] > 13)) || p[i] == 127)
-			return 0;
-	}
-	return n >= FEW;
-}
-
-/* may the contents be of this type; otherwise rd->why_not has the reason */
-static int is_possible(struct reading *rd, const uint8_t *head, size_t nhead)
-{
-	char *why = rd->why_not;
-	size_t room = sizeof(rd->why_not);
-
-	if (rd->ntails)
-		snprintf(why, room, "its size is not a multiple of %d bytes", width_of(rd->type));
-	else if (is_printable(head, nhead))
-		snprintf(why, room,
-			 "its bytes are text: give it a name such as .txt, or "
-			 "--data-type text");
-	else if (rd->bad_at >= 0)
-		snprintf(why, room, "token %u at index %lld is beyond the vocabulary of %lld",
-			 rd->bad, (long long)rd->bad_at, (long long)rd->vocab);
-	else if (rd->n >= 8 && rd->largest[0] >= FEW && rd->largest[1] < FEW)
-		snprintf(why, room, "every second token is below %d: its tokens are wider", FEW);
-	return !*why;
-}
 
 static int refuse_magic(const struct file *f, const uint8_t *head, size_t n, int text)
 {
@@ -216,7 +123,8 @@ static int choose_type(struct file *f, struct readings *rs, const uint8_t *head,
 {
 	const char *name = source_name(f->src);
 	struct reading *u16 = &rs->rd[0], *u32 = &rs->rd[1];
-	int is16 = is_possible(u16, head, nhead), is32 = is_possible(u32, head, nhead);
+	int is16 = reading_is_possible(u16, head, nhead);
+	int is32 = reading_is_possible(u32, head, nhead);
 
 	if (is16 && is32)
 		return say_bad("%s: may be tokens of 16 or of 32 bits: give --data-type u16 or u32",
@@ -241,7 +149,7 @@ static int check_type(struct file *f, struct reading *rd, const uint8_t *head, s
 	const char *name = source_name(f->src);
 
 	if (f->type != DATA_TEXT)
-		return is_possible(rd, f->skip ? NULL : head, f->skip ? 0 : nhead) ?
+		return reading_is_possible(rd, f->skip ? NULL : head, f->skip ? 0 : nhead) ?
 			       STATUS_OK :
 			       say_bad("%s: is not a file of %d-bit tokens: %s", name,
 				       8 * width_of(f->type), rd->why_not);
@@ -283,9 +191,9 @@ static int read_file(struct data *d, struct file *f, struct readings *rs)
 	}
 	f->sampled = nbytes > d->most_nbytes;
 	if (f->sampled)
-		return source_sample(f->src, f->skip, measure_all, rs);
+		return source_sample(f->src, f->skip, readings_add, rs);
 	d->most_nbytes -= nbytes;
-	return source_scan(f->src, f->skip, measure_all, rs);
+	return source_scan(f->src, f->skip, readings_add, rs);
 }
 
 static void add_lines(void *arg, const uint8_t *p, size_t n, int64_t at)
@@ -609,6 +517,11 @@ int data_is_bytes(const struct data *d)
 	return d->type == DATA_TEXT;
 }
 
+int data_width(const struct data *d)
+{
+	return width_of(d->type);
+}
+
 const char *data_kind(const struct data *d)
 {
 	return d->random ? "random" : type_name[d->type];
@@ -855,71 +768,6 @@ int data_reads(const struct data *d, const struct stat *st)
 		if (source_is(d->file[i].src, st))
 			return 1;
 	return 0;
-}
-
-static int span_write(const struct span *s, FILE *out, const char *path)
-{
-	const int width = width_of(s->data->type);
-	int32_t token[CHUNK_NTOKENS];
-	int r = STATUS_OK, ok = 1;
-
-	for (int64_t at = 0; at < s->n && ok && !r; at += CHUNK_NTOKENS) {
-		int64_t n = s->n - at < CHUNK_NTOKENS ? s->n - at : CHUNK_NTOKENS;
-
-		r = span_read(s, at, n, token);
-		for (int64_t i = 0; i < n && !r && ok; i++)
-			ok = fwrite(&token[i], (size_t)width, 1, out) == 1;
-	}
-	if (!r && (!ok || fflush(out)))
-		r = say_bad("%s: %s", path, strerror(errno));
-	return r;
-}
-
-/* path: a device or pipe, or else a file that is removed after a failure */
-static int dump(const struct span *s, int fd, const char *path)
-{
-	FILE *out = fd < 0 ? NULL : fdopen(fd, "wb");
-	int r = out ? span_write(s, out, path) : say_bad("%s: %s", path, strerror(errno));
-
-	if (out)
-		fclose(out);
-	else if (fd >= 0)
-		close(fd);
-	return r;
-}
-
-/* under a temporary name, then renamed; a link stays one, and the file that it names is replaced */
-static int dump_file(const struct span *s, const char *path)
-{
-	const mode_t mask = umask(0);
-	char *target = realpath(path, NULL), *fresh = NULL;
-	int fd, r;
-
-	umask(mask);
-	if (asprintf(&fresh, "%s.XXXXXX", target ? target : path) < 0) {
-		free(target);
-		return say_failed("out of memory");
-	}
-	fd = mkostemp(fresh, O_CLOEXEC);
-	if (fd >= 0)
-		fchmod(fd, 0666 & ~mask);
-	r = dump(s, fd, path);
-	if (!r && rename(fresh, target ? target : path))
-		r = say_bad("%s: %s", path, strerror(errno));
-	if (r && fd >= 0)
-		unlink(fresh);
-	free(fresh);
-	free(target);
-	return r;
-}
-
-int span_dump(const struct span *s, const char *path)
-{
-	struct stat st;
-
-	if (stat(path, &st) || S_ISREG(st.st_mode))
-		return dump_file(s, path);
-	return dump(s, open(path, O_WRONLY | O_CLOEXEC), path);
 }
 
 uint64_t mix64(uint64_t a, uint64_t b)

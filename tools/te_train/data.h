@@ -58,6 +58,8 @@ void data_close(struct data *d);
 
 int64_t data_ntokens(const struct data *d);
 int data_is_bytes(const struct data *d);
+/* bytes of a token in the format of its files; of files of both widths, the larger */
+int data_width(const struct data *d);
 /* "text", "u16" or "u32"; of files of both widths, the larger; "random" */
 const char *data_kind(const struct data *d);
 /* the largest token id that was read by data_open() */
@@ -88,8 +90,6 @@ int data_needs_mark(const struct data *d);
 int data_is_begin(const struct data *d, int32_t token);
 /* is a file of the data the one that stat(2) described */
 int data_reads(const struct data *d, const struct stat *st);
-/* write a range in the format of its files, without header; path is replaced when all is written */
-int span_dump(const struct span *s, const char *path);
 
 /* a 64-bit hash of two numbers, for random draws that depend on nothing else */
 uint64_t mix64(uint64_t a, uint64_t b);

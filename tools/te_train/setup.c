@@ -15,6 +15,7 @@
 
 #include "answers.h"
 #include "batch.h"
+#include "dump.h"
 #include "jsonl.h"
 #include "loop.h"
 #include "mem.h"

@@ -63,6 +63,8 @@ tools_lib_libtools_la_SOURCES += \
 	tools/lib/lora.h \
 	tools/lib/model.c \
 	tools/lib/model.h \
+	tools/lib/model_path.c \
+	tools/lib/model_path.h \
 	tools/lib/pyjson.c \
 	tools/lib/pyjson.h \
 	tools/lib/record.c \

@@ -9,6 +9,7 @@
 #include <te/ctx.h>
 
 #include "tools/export/export.h"
+#include "tools/lib/model_path.h"
 #include "tools/lib/option.h"
 #include "tools/lib/say.h"
 
@@ -51,8 +52,10 @@ static int is_gguf_name(const char *path)
 static int open_model(struct export *x, const char *path, struct te_ctx *ctx)
 {
 	struct config cfg = { 0 };
-	int r = config_read(x->from, &cfg);
+	int r = model_path_check(x->from);
 
+	if (!r)
+		r = config_read(x->from, &cfg);
 	if (r)
 		return r;
 	r = is_gguf_name(path) ? export_gguf_check(&cfg, x->from) :

@@ -22,6 +22,7 @@
 #include "tools/generate/talk.h"
 #include "tools/lib/choices.h"
 #include "tools/lib/model.h"
+#include "tools/lib/model_path.h"
 #include "tools/lib/option.h"
 #include "tools/lib/record.h"
 #include "tools/lib/say.h"
@@ -209,8 +210,10 @@ static int open_model(struct run *r)
 	struct te_recipe recipe = TE_RECIPE_INIT;
 	struct config cfg = { 0 };
 	int64_t most, nseqs;
-	int te, s = config_read(r->o.model, &cfg);
+	int te, s = model_path_check(r->o.model);
 
+	if (!s)
+		s = config_read(r->o.model, &cfg);
 	if (s)
 		return s;
 	co.backend = r->o.backend;

@@ -79,7 +79,7 @@ a NumPy array|--preset tiny x.npy
 no/dump|--preset tiny --dump-val no/dump text
 text/out|--preset tiny --out text/out text
 text: not a directory, expected a folder|--preset tiny --out text text
-small/model.safetensors: not a directory|--init small/model.safetensors text
+small/model.safetensors: expected a folder|--init small/model.safetensors text
 no/log|--preset tiny --log no/log text
 --sample-only|--preset tiny --sample-only
 --prompt needs --sample|--preset tiny --prompt NAME text

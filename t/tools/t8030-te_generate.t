@@ -128,7 +128,17 @@ mv w/c w/config.json
 fails "a window of unknown layers" "--context 17: the model has 16" "$gen" --model w \
 	--prompt-tokens 1 --context 17
 check "one within it" "$gen" --model w --prompt-tokens 1 --context 16
-fails "no folder" "nowhere" "$gen" --model nowhere --prompt a
+fails "no folder" "nowhere: there is no such file or folder, and only local ones" "$gen" \
+	--model nowhere --prompt a
+fails "neither a folder nor a GGUF file" "text: expected a folder with config.json and" "$gen" \
+	--model text --prompt a
+mkdir files
+cp "$gguf" files/some.gguf
+for tool in "$gen --prompt a" "$te_train --steps 0 text --init" \
+	"$abs_top_builddir/tools/te_export out.gguf"; do
+	case $tool in *--init) ;; *) tool="$tool --model" ;; esac
+	fails "a folder with a GGUF file alone" "give that file, files/some.gguf" $tool files
+done
 fails "top-p of 0" "--top-p" "$gen" --model c --prompt a --top-p 0
 fails "an unexpected argument" '"b"' "$gen" --model c --prompt a b
 for bad in '{"prompt": 1}' '{"tokens": []}' '{"tokens": [-1]}' '{' '[]' '{"prompt": ""}'; do

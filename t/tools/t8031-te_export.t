@@ -124,6 +124,9 @@ if [ -x "$token" ]; then
 	"$token" train --vocab 270 --pattern llama3 -o hf_llama/tokenizer.json text 2>err
 	sed -i 's/"vocab_size": *[0-9]*/"vocab_size": 270/' hf_llama/config.json
 	refused "tensor \"model.embed_tokens.weight\" is \[" --model hf_llama
+	"$token" train --vocab 300 -o many.json text 2>err
+	refused "many.json: the tokenizer has 300 tokens, more than the model's vocabulary of 270" \
+		--model hf_llama --tokenizer many.json
 	"$te_train" --model hf_llama --steps 0 --out words text --tokenizer hf_llama >out 2>err
 	echo '{"chat_template": "{{ messages }}"}' >words/tokenizer_config.json
 	sed -i 's/^{/{"eos_token_id": [7, 8],/' words/config.json

@@ -49,6 +49,15 @@ int tokenizer_in(const char *path)
 #ifdef HAVE_TOKEN
 #define GGUF_HEADER 24 /* bytes; the last 8 are the number of items */
 
+static int check_count(const struct te_token *t, const char *path, int64_t vocab)
+{
+	const int n = (int)te_token_count(t);
+
+	return n <= vocab ? STATUS_OK :
+			    say_bad("%s: the tokenizer has %d tokens, more than the model's "
+				    "vocabulary of %lld", path, n, (long long)vocab);
+}
+
 static int save_gguf(const char *path, int64_t vocab, void **ret, size_t *ret_nbytes,
 		     uint64_t *ret_nitems)
 {
@@ -57,6 +66,10 @@ static int save_gguf(const char *path, int64_t vocab, void **ret, size_t *ret_nb
 	size_t n = 0;
 	int te = te_token_open(path, NULL, &t);
 
+	if (te >= 0 && check_count(t, path, vocab)) {
+		te_token_unref(t);
+		return STATUS_BAD;
+	}
 	if (te >= 0)
 		te = te_token_gguf(t, (int32_t)vocab, (void **)&data, &n);
 	te_token_unref(t);
@@ -91,9 +104,8 @@ int tokenizer_open(const char *path, int64_t vocab, int32_t end, struct tokenize
 		r = say_failed("out of memory");
 	else if (te < 0)
 		r = say_bad("%s", te_error_detail());
-	else if (te_token_count(t->token) > vocab)
-		r = say_bad("%s: the tokenizer has %d tokens, more than the model's vocabulary of "
-			    "%lld", path, (int)te_token_count(t->token), (long long)vocab);
+	else
+		r = check_count(t->token, path, vocab);
 	if (!r)
 		t->end = te_token_eos(t->token) >= 0 ? te_token_eos(t->token) : end;
 	if (r)

@@ -21,7 +21,7 @@
 #include "mem.h"
 #include "order.h"
 #include "sample.h"
-#include "tools/lib/gguf.h"
+#include "tools/lib/model_path.h"
 #include "tools/lib/record.h"
 #include "tools/lib/say.h"
 #include "tools/lib/tokens.h"
@@ -58,30 +58,9 @@ static int check_given(const struct opts *o, const char *dir, const struct confi
 	return r;
 }
 
-/* ORG/NAME or NAME, as the hub names models, also in an address; NULL: none, or a folder here */
-static const char *hub_name(const char *s)
-{
-	static const char *const address[] = { "https://huggingface.co/", "https://hf.co/",
-					       "hf://" };
-	static const char word[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
-				   "0123456789-_.";
-	struct stat st;
-	size_t n;
-
-	if (!stat(s, &st) || errno != ENOENT || *s == '.' || strstr(s, ".json"))
-		return NULL;
-	for (size_t i = 0; i < sizeof(address) / sizeof(address[0]); i++)
-		if (!strncmp(s, address[i], strlen(address[i])))
-			s += strlen(address[i]);
-	n = strspn(s, word);
-	if (s[n] == '/' && s[n + 1] != '.')
-		n += 1 + strspn(s + n + 1, word);
-	return n && !s[n] && s[n - 1] != '/' ? s : NULL;
-}
-
 static int choose_config(const struct opts *o, struct config *cfg)
 {
-	const char *dir = o->resume ? o->resume : o->init, *name, *hub;
+	const char *dir = o->resume ? o->resume : o->init;
 	struct stat st;
 	int r;
 
@@ -89,15 +68,13 @@ static int choose_config(const struct opts *o, struct config *cfg)
 		return say_bad("--init and --resume exclude each other");
 	if (!dir && !o->model && !o->preset)
 		return say_bad("no model: give --preset, --model, --init or --resume; see --help");
-	if (dir && !stat(dir, &st) && !S_ISDIR(st.st_mode) && !(o->init && gguf_is(o->init)))
-		return say_bad("%s: not a directory, expected a folder with config.json and "
-			       "model.safetensors", dir);
-	name = o->init ? o->init : o->model;
-	hub = !o->resume && name ? hub_name(name) : NULL;
-	if (hub)
-		return say_bad("%s: there is no such file or folder, and only local ones are read: "
-			       "a model of the Hugging Face hub is downloaded by, for example, "
-			       "hf download %s --local-dir DIR", name, hub);
+	if (o->resume && !stat(dir, &st) && !S_ISDIR(st.st_mode))
+		return say_bad("%s: not a directory, expected a folder with a checkpoint", dir);
+	r = o->init			 ? model_path_check(o->init) :
+	    !o->resume && o->model ? model_path_check_hub(o->model) :
+				     STATUS_OK;
+	if (r)
+		return r;
 	if (dir)
 		r = config_read(dir, cfg);
 	else

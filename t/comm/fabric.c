@@ -116,12 +116,6 @@ static void run(int n, ranks_fn *fn, struct ranks_result *res)
 	ranks_meet_run(MEET_DIR, n, fn, NULL, res);
 }
 
-static void await(const _Atomic int *n, int want)
-{
-	while (*n < want)
-		usleep(1000);
-}
-
 static void check_took(int n, const char *transport)
 {
 	for (int i = 0; i < n; i++)
@@ -418,10 +412,10 @@ static int staying_rank(int rank, void *arg)
 	if (!r && rank) {
 		j.comm = te_comm_unref(j.comm);
 		plan->nready = 1;
-		await(&plan->nleft, 1);
+		ranks_await(&plan->nleft, 1);
 	}
 	if (!r && !rank) {
-		await(&plan->nready, 1);
+		ranks_await(&plan->nready, 1);
 		while (!r)
 			r = nodes_reduce(&j, 0);
 	}

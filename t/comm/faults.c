@@ -7,12 +7,12 @@
 
 #include <pthread.h>
 #include <signal.h>
-#include <time.h>
 #include <unistd.h>
 
 #include <te/collective.h>
 #include <te/comm.h>
 
+#include "libtecomm/meet/bootstrap.h"
 #include "libtecomm/pool/members.h"
 #include "libtecore/base/splitmix64.h"
 #include "nodes_lib.h"
@@ -38,14 +38,6 @@ static struct plan {
 	_Atomic int64_t at_ns; /* when the fault happened */
 } *plan;
 
-static int64_t now_ns(void)
-{
-	struct timespec t;
-
-	clock_gettime(CLOCK_MONOTONIC, &t);
-	return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
-}
-
 static void setup(void)
 {
 	plan = ranks_shared(sizeof(*plan));
@@ -63,7 +55,7 @@ static int join(int rank, struct joined *j)
 	nodes_init(j, rank, plan->seed, 1);
 	o.timeout_ms = plan->timeout_ms;
 	o.pool_nbytes = 256 << 10;
-	return nodes_create(j, &o);
+	return nodes_create(j, "host", &o);
 }
 
 static int has_fault(const struct joined *j)
@@ -127,7 +119,7 @@ static int reduce_until_it_fails(struct joined *j)
 		if (k == 5 && has_fault(j) && plan->fault == SIZE)
 			count = 100;
 		if (k == 5 && has_fault(j) && plan->fault >= SKIP)
-			plan->at_ns = now_ns();
+			plan->at_ns = te__boot_now();
 		/* the others wait for it until it has the error that they cause */
 		while (k == 5 && has_fault(j) && plan->fault == SKIP && !r) {
 			usleep(1000);
@@ -139,19 +131,12 @@ static int reduce_until_it_fails(struct joined *j)
 	return r;
 }
 
-/* for that many ranks; not for ever, if they have failed */
-static void await(const _Atomic int *count, int n)
-{
-	for (int ms = 0; *count < n && ms < 40000; ms++)
-		usleep(1000);
-}
-
 /* kills or stops the ranks with a fault while they reduce */
 static void happen(int signal)
 {
-	await(&plan->nready, plan->n);
+	ranks_await(&plan->nready, plan->n);
 	usleep((useconds_t)tt_rand_int(0, 3000));
-	plan->at_ns = now_ns();
+	plan->at_ns = te__boot_now();
 	for (int i = 0; i < plan->n; i++)
 		if (plan->at >> i & 1)
 			kill(ranks_pid(i), signal);
@@ -169,7 +154,7 @@ static void run(enum meet how, ranks_fn *fn, struct ranks_result *res)
 	if (plan->fault == KILL || plan->fault == STOP)
 		happen(plan->fault == KILL ? SIGKILL : SIGSTOP);
 	if (plan->fault == STOP) {
-		await(&plan->nleft, nothers());
+		ranks_await(&plan->nleft, nothers());
 		for (int i = 0; i < plan->n; i++)
 			if (plan->at >> i & 1)
 				kill(ranks_pid(i), SIGCONT);
@@ -213,7 +198,7 @@ static int fail_and_create(int rank, void *arg)
 	r = join(rank, &j);
 	if (!r)
 		r = reduce_until_it_fails(&j);
-	ms = (double)(now_ns() - plan->at_ns) * 1e-6;
+	ms = (double)(te__boot_now() - plan->at_ns) * 1e-6;
 	snprintf(text, sizeof(text), "after %.0f ms: %s", ms, te_error_detail());
 	/* again, without a wait: the same code */
 	second = te_comm_allreduce(j.comm, j.s, text, text, 1, TE_DTYPE_UINT8, TE_COMM_SUM, NULL);
@@ -306,7 +291,7 @@ static void *member(void *arg)
 		usleep((useconds_t)(te__splitmix64(&x) % 3000));
 		if (te__members_settle(members.control, &members.info,
 				       members.sign[m->rank], m->rank,
-				       now_ns() + (int64_t)(te__splitmix64(&x) % 4000000),
+				       te__boot_now() + (int64_t)(te__splitmix64(&x) % 4000000),
 				       &attempt) == -TE_ESTATE)
 			return NULL;
 		if (!attempt)

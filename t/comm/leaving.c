@@ -50,12 +50,6 @@ static int leave(struct joined *j, int r)
 	return nodes_leave(j, r);
 }
 
-static void await(const _Atomic int *n, int want)
-{
-	while (*n < want)
-		usleep(1000);
-}
-
 static double ms_since(int64_t ns)
 {
 	return (double)(te__boot_now() - ns) * 1e-6;
@@ -289,10 +283,10 @@ static int staying_rank(int rank, void *arg)
 	if (!r && rank == 1) {
 		j.comm = te_comm_unref(j.comm);
 		plan->nready = 1;
-		await(&plan->nleft, 1); /* its end does not tell the other */
+		ranks_await(&plan->nleft, 1); /* its end does not tell the other */
 	}
 	if (!r && !rank) {
-		await(&plan->nready, 1);
+		ranks_await(&plan->nready, 1);
 		plan->at_ns = te__boot_now();
 		while (!r)
 			r = nodes_reduce(&j, 0);
@@ -323,9 +317,9 @@ static int too_many_rank(int rank, void *arg)
 		r = te_comm_barrier(j.comm, j.s);
 	plan->nready += !r;
 	if (!r && rank) {
-		await(&plan->nready, 2);
+		ranks_await(&plan->nready, 2);
 		j.comm = te_comm_unref(j.comm);
-		await(&plan->nleft, 1);
+		ranks_await(&plan->nleft, 1);
 	}
 	if (!r && !rank)
 		r = te_stream_sync(j.s);
@@ -366,7 +360,7 @@ static int once(int rank, struct joined *j)
 	int r = 0;
 
 	plan->nready++;
-	await(&plan->nready, 2);
+	ranks_await(&plan->nready, 2);
 	if (rank)
 		raise(SIGSTOP);
 	usleep(100000);
@@ -406,7 +400,7 @@ static int creating_rank(int rank, void *arg)
 /* after all others have ended */
 static void wait_and_kill(int n, int who, struct ranks_result *res)
 {
-	await(&plan->nleft, n - 1);
+	ranks_await(&plan->nleft, n - 1);
 	kill(ranks_pid(who), SIGKILL);
 	ranks_wait(res);
 	ranks_part();

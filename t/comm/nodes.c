@@ -7,7 +7,6 @@
 
 #include <signal.h>
 #include <stdatomic.h>
-#include <time.h>
 #include <unistd.h>
 
 #include <te/capture.h>
@@ -19,6 +18,7 @@
 #include "libtecomm/meet/boot.h"
 #include "libtecore/base/private.h"
 #include "libtecore/base/splitmix64.h"
+#include "nodes_lib.h"
 #include "ranks.h"
 #include "threads.h"
 #include "tt_ctx.h"
@@ -59,30 +59,14 @@ static void setup(void)
 	plan->timeout_ms = 20000;
 }
 
-static int64_t now_ns(void)
-{
-	struct timespec t;
-
-	clock_gettime(CLOCK_MONOTONIC, &t);
-	return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
-}
-
 /* ---- a rank ---- */
-
-struct joined {
-	int rank;
-	struct te_ctx *ctx;
-	struct te_comm *comm;
-	struct te_stream *s;
-};
 
 static int join(int rank, struct joined *j)
 {
 	struct te_comm_opts o = ranks_opts(rank);
-	struct te_ctx_opts c = TE_CTX_OPTS_INIT;
 	char name[2] = { plan->nodes ? plan->nodes[rank] : 0, 0 };
 
-	*j = (struct joined){ .rank = rank };
+	nodes_init(j, rank, plan->seed, 1);
 	setenv("TE_COMM_NODE", name, 1);
 	setenv("TE_COMM_STAGE", plan->stage ? plan->stage : "512K", 1);
 	setenv("TE_COMM_SUMS", plan->sums ? plan->sums : "auto", 1);
@@ -92,27 +76,11 @@ static int join(int rank, struct joined *j)
 		setenv("TE_COMM_ALGO", plan->algorithm, 1);
 	if (plan->heartbeat_ms)
 		setenv("TE_COMM_HEARTBEAT_MS", plan->heartbeat_ms, 1);
-	/* kernels of ranks that share a GPU would wait for each other on one node */
-	c.backend = plan->nodes ? backend : "host";
 	o.timeout_ms = plan->timeout_ms;
 	o.pool_nbytes = 1 << 20;
 	plan->pid[rank] = getpid();
-	STEP(te_ctx_create(&c, &j->ctx));
-	j->s = te_ctx_stream(j->ctx);
-	STEP(te_comm_create(j->ctx, &o, &j->comm));
-	STEP(te_comm_barrier(j->comm, j->s));
-	return te_stream_sync(j->s);
-}
-
-static int leave(struct joined *j, int r)
-{
-	char text[512];
-
-	snprintf(text, sizeof(text), "%s", te_error_detail());
-	te_comm_unref(j->comm);
-	te_ctx_unref(j->ctx);
-	te_error_clear();
-	return r ? te_fail(r, "%s", text) : 0;
+	/* kernels of ranks that share a GPU would wait for each other on one node */
+	return nodes_create(j, plan->nodes ? backend : "host", &o);
 }
 
 /* ---- results ---- */
@@ -184,7 +152,7 @@ static void fill(const struct op *o, int k, int rank, uint8_t *p, int64_t n)
 
 static int call(struct joined *j, const struct op *o, void *in, void *out)
 {
-	const int is_root = j->rank == o->root;
+	const int is_root = j->who == o->root;
 
 	switch (o->what) {
 	case ALLREDUCE:
@@ -217,7 +185,7 @@ static int one(struct joined *j, int k, uint64_t *ret_hash)
 	const int cuts = o.what == REDUCE_SCATTER || o.what == SCATTER;
 	const int joins = o.what == ALL_GATHER || o.what == GATHER;
 	const int no_out = o.what == BARRIER ||
-			   ((o.what == REDUCE || o.what == GATHER) && j->rank != o.root);
+			   ((o.what == REDUCE || o.what == GATHER) && j->who != o.root);
 	const int64_t nin = (cuts ? plan->n : 1) * o.count * es;
 	const int64_t nout = (joins ? plan->n : 1) * o.count * es;
 	const int64_t most = (nin > nout ? nin : nout) + 64;
@@ -234,8 +202,8 @@ static int one(struct joined *j, int k, uint64_t *ret_hash)
 	in = p;
 	out = q;
 	if (o.in_place || o.what == BROADCAST) {
-		in = joins ? q + j->rank * nin : q;
-		out = cuts ? q + j->rank * nout : q;
+		in = joins ? q + j->who * nin : q;
+		out = cuts ? q + j->who * nout : q;
 	}
 	tt_poison(data, (size_t)most);
 	r = te_copy(j->s, p, data, (size_t)most);
@@ -243,7 +211,7 @@ static int one(struct joined *j, int k, uint64_t *ret_hash)
 		r = te_copy(j->s, q, data, (size_t)most);
 	if (!r)
 		r = te_stream_sync(j->s);
-	fill(&o, k, j->rank, data, nin / es);
+	fill(&o, k, j->who, data, nin / es);
 	if (!r)
 		r = te_copy(j->s, in, data, (size_t)nin);
 	if (!r)
@@ -288,7 +256,7 @@ static int results_rank(int rank, void *arg)
 		r = te_comm_barrier(j.comm, j.s);
 	if (!r)
 		r = te_stream_sync(j.s);
-	return leave(&j, r);
+	return nodes_leave(&j, r);
 }
 
 static void run(const char *nodes, ranks_fn *fn, struct ranks_result *res)
@@ -405,7 +373,7 @@ static int norm_rank(int rank, void *arg)
 	if (!r)
 		r = te_mem_alloc(j.s, sizeof(gamma), &g);
 	if (r)
-		return leave(&j, r);
+		return nodes_leave(&j, r);
 	out = (char *)p + 2 * sizeof(x);
 	ws = (char *)p + 3 * sizeof(x);
 	o.ws = (void *)(((uintptr_t)ws + 255) & ~(uintptr_t)255);
@@ -439,7 +407,7 @@ static int norm_rank(int rank, void *arg)
 		r = norm_sharded(rank, &j, rows, p, &o, x);
 	(void)te_mem_free(j.s, p);
 	(void)te_mem_free(j.s, g);
-	return leave(&j, r);
+	return nodes_leave(&j, r);
 }
 
 START_TEST(norms_are_those_of_one_node)
@@ -516,7 +484,7 @@ static int recorded_rank(int rank, void *arg)
 	if (p)
 		(void)te_mem_free(j.s, p);
 	free(x);
-	return leave(&j, r);
+	return nodes_leave(&j, r);
 }
 
 START_TEST(replays_are_calls)
@@ -568,7 +536,7 @@ static int small_sum(struct joined *j, void *p, int other_count, int other_op)
 	int r;
 
 	for (int64_t i = 0; i < 77; i++)
-		x[i] = input(j->rank, 0, i);
+		x[i] = input(j->who, 0, i);
 	r = te_copy(j->s, p, x, sizeof(x));
 	if (!r)
 		r = te_stream_sync(j->s);
@@ -587,7 +555,7 @@ static int small_sum(struct joined *j, void *p, int other_count, int other_op)
 /* the rank at fault; others end it if it has stopped */
 static int at_fault(struct joined *j, void *p)
 {
-	plan->at_ns = now_ns();
+	plan->at_ns = te__boot_now();
 	switch (plan->fault) {
 	case KILLED:
 		raise(SIGKILL);
@@ -619,23 +587,22 @@ static int fault_rank(int rank, void *arg)
 	for (int k = 0; k < 3 && !r; k++)
 		r = small_sum(&j, p, 0, 0);
 	if (r)
-		return leave(&j, r);
+		return nodes_leave(&j, r);
 	/* all have their results before one is at fault */
 	plan->nready++;
-	while (plan->nready < plan->n)
-		usleep(200);
+	ranks_await(&plan->nready, plan->n);
 	if (rank == plan->at) {
 		r = at_fault(&j, p);
 	} else {
 		r = small_sum(&j, p, 0, 0);
-		plan->ms[rank] = (double)(now_ns() - plan->at_ns) * 1e-6;
+		plan->ms[rank] = (double)(te__boot_now() - plan->at_ns) * 1e-6;
 		if (r && te_comm_barrier(j.comm, j.s) != r)
 			r = te_fail(-EILSEQ, "a call after the failure: %s", te_error_detail());
 		if (!--plan->nleft && plan->fault == STOPPED)
 			kill(plan->pid[plan->at], SIGKILL);
 	}
 	(void)te_mem_free(j.s, p);
-	return leave(&j, r);
+	return nodes_leave(&j, r);
 }
 
 START_TEST(a_rank_at_fault_is_named)
@@ -673,7 +640,7 @@ static int refused_rank(int rank, void *arg)
 	int r = join(rank, &j);
 
 	if (r)
-		return leave(&j, r);
+		return nodes_leave(&j, r);
 	r = te_mem_alloc(j.s, 4 << 20, &p);
 	o.algorithm = TE_COMM_TWO_SHOT;
 	if (!r && (te_comm_allreduce(j.comm, j.s, p, p, 9, TE_DTYPE_FP32, TE_COMM_SUM, &o) !=
@@ -702,7 +669,7 @@ static int refused_rank(int rank, void *arg)
 			    ch.reason);
 	if (p)
 		(void)te_mem_free(j.s, p);
-	return leave(&j, r);
+	return nodes_leave(&j, r);
 }
 
 START_TEST(what_is_of_one_node_is_refused)
@@ -724,7 +691,7 @@ static int transport_rank(int rank, void *arg)
 	if (rank == plan->at)
 		setenv("TE_COMM_TRANSPORT", "tcp", 1);
 	r = join(rank, &j);
-	return leave(&j, r);
+	return nodes_leave(&j, r);
 }
 
 START_TEST(transports_are_asked_for_by_name)
@@ -746,7 +713,7 @@ static int join_rank(int rank, void *arg)
 	struct joined j;
 	const int r = join(rank, &j);
 
-	return leave(&j, r);
+	return nodes_leave(&j, r);
 }
 
 static int counting_rank(int rank, void *arg)
@@ -759,7 +726,7 @@ static int counting_rank(int rank, void *arg)
 	r = join(rank, &j);
 	if (!r)
 		plan->nexchanges[rank] = j.comm->boot->seq;
-	return leave(&j, r);
+	return nodes_leave(&j, r);
 }
 
 /* the table of doc/transports.md */

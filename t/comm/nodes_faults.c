@@ -69,13 +69,6 @@ static int leave(struct joined *j, int r)
 	return r;
 }
 
-/* for that many ranks; not for ever, if they have failed */
-static void await(const _Atomic int *count, int n)
-{
-	for (int ms = 0; *count < n && ms < 40000; ms++)
-		usleep(1000);
-}
-
 static int reduce_until_it_fails(struct joined *j)
 {
 	int r = 0;
@@ -140,7 +133,7 @@ static uint32_t others(void)
 /* kills or stops the ranks with a fault while they reduce */
 static void happen(int signal)
 {
-	await(&plan->nready, plan->n);
+	ranks_await(&plan->nready, plan->n);
 	usleep((useconds_t)tt_rand_int(0, 3000));
 	if (!plan->at_ns)
 		plan->at_ns = te__boot_now();
@@ -157,7 +150,7 @@ static void run(enum meet how, ranks_fn *fn, struct ranks_result *res)
 	if (plan->fault == KILL || plan->fault == STOP)
 		happen(plan->fault == KILL ? SIGKILL : SIGSTOP);
 	if (plan->fault == STOP) {
-		await(&plan->nleft, __builtin_popcount(others()));
+		ranks_await(&plan->nleft, __builtin_popcount(others()));
 		happen(SIGCONT);
 	}
 	ranks_wait(res);
@@ -252,7 +245,7 @@ static int leaving_rank(int rank, void *arg)
 		r = nodes_reduce(&j, 0);
 	if (!r && has_fault(&j)) {
 		j.comm = te_comm_unref(j.comm);
-		await(&plan->nleft, plan->n - 1);
+		ranks_await(&plan->nleft, plan->n - 1);
 	}
 	while (!r && !has_fault(&j))
 		r = nodes_reduce(&j, 0);
@@ -302,7 +295,7 @@ static int left_rank(int rank, void *arg)
 	while (rank == 1 && !r)
 		r = nodes_reduce(&j, 0);
 	if (rank != 1)
-		await(&plan->nleft, 1);
+		ranks_await(&plan->nleft, 1);
 	while (rank == 2 && !r) {
 		usleep(1000);
 		r = te_comm_error(j.comm);
@@ -534,7 +527,7 @@ static int one_after_the_other(int rank, void *arg)
 			r = nodes_reduce(&j, 0);
 		plan->nround[last] += rank != last;
 		if (rank == last && last) {
-			await(&plan->nround[last], last);
+			ranks_await(&plan->nround[last], last);
 			raise(SIGKILL);
 		}
 		for (int e = 0; !e && last && !r;) {
@@ -662,7 +655,7 @@ static int bad(int rank, void *arg)
 	/* none of these has ended it */
 	STEP(nodes_reduce(&j, 0));
 	plan->nround[0]++;
-	await(&plan->nround[0], plan->n);
+	ranks_await(&plan->nround[0], plan->n);
 	/* two of three ranks ask for it: the third one learns of that */
 	o.timeout_ms = 0;
 	o.pool_nbytes = 3 << 20;

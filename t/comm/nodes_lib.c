@@ -22,11 +22,11 @@ void nodes_init(struct joined *j, int who, uint64_t seed, int nfew)
 		j->was[i] = i;
 }
 
-int nodes_create(struct joined *j, const struct te_comm_opts *o)
+int nodes_create(struct joined *j, const char *on, const struct te_comm_opts *o)
 {
 	struct te_ctx_opts c = TE_CTX_OPTS_INIT;
 
-	c.backend = "host";
+	c.backend = on;
 	STEP(te_ctx_create(&c, &j->ctx));
 	j->s = te_ctx_stream(j->ctx);
 	STEP(te_comm_create(j->ctx, o, &j->comm));
@@ -51,7 +51,7 @@ int nodes_join(struct joined *j, int rank, char node, int timeout_ms, int heartb
 	setenv("TE_COMM_SUMS", seed & 1 ? "device" : "host", 1);
 	o.timeout_ms = timeout_ms;
 	o.pool_nbytes = 64 << 10;
-	return nodes_create(j, &o);
+	return nodes_create(j, "host", &o);
 }
 
 int nodes_leave(struct joined *j, int r)

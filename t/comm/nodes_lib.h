@@ -18,8 +18,11 @@ struct joined {
 };
 
 void nodes_init(struct joined *j, int who, uint64_t seed, int nfew);
-/* a communicator with the other ranks, and a barrier; j->comm is NULL if there is none */
-int nodes_create(struct joined *j, const struct te_comm_opts *o);
+/*
+ * A context on that backend, a communicator with the other ranks, and a barrier; j->comm is NULL if
+ * there is none.
+ */
+int nodes_create(struct joined *j, const char *on, const struct te_comm_opts *o);
 /*
  * Both, for ranks of a test; node: a letter. A process that has not ended within a minute is ended
  * by SIGALRM. TE_COMM_STAGE is 256K if the test has not set it.

@@ -105,6 +105,12 @@ void ranks_run(int n, ranks_fn *fn, void *arg, struct ranks_result *ret)
 	ranks_wait(ret);
 }
 
+void ranks_await(const _Atomic int *count, int n)
+{
+	for (int ms = 0; *count < n && ms < 90000; ms++)
+		usleep(1000);
+}
+
 void ranks_ok(int n, const struct ranks_result *res)
 {
 	for (int i = 0; i < n; i++) {

@@ -32,6 +32,9 @@ void ranks_start(int n, ranks_fn *fn, void *arg);
 void ranks_wait(struct ranks_result *ret);
 pid_t ranks_pid(int rank);
 
+/* until the ranks have counted to n; for 90 s at most, because they may have failed */
+void ranks_await(const _Atomic int *count, int n);
+
 /* all of them returned 0 and left nothing */
 void ranks_ok(int n, const struct ranks_result *res);
 /* the same after te__fault_set(fault); may_fail: some returned an error with a message */

@@ -129,7 +129,7 @@ static void *work(void *arg)
 	o.pool_nbytes = 64 << 10;
 	o.timeout_ms = RANDOM_TIMEOUT_MS;
 	nodes_init(&j, rank, plan.t.seed, NFEW);
-	r = nodes_create(&j, &o);
+	r = nodes_create(&j, "host", &o);
 	plan.t.out[rank].created = j.comm != NULL;
 	if (!r)
 		r = operate(&j);
@@ -234,15 +234,11 @@ START_TEST(each_rank_gets_an_error_or_goes_on)
 }
 END_TEST
 
-static Suite *suite(void)
+TT_SUITE("comm/verbs_random", TT_NEED_NOTHING)
 {
-	Suite *u = suite_create("comm/verbs_random");
 	/* a device may still write to where a rank copies what a failed operation has left */
-	TCase *c = tt_case(u, "faults", "host overlap");
+	TCase *c = tt_case(s, "faults", "host overlap");
 
 	tcase_set_timeout(c, 60 + 5 * random_count(NDEFAULT)); /* a hang */
 	tcase_add_test(c, each_rank_gets_an_error_or_goes_on);
-	return u;
 }
-
-TT_MAIN("comm/verbs_random", TT_NEED_NOTHING, suite)

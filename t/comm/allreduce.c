@@ -7,54 +7,15 @@
 #include <te/collective.h>
 
 #include "libtecomm/collective/comm.h"
-#include "libtecore/base/dtype_inline.h"
 #include "threads.h"
 #include "tt_gate.h"
+#include "tt_num.h"
 
 #define POOL ((uint64_t)8 << 20)
 #define PACKETS "256k" /* so small that large arrays take several launches */
 #define GUARD 64       /* bytes before and after an array, which must not change */
 
-/* numbers that all ranks draw alike */
-struct draw {
-	uint64_t state;
-};
-
-static uint64_t draw(struct draw *d, uint64_t below)
-{
-	d->state = d->state * 6364136223846793005u + 1442695040888963407u;
-	return (d->state >> 33) % below;
-}
-
 /* ---- arrays of small integers, whose sums every type holds ---- */
-
-static void encode(enum te_dtype t, unsigned char *p, int x)
-{
-	const float f = (float)x;
-	const uint16_t h = t == TE_DTYPE_BF16 ? te__bf16_encode(f) : te__fp16_encode(f);
-	const int32_t i = x;
-
-	switch (t) {
-	case TE_DTYPE_FP32:
-		memcpy(p, &f, 4);
-		break;
-	case TE_DTYPE_BF16:
-	case TE_DTYPE_FP16:
-		memcpy(p, &h, 2);
-		break;
-	case TE_DTYPE_E4M3:
-		*p = te__e4m3_encode(f);
-		break;
-	case TE_DTYPE_E5M2:
-		*p = te__e5m2_encode(f);
-		break;
-	case TE_DTYPE_INT32:
-		memcpy(p, &i, 4);
-		break;
-	default:
-		*p = (unsigned char)x;
-	}
-}
 
 /* element i of a rank in case k: 0 or 1, but 8 times that for averages */
 static int element(int rank, uint64_t k, int64_t i, int op)
@@ -92,21 +53,21 @@ struct shape {
 	struct te_comm_call_opts opts;
 };
 
-static struct shape shape_draw(struct draw *d, uint64_t k)
+static struct shape shape_draw(uint64_t *d, uint64_t k)
 {
 	struct shape s = { .k = k, .opts = TE_COMM_CALL_OPTS_INIT };
 	size_t es;
 
-	s.dtype = (enum te_dtype)draw(d, TE_DTYPE_E2M1);
+	s.dtype = (enum te_dtype)threads_draw(d, TE_DTYPE_E2M1);
 	es = te_dtype_nbytes(s.dtype);
-	s.op = (int)draw(d, TE_COMM_MAX + 1);
-	s.symmetric = (int)draw(d, 2);
-	s.in_place = (int)draw(d, 2);
-	s.count = 1 + (int64_t)draw(d, draw(d, 4) ? 3000 : 200000);
-	s.in_at = GUARD + es * draw(d, 5);
-	s.out_at = GUARD + es * draw(d, 5);
-	s.opts.max_blocks = (int32_t)draw(d, 3);
-	s.opts.algorithm = (enum te_comm_algorithm)draw(d, TE_COMM_STAGED + 1);
+	s.op = (int)threads_draw(d, TE_COMM_MAX + 1);
+	s.symmetric = (int)threads_draw(d, 2);
+	s.in_place = (int)threads_draw(d, 2);
+	s.count = 1 + (int64_t)threads_draw(d, threads_draw(d, 4) ? 3000 : 200000);
+	s.in_at = GUARD + es * threads_draw(d, 5);
+	s.out_at = GUARD + es * threads_draw(d, 5);
+	s.opts.max_blocks = (int32_t)threads_draw(d, 3);
+	s.opts.algorithm = (enum te_comm_algorithm)threads_draw(d, TE_COMM_STAGED + 1);
 	return s;
 }
 
@@ -149,7 +110,7 @@ static int compare(const struct shape *s, const unsigned char *before, const uns
 	unsigned char want[4];
 
 	for (int64_t i = 0; i < s->count; i++) {
-		encode(s->dtype, want, expected(s->k, i, s->op));
+		tt_set(s->dtype, want, 0, (float)expected(s->k, i, s->op));
 		if (memcmp(want, got + at + (size_t)i * es, es))
 			return te_fail(-EPROTO, "case %llu: element %lld of %lld %s, op %d, "
 				       "algorithm %d, symmetric %d, in place %d",
@@ -173,8 +134,8 @@ static int reduce_one(struct thread_rank *r, struct shape *s)
 
 	memset(host, 0xa5, total);
 	for (int64_t i = 0; i < s->count; i++)
-		encode(s->dtype, host + s->in_at + (size_t)i * es,
-		       element(s->op == TE_COMM_AVG ? 0 : r->rank, s->k, i, s->op));
+		tt_set(s->dtype, host + s->in_at, i,
+		       (float)element(s->op == TE_COMM_AVG ? 0 : r->rank, s->k, i, s->op));
 	STEP(array_get(r, s, total, &in));
 	out = in;
 	STEP(s->in_place ? 0 : array_get(r, s, total, &out));
@@ -213,7 +174,7 @@ static uint64_t seed;
 
 static int reduce_many(struct thread_rank *r)
 {
-	struct draw d = { seed };
+	uint64_t d = seed;
 
 	for (uint64_t k = 0; k < TT_FEWER(60); k++) {
 		struct shape s = shape_draw(&d, k);
@@ -245,8 +206,8 @@ static int check_parts(struct parts *p, const unsigned char *got, int64_t n, int
 	unsigned char want[4];
 
 	for (int64_t i = 0; i < n; i++) {
-		encode(p->s.dtype, want, op >= 0 ? expected(p->s.k, first + i, op) :
-						   element(rank, p->s.k, first + i, 0));
+		tt_set(p->s.dtype, want, 0, (float)(op >= 0 ? expected(p->s.k, first + i, op) :
+							      element(rank, p->s.k, first + i, 0)));
 		if (memcmp(want, got + (size_t)i * es, es))
 			return te_fail(-EPROTO, "case %llu: %s: element %lld of %lld %s by %s",
 				       (unsigned long long)p->s.k, what, (long long)i,
@@ -264,8 +225,8 @@ static int put_elements(struct thread_rank *r, struct parts *p, void *dst, int64
 	struct te_stream *q = te_ctx_stream(r->ctx);
 
 	for (int64_t i = 0; i < n; i++)
-		encode(p->s.dtype, p->host + (size_t)i * es,
-		       element(op == TE_COMM_AVG ? 0 : rank, p->s.k, i, op));
+		tt_set(p->s.dtype, p->host, i,
+		       (float)element(op == TE_COMM_AVG ? 0 : rank, p->s.k, i, op));
 	STEP(te_copy(q, dst, p->host, (size_t)n * es));
 	return te_stream_sync(q);
 }
@@ -313,14 +274,14 @@ static int parts_many(struct thread_rank *r)
 	static const enum te_comm_algorithm algorithms[] = { TE_COMM_AUTO, TE_COMM_LL,
 							     TE_COMM_ZERO_COPY, TE_COMM_STAGED };
 	struct te_stream *q = te_ctx_stream(r->ctx);
-	struct draw d = { seed };
+	uint64_t d = seed;
 
 	for (uint64_t k = 0; k < TT_FEWER(40); k++) {
 		struct parts p = { .s = shape_draw(&d, k) };
-		const int root = (int)draw(&d, (uint64_t)threads_n);
+		const int root = (int)threads_draw(&d, (uint64_t)threads_n);
 		size_t part;
 
-		p.s.opts.algorithm = algorithms[draw(&d, 4)];
+		p.s.opts.algorithm = algorithms[threads_draw(&d, 4)];
 		p.s.symmetric |= p.s.opts.algorithm == TE_COMM_ZERO_COPY;
 		p.s.count %= p.s.opts.algorithm == TE_COMM_LL ? 500 : 30000;
 		p.s.count++;
@@ -412,7 +373,7 @@ static int sum_words(struct thread_rank *r, struct te_stream *s, void *p)
 
 static int mix(struct thread_rank *r)
 {
-	struct draw d = { seed };
+	uint64_t d = seed;
 	struct te_stream *a = te_ctx_stream(r->ctx), *b;
 	struct te_recording *one, *two;
 	struct te_event *e;
@@ -443,7 +404,7 @@ static int mix(struct thread_rank *r)
 	STEP(te_comm_reclaim(r->comm));
 	STEP(sum_words(r, a, p));
 	for (int i = 0; i < TURNS; i++) {
-		const int k = (int)draw(&d, 4);
+		const int k = (int)threads_draw(&d, 4);
 
 		/* the caller orders recordings; calls order themselves */
 		if (k == 3) {

@@ -11,8 +11,8 @@
 #include <te/kernel.h>
 #include <te/plan.h>
 
-#include "libtecore/base/dtype_inline.h"
 #include "threads.h"
+#include "tt_num.h"
 
 #define ROUNDS TT_FEWER(3)
 #define BATCH 2
@@ -359,14 +359,8 @@ static int fill(struct te_tensor *t, uint64_t salt)
 	int r;
 
 	for (int64_t i = 0; i < n; i++) {
-		float f;
-
 		x = x * 6364136223846793005u + 1442695040888963407u;
-		f = ((float)(x >> 40) / (float)(1 << 23) - 1) * 3;
-		if (te_tensor_dtype(t) == TE_DTYPE_BF16)
-			((uint16_t *)(void *)p)[i] = te__bf16_encode(f);
-		else
-			((float *)(void *)p)[i] = f;
+		tt_set(te_tensor_dtype(t), p, i, ((float)(x >> 40) / (float)(1 << 23) - 1) * 3);
 	}
 	r = te_tensor_write(t, p, nbytes);
 	free(p);

@@ -12,7 +12,6 @@
 #include <te/errno.h>
 
 #include "libtecomm/collective/comm.h"
-#include "libtecore/base/splitmix64.h"
 #include "nodes_lib.h"
 #include "threads.h"
 
@@ -21,11 +20,6 @@
 #define LARGE ((size_t)32 << 20)
 
 static uint64_t seed;
-
-static uint64_t below(uint64_t *s, uint64_t n)
-{
-	return te__splitmix64(s) % n;
-}
 
 /* ---- a random call, the same on all ranks ---- */
 
@@ -65,41 +59,42 @@ static int64_t size_of(uint64_t *s, size_t es)
 {
 	static const int64_t some[] = { 0, 1, 2, 3, 7, 1279, 1280, 1281 };
 
-	switch (below(s, 4)) {
+	switch (threads_draw(s, 4)) {
 	case 0:
-		return some[below(s, TT_LEN(some))];
+		return some[threads_draw(s, TT_LEN(some))];
 	case 1:
-		return (int64_t)(below(s, below(s, 4) ? 12000 : 90000) / es);
+		return (int64_t)(threads_draw(s, threads_draw(s, 4) ? 12000 : 90000) / es);
 	default:
-		return (int64_t)below(s, 300);
+		return (int64_t)threads_draw(s, 300);
 	}
 }
 
 static struct op op_draw(uint64_t *s)
 {
-	struct op o = { .what = (enum what)below(s, NWHATS) };
+	struct op o = { .what = (enum what)threads_draw(s, NWHATS) };
 	const int equal = o.what != POINT && o.what != RING && o.what != ALLTOALLV &&
 			  o.what != GROUP;
 	int64_t count;
 
-	o.dtype = (enum te_dtype)below(s, TE_DTYPE_E2M1);
-	o.op = (enum te_comm_op)below(s, TE_COMM_MAX + 1);
+	o.dtype = (enum te_dtype)threads_draw(s, TE_DTYPE_E2M1);
+	o.op = (enum te_comm_op)threads_draw(s, TE_COMM_MAX + 1);
 	o.es = te_dtype_nbytes(o.dtype);
-	o.at = o.es * below(s, 20);
-	o.root = (int)below(s, (uint64_t)threads_n);
-	o.shift = threads_n == 1 ? 0 : (int)(1 + below(s, (uint64_t)threads_n - 1));
-	o.in_place = (int)below(s, 2);
+	o.at = o.es * threads_draw(s, 20);
+	o.root = (int)threads_draw(s, (uint64_t)threads_n);
+	o.shift = threads_n == 1 ? 0 : (int)(1 + threads_draw(s, (uint64_t)threads_n - 1));
+	o.in_place = (int)threads_draw(s, 2);
 	o.key = te__splitmix64(s);
 	count = size_of(s, o.es);
 	for (int i = 0; i < threads_n; i++)
 		for (int k = 0; k < threads_n; k++)
-			o.n[i][k] = !sends(&o, i, k) || (o.what == GROUP && !below(s, 4)) ? -1 :
+			o.n[i][k] = !sends(&o, i, k) ||
+				    (o.what == GROUP && !threads_draw(s, 4)) ? -1 :
 				    equal ? count : size_of(s, o.es);
 	for (int i = 0; i < threads_n; i++) {
 		int64_t in = 0, out = 0;
 
 		for (int k = 0; k < threads_n; k++) {
-			const int64_t gap = o.what == ALLTOALLV ? (int64_t)below(s, 5) : 0;
+			const int64_t gap = o.what == ALLTOALLV ? (int64_t)threads_draw(s, 5) : 0;
 
 			o.in_at[i][k] = in + gap;
 			o.out_at[i][k] = o.what == REDUCE ? 0 : out + gap;
@@ -132,7 +127,8 @@ static int call_part(struct thread_rank *r, struct te_stream *q, const struct op
 		     const char *in, char *out)
 {
 	uint64_t s = o->key + (uint64_t)r->rank;
-	const int first = (int)below(&s, (uint64_t)threads_n), sends_first = (int)below(&s, 2);
+	const int first = (int)threads_draw(&s, (uint64_t)threads_n);
+	const int sends_first = (int)threads_draw(&s, 2);
 
 	for (int i = 0; i < 2 * threads_n; i++) {
 		const int p = (first + i / 2) % threads_n, out_now = i % 2 == sends_first;
@@ -367,7 +363,7 @@ static int replays(struct thread_rank *r)
 	STEP(turn(r, q, a, b));
 	STEP(te_capture_end(q, &rec));
 	for (int i = 0; i < 6; i++) {
-		STEP(below(&s, 2) ? te_recording_launch(rec, q) : turn(r, q, a, b));
+		STEP(threads_draw(&s, 2) ? te_recording_launch(rec, q) : turn(r, q, a, b));
 		turn_expected(x[r->rank], y[r->rank]);
 	}
 	STEP(te_copy(q, got, a, sizeof(got)));

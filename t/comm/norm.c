@@ -20,17 +20,6 @@
 #define PACKETS "512k"
 #define NONE ((size_t)-1)
 
-/* numbers that all ranks draw alike */
-struct draw {
-	uint64_t state;
-};
-
-static uint64_t draw(struct draw *d, uint64_t below)
-{
-	d->state = d->state * 6364136223846793005u + 1442695040888963407u;
-	return (d->state >> 33) % below;
-}
-
 /* ---- a call: arrays are at offsets of memory that has nothing else ---- */
 
 struct call {
@@ -81,9 +70,9 @@ static size_t put_t(struct call *c)
 	return c->unaligned ? put(c, n + 16, 16) + es_of(c) : put(c, n, 16);
 }
 
-static size_t put_maybe(struct call *c, struct draw *d)
+static size_t put_maybe(struct call *c, uint64_t *d)
 {
-	return draw(d, 3) ? put_t(c) : NONE;
+	return threads_draw(d, 3) ? put_t(c) : NONE;
 }
 
 static int64_t scale_words(const struct call *c)
@@ -93,14 +82,14 @@ static int64_t scale_words(const struct call *c)
 	return c->scaling == TE_COMM_SCALING_TENSOR ? 1 : c->rows;
 }
 
-static void place_forward(struct call *c, struct draw *d)
+static void place_forward(struct call *c, uint64_t *d)
 {
-	c->sum = draw(d, 5) == 0 ? c->in : put_maybe(c, d);
-	c->residual_out = c->residual != NONE && draw(d, 2) ? c->residual : put_maybe(c, d);
-	c->y = draw(d, 5) == 0 && c->sum != c->in ? c->in : put_maybe(c, d);
-	c->rstd = draw(d, 2) ? put(c, (size_t)c->rows * 4, 4) : NONE;
-	c->codes = draw(d, 2) ? put(c, (size_t)count_of(c), 16) : NONE;
-	c->amax = draw(d, 2) ? put(c, 4, 4) : NONE;
+	c->sum = threads_draw(d, 5) == 0 ? c->in : put_maybe(c, d);
+	c->residual_out = c->residual != NONE && threads_draw(d, 2) ? c->residual : put_maybe(c, d);
+	c->y = threads_draw(d, 5) == 0 && c->sum != c->in ? c->in : put_maybe(c, d);
+	c->rstd = threads_draw(d, 2) ? put(c, (size_t)c->rows * 4, 4) : NONE;
+	c->codes = threads_draw(d, 2) ? put(c, (size_t)count_of(c), 16) : NONE;
+	c->amax = threads_draw(d, 2) ? put(c, 4, 4) : NONE;
 	if (c->codes != NONE) {
 		c->scale_inv = put(c, (size_t)scale_words(c) * 4, 4);
 		c->scale = put(c, 4, 4);
@@ -109,20 +98,20 @@ static void place_forward(struct call *c, struct draw *d)
 		c->y = put_t(c);
 }
 
-static void place_backward(struct call *c, struct draw *d)
+static void place_backward(struct call *c, uint64_t *d)
 {
 	c->x = put_t(c);
 	c->x_rstd = put(c, (size_t)c->rows * 4, 4);
-	c->sum = draw(d, 3) == 0 ? c->in : put_maybe(c, d);
-	c->y = draw(d, 3) == 0 && c->sum != c->in ? c->in :
-	       draw(d, 3) == 0 && c->residual != NONE ? c->residual :
+	c->sum = threads_draw(d, 3) == 0 ? c->in : put_maybe(c, d);
+	c->y = threads_draw(d, 3) == 0 && c->sum != c->in ? c->in :
+	       threads_draw(d, 3) == 0 && c->residual != NONE ? c->residual :
 							put_t(c);
 	if (!(c->flags & TE_COMM_NORM_SHARDED))
 		return;
-	c->residual_out = draw(d, 2) && c->residual != NONE && c->y != c->residual ?
+	c->residual_out = threads_draw(d, 2) && c->residual != NONE && c->y != c->residual ?
 				  c->residual :
 				  put_maybe(c, d);
-	if (c->residual_out != NONE && c->y != c->in && draw(d, 3) == 0)
+	if (c->residual_out != NONE && c->y != c->in && threads_draw(d, 3) == 0)
 		c->y = NONE;
 }
 
@@ -136,35 +125,35 @@ static int is_small(void)
 	return strcmp(backend, "host") != 0;
 }
 
-static struct call call_draw(struct draw *d, uint64_t k)
+static struct call call_draw(uint64_t *d, uint64_t k)
 {
 	struct call c = { .k = k };
-	const uint64_t kind = draw(d, 8);
+	const uint64_t kind = threads_draw(d, 8);
 
-	c.backward = (int)draw(d, 3) == 0;
-	c.dtype = (enum te_dtype)draw(d, 3); /* FP32, BF16, FP16 */
-	c.qdtype = draw(d, 2) ? TE_DTYPE_E4M3 : TE_DTYPE_E5M2;
-	c.rows = 1 + (int64_t)draw(d, kind == 0 ? 200 : 12);
-	c.cols = 1 + (int64_t)draw(d, kind == 1 ? 2500 : 300);
+	c.backward = (int)threads_draw(d, 3) == 0;
+	c.dtype = (enum te_dtype)threads_draw(d, 3); /* FP32, BF16, FP16 */
+	c.qdtype = threads_draw(d, 2) ? TE_DTYPE_E4M3 : TE_DTYPE_E5M2;
+	c.rows = 1 + (int64_t)threads_draw(d, kind == 0 ? 200 : 12);
+	c.cols = 1 + (int64_t)threads_draw(d, kind == 1 ? 2500 : 300);
 	if (kind > 2)
 		c.cols = (c.cols + 7) / 8 * 8;
 	c.unaligned = kind == 3;
-	c.algorithm = (enum te_comm_algorithm)draw(d, TE_COMM_STAGED + 1);
-	c.max_blocks = (int32_t)draw(d, 4);
-	c.scaling = (enum te_comm_scaling)draw(d, 3);
-	c.eps = is_small() ? (draw(d, 2) ? 192 : 960) : draw(d, 2) ? 1e-5f : 1e-3f;
-	c.amax_epsilon = draw(d, 2) ? 0.0f : 3.0f;
-	c.flags = (uint32_t)(draw(d, 2) ? TE_COMM_NORM_ZERO_CENTERED : 0);
-	c.symmetric = c.algorithm == TE_COMM_ZERO_COPY || draw(d, 2);
-	c.recorded = draw(d, 3) == 0;
+	c.algorithm = (enum te_comm_algorithm)threads_draw(d, TE_COMM_STAGED + 1);
+	c.max_blocks = (int32_t)threads_draw(d, 4);
+	c.scaling = (enum te_comm_scaling)threads_draw(d, 3);
+	c.eps = is_small() ? (threads_draw(d, 2) ? 192 : 960) : threads_draw(d, 2) ? 1e-5f : 1e-3f;
+	c.amax_epsilon = threads_draw(d, 2) ? 0.0f : 3.0f;
+	c.flags = (uint32_t)(threads_draw(d, 2) ? TE_COMM_NORM_ZERO_CENTERED : 0);
+	c.symmetric = c.algorithm == TE_COMM_ZERO_COPY || threads_draw(d, 2);
+	c.recorded = threads_draw(d, 3) == 0;
 	if (!c.backward)
-		c.flags |= (uint32_t)(draw(d, 2) ? TE_COMM_NORM_POW2 : 0);
+		c.flags |= (uint32_t)(threads_draw(d, 2) ? TE_COMM_NORM_POW2 : 0);
 	/* what only packets allow; refusals have a test of their own */
 	if (!is_packets(&c) && c.dtype == TE_DTYPE_FP16)
 		c.dtype = TE_DTYPE_BF16;
 	if (!is_packets(&c) && c.scaling == TE_COMM_SCALING_TOKEN)
 		c.scaling = TE_COMM_SCALING_BLOCK;
-	if (draw(d, 2))
+	if (threads_draw(d, 2))
 		c.flags |= TE_COMM_NORM_SHARDED;
 	if (c.flags & TE_COMM_NORM_SHARDED && c.dtype == TE_DTYPE_FP16 &&
 	    c.scaling == TE_COMM_SCALING_BLOCK)
@@ -231,19 +220,6 @@ static int owns(const struct call *c, int rank, int64_t row)
 	       (row >= first && row < first + each + (rank < more));
 }
 
-static void set_float(unsigned char *m, size_t at, int64_t i, float x)
-{
-	memcpy(m + at + 4 * (size_t)i, &x, sizeof(x));
-}
-
-static float get_float(const unsigned char *m, size_t at, int64_t i)
-{
-	float x;
-
-	memcpy(&x, m + at + 4 * (size_t)i, sizeof(x));
-	return x;
-}
-
 /* the memory of a rank before the call: what is no input has any bytes */
 static void fill(const struct call *c, int rank, unsigned char *m)
 {
@@ -260,25 +236,17 @@ static void fill(const struct call *c, int rank, unsigned char *m)
 			tt_set(c->dtype, m + c->x, i, value(c, 0, X, i));
 	}
 	for (int64_t i = 0; i < c->cols; i++)
-		set_float(m, c->gamma, i, value(c, 0, GAMMA, i));
+		tt_set(TE_DTYPE_FP32, m + c->gamma, i, value(c, 0, GAMMA, i));
 	for (int64_t i = 0; i < c->rows && c->x != NONE; i++)
 		if (owns(c, rank, i))
-			set_float(m, c->x_rstd, i, value(c, 0, RSTD, i));
+			tt_set(TE_DTYPE_FP32, m + c->x_rstd, i, value(c, 0, RSTD, i));
 	if (c->scale != NONE)
-		set_float(m, c->scale, 0, 1.5f);
+		tt_set(TE_DTYPE_FP32, m + c->scale, 0, 1.5f);
 	if (c->amax != NONE)
-		set_float(m, c->amax, 0, c->k % 2 ? 0.0f : 2.0f);
+		tt_set(TE_DTYPE_FP32, m + c->amax, 0, c->k % 2 ? 0.0f : 2.0f);
 }
 
 /* ---- what is expected, in the memory of the rank ---- */
-
-static float rounded(const struct call *c, float x)
-{
-	unsigned char p[4];
-
-	tt_set(c->dtype, p, 0, x);
-	return tt_get(c->dtype, p, 0);
-}
 
 static float sum_of(const struct call *c, int64_t i)
 {
@@ -286,7 +254,7 @@ static float sum_of(const struct call *c, int64_t i)
 
 	for (int r = 1; r < threads_n; r++)
 		s += value(c, r, IN, i);
-	return rounded(c, s);
+	return tt_round(c->dtype, s);
 }
 
 static float gain_of(const struct call *c, int64_t i)
@@ -317,13 +285,13 @@ static void encode(const struct call *c, unsigned char *m, const float *y, int64
 
 	for (int64_t i = at; i < at + n; i++)
 		amax = fmaxf(amax, fabsf(y[i]));
-	scale = c->scaling == TE_COMM_SCALING_TENSOR ? get_float(m, c->scale, 0) :
+	scale = c->scaling == TE_COMM_SCALING_TENSOR ? tt_get(TE_DTYPE_FP32, m + c->scale, 0) :
 						       scale_of(c, amax);
 	if (c->scaling == TE_COMM_SCALING_TOKEN)
 		word = row;
 	if (c->scaling == TE_COMM_SCALING_BLOCK)
 		word = te_scaling_index(TE_SCALING_1X128, c->rows, c->cols, row, at);
-	set_float(m, c->scale_inv, word, 1.0f / scale);
+	tt_set(TE_DTYPE_FP32, m + c->scale_inv, word, 1.0f / scale);
 	for (int64_t i = at; i < at + n; i++)
 		m[c->codes + (size_t)(row * c->cols + i)] =
 			c->qdtype == TE_DTYPE_E4M3 ? te__e4m3_encode(y[i] * scale) :
@@ -340,7 +308,7 @@ static void expect_row(const struct call *c, unsigned char *m, int rank, int64_t
 		const int64_t at = row * c->cols + i;
 		const float s = sum_of(c, at);
 
-		v[i] = c->residual == NONE ? s : rounded(c, s + value(c, 0, RESIDUAL, at));
+		v[i] = c->residual == NONE ? s : tt_round(c->dtype, s + value(c, 0, RESIDUAL, at));
 		sum += (double)v[i] * (double)v[i];
 		if (c->sum != NONE)
 			tt_set(c->dtype, m + c->sum, at, s);
@@ -349,15 +317,15 @@ static void expect_row(const struct call *c, unsigned char *m, int rank, int64_t
 	}
 	rstd = (float)(1.0 / sqrt(sum / (double)c->cols + (double)c->eps));
 	for (int64_t i = 0; i < c->cols; i++) {
-		v[i] = rounded(c, v[i] * rstd * gain_of(c, i));
+		v[i] = tt_round(c->dtype, v[i] * rstd * gain_of(c, i));
 		amax = fmaxf(amax, fabsf(v[i]));
 		if (c->y != NONE)
 			tt_set(c->dtype, m + c->y, row * c->cols + i, v[i]);
 	}
 	if (c->rstd != NONE)
-		set_float(m, c->rstd, row, rstd);
-	if (c->amax != NONE && amax > get_float(m, c->amax, 0))
-		set_float(m, c->amax, 0, amax);
+		tt_set(TE_DTYPE_FP32, m + c->rstd, row, rstd);
+	if (c->amax != NONE && amax > tt_get(TE_DTYPE_FP32, m + c->amax, 0))
+		tt_set(TE_DTYPE_FP32, m + c->amax, 0, amax);
 	for (int64_t i = 0; i < c->cols && c->codes != NONE; i += group)
 		encode(c, m, v, row, i, group < c->cols - i ? group : c->cols - i);
 }
@@ -560,7 +528,7 @@ static int run_one(struct thread_rank *r, const struct call *c)
 	memcpy(want + c->ws, got + c->ws, c->ws_nbytes);
 	for (int64_t row = 0; row < c->rows && c->rstd != NONE; row++)
 		if (!owns(c, r->rank, row)) /* undefined */
-			set_float(want, c->rstd, row, get_float(got, c->rstd, row));
+			memcpy(want + c->rstd + 4 * row, got + c->rstd + 4 * row, 4);
 	err = compare(c, want, got);
 	te_recording_unref(rec);
 	STEP(c->symmetric ? te_comm_free(r->comm, p) : te_mem_free(s, p));
@@ -572,7 +540,7 @@ static int run_one(struct thread_rank *r, const struct call *c)
 
 static int run_many(struct thread_rank *r)
 {
-	struct draw d = { seed };
+	uint64_t d = seed;
 
 	/* ranks without a core of their own wait long */
 	for (uint64_t k = 0; k < TT_FEWER(80) / (uint64_t)threads_n; k++) {

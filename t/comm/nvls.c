@@ -11,21 +11,15 @@
 #include <te/collective.h>
 #include <te/log.h>
 
-#include "libtecore/base/dtype_inline.h"
 #include "ranks.h"
 #include "threads.h"
+#include "tt_num.h"
 
 #define POOL ((uint64_t)2 << 20)
 #define PACKETS "64k" /* so small that large arrays take several launches of nvls-oneshot */
 #define GUARD 64
 
 static uint64_t seed;
-
-static uint64_t draw(uint64_t *state, uint64_t below)
-{
-	*state = *state * 6364136223846793005u + 1442695040888963407u;
-	return (*state >> 33) % below;
-}
 
 /* ---- results ---- */
 
@@ -44,7 +38,7 @@ static int array_get(struct thread_rank *r, size_t nbytes, uint64_t bits, struct
 	STEP(te_comm_alloc(r->comm, nbytes + 2 * GUARD, &p));
 	memset(host, 0x5a, nbytes + 2 * GUARD);
 	for (size_t i = 0; i < nbytes && bits; i++)
-		host[GUARD + i] = (unsigned char)draw(&bits, 256);
+		host[GUARD + i] = (unsigned char)threads_draw(&bits, 256);
 	STEP(te_copy(s, p, host, nbytes + 2 * GUARD));
 	STEP(te_stream_sync(s));
 	free(host);
@@ -57,39 +51,14 @@ static int array_put(struct thread_rank *r, const struct array *a)
 	return te_comm_free(r->comm, a->ptr - GUARD);
 }
 
-static float decode(enum te_dtype t, const unsigned char *p)
-{
-	uint16_t h;
-	float f;
-
-	if (t == TE_DTYPE_FP32) {
-		memcpy(&f, p, 4);
-		return f;
-	}
-	memcpy(&h, p, 2);
-	return t == TE_DTYPE_BF16 ? te__bf16_decode(h) : te__fp16_decode(h);
-}
-
-static void encode(enum te_dtype t, float f, unsigned char *p)
-{
-	const uint16_t h = t == TE_DTYPE_BF16 ? te__bf16_encode(f) : te__fp16_encode(f);
-
-	if (t == TE_DTYPE_FP32)
-		memcpy(p, &f, 4);
-	else
-		memcpy(p, &h, 2);
-}
-
 /* the average of nvls from the sum: it is rounded twice */
-static void divide(enum te_dtype t, unsigned char *p, size_t nbytes)
+static void divide(enum te_dtype t, unsigned char *p, int64_t count)
 {
-	const size_t es = te_dtype_nbytes(t);
-
-	for (size_t i = 0; i < nbytes; i += es) {
-		const float f = decode(t, p + i);
+	for (int64_t i = 0; i < count; i++) {
+		const float f = tt_get(t, p, i);
 
 		if (f == f)
-			encode(t, f / (float)threads_n, p + i);
+			tt_set(t, p, i, f / (float)threads_n);
 	}
 }
 
@@ -104,14 +73,14 @@ struct shape {
 static struct shape shape_draw(uint64_t *state)
 {
 	struct shape s = { .opts = TE_COMM_CALL_OPTS_INIT };
-	const int one_shot = (int)draw(state, 2);
+	const int one_shot = (int)threads_draw(state, 2);
 
 	s.opts.algorithm = one_shot ? TE_COMM_NVLS_ONE_SHOT : TE_COMM_NVLS;
-	s.opts.max_blocks = (int32_t)draw(state, 3);
-	s.dtype = (enum te_dtype)draw(state, one_shot ? TE_DTYPE_INT32 : TE_DTYPE_E4M3);
-	s.op = (enum te_comm_op)draw(state, one_shot ? TE_COMM_MAX + 1 : TE_COMM_AVG + 1);
-	s.count = 1 + (int64_t)draw(state, draw(state, 4) ? 700 : 30000);
-	s.in_place = (int)draw(state, 2);
+	s.opts.max_blocks = (int32_t)threads_draw(state, 3);
+	s.dtype = (enum te_dtype)threads_draw(state, one_shot ? TE_DTYPE_INT32 : TE_DTYPE_E4M3);
+	s.op = (enum te_comm_op)threads_draw(state, one_shot ? TE_COMM_MAX + 1 : TE_COMM_AVG + 1);
+	s.count = 1 + (int64_t)threads_draw(state, threads_draw(state, 4) ? 700 : 30000);
+	s.in_place = (int)threads_draw(state, 2);
 	return s;
 }
 
@@ -129,7 +98,7 @@ static int reference(struct thread_rank *r, const struct shape *s, const struct 
 	STEP(te_copy(q, ret, out->ptr, out->nbytes));
 	STEP(te_stream_sync(q));
 	if (twice)
-		divide(s->dtype, ret, out->nbytes);
+		divide(s->dtype, ret, s->count);
 	return te_comm_error(r->comm);
 }
 
@@ -158,7 +127,7 @@ static int reduce_one(struct thread_rank *r, uint64_t *state)
 	struct te_stream *q = te_ctx_stream(r->ctx);
 	struct shape s = shape_draw(state);
 	const size_t nbytes = (size_t)s.count * te_dtype_nbytes(s.dtype);
-	const uint64_t bits = draw(state, UINT32_MAX) * 64 + (uint64_t)r->rank + 1;
+	const uint64_t bits = threads_draw(state, UINT32_MAX) * 64 + (uint64_t)r->rank + 1;
 	unsigned char *want = malloc(nbytes);
 	struct array in, out, ref;
 
@@ -220,7 +189,7 @@ static int mix(struct thread_rank *r)
 		x[i] = (float)(i * 8 + 1) * (float)threads_n * (float)(r->rank + 1);
 	STEP(te_copy(q, p, x, sizeof(x)));
 	for (int i = 0; i < TURNS; i++) {
-		const uint64_t k = draw(&state, 5);
+		const uint64_t k = threads_draw(&state, 5);
 
 		if (k == 4) {
 			STEP(te_recording_launch(rec, q));

@@ -9,8 +9,8 @@
 #include <te/errno.h>
 #include <te/plan.h>
 
-#include "libtecore/base/dtype_inline.h"
 #include "threads.h"
+#include "tt_num.h"
 
 enum kind { ALLREDUCE, COPY, REDUCE_SCATTER, ALL_GATHER, KINDS };
 
@@ -68,12 +68,7 @@ static float value(int k, int r, int what, int64_t i)
 	x *= 0x94d049bb133111ebu;
 	x ^= x >> 29;
 	f = ((float)(x >> 40) / (float)(1 << 23) - 1) * (float)(1 << (x & 7));
-	return g.dtype == TE_DTYPE_BF16 ? te__bf16_decode(te__bf16_encode(f)) : f;
-}
-
-static float rounded(float f)
-{
-	return g.dtype == TE_DTYPE_BF16 ? te__bf16_decode(te__bf16_encode(f)) : f;
+	return tt_round(g.dtype, f);
 }
 
 /* the sum over the ranks */
@@ -83,7 +78,7 @@ static float summed(int r, int what, int64_t i)
 
 	for (int k = 1; k < threads_n; k++)
 		s += value(k, r, what, i);
-	return rounded(s);
+	return tt_round(g.dtype, s);
 }
 
 /* element i of what rank k gets from values, by what kind does in forward */
@@ -207,14 +202,8 @@ static int put_values(struct te_tensor *t, int rank, int round, int what)
 	char *bytes = malloc(te_tensor_nbytes(t));
 	int err;
 
-	for (int64_t i = 0; i < n; i++) {
-		const float f = value(rank, round, what, i);
-
-		if (g.dtype == TE_DTYPE_BF16)
-			((uint16_t *)(void *)bytes)[i] = te__bf16_encode(f);
-		else
-			((float *)(void *)bytes)[i] = f;
-	}
+	for (int64_t i = 0; i < n; i++)
+		tt_set(g.dtype, bytes, i, value(rank, round, what, i));
 	err = te_tensor_write(t, bytes, te_tensor_nbytes(t));
 	free(bytes);
 	return err;
@@ -228,10 +217,10 @@ static int check(const struct te_tensor *t, enum kind kind, int rank, int round,
 
 	STEP(te_tensor_read(t, bytes, nbytes));
 	for (int64_t i = 0; i < te_tensor_nelems(t) && wrong < 0; i++) {
-		const float f = result(kind, rank, round, what, i);
-		const uint16_t h = te__bf16_encode(f);
+		float want;
 
-		if (memcmp(bytes + (size_t)i * es, es == 2 ? (const void *)&h : &f, es))
+		tt_set(g.dtype, &want, 0, result(kind, rank, round, what, i));
+		if (memcmp(bytes + (size_t)i * es, &want, es))
 			wrong = i;
 	}
 	free(bytes);

@@ -10,6 +10,7 @@
 #include <te/comm.h>
 
 #include "libtecore/base/private.h"
+#include "libtecore/base/splitmix64.h"
 #include "tt.h"
 #include "tt_ctx.h"
 
@@ -49,6 +50,12 @@ struct thread_rank {
 			&(const struct te_comm_call){ .size = sizeof(struct te_comm_call), \
 						      __VA_ARGS__ },                    \
 			(ret))
+
+/* a number below n, which all ranks draw alike */
+static inline uint64_t threads_draw(uint64_t *state, uint64_t n)
+{
+	return te__splitmix64(state) % n;
+}
 
 /*
  * n, or as many ranks as there are GPUs. Where a rank's kernel waits for another rank, calls of

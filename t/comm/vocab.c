@@ -12,8 +12,8 @@
 #include <te/op.h>
 #include <te/plan.h>
 
-#include "libtecore/base/dtype_inline.h"
 #include "threads.h"
+#include "tt_num.h"
 
 #define ROUNDS 3
 #define IGNORED (-5)
@@ -60,7 +60,7 @@ static float value(int round, int64_t i)
 {
 	const float f = 8.0f * ((float)(draw(round, i) >> 40) / (float)(1 << 23) - 1);
 
-	return g.dtype == TE_DTYPE_BF16 ? te__bf16_decode(te__bf16_encode(f)) : f;
+	return tt_round(g.dtype, f);
 }
 
 /* some do not count */
@@ -70,14 +70,6 @@ static int32_t target(int round, int64_t r)
 
 	return x % 7 ? (int32_t)((x >> 8) % (uint64_t)g.nclasses) :
 	       x % 2 ? IGNORED : (int32_t)g.nclasses;
-}
-
-static void encode(void *dst, int64_t i, float f)
-{
-	if (g.dtype == TE_DTYPE_BF16)
-		((uint16_t *)dst)[i] = te__bf16_encode(f);
-	else
-		((float *)dst)[i] = f;
 }
 
 static int put_logits(struct te_tensor *t, int rank, int round)
@@ -92,7 +84,7 @@ static int put_logits(struct te_tensor *t, int rank, int round)
 		const float f = c < g.nclasses ?
 					value(round, i / g.cols * threads_n * g.cols + c) : NAN;
 
-		encode(bytes, i, f);
+		tt_set(g.dtype, bytes, i, f);
 	}
 	r = te_tensor_write(t, bytes, te_tensor_nbytes(t));
 	free(bytes);
@@ -284,7 +276,7 @@ static int check_rows(const struct te_tensor *y)
 		const int32_t t = target(0, i / g.width);
 		const int known = t >= 0 && t < threads_n * g.cols;
 
-		encode(want, 0, known ? value(1, t * g.width + i % g.width) : 0.0f);
+		tt_set(g.dtype, want, 0, known ? value(1, t * g.width + i % g.width) : 0.0f);
 		if (memcmp(got + (size_t)i * es, want, es))
 			wrong = i;
 	}
@@ -336,7 +328,7 @@ static int run_table(struct thread_rank *r)
 	STEP(put_targets(te_plan_input(plan, "x"), 0));
 	dy = malloc(te_tensor_nbytes(te_plan_output_grad(plan)));
 	for (int64_t i = 0; i < rows() * g.width; i++)
-		encode(dy, i, value(2, i));
+		tt_set(g.dtype, dy, i, value(2, i));
 	STEP(te_tensor_write(te_plan_output_grad(plan), dy,
 			     te_tensor_nbytes(te_plan_output_grad(plan))));
 	free(dy);

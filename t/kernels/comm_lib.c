@@ -5,6 +5,7 @@
 
 #include "comm_lib.h"
 #include "libtecore/tensor/ctx.h"
+#include "tt_num.h"
 
 #define GUARD 64 /* bytes after each array, at least */
 
@@ -241,24 +242,6 @@ const void *cl_output(const struct cl_call *c, int rank)
 	return got[rank] + out_at(c, rank);
 }
 
-static void put_number(int32_t dtype, void *p, int64_t i, float x)
-{
-	uint16_t h;
-
-	switch (dtype) {
-	case TE_DTYPE_FP32:
-		memcpy((uint8_t *)p + 4 * i, &x, 4);
-		break;
-	case TE_DTYPE_BF16:
-	case TE_DTYPE_FP16:
-		h = dtype == TE_DTYPE_BF16 ? te_bf16_encode(x) : te_fp16_encode(x);
-		memcpy((uint8_t *)p + 2 * i, &h, 2);
-		break;
-	default:
-		((uint8_t *)p)[i] = te_fp8_encode((enum te_dtype)dtype, x);
-	}
-}
-
 void cl_fill(const struct cl_call *c)
 {
 	const size_t nbytes = (size_t)cl_input_nbytes(c);
@@ -270,7 +253,7 @@ void cl_fill(const struct cl_call *c)
 			tt_fill_bytes(cl_input(c, r), nbytes);
 		else
 			for (int64_t i = 0; i < input_count(c); i++)
-				put_number(c->dtype, cl_input(c, r), i, 4.0f * tt_rand_normal());
+				tt_set(c->dtype, cl_input(c, r), i, 4.0f * tt_rand_normal());
 	}
 }
 
@@ -382,7 +365,7 @@ static uint32_t of_numbers(const struct cl_call *c, const float *x)
 		s = s / (float)cl_n;
 	if (isnan(s))
 		return nan[c->dtype];
-	put_number(c->dtype, p, 0, s);
+	tt_set(c->dtype, p, 0, s);
 	return get_bits(c->dtype, p, 0);
 }
 

@@ -18,40 +18,63 @@ double tt_unit(int32_t dtype)
 
 float tt_get(int32_t dtype, const void *p, int64_t i)
 {
+	const char *at = (const char *)p + i * (int64_t)te_dtype_nbytes((enum te_dtype)dtype);
+	union {
+		uint8_t u8;
+		uint16_t u16;
+		int32_t i32;
+		float f32;
+	} x;
+
+	memcpy(&x, at, te_dtype_nbytes((enum te_dtype)dtype));
 	switch (dtype) {
 	case TE_DTYPE_BF16:
-		return te_bf16_decode(((const uint16_t *)p)[i]);
+		return te_bf16_decode(x.u16);
 	case TE_DTYPE_FP16:
-		return te_fp16_decode(((const uint16_t *)p)[i]);
+		return te_fp16_decode(x.u16);
 	case TE_DTYPE_E4M3:
 	case TE_DTYPE_E5M2:
-		return te_fp8_decode((enum te_dtype)dtype, ((const uint8_t *)p)[i]);
+		return te_fp8_decode((enum te_dtype)dtype, x.u8);
 	case TE_DTYPE_INT32:
-		return (float)((const int32_t *)p)[i];
+		return (float)x.i32;
+	case TE_DTYPE_UINT8:
+		return (float)x.u8;
 	default:
-		return ((const float *)p)[i];
+		return x.f32;
 	}
 }
 
 void tt_set(int32_t dtype, void *p, int64_t i, float x)
 {
+	char *at = (char *)p + i * (int64_t)te_dtype_nbytes((enum te_dtype)dtype);
+	union {
+		uint8_t u8;
+		uint16_t u16;
+		int32_t i32;
+		float f32;
+	} y;
+
 	switch (dtype) {
 	case TE_DTYPE_BF16:
-		((uint16_t *)p)[i] = te_bf16_encode(x);
+		y.u16 = te_bf16_encode(x);
 		break;
 	case TE_DTYPE_FP16:
-		((uint16_t *)p)[i] = te_fp16_encode(x);
+		y.u16 = te_fp16_encode(x);
 		break;
 	case TE_DTYPE_E4M3:
 	case TE_DTYPE_E5M2:
-		((uint8_t *)p)[i] = te_fp8_encode((enum te_dtype)dtype, x);
+		y.u8 = te_fp8_encode((enum te_dtype)dtype, x);
 		break;
 	case TE_DTYPE_INT32:
-		((int32_t *)p)[i] = (int32_t)x;
+		y.i32 = (int32_t)x;
+		break;
+	case TE_DTYPE_UINT8:
+		y.u8 = (uint8_t)x;
 		break;
 	default:
-		((float *)p)[i] = x;
+		y.f32 = x;
 	}
+	memcpy(at, &y, te_dtype_nbytes((enum te_dtype)dtype));
 }
 
 float tt_round(int32_t dtype, float x)

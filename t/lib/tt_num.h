@@ -12,7 +12,7 @@ int tt_is_fp8(int32_t dtype);
 /* unit roundoff of FP32, BF16 or FP16 */
 double tt_unit(int32_t dtype);
 
-/* FP32, BF16, FP16, E4M3, E5M2 or INT32; x is rounded as the type is */
+/* FP32, BF16, FP16, E4M3, E5M2, INT32 or UINT8, aligned or not; x is rounded as the type is */
 float tt_get(int32_t dtype, const void *p, int64_t i);
 void tt_set(int32_t dtype, void *p, int64_t i, float x);
 /* x rounded to the type */

@@ -546,7 +546,7 @@ t_ops_ops_SOURCES = t/ops/ops.c t/ops/ops.h t/ops/ops_linear.c t/ops/ops_use.c
 
 check_PROGRAMS += $(TT_LONG) $(TT_LONG_PAIRS) $(TT_PAIRS)
 check_PROGRAMS += $(TT_CORE) $(TT_GRAPH) $(TT_COMM) $(TT_DAEMON) $(TT_TOKEN) $(TT_TOOLS)
-# X_gpu is a hard link to X: TT_PAIR() looks at the name
+# X_gpu is a hard link to X: TT_PAIR_SUITE() looks at the name
 TT_TWINS = $(TT_LONG_PAIRS:=_gpu) $(TT_PAIRS:=_gpu)
 check_SCRIPTS = $(TT_TWINS)
 MOSTLYCLEANFILES += $(TT_TWINS)

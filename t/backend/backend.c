@@ -143,10 +143,9 @@ const char *__tsan_default_options(void)
 	return "allocator_may_return_null=1";
 }
 
-static Suite *suite(const char *name, const char *on)
+TT_PAIR_SUITE("backend/backend")
 {
 	const int host = !strcmp(on, "host");
-	Suite *s = suite_create(name);
 	TCase *c;
 
 	if (host) {
@@ -164,12 +163,9 @@ static Suite *suite(const char *name, const char *on)
 	backend_fault_cases(s);
 	backend_public_cases(s);
 	if (!host)
-		return s;
+		return;
 	c = tt_case(s, "table", "host fast");
 	tcase_add_test(c, refuses_what_a_backend_lacks);
 	tcase_add_test(c, keeps_what_a_backend_has);
 	tcase_add_test(c, lists_cuda_then_host);
-	return s;
 }
-
-TT_PAIR("backend/backend", suite)

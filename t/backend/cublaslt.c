@@ -782,9 +782,8 @@ START_TEST(each_call_of_parts_may_fail)
 }
 END_TEST
 
-static Suite *suite(void)
+TT_SUITE("backend/cublaslt", TT_NEED_NOTHING)
 {
-	Suite *s = suite_create("backend/cublaslt");
 	TCase *c = tt_case(s, "gemm", "host fast");
 
 	/* only the name: each test creates the folder and removes it */
@@ -806,7 +805,4 @@ static Suite *suite(void)
 	tcase_add_test(c, parts_of_blocks_have_scales_of_their_own);
 	tcase_add_test(c, parts_have_choices_of_their_own);
 	tcase_add_test(c, each_call_of_parts_may_fail);
-	return s;
 }
-
-TT_MAIN("backend/cublaslt", TT_NEED_NOTHING, suite)

@@ -661,9 +661,8 @@ START_TEST(a_launcher_gives_each_rank_a_device)
 }
 END_TEST
 
-static Suite *suite(void)
+TT_SUITE("backend/cuda_driver", TT_NEED_NOTHING)
 {
-	Suite *s = suite_create("backend/cuda_driver");
 	TCase *c = tt_case(s, "absent", "host fast");
 
 	tcase_add_checked_fixture(c, setup, NULL);
@@ -689,7 +688,4 @@ static Suite *suite(void)
 	tcase_add_test(c, refuses_a_cucontext_that_it_cannot_use);
 	tcase_add_test(c, contexts_of_a_gpu_load_kernels_once);
 	tcase_add_test(c, opening_handles_each_failing_driver_call);
-	return s;
 }
-
-TT_MAIN("backend/cuda_driver", TT_NEED_NOTHING, suite)

@@ -606,9 +606,8 @@ START_TEST(clusters_need_hopper)
 }
 END_TEST
 
-static Suite *suite(void)
+TT_SUITE("backend/cuda_exec", TT_NEED_NOTHING)
 {
-	Suite *s = suite_create("backend/cuda_exec");
 	TCase *c = tt_case(s, "graphs", "host fast");
 
 	tcase_add_checked_fixture(c, exec_setup, exec_teardown);
@@ -637,7 +636,4 @@ static Suite *suite(void)
 	tcase_add_loop_test(c, attention_fits_into_shared_memory, 0, TT_LEN(archs));
 	tcase_add_loop_test(c, norms_fit_into_shared_memory, 0, TT_LEN(archs));
 	tcase_add_test(c, clusters_need_hopper);
-	return s;
 }
-
-TT_MAIN("backend/cuda_exec", TT_NEED_NOTHING, suite)

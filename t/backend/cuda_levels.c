@@ -359,9 +359,8 @@ START_TEST(parameters_choose_variants)
 }
 END_TEST
 
-static Suite *suite(void)
+TT_SUITE("backend/cuda_levels", TT_NEED_NOTHING)
 {
-	Suite *s = suite_create("backend/cuda_levels");
 	TCase *c = tt_case(s, "levels", "host fast serial");
 
 	tcase_add_loop_test(c, a_gpu_has_the_features_of_its_level, 0, NCHIPS);
@@ -372,7 +371,4 @@ static Suite *suite(void)
 	tcase_add_loop_test(c, peaks_are_those_of_datasheets, 0, NCHIPS);
 	tcase_add_test(c, a_variant_of_no_task_is_refused);
 	tcase_add_loop_test(c, parameters_choose_variants, 0, 2);
-	return s;
 }
-
-TT_MAIN("backend/cuda_levels", TT_NEED_NOTHING, suite)

@@ -339,9 +339,8 @@ START_TEST(the_host_checks_the_order)
 }
 END_TEST
 
-static Suite *suite(void)
+TT_SUITE("backend/cuda_multicast", TT_NEED_NOTHING)
 {
-	Suite *s = suite_create("backend/cuda_multicast");
 	TCase *c = tt_case(s, "multicast", "host fast");
 
 	unsetenv("NCCL_NVLS_ENABLE");
@@ -352,7 +351,4 @@ static Suite *suite(void)
 	tcase_add_test(c, each_step_is_taken_and_undone);
 	tcase_add_test(c, a_driver_without_multicast_is_named);
 	tcase_add_test(c, the_host_checks_the_order);
-	return s;
 }
-
-TT_MAIN("backend/cuda_multicast", TT_NEED_NOTHING, suite)

@@ -785,9 +785,8 @@ START_TEST(each_call_of_attention_may_fail)
 }
 END_TEST
 
-static Suite *suite(void)
+TT_SUITE("backend/sm90", TT_NEED_NOTHING)
 {
-	Suite *s = suite_create("backend/sm90");
 	TCase *c = tt_case(s, "gemm", "host fast");
 
 	if (setenv("TE_GEMM_PROVIDER", "sm90", 1) || setenv("TE_ATTENTION", "sm90", 1))
@@ -811,7 +810,4 @@ static Suite *suite(void)
 	tcase_add_test(c, backward_attention_is_two_persistent_launches);
 	tcase_add_test(c, windows_have_kernels_of_their_own);
 	tcase_add_test(c, each_call_of_attention_may_fail);
-	return s;
 }
-
-TT_MAIN("backend/sm90", TT_NEED_NOTHING, suite)

@@ -385,13 +385,13 @@ START_TEST(a_failing_call_of_one_rank_fails_on_all)
 }
 END_TEST
 
-static Suite *suite(const char *name, const char *on)
+TT_PAIR_SUITE("comm/pool")
 {
-	Suite *s = pool_suite(name, on);
 	TCase *c;
 
+	pool_cases(s);
 	if (strcmp(on, "host"))
-		return s;
+		return;
 	c = tt_case(s, "processes", "host");
 	tcase_add_checked_fixture(c, setup, NULL);
 	tcase_add_loop_test(c, processes_read_each_others_memory, 1, 9);
@@ -403,7 +403,4 @@ static Suite *suite(const char *name, const char *on)
 	tcase_add_loop_test(c, a_killed_rank_is_named_in_time, 0, 3);
 	tcase_add_test(c, a_rank_killed_at_any_time_hangs_no_other);
 	tcase_add_loop_test(c, a_failing_call_of_one_rank_fails_on_all, 0, 2);
-	return s;
 }
-
-TT_PAIR("comm/pool", suite)

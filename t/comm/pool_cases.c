@@ -405,9 +405,8 @@ START_TEST(a_reason_is_that_of_the_probe)
 }
 END_TEST
 
-Suite *pool_suite(const char *name, const char *on)
+void pool_cases(Suite *s)
 {
-	Suite *s = suite_create(name);
 	TCase *c = tt_case(s, "threads", "pool");
 
 	threads_pool_nbytes = POOL;
@@ -422,5 +421,4 @@ Suite *pool_suite(const char *name, const char *on)
 	tcase_add_test(c, memory_is_reclaimed_outside_captures);
 	tcase_add_test(c, transports_are_described);
 	tcase_add_test(c, a_reason_is_that_of_the_probe);
-	return s;
 }

@@ -4,6 +4,6 @@
 
 #include "tt.h"
 
-Suite *pool_suite(const char *name, const char *on);
+void pool_cases(Suite *s);
 
 #endif

@@ -971,15 +971,11 @@ START_TEST(every_replay_draws_anew)
 }
 END_TEST
 
-static Suite *suite(const char *name, const char *on)
+TT_PAIR_SUITE("graph/equivalence")
 {
-	Suite *s = suite_create(name);
 	TCase *c = tt_ctx_case(s, "bits", "graph");
 
 	TT_ADD_LOOP(c, every_way_gives_the_same_bits, (int)TT_LEN(lists), 3);
 	tcase_add_loop_test(c, a_difference_is_seen, 0, 5 * (WAYS - 1));
 	tcase_add_loop_test(c, every_replay_draws_anew, 0, 2 * WAYS);
-	return s;
 }
-
-TT_PAIR("graph/equivalence", suite)

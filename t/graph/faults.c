@@ -613,10 +613,9 @@ START_TEST(captures_are_left_alone)
 }
 END_TEST
 
-static Suite *suite(void)
+TT_SUITE("graph/faults", TT_NEED_NOTHING)
 {
-	Suite *suite = suite_create("graph/faults");
-	TCase *c = tt_case(suite, "faults", "fault");
+	TCase *c = tt_case(s, "faults", "fault");
 	const int nways = (int)TT_LEN(ways);
 
 	tcase_add_checked_fixture(c, tt_setup, tt_teardown);
@@ -628,9 +627,6 @@ static Suite *suite(void)
 	tcase_add_loop_test(c, replaying_fails_for_good, nways - 1, nways);
 	tcase_add_test(c, a_plan_fails_cleanly);
 	tcase_add_loop_test(c, a_pool_that_cannot_be_freed_stays, 0, nways);
-	c = tt_ctx_case(suite, "captures", "graph");
+	c = tt_ctx_case(s, "captures", "graph");
 	tcase_add_loop_test(c, captures_are_left_alone, 0, nways);
-	return suite;
 }
-
-TT_MAIN("graph/faults", TT_NEED_NOTHING, suite)

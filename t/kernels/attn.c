@@ -113,18 +113,14 @@ START_TEST(cuda_refuses_wide_heads)
 }
 END_TEST
 
-static Suite *suite(const char *name, const char *on)
+TT_PAIR_SUITE("kernels/attn")
 {
-	Suite *s = attn_suite(name, on);
-
 	TCase *c;
 
+	attn_cases(s, on);
 	if (strcmp(on, "host"))
-		return s;
+		return;
 	c = tt_case(s, "geometry", "cuda");
 	tcase_add_test(c, cuda_refuses_unaligned_heads);
 	tcase_add_test(c, cuda_refuses_wide_heads);
-	return s;
 }
-
-TT_PAIR("kernels/attn", suite)

@@ -849,10 +849,9 @@ START_TEST(drops_the_requested_share)
 }
 END_TEST
 
-Suite *attn_suite(const char *name, const char *on)
+void attn_cases(Suite *s, const char *on)
 {
 	const int n = 2 * (strcmp(on, "host") ? NSHAPES : NSHAPES_HOST);
-	Suite *s = suite_create(name);
 	TCase *c[] = { tt_case(s, "fp32", "numeric"), tt_case(s, "bf16", "numeric"),
 		       tt_case(s, "rules", "numeric"), tt_case(s, "more", "numeric") };
 
@@ -872,5 +871,4 @@ Suite *attn_suite(const char *name, const char *on)
 	tcase_add_loop_test(c[2], later_tokens_change_nothing, 0, 8);
 	tcase_add_test(c[2], drops_the_requested_share);
 	TT_ADD_LOOP(c[2], casts_what_it_computes, 2 * n, 4);
-	return s;
 }

@@ -4,6 +4,6 @@
 
 #include "tt.h"
 
-Suite *attn_suite(const char *name, const char *backend);
+void attn_cases(Suite *s, const char *on);
 
 #endif

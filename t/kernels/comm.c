@@ -180,18 +180,15 @@ START_TEST(a_killed_process_is_named)
 }
 END_TEST
 
-static Suite *suite(const char *name, const char *on)
+TT_PAIR_SUITE("kernels/comm")
 {
-	Suite *s = comm_suite(name, on);
 	TCase *c;
 
+	comm_cases(s);
 	if (strcmp(on, "host"))
-		return s;
+		return;
 	c = tt_case(s, "processes", "protocol");
 	tcase_add_test(c, ranks_are_processes);
 	tcase_add_test(c, a_killed_process_is_named);
 	tcase_add_test(tt_case(s, "litmus", "protocol"), no_packet_is_torn_or_stale);
-	return s;
 }
-
-TT_PAIR("kernels/comm", suite)

@@ -779,9 +779,8 @@ static TCase *one_case(Suite *s, const char *title, const char *tags)
 	return c;
 }
 
-Suite *comm_suite(const char *name, const char *on)
+void comm_cases(Suite *s)
 {
-	Suite *s = suite_create(name);
 	TCase *c;
 
 	c = one_case(s, "results", "numeric");
@@ -814,5 +813,4 @@ Suite *comm_suite(const char *name, const char *on)
 	c = tt_case(s, "launches", "host");
 	tcase_add_loop_test(c, geometry_is_the_same_on_all_ranks, 0, TT_LEN(every_id));
 	tcase_add_test(c, geometry_refuses_what_the_kernels_cannot_do);
-	return s;
 }

@@ -4,6 +4,6 @@
 
 #include "tt.h"
 
-Suite *comm_suite(const char *name, const char *on);
+void comm_cases(Suite *s);
 
 #endif

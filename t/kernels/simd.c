@@ -621,9 +621,8 @@ START_TEST(same_bits_with_every_instruction_set_and_team)
 }
 END_TEST
 
-static Suite *suite(void)
+TT_SUITE("kernels/simd", TT_NEED_NOTHING)
 {
-	Suite *s = suite_create("kernels/simd");
 	TCase *c = tt_case(s, "loops", "host numeric");
 
 	tcase_add_loop_test(c, the_level_is_at_most_the_one_asked_for, 0, NLEVELS);
@@ -633,7 +632,4 @@ static Suite *suite(void)
 	tcase_add_loop_test(c, sums_add_in_lanes, 0, NLEVELS);
 	c = tt_case(s, "kernels", "host numeric");
 	tcase_add_test(c, same_bits_with_every_instruction_set_and_team);
-	return s;
 }
-
-TT_MAIN("kernels/simd", TT_NEED_NOTHING, suite)

@@ -49,47 +49,41 @@
 #define TT_NEED_FUSE 256u /* may mount a file system that it serves */
 #define TT_NEED_COMMA 32u /* a locale with a decimal comma, which becomes the current one */
 
-#define TT_MAIN(name, needs, suite)                 \
-	int main(void)                              \
-	{                                           \
-		return tt_main(name, needs, suite); \
-	}
-
 int tt_main(const char *name, uint32_t needs, Suite *(*suite)(void));
 /* the tests run in this process instead of a child each: those that need a GPU do */
 extern int tt_one_process;
 
-/*
- * The program has two names, X and X_gpu (TT_PAIRS of t/local.mk): by the first it runs the suite
- * on the host backend, by the second on "cuda". name is X.
- */
-#define TT_PAIR(name, suite)                           \
-	int main(int argc, char **argv)                \
+/* a program whose suite is the body that follows: it adds cases to s */
+#define TT_SUITE(name, needs)                          \
+	static void tt_cases(Suite *s);                \
+	static Suite *tt_suite(void)                   \
 	{                                              \
-		(void)argc;                            \
-		return tt_pair(name, argv[0], suite);  \
-	}
-
-/* a program whose suite is the body that follows: it adds cases to s; in a pair, of backend on */
-#define TT_SUITE(name, needs)                                                   \
-	static void tt_cases(Suite *s);                                         \
-	static Suite *tt_suite(void)                                            \
-	{                                                                       \
-		Suite *s = suite_create(name);                                  \
-		tt_cases(s);                                                    \
-		return s;                                                       \
-	}                                                                       \
-	TT_MAIN(name, needs, tt_suite)                                          \
+		Suite *s = suite_create(name);         \
+		tt_cases(s);                           \
+		return s;                              \
+	}                                              \
+	int main(void)                                 \
+	{                                              \
+		return tt_main(name, needs, tt_suite); \
+	}                                              \
 	static void tt_cases(Suite *s)
-#define TT_PAIR_SUITE(name)                                                     \
-	static void tt_cases(Suite *s, const char *on);                         \
-	static Suite *tt_suite(const char *program, const char *on)             \
-	{                                                                       \
-		Suite *s = suite_create(program);                               \
-		tt_cases(s, on);                                                \
-		return s;                                                       \
-	}                                                                       \
-	TT_PAIR(name, tt_suite)                                                 \
+/*
+ * The same for a program with two names, X and X_gpu (TT_PAIRS of t/local.mk): by the first it runs
+ * the suite on the host backend, by the second on "cuda". name is X; on: the backend.
+ */
+#define TT_PAIR_SUITE(name)                                             \
+	static void tt_cases(Suite *s, const char *on);                 \
+	static Suite *tt_suite(const char *program, const char *on)     \
+	{                                                               \
+		Suite *s = suite_create(program);                       \
+		tt_cases(s, on);                                        \
+		return s;                                               \
+	}                                                               \
+	int main(int argc, char **argv)                                 \
+	{                                                               \
+		(void)argc;                                             \
+		return tt_pair(name, argv[0], tt_suite);                \
+	}                                                               \
 	static void tt_cases(Suite *s, const char *on)
 
 typedef Suite *tt_pair_fn(const char *name, const char *backend);

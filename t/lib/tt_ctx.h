@@ -29,8 +29,8 @@ void tt_fails(const char *call, int r, int code, const char *text);
 void tt_said(const char *text);
 
 /*
- * The fixture: a context on a backend, by default host, and its stream. A TT_PAIR() sets the name;
- * another suite for cuda does so before its tests run.
+ * The fixture: a context on a backend, by default host, and its stream. A TT_PAIR_SUITE() sets the
+ * name; another suite for cuda does so before its tests run.
  */
 extern const char *backend;
 extern struct te_ctx *ctx;

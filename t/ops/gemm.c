@@ -101,17 +101,14 @@ START_TEST(cuda_has_no_kernel_for_a_large_gemm)
 }
 END_TEST
 
-static Suite *suite(const char *name, const char *on)
+TT_PAIR_SUITE("ops/gemm")
 {
-	Suite *s = gemm_suite(name, on);
 	TCase *c;
 
+	gemm_cases(s);
 	if (strcmp(on, "host"))
-		return s;
+		return;
 	c = tt_case(s, "geometry", "cuda");
 	tcase_add_test(c, cuda_computes_small_gemms_itself);
 	tcase_add_test(c, cuda_has_no_kernel_for_a_large_gemm);
-	return s;
 }
-
-TT_PAIR("ops/gemm", suite)

@@ -482,9 +482,8 @@ START_TEST(says_what_is_wrong)
 }
 END_TEST
 
-Suite *gemm_suite(const char *name, const char *on)
+void gemm_cases(Suite *s)
 {
-	Suite *s = suite_create(name);
 	TCase *c = tt_ctx_case(s, "gemm", "gemm numeric");
 
 	tcase_add_loop_test(c, agrees_with_fp64, 0, TT_LEN(types));
@@ -495,5 +494,4 @@ Suite *gemm_suite(const char *name, const char *on)
 			    TT_FEWER(NDEPTHS) * NBLOCK_TYPES);
 	tcase_add_test(c, says_what_is_wrong);
 	gemm_grouped_cases(s);
-	return s;
 }

@@ -5,7 +5,7 @@
 #include "tt.h"
 
 /* the suite on the named backend */
-Suite *gemm_suite(const char *name, const char *backend);
+void gemm_cases(Suite *s);
 
 /* cases of te_gemm_grouped */
 void gemm_grouped_cases(Suite *s);

@@ -100,15 +100,12 @@ START_TEST(every_failure_is_reported)
 }
 END_TEST
 
-static Suite *suite(void)
+TT_SUITE("ops/gemm_exact", TT_NEED_NOTHING)
 {
-	Suite *s = gemm_exact_suite("ops/gemm_exact", "host");
 	TCase *c = tt_case(s, "host", "host gemm");
 
+	gemm_exact_cases(s, "host");
 	tcase_add_test(c, loops_sum_by_ascending_k);
 	tcase_add_test(c, blas_is_refused_where_there_is_none);
 	tcase_add_test(c, every_failure_is_reported);
-	return s;
 }
-
-TT_MAIN("ops/gemm_exact", TT_NEED_NOTHING, suite)

@@ -359,9 +359,8 @@ START_TEST(captured_gemms_read_what_is_there_at_launch)
 }
 END_TEST
 
-Suite *gemm_exact_suite(const char *name, const char *backend_name)
+void gemm_exact_cases(Suite *s, const char *backend_name)
 {
-	Suite *s = suite_create(name);
 	TCase *c = tt_case(s, "gemms", "gemm numeric");
 
 	backend = backend_name;
@@ -372,5 +371,4 @@ Suite *gemm_exact_suite(const char *name, const char *backend_name)
 	tcase_add_loop_test(c, views_at_odd_offsets, 0, 3);
 	tcase_add_loop_test(c, nan_stays_in_its_row, 0, TT_LEN(types));
 	tcase_add_loop_test(c, captured_gemms_read_what_is_there_at_launch, 0, TT_LEN(types));
-	return s;
 }

@@ -7,7 +7,7 @@
 #include "tt.h"
 
 /* the cases of both backends */
-Suite *gemm_exact_suite(const char *name, const char *backend);
+void gemm_exact_cases(Suite *s, const char *on);
 
 /* one GEMM: shapes, types, and what is added */
 struct gemm_case {

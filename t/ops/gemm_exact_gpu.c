@@ -125,17 +125,14 @@ START_TEST(damaged_choices_are_passed_over)
 }
 END_TEST
 
-static Suite *suite(void)
+TT_SUITE("ops/gemm_exact_gpu", TT_NEED_GPU)
 {
-	Suite *s = gemm_exact_suite("ops/gemm_exact_gpu", "cuda");
 	TCase *c = tt_case(s, "choices", "gpu gemm");
 
+	gemm_exact_cases(s, "cuda");
 	tcase_add_test(c, a_choice_is_kept_and_gives_the_same_bits);
 	tcase_add_loop_test(c, damaged_choices_are_passed_over, 0, TT_LEN(damage));
 	snprintf(dir, sizeof(dir), "%s/te-gemm.XXXXXX", tt_tmpdir());
 	if (mkdtemp(dir))
 		setenv("TE_CACHE_DIR", dir, 1);
-	return s;
 }
-
-TT_MAIN("ops/gemm_exact_gpu", TT_NEED_GPU, suite)

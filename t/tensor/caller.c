@@ -82,18 +82,15 @@ static void *no_native(void)
 	return NULL;
 }
 
-static Suite *suite(void)
+TT_SUITE("tensor/caller", TT_NEED_NOTHING)
 {
-	Suite *s = caller_suite("tensor/caller", "host");
 	TCase *c = tt_case(s, "environment", "host fast");
 
+	caller_cases(s, "host");
 	caller_native = no_native;
 	tcase_add_test(c, the_lower_limit_holds);
 	tcase_add_test(c, a_limit_above_the_memory_is_none);
 	c = tt_case(s, "options", "host fast");
 	tcase_add_test(c, the_host_has_no_cucontext);
 	tcase_add_test(c, options_of_an_older_header_are_accepted);
-	return s;
 }
-
-TT_MAIN("tensor/caller", TT_NEED_NOTHING, suite)

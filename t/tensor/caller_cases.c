@@ -684,9 +684,8 @@ START_TEST(wrapping_may_fail_at_any_call)
 }
 END_TEST
 
-Suite *caller_suite(const char *name, const char *on)
+void caller_cases(Suite *s, const char *on)
 {
-	Suite *s = suite_create(name);
 	TCase *c;
 
 	backend = on;
@@ -713,5 +712,4 @@ Suite *caller_suite(const char *name, const char *on)
 	tcase_add_test(c, captures_on_a_stream_of_the_program);
 	tcase_add_test(c, other_streams_are_refused);
 	tcase_add_test(c, wrapping_may_fail_at_any_call);
-	return s;
 }

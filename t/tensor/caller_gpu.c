@@ -270,22 +270,18 @@ START_TEST(uses_a_cucontext_of_the_program)
 }
 END_TEST
 
-static Suite *suite(void)
+TT_SUITE("tensor/caller_gpu", TT_NEED_GPU)
 {
-	Suite *s;
 	TCase *c;
 
 	/* timed candidates may differ from run to run, and so may the bits */
 	setenv("TE_GEMM_TUNE", "1", 1);
 	caller_native = native;
-	s = caller_suite("tensor/caller_gpu", "cuda");
+	caller_cases(s, "cuda");
 	c = tt_ctx_case(s, "driver", "gpu");
 	tcase_add_loop_test(c, work_is_ordered_with_the_programs, 0, 3);
 	tcase_add_loop_test(c, the_legacy_stream_cannot_be_captured, 0, 2);
 	tcase_add_test(c, the_program_captures);
 	c = tt_case(s, "contexts", "gpu");
 	tcase_add_loop_test(c, uses_a_cucontext_of_the_program, 0, 4);
-	return s;
 }
-
-TT_MAIN("tensor/caller_gpu", TT_NEED_GPU, suite)

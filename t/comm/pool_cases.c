@@ -291,7 +291,7 @@ static int abort_one(struct thread_rank *r)
 	int i = 0, code;
 
 	if (r->rank == 1) {
-		te_comm_abort(r->comm, "enough");
+		te_comm_abort(r->comm, NULL);
 		return te_comm_alloc(r->comm, 100, &p);
 	}
 	/* seen without an exchange */
@@ -304,7 +304,7 @@ static int abort_one(struct thread_rank *r)
 
 START_TEST(an_abort_is_seen_by_all)
 {
-	threads_run(3, abort_one, -TE_EABORT, "enough");
+	threads_run(3, abort_one, -TE_EABORT, "te_comm_abort");
 }
 END_TEST
 

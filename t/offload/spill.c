@@ -90,11 +90,8 @@ START_TEST(completion_writes_a_word)
 	_Atomic uint32_t *done = te__pinned_word(arena, 3);
 	uint8_t want[5000];
 
-	if (lacks_uring(e))
+	if (!spill_begin(e, 0, 1, sizeof(want)))
 		return;
-	use_engine(e, 0);
-	spill_new();
-	DO(te__spill_reserve(spill, 0, sizeof(want)));
 	for (uint32_t step = 1; step <= 20; step++) {
 		tt_fill_bytes(want, sizeof(want));
 		memcpy(slot_at(0), want, sizeof(want));
@@ -310,14 +307,10 @@ START_TEST(two_threads_make_requests_at_random)
 	const struct engine *e = &engines[_i];
 	struct stress t[2];
 
-	if (lacks_uring(e))
-		return;
-	use_engine(e, 0);
 	spill_opts.depth = 3;
 	spill_opts.block_nbytes = 16 * KIB;
-	spill_new();
-	for (uint32_t g = 0; g < 8; g++)
-		DO(te__spill_reserve(spill, g, STRESS_NBYTES));
+	if (!spill_begin(e, 0, 8, STRESS_NBYTES))
+		return;
 	for (uint32_t i = 0; i < 2; i++) {
 		t[i] = (struct stress){ .first = 4 * i, .seed = tt_rand_u64() };
 		ck_assert_int_eq(pthread_create(&t[i].thread, NULL, stress_thread, &t[i]), 0);
@@ -399,10 +392,8 @@ START_TEST(swapped_and_stale_blocks_are_found)
 	const size_t n = 4 * 64 * KIB;
 	struct te__spill_error err;
 
-	use_engine(&engines[2], 1);
 	spill_opts.verify = verify_rows[_i].verify;
-	spill_new();
-	DO(te__spill_reserve(spill, 0, n));
+	spill_begin(&engines[2], 1, 1, n);
 	tt_fill_bytes(slot_at(0), n);
 	DO(put(0, slot_at(0), n));
 	shim.on_submit = swap_blocks;
@@ -429,11 +420,9 @@ START_TEST(sample_takes_every_block_in_turn)
 {
 	const size_t n = 40 * 4 * KIB;
 
-	use_engine(&engines[3], 0);
 	spill_opts.block_nbytes = 4 * KIB;
 	spill_opts.verify = TE__SPILL_VERIFY_SAMPLE;
-	spill_new();
-	DO(te__spill_reserve(spill, 0, n));
+	spill_begin(&engines[3], 0, 1, n);
 	for (int step = 0; step < 16; step++) {
 		tt_fill_bytes(slot_at(0), n);
 		DO(put(0, slot_at(0), n));
@@ -491,12 +480,9 @@ START_TEST(nothing_is_allocated_after_the_start)
 	size_t heap = 0;
 	int fds = 0, maps = 0;
 
-	if (lacks_uring(e))
-		return;
-	use_engine(e, 0);
 	spill_opts.block_nbytes = 4 * KIB;
-	spill_new();
-	DO(te__spill_reserve(spill, 0, n));
+	if (!spill_begin(e, 0, 1, n))
+		return;
 	tt_fill_bytes(slot_at(0), n);
 	for (int step = 0; step < nsteps; step++) {
 		if (step == nsteps / 8) {
@@ -526,9 +512,7 @@ START_TEST(latencies_and_rates_are_counted)
 	struct te__spill_stats s;
 	uint64_t blocks = 0;
 
-	use_engine(&engines[2], 0);
-	spill_new();
-	DO(te__spill_reserve(spill, 0, n));
+	spill_begin(&engines[2], 0, 1, n);
 	tt_fill_bytes(slot_at(0), n);
 	DO(put(0, slot_at(0), n));
 	DO(get(0, slot_at(MIB), n));

@@ -24,11 +24,8 @@ START_TEST(completion_that_may_be_repeated_is)
 	const struct engine *e = &engines[_i % NENGINES];
 	const int32_t code = harmless[_i / NENGINES];
 
-	if (lacks_uring(e))
+	if (!spill_begin(e, 1, 1, NBYTES))
 		return;
-	use_engine(e, 1);
-	spill_new();
-	DO(te__spill_reserve(spill, 0, NBYTES));
 	shim.on_done = change_res;
 	shim.code = code;
 	for (uint64_t k = 1; k <= 2 * NBLOCKS; k++) {
@@ -51,9 +48,7 @@ static void storm(struct shim *h, struct te__blk_done *d, uint64_t n)
 
 START_TEST(storm_is_survived)
 {
-	use_engine(&engines[2], 1);
-	spill_new();
-	DO(te__spill_reserve(spill, 0, NBYTES));
+	spill_begin(&engines[2], 1, 1, NBYTES);
 	shim.on_done = storm;
 	shim.code = harmless[_i];
 	for (int i = 0; i < 10; i++)
@@ -68,9 +63,7 @@ static void always(struct shim *h, struct te__blk_done *d, uint64_t n)
 
 START_TEST(endless_refusal_is_an_error)
 {
-	use_engine(&engines[3], 1);
-	spill_new();
-	DO(te__spill_reserve(spill, 0, 100));
+	spill_begin(&engines[3], 1, 1, 100);
 	DO(put(0, slot_at(0), 100));
 	shim.on_done = always;
 	shim.code = harmless[_i];
@@ -97,12 +90,9 @@ START_TEST(short_transfers_are_continued)
 {
 	const struct engine *e = &engines[_i];
 
-	if (lacks_uring(e))
-		return;
-	use_engine(e, 1);
 	spill_opts.depth = 3;
-	spill_new();
-	DO(te__spill_reserve(spill, 0, NBYTES));
+	if (!spill_begin(e, 1, 1, NBYTES))
+		return;
 	shim.on_submit = shorten;
 	/* what direct I/O can transfer; memory: any number, which only that engine continues at */
 	shim.k = e->engine == TE__SPILL_MEMORY ? 1 : 4096;
@@ -129,11 +119,8 @@ static int32_t check_alignment(struct shim *h, struct te__blk *b, uint64_t n)
 
 START_TEST(short_transfers_are_continued_at_an_aligned_byte)
 {
-	use_engine(&engines[_i], 1);
-	if (lacks_uring(&engines[_i]))
+	if (!spill_begin(&engines[_i], 1, 1, NBYTES))
 		return;
-	spill_new();
-	DO(te__spill_reserve(spill, 0, NBYTES));
 	shim.on_done = odd_count;
 	shim.on_submit = check_alignment;
 	shim.align = stats().align;
@@ -151,9 +138,7 @@ END_TEST
 
 START_TEST(end_of_file_is_an_error_of_the_read)
 {
-	use_engine(&engines[2], 1);
-	spill_new();
-	DO(te__spill_reserve(spill, 0, NBYTES));
+	spill_begin(&engines[2], 1, 1, NBYTES);
 	fresh();
 	DO(put(0, slot_at(0), NBYTES));
 	shim.on_done = change_res;
@@ -241,11 +226,8 @@ START_TEST(block_that_cannot_be_written_moves)
 {
 	const struct engine *e = &engines[_i];
 
-	if (lacks_uring(e))
+	if (!spill_begin(e, 1, 1, NBYTES))
 		return;
-	use_engine(e, 1);
-	spill_new();
-	DO(te__spill_reserve(spill, 0, NBYTES));
 	shim.on_submit = fail_kth;
 	shim.code = -EIO;
 	for (uint64_t k = 1; k <= NBLOCKS; k++) {
@@ -280,10 +262,8 @@ START_TEST(read_of_a_write_that_fails_fails_too)
 	_Atomic uint32_t *done = te__pinned_word(arena, 9);
 	struct te__spill_error err;
 
-	use_engine(&engines[2], 1);
 	spill_opts.depth = 1; /* the last block fails: nothing of the group is in flight then */
-	spill_new();
-	DO(te__spill_reserve(spill, 0, NBYTES));
+	spill_begin(&engines[2], 1, 1, NBYTES);
 	/* what the file has of the step before is not given in its place */
 	works();
 	ck_assert(!memcmp(slot_at(0), slot_at(MIB), NBYTES));
@@ -359,14 +339,10 @@ START_TEST(dead_drive_releases_every_request)
 {
 	_Atomic uint32_t *done = te__pinned_word(arena, 0);
 
-	use_engine(&engines[_i], 1);
-	if (lacks_uring(&engines[_i]))
-		return;
 	spill_opts.timeout_ms = TT_SLOWER(250);
 	spill_opts.depth = 2;
-	spill_new();
-	for (uint32_t g = 0; g < 8; g++)
-		DO(te__spill_reserve(spill, g, NBYTES));
+	if (!spill_begin(&engines[_i], 1, 8, NBYTES))
+		return;
 	shim.on_submit = drop_all;
 	for (uint32_t g = 0; g < 8; g++)
 		DO(te__spill_write(spill, g, slot_at(0), NBYTES, te__pinned_word(arena, g), 1));
@@ -386,14 +362,10 @@ START_TEST(stopped_drive_fails_at_once_until_it_goes_on)
 	uint64_t n;
 	int r;
 
-	use_engine(&engines[_i], 1);
-	if (lacks_uring(&engines[_i]))
-		return;
 	spill_opts.timeout_ms = TT_SLOWER(250);
 	spill_opts.depth = NBLOCKS + 2; /* there is a place for a second request */
-	spill_new();
-	for (uint32_t g = 0; g < 8; g++)
-		DO(te__spill_reserve(spill, g, NBYTES));
+	if (!spill_begin(&engines[_i], 1, 8, NBYTES))
+		return;
 	works();
 	atomic_store(&shim.gate, 1);
 	ck_assert_int_eq(put(1, slot_at(0), NBYTES), -ETIMEDOUT);
@@ -426,11 +398,8 @@ START_TEST(stopped_writes_do_not_stop_reads)
 {
 	uint8_t *want;
 
-	use_engine(&engines[3], 1);
 	spill_opts.timeout_ms = TT_SLOWER(250);
-	spill_new();
-	DO(te__spill_reserve(spill, 0, NBYTES));
-	DO(te__spill_reserve(spill, 1, NBYTES));
+	spill_begin(&engines[3], 1, 2, NBYTES);
 	want = fresh();
 	DO(put(0, slot_at(0), NBYTES));
 	shim.on_submit = drop_writes;
@@ -452,10 +421,7 @@ START_TEST(broken_engine_releases_every_request)
 {
 	_Atomic uint32_t *start = te__pinned_word(arena, 0), *done = te__pinned_word(arena, 1);
 
-	use_engine(&engines[3], 1);
-	spill_new();
-	DO(te__spill_reserve(spill, 0, NBYTES));
-	DO(te__spill_reserve(spill, 1, NBYTES));
+	spill_begin(&engines[3], 1, 2, NBYTES);
 	DO(te__spill_bind(spill, TE__SPILL_WRITE, 1, slot_at(0), NBYTES, start, done));
 	te__spill_arm(spill, 1);
 	shim.on_submit = corrupt_tag;
@@ -520,11 +486,8 @@ START_TEST(words_wait_for_calls_and_refuse_what_was_not_awaited)
 {
 	_Atomic uint32_t *start = te__pinned_word(arena, 0), *done = te__pinned_word(arena, 1);
 
-	use_engine(&engines[_i], 1);
-	if (lacks_uring(&engines[_i]))
+	if (!spill_begin(&engines[_i], 1, 1, NBYTES))
 		return;
-	spill_new();
-	DO(te__spill_reserve(spill, 0, NBYTES));
 	DO(te__spill_bind(spill, TE__SPILL_WRITE, 0, slot_at(MIB), NBYTES, start, done));
 	te__spill_arm(spill, 1);
 	tt_fill_bytes(slot_at(MIB), NBYTES);

@@ -196,6 +196,17 @@ void spill_new(void)
 	shim.on = 1;
 }
 
+int spill_begin(const struct engine *e, int shimmed, uint32_t n, size_t nbytes)
+{
+	if (lacks_uring(e))
+		return 0;
+	use_engine(e, shimmed);
+	spill_new();
+	for (uint32_t g = 0; g < n; g++)
+		DO(te__spill_reserve(spill, g, nbytes));
+	return 1;
+}
+
 uint8_t *slot_at(size_t offset)
 {
 	return (uint8_t *)te__pinned_base(arena) + offset;

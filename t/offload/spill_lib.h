@@ -41,6 +41,8 @@ int lacks_uring(const struct engine *e);
 /* spill_opts for an engine; with the shim, before it is opened, unless that is 0 */
 void use_engine(const struct engine *e, int shimmed);
 void spill_new(void);
+/* both, and groups 0 to n - 1 of so many bytes; 0: io_uring is refused, as in lacks_uring() */
+int spill_begin(const struct engine *e, int shimmed, uint32_t n, size_t nbytes);
 
 uint8_t *slot_at(size_t offset); /* in the arena */
 /* write and wait, read into a poisoned slot and wait: results */

@@ -392,11 +392,8 @@ START_TEST(forked_child_is_refused_and_the_parent_goes_on)
 	int status;
 	pid_t child;
 
-	if (lacks_uring(e))
+	if (!spill_begin(e, 1, 1, NBYTES))
 		return;
-	use_engine(e, 1);
-	spill_new();
-	DO(te__spill_reserve(spill, 0, NBYTES));
 	/* I/O is in flight: its completions are held */
 	atomic_store(&shim.gate, 1);
 	DO(te__spill_write(spill, 0, slot_at(0), NBYTES, NULL, 0));

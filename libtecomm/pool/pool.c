@@ -173,10 +173,10 @@ static int map_fabric(struct te__pool *p, const struct te__fabric_handle *all)
 static int map_all(struct te__pool *p)
 {
 	const int64_t deadline = te__boot_deadline(p->boot);
-	int r = te__client_open(&p->info, p->local, deadline, &p->client), fd = -1;
+	int fd = -1, r = te__client_open(&p->info, p->local, deadline, &p->client, &fd);
 
 	if (!r)
-		r = te__client_control(p->client, deadline, &p->control, &fd);
+		p->control = te__client_control(p->client);
 	if (!r && (p->multicast || !te__boot_settles(p->boot)))
 		r = te__members_sign(&p->info, fd, p->local, &p->sign);
 	if (fd >= 0)

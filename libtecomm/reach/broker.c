@@ -147,7 +147,7 @@ static int hello(struct te__broker *b, struct conn *c, const struct te__wire *m)
 	if (c->rank >= 0 || conn_of(b, (int)m->rank))
 		return te__fail(-TE_EMISMATCH, "%s says HELLO twice", b->info.name[m->rank]);
 	c->rank = (int)m->rank;
-	reply(b, c, 0, "", 0, -1);
+	reply(b, c, 0, "", TE__CONTROL_NBYTES, b->control_fd);
 	return 0;
 }
 
@@ -215,9 +215,6 @@ static int serve(struct te__broker *b, struct conn *c, const struct te__wire *m,
 	switch (m->kind) {
 	case TE__WIRE_HELLO:
 		return hello(b, c, m);
-	case TE__WIRE_CONTROL:
-		reply(b, c, 0, "", TE__CONTROL_NBYTES, b->control_fd);
-		return 0;
 	case TE__WIRE_PUBLISH:
 		r = publish(b, c, m, *fd);
 		if (!r)

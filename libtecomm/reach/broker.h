@@ -4,8 +4,8 @@
  *
  * The broker is a thread of the node's lowest rank. Each rank, that one too, is its client
  * by a socket of type SOCK_SEQPACKET, one message a packet:
- *	HELLO	proof, rank		identifies the client; first
- *	CONTROL				the reply has the descriptor of the control page
+ *	HELLO	proof, rank		identifies the client; first. The reply has the
+ *					descriptor of the control page
  *	PUBLISH	item, nbytes, +fd	the broker keeps the descriptor until all fetched it
  *	FETCH	item			the reply has it, once it is published
  *	BYE	code, text		the client leaves; code 0: in order, else it aborts
@@ -47,11 +47,11 @@ int te__broker_start(const struct te__node_info *info, struct te__broker **ret_b
 struct te__broker *te__broker_stop(struct te__broker *broker);
 
 /* deadlines are by CLOCK_MONOTONIC, in ns. Errors: -ETIMEDOUT, -TE_EPEER, errno values */
+/* ret_fd: the descriptor of the control page, which the caller closes; or NULL */
 int te__client_open(const struct te__node_info *info, int rank, int64_t deadline_ns,
-		    struct te__client **ret_client);
-/* *ret_control is valid until te__client_close(); the caller closes *ret_fd, unless it is NULL */
-int te__client_control(struct te__client *c, int64_t deadline_ns,
-		       struct te__control **ret_control, int *ret_fd);
+		    struct te__client **ret_client, int *ret_fd);
+/* the control page, valid until te__client_close() */
+struct te__control *te__client_control(const struct te__client *c);
 /* the caller keeps fd; every other rank fetches it once */
 int te__client_publish(struct te__client *c, uint32_t item, uint64_t nbytes, int fd,
 		       int64_t deadline_ns);

@@ -78,11 +78,11 @@ static int dial(struct te__client *c, int64_t deadline_ns)
 }
 
 int te__client_open(const struct te__node_info *info, int rank, int64_t deadline_ns,
-		    struct te__client **ret_client)
+		    struct te__client **ret_client, int *ret_fd)
 {
 	struct te__client *c = te__calloc(1, sizeof(*c));
 	struct te__wire m = { .kind = TE__WIRE_HELLO };
-	int r;
+	int fd = -1, r;
 
 	if (!c)
 		return te__fail(-ENOMEM, "no memory for a connection to the broker");
@@ -93,34 +93,25 @@ int te__client_open(const struct te__node_info *info, int rank, int64_t deadline
 	te__broker_proof(info, (uint32_t)rank, m.key);
 	r = dial(c, deadline_ns);
 	if (!r)
-		r = call(c, &m, -1, NULL, "HELLO to the broker", "it does not answer",
+		r = call(c, &m, -1, &fd, "HELLO to the broker", "it does not answer",
 			 deadline_ns);
+	if (!r)
+		r = te__control_map(fd, info->nlocal, &c->control);
+	if (fd >= 0 && (r || !ret_fd))
+		close(fd);
 	if (r) {
 		te__client_close(c, r, te_error_detail());
 		return r;
 	}
+	if (ret_fd)
+		*ret_fd = fd;
 	*ret_client = c;
 	return 0;
 }
 
-int te__client_control(struct te__client *c, int64_t deadline_ns,
-		       struct te__control **ret_control, int *ret_fd)
+struct te__control *te__client_control(const struct te__client *c)
 {
-	struct te__wire m = { .kind = TE__WIRE_CONTROL };
-	int fd;
-	int r = call(c, &m, -1, &fd, "fetch the control page", "the broker does not answer",
-		     deadline_ns);
-
-	if (r)
-		return r;
-	r = te__control_map(fd, c->info.nlocal, &c->control);
-	if (r || !ret_fd)
-		close(fd);
-	else
-		*ret_fd = fd;
-	if (!r)
-		*ret_control = c->control;
-	return r;
+	return c->control;
 }
 
 int te__client_publish(struct te__client *c, uint32_t item, uint64_t nbytes, int fd,

@@ -15,13 +15,12 @@
 
 #include <te/export.h>
 
-#define TE__WIRE_MAGIC 0x74656232u /* "teb2": the version of the protocol */
+#define TE__WIRE_MAGIC 0x74656233u /* "teb3": the version of the protocol */
 #define TE__WIRE_KEY_NBYTES 16
 #define TE__WIRE_DATA_MAX 65280u /* bytes; 64 KiB with the struct */
 
 enum te__wire_kind {
 	TE__WIRE_HELLO = 1,
-	TE__WIRE_CONTROL,
 	TE__WIRE_PUBLISH,
 	TE__WIRE_FETCH,
 	TE__WIRE_BYE,

@@ -18,13 +18,12 @@
 static void exchange(int rank)
 {
 	struct te__client *c = bk_open(rank);
-	struct te__control *control;
+	struct te__control *control = te__client_control(c);
 	const size_t n = 4096 * (size_t)(rank + 1);
 	uint64_t nbytes;
 	int fd = bk_fd(n, 0x40 + rank);
 
-	if (bk_result("control", te__client_control(c, bk_in_ms(20000), &control, NULL)) ||
-	    bk_result("publish", te__client_publish(c, 70 + (uint32_t)rank, n, fd,
+	if (bk_result("publish", te__client_publish(c, 70 + (uint32_t)rank, n, fd,
 						    bk_in_ms(20000))))
 		_exit(1);
 	close(fd);
@@ -101,16 +100,13 @@ static void step(int at)
 static void stops(int rank)
 {
 	struct te__client *c;
-	struct te__control *control;
 	int fd = bk_fd(4096, rank);
 
 	step(0); /* before it connects */
 	c = bk_open(rank);
 	step(1); /* after HELLO */
-	(void)te__client_control(c, bk_in_ms(20000), &control, NULL);
-	step(2);
 	(void)te__client_publish(c, 70 + (uint32_t)rank, 4096, fd, bk_in_ms(20000));
-	step(3); /* its memory can still be fetched, but not for long */
+	step(2); /* its memory can still be fetched, but not for long */
 	_exit(0);
 }
 
@@ -118,15 +114,12 @@ static void stops(int rank)
 static void survives(int rank)
 {
 	struct te__client *c = bk_open(rank);
-	struct te__control *control;
+	struct te__control *control = te__client_control(c);
 	uint64_t nbytes;
 	char line[256];
 	int64_t begin;
 	int fd = -1, r;
 
-	r = te__client_control(c, bk_in_ms(20000), &control, NULL);
-	if (bk_result("control", r))
-		_exit(1);
 	bk_say("open");
 	bk_await_go();
 	begin = bk_now_ms();
@@ -202,13 +195,12 @@ static void has_broker(int rank)
 static void watches(int rank)
 {
 	struct te__client *c = bk_open(rank);
-	struct te__control *control;
+	struct te__control *control = te__client_control(c);
 	char line[256];
 	int64_t begin;
 	int r = 0;
 
-	if (bk_result("control", te__client_control(c, bk_in_ms(20000), &control, NULL)) ||
-	    bk_result("watch", te__client_watch(c)))
+	if (bk_result("watch", te__client_watch(c)))
 		_exit(1);
 	bk_say("ready");
 	bk_await_go();
@@ -375,7 +367,7 @@ TT_SUITE("comm/broker", TT_NEED_NOTHING)
 	tcase_add_loop_test(c, descriptors_reach_all_ranks, 1, BK_MOST + 1);
 	c = tt_case(s, "ends", "host");
 	tcase_add_checked_fixture(c, bk_setup, NULL);
-	tcase_add_loop_test(c, a_killed_rank_is_named, 0, 4);
+	tcase_add_loop_test(c, a_killed_rank_is_named, 0, 3);
 	tcase_add_test(c, the_end_of_the_broker_aborts_all);
 	tcase_add_test(c, the_end_of_the_broker_ends_a_fetch);
 	tcase_add_test(c, leaving_in_order_is_no_failure);

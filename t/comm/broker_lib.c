@@ -178,7 +178,7 @@ struct te__client *bk_open(int rank)
 {
 	struct te__client *c = NULL;
 
-	if (bk_result("open", te__client_open(&bk_info, rank, bk_in_ms(20000), &c)))
+	if (bk_result("open", te__client_open(&bk_info, rank, bk_in_ms(20000), &c, NULL)))
 		_exit(1);
 	return c;
 }

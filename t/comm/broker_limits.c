@@ -53,10 +53,10 @@ START_TEST(a_full_file_table_is_named)
 
 	bk_spawn(1, has_no_room);
 	DO(te__broker_start(&bk_info, &b));
-	DO(te__client_open(&bk_info, 0, bk_in_ms(20000), &c));
+	DO(te__client_open(&bk_info, 0, bk_in_ms(20000), &c, NULL));
 	bk_let_go(1);
 	bk_expect(1, "open");
-	DO(te__client_control(c, bk_in_ms(20000), &control, NULL));
+	control = te__client_control(c);
 	DO(te__client_publish(c, 5, 4096, fd, bk_in_ms(20000)));
 	bk_let_go(1);
 	snprintf(want, sizeof(want), "%d a file descriptor did not arrive (MSG_CTRUNC)", -EMFILE);
@@ -81,7 +81,7 @@ static void connects(int rank)
 	int r;
 
 	for (int i = 0; i < 2; i++) {
-		r = te__client_open(&bk_info, rank, bk_in_ms(20000), &c);
+		r = te__client_open(&bk_info, rank, bk_in_ms(20000), &c, NULL);
 		snprintf(line, sizeof(line), "%d %.200s", r, r ? te_error_detail() : "");
 		bk_say(line);
 		bk_await_go();
@@ -117,15 +117,12 @@ static int once(void)
 {
 	struct te__broker *b = NULL;
 	struct te__client *c = NULL;
-	struct te__control *control;
 	int fd = -1, r;
 
 	bk_info.nlocal = 1;
 	r = te__broker_start(&bk_info, &b);
 	if (!r)
-		r = te__client_open(&bk_info, 0, bk_in_ms(20000), &c);
-	if (!r)
-		r = te__client_control(c, bk_in_ms(20000), &control, NULL);
+		r = te__client_open(&bk_info, 0, bk_in_ms(20000), &c, NULL);
 	if (!r) {
 		fd = bk_fd(4096, 7);
 		bk_info.nlocal = 2;

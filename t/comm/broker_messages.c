@@ -41,7 +41,7 @@ START_TEST(strangers_are_refused)
 {
 	struct te__wire m = bk_hello(0), r;
 	struct te__broker *b;
-	const int before = bk_nfds();
+	const int fd = bk_fd(4096, 1), before = bk_nfds();
 	int s;
 
 	DO(te__broker_start(&bk_info, &b));
@@ -64,13 +64,14 @@ START_TEST(strangers_are_refused)
 	ck_assert_int_eq(r.code, 0);
 	/* but the same rank twice */
 	check_refused(bk_dial(), &m, sizeof(m), -1, -TE_EMISMATCH, "rank 1 says HELLO twice");
-	m.kind = TE__WIRE_CONTROL;
-	ck_assert_int_eq(te__wire_send(s, &m, NULL, 0, -1), 0);
+	m.kind = TE__WIRE_PUBLISH;
+	ck_assert_int_eq(te__wire_send(s, &m, NULL, 0, fd), 0);
 	ck_assert_int_eq(bk_next(s, &r), 1);
 	ck_assert_int_eq(r.code, 0);
 	close(s);
 	te__broker_stop(b);
 	ck_assert_int_eq(bk_nfds(), before);
+	close(fd);
 }
 END_TEST
 

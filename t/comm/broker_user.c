@@ -30,7 +30,7 @@ static void connects(int rank)
 	int r, s;
 
 	become();
-	r = te__client_open(&bk_info, rank, bk_in_ms(20000), &c);
+	r = te__client_open(&bk_info, rank, bk_in_ms(20000), &c, NULL);
 	snprintf(line, sizeof(line), "%d %.200s", r, r ? te_error_detail() : "");
 	bk_say(line);
 	te__client_close(c, 0, NULL);

@@ -22,7 +22,7 @@ START_TEST(wrong_requests_are_answered)
 	static const uint8_t zero[TE__WIRE_KEY_NBYTES];
 	/* those of ted that are not known, also a reply, and those of the other service */
 	static const uint32_t unknown[] = { 0, 77, UINT32_MAX, TE__WIRE_REPLY, TE__WIRE_BYE,
-					    TE__WIRE_CONTROL, TE__WIRE_PUBLISH, TE__WIRE_FETCH };
+					    TE__WIRE_PUBLISH, TE__WIRE_FETCH };
 	struct te__wire m = message(TE__WIRE_GRANT);
 	const int fd = memory("x");
 	int a;

@@ -137,10 +137,10 @@ calls()
 		}'
 }
 
-for f in libtecore/base libtecore/backend/cuda libtecore/capture libtecore/offload \
-	libtecore/quant libtecore/ops libtecore/plan libtegraph libtecomm/meet libtecomm/reach \
-	libtecomm/reach/link libtecomm/reach/link/verbs libtecomm/pool libtecomm/collective \
-	libtecomm/collective/nodes libtecomm/ops libtecomm libtetoken daemon \
+for f in libtecore/base libtecore/backend libtecore/backend/cuda libtecore/capture \
+	libtecore/offload libtecore/quant libtecore/ops libtecore/plan libtegraph libtecomm/meet \
+	libtecomm/reach libtecomm/reach/link libtecomm/reach/link/verbs libtecomm/pool \
+	libtecomm/collective libtecomm/collective/nodes libtecomm/ops libtecomm libtetoken daemon \
 	tools/export tools/generate tools/lib tools/te_perftest tools/te_train; do
 	calls $f | circle calls >"$tmp/bad"
 	empty "calls between files of $f make no circle" "$tmp/bad"

@@ -180,6 +180,7 @@ TT_TOOLS += \
 	t/tools/ckpt \
 	t/tools/ckpt_crash \
 	t/tools/data \
+	t/tools/device \
 	t/tools/freeze \
 	t/tools/gpu \
 	t/tools/hfconfig \
@@ -424,6 +425,8 @@ TE_TRAIN_LDADD = tools/te_train/libte_train.la $(TOKEN_INTERNAL_LA) $(LDADD) \
 t_tools_ckpt_LDADD = $(TE_TRAIN_LDADD)
 t_tools_ckpt_crash_LDADD = $(TE_TRAIN_LDADD)
 t_tools_data_LDADD = $(TE_TRAIN_LDADD)
+t_tools_device_LDADD = tools/lib/libtools.la $(LDADD) $(JANSSON_LIBS)
+t_tools_device_LDFLAGS = -Wl,--wrap=te_ctx_create,--wrap=te_ctx_backend,--wrap=te_ctx_unref
 t_tools_freeze_LDADD = $(TE_TRAIN_LDADD)
 t_tools_gpu_LDADD = $(TE_TRAIN_LDADD)
 t_tools_gpu_LDFLAGS = -Wl,--wrap=te_backend_info,--wrap=te_device_info

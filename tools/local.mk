@@ -49,6 +49,8 @@ tools_lib_libtools_la_SOURCES += \
 	tools/lib/chat.h \
 	tools/lib/choices.c \
 	tools/lib/choices.h \
+	tools/lib/device.c \
+	tools/lib/device.h \
 	tools/lib/digest.c \
 	tools/lib/digest.h \
 	tools/lib/folder.c \

@@ -21,6 +21,7 @@
 
 #include "tools/generate/talk.h"
 #include "tools/lib/choices.h"
+#include "tools/lib/device.h"
 #include "tools/lib/model.h"
 #include "tools/lib/model_path.h"
 #include "tools/lib/option.h"
@@ -204,7 +205,6 @@ static int read_choices(struct run *r)
 
 static int open_model(struct run *r)
 {
-	struct te_ctx_opts co = TE_CTX_OPTS_INIT;
 	struct te_seq_binding b = TE_SEQ_BINDING_INIT;
 	struct te_decoder_opts o = TE_DECODER_OPTS_INIT;
 	struct te_recipe recipe = TE_RECIPE_INIT;
@@ -216,9 +216,9 @@ static int open_model(struct run *r)
 		s = config_read(r->o.model, &cfg);
 	if (s)
 		return s;
-	co.backend = r->o.backend;
-	te = te_ctx_create(&co, &r->ctx);
-	s = te < 0 ? say_te(te, "no context") : model_build(r->ctx, &cfg, &r->model);
+	s = device_for_heads(r->o.backend, cfg.head_dim, &r->ctx);
+	if (!s)
+		s = model_build(r->ctx, &cfg, &r->model);
 	config_free(&cfg);
 	if (s)
 		return s;

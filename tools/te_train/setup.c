@@ -21,6 +21,7 @@
 #include "mem.h"
 #include "order.h"
 #include "sample.h"
+#include "tools/lib/device.h"
 #include "tools/lib/model_path.h"
 #include "tools/lib/record.h"
 #include "tools/lib/say.h"
@@ -342,14 +343,6 @@ void trainer_note_gpu(const struct te_device_info *have, int32_t index)
 	}
 }
 
-/* is the backend chosen neither by an option nor by the environment? */
-static int is_auto(const struct opts *o)
-{
-	const char *backend = o->backend ? o->backend : getenv("TE_BACKEND");
-
-	return !backend || !strcmp(backend, "auto");
-}
-
 static int open_device(struct trainer *t)
 {
 	struct te_ctx_opts co = TE_CTX_OPTS_INIT;
@@ -370,7 +363,7 @@ static int open_device(struct trainer *t)
 	r = te_ctx_device_info(t->ctx, &t->device);
 	if (r < 0)
 		return say_te(r, "the device");
-	if (is_auto(t->o))
+	if (device_is_auto(t->o->backend))
 		trainer_note_gpu(&t->device, co.device);
 	return STATUS_OK;
 }

@@ -65,6 +65,7 @@ TT_CORE = \
 	t/base/errno \
 	t/base/log \
 	t/base/param \
+	t/base/tap \
 	t/kernels/few_rows \
 	t/kernels/host_kernels \
 	t/kernels/schedule \

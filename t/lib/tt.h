@@ -50,6 +50,8 @@
 #define TT_NEED_COMMA 32u /* a locale with a decimal comma, which becomes the current one */
 
 int tt_main(const char *name, uint32_t needs, Suite *(*suite)(void));
+/* a line of TAP; at TE_CUDA_ARCH=8.0 and 8.6 tests that failed for lack of FP8 GEMMs are skipped */
+void tt_tap_put(const char *line, FILE *to);
 /* the tests run in this process instead of a child each: those that need a GPU do */
 extern int tt_one_process;
 

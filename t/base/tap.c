@@ -1,0 +1,43 @@
+/* t/base/tap.c - lines of TAP of tests that kernels of a level without FP8 refuse. */
+#include "config.h"
+
+#include "tt.h"
+
+#define REFUSED "not ok 12 - plan.c:plan:trains: do_r: -95: FP8 GEMM: GPU 0, NVIDIA A100, with " \
+		"kernels for compute capability 8.0, has no FP8 tensor cores; the recipe bf16 " \
+		"runs there\n"
+#define FAILED "not ok 3 - plan.c:plan:trains: Assertion 'a == b' failed\n"
+#define PASSED "ok 4 - plan.c:plan:refuses: has no FP8 tensor cores\n"
+
+static const struct {
+	const char *level, *line, *want;
+} lines[] = {
+	{ NULL, REFUSED, REFUSED },
+	{ "8.9", REFUSED, REFUSED },
+	{ "8.0", REFUSED, "ok 12 # SKIP no FP8 GEMM at TE_CUDA_ARCH=8.0\n" },
+	{ "8.6", REFUSED, "ok 12 # SKIP no FP8 GEMM at TE_CUDA_ARCH=8.6\n" },
+	{ "8.0", FAILED, FAILED },
+	{ "8.0", PASSED, PASSED },
+};
+
+START_TEST(a_refused_test_is_skipped_at_its_level_only)
+{
+	char got[256] = "";
+	FILE *f = fmemopen(got, sizeof(got), "w");
+
+	ck_assert_ptr_nonnull(f);
+	unsetenv("TE_CUDA_ARCH");
+	if (lines[_i].level)
+		setenv("TE_CUDA_ARCH", lines[_i].level, 1);
+	tt_tap_put(lines[_i].line, f);
+	fclose(f);
+	ck_assert_str_eq(got, lines[_i].want);
+}
+END_TEST
+
+TT_SUITE("base/tap", TT_NEED_NOTHING)
+{
+	TCase *c = tt_case(s, "tap", "host fast");
+
+	tcase_add_loop_test(c, a_refused_test_is_skipped_at_its_level_only, 0, TT_LEN(lines));
+}

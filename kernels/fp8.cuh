@@ -12,6 +12,7 @@
 #define TE_D_FP16 2
 #define TE_D_E4M3 3
 #define TE_D_E5M2 4
+#define TE_D_E2M1 7
 
 DEV bool noop_set(const float *noop)
 {

@@ -19,6 +19,7 @@ KERNEL_CU = \
 	kernels/norm/forward.cu \
 	kernels/norm/qk.cu \
 	kernels/optim/optim.cu \
+	kernels/quant/mx.cu \
 	kernels/quant/quant.cu \
 	kernels/reduce/reduce.cu \
 	kernels/rope/rope.cu \
@@ -172,11 +173,13 @@ KERNEL_NVCC = $(AM_V_NVCC)$(MKDIR_P) $(@D) && \
 .cu.fatbin90:
 	$(KERNEL_NVCC) $(NVCC_GENCODE_90)
 -include $(KERNEL_FATBIN:=.d)
-# with what ptxas reports, for t/kernels/t0017-sm90.t
+# with what ptxas reports, for t/kernels/t0017-sm90.t and t0019-mx.t
 kernels/attn/sm90.fatbin90: kernels/attn/sm90.cu
 kernels/attn/sm90_bwd.fatbin90: kernels/attn/sm90_bwd.cu
 kernels/gemm/sm90.fatbin90: kernels/gemm/sm90.cu
-kernels/attn/sm90.fatbin90 kernels/attn/sm90_bwd.fatbin90 kernels/gemm/sm90.fatbin90:
+kernels/quant/mx.fatbin90: kernels/quant/mx.cu
+kernels/attn/sm90.fatbin90 kernels/attn/sm90_bwd.fatbin90 kernels/gemm/sm90.fatbin90 \
+kernels/quant/mx.fatbin90:
 	$(KERNEL_NVCC) $(NVCC_GENCODE_90) -Xptxas -v 2>$@.log || { cat $@.log; exit 1; }
 
 

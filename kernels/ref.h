@@ -119,7 +119,11 @@ int64_t te__h_rows_grain(int64_t cols, int64_t height);
 typedef void te__h_chunk_fn(const void *a, int64_t r, int64_t c, int64_t n, float *v);
 void te__h_q_run(const struct te_k_q *q, int64_t rows, int64_t cols, te__h_chunk_fn *fn,
 		 const void *a);
-/* te_quantize to E2M1; fn is called more than once for an element of a->x, and by any thread */
-void te__h_quantize_nvfp4(const struct te_k_quantize *a, te__h_chunk_fn *fn);
+/* the x of a te_k_quantize, with its padding: a te__h_chunk_fn */
+void te__h_quantize_chunk(const void *a, int64_t r, int64_t c, int64_t n, float *v);
+/* te_k_quantize to E2M1 */
+void te__h_quantize_nvfp4(const struct te_k_quantize *a);
+/* te_k_quantize, to E2M1 with the launches before it */
+void te__h_quantize_alone(const struct te_k_quantize *a);
 
 #endif

@@ -56,9 +56,9 @@ enum te_k_scaling {
 	TE_K_SCALING_TENSOR = 0,  /* all */
 	TE_K_SCALING_1X128 = 1,	  /* 128 consecutive elements of a row of the copy as stored */
 	TE_K_SCALING_128X128 = 2, /* a square of 128 rows and 128 columns */
-	TE_K_SCALING_1X32 = 3,	  /* 32 consecutive elements of a row; E8M0. Host only */
-	TE_K_SCALING_1X16 = 4,	  /* 16 consecutive elements of a row; E4M3. Host only */
-	TE_K_SCALING_16X16 = 5,	  /* a square of 16 rows and 16 columns, as 16 1X16. Host only */
+	TE_K_SCALING_1X32 = 3,	  /* 32 consecutive elements of a row; E8M0 */
+	TE_K_SCALING_1X16 = 4,	  /* 16 consecutive elements of a row; E4M3 */
+	TE_K_SCALING_16X16 = 5,	  /* a square of 16 rows and 16 columns, as 16 1X16 */
 };
 
 #define TE_K_BLOCK 128
@@ -66,6 +66,10 @@ enum te_k_scaling {
 #define TE_K_BLOCK_NV 16
 #define TE_K_MX_TILE (4 * TE_K_BLOCK) /* scales of one byte: 128 rows and 4 blocks of each */
 #define TE_K_NV_HEAD 16 /* bytes before the scales of 1X16 and 16X16 */
+/* words of the head after the first: te_k_nvfp4_amax() */
+#define TE_K_NV_AMAX 1
+#define TE_K_NV_AMAX_X 2
+#define TE_K_NV_SUM 3
 
 #ifdef __CUDACC__
 #define TE_K_INLINE static __host__ __device__ __forceinline__
@@ -83,9 +87,10 @@ enum te_k_scaling {
  * row-major order, have TE_K_MX_TILE bytes each, as cuBLASLt takes them: the scale of row r and
  * columns from 32 c on, within its square, is at 16 (r % 32) + 4 (r / 32) + c.
  *
- * 1X16, 16X16: an FP32 word, the scale of the whole copy, and padding to TE_K_NV_HEAD bytes; then
- * E4M3 bytes in the order of 1X32, for 128 rows and 64 columns. The scale of an element is the
- * product of the word and the byte, rounded to FP32. The index is in bytes, from the word on.
+ * 1X16, 16X16: an FP32 word, the scale of the whole copy, and the words that a cast computes it
+ * from, TE_K_NV_HEAD bytes in all; then E4M3 bytes in the order of 1X32, for 128 rows and 64
+ * columns. The scale of an element is the product of the word and the byte, rounded to FP32. The
+ * index is in bytes, from the word on.
  */
 TE_K_INLINE int64_t te_k_scale_ld(int32_t scaling, int64_t rows, int64_t cols)
 {
@@ -164,7 +169,7 @@ TE_K_INLINE int64_t te_k_scale_index(int32_t scaling, int64_t rows, int64_t cols
  * is not below amax / fmt_max, and 2^127 for an infinite amax; epsilon and pow2 are not used. Its
  * E8M0 byte is stored in the arrays of scales, whose padding receives 0.
  *
- * 1X16, 16X16: struct te_k_quantize only.
+ * Producers cast by 1X32 on the host only, and by 1X16 and 16X16 nowhere: te_k_quantize does.
  */
 struct te_k_q {
 	void *row;	      /* [rows, cols], or NULL */

@@ -174,6 +174,7 @@ check_DATA = $(UNITS)
 TT_SH += t/kernels/t0013-nvls.t
 TT_SH += t/kernels/t0017-sm90.t
 TT_SH += t/kernels/t0018-levels.t
+TT_SH += t/kernels/t0019-mx.t
 
 if HAVE_JANSSON
 TT_TOOLS += \
@@ -573,6 +574,8 @@ EXTRA_DIST += \
 	t/kernels/attn_bwd_sm90.cc \
 	t/kernels/attn_sm90.cc \
 	t/kernels/attn_sm90.h \
+	t/kernels/fibers.h \
+	t/kernels/mx.cc \
 	t/kernels/sm90.cc \
 	t/kernels/sm90.h \
 	t/lib/commands.awk \

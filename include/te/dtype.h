@@ -16,7 +16,7 @@ enum te_dtype {
 	TE_DTYPE_E5M2 = 4,	/* OCP OFP8 E5M2: max 57344 */
 	TE_DTYPE_INT32 = 5,
 	TE_DTYPE_UINT8 = 6,
-	TE_DTYPE_E2M1 = 7,	/* OCP MX FP4 E2M1: max 6, no NaN; two codes a byte. Host backend */
+	TE_DTYPE_E2M1 = 7,	/* OCP MX FP4 E2M1: max 6, no NaN; two codes a byte */
 	TE_DTYPE_COUNT
 };
 

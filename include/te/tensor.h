@@ -35,9 +35,9 @@ enum te_scaling {
 	TE_SCALING_TENSOR,  /* all elements of both copies: one device word */
 	TE_SCALING_1X128,   /* 128 consecutive elements of a row of the stored copy */
 	TE_SCALING_128X128, /* a square of 128 rows and 128 columns */
-	TE_SCALING_1X32,    /* 32 consecutive elements of a row; E8M0. Host backend only */
-	TE_SCALING_1X16,    /* E2M1: 16 consecutive elements of a row. Host backend only */
-	TE_SCALING_16X16,   /* E2M1: a square of 16 rows and 16 columns. Host backend only */
+	TE_SCALING_1X32,    /* 32 consecutive elements of a row; E8M0 */
+	TE_SCALING_1X16,    /* E2M1: 16 consecutive elements of a row */
+	TE_SCALING_16X16,   /* E2M1: a square of 16 rows and 16 columns */
 };
 
 struct te_tensor_opts {
@@ -60,8 +60,7 @@ struct te_tensor_opts {
  * Memory: undefined until written; an FP8 tensor's scale-inverses are 1.
  * Stream: synchronous; -EBUSY if the calling thread is capturing the context's stream.
  * Thread: any thread; one tensor by one thread at a time.
- * Errors: -EINVAL, -ENOMEM, -EBUSY, -TE_ECUDA; -EOPNOTSUPP: TE_SCALING_1X32, _1X16
- *         or _16X16 on a GPU.
+ * Errors: -EINVAL, -ENOMEM, -EBUSY, -TE_ECUDA.
  * Since:  0.1
  */
 TE_EXPORT int te_tensor_create(struct te_ctx *ctx, enum te_dtype dtype, int ndim,
@@ -135,7 +134,8 @@ TE_EXPORT struct te_tensor *te_tensor_base(const struct te_tensor *t); /* NULL: 
  * 128), ceil(cols / 128)], word (r / 128, c / 128). The last extent is padded to a multiple of 4,
  * as cuBLASLt needs it. TE_SCALING_1X32: [ceil(rows / 128), ceil(cols / 128)] squares of 512 bytes,
  * byte 16 (r % 32) + 4 (r % 128 / 32) + c % 128 / 32 of square (r / 128, c / 128). TE_SCALING_1X16,
- * _16X16: 16 bytes, the first 4 of which are the FP32 word of the copy, then as 1X32, with 64 for
+ * _16X16: 16 bytes, the first 4 of which are the FP32 word of the copy and the others scratch of
+ * te_quantize, then as 1X32, with 64 for
  * 128 columns and 16 for 32. Both return -1 if the scaling is unknown, an extent is below 1, the
  * element is outside, or the scaling is by blocks and the copy has 2^57 elements or more.
  * Thread: any.  Since: 0.1

@@ -11,4 +11,7 @@
 #define DELAYED_THREADS 256
 #define DELAYED_UNROLL 4 /* words of a thread */
 
+#define NVFP4_THREADS 128 /* a tile of BF16; FP32: twice as many */
+#define NVFP4_BEGIN_THREADS 32
+
 #endif

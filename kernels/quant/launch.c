@@ -54,6 +54,39 @@ int te__geo_scale_delayed(const void *args, struct te__geometry *k)
 	return te__geo_launch(k, "te_k_scale_delayed", a->count, DELAYED_THREADS);
 }
 
+/* casts of mx.cu; nvfp4: a thread has 16 rows and 16 bytes of a tile */
+static int geo_mx(struct te__geometry *k, const struct te_k_quantize *a, const char *fp32,
+		  const char *bf16)
+{
+	const bool is_fp32 = a->dtype == TE_DTYPE_FP32;
+
+	return te__geo_launch(k, is_fp32 ? fp32 : bf16,
+			      ceil_div(a->rows, TE_K_BLOCK) * ceil_div(a->cols, TE_K_BLOCK),
+			      a->q.dtype != TE_DTYPE_E2M1 ? BLOCK_THREADS :
+			      is_fp32			  ? NVFP4_THREADS * 2 :
+							    NVFP4_THREADS);
+}
+
+static int is_compute(const struct te_k_quantize *a)
+{
+	return a->dtype == TE_DTYPE_FP32 || a->dtype == TE_DTYPE_BF16;
+}
+
+int te__geo_nvfp4_begin(const void *args, struct te__geometry *k)
+{
+	(void)args;
+	return te__geo_launch(k, "te_k_nvfp4_begin", 1, NVFP4_BEGIN_THREADS);
+}
+
+int te__geo_nvfp4_amax(const void *args, struct te__geometry *k)
+{
+	const struct te_k_quantize *a = args;
+
+	if (!is_compute(a))
+		return te__geo_no_type("te_k_nvfp4_amax", a->dtype);
+	return geo_mx(k, a, "te_k_nvfp4_amax_fp32", "te_k_nvfp4_amax_bf16");
+}
+
 int te__geo_quantize(const void *args, struct te__geometry *k)
 {
 	static const char *const func[3][2][2] = {
@@ -75,8 +108,17 @@ int te__geo_quantize(const void *args, struct te__geometry *k)
 	const bool vec = whole_vectors(a->cols, a->x, a->q.row, NULL, NULL);
 	const bool small = !pad && small_tiles(a->rows, a->cols, vec);
 
-	if (a->dtype != TE_DTYPE_FP32 && a->dtype != TE_DTYPE_BF16)
+	if (!is_compute(a))
 		return te__geo_no_type("te_k_quantize", a->dtype);
+	if (a->q.scaling == TE_K_SCALING_1X32)
+		return geo_mx(k, a, "te_k_quantize_1x32_fp32", "te_k_quantize_1x32_bf16");
+	if (a->q.scaling == TE_K_SCALING_16X16)
+		return geo_mx(k, a, "te_k_quantize_16x16_fp32", "te_k_quantize_16x16_bf16");
+	if (a->q.scaling == TE_K_SCALING_1X16)
+		return a->stochastic ? geo_mx(k, a, "te_k_quantize_1x16_random_fp32",
+					      "te_k_quantize_1x16_random_bf16") :
+				       geo_mx(k, a, "te_k_quantize_1x16_fp32",
+					      "te_k_quantize_1x16_bf16");
 	if (is_block_scaled(&a->q))
 		return te__geo_blocks(k,
 				      block[pad][a->q.scaling == TE_K_SCALING_128X128]
@@ -96,10 +138,22 @@ int te__geo_dequantize(const void *args, struct te__geometry *k)
 		{ "te_k_dequantize_e5m2_fp32", "te_k_dequantize_e5m2_bf16",
 		  "te_k_dequantize_e5m2_fp16" },
 	};
+	static const char *const mx[3][2] = {
+		{ "te_k_dequantize_mx_e4m3_fp32", "te_k_dequantize_mx_e4m3_bf16" },
+		{ "te_k_dequantize_mx_e5m2_fp32", "te_k_dequantize_mx_e5m2_bf16" },
+		{ "te_k_dequantize_mx_e2m1_fp32", "te_k_dequantize_mx_e2m1_bf16" },
+	};
 	const struct te_k_dequantize *a = args;
 
-	if ((a->xdtype != TE_DTYPE_E4M3 && a->xdtype != TE_DTYPE_E5M2) || a->ydtype < 0 ||
-	    a->ydtype > TE_DTYPE_FP16)
+	if (a->scaling >= TE_K_SCALING_1X32 && a->ydtype >= 0 && a->ydtype <= TE_DTYPE_BF16)
+		return te__geo_launch(k,
+				      mx[a->xdtype == TE_DTYPE_E2M1   ? 2 :
+					 a->xdtype == TE_DTYPE_E5M2]
+					[a->ydtype == TE_DTYPE_BF16],
+				      ceil_div(a->rows * a->cols, TE_FLAT_ELEMS),
+				      TE_FLAT_THREADS);
+	if (a->scaling >= TE_K_SCALING_1X32 || a->ydtype < 0 || a->ydtype > TE_DTYPE_FP16 ||
+	    (a->xdtype != TE_DTYPE_E4M3 && a->xdtype != TE_DTYPE_E5M2))
 		return te__geo_no_type("te_k_dequantize", a->ydtype);
 	return te__geo_launch(k, func[a->xdtype == TE_DTYPE_E5M2][a->ydtype],
 			      ceil_div(a->rows * a->cols, TE_FLAT_ELEMS), TE_FLAT_THREADS);

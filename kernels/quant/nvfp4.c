@@ -1,6 +1,6 @@
 /*
- * nvfp4.c - reference kernel of te_k_quantize to E2M1: two passes over bands of 16 rows of x, the
- * first for the amax of each copy, the second for scales and codes.
+ * nvfp4.c - reference kernels of casts to E2M1, over bands of 16 rows of x: te_k_nvfp4_amax for the
+ * amax of each copy, te_k_quantize for scales and codes.
  */
 #include "config.h"
 
@@ -19,13 +19,15 @@ struct level {
 	float scale, inv;
 };
 
+/* what the threads of nvfp4_amax fold */
+struct amaxes {
+	const struct te_k_quantize *a;
+	float row, col;
+	uint32_t sum; /* bits of the elements */
+};
+
 struct cast {
 	const struct te_k_quantize *a;
-	te__h_chunk_fn *fn;
-	/* pass 1; folded by the threads */
-	float row_amax, col_amax;
-	uint32_t sum; /* bits of the elements */
-	/* pass 2 */
 	struct level row, col;
 	uint64_t seed;
 };
@@ -138,14 +140,14 @@ static uint8_t block_scale(struct level level, uint32_t most, float *ret_by)
 }
 
 /* nc <= WIDTH columns of nr rows, then zeros */
-static void load(const struct cast *s, int64_t r0, int64_t nr, int64_t c0, int64_t nc,
+static void load(const struct te_k_quantize *a, int64_t r0, int64_t nr, int64_t c0, int64_t nc,
 		 struct band *b)
 {
 	for (int64_t i = 0; i < BLOCK; i++) {
 		const int64_t n = i < nr ? nc : 0;
 
 		if (n)
-			s->fn(s->a, r0 + i, c0, n, b->x[i]);
+			te__h_quantize_chunk(a, r0 + i, c0, n, b->x[i]);
 		memset(b->x[i] + n, 0, (size_t)(WIDTH - n) * sizeof(b->x[i][0]));
 	}
 }
@@ -154,15 +156,15 @@ static void load(const struct cast *s, int64_t r0, int64_t nr, int64_t c0, int64
 
 static void measure(void *arg, int64_t begin, int64_t end)
 {
-	struct cast *s = arg;
+	struct amaxes *s = arg;
 	const int turns = s->a->q.col && s->a->q.scaling == TE_K_SCALING_1X16;
 	struct band *const b = te__k_take(sizeof(*b));
 	uint32_t row = 0, col = 0, sum = 0;
 
 	for (int64_t r = begin; r < end; r += BLOCK)
 		for (int64_t c = 0; c < s->a->cols; c += WIDTH) {
-			load(s, r, te__h_min(end - r, BLOCK), c, te__h_min(s->a->cols - c, WIDTH),
-			     b);
+			load(s->a, r, te__h_min(end - r, BLOCK), c,
+			     te__h_min(s->a->cols - c, WIDTH), b);
 			row = te__h_amax_bits(b->x[0], BLOCK * WIDTH, row);
 			if (s->a->stochastic)
 				sum += sum_bits(b->x[0], BLOCK * WIDTH);
@@ -172,8 +174,8 @@ static void measure(void *arg, int64_t begin, int64_t end)
 			col = te__h_amax_bits(b->t[0], BLOCK * WIDTH, col);
 		}
 	te__k_give(b);
-	te__h_amax_fold(&s->row_amax, row);
-	te__h_amax_fold(&s->col_amax, turns ? col : row);
+	te__h_amax_fold(&s->row, row);
+	te__h_amax_fold(&s->col, turns ? col : row);
 	__atomic_fetch_add(&s->sum, sum, __ATOMIC_RELAXED);
 }
 
@@ -328,7 +330,7 @@ static void cast_bands(void *arg, int64_t begin, int64_t end)
 			const int64_t nr = te__h_min(end - r, BLOCK);
 			const int64_t nc = te__h_min(s->a->cols - c, WIDTH);
 
-			load(s, r, nr, c, nc, b);
+			load(s->a, r, nr, c, nc, b);
 			if (s->a->q.scaling == TE_K_SCALING_16X16) {
 				cast_squares(s, r, nr, c, nc, b);
 				continue;
@@ -341,25 +343,71 @@ static void cast_bands(void *arg, int64_t begin, int64_t end)
 	te__k_give(b);
 }
 
-/* the head of the scales, and zeros */
-static void put_head(float *scales, int32_t scaling, int64_t rows, int64_t cols, struct level level)
+static int64_t grain_of(const struct te_k_quantize *a)
 {
-	memset(scales, 0, (size_t)te_k_scale_nfloats(scaling, rows, cols) * sizeof(*scales));
-	*scales = level.inv;
+	return te__h_rows_grain(a->cols, BLOCK);
 }
 
-void te__h_quantize_nvfp4(const struct te_k_quantize *a, te__h_chunk_fn *fn)
+/* the words before the scales of a copy; NULL if it is not written */
+static float *head_of(const void *copy, float *scales)
 {
-	const int64_t grain = te__h_rows_grain(a->cols, BLOCK);
-	struct cast s = { .a = a, .fn = fn };
+	return copy ? scales : NULL;
+}
 
-	te__k_for(a->rows, grain, measure, &s);
-	s.row = level_of(s.row_amax, a->q.epsilon);
-	s.col = level_of(s.col_amax, a->q.epsilon);
-	s.seed = te__f32_bits(s.row_amax) | (uint64_t)s.sum << 32;
-	if (a->q.row)
-		put_head(a->q.scale_inv, a->q.scaling, a->rows, a->cols, s.row);
+void te__h_nvfp4_begin(const struct te_k_quantize *a)
+{
+	float *const head[2] = { head_of(a->q.row, a->q.scale_inv),
+				 head_of(a->q.col, a->q.col_scale_inv) };
+
+	for (int i = 0; i < 2 && !te__h_noop(a->q.noop); i++)
+		for (int w = TE_K_NV_AMAX; head[i] && w <= TE_K_NV_SUM; w++)
+			head[i][w] = 0;
+}
+
+static void fold(float *head, float amax, const struct amaxes *s)
+{
+	const uint32_t sum = head ? te__f32_bits(head[TE_K_NV_SUM]) + s->sum : 0;
+
+	if (!head)
+		return;
+	te__h_amax_fold(&head[TE_K_NV_AMAX], te__f32_bits(amax));
+	te__h_amax_fold(&head[TE_K_NV_AMAX_X], te__f32_bits(s->row));
+	memcpy(&head[TE_K_NV_SUM], &sum, sizeof(sum));
+}
+
+void te__h_nvfp4_amax(const struct te_k_quantize *a)
+{
+	struct amaxes s = { .a = a };
+
+	if (te__h_noop(a->q.noop))
+		return;
+	te__k_for(a->rows, grain_of(a), measure, &s);
+	fold(head_of(a->q.row, a->q.scale_inv), s.row, &s);
+	fold(head_of(a->q.col, a->q.col_scale_inv), s.col, &s);
+}
+
+/* the scale of a copy, after the head zeros; returns the seed */
+static uint64_t put_head(const struct te_k_quantize *a, float *head, int64_t rows, int64_t cols,
+			 struct level *ret)
+{
+	const int64_t n = te_k_scale_nfloats(a->q.scaling, rows, cols);
+
+	*ret = level_of(head[TE_K_NV_AMAX], a->q.epsilon);
+	head[0] = ret->inv;
+	memset(head + TE_K_NV_HEAD / 4, 0, (size_t)(n - TE_K_NV_HEAD / 4) * sizeof(*head));
+	return te__f32_bits(head[TE_K_NV_AMAX_X]) |
+	       (uint64_t)te__f32_bits(head[TE_K_NV_SUM]) << 32;
+}
+
+void te__h_quantize_nvfp4(const struct te_k_quantize *a)
+{
+	struct cast s = { .a = a };
+
 	if (a->q.col)
-		put_head(a->q.col_scale_inv, a->q.scaling, a->cols, a->rows, s.col);
-	te__k_for(a->rows, grain, cast_bands, &s);
+		s.seed = put_head(a, a->q.col_scale_inv, a->cols, a->rows, &s.col);
+	if (a->q.row)
+		s.seed = put_head(a, a->q.scale_inv, a->rows, a->cols, &s.row);
+	else
+		s.row = s.col; /* for squares */
+	te__k_for(a->rows, grain_of(a), cast_bands, &s);
 }

@@ -113,7 +113,7 @@ void te__h_scale_delayed(const struct te_k_scale_delayed *a)
 	}
 }
 
-static void quantize_chunk(const void *arg, int64_t r, int64_t c, int64_t n, float *v)
+void te__h_quantize_chunk(const void *arg, int64_t r, int64_t c, int64_t n, float *v)
 {
 	const struct te_k_quantize *a = arg;
 	const int64_t width = a->cols - a->pad_cols;
@@ -130,9 +130,18 @@ void te__h_quantize(const struct te_k_quantize *a)
 	if (te__h_noop(a->q.noop))
 		return;
 	if (a->q.dtype == TE_DTYPE_E2M1)
-		te__h_quantize_nvfp4(a, quantize_chunk);
+		te__h_quantize_nvfp4(a);
 	else
-		te__h_q_run(&a->q, a->rows, a->cols, quantize_chunk, a);
+		te__h_q_run(&a->q, a->rows, a->cols, te__h_quantize_chunk, a);
+}
+
+void te__h_quantize_alone(const struct te_k_quantize *a)
+{
+	if (a->q.dtype == TE_DTYPE_E2M1) {
+		te__h_nvfp4_begin(a);
+		te__h_nvfp4_amax(a);
+	}
+	te__h_quantize(a);
 }
 
 static void dequantize_part(void *arg, int64_t begin, int64_t end)

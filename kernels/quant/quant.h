@@ -71,6 +71,10 @@ struct te_k_scale_delayed {
  * is computed from s[j] x[j] by butterflies of distances 1, 2, 4 and 8, (a, b) to (a + b, a - b),
  * and a multiplication by 1/4, each operation rounded. R is orthogonal: a^T b is t_a^T t_b.
  *
+ * A cast is three launches with this struct. nvfp4_begin sets the words TE_K_NV_AMAX to TE_K_NV_SUM
+ * of each copy's scales to 0, nvfp4_amax folds the bits of the amax of the copy and of x into the
+ * first two, and with stochastic adds up the bits of x in the third. quantize reads them.
+ *
  * Scales, for each copy: S is the scale of te_k_scale_current for the amax of all its elements and
  * a fmt_max of 448 * 6; its word is T = 1 / S. A block with amax b has the byte e = E4M3(b / 6 *
  * S), or 0x7f, NaN, if an element is NaN. Its codes are E2M1(v * f) with f = min(1 / (float(e) *

@@ -63,7 +63,7 @@ static void copy_codes(const struct te_k_weights *a, const struct te_k_weight *w
 	struct te_k_split split;
 
 	k.dtype = master_of(a, w, &split, &k.x);
-	te__h_quantize(&k);
+	te__h_quantize_alone(&k);
 }
 
 static void copy_values(const struct te_k_weights *a, const struct te_k_weight *w)

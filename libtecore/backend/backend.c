@@ -58,7 +58,7 @@ static int no_capture_active(void *stream)
 	return 0;
 }
 
-static int no_fp8_gemm(void *dev)
+static int no_fp8_gemm(void *dev, int scaling)
 {
 	return 0;
 }

@@ -60,7 +60,9 @@ static int operand(const char *fn, const char *name, const struct te_tensor *t, 
 	if (!ret->p)
 		return te__fail(-EINVAL, "%s: %s has no %s-wise copy", fn, name,
 				flag ? "column" : "row");
-	return 0;
+	return te__is_codes(dtype) ? te_tensor_ctx(t)->ops->fp8_gemm(te_tensor_ctx(t)->dev,
+								     ret->scaling) :
+				     0;
 }
 
 static int check_types(const char *fn, const struct operand *a, const struct operand *b,

@@ -113,7 +113,6 @@ static int collect_needs(struct te_plan *p)
 static int choose_recipes(struct te_plan *p)
 {
 	const char *first = "the plan";
-	int r;
 
 	p->casts = p->recipe;
 	for (int i = p->first_op; i < p->nops; i++) {
@@ -136,9 +135,8 @@ static int choose_recipes(struct te_plan *p)
 	}
 	if (!te__recipe_casts(&p->casts))
 		return 0;
-	r = te__scaling_runs("plan", p->ctx,
-			     te__recipe_operand(&p->casts, TE__ROLE_ACTIVATION).scaling);
-	return r ? r : p->ctx->ops->fp8_gemm(p->ctx->dev);
+	return p->ctx->ops->fp8_gemm(p->ctx->dev,
+				     te__recipe_operand(&p->casts, TE__ROLE_ACTIVATION).scaling);
 }
 
 static int make_quant(struct te_plan *p)

@@ -3,6 +3,7 @@
 #include "config.h"
 
 #include <errno.h>
+#include <string.h>
 
 #include "libtecore/base/base.h"
 #include "libtecore/quant/recipe.h"
@@ -22,7 +23,22 @@ int te__quantize_begin(const struct te__quantize *z, struct te_k_q *ret_q)
 
 int te__quantize_keeps_x(const struct te_quant *q)
 {
+	if (q->row->keeps_x == TE__KEEPS_X_GPU)
+		return strcmp(te_ctx_backend(q->ctx), "host") != 0;
 	return q->row->keeps_x;
+}
+
+/* E2M1: the scale of a copy needs its amax first, see struct te_k_quantize */
+static int launch(struct te_stream *stream, const struct te_k_quantize *k)
+{
+	int r = 0;
+
+	if (k->q.dtype == TE_DTYPE_E2M1) {
+		r = TE__LAUNCH(stream, NVFP4_BEGIN, k);
+		if (r >= 0)
+			r = TE__LAUNCH(stream, NVFP4_AMAX, k);
+	}
+	return r < 0 ? r : TE__LAUNCH(stream, QUANTIZE, k);
 }
 
 int te__quantize_end(const struct te__quantize *z, const void *x, enum te_dtype dtype)
@@ -42,7 +58,7 @@ int te__quantize_end(const struct te__quantize *z, const void *x, enum te_dtype 
 	if (r < 0)
 		return r;
 	te__quantize_by_slot(z, &k.q);
-	return TE__LAUNCH(z->stream, QUANTIZE, &k);
+	return launch(z->stream, &k);
 }
 
 /* ---- alone ---- */
@@ -162,7 +178,7 @@ static int cast(const struct te__quantize *z, struct te_k_quantize *k,
 		k->q.col = NULL;
 	}
 	if (r >= 0)
-		r = TE__LAUNCH(z->stream, QUANTIZE, k);
+		r = launch(z->stream, k);
 	return r < 0 || again ? r : join(z, part, amax.amax);
 }
 

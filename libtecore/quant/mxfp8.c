@@ -19,11 +19,18 @@ static struct te__operand mxfp8_operand(const struct te_recipe *r, enum te__role
 	return (struct te__operand){ e5m2 ? TE_DTYPE_E5M2 : TE_DTYPE_E4M3, TE_SCALING_1X32, 0 };
 }
 
+static int mxfp8_begin(const struct te__quantize *z, struct te_k_q *ret_q)
+{
+	return te__quantize_keeps_x(z->quant) ? te__quantize_later(z, ret_q) :
+						te__quantize_blocks(z, ret_q);
+}
+
 const struct te__recipe_ops te__recipe_mxfp8 = {
 	.name = "mxfp8",
 	.kind = TE_RECIPE_MXFP8,
 	.compute = TE_DTYPE_BF16,
 	.flags = TE_RECIPE_E5M2_GRADS,
 	.operand = mxfp8_operand,
-	.begin = te__quantize_blocks,
+	.begin = mxfp8_begin,
+	.keeps_x = TE__KEEPS_X_GPU,
 };

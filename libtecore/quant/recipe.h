@@ -16,6 +16,8 @@ struct te__slot_words {
 	int32_t saves_amax; /* 1: te_quant_save() saves the amaxes too */
 };
 
+#define TE__KEEPS_X_GPU 2
+
 struct te__recipe_ops {
 	const char *name; /* as te_recipe_from_name() takes it */
 	enum te_recipe_kind kind;
@@ -33,7 +35,7 @@ struct te__recipe_ops {
 	int (*begin)(const struct te__quantize *z, struct te_k_q *ret_q);
 	/* 0: the producer writes the copies. 1: it only folds its amax if *ret_q asks for it; the
 	 * copies are written from its result afterwards, with the scale of the slot */
-	int keeps_x;
+	int keeps_x; /* or TE__KEEPS_X_GPU: 1 on a GPU, whose producers do not cast by it */
 	int (*scale)(const struct te__quantize *z); /* sets the scale before that; or NULL */
 	uint32_t weights; /* TE__WEIGHTS_*: how copies of weights are refreshed */
 	/* te_quant_update() of count slots, 1 or more; NULL: nothing to do */

@@ -105,8 +105,6 @@ int te__tensor_wrap_scaled(struct te_ctx *ctx, enum te_dtype dtype, int ndim, co
 			   void *data, void *coldata, float *scale_inv, float *col_scale_inv,
 			   enum te_scaling scaling, struct te_tensor **ret_t);
 extern const char *const te__scaling_name[]; /* "1x128"; TENSOR: "per-tensor" */
-/* 0, or -EOPNOTSUPP where the context's backend has no kernels for tensors with this scaling */
-int te__scaling_runs(const char *fn, const struct te_ctx *ctx, enum te_scaling scaling);
 
 /*
  * Creates a stream without a reference to the context, for its default stream. wrap: use native, as

@@ -132,16 +132,6 @@ static int check_opts(enum te_dtype dtype, const struct te_tensor_opts *o)
 	return check_fp4("te_tensor_create", dtype, (enum te_scaling)o->scaling);
 }
 
-int te__scaling_runs(const char *fn, const struct te_ctx *ctx, enum te_scaling scaling)
-{
-	if (scaling < TE_SCALING_1X32 || !strcmp(te_ctx_backend(ctx), "host"))
-		return 0;
-	return te__fail(-EOPNOTSUPP, "%s: scaling by %s blocks, of recipe %s, runs on the host "
-			"backend only; the recipe fp8-block runs on GPUs", fn,
-			te__scaling_name[scaling],
-			scaling == TE_SCALING_1X32 ? "mxfp8" : "nvfp4");
-}
-
 /* limit for block-scaled copies, below which sizes of scale-inverses do not overflow */
 #define SCALED_NELEMS_MAX (INT64_MAX / 64)
 
@@ -236,9 +226,7 @@ int te_tensor_create(struct te_ctx *ctx, enum te_dtype dtype, int ndim, const in
 	if (r)
 		return r;
 	t->scaling = (enum te_scaling)o.scaling;
-	r = te__scaling_runs("te_tensor_create", ctx, t->scaling);
-	if (!r)
-		r = check_fp4_rows("te_tensor_create", t, (o.flags & TE_TENSOR_COLWISE) != 0);
+	r = check_fp4_rows("te_tensor_create", t, (o.flags & TE_TENSOR_COLWISE) != 0);
 	if (!r)
 		r = get_storage(t, o.align > ALIGN_MIN ? o.align : ALIGN_MIN, o.flags);
 	if (r) {

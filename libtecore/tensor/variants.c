@@ -53,6 +53,12 @@ static void gemm_block(const struct te_device_info *d, struct te_variant_info *r
 		set(ret, "cublaslt", "cuBLASLt 12.9 or later");
 }
 
+static void mx_gemm(const struct te_device_info *d, struct te_variant_info *ret)
+{
+	(void)d;
+	set(ret, "none", "GEMMs of these recipes run on the host backend only");
+}
+
 static void attn_fwd(const struct te_device_info *d, struct te_variant_info *ret)
 {
 	if (!has(d, TE_FEATURE_WGMMA))
@@ -77,6 +83,12 @@ static void casts(const struct te_device_info *d, struct te_variant_info *ret)
 		set(ret, "instructions", "FP8 conversion instructions");
 	else
 		set(ret, "software", "no FP8 conversion instructions; the same bits");
+}
+
+static void mx_casts(const struct te_device_info *d, struct te_variant_info *ret)
+{
+	(void)d;
+	set(ret, "mx", "the same kernels on every GPU, and the bits of the host");
 }
 
 static void edges(const struct te_device_info *d, struct te_variant_info *ret)
@@ -110,9 +122,11 @@ static const struct {
 	{ "BF16 GEMM", gemm },
 	{ "FP8 GEMM", gemm_fp8 },
 	{ "FP8 GEMM with scales of blocks", gemm_block },
+	{ "MXFP8 and NVFP4 GEMM", mx_gemm },
 	{ "attention", attn_fwd },
 	{ "norms with transposed FP8 copies", norms },
 	{ "FP8 casts", casts },
+	{ "MXFP8 and NVFP4 casts", mx_casts },
 	{ "edges of graphs", edges },
 	{ "all-reduce in multicast memory", nvls },
 	{ "waits for offload files", words },

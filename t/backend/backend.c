@@ -90,7 +90,7 @@ START_TEST(refuses_what_a_backend_lacks)
 	ck_assert_ptr_null(o.stream_native(NULL));
 	ck_assert_ptr_null(o.exec_graph(NULL));
 	ck_assert_int_eq(o.capture_active(NULL), 0);
-	ck_assert_int_eq(o.fp8_gemm(NULL), 0);
+	ck_assert_int_eq(o.fp8_gemm(NULL, 0), 0);
 	ck_assert_str_eq(te_error_detail(), "");
 }
 END_TEST

@@ -492,9 +492,21 @@ START_TEST(fp8_needs_fp8_tensor_cores)
 		   "8.6, has no FP8 tensor cores; the recipe bf16 runs there" :
 		   "with kernels for compute capability 8.0, has no FP8");
 	/* plans ask this before any launch */
-	fails(ops->fp8_gemm(&dev), -EOPNOTSUPP, "FP8 GEMM: GPU 0, NVIDIA A100");
+	fails(ops->fp8_gemm(&dev, 0), -EOPNOTSUPP, "FP8 GEMM: GPU 0, NVIDIA A100");
 	dev.target = te__target_of(_i ? 90 : 89);
-	DO(ops->fp8_gemm(&dev));
+	dev.cc = dev.target.arch;
+	strcpy(dev.name, "NVIDIA L40S");
+	DO(ops->fp8_gemm(&dev, 0));
+	for (int s = TE_K_SCALING_1X128; s <= TE_K_SCALING_16X16; s++) {
+		if (s < TE_K_SCALING_1X32 && _i)
+			DO(ops->fp8_gemm(&dev, s));
+		else
+			fails(ops->fp8_gemm(&dev, s), -EOPNOTSUPP,
+			      s == TE_K_SCALING_1X32 ? "GEMM of recipe mxfp8 runs on the host" :
+			      s > TE_K_SCALING_1X32  ? "GEMM of recipe nvfp4 runs on the host" :
+						       "FP8 GEMM with scales of blocks: GPU 0, "
+						       "NVIDIA L40S, has compute capability 8.9");
+	}
 }
 END_TEST
 

@@ -170,7 +170,8 @@ static void check_dispatch(const struct te__cuda_features *f)
 {
 	const uint32_t has = f->target.features;
 	const struct te_device_info d = info(f);
-	struct te__cuda_dev dev = { .target = f->target };
+	struct te__cuda_dev dev = { .target = f->target, .cc = 10 * f->major + f->minor };
+	const int block_gemm = d.cc_major == 9 && has & TE_FEATURE_FP8_MMA;
 
 #define IS(task, bit, yes, no) ck_assert_str_eq(variant(&d, task), has & (bit) ? yes : no)
 	IS("BF16 GEMM", 0, "", "mma, cublaslt");
@@ -183,11 +184,17 @@ static void check_dispatch(const struct te__cuda_features *f)
 	IS("waits for offload files", TE_FEATURE_MEM_OPS, "words", "calls");
 #undef IS
 	ck_assert_str_eq(variant(&d, "FP8 GEMM with scales of blocks"),
-			 d.cc_major == 9 && has & TE_FEATURE_FP8_MMA ? "cublaslt" : "none");
+			 block_gemm ? "cublaslt" : "none");
+	ck_assert_str_eq(variant(&d, "MXFP8 and NVFP4 casts"), "mx");
+	ck_assert_str_eq(variant(&d, "MXFP8 and NVFP4 GEMM"), "none");
 	ck_assert_str_eq(norm(&f->target), has & TE_FEATURE_CLUSTERS ?
 			 "te_k_norm_fwd_col8x2_bf16" : "te_k_norm_fwd_col_bf16");
 	te_error_clear();
-	ck_assert_int_eq(te__cuda_fp8_gemm(&dev), has & TE_FEATURE_FP8_MMA ? 0 : -EOPNOTSUPP);
+	ck_assert_int_eq(te__cuda_fp8_gemm(&dev, TE_K_SCALING_TENSOR),
+			 has & TE_FEATURE_FP8_MMA ? 0 : -EOPNOTSUPP);
+	ck_assert_int_eq(te__cuda_fp8_gemm(&dev, TE_K_SCALING_128X128),
+			 block_gemm ? 0 : -EOPNOTSUPP);
+	ck_assert_int_eq(te__cuda_fp8_gemm(&dev, TE_K_SCALING_1X32), -EOPNOTSUPP);
 }
 
 START_TEST(a_gpu_has_the_features_of_its_level)
@@ -335,7 +342,7 @@ START_TEST(a_variant_of_no_task_is_refused)
 	ck_assert_str_eq(v.task, "BF16 GEMM");
 	ck_assert_str_eq(v.variant, "host");
 	ck_assert_int_eq(te_variant_info(&d, te_variant_count(), &v), -EINVAL);
-	tt_said("te_variant_info: index 9 of 9 tasks");
+	tt_said("te_variant_info: index 11 of 11 tasks");
 	ck_assert_int_eq(te_variant_info(&d, -1, &v), -EINVAL);
 	ck_assert_int_eq(te_variant_info(NULL, 0, &v), -EINVAL);
 	d.usable = 0;

@@ -112,6 +112,13 @@ static void fp4_free(struct fp4 *f)
 	free(f->q.col_scale_inv);
 }
 
+/* the words that a scale was computed from are zeros in the golden data */
+static uint32_t fnv_scales(float *scales, int64_t nfloats)
+{
+	memset(scales + TE_K_NV_AMAX, 0, TE_K_NV_HEAD - sizeof(*scales));
+	return fnv(scales, nfloats * 4);
+}
+
 START_TEST(casts_as_another_implementation)
 {
 	const struct golden *g = &golden[_i];
@@ -127,15 +134,15 @@ START_TEST(casts_as_another_implementation)
 	if (g->row_only)
 		k.q.col = NULL;
 	fill(x, rows, cols, g->kind, g->seed);
-	te__h_quantize(&k);
+	te__h_quantize_alone(&k);
 	fp4_check_ends(&f);
-	ck_assert_uint_eq(fnv(f.q.scale_inv, f.nrow * 4), g->row_scales);
+	ck_assert_uint_eq(fnv_scales(f.q.scale_inv, f.nrow), g->row_scales);
 	ck_assert_uint_eq(fnv(f.q.row, f.n), g->row);
 	if (g->row_only) {
 		ck_assert(tt_is_poison(f.q.col, (size_t)f.n));
 		ck_assert(tt_is_poison(f.q.col_scale_inv, (size_t)f.ncol * 4));
 	} else {
-		ck_assert_uint_eq(fnv(f.q.col_scale_inv, f.ncol * 4), g->col_scales);
+		ck_assert_uint_eq(fnv_scales(f.q.col_scale_inv, f.ncol), g->col_scales);
 		ck_assert_uint_eq(fnv(f.q.col, f.n), g->col);
 	}
 	free(x);
@@ -158,23 +165,23 @@ START_TEST(copies_are_independent)
 		h[i] = te_bf16_encode(x[i]);
 		x[i] = te_bf16_decode(h[i]);
 	}
-	te__h_quantize(&k);
+	te__h_quantize_alone(&k);
 	k.x = h;
 	k.dtype = TE_DTYPE_BF16;
 	k.q = got.q;
 	k.q.noop = &hk_noop_on;
-	te__h_quantize(&k);
+	te__h_quantize_alone(&k);
 	ck_assert(tt_is_poison(got.q.row, (size_t)got.n));
 	ck_assert(tt_is_poison(got.q.scale_inv, (size_t)got.nrow * 4));
 	k.q.noop = &hk_noop_off;
 	k.q.col = NULL;
-	te__h_quantize(&k);
+	te__h_quantize_alone(&k);
 	ck_assert(tt_is_poison(got.q.col, (size_t)got.n));
 	ck_assert(tt_is_poison(got.q.col_scale_inv, (size_t)got.ncol * 4));
 	hk_check_same(TE_DTYPE_UINT8, got.q.row, want.q.row, got.n);
 	k.q.col = got.q.col;
 	k.q.row = NULL;
-	te__h_quantize(&k);
+	te__h_quantize_alone(&k);
 	fp4_check_same(&got, &want);
 	fp4_check_ends(&got);
 	free(x);
@@ -215,7 +222,7 @@ START_TEST(dequantizes_within_the_format)
 	struct te_k_dequantize d = { f.q.row, y, f.q.scale_inv, rows, cols, TE_DTYPE_E2M1,
 				     TE_DTYPE_FP32, scaling, 0, 0 };
 
-	te__h_quantize(&k);
+	te__h_quantize_alone(&k);
 	te__h_dequantize(&d);
 	hk_check_end(TE_DTYPE_FP32, y, n);
 	for (int64_t i = 0; i < n; i++) {
@@ -240,7 +247,7 @@ START_TEST(squares_are_transposed)
 	struct te_k_quantize k = { .x = x, .rows = rows, .cols = cols, .q = f.q,
 				   .dtype = TE_DTYPE_FP32 };
 
-	te__h_quantize(&k);
+	te__h_quantize_alone(&k);
 	for (int64_t r = 0; r < rows; r++)
 		for (int64_t c = 0; c < cols; c++) {
 			ck_assert_float_eq(code_value(f.q.row, r * cols + c),
@@ -293,7 +300,7 @@ START_TEST(columns_are_transformed)
 
 	for (int c = 0; c < N; c++)
 		x[c * N + c] = 24;
-	te__h_quantize(&k);
+	te__h_quantize_alone(&k);
 	for (int c = 0; c < N; c++)
 		for (int i = 0; i < N; i++)
 			ck_assert_double_eq((double)code_value(f.q.col, c * N + i),
@@ -328,7 +335,7 @@ START_TEST(products_of_transformed_copies_are_products)
 					   .dtype = TE_DTYPE_FP32, .stochastic = _i && i };
 
 		k.x = x[i] = hk_normal(TE_DTYPE_FP32, ROWS * cols[i], 1.0f);
-		te__h_quantize(&k);
+		te__h_quantize_alone(&k);
 	}
 	te__h_gemm(&g);
 	hk_check_end(TE_DTYPE_FP32, d, M * N);
@@ -396,7 +403,7 @@ START_TEST(stochastic_rounding_has_the_mean_of_the_number)
 	for (int64_t i = 0; i < (int64_t)ROWS * COLS; i++)
 		x[i] = i % COLS ? (i & 1 ? -lo_of : lo_of) : 6;
 	k.q.col = NULL;
-	te__h_quantize(&k);
+	te__h_quantize_alone(&k);
 	ck_assert_float_eq(scale_of(f.q.scale_inv, f.q.scaling, ROWS, COLS, 7, 0),
 			   448 * (1 / 448.0f));
 	for (int64_t i = 0; i < (int64_t)ROWS * COLS; i++) {
@@ -440,7 +447,7 @@ START_TEST(random_numbers_depend_on_the_input)
 		if (i == 2)
 			x[5] = -x[5];
 		k.stochastic = i < 3;
-		te__h_quantize(&k);
+		te__h_quantize_alone(&k);
 	}
 	fp4_check_same(&f[0], &f[1]);
 	for (int64_t i = 32; i < f[0].n; i++)

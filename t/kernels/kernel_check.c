@@ -409,9 +409,13 @@ void kc_near(const void *p, int64_t i, double tol)
 
 struct te_k_q kc_q(int32_t qdtype, int64_t n, float scale, const float *noop)
 {
+	/* two codes a byte */
+	const int32_t stored = qdtype == TE_DTYPE_E2M1 ? TE_DTYPE_UINT8 : qdtype;
+	const int64_t nbytes = qdtype == TE_DTYPE_E2M1 ? n / 2 : n;
+
 	return (struct te_k_q){
-		.row = kc_poison(qdtype, n),
-		.col = kc_poison(qdtype, n),
+		.row = kc_poison(stored, nbytes),
+		.col = kc_poison(stored, nbytes),
 		.scale = kc_word(scale),
 		.scale_inv = kc_word(-1.0f),
 		.amax = kc_word(0.0f),

@@ -209,6 +209,78 @@ START_TEST(quantize_blocks)
 }
 END_TEST
 
+/* the launches of a cast, and back */
+static void run_mx(struct te_k_quantize *a, struct te_k_dequantize *d)
+{
+	const int fp4 = a->q.dtype == TE_DTYPE_E2M1;
+
+	if (fp4) {
+		KC_RUN(NVFP4_BEGIN, a);
+		KC_RUN(NVFP4_AMAX, a);
+	}
+	KC_RUN(QUANTIZE, a);
+	d->x = a->q.row;
+	d->y = kc_poison(d->ydtype, a->rows * a->cols);
+	if (d->x && !(fp4 && a->q.noop)) /* words of poison */
+		KC_RUN(DEQUANTIZE, d);
+	kc_reset();
+}
+
+START_TEST(quantize_mx)
+{
+	static const struct kl_shape shapes[] = {
+		{ 1, 16 },	{ 3, 63 },     { 16, 16 },     { 128, 128 }, { 129, 257 },
+		{ 144, 208 },	{ 64, 384 },   { 256, 144 },   { 200, 999 }, { 5, 1504 },
+		{ 1000, 24 },	{ 272, 768 },
+		/* more tiles than a GPU has SMs */
+		{ 1312, 1680 }, { 2064, 1104 },
+	};
+	static const struct {
+		int32_t dtype, scaling, stochastic;
+	} kinds[] = {
+		{ TE_DTYPE_E4M3, TE_K_SCALING_1X32, 0 },  { TE_DTYPE_E5M2, TE_K_SCALING_1X32, 0 },
+		{ TE_DTYPE_E2M1, TE_K_SCALING_1X16, 0 },  { TE_DTYPE_E2M1, TE_K_SCALING_1X16, 1 },
+		{ TE_DTYPE_E2M1, TE_K_SCALING_16X16, 0 },
+	};
+	const int32_t dtype = kl_types[_i % 2], qdtype = kinds[_i / 2 % 5].dtype;
+	const size_t n = kl_count(TT_LEN(shapes), 2);
+	const int copies = _i / 10;
+
+	for (size_t k = kl_first(n); k < n; k += kl_every()) {
+		const int fp4 = qdtype == TE_DTYPE_E2M1;
+		const int64_t cols = fp4 ? (shapes[k].cols + 15) / 16 * 16 : shapes[k].cols;
+		const int64_t rows = fp4 && copies != 2 ? (shapes[k].rows + 15) / 16 * 16 :
+							  shapes[k].rows;
+		struct te_k_quantize a = {
+			.x = k % 3 == 2 ? kc_anything(dtype, rows * cols) :
+					  block_input(dtype, rows, cols, k % 3),
+			.rows = rows,
+			.cols = cols,
+			.q = kc_q_blocks(qdtype, kinds[_i / 2 % 5].scaling, rows, cols, kl_noop()),
+			.dtype = dtype,
+			.stochastic = kinds[_i / 2 % 5].stochastic,
+		};
+		struct te_k_dequantize d = {
+			.scale_inv = a.q.scale_inv,
+			.rows = rows,
+			.cols = cols,
+			.xdtype = qdtype,
+			.ydtype = k & 1 ? TE_DTYPE_BF16 : TE_DTYPE_FP32,
+			.scaling = a.q.scaling,
+		};
+
+		if (copies == 1)
+			a.q.row = NULL;
+		if (copies == 2)
+			a.q.col = NULL;
+		draw_padding(&a);
+		d.pad_rows = a.pad_rows;
+		d.pad_cols = a.pad_cols;
+		run_mx(&a, &d);
+	}
+}
+END_TEST
+
 START_TEST(dequantize_and_cast)
 {
 	static const int32_t types[] = { TE_DTYPE_FP32, TE_DTYPE_BF16, TE_DTYPE_FP16 };
@@ -460,6 +532,7 @@ void kernel_elem_cases(Suite *s, TCase *odd)
 	tcase_add_loop_test(c, scale_delayed, 0, 2);
 	tcase_add_loop_test(c, quantize, 0, 16);
 	tcase_add_loop_test(c, quantize_blocks, 0, 24);
+	tcase_add_loop_test(c, quantize_mx, 0, 30);
 	tcase_add_loop_test(c, dequantize_and_cast, 0, 9);
 	c = kl_case(s, "elem");
 	tcase_add_loop_test(c, bias_add_and_scale, 0, 2);
@@ -470,6 +543,7 @@ void kernel_elem_cases(Suite *s, TCase *odd)
 	tcase_add_loop_test(odd, clear_and_amax, 0, 4);
 	tcase_add_loop_test(odd, quantize, 0, 16);
 	tcase_add_loop_test(odd, quantize_blocks, 0, 24);
+	tcase_add_loop_test(odd, quantize_mx, 0, 30);
 	tcase_add_loop_test(odd, dequantize_and_cast, 0, 9);
 	tcase_add_loop_test(odd, bias_add_and_scale, 0, 2);
 	tcase_add_loop_test(odd, dropout_and_its_words, 0, 2);

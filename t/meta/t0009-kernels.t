@@ -114,7 +114,7 @@ awk '
 		sub(/^TE_K\(/, "", row)
 		n = split(row, part, /,[ \t]*/)
 		for (i = 5; i <= n; i++)
-			if (part[i] ~ /^(R|W|DISJOINT|U|AT|R_AT|Q|COMM)\([a-z_]+[,)]*$/) {
+			if (part[i] ~ /^(R|W|DISJOINT|U|AT|R_AT|Q|COMM)\([a-z_.]+[,)]*$/) {
 				use = part[i]; sub(/\(.*/, "", use)
 				field = part[i]; sub(/^[A-Z_]*\(/, "", field); gsub(/\)/, "", field)
 				print part[2], part[3], use, field

@@ -368,24 +368,30 @@ START_TEST(operands_are_multiplied_as_dequantized)
 }
 END_TEST
 
-/* no kernel of a GPU has this scaling */
-START_TEST(blocks_of_32_are_refused_on_gpus)
+/* on a GPU a kernel of its own casts, and no producer */
+START_TEST(blocks_of_32_are_cast_by_producers_on_the_host)
 {
 	const struct te__backend_ops *ops = ctx->ops;
 	struct te__backend_ops gpu = *ops;
 	struct te_tensor_opts o = TE_TENSOR_OPTS_INIT;
+	struct te_quant *q = quants_of("mxfp8", 0, 0, TE_DTYPE_E5M2);
+	struct te_tensor *y = tensor(TE_DTYPE_E4M3, 32, 32, 0, TE_SCALING_1X32);
+	const struct te__quantize z = { st, q, 0, y, NULL, 0, NULL, NULL };
 	const int64_t shape[2] = { 32, 32 };
+	struct te_k_q k = { .row = y };
 	struct te_tensor *t = NULL;
 
+	ck_assert(!te__quantize_keeps_x(q));
 	gpu.name = "cuda";
-	o.scaling = TE_SCALING_1X32;
 	ctx->ops = &gpu;
-	fails(te_tensor_create(ctx, TE_DTYPE_E4M3, 2, shape, &o, &t), -EOPNOTSUPP,
-	      "te_tensor_create: scaling by 1x32 blocks, of recipe mxfp8, runs on the host");
+	ck_assert(te__quantize_keeps_x(q));
+	DO(te__quantize_begin(&z, &k));
+	ck_assert_ptr_null(k.row);
 	ctx->ops = ops;
-	ck_assert_ptr_null(t);
-	DO(te_tensor_create(ctx, TE_DTYPE_E4M3, 2, shape, &o, &t));
-	te_tensor_unref(t);
+	DO(te__quantize_begin(&z, &k));
+	ck_assert_ptr_eq(k.row, te_tensor_data(y));
+	te_tensor_unref(y);
+	te_quant_unref(q);
 	o.scaling = TE_SCALING_16X16 + 1;
 	fails(te_tensor_create(ctx, TE_DTYPE_E4M3, 2, shape, &o, &t), -EINVAL, "scaling 6");
 }
@@ -542,5 +548,5 @@ TT_SUITE("quant/block", TT_NEED_NOTHING)
 	tcase_add_test(c, slots_have_no_device_words);
 	tcase_add_test(c, refuses_other_scalings_and_options);
 	tcase_add_test(c, operands_are_as_the_recipe_defines);
-	tcase_add_test(c, blocks_of_32_are_refused_on_gpus);
+	tcase_add_test(c, blocks_of_32_are_cast_by_producers_on_the_host);
 }

@@ -44,6 +44,7 @@ struct te__cuda_features {
 struct te__cuda_dev {
 	int index;
 	int dev; /* CUdevice */
+	int cc; /* compute capability: 89 is 8.9 */
 	char name[128];
 	size_t total_nbytes; /* bytes of device memory */
 	void *ctx;

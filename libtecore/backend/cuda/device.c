@@ -169,11 +169,21 @@ static int pool_create(struct te__cuda_dev *d)
 			       &keep);
 }
 
-int te__cuda_fp8_gemm(void *dev)
+int te__cuda_fp8_gemm(void *dev, int scaling)
 {
 	const struct te__cuda_dev *d = dev;
+	const int mma = (d->target.features & TE_FEATURE_FP8_MMA) != 0;
 
-	if (d->target.features & TE_FEATURE_FP8_MMA)
+	if (mma && scaling >= TE_K_SCALING_1X32)
+		return te__fail(-EOPNOTSUPP, "GEMM of recipe %s runs on the host backend only; "
+				"GPUs cast by that recipe, and multiply by fp8-delayed and "
+				"fp8-current", scaling == TE_K_SCALING_1X32 ? "mxfp8" : "nvfp4");
+	if (mma && scaling && d->cc / 10 != 9)
+		return te__fail(-EOPNOTSUPP, "FP8 GEMM with scales of blocks: GPU %d, %s, has "
+				"compute capability %d.%d, and cuBLASLt scales blocks by FP32 on "
+				"9.0 only; the recipes fp8-delayed and fp8-current run there",
+				d->index, d->name, d->cc / 10, d->cc % 10);
+	if (mma)
 		return 0;
 	return te__fail(-EOPNOTSUPP, "FP8 GEMM: GPU %d, %s, with kernels for compute capability "
 			"%d.%d, has no FP8 tensor cores; the recipe bf16 runs there", d->index,
@@ -265,6 +275,7 @@ int te__cuda_open(const struct te__open *how, void **ret_dev)
 	snprintf(d->name, sizeof(d->name), "%s", name);
 	pthread_mutex_init(&d->lock, NULL);
 	pthread_mutex_init(&d->lt_lock, NULL);
+	d->cc = 10 * f.major + f.minor;
 	d->target = f.target;
 	r = TE__CU_CALL(cuDeviceTotalMem, &d->total_nbytes, dev);
 	d->ctx = how->native;

@@ -225,7 +225,7 @@ int te__cuda_launch(void *stream, const struct te__launch *l)
 	if (l->id == TE_K_GEMM) {
 		const struct te_k_gemm *g = l->args;
 
-		r = te__is_fp8(g->adtype) ? te__cuda_fp8_gemm(s->dev) : 0;
+		r = te__is_codes(g->adtype) ? te__cuda_fp8_gemm(s->dev, g->asc) : 0;
 		if (r)
 			return r;
 		if (!te__gemm_has_kernel(g))

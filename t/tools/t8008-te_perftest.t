@@ -245,6 +245,8 @@ check "cast: 4 bytes read and 2 written an element" \
 
 check "quantize: blocks of 32, verified" \
 	"$te_perftest" quantize $quick $shape --backend host --recipe mxfp8
+check "quantize: nvfp4 of three kinds, verified" "$te_perftest" quantize $quick --rows 48 \
+	--cols 208 --backend host --recipe nvfp4,nvfp4-weight,nvfp4-grad
 check "quantize: runs" sh -c "'$te_perftest' quantize $quick $shape >out"
 table "quantize: a table of 2 recipes by 2 copies" quantize 11 4
 "$te_perftest" quantize $quick $shape --copies both --json >out

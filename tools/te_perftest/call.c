@@ -181,7 +181,9 @@ static double count_bytes(struct call *c)
 		const struct field *f = &c->row.field[i];
 		const int ncopies = f->copies ? __builtin_popcount(f->copies) : 1;
 		const double nbytes = (double)(call_rows(c, i) * call_cols(c, i) * ncopies) *
-				      (double)te_dtype_nbytes(f->dtype);
+				      (f->dtype == TE_DTYPE_E2M1 ?
+					       0.5 :
+					       (double)te_dtype_nbytes(f->dtype));
 		/* a table is read once a token, or updated once a token that occurs */
 		const double part = (double)c->extent[ROWS] / (double)c->extent[TABLE];
 		const double times = f->rows != TABLE ? f->times :
@@ -196,7 +198,7 @@ static double count_bytes(struct call *c)
 
 static int make_quant(struct call *c)
 {
-	const enum te_dtype type = TE_DTYPE_E4M3;
+	const enum te_dtype type = !strcmp(c->recipe, "nvfp4") ? TE_DTYPE_E2M1 : TE_DTYPE_E4M3;
 	struct te_recipe recipe = TE_RECIPE_INIT;
 	int r = te_recipe_from_name(c->recipe, &recipe);
 

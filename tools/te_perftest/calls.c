@@ -56,7 +56,8 @@ static const struct option_field cast_options[] = { TENSOR_OPTIONS, { 0 } };
 static const struct option_field quantize_options[] = {
 	TENSOR_OPTIONS,
 	{ "recipe", OPTION_WORDS, AT(recipe), "delayed,current", 0, 0, 0,
-	  "delayed|current|block|block-weight|mxfp8", "recipe that gives the scales" },
+	  "delayed|current|block|block-weight|mxfp8|nvfp4|nvfp4-weight|nvfp4-grad",
+	  "recipe that gives the scales" },
 	{ "copies", OPTION_WORDS, AT(copies), "row,both", 0, 0, 0, "row|both",
 	  "write the row-wise copy, or both copies" },
 	{ 0 },
@@ -231,7 +232,8 @@ static int gemm(const struct call *c, struct te_tensor *const *t)
 
 static int quantize(const struct call *c, struct te_tensor *const *t)
 {
-	return te_quantize(c->b->stream, c->quant, 0, t[0], t[1], NULL, 0);
+	return te_quantize(c->b->stream, c->quant, 0, t[0], t[1], NULL,
+			   c->variant ? TE_QUANTIZE_STOCHASTIC : 0);
 }
 
 static size_t bias_ws(const struct call *c)
@@ -503,12 +505,17 @@ static int run_quantize(struct bench *b)
 		{ "block", "fp8-block", TE_SCALING_1X128 },
 		{ "block-weight", "fp8-block", TE_SCALING_128X128 },
 		{ "mxfp8", "mxfp8", TE_SCALING_1X32 },
+		{ "nvfp4", "nvfp4", TE_SCALING_1X16 },
+		{ "nvfp4-weight", "nvfp4", TE_SCALING_16X16 },
+		{ "nvfp4-grad", "nvfp4", TE_SCALING_1X16 },
 	};
+	const int nrows = 2 * (int)(sizeof(recipe) / sizeof(*recipe));
 	int left = __builtin_popcount(opt.recipe) * __builtin_popcount(opt.copies), r = STATUS_OK;
 
-	for (int i = 0; i < 10 && !r; i++) {
+	for (int i = 0; i < nrows && !r; i++) {
 		struct call c = call_of(b, &rows[NROWS - 1]);
 		const int k = i / 2, both = i % 2;
+		const int fp4 = recipe[k].scaling >= TE_SCALING_1X16;
 		const struct text text = { { "recipe", "copies" },
 					   { recipe[k].name, both ? "both" : "row" },
 					   "buffers",
@@ -520,7 +527,10 @@ static int run_quantize(struct bench *b)
 		c.row.field[1].scaling = recipe[k].scaling;
 		c.row.field[1].copies = both ? TE_TENSOR_ROWWISE | TE_TENSOR_COLWISE : 0;
 		/* the scale needs the amax of all elements: x is read twice */
-		c.row.field[0].times = k == 1 ? 2 : 1;
+		c.row.field[0].times = k == 1 || fp4 ? 2 : 1;
+		if (fp4)
+			c.row.field[1].dtype = TE_DTYPE_E2M1;
+		c.variant = k == nrows / 2 - 1; /* nvfp4-grad */
 		r = measure(&c, &text, left--);
 	}
 	return r;
@@ -573,6 +583,6 @@ static int run_act(struct bench *b)
 
 TEST(calls, "calls on tensors: CPU time, and device time compared with a copy");
 TEST(cast, "FP32 to BF16, compared with a copy of as many bytes");
-TEST(quantize, "BF16 to E4M3 by a recipe, compared with a copy of as many bytes");
+TEST(quantize, "BF16 to codes by a recipe, compared with a copy of as many bytes");
 TEST(norm, "LayerNorm and RMSNorm of BF16, compared with a copy of as many bytes");
 TEST(act, "GELU and SiLU of BF16, compared with a copy of as many bytes");

@@ -94,7 +94,7 @@ int main(int argc, char **argv)
 	}
 	setvbuf(stdout, NULL, _IOLBF, 0);
 	nodes_init(&j, 0, seed_of(getenv("TE_COMM_ID")), 4);
-	r = nodes_create(&j, &o);
+	r = nodes_create(&j, NULL, &o);
 	if (r) {
 		printf("%s\n", te_error_detail());
 		return 1;

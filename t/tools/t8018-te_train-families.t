@@ -124,7 +124,7 @@ refused "its data ends beyond the end"
 head -c 300 "$gguf" >bad.gguf
 refused "cut short within its metadata"
 head -c 3 "$gguf" >bad.gguf
-refused "not a directory"
+refused "expected a folder with config.json and model.safetensors, or a GGUF file"
 sed 's/qwen2/mamba/; s/llama/mamba/g' "$gguf" >bad.gguf
 refused "the architecture \"mamba\" is not implemented"
 sed 's/ffn_gate/ffn_nose/' "$gguf" >bad.gguf

@@ -1091,7 +1091,7 @@ static int by_callback(int rank, void *arg)
 }
 
 static const struct {
-	const char *user; /* of the callback; NULL: it gives a reason */
+	const char *user; /* the callback's; NULL: it gives a reason */
 	int code;
 	const char *text;
 } callbacks[] = {

@@ -29,7 +29,7 @@ static struct shared {
 	_Atomic int ncalls; /* so far */
 	int kill_at;
 	int killed; /* the latest call at which one was */
-	int step; /* of the checkpoint that was being written */
+	int step; /* the step whose checkpoint was being written */
 	int start; /* step from which the latest run continued */
 	float weights[4096]; /* at its end */
 } *shared;

@@ -40,9 +40,14 @@ int ckpt_gather(const struct model *m, struct te_adamw *opt, struct ckpt_flat *r
 
 void ckpt_flat_free(struct ckpt_flat *flat)
 {
-	free(flat->weights);
-	free(flat->m);
-	free(flat->v);
+	void *const at[] = { flat->weights, flat->m, flat->v };
+
+	for (int i = 0; i < 3; i++) {
+		if (flat->pinned && at[i])
+			te_pinned_free(flat->pinned, at[i]);
+		else
+			free(at[i]);
+	}
 	memset(flat, 0, sizeof(*flat));
 }
 
@@ -96,24 +101,20 @@ int ckpt_gather_moments(const struct model *m, struct te_adamw *opt, int keep,
 			struct ckpt_flat *ret_flat)
 {
 	const size_t nbytes = te_moments_nbytes(moments_of(opt), moment_nelems(m)) + 1;
-	void *moment[2] = { NULL, NULL };
+	void *moment[2] = { ret_flat->m, ret_flat->v };
 	int te = 0;
 
 	/* without memory, this rank takes part too: the others wait for it */
 	for (int i = 0; i < 2; i++)
-		moment[i] = keep ? malloc(nbytes) : NULL;
+		if (keep && !moment[i])
+			moment[i] = malloc(nbytes);
 	for (int i = 0; i < 2 && te >= 0; i++)
 		te = te_adamw_moments_get(opt, i, moment[i]);
 	if (te >= 0 && keep && (!moment[0] || !moment[1]))
 		te = -ENOMEM;
-	if (te < 0) {
-		free(moment[0]);
-		free(moment[1]);
-		return say_te(te, "reading the moments");
-	}
 	ret_flat->m = moment[0];
 	ret_flat->v = moment[1];
-	return STATUS_OK;
+	return te < 0 ? say_te(te, "reading the moments") : STATUS_OK;
 }
 
 /* ---- state ---- */
@@ -233,18 +234,37 @@ static int write_fresh(const struct folder *dir, const struct model *m,
 
 /* ---- copies ---- */
 
-static int read_masters(const struct model *m, void **flat)
+static int read_masters(const struct model *m, struct ckpt_flat *flat)
 {
 	const int64_t n = weights_nelems(m);
 	int te;
 
-	if (*flat)
-		return STATUS_OK;
-	*flat = malloc((size_t)n * sizeof(float) + 1);
-	if (!*flat)
+	if (!flat->weights)
+		flat->weights = malloc((size_t)n * sizeof(float) + 1);
+	if (!flat->weights)
 		return say_failed("out of memory");
-	te = te_seq_masters_get(m->seq, 0, n, *flat);
+	te = te_seq_masters_get(m->seq, 0, n, flat->weights);
 	return te < 0 ? say_te(te, "reading weights") : STATUS_OK;
+}
+
+/* memory of a copy that a device writes at the rate of its link; flat stays empty without it */
+static void pin(const struct model *m, struct te_adamw *opt, struct ckpt_flat *flat)
+{
+	const size_t nmoment = te_moments_nbytes(moments_of(opt), moment_nelems(m)) + 1;
+	struct te_ctx *ctx = te_seq_ctx(m->seq);
+	void *weights = NULL;
+
+	if (!strcmp(te_ctx_backend(ctx), "host"))
+		return;
+	flat->pinned = ctx;
+	if (te_pinned_alloc(ctx, weights_nbytes(m) + 1, &weights) < 0 ||
+	    te_pinned_alloc(ctx, nmoment, &flat->m) < 0 ||
+	    te_pinned_alloc(ctx, nmoment, &flat->v) < 0) {
+		flat->weights = weights;
+		ckpt_flat_free(flat);
+		return;
+	}
+	flat->weights = weights;
 }
 
 static int read_states(const struct model *m, struct te_adamw *opt, struct ckpt_copy *c)
@@ -267,19 +287,34 @@ static int read_states(const struct model *m, struct te_adamw *opt, struct ckpt_
 	return te < 0 ? say_te(te, "reading the optimizer's state") : STATUS_OK;
 }
 
-int ckpt_take(const struct model *m, struct te_adamw *opt, struct ckpt_flat *flat,
-	      const json_t *options, const struct progress *p, struct ckpt_copy **ret_copy)
+/* all but weights and moments */
+static void drop_rest(struct ckpt_copy *c)
 {
-	struct ckpt_copy *c = calloc(1, sizeof(*c));
-	void *weights = flat->weights;
+	free(c->adamw);
+	free(c->quant);
+	json_decref(c->options);
+	json_decref(c->config);
+}
+
+int ckpt_take(const struct model *m, struct te_adamw *opt, struct ckpt_flat *flat,
+	      const json_t *options, const struct progress *p, struct ckpt_copy **copy)
+{
+	const int has_weights = flat->weights != NULL, has_moments = flat->m != NULL;
+	struct ckpt_copy *c = *copy ? *copy : calloc(1, sizeof(*c));
 	json_t *config = config_to_json(&m->cfg);
 	int r = c && config && options ? STATUS_OK : STATUS_FAILED;
 
+	*copy = NULL;
 	if (!c)
 		say_failed("out of memory");
 	if (c) {
-		c->flat = *flat;
-		memset(flat, 0, sizeof(*flat));
+		if (has_weights || has_moments) {
+			ckpt_flat_free(&c->flat);
+			c->flat = *flat;
+			memset(flat, 0, sizeof(*flat));
+		} else if (!c->flat.weights) {
+			pin(m, opt, &c->flat);
+		}
 		c->moments = moments_of(opt);
 		c->p = *p;
 		/* nothing of them is shared with other threads */
@@ -289,19 +324,30 @@ int ckpt_take(const struct model *m, struct te_adamw *opt, struct ckpt_flat *fla
 			r = say_failed("out of memory");
 	}
 	json_decref(config);
-	if (!r)
-		r = read_masters(m, &weights);
-	if (c)
-		c->flat.weights = weights;
-	if (!r && !c->flat.m)
+	if (!r && !has_weights)
+		r = read_masters(m, &c->flat);
+	if (!r && !has_moments)
 		r = ckpt_gather_moments(m, opt, 1, &c->flat);
 	if (!r)
 		r = read_states(m, opt, c);
 	if (r)
 		ckpt_copy_free(c);
 	else
-		*ret_copy = c;
+		*copy = c;
 	return r;
+}
+
+void ckpt_copy_done(struct ckpt_copy **copy)
+{
+	struct ckpt_copy *c = *copy;
+
+	if (!c || !c->flat.pinned) {
+		ckpt_copy_free(c);
+		*copy = NULL;
+		return;
+	}
+	drop_rest(c);
+	*c = (struct ckpt_copy){ .flat = c->flat };
 }
 
 void ckpt_copy_free(struct ckpt_copy *c)
@@ -309,10 +355,7 @@ void ckpt_copy_free(struct ckpt_copy *c)
 	if (!c)
 		return;
 	ckpt_flat_free(&c->flat);
-	free(c->adamw);
-	free(c->quant);
-	json_decref(c->options);
-	json_decref(c->config);
+	drop_rest(c);
 	free(c);
 }
 

@@ -396,12 +396,10 @@ static int save_files(struct trainer *t, const char *dir, struct te_adamw *opt)
 	if (!r && t->now.model.whole)
 		r = ckpt_gather(&t->now.model, opt, &flat);
 	if (!r && !t->ranks.rank && opt) {
-		struct ckpt_copy *copy = NULL;
-
-		r = take(t, dir, opt, &flat, &copy);
+		r = take(t, dir, opt, &flat, &t->now.saver.copy);
 		if (!r)
-			r = ckpt_write(dir, &t->now.model, copy);
-		ckpt_copy_free(copy);
+			r = ckpt_write(dir, &t->now.model, t->now.saver.copy);
+		ckpt_copy_done(&t->now.saver.copy);
 	} else if (!r && !t->ranks.rank) {
 		r = ckpt_save_best(dir, &t->now.model, &flat);
 	}
@@ -512,7 +510,7 @@ static void save_wait(struct trainer *t)
 		return;
 	pthread_join(s->thread, NULL);
 	s->running = 0;
-	ckpt_copy_free(s->copy);
+	ckpt_copy_done(&s->copy);
 	if (!s->status) {
 		after_save(t, s->dir, 0);
 		set_saved(t, s->dir, s->step);
@@ -558,13 +556,14 @@ static void save_or_retry(struct trainer *t)
 	}
 	save_wait(t);
 	t->now.tried_step = t->now.done.step;
-	*s = (struct saver){ .dir = dir, .model = &t->now.model, .step = t->now.done.step };
+	*s = (struct saver){ .dir = dir, .model = &t->now.model, .copy = s->copy,
+			     .step = t->now.done.step };
 	r = take(t, dir, t->now.opt, &flat, &s->copy);
 	if (!r)
 		r = start_writing(s);
 	if (!r)
 		return;
-	ckpt_copy_free(s->copy);
+	ckpt_copy_done(&s->copy);
 	judge(t, r, t->now.done.step);
 }
 
@@ -708,6 +707,8 @@ int trainer_run(struct trainer *t)
 	if (r)
 		save_rest(t);
 	save_wait(t);
+	ckpt_copy_free(t->now.saver.copy);
+	t->now.saver.copy = NULL;
 	t->now.interrupted = end && (t->ranks.comm ? is_stopped(t) : stop_at(t->now.done.step));
 	t->now.closed = say_closed();
 	return r;

@@ -203,7 +203,9 @@ libtecore_libtecore_internal_la_SOURCES = \
 	libtecore/plan/saved.c \
 	libtecore/plan/seq.c \
 	libtecore/plan/seq.h \
+	libtecore/plan/seq_codes.c \
 	libtecore/plan/seq_fusion.c \
+	libtecore/plan/seq_store.c \
 	libtecore/plan/seq_weights.c \
 	libtecore/plan/span.h \
 	libtecore/plan/weights.c \

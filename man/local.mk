@@ -68,6 +68,7 @@ dist_man3_MANS += \
 	man/te_seq_freeze.3 \
 	man/te_seq_init.3 \
 	man/te_seq_regions.3 \
+	man/te_seq_store_codes.3 \
 	man/te_spill_measure.3 \
 	man/te_step_create.3 \
 	man/te_stream_create.3 \

@@ -49,8 +49,8 @@ static const struct option_field options[] = {
 	  "LoRA adapter of te_train or PEFT, which is merged into the weights" },
 	{ "tokenizer", OPTION_TEXT, AT(tokenizer), NULL, 0, 0, 0, "FILE|DIR",
 	  "tokenizer of the model, if it is not in its folder or file" },
-	{ "recipe", OPTION_WORD, AT(recipe), "bf16", 0, 0, 0, "bf16|fp32",
-	  "type of matrices, activations and the cache" },
+	{ "recipe", OPTION_WORD, AT(recipe), "bf16", 0, 0, 0, "bf16|fp32|fp8-block",
+	  "type of weights and activations; fp8-block: the cache and the head are BF16" },
 	{ "backend", OPTION_WORD, AT(backend), NULL, 0, 0, 0, "auto|host|cuda",
 	  "where to run (TE_BACKEND, else auto)" },
 	{ "context", OPTION_INT, AT(context), "0", 0, 1 << 24, 0, "N",
@@ -225,11 +225,15 @@ static int open_model(struct run *r)
 	read_ends(r);
 	/* weights as the recipe reads them, from the files */
 	b.flags = TE_SEQ_NO_GRADS | TE_SEQ_NO_DRAW;
-	b.flags |= strcmp(r->o.recipe, "bf16") ? 0 : TE_SEQ_BF16_MASTERS;
-	te = te_seq_bind(r->model.seq, &b);
+	b.flags |= strcmp(r->o.recipe, "fp32") ? TE_SEQ_BF16_MASTERS : 0;
+	te = te_recipe_from_name(r->o.recipe, &recipe);
+	if (te >= 0)
+		te = te_seq_bind(r->model.seq, &b);
 	if (te < 0)
 		return say_te(te, "%s", r->o.model);
-	s = model_init(&r->model, 0);
+	s = model_store_codes(&r->model, &recipe, 0, 1, 1);
+	if (!s)
+		s = model_init(&r->model, 0);
 	if (!s)
 		s = weights_read_folder(r->o.model, r->o.adapter, &r->model);
 	if (s)
@@ -250,15 +254,13 @@ static int open_model(struct run *r)
 		s = read_choices(r);
 	if (s)
 		return s;
-	te = te_recipe_from_name(r->o.recipe, &recipe);
 	o.recipe = &recipe;
 	nseqs = r->o.eval_choices ? r->choices.nendings : r->njobs;
 	o.max_seqs = (int32_t)(r->o.batch < nseqs ? r->o.batch : nseqs);
 	o.max_seqs = o.max_seqs ? o.max_seqs : 1;
 	o.max_tokens = (int32_t)(r->o.eval_choices ? r->choices.longest : r->context);
 	o.ntokens = r->model.cfg.vocab;
-	if (te >= 0)
-		te = te_decoder_create(r->model.seq, &o, &r->d);
+	te = te_decoder_create(r->model.seq, &o, &r->d);
 	return te < 0 ? say_te(te, "%s", r->o.model) : STATUS_OK;
 }
 

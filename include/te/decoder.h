@@ -17,7 +17,7 @@ struct te_decoder; /* opaque, reference counted */
 
 struct te_decoder_opts {
 	size_t size; /* set by the INIT macro; lets the struct grow */
-	const struct te_recipe *recipe; /* copied; NULL: bf16. fp32 or bf16, without FP8 */
+	const struct te_recipe *recipe; /* copied; NULL: bf16. Or fp32, fp8-block, mxfp8 */
 	uint32_t flags;	    /* TE_DECODER_* */
 	int32_t max_seqs;   /* sequences at a time */
 	int32_t max_tokens; /* tokens of a sequence */
@@ -60,7 +60,7 @@ struct te_sampling {
  * compute type, unless a BLAS multiplies matrices (TE_GEMM_HOST) with other sums for other extents.
  * Weights may change between steps: te_seq_weights_changed().
  * Thread: one decoder by one thread at a time.  Since: 0.1
- * Errors: -EINVAL, -EOPNOTSUPP (an op, a recipe with FP8), -TE_ESTATE (sequence not initialised),
+ * Errors: -EINVAL, -EOPNOTSUPP (an op, another recipe), -TE_ESTATE (sequence not initialised),
  * -ENOMEM, and the codes of te_plan_create.
  */
 TE_EXPORT int te_decoder_create(struct te_seq *seq, const struct te_decoder_opts *opts,

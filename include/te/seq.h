@@ -140,6 +140,33 @@ TE_EXPORT int64_t te_seq_grad_nelems(const struct te_seq *seq);
  */
 TE_EXPORT int te_seq_bind_weight(struct te_seq *seq, const char *name, struct te_tensor *value);
 
+struct te_plan_opts;
+/**
+ * te_seq_store_codes - store weights that nothing trains only as the FP8 codes that plans read
+ * @seq:  the sequence
+ * @opts: options of te_plan_create for the plan that will run
+ *
+ * Call it after te_seq_complete, te_seq_freeze and te_seq_bind, and before te_seq_init. A weight
+ * that is frozen, or any with TE_SEQ_NO_GRADS, has no master if the plan reads nothing of it but
+ * codes, and its extents are multiples of 16: te_seq_init allocates the copies that the plan reads,
+ * as te_seq_bind_weight would have them, and te_seq_weight_set casts values to them. Returns the
+ * number of these weights.
+ * Thread: one sequence by one thread at a time.  Since: 0.1
+ * Errors: -TE_ESTATE (not complete), -EBUSY (initialised), -ENOMEM, and errors of te_plan_create.
+ */
+TE_EXPORT int te_seq_store_codes(struct te_seq *seq, const struct te_plan_opts *opts);
+/**
+ * te_seq_weight_set - write the values of a weight, in a master or as codes
+ * @seq:   the sequence
+ * @index: number of the weight, as in te_seq_weight
+ * @src:   all elements, FP32, in host memory
+ *
+ * Waits for the device. Calls te_seq_weights_changed.
+ * Thread: one sequence by one thread at a time.  Since: 0.1
+ * Errors: -EINVAL, -ENOMEM, -TE_ESTATE (not initialised, or bound by te_seq_bind_weight).
+ */
+TE_EXPORT int te_seq_weight_set(struct te_seq *seq, int index, const float *src);
+
 /**
  * te_seq_init - allocate weights, gradients and random state; draw initial weights
  * @seq:  the sequence
@@ -163,7 +190,8 @@ struct te_weight_info {
 	struct te_tensor *grad;	  /* FP32, borrowed; NULL: frozen, or no gradients */
 	uint32_t flags;		  /* TE_WEIGHT_* */
 	int64_t offset_nelems;	  /* in the flat buffers that have it; -1: none */
-	struct te_tensor *value;  /* tensor of te_seq_bind_weight, borrowed; or NULL */
+	/* tensor of te_seq_bind_weight or te_seq_store_codes, borrowed; or NULL */
+	struct te_tensor *value;
 };
 #define TE_WEIGHT_INFO_INIT { sizeof(struct te_weight_info), 0, 0, 0, 0, 0, 0, 0 }
 /* tied weights are listed once, under their owner */

@@ -158,6 +158,14 @@ static int find_head(struct te_decoder *d, const char **ret_stop)
 	return r;
 }
 
+/* 1: the scale of a row depends on rows of other sequences, or of other passes */
+static int is_by_pass(const struct te_recipe *r)
+{
+	const enum te_scaling by = te__recipe_operand(r, TE__ROLE_ACTIVATION).scaling;
+
+	return te__recipe_casts(r) && (by == TE_SCALING_TENSOR || by == TE_SCALING_1X16);
+}
+
 static int check_opts(struct te_decoder *d)
 {
 	struct te_decoder_opts *o = &d->o;
@@ -171,13 +179,14 @@ static int check_opts(struct te_decoder *d)
 		r = te__recipe_check("te_decoder_create", &d->recipe);
 	if (r < 0)
 		return r;
-	if (te__recipe_casts(&d->recipe))
-		return te__fail(-EOPNOTSUPP, "te_decoder_create: recipe %s: decoding needs bf16 or "
-				"fp32", te_recipe_name(&d->recipe));
+	if (is_by_pass(&d->recipe))
+		return te__fail(-EOPNOTSUPP, "te_decoder_create: recipe %s: decoding needs bf16, "
+				"fp32, fp8-block or mxfp8", te_recipe_name(&d->recipe));
 	for (int i = 0; i < d->seq->nops; i++)
-		if (d->seq->op[i]->recipe && te__recipe_casts(d->seq->op[i]->recipe))
+		if (d->seq->op[i]->recipe && is_by_pass(d->seq->op[i]->recipe))
 			return te__fail(-EOPNOTSUPP, "te_decoder_create: op %s has recipe %s: "
-					"decoding needs bf16 or fp32", d->seq->op[i]->name,
+					"decoding needs bf16, fp32, fp8-block or mxfp8",
+					d->seq->op[i]->name,
 					te_recipe_name(d->seq->op[i]->recipe));
 	if (o->flags & ~both || o->flags == both)
 		return te__fail(-EINVAL, "te_decoder_create: flags are 0x%x, expected "

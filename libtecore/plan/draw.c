@@ -71,7 +71,7 @@ static int64_t nthreads_for(int64_t n)
 /* the parts of threads that cannot be created are drawn by this one */
 void te__draw_weight(const struct te__weight *w, uint64_t seed, float *ret_values)
 {
-	const int64_t n = te_tensor_nelems(w->master);
+	const int64_t n = te_tensor_nelems(w->codes ? w->value : w->master);
 	const int64_t nparts = nthreads_for(n), per_part = (n / nparts + 2) & ~(int64_t)1;
 	struct part part[DRAW_THREADS];
 	pthread_t thread[DRAW_THREADS];

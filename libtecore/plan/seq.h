@@ -34,6 +34,7 @@ struct te__weight {
 	int64_t order_nelems;  /* elements of earlier weights in op order: seeds initial values */
 	int64_t offset_nelems; /* in masters, in grads, or in both; -1: in neither */
 	struct te_tensor *value; /* from te_seq_bind_weight(), without a master; or NULL */
+	const struct te_recipe *codes; /* value is the library's, cast by it; or NULL */
 	struct te_tensor *master, *grad;
 	void *rest; /* device, 16 bits an element that make a BF16 master FP32; or NULL */
 	struct te_tensor *copy_hp; /* compute dtype, or of a BF16 master FP32; or NULL */
@@ -68,6 +69,7 @@ struct te_seq {
 	struct te__pinned *pinned; /* with TE_SEQ_HOST_REMAINDERS: has rest; or NULL */
 	int64_t nrest;
 	struct te_quant *quant;
+	struct te_recipe codes; /* see te__weight */
 	/* device words, one allocation: seed, next offset (plans keep the offset of their latest
 	 * forward), version of the masters */
 	uint64_t *rng, *version;
@@ -91,6 +93,9 @@ struct te_seq {
 int te__seq_grow(void **array, int *cap, int n, size_t nbytes);
 /* 0, or -EBUSY, naming what: te_seq_complete() has run */
 int te__seq_building(const struct te_seq *seq, const char *what);
+/* 0, or an error, naming what: now is not between te_seq_complete() and te_seq_init() */
+int te__seq_laid_out(const struct te_seq *seq, const char *what);
+void te__seq_lay_out(struct te_seq *seq); /* again, after weights have lost or won masters */
 /* 0, or -TE_ESTATE, naming what: te_seq_init() has not run */
 int te__seq_initialised(const struct te_seq *seq, const char *what);
 
@@ -115,6 +120,10 @@ static inline int te__seq_is_split(const struct te_seq *seq)
 /* the FP32 values of a weight with a master, from and to host memory; synchronous */
 int te__weight_read(const struct te__weight *w, float *dst);
 int te__weight_write(const struct te__weight *w, const float *src);
+
+/* the same for a weight of te_seq_store_codes(): memory for it; its codes */
+int te__weight_alloc_codes(struct te_seq *seq, struct te__weight *w);
+int te__weight_write_codes(const struct te__weight *w, const float *src);
 
 /* write the initial values of a weight, which depend on the seed and order_nelems */
 void te__draw_weight(const struct te__weight *w, uint64_t seed, float *ret_values);

@@ -88,7 +88,7 @@ static void lay_out_some(struct te_seq *seq, int trained, int has_master, int64_
  * Trained weights come first: their gradients and moments are at the same offsets of other buffers.
  * Frozen masters follow; in the buffer of gradients, gradients of weights without a master follow.
  */
-static void lay_out(struct te_seq *seq)
+void te__seq_lay_out(struct te_seq *seq)
 {
 	int64_t none = 0;
 
@@ -366,7 +366,7 @@ static struct values values_at(const struct te_seq *seq, int64_t first, int64_t 
 
 static int draw_weight(const struct te__weight *w, uint64_t seed)
 {
-	const int64_t n = te_tensor_nelems(w->master);
+	const int64_t n = te_tensor_nelems(w->codes ? w->value : w->master);
 	float *buf = te__malloc((size_t)n * sizeof(*buf));
 	int r;
 
@@ -374,7 +374,7 @@ static int draw_weight(const struct te__weight *w, uint64_t seed)
 		return te__fail(-ENOMEM, "weight %s: no memory for %lld initial values", w->name,
 				(long long)n);
 	te__draw_weight(w, seed, buf);
-	r = te__weight_write(w, buf);
+	r = w->codes ? te__weight_write_codes(w, buf) : te__weight_write(w, buf);
 	te__free(buf);
 	return r;
 }
@@ -413,8 +413,11 @@ static int make_weights(struct te_seq *seq, uint64_t seed)
 		r = te__ctx_copy(seq->ctx, seq->rng, words, sizeof(words));
 	if (!r)
 		r = view_weights(seq);
+	for (int i = 0; i < seq->nweights && !r; i++)
+		if (seq->weight[i].codes)
+			r = te__weight_alloc_codes(seq, &seq->weight[i]);
 	for (int i = 0; i < seq->nweights && !r && draws; i++)
-		if (seq->weight[i].master)
+		if (seq->weight[i].master || seq->weight[i].codes)
 			r = draw_weight(&seq->weight[i], seed);
 	return r;
 }
@@ -452,7 +455,7 @@ static int lay_out_ops(struct te_seq *seq)
 	int r = collect_weights(seq);
 
 	if (!r) {
-		lay_out(seq);
+		te__seq_lay_out(seq);
 		r = wrap_weights(seq);
 	}
 	if (r < 0)
@@ -500,7 +503,7 @@ int te__seq_op_trains(const struct te_seq *seq, int i)
 }
 
 /* between te_seq_complete and te_seq_init */
-static int laid_out(const struct te_seq *seq, const char *what)
+int te__seq_laid_out(const struct te_seq *seq, const char *what)
 {
 	if (!seq)
 		return te__fail(-EINVAL, "%s: seq is NULL", what);
@@ -513,7 +516,7 @@ static int laid_out(const struct te_seq *seq, const char *what)
 
 int te_seq_freeze(struct te_seq *seq, const char *pattern, int frozen)
 {
-	int n = 0, r = laid_out(seq, "te_seq_freeze");
+	int n = 0, r = te__seq_laid_out(seq, "te_seq_freeze");
 
 	if (r)
 		return r;
@@ -532,7 +535,7 @@ int te_seq_freeze(struct te_seq *seq, const char *pattern, int frozen)
 	if (!n)
 		return te__fail(-ENOENT, "te_seq_freeze: no weight is named %s, and no op that "
 				"owns weights", pattern);
-	lay_out(seq); /* te_seq_init makes the tensors again */
+	te__seq_lay_out(seq); /* te_seq_init makes the tensors again */
 	return n;
 }
 
@@ -579,7 +582,7 @@ static int check_value(const struct te_seq *seq, const struct te__weight *w,
 int te_seq_bind_weight(struct te_seq *seq, const char *name, struct te_tensor *value)
 {
 	struct te__weight *w = NULL;
-	int r = laid_out(seq, "te_seq_bind_weight");
+	int r = te__seq_laid_out(seq, "te_seq_bind_weight");
 
 	if (r)
 		return r;
@@ -593,7 +596,8 @@ int te_seq_bind_weight(struct te_seq *seq, const char *name, struct te_tensor *v
 		return r;
 	te_tensor_unref(w->value);
 	w->value = te_tensor_ref(value);
-	lay_out(seq); /* te_seq_init makes the tensors again */
+	w->codes = NULL;
+	te__seq_lay_out(seq); /* te_seq_init makes the tensors again */
 	return 0;
 }
 
@@ -657,7 +661,7 @@ static int check_binding(const struct te_seq_binding *b)
 int te_seq_bind(struct te_seq *seq, const struct te_seq_binding *binding)
 {
 	struct te_seq_binding b = TE_SEQ_BINDING_INIT;
-	int r = laid_out(seq, "te_seq_bind");
+	int r = te__seq_laid_out(seq, "te_seq_bind");
 
 	if (!r)
 		r = te__sized_in("te_seq_bind", te_seq_binding, binding, &b);

@@ -124,6 +124,15 @@ struct te__operand te__recipe_operand(const struct te_recipe *recipe, enum te__r
 	return (struct te__operand){ recipe->compute, TE_SCALING_TENSOR, 0 };
 }
 
+struct te_recipe te__recipe_present(const struct te_recipe *recipe)
+{
+	struct te_recipe r = *recipe;
+
+	if (r.kind == TE_RECIPE_DELAYED)
+		r.kind = TE_RECIPE_CURRENT;
+	return r;
+}
+
 int te__recipe_pow2(const struct te_recipe *recipe)
 {
 	const struct te__recipe_ops *row = te__recipe_row(recipe);

@@ -40,11 +40,13 @@ static struct te_decoder_opts opts(void)
 	return o;
 }
 
-/* a model; _i: type, family */
+/* a model; i: type, family, and from 8 on FP8 */
 static struct te_seq *model(int i)
 {
+	static const char *const name[] = { "bf16", "fp32", "fp8-block", "mxfp8" };
+
 	recipe = (struct te_recipe)TE_RECIPE_INIT;
-	DO(te_recipe_from_name(i & 1 ? "fp32" : "bf16", &recipe));
+	DO(te_recipe_from_name(name[(i >> 2 & 2) + (i & 1)], &recipe));
 	shape.llama = i >> 1 & 1;
 	shape.nkv = shape.llama ? 2 : shape.nheads;
 	if (!is_host()) { /* GEMMs that its kernel for few rows computes */
@@ -101,7 +103,7 @@ static void same_logits(const struct te_decoder *d, int32_t s, const float *want
 			      (double)want[i], tol);
 }
 
-/* random numbers of tokens at a time. _i: type, family, pages, type of the cache */
+/* random numbers of tokens at a time. _i: type, family, pages, type of the cache, FP8 */
 START_TEST(logits_equal_a_whole_pass)
 {
 	struct te_seq *seq = model(_i);
@@ -567,7 +569,8 @@ START_TEST(bad_arguments_are_refused)
 	BAD(-EINVAL, "npages is -1", o.npages = -1);
 	BAD(-EINVAL, "ntokens is 62, but there are 61 logits", o.ntokens = 62);
 	BAD(-EINVAL, "flags are 0x3", o.flags = 3);
-	BAD(-EOPNOTSUPP, "recipe fp8-current: decoding needs bf16 or fp32",
+	BAD(-EOPNOTSUPP, "recipe fp8-current: decoding needs bf16, fp32, "
+	    "fp8-block or mxfp8",
 	    DO(te_recipe_from_name("fp8-current", &recipe)));
 	DO(te_recipe_from_name("fp32", &recipe));
 	fails(te_decoder_create(NULL, NULL, &d), -EINVAL, "seq is NULL");
@@ -687,7 +690,7 @@ TT_PAIR_SUITE("plan/decoder")
 {
 	TCase *c = tt_ctx_case(s, "decoder", on);
 
-	TT_ADD_LOOP(c, logits_equal_a_whole_pass, 8, 2);
+	TT_ADD_LOOP(c, logits_equal_a_whole_pass, is_host() ? 16 : 8, 2);
 	tcase_add_loop_test(c, parallel_branches_and_given_frequencies_equal_a_whole_pass, 0, 2);
 	tcase_add_loop_test(c, greedy_tokens_equal_whole_passes, 0, 4);
 	tcase_add_loop_test(c, frequencies_are_the_probabilities, 0,

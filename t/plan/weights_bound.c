@@ -437,6 +437,131 @@ START_TEST(inference_copies_are_row_wise)
 }
 END_TEST
 
+/* ---- codes of the library ---- */
+
+/* frozen: weights of GEMMs; else the sequence is for inference */
+static struct te_seq *untrained(const struct model_shape *m, int frozen)
+{
+	struct te_seq_binding b = TE_SEQ_BINDING_INIT;
+	struct te_seq *s = model_create_unbound(ctx, m);
+
+	DO(te_seq_complete(s));
+	for (int k = 0; k < te_seq_nweights(s) && frozen; k++)
+		if (weight(s, k).flags & TE_WEIGHT_GEMM)
+			ck_assert_int_eq(te_seq_freeze(s, weight(s, k).name, 1), 1);
+	b.flags = frozen ? 0 : TE_SEQ_NO_GRADS;
+	DO(te_seq_bind(s, &b));
+	return s;
+}
+
+static int store(struct te_seq *s, const struct model_shape *m, const char *recipe, uint32_t flags)
+{
+	const struct te_recipe r = tt_recipe(recipe);
+	struct te_plan_opts o = TE_PLAN_OPTS_INIT;
+
+	o.recipe = &r;
+	o.flags = flags;
+	o.x = (struct te_spec){ TE_DTYPE_INT32, 2, { m->batch, m->seqlen } };
+	return te_seq_store_codes(s, &o);
+}
+
+static void set_weights(struct te_seq *const s[2])
+{
+	for (int k = 0; k < te_seq_nweights(s[0]); k++) {
+		const size_t n = (size_t)te_tensor_nelems(weight(s[0], k).master);
+		float *x = malloc(n * sizeof(*x));
+
+		tt_fill_normal(x, n, 0.1f);
+		for (int i = 0; i < 2; i++)
+			DO(te_seq_weight_set(s[i], k, x));
+		free(x);
+	}
+}
+
+/* drawn and then set, each recipe but delayed, for training other weights and for inference */
+START_TEST(codes_give_the_bits_of_masters)
+{
+	const char *recipe = recipes[2 + _i / 2];
+	const uint32_t flags = _i % 2 ? 0 : TE_PLAN_TRAIN;
+	struct te_plan_memory mem[2] = { TE_PLAN_MEMORY_INIT, TE_PLAN_MEMORY_INIT };
+	struct te_seq *s[2];
+	struct te_plan *p[2];
+	int n = 0;
+
+	for (int i = 0; i < 2; i++) {
+		s[i] = untrained(&llama, flags != 0);
+		for (int k = 0; k < te_seq_nweights(s[i]) && i; k++)
+			n += weight(s[i], k).flags & TE_WEIGHT_GEMM &&
+			     !strstr(weight(s[i], k).name, "head");
+		if (i)
+			ck_assert_int_eq(store(s[i], &llama, recipe, flags), n);
+		DO(te_seq_init(s[i], 5));
+		p[i] = model_plan(s[i], &llama, recipe, flags);
+		DO(te_plan_memory(p[i], &mem[i]));
+	}
+	ck_assert_uint_eq(mem[0].bound_nbytes, 0);
+	ck_assert_uint_gt(mem[1].bound_nbytes, 0);
+	ck_assert_uint_le(mem[1].bound_nbytes + mem[1].copies_nbytes, mem[0].copies_nbytes);
+	ck_assert_uint_lt(mem[1].weights_nbytes + 3 * mem[1].bound_nbytes / (flags ? 2 : 1),
+			  mem[0].weights_nbytes);
+	for (int k = 0; k < 2; k++) {
+		same_inputs(p, &llama);
+		for (int i = 0; i < 2; i++)
+			queue_pass(s[i], p[i]);
+		DO(te_stream_sync(st));
+		model_same(te_plan_output(p[0]), te_plan_output(p[1]), "losses");
+		for (int i = 0; i < te_seq_nweights(s[0]) && flags; i++)
+			if (weight(s[0], i).grad)
+				model_same(weight(s[0], i).grad, weight(s[1], i).grad,
+					   weight(s[0], i).name);
+		set_weights(s);
+	}
+	for (int i = 0; i < 2; i++) {
+		te_plan_unref(p[i]);
+		te_seq_unref(s[i]);
+	}
+}
+END_TEST
+
+/* what is trained or read as values, or has other extents, keeps its master */
+START_TEST(only_codes_that_nothing_trains_are_stored)
+{
+	struct te_seq *s = untrained(&llama, 1), *all;
+	struct te_tensor *t;
+	const float x = 1;
+
+	ck_assert_int_eq(store(s, &llama, "bf16", TE_PLAN_TRAIN), 0);
+	fails(te_seq_weight_set(s, 0, &x), -TE_ESTATE, "te_seq_init has not run");
+	ck_assert_int_gt(store(s, &llama, "fp8-delayed", TE_PLAN_TRAIN), 0);
+	t = empty(weight(s, 1).value ? weight(s, 1).value : weight(s, 2).value, TE_DTYPE_BF16,
+		  TE_SCALING_TENSOR, 0);
+	for (int k = 1; k < 3; k++)
+		if (weight(s, k).value) {
+			DO(te_seq_bind_weight(s, weight(s, k).name, t));
+			DO(te_seq_init(s, 5));
+			fails(te_seq_weight_set(s, k, &x), -TE_ESTATE, "is bound to a tensor");
+			break;
+		}
+	te_tensor_unref(t);
+	fails(store(s, &llama, "fp8-delayed", 0), -EBUSY, "has been initialised");
+	fails(te_seq_weight_set(s, -1, &x), -EINVAL, "weight -1 of");
+	fails(te_seq_weight_set(s, 0, NULL), -EINVAL, "src is NULL");
+	te_seq_unref(s);
+	all = model_create_unbound(ctx, &llama);
+	fails(store(all, &llama, "fp8-block", 0), -TE_ESTATE, "te_seq_complete has not run");
+	DO(te_seq_complete(all));
+	ck_assert_int_eq(store(all, &llama, "fp8-block", 0), 0);
+	te_seq_unref(all);
+	s = untrained(&odd, 1);
+	store(s, &odd, "fp8-block", 0);
+	for (int k = 0; k < te_seq_nweights(s); k++)
+		ck_assert(!weight(s, k).value ||
+			  (te_tensor_rows(weight(s, k).value) % 16 == 0 &&
+			   te_tensor_cols(weight(s, k).value) % 16 == 0));
+	te_seq_unref(s);
+}
+END_TEST
+
 /* ---- errors ---- */
 
 static void not_planned(struct te_seq *s, const char *recipe, int code, const char *text)
@@ -577,9 +702,11 @@ END_TEST
 
 /* ---- faults ---- */
 
+/* t: has the tensor that is bound; NULL: the library's codes */
 static int build(struct te_ctx **c, struct te_seq **s, struct te_op **op, struct te_tensor **t,
 		 struct te_plan **p)
 {
+	struct te_seq_binding b = TE_SEQ_BINDING_INIT;
 	struct te_linear_attrs a = TE_ATTRS(linear, 144, 160, 0.02f, 0, NULL);
 	struct te_tensor_opts to = TE_TENSOR_OPTS_INIT;
 	struct te_plan_opts o = TE_PLAN_OPTS_INIT;
@@ -596,28 +723,33 @@ static int build(struct te_ctx **c, struct te_seq **s, struct te_op **op, struct
 	if (!r)
 		r = te_seq_complete(*s);
 	to.scaling = TE_SCALING_128X128;
-	if (!r)
+	if (!r && t)
 		r = te_tensor_create(*c, TE_DTYPE_E4M3, 2, shape, &to, t);
-	if (!r)
+	if (!r && t)
 		r = te_seq_bind_weight(*s, "l.weight", *t);
-	if (!r)
-		r = te_seq_init(*s, 1);
 	if (!r)
 		r = te_recipe_from_name("fp8-block", &recipe);
 	o.recipe = &recipe;
-	o.flags = TE_PLAN_TRAIN | TE_PLAN_INPUT_GRAD;
+	o.flags = t ? TE_PLAN_TRAIN | TE_PLAN_INPUT_GRAD : 0;
 	o.x = (struct te_spec){ TE_DTYPE_BF16, 2, { 16, 144 } };
+	b.flags = t ? 0 : TE_SEQ_NO_GRADS;
+	if (!r)
+		r = te_seq_bind(*s, &b);
+	if (!r && !t)
+		r = te_seq_store_codes(*s, &o);
+	if (r >= 0)
+		r = te_seq_init(*s, 1);
 	return r ? r : te_plan_create(*s, &o, p);
 }
 
-static int create(void)
+static int create(int bind)
 {
 	struct te_tensor *t = NULL;
 	struct te_plan *p = NULL;
 	struct te_ctx *c = NULL;
 	struct te_seq *s = NULL;
 	struct te_op *op = NULL;
-	int r = build(&c, &s, &op, &t, &p);
+	int r = build(&c, &s, &op, bind ? &t : NULL, &p);
 
 	te_plan_unref(p);
 	te_seq_unref(s);
@@ -627,9 +759,20 @@ static int create(void)
 	return r;
 }
 
+static int create_bound(void)
+{
+	return create(1);
+}
+
+static int create_codes(void)
+{
+	return create(0);
+}
+
 START_TEST(survives_every_failed_allocation)
 {
-	ck_assert_int_ge(tt_fault_each(create), 30);
+	ck_assert_int_ge(tt_fault_each(create_bound), 30);
+	ck_assert_int_ge(tt_fault_each(create_codes), 30);
 }
 END_TEST
 
@@ -651,6 +794,9 @@ void bound_cases(Suite *s)
 	tcase_add_test(c, frozen_bound_weights_leave_adamw_the_others);
 	tcase_add_loop_test(c, inference_takes_a_byte_for_each_parameter, 0, NRECIPES);
 	tcase_add_loop_test(c, inference_copies_are_row_wise, 1, NRECIPES);
+	tcase_add_loop_test(c, codes_give_the_bits_of_masters, 0,
+			    2 * ((strcmp(backend, "host") ? NRECIPES : (int)TT_LEN(recipes)) - 2));
+	tcase_add_test(c, only_codes_that_nothing_trains_are_stored);
 	tcase_add_test(c, recipes_that_read_something_else_are_refused);
 	tcase_add_loop_test(c, ops_that_read_masters_refuse_bound_weights, 0, 2);
 	tcase_add_test(c, bad_weights_are_refused);

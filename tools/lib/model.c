@@ -11,6 +11,7 @@
 
 #include <te/comm_op.h>
 #include <te/errno.h>
+#include <te/plan.h>
 
 #include "lora.h"
 #include "model.h"
@@ -736,6 +737,19 @@ static int draw_adapters(const struct model *m, uint64_t seed)
 		free(x);
 	}
 	return te;
+}
+
+int model_store_codes(struct model *m, const struct te_recipe *recipe, uint32_t flags, int64_t B,
+		      int64_t T)
+{
+	struct te_plan_opts po = TE_PLAN_OPTS_INIT;
+	int te;
+
+	po.recipe = recipe;
+	po.flags = flags;
+	po.x = (struct te_spec){ TE_DTYPE_INT32, 2, { B, T } };
+	te = te_seq_store_codes(m->seq, &po);
+	return te < 0 ? say_te(te, "the model cannot be planned") : STATUS_OK;
 }
 
 int model_init(struct model *m, uint64_t seed)

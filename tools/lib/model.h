@@ -32,6 +32,13 @@ struct model {
 #define IGNORED_TARGET (-100)
 
 /*
+ * Before model_init(): weights that plans with this recipe, of B sequences of T tokens, read only
+ * as codes have no masters. flags: TE_PLAN_*
+ */
+int model_store_codes(struct model *m, const struct te_recipe *recipe, uint32_t flags, int64_t B,
+		      int64_t T);
+
+/*
  * Create the ops and lay out their weights without memory; model_create() also does model_init().
  */
 int model_build(struct te_ctx *ctx, const struct config *cfg, struct model *ret_model);

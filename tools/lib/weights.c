@@ -24,10 +24,12 @@
 
 #define PEFT_PREFIX "base_model.model." /* before names that transformers gives */
 
-/* offset of a part of a weight in the flat buffer, and its shape in the file */
+/* offset of a part of a weight in the flat buffer or in the weight, and its shape in the file */
 struct slice {
 	char name[128];
 	int64_t offset, rows, cols; /* in the sequence: elements, [rows, cols] */
+	int weight; /* its number in the sequence */
+	int64_t ncodes; /* 0, or elements of a weight of codes, in which offset counts from 0 */
 	const struct config *cfg;
 	enum part part;
 	int transposed;
@@ -45,8 +47,10 @@ typedef int (*slice_fn)(void *arg, const struct slice *s);
 static void slice_of(const struct config *cfg, const struct te_weight_info *w,
 		     const struct weight_map *map, int layer, struct slice *ret_s)
 {
+	const struct te_tensor *t = w->value ? w->value : w->master;
 	const char *bias = strstr(map->te, ".bias");
-	struct slice s = { .ndim = te_tensor_ndim(w->master),
+	struct slice s = { .ndim = te_tensor_ndim(t),
+			   .ncodes = w->value ? te_tensor_nelems(t) : 0,
 			   .cfg = cfg,
 			   .part = map->part,
 			   .head = !strcmp(map->te, "head.weight"),
@@ -56,9 +60,9 @@ static void slice_of(const struct config *cfg, const struct te_weight_info *w,
 	weight_name(map->hf, layer, s.name, sizeof(s.name));
 	s.gain = s.ndim == 1 && !bias && !cfg->layernorm;
 	s.tied = cfg->tied && !strcmp(map->te, "embed.weight");
-	s.cols = s.ndim == 2 ? te_tensor_extent(w->master, 1) : 1;
-	model_part_rows(cfg, map->part, te_tensor_extent(w->master, 0), &first, &s.rows);
-	s.offset = w->offset_nelems + first * s.cols;
+	s.cols = s.ndim == 2 ? te_tensor_extent(t, 1) : 1;
+	model_part_rows(cfg, map->part, te_tensor_extent(t, 0), &first, &s.rows);
+	s.offset = (w->value ? 0 : w->offset_nelems) + first * s.cols;
 	s.shape[0] = s.transposed ? s.cols : s.rows;
 	s.shape[1] = s.transposed ? s.rows : s.cols;
 	*ret_s = s;
@@ -127,6 +131,7 @@ static int each_slice(const struct model *divided, int adapters, slice_fn fn, vo
 			if (layer == -2)
 				continue;
 			slice_of(&m->cfg, &w, map, layer, &s);
+			s.weight = i;
 			if (mark)
 				adapt_slice(&w, mark[strlen(".lora_")], found, &s);
 			r = fn(arg, &s);
@@ -318,6 +323,8 @@ struct loading {
 	const struct tensor *a;	/* the latest A of an adapter, if adapters are loaded */
 	struct te_seq *seq; /* has the masters that are loaded */
 	float *flat;	    /* weights of the whole model instead, if ranks divide them */
+	float *part;	    /* values of a weight of codes, or NULL; and its number */
+	int weight;
 	struct digest *digest; /* digest of all values without the adapter, or NULL */
 	/* the first element that is not finite, if there is one */
 	const struct tensor *odd;
@@ -583,6 +590,28 @@ static int check_again(const struct loading *l, const struct tensor *t)
 		       st_path(t->file), l->a->name, t->name);
 }
 
+/* casts a weight of codes after its last slice */
+static int write_codes(struct loading *l)
+{
+	const int te = l->part ? te_seq_weight_set(l->seq, l->weight, l->part) : 0;
+
+	free(l->part);
+	l->part = NULL;
+	return te < 0 ? say_te(te, "weight %d", l->weight) : STATUS_OK;
+}
+
+/* room for the weight of a slice of codes */
+static int begin_codes(struct loading *l, const struct slice *s)
+{
+	const int r = l->part && l->weight != s->weight ? write_codes(l) : STATUS_OK;
+
+	if (r || !s->ncodes || l->part)
+		return r;
+	l->weight = s->weight;
+	l->part = calloc((size_t)s->ncodes, sizeof(*l->part));
+	return l->part ? STATUS_OK : say_failed("%s: out of memory", s->name);
+}
+
 static int read_slice(void *arg, const struct slice *s)
 {
 	struct loading *l = arg;
@@ -593,6 +622,8 @@ static int read_slice(void *arg, const struct slice *s)
 	float *rows;
 	int te = 0, r = take_tensor(l, s, &t);
 
+	if (!r)
+		r = begin_codes(l, s);
 	if (!r && s->again)
 		return check_again(l, t);
 	l->a = t;
@@ -600,8 +631,8 @@ static int read_slice(void *arg, const struct slice *s)
 		r = read_delta(l->adapter, s, &d);
 	if (r)
 		return r;
-	if (l->flat) {
-		read_rows(l, s, t, &d, 0, s->rows, l->flat + s->offset);
+	if (l->flat || s->ncodes) {
+		read_rows(l, s, t, &d, 0, s->rows, (s->ncodes ? l->part : l->flat) + s->offset);
 		delta_free(&d);
 		return STATUS_OK;
 	}
@@ -652,6 +683,8 @@ static int read_tensors(const struct tensors *ts, const struct model *m, int ada
 	if (!r)
 		r = each_slice(m, adapters, read_slice, &l);
 	if (!r)
+		r = write_codes(&l);
+	if (!r)
 		r = check_unused(ts);
 	if (!r && adapter)
 		r = check_unused(&adapter->tensors);
@@ -671,6 +704,7 @@ static int read_tensors(const struct tensors *ts, const struct model *m, int ada
 		r = te < 0 ? say_te(te, "%s", ts->path) : r;
 	}
 	free(l.flat);
+	free(l.part);
 	return r;
 }
 

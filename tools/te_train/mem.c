@@ -69,7 +69,8 @@ static int shared(const struct mem_run *run, int64_t B, struct mem *m)
 		return r;
 	m->grads = (uint64_t)te_seq_grad_nelems(run->model->seq) * sizeof(float);
 	/* gradients in a communicator's pool are none of the plan's */
-	m->weights = pm.weights_nbytes - (run->graph->ranks->grads ? 0 : m->grads);
+	m->weights = pm.bound_nbytes + pm.weights_nbytes -
+		     (run->graph->ranks->grads ? 0 : m->grads);
 	m->copies = pm.copies_nbytes;
 	m->state = pm.state_nbytes - pm.own_nbytes;
 	/* copies of each part's weights have a table of their own */

@@ -701,7 +701,12 @@ static int open_model(struct trainer *t)
 		r = say_bad("--freeze: \"%s\" leaves no weight to train", o->freeze);
 	if ((o->init || o->resume) && !m->whole)
 		flags |= TE_SEQ_NO_DRAW; /* files have all weights */
-	return r || o->sample_only ? r : ranks_bind(&t->ranks, m->seq, flags, trains(o));
+	if (!r && !o->sample_only)
+		r = ranks_bind(&t->ranks, m->seq, flags, trains(o));
+	/* answers are chosen with BF16 weights */
+	if (!r && o->lora && !o->sample_only && !(o->eval_choices && *o->eval_choices))
+		r = model_store_codes(m, &t->recipe, TE_PLAN_TRAIN, t->B, t->T);
+	return r;
 }
 
 int trainer_plan(struct trainer *t)

@@ -116,7 +116,7 @@ int trainer_not_finite(const struct trainer *t, const char *what, double value, 
 
 		if (te_seq_weight(t->now.model.seq, i, &w) < 0)
 			continue;
-		at = find_not_finite(w.master, &x);
+		at = w.master ? find_not_finite(w.master, &x) : -1;
 		if (at >= 0)
 			return say_failed("%s is not finite (%g): element %lld of the weight %s is "
 					  "%g; %s", what, value, (long long)at, w.name, (double)x,

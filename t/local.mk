@@ -42,6 +42,7 @@ TT_PAIRS = \
 	t/plan/custom \
 	t/plan/decoder \
 	t/plan/fusion \
+	t/plan/optim_groups \
 	t/plan/optim_host \
 	t/plan/plan \
 	t/plan/plan_bind \
@@ -85,7 +86,6 @@ TT_CORE = \
 	t/plan/faults \
 	t/plan/numerics \
 	t/plan/optim \
-	t/plan/optim_groups \
 	t/plan/profile \
 	t/plan/seq \
 	t/plan/threads \

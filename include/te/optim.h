@@ -31,7 +31,7 @@ enum te_moments {
  */
 enum te_adamw_where {
 	TE_ADAMW_DEVICE = 0,
-	TE_ADAMW_HOST = 1, /* on GPUs moments in FP32, and weights that steps do not round */
+	TE_ADAMW_HOST = 1,
 };
 
 /*
@@ -104,9 +104,8 @@ struct te_adamw_opts {
  * With TE_ADAMW_HOST, a step that fails has changed no weight and no moment, unless the exchange of
  * several parts failed.
  * Thread: one sequence by one thread at a time.  Since: 0.1
- * Errors: -EINVAL, -ENOMEM, -TE_ESTATE, -ENOENT (a pattern of a group matches no trained weight),
- * -EOPNOTSUPP (several parts, groups, or TE_ADAMW_HOST, with moments or weights that steps round,
- * on another backend than host).
+ * Errors: -EINVAL, -ENOMEM, -TE_ESTATE, -ENOENT (no trained weight has a name that a pattern of a
+ * group matches).
  */
 TE_EXPORT int te_adamw_create(struct te_seq *seq, const struct te_adamw_opts *opts,
 			      struct te_adamw **ret_opt);

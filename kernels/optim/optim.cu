@@ -371,6 +371,7 @@ template <int MOMENTS, int MASTERS> DEV void adamw_small(const struct te_k_adamw
 		return;
 	const struct adamw_consts k = adamw_consts_of(a);
 	const uint64_t step = a.state->nsteps;
+	const int64_t drawn = group + a.first / TE_V;
 
 	moment_get<TE_K_ROUNDED_M, MOMENTS>(wm, sm, m);
 	moment_get<TE_K_ROUNDED_V, MOMENTS>(wv, sv, v);
@@ -378,9 +379,9 @@ template <int MOMENTS, int MASTERS> DEV void adamw_small(const struct te_k_adamw
 #pragma unroll
 	for (int e = 0; e < TE_V; e++)
 		adamw_one(k, __uint_as_float(gw[e]), decay, w[e], m[e], v[e]);
-	sm = moment_put<TE_K_ROUNDED_M, MOMENTS>(m, step, group, wm);
-	sv = moment_put<TE_K_ROUNDED_V, MOMENTS>(v, step, group, wv);
-	master_put<MASTERS>(w, step, group, ww, rest);
+	sm = moment_put<TE_K_ROUNDED_M, MOMENTS>(m, step, drawn, wm);
+	sv = moment_put<TE_K_ROUNDED_V, MOMENTS>(v, step, drawn, wv);
+	master_put<MASTERS>(w, step, drawn, ww, rest);
 	words_store<NW>(pm, vec, n * SIZE, wm);
 	words_store<NW>(pv, vec, n * SIZE, wv);
 	words_store<WNW>(pw, vec, n * WSIZE, ww);

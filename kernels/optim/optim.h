@@ -97,7 +97,7 @@ struct te_k_adamw {
 	uint16_t *rest;		/* SPLIT: [n] the bits that BF16 lacks; or NULL */
 	int32_t moments;	/* enum te_k_moments */
 	int32_t masters;	/* enum te_k_masters */
-	/* number of element 0 in the draws, a multiple of TE_K_ALIGN_WEIGHT; only 0 on devices */
+	/* number of element 0 in the draws, a multiple of TE_K_ALIGN_WEIGHT */
 	int64_t first;
 };
 

@@ -225,27 +225,6 @@ static int check_masters(const struct te_seq *seq)
 	return 0;
 }
 
-/* may parts or chunks be launched with these options? */
-static int check_ranges(const struct te_seq *seq, const struct te_adamw_opts *o)
-{
-	const int rounds = o->moments != TE_MOMENTS_FP32 ||
-			   (te_tensor_dtype(seq->masters) == TE_DTYPE_BF16 && !seq->rest);
-	const char *what = o->nparts > 1 ? "several parts" :
-			   o->ngroups	 ? "groups" :
-			   o->where	 ? "TE_ADAMW_HOST" :
-					   NULL;
-
-	if (o->nparts > 1 && !o->gather)
-		return te__fail(-EINVAL, "te_adamw_create: %d parts, and no gather", o->nparts);
-	/* device functions draw by the number of an element in the launch */
-	if (what && rounds && strcmp(te_ctx_backend(seq->ctx), "host"))
-		return te__fail(-EOPNOTSUPP, "te_adamw_create: %s with moments or weights that "
-				"steps round, on backend %s, expected host, or both in FP32 or "
-				"weights with remainders",
-				what, te_ctx_backend(seq->ctx));
-	return 0;
-}
-
 int te_adamw_create(struct te_seq *seq, const struct te_adamw_opts *opts, struct te_adamw **ret_opt)
 {
 	struct te_adamw_opts o;
@@ -262,8 +241,8 @@ int te_adamw_create(struct te_seq *seq, const struct te_adamw_opts *opts, struct
 	if (!te_seq_grads(seq))
 		return te__fail(-TE_ESTATE, "te_adamw_create: the sequence has no gradients");
 	r = check_masters(seq);
-	if (!r)
-		r = check_ranges(seq, &o);
+	if (!r && o.nparts > 1 && !o.gather)
+		r = te__fail(-EINVAL, "te_adamw_create: %d parts, and no gather", o.nparts);
 	if (r < 0)
 		return r;
 	opt = te__calloc(1, sizeof(*opt));

@@ -613,6 +613,7 @@ START_TEST(adamw_of_small_states)
 			.decay = k & 1 ? decay : NULL,
 			.state = s,
 			.n = n,
+			.first = (int64_t)k * 3 * TE_K_ALIGN_WEIGHT,
 			.beta1 = 0.9f,
 			.beta2 = 0.95f,
 			.eps = 1e-8f,

@@ -205,12 +205,14 @@ static int exchange(void *arg, struct te_stream *stream, void *all, size_t nbyte
 	return 0;
 }
 
-/* a part that begins and ends within groups updates its elements alike */
+/* a part that begins and ends within groups updates its elements alike; _i: the moments */
 START_TEST(parts_have_groups)
 {
 	struct te_adamw_opts base = TE_ADAMW_OPTS_INIT, o = with_groups(&base);
-	float *want = train(&o, 1, EAGER);
+	float *want;
 
+	o.moments = (enum te_moments)_i;
+	want = train(&o, 1, EAGER);
 	o.nparts = 3;
 	o.gather = exchange;
 	for (o.part = 0; o.part < o.nparts; o.part++) {
@@ -335,13 +337,16 @@ START_TEST(survives_every_failed_allocation)
 }
 END_TEST
 
-TT_SUITE("plan/optim_groups", TT_NEED_NOTHING)
+TT_PAIR_SUITE("plan/optim_groups")
 {
-	TCase *c = tt_case(s, "groups", "host numeric");
+	const int on_host = !strcmp(on, "host");
+	TCase *c = tt_case(s, "groups", on_host ? "host numeric" : on);
 
 	tcase_add_checked_fixture(c, setup, teardown);
 	tcase_add_loop_test(c, a_group_has_the_bits_of_an_optimizer_with_its_options, 0, 18);
-	tcase_add_test(c, parts_have_groups);
+	tcase_add_loop_test(c, parts_have_groups, 0, 3);
+	if (!on_host)
+		return;
 	tcase_add_test(c, states_of_groups_are_counted);
 	tcase_add_loop_test(c, names_what_is_wrong_with_a_group, 0, TT_LEN(bad));
 	tcase_add_test(c, a_rate_that_a_group_makes_infinite_changes_none);

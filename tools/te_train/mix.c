@@ -85,13 +85,10 @@ static struct axes axes_of(const struct opts *o, const struct trainer *t, const 
 {
 	/* a head in FP8, or that ranks divide, has no chunks */
 	const int divides = o->tensor == 1 && t->head_recipe.kind == TE_RECIPE_NONE;
-	/* te_adamw_create() refuses moments in host memory */
-	const int fixed = strcmp(t->device.backend, "host") &&
-			  (strcmp(o->moments, "fp32") || !strcmp(o->masters, "bf16"));
 	struct axes a = { .nrecompute = given ? 1 : COUNT(recomputed), .nchunks = 1 };
 
 	memcpy(a.states, states, sizeof(states));
-	a.nstates = o->states_given || fixed ? 1 : COUNT(states);
+	a.nstates = o->states_given ? 1 : COUNT(states);
 	a.states[0] = states[!strcmp(o->states, "host")];
 	memcpy(a.recompute, recomputed, sizeof(recomputed));
 	if (given)

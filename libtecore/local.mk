@@ -180,6 +180,7 @@ libtecore_libtecore_internal_la_SOURCES = \
 	libtecore/plan/fuse.c \
 	libtecore/plan/fusions.c \
 	libtecore/plan/layout.c \
+	libtecore/plan/masters.c \
 	libtecore/plan/moves.c \
 	libtecore/plan/moves.h \
 	libtecore/plan/moves_run.c \

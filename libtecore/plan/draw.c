@@ -24,6 +24,7 @@ struct part {
 	const struct te__weight *w;
 	uint64_t seed;
 	float *buf;
+	int64_t first; /* element of the weight that buf begins with */
 	int64_t begin, end; /* range of the weight's elements; begin is even */
 };
 
@@ -50,9 +51,9 @@ static void *draw_part(void *arg)
 			/* places are multiples of 64, so pairs never straddle weights */
 			if (!(i & 1))
 				normal_pair(p->seed, (uint64_t)(p->w->order_nelems + i) / 2, z);
-			p->buf[i] = (float)(z[i & 1] * d->init_std);
+			p->buf[i - p->first] = (float)(z[i & 1] * d->init_std);
 		} else {
-			p->buf[i] = d->init == TE_INIT_ONE ? 1.0f : 0.0f;
+			p->buf[i - p->first] = d->init == TE_INIT_ONE ? 1.0f : 0.0f;
 		}
 	}
 	return NULL;
@@ -69,9 +70,9 @@ static int64_t nthreads_for(int64_t n)
 }
 
 /* the parts of threads that cannot be created are drawn by this one */
-void te__draw_weight(const struct te__weight *w, uint64_t seed, float *ret_values)
+void te__draw_weight(const struct te__weight *w, uint64_t seed, int64_t first, int64_t n,
+		     float *ret_values)
 {
-	const int64_t n = te_tensor_nelems(w->codes ? w->value : w->master);
 	const int64_t nparts = nthreads_for(n), per_part = (n / nparts + 2) & ~(int64_t)1;
 	struct part part[DRAW_THREADS];
 	pthread_t thread[DRAW_THREADS];
@@ -80,8 +81,8 @@ void te__draw_weight(const struct te__weight *w, uint64_t seed, float *ret_value
 	for (int64_t k = 0; k < nparts; k++) {
 		const int64_t begin = k * per_part < n ? k * per_part : n;
 
-		part[k] = (struct part){ w, seed, ret_values, begin,
-					 n - begin < per_part ? n : begin + per_part };
+		part[k] = (struct part){ w, seed, ret_values, first, first + begin,
+					 first + (n - begin < per_part ? n : begin + per_part) };
 	}
 	while (nstarted < nparts &&
 	       !te__thread_create(&thread[nstarted], "te-draw", draw_part, &part[nstarted]))

@@ -125,8 +125,24 @@ int te__weight_write(const struct te__weight *w, const float *src);
 int te__weight_alloc_codes(struct te_seq *seq, struct te__weight *w);
 int te__weight_write_codes(const struct te__weight *w, const float *src);
 
-/* write the initial values of a weight, which depend on the seed and order_nelems */
-void te__draw_weight(const struct te__weight *w, uint64_t seed, float *ret_values);
+/* n masters in device memory: FP32; or if split BF16, of which the first nrest have remainders */
+struct te__values {
+	struct te_ctx *ctx;
+	int split;
+	void *at;
+	uint16_t *rest;
+	int64_t nrest, n;
+};
+/* nelems of them from `first` on */
+struct te__values te__values_from(const struct te__values *v, int64_t first, int64_t nelems);
+/* from and to FP32 in host memory; synchronous */
+int te__values_read(const struct te__values *v, float *dst);
+int te__values_write(const struct te__values *v, const float *src);
+
+/* initial values of n elements of a weight from `first` on, an even number; they depend on the seed
+ * and order_nelems */
+void te__draw_weight(const struct te__weight *w, uint64_t seed, int64_t first, int64_t n,
+		     float *ret_values);
 
 /* 1: it has a gradient, and an optimizer updates it */
 static inline int te__weight_trains(const struct te__weight *w)

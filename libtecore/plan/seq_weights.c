@@ -274,65 +274,9 @@ uint64_t te__seq_weights_nbytes(const struct te_seq *seq)
 
 /* ---- values of masters ---- */
 
-/* elements that are converted at a time */
-#define VALUES_NELEMS ((int64_t)1 << 18)
-
-/* n masters in device memory: FP32; or if split BF16, of which the first nrest have remainders */
-struct values {
-	struct te_ctx *ctx;
-	int split;
-	void *at;
-	uint16_t *rest;
-	int64_t nrest, n;
-};
-
-/* convert to or, if src is not NULL, from BF16 */
-static int values_convert(const struct values *v, float *dst, const float *src)
+static struct te__values weight_values(const struct te__weight *w)
 {
-	const int64_t most = v->n < VALUES_NELEMS ? v->n : VALUES_NELEMS;
-	uint16_t *half = te__calloc(2, (size_t)most * sizeof(*half) + 1);
-	uint16_t *rest = half ? half + most : NULL;
-	int r = half ? 0 : te__no_memory("values of masters");
-
-	for (int64_t i = 0, n; i < v->n && !r; i += n) {
-		uint16_t *at = (uint16_t *)v->at + i;
-		int64_t nrest = v->nrest - i;
-		size_t nbytes;
-
-		n = v->n - i < most ? v->n - i : most;
-		nrest = nrest < 0 ? 0 : nrest < n ? nrest : n;
-		nbytes = (size_t)n * sizeof(*half);
-		memset(rest + nrest, 0, (size_t)(n - nrest) * sizeof(*rest));
-		for (int64_t k = 0; k < n && src; k++) {
-			half[k] = (uint16_t)te_round_upper(src[i + k]);
-			rest[k] = (uint16_t)te_round_lower(src[i + k]);
-		}
-		r = te__ctx_copy(v->ctx, src ? at : half, src ? half : at, nbytes);
-		if (!r && nrest)
-			r = te__ctx_copy(v->ctx, src ? v->rest + i : rest, src ? rest : v->rest + i,
-					 (size_t)nrest * sizeof(*rest));
-		for (int64_t k = 0; k < n && !src && !r; k++)
-			dst[i + k] = te_round_join(half[k], rest[k]);
-	}
-	te__free(half);
-	return r;
-}
-
-static int values_read(const struct values *v, float *dst)
-{
-	return v->split ? values_convert(v, dst, NULL) :
-			  te__ctx_copy(v->ctx, dst, v->at, (size_t)v->n * sizeof(*dst));
-}
-
-static int values_write(const struct values *v, const float *src)
-{
-	return v->split ? values_convert(v, NULL, src) :
-			  te__ctx_copy(v->ctx, v->at, src, (size_t)v->n * sizeof(*src));
-}
-
-static struct values weight_values(const struct te__weight *w)
-{
-	return (struct values){ te_tensor_ctx(w->master),
+	return (struct te__values){ te_tensor_ctx(w->master),
 				te_tensor_dtype(w->master) == TE_DTYPE_BF16,
 				te_tensor_data(w->master), w->rest,
 				w->rest ? te_tensor_nelems(w->master) : 0,
@@ -341,40 +285,51 @@ static struct values weight_values(const struct te__weight *w)
 
 int te__weight_read(const struct te__weight *w, float *dst)
 {
-	const struct values v = weight_values(w);
+	const struct te__values v = weight_values(w);
 
-	return values_read(&v, dst);
+	return te__values_read(&v, dst);
 }
 
 int te__weight_write(const struct te__weight *w, const float *src)
 {
-	const struct values v = weight_values(w);
+	const struct te__values v = weight_values(w);
 
-	return values_write(&v, src);
+	return te__values_write(&v, src);
 }
 
-static struct values values_at(const struct te_seq *seq, int64_t first, int64_t nelems)
+static struct te__values values_at(const struct te_seq *seq, int64_t first, int64_t nelems)
 {
-	const int split = te__seq_is_split(seq);
-	const int64_t nrest = seq->nrest - first;
+	const struct te__values all = { seq->ctx, te__seq_is_split(seq),
+					te_tensor_data(seq->masters), seq->rest, seq->nrest,
+					te_seq_nelems(seq) };
 
-	return (struct values){ seq->ctx, split,
-				(char *)te_tensor_data(seq->masters) + first * (split ? 2 : 4),
-				nrest > 0 ? (uint16_t *)seq->rest + first : NULL,
-				nrest > 0 ? nrest : 0, nelems };
+	return te__values_from(&all, first, nelems);
+}
+
+/* elements that are drawn at a time: a buffer of 16 MiB, whose pages are used again */
+#define DRAW_NELEMS ((int64_t)1 << 22)
+
+static int write_run(const struct te__weight *w, int64_t first, int64_t n, const float *src)
+{
+	const struct te__values all = weight_values(w), v = te__values_from(&all, first, n);
+
+	return te__values_write(&v, src);
 }
 
 static int draw_weight(const struct te__weight *w, uint64_t seed)
 {
-	const int64_t n = te_tensor_nelems(w->codes ? w->value : w->master);
-	float *buf = te__malloc((size_t)n * sizeof(*buf));
-	int r;
+	const int64_t nelems = te_tensor_nelems(w->codes ? w->value : w->master);
+	/* codes are cast from all values */
+	const int64_t most = nelems < DRAW_NELEMS || w->codes ? nelems : DRAW_NELEMS;
+	float *buf = te__malloc((size_t)most * sizeof(*buf));
+	int r = buf ? 0 : te__fail(-ENOMEM, "weight %s: no memory for %lld initial values", w->name,
+				   (long long)most);
 
-	if (!buf)
-		return te__fail(-ENOMEM, "weight %s: no memory for %lld initial values", w->name,
-				(long long)n);
-	te__draw_weight(w, seed, buf);
-	r = w->codes ? te__weight_write_codes(w, buf) : te__weight_write(w, buf);
+	for (int64_t at = 0, n; at < nelems && !r; at += n) {
+		n = nelems - at < most ? nelems - at : most;
+		te__draw_weight(w, seed, at, n, buf);
+		r = w->codes ? te__weight_write_codes(w, buf) : write_run(w, at, n, buf);
+	}
 	te__free(buf);
 	return r;
 }
@@ -734,7 +689,7 @@ struct te_tensor *te_seq_masters(const struct te_seq *seq)
 }
 
 static int find_values(const char *fn, const struct te_seq *seq, int64_t first, int64_t nelems,
-		       const void *p, struct values *ret)
+		       const void *p, struct te__values *ret)
 {
 	const int64_t n = te_seq_nelems(seq);
 	int r = te__seq_initialised(seq, fn);
@@ -752,19 +707,19 @@ static int find_values(const char *fn, const struct te_seq *seq, int64_t first, 
 
 int te_seq_masters_get(const struct te_seq *seq, int64_t first, int64_t nelems, float *dst)
 {
-	struct values v;
+	struct te__values v;
 	int r = find_values("te_seq_masters_get", seq, first, nelems, dst, &v);
 
-	return r ? r : values_read(&v, dst);
+	return r ? r : te__values_read(&v, dst);
 }
 
 int te_seq_masters_set(struct te_seq *seq, int64_t first, int64_t nelems, const float *src)
 {
-	struct values v;
+	struct te__values v;
 	int r = find_values("te_seq_masters_set", seq, first, nelems, src, &v);
 
 	if (!r)
-		r = values_write(&v, src);
+		r = te__values_write(&v, src);
 	return r ? r : te_seq_weights_changed(seq, te_ctx_stream(seq->ctx));
 }
 

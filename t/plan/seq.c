@@ -333,6 +333,27 @@ START_TEST(draws_the_same_weights_with_any_number_of_threads)
 }
 END_TEST
 
+/* a weight that is drawn in two runs has the values of two weights of their lengths */
+START_TEST(draws_long_weights_as_their_parts)
+{
+	const int64_t n = (65536 + 3) * 64;
+	float *a = malloc((size_t)n * sizeof(*a)), *b = malloc((size_t)n * sizeof(*b));
+
+	for (int k = 0; k < 2; k++) {
+		put(embedding("e", k ? 65536 : 65536 + 3, 64));
+		if (k)
+			put(embedding("f", 3, 64));
+		ck_assert_int_eq(te_seq_init(seq, 7), 0);
+		ck_assert_int_eq(te_seq_masters_get(seq, 0, n, k ? b : a), 0);
+		te_seq_unref(seq);
+		ck_assert_int_eq(te_seq_create(ctx, &seq), 0);
+	}
+	ck_assert_mem_eq(a, b, (size_t)n * sizeof(*a));
+	free(a);
+	free(b);
+}
+END_TEST
+
 START_TEST(shares_a_tied_weight)
 {
 	struct te_op *e = put(embedding("e", 16, 32));
@@ -671,6 +692,7 @@ TT_SUITE("plan/seq", TT_NEED_NOTHING)
 	tcase_add_test(c, lays_weights_out_flat_and_zero_padded);
 	tcase_add_test(c, draws_normal_weights_by_seed);
 	tcase_add_test(c, draws_the_same_weights_with_any_number_of_threads);
+	tcase_add_test(c, draws_long_weights_as_their_parts);
 	tcase_add_test(c, shares_a_tied_weight);
 	tcase_add_test(c, refuses_a_tie_that_does_not_fit);
 	tcase_add_test(c, refuses_a_tie_to_a_namesake);

@@ -7,13 +7,13 @@ TT_LONG = \
 	t/comm/bootstrap_faults \
 	t/comm/fabric \
 	t/comm/faults \
-	t/comm/messages \
 	t/comm/nodes_faults \
 	t/comm/nodes_random \
 	t/comm/nvls \
 	t/plan/place
 TT_LONG_PAIRS = \
 	t/comm/allreduce \
+	t/comm/messages \
 	t/comm/pool \
 	t/graph/equivalence \
 	t/graph/graph \

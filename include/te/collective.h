@@ -146,7 +146,7 @@ TE_EXPORT int te_comm_broadcast(struct te_comm *comm, struct te_stream *stream, 
  * @count, @in_count, @out_count: elements, 0 to 2^37 - 1; 0: an empty message
  * @dtype:     any type
  * @to, @from: ranks, not this one unless both are; te_comm_sendrecv: or TE_COMM_NO_RANK
- * @opts:      NULL: defaults; the algorithm is TE_COMM_AUTO
+ * @opts:      NULL: defaults; the algorithm is TE_COMM_AUTO or TE_COMM_NCCL
  *
  * The messages of a rank to another one arrive in the order of the calls. Count and type of a
  * message must be equal at both ends; the receiver compares them. te_comm_sendrecv sends and
@@ -157,8 +157,8 @@ TE_EXPORT int te_comm_broadcast(struct te_comm *comm, struct te_stream *stream, 
  * rank that releases it (te_comm_unref()) before its last messages are received lets their
  * receivers fail; te_comm_barrier() before it prevents that.
  * Thread: one communicator by one thread at a time.  Since: 0.1
- * Errors: -EINVAL, -TE_EDTYPE, -ENOMEM, -EOPNOTSUPP (another backend than host, or another
- * algorithm), and the codes of te_comm_error().
+ * Errors: -EINVAL, -TE_EDTYPE, -ENOMEM, -EOPNOTSUPP (GPUs of several nodes, or another algorithm),
+ * and the codes of te_comm_error().
  */
 TE_EXPORT int te_comm_send(struct te_comm *comm, struct te_stream *stream, const void *in,
 			   int64_t count, enum te_dtype dtype, int32_t to,
@@ -172,7 +172,7 @@ TE_EXPORT int te_comm_sendrecv(struct te_comm *comm, struct te_stream *stream, c
 			       const struct te_comm_call_opts *opts);
 
 /**
- * te_comm_group_begin, te_comm_group_end - messages that are in progress together
+ * te_comm_group_begin, te_comm_group_end - messages that are in progress together, on the host
  * @comm: the ranks
  *
  * Calls of te_comm_send(), te_comm_recv(), te_comm_sendrecv(), te_comm_alltoall() and

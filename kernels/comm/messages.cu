@@ -1,6 +1,5 @@
 /*
- * messages.cu - messages between ranks. sm_90a. messages.h has the protocol. te_comm_send() refuses
- * other backends than host until this has run on a GPU.
+ * messages.cu - messages between ranks. sm_90a. messages.h has the protocol.
  *
  *  kernel           blocks                                             threads
  *  messages         lanes, for each message that the rank sends,       544; 64 and more if all

@@ -198,11 +198,12 @@ TE_K_INLINE int32_t te_k_comm_lanes(const struct te_k_comm_messages *a, int64_t 
 	return (int32_t)(n < most ? n : most);
 }
 
-/* bits 0 to 39 count, 40 type, 44 op of a reduction, 48 kind */
+/* bits 0 to 39 count, 40 type, 44 op of a reduction, 48 kind, 52 max_blocks if they divide lanes */
 TE_K_INLINE uint64_t te_k_comm_message(const struct te_k_comm_messages *a, int64_t count)
 {
 	return (uint64_t)count | (uint64_t)a->comm.dtype << 40 | (uint64_t)a->comm.op << 44 |
-	       (uint64_t)a->kind << 48;
+	       (uint64_t)a->kind << 48 |
+	       (uint64_t)(a->nlanes > 1 ? a->comm.max_blocks : 0) << 52;
 }
 
 #endif

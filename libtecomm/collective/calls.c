@@ -155,18 +155,20 @@ static int by_kernels(const struct te__call *a, const struct te__coll_choice *ho
 	return r;
 }
 
+int te__comm_open_nccl(struct te_comm *c, const char *fn, struct te_stream *stream)
+{
+	int r = c->nccl ? 0 : te__stream_not_capturing(stream, fn);
+
+	return r || c->nccl ? r : te__nccl_create(c->boot, c->pool, &c->nccl);
+}
+
 static int by_nccl(const struct te__call *a, const struct te__coll_choice *how,
 		   struct te_stream *stream)
 {
 	struct te_comm *c = a->comm;
-	int r = 0;
+	int r = te__comm_open_nccl(c, a->fn, stream);
 
 	(void)how;
-	if (!c->nccl) {
-		r = te__stream_not_capturing(stream, a->fn);
-		if (!r)
-			r = te__nccl_create(c->boot, c->pool, &c->nccl);
-	}
 	return r ? r : te__nccl_allreduce(c->nccl, stream, a->in, a->out, a->count, a->dtype,
 					  a->op);
 }

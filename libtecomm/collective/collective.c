@@ -147,13 +147,16 @@ void te__message_text(uint64_t s, char *ret, size_t nbytes)
 		[TE_K_COMM_SCATTER] = "of a scatter",
 		[TE_K_COMM_REDUCE] = "of ",
 	};
-	const unsigned k = s >> 48 & 15, op = s >> 44 & 15;
+	const unsigned k = s >> 48 & 15, op = s >> 44 & 15, blocks = s >> 52 & 255;
+	char by[32] = "";
 
-	snprintf(ret, nbytes, "%llu %s %s%s",
+	if (blocks)
+		snprintf(by, sizeof(by), " with max_blocks %u", blocks);
+	snprintf(ret, nbytes, "%llu %s %s%s%s",
 		 (unsigned long long)(s & (((uint64_t)1 << 40) - 1)),
 		 te_dtype_name((enum te_dtype)(s >> 40 & 15)),
 		 k < TE_K_COMM_KINDS ? kind[k] : "of another version",
-		 k == TE_K_COMM_REDUCE && op < TE_K_COMM_OPS ? op_names[op] : "");
+		 k == TE_K_COMM_REDUCE && op < TE_K_COMM_OPS ? op_names[op] : "", by);
 }
 
 static void mismatch_text(const struct te_k_comm_status *s, const char *peer, char *ret,

@@ -47,6 +47,8 @@ struct te__call {
 	int32_t root; /* broadcast */
 };
 
+/* opens NCCL unless it is open: collective. -EBUSY: the stream is capturing */
+int te__comm_open_nccl(struct te_comm *comm, const char *fn, struct te_stream *stream);
 int te__comm_queue(const struct te__call *call, const struct te_comm_call_opts *opts,
 		   struct te_stream *stream);
 int te__comm_explain(const struct te__call *call, const struct te_comm_call_opts *opts,

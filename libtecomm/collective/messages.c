@@ -29,6 +29,7 @@ struct call {
 	int64_t es; /* bytes of an element */
 	int32_t nranks, rank;
 	int32_t first; /* position of its first end in the list */
+	int nccl;      /* 1: by NCCL */
 	struct te_k_comm_messages k; /* kind, type and op */
 };
 
@@ -43,12 +44,13 @@ static int begin(struct call *c, const char *fn, struct te_comm *comm, const voi
 		r = te__sized_in(fn, te_comm_call_opts, opts, &o);
 	if (r)
 		return r;
-	if (!comm->coll.terms.host && (!comm->coll.nodes || kind <= TE_K_COMM_ALLTOALL))
-		return te__fail(-EOPNOTSUPP, "%s: %s: backend %s, messages are for backend host",
-				fn, comm->name, te_ctx_backend(comm->ctx));
+	if (!comm->coll.terms.host && comm->coll.nodes && kind <= TE_K_COMM_ALLTOALL)
+		return te__fail(-EOPNOTSUPP, "%s: %s: backend %s, messages between nodes are for "
+				"backend host", fn, comm->name, te_ctx_backend(comm->ctx));
 	if (comm->coll.group.open && kind > TE_K_COMM_ALLTOALL)
 		return te__coll_group_open(&comm->coll, fn);
-	if (o.algorithm != TE_COMM_AUTO)
+	if (o.algorithm != TE_COMM_AUTO &&
+	    (o.algorithm != TE_COMM_NCCL || kind > TE_K_COMM_ALLTOALL || comm->coll.group.open))
 		return te__fail(-EOPNOTSUPP, "%s: algorithm %d, expected TE_COMM_AUTO", fn,
 				(int)o.algorithm);
 	if (o.max_blocks < 0)
@@ -64,7 +66,9 @@ static int begin(struct call *c, const char *fn, struct te_comm *comm, const voi
 		.es = (int64_t)te_dtype_nbytes(dtype),
 		.nranks = te__boot_nranks(comm->boot),
 		.rank = te__boot_rank(comm->boot),
-		.k = { .comm = { .dtype = (int32_t)dtype }, .kind = kind },
+		.k = { .comm = { .dtype = (int32_t)dtype, .max_blocks = o.max_blocks },
+		       .kind = kind },
+		.nccl = o.algorithm == TE_COMM_NCCL,
 	};
 	if (comm->coll.list && !comm->coll.group.open)
 		comm->coll.list->n = 0;
@@ -346,6 +350,14 @@ static int call_host(const struct call *c, struct te_stream *stream)
 			    sizeof(*l) + (size_t)l->n * sizeof(*l->ends));
 }
 
+static int by_nccl(const struct call *c, struct te_stream *stream)
+{
+	const struct te__message_list *l = c->comm->coll.list;
+	int r = te__comm_open_nccl(c->comm, c->fn, stream);
+
+	return r ? r : te__nccl_messages(c->comm->nccl, c->fn, stream, l->ends, l->n);
+}
+
 /* the call becomes a part of the group */
 static int join(const struct call *c, struct te_stream *stream)
 {
@@ -375,11 +387,13 @@ static int queue(struct call *c, struct te_stream *stream)
 		return join(c, stream);
 	if (!r)
 		r = te__coll_begin(&c->comm->coll, c->fn, stream);
-	if (r)
-		return r;
+	if (r || c->nccl)
+		return r ? r : by_nccl(c, stream);
 	c->k.comm = te__coll_args(&c->comm->coll);
 	c->k.comm.dtype = own.dtype;
 	c->k.comm.op = own.op;
+	if (own.max_blocks && own.max_blocks < c->k.comm.max_blocks)
+		c->k.comm.max_blocks = own.max_blocks;
 	return c->comm->coll.nodes ? call_host(c, stream) : launch(c, stream);
 }
 
@@ -508,8 +522,9 @@ int te_comm_group_begin(struct te_comm *comm)
 	if (r)
 		return r;
 	if (!comm->coll.terms.host)
-		return te__fail(-EOPNOTSUPP, "te_comm_group_begin: %s: backend %s, messages are "
-				"for backend host", comm->name, te_ctx_backend(comm->ctx));
+		return te__fail(-EOPNOTSUPP, "te_comm_group_begin: %s: backend %s, groups of "
+				"messages are for backend host", comm->name,
+				te_ctx_backend(comm->ctx));
 	if (comm->coll.group.open)
 		return te__coll_group_open(&comm->coll, "te_comm_group_begin");
 	comm->coll.group = (struct te__group){ .open = 1 };

@@ -51,6 +51,10 @@ static struct symbols {
 	int (*comm_abort)(void *comm);
 	int (*all_reduce)(const void *in, void *out, size_t count, int dtype, int op, void *comm,
 			  void *stream);
+	int (*group_start)(void);
+	int (*group_end)(void);
+	int (*send)(const void *in, size_t count, int dtype, int to, void *comm, void *stream);
+	int (*recv)(void *out, size_t count, int dtype, int from, void *comm, void *stream);
 	const char *(*error_string)(int code);
 	const char *(*last_error)(void *comm);
 } nccl;
@@ -64,6 +68,10 @@ static const struct te__dl_sym sym[] = {
 	{ "ncclCommDestroy", offsetof(struct symbols, comm_destroy) },
 	{ "ncclCommAbort", offsetof(struct symbols, comm_abort) },
 	{ "ncclAllReduce", offsetof(struct symbols, all_reduce) },
+	{ "ncclGroupStart", offsetof(struct symbols, group_start) },
+	{ "ncclGroupEnd", offsetof(struct symbols, group_end) },
+	{ "ncclSend", offsetof(struct symbols, send) },
+	{ "ncclRecv", offsetof(struct symbols, recv) },
 	{ "ncclGetErrorString", offsetof(struct symbols, error_string) },
 	{ "ncclGetLastError", offsetof(struct symbols, last_error) },
 };
@@ -241,14 +249,14 @@ static int type_of(const struct te__nccl *n, enum te_dtype t)
 }
 
 /* the operations of all ranks fail, for the reason of the first that has one */
-static int end(struct te__nccl *n, int code)
+static int end(struct te__nccl *n, const char *fn, int code)
 {
 	char why[200];
 
 	snprintf(why, sizeof(why), "%s: %.150s", te__boot_peer(n->boot, te__boot_rank(n->boot)),
 		 te_error_detail());
 	te__pool_abort(n->pool, code, why);
-	return te__pool_check(n->pool, "te_comm_allreduce");
+	return te__pool_check(n->pool, fn);
 }
 
 int te__nccl_allreduce(struct te__nccl *n, struct te_stream *stream, const void *in, void *out,
@@ -271,5 +279,39 @@ int te__nccl_allreduce(struct te__nccl *n, struct te_stream *stream, const void 
 	r = finish(n, "ncclAllReduce", r);
 	te__ctx_leave(n->ctx);
 	/* no rank knows which others have queued it */
-	return r ? end(n, r) : 0;
+	return r ? end(n, "te_comm_allreduce", r) : 0;
+}
+
+/* in a group: bytes of any type */
+static int queue_ends(struct te__nccl *n, struct te_stream *stream,
+		      const struct te_k_comm_end *ends, int32_t nends)
+{
+	const int uint8 = type_of(n, TE_DTYPE_UINT8);
+	int r = nccl.group_start(), ended;
+
+	if (r)
+		return failed(n, "ncclGroupStart", r);
+	for (int32_t i = 0; i < nends && !r; i++) {
+		const struct te_k_comm_end *e = &ends[i];
+
+		r = (e->sends ? nccl.send(e->data, (size_t)e->nbytes, uint8, e->peer, n->comm,
+					  te_stream_native(stream)) :
+				nccl.recv(e->data, (size_t)e->nbytes, uint8, e->peer, n->comm,
+					  te_stream_native(stream)));
+		r = r == IN_PROGRESS ? 0 : r;
+	}
+	ended = nccl.group_end();
+	return r ? failed(n, "ncclSend, ncclRecv", r) : finish(n, "ncclGroupEnd", ended);
+}
+
+int te__nccl_messages(struct te__nccl *n, const char *fn, struct te_stream *stream,
+		      const struct te_k_comm_end *ends, int32_t nends)
+{
+	int r = te__ctx_enter(n->ctx);
+
+	if (r)
+		return r;
+	r = queue_ends(n, stream, ends, nends);
+	te__ctx_leave(n->ctx);
+	return r ? end(n, fn, r) : 0;
 }

@@ -1,5 +1,5 @@
 /*
- * nccl.h - all-reduce by NCCL, which is opened by dlopen when a call first asks for it.
+ * nccl.h - all-reduce and messages by NCCL, opened by dlopen when a call first asks for it.
  *
  * It adds in another order than the library's kernels, which may differ with size and version, so
  * its results are not bound by the definition of te/collective.h.
@@ -9,6 +9,7 @@
 
 #include <te/collective.h>
 
+#include "kernels/te_k.h"
 #include "libtecomm/pool/pool.h"
 
 struct te_stream;
@@ -28,5 +29,8 @@ struct te__nccl *te__nccl_destroy(struct te__nccl *nccl, int abort);
 /* a failure ends the communicator, since other ranks may have queued the operation */
 int te__nccl_allreduce(struct te__nccl *nccl, struct te_stream *stream, const void *in, void *out,
 		       int64_t count, enum te_dtype dtype, enum te_comm_op op);
+/* all at once; likewise. fn: for error messages */
+int te__nccl_messages(struct te__nccl *nccl, const char *fn, struct te_stream *stream,
+		      const struct te_k_comm_end *ends, int32_t nends);
 
 #endif

@@ -1,6 +1,7 @@
 /*
- * t/comm/nccl.c - all-reduce by NCCL, with a library of the test in place of it. Contexts are of
- * the host backend, and pretend that a program can make their device current, as it can a GPU.
+ * t/comm/nccl.c - all-reduce and messages by NCCL, with a library of the test in place of it.
+ * Contexts are of the host backend, and pretend that a program can make their device current, as it
+ * can a GPU.
  */
 #include "config.h"
 
@@ -303,6 +304,75 @@ START_TEST(multicast_of_nccl_must_be_off)
 }
 END_TEST
 
+/* part d of x is from + 10 * to of each rank; the next rank gets the first one's parts */
+static int messages(struct thread_rank *r)
+{
+	struct te_comm_call_opts o = TE_COMM_CALL_OPTS_INIT;
+	struct te_stream *s = te_ctx_stream(r->ctx);
+	const int next = (r->rank + 1) % N, before = (r->rank + N - 1) % N;
+	uint16_t x[2 * N], y[2 * N];
+	const int64_t n[N] = { 2, 2, 2 };
+	void *in, *out;
+
+	pretend(r);
+	o.algorithm = TE_COMM_NCCL;
+	STEP(te_mem_alloc(s, sizeof(x), &in));
+	STEP(te_mem_alloc(s, sizeof(x), &out));
+	for (int i = 0; i < 2 * N; i++)
+		x[i] = (uint16_t)(r->rank + 10 * (i / 2) + 100 * (i % 2));
+	STEP(te_copy(s, in, x, sizeof(x)));
+	STEP(te_stream_sync(s));
+	if (which)
+		STEP(te_comm_alltoallv(r->comm, s, in, n, NULL, out, n, NULL, TE_DTYPE_BF16, &o));
+	else
+		STEP(te_comm_alltoall(r->comm, s, in, out, 2, TE_DTYPE_BF16, &o));
+	STEP(te_comm_sendrecv(r->comm, s, out, 2 * N, next, in, 2 * N, before, TE_DTYPE_BF16, &o));
+	HOLDS(nccl_fake.stream != NULL);
+	STEP(te_copy(s, y, in, sizeof(y)));
+	STEP(te_stream_sync(s));
+	for (int i = 0; i < 2 * N; i++)
+		HOLDS(y[i] == i / 2 + 10 * before + 100 * (i % 2));
+	HOLDS(te_comm_gather(r->comm, s, in, out, 1, TE_DTYPE_BF16, 0, &o) == -EOPNOTSUPP);
+	STEP(te_comm_group_begin(r->comm));
+	HOLDS(te_comm_sendrecv(r->comm, s, in, 1, next, out, 1, before, TE_DTYPE_BF16, &o) ==
+	      -EOPNOTSUPP);
+	HOLDS(te_comm_group_end(r->comm) == -EOPNOTSUPP);
+	STEP(te_mem_free(s, in));
+	STEP(te_mem_free(s, out));
+	STEP(te_comm_barrier(r->comm, s));
+	return te_stream_sync(s);
+}
+
+START_TEST(messages_are_those_of_nccl)
+{
+	which = _i;
+	threads_run(N, messages, 0, NULL);
+	ck_assert_int_eq(nccl_fake.ngroup, 2 * N);
+}
+END_TEST
+
+static const char *const message_calls[] = {
+	"ncclGroupStart", "ncclSend", "ncclRecv", "ncclGroupEnd",
+};
+
+static int failing_messages(struct thread_rank *r)
+{
+	STEP(one(r));
+	STEP(te_comm_barrier(r->comm, te_ctx_stream(r->ctx)));
+	STEP(te_stream_sync(te_ctx_stream(r->ctx)));
+	nccl_fake.fail = message_calls[which];
+	return messages(r);
+}
+
+START_TEST(a_failed_message_ends_the_communicator)
+{
+	which = _i;
+	threads_run(N, failing_messages, -TE_EPEER, _i ? "invalid usage: of a communicator" :
+						 "NCCL: ncclGroupStart: invalid usage");
+	ck_assert_int_eq(nccl_fake.nabort, N);
+}
+END_TEST
+
 TT_SUITE("comm/nccl", TT_NEED_NOTHING)
 {
 	TCase *c = tt_case(s, "nccl", "host");
@@ -318,4 +388,6 @@ TT_SUITE("comm/nccl", TT_NEED_NOTHING)
 	tcase_add_test(c, finalizing_has_a_time_limit);
 	tcase_add_test(c, a_failed_communicator_aborts_nccl);
 	tcase_add_test(c, multicast_of_nccl_must_be_off);
+	tcase_add_loop_test(c, messages_are_those_of_nccl, 0, 2);
+	tcase_add_loop_test(c, a_failed_message_ends_the_communicator, 0, TT_LEN(message_calls));
 }

@@ -18,7 +18,7 @@ extern TE_EXPORT struct nccl_fake {
 	int held_rank;	   /* its ncclCommInitRankConfig() waits for so many polls */
 	_Atomic int held_polls;
 	/* what was called, by all ranks */
-	_Atomic int nversion, nid, ninit, npoll, nreduce, nfinalize, ndestroy, nabort;
+	_Atomic int nversion, nid, ninit, npoll, nreduce, ngroup, nfinalize, ndestroy, nabort;
 	_Atomic int dtype, op; /* of the latest sum */
 	const void *_Atomic stream;
 } nccl_fake;

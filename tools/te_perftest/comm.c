@@ -17,8 +17,8 @@ static const struct option_field options[] = {
 	{ "algorithm", OPTION_WORDS, AT(algorithm), "auto", 0, 0, 0, TE_COMM_ALGORITHM_NAMES,
 	  "how data is exchanged" },
 	{ "call", OPTION_WORDS, AT(call), "allreduce", 0, 0, 0,
-	  "allreduce|sendrecv|alltoall|gather|scatter|reduce",
-	  "operation; --algorithm and --fuse are for allreduce" },
+	  "allreduce|sendrecv|alltoall|gather|scatter|reduce|send",
+	  "operation; --fuse is for allreduce, --algorithm too, but for nccl" },
 	{ "types", OPTION_WORDS, AT(types), "bf16", 0, 0, 0, "bf16|fp32", "element type" },
 	{ "symmetric", OPTION_FLAG, AT(symmetric), NULL, 0, 1, 0, NULL,
 	  "arrays in symmetric memory (te_comm_alloc)" },
@@ -42,24 +42,39 @@ static const struct option_field options[] = {
 /* measurements of each size: fusions of all-reduce, then the other calls */
 #define FORMS (COMM_FUSES + COMM_CALLS - 1)
 
+/* bit i: i of enum te_comm_algorithm, for the form; 0: there are no such rows */
+static uint32_t algorithms_of(const struct comm *c, int form)
+{
+	const int call = form - COMM_FUSES + 1;
+	/* all ranks begin to use NCCL at once */
+	const int nccl = call == COMM_SENDRECV || call == COMM_ALLTOALL ||
+			 (call == COMM_SEND && c->nranks % 2 == 0);
+
+	if (form < COMM_FUSES)
+		return (opt.call & 1) && opt.fuse >> form & 1 ? opt.algorithm : 0;
+	if (!(opt.call >> call & 1))
+		return 0;
+	return 1u << TE_COMM_AUTO | (nccl ? opt.algorithm & 1u << TE_COMM_NCCL : 0);
+}
+
 /* each size, form and algorithm */
 static int rows(struct comm *c)
 {
-	const uint32_t fuses = opt.call & 1 ? opt.fuse : 0, calls = opt.call >> 1;
-	int left = opt.bytes.n * (__builtin_popcount(opt.algorithm) * __builtin_popcount(fuses) +
-				  __builtin_popcount(calls));
-	int r = STATUS_OK;
+	int r = STATUS_OK, left = 0;
+
+	for (int form = 0; form < FORMS; form++)
+		left += opt.bytes.n * __builtin_popcount(algorithms_of(c, form));
 
 	c->dtype = opt.types & 1 ? TE_DTYPE_BF16 : TE_DTYPE_FP32;
 	c->max_blocks = (int32_t)opt.max_blocks;
 	for (int i = 0; i < opt.bytes.n * FORMS && !r; i++) {
 		const int form = i % FORMS, reduces = form < COMM_FUSES;
-		const uint32_t algorithms = reduces ? opt.algorithm : 1u << TE_COMM_AUTO;
+		const uint32_t algorithms = algorithms_of(c, form);
 
 		c->fuse = reduces ? form : COMM_FUSE_NONE;
 		c->call = reduces ? COMM_ALLREDUCE : (enum comm_call)(form - COMM_FUSES + 1);
 		for (int k = 0; algorithms >> k && !r; k++) {
-			if (!(algorithms >> k & 1) || !((fuses | calls << COMM_FUSES) >> form & 1))
+			if (!(algorithms >> k & 1))
 				continue;
 			c->algorithm = (enum te_comm_algorithm)k;
 			comm_size(c, opt.bytes.v[i / FORMS]);

@@ -18,6 +18,7 @@ enum comm_call {
 	COMM_GATHER, /* root: rank 0 */
 	COMM_SCATTER,
 	COMM_REDUCE,
+	COMM_SEND, /* from ranks 0, 2, ... to the next one */
 	COMM_CALLS
 };
 

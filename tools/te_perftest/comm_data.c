@@ -44,11 +44,15 @@ void comm_expect(const struct comm *c, void *ret)
 	const int64_t part = c->count / c->nranks, first = c->rank * part;
 	const int before = (c->rank + c->nranks - 1) % c->nranks;
 	const int roots = c->call == COMM_GATHER || c->call == COMM_REDUCE;
-	const int64_t n = roots && c->rank ? 0 : c->call == COMM_SCATTER ? part : c->count;
+	const int sends = c->call == COMM_SEND && c->rank % 2 == 0;
+	const int64_t n = sends || (roots && c->rank) ? 0 :
+			  c->call == COMM_SCATTER     ? part :
+							c->count;
 
 	for (int64_t i = 0; i < n; i++) {
 		const float x =
-			c->call == COMM_SENDRECV ? comm_element(before, i) :
+			c->call == COMM_SENDRECV || c->call == COMM_SEND ?
+				comm_element(before, i) :
 			c->call == COMM_ALLTOALL ? comm_element((int)(i / part), first + i % part) :
 			c->call == COMM_GATHER	 ? comm_element((int)(i / part), i % part) :
 			c->call == COMM_SCATTER	 ? comm_element(0, first + i) :

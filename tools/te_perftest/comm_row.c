@@ -26,6 +26,7 @@ static const struct {
 	[COMM_ALLREDUCE] = { "allreduce", 1, 1 }, [COMM_SENDRECV] = { "sendrecv", 0, 0 },
 	[COMM_ALLTOALL] = { "alltoall", 0, 1 },	  [COMM_GATHER] = { "gather", 0, 1 },
 	[COMM_SCATTER] = { "scatter", 0, 1 },	  [COMM_REDUCE] = { "reduce", 0, 0 },
+	[COMM_SEND] = { "send", 0, 0 },
 };
 
 /* bytes that the most loaded link carries, in bytes of an array */
@@ -39,21 +40,28 @@ static double link_factor(const struct comm *c)
 static int queue_messages(struct comm *c, const void *in, void *out)
 {
 	const int n = c->nranks, to = (c->rank + 1) % n, from = (c->rank + n - 1) % n;
+	struct te_comm_call_opts o = TE_COMM_CALL_OPTS_INIT;
 	struct te_stream *s = c->b->stream;
 
+	o.algorithm = c->algorithm;
+	o.max_blocks = c->max_blocks;
 	switch (c->call) {
 	case COMM_SENDRECV:
 		return te_comm_sendrecv(c->comm, s, in, c->count, to, out, c->count, from, c->dtype,
-					NULL);
+					&o);
+	case COMM_SEND:
+		if (c->rank % 2)
+			return te_comm_recv(c->comm, s, out, c->count, c->dtype, from, &o);
+		return to ? te_comm_send(c->comm, s, in, c->count, c->dtype, to, &o) : 0;
 	case COMM_ALLTOALL:
-		return te_comm_alltoall(c->comm, s, in, out, c->count / n, c->dtype, NULL);
+		return te_comm_alltoall(c->comm, s, in, out, c->count / n, c->dtype, &o);
 	case COMM_GATHER:
-		return te_comm_gather(c->comm, s, in, out, c->count / n, c->dtype, 0, NULL);
+		return te_comm_gather(c->comm, s, in, out, c->count / n, c->dtype, 0, &o);
 	case COMM_SCATTER:
-		return te_comm_scatter(c->comm, s, in, out, c->count / n, c->dtype, 0, NULL);
+		return te_comm_scatter(c->comm, s, in, out, c->count / n, c->dtype, 0, &o);
 	default:
 		return te_comm_reduce(c->comm, s, in, out, c->count, c->dtype, TE_COMM_AVG, 0,
-				      NULL);
+				      &o);
 	}
 }
 
@@ -103,8 +111,8 @@ static int write_input(struct comm *c, void *host)
 /* 1: the loop below computes the same results; results of --tune may be integers */
 static int is_verified(const struct comm *c)
 {
-	return c->b->o->verify && c->dtype != TE_DTYPE_INT32 && c->algorithm != TE_COMM_NCCL &&
-	       c->algorithm != TE_COMM_NVLS;
+	return c->b->o->verify && c->dtype != TE_DTYPE_INT32 &&
+	       (c->call || c->algorithm != TE_COMM_NCCL) && c->algorithm != TE_COMM_NVLS;
 }
 
 /* the result of one operation, byte by byte */
@@ -325,7 +333,8 @@ static int takes(struct comm *c, struct te_comm_choice *ret)
 	call.opts = &o;
 	*ret = (struct te_comm_choice)TE_COMM_CHOICE_INIT;
 	if (c->call) {
-		snprintf(ret->name, sizeof(ret->name), "messages");
+		snprintf(ret->name, sizeof(ret->name), "%s",
+			 c->algorithm ? te_comm_algorithm_name(c->algorithm) : "messages");
 		ret->nlaunches = 1;
 		return 0;
 	}

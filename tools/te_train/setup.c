@@ -601,9 +601,6 @@ static int check_pipeline(const struct trainer *t)
 
 	if (n == 1)
 		return STATUS_OK;
-	if (strcmp(t->device.backend, "host") != 0)
-		return say_bad("--pipeline: ranks send messages on backend host only, this one is "
-			       "%s", t->device.backend);
 	if (t->cfg.tied)
 		return say_bad("--pipeline: the model's head has the weight of its embedding, "
 			       "which another rank has; expected an untied model");

@@ -444,6 +444,10 @@ t_tools_perftest_stats_LDADD = $(TE_PERFTEST_LDADD)
 t_tools_safetensors_LDADD = $(TE_TRAIN_LDADD)
 t_tools_sample_LDADD = $(TE_TRAIN_LDADD)
 t_tools_save_kill_LDADD = $(TE_TRAIN_LDADD)
+t_tools_save_kill_LDFLAGS = \
+	-Wl,--wrap=te_adamw_set_lr \
+	-Wl,--wrap=te_ctx_backend \
+	-Wl,--wrap=te_pinned_alloc
 t_tools_weights_LDADD = $(TE_TRAIN_LDADD)
 
 t_backend_backend_SOURCES = \

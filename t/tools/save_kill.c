@@ -1,7 +1,7 @@
 /*
  * t/tools/save_kill.c - a run that is killed while another thread writes its checkpoint, at any
  * call that changes the folder, resumes with at most that checkpoint lost, and ends with the bits
- * of a run that is left alone.
+ * of a run that is left alone. Ranks train on while rank 0 writes.
  *
  * The program has its own write, fsync, openat, renameat, linkat and unlinkat. They count the calls
  * of threads other than the one that trains, and kill the process at one of them.
@@ -12,6 +12,7 @@
 #include <signal.h>
 #include <stdarg.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -31,14 +32,60 @@ static struct shared {
 	int killed; /* the latest call at which one was */
 	int step; /* the step whose checkpoint was being written */
 	int start; /* step from which the latest run continued */
+	int hold; /* the first call waits until two more steps have begun */
+	_Atomic int nsteps; /* that rank 0 has begun */
+	int overlapped; /* they have */
+	int device; /* pretend; afterwards, buffers fetched */
 	float weights[4096]; /* at its end */
 } *shared;
+
+int __real_te_adamw_set_lr(struct te_adamw *opt, struct te_stream *stream, float lr);
+int __wrap_te_adamw_set_lr(struct te_adamw *opt, struct te_stream *stream, float lr);
+
+int __wrap_te_adamw_set_lr(struct te_adamw *opt, struct te_stream *stream, float lr)
+{
+	shared->nsteps += !trainer.ranks.rank;
+	return __real_te_adamw_set_lr(opt, stream, lr);
+}
+
+const char *__real_te_ctx_backend(const struct te_ctx *ctx);
+const char *__wrap_te_ctx_backend(const struct te_ctx *ctx);
+
+/* the thread that trains copies what it saves as on a GPU */
+static int pretend;
+static _Atomic int nfetched; /* buffers copied from the "device" */
+
+const char *__wrap_te_ctx_backend(const struct te_ctx *ctx)
+{
+	return pretend ? "cuda" : __real_te_ctx_backend(ctx);
+}
+
+int __real_te_pinned_alloc(struct te_ctx *ctx, size_t nbytes, void **ret_ptr);
+int __wrap_te_pinned_alloc(struct te_ctx *ctx, size_t nbytes, void **ret_ptr);
+
+int __wrap_te_pinned_alloc(struct te_ctx *ctx, size_t nbytes, void **ret_ptr)
+{
+	nfetched += nbytes == 8 << 20;
+	return __real_te_pinned_alloc(ctx, nbytes, ret_ptr);
+}
+
+static void hold(void)
+{
+	const int until = (int)trainer.now.saver.step + 2;
+
+	shared->hold = 0;
+	for (int i = 0; i < 2000 && shared->nsteps < until; i++)
+		usleep(10000);
+	shared->overlapped = shared->nsteps >= until;
+}
 
 /* before a call of the thread that saves */
 static void count(void)
 {
 	if (!counting || (pid_t)syscall(SYS_gettid) == counting)
 		return;
+	if (shared->hold)
+		hold();
 	if (shared->ncalls++ != shared->kill_at)
 		return;
 	shared->killed = shared->kill_at;
@@ -144,8 +191,11 @@ static int train(int argc, char **argv, int kill_at)
 	shared->kill_at = kill_at;
 	shared->start = (int)trainer.now.done.step;
 	counting = (pid_t)syscall(SYS_gettid);
+	pretend = shared->device;
 	if (!r)
 		r = trainer_run(&trainer);
+	pretend = 0;
+	shared->device = nfetched;
 	if (r)
 		return r;
 	w = te_seq_masters(trainer.now.model.seq);
@@ -225,10 +275,88 @@ START_TEST(a_kill_while_a_checkpoint_is_written_loses_at_most_that_one)
 }
 END_TEST
 
+static void read_state(char *dst, size_t most, size_t *ret_n)
+{
+	char path[128];
+	FILE *f;
+
+	snprintf(path, sizeof(path), "%s/out/state.safetensors", dir);
+	f = fopen(path, "r");
+	ck_assert_ptr_nonnull(f);
+	*ret_n = fread(dst, 1, most, f);
+	ck_assert_int_eq(fclose(f), 0);
+	ck_assert_uint_lt(*ret_n, most);
+}
+
+START_TEST(a_copy_in_device_memory_has_the_same_bytes)
+{
+	static char want[1 << 16], got[1 << 16];
+	size_t nwant, ngot;
+
+	begin();
+	ck_assert_int_eq(run(-1, 1), 0);
+	read_state(want, sizeof(want), &nwant);
+	begin();
+	shared->device = 1;
+	ck_assert_int_eq(run(-1, 1), 0);
+	/* weights and two moments, of each of three steps */
+	ck_assert_int_eq(shared->device, 9);
+	read_state(got, sizeof(got), &ngot);
+	ck_assert_uint_eq(ngot, nwant);
+	ck_assert_mem_eq(got, want, nwant);
+}
+END_TEST
+
+/* rank 0 writes the checkpoint of step 3 until step 5 has begun */
+START_TEST(ranks_train_while_rank_0_writes)
+{
+	char out[128], config[128], text[128], meet[128];
+	char *argv[] = { "te_train", "--model", config, "--backend", "host", "--recipe", "fp32",
+			 "--batch", "1", "--seq-len", "16", "--steps", "8", "--save-every", "3",
+			 "--eval-every", "0", "--eval-batches", "1", "--out", out, text, NULL };
+	char *again[] = { "te_train", "--resume", out, "--stop-after", "0", NULL };
+	pid_t rank[2];
+	int status;
+
+	snprintf(out, sizeof(out), "%s/out", dir);
+	snprintf(config, sizeof(config), "%s/config.json", dir);
+	snprintf(text, sizeof(text), "%s/text", dir);
+	snprintf(meet, sizeof(meet), "%s/meet", dir);
+	ck_assert_int_eq(mkdir(meet, 0700), 0);
+	shared->hold = 1;
+	for (int i = 0; i < 2; i++) {
+		rank[i] = fork();
+		ck_assert_int_ge(rank[i], 0);
+		if (rank[i])
+			continue;
+		setenv("TE_COMM_RANK", i ? "1" : "0", 1);
+		setenv("TE_COMM_NRANKS", "2", 1);
+		setenv("TE_COMM_BOOTSTRAP", "dir", 1);
+		setenv("TE_COMM_DIR", meet, 1);
+		_exit(train((int)TT_LEN(argv) - 1, argv, -1));
+	}
+	for (int i = 0; i < 2; i++) {
+		ck_assert_int_eq(waitpid(rank[i], &status, 0), rank[i]);
+		ck_assert_msg(WIFEXITED(status) && !WEXITSTATUS(status), "rank %d: status %x", i,
+			      (unsigned)status);
+	}
+	ck_assert(shared->overlapped);
+	rank[0] = fork();
+	ck_assert_int_ge(rank[0], 0);
+	if (!rank[0])
+		_exit(train((int)TT_LEN(again) - 1, again, -1));
+	ck_assert_int_eq(waitpid(rank[0], &status, 0), rank[0]);
+	ck_assert_int_eq(status, 0);
+	ck_assert_int_eq(shared->start, 8);
+}
+END_TEST
+
 TT_SUITE("tools/save_kill", TT_NEED_NOTHING)
 {
 	TCase *c = tt_case(s, "kill", "host serial");
 
 	tcase_add_checked_fixture(c, setup, teardown);
 	tcase_add_test(c, a_kill_while_a_checkpoint_is_written_loses_at_most_that_one);
+	tcase_add_test(c, a_copy_in_device_memory_has_the_same_bytes);
+	tcase_add_test(c, ranks_train_while_rank_0_writes);
 }

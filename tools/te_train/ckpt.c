@@ -43,8 +43,8 @@ void ckpt_flat_free(struct ckpt_flat *flat)
 	void *const at[] = { flat->weights, flat->m, flat->v };
 
 	for (int i = 0; i < 3; i++) {
-		if (flat->pinned && at[i])
-			te_pinned_free(flat->pinned, at[i]);
+		if (flat->device)
+			te_mem_free(te_ctx_stream(flat->device), at[i]);
 		else
 			free(at[i]);
 	}
@@ -123,6 +123,7 @@ struct blob {
 	const char *name, *dtype;
 	const void *data;
 	size_t nbytes;
+	int is_flat; /* a buffer of the copy's flat */
 };
 
 /* all of a checkpoint, in host memory */
@@ -160,8 +161,62 @@ static json_t *run_to_json(const struct ckpt_copy *c, const char *digest)
 	return record_end(&rec, STATE_ST);
 }
 
+/* a copy of device memory in host memory, in the thread that saves; NULL, after a message */
+static void *to_host(struct te_ctx *ctx, const void *src, size_t nbytes)
+{
+	enum { PIECE = 8 << 20 };
+	struct te_stream *stream = NULL;
+	char *dst = malloc(nbytes);
+	void *piece = NULL;
+	int r = dst ? te_stream_create(ctx, &stream) : -ENOMEM;
+
+	if (r >= 0)
+		r = te_pinned_alloc(ctx, PIECE, &piece);
+	for (size_t at = 0; at < nbytes && r >= 0; at += PIECE) {
+		const size_t n = nbytes - at < PIECE ? nbytes - at : PIECE;
+
+		r = te_copy(stream, piece, (const char *)src + at, n);
+		if (r >= 0)
+			r = te_stream_sync(stream);
+		memcpy(dst + at, piece, n);
+	}
+	te_pinned_free(ctx, piece);
+	te_stream_unref(stream);
+	if (r >= 0)
+		return dst;
+	say_te(r, "copying the checkpoint from the device");
+	free(dst);
+	return NULL;
+}
+
+/* a buffer of flat, or its copy in host memory, which the caller frees by release() */
+static const void *borrow(const struct ckpt_flat *flat, const void *at, size_t nbytes)
+{
+	return flat && flat->device && at ? to_host(flat->device, at, nbytes) : at;
+}
+
+static void release(const struct ckpt_flat *flat, const void *at)
+{
+	if (flat && flat->device)
+		free((void *)(uintptr_t)at);
+}
+
+static int write_blob(struct st_writer *w, const struct blob *b, const struct ckpt_flat *flat)
+{
+	const void *data;
+	int r;
+
+	if (!b->is_flat || !b->nbytes)
+		return st_write(w, b->data, b->nbytes);
+	data = borrow(flat, b->data, b->nbytes);
+	r = data ? st_write(w, data, b->nbytes) : STATUS_FAILED;
+	release(flat, data);
+	return r;
+}
+
 /* blobs without bytes are left out */
-static int write_blobs(const struct folder *dir, const struct blob *blob, int n)
+static int write_blobs(const struct folder *dir, const struct ckpt_flat *flat,
+		       const struct blob *blob, int n)
 {
 	struct st_writer *w = NULL;
 	char digest[17];
@@ -177,7 +232,7 @@ static int write_blobs(const struct folder *dir, const struct blob *blob, int n)
 	if (!r)
 		r = st_begin(w);
 	for (int i = 0; i < n && !r; i++)
-		r = st_write(w, blob[i].data, blob[i].nbytes);
+		r = write_blob(w, &blob[i], flat);
 	if (!r)
 		r = st_end(w, digest);
 	st_free(w);
@@ -191,16 +246,17 @@ static int write_state(const struct folder *dir, const struct model *m, const st
 	const char *type = moments_types[c->moments].file;
 	const size_t nmoment = te_moments_nbytes(c->moments, moment_nelems(m));
 	const struct blob blob[] = {
-		{ "run", "U8", text, text ? strlen(text) : 0 },
-		{ "adamw.state", "U8", c->adamw, te_adamw_state_nbytes() },
-		{ "adamw.m", type, c->flat.m, nmoment },
-		{ "adamw.v", type, c->flat.v, nmoment },
-		{ "quant", "U8", c->quant, c->nquant },
+		{ "run", "U8", text, text ? strlen(text) : 0, 0 },
+		{ "adamw.state", "U8", c->adamw, te_adamw_state_nbytes(), 0 },
+		{ "adamw.m", type, c->flat.m, nmoment, 1 },
+		{ "adamw.v", type, c->flat.v, nmoment, 1 },
+		{ "quant", "U8", c->quant, c->nquant, 0 },
 		/* if model.safetensors has rounded ones */
 		{ "weights", "F32", c->flat.weights,
-		  m->cfg.saved == TE_DTYPE_FP32 ? 0 : weights_nbytes(m) },
+		  m->cfg.saved == TE_DTYPE_FP32 ? 0 : weights_nbytes(m), 1 },
 	};
-	const int r = text ? write_blobs(dir, blob, sizeof(blob) / sizeof(blob[0])) : STATUS_FAILED;
+	const int r = text ? write_blobs(dir, &c->flat, blob, sizeof(blob) / sizeof(blob[0])) :
+			     STATUS_FAILED;
 
 	free(text);
 	return r;
@@ -214,14 +270,20 @@ static int write_fresh(const struct folder *dir, const struct model *m,
 	json_t *adapter = m->cfg.lora.rank ? weights_adapter(m) : NULL;
 	int r = config && !adapter == !m->cfg.lora.rank ? STATUS_OK : STATUS_FAILED;
 	char name[64], digest[17];
+	const float *weights = NULL;
 
 	if (!r)
 		r = record_save(dir, ckpt_fresh_name(CONFIG_JSON, name), config);
 	if (!r && adapter)
 		r = record_save(dir, ckpt_fresh_name(ADAPTER_JSON, name), adapter);
+	if (!r && c) {
+		weights = borrow(&c->flat, c->flat.weights, weights_nbytes(m));
+		r = weights ? STATUS_OK : STATUS_FAILED;
+	}
 	if (!r)
-		r = weights_write(dir, weights_file(m), m,
-				  c ? c->flat.weights : flat->weights, digest);
+		r = weights_write(dir, weights_file(m), m, c ? weights : flat->weights, digest);
+	if (c)
+		release(&c->flat, weights);
 	if (!r && c) {
 		run = run_to_json(c, digest);
 		r = run ? write_state(dir, m, c, run) : STATUS_FAILED;
@@ -247,24 +309,36 @@ static int read_masters(const struct model *m, struct ckpt_flat *flat)
 	return te < 0 ? say_te(te, "reading weights") : STATUS_OK;
 }
 
-/* memory of a copy that a device writes at the rate of its link; flat stays empty without it */
-static void pin(const struct model *m, struct te_adamw *opt, struct ckpt_flat *flat)
+/*
+ * Copies within a device take milliseconds. Not 0, and flat is empty, if there is no memory for
+ * them, or if weights and moments are stored otherwise.
+ */
+static int copy_on_device(const struct model *m, struct te_adamw *opt, struct ckpt_flat *flat)
 {
-	const size_t nmoment = te_moments_nbytes(moments_of(opt), moment_nelems(m)) + 1;
-	struct te_ctx *ctx = te_seq_ctx(m->seq);
-	void *weights = NULL;
+	const size_t nmoment = te_moments_nbytes(moments_of(opt), moment_nelems(m));
+	struct te_tensor *const from[] = { te_seq_masters(m->seq), te_adamw_m(opt),
+					   te_adamw_v(opt) };
+	const size_t nbytes[] = { weights_nbytes(m), nmoment, nmoment };
+	struct te_stream *stream = te_ctx_stream(te_seq_ctx(m->seq));
+	void *at[3] = { NULL, NULL, NULL };
+	int r = 0;
 
-	if (!strcmp(te_ctx_backend(ctx), "host"))
-		return;
-	flat->pinned = ctx;
-	if (te_pinned_alloc(ctx, weights_nbytes(m) + 1, &weights) < 0 ||
-	    te_pinned_alloc(ctx, nmoment, &flat->m) < 0 ||
-	    te_pinned_alloc(ctx, nmoment, &flat->v) < 0) {
-		flat->weights = weights;
-		ckpt_flat_free(flat);
-		return;
+	if (!strcmp(te_ctx_backend(te_seq_ctx(m->seq)), "host") || m->whole ||
+	    te_tensor_dtype(from[0]) != TE_DTYPE_FP32)
+		return -EOPNOTSUPP;
+	for (int i = 0; i < 3 && r >= 0; i++) {
+		r = te_tensor_nbytes(from[i]) == nbytes[i] ? 0 : -EOPNOTSUPP;
+		if (r >= 0)
+			r = te_mem_alloc(stream, nbytes[i], &at[i]);
+		if (r >= 0)
+			r = te_copy(stream, at[i], te_tensor_data(from[i]), nbytes[i]);
 	}
-	flat->weights = weights;
+	if (r >= 0)
+		r = te_stream_sync(stream);
+	*flat = (struct ckpt_flat){ at[0], at[1], at[2], te_seq_ctx(m->seq) };
+	if (r < 0)
+		ckpt_flat_free(flat);
+	return r;
 }
 
 static int read_states(const struct model *m, struct te_adamw *opt, struct ckpt_copy *c)
@@ -287,34 +361,19 @@ static int read_states(const struct model *m, struct te_adamw *opt, struct ckpt_
 	return te < 0 ? say_te(te, "reading the optimizer's state") : STATUS_OK;
 }
 
-/* all but weights and moments */
-static void drop_rest(struct ckpt_copy *c)
-{
-	free(c->adamw);
-	free(c->quant);
-	json_decref(c->options);
-	json_decref(c->config);
-}
-
 int ckpt_take(const struct model *m, struct te_adamw *opt, struct ckpt_flat *flat,
-	      const json_t *options, const struct progress *p, struct ckpt_copy **copy)
+	      const json_t *options, const struct progress *p, struct ckpt_copy **ret_copy)
 {
 	const int has_weights = flat->weights != NULL, has_moments = flat->m != NULL;
-	struct ckpt_copy *c = *copy ? *copy : calloc(1, sizeof(*c));
+	struct ckpt_copy *c = calloc(1, sizeof(*c));
 	json_t *config = config_to_json(&m->cfg);
-	int r = c && config && options ? STATUS_OK : STATUS_FAILED;
+	int r = c && config && options ? STATUS_OK : STATUS_FAILED, copied;
 
-	*copy = NULL;
 	if (!c)
 		say_failed("out of memory");
 	if (c) {
-		if (has_weights || has_moments) {
-			ckpt_flat_free(&c->flat);
-			c->flat = *flat;
-			memset(flat, 0, sizeof(*flat));
-		} else if (!c->flat.weights) {
-			pin(m, opt, &c->flat);
-		}
+		c->flat = *flat;
+		memset(flat, 0, sizeof(*flat));
 		c->moments = moments_of(opt);
 		c->p = *p;
 		/* nothing of them is shared with other threads */
@@ -324,30 +383,18 @@ int ckpt_take(const struct model *m, struct te_adamw *opt, struct ckpt_flat *fla
 			r = say_failed("out of memory");
 	}
 	json_decref(config);
-	if (!r && !has_weights)
+	copied = !r && !has_weights && !has_moments && !copy_on_device(m, opt, &c->flat);
+	if (!r && !has_weights && !copied)
 		r = read_masters(m, &c->flat);
-	if (!r && !has_moments)
+	if (!r && !has_moments && !copied)
 		r = ckpt_gather_moments(m, opt, 1, &c->flat);
 	if (!r)
 		r = read_states(m, opt, c);
 	if (r)
 		ckpt_copy_free(c);
 	else
-		*copy = c;
+		*ret_copy = c;
 	return r;
-}
-
-void ckpt_copy_done(struct ckpt_copy **copy)
-{
-	struct ckpt_copy *c = *copy;
-
-	if (!c || !c->flat.pinned) {
-		ckpt_copy_free(c);
-		*copy = NULL;
-		return;
-	}
-	drop_rest(c);
-	*c = (struct ckpt_copy){ .flat = c->flat };
 }
 
 void ckpt_copy_free(struct ckpt_copy *c)
@@ -355,7 +402,10 @@ void ckpt_copy_free(struct ckpt_copy *c)
 	if (!c)
 		return;
 	ckpt_flat_free(&c->flat);
-	drop_rest(c);
+	free(c->adamw);
+	free(c->quant);
+	json_decref(c->options);
+	json_decref(c->config);
 	free(c);
 }
 

@@ -57,7 +57,7 @@ int ckpt_keep(const char *dir, int64_t most);
 struct ckpt_flat {
 	float *weights;
 	void *m, *v; /* moments as the optimizer stores them; divided ones are FP32 */
-	struct te_ctx *pinned; /* the three are its pinned memory; NULL: of malloc() */
+	struct te_ctx *device; /* the three are its device memory; NULL: of malloc() */
 };
 /* collective, in the ranks of the model; opt NULL: weights only */
 int ckpt_gather(const struct model *m, struct te_adamw *opt, struct ckpt_flat *ret_flat);
@@ -70,16 +70,13 @@ int ckpt_gather_moments(const struct model *m, struct te_adamw *opt, int keep,
 void ckpt_flat_free(struct ckpt_flat *flat);
 
 /*
- * A copy of all that a checkpoint has, in host memory, which is pinned if weights and moments are in
- * a device. flat: of the functions above, which the copy takes, or zeros. options NULL: the failure
- * of opts_to_json(). *copy: NULL, or one that was written, whose memory is used again; after a
- * failure it is NULL.
+ * A copy of all that a checkpoint has: in device memory, if weights and moments are there and it
+ * has room; else in host memory. flat: of the functions above, which the copy takes, or zeros.
+ * options NULL: the failure of opts_to_json().
  */
 struct ckpt_copy;
 int ckpt_take(const struct model *m, struct te_adamw *opt, struct ckpt_flat *flat,
-	      const json_t *options, const struct progress *p, struct ckpt_copy **copy);
-/* it was written: keep pinned memory for the next one, or free it, and *copy is NULL */
-void ckpt_copy_done(struct ckpt_copy **copy);
+	      const json_t *options, const struct progress *p, struct ckpt_copy **ret_copy);
 void ckpt_copy_free(struct ckpt_copy *copy);
 /*
  * Replace the checkpoint in dir. Everything is first written, synced and read back under temporary

@@ -93,10 +93,13 @@ static int64_t stop_after(int64_t k)
 static int exchange(struct trainer *t, const struct slot *s)
 {
 	const int64_t k = t->now.done.step, asked = say_closed() ? stop_after(k) : stop_requested();
+	struct saver *saver = &t->now.saver;
 	float x[NWORDS] = { 0 };
 
 	if (asked < INT64_MAX && asked > k)
 		x[WORD_STOP] = (float)(asked - k);
+	if (saver->has_thread && atomic_load(&saver->done))
+		x[WORD_SAVED] = (float)(1 + saver->status);
 	x[WORD_ELAPSED] = (float)(now_s() - t->start_s);
 	return ranks_exchange(&t->ranks, t->stream, t->now.graph.loss, t->now.accum, x, NWORDS,
 			      s->loss);
@@ -140,6 +143,8 @@ static double read_losses(struct trainer *t, const struct slot *s)
 		if (x[WORD_STOP] > 0 && s->step + (int64_t)x[WORD_STOP] < t->now.ranks_stop)
 			t->now.ranks_stop = s->step + (int64_t)x[WORD_STOP];
 		t->now.ranks_s = fmax(t->now.ranks_s, x[WORD_ELAPSED]);
+		if (x[WORD_SAVED] > 0)
+			t->now.saver.told = (int)x[WORD_SAVED];
 	}
 	return loss;
 }
@@ -383,23 +388,30 @@ static int gather_moments(struct trainer *t, struct ckpt_flat *flat)
 }
 
 /*
- * Rank 0 saves, and the ranks that have one model with it send their shards, or all ranks their
- * part of the moments. opt NULL: weights only.
+ * The ranks that have one model with rank 0 send it their shards, or all ranks their part of the
+ * moments. opt NULL: weights only.
  */
+static int gather(struct trainer *t, struct te_adamw *opt, struct ckpt_flat *flat)
+{
+	int r = opt ? gather_moments(t, flat) : STATUS_OK;
+
+	if (!r && !t->ranks.data_rank && t->now.model.whole)
+		r = ckpt_gather(&t->now.model, opt, flat);
+	return r;
+}
+
+/* rank 0 writes all before it returns */
 static int save_files(struct trainer *t, const char *dir, struct te_adamw *opt)
 {
+	struct ckpt_copy *copy = NULL;
 	struct ckpt_flat flat = { 0 };
-	int r = opt ? gather_moments(t, &flat) : STATUS_OK;
+	int r = gather(t, opt, &flat);
 
-	if (t->ranks.data_rank)
-		return r;
-	if (!r && t->now.model.whole)
-		r = ckpt_gather(&t->now.model, opt, &flat);
 	if (!r && !t->ranks.rank && opt) {
-		r = take(t, dir, opt, &flat, &t->now.saver.copy);
+		r = take(t, dir, opt, &flat, &copy);
 		if (!r)
-			r = ckpt_write(dir, &t->now.model, t->now.saver.copy);
-		ckpt_copy_done(&t->now.saver.copy);
+			r = ckpt_write(dir, &t->now.model, copy);
+		ckpt_copy_free(copy);
 	} else if (!r && !t->ranks.rank) {
 		r = ckpt_save_best(dir, &t->now.model, &flat);
 	}
@@ -496,26 +508,64 @@ static int start_writing(struct saver *s)
 	pthread_sigmask(SIG_SETMASK, &all, &old);
 	e = pthread_create(&s->thread, NULL, write_copy, s);
 	pthread_sigmask(SIG_SETMASK, &old, NULL);
-	s->running = !e;
+	s->has_thread = !e;
 	return e ? say_failed("the thread that saves cannot be started: %s", strerror(e)) :
 		   STATUS_OK;
 }
 
-/* the end of a save that another thread writes, if there is one */
-static void save_wait(struct trainer *t)
+static int join(struct saver *s)
+{
+	if (s->has_thread)
+		pthread_join(s->thread, NULL);
+	s->has_thread = 0;
+	ckpt_copy_free(s->copy);
+	s->copy = NULL;
+	return s->status;
+}
+
+/* the save of the other thread has ended, on all ranks with this status */
+static void end_save(struct trainer *t, int status)
 {
 	struct saver *s = &t->now.saver;
 
+	join(s);
+	s->running = 0;
+	if (!status && !t->ranks.rank)
+		after_save(t, s->dir, 0);
+	if (!status)
+		set_saved(t, s->dir, s->step);
+	judge(t, status, s->step);
+}
+
+/*
+ * Waits until the other thread has ended, if there is one. together: the other ranks wait, too.
+ * After a failure they do not: rank 0 alone knows the status.
+ */
+static void save_wait(struct trainer *t, int together)
+{
+	struct saver *s = &t->now.saver;
+	int status;
+
 	if (!s->running)
 		return;
-	pthread_join(s->thread, NULL);
-	s->running = 0;
-	ckpt_copy_done(&s->copy);
-	if (!s->status) {
-		after_save(t, s->dir, 0);
-		set_saved(t, s->dir, s->step);
+	if (!together && t->ranks.rank) {
+		s->running = 0;
+		return;
 	}
-	judge(t, s->status, s->step);
+	status = s->told ? s->told - 1 : join(s);
+	if (!s->told && together) {
+		status = ranks_status(&t->ranks, t->stream, status);
+		t->now.lost |= ranks_check(&t->ranks) < 0;
+	}
+	end_save(t, status);
+}
+
+/* has the other thread ended, as far as all ranks know */
+static int is_save_over(const struct trainer *t)
+{
+	const struct saver *s = &t->now.saver;
+
+	return s->running && (t->ranks.comm ? s->told : atomic_load(&s->done));
 }
 
 static int save(struct trainer *t)
@@ -525,7 +575,7 @@ static int save(struct trainer *t)
 
 	if (!dir)
 		return STATUS_OK;
-	save_wait(t);
+	save_wait(t, 1);
 	t->now.tried_step = t->now.done.step;
 	r = ranks_compare(&t->ranks, t->stream, t->now.model.seq);
 	t->now.lost |= r != STATUS_OK;
@@ -539,32 +589,48 @@ static int save(struct trainer *t)
 	return r;
 }
 
-/*
- * One rank copies what is to be saved, and another thread writes it. Several ranks write before
- * they go on: all of them learn whether the checkpoint is there.
- */
+/* rank 0 copies what is to be saved, and another thread writes it; all learn whether it does */
+static int begin_save(struct trainer *t, const char *dir)
+{
+	struct ckpt_flat flat = { 0 };
+	struct saver *s = &t->now.saver;
+	int r = ranks_compare(&t->ranks, t->stream, t->now.model.seq);
+
+	t->now.lost |= r != STATUS_OK;
+	if (r)
+		return r;
+	*s = (struct saver){ .dir = dir, .model = &t->now.model, .step = t->now.done.step };
+	r = gather(t, t->now.opt, &flat);
+	if (!r && !t->ranks.rank) {
+		r = take(t, dir, t->now.opt, &flat, &s->copy);
+		if (!r)
+			r = start_writing(s);
+		if (r)
+			join(s);
+	}
+	ckpt_flat_free(&flat);
+	r = ranks_status(&t->ranks, t->stream, r);
+	t->now.lost |= ranks_check(&t->ranks) < 0;
+	s->running = !r || s->has_thread;
+	if (r)
+		save_wait(t, 0);
+	return r;
+}
+
 static void save_or_retry(struct trainer *t)
 {
 	const char *dir = trainer_folder(t);
-	struct ckpt_flat flat = { 0 };
-	struct saver *s = &t->now.saver;
 	int r;
 
-	if (t->ranks.comm || !dir) {
-		judge(t, save(t), t->now.done.step);
+	if (!dir)
 		return;
-	}
-	save_wait(t);
+	save_wait(t, 1);
+	if (t->now.lost)
+		return;
 	t->now.tried_step = t->now.done.step;
-	*s = (struct saver){ .dir = dir, .model = &t->now.model, .copy = s->copy,
-			     .step = t->now.done.step };
-	r = take(t, dir, t->now.opt, &flat, &s->copy);
-	if (!r)
-		r = start_writing(s);
-	if (!r)
-		return;
-	ckpt_copy_done(&s->copy);
-	judge(t, r, t->now.done.step);
+	r = begin_save(t, dir);
+	if (r)
+		judge(t, r, t->now.done.step);
 }
 
 /* one rank, after a failure between two steps: what was trained is saved */
@@ -628,8 +694,8 @@ static int between_steps(struct trainer *t, int *ret_end)
 	int due, stop, r = STATUS_OK;
 	double from;
 
-	if (t->now.saver.running && atomic_load(&t->now.saver.done))
-		save_wait(t);
+	if (is_save_over(t))
+		save_wait(t, 1);
 	due = is_save_due(t);
 	set_phase(t, eval ? STOP_VALIDATION : STOP_STEP, eval || over ? k : k + 1);
 	stop = is_stopped(t) || (t->o->stop_after >= 0 && k >= t->o->stop_after);
@@ -706,9 +772,7 @@ int trainer_run(struct trainer *t)
 		r = measure_bubble(t);
 	if (r)
 		save_rest(t);
-	save_wait(t);
-	ckpt_copy_free(t->now.saver.copy);
-	t->now.saver.copy = NULL;
+	save_wait(t, !r);
 	t->now.interrupted = end && (t->ranks.comm ? is_stopped(t) : stop_at(t->now.done.step));
 	t->now.closed = say_closed();
 	return r;

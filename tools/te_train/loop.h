@@ -24,7 +24,7 @@
 #define NSLOTS 4
 
 /* words that a rank adds to the losses that are exchanged */
-enum { WORD_STOP, WORD_ELAPSED, NWORDS };
+enum { WORD_STOP, WORD_ELAPSED, WORD_SAVED, NWORDS };
 
 #define MOST_VALID 16
 
@@ -44,12 +44,14 @@ struct slot {
 	double end_s;		     /* when it ended, if it is one for the log, by busy_s() */
 };
 
-/* a checkpoint that another thread writes */
+/* a checkpoint that another thread writes, of one rank or of rank 0 */
 struct saver {
 	pthread_t thread;
-	int running; /* the thread is to be joined */
+	int running; /* the end of the save is not known yet; on all ranks */
+	int has_thread; /* to be joined */
 	atomic_int done;
 	int status; /* after done */
+	int told;   /* 1 + status, once rank 0 has told all ranks; or 0 */
 	const char *dir;
 	const struct model *model;
 	struct ckpt_copy *copy;

@@ -132,7 +132,7 @@ tools_libplot_log_la_CFLAGS = $(AM_CFLAGS) $(JANSSON_CFLAGS)
 tools_libplot_log_la_LIBADD = $(JANSSON_LIBS)
 
 # tests of te_perftest, in the order of --list: each is the test_X of its source
-PERFTESTS = graph step copy cast quantize norm act gemm attn calls comm verbs file offload
+PERFTESTS = graph step decode copy cast quantize norm act gemm attn calls comm verbs file offload
 nodist_tools_te_perftest_libte_perftest_la_SOURCES = tools/te_perftest/list.c
 CLEANFILES += tools/te_perftest/list.c
 tools/te_perftest/list.c: Makefile
@@ -165,6 +165,7 @@ tools_te_perftest_libte_perftest_la_SOURCES = \
 	tools/te_perftest/comm_tune.c \
 	tools/te_perftest/copy.c \
 	tools/te_perftest/copy.h \
+	tools/te_perftest/decode.c \
 	tools/te_perftest/file.c \
 	tools/te_perftest/gemm.c \
 	tools/te_perftest/graph.c \

@@ -79,7 +79,7 @@ table()
 check "--help" "$te_perftest" --help
 check "--version" sh -c "'$te_perftest' --version | grep -qx 'te_perftest [0-9.]*'"
 "$te_perftest" --list >out
-for t in graph step copy cast quantize norm act gemm attn calls comm verbs file offload; do
+for t in graph step decode copy cast quantize norm act gemm attn calls comm verbs file offload; do
 	check "--list names $t" grep -q "^$t " out
 	"$te_perftest" --help | grep -q "^$t: "
 	check "--help too" test $? = 0
@@ -162,6 +162,9 @@ from 1 to 1099511627776|copy --bytes 2T
 --width: 18|step --width 18
 --recipe: "delayed"|step --recipe delayed
 --batch: "0"|step --batch 0
+--width: 18|decode --width 18
+--kv-heads: 4 heads are no multiple of 3|decode --kv-heads 3
+--temperature: "-1"|decode --temperature -1
 --way: "links"|offload --way links
 --group: "1"|offload --group 1
 "tpu"|graph --backend tpu
@@ -222,6 +225,14 @@ sane "step: figures" out 7
 name="the figures of step"
 has out recipe parameters nodes kernel_nodes capture_us launch_us eager_cpu_us device_us \
 	replay_us eager_us eager_to_replay_ratio
+
+decode="--layers 1 --width 16 --heads 4 --kv-heads 2 --inner 24 --vocab 20"
+check "decode: runs" sh -c "'$te_perftest' decode $quick $decode --context 3,70 >out"
+table "decode: a table of 2 numbers of sequences by 2 contexts" decode 8 4
+"$te_perftest" decode $quick $decode --seqs 3 --temperature 1 --top-k 4 --json >out
+sane "decode: figures" out 7
+name="the figures of decode"
+has out seqs context parameters step_us token_us tokens_per_s bytes_per_s bandwidth_ratio
 
 check "copy: runs" sh -c "'$te_perftest' copy $quick --bytes 1,64K,1M >out"
 table "copy: a table" copy 6 3

@@ -83,6 +83,7 @@ TT_CORE = \
 	t/ops/gemm_exact_gpu \
 	t/ops/ops \
 	t/ops/ops_gpu \
+	t/plan/choose \
 	t/plan/faults \
 	t/plan/numerics \
 	t/plan/optim \

@@ -18,4 +18,11 @@ int te__choose(const char *fn, const struct te_sampling *how, const float *logit
 	       const int32_t *seen, int64_t nseen, struct te__candidate *room, uint8_t *marks,
 	       int32_t *ret_token);
 
+/* logits in BF16: as FP32 */
+void te__decode_logits(const uint16_t *raw, int64_t n, float *ret_logits);
+/* does how choose the most likely token? */
+int te__is_greedy(const struct te_sampling *how);
+/* te__choose() for logits in BF16 and how that is greedy */
+int te__most_likely(const char *fn, const uint16_t *raw, int64_t n, int32_t *ret_token);
+
 #endif

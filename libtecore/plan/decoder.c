@@ -51,6 +51,7 @@ struct seq_state {
 	int64_t npages;
 	int32_t *token; /* [max_tokens] */
 	float *logits;	/* [ntokens of the vocabulary] */
+	const uint16_t *raw; /* ready: BF16 that logits are to be decoded from, or NULL */
 	struct te_sampling how;
 };
 
@@ -735,17 +736,28 @@ static void take_logits(struct te_decoder *d, const int32_t *last, int64_t n)
 			memcpy(q->logits, (const float *)d->raw + i * d->width_padded,
 			       (size_t)d->vocab * sizeof(float));
 		else
-			for (int64_t t = 0; t < d->vocab; t++)
-				q->logits[t] = te_bf16_decode(
-					((const uint16_t *)d->raw)[i * d->width_padded + t]);
+			q->raw = (const uint16_t *)d->raw + i * d->width_padded;
 		q->ready = 1;
 	}
+}
+
+/* logits of a sequence as FP32, which the most likely token does without */
+static void decode_logits(const struct te_decoder *d, struct seq_state *q)
+{
+	if (q->raw)
+		te__decode_logits(q->raw, d->vocab, q->logits);
+	q->raw = NULL;
 }
 
 static int64_t step(struct te_decoder *d)
 {
 	int64_t left, n = 0, rows = choose_rows(d, &left);
 	int r, synced;
+
+	/* logits from which no token was taken: the pass overwrites d->raw */
+	for (int32_t s = 0; s < d->o.max_seqs && rows; s++)
+		if (d->state[s].open && d->state[s].ready)
+			decode_logits(d, &d->state[s]);
 
 	if (!rows)
 		return left ? te__fail(-ENOMEM, "te_decoder_step: the cache has no free page of "
@@ -787,8 +799,13 @@ int te_decoder_take(struct te_decoder *d, int32_t s, int32_t *ret_token)
 	if (q->ntokens == d->o.max_tokens)
 		return te__fail(-ENOSPC, "%s: sequence %d: has max_tokens, %d", fn, s,
 				d->o.max_tokens);
-	r = te__choose(fn, &q->how, q->logits, d->vocab, q->token, q->ntokens, d->room, d->marks,
-		       &token);
+	if (q->raw && te__is_greedy(&q->how)) {
+		r = te__most_likely(fn, q->raw, d->vocab, &token);
+	} else {
+		decode_logits(d, q);
+		r = te__choose(fn, &q->how, q->logits, d->vocab, q->token, q->ntokens, d->room,
+			       d->marks, &token);
+	}
 	if (r < 0)
 		return r;
 	q->token[q->ntokens++] = token;
@@ -803,6 +820,7 @@ const float *te_decoder_logits(const struct te_decoder *d, int32_t s, int64_t *r
 
 	if (find("te_decoder_logits", d, s, &q) < 0 || !q->ready)
 		return NULL;
+	decode_logits(d, q);
 	if (ret_n)
 		*ret_n = d->vocab;
 	return q->logits;

@@ -148,6 +148,21 @@ TE__SIMD_BODY void te__h_add_to_body(float *restrict v, const float *restrict by
 }
 TE__SIMD(void, te__h_add_to, (float *v, const float *by, int64_t n), (v, by, n))
 
+void te__h_add_at(int32_t dtype, void *p, int64_t off, int64_t n, const float *by)
+{
+	float buf[TE__H_CHUNK];
+
+	if (dtype == TE_DTYPE_FP32) {
+		te__h_add_to((float *)p + off, by, n);
+		return;
+	}
+	TE__H_CHUNKS(i, len, n) {
+		te__h_load(dtype, p, off + i, len, buf);
+		te__h_add_to(buf, by + i, len);
+		te__h_store(dtype, p, off + i, len, buf);
+	}
+}
+
 TE__SIMD_BODY void te__h_exp_body(float *v, float most, int64_t n)
 {
 	for (int64_t i = 0; i < n; i++)

@@ -65,6 +65,8 @@ void te__h_decode(int32_t dtype, const uint8_t *code, float scale, int64_t n, fl
 void te__h_multiply(float *v, const float *by, int64_t n);
 void te__h_scale_by(float *v, float by, int64_t n);
 void te__h_add_to(float *v, const float *by, int64_t n);
+/* add to n elements of p, FP32 or BF16, from off on, which are rounded to nearest even */
+void te__h_add_at(int32_t dtype, void *p, int64_t off, int64_t n, const float *by);
 /* v[i] = e^(v[i] - most) */
 void te__h_exp(float *v, float most, int64_t n);
 

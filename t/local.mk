@@ -239,7 +239,8 @@ TT_TOOLS_SH += \
 	t/tools/t8042-te_train-zero.t \
 	t/tools/t8046-te_train-states.t \
 	t/tools/t8047-te_export-folder.t \
-	t/tools/t8050-te_train-choices.t
+	t/tools/t8050-te_train-choices.t \
+	t/tools/t8051-te_train-gradients.t
 # a shared library for LD_PRELOAD: -rpath makes it one although it is not installed
 check_LTLIBRARIES += t/lib/failalloc.la
 t_lib_failalloc_la_SOURCES = t/lib/failalloc.c
@@ -374,7 +375,8 @@ t_plan_weights_SOURCES = \
 	t/plan/weights.c \
 	t/plan/weights_bound.c \
 	t/plan/weights_cases.h \
-	t/plan/weights_frozen.c
+	t/plan/weights_frozen.c \
+	t/plan/weights_grads.c
 
 t_tensor_caller_SOURCES = t/tensor/caller.c t/tensor/caller_cases.c t/tensor/caller_cases.h
 t_tensor_caller_gpu_SOURCES = t/tensor/caller_cases.c t/tensor/caller_cases.h t/tensor/caller_gpu.c

@@ -84,8 +84,8 @@ struct te_kernel_embedding_opts {
 TE_EXPORT int te_kernel_embedding_forward(struct te_stream *stream, const struct te_tensor *tokens,
 					  const struct te_tensor *table, struct te_tensor *y,
 					  const struct te_kernel_embedding_opts *opts);
-/* dtable: FP32 [vocab, width], to which gradients are added in the order of tokens; may be NULL
- * with dposition */
+/* dtable, dposition: FP32 or BF16 [vocab, width], to which gradients are added in the order of
+ * tokens; dtable may be NULL with dposition */
 TE_EXPORT int te_kernel_embedding_backward(struct te_stream *stream, const struct te_tensor *dy,
 					   const struct te_tensor *tokens, struct te_tensor *dtable,
 					   const struct te_kernel_embedding_opts *opts);
@@ -95,7 +95,8 @@ TE_EXPORT int te_kernel_embedding_backward(struct te_stream *stream, const struc
 /* y = x + bias. Shapes: x, y T [rows, cols], bias T [cols]. y may be x. */
 TE_EXPORT int te_kernel_bias_forward(struct te_stream *stream, const struct te_tensor *x,
 				     const struct te_tensor *bias, struct te_tensor *y);
-/* dbias += the sums of dy by column. Shapes: dy T [rows, cols], dbias FP32 [cols]. Needs ws. */
+/* dbias += the sums of dy by column. Shapes: dy T [rows, cols], dbias FP32 or BF16 [cols]. Needs
+ * ws. */
 TE_EXPORT int te_kernel_bias_backward(struct te_stream *stream, const struct te_tensor *dy,
 				      struct te_tensor *dbias, void *ws, size_t ws_nbytes);
 TE_EXPORT size_t te_kernel_bias_ws_nbytes(int64_t rows, int64_t cols);
@@ -215,8 +216,8 @@ TE_EXPORT int te_kernel_act_forward(struct te_stream *stream, const struct te_te
  * @dy:             gradient of y
  * @x:              input of the forward call
  * @dx:             T, shaped like x; not gated: may be dy or x
- * @dbias:          FP32 [columns of x], to which the sums of dx by column are added; or NULL. Needs
- *                  ws
+ * @dbias:          FP32 or BF16 [columns of x], to which the sums of dx by column are added; or
+ *                  NULL. Needs ws
  * @ws, @ws_nbytes: scratch memory; its bytes
  * @opts:           NULL for the defaults
  *

@@ -50,7 +50,7 @@ enum te_init {
 /* the op reads masters as stored, also BF16 with te_op_call.remainder; other ops get FP32 */
 #define TE_WEIGHT_STORED 16u
 
-/* One weight of an op: master and gradient are FP32. */
+/* One weight of an op: master and gradient are FP32, unless te_seq_bind() says otherwise. */
 struct te_weight_decl {
 	size_t size;	  /* set by the library; lets the struct grow */
 	const char *name; /* "weight", "bias" */
@@ -144,7 +144,7 @@ struct te_op_call {
 	const struct te_op_value *dex, *dey; /* [nextra_in], [nextra_out]; backward only */
 	const struct te_op_value *weight;    /* copies, by infer()'s weight_forms */
 	struct te_tensor *const *master;     /* FP32; with TE_WEIGHT_STORED BF16, too */
-	struct te_tensor *const *grad; /* FP32 main gradients to add to; NULL: frozen weight */
+	struct te_tensor *const *grad; /* gradients to add to, FP32 or BF16; NULL: frozen weight */
 	struct te_tensor *const *saved;	     /* [nsaved] */
 	void *ws; /* device scratch, 256-byte aligned */
 	size_t ws_nbytes;

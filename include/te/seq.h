@@ -78,6 +78,9 @@ TE_EXPORT int te_seq_complete(struct te_seq *seq);
 /* with TE_SEQ_REMAINDERS: they are in pinned host memory, where the device reads them. Backend host
  * only. TE_ADAMW_HOST updates them in chunks, like moments */
 #define TE_SEQ_HOST_REMAINDERS 64u
+/* gradients are BF16, 2 bytes a parameter: sums are FP32, and each addition to a gradient is
+ * rounded to nearest even. Plans compute in BF16; user-defined ops have no trained weights */
+#define TE_SEQ_BF16_GRADS 128u
 
 /**
  * te_seq_freeze - freeze weights: no gradient, no optimizer state; or undo it
@@ -96,11 +99,12 @@ TE_EXPORT int te_seq_complete(struct te_seq *seq);
 TE_EXPORT int te_seq_freeze(struct te_seq *seq, const char *pattern, int frozen);
 
 /* Caller-provided device memory for weights: te_seq_nelems() floats for masters,
- * te_seq_grad_nelems() for gradients, aligned to 256 bytes. NULL: the library allocates it. */
+ * te_seq_grad_nelems() for gradients, or as many BF16, aligned to 256 bytes. NULL: the library
+ * allocates it. */
 struct te_seq_binding {
 	size_t size; /* set by the INIT macro; lets the struct grow */
 	float *masters;
-	float *grads;
+	void *grads;
 	uint32_t flags; /* TE_SEQ_* */
 };
 #define TE_SEQ_BINDING_INIT { sizeof(struct te_seq_binding), 0, 0, 0 }
@@ -133,7 +137,7 @@ TE_EXPORT int64_t te_seq_grad_nelems(const struct te_seq *seq);
  * the weight as it is: te_plan_create returns -TE_EDTYPE unless the op needs exactly this type and
  * scaling under the plan's recipe. If a backward pass needs a column-wise copy that the tensor
  * lacks, the library keeps one, and forward passes refresh it after te_seq_weights_changed. The
- * gradient is FP32, unless the weight is frozen; te_adamw_create refuses the sequence.
+ * gradient is as others are, unless the weight is frozen; te_adamw_create refuses the sequence.
  * Thread: one sequence by one thread at a time.  Since: 0.1
  * Errors: -ENOENT (no such weight), -EINVAL, -TE_EDTYPE, -TE_ESHAPE, -TE_ESTATE (not complete),
  * -EBUSY (initialised).
@@ -187,7 +191,8 @@ struct te_weight_info {
 	struct te_op *op;
 	/* FP32, or BF16 with TE_SEQ_BF16_MASTERS, borrowed; NULL: bound */
 	struct te_tensor *master;
-	struct te_tensor *grad;	  /* FP32, borrowed; NULL: frozen, or no gradients */
+	/* FP32, or BF16 with TE_SEQ_BF16_GRADS, borrowed; NULL: frozen, or no gradients */
+	struct te_tensor *grad;
 	uint32_t flags;		  /* TE_WEIGHT_* */
 	int64_t offset_nelems;	  /* in the flat buffers that have it; -1: none */
 	/* tensor of te_seq_bind_weight or te_seq_store_codes, borrowed; or NULL */
@@ -197,7 +202,7 @@ struct te_weight_info {
 /* tied weights are listed once, under their owner */
 TE_EXPORT int te_seq_nweights(const struct te_seq *seq);
 TE_EXPORT int te_seq_weight(const struct te_seq *seq, int index, struct te_weight_info *ret_info);
-/* the flat buffers, FP32, or masters in BF16, borrowed; NULL if there are no gradients */
+/* the flat buffers, FP32 or BF16, borrowed; NULL if there are no gradients */
 TE_EXPORT struct te_tensor *te_seq_masters(const struct te_seq *seq);
 TE_EXPORT struct te_tensor *te_seq_grads(const struct te_seq *seq);
 /**

@@ -82,7 +82,7 @@ static void add_token(const struct te_k_embed_bwd *a, int64_t r, int64_t c, int6
 		te__h_load(a->dtype, a->dy, r * a->width + c, n, dy);
 		te__h_add_to(sum, dy, n);
 	}
-	te__h_add_to(a->dtable + ((int64_t)token - a->first) * a->width + c, sum, n);
+	te__h_add_at(a->table_dtype, a->dtable, ((int64_t)token - a->first) * a->width + c, n, sum);
 }
 
 /* the tokens that occur first in rows begin to end - 1 */
@@ -119,7 +119,7 @@ static void pos_bwd_part(void *arg, int64_t begin, int64_t end)
 					   len, dy);
 				te__h_add_to(sum, dy, len);
 			}
-			te__h_add_to(a->dpos + t * a->width + c, sum, len);
+			te__h_add_at(a->table_dtype, a->dpos, t * a->width + c, len, sum);
 		}
 }
 

@@ -224,7 +224,7 @@ DEV void sum_rows(const struct te_k_embed_bwd &a, const uint32_t *rows, int n, i
 }
 
 /* load the n columns of the table that add_sums() adds to */
-DEV void table_load(const float *table, int n, bool vec, float ret_was[TE_V])
+template <class G> DEV void table_load(const G *table, int n, bool vec, float ret_was[TE_V])
 {
 	if (vec && n)
 		load_vec(table, ret_was);
@@ -232,7 +232,8 @@ DEV void table_load(const float *table, int n, bool vec, float ret_was[TE_V])
 		load_some(table, n, ret_was);
 }
 
-DEV void add_sums(float *table, int n, bool vec, float was[TE_V], const float sum[TE_V])
+template <class G>
+DEV void add_sums(G *table, int n, bool vec, float was[TE_V], const float sum[TE_V])
 {
 #pragma unroll
 	for (int e = 0; e < TE_V; e++)
@@ -243,7 +244,8 @@ DEV void add_sums(float *table, int n, bool vec, float was[TE_V], const float su
 		store_some(table, n, was);
 }
 
-template <class T> DEV void embed_bwd_body(const struct te_k_embed_bwd &a)
+/* G: type of the table */
+template <class T, class G> DEV void embed_bwd_body(const struct te_k_embed_bwd &a)
 {
 	__shared__ struct embed_bwd_shared s;
 	const int span = (int)((a.vocab + gridDim.x - 1) / gridDim.x); /* EMBED_BWD_SPAN or 1 */
@@ -269,7 +271,7 @@ template <class T> DEV void embed_bwd_body(const struct te_k_embed_bwd &a)
 			for (int64_t c0 = 0; c0 < a.width; c0 += EMBED_BWD_THREADS * TE_V) {
 				const int64_t c = c0 + threadIdx.x * TE_V;
 				const int nc = clamp_int(a.width - c, 0, TE_V);
-				float *table = a.dtable + (v0 + v) * a.width + c;
+				G *table = (G *)a.dtable + (v0 + v) * a.width + c;
 				float was[TE_V], sum[TE_V] = { 0.0f };
 
 				table_load(table, nc, vec, was);
@@ -282,7 +284,7 @@ template <class T> DEV void embed_bwd_body(const struct te_k_embed_bwd &a)
 		for (int64_t c0 = 0; c0 < a.width; c0 += EMBED_BWD_THREADS * TE_V) {
 			const int64_t c = c0 + threadIdx.x * TE_V;
 			const int nc = clamp_int(a.width - c, 0, TE_V);
-			float *table = a.dtable + (v0 + v) * a.width + c;
+			G *table = (G *)a.dtable + (v0 + v) * a.width + c;
 			float was[TE_V], sum[TE_V] = { 0.0f };
 
 			for (int64_t first = 0; first < a.rows; first += EMBED_BWD_STEP) {
@@ -300,7 +302,7 @@ template <class T> DEV void embed_bwd_body(const struct te_k_embed_bwd &a)
 }
 
 /* a lane reads eight tokens, 32 apart, and sums eight columns */
-template <class T> DEV void embed_bwd_small_m_body(const struct te_k_embed_bwd &a)
+template <class T, class G> DEV void embed_bwd_small_m_body(const struct te_k_embed_bwd &a)
 {
 	__shared__ uint32_t rows[EMBED_SMALL_M_THREADS / 32][EMBED_SMALL_M_ROWS];
 	const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
@@ -309,7 +311,7 @@ template <class T> DEV void embed_bwd_small_m_body(const struct te_k_embed_bwd &
 	const int nc = clamp_int(a.width - c, 0, TE_V);
 	const bool vec = a.width % TE_V == 0 && aligned(a.dy) && aligned(a.dtable);
 	const int32_t token = r < nrows ? a.tokens[r] : -1;
-	float was[TE_V], sum[TE_V] = { 0.0f }, *table;
+	float was[TE_V], sum[TE_V] = { 0.0f };
 	int32_t other[EMBED_SMALL_M_ROWS / 32];
 	int n = 0;
 
@@ -330,7 +332,7 @@ template <class T> DEV void embed_bwd_small_m_body(const struct te_k_embed_bwd &
 	__syncwarp();
 	if (rows[warp][0] != (uint32_t)r)
 		return;
-	table = a.dtable + ((int64_t)token - a.first) * a.width + c;
+	G *table = (G *)a.dtable + ((int64_t)token - a.first) * a.width + c;
 	table_load(table, nc, vec, was);
 	sum_rows<T, EMBED_SMALL_M_FLIGHT>(a, rows[warp], n, c, vec, sum);
 	add_sums(table, nc, vec, was, sum);
@@ -338,13 +340,14 @@ template <class T> DEV void embed_bwd_small_m_body(const struct te_k_embed_bwd &
 
 /* --- positions ----------------------------------------------------------- */
 
-template <class T> DEV void pos_bwd_body(const struct te_k_pos_bwd &a)
+template <class T, class G> DEV void pos_bwd_body(const struct te_k_pos_bwd &a)
 {
 	const int64_t n = a.seqlen * a.width;
 	const int64_t at = ((int64_t)blockIdx.x * POS_BWD_THREADS + threadIdx.x) * TE_V;
 	const int nc = clamp_int(n - at, 0, TE_V);
 	const bool vec = n % TE_V == 0 && aligned(a.dy) && aligned(a.dpos);
 	const T *dy = (const T *)a.dy + at;
+	G *const dpos = (G *)a.dpos + at;
 	float sum[TE_V] = { 0.0f }, out[TE_V];
 
 	if (!nc)
@@ -358,10 +361,10 @@ template <class T> DEV void pos_bwd_body(const struct te_k_pos_bwd &a)
 #pragma unroll
 		for (int e = 0; e < TE_V; e++)
 			if (e < nc)
-				a.dpos[at + e] = add(a.dpos[at + e], sum[e]);
+				dpos[e] = from_float<G>(add(to_float(dpos[e]), sum[e]));
 		return;
 	}
-	load_vec(a.dpos + at, out); /* concurrently with the loads of dy */
+	load_vec(dpos, out); /* concurrently with the loads of dy */
 	for (int64_t b0 = 0; b0 < a.batch; b0 += 4) {
 		raw<T> w[4];
 
@@ -384,7 +387,7 @@ template <class T> DEV void pos_bwd_body(const struct te_k_pos_bwd &a)
 #pragma unroll
 	for (int e = 0; e < TE_V; e++)
 		out[e] = add(out[e], sum[e]);
-	store_vec(a.dpos + at, out);
+	store_vec(dpos, out);
 }
 
 #define TE_NAME(T, t)                                                                           \
@@ -399,25 +402,32 @@ template <class T> DEV void pos_bwd_body(const struct te_k_pos_bwd &a)
 	{                                                                                       \
 		te_begin();                                                                     \
 		embed_fwd_body<T, true>(a);                                                     \
-	}                                                                                       \
+	}
+TE_NAME(float, fp32)
+TE_NAME(bf16, bf16)
+#undef TE_NAME
+
+#define TE_NAME(T, G, t)                                                                        \
 	extern "C" __global__ void __launch_bounds__(EMBED_BWD_THREADS)                         \
 		te_k_embed_bwd_##t(const __grid_constant__ struct te_k_embed_bwd a)             \
 	{                                                                                       \
 		te_begin();                                                                     \
-		embed_bwd_body<T>(a);                                                           \
+		embed_bwd_body<T, G>(a);                                                        \
 	}                                                                                       \
 	extern "C" __global__ void __launch_bounds__(EMBED_SMALL_M_THREADS)                     \
 		te_k_embed_bwd_small_m_##t(const __grid_constant__ struct te_k_embed_bwd a)     \
 	{                                                                                       \
 		te_begin();                                                                     \
-		embed_bwd_small_m_body<T>(a);                                                   \
+		embed_bwd_small_m_body<T, G>(a);                                                \
 	}                                                                                       \
 	extern "C" __global__ void __launch_bounds__(POS_BWD_THREADS)                           \
 		te_k_pos_bwd_##t(const __grid_constant__ struct te_k_pos_bwd a)                 \
 	{                                                                                       \
 		te_begin();                                                                     \
-		pos_bwd_body<T>(a);                                                             \
+		pos_bwd_body<T, G>(a);                                                          \
 	}
-TE_NAME(float, fp32)
-TE_NAME(bf16, bf16)
+TE_NAME(float, float, fp32)
+TE_NAME(bf16, float, bf16)
+TE_NAME(float, bf16, to_bf16_fp32)
+TE_NAME(bf16, bf16, to_bf16_bf16)
 #undef TE_NAME

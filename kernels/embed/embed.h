@@ -28,23 +28,26 @@ struct te_k_embed_fwd {
 	int32_t pad;
 };
 
-/* dtable[v] += the sum of dy over rows with token first + v, in ascending row order */
+/* dtable[v] += the sum of dy over rows with token first + v, in ascending row order; rounded to the
+ * table's type */
 struct te_k_embed_bwd {
 	const int32_t *tokens;
 	const void *dy; /* T */
-	float *dtable;
+	void *dtable; /* FP32 or BF16 */
 	int64_t rows, vocab, width;
 	int32_t dtype;
 	int32_t first;
+	int32_t table_dtype;
+	int32_t pad;
 };
 
-/* dpos[t] += the sum over the batch of dy[b][t], in ascending b */
+/* dpos[t] += the sum over the batch of dy[b][t], in ascending b; rounded to its type */
 struct te_k_pos_bwd {
 	const void *dy;
-	float *dpos;
+	void *dpos; /* FP32 or BF16 */
 	int64_t batch, seqlen, width;
 	int32_t dtype;
-	int32_t pad;
+	int32_t table_dtype;
 };
 
 #endif

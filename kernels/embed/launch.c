@@ -13,6 +13,12 @@
 #define LARGE_VOCAB 4096 /* a block owns several rows of a table that has more */
 #define MAX_GRID_Y 65535
 
+/* LAUNCH_T for the type of a's table, too */
+#define LAUNCH_TO(k, a, NAME, nblocks, nthreads)                                       \
+	((a)->table_dtype == TE_DTYPE_BF16 ?                                           \
+		 LAUNCH_T(k, (a)->dtype, NAME "_to_bf16", nblocks, nthreads) :         \
+		 LAUNCH_T(k, (a)->dtype, NAME, nblocks, nthreads))
+
 int te__geo_embed_fwd(const void *args, struct te__geometry *k)
 {
 	const struct te_k_embed_fwd *a = args;
@@ -34,19 +40,17 @@ int te__geo_embed_bwd(const void *args, struct te__geometry *k)
 				(long long)a->rows, EMBED_BWD_MAX_ROWS);
 	if (a->rows <= EMBED_SMALL_M_ROWS && a->width <= EMBED_SMALL_M_COLS * MAX_GRID_Y) {
 		k->grid[1] = (unsigned)ceil_div(a->width, EMBED_SMALL_M_COLS);
-		return LAUNCH_T(k, a->dtype, "te_k_embed_bwd_small_m",
-				ceil_div(a->rows, EMBED_SMALL_M_THREADS / 32),
-				EMBED_SMALL_M_THREADS);
+		return LAUNCH_TO(k, a, "te_k_embed_bwd_small_m",
+				 ceil_div(a->rows, EMBED_SMALL_M_THREADS / 32),
+				 EMBED_SMALL_M_THREADS);
 	}
-	return LAUNCH_T(k, a->dtype, "te_k_embed_bwd", ceil_div(a->vocab, span),
-			EMBED_BWD_THREADS);
+	return LAUNCH_TO(k, a, "te_k_embed_bwd", ceil_div(a->vocab, span), EMBED_BWD_THREADS);
 }
 
 int te__geo_pos_bwd(const void *args, struct te__geometry *k)
 {
 	const struct te_k_pos_bwd *a = args;
 
-	return LAUNCH_T(k, a->dtype, "te_k_pos_bwd",
-			ceil_div(a->seqlen * a->width, POS_BWD_THREADS * TE_V),
-			POS_BWD_THREADS);
+	return LAUNCH_TO(k, a, "te_k_pos_bwd",
+			 ceil_div(a->seqlen * a->width, POS_BWD_THREADS * TE_V), POS_BWD_THREADS);
 }

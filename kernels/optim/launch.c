@@ -9,8 +9,9 @@
 
 int te__geo_sumsq(const void *args, struct te__geometry *k)
 {
-	(void)args;
-	return te__geo_launch(k, "te_k_sumsq", TE_K_SUMSQ_PARTS, SUMSQ_THREADS);
+	const struct te_k_sumsq *a = args;
+
+	return LAUNCH_T(k, a->dtype, "te_k_sumsq", TE_K_SUMSQ_PARTS, SUMSQ_THREADS);
 }
 
 int te__geo_adamw_begin(const void *args, struct te__geometry *k)

@@ -5,6 +5,23 @@
 #include "kernels/ref.h"
 #include "kernels/team.h"
 
+static double sumsq(const struct te_k_sumsq *a, int64_t begin, int64_t end)
+{
+	float buf[TE__H_CHUNK];
+	double sum = 0.0;
+
+	if (a->dtype == TE_DTYPE_FP32) {
+		const float *x = (const float *)a->x + begin;
+
+		return te__h_dot(x, x, end - begin);
+	}
+	TE__H_CHUNKS(i, len, end - begin) {
+		te__h_load(a->dtype, a->x, begin + i, len, buf);
+		sum += te__h_dot(buf, buf, len);
+	}
+	return sum;
+}
+
 /* without the blocks that are skipped */
 static double sumsq_of(const struct te_k_sumsq *a, int64_t begin, int64_t end)
 {
@@ -13,7 +30,7 @@ static double sumsq_of(const struct te_k_sumsq *a, int64_t begin, int64_t end)
 	for (int64_t i = begin, to; i < end; i = to) {
 		to = te__h_min(end, (i / TE_K_ALIGN_WEIGHT + 1) * TE_K_ALIGN_WEIGHT);
 		if (!a->skip[i / TE_K_ALIGN_WEIGHT])
-			sum += te__h_dot(a->x + i, a->x + i, to - i);
+			sum += sumsq(a, i, to);
 	}
 	return sum;
 }
@@ -27,8 +44,7 @@ static void sumsq_part(void *arg, int64_t first, int64_t last)
 		const int64_t begin = te__h_min(p * run, a->n);
 		const int64_t end = te__h_min(begin + run, a->n);
 
-		a->part[p] = a->skip ? sumsq_of(a, begin, end) :
-				       te__h_dot(a->x + begin, a->x + begin, end - begin);
+		a->part[p] = a->skip ? sumsq_of(a, begin, end) : sumsq(a, begin, end);
 	}
 }
 
@@ -210,20 +226,23 @@ TE__SIMD_BODY void store_body(const struct te_k_adamw *a, int64_t block, int n,
 TE__SIMD_BODY void update_blocks_body(const struct te_k_adamw *a, const struct step *s,
 				      int64_t begin, int64_t end)
 {
+	const int32_t grads = a->bf16_grads ? TE_DTYPE_BF16 : TE_DTYPE_FP32;
+	float buf[TE_K_ALIGN_WEIGHT];
 	struct block x;
 
 	for (int64_t b = begin; b < end; b++) {
 		const int64_t i = b * TE_K_ALIGN_WEIGHT;
 		const int n = (int)te__h_min(a->n - i, TE_K_ALIGN_WEIGHT);
 		const int decays = !a->decay || a->decay[b];
+		const float *g = te__h_view(grads, a->g, i, n, buf);
 
 		if (a->moments == TE_K_MOMENTS_FP32 && a->masters == TE_K_MASTERS_FP32) {
 			update_body(s, (float *)a->w + i, (float *)a->m + i, (float *)a->v + i,
-				    a->g + i, decays, n);
+				    g, decays, n);
 			continue;
 		}
 		load_body(a, b, n, &x);
-		update_body(s, x.w, x.m, x.v, a->g + i, decays, n);
+		update_body(s, x.w, x.m, x.v, g, decays, n);
 		store_body(a, b, n, &x);
 	}
 }

@@ -2,7 +2,7 @@
  * optim.cu - AdamW and the norm of gradients. sm_90a.
  *
  *  kernel       shapes             blocks         threads  shared  B/element
- *  sumsq        x FP32 [n]         1024           128      32      4
+ *  sumsq        x T [n]            1024           128      32      4; BF16: 2
  *  adamw_begin  1024 partial sums  1              256      2048
  *  adamw        w, m, v, g [n]     1024 elements  256      0       28
  *    _bf16      the same           2048 elements  256      0       20
@@ -13,7 +13,7 @@
  * sumsq: one run per block, all blocks resident at once; each thread loads four vectors while it
  * adds up the previous four. adamw is bound by its 28 bytes per element, which hide its two square
  * roots and divisions, IEEE as on the host. Its loads and stores are evicted from L2 first, because
- * nothing reads them soon.
+ * nothing reads them soon. Gradients in BF16 take 2 bytes less.
  * With moments in BF16 or FP8 a thread has the 8 elements of a draw of random numbers, and the 8
  * threads of an FP8 block exchange its largest magnitude by shuffles.
  */
@@ -26,53 +26,75 @@ DEV double square(float x)
 	return __dmul_rn((double)x, (double)x);
 }
 
-#define SUMSQ_UNROLL 4 /* vectors of 4 per thread */
-#define SUMSQ_STEP (SUMSQ_THREADS * SUMSQ_UNROLL * 4)
+#define SUMSQ_UNROLL 4 /* vectors of 16 bytes per thread */
+
+/* elements of a vector */
+template <class T> DEV constexpr int sumsq_nelems()
+{
+	return 16 / (int)sizeof(T);
+}
 
 DEV bool sumsq_skips(const struct te_k_sumsq &a, int64_t i)
 {
 	return a.skip && a.skip[i / TE_K_ALIGN_WEIGHT];
 }
 
-/* 0 beyond hi and where elements are skipped; i is a multiple of 4 */
-DEV void sumsq_load(const struct te_k_sumsq &a, int64_t i, int64_t hi, float4 ret_v[SUMSQ_UNROLL])
+/* 0 beyond hi and where elements are skipped; i is the first element of a vector */
+template <class T>
+DEV void sumsq_load(const struct te_k_sumsq &a, int64_t i, int64_t hi, uint4 ret_v[SUMSQ_UNROLL])
 {
 #pragma unroll
-	for (int u = 0; u < SUMSQ_UNROLL; u++, i += SUMSQ_THREADS * 4)
-		ret_v[u] = i < hi && !sumsq_skips(a, i) ? *(const float4 *)(a.x + i) :
-							  make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+	for (int u = 0; u < SUMSQ_UNROLL; u++, i += SUMSQ_THREADS * sumsq_nelems<T>())
+		ret_v[u] = i < hi && !sumsq_skips(a, i) ? *(const uint4 *)((const T *)a.x + i) :
+							  make_uint4(0, 0, 0, 0);
 }
 
-extern "C" __global__ void __launch_bounds__(SUMSQ_THREADS, 8)
-	te_k_sumsq(const __grid_constant__ struct te_k_sumsq a)
+/* element e of the words of a vector */
+DEV float sumsq_element(const uint32_t *w, int e, float)
 {
-	te_begin();
+	return __uint_as_float(w[e]);
+}
+DEV float sumsq_element(const uint32_t *w, int e, bf16)
+{
+	return __uint_as_float(e % 2 ? w[e / 2] & 0xffff0000u : w[e / 2] << 16);
+}
+
+template <class T> DEV double sumsq_one(const struct te_k_sumsq &a, int64_t i)
+{
+	return sumsq_skips(a, i) ? 0.0 : square(to_float(((const T *)a.x)[i]));
+}
+
+template <class T> DEV void sumsq_body(const struct te_k_sumsq &a)
+{
+	constexpr int N = sumsq_nelems<T>(), STEP = SUMSQ_THREADS * SUMSQ_UNROLL * N;
 	__shared__ double part[SUMSQ_THREADS / 32];
 	const int64_t run = (a.n + TE_K_SUMSQ_PARTS - 1) / TE_K_SUMSQ_PARTS;
 	const int64_t begin = min((int64_t)blockIdx.x * run, a.n), end = min(begin + run, a.n);
-	/* vectors of 4 in lo..hi, single elements before and after */
-	const int64_t lo = aligned(a.x) ? min((begin + 3) / 4 * 4, end) : end;
-	const int64_t hi = lo + (end - lo) / 4 * 4;
+	/* vectors in lo..hi, single elements before and after */
+	const int64_t lo = aligned(a.x) ? min((begin + N - 1) / N * N, end) : end;
+	const int64_t hi = lo + (end - lo) / N * N;
 	double sum[4] = { 0.0, 0.0, 0.0, 0.0 };
-	float4 v[SUMSQ_UNROLL], next[SUMSQ_UNROLL];
-	int64_t i = lo + threadIdx.x * 4;
+	uint4 v[SUMSQ_UNROLL], next[SUMSQ_UNROLL];
+	int64_t i = lo + threadIdx.x * N;
 
-	sumsq_load(a, i, hi, next);
+	sumsq_load<T>(a, i, hi, next);
 	for (int64_t k = begin + threadIdx.x; k < lo; k += SUMSQ_THREADS)
-		sum[0] = __dadd_rn(sum[0], sumsq_skips(a, k) ? 0.0 : square(a.x[k]));
+		sum[0] = __dadd_rn(sum[0], sumsq_one<T>(a, k));
 	for (int64_t k = hi + threadIdx.x; k < end; k += SUMSQ_THREADS)
-		sum[1] = __dadd_rn(sum[1], sumsq_skips(a, k) ? 0.0 : square(a.x[k]));
-	for (; i < hi; i += SUMSQ_STEP) {
+		sum[1] = __dadd_rn(sum[1], sumsq_one<T>(a, k));
+	for (; i < hi; i += STEP) {
 #pragma unroll
 		for (int u = 0; u < SUMSQ_UNROLL; u++)
 			v[u] = next[u];
-		sumsq_load(a, i + SUMSQ_STEP, hi, next);
+		sumsq_load<T>(a, i + STEP, hi, next);
 #pragma unroll
 		for (int u = 0; u < SUMSQ_UNROLL; u++) {
-			sum[0] = __dadd_rn(sum[0], square(v[u].x));
-			sum[1] = __dadd_rn(sum[1], square(v[u].y));
-			sum[2] = __dadd_rn(sum[2], square(v[u].z));
-			sum[3] = __dadd_rn(sum[3], square(v[u].w));
+			const uint32_t w[4] = { v[u].x, v[u].y, v[u].z, v[u].w };
+
+#pragma unroll
+			for (int e = 0; e < N; e++)
+				sum[e % 4] = __dadd_rn(sum[e % 4],
+						       square(sumsq_element(w, e, T())));
 		}
 	}
 	sum[0] = warp_sum(__dadd_rn(__dadd_rn(sum[0], sum[1]), __dadd_rn(sum[2], sum[3])));
@@ -86,6 +108,17 @@ extern "C" __global__ void __launch_bounds__(SUMSQ_THREADS, 8)
 		sum[0] = __dadd_rn(sum[0], part[w]);
 	a.part[blockIdx.x] = sum[0];
 }
+
+#define TE_NAME(T, t)                                                        \
+	extern "C" __global__ void __launch_bounds__(SUMSQ_THREADS, 8)       \
+		te_k_sumsq_##t(const __grid_constant__ struct te_k_sumsq a)  \
+	{                                                                    \
+		te_begin();                                                  \
+		sumsq_body<T>(a);                                            \
+	}
+TE_NAME(float, fp32)
+TE_NAME(bf16, bf16)
+#undef TE_NAME
 
 extern "C" __global__ void __launch_bounds__(ADAMW_BEGIN_THREADS)
 	te_k_adamw_begin(const __grid_constant__ struct te_k_adamw_begin a)
@@ -165,6 +198,23 @@ DEV struct adamw_consts adamw_consts_of(const struct te_k_adamw &a)
 	};
 }
 
+DEV float grad_load(const struct te_k_adamw &a, int64_t i)
+{
+	return a.bf16_grads ? to_float(((const bf16 *)a.g)[i]) : ((const float *)a.g)[i];
+}
+
+/* i is a multiple of 4 */
+DEV float4 grads_load4(const struct te_k_adamw &a, int64_t i)
+{
+	uint2 w;
+
+	if (!a.bf16_grads)
+		return __ldcs((const float4 *)((const float *)a.g + i));
+	w = __ldcs((const uint2 *)((const bf16 *)a.g + i));
+	return make_float4(__uint_as_float(w.x << 16), __uint_as_float(w.x & 0xffff0000u),
+			   __uint_as_float(w.y << 16), __uint_as_float(w.y & 0xffff0000u));
+}
+
 extern "C" __global__ void __launch_bounds__(ADAMW_THREADS)
 	te_k_adamw(const __grid_constant__ struct te_k_adamw a)
 {
@@ -183,7 +233,7 @@ extern "C" __global__ void __launch_bounds__(ADAMW_THREADS)
 		w = __ldcs((const float4 *)(ws + i));
 		m = __ldcs((const float4 *)(ms + i));
 		v = __ldcs((const float4 *)(vs + i));
-		g = __ldcs((const float4 *)(a.g + i));
+		g = grads_load4(a, i);
 	}
 	decay = !a.decay || a.decay[i / TE_K_ALIGN_WEIGHT];
 	if (s->skip)
@@ -191,7 +241,7 @@ extern "C" __global__ void __launch_bounds__(ADAMW_THREADS)
 	const struct adamw_consts k = adamw_consts_of(a);
 	if (!vec) {
 		for (int64_t j = i; j < min(i + 4, a.n); j++)
-			adamw_one(k, a.g[j], decay, ws[j], ms[j], vs[j]);
+			adamw_one(k, grad_load(a, j), decay, ws[j], ms[j], vs[j]);
 		return;
 	}
 	adamw_one(k, g.x, decay, w.x, m.x, v.x);
@@ -351,7 +401,7 @@ template <int MOMENTS, int MASTERS> DEV void adamw_small(const struct te_k_adamw
 	uint8_t *const pm = (uint8_t *)a.m + i * SIZE, *const pv = (uint8_t *)a.v + i * SIZE;
 	uint8_t *const pw = (uint8_t *)a.w + i * WSIZE;
 	uint32_t wm[NW], wv[NW], ww[WNW], rest[4], gw[TE_V], sm = 0, sv = 0;
-	float w[TE_V], m[TE_V], v[TE_V];
+	float w[TE_V], m[TE_V], v[TE_V], g[TE_V];
 	bool decay;
 
 	static_assert(TE_V == ADAMW_SMALL_NELEMS && TE_V == TE_ROUND_GROUP, "a draw a thread");
@@ -359,7 +409,10 @@ template <int MOMENTS, int MASTERS> DEV void adamw_small(const struct te_k_adamw
 	words_load<NW>(pm, vec, n * SIZE, wm);
 	words_load<NW>(pv, vec, n * SIZE, wv);
 	words_load<WNW>(pw, vec, n * WSIZE, ww);
-	words_load<TE_V>(a.g + i, vec, n * 4, gw);
+	if (a.bf16_grads)
+		words_load<TE_V / 2>((const bf16 *)a.g + i, vec, n * 2, gw);
+	else
+		words_load<TE_V>((const float *)a.g + i, vec, n * 4, gw);
 	if (SPLIT)
 		words_load<4>(a.rest + i, vec, n * 2, rest);
 	if (FP8 && n) {
@@ -376,9 +429,13 @@ template <int MOMENTS, int MASTERS> DEV void adamw_small(const struct te_k_adamw
 	moment_get<TE_K_ROUNDED_M, MOMENTS>(wm, sm, m);
 	moment_get<TE_K_ROUNDED_V, MOMENTS>(wv, sv, v);
 	master_get<MASTERS>(ww, rest, w);
+	if (a.bf16_grads)
+		moment_get<TE_K_ROUNDED_M, TE_K_MOMENTS_BF16>(gw, 0, g);
+	else
+		moment_get<TE_K_ROUNDED_M, TE_K_MOMENTS_FP32>(gw, 0, g);
 #pragma unroll
 	for (int e = 0; e < TE_V; e++)
-		adamw_one(k, __uint_as_float(gw[e]), decay, w[e], m[e], v[e]);
+		adamw_one(k, g[e], decay, w[e], m[e], v[e]);
 	sm = moment_put<TE_K_ROUNDED_M, MOMENTS>(m, step, drawn, wm);
 	sv = moment_put<TE_K_ROUNDED_V, MOMENTS>(v, step, drawn, wv);
 	master_put<MASTERS>(w, step, drawn, ww, rest);

@@ -8,10 +8,12 @@
  * elements; the last runs may be short or empty. Elements of blocks that are skipped are left out.
  */
 struct te_k_sumsq {
-	const float *x;
+	const void *x; /* FP32 or BF16 */
 	double *part;
 	int64_t n;
 	const uint8_t *skip; /* [n / TE_K_ALIGN_WEIGHT], rounded up: 1 to skip; NULL: none */
+	int32_t dtype;	     /* type of x */
+	int32_t pad;
 };
 
 /* device state of AdamW; also its checkpoint blob */
@@ -87,7 +89,7 @@ enum te_k_rounded {
 struct te_k_adamw {
 	void *w;     /* [n] FP32 or BF16 */
 	void *m, *v; /* [n] FP32, BF16, or codes */
-	const float *g;
+	const void *g;	     /* [n] FP32 or BF16 */
 	/* [n / TE_K_ALIGN_WEIGHT], rounded up: 1 where weight decay applies; NULL: everywhere */
 	const uint8_t *decay;
 	const struct te_k_adamw_state *state;
@@ -97,6 +99,8 @@ struct te_k_adamw {
 	uint16_t *rest;		/* SPLIT: [n] the bits that BF16 lacks; or NULL */
 	int32_t moments;	/* enum te_k_moments */
 	int32_t masters;	/* enum te_k_masters */
+	int32_t bf16_grads;	/* 1: g is BF16 */
+	int32_t pad;
 	/* number of element 0 in the draws, a multiple of TE_K_ALIGN_WEIGHT */
 	int64_t first;
 };

@@ -20,6 +20,6 @@ int te__geo_part_sum(const void *args, struct te__geometry *k)
 	const struct te_k_part_sum *a = args;
 	const int64_t ngroups = ceil_div(a->nparts, TE_K_PART_GROUP);
 
-	return te__geo_launch(k, "te_k_part_sum", ceil_div(a->cols, PART_SUM_COLS),
-			      (unsigned)clamp(ngroups, 1, PART_SUM_WARPS) * 32);
+	return LAUNCH_T(k, a->dtype, "te_k_part_sum", ceil_div(a->cols, PART_SUM_COLS),
+			(unsigned)clamp(ngroups, 1, PART_SUM_WARPS) * 32);
 }

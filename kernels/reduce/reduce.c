@@ -42,7 +42,7 @@ static void part_sum_part(void *arg, int64_t begin, int64_t end)
 			if (p % TE_K_PART_GROUP == TE_K_PART_GROUP - 1 || p == a->nparts - 1)
 				te__h_add_to(sum, group, len);
 		}
-		te__h_add_to(a->out + begin + c, sum, len);
+		te__h_add_at(a->dtype, a->out, begin + c, len, sum);
 	}
 }
 

@@ -55,26 +55,15 @@ template <class T> DEV void colsum_body(const struct te_k_colsum &a)
 	a.part[p * a.cols + c + threadIdx.x] = sum;
 }
 
-#define TE_NAME(T, t)                                                           \
-	extern "C" __global__ void __launch_bounds__(COLSUM_THREADS)            \
-		te_k_colsum_##t(const __grid_constant__ struct te_k_colsum a)   \
-	{                                                                       \
-		te_begin();                                                     \
-		colsum_body<T>(a);                                              \
-	}
-TE_NAME(float, fp32)
-TE_NAME(bf16, bf16)
-#undef TE_NAME
-
-extern "C" __global__ void __launch_bounds__(PART_SUM_WARPS * 32, 1) /* registers for all loads */
-	te_k_part_sum(const __grid_constant__ struct te_k_part_sum a)
+/* T: type of the sums; one block a multiprocessor leaves registers for all loads */
+template <class T> DEV void part_sum_body(const struct te_k_part_sum &a)
 {
-	te_begin();
 	__shared__ float sums[PART_SUM_WARPS][PART_SUM_COLS];
 	const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, nwarps = blockDim.x / 32;
 	const int64_t c = (int64_t)blockIdx.x * PART_SUM_COLS + lane;
 	const bool in = c < a.cols;
-	const float out = in && warp == 0 ? a.out[c] : 0.0f; /* concurrently with the parts */
+	T *const to = (T *)a.out + c;
+	const float out = in && warp == 0 ? to_float(*to) : 0.0f; /* concurrently with the parts */
 	float total = 0.0f;
 
 	for (int64_t p0 = 0; p0 < a.nparts; p0 += (int64_t)nwarps * TE_K_PART_GROUP) {
@@ -97,5 +86,22 @@ extern "C" __global__ void __launch_bounds__(PART_SUM_WARPS * 32, 1) /* register
 		__syncthreads();
 	}
 	if (warp == 0 && in)
-		a.out[c] = add(out, total);
+		*to = from_float<T>(add(out, total));
 }
+
+#define TE_NAME(T, t)                                                                        \
+	extern "C" __global__ void __launch_bounds__(COLSUM_THREADS)                         \
+		te_k_colsum_##t(const __grid_constant__ struct te_k_colsum a)                \
+	{                                                                                    \
+		te_begin();                                                                  \
+		colsum_body<T>(a);                                                           \
+	}                                                                                    \
+	extern "C" __global__ void __launch_bounds__(PART_SUM_WARPS * 32, 1)                 \
+		te_k_part_sum_##t(const __grid_constant__ struct te_k_part_sum a)            \
+	{                                                                                    \
+		te_begin();                                                                  \
+		part_sum_body<T>(a);                                                         \
+	}
+TE_NAME(float, fp32)
+TE_NAME(bf16, bf16)
+#undef TE_NAME

@@ -13,13 +13,15 @@ struct te_k_colsum {
 
 /*
  * out[c] += sum over p of part[p][c]: each TE_K_PART_GROUP parts are added up with p ascending,
- * then these sums from the first on, and the total is added to out.
+ * then these sums from the first on, and the total is added to out, rounded to its type.
  */
 #define TE_K_PART_GROUP 32
 struct te_k_part_sum {
 	const float *part;
-	float *out;
+	void *out; /* FP32 or BF16 */
 	int64_t nparts, cols;
+	int32_t dtype; /* type of out */
+	int32_t pad;
 };
 
 #endif

@@ -31,8 +31,8 @@ _Static_assert(TE_COMM_REDUCER_HOOKS == (1u << TE_PLAN_EVENT_GRAD | 1u << TE_PLA
 
 /* gradients that are complete, and not reduced yet */
 struct range {
-	float *p;
-	int64_t nelems;
+	char *p;
+	size_t nbytes;
 };
 
 struct te_comm_reducer {
@@ -66,11 +66,9 @@ static int by_address(const void *a, const void *b)
  * While backward runs: zerocopy, where it can be used, since it has the fewest accesses of memory.
  * Else by size.
  */
-static enum te_comm_algorithm algorithm_of(const struct te_comm_reducer *r, const float *p,
-					   int64_t nelems)
+static enum te_comm_algorithm algorithm_of(const struct te_comm_reducer *r, const char *p,
+					   size_t nbytes)
 {
-	const uint64_t nbytes = (uint64_t)nelems * sizeof(*p);
-
 	if (r->ncomplete == r->ngrads || r->comm->coll.nodes ||
 	    te__param_enum(TE_PARAM_COMM_ALGO) ||
 	    te__pool_offset(r->comm->pool, p, nbytes) == UINT64_MAX)
@@ -81,19 +79,23 @@ static enum te_comm_algorithm algorithm_of(const struct te_comm_reducer *r, cons
 /* adjacent weights are reduced at once, with the zeros between them */
 static int reduce(struct te_comm_reducer *r, struct te_stream *stream)
 {
+	const enum te_dtype dtype = te_tensor_dtype(te_seq_grads(r->seq));
+	const size_t size = te_dtype_nbytes(dtype);
 	struct te_comm_call_opts o = TE_COMM_CALL_OPTS_INIT;
 	int err = 0;
 
 	o.max_blocks = r->ncomplete < r->ngrads ? BLOCKS : 0;
 	qsort(r->wait, (size_t)r->nwait, sizeof(*r->wait), by_address);
 	for (int32_t i = 0, k; i < r->nwait && !err; i = k) {
-		float *const begin = r->wait[i].p, *end = begin + r->wait[i].nelems;
+		char *const begin = r->wait[i].p, *end = begin + r->wait[i].nbytes;
+		const ptrdiff_t padding = PADDING_NELEMS * (ptrdiff_t)size;
 
-		for (k = i + 1; k < r->nwait && r->wait[k].p - end < PADDING_NELEMS; k++)
-			end = r->wait[k].p + r->wait[k].nelems;
-		o.algorithm = algorithm_of(r, begin, end - begin);
-		err = te_comm_allreduce(r->comm, stream, begin, begin, end - begin, TE_DTYPE_FP32,
-					TE_COMM_SUM, &o);
+		for (k = i + 1; k < r->nwait && r->wait[k].p - end < padding; k++)
+			end = r->wait[k].p + r->wait[k].nbytes;
+		o.algorithm = algorithm_of(r, begin, (size_t)(end - begin));
+		err = te_comm_allreduce(r->comm, stream, begin, begin,
+					(int64_t)((size_t)(end - begin) / size), dtype, TE_COMM_SUM,
+					&o);
 	}
 	r->nwait = 0;
 	r->wait_nbytes = 0;
@@ -130,7 +132,7 @@ static int take_grad(struct te_comm_reducer *r, const struct te_plan_event *e)
 		return comes_again(r, e->weight);
 	r->complete[e->weight] = 1;
 	r->ncomplete++;
-	r->wait[r->nwait++] = (struct range){ te_tensor_data(w.grad), te_tensor_nelems(w.grad) };
+	r->wait[r->nwait++] = (struct range){ te_tensor_data(w.grad), te_tensor_nbytes(w.grad) };
 	r->wait_nbytes += te_tensor_nbytes(w.grad);
 	r->left_nbytes -= te_tensor_nbytes(w.grad);
 	/* less than a bucket is reduced together with the bucket before it, by all blocks */

@@ -19,6 +19,7 @@ int te__part_sum(struct te_stream *stream, const float *part, struct te_tensor *
 		.out = te_tensor_data(out),
 		.nparts = TE_K_NPARTS(rows),
 		.cols = cols,
+		.dtype = te_tensor_dtype(out),
 	};
 
 	return TE__LAUNCH(stream, PART_SUM, &a);
@@ -56,16 +57,18 @@ int te__arg_main(const char *fn, const struct te_stream *stream, const char *nam
 static int check_one(const char *fn, const struct te_stream *stream, const struct te__arg *a)
 {
 	const struct te_tensor *t = a->t;
+	const int either = a->flags & TE__ARG_GRAD && t && te_tensor_dtype(t) == TE_DTYPE_BF16;
 
 	if (!t)
 		return a->flags & TE__ARG_NULL ?
 			       0 : te__fail(-EINVAL, "%s: %s is NULL", fn, a->name);
 	if (te_tensor_ctx(t) != te_stream_ctx(stream))
 		return te__fail(-EINVAL, "%s: %s and the stream are of two contexts", fn, a->name);
-	if ((int32_t)te_tensor_dtype(t) != a->dtype)
-		return te__fail(-TE_EDTYPE, "%s: %s is %s, not %s", fn, a->name,
+	if ((int32_t)te_tensor_dtype(t) != a->dtype && !either)
+		return te__fail(-TE_EDTYPE, "%s: %s is %s, not %s%s", fn, a->name,
 				te_dtype_name(te_tensor_dtype(t)),
-				te_dtype_name((enum te_dtype)a->dtype));
+				te_dtype_name((enum te_dtype)a->dtype),
+				a->flags & TE__ARG_GRAD ? " or bf16" : "");
 	if (!a->rows && te_tensor_nelems(t) != a->cols)
 		return te__fail(-TE_ESHAPE, "%s: %s has %lld elements, not %lld", fn, a->name,
 				(long long)te_tensor_nelems(t), (long long)a->cols);

@@ -247,6 +247,7 @@ enum te_moments te__adamw_moments(const struct te_tensor *t);
 
 #define TE__ARG_OUT 1u	/* written: must not overlap others */
 #define TE__ARG_NULL 2u /* may be NULL */
+#define TE__ARG_GRAD 4u /* gradient of a weight: BF16, too */
 
 struct te__arg {
 	const char *name;

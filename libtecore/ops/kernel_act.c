@@ -141,7 +141,7 @@ static int backward(struct te_stream *stream, const struct te_tensor *dy, const 
 		{ "x", x, c.x.dtype, c.x.rows, c.x.cols, 0, 0 },
 		{ "dx", dx, c.x.dtype, c.x.rows, c.x.cols, out,
 		  c.o.gated ? 0 : 1u << 0 | 1u << 1 },
-		{ "dbias", dbias, TE_DTYPE_FP32, 0, c.x.cols, out, 0 },
+		{ "dbias", dbias, TE_DTYPE_FP32, 0, c.x.cols, out | TE__ARG_GRAD, 0 },
 	}, 4);
 	if (!r && dbias)
 		r = te__arg_ws(fn, ws, ws_nbytes, te__part_nbytes(c.x.rows, c.x.cols));

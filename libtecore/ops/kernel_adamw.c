@@ -119,11 +119,12 @@ static int launch_group(struct te_stream *stream, const struct te__adamw *a,
 			const struct states *x)
 {
 	const int bf16 = te_tensor_dtype(a->w) == TE_DTYPE_BF16;
+	const int bf16_grads = te_tensor_dtype(a->g) == TE_DTYPE_BF16;
 	struct te_k_adamw k = {
 		.w = (char *)te_tensor_data(a->w) + at * (bf16 ? 2 : 4),
 		.m = x->m,
 		.v = x->v,
-		.g = (const float *)te_tensor_data(a->g) + at,
+		.g = (const char *)te_tensor_data(a->g) + at * (bf16_grads ? 2 : 4),
 		.decay = a->decay ? a->decay + at / TE_K_ALIGN_WEIGHT : NULL,
 		.state = group->state,
 		.n = n,
@@ -136,6 +137,7 @@ static int launch_group(struct te_stream *stream, const struct te__adamw *a,
 		.v_exp = x->v_exp,
 		.moments = (int32_t)te__adamw_moments(a->m),
 		.rest = x->rest,
+		.bf16_grads = bf16_grads,
 	};
 
 	if (bf16)
@@ -304,6 +306,7 @@ int te__adamw_step(struct te_stream *stream, const struct te__adamw *a)
 		.part = a->part + (a->shards ? a->shards->shard * TE_K_SUMSQ_PARTS : 0),
 		.n = te_tensor_nelems(a->g),
 		.skip = a->skip,
+		.dtype = te_tensor_dtype(a->g),
 	};
 	int r = TE__LAUNCH(stream, SUMSQ, &sumsq);
 
@@ -405,7 +408,7 @@ static int step(struct te_stream *stream, struct te__adamw *a, struct state *s, 
 	if (dtype == TE_DTYPE_UINT8)
 		nm = te_k_moment_nbytes(TE_K_MOMENTS_FP8, n);
 	r = te__args(fn, stream, (const struct te__arg[]){
-		{ "g", a->g, TE_DTYPE_FP32, 0, n, 0, 0 },
+		{ "g", a->g, TE_DTYPE_FP32, 0, n, TE__ARG_GRAD, 0 },
 		{ "w", a->w, (int32_t)wtype, 0, n, TE__ARG_OUT, 0 },
 		{ "m", a->m, (int32_t)dtype, 0, nm, TE__ARG_OUT, 0 },
 		{ "v", a->v, (int32_t)dtype, 0, nm, TE__ARG_OUT, 0 },

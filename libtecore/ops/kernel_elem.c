@@ -133,7 +133,7 @@ static int bias_backward(struct te_stream *stream, const struct te_tensor *dy,
 		return r;
 	r = te__args(fn, stream, (const struct te__arg[]){
 		{ "dy", dy, m.dtype, m.rows, m.cols, 0, 0 },
-		{ "dbias", dbias, TE_DTYPE_FP32, 0, m.cols, TE__ARG_OUT, 0 },
+		{ "dbias", dbias, TE_DTYPE_FP32, 0, m.cols, TE__ARG_OUT | TE__ARG_GRAD, 0 },
 	}, 2);
 	if (!r)
 		r = te__arg_ws(fn, ws, ws_nbytes, te__part_nbytes(m.rows, m.cols));

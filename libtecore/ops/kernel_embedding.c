@@ -46,6 +46,7 @@ static int table_dw(struct te_stream *stream, const struct te_tensor *dy,
 		.width = te_tensor_cols(dtable),
 		.dtype = te_tensor_dtype(dy),
 		.first = (int32_t)first,
+		.table_dtype = te_tensor_dtype(dtable),
 	};
 
 	return TE__LAUNCH(stream, EMBED_BWD, &k);
@@ -61,6 +62,7 @@ static int position_dw(struct te_stream *stream, const struct te_tensor *dy,
 		.seqlen = te_tensor_cols(tokens),
 		.width = te_tensor_cols(dposition),
 		.dtype = te_tensor_dtype(dy),
+		.table_dtype = te_tensor_dtype(dposition),
 	};
 
 	return TE__LAUNCH(stream, POS_BWD, &k);
@@ -140,7 +142,7 @@ static int backward(struct te_stream *stream, const struct te_tensor *dy,
 {
 	static const char fn[] = "te_kernel_embedding_backward";
 	static const char *const name[4] = { "tokens", "dy", "dtable", "dposition" };
-	static const uint32_t out = TE__ARG_OUT | TE__ARG_NULL;
+	static const uint32_t out = TE__ARG_OUT | TE__ARG_NULL | TE__ARG_GRAD;
 	const uint32_t flags[4] = { 0, 0, out, out };
 	struct te_kernel_embedding_opts o = TE_KERNEL_EMBEDDING_OPTS_INIT;
 	int r = opts ? te__sized_in(fn, te_kernel_embedding_opts, opts, &o) : 0;

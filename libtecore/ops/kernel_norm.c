@@ -224,8 +224,8 @@ static int backward(struct te_stream *stream, const struct te__norm *n, const st
 		{ "mean", n->mean, TE_DTYPE_FP32, 0, m.rows, TE__ARG_NULL, 0 },
 		{ "rstd", n->rstd, TE_DTYPE_FP32, 0, m.rows, 0, 0 },
 		{ "dx", dx, m.dtype, m.rows, m.cols, out, o->q ? 0 : 1u << 0 | 1u << 1 },
-		{ "dgamma", dgamma, TE_DTYPE_FP32, 0, m.cols, out, 0 },
-		{ "dbeta", dbeta, TE_DTYPE_FP32, 0, m.cols, out, 0 },
+		{ "dgamma", dgamma, TE_DTYPE_FP32, 0, m.cols, out | TE__ARG_GRAD, 0 },
+		{ "dbeta", dbeta, TE_DTYPE_FP32, 0, m.cols, out | TE__ARG_GRAD, 0 },
 	}, 9);
 	if (!r)
 		r = check_grads(fn, n, dx, dgamma, dbeta, o);

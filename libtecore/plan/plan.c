@@ -172,6 +172,24 @@ static int find_patterns(struct te_plan *p, const struct te_plan_opts *o)
 		       0;
 }
 
+/* which ops can add to gradients in BF16? */
+static int check_grads(const struct te_seq *seq, const struct te_recipe *recipe, uint32_t flags)
+{
+	static const char fn[] = "te_plan_create";
+
+	if (!(flags & TE_PLAN_TRAIN) || te__seq_grad_dtype(seq) == TE_DTYPE_FP32)
+		return 0;
+	if (recipe->compute != TE_DTYPE_BF16)
+		return te__fail(-TE_EDTYPE, "%s: the recipe computes in %s, and TE_SEQ_BF16_GRADS: "
+				"expected bf16", fn, te_dtype_name(recipe->compute));
+	for (int i = 0; i < seq->nops; i++)
+		if (!seq->op[i]->is_library && te__seq_op_trains(seq, i))
+			return te__fail(-EOPNOTSUPP, "%s: op %s is user-defined and has a trained "
+					"weight: its gradient would be FP32, and TE_SEQ_BF16_GRADS",
+					fn, seq->op[i]->name);
+	return 0;
+}
+
 static int make(struct te_plan *p, const struct te_plan_opts *o)
 {
 	int r = te__plan_build(p, o->start_at, o->stop_before);
@@ -216,6 +234,8 @@ int te_plan_create(struct te_seq *seq, const struct te_plan_opts *opts, struct t
 		r = te__patterns_check("te_plan_create", "recompute", o.nrecompute, o.recompute);
 	if (!r)
 		r = take_recipe(&o, &recipe);
+	if (!r)
+		r = check_grads(seq, &recipe, o.flags);
 	if (r)
 		return r;
 	p = te__calloc(1, sizeof(*p));

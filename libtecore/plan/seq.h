@@ -117,6 +117,11 @@ static inline int te__seq_is_split(const struct te_seq *seq)
 	return (seq->binding.flags & TE_SEQ_BF16_MASTERS) != 0;
 }
 
+static inline enum te_dtype te__seq_grad_dtype(const struct te_seq *seq)
+{
+	return seq->binding.flags & TE_SEQ_BF16_GRADS ? TE_DTYPE_BF16 : TE_DTYPE_FP32;
+}
+
 /* the FP32 values of a weight with a master, from and to host memory; synchronous */
 int te__weight_read(const struct te__weight *w, float *dst);
 int te__weight_write(const struct te__weight *w, const float *src);

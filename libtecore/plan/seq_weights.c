@@ -269,7 +269,8 @@ uint64_t te__seq_weights_nbytes(const struct te_seq *seq)
 	const uint64_t rest =
 		b->flags & TE_SEQ_HOST_REMAINDERS ? 0 : 2 * (uint64_t)count_rest(seq);
 
-	return masters * (te__seq_is_split(seq) ? 2 : 4) + rest + grads * sizeof(float);
+	return masters * (te__seq_is_split(seq) ? 2 : 4) + rest +
+	       grads * te_dtype_nbytes(te__seq_grad_dtype(seq));
 }
 
 /* ---- values of masters ---- */
@@ -345,7 +346,8 @@ static int make_weights(struct te_seq *seq, uint64_t seed)
 
 	r = flat_buffer(seq, dtype, seq->nelems, seq->binding.masters, &seq->masters);
 	if (!r && !(seq->binding.flags & TE_SEQ_NO_GRADS))
-		r = flat_buffer(seq, TE_DTYPE_FP32, seq->ngrads, seq->binding.grads, &seq->grads);
+		r = flat_buffer(seq, te__seq_grad_dtype(seq), seq->ngrads, seq->binding.grads,
+				&seq->grads);
 	seq->nrest = count_rest(seq);
 	if (!r && seq->nrest)
 		r = get_rest(seq);
@@ -585,7 +587,7 @@ static int check_binding(const struct te_seq_binding *b)
 	const uint32_t unknown = b->flags & ~(TE_SEQ_NO_GRADS | TE_SEQ_KEEP_MASTERS |
 					      TE_SEQ_BF16_MASTERS | TE_SEQ_REMAINDERS |
 					      TE_SEQ_NO_DRAW | TE_SEQ_ROUND_FROZEN |
-					      TE_SEQ_HOST_REMAINDERS);
+					      TE_SEQ_HOST_REMAINDERS | TE_SEQ_BF16_GRADS);
 
 	if (unknown)
 		return te__fail(-EINVAL, "te_seq_bind: unknown flags 0x%x", (unsigned)unknown);
@@ -595,6 +597,8 @@ static int check_binding(const struct te_seq_binding *b)
 				TE__SEQ_ALIGN);
 	if (b->grads && b->flags & TE_SEQ_NO_GRADS)
 		return te__fail(-EINVAL, "te_seq_bind: grads, and TE_SEQ_NO_GRADS");
+	if (b->flags & TE_SEQ_BF16_GRADS && b->flags & TE_SEQ_NO_GRADS)
+		return te__fail(-EINVAL, "te_seq_bind: TE_SEQ_BF16_GRADS, and TE_SEQ_NO_GRADS");
 	if (b->flags & TE_SEQ_REMAINDERS && !(b->flags & TE_SEQ_BF16_MASTERS))
 		return te__fail(-EINVAL, "te_seq_bind: TE_SEQ_REMAINDERS without "
 				"TE_SEQ_BF16_MASTERS");

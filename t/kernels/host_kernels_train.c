@@ -25,10 +25,11 @@ START_TEST(embedding_forward_and_backward)
 		const int32_t first = firsts[k];
 		float *table = hk_normal(TE_DTYPE_FP32, vocab * w, 1.0f);
 		float *pos = hk_normal(TE_DTYPE_FP32, seqlen * w, 1.0f);
-		float *dtable = hk_normal(TE_DTYPE_FP32, vocab * w, 1.0f);
-		float *dpos = hk_normal(TE_DTYPE_FP32, seqlen * w, 1.0f);
-		float *dtable_was = hk_copy(TE_DTYPE_FP32, dtable, vocab * w);
-		float *dpos_was = hk_copy(TE_DTYPE_FP32, dpos, seqlen * w);
+		const int32_t to = hk_types[(k + (size_t)_i) & 1]; /* type of gradients */
+		void *dtable = hk_normal(to, vocab * w, 1.0f);
+		void *dpos = hk_normal(to, seqlen * w, 1.0f);
+		void *dtable_was = hk_copy(to, dtable, vocab * w);
+		void *dpos_was = hk_copy(to, dpos, seqlen * w);
 		void *y = hk_fresh(dtype, rows * w), *dy = hk_normal(dtype, rows * w, 1.0f);
 		int32_t tokens[3 * 23];
 		uint32_t noutside = 40;
@@ -37,9 +38,9 @@ START_TEST(embedding_forward_and_backward)
 			NULL, 0, first + vocab + 1, dtype, first, NULL, NULL, 0, 0
 		};
 		struct te_k_embed_bwd b = {
-			tokens, dy, dtable, rows, vocab, w, dtype, first
+			tokens, dy, dtable, rows, vocab, w, dtype, first, to, 0
 		};
-		struct te_k_pos_bwd p = { dy, dpos, batch, seqlen, w, dtype, 0 };
+		struct te_k_pos_bwd p = { dy, dpos, batch, seqlen, w, dtype, to };
 
 		for (int64_t r = 0; r < rows; r++) /* token 2 does not occur: its row stays */
 			tokens[r] = first +
@@ -67,18 +68,20 @@ START_TEST(embedding_forward_and_backward)
 			for (int64_t r = 0; r < rows; r++)
 				if (tokens[r] - (int64_t)first == i / w)
 					sum += tt_get(dtype, dy, r * w + i % w);
-			ck_assert_float_eq(dtable[i], dtable_was[i] + sum);
+			ck_assert_float_eq(tt_get(to, dtable, i),
+					   tt_round(to, tt_get(to, dtable_was, i) + sum));
 		}
 		for (int64_t i = 0; i < seqlen * w; i++) {
 			float sum = 0.0f;
 
 			for (int64_t q = 0; q < batch; q++)
 				sum += tt_get(dtype, dy, (q * seqlen + i / w) * w + i % w);
-			ck_assert_float_eq(dpos[i], dpos_was[i] + sum);
+			ck_assert_float_eq(tt_get(to, dpos, i),
+					   tt_round(to, tt_get(to, dpos_was, i) + sum));
 		}
 		hk_check_end(dtype, y, rows * w);
-		hk_check_end(TE_DTYPE_FP32, dtable, vocab * w);
-		hk_check_end(TE_DTYPE_FP32, dpos, seqlen * w);
+		hk_check_end(to, dtable, vocab * w);
+		hk_check_end(to, dpos, seqlen * w);
 		free(table);
 		free(pos);
 		free(dtable);
@@ -525,18 +528,22 @@ START_TEST(sum_of_squares_by_runs)
 
 	for (size_t k = 0; k < TT_LEN(sizes); k++) {
 		const int64_t n = sizes[k], run = (n + 1023) / 1024;
-		float *x = hk_normal(TE_DTYPE_FP32, n, 1e3f);
+		const int32_t type = hk_types[_i];
+		void *x = hk_normal(type, n, 1e3f);
 		double part[TE_K_SUMSQ_PARTS];
-		struct te_k_sumsq a = { x, part, n, NULL };
+		struct te_k_sumsq a = { x, part, n, NULL, type, 0 };
 		uint8_t *skip;
 
-		x[0] = 3e38f; /* its square overflows FP32 */
+		if (type) /* its square overflows FP32 */
+			*(uint16_t *)x = 0x7f60;
+		else
+			*(float *)x = 3e38f;
 		te__h_sumsq(&a);
 		for (int64_t p = 0; p < TE_K_SUMSQ_PARTS; p++) {
 			double sum = 0.0;
 
 			for (int64_t i = p * run; i < n && i < (p + 1) * run; i++)
-				sum += (double)x[i] * (double)x[i];
+				sum += (double)tt_get(type, x, i) * (double)tt_get(type, x, i);
 			hk_check_near(part[p], sum, 1e-13 * sum, "part", p);
 		}
 		/* without blocks of 64, however the runs divide them */
@@ -549,7 +556,7 @@ START_TEST(sum_of_squares_by_runs)
 			double sum = 0.0;
 
 			for (int64_t i = p * run; i < n && i < (p + 1) * run; i++)
-				sum += skip[i / 64] ? 0.0 : (double)x[i] * (double)x[i];
+				sum += skip[i / 64] ? 0.0 : pow(tt_get(type, x, i), 2);
 			hk_check_near(part[p], sum, 1e-13 * sum, "part", p);
 		}
 		free(skip);
@@ -624,11 +631,11 @@ START_TEST(adamw_follows_the_paper)
 	const uint8_t decay[5] = { 1, 0, 1, 0, 0 };
 	double part[TE_K_SUMSQ_PARTS];
 	struct te_k_adamw_state s = { 0, 0, 1.0, 1.0, lr, 0.0f, 0.0f, 0 };
-	struct te_k_sumsq q = { g, part, n, NULL };
+	struct te_k_sumsq q = { g, part, n, NULL, TE_DTYPE_FP32, 0 };
 	uint64_t version = 0;
 	struct te_k_adamw_begin begin = { part, &s, &version, b1, b2, 3.0f, 0 };
 	struct te_k_adamw a = { w,  m,   v,  g,    decay, &s,	 n, b1,
-				b2, eps, wd, NULL, NULL,  NULL, 0, 0, 0 };
+				b2, eps, wd, NULL, NULL,  NULL, 0, 0, 0, 0, 0 };
 	float *was;
 
 	for (int64_t i = 0; i < n; i++)
@@ -689,6 +696,55 @@ START_TEST(adamw_follows_the_paper)
 }
 END_TEST
 
+/* _i: moments, masters */
+START_TEST(adamw_reads_bf16_gradients)
+{
+	const int64_t n = TE_K_ALIGN_WEIGHT * 3 + 5;
+	const int32_t moments = _i % 3, masters = _i / 3;
+	const int32_t mtype = moments ? TE_DTYPE_BF16 : TE_DTYPE_FP32; /* FP8: fewer bytes */
+	const int32_t wtype = masters ? TE_DTYPE_BF16 : TE_DTYPE_FP32;
+	void *w = hk_normal(wtype, n, 1.0f), *rest = hk_normal(TE_DTYPE_BF16, n, 1.0f);
+	void *m = calloc((size_t)n, 4), *v = calloc((size_t)n, 4), *g = hk_normal(1, n, 1.0f);
+	float *g32 = hk_fresh(TE_DTYPE_FP32, n);
+	uint8_t exps[4][4] = { { 0 } };
+	const struct te_k_adamw_state s = { 3, 0, 0.729, 0.857, 1e-3f, 0.0f, 0.37f, 0 };
+	struct te_k_adamw a = {
+		.w = w, .m = m, .v = v, .g = g, .state = &s, .n = n, .beta1 = 0.9f, .beta2 = 0.95f,
+		.eps = 1e-8f, .weight_decay = 0.1f, .m_exp = exps[0], .v_exp = exps[1],
+		.rest = rest, .moments = moments, .masters = masters, .bf16_grads = 1,
+	}, b = a;
+
+	b.w = hk_copy(wtype, w, n);
+	b.rest = hk_copy(TE_DTYPE_BF16, rest, n);
+	b.m = calloc((size_t)n, 4);
+	b.v = calloc((size_t)n, 4);
+	b.g = g32;
+	b.m_exp = exps[2];
+	b.v_exp = exps[3];
+	b.bf16_grads = 0;
+	for (int64_t i = 0; i < n; i++)
+		g32[i] = tt_get(TE_DTYPE_BF16, g, i);
+	for (int t = 0; t < 2; t++) {
+		te__h_adamw(&a);
+		te__h_adamw(&b);
+	}
+	hk_check_same(wtype, w, b.w, n);
+	hk_check_same(TE_DTYPE_BF16, rest, b.rest, n);
+	hk_check_same(mtype, m, b.m, moments == TE_K_MOMENTS_FP8 ? n / 2 : n);
+	hk_check_same(mtype, v, b.v, moments == TE_K_MOMENTS_FP8 ? n / 2 : n);
+	free(w);
+	free(rest);
+	free(m);
+	free(v);
+	free(g);
+	free(g32);
+	free(b.w);
+	free(b.rest);
+	free(b.m);
+	free(b.v);
+}
+END_TEST
+
 /* the order of operations of optim.h, which a GPU matches bit for bit */
 START_TEST(adamw_in_the_specified_order)
 {
@@ -698,7 +754,7 @@ START_TEST(adamw_in_the_specified_order)
 	const uint8_t decay[3] = { 0, 1, 0 };
 	struct te_k_adamw_state s = { 3, 0, 0.729, 0.857375, 0.01f, 1.0f, 0.37f, 0 };
 	struct te_k_adamw a = { w,	m,    v,     g,	   decay, &s,	n, 0.9f,
-				0.95f, 1e-8f, 0.1f, NULL, NULL, NULL, 0, 0, 0 };
+				0.95f, 1e-8f, 0.1f, NULL, NULL, NULL, 0, 0, 0, 0, 0 };
 	const float c1 = (float)(1.0 - 0.729), c2 = (float)(1.0 - 0.857375);
 	float *wa, *ma, *va;
 
@@ -775,7 +831,7 @@ START_TEST(moments_are_rounded_by_draws)
 	const int fp8 = _i == TE_K_MOMENTS_FP8;
 	struct te_k_adamw_state s = { 7, 0, 0.9, 0.95, 0.01f, 1.0f, 1.0f, 0 };
 	struct te_k_adamw a = { w32,   x[0],  x[1], g,	  NULL, &s, n, 0.9f,
-				0.95f, 1e-8f, 0.1f, NULL, NULL, NULL, 0, 0, 0 };
+				0.95f, 1e-8f, 0.1f, NULL, NULL, NULL, 0, 0, 0, 0, 0 };
 
 	te__h_adamw(&a);
 	a.w = w;
@@ -998,10 +1054,11 @@ void host_train_cases(Suite *s)
 	tcase_add_test(c, cross_entropy_of_a_masked_part);
 	tcase_add_test(c, cross_entropy_propagates_nan);
 	c = tt_case(s, "optim", "host numeric");
-	tcase_add_loop_test(c, sum_of_squares_by_runs, 0, 1);
+	tcase_add_loop_test(c, sum_of_squares_by_runs, 0, 2);
 	tcase_add_test(c, adamw_begin_clips_and_skips);
 	tcase_add_test(c, adamw_begin_adds_up_shards);
 	tcase_add_test(c, adamw_follows_the_paper);
+	tcase_add_loop_test(c, adamw_reads_bf16_gradients, 0, 9);
 	tcase_add_test(c, adamw_in_the_specified_order);
 	tcase_add_loop_test(c, moments_are_rounded_by_draws, TE_K_MOMENTS_BF16,
 			    TE_K_MOMENTS_FP8 + 1);

@@ -478,8 +478,8 @@ START_TEST(colsum_and_part_sum)
 		struct te_k_colsum a = {
 			kc_normal(dtype, rows * cols, 1.0f), part, rows, cols, dtype, 0
 		};
-		struct te_k_part_sum b = { part, kc_normal(TE_DTYPE_FP32, cols, 1.0f), nparts,
-					   cols };
+		const int32_t to = kl_types[k & 1];
+		struct te_k_part_sum b = { part, kc_normal(to, cols, 1.0f), nparts, cols, to, 0 };
 
 		KC_RUN(COLSUM, &a);
 		KC_RUN(PART_SUM, &b);

@@ -34,8 +34,9 @@ START_TEST(embedding)
 			vocab, width, NULL, 0, first + vocab, dtype, first, NULL, NULL, 0, 0
 		};
 		struct te_k_embed_fwd split = f;
-		struct te_k_embed_bwd b = { tokens, dy, table, rows, vocab, width, dtype, first };
-		struct te_k_pos_bwd p = { dy, pos, batch, seqlen, width, dtype, 0 };
+		struct te_k_embed_bwd b = { tokens, dy, table, rows, vocab, width, dtype, first,
+					    TE_DTYPE_FP32, 0 };
+		struct te_k_pos_bwd p = { dy, pos, batch, seqlen, width, dtype, TE_DTYPE_FP32 };
 
 		for (int64_t i = 0; i < rows; i++)
 			tokens[i] = (int32_t)tt_rand_int(0, vocab - 1);
@@ -65,6 +66,11 @@ START_TEST(embedding)
 		KC_RUN(EMBED_BWD, &b);
 		if (pos)
 			KC_RUN(POS_BWD, &p);
+		b.table_dtype = p.table_dtype = TE_DTYPE_BF16;
+		b.dtable = kc_normal(TE_DTYPE_BF16, vocab * width, 1.0f);
+		p.dpos = kc_normal(TE_DTYPE_BF16, seqlen * width, 1.0f);
+		KC_RUN(EMBED_BWD, &b);
+		KC_RUN(POS_BWD, &p);
 		kc_reset();
 	}
 }
@@ -503,14 +509,15 @@ START_TEST(sumsq_and_adamw)
 
 	for (size_t k = kl_first(TT_LEN(sizes)); k < TT_LEN(sizes); k += kl_every()) {
 		const int64_t n = sizes[k];
-		float *g = kc_normal(TE_DTYPE_FP32, n, 1.0f);
+		const int32_t type = kl_types[_i]; /* of gradients */
+		void *g = kc_normal(type, n, 1.0f);
 		float *v = kc_normal(TE_DTYPE_FP32, n, 0.1f);
 		const int32_t nmore = (int32_t)k % 3; /* shards after the first */
 		double *part = kc_poison(TE_DTYPE_UINT8, (1 + nmore) * TE_K_SUMSQ_PARTS * 8);
 		struct te_k_adamw_state *s = kc_poison(TE_DTYPE_UINT8, sizeof(*s));
 		uint8_t *decay = kc_poison(TE_DTYPE_UINT8, (n + 63) / 64);
 		uint8_t *skip = kc_poison(TE_DTYPE_UINT8, (n + 63) / 64);
-		struct te_k_sumsq q = { g, part, n, k & 1 ? skip : NULL };
+		struct te_k_sumsq q = { g, part, n, k & 1 ? skip : NULL, type, 0 };
 		uint64_t *version = kc_poison(TE_DTYPE_UINT8, sizeof(*version));
 		struct te_k_adamw_begin b = { part, s, version, 0.9f, 0.95f, 0.0f, nmore };
 		struct te_k_adamw a = { kc_normal(TE_DTYPE_FP32, n, 1.0f),
@@ -529,6 +536,8 @@ START_TEST(sumsq_and_adamw)
 					NULL,
 					TE_K_MOMENTS_FP32,
 					TE_K_MASTERS_FP32,
+					type == TE_DTYPE_BF16,
+					0,
 					0 };
 
 		for (int64_t i = 0; i < n; i++)
@@ -608,8 +617,9 @@ START_TEST(adamw_of_small_states)
 			.w = any ? kc_anything(type, n) : kc_normal(type, n, 1.0f),
 			.m = stored_moment(moments, n, any),
 			.v = stored_moment(moments, n, any),
-			.g = any ? kc_anything(TE_DTYPE_FP32, n) :
-				   kc_normal(TE_DTYPE_FP32, n, 1.0f),
+			.g = any ? kc_anything(kl_types[k & 1], n) :
+				   kc_normal(kl_types[k & 1], n, 1.0f),
+			.bf16_grads = k & 1,
 			.decay = k & 1 ? decay : NULL,
 			.state = s,
 			.n = n,
@@ -676,7 +686,7 @@ void kernel_train_cases(Suite *s, TCase *odd)
 	if (!strcmp(backend, "host"))
 		tcase_add_loop_test(c, gemm, 0, 6);
 	c = kl_case(s, "optim");
-	tcase_add_test(c, sumsq_and_adamw);
+	tcase_add_loop_test(c, sumsq_and_adamw, 0, 2);
 	tcase_add_loop_test(c, adamw_of_small_states, 0, 18);
 
 	tcase_add_loop_test(odd, embedding, 0, 2);

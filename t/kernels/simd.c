@@ -363,7 +363,7 @@ static void losses_and_sums(struct all *s)
 				  .grad_scale = 1.0f,
 				  .dtype = TE_DTYPE_BF16 };
 	struct te_k_colsum c = { s->x, part, ROWS, COLS, TE_DTYPE_BF16, 0 };
-	struct te_k_part_sum p = { part, copy_of(s, s->f, 4 * COLS), 5, COLS };
+	struct te_k_part_sum p = { part, copy_of(s, s->f, 4 * COLS), 5, COLS, TE_DTYPE_FP32, 0 };
 
 	te__h_ce_fwd(&f);
 	te__h_ce_reduce(&r);
@@ -393,9 +393,10 @@ static void elementwise(struct all *s)
 				    60, ROWS - 1, COLS, NULL, 0, ROWS - 1, TE_DTYPE_BF16, 0,
 				    NULL, NULL, 0, 0 };
 	struct te_k_embed_bwd w = { s->target, s->dy, copy_of(s, s->f, 4 * N), ROWS,
-				    ROWS - 1,  COLS,  TE_DTYPE_BF16,	       0 };
+				    ROWS - 1,  COLS,  TE_DTYPE_BF16,	       0,
+				    TE_DTYPE_FP32, 0 };
 	struct te_k_pos_bwd p = { s->dy, copy_of(s, s->f, 4 * N), 2, ROWS / 2,
-				  COLS,	 TE_DTYPE_BF16,		  0 };
+				  COLS,	 TE_DTYPE_BF16,		  TE_DTYPE_FP32 };
 
 	for (int i = 0; i < 50; i++)
 		r.inv_freq[i] = 1.0f / (float)(1 + i);
@@ -412,7 +413,8 @@ static void optimizer(struct all *s)
 {
 	const struct te_k_adamw_state state = { 3, 0, 0.7, 0.8, 0.01f, 1.0f, 0.37f, 0 };
 	uint8_t decay[N / TE_K_ALIGN_WEIGHT + 1];
-	struct te_k_sumsq q = { s->f, take(s, 8 * TE_K_SUMSQ_PARTS), N - 11, NULL };
+	struct te_k_sumsq q = { s->f, take(s, 8 * TE_K_SUMSQ_PARTS), N - 11, NULL,
+				TE_DTYPE_FP32, 0 };
 	struct te_k_adamw a = { copy_of(s, s->f, 4 * N),
 				copy_of(s, s->g, 4 * N),
 				copy_of(s, s->positive, 4 * N),
@@ -429,6 +431,8 @@ static void optimizer(struct all *s)
 				NULL,
 				TE_K_MOMENTS_FP32,
 				TE_K_MASTERS_FP32,
+				0,
+				0,
 				0 };
 
 	for (size_t i = 0; i < sizeof(decay); i++)

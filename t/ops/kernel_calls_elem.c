@@ -331,7 +331,7 @@ START_TEST(bias_and_add_name_the_argument)
 	FWD(-TE_ESHAPE, "y is [7, 9], not [6, 9]", x, b, w);
 	BWD(-EINVAL, "dy is NULL", NULL, b, ws, nbytes);
 	BWD(-EINVAL, "dbias is NULL", x, NULL, ws, nbytes);
-	BWD(-TE_EDTYPE, "dbias is bf16, not fp32", x, h, ws, nbytes);
+	BWD(-TE_EDTYPE, "dbias is int32, not fp32 or bf16", x, i, ws, nbytes);
 	BWD(-TE_ESHAPE, "dbias has 54 elements, not 9", x, y, ws, nbytes);
 	BWD(-EINVAL, "ws is NULL", x, b, NULL, nbytes);
 	BWD(-EINVAL, "ws_nbytes is ", x, b, ws, nbytes - 1);

@@ -9,4 +9,5 @@ TT_PAIR_SUITE("plan/weights")
 
 	frozen_cases(s);
 	bound_cases(s);
+	grads_cases(s);
 }

@@ -6,5 +6,6 @@
 
 void frozen_cases(Suite *s);
 void bound_cases(Suite *s);
+void grads_cases(Suite *s);
 
 #endif

@@ -67,7 +67,8 @@ static int shared(const struct mem_run *run, int64_t B, struct mem *m)
 	r = plan_memory(run, &po, &pm);
 	if (r < 0)
 		return r;
-	m->grads = (uint64_t)te_seq_grad_nelems(run->model->seq) * sizeof(float);
+	m->grads = (uint64_t)te_seq_grad_nelems(run->model->seq) *
+		   (opts_grads(run->o) ? 2 : sizeof(float));
 	/* gradients in a communicator's pool are none of the plan's */
 	m->weights = pm.bound_nbytes + pm.weights_nbytes -
 		     (run->graph->ranks->grads ? 0 : m->grads);

@@ -319,6 +319,11 @@ uint32_t opts_masters(const struct opts *o, const char *backend)
 					     exact;
 }
 
+uint32_t opts_grads(const struct opts *o)
+{
+	return strcmp(o->gradients, "fp32") ? TE_SEQ_BF16_GRADS : 0;
+}
+
 static int has_choices(const struct opts *o)
 {
 	return o->eval_choices && *o->eval_choices;
@@ -344,6 +349,7 @@ static int check_pipeline(const struct opts *o)
 		{ strcmp(o->recompute, "off") != 0, "--recompute" },
 		{ strcmp(o->masters, "fp32") != 0, "--masters other than fp32" },
 		{ strcmp(o->moments, "fp32") != 0, "--moments other than fp32" },
+		{ opts_grads(o) != 0, "--gradients other than fp32" },
 		{ strcmp(o->states, "device") != 0, "--states host" },
 		{ !strcmp(o->recipe, "fp8-delayed"), "--recipe fp8-delayed" },
 		{ !strcmp(o->recipe, "auto"), "--recipe auto" },
@@ -410,6 +416,9 @@ static int check_needs(const struct opts *o)
 	if (o->tensor > 1 && strcmp(o->moments, "fp32"))
 		return say_bad("--tensor: ranks cannot divide moments in %s, expected --moments "
 			       "fp32", o->moments);
+	if (opts_grads(o) && !strcmp(o->recipe, "fp32"))
+		return say_bad("--gradients bf16: --recipe fp32 computes in FP32, expected "
+			       "--gradients fp32");
 	if (o->tensor > 1 && has_choices(o))
 		return say_bad("--eval-choices needs whole models, --tensor is %lld",
 			       (long long)o->tensor);

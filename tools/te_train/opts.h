@@ -61,6 +61,8 @@ int opts_set(struct opts *o, const char *name, const char *value);
 struct te_adamw_opts opts_adamw(const struct opts *o);
 /* flags of te_seq_bind(); GPUs have remainders in device memory */
 uint32_t opts_masters(const struct opts *o, const char *backend);
+/* TE_SEQ_BF16_GRADS, or 0 */
+uint32_t opts_grads(const struct opts *o);
 
 /* returns a new object of the options that a checkpoint saves, or NULL after a failure */
 json_t *opts_to_json(const struct opts *o);

@@ -153,7 +153,8 @@ int ranks_divide(struct ranks *r)
 
 int ranks_bind(struct ranks *r, struct te_seq *seq, uint32_t flags, int trains)
 {
-	const size_t nbytes = (size_t)te_seq_grad_nelems(seq) * sizeof(float);
+	const size_t size = flags & TE_SEQ_BF16_GRADS ? 2 : 4;
+	const size_t nbytes = (size_t)te_seq_grad_nelems(seq) * size;
 	const struct te_comm_opts o = comm_opts("data", nbytes);
 	struct te_seq_binding b = TE_SEQ_BINDING_INIT;
 	int te = 0;
@@ -260,7 +261,7 @@ static int reduce_shards(void *arg, struct te_plan *plan, const struct te_plan_e
 		if (te >= 0)
 			te = te_comm_allreduce(r->model, e->stream, te_tensor_data(w.grad),
 					       te_tensor_data(w.grad), te_tensor_nelems(w.grad),
-					       TE_DTYPE_FP32, TE_COMM_SUM, NULL);
+					       te_tensor_dtype(w.grad), TE_COMM_SUM, NULL);
 	}
 	return te < 0 || !r->reducer ? te : te_comm_reducer_hook(r->reducer, plan, e);
 }

@@ -681,7 +681,7 @@ static int open_model(struct trainer *t)
 {
 	const struct opts *o = t->o;
 	struct model *m = &t->now.model;
-	uint32_t flags = opts_masters(o, te_ctx_backend(t->ctx));
+	uint32_t flags = opts_masters(o, te_ctx_backend(t->ctx)) | opts_grads(o);
 	int r;
 
 	if (trains(o))

@@ -13,6 +13,7 @@ KERNEL_CU = \
 	kernels/comm/nvls.cu \
 	kernels/elem/elem.cu \
 	kernels/embed/embed.cu \
+	kernels/gemm/block.cu \
 	kernels/gemm/gemm.cu \
 	kernels/loss/loss.cu \
 	kernels/norm/backward.cu \

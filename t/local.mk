@@ -176,6 +176,7 @@ TT_SH += t/kernels/t0013-nvls.t
 TT_SH += t/kernels/t0017-sm90.t
 TT_SH += t/kernels/t0018-levels.t
 TT_SH += t/kernels/t0019-mx.t
+TT_SH += t/kernels/t0020-block.t
 
 if HAVE_JANSSON
 TT_TOOLS += \
@@ -581,6 +582,7 @@ EXTRA_DIST += \
 	t/kernels/attn_bwd_sm90.cc \
 	t/kernels/attn_sm90.cc \
 	t/kernels/attn_sm90.h \
+	t/kernels/block.cc \
 	t/kernels/fibers.h \
 	t/kernels/mx.cc \
 	t/kernels/sm90.cc \

@@ -1,4 +1,4 @@
-/* launch.c - GEMMs that gemm.cu computes: device function and launch geometry. */
+/* launch.c - GEMMs that gemm.cu and block.cu compute: device function and launch geometry. */
 #include "config.h"
 
 #include <te/dtype.h>
@@ -21,6 +21,8 @@
 /* limits of gemm_short_k */
 #define SHORT_K_MAX 128
 #define SHORT_K_NELEMS (1 << 20) /* elements of d */
+/* gemm_block: rows of an operand, with 32-bit numbers */
+#define MAX_ROWS (1 << 30)
 
 /* bytes of a row of k elements */
 static int64_t k_nbytes(const struct te_k_gemm *g)
@@ -54,6 +56,14 @@ int te__gemm_has_kernel(const struct te_k_gemm *g)
 {
 	return (g->adtype == TE_DTYPE_BF16 || te__is_fp8(g->adtype)) && g->n % 8 == 0 &&
 	       !g->asc && !g->bsc && (is_small_m(g) || is_few_rows(g) || is_short_k(g));
+}
+
+int te__gemm_is_block(const struct te_k_gemm *g)
+{
+	return te__is_fp8(g->adtype) && te__is_fp8(g->bdtype) &&
+	       (g->adtype == TE_DTYPE_E4M3 || g->bdtype == TE_DTYPE_E4M3) && !g->a_t && !g->b_t &&
+	       g->asc && g->bsc && g->asc < TE_K_SCALING_1X32 && g->bsc < TE_K_SCALING_1X32 &&
+	       g->k % 16 == 0 && te_k_gemm_a_rows(g) <= MAX_ROWS && te_k_gemm_b_rows(g) <= MAX_ROWS;
 }
 
 /* are a and b aligned to 16 bytes, and c, d and bias to nbytes? */
@@ -94,6 +104,11 @@ static const char *const short_k[NTYPES][2] = {
 	[E5M2_E4M3] = FUNC("te_k_gemm_short_k_e5m2_e4m3"),
 };
 #undef FUNC
+static const char *const block[NTYPES] = {
+	[E4M3_E4M3] = "te_k_gemm_block_e4m3_e4m3",
+	[E4M3_E5M2] = "te_k_gemm_block_e4m3_e5m2",
+	[E5M2_E4M3] = "te_k_gemm_block_e5m2_e4m3",
+};
 
 void te__geo_sm90(const struct te_sm90_plan *p, struct te__geometry *k)
 {
@@ -119,6 +134,13 @@ int te__geo_gemm(const void *args, struct te__geometry *k)
 	const struct te_k_gemm *g = args;
 	int64_t nwarps;
 
+	if (te__gemm_is_block(g)) {
+		k->smem = BLOCK_GEMM_SMEM;
+		return te__geo_launch(k, block[types_of(g)],
+				      ceil_div(g->m, BLOCK_GEMM_TILE) *
+					      ceil_div(g->n, BLOCK_GEMM_TILE),
+				      BLOCK_GEMM_THREADS);
+	}
 	if (!te__gemm_has_kernel(g))
 		return te__fail(-TE_EKERNEL,
 				"the cuda backend has no kernel for a GEMM of m %lld, n %lld, "

@@ -42,13 +42,13 @@ static void gemm_fp8(const struct te_device_info *d, struct te_variant_info *ret
 		set(ret, "none", NO_FP8);
 }
 
-/* cuBLASLt, cublasLtMatmulMatrixScale_t: VEC128_32F and BLK128x128_32F */
+/* cuBLASLt has VEC128_32F and BLK128x128_32F of cublasLtMatmulMatrixScale_t on 9.0 only */
 static void gemm_block(const struct te_device_info *d, struct te_variant_info *ret)
 {
 	if (!has(d, TE_FEATURE_FP8_MMA))
 		set(ret, "none", NO_FP8);
-	else if (d->cc_major != 9)
-		set(ret, "none", "cuBLASLt scales blocks by FP32 on 9.0 only");
+	else if (d->cc_major != 9 || d->kernels_cc < 90)
+		set(ret, "mma", "cuBLASLt scales blocks by FP32 on 9.0 only");
 	else
 		set(ret, "cublaslt", "cuBLASLt 12.9 or later");
 }

@@ -171,7 +171,7 @@ static void check_dispatch(const struct te__cuda_features *f)
 	const uint32_t has = f->target.features;
 	const struct te_device_info d = info(f);
 	struct te__cuda_dev dev = { .target = f->target, .cc = 10 * f->major + f->minor };
-	const int block_gemm = d.cc_major == 9 && has & TE_FEATURE_FP8_MMA;
+	const int own = d.cc_major != 9 || d.kernels_cc < 90;
 
 #define IS(task, bit, yes, no) ck_assert_str_eq(variant(&d, task), has & (bit) ? yes : no)
 	IS("BF16 GEMM", 0, "", "mma, cublaslt");
@@ -184,7 +184,7 @@ static void check_dispatch(const struct te__cuda_features *f)
 	IS("waits for offload files", TE_FEATURE_MEM_OPS, "words", "calls");
 #undef IS
 	ck_assert_str_eq(variant(&d, "FP8 GEMM with scales of blocks"),
-			 block_gemm ? "cublaslt" : "none");
+			 !(has & TE_FEATURE_FP8_MMA) ? "none" : own ? "mma" : "cublaslt");
 	ck_assert_str_eq(variant(&d, "MXFP8 and NVFP4 casts"), "mx");
 	ck_assert_str_eq(variant(&d, "MXFP8 and NVFP4 GEMM"), "none");
 	ck_assert_str_eq(norm(&f->target), has & TE_FEATURE_CLUSTERS ?
@@ -193,7 +193,8 @@ static void check_dispatch(const struct te__cuda_features *f)
 	ck_assert_int_eq(te__cuda_fp8_gemm(&dev, TE_K_SCALING_TENSOR),
 			 has & TE_FEATURE_FP8_MMA ? 0 : -EOPNOTSUPP);
 	ck_assert_int_eq(te__cuda_fp8_gemm(&dev, TE_K_SCALING_128X128),
-			 block_gemm ? 0 : -EOPNOTSUPP);
+			 has & TE_FEATURE_FP8_MMA ? 0 : -EOPNOTSUPP);
+	ck_assert_int_eq(te__cuda_blocks_by_mma(&dev), own);
 	ck_assert_int_eq(te__cuda_fp8_gemm(&dev, TE_K_SCALING_1X32), -EOPNOTSUPP);
 }
 

@@ -32,13 +32,14 @@ cut -d' ' -f4 "$tmp/k" | sort -u >"$tmp/families"
 same "each folder is a family of kernels.def" "$tmp/families" "$tmp/folders"
 
 # device functions that launch.c names, and those that the .cu defines, both after macro expansion;
-# a name without its type, which launch.c has too, is the beginning of others; for compute
-# capability 9.0, which has all of them
+# a name without its type, which launch.c has too, is the beginning of others; for machine code and
+# PTX of compute capability 9.0, which have all of them
 for d in */; do
 	f=${d%/}
 	for cu in "$f"/*.cu; do
-		$CC -E -P -x c++ -D__CUDA_ARCH__=900 -D__CUDA_ARCH_FEAT_SM90_ALL -I.. "$cu" \
-			2>>"$tmp/cpp"
+		for feature in -D__CUDA_ARCH_FEAT_SM90_ALL -U__CUDA_ARCH_FEAT_SM90_ALL; do
+			$CC -E -P -x c++ -D__CUDA_ARCH__=900 $feature -I.. "$cu" 2>>"$tmp/cpp"
+		done
 	done | tr '\n' ' ' | sed 's/__global__/\n&/g' |
 		sed -n 's/^__global__[^{;]*[ \t]\(te_k_[a-z0-9_]*\) *(.*/\1/p' | sort -u >"$tmp/defined"
 	$CC -E -P -I"$abs_top_builddir" -I.. -I../include -I"$abs_top_builddir/include" \

@@ -282,7 +282,7 @@ START_TEST(small_gemms_agree_with_fp64)
 			    PICK(rows, rows16), PICK(cols, cols16), PICK(tokens, tokens16));
 	}
 #undef PICK
-	/* libtecore has no kernels for block scales, and cuBLASLt none for unaligned D */
+	/* cuBLASLt, which may run GEMMs with block scales, has none for unaligned D */
 	off = ty->asc || ty->bsc ? 0 : te_dtype_nbytes(ty->d);
 	if (ty->d == TE_DTYPE_BF16)
 		one(ty, 0, 2, 1, 48, 272, 256);

@@ -169,6 +169,11 @@ static int pool_create(struct te__cuda_dev *d)
 			       &keep);
 }
 
+int te__cuda_blocks_by_mma(const struct te__cuda_dev *d)
+{
+	return d->cc / 10 != 9 || d->target.arch < 90;
+}
+
 int te__cuda_fp8_gemm(void *dev, int scaling)
 {
 	const struct te__cuda_dev *d = dev;
@@ -176,13 +181,9 @@ int te__cuda_fp8_gemm(void *dev, int scaling)
 
 	if (mma && scaling >= TE_K_SCALING_1X32)
 		return te__fail(-EOPNOTSUPP, "GEMM of recipe %s runs on the host backend only; "
-				"GPUs cast by that recipe, and multiply by fp8-delayed and "
-				"fp8-current", scaling == TE_K_SCALING_1X32 ? "mxfp8" : "nvfp4");
-	if (mma && scaling && d->cc / 10 != 9)
-		return te__fail(-EOPNOTSUPP, "FP8 GEMM with scales of blocks: GPU %d, %s, has "
-				"compute capability %d.%d, and cuBLASLt scales blocks by FP32 on "
-				"9.0 only; the recipes fp8-delayed and fp8-current run there",
-				d->index, d->name, d->cc / 10, d->cc % 10);
+				"GPUs cast by that recipe, and multiply by fp8-delayed, "
+				"fp8-current and fp8-block",
+				scaling == TE_K_SCALING_1X32 ? "mxfp8" : "nvfp4");
 	if (mma)
 		return 0;
 	return te__fail(-EOPNOTSUPP, "FP8 GEMM: GPU %d, %s, with kernels for compute capability "

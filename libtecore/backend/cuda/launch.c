@@ -228,7 +228,8 @@ int te__cuda_launch(void *stream, const struct te__launch *l)
 		r = te__is_codes(g->adtype) ? te__cuda_fp8_gemm(s->dev, g->asc) : 0;
 		if (r)
 			return r;
-		if (!te__gemm_has_kernel(g))
+		if (!te__gemm_has_kernel(g) &&
+		    !(te__cuda_blocks_by_mma(s->dev) && te__gemm_is_block(g)))
 			return gemm(s, g);
 	}
 	r = batch_add(s, l);

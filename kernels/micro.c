@@ -10,6 +10,8 @@
 
 #include "kernels/micro.h"
 #include "kernels/simd.h"
+#include "kernels/te_k.h"
+#include "libtecore/base/dtype_inline.h"
 
 /* sums here are not specified to the bit, so that multiplications and additions may be fused */
 #ifdef __clang__
@@ -20,16 +22,18 @@
 
 #define MR TE__H_MR
 #define NR TE__H_NR
-/* terms of a sum that are packed at a time, and bytes of a row from them to those fetched */
+/* terms of a sum that are packed at a time, of codes more: whole vectors; and bytes of a row from
+ * them to those fetched */
 #define DEPTH 32
+#define DEPTH_CODES 64
 #define AHEAD 256
 
 /* ---- transposition ---- */
 
 /*
  * W rows of W words become columns, in stages: words, then pairs, then groups of four words (even,
- * odd) change places between two rows. Words are FP32, or two BF16 of which the first is the low
- * half.
+ * odd) change places between two rows. Words are FP32, or two BF16 or four E4M3, of which the
+ * first is the lowest.
  */
 #define LOW_4 0, 4, 1, 5
 #define HIGH_4 2, 6, 3, 7
@@ -65,7 +69,9 @@
 
 #define PACK(name, tgt, W)                                                                         \
 	typedef uint32_t name##_u __attribute__((vector_size(4 * W), aligned(4), may_alias));      \
-	typedef uint32_t name##_h __attribute__((vector_size(4 * W), aligned(2), may_alias));      \
+	typedef uint32_t name##_h __attribute__((vector_size(4 * W), aligned(1), may_alias));      \
+	typedef int32_t name##_i __attribute__((vector_size(4 * W), aligned(4), may_alias));       \
+	typedef float name##_f __attribute__((vector_size(4 * W), aligned(4), may_alias));         \
 	tgt static inline __attribute__((always_inline)) void name##_turn(name##_u *x)             \
 	{                                                                                          \
 		for (int i = 0; i < W; i += 2)                                                     \
@@ -86,60 +92,71 @@
 		for (int i = 0; i < 8 && W > 8; i++)                                               \
 			MIX_ROWS(x, i, i + 8, W, EVEN, ODD);                                       \
 	}                                                                                          \
+	/* each: numbers in a word; codes are multiplied by f, 2^120 times their scale */          \
 	tgt static inline __attribute__((always_inline)) void name##_put(                          \
-		int halves, const name##_u *x, int64_t n, uint32_t *to)                            \
+		int each, float f, const name##_u *x, int64_t n, uint32_t *to)                     \
 	{                                                                                          \
-		for (int64_t k = 0; k < n; k++, to += NR) {                                        \
-			if (!halves) {                                                             \
-				*(name##_u *)to = x[k];                                            \
-				continue;                                                          \
+		for (int64_t k = 0; k < n; k++)                                                    \
+			for (int i = 0; i < each; i++, to += NR) {                                 \
+				const name##_u v = x[k] << (32 - 32 / each * (i + 1));             \
+                                                                                                   \
+				if (each == 4)                                                     \
+					*(name##_f *)to = f * (name##_f)(                          \
+						(name##_u)((name##_i)v >> 4) & 0x87f00000u);       \
+				else if (each == 2)                                                \
+					*(name##_u *)to = v & 0xffff0000u;                         \
+				else                                                               \
+					*(name##_u *)to = v;                                       \
 			}                                                                          \
-			*(name##_u *)to = x[k] << 16;                                              \
-			to += NR;                                                                  \
-			*(name##_u *)to = x[k] & 0xffff0000u;                                      \
-		}                                                                                  \
 	}                                                                                          \
-	tgt static inline __attribute__((always_inline)) void name##_body(                         \
-		int halves, int64_t n, const char *from, int64_t fs, int64_t ahead, uint32_t *to)  \
+	tgt static inline __attribute__((always_inline)) uint32_t name##_body(                     \
+		int each, float f, int64_t n, const char *from, int64_t fs, int64_t ahead,         \
+		uint32_t *to)                                                                      \
 	{                                                                                          \
-		const int each = halves ? 2 : 1;                                                   \
+		name##_u nan = { 0 };                                                              \
+		uint32_t any = 0;                                                                  \
                                                                                                    \
 		for (int r = 0; r < NR; r += W, from += W * fs, to += W) {                         \
 			name##_u x[W];                                                             \
 			int64_t k = 0;                                                             \
                                                                                                    \
-			for (; k + each * W <= n; k += each * W) {                                 \
+			for (; k < n; k += each * W) {                                             \
 				const char *at = from + k * 4 / each;                              \
+				const int64_t rest = n - k < each * W ? n - k : each * W;          \
                                                                                                    \
 				for (int i = 0; i < W; i++) {                                      \
-					x[i] = *(const name##_h *)(at + i * fs);                   \
-					__builtin_prefetch(at + i * fs + ahead);                   \
+					if (rest == each * W) {                                    \
+						x[i] = *(const name##_h *)(at + i * fs);           \
+						__builtin_prefetch(at + i * fs + ahead);           \
+					} else {                                                   \
+						x[i] = (name##_u){ 0 };                            \
+						memcpy(&x[i], at + i * fs,                         \
+						       (size_t)(rest * 4 / each));                 \
+					}                                                          \
+					if (each == 4)                                             \
+						nan |= (x[i] & 0x7f7f7f7fu) + 0x01010101u;         \
 				}                                                                  \
 				name##_turn(x);                                                    \
-				name##_put(halves, x, W, to + k * NR);                             \
+				name##_put(each, f, x, (rest + each - 1) / each, to + k * NR);     \
 			}                                                                          \
-			if (k == n)                                                                \
-				continue;                                                          \
-			for (int i = 0; i < W; i++) {                                              \
-				x[i] = (name##_u){ 0 };                                            \
-				memcpy(&x[i], from + k * 4 / each + i * fs,                        \
-				       (size_t)((n - k) * 4 / each));                              \
-			}                                                                          \
-			name##_turn(x);                                                            \
-			name##_put(halves, x, (n - k) / each, to + k * NR);                        \
-			if ((n - k) % each)                                                        \
-				*(name##_u *)(to + (n - 1) * NR) = x[(n - k) / each] << 16;        \
 		}                                                                                  \
+		for (int i = 0; i < W && each == 4; i++)                                           \
+			any |= nan[i] & 0x80808080u;                                               \
+		return any;                                                                        \
 	}                                                                                          \
-	tgt static void name(int32_t dtype, int64_t n, const char *from, int64_t fs,               \
-			     int64_t ahead, float *to)                                             \
+	/* returns 1 if there are codes of NaN, which become other numbers */                      \
+	tgt static int name(int32_t dtype, float f, int64_t n, const char *from, int64_t fs,       \
+			    int64_t ahead, float *to)                                              \
 	{                                                                                          \
 		uint32_t *words = (uint32_t *)(void *)to;                                          \
                                                                                                    \
 		if (dtype == TE_DTYPE_BF16)                                                        \
-			name##_body(1, n, from, fs, ahead, words);                                 \
+			name##_body(2, 0, n, from, fs, ahead, words);                              \
+		else if (dtype == TE_DTYPE_E4M3)                                                   \
+			return name##_body(4, f, n, from, fs, ahead, words) != 0;                  \
 		else                                                                               \
-			name##_body(0, n, from, fs, ahead, words);                                 \
+			name##_body(1, 0, n, from, fs, ahead, words);                              \
+		return 0;                                                                          \
 	}
 
 /* ---- products ---- */
@@ -192,7 +209,15 @@
 	{                                                                                          \
 		name##_body(n, a, b, bs, c, cs, add, 0);                                           \
 	}
-/* few: columns are packed, DEPTH terms at a time, and multiplied before they leave the L1 cache */
+/* packs codes one by one: of NaN, or with scales that need care */
+static void finish_codes(int64_t n, const uint8_t *from, int64_t fs, float scale, float *to)
+{
+	for (int64_t k = 0; k < n; k++)
+		for (int r = 0; r < NR; r++)
+			to[k * NR + r] = te__e4m3_decode(from[r * fs + k]) * scale;
+}
+
+/* few: columns are packed, some terms at a time, and multiplied before they leave the L1 cache */
 #define MICRO(name, tgt, W, R, V)                                                                  \
 	PACK(name##_pack, tgt, W)                                                                  \
 	BODY(name##_all, tgt, W, R, V, MR)                                                         \
@@ -214,17 +239,23 @@
 			name##_one(n, a, b, bs, c, cs, add);                                       \
 	}                                                                                          \
 	tgt static void name##_few(int32_t dtype, int64_t m, int64_t n, struct te__h_rows a,       \
-				   const void *from, int64_t fs, int64_t next, float *c,           \
-				   int64_t cs, int add)                                            \
+				   const void *from, int64_t fs, int64_t next,                     \
+				   const float *scale, float *c, int64_t cs, int add)              \
 	{                                                                                          \
-		const int64_t es = dtype == TE_DTYPE_BF16 ? 2 : 4, far = AHEAD / es;               \
-		TE__H_ALIGNED float b[DEPTH * NR];                                                 \
+		const int codes = dtype == TE_DTYPE_E4M3;                                          \
+		const int64_t es = codes ? 1 : dtype == TE_DTYPE_BF16 ? 2 : 4, far = AHEAD / es;   \
+		const int64_t depth = codes ? DEPTH_CODES : DEPTH;                                 \
+		TE__H_ALIGNED float b[DEPTH_CODES * NR];                                           \
                                                                                                    \
-		for (int64_t k = 0; k < n; k += DEPTH) {                                           \
-			const int64_t nk = n - k < DEPTH ? n - k : DEPTH;                          \
+		for (int64_t k = 0; k < n; k += depth) {                                           \
+			const int64_t nk = n - k < depth ? n - k : depth;                          \
+			const char *at = (const char *)from + k * es;                              \
+			const float s = scale ? scale[k / TE_K_BLOCK] : 1;                         \
+			const int fits = s > 0x1p-60f && s < 0x1p7f;                               \
                                                                                                    \
-			name##_pack(dtype, nk, (const char *)from + k * es, fs * es,               \
-				    (k + far < n ? far : next - n + far) * es, b);                 \
+			if (name##_pack(dtype, fits ? s * 0x1p120f : 0x1p120f, nk, at, fs * es,    \
+					(k + far < n ? far : next - n + far) * es, b) || !fits)    \
+				finish_codes(nk, (const uint8_t *)at, fs, s, b);                   \
 			name(m, nk, (struct te__h_rows){ a.p + k * a.cs, a.rs, a.cs }, b, NR, c,   \
 			     cs, add || k);                                                        \
 		}                                                                                  \
@@ -284,14 +315,14 @@ void te__h_micro_upper(struct te__h_rows a, const float *b, int64_t bs, float *c
 }
 
 void te__h_few(int32_t dtype, int64_t m, int64_t n, struct te__h_rows a, const void *from,
-	       int64_t fs, int64_t next, float *c, int64_t cs, int add)
+	       int64_t fs, int64_t next, const float *scale, float *c, int64_t cs, int add)
 {
-	VERSIONS(_few, dtype, m, n, a, from, fs, next, c, cs, add);
+	VERSIONS(_few, dtype, m, n, a, from, fs, next, scale, c, cs, add);
 }
 
 void te__h_pack(int32_t dtype, int64_t n, const void *from, int64_t fs, int64_t ahead, float *to)
 {
 	const int64_t es = dtype == TE_DTYPE_BF16 ? 2 : 4;
 
-	VERSIONS(_pack, dtype, n, from, fs * es, ahead * es, to);
+	VERSIONS(_pack, dtype, 0, n, from, fs * es, ahead * es, to);
 }

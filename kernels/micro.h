@@ -52,8 +52,9 @@ void te__h_pack(int32_t dtype, int64_t n, const void *from, int64_t fs, int64_t 
 /*
  * te__h_micro() with b[j * TE__H_NR + i] = from[i * fs + j]: the same sums, to the bit. next:
  * elements from the first one to the first one of the next call, which is fetched into the cache.
+ * from is FP32, BF16 or E4M3; scale: of E4M3, for each 128 terms, or NULL.
  */
 void te__h_few(int32_t dtype, int64_t m, int64_t n, struct te__h_rows a, const void *from,
-	       int64_t fs, int64_t next, float *c, int64_t cs, int add);
+	       int64_t fs, int64_t next, const float *scale, float *c, int64_t cs, int add);
 
 #endif

@@ -309,13 +309,27 @@ static void tiles(void *arg, int64_t begin, int64_t end)
 	te__k_give(xbuf);
 }
 
+/* 1: te__h_few() reads it */
+static int is_in_place(const struct operand *o)
+{
+	if (o->t || te__param_enum(TE_PARAM_GEMM_HOST) != TE__GEMM_HOST_TILES)
+		return 0;
+	return is_plain(o) || (o->dtype == TE_DTYPE_E4M3 && o->ld == o->k &&
+			       (!o->scale || o->scaling == TE_K_SCALING_128X128));
+}
+
+/* scale of an element of an operand, or NULL */
+static const float *scale_at(const struct operand *o, int64_t row, int64_t k)
+{
+	return o->scale ? o->scale + te_k_scale_index(o->scaling, o->rows, o->k, row, k) : NULL;
+}
+
 /* columns begin to end - 1 of a result of few rows */
 static void columns(void *arg, int64_t begin, int64_t end)
 {
 	const struct gemm *g = arg;
 	const struct te_k_gemm *a = g->a;
-	const int in_place = is_plain(&g->y) && !g->y.t &&
-			     te__param_enum(TE_PARAM_GEMM_HOST) == TE__GEMM_HOST_TILES;
+	const int in_place = is_in_place(&g->y);
 	float *const xbuf = te__k_take((MC * KC + NC * KC + TE__H_MR * NC) * sizeof(*xbuf));
 	float *const ybuf = xbuf + MC * KC, *const acc = ybuf + NC * KC;
 	struct te__h_rows x = { 0 };
@@ -331,7 +345,8 @@ static void columns(void *arg, int64_t begin, int64_t end)
 				x = rows_of(&g->x, 0, a->m, k0, nk, nk, xbuf);
 			for (; in_place && j + TE__H_NR <= n; j += TE__H_NR)
 				te__h_few(g->y.dtype, a->m, nk, x, element(&g->y, n0 + j, k0), a->k,
-					  TE__H_NR * a->k, acc + j, NC, k0 > 0);
+					  TE__H_NR * a->k, scale_at(&g->y, n0 + j, k0), acc + j, NC,
+					  k0 > 0);
 			for (int64_t k = 0; k < nk && j < n; k += KC) {
 				const struct te__h_rows xk = { x.p + k * x.cs, x.rs, x.cs };
 				const int64_t depth = te__h_min(nk - k, KC);

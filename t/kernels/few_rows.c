@@ -46,10 +46,11 @@ static float *scales(int32_t scaling, int64_t rows, int64_t k)
 {
 	const int64_t n =
 		scaling == TE_K_SCALING_TENSOR ? 1 : te_k_scale_nfloats(scaling, rows, k);
+	static const float odd[] = { 1e30f, 1e-30f, 1e-42f, 128, 0, NAN };
 	float *p = room(n * 4);
 
 	for (int64_t i = 0; i < n; i++)
-		p[i] = tt_rand_float(0.5f, 2.0f);
+		p[i] = tt_rand_int(0, 9) ? tt_rand_float(0.5f, 2.0f) : odd[tt_rand_int(0, 5)];
 	return p;
 }
 
@@ -91,7 +92,7 @@ static int64_t extent(int64_t most)
 static void draw(struct te_k_gemm *a, int i)
 {
 	static const int32_t wide[] = { TE_DTYPE_BF16, TE_DTYPE_FP32, TE_DTYPE_FP16 };
-	const int fp8 = i % 8 == 7, special = i % 3 == 2;
+	const int fp8 = i % 4 == 3, special = i % 3 == 2;
 
 	*a = (struct te_k_gemm){
 		.m = tt_rand_int(TE__H_MR + 1, 30),
@@ -102,7 +103,9 @@ static void draw(struct te_k_gemm *a, int i)
 		.a_t = fp8 ? 0 : tt_rand_int(0, 1),
 		.b_t = fp8 ? 0 : tt_rand_int(0, 2) == 0,
 		.adtype = fp8 ? TE_DTYPE_E4M3 : wide[tt_rand_int(0, 2)],
-		.bdtype = fp8 ? TE_DTYPE_E5M2 : wide[tt_rand_int(0, 2)],
+		.bdtype = !fp8		   ? wide[tt_rand_int(0, 2)] :
+			  tt_rand_int(0, 3) ? TE_DTYPE_E4M3 :
+					      TE_DTYPE_E5M2,
 		.ddtype = wide[tt_rand_int(0, 2)],
 	};
 	a->cdtype = a->ddtype;

@@ -355,6 +355,40 @@ START_TEST(adamw_decays_everywhere_by_default)
 }
 END_TEST
 
+/* the same values as in FP32; _i: enum te_moments */
+START_TEST(adamw_reads_gradients_in_bf16)
+{
+	static const enum te_dtype types[] = { TE_DTYPE_FP32, TE_DTYPE_BF16, TE_DTYPE_UINT8 };
+	const int64_t n = tt_rand_int(1, 5000);
+	const int64_t nm = (int64_t)(te_moments_nbytes((enum te_moments)_i, n) /
+				     te_dtype_nbytes(types[_i]));
+	const size_t nbytes = te_kernel_adamw_ws_nbytes();
+	struct te_kernel_adamw_opts o = TE_KERNEL_ADAMW_OPTS_INIT;
+	struct te_tensor *g[2] = { kc_normal(TE_DTYPE_BF16, 1, n), kc_zeros(TE_DTYPE_FP32, 1, n) };
+	struct te_tensor *w[2] = { kc_normal(TE_DTYPE_FP32, 1, n) }, *m[2], *v[2];
+	float *values = tt_tensor_get(g[0]);
+	void *ws = kc_ws(nbytes), *state[2];
+
+	o.max_grad_norm = 0; /* two orders of FP64 sums */
+	w[1] = kc_copy(w[0]);
+	DO(te_tensor_write(g[1], values, (size_t)n * sizeof(*values)));
+	for (int i = 0; i < 2; i++) {
+		m[i] = kc_zeros(types[_i], 1, nm);
+		v[i] = kc_zeros(types[_i], 1, nm);
+		state[i] = kc_ws(te_kernel_adamw_state_nbytes());
+		DO(te_kernel_adamw_init(st, state[i], 0.1f));
+		for (int step = 0; step < 2; step++)
+			DO(te_kernel_adamw_step(st, g[i], w[i], m[i], v[i], state[i], ws, nbytes,
+						&o));
+	}
+	DO(te_stream_sync(st));
+	kc_same("w", w[0], w[1]);
+	kc_same("m", m[0], m[1]);
+	kc_same("v", v[0], v[1]);
+	free(values);
+}
+END_TEST
+
 /*
  * Weights in BF16 with a remainder are FP32 weights bit for bit. Without one they stay within steps
  * of BF16, and their sum moves as FP32 weights' does. _i: enum te_moments
@@ -480,6 +514,7 @@ void kc_train_cases(Suite *s)
 	tcase_add_test(c, cross_entropy_names_the_argument);
 	tcase_add_test(c, cross_entropy_parts_name_the_argument);
 	tcase_add_loop_test(c, adamw_equals_the_optimizer, 0, 6);
+	tcase_add_loop_test(c, adamw_reads_gradients_in_bf16, 0, 3);
 	tcase_add_loop_test(c, adamw_of_split_and_of_bf16_weights, 0, 3);
 	tcase_add_test(c, adamw_decays_everywhere_by_default);
 	tcase_add_test(c, adamw_names_the_argument);

@@ -224,7 +224,7 @@ START_TEST(a_rank_that_was_stopped_says_whom_it_waited_for)
 	plan->fault = STOP;
 	plan->nodes = "aab";
 	plan->at = 4;
-	plan->timeout_ms = TT_SLOWER(1000); /* of creation, too, on a machine that is busy */
+	plan->timeout_ms = TT_SLOWER(500); /* of creation, too, on a machine that is busy */
 	run(MEET_DIR, resting_rank, res);
 	for (int i = 0; i < plan->n; i++)
 		ck_assert_msg(res[i].r < 0 && strstr(res[i].text, "rank "), "rank %d: %d: %s", i,
@@ -709,9 +709,14 @@ START_TEST(creation_fails_on_all_ranks)
 
 	plan->fault = SKIP;
 	plan->nodes = "aab";
-	plan->timeout_ms = TT_SLOWER(500);
 	for (plan->fault_at = 1;; plan->fault_at += 4 + plan->fault_at / 3) {
+		/* others wait for most faults; too short for some on a busy machine */
+		plan->timeout_ms = TT_SLOWER(150);
 		run(MEET_ID, scarce_rank, res);
+		if (!plan->fired) {
+			plan->timeout_ms = TT_SLOWER(2000);
+			run(MEET_ID, scarce_rank, res);
+		}
 		if (!plan->fired)
 			break;
 		ranks_ok_after(plan->fault_at, 3, res, 1);
@@ -729,7 +734,7 @@ TT_SUITE("comm/nodes_faults", TT_NEED_NOTHING)
 
 	tcase_add_checked_fixture(c, setup, NULL);
 	TT_ADD_LOOP(c, idle_ranks_learn_of_a_fault_within_two_heartbeats, (int)TT_LEN(idle), 2);
-	tcase_add_loop_test(c, a_rank_that_was_stopped_says_whom_it_waited_for, 0, TT_FEWER(2));
+	tcase_add_test(c, a_rank_that_was_stopped_says_whom_it_waited_for);
 	c = tt_case(s, "leaving", "host");
 	tcase_add_checked_fixture(c, setup, NULL);
 	tcase_add_loop_test(c, a_rail_that_has_left_is_named_where_no_rail_works, 0, 2);
@@ -739,7 +744,7 @@ TT_SUITE("comm/nodes_faults", TT_NEED_NOTHING)
 	tcase_add_checked_fixture(c, setup, NULL);
 	TT_ADD_LOOP(c, who_is_left_after_a_kill_goes_on, (int)TT_LEN(killed), 4);
 	tcase_add_loop_test(c, all_ranks_go_on_after_a_mismatch, 0, TT_LEN(two_nodes_or_one));
-	TT_ADD_LOOP(c, who_was_stopped_is_left_out_and_told, (int)TT_LEN(stopped), 1);
+	TT_ADD_LOOP(c, who_was_stopped_is_left_out_and_told, (int)TT_LEN(stopped), 2);
 	tcase_add_test(c, a_half_without_the_lowest_rank_waits_for_the_other);
 	c = tt_case(s, "successors", "host");
 	tcase_add_checked_fixture(c, setup, NULL);

@@ -1,5 +1,5 @@
 /*
- * t/tools/gpu.c - te_train warns of a GPU that is passed over.
+ * t/tools/gpu.c - te_train and te_generate warn of a GPU that is passed over.
  *
  * The program has its own te_backend_info() and te_device_info().
  */
@@ -7,6 +7,7 @@
 
 #include <getopt.h>
 
+#include "tools/lib/device.h"
 #include "tools/lib/say.h"
 #include "tools/te_train/loop.h"
 #include "tt.h"
@@ -52,7 +53,7 @@ static const char *note(const char *backend, int ndevices, int usable, int32_t i
 	ngpus = ndevices;
 	said[0] = '\0';
 	say_by(keep);
-	trainer_note_gpu(&have, index);
+	device_note_gpu(&have, index);
 	say_by(NULL);
 	return said;
 }
@@ -100,6 +101,22 @@ START_TEST(a_run_that_may_choose_warns)
 }
 END_TEST
 
+/* so does te_generate */
+START_TEST(inference_warns_too)
+{
+	struct te_ctx *ctx = NULL;
+
+	unsetenv("TE_BACKEND");
+	setenv("CUDA_VISIBLE_DEVICES", "", 1);
+	note("cuda", 1, 0, 0); /* says nothing */
+	say_by(keep);
+	ck_assert_int_eq(device_for_heads(_i ? "host" : NULL, 64, &ctx), 0);
+	say_by(NULL);
+	ck_assert_int_eq(strstr(said, "Some GPU is not used") != NULL, !_i);
+	te_ctx_unref(ctx);
+}
+END_TEST
+
 TT_SUITE("tools/gpu", TT_NEED_NOTHING)
 {
 	TCase *c = tt_case(s, "gpu", "host serial");
@@ -107,4 +124,5 @@ TT_SUITE("tools/gpu", TT_NEED_NOTHING)
 	tcase_add_test(c, a_gpu_that_is_passed_over_is_a_warning);
 	tcase_add_test(c, nothing_else_is);
 	tcase_add_loop_test(c, a_run_that_may_choose_warns, 0, 2);
+	tcase_add_loop_test(c, inference_warns_too, 0, 2);
 }

@@ -159,8 +159,6 @@ int trainer_recover(struct trainer *t, int *status);
  * one too. then: the end of the message.
  */
 int trainer_not_finite(const struct trainer *t, const char *what, double value, const char *then);
-/* warns of a GPU of this index that is passed over, with the reason, for what the run has */
-void trainer_note_gpu(const struct te_device_info *have, int32_t index);
 /* folder of checkpoints, or NULL */
 const char *trainer_folder(const struct trainer *t);
 /* 2, or 3 with documents: arrays of nrows rows in one, which are tokens, targets, documents */

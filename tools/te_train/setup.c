@@ -329,20 +329,6 @@ static int open_data(struct trainer *t, int64_t vocab)
 	return !r && o->dump_val && !t->ranks.rank ? dump_val(t) : r;
 }
 
-void trainer_note_gpu(const struct te_device_info *have, int32_t index)
-{
-	for (int i = 0; i < te_backend_count() && !strcmp(have->backend, "host"); i++) {
-		struct te_backend_info b = TE_BACKEND_INFO_INIT;
-		struct te_device_info d = TE_DEVICE_INFO_INIT;
-
-		if (te_backend_info(i, &b) || !strcmp(b.name, "host") || b.ndevices <= index ||
-		    te_device_info(b.name, index, &d) || d.usable)
-			continue;
-		say_note("%s: warning: %s is not used, %s; this run is on the CPU, as it is "
-			 "without a warning by --backend host", say_program(), d.name, d.reason);
-	}
-}
-
 static int open_device(struct trainer *t)
 {
 	struct te_ctx_opts co = TE_CTX_OPTS_INIT;
@@ -364,7 +350,7 @@ static int open_device(struct trainer *t)
 	if (r < 0)
 		return say_te(r, "the device");
 	if (device_is_auto(t->o->backend))
-		trainer_note_gpu(&t->device, co.device);
+		device_note_gpu(&t->device, co.device);
 	return STATUS_OK;
 }
 

@@ -5,6 +5,7 @@
 # Those that take longest are started first.
 TT_LONG = \
 	t/comm/bootstrap_faults \
+	t/comm/bootstrap_setup \
 	t/comm/fabric \
 	t/comm/faults \
 	t/comm/nodes_faults \
@@ -386,8 +387,13 @@ t_daemon_tectl_LDADD = $(LDADD) $(JANSSON_LIBS)
 
 t_comm_bootstrap_faults_SOURCES = \
 	t/comm/bootstrap_faults.c \
-	t/comm/bootstrap_faults.h \
+	t/comm/bootstrap_lib.c \
+	t/comm/bootstrap_lib.h \
 	t/comm/bootstrap_strangers.c
+t_comm_bootstrap_setup_SOURCES = \
+	t/comm/bootstrap_lib.c \
+	t/comm/bootstrap_lib.h \
+	t/comm/bootstrap_setup.c
 t_comm_broker_SOURCES = \
 	t/comm/broker.c \
 	t/comm/broker_control.c \

@@ -11,7 +11,7 @@
 
 #include <te/errno.h>
 
-#include "bootstrap_faults.h"
+#include "bootstrap_lib.h"
 #include "libtecomm/meet/conn.h"
 #include "libtecore/base/private.h"
 #include "ranks.h"

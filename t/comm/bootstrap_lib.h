@@ -1,6 +1,6 @@
-/* t/comm/bootstrap_faults.h - shared by the files of t/comm/bootstrap_faults.c. */
-#ifndef BOOTSTRAP_FAULTS_H
-#define BOOTSTRAP_FAULTS_H
+/* t/comm/bootstrap_lib.h - ranks that meet, for t/comm/bootstrap_{faults,setup,strangers}.c. */
+#ifndef BOOTSTRAP_LIB_H
+#define BOOTSTRAP_LIB_H
 
 #include "libtecomm/meet/bootstrap.h"
 #include "tt.h"
@@ -9,6 +9,8 @@
 
 /* opens with a time-out */
 int bf_open(int rank, int timeout_ms, struct te__boot **ret_b);
+/* the same, and closes */
+int bf_open_only(int rank, int timeout_ms);
 int bf_gather(struct te__boot *b, const char *what, int64_t ms);
 /* the end of the message of a rank that has waited for TT_SLOWER(ms): "WHAT within TIME" */
 const char *bf_within(const char *what, int ms);

@@ -1,10 +1,9 @@
 # One folder a family. Each .cu becomes a .fatbin80, .fatbin90, ... for each level, and libtecore holds
 # them all through images.S, which is made from this list: kernels/FAMILY/NAME.cu is FAMILY_NAME_80.
-KERNEL_CU = \
+# files with the same code for 8.0 and 8.6, and others: a block of 8.6 has less shared memory
+KERNEL_SAME_CU = \
 	kernels/act/act.cu \
-	kernels/attn/attn.cu \
 	kernels/attn/cached.cu \
-	kernels/attn/more.cu \
 	kernels/comm/allreduce.cu \
 	kernels/comm/collectives.cu \
 	kernels/comm/fold.cu \
@@ -15,7 +14,6 @@ KERNEL_CU = \
 	kernels/embed/embed.cu \
 	kernels/gemm/block.cu \
 	kernels/gemm/gemm.cu \
-	kernels/loss/loss.cu \
 	kernels/norm/backward.cu \
 	kernels/norm/forward.cu \
 	kernels/norm/qk.cu \
@@ -25,6 +23,13 @@ KERNEL_CU = \
 	kernels/reduce/reduce.cu \
 	kernels/rope/rope.cu \
 	kernels/weights/weights.cu
+
+KERNEL_86_CU = \
+	kernels/attn/attn.cu \
+	kernels/attn/more.cu \
+	kernels/loss/loss.cu
+
+KERNEL_CU = $(KERNEL_86_CU) $(KERNEL_SAME_CU)
 
 # wgmma and TMA: level 90 only
 KERNEL_SM90_CU = \
@@ -149,8 +154,15 @@ KERNEL_FATBIN =
 if GPU_80
 KERNEL_FATBIN += $(KERNEL_CU:.cu=.fatbin80)
 endif
+# the .cu files of which level 86 has the images of level 80
+KERNEL_86_AS_80 =
 if GPU_86
+if GPU_86_AS_80
+KERNEL_FATBIN += $(KERNEL_86_CU:.cu=.fatbin86)
+KERNEL_86_AS_80 += $(KERNEL_SAME_CU)
+else
 KERNEL_FATBIN += $(KERNEL_CU:.cu=.fatbin86)
+endif
 endif
 if GPU_89
 KERNEL_FATBIN += $(KERNEL_CU:.cu=.fatbin89)
@@ -195,6 +207,10 @@ kernels/images.S: $(srcdir)/kernels/local.mk Makefile
 			echo "te__image_end_$$n: .byte 0"; \
 			echo "te__image_name_$$n: .asciz \"$$n\""; \
 		done; \
+		for f in $(KERNEL_86_AS_80); do \
+			n=`echo $$f | sed 's,kernels/,,;s,/,_,;s,\.cu,_,'`; \
+			echo "te__image_name_$${n}86: .asciz \"$${n}86\""; \
+		done; \
 		echo "	.section .data.rel.ro,\"aw\",%progbits"; \
 		echo "	.balign 8"; \
 		echo "	.globl te__kernel_images"; \
@@ -203,6 +219,11 @@ kernels/images.S: $(srcdir)/kernels/local.mk Makefile
 		for f in $(KERNEL_FATBIN); do \
 			n=`echo $$f | sed 's,kernels/,,;s,/,_,;s,\.fatbin,_,'`; \
 			echo "	.quad te__image_name_$$n, te__image_$$n, te__image_end_$$n, $${f##*.fatbin}"; \
+		done; \
+		for f in $(KERNEL_86_AS_80); do \
+			n=`echo $$f | sed 's,kernels/,,;s,/,_,;s,\.cu,_,'`; \
+			n80=te__image_$${n}80 end80=te__image_end_$${n}80; \
+			echo "	.quad te__image_name_$${n}86, $$n80, $$end80, 86"; \
 		done; \
 		echo "	.quad 0, 0, 0, 0"; \
 		echo "	.section .note.GNU-stack,\"\",%progbits"; \

@@ -66,6 +66,17 @@ for d in */; do
 done | sort >"$tmp/bad"
 empty "launch.c names the device functions that the .cu defines" "$tmp/bad"
 
+# level 8.6 has the images of level 8.0 of these files
+sed -n '/^KERNEL_SAME_CU/,/[^\\]$/s/^\tkernels\/\([a-z/0-9_]*\.cu\).*/\1/p' local.mk >"$tmp/same"
+while read -r cu; do
+	for arch in 800 860; do
+		$CC -E -P -x c++ -D__CUDA_ARCH__=$arch -I.. "$cu" >"$tmp/$arch" 2>>"$tmp/cpp"
+	done
+	cmp -s "$tmp/800" "$tmp/860" || echo "$cu"
+done <"$tmp/same" >"$tmp/bad"
+check "local.mk has files with the same code for 8.0 and 8.6" test -s "$tmp/same"
+empty "the code of KERNEL_SAME_CU is the same for 8.0 and 8.6" "$tmp/bad"
+
 # constants that device code and launch.c share are in geometry.h or a header of kernels/
 grep -nE '__launch_bounds__\([0-9]+[,)]' */*.cu */*.cuh >"$tmp/bad"
 for d in */; do

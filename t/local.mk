@@ -598,6 +598,7 @@ EXTRA_DIST += \
 	t/meta/common.sh \
 	t/meta/fortran.f90 \
 	t/token/compare.py \
+	t/tools/te_export.sh \
 	t/tools/te_run.sh \
 	t/tools/te_train.sh \
 	t/tools/tiny_numpy.py

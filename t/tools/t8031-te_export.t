@@ -3,24 +3,12 @@
 # tokenizer's tokens, and the same bytes if it is exported again. What it cannot write it refuses.
 . "$abs_top_srcdir/t/lib/tap.sh"
 . "$abs_top_srcdir/t/tools/te_train.sh"
-
-export=$abs_top_builddir/tools/te_export
-token=$abs_top_builddir/tools/te_token
-echo "It was the best of times, it was the worst of times, it was the age of wisdom." >times
-
-# loss MODEL: of the text
-loss()
-{
-	"$te_train" --init "$1" --steps 0 --eval-batches 0 --val times --json --recipe fp32 \
-		--seq-len 16 times 2>>err | sed -n 's/.*"val_loss_nats": \([0-9.]*\).*/\1/p'
-}
+. "$abs_top_srcdir/t/tools/te_export.sh"
 
 # The sums of files as f32 with which llama.cpp gave the losses of their folders, up to its tables of
 # GELU, and the greedy text of te_generate. llama3 has a tensor that pow() computes, and no sum.
 while read -r m sum; do
-	mkdir $m
-	cp "$abs_top_srcdir/t/data/$m.json" $m/config.json
-	cp "$abs_top_srcdir/t/data/$m.safetensors" $m/model.safetensors
+	model $m
 	want=$(loss $m)
 	for type in f32 bf16; do
 		check "$m as $type" "$export" --model $m --type $type $m.$type.gguf

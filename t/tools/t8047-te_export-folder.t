@@ -4,24 +4,12 @@
 # is complete, and replaces only what an export has written.
 . "$abs_top_srcdir/t/lib/tap.sh"
 . "$abs_top_srcdir/t/tools/te_train.sh"
-
-export=$abs_top_builddir/tools/te_export
-token=$abs_top_builddir/tools/te_token
-echo "It was the best of times, it was the worst of times, it was the age of wisdom." >times
-
-# loss MODEL: of the text
-loss()
-{
-	"$te_train" --init "$1" --steps 0 --eval-batches 0 --val times --json --recipe fp32 \
-		--seq-len 16 times 2>>err | sed -n 's/.*"val_loss_nats": \([0-9.]*\).*/\1/p'
-}
+. "$abs_top_srcdir/t/tools/te_export.sh"
 
 # pairs of channels, matrices that are transposed, gains that are centered at 0, a tied head that is
 # written twice and heads in turn, and frequencies that are divided
 while read -r m how; do
-	mkdir $m
-	cp "$abs_top_srcdir/t/data/$m.json" $m/config.json
-	cp "$abs_top_srcdir/t/data/$m.safetensors" $m/model.safetensors
+	model $m
 	want=$(loss $m)
 	check "$m as a folder" "$export" --model $m --type f32 $m.f32/
 	near "with the same loss" "$want" "$(loss $m.f32)" 1e-6

@@ -7,6 +7,10 @@
  * memory before its predecessors are complete and their writes are visible, which is what wait
  * ensures. In a kernel that is launched otherwise, both instructions have no effect. GPUs below
  * compute capability 9.0 have neither, and no such edges.
+ *
+ * Successors of te_begin_early() may start before the kernel's own predecessors are complete. They
+ * wait for this kernel, which is complete after those. For kernels of a few microseconds, so that
+ * the blocks of a chain of them, and the first weights of the next GEMM, are there when data is.
  */
 #ifndef TE_BEGIN_CUH
 #define TE_BEGIN_CUH
@@ -19,6 +23,14 @@ DEV void te_begin(void)
 #if __CUDA_ARCH__ >= 900
 	asm volatile("griddepcontrol.wait;" ::: "memory");
 	asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
+
+DEV void te_begin_early(void)
+{
+#if __CUDA_ARCH__ >= 900
+	asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+	asm volatile("griddepcontrol.wait;" ::: "memory");
 #endif
 }
 

@@ -443,7 +443,7 @@ template <class T, int A, bool GATED> DEV void act_bwd_block_body(const struct t
 	extern "C" __global__ void __launch_bounds__(TILE_THREADS, sizeof(T) == 2 ? 2 : 1)      \
 		te_k_act_##DIR##_##name##_##t(const __grid_constant__ struct te_k_act_##DIR a)  \
 	{                                                                                       \
-		te_begin();                                                                     \
+		te_begin_early();                                                               \
 		act_##DIR##_body<T, A, GATED, R>(a);                                            \
 	}
 #define FUNCS(DIR, T, t, A, name)                                       \

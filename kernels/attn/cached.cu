@@ -17,6 +17,8 @@
 #include "kernels/attn/geometry.h"
 #include "kernels/dev.cuh"
 
+/* blocks of a multiprocessor, whose registers need no spills */
+#define BLOCKS(T, C) (sizeof(T) + sizeof(C) == 4 ? 4 : sizeof(T) + sizeof(C) == 6 ? 3 : 2)
 #define WARPS (ATTN_CACHED_THREADS / 32)
 #define STEPS 4
 #define MAX_D TE_K_ATTN_CUDA_HEAD_DIM
@@ -144,32 +146,94 @@ DEV void join_parts(const struct te_k_attn_cached &a, int64_t head, int nh, int 
 	}
 }
 
+/* what a block computes: part split of nsplits of a row's keys, for a chunk of the heads of g */
+struct work {
+	int size, nchunks, nsplits, split, chunk, g;
+	int64_t r;
+};
+
+DEV struct work work_of_block(const struct te_k_attn_cached &a)
+{
+	const int size = a.nheads / a.nkv, nchunks = (size + HEADS - 1) / HEADS;
+	const int nsplits = a.nsplits > 1 ? a.nsplits : 1, b = blockIdx.x / nsplits;
+
+	return { size, nchunks, nsplits, (int)blockIdx.x % nsplits, b % nchunks,
+		 b / nchunks % a.nkv, b / nchunks / a.nkv };
+}
+
+/* lanes that have a key */
+DEV int lanes_of(int head_dim)
+{
+	int lanes = 1;
+
+	while (lanes * TE_V < head_dim)
+		lanes *= 2;
+	return lanes;
+}
+
+/* keys of a part, a multiple of what the warps of a block take at a time */
+DEV int keys_of_part(int nkeys, int nsplits, int lanes)
+{
+	const int per = (nkeys + nsplits - 1) / nsplits, step = WARPS * STEPS * 32 / lanes;
+
+	return (per + step - 1) / step * step;
+}
+
+/*
+ * The first keys and values of the part into L2, while kernels before this one may still run. What
+ * is read here may be written by them: it is only a guess of addresses inside of the cache.
+ */
+template <class C> DEV void prefetch(const struct te_k_attn_cached &a)
+{
+	const struct work w = work_of_block(a);
+	const int64_t s = __ldcg(a.sequence + w.r), pos = __ldcg(a.position + w.r);
+	const int64_t nbytes = (int64_t)sizeof(C) * a.head_dim;
+	int first, per, end;
+
+	if (w.chunk || s < 0 || s >= a.nseqs || pos < 0 || pos >= a.max_pages * a.page)
+		return;
+	first = (int)te_k_attn_first(pos, a.window, 0);
+	per = keys_of_part((int)pos + 1 - first, w.nsplits, lanes_of(a.head_dim));
+	first += w.split * per;
+	end = min((int)pos + 1, first + min(per, (int)blockDim.x));
+	if (first + (int)threadIdx.x < end) {
+		const int p = first + threadIdx.x, i = p / (int)a.page;
+		const int64_t entry = s * a.max_pages + i;
+		const int64_t page = a.pages ? __ldcg(a.pages + entry) : entry;
+		const int64_t at = ((page * a.page + p % (int)a.page) * a.nkv + w.g) * nbytes;
+
+		if (page < 0 || page >= a.npages)
+			return;
+		for (int64_t k = 0; k < nbytes; k += 128) {
+			asm volatile("prefetch.global.L2 [%0];" :: "l"((const char *)a.k + at + k));
+			asm volatile("prefetch.global.L2 [%0];" :: "l"((const char *)a.v + at + k));
+		}
+	}
+}
+
 template <class T, class C> DEV void attend(const struct te_k_attn_cached &a)
 {
 	__shared__ float most[WARPS][HEADS], sums[WARPS][HEADS], parts[WARPS][HEADS][MAX_D];
 	__shared__ int last;
 	const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, d = a.head_dim;
-	const int size = a.nheads / a.nkv, nchunks = (size + HEADS - 1) / HEADS;
-	const int nsplits = a.nsplits > 1 ? a.nsplits : 1, split = blockIdx.x % nsplits;
-	const int chunk = blockIdx.x / nsplits % nchunks;
-	const int g = blockIdx.x / nsplits / nchunks % a.nkv;
-	const int64_t r = blockIdx.x / nsplits / nchunks / a.nkv;
+	const struct work mine = work_of_block(a);
+	const int size = mine.size, nchunks = mine.nchunks, nsplits = mine.nsplits;
+	const int split = mine.split, chunk = mine.chunk, g = mine.g;
+	const int64_t r = mine.r;
 	const int nh = min(size - chunk * HEADS, HEADS);
 	const int64_t head = r * a.nheads + g * size + chunk * HEADS; /* in out */
 	const enum where where = find(a, r);
-	int lanes = 1, begin, end, first, per, nparts;
+	const int lanes = lanes_of(d);
+	int begin, end, first, per, nparts;
 
 	if (where != INSIDE) {
 		for (int i = threadIdx.x; i < nh * d && !split; i += blockDim.x)
 			((T *)a.out)[head * d + i] = from_float<T>(0.0f);
 		return;
 	}
-	while (lanes * TE_V < d)
-		lanes *= 2;
 	first = (int)te_k_attn_first(a.position[r], a.window, 0);
 	end = a.position[r] + 1;
-	per = (end - first + nsplits - 1) / nsplits;
-	per = (per + WARPS * STEPS - 1) / (WARPS * STEPS) * (WARPS * STEPS);
+	per = keys_of_part(end - first, nsplits, lanes);
 	nparts = (end - first + per - 1) / per;
 	if (split >= nparts)
 		return;
@@ -322,13 +386,15 @@ template <class T, class C> DEV void attend(const struct te_k_attn_cached &a)
 	extern "C" __global__ void __launch_bounds__(ATTN_CACHED_THREADS)                     \
 		te_k_attn_append_##t(const __grid_constant__ struct te_k_attn_cached a)       \
 	{                                                                                     \
-		te_begin();                                                                   \
+		te_begin_early();                                                             \
 		append<T, C>(a);                                                              \
 	}                                                                                     \
-	extern "C" __global__ void __launch_bounds__(ATTN_CACHED_THREADS)                     \
+	extern "C" __global__ void __launch_bounds__(ATTN_CACHED_THREADS,                     \
+						   BLOCKS(T, C))                              \
 		te_k_attn_cached_##t(const __grid_constant__ struct te_k_attn_cached a)       \
 	{                                                                                     \
-		te_begin();                                                                   \
+		prefetch<C>(a);                                                               \
+		te_begin_early();                                                             \
 		attend<T, C>(a);                                                              \
 	}
 TE_NAME(float, float, fp32_fp32)

@@ -8,7 +8,7 @@
  *  gemm_small_m_bf16_bt   BF16 [m, k]  BF16 [k, n]  the same                               a warp
  *  gemm_short_k_A_B       A [m, k]     B [n, k]     FP32 [m, n]    32 x 64 of d  128       0
  *  gemm_short_k_bf16_tt   BF16 [k, m]  BF16 [k, n]  the same
- *  gemm_few_rows          BF16 [m, k]  BF16 [n, k]  BF16 [m, n]    16 columns    256       4 KiB
+ *  gemm_few_rows_W        BF16 [m, k]  BF16 [n, k]  BF16 [m, n]    16 columns    32 W      4, 8 KiB
  *  ..._unaligned          the same, at addresses that vectors cannot be loaded from
  *  gemm_grouped           any types and layouts of te_k_gemm_grouped       16 x 16 of d  256  8 B
  *  gemm_finish            sums FP32 [m, ld]         T [m, n]       1024          256       0
@@ -28,9 +28,10 @@
  * columns. Sums are scaled, accumulated and rounded as by the host function.
  *
  * gemm_few_rows has at most 8 rows of a and is bound by reading b, once: b's rows are the rows of
- * mma.sync, which are 16, and rows of a its columns. Warp w takes four chunks of k in every
- * 32, loaded before the four chunks before them are multiplied; the warps' sums are added in their
- * order. Rows have the same bits whatever m is.
+ * mma.sync, which are 16, and rows of a its columns. Warp w of W takes four chunks of k in every
+ * 4 W, loaded before the four chunks before them are multiplied; the warps' sums are added in their
+ * order. W is 16 where each multiprocessor has one block at most. Rows have the same bits whatever
+ * m is.
  */
 #include "kernels/dev.cuh"
 #include "kernels/gemm/geometry.h"
@@ -292,20 +293,19 @@ DEV void few_rows_prefetch(const char *lo, const char *hi, int64_t k, int64_t st
 	}
 }
 
-extern "C" __global__ void __launch_bounds__(32 * FEW_ROWS_WARPS, 2)
-te_k_gemm_few_rows_bf16(const __grid_constant__ struct te_k_gemm a)
+template <int WARPS> DEV void few_rows_body(const struct te_k_gemm &a)
 {
 	const int warp = threadIdx.x / 32, group = threadIdx.x % 32 / 4, n0 = blockIdx.x * MMA_ROWS;
-	const int64_t nbytes = 2 * a.k, step = FEW_ROWS_WARPS * FEW_ROWS_STEP;
+	const int64_t nbytes = 2 * a.k, step = WARPS * FEW_ROWS_STEP;
 	const char *lo = few_rows_at(a.b, n0 + group, a.n, nbytes);
 	const char *hi = few_rows_at(a.b, n0 + group + 8, a.n, nbytes);
 	int64_t k = warp * FEW_ROWS_STEP;
 
 	if (blockIdx.x < FEW_ROWS_FIRST)
 		few_rows_prefetch(lo, hi, k, step, nbytes);
-	te_begin();
+	te_begin_early();
 
-	__shared__ float part[FEW_ROWS_WARPS][MMA_ROWS][MMA_COLS];
+	__shared__ float part[WARPS][MMA_ROWS][MMA_COLS];
 	const int in_group = threadIdx.x % 4;
 	const char *x = few_rows_at(a.a, group, a.m, nbytes);
 	/* the element that the thread stores */
@@ -335,11 +335,23 @@ te_k_gemm_few_rows_bf16(const __grid_constant__ struct te_k_gemm a)
 	if (row >= a.m || n0 + col >= a.n)
 		return;
 #pragma unroll
-	for (int w = 0; w < FEW_ROWS_WARPS; w++)
+	for (int w = 0; w < WARPS; w++)
 		s = add(s, part[w][col][row]);
 	s = finish(a, s, a.alpha, a.beta != 0.0f ? to_float(((const bf16 *)a.c)[at]) : 0.0f,
 		   a.bias ? to_float(((const bf16 *)a.bias)[n0 + col]) : 0.0f);
 	((bf16 *)a.d)[at] = from_float<bf16>(s);
+}
+
+extern "C" __global__ void __launch_bounds__(32 * FEW_ROWS_WARPS, 2)
+te_k_gemm_few_rows_8_bf16(const __grid_constant__ struct te_k_gemm a)
+{
+	few_rows_body<FEW_ROWS_WARPS>(a);
+}
+
+extern "C" __global__ void __launch_bounds__(32 * FEW_ROWS_MORE)
+te_k_gemm_few_rows_16_bf16(const __grid_constant__ struct te_k_gemm a)
+{
+	few_rows_body<FEW_ROWS_MORE>(a);
 }
 
 /* --- short k ------------------------------------------------------------- */

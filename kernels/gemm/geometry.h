@@ -13,6 +13,7 @@
 #define FEW_ROWS_CHUNKS 4 /* chunks of k that a warp loads at once */
 #define FEW_ROWS_STEP (FEW_ROWS_CHUNKS * GEMM_CHUNK)
 #define FEW_ROWS_WARPS 8
+#define FEW_ROWS_MORE 16 /* warps, if a multiprocessor has one block at most */
 #define FEW_ROWS_FIRST (2 * 132) /* blocks that run at once on an H200 */
 
 #define SHORT_K_ROWS 32 /* rows of d in a block */

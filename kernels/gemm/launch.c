@@ -156,9 +156,14 @@ int te__geo_gemm(const void *args, struct te__geometry *k)
 		k->block[0] = SHORT_K_THREADS;
 		return 0;
 	}
-	if (is_few_rows(g) && is_aligned(g, 16))
-		return te__geo_launch(k, "te_k_gemm_few_rows_bf16", ceil_div(g->n, SMALL_M_TILE),
-				      32 * FEW_ROWS_WARPS);
+	if (is_few_rows(g) && is_aligned(g, 16)) {
+		const int64_t nblocks = ceil_div(g->n, SMALL_M_TILE);
+
+		if (nblocks > HOPPER_SMS)
+			return te__geo_launch(k, "te_k_gemm_few_rows_8_bf16", nblocks,
+					      32 * FEW_ROWS_WARPS);
+		return te__geo_launch(k, "te_k_gemm_few_rows_16_bf16", nblocks, 32 * FEW_ROWS_MORE);
+	}
 	nwarps = clamp(k_nbytes(g) / SMALL_M_STEP, SMALL_M_MIN_WARPS, SMALL_M_MAX_WARPS);
 	k->func = small_m[types_of(g)][!is_aligned(g, 4)];
 	k->grid[0] = (unsigned)ceil_div(g->n, SMALL_M_TILE);

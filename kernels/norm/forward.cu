@@ -562,7 +562,7 @@ template <class T, int C> DEV void norm_fwd_block_body(const struct te_k_norm_fw
 	extern "C" __global__ void __launch_bounds__(NORM_THREADS)                              \
 		te_k_norm_fwd_##variant##t(const __grid_constant__ struct te_k_norm_fwd a)      \
 	{                                                                                       \
-		te_begin();                                                                     \
+		te_begin_early();                                                               \
 		norm_fwd_body<T, NV, VEC, LONG>(a);                                             \
 	}
 #define CLUSTER(C, NS)                                                          \
@@ -605,7 +605,7 @@ BLOCKS(bf16, bf16, 8)
 	extern "C" __global__ void __launch_bounds__(NORM_SMALL_M_ROWS * 32)                      \
 		te_k_norm_fwd_small_m##COLS##_##t(const __grid_constant__ struct te_k_norm_fwd a) \
 	{                                                                                         \
-		te_begin();                                                                       \
+		te_begin_early();                                                                 \
 		norm_fwd_small_m_body<T, COLS / (32 * TE_V)>(a);                                  \
 	}
 #define TE_NAME(T, t)                                                                   \

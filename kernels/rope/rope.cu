@@ -190,7 +190,7 @@ template <class T> DEV void rope_q_body(const struct te_k_rope &a)
 	extern "C" __global__ void __launch_bounds__(ROPE_THREADS)                            \
 		te_k_rope_##t(const __grid_constant__ struct te_k_rope a)                     \
 	{                                                                                     \
-		te_begin();                                                                   \
+		te_begin_early();                                                             \
 		rope_body<T>(a);                                                              \
 	}                                                                                     \
 	extern "C" __global__ void __launch_bounds__(TILE_THREADS)                            \

@@ -701,6 +701,7 @@ static int whole_pass(struct te_decoder *d, struct body *b, const struct body *h
 		r = te_capture_begin(d->stream);
 		if (r < 0)
 			return r;
+		te_capture_edges(d->stream, TE_CAPTURE_PDL); /* fails if the capture does */
 		pass(d, b, h, NULL, h->rows); /* te_capture_end() fails if it does */
 		r = te_capture_end(d->stream, &b->whole);
 		if (r < 0)

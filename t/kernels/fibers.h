@@ -150,6 +150,10 @@ DEV void te_begin(void)
 {
 }
 
+DEV void te_begin_early(void)
+{
+}
+
 DEV void __syncthreads(void)
 {
 	meet(all, blockDim.x);

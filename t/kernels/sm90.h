@@ -363,6 +363,10 @@ DEV void __threadfence(void)
 DEV void te_begin(void)
 {
 }
+
+DEV void te_begin_early(void)
+{
+}
 template <int N> DEV void registers_lower(void)
 {
 }

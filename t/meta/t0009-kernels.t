@@ -151,9 +151,9 @@ while read -r args n; do
 	grep "^$args " "$tmp/got_all" | sort | uniq -c | awk -v n="$n" '$1 != n'
 done <"$tmp/times" >"$tmp/bad"
 empty "each row has each pointer once" "$tmp/bad"
-# a kernel of attn/strip.cuh calls te_begin() in strip(), after its address arithmetic
-awk '/__global__|DEV void strip\(/ { if (left) print at; left = 14; at = FILENAME ":" FNR }
-	/^[ \t]*((te_begin\(\)|comm_begin\(.*\));|strip\()/ { left = 0 }
+# strip() of attn/strip.cuh and few_rows_body() of gemm.cu call it after their address arithmetic
+awk '/__global__|DEV void (strip|few_rows_body)\(/ { if (left) print at; left = 14; at = FILENAME ":" FNR }
+	/^[ \t]*((te_begin\(\)|te_begin_early\(\)|comm_begin\(.*\));|strip\(|few_rows_body<)/ { left = 0 }
 	left && !--left { print at }
 	END { if (left) print at }' */*.cu >"$tmp/bad"
 empty "each kernel begins with te_begin()" "$tmp/bad"

@@ -57,8 +57,8 @@ START_TEST(cuda_computes_small_gemms_itself)
 	RUNS("te_k_gemm_small_m_bf16_bf16 64x4x128", 64, 1024, 256, 0, 0, bf16, bf16, 0);
 	RUNS("te_k_gemm_small_m_bf16_bf16_unaligned 64x4x128", 64, 1024, 256, 0, 0, bf16, bf16, 2);
 	RUNS("te_k_gemm_small_m_bf16_bf16 64x4x128", 64, 1024, 256, 0, 0, bf16, bf16, 4);
-	RUNS("te_k_gemm_few_rows_bf16 64x1x256", 8, 1024, 256, 0, 0, bf16, bf16, 0);
-	RUNS("te_k_gemm_few_rows_bf16 8016x1x256", 1, 128256, 2048, 0, 0, bf16, bf16, 0);
+	RUNS("te_k_gemm_few_rows_16_bf16 64x1x512", 8, 1024, 256, 0, 0, bf16, bf16, 0);
+	RUNS("te_k_gemm_few_rows_8_bf16 8016x1x256", 1, 128256, 2048, 0, 0, bf16, bf16, 0);
 	RUNS("te_k_gemm_small_m_bf16_bf16_unaligned 64x1x128", 8, 1024, 256, 0, 0, bf16, bf16, 2);
 	RUNS("te_k_gemm_small_m_bf16_bf16 64x1x128", 9, 1024, 256, 0, 0, bf16, bf16, 0);
 	RUNS("cuBLASLt", 9, 128256, 2048, 0, 0, bf16, bf16, 0);

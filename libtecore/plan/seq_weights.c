@@ -278,10 +278,10 @@ uint64_t te__seq_weights_nbytes(const struct te_seq *seq)
 static struct te__values weight_values(const struct te__weight *w)
 {
 	return (struct te__values){ te_tensor_ctx(w->master),
-				te_tensor_dtype(w->master) == TE_DTYPE_BF16,
-				te_tensor_data(w->master), w->rest,
-				w->rest ? te_tensor_nelems(w->master) : 0,
-				te_tensor_nelems(w->master) };
+				    te_tensor_dtype(w->master) == TE_DTYPE_BF16,
+				    te_tensor_data(w->master), w->rest,
+				    w->rest ? te_tensor_nelems(w->master) : 0,
+				    te_tensor_nelems(w->master) };
 }
 
 int te__weight_read(const struct te__weight *w, float *dst)

@@ -438,7 +438,9 @@ t_tools_ckpt_LDADD = $(TE_TRAIN_LDADD)
 t_tools_ckpt_crash_LDADD = $(TE_TRAIN_LDADD)
 t_tools_data_LDADD = $(TE_TRAIN_LDADD)
 t_tools_device_LDADD = tools/lib/libtools.la $(LDADD) $(JANSSON_LIBS)
-t_tools_device_LDFLAGS = -Wl,--wrap=te_ctx_create,--wrap=te_ctx_backend,--wrap=te_ctx_unref
+t_tools_device_LDFLAGS = \
+	-Wl,--wrap=te_ctx_create,--wrap=te_ctx_backend \
+	-Wl,--wrap=te_ctx_device_info,--wrap=te_ctx_unref
 t_tools_freeze_LDADD = $(TE_TRAIN_LDADD)
 t_tools_gpu_LDADD = $(TE_TRAIN_LDADD)
 t_tools_gpu_LDFLAGS = -Wl,--wrap=te_backend_info,--wrap=te_device_info

@@ -1,7 +1,8 @@
 /*
  * t/tools/device.c - te_generate is on the CPU if its GPU has no kernels for the model.
  *
- * The program has its own te_ctx_create() and te_ctx_backend(), of a machine with a GPU.
+ * The program has its own te_ctx_create(), te_ctx_backend() and te_ctx_device_info(), of a machine
+ * with a GPU.
  */
 #include "config.h"
 
@@ -16,6 +17,13 @@ static char gpu, host, said[512];
 int __wrap_te_ctx_create(const struct te_ctx_opts *opts, struct te_ctx **ret_ctx);
 const char *__wrap_te_ctx_backend(const struct te_ctx *ctx);
 struct te_ctx *__wrap_te_ctx_unref(struct te_ctx *ctx);
+int __wrap_te_ctx_device_info(const struct te_ctx *ctx, struct te_device_info *ret_info);
+
+int __wrap_te_ctx_device_info(const struct te_ctx *ctx, struct te_device_info *ret_info)
+{
+	snprintf(ret_info->backend, sizeof(ret_info->backend), "%s", __wrap_te_ctx_backend(ctx));
+	return 0;
+}
 
 int __wrap_te_ctx_create(const struct te_ctx_opts *opts, struct te_ctx **ret_ctx)
 {

@@ -101,13 +101,12 @@ int ckpt_gather_moments(const struct model *m, struct te_adamw *opt, int keep,
 			struct ckpt_flat *ret_flat)
 {
 	const size_t nbytes = te_moments_nbytes(moments_of(opt), moment_nelems(m)) + 1;
-	void *moment[2] = { ret_flat->m, ret_flat->v };
+	void *moment[2] = { NULL, NULL };
 	int te = 0;
 
 	/* without memory, this rank takes part too: the others wait for it */
 	for (int i = 0; i < 2; i++)
-		if (keep && !moment[i])
-			moment[i] = malloc(nbytes);
+		moment[i] = keep ? malloc(nbytes) : NULL;
 	for (int i = 0; i < 2 && te >= 0; i++)
 		te = te_adamw_moments_get(opt, i, moment[i]);
 	if (te >= 0 && keep && (!moment[0] || !moment[1]))
@@ -126,7 +125,7 @@ struct blob {
 	int is_flat; /* a buffer of the copy's flat */
 };
 
-/* all of a checkpoint, in host memory */
+/* all of a checkpoint */
 struct ckpt_copy {
 	struct ckpt_flat flat;
 	enum te_moments moments;
@@ -301,8 +300,7 @@ static int read_masters(const struct model *m, struct ckpt_flat *flat)
 	const int64_t n = weights_nelems(m);
 	int te;
 
-	if (!flat->weights)
-		flat->weights = malloc((size_t)n * sizeof(float) + 1);
+	flat->weights = malloc((size_t)n * sizeof(float) + 1);
 	if (!flat->weights)
 		return say_failed("out of memory");
 	te = te_seq_masters_get(m->seq, 0, n, flat->weights);

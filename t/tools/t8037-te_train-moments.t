@@ -110,6 +110,12 @@ check "a group of all weights" "$te_train" $fresh --min-lr 1e-3 --stop-after 3 \
 	--groups '*:rate=0.5,beta2=0.9' --out g.all
 check "goes on" "$te_train" --resume g.all
 same "has the same weights" g.half/model.safetensors g.all/model.safetensors
+check "two groups" "$te_train" $fresh --min-lr 1e-3 --stop-after 3 \
+	--groups 'head:rate=0.5,beta2=0.9;*:rate=0.5,beta2=0.9' --out g.other
+check "go on as one" "$te_train" --resume g.other --groups '*:rate=0.5,beta2=0.9'
+same "with the same weights" g.half/model.safetensors g.other/model.safetensors
+check "others are options of the checkpoint now" grep -aq \
+	'"groups": *"\*:rate=0.5,beta2=0.9"' g.other/state.safetensors
 while IFS='|' read -r groups pattern; do
 	"$te_train" $fresh --groups "$groups" >out 2>err
 	check "--groups $groups is refused" grep -qF -- "$pattern" err

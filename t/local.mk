@@ -459,6 +459,7 @@ t_tools_save_kill_LDADD = $(TE_TRAIN_LDADD)
 t_tools_save_kill_LDFLAGS = \
 	-Wl,--wrap=te_adamw_set_lr \
 	-Wl,--wrap=te_ctx_backend \
+	-Wl,--wrap=te_mem_alloc \
 	-Wl,--wrap=te_pinned_alloc
 t_tools_weights_LDADD = $(TE_TRAIN_LDADD)
 
@@ -591,6 +592,7 @@ EXTRA_DIST += \
 	t/kernels/attn_sm90.cc \
 	t/kernels/attn_sm90.h \
 	t/kernels/block.cc \
+	t/kernels/emulate.sh \
 	t/kernels/fibers.h \
 	t/kernels/mx.cc \
 	t/kernels/sm90.cc \

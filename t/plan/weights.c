@@ -4,9 +4,16 @@
 #include "tt_ctx.h"
 #include "weights_cases.h"
 
+struct te_weight_info weight(const struct te_seq *s, int i)
+{
+	struct te_weight_info w = TE_WEIGHT_INFO_INIT;
+
+	DO(te_seq_weight(s, i, &w));
+	return w;
+}
+
 TT_PAIR_SUITE("plan/weights")
 {
-
 	frozen_cases(s);
 	bound_cases(s);
 	grads_cases(s);

@@ -24,14 +24,6 @@ static const char *const recipes[] = { "bf16",	   "fp8-delayed", "fp8-current",
 				       "fp8-block", "mxfp8",	  "nvfp4" };
 #define NRECIPES ((int)TT_LEN(recipes) - 2)
 
-static struct te_weight_info weight(const struct te_seq *s, int i)
-{
-	struct te_weight_info w = TE_WEIGHT_INFO_INIT;
-
-	DO(te_seq_weight(s, i, &w));
-	return w;
-}
-
 /* weights without masters, made from the masters of a sequence */
 struct bound {
 	struct te_quant *quant;

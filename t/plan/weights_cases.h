@@ -2,7 +2,11 @@
 #ifndef WEIGHTS_CASES_H
 #define WEIGHTS_CASES_H
 
+#include <te/seq.h>
+
 #include "tt.h"
+
+struct te_weight_info weight(const struct te_seq *s, int i);
 
 void frozen_cases(Suite *s);
 void bound_cases(Suite *s);

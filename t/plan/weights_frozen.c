@@ -45,14 +45,6 @@ static struct te_seq *frozen(const struct model_shape *m, int k)
 	return s;
 }
 
-static struct te_weight_info weight(const struct te_seq *s, int i)
-{
-	struct te_weight_info w = TE_WEIGHT_INFO_INIT;
-
-	DO(te_seq_weight(s, i, &w));
-	return w;
-}
-
 static int is_frozen(const struct te_seq *s, int i)
 {
 	const struct te_weight_info w = weight(s, i);

@@ -17,14 +17,6 @@ static const struct model_shape shapes[] = { { 48, 32, 2, 16, 4, 4, 2, 0.2f, 0 }
 					     { 48, 32, 2, 16, 4, 2, 2, 0, 1 } };
 static const char *const recipes[] = { "bf16", "fp8-delayed", "fp8-current", "fp8-block" };
 
-static struct te_weight_info weight(const struct te_seq *s, int i)
-{
-	struct te_weight_info w = TE_WEIGHT_INFO_INIT;
-
-	DO(te_seq_weight(s, i, &w));
-	return w;
-}
-
 static struct te_seq *make(const struct model_shape *m, uint32_t flags)
 {
 	struct te_seq_binding b = TE_SEQ_BINDING_INIT;

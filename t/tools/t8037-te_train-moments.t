@@ -8,12 +8,6 @@ common="--batch 2 --lr 1e-2 --warmup 2 --steps 6 --eval-every 0 --eval-batches 1
 	--log-every 1 --random-tokens"
 fresh="--model plain.json $common"
 
-# losses FILE: step and loss of each line of a log
-losses()
-{
-	sed -n 's/^{"step":\([0-9]*\),"train_loss_nats":\([^,]*\),.*/\1 \2/p' "$@"
-}
-
 for m in fp32 bf16 fp8; do
 	check "$m" "$te_train" $fresh --accum 2 --moments $m --out $m --log $m.log
 	check "$m, half of the steps" "$te_train" $fresh --accum 2 --moments $m --stop-after 3 \
@@ -28,10 +22,10 @@ for m in fp32 bf16 fp8; do
 	"$te_train" --model plain.json --random-tokens --moments $m --estimate=1G --json >$m.json \
 		2>err
 done
-losses fp32.log >want
+steps_losses fp32.log >want
 check "a run has 6 losses" test "$(wc -l <want)" = 6
 for m in bf16 fp8; do
-	losses $m.log >got
+	steps_losses $m.log >got
 	# to 1 %: with another sum of roundings a few steps of this model differ by less
 	check "$m: losses are near" awk 'NR == FNR { want[$1] = $2; next }
 		{ d = $2 / want[$1] - 1; if (d * d > 1e-4) exit 1 }' want got
@@ -50,8 +44,8 @@ for from in fp32 bf16 fp8; do
 		cp -r $from.other $from.$to
 		check "$from continues as $to" "$te_train" --resume $from.$to --moments $to \
 			--log $from.$to.log
-		losses $from.$to.log >got
-		losses fp32.log | tail -n 3 >want
+		steps_losses $from.$to.log >got
+		steps_losses fp32.log | tail -n 3 >want
 		check "$from to $to: losses are near" awk '
 			NR == FNR { want[$1] = $2; n++; next }
 			{ d = $2 / want[$1] - 1; n--; if (d * d > 1e-4) exit 1 }
@@ -78,8 +72,8 @@ for m in bf16-remainder bf16; do
 	check "masters $m continue as fp32" "$te_train" --resume m.$m.other --masters fp32
 	cp -r fp32.half f.$m
 	check "fp32 continues with masters $m" "$te_train" --resume f.$m --steps 7 --masters $m
-	losses m.$m.log >got
-	losses fp32.log >want
+	steps_losses m.$m.log >got
+	steps_losses fp32.log >want
 	check "masters $m: losses are near" awk 'NR == FNR { want[$1] = $2; next }
 		{ d = $2 / want[$1] - 1; if (d * d > 1e-4) exit 1 }' want got
 	"$te_train" --model plain.json --random-tokens --masters $m --estimate=1G --json >m.$m.json \

@@ -8,12 +8,6 @@ common="--batch 2 --lr 1e-2 --warmup 2 --steps 6 --eval-every 0 --eval-batches 1
 	--log-every 1 --random-tokens"
 fresh="--model plain.json $common --gradients bf16"
 
-# losses FILE: step and loss of each line of a log
-losses()
-{
-	sed -n 's/^{"step":\([0-9]*\),"train_loss_nats":\([^,]*\),.*/\1 \2/p' "$@"
-}
-
 # after 200 steps of words
 for g in fp32 bf16; do
 	"$te_train" --model plain.json --batch 4 --lr 1e-2 --warmup 2 --eval-batches 8 --steps 200 \
@@ -34,8 +28,8 @@ while read -r name args; do
 		$name.half/model.safetensors
 	check "$name: two ranks" "$te_run" -n 2 "$te_train" $fresh $args --out $name.two \
 		--log $name.two.log
-	losses $name.log >want
-	losses $name.two.log >got
+	steps_losses $name.log >want
+	steps_losses $name.two.log >got
 	check "$name: the losses of two ranks are near" awk 'NR == FNR { want[$1] = $2; next }
 		{ d = $2 / want[$1] - 1; n++; if (d * d > 1e-6) exit 1 } END { exit n != 6 }' \
 		want got

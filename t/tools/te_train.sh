@@ -66,6 +66,12 @@ losses()
 	sed -n 's/^\({"step":[^}]*\),"skipped.*/\1/p' "$@"
 }
 
+# steps_losses FILE...: step and loss of each line of logs that has a loss of training
+steps_losses()
+{
+	sed -n 's/^{"step":\([0-9]*\),"train_loss_nats":\([^,]*\),.*/\1 \2/p' "$@"
+}
+
 # near NAME WANT GOT BOUND: two numbers
 near()
 {

@@ -177,7 +177,8 @@ static void *to_host(struct te_ctx *ctx, const void *src, size_t nbytes)
 		r = te_copy(stream, piece, (const char *)src + at, n);
 		if (r >= 0)
 			r = te_stream_sync(stream);
-		memcpy(dst + at, piece, n);
+		if (r >= 0)
+			memcpy(dst + at, piece, n);
 	}
 	te_pinned_free(ctx, piece);
 	te_stream_unref(stream);

@@ -41,6 +41,7 @@ static struct shared {
 	int killed; /* the latest call at which one was */
 	int step; /* the step whose checkpoint was being written */
 	int start; /* step from which the latest run continued */
+	int rename_kills; /* its process is killed after it has renamed the state */
 	int hold; /* the first call waits until two more steps have begun */
 	_Atomic int nsteps; /* that rank 0 has begun */
 	int overlapped; /* they have */
@@ -142,8 +143,15 @@ int fsync(int fd)
 
 int renameat(int in, const char *from, int to_in, const char *to)
 {
+	int r;
+
 	count();
-	return (int)syscall(SYS_renameat2, in, from, to_in, to, 0);
+	r = (int)syscall(SYS_renameat2, in, from, to_in, to, 0);
+	if (shared->rename_kills && !strcmp(to, "state.safetensors")) {
+		shared->rename_kills = 0;
+		kill(getpid(), SIGKILL);
+	}
+	return r;
 }
 
 int linkat(int in, const char *from, int to_in, const char *to, int flags)
@@ -208,16 +216,18 @@ static int train(int argc, char **argv, int kill_at)
 	r = opts_parse(&o, argc, argv, &done);
 	if (!r)
 		r = trainer_create(&o, &trainer);
-	if (!r)
-		r = trainer_open(&trainer);
-	shared->ncalls = 0;
-	shared->kill_at = kill_at;
-	shared->start = (int)trainer.now.done.step;
 	counting = (pid_t)syscall(SYS_gettid);
-	pretend = shared->device;
-	if (!r)
-		r = trainer_run(&trainer);
-	pretend = 0;
+	do {
+		if (!r)
+			r = trainer_open(&trainer);
+		shared->ncalls = 0;
+		shared->kill_at = kill_at;
+		shared->start = (int)trainer.now.done.step;
+		pretend = shared->device;
+		if (!r)
+			r = trainer_run(&trainer);
+		pretend = 0;
+	} while (r && trainer_recover(&trainer, &r));
 	shared->device = nfetched;
 	if (r)
 		return r;
@@ -332,23 +342,22 @@ START_TEST(a_copy_in_device_memory_has_the_same_bytes)
 }
 END_TEST
 
-/* rank 0 writes the checkpoint of step 3 until step 5 has begun */
-START_TEST(ranks_train_while_rank_0_writes)
+/* ---- two ranks, with a checkpoint of step 3 ---- */
+
+/* the arguments: folders, and options that end with NULL */
+static void start_ranks(pid_t rank[2], char *steps, char *option, char *value)
 {
 	char out[128], config[128], text[128], meet[128];
 	char *argv[] = { "te_train", "--model", config, "--backend", "host", "--recipe", "fp32",
-			 "--batch", "1", "--seq-len", "16", "--steps", "8", "--save-every", "3",
-			 "--eval-every", "0", "--eval-batches", "1", "--out", out, text, NULL };
-	char *again[] = { "te_train", "--resume", out, "--stop-after", "0", NULL };
-	pid_t rank[2];
-	int status;
+			 "--batch", "1", "--seq-len", "16", "--save-every", "3", "--eval-every",
+			 "0", "--eval-batches", "1", "--out", out, text, "--accum", "1",
+			 "--steps", steps, option, value, NULL };
 
 	snprintf(out, sizeof(out), "%s/out", dir);
 	snprintf(config, sizeof(config), "%s/config.json", dir);
 	snprintf(text, sizeof(text), "%s/text", dir);
 	snprintf(meet, sizeof(meet), "%s/meet", dir);
 	ck_assert_int_eq(mkdir(meet, 0700), 0);
-	shared->hold = 1;
 	for (int i = 0; i < 2; i++) {
 		rank[i] = fork();
 		ck_assert_int_ge(rank[i], 0);
@@ -358,21 +367,52 @@ START_TEST(ranks_train_while_rank_0_writes)
 		setenv("TE_COMM_NRANKS", "2", 1);
 		setenv("TE_COMM_BOOTSTRAP", "dir", 1);
 		setenv("TE_COMM_DIR", meet, 1);
-		_exit(train((int)TT_LEN(argv) - 1, argv, -1));
+		_exit(train((int)TT_LEN(argv) - (option ? 1 : 3), argv, -1));
 	}
-	for (int i = 0; i < 2; i++) {
-		ck_assert_int_eq(waitpid(rank[i], &status, 0), rank[i]);
-		ck_assert_msg(WIFEXITED(status) && !WEXITSTATUS(status), "rank %d: status %x", i,
-			      (unsigned)status);
-	}
+}
+
+/* signal 0: it ends with success */
+static void rank_ends(pid_t rank, int signal)
+{
+	int status;
+
+	ck_assert_int_eq(waitpid(rank, &status, 0), rank);
+	ck_assert_msg(status == signal, "wait status %x, expected %x", (unsigned)status,
+		      (unsigned)signal);
+}
+
+/* rank 0 writes until step 5 has begun */
+START_TEST(ranks_train_while_rank_0_writes)
+{
+	char out[128];
+	char *again[] = { "te_train", "--resume", out, "--stop-after", "0", NULL };
+	pid_t rank[2];
+
+	shared->hold = 1;
+	start_ranks(rank, "8", NULL, NULL);
+	rank_ends(rank[0], 0);
+	rank_ends(rank[1], 0);
 	ck_assert(shared->overlapped);
+	snprintf(out, sizeof(out), "%s/out", dir);
 	rank[0] = fork();
 	ck_assert_int_ge(rank[0], 0);
 	if (!rank[0])
 		_exit(train((int)TT_LEN(again) - 1, again, -1));
-	ck_assert_int_eq(waitpid(rank[0], &status, 0), rank[0]);
-	ck_assert_int_eq(status, 0);
+	rank_ends(rank[0], 0);
 	ck_assert_int_eq(shared->start, 8);
+}
+END_TEST
+
+/* the other rank has not been told that there is one */
+START_TEST(a_checkpoint_that_was_complete_when_rank_0_was_lost_is_used)
+{
+	pid_t rank[2];
+
+	shared->rename_kills = 1;
+	start_ranks(rank, "8", "--recover", "1");
+	rank_ends(rank[0], SIGKILL);
+	rank_ends(rank[1], 0);
+	ck_assert_int_eq(shared->start, 3);
 }
 END_TEST
 
@@ -384,4 +424,5 @@ TT_SUITE("tools/save_kill", TT_NEED_NOTHING)
 	tcase_add_test(c, a_kill_while_a_checkpoint_is_written_loses_at_most_that_one);
 	tcase_add_loop_test(c, a_copy_in_device_memory_has_the_same_bytes, 0, LACKS_PINNED + 1);
 	tcase_add_test(c, ranks_train_while_rank_0_writes);
+	tcase_add_test(c, a_checkpoint_that_was_complete_when_rank_0_was_lost_is_used);
 }

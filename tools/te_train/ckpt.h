@@ -40,6 +40,8 @@ int ckpt_check_room(const char *dir, const struct model *m, enum te_moments mome
 
 /* has it neither a checkpoint, nor weights, nor the best weights of a run */
 int ckpt_is_free(const char *dir);
+/* when the checkpoint in the folder was written, in ns since 1970; 0: there is none */
+int64_t ckpt_written_ns(const char *dir);
 /* STATUS_BAD, with a message, if the folder is not free */
 int ckpt_check_free(const char *dir);
 /* remove the best weights and the kept checkpoints of an earlier run */

@@ -62,6 +62,20 @@ int ckpt_is_free(const char *dir)
 	return !path;
 }
 
+int64_t ckpt_written_ns(const char *dir)
+{
+	char *path = NULL;
+	struct stat st;
+	int64_t ns = 0;
+
+	if (asprintf(&path, "%s/" STATE_ST, dir) < 0)
+		return 0;
+	if (!lstat(path, &st))
+		ns = (int64_t)st.st_mtim.tv_sec * 1000000000 + st.st_mtim.tv_nsec;
+	free(path);
+	return ns;
+}
+
 int ckpt_check_free(const char *dir)
 {
 	int is_state, r = STATUS_OK;

@@ -131,6 +131,7 @@ struct trainer {
 	double bubble, predicted_bubble;
 	double predicted_ms; /* time of a step, as --memory chose it; 0: not predicted */
 	int out_was_free;   /* the folder of --out, when this process began */
+	int64_t out_written_ns; /* ckpt_written_ns() at that time */
 	int drop_best;	    /* the best weights in it are of another run */
 	struct attempt now;
 };

@@ -643,6 +643,7 @@ int trainer_create(const struct opts *o, struct trainer *t)
 	if (!r && trains(o))
 		r = check_names(t);
 	t->out_was_free = o->out && ckpt_is_free(o->out);
+	t->out_written_ns = o->out ? ckpt_written_ns(o->out) : 0;
 	t->drop_best = o->overwrite && !resumes_in(o, o->out);
 	/* a resumed run has the micro-batches of the saved run, whatever its ranks, and so have
 	 * ranks that are left after a failure */

@@ -70,6 +70,7 @@ KERNEL_C = \
 	kernels/quant/launch.c \
 	kernels/quant/nvfp4.c \
 	kernels/quant/quant.c \
+	kernels/quant/scale.c \
 	kernels/reduce/launch.c \
 	kernels/reduce/reduce.c \
 	kernels/ref.c \

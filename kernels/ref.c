@@ -537,3 +537,15 @@ void te__h_q_run(const struct te_k_q *q, int64_t rows, int64_t cols, te__h_chunk
 	te__k_for(rows, te__h_rows_grain(cols, height),
 		  blocks ? run_blocks : q->col ? run_bands : run_rows, &s);
 }
+
+void te__h_quantize_chunk(const void *arg, int64_t r, int64_t c, int64_t n, float *v)
+{
+	const struct te_k_quantize *a = arg;
+	const int64_t width = a->cols - a->pad_cols;
+	const int64_t have = r < a->rows - a->pad_rows ? te__h_min(width - c, n) : 0;
+
+	if (have > 0)
+		te__h_load(a->dtype, a->x, r * width + c, have, v);
+	for (int64_t i = have > 0 ? have : 0; i < n; i++)
+		v[i] = 0.0f;
+}

@@ -222,13 +222,17 @@ libtecore_libtecore_internal_la_SOURCES = \
 	libtecore/quant/recipe.h \
 	libtecore/quant/state.c \
 	libtecore/tensor/capture.c \
+	libtecore/tensor/capturing.c \
 	libtecore/tensor/ctx.c \
 	libtecore/tensor/ctx.h \
 	libtecore/tensor/event.c \
+	libtecore/tensor/fork.c \
 	libtecore/tensor/memory.c \
 	libtecore/tensor/stream.c \
+	libtecore/tensor/stream_core.c \
 	libtecore/tensor/tensor.c \
 	libtecore/tensor/variants.c \
+	libtecore/tensor/wait.c \
 	libtecore/tensor/window.c \
 	libtecore/tensor/work.c
 libtecore_libtecore_internal_la_SOURCES += $(KERNEL_C) $(KERNEL_H)

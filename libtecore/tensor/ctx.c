@@ -1,4 +1,4 @@
-/* ctx.c - contexts: backends and devices, references, waiting for all streams. */
+/* ctx.c - contexts: backends and devices, references, copies. */
 #include "config.h"
 
 #include <errno.h>
@@ -78,37 +78,6 @@ int te_device_info(const char *backend, int index, struct te_device_info *ret_in
 		return te__fail(-EINVAL, "te_device_info: no backend is named %s",
 				backend ? backend : "NULL");
 	return device_info_free(ops, index, ret_info);
-}
-
-/* forks: a child has no threads, and any lock may stay locked */
-
-static atomic_uint nforks;
-static pthread_once_t fork_once = PTHREAD_ONCE_INIT;
-static int fork_error;
-
-static void count_fork(void)
-{
-	atomic_fetch_add(&nforks, 1);
-}
-
-static void watch_forks(void)
-{
-	fork_error = pthread_atfork(NULL, NULL, count_fork);
-}
-
-int te__ctx_forked(const struct te_ctx *ctx)
-{
-	return ctx->nforks != atomic_load_explicit(&nforks, memory_order_relaxed);
-}
-
-int te__ctx_check_fork(const struct te_ctx *ctx, const char *fn)
-{
-	if (!ctx)
-		return te__fail(-EINVAL, "%s: ctx is NULL", fn);
-	if (!te__ctx_forked(ctx))
-		return 0;
-	return te__fail(-TE_ESTATE, "%s: the context was created before this process was forked: "
-			"create one in the child", fn);
 }
 
 /* contexts */
@@ -289,20 +258,18 @@ int te_ctx_create(const struct te_ctx_opts *opts, struct te_ctx **ret_ctx)
 	r = pick(&o, &ops);
 	if (r)
 		return r;
-	pthread_once(&fork_once, watch_forks);
-	if (fork_error)
-		return te__fail(-fork_error, "te_ctx_create: pthread_atfork failed");
 	ctx = te__calloc(1, sizeof(*ctx));
 	if (!ctx)
 		return te__fail(-ENOMEM, "te_ctx_create: no memory for a context");
 	ctx->refs = 1;
-	ctx->nforks = atomic_load(&nforks);
 	ctx->ops = ops;
 	ctx->traits = traits(ops);
 	pthread_mutex_init(&ctx->helper_lock, NULL);
 	pthread_mutex_init(&ctx->streams_lock, NULL);
 	pthread_mutex_init(&ctx->lock, NULL);
-	r = open_device(ctx, &o);
+	r = te__ctx_watch_forks(ctx, "te_ctx_create");
+	if (!r)
+		r = open_device(ctx, &o);
 	if (!r)
 		r = open_outside(ctx);
 	if (!r)
@@ -387,88 +354,6 @@ int te_ctx_mem_info(const struct te_ctx *ctx, struct te_mem_info *ret_info)
 struct te_stream *te_ctx_stream(struct te_ctx *ctx)
 {
 	return ctx ? ctx->stream : NULL;
-}
-
-/*
- * The next stream after s (NULL: the first) that is not being destroyed. It is referenced, which
- * keeps it in the list, unless it is the context's default stream, which lives as long.
- */
-static struct te_stream *next_stream(struct te_ctx *ctx, struct te_stream *s)
-{
-	pthread_mutex_lock(&ctx->streams_lock);
-	for (s = s ? s->next : ctx->streams; s && s != ctx->stream; s = s->next) {
-		uint32_t refs = atomic_load(&s->refs);
-
-		while (refs && !atomic_compare_exchange_weak(&s->refs, &refs, refs + 1))
-			;
-		if (refs)
-			break;
-	}
-	pthread_mutex_unlock(&ctx->streams_lock);
-	return s;
-}
-
-/* wait until the queued work of each stream has run, except in captures; the first failure */
-static int wait_all(struct te_ctx *ctx, const char *fn)
-{
-	struct te_stream *s, *next;
-	char detail[512];
-	int r = 0, q;
-
-	for (s = next_stream(ctx, NULL); s; s = next) {
-		q = te__stream_wait(s, fn);
-		if (q && !r) {
-			r = q;
-			snprintf(detail, sizeof(detail), "%s", te_error_detail());
-		}
-		next = next_stream(ctx, s);
-		if (s != ctx->stream)
-			te_stream_unref(s);
-	}
-	return r ? te__fail(r, "%s", detail) : 0;
-}
-
-int te__ctx_not_capturing(struct te_ctx *ctx, const char *fn, int here)
-{
-	const struct te__capture *c;
-	int found = 0;
-
-	/* captures end under this lock */
-	pthread_mutex_lock(&ctx->streams_lock);
-	for (struct te_stream *s = ctx->streams; s && !found; s = s->next) {
-		c = atomic_load(&s->capture);
-		found = c && (!here || pthread_equal(c->thread, pthread_self()));
-	}
-	pthread_mutex_unlock(&ctx->streams_lock);
-	if (!found)
-		return 0;
-	return te__fail(-EBUSY, here ? "%s: this thread is capturing a stream of the context" :
-				       "%s: a stream of the context is capturing", fn);
-}
-
-int te_ctx_sync(struct te_ctx *ctx)
-{
-	int r = te__ctx_check_fork(ctx, "te_ctx_sync");
-
-	if (!r)
-		r = te__ctx_not_capturing(ctx, "te_ctx_sync", 0);
-	return r ? r : wait_all(ctx, "te_ctx_sync");
-}
-
-int te__ctx_wait(struct te_ctx *ctx, const char *fn)
-{
-	int r = te__ctx_check_fork(ctx, fn);
-
-	if (!r)
-		r = te__ctx_not_capturing(ctx, fn, 1);
-	return r ? r : wait_all(ctx, fn);
-}
-
-int te__ctx_drain(struct te_ctx *ctx, const char *fn)
-{
-	int r = te__ctx_check_fork(ctx, fn);
-
-	return r ? r : wait_all(ctx, fn);
 }
 
 int te__ctx_copy(struct te_ctx *ctx, void *dst, const void *src, size_t nbytes)

@@ -116,7 +116,7 @@ void te__stream_delete(struct te_stream *stream);
 void te__stream_leave(struct te_stream *stream);
 
 /*
- * capture.c; unref takes NULL. fail keeps the first failure, with the calling thread's error
+ * capturing.c; unref takes NULL. fail keeps the first failure, with the calling thread's error
  * message; stop ends the capture on each of its streams.
  */
 struct te__capture *te__capture_ref(struct te__capture *c);
@@ -125,9 +125,10 @@ void te__capture_fail(struct te_ctx *ctx, struct te__capture *c, int code);
 void te__capture_stop(struct te_ctx *ctx, struct te__capture *c);
 
 /*
- * event.c: record s->mark after all queued work, for other streams and threads to wait for. Call it
- * with s->lock held and s not capturing: the record would be captured, so a stream that enters a
- * capture records its mark first. -EBUSY for a capture that was begun through the driver API.
+ * stream_core.c: record s->mark after all queued work, for other streams and threads to wait for.
+ * Call it with s->lock held and s not capturing: the record would be captured, so a stream that
+ * enters a capture records its mark first. -EBUSY for a capture that was begun through the driver
+ * API.
  */
 int te__stream_mark(struct te_stream *s, const char *fn);
 
@@ -156,6 +157,8 @@ int te__stream_used(struct te_stream *stream, const struct te__ranges *used);
 int te__capture_end(struct te_stream *stream, const char *fn, void **ret_graph,
 		    uint32_t *ret_edges);
 
+/* fork.c: count forks of the process from now on, for the context */
+int te__ctx_watch_forks(struct te_ctx *ctx, const char *fn);
 /*
  * Returns 0, or -TE_ESTATE, naming fn, in a child that was forked after the context was created: it
  * has the memory of its parent, but neither threads nor device.

@@ -113,67 +113,6 @@ static int last_record(struct te_event *event, struct te__capture **ret_capture,
 	return recorded;
 }
 
-/* for a stream that is in no capture begun through this library */
-static int not_capturing_natively(const struct te_stream *s, const char *fn)
-{
-	if (!s->ctx->ops->capture_active(s->impl))
-		return 0;
-	return te__fail(-EBUSY, "%s: the stream is capturing, which began without this library",
-			fn);
-}
-
-int te__stream_mark(struct te_stream *s, const char *fn)
-{
-	int r = not_capturing_natively(s, fn);
-
-	return r ? r : s->ctx->ops->event_record(s->mark, s->impl);
-}
-
-/* the mark of a stream that is capturing is the one recorded before its capture */
-static int refresh_mark(struct te_stream *s, const char *fn)
-{
-	int r = 0;
-
-	pthread_mutex_lock(&s->lock);
-	if (!atomic_load(&s->capture))
-		r = te__stream_mark(s, fn);
-	pthread_mutex_unlock(&s->lock);
-	return r;
-}
-
-int te__stream_follow(struct te_stream *stream, struct te_stream *other)
-{
-	const char *fn = "te__stream_follow";
-	int r = te__ctx_check_fork(stream->ctx, fn);
-
-	if (!r)
-		r = te__stream_not_capturing(stream, fn);
-	if (!r)
-		r = not_capturing_natively(stream, fn);
-	if (!r)
-		r = refresh_mark(other, fn);
-	return r ? r : stream->ctx->ops->event_wait(other->mark, stream->impl);
-}
-
-int te__stream_wait(struct te_stream *stream, const char *fn)
-{
-	const struct te__backend_ops *ops = stream->ctx->ops;
-	char detail[512];
-	int r = refresh_mark(stream, fn);
-
-	if (!r)
-		r = ops->event_sync(stream->mark);
-	if (!r || r == -EBUSY)
-		return r;
-	/* a failed stream: wait until it has skipped its queued work */
-	snprintf(detail, sizeof(detail), "%s", te_error_detail());
-	pthread_mutex_lock(&stream->lock);
-	if (!atomic_load(&stream->capture))
-		(void)ops->stream_sync(stream->impl);
-	pthread_mutex_unlock(&stream->lock);
-	return te__fail(r, "%s", detail);
-}
-
 /* the event was recorded in a capture: the stream joins it, after its queued work */
 static int join(struct te_event *event, struct te__capture *c, struct te_stream *stream)
 {

@@ -137,7 +137,8 @@ calls()
 		}'
 }
 
-for f in libtecore/base libtecore/backend libtecore/backend/cuda libtecore/capture \
+for f in kernels kernels/attn kernels/comm kernels/gemm kernels/quant libtecore/base \
+	libtecore/backend libtecore/backend/cuda libtecore/tensor libtecore/capture \
 	libtecore/offload libtecore/quant libtecore/ops libtecore/plan libtegraph libtecomm/meet \
 	libtecomm/reach libtecomm/reach/link libtecomm/reach/link/verbs libtecomm/pool \
 	libtecomm/collective libtecomm/collective/nodes libtecomm/ops libtecomm libtetoken daemon \

@@ -64,6 +64,7 @@ libtecomm_libtecomm_internal_la_SOURCES = \
 	libtecomm/meet/thread.c \
 	libtecomm/meet/thread.h \
 	libtecomm/memory.c \
+	libtecomm/ops/context.c \
 	libtecomm/ops/cross_entropy.c \
 	libtecomm/ops/fusions.c \
 	libtecomm/ops/ops.c \

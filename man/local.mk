@@ -12,6 +12,7 @@ dist_man3_MANS += \
 	man/te_comm_create.3 \
 	man/te_comm_id_create.3 \
 	man/te_comm_op_allreduce.3 \
+	man/te_comm_op_to_heads.3 \
 	man/te_comm_recover.3 \
 	man/te_comm_reduce_scatter.3 \
 	man/te_comm_reducer_create.3 \

@@ -112,6 +112,7 @@ TT_COMM = \
 	t/comm/bootstrap_net \
 	t/comm/broker \
 	t/comm/broker_user \
+	t/comm/context \
 	t/comm/heap \
 	t/comm/leaving \
 	t/comm/link \

@@ -14,6 +14,9 @@
  * A layer that is divided into columns begins with copy or all_gather; a layer that is divided into
  * rows ends with allreduce or reduce_scatter. With one rank each op is the identity.
  *
+ * Where ranks divide the tokens of sequences instead (context parallel), attention is between
+ * to_heads and to_tokens.
+ *
  * Values have the compute dtype of the recipe; sums are rounded to it once. An op holds a reference
  * to the communicator, which must belong to the context of the op's sequence.
  */
@@ -90,6 +93,53 @@ TE_EXPORT int te_comm_op_all_gather(struct te_comm *comm, const struct te_comm_o
 TE_EXPORT int te_comm_op_cross_entropy(struct te_comm *comm,
 				       const struct te_cross_entropy_attrs *attrs,
 				       const char *name, struct te_op **ret_op);
+
+/* The heads of all ranks, as in te_attention_attrs of te/op.h; equal on all of them. */
+struct te_comm_heads_attrs {
+	size_t size; /* set by the INIT macro; lets the struct grow */
+	int32_t nheads, nkv, head_dim; /* nheads a multiple of nkv and of n */
+};
+#define TE_COMM_HEADS_ATTRS_INIT { sizeof(struct te_comm_heads_attrs), 0, 0, 0 }
+
+/**
+ * te_comm_op_to_heads, te_comm_op_to_tokens - around attention, in a model whose tokens are divided
+ * @comm:   the ranks; n divides nkv, or is a multiple of it
+ * @attrs:  the heads
+ * @name:   as in te_op_create()
+ * @ret_op: the op, with one reference
+ *
+ * Rank r has tokens r T/n to (r + 1) T/n - 1 of each sequence, and heads r h/n to (r + 1) h/n - 1
+ * of h; if n is above nkv, n/nkv ranks have the same head of keys and values.
+ * to_heads: x [B,T/n,(nheads+2 nkv) D] -> [B,T,(nheads/n+2 k) D] with k = nkv/n, or 1 if n is above
+ * nkv: the packed heads of this rank, for te_op_rope() and te_op_attention(). to_tokens:
+ * x [B,T,nheads/n D] -> [B,T/n,nheads D]. Bytes do not change, except that gradients of a shared
+ * head are added up in FP32 in rank order and rounded. With one rank each op is the identity.
+ * Thread: any.  Since: 0.1
+ * Errors: -EINVAL, -ENOMEM, -EOPNOTSUPP (backend cuda); when a pass is queued, the errors of
+ * te_comm_alltoall().
+ */
+TE_EXPORT int te_comm_op_to_heads(struct te_comm *comm, const struct te_comm_heads_attrs *attrs,
+				  const char *name, struct te_op **ret_op);
+TE_EXPORT int te_comm_op_to_tokens(struct te_comm *comm, const struct te_comm_heads_attrs *attrs,
+				   const char *name, struct te_op **ret_op);
+
+/**
+ * te_comm_op_cross_entropy_tokens - the loss of te_op_cross_entropy(), of tokens that ranks divide
+ * @comm:   the ranks
+ * @attrs:  as for te_op_cross_entropy(); chunk is 0
+ * @name:   as in te_op_create()
+ * @ret_op: the op, with one reference
+ *
+ * Rank r has the logits [B,T/n,V] and targets [B,T/n] of its tokens. The loss is the mean over the
+ * rows of all ranks that count, with the bits of te_op_cross_entropy() on all rows, and each rank
+ * gets the gradient of its own logits, with these bits, too. So the gradient of a weight is the sum
+ * over the ranks, for example by te_comm_reducer_create().
+ * Thread: any.  Since: 0.1
+ * Errors: -EINVAL, -ENOMEM; when a pass is queued, the errors of te_comm_all_gather().
+ */
+TE_EXPORT int te_comm_op_cross_entropy_tokens(struct te_comm *comm,
+					      const struct te_cross_entropy_attrs *attrs,
+					      const char *name, struct te_op **ret_op);
 
 /**
  * te_comm_add_fusions - fuse these ops with the norm that follows them, by te_seq_add_fusion()

@@ -1,4 +1,4 @@
-/* cross_entropy.c - te_comm_op_cross_entropy(3): the loss of classes that ranks divide. */
+/* cross_entropy.c - te_comm_op_cross_entropy(3): losses of classes or tokens that ranks divide. */
 #define TE_LOG_CATEGORY "comm"
 #include "config.h"
 
@@ -13,6 +13,7 @@
 #include <te/tensor.h>
 
 #include "libtecomm/collective/comm.h"
+#include "libtecomm/ops/ops.h"
 
 struct attrs {
 	struct te_comm *comm;
@@ -30,16 +31,17 @@ static const struct attrs *attrs_of(const struct te_op *op)
 static int ce_check(const struct te_op *op)
 {
 	const struct te_cross_entropy_attrs *a = &attrs_of(op)->a;
+	const char *kind = te_op_table(op)->name, *name = te_op_name(op);
 
 	if (a->nclasses < 1 || a->nclasses > INT32_MAX)
-		return te__fail(-EINVAL, "comm_cross_entropy %s: nclasses is %lld, not 1 to %d",
-				te_op_name(op), (long long)a->nclasses, INT32_MAX);
+		return te__fail(-EINVAL, "%s %s: nclasses is %lld, not 1 to %d", kind, name,
+				(long long)a->nclasses, INT32_MAX);
 	if (a->chunk)
-		return te__fail(-EINVAL, "comm_cross_entropy %s: chunk is %lld, not 0",
-				te_op_name(op), (long long)a->chunk);
+		return te__fail(-EINVAL, "%s %s: chunk is %lld, not 0", kind, name,
+				(long long)a->chunk);
 	if (!isfinite(a->grad_scale) || !a->grad_scale)
-		return te__fail(-EINVAL, "comm_cross_entropy %s: grad_scale is %g, not finite and "
-				"other than 0", te_op_name(op), (double)a->grad_scale);
+		return te__fail(-EINVAL, "%s %s: grad_scale is %g, not finite and other than 0",
+				kind, name, (double)a->grad_scale);
 	te_comm_ref(attrs_of(op)->comm);
 	return 0;
 }
@@ -58,25 +60,25 @@ static int64_t nelems(const struct te_spec *s)
 	return n;
 }
 
-static int check_specs(const struct te_op_infer *inf, int64_t rows, int64_t cols)
+/* n: ranks that divide the classes */
+static int check_specs(const struct te_op_infer *inf, int64_t rows, int64_t cols, int32_t n)
 {
 	const struct attrs *a = attrs_of(inf->op);
 	const struct te_spec *x = &inf->in[0], *t = &inf->in[1];
-	const int32_t n = te_comm_nranks(a->comm);
-	const char *name = te_op_name(inf->op);
+	const char *kind = te_op_table(inf->op)->name, *name = te_op_name(inf->op);
 
 	if (x->dtype != TE_DTYPE_FP32 && x->dtype != TE_DTYPE_BF16)
-		return te__fail(-TE_EDTYPE, "comm_cross_entropy %s: logits are %s, not fp32 or "
-				"bf16", name, te_dtype_name(x->dtype));
+		return te__fail(-TE_EDTYPE, "%s %s: logits are %s, not fp32 or bf16", kind, name,
+				te_dtype_name(x->dtype));
 	if (t->dtype != TE_DTYPE_INT32)
-		return te__fail(-TE_EDTYPE, "comm_cross_entropy %s: targets are %s, not int32",
-				name, te_dtype_name(t->dtype));
+		return te__fail(-TE_EDTYPE, "%s %s: targets are %s, not int32", kind, name,
+				te_dtype_name(t->dtype));
 	if (nelems(t) != rows)
-		return te__fail(-TE_ESHAPE, "comm_cross_entropy %s: %lld targets for %lld rows of "
-				"logits", name, (long long)nelems(t), (long long)rows);
+		return te__fail(-TE_ESHAPE, "%s %s: %lld targets for %lld rows of logits", kind,
+				name, (long long)nelems(t), (long long)rows);
 	if ((a->a.nclasses + n - 1) / n > cols)
-		return te__fail(-TE_ESHAPE, "comm_cross_entropy %s: logits are %lld wide on each "
-				"of %d ranks, nclasses is %lld", name, (long long)cols, n,
+		return te__fail(-TE_ESHAPE, "%s %s: logits are %lld wide on each of %d ranks, "
+				"nclasses is %lld", kind, name, (long long)cols, n,
 				(long long)a->a.nclasses);
 	return 0;
 }
@@ -86,7 +88,7 @@ static int ce_infer(struct te_op_infer *inf)
 	const int32_t n = te_comm_nranks(attrs_of(inf->op)->comm);
 	const struct te_spec *x = &inf->in[0];
 	const int64_t cols = x->shape[x->ndim - 1], rows = nelems(x) / cols;
-	int r = check_specs(inf, rows, cols);
+	int r = check_specs(inf, rows, cols, n);
 
 	if (r < 0)
 		return r;
@@ -166,13 +168,115 @@ static const struct te_op_ops cross_entropy_ops = {
 	.destroy = ce_destroy,
 };
 
+/* ---- tokens that ranks divide ---- */
+
+/*
+ * All ranks have the losses and targets of all rows, in the order of one rank, for which
+ * te__comm_parts() queues a call for each sequence. So the loss, the number of rows that count and
+ * the gradients have the bits of one rank.
+ */
+static int tokens_infer(struct te_op_infer *inf)
+{
+	const int32_t n = te_comm_nranks(attrs_of(inf->op)->comm);
+	const struct te_spec *x = &inf->in[0];
+	const int64_t cols = x->shape[x->ndim - 1], rows = nelems(x) / cols;
+	int r = check_specs(inf, rows, cols, 1);
+
+	if (r < 0)
+		return r;
+	inf->out[0] = (struct te_spec){ TE_DTYPE_FP32, 1, { 1 } };
+	inf->save_x = TE_FORM_HP;
+	inf->save_ex[0] = 1;
+	inf->bwd_dy = 0; /* the loss is the last op: its gradient is grad_scale */
+	inf->inplace_bwd = 1;
+	inf->fwd_ws_nbytes = (size_t)(1 + 2 * n) * te_kernel_cross_entropy_ws_nbytes(rows);
+	r = te_infer_save(inf, &(struct te_spec){ TE_DTYPE_FP32, 2, { 2, rows } });
+	return r < 0 ? r : te_infer_save(inf, &inf->out[0]);
+}
+
+static struct te_kernel_cross_entropy_opts tokens_opts(const struct te_op_call *c)
+{
+	struct te_kernel_cross_entropy_opts o = TE_KERNEL_CROSS_ENTROPY_OPTS_INIT;
+	const struct attrs *a = attrs_of(c->op);
+
+	o.nclasses = a->a.nclasses;
+	o.ignore_index = a->a.ignore_index;
+	return o;
+}
+
+static int tokens_forward(const struct te_op_call *c)
+{
+	const struct te_kernel_cross_entropy_opts o = tokens_opts(c);
+	const struct te__comm_attrs ranks = { attrs_of(c->op)->comm, TE_COMM_OP_OPTS_INIT };
+	const struct te_tensor *x = c->x.hp, *targets = c->ex[0].hp;
+	const int64_t rows = te_tensor_nelems(targets), n = te_comm_nranks(ranks.comm);
+	const int64_t T = te_tensor_ndim(x) > 1 ? te_tensor_extent(x, te_tensor_ndim(x) - 2) : 1;
+	float *loss = c->ws, *all = loss + rows;
+	int32_t *all_targets = (int32_t *)(void *)(all + n * rows);
+	int r = te_kernel_cross_entropy_forward(c->stream, x, targets, c->y.hp,
+						c->saved[SAVED_MAX_SUM], c->saved[SAVED_COUNT],
+						loss, c->ws_nbytes, &o);
+
+	if (!r)
+		r = te__comm_parts(&ranks, c->stream, loss, all, rows, T, TE_DTYPE_FP32, 1);
+	if (!r)
+		r = te__comm_parts(&ranks, c->stream, te_tensor_data(targets), all_targets, rows, T,
+				   TE_DTYPE_INT32, 1);
+	return r ? r : TE__LAUNCH(c->stream, CE_REDUCE, (&(struct te_k_ce_reduce){
+		.row_loss = all,
+		.targets = all_targets,
+		.loss = te_tensor_data(c->y.hp),
+		.count = te_tensor_data(c->saved[SAVED_COUNT]),
+		.rows = n * rows,
+		.nclasses = o.nclasses,
+		.ignore_index = o.ignore_index,
+	}));
+}
+
+static int tokens_backward(const struct te_op_call *c)
+{
+	struct te_kernel_cross_entropy_opts o = tokens_opts(c);
+
+	o.grad_scale = attrs_of(c->op)->a.grad_scale * c->grad_scale;
+	return te_kernel_cross_entropy_backward(c->stream, c->x.hp, c->ex[0].hp,
+						c->saved[SAVED_MAX_SUM], c->saved[SAVED_COUNT],
+						c->dx.hp, &o);
+}
+
+static const struct te_op_ops tokens_ops = {
+	.size = sizeof(struct te_op_ops),
+	.name = "tokens_cross_entropy",
+	.attrs_nbytes = sizeof(struct attrs),
+	.nextra_in = 1,
+	.check = ce_check,
+	.infer = tokens_infer,
+	.forward = tokens_forward,
+	.backward = tokens_backward,
+	.describe = ce_describe,
+	.destroy = ce_destroy,
+};
+
+static int create(const char *fn, const struct te_op_ops *ops, struct te_comm *comm,
+		  const struct te_cross_entropy_attrs *attrs, const char *name,
+		  struct te_op **ret_op)
+{
+	struct attrs a = { comm, TE_CROSS_ENTROPY_ATTRS_INIT };
+	int r = te__sized_in(fn, te_cross_entropy_attrs, attrs, &a.a);
+
+	if (!r && !comm)
+		return te__fail(-EINVAL, "%s: comm is NULL", fn);
+	return r ? r : te__op_create(ops, &a, name, ret_op);
+}
+
 int te_comm_op_cross_entropy(struct te_comm *comm, const struct te_cross_entropy_attrs *attrs,
 			     const char *name, struct te_op **ret_op)
 {
-	struct attrs a = { comm, TE_CROSS_ENTROPY_ATTRS_INIT };
-	int r = te__sized_in("te_comm_op_cross_entropy", te_cross_entropy_attrs, attrs, &a.a);
+	return create("te_comm_op_cross_entropy", &cross_entropy_ops, comm, attrs, name, ret_op);
+}
 
-	if (!r && !comm)
-		return te__fail(-EINVAL, "te_comm_op_cross_entropy: comm is NULL");
-	return r ? r : te__op_create(&cross_entropy_ops, &a, name, ret_op);
+int te_comm_op_cross_entropy_tokens(struct te_comm *comm,
+				    const struct te_cross_entropy_attrs *attrs, const char *name,
+				    struct te_op **ret_op)
+{
+	return create("te_comm_op_cross_entropy_tokens", &tokens_ops, comm, attrs, name, ret_op);
 }

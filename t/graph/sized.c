@@ -360,6 +360,15 @@ CALL(comm_bootstrap, struct te_comm_opts o = TE_COMM_OPTS_INIT; struct te_comm *
      r = te_comm_create(ctx, &o, &c); if (!r) te_comm_unref(c);)
 CALL(comm_op_cross_entropy, struct te_op *op; ((struct te_cross_entropy_attrs *)s)->nclasses = 2;
      r = te_comm_op_cross_entropy(comm, s, "op", &op); if (!r) te_op_unref(op);)
+CALL(comm_op_cross_entropy_tokens, struct te_op *op;
+     ((struct te_cross_entropy_attrs *)s)->nclasses = 2;
+     r = te_comm_op_cross_entropy_tokens(comm, s, "op", &op); if (!r) te_op_unref(op);)
+CALL(comm_op_to_heads, struct te_op *op; struct te_comm_heads_attrs *h = s;
+     h->nheads = h->nkv = h->head_dim = 2;
+     r = te_comm_op_to_heads(comm, s, "op", &op); if (!r) te_op_unref(op);)
+CALL(comm_op_to_tokens, struct te_op *op; struct te_comm_heads_attrs *h = s;
+     h->nheads = h->nkv = h->head_dim = 2;
+     r = te_comm_op_to_tokens(comm, s, "op", &op); if (!r) te_op_unref(op);)
 CALL(comm_split_opts, struct te_comm *d; r = te_comm_split(comm, 0, 0, s, &d);
      if (!r) te_comm_unref(d);)
 CALL(comm_recover_opts, struct te_comm *once, *d; DO(te_comm_create(ctx, NULL, &once));
@@ -521,6 +530,10 @@ static const struct row {
 	IN(replay, te_replay, pos, TE_REPLAY_INIT)
 	IN(comm_opts, te_comm_opts, flags, TE_COMM_OPTS_INIT)
 	IN(comm_op_cross_entropy, te_cross_entropy_attrs, nclasses, TE_CROSS_ENTROPY_ATTRS_INIT)
+	IN(comm_op_cross_entropy_tokens, te_cross_entropy_attrs, nclasses,
+	   TE_CROSS_ENTROPY_ATTRS_INIT)
+	IN(comm_op_to_heads, te_comm_heads_attrs, head_dim, TE_COMM_HEADS_ATTRS_INIT)
+	IN(comm_op_to_tokens, te_comm_heads_attrs, head_dim, TE_COMM_HEADS_ATTRS_INIT)
 	IN(comm_split_opts, te_comm_opts, flags, TE_COMM_OPTS_INIT)
 	IN(comm_bootstrap, te_comm_bootstrap, allgather, TE_COMM_BOOTSTRAP_INIT)
 	IN(comm_recover_opts, te_comm_recover_opts, flags, TE_COMM_RECOVER_OPTS_INIT)

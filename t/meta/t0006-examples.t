@@ -40,6 +40,16 @@ try_cxx()
 	fi
 }
 
+# the program of the page before, on two ranks
+try_ranks()
+{
+	if "$abs_top_builddir/tools/te_run" -n 2 "$tmp/a.out" >"$tmp/out" 2>&1; then
+		ok "$1 on two ranks"
+	else
+		not_ok "$1 on two ranks" "$tmp/out"
+	fi
+}
+
 # two ranks
 try_mpi()
 {
@@ -89,6 +99,7 @@ for m in $TT_MANS; do
 	example "$p" >"$tmp/a.c"
 	try "${m#man/}" $cc "$tmp/a.c" $ldflags \
 		$(sed -n 's/^\.Pq libte[a-z]*, Fl \(l[a-z]*\).*/-\1/p' "$p") -ltecore
+	! grep -q 'te_run.* -n 2' "$p" || try_ranks "${m#man/}"
 done
 
 sed -n '/^```c$/,/^```$/p' "$abs_top_srcdir/README.md" | sed '/^```/d' >"$tmp/a.c"

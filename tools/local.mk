@@ -207,6 +207,7 @@ tools_te_train_libte_train_la_SOURCES = \
 	tools/te_train/ckpt_keep.c \
 	tools/te_train/data.c \
 	tools/te_train/data.h \
+	tools/te_train/dataset.c \
 	tools/te_train/dump.c \
 	tools/te_train/dump.h \
 	tools/te_train/graph.c \

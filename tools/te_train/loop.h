@@ -148,6 +148,13 @@ int trainer_plan(struct trainer *t);
 int trainer_open(struct trainer *t);
 /* releases all of it except the data; trainer_open() can be called again, with other ranks */
 void trainer_close(struct trainer *t);
+/* the tokenizer of --tokenizer or of the model's folder; STATUS_OK, too, if data may need none */
+int trainer_open_tokenizer(struct trainer *t);
+/* the data of a model with vocab tokens, its validation sets, and the order of documents */
+int trainer_open_data(struct trainer *t, int64_t vocab);
+const char *trainer_data_name(const struct trainer *t); /* for messages */
+/* digests of what is trained and validated on */
+void trainer_digests(const struct trainer *t, char ret_text[2 * DIGEST_NBYTES]);
 /* from done.step to the end, with validations, saves and log */
 int trainer_run(struct trainer *t);
 /*

@@ -15,8 +15,6 @@
 
 #include "answers.h"
 #include "batch.h"
-#include "dump.h"
-#include "jsonl.h"
 #include "loop.h"
 #include "mem.h"
 #include "order.h"
@@ -154,179 +152,12 @@ static int choose_graph(struct trainer *t)
 	return step_graph_plan(t->o, &t->now.graph);
 }
 
-/* one NAME=FILE */
-static int open_valid(struct trainer *t, char *set, const struct data_opts *opts)
-{
-	static const char word[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
-				   "0123456789-_";
-	const size_t n = strspn(set, word);
-	struct valid *v = &t->valid[t->nvalid];
-	char *file = set + n + 1;
-	int r;
-
-	if (!n || n >= sizeof(v->name) || set[n] != '=' || !*file)
-		return say_bad("--valid: \"%s\": expected NAME=FILE, with a name of letters, "
-			       "digits, - and _", set);
-	set[n] = '\0';
-	for (int i = 0; i < t->nvalid; i++)
-		if (!strcmp(t->valid[i].name, set))
-			return say_bad("--valid: there are two sets %s", set);
-	if (t->nvalid == MOST_VALID)
-		return say_bad("--valid: more than %d sets", MOST_VALID);
-	r = data_open(&file, 1, opts, &v->data);
-	if (r)
-		return r;
-	t->nvalid++;
-	snprintf(v->name, sizeof(v->name), "%s", set);
-	v->span = (struct span){ v->data, 0, data_ntokens(v->data) };
-	if (data_is_bytes(t->data) != data_is_bytes(v->data))
-		return say_bad("%s: token files and text cannot be mixed", file);
-	if (!span_has_target(&v->span))
-		return say_bad("%s: no token of the validation data is a target", file);
-	return STATUS_OK;
-}
-
-static int open_valids(struct trainer *t, const struct data_opts *opts)
-{
-	char *list = t->o->valid ? strdup(t->o->valid) : NULL, *save = NULL;
-	int r = STATUS_OK;
-
-	if (t->o->valid && !list)
-		return say_failed("out of memory");
-	for (char *set = list ? strtok_r(list, ",", &save) : NULL; set && !r;
-	     set = strtok_r(NULL, ",", &save))
-		r = open_valid(t, set, opts);
-	free(list);
-	return r;
-}
-
-/* a token that config.json names, or -1; some have a list, of which the first is taken */
-static int32_t special_token(const struct config *cfg, const char *field)
-{
-	const json_t *v = json_object_get(cfg->source, field);
-	json_int_t token;
-
-	v = json_is_array(v) ? json_array_get(v, 0) : v;
-	token = json_is_integer(v) ? json_integer_value(v) : -1;
-	return token >= 0 && token < cfg->vocab ? (int32_t)token : -1;
-}
-
-/* tokens that divide token files into documents */
-static void choose_mark(const struct trainer *t, struct data_opts *opts)
-{
-	if (!t->cfg.documents && strcmp(t->o->order, "documents"))
-		return;
-	opts->mark = *t->o->documents == 'b' ? DATA_MARK_BEGINS : DATA_MARK_ENDS;
-	opts->mark_token = opts->mark == DATA_MARK_BEGINS ? special_token(&t->cfg, "bos_token_id") :
-			   t->tokenizer			  ? tokenizer_end(t->tokenizer) :
-							    special_token(&t->cfg, "eos_token_id");
-}
-
-static int open_files(struct trainer *t, int64_t vocab)
-{
-	const struct opts *o = t->o;
-	const char *const role[CHAT_NROLES] = { o->chat_system, o->chat_user, o->chat_assistant };
-	struct chat chat;
-	struct data_opts opts = {
-		.type = data_type_find(o->data_type),
-		.vocab = vocab,
-		.most_nbytes = !strcmp(o->check_data, "all") ? INT64_MAX : DATA_CHECKED_NBYTES,
-		.chat = &chat,
-		.tokenizer = t->tokenizer,
-	};
-	int r = chat_create(o->chat_template, o->chat_begin, role, o->doc_end, &chat);
-
-	if (r)
-		return r;
-	choose_mark(t, &opts);
-	r = data_open(o->file, o->nfiles, &opts, &t->data);
-	if (!r && o->val)
-		r = data_open(&o->val, 1, &opts, &t->val_data);
-	if (!r && o->val && data_is_bytes(t->data) != data_is_bytes(t->val_data))
-		r = say_bad("%s: token files and text cannot be mixed", o->val);
-	if (!r)
-		r = open_valids(t, &opts);
-	chat_free(&chat);
-	return r;
-}
-
-/* for messages */
-static const char *data_name(const struct trainer *t)
-{
-	return t->o->nfiles ? t->o->file[0] : "--random-tokens";
-}
-
-static void data_digests(const struct trainer *t, char ret_text[2 * DIGEST_NBYTES])
-{
-	snprintf(ret_text, 2 * DIGEST_NBYTES, "%s%s%s", data_digest(t->data),
-		 t->val_data ? "+" : "", t->val_data ? data_digest(t->val_data) : "");
-}
-
 static int check_names(const struct trainer *t)
 {
 	for (int i = 0; i < t->o->nfiles; i++)
 		if (t->ranks.comm && !strcmp(t->o->file[i], "-"))
 			return say_bad("-: only rank 0 has the standard input; give a file");
 	return STATUS_OK;
-}
-
-static int dump_val(const struct trainer *t)
-{
-	const char *path = t->o->dump_val;
-	struct stat st;
-	int reads = 0;
-
-	if (!stat(path, &st)) {
-		reads = data_reads(t->data, &st) || (t->val_data && data_reads(t->val_data, &st));
-		for (int i = 0; i < t->nvalid; i++)
-			reads |= data_reads(t->valid[i].data, &st);
-	}
-	if (reads)
-		return say_bad("%s: --dump-val would replace a file that the run reads, expected "
-			       "another file", path);
-	return span_dump(&t->val, path);
-}
-
-static int open_data(struct trainer *t, int64_t vocab)
-{
-	const struct opts *o = t->o;
-	int64_t n, nval;
-	int r;
-
-	if (o->random_tokens && (o->nfiles || o->val || o->valid))
-		return say_bad("--random-tokens and files exclude each other");
-	if (!o->nfiles && !o->random_tokens)
-		return say_bad("no training data: give one file or more; see te_train --help");
-	r = o->random_tokens ? data_random(vocab, &t->data) : open_files(t, vocab);
-	if (r)
-		return r;
-	n = data_ntokens(t->data);
-	if (o->val) {
-		t->train = (struct span){ t->data, 0, n };
-		t->val = (struct span){ t->val_data, 0, data_ntokens(t->val_data) };
-	} else {
-		nval = (int64_t)((double)n * o->val_fraction);
-		t->train = (struct span){ t->data, 0, n - nval };
-		t->val = (struct span){ t->data, n - nval, nval };
-	}
-	if (t->train.n < t->T + 1) {
-		return say_bad("%s: %lld tokens to train on; a context of %lld needs at least %lld",
-			       data_name(t), (long long)t->train.n, (long long)t->T,
-			       (long long)t->T + 1);
-	}
-	if (t->val.n < 2) {
-		return say_bad("%s: %lld tokens to validate on; at least 2 are needed",
-			       o->val ? o->val : data_name(t), (long long)t->val.n);
-	}
-	if (!span_has_target(&t->train))
-		return say_bad("%s: no token of the training data is a target", data_name(t));
-	if (!span_has_target(&t->val))
-		return say_bad("%s: no token of the validation data is a target",
-			       o->val ? o->val : data_name(t));
-	if (!strcmp(o->order, "documents"))
-		r = order_open(&t->train, (uint64_t)o->seed, ORDER_CHUNK, ORDER_NCHUNKS,
-			       &t->order);
-	return !r && o->dump_val && !t->ranks.rank ? dump_val(t) : r;
 }
 
 static int open_device(struct trainer *t)
@@ -414,7 +245,7 @@ static int take_position(struct trainer *t)
 	struct progress *p = &t->now.done;
 	char digest[sizeof(p->data_digest)];
 
-	data_digests(t, digest);
+	trainer_digests(t, digest);
 	if (!t->by_epoch || p->ntrain != t->train.n || strcmp(p->data_digest, digest)) {
 		p->drawn = 0;
 	} else if (p->window && (p->window != t->T || p->reordered)) {
@@ -447,13 +278,14 @@ static int load(struct trainer *t)
 		return r;
 	if (t->now.done.ntrain != t->train.n || t->now.done.nval != t->val.n) {
 		return say_bad("%s: %lld tokens to train on; the checkpoint's data had %lld",
-			       data_name(t), (long long)t->train.n, (long long)t->now.done.ntrain);
+			       trainer_data_name(t), (long long)t->train.n,
+			       (long long)t->now.done.ntrain);
 	}
-	data_digests(t, digest);
+	trainer_digests(t, digest);
 	if (strcmp(t->now.done.data_digest, digest))
 		return say_bad("%s: has other tokens than when %s was saved; to train on them, "
 			       "give the files again",
-			       data_name(t), t->from);
+			       trainer_data_name(t), t->from);
 	return STATUS_OK;
 }
 
@@ -518,26 +350,6 @@ static int answers(const struct opts *o)
 {
 	return o->eval_choices && *o->eval_choices && !o->sample_only && !o->print_plan &&
 	       !o->profile;
-}
-
-/* One of the model's folder need not be usable: data may be tokens. */
-static int open_tokenizer(struct trainer *t)
-{
-	const int32_t end = special_token(&t->cfg, "eos_token_id");
-	const struct opts *o = t->o;
-	const char *dir = o->resume ? o->resume : o->init ? o->init : o->model;
-	int r;
-
-	if (o->tokenizer)
-		return tokenizer_open(o->tokenizer, t->cfg.vocab, end, &t->tokenizer);
-	if (!dir || t->cfg.vocab <= DATA_NBYTES || !tokenizer_in(dir))
-		return STATUS_OK;
-	say_hush(1);
-	r = tokenizer_open(dir, t->cfg.vocab, end, &t->tokenizer);
-	say_hush(0);
-	if (!r)
-		t->tokenizer_from = dir;
-	return STATUS_OK;
 }
 
 static int choose_recipes(struct trainer *t)
@@ -626,7 +438,7 @@ int trainer_create(const struct opts *o, struct trainer *t)
 	if (!r)
 		r = choose_chunk(t);
 	if (!r)
-		r = open_tokenizer(t);
+		r = trainer_open_tokenizer(t);
 	if (!r)
 		r = sample_check_prompt(o, t->tokenizer, &t->cfg);
 	if (!r)
@@ -725,7 +537,7 @@ static int open_training(struct trainer *t)
 /* data and folder, which later attempts have too */
 static int open_once(struct trainer *t)
 {
-	int r = t->data ? STATUS_OK : open_data(t, t->cfg.vocab);
+	int r = t->data ? STATUS_OK : trainer_open_data(t, t->cfg.vocab);
 
 	return r || !trainer_folder(t) || t->ranks.rank || t->lock_fd >= 0 ? r : open_out(t);
 }
@@ -750,7 +562,7 @@ int trainer_open(struct trainer *t)
 	if (!r && train)
 		r = open_once(t);
 	if (!r && t->o->profile && !t->data)
-		r = open_data(t, t->cfg.vocab);
+		r = trainer_open_data(t, t->cfg.vocab);
 	if (!r && weights && !t->o->profile)
 		r = check_memory(t, train);
 	if (!r && weights)
@@ -763,7 +575,7 @@ int trainer_open(struct trainer *t)
 	a->done.nval = t->val.n;
 	a->done.window = t->by_epoch ? t->T : 0;
 	if (t->data)
-		data_digests(t, a->done.data_digest);
+		trainer_digests(t, a->done.data_digest);
 	return r;
 }
 

@@ -191,6 +191,7 @@ TT_TOOLS += \
 	t/tools/gpu \
 	t/tools/hfconfig \
 	t/tools/jsonl \
+	t/tools/kept \
 	t/tools/lora \
 	t/tools/mem \
 	t/tools/option \
@@ -242,6 +243,7 @@ TT_TOOLS_SH += \
 	t/tools/t8042-te_train-zero.t \
 	t/tools/t8046-te_train-states.t \
 	t/tools/t8047-te_export-folder.t \
+	t/tools/t8048-te_train-token-cache.t \
 	t/tools/t8050-te_train-choices.t \
 	t/tools/t8051-te_train-gradients.t
 # a shared library for LD_PRELOAD: -rpath makes it one although it is not installed
@@ -447,6 +449,7 @@ t_tools_gpu_LDADD = $(TE_TRAIN_LDADD)
 t_tools_gpu_LDFLAGS = -Wl,--wrap=te_backend_info,--wrap=te_device_info
 t_tools_hfconfig_LDADD = $(TE_TRAIN_LDADD)
 t_tools_jsonl_LDADD = $(TE_TRAIN_LDADD)
+t_tools_kept_LDADD = $(TE_TRAIN_LDADD)
 t_tools_lora_LDADD = $(TE_TRAIN_LDADD)
 t_tools_mem_LDADD = $(TE_TRAIN_LDADD)
 t_tools_option_LDADD = $(TE_TRAIN_LDADD)

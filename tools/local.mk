@@ -200,6 +200,8 @@ tools_te_train_libte_train_la_SOURCES = \
 	tools/te_train/answers.h \
 	tools/te_train/batch.c \
 	tools/te_train/batch.h \
+	tools/te_train/blocks.c \
+	tools/te_train/blocks.h \
 	tools/te_train/ckpt.c \
 	tools/te_train/ckpt.h \
 	tools/te_train/ckpt_files.c \
@@ -218,6 +220,8 @@ tools_te_train_libte_train_la_SOURCES = \
 	tools/te_train/inflate.h \
 	tools/te_train/jsonl.c \
 	tools/te_train/jsonl.h \
+	tools/te_train/kept.c \
+	tools/te_train/kept.h \
 	tools/te_train/lock.c \
 	tools/te_train/lock.h \
 	tools/te_train/loop.c \
@@ -251,6 +255,8 @@ tools_te_train_libte_train_la_SOURCES = \
 	tools/te_train/setup.c \
 	tools/te_train/source.c \
 	tools/te_train/source.h \
+	tools/te_train/texts.c \
+	tools/te_train/texts.h \
 	tools/te_train/trainer.c
 tools_te_train_libte_train_la_CFLAGS = $(AM_CFLAGS) $(JANSSON_CFLAGS) $(ZLIB_CFLAGS) \
 	$(LZMA_CFLAGS) $(ZSTD_CFLAGS)

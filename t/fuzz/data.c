@@ -35,10 +35,14 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t nbytes)
 		abort();
 	for (int i = 0; i < 20; i++) {
 		/* read completely, and in pieces */
-		const struct data_opts opts = { types[i % 5], i / 5 % 2 ? DATA_NBYTES : 50257,
-						i < 10 ? DATA_CHECKED_NBYTES : 0, &chat,
-						NULL, (enum data_mark)(i % 3),
-						(int32_t)(nbytes % 3) - 1 };
+		const struct data_opts opts = {
+			.type = types[i % 5],
+			.vocab = i / 5 % 2 ? DATA_NBYTES : 50257,
+			.most_nbytes = i < 10 ? DATA_CHECKED_NBYTES : 0,
+			.chat = &chat,
+			.mark = (enum data_mark)(i % 3),
+			.mark_token = (int32_t)(nbytes % 3) - 1,
+		};
 		struct data *d;
 		int32_t token[2], target[2] = { 0 }, first[2];
 		struct order *o;

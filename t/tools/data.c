@@ -51,7 +51,8 @@ static void put(int i, const char *suffix, const void *p, size_t n)
 static struct data *open_as(int n, enum data_type type, int64_t vocab)
 {
 	char *list[3] = { path[0], path[1], path[2] };
-	const struct data_opts opts = { type, vocab, most, &chat, NULL, mark, mark_token };
+	const struct data_opts opts = { .type = type, .vocab = vocab, .most_nbytes = most,
+					.chat = &chat, .mark = mark, .mark_token = mark_token };
 	struct data *d = NULL;
 
 	ck_assert_int_eq(data_open(list, n, &opts, &d), 0);
@@ -66,7 +67,8 @@ static struct data *open_files(int n)
 static void refuse_as(int n, enum data_type type, int64_t vocab)
 {
 	char *list[3] = { path[0], path[1], path[2] };
-	const struct data_opts opts = { type, vocab, most, &chat, NULL, mark, mark_token };
+	const struct data_opts opts = { .type = type, .vocab = vocab, .most_nbytes = most,
+					.chat = &chat, .mark = mark, .mark_token = mark_token };
 	struct data *d = NULL;
 
 	ck_assert_int_eq(data_open(list, n, &opts, &d), STATUS_BAD);

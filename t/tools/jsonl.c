@@ -2,6 +2,7 @@
 #include "config.h"
 
 #include "tools/lib/say.h"
+#include "tools/te_train/blocks.h"
 #include "tools/te_train/jsonl.h"
 #include "tt.h"
 
@@ -109,6 +110,94 @@ START_TEST(templates_can_be_given)
 }
 END_TEST
 
+#define NLINES 3000
+
+/* documents of random lengths, some of many blocks, and blank lines; *ret_n: without the newline at
+ * the end */
+static char *random_lines(size_t *ret_n)
+{
+	char *text = malloc((size_t)NLINES * 64 + 8 * 5000), *p = text;
+
+	ck_assert_ptr_nonnull(text);
+	for (int i = 0; i < NLINES; i++) {
+		const int n = i % 500 == 7 ? 5000 : (int)tt_rand_int(0, 20);
+
+		if (tt_rand_int(0, 9))
+			p += sprintf(p, "{\"prompt\": \"%d\", \"completion\": \"%0*d\"}", i, n,
+				     0);
+		*p++ = '\n';
+	}
+	*ret_n = (size_t)(p - text) - 1;
+	return text;
+}
+
+static int read_blocks(int nthreads, const char *text, size_t n, struct docs *ret_docs)
+{
+	struct chat c = { 0 };
+	struct jsonl j = { .name = "x", .chat = &c, .docs = ret_docs };
+	struct blocks *b;
+	int r;
+
+	ck_assert_int_eq(blocks_begin(&j, nthreads, 1000, &b), 0);
+	for (size_t at = 0, k; at < n; at += k) {
+		k = (size_t)tt_rand_int(1, 3000);
+		k = k < n - at ? k : n - at;
+		blocks_add(b, (const uint8_t *)text + at, k, (int64_t)at);
+	}
+	r = blocks_end(b);
+	chat_free(&c);
+	return r;
+}
+
+START_TEST(threads_find_the_same_documents)
+{
+	size_t n;
+	char *text = random_lines(&n);
+	struct docs want = read_lines("chatml", text, n), got = { 0 };
+
+	ck_assert_int_eq(read_blocks(_i, text, n, &got), 0);
+	ck_assert_int_eq(got.n, want.n);
+	ck_assert_int_eq(got.ntargets, want.ntargets);
+	ck_assert_mem_eq(got.token, want.token, (size_t)want.n * sizeof(*want.token));
+	ck_assert_mem_eq(got.ignored, want.ignored, (size_t)want.n);
+	docs_free(&want);
+	docs_free(&got);
+	free(text);
+}
+END_TEST
+
+static char said[256];
+
+static void note(const char *line)
+{
+	snprintf(said, sizeof(said), "%s", line);
+}
+
+START_TEST(threads_report_the_first_bad_line)
+{
+	size_t n;
+	char *text = random_lines(&n), *p = text;
+	struct docs docs = { 0 };
+	const int first = (int)tt_rand_int(0, NLINES - 1);
+	char want[64];
+
+	/* this line and all after it */
+	for (int i = 0; i < first; i++)
+		p = strchr(p, '\n') + 1;
+	for (char *q = p; q < text + n; q++)
+		*q = *q == '\n' ? *q : '?';
+	*p = '?';
+	snprintf(want, sizeof(want), "x: line %d: is not JSON", first + 1);
+	say_hush(0);
+	say_by(note);
+	ck_assert_int_eq(read_blocks(4, text, n + 1, &docs), STATUS_BAD);
+	say_by(NULL);
+	ck_assert_msg(strstr(said, want) != NULL, "%s, expected %s", said, want);
+	docs_free(&docs);
+	free(text);
+}
+END_TEST
+
 TT_SUITE("tools/jsonl", TT_NEED_NOTHING)
 {
 	TCase *c = tt_case(s, "jsonl", "host");
@@ -116,4 +205,6 @@ TT_SUITE("tools/jsonl", TT_NEED_NOTHING)
 	tcase_add_checked_fixture(c, setup, teardown);
 	tcase_add_loop_test(c, documents_have_masks, 0, TT_LEN(documents));
 	tcase_add_test(c, templates_can_be_given);
+	tcase_add_loop_test(c, threads_find_the_same_documents, 1, 6);
+	tcase_add_test(c, threads_report_the_first_bad_line);
 }

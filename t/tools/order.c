@@ -51,8 +51,8 @@ static void put(int i, const char *suffix, const void *p, size_t n)
 static struct data *open_files(int n, int64_t vocab)
 {
 	char *list[3] = { path[0], path[1], path[2] };
-	const struct data_opts opts = { DATA_AUTO, vocab, DATA_CHECKED_NBYTES, &chat, NULL, mark,
-					MARK };
+	const struct data_opts opts = { .vocab = vocab, .most_nbytes = DATA_CHECKED_NBYTES,
+					.chat = &chat, .mark = mark, .mark_token = MARK };
 	struct data *d = NULL;
 
 	ck_assert_int_eq(data_open(list, n, &opts, &d), 0);

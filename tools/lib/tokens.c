@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #ifdef HAVE_TOKEN
@@ -44,6 +45,50 @@ int tokenizer_in(const char *path)
 
 	free(file);
 	return found;
+}
+
+/* 1: the bytes of a regular file were added */
+static int add_file(struct digest *d, const char *path)
+{
+	FILE *f = fopen(path, "re");
+	char part[4096];
+	int good = f != NULL;
+	size_t n;
+
+	while (f && (n = fread(part, 1, sizeof(part), f)) > 0)
+		digest_add(d, part, n);
+	good = good && !ferror(f);
+	if (f)
+		fclose(f);
+	return good;
+}
+
+int tokenizer_digest(const char *path, char ret_text[DIGEST_NBYTES])
+{
+	struct digest d = { 0 };
+	uint64_t nitems;
+	struct stat st;
+	void *items;
+	size_t n;
+	char *file = NULL;
+	int good = 0;
+
+	if (stat(path, &st))
+		return 0;
+	file = S_ISDIR(st.st_mode) ? file_of(path) : strdup(path);
+	if (file && gguf_is(file)) {
+		/* a model's file has its weights too */
+		good = !gguf_items(file, "tokenizer.", &items, &n, &nitems);
+		if (good) {
+			digest_add(&d, items, n);
+			free(items);
+		}
+	} else if (file && !stat(file, &st) && S_ISREG(st.st_mode)) {
+		good = add_file(&d, file);
+	}
+	free(file);
+	digest_end(&d, ret_text);
+	return good;
 }
 
 #ifdef HAVE_TOKEN

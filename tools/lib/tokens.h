@@ -5,6 +5,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "digest.h"
+
 struct tokenizer;
 
 /* a GGUF file that has a tokenizer only, in the folder of a model that came from such a file */
@@ -19,6 +21,8 @@ int tokenizer_in(const char *path);
  */
 int tokenizer_open(const char *path, int64_t vocab, int32_t end, struct tokenizer **ret_t);
 void tokenizer_close(struct tokenizer *t);
+/* 1: the digest of what tokenizer_open() reads for the path; 0: it cannot be read twice */
+int tokenizer_digest(const char *path, char ret_text[DIGEST_NBYTES]);
 
 /*
  * The tokens of a text, for free(3). what: for messages. Special tokens in the text are found.

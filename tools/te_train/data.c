@@ -15,9 +15,9 @@
 #include "magic.h"
 #include "reading.h"
 #include "source.h"
+#include "texts.h"
 #include "tools/lib/model.h"
 #include "tools/lib/say.h"
-#include "tools/lib/tokens.h"
 
 /* llm.c, dev/data/data_common.py: 256 words, then tokens */
 #define LLMC_NBYTES 1024
@@ -54,6 +54,7 @@ struct data {
 	int32_t mark_token;
 	int64_t ntokens;
 	int32_t largest;
+	struct digest all; /* digest of the files before the one that is read */
 	char digest[DIGEST_NBYTES];
 };
 
@@ -196,102 +197,41 @@ static int read_file(struct data *d, struct file *f, struct readings *rs)
 	return source_scan(f->src, f->skip, readings_add, rs);
 }
 
-static void add_lines(void *arg, const uint8_t *p, size_t n, int64_t at)
-{
-	(void)at;
-	jsonl_add(arg, p, n);
-}
-
 /* the type of tokens of text by a tokenizer */
 static enum data_type type_of_tokens(int64_t vocab)
 {
 	return vocab > 1 << 16 ? DATA_U32 : DATA_U16;
 }
 
-struct joined {
-	char *text;
-	size_t n;
-	int64_t zero_at; /* first byte 0, or -1 */
-};
-
-static void join(void *arg, const uint8_t *p, size_t n, int64_t at)
+/* text or JSON lines by a tokenizer */
+static int read_tokenized(struct data *d, struct file *f, const struct data_opts *o, int has_lines)
 {
-	struct joined *all = arg;
-	const uint8_t *zero = memchr(p, 0, n);
-
-	if (zero && all->zero_at < 0)
-		all->zero_at = at + (zero - p);
-	memcpy(all->text + all->n, p, n);
-	all->n += n;
-}
-
-static void set_docs(struct data *d, struct file *f)
-{
-	f->type = type_of_tokens(d->vocab);
-	f->n = f->docs.n;
-	for (int64_t i = 0; i < f->n; i++)
-		if (f->docs.token[i] > d->largest)
-			d->largest = f->docs.token[i];
-}
-
-/* a text as one document */
-static int read_text(struct data *d, struct file *f, const struct data_opts *o)
-{
-	struct joined all = { .zero_at = -1 };
-	const char *name = source_name(f->src);
-	const int32_t end = tokenizer_end(o->tokenizer);
-	int32_t *token = NULL;
-	size_t n = 0;
 	int r;
 
-	all.text = malloc((size_t)source_nbytes(f->src));
-	r = all.text ? source_scan(f->src, 0, join, &all) : say_failed("out of memory");
-	if (!r && o->type == DATA_AUTO && all.zero_at >= 0)
-		r = say_bad("%s: is not text: byte %lld is 0; --data-type gives the type of "
-			    "token files, and text accepts any bytes",
-			    name, (long long)all.zero_at);
-	if (!r)
-		r = tokenizer_encode(o->tokenizer, name, all.text, all.n, 0, &token, &n);
-	free(all.text);
-	if (!r)
-		r = docs_add(&f->docs, token, n, 0);
-	if (!r && end >= 0)
-		r = docs_add(&f->docs, &end, 1, 0);
-	free(token);
-	if (!r)
-		set_docs(d, f);
+	f->type = type_of_tokens(d->vocab);
+	digest_add(&d->all, &f->type, sizeof(f->type));
+	r = texts_read(f->src, o, has_lines, &d->all, &f->docs);
+	f->n = f->docs.n;
+	d->largest = f->docs.largest > d->largest ? f->docs.largest : d->largest;
 	return r;
 }
 
-static int read_docs(struct data *d, struct file *f, const struct data_opts *o)
+/* JSON lines, whose tokens are bytes */
+static int read_lines(struct data *d, struct file *f, const struct data_opts *o)
 {
-	struct jsonl j = { .name = source_name(f->src),
-			   .tokenizer = o->tokenizer,
-			   .chat = o->chat,
-			   .docs = &f->docs };
-	int r = d->vocab > DATA_NBYTES && !o->tokenizer ?
-			refuse_text(f, d->vocab) :
-			source_scan(f->src, 0, add_lines, &j),
-	    end;
+	const char *name = source_name(f->src);
+	int r;
 
-	if (r)
-		return r;
-	end = jsonl_end(&j);
-	if (o->tokenizer) {
-		if (!end)
-			set_docs(d, f);
-		return end;
-	}
 	f->type = DATA_TEXT;
+	digest_add(&d->all, &f->type, sizeof(f->type));
+	r = texts_read(f->src, o, 1, &d->all, &f->docs);
 	f->n = f->docs.n;
-	for (int64_t i = 0; i < f->n && !end; i++) {
+	d->largest = f->docs.largest > d->largest ? f->docs.largest : d->largest;
+	for (int64_t i = 0; i < f->n && !r && f->docs.largest >= d->vocab; i++)
 		if (f->docs.token[i] >= d->vocab)
-			end = say_bad("%s: byte %d is beyond the vocabulary of %lld", j.name,
-				      (int)f->docs.token[i], (long long)d->vocab);
-		if (f->docs.token[i] > d->largest)
-			d->largest = f->docs.token[i];
-	}
-	return end;
+			r = say_bad("%s: byte %d is beyond the vocabulary of %lld", name,
+				    (int)f->docs.token[i], (long long)d->vocab);
+	return r;
 }
 
 static int is_jsonl(const struct source *src, enum data_type asked)
@@ -308,8 +248,11 @@ static int recognise(struct data *d, struct file *f, const struct data_opts *o)
 	struct readings rs = { .n = 1 };
 	int r;
 
-	if (is_jsonl(f->src, asked))
-		return read_docs(d, f, o);
+	if (is_jsonl(f->src, asked)) {
+		if (o->tokenizer)
+			return read_tokenized(d, f, o, 1);
+		return d->vocab > DATA_NBYTES ? refuse_text(f, d->vocab) : read_lines(d, f, o);
+	}
 	if (source_nbytes(f->src) < (int64_t)nhead)
 		nhead = (size_t)source_nbytes(f->src);
 	r = source_read(f->src, 0, head, nhead);
@@ -321,7 +264,7 @@ static int recognise(struct data *d, struct file *f, const struct data_opts *o)
 	if (!r && asked != DATA_TEXT && !f->skip)
 		r = refuse_magic(f, head, nhead, f->type == DATA_TEXT);
 	if (!r && f->type == DATA_TEXT && o->tokenizer)
-		return read_text(d, f, o);
+		return read_tokenized(d, f, o, 0);
 	if (!r && f->type == DATA_TEXT && d->vocab > DATA_NBYTES)
 		r = refuse_text(f, d->vocab);
 	if (r)
@@ -344,42 +287,12 @@ static int recognise(struct data *d, struct file *f, const struct data_opts *o)
 				d->largest = (int32_t)rs.rd[i].largest[k];
 		}
 	}
+	digest_add(&d->all, &f->type, sizeof(f->type));
+	digest_add(&d->all, source_digest(f->src), DIGEST_NBYTES);
 	return r;
 }
 
 /* ---- the data set ---- */
-
-/* 1 for each token that is no target, as earlier versions had */
-static void digest_mask(struct digest *all, const struct docs *docs)
-{
-	uint8_t ignored[CHUNK_NTOKENS];
-
-	for (int64_t at = 0; at < docs->n; at += CHUNK_NTOKENS) {
-		const int64_t n = docs->n - at < CHUNK_NTOKENS ? docs->n - at : CHUNK_NTOKENS;
-
-		for (int64_t i = 0; i < n; i++)
-			ignored[i] = docs->ignored[at + i] != DOCS_TARGET;
-		digest_add(all, ignored, (size_t)n);
-	}
-}
-
-static void digest_files(struct data *d)
-{
-	struct digest all = { 0 };
-
-	for (int i = 0; i < d->nfiles; i++) {
-		const struct docs *docs = &d->file[i].docs;
-
-		digest_add(&all, &d->file[i].type, sizeof(d->file[i].type));
-		digest_add(&all, source_digest(d->file[i].src), DIGEST_NBYTES);
-		/* templates differ */
-		if (docs->n) {
-			digest_add(&all, docs->token, (size_t)docs->n * sizeof(*docs->token));
-			digest_mask(&all, docs);
-		}
-	}
-	digest_end(&all, d->digest);
-}
 
 /* are documents of the file told by a mark, if at all */
 static int needs_mark(const struct file *f)
@@ -474,7 +387,7 @@ int data_open(char *const *file, int nfiles, const struct data_opts *opts, struc
 		data_close(d);
 		return r;
 	}
-	digest_files(d);
+	digest_end(&d->all, d->digest);
 	*ret_data = d;
 	return STATUS_OK;
 }

@@ -39,6 +39,9 @@ struct data_opts {
 	const struct tokenizer *tokenizer; /* NULL: tokens of text are bytes; likewise */
 	enum data_mark mark; /* for span_documents() */
 	int32_t mark_token;  /* -1: not known, and token files are refused if there is a mark */
+	const char *tokenizer_digest; /* NULL: tokens of text are not kept */
+	const char *kept;	      /* folder where they are; likewise */
+	int64_t kept_nbytes;	      /* text of fewer bytes is not worth it */
 };
 
 /*
@@ -46,10 +49,10 @@ struct data_opts {
  * most_nbytes together, are read once: each token is below vocab. Only pieces are read of others
  * that stay on disk; their tokens are checked by span_read(). The tokens of text are its bytes, so
  * vocab is at most DATA_NBYTES, unless there is a tokenizer: then text becomes 16-bit or 32-bit
- * tokens, in memory, and each file ends with the end token. Token files are little-endian; the
- * headers of llm.c give their width, and otherwise the type does; what DATA_AUTO decides is in
- * te_train(1). Text and tokens cannot be mixed. The documents of JSON lines are kept in memory, as
- * text is, with a mask.
+ * tokens, in memory or in a file of opts->kept, and each text ends with the end token. Token files
+ * are little-endian; the headers of llm.c give their width, and otherwise the type does; what
+ * DATA_AUTO decides is in te_train(1). Text and tokens cannot be mixed. The documents of JSON lines
+ * are kept as text is, with a mask.
  */
 int data_open(char *const *file, int nfiles, const struct data_opts *opts, struct data **ret_data);
 /* tokens that are all equally likely, for measurements */

@@ -7,6 +7,7 @@
 #include <sys/stat.h>
 
 #include "dump.h"
+#include "kept.h"
 #include "loop.h"
 #include "order.h"
 #include "tools/lib/chat.h"
@@ -105,6 +106,8 @@ static int open_files(struct trainer *t, int64_t vocab)
 {
 	const struct opts *o = t->o;
 	const char *const role[CHAT_NROLES] = { o->chat_system, o->chat_user, o->chat_assistant };
+	char *kept = t->tokenizer ? kept_folder(o->token_cache) : NULL;
+	char digest[DIGEST_NBYTES];
 	struct chat chat;
 	struct data_opts opts = {
 		.type = data_type_find(o->data_type),
@@ -112,11 +115,17 @@ static int open_files(struct trainer *t, int64_t vocab)
 		.most_nbytes = !strcmp(o->check_data, "all") ? INT64_MAX : DATA_CHECKED_NBYTES,
 		.chat = &chat,
 		.tokenizer = t->tokenizer,
+		.kept = kept,
+		.kept_nbytes = o->token_cache ? 0 : KEPT_NBYTES,
 	};
 	int r = chat_create(o->chat_template, o->chat_begin, role, o->doc_end, &chat);
 
-	if (r)
+	if (r) {
+		free(kept);
 		return r;
+	}
+	if (kept && tokenizer_digest(o->tokenizer ? o->tokenizer : t->tokenizer_from, digest))
+		opts.tokenizer_digest = digest;
 	choose_mark(t, &opts);
 	r = data_open(o->file, o->nfiles, &opts, &t->data);
 	if (!r && o->val)
@@ -126,6 +135,7 @@ static int open_files(struct trainer *t, int64_t vocab)
 	if (!r)
 		r = open_valids(t, &opts);
 	chat_free(&chat);
+	free(kept);
 	return r;
 }
 

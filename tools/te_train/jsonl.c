@@ -5,17 +5,24 @@
 #include <jansson.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 
 #include "jsonl.h"
 #include "tools/lib/say.h"
 #include "tools/lib/tokens.h"
 
+#define CHUNK_NTOKENS 1024 /* tokens of a copy */
+
 /* ---- documents ---- */
 
 void docs_free(struct docs *d)
 {
-	free(d->token);
-	free(d->ignored);
+	if (d->map) {
+		munmap(d->map, d->map_nbytes);
+	} else {
+		free(d->token);
+		free(d->ignored);
+	}
 	memset(d, 0, sizeof(*d));
 }
 
@@ -51,6 +58,39 @@ int docs_add(struct docs *d, const int32_t *token, size_t n, int ignored)
 	memset(d->ignored + d->n, ignored, n);
 	d->n += (int64_t)n;
 	return STATUS_OK;
+}
+
+int docs_append(struct docs *d, const struct docs *more)
+{
+	const int r = reserve(d, (size_t)more->n);
+
+	if (r || !more->n)
+		return r;
+	memcpy(d->token + d->n, more->token, (size_t)more->n * sizeof(*d->token));
+	memcpy(d->ignored + d->n, more->ignored, (size_t)more->n);
+	d->n += more->n;
+	d->ntargets += more->ntargets;
+	return STATUS_OK;
+}
+
+void docs_digest(struct docs *d, struct digest *all)
+{
+	uint8_t ignored[CHUNK_NTOKENS];
+	int64_t m;
+
+	for (int64_t at = 0; at < d->n; at += m) {
+		m = d->n - at < CHUNK_NTOKENS ? d->n - at : CHUNK_NTOKENS;
+		for (int64_t i = 0; i < m; i++)
+			d->largest = d->token[at + i] > d->largest ? d->token[at + i] : d->largest;
+		digest_add(all, d->token + at, (size_t)m * sizeof(*d->token));
+	}
+	/* 1 for each token that is no target, as earlier versions had */
+	for (int64_t at = 0; at < d->n; at += m) {
+		m = d->n - at < CHUNK_NTOKENS ? d->n - at : CHUNK_NTOKENS;
+		for (int64_t i = 0; i < m; i++)
+			ignored[i] = d->ignored[at + i] != DOCS_TARGET;
+		digest_add(all, ignored, (size_t)m);
+	}
 }
 
 /* a document that is being added */
@@ -266,7 +306,5 @@ int jsonl_end(struct jsonl *j)
 	free(j->part);
 	free(j->text);
 	j->part = j->text = NULL;
-	if (!j->status && !j->docs->n)
-		j->status = say_bad("%s: has no documents", j->name);
 	return j->status;
 }

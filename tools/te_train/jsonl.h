@@ -6,6 +6,7 @@
 #include <stdint.h>
 
 #include "tools/lib/chat.h"
+#include "tools/lib/digest.h"
 
 enum docs_ignored {
 	DOCS_TARGET,
@@ -19,10 +20,18 @@ struct docs {
 	uint8_t *ignored; /* enum docs_ignored */
 	int64_t n, room;
 	int64_t ntargets;
+	int32_t largest; /* token, set by docs_digest() */
+	void *map; /* mapping of a file that has them, or NULL */
+	size_t map_nbytes;
 };
 void docs_free(struct docs *d);
 /* n tokens at the end; the caller sets docs->ntargets. STATUS_FAILED, with a message: no memory */
 int docs_add(struct docs *d, const int32_t *token, size_t n, int ignored);
+/* documents at the end; likewise */
+int docs_append(struct docs *d, const struct docs *more);
+
+/* add the tokens and which are targets, and set d->largest */
+void docs_digest(struct docs *d, struct digest *all);
 
 /* lines of a file, which come in chunks of any size. Zeroed, with the members up to docs set. */
 struct jsonl {
@@ -39,7 +48,7 @@ struct jsonl {
 	int status; /* STATUS_OK, or the first failure, which was reported */
 };
 void jsonl_add(struct jsonl *j, const uint8_t *p, size_t n);
-/* the last line need not end with a newline; returns the status */
+/* the last line need not end with a newline; returns the status, STATUS_OK without documents too */
 int jsonl_end(struct jsonl *j);
 
 #endif

@@ -1,0 +1,164 @@
+/* texts.c - the tokens of a file of text or of JSON lines, computed or kept by an earlier run. */
+#include "config.h"
+
+#include <sched.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <te/version.h>
+
+#include "blocks.h"
+#include "kept.h"
+#include "source.h"
+#include "texts.h"
+#include "tools/lib/say.h"
+#include "tools/lib/tokens.h"
+
+struct joined {
+	char *text;
+	size_t n;
+	int64_t zero_at; /* first byte 0, or -1 */
+};
+
+static void join(void *arg, const uint8_t *p, size_t n, int64_t at)
+{
+	struct joined *all = arg;
+	const uint8_t *zero = memchr(p, 0, n);
+
+	if (zero && all->zero_at < 0)
+		all->zero_at = at + (zero - p);
+	memcpy(all->text + all->n, p, n);
+	all->n += n;
+}
+
+/* a text as one document */
+static int read_text(struct source *src, const struct data_opts *o, struct docs *docs)
+{
+	struct joined all = { .zero_at = -1 };
+	const char *name = source_name(src);
+	const int32_t end = tokenizer_end(o->tokenizer);
+	int32_t *token = NULL;
+	size_t n = 0;
+	int r;
+
+	all.text = malloc((size_t)source_nbytes(src));
+	r = all.text ? source_scan(src, 0, join, &all) : say_failed("out of memory");
+	if (!r && o->type == DATA_AUTO && all.zero_at >= 0)
+		r = say_bad("%s: is not text: byte %lld is 0; --data-type gives the type of "
+			    "token files, and text accepts any bytes",
+			    name, (long long)all.zero_at);
+	if (!r)
+		r = tokenizer_encode(o->tokenizer, name, all.text, all.n, 0, &token, &n);
+	free(all.text);
+	if (!r)
+		r = docs_add(docs, token, n, 0);
+	if (!r && end >= 0)
+		r = docs_add(docs, &end, 1, 0);
+	free(token);
+	return r;
+}
+
+static void add_lines(void *arg, const uint8_t *p, size_t n, int64_t at)
+{
+	(void)at;
+	jsonl_add(arg, p, n);
+}
+
+/* no more threads than cores of the process, or blocks of the file */
+static int count_threads(int64_t nbytes)
+{
+	const int64_t nblocks = nbytes / BLOCKS_NBYTES;
+	cpu_set_t set;
+	int ncores = sched_getaffinity(0, sizeof(set), &set) ? 1 : CPU_COUNT(&set);
+
+	return nblocks < ncores ? (int)nblocks : ncores;
+}
+
+static int read_lines(struct source *src, const struct data_opts *o, struct docs *docs)
+{
+	struct jsonl j = { .name = source_name(src),
+			   .tokenizer = o->tokenizer,
+			   .chat = o->chat,
+			   .docs = docs };
+	const int nthreads = count_threads(source_nbytes(src));
+	struct blocks *b = NULL;
+	int r = nthreads > 1 ? blocks_begin(&j, nthreads, BLOCKS_NBYTES, &b) : STATUS_OK, end;
+
+	if (!r)
+		r = source_scan(src, 0, b ? blocks_add : add_lines, b ? (void *)b : &j);
+	end = b ? blocks_end(b) : jsonl_end(&j);
+	r = r ? r : end;
+	return r || docs->n ? r : say_bad("%s: has no documents", j.name);
+}
+
+static int compute(struct source *src, const struct data_opts *o, int has_lines, struct digest *all,
+		   struct docs *docs)
+{
+	const int r = has_lines ? read_lines(src, o, docs) : read_text(src, o, docs);
+
+	digest_add(all, source_digest(src), DIGEST_NBYTES);
+	docs_digest(docs, all);
+	return r;
+}
+
+/* a text or NULL, so that no two lists of them have the same bytes */
+static void digest_text(struct digest *d, const char *text)
+{
+	const uint64_t n = text ? strlen(text) + 1 : 0;
+
+	digest_add(d, &n, sizeof(n));
+	digest_add(d, text ? text : "", n ? n - 1 : 0);
+}
+
+/* all that the tokens depend on, apart from the text */
+static void digest_options(struct digest *d, const struct data_opts *o, int has_lines)
+{
+	const int32_t number[] = { (int32_t)o->type, has_lines, tokenizer_end(o->tokenizer) };
+
+	digest_text(d, te_version());
+	digest_text(d, o->tokenizer_digest);
+	digest_add(d, number, sizeof(number));
+	if (!has_lines)
+		return;
+	digest_text(d, o->chat->begin);
+	for (int i = 0; i < CHAT_NROLES; i++)
+		digest_text(d, o->chat->role[i]);
+	digest_text(d, o->chat->end);
+}
+
+/* a file of kept tokens, or compute and keep them */
+static int find_kept(struct source *src, const struct data_opts *o, int has_lines,
+		     struct digest *all, struct docs *docs)
+{
+	struct kept k = { .dir = o->kept, .vocab = o->vocab, .what = source_name(src) };
+	struct digest rest = { 0 }, both[2] = { *all };
+	char text[DIGEST_NBYTES];
+	int found, r = source_scan(src, 0, NULL, NULL);
+
+	if (r)
+		return r;
+	memcpy(text, source_digest(src), sizeof(text));
+	digest_options(&rest, o, has_lines);
+	kept_name(&k, text, &rest);
+	digest_add(&both[0], text, DIGEST_NBYTES);
+	both[1] = both[0];
+	found = kept_find(&k, &both[1], docs);
+	if (!found) {
+		r = compute(src, o, has_lines, all, docs);
+		both[1] = *all;
+	}
+	if (!r && strcmp(text, source_digest(src)))
+		r = say_bad("%s: the file changed while it was in use", k.what);
+	kept_end(&k, both, r || found || !docs->n ? NULL : docs);
+	*all = both[1];
+	return r;
+}
+
+int texts_read(struct source *src, const struct data_opts *o, int has_lines, struct digest *all,
+	       struct docs *ret_docs)
+{
+	return o->tokenizer && o->kept && o->tokenizer_digest &&
+			       source_nbytes(src) >= o->kept_nbytes ?
+		       find_kept(src, o, has_lines, all, ret_docs) :
+		       compute(src, o, has_lines, all, ret_docs);
+}

@@ -173,6 +173,7 @@ libtecore_libtecore_internal_la_SOURCES = \
 	libtecore/plan/checkpoint.c \
 	libtecore/plan/choose.c \
 	libtecore/plan/choose.h \
+	libtecore/plan/columns.c \
 	libtecore/plan/costs.c \
 	libtecore/plan/costs.h \
 	libtecore/plan/decoder.c \

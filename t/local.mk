@@ -245,7 +245,8 @@ TT_TOOLS_SH += \
 	t/tools/t8047-te_export-folder.t \
 	t/tools/t8048-te_train-token-cache.t \
 	t/tools/t8050-te_train-choices.t \
-	t/tools/t8051-te_train-gradients.t
+	t/tools/t8051-te_train-gradients.t \
+	t/tools/t8052-te_train-columns.t
 # a shared library for LD_PRELOAD: -rpath makes it one although it is not installed
 check_LTLIBRARIES += t/lib/failalloc.la
 t_lib_failalloc_la_SOURCES = t/lib/failalloc.c
@@ -380,6 +381,7 @@ t_plan_weights_SOURCES = \
 	t/plan/weights.c \
 	t/plan/weights_bound.c \
 	t/plan/weights_cases.h \
+	t/plan/weights_columns.c \
 	t/plan/weights_frozen.c \
 	t/plan/weights_grads.c
 

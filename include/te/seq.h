@@ -81,6 +81,9 @@ TE_EXPORT int te_seq_complete(struct te_seq *seq);
 /* gradients are BF16, 2 bytes a parameter: sums are FP32, and each addition to a gradient is
  * rounded to nearest even. Plans compute in BF16; user-defined ops have no trained weights */
 #define TE_SEQ_BF16_GRADS 128u
+/* no column-wise copies of FP8 weights are kept: backward makes each in a plan's arena, before the
+ * GEMM that reads it. Results have the same bits */
+#define TE_SEQ_RECOMPUTE_COLS 256u
 
 /**
  * te_seq_freeze - freeze weights: no gradient, no optimizer state; or undo it

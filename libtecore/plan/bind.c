@@ -20,6 +20,7 @@ void te__plan_unbind(struct te_plan *p)
 		p->value[i].back_hp = te_tensor_unref(p->value[i].back_hp);
 		p->value[i].back_q = te_tensor_unref(p->value[i].back_q);
 	}
+	te__columns_unbind(p);
 }
 
 /* buf is -1 before the layout */
@@ -120,7 +121,7 @@ int te__plan_bind(struct te_plan *p)
 		if (r < 0)
 			return r;
 	}
-	return 0;
+	return te__columns_bind(p);
 }
 
 static struct te_op_value call_value(const struct te_plan *p, int v, uint32_t forms, int back)
@@ -168,7 +169,7 @@ static void call_weights(const struct te_plan *p, struct te__step *s)
 		if (forms & TE_FORM_HP && !v->hp)
 			v->hp = need->t_hp;
 		if (forms & (TE_FORM_ROW | TE_FORM_COL)) {
-			v->q = need->t_q;
+			v->q = s->column && !k ? p->column[s->column - 1].t : need->t_q;
 			v->quant = p->quant;
 			v->slot = need->slot;
 		}

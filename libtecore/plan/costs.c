@@ -192,5 +192,9 @@ void te__costs_of(struct te__costs *c, int group, struct te__cost *ret)
 		ret->between_nbytes += between_passes(p->seq->op[s->node]) * logits;
 		ret->flops[work] += group_flops(p, g, s);
 	}
+	for (int i = 0; i < p->ncolumns; i++)
+		if (p->column[i].group == group)
+			t.nbytes += te__column_read_nbytes(p, &p->column[i]) +
+				    p->buf[p->column[i].buf].nbytes;
 	ret->nbytes = t.nbytes;
 }

@@ -106,6 +106,8 @@ int te__plan_layout(struct te_plan *p)
 		if (v->fed) /* written by the caller between forward and backward */
 			touch(&p->buf[v->hp], p->fwd_groups);
 	}
-	r = te__plan_find_kept(p);
+	r = te__columns_find(p);
+	if (!r)
+		r = te__plan_find_kept(p);
 	return r ? r : te__moves_plan(p);
 }

@@ -290,6 +290,7 @@ struct te_plan *te_plan_unref(struct te_plan *p)
 	te__mem_put(p->ctx, p->arena);
 	te__mem_put(p->ctx, p->rng_used);
 	te__mem_put(p->ctx, p->scale_again);
+	te__mem_put(p->ctx, p->columns_state);
 	te_quant_unref(p->quant_again);
 	te_quant_unref(p->quant);
 	for (int i = 0; p->node && i < p->nops; i++) {
@@ -318,6 +319,7 @@ struct te_plan *te_plan_unref(struct te_plan *p)
 	te__free(p->need);
 	te__free(p->need_of);
 	te__free(p->set);
+	te__free(p->column);
 	te__free(p->channel_value);
 	te__free(p->channel_grad);
 	te_seq_unref(p->seq);
@@ -432,6 +434,7 @@ static int visit_regions(struct te_plan *p, te_region_fn fn, void *arg)
 		  (size_t)(1 + p->nsinv) * TE__PLAN_SINV_STRIDE * sizeof(float) },
 		{ "plan", TE_REGION_DEVICE, p->scale_again,
 		  (size_t)p->nops * 2 * sizeof(float) },
+		{ "plan", TE_REGION_DEVICE, p->columns_state, te__columns_nbytes(p) },
 	};
 	int r = te_seq_regions(p->seq, fn, arg);
 

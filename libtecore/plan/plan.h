@@ -89,6 +89,7 @@ struct te__step {
 	int joint; /* backward step of a joint fusion: 1 + the group of its forward steps */
 	int drops; /* 1: its fusion reads no saved value */
 	int again; /* 1: a forward step that runs again in backward */
+	int column; /* 1 + index of the copy of its first weight in te_plan.column; 0: none */
 	int share_from[3]; /* values whose memory the main output may take over, or -1 */
 	int share_to;
 	size_t ws_nbytes;
@@ -98,6 +99,15 @@ struct te__step {
 	struct te_op_value *ex, *ey, *dex, *dey, *weight;
 	struct te_tensor **master, **grad, **saved;
 	const void **rest; /* [weights] te_op_call.remainder */
+};
+
+/* A column-wise copy of the first weight of a step, made in the arena before the step's group. */
+struct te__column {
+	int group, step; /* the first step of the group that reads it */
+	int buf;
+	struct te_tensor *t; /* with the row-wise copy of the sequence */
+	struct te_k_weight_transpose turn; /* the launch that makes it; row NULL: cast instead */
+	struct te_k_weights cast;
 };
 
 struct te__group {
@@ -177,6 +187,9 @@ struct te_plan {
 	int *need_of; /* by weight of the sequence: its need, or -1 */
 	int nsets; /* sets of copies that hold the needs */
 	struct te__copies **set;
+	int ncolumns;
+	struct te__column *column; /* by group */
+	void *columns_state; /* device memory: version of the passes, states of the columns */
 	int *channel_value, *channel_grad; /* by channel of the sequence */
 	int x_value, out_value, out_grad, in_grad;
 	int uses_rng, nsinv;
@@ -297,6 +310,17 @@ const char *te__plan_group_name(const struct te_plan *p, const struct te__group 
 /* weights.c: create the copies that the plan needs; refresh copies that are not current */
 int te__plan_weights(struct te_plan *p);
 int te__plan_refresh(struct te_plan *p, struct te_stream *stream);
+
+/* columns.c: find the column-wise copies that groups make for themselves, with a buffer for each */
+int te__columns_find(struct te_plan *p);
+size_t te__columns_nbytes(const struct te_plan *p); /* size of te_plan.columns_state */
+int te__columns_bind(struct te_plan *p); /* tensors and launches at the present addresses */
+void te__columns_unbind(struct te_plan *p);
+/* before n groups from `first` on; before the steps of group g */
+int te__columns_begin(const struct te_plan *p, struct te_stream *stream, int first, int n);
+int te__columns_run(const struct te_plan *p, struct te_stream *stream, const struct te__group *g);
+/* bytes that the launch reads; it writes as many as the buffer has */
+uint64_t te__column_read_nbytes(const struct te_plan *p, const struct te__column *c);
 
 /* libtecore/plan/fusions.c */
 extern const struct te_fusion te__fusions[];

@@ -10,8 +10,20 @@
 
 #include "libtecore/plan/plan.h"
 
+static const char *column_name(const struct te_plan *p, const struct te__step *s)
+{
+	return p->seq->weight[p->seq->op_weight[s->node][0]].name;
+}
+
 void te__plan_step_label(const struct te_plan *p, const struct te__step *s, char *dst, size_t n)
 {
+	/* the first step of a group that reads it makes the copy */
+	if (s->column && p->column[s->column - 1].step == s - p->step) {
+		const int len = snprintf(dst, n, "columns(%.80s) + ", column_name(p, s));
+
+		dst += len;
+		n -= (size_t)len;
+	}
 	if (s->kind == TE__STEP_QUANT || s->kind == TE__STEP_SUM)
 		snprintf(dst, n, "%s(%s)", s->name, p->value[s->role.y].label);
 	else
@@ -85,6 +97,18 @@ static int print_text(FILE *f, const void *arg)
 		print_buf(f, p, "col", v->col);
 		if (v->why)
 			fprintf(f, " not recomputed: %s", v->why);
+		fputc('\n', f);
+	}
+	if (p->ncolumns)
+		fprintf(f, "column-wise copies of weights, made for a group:\n");
+	for (int i = 0; i < p->ncolumns; i++) {
+		const struct te__column *c = &p->column[i];
+
+		const struct te_spec s = te__spec_of(c->t);
+
+		te__spec_str(&s, spec, sizeof(spec));
+		fprintf(f, "  %-28s %-24s", column_name(p, &p->step[c->step]), spec);
+		print_buf(f, p, "col", c->buf);
 		fputc('\n', f);
 	}
 	fprintf(f, "arena: %zu bytes, %zu without reuse\n", p->arena_nbytes, p->sum_nbytes);

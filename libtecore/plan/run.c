@@ -216,6 +216,9 @@ static int run_group(struct te_plan *p, struct te_stream *stream, struct te__gro
 
 	for (int k = 0; k < g->n; k++)
 		p->step[g->first + k].call.stream = stream;
+	r = te__columns_run(p, stream, g);
+	if (r)
+		return r;
 	r = g->fusion ? g->fusion->run(&g->fused) : run_step(p, s);
 	if (r < 0)
 		return te__callback_failed(nfails, r, "%s %s", g->fusion ? "fusion" : s->name,
@@ -247,6 +250,8 @@ static int run_groups(struct te_plan *p, struct te_stream *stream, int first, in
 	const int moves = p->moves && p->moves->n;
 	int r = moves ? te__moves_begin(p, stream, first) : 0;
 
+	if (!r)
+		r = te__columns_begin(p, stream, first, n);
 	for (int t = first; t < first + n && !r; t++) {
 		r = mark(p, stream);
 		if (!r && moves)

@@ -162,6 +162,15 @@ static inline int te__weight_has_rest(const struct te_seq *seq, const struct te_
 	       (te__weight_trains(w) || !(seq->binding.flags & TE_SEQ_ROUND_FROZEN));
 }
 
+/* 1: no column-wise copy of its codes is kept. Copies with blocks of 32 or 16 elements are not the
+ * transpose of the row-wise copy, and are kept where there is no master */
+static inline int te__weight_recomputes_cols(const struct te_seq *seq, const struct te__weight *w)
+{
+	return seq->binding.flags & TE_SEQ_RECOMPUTE_COLS &&
+	       (!w->value || (!te_tensor_coldata(w->value) &&
+			      te_tensor_scaling(w->value) < TE_SCALING_1X32));
+}
+
 /* 1: op i has a trained weight, or is tied to one */
 int te__seq_op_trains(const struct te_seq *seq, int i);
 

@@ -41,7 +41,11 @@ static int place_codes(struct te_seq *seq, struct te__weight *w, uint32_t forms,
 {
 	const struct te_weight_decl *d = &w->decl;
 	struct te_tensor *t;
-	int r = te__tensor_wrap_scaled(seq->ctx, how.dtype, d->ndim, d->shape, TE__NOWHERE,
+	int r;
+
+	if (seq->binding.flags & TE_SEQ_RECOMPUTE_COLS && how.scaling < TE_SCALING_1X32)
+		forms &= ~TE_FORM_COL;
+	r = te__tensor_wrap_scaled(seq->ctx, how.dtype, d->ndim, d->shape, TE__NOWHERE,
 				       forms & TE_FORM_COL ? TE__NOWHERE : NULL,
 				       (float *)TE__NOWHERE, (float *)TE__NOWHERE, how.scaling, &t);
 

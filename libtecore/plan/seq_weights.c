@@ -587,7 +587,8 @@ static int check_binding(const struct te_seq_binding *b)
 	const uint32_t unknown = b->flags & ~(TE_SEQ_NO_GRADS | TE_SEQ_KEEP_MASTERS |
 					      TE_SEQ_BF16_MASTERS | TE_SEQ_REMAINDERS |
 					      TE_SEQ_NO_DRAW | TE_SEQ_ROUND_FROZEN |
-					      TE_SEQ_HOST_REMAINDERS | TE_SEQ_BF16_GRADS);
+					      TE_SEQ_HOST_REMAINDERS | TE_SEQ_BF16_GRADS |
+					      TE_SEQ_RECOMPUTE_COLS);
 
 	if (unknown)
 		return te__fail(-EINVAL, "te_seq_bind: unknown flags 0x%x", (unsigned)unknown);
@@ -599,6 +600,8 @@ static int check_binding(const struct te_seq_binding *b)
 		return te__fail(-EINVAL, "te_seq_bind: grads, and TE_SEQ_NO_GRADS");
 	if (b->flags & TE_SEQ_BF16_GRADS && b->flags & TE_SEQ_NO_GRADS)
 		return te__fail(-EINVAL, "te_seq_bind: TE_SEQ_BF16_GRADS, and TE_SEQ_NO_GRADS");
+	if (b->flags & TE_SEQ_RECOMPUTE_COLS && b->flags & TE_SEQ_NO_GRADS)
+		return te__fail(-EINVAL, "te_seq_bind: TE_SEQ_RECOMPUTE_COLS, and TE_SEQ_NO_GRADS");
 	if (b->flags & TE_SEQ_REMAINDERS && !(b->flags & TE_SEQ_BF16_MASTERS))
 		return te__fail(-EINVAL, "te_seq_bind: TE_SEQ_REMAINDERS without "
 				"TE_SEQ_BF16_MASTERS");

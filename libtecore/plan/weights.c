@@ -70,7 +70,8 @@ static int wants_transpose(const struct te_plan *p, int need)
 {
 	const struct te_tensor *t = weight_of(p, need)->value;
 
-	return t && p->need[need].forms & TE_FORM_COL && !te_tensor_coldata(t);
+	return t && p->need[need].forms & TE_FORM_COL && !te_tensor_coldata(t) &&
+	       !te__weight_recomputes_cols(p->seq, weight_of(p, need));
 }
 
 /* ---- making a set ---- */
@@ -82,13 +83,14 @@ static int is_in_set(const struct te__copies *set, const struct te__weight *w)
 }
 
 /* the copies that the plan needs and, unless all is set, the sequence lacks; codes both ways, as a
- * later plan may need the other, except where no plan can train */
+ * later plan may need the other, except where no plan can train or plans make column-wise copies */
 static void table_fill(const struct te_plan *p, int all, struct te__copies *set,
 		       struct te_k_weight *table)
 {
 	const int32_t scaling =
 		(int32_t)te__recipe_operand(&p->casts, TE__ROLE_WEIGHT).scaling;
-	const int row_only = (p->seq->binding.flags & TE_SEQ_NO_GRADS) != 0;
+	const int row_only =
+		(p->seq->binding.flags & (TE_SEQ_NO_GRADS | TE_SEQ_RECOMPUTE_COLS)) != 0;
 	const enum te_dtype values = te__seq_is_split(p->seq) ? TE_DTYPE_FP32 : TE_DTYPE_BF16;
 	struct te_k_weights *a = &set->args;
 	int32_t lo = INT32_MAX, hi = 0;

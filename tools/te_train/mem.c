@@ -513,7 +513,10 @@ static void print_text(const struct mem_run *run, const struct mem *m, const str
 	print_row("weights", m->weights, "");
 	print_row("gradients", m->grads, "");
 	print_row("moments", m->moments, m->host_states ? "chunks; all are in host memory" : "");
-	print_row("copies", m->copies, "of weights, in other formats");
+	print_row("copies", m->copies,
+		  opts_copies(run->o) ? "of weights, in other formats; column-wise ones are made "
+					"in activations" :
+					"of weights, in other formats");
 	snprintf(note, sizeof(note), "--batch %lld, --seq-len %lld", (long long)run->graph->B,
 		 (long long)run->graph->T);
 	print_row("activations", m->activations, note);

@@ -21,18 +21,18 @@
 static const char *const recomputed[] = { "off", "norm,act", "norm,act,attention", "block" };
 static const int64_t chunks[] = { 0, 4096, 1024 };
 static const char *const states[] = { "device", "host" };
+static const char *const copies[] = { "keep", "recompute" };
 
 #define COUNT(a) (sizeof(a) / sizeof((a)[0]))
 
 struct mix {
-	const char *recompute, *states;
+	const char *recompute, *states, *copies;
 	int64_t chunk;
 	struct mem m;
 	struct mem_fit fit;
 };
 
-/* fills x from its recompute, states and chunk; the rates of *offload, created once, predict its
- * time */
+/* fills x from its choices; the rates of *offload, created once, predict its time */
 static int try(struct opts *o, struct trainer *t, struct mix *x, struct te_offload **offload)
 {
 	const struct attempt *a = &t->now;
@@ -41,6 +41,8 @@ static int try(struct opts *o, struct trainer *t, struct mix *x, struct te_offlo
 
 	if (!r)
 		r = opts_set(o, "states", x->states);
+	if (!r)
+		r = opts_set(o, "column-copies", x->copies);
 	t->cfg.loss_chunk = o->loss_chunk = x->chunk;
 	if (!r)
 		r = trainer_plan(t);
@@ -61,14 +63,32 @@ static int tells(const struct opts *o, const struct trainer *t)
 	return !o->json && !t->ranks.rank;
 }
 
+/* are there column-wise copies of weights? */
+static int has_copies(const struct trainer *t)
+{
+	return t->recipe.kind != TE_RECIPE_NONE || t->head_recipe.kind != TE_RECIPE_NONE;
+}
+
+static void print_heading(const struct opts *o, const struct trainer *t)
+{
+	if (!tells(o, t))
+		return;
+	printf("%-20s %10s %7s ", "recompute", "loss-chunk", "states");
+	if (has_copies(t))
+		printf("%13s ", "column-copies");
+	printf("%12s %12s %13s\n", "offloaded", "memory", "step");
+}
+
 static void print(const struct opts *o, const struct trainer *t, const struct mix *x)
 {
 	char total[32], moved[32];
 
 	if (!tells(o, t))
 		return;
-	printf("%-20s %10lld %7s %12s %12s %10.2f ms%s\n", x->recompute, (long long)x->chunk,
-	       x->states, x->fit.moves ? mem_amount(x->m.offloaded, moved) : "-",
+	printf("%-20s %10lld %7s ", x->recompute, (long long)x->chunk, x->states);
+	if (has_copies(t))
+		printf("%13s ", x->copies);
+	printf("%12s %12s %10.2f ms%s\n", x->fit.moves ? mem_amount(x->m.offloaded, moved) : "-",
 	       mem_amount(x->m.total, total), x->m.step_ms, x->fit.fits ? "" : "  does not fit");
 }
 
@@ -76,8 +96,9 @@ static void print(const struct opts *o, const struct trainer *t, const struct mi
 struct axes {
 	const char *recompute[COUNT(recomputed)];
 	const char *states[COUNT(states)];
+	const char *copies[COUNT(copies)];
 	int64_t chunk[COUNT(chunks)];
-	size_t nrecompute, nstates, nchunks;
+	size_t nrecompute, nstates, ncopies, nchunks;
 };
 
 /* given: --recompute of the command line, or NULL */
@@ -90,6 +111,9 @@ static struct axes axes_of(const struct opts *o, const struct trainer *t, const 
 	memcpy(a.states, states, sizeof(states));
 	a.nstates = o->states_given ? 1 : COUNT(states);
 	a.states[0] = states[!strcmp(o->states, "host")];
+	memcpy(a.copies, copies, sizeof(copies));
+	a.ncopies = o->copies_given || !has_copies(t) ? 1 : COUNT(copies);
+	a.copies[0] = copies[!strcmp(o->column_copies, "recompute")];
 	memcpy(a.recompute, recomputed, sizeof(recomputed));
 	if (given)
 		a.recompute[0] = given;
@@ -127,9 +151,10 @@ static int is_better(const struct mix *x, const struct mix *best)
 static int search(struct opts *o, struct trainer *t, const struct axes *a, struct mix *x,
 		  int *best, int *least)
 {
-	const size_t each = a->nchunks * a->nrecompute;
-	const int n = (int)(each * a->nstates);
+	const size_t each = a->nchunks * a->nrecompute, all = each * a->nstates;
+	const int n = (int)(all * a->ncopies);
 	struct te_offload *offload = NULL;
+	const struct mix *less;
 	int r = STATUS_OK;
 
 	*best = -1;
@@ -137,9 +162,14 @@ static int search(struct opts *o, struct trainer *t, const struct axes *a, struc
 	for (int i = 0; i < n && !r; i++) {
 		x[i] = (struct mix){ .recompute = a->recompute[(size_t)i % a->nrecompute],
 				     .chunk = a->chunk[(size_t)i / a->nrecompute % a->nchunks],
-				     .states = a->states[(size_t)i / each] };
-		if ((size_t)i >= each && x[i - (int)each].fit.fits && !x[i - (int)each].fit.moves) {
-			x[i] = x[i - (int)each]; /* no faster with moments in host memory */
+				     .states = a->states[(size_t)i / each % a->nstates],
+				     .copies = a->copies[(size_t)i / all] };
+		/* the same with moments in device memory, or with the copies, is no slower */
+		less = (size_t)i % all >= each ? &x[i - (int)each] :
+		       (size_t)i >= all	       ? &x[i - (int)all] :
+						 NULL;
+		if (less && less->fit.fits && !less->fit.moves) {
+			x[i] = *less;
 			continue;
 		}
 		r = try(o, t, &x[i], &offload);
@@ -162,19 +192,22 @@ static int take(struct opts *o, struct trainer *t, const struct mix *x)
 		r = opts_set(o, "offload", x->fit.moves ? "auto" : "off");
 	if (!r)
 		r = opts_set(o, "states", x->states);
+	if (!r)
+		r = opts_set(o, "column-copies", x->copies);
 	if (r)
 		return r;
 	t->cfg.loss_chunk = o->loss_chunk = x->chunk;
 	t->predicted_ms = x->m.step_ms;
 	if (tells(o, t))
-		printf("chosen: --recompute %s --loss-chunk %lld --offload %s --states %s\n",
-		       o->recompute, (long long)o->loss_chunk, o->offload, o->states);
+		printf("chosen: --recompute %s --loss-chunk %lld --offload %s --states %s%s%s\n",
+		       o->recompute, (long long)o->loss_chunk, o->offload, o->states,
+		       has_copies(t) ? " --column-copies " : "", has_copies(t) ? x->copies : "");
 	return STATUS_OK;
 }
 
 int mix_choose(struct opts *o, struct trainer *t)
 {
-	struct mix x[COUNT(chunks) * COUNT(recomputed) * COUNT(states)];
+	struct mix x[COUNT(chunks) * COUNT(recomputed) * COUNT(states) * COUNT(copies)];
 	char *given = NULL;
 	struct axes a;
 	int best, least, te, r;
@@ -182,9 +215,7 @@ int mix_choose(struct opts *o, struct trainer *t)
 	if (o->recompute_given && !(given = strdup(o->recompute)))
 		return say_failed("out of memory");
 	a = axes_of(o, t, given);
-	if (tells(o, t))
-		printf("%-20s %10s %7s %12s %12s %13s\n", "recompute", "loss-chunk", "states",
-		       "offloaded", "memory", "step");
+	print_heading(o, t);
 	r = search(o, t, &a, x, &best, &least);
 	/* rates are measured, and differ from rank to rank */
 	te = r ? 0 : ranks_first(&t->ranks, t->stream, &best);

@@ -324,6 +324,11 @@ uint32_t opts_grads(const struct opts *o)
 	return strcmp(o->gradients, "fp32") ? TE_SEQ_BF16_GRADS : 0;
 }
 
+uint32_t opts_copies(const struct opts *o)
+{
+	return strcmp(o->column_copies, "keep") ? TE_SEQ_RECOMPUTE_COLS : 0;
+}
+
 static int has_choices(const struct opts *o)
 {
 	return o->eval_choices && *o->eval_choices;
@@ -454,6 +459,7 @@ int opts_parse(struct opts *o, int argc, char **argv, int *ret_done)
 		o->chunk_given |= at == AT(loss_chunk);
 		o->offload_given |= at == AT(offload);
 		o->states_given |= at == AT(states);
+		o->copies_given |= at == AT(column_copies);
 	}
 	if (preset)
 		r = set_preset(o, preset);

@@ -31,7 +31,7 @@ struct opts {
 	int nfiles;
 	int files_given; /* 1: the data is from the command line, not from the checkpoint */
 	/* 1: from the command line, and not for --memory to choose */
-	int recompute_given, chunk_given, offload_given, states_given;
+	int recompute_given, chunk_given, offload_given, states_given, copies_given;
 	struct te_adamw_group *group; /* from groups; their names are in group_text */
 	char *group_text;
 	int32_t ngroups;
@@ -63,6 +63,9 @@ struct te_adamw_opts opts_adamw(const struct opts *o);
 uint32_t opts_masters(const struct opts *o, const char *backend);
 /* TE_SEQ_BF16_GRADS, or 0 */
 uint32_t opts_grads(const struct opts *o);
+
+/* TE_SEQ_RECOMPUTE_COLS, or 0 */
+uint32_t opts_copies(const struct opts *o);
 
 /* returns a new object of the options that a checkpoint saves, or NULL after a failure */
 json_t *opts_to_json(const struct opts *o);

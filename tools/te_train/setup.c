@@ -480,7 +480,8 @@ static int open_model(struct trainer *t)
 {
 	const struct opts *o = t->o;
 	struct model *m = &t->now.model;
-	uint32_t flags = opts_masters(o, te_ctx_backend(t->ctx)) | opts_grads(o);
+	uint32_t flags =
+		opts_masters(o, te_ctx_backend(t->ctx)) | opts_grads(o) | opts_copies(o);
 	int r;
 
 	if (trains(o))

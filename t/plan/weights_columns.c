@@ -1,0 +1,497 @@
+/*
+ * t/plan/weights_columns.c - TE_SEQ_RECOMPUTE_COLS: column-wise copies of weights that backward
+ * makes in the arena have the bits of those that are kept, in each recipe and order of passes, and
+ * take the memory of one at a time.
+ */
+#include "config.h"
+
+#include <stdlib.h>
+
+#include <te/capture.h>
+#include <te/errno.h>
+#include <te/optim.h>
+
+#include "libtecore/plan/plan.h"
+#include "plan_model.h"
+#include "tt_ctx.h"
+#include "tt_num.h"
+#include "weights_cases.h"
+
+/* weights of several blocks of 128 x 128, not all whole; of extents that are no multiples of 16 */
+static const struct model_shape llama = { 48, 160, 2, 16, 4, 2, 2, 0, 1 };
+static const struct model_shape gpt = { 48, 144, 2, 16, 4, 4, 2, 0, 0 };
+static const struct model_shape odd = { 48, 40, 2, 16, 4, 2, 2, 0, 1 };
+/* the last two on the host backend only */
+static const char *const recipes[] = { "fp8-delayed", "fp8-current", "fp8-block", "mxfp8",
+				       "nvfp4" };
+
+static int nrecipes(void)
+{
+	return (int)TT_LEN(recipes) - (strcmp(backend, "host") ? 2 : 0);
+}
+
+/* again: column-wise copies are made in backward. frozen: weights of GEMMs are */
+static struct te_seq *complete(const struct model_shape *m, uint32_t flags, int again, int frozen)
+{
+	struct te_seq_binding b = TE_SEQ_BINDING_INIT;
+	struct te_seq *s = model_create_unbound(ctx, m);
+
+	b.flags = flags | (again ? TE_SEQ_RECOMPUTE_COLS : 0);
+	DO(te_seq_complete(s));
+	for (int k = 0; k < te_seq_nweights(s) && frozen; k++)
+		if (weight(s, k).flags & TE_WEIGHT_GEMM)
+			ck_assert_int_eq(te_seq_freeze(s, weight(s, k).name, 1), 1);
+	DO(te_seq_bind(s, &b));
+	return s;
+}
+
+static struct te_plan_opts opts_of(const struct model_shape *m, const struct te_recipe *recipe,
+				   uint32_t flags)
+{
+	struct te_plan_opts o = TE_PLAN_OPTS_INIT;
+
+	o.recipe = recipe;
+	o.flags = flags;
+	o.x = (struct te_spec){ TE_DTYPE_INT32, 2, { m->batch, m->seqlen } };
+	return o;
+}
+
+/* the same model twice: s[0] keeps the copies */
+struct pair {
+	struct te_seq *s[2];
+	struct te_plan *p[2];
+	struct te_adamw *opt[2];
+};
+
+static void make_pair(struct pair *q, const struct model_shape *m, const char *recipe,
+		      uint32_t seq_flags, uint32_t flags, int recompute)
+{
+	static const char *const again[] = { "h.*" };
+	const struct te_recipe r = model_recipe(recipe);
+	struct te_plan_opts o = opts_of(m, &r, flags);
+
+	o.nrecompute = recompute;
+	o.recompute = again;
+	for (int i = 0; i < 2; i++) {
+		q->s[i] = complete(m, seq_flags, i, 0);
+		DO(te_seq_init(q->s[i], 5));
+		DO(te_plan_create(q->s[i], &o, &q->p[i]));
+		DO(te_adamw_create(q->s[i], NULL, &q->opt[i]));
+		DO(te_adamw_set_lr(q->opt[i], st, 1e-2f));
+	}
+	ck_assert_int_eq(q->p[0]->ncolumns, 0);
+	ck_assert_int_gt(q->p[1]->ncolumns, m->nlayers);
+}
+
+static void free_pair(struct pair *q)
+{
+	for (int i = 0; i < 2; i++) {
+		te_adamw_unref(q->opt[i]);
+		te_plan_unref(q->p[i]);
+		te_seq_unref(q->s[i]);
+	}
+}
+
+/* the same tokens, and arenas without anything of an earlier pass */
+static void feed(const struct pair *q, const struct model_shape *m)
+{
+	model_feed(q->p[0], m);
+	for (int i = 0; i < 2; i++) {
+		const char *name = i ? "targets" : "x";
+		const struct te_tensor *t = te_plan_input(q->p[0], name);
+
+		DO(te_copy(st, te_tensor_data(te_plan_input(q->p[1], name)), te_tensor_data(t),
+			   te_tensor_nbytes(t)));
+		DO(te_fill(st, q->p[i]->arena, 0xff, q->p[i]->arena_nbytes));
+	}
+}
+
+static void queue_pass(struct te_plan *p)
+{
+	DO(te_plan_forward(p, st, 0));
+	DO(te_plan_backward(p, st));
+	if (te_plan_flags(p) & TE_PLAN_DELAY_DW)
+		DO(te_plan_backward_dw(p, st));
+}
+
+static void same_results(const struct pair *q)
+{
+	DO(te_stream_sync(st));
+	model_same(te_plan_output(q->p[0]), te_plan_output(q->p[1]), "losses");
+	model_same(te_seq_grads(q->s[0]), te_seq_grads(q->s[1]), "gradients");
+	model_same(te_seq_masters(q->s[0]), te_seq_masters(q->s[1]), "masters");
+}
+
+/* each recipe; with all fusions and FP32 masters, without fusions, with delayed weight gradients,
+ * and with blocks that are computed again */
+START_TEST(copies_made_in_backward_have_the_bits_of_kept_ones)
+{
+	static const struct {
+		const struct model_shape *m;
+		uint32_t seq_flags, flags;
+		int recompute;
+	} way[] = {
+		{ &llama, 0, 0, 0 },
+		{ &gpt, TE_SEQ_BF16_MASTERS | TE_SEQ_REMAINDERS, TE_PLAN_NO_FUSION, 0 },
+		{ &odd, TE_SEQ_BF16_MASTERS, TE_PLAN_DELAY_DW, 0 },
+		{ &gpt, 0, TE_PLAN_RECOMPUTE_COSTLY, 1 },
+	};
+	const int k = _i % (int)TT_LEN(way);
+	struct pair q;
+
+	make_pair(&q, way[k].m, recipes[_i / (int)TT_LEN(way)], way[k].seq_flags,
+		  TE_PLAN_TRAIN | way[k].flags, way[k].recompute);
+	for (int step = 0; step < 2; step++) {
+		for (int i = 0; i < 2; i++)
+			DO(te_seq_zero_grads(q.s[i], st));
+		for (int micro = 0; micro < 2; micro++) {
+			feed(&q, way[k].m);
+			for (int i = 0; i < 2; i++)
+				queue_pass(q.p[i]);
+			same_results(&q);
+		}
+		for (int i = 0; i < 2; i++)
+			DO(te_adamw_step(q.opt[i], st));
+		same_results(&q);
+	}
+	free_pair(&q);
+}
+END_TEST
+
+static void queue_step(const struct pair *q, int i)
+{
+	DO(te_seq_zero_grads(q->s[i], st));
+	for (int micro = 0; micro < 2; micro++)
+		queue_pass(q->p[i]);
+	DO(te_adamw_step(q->opt[i], st));
+}
+
+/* replays make the copies again, from the weights of each step, in nodes that run concurrently */
+START_TEST(a_recorded_step_makes_them_each_time)
+{
+	struct te_recording *rec;
+	struct pair q;
+
+	make_pair(&q, &llama, recipes[_i], 0, TE_PLAN_TRAIN, 0);
+	feed(&q, &llama);
+	for (int i = 0; i < 2; i++) /* GEMMs choose their algorithm outside the capture */
+		queue_step(&q, i);
+	DO(te_stream_sync(st));
+	DO(te_capture_begin(st));
+	DO(te_capture_edges(st, TE_CAPTURE_CONCURRENT));
+	queue_step(&q, 1);
+	DO(te_capture_end(st, &rec));
+	for (int step = 0; step < 3; step++) {
+		feed(&q, &llama);
+		queue_step(&q, 0);
+		DO(te_recording_launch(rec, st));
+		same_results(&q);
+	}
+	te_recording_unref(rec);
+	free_pair(&q);
+}
+END_TEST
+
+/* ---- memory ---- */
+
+/* bytes of the column-wise copies of the model's weights in FP8, and of the largest */
+static uint64_t columns_nbytes(struct te_seq *s, const char *recipe, uint64_t *ret_most)
+{
+	uint64_t sum = 0;
+
+	*ret_most = 0;
+	for (int i = 0; i < te_seq_nweights(s); i++) {
+		const struct te_weight_info info = weight(s, i);
+		const struct te_tensor *w = info.master;
+		uint64_t n;
+
+		if (!(info.flags & TE_WEIGHT_GEMM) || strstr(info.name, "head"))
+			continue;
+		n = ((uint64_t)te_tensor_nelems(w) + 255) / 256 * 256;
+		if (!strcmp(recipe, "fp8-block"))
+			n += (4 * (uint64_t)te_scaling_nfloats(TE_SCALING_128X128,
+							       te_tensor_cols(w),
+							       te_tensor_rows(w)) +
+			      255) / 256 * 256;
+		sum += n;
+		*ret_most = n > *ret_most ? n : *ret_most;
+	}
+	return sum;
+}
+
+static uint64_t measured(void)
+{
+	struct te_mem_info m = TE_MEM_INFO_INIT;
+
+	DO(te_ctx_sync(ctx));
+	DO(te_ctx_mem_info(ctx, &m));
+	return m.measured_nbytes - m.workspace_nbytes;
+}
+
+START_TEST(one_is_in_memory_at_a_time)
+{
+	struct te_plan_memory mem[2] = { TE_PLAN_MEMORY_INIT, TE_PLAN_MEMORY_INIT };
+	const struct te_recipe r = model_recipe(recipes[_i]);
+	uint64_t before, sum, most, states = 0, used[2];
+
+	for (int i = 0; i < 2; i++) {
+		struct te_plan_opts o = opts_of(&llama, &r, TE_PLAN_TRAIN | TE_PLAN_NO_ALLOC);
+		struct te_plan_memory real = TE_PLAN_MEMORY_INIT;
+		struct te_seq *s = complete(&llama, 0, i, 0);
+		struct te_plan *p;
+
+		DO(te_plan_create(s, &o, &p));
+		DO(te_plan_memory(p, &mem[i]));
+		te_plan_unref(p);
+		before = measured();
+		DO(te_seq_init(s, 5));
+		o.flags = TE_PLAN_TRAIN;
+		DO(te_plan_create(s, &o, &p));
+		used[i] = measured() - before;
+		DO(te_plan_memory(p, &real));
+		ck_assert_uint_eq(real.total_nbytes, mem[i].total_nbytes);
+		ck_assert_uint_eq(real.arena_nbytes, mem[i].arena_nbytes);
+		ck_assert_uint_le(used[i], mem[i].total_nbytes + 512 * 16);
+		ck_assert_uint_ge(used[i], mem[i].total_nbytes - 512 * 16);
+		sum = columns_nbytes(s, recipes[_i], &most);
+		states = te__columns_nbytes(p);
+		te_plan_unref(p);
+		te_seq_unref(s);
+	}
+	ck_assert_uint_eq(mem[0].copies_nbytes - mem[1].copies_nbytes, sum);
+	ck_assert_uint_le(mem[1].arena_nbytes, mem[0].arena_nbytes + most);
+	ck_assert_uint_gt(states, 0);
+	ck_assert_uint_eq(mem[1].own_nbytes, mem[0].own_nbytes + states);
+	ck_assert_uint_lt(used[1], used[0] - sum / 2);
+}
+END_TEST
+
+/* what a plan prints names the copies, and their lifetime is one group */
+START_TEST(a_plan_tells_where_they_are_made)
+{
+	const struct te_recipe r = model_recipe("fp8-current");
+	const struct te_plan_opts o = opts_of(&llama, &r, TE_PLAN_TRAIN | TE_PLAN_NO_ALLOC);
+	struct te_seq *s = complete(&llama, 0, 1, 0);
+	const char *line;
+	struct te_plan *p;
+	int first, last;
+	char *text;
+
+	DO(te_plan_create(s, &o, &p));
+	for (int k = 0; k < 2; k++) {
+		DO(te_plan_print(p, k ? TE_PLAN_DOT : TE_PLAN_TEXT, &text));
+		ck_assert_ptr_nonnull(strstr(text, k ? "columns(h.0.qkv.weight) + h.0.qkv.bwd" :
+						       " columns(h.1.proj.weight) + h.1.proj.bwd"));
+		if (!k) {
+			line = strstr(text, "column-wise copies of weights, made for a group:\n");
+			ck_assert_ptr_nonnull(line);
+			line = strstr(line, "h.0.qkv.weight ");
+			ck_assert_ptr_nonnull(line);
+			line = strstr(line, " col@");
+			ck_assert_ptr_nonnull(line);
+			ck_assert_int_eq(sscanf(strchr(line, '['), "[%d,%d]", &first, &last), 2);
+			ck_assert_int_eq(first, last);
+			ck_assert_int_ge(first, p->fwd_groups);
+		}
+		free(text);
+	}
+	te_plan_unref(p);
+	te_seq_unref(s);
+}
+END_TEST
+
+/* ---- weights that nothing trains ---- */
+
+/* codes without masters: a column-wise copy of blocks of 32 or 16 cannot be made, and is kept */
+START_TEST(stored_codes_are_row_wise)
+{
+	const struct te_recipe r = model_recipe(recipes[1 + _i]);
+	const struct te_plan_opts o = opts_of(&llama, &r, TE_PLAN_TRAIN);
+	struct te_plan_memory mem[2] = { TE_PLAN_MEMORY_INIT, TE_PLAN_MEMORY_INIT };
+	const int transposed = 1 + _i < 3;
+	struct pair q = { .opt = { NULL, NULL } };
+
+	for (int i = 0; i < 2; i++) {
+		q.s[i] = complete(&llama, 0, i, 1);
+		ck_assert_int_gt(te_seq_store_codes(q.s[i], &o), 0);
+		DO(te_seq_init(q.s[i], 5));
+		DO(te_plan_create(q.s[i], &o, &q.p[i]));
+		DO(te_plan_memory(q.p[i], &mem[i]));
+		for (int k = 0; k < te_seq_nweights(q.s[i]); k++)
+			if (weight(q.s[i], k).value)
+				ck_assert_int_eq(!te_tensor_coldata(weight(q.s[i], k).value),
+						 i && transposed);
+	}
+	ck_assert_int_eq(q.p[1]->ncolumns > 0, transposed);
+	/* the rest is the head, in BF16 */
+	ck_assert_uint_eq(mem[1].copies_nbytes, mem[0].copies_nbytes);
+	if (transposed)
+		ck_assert_uint_le(mem[1].bound_nbytes, mem[0].bound_nbytes / 2 + 64 * 32);
+	for (int k = 0; k < 2; k++) {
+		feed(&q, &llama);
+		for (int i = 0; i < 2; i++)
+			queue_pass(q.p[i]);
+		same_results(&q);
+	}
+	free_pair(&q);
+}
+END_TEST
+
+/* the caller's row-wise codes, which it changes */
+START_TEST(bound_codes_are_transposed_in_backward)
+{
+	const char *recipe = recipes[1 + _i];
+	const struct te_recipe r = model_recipe(recipe);
+	const struct te_plan_opts o = opts_of(&llama, &r, TE_PLAN_TRAIN);
+	struct te_tensor_opts to = TE_TENSOR_OPTS_INIT;
+	static const char name[] = "h.1.proj.weight";
+	const int64_t shape[] = { 160, 160 };
+	const enum te_dtype dtype = TE_DTYPE_E4M3;
+	struct te_tensor *codes, *values;
+	struct pair q = { .opt = { NULL, NULL } };
+	struct te_quant *quant;
+
+	to.scaling = _i ? TE_SCALING_128X128 : TE_SCALING_TENSOR;
+	DO(te_tensor_create(ctx, TE_DTYPE_E4M3, 2, shape, &to, &codes));
+	DO(te_tensor_create(ctx, TE_DTYPE_FP32, 2, shape, NULL, &values));
+	DO(te_quant_create(ctx, &r, 1, &dtype, &quant));
+	for (int i = 0; i < 2; i++) {
+		q.s[i] = complete(&llama, 0, i, 0);
+		DO(te_seq_bind_weight(q.s[i], name, codes));
+		DO(te_seq_init(q.s[i], 5));
+		DO(te_plan_create(q.s[i], &o, &q.p[i]));
+	}
+	for (int k = 0; k < 2; k++) {
+		float x[160 * 160];
+
+		tt_fill_normal(x, TT_LEN(x), 0.1f);
+		tt_tensor_set(values, x);
+		DO(te_quantize(st, quant, 0, values, codes, NULL, 0));
+		feed(&q, &llama);
+		for (int i = 0; i < 2; i++) {
+			DO(te_seq_weights_changed(q.s[i], st));
+			queue_pass(q.p[i]);
+		}
+		same_results(&q);
+	}
+	free_pair(&q);
+	te_quant_unref(quant);
+	te_tensor_unref(values);
+	te_tensor_unref(codes);
+}
+END_TEST
+
+/* ---- a user's fusion, and errors ---- */
+
+static int nseen, nmissed;
+
+/* forward of a linear op and its bias, which looks at both copies of the weight */
+static int look(const struct te_fused *f)
+{
+	const struct te_tensor *w = f->part[0]->weight[0].q, *y = f->part[1]->y.hp;
+
+	nseen++;
+	nmissed += !te_tensor_data(w) || !te_tensor_coldata(w);
+	return te_fill(f->part[0]->stream, te_tensor_data(y), 0, te_tensor_nbytes(y));
+}
+
+START_TEST(a_users_fusion_finds_both_copies)
+{
+	static const struct te_fusion mine = { .size = sizeof(mine), .name = "mine",
+					       .pass = TE_PASS_FORWARD, .pattern = "linear bias",
+					       .run = look };
+	const struct te_recipe r = model_recipe("fp8-current");
+	const struct te_plan_opts o = opts_of(&gpt, &r, TE_PLAN_TRAIN);
+	struct te_seq *s = complete(&gpt, 0, 1, 0);
+	struct te_plan *p;
+
+	DO(te_seq_add_fusion(s, &mine));
+	DO(te_seq_init(s, 5));
+	DO(te_plan_create(s, &o, &p));
+	model_feed(p, &gpt);
+	nseen = nmissed = 0;
+	queue_pass(p);
+	DO(te_stream_sync(st));
+	ck_assert_int_gt(nseen, 0);
+	ck_assert_int_eq(nmissed, 0);
+	te_plan_unref(p);
+	te_seq_unref(s);
+}
+END_TEST
+
+START_TEST(inference_has_none_to_make)
+{
+	struct te_seq_binding b = TE_SEQ_BINDING_INIT;
+	struct te_seq *s = complete(&llama, 0, 1, 0);
+	const struct te_recipe r = model_recipe("fp8-block");
+	const struct te_plan_opts o = opts_of(&llama, &r, TE_PLAN_NO_ALLOC);
+	struct te_plan *p;
+
+	DO(te_plan_create(s, &o, &p));
+	ck_assert_int_eq(p->ncolumns, 0);
+	te_plan_unref(p);
+	b.flags = TE_SEQ_RECOMPUTE_COLS | TE_SEQ_NO_GRADS;
+	fails(te_seq_bind(s, &b), -EINVAL,
+	      "te_seq_bind: TE_SEQ_RECOMPUTE_COLS, and TE_SEQ_NO_GRADS");
+	te_seq_unref(s);
+}
+END_TEST
+
+static int create(void)
+{
+	const struct te_recipe r = model_recipe("nvfp4");
+	struct te_plan_opts o = opts_of(&llama, &r, TE_PLAN_TRAIN);
+	struct te_linear_attrs a = TE_ATTRS(linear, 64, 32, 0.02f, 0, NULL);
+	struct te_seq_binding b = TE_SEQ_BINDING_INIT;
+	struct te_op *op = NULL;
+	struct te_plan *p = NULL;
+	struct te_ctx *c = NULL;
+	struct te_seq *s = NULL;
+	int n = tt_ctx_new(&c);
+
+	b.flags = TE_SEQ_RECOMPUTE_COLS;
+	o.flags |= TE_PLAN_INPUT_GRAD;
+	o.x = (struct te_spec){ TE_DTYPE_BF16, 2, { 16, 64 } };
+	if (!n)
+		n = te_seq_create(c, &s);
+	if (!n)
+		n = te_op_linear(&a, "l", &op);
+	if (!n)
+		n = te_seq_append(s, op);
+	if (!n)
+		n = te_seq_complete(s);
+	if (!n)
+		n = te_seq_bind(s, &b);
+	if (!n)
+		n = te_seq_init(s, 1);
+	if (!n)
+		n = te_plan_create(s, &o, &p);
+	te_plan_unref(p);
+	te_seq_unref(s);
+	te_op_unref(op);
+	te_ctx_unref(c);
+	return n;
+}
+
+START_TEST(survives_every_failed_allocation)
+{
+	ck_assert_int_ge(tt_fault_each(create), 20);
+}
+END_TEST
+
+void columns_cases(Suite *s)
+{
+	TCase *c = tt_ctx_case(s, "columns", "plan numeric");
+
+	TT_ADD_LOOP(c, copies_made_in_backward_have_the_bits_of_kept_ones, 4 * nrecipes(), 5);
+	tcase_add_loop_test(c, a_recorded_step_makes_them_each_time, 0, nrecipes());
+	tcase_add_loop_test(c, one_is_in_memory_at_a_time, 0, 3);
+	tcase_add_test(c, a_plan_tells_where_they_are_made);
+	tcase_add_loop_test(c, stored_codes_are_row_wise, 0, nrecipes() - 1);
+	tcase_add_loop_test(c, bound_codes_are_transposed_in_backward, 0, 2);
+	tcase_add_test(c, a_users_fusion_finds_both_copies);
+	tcase_add_test(c, inference_has_none_to_make);
+	if (!strcmp(backend, "host"))
+		tcase_add_test(tt_case(s, "faults of columns", "host"),
+			       survives_every_failed_allocation);
+}

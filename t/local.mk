@@ -198,6 +198,7 @@ TT_TOOLS += \
 	t/tools/order \
 	t/tools/perftest_call \
 	t/tools/perftest_stats \
+	t/tools/program \
 	t/tools/safetensors \
 	t/tools/sample \
 	t/tools/save_kill \
@@ -459,6 +460,7 @@ t_tools_order_LDADD = $(TE_TRAIN_LDADD)
 TE_PERFTEST_LDADD = tools/te_perftest/libte_perftest.la $(LDADD) $(JANSSON_LIBS)
 t_tools_perftest_call_LDADD = $(TE_PERFTEST_LDADD)
 t_tools_perftest_stats_LDADD = $(TE_PERFTEST_LDADD)
+t_tools_program_LDADD = $(TE_TRAIN_LDADD)
 t_tools_safetensors_LDADD = $(TE_TRAIN_LDADD)
 t_tools_sample_LDADD = $(TE_TRAIN_LDADD)
 t_tools_save_kill_LDADD = $(TE_TRAIN_LDADD)

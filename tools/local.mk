@@ -243,6 +243,8 @@ tools_te_train_libte_train_la_SOURCES = \
 	tools/te_train/pipeline.h \
 	tools/te_train/profile.c \
 	tools/te_train/profile.h \
+	tools/te_train/program.c \
+	tools/te_train/program.h \
 	tools/te_train/progress.c \
 	tools/te_train/progress.h \
 	tools/te_train/ranks.c \

@@ -1,6 +1,6 @@
 #!/bin/sh
-# te_train with ranks that have layers of a model: every schedule gives the losses and the weights of
-# one rank, bit for bit, and so do checkpoints that other layouts resume; what it refuses; a rank
+# te_train with ranks that have layers of a model: every schedule gives the losses and the weights
+# of one rank, bit for bit, and so do checkpoints that other layouts resume; what it refuses; a rank
 # that is killed.
 . "$abs_top_srcdir/t/lib/tap.sh"
 . "$abs_top_srcdir/t/tools/te_train.sh"
@@ -29,19 +29,28 @@ run="--model gpt2.json $common --accum 5 --steps 6"
 check "one rank" "$te_train" $run --out one --log one.log text
 losses one.log >want
 check "there are losses" test "$(wc -l <want)" -ge 8
-for how in "2 gpipe" "3 1f1b" "4 gpipe" "4 1f1b"; do
-	n=${how% *} schedule=${how#* }
-	check "$n ranks, $schedule" ranks "$n" $run --pipeline "$n" --pipeline-schedule "$schedule" \
-		--out "$n.$schedule" --log "$n.$schedule.log" text
-	equal "$n ranks, $schedule" "$n.$schedule"
-done
-check "3 ranks, --graph step" ranks 3 $run --pipeline 3 --graph step --out step --log step.log \
-	--json text
+while read -r n schedule chunks; do
+	check "$n ranks, $schedule, $chunks" ranks "$n" $run --pipeline "$n" --chunks "$chunks" \
+		--pipeline-schedule "$schedule" --out "$n.$schedule" --log "$n.$schedule.log" text
+	equal "$n ranks, $schedule, $chunks" "$n.$schedule"
+done <<'LIST'
+2 gpipe 0
+3 1f1b 1
+4 gpipe 0
+4 1f1b 0
+2 interleaved 2
+4 zero-bubble 0
+2 zero-bubble 2
+LIST
+check "2 ranks, --graph step" ranks 2 $run --pipeline 2 --pipeline-schedule interleaved --chunks 2 \
+	--graph step --out step --log step.log --json text
 equal "--graph step" step
 check "waits are predicted" \
 	grep -q '^in the last step ranks waited [0-9.]*% of the time, [0-9.]*% by prediction' err
 check "also in JSON" grep -q '"predicted_bubble": 0[.][0-9]' out
-check "the log has the stages" grep -q '"shards":1.*"schedule":"1f1b","stages":4' 4.1f1b.log
+check "the log has the stages" \
+	grep -q '"shards":1.*"schedule":"1f1b","stages":4,"chunks":1' 4.1f1b.log
+check "and chunks" grep -q '"schedule":"zero-bubble","stages":2,"chunks":2' 2.zero-bubble.log
 check "2 ranks with one micro-batch" ranks 2 $run --accum 1 --pipeline 2 --out few --log few.log text
 rm -rf one one.log
 check "one rank" "$te_train" $run --accum 1 --out one --log one.log text
@@ -53,28 +62,39 @@ for recipe in fp32 fp8-current; do
 	check "$recipe: one rank" "$te_train" $run --out one --log one.log
 	check "3 ranks" ranks 3 $run --pipeline 3 --out "$recipe" --log "$recipe.log"
 	equal "$recipe" "$recipe"
+	check "3 ranks, zero-bubble" ranks 3 $run --pipeline 3 --pipeline-schedule zero-bubble \
+		--graph step --out "$recipe.zb" --log "$recipe.zb.log"
+	equal "$recipe" "$recipe.zb"
 done
 
 run="--model gpt2.json $common --accum 4 --steps 6"
 rm -rf one one.log
-check "one rank" "$te_train" $run --out one --log one.log text
+check "one rank" "$te_train" $run --pipeline-schedule '' --out one --log one.log text
 check "3 ranks stop" ranks 3 $run --pipeline 3 --stop-after 2 --out a --log a.log text
-check "2 ranks resume" ranks 2 --resume a --pipeline 2 --stop-after 3 --log a.log
-check "one rank resumes" "$te_train" --resume a --stop-after 4 --log a.log
-check "4 ranks resume" ranks 4 --resume a --pipeline 4 --log a.log
+check "2 ranks resume" ranks 2 --resume a --pipeline 2 --pipeline-schedule interleaved --chunks 2 \
+	--stop-after 3 --log a.log
+check "with another schedule, in which the chunks are not kept" \
+	ranks 2 --resume a --pipeline 2 --pipeline-schedule gpipe --stop-after 4 --log a.log
+check "4 ranks resume" ranks 4 --resume a --pipeline 4 --pipeline-schedule zero-bubble \
+	--stop-after 5 --log a.log
+check "one rank resumes" "$te_train" --resume a --pipeline-schedule '' --log a.log
 equal "resumed" a
 same "all of the state" one/state.safetensors a/state.safetensors
 rm -rf one one.log
 check "2 ranks with whole models" ranks 2 $run --accum 2 --out one --log one.log text
-for mode in off step; do
-	check "2 pipelines of 2 ranks, --graph $mode" ranks 4 $run --accum 2 --pipeline 2 \
-		--graph $mode --out d.$mode --log d.$mode.log text
-	equal "2 pipelines" d.$mode
-done
+while read -r mode schedule chunks; do
+	check "2 pipelines, $schedule, --graph $mode" ranks 4 $run --accum 2 --pipeline 2 \
+		--graph "$mode" --pipeline-schedule "$schedule" --chunks "$chunks" \
+		--out "d.$mode" --log "d.$mode.log" text
+	equal "2 pipelines" "d.$mode"
+done <<'LIST'
+off interleaved 2
+step zero-bubble 2
+LIST
 run="$run --freeze h.0.*,head --save-best"
 rm -rf one one.log
 check "frozen weights, one rank" "$te_train" $run --out one --log one.log text
-check "2 ranks" ranks 2 $run --pipeline 2 --out f --log f.log text
+check "2 ranks" ranks 2 $run --pipeline 2 --pipeline-schedule zero-bubble --out f --log f.log text
 equal "frozen weights" f
 same "and the best weights" one/best/model.safetensors f/best/model.safetensors
 
@@ -89,7 +109,6 @@ done <<'LIST'
 --tensor 2|--tensor
 --graph layer|--graph layer
 --numerics values|--numerics
---chunks 2|--chunks
 --offload all|--offload
 --memory 1G|--memory
 --recompute norm|--recompute
@@ -103,8 +122,14 @@ done <<'LIST'
 --print-plan|--print-plan
 --profile|--profile
 LIST
-fails "other schedules" "--pipeline-schedule gpipe or 1f1b, not zero-bubble" \
-	"$te_train" $run --pipeline 2 --pipeline-schedule zero-bubble text
+fails "other schedules" "--pipeline-schedule gpipe|1f1b|interleaved|zero-bubble, not 1,-1" \
+	"$te_train" $run --pipeline 2 --pipeline-schedule 1,-1 text
+fails "chunks of others" "--pipeline-schedule 1f1b is for --chunks 1" \
+	"$te_train" $run --pipeline 2 --chunks 2 text
+fails "no chunks" "interleaved needs --chunks 2 or more" \
+	"$te_train" $run --pipeline 2 --pipeline-schedule interleaved text
+fails "more chunks than layers" "--pipeline 2 --chunks 3: the model has 5 layers" \
+	"$te_train" $run --pipeline 2 --pipeline-schedule interleaved --chunks 3 text
 fails "tied weights" "expected an untied model" "$te_train" --model micro.json $common --pipeline 2 text
 fails "more ranks than layers" "--pipeline 6: the model has 5 layers" \
 	"$te_train" $run --pipeline 6 text

@@ -418,8 +418,7 @@ static void build(struct builder *b, const struct model *m)
 	if (c->documents && b->r >= 0)
 		b->r = te_seq_input(b->seq, MODEL_DOCUMENTS, TE_DTYPE_INT32, 0, NULL);
 	for (int i = 0; i < c->layers; i++) {
-		b->skips = i < stage_first_layer(c, m->nstages, m->stage) ||
-			   i >= stage_first_layer(c, m->nstages, m->stage + 1);
+		b->skips = stage_of_layer(m, i) != m->stage;
 		layer(b, &part, i);
 	}
 	b->skips = m->stage < m->nstages - 1;
@@ -571,7 +570,7 @@ static int build_part(struct te_ctx *ctx, struct model m, struct model *ret_mode
 int model_build_shard(struct te_ctx *ctx, const struct config *cfg, struct te_comm *comm,
 		      int by_tokens, struct model *ret_model)
 {
-	struct model m = { .cfg = *cfg, .nshards = 1, .nstages = 1 };
+	struct model m = { .cfg = *cfg, .nshards = 1, .nstages = 1, .nchunks = 1 };
 
 	if (comm && te_comm_nranks(comm) > 1) {
 		m.comm = comm;
@@ -583,7 +582,7 @@ int model_build_shard(struct te_ctx *ctx, const struct config *cfg, struct te_co
 }
 
 int model_build_stage(struct te_ctx *ctx, const struct config *cfg, struct te_comm *comm,
-		      struct model *ret_model)
+		      int32_t nchunks, struct model *ret_model)
 {
 	return build_part(ctx, (struct model){
 		.cfg = *cfg,
@@ -591,6 +590,7 @@ int model_build_stage(struct te_ctx *ctx, const struct config *cfg, struct te_co
 		.comm = comm,
 		.nstages = te_comm_nranks(comm),
 		.stage = te_comm_rank(comm),
+		.nchunks = nchunks,
 	}, ret_model);
 }
 

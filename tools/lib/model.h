@@ -19,9 +19,9 @@ struct model {
 	int32_t nshards, shard;
 	struct te_comm *comm; /* the ranks with the shards, borrowed */
 	int by_tokens;
-	/* a stage: seq has some layers; else 1, 0 */
-	int32_t nstages, stage;
-	struct model *whole;  /* the layout of all weights, without memory for them */
+	/* a stage: seq has some layers, in nchunks parts of the model; else 1, 0, 1 */
+	int32_t nstages, stage, nchunks;
+	struct model *whole; /* the layout of all weights, without memory for them */
 };
 
 #define MODEL_LOSS "loss"	/* name of the last op */
@@ -49,12 +49,13 @@ int model_build(struct te_ctx *ctx, const struct config *cfg, struct model *ret_
 int model_build_shard(struct te_ctx *ctx, const struct config *cfg, struct te_comm *comm,
 		      int by_tokens, struct model *ret_model);
 /*
- * model_build() for the stage of this rank: rank k of n has the layers k L / n to (k + 1) L / n - 1
- * of L, the first rank the embedding, and the last one the head, too. Its sequence begins with the
- * value that the stage before ends with.
+ * model_build() for the stage of this rank of n. The model is divided into n nchunks parts: part k
+ * has the layers k L / (n nchunks) to (k + 1) L / (n nchunks) - 1 of L, the first one the
+ * embedding, and the last one the head, too. Rank r has the parts c n + r, its chunks, each of
+ * which begins with the value that the part before ends with.
  */
 int model_build_stage(struct te_ctx *ctx, const struct config *cfg, struct te_comm *comm,
-		      struct model *ret_model);
+		      int32_t nchunks, struct model *ret_model);
 /*
  * Freeze weights, between model_build() and model_init(). patterns: patterns of fnmatch(3) for
  * names of weights and of ops, separated by commas; they outlive the model. NULL or empty: none.

@@ -197,13 +197,8 @@ static int gather_weight(const struct gathering *g, const struct te_weight_info 
 static int32_t stage_of(const struct model *m, const char *name)
 {
 	const int64_t layer = strncmp(name, "h.", 2) ? m->cfg.layers : atoll(name + 2);
-	int32_t k = m->nstages - 1;
 
-	if (!strncmp(name, "embed.", 6))
-		return 0;
-	while (layer < stage_first_layer(&m->cfg, m->nstages, k))
-		k--;
-	return k;
+	return strncmp(name, "embed.", 6) ? stage_of_layer(m, layer) : 0;
 }
 
 /* a weight of one stage; own: there */
@@ -377,9 +372,26 @@ int shard_quant_take(const struct model *m, const struct te_quant *whole)
 
 /* ---- places of weights ---- */
 
-int64_t stage_first_layer(const struct config *c, int32_t nstages, int32_t stage)
+/* the number of all layers for the part after the last one */
+static int64_t first_layer(const struct model *m, int32_t part)
 {
-	return stage * c->layers / nstages;
+	return part * m->cfg.layers / (m->nstages * m->nchunks);
+}
+
+int32_t stage_of_layer(const struct model *m, int64_t layer)
+{
+	int32_t part = m->nstages * m->nchunks - 1;
+
+	while (layer < first_layer(m, part))
+		part--;
+	return part % m->nstages;
+}
+
+const char *stage_begins_with(const struct model *m, int32_t chunk, char *buf, size_t nbytes)
+{
+	snprintf(buf, nbytes, "h.%lld.res1",
+		 (long long)first_layer(m, chunk * m->nstages + m->stage));
+	return buf;
 }
 
 uint8_t *shard_common(const struct model *m)

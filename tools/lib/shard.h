@@ -39,7 +39,9 @@ int shard_quant_take(const struct model *m, const struct te_quant *whole);
  * memory */
 uint8_t *shard_common(const struct model *m);
 
-/* number of the first layer of a stage; of nstages: the number of all layers */
-int64_t stage_first_layer(const struct config *c, int32_t nstages, int32_t stage);
+/* the stage that has a layer; the last one if there is no such layer */
+int32_t stage_of_layer(const struct model *m, int64_t layer);
+/* the name of the first operation of a chunk of this stage other than the first one */
+const char *stage_begins_with(const struct model *m, int32_t chunk, char *buf, size_t nbytes);
 
 #endif

@@ -250,11 +250,12 @@ int step_graph_offload(const struct step_graph *g, struct te_ctx *ctx, uint64_t 
 
 static int make_pipeline(struct step_graph *g, struct te_adamw *opt)
 {
+	const char *text = schedule_of(g->o);
 	struct te_step_opts so = TE_STEP_OPTS_INIT;
 	const struct pipeline_opts po = {
 		.step = &so,
 		.recipe = &g->recipe,
-		.schedule = schedule_of(g->o),
+		.schedule = text ? text : "1f1b",
 		.graph = is_mode(g, "step"),
 		.nmicro = g->accum,
 		.B = g->B,
@@ -321,6 +322,7 @@ json_t *step_graph_to_json(const struct step_graph *g)
 	record_text(&rec, "schedule", text ? text : "1f1b");
 	if (g->pipeline) {
 		record_int(&rec, "stages", g->model->nstages);
+		record_int(&rec, "chunks", g->model->nchunks);
 		record_int(&rec, "micro_batches", g->accum);
 		return record_end(&rec, "the pipeline");
 	}

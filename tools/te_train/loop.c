@@ -285,7 +285,7 @@ static int evaluate(struct trainer *t, const struct span *s, const char *file, d
 {
 	const int is_last = t->now.model.stage == t->now.model.nstages - 1;
 	const struct rows rows = trainer_rows(t, t->now.eval_tokens, t->B);
-	struct te_tensor *out = te_plan_output(t->now.eval_plan);
+	struct te_tensor *out = te_plan_output(t->now.eval_plan[t->now.model.nchunks - 1]);
 	int64_t max = t->o->eval_batches;
 	int64_t nbatches = eval_nbatches(s, t->B, t->T, max), total = 0;
 	double sum = 0;
@@ -726,20 +726,27 @@ static int between_steps(struct trainer *t, int *ret_end)
 /* once all steps have run */
 static int measure_bubble(struct trainer *t)
 {
-	enum { N = sizeof(struct pipeline_times) / sizeof(float) };
-	struct pipeline_times own, all[MOST_RANKS];
-	int te;
+	enum { N = sizeof(struct part_times) / sizeof(float) };
+	const int32_t n = t->now.model.nstages, nchunks = t->now.model.nchunks;
+	struct part_times own, all[MOST_RANKS], *times;
+	int te = 0;
 
 	if (!t->now.graph.pipeline || t->now.done.step == t->now.start_step)
 		return STATUS_OK;
-	te = pipeline_times(t->now.graph.pipeline, &own);
+	times = calloc((size_t)(n * nchunks), sizeof(*times));
+	if (!times)
+		return say_failed("out of memory");
+	for (int32_t c = 0; c < nchunks && te >= 0; c++) {
+		te = pipeline_times(t->now.graph.pipeline, c, &own);
+		if (te >= 0)
+			te = ranks_all(&t->ranks, t->stream, (const float *)(void *)&own, N,
+				       (float *)(void *)all);
+		memcpy(times + c * n, all + t->ranks.data_rank * n, (size_t)n * sizeof(*times));
+	}
 	if (te >= 0)
-		te = ranks_all(&t->ranks, t->stream, (const float *)(void *)&own, N,
-			       (float *)(void *)all);
-	if (te >= 0)
-		te = pipeline_bubble(t->now.graph.pipeline,
-				     all + t->ranks.data_rank * t->ranks.nshards, &t->bubble,
+		te = pipeline_bubble(t->now.graph.pipeline, times, &t->bubble,
 				     &t->predicted_bubble);
+	free(times);
 	return te < 0 ? say_te(te, "the times of the last step") : STATUS_OK;
 }
 

@@ -62,7 +62,7 @@ struct saver {
 struct attempt {
 	struct model model;
 	struct step_graph graph;
-	struct te_plan *eval_plan;
+	struct te_plan **eval_plan; /* [model.nchunks] */
 	struct te_decoder *decoder; /* with --eval-choices */
 	struct te_adamw *opt;
 	int64_t accum;
@@ -172,8 +172,8 @@ const char *trainer_folder(const struct trainer *t);
 /* 2, or 3 with documents: arrays of nrows rows in one, which are tokens, targets, documents */
 int trainer_ninputs(const struct trainer *t);
 struct rows trainer_rows(const struct trainer *t, int32_t *tokens, int64_t nrows);
-/* writes B rows of those that the plan has; returns the library's code */
-int trainer_feed(const struct trainer *t, struct te_plan *plan, const struct rows *rows);
+/* write B rows of those that the plans of all chunks have; returns the library's code */
+int trainer_feed(const struct trainer *t, struct te_plan *const *plan, const struct rows *rows);
 /* tokens of a step, of all ranks */
 int64_t trainer_step_tokens(const struct trainer *t);
 /* epochs after a step of this attempt; NaN with --order random */

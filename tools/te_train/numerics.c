@@ -176,7 +176,7 @@ int numerics_of_step(struct trainer *t, const struct slot *s)
 	int r = profile_plan(t, TE_PLAN_NO_FUSION, &plan);
 
 	for (int64_t i = 0; i < t->now.accum && !r && !*w.bad; i++) {
-		const int te = trainer_feed(t, plan, &rows);
+		const int te = trainer_feed(t, &plan, &rows);
 
 		r = te < 0 ? say_te(te, "--numerics") : run(t, plan, &w);
 		rows.x += n;

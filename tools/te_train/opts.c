@@ -14,6 +14,7 @@
 #include "ckpt.h"
 #include "groups.h"
 #include "opts.h"
+#include "program.h"
 #include "tools/lib/chat.h"
 #include "tools/lib/option.h"
 #include "tools/lib/record.h"
@@ -337,7 +338,7 @@ static int has_choices(const struct opts *o)
 /* options that ranks with stages of a model exclude */
 static int check_pipeline(const struct opts *o)
 {
-	const char *schedule = o->pipeline_schedule;
+	const char *given = o->pipeline_schedule, *schedule = given && *given ? given : "1f1b";
 	const struct {
 		int given;
 		const char *name;
@@ -347,7 +348,6 @@ static int check_pipeline(const struct opts *o)
 		{ o->groups != NULL, "--groups" },
 		{ !strcmp(o->graph, "layer"), "--graph layer" },
 		{ o->zero > 0, "--zero" },
-		{ o->chunks > 0, "--chunks" },
 		{ strcmp(o->documents, "off") != 0, "--documents" },
 		{ strcmp(o->offload, "off") != 0, "--offload" },
 		{ o->memory > 0, "--memory" },
@@ -371,10 +371,14 @@ static int check_pipeline(const struct opts *o)
 	for (size_t i = 0; i < sizeof(without) / sizeof(without[0]) && o->pipeline > 1; i++)
 		if (without[i].given)
 			return say_bad("--pipeline: %s is not possible with it", without[i].name);
-	if (o->pipeline > 1 && schedule && *schedule && strcmp(schedule, "gpipe") &&
-	    strcmp(schedule, "1f1b"))
-		return say_bad("--pipeline: ranks run --pipeline-schedule gpipe or 1f1b, not %s",
-			       schedule);
+	if (o->pipeline > 1 && !program_knows(schedule))
+		return say_bad("--pipeline: expected --pipeline-schedule " PROGRAM_NAMES
+			       ", not %s", schedule);
+	if (o->pipeline > 1 && o->chunks > 1 && !program_has_chunks(schedule))
+		return say_bad("--pipeline: --pipeline-schedule %s is for --chunks 1", schedule);
+	if (o->pipeline > 1 && o->chunks < 2 && !strcmp(schedule, "interleaved"))
+		return say_bad("--pipeline: --pipeline-schedule interleaved needs --chunks 2 or "
+			       "more");
 	return STATUS_OK;
 }
 
@@ -436,7 +440,8 @@ int opts_parse(struct opts *o, int argc, char **argv, int *ret_done)
 	const struct option_table table = { .help = print_help, .fields = tables };
 	struct option_given given[256];
 	const char *preset = NULL, *resume = NULL;
-	int random_given = 0, steps_given = 0, tokens_given = 0, n, r;
+	int random_given = 0, steps_given = 0, tokens_given = 0, schedule_given = 0, n, r;
+	int chunks_given = 0;
 
 	*ret_done = 0;
 	memset(o, 0, sizeof(*o));
@@ -455,6 +460,8 @@ int opts_parse(struct opts *o, int argc, char **argv, int *ret_done)
 		random_given |= at == AT(random_tokens);
 		steps_given |= at == AT(steps);
 		tokens_given |= at == AT(tokens);
+		schedule_given |= at == AT(pipeline_schedule);
+		chunks_given |= at == AT(chunks);
 		o->recompute_given |= at == AT(recompute);
 		o->chunk_given |= at == AT(loss_chunk);
 		o->offload_given |= at == AT(offload);
@@ -485,6 +492,10 @@ int opts_parse(struct opts *o, int argc, char **argv, int *ret_done)
 		o->tokens = NAN;
 	if (!r && steps_given && tokens_given)
 		r = say_bad("--steps and --tokens exclude each other");
+	/* the chunks of a checkpoint belong to its schedule */
+	if (!r && schedule_given && !chunks_given &&
+	    (o->pipeline > 1 || !*o->pipeline_schedule))
+		o->chunks = 0;
 	/* measurements have the same batches as earlier versions */
 	if (!r && !o->order)
 		r = option_set(option_find(rows, "order"), o, o->random_tokens ? "random" : "epoch",

@@ -8,11 +8,12 @@
 #include <te/optim.h>
 #include <te/step.h>
 
+#include "program.h"
 #include "tools/lib/model.h"
 
 struct pipeline_opts {
 	const struct te_recipe *recipe;
-	const char *schedule; /* "gpipe", or NULL for "1f1b" */
+	const char *schedule; /* PROGRAM_NAMES */
 	int graph;	      /* 1: steps after the first replay a recording */
 	int32_t nmicro;	      /* micro-batches of a step */
 	int64_t B, T;
@@ -35,25 +36,22 @@ struct te_tensor *pipeline_loss(const struct pipeline *p, int32_t micro);
 /* queue a step; returns the library's code */
 int pipeline_run(struct pipeline *p, struct te_stream *stream);
 
-/* times in milliseconds of a rank's last step, without waits except in span */
-struct pipeline_times {
-	float pass[2]; /* mean of forward and of backward passes */
-	float span;    /* from the begin of its first pass to the end of its last one */
-};
-/* after a step has run; returns the library's code */
-int pipeline_times(const struct pipeline *p, struct pipeline_times *ret);
+/* times of this rank's chunk in the last step, after it has run; returns the library's code */
+int pipeline_times(const struct pipeline *p, int32_t chunk, struct part_times *ret);
 /*
  * The fraction of time in which ranks do not run passes, from the first pass to the last one: as it
- * was, and as the schedule makes it with these times of passes of all stages, and messages that
+ * was, and as the schedule makes it with these times of passes of all parts, and messages that
  * take none. Returns the library's code.
  */
-int pipeline_bubble(const struct pipeline *p, const struct pipeline_times *times, double *ret_was,
+int pipeline_bubble(const struct pipeline *p, const struct part_times *times, double *ret_was,
 		    double *ret_predicted);
 
-/* main input of a stage's plans */
-struct te_spec pipeline_spec(const struct model *m, const struct te_recipe *recipe, int64_t B,
-			     int64_t T);
-/* queue the forward pass of an evaluation; all stages do so. Returns the library's code */
-int pipeline_forward(const struct model *m, struct te_plan *plan, struct te_stream *stream);
+/* create a plan of a chunk of this stage; opts: all but the input and the operations. Returns the
+ * library's code */
+int pipeline_plan(const struct model *m, const struct te_plan_opts *opts, int32_t chunk, int64_t B,
+		  int64_t T, struct te_plan **ret_plan);
+/* queue the forward pass of an evaluation, of a plan for each chunk; all stages do so. Returns the
+ * library's code */
+int pipeline_forward(const struct model *m, struct te_plan *const *plan, struct te_stream *stream);
 
 #endif

@@ -35,7 +35,7 @@ int profile_draw(const struct trainer *t, struct te_plan *plan, int64_t step)
 	int r = tokens ? batch_draw(&t->train, (uint64_t)t->o->seed, step,
 				    t->ranks.data_rank * t->B, &rows) :
 			 say_failed("out of memory");
-	const int te = r ? 0 : trainer_feed(t, plan, &rows);
+	const int te = r ? 0 : trainer_feed(t, &plan, &rows);
 
 	free(tokens);
 	return te < 0 ? say_te(te, "the tokens of a micro-batch") : r;

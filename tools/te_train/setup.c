@@ -188,13 +188,15 @@ static int open_device(struct trainer *t)
 static int make_eval_plan(struct trainer *t)
 {
 	struct te_plan_opts po = TE_PLAN_OPTS_INIT;
-	int r;
+	const struct model *m = &t->now.model;
+	int r = 0;
 
 	po.recipe = &t->recipe;
-	po.x = (struct te_spec){ TE_DTYPE_INT32, 2, { t->B, t->T } };
-	if (t->now.model.nstages > 1)
-		po.x = pipeline_spec(&t->now.model, &t->recipe, t->B, t->T);
-	r = te_plan_create(t->now.model.seq, &po, &t->now.eval_plan);
+	t->now.eval_plan = calloc((size_t)m->nchunks, sizeof(struct te_plan *));
+	if (!t->now.eval_plan)
+		return say_failed("out of memory");
+	for (int32_t c = 0; c < m->nchunks && r >= 0; c++)
+		r = pipeline_plan(m, &po, c, t->B, t->T, &t->now.eval_plan[c]);
 	if (r == -ENOMEM) {
 		return say_te(r, "--batch %lld with --seq-len %lld does not fit", (long long)t->B,
 			      (long long)t->T);
@@ -395,13 +397,16 @@ static int choose_chunk(struct trainer *t)
 
 static int check_pipeline(const struct trainer *t)
 {
-	const int n = (int)t->o->pipeline;
+	const int n = (int)t->o->pipeline, chunks = t->o->chunks ? (int)t->o->chunks : 1;
 
 	if (n == 1)
 		return STATUS_OK;
 	if (t->cfg.tied)
 		return say_bad("--pipeline: the model's head has the weight of its embedding, "
 			       "which another rank has; expected an untied model");
+	if (t->cfg.layers / n < chunks && chunks > 1)
+		return say_bad("--pipeline %d --chunks %d: the model has %lld layers", n, chunks,
+			       (long long)t->cfg.layers);
 	if (t->cfg.layers < n)
 		return say_bad("--pipeline %d: the model has %lld layers", n,
 			       (long long)t->cfg.layers);
@@ -488,7 +493,8 @@ static int open_model(struct trainer *t)
 		extend_context(t);
 	r = ranks_divide(&t->ranks);
 	if (!r && o->pipeline > 1)
-		r = model_build_stage(t->ctx, &t->cfg, t->ranks.model, m);
+		r = model_build_stage(t->ctx, &t->cfg, t->ranks.model,
+				      o->chunks ? (int32_t)o->chunks : 1, m);
 	else if (!r)
 		r = model_build_shard(t->ctx, &t->cfg, t->ranks.model, (int)o->sequence_parallel,
 				      m);
@@ -593,7 +599,9 @@ void trainer_close(struct trainer *t)
 		te_event_unref(t->now.slot[i].done);
 	}
 	te_adamw_unref(t->now.opt);
-	te_plan_unref(t->now.eval_plan);
+	for (int32_t c = 0; t->now.eval_plan && c < t->now.model.nchunks; c++)
+		te_plan_unref(t->now.eval_plan[c]);
+	free(t->now.eval_plan);
 	te_decoder_unref(t->now.decoder);
 	model_free(&t->now.model);
 	ranks_undivide(&t->ranks);

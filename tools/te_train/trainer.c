@@ -42,7 +42,7 @@ struct rows trainer_rows(const struct trainer *t, int32_t *tokens, int64_t nrows
 	};
 }
 
-int trainer_feed(const struct trainer *t, struct te_plan *plan, const struct rows *rows)
+int trainer_feed(const struct trainer *t, struct te_plan *const *plan, const struct rows *rows)
 {
 	static const char *const name[] = { "x", MODEL_TARGETS, MODEL_DOCUMENTS };
 	const struct model *m = &t->now.model;
@@ -53,10 +53,14 @@ int trainer_feed(const struct trainer *t, struct te_plan *plan, const struct row
 	};
 	int te = 0;
 
-	for (int i = 0; i < 3 && te >= 0; i++)
+	for (int i = 0; i < 3 && te >= 0; i++) {
+		/* stages have no documents */
+		struct te_plan *reader = plan[i ? m->nchunks - 1 : 0];
+
 		if (src[i])
-			te = te_tensor_write(te_plan_input(plan, name[i]), src[i],
+			te = te_tensor_write(te_plan_input(reader, name[i]), src[i],
 					     (size_t)(t->B * t->T) * sizeof(*src[i]));
+	}
 	return te;
 }
 

@@ -1,6 +1,7 @@
 #!/bin/sh
 # te_train --zero 1: ranks that keep a part of the moments have the bits of ranks that keep all, any
-# number of ranks resumes from any other's checkpoint, and --estimate counts the part.
+# number of ranks resumes from any other's checkpoint, also if ranks divide the models, and --estimate
+# counts the part.
 . "$abs_top_srcdir/t/lib/tap.sh"
 . "$abs_top_srcdir/t/tools/te_train.sh"
 
@@ -66,7 +67,16 @@ same "moments are counted" want got
 check "the rest is the same" test \
 	$(($(key fp32.0.json total_bytes) - $(key fp32.1.json total_bytes))) = $((8 * (n - own)))
 
-ranks 2 $fresh --tensor 2 --zero 1
-check "--tensor is refused" grep -q '^te_train: --zero needs whole models, --tensor is 2$' err
+# ranks that have a part of a model; begun and resumed with parts of the moments
+while read -r name how; do
+	check "$name: all moments" ranks 4 --model untied.json $common --accum 2 $how --out $name.all
+	check "$name: a part" ranks 4 --model untied.json $common --accum 2 $how --zero 1 \
+		--stop-after 3 --out $name.part
+	check "$name: goes on" ranks 4 --resume $name.part $how --zero 1
+	saved $name.all $name.part
+done <<'LIST'
+tensor --tensor 2 --sequence-parallel --recipe fp8-delayed
+pipeline --pipeline 2 --freeze h.0.*,head
+LIST
 
 tap_end

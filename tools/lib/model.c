@@ -693,7 +693,7 @@ static int take_drawn(const struct model *m, uint64_t seed)
 		r = te < 0 ? cannot(m, te) : STATUS_OK;
 	}
 	if (!r)
-		r = shard_take(m, &whole, flat, 0, te_seq_masters(m->seq));
+		r = shard_set(m, &whole, flat);
 	free(flat);
 	model_free(&whole);
 	if (r)

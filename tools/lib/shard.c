@@ -111,14 +111,12 @@ static int find(const struct model *m, const char *name, struct te_weight_info *
 	return 0;
 }
 
-int shard_take(const struct model *m, const struct model *whole, const float *flat, int trained,
-	       struct te_tensor *dst)
+void shard_take(const struct model *m, const struct model *whole, const float *flat, int trained,
+	       float *part)
 {
-	float *part = calloc(1, te_tensor_nbytes(dst));
-	int te;
+	const int64_t n = trained ? te_seq_grad_nelems(m->seq) : te_seq_nelems(m->seq);
 
-	if (!part)
-		return say_failed("out of memory");
+	memset(part, 0, (size_t)n * sizeof(*part));
 	for (int i = 0; i < te_seq_nweights(m->seq); i++) {
 		struct te_weight_info w = TE_WEIGHT_INFO_INIT, all = TE_WEIGHT_INFO_INIT;
 
@@ -128,7 +126,18 @@ int shard_take(const struct model *m, const struct model *whole, const float *fl
 		copy_weight(m, w.name, m->shard, (float *)(uintptr_t)flat + all.offset_nelems,
 			    extents_of(&all), part + w.offset_nelems, extents_of(&w), 0);
 	}
-	te = te_tensor_write(dst, part, te_tensor_nbytes(dst));
+}
+
+int shard_set(const struct model *m, const struct model *whole, const float *flat)
+{
+	struct te_tensor *masters = te_seq_masters(m->seq);
+	float *part = malloc(te_tensor_nbytes(masters));
+	int te;
+
+	if (!part)
+		return say_failed("out of memory");
+	shard_take(m, whole, flat, 0, part);
+	te = te_tensor_write(masters, part, te_tensor_nbytes(masters));
 	free(part);
 	return te < 0 ? say_te(te, "writing the weights of a rank") : STATUS_OK;
 }

@@ -14,11 +14,13 @@
 #include "model.h"
 
 /*
- * Copies the shard's part of weights, gradients or moments to dst. flat: host memory, laid out as
- * the weights of `whole`, whose tensors have the same names. trained: dst has no frozen weights.
+ * Copies the shard's part of weights, gradients or moments to part. flat: laid out as the weights
+ * of `whole`, whose tensors have the same names. trained: both are without frozen weights.
  */
-int shard_take(const struct model *m, const struct model *whole, const float *flat, int trained,
-	       struct te_tensor *dst);
+void shard_take(const struct model *m, const struct model *whole, const float *flat, int trained,
+		float *part);
+/* sets the shard's masters to their part of flat; returns an exit status */
+int shard_set(const struct model *m, const struct model *whole, const float *flat);
 /*
  * Reverses shard_take(); collective: shard 0 gets *ret_flat, laid out as m->whole, for free(3);
  * others NULL.

@@ -694,7 +694,7 @@ static int read_tensors(const struct tensors *ts, const struct model *m, int ada
 	if (!r && adapter)
 		adapter_check(adapter, ts->path, text);
 	if (!r && m->whole)
-		r = shard_take(m, m->whole, l.flat, 0, te_seq_masters(m->seq));
+		r = shard_set(m, m->whole, l.flat);
 	/* no loss may show it: it can be in the row of a token that no data have */
 	if (!r && l.odd)
 		say_note("%s: warning: %s: element %lld of tensor \"%s\" is %g", say_program(),

@@ -19,22 +19,39 @@
 
 /* ---- models that ranks divide ---- */
 
-int ckpt_gather(const struct model *m, struct te_adamw *opt, struct ckpt_flat *ret_flat)
+/* part: the moment of this rank's weights, or NULL: the optimizer has it */
+static int gather_moment(const struct model *m, struct te_adamw *opt, int second, const void *part,
+			 float **ret_flat)
 {
-	struct ckpt_flat flat = { 0 };
+	const int64_t n = te_seq_grad_nelems(m->seq);
+	struct te_tensor *t = NULL;
+	int te, r;
+
+	if (!part)
+		return shard_gather(m, second ? te_adamw_v(opt) : te_adamw_m(opt), 1, ret_flat);
+	te = te_tensor_create(te_seq_ctx(m->seq), TE_DTYPE_FP32, 1, &n, NULL, &t);
+	if (te >= 0)
+		te = te_tensor_write(t, part, (size_t)n * sizeof(float));
+	r = te < 0 ? say_te(te, "the moments of a rank") : shard_gather(m, t, 1, ret_flat);
+	te_tensor_unref(t);
+	return r;
+}
+
+int ckpt_gather(const struct model *m, struct te_adamw *opt, struct ckpt_flat *flat)
+{
 	float *tm = NULL, *tv = NULL;
-	int r = shard_gather(m, te_seq_masters(m->seq), 0, &flat.weights);
+	int r = shard_gather(m, te_seq_masters(m->seq), 0, &flat->weights);
 
 	if (!r && opt)
-		r = shard_gather(m, te_adamw_m(opt), 1, &tm);
+		r = gather_moment(m, opt, 0, flat->m, &tm);
 	if (!r && opt)
-		r = shard_gather(m, te_adamw_v(opt), 1, &tv);
-	flat.m = tm;
-	flat.v = tv;
+		r = gather_moment(m, opt, 1, flat->v, &tv);
+	free(flat->m);
+	free(flat->v);
+	flat->m = tm;
+	flat->v = tv;
 	if (r)
-		ckpt_flat_free(&flat);
-	else
-		*ret_flat = flat;
+		ckpt_flat_free(flat);
 	return r;
 }
 
@@ -100,7 +117,8 @@ static enum te_moments moments_of(const struct te_adamw *opt)
 int ckpt_gather_moments(const struct model *m, struct te_adamw *opt, int keep,
 			struct ckpt_flat *ret_flat)
 {
-	const size_t nbytes = te_moments_nbytes(moments_of(opt), moment_nelems(m)) + 1;
+	const int64_t n = te_seq_grad_nelems(m->seq);
+	const size_t nbytes = te_moments_nbytes(moments_of(opt), n) + 1;
 	void *moment[2] = { NULL, NULL };
 	int te = 0;
 
@@ -581,13 +599,12 @@ static int load_moment(const struct st_file *f, const struct model *m, struct te
 		r = say_failed("out of memory");
 	te = r ? 0 : te_moments_to_fp32((enum te_moments)from, second, n, data, values);
 	if (!r && te >= 0 && m->whole) {
-		r = shard_take(m, m->whole, values, 1,
-			       second ? te_adamw_v(opt) : te_adamw_m(opt));
+		shard_take(m, m->whole, values, 1, stored);
 	} else if (!r && te >= 0) {
 		te = te_moments_from_fp32(moments, second, n, values, stored);
-		if (te >= 0)
-			te = te_adamw_moments_set(opt, second, stored);
 	}
+	if (!r && te >= 0)
+		te = te_adamw_moments_set(opt, second, stored);
 	free(data);
 	free(values);
 	free(stored);
@@ -609,7 +626,7 @@ static int load_weights(const struct st_file *f, const struct model *m)
 		return r;
 	flat = copy_data(&t);
 	r = !flat    ? STATUS_FAILED :
-	    m->whole ? shard_take(m, m->whole, flat, 0, te_seq_masters(m->seq)) :
+	    m->whole ? shard_set(m, m->whole, flat) :
 		       STATUS_OK;
 	if (!r)
 		te = m->whole ? te_seq_weights_changed(m->seq, te_ctx_stream(te_seq_ctx(m->seq))) :

@@ -61,14 +61,17 @@ struct ckpt_flat {
 	void *m, *v; /* moments as the optimizer stores them; divided ones are FP32 */
 	struct te_ctx *device; /* the three are its device memory; NULL: of malloc() */
 };
-/* collective, in the ranks of the model; opt NULL: weights only */
-int ckpt_gather(const struct model *m, struct te_adamw *opt, struct ckpt_flat *ret_flat);
 /*
- * Collective, if the optimizer has a part of the moments: all of them, in ranks that keep them. The
- * exchange may have failed: te_comm_error().
+ * Collective, if the optimizer has a part of the moments: all of them that belong to this rank's
+ * weights, in ranks that keep them. The exchange may have failed: te_comm_error().
  */
 int ckpt_gather_moments(const struct model *m, struct te_adamw *opt, int keep,
 			struct ckpt_flat *ret_flat);
+/*
+ * Collective, in the ranks of a divided model: all weights and moments in rank 0. flat: moments of
+ * ckpt_gather_moments(), or empty; it is replaced. opt NULL: weights only.
+ */
+int ckpt_gather(const struct model *m, struct te_adamw *opt, struct ckpt_flat *flat);
 void ckpt_flat_free(struct ckpt_flat *flat);
 
 /*

@@ -375,21 +375,23 @@ static int take(struct trainer *t, const char *dir, struct te_adamw *opt, struct
 	return r;
 }
 
-/* the moments of which each rank has a part, in rank 0 */
+/* the moments of which each rank has a part, in rank 0, or in the ranks of its model */
 static int gather_moments(struct trainer *t, struct ckpt_flat *flat)
 {
+	const struct model *m = &t->now.model;
 	int r, te;
 
 	if (!t->o->zero || !t->ranks.comm)
 		return STATUS_OK;
-	r = ckpt_gather_moments(&t->now.model, t->now.opt, !t->ranks.rank, flat);
+	r = ckpt_gather_moments(m, t->now.opt, !(m->whole ? t->ranks.data_rank : t->ranks.rank),
+				flat);
 	te = ranks_check(&t->ranks);
 	return r || te >= 0 ? r : say_te(te, "the moments of all ranks");
 }
 
 /*
- * The ranks that have one model with rank 0 send it their shards, or all ranks their part of the
- * moments. opt NULL: weights only.
+ * All ranks send their part of the moments, and then the ranks that have one model with rank 0 send
+ * it their shards. opt NULL: weights only.
  */
 static int gather(struct trainer *t, struct te_adamw *opt, struct ckpt_flat *flat)
 {

@@ -347,7 +347,6 @@ static int check_pipeline(const struct opts *o)
 		{ o->lora != NULL, "--lora" },
 		{ o->groups != NULL, "--groups" },
 		{ !strcmp(o->graph, "layer"), "--graph layer" },
-		{ o->zero > 0, "--zero" },
 		{ strcmp(o->documents, "off") != 0, "--documents" },
 		{ strcmp(o->offload, "off") != 0, "--offload" },
 		{ o->memory > 0, "--memory" },
@@ -420,8 +419,6 @@ static int check_needs(const struct opts *o)
 	if (o->tensor > 1 && strcmp(o->masters, "fp32"))
 		return say_bad("--tensor: ranks cannot divide masters in %s, expected --masters "
 			       "fp32", o->masters);
-	if (o->tensor > 1 && o->zero)
-		return say_bad("--zero needs whole models, --tensor is %lld", (long long)o->tensor);
 	if (o->tensor > 1 && strcmp(o->moments, "fp32"))
 		return say_bad("--tensor: ranks cannot divide moments in %s, expected --moments "
 			       "fp32", o->moments);

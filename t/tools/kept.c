@@ -137,6 +137,29 @@ START_TEST(damage_is_found)
 }
 END_TEST
 
+START_TEST(files_of_another_user_or_name_are_not_read)
+{
+	struct kept k = of_text("a");
+	char other[200];
+	struct stat st;
+
+	snprintf(other, sizeof(other), "%s/other", dir);
+	find(k, NULL);
+	ck_assert_int_eq(link(path, other), 0);
+	ck_assert_int_eq(find(k, NULL), 0);
+	ck_assert_int_eq(find(k, NULL), 1);
+	if (!chown(path, 1, (gid_t)-1)) /* it is root's test */
+		ck_assert_int_eq(find(k, NULL), 0);
+	/* nor is one that has another name written to */
+	k = of_text("b");
+	strcat(path, ".part");
+	ck_assert_int_eq(link(other, path), 0);
+	ck_assert_int_eq(find(k, NULL), 0);
+	ck_assert_int_eq(stat(other, &st), 0);
+	ck_assert_int_gt(st.st_size, N);
+}
+END_TEST
+
 START_TEST(one_of_several_processes_writes)
 {
 	struct kept k = of_text("a");
@@ -241,6 +264,7 @@ TT_SUITE("tools/kept", TT_NEED_NOTHING)
 	tcase_add_test(c, are_found_again);
 	tcase_add_test(c, digests_go_on_after_any_files);
 	tcase_add_test(c, damage_is_found);
+	tcase_add_test(c, files_of_another_user_or_name_are_not_read);
 	tcase_add_test(c, one_of_several_processes_writes);
 	tcase_add_test(c, a_killed_one_is_followed);
 	tcase_add_test(c, folders_that_cannot_be_used_are_no_failure);

@@ -13,15 +13,16 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/file.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include "kept.h"
+#include "lock.h"
 #include "tools/lib/say.h"
 
 #define FORMAT_VERSION 1
+#define MOST_WAIT_S 600 /* for a process that may have stopped */
 #define BYTE_ORDER_MARK 0x01020304
 
 /* before n tokens of 4 bytes and n of enum docs_ignored */
@@ -97,6 +98,13 @@ static int same_digest(const struct digest *a, const struct digest *b)
 	return a->h == b->h && a->nrest == b->nrest && !memcmp(a->rest, b->rest, a->nrest);
 }
 
+/* is a file the user's, without a second name: another user may have written any tokens */
+static int is_own(int fd, struct stat *ret_st)
+{
+	return !fstat(fd, ret_st) && S_ISREG(ret_st->st_mode) && ret_st->st_nlink <= 1 &&
+	       ret_st->st_uid == geteuid();
+}
+
 /* 1: mapped; 0: there is no file, or another is to be made */
 static int map(const struct kept *k, struct digest *all, struct docs *ret_docs)
 {
@@ -111,8 +119,12 @@ static int map(const struct kept *k, struct digest *all, struct docs *ret_docs)
 			say_note("%s: %s", k->path, strerror(errno));
 		return 0;
 	}
-	if (!fstat(fd, &st) && S_ISREG(st.st_mode) && pread(fd, &h, sizeof(h), 0) == sizeof(h) &&
-	    is_head(k, &h, st.st_size)) {
+	if (!is_own(fd, &st)) {
+		say_note("%s: is not a file of this user", k->path);
+		close(fd);
+		return 0;
+	}
+	if (pread(fd, &h, sizeof(h), 0) == sizeof(h) && is_head(k, &h, st.st_size)) {
 		docs.map_nbytes = (size_t)st.st_size;
 		docs.map = mmap(NULL, docs.map_nbytes, PROT_READ, MAP_PRIVATE, fd, 0);
 	}
@@ -170,13 +182,11 @@ static int has_name(int fd, const char *path)
 
 static int lock(const struct kept *k, int fd)
 {
-	int r = flock(fd, LOCK_EX | LOCK_NB);
+	int r = lock_wait(fd, 0);
 
 	if (r && errno == EWOULDBLOCK) {
 		say_note("%s: waits for another process that computes its tokens", k->what);
-		do
-			r = flock(fd, LOCK_EX);
-		while (r && errno == EINTR);
+		r = lock_wait(fd, MOST_WAIT_S);
 	}
 	return r;
 }
@@ -184,10 +194,15 @@ static int lock(const struct kept *k, int fd)
 /* k->fd, unless the part cannot be locked */
 static int open_part(struct kept *k)
 {
+	struct stat st;
+
 	k->fd = open(k->part, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0600);
-	if (k->fd >= 0 && !lock(k, k->fd))
+	if (k->fd >= 0 && !is_own(k->fd, &st))
+		errno = EPERM;
+	else if (k->fd >= 0 && !lock(k, k->fd))
 		return 1;
-	say_note("%s: %s: the tokens of %s are not kept", k->part, strerror(errno), k->what);
+	say_note("%s: %s: the tokens of %s are not kept", k->part,
+		 errno == EWOULDBLOCK ? "another process has it" : strerror(errno), k->what);
 	if (k->fd >= 0)
 		close(k->fd);
 	k->fd = -1;

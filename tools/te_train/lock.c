@@ -37,8 +37,7 @@ static void sign(int fd)
 		return;
 }
 
-/* 0, or -1 with errno */
-static int wait_for_lock(int fd, double wait_s)
+int lock_wait(int fd, double wait_s)
 {
 	const struct timespec pause = { 0, 20000000 };
 	int r = flock(fd, LOCK_EX | LOCK_NB);
@@ -78,7 +77,7 @@ int lock_folder(const struct folder *dir, double wait_s, int *ret_fd)
 	*ret_fd = -1;
 	if (r)
 		return r;
-	if (!wait_for_lock(fd, wait_s)) {
+	if (!lock_wait(fd, wait_s)) {
 		sign(fd);
 		*ret_fd = fd;
 		return STATUS_OK;

@@ -10,4 +10,7 @@
  */
 int lock_folder(const struct folder *dir, double wait_s, int *ret_fd);
 
+/* lock a file; 0, or -1 with errno, EWOULDBLOCK after wait_s seconds */
+int lock_wait(int fd, double wait_s);
+
 #endif

@@ -22,7 +22,8 @@ static int build(struct te_comm *c, const struct te_comm_opts *o,
 
 	if (te__boot_nnodes(c->boot) > 1 && !t.fabric) {
 		piece = te__nodes_piece(c->boot);
-		t.buffer_nbytes = TE_K_COMM_HEADERS_NBYTES; /* packets are for ranks that map it */
+		/* packets are for ranks that map it */
+		t.buffer_nbytes = te_k_comm_headers_nbytes(TE_K_COMM_RANKS);
 		t.nlanes = 0;
 	}
 	packets = te__coll_packets(&t, c->boot);

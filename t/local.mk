@@ -116,6 +116,7 @@ TT_COMM = \
 	t/comm/heap \
 	t/comm/leaving \
 	t/comm/link \
+	t/comm/many \
 	t/comm/model \
 	t/comm/nccl \
 	t/comm/pmix \

@@ -8,6 +8,7 @@
 #include "config.h"
 
 #include "kernels/comm/ref.h"
+#include "kernels/team.h"
 
 struct coll {
 	struct te__hc_op o;
@@ -80,8 +81,8 @@ static uint8_t *combine(const struct coll *c, const uint8_t *const *src, int64_t
 static int receive_inputs(struct coll *c, int64_t to)
 {
 	const struct te_k_comm *a = c->o.a;
-	_Alignas(16) uint8_t in[TE_K_COMM_RANKS][TE__HC_LANES];
-	const uint8_t *src[TE_K_COMM_RANKS], *out;
+	uint8_t(*const in)[TE__HC_LANES] = te__k_take((size_t)a->nranks * sizeof(*in));
+	const uint8_t *src[TE_K_COMM_HOST_RANKS], *out;
 
 	TE__HC_BLOCKS(i, n, 0, npackets_of(c, a->rank)) {
 		for (int r = 0; r < a->nranks; r++) {
@@ -90,8 +91,10 @@ static int receive_inputs(struct coll *c, int64_t to)
 			src[r] = r == a->rank ? in_of(c, r) + i * TE_K_COMM_PACKET : in[r];
 			if (r != a->rank && is_sender(c, r) &&
 			    te__hc_receive(&c->o, TE_K_COMM_DATA, r, at, in[r],
-					   nbytes_at(c, a->rank, i, n)))
+					   nbytes_at(c, a->rank, i, n))) {
+				te__k_give(in);
 				return -1;
+			}
 		}
 		out = combine(c, src, i, n);
 		for (int r = 0; r < a->nranks && to >= 0; r++)
@@ -100,6 +103,7 @@ static int receive_inputs(struct coll *c, int64_t to)
 					    to + te_k_comm_source(r, a->rank) * c->chunk + i, out,
 					    nbytes_at(c, a->rank, i, n));
 	}
+	te__k_give(in);
 	return 0;
 }
 
@@ -107,6 +111,7 @@ static int receive_inputs(struct coll *c, int64_t to)
 static int one_shot(struct coll *c)
 {
 	send_inputs(c);
+	te__hc_ring(&c->o);
 	return te__hc_headers(&c->o) ? -1 : receive_inputs(c, -1);
 }
 
@@ -117,8 +122,10 @@ static int two_shot(struct coll *c)
 	const int64_t inputs = (n - 1) * c->chunk;
 
 	send_inputs(c);
+	te__hc_ring(&c->o);
 	if (te__hc_headers(&c->o) || receive_inputs(c, inputs))
 		return -1;
+	te__hc_ring(&c->o);
 	for (int r = 0; r < n; r++)
 		if (r != me &&
 		    te__hc_receive(&c->o, TE_K_COMM_RESULT, r,
@@ -140,7 +147,7 @@ static int zero_copy(struct coll *c, int to_all)
 		return -1;
 	TE__HC_BLOCKS(i, n, 0, npackets_of(c, me)) {
 		const int64_t nbytes = nbytes_at(c, me, i, n), at = i * TE_K_COMM_PACKET;
-		const uint8_t *src[TE_K_COMM_RANKS];
+		const uint8_t *src[TE_K_COMM_HOST_RANKS];
 		_Alignas(16) uint8_t out[TE__HC_LANES];
 
 		for (int r = 0; r < a->nranks; r++)
@@ -191,8 +198,8 @@ static void stage_inputs(const struct coll *c, int64_t t, int64_t step)
 static void stage_results(const struct coll *c, int64_t t, int64_t step)
 {
 	const int me = c->o.a->rank;
-	_Alignas(16) uint8_t in[TE_K_COMM_RANKS][TE__HC_LANES];
-	const uint8_t *src[TE_K_COMM_RANKS], *out;
+	uint8_t(*const in)[TE__HC_LANES] = te__k_take((size_t)c->o.a->nranks * sizeof(*in));
+	const uint8_t *src[TE_K_COMM_HOST_RANKS], *out;
 
 	TE__HC_BLOCKS(i, n, t * step, te__h_min((t + 1) * step, npackets_of(c, me))) {
 		const int64_t at = (i - t * step) * TE_K_COMM_PACKET;
@@ -208,6 +215,7 @@ static void stage_results(const struct coll *c, int64_t t, int64_t step)
 			if (r != me)
 				memcpy(stage(c, t, r, 1, me) + at, out, nbytes);
 	}
+	te__k_give(in);
 	te__hc_flags_set(&c->o, TE_K_COMM_EXIT, t);
 }
 

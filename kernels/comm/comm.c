@@ -11,18 +11,23 @@
  */
 #include "config.h"
 
-#include <sched.h>
+#include <linux/futex.h>
+#include <stdatomic.h>
+#include <sys/syscall.h>
 #include <time.h>
+#include <unistd.h>
 
 #include "kernels/comm/fold.h"
 #include "kernels/comm/ref.h"
 
 #define PATIENCE 256 /* attempts between reads of the clock */
 /*
- * Attempts before the processor is given to other threads: ranks may be more than the processors,
- * but a rank that yields in each short wait loses milliseconds to any other busy program.
+ * Attempts before a rank sleeps: ranks may be more than the processors, but a rank that sleeps in
+ * each short wait loses milliseconds to any other busy program.
  */
-#define YIELD_AFTER (32 * PATIENCE)
+#define SLEEP_AFTER (32 * PATIENCE)
+#define FIRST_SLEEP_NS 50000
+#define SLEEP_NS 10000000 /* between looks at *abort and the clock */
 
 /* ---- arithmetic ---- */
 
@@ -238,13 +243,55 @@ int te__hc_fail(const struct te__hc_op *o, enum te_k_comm_code code, enum te_k_c
 	return -1;
 }
 
+/*
+ * The bell of a rank: odd from when the rank is about to make its last attempt before it sleeps,
+ * until another rank rings. A ring that reads it before that, although its data is not visible to
+ * the last attempt yet, is missed, since stores and later loads may change places. Hence the first
+ * sleep is short; data sent during a later one is followed by a ring that finds the bell odd.
+ */
+static _Atomic uint32_t *bell_of(const struct te__hc_op *o, int rank)
+{
+	return (_Atomic uint32_t *)(void *)(o->a->slots + rank * o->a->stride + TE_K_COMM_BELL_AT);
+}
+
+void te__hc_ring_one(const struct te__hc_op *o, int rank)
+{
+	_Atomic uint32_t *bell = bell_of(o, rank);
+	uint32_t x = atomic_load_explicit(bell, memory_order_relaxed);
+
+	if (x & 1 && atomic_compare_exchange_strong(bell, &x, x + 1))
+		syscall(SYS_futex, bell, FUTEX_WAKE, 1, NULL, NULL, 0);
+}
+
+void te__hc_ring(const struct te__hc_op *o)
+{
+	for (int r = 0; r < o->a->nranks; r++)
+		if (r != o->a->rank)
+			te__hc_ring_one(o, r);
+}
+
+static void sleep_for_ring(struct te__hc_op *o)
+{
+	_Atomic uint32_t *bell = bell_of(o, o->a->rank);
+	const struct timespec most = { .tv_nsec = o->nsleeps ? SLEEP_NS : FIRST_SLEEP_NS };
+	const uint32_t x = atomic_load(bell);
+
+	if (x & 1) {
+		o->nsleeps++;
+		syscall(SYS_futex, bell, FUTEX_WAIT, x, &most, NULL, 0);
+	} else {
+		o->nsleeps = 0;
+		atomic_store(bell, x + 1);
+	}
+}
+
 int te__hc_again(struct te__hc_op *o, enum te_k_comm_phase phase, int peer, uint32_t missing,
 		 uint64_t expected, uint64_t got)
 {
 	struct timespec t;
 	uint64_t now;
 
-	if (++o->attempts % PATIENCE)
+	if (++o->attempts < SLEEP_AFTER && o->attempts % PATIENCE)
 		return 0;
 	if (__atomic_load_n(o->a->abort, __ATOMIC_RELAXED))
 		return te__hc_fail(o, TE_K_COMM_ABORTED, phase, peer, missing, expected, got);
@@ -254,8 +301,8 @@ int te__hc_again(struct te__hc_op *o, enum te_k_comm_phase phase, int peer, uint
 		o->since = now;
 	if (o->a->deadline_ns && now - o->since > te_k_comm_limit_ns(o->a->deadline_ns, phase))
 		return te__hc_fail(o, TE_K_COMM_TIMEOUT, phase, peer, missing, expected, got);
-	if (o->attempts >= YIELD_AFTER)
-		sched_yield();
+	if (o->attempts >= SLEEP_AFTER)
+		sleep_for_ring(o);
 	return 0;
 }
 
@@ -275,7 +322,8 @@ static int64_t header_at(const struct te__hc_op *o, int source)
 
 static int64_t packet_at(const struct te__hc_op *o, int64_t index)
 {
-	return header_at(o, TE_K_COMM_RANKS) + index * TE_K_COMM_PACKET;
+	return te_k_comm_buffer(o->a, o->epoch) + te_k_comm_headers_nbytes(o->a->nranks) +
+	       index * TE_K_COMM_PACKET;
 }
 
 uint8_t *te__hc_packet(const struct te__hc_op *o, int rank, int64_t index)
@@ -476,7 +524,7 @@ static int header_try(const struct te__hc_op *o, int from, uint64_t *got)
 
 int te__hc_headers(struct te__hc_op *o)
 {
-	uint32_t missing = (1u << o->a->nranks) - 1 - (1u << o->a->rank);
+	uint32_t missing = ~(1u << o->a->rank) & UINT32_MAX >> (32 - o->a->nranks);
 	uint64_t got[2];
 	int first;
 
@@ -503,6 +551,7 @@ void te__hc_flags_set(const struct te__hc_op *o, enum te_k_comm_phase phase, int
 		if (r != o->a->rank)
 			__atomic_store_n(word(o, r, flag_at(phase, o->a->rank)), flag,
 					 __ATOMIC_RELEASE);
+	te__hc_ring(o);
 }
 
 int te__hc_flags_wait(struct te__hc_op *o, enum te_k_comm_phase phase, int64_t step)

@@ -7,7 +7,9 @@
  * own.
  *
  *	flags		[2 phases][TE_K_COMM_CTAS][16] words of 64 bits, one for each source rank:
- *			te_k_comm_flag() + step; word TE_K_COMM_ARRIVED is for nvls
+ *			te_k_comm_flag() + step; word TE_K_COMM_ARRIVED is for nvls. The host, which
+ *			has one block, continues in the words of the next one, and has its bell at
+ *			TE_K_COMM_BELL_AT (comm.c)
  *	3 buffers	packet memory of the epochs with each remainder modulo 3
  *	channels	one for each rank, see messages.h
  *
@@ -49,7 +51,8 @@
 #ifndef TE_K_COMM_H
 #define TE_K_COMM_H
 
-#define TE_K_COMM_RANKS 8
+#define TE_K_COMM_RANKS 8	/* GPUs; and nvls on the host */
+#define TE_K_COMM_HOST_RANKS 32 /* the host; masks of ranks have 32 bits */
 #define TE_K_COMM_CTAS 128
 #define TE_K_COMM_PACKET 16
 #define TE_K_COMM_EMPTY 0xffffffffu /* the upper word of half an empty packet */
@@ -179,7 +182,14 @@ struct te_k_comm {
 
 #define TE_K_COMM_BUFFERS 3
 #define TE_K_COMM_FLAGS_NBYTES (2 * TE_K_COMM_CTAS * 128)
-#define TE_K_COMM_HEADERS_NBYTES (TE_K_COMM_RANKS * TE_K_COMM_PACKET)
+#define TE_K_COMM_BELL_AT (TE_K_COMM_FLAGS_NBYTES - 128)
+
+/* bytes of the headers in a buffer */
+TE_K_INLINE int64_t te_k_comm_headers_nbytes(int32_t nranks)
+{
+	return (nranks > TE_K_COMM_RANKS ? TE_K_COMM_HOST_RANKS : TE_K_COMM_RANKS) *
+	       TE_K_COMM_PACKET;
+}
 
 /*
  * The time after which a wait fails. A rank's first message shows that it takes part. Later
@@ -240,7 +250,8 @@ TE_K_INLINE int64_t te_k_comm_buffer_nbytes(int32_t algorithm, int32_t nranks, i
 		algorithm == TE_K_COMM_STAGED  ? 4 * nranks * (TE_K_COMM_CTAS + (n >> 20)) :
 					    0;
 
-	return (TE_K_COMM_HEADERS_NBYTES + packets * TE_K_COMM_PACKET + 127) & ~(int64_t)127;
+	return (te_k_comm_headers_nbytes(nranks) + packets * TE_K_COMM_PACKET + 127) &
+	       ~(int64_t)127;
 }
 
 /*
@@ -249,18 +260,27 @@ TE_K_INLINE int64_t te_k_comm_buffer_nbytes(int32_t algorithm, int32_t nranks, i
  */
 TE_K_INLINE int64_t te_k_comm_step(int64_t buffer_nbytes, int32_t nranks, int32_t kinds)
 {
-	return (buffer_nbytes - TE_K_COMM_HEADERS_NBYTES) / TE_K_COMM_PACKET / (2 * kinds * nranks);
+	return (buffer_nbytes - te_k_comm_headers_nbytes(nranks)) / TE_K_COMM_PACKET /
+	       (2 * kinds * nranks);
 }
 
 /*
  * Signature of an operation, equal on all ranks: bits 0 to 39 count, 40 type, 44 op or root,
  * 48 algorithm, 52 max_blocks. Bits 60 to 62 are the collective, 0 here, and 63 is 0, so that a
- * header is not an empty packet.
+ * header is not an empty packet. A broadcast, which has a count below 2^37, has the upper bits of
+ * its root from bit 37 on.
  */
 TE_K_INLINE uint64_t te_k_comm_signature(const struct te_k_comm *a)
 {
-	return (uint64_t)a->count | (uint64_t)a->dtype << 40 | (uint64_t)(a->op | a->root) << 44 |
-	       (uint64_t)a->algorithm << 48 | (uint64_t)a->max_blocks << 52;
+	return (uint64_t)a->count | (uint64_t)(a->root >> 4) << 37 | (uint64_t)a->dtype << 40 |
+	       (uint64_t)(a->op | (a->root & 15)) << 44 | (uint64_t)a->algorithm << 48 |
+	       (uint64_t)a->max_blocks << 52;
+}
+
+/* the root in the signature of a broadcast */
+TE_K_INLINE int32_t te_k_comm_root(uint64_t signature)
+{
+	return (int32_t)((signature >> 44 & 15) | (signature >> 37 & 7) << 4);
 }
 
 /* the other half of a header: bits 0 to 39 the epoch, from 40 on the arrays; bit 63 is 0 */

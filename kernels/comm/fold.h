@@ -17,7 +17,8 @@ TE_EXPORT void te__comm_reduce(int32_t dtype, int32_t op, int32_t nranks, const 
 			       int64_t n, void *out);
 /*
  * n ends of messages with other ranks, all in progress at once, in the order of the list for each
- * rank. a has comm, without in, out and op, and nlanes
+ * rank. a has comm, nlanes and kind. A TE_K_COMM_REDUCE has, in comm, op, and at the root in and
+ * out; otherwise these are unused
  */
 TE_EXPORT void te__h_comm_list(const struct te_k_comm_messages *a,
 			       const struct te_k_comm_end *ends, int32_t n);

@@ -21,8 +21,10 @@ struct run {
 	const struct te_k_comm_messages *k;
 	const struct te_k_comm_end *ends; /* messages of a list; or NULL */
 	int64_t slot; /* bytes */
+	const uint8_t *in; /* the message of this rank to itself, */
+	uint8_t *out;	   /* or the sums of all ranks' messages */
 	int nsends, nreceives;
-	struct message send[TE_K_COMM_RANKS], receive[TE_K_COMM_RANKS];
+	struct message send[TE_K_COMM_HOST_RANKS], receive[TE_K_COMM_HOST_RANKS];
 };
 
 static uint64_t *at(const struct run *x, int rank, int64_t offset)
@@ -80,6 +82,8 @@ static void begin_call(struct run *x)
 {
 	const struct te_k_comm_messages *k = x->k;
 
+	x->in = (const uint8_t *)k->comm.in + k->in_at[k->comm.rank];
+	x->out = (uint8_t *)k->comm.out + k->out_at[k->comm.rank];
 	/* the ranks after this one first: they do not all send to the same one */
 	for (int i = 1; i < k->comm.nranks; i++) {
 		const int r = (k->comm.rank + i) % k->comm.nranks;
@@ -116,6 +120,8 @@ static void begin_list(struct run *x, const struct te_k_comm_end *ends, int32_t 
 	uint32_t seen[2] = { 0, 0 };
 
 	x->ends = ends;
+	x->in = x->k->comm.in;
+	x->out = x->k->comm.out;
 	for (int32_t i = 0; i < n; i++) {
 		const struct te_k_comm_end *e = &ends[i];
 		const enum te_k_comm_counter c = e->sends ? TE_K_COMM_SENT : TE_K_COMM_RECEIVED;
@@ -157,6 +163,7 @@ static int send_one(const struct run *x, struct message *m)
 	copy(data_of(s), m->data + m->done * x->slot, chunk_nbytes(x, m));
 	s[1] = m->signature;
 	__atomic_store_n(s, chunk, __ATOMIC_RELEASE);
+	te__hc_ring_one(&x->o, m->peer);
 	m->done++;
 	return 1;
 }
@@ -182,6 +189,7 @@ static void take(const struct run *x, struct message *m)
 	const uint64_t chunk = m->first + (uint64_t)m->done++;
 
 	__atomic_store_n(taken(x, m->peer, x->k->comm.rank), chunk, __ATOMIC_RELEASE);
+	te__hc_ring_one(&x->o, m->peer);
 }
 
 static int receive_one(const struct run *x, struct message *m)
@@ -206,10 +214,10 @@ static void reduce_chunk(struct run *x)
 	const int64_t nbytes = x->nreceives ? (int64_t)chunk_nbytes(x, &x->receive[0]) :
 					      k->in_count[me] * x->o.es;
 	const int64_t npackets = te_k_comm_packets(nbytes), begin = done * x->slot;
-	const uint8_t *from[TE_K_COMM_RANKS], *src[TE_K_COMM_RANKS];
+	const uint8_t *from[TE_K_COMM_HOST_RANKS], *src[TE_K_COMM_HOST_RANKS];
 	uint8_t sums[TE__HC_BLOCK * TE_K_COMM_PACKET];
 
-	from[me] = (const uint8_t *)k->comm.in + k->in_at[me] + begin;
+	from[me] = x->in + begin;
 	for (int i = 0; i < x->nreceives; i++) {
 		const struct message *m = &x->receive[i];
 
@@ -222,7 +230,7 @@ static void reduce_chunk(struct run *x)
 		for (int r = 0; r < k->comm.nranks; r++)
 			src[r] = from[r] + b;
 		te__hc_reduce(&x->o, src, len, sums);
-		memcpy((uint8_t *)k->comm.out + k->out_at[me] + begin + b, sums, (size_t)len);
+		memcpy(x->out + begin + b, sums, (size_t)len);
 	}
 	for (int i = 0; i < x->nreceives; i++)
 		take(x, &x->receive[i]);
@@ -350,13 +358,11 @@ static void to_itself(struct run *x)
 {
 	const struct te_k_comm_messages *k = x->k;
 	const int me = k->comm.rank;
-	const uint8_t *src = (const uint8_t *)k->comm.in + k->in_at[me];
-	uint8_t *dst = (uint8_t *)k->comm.out + k->out_at[me];
 
 	if (k->kind == TE_K_COMM_REDUCE && k->comm.nranks == 1)
 		reduce_chunk(x);
-	else if (k->kind != TE_K_COMM_REDUCE && src != dst)
-		copy(dst, src, (size_t)(k->in_count[me] * x->o.es));
+	else if (k->kind != TE_K_COMM_REDUCE && x->in != x->out)
+		copy(x->out, x->in, (size_t)(k->in_count[me] * x->o.es));
 }
 
 void te__h_comm_messages(const struct te_k_comm_messages *a)

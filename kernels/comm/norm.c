@@ -273,6 +273,7 @@ static int one_shot(struct fused *f)
 		if (k != a->comm.rank)
 			te__hc_send(&f->o, k, te_k_comm_source(k, a->comm.rank) * all, a->comm.in,
 				   a->rows * f->row_nbytes);
+	te__hc_ring(&f->o);
 	if (te__hc_headers(&f->o))
 		return -1;
 	for (int64_t row = 0; row < a->rows; row++)
@@ -297,11 +298,13 @@ static int two_shot(struct fused *f)
 			te__hc_send(&f->o, k, te_k_comm_source(k, me) * each, x_of(f, first),
 				   (te_k_comm_norm_first(a, k + 1) - first) * f->row_nbytes);
 	}
+	te__hc_ring(&f->o);
 	if (te__hc_headers(&f->o))
 		return -1;
 	for (int64_t i = 0; i < nmine; i++)
 		if (row_compute(f, mine + i, i * p, each, (n - 1) * each + i * q))
 			return -1;
+	te__hc_ring(&f->o);
 	for (int k = 0; k < n; k++) {
 		const int64_t first = te_k_comm_norm_first(a, k);
 		const int64_t count = te_k_comm_norm_first(a, k + 1) - first;

@@ -171,7 +171,8 @@ TE_K_INLINE int64_t te_k_comm_norm_buffer_nbytes(const struct te_k_comm_norm *a)
 	const int64_t packets = (a->comm.nranks - 1) * rows *
 				(a->comm.algorithm == TE_K_COMM_ONE_SHOT ? in : in + out);
 
-	return (TE_K_COMM_HEADERS_NBYTES + packets * TE_K_COMM_PACKET + 127) & ~(int64_t)127;
+	return (te_k_comm_headers_nbytes(a->comm.nranks) + packets * TE_K_COMM_PACKET + 127) &
+	       ~(int64_t)127;
 }
 
 /*

@@ -61,6 +61,7 @@ static int exit_flags(struct te__hc_op *o)
 	uint64_t *p = te__hc_flag(o, TE_K_COMM_EXIT, TE_K_COMM_ARRIVED), x;
 
 	multimem_red_and_b64(a, multicast(a, p), ~(1ull << a->rank));
+	te__hc_ring(o);
 	o->since = 0;
 	while ((x = __atomic_load_n(p, __ATOMIC_ACQUIRE)) & all)
 		if (te__hc_again(o, TE_K_COMM_EXIT, __builtin_ctzll(x), (uint32_t)(x & all), 0, x))
@@ -77,6 +78,7 @@ int te__hc_nvls_two_shot(struct te__hc_op *o)
 
 	multimem_st_b64(a, multicast(a, te__hc_flag(o, TE_K_COMM_ENTRY, a->rank)),
 			te_k_comm_flag(a, o->epoch, o->signature));
+	te__hc_ring(o);
 	if (te__hc_headers(o) || te__hc_flags_wait(o, TE_K_COMM_ENTRY, 0))
 		return -1;
 	TE__HC_BLOCKS(i, n, a->rank * o->chunk, end) {
@@ -107,6 +109,7 @@ int te__hc_nvls_one_shot(struct te__hc_op *o)
 		for (int k = 0; k < 2; k++)
 			multimem_st_b64(a, multicast(a, p + 8 * k), te__hc_full(d[k]));
 	}
+	te__hc_ring(o);
 	if (te__hc_headers(o))
 		return -1;
 	/* a rank's own packets arrive, too */

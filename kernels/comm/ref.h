@@ -16,6 +16,7 @@ struct te__hc_op {
 	uint64_t epoch, signature;
 	uint64_t since; /* ns; 0: no wait took long yet */
 	uint32_t attempts;
+	uint32_t nsleeps; /* since the bell was last set */
 	uint32_t es; /* bytes of an element */
 	int64_t nbytes, npackets;
 	int64_t chunk; /* packets */
@@ -28,6 +29,10 @@ int te__hc_headers(struct te__hc_op *o);
 /* the operation was successful */
 void te__hc_end(const struct te__hc_op *o);
 
+/* wake ranks that sleep: after data, headers and flags for them, before a wait for others */
+void te__hc_ring(const struct te__hc_op *o);
+void te__hc_ring_one(const struct te__hc_op *o, int rank);
+
 /* bytes to packet index of a rank and those after it; ll sends two packets, with flags, for each */
 void te__hc_send(const struct te__hc_op *o, int to, int64_t index, const void *data,
 		 int64_t nbytes);
@@ -37,7 +42,7 @@ int te__hc_receive(struct te__hc_op *o, enum te_k_comm_phase phase, int from, in
 /* memory of packet index of a rank: of the buffer of this operation */
 uint8_t *te__hc_packet(const struct te__hc_op *o, int rank, int64_t index);
 
-/* all accesses of this rank are before its flags, which it sets at the others */
+/* all accesses of this rank are before its flags, which it sets at the others; rings */
 void te__hc_flags_set(const struct te__hc_op *o, enum te_k_comm_phase phase, int64_t step);
 /* for the flags of all others; staged: they may be one step further */
 int te__hc_flags_wait(struct te__hc_op *o, enum te_k_comm_phase phase, int64_t step);

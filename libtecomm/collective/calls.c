@@ -48,12 +48,15 @@ static int check_arrays(const struct te__call *a)
 
 int te__comm_check(const char *fn, struct te_comm *comm)
 {
+	int32_t most;
+
 	if (!comm)
 		return te__fail(-EINVAL, "%s: comm is NULL", fn);
-	if (!comm->coll.nodes && te__boot_nranks(comm->boot) > TE_K_COMM_RANKS)
+	most = te__coll_most(te_ctx_backend(comm->ctx));
+	if (!comm->coll.nodes && te__boot_nranks(comm->boot) > most)
 		return te__fail(-EOPNOTSUPP, "%s: %s: %d ranks of one node, at most %d are "
-				"supported", fn, comm->name, te__boot_nranks(comm->boot),
-				TE_K_COMM_RANKS);
+				"supported by backend %s", fn, comm->name,
+				te__boot_nranks(comm->boot), most, te_ctx_backend(comm->ctx));
 	return 0;
 }
 

@@ -15,7 +15,7 @@ static int64_t fits(const struct te__coll *c, int32_t kernel)
 {
 	const int64_t n = te__boot_nranks(c->boot), others = n > 1 ? n - 1 : 1;
 	const int64_t packets =
-		(c->terms.buffer_nbytes - TE_K_COMM_HEADERS_NBYTES) / TE_K_COMM_PACKET;
+		(c->terms.buffer_nbytes - te_k_comm_headers_nbytes((int32_t)n)) / TE_K_COMM_PACKET;
 
 	switch (kernel) {
 	case TE_K_COMM_LL:

@@ -17,13 +17,23 @@
 
 _Static_assert(sizeof(struct te_k_comm_ctl) <= WORD_AT, "the word follows it");
 
-int64_t te__coll_buffer_nbytes(const char *backend)
+int32_t te__coll_most(const char *backend)
 {
+	return strcmp(backend, "host") ? TE_K_COMM_RANKS : TE_K_COMM_HOST_RANKS;
+}
+
+int64_t te__coll_buffer_nbytes(const char *backend, int32_t nranks)
+{
+	const int32_t all = te__coll_most(backend);
+	const int32_t n = nranks < TE_K_COMM_RANKS ? TE_K_COMM_RANKS : nranks < all ? nranks : all;
 	const int64_t asked = (int64_t)te__param_size(TE_PARAM_COMM_PACKETS);
+	/* more ranks of a host share what 8 have */
 	const int64_t nbytes = asked			  ? asked :
 			       strcmp(backend, "host") ? PACKETS_NBYTES :
-							 PACKETS_NBYTES / 4;
-	const int64_t least = te_k_comm_buffer_nbytes(TE_K_COMM_LL, TE_K_COMM_RANKS, 4096);
+							 PACKETS_NBYTES / 4 * TE_K_COMM_RANKS / n;
+	const int64_t ll = te_k_comm_buffer_nbytes(TE_K_COMM_LL, n, 4096);
+	const int64_t staged = te_k_comm_buffer_nbytes(TE_K_COMM_STAGED, n, 4096);
+	const int64_t least = n > TE_K_COMM_RANKS && staged > ll ? staged : ll;
 	const int64_t each =
 		(nbytes - TE_K_COMM_FLAGS_NBYTES) / TE_K_COMM_BUFFERS & ~(int64_t)127;
 
@@ -33,10 +43,11 @@ int64_t te__coll_buffer_nbytes(const char *backend)
 size_t te__coll_packets(const struct te__coll_terms *t, const struct te__boot *b)
 {
 	const int32_t n = te__boot_nranks(b);
+	const int32_t most = t->host ? TE_K_COMM_HOST_RANKS : TE_K_COMM_RANKS;
 	const int64_t each = t->nlanes ? te_k_comm_channel_nbytes(t->buffer_nbytes, t->nlanes) : 0;
 
 	return (size_t)(te_k_comm_region_nbytes(t->buffer_nbytes) +
-			(n < TE_K_COMM_RANKS ? n : TE_K_COMM_RANKS) * each);
+			(n < most ? n : most) * each);
 }
 
 /* initialise packets, ctl and status as kernels/comm/comm.h describes */
@@ -119,6 +130,7 @@ static void operation_text(uint64_t s, char *ret, size_t nbytes)
 		[TE_K_COLL_BROADCAST] = "a broadcast",
 	};
 	const unsigned o = s >> 44 & 15, algorithm = s >> 48 & 15, what = s >> 60;
+	const int nbits = what == TE_K_COLL_BROADCAST ? 37 : 40;
 	const char *by = te__coll_kernel_name((int32_t)algorithm);
 	char from[24] = "";
 
@@ -127,14 +139,14 @@ static void operation_text(uint64_t s, char *ret, size_t nbytes)
 		return;
 	}
 	if (what == TE_K_COLL_BROADCAST)
-		snprintf(from, sizeof(from), " from rank %u", o); /* the root has these bits */
+		snprintf(from, sizeof(from), " from rank %d", te_k_comm_root(s));
 	if (what >= sizeof(name) / sizeof(name[0]) || !by ||
 	    (what == TE_K_COLL_ALLREDUCE && o >= TE_K_COMM_OPS))
 		snprintf(ret, nbytes, "operation %016llx", (unsigned long long)s);
 	else
 		snprintf(ret, nbytes, "%s of %llu %s by %s%s",
 			 what == TE_K_COLL_ALLREDUCE ? op_names[o] : name[what],
-			 (unsigned long long)(s & (((uint64_t)1 << 40) - 1)),
+			 (unsigned long long)(s & (((uint64_t)1 << nbits) - 1)),
 			 te_dtype_name((enum te_dtype)(s >> 40 & 15)), by, from);
 }
 

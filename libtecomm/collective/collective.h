@@ -66,7 +66,9 @@ struct te__coll {
 int te__coll_agree(struct te_ctx *ctx, struct te__boot *boot, const char *name,
 		   struct te__table *ret_table, struct te__coll_terms *ret_terms);
 /* te__coll_terms.buffer_nbytes from TE_COMM_PACKETS */
-int64_t te__coll_buffer_nbytes(const char *backend);
+int64_t te__coll_buffer_nbytes(const char *backend, int32_t nranks);
+/* maximum number of ranks that map each other's memory */
+int32_t te__coll_most(const char *backend);
 
 /* bytes of packets and of channels of a rank */
 size_t te__coll_packets(const struct te__coll_terms *terms, const struct te__boot *boot);

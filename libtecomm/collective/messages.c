@@ -333,17 +333,33 @@ static void transfer(void *arg)
 		te__h_comm_list(&l->k, l->ends, l->n);
 }
 
+/* arrays of the root */
+static void set_reduced(const struct call *c, struct te__message_list *l)
+{
+	const struct te_k_comm_end *in, *out;
+	int32_t i = 0, k = 0;
+
+	if (!(in = own_end(c, 1, &i)) || !(out = own_end(c, 0, &k)))
+		return;
+	l->k.comm.in = in->data;
+	l->k.comm.out = out->data;
+}
+
 /* by a host call, which is given the list */
 static int call_host(const struct call *c, struct te_stream *stream)
 {
 	struct te__message_list *l = c->comm->coll.list;
-	int r = copy_own(c, stream);
+	int r = 0;
 
+	l->k = c->k;
+	if (c->k.kind == TE_K_COMM_REDUCE)
+		set_reduced(c, l);
+	else
+		r = copy_own(c, stream);
 	if (!r)
 		r = connect(c);
 	if (r || !l->n)
 		return r;
-	l->k = c->k;
 	l->k.nlanes = c->comm->coll.terms.nlanes;
 	l->mail = c->comm->coll.nodes ? te__nodes_mail(c->comm->coll.nodes) : NULL;
 	return te_host_call(stream, transfer, l,
@@ -394,7 +410,8 @@ static int queue(struct call *c, struct te_stream *stream)
 	c->k.comm.op = own.op;
 	if (own.max_blocks && own.max_blocks < c->k.comm.max_blocks)
 		c->k.comm.max_blocks = own.max_blocks;
-	return c->comm->coll.nodes ? call_host(c, stream) : launch(c, stream);
+	return c->comm->coll.nodes || c->nranks > TE_K_COMM_RANKS ? call_host(c, stream) :
+								    launch(c, stream);
 }
 
 /* r: result of a call. In a group: its ends are in the list, or the group has failed */

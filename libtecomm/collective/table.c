@@ -46,6 +46,14 @@ static const struct te__table_row of_hosts[] = {
 	{ 8, 0, 0, 0, REST, TE_COMM_STAGED },
 	{ 8, 0, 1, 0, 4 << 10, TE_COMM_LL },
 	{ 8, 0, 1, 0, REST, TE_COMM_ZERO_COPY },
+	{ 32, 1, 0, 0, 1 << 10, TE_COMM_ONE_SHOT },
+	{ 32, 1, 0, 0, REST, TE_COMM_STAGED },
+	{ 32, 1, 1, 0, 1 << 10, TE_COMM_ONE_SHOT },
+	{ 32, 1, 1, 0, REST, TE_COMM_ZERO_COPY },
+	{ 32, 0, 0, 0, 1 << 10, TE_COMM_LL },
+	{ 32, 0, 0, 0, REST, TE_COMM_STAGED },
+	{ 32, 0, 1, 0, 1 << 10, TE_COMM_LL },
+	{ 32, 0, 1, 0, REST, TE_COMM_ZERO_COPY },
 };
 
 #define LENGTH(rows) (sizeof(rows) / sizeof((rows)[0]))
@@ -70,8 +78,8 @@ const struct te__table_row *te__table_find(const struct te__table *t, int host, 
 
 	if (row)
 		return row;
-	return host ? find(of_hosts, LENGTH(of_hosts), 1, &want) :
-		      find(of_gpus, LENGTH(of_gpus), 1, &want);
+	return host || nranks > TE_K_COMM_RANKS ? find(of_hosts, LENGTH(of_hosts), 1, &want) :
+						  find(of_gpus, LENGTH(of_gpus), 1, &want);
 }
 
 /* ---- the file ---- */
@@ -147,8 +155,8 @@ static int read_row(const struct reader *r, char *const *word, struct te__table_
 {
 	int64_t x;
 
-	if (!number(word[0], 2, TE_K_COMM_RANKS, &x))
-		return bad(r, "the number of ranks", word[0], "2 to 8");
+	if (!number(word[0], 2, TE_K_COMM_HOST_RANKS, &x))
+		return bad(r, "the number of ranks", word[0], "2 to 32");
 	row->nranks = (int32_t)x;
 	row->floats = which(word[1], "any", "float");
 	if (row->floats < 0)

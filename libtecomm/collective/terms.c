@@ -129,7 +129,7 @@ int te__coll_agree(struct te_ctx *ctx, struct te__boot *b, const char *name,
 {
 	const char *backend = te_ctx_backend(ctx);
 	struct te__coll_terms t = {
-		.buffer_nbytes = te__coll_buffer_nbytes(backend),
+		.buffer_nbytes = te__coll_buffer_nbytes(backend, te__boot_nranks(b)),
 		.nlanes = strcmp(backend, "host") ? TE_K_COMM_LANES : 1,
 		.host = !strcmp(backend, "host"),
 	};

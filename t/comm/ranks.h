@@ -7,7 +7,7 @@
 
 #include "tt.h"
 
-#define RANKS_MAX 16
+#define RANKS_MAX 33
 
 /* what became of a process */
 struct ranks_result {

@@ -15,7 +15,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t nbytes)
 	if (te__table_read(fuzz_file(data, nbytes), &t))
 		return 0;
 	/* whatever it has, there is an algorithm for everything */
-	for (int32_t n = 2; n <= TE_K_COMM_RANKS; n++)
+	for (int32_t n = 2; n <= TE_K_COMM_HOST_RANKS; n++)
 		for (int k = 0; k < 32; k++) {
 			const int64_t nbytes = sizes[k >> 2 & 3];
 			const struct te__table_row *row =

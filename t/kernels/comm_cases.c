@@ -478,9 +478,9 @@ START_TEST(a_rank_that_skips_an_operation_is_named)
 		c[k] = cl_call_of(any_collective(_i), _i, SUM, TE_DTYPE_BF16,
 				  tt_rand_int(300, 1000));
 	cl_upload();
-	cl_deadline_ns = (uint64_t)ms * 1000000;
 	from = now_s();
 	cl_launch_all(&c[0]);
+	cl_deadline_ns = (uint64_t)ms * 1000000;
 	for (int k = 1; k < 3; k++)
 		for (int r = 0; r < cl_n; r++)
 			if (r != who)

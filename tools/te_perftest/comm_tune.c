@@ -191,7 +191,7 @@ int comm_tune(struct comm *c)
 	int r;
 
 	if (c->nranks < 2)
-		return say_failed("--tune: there is one rank, expected 2 to 8");
+		return say_failed("--tune: there is one rank, expected 2 or more");
 	if (!stat(path, &st) && !S_ISREG(st.st_mode)) /* a file would replace it */
 		return say_failed("--tune: %s: is not a file, expected one or a new name", path);
 	snprintf(name, sizeof(name), "%s.new", path);

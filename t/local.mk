@@ -10,8 +10,7 @@ TT_LONG = \
 	t/comm/faults \
 	t/comm/nodes_faults \
 	t/comm/nodes_random \
-	t/comm/nvls \
-	t/plan/place
+	t/comm/nvls
 TT_LONG_PAIRS = \
 	t/comm/allreduce \
 	t/comm/messages \
@@ -55,27 +54,16 @@ TT_CORE = \
 	t/backend/cuda_abi \
 	t/backend/cuda_driver \
 	t/backend/cuda_exec \
-	t/backend/cuda_levels \
 	t/backend/cuda_multicast \
 	t/backend/cuda_share \
-	t/backend/edges \
 	t/backend/sm90 \
 	t/backend/team \
 	t/backend/topology \
 	t/base/dl \
-	t/base/dtype \
 	t/base/errno \
 	t/base/log \
-	t/base/param \
-	t/base/tap \
-	t/kernels/few_rows \
-	t/kernels/host_kernels \
-	t/kernels/schedule \
-	t/kernels/simd \
 	t/kernels/threads \
-	t/offload/crc32c \
 	t/offload/measure \
-	t/offload/model \
 	t/offload/pinned \
 	t/offload/spill \
 	t/offload/spill_faults \
@@ -84,7 +72,6 @@ TT_CORE = \
 	t/ops/gemm_exact_gpu \
 	t/ops/ops \
 	t/ops/ops_gpu \
-	t/plan/choose \
 	t/plan/faults \
 	t/plan/numerics \
 	t/plan/optim \
@@ -93,40 +80,68 @@ TT_CORE = \
 	t/plan/threads \
 	t/quant/block \
 	t/quant/nvfp4 \
-	t/quant/quant \
 	t/quant/recipe \
 	t/tensor/caller \
 	t/tensor/caller_gpu \
 	t/tensor/tensor
 TT_GRAPH = \
-	t/graph/bits \
 	t/graph/faults \
 	t/graph/lifetimes \
 	t/graph/locale \
-	t/graph/null \
-	t/graph/schedule \
-	t/graph/sized
+	t/graph/schedule
 TT_COMM = \
 	t/comm/astray \
 	t/comm/bootstrap \
 	t/comm/bootstrap_net \
 	t/comm/broker \
-	t/comm/broker_user \
 	t/comm/context \
 	t/comm/heap \
 	t/comm/leaving \
 	t/comm/link \
 	t/comm/many \
-	t/comm/model \
 	t/comm/nccl \
 	t/comm/pmix \
 	t/comm/split \
 	t/comm/stacks \
 	t/comm/table
 if HAVE_VERBS
-TT_COMM += t/comm/verbs t/comm/verbs_random
+TT_COMM += t/comm/verbs
 endif
-TT_DAEMON = \
+TT_DAEMON =
+TT_TOOLS =
+TT_TOKEN =
+if HAVE_TOKEN
+TT_TOKEN += t/token/sentencepiece t/token/token
+endif
+# Programs of which each case is of one thread or tagged as what .ci/run leaves out with
+# ThreadSanitizer: a build with it has none of them.
+if !TSAN
+TT_LONG += t/plan/place
+TT_CORE += \
+	t/backend/cuda_levels \
+	t/backend/edges \
+	t/base/dtype \
+	t/base/param \
+	t/base/tap \
+	t/kernels/few_rows \
+	t/kernels/host_kernels \
+	t/kernels/schedule \
+	t/kernels/simd \
+	t/offload/crc32c \
+	t/offload/model \
+	t/plan/choose \
+	t/quant/quant
+TT_GRAPH += \
+	t/graph/bits \
+	t/graph/null \
+	t/graph/sized
+TT_COMM += \
+	t/comm/broker_user \
+	t/comm/model
+if HAVE_VERBS
+TT_COMM += t/comm/verbs_random
+endif
+TT_DAEMON += \
 	t/daemon/ted \
 	t/daemon/ted_fuse \
 	t/daemon/ted_metrics \
@@ -134,10 +149,24 @@ TT_DAEMON = \
 	t/daemon/ted_stop \
 	t/daemon/ted_user \
 	t/daemon/ted_userns
-TT_TOOLS =
-TT_TOKEN =
+if HAVE_JANSSON
+TT_TOOLS += \
+	t/daemon/tectl \
+	t/tools/device \
+	t/tools/freeze \
+	t/tools/gpu \
+	t/tools/hfconfig \
+	t/tools/lora \
+	t/tools/mem \
+	t/tools/option \
+	t/tools/perftest_stats \
+	t/tools/safetensors \
+	t/tools/sample \
+	t/tools/save_kill
+endif
 if HAVE_TOKEN
-TT_TOKEN += t/token/gguf t/token/gguf_pieces t/token/sentencepiece t/token/token
+TT_TOKEN += t/token/gguf t/token/gguf_pieces
+endif
 endif
 # Lists of scripts can be replaced on the command line of make check, for example by TT_META=. These
 # look at sources, man pages and exports.
@@ -183,26 +212,14 @@ TT_SH += t/kernels/t0020-block.t
 
 if HAVE_JANSSON
 TT_TOOLS += \
-	t/daemon/tectl \
 	t/tools/ckpt \
 	t/tools/ckpt_crash \
 	t/tools/data \
-	t/tools/device \
-	t/tools/freeze \
-	t/tools/gpu \
-	t/tools/hfconfig \
 	t/tools/jsonl \
 	t/tools/kept \
-	t/tools/lora \
-	t/tools/mem \
-	t/tools/option \
 	t/tools/order \
 	t/tools/perftest_call \
-	t/tools/perftest_stats \
 	t/tools/program \
-	t/tools/safetensors \
-	t/tools/sample \
-	t/tools/save_kill \
 	t/tools/weights
 TT_TOOLS_SH += \
 	t/tools/t8001-te_plot.t \

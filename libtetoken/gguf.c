@@ -24,6 +24,8 @@ enum {
 	ADD_BOS,
 	ADD_EOS,
 	ADD_SPACE,
+	REMOVE_SPACES,
+	CHARSMAP,
 	NKEYS
 };
 
@@ -44,6 +46,8 @@ static const struct {
 	[ADD_BOS] = { "add_bos_token", TE__GGUF_BOOL, 0 },
 	[ADD_EOS] = { "add_eos_token", TE__GGUF_BOOL, 0 },
 	[ADD_SPACE] = { "add_space_prefix", TE__GGUF_BOOL, 0 },
+	[REMOVE_SPACES] = { "remove_extra_whitespaces", TE__GGUF_BOOL, 0 },
+	[CHARSMAP] = { "precompiled_charsmap", TE__GGUF_LIST, TE__GGUF_UINT8 },
 };
 
 #define NO_DIGITS "'(?:[sdmt]|ll|ve|re)| ?\\p{L}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?![^\\s\\p{N}])|\\s+"
@@ -114,6 +118,9 @@ static int read_keys(struct te__gguf *b, struct te__gguf_value value[NKEYS])
 		for (int i = 0; i < NKEYS; i++) {
 			if (!is_text(&key, keys[i].name))
 				continue;
+			/* writers differ in the sign of bytes */
+			if (i == CHARSMAP && v.of == TE__GGUF_INT8)
+				v.of = TE__GGUF_UINT8;
 			if (v.type != keys[i].type || v.of != keys[i].of)
 				return te__fail(-TE_ECORRUPT,
 						"te_token: GGUF: tokenizer.ggml.%s: its type is "
@@ -175,25 +182,35 @@ static int byte_piece(struct te_token *t, int64_t id, const struct te__gguf *tex
 		       te__token_set(t, id, b->p, (size_t)m, NULL, 0, 0);
 }
 
-static int tokens(struct te_token *t, const struct te__gguf_value value[NKEYS])
+static int check_counts(const struct te__gguf_value value[NKEYS])
 {
-	struct te__gguf b = value[TOKENS].at, text;
-	struct te__tbuf scratch = { 0 };
-	int r = 0;
-
 	if (!value[TOKENS].n || value[TOKENS].n > TE__TOKEN_MAX_VOCAB)
 		return te__fail(value[TOKENS].n ? -EFBIG : -TE_ECORRUPT,
 				"te_token: GGUF: %llu tokens, expected 1 to %d",
 				(unsigned long long)value[TOKENS].n, TE__TOKEN_MAX_VOCAB);
 	if (value[TYPES].type && value[TYPES].n != value[TOKENS].n)
 		return corrupt("tokenizer.ggml.token_type: expected one for each token");
+	return 0;
+}
+
+static int not_utf8(uint64_t id)
+{
+	return te__fail(-TE_ECORRUPT, "te_token: GGUF: token %llu is not UTF-8",
+			(unsigned long long)id);
+}
+
+static int tokens(struct te_token *t, const struct te__gguf_value value[NKEYS])
+{
+	struct te__gguf b = value[TOKENS].at, text;
+	struct te__tbuf scratch = { 0 };
+	int r = check_counts(value);
+
 	for (uint64_t i = 0; i < value[TOKENS].n && !r; i++) {
 		const uint32_t type = value[TYPES].type ? number_at(&value[TYPES], i) : 1;
 
 		te__gguf_text(&b, &text);
 		if (!te__is_utf8(text.p, text.n))
-			r = te__fail(-TE_ECORRUPT, "te_token: GGUF: token %llu is not UTF-8",
-				     (unsigned long long)i);
+			r = not_utf8(i);
 		else
 			r = t->byte_level ?
 				    byte_piece(t, (int64_t)i, &text, type, &scratch) :
@@ -215,8 +232,9 @@ static int specials(struct te_token *t, const struct te__gguf_value value[NKEYS]
 					     .special = type != TE__PIECE_USER_DEFINED };
 
 		te__gguf_text(&b, &text);
+		/* a unigram model finds symbols of users itself */
 		if (type == TE__PIECE_UNKNOWN || type == TE__PIECE_CONTROL ||
-		    type == TE__PIECE_USER_DEFINED)
+		    (type == TE__PIECE_USER_DEFINED && !t->score))
 			r = te__token_add_special(t, &a, text.p, text.n);
 	}
 	return r;
@@ -291,15 +309,21 @@ const char *te__gguf_pre(const struct te_token *t)
 	return NULL;
 }
 
-static int byte_model(struct te_token *t, const struct te__gguf_value value[NKEYS],
-		      int *ret_add_bos)
+static const struct pre *pre_of(const struct te__gguf_value value[NKEYS])
 {
 	const struct pre *pre = NULL;
-	int r = 0;
 
 	for (size_t i = 0; i < sizeof(pres) / sizeof(pres[0]); i++)
 		if (!pre && (!value[PRE].type || is_text(&value[PRE].at, pres[i].name)))
 			pre = &pres[i];
+	return pre;
+}
+
+static int byte_model(struct te_token *t, const struct te__gguf_value value[NKEYS])
+{
+	const struct pre *pre = pre_of(value);
+	int r = 0;
+
 	if (!pre)
 		return te__fail(-EOPNOTSUPP,
 				"te_token: GGUF: tokenizer.ggml.pre: \"%.*s\" is not implemented",
@@ -308,7 +332,6 @@ static int byte_model(struct te_token *t, const struct te__gguf_value value[NKEY
 		return corrupt("there is no tokenizer.ggml.merges");
 	t->byte_level = 1;
 	t->ignore_merges = pre->ignore_merges;
-	*ret_add_bos = pre->add_bos;
 	for (int i = 0; i < 4 && pre->step[i] && !r; i++) {
 		const char *pattern = te__pattern_named(pre->step[i]);
 
@@ -334,12 +357,58 @@ static int piece_model(struct te_token *t, const struct te__gguf_value value[NKE
 	return r ? r : id_of(t, value, UNK, 0, &t->unk);
 }
 
+/* the model of T5 */
+static int unigram_model(struct te_token *t, const struct te__gguf_value value[NKEYS])
+{
+	struct te__unigram u = { .npieces = (size_t)value[TOKENS].n,
+				 .charsmap = value[CHARSMAP].at.p,
+				 .ncharsmap = (size_t)value[CHARSMAP].n,
+				 .prefix = truth(&value[ADD_SPACE], 0),
+				 .remove_spaces = truth(&value[REMOVE_SPACES], 0) };
+	struct te__gguf b = value[TOKENS].at, text;
+	int r = check_counts(value);
+
+	if (!r && (!value[SCORES].type || value[SCORES].n != value[TOKENS].n))
+		r = corrupt("tokenizer.ggml.scores: expected one for each token");
+	t->exact = 1;
+	if (!r)
+		r = te__unigram_begin(t, &u);
+	for (uint64_t i = 0; i < value[TOKENS].n && !r; i++) {
+		te__gguf_text(&b, &text);
+		r = !te__is_utf8(text.p, text.n) ?
+			    not_utf8(i) :
+			    te__unigram_piece(t, (int32_t)i, text.p, text.n,
+					      value[TYPES].type ? number_at(&value[TYPES], i) : 1,
+					      value[SCORES].at.p + 4 * i, &u);
+	}
+	te__free(u.scratch.p);
+	t->byte_fallback = u.nbytes > 0;
+	if (!r && u.nbytes && u.nbytes != 256)
+		r = corrupt("tokenizer.ggml.token_type: expected 256 bytes, or none");
+	if (!r && (value[UNK].type || t->unk < 0))
+		r = id_of(t, value, UNK, 2, &t->unk);
+	return r || t->unk >= 0 ? r : corrupt("there is no unknown token");
+}
+
+/* models, and what llama.cpp takes where a key is missing */
+static const struct model {
+	const char *name;
+	int (*load)(struct te_token *t, const struct te__gguf_value value[NKEYS]);
+	int32_t bos, eos;
+	int add_bos, add_eos; /* add_bos -1: as of the pre-tokenizer */
+} models[] = {
+	{ "llama", piece_model, 1, 2, 1, 0 },
+	{ "gpt2", byte_model, -1, -1, -1, 0 },
+	{ "t5", unigram_model, -1, 1, 0, 1 },
+};
+
 int te__token_load_gguf(struct te_token *t, const char *p, size_t n)
 {
 	struct te__gguf_value value[NKEYS] = { { 0 } };
 	struct te__gguf b = { p, n };
-	const struct te__gguf *model = &value[MODEL].at;
-	int is_pieces, add_bos = 1, r;
+	const struct te__gguf *name = &value[MODEL].at;
+	const struct model *model = NULL;
+	int r;
 
 	if (n < 4 || memcmp(p, "GGUF", 4))
 		return -TE_EFORMAT;
@@ -348,21 +417,24 @@ int te__token_load_gguf(struct te_token *t, const char *p, size_t n)
 		return r;
 	if (!value[MODEL].type || !value[TOKENS].type)
 		return te__fail(-TE_EFORMAT, "te_token: the GGUF file has no tokenizer");
-	is_pieces = is_text(model, "llama");
-	if (!is_pieces && !is_text(model, "gpt2"))
+	for (size_t i = 0; i < sizeof(models) / sizeof(models[0]); i++)
+		if (is_text(name, models[i].name))
+			model = &models[i];
+	if (!model)
 		return te__fail(-EOPNOTSUPP,
 				"te_token: GGUF: tokenizer.ggml.model: \"%.*s\" is not implemented",
-				model->n < 64 ? (int)model->n : 64, model->p);
-	r = is_pieces ? piece_model(t, value) : byte_model(t, value, &add_bos);
+				name->n < 64 ? (int)name->n : 64, name->p);
+	r = model->load(t, value);
 	if (!r)
 		r = specials(t, value);
 	if (!r)
-		r = id_of(t, value, BOS, is_pieces ? 1 : -1, &t->bos);
+		r = id_of(t, value, BOS, model->bos, &t->bos);
 	if (!r)
-		r = id_of(t, value, EOS, is_pieces ? 2 : -1, &t->eos);
-	if (!r && truth(&value[ADD_BOS], add_bos))
+		r = id_of(t, value, EOS, model->eos, &t->eos);
+	if (!r && truth(&value[ADD_BOS],
+			model->add_bos < 0 ? pre_of(value)->add_bos : model->add_bos))
 		r = te__token_template(t->bos, &t->before, &t->nbefore);
-	if (!r && truth(&value[ADD_EOS], 0))
+	if (!r && truth(&value[ADD_EOS], model->add_eos))
 		r = te__token_template(t->eos, &t->after, &t->nafter);
 	return r;
 }

@@ -1,7 +1,8 @@
 /*
  * gguf_save.c - te_token_gguf(3): the metadata of GGUF files for a tokenizer.
  *
- * Vocabularies of SentencePiece have the model "llama", whose merges follow from scores of tokens.
+ * Vocabularies of SentencePiece have the model "llama", whose merges follow from scores of tokens,
+ * or "t5" if they are of type Unigram.
  * Keys, types and padding: llama.cpp, convert_hf_to_gguf.py, _create_vocab_sentencepiece().
  */
 #include "config.h"
@@ -15,7 +16,7 @@
 #define FN "te_token_gguf"
 
 /* types of values and of tokens, as in gguf.c */
-enum { UINT32 = 4, INT32 = 5, FLOAT32 = 6, BOOL = 7, TEXT = 8, LIST = 9 };
+enum { UINT8 = 0, UINT32 = 4, INT32 = 5, FLOAT32 = 6, BOOL = 7, TEXT = 8, LIST = 9 };
 
 #define PAD_SCORE (-10000.0f) /* score of an unused token */
 
@@ -145,6 +146,8 @@ static uint32_t type_of(const struct te_token *t, int32_t id, int32_t added)
 {
 	if (!t->byte_level && id == t->unk)
 		return TE__PIECE_UNKNOWN;
+	if (id < t->ntok && t->tok[id].flags & TE__TOK_USER)
+		return TE__PIECE_USER_DEFINED;
 	if (added >= 0)
 		return t->added[added].special ? TE__PIECE_CONTROL : TE__PIECE_USER_DEFINED;
 	if (id >= t->ntok || !t->tok[id].len)
@@ -355,10 +358,31 @@ static int check_spaces(const struct te_token *t, int *ret_prefix)
 	return marks ? 0 : refuse("a vocabulary of characters without U+2581 for spaces");
 }
 
+/* the normalizer of SentencePiece in one step, or the two steps of identity, and nothing else */
+static int check_unigram(const struct te_token *t, int *ret_prefix)
+{
+	if (t->nsplit)
+		return refuse("the pre-tokenizer of a Unigram model");
+	if (t->nnorm != 1 || t->norm[0].kind != TE__NORM_PIECES)
+		return check_spaces(t, ret_prefix);
+	*ret_prefix = t->norm[0].left != 0;
+	return 0;
+}
+
+/* can the file be read? A tokenizer.json may have one text twice */
+static int check_back(const void *data, size_t nbytes)
+{
+	struct te_token *back = NULL;
+	const int r = te_token_load(data, nbytes, NULL, &back);
+
+	te_token_unref(back);
+	return r;
+}
+
 static int check_pieces(const struct te_token *t, int *ret_prefix)
 {
 	if (t->score)
-		return te__fail(-EOPNOTSUPP, FN ": Unigram models are not implemented");
+		return check_unigram(t, ret_prefix);
 	for (int i = 0; i < 256; i++)
 		if (!t->byte_fallback || t->byte_id[i] < 0)
 			return refuse("a vocabulary of characters without a token for each byte");
@@ -429,6 +453,32 @@ static void put_pieces(struct out *o, const struct te_token *t, int32_t nvocab, 
 	put_number(o, prefix != 0, 1);
 }
 
+static void put_unigram(struct out *o, const struct te_token *t, int32_t nvocab, int prefix)
+{
+	const struct te__norm *norm = &t->norm[0];
+	const int whole = norm->kind == TE__NORM_PIECES;
+
+	put_tokens(o, t, nvocab);
+	put_list(o, "scores", FLOAT32, (size_t)nvocab);
+	for (int32_t i = 0; i < nvocab; i++) {
+		/* llama.cpp finds unused tokens, too */
+		const float score = type_of(t, i, -1) == TE__PIECE_UNUSED ? PAD_SCORE :
+									    (float)t->score[i];
+
+		put(o, &score, 4);
+	}
+	put_key(o, "unknown_token_id", UINT32);
+	put_number(o, (uint64_t)t->unk, 4);
+	put_key(o, "add_space_prefix", BOOL);
+	put_number(o, prefix != 0, 1);
+	put_key(o, "remove_extra_whitespaces", BOOL);
+	put_number(o, whole && norm->right, 1);
+	if (whole && norm->nfrom) {
+		put_list(o, "precompiled_charsmap", UINT8, norm->nfrom);
+		put(o, norm->from, norm->nfrom);
+	}
+}
+
 int te_token_gguf(const struct te_token *token, int32_t nvocab, void **ret_data, size_t *ret_nbytes)
 {
 	struct out o = { .r = 0 };
@@ -449,7 +499,7 @@ int te_token_gguf(const struct te_token *token, int32_t nvocab, void **ret_data,
 	if (r)
 		return r;
 	n = nvocab ? nvocab : token->ntok;
-	model = token->byte_level ? "gpt2" : "llama";
+	model = token->byte_level ? "gpt2" : token->score ? "t5" : "llama";
 	put(&o, "GGUF", 4);
 	put_number(&o, 3, 4);
 	put_number(&o, 0, 8);
@@ -461,13 +511,17 @@ int te_token_gguf(const struct te_token *token, int32_t nvocab, void **ret_data,
 	if (token->byte_level) {
 		put_tokens(&o, token, n);
 		put_merges(&o, token);
+	} else if (token->score) {
+		put_unigram(&o, token, n, prefix);
 	} else {
 		put_pieces(&o, token, n, prefix);
 	}
 	put_ends(&o, token, bos, eos);
 	for (int i = 0; i < 8 && !o.r; i++)
 		o.b.p[16 + i] = (char)(o.nitems >> 8 * i);
-	if (!o.r && !token->byte_level && !token->piece_score)
+	if (!o.r && token->score)
+		o.r = check_back(o.b.p, o.b.n);
+	else if (!o.r && !token->byte_level && !token->piece_score)
 		o.r = check_merges(token, o.b.p, o.b.n);
 	if (o.r) {
 		te__free(o.b.p);

@@ -20,6 +20,8 @@
 #define WIRE_BYTES 2
 #define WIRE_32 5
 
+#define UNK_SURFACE " \xe2\x81\x87 "
+
 /* trainer_spec.model_type */
 enum { MODEL_UNIGRAM = 1, MODEL_BPE = 2 };
 
@@ -326,6 +328,16 @@ static int is_text(const struct bytes *b, const struct bytes *text)
 	return b->n == text->n && !memcmp(b->p, text->p, b->n);
 }
 
+/* before the pieces of a unigram model */
+static int begin_unigram(struct te_token *t, size_t npieces)
+{
+	t->fuse_unk = 1;
+	t->score = te__calloc(npieces, sizeof(*t->score));
+	t->score_low = (double)FLT_MAX;
+	t->score_high = (double)FLT_MIN; /* as there: symbols of users get about 0 */
+	return t->score ? 0 : te__no_memory("te_token");
+}
+
 static int unigram_piece(struct te_token *t, int32_t id, const struct piece *piece, size_t *nbytes)
 {
 	const int mine = piece->type == TE__PIECE_USER_DEFINED;
@@ -334,7 +346,7 @@ static int unigram_piece(struct te_token *t, int32_t id, const struct piece *pie
 	memcpy(&score, &piece->bits, 4);
 	if (!isfinite(score))
 		return te__fail(-TE_ECORRUPT,
-				"te_token: SentencePiece: the score of piece %d is not finite", id);
+				"te_token: the score of piece %d is not finite", id);
 	if (piece->type == TE__PIECE_NORMAL) {
 		t->score_low = fmin(t->score_low, (double)score);
 		t->score_high = fmax(t->score_high, (double)score);
@@ -355,10 +367,10 @@ static int add_piece(struct te_token *t, const struct spec *s, int32_t id,
 
 	if (!n || te__tmap_get(&t->special, t->pool, p, n) >= 0 ||
 	    te__tmap_get(&t->map, t->pool, p, n) >= 0)
-		return te__fail(-TE_ECORRUPT, "te_token: SentencePiece: piece %d: %s", id,
+		return te__fail(-TE_ECORRUPT, "te_token: piece %d: %s", id,
 				n ? "another one has its text" : "it has no text");
 	if (piece->type < TE__PIECE_NORMAL || piece->type > TE__PIECE_BYTE)
-		return te__fail(-TE_ECORRUPT, "te_token: SentencePiece: piece %d: type %u", id,
+		return te__fail(-TE_ECORRUPT, "te_token: piece %d: type %u", id,
 				piece->type);
 	if (piece->type == TE__PIECE_UNUSED && s->model == MODEL_BPE)
 		return refuse("BPE with pieces of type UNUSED");
@@ -444,6 +456,29 @@ static int add_normalizer(struct te_token *t, const struct spec *s)
 	return 0;
 }
 
+int te__unigram_begin(struct te_token *t, const struct te__unigram *u)
+{
+	const struct spec s = { .dummy_prefix = (uint64_t)u->prefix,
+				.remove_spaces = (uint64_t)u->remove_spaces,
+				.charsmap = { u->charsmap, u->ncharsmap } };
+	const int r = begin_unigram(t, u->npieces);
+
+	return r ? r : add_normalizer(t, &s);
+}
+
+int te__unigram_piece(struct te_token *t, int32_t id, const char *text, size_t n, uint32_t type,
+		      const char score[4], struct te__unigram *u)
+{
+	const struct spec s = { .model = MODEL_UNIGRAM, .unk_surface = { UNK_SURFACE, 5 } };
+	struct piece piece = { { text, n }, type, 0 };
+	int r;
+
+	memcpy(&piece.bits, score, 4);
+	r = add_piece(t, &s, id, &piece, &u->scratch);
+	u->nbytes += type == TE__PIECE_BYTE;
+	return r ? r : unigram_piece(t, id, &piece, &u->ntext);
+}
+
 /* the first field of a file is a piece, whose first field is its text */
 static int is_model(struct bytes b)
 {
@@ -461,7 +496,7 @@ int te__token_load_sentencepiece(struct te_token *t, const char *p, size_t n)
 		.dummy_prefix = 1,
 		.remove_spaces = 1,
 		.escape_spaces = 1,
-		.unk_surface = { " \xe2\x81\x87 ", 5 },
+		.unk_surface = { UNK_SURFACE, 5 },
 		.bos = { "<s>", 3 },
 		.eos = { "</s>", 4 },
 	};
@@ -479,12 +514,8 @@ int te__token_load_sentencepiece(struct te_token *t, const char *p, size_t n)
 		return te__no_memory("te_token");
 	t->fuse_unk = 1;
 	t->byte_fallback = s.byte_fallback != 0;
-	if (s.model == MODEL_UNIGRAM) {
-		t->score = te__calloc((size_t)npieces, sizeof(*t->score));
-		t->score_low = (double)FLT_MAX;
-		t->score_high = (double)FLT_MIN; /* as there: symbols of users get about 0 */
-		r = t->score ? 0 : te__no_memory("te_token");
-	}
+	if (s.model == MODEL_UNIGRAM)
+		r = begin_unigram(t, (size_t)npieces);
 	if (!r)
 		r = add_normalizer(t, &s);
 	if (!r)

@@ -180,7 +180,7 @@ struct te_token {
 	double *score;
 	double score_low, score_high;
 	float *piece_score; /* scores that ordered the merges of BPE, or NULL */
-	int exact; /* sums of scores are in double precision, as in tokenizer.json */
+	int exact; /* sums of scores are in double precision, as for tokenizer.json and GGUF */
 	struct te__trie unigram;
 
 	struct te__norm norm[TE__TOKEN_MAX_STEPS];
@@ -273,6 +273,21 @@ int te__piece_set(struct te_token *t, int64_t id, const char *text, size_t n, ui
 		  struct te__tbuf *b);
 /* merges of BPE; scores: a float for each token, not aligned. The highest is merged first */
 int te__pieces_merge(struct te_token *t, const char *scores);
+/* a unigram model: its normalizer, then all pieces in order */
+struct te__unigram {
+	size_t npieces;
+	const char *charsmap;
+	size_t ncharsmap;
+	int prefix, remove_spaces; /* add_dummy_prefix, remove_extra_whitespaces */
+	/* state: zeroed; scratch is for te__free() */
+	struct te__tbuf scratch;
+	size_t ntext;  /* bytes of all texts so far */
+	int32_t nbytes; /* pieces of type BYTE */
+};
+int te__unigram_begin(struct te_token *t, const struct te__unigram *u);
+/* score: a float, not aligned */
+int te__unigram_piece(struct te_token *t, int32_t id, const char *text, size_t n, uint32_t type,
+		      const char score[4], struct te__unigram *u);
 /* normalizers that put U+2581 for a space, and before a text if prefix is 1 */
 int te__pieces_spaces(struct te_token *t, int prefix);
 

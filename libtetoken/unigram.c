@@ -3,8 +3,8 @@
  *
  * The search goes once over the text and keeps the best way to each position (Viterbi). Scores are
  * added from the start of the text and kept in single precision, as in EncodeOptimized() of
- * SentencePiece 0.2.1, or in double precision, as in tokenizers 0.23.3, models/unigram/model.rs:
- * rounding decides between nearly equal ways.
+ * SentencePiece 0.2.1, or in double precision, as in tokenizers 0.23.3, models/unigram/model.rs,
+ * and in llama.cpp: rounding decides between nearly equal ways.
  */
 #include "config.h"
 
@@ -74,8 +74,8 @@ static void search(const struct te_token *t, const char *p, size_t n, struct te_
 			j++;
 			if (id < 0)
 				continue;
-			/* symbols of users win over what they are made of */
-			if (t->tok[id].flags & TE__TOK_USER)
+			/* symbols of users win over what they are made of; in GGUF by a score */
+			if (t->tok[id].flags & TE__TOK_USER && !t->exact)
 				offer(t, &node[j],
 				      (double)((float)(j - i) * (float)t->score_high) - 0.1 + here,
 				      i, id);

@@ -17,6 +17,8 @@
 
 /* types of values */
 enum {
+	TE__GGUF_UINT8 = 0,
+	TE__GGUF_INT8 = 1,
 	TE__GGUF_UINT32 = 4,
 	TE__GGUF_INT32 = 5,
 	TE__GGUF_FLOAT32 = 6,

@@ -36,7 +36,14 @@ static void put_text(struct gguf *g, const char *text)
 	put(g, text, strlen(text));
 }
 
-enum { GGUF_INT32 = 5, GGUF_FLOAT32 = 6, GGUF_BOOL = 7, GGUF_TEXT = 8, GGUF_LIST = 9 };
+enum {
+	GGUF_INT8 = 1,
+	GGUF_INT32 = 5,
+	GGUF_FLOAT32 = 6,
+	GGUF_BOOL = 7,
+	GGUF_TEXT = 8,
+	GGUF_LIST = 9
+};
 
 static void put_key(struct gguf *g, const char *key, uint32_t type)
 {
@@ -67,6 +74,8 @@ enum defect {
 	A_BOS,
 	A_KEY,
 	A_TEXT,
+	A_MAP,
+	A_UNK,
 };
 
 struct piece {
@@ -96,7 +105,7 @@ static const char *const pairs[] = { "a b", "Ġ ab", "1 1" };
 /* a file with the tokens of pieces, or of byte_pieces if the model is "gpt2" */
 static struct gguf gguf_of(const char *model, const char *pre, int space, enum defect bad)
 {
-	const int is_bytes = !strcmp(model, "gpt2");
+	const int is_bytes = !strcmp(model, "gpt2"), is_t5 = !strcmp(model, "t5");
 	const struct piece *v = is_bytes ? byte_pieces : pieces;
 	const uint64_t n = is_bytes ? TT_LEN(byte_pieces) : TT_LEN(pieces);
 	struct gguf g = { .n = 0 };
@@ -120,12 +129,13 @@ static struct gguf gguf_of(const char *model, const char *pre, int space, enum d
 		put_list(&g, "tokenizer.ggml.tokens", GGUF_TEXT,
 			 bad == MANY_TOKENS ? (uint64_t)1 << 60 : n);
 	for (uint64_t i = 0; i < n && bad != NO_TOKENS; i++)
-		put_text(&g, bad == A_BYTE && i == 11 ? "<0xG4>" :
+		put_text(&g, bad == A_BYTE && i == 11 && !is_t5 ? "<0xG4>" :
 			     bad == A_TEXT && i == 3  ? "\xff" :
 							v[i].text);
 	put_list(&g, "tokenizer.ggml.token_type", GGUF_INT32, n - (bad == FEW_TYPES));
 	for (uint64_t i = 0; i < n - (bad == FEW_TYPES); i++)
-		put_number(&g, (uint64_t)v[i].type, 4);
+		put_number(&g, is_t5 && v[i].type == 6 && bad != A_BYTE ? 5 : (uint64_t)v[i].type,
+			   4);
 	if (!is_bytes && bad != NO_SCORES) {
 		put_list(&g, "tokenizer.ggml.scores", GGUF_FLOAT32, n);
 		for (uint64_t i = 0; i < n; i++) {
@@ -145,7 +155,15 @@ static struct gguf gguf_of(const char *model, const char *pre, int space, enum d
 	}
 	put_key(&g, "tokenizer.ggml.add_space_prefix", bad == A_KEY ? GGUF_INT32 : GGUF_BOOL);
 	put_number(&g, (uint64_t)space, bad == A_KEY ? 4 : 1);
-	if (!is_bytes) {
+	if (bad == A_MAP) {
+		put_list(&g, "tokenizer.ggml.precompiled_charsmap", GGUF_INT8, 3);
+		put(&g, "map", 3);
+	}
+	if (bad == A_UNK) {
+		put_key(&g, "tokenizer.ggml.unknown_token_id", 4);
+		put_number(&g, TT_LEN(pieces), 4);
+	}
+	if (!is_bytes && !is_t5) {
 		put_key(&g, "tokenizer.ggml.add_eos_token", GGUF_BOOL);
 		put_number(&g, 1, 1);
 	}
@@ -221,6 +239,32 @@ START_TEST(gguf_of_sentencepiece)
 }
 END_TEST
 
+START_TEST(gguf_of_a_unigram_model)
+{
+	struct te_token *t = load_gguf("t5", NULL, 1);
+
+	/* the greatest sum: a piece of a merge, "_ab c" of -12, loses to "_a bc" of -2 */
+	tl_gives(t, "ab abc", 0, "9 7 10", "ab abc");
+	/* llama.cpp's default is to end with token 1, and to begin with none */
+	tl_gives(t, "ab abc", TE_TOKEN_TEMPLATE, "9 7 10 1", "ab abc<s>");
+	tl_gives(t, "a  b", 0, "7 14 4", "a  b");
+	/* no bytes: neighbouring unknown characters are one token */
+	tl_gives(t, "\xe4\xb8\xad z zz b", 0, "6 0 6 0 6 0 6 4", "<unk> <unk> <unk> b");
+	tl_gives(t, "<s>a</s> b<u>", 0, "1 7 2 14 4 15", "<s> a</s>  b<u>");
+	tl_gives(t, "a<u>", TE_TOKEN_ORDINARY, "7 15", "a<u>");
+	/* it is in the text, unlike a special token, after which a text begins */
+	tl_gives(t, "a<u>b", 0, "7 15 4", "a<u>b");
+	tl_gives(t, "a<v>", 0, "7 0", "a<unk>");
+	ck_assert_int_eq(te_token_bos(t), -ENOENT);
+	ck_assert_int_eq(te_token_eos(t), 1);
+	te_token_unref(t);
+
+	t = load_gguf("t5", NULL, 0);
+	tl_gives(t, "abc b", 0, "3 10 6 4", "abc b");
+	te_token_unref(t);
+}
+END_TEST
+
 static const struct {
 	const char *model, *pre;
 	enum defect bad;
@@ -242,6 +286,14 @@ static const struct {
 	{ "llama", NULL, FEW_TYPES, -TE_ECORRUPT, "token_type" },
 	{ "llama", NULL, A_BYTE, -TE_ECORRUPT, "token 11" },
 	{ "llama", NULL, A_TEXT, -TE_ECORRUPT, "token 3" },
+	{ "t5", NULL, NO_SCORES, -TE_ECORRUPT, "scores" },
+	{ "t5", NULL, A_SCORE, -TE_ECORRUPT, "the score of piece 0" },
+	{ "t5", NULL, FEW_TYPES, -TE_ECORRUPT, "token_type" },
+	{ "t5", NULL, A_BYTE, -TE_ECORRUPT, "256 bytes" },
+	{ "t5", NULL, A_TEXT, -TE_ECORRUPT, "token 3" },
+	{ "t5", NULL, A_MAP, -TE_ECORRUPT, "precompiled_charsmap" },
+	{ "t5", NULL, A_UNK, -TE_ECORRUPT, "unknown_token_id" },
+	{ "t5", NULL, MANY_TOKENS, -TE_ECORRUPT, "cut short" },
 };
 
 START_TEST(gguf_is_refused_by_name)
@@ -475,6 +527,7 @@ TT_SUITE("token/gguf", TT_NEED_NOTHING)
 
 	tcase_add_loop_test(c, gguf_of_bytes, 0, TT_LEN(gguf_pres));
 	tcase_add_test(c, gguf_of_sentencepiece);
+	tcase_add_test(c, gguf_of_a_unigram_model);
 	tcase_add_loop_test(c, gguf_is_refused_by_name, 0, TT_LEN(gguf_refused));
 	tcase_add_loop_test(c, damaged_gguf_is_refused, 0, 2);
 	tcase_add_test(c, opens_gguf_with_weights);

@@ -17,6 +17,7 @@ static const char *const texts[] = {
 	"Gr\xc3\xb6\xc3\x9fgr \xe4\xb8\xad\xe6\x96\x87 \xf0\x9f\x98\x80",
 	"The quick brown fox says: <s> is not </s>.",
 	"aabbccabcabcbcbabcaab   abcc",
+	"the <sep>tokens keepread \xef\xac\x81 caf\xc3\xa9keep  <sep> ",
 };
 
 static struct te_token *open_data(const char *name)
@@ -97,6 +98,22 @@ START_TEST(of_a_model)
 	te_token_unref(g);
 	g = by_gguf(t, 400);
 	ck_assert_int_eq(te_token_count(g), 400);
+	te_token_unref(g);
+	te_token_unref(t);
+}
+END_TEST
+
+START_TEST(of_a_unigram_model)
+{
+	static const char *const names[] = { "sp_unigram.model", "sp_unigram_bare.model" };
+	struct te_token *t = open_data(names[_i]), *g = by_gguf(t, 0);
+
+	ck_assert_int_eq(te_token_count(g), te_token_count(t));
+	ck_assert_int_eq(te_token_bos(g), te_token_bos(t));
+	ck_assert_int_eq(te_token_eos(g), te_token_eos(t));
+	te_token_unref(g);
+	g = by_gguf(t, 2000);
+	ck_assert_int_eq(te_token_count(g), 2000);
 	te_token_unref(g);
 	te_token_unref(t);
 }
@@ -234,22 +251,42 @@ START_TEST(refuses_what_it_cannot_express)
 }
 END_TEST
 
+#define UNIGRAM(norm, pre, more) \
+	"{'normalizer': " norm ", 'pre_tokenizer': " pre ", 'model': {'type': 'Unigram', " \
+	"'unk_id': 0, 'vocab': [['<unk>', 0.0], ['a', -1.0], ['\xe2\x96\x81', -2.0]" more "]}}"
+
 START_TEST(refuses_other_models)
 {
 	static const struct {
 		const char *name, *word;
-	} models[] = { { "sp_unigram.model", "Unigram" },
+	} models[] = { { UNIGRAM("null", METASPACE("always", "true"), ""), "Unigram" },
+		       { UNIGRAM("{'type': 'NFC'}", "null", ""), "U+2581 for a space" },
+		       { UNIGRAM("null", "null", ""), "U+2581 for spaces" },
+		       { UNIGRAM(BOTH, "null", ", ['a', -3.0]"), "another one has its text" },
 		       { "sp_bpe_rules.model", "each byte" } };
 
 	for (size_t i = 0; i < TT_LEN(models); i++) {
-		struct te_token *t = open_data(models[i].name);
+		struct te_token *t = *models[i].name == '{' ? tl_load(models[i].name) :
+							      open_data(models[i].name);
 		void *data;
 		size_t n;
 
-		ck_assert_int_eq(te_token_gguf(t, 0, &data, &n), -EOPNOTSUPP);
+		ck_assert_int_eq(te_token_gguf(t, 0, &data, &n), i == 3 ? -TE_ECORRUPT :
+									  -EOPNOTSUPP);
 		ck_assert_msg(strstr(te_error_detail(), models[i].word), "%s", te_error_detail());
 		te_token_unref(t);
 	}
+}
+END_TEST
+
+START_TEST(of_a_unigram_tokenizer_json)
+{
+	struct te_token *t = tl_load(UNIGRAM(BOTH, "null", ", ['ab', -2.5]"));
+	struct te_token *g = by_gguf(t, 0);
+
+	tl_gives(g, "aab c", 0, "2 1 3 2 0", NULL);
+	te_token_unref(t);
+	te_token_unref(g);
 }
 END_TEST
 
@@ -278,9 +315,11 @@ TT_SUITE("token/gguf_pieces", TT_NEED_NOTHING)
 	TCase *c = tt_case(s, "files", "serial");
 
 	tcase_add_test(c, of_a_model);
+	tcase_add_loop_test(c, of_a_unigram_model, 0, 2);
 	tcase_add_loop_test(c, of_a_tokenizer_json, 0, TT_LEN(kinds));
 	tcase_add_test(c, has_symbols_of_users);
 	tcase_add_loop_test(c, refuses_what_it_cannot_express, 0, TT_LEN(refused));
 	tcase_add_test(c, refuses_other_models);
+	tcase_add_test(c, of_a_unigram_tokenizer_json);
 	tcase_add_test(c, faults);
 }

@@ -87,4 +87,22 @@ if [ "$(id -u)" = 0 ]; then
 		"$te_train" $train --out planted/ --overwrite text
 fi
 
+# a run that is refused before its first step leaves none of the folders that it made
+"$te_train" $train --out whole text >out 2>err
+mkdir damaged
+cp whole/config.json damaged
+head -c 2000 whole/model.safetensors >damaged/model.safetensors
+refused="$te_train --init damaged --steps 1 --batch 1 --seq-len 8"
+fails "damaged weights" "damaged/model.safetensors" $refused --out new text
+check "leave no folder" test ! -e new
+fails "nor do they with a path" "damaged/model.safetensors" $refused --out "$tmp/there/a//b/" text
+check "any of its folders" test ! -e there
+mkdir -p there/a
+fails "or with folders that exist" "damaged/model.safetensors" $refused --out there/a/b text
+check "which stay" test "$(ls -A there there/a | tr '\n' ' ')" = "there: a  there/a: "
+mkdir empty
+fails "a folder that exists" "damaged/model.safetensors" $refused --out empty text
+check "stays, too" test -d empty
+check "one where a run ended stays" test -e whole/state.safetensors -a -e whole/.lock
+
 tap_end

@@ -35,6 +35,10 @@ struct progress {
  * committed, and refuse a folder where the names of the next save are taken.
  */
 int ckpt_folder(const char *dir, double wait_s, int *lock_fd);
+/* characters of the path up to the last folder that exists */
+size_t ckpt_existing(const char *dir);
+/* remove the lock and the folders that were made after nkept characters, unless they have files */
+void ckpt_unmake_folder(const char *dir, size_t nkept);
 /* STATUS_BAD, with a message, if the disk of the folder has no room for a checkpoint */
 int ckpt_check_room(const char *dir, const struct model *m, enum te_moments moments);
 

@@ -82,6 +82,45 @@ int ckpt_make_folder(const char *dir)
 	return r;
 }
 
+size_t ckpt_existing(const char *dir)
+{
+	char *path = strdup(dir);
+	struct stat st;
+	size_t n = strlen(dir);
+
+	while (path && n && lstat(path, &st)) {
+		while (n && path[n - 1] != '/')
+			n--;
+		while (n && path[n - 1] == '/')
+			n--;
+		path[n] = '\0';
+	}
+	free(path);
+	return path ? n : strlen(dir);
+}
+
+void ckpt_unmake_folder(const char *dir, size_t nkept)
+{
+	char *path = strdup(dir), *lock;
+
+	if (asprintf(&lock, "%s/.lock", dir) >= 0) {
+		if (path && nkept < strlen(dir))
+			unlink(lock);
+		free(lock);
+	}
+	/* a folder with other files stays, and so do those around it */
+	for (size_t n = strlen(dir); path && n > nkept && !rmdir(path);) {
+		while (n && path[n - 1] == '/')
+			n--;
+		while (n && path[n - 1] != '/')
+			n--;
+		while (n && path[n - 1] == '/')
+			n--;
+		path[n] = '\0';
+	}
+	free(path);
+}
+
 int ckpt_commit(const struct folder *dir, const char *file, int may_be_renamed)
 {
 	char from[64];

@@ -121,6 +121,8 @@ struct trainer {
 	FILE *log, *numerics; /* files of rank 0; NULL: not asked for */
 	int log_failed;	    /* once a line could not be written */
 	int lock_fd;	    /* lock of the folder for checkpoints, or -1 */
+	size_t out_kept;    /* characters of its path that existed before the run */
+	int made_out;	    /* no step has begun, and the folder may be this run's */
 	double start_s;	    /* begin of this process's training; 0 before */
 	const char *from;   /* the folder of the latest checkpoint, or NULL */
 	char *base;	    /* with --lora: the folder or file of the model; else NULL */

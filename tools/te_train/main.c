@@ -63,7 +63,10 @@ static int attempt(struct trainer *t, struct record *samples)
 		return profile_print(t);
 	if ((o->sample_first && !t->nrecovered) || o->sample_only)
 		r = sample(t, samples);
-	return r || o->sample_only ? r : trainer_run(t);
+	if (r || o->sample_only)
+		return r;
+	t->made_out = 0;
+	return trainer_run(t);
 }
 
 static int run(struct trainer *t)

@@ -317,8 +317,13 @@ static int check_out(const struct trainer *t, const char *dir)
 static int open_out(struct trainer *t)
 {
 	const char *dir = trainer_folder(t);
+	int r;
+
+	if (!t->nrecovered)
+		t->out_kept = ckpt_existing(dir);
 	/* a rank that was lost had it locked, and may have been on another host */
-	int r = ckpt_folder(dir, t->nrecovered ? LOCK_WAIT_S : 0, &t->lock_fd);
+	r = ckpt_folder(dir, t->nrecovered ? LOCK_WAIT_S : 0, &t->lock_fd);
+	t->made_out = !t->nrecovered && t->lock_fd >= 0;
 
 	if (!r)
 		r = check_out(t, dir);
@@ -627,6 +632,9 @@ void trainer_free(struct trainer *t)
 		fclose(t->log);
 	if (t->numerics)
 		fclose(t->numerics);
+	/* a run that is refused before its first step leaves no folder that it made */
+	if (t->made_out)
+		ckpt_unmake_folder(trainer_folder(t), t->out_kept);
 	if (t->lock_fd >= 0)
 		close(t->lock_fd);
 }

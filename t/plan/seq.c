@@ -11,6 +11,7 @@
 #include <te/plan.h>
 #include <te/seq.h>
 
+#include "kernels/philox.h"
 #include "tt_ctx.h"
 
 static struct te_seq *seq;
@@ -298,6 +299,45 @@ START_TEST(draws_normal_weights_by_seed)
 	ck_assert_double_lt(fabs(sq / n - 0.25), 0.015);
 	free(a);
 	free(b);
+}
+END_TEST
+
+/* what libm makes of the draw of element i, of all weights in order; deviation 0.5 */
+static float normal_by_libm(uint64_t seed, uint64_t i)
+{
+	const struct te_philox r = te_philox(seed, (uint32_t)(i / 2), 0, 0, 0x696e6974);
+	const double u = ((double)r.w[0] + 0.5) / 4294967296.0;
+	const double a = 6.283185307179586 * ((double)r.w[1] / 4294967296.0);
+
+	return (float)(sqrt(-2.0 * log(u)) * (i & 1 ? sin(a) : cos(a)) * 0.5);
+}
+
+/* with each instruction set, at the end of a vector and at one element more, too */
+START_TEST(vectors_draw_the_numbers_of_libm)
+{
+	static const char *const levels[] = { "none", "avx2", "avx512" };
+	static const int64_t rows[] = { TT_FEWER(4001), 5, 64, 1 };
+	int64_t offset = 0;
+
+	setenv("TE_HOST_SIMD", levels[_i], 1);
+	for (int k = 0; k < 4; k++)
+		put(embedding(k ? k > 1 ? k > 2 ? "h" : "g" : "f" : "e", rows[k], k ? 13 : 101));
+	ck_assert_int_eq(te_seq_init(seq, 7), 0);
+	for (int k = 0; k < 4; k++) {
+		const int64_t n = rows[k] * (k ? 13 : 101);
+		float *a = malloc((size_t)n * sizeof(*a));
+
+		ck_assert_int_eq(te_seq_masters_get(seq, offset, n, a), 0);
+		for (int64_t i = 0; i < n; i++) {
+			const float want = normal_by_libm(7, (uint64_t)(offset + i));
+
+			ck_assert_msg(!memcmp(&a[i], &want, sizeof(want)),
+				      "element %d of %d: %.9g, expected %.9g", (int)i, (int)n,
+				      (double)a[i], (double)want);
+		}
+		offset += (n + 63) / 64 * 64;
+		free(a);
+	}
 }
 END_TEST
 
@@ -691,6 +731,7 @@ TT_SUITE("plan/seq", TT_NEED_NOTHING)
 	tcase_add_test(c, refuses_weights_that_are_too_large_together);
 	tcase_add_test(c, lays_weights_out_flat_and_zero_padded);
 	tcase_add_test(c, draws_normal_weights_by_seed);
+	tcase_add_loop_test(c, vectors_draw_the_numbers_of_libm, 0, 3);
 	tcase_add_test(c, draws_the_same_weights_with_any_number_of_threads);
 	tcase_add_test(c, draws_long_weights_as_their_parts);
 	tcase_add_test(c, shares_a_tied_weight);

@@ -91,6 +91,17 @@ done <<'LIST'
 off interleaved 2
 step zero-bubble 2
 LIST
+rm -rf one one.log
+check "2 ranks that divide the weights" ranks 2 $run --pipeline-schedule '' --tensor 2 --out one \
+	--log one.log text
+check "2 stages of 2 ranks stop" ranks 4 $run --tensor 2 --pipeline 2 \
+	--pipeline-schedule interleaved --chunks 2 --stop-after 2 --out t --log t.log text
+check "and go on" ranks 4 --resume t --tensor 2 --pipeline 2 --pipeline-schedule zero-bubble \
+	--graph step --stop-after 4 --log t.log
+check "as 2 ranks without stages" ranks 2 --resume t --tensor 2 --pipeline-schedule '' \
+	--graph off --log t.log
+equal "divided stages" t
+same "and their state" one/state.safetensors t/state.safetensors
 run="$run --freeze h.0.*,head --save-best"
 rm -rf one one.log
 check "frozen weights, one rank" "$te_train" $run --out one --log one.log text
@@ -106,7 +117,7 @@ while IFS='|' read -r option name; do
 	fails "$name" "--pipeline: $name is not possible with it" "$te_train" $run --pipeline 2 \
 		$option text
 done <<'LIST'
---tensor 2|--tensor
+--tensor 2 --sequence-parallel|--sequence-parallel
 --graph layer|--graph layer
 --numerics values|--numerics
 --offload all|--offload

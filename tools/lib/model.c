@@ -524,7 +524,7 @@ static int add_whole(struct te_ctx *ctx, const struct config *cfg, struct model 
 /* m: the part of the model that the sequence is to have */
 static int build_part(struct te_ctx *ctx, struct model m, struct model *ret_model)
 {
-	struct builder b = { .comm = m.nshards > 1 ? m.comm : NULL, .by_tokens = m.by_tokens };
+	struct builder b = { .comm = m.comm, .by_tokens = m.by_tokens };
 	int r = check_shards(&m.cfg, m.nshards);
 
 	if (r)
@@ -554,12 +554,12 @@ static int build_part(struct te_ctx *ctx, struct model m, struct model *ret_mode
 		te_seq_unref(m.seq);
 		return cannot(&m, b.r);
 	}
-	if (!m.comm) {
+	if (!m.comm && !m.pipe) {
 		m.nparams = count_params(&m, 0);
 		m.ntrained = count_params(&m, TE_WEIGHT_FROZEN);
 	}
 	json_incref(m.cfg.source);
-	r = m.comm ? add_whole(ctx, &m.cfg, &m) : STATUS_OK;
+	r = m.comm || m.pipe ? add_whole(ctx, &m.cfg, &m) : STATUS_OK;
 	if (r)
 		model_free(&m);
 	else
@@ -581,16 +581,20 @@ int model_build_shard(struct te_ctx *ctx, const struct config *cfg, struct te_co
 	return build_part(ctx, m, ret_model);
 }
 
-int model_build_stage(struct te_ctx *ctx, const struct config *cfg, struct te_comm *comm,
-		      int32_t nchunks, struct model *ret_model)
+int model_build_stage(struct te_ctx *ctx, const struct config *cfg, struct te_comm *pipe,
+		      struct te_comm *comm, int32_t nchunks, struct model *ret_model)
 {
+	const int32_t nshards = comm ? te_comm_nranks(comm) : 1;
+
 	return build_part(ctx, (struct model){
 		.cfg = *cfg,
-		.nshards = 1,
+		.nshards = nshards,
+		.shard = comm ? te_comm_rank(comm) : 0,
 		.comm = comm,
-		.nstages = te_comm_nranks(comm),
-		.stage = te_comm_rank(comm),
+		.nstages = te_comm_nranks(pipe) / nshards,
+		.stage = te_comm_rank(pipe) / nshards,
 		.nchunks = nchunks,
+		.pipe = pipe,
 	}, ret_model);
 }
 

@@ -17,10 +17,11 @@ struct model {
 	const char *frozen;   /* the patterns of model_freeze(), or NULL */
 	/* a shard: seq has a part of most weights; else 1, 0, NULL, NULL */
 	int32_t nshards, shard;
-	struct te_comm *comm; /* the ranks with the shards, borrowed */
+	struct te_comm *comm; /* the ranks with the shards, of this stage; borrowed */
 	int by_tokens;
-	/* a stage: seq has some layers, in nchunks parts of the model; else 1, 0, 1 */
+	/* a stage: seq has some layers, in nchunks parts of the model; else 1, 0, 1, NULL */
 	int32_t nstages, stage, nchunks;
+	struct te_comm *pipe; /* rank s nshards + k has shard k of stage s; borrowed */
 	struct model *whole; /* the layout of all weights, without memory for them */
 };
 
@@ -52,10 +53,11 @@ int model_build_shard(struct te_ctx *ctx, const struct config *cfg, struct te_co
  * model_build() for the stage of this rank of n. The model is divided into n nchunks parts: part k
  * has the layers k L / (n nchunks) to (k + 1) L / (n nchunks) - 1 of L, the first one the
  * embedding, and the last one the head, too. Rank r has the parts c n + r, its chunks, each of
- * which begins with the value that the part before ends with.
+ * which begins with the value that the part before ends with. pipe: the ranks of the model; comm:
+ * ranks that divide this stage, NULL: one; their ranks in pipe are neighbours.
  */
-int model_build_stage(struct te_ctx *ctx, const struct config *cfg, struct te_comm *comm,
-		      int32_t nchunks, struct model *ret_model);
+int model_build_stage(struct te_ctx *ctx, const struct config *cfg, struct te_comm *pipe,
+		      struct te_comm *comm, int32_t nchunks, struct model *ret_model);
 /*
  * Freeze weights, between model_build() and model_init(). patterns: patterns of fnmatch(3) for
  * names of weights and of ops, separated by commas; they outlive the model. NULL or empty: none.

@@ -150,7 +150,7 @@ struct gathering {
 	const float *src; /* device memory */
 	float *all;	  /* device memory for a piece of each shard */
 	float *piece;	  /* host memory for a piece of each shard */
-	float *whole;	  /* NULL but in shard 0 */
+	float *whole;	  /* NULL but in shard 0 of stage 0 */
 };
 
 int settle(struct te_stream *stream, int te)
@@ -185,22 +185,38 @@ static int gather_parts(const struct gathering *g, const float *src, int64_t nel
 	return te;
 }
 
-/* a weight that shards divide */
+/* a weight that shards divide; dst: host memory of shard 0 */
 static int gather_weight(const struct gathering *g, const struct te_weight_info *all,
-			 const struct te_weight_info *own)
+			 const struct te_weight_info *own, float *dst)
 {
 	const int64_t nelems = te_tensor_nelems(own->master);
 	const int32_t n = g->m->nshards;
-	float *parts = g->whole ? malloc((size_t)(n * nelems) * sizeof(*parts)) : NULL;
-	int te = g->whole && !parts ? -ENOMEM : 0;
+	float *parts = dst ? malloc((size_t)(n * nelems) * sizeof(*parts)) : NULL;
+	int te = dst && !parts ? -ENOMEM : 0;
 
 	if (te >= 0)
 		te = gather_parts(g, g->src + own->offset_nelems, nelems, parts);
 	for (int32_t k = 0; k < n && parts && te >= 0; k++)
-		copy_weight(g->m, own->name, k, g->whole + all->offset_nelems, extents_of(all),
-			    parts + k * nelems, extents_of(own), 1);
+		copy_weight(g->m, own->name, k, dst, extents_of(all), parts + k * nelems,
+			    extents_of(own), 1);
 	free(parts);
 	return te;
+}
+
+/* a weight of this stage, from the shards that have it; dst: host memory of shard 0 */
+static int gather_shards(const struct gathering *g, const struct te_weight_info *all, float *dst)
+{
+	struct te_weight_info own = TE_WEIGHT_INFO_INIT;
+	const enum split split = split_of(all->name);
+	int te;
+
+	if (!find(g->m, all->name, &own))
+		return 0;
+	if (g->m->nshards > 1 && (split == ROWS || split == COLS))
+		return gather_weight(g, all, &own, dst);
+	te = dst ? te_copy(g->stream, dst, g->src + own.offset_nelems,
+			   te_tensor_nbytes(own.master)) : 0;
+	return te < 0 ? te : te_stream_sync(g->stream);
 }
 
 static int32_t stage_of(const struct model *m, const char *name)
@@ -210,44 +226,53 @@ static int32_t stage_of(const struct model *m, const char *name)
 	return strncmp(name, "embed.", 6) ? stage_of_layer(m, layer) : 0;
 }
 
-/* a weight of one stage; own: there */
-static int gather_from_stage(const struct gathering *g, const struct te_weight_info *all,
-			     const struct te_weight_info *own)
+/* from shard 0 of a stage to rank 0; x: host memory of both */
+static int carry(const struct gathering *g, int32_t stage, float *x, int64_t nelems)
 {
-	const int64_t nelems = te_tensor_nelems(all->master);
-	const int32_t stage = stage_of(g->m, all->name), me = g->m->stage;
 	int te = 0;
 
 	for (int64_t at = 0; at < nelems && te >= 0; at += PIECE) {
 		const int64_t len = nelems - at < PIECE ? nelems - at : PIECE;
-		const float *from = stage == me ? g->src + own->offset_nelems + at : g->all;
+		const size_t nbytes = (size_t)len * sizeof(*x);
 
-		if (stage && me == stage)
-			te = te_comm_send(g->m->comm, g->stream, from, len, TE_DTYPE_FP32, 0, NULL);
-		if (stage && !me)
-			te = te_comm_recv(g->m->comm, g->stream, g->all, len, TE_DTYPE_FP32, stage,
-					  NULL);
-		if (!me && te >= 0)
-			te = te_copy(g->stream, g->whole + all->offset_nelems + at, from,
-				     (size_t)len * sizeof(float));
+		if (g->m->stage) {
+			te = te_copy(g->stream, g->all, x + at, nbytes);
+			if (te >= 0)
+				te = te_comm_send(g->m->pipe, g->stream, g->all, len,
+						  TE_DTYPE_FP32, 0, NULL);
+		} else {
+			te = te_comm_recv(g->m->pipe, g->stream, g->all, len, TE_DTYPE_FP32,
+					  stage * g->m->nshards, NULL);
+			if (te >= 0)
+				te = te_copy(g->stream, x + at, g->all, nbytes);
+		}
 	}
-	return te;
+	return settle(g->stream, te);
 }
 
-static int gather_stages(const struct gathering *g, int trained)
+/* a weight of one stage */
+static int gather_from_stage(const struct gathering *g, const struct te_weight_info *all)
 {
+	const struct model *m = g->m;
+	const int64_t nelems = te_tensor_nelems(all->master);
+	const int32_t stage = stage_of(m, all->name);
+	float *x = NULL, *own = NULL;
 	int te = 0;
 
-	for (int i = 0; i < te_seq_nweights(g->m->whole->seq) && te >= 0; i++) {
-		struct te_weight_info all = TE_WEIGHT_INFO_INIT, own = TE_WEIGHT_INFO_INIT;
-
-		te = te_seq_weight(g->m->whole->seq, i, &all);
-		(void)find(g->m, all.name, &own);
-		if (te >= 0 && !(trained && all.flags & TE_WEIGHT_FROZEN))
-			te = gather_from_stage(g, &all, &own);
+	if (g->whole)
+		x = g->whole + all->offset_nelems;
+	else if (!m->shard && m->stage == stage)
+		x = own = calloc((size_t)nelems, sizeof(*own));
+	if (own || g->whole || m->shard || m->stage != stage) {
+		if (m->stage == stage)
+			te = gather_shards(g, all, x);
+		if (te >= 0 && stage && !m->shard && (!m->stage || m->stage == stage))
+			te = carry(g, stage, x, nelems);
+	} else {
+		te = -ENOMEM;
 	}
-	te = settle(g->stream, te);
-	return te < 0 ? te : te_comm_error(g->m->comm);
+	free(own);
+	return te;
 }
 
 static int gather_all(const struct gathering *g, int trained)
@@ -255,22 +280,13 @@ static int gather_all(const struct gathering *g, int trained)
 	int te = 0;
 
 	for (int i = 0; i < te_seq_nweights(g->m->whole->seq) && te >= 0; i++) {
-		struct te_weight_info all = TE_WEIGHT_INFO_INIT, own = TE_WEIGHT_INFO_INIT;
+		struct te_weight_info all = TE_WEIGHT_INFO_INIT;
 
 		te = te_seq_weight(g->m->whole->seq, i, &all);
-		if (te < 0 || !find(g->m, all.name, &own) ||
-		    (trained && own.flags & TE_WEIGHT_FROZEN))
-			continue;
-		if (split_of(all.name) == ROWS || split_of(all.name) == COLS) {
-			te = gather_weight(g, &all, &own);
-		} else if (g->whole) {
-			te = te_copy(g->stream, g->whole + all.offset_nelems,
-				     g->src + own.offset_nelems, te_tensor_nbytes(own.master));
-			if (te >= 0)
-				te = te_stream_sync(g->stream);
-		}
+		if (te >= 0 && !(trained && all.flags & TE_WEIGHT_FROZEN))
+			te = gather_from_stage(g, &all);
 	}
-	return te;
+	return te < 0 || !g->m->pipe ? te : te_comm_error(g->m->pipe);
 }
 
 int shard_gather(const struct model *m, const struct te_tensor *src, int trained, float **ret_flat)
@@ -291,7 +307,7 @@ int shard_gather(const struct model *m, const struct te_tensor *src, int trained
 		te = g.whole ? 0 : -ENOMEM;
 	}
 	if (te >= 0)
-		te = m->nstages > 1 ? gather_stages(&g, trained) : gather_all(&g, trained);
+		te = gather_all(&g, trained);
 	if (all)
 		te_mem_free(g.stream, all);
 	free(g.piece);

@@ -5,8 +5,7 @@
  * tokens. Norms and the biases after sums are the same in all shards; learned positions are in
  * shard 0.
  *
- * A stage of a pipeline has whole weights. Functions of this file treat it as a shard with some of
- * the weights, where not stated otherwise.
+ * A stage of a pipeline has some of the weights, or shards of these.
  */
 #ifndef SHARD_H
 #define SHARD_H
@@ -37,7 +36,7 @@ int settle(struct te_stream *stream, int te);
 int shard_quant_whole(const struct model *m, const struct te_quant *q, struct te_quant **ret_q);
 int shard_quant_take(const struct model *m, const struct te_quant *whole);
 
-/* [te_seq_nweights] 1: all shards have the weight; not for stages. For free(3); NULL if there is no
+/* [te_seq_nweights] 1: all shards of a stage have the weight. For free(3); NULL if there is no
  * memory */
 uint8_t *shard_common(const struct model *m);
 

@@ -128,14 +128,15 @@ static double read_losses(struct trainer *t, const struct slot *s)
 {
 	const int64_t n = ranks_n(&t->ranks), block = t->now.accum + (t->ranks.comm ? NWORDS : 0);
 	const int64_t nlosses = ranks_ndata(&t->ranks) * t->now.accum;
-	const int64_t nshards = ranks_nshards(&t->ranks), has = t->now.model.nstages - 1;
+	const int64_t nparts = ranks_nparts(&t->ranks);
+	const int64_t has = (t->now.model.nstages - 1) * t->now.model.nshards;
 	double loss = 0;
 
 	for (int64_t i = 0; i < n; i++) {
 		const float *x = s->loss + i * block;
 
 		/* the ranks of a model have the same loss, or the last stage has it */
-		for (int64_t m = 0; m < t->now.accum && i % nshards == has; m++)
+		for (int64_t m = 0; m < t->now.accum && i % nparts == has; m++)
 			loss += x[m] / (double)nlosses;
 		if (!t->ranks.comm)
 			break;
@@ -730,6 +731,7 @@ static int measure_bubble(struct trainer *t)
 {
 	enum { N = sizeof(struct part_times) / sizeof(float) };
 	const int32_t n = t->now.model.nstages, nchunks = t->now.model.nchunks;
+	const int32_t nshards = t->now.model.nshards;
 	struct part_times own, all[MOST_RANKS], *times;
 	int te = 0;
 
@@ -743,7 +745,8 @@ static int measure_bubble(struct trainer *t)
 		if (te >= 0)
 			te = ranks_all(&t->ranks, t->stream, (const float *)(void *)&own, N,
 				       (float *)(void *)all);
-		memcpy(times + c * n, all + t->ranks.data_rank * n, (size_t)n * sizeof(*times));
+		for (int32_t s = 0; s < n; s++)
+			times[c * n + s] = all[(t->ranks.data_rank * n + s) * nshards];
 	}
 	if (te >= 0)
 		te = pipeline_bubble(t->now.graph.pipeline, times, &t->bubble,

@@ -343,7 +343,7 @@ static int check_pipeline(const struct opts *o)
 		int given;
 		const char *name;
 	} without[] = {
-		{ o->tensor > 1, "--tensor" },
+		{ o->sequence_parallel != 0, "--sequence-parallel" },
 		{ o->lora != NULL, "--lora" },
 		{ o->groups != NULL, "--groups" },
 		{ !strcmp(o->graph, "layer"), "--graph layer" },

@@ -79,15 +79,19 @@ static struct te_plan *plan_of(const struct pipeline *p, const struct pass *pass
 	return p->plan[pass->chunk][pass->micro % p->own->nplans[pass->chunk]];
 }
 
+/* to, from: stages; each shard has the whole value, and sends it to the same shard */
 static int exchange(const struct model *m, struct te_stream *stream, struct te_tensor *in,
 		    int32_t to, struct te_tensor *out, int32_t from)
 {
+	const int32_t n = m->nshards, k = m->shard;
+
 	if (!in && !out)
 		return 0;
-	return te_comm_sendrecv(m->comm, stream, in ? te_tensor_data(in) : NULL,
-				in ? te_tensor_nelems(in) : 0, in ? to : TE_COMM_NO_RANK,
+	return te_comm_sendrecv(m->pipe, stream, in ? te_tensor_data(in) : NULL,
+				in ? te_tensor_nelems(in) : 0, in ? n * to + k : TE_COMM_NO_RANK,
 				out ? te_tensor_data(out) : NULL, out ? te_tensor_nelems(out) : 0,
-				out ? from : TE_COMM_NO_RANK, te_tensor_dtype(in ? in : out), NULL);
+				out ? n * from + k : TE_COMM_NO_RANK,
+				te_tensor_dtype(in ? in : out), NULL);
 }
 
 static int exchange_all(const struct pipeline *p, struct te_stream *stream, const struct action *a)

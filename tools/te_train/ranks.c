@@ -17,6 +17,7 @@
 #define TIMEOUT_MS 600000
 #define MOST_WORDS 16 /* numbers of a rank, in addition to its losses */
 #define PIECE ((size_t)1 << 20) /* bytes of weights that are compared at once */
+#define NCOMMS 4 /* communicators of a rank, at most */
 
 int32_t ranks_n(const struct ranks *r)
 {
@@ -33,14 +34,14 @@ static int is_set(const char *name)
 	return 0;
 }
 
-int32_t ranks_nshards(const struct ranks *r)
+int32_t ranks_nparts(const struct ranks *r)
 {
-	return r->nshards ? r->nshards : 1;
+	return r->nparts ? r->nparts : 1;
 }
 
 int32_t ranks_ndata(const struct ranks *r)
 {
-	return ranks_n(r) / ranks_nshards(r);
+	return ranks_n(r) / ranks_nparts(r);
 }
 
 static struct te_comm_opts comm_opts(const char *name, uint64_t nbytes)
@@ -104,13 +105,13 @@ static int refuse(const struct ranks *r)
 	return STATUS_BAD;
 }
 
-int ranks_open(struct te_ctx *ctx, int32_t nshards, int stages, int64_t naccum,
+int ranks_open(struct te_ctx *ctx, int32_t nstages, int32_t nshards, int64_t naccum,
 	       struct ranks *ret_r)
 {
 	int te;
 
+	ret_r->nparts = nstages * nshards;
 	ret_r->nshards = nshards;
-	ret_r->stages = stages;
 	if (!te_comm_launched())
 		return STATUS_OK;
 	ret_r->nwords = MOST_RANKS * (naccum + MOST_WORDS);
@@ -127,27 +128,34 @@ int ranks_open(struct te_ctx *ctx, int32_t nshards, int stages, int64_t naccum,
 	return STATUS_OK;
 }
 
-/* the ranks of a model are neighbours */
+struct te_comm *ranks_shards(const struct ranks *r)
+{
+	return r->nparts == r->nshards ? r->model : r->stage;
+}
+
+/* the ranks of a model are neighbours, and so are the ranks of a stage */
 int ranks_divide(struct ranks *r)
 {
-	const struct te_comm_opts o = comm_opts("model", 0);
-	const int32_t nshards = r->nshards;
+	const struct te_comm_opts o = comm_opts("model", 0), s = comm_opts("stage", 0);
+	const int32_t n = r->nparts, nshards = r->nshards;
+	int te = 0;
 
-	if (ranks_n(r) % nshards) {
+	if (ranks_n(r) % n) {
 		if (!r->rank)
 			say_bad("--%s %d: %d rank%s cannot be divided into models; start "
 				"te_train with te_run -n %d, for example",
-				r->stages ? "pipeline" : "tensor", (int)nshards, (int)ranks_n(r),
-				ranks_n(r) == 1 ? "" : "s", (int)nshards);
+				n > nshards ? "pipeline" : "tensor",
+				(int)(n > nshards ? n / nshards : n), (int)ranks_n(r),
+				ranks_n(r) == 1 ? "" : "s", (int)n);
 		return refuse(r);
 	}
-	if (nshards > 1) {
-		int te = te_comm_split(r->comm, r->rank / nshards, 0, &o, &r->model);
-
-		if (te < 0)
-			return say_te(te, "the ranks of a model");
-	}
-	r->data_rank = r->rank / nshards;
+	if (n > 1)
+		te = te_comm_split(r->comm, r->rank / n, 0, &o, &r->model);
+	if (te >= 0 && nshards > 1 && n > nshards)
+		te = te_comm_split(r->comm, r->rank / nshards, 0, &s, &r->stage);
+	if (te < 0)
+		return say_te(te, "the ranks of a model");
+	r->data_rank = r->rank / n;
 	return STATUS_OK;
 }
 
@@ -161,7 +169,7 @@ int ranks_bind(struct ranks *r, struct te_seq *seq, uint32_t flags, int trains)
 
 	b.flags = flags;
 	if (trains && ranks_ndata(r) > 1) {
-		te = te_comm_split(r->comm, r->rank % ranks_nshards(r), 0, &o, &r->data);
+		te = te_comm_split(r->comm, r->rank % ranks_nparts(r), 0, &o, &r->data);
 		if (te >= 0)
 			te = te_comm_alloc(r->data, nbytes, &r->grads);
 		if (te >= 0) {
@@ -212,13 +220,13 @@ void ranks_optimizer(const struct ranks *r, int64_t zero, struct te_adamw_opts *
 static int set_shards(struct ranks *r, const struct model *m, struct te_adamw *opt)
 {
 	struct te_adamw_shards s = TE_ADAMW_SHARDS_INIT;
-	uint8_t *common = r->stages ? NULL : shard_common(m);
+	uint8_t *common = shard_common(m);
 	int te;
 
-	if (!common && !r->stages)
+	if (!common)
 		return say_failed("out of memory");
-	s.nshards = r->nshards;
-	s.shard = r->rank % r->nshards;
+	s.nshards = r->nparts;
+	s.shard = r->rank % r->nparts;
 	s.gather = gather_sums;
 	s.arg = r;
 	s.uncounted = m->shard ? common : NULL;
@@ -236,8 +244,8 @@ int ranks_reduce(struct ranks *r, const struct model *m, struct te_adamw *opt)
 {
 	int te = r->data ? te_comm_reducer_create(r->data, m->seq, NULL, &r->reducer) : 0;
 
-	if (te >= 0 && r->model && !r->stages)
-		te = te_comm_reducer_create(r->model, m->seq, NULL, &r->amaxes);
+	if (te >= 0 && ranks_shards(r))
+		te = te_comm_reducer_create(ranks_shards(r), m->seq, NULL, &r->amaxes);
 	if (te < 0)
 		return say_te(te, "gradients of all ranks");
 	return r->model ? set_shards(r, m, opt) : STATUS_OK;
@@ -259,7 +267,7 @@ static int reduce_shards(void *arg, struct te_plan *plan, const struct te_plan_e
 	if (e->kind == TE_PLAN_EVENT_GRAD && r->by_tokens && r->by_tokens[e->weight]) {
 		te = te_seq_weight(r->seq, e->weight, &w);
 		if (te >= 0)
-			te = te_comm_allreduce(r->model, e->stream, te_tensor_data(w.grad),
+			te = te_comm_allreduce(ranks_shards(r), e->stream, te_tensor_data(w.grad),
 					       te_tensor_data(w.grad), te_tensor_nelems(w.grad),
 					       te_tensor_dtype(w.grad), TE_COMM_SUM, NULL);
 	}
@@ -291,9 +299,10 @@ void ranks_undivide(struct ranks *r)
 		te_comm_free(r->data, r->grads);
 	free(r->by_tokens);
 	te_comm_unref(r->data);
+	te_comm_unref(r->stage);
 	te_comm_unref(r->model);
 	r->reducer = r->amaxes = NULL;
-	r->data = r->model = NULL;
+	r->data = r->model = r->stage = NULL;
 	r->grads = NULL;
 	r->by_tokens = NULL;
 	r->seq = NULL;
@@ -352,22 +361,20 @@ int ranks_exchange(const struct ranks *r, struct te_stream *stream, struct te_te
 }
 
 /* one rank has fewer */
-static int all_of(const struct ranks *r, struct te_comm *ret_comm[3])
+static int all_of(const struct ranks *r, struct te_comm *ret_comm[NCOMMS])
 {
+	struct te_comm *const all[NCOMMS] = { r->model, r->stage, r->data, r->comm };
 	int n = 0;
 
-	for (int i = 0; i < 3; i++) {
-		struct te_comm *c = i == 0 ? r->model : i == 1 ? r->data : r->comm;
-
-		if (c)
-			ret_comm[n++] = c;
-	}
+	for (int i = 0; i < NCOMMS; i++)
+		if (all[i])
+			ret_comm[n++] = all[i];
 	return n;
 }
 
 int ranks_check(const struct ranks *r)
 {
-	struct te_comm *comm[3];
+	struct te_comm *comm[NCOMMS];
 	const int n = all_of(r, comm);
 	int te = 0;
 
@@ -378,7 +385,7 @@ int ranks_check(const struct ranks *r)
 
 void ranks_abort(const struct ranks *r, const char *why)
 {
-	struct te_comm *comm[3];
+	struct te_comm *comm[NCOMMS];
 	const int n = all_of(r, comm);
 
 	for (int i = 0; i < n; i++)
@@ -442,7 +449,7 @@ int ranks_last(const struct ranks *r, struct te_stream *stream, float *x)
 	int te = ranks_all(r, stream, x, 1, all);
 
 	if (te >= 0)
-		*x = all[(r->rank / r->nshards + 1) * r->nshards - 1];
+		*x = all[(r->rank / r->nparts + 1) * r->nparts - 1];
 	return te;
 }
 
@@ -474,9 +481,9 @@ static void succeed(struct ranks *r, struct te_comm *next, const int32_t *was)
 /* 1: the ranks of a model begin at rank i, and all of them remain */
 static int is_whole(const struct ranks *r, int32_t i)
 {
-	const int32_t last = r->nshards - 1;
+	const int32_t last = r->nparts - 1;
 
-	return r->number[i] % r->nshards == 0 && i + last < ranks_n(r) &&
+	return r->number[i] % r->nparts == 0 && i + last < ranks_n(r) &&
 	       r->number[i + last] == r->number[i] + last;
 }
 
@@ -492,7 +499,7 @@ static int32_t choose(struct ranks *r, int64_t nmicro)
 	nwhole = 0;
 	for (int32_t i = 0; n && i < ranks_n(r);) {
 		const int goes_on = is_whole(r, i) && nwhole++ < n;
-		const int32_t k = goes_on ? r->nshards : 1;
+		const int32_t k = goes_on ? r->nparts : 1;
 
 		for (int32_t end = i + k; i < end; i++)
 			r->state[r->number[i]] = goes_on ? RANK_TRAINS : RANK_IDLE;
@@ -526,8 +533,8 @@ int ranks_recover(struct ranks *r, struct te_stream *stream, int64_t nmicro, con
 		nmodels = choose(r, nmicro);
 		if (!nmodels)
 			return te_fail(-EINVAL, "--tensor %d: no model has all its ranks",
-				       (int)r->nshards);
-	} while (!ranks_is_idle(r) && nmodels * r->nshards < ranks_n(r));
+				       (int)r->nparts);
+	} while (!ranks_is_idle(r) && nmodels * r->nparts < ranks_n(r));
 	return ranks_is_idle(r) ? 0 : te;
 }
 
@@ -590,9 +597,9 @@ int ranks_compare(const struct ranks *r, struct te_stream *stream, const struct 
 	te = gather(r, stream, own, 4, all);
 	if (te < 0)
 		return say_te(te, "comparing the weights of all ranks");
-	for (int32_t i = ranks_nshards(r); i < ranks_n(r); i++)
-		if (memcmp(all + 4 * i, all + 4 * (i % ranks_nshards(r)), sizeof(own)))
+	for (int32_t i = ranks_nparts(r); i < ranks_n(r); i++)
+		if (memcmp(all + 4 * i, all + 4 * (i % ranks_nparts(r)), sizeof(own)))
 			return say_failed("the weights of rank %d differ from rank %d; they "
-					  "are not saved", (int)i, (int)(i % ranks_nshards(r)));
+					  "are not saved", (int)i, (int)(i % ranks_nparts(r)));
 	return STATUS_OK;
 }

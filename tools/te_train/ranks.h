@@ -1,9 +1,9 @@
 /*
  * ranks.h - the ranks of a run: communicators, and agreement.
  *
- * Ranks whose numbers are neighbours divide a model: rank r has shard r % nshards, or this stage of
- * a pipeline. Ranks with the same shard divide the micro-batches: r / nshards is the number among
- * them.
+ * Ranks whose numbers are neighbours divide a model: rank r has part r % nparts of it, which with
+ * nshards ranks of a stage is shard r % nshards. Ranks with the same part divide the micro-batches:
+ * r / nparts is the number among them.
  */
 #ifndef RANKS_H
 #define RANKS_H
@@ -33,9 +33,10 @@ struct ranks {
 	int32_t number[MOST_RANKS]; /* initial number of each present rank */
 	uint8_t state[MOST_RANKS];  /* enum rank_state, indexed by initial number */
 	struct te_comm *model; /* ranks that share one model; NULL: one rank */
-	struct te_comm *data;  /* ranks that have this shard; NULL: one rank */
-	int32_t nshards;       /* shards, or stages, of a model; 0: one */
-	int stages;	       /* 1: stages */
+	struct te_comm *data;  /* ranks that have this part; NULL: one rank */
+	struct te_comm *stage; /* ranks that divide a stage, if there are several stages; or NULL */
+	int32_t nparts;	       /* parts of a model; 0: one */
+	int32_t nshards;       /* parts of a stage */
 	int32_t data_rank;     /* rank in data */
 	struct te_comm_reducer *reducer; /* NULL before ranks_reduce() */
 	struct te_comm_reducer *amaxes;	 /* reducer for the ranks of a model, likewise */
@@ -49,10 +50,10 @@ struct ranks {
 };
 
 /*
- * Join the ranks, if a launcher has started several. nshards: ranks of a model, with stages if
- * `stages` is 1; naccum: micro-batches of a rank, at most.
+ * Join the ranks, if a launcher has started several. nstages, nshards: of a model; naccum:
+ * micro-batches of a rank, at most.
  */
-int ranks_open(struct te_ctx *ctx, int32_t nshards, int stages, int64_t naccum,
+int ranks_open(struct te_ctx *ctx, int32_t nstages, int32_t nshards, int64_t naccum,
 	       struct ranks *ret_r);
 /* create the communicators of each model and of equal shards */
 int ranks_divide(struct ranks *r);
@@ -86,7 +87,9 @@ int ranks_name(const struct ranks *r, const struct ranks *before, enum rank_stat
 
 /* number of ranks: all, in a model, with this shard */
 int32_t ranks_n(const struct ranks *r);
-int32_t ranks_nshards(const struct ranks *r);
+int32_t ranks_nparts(const struct ranks *r);
+/* ranks that divide a stage, or a model without stages; NULL: one rank */
+struct te_comm *ranks_shards(const struct ranks *r);
 int32_t ranks_ndata(const struct ranks *r);
 /* all ranks fail */
 void ranks_abort(const struct ranks *r, const char *why);

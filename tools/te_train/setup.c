@@ -460,8 +460,8 @@ int trainer_create(const struct opts *o, struct trainer *t)
 	if (!r)
 		r = choose_documents(t);
 	if (!r)
-		r = ranks_open(t->ctx, (int32_t)(o->tensor * o->pipeline), o->pipeline > 1,
-			       o->accum, &t->ranks);
+		r = ranks_open(t->ctx, (int32_t)o->pipeline, (int32_t)o->tensor, o->accum,
+			       &t->ranks);
 	if (!r && trains(o))
 		r = check_names(t);
 	t->out_was_free = o->out && ckpt_is_free(o->out);
@@ -498,7 +498,7 @@ static int open_model(struct trainer *t)
 		extend_context(t);
 	r = ranks_divide(&t->ranks);
 	if (!r && o->pipeline > 1)
-		r = model_build_stage(t->ctx, &t->cfg, t->ranks.model,
+		r = model_build_stage(t->ctx, &t->cfg, t->ranks.model, ranks_shards(&t->ranks),
 				      o->chunks ? (int32_t)o->chunks : 1, m);
 	else if (!r)
 		r = model_build_shard(t->ctx, &t->cfg, t->ranks.model, (int)o->sequence_parallel,

@@ -160,6 +160,7 @@ TT_TOOLS += \
 	t/tools/mem \
 	t/tools/option \
 	t/tools/perftest_stats \
+	t/tools/program \
 	t/tools/safetensors \
 	t/tools/sample \
 	t/tools/save_kill
@@ -219,7 +220,6 @@ TT_TOOLS += \
 	t/tools/kept \
 	t/tools/order \
 	t/tools/perftest_call \
-	t/tools/program \
 	t/tools/weights
 TT_TOOLS_SH += \
 	t/tools/t8001-te_plot.t \

@@ -265,7 +265,8 @@ TT_TOOLS_SH += \
 	t/tools/t8048-te_train-token-cache.t \
 	t/tools/t8050-te_train-choices.t \
 	t/tools/t8051-te_train-gradients.t \
-	t/tools/t8052-te_train-columns.t
+	t/tools/t8052-te_train-columns.t \
+	t/tools/t8053-te_train-context.t
 # a shared library for LD_PRELOAD: -rpath makes it one although it is not installed
 check_LTLIBRARIES += t/lib/failalloc.la
 t_lib_failalloc_la_SOURCES = t/lib/failalloc.c

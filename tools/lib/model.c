@@ -80,13 +80,19 @@ static void bias(struct builder *b, int64_t width, const char *name)
 
 #define TOKENS 1 /* the extent of a value [B,T,width] */
 
+/* this rank among those that divide the tokens of attention's input */
+static int32_t context_rank(const struct model *m)
+{
+	return m->context ? te_comm_rank(m->context) : 0;
+}
+
 static void dropout(struct builder *b, double p, const char *name)
 {
 	struct te_dropout_attrs a = TE_ATTRS(dropout, .p = (float)p,
 		.tag = ++b->ndrops,
 		.axis = TOKENS,
-		.nparts = b->by_tokens ? b->m->nshards : 1,
-		.part = b->by_tokens ? b->m->shard : 0);
+		.nparts = b->by_tokens ? b->m->nshards : b->m->ncontext,
+		.part = b->by_tokens ? b->m->shard : context_rank(b->m));
 
 	if (p > 0)
 		APPEND(b, te_op_dropout, &a, name);
@@ -193,13 +199,27 @@ static void attention(struct builder *b, const struct config *c, int i, const ch
 		.scale = (float)attention_scale(c, i),
 		.dropout = (float)c->drop_attn,
 		.tag = ++b->ndrops,
-		.first_head = b->m->shard * (int32_t)c->heads,
-		.all_heads = b->m->nshards * (int32_t)c->heads,
+		.first_head = (b->m->shard + context_rank(b->m)) * (int32_t)c->heads,
+		.all_heads = b->m->nshards * b->m->ncontext * (int32_t)c->heads,
 		.window = (int32_t)(window < INT32_MAX ? window : 0),
 		.softcap = (float)c->score_cap,
 		.documents = c->documents);
 
 	take_documents(b, c, APPEND(b, te_op_attention, &a, name));
+}
+
+/* ranks have all tokens of some heads after to_heads, some tokens of all heads after to_tokens */
+static void exchange(struct builder *b, const struct config *c, int to_heads, const char *name)
+{
+	struct te_comm_heads_attrs a = TE_COMM_HEADS_ATTRS_INIT;
+
+	a.nheads = (int32_t)c->heads;
+	a.nkv = (int32_t)c->kv_heads;
+	a.head_dim = (int32_t)c->head_dim;
+	if (b->m->context && to_heads)
+		APPEND(b, te_comm_op_to_heads, b->m->context, &a, name);
+	else if (b->m->context)
+		APPEND(b, te_comm_op_to_tokens, b->m->context, &a, name);
 }
 
 static void rope(struct builder *b, const struct config *c, int i, const char *name)
@@ -301,7 +321,11 @@ static void activation(struct builder *b, const struct config *c, const char *na
 static void attention_branch(struct builder *b, const struct config *c, int i, double proj_std)
 {
 	const int64_t qkv = (c->heads + 2 * c->kv_heads) * c->head_dim;
+	const int64_t kv = c->kv_heads / b->m->ncontext;
+	struct config own = *c;
 
+	own.heads /= b->m->ncontext;
+	own.kv_heads = kv ? kv : 1;
 	divide(b, name_of(b, "h.%d.copy1", i));
 	adapter_begin(b, c, i, "qkv", c->width, qkv);
 	linear(b, c->width, qkv, c->init_std, name_of(b, "h.%d.qkv", i));
@@ -309,9 +333,11 @@ static void attention_branch(struct builder *b, const struct config *c, int i, d
 		bias(b, qkv, name_of(b, "h.%d.qkv_b", i));
 	adapter_end(b, c);
 	qk_norm(b, c, name_of(b, "h.%d.qk_norm", i));
+	exchange(b, c, 1, name_of(b, "h.%d.to_heads", i));
 	if (!c->learned && config_turns(c, i))
-		rope(b, c, i, name_of(b, "h.%d.rope", i));
-	attention(b, c, i, name_of(b, "h.%d.attn", i));
+		rope(b, &own, i, name_of(b, "h.%d.rope", i));
+	attention(b, &own, i, name_of(b, "h.%d.attn", i));
+	exchange(b, c, 0, name_of(b, "h.%d.to_tokens", i));
 	adapter_begin(b, c, i, "proj", c->heads * c->head_dim, c->width);
 	linear(b, c->heads * c->head_dim, c->width, proj_std, name_of(b, "h.%d.proj", i));
 	sum(b, name_of(b, "h.%d.sum1", i));
@@ -402,6 +428,7 @@ static void build(struct builder *b, const struct model *m)
 		.ignore_index = IGNORED_TARGET,
 		.grad_scale = 1,
 		.chunk = c->loss_chunk);
+	const int64_t ncontext = m->ncontext;
 	struct te_op *op;
 
 	part.heads /= m->nshards;
@@ -416,7 +443,8 @@ static void build(struct builder *b, const struct model *m)
 		scale(b, sqrt((double)c->width), "embed_scale");
 	dropout(b, c->drop_embd, "drop");
 	if (c->documents && b->r >= 0)
-		b->r = te_seq_input(b->seq, MODEL_DOCUMENTS, TE_DTYPE_INT32, 0, NULL);
+		b->r = te_seq_input(b->seq, MODEL_DOCUMENTS, TE_DTYPE_INT32, ncontext > 1,
+				    ncontext > 1 ? &ncontext : NULL);
 	for (int i = 0; i < c->layers; i++) {
 		b->skips = stage_of_layer(m, i) != m->stage;
 		layer(b, &part, i);
@@ -428,7 +456,8 @@ static void build(struct builder *b, const struct model *m)
 	if (c->logit_cap > 0)
 		cap_logits(b, c->logit_cap);
 	op = b->comm ? APPEND(b, te_comm_op_cross_entropy, b->comm, &la, MODEL_LOSS) :
-		       APPEND(b, te_op_cross_entropy, &la, MODEL_LOSS);
+	     m->context ? APPEND(b, te_comm_op_cross_entropy_tokens, m->context, &la, MODEL_LOSS) :
+			  APPEND(b, te_op_cross_entropy, &la, MODEL_LOSS);
 	if (op)
 		b->r = te_op_take(op, 0, MODEL_TARGETS);
 	if (b->r >= 0 && !b->skips)
@@ -570,7 +599,11 @@ static int build_part(struct te_ctx *ctx, struct model m, struct model *ret_mode
 int model_build_shard(struct te_ctx *ctx, const struct config *cfg, struct te_comm *comm,
 		      int by_tokens, struct model *ret_model)
 {
-	struct model m = { .cfg = *cfg, .nshards = 1, .nstages = 1, .nchunks = 1 };
+	struct model m = { .cfg = *cfg,
+			   .nshards = 1,
+			   .nstages = 1,
+			   .nchunks = 1,
+			   .ncontext = 1 };
 
 	if (comm && te_comm_nranks(comm) > 1) {
 		m.comm = comm;
@@ -590,11 +623,25 @@ int model_build_stage(struct te_ctx *ctx, const struct config *cfg, struct te_co
 		.cfg = *cfg,
 		.nshards = nshards,
 		.shard = comm ? te_comm_rank(comm) : 0,
+		.ncontext = 1,
 		.comm = comm,
 		.nstages = te_comm_nranks(pipe) / nshards,
 		.stage = te_comm_rank(pipe) / nshards,
 		.nchunks = nchunks,
 		.pipe = pipe,
+	}, ret_model);
+}
+
+int model_build_context(struct te_ctx *ctx, const struct config *cfg, struct te_comm *comm,
+			struct model *ret_model)
+{
+	return build_part(ctx, (struct model){
+		.cfg = *cfg,
+		.nshards = 1,
+		.nstages = 1,
+		.nchunks = 1,
+		.ncontext = te_comm_nranks(comm),
+		.context = comm,
 	}, ret_model);
 }
 

@@ -19,6 +19,9 @@ struct model {
 	int32_t nshards, shard;
 	struct te_comm *comm; /* the ranks with the shards, of this stage; borrowed */
 	int by_tokens;
+	/* whole weights, for the tokens of this rank; else 1, NULL */
+	int32_t ncontext;
+	struct te_comm *context; /* the ranks that divide the tokens, borrowed */
 	/* a stage: seq has some layers, in nchunks parts of the model; else 1, 0, 1, NULL */
 	int32_t nstages, stage, nchunks;
 	struct te_comm *pipe; /* rank s nshards + k has shard k of stage s; borrowed */
@@ -58,6 +61,12 @@ int model_build_shard(struct te_ctx *ctx, const struct config *cfg, struct te_co
  */
 int model_build_stage(struct te_ctx *ctx, const struct config *cfg, struct te_comm *pipe,
 		      struct te_comm *comm, int32_t nchunks, struct model *ret_model);
+/*
+ * model_build() for the tokens of this rank: rank k of n has tokens k T / n to (k + 1) T / n - 1 of
+ * each sequence. MODEL_DOCUMENTS is [B,T/n,n], the memory of [B,T].
+ */
+int model_build_context(struct te_ctx *ctx, const struct config *cfg, struct te_comm *comm,
+			struct model *ret_model);
 /*
  * Freeze weights, between model_build() and model_init(). patterns: patterns of fnmatch(3) for
  * names of weights and of ops, separated by commas; they outlive the model. NULL or empty: none.

@@ -71,14 +71,15 @@ static int copy_in(struct trainer *t, const struct slot *s)
 {
 	const struct step_graph *g = &t->now.graph;
 	struct te_tensor *const *const input[] = { g->x, g->targets, g->documents };
-	const int64_t n = t->B * t->T, accum = t->now.accum;
+	const int64_t accum = t->now.accum, all = accum * t->B * t->T;
 	int r = 0;
 
 	for (int64_t i = 0; i < trainer_ninputs(t) * accum && r >= 0; i++) {
 		struct te_tensor *x = input[i / accum][i % accum];
 
 		if (x)
-			r = te_copy(t->stream, te_tensor_data(x), s->tokens + i * n,
+			r = te_copy(t->stream, te_tensor_data(x),
+				    s->tokens + i / accum * all + i % accum * te_tensor_nelems(x),
 				    te_tensor_nbytes(x));
 	}
 	return r;
@@ -200,10 +201,14 @@ static int draw(struct trainer *t, struct slot *s)
 	const int64_t rows = t->now.accum * t->B, first = t->ranks.data_rank * rows;
 	const uint64_t seed = (uint64_t)t->o->seed;
 	const struct rows to = trainer_rows(t, s->tokens, rows);
+	int r;
 
-	return t->order	   ? batch_take_documents(t->order, t->now.done.drawn + first, &to) :
-	       t->by_epoch ? batch_take(&t->train, seed, t->now.done.drawn + first, &to) :
-			     batch_draw(&t->train, seed, t->now.done.step, first, &to);
+	r = t->order	? batch_take_documents(t->order, t->now.done.drawn + first, &to) :
+	    t->by_epoch ? batch_take(&t->train, seed, t->now.done.drawn + first, &to) :
+			  batch_draw(&t->train, seed, t->now.done.step, first, &to);
+	if (!r)
+		trainer_cut(t, &to);
+	return r;
 }
 
 static int step(struct trainer *t)
@@ -301,6 +306,7 @@ static int evaluate(struct trainer *t, const struct span *s, const char *file, d
 			r = hear_stop(t);
 		if (r || is_stopped(t))
 			return r;
+		trainer_cut(t, &rows);
 		r = trainer_feed(t, t->now.eval_plan, &rows);
 		if (r >= 0)
 			r = pipeline_forward(&t->now.model, t->now.eval_plan, t->stream);

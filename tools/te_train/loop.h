@@ -176,6 +176,10 @@ int trainer_ninputs(const struct trainer *t);
 struct rows trainer_rows(const struct trainer *t, int32_t *tokens, int64_t nrows);
 /* write B rows of those that the plans of all chunks have; returns the library's code */
 int trainer_feed(const struct trainer *t, struct te_plan *const *plan, const struct rows *rows);
+/* number of tokens of a sequence that this rank has */
+int64_t trainer_own_tokens(const struct trainer *t);
+/* keeps only these of each row of tokens and targets: [nrows, trainer_own_tokens()] */
+void trainer_cut(const struct trainer *t, const struct rows *rows);
 /* tokens of a step, of all ranks */
 int64_t trainer_step_tokens(const struct trainer *t);
 /* epochs after a step of this attempt; NaN with --order random */

@@ -85,7 +85,7 @@ static int shared(const struct mem_run *run, int64_t B, struct mem *m)
 static uint64_t host_nbytes(const struct mem_run *run, const struct mem *m, int64_t B)
 {
 	const struct opts *o = run->o;
-	const uint64_t rows = (uint64_t)(run->graph->T * B) * sizeof(int32_t);
+	const uint64_t rows = (uint64_t)(run->graph->T * o->context * B) * sizeof(int32_t);
 	const uint64_t tokens = (run->model->cfg.documents ? 3 : 2) *
 				(NSLOTS * (uint64_t)run->graph->accum + 1) * rows;
 	const int64_t n = run->model->whole ? te_seq_nelems(run->model->seq) :

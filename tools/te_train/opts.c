@@ -381,6 +381,33 @@ static int check_pipeline(const struct opts *o)
 	return STATUS_OK;
 }
 
+/* options that ranks with some tokens of each sequence exclude */
+static int check_context(const struct opts *o)
+{
+	const struct {
+		int given;
+		const char *name;
+	} without[] = {
+		{ o->tensor > 1, "--tensor" },
+		{ o->pipeline > 1, "--pipeline" },
+		{ o->lora != NULL, "--lora" },
+		{ o->loss_chunk > 0, "--loss-chunk" },
+		{ o->memory > 0, "--memory" },
+		{ o->recover > 0, "--recover" },
+		{ o->sample > 0, "--sample" },
+		{ has_choices(o), "--eval-choices" },
+		{ o->estimate >= 0, "--estimate" },
+		{ o->print_plan != NULL, "--print-plan" },
+		{ o->profile != NULL, "--profile" },
+		{ o->numerics != NULL, "--numerics" },
+	};
+
+	for (size_t i = 0; i < sizeof(without) / sizeof(without[0]) && o->context > 1; i++)
+		if (without[i].given)
+			return say_bad("--context: %s is not possible with it", without[i].name);
+	return STATUS_OK;
+}
+
 /* options that need others, or exclude them */
 static int check_needs(const struct opts *o)
 {
@@ -428,7 +455,7 @@ static int check_needs(const struct opts *o)
 	if (o->tensor > 1 && has_choices(o))
 		return say_bad("--eval-choices needs whole models, --tensor is %lld",
 			       (long long)o->tensor);
-	return check_pipeline(o);
+	return check_context(o) ? STATUS_BAD : check_pipeline(o);
 }
 
 int opts_parse(struct opts *o, int argc, char **argv, int *ret_done)

@@ -116,6 +116,7 @@ static void log_run(struct trainer *t)
 	record_int(&rec, "step_tokens", trainer_step_tokens(t));
 	record_int(&rec, "ranks", ranks_n(&t->ranks));
 	record_int(&rec, "shards", t->now.model.nshards);
+	record_int(&rec, "context", t->now.model.ncontext);
 	record_lost(t, &rec);
 	record_real(&rec, "flops_per_token", model_flops_per_token(&t->now.model.cfg, t->T));
 	record_real(&rec, "peak_flops_per_s", or_nan(peak_flops(t)));

@@ -44,6 +44,23 @@ int32_t ranks_ndata(const struct ranks *r)
 	return ranks_n(r) / ranks_nparts(r);
 }
 
+/* ranks with equal weights: their number, and this one's among them */
+static int32_t nequal(const struct ranks *r)
+{
+	return r->context ? ranks_n(r) : ranks_ndata(r);
+}
+
+static int32_t equal_rank(const struct ranks *r)
+{
+	return r->context ? r->rank : r->data_rank;
+}
+
+/* number of the set of ranks with equal weights that has rank i */
+static int32_t weights_of(const struct ranks *r, int32_t i)
+{
+	return r->context ? 0 : i % ranks_nparts(r);
+}
+
 static struct te_comm_opts comm_opts(const char *name, uint64_t nbytes)
 {
 	struct te_comm_opts o = TE_COMM_OPTS_INIT;
@@ -105,13 +122,14 @@ static int refuse(const struct ranks *r)
 	return STATUS_BAD;
 }
 
-int ranks_open(struct te_ctx *ctx, int32_t nstages, int32_t nshards, int64_t naccum,
-	       struct ranks *ret_r)
+int ranks_open(struct te_ctx *ctx, int32_t nstages, int32_t nshards, int32_t ncontext,
+	       int64_t naccum, struct ranks *ret_r)
 {
 	int te;
 
-	ret_r->nparts = nstages * nshards;
+	ret_r->nparts = nstages * nshards * ncontext;
 	ret_r->nshards = nshards;
+	ret_r->context = ncontext > 1;
 	if (!te_comm_launched())
 		return STATUS_OK;
 	ret_r->nwords = MOST_RANKS * (naccum + MOST_WORDS);
@@ -144,7 +162,7 @@ int ranks_divide(struct ranks *r)
 		if (!r->rank)
 			say_bad("--%s %d: %d rank%s cannot be divided into models; start "
 				"te_train with te_run -n %d, for example",
-				n > nshards ? "pipeline" : "tensor",
+				r->context ? "context" : n > nshards ? "pipeline" : "tensor",
 				(int)(n > nshards ? n / nshards : n), (int)ranks_n(r),
 				ranks_n(r) == 1 ? "" : "s", (int)n);
 		return refuse(r);
@@ -168,8 +186,8 @@ int ranks_bind(struct ranks *r, struct te_seq *seq, uint32_t flags, int trains)
 	int te = 0;
 
 	b.flags = flags;
-	if (trains && ranks_ndata(r) > 1) {
-		te = te_comm_split(r->comm, r->rank % ranks_nparts(r), 0, &o, &r->data);
+	if (trains && nequal(r) > 1) {
+		te = te_comm_split(r->comm, weights_of(r, r->rank), 0, &o, &r->data);
 		if (te >= 0)
 			te = te_comm_alloc(r->data, nbytes, &r->grads);
 		if (te >= 0) {
@@ -209,10 +227,10 @@ static int gather_parts(void *arg, struct te_stream *stream, void *all, size_t n
 
 void ranks_optimizer(const struct ranks *r, int64_t zero, struct te_adamw_opts *ao)
 {
-	if (!zero || ranks_ndata(r) < 2)
+	if (!zero || nequal(r) < 2)
 		return;
-	ao->nparts = ranks_ndata(r);
-	ao->part = r->data_rank;
+	ao->nparts = nequal(r);
+	ao->part = equal_rank(r);
 	ao->gather = gather_parts;
 	ao->gather_arg = (void *)(uintptr_t)r;
 }
@@ -248,7 +266,7 @@ int ranks_reduce(struct ranks *r, const struct model *m, struct te_adamw *opt)
 		te = te_comm_reducer_create(ranks_shards(r), m->seq, NULL, &r->amaxes);
 	if (te < 0)
 		return say_te(te, "gradients of all ranks");
-	return r->model ? set_shards(r, m, opt) : STATUS_OK;
+	return r->model && !r->context ? set_shards(r, m, opt) : STATUS_OK;
 }
 
 /*
@@ -332,7 +350,9 @@ void ranks_close(struct ranks *r)
  */
 static struct te_comm *of_all(const struct ranks *r)
 {
-	return r->data && !r->model ? r->data : r->model && !r->data ? r->model : r->comm;
+	if (r->data && (!r->model || r->context))
+		return r->data;
+	return r->model && !r->data ? r->model : r->comm;
 }
 
 /* each rank has zeros except in its own block, so the sum has the blocks of all, bit for bit */
@@ -597,9 +617,12 @@ int ranks_compare(const struct ranks *r, struct te_stream *stream, const struct 
 	te = gather(r, stream, own, 4, all);
 	if (te < 0)
 		return say_te(te, "comparing the weights of all ranks");
-	for (int32_t i = ranks_nparts(r); i < ranks_n(r); i++)
-		if (memcmp(all + 4 * i, all + 4 * (i % ranks_nparts(r)), sizeof(own)))
-			return say_failed("the weights of rank %d differ from rank %d; they "
-					  "are not saved", (int)i, (int)(i % ranks_nparts(r)));
+	for (int32_t i = 0; i < ranks_n(r); i++) {
+		const int32_t k = weights_of(r, i);
+
+		if (memcmp(all + 4 * i, all + 4 * k, sizeof(own)))
+			return say_failed("the weights of rank %d differ from rank %d; they are "
+					  "not saved", (int)i, (int)k);
+	}
 	return STATUS_OK;
 }

@@ -3,7 +3,8 @@
  *
  * Ranks whose numbers are neighbours divide a model: rank r has part r % nparts of it, which with
  * nshards ranks of a stage is shard r % nshards. Ranks with the same part divide the micro-batches:
- * r / nparts is the number among them.
+ * r / nparts is the number among them. Parts are of the weights, or with context of the tokens of
+ * each sequence: then all ranks have equal weights.
  */
 #ifndef RANKS_H
 #define RANKS_H
@@ -33,11 +34,12 @@ struct ranks {
 	int32_t number[MOST_RANKS]; /* initial number of each present rank */
 	uint8_t state[MOST_RANKS];  /* enum rank_state, indexed by initial number */
 	struct te_comm *model; /* ranks that share one model; NULL: one rank */
-	struct te_comm *data;  /* ranks that have this part; NULL: one rank */
+	struct te_comm *data;  /* ranks that have equal weights; NULL: one rank */
 	struct te_comm *stage; /* ranks that divide a stage, if there are several stages; or NULL */
 	int32_t nparts;	       /* parts of a model; 0: one */
 	int32_t nshards;       /* parts of a stage */
-	int32_t data_rank;     /* rank in data */
+	int context;	       /* 1: parts are of tokens */
+	int32_t data_rank;     /* number among ranks that divide micro-batches */
 	struct te_comm_reducer *reducer; /* NULL before ranks_reduce() */
 	struct te_comm_reducer *amaxes;	 /* reducer for the ranks of a model, likewise */
 	/* [te_seq_nweights] 1: each rank of a model has the gradient of its tokens; or NULL */
@@ -50,15 +52,15 @@ struct ranks {
 };
 
 /*
- * Join the ranks, if a launcher has started several. nstages, nshards: of a model; naccum:
- * micro-batches of a rank, at most.
+ * Join the ranks, if a launcher has started several. nstages, nshards, ncontext: of a model;
+ * naccum: micro-batches of a rank, at most.
  */
-int ranks_open(struct te_ctx *ctx, int32_t nstages, int32_t nshards, int64_t naccum,
-	       struct ranks *ret_r);
+int ranks_open(struct te_ctx *ctx, int32_t nstages, int32_t nshards, int32_t ncontext,
+	       int64_t naccum, struct ranks *ret_r);
 /* create the communicators of each model and of equal shards */
 int ranks_divide(struct ranks *r);
 /* bind the complete sequence, flags as in te_seq_bind(); trains: with gradients that the ranks with
- * this shard map */
+ * equal weights map */
 int ranks_bind(struct ranks *r, struct te_seq *seq, uint32_t flags, int trains);
 /* set the options of the optimizer, for --zero: this rank's part of the moments */
 void ranks_optimizer(const struct ranks *r, int64_t zero, struct te_adamw_opts *ao);
@@ -114,7 +116,7 @@ int ranks_all(const struct ranks *r, struct te_stream *stream, const float *own,
 int ranks_last(const struct ranks *r, struct te_stream *stream, float *x);
 /* returns rank 0's status on all ranks, or the failure of the exchange */
 int ranks_status(const struct ranks *r, struct te_stream *stream, int status);
-/* STATUS_FAILED, with a message, unless the ranks with the same shard have the same bits */
+/* STATUS_FAILED, with a message, unless the ranks with equal weights have the same bits */
 int ranks_compare(const struct ranks *r, struct te_stream *stream, const struct te_seq *seq);
 
 #endif

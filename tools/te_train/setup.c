@@ -121,6 +121,12 @@ static int choose_context(struct trainer *t)
 	if (o->sequence_parallel && t->T % o->tensor)
 		return say_bad("--sequence-parallel: %lld ranks cannot divide the %lld tokens of "
 			       "--seq-len", (long long)o->tensor, (long long)t->T);
+	if (o->context > 1 && t->T % o->context)
+		return say_bad("--context: %lld ranks cannot divide the %lld tokens of --seq-len",
+			       (long long)o->context, (long long)t->T);
+	if (o->context > 1 && cfg->learned)
+		return say_bad("--context: the model has a table of positions, expected rotary "
+			       "positions");
 	if (longest && t->T > longest)
 		return say_bad("--seq-len %lld is beyond the model's %s %lld%s", (long long)t->T,
 			       field, (long long)longest,
@@ -148,7 +154,7 @@ static int choose_graph(struct trainer *t)
 	t->now.graph.cfg = t->cfg;
 	t->now.graph.recipe = t->recipe;
 	t->now.graph.B = t->B;
-	t->now.graph.T = t->T;
+	t->now.graph.T = trainer_own_tokens(t);
 	return step_graph_plan(t->o, &t->now.graph);
 }
 
@@ -196,7 +202,8 @@ static int make_eval_plan(struct trainer *t)
 	if (!t->now.eval_plan)
 		return say_failed("out of memory");
 	for (int32_t c = 0; c < m->nchunks && r >= 0; c++)
-		r = pipeline_plan(m, &po, c, t->B, t->T, &t->now.eval_plan[c]);
+		r = pipeline_plan(m, &po, c, t->B, trainer_own_tokens(t),
+				  &t->now.eval_plan[c]);
 	if (r == -ENOMEM) {
 		return say_te(r, "--batch %lld with --seq-len %lld does not fit", (long long)t->B,
 			      (long long)t->T);
@@ -460,8 +467,8 @@ int trainer_create(const struct opts *o, struct trainer *t)
 	if (!r)
 		r = choose_documents(t);
 	if (!r)
-		r = ranks_open(t->ctx, (int32_t)o->pipeline, (int32_t)o->tensor, o->accum,
-			       &t->ranks);
+		r = ranks_open(t->ctx, (int32_t)o->pipeline, (int32_t)o->tensor,
+			       (int32_t)o->context, o->accum, &t->ranks);
 	if (!r && trains(o))
 		r = check_names(t);
 	t->out_was_free = o->out && ckpt_is_free(o->out);
@@ -500,6 +507,8 @@ static int open_model(struct trainer *t)
 	if (!r && o->pipeline > 1)
 		r = model_build_stage(t->ctx, &t->cfg, t->ranks.model, ranks_shards(&t->ranks),
 				      o->chunks ? (int32_t)o->chunks : 1, m);
+	else if (!r && o->context > 1)
+		r = model_build_context(t->ctx, &t->cfg, t->ranks.model, m);
 	else if (!r)
 		r = model_build_shard(t->ctx, &t->cfg, t->ranks.model, (int)o->sequence_parallel,
 				      m);

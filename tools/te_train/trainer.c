@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
 #include <time.h>
 
 #include <te/errno.h>
@@ -56,12 +57,27 @@ int trainer_feed(const struct trainer *t, struct te_plan *const *plan, const str
 	for (int i = 0; i < 3 && te >= 0; i++) {
 		/* stages have no documents */
 		struct te_plan *reader = plan[i ? m->nchunks - 1 : 0];
+		struct te_tensor *x = src[i] ? te_plan_input(reader, name[i]) : NULL;
 
-		if (src[i])
-			te = te_tensor_write(te_plan_input(reader, name[i]), src[i],
-					     (size_t)(t->B * t->T) * sizeof(*src[i]));
+		if (x)
+			te = te_tensor_write(x, src[i], te_tensor_nbytes(x));
 	}
 	return te;
+}
+
+int64_t trainer_own_tokens(const struct trainer *t)
+{
+	return t->T / t->o->context;
+}
+
+void trainer_cut(const struct trainer *t, const struct rows *rows)
+{
+	const int64_t n = trainer_own_tokens(t), first = t->ranks.rank % t->o->context * n;
+
+	for (int64_t i = 0; i < rows->nrows && n < t->T; i++) {
+		memmove(rows->x + i * n, rows->x + i * t->T + first, (size_t)n * sizeof(*rows->x));
+		memmove(rows->y + i * n, rows->y + i * t->T + first, (size_t)n * sizeof(*rows->y));
+	}
 }
 
 int64_t trainer_step_tokens(const struct trainer *t)

@@ -110,7 +110,7 @@ static int find_in_group(struct te_plan *p, int t, int make)
 
 	for (int k = 0; k < g->n; k++) {
 		struct te__step *s = &p->step[g->first + k];
-		struct te__column *c = p->column + p->ncolumns;
+		struct te__column *c;
 		int same = 0;
 
 		if (!reads(p, g, s))
@@ -125,6 +125,7 @@ static int find_in_group(struct te_plan *p, int t, int make)
 		s->column = same ? same : 1 + p->ncolumns;
 		if (same)
 			continue;
+		c = &p->column[p->ncolumns];
 		*c = (struct te__column){ .group = t, .step = g->first + k };
 		c->buf = te__plan_new_buf(p, codes_nbytes(need_of(p, s)) +
 						     scales_nbytes(need_of(p, s)));
@@ -265,9 +266,10 @@ static int bind_column(const struct te_plan *p, struct te__column *c)
 				  te_tensor_scale_inv(need->t_q);
 	const struct te_spec s = te__spec_of(need->t_q);
 
-	if (is_cast(need))
+	/* a plan without memory launches nothing */
+	if (p->columns_state && is_cast(need))
 		fill_cast(p, c, col);
-	else
+	else if (p->columns_state)
 		fill_turn(p, c, col, scales);
 	return te__tensor_wrap_scaled(p->ctx, s.dtype, s.ndim, s.shape, te_tensor_data(need->t_q),
 				      col, te_tensor_scale_inv(need->t_q), scales, scaling, &c->t);

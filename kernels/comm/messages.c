@@ -82,8 +82,11 @@ static void begin_call(struct run *x)
 {
 	const struct te_k_comm_messages *k = x->k;
 
-	x->in = (const uint8_t *)k->comm.in + k->in_at[k->comm.rank];
-	x->out = (uint8_t *)k->comm.out + k->out_at[k->comm.rank];
+	/* a rank that only receives, or only sends, has no memory for the other */
+	if (k->comm.in)
+		x->in = (const uint8_t *)k->comm.in + k->in_at[k->comm.rank];
+	if (k->comm.out)
+		x->out = (uint8_t *)k->comm.out + k->out_at[k->comm.rank];
 	/* the ranks after this one first: they do not all send to the same one */
 	for (int i = 1; i < k->comm.nranks; i++) {
 		const int r = (k->comm.rank + i) % k->comm.nranks;

@@ -4,6 +4,6 @@
 . "$abs_top_srcdir/t/lib/tap.sh"
 . "$abs_top_srcdir/t/kernels/emulate.sh"
 
-emulate "casts" mx 40 quant/nvfp4 quant/quant ref simd
+emulate "casts" mx 40 quant/nvfp4 quant/quant quant/scale ref simd
 no_spills quant/mx
 tap_end

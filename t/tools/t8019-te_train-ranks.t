@@ -88,13 +88,22 @@ begin()
 	pid=$!
 	wait_for '^step [1-9][0-9]*/' err
 }
+# catches PROCESS: it has a handler of SIGTERM
+catches()
+{
+	caught=$(sed -n 's/^SigCgt:.*\(....\)$/\1/p' "/proc/$1/status" 2>sed.err)
+	[ $((0x${caught:-0} & 0x4000)) != 0 ]
+}
 # the text is validated two tokens at a time
 rm -f err
 env --default-signal=INT "$te_run" -n 2 "$te_train" $common --batch 1 --seq-len 2 --steps 0 \
 	--eval-batches 0 --val-fraction 0.9 --out ended text >out 2>err </dev/null &
 pid=$!
 wait_for 'held out' err
-kill -TERM $(ranks_of $pid | tail -n 1)
+last=$(ranks_of $pid | tail -n 1)
+tries=0
+until catches $last || [ $((tries += 1)) -gt 2400 ]; do sleep 0.05; done
+kill -TERM $last
 check "a signal to one rank ends a validation of all" ends_with 130
 grep 'validation loss' err >unfinished
 empty "between two of its batches" unfinished

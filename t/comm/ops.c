@@ -60,15 +60,10 @@ static void set(enum kind kind, int i, int n)
 
 static float value(int k, int r, int what, int64_t i)
 {
-	uint64_t x = (g.seed + (uint64_t)(k * 64 + r * 2 + what)) * 0x9e3779b97f4a7c15u +
-		     (uint64_t)i * 0xbf58476d1ce4e5b9u;
-	float f;
+	const uint64_t x = threads_hash(g.seed + (uint64_t)(k * 64 + r * 2 + what), i);
 
-	x ^= x >> 31;
-	x *= 0x94d049bb133111ebu;
-	x ^= x >> 29;
-	f = ((float)(x >> 40) / (float)(1 << 23) - 1) * (float)(1 << (x & 7));
-	return tt_round(g.dtype, f);
+	return tt_round(g.dtype,
+			((float)(x >> 40) / (float)(1 << 23) - 1) * (float)(1 << (x & 7)));
 }
 
 /* the sum over the ranks */

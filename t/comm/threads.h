@@ -57,6 +57,16 @@ static inline uint64_t threads_draw(uint64_t *state, uint64_t n)
 	return te__splitmix64(state) % n;
 }
 
+/* random bits of element i, equal on all ranks */
+static inline uint64_t threads_hash(uint64_t seed, int64_t i)
+{
+	uint64_t x = seed * 0x9e3779b97f4a7c15u + (uint64_t)i * 0xbf58476d1ce4e5b9u;
+
+	x ^= x >> 31;
+	x *= 0x94d049bb133111ebu;
+	return x ^ x >> 29;
+}
+
 /*
  * n, or as many ranks as there are GPUs. Where a rank's kernel waits for another rank, calls of
  * that one that synchronise a GPU which they share would wait for the kernel.

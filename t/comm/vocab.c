@@ -47,12 +47,7 @@ static void set(int i)
 
 static uint64_t draw(int round, int64_t i)
 {
-	uint64_t x = (g.seed + (uint64_t)round) * 0x9e3779b97f4a7c15u +
-		     (uint64_t)i * 0xbf58476d1ce4e5b9u;
-
-	x ^= x >> 31;
-	x *= 0x94d049bb133111ebu;
-	return x ^ x >> 29;
+	return threads_hash(g.seed + (uint64_t)round, i);
 }
 
 /* element i of a tensor of all ranks */

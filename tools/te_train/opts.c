@@ -335,80 +335,68 @@ static int has_choices(const struct opts *o)
 	return o->eval_choices && *o->eval_choices;
 }
 
-/* options that ranks with stages of a model exclude */
-static int check_pipeline(const struct opts *o)
+/* options that ranks with stages of a model, or with some tokens of each sequence, exclude */
+static int check_excluded(const struct opts *o)
 {
-	const char *given = o->pipeline_schedule, *schedule = given && *given ? given : "1f1b";
+	enum { PIPELINE = 1, CONTEXT };
+	const int asked = (o->pipeline > 1 ? PIPELINE : 0) | (o->context > 1 ? CONTEXT : 0);
 	const struct {
 		int given;
 		const char *name;
-	} without[] = {
-		{ o->sequence_parallel != 0, "--sequence-parallel" },
-		{ o->lora != NULL, "--lora" },
-		{ o->groups != NULL, "--groups" },
-		{ !strcmp(o->graph, "layer"), "--graph layer" },
-		{ strcmp(o->documents, "off") != 0, "--documents" },
-		{ strcmp(o->offload, "off") != 0, "--offload" },
-		{ o->memory > 0, "--memory" },
-		{ strcmp(o->recompute, "off") != 0, "--recompute" },
-		{ strcmp(o->masters, "fp32") != 0, "--masters other than fp32" },
-		{ strcmp(o->moments, "fp32") != 0, "--moments other than fp32" },
-		{ opts_grads(o) != 0, "--gradients other than fp32" },
-		{ strcmp(o->states, "device") != 0, "--states host" },
-		{ !strcmp(o->recipe, "fp8-delayed"), "--recipe fp8-delayed" },
-		{ !strcmp(o->recipe, "auto"), "--recipe auto" },
-		{ !strcmp(o->head_recipe, "fp8-delayed"), "--head-recipe fp8-delayed" },
-		{ o->recover > 0, "--recover" },
-		{ o->sample > 0, "--sample" },
-		{ has_choices(o), "--eval-choices" },
-		{ o->estimate >= 0, "--estimate" },
-		{ o->print_plan != NULL, "--print-plan" },
-		{ o->profile != NULL, "--profile" },
-		{ o->numerics != NULL, "--numerics" },
+		int by;
+	} row[] = {
+		{ o->tensor > 1, "--tensor", CONTEXT },
+		{ o->pipeline > 1, "--pipeline", CONTEXT },
+		{ o->sequence_parallel != 0, "--sequence-parallel", PIPELINE },
+		{ o->lora != NULL, "--lora", PIPELINE | CONTEXT },
+		{ o->groups != NULL, "--groups", PIPELINE },
+		{ !strcmp(o->graph, "layer"), "--graph layer", PIPELINE },
+		{ strcmp(o->documents, "off") != 0, "--documents", PIPELINE },
+		{ strcmp(o->offload, "off") != 0, "--offload", PIPELINE },
+		{ o->loss_chunk > 0, "--loss-chunk", CONTEXT },
+		{ o->memory > 0, "--memory", PIPELINE | CONTEXT },
+		{ strcmp(o->recompute, "off") != 0, "--recompute", PIPELINE },
+		{ strcmp(o->masters, "fp32") != 0, "--masters other than fp32", PIPELINE },
+		{ strcmp(o->moments, "fp32") != 0, "--moments other than fp32", PIPELINE },
+		{ opts_grads(o) != 0, "--gradients other than fp32", PIPELINE },
+		{ strcmp(o->states, "device") != 0, "--states host", PIPELINE },
+		{ !strcmp(o->recipe, "fp8-delayed"), "--recipe fp8-delayed", PIPELINE },
+		{ !strcmp(o->recipe, "auto"), "--recipe auto", PIPELINE },
+		{ !strcmp(o->head_recipe, "fp8-delayed"), "--head-recipe fp8-delayed", PIPELINE },
+		{ o->recover > 0, "--recover", PIPELINE | CONTEXT },
+		{ o->sample > 0, "--sample", PIPELINE | CONTEXT },
+		{ has_choices(o), "--eval-choices", PIPELINE | CONTEXT },
+		{ o->estimate >= 0, "--estimate", PIPELINE | CONTEXT },
+		{ o->print_plan != NULL, "--print-plan", PIPELINE | CONTEXT },
+		{ o->profile != NULL, "--profile", PIPELINE | CONTEXT },
+		{ o->numerics != NULL, "--numerics", PIPELINE | CONTEXT },
 	};
 
-	for (size_t i = 0; i < sizeof(without) / sizeof(without[0]) && o->pipeline > 1; i++)
-		if (without[i].given)
-			return say_bad("--pipeline: %s is not possible with it", without[i].name);
-	if (o->pipeline > 1 && !program_knows(schedule))
+	for (size_t i = 0; i < sizeof(row) / sizeof(row[0]); i++)
+		if (row[i].given && row[i].by & asked)
+			return say_bad("%s: %s is not possible with it",
+				       row[i].by & asked & CONTEXT ? "--context" : "--pipeline",
+				       row[i].name);
+	return STATUS_OK;
+}
+
+static int check_pipeline(const struct opts *o)
+{
+	const char *given = o->pipeline_schedule, *schedule = given && *given ? given : "1f1b";
+
+	if (o->pipeline < 2)
+		return STATUS_OK;
+	if (!program_knows(schedule))
 		return say_bad("--pipeline: expected --pipeline-schedule " PROGRAM_NAMES
 			       ", not %s", schedule);
-	if (o->pipeline > 1 && o->chunks > 1 && !program_has_chunks(schedule))
+	if (o->chunks > 1 && !program_has_chunks(schedule))
 		return say_bad("--pipeline: --pipeline-schedule %s is for --chunks 1", schedule);
-	if (o->pipeline > 1 && o->chunks < 2 && !strcmp(schedule, "interleaved"))
+	if (o->chunks < 2 && !strcmp(schedule, "interleaved"))
 		return say_bad("--pipeline: --pipeline-schedule interleaved needs --chunks 2 or "
 			       "more");
 	return STATUS_OK;
 }
 
-/* options that ranks with some tokens of each sequence exclude */
-static int check_context(const struct opts *o)
-{
-	const struct {
-		int given;
-		const char *name;
-	} without[] = {
-		{ o->tensor > 1, "--tensor" },
-		{ o->pipeline > 1, "--pipeline" },
-		{ o->lora != NULL, "--lora" },
-		{ o->loss_chunk > 0, "--loss-chunk" },
-		{ o->memory > 0, "--memory" },
-		{ o->recover > 0, "--recover" },
-		{ o->sample > 0, "--sample" },
-		{ has_choices(o), "--eval-choices" },
-		{ o->estimate >= 0, "--estimate" },
-		{ o->print_plan != NULL, "--print-plan" },
-		{ o->profile != NULL, "--profile" },
-		{ o->numerics != NULL, "--numerics" },
-	};
-
-	for (size_t i = 0; i < sizeof(without) / sizeof(without[0]) && o->context > 1; i++)
-		if (without[i].given)
-			return say_bad("--context: %s is not possible with it", without[i].name);
-	return STATUS_OK;
-}
-
-/* options that need others, or exclude them */
 static int check_needs(const struct opts *o)
 {
 	if (o->preset && o->model)
@@ -455,7 +443,7 @@ static int check_needs(const struct opts *o)
 	if (o->tensor > 1 && has_choices(o))
 		return say_bad("--eval-choices needs whole models, --tensor is %lld",
 			       (long long)o->tensor);
-	return check_context(o) ? STATUS_BAD : check_pipeline(o);
+	return check_excluded(o) ? STATUS_BAD : check_pipeline(o);
 }
 
 int opts_parse(struct opts *o, int argc, char **argv, int *ret_done)

@@ -77,11 +77,25 @@ static uint8_t *combine(const struct coll *c, const uint8_t *const *src, int64_t
 	return out;
 }
 
+/* a row for each rank: those on the stack, or if there are more ranks, memory of the thread */
+static void *take_rows(const struct te_k_comm *a, uint8_t few[TE_K_COMM_RANKS][TE__HC_LANES])
+{
+	return a->nranks <= TE_K_COMM_RANKS ? (void *)few :
+					      te__k_take((size_t)a->nranks * sizeof(few[0]));
+}
+
+static void give_rows(void *rows, const void *few)
+{
+	if (rows != few)
+		te__k_give(rows);
+}
+
 /* to: also send the result to that index of source 0 at the other ranks; -1: do not */
 static int receive_inputs(struct coll *c, int64_t to)
 {
 	const struct te_k_comm *a = c->o.a;
-	uint8_t(*const in)[TE__HC_LANES] = te__k_take((size_t)a->nranks * sizeof(*in));
+	_Alignas(16) uint8_t few[TE_K_COMM_RANKS][TE__HC_LANES];
+	uint8_t(*const in)[TE__HC_LANES] = take_rows(a, few);
 	const uint8_t *src[TE_K_COMM_HOST_RANKS], *out;
 
 	TE__HC_BLOCKS(i, n, 0, npackets_of(c, a->rank)) {
@@ -92,7 +106,7 @@ static int receive_inputs(struct coll *c, int64_t to)
 			if (r != a->rank && is_sender(c, r) &&
 			    te__hc_receive(&c->o, TE_K_COMM_DATA, r, at, in[r],
 					   nbytes_at(c, a->rank, i, n))) {
-				te__k_give(in);
+				give_rows(in, few);
 				return -1;
 			}
 		}
@@ -103,7 +117,7 @@ static int receive_inputs(struct coll *c, int64_t to)
 					    to + te_k_comm_source(r, a->rank) * c->chunk + i, out,
 					    nbytes_at(c, a->rank, i, n));
 	}
-	te__k_give(in);
+	give_rows(in, few);
 	return 0;
 }
 
@@ -198,7 +212,8 @@ static void stage_inputs(const struct coll *c, int64_t t, int64_t step)
 static void stage_results(const struct coll *c, int64_t t, int64_t step)
 {
 	const int me = c->o.a->rank;
-	uint8_t(*const in)[TE__HC_LANES] = te__k_take((size_t)c->o.a->nranks * sizeof(*in));
+	_Alignas(16) uint8_t few[TE_K_COMM_RANKS][TE__HC_LANES];
+	uint8_t(*const in)[TE__HC_LANES] = take_rows(c->o.a, few);
 	const uint8_t *src[TE_K_COMM_HOST_RANKS], *out;
 
 	TE__HC_BLOCKS(i, n, t * step, te__h_min((t + 1) * step, npackets_of(c, me))) {
@@ -215,7 +230,7 @@ static void stage_results(const struct coll *c, int64_t t, int64_t step)
 			if (r != me)
 				memcpy(stage(c, t, r, 1, me) + at, out, nbytes);
 	}
-	te__k_give(in);
+	give_rows(in, few);
 	te__hc_flags_set(&c->o, TE_K_COMM_EXIT, t);
 }
 

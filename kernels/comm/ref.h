@@ -10,12 +10,16 @@
 
 #include "kernels/ref.h"
 
+/* processors of the machine; 0: not known yet */
+extern _Atomic int te__hc_nprocessors;
+
 /* an operation of a rank */
 struct te__hc_op {
 	const struct te_k_comm *a;
 	uint64_t epoch, signature;
 	uint64_t since; /* ns; 0: no wait took long yet */
 	uint32_t attempts;
+	int sleeps;	  /* this wait, after many attempts */
 	uint32_t nsleeps; /* since the bell was last set */
 	uint32_t es; /* bytes of an element */
 	int64_t nbytes, npackets;

@@ -17,6 +17,11 @@
 #define TE_PHILOX_FN static inline
 #endif
 
+#define TE_PHILOX_M0 0xD2511F53u /* multipliers */
+#define TE_PHILOX_M1 0xCD9E8D57u
+#define TE_PHILOX_W0 0x9E3779B9u /* steps of the key */
+#define TE_PHILOX_W1 0xBB67AE85u
+
 struct te_philox {
 	uint32_t w[4];
 };
@@ -28,8 +33,8 @@ TE_PHILOX_FN struct te_philox te_philox(uint64_t seed, uint32_t c0, uint32_t c1,
 	struct te_philox r;
 
 	for (int i = 0; i < 10; i++) {
-		uint64_t p0 = (uint64_t)0xD2511F53u * c0;
-		uint64_t p1 = (uint64_t)0xCD9E8D57u * c2;
+		uint64_t p0 = (uint64_t)TE_PHILOX_M0 * c0;
+		uint64_t p1 = (uint64_t)TE_PHILOX_M1 * c2;
 		uint32_t n0 = (uint32_t)(p1 >> 32) ^ c1 ^ k0;
 		uint32_t n2 = (uint32_t)(p0 >> 32) ^ c3 ^ k1;
 
@@ -37,8 +42,8 @@ TE_PHILOX_FN struct te_philox te_philox(uint64_t seed, uint32_t c0, uint32_t c1,
 		c3 = (uint32_t)p0;
 		c0 = n0;
 		c2 = n2;
-		k0 += 0x9E3779B9u;
-		k1 += 0xBB67AE85u;
+		k0 += TE_PHILOX_W0;
+		k1 += TE_PHILOX_W1;
 	}
 	r.w[0] = c0;
 	r.w[1] = c1;

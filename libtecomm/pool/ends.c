@@ -16,8 +16,7 @@ void te__pool_join(struct te__pool *p, struct te__pool *with)
 	struct te__pool *root = with->root;
 
 	pthread_mutex_lock(&root->looks);
-	if (!root->joined)
-		root->joined = true;
+	root->joined = true;
 	p->next = root->next;
 	root->next = p;
 	pthread_mutex_unlock(&root->looks);

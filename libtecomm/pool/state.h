@@ -36,7 +36,7 @@ struct te__pool {
 	/* te__pool_join(): the pool with the common abort word, or itself; and a list */
 	_Atomic(struct te__pool *) root; /* threads of nodes read it */
 	struct te__pool *next;
-	bool joined; /* a root: others may have joined */
+	_Atomic bool joined; /* a root: others may have joined */
 	pthread_mutex_t looks; /* a root: the list, and all calls of look */
 	void (*look)(void *arg); /* te__pool_set_look() */
 	void *look_arg;

@@ -2,8 +2,8 @@
  * columns.c - column-wise copies of weights that a plan makes in its arena: TE_SEQ_RECOMPUTE_COLS.
  *
  * A group that reads such a copy has a buffer for it, which lives in this group only, and begins
- * with a kernel that fills it. Codes with one scale, or with a scale for squares of 128, are those
- * of the row-wise copy, transposed. Other codes are cast from the master again.
+ * with a kernel that fills it. Codes with one scale, or with a scale for squares of 128, are the
+ * row-wise copy, transposed; all others are cast from the master again.
  *
  * These kernels do nothing where a copy is of the present version of the masters. A buffer loses
  * its contents between passes, so versions are of the plan's passes instead: each pass begins with

@@ -63,16 +63,16 @@ TE__SIMD_BODY void draw_words(uint64_t seed, uint64_t pair, uint32_t *restrict w
 	}
 	for (int round = 0; round < 10; round++) {
 		for (int i = 0; i < BLOCK; i++) {
-			const uint64_t p0 = (uint64_t)0xD2511F53u * w0[i];
-			const uint64_t p1 = (uint64_t)0xCD9E8D57u * w2[i];
+			const uint64_t p0 = (uint64_t)TE_PHILOX_M0 * w0[i];
+			const uint64_t p1 = (uint64_t)TE_PHILOX_M1 * w2[i];
 
 			w0[i] = (uint32_t)(p1 >> 32) ^ w1[i] ^ k0;
 			w2[i] = (uint32_t)(p0 >> 32) ^ w3[i] ^ k1;
 			w1[i] = (uint32_t)p1;
 			w3[i] = (uint32_t)p0;
 		}
-		k0 += 0x9E3779B9u;
-		k1 += 0xBB67AE85u;
+		k0 += TE_PHILOX_W0;
+		k1 += TE_PHILOX_W1;
 	}
 }
 

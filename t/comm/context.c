@@ -119,7 +119,7 @@ static int64_t cols_of(enum what what)
 			    g.width;
 }
 
-/* of a rank; of all if rank is -1; documents are always all */
+/* the elements that a rank has, or all if rank is -1; documents are all in each rank */
 static int put(struct te_tensor *t, enum what what, int rank, int round)
 {
 	const size_t nbytes = te_tensor_nbytes(t);

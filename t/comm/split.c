@@ -186,7 +186,7 @@ END_TEST
 
 /* ---- groups that end together ---- */
 
-/* of each rank: the parent, its group, and a group of that one's */
+/* communicators of each rank: the parent, its group, and a group of the group */
 enum { ALL, GROUP, PART, NCOMMS };
 
 static struct shared {

@@ -32,7 +32,7 @@ static void teardown(void)
 
 static struct kept of_text(const char *text)
 {
-	struct kept k = { .dir = dir, .vocab = VOCAB, .what = "text" };
+	struct kept k = { .dir = dir, .vocab = VOCAB, .wait_s = 60, .what = "text" };
 	struct digest rest = { .h = 5 };
 
 	kept_name(&k, text, &rest);
@@ -206,6 +206,22 @@ START_TEST(a_killed_one_is_followed)
 }
 END_TEST
 
+START_TEST(one_that_has_stopped_is_not_waited_for)
+{
+	struct kept k = of_text("a"), other = k;
+	struct digest all = { 0 };
+	struct docs docs;
+
+	ck_assert_int_eq(kept_find(&other, &all, &docs), 0);
+	k.wait_s = 0.1;
+	ck_assert_int_eq(find(k, NULL), 0);
+	kept_end(&other, NULL, NULL);
+	/* nothing was kept */
+	ck_assert_int_eq(find(k, NULL), 0);
+	ck_assert_int_eq(find(k, NULL), 1);
+}
+END_TEST
+
 START_TEST(folders_that_cannot_be_used_are_no_failure)
 {
 	struct kept k = of_text("a");
@@ -267,6 +283,7 @@ TT_SUITE("tools/kept", TT_NEED_NOTHING)
 	tcase_add_test(c, files_of_another_user_or_name_are_not_read);
 	tcase_add_test(c, one_of_several_processes_writes);
 	tcase_add_test(c, a_killed_one_is_followed);
+	tcase_add_test(c, one_that_has_stopped_is_not_waited_for);
 	tcase_add_test(c, folders_that_cannot_be_used_are_no_failure);
 	tcase_add_test(c, a_folder_is_chosen_and_made);
 }

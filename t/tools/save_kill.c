@@ -41,7 +41,7 @@ static struct shared {
 	int killed; /* the latest call at which one was */
 	int step; /* the step whose checkpoint was being written */
 	int start; /* step from which the latest run continued */
-	int rename_kills; /* its process is killed after it has renamed the state */
+	int rename_kills; /* its process is killed: 1: after it renames the state; -1: before */
 	int hold; /* the first call waits until two more steps have begun */
 	_Atomic int nsteps; /* that rank 0 has begun */
 	int overlapped; /* they have */
@@ -143,14 +143,17 @@ int fsync(int fd)
 
 int renameat(int in, const char *from, int to_in, const char *to)
 {
+	const int kills = strcmp(to, "state.safetensors") ? 0 : shared->rename_kills;
 	int r;
 
 	count();
-	r = (int)syscall(SYS_renameat2, in, from, to_in, to, 0);
-	if (shared->rename_kills && !strcmp(to, "state.safetensors")) {
+	if (kills)
 		shared->rename_kills = 0;
+	if (kills < 0)
 		kill(getpid(), SIGKILL);
-	}
+	r = (int)syscall(SYS_renameat2, in, from, to_in, to, 0);
+	if (kills > 0)
+		kill(getpid(), SIGKILL);
 	return r;
 }
 
@@ -344,14 +347,14 @@ END_TEST
 
 /* ---- two ranks, with a checkpoint of step 3 ---- */
 
-/* the arguments: folders, and options that end with NULL */
-static void start_ranks(pid_t rank[2], char *steps, char *option, char *value)
+/* recover: they may lose one, and replace another run's checkpoint */
+static void start_ranks(pid_t rank[2], int recover)
 {
 	char out[128], config[128], text[128], meet[128];
 	char *argv[] = { "te_train", "--model", config, "--backend", "host", "--recipe", "fp32",
 			 "--batch", "1", "--seq-len", "16", "--save-every", "3", "--eval-every",
 			 "0", "--eval-batches", "1", "--out", out, text, "--accum", "1",
-			 "--steps", steps, option, value, NULL };
+			 "--steps", "8", "--overwrite", "--recover", "1", NULL };
 
 	snprintf(out, sizeof(out), "%s/out", dir);
 	snprintf(config, sizeof(config), "%s/config.json", dir);
@@ -367,7 +370,7 @@ static void start_ranks(pid_t rank[2], char *steps, char *option, char *value)
 		setenv("TE_COMM_NRANKS", "2", 1);
 		setenv("TE_COMM_BOOTSTRAP", "dir", 1);
 		setenv("TE_COMM_DIR", meet, 1);
-		_exit(train((int)TT_LEN(argv) - (option ? 1 : 3), argv, -1));
+		_exit(train((int)TT_LEN(argv) - (recover ? 1 : 4), argv, -1));
 	}
 }
 
@@ -389,7 +392,7 @@ START_TEST(ranks_train_while_rank_0_writes)
 	pid_t rank[2];
 
 	shared->hold = 1;
-	start_ranks(rank, "8", NULL, NULL);
+	start_ranks(rank, 0);
 	rank_ends(rank[0], 0);
 	rank_ends(rank[1], 0);
 	ck_assert(shared->overlapped);
@@ -403,16 +406,21 @@ START_TEST(ranks_train_while_rank_0_writes)
 }
 END_TEST
 
-/* the other rank has not been told that there is one */
-START_TEST(a_checkpoint_that_was_complete_when_rank_0_was_lost_is_used)
+/*
+ * Rank 0 is lost before the other is told that there is a checkpoint. _i & 1: before there is one;
+ * _i & 2: another run's is in the folder.
+ */
+START_TEST(a_checkpoint_that_lost_rank_0_had_completed_is_used)
 {
 	pid_t rank[2];
 
-	shared->rename_kills = 1;
-	start_ranks(rank, "8", "--recover", "1");
+	if (_i & 2)
+		begin();
+	shared->rename_kills = _i & 1 ? -1 : 1;
+	start_ranks(rank, 1);
 	rank_ends(rank[0], SIGKILL);
 	rank_ends(rank[1], 0);
-	ck_assert_int_eq(shared->start, 3);
+	ck_assert_int_eq(shared->start, _i & 1 ? 0 : 3);
 }
 END_TEST
 
@@ -424,5 +432,5 @@ TT_SUITE("tools/save_kill", TT_NEED_NOTHING)
 	tcase_add_test(c, a_kill_while_a_checkpoint_is_written_loses_at_most_that_one);
 	tcase_add_loop_test(c, a_copy_in_device_memory_has_the_same_bytes, 0, LACKS_PINNED + 1);
 	tcase_add_test(c, ranks_train_while_rank_0_writes);
-	tcase_add_test(c, a_checkpoint_that_was_complete_when_rank_0_was_lost_is_used);
+	tcase_add_loop_test(c, a_checkpoint_that_lost_rank_0_had_completed_is_used, 0, 4);
 }

@@ -22,7 +22,6 @@
 #include "tools/lib/say.h"
 
 #define FORMAT_VERSION 1
-#define MOST_WAIT_S 600 /* for a process that may have stopped */
 #define BYTE_ORDER_MARK 0x01020304
 
 /* before n tokens of 4 bytes and n of enum docs_ignored */
@@ -186,7 +185,7 @@ static int lock(const struct kept *k, int fd)
 
 	if (r && errno == EWOULDBLOCK) {
 		say_note("%s: waits for another process that computes its tokens", k->what);
-		r = lock_wait(fd, MOST_WAIT_S);
+		r = lock_wait(fd, k->wait_s);
 	}
 	return r;
 }

@@ -8,6 +8,7 @@
 #include "tools/lib/digest.h"
 
 #define KEPT_NAME 48
+#define KEPT_WAIT_S 600
 #define KEPT_NBYTES (16 << 20) /* text of which is tokenized in less than a second */
 
 /* Zeroed, with the members up to what set. */
@@ -15,6 +16,7 @@ struct kept {
 	const char *dir;       /* folder of such files; is made if it does not exist */
 	char name[KEPT_NAME]; /* name that kept_name() has given */
 	int64_t vocab;	       /* each token is below it */
+	double wait_s;	       /* limit of the wait for a process, which may have stopped */
 	const char *what;      /* the text, for messages */
 	char *path, *part;     /* the file, and what it is called while it is written */
 	int fd;		       /* locked part, or -1 */

@@ -130,7 +130,10 @@ static void digest_options(struct digest *d, const struct data_opts *o, int has_
 static int find_kept(struct source *src, const struct data_opts *o, int has_lines,
 		     struct digest *all, struct docs *docs)
 {
-	struct kept k = { .dir = o->kept, .vocab = o->vocab, .what = source_name(src) };
+	struct kept k = { .dir = o->kept,
+			  .vocab = o->vocab,
+			  .wait_s = KEPT_WAIT_S,
+			  .what = source_name(src) };
 	struct digest rest = { 0 }, both[2] = { *all };
 	char text[DIGEST_NBYTES];
 	int found, r = source_scan(src, 0, NULL, NULL);

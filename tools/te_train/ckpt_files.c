@@ -88,7 +88,9 @@ size_t ckpt_existing(const char *dir)
 	struct stat st;
 	size_t n = strlen(dir);
 
-	while (path && n && lstat(path, &st)) {
+	if (!path)
+		return n;
+	while (n && lstat(path, &st)) {
 		while (n && path[n - 1] != '/')
 			n--;
 		while (n && path[n - 1] == '/')
@@ -96,7 +98,7 @@ size_t ckpt_existing(const char *dir)
 		path[n] = '\0';
 	}
 	free(path);
-	return path ? n : strlen(dir);
+	return n;
 }
 
 void ckpt_unmake_folder(const char *dir, size_t nkept)

@@ -11,6 +11,7 @@
 #include <te/op.h>
 #include <te/plan.h>
 
+#include "libtecore/tensor/ctx.h"
 #include "threads.h"
 #include "tt_num.h"
 
@@ -419,7 +420,10 @@ static int bad(struct thread_rank *r)
 	};
 	struct te_comm_heads_attrs h = TE_COMM_HEADS_ATTRS_INIT;
 	struct te_cross_entropy_attrs a = TE_CROSS_ENTROPY_ATTRS_INIT;
+	const struct te__backend_ops *host = r->ctx->ops;
+	struct te__backend_ops cuda = *host;
 	struct te_op *op = NULL;
+	int code;
 
 	for (size_t i = 0; i < TT_LEN(wrong); i++) {
 		h.nheads = wrong[i].nheads;
@@ -429,6 +433,12 @@ static int bad(struct thread_rank *r)
 		HOLDS(strstr(te_error_detail(), wrong[i].text));
 	}
 	h.nheads = h.nkv = 2;
+	cuda.name = "cuda";
+	r->ctx->ops = &cuda;
+	code = te_comm_op_to_tokens(r->comm, &h, "op", &op);
+	r->ctx->ops = host;
+	HOLDS(code == -EOPNOTSUPP && !op);
+	HOLDS(strstr(te_error_detail(), "ranks divide tokens with backend host, not cuda"));
 	HOLDS(te_comm_op_to_heads(NULL, &h, "op", &op) == -EINVAL);
 	HOLDS(strstr(te_error_detail(), "te_comm_op_to_heads: comm is NULL"));
 	HOLDS(te_comm_op_to_tokens(NULL, &h, "op", &op) == -EINVAL);

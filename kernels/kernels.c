@@ -18,6 +18,9 @@
 #define MOMENT (a->moments == TE_K_MOMENTS_FP8 ? a->n : te_k_moment_nbytes(a->moments, a->n))
 #define HIST ((int64_t)4 * a->history_len)
 #define HEADS (ES(a->dtype) * a->batch * a->seqlen * a->nheads * a->head_dim)
+#define HEADS_TOKENS                                                                          \
+	(ES(a->dtype) * a->nseqs * a->ntokens * (a->nheads + 2 * a->nkv) * a->head_dim)
+#define HEADS_PARTS (ES(a->dtype) * a->nseqs * a->nranks * te_k_heads_part(a))
 #define QKV (ES(a->dtype) * a->batch * a->seqlen * (a->nheads + 2 * a->nkv) * a->head_dim)
 #define CACHE (ES(a->cache_dtype) * a->npages * a->page * a->nkv * a->head_dim)
 #define PACKED (ES(a->dtype) * a->rows * (a->nheads + 2 * a->nkv) * a->head_dim)

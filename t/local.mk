@@ -26,6 +26,7 @@ TT_LONG_PAIRS = \
 TT_PAIRS = \
 	t/backend/backend \
 	t/capture/recording \
+	t/comm/context \
 	t/comm/fusion \
 	t/comm/nodes \
 	t/comm/norm \
@@ -94,7 +95,6 @@ TT_COMM = \
 	t/comm/bootstrap \
 	t/comm/bootstrap_net \
 	t/comm/broker \
-	t/comm/context \
 	t/comm/heap \
 	t/comm/leaving \
 	t/comm/link \
@@ -210,6 +210,7 @@ TT_SH += t/kernels/t0017-sm90.t
 TT_SH += t/kernels/t0018-levels.t
 TT_SH += t/kernels/t0019-mx.t
 TT_SH += t/kernels/t0020-block.t
+TT_SH += t/kernels/t0021-heads.t
 
 if HAVE_JANSSON
 TT_TOOLS += \
@@ -621,6 +622,7 @@ EXTRA_DIST += \
 	t/kernels/block.cc \
 	t/kernels/emulate.sh \
 	t/kernels/fibers.h \
+	t/kernels/heads.cc \
 	t/kernels/mx.cc \
 	t/kernels/sm90.cc \
 	t/kernels/sm90.h \

@@ -1,4 +1,4 @@
-/* elem.c - reference kernels: bias, add, scale, dropout, transpose, random-number words. */
+/* elem.c - reference kernels: bias, add, scale, dropout, transpose, heads, random-number words. */
 #include "config.h"
 
 #include "kernels/philox.h"
@@ -138,6 +138,81 @@ void te__h_transpose(const struct te_k_transpose *a)
 		  (void *)(uintptr_t)a);
 	if (a->scale_inv)
 		*a->y_scale_inv = *a->scale_inv;
+}
+
+static int64_t heads_of_token(const struct te_k_heads *a)
+{
+	return a->nheads + 2 * a->nkv;
+}
+
+/* the parts of the sequence of a row of tokens */
+static char *heads_parts(const struct te_k_heads *a, int64_t row)
+{
+	return (char *)a->parts + row / a->ntokens * a->nranks * te_k_heads_part(a) *
+					  (int64_t)te_dtype_nbytes((enum te_dtype)a->dtype);
+}
+
+static void split_part(void *arg, int64_t begin, int64_t end)
+{
+	const struct te_k_heads *a = arg;
+	const int64_t es = (int64_t)te_dtype_nbytes((enum te_dtype)a->dtype);
+	const int64_t n = a->head_dim * es, next = te_k_heads_part(a) * es;
+	const char *from = (const char *)a->tokens + begin * heads_of_token(a) * n;
+
+	for (int64_t row = begin; row < end; row++)
+		for (int32_t h = 0; h < heads_of_token(a); h++, from += n) {
+			char *to = heads_parts(a, row) + te_k_heads_at(a, row % a->ntokens, h) * es;
+
+			memcpy(to, from, (size_t)n);
+			for (int32_t k = 1; h >= a->nheads && k < te_k_heads_sharers(a); k++)
+				memcpy(to + k * next, from, (size_t)n);
+		}
+}
+
+void te__h_heads_split(const struct te_k_heads *a)
+{
+	te__k_for(a->nseqs * a->ntokens, te__h_rows_grain(heads_of_token(a) * a->head_dim, 1),
+		  split_part, (void *)(uintptr_t)a);
+}
+
+/* to = the sum of all ranks' parts of a head; from: the first one */
+static void join_shared(const struct te_k_heads *a, char *to, const char *from)
+{
+	float sum[TE__H_CHUNK], x[TE__H_CHUNK];
+
+	TE__H_CHUNKS(c, len, a->head_dim) {
+		te__h_load(a->dtype, from, c, len, sum);
+		for (int32_t k = 1; k < te_k_heads_sharers(a); k++) {
+			te__h_load(a->dtype, from, k * te_k_heads_part(a) + c, len, x);
+			te__h_add_to(sum, x, len);
+		}
+		te__h_store(a->dtype, to, c, len, sum);
+	}
+}
+
+static void join_part(void *arg, int64_t begin, int64_t end)
+{
+	const struct te_k_heads *a = arg;
+	const int64_t es = (int64_t)te_dtype_nbytes((enum te_dtype)a->dtype);
+	const int64_t n = a->head_dim * es;
+	char *to = (char *)a->tokens + begin * heads_of_token(a) * n;
+
+	for (int64_t row = begin; row < end; row++)
+		for (int32_t h = 0; h < heads_of_token(a); h++, to += n) {
+			const char *from = heads_parts(a, row) +
+					   te_k_heads_at(a, row % a->ntokens, h) * es;
+
+			if (h < a->nheads || te_k_heads_sharers(a) == 1)
+				memcpy(to, from, (size_t)n);
+			else
+				join_shared(a, to, from);
+		}
+}
+
+void te__h_heads_join(const struct te_k_heads *a)
+{
+	te__k_for(a->nseqs * a->ntokens, te__h_rows_grain(heads_of_token(a) * a->head_dim, 1),
+		  join_part, (void *)(uintptr_t)a);
 }
 
 void te__h_rng_next(const struct te_k_rng_next *a)

@@ -70,6 +70,56 @@ struct te_k_transpose {
 	int32_t pad;
 };
 
+/*
+ * Heads of tokens, between ranks that divide the tokens of sequences and ranks that divide heads.
+ * Each of nranks has nheads / nranks query heads and kv heads of keys and of values: nkv / nranks,
+ * or one that nranks / nkv ranks share. nkv and kv are 0 where there are only query heads.
+ *
+ * heads_split: parts = the heads that each rank has. heads_join: the reverse; a head that ranks
+ * share is T(sum), an FP32 sum in the order of ranks.
+ */
+struct te_k_heads {
+	void *tokens; /* T [nseqs, ntokens, nheads + 2 nkv, head_dim] */
+	void *parts;  /* T [nseqs, nranks, ntokens, nheads / nranks + 2 kv, head_dim] */
+	int64_t nseqs, ntokens;
+	int32_t nranks, nheads, nkv, kv, head_dim;
+	int32_t dtype;
+};
+
+/* ranks that have the same head of keys and values */
+TE_K_INLINE int32_t te_k_heads_sharers(const struct te_k_heads *a)
+{
+	return a->nkv && a->nranks > a->nkv ? a->nranks / a->nkv : 1;
+}
+
+/*
+ * Offset of head h of a token in the parts of its sequence, for the first rank with this head. The
+ * next rank has it te_k_heads_part() elements further.
+ */
+TE_K_INLINE int64_t te_k_heads_at(const struct te_k_heads *a, int64_t token, int32_t h)
+{
+	const int32_t q = a->nheads / a->nranks;
+	int32_t rank, own; /* own: number among the heads of a token in a part */
+
+	if (h < a->nheads) {
+		rank = h / q;
+		own = h - rank * q;
+	} else {
+		const int32_t values = h >= a->nheads + a->nkv;
+		const int32_t k = h - a->nheads - values * a->nkv;
+
+		rank = k / a->kv * te_k_heads_sharers(a);
+		own = q + values * a->kv + k % a->kv;
+	}
+	return ((rank * a->ntokens + token) * (q + 2 * a->kv) + own) * a->head_dim;
+}
+
+/* elements of a part */
+TE_K_INLINE int64_t te_k_heads_part(const struct te_k_heads *a)
+{
+	return a->ntokens * (a->nheads / a->nranks + 2 * a->kv) * a->head_dim;
+}
+
 /* used = next + index; next += advance */
 struct te_k_rng_next {
 	uint64_t *next, *used;

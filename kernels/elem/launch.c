@@ -48,6 +48,28 @@ int te__geo_transpose(const void *args, struct te__geometry *k)
 			      TRANSPOSE_THREADS);
 }
 
+/* a block for each token */
+static int geo_heads(const struct te_k_heads *a, const char *fp32, const char *bf16,
+		     struct te__geometry *k)
+{
+	const int64_t n = (int64_t)(a->nheads + 2 * a->nkv) * a->head_dim;
+
+	if (a->dtype != TE_DTYPE_FP32 && a->dtype != TE_DTYPE_BF16)
+		return te__geo_no_type("te_k_heads", a->dtype);
+	return te__geo_launch(k, a->dtype == TE_DTYPE_FP32 ? fp32 : bf16, a->nseqs * a->ntokens,
+			      threads_for(n, TE_V, HEADS_THREADS));
+}
+
+int te__geo_heads_split(const void *args, struct te__geometry *k)
+{
+	return geo_heads(args, "te_k_heads_split_fp32", "te_k_heads_split_bf16", k);
+}
+
+int te__geo_heads_join(const void *args, struct te__geometry *k)
+{
+	return geo_heads(args, "te_k_heads_join_fp32", "te_k_heads_join_bf16", k);
+}
+
 int te__geo_rng_next(const void *args, struct te__geometry *k)
 {
 	(void)args;

@@ -10,8 +10,8 @@
  * query heads and k key/value heads it sends (2 h + 2 k) (n - 1) / n^2 columns of T tokens instead
  * of 2 k (n - 1) / n, fewer if n is above 1 + h / k. n must divide the number of query heads.
  *
- * A packed value [B, n, T / n, columns of a rank's heads] is what the all-to-all sends: for each
- * sequence of the batch one call, whose result is [T, columns] without another copy.
+ * The all-to-all sends parts, [B, n, T / n, columns of a rank's heads], by a call for each sequence
+ * of the batch, whose result is [T, columns] without another copy.
  */
 #define TE_LOG_CATEGORY "comm"
 #include "config.h"
@@ -22,134 +22,16 @@
 
 #include <te/comm_op.h>
 #include <te/dtype.h>
-#include <te/kernel.h>
 #include <te/op.h>
 #include <te/tensor.h>
 
 #include "libtecomm/collective/comm.h"
 #include "libtecomm/ops/ops.h"
 
-/* ---- columns ---- */
-
-enum { Q, K, V, NBLOCKS };
-
 struct heads {
 	struct te_comm *comm;
 	struct te_comm_heads_attrs a;
 };
-
-/* a copy between a value of some tokens with all heads, and a packed one */
-struct packing {
-	char *tokens, *packed;
-	int64_t nseqs, ntokens; /* ntokens: of a rank */
-	int64_t nranks;
-	int64_t nheads, nkv, kv; /* nkv: 0 after attention; kv: key/value heads of a rank */
-	int64_t head_nbytes;
-	enum te_dtype dtype;
-};
-
-static int64_t row_heads(const struct packing *p)
-{
-	return p->nheads + 2 * p->nkv;
-}
-
-static int64_t part_heads(const struct packing *p)
-{
-	return p->nheads / p->nranks + 2 * p->kv;
-}
-
-/* the first head of a block that rank k has; ranks share one if there are more ranks than heads */
-static int64_t first_head(const struct packing *p, int block, int64_t k)
-{
-	return block == Q ? k * p->nheads / p->nranks :
-			    p->nheads + (block - K) * p->nkv + k * p->nkv / p->nranks;
-}
-
-static int64_t block_heads(const struct packing *p, int block)
-{
-	return block == Q ? p->nheads / p->nranks : p->kv;
-}
-
-static char *packed_row(const struct packing *p, int64_t seq, int64_t rank, int64_t token)
-{
-	return p->packed + ((seq * p->nranks + rank) * p->ntokens + token) * part_heads(p) *
-				   p->head_nbytes;
-}
-
-static char *tokens_row(const struct packing *p, int64_t row)
-{
-	return p->tokens + row * row_heads(p) * p->head_nbytes;
-}
-
-static void pack(void *arg)
-{
-	const struct packing *p = arg;
-
-	for (int64_t row = 0; row < p->nseqs * p->ntokens; row++)
-		for (int64_t k = 0; k < p->nranks; k++) {
-			char *dst = packed_row(p, row / p->ntokens, k, row % p->ntokens);
-
-			for (int b = Q; b < NBLOCKS; b++) {
-				const size_t n = (size_t)(block_heads(p, b) * p->head_nbytes);
-
-				memcpy(dst, tokens_row(p, row) + first_head(p, b, k) *
-							   p->head_nbytes, n);
-				dst += n;
-			}
-		}
-}
-
-static float element(enum te_dtype dtype, const void *src, int64_t i)
-{
-	return dtype == TE_DTYPE_FP32 ? ((const float *)src)[i] :
-					te_bf16_decode(((const uint16_t *)src)[i]);
-}
-
-/*
- * The gradient of a head that ranks share, from rank k on: a sum in FP32, in rank order. Its terms
- * have been rounded to the type, so with unit roundoff u the result differs from one rank's by at
- * most u times the sum of their magnitudes, and by two roundings of the result.
- */
-static void add_shared(const struct packing *p, void *dst, int64_t row, int64_t k, size_t at)
-{
-	const int64_t n = p->head_nbytes / (int64_t)te_dtype_nbytes(p->dtype);
-
-	for (int64_t i = 0; i < n; i++) {
-		float sum = 0.0f;
-
-		for (int64_t j = k; j < k + p->nranks / p->nkv; j++)
-			sum += element(p->dtype, packed_row(p, row / p->ntokens, j,
-							    row % p->ntokens) + at, i);
-		if (p->dtype == TE_DTYPE_FP32)
-			((float *)dst)[i] = sum;
-		else
-			((uint16_t *)dst)[i] = te_bf16_encode(sum);
-	}
-}
-
-static void unpack(void *arg)
-{
-	const struct packing *p = arg;
-	const int64_t sharers = p->nkv && p->nranks > p->nkv ? p->nranks / p->nkv : 1;
-
-	for (int64_t row = 0; row < p->nseqs * p->ntokens; row++)
-		for (int64_t k = 0; k < p->nranks; k++) {
-			const char *src = packed_row(p, row / p->ntokens, k, row % p->ntokens);
-			size_t at = 0;
-
-			for (int b = Q; b < NBLOCKS; b++) {
-				const size_t n = (size_t)(block_heads(p, b) * p->head_nbytes);
-				char *dst = tokens_row(p, row) +
-					    first_head(p, b, k) * p->head_nbytes;
-
-				if (b == Q || sharers == 1)
-					memcpy(dst, src + at, n);
-				else if (k % sharers == 0)
-					add_shared(p, dst, row, k, at);
-				at += n;
-			}
-		}
-}
 
 /* ---- passes ---- */
 
@@ -163,57 +45,61 @@ static int is_before(const struct te_op *op)
 	return !strcmp(te_op_table(op)->name, "to_heads");
 }
 
-/* tokens: the value or gradient with some tokens and all heads */
-static struct packing packing_of(const struct te_op *op, const struct te_tensor *tokens, void *ws)
+/* tokens: the value or gradient with some tokens and all heads; parts: what ranks exchange */
+static struct te_k_heads args_of(const struct te_op_call *c, const struct te_tensor *tokens)
 {
-	const struct heads *h = heads_of(op);
-	const int64_t n = te_comm_nranks(h->comm), nkv = is_before(op) ? h->a.nkv : 0;
+	const struct heads *h = heads_of(c->op);
+	const int32_t n = te_comm_nranks(h->comm), nkv = is_before(c->op) ? h->a.nkv : 0;
 	const int64_t T = te_tensor_extent(tokens, te_tensor_ndim(tokens) - 2);
 
-	return (struct packing){
+	return (struct te_k_heads){
 		.tokens = te_tensor_data(tokens),
-		.packed = ws,
+		.parts = c->ws,
 		.nseqs = te_tensor_rows(tokens) / T,
 		.ntokens = T,
 		.nranks = n,
 		.nheads = h->a.nheads,
 		.nkv = nkv,
 		.kv = nkv > n ? nkv / n : nkv > 0,
-		.head_nbytes = h->a.head_dim * (int64_t)te_dtype_nbytes(te_tensor_dtype(tokens)),
-		.dtype = te_tensor_dtype(tokens),
+		.head_dim = h->a.head_dim,
+		.dtype = (int32_t)te_tensor_dtype(tokens),
 	};
 }
 
-static int exchange(const struct te_op_call *c, const struct packing *p, const void *in, void *out)
+static int exchange(const struct te_op_call *c, const struct te_k_heads *k, const void *in,
+		    void *out)
 {
-	const int64_t part = p->ntokens * part_heads(p) * p->head_nbytes;
+	const int64_t n = te_k_heads_part(k);
+	const int64_t seq = k->nranks * n * (int64_t)te_dtype_nbytes((enum te_dtype)k->dtype);
 	int r = 0;
 
-	for (int64_t i = 0; i < p->nseqs && !r; i++) {
-		const int64_t at = i * p->nranks * part;
-
-		r = te_comm_alltoall(heads_of(c->op)->comm, c->stream, (const char *)in + at,
-				     (char *)out + at, part, TE_DTYPE_UINT8, NULL);
-	}
+	for (int64_t i = 0; i < k->nseqs && !r; i++)
+		r = te_comm_alltoall(heads_of(c->op)->comm, c->stream, (const char *)in + i * seq,
+				     (char *)out + i * seq, n, (enum te_dtype)k->dtype, NULL);
 	return r;
 }
 
 static int tokens_to_heads(const struct te_op_call *c, const struct te_tensor *tokens,
 			   struct te_tensor *heads)
 {
-	const struct packing p = packing_of(c->op, tokens, c->ws);
-	int r = te_host_call(c->stream, pack, &p, sizeof(p));
+	const struct te_k_heads k = args_of(c, tokens);
+	int r = TE__LAUNCH(c->stream, HEADS_SPLIT, &k);
 
-	return r ? r : exchange(c, &p, c->ws, te_tensor_data(heads));
+	return r ? r : exchange(c, &k, c->ws, te_tensor_data(heads));
 }
 
+/*
+ * The gradient of a head that ranks share is a sum of terms that have been rounded to the type. So
+ * with unit roundoff u it differs from one rank's by at most u times the sum of their magnitudes,
+ * and by two roundings of the result.
+ */
 static int heads_to_tokens(const struct te_op_call *c, const struct te_tensor *heads,
 			   struct te_tensor *tokens)
 {
-	const struct packing p = packing_of(c->op, tokens, c->ws);
-	int r = exchange(c, &p, te_tensor_data(heads), c->ws);
+	const struct te_k_heads k = args_of(c, tokens);
+	int r = exchange(c, &k, te_tensor_data(heads), c->ws);
 
-	return r ? r : te_host_call(c->stream, unpack, &p, sizeof(p));
+	return r ? r : TE__LAUNCH(c->stream, HEADS_JOIN, &k);
 }
 
 static int to_heads_forward(const struct te_op_call *c)
@@ -238,7 +124,7 @@ static int to_tokens_backward(const struct te_op_call *c)
 
 /* ---- checks ---- */
 
-/* the op holds the communicator once it has succeeded; copies are made by the CPU */
+/* the op holds the communicator once it has succeeded */
 static int heads_check(const struct te_op *op)
 {
 	const char *kind = te_op_table(op)->name, *name = te_op_name(op);
@@ -257,9 +143,6 @@ static int heads_check(const struct te_op *op)
 	if (a->nkv % n && n % a->nkv)
 		return te__fail(-EINVAL, "%s %s: %d ranks can neither divide nor share %d "
 				"key/value heads", kind, name, n, a->nkv);
-	if (n > 1 && strcmp(te_ctx_backend(comm->ctx), "host"))
-		return te__fail(-EOPNOTSUPP, "%s %s: ranks divide tokens with backend host, not %s",
-				kind, name, te_ctx_backend(comm->ctx));
 	te_comm_ref(comm);
 	return 0;
 }

@@ -445,6 +445,41 @@ static void rope_casts(struct te_k_rope a, int side)
 }
 
 /* _i: type, direction, documents */
+/* both ways, with heads of keys and values that ranks divide, share, or do not have */
+START_TEST(heads)
+{
+	const int32_t dtype = kl_types[_i];
+
+	for (int i = 0; i < TT_FEWER(40); i++) {
+		struct te_k_heads a = {
+			.nseqs = tt_rand_int(1, 3),
+			.ntokens = tt_rand_int(1, 20),
+			.nranks = (int32_t)tt_rand_int(1, 8),
+			.head_dim = (int32_t)(i % 2 ? 8 * tt_rand_int(1, 20) : tt_rand_int(1, 40)),
+			.dtype = dtype,
+		};
+		int64_t ntokens, nparts;
+
+		a.kv = (int32_t)tt_rand_int(0, 3);
+		a.nkv = a.nranks * a.kv;
+		a.nheads = (int32_t)(a.nranks * (a.kv ? a.kv * tt_rand_int(1, 4) : 1));
+		if (i % 3 == 0 && a.nranks % 2 == 0) {
+			a.kv = 1;
+			a.nkv = a.nranks / 2;
+		}
+		ntokens = a.nseqs * a.ntokens * (a.nheads + 2 * a.nkv) * a.head_dim;
+		nparts = a.nseqs * a.nranks * te_k_heads_part(&a);
+		a.tokens = kc_anything(dtype, ntokens);
+		a.parts = kc_poison(dtype, nparts);
+		KC_RUN(HEADS_SPLIT, &a);
+		a.tokens = kc_poison(dtype, ntokens);
+		a.parts = kc_anything(dtype, nparts);
+		KC_RUN(HEADS_JOIN, &a);
+		kc_reset();
+	}
+}
+END_TEST
+
 START_TEST(rope)
 {
 	static const struct {
@@ -538,6 +573,7 @@ void kernel_elem_cases(Suite *s, TCase *odd)
 	tcase_add_loop_test(c, bias_add_and_scale, 0, 2);
 	tcase_add_loop_test(c, dropout_and_its_words, 0, 2);
 	tcase_add_loop_test(c, transpose, 0, 3);
+	tcase_add_loop_test(c, heads, 0, 2);
 	tcase_add_loop_test(c, rope, 0, 8);
 
 	tcase_add_loop_test(odd, clear_and_amax, 0, 4);
@@ -548,5 +584,6 @@ void kernel_elem_cases(Suite *s, TCase *odd)
 	tcase_add_loop_test(odd, bias_add_and_scale, 0, 2);
 	tcase_add_loop_test(odd, dropout_and_its_words, 0, 2);
 	tcase_add_loop_test(odd, transpose, 0, 3);
+	tcase_add_loop_test(odd, heads, 0, 2);
 	tcase_add_loop_test(odd, rope, 0, 2);
 }

@@ -114,17 +114,15 @@ struct te_comm *te_comm_ref(struct te_comm *c)
 
 struct te_comm *te_comm_unref(struct te_comm *c)
 {
-	struct te_comm *parent;
 	int r;
 
 	if (!c || atomic_fetch_sub(&c->refs, 1) > 1)
 		return NULL;
-	parent = c->parent;
-	/* connections and threads belong to the parent process, which continues */
+	/* connections and threads belong to the parent, which continues */
 	if (te__ctx_forked(c->ctx)) {
 		te_ctx_unref(c->ctx);
 		te__free(c);
-		return te_comm_unref(parent);
+		return NULL;
 	}
 	if (c->pool) {
 		/* its operations may wait for ranks that have ended */
@@ -147,7 +145,7 @@ struct te_comm *te_comm_unref(struct te_comm *c)
 	te__boot_close(c->boot);
 	te_ctx_unref(c->ctx);
 	te__free(c);
-	return te_comm_unref(parent);
+	return NULL;
 }
 
 int te_comm_rank(const struct te_comm *c)

@@ -70,7 +70,6 @@ libtecomm_libtecomm_internal_la_SOURCES = \
 	libtecomm/ops/ops.c \
 	libtecomm/ops/ops.h \
 	libtecomm/pool/alloc.c \
-	libtecomm/pool/ends.c \
 	libtecomm/pool/heap.c \
 	libtecomm/pool/heap.h \
 	libtecomm/pool/members.c \

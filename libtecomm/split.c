@@ -15,7 +15,6 @@ static const char fn[] = "te_comm_split";
 /* exchanged record of each rank's arguments */
 struct want {
 	int32_t color, key;
-	uint32_t flags;
 };
 
 /* exchanged offer of the first rank of each group; only the salt is used on one node */
@@ -43,10 +42,6 @@ static int find_group(const struct te_comm *c, const struct want *all, struct gr
 		if (all[i].color < 0)
 			return te__fail(-EINVAL, "%s: %s: %s gave the color %d, expected 0 or more",
 					fn, c->name, te__boot_peer(c->boot, i), all[i].color);
-		if (all[i].flags != all[0].flags)
-			return te__fail(-TE_EMISMATCH, "%s: %s: %s gave the flags 0x%x, rank 0 "
-					"0x%x", fn, c->name, te__boot_peer(c->boot, i),
-					all[i].flags, all[0].flags);
 		if (all[i].color != all[me].color)
 			continue;
 		if (g.first < 0)
@@ -88,7 +83,7 @@ static int split(struct te_comm *c, struct te_comm_opts *o, int32_t color, int32
 	struct te__boot_from from = { c->boot, ranks, fn, { 0 } };
 	struct te_comm_root *root = NULL;
 	char name[sizeof(c->name) + 16];
-	struct want *wants, want = { color, key, o->flags };
+	struct want *wants, want = { color, key };
 	struct offer *offers = NULL, own;
 	struct group g = { 0 };
 	int r = ranks ? 0 : te__fail(-ENOMEM, "%s: %s: not enough memory", fn, c->name);
@@ -113,12 +108,7 @@ static int split(struct te_comm *c, struct te_comm_opts *o, int32_t color, int32
 		list_ranks(c, wants, ranks);
 		memcpy(from.salt, offers[g.first].salt, sizeof(from.salt));
 		te__log_info("%s: rank %d of %d with color %d", c->name, g.rank, g.nranks, color);
-		o->flags = 0;
 		r = te__comm_create(c->ctx, o, &from, ret_comm);
-	}
-	if (!r && want.flags & TE_COMM_TOGETHER) {
-		(*ret_comm)->parent = te_comm_ref(c);
-		te__pool_join((*ret_comm)->pool, c->pool);
 	}
 	te_comm_root_unref(root);
 	te__free(offers);
@@ -132,8 +122,6 @@ static int check(const struct te_comm *c, const struct te_comm_opts *o)
 		return te__fail(-EINVAL, "%s: %s: the options have %s, which follows from colors "
 				"and keys", fn, c->name,
 				o->id || o->bootstrap ? "a way to meet" : "a rank or nranks");
-	if (o->flags & ~(uint32_t)TE_COMM_TOGETHER)
-		return te__fail(-EINVAL, "%s: %s: flags 0x%x are not known", fn, c->name, o->flags);
 	return te__pool_check(c->pool, fn);
 }
 

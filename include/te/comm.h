@@ -47,14 +47,12 @@ struct te_comm_opts {
 	int32_t rank;	    /* 0 to nranks - 1 */
 	int32_t nranks;	    /* 0: the environment gives rank and nranks */
 	int32_t timeout_ms; /* limit of each exchange between ranks; 0: TE_COMM_TIMEOUT_MS */
-	uint32_t flags;	    /* TE_COMM_TOGETHER or 0; te_comm_create(): 0 */
+	uint32_t flags;	    /* none yet: 0 */
 	/* how the ranks meet; at most one is not NULL. Both NULL: the environment decides */
 	const struct te_comm_id *id;
 	const struct te_comm_bootstrap *bootstrap;
 	uint64_t pool_nbytes; /* symmetric memory of each rank, equal on all; 0: TE_COMM_POOL */
 };
-/* A group ends with the communicator that it was split from, and with its other such groups. */
-#define TE_COMM_TOGETHER 1
 #define TE_COMM_OPTS_INIT { sizeof(struct te_comm_opts), 0, 0, 0, 0, 0, 0, 0, 0 }
 
 /**
@@ -102,8 +100,8 @@ TE_EXPORT struct te_comm *te_comm_ref(struct te_comm *comm);
  * @comm:     stays as it is, and may be released before the groups
  * @color:    0 or more: ranks with equal colors are a group
  * @key:      order of the ranks in a group; ranks with equal keys have their order in comm
- * @opts:     name (NULL: the name of comm and the color), timeout_ms, pool_nbytes, flags, equal on
- *            all ranks; other members must be 0. NULL: defaults
+ * @opts:     name (NULL: the name of comm and the color), timeout_ms, pool_nbytes; other members
+ *            must be 0. NULL: defaults
  * @ret_comm: the communicator of this rank's group, with one reference
  *
  * Collective: all ranks of comm call it. The ranks of a group meet over TCP, within 10 seconds or

@@ -126,7 +126,5 @@ int32_t te__boot_local(const struct te__boot *boot, int32_t i);
 
 /* "rank 3 (host nid17, pid 4711)", for messages; valid until te__boot_close() */
 const char *te__boot_peer(const struct te__boot *boot, int32_t rank);
-/* name of the communicator */
-const char *te__boot_name(const struct te__boot *boot);
 
 #endif

@@ -252,8 +252,3 @@ const char *te__boot_peer(const struct te__boot *b, int32_t rank)
 {
 	return b->text[rank];
 }
-
-const char *te__boot_name(const struct te__boot *b)
-{
-	return b->name;
-}

@@ -65,7 +65,7 @@ static int check_history(struct te__pool *p, const char *fn, const struct epoch 
 			 (unsigned long long)all[0].nallocs,
 			 all[i].nallocs == all[0].nallocs ? ", of other sizes" : "");
 		/* all ranks compare the same bytes, so all come here */
-		te__pool_abort_here(p, -TE_EMISMATCH, te_error_detail());
+		te__control_abort(p->control, -TE_EMISMATCH, te_error_detail());
 		return -TE_EMISMATCH;
 	}
 	return 0;
@@ -167,7 +167,7 @@ static int compare_allocs(struct te__pool *p, const char *fn, const struct shown
 			     (unsigned long long)all[i].nbytes, (unsigned long long)all[i].offset,
 			     (unsigned long long)all[0].nallocs,
 			     (unsigned long long)all[0].nbytes, (unsigned long long)all[0].offset);
-		te__pool_abort_here(p, r, te_error_detail());
+		te__control_abort(p->control, r, te_error_detail());
 	}
 	te__free(all);
 	return r;

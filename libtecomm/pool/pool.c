@@ -264,8 +264,6 @@ int te__pool_create(struct te__boot *boot, struct te_ctx *ctx, uint64_t nbytes, 
 	p->debug = te__param_bool(TE_PARAM_COMM_DEBUG);
 	pthread_mutex_init(&p->order, NULL);
 	pthread_mutex_init(&p->lock, NULL);
-	pthread_mutex_init(&p->looks, NULL);
-	p->root = p;
 	r = create(p, nbytes);
 	if (r) {
 		te__pool_destroy(p);
@@ -311,8 +309,7 @@ struct te__pool *te__pool_destroy(struct te__pool *p)
 	if (!p)
 		return NULL;
 	/* peers that wait in an exchange fail for the same reason, not because this rank closes */
-	why = p->control ? te__pool_why(p, &code) : NULL;
-	te__pool_part(p);
+	why = p->control ? te__control_why(p->control, &code) : NULL;
 	if (why)
 		te__boot_note(p->boot, code, "%.*s", (int)sizeof(p->control->reason), why);
 	/* the memory of ranks that still use it stays mapped there */
@@ -321,7 +318,6 @@ struct te__pool *te__pool_destroy(struct te__pool *p)
 	p->broker = te__broker_stop(p->broker);
 	te__heap_fini(&p->heap);
 	te__free(p->name);
-	pthread_mutex_destroy(&p->looks);
 	pthread_mutex_destroy(&p->lock);
 	pthread_mutex_destroy(&p->order);
 	ctx = p->ctx;
@@ -335,6 +331,19 @@ struct te_ctx *te__pool_ctx(const struct te__pool *p)
 	return p->ctx;
 }
 
+int te__pool_check(const struct te__pool *p, const char *fn)
+{
+	if (p->look)
+		p->look(p->look_arg);
+	return te__control_check(p->control, fn);
+}
+
+void te__pool_set_look(struct te__pool *p, void (*look)(void *arg), void *arg)
+{
+	p->look = look;
+	p->look_arg = arg;
+}
+
 bool te__pool_has_left(const struct te__pool *p, int32_t rank)
 {
 	const int32_t local = te__boot_local_rank(p->boot, rank);
@@ -342,6 +351,26 @@ bool te__pool_has_left(const struct te__pool *p, int32_t rank)
 	if (te__boot_node(p->boot, rank) != te__boot_node(p->boot, p->rank))
 		return p->fabric && te__boot_has_closed(p->boot, rank);
 	return atomic_load_explicit(&p->control->left[local], memory_order_relaxed) == TE__LEFT;
+}
+
+bool te__pool_aborted(const struct te__pool *p)
+{
+	int code;
+
+	return te__control_why(p->control, &code);
+}
+
+void te__pool_abort(struct te__pool *p, int code, const char *why)
+{
+	int first;
+	const char *before = te__control_why(p->control, &first);
+
+	/* the ranks of other nodes get the first reason, too */
+	if (before)
+		te__boot_note(p->boot, first, "%.*s", (int)sizeof(p->control->reason), before);
+	else
+		te__control_abort(p->control, code, why);
+	te__boot_abort(p->boot, why);
 }
 
 int32_t te__pool_survivors(struct te__pool *p, int64_t deadline_ns, int32_t *ret_rank,
@@ -417,6 +446,18 @@ void *te__pool_multicast(const struct te__pool *p)
 void *te__pool_stage(const struct te__pool *p)
 {
 	return p->stage;
+}
+
+const char *te__pool_why(const struct te__pool *p, int *ret_code)
+{
+	return te__control_why(p->control, ret_code);
+}
+
+const uint32_t *te__pool_abort_word(const struct te__pool *p)
+{
+	const char *page = p->control_ptr;
+
+	return (const uint32_t *)(page + offsetof(struct te__control, abort));
 }
 
 void te__pool_info(struct te__pool *p, struct te_comm_memory *ret)

@@ -49,14 +49,6 @@ int te__pool_check(const struct te__pool *pool, const char *fn);
 void te__pool_set_look(struct te__pool *pool, void (*look)(void *arg), void *arg);
 /* 1: a rank whose memory is mapped has called te__pool_leave() without a failure */
 bool te__pool_has_left(const struct te__pool *pool, int32_t rank);
-/*
- * The pool ends from now on with another one, which has all its ranks, and with all that have
- * joined that one: a failure of one is a failure of all, with the first reason. Devices wait for
- * one abort word. `with` must outlive the pool.
- */
-void te__pool_join(struct te__pool *pool, struct te__pool *with);
-/* as te__pool_abort(), for a reason that all ranks of the communicator have found themselves */
-void te__pool_abort_here(struct te__pool *pool, int code, const char *why);
 bool te__pool_aborted(const struct te__pool *pool);
 /* ends the communicator on all ranks */
 void te__pool_abort(struct te__pool *pool, int code, const char *why);

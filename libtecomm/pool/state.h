@@ -33,11 +33,6 @@ struct te__pool {
 	int debug;
 	bool multicast, fabric;
 	bool held; /* 1: te__pool_leave() failed */
-	/* te__pool_join(): the pool with the common abort word, or itself; and a list */
-	_Atomic(struct te__pool *) root; /* threads of nodes read it */
-	struct te__pool *next;
-	_Atomic bool joined; /* a root: others may have joined */
-	pthread_mutex_t looks; /* a root: the list, and all calls of look */
 	void (*look)(void *arg); /* te__pool_set_look() */
 	void *look_arg;
 
@@ -54,8 +49,5 @@ static inline char *te__pool_base(const struct te__pool *p, int32_t slot)
 {
 	return (char *)te__window_slot(p->window, slot) + p->packets;
 }
-
-/* ends.c: undo te__pool_join() */
-void te__pool_part(struct te__pool *pool);
 
 #endif

@@ -6,7 +6,6 @@
 #include <te/collective.h>
 #include <te/errno.h>
 
-#include "libtecomm/collective/comm.h"
 #include "libtecomm/meet/bootstrap.h"
 #include "libtecore/base/splitmix64.h"
 #include "nodes_lib.h"
@@ -139,7 +138,7 @@ static int bad(struct thread_rank *r)
 	HOLDS(te_comm_split(r->comm, 0, 0, &o, &group) == -EINVAL);
 	HOLDS(strstr(te_error_detail(), "a way to meet"));
 	o.bootstrap = NULL;
-	o.flags = 2;
+	o.flags = 1;
 	HOLDS(te_comm_split(r->comm, 0, 0, &o, &group) == -EINVAL && !group);
 	o.flags = 0;
 	o.pool_nbytes = POOL;
@@ -181,162 +180,6 @@ static int one_fails(struct thread_rank *r)
 START_TEST(a_group_that_fails_leaves_the_others)
 {
 	threads_run(4, one_fails, 0, NULL);
-}
-END_TEST
-
-/* ---- groups that end together ---- */
-
-/* communicators of each rank: the parent, its group, and a group of the group */
-enum { ALL, GROUP, PART, NCOMMS };
-
-static struct shared {
-	_Atomic int nwaiting, nended;
-} *shared;
-
-static int split_together(struct joined *j, int rank, struct te_comm **comm)
-{
-	struct te_comm_opts o = TE_COMM_OPTS_INIT;
-
-	o.timeout_ms = 60000;
-	o.pool_nbytes = POOL;
-	o.flags = TE_COMM_TOGETHER;
-	comm[ALL] = j->comm;
-	STEP(te_comm_split(j->comm, rank % 2, 0, &o, &comm[GROUP]));
-	return te_comm_split(comm[GROUP], 7, 0, &o, &comm[PART]);
-}
-
-static int wait_in(struct joined *j, struct te_comm *comm)
-{
-	shared->nwaiting++;
-	STEP(te_comm_barrier(comm, j->s));
-	return te_stream_sync(j->s);
-}
-
-/* all communicators of a rank have ended for one reason */
-static int ended_by(struct te_comm **comm, int code, const char *why)
-{
-	for (int i = 0; i < NCOMMS; i++) {
-		const int r = te_comm_error(comm[i]);
-
-		if (r != code || !strstr(te_error_detail(), why))
-			return te_fail(-EPROTO, "communicator %d: %d: %.300s", i, r,
-				       te_error_detail());
-	}
-	return 0;
-}
-
-/* as ranks 1 and 3 wait in different communicators, they would wait until the time-out */
-static int aborted(struct joined *j, int rank, struct te_comm **comm)
-{
-	const int where[4] = { GROUP, PART, GROUP, ALL };
-
-	STEP(split_together(j, rank, comm));
-	STEP(te_comm_barrier(comm[PART], j->s));
-	STEP(te_stream_sync(j->s));
-	if (rank) {
-		(void)wait_in(j, comm[where[rank]]);
-	} else {
-		ranks_await(&shared->nwaiting, 3);
-		te_comm_abort(comm[GROUP], "enough");
-	}
-	return ended_by(comm, -TE_EABORT, "enough");
-}
-
-/* rank 3 does not call; the time-out of rank 2 is the first, rank 1 waits for rank 0 */
-static int stalled(struct joined *j, int rank, struct te_comm **comm)
-{
-	const int where[4] = { ALL, GROUP, PART, 0 };
-	int r;
-
-	STEP(split_together(j, rank / 2, comm));
-	if (rank == 2)
-		comm[PART]->coll.deadline_ns = 300000000;
-	if (rank == 3)
-		ranks_await(&shared->nended, 3);
-	else
-		(void)wait_in(j, comm[where[rank]]);
-	r = ended_by(comm, -ETIMEDOUT, " has not taken part in operation 0 of rank 0 (");
-	shared->nended++;
-	return r;
-}
-
-static int killed(struct joined *j, int rank, struct te_comm **comm)
-{
-	const int where[4] = { GROUP, PART, ALL, 0 };
-
-	STEP(split_together(j, rank, comm));
-	if (rank == 3) {
-		ranks_await(&shared->nwaiting, 3);
-		raise(SIGKILL);
-	}
-	(void)wait_in(j, comm[where[rank]]);
-	return ended_by(comm, -TE_EPEER, " has ended");
-}
-
-/* a group that is released is not looked at; the parent lives until its last group */
-static int released(struct joined *j, int rank, struct te_comm **comm)
-{
-	STEP(split_together(j, rank, comm));
-	comm[GROUP] = te_comm_unref(comm[GROUP]);
-	STEP(wait_in(j, comm[ALL]));
-	STEP(te_comm_error(comm[ALL]));
-	j->comm = te_comm_unref(j->comm);
-	STEP(wait_in(j, comm[PART]));
-	return te_comm_error(comm[PART]);
-}
-
-static const struct {
-	int (*fn)(struct joined *j, int rank, struct te_comm **comm);
-	const char *nodes;
-	int dies;
-} together[] = {
-	{ aborted, "aaaa", -1 }, { aborted, "aabb", -1 }, { aborted, "abab", -1 },
-	{ stalled, "aaaa", -1 }, { killed, "aaaa", 3 },	  { killed, "aabb", 3 },
-	{ released, "aaaa", -1 }, { released, "abab", -1 },
-};
-
-static int together_rank(int rank, void *arg)
-{
-	const int at = *(int *)arg;
-	struct te_comm *comm[NCOMMS] = { NULL };
-	struct joined j;
-	char text[500];
-	int r = nodes_join(&j, rank, together[at].nodes[rank], 60000, 5000, 0, 1);
-
-	if (!r)
-		r = together[at].fn(&j, rank, comm);
-	snprintf(text, sizeof(text), "%s", te_error_detail());
-	te_comm_unref(comm[PART]);
-	te_comm_unref(comm[GROUP]);
-	if (r)
-		te_fail(r, "%s", text);
-	return nodes_leave(&j, r);
-}
-
-START_TEST(groups_end_together)
-{
-	struct ranks_result res[4];
-
-	shared = ranks_shared(sizeof(*shared));
-	ranks_meet_run(MEET_ID, 4, together_rank, &_i, res);
-	for (int i = 0; i < 4; i++)
-		if (i != together[_i].dies)
-			ranks_ok(1, &res[i]);
-}
-END_TEST
-
-static int flags_differ(struct thread_rank *r)
-{
-	struct te_comm_opts o = TE_COMM_OPTS_INIT;
-	struct te_comm *group = NULL;
-
-	o.flags = r->rank == 1 ? TE_COMM_TOGETHER : 0;
-	return te_comm_split(r->comm, 0, 0, &o, &group);
-}
-
-START_TEST(flags_are_equal_on_all_ranks)
-{
-	threads_run(3, flags_differ, -TE_EMISMATCH, ") gave the flags 0x1, rank 0 0x0");
 }
 END_TEST
 
@@ -407,9 +250,7 @@ TT_SUITE("comm/split", TT_NEED_NOTHING)
 	tcase_add_test(c, a_negative_color_fails_on_all_ranks);
 	tcase_add_test(c, arguments_are_checked);
 	tcase_add_test(c, a_group_that_fails_leaves_the_others);
-	tcase_add_test(c, flags_are_equal_on_all_ranks);
 	c = tt_case(s, "processes", "comm"); /* forked without the threads of a context */
-	tcase_add_loop_test(c, groups_end_together, 0, TT_LEN(together));
 	tcase_add_loop_test(c, a_rank_that_ends_before_its_group_meets_is_not_waited_for, 0,
 			    TT_LEN(ends));
 }

@@ -175,6 +175,7 @@ static void mismatch_text(const struct te_k_comm_status *s, const char *peer, ch
 			  size_t nbytes)
 {
 	const uint64_t epoch = ((uint64_t)1 << 40) - 1; /* bits of the epoch in a head */
+	const uint64_t blocks = (uint64_t)255 << 52;	/* bits of max_blocks in a message's */
 	char mine[96], theirs[96];
 
 	if (s->code == TE_K_COMM_MISMATCH_AT && ((s->expected ^ s->got) & epoch)) {
@@ -189,8 +190,10 @@ static void mismatch_text(const struct te_k_comm_status *s, const char *peer, ch
 		return;
 	}
 	if (s->phase == TE_K_COMM_RECEIVE) {
-		te__message_text(s->expected, mine, sizeof(mine));
-		te__message_text(s->got, theirs, sizeof(theirs));
+		const uint64_t shown = (s->expected ^ s->got) & blocks ? ~(uint64_t)0 : ~blocks;
+
+		te__message_text(s->expected & shown, mine, sizeof(mine));
+		te__message_text(s->got & shown, theirs, sizeof(theirs));
 		snprintf(ret, nbytes, "message %llu of %s is %s, expected %s",
 			 (unsigned long long)s->epoch, peer, theirs, mine);
 		return;

@@ -259,7 +259,9 @@ START_TEST(one_is_in_memory_at_a_time)
 		te_seq_unref(s);
 	}
 	ck_assert_uint_eq(mem[0].copies_nbytes - mem[1].copies_nbytes, sum);
-	ck_assert_uint_le(mem[1].arena_nbytes, mem[0].arena_nbytes + most);
+	/* a GPU's plan gives no small buffer the memory of another (offsets.c) */
+	ck_assert_uint_le(mem[1].arena_nbytes,
+			  mem[0].arena_nbytes + (strcmp(backend, "host") ? sum : most));
 	ck_assert_uint_gt(states, 0);
 	ck_assert_uint_eq(mem[1].own_nbytes, mem[0].own_nbytes + states);
 	ck_assert_uint_lt(used[1], used[0] - sum / 2);

@@ -180,6 +180,7 @@ libtecore_libtecore_internal_la_SOURCES = \
 	libtecore/plan/draw.c \
 	libtecore/plan/fuse.c \
 	libtecore/plan/fusions.c \
+	libtecore/plan/hosted.c \
 	libtecore/plan/layout.c \
 	libtecore/plan/masters.c \
 	libtecore/plan/moves.c \
@@ -205,6 +206,7 @@ libtecore_libtecore_internal_la_SOURCES = \
 	libtecore/plan/saved.c \
 	libtecore/plan/seq.c \
 	libtecore/plan/seq.h \
+	libtecore/plan/seq_bind.c \
 	libtecore/plan/seq_codes.c \
 	libtecore/plan/seq_fusion.c \
 	libtecore/plan/seq_store.c \

@@ -267,7 +267,8 @@ TT_TOOLS_SH += \
 	t/tools/t8050-te_train-choices.t \
 	t/tools/t8051-te_train-gradients.t \
 	t/tools/t8052-te_train-columns.t \
-	t/tools/t8053-te_train-context.t
+	t/tools/t8053-te_train-context.t \
+	t/tools/t8054-te_train-states.t
 # a shared library for LD_PRELOAD: -rpath makes it one although it is not installed
 check_LTLIBRARIES += t/lib/failalloc.la
 t_lib_failalloc_la_SOURCES = t/lib/failalloc.c
@@ -404,7 +405,8 @@ t_plan_weights_SOURCES = \
 	t/plan/weights_cases.h \
 	t/plan/weights_columns.c \
 	t/plan/weights_frozen.c \
-	t/plan/weights_grads.c
+	t/plan/weights_grads.c \
+	t/plan/weights_hosted.c
 
 t_tensor_caller_SOURCES = t/tensor/caller.c t/tensor/caller_cases.c t/tensor/caller_cases.h
 t_tensor_caller_gpu_SOURCES = t/tensor/caller_cases.c t/tensor/caller_cases.h t/tensor/caller_gpu.c

@@ -84,6 +84,12 @@ TE_EXPORT int te_seq_complete(struct te_seq *seq);
 /* no column-wise copies of FP8 weights are kept: backward makes each in a plan's arena, before the
  * GEMM that reads it. Results have the same bits */
 #define TE_SEQ_RECOMPUTE_COLS 256u
+/* with TE_SEQ_BF16_MASTERS: masters are in pinned host memory, and a plan copies each to its arena
+ * before a GEMM reads it; FP8 copies stay in device memory. Needs TE_ADAMW_HOST */
+#define TE_SEQ_HOST_MASTERS 512u
+/* gradients are in pinned host memory: a plan copies each to its arena, adds to it, and copies it
+ * back. Needs TE_ADAMW_HOST; for one rank */
+#define TE_SEQ_HOST_GRADS 1024u
 
 /**
  * te_seq_freeze - freeze weights: no gradient, no optimizer state; or undo it

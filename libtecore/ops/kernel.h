@@ -189,13 +189,14 @@ struct te__adamw_part {
 	void *arg;
 };
 
-/* moments, and perhaps remainders, that are in pinned host memory: chunks of them pass through
- * buffers in device memory */
+/* moments, and perhaps remainders, weights and gradients, that are in pinned host memory: chunks of
+ * them pass through buffers in device memory */
 #define TE__ADAMW_NBUFS 3 /* one is filled, one is updated, one is emptied */
 struct te__adamw_chunks {
 	int64_t nelems; /* elements of a chunk, a multiple of TE_K_ALIGN_WEIGHT */
 	char *buf;	/* device, TE__ADAMW_NBUFS times te__adamw_buf_nbytes() */
 	int rest;	/* 1: the remainders are in host memory, too */
+	int w, g;	/* bytes of a weight and of its gradient; 0: they are in device memory */
 };
 
 /* weights that share a rate, decay and factors */
@@ -235,8 +236,8 @@ int te__adamw_set_lr(const char *fn, struct te_stream *stream, struct te_k_adamw
 int te__adamw_step(struct te_stream *stream, const struct te__adamw *a);
 /* the part of a step that follows the norm, and precedes the gather of parts */
 int te__adamw_update(struct te_stream *stream, const struct te__adamw *a);
-/* bytes of one buffer for chunks of nelems elements; rest: with remainders */
-size_t te__adamw_buf_nbytes(enum te_moments moments, int rest, int64_t nelems);
+/* bytes of one buffer for a chunk */
+size_t te__adamw_buf_nbytes(enum te_moments moments, const struct te__adamw_chunks *c);
 /* queue the exchange of nbytes of each part, in place; nothing if there are none */
 int te__adamw_gather(const char *fn, struct te_stream *stream, const struct te__adamw_part *own,
 		     void *all, size_t nbytes);

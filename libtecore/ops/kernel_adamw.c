@@ -68,8 +68,9 @@ int te__adamw_gather(const char *fn, struct te_stream *stream, const struct te__
 					   r) : 0;
 }
 
-/* addresses of both moments, and of remainders or NULL; exponents: FP8 only */
+/* addresses of weights, gradients, both moments, and remainders or NULL; exponents: FP8 only */
 struct states {
+	char *w, *g;
 	char *m, *v;
 	uint8_t *m_exp, *v_exp;
 	uint16_t *rest;
@@ -86,29 +87,41 @@ static size_t exp_nbytes(enum te_moments moments, int64_t nelems)
 	return te_moments_nbytes(moments, nelems) - code_nbytes(moments, nelems);
 }
 
-static struct states states_after(const struct states *x, enum te_moments moments, int64_t nelems)
+/* bytes of an element */
+static int64_t element_nbytes(const struct te_tensor *t)
 {
+	return te_tensor_dtype(t) == TE_DTYPE_BF16 ? 2 : 4;
+}
+
+static struct states states_after(const struct te__adamw *a, const struct states *x,
+				  int64_t nelems)
+{
+	const enum te_moments moments = te__adamw_moments(a->m);
 	const size_t codes = code_nbytes(moments, nelems), exps = exp_nbytes(moments, nelems);
 
 	return (struct states){
+		x->w + nelems * element_nbytes(a->w), x->g + nelems * element_nbytes(a->g),
 		x->m + codes, x->v + codes,
 		x->m_exp ? x->m_exp + exps : NULL, x->v_exp ? x->v_exp + exps : NULL,
 		x->rest ? x->rest + nelems : NULL,
 	};
 }
 
-/* the moments from element `at` of nelems on, and the remainders from w_at on */
+/* the moments from element `at` of nelems on; weights, gradients and remainders from w_at on */
 static struct states states_from(const struct te__adamw *a, int64_t at, int64_t nelems,
 				 int64_t w_at)
 {
 	const enum te_moments kind = te__adamw_moments(a->m);
-	struct states x = { te_tensor_data(a->m), te_tensor_data(a->v), NULL, NULL, NULL };
+	struct states x = { te_tensor_data(a->w), te_tensor_data(a->g), te_tensor_data(a->m),
+			    te_tensor_data(a->v), NULL, NULL, NULL };
 
 	if (kind == TE_MOMENTS_FP8) {
 		x.m_exp = (uint8_t *)x.m + nelems;
 		x.v_exp = (uint8_t *)x.v + nelems;
 	}
-	x = states_after(&x, kind, at);
+	x = states_after(a, &x, at);
+	x.w = (char *)te_tensor_data(a->w) + w_at * element_nbytes(a->w);
+	x.g = (char *)te_tensor_data(a->g) + w_at * element_nbytes(a->g);
 	x.rest = a->remainder ? a->remainder + w_at : NULL;
 	return x;
 }
@@ -119,12 +132,11 @@ static int launch_group(struct te_stream *stream, const struct te__adamw *a,
 			const struct states *x)
 {
 	const int bf16 = te_tensor_dtype(a->w) == TE_DTYPE_BF16;
-	const int bf16_grads = te_tensor_dtype(a->g) == TE_DTYPE_BF16;
 	struct te_k_adamw k = {
-		.w = (char *)te_tensor_data(a->w) + at * (bf16 ? 2 : 4),
+		.w = x->w,
 		.m = x->m,
 		.v = x->v,
-		.g = (const char *)te_tensor_data(a->g) + at * (bf16_grads ? 2 : 4),
+		.g = x->g,
 		.decay = a->decay ? a->decay + at / TE_K_ALIGN_WEIGHT : NULL,
 		.state = group->state,
 		.n = n,
@@ -137,7 +149,7 @@ static int launch_group(struct te_stream *stream, const struct te__adamw *a,
 		.v_exp = x->v_exp,
 		.moments = (int32_t)te__adamw_moments(a->m),
 		.rest = x->rest,
-		.bf16_grads = bf16_grads,
+		.bf16_grads = te_tensor_dtype(a->g) == TE_DTYPE_BF16,
 	};
 
 	if (bf16)
@@ -162,48 +174,65 @@ static int launch(struct te_stream *stream, const struct te__adamw *a, int64_t a
 		if (len <= 0)
 			continue;
 		r = launch_group(stream, a, &a->group[range->group], at, len, &now);
-		now = states_after(&now, te__adamw_moments(a->m), len);
+		now = states_after(a, &now, len);
 		at += len;
 	}
 	return r;
 }
 
-/* ---- moments in host memory ---- */
+/* ---- moments and more in host memory ---- */
 
 static size_t aligned(size_t nbytes)
 {
 	return (nbytes + 255) / 256 * 256;
 }
 
-size_t te__adamw_buf_nbytes(enum te_moments moments, int rest, int64_t nelems)
+size_t te__adamw_buf_nbytes(enum te_moments moments, const struct te__adamw_chunks *c)
 {
-	return 2 * (aligned(code_nbytes(moments, nelems)) + aligned(exp_nbytes(moments, nelems))) +
-	       (rest ? aligned((size_t)nelems * sizeof(uint16_t)) : 0);
+	const int64_t n = c->nelems;
+
+	return 2 * (aligned(code_nbytes(moments, n)) + aligned(exp_nbytes(moments, n))) +
+	       (c->rest ? aligned((size_t)n * sizeof(uint16_t)) : 0) +
+	       aligned((size_t)(n * c->w)) + aligned((size_t)(n * c->g));
 }
 
-/* in a buffer, of a chunk whose remainders are at rest unless they are in the buffer, too */
+/* the states of a chunk in a buffer; those that are not in host memory stay where they are */
 static struct states states_in(const struct te__adamw_chunks *c, char *buf,
-			       enum te_moments moments, uint16_t *rest)
+			       enum te_moments moments, const struct states *host)
 {
 	const size_t codes = aligned(code_nbytes(moments, c->nelems));
 	const size_t exps = aligned(exp_nbytes(moments, c->nelems));
-	struct states x = { buf, buf + codes, NULL, NULL, rest };
+	struct states x = { host->w, host->g, buf, buf + codes, NULL, NULL, host->rest };
 
+	buf += 2 * codes;
 	if (exps) {
-		x.m_exp = (uint8_t *)buf + 2 * codes;
+		x.m_exp = (uint8_t *)buf;
 		x.v_exp = x.m_exp + exps;
+		buf += 2 * exps;
 	}
-	if (c->rest)
-		x.rest = (uint16_t *)(void *)(buf + 2 * (codes + exps));
+	if (c->rest) {
+		x.rest = (uint16_t *)(void *)buf;
+		buf += aligned((size_t)c->nelems * sizeof(*x.rest));
+	}
+	if (c->w) {
+		x.w = buf;
+		buf += aligned((size_t)(c->nelems * c->w));
+	}
+	if (c->g)
+		x.g = buf;
 	return x;
 }
 
-static int copy_states(struct te_stream *stream, enum te_moments moments, int64_t n,
-			const struct states *dst, const struct states *src)
+/* all but gradients */
+static int copy_states(struct te_stream *stream, const struct te__adamw *a, int64_t n,
+		       const struct states *dst, const struct states *src)
 {
+	const enum te_moments moments = te__adamw_moments(a->m);
 	const size_t codes = code_nbytes(moments, n), exps = exp_nbytes(moments, n);
 	int r = te_copy(stream, dst->m, src->m, codes);
 
+	if (!r && dst->w != src->w)
+		r = te_copy(stream, dst->w, src->w, (size_t)(n * element_nbytes(a->w)));
 	if (!r)
 		r = te_copy(stream, dst->v, src->v, codes);
 	if (!r && exps)
@@ -223,12 +252,14 @@ static int update_chunk(struct te_stream *stream, const struct te__adamw *a, int
 			const struct states *host, char *buf)
 {
 	const enum te_moments kind = te__adamw_moments(a->m);
-	const struct states device = states_in(a->chunks, buf, kind, host->rest);
-	int r = copy_states(stream, kind, n, &device, host);
+	const struct states device = states_in(a->chunks, buf, kind, host);
+	int r = copy_states(stream, a, n, &device, host);
 
+	if (!r && device.g != host->g)
+		r = te_copy(stream, device.g, host->g, (size_t)(n * element_nbytes(a->g)));
 	if (!r)
 		r = launch(stream, a, at, n, &device);
-	return r < 0 ? r : copy_states(stream, kind, n, host, &device);
+	return r < 0 ? r : copy_states(stream, a, n, host, &device);
 }
 
 /* update n elements of the weights from `at` on, whose moments begin at m_at of nm elements */
@@ -237,7 +268,7 @@ static int update(struct te_stream *stream, const struct te__adamw *a, int64_t a
 {
 	const struct te__adamw_chunks *c = a->chunks;
 	const size_t size =
-		c ? te__adamw_buf_nbytes(te__adamw_moments(a->m), c->rest, c->nelems) : 0;
+		c ? te__adamw_buf_nbytes(te__adamw_moments(a->m), c) : 0;
 	struct states x = states_from(a, m_at, nm, at);
 	int r = 0;
 

@@ -21,6 +21,7 @@ void te__plan_unbind(struct te_plan *p)
 		p->value[i].back_q = te_tensor_unref(p->value[i].back_q);
 	}
 	te__columns_unbind(p);
+	te__hosted_unbind(p);
 }
 
 /* buf is -1 before the layout */
@@ -121,7 +122,8 @@ int te__plan_bind(struct te_plan *p)
 		if (r < 0)
 			return r;
 	}
-	return te__columns_bind(p);
+	r = te__columns_bind(p);
+	return r ? r : te__hosted_bind(p);
 }
 
 static struct te_op_value call_value(const struct te_plan *p, int v, uint32_t forms, int back)
@@ -152,12 +154,13 @@ static void call_weights(const struct te_plan *p, struct te__step *s)
 		int w = seq->op_weight[s->node][k];
 		uint32_t forms = p->node[s->node].inf.weight_forms[k];
 		struct te_op_value *v = &s->weight[k];
+		struct te_tensor *arena = te__hosted_tensor(p, s, w, 1);
 		const struct te__need *need;
 
 		*v = (struct te_op_value){ .slot = -1 };
 		s->master[k] = seq->weight[w].master;
 		s->rest[k] = seq->weight[w].rest;
-		s->grad[k] = seq->weight[w].grad;
+		s->grad[k] = arena ? arena : seq->weight[w].grad;
 		need = p->need_of[w] < 0 ? NULL : &p->need[p->need_of[w]];
 		if (need && need->t_fp32 &&
 		    !(seq->op[s->node]->decl[k].flags & TE_WEIGHT_STORED))
@@ -167,7 +170,7 @@ static void call_weights(const struct te_plan *p, struct te__step *s)
 		if (!need)
 			continue;
 		if (forms & TE_FORM_HP && !v->hp)
-			v->hp = need->t_hp;
+			v->hp = (arena = te__hosted_tensor(p, s, w, 0)) ? arena : need->t_hp;
 		if (forms & (TE_FORM_ROW | TE_FORM_COL)) {
 			v->q = s->column && !k ? p->column[s->column - 1].t : need->t_q;
 			v->quant = p->quant;

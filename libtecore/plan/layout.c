@@ -108,6 +108,8 @@ int te__plan_layout(struct te_plan *p)
 	}
 	r = te__columns_find(p);
 	if (!r)
+		r = te__hosted_find(p);
+	if (!r)
 		r = te__plan_find_kept(p);
 	return r ? r : te__moves_plan(p);
 }

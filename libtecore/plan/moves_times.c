@@ -59,11 +59,17 @@ int te__moves_times(struct te_plan *p)
 double te__moves_pass_ms(const struct te_plan *p)
 {
 	const struct te__moves *m = p->moves;
-	double s = m->start[p->ngroups];
+	double s = m->start[p->ngroups], link;
+	uint64_t in, out;
 
 	for (int i = 0; i < m->n; i++)
 		s += m->v[i].stall;
-	return 1e3 * s;
+	/* copies of weights and gradients in host memory run concurrently with kernels */
+	te__hosted_nbytes(p, &in, &out);
+	link = (double)in / p->offload->rates.in;
+	link = link > (double)out / p->offload->rates.out ? link :
+							    (double)out / p->offload->rates.out;
+	return 1e3 * (s > link ? s : link);
 }
 
 int te__moves_inuse(struct te_plan *p)

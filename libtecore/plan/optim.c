@@ -121,15 +121,27 @@ static int64_t chunk_nelems(const struct te_adamw_opts *o, const struct te__adam
 	return chunk > run ? chunk : run;
 }
 
+static struct te__adamw_chunks chunks_of(const struct te_seq *seq, const struct te_adamw_opts *o,
+					 const struct te__adamw_part *own)
+{
+	const uint32_t flags = seq->binding.flags;
+
+	return (struct te__adamw_chunks){
+		.nelems = chunk_nelems(o, own),
+		.rest = (flags & TE_SEQ_HOST_REMAINDERS) != 0,
+		.w = flags & TE_SEQ_HOST_MASTERS ? 2 : 0,
+		.g = flags & TE_SEQ_HOST_GRADS ? (int)te_dtype_nbytes(te__seq_grad_dtype(seq)) : 0,
+	};
+}
+
 /* device memory for moments, or for chunks of them */
 static uint64_t held_nbytes(const struct te_seq *seq, const struct te_adamw_opts *o,
 			    const struct te__adamw_part *own)
 {
-	const int rest = (seq->binding.flags & TE_SEQ_HOST_REMAINDERS) != 0;
-	const int64_t chunk = chunk_nelems(o, own);
+	const struct te__adamw_chunks c = chunks_of(seq, o, own);
 
-	return chunk ? TE__ADAMW_NBUFS * (uint64_t)te__adamw_buf_nbytes(o->moments, rest, chunk) :
-		       2 * (uint64_t)te_moments_nbytes(o->moments, own_nelems(own));
+	return c.nelems ? TE__ADAMW_NBUFS * (uint64_t)te__adamw_buf_nbytes(o->moments, &c) :
+			  2 * (uint64_t)te_moments_nbytes(o->moments, own_nelems(own));
 }
 
 uint64_t te_adamw_nbytes(const struct te_seq *seq, const struct te_adamw_opts *opts)
@@ -176,8 +188,7 @@ static int make_moments(struct te_adamw *opt)
 	char *at;
 	int r;
 
-	opt->chunks.nelems = chunk_nelems(&opt->opts, &opt->own);
-	opt->chunks.rest = opt->seq->pinned != NULL;
+	opt->chunks = chunks_of(opt->seq, &opt->opts, &opt->own);
 	if (!opt->chunks.nelems) {
 		r = make_moment(opt, NULL, &opt->m);
 		return r ? r : make_moment(opt, NULL, &opt->v);
@@ -241,6 +252,9 @@ int te_adamw_create(struct te_seq *seq, const struct te_adamw_opts *opts, struct
 	if (!te_seq_grads(seq))
 		return te__fail(-TE_ESTATE, "te_adamw_create: the sequence has no gradients");
 	r = check_masters(seq);
+	if (!r && !o.where && seq->binding.flags & (TE_SEQ_HOST_MASTERS | TE_SEQ_HOST_GRADS))
+		r = te__fail(-EINVAL, "te_adamw_create: masters or gradients are in host memory, "
+			     "expected TE_ADAMW_HOST");
 	if (!r && o.nparts > 1 && !o.gather)
 		r = te__fail(-EINVAL, "te_adamw_create: %d parts, and no gather", o.nparts);
 	if (r < 0)
@@ -703,11 +717,12 @@ static int visit_regions(const struct te_adamw *opt, te_region_fn fn, void *arg)
 	const size_t n = (size_t)te_tensor_nelems(te_seq_grads(opt->seq));
 	const size_t size = te_dtype_nbytes(te_tensor_dtype(masters));
 	const enum te_region_kind moments = opt->pinned ? TE_REGION_HOST : TE_REGION_DEVICE;
+	const enum te_region_kind weights = opt->chunks.w ? TE_REGION_HOST : TE_REGION_DEVICE;
 	const struct te_region region[] = {
 		/* only trained weights */
-		{ "weights", TE_REGION_DEVICE, te_tensor_data(masters), n * size },
+		{ "weights", weights, te_tensor_data(masters), n * size },
 		{ "remainders of weights",
-		  opt->seq->pinned ? TE_REGION_HOST : TE_REGION_DEVICE, opt->seq->rest,
+		  opt->seq->host_rest ? TE_REGION_HOST : TE_REGION_DEVICE, opt->seq->rest,
 		  n * sizeof(uint16_t) },
 		{ "version of the weights", TE_REGION_DEVICE, opt->seq->version,
 		  sizeof(*opt->seq->version) },

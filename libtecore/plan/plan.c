@@ -320,6 +320,7 @@ struct te_plan *te_plan_unref(struct te_plan *p)
 	te__free(p->need_of);
 	te__free(p->set);
 	te__free(p->column);
+	te__free(p->hosted);
 	te__free(p->channel_value);
 	te__free(p->channel_grad);
 	te_seq_unref(p->seq);

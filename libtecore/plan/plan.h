@@ -110,6 +110,14 @@ struct te__column {
 	struct te_k_weights cast;
 };
 
+/* A BF16 master or a gradient in host memory, in the arena for a group. */
+struct te__hosted {
+	int group, weight;
+	int grad; /* 1: the gradient, which is copied back, too */
+	int buf;  /* a copy to it is queued before the first group of its lifetime */
+	struct te_tensor *t;
+};
+
 struct te__group {
 	const struct te_fusion *fusion; /* NULL: one basic step */
 	int first, n;			/* steps */
@@ -190,6 +198,8 @@ struct te_plan {
 	int ncolumns;
 	struct te__column *column; /* by group */
 	void *columns_state; /* device memory: version of the passes, states of the columns */
+	int nhosted;
+	struct te__hosted *hosted; /* by group */
 	int *channel_value, *channel_grad; /* by channel of the sequence */
 	int x_value, out_value, out_grad, in_grad;
 	int uses_rng, nsinv;
@@ -321,6 +331,18 @@ int te__columns_begin(const struct te_plan *p, struct te_stream *stream, int fir
 int te__columns_run(const struct te_plan *p, struct te_stream *stream, const struct te__group *g);
 /* bytes that the launch reads; it writes as many as the buffer has */
 uint64_t te__column_read_nbytes(const struct te_plan *p, const struct te__column *c);
+
+/* hosted.c: find what groups need of host memory, with a buffer for each */
+int te__hosted_find(struct te_plan *p);
+int te__hosted_bind(struct te_plan *p); /* tensors at the present addresses */
+void te__hosted_unbind(struct te_plan *p);
+/* tensor of a weight or its gradient for a step, or NULL */
+struct te_tensor *te__hosted_tensor(const struct te_plan *p, const struct te__step *s, int weight,
+				    int grad);
+/* queue the copies before group t, or after it */
+int te__hosted_run(const struct te_plan *p, struct te_stream *stream, int t, int after);
+/* bytes copied from and to host memory in all passes */
+void te__hosted_nbytes(const struct te_plan *p, uint64_t *ret_in, uint64_t *ret_out);
 
 /* libtecore/plan/fusions.c */
 extern const struct te_fusion te__fusions[];

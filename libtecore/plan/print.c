@@ -111,6 +111,17 @@ static int print_text(FILE *f, const void *arg)
 		print_buf(f, p, "col", c->buf);
 		fputc('\n', f);
 	}
+	if (p->nhosted)
+		fprintf(f, "weights and gradients in host memory, copied for a group:\n");
+	for (int i = 0; i < p->nhosted; i++) {
+		const struct te__hosted *h = &p->hosted[i];
+		const struct te_spec s = te__spec_of(h->t);
+
+		te__spec_str(&s, spec, sizeof(spec));
+		fprintf(f, "  %-28s %-24s %d", p->seq->weight[h->weight].name, spec, h->group);
+		print_buf(f, p, h->grad ? "gradient" : "master", h->buf);
+		fputc('\n', f);
+	}
 	fprintf(f, "arena: %zu bytes, %zu without reuse\n", p->arena_nbytes, p->sum_nbytes);
 	for (int s = 0; p->flags & TE_PLAN_EXTERNAL && s < TE_SPAN_COUNT; s++)
 		fprintf(f, "span %s: %zu bytes\n", te__span_name[s], p->span_nbytes[s]);

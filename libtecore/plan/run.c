@@ -208,22 +208,25 @@ static int run_step(const struct te_plan *p, const struct te__step *s)
 	return 0;
 }
 
-static int run_group(struct te_plan *p, struct te_stream *stream, struct te__group *g)
+static int run_group(struct te_plan *p, struct te_stream *stream, int t)
 {
+	struct te__group *g = &p->group[t];
 	const struct te__step *s = &p->step[g->first];
 	const uint64_t nfails = te__nfails();
 	int r;
 
 	for (int k = 0; k < g->n; k++)
 		p->step[g->first + k].call.stream = stream;
-	r = te__columns_run(p, stream, g);
+	r = te__hosted_run(p, stream, t, 0);
+	if (!r)
+		r = te__columns_run(p, stream, g);
 	if (r)
 		return r;
 	r = g->fusion ? g->fusion->run(&g->fused) : run_step(p, s);
 	if (r < 0)
 		return te__callback_failed(nfails, r, "%s %s", g->fusion ? "fusion" : s->name,
 					   g->fusion ? g->fusion->name : p->seq->op[s->node]->name);
-	return 0;
+	return te__hosted_run(p, stream, t, 1);
 }
 
 /* te_plan_profile() measures the time from each mark to the next one */
@@ -239,7 +242,7 @@ static int run_hooked(struct te_plan *p, struct te_stream *stream, int t)
 	int r = hook_steps(p, stream, g, TE_PLAN_EVENT_BEGIN);
 
 	if (!r)
-		r = run_group(p, stream, g);
+		r = run_group(p, stream, t);
 	if (!r)
 		r = hook_steps(p, stream, g, TE_PLAN_EVENT_END);
 	return r ? r : hook_grads(p, stream, t);
@@ -258,7 +261,7 @@ static int run_groups(struct te_plan *p, struct te_stream *stream, int first, in
 			r = te__moves_run(p, stream, t, 0);
 		if (!r)
 			r = p->hooks ? run_hooked(p, stream, t) :
-				       run_group(p, stream, &p->group[t]);
+				       run_group(p, stream, t);
 		if (!r && p->watch)
 			r = te__watch_group(p, stream, t);
 		if (!r && moves)

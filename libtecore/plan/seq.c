@@ -51,14 +51,20 @@ struct te_seq *te_seq_ref(struct te_seq *seq)
 	return seq;
 }
 
-void te__seq_put_rest(struct te_seq *seq)
+void te__seq_put_flat(struct te_seq *seq)
 {
-	if (!seq->pinned)
+	struct te__pinned **const host[] = { &seq->host_rest, &seq->host_masters,
+					     &seq->host_grads };
+
+	if (!seq->host_rest)
 		te__mem_put(seq->ctx, seq->rest);
-	else if (te__ctx_drain(seq->ctx, "te_seq_unref"))
-		te__pinned_keep(seq->pinned); /* copies may be queued */
-	seq->pinned = te__pinned_destroy(seq->pinned);
-	seq->rest = NULL;
+	te__mem_put(seq->ctx, seq->zeros);
+	for (size_t i = 0; i < sizeof(host) / sizeof(host[0]); i++) {
+		if (*host[i] && te__ctx_drain(seq->ctx, "te_seq_unref"))
+			te__pinned_keep(*host[i]); /* copies may be queued */
+		*host[i] = te__pinned_destroy(*host[i]);
+	}
+	seq->rest = seq->zeros = NULL;
 	seq->nrest = 0;
 }
 
@@ -80,7 +86,7 @@ struct te_seq *te_seq_unref(struct te_seq *seq)
 	te_quant_unref(seq->quant);
 	te_tensor_unref(seq->grads);
 	te_tensor_unref(seq->masters);
-	te__seq_put_rest(seq);
+	te__seq_put_flat(seq);
 	te__mem_put(seq->ctx, seq->rng);
 	for (int i = 0; i < seq->nchannels; i++)
 		te__free((char *)seq->channel[i].name);
@@ -378,8 +384,9 @@ int te_seq_regions(const struct te_seq *seq, te_region_fn fn, void *arg)
 	if (r < 0)
 		return r;
 	if (seq->grads)
-		r = visit(fn, arg, "gradients", TE_REGION_DEVICE, te_tensor_data(seq->grads),
-			  te_tensor_nbytes(seq->grads));
+		r = visit(fn, arg, "gradients",
+			  seq->host_grads ? TE_REGION_HOST : TE_REGION_DEVICE,
+			  te_tensor_data(seq->grads), te_tensor_nbytes(seq->grads));
 	if (!r)
 		r = visit(fn, arg, "random state", TE_REGION_DEVICE, seq->rng,
 			  2 * sizeof(*seq->rng));

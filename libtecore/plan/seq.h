@@ -23,6 +23,7 @@ struct te__copies {
 	uint32_t flags;		  /* TE__WEIGHTS_* of quant.h */
 };
 #define TE__SEQ_ALIGN 256  /* alignment of the caller's flat buffers and bound weights, in bytes */
+#define TE__SEQ_ZEROS ((size_t)64 << 20)
 #define TE__SCALE_ALIGN 16 /* alignment of their scales, which cuBLASLt needs */
 
 /* A weight and the copies that plans read; the copies are shared by all plans. */
@@ -66,7 +67,9 @@ struct te_seq {
 	struct te_tensor *masters, *grads;
 	/* device, 16 bits of each of the first nrest masters: TE_SEQ_REMAINDERS; or NULL */
 	void *rest;
-	struct te__pinned *pinned; /* with TE_SEQ_HOST_REMAINDERS: has rest; or NULL */
+	/* memory of TE_SEQ_HOST_REMAINDERS, _MASTERS and _GRADS; or NULL */
+	struct te__pinned *host_rest, *host_masters, *host_grads;
+	void *zeros; /* device: zeros for gradients in host memory, TE__SEQ_ZEROS bytes; or NULL */
 	int64_t nrest;
 	struct te_quant *quant;
 	struct te_recipe codes; /* see te__weight */
@@ -95,6 +98,7 @@ int te__seq_grow(void **array, int *cap, int n, size_t nbytes);
 int te__seq_building(const struct te_seq *seq, const char *what);
 /* 0, or an error, naming what: now is not between te_seq_complete() and te_seq_init() */
 int te__seq_laid_out(const struct te_seq *seq, const char *what);
+struct te_spec te__weight_spec(const struct te_weight_decl *decl); /* in FP32 */
 void te__seq_lay_out(struct te_seq *seq); /* again, after weights have lost or won masters */
 /* 0, or -TE_ESTATE, naming what: te_seq_init() has not run */
 int te__seq_initialised(const struct te_seq *seq, const char *what);
@@ -106,7 +110,8 @@ int te__seq_check_channels(struct te_seq *seq);
 struct te__channel *te__seq_channel(const struct te_seq *seq, const char *name);
 int te__seq_op(const struct te_seq *seq, const char *name);
 void te__copies_free(struct te_seq *seq); /* all sets */
-void te__seq_put_rest(struct te_seq *seq); /* release the remainders, if there are any */
+/* release the remainders, and host memory of masters and gradients */
+void te__seq_put_flat(struct te_seq *seq);
 /* bytes of masters and gradients that the library allocates */
 uint64_t te__seq_weights_nbytes(const struct te_seq *seq);
 uint64_t te__seq_bound_nbytes(const struct te_seq *seq); /* bytes of te_seq_bind_weight() tensors */

@@ -30,7 +30,7 @@ static int decl_spec_equal(const struct te_weight_decl *a, const struct te_weigh
 	       !memcmp(a->shape, b->shape, sizeof(a->shape[0]) * (size_t)a->ndim);
 }
 
-static struct te_spec weight_spec(const struct te_weight_decl *decl)
+struct te_spec te__weight_spec(const struct te_weight_decl *decl)
 {
 	struct te_spec s = { TE_DTYPE_FP32, decl->ndim, { 0 } };
 
@@ -53,7 +53,7 @@ static int place_weight(struct te_seq *seq, const struct te_op *op, struct te__w
 	char shape[256] = "of no shape";
 
 	if (decl->ndim >= 1 && decl->ndim <= TE_MAX_DIMS) {
-		s = weight_spec(decl);
+		s = te__weight_spec(decl);
 		te__spec_str(&s, shape, sizeof(shape));
 	}
 	if (!te__spec_valid(&s))
@@ -75,7 +75,7 @@ static void lay_out_some(struct te_seq *seq, int trained, int has_master, int64_
 {
 	for (int i = 0; i < seq->nweights; i++) {
 		struct te__weight *w = &seq->weight[i];
-		const struct te_spec s = weight_spec(&w->decl);
+		const struct te_spec s = te__weight_spec(&w->decl);
 
 		if (te__weight_trains(w) != trained || (w->value == NULL) != has_master)
 			continue;
@@ -187,7 +187,7 @@ static int64_t count_rest(const struct te_seq *seq)
 		return flat_nelems(seq->nelems);
 	for (int i = 0; i < seq->nweights; i++) {
 		const struct te__weight *w = &seq->weight[i];
-		const struct te_spec s = weight_spec(&w->decl);
+		const struct te_spec s = te__weight_spec(&w->decl);
 
 		if (te__weight_has_rest(seq, w) && !w->value)
 			n += padded_nelems(&s);
@@ -216,17 +216,24 @@ static int view_weights(struct te_seq *seq)
 	return r;
 }
 
+/* pinned memory, which is zero; ret: its address for the device */
+static int get_host(const struct te_seq *seq, size_t nbytes, struct te__pinned **ret_pinned,
+		    void **ret)
+{
+	int r = te__pinned_create(seq->ctx, nbytes, ret_pinned);
+
+	if (!r)
+		*ret = te__pinned_device_ptr(*ret_pinned, te__pinned_base(*ret_pinned));
+	return r;
+}
+
 static int get_rest(struct te_seq *seq)
 {
 	const size_t nbytes = 2 * (size_t)seq->nrest;
-	int r;
 
-	if (!(seq->binding.flags & TE_SEQ_HOST_REMAINDERS))
-		return te__mem_get(seq->ctx, nbytes, &seq->rest);
-	r = te__pinned_create(seq->ctx, nbytes, &seq->pinned);
-	if (!r)
-		seq->rest = te__pinned_device_ptr(seq->pinned, te__pinned_base(seq->pinned));
-	return r;
+	return seq->binding.flags & TE_SEQ_HOST_REMAINDERS ?
+		       get_host(seq, nbytes, &seq->host_rest, &seq->rest) :
+		       te__mem_get(seq->ctx, nbytes, &seq->rest);
 }
 
 static void drop_weights(struct te_seq *seq)
@@ -238,7 +245,7 @@ static void drop_weights(struct te_seq *seq)
 	}
 	seq->masters = te_tensor_unref(seq->masters);
 	seq->grads = te_tensor_unref(seq->grads);
-	te__seq_put_rest(seq);
+	te__seq_put_flat(seq);
 }
 
 /* memory for n elements, unless some is given */
@@ -261,16 +268,24 @@ static int wrap_weights(struct te_seq *seq)
 	return r ? r : view_weights(seq);
 }
 
+/* bytes of seq->zeros for so many bytes of gradients */
+static size_t zeros_nbytes(uint64_t grads)
+{
+	return grads < TE__SEQ_ZEROS ? (size_t)grads : TE__SEQ_ZEROS;
+}
+
 uint64_t te__seq_weights_nbytes(const struct te_seq *seq)
 {
 	const struct te_seq_binding *b = &seq->binding;
-	const uint64_t masters = b->masters ? 0 : (uint64_t)flat_nelems(seq->nelems);
-	const uint64_t grads = b->grads ? 0 : (uint64_t)te_seq_grad_nelems(seq);
+	const uint64_t masters = b->masters || b->flags & TE_SEQ_HOST_MASTERS ?
+					 0 : (uint64_t)flat_nelems(seq->nelems);
+	const uint64_t grads = b->grads ? 0 : (uint64_t)te_seq_grad_nelems(seq) *
+						      te_dtype_nbytes(te__seq_grad_dtype(seq));
 	const uint64_t rest =
 		b->flags & TE_SEQ_HOST_REMAINDERS ? 0 : 2 * (uint64_t)count_rest(seq);
 
 	return masters * (te__seq_is_split(seq) ? 2 : 4) + rest +
-	       grads * te_dtype_nbytes(te__seq_grad_dtype(seq));
+	       (b->flags & TE_SEQ_HOST_GRADS ? zeros_nbytes(grads) : grads);
 }
 
 /* ---- values of masters ---- */
@@ -335,19 +350,42 @@ static int draw_weight(const struct te__weight *w, uint64_t seed)
 	return r;
 }
 
+/* flat buffers in the caller's memory, in pinned host memory or in device memory */
+static int make_flat(struct te_seq *seq)
+{
+	const enum te_dtype dtype = te__seq_is_split(seq) ? TE_DTYPE_BF16 : TE_DTYPE_FP32;
+	const enum te_dtype grad = te__seq_grad_dtype(seq);
+	const uint32_t flags = seq->binding.flags;
+	const size_t nbytes = (size_t)flat_nelems(seq->ngrads) * te_dtype_nbytes(grad);
+	void *masters = seq->binding.masters, *grads = seq->binding.grads;
+	int r = 0;
+
+	if (flags & TE_SEQ_HOST_MASTERS)
+		r = get_host(seq, (size_t)flat_nelems(seq->nelems) * te_dtype_nbytes(dtype),
+			     &seq->host_masters, &masters);
+	if (!r)
+		r = flat_buffer(seq, dtype, seq->nelems, masters, &seq->masters);
+	if (!r && flags & TE_SEQ_HOST_GRADS) {
+		r = get_host(seq, nbytes, &seq->host_grads, &grads);
+		if (!r)
+			r = te__mem_get(seq->ctx, zeros_nbytes(nbytes), &seq->zeros);
+		if (!r)
+			r = te__ctx_fill_u32(seq->ctx, seq->zeros, 0, zeros_nbytes(nbytes));
+	}
+	if (!r && !(flags & TE_SEQ_NO_GRADS))
+		r = flat_buffer(seq, grad, seq->ngrads, grads, &seq->grads);
+	return r;
+}
+
 static int make_weights(struct te_seq *seq, uint64_t seed)
 {
 	const int keeps = (seq->binding.flags & TE_SEQ_KEEP_MASTERS) != 0;
 	const int draws = !keeps && !(seq->binding.flags & TE_SEQ_NO_DRAW);
-	const enum te_dtype dtype = te__seq_is_split(seq) ? TE_DTYPE_BF16 : TE_DTYPE_FP32;
 	uint64_t words[3] = { seed, 0, 1 }; /* version 0: there are no copies */
 	void *p;
 	int r;
 
-	r = flat_buffer(seq, dtype, seq->nelems, seq->binding.masters, &seq->masters);
-	if (!r && !(seq->binding.flags & TE_SEQ_NO_GRADS))
-		r = flat_buffer(seq, te__seq_grad_dtype(seq), seq->ngrads, seq->binding.grads,
-				&seq->grads);
+	r = make_flat(seq);
 	seq->nrest = count_rest(seq);
 	if (!r && seq->nrest)
 		r = get_rest(seq);
@@ -358,12 +396,12 @@ static int make_weights(struct te_seq *seq, uint64_t seed)
 		return r;
 	seq->rng = p;
 	seq->version = seq->rng + 2;
-	if (!keeps)
+	if (!keeps && !seq->host_masters)
 		r = te__ctx_fill_u32(seq->ctx, te_tensor_data(seq->masters), 0,
 				     te_tensor_nbytes(seq->masters));
 	if (!r && seq->rest)
 		r = te__ctx_fill_u32(seq->ctx, seq->rest, 0, 2 * (size_t)seq->nrest);
-	if (!r && seq->grads)
+	if (!r && seq->grads && !seq->host_grads)
 		r = te__ctx_fill_u32(seq->ctx, te_tensor_data(seq->grads), 0,
 				     te_tensor_nbytes(seq->grads));
 	if (!r)
@@ -496,147 +534,6 @@ int te_seq_freeze(struct te_seq *seq, const char *pattern, int frozen)
 	return n;
 }
 
-static const char *check_memory(const struct te_tensor *t)
-{
-	const uintptr_t codes = (uintptr_t)te_tensor_data(t) | (uintptr_t)te_tensor_coldata(t);
-	const uintptr_t scales = (uintptr_t)te_tensor_scale_inv(t) |
-				 (uintptr_t)te_tensor_col_scale_inv(t);
-
-	return !te_tensor_data(t)	? "has no row-wise copy" :
-	       codes % TE__SEQ_ALIGN	? "is not aligned to 256 bytes" :
-	       scales % TE__SCALE_ALIGN ? "has scales that are not aligned to 16 bytes" :
-					  NULL;
-}
-
-static int check_value(const struct te_seq *seq, const struct te__weight *w,
-		       const struct te_tensor *t)
-{
-	static const char fn[] = "te_seq_bind_weight";
-	const struct te_spec want = weight_spec(&w->decl);
-	const enum te_dtype dtype = te_tensor_dtype(t);
-	struct te_spec have = te__spec_of(t);
-	char want_text[96], have_text[96];
-	const char *bad;
-
-	if (te_tensor_ctx(t) != seq->ctx)
-		return te__fail(-EINVAL, "%s: %s: the tensor belongs to another context", fn,
-				w->name);
-	if (dtype != TE_DTYPE_BF16 && dtype != TE_DTYPE_E4M3 && dtype != TE_DTYPE_E2M1)
-		return te__fail(-TE_EDTYPE, "%s: %s: the tensor is %s, not bf16, e4m3 or e2m1", fn,
-				w->name, te_dtype_name(dtype));
-	have.dtype = want.dtype;
-	if (!te__spec_equal(&want, &have)) {
-		te__spec_str(&want, want_text, sizeof(want_text));
-		te__spec_str(&have, have_text, sizeof(have_text));
-		return te__fail(-TE_ESHAPE, "%s: %s: the tensor is %.*s, the weight %.*s", fn,
-				w->name, (int)strcspn(have_text, " "), have_text,
-				(int)strcspn(want_text, " "), want_text);
-	}
-	bad = check_memory(t);
-	return bad ? te__fail(-EINVAL, "%s: %s: the tensor %s", fn, w->name, bad) : 0;
-}
-
-int te_seq_bind_weight(struct te_seq *seq, const char *name, struct te_tensor *value)
-{
-	struct te__weight *w = NULL;
-	int r = te__seq_laid_out(seq, "te_seq_bind_weight");
-
-	if (r)
-		return r;
-	for (int i = 0; name && i < seq->nweights && !w; i++)
-		w = strcmp(seq->weight[i].name, name) ? NULL : &seq->weight[i];
-	if (!w)
-		return te__fail(name ? -ENOENT : -EINVAL, "te_seq_bind_weight: %s%s",
-				name ? "no weight is named " : "name is NULL", name ? name : "");
-	r = value ? check_value(seq, w, value) : 0;
-	if (r)
-		return r;
-	te_tensor_unref(w->value);
-	w->value = te_tensor_ref(value);
-	w->codes = NULL;
-	te__seq_lay_out(seq); /* te_seq_init makes the tensors again */
-	return 0;
-}
-
-uint64_t te__seq_bound_nbytes(const struct te_seq *seq)
-{
-	uint64_t nbytes = 0;
-
-	for (int i = 0; i < seq->nweights; i++) {
-		const struct te_tensor *t = seq->weight[i].value;
-
-		if (!t)
-			continue;
-		nbytes += te_tensor_nbytes(t) * (te_tensor_coldata(t) ? 2 : 1);
-		if (te_tensor_scale_inv(t))
-			nbytes += sizeof(float) *
-				  (uint64_t)te_scaling_nfloats(te_tensor_scaling(t),
-							       te_tensor_rows(t),
-							       te_tensor_cols(t));
-		if (te_tensor_coldata(t) && te_tensor_scaling(t))
-			nbytes += sizeof(float) *
-				  (uint64_t)te_scaling_nfloats(te_tensor_scaling(t),
-							       te_tensor_cols(t),
-							       te_tensor_rows(t));
-	}
-	return nbytes;
-}
-
-static int check_binding(const struct te_seq_binding *b)
-{
-	const uint32_t unknown = b->flags & ~(TE_SEQ_NO_GRADS | TE_SEQ_KEEP_MASTERS |
-					      TE_SEQ_BF16_MASTERS | TE_SEQ_REMAINDERS |
-					      TE_SEQ_NO_DRAW | TE_SEQ_ROUND_FROZEN |
-					      TE_SEQ_HOST_REMAINDERS | TE_SEQ_BF16_GRADS |
-					      TE_SEQ_RECOMPUTE_COLS);
-
-	if (unknown)
-		return te__fail(-EINVAL, "te_seq_bind: unknown flags 0x%x", (unsigned)unknown);
-	if ((uintptr_t)b->masters % TE__SEQ_ALIGN || (uintptr_t)b->grads % TE__SEQ_ALIGN)
-		return te__fail(-EINVAL, "te_seq_bind: %s is not aligned to %d bytes",
-				(uintptr_t)b->masters % TE__SEQ_ALIGN ? "masters" : "grads",
-				TE__SEQ_ALIGN);
-	if (b->grads && b->flags & TE_SEQ_NO_GRADS)
-		return te__fail(-EINVAL, "te_seq_bind: grads, and TE_SEQ_NO_GRADS");
-	if (b->flags & TE_SEQ_BF16_GRADS && b->flags & TE_SEQ_NO_GRADS)
-		return te__fail(-EINVAL, "te_seq_bind: TE_SEQ_BF16_GRADS, and TE_SEQ_NO_GRADS");
-	if (b->flags & TE_SEQ_RECOMPUTE_COLS && b->flags & TE_SEQ_NO_GRADS)
-		return te__fail(-EINVAL, "te_seq_bind: TE_SEQ_RECOMPUTE_COLS, and TE_SEQ_NO_GRADS");
-	if (b->flags & TE_SEQ_REMAINDERS && !(b->flags & TE_SEQ_BF16_MASTERS))
-		return te__fail(-EINVAL, "te_seq_bind: TE_SEQ_REMAINDERS without "
-				"TE_SEQ_BF16_MASTERS");
-	if (b->flags & TE_SEQ_ROUND_FROZEN && !(b->flags & TE_SEQ_REMAINDERS))
-		return te__fail(-EINVAL, "te_seq_bind: TE_SEQ_ROUND_FROZEN without "
-				"TE_SEQ_REMAINDERS");
-	if (b->flags & TE_SEQ_HOST_REMAINDERS && !(b->flags & TE_SEQ_REMAINDERS))
-		return te__fail(-EINVAL, "te_seq_bind: TE_SEQ_HOST_REMAINDERS without "
-				"TE_SEQ_REMAINDERS");
-	if (b->masters && b->flags & TE_SEQ_BF16_MASTERS)
-		return te__fail(-EINVAL, "te_seq_bind: masters, and TE_SEQ_BF16_MASTERS");
-	if (!b->masters && b->flags & TE_SEQ_KEEP_MASTERS)
-		return te__fail(-EINVAL, "te_seq_bind: TE_SEQ_KEEP_MASTERS without masters");
-	if (b->masters && b->masters == b->grads)
-		return te__fail(-EINVAL, "te_seq_bind: masters and grads are the same memory");
-	return 0;
-}
-
-int te_seq_bind(struct te_seq *seq, const struct te_seq_binding *binding)
-{
-	struct te_seq_binding b = TE_SEQ_BINDING_INIT;
-	int r = te__seq_laid_out(seq, "te_seq_bind");
-
-	if (!r)
-		r = te__sized_in("te_seq_bind", te_seq_binding, binding, &b);
-	if (!r)
-		r = check_binding(&b);
-	if (!r && b.flags & TE_SEQ_HOST_REMAINDERS && strcmp(te_ctx_backend(seq->ctx), "host"))
-		r = te__fail(-EOPNOTSUPP, "te_seq_bind: TE_SEQ_HOST_REMAINDERS on backend %s, "
-			     "expected host", te_ctx_backend(seq->ctx));
-	if (!r)
-		seq->binding = b;
-	return r;
-}
-
 int te_seq_init(struct te_seq *seq, uint64_t seed)
 {
 	int r;
@@ -740,6 +637,21 @@ struct te_quant *te_seq_quant(const struct te_seq *seq)
 	return seq ? seq->quant : NULL;
 }
 
+/* host memory by copies, which a graph's link carries while kernels run */
+static int zero_grads(const struct te_seq *seq, struct te_stream *stream)
+{
+	const size_t nbytes = te_tensor_nbytes(seq->grads), most = zeros_nbytes(nbytes);
+	char *grads = te_tensor_data(seq->grads);
+	int r = 0;
+
+	if (!seq->host_grads)
+		return te_fill(stream, grads, 0, nbytes);
+	for (size_t at = 0; at < nbytes && !r; at += most)
+		r = te_copy(stream, grads + at, seq->zeros,
+			    nbytes - at < most ? nbytes - at : most);
+	return r;
+}
+
 int te_seq_zero_grads(struct te_seq *seq, struct te_stream *stream)
 {
 	static const char fn[] = "te_seq_zero_grads";
@@ -750,7 +662,7 @@ int te_seq_zero_grads(struct te_seq *seq, struct te_stream *stream)
 	if (!r)
 		r = te__stream_check(fn, stream, seq->ctx);
 	if (!r)
-		r = te_fill(stream, te_tensor_data(seq->grads), 0, te_tensor_nbytes(seq->grads));
+		r = zero_grads(seq, stream);
 	return te__stream_queued(stream, r);
 }
 

@@ -17,5 +17,6 @@ TT_PAIR_SUITE("plan/weights")
 	frozen_cases(s);
 	bound_cases(s);
 	columns_cases(s);
+	hosted_cases(s);
 	grads_cases(s);
 }

@@ -55,6 +55,12 @@ static int forward_nbytes(const struct mem_run *run, int64_t B, int64_t T, const
 	return plan_memory(run, &po, ret);
 }
 
+static uint64_t grads_nbytes(const struct mem_run *run)
+{
+	return (uint64_t)te_seq_grad_nelems(run->model->seq) *
+	       (opts_grads(run->o) ? 2 : sizeof(float));
+}
+
 /* weights, copies and quantizers, which all plans share */
 static int shared(const struct mem_run *run, int64_t B, struct mem *m)
 {
@@ -67,8 +73,7 @@ static int shared(const struct mem_run *run, int64_t B, struct mem *m)
 	r = plan_memory(run, &po, &pm);
 	if (r < 0)
 		return r;
-	m->grads = (uint64_t)te_seq_grad_nelems(run->model->seq) *
-		   (opts_grads(run->o) ? 2 : sizeof(float));
+	m->grads = opts_hosted(run->o) & TE_SEQ_HOST_GRADS ? 0 : grads_nbytes(run);
 	/* gradients in a communicator's pool are none of the plan's */
 	m->weights = pm.bound_nbytes + pm.weights_nbytes -
 		     (run->graph->ranks->grads ? 0 : m->grads);
@@ -121,6 +126,7 @@ static int add_step(const struct mem_run *run, int64_t B, struct mem *m, uint64_
 	const int64_t nelems = te_seq_nelems(run->model->seq);
 	const int64_t ngrads = te_seq_grad_nelems(run->model->seq);
 	struct te_step *step = NULL;
+	const uint32_t hosted = opts_hosted(run->o);
 	const uint64_t rest = host_rest(run);
 	uint64_t others, moments;
 	int r = step_graph_make(run->graph, run->model->seq, NULL, B, TE_STEP_NO_ALLOC, &step);
@@ -141,7 +147,10 @@ static int add_step(const struct mem_run *run, int64_t B, struct mem *m, uint64_
 	ranks_optimizer(run->graph->ranks, run->o->zero, &whole);
 	moments = te_adamw_nbytes(run->model->seq, &whole) - others;
 	m->moments = te_adamw_nbytes(run->model->seq, &ao) - others;
-	m->host_states = rest + (ao.where == TE_ADAMW_HOST ? moments : 0);
+	/* casts read masters again, the norm reads gradients */
+	m->host_rereads = (hosted & TE_SEQ_HOST_MASTERS ? 2 * (uint64_t)nelems : 0) +
+			  (hosted & TE_SEQ_HOST_GRADS ? grads_nbytes(run) : 0);
+	m->host_states = rest + (ao.where == TE_ADAMW_HOST ? moments : 0) + m->host_rereads;
 	m->state += others + sm.plans_nbytes;
 	m->activations = m->pool = sm.pool_nbytes;
 	m->offloaded = off.moved_nbytes;
@@ -154,7 +163,7 @@ static int add_step(const struct mem_run *run, int64_t B, struct mem *m, uint64_
 					2.0 * (double)(m->weights + rest) * (double)ngrads /
 						(double)nelems +
 					(double)m->copies) / off.mem_rate;
-		const double link = (double)m->host_states /
+		const double link = (double)(m->host_states + m->host_rereads) /
 				    (off.in_rate < off.out_rate ? off.in_rate : off.out_rate);
 
 		m->step_ms += 1e3 * (kernels > link ? kernels : link);
@@ -504,14 +513,18 @@ struct others {
 static void print_text(const struct mem_run *run, const struct mem *m, const struct others *others,
 		       const struct room *room, const struct most *most)
 {
+	const uint32_t hosted = opts_hosted(run->o);
 	char note[80];
 
 	printf("%-14s %10.2f million", "parameters", 1e-6 * (double)run->model->nparams);
 	if (run->model->ntrained < run->model->nparams)
 		printf(", %.2f million trained", 1e-6 * (double)run->model->ntrained);
 	putchar('\n');
-	print_row("weights", m->weights, "");
-	print_row("gradients", m->grads, "");
+	print_row("weights", m->weights,
+		  hosted & TE_SEQ_HOST_MASTERS ? "masters are in host memory; activations have "
+						 "those of a GEMM" : "");
+	print_row("gradients", m->grads,
+		  hosted & TE_SEQ_HOST_GRADS ? "in host memory; activations have some" : "");
 	print_row("moments", m->moments, m->host_states ? "chunks; all are in host memory" : "");
 	print_row("copies", m->copies,
 		  opts_copies(run->o) ? "of weights, in other formats; column-wise ones are made "
@@ -523,7 +536,7 @@ static void print_text(const struct mem_run *run, const struct mem *m, const str
 	print_row("state", m->state, "quantizers, optimizer, workspaces");
 	print_row("total", m->total, "most at one time");
 	print_row("host memory", m->host,
-		  "tokens, tensors of a checkpoint, offloaded values, --states host");
+		  "tokens, tensors of a checkpoint, offloaded values, --states");
 	if (run->graph->offload) {
 		snprintf(note, sizeof(note), "each way in a step, %.0f%% hidden", 100 * m->hidden);
 		print_row("offloaded", m->offloaded, note);

@@ -21,7 +21,8 @@ struct mem_run {
 struct mem {
 	uint64_t weights, grads, moments, copies;
 	uint64_t all_moments; /* moments of all ranks, which rank 0 saves */
-	uint64_t host_states; /* moments and remainders of --states host, in host memory */
+	uint64_t host_states; /* in host memory: moments, remainders, masters and gradients */
+	uint64_t host_rereads; /* bytes of them that a step reads a second time */
 	uint64_t activations; /* activations of a step, and of validation or samples */
 	uint64_t state;	      /* quantizers, random state, optimizer, workspaces of GEMMs */
 	uint64_t total;	      /* peak */

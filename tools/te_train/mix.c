@@ -20,7 +20,8 @@
 /* from the least that is computed again to the most */
 static const char *const recomputed[] = { "off", "norm,act", "norm,act,attention", "block" };
 static const int64_t chunks[] = { 0, 4096, 1024 };
-static const char *const states[] = { "device", "host" };
+/* from the least in host memory to the most */
+static const char *const states[] = { "device", "host", "masters", "all" };
 static const char *const copies[] = { "keep", "recompute" };
 
 #define COUNT(a) (sizeof(a) / sizeof((a)[0]))
@@ -92,6 +93,12 @@ static void print(const struct opts *o, const struct trainer *t, const struct mi
 	       mem_amount(x->m.total, total), x->m.step_ms, x->fit.fits ? "" : "  does not fit");
 }
 
+/* can masters and gradients be in host memory? */
+static int may_host(const struct opts *o, const struct trainer *t)
+{
+	return opts_masters(o, "host") & TE_SEQ_BF16_MASTERS && ranks_n(&t->ranks) == 1;
+}
+
 /* choices; one of each if the command line gives it */
 struct axes {
 	const char *recompute[COUNT(recomputed)];
@@ -109,8 +116,10 @@ static struct axes axes_of(const struct opts *o, const struct trainer *t, const 
 	struct axes a = { .nrecompute = given ? 1 : COUNT(recomputed), .nchunks = 1 };
 
 	memcpy(a.states, states, sizeof(states));
-	a.nstates = o->states_given ? 1 : COUNT(states);
-	a.states[0] = states[!strcmp(o->states, "host")];
+	a.nstates = o->states_given ? 1 : may_host(o, t) ? COUNT(states) : 2;
+	for (size_t i = 0; i < COUNT(states) && o->states_given; i++)
+		if (!strcmp(o->states, states[i]))
+			a.states[0] = states[i];
 	memcpy(a.copies, copies, sizeof(copies));
 	a.ncopies = o->copies_given || !has_copies(t) ? 1 : COUNT(copies);
 	a.copies[0] = copies[!strcmp(o->column_copies, "recompute")];

@@ -300,7 +300,7 @@ struct te_adamw_opts opts_adamw(const struct opts *o)
 	ao.moments = !strcmp(o->moments, "bf16") ? TE_MOMENTS_BF16 :
 		     !strcmp(o->moments, "fp8")	 ? TE_MOMENTS_FP8 :
 						   TE_MOMENTS_FP32;
-	ao.where = strcmp(o->states, "host") ? TE_ADAMW_DEVICE : TE_ADAMW_HOST;
+	ao.where = strcmp(o->states, "device") ? TE_ADAMW_HOST : TE_ADAMW_DEVICE;
 	ao.ngroups = o->ngroups;
 	ao.groups = o->group;
 	return ao;
@@ -308,7 +308,7 @@ struct te_adamw_opts opts_adamw(const struct opts *o)
 
 uint32_t opts_masters(const struct opts *o, const char *backend)
 {
-	const int in_host = !strcmp(o->states, "host") && !strcmp(backend, "host");
+	const int in_host = strcmp(o->states, "device") && !strcmp(backend, "host");
 	const uint32_t exact = TE_SEQ_BF16_MASTERS | TE_SEQ_REMAINDERS |
 			       (in_host ? TE_SEQ_HOST_REMAINDERS : 0);
 
@@ -323,6 +323,13 @@ uint32_t opts_masters(const struct opts *o, const char *backend)
 uint32_t opts_grads(const struct opts *o)
 {
 	return strcmp(o->gradients, "fp32") ? TE_SEQ_BF16_GRADS : 0;
+}
+
+uint32_t opts_hosted(const struct opts *o)
+{
+	return !strcmp(o->states, "all")     ? TE_SEQ_HOST_MASTERS | TE_SEQ_HOST_GRADS :
+	       !strcmp(o->states, "masters") ? TE_SEQ_HOST_MASTERS :
+					       0;
 }
 
 uint32_t opts_copies(const struct opts *o)
@@ -359,7 +366,7 @@ static int check_excluded(const struct opts *o)
 		{ strcmp(o->masters, "fp32") != 0, "--masters other than fp32", PIPELINE },
 		{ strcmp(o->moments, "fp32") != 0, "--moments other than fp32", PIPELINE },
 		{ opts_grads(o) != 0, "--gradients other than fp32", PIPELINE },
-		{ strcmp(o->states, "device") != 0, "--states host", PIPELINE },
+		{ strcmp(o->states, "device") != 0, "--states other than device", PIPELINE },
 		{ !strcmp(o->recipe, "fp8-delayed"), "--recipe fp8-delayed", PIPELINE },
 		{ !strcmp(o->recipe, "auto"), "--recipe auto", PIPELINE },
 		{ !strcmp(o->head_recipe, "fp8-delayed"), "--head-recipe fp8-delayed", PIPELINE },
@@ -440,6 +447,9 @@ static int check_needs(const struct opts *o)
 	if (opts_grads(o) && !strcmp(o->recipe, "fp32"))
 		return say_bad("--gradients bf16: --recipe fp32 computes in FP32, expected "
 			       "--gradients fp32");
+	if (opts_hosted(o) && !(opts_masters(o, "host") & TE_SEQ_BF16_MASTERS))
+		return say_bad("--states %s: masters are FP32, expected --masters bf16 or "
+			       "bf16-remainder", o->states);
 	if (o->tensor > 1 && has_choices(o))
 		return say_bad("--eval-choices needs whole models, --tensor is %lld",
 			       (long long)o->tensor);

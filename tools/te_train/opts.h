@@ -64,6 +64,9 @@ uint32_t opts_masters(const struct opts *o, const char *backend);
 /* TE_SEQ_BF16_GRADS, or 0 */
 uint32_t opts_grads(const struct opts *o);
 
+/* TE_SEQ_HOST_MASTERS and TE_SEQ_HOST_GRADS of --states */
+uint32_t opts_hosted(const struct opts *o);
+
 /* TE_SEQ_RECOMPUTE_COLS, or 0 */
 uint32_t opts_copies(const struct opts *o);
 

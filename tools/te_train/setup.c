@@ -498,9 +498,13 @@ static int open_model(struct trainer *t)
 	const struct opts *o = t->o;
 	struct model *m = &t->now.model;
 	uint32_t flags =
-		opts_masters(o, te_ctx_backend(t->ctx)) | opts_grads(o) | opts_copies(o);
+		opts_masters(o, te_ctx_backend(t->ctx)) | opts_grads(o) | opts_copies(o) |
+		opts_hosted(o);
 	int r;
 
+	if (opts_hosted(o) && ranks_n(&t->ranks) > 1)
+		return say_bad("--states %s is for one rank, there are %d", o->states,
+			       (int)ranks_n(&t->ranks));
 	if (trains(o))
 		extend_context(t);
 	r = ranks_divide(&t->ranks);

@@ -1,0 +1,249 @@
+/*
+ * hosted.c - weights and gradients in host memory: TE_SEQ_HOST_MASTERS and TE_SEQ_HOST_GRADS.
+ *
+ * A group that multiplies by a BF16 master, or adds to a gradient, has a buffer for it in the
+ * arena. A copy from host memory fills the buffer before the group, and a gradient is copied back
+ * after it.
+ * Both are queued on the stream of the pass: in a graph with TE_CAPTURE_CONCURRENT they depend on
+ * the memory that they access only, so that the link carries them while kernels of other groups
+ * run. For that a buffer lives longer than its group: while groups before it, and of a gradient
+ * after it, have copies of half as many bytes as the largest one.
+ *
+ * Other readers of host memory use its device address: casts to FP8, embeddings and the norm of
+ * all gradients.
+ */
+#define TE_LOG_CATEGORY "core/plan"
+#include <errno.h>
+
+#include "libtecore/base/private.h"
+
+#include "libtecore/plan/build.h"
+#include "libtecore/tensor/ctx.h"
+
+static int is_early(const struct te__group *g)
+{
+	return g->fusion && (g->fusion->flags & TE__FUSION_EARLY) != 0;
+}
+
+/* does the step multiply by the master of its k-th weight? */
+static int reads_master(const struct te_plan *p, const struct te__group *g,
+			const struct te__step *s, int k)
+{
+	const struct te_op *op = p->seq->op[s->node];
+	const int w = p->seq->op_weight[s->node][k];
+	const int early = is_early(g) && s->kind != TE__STEP_FWD;
+
+	return p->seq->binding.flags & TE_SEQ_HOST_MASTERS && p->need_of[w] >= 0 &&
+	       p->recipe.compute != TE_DTYPE_FP32 && p->seq->weight[w].master &&
+	       p->node[s->node].inf.weight_forms[k] & TE_FORM_HP && !early &&
+	       (s->kind != TE__STEP_DW || !op->is_library);
+}
+
+/* does it add to the gradient? Early fusions do in forward */
+static int adds_to_grad(const struct te_plan *p, const struct te__group *g,
+			const struct te__step *s, int k)
+{
+	const enum te__step_kind kind = is_early(g) ? TE__STEP_FWD : TE__STEP_DW;
+
+	return p->seq->binding.flags & TE_SEQ_HOST_GRADS && s->kind == kind &&
+	       te__weight_trains(&p->seq->weight[p->seq->op_weight[s->node][k]]);
+}
+
+static struct te__hosted *find(const struct te_plan *p, int group, int weight, int grad)
+{
+	for (int i = p->nhosted; i-- > 0 && p->hosted[i].group >= group;)
+		if (p->hosted[i].group == group && p->hosted[i].weight == weight &&
+		    p->hosted[i].grad == grad)
+			return &p->hosted[i];
+	return NULL;
+}
+
+static size_t nbytes_of(const struct te_plan *p, const struct te__hosted *h)
+{
+	const struct te__weight *w = &p->seq->weight[h->weight];
+
+	return (size_t)te_tensor_nelems(w->master) *
+	       (h->grad ? te_dtype_nbytes(te__seq_grad_dtype(p->seq)) : 2);
+}
+
+static int add(struct te_plan *p, int group, int weight, int grad)
+{
+	struct te__hosted *h = &p->hosted[p->nhosted];
+
+	if (find(p, group, weight, grad))
+		return 0;
+	*h = (struct te__hosted){ .group = group, .weight = weight, .grad = grad };
+	h->buf = te__plan_new_buf(p, nbytes_of(p, h));
+	p->nhosted += h->buf >= 0;
+	return h->buf < 0 ? h->buf : 0;
+}
+
+static int list(struct te_plan *p)
+{
+	int r = 0;
+
+	for (int t = 0; t < p->ngroups; t++) {
+		const struct te__group *g = &p->group[t];
+
+		for (int i = 0; i < g->n; i++) {
+			const struct te__step *s = &p->step[g->first + i];
+
+			if (s->kind > TE__STEP_DW)
+				continue;
+			for (int k = 0; k < p->seq->op[s->node]->nweights && !r; k++) {
+				const int w = p->seq->op_weight[s->node][k];
+
+				if (reads_master(p, g, s, k))
+					r = add(p, t, w, 0);
+				if (!r && adds_to_grad(p, g, s, k))
+					r = add(p, t, w, 1);
+			}
+		}
+	}
+	return r;
+}
+
+static int pass_begin(const struct te_plan *p, int t)
+{
+	const int dw = p->fwd_groups + p->bwd_groups;
+
+	return t < p->fwd_groups ? 0 : t < dw ? p->fwd_groups : dw;
+}
+
+static int pass_last(const struct te_plan *p, int t)
+{
+	const int dw = p->fwd_groups + p->bwd_groups;
+
+	return (t < p->fwd_groups ? p->fwd_groups : t < dw ? dw : p->ngroups) - 1;
+}
+
+/* an earlier group's sum is copied back before it is read again */
+static int is_same_grad(const struct te__hosted *a, const struct te__hosted *b)
+{
+	return a->grad && b->grad && a->weight == b->weight;
+}
+
+/* the groups in which a buffer lives: a copy is queued before the first */
+static void set_lifetime(struct te_plan *p, int i, size_t room)
+{
+	const struct te__hosted *h = &p->hosted[i];
+	struct te__buf *b = &p->buf[h->buf];
+	const int begin = pass_begin(p, h->group), last = pass_last(p, h->group);
+	size_t left = room;
+	int k = i;
+
+	b->first = b->last = h->group;
+	while (k > 0 && p->hosted[k - 1].group >= begin && !is_same_grad(h, &p->hosted[k - 1]) &&
+	       p->buf[p->hosted[k - 1].buf].nbytes <= left)
+		left -= p->buf[p->hosted[--k].buf].nbytes;
+	if (k > 0 && p->hosted[k - 1].group >= begin)
+		b->first = p->hosted[k - 1].group + 1 < h->group ? p->hosted[k - 1].group + 1 :
+								   h->group;
+	else
+		b->first = begin;
+	left = room;
+	for (k = i + 1; h->grad && k < p->nhosted && p->hosted[k].group <= last &&
+			p->buf[p->hosted[k].buf].nbytes <= left; k++)
+		left -= p->buf[p->hosted[k].buf].nbytes;
+	if (h->grad)
+		b->last = k < p->nhosted && p->hosted[k].group <= last ? p->hosted[k].group : last;
+}
+
+int te__hosted_find(struct te_plan *p)
+{
+	size_t most = 0, n = 0;
+	int r;
+
+	if (!(p->seq->binding.flags & (TE_SEQ_HOST_MASTERS | TE_SEQ_HOST_GRADS)))
+		return 0;
+	for (int k = 0; k < p->nsteps; k++)
+		n += 2 * (size_t)p->seq->op[p->step[k].node]->nweights;
+	p->hosted = te__calloc(n + 1, sizeof(*p->hosted));
+	if (!p->hosted)
+		return te__no_memory("plan");
+	r = list(p);
+	for (int i = 0; i < p->nhosted; i++)
+		if (p->buf[p->hosted[i].buf].nbytes > most)
+			most = p->buf[p->hosted[i].buf].nbytes;
+	for (int i = 0; i < p->nhosted && !r; i++)
+		set_lifetime(p, i, most / 2);
+	return r;
+}
+
+/* ---- addresses ---- */
+
+void te__hosted_unbind(struct te_plan *p)
+{
+	for (int i = 0; i < p->nhosted; i++)
+		p->hosted[i].t = te_tensor_unref(p->hosted[i].t);
+}
+
+static void *buf_ptr(const struct te_plan *p, const struct te__hosted *h)
+{
+	const struct te__buf *b = &p->buf[h->buf];
+
+	return p->bound ? p->span[b->span] + b->offset : TE__NOWHERE;
+}
+
+int te__hosted_bind(struct te_plan *p)
+{
+	int r = 0;
+
+	for (int i = 0; i < p->nhosted && !r; i++) {
+		struct te__hosted *h = &p->hosted[i];
+		const struct te_weight_decl *d = &p->seq->weight[h->weight].decl;
+
+		r = te_tensor_wrap(p->ctx, h->grad ? te__seq_grad_dtype(p->seq) : TE_DTYPE_BF16,
+				   d->ndim, d->shape, buf_ptr(p, h), NULL, NULL, &h->t);
+	}
+	return r;
+}
+
+struct te_tensor *te__hosted_tensor(const struct te_plan *p, const struct te__step *s, int weight,
+				    int grad)
+{
+	const int at = (int)(s - p->step);
+
+	for (int i = 0; i < p->nhosted; i++) {
+		const struct te__hosted *h = &p->hosted[i];
+		const struct te__group *g = &p->group[h->group];
+
+		if (h->weight == weight && h->grad == grad && at >= g->first &&
+		    at < g->first + g->n)
+			return h->t;
+	}
+	return NULL;
+}
+
+/* ---- passes ---- */
+
+static int copy(const struct te_plan *p, struct te_stream *stream, const struct te__hosted *h,
+		int back)
+{
+	const struct te__weight *w = &p->seq->weight[h->weight];
+	void *host = te_tensor_data(h->grad ? w->grad : w->master), *buf = buf_ptr(p, h);
+
+	return te_copy(stream, back ? host : buf, back ? buf : host, nbytes_of(p, h));
+}
+
+int te__hosted_run(const struct te_plan *p, struct te_stream *stream, int t, int after)
+{
+	int r = 0;
+
+	for (int i = 0; i < p->nhosted && !r; i++) {
+		const struct te__hosted *h = &p->hosted[i];
+
+		if (after ? h->grad && h->group == t : p->buf[h->buf].first == t)
+			r = copy(p, stream, h, after);
+	}
+	return r;
+}
+
+void te__hosted_nbytes(const struct te_plan *p, uint64_t *ret_in, uint64_t *ret_out)
+{
+	*ret_in = *ret_out = 0;
+	for (int i = 0; i < p->nhosted; i++) {
+		*ret_in += nbytes_of(p, &p->hosted[i]);
+		*ret_out += p->hosted[i].grad ? nbytes_of(p, &p->hosted[i]) : 0;
+	}
+}

@@ -1,0 +1,470 @@
+/*
+ * t/plan/weights_hosted.c - TE_SEQ_HOST_MASTERS and TE_SEQ_HOST_GRADS: weights and gradients in
+ * host memory have the bits of those in device memory, in each recipe and order of passes, and
+ * plans take the memory of a few at a time.
+ */
+#include "config.h"
+
+#include <stdlib.h>
+
+#include <te/capture.h>
+#include <te/errno.h>
+#include <te/optim.h>
+
+#include "libtecore/plan/plan.h"
+#include "plan_model.h"
+#include "tt_ctx.h"
+#include "tt_num.h"
+#include "weights_cases.h"
+
+static const struct model_shape llama = { 48, 160, 2, 16, 4, 2, 2, 0, 1 };
+static const struct model_shape gpt = { 48, 48, 2, 16, 4, 4, 2, 0, 0 }; /* its head is tied */
+/* the last two on the host backend only */
+static const char *const recipes[] = { "bf16", "fp8-delayed", "fp8-current", "fp8-block", "mxfp8",
+				       "nvfp4" };
+
+#define MASTERS (TE_SEQ_BF16_MASTERS | TE_SEQ_HOST_MASTERS)
+#define BOTH (MASTERS | TE_SEQ_HOST_GRADS)
+#define HOSTED (TE_SEQ_HOST_MASTERS | TE_SEQ_HOST_GRADS)
+
+static int nrecipes(void)
+{
+	return (int)TT_LEN(recipes) - (strcmp(backend, "host") ? 2 : 0);
+}
+
+static struct te_seq *complete(const struct model_shape *m, uint32_t flags)
+{
+	struct te_seq_binding b = TE_SEQ_BINDING_INIT;
+	struct te_seq *s = model_create_unbound(ctx, m);
+
+	b.flags = flags;
+	DO(te_seq_complete(s));
+	DO(te_seq_bind(s, &b));
+	return s;
+}
+
+static struct te_plan_opts opts_of(const struct model_shape *m, const struct te_recipe *recipe,
+				   uint32_t flags)
+{
+	struct te_plan_opts o = TE_PLAN_OPTS_INIT;
+
+	o.recipe = recipe;
+	o.flags = flags;
+	o.x = (struct te_spec){ TE_DTYPE_INT32, 2, { m->batch, m->seqlen } };
+	return o;
+}
+
+/* the same model twice: s[0] is in device memory */
+struct pair {
+	struct te_seq *s[2];
+	struct te_plan *p[2];
+	struct te_adamw *opt[2];
+};
+
+static void make_pair(struct pair *q, const struct model_shape *m, const char *recipe,
+		      uint32_t seq_flags, uint32_t flags, int recompute)
+{
+	static const char *const again[] = { "h.*" };
+	const struct te_recipe r = model_recipe(recipe);
+	struct te_plan_opts o = opts_of(m, &r, flags);
+	struct te_adamw_opts ao = TE_ADAMW_OPTS_INIT;
+
+	o.nrecompute = recompute;
+	o.recompute = again;
+	for (int i = 0; i < 2; i++) {
+		q->s[i] = complete(m, i ? seq_flags : seq_flags & ~(uint32_t)HOSTED);
+		DO(te_seq_init(q->s[i], 5));
+		DO(te_plan_create(q->s[i], &o, &q->p[i]));
+		ao.where = i ? TE_ADAMW_HOST : TE_ADAMW_DEVICE;
+		ao.chunk_nelems = i ? 4096 : 0; /* chunks end within weights */
+		DO(te_adamw_create(q->s[i], &ao, &q->opt[i]));
+		DO(te_adamw_set_lr(q->opt[i], st, 1e-2f));
+	}
+	ck_assert_int_eq(q->p[0]->nhosted, 0);
+	ck_assert_int_gt(q->p[1]->nhosted, 0);
+}
+
+static void free_pair(struct pair *q)
+{
+	for (int i = 0; i < 2; i++) {
+		te_adamw_unref(q->opt[i]);
+		te_plan_unref(q->p[i]);
+		te_seq_unref(q->s[i]);
+	}
+}
+
+/* the same tokens, and arenas without anything of an earlier pass */
+static void feed(const struct pair *q, const struct model_shape *m)
+{
+	model_feed(q->p[0], m);
+	for (int i = 0; i < 2; i++) {
+		const char *name = i ? "targets" : "x";
+		const struct te_tensor *t = te_plan_input(q->p[0], name);
+
+		DO(te_copy(st, te_tensor_data(te_plan_input(q->p[1], name)), te_tensor_data(t),
+			   te_tensor_nbytes(t)));
+		DO(te_fill(st, q->p[i]->arena, 0xff, q->p[i]->arena_nbytes));
+	}
+}
+
+static void queue_pass(struct te_plan *p)
+{
+	DO(te_plan_forward(p, st, 0));
+	DO(te_plan_backward(p, st));
+	if (te_plan_flags(p) & TE_PLAN_DELAY_DW)
+		DO(te_plan_backward_dw(p, st));
+}
+
+static void same_results(const struct pair *q)
+{
+	DO(te_stream_sync(st));
+	model_same(te_plan_output(q->p[0]), te_plan_output(q->p[1]), "losses");
+	model_same(te_seq_grads(q->s[0]), te_seq_grads(q->s[1]), "gradients");
+	model_same(te_seq_masters(q->s[0]), te_seq_masters(q->s[1]), "masters");
+}
+
+static const struct {
+	const struct model_shape *m;
+	uint32_t seq_flags, flags;
+	int recompute;
+} ways[] = {
+	{ &llama, BOTH | TE_SEQ_BF16_GRADS, 0, 0 },
+	{ &gpt, MASTERS | TE_SEQ_REMAINDERS, TE_PLAN_NO_FUSION, 0 },
+	{ &gpt, BOTH | TE_SEQ_RECOMPUTE_COLS, TE_PLAN_DELAY_DW, 0 },
+	{ &llama, BOTH, TE_PLAN_RECOMPUTE_COSTLY, 1 },
+};
+
+START_TEST(host_memory_gives_the_bits_of_device_memory)
+{
+	const int k = _i % (int)TT_LEN(ways);
+	struct pair q;
+
+	make_pair(&q, ways[k].m, recipes[_i / (int)TT_LEN(ways)], ways[k].seq_flags,
+		  TE_PLAN_TRAIN | ways[k].flags, ways[k].recompute);
+	for (int step = 0; step < 2; step++) {
+		for (int i = 0; i < 2; i++)
+			DO(te_seq_zero_grads(q.s[i], st));
+		for (int micro = 0; micro < 2; micro++) {
+			feed(&q, ways[k].m);
+			for (int i = 0; i < 2; i++)
+				queue_pass(q.p[i]);
+			same_results(&q);
+		}
+		for (int i = 0; i < 2; i++)
+			DO(te_adamw_step(q.opt[i], st));
+		same_results(&q);
+	}
+	free_pair(&q);
+}
+END_TEST
+
+/* an embedding, a linear op with its table, and larger ones after them */
+static struct te_seq *tied(uint32_t flags)
+{
+	struct te_embedding_attrs ea = TE_ATTRS(embedding, 64, 32, 0, 0.5f, 0);
+	struct te_seq_binding b = TE_SEQ_BINDING_INIT;
+	struct te_op *op[4];
+	struct te_seq *s;
+
+	b.flags = flags;
+	DO(te_seq_create(ctx, &s));
+	DO(te_op_embedding(&ea, "emb", &op[0]));
+	for (int i = 1; i < 4; i++) {
+		const char *const name[] = { "tied", "up", "down" };
+		const int64_t width[] = { 32, 64, 1024, 32 };
+		struct te_linear_attrs a = TE_ATTRS(linear, width[i - 1], width[i], 0.1f, 0,
+						    i == 1 ? op[0] : NULL);
+
+		DO(te_op_linear(&a, name[i - 1], &op[i]));
+	}
+	for (int i = 0; i < 4; i++) {
+		DO(te_seq_append(s, op[i]));
+		te_op_unref(op[i]);
+	}
+	DO(te_seq_complete(s));
+	DO(te_seq_bind(s, &b));
+	DO(te_seq_init(s, 5));
+	return s;
+}
+
+/* two groups add to one gradient: its buffer for the second is not filled before the first has
+ * copied it back */
+START_TEST(a_sum_is_copied_back_before_it_is_read_again)
+{
+	const struct te_recipe r = model_recipe("bf16");
+	struct te_plan_opts o = TE_PLAN_OPTS_INIT;
+	struct te_seq *s[2];
+
+	o.recipe = &r;
+	o.flags = TE_PLAN_TRAIN;
+	o.x = (struct te_spec){ TE_DTYPE_INT32, 2, { 2, 16 } };
+	for (int i = 0; i < 2; i++) {
+		int32_t x[32];
+		float dy[32 * 32];
+		struct te_plan *p;
+
+		for (int k = 0; k < 32; k++)
+			x[k] = k * 7 % 64;
+		for (int k = 0; k < 32 * 32; k++)
+			dy[k] = (float)(k * 37 % 64 - 32) / 32;
+		s[i] = tied(i ? BOTH : TE_SEQ_BF16_MASTERS);
+		DO(te_plan_create(s[i], &o, &p));
+		DO(te_tensor_write(te_plan_input(p, "x"), x, sizeof(x)));
+		DO(te_seq_zero_grads(s[i], st));
+		DO(te_plan_forward(p, st, 0));
+		DO(te_stream_sync(st));
+		tt_tensor_set(te_plan_output_grad(p), dy);
+		DO(te_plan_backward(p, st));
+		DO(te_stream_sync(st));
+		te_plan_unref(p);
+	}
+	model_same(te_seq_grads(s[0]), te_seq_grads(s[1]), "gradients");
+	te_seq_unref(s[0]);
+	te_seq_unref(s[1]);
+}
+END_TEST
+
+static void queue_step(const struct pair *q, int i)
+{
+	DO(te_seq_zero_grads(q->s[i], st));
+	for (int micro = 0; micro < 2; micro++)
+		queue_pass(q->p[i]);
+	DO(te_adamw_step(q->opt[i], st));
+}
+
+/* copies that depend on the memory that they access only */
+START_TEST(a_recorded_step_copies_each_time)
+{
+	const int k = _i % 2;
+	struct te_recording *rec;
+	struct pair q;
+
+	make_pair(&q, k ? &gpt : &llama, recipes[_i / 2], BOTH, TE_PLAN_TRAIN, 0);
+	feed(&q, k ? &gpt : &llama);
+	for (int i = 0; i < 2; i++) /* GEMMs choose their algorithm outside the capture */
+		queue_step(&q, i);
+	DO(te_stream_sync(st));
+	DO(te_capture_begin(st));
+	DO(te_capture_edges(st, TE_CAPTURE_CONCURRENT));
+	queue_step(&q, 1);
+	DO(te_capture_end(st, &rec));
+	for (int step = 0; step < 3; step++) {
+		feed(&q, k ? &gpt : &llama);
+		queue_step(&q, 0);
+		DO(te_recording_launch(rec, st));
+		same_results(&q);
+	}
+	te_recording_unref(rec);
+	free_pair(&q);
+}
+END_TEST
+
+/* ---- memory ---- */
+
+static uint64_t measured(void)
+{
+	struct te_mem_info m = TE_MEM_INFO_INIT;
+
+	DO(te_ctx_sync(ctx));
+	DO(te_ctx_mem_info(ctx, &m));
+	return m.measured_nbytes - m.workspace_nbytes;
+}
+
+START_TEST(a_few_are_in_device_memory_at_a_time)
+{
+	const uint32_t flags[] = { TE_SEQ_BF16_MASTERS, BOTH };
+	struct te_plan_memory mem[2] = { TE_PLAN_MEMORY_INIT, TE_PLAN_MEMORY_INIT };
+	const struct te_recipe r = model_recipe(recipes[_i]);
+	uint64_t n = 0, most = 0;
+
+	for (int i = 0; i < 2; i++) {
+		struct te_plan_opts o = opts_of(&llama, &r, TE_PLAN_TRAIN | TE_PLAN_NO_ALLOC);
+		struct te_seq *s = complete(&llama, flags[i]);
+		struct te_plan *p;
+		uint64_t before;
+
+		DO(te_plan_create(s, &o, &p));
+		DO(te_plan_memory(p, &mem[i]));
+		te_plan_unref(p);
+		before = measured();
+		DO(te_seq_init(s, 5));
+		o.flags = TE_PLAN_TRAIN;
+		DO(te_plan_create(s, &o, &p));
+		ck_assert_uint_le(measured() - before, mem[i].total_nbytes + 512 * 16);
+		ck_assert_uint_ge(measured() - before, mem[i].total_nbytes - 512 * 16);
+		n = (uint64_t)te_seq_nelems(s);
+		for (int k = 0; k < te_seq_nweights(s); k++)
+			if (te_tensor_nbytes(weight(s, k).grad) > most)
+				most = te_tensor_nbytes(weight(s, k).grad);
+		te_plan_unref(p);
+		te_seq_unref(s);
+	}
+	ck_assert_uint_eq(mem[0].weights_nbytes, n * 6);
+	ck_assert_uint_eq(mem[1].weights_nbytes, n * 4); /* zeros, below 64 MiB */
+	ck_assert_uint_eq(mem[1].copies_nbytes, mem[0].copies_nbytes);
+	ck_assert_uint_gt(mem[1].arena_nbytes, mem[0].arena_nbytes);
+	/* a gradient, half of the largest before and after it, and a master */
+	ck_assert_uint_le(mem[1].arena_nbytes, mem[0].arena_nbytes + 3 * most);
+}
+END_TEST
+
+START_TEST(a_plan_lists_the_copies)
+{
+	const struct te_recipe r = model_recipe("bf16");
+	const struct te_plan_opts o = opts_of(&llama, &r, TE_PLAN_TRAIN | TE_PLAN_NO_ALLOC);
+	struct te_seq *s = complete(&llama, BOTH);
+	struct te_plan *p;
+	char *text, *line;
+	int n = 0;
+
+	DO(te_plan_create(s, &o, &p));
+	DO(te_plan_print(p, TE_PLAN_TEXT, &text));
+	line = strstr(text, "weights and gradients in host memory, copied for a group:\n");
+	ck_assert_ptr_nonnull(line);
+	for (char *at = line; (at = strstr(at, "  h.1.proj.weight ")); at++, n++) {
+		int group, first, last;
+		const char *end = strchr(at, '\n');
+
+		ck_assert_int_eq(sscanf(strchr(at, ']') + 1, "%*s %d", &group), 1);
+		while (*end != '[')
+			end--;
+		ck_assert_int_eq(sscanf(end, "[%d,%d]", &first, &last), 2);
+		ck_assert_int_le(first, group);
+		ck_assert_int_ge(last, group);
+		ck_assert_int_eq(first >= p->fwd_groups, group >= p->fwd_groups);
+	}
+	ck_assert_int_eq(n, 3); /* forward, the gradient of the input, and of the weight */
+	free(text);
+	te_plan_unref(p);
+	te_seq_unref(s);
+}
+END_TEST
+
+/* ---- a hook, and errors ---- */
+
+static struct te_seq *hooked;
+static float seen;
+
+static int look(void *arg, struct te_plan *p, const struct te_plan_event *e)
+{
+	const struct te_tensor *grad = weight(hooked, e->weight).grad;
+	float *value;
+
+	(void)arg;
+	(void)p;
+	if (strcmp(weight(hooked, e->weight).name, "h.1.proj.weight"))
+		return 0;
+	DO(te_stream_sync(e->stream));
+	value = tt_tensor_get(grad);
+	for (int64_t k = 0; k < te_tensor_nelems(grad); k++)
+		seen += value[k] * value[k];
+	free(value);
+	return 0;
+}
+
+/* a hook of gradients finds them in host memory */
+START_TEST(a_hook_finds_the_gradient)
+{
+	const struct te_recipe r = model_recipe("bf16");
+	struct te_plan_opts o = opts_of(&llama, &r, TE_PLAN_TRAIN);
+	struct te_plan *p;
+
+	o.hook = look;
+	o.hooks = 1u << TE_PLAN_EVENT_GRAD;
+	hooked = complete(&llama, BOTH);
+	DO(te_seq_init(hooked, 5));
+	DO(te_plan_create(hooked, &o, &p));
+	model_feed(p, &llama);
+	DO(te_seq_zero_grads(hooked, st));
+	seen = 0;
+	queue_pass(p);
+	DO(te_stream_sync(st));
+	ck_assert_float_gt(seen, 0);
+	te_plan_unref(p);
+	te_seq_unref(hooked);
+}
+END_TEST
+
+START_TEST(what_cannot_be_in_host_memory_is_refused)
+{
+	struct te_seq *s = model_create_unbound(ctx, &llama);
+	struct te_seq_binding b = TE_SEQ_BINDING_INIT;
+	struct te_adamw *opt;
+
+	DO(te_seq_complete(s));
+	b.flags = TE_SEQ_HOST_MASTERS;
+	fails(te_seq_bind(s, &b), -EINVAL, "TE_SEQ_HOST_MASTERS without TE_SEQ_BF16_MASTERS");
+	b.flags = TE_SEQ_HOST_GRADS | TE_SEQ_NO_GRADS;
+	fails(te_seq_bind(s, &b), -EINVAL, "TE_SEQ_HOST_GRADS, and TE_SEQ_NO_GRADS");
+	b.flags = TE_SEQ_HOST_GRADS;
+	b.grads = (void *)(uintptr_t)4096;
+	fails(te_seq_bind(s, &b), -EINVAL, "TE_SEQ_HOST_GRADS, and grads");
+	te_seq_unref(s);
+	for (int i = 0; i < 2; i++) {
+		s = complete(&llama, i ? MASTERS : TE_SEQ_HOST_GRADS);
+		DO(te_seq_init(s, 5));
+		fails(te_adamw_create(s, NULL, &opt), -EINVAL, "expected TE_ADAMW_HOST");
+		te_seq_unref(s);
+	}
+}
+END_TEST
+
+static int create(void)
+{
+	const struct te_recipe r = model_recipe("bf16");
+	struct te_plan_opts o = opts_of(&llama, &r, TE_PLAN_TRAIN);
+	struct te_linear_attrs a = TE_ATTRS(linear, 64, 32, 0.02f, 0, NULL);
+	struct te_seq_binding b = TE_SEQ_BINDING_INIT;
+	struct te_op *op = NULL;
+	struct te_plan *p = NULL;
+	struct te_ctx *c = NULL;
+	struct te_seq *s = NULL;
+	int n = tt_ctx_new(&c);
+
+	b.flags = BOTH;
+	o.x = (struct te_spec){ TE_DTYPE_BF16, 2, { 16, 64 } };
+	if (!n)
+		n = te_seq_create(c, &s);
+	if (!n)
+		n = te_op_linear(&a, "l", &op);
+	if (!n)
+		n = te_seq_append(s, op);
+	if (!n)
+		n = te_seq_complete(s);
+	if (!n)
+		n = te_seq_bind(s, &b);
+	if (!n)
+		n = te_seq_init(s, 1);
+	if (!n)
+		n = te_plan_create(s, &o, &p);
+	if (!n)
+		tt_fault_end(); /* host memory is drained before it is released */
+	te_plan_unref(p);
+	te_seq_unref(s);
+	te_op_unref(op);
+	te_ctx_unref(c);
+	return n;
+}
+
+START_TEST(survives_every_failed_allocation)
+{
+	ck_assert_int_ge(tt_fault_each(create), 20);
+}
+END_TEST
+
+void hosted_cases(Suite *s)
+{
+	TCase *c = tt_ctx_case(s, "hosted", "plan numeric");
+
+	TT_ADD_LOOP(c, host_memory_gives_the_bits_of_device_memory,
+		    (int)TT_LEN(ways) * nrecipes(), 5);
+	tcase_add_test(c, a_sum_is_copied_back_before_it_is_read_again);
+	tcase_add_loop_test(c, a_recorded_step_copies_each_time, 0, 2 * 2);
+	tcase_add_loop_test(c, a_few_are_in_device_memory_at_a_time, 0, 2);
+	tcase_add_test(c, a_plan_lists_the_copies);
+	tcase_add_test(c, a_hook_finds_the_gradient);
+	tcase_add_test(c, what_cannot_be_in_host_memory_is_refused);
+	if (!strcmp(backend, "host"))
+		tcase_add_test(tt_case(s, "faults of hosted", "host"),
+			       survives_every_failed_allocation);
+}

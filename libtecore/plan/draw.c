@@ -28,8 +28,9 @@
 struct part {
 	const struct te__weight *w;
 	uint64_t seed;
-	float *buf;
-	int64_t first; /* element of the weight that buf begins with */
+	float *buf;	       /* values; or NULL, and their halves */
+	uint16_t *half, *rest; /* as te__split() makes them */
+	int64_t first; /* element of the weight that these begin with */
 	int64_t begin, end; /* range of the weight's elements; begin is even */
 };
 
@@ -175,25 +176,41 @@ static void normal_pairs(uint64_t seed, uint64_t pair, double std, int64_t n, fl
 	}
 }
 
-/* places are multiples of 64, so that pairs never straddle weights */
-static void *draw_part(void *arg)
+/* n elements from `begin` on, an even number; places are multiples of 64, so that pairs never
+ * straddle weights */
+static void draw(const struct part *p, int64_t begin, int64_t n, float *ret)
 {
-	const struct part *p = arg;
 	const struct te_weight_decl *d = &p->w->decl;
-	const int64_t n = p->end - p->begin;
-	const uint64_t pair = (uint64_t)(p->w->order_nelems + p->begin) / 2;
-	float *ret = p->buf + (p->begin - p->first);
+	const uint64_t pair = (uint64_t)(p->w->order_nelems + begin) / 2;
 	double z[2];
 
 	if (d->init != TE_INIT_NORMAL) {
 		for (int64_t i = 0; i < n; i++)
 			ret[i] = d->init == TE_INIT_ONE ? 1.0f : 0.0f;
-		return NULL;
+		return;
 	}
 	normal_pairs(p->seed, pair, d->init_std, n / 2, ret);
 	if (n & 1) {
 		normal_pair(p->seed, pair + (uint64_t)n / 2, z);
 		ret[n - 1] = (float)(z[0] * d->init_std);
+	}
+}
+
+static void *draw_part(void *arg)
+{
+	const struct part *p = arg;
+	float values[16 * BLOCK];
+	const int64_t most = (int64_t)(sizeof(values) / sizeof(values[0]));
+
+	if (p->buf) {
+		draw(p, p->begin, p->end - p->begin, p->buf + (p->begin - p->first));
+		return NULL;
+	}
+	for (int64_t at = p->begin; at < p->end; at += most) {
+		const int64_t n = p->end - at < most ? p->end - at : most;
+
+		draw(p, at, n, values);
+		te__split(values, p->half + (at - p->first), p->rest + (at - p->first), n);
 	}
 	return NULL;
 }
@@ -208,9 +225,9 @@ static int64_t nthreads_for(int64_t n)
 	return most < ncpus ? most : ncpus;
 }
 
-/* the parts of threads that cannot be created are drawn by this one */
-void te__draw_weight(const struct te__weight *w, uint64_t seed, int64_t first, int64_t n,
-		     float *ret_values)
+/* n elements from the first one of `all` on; the parts of threads that cannot be created are drawn
+ * by this one */
+static void draw_parts(const struct part *all, int64_t n)
 {
 	const int64_t nparts = nthreads_for(n), per_part = (n / nparts + 2) & ~(int64_t)1;
 	struct part part[DRAW_THREADS];
@@ -220,8 +237,9 @@ void te__draw_weight(const struct te__weight *w, uint64_t seed, int64_t first, i
 	for (int64_t k = 0; k < nparts; k++) {
 		const int64_t begin = k * per_part < n ? k * per_part : n;
 
-		part[k] = (struct part){ w, seed, ret_values, first, first + begin,
-					 first + (n - begin < per_part ? n : begin + per_part) };
+		part[k] = *all;
+		part[k].begin = all->first + begin;
+		part[k].end = all->first + (n - begin < per_part ? n : begin + per_part);
 	}
 	while (nstarted < nparts &&
 	       !te__thread_create(&thread[nstarted], "te-draw", draw_part, &part[nstarted]))
@@ -233,3 +251,16 @@ void te__draw_weight(const struct te__weight *w, uint64_t seed, int64_t first, i
 		pthread_join(thread[nstarted], NULL);
 }
 
+
+void te__draw_weight(const struct te__weight *w, uint64_t seed, int64_t first, int64_t n,
+		     float *ret_values)
+{
+	draw_parts(&(struct part){ .w = w, .seed = seed, .buf = ret_values, .first = first }, n);
+}
+
+void te__draw_split(const struct te__weight *w, uint64_t seed, int64_t first, int64_t n,
+		    uint16_t *ret_half, uint16_t *ret_rest)
+{
+	draw_parts(&(struct part){ .w = w, .seed = seed, .half = ret_half, .rest = ret_rest,
+				   .first = first }, n);
+}

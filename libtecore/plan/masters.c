@@ -14,7 +14,7 @@
 /* elements that are converted at a time */
 #define VALUES_NELEMS ((int64_t)1 << 18)
 
-TE__SIMD_BODY void split_body(const float *restrict x, uint16_t *restrict half,
+TE__SIMD_BODY void split_some_body(const float *restrict x, uint16_t *restrict half,
 			      uint16_t *restrict rest, int64_t n)
 {
 	for (int64_t k = 0; k < n; k++) {
@@ -22,7 +22,7 @@ TE__SIMD_BODY void split_body(const float *restrict x, uint16_t *restrict half,
 		rest[k] = (uint16_t)te_round_lower(x[k]);
 	}
 }
-static TE__SIMD(void, split,
+static TE__SIMD(void, split_some,
 		(const float *restrict x, uint16_t *restrict half, uint16_t *restrict rest,
 		 int64_t n), (x, half, rest, n))
 
@@ -45,6 +45,11 @@ struct te__values te__values_from(const struct te__values *v, int64_t first, int
 				    nelems };
 }
 
+void te__split(const float *x, uint16_t *ret_half, uint16_t *ret_rest, int64_t n)
+{
+	split_some(x, ret_half, ret_rest, n);
+}
+
 /* convert to or, if src is not NULL, from BF16 */
 static int convert(const struct te__values *v, float *dst, const float *src)
 {
@@ -63,7 +68,7 @@ static int convert(const struct te__values *v, float *dst, const float *src)
 		nbytes = (size_t)n * sizeof(*half);
 		memset(rest + nrest, 0, (size_t)(n - nrest) * sizeof(*rest));
 		if (src)
-			split(src + i, half, rest, n);
+			split_some(src + i, half, rest, n);
 		r = te__ctx_copy(v->ctx, src ? at : half, src ? half : at, nbytes);
 		if (!r && nrest)
 			r = te__ctx_copy(v->ctx, src ? v->rest + i : rest, src ? rest : v->rest + i,
@@ -79,6 +84,15 @@ int te__values_read(const struct te__values *v, float *dst)
 {
 	return v->split ? convert(v, dst, NULL) :
 			  te__ctx_copy(v->ctx, dst, v->at, (size_t)v->n * sizeof(*dst));
+}
+
+int te__values_write_split(const struct te__values *v, const uint16_t *half, const uint16_t *rest)
+{
+	const int64_t nrest = v->nrest < v->n ? v->nrest : v->n;
+	int r = te__ctx_copy(v->ctx, v->at, half, (size_t)v->n * sizeof(*half));
+
+	return r || !nrest ? r :
+			     te__ctx_copy(v->ctx, v->rest, rest, (size_t)nrest * sizeof(*rest));
 }
 
 int te__values_write(const struct te__values *v, const float *src)

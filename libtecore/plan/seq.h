@@ -148,11 +148,16 @@ struct te__values te__values_from(const struct te__values *v, int64_t first, int
 /* from and to FP32 in host memory; synchronous */
 int te__values_read(const struct te__values *v, float *dst);
 int te__values_write(const struct te__values *v, const float *src);
+/* BF16 values and their remainders, from te__split() */
+int te__values_write_split(const struct te__values *v, const uint16_t *half, const uint16_t *rest);
+void te__split(const float *x, uint16_t *ret_half, uint16_t *ret_rest, int64_t n);
 
 /* initial values of n elements of a weight from `first` on, an even number; they depend on the seed
  * and order_nelems */
 void te__draw_weight(const struct te__weight *w, uint64_t seed, int64_t first, int64_t n,
 		     float *ret_values);
+void te__draw_split(const struct te__weight *w, uint64_t seed, int64_t first, int64_t n,
+		    uint16_t *ret_half, uint16_t *ret_rest);
 
 /* 1: it has a gradient, and an optimizer updates it */
 static inline int te__weight_trains(const struct te__weight *w)

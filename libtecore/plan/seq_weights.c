@@ -322,14 +322,21 @@ static struct te__values values_at(const struct te_seq *seq, int64_t first, int6
 	return te__values_from(&all, first, nelems);
 }
 
-/* elements that are drawn at a time: a buffer of 16 MiB, whose pages are used again */
-#define DRAW_NELEMS ((int64_t)1 << 22)
+/* elements that are drawn at a time: a buffer of 128 MiB, whose pages are used again */
+#define DRAW_NELEMS ((int64_t)1 << 25)
 
-static int write_run(const struct te__weight *w, int64_t first, int64_t n, const float *src)
+/* draw a run of n elements into buf, and write it; all threads convert what they draw */
+static int draw_run(const struct te__weight *w, uint64_t seed, int64_t first, int64_t n, float *buf)
 {
 	const struct te__values all = weight_values(w), v = te__values_from(&all, first, n);
+	uint16_t *half = (uint16_t *)(void *)buf;
 
-	return te__values_write(&v, src);
+	if (!v.split) {
+		te__draw_weight(w, seed, first, n, buf);
+		return te__values_write(&v, buf);
+	}
+	te__draw_split(w, seed, first, n, half, half + n);
+	return te__values_write_split(&v, half, half + n);
 }
 
 static int draw_weight(const struct te__weight *w, uint64_t seed)
@@ -343,8 +350,12 @@ static int draw_weight(const struct te__weight *w, uint64_t seed)
 
 	for (int64_t at = 0, n; at < nelems && !r; at += n) {
 		n = nelems - at < most ? nelems - at : most;
+		if (!w->codes) {
+			r = draw_run(w, seed, at, n, buf);
+			continue;
+		}
 		te__draw_weight(w, seed, at, n, buf);
-		r = w->codes ? te__weight_write_codes(w, buf) : write_run(w, at, n, buf);
+		r = te__weight_write_codes(w, buf);
 	}
 	te__free(buf);
 	return r;

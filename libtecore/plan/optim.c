@@ -252,9 +252,10 @@ int te_adamw_create(struct te_seq *seq, const struct te_adamw_opts *opts, struct
 	if (!te_seq_grads(seq))
 		return te__fail(-TE_ESTATE, "te_adamw_create: the sequence has no gradients");
 	r = check_masters(seq);
-	if (!r && !o.where && seq->binding.flags & (TE_SEQ_HOST_MASTERS | TE_SEQ_HOST_GRADS))
+	if (!r && (!o.where || o.nparts > 1) &&
+	    seq->binding.flags & (TE_SEQ_HOST_MASTERS | TE_SEQ_HOST_GRADS))
 		r = te__fail(-EINVAL, "te_adamw_create: masters or gradients are in host memory, "
-			     "expected TE_ADAMW_HOST");
+			     "expected TE_ADAMW_HOST and one part");
 	if (!r && o.nparts > 1 && !o.gather)
 		r = te__fail(-EINVAL, "te_adamw_create: %d parts, and no gather", o.nparts);
 	if (r < 0)

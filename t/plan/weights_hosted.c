@@ -385,12 +385,25 @@ START_TEST(a_hook_finds_the_gradient)
 }
 END_TEST
 
+static int gather(void *arg, struct te_stream *stream, void *all, size_t nbytes)
+{
+	(void)arg;
+	(void)stream;
+	(void)all;
+	(void)nbytes;
+	return 0;
+}
+
 START_TEST(what_cannot_be_in_host_memory_is_refused)
 {
 	struct te_seq *s = model_create_unbound(ctx, &llama);
 	struct te_seq_binding b = TE_SEQ_BINDING_INIT;
+	struct te_adamw_opts two = TE_ADAMW_OPTS_INIT;
 	struct te_adamw *opt;
 
+	two.where = TE_ADAMW_HOST;
+	two.nparts = 2;
+	two.gather = gather;
 	DO(te_seq_complete(s));
 	b.flags = TE_SEQ_HOST_MASTERS;
 	fails(te_seq_bind(s, &b), -EINVAL, "TE_SEQ_HOST_MASTERS without TE_SEQ_BF16_MASTERS");
@@ -404,6 +417,7 @@ START_TEST(what_cannot_be_in_host_memory_is_refused)
 		s = complete(&llama, i ? MASTERS : TE_SEQ_HOST_GRADS);
 		DO(te_seq_init(s, 5));
 		fails(te_adamw_create(s, NULL, &opt), -EINVAL, "expected TE_ADAMW_HOST");
+		fails(te_adamw_create(s, &two, &opt), -EINVAL, "and one part");
 		te_seq_unref(s);
 	}
 }

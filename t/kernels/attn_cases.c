@@ -657,6 +657,44 @@ START_TEST(wide_heads_agree_with_fp64)
 }
 END_TEST
 
+/* heads that each kernel has, and few tokens if there are many heads */
+static struct shape any_shape(void)
+{
+	static const int lens[] = { 20, 140, 420 };
+	const int most = strcmp(backend, "host") ? 128 : 256, kind = (int)tt_rand_int(0, 3);
+	const int len = (int)tt_rand_int(0, 2), n = len < 2 ? 3 : 1;
+	const int nkv = (int)tt_rand_int(1, n);
+
+	return (struct shape){ tt_rand_int(1, n), tt_rand_int(1, lens[len]),
+			       nkv * (int)tt_rand_int(1, 4), nkv,
+			       kind == 0 ? 64 :
+			       kind == 1 ? most / 2 * (int)tt_rand_int(1, 2) :
+			       kind == 2 ? 8 * (int)tt_rand_int(1, most / 8) :
+					   (int)tt_rand_int(1, most) };
+}
+
+/*
+ * Everything drawn at random. TT_ROUNDS=5000 CK_TIMEOUT_MULTIPLIER=100 CK_RUN_CASE=random runs that
+ * many cases.
+ */
+START_TEST(any_case_agrees_with_fp64)
+{
+	const char *rounds = getenv("TT_ROUNDS");
+	const int n = rounds ? atoi(rounds) : TT_FEWER(20);
+
+	for (int i = 0; i < n; i++) {
+		const struct shape s = any_shape();
+		const uint32_t some = (uint32_t)tt_rand_int(1, 60000);
+		static const float amplitudes[] = { 0.1f, 1.0f, 1.0f, 6.0f };
+
+		one(&s, tt_rand_int(0, 2) ? TE_DTYPE_BF16 : TE_DTYPE_FP32,
+		    tt_rand_int(0, 2) ? 0 : some, amplitudes[tt_rand_int(0, 3)],
+		    tt_rand_int(0, 1) ? (int)tt_rand_int(1, 15) :
+		    tt_rand_int(0, 1) ? WINDOW : 0);
+	}
+}
+END_TEST
+
 /* scores of some hundreds: one probability of a row is nearly 1, nothing overflows */
 START_TEST(large_scores_do_not_overflow)
 {
@@ -853,13 +891,15 @@ void attn_cases(Suite *s, const char *on)
 {
 	const int n = 2 * (strcmp(on, "host") ? NSHAPES : NSHAPES_HOST);
 	TCase *c[] = { tt_case(s, "fp32", "numeric"), tt_case(s, "bf16", "numeric"),
-		       tt_case(s, "rules", "numeric"), tt_case(s, "more", "numeric") };
+		       tt_case(s, "rules", "numeric"), tt_case(s, "more", "numeric"),
+		       tt_case(s, "random", "numeric") };
 
 	for (size_t i = 0; i < TT_LEN(c); i++)
 		tcase_add_checked_fixture(c[i], setup, kc_close);
 	TT_ADD_LOOP(c[0], fp32_agrees_with_fp64, n, 3);
 	TT_ADD_LOOP(c[1], bf16_agrees_with_fp64, n, 3);
 	TT_ADD_LOOP(c[3], more_agrees_with_fp64, 120, 8);
+	tcase_add_test(c[4], any_case_agrees_with_fp64);
 	tcase_add_loop_test(c[3], documents_do_not_see_each_other, 0, 8);
 	if (!strcmp(on, "host")) {
 		tcase_add_loop_test(c[3], a_document_has_the_bits_of_it_alone, 0, 4);

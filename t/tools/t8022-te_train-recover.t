@@ -6,6 +6,7 @@
 
 common="--model untied.json --batch 1 --warmup 2 --lr 1e-2 --eval-batches 1 --recipe fp32
 	--eval-every 17 --log-every 1"
+sed 's/heads": 1/heads": 2/' plain.json >rotary.json
 endless="$common --steps 1000000 --eval-every 0"
 
 # begin N ARGUMENT...: ranks in the background that --no-kill leaves, with N and options of te_run
@@ -136,24 +137,34 @@ check "one rank goes on" follow log 0
 check "without a communicator" grep -q '"ranks":1,.*"lost_ranks":\[0,1,3\]' log
 check "and saves" "$te_train" --resume saved --stop-after 0
 
-# rank 0 has lost the other rank of its model
-rm -rf saved
-hold
-begin 4 $common --steps 30 --recover 1 --tensor 2 --log pipe $save text
-wait_for . saved/state.safetensors
-lose 1
-check "of two models of 2 ranks, one goes on" follow log 0
-check "rank 0 is left over" told '^te_train: rank 0 is left over: those that go on have whole'
-grep '^{"te_train"' log | sed 's/^/# /' # a reason, if the next check fails
-check "which the log has" grep -q \
-	'"ranks":2,"shards":2,.*"lost_ranks":\[1\],"left_over_ranks":\[0\]' log
-rm -rf ref
-check "the losses are those" ranks 4 $common --steps 30 --tensor 2 --out ref \
-	--stop-after "$(from log)" text
-check "of two new ranks" ranks 2 --resume ref --log ref.log --tensor 2
-latest_losses ref.log >want
-latest_losses log >got
-same "bit for bit" want got
+# of_models NUMBERS ARGUMENT...: rank 0 has lost the other rank of its model; NUMBERS: what the log
+# has of the ranks that go on
+of_models()
+{
+	numbers=$1
+	shift
+	rm -rf saved ref
+	hold
+	begin 4 $common --steps 30 --recover 1 --log pipe $save "$@" text
+	wait_for . saved/state.safetensors
+	lose 1
+	check "$*: of two models of 2 ranks, one goes on" follow log 0
+	check "rank 0 is left over" \
+		told '^te_train: rank 0 is left over: those that go on have whole'
+	grep '^{"te_train"' log | sed 's/^/# /' # a reason, if the next check fails
+	check "which the log has" grep -q \
+		"$numbers,.*\"lost_ranks\":\[1\],\"left_over_ranks\":\[0\]" log
+	check "the losses are those" ranks 4 $common --steps 30 --out ref \
+		--stop-after "$(from log)" "$@" text
+	check "of two new ranks" ranks 2 --resume ref --log ref.log $how
+	latest_losses ref.log >want
+	latest_losses log >got
+	same "bit for bit" want got
+}
+how="--tensor 2"
+of_models '"ranks":2,"shards":2' $how
+how="--context 2"
+of_models '"ranks":2,"shards":1,"context":2' $how --model rotary.json
 
 begin 2 $endless --recover 9 --tensor 2 --save-every 1 --out no_model text
 wait_for '^step [3-9]' err

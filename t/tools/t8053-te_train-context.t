@@ -110,6 +110,25 @@ like "with the losses of one" llama.log c.log
 last_dies 2 --resume killed --context 2 --random-tokens
 
 run="--model llama.json $common"
+# what memory is for, and where time goes
+"$te_train" $run --estimate=40M --json >one.json
+check "--estimate" ranks 2 $run --context 2 --estimate=40M --json
+for name in activations_bytes longest_context seq_len; do
+	echo "$name $(key one.json $name) $(key out $name)"
+done >sizes
+check "is of whole sequences, and a half of the activations" awk '
+	/act/ && $3 > 0.6 * $2 || /longest/ && $3 < 1.7 * $2 || /seq_len/ && $3 != $2 { exit 1 }
+	END { exit NR != 3 || $2 != 32 }' sizes
+check "--profile" ranks 2 $run --context 2 --profile=text text
+check "has the tokens of a rank" grep -q '^profile: x \[2,16\] int32' out
+check "--print-plan" ranks 2 $run --context 2 --print-plan=text
+check "has its tokens" grep -q '^plan: x \[2,16\] int32' out
+go llama 2 --model llama.json --accum 2 --dropout 0.2 --random-tokens --context 2 --memory 64M \
+	--out limited --numerics values
+check "--numerics has values of exchanges" grep -q '"value":"h.1.to_heads' values
+check "--memory chooses" grep -q '^chosen: --recompute off --loss-chunk 0 ' out
+same "the same weights" 2/model.safetensors limited/model.safetensors
+
 while IFS='|' read -r args name; do
 	fails "$name is refused" "--context: $name is not possible with it" \
 		"$te_train" $run --context 2 $args text
@@ -117,14 +136,8 @@ done <<'LIST'
 --tensor 2|--tensor
 --pipeline 2|--pipeline
 --loss-chunk 16|--loss-chunk
---memory 1G|--memory
---recover 1|--recover
 --sample 1|--sample
 --eval-choices x|--eval-choices
---estimate|--estimate
---print-plan text|--print-plan
---profile|--profile
---numerics values|--numerics
 LIST
 fails "--lora is refused" "--context: --lora is not possible with it" \
 	"$te_train" $common --init one --lora rank=2 --context 2 text

@@ -86,11 +86,17 @@ static int shared(const struct mem_run *run, int64_t B, struct mem *m)
 
 /* ---- the run ---- */
 
+/* tokens of a sequence, of which ranks may have a part each */
+static int64_t seq_len(const struct mem_run *run)
+{
+	return run->graph->T * run->o->context;
+}
+
 /* tokens of the steps in flight, and tensors while a checkpoint is read or written */
 static uint64_t host_nbytes(const struct mem_run *run, const struct mem *m, int64_t B)
 {
 	const struct opts *o = run->o;
-	const uint64_t rows = (uint64_t)(run->graph->T * o->context * B) * sizeof(int32_t);
+	const uint64_t rows = (uint64_t)(seq_len(run) * B) * sizeof(int32_t);
 	const uint64_t tokens = (run->model->cfg.documents ? 3 : 2) *
 				(NSLOTS * (uint64_t)run->graph->accum + 1) * rows;
 	const int64_t n = run->model->whole ? te_seq_nelems(run->model->seq) :
@@ -321,7 +327,7 @@ static int no_estimate(const struct mem_run *run, int r)
 	if (r != -ENOMEM)
 		return say_te(r, "the model cannot be planned");
 	return say_te(r, "--batch %lld with --seq-len %lld does not fit", (long long)run->graph->B,
-		      (long long)run->graph->T);
+		      (long long)seq_len(run));
 }
 
 int mem_try(const struct mem_run *run, int may_move, struct mem *ret, struct mem_fit *ret_fit)
@@ -426,7 +432,7 @@ int mem_check(const struct mem_run *run)
 	}
 	return say_bad("--batch %lld with --seq-len %lld does not fit: it needs %s, %s are free; "
 		       "see --estimate",
-		       (long long)g->B, (long long)g->T, mem_amount(m.total, needed),
+		       (long long)g->B, (long long)seq_len(run), mem_amount(m.total, needed),
 		       mem_amount(room.device, there));
 }
 
@@ -441,7 +447,7 @@ static int fits_with(const struct mem_run *run, const struct room *room, int64_t
 	return estimate(&with, B, room, &m) >= 0 && fits(&m, room);
 }
 
-#define UNIT_T 64 /* tokens by which a context grows */
+#define UNIT_T 64 /* tokens of each rank by which a context grows */
 
 /* the largest batch that fits, or the longest context in units; 0 if one does not fit */
 static int64_t largest(const struct mem_run *run, const struct room *room, int64_t most, int tokens)
@@ -477,14 +483,13 @@ struct most {
 static struct most find_most(const struct mem_run *run, const struct room *room)
 {
 	const char *field;
-	const int64_t longest = config_longest(&run->model->cfg, &field);
+	const int64_t limit = config_longest(&run->model->cfg, &field);
+	const int64_t longest = limit && limit < MAX_CONTEXT ? limit : MAX_CONTEXT;
+	const int64_t unit = UNIT_T * run->o->context;
 	struct most most = { .batch = largest(run, room, MAX_BATCH, 0) };
 
 	if (run->train)
-		most.context = UNIT_T * largest(run, room,
-						(longest && longest < MAX_CONTEXT ? longest :
-										MAX_CONTEXT) /
-							UNIT_T, 1);
+		most.context = unit * largest(run, room, longest / unit, 1);
 	return most;
 }
 
@@ -531,7 +536,7 @@ static void print_text(const struct mem_run *run, const struct mem *m, const str
 					"in activations" :
 					"of weights, in other formats");
 	snprintf(note, sizeof(note), "--batch %lld, --seq-len %lld", (long long)run->graph->B,
-		 (long long)run->graph->T);
+		 (long long)seq_len(run));
 	print_row("activations", m->activations, note);
 	print_row("state", m->state, "quantizers, optimizer, workspaces");
 	print_row("total", m->total, "most at one time");
@@ -560,7 +565,7 @@ static int print_json(const struct mem_run *run, const struct mem *m, const stru
 	record_int(&rec, "params", run->model->nparams);
 	record_int(&rec, "trained_params", run->model->ntrained);
 	record_int(&rec, "batch", run->graph->B);
-	record_int(&rec, "seq_len", run->graph->T);
+	record_int(&rec, "seq_len", seq_len(run));
 	record_int(&rec, "weights_bytes", (int64_t)m->weights);
 	record_int(&rec, "gradients_bytes", (int64_t)m->grads);
 	record_int(&rec, "moments_bytes", (int64_t)m->moments);

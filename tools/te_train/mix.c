@@ -111,8 +111,9 @@ struct axes {
 /* given: --recompute of the command line, or NULL */
 static struct axes axes_of(const struct opts *o, const struct trainer *t, const char *given)
 {
-	/* a head in FP8, or that ranks divide, has no chunks */
-	const int divides = o->tensor == 1 && t->head_recipe.kind == TE_RECIPE_NONE;
+	/* a head in FP8, or of ranks that divide it or the tokens, has no chunks */
+	const int divides = o->tensor == 1 && o->context == 1 &&
+			    t->head_recipe.kind == TE_RECIPE_NONE;
 	struct axes a = { .nrecompute = given ? 1 : COUNT(recomputed), .nchunks = 1 };
 
 	memcpy(a.states, states, sizeof(states));

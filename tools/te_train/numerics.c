@@ -169,7 +169,7 @@ int numerics_write(struct trainer *t)
 
 int numerics_of_step(struct trainer *t, const struct slot *s)
 {
-	const int64_t n = t->B * t->T;
+	const int64_t n = t->B * trainer_own_tokens(t); /* documents are of whole sequences */
 	struct rows rows = trainer_rows(t, s->tokens, t->now.accum * t->B);
 	struct watch w = { .out = t->numerics, .step = s->step + 1 };
 	struct te_plan *plan = NULL;
@@ -182,7 +182,7 @@ int numerics_of_step(struct trainer *t, const struct slot *s)
 		rows.x += n;
 		rows.y += n;
 		if (rows.documents)
-			rows.documents += n;
+			rows.documents += t->B * t->T;
 	}
 	return finish(t, &w, plan, r);
 }

@@ -361,7 +361,7 @@ static int check_excluded(const struct opts *o)
 		{ strcmp(o->documents, "off") != 0, "--documents", PIPELINE },
 		{ strcmp(o->offload, "off") != 0, "--offload", PIPELINE },
 		{ o->loss_chunk > 0, "--loss-chunk", CONTEXT },
-		{ o->memory > 0, "--memory", PIPELINE | CONTEXT },
+		{ o->memory > 0, "--memory", PIPELINE },
 		{ strcmp(o->recompute, "off") != 0, "--recompute", PIPELINE },
 		{ strcmp(o->masters, "fp32") != 0, "--masters other than fp32", PIPELINE },
 		{ strcmp(o->moments, "fp32") != 0, "--moments other than fp32", PIPELINE },
@@ -370,13 +370,13 @@ static int check_excluded(const struct opts *o)
 		{ !strcmp(o->recipe, "fp8-delayed"), "--recipe fp8-delayed", PIPELINE },
 		{ !strcmp(o->recipe, "auto"), "--recipe auto", PIPELINE },
 		{ !strcmp(o->head_recipe, "fp8-delayed"), "--head-recipe fp8-delayed", PIPELINE },
-		{ o->recover > 0, "--recover", PIPELINE | CONTEXT },
+		{ o->recover > 0, "--recover", PIPELINE },
 		{ o->sample > 0, "--sample", PIPELINE | CONTEXT },
 		{ has_choices(o), "--eval-choices", PIPELINE | CONTEXT },
-		{ o->estimate >= 0, "--estimate", PIPELINE | CONTEXT },
-		{ o->print_plan != NULL, "--print-plan", PIPELINE | CONTEXT },
-		{ o->profile != NULL, "--profile", PIPELINE | CONTEXT },
-		{ o->numerics != NULL, "--numerics", PIPELINE | CONTEXT },
+		{ o->estimate >= 0, "--estimate", PIPELINE },
+		{ o->print_plan != NULL, "--print-plan", PIPELINE },
+		{ o->profile != NULL, "--profile", PIPELINE },
+		{ o->numerics != NULL, "--numerics", PIPELINE },
 	};
 
 	for (size_t i = 0; i < sizeof(row) / sizeof(row[0]); i++)

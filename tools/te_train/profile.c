@@ -16,7 +16,7 @@ int profile_plan(const struct trainer *t, uint32_t flags, struct te_plan **ret_p
 
 	po.recipe = &t->recipe;
 	po.flags = flags | TE_PLAN_TRAIN | (g->costly ? TE_PLAN_RECOMPUTE_COSTLY : 0);
-	po.x = (struct te_spec){ TE_DTYPE_INT32, 2, { t->B, t->T } };
+	po.x = (struct te_spec){ TE_DTYPE_INT32, 2, { t->B, trainer_own_tokens(t) } };
 	po.offload = g->offload;
 	po.nrecompute = g->nrecompute;
 	po.recompute = (const char *const *)g->recompute;
@@ -35,8 +35,12 @@ int profile_draw(const struct trainer *t, struct te_plan *plan, int64_t step)
 	int r = tokens ? batch_draw(&t->train, (uint64_t)t->o->seed, step,
 				    t->ranks.data_rank * t->B, &rows) :
 			 say_failed("out of memory");
-	const int te = r ? 0 : trainer_feed(t, &plan, &rows);
+	int te = 0;
 
+	if (!r) {
+		trainer_cut(t, &rows);
+		te = trainer_feed(t, &plan, &rows);
+	}
 	free(tokens);
 	return te < 0 ? say_te(te, "the tokens of a micro-batch") : r;
 }

@@ -552,8 +552,8 @@ int ranks_recover(struct ranks *r, struct te_stream *stream, int64_t nmicro, con
 			te = gather(r, stream, own, n, all);
 		nmodels = choose(r, nmicro);
 		if (!nmodels)
-			return te_fail(-EINVAL, "--tensor %d: no model has all its ranks",
-				       (int)r->nparts);
+			return te_fail(-EINVAL, "--%s %d: no model has all its ranks",
+				       r->context ? "context" : "tensor", (int)r->nparts);
 	} while (!ranks_is_idle(r) && nmodels * r->nparts < ranks_n(r));
 	return ranks_is_idle(r) ? 0 : te;
 }

@@ -2,8 +2,8 @@
 # Programs start under te_run, and under mpirun by PMIx, and meet.
 . "$abs_top_srcdir/t/lib/tap.sh"
 
-rank=$abs_top_builddir/t/comm/rank
-te_run=$abs_top_builddir/tools/te_run
+rank=$(built t/comm/rank)
+te_run=$(built tools/te_run)
 TMPDIR=$tmp
 TE_BACKEND=host
 export TE_BACKEND TMPDIR

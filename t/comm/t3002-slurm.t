@@ -3,8 +3,8 @@
 # with two nodes, both on this host. TT_SLURM_PLUGINS: where Slurm's plugins are, if they are moved.
 . "$abs_top_srcdir/t/lib/tap.sh"
 
-rank=$abs_top_builddir/t/comm/rank
-te_run=$abs_top_builddir/tools/te_run
+rank=$(built t/comm/rank)
+te_run=$(built tools/te_run)
 PATH=$PATH:/usr/sbin:/sbin
 # of Debian, or with the names of the source
 find_one()

@@ -7,6 +7,21 @@ tmp=$(mktemp -d "${TMPDIR:-/tmp}/te-test.XXXXXX") || exit 99
 trap 'rm -rf "$tmp"' EXIT
 trap 'exit 99' HUP INT TERM
 
+# libraries of the build
+for tap_lib in core graph comm token; do
+	LD_LIBRARY_PATH=$abs_top_builddir/libte$tap_lib/.libs${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
+done
+export LD_LIBRARY_PATH
+
+# built PROGRAM: the path of a program of the build. Libtool's script with its name, which sets
+# LD_LIBRARY_PATH, takes longer to start than the program.
+built()
+{
+	tap_real=$abs_top_builddir/${1%/*}/.libs/${1##*/}
+	[ -x "$tap_real" ] || tap_real=$abs_top_builddir/$1
+	echo "$tap_real"
+}
+
 # skip_all REASON: skips the whole script; call it before any check
 skip_all()
 {

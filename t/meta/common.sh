@@ -29,6 +29,4 @@ cflags="-I$abs_top_srcdir/include -I$abs_top_builddir/include $TT_SANITIZE"
 ldflags="$TT_SANITIZE"
 for l in $libs; do
 	ldflags="$ldflags -L$abs_top_builddir/$l/.libs"
-	LD_LIBRARY_PATH="$abs_top_builddir/$l/.libs${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}"
 done
-export LD_LIBRARY_PATH

@@ -43,7 +43,7 @@ try_cxx()
 # the program of the page before, on two ranks
 try_ranks()
 {
-	if "$abs_top_builddir/tools/te_run" -n 2 "$tmp/a.out" >"$tmp/out" 2>&1; then
+	if "$(built tools/te_run)" -n 2 "$tmp/a.out" >"$tmp/out" 2>&1; then
 		ok "$1 on two ranks"
 	else
 		not_ok "$1 on two ranks" "$tmp/out"

@@ -2,7 +2,7 @@
 # te_token trains a vocabulary, encodes, decodes and counts; bad usage and files are named.
 . "$abs_top_srcdir/t/lib/tap.sh"
 
-te_token=$abs_top_builddir/tools/te_token
+te_token=$(built tools/te_token)
 cd "$tmp" || exit 99
 mkdir model
 sed 's/[^ -~]//g' "$abs_top_srcdir/README.md" >text

@@ -6,7 +6,7 @@
 [ -n "$TT_TOKEN_PYTHON" ] || skip_all "TT_TOKEN_PYTHON is not set"
 "$TT_TOKEN_PYTHON" -c 'import tokenizers, tiktoken' ||
 	skip_all "$TT_TOKEN_PYTHON has no tokenizers or tiktoken"
-"$TT_TOKEN_PYTHON" "$abs_top_srcdir/t/token/compare.py" "$abs_top_builddir/tools/te_token" \
+"$TT_TOKEN_PYTHON" "$abs_top_srcdir/t/token/compare.py" "$(built tools/te_token)" \
 	>"$tmp/out" 2>&1
 status=$?
 sed 's/^/# /' "$tmp/out"

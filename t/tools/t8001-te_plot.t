@@ -2,7 +2,7 @@
 # te_plot draws logs as SVG, PNG or PDF through gnuplot, and reports what is wrong with a log.
 . "$abs_top_srcdir/t/lib/tap.sh"
 
-te_plot=$abs_top_builddir/tools/te_plot
+te_plot=$(built tools/te_plot)
 cd "$tmp" || exit 99
 
 # log RUN: a log as te_train writes it

@@ -40,7 +40,7 @@ check "rates are those of steps, which are queued ahead: none is far above the m
 	END { exit !(n == 40 && most < 10 * n / s) }' each.jsonl
 check "has validations" grep -q '^{"step":30,"val_loss_nats":.*"val_bits_per_byte"' fp32.jsonl
 if command -v gnuplot >/dev/null; then
-	check "te_plot draws it" "$abs_top_builddir/tools/te_plot" -o x.svg fp32.jsonl fp8-delayed.jsonl
+	check "te_plot draws it" "$(built tools/te_plot)" -o x.svg fp32.jsonl fp8-delayed.jsonl
 else
 	skip "te_plot draws it" "gnuplot is not found"
 fi

@@ -2,7 +2,7 @@
 # te_info prints backends, devices and parameters, as text and as JSON.
 . "$abs_top_srcdir/t/lib/tap.sh"
 
-te_info=$abs_top_builddir/tools/te_info
+te_info=$(built tools/te_info)
 cd "$tmp" || exit 99
 
 check "--help" "$te_info" --help

@@ -3,8 +3,8 @@
 # with one line. Nothing here depends on how fast the machine is.
 . "$abs_top_srcdir/t/lib/tap.sh"
 
-te_perftest=$abs_top_builddir/tools/te_perftest/te_perftest
-te_run=$abs_top_builddir/tools/te_run
+te_perftest=$(built tools/te_perftest/te_perftest)
+te_run=$(built tools/te_run)
 TE_BACKEND=host
 export TE_BACKEND
 cd "$tmp" || exit 99
@@ -292,7 +292,7 @@ shape="--m 48 --n 32 --k 80"
 check "gemm: runs" sh -c \
 	"'$te_perftest' gemm $quick $shape --types fp32,bf16,fp8,fp8-grad,fp8-block,fp8-block-dw >out"
 blas=0
-"$abs_top_builddir/tools/te_info" | grep -q 'with a BLAS' && blas=2
+"$(built tools/te_info)" | grep -q 'with a BLAS' && blas=2
 table "gemm: a table of 6 types" gemm $((9 + blas)) 6
 check "gemm: blocks of 32, verified" \
 	"$te_perftest" gemm $quick $shape --backend host --types mxfp8

@@ -3,7 +3,8 @@
 . "$abs_top_srcdir/t/lib/tap.sh"
 
 unset CK_RUN_CASE
-PATH=$abs_top_builddir/tools:$abs_top_builddir/tools/te_train:$PATH
+te_run=$(built tools/te_run) te_train=$(built tools/te_train/te_train)
+PATH=${te_run%/*}:${te_train%/*}:$PATH
 TE_BACKEND=host
 export PATH TE_BACKEND
 cd "$tmp" || exit 99
@@ -16,7 +17,7 @@ cp other.txt plays.txt
 mkdir small
 echo '{"model_type": "llama", "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 1,
  "intermediate_size": 16, "max_position_embeddings": 256, "vocab_size": 300}' >small/config.json
-if [ -x "$abs_top_builddir/tools/te_token" ]; then
+if [ -x "$(built tools/te_token)" ]; then
 	te_token train --vocab 300 -o small/tokenizer.json other.txt >out 2>&1
 	te_train --model small --out small --overwrite --steps 0 --random-tokens --seq-len 32 \
 		--batch 1 >out 2>&1

@@ -58,7 +58,7 @@ check "is resumed from" "$te_train" --resume b --steps 3
 check "with --val" "$te_train" --resume b --val "$f" --steps 4
 check "and as any other" "$te_train" $micro --steps 4 --out b2 --val text text
 check "which gives the same bits" cmp b/model.safetensors b2/model.safetensors
-check "the log can be drawn" "$abs_top_builddir/tools/te_plot" -o b.svg b.jsonl
+check "the log can be drawn" "$(built tools/te_plot)" -o b.svg b.jsonl
 
 # a log on a full disk
 "$te_train" $micro --steps 20 --log-every 1 --log /dev/full text >out 2>err

@@ -9,12 +9,6 @@
 
 fault=$abs_top_builddir/t/lib/.libs/failalloc.so
 [ -f "$fault" ] || skip_all "this build has no shared libraries"
-# the program itself: the shell script that libtool makes would fail instead
-for l in core graph comm token; do
-	LD_LIBRARY_PATH=$abs_top_builddir/libte$l/.libs${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
-done
-export LD_LIBRARY_PATH
-te_train=$abs_top_builddir/tools/te_train/.libs/te_train
 # hwloc 2.9 crashes if an allocation of its own fails: it is not asked for the number of cores
 TE_HOST_THREADS=2
 export TE_HOST_THREADS

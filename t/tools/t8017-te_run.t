@@ -3,7 +3,7 @@
 . "$abs_top_srcdir/t/lib/tap.sh"
 . "$abs_top_srcdir/t/tools/te_run.sh"
 
-te_run=$abs_top_builddir/tools/te_run
+te_run=$(built tools/te_run)
 mkdir "$tmp/dirs" "$tmp/work"
 TMPDIR=$tmp/dirs
 export TMPDIR
@@ -131,7 +131,7 @@ gives "--no-kill: the first status if no rank succeeds" 7 timeout 60 "$te_run" -
 gives "--no-kill: a time-out" 124 "$te_run" -n 2 -k --timeout 0.5 sh -c \
 	'[ $TE_COMM_RANK = 1 ] && exit 7; exec sleep 60.1710'
 gone "ends those that go on" 60.1710
-recover_rank=$abs_top_builddir/t/comm/recover_rank
+recover_rank=$(built t/comm/recover_rank)
 if [ -x "$recover_rank" ]; then
 	"$te_run" -n 4 --per-node 2 --no-kill sh -c \
 		'echo $$ >pid.$TE_COMM_RANK; exec "$0" 3 5000 >sums.$TE_COMM_RANK' \

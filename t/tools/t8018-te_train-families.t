@@ -67,7 +67,7 @@ while read -r name prompt want; do
 		"$name-2/config.json"
 	[ $name != phi3 ] || sed -i 's/"original_max_position_embeddings": 16/'\
 '"original_max_position_embeddings": 128/' phi3-2/config.json
-	"$abs_top_builddir/tools/te_generate" --model "$name-2" --recipe fp32 -n 100 \
+	"$(built tools/te_generate)" --model "$name-2" --recipe fp32 -n 100 \
 		--repetition-penalty 1.2 --prompt-tokens "$prompt" --json 2>err | tr -d ' \n' |
 		sed 's/.*"tokens":\[\([0-9,]*\)\].*/\1/' >got
 	echo >>got
@@ -79,7 +79,7 @@ done <"$abs_top_srcdir/t/data/fam_greedy.txt"
 for name in gemma2_wide gemma3_wide; do
 	"$te_train" --init $name --recipe fp32 --sample-only --sample 24 --temperature 0 \
 		--prompt 'It was' >want 2>err
-	"$abs_top_builddir/tools/te_generate" --model $name --recipe fp32 --prompt 'It was' -n 24 \
+	"$(built tools/te_generate)" --model $name --recipe fp32 --prompt 'It was' -n 24 \
 		>got 2>err
 	check "$name has a text" test -s want
 	same "its greedy text" want got

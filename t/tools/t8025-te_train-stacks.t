@@ -18,7 +18,7 @@ for kib in 512 128; do
 			--eval-batches 1 text"
 	done
 	check "two ranks train with ulimit -s $kib" sh -c "ulimit -s $kib && exec \
-		$abs_top_builddir/tools/te_run -n 2 $te_train --model micro.json --batch 4 \
+		$te_run -n 2 $te_train --model micro.json --batch 4 \
 		--steps 2 --warmup 1 --eval-batches 1 text"
 done
 

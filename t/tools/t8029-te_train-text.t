@@ -4,8 +4,8 @@
 . "$abs_top_srcdir/t/lib/tap.sh"
 . "$abs_top_srcdir/t/tools/te_train.sh"
 
-te_token=$abs_top_builddir/tools/te_token
-te_generate=$abs_top_builddir/tools/te_generate
+te_token=$(built tools/te_token)
+te_generate=$(built tools/te_generate)
 config='"model_type": "llama", "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 1,
  "intermediate_size": 16, "max_position_embeddings": 16'
 mkdir model tiny

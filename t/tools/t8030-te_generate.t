@@ -3,7 +3,7 @@
 . "$abs_top_srcdir/t/lib/tap.sh"
 . "$abs_top_srcdir/t/tools/te_train.sh"
 
-gen=$abs_top_builddir/tools/te_generate
+gen=$(built tools/te_generate)
 "$te_train" $micro --steps 100 --out c text >out 2>err
 check "a model" test -s c/config.json
 
@@ -69,7 +69,7 @@ echo '{"model_type": "llama", "hidden_size": 16, "num_hidden_layers": 1, "num_at
 "$te_train" --model t --out t --steps 0 --random-tokens --overwrite >out 2>err
 check "a model of tokens" test -s t/model.safetensors
 fails "text without a tokenizer" "prompt 1: is text" "$gen" --model t --prompt a
-te_token=$abs_top_builddir/tools/te_token
+te_token=$(built tools/te_token)
 if [ -x "$te_token" ]; then
 	"$te_token" train --vocab 320 -o plain.json text
 	sed 's/"added_tokens": \[\]/"added_tokens": [{"id": 320, "content": "<|end|>", '\
@@ -135,7 +135,7 @@ fails "neither a folder nor a GGUF file" "text: expected a folder with config.js
 mkdir files
 cp "$gguf" files/some.gguf
 for tool in "$gen --prompt a" "$te_train --steps 0 text --init" \
-	"$abs_top_builddir/tools/te_export out.gguf"; do
+	"$(built tools/te_export) out.gguf"; do
 	case $tool in *--init) ;; *) tool="$tool --model" ;; esac
 	fails "a folder with a GGUF file alone" "give that file, files/some.gguf" $tool files
 done

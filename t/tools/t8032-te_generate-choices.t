@@ -4,7 +4,7 @@
 . "$abs_top_srcdir/t/lib/tap.sh"
 . "$abs_top_srcdir/t/tools/te_train.sh"
 
-gen=$abs_top_builddir/tools/te_generate
+gen=$(built tools/te_generate)
 cat >q <<'JSON'
 {"ctx": "A man opens the door", "endings": ["and walks in.", "sings."], "label": 0}
 {"ctx_a": "It rains.", "ctx_b": "she ", "endings": ["runs", "takes an old umbrella", " sits"], "label": "1"}
@@ -73,7 +73,7 @@ sed 's/"vocab_size": 123/"vocab_size": 321/' llama3/config.json >c && mkdir toke
 	--batch 1 --eval-batches 1 >out 2>err
 fails "a model of tokens without a tokenizer" "--eval-choices: the model's vocabulary of 321" \
 	"$gen" --model tokens --eval-choices q
-te_token=$abs_top_builddir/tools/te_token
+te_token=$(built tools/te_token)
 if [ -x "$te_token" ]; then
 	"$te_token" train --vocab 300 -o tokens/tokenizer.json text
 	check "a tokenizer" "$gen" --model tokens --eval-choices q --context 40

@@ -4,8 +4,8 @@
 . "$abs_top_srcdir/t/lib/tap.sh"
 . "$abs_top_srcdir/t/tools/te_train.sh"
 
-gen=$abs_top_builddir/tools/te_generate
-te_token=$abs_top_builddir/tools/te_token
+gen=$(built tools/te_generate)
+te_token=$(built tools/te_token)
 [ -x "$te_token" ] || skip_all "built without libtetoken"
 
 # special FILE TOKEN...: a tokenizer with special tokens 300, 301, ...
@@ -180,7 +180,7 @@ fails "a chat beyond the context" "the context is 50" "$gen" --model m --chat --
 fails "a chat that reaches it" "prompt 2: has" "$gen" --model m --chat --context 45 --json -i <lines
 
 # a folder that te_train saves of a GGUF file has its tokenizer, and with it the template
-check "a GGUF file" "$abs_top_builddir/tools/te_export" --model m --type f32 m.gguf
+check "a GGUF file" "$(built tools/te_export)" --model m --type f32 m.gguf
 check "a model from it" "$te_train" --init m.gguf --out f --steps 0 --random-tokens --seq-len 16 \
 	--batch 1 --eval-batches 1
 for m in m m.gguf f; do

@@ -81,7 +81,8 @@ fails "another offload" "--offload is all, expected off or auto" \
 fails "samples" "not for --sample-only" \
 	"$te_train" --resume half --memory 1G --sample-only --sample 1
 # each rank has two communicators of 20 MiB
-te_run="$abs_top_builddir/tools/te_run -n 2"
+unset TE_COMM_PACKETS
+te_run="$te_run -n 2"
 says "two ranks choose" \
 	'^chosen: --recompute off --loss-chunk 0 --offload off --states device$' \
 	$te_run "$te_train" $common --memory 64M --out two

@@ -43,7 +43,7 @@ for how in --graph '--recompute block' '--offload all' '--graph --memory 1G'; do
 	same "with $how" want got
 done
 rm -f log
-"$abs_top_builddir/tools/te_run" -n 2 "$te_train" $docs --tensor 2 --log log docs.jsonl >out 2>err \
+"$te_run" -n 2 "$te_train" $docs --tensor 2 --log log docs.jsonl >out 2>err \
 	</dev/null || explain "two ranks"
 sed -n 's/.*"train_loss_nats":\([0-9.]*\),.*/\1/p' log >got
 check "on ranks that divide the model" awk -F '[:,]' 'NR == FNR { a[FNR] = $1; n = FNR; next }
@@ -57,7 +57,7 @@ grep -v '^"step":2,"val' got >rest
 same "a resumed run has the losses of an uninterrupted one" want rest
 check "samples" "$te_train" --resume a --steps 5 --sample 4 --sample-first
 check "of the model alone" "$te_train" --resume a --sample-only --sample 4
-check "and by te_generate" "$abs_top_builddir/tools/te_generate" --model a --prompt A --max-tokens 4
+check "and by te_generate" "$(built tools/te_generate)" --model a --prompt A --max-tokens 4
 losses --resume a --documents off --steps 6 >got
 check "it can be left" grep -q '"step":6' got
 for recipe in $recipes; do

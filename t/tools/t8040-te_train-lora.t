@@ -4,8 +4,8 @@
 . "$abs_top_srcdir/t/lib/tap.sh"
 . "$abs_top_srcdir/t/tools/te_train.sh"
 
-generate=$abs_top_builddir/tools/te_generate
-export=$abs_top_builddir/tools/te_export
+generate=$(built tools/te_generate)
+export=$(built tools/te_export)
 cat >plain.json <<'JSON'
 {"model_type": "llama", "vocab_size": 256, "hidden_size": 32, "num_hidden_layers": 2,
  "num_attention_heads": 2, "num_key_value_heads": 1, "intermediate_size": 48,

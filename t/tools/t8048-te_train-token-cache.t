@@ -3,7 +3,7 @@
 . "$abs_top_srcdir/t/lib/tap.sh"
 . "$abs_top_srcdir/t/tools/te_train.sh"
 
-te_token=$abs_top_builddir/tools/te_token
+te_token=$(built tools/te_token)
 [ -x "$te_token" ] || skip_all "no libtetoken"
 XDG_CACHE_HOME=$tmp/cache
 export XDG_CACHE_HOME

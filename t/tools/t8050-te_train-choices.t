@@ -4,7 +4,7 @@
 . "$abs_top_srcdir/t/lib/tap.sh"
 . "$abs_top_srcdir/t/tools/te_train.sh"
 
-gen=$abs_top_builddir/tools/te_generate
+gen=$(built tools/te_generate)
 sed 's/"n_positions": 32/"n_positions": 64/' micro.json >model.json
 run="--model model.json --dropout 0 --batch 4 --seq-len 32 --warmup 2 --lr 1e-2 --eval-batches 1
 	--steps 24 --eval-every 12 --save-every 0"

@@ -1,7 +1,7 @@
 # te_export.sh - for scripts about te_export(1), after te_train.sh: tools, a text, and losses of it.
 
-export=$abs_top_builddir/tools/te_export
-token=$abs_top_builddir/tools/te_token
+export=$(built tools/te_export)
+token=$(built tools/te_token)
 echo "It was the best of times, it was the worst of times, it was the age of wisdom." >times
 
 # model NAME: the folder NAME with a model of t/data

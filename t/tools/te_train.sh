@@ -1,9 +1,11 @@
 # te_train.sh - what the scripts about te_train share: . it after tap.sh.
 
-te_train=$abs_top_builddir/tools/te_train/te_train
-te_run=$abs_top_builddir/tools/te_run
+te_train=$(built tools/te_train/te_train)
+te_run=$(built tools/te_run)
 TE_BACKEND=host
-export TE_BACKEND
+# small models: to fill 16 MiB takes a rank longer than its steps
+TE_COMM_PACKETS=1M
+export TE_BACKEND TE_COMM_PACKETS
 cd "$tmp" || exit 99
 
 # sentences of common words, the same in every run: a linear congruence draws the words, rare ones

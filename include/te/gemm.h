@@ -44,8 +44,9 @@ struct te_gemm_opts {
  * kernels and cuBLASLt depends on shapes and types, with TE_GEMM_PROVIDER=sm90 also on alignment.
  * cuBLASLt uses the tensor cores' fast accumulation for E4M3 by E4M3 with one scale each, and full
  * accumulation if an operand is E5M2 or has block scaling, which needs cuBLASLt 12.9. On GPUs other
- * than 9.0 a kernel of the library computes block scaling. D is rounded once; but with a bias
- * cuBLASLt may also round a BF16 D before each of the additions (seen with K 51, and from FP8).
+ * than 9.0 a kernel of the library computes block scaling. D is rounded once; but cuBLASLt also
+ * rounds a BF16 D before it adds beta * C (at all of 12 shapes), and may do so before it adds a
+ * bias (seen with K 51, and from FP8). With TE_GEMM_PROVIDER=sm90 the sum with C is rounded once.
  * Stream: asynchronous, captures. The first cuBLASLt GEMM of a shape tries TE_GEMM_TUNE algorithms,
  * also during a capture.
  * Thread: one stream by one thread at a time.  Since: 0.1

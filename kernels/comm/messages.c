@@ -75,7 +75,7 @@ static void begin(struct run *x, const struct te_k_comm_messages *k)
 {
 	*x = (struct run){ .o = { .a = &k->comm }, .k = k };
 	x->o.es = (uint32_t)te_dtype_nbytes((enum te_dtype)k->comm.dtype);
-	x->slot = te_k_comm_slot_nbytes(k->comm.buffer_nbytes, 1);
+	x->slot = te_k_comm_slot_nbytes(k->comm.buffer_nbytes);
 }
 
 static void begin_call(struct run *x)

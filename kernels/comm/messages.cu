@@ -18,7 +18,8 @@
  */
 #include "kernels/comm/comm.cuh"
 
-#define AT_ONCE (TE_K_COMM_LANE_SLOT / TE_K_COMM_PACKET / COMM_THREADS) /* packets of a chunk */
+#define AT_ONCE 2 /* packets of a thread that it loads before it stores the first of them */
+#define PART (AT_ONCE * COMM_THREADS * TE_K_COMM_PACKET) /* bytes, of a chunk, of all threads */
 #define WAIT_THREAD 0 /* waits for headers and free slots of chunks */
 /* has fences, and headers of small messages; in a warp without data unless these are large */
 #define FENCE_THREAD (blockDim.x - 32)
@@ -193,7 +194,7 @@ DEV bool receive_small(const struct lane &l)
 /* --- chunks --- */
 
 /* v[u]: packet threadIdx.x + u * COMM_THREADS of n bytes at p */
-DEV void load_chunk(uint4 v[AT_ONCE], const uint8_t *p, int64_t n)
+DEV void load_part(uint4 v[AT_ONCE], const uint8_t *p, int64_t n)
 {
 #pragma unroll
 	for (int u = 0; u < AT_ONCE; u++) {
@@ -204,7 +205,7 @@ DEV void load_chunk(uint4 v[AT_ONCE], const uint8_t *p, int64_t n)
 	}
 }
 
-DEV void store_chunk(const uint4 v[AT_ONCE], uint8_t *p, int64_t n)
+DEV void store_part(const uint4 v[AT_ONCE], uint8_t *p, int64_t n)
 {
 #pragma unroll
 	for (int u = 0; u < AT_ONCE; u++) {
@@ -270,7 +271,12 @@ DEV void chunk_sync(uint64_t chunk)
 		     : "memory");
 }
 
-/* the other warp, after each chunk up to one for which a wait has failed; *bad: that chunk's k */
+/*
+ * The other warp, after each chunk up to one for which a wait has failed; *bad: that chunk's k. A
+ * receiver marks chunks without a fence, which would wait for its stores to the output: its loads
+ * of the slot have returned before the barrier, since their values have been stored. The first mark
+ * has a fence, for a small message before it.
+ */
 DEV void mark_chunks(const struct lane &l, bool sends, const volatile int64_t *bad)
 {
 	for (int64_t k = 0; k < l.nchunks; k++) {
@@ -287,7 +293,9 @@ DEV void mark_chunks(const struct lane &l, bool sends, const volatile int64_t *b
 				     flagged((uint32_t)l.signature, (uint32_t)(l.signature >> 32),
 					     tag_of(chunk)));
 		} else if (k + 1 < l.nchunks) {
-			store_release(taken(l.a, l.peer, l.a.comm.rank, l.index), chunk);
+			if (k == 0)
+				fence();
+			store_relaxed(taken(l.a, l.peer, l.a.comm.rank, l.index), chunk);
 		}
 	}
 }
@@ -298,7 +306,7 @@ DEV bool send_chunks(const struct lane &l, bool ok, volatile int64_t *bad)
 	uint4 v[AT_ONCE];
 	int64_t at, n = chunk_at(l, 0, at);
 
-	load_chunk(v, l.data + at, n);
+	load_part(v, l.data + at, n);
 	for (int64_t k = 0; k < l.nchunks; k++) {
 		const uint64_t chunk = l.first + k;
 		uint4 *s = slot(l.a, l.peer, l.a.comm.rank, l.index, chunk);
@@ -309,14 +317,17 @@ DEV bool send_chunks(const struct lane &l, bool ok, volatile int64_t *bad)
 			*bad = k;
 		}
 		ok = data_sync(ok);
-		if (ok)
-			store_chunk(v, (uint8_t *)(s + SLOT_DATA), whole_packets(n));
+		for (int64_t b = 0; ok && b < n; b += PART) {
+			store_part(v, (uint8_t *)(s + SLOT_DATA) + b, whole_packets(n - b));
+			if (b + PART < n)
+				load_part(v, l.data + at + b + PART, n - b - PART);
+		}
 		chunk_arrive(chunk);
 		if (!ok)
 			return false;
 		if (k + 1 < l.nchunks) {
 			n = chunk_at(l, k + 1, at);
-			load_chunk(v, l.data + at, n);
+			load_part(v, l.data + at, n);
 		}
 	}
 	return true;
@@ -338,9 +349,9 @@ DEV bool receive_chunks(const struct lane &l, bool ok, volatile int64_t *bad)
 			*bad = k;
 		}
 		ok = data_sync(ok);
-		if (ok) {
-			load_chunk(v, (const uint8_t *)(s + SLOT_DATA), whole_packets(n));
-			store_chunk(v, l.data + at, n);
+		for (int64_t b = 0; ok && b < n; b += PART) {
+			load_part(v, (const uint8_t *)(s + SLOT_DATA) + b, whole_packets(n - b));
+			store_part(v, l.data + at + b, n - b);
 		}
 		chunk_arrive(chunk);
 		if (!ok)

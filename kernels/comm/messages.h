@@ -38,8 +38,7 @@
 
 #define TE_K_COMM_SLOTS 4
 #define TE_K_COMM_LANES 64		/* on GPUs */
-#define TE_K_COMM_LANE_SLOT (16 << 10)	/* maximum bytes of a slot on GPUs */
-#define TE_K_COMM_SLOT_MOST (64 << 10)	/* and on the host */
+#define TE_K_COMM_SLOT_MOST (64 << 10)	/* maximum bytes of a slot */
 #define TE_K_COMM_SMALL_MOST (8 << 10)	/* bytes of a small message */
 
 /* bits 48 to 51 of a signature */
@@ -87,23 +86,22 @@ struct te_k_comm_end {
 	int32_t next;  /* position in the list of the next one of this direction and peer; -1 */
 };
 
-TE_K_INLINE int64_t te_k_comm_slot_nbytes(int64_t buffer_nbytes, int32_t nlanes)
+TE_K_INLINE int64_t te_k_comm_slot_nbytes(int64_t buffer_nbytes)
 {
-	const int64_t most = nlanes > 1 ? TE_K_COMM_LANE_SLOT : TE_K_COMM_SLOT_MOST;
 	const int64_t n = buffer_nbytes / 128 & ~(int64_t)127;
 
-	return n < 1024 ? 1024 : n > most ? most : n;
+	return n < 1024 ? 1024 : n > TE_K_COMM_SLOT_MOST ? TE_K_COMM_SLOT_MOST : n;
 }
 
-TE_K_INLINE int64_t te_k_comm_lane_nbytes(int64_t buffer_nbytes, int32_t nlanes)
+TE_K_INLINE int64_t te_k_comm_lane_nbytes(int64_t buffer_nbytes)
 {
-	return 256 + TE_K_COMM_SLOTS * (128 + te_k_comm_slot_nbytes(buffer_nbytes, nlanes));
+	return 256 + TE_K_COMM_SLOTS * (128 + te_k_comm_slot_nbytes(buffer_nbytes));
 }
 
 TE_K_INLINE int64_t te_k_comm_channel_nbytes(int64_t buffer_nbytes, int32_t nlanes)
 {
 	return (nlanes > 1 ? 2 * TE_K_COMM_SLOTS * TE_K_COMM_SMALL_MOST : 0) +
-	       nlanes * te_k_comm_lane_nbytes(buffer_nbytes, nlanes);
+	       nlanes * te_k_comm_lane_nbytes(buffer_nbytes);
 }
 
 /* offset in the region of a rank of its memory for messages to and from a peer */
@@ -125,7 +123,7 @@ TE_K_INLINE int64_t te_k_comm_small(const struct te_k_comm_messages *a, int32_t 
 TE_K_INLINE int64_t te_k_comm_lane(const struct te_k_comm_messages *a, int32_t peer, int32_t lane)
 {
 	return te_k_comm_channel(a, peer + 1) -
-	       (a->nlanes - lane) * te_k_comm_lane_nbytes(a->comm.buffer_nbytes, a->nlanes);
+	       (a->nlanes - lane) * te_k_comm_lane_nbytes(a->comm.buffer_nbytes);
 }
 
 /* offset of its counters */
@@ -141,7 +139,7 @@ TE_K_INLINE int64_t te_k_comm_slot(const struct te_k_comm_messages *a, int32_t p
 {
 	return te_k_comm_lane(a, peer, lane) + 256 +
 	       (int64_t)(chunk % TE_K_COMM_SLOTS) *
-		       (128 + te_k_comm_slot_nbytes(a->comm.buffer_nbytes, a->nlanes));
+		       (128 + te_k_comm_slot_nbytes(a->comm.buffer_nbytes));
 }
 
 /* the maximum number of messages of a launch on a rank, with one to itself */
@@ -173,7 +171,7 @@ TE_K_INLINE int te_k_comm_is_small(const struct te_k_comm_messages *a, int64_t n
 /* bytes of a chunk but the last; a multiple of 128 */
 TE_K_INLINE int64_t te_k_comm_chunk_nbytes(const struct te_k_comm_messages *a, int64_t nbytes)
 {
-	const int64_t slot = te_k_comm_slot_nbytes(a->comm.buffer_nbytes, a->nlanes);
+	const int64_t slot = te_k_comm_slot_nbytes(a->comm.buffer_nbytes);
 	int64_t n = TE_K_COMM_SMALL_MOST;
 
 	if (te_k_comm_is_small(a, nbytes))

@@ -473,7 +473,8 @@ te_k_comm_messages(const __grid_constant__ struct te_k_comm_messages a)
 	} else {
 		if (threadIdx.x == 0)
 			bad = -1;
-		__syncthreads();
+		/* threads may differ in what they have read of ctl->failed */
+		ok = __syncthreads_and(ok);
 		if (threadIdx.x >= COMM_THREADS)
 			mark_chunks(l, sends, &bad);
 		else

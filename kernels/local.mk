@@ -144,6 +144,7 @@ KERNEL_CUH = \
 	kernels/comm/reduce.cuh \
 	kernels/dev.cuh \
 	kernels/fp8.cuh \
+	kernels/gemm/tile.cuh \
 	kernels/mma.cuh \
 	kernels/norm/norm.cuh \
 	kernels/norm/rows.cuh \

@@ -60,6 +60,8 @@ TE_EXPORT int te__geometry(enum te_k_id id, const void *args, struct te__geometr
 int te__gemm_has_kernel(const struct te_k_gemm *g);
 /* does block.cu have one? Devices use it on which te__cuda_blocks_by_mma() is true */
 int te__gemm_is_block(const struct te_k_gemm *g);
+/* does gemm/mx.cu have one? All devices use it: nothing else computes by scales from 1X32 on */
+int te__gemm_is_mx(const struct te_k_gemm *g);
 
 /* the launches of a GEMM of gemm/sm90.cu, and of attention of attn/sm90.cu */
 struct te_sm90_plan;

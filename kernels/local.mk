@@ -15,6 +15,7 @@ KERNEL_SAME_CU = \
 	kernels/embed/embed.cu \
 	kernels/gemm/block.cu \
 	kernels/gemm/gemm.cu \
+	kernels/gemm/mx.cu \
 	kernels/norm/backward.cu \
 	kernels/norm/forward.cu \
 	kernels/norm/qk.cu \

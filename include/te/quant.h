@@ -16,8 +16,8 @@ enum te_recipe_kind {
 	TE_RECIPE_DELAYED = 1,	/* scale from the history of past amaxes */
 	TE_RECIPE_CURRENT = 2,	/* scale from the tensor's present amax */
 	TE_RECIPE_BLOCK = 3,	/* scale from the amax of each block: 1x128, weights 128x128 */
-	TE_RECIPE_MXFP8 = 4,	/* E8M0 scale from the amax of each block, 1x32. GPUs: casts */
-	TE_RECIPE_NVFP4 = 5	/* E2M1, scales by tensor and by block, 1x16. GPUs: casts */
+	TE_RECIPE_MXFP8 = 4,	/* E8M0 scale from the amax of each block, 1x32 */
+	TE_RECIPE_NVFP4 = 5	/* E2M1, scales by tensor and by block, 1x16 */
 };
 
 /* names for te_recipe_from_name(), separated by bars, and rows of the library's table */

@@ -14,6 +14,11 @@
  * that to FP32, and then multiplies the matrices. A device sums 128 terms of unscaled codes first
  * and multiplies the sum by both scales: with scales that are powers of two, the two differ by the
  * order of additions only.
+ *
+ * From 1X32 on a device multiplies codes by the scales of their blocks to BF16, which holds these
+ * from 2^-126 on, and multiplies the matrices; the words of E2M1 multiply the sums. With 1X32 the
+ * two differ by the order of additions only; with E2M1 also by four roundings of a term of the host
+ * and two of a device, 2^-24 each.
  */
 struct te_k_gemm {
 	const void *a, *b, *c;

@@ -1,4 +1,4 @@
-/* launch.c - GEMMs that gemm.cu and block.cu compute: device function and launch geometry. */
+/* launch.c - GEMMs that gemm.cu, block.cu and mx.cu compute: device function, launch geometry. */
 #include "config.h"
 
 #include <te/dtype.h>
@@ -21,7 +21,7 @@
 /* limits of gemm_short_k */
 #define SHORT_K_MAX 128
 #define SHORT_K_NELEMS (1 << 20) /* elements of d */
-/* gemm_block: rows of an operand, with 32-bit numbers */
+/* gemm_block, gemm_mxfp8, gemm_nvfp4: rows of an operand, with 32-bit numbers */
 #define MAX_ROWS (1 << 30)
 
 /* bytes of a row of k elements */
@@ -58,12 +58,39 @@ int te__gemm_has_kernel(const struct te_k_gemm *g)
 	       !g->asc && !g->bsc && (is_small_m(g) || is_few_rows(g) || is_short_k(g));
 }
 
-int te__gemm_is_block(const struct te_k_gemm *g)
+/* limits of tile.cuh */
+static int is_tiled(const struct te_k_gemm *g)
+{
+	return !g->a_t && !g->b_t && g->k % 16 == 0 && te_k_gemm_a_rows(g) <= MAX_ROWS &&
+	       te_k_gemm_b_rows(g) <= MAX_ROWS;
+}
+
+static int is_fp8_by_fp8(const struct te_k_gemm *g)
 {
 	return te__is_fp8(g->adtype) && te__is_fp8(g->bdtype) &&
-	       (g->adtype == TE_DTYPE_E4M3 || g->bdtype == TE_DTYPE_E4M3) && !g->a_t && !g->b_t &&
-	       g->asc && g->bsc && g->asc < TE_K_SCALING_1X32 && g->bsc < TE_K_SCALING_1X32 &&
-	       g->k % 16 == 0 && te_k_gemm_a_rows(g) <= MAX_ROWS && te_k_gemm_b_rows(g) <= MAX_ROWS;
+	       (g->adtype == TE_DTYPE_E4M3 || g->bdtype == TE_DTYPE_E4M3);
+}
+
+int te__gemm_is_block(const struct te_k_gemm *g)
+{
+	return is_fp8_by_fp8(g) && g->asc && g->bsc && g->asc < TE_K_SCALING_1X32 &&
+	       g->bsc < TE_K_SCALING_1X32 && is_tiled(g);
+}
+
+static int is_mxfp8(const struct te_k_gemm *g)
+{
+	return is_fp8_by_fp8(g) && g->asc == TE_K_SCALING_1X32 && g->bsc == TE_K_SCALING_1X32;
+}
+
+static int is_nvfp4(const struct te_k_gemm *g)
+{
+	return g->adtype == TE_DTYPE_E2M1 && g->bdtype == TE_DTYPE_E2M1 &&
+	       g->asc >= TE_K_SCALING_1X16 && g->bsc >= TE_K_SCALING_1X16;
+}
+
+int te__gemm_is_mx(const struct te_k_gemm *g)
+{
+	return (is_mxfp8(g) || is_nvfp4(g)) && is_tiled(g);
 }
 
 /* are a and b aligned to 16 bytes, and c, d and bias to nbytes? */
@@ -134,9 +161,14 @@ int te__geo_gemm(const void *args, struct te__geometry *k)
 	const struct te_k_gemm *g = args;
 	int64_t nwarps;
 
-	if (te__gemm_is_block(g)) {
-		k->smem = BLOCK_GEMM_SMEM;
-		return te__geo_launch(k, block[types_of(g)],
+	if (te__gemm_is_block(g) || te__gemm_is_mx(g)) {
+		const int mx = te__gemm_is_mx(g);
+
+		k->smem = mx ? MX_GEMM_SMEM : BLOCK_GEMM_SMEM;
+		return te__geo_launch(k,
+				      !mx	  ? block[types_of(g)] :
+				      is_mxfp8(g) ? "te_k_gemm_mxfp8" :
+						    "te_k_gemm_nvfp4",
 				      ceil_div(g->m, BLOCK_GEMM_TILE) *
 					      ceil_div(g->n, BLOCK_GEMM_TILE),
 				      BLOCK_GEMM_THREADS);

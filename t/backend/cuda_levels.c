@@ -186,7 +186,7 @@ static void check_dispatch(const struct te__cuda_features *f)
 	ck_assert_str_eq(variant(&d, "FP8 GEMM with scales of blocks"),
 			 !(has & TE_FEATURE_FP8_MMA) ? "none" : own ? "mma" : "cublaslt");
 	ck_assert_str_eq(variant(&d, "MXFP8 and NVFP4 casts"), "mx");
-	ck_assert_str_eq(variant(&d, "MXFP8 and NVFP4 GEMM"), "none");
+	ck_assert_str_eq(variant(&d, "MXFP8 and NVFP4 GEMM"), "mma");
 	ck_assert_str_eq(norm(&f->target), has & TE_FEATURE_CLUSTERS ?
 			 "te_k_norm_fwd_col8x2_bf16" : "te_k_norm_fwd_col_bf16");
 	te_error_clear();
@@ -195,7 +195,8 @@ static void check_dispatch(const struct te__cuda_features *f)
 	ck_assert_int_eq(te__cuda_fp8_gemm(&dev, TE_K_SCALING_128X128),
 			 has & TE_FEATURE_FP8_MMA ? 0 : -EOPNOTSUPP);
 	ck_assert_int_eq(te__cuda_blocks_by_mma(&dev), own);
-	ck_assert_int_eq(te__cuda_fp8_gemm(&dev, TE_K_SCALING_1X32), -EOPNOTSUPP);
+	for (int scaling = TE_K_SCALING_1X32; scaling <= TE_K_SCALING_16X16; scaling++)
+		DO(te__cuda_fp8_gemm(&dev, scaling));
 }
 
 START_TEST(a_gpu_has_the_features_of_its_level)

@@ -101,6 +101,34 @@ START_TEST(cuda_has_no_kernel_for_a_large_gemm)
 }
 END_TEST
 
+/* every GPU has one kernel for each recipe of scales in bytes, and never cuBLASLt */
+START_TEST(cuda_computes_mxfp8_and_nvfp4_itself)
+{
+	struct te_k_gemm g = gemm(130, 1024, 48, 0, 0, TE_DTYPE_E4M3, TE_DTYPE_BF16, 2);
+	struct te__geometry k;
+	struct te__target t;
+
+	g.asc = g.bsc = TE_K_SCALING_1X32;
+	for (int arch = 80; arch <= 90; arch += 10) {
+		t = te__target_of(arch);
+		g.adtype = g.bdtype = TE_DTYPE_E4M3;
+		g.asc = g.bsc = TE_K_SCALING_1X32;
+		ck_assert_int_eq(te__geometry_for(&t, TE_K_GEMM, &g, &k), 0);
+		ck_assert_str_eq(k.func, "te_k_gemm_mxfp8");
+		ck_assert(k.grid[0] == 16 && k.block[0] == 256 && k.smem == 64 << 10);
+		g.adtype = g.bdtype = TE_DTYPE_E2M1;
+		g.asc = TE_K_SCALING_16X16;
+		g.bsc = TE_K_SCALING_1X16;
+		ck_assert_int_eq(te__geometry_for(&t, TE_K_GEMM, &g, &k), 0);
+		ck_assert_str_eq(k.func, "te_k_gemm_nvfp4");
+	}
+	g.b_rows = (int64_t)1 << 31;
+	ck_assert(!te__gemm_is_mx(&g));
+	ck_assert_int_eq(te__geometry(TE_K_GEMM, &g, &k), -TE_EKERNEL);
+	tt_said("a GEMM of m 130, n 1024, k 48, e2m1 by e2m1 to bf16");
+}
+END_TEST
+
 TT_PAIR_SUITE("ops/gemm")
 {
 	TCase *c;
@@ -111,4 +139,5 @@ TT_PAIR_SUITE("ops/gemm")
 	c = tt_case(s, "geometry", "cuda");
 	tcase_add_test(c, cuda_computes_small_gemms_itself);
 	tcase_add_test(c, cuda_has_no_kernel_for_a_large_gemm);
+	tcase_add_test(c, cuda_computes_mxfp8_and_nvfp4_itself);
 }

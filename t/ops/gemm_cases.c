@@ -4,10 +4,11 @@
  * Bound: with u = 2^-24, a sum of K products in FP32, in any order, is off by at most
  * K u sum|a||b| to first order. The scales, alpha, beta and the bias add fewer than 8 more
  * roundings of the magnitude |s| sum|a||b| + |beta c| + |bias|; scales of blocks, which round each
- * factor, fewer than 10. D rounds once more: 2^-8 of
- * the result in BF16, u in FP32; with a bias on a GPU before each addition too (te/gemm.h). Tensor
- * cores truncate, which doubles u. FP8 tensor cores add with 14 bits (see t/ops/ops_gpu.c): each
- * term loses up to 2^-13 of the largest, which is no more than sum|a||b|.
+ * factor, fewer than 10, and those of e2m1, which round it twice, fewer than 12. D rounds once
+ * more: 2^-8 of the result in BF16, u in FP32; with a bias on a GPU before each addition too
+ * (te/gemm.h). Tensor cores truncate, which doubles u. FP8 tensor cores add with 14 bits (see
+ * t/ops/ops_gpu.c): each term loses up to 2^-13 of the largest, which is no more than sum|a||b|.
+ * From TE_SCALING_1X32 on codes are multiplied as BF16, exactly.
  */
 #include "config.h"
 
@@ -46,6 +47,11 @@ static const struct types {
 	{ TE_DTYPE_E4M3, TE_DTYPE_E4M3, TE_DTYPE_FP32, TE_SCALING_1X128, TE_SCALING_1X128 },
 	{ TE_DTYPE_E4M3, TE_DTYPE_E4M3, TE_DTYPE_BF16, TE_SCALING_1X128, TE_SCALING_1X128 },
 	{ TE_DTYPE_E4M3, TE_DTYPE_E4M3, TE_DTYPE_BF16, TE_SCALING_128X128, TE_SCALING_1X128 },
+	{ TE_DTYPE_E4M3, TE_DTYPE_E4M3, TE_DTYPE_BF16, TE_SCALING_1X32, TE_SCALING_1X32 },
+	{ TE_DTYPE_E5M2, TE_DTYPE_E4M3, TE_DTYPE_FP32, TE_SCALING_1X32, TE_SCALING_1X32 },
+	{ TE_DTYPE_E4M3, TE_DTYPE_E5M2, TE_DTYPE_BF16, TE_SCALING_1X32, TE_SCALING_1X32 },
+	{ TE_DTYPE_E2M1, TE_DTYPE_E2M1, TE_DTYPE_BF16, TE_SCALING_1X16, TE_SCALING_16X16 },
+	{ TE_DTYPE_E2M1, TE_DTYPE_E2M1, TE_DTYPE_FP32, TE_SCALING_1X16, TE_SCALING_1X16 },
 };
 #define BLOCK_TYPES 9 /* the first that are block-scaled */
 #define NBLOCK_TYPES ((int)TT_LEN(types) - BLOCK_TYPES)
@@ -72,12 +78,53 @@ struct mat {
 	struct te_tensor *t;
 };
 
+static int is_codes(enum te_dtype dtype)
+{
+	return tt_is_fp8(dtype) || dtype == TE_DTYPE_E2M1;
+}
+
+/* the column-wise copy of e2m1 with 1x16 scaling is transformed: both operands are, or none */
+static int multiplied(const struct types *ty, uint32_t flags)
+{
+	return ty->a != TE_DTYPE_E2M1 ||
+	       (flags & TE_GEMM_A_T && ty->asc == TE_SCALING_1X16) ==
+		       (flags & TE_GEMM_B_T && ty->bsc == TE_SCALING_1X16);
+}
+
+/* the same, of bytes: E8M0 from 2^-3 to 2^3, or after the word of the copy E4M3 from 1/8 to 7.5 */
+static float *byte_scales(enum te_scaling scaling, int64_t rows, int64_t cols, double *v)
+{
+	const int64_t n = te_scaling_nfloats(scaling, rows, cols);
+	const int mx = scaling == TE_SCALING_1X32;
+	float *s = calloc((size_t)n, sizeof(*s)), *device;
+	uint8_t *byte = (uint8_t *)s;
+
+	if (!mx)
+		s[0] = tt_rand_float(0.1f, 3.0f);
+	for (int64_t r = 0; r < rows; r++)
+		for (int64_t c = 0; c < cols; c++) {
+			uint8_t *at = &byte[te_scaling_index(scaling, rows, cols, r, c)];
+
+			if (!*at)
+				*at = (uint8_t)(mx ? tt_rand_int(124, 130) : tt_rand_int(32, 79));
+			v[r * cols + c] *= mx ? ldexp(1, *at - 127) :
+						(double)s[0] *
+							(double)te_fp8_decode(TE_DTYPE_E4M3, *at);
+		}
+	device = upload(s, (size_t)n * sizeof(*s), 0);
+	free(s);
+	return device;
+}
+
 /* scales of a [rows, cols] copy, a power of two or not; its values are multiplied by them */
 static float *block_scales(enum te_scaling scaling, int64_t rows, int64_t cols, double *v)
 {
 	const int64_t n = te_scaling_nfloats(scaling, rows, cols);
-	float *s = calloc((size_t)n, sizeof(*s)), *device;
+	float *s, *device;
 
+	if (scaling >= TE_SCALING_1X32)
+		return byte_scales(scaling, rows, cols, v);
+	s = calloc((size_t)n, sizeof(*s));
 	for (int64_t r = 0; r < rows; r++)
 		for (int64_t c = 0; c < cols; c++) {
 			float *word = &s[te_scaling_index(scaling, rows, cols, r, c)];
@@ -92,22 +139,37 @@ static float *block_scales(enum te_scaling scaling, int64_t rows, int64_t cols, 
 	return device;
 }
 
+/* element i of codes or others: what x is rounded to */
+static double put(enum te_dtype dtype, void *p, int64_t i, float x)
+{
+	static const float e2m1[8] = { 0, 0.5f, 1, 1.5f, 2, 3, 4, 6 };
+	uint8_t *byte = (uint8_t *)p + i / 2;
+	int c = (int)tt_rand_int(0, 7);
+
+	if (dtype == TE_DTYPE_E2M1) {
+		*byte = (uint8_t)((*byte & 0xf0 >> i % 2 * 4) | (c | (x < 0) << 3) << i % 2 * 4);
+		return (double)(x < 0 ? -e2m1[c] : e2m1[c]);
+	}
+	tt_set(dtype, p, i, x);
+	return (double)tt_round(dtype, x);
+}
+
 /* stored [cols, rows] when flag; of FP8 only the copy that is K-major exists */
 static struct mat mat_scaled(enum te_dtype dtype, int64_t rows, int64_t cols, int flag,
 			     enum te_scaling scaling)
 {
 	int64_t shape[2] = { flag ? cols : rows, flag ? rows : cols }, n = rows * cols;
 	struct mat m = { .v = malloc((size_t)n * sizeof(double)), .scale = 1.0f };
-	size_t nbytes = (size_t)n * te_dtype_nbytes(dtype);
-	void *code = malloc(nbytes), *p;
-	int fp8 = tt_is_fp8(dtype);
+	size_t nbytes = te__nbytes_of(dtype, n);
+	void *code = calloc(nbytes, 1), *p;
+	int fp8 = is_codes(dtype);
 	const size_t at = fp8 ? 0 : off;
 
 	for (int64_t r = 0; r < rows; r++)
 		for (int64_t c = 0; c < cols; c++) {
-			m.v[r * cols + c] = tt_round(dtype, tt_rand_normal());
-			tt_set(dtype, code, flag && !fp8 ? c * rows + r : r * cols + c,
-			       (float)m.v[r * cols + c]);
+			m.v[r * cols + c] = put(dtype, code,
+						flag && !fp8 ? c * rows + r : r * cols + c,
+						tt_rand_normal());
 		}
 	m.mem = upload(code, nbytes, at);
 	p = (char *)m.mem + at;
@@ -159,7 +221,7 @@ static int64_t extent(int fp8)
 /* rows of A, if is_a, or of B for so many rows or columns of D: in FP8 with padding */
 static int64_t rows_for(const struct types *ty, int64_t n, int is_a)
 {
-	const int pads = tt_is_fp8(ty->a) && (!is_a || ty->asc || tt_rand_int(0, 1));
+	const int pads = is_codes(ty->a) && (!is_a || ty->asc || tt_rand_int(0, 1));
 
 	return pads ? (n + 15) / 16 * 16 : n;
 }
@@ -167,11 +229,12 @@ static int64_t rows_for(const struct types *ty, int64_t n, int is_a)
 static void one(const struct types *ty, uint32_t flags, int beta, int bias, int64_t m, int64_t n,
 		int64_t k)
 {
-	int fp8 = tt_is_fp8(ty->a), cuda = !strcmp(backend, "cuda");
+	const int cuda = !strcmp(backend, "cuda"), mx = ty->asc >= TE_SCALING_1X32;
 	struct mat a = mat_scaled(ty->a, rows_for(ty, m, 1), k, !!(flags & TE_GEMM_A_T), ty->asc);
 	struct mat b = mat_scaled(ty->b, rows_for(ty, n, 0), k, !!(flags & TE_GEMM_B_T), ty->bsc);
 	struct mat c = mat(ty->d, m, n, 0), v = mat(ty->d, 1, n, 0);
-	double u = ldexp(1, cuda ? -23 : -24), term = fp8 && cuda ? ldexp(1, -13) : u;
+	const double u = ldexp(1, cuda ? -23 : -24);
+	const double term = tt_is_fp8(ty->a) && cuda && !mx ? ldexp(1, -13) : u;
 	size_t nbytes = (size_t)(m * n) * te_dtype_nbytes(ty->d);
 	struct te_gemm_opts o = TE_GEMM_OPTS_INIT;
 	unsigned char *got = malloc(nbytes + TAIL);
@@ -216,7 +279,7 @@ static void one(const struct types *ty, uint32_t flags, int beta, int bias, int6
 			x += v.v[i % n];
 			mag += fabs(v.v[i % n]);
 		}
-		err += (ty->asc ? 10 : 8) * u * mag;
+		err += (ty->a == TE_DTYPE_E2M1 ? 12 : ty->asc ? 10 : 8) * u * mag;
 		err += (fabs(x) + err) * (ty->d == TE_DTYPE_BF16 ? ldexp(1, -8) : u);
 		y = ty->d == TE_DTYPE_BF16 ? te_bf16_decode(((uint16_t *)got)[i]) :
 					     ((float *)got)[i];
@@ -239,10 +302,10 @@ static void one(const struct types *ty, uint32_t flags, int beta, int bias, int6
 
 START_TEST(agrees_with_fp64)
 {
-	const int fp8 = tt_is_fp8(types[_i].a);
+	const int fp8 = is_codes(types[_i].a);
 
 	for (uint32_t flags = 0; flags < 4; flags++)
-		for (int e = 0; e < 6; e++)
+		for (int e = 0; e < 6 && multiplied(&types[_i], flags); e++)
 			one(&types[_i], flags, e % 3, e / 3, extent(fp8 && e % 2),
 			    extent(fp8 && e / 2 % 2), extent(fp8));
 }
@@ -267,7 +330,7 @@ START_TEST(small_gemms_agree_with_fp64)
 	static const int64_t tokens[] = { 1, 7, 31, 32, 64, 65, 100, 128, 129 };
 	static const int64_t tokens16[] = { 16, 64, 128, 192 };
 	const struct types *ty = &types[_i];
-	const int fp8 = tt_is_fp8(ty->a);
+	const int fp8 = is_codes(ty->a);
 
 #define PICK(a, b) (fp8 ? one_of(b, TT_LEN(b)) : one_of(a, TT_LEN(a)))
 	for (int i = 0; i < TT_FEWER(12); i++) {
@@ -292,6 +355,26 @@ START_TEST(small_gemms_agree_with_fp64)
 }
 END_TEST
 
+/* element (r, c) of an operand [rows, k] is what is no number, or the scale of its block is NaN */
+static void poison(const struct mat *m, enum te_dtype dtype, enum te_scaling scaling, int flag,
+		   int64_t rows, int64_t k, int64_t r, int64_t c, float what)
+{
+	/* codes are stored K-major with any flag */
+	const int64_t at = flag && !is_codes(dtype) ? c * rows + r : r * k + c;
+	const uint8_t nan = scaling == TE_SCALING_1X32 ? 0xff : 0x7f;
+	unsigned char code[4];
+
+	if (dtype == TE_DTYPE_E2M1 || (scaling == TE_SCALING_1X32 && isinf(what))) {
+		DO(te_copy(st, (char *)m->scale_inv + te_scaling_index(scaling, rows, k, r, c),
+			   &nan, 1));
+	} else {
+		tt_set(dtype, code, 0, what);
+		DO(te_copy(st, (char *)m->mem + at * (int64_t)te_dtype_nbytes(dtype), code,
+			   te_dtype_nbytes(dtype)));
+	}
+	DO(te_stream_sync(st));
+}
+
 /* row 3 of A and row 5 of B hold what is no number: it reaches their row and column of D alone */
 static void check_nans(const struct types *ty, uint32_t flags, float what)
 {
@@ -299,7 +382,7 @@ static void check_nans(const struct types *ty, uint32_t flags, float what)
 	const int at = !!(flags & TE_GEMM_A_T), bt = !!(flags & TE_GEMM_B_T);
 	const size_t nbytes = (size_t)(m * n) * te_dtype_nbytes(ty->d);
 	struct te_gemm_opts o = TE_GEMM_OPTS_INIT;
-	unsigned char *got = malloc(nbytes), code[4];
+	unsigned char *got = malloc(nbytes);
 	struct te_tensor *d;
 	struct mat a, b;
 	void *mem;
@@ -307,16 +390,8 @@ static void check_nans(const struct types *ty, uint32_t flags, float what)
 	off = 0; /* also where the previous test failed in this process */
 	a = mat_scaled(ty->a, m, k, at, ty->asc);
 	b = mat_scaled(ty->b, n, k, bt, ty->bsc);
-	/* FP8 is stored K-major with any flag */
-	tt_set(ty->a, code, 0, what);
-	DO(te_copy(st, (char *)a.mem + (at && !tt_is_fp8(ty->a) ? 7 * m + 3 : 3 * k + 7) *
-					       (int64_t)te_dtype_nbytes(ty->a),
-		   code, te_dtype_nbytes(ty->a)));
-	DO(te_stream_sync(st));
-	tt_set(ty->b, code, 0, what);
-	DO(te_copy(st, (char *)b.mem + (bt && !tt_is_fp8(ty->b) ? 9 * n + 5 : 5 * k + 9) *
-					       (int64_t)te_dtype_nbytes(ty->b),
-		   code, te_dtype_nbytes(ty->b)));
+	poison(&a, ty->a, ty->asc, at, m, k, 3, 7, what);
+	poison(&b, ty->b, ty->bsc, bt, n, k, 5, 9, what);
 	d = output(ty->d, m, n, &mem);
 	o.flags = flags;
 	DO(te_gemm(st, a.t, b.t, d, &o));
@@ -341,9 +416,11 @@ static void check_nans(const struct types *ty, uint32_t flags, float what)
 START_TEST(what_is_no_number_stays_in_its_row_and_column)
 {
 	for (uint32_t flags = 0; flags < 4; flags++) {
+		if (!multiplied(&types[_i], flags))
+			continue;
 		check_nans(&types[_i], flags, NAN);
 		/* E4M3 has no infinity */
-		if (!tt_is_fp8(types[_i].a))
+		if (!tt_is_fp8(types[_i].a) || types[_i].asc == TE_SCALING_1X32)
 			check_nans(&types[_i], flags, INFINITY);
 	}
 }
@@ -352,7 +429,7 @@ END_TEST
 START_TEST(gives_the_same_bits_again_and_captured)
 {
 	const struct types *ty = &types[_i];
-	int fp8 = tt_is_fp8(ty->a);
+	int fp8 = is_codes(ty->a);
 	int64_t m = extent(fp8), n = extent(fp8), k = extent(fp8);
 	struct mat a = mat_scaled(ty->a, m, k, 0, ty->asc), b = mat_scaled(ty->b, n, k, 0, ty->bsc);
 	size_t nbytes = (size_t)(m * n) * te_dtype_nbytes(ty->d);
@@ -401,8 +478,10 @@ START_TEST(block_scales_of_any_depth)
 	const int64_t k = depths[_i / NBLOCK_TYPES];
 
 	one(ty, 0, 0, 0, 272, 304, k);
-	one(ty, TE_GEMM_A_T | TE_GEMM_B_T, 1, 0, 128, 384, k);
-	one(ty, TE_GEMM_B_T, 0, 1, 48, 640, k);
+	if (multiplied(ty, TE_GEMM_A_T | TE_GEMM_B_T))
+		one(ty, TE_GEMM_A_T | TE_GEMM_B_T, 1, 0, 128, 384, k);
+	if (multiplied(ty, TE_GEMM_B_T))
+		one(ty, TE_GEMM_B_T, 0, 1, 48, 640, k);
 	one(ty, 0, 2, 1, 139, 203, k);
 }
 END_TEST

@@ -20,7 +20,7 @@ static const struct {
 	{ "fp8-current", 0.125f, TE_RECIPE_POW2 },
 	{ "fp8-block", 0, 0 },
 	{ "fp8-block", 0.125f, TE_RECIPE_FP32_SCALES },
-	{ "mxfp8", 0, 0 }, /* from here on: host only */
+	{ "mxfp8", 0, 0 },
 	{ "nvfp4", 0, 0 },
 };
 
@@ -324,7 +324,7 @@ void plan_copy_cases(Suite *s)
 	TCase *c = tt_ctx_case(s, "copies", "run");
 
 	tcase_add_loop_test(c, weight_copies_are_what_te_quantize_makes, 0,
-			    (int)TT_LEN(copied) - (strcmp(backend, "host") ? 2 : 0));
+			    TT_LEN(copied));
 	tcase_add_loop_test(c, one_launch_refreshes_all_weights, 0, NRECIPES - 1);
 	tcase_add_loop_test(c, copies_follow_the_version_of_the_weights, 0, NRECIPES - 1);
 	tcase_add_loop_test(c, plans_and_replays_share_copies, 0, 5);

@@ -425,8 +425,7 @@ void plan_recipe_cases(Suite *s)
 	tcase_add_loop_test(c, an_op_has_the_bits_of_its_recipe, 0, TT_LEN(mixed));
 	tcase_add_loop_test(c, ops_of_two_recipes_in_one_plan, 0, 6);
 	tcase_add_loop_test(c, odd_extents_have_the_bits_of_padded_ones, 0, 3 * TT_LEN(odd));
-	if (!strcmp(backend, "host"))
-		tcase_add_test(c, gradients_of_nvfp4_are_near);
+	tcase_add_test(c, gradients_of_nvfp4_are_near);
 	tcase_add_test(c, checkpoints_have_the_scales_of_ops);
 	tcase_add_test(c, recipes_of_ops_that_are_refused);
 	tcase_add_test(c, fp8_is_refused_where_the_device_has_none);

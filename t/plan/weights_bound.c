@@ -19,7 +19,7 @@
 static const struct model_shape llama = { 48, 160, 2, 16, 4, 2, 2, 0, 1 };
 static const struct model_shape odd = { 48, 40, 2, 16, 4, 2, 2, 0, 1 };
 static const struct model_shape gpt = { 48, 160, 2, 16, 4, 4, 1, 0, 0 };
-/* the last two, with both copies only, on the host backend */
+/* the last two with both copies only */
 static const char *const recipes[] = { "bf16",	   "fp8-delayed", "fp8-current",
 				       "fp8-block", "mxfp8",	  "nvfp4" };
 #define NRECIPES ((int)TT_LEN(recipes) - 2)
@@ -773,13 +773,11 @@ void bound_cases(Suite *s)
 	TCase *c = tt_ctx_case(s, "bound", "plan numeric");
 
 	tcase_add_loop_test(c, bound_weights_give_the_bits_of_masters, 0, 4 * NRECIPES);
-	if (!strcmp(backend, "host")) {
-		tcase_add_loop_test(c, bound_weights_give_the_bits_of_masters, 4 * NRECIPES + 2,
-				    4 * NRECIPES + 4);
-		tcase_add_loop_test(c, bound_weights_give_the_bits_of_masters, 4 * NRECIPES + 6,
-				    4 * NRECIPES + 8);
-		tcase_add_test(c, blocks_of_32_are_not_transposed);
-	}
+	tcase_add_loop_test(c, bound_weights_give_the_bits_of_masters, 4 * NRECIPES + 2,
+			    4 * NRECIPES + 4);
+	tcase_add_loop_test(c, bound_weights_give_the_bits_of_masters, 4 * NRECIPES + 6,
+			    4 * NRECIPES + 8);
+	tcase_add_test(c, blocks_of_32_are_not_transposed);
 	tcase_add_loop_test(c, plans_share_bound_weights, 0, NRECIPES);
 	/* delayed: a scale of its masters' history is not the quantizer's */
 	tcase_add_loop_test(c, the_callers_optimizer_owns_them, 2, NRECIPES);
@@ -787,7 +785,7 @@ void bound_cases(Suite *s)
 	tcase_add_loop_test(c, inference_takes_a_byte_for_each_parameter, 0, NRECIPES);
 	tcase_add_loop_test(c, inference_copies_are_row_wise, 1, NRECIPES);
 	tcase_add_loop_test(c, codes_give_the_bits_of_masters, 0,
-			    2 * ((strcmp(backend, "host") ? NRECIPES : (int)TT_LEN(recipes)) - 2));
+			    2 * ((int)TT_LEN(recipes) - 2));
 	tcase_add_test(c, only_codes_that_nothing_trains_are_stored);
 	tcase_add_test(c, recipes_that_read_something_else_are_refused);
 	tcase_add_loop_test(c, ops_that_read_masters_refuse_bound_weights, 0, 2);

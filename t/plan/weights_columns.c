@@ -21,14 +21,8 @@
 static const struct model_shape llama = { 48, 160, 2, 16, 4, 2, 2, 0, 1 };
 static const struct model_shape gpt = { 48, 144, 2, 16, 4, 4, 2, 0, 0 };
 static const struct model_shape odd = { 48, 40, 2, 16, 4, 2, 2, 0, 1 };
-/* the last two on the host backend only */
 static const char *const recipes[] = { "fp8-delayed", "fp8-current", "fp8-block", "mxfp8",
 				       "nvfp4" };
-
-static int nrecipes(void)
-{
-	return (int)TT_LEN(recipes) - (strcmp(backend, "host") ? 2 : 0);
-}
 
 /* again: column-wise copies are made in backward. frozen: weights of GEMMs are */
 static struct te_seq *complete(const struct model_shape *m, uint32_t flags, int again, int frozen)
@@ -485,11 +479,12 @@ void columns_cases(Suite *s)
 {
 	TCase *c = tt_ctx_case(s, "columns", "plan numeric");
 
-	TT_ADD_LOOP(c, copies_made_in_backward_have_the_bits_of_kept_ones, 4 * nrecipes(), 5);
-	tcase_add_loop_test(c, a_recorded_step_makes_them_each_time, 0, nrecipes());
+	TT_ADD_LOOP(c, copies_made_in_backward_have_the_bits_of_kept_ones,
+		    4 * (int)TT_LEN(recipes), 5);
+	tcase_add_loop_test(c, a_recorded_step_makes_them_each_time, 0, TT_LEN(recipes));
 	tcase_add_loop_test(c, one_is_in_memory_at_a_time, 0, 3);
 	tcase_add_test(c, a_plan_tells_where_they_are_made);
-	tcase_add_loop_test(c, stored_codes_are_row_wise, 0, nrecipes() - 1);
+	tcase_add_loop_test(c, stored_codes_are_row_wise, 0, (int)TT_LEN(recipes) - 1);
 	tcase_add_loop_test(c, bound_codes_are_transposed_in_backward, 0, 2);
 	tcase_add_test(c, a_users_fusion_finds_both_copies);
 	tcase_add_test(c, inference_has_none_to_make);

@@ -177,14 +177,8 @@ int te__cuda_blocks_by_mma(const struct te__cuda_dev *d)
 int te__cuda_fp8_gemm(void *dev, int scaling)
 {
 	const struct te__cuda_dev *d = dev;
-	const int mma = (d->target.features & TE_FEATURE_FP8_MMA) != 0;
 
-	if (mma && scaling >= TE_K_SCALING_1X32)
-		return te__fail(-EOPNOTSUPP, "GEMM of recipe %s runs on the host backend only; "
-				"GPUs cast by that recipe, and multiply by fp8-delayed, "
-				"fp8-current and fp8-block",
-				scaling == TE_K_SCALING_1X32 ? "mxfp8" : "nvfp4");
-	if (mma)
+	if (d->target.features & TE_FEATURE_FP8_MMA || scaling >= TE_K_SCALING_1X32)
 		return 0;
 	return te__fail(-EOPNOTSUPP, "FP8 GEMM: GPU %d, %s, with kernels for compute capability "
 			"%d.%d, has no FP8 tensor cores; the recipe bf16 runs there", d->index,

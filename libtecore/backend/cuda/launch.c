@@ -215,6 +215,13 @@ static int attn(struct te__cuda_stream *s, const struct te__launch *l)
 	return r ? r : te__sm90_attn(s, l);
 }
 
+/* a GEMM of gemm.cu, block.cu or mx.cu; of none, if its launch is to refuse it by name */
+static int is_own(const struct te__cuda_stream *s, const struct te_k_gemm *g)
+{
+	return te__gemm_has_kernel(g) || g->asc >= TE_K_SCALING_1X32 ||
+	       (te__cuda_blocks_by_mma(s->dev) && te__gemm_is_block(g));
+}
+
 int te__cuda_launch(void *stream, const struct te__launch *l)
 {
 	struct te__cuda_stream *s = stream;
@@ -228,8 +235,7 @@ int te__cuda_launch(void *stream, const struct te__launch *l)
 		r = te__is_codes(g->adtype) ? te__cuda_fp8_gemm(s->dev, g->asc) : 0;
 		if (r)
 			return r;
-		if (!te__gemm_has_kernel(g) &&
-		    !(te__cuda_blocks_by_mma(s->dev) && te__gemm_is_block(g)))
+		if (!is_own(s, g))
 			return gemm(s, g);
 	}
 	r = batch_add(s, l);

@@ -83,6 +83,8 @@ int te__geo_tiles(struct te__geometry *k, const char *func, int64_t rows, int64_
 /* attention forward by the kernels of short and few sequences, of attn/strip.cuh */
 int te__attn_fwd_is_small(const struct te_k_attn_fwd *a);
 
+/* te_k_weights_cast from 1X32 on, in quant/mx.cu */
+int te__geo_weights_mx(const struct te_k_weights *a, int64_t nblocks, struct te__geometry *k);
 /* tiles of block.cuh */
 int te__geo_blocks(struct te__geometry *k, const char *func, int64_t rows, int64_t cols);
 /* is a te_k_q with codes block-scaled? */

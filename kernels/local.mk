@@ -151,7 +151,8 @@ KERNEL_CUH = \
 	kernels/norm/rows.cuh \
 	kernels/sm90.cuh \
 	kernels/split.cuh \
-	kernels/tile.cuh
+	kernels/tile.cuh \
+	kernels/weights/weights.cuh
 
 # one image for each level that --with-gpu-archs names: a compute capability, 80 is 8.0
 KERNEL_FATBIN =

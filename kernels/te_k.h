@@ -169,7 +169,8 @@ TE_K_INLINE int64_t te_k_scale_index(int32_t scaling, int64_t rows, int64_t cols
  * is not below amax / fmt_max, and 2^127 for an infinite amax; epsilon and pow2 are not used. Its
  * E8M0 byte is stored in the arrays of scales, whose padding receives 0.
  *
- * Producers cast by 1X32 on the host only, and by 1X16 and 16X16 nowhere: te_k_quantize does.
+ * Producers cast by 1X32 on the host only, and by 1X16 and 16X16 nowhere: te_k_quantize does, and
+ * te_k_weights_cast by 1X32 and 16X16.
  */
 struct te_k_q {
 	void *row;	      /* [rows, cols], or NULL */

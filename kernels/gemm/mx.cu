@@ -76,15 +76,6 @@ DEV float e2m1_value(uint32_t c)
 	return mul(__uint_as_float((c & 8) << 28 | (c & 7) << 22), 0x1p126f);
 }
 
-DEV float fp8_value(uint32_t c, bool e5m2)
-{
-	const uint32_t sign = (c & 0x80) << 24, a = c & 0x7f;
-
-	if (a >= (e5m2 ? 0x7c : 0x7f))
-		return __uint_as_float(a == 0x7c ? sign | TE__F32_INF : TE__F32_NAN);
-	return mul(__uint_as_float(sign | a << (e5m2 ? 21 : 20)), e5m2 ? 0x1p112f : 0x1p120f);
-}
-
 /* te__h_scale_get(), without the word of nvfp4 */
 template <bool FP4> DEV float mx_scale(uint32_t byte)
 {
@@ -93,13 +84,45 @@ template <bool FP4> DEV float mx_scale(uint32_t byte)
 	return __uint_as_float(byte == 255 ? TE__F32_NAN : byte ? byte << 23 : 0x00400000u);
 }
 
-/* element e of a piece: the bits of its FP32 value */
-template <bool FP4> DEV uint32_t mx_value(const mx_piece &x, int e, float scale, bool e5m2)
+#if __CUDA_ARCH__ < 890
+DEV float fp8_value(uint32_t c, bool e5m2)
+{
+	const uint32_t sign = (c & 0x80) << 24, a = c & 0x7f;
+
+	if (a >= (e5m2 ? 0x7c : 0x7f))
+		return __uint_as_float(a == 0x7c ? sign | TE__F32_INF : TE__F32_NAN);
+	return mul(__uint_as_float(sign | a << (e5m2 ? 21 : 20)), e5m2 ? 0x1p112f : 0x1p120f);
+}
+#endif
+
+/* the values of the lower two of some codes */
+DEV float2 fp8x2_values(uint32_t c, bool e5m2)
+{
+#if __CUDA_ARCH__ < 890
+	return make_float2(fp8_value(c, e5m2), fp8_value(c >> 8, e5m2));
+#else
+	fp16 lo, hi;
+
+	if (e5m2)
+		asm("{ .reg .b32 t; cvt.rn.f16x2.e5m2x2 t, %2; mov.b32 {%0, %1}, t; }"
+		    : "=h"(lo.bits), "=h"(hi.bits) : "h"((unsigned short)c));
+	else
+		asm("{ .reg .b32 t; cvt.rn.f16x2.e4m3x2 t, %2; mov.b32 {%0, %1}, t; }"
+		    : "=h"(lo.bits), "=h"(hi.bits) : "h"((unsigned short)c));
+	return make_float2(to_float(lo), to_float(hi));
+#endif
+}
+
+/* elements e and e + 1 of a piece in BF16 */
+template <bool FP4> DEV uint32_t mx_pair(const mx_piece &x, int e, float scale, bool e5m2)
 {
 	const uint32_t w[4] = { x.code.x, x.code.y, x.code.z, x.code.w };
 	const uint32_t c = FP4 ? w[e / 8] >> e % 8 * 4 : w[e / 4] >> e % 4 * 8;
+	const float2 v = FP4 ? make_float2(e2m1_value(c), e2m1_value(c >> 4)) :
+			       fp8x2_values(c, e5m2);
 
-	return __float_as_uint(mul(FP4 ? e2m1_value(c) : fp8_value(c, e5m2), scale));
+	return __byte_perm(__float_as_uint(mul(v.x, scale)), __float_as_uint(mul(v.y, scale)),
+			   0x7632);
 }
 
 /* the pieces of this thread in BF16, two words of 16 bytes each */
@@ -116,13 +139,8 @@ template <bool FP4> DEV void mx_store(const mx_row &o, uint4 *to, const mx_piece
 			uint32_t w[4];
 
 #pragma unroll
-			for (int j = 0; j < 4; j++) {
-				const int e = 8 * half + 2 * j;
-
-				w[j] = __byte_perm(mx_value<FP4>(x[i], e, scale, o.e5m2),
-						   mx_value<FP4>(x[i], e + 1, scale, o.e5m2),
-						   0x7632);
-			}
+			for (int j = 0; j < 4; j++)
+				w[j] = mx_pair<FP4>(x[i], 8 * half + 2 * j, scale, o.e5m2);
 			to[word_at(0, row, first + 2 * i + half) / sizeof(*to)] =
 				make_uint4(w[0], w[1], w[2], w[3]);
 		}

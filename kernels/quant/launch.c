@@ -67,6 +67,17 @@ static int geo_mx(struct te__geometry *k, const struct te_k_quantize *a, const c
 							    NVFP4_THREADS);
 }
 
+int te__geo_weights_mx(const struct te_k_weights *a, int64_t nblocks, struct te__geometry *k)
+{
+	static const char *const name[2][2] = {
+		{ "te_k_weights_cast_mxfp8", "te_k_weights_cast_mxfp8_split" },
+		{ "te_k_weights_cast_nvfp4", "te_k_weights_cast_nvfp4_split" },
+	};
+
+	return te__geo_launch(k, name[a->scaling >= TE_K_SCALING_1X16][a->split != 0], nblocks,
+			      BLOCK_THREADS);
+}
+
 static int is_compute(const struct te_k_quantize *a)
 {
 	return a->dtype == TE_DTYPE_FP32 || a->dtype == TE_DTYPE_BF16;

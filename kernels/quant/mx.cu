@@ -8,6 +8,7 @@
  *  quantize_1x16       x T [rows, cols] to codes  a 128 x 128 tile  128; FP32: 256    10240
  *  quantize_16x16      the same                   a 128 x 128 tile  128; FP32: 256    10240
  *  dequantize_mx       codes [n] to T             4096 elements     256               0
+ *  weights_cast_...    a set of weights           264 at most       256               as the casts
  *
  * MXFP8 is cast in one pass, as the 1x128 variant of block.cuh: a thread has 8 rows and 8 columns
  * of the tile, a row's block is in 4 threads and a column's in 4 half-warps. Scales of NVFP4 depend
@@ -22,6 +23,8 @@
 #include "kernels/block.cuh"
 #include "kernels/philox.h"
 #include "kernels/quant/geometry.h"
+#include "kernels/split.cuh"
+#include "kernels/weights/weights.cuh"
 
 /* --- elements of x ------------------------------------------------------------------------ */
 
@@ -87,6 +90,25 @@ template <class T> DEV input<T> input_of(const struct te_k_quantize &a)
 	return in;
 }
 
+/* a split master: BF16 numbers, and the rest of FP32 or NULL */
+struct split_input {
+	const uint16_t *upper, *rest;
+	int64_t rows, cols;
+};
+
+DEV piece<float> input_load(const split_input &in, int64_t r, int64_t c)
+{
+	uint32_t w[4] = { 0, 0, 0, 0 };
+	const int64_t at = r * in.cols + c;
+
+#pragma unroll
+	for (int e = 0; e < 4; e++)
+		if (r < in.rows && c + e < in.cols)
+			w[e] = __float_as_uint(te_round_join(in.upper[at + e],
+							     in.rest ? in.rest[at + e] : 0));
+	return { make_uint4(w[0], w[1], w[2], w[3]) };
+}
+
 template <class T> DEV piece<T> input_load(const input<T> &in, int64_t r, int64_t c)
 {
 	const int n = r < in.rows ? clamp_int(in.cols - c, 0, piece<T>::W) : 0;
@@ -139,14 +161,12 @@ DEV void squares_store(uint8_t *scales, int64_t at, int n, const uint32_t *word)
 		((uint32_t *)(scales + at * TE_K_MX_TILE))[k] = word[k];
 }
 
-template <class T> DEV void quantize_1x32_body(const struct te_k_quantize &a)
+template <class T, class In>
+DEV void quantize_1x32_body(const struct te_k_q &q, const block_tile &t, const In &in)
 {
 	constexpr int W = piece<T>::W;
 	__shared__ mx_shared s;
-	const block_tile t = mx_tile(a);
-	const input<T> in = input_of<T>(a);
-	const struct te_k_q &q = a.q;
-	const bool vec = block_vec(a.cols, NULL, NULL, q);
+	const bool vec = block_vec(t.cols, NULL, NULL, q);
 	const int tx = threadIdx.x % 16, ty = threadIdx.x / 16, warp = threadIdx.x / 32;
 	float col_amax[TE_V];
 	piece<T> x[BLOCK_R][TE_V / W];
@@ -242,7 +262,7 @@ template <class T> DEV void quantize_1x32_body(const struct te_k_quantize &a)
 		te_k_quantize_1x32_##t(const __grid_constant__ struct te_k_quantize a)          \
 	{                                                                                       \
 		te_begin();                                                                     \
-		quantize_1x32_body<T>(a);                                                       \
+		quantize_1x32_body<T>(a.q, mx_tile(a), input_of<T>(a));                         \
 	}
 TE_NAME(float, fp32)
 TE_NAME(bf16, bf16)
@@ -263,10 +283,8 @@ template <class T> struct nv_threads {
 };
 
 /* 16 rows of x from the first of this thread on */
-template <class T>
-DEV void nv_load(const struct te_k_quantize &a, const block_tile &t, piece<T> x[NV])
+template <class T, class In> DEV void nv_load(const In &in, const block_tile &t, piece<T> x[NV])
 {
-	const input<T> in = input_of<T>(a);
 	const int64_t r = t.r0 + threadIdx.x / nv_threads<T>::TX * NV;
 	const int64_t c = t.c0 + threadIdx.x % nv_threads<T>::TX * nv_threads<T>::W;
 
@@ -333,7 +351,7 @@ template <class T> DEV void nvfp4_amax_body(const struct te_k_quantize &a)
 
 	if (noop_set(a.q.noop))
 		return;
-	nv_load(a, mx_tile(a), x);
+	nv_load(input_of<T>(a), mx_tile(a), x);
 #pragma unroll
 	for (int e = 0; e < W; e++) {
 		float v[NV];
@@ -528,13 +546,12 @@ DEV void nv_store_squares(float *scales, int64_t cols, int64_t r0, int64_t c0, c
 }
 
 /* SQUARES: 16X16 */
-template <class T, bool SQUARES, bool STOCHASTIC>
-DEV void quantize_nvfp4_body(const struct te_k_quantize &a)
+template <class T, bool SQUARES, bool STOCHASTIC, class In>
+DEV void quantize_nvfp4_body(const struct te_k_q &q, const block_tile &t, const In &in)
 {
 	constexpr int W = nv_threads<T>::W;
 	__shared__ nv_shared s;
-	const block_tile t = mx_tile(a);
-	const struct te_k_q &q = a.q;
+	const bool is_first = t.r0 == 0 && t.c0 == 0 && threadIdx.x == 0;
 	const int tx = threadIdx.x % nv_threads<T>::TX, band = threadIdx.x / nv_threads<T>::TX;
 	const int64_t r = t.r0 + band * NV, c = t.c0 + tx * W;
 	const bool first = tx % (NV / W) == 0; /* thread of a block of a row */
@@ -545,7 +562,7 @@ DEV void quantize_nvfp4_body(const struct te_k_quantize &a)
 
 	if (noop_set(q.noop))
 		return;
-	nv_load(a, t, x);
+	nv_load(in, t, x);
 	if (SQUARES) {
 		const nv_level level = nv_level_of(q, head ? head : col_head);
 		uint32_t most = 0, byte;
@@ -564,7 +581,7 @@ DEV void quantize_nvfp4_body(const struct te_k_quantize &a)
 #pragma unroll
 		for (int e = 0; e < W; e++)
 			nv_put_byte(s.scale[1], tx * W + e, band, byte);
-		if (blockIdx.x == 0 && threadIdx.x == 0) {
+		if (is_first) {
 			if (head)
 				q.scale_inv[0] = level.inv;
 			if (col_head)
@@ -574,7 +591,7 @@ DEV void quantize_nvfp4_body(const struct te_k_quantize &a)
 	if (head) {
 		const nv_level level = nv_level_of(q, head);
 
-		if (!SQUARES && blockIdx.x == 0 && threadIdx.x == 0)
+		if (!SQUARES && is_first)
 			q.scale_inv[0] = level.inv;
 #pragma unroll
 		for (int i = 0; i < NV; i++) {
@@ -609,7 +626,7 @@ DEV void quantize_nvfp4_body(const struct te_k_quantize &a)
 	if (col_head) {
 		const nv_level level = nv_level_of(q, col_head);
 
-		if (!SQUARES && blockIdx.x == 0 && threadIdx.x == 0)
+		if (!SQUARES && is_first)
 			q.col_scale_inv[0] = level.inv;
 #pragma unroll
 		for (int e = 0; e < W; e++) {
@@ -656,7 +673,7 @@ DEV void quantize_nvfp4_body(const struct te_k_quantize &a)
 		te_k_quantize_##name(const __grid_constant__ struct te_k_quantize a)            \
 	{                                                                                       \
 		te_begin();                                                                     \
-		quantize_nvfp4_body<T, SQUARES, STOCHASTIC>(a);                                 \
+		quantize_nvfp4_body<T, SQUARES, STOCHASTIC>(a.q, mx_tile(a), input_of<T>(a));   \
 	}
 #define TE_NAME(T, t)                                \
 	FUNC(T, false, false, 1x16_##t)              \
@@ -666,6 +683,83 @@ TE_NAME(float, fp32)
 TE_NAME(bf16, bf16)
 #undef TE_NAME
 #undef FUNC
+
+/* --- weights ------------------------------------------------------------------------------ */
+
+/* the values of a tile; copies of split masters are FP32 */
+template <bool SPLIT>
+DEV void weights_values(const struct te_k_weights &a, const struct te_k_weight &w, int64_t tile)
+{
+	const int64_t n = w.rows * w.cols, end = min(n, (tile + 1) * TE_K_WEIGHT_TILE);
+
+	for (int64_t at = tile * TE_K_WEIGHT_TILE + threadIdx.x; at < end; at += BLOCK_THREADS) {
+		const int64_t from = w.master + at;
+
+		if constexpr (SPLIT)
+			((float *)((char *)a.copies + w.hp))[at] =
+				te_round_join(((const uint16_t *)a.masters)[from],
+					      a.rest ? a.rest[from] : 0);
+		else
+			((bf16 *)((char *)a.copies + w.hp))[at] =
+				from_float<bf16>(((const float *)a.masters)[from]);
+	}
+}
+
+/* the rows and columns of a master that has no padding */
+template <bool SPLIT>
+DEV auto master_of(const struct te_k_weights &a, const struct te_k_weight &w)
+{
+	const int64_t rows = w.rows - w.pad_rows, cols = w.cols - w.pad_cols;
+
+	if constexpr (SPLIT) {
+		return split_input{ (const uint16_t *)a.masters + w.master,
+				    a.rest ? a.rest + w.master : NULL, rows, cols };
+	} else {
+		const float *x = (const float *)a.masters + w.master;
+
+		return input<float>{ x, rows, cols,
+				     cols % piece<float>::W == 0 && aligned(x) };
+	}
+}
+
+/* te_k_weights_cast by 1X32 or 16X16: blocks take tiles in turn, as in weights.cu */
+template <bool FP4, bool SPLIT> DEV void weights_body(const struct te_k_weights &a)
+{
+	const uint64_t version = *a.version;
+
+	if (te_k_weights_current(&a))
+		return;
+	for (int64_t k = blockIdx.x; k < a.ntiles; k += gridDim.x) {
+		const struct te_k_weight w = a.table[entry_of(a, k)];
+		const int64_t tile = k - w.tile, nc = (w.cols + BLOCK - 1) / BLOCK;
+		const block_tile t =
+			block_at(w.rows, w.cols, tile / nc * BLOCK, tile % nc * BLOCK);
+		const struct te_k_q q = te_k_weight_q(&a, &w);
+
+		__syncthreads(); /* the codes of the tile before have been stored */
+		if (w.hp >= 0)
+			weights_values<SPLIT>(a, w, tile);
+		else if constexpr (FP4)
+			quantize_nvfp4_body<float, true, false>(q, t, master_of<SPLIT>(a, w));
+		else
+			quantize_1x32_body<float>(q, t, master_of<SPLIT>(a, w));
+	}
+	if (is_last_block(a.done) && threadIdx.x == 0)
+		a.done->copies = version;
+}
+
+#define TE_NAME(FP4, SPLIT, name)                                                               \
+	extern "C" __global__ void __launch_bounds__(BLOCK_THREADS, FP4 ? 2 : 1)                \
+		te_k_weights_cast_##name(const __grid_constant__ struct te_k_weights a)         \
+	{                                                                                       \
+		te_begin();                                                                     \
+		weights_body<FP4, SPLIT>(a);                                                    \
+	}
+TE_NAME(false, false, mxfp8)
+TE_NAME(false, true, mxfp8_split)
+TE_NAME(true, false, nvfp4)
+TE_NAME(true, true, nvfp4_split)
+#undef TE_NAME
 
 /* --- back --------------------------------------------------------------------------------- */
 

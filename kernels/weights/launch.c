@@ -37,7 +37,9 @@ int te__geo_weights_cast(const void *args, struct te__geometry *k)
 	};
 	const struct te_k_weights *a = args;
 
-	return te__geo_launch(k, name[a->split != 0][a->blocks != 0],
+	if (a->scaling >= TE_K_SCALING_1X32)
+		return te__geo_weights_mx(a, clamp(a->ntiles, 0, CAST_BLOCKS), k);
+	return te__geo_launch(k, name[a->split != 0][a->scaling != TE_K_SCALING_TENSOR],
 			      clamp(a->ntiles, 0, CAST_BLOCKS), TILE_THREADS);
 }
 

@@ -23,6 +23,20 @@ static int32_t master_of(const struct te_k_weights *a, const struct te_k_weight 
 	return TE_K_DTYPE_SPLIT;
 }
 
+/* NVFP4: what te__h_nvfp4_amax() leaves in the head of each copy's scales */
+static void put_heads(const struct te_k_weights *a, const struct te_k_weight *w, float amax)
+{
+	for (int i = 0; i < 2; i++) {
+		char *scales = (char *)a->copies + (i ? w->col_scale_inv : w->scale_inv);
+		float *head = (float *)(void *)scales;
+
+		if ((i ? w->col : w->row) < 0)
+			continue;
+		head[TE_K_NV_AMAX] = head[TE_K_NV_AMAX_X] = amax;
+		head[TE_K_NV_SUM] = 0.0f;
+	}
+}
+
 void te__h_weights_amax(const struct te_k_weights *a)
 {
 	if (te_k_weights_current(a))
@@ -42,6 +56,14 @@ void te__h_weights_amax(const struct te_k_weights *a)
 		if (w->hp >= 0)
 			continue;
 		amax.dtype = master_of(a, w, &split, &amax.x);
+		if (w->scaling >= TE_K_SCALING_1X16) {
+			float most = 0.0f;
+
+			amax.amax = &most;
+			te__h_amax(&amax);
+			put_heads(a, w, most);
+			continue;
+		}
 		amax.amax = a->amax + (int64_t)w->slot * a->window;
 		scale.amax = amax.amax;
 		scale.scale = a->scale + w->slot;

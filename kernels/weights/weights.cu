@@ -23,45 +23,13 @@
 #include "kernels/split.cuh"
 #include "kernels/tile.cuh"
 #include "kernels/weights/geometry.h"
+#include "kernels/weights/weights.cuh"
 
 extern "C" __global__ void
 te_k_weights_changed(const __grid_constant__ struct te_k_weights_changed a)
 {
 	te_begin();
 	++*a.version;
-}
-
-/* the entry that a tile belongs to: the last one that begins at or before it */
-DEV int entry_of(const struct te_k_weights &a, int64_t tile)
-{
-	int lo = 0, hi = a.n - 1;
-
-	while (lo < hi) {
-		const int mid = (lo + hi + 1) / 2;
-
-		if (a.table[mid].tile <= tile)
-			lo = mid;
-		else
-			hi = mid - 1;
-	}
-	return lo;
-}
-
-/* all threads of a block call it once, after their last access: true in the last block */
-DEV bool is_last_block(struct te_k_weights_done *done)
-{
-	__shared__ bool last;
-
-	__syncthreads();
-	if (threadIdx.x == 0) {
-		__threadfence();
-		last = atomicAdd((unsigned long long *)&done->nblocks, 1ull) == gridDim.x - 1;
-		if (last)
-			done->nblocks = 0;
-		__threadfence();
-	}
-	__syncthreads();
-	return last;
 }
 
 /* --- amaxes and scales --------------------------------------------------- */
@@ -118,39 +86,80 @@ DEV tile_raw<float, TILE_R> tile_load_split(const tile<TILE_R> *t, const uint16_
 	return x;
 }
 
+/* the largest of m and of a tile, which is of an entry with its padding */
+template <bool SPLIT>
+DEV float amax_of_tile(const struct te_k_weights &a, const struct te_k_weight &w,
+		       const tile<TILE_R> &padded, float m)
+{
+	const tile<TILE_R> t = tile_unpadded(padded, w.pad_rows, w.pad_cols);
+	tile_raw<float, TILE_R> raw;
+	float v[TE_V];
+
+	if constexpr (SPLIT) {
+		const uint16_t *x = (const uint16_t *)a.masters + w.master;
+		const uint16_t *rest = a.rest ? a.rest + w.master : NULL;
+
+		raw = tile_load_split(&t, x, rest, t.end % TE_V == 0 && aligned(x) &&
+							   aligned(rest));
+	} else {
+		const float *x = (const float *)a.masters + w.master;
+
+		raw = tile_load<float>(&t, x, t.end, t.c, t.end % TE_V == 0 && aligned(x));
+	}
+#pragma unroll
+	for (int i = 0; i < TILE_R; i++) {
+		const int n = tile_n(&t, i);
+
+		unpack(raw.row[i], v);
+#pragma unroll
+		for (int e = 0; e < TE_V; e++)
+			m = e < n ? amax_of(m, v[e]) : m;
+	}
+	return m;
+}
+
+DEV bool is_nvfp4(const struct te_k_weight &w)
+{
+	return w.hp < 0 && w.scaling >= TE_K_SCALING_1X16;
+}
+
+/* what nvfp4_amax leaves in the head of each copy's scales */
+DEV void put_heads(const struct te_k_weights &a, const struct te_k_weight &w, float m)
+{
+	for (int i = 0; i < 2; i++) {
+		uint32_t *head = (uint32_t *)((char *)a.copies +
+					      (i ? w.col_scale_inv : w.scale_inv));
+
+		if ((i ? w.col : w.row) < 0)
+			continue;
+		head[TE_K_NV_AMAX] = head[TE_K_NV_AMAX_X] = __float_as_uint(m);
+		head[TE_K_NV_SUM] = 0;
+	}
+}
+
 template <bool SPLIT> DEV void amax_body(const struct te_k_weights &a)
 {
 	if (te_k_weights_current(&a))
 		return;
 	for (int64_t k = blockIdx.x; k < a.ntiles; k += gridDim.x) {
 		const struct te_k_weight w = a.table[entry_of(a, k)];
-		const tile<TILE_R> t = tile_unpadded(
-			tile_number<TILE_R>(w.rows, w.cols, (uint32_t)(k - w.tile)), w.pad_rows,
-			w.pad_cols);
-		float v[TE_V], m = 0.0f;
+		float m = 0.0f;
 
 		if (w.hp >= 0)
 			continue; /* the same for all threads of the block */
-		tile_raw<float, TILE_R> raw;
-		if constexpr (SPLIT) {
-			const uint16_t *x = (const uint16_t *)a.masters + w.master;
-			const uint16_t *rest = a.rest ? a.rest + w.master : NULL;
+		if (is_nvfp4(w)) {
+			const int64_t nc = (w.cols + BLOCK - 1) / BLOCK, tile = k - w.tile;
 
-			raw = tile_load_split(&t, x, rest, t.end % TE_V == 0 && aligned(x) &&
-								   aligned(rest));
+			for (int half = 0; half < 2; half++)
+				m = amax_of_tile<SPLIT>(
+					a, w,
+					tile_at<TILE_R>(w.rows, w.cols,
+							tile / nc * BLOCK + half * TILE_ROWS,
+							tile % nc * BLOCK), m);
 		} else {
-			const float *x = (const float *)a.masters + w.master;
-
-			raw = tile_load<float>(&t, x, t.end, t.c,
-					       t.end % TE_V == 0 && aligned(x));
-		}
-#pragma unroll
-		for (int i = 0; i < TILE_R; i++) {
-			unpack(raw.row[i], v);
-			const int n = tile_n(&t, i);
-#pragma unroll
-			for (int e = 0; e < TE_V; e++)
-				m = e < n ? amax_of(m, v[e]) : m;
+			m = amax_of_tile<SPLIT>(
+				a, w, tile_number<TILE_R>(w.rows, w.cols, (uint32_t)(k - w.tile)),
+				m);
 		}
 		m = block_max(m);
 		if (threadIdx.x == 0)
@@ -169,7 +178,9 @@ template <bool SPLIT> DEV void amax_body(const struct te_k_weights &a)
 		for (int64_t k = w.tile + threadIdx.x % 32; k < end; k += 32)
 			m = fmaxf(m, __ldcg(a.part + k));
 		m = warp_amax(m);
-		if (threadIdx.x % 32 == 0) {
+		if (threadIdx.x % 32 == 0 && is_nvfp4(w)) {
+			put_heads(a, w, m);
+		} else if (threadIdx.x % 32 == 0) {
 			a.amax[(int64_t)w.slot * a.window] = m;
 			a.scale[w.slot] = scale_of(a, w.dtype, m);
 		}

@@ -27,8 +27,8 @@ struct te_k_weight {
 	int64_t scale_inv, col_scale_inv; /* as in struct te_k_q */
 	int64_t tile;	 /* tiles of all entries before this one: te_k_weight_ntiles */
 	int32_t slot;	 /* index in scale and amax */
-	int32_t dtype;	 /* E4M3 or E5M2 */
-	int32_t scaling; /* TE_K_SCALING_TENSOR or _128X128 */
+	int32_t dtype;	 /* E4M3, E5M2 or E2M1 */
+	int32_t scaling; /* TENSOR, 128X128, 1X32 or 16X16 */
 	int16_t pad_rows, pad_cols; /* as in struct te_k_quantize; 0 for BF16 */
 };
 
@@ -43,7 +43,8 @@ struct te_k_weights_done {
  * Nothing happens when done->copies == *version, and, with record, done->amax == *version too.
  *
  * weights_amax, for scales from the weights' own amaxes: amax and scale of each entry with codes,
- * as by te_k_amax into a cleared word and te_k_scale_current.
+ * as by te_k_amax into a cleared word and te_k_scale_current; of 16X16 the words that
+ * te_k_nvfp4_amax writes, which weights_cast reads.
  *
  * weights_cast: each copy from its master, codes as by te_k_quantize with the slot's scale; with
  * record, amaxes are folded into the slots' words. Then done->copies = *version, and with record
@@ -66,7 +67,7 @@ struct te_k_weights {
 	float fmt_max[2]; /* largest values of E4M3 and E5M2 */
 	float epsilon;	  /* as in te_k_scale_current */
 	int32_t pow2;
-	int32_t blocks; /* 1: entries are scaled by blocks */
+	int32_t scaling; /* scaling of entries with codes; TENSOR if there are none */
 	int32_t split;	/* 1: masters are struct te_k_split */
 };
 

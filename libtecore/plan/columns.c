@@ -83,6 +83,16 @@ static size_t scales_nbytes(const struct te__need *need)
 	return scaling ? (size_t)te_scaling_nfloats(scaling, cols, rows) * sizeof(float) : 0;
 }
 
+/* scratch of the amax of a cast */
+static size_t part_nbytes(const struct te__need *need)
+{
+	struct te_k_weight e = { .hp = -1, .scaling = (int32_t)te_tensor_scaling(need->t_q) };
+
+	extents(need, &e.rows, &e.cols);
+	return e.scaling >= TE_K_SCALING_1X16 ?
+		       (size_t)te_k_weight_ntiles(&e) * sizeof(float) : 0;
+}
+
 /* from the master; else from the row-wise copy */
 static int is_cast(const struct te__need *need)
 {
@@ -128,7 +138,8 @@ static int find_in_group(struct te_plan *p, int t, int make)
 		c = &p->column[p->ncolumns];
 		*c = (struct te__column){ .group = t, .step = g->first + k };
 		c->buf = te__plan_new_buf(p, codes_nbytes(need_of(p, s)) +
-						     scales_nbytes(need_of(p, s)));
+						     scales_nbytes(need_of(p, s)) +
+						     part_nbytes(need_of(p, s)));
 		if (c->buf < 0)
 			return c->buf;
 		p->buf[c->buf].first = p->buf[c->buf].last = t;
@@ -243,7 +254,8 @@ static void fill_cast(const struct te_plan *p, struct te__column *c, void *col)
 		.copies_nbytes = (int64_t)(codes_nbytes(need) + scales_nbytes(need)),
 		.ntiles = te_k_weight_ntiles(&e),
 		.n = 1,
-		.blocks = 1,
+		.part = (float *)(void *)((char *)col + codes_nbytes(need) + scales_nbytes(need)),
+		.scaling = e.scaling,
 		.split = te__seq_is_split(p->seq),
 	};
 	te__quant_weights(p->quant, need->slot, 1, &c->cast);
@@ -306,8 +318,14 @@ int te__columns_run(const struct te_plan *p, struct te_stream *stream, const str
 
 		if (!c || c->step != g->first + k)
 			continue;
-		r = c->turn.row ? TE__LAUNCH(stream, WEIGHT_TRANSPOSE, &c->turn) :
-				  TE__LAUNCH(stream, WEIGHTS_CAST, &c->cast);
+		if (c->turn.row) {
+			r = TE__LAUNCH(stream, WEIGHT_TRANSPOSE, &c->turn);
+			continue;
+		}
+		if (c->cast.scaling >= TE_K_SCALING_1X16)
+			r = TE__LAUNCH(stream, WEIGHTS_AMAX, &c->cast);
+		if (!r)
+			r = TE__LAUNCH(stream, WEIGHTS_CAST, &c->cast);
 	}
 	return r;
 }

@@ -135,7 +135,8 @@ static void table_fill(const struct te_plan *p, int all, struct te__copies *set,
 		const size_t n = (size_t)(w->rows * w->cols);
 
 		w->tile = a->ntiles;
-		a->blocks |= w->scaling != TE_K_SCALING_TENSOR;
+		if (w->scaling)
+			a->scaling = w->scaling;
 		a->ntiles += te_k_weight_ntiles(w);
 		if (w->hp >= 0) {
 			w->hp = take(&nbytes, n * te_dtype_nbytes(values));

@@ -32,4 +32,5 @@ const struct te__recipe_ops te__recipe_nvfp4 = {
 	.operand = nvfp4_operand,
 	.begin = te__quantize_later,
 	.keeps_x = 1,
+	.weights = TE__WEIGHTS_OWN_AMAX,
 };

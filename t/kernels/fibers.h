@@ -315,6 +315,13 @@ DEV uint32_t atomicAdd(uint32_t *p, uint32_t x)
 {
 	return (*p += x) - x;
 }
+DEV unsigned long long atomicAdd(unsigned long long *p, unsigned long long x)
+{
+	return (*p += x) - x;
+}
+DEV void __threadfence(void)
+{
+}
 DEV uint64_t __cvta_generic_to_shared(const void *p)
 {
 	return (uint64_t)p;

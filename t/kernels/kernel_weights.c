@@ -26,41 +26,44 @@ static int64_t gap(int64_t align)
 	return kc_is_unaligned() ? align * tt_rand_int(1, 5) : 256;
 }
 
-/* every third is BF16, others have codes row-wise, column-wise or both, with one scale or with a
- * scale for each block of 128 x 128 */
-static struct set make(int n, const int64_t (*shape)[2], int record, int blocks)
+/* every third is BF16, others have codes row-wise, column-wise or both, with this scaling */
+static struct set make(int n, const int64_t (*shape)[2], int record, int32_t scaling)
 {
+	const int fp4 = scaling == TE_K_SCALING_16X16;
 	struct set s = { .table = kc_poison(TE_DTYPE_UINT8, n * (int64_t)sizeof(*s.table)) };
 	int64_t nmasters = 0, nbytes = 0, ntiles = 0;
 
 	for (int i = 0; i < n; i++) {
-		const int64_t rows = shape[i][0], cols = shape[i][1];
+		const int pads = fp4 && i % 3 != 2;
+		const int64_t rows = pads ? (shape[i][0] + 15) / 16 * 16 : shape[i][0];
+		const int64_t cols = pads ? (shape[i][1] + 15) / 16 * 16 : shape[i][1];
+		const int64_t codes = fp4 ? rows * cols / 2 : rows * cols;
 		struct te_k_weight *w = &s.table[i];
 
 		*w = (struct te_k_weight){ .master = nmasters, .rows = rows, .cols = cols,
 					   .hp = -1, .row = -1, .col = -1,
 					   .slot = 2 * i + 1,
-					   .dtype = kl_fp8[i & 1] };
+					   .dtype = fp4 ? TE_DTYPE_E2M1 : kl_fp8[i & 1] };
 		nmasters += rows * cols + (kc_is_unaligned() ? tt_rand_int(0, 9) : 64);
 		if (i % 3 == 2) {
 			w->hp = nbytes += gap(2);
 			nbytes += 2 * rows * cols + rows * cols % 2 * 2;
 		} else {
-			w->scaling = blocks ? TE_K_SCALING_128X128 : TE_K_SCALING_TENSOR;
+			w->scaling = scaling;
 			if (i % 2) {
 				w->pad_rows = (int16_t)tt_rand_int(0, rows < 16 ? rows - 1 : 15);
 				w->pad_cols = (int16_t)tt_rand_int(0, cols < 16 ? cols - 1 : 15);
 			}
 			w->scale_inv = w->col_scale_inv = nbytes = (nbytes + 7) / 4 * 4;
 			nbytes += 4 * te_k_scale_nfloats(w->scaling, rows, cols);
-			if (blocks) {
+			if (scaling) {
 				w->col_scale_inv = nbytes += 8;
 				nbytes += 4 * te_k_scale_nfloats(w->scaling, cols, rows);
 			}
 			if (i % 4 != 1)
-				w->row = nbytes += gap(1), nbytes += rows * cols;
+				w->row = nbytes += gap(1), nbytes += codes;
 			if (i % 4 != 3)
-				w->col = nbytes += gap(1), nbytes += rows * cols;
+				w->col = nbytes += gap(1), nbytes += codes;
 		}
 		nbytes = kc_is_unaligned() ? (nbytes + 3) / 4 * 4 : (nbytes + 255) / 256 * 256;
 		w->tile = ntiles;
@@ -87,7 +90,7 @@ static struct set make(int n, const int64_t (*shape)[2], int record, int blocks)
 		.nslots = NSLOTS,
 		.window = WINDOW,
 		.record = record,
-		.blocks = blocks,
+		.scaling = scaling,
 		.fmt_max = { 448.0f, 57344.0f },
 	};
 	for (int i = 0; i < NSLOTS; i++)
@@ -101,7 +104,8 @@ static struct set make(int n, const int64_t (*shape)[2], int record, int blocks)
 static void check_blocks(const struct set *s, const struct te_k_weight *w, struct te_k_quantize *k)
 {
 	const char *copies = s->a.copies;
-	const int64_t n = w->rows * w->cols;
+	const int fp4 = w->dtype == TE_DTYPE_E2M1;
+	const int64_t n = fp4 ? w->rows * w->cols / 2 : w->rows * w->cols;
 	const int64_t nrow = te_k_scale_nfloats(w->scaling, w->rows, w->cols);
 	const int64_t ncol = te_k_scale_nfloats(w->scaling, w->cols, w->rows);
 
@@ -109,6 +113,10 @@ static void check_blocks(const struct set *s, const struct te_k_weight *w, struc
 	k->q.scale_inv = kc_poison(TE_DTYPE_FP32, nrow);
 	k->q.col_scale_inv = kc_poison(TE_DTYPE_FP32, ncol);
 	k->q.scaling = w->scaling;
+	if (fp4) {
+		KC_RUN(NVFP4_BEGIN, k);
+		KC_RUN(NVFP4_AMAX, k);
+	}
 	KC_RUN(QUANTIZE, k);
 	if (w->row >= 0) {
 		ck_assert_mem_eq(copies + w->row, k->q.row, (size_t)n);
@@ -183,11 +191,25 @@ static size_t nshapes(void)
 	return kl_count(TT_LEN(shapes), 1);
 }
 
+/* 0: one scale, 1: amaxes are recorded, 2 to 4: blocks */
+static const int32_t scalings[] = { TE_K_SCALING_TENSOR, TE_K_SCALING_TENSOR,
+				    TE_K_SCALING_128X128, TE_K_SCALING_1X32, TE_K_SCALING_16X16 };
+
+/* casts read the amaxes of NVFP4 */
+static void run_amax(const struct te_k_weights *a)
+{
+	if (a->scaling != TE_K_SCALING_16X16)
+		return;
+	kc_defer(a->part);
+	KC_RUN(WEIGHTS_AMAX, a);
+}
+
 START_TEST(copies_of_all_weights)
 {
 	for (size_t k = 0; k < nshapes(); k++) {
-		struct set s = make(shape_count(k), shapes[k], _i == 1, _i == 2);
+		struct set s = make(shape_count(k), shapes[k], _i == 1, scalings[_i]);
 
+		run_amax(&s.a);
 		KC_RUN(WEIGHTS_CAST, &s.a);
 		ck_assert_uint_eq(s.done->copies, NOW);
 		ck_assert_uint_eq(s.done->amax, _i == 1 ? NOW : NOW - 1);
@@ -275,13 +297,13 @@ START_TEST(current_copies_stay)
 END_TEST
 
 /*
- * The same codes, amaxes and scales of weights that are split, and their values in FP32. _i: 0: one
- * scale; 1: amaxes are recorded, no remainder; 2: blocks; 3: scales from their own amaxes
+ * The same codes, amaxes and scales of weights that are split, and their values in FP32. _i: as in
+ * scalings, 1 without remainders; 5: scales from their own amaxes
  */
 START_TEST(copies_of_split_masters)
 {
 	for (size_t k = 0; k < nshapes(); k++) {
-		struct set s = make(shape_count(k), shapes[k], _i == 1, _i == 2);
+		struct set s = make(shape_count(k), shapes[k], _i == 1, _i < 5 ? scalings[_i] : 0);
 		struct te_k_weights a = s.a;
 		struct te_k_weight *table;
 		int64_t values = s.a.copies_nbytes;
@@ -311,7 +333,9 @@ START_TEST(copies_of_split_masters)
 		memcpy(a.scale, s.a.scale, NSLOTS * sizeof(*a.scale));
 		memcpy(a.amax, s.a.amax, NSLOTS * WINDOW * sizeof(*a.amax));
 		*a.done = *s.a.done;
-		if (_i == 3) {
+		run_amax(&s.a);
+		run_amax(&a);
+		if (_i == 5) {
 			kc_defer(s.a.part);
 			KC_RUN(WEIGHTS_AMAX, &s.a);
 			kc_defer(a.part);
@@ -323,7 +347,8 @@ START_TEST(copies_of_split_masters)
 		ck_assert_mem_eq(a.amax, s.a.amax, NSLOTS * WINDOW * sizeof(*a.amax));
 		for (int i = 0; i < a.n; i++) {
 			const struct te_k_weight *w = &s.table[i];
-			const size_t n = (size_t)(w->rows * w->cols);
+			const size_t n = (size_t)(w->rows * w->cols) /
+					 (w->dtype == TE_DTYPE_E2M1 && w->hp < 0 ? 2 : 1);
 			const char *got = a.copies, *want = s.a.copies;
 
 			if (w->hp >= 0)
@@ -399,13 +424,13 @@ void kernel_weights_cases(Suite *s, TCase *odd)
 {
 	TCase *c = kl_case(s, "weights");
 
-	TT_ADD_LOOP(c, copies_of_all_weights, 3, 3);
+	TT_ADD_LOOP(c, copies_of_all_weights, 5, 5);
 	TT_ADD_LOOP(c, scales_from_their_own_amaxes, 2, 2);
-	TT_ADD_LOOP(c, copies_of_split_masters, 4, 4);
+	TT_ADD_LOOP(c, copies_of_split_masters, 6, 6);
 	tcase_add_loop_test(c, current_copies_stay, 0, 2);
 	tcase_add_loop_test(c, transposes_codes, 0, 2);
 	tcase_add_loop_test(odd, transposes_codes, 0, 2);
-	TT_ADD_LOOP(odd, copies_of_all_weights, 3, 3);
+	TT_ADD_LOOP(odd, copies_of_all_weights, 5, 5);
 	TT_ADD_LOOP(odd, scales_from_their_own_amaxes, 2, 2);
-	TT_ADD_LOOP(odd, copies_of_split_masters, 4, 4);
+	TT_ADD_LOOP(odd, copies_of_split_masters, 6, 6);
 }

@@ -216,6 +216,89 @@ static void run_case(int turn)
 		dequantize(got, at);
 }
 
+static te_k_weights set;
+
+static void cast_set(void)
+{
+	const bool fp4 = set.scaling == TE_K_SCALING_16X16;
+
+	set.split ? (fp4 ? te_k_weights_cast_nvfp4_split(set) :
+			   te_k_weights_cast_mxfp8_split(set)) :
+		    (fp4 ? te_k_weights_cast_nvfp4(set) : te_k_weights_cast_mxfp8(set));
+}
+
+/* weights of a set, one with row-wise codes only, have the bits of casts of each */
+static void run_set(bool fp4, bool split)
+{
+	enum { N = 3 };
+	te_k_weight table[N] = {};
+	copies got[N], want[N];
+	te_k_weights_done done = { 1, 1, 0 };
+	const uint64_t version = 2;
+	std::vector<uint32_t> x;
+	std::vector<uint16_t> upper, rest;
+	char *const base = (char *)&set;
+
+	set = {};
+	for (int i = 0; i < N; i++) {
+		te_k_weight &w = table[i];
+
+		k = {};
+		w.rows = k.rows = 16 * (1 + rnd(16));
+		w.cols = k.cols = 16 * (1 + rnd(16));
+		w.pad_rows = k.pad_rows = (int16_t)rnd(16);
+		w.pad_cols = k.pad_cols = (int16_t)rnd(16);
+		w.master = (int64_t)x.size();
+		w.dtype = k.q.dtype = fp4 ? TE_DTYPE_E2M1 : TE_DTYPE_E4M3;
+		w.scaling = k.q.scaling = fp4 ? TE_K_SCALING_16X16 : TE_K_SCALING_1X32;
+		k.dtype = TE_DTYPE_FP32;
+		k.q.row = &k;
+		k.q.col = i ? &k : NULL;
+		for (int64_t e = (w.rows - w.pad_rows) * (w.cols - w.pad_cols); e > 0; e--)
+			x.push_back(draw(0));
+		k.x = x.data() + w.master;
+		copies_make(&want[i], 0);
+		if (fp4) {
+			te__h_nvfp4_begin(&k);
+			te__h_nvfp4_amax(&k);
+		}
+		te__h_quantize(&k);
+		copies_make(&got[i], 0);
+		if (fp4) {
+			te__h_nvfp4_begin(&k);
+			te__h_nvfp4_amax(&k);
+		}
+		w.hp = -1;
+		w.row = (char *)k.q.row - base;
+		w.col = i ? (char *)k.q.col - base : -1;
+		w.scale_inv = (char *)k.q.scale_inv - base;
+		w.col_scale_inv = (char *)k.q.col_scale_inv - base;
+		w.tile = set.ntiles;
+		set.ntiles += te_k_weight_ntiles(&w);
+	}
+	for (const uint32_t u : x) {
+		rest.push_back((uint16_t)u);
+		upper.push_back((uint16_t)((u >> 16) + (u >> 15 & 1)));
+	}
+	set.table = table;
+	set.masters = split ? (const void *)upper.data() : x.data();
+	set.rest = split ? rest.data() : NULL;
+	set.copies = base;
+	set.version = &version;
+	set.done = &done;
+	set.n = N;
+	set.scaling = k.q.scaling;
+	set.split = split;
+	launch(cast_set, 2, BLOCK_THREADS);
+	CHECK(done.copies == version && !done.nblocks, "the set is not done");
+	for (int i = 0; i < N; i++) {
+		compare("a weight's row-wise", got[i].row_scales, want[i].row_scales);
+		compare("a weight's column-wise", got[i].col_scales, want[i].col_scales);
+		compare("a weight's row-wise", got[i].row, want[i].row);
+		compare("a weight's column-wise", got[i].col, want[i].col);
+	}
+}
+
 int main(int argc, char **argv)
 {
 	const uint64_t seed = argc > 1 ? strtoull(argv[1], NULL, 0) : 1;
@@ -225,5 +308,7 @@ int main(int argc, char **argv)
 		state = seed * 1000 + (uint64_t)i;
 		run_case(i);
 	}
+	for (int i = 0; i < 4; i++)
+		run_set(i & 1, i & 2);
 	return 0;
 }

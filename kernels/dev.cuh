@@ -9,6 +9,7 @@
 #ifndef TE_DEV_CUH
 #define TE_DEV_CUH
 
+#include "kernels/approx.cuh"
 #include "kernels/fp8.cuh"
 #include "kernels/tile.h"
 
@@ -68,9 +69,8 @@ DEV num operator/(num a, num b)
 /* 1 / d, for 2^-100 < d < 2^100 */
 DEV float plain_reciprocal(float d)
 {
-	float r;
+	const float r = reciprocal_approx(d);
 
-	asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(d));
 	return __fmaf_rn(r, __fmaf_rn(-d, r, 1.0f), r);
 }
 

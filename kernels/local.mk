@@ -132,6 +132,7 @@ KERNEL_H = \
 	kernels/weights/weights.h
 
 KERNEL_CUH = \
+	kernels/approx.cuh \
 	kernels/attn/dev.cuh \
 	kernels/attn/fp32.cuh \
 	kernels/attn/quantize.cuh \
@@ -145,6 +146,7 @@ KERNEL_CUH = \
 	kernels/comm/reduce.cuh \
 	kernels/dev.cuh \
 	kernels/fp8.cuh \
+	kernels/gelu.cuh \
 	kernels/gemm/tile.cuh \
 	kernels/mma.cuh \
 	kernels/norm/norm.cuh \

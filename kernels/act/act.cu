@@ -15,6 +15,7 @@
  * a separate function, so that none needs the registers of another.
  */
 #include "kernels/block.cuh"
+#include "kernels/gelu.cuh"
 #include "kernels/tile.cuh"
 
 /* enum te_act */
@@ -189,6 +190,40 @@ template <int A> DEV float act_d(num x, num s)
 	}
 }
 
+/* v = act(v), or of BF16 numbers */
+template <class T, int A> DEV void act_all(float v[TE_V])
+{
+	float s[TE_V] = {};
+
+	if (sizeof(T) == 2 && A == ACT_GELU) {
+#pragma unroll
+		for (int e = 0; e < TE_V; e++)
+			v[e] = gelu_bf16(v[e]);
+		return;
+	}
+	act_s<A>(v, s);
+#pragma unroll
+	for (int e = 0; e < TE_V; e++)
+		v[e] = act<A>(v[e], s[e]);
+}
+
+/* d = act'(v), or of BF16 numbers */
+template <class T, int A> DEV void act_d_all(const float v[TE_V], float d[TE_V])
+{
+	float s[TE_V] = {};
+
+	if (sizeof(T) == 2 && A == ACT_GELU) {
+#pragma unroll
+		for (int e = 0; e < TE_V; e++)
+			d[e] = gelu_d_bf16(v[e]);
+		return;
+	}
+	act_s<A>(v, s);
+#pragma unroll
+	for (int e = 0; e < TE_V; e++)
+		d[e] = act_d<A>(v[e], s[e]);
+}
+
 template <class T, int A, bool GATED, int R> DEV void act_fwd_body(const struct te_k_act_fwd &a)
 {
 	__shared__ tile_codes<R> codes;
@@ -211,18 +246,15 @@ template <class T, int A, bool GATED, int R> DEV void act_fwd_body(const struct 
 		q_scale_inv(&a.q, o.scale);
 #pragma unroll
 	for (int i = 0; i < R; i++) {
-		float g[TE_V], s[TE_V] = {};
+		float g[TE_V];
 
 		unpack(x.row[i], v[i]);
 		if (GATED)
 			unpack(gate.row[i], g);
-		act_s<A>(v[i], s);
+		act_all<T, A>(v[i]);
 #pragma unroll
-		for (int e = 0; e < TE_V; e++) {
-			v[i][e] = act<A>(v[i][e], s[e]);
-			if (GATED)
-				v[i][e] = mul(v[i][e], g[e]);
-		}
+		for (int e = 0; GATED && e < TE_V; e++)
+			v[i][e] = mul(v[i][e], g[e]);
 	}
 	m = tile_put<T, R, R == TILE_SMALL_R>(&o, &t, v, &codes, NULL, 0.0f);
 	if (R != TILE_SMALL_R && a.q.amax)
@@ -272,16 +304,16 @@ template <class T, int A, bool GATED, int R> DEV void act_bwd_body(const struct 
 		q_scale_inv(&a.q, o.scale);
 #pragma unroll
 	for (int i = 0; i < R; i++) {
-		float g[TE_V], d[TE_V], s[TE_V] = {};
+		float g[TE_V], d[TE_V];
 
 		unpack(x.row[i], v[i]);
 		unpack(dy.row[i], d);
 		if (GATED)
 			unpack(gate.row[i], g);
-		act_s<A>(v[i], s);
+		act_d_all<T, A>(v[i], v[i]);
 #pragma unroll
 		for (int e = 0; e < TE_V; e++)
-			v[i][e] = mul(GATED ? mul(d[e], g[e]) : d[e], act_d<A>(v[i][e], s[e]));
+			v[i][e] = mul(GATED ? mul(d[e], g[e]) : d[e], v[i][e]);
 	}
 	m = put_dx<T, R, !GATED && R == TILE_SMALL_R>(&o, &t, 0, xcols, v, &codes, &values, 0.0f);
 	if (GATED) {
@@ -338,18 +370,15 @@ template <class T, int A, bool GATED> DEV void act_fwd_block_body(const struct t
 		}
 #pragma unroll
 		for (int i = 0; i < STEP; i++) {
-			float v[TE_V], g[TE_V], s[TE_V] = {};
+			float v[TE_V], g[TE_V];
 
 			unpack(in[i], v);
 			if (GATED)
 				unpack(gate[i], g);
-			act_s<A>(v, s);
+			act_all<T, A>(v);
 #pragma unroll
-			for (int e = 0; e < TE_V; e++) {
-				v[e] = act<A>(v[e], s[e]);
-				if (GATED)
-					v[e] = mul(v[e], g[e]);
-			}
+			for (int e = 0; GATED && e < TE_V; e++)
+				v[e] = mul(v[e], g[e]);
 			y[i0 + i] = block_round<T>(block_n(t, i0 + i), v);
 		}
 	}
@@ -440,7 +469,8 @@ template <class T, int A, bool GATED> DEV void act_bwd_block_body(const struct t
 		act_##DIR##_block_body<T, A, GATED>(a);                                         \
 	}
 #define FUNC(DIR, T, t, A, GATED, R, name)                                                      \
-	extern "C" __global__ void __launch_bounds__(TILE_THREADS, sizeof(T) == 2 ? 2 : 1)      \
+	extern "C" __global__ void                                                              \
+	__launch_bounds__(TILE_THREADS, sizeof(T) == 4 ? 1 : A == ACT_GELU && !GATED ? 4 : 2)   \
 		te_k_act_##DIR##_##name##_##t(const __grid_constant__ struct te_k_act_##DIR a)  \
 	{                                                                                       \
 		te_begin_early();                                                               \

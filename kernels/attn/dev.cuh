@@ -2,6 +2,7 @@
 #ifndef TE_ATTN_DEV_CUH
 #define TE_ATTN_DEV_CUH
 
+#include "kernels/approx.cuh"
 #include "kernels/attn/geometry.h"
 #include "kernels/begin.cuh"
 #include "kernels/fp8.cuh"
@@ -22,20 +23,11 @@ DEV uint32_t pack_bf16(float lo, float hi)
 	return r;
 }
 
-DEV float exp2_approx(float x)
-{
-	float y;
-
-	asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-	return y;
-}
-
 /* 1 / x, rounded to nearest, for 1 <= x < 2^125: 1.0f / x without its branches */
 DEV float inverse(float x)
 {
-	float y;
+	const float y = reciprocal_approx(x);
 
-	asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
 	return fmaf(y, -fmaf(x, y, -1.0f), y);
 }
 

@@ -303,8 +303,10 @@ START_TEST(a_few_are_in_device_memory_at_a_time)
 	ck_assert_uint_eq(mem[1].weights_nbytes, n * 4); /* zeros, below 64 MiB */
 	ck_assert_uint_eq(mem[1].copies_nbytes, mem[0].copies_nbytes);
 	ck_assert_uint_gt(mem[1].arena_nbytes, mem[0].arena_nbytes);
-	/* a gradient, half of the largest before and after it, and a master */
-	ck_assert_uint_le(mem[1].arena_nbytes, mem[0].arena_nbytes + 3 * most);
+	/* a gradient, half of the largest before and after it, and a master; but a GPU's plan gives
+	 * no small buffer the memory of another (offsets.c) */
+	if (!strcmp(backend, "host"))
+		ck_assert_uint_le(mem[1].arena_nbytes, mem[0].arena_nbytes + 3 * most);
 }
 END_TEST
 

@@ -68,5 +68,5 @@ check "a run takes as much less" test $(($(key device.json memory_bytes) - \
 
 "$te_run" -n 2 "$te_train" --model untied.json $common --pipeline 2 --states host >out 2>err
 check "--pipeline is refused" grep -q \
-	'^te_train: --pipeline: --states host is not possible with it$' err
+	'^te_train: --pipeline: --states other than device is not possible' err
 tap_end

@@ -238,6 +238,34 @@ START_TEST(orders_depend_on_seed_and_epoch)
 }
 END_TEST
 
+/* tokens are their own index; _i: the epoch */
+START_TEST(windows_begin_elsewhere_in_later_epochs)
+{
+	int64_t n[3] = { 80, 80, 80 };
+	struct data *d = counting(n);
+	struct span s = { d, 0, 240 };
+	int32_t x[23][11], y[23][11], first[23][11];
+	int moved = 0, divided = 0;
+	const int64_t nwindows = epoch_nwindows(&s, 11); /* 22 */
+
+	ck_assert_int_eq(batch_take(&s, 3, _i * nwindows,
+				    &(struct rows){ nwindows, 11, x[0], y[0], first[0] }), 0);
+	for (int64_t i = 0; i < nwindows; i++) {
+		moved += x[i][0] % 11 != 0;
+		for (int k = 1; k < 11 && y[i][k] != IGNORED_TARGET; k++)
+			if (x[i][k] != x[i][k - 1] + 1) {
+				ck_assert_int_eq(x[i][k], 0);
+				ck_assert_int_eq(x[i][k - 1], 238);
+				ck_assert_int_eq(y[i][k - 1], 239);
+				ck_assert_int_eq(first[i][k], k);
+				divided++;
+			}
+	}
+	ck_assert(_i ? moved >= 21 && divided == 1 : !moved && !divided);
+	data_close(d);
+}
+END_TEST
+
 START_TEST(another_length_of_windows_begins_an_epoch)
 {
 	int64_t n[3] = { 80, 80, 80 };
@@ -944,6 +972,7 @@ TT_SUITE("tools/data", TT_NEED_NOTHING)
 	tcase_add_loop_test(c, an_epoch_has_each_element_once, 0, 20);
 	tcase_add_test(c, ranks_take_each_token_once_an_epoch);
 	tcase_add_test(c, orders_depend_on_seed_and_epoch);
+	tcase_add_loop_test(c, windows_begin_elsewhere_in_later_epochs, 0, 4);
 	tcase_add_test(c, another_length_of_windows_begins_an_epoch);
 	tcase_add_test(c, spreads_a_limited_validation);
 	tcase_add_test(c, reads_token_files);

@@ -22,10 +22,12 @@ static void pad(const struct rows *rows, int64_t row, int64_t from)
 	}
 }
 
-/* fill a row: n tokens, and the successor of each, unless it is no target; then padding */
-static int window(const struct span *s, int64_t at, int64_t n, const struct rows *rows, int64_t row)
+/* fill n tokens of a row from index `from` on, and the successor of each, unless it is no target */
+static int fill(const struct span *s, int64_t at, int64_t n, const struct rows *rows, int64_t row,
+		int64_t from)
 {
-	int32_t *x = rows->x + row * rows->T, *y = rows->y + row * rows->T;
+	const int64_t begin = row * rows->T + from;
+	int32_t *x = rows->x + begin, *y = rows->y + begin;
 	int r = span_read(s, at, n, x);
 
 	if (r)
@@ -33,8 +35,38 @@ static int window(const struct span *s, int64_t at, int64_t n, const struct rows
 	memcpy(y, x + 1, (size_t)(n - 1) * sizeof(*y));
 	r = span_read(s, at + n, 1, y + n - 1);
 	if (rows->documents)
-		span_documents(s, at, n, x, y, rows->documents + row * rows->T);
+		span_documents(s, at, n, x, y, rows->documents + begin);
+	for (int64_t i = 0; rows->documents && i < n; i++)
+		rows->documents[begin + i] += (int32_t)from;
 	span_mask(s, at + 1, n, y);
+	return r;
+}
+
+/* fill a row: n tokens; then padding */
+static int window(const struct span *s, int64_t at, int64_t n, const struct rows *rows, int64_t row)
+{
+	int r = fill(s, at, n, rows, row, 0);
+
+	pad(rows, row, n);
+	return r;
+}
+
+/*
+ * Fill a row with window w of an epoch. Windows begin with the first token in the first epoch, and
+ * up to T tokens later in each other one, where one window has the end and beginning of the data.
+ */
+static int epoch_window(const struct span *s, uint64_t seed, int64_t epoch, int64_t w,
+			const struct rows *rows, int64_t row)
+{
+	const int64_t T = rows->T, all = s->n - 1;
+	const int64_t n = all - w * T < T ? all - w * T : T;
+	const uint64_t shift = epoch ? mix64(~seed, (uint64_t)epoch) % (uint64_t)T : 0;
+	const int64_t at = (int64_t)(((uint64_t)(w * T) + shift) % (uint64_t)all);
+	const int64_t most = all - at < n ? all - at : n;
+	int r = fill(s, at, most, rows, row, 0);
+
+	if (!r && most < n)
+		r = fill(s, 0, n - most, rows, row, most);
 	pad(rows, row, n);
 	return r;
 }
@@ -70,16 +102,15 @@ int64_t epoch_next(const struct span *s, int64_t drawn, int64_t window, int64_t 
 
 int batch_take(const struct span *s, uint64_t seed, int64_t first, const struct rows *rows)
 {
-	const int64_t T = rows->T, nwindows = epoch_nwindows(s, T);
+	const int64_t nwindows = epoch_nwindows(s, rows->T);
 	int r = STATUS_OK;
 
 	for (int64_t i = 0; i < rows->nrows && !r; i++) {
-		const int64_t c = first + i;
-		const uint64_t key = mix64(seed, (uint64_t)(c / nwindows));
-		const int64_t at = epoch_permute(key, nwindows, c % nwindows) * T;
-		const int64_t n = s->n - 1 - at < T ? s->n - 1 - at : T;
+		const int64_t c = first + i, epoch = c / nwindows;
+		const uint64_t key = mix64(seed, (uint64_t)epoch);
 
-		r = window(s, at, n, rows, i);
+		r = epoch_window(s, seed, epoch, epoch_permute(key, nwindows, c % nwindows), rows,
+				 i);
 	}
 	return r;
 }

@@ -630,7 +630,6 @@ EXTRA_DIST += \
 	t/kernels/sm90.h \
 	t/lib/commands.awk \
 	t/lib/tap.sh \
-	t/lib/ubsan.list \
 	t/meta/common.sh \
 	t/meta/fortran.f90 \
 	t/token/compare.py \

@@ -16,6 +16,7 @@
 #include "tt_ctx.h"
 #include "tt_num.h"
 #include "weights_cases.h"
+#include "weights_pair.h"
 
 /* weights of several blocks of 128 x 128, not all whole; of extents that are no multiples of 16 */
 static const struct model_shape llama = { 48, 160, 2, 16, 4, 2, 2, 0, 1 };
@@ -39,30 +40,12 @@ static struct te_seq *complete(const struct model_shape *m, uint32_t flags, int 
 	return s;
 }
 
-static struct te_plan_opts opts_of(const struct model_shape *m, const struct te_recipe *recipe,
-				   uint32_t flags)
-{
-	struct te_plan_opts o = TE_PLAN_OPTS_INIT;
-
-	o.recipe = recipe;
-	o.flags = flags;
-	o.x = (struct te_spec){ TE_DTYPE_INT32, 2, { m->batch, m->seqlen } };
-	return o;
-}
-
-/* the same model twice: s[0] keeps the copies */
-struct pair {
-	struct te_seq *s[2];
-	struct te_plan *p[2];
-	struct te_adamw *opt[2];
-};
-
 static void make_pair(struct pair *q, const struct model_shape *m, const char *recipe,
 		      uint32_t seq_flags, uint32_t flags, int recompute)
 {
 	static const char *const again[] = { "h.*" };
 	const struct te_recipe r = model_recipe(recipe);
-	struct te_plan_opts o = opts_of(m, &r, flags);
+	struct te_plan_opts o = pair_opts(m, &r, flags);
 
 	o.nrecompute = recompute;
 	o.recompute = again;
@@ -75,45 +58,6 @@ static void make_pair(struct pair *q, const struct model_shape *m, const char *r
 	}
 	ck_assert_int_eq(q->p[0]->ncolumns, 0);
 	ck_assert_int_gt(q->p[1]->ncolumns, m->nlayers);
-}
-
-static void free_pair(struct pair *q)
-{
-	for (int i = 0; i < 2; i++) {
-		te_adamw_unref(q->opt[i]);
-		te_plan_unref(q->p[i]);
-		te_seq_unref(q->s[i]);
-	}
-}
-
-/* the same tokens, and arenas without anything of an earlier pass */
-static void feed(const struct pair *q, const struct model_shape *m)
-{
-	model_feed(q->p[0], m);
-	for (int i = 0; i < 2; i++) {
-		const char *name = i ? "targets" : "x";
-		const struct te_tensor *t = te_plan_input(q->p[0], name);
-
-		DO(te_copy(st, te_tensor_data(te_plan_input(q->p[1], name)), te_tensor_data(t),
-			   te_tensor_nbytes(t)));
-		DO(te_fill(st, q->p[i]->arena, 0xff, q->p[i]->arena_nbytes));
-	}
-}
-
-static void queue_pass(struct te_plan *p)
-{
-	DO(te_plan_forward(p, st, 0));
-	DO(te_plan_backward(p, st));
-	if (te_plan_flags(p) & TE_PLAN_DELAY_DW)
-		DO(te_plan_backward_dw(p, st));
-}
-
-static void same_results(const struct pair *q)
-{
-	DO(te_stream_sync(st));
-	model_same(te_plan_output(q->p[0]), te_plan_output(q->p[1]), "losses");
-	model_same(te_seq_grads(q->s[0]), te_seq_grads(q->s[1]), "gradients");
-	model_same(te_seq_masters(q->s[0]), te_seq_masters(q->s[1]), "masters");
 }
 
 /* each recipe; with all fusions and FP32 masters, without fusions, with delayed weight gradients,
@@ -139,26 +83,18 @@ START_TEST(copies_made_in_backward_have_the_bits_of_kept_ones)
 		for (int i = 0; i < 2; i++)
 			DO(te_seq_zero_grads(q.s[i], st));
 		for (int micro = 0; micro < 2; micro++) {
-			feed(&q, way[k].m);
+			pair_feed(&q, way[k].m);
 			for (int i = 0; i < 2; i++)
-				queue_pass(q.p[i]);
-			same_results(&q);
+				pair_queue_pass(q.p[i]);
+			pair_same(&q);
 		}
 		for (int i = 0; i < 2; i++)
 			DO(te_adamw_step(q.opt[i], st));
-		same_results(&q);
+		pair_same(&q);
 	}
-	free_pair(&q);
+	pair_free(&q);
 }
 END_TEST
-
-static void queue_step(const struct pair *q, int i)
-{
-	DO(te_seq_zero_grads(q->s[i], st));
-	for (int micro = 0; micro < 2; micro++)
-		queue_pass(q->p[i]);
-	DO(te_adamw_step(q->opt[i], st));
-}
 
 /* replays make the copies again, from the weights of each step, in nodes that run concurrently */
 START_TEST(a_recorded_step_makes_them_each_time)
@@ -167,22 +103,22 @@ START_TEST(a_recorded_step_makes_them_each_time)
 	struct pair q;
 
 	make_pair(&q, &llama, recipes[_i], 0, TE_PLAN_TRAIN, 0);
-	feed(&q, &llama);
+	pair_feed(&q, &llama);
 	for (int i = 0; i < 2; i++) /* GEMMs choose their algorithm outside the capture */
-		queue_step(&q, i);
+		pair_queue_step(&q, i);
 	DO(te_stream_sync(st));
 	DO(te_capture_begin(st));
 	DO(te_capture_edges(st, TE_CAPTURE_CONCURRENT));
-	queue_step(&q, 1);
+	pair_queue_step(&q, 1);
 	DO(te_capture_end(st, &rec));
 	for (int step = 0; step < 3; step++) {
-		feed(&q, &llama);
-		queue_step(&q, 0);
+		pair_feed(&q, &llama);
+		pair_queue_step(&q, 0);
 		DO(te_recording_launch(rec, st));
-		same_results(&q);
+		pair_same(&q);
 	}
 	te_recording_unref(rec);
-	free_pair(&q);
+	pair_free(&q);
 }
 END_TEST
 
@@ -213,15 +149,6 @@ static uint64_t columns_nbytes(struct te_seq *s, const char *recipe, uint64_t *r
 	return sum;
 }
 
-static uint64_t measured(void)
-{
-	struct te_mem_info m = TE_MEM_INFO_INIT;
-
-	DO(te_ctx_sync(ctx));
-	DO(te_ctx_mem_info(ctx, &m));
-	return m.measured_nbytes - m.workspace_nbytes;
-}
-
 START_TEST(one_is_in_memory_at_a_time)
 {
 	struct te_plan_memory mem[2] = { TE_PLAN_MEMORY_INIT, TE_PLAN_MEMORY_INIT };
@@ -230,7 +157,7 @@ START_TEST(one_is_in_memory_at_a_time)
 	int on_host;
 
 	for (int i = 0; i < 2; i++) {
-		struct te_plan_opts o = opts_of(&llama, &r, TE_PLAN_TRAIN | TE_PLAN_NO_ALLOC);
+		struct te_plan_opts o = pair_opts(&llama, &r, TE_PLAN_TRAIN | TE_PLAN_NO_ALLOC);
 		struct te_plan_memory real = TE_PLAN_MEMORY_INIT;
 		struct te_seq *s = complete(&llama, 0, i, 0);
 		struct te_plan *p;
@@ -238,11 +165,11 @@ START_TEST(one_is_in_memory_at_a_time)
 		DO(te_plan_create(s, &o, &p));
 		DO(te_plan_memory(p, &mem[i]));
 		te_plan_unref(p);
-		before = measured();
+		before = pair_measured();
 		DO(te_seq_init(s, 5));
 		o.flags = TE_PLAN_TRAIN;
 		DO(te_plan_create(s, &o, &p));
-		used[i] = measured() - before;
+		used[i] = pair_measured() - before;
 		DO(te_plan_memory(p, &real));
 		ck_assert_uint_eq(real.total_nbytes, mem[i].total_nbytes);
 		ck_assert_uint_eq(real.arena_nbytes, mem[i].arena_nbytes);
@@ -268,7 +195,7 @@ END_TEST
 START_TEST(a_plan_tells_where_they_are_made)
 {
 	const struct te_recipe r = model_recipe("fp8-current");
-	const struct te_plan_opts o = opts_of(&llama, &r, TE_PLAN_TRAIN | TE_PLAN_NO_ALLOC);
+	const struct te_plan_opts o = pair_opts(&llama, &r, TE_PLAN_TRAIN | TE_PLAN_NO_ALLOC);
 	struct te_seq *s = complete(&llama, 0, 1, 0);
 	const char *line;
 	struct te_plan *p;
@@ -304,7 +231,7 @@ END_TEST
 START_TEST(stored_codes_are_row_wise)
 {
 	const struct te_recipe r = model_recipe(recipes[1 + _i]);
-	const struct te_plan_opts o = opts_of(&llama, &r, TE_PLAN_TRAIN);
+	const struct te_plan_opts o = pair_opts(&llama, &r, TE_PLAN_TRAIN);
 	struct te_plan_memory mem[2] = { TE_PLAN_MEMORY_INIT, TE_PLAN_MEMORY_INIT };
 	const int transposed = 1 + _i < 3;
 	struct pair q = { .opt = { NULL, NULL } };
@@ -326,12 +253,12 @@ START_TEST(stored_codes_are_row_wise)
 	if (transposed)
 		ck_assert_uint_le(mem[1].bound_nbytes, mem[0].bound_nbytes / 2 + 64 * 32);
 	for (int k = 0; k < 2; k++) {
-		feed(&q, &llama);
+		pair_feed(&q, &llama);
 		for (int i = 0; i < 2; i++)
-			queue_pass(q.p[i]);
-		same_results(&q);
+			pair_queue_pass(q.p[i]);
+		pair_same(&q);
 	}
-	free_pair(&q);
+	pair_free(&q);
 }
 END_TEST
 
@@ -340,7 +267,7 @@ START_TEST(bound_codes_are_transposed_in_backward)
 {
 	const char *recipe = recipes[1 + _i];
 	const struct te_recipe r = model_recipe(recipe);
-	const struct te_plan_opts o = opts_of(&llama, &r, TE_PLAN_TRAIN);
+	const struct te_plan_opts o = pair_opts(&llama, &r, TE_PLAN_TRAIN);
 	struct te_tensor_opts to = TE_TENSOR_OPTS_INIT;
 	static const char name[] = "h.1.proj.weight";
 	const int64_t shape[] = { 160, 160 };
@@ -365,14 +292,14 @@ START_TEST(bound_codes_are_transposed_in_backward)
 		tt_fill_normal(x, TT_LEN(x), 0.1f);
 		tt_tensor_set(values, x);
 		DO(te_quantize(st, quant, 0, values, codes, NULL, 0));
-		feed(&q, &llama);
+		pair_feed(&q, &llama);
 		for (int i = 0; i < 2; i++) {
 			DO(te_seq_weights_changed(q.s[i], st));
-			queue_pass(q.p[i]);
+			pair_queue_pass(q.p[i]);
 		}
-		same_results(&q);
+		pair_same(&q);
 	}
-	free_pair(&q);
+	pair_free(&q);
 	te_quant_unref(quant);
 	te_tensor_unref(values);
 	te_tensor_unref(codes);
@@ -399,7 +326,7 @@ START_TEST(a_users_fusion_finds_both_copies)
 					       .pass = TE_PASS_FORWARD, .pattern = "linear bias",
 					       .run = look };
 	const struct te_recipe r = model_recipe("fp8-current");
-	const struct te_plan_opts o = opts_of(&gpt, &r, TE_PLAN_TRAIN);
+	const struct te_plan_opts o = pair_opts(&gpt, &r, TE_PLAN_TRAIN);
 	struct te_seq *s = complete(&gpt, 0, 1, 0);
 	struct te_plan *p;
 
@@ -408,7 +335,7 @@ START_TEST(a_users_fusion_finds_both_copies)
 	DO(te_plan_create(s, &o, &p));
 	model_feed(p, &gpt);
 	nseen = nmissed = 0;
-	queue_pass(p);
+	pair_queue_pass(p);
 	DO(te_stream_sync(st));
 	ck_assert_int_gt(nseen, 0);
 	ck_assert_int_eq(nmissed, 0);
@@ -422,7 +349,7 @@ START_TEST(inference_has_none_to_make)
 	struct te_seq_binding b = TE_SEQ_BINDING_INIT;
 	struct te_seq *s = complete(&llama, 0, 1, 0);
 	const struct te_recipe r = model_recipe("fp8-block");
-	const struct te_plan_opts o = opts_of(&llama, &r, TE_PLAN_NO_ALLOC);
+	const struct te_plan_opts o = pair_opts(&llama, &r, TE_PLAN_NO_ALLOC);
 	struct te_plan *p;
 
 	DO(te_plan_create(s, &o, &p));
@@ -438,7 +365,7 @@ END_TEST
 static int create(void)
 {
 	const struct te_recipe r = model_recipe("nvfp4");
-	struct te_plan_opts o = opts_of(&llama, &r, TE_PLAN_TRAIN);
+	struct te_plan_opts o = pair_opts(&llama, &r, TE_PLAN_TRAIN);
 	struct te_linear_attrs a = TE_ATTRS(linear, 64, 32, 0.02f, 0, NULL);
 	struct te_seq_binding b = TE_SEQ_BINDING_INIT;
 	struct te_op *op = NULL;

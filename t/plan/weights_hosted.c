@@ -16,6 +16,7 @@
 #include "tt_ctx.h"
 #include "tt_num.h"
 #include "weights_cases.h"
+#include "weights_pair.h"
 
 static const struct model_shape llama = { 48, 160, 2, 16, 4, 2, 2, 0, 1 };
 static const struct model_shape gpt = { 48, 48, 2, 16, 4, 4, 2, 0, 0 }; /* its head is tied */
@@ -43,30 +44,12 @@ static struct te_seq *complete(const struct model_shape *m, uint32_t flags)
 	return s;
 }
 
-static struct te_plan_opts opts_of(const struct model_shape *m, const struct te_recipe *recipe,
-				   uint32_t flags)
-{
-	struct te_plan_opts o = TE_PLAN_OPTS_INIT;
-
-	o.recipe = recipe;
-	o.flags = flags;
-	o.x = (struct te_spec){ TE_DTYPE_INT32, 2, { m->batch, m->seqlen } };
-	return o;
-}
-
-/* the same model twice: s[0] is in device memory */
-struct pair {
-	struct te_seq *s[2];
-	struct te_plan *p[2];
-	struct te_adamw *opt[2];
-};
-
 static void make_pair(struct pair *q, const struct model_shape *m, const char *recipe,
 		      uint32_t seq_flags, uint32_t flags, int recompute)
 {
 	static const char *const again[] = { "h.*" };
 	const struct te_recipe r = model_recipe(recipe);
-	struct te_plan_opts o = opts_of(m, &r, flags);
+	struct te_plan_opts o = pair_opts(m, &r, flags);
 	struct te_adamw_opts ao = TE_ADAMW_OPTS_INIT;
 
 	o.nrecompute = recompute;
@@ -82,45 +65,6 @@ static void make_pair(struct pair *q, const struct model_shape *m, const char *r
 	}
 	ck_assert_int_eq(q->p[0]->nhosted, 0);
 	ck_assert_int_gt(q->p[1]->nhosted, 0);
-}
-
-static void free_pair(struct pair *q)
-{
-	for (int i = 0; i < 2; i++) {
-		te_adamw_unref(q->opt[i]);
-		te_plan_unref(q->p[i]);
-		te_seq_unref(q->s[i]);
-	}
-}
-
-/* the same tokens, and arenas without anything of an earlier pass */
-static void feed(const struct pair *q, const struct model_shape *m)
-{
-	model_feed(q->p[0], m);
-	for (int i = 0; i < 2; i++) {
-		const char *name = i ? "targets" : "x";
-		const struct te_tensor *t = te_plan_input(q->p[0], name);
-
-		DO(te_copy(st, te_tensor_data(te_plan_input(q->p[1], name)), te_tensor_data(t),
-			   te_tensor_nbytes(t)));
-		DO(te_fill(st, q->p[i]->arena, 0xff, q->p[i]->arena_nbytes));
-	}
-}
-
-static void queue_pass(struct te_plan *p)
-{
-	DO(te_plan_forward(p, st, 0));
-	DO(te_plan_backward(p, st));
-	if (te_plan_flags(p) & TE_PLAN_DELAY_DW)
-		DO(te_plan_backward_dw(p, st));
-}
-
-static void same_results(const struct pair *q)
-{
-	DO(te_stream_sync(st));
-	model_same(te_plan_output(q->p[0]), te_plan_output(q->p[1]), "losses");
-	model_same(te_seq_grads(q->s[0]), te_seq_grads(q->s[1]), "gradients");
-	model_same(te_seq_masters(q->s[0]), te_seq_masters(q->s[1]), "masters");
 }
 
 static const struct {
@@ -145,16 +89,16 @@ START_TEST(host_memory_gives_the_bits_of_device_memory)
 		for (int i = 0; i < 2; i++)
 			DO(te_seq_zero_grads(q.s[i], st));
 		for (int micro = 0; micro < 2; micro++) {
-			feed(&q, ways[k].m);
+			pair_feed(&q, ways[k].m);
 			for (int i = 0; i < 2; i++)
-				queue_pass(q.p[i]);
-			same_results(&q);
+				pair_queue_pass(q.p[i]);
+			pair_same(&q);
 		}
 		for (int i = 0; i < 2; i++)
 			DO(te_adamw_step(q.opt[i], st));
-		same_results(&q);
+		pair_same(&q);
 	}
-	free_pair(&q);
+	pair_free(&q);
 }
 END_TEST
 
@@ -224,14 +168,6 @@ START_TEST(a_sum_is_copied_back_before_it_is_read_again)
 }
 END_TEST
 
-static void queue_step(const struct pair *q, int i)
-{
-	DO(te_seq_zero_grads(q->s[i], st));
-	for (int micro = 0; micro < 2; micro++)
-		queue_pass(q->p[i]);
-	DO(te_adamw_step(q->opt[i], st));
-}
-
 /* copies that depend on the memory that they access only */
 START_TEST(a_recorded_step_copies_each_time)
 {
@@ -240,35 +176,26 @@ START_TEST(a_recorded_step_copies_each_time)
 	struct pair q;
 
 	make_pair(&q, k ? &gpt : &llama, recipes[_i / 2], BOTH, TE_PLAN_TRAIN, 0);
-	feed(&q, k ? &gpt : &llama);
+	pair_feed(&q, k ? &gpt : &llama);
 	for (int i = 0; i < 2; i++) /* GEMMs choose their algorithm outside the capture */
-		queue_step(&q, i);
+		pair_queue_step(&q, i);
 	DO(te_stream_sync(st));
 	DO(te_capture_begin(st));
 	DO(te_capture_edges(st, TE_CAPTURE_CONCURRENT));
-	queue_step(&q, 1);
+	pair_queue_step(&q, 1);
 	DO(te_capture_end(st, &rec));
 	for (int step = 0; step < 3; step++) {
-		feed(&q, k ? &gpt : &llama);
-		queue_step(&q, 0);
+		pair_feed(&q, k ? &gpt : &llama);
+		pair_queue_step(&q, 0);
 		DO(te_recording_launch(rec, st));
-		same_results(&q);
+		pair_same(&q);
 	}
 	te_recording_unref(rec);
-	free_pair(&q);
+	pair_free(&q);
 }
 END_TEST
 
 /* ---- memory ---- */
-
-static uint64_t measured(void)
-{
-	struct te_mem_info m = TE_MEM_INFO_INIT;
-
-	DO(te_ctx_sync(ctx));
-	DO(te_ctx_mem_info(ctx, &m));
-	return m.measured_nbytes - m.workspace_nbytes;
-}
 
 START_TEST(a_few_are_in_device_memory_at_a_time)
 {
@@ -278,7 +205,7 @@ START_TEST(a_few_are_in_device_memory_at_a_time)
 	uint64_t n = 0, most = 0;
 
 	for (int i = 0; i < 2; i++) {
-		struct te_plan_opts o = opts_of(&llama, &r, TE_PLAN_TRAIN | TE_PLAN_NO_ALLOC);
+		struct te_plan_opts o = pair_opts(&llama, &r, TE_PLAN_TRAIN | TE_PLAN_NO_ALLOC);
 		struct te_seq *s = complete(&llama, flags[i]);
 		struct te_plan *p;
 		uint64_t before;
@@ -286,12 +213,12 @@ START_TEST(a_few_are_in_device_memory_at_a_time)
 		DO(te_plan_create(s, &o, &p));
 		DO(te_plan_memory(p, &mem[i]));
 		te_plan_unref(p);
-		before = measured();
+		before = pair_measured();
 		DO(te_seq_init(s, 5));
 		o.flags = TE_PLAN_TRAIN;
 		DO(te_plan_create(s, &o, &p));
-		ck_assert_uint_le(measured() - before, mem[i].total_nbytes + 512 * 16);
-		ck_assert_uint_ge(measured() - before, mem[i].total_nbytes - 512 * 16);
+		ck_assert_uint_le(pair_measured() - before, mem[i].total_nbytes + 512 * 16);
+		ck_assert_uint_ge(pair_measured() - before, mem[i].total_nbytes - 512 * 16);
 		n = (uint64_t)te_seq_nelems(s);
 		for (int k = 0; k < te_seq_nweights(s); k++)
 			if (te_tensor_nbytes(weight(s, k).grad) > most)
@@ -313,7 +240,7 @@ END_TEST
 START_TEST(a_plan_lists_the_copies)
 {
 	const struct te_recipe r = model_recipe("bf16");
-	const struct te_plan_opts o = opts_of(&llama, &r, TE_PLAN_TRAIN | TE_PLAN_NO_ALLOC);
+	const struct te_plan_opts o = pair_opts(&llama, &r, TE_PLAN_TRAIN | TE_PLAN_NO_ALLOC);
 	struct te_seq *s = complete(&llama, BOTH);
 	struct te_plan *p;
 	char *text, *line;
@@ -368,7 +295,7 @@ static int look(void *arg, struct te_plan *p, const struct te_plan_event *e)
 START_TEST(a_hook_finds_the_gradient)
 {
 	const struct te_recipe r = model_recipe("bf16");
-	struct te_plan_opts o = opts_of(&llama, &r, TE_PLAN_TRAIN);
+	struct te_plan_opts o = pair_opts(&llama, &r, TE_PLAN_TRAIN);
 	struct te_plan *p;
 
 	o.hook = look;
@@ -379,7 +306,7 @@ START_TEST(a_hook_finds_the_gradient)
 	model_feed(p, &llama);
 	DO(te_seq_zero_grads(hooked, st));
 	seen = 0;
-	queue_pass(p);
+	pair_queue_pass(p);
 	DO(te_stream_sync(st));
 	ck_assert_float_gt(seen, 0);
 	te_plan_unref(p);
@@ -428,7 +355,7 @@ END_TEST
 static int create(void)
 {
 	const struct te_recipe r = model_recipe("bf16");
-	struct te_plan_opts o = opts_of(&llama, &r, TE_PLAN_TRAIN);
+	struct te_plan_opts o = pair_opts(&llama, &r, TE_PLAN_TRAIN);
 	struct te_linear_attrs a = TE_ATTRS(linear, 64, 32, 0.02f, 0, NULL);
 	struct te_seq_binding b = TE_SEQ_BINDING_INIT;
 	struct te_op *op = NULL;

@@ -21,6 +21,7 @@ while read -r name states args; do
 done <<'LIST'
 step all --recipe fp8-delayed --graph step --accum 2 --column-copies recompute
 layer masters --recipe bf16 --graph layer --accum 2 --recompute block
+chunk all --recipe bf16 --graph step --accum 2 --loss-chunk 48
 LIST
 
 check "half of the steps" "$te_train" $fresh --recipe fp8-delayed --graph step --accum 2 \

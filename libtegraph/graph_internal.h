@@ -132,7 +132,8 @@ int te__graph_edge(struct te_graph *g, int last, const char *fn, struct te_strea
 int te__graph_await(struct te_stream *stream, struct te_stream *other);
 /* te_graph_run, called by fn */
 int te__graph_run(struct te_graph *graph, struct te_stream *stream, const char *fn);
-/* queues the graph's passes one by one, captured or not, without the last function */
+/* queues the passes of the first micro-batch one by one, captured or not, without the last
+ * function */
 int te__graph_passes(struct te_graph *graph, struct te_stream *stream, const char *fn);
 /* returns the code of a failed step with an error message that names the step */
 int te__graph_step_failed(const struct te_graph *g, const struct te_sched_step *s, const char *fn,

@@ -452,7 +452,8 @@ int te_graph_backward_dw(struct te_graph *graph, int32_t callable, struct te_str
 	return replay(graph, callable, TE_SCHED_W, stream, rep, "te_graph_backward_dw");
 }
 
-/* passes: the functions of passes are called, captured or not, and the last function is not */
+/* passes: the functions of the first micro-batch's passes are called, captured or not, and the last
+ * function is not */
 static int run_all(struct te_graph *g, struct te_stream *stream, const char *fn, int passes)
 {
 	int r = te__graph_edge(g, 0, fn, stream);
@@ -462,6 +463,8 @@ static int run_all(struct te_graph *g, struct te_stream *stream, const char *fn,
 
 		struct te__graph_callable *n = &g->callable[s->callable];
 
+		if (passes && s->micro)
+			continue;
 		if (n->ncopied)
 			r = te__graph_copy_bound(n, (int)s->kind, 0, stream);
 		if (!r)

@@ -125,11 +125,13 @@ TE_EXPORT int te_step_run(struct te_step *step, int32_t shape, struct te_stream 
  * @shape:  index of the step's shape in shapes; 0 for x
  * @stream: the passes are queued on it
  *
- * The passes run four times, each with the scales that result from the previous run. Weights,
- * optimizer, random state and inputs stay; te_seq_grads has the gradients. If a quantizer of an
- * input or of a weight has recorded an amax, or the recipe has no such state, it does nothing. A
- * step's first te_step_run calibrates before it runs; call this for passes that run earlier, such
- * as a validation. Plans alone do not calibrate: their first pass has scales of 1.
+ * The passes of the first micro-batch run four times, each with the scales that result from the
+ * previous run, so other micro-batches add no time; hooks are not called for its gradients if a
+ * step has several. Weights, optimizer, random state and inputs stay; te_seq_grads has the
+ * gradients. If a quantizer of an input or of a weight has recorded an amax, or the recipe has no
+ * such state, it does nothing. A step's first te_step_run calibrates before it runs; call this for
+ * passes that run earlier, such as a validation. Plans alone do not calibrate: their first pass has
+ * scales of 1.
  * Stream: waits for the device.  Errors: as te_step_run.
  * Thread: one step by one thread at a time.  Since: 0.1
  */

@@ -2,11 +2,11 @@
  * calibrate.c - the first scales of delayed scaling.
  *
  * New quantizers have scales of 1, with which small weights and gradients become 0 and large values
- * saturate. So the passes of a first step run before it, several times: the amax of a value is
- * right once the scales of the operands that it depends on are. In a transformer weights have their
- * scales after the first time, activations after the second, and gradients after the third, because
- * the residual stream carries them past all other blocks. The number of times is fixed: ranks that
- * meet within the passes do not compare their scales.
+ * saturate. So the passes of a first step's first micro-batch run before it, several times: the
+ * amax of a value is right once the scales of the operands that it depends on are. In a transformer
+ * weights have their scales after the first time, activations after the second, and gradients after
+ * the third, because the residual stream carries them past all other blocks. The number of times is
+ * fixed: ranks that meet within the passes do not compare their scales.
  */
 #define TE_LOG_CATEGORY "core/plan"
 #include "config.h"

@@ -49,11 +49,11 @@ struct far {
 	struct te_step *step;
 };
 
-static void put(const struct far *f)
+static void put(const struct far *f, int nmicro)
 {
 	int32_t t[2][NROWS];
 
-	for (int m = 0; m < MICRO; m++) {
+	for (int m = 0; m < nmicro; m++) {
 		for (int i = 0; i < NROWS; i++) {
 			t[0][i] = (i * 5 + m) % N;
 			t[1][i] = (i * 11 + m) % N;
@@ -63,7 +63,8 @@ static void put(const struct far *f)
 	}
 }
 
-static struct far far_create(const char *recipe, uint32_t flags)
+/* a step of so many micro-batches, of MICRO in all */
+static struct far far_create_some(const char *recipe, uint32_t flags, int nmicro)
 {
 	struct te_step_opts o = TE_STEP_OPTS_INIT;
 	const struct te_recipe rec = model_recipe(recipe);
@@ -72,11 +73,17 @@ static struct far far_create(const char *recipe, uint32_t flags)
 	DO(te_adamw_create(f.seq, NULL, &f.opt));
 	o.recipe = &rec;
 	o.flags = flags;
-	o.micro_batches = MICRO;
+	o.micro_batches = nmicro;
+	o.total_micro_batches = MICRO;
 	o.x = tokens(1, NROWS);
 	DO(te_step_create(f.seq, f.opt, &o, &f.step));
-	put(&f);
+	put(&f, nmicro);
 	return f;
+}
+
+static struct far far_create(const char *recipe, uint32_t flags)
+{
+	return far_create_some(recipe, flags, MICRO);
 }
 
 static void far_destroy(struct far *f)
@@ -182,6 +189,23 @@ START_TEST(calibration_changes_scales_only)
 }
 END_TEST
 
+/* the other micro-batches of a step neither take time nor change the scales */
+START_TEST(calibration_runs_one_micro_batch)
+{
+	struct far f = far_create("fp8-delayed", modes[_i]);
+	struct far one = far_create_some("fp8-delayed", 0, 1);
+	uint8_t *scales;
+
+	DO(te_step_calibrate(f.step, 0, st));
+	DO(te_step_calibrate(one.step, 0, st));
+	scales = scales_of(&one);
+	same_scales(&f, scales);
+	free(scales);
+	far_destroy(&f);
+	far_destroy(&one);
+}
+END_TEST
+
 START_TEST(loaded_scales_stay)
 {
 	struct far f = far_create("fp8-delayed", 0), g = far_create("fp8-delayed", modes[_i]);
@@ -226,6 +250,7 @@ void step_scales_cases(Suite *s)
 
 	tcase_add_loop_test(c, first_scales_come_from_the_tensors, 0, NMODES);
 	tcase_add_loop_test(c, calibration_changes_scales_only, 0, NMODES);
+	tcase_add_loop_test(c, calibration_runs_one_micro_batch, 0, NMODES);
 	tcase_add_loop_test(c, loaded_scales_stay, 0, NMODES);
 	tcase_add_loop_test(c, nothing_to_calibrate, 0, 4);
 }

@@ -312,7 +312,10 @@ static int zero_grads(void *arg, struct te_stream *stream)
 
 	if (s->nadds)
 		memset(s->nadded, 0, (size_t)te_seq_nweights(s->seq) * sizeof(*s->nadded));
-	return te_seq_zero_grads(s->seq, stream);
+	/* a recorded pass serves the first micro-batch and later ones */
+	return s->opts.flags & TE_STEP_PASS_GRAPHS ?
+		       te_seq_zero_grads(s->seq, stream) :
+		       te__plans_zero_grads(s->shape->plan, s->nparts, stream);
 }
 
 static int update(void *arg, struct te_stream *stream)

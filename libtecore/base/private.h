@@ -338,6 +338,9 @@ TE_EXPORT const struct te_seq *te__plan_draws(const struct te_plan *plan, int *r
 TE_EXPORT int te__seq_renews(const struct te_seq *seq, const void *ptr);
 /* returns 1 if the plan adds to the gradient of the weight and has a TE_PLAN_EVENT_GRAD for it */
 TE_EXPORT int te__plan_adds(const struct te_plan *plan, int weight);
+/* te_seq_zero_grads() before passes of n plans of a sequence: gradients in host memory that the
+ * passes add to are not written before the first of these passes, which adds to zeros */
+TE_EXPORT int te__plans_zero_grads(struct te_plan *const *plan, int n, struct te_stream *stream);
 /* claim a plan for one callable of one graph, because a plan that offloads values has pinned memory
  * for one forward pass at a time: -EBUSY if it is claimed already; claim 0 releases the claim */
 TE_EXPORT int te__plan_claim(struct te_plan *plan, const char *name, int claim);

@@ -9,6 +9,9 @@
  * run. For that a buffer lives longer than its group: while groups before it, and of a gradient
  * after it, have copies of half as many bytes as the largest one.
  *
+ * The first passes of a step add to zeros: te__plans_zero_grads() marks gradients, and a copy to
+ * the buffer of a marked one is a fill of the buffer.
+ *
  * Other readers of host memory use its device address: casts to FP8, embeddings and the norm of
  * all gradients.
  */
@@ -220,9 +223,14 @@ struct te_tensor *te__hosted_tensor(const struct te_plan *p, const struct te__st
 static int copy(const struct te_plan *p, struct te_stream *stream, const struct te__hosted *h,
 		int back)
 {
-	const struct te__weight *w = &p->seq->weight[h->weight];
+	struct te__weight *w = &p->seq->weight[h->weight];
 	void *host = te_tensor_data(h->grad ? w->grad : w->master), *buf = buf_ptr(p, h);
+	const int is_zero = h->grad && !back && w->grad_is_zero;
 
+	if (is_zero) {
+		w->grad_is_zero = 0;
+		return te_fill(stream, buf, 0, nbytes_of(p, h));
+	}
 	return te_copy(stream, back ? host : buf, back ? buf : host, nbytes_of(p, h));
 }
 
@@ -246,4 +254,32 @@ void te__hosted_nbytes(const struct te_plan *p, uint64_t *ret_in, uint64_t *ret_
 		*ret_in += nbytes_of(p, &p->hosted[i]);
 		*ret_out += p->hosted[i].grad ? nbytes_of(p, &p->hosted[i]) : 0;
 	}
+}
+
+/* ---- the first pass of a step ---- */
+
+static int adds(struct te_plan *const *plan, int n, int weight)
+{
+	for (int i = 0; i < n; i++)
+		for (int k = 0; k < plan[i]->nhosted; k++)
+			if (plan[i]->hosted[k].grad && plan[i]->hosted[k].weight == weight)
+				return 1;
+	return 0;
+}
+
+int te__plans_zero_grads(struct te_plan *const *plan, int n, struct te_stream *stream)
+{
+	struct te_seq *seq = plan[0]->seq;
+	int r = 0;
+
+	if (!seq->host_grads)
+		return te_seq_zero_grads(seq, stream);
+	for (int i = 0; i < seq->nweights && !r; i++) {
+		struct te__weight *w = &seq->weight[i];
+
+		w->grad_is_zero = te__weight_trains(w) && adds(plan, n, i);
+		if (te__weight_trains(w) && !w->grad_is_zero)
+			r = te__seq_zero_grad(seq, stream, w->grad);
+	}
+	return te__stream_queued(stream, r);
 }

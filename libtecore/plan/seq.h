@@ -37,6 +37,7 @@ struct te__weight {
 	struct te_tensor *value; /* from te_seq_bind_weight(), without a master; or NULL */
 	const struct te_recipe *codes; /* value is the library's, cast by it; or NULL */
 	struct te_tensor *master, *grad;
+	int grad_is_zero; /* grad in host memory counts as zeros until a pass writes it */
 	void *rest; /* device, 16 bits an element that make a BF16 master FP32; or NULL */
 	struct te_tensor *copy_hp; /* compute dtype, or of a BF16 master FP32; or NULL */
 	struct te_tensor *copy_q;  /* FP8, or NULL */
@@ -110,6 +111,8 @@ int te__seq_check_channels(struct te_seq *seq);
 struct te__channel *te__seq_channel(const struct te_seq *seq, const char *name);
 int te__seq_op(const struct te_seq *seq, const char *name);
 void te__copies_free(struct te_seq *seq); /* all sets */
+/* zeros to a gradient, or to all: to part of seq->grads */
+int te__seq_zero_grad(const struct te_seq *seq, struct te_stream *stream, struct te_tensor *grad);
 /* release the remainders, and host memory of masters and gradients */
 void te__seq_put_flat(struct te_seq *seq);
 /* bytes of masters and gradients that the library allocates */

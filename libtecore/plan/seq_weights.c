@@ -649,17 +649,17 @@ struct te_quant *te_seq_quant(const struct te_seq *seq)
 }
 
 /* host memory by copies, which a graph's link carries while kernels run */
-static int zero_grads(const struct te_seq *seq, struct te_stream *stream)
+int te__seq_zero_grad(const struct te_seq *seq, struct te_stream *stream, struct te_tensor *grad)
 {
-	const size_t nbytes = te_tensor_nbytes(seq->grads), most = zeros_nbytes(nbytes);
-	char *grads = te_tensor_data(seq->grads);
+	const size_t nbytes = te_tensor_nbytes(grad), most = zeros_nbytes(nbytes);
+	char *at = te_tensor_data(grad);
 	int r = 0;
 
 	if (!seq->host_grads)
-		return te_fill(stream, grads, 0, nbytes);
-	for (size_t at = 0; at < nbytes && !r; at += most)
-		r = te_copy(stream, grads + at, seq->zeros,
-			    nbytes - at < most ? nbytes - at : most);
+		return te_fill(stream, at, 0, nbytes);
+	for (size_t done = 0; done < nbytes && !r; done += most)
+		r = te_copy(stream, at + done, seq->zeros,
+			    nbytes - done < most ? nbytes - done : most);
 	return r;
 }
 
@@ -672,8 +672,10 @@ int te_seq_zero_grads(struct te_seq *seq, struct te_stream *stream)
 		r = te__fail(-TE_ESTATE, "%s: the sequence has no gradients", fn);
 	if (!r)
 		r = te__stream_check(fn, stream, seq->ctx);
+	for (int i = 0; i < seq->nweights && !r; i++)
+		seq->weight[i].grad_is_zero = 0;
 	if (!r)
-		r = zero_grads(seq, stream);
+		r = te__seq_zero_grad(seq, stream, seq->grads);
 	return te__stream_queued(stream, r);
 }
 

@@ -78,6 +78,17 @@ static const struct {
 	{ &llama, BOTH, TE_PLAN_RECOMPUTE_COSTLY, 1 },
 };
 
+/* every other step begins as a te_step's: what a gradient has is not read before it is written */
+static void zero(const struct pair *q, int i, int step)
+{
+	for (int k = 0; k < te_seq_nweights(q->s[i]) && step % 2; k++) {
+		const struct te_tensor *grad = weight(q->s[i], k).grad; /* without padding */
+
+		DO(te_fill(st, te_tensor_data(grad), 0xff, te_tensor_nbytes(grad)));
+	}
+	DO(step % 2 ? te__plans_zero_grads(&q->p[i], 1, st) : te_seq_zero_grads(q->s[i], st));
+}
+
 START_TEST(host_memory_gives_the_bits_of_device_memory)
 {
 	const int k = _i % (int)TT_LEN(ways);
@@ -87,7 +98,7 @@ START_TEST(host_memory_gives_the_bits_of_device_memory)
 		  TE_PLAN_TRAIN | ways[k].flags, ways[k].recompute);
 	for (int step = 0; step < 2; step++) {
 		for (int i = 0; i < 2; i++)
-			DO(te_seq_zero_grads(q.s[i], st));
+			zero(&q, i, step);
 		for (int micro = 0; micro < 2; micro++) {
 			pair_feed(&q, ways[k].m);
 			for (int i = 0; i < 2; i++)
@@ -192,6 +203,38 @@ START_TEST(a_recorded_step_copies_each_time)
 	}
 	te_recording_unref(rec);
 	pair_free(&q);
+}
+END_TEST
+
+/* a plan of the first layer: its gradients are as they were until it runs, others are zeros */
+START_TEST(zeros_are_copied_for_what_no_plan_adds_to)
+{
+	const struct te_recipe r = model_recipe("bf16");
+	struct te_plan_opts o = pair_opts(&llama, &r, TE_PLAN_TRAIN | TE_PLAN_NO_ALLOC);
+	struct te_seq *s = complete(&llama, BOTH);
+	struct te_tensor *grads;
+	struct te_plan *p;
+	float *value;
+
+	DO(te_seq_init(s, 5));
+	o.stop_before = "h.1.ln1";
+	DO(te_plan_create(s, &o, &p));
+	grads = te_seq_grads(s);
+	DO(te_fill(st, te_tensor_data(grads), 0x3f, te_tensor_nbytes(grads)));
+	DO(te__plans_zero_grads(&p, 1, st));
+	DO(te_stream_sync(st));
+	value = tt_tensor_get(grads);
+	for (int k = 0; k < te_seq_nweights(s); k++) {
+		const struct te_weight_info w = weight(s, k);
+		const int adds = te__plan_adds(p, k);
+
+		ck_assert_int_eq(adds, !strncmp(w.name, "h.0.", 4) || !strncmp(w.name, "emb", 3));
+		for (int64_t i = 0; i < te_tensor_nelems(w.grad); i++)
+			ck_assert_int_eq(value[w.offset_nelems + i] != 0, adds);
+	}
+	free(value);
+	te_plan_unref(p);
+	te_seq_unref(s);
 }
 END_TEST
 
@@ -404,6 +447,7 @@ void hosted_cases(Suite *s)
 	tcase_add_test(c, a_sum_is_copied_back_before_it_is_read_again);
 	tcase_add_loop_test(c, a_recorded_step_copies_each_time, 0, 2 * 2);
 	tcase_add_loop_test(c, a_few_are_in_device_memory_at_a_time, 0, 2);
+	tcase_add_test(c, zeros_are_copied_for_what_no_plan_adds_to);
 	tcase_add_test(c, a_plan_lists_the_copies);
 	tcase_add_test(c, a_hook_finds_the_gradient);
 	tcase_add_test(c, what_cannot_be_in_host_memory_is_refused);

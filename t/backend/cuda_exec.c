@@ -335,6 +335,27 @@ START_TEST(one_fill_needs_no_graph)
 }
 END_TEST
 
+/* not in the driver's copy, in which no other thread can queue work of the context */
+START_TEST(waits_before_a_copy_to_pageable_memory)
+{
+	void *graph;
+	int n = fake.syncs;
+
+	fake.pageable = y;
+	DO(ops->copy(&a, z, x, 8));
+	DO(ops->copy(&a, x, y, 8));
+	ck_assert_int_eq(fake.syncs, n);
+	DO(ops->copy(&a, y, x, 8));
+	ck_assert_int_eq(fake.syncs, n + 1);
+	DO(ops->capture_begin(&a));
+	DO(ops->copy(&a, y, x, 8));
+	DO(ops->capture_end(&a, &graph));
+	ck_assert_int_eq(fake.syncs, n + 1);
+	give_back(graph, NULL);
+	fake.pageable = NULL;
+}
+END_TEST
+
 static int capture(void **ret_graph)
 {
 	int r, end;
@@ -636,6 +657,7 @@ TT_SUITE("backend/cuda_exec", TT_NEED_NOTHING)
 	tcase_add_test(c, a_patch_changes_the_arguments_of_a_kernel);
 	tcase_add_test(c, clusters_do_not_remain);
 	tcase_add_test(c, one_fill_needs_no_graph);
+	tcase_add_test(c, waits_before_a_copy_to_pageable_memory);
 	tcase_add_test(c, each_call_fails_cleanly);
 	c = tt_case(s, "kernels of a call", "host fast");
 	tcase_add_checked_fixture(c, exec_setup, exec_teardown);

@@ -73,7 +73,14 @@ int fake_cuMemFreeAsync(uint64_t ptr, void *stream)
 
 int fake_cuStreamSynchronize(void *stream)
 {
+	fake.syncs++;
 	return 0;
+}
+
+int fake_cuPointerGetAttribute(void *ret, int attr, uint64_t ptr)
+{
+	ck_assert_int_eq(attr, TE__CU_POINTER_MEMORY_TYPE);
+	return ptr == (uintptr_t)fake.pageable ? TE__CU_ERROR_INVALID_VALUE : 0;
 }
 
 int fake_cuGraphCreate(void **ret_graph, unsigned flags)

@@ -34,6 +34,8 @@ extern struct fake_asked {
 	int graphs, execs, events; /* that exist */
 	int memory;		   /* allocations that exist */
 	int launches;		   /* of graphs */
+	int syncs;		   /* waits for streams */
+	const void *pageable;	   /* memory that the driver does not know */
 	int pending;		   /* 1: recorded events are not reached, until one is waited for */
 	int no_words;		   /* 1: operations on words are refused */
 	int cannot_update;	   /* 1: updates of executables fail */

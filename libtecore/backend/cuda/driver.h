@@ -123,6 +123,7 @@ struct te__cu_pool_props {
 #define TE__CU_FLUSH_OPTION_MEM_OPS 2
 #define TE__CU_ORDERING_OWNER 100
 #define TE__CU_RANGE_DMA_BUF 1
+#define TE__CU_POINTER_MEMORY_TYPE 2 /* CUpointer_attribute */
 
 /* CUstreamBatchMemOpParams, which is a union: waits and writes have the same members */
 struct te__cu_mem_op {

@@ -16,11 +16,37 @@ static int copy(struct te__cuda_stream *s, void *dst, const void *src, size_t nb
 	return r ? r : te__cuda_note(s, &what, NULL);
 }
 
+/* 1: host memory that the driver did not allocate, nor register */
+static int is_pageable(const void *p)
+{
+	int type;
+
+	return te__cu.cuPointerGetAttribute(&type, TE__CU_POINTER_MEMORY_TYPE, (uintptr_t)p) ==
+	       TE__CU_ERROR_INVALID_VALUE;
+}
+
+/*
+ * A copy to pageable memory ends before its call returns. In it, the driver waits for the stream
+ * with a lock of the CUcontext (580): then no other thread could queue the kernel of another rank
+ * on this GPU for which a kernel of this stream waits. So the wait comes before the call.
+ */
+static int wait_before_copy(struct te__cuda_stream *s, const void *dst)
+{
+	int r = is_pageable(dst) ? te__cuda_capturing(s) : 1;
+
+	if (r)
+		return r < 0 ? r : 0;
+	return TE__CU_CALL(cuStreamSynchronize, s->stream);
+}
+
 int te__cuda_copy(void *stream, void *dst, const void *src, size_t nbytes)
 {
 	struct te__cuda_stream *s = stream;
+	int r = nbytes ? TE__CUDA_IN_RELAXED(s->dev, wait_before_copy(s, dst)) : 1;
 
-	return nbytes ? TE__CUDA_IN(s->dev, copy(s, dst, src, nbytes)) : 0;
+	if (r)
+		return r < 0 ? r : 0;
+	return TE__CUDA_IN(s->dev, copy(s, dst, src, nbytes));
 }
 
 int te__cuda_memset(void *native, void *dst, uint32_t value, int32_t elem, size_t n)

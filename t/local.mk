@@ -362,7 +362,12 @@ t_lib_libtt_la_CFLAGS = $(AM_CFLAGS) $(CHECK_CFLAGS)
 # the one program that may see the headers of CUDA
 t_backend_cuda_abi_CPPFLAGS = $(AM_CPPFLAGS) $(CUDA_CFLAGS)
 
-t_backend_cublaslt_SOURCES = t/backend/cublaslt.c t/backend/cuda_fake.h
+t_backend_cublaslt_SOURCES = \
+	t/backend/cublaslt.c \
+	t/backend/cublaslt_mx.c \
+	t/backend/cuda_fake.h \
+	t/backend/gemm_lib.c \
+	t/backend/gemm_lib.h
 t_backend_cuda_driver_SOURCES = t/backend/cuda_driver.c t/backend/cuda_fake.h
 t_backend_cuda_levels_SOURCES = t/backend/cuda_fake.h t/backend/cuda_levels.c
 t_backend_cuda_multicast_SOURCES = t/backend/cuda_fake.h t/backend/cuda_multicast.c

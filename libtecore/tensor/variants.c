@@ -55,8 +55,12 @@ static void gemm_block(const struct te_device_info *d, struct te_variant_info *r
 
 static void mx_gemm(const struct te_device_info *d, struct te_variant_info *ret)
 {
-	(void)d;
-	set(ret, "mma", "codes are decoded to BF16, on every GPU; slower than the recipe bf16");
+	if (d->cc_major == 10 || d->cc_major == 12)
+		set(ret, "cublaslt, mma",
+		    "cuBLASLt 12.8 or later where it can; not run on such a GPU yet");
+	else
+		set(ret, "mma",
+		    "codes are decoded to BF16, on every GPU; slower than the recipe bf16");
 }
 
 static void attn_fwd(const struct te_device_info *d, struct te_variant_info *ret)

@@ -1,377 +1,7 @@
-/*
- * t/backend/cublaslt.c - GEMMs of the cuda backend with failing calls of the driver or of cuBLASLt.
- * This program fakes both: no GPU is needed.
- */
+/* t/backend/cublaslt.c - GEMMs of the cuda backend, with failing calls of driver or cuBLASLt. */
 #include "config.h"
 
-#include <sys/stat.h>
-#include <unistd.h>
-
-#include <te/dtype.h>
-#include <te/errno.h>
-
-#include "cuda_fake.h"
-#include "libtecore/backend/cuda/cublaslt_api.h"
-#include "libtecore/backend/cuda/cuda.h"
-#include "tt_ctx.h"
-
-#define CANDIDATES 3
-#define MAX_EVENTS 32
-
-enum kind { STREAM, EVENT, GRAPH, EXEC, MEMORY, PREF, DESC, LAYOUT, HANDLE, NKINDS };
-
-/* all handles point to it */
-struct object {
-	enum kind kind;
-	int capturing;
-	int algo; /* the latest GEMM of a stream, or that of a graph */
-	uint64_t cols; /* a layout's */
-};
-
-/* what was queued eagerly: a GEMM of so many rows, in the order of te_gemm(), or a GEMM_FINISH */
-struct event {
-	int is_gemm;
-	const void *a, *sa;
-	char *d, *workspace;
-	int64_t rows;
-	struct te_k_gemm_finish f;
-};
-
-static struct {
-	int live[NKINDS];
-	int ncalls, fail_at; /* the call that fails, from 1; 0: none */
-	const char *failed;  /* its name */
-	int fail_all;	     /* calls of that name fail */
-	int ran;	     /* the candidate that ran last, in a graph or eagerly */
-	int ngemms;	     /* queued eagerly */
-	float ms[CANDIDATES];
-	size_t version;
-	int compute; /* compute type of the latest descriptor */
-	int32_t mode[2]; /* of the scales of A and B, as set last */
-	const void *sa;	 /* te_gemm()'s, as set last */
-	size_t limit;	 /* workspace limit of the latest search */
-	struct event event[MAX_EVENTS];
-	int nevents;
-} fake;
-
-static int fails_now(const char *fn)
-{
-	const char *name = fn + strlen("fake_");
-
-	if (++fake.ncalls != fake.fail_at && !(fake.fail_all && !strcmp(name, fake.failed)))
-		return 0;
-	fake.failed = name;
-	return FAKE_UNKNOWN;
-}
-#define FAIL() fails_now(__func__)
-
-static int hold(enum kind kind, int failed, void **ret)
-{
-	struct object *o;
-
-	if (failed)
-		return failed;
-	/* the alignment of memory is part of a choice's key */
-	o = aligned_alloc(256, (sizeof(*o) + 255) / 256 * 256);
-	ck_assert_ptr_nonnull(o);
-	memset(o, 0, sizeof(*o));
-	o->kind = kind;
-	fake.live[kind]++;
-	*ret = o;
-	return 0;
-}
-
-/* a destruction that reports a failure has destroyed the object */
-static int drop(enum kind kind, int failed, void *object)
-{
-	struct object *o = object;
-
-	ck_assert_int_eq(o->kind, kind);
-	fake.live[kind]--;
-	free(o);
-	return failed;
-}
-
-#pragma GCC diagnostic push
-#pragma GCC diagnostic ignored "-Wunused-parameter"
-/* calls without effect, which succeed or fail */
-#define PLAIN(X)                                                                               \
-	X(cuCtxPushCurrent, (void *ctx))                                                       \
-	X(cuCtxPopCurrent, (void **ret_ctx))                                                   \
-	X(cuThreadExchangeStreamCaptureMode, (int *mode))                                      \
-	X(cuDriverGetVersion, (int *ret_version))                                              \
-	X(cuStreamSynchronize, (void *stream))                                                 \
-	X(cuEventRecord, (void *event, void *stream))                                          \
-	X(cuEventSynchronize, (void *event))
-#define X(name, args)          \
-	int fake_##name args   \
-	{                      \
-		return FAIL(); \
-	}
-PLAIN(X)
-#undef X
-
-static int fake_cublasLtMatmulDescCreate(void **ret, int compute, int scale)
-{
-	fake.compute = compute;
-	return hold(DESC, FAIL(), ret);
-}
-
-static int fake_cublasLtMatrixLayoutCreate(void **ret, int type, uint64_t rows, uint64_t cols,
-					   int64_t ld)
-{
-	int r = hold(LAYOUT, FAIL(), ret);
-
-	if (!r)
-		((struct object *)*ret)->cols = cols;
-	return r;
-}
-
-static int fake_cublasLtMatmulPreferenceSetAttribute(void *pref, int attr, const void *v, size_t n)
-{
-	if (attr == TE__LT_PREF_MAX_WORKSPACE_BYTES)
-		memcpy(&fake.limit, v, n);
-	return FAIL();
-}
-
-int fake_cuLaunchKernelEx(const struct te__cu_launch_config *config, void *func,
-			  void **args, void **extra)
-{
-	struct event *e = &fake.event[fake.nevents++ % MAX_EVENTS];
-
-	*e = (struct event){ .is_gemm = 0 };
-	memcpy(&e->f, args[0], sizeof(e->f));
-	return FAIL();
-}
-
-/* calls that create an object, and calls that destroy one; those of cuBLASLt are static */
-#define MAKE(X)                                                                 \
-	X(, cuStreamCreate, STREAM, (void **ret, unsigned flags))               \
-	X(, cuEventCreate, EVENT, (void **ret, unsigned flags))                 \
-	X(static, cublasLtCreate, HANDLE, (void **ret))                         \
-	X(static, cublasLtMatmulPreferenceCreate, PREF, (void **ret))
-#define X(linkage, name, kind, args)            \
-	linkage int fake_##name args            \
-	{                                       \
-		return hold(kind, FAIL(), ret); \
-	}
-MAKE(X)
-#undef X
-#define TAKE(X)                                        \
-	X(, cuStreamDestroy, STREAM)                   \
-	X(, cuEventDestroy, EVENT)                     \
-	X(, cuGraphDestroy, GRAPH)                     \
-	X(, cuGraphExecDestroy, EXEC)                  \
-	X(static, cublasLtDestroy, HANDLE)             \
-	X(static, cublasLtMatmulDescDestroy, DESC)     \
-	X(static, cublasLtMatrixLayoutDestroy, LAYOUT) \
-	X(static, cublasLtMatmulPreferenceDestroy, PREF)
-#define X(linkage, name, kind)                     \
-	linkage int fake_##name(void *object)      \
-	{                                          \
-		return drop(kind, FAIL(), object); \
-	}
-TAKE(X)
-#undef X
-
-int fake_cuMemAllocFromPoolAsync(uint64_t *ret, size_t n, void *pool, void *stream)
-{
-	void *p;
-	int r = hold(MEMORY, FAIL(), &p);
-
-	if (!r)
-		*ret = (uintptr_t)p;
-	return r;
-}
-
-int fake_cuMemFreeAsync(uint64_t ptr, void *stream)
-{
-	return drop(MEMORY, FAIL(), (void *)(uintptr_t)ptr);
-}
-
-int fake_cuStreamIsCapturing(void *stream, int *ret_status)
-{
-	*ret_status = ((struct object *)stream)->capturing ? TE__CU_CAPTURE_STATUS_ACTIVE :
-							     TE__CU_CAPTURE_STATUS_NONE;
-	return FAIL();
-}
-
-int fake_cuStreamGetCaptureInfo(void *stream, int *ret_status, uint64_t *ret_id,
-				void **ret_graph, void *const **ret_deps,
-				const struct te__cu_edge_data **ret_data, size_t *ret_ndeps)
-{
-	*ret_status = TE__CU_CAPTURE_STATUS_NONE;
-	return FAIL();
-}
-
-int fake_cuStreamBeginCapture(void *stream, int mode)
-{
-	int r = FAIL();
-
-	ck_assert_int_eq(((struct object *)stream)->capturing, 0);
-	((struct object *)stream)->capturing = !r;
-	return r;
-}
-
-int fake_cuStreamEndCapture(void *stream, void **ret_graph)
-{
-	struct object *s = stream;
-
-	ck_assert_int_eq(s->capturing, 1);
-	s->capturing = 0;
-	if (hold(GRAPH, FAIL(), ret_graph))
-		return FAKE_UNKNOWN;
-	((struct object *)*ret_graph)->algo = s->algo;
-	return 0;
-}
-
-int fake_cuGraphInstantiateWithFlags(void **ret_exec, void *graph, unsigned long long flags)
-{
-	if (hold(EXEC, FAIL(), ret_exec))
-		return FAKE_UNKNOWN;
-	((struct object *)*ret_exec)->algo = ((struct object *)graph)->algo;
-	return 0;
-}
-
-int fake_cuGraphLaunch(void *exec, void *stream)
-{
-	fake.ran = ((struct object *)exec)->algo;
-	return FAIL();
-}
-
-int fake_cuEventElapsedTime(float *ret_ms, void *from, void *to)
-{
-	*ret_ms = fake.ms[fake.ran];
-	return FAIL();
-}
-
-static size_t fake_cublasLtGetVersion(void)
-{
-	return fake.version;
-}
-
-static int fake_cublasLtMatmulDescSetAttribute(void *desc, int attr, const void *value, size_t n)
-{
-	if (attr == TE__LT_DESC_A_SCALE_MODE || attr == TE__LT_DESC_B_SCALE_MODE)
-		memcpy(&fake.mode[attr == TE__LT_DESC_B_SCALE_MODE], value, n);
-	if (attr == TE__LT_DESC_B_SCALE_POINTER)
-		memcpy(&fake.sa, value, n);
-	return FAIL();
-}
-
-static int fake_cublasLtMatmulAlgoGetHeuristic(void *handle, void *desc, void *a, void *b, void *c,
-					       void *d, void *pref, int want,
-					       struct te__lt_heuristic *results, int *ret_n)
-{
-	ck_assert_int_ge(want, CANDIDATES);
-	for (int i = 0; i < CANDIDATES; i++)
-		results[i] = (struct te__lt_heuristic){ .algo = { { (uint64_t)i } },
-							.workspace_nbytes = (size_t)i * 256 };
-	*ret_n = CANDIDATES;
-	return FAIL();
-}
-
-static int fake_cublasLtMatmulAlgoCheck(void *handle, void *desc, void *a, void *b, void *c,
-					void *d, const struct te__lt_algo *algo,
-					struct te__lt_heuristic *result)
-{
-	result->workspace_nbytes = (size_t)algo->data[0] * 256;
-	return FAIL();
-}
-
-static int fake_cublasLtMatmul(void *handle, void *desc, const void *alpha, const void *a,
-			       void *alayout, const void *b, void *blayout, const void *beta,
-			       const void *c, void *clayout, void *d, void *dlayout,
-			       const struct te__lt_algo *algo, void *workspace, size_t nbytes,
-			       void *stream)
-{
-	struct object *s = stream;
-
-	s->algo = (int)algo->data[0];
-	ck_assert_uint_ge(nbytes, (size_t)s->algo * 256);
-	if (!s->capturing) {
-		fake.ran = s->algo;
-		fake.ngemms++;
-		fake.event[fake.nevents++ % MAX_EVENTS] = (struct event){
-			.is_gemm = 1,
-			.a = b,
-			.sa = fake.sa,
-			.d = d,
-			.workspace = workspace,
-			.rows = (int64_t)((struct object *)dlayout)->cols,
-		};
-	}
-	return FAIL();
-}
-#pragma GCC diagnostic pop
-
-/* ---- a device and a stream, made without opening a GPU ---- */
-
-static char cache[64];
-static char choices[sizeof(cache) + 40];
-static struct object own[2] = { { .kind = STREAM }, { .kind = STREAM } };
-static struct te__cuda_dev dev;
-static struct te__cuda_stream stream;
-static struct te__cuda_func funcs[] = { /* by name */
-	{ "te_k_gemm_finish_bf16", NULL },
-	{ "te_k_gemm_finish_fp32", NULL },
-};
-static int64_t live;
-
-static void setup(void)
-{
-	const struct te__cuda_driver d = fake_driver();
-	static struct te__lt_api lt;
-
-#define X(name, ...) lt.name = fake_##name;
-	TE__LT_SYMS(X)
-#undef X
-	lt.cublasLtGetVersion = fake_cublasLtGetVersion;
-	memset(&fake, 0, sizeof(fake));
-	fake.version = 130000;
-	fake.ms[0] = 3;
-	fake.ms[1] = 1;
-	fake.ms[2] = 2;
-	te__cuda_driver_fake(&d);
-	te__cublaslt_fake(&lt);
-	memset(&dev, 0, sizeof(dev));
-	dev.ctx = &own[0];
-	dev.stream = &own[0];
-	dev.total_nbytes = (size_t)1 << 30;
-	dev.target = te__target_of(90);
-	dev.funcs = funcs;
-	dev.nfuncs = TT_LEN(funcs);
-	te__devmem_init(&dev.mem, 0, NULL);
-	pthread_mutex_init(&dev.lock, NULL);
-	pthread_mutex_init(&dev.lt_lock, NULL);
-	stream = (struct te__cuda_stream){ .dev = &dev, .stream = &own[1] };
-	snprintf(choices, sizeof(choices), "%s/gemm--0-130000", cache);
-	unlink(choices); /* left by a test that failed */
-	ck_assert(!mkdir(cache, 0700) || errno == EEXIST);
-	live = te__alloc_live();
-}
-
-/* destroys stream, which has a workspace, and device, which has problems; nothing may remain */
-static void close_all(void)
-{
-	fake.fail_at = fake.fail_all = 0;
-	te__cublaslt_close(&dev);
-	if (stream.workspace)
-		te__cuda_workspace_free(&dev, stream.workspace, stream.stream);
-	stream.workspace = NULL;
-	for (int k = 0; k < NKINDS; k++)
-		ck_assert_msg(!fake.live[k], "%d objects of kind %d are left", fake.live[k], k);
-	ck_assert_int_eq(te__alloc_live(), live);
-}
-
-static void teardown(void)
-{
-	close_all();
-	unlink(choices);
-	ck_assert_int_eq(rmdir(cache), 0);
-	pthread_mutex_destroy(&dev.lt_lock);
-	pthread_mutex_destroy(&dev.lock);
-}
+#include "gemm_lib.h"
 
 static int multiply_from(int32_t in, int32_t asc, int32_t bsc)
 {
@@ -520,7 +150,7 @@ START_TEST(blocks_need_a_new_library)
 	close_all();
 	fake.version = 120900;
 	DO(multiply_scaled(TE_K_SCALING_1X128, TE_K_SCALING_128X128));
-	snprintf(choices, sizeof(choices), "%s/gemm--0-120900", cache); /* for teardown */
+	lt_name_choices("120900"); /* for teardown */
 }
 END_TEST
 
@@ -570,7 +200,7 @@ START_TEST(each_call_may_fail)
 				      k);
 		ck_assert_int_eq(fake.live[PREF], 0);
 		ck_assert_int_eq(fake.live[MEMORY], stream.workspace != NULL);
-		ck_assert_int_eq(own[1].capturing, 0);
+		ck_assert(!lt_is_capturing());
 		if (r) {
 			ck_assert_msg(r == -TE_EBLAS || r == -TE_ECUDA, "%s: %d", fake.failed, r);
 			tt_said(fake.failed);
@@ -587,14 +217,6 @@ START_TEST(each_call_may_fail)
 END_TEST
 
 /* ---- GEMMs in parts ---- */
-
-/* addresses, which nothing reads */
-#define A ((char *)(uintptr_t)0x1000000000)
-#define B ((char *)(uintptr_t)0x2000000000)
-#define C ((char *)(uintptr_t)0x3000000000)
-#define D ((char *)(uintptr_t)0x4000000000)
-#define BIAS ((char *)(uintptr_t)0x5000000000)
-#define SA ((float *)(uintptr_t)0x6000000000)
 
 /* FP8 operands whose rows are padded to multiples of 16 */
 static struct te_k_gemm padded(int64_t m, int64_t n, int64_t k, int32_t out)
@@ -786,11 +408,8 @@ TT_SUITE("backend/cublaslt", TT_NEED_NOTHING)
 {
 	TCase *c = tt_case(s, "gemm", "host fast");
 
-	/* only the name: each test creates the folder and removes it */
-	snprintf(cache, sizeof(cache), "%s/te-cublaslt.XXXXXX", tt_tmpdir());
-	if (!mkdtemp(cache) || rmdir(cache) || setenv("TE_CACHE_DIR", cache, 1))
-		abort();
-	tcase_add_checked_fixture(c, setup, teardown);
+	lt_name_cache();
+	tcase_add_checked_fixture(c, lt_setup, lt_teardown);
 	tcase_add_test(c, the_fastest_is_chosen_and_kept);
 	tcase_add_loop_test(c, a_choice_without_measurement_is_not_kept, 0, 6);
 	tcase_add_test(c, workspaces_are_within_the_limit);
@@ -805,4 +424,5 @@ TT_SUITE("backend/cublaslt", TT_NEED_NOTHING)
 	tcase_add_test(c, parts_of_blocks_have_scales_of_their_own);
 	tcase_add_test(c, parts_have_choices_of_their_own);
 	tcase_add_test(c, each_call_of_parts_may_fail);
+	cublaslt_mx_cases(c);
 }

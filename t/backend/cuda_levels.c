@@ -186,7 +186,9 @@ static void check_dispatch(const struct te__cuda_features *f)
 	ck_assert_str_eq(variant(&d, "FP8 GEMM with scales of blocks"),
 			 !(has & TE_FEATURE_FP8_MMA) ? "none" : own ? "mma" : "cublaslt");
 	ck_assert_str_eq(variant(&d, "MXFP8 and NVFP4 casts"), "mx");
-	ck_assert_str_eq(variant(&d, "MXFP8 and NVFP4 GEMM"), "mma");
+	ck_assert_str_eq(variant(&d, "MXFP8 and NVFP4 GEMM"),
+			 te__cuda_mx_by_cublaslt(&dev) ? "cublaslt, mma" : "mma");
+	ck_assert_int_eq(te__cuda_mx_by_cublaslt(&dev), f->major == 10 || f->major == 12);
 	ck_assert_str_eq(norm(&f->target), has & TE_FEATURE_CLUSTERS ?
 			 "te_k_norm_fwd_col8x2_bf16" : "te_k_norm_fwd_col_bf16");
 	te_error_clear();

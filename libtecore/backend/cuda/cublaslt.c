@@ -27,17 +27,27 @@
 
 #define MAX_TUNE 32
 #define TIMED_RUNS 10
-#define LT_BLOCK_SCALING 120900 /* the first version with block scaling */
+#define LT_BLOCK_SCALING 120900 /* the first version with block scaling by FP32 */
+#define LT_MX 120800		/* with block scaling by E8M0 and E4M3 */
 /* a GEMM in parts uses the workspace for sums and scales; the rest is cuBLASLt's */
 #define SUMS_NBYTES ((size_t)28 << 20)
 #define SCALES_NBYTES ((size_t)2 << 20)
 #define PART_ROWS 128 /* a part has a multiple of so many rows, if they fit */
+/* E2M1: alpha with the words of both copies, and beta, at the start of the workspace */
+#define WORDS_NBYTES ((size_t)256)
+/* MXFP8 and NVFP4: rows of codes and of D are multiples of 16 bytes */
+#define MX_K 32
+#define MX_N 16
+
+/* a GEMM by itself, a part of one, or the product of the words of E2M1 */
+enum use { WHOLE, PART, WORDS };
 
 struct problem {
 	struct te__gemm_key key;
 	void *desc, *a, *b, *d; /* in cuBLASLt's order; C has D's layout */
 	struct te__lt_algo algo;
 	size_t workspace_nbytes;
+	int none; /* MXFP8, NVFP4: cuBLASLt has no algorithm */
 };
 
 struct te__cublaslt {
@@ -176,7 +186,11 @@ struct search {
 /* limit of cuBLASLt's workspace */
 static size_t most_workspace(const struct te__gemm_key *k)
 {
-	return TE__CUDA_WORKSPACE_NBYTES - (k->part ? SUMS_NBYTES + SCALES_NBYTES : 0);
+	const size_t taken = k->part == PART		? SUMS_NBYTES + SCALES_NBYTES :
+			     k->adtype == TE_DTYPE_E2M1 ? WORDS_NBYTES :
+							  0;
+
+	return TE__CUDA_WORKSPACE_NBYTES - taken;
 }
 
 /* 1: cuBLASLt accepts the algorithm for the problem, which is stored with its workspace size */
@@ -207,6 +221,8 @@ static int lt_type(int32_t dtype)
 		return TE__LT_R_16BF;
 	case TE_DTYPE_E4M3:
 		return TE__LT_R_8F_E4M3;
+	case TE_DTYPE_E2M1:
+		return TE__LT_R_4F_E2M1;
 	default:
 		return TE__LT_R_8F_E5M2;
 	}
@@ -214,8 +230,16 @@ static int lt_type(int32_t dtype)
 
 static int32_t scale_mode(int32_t scaling)
 {
-	return scaling == TE_K_SCALING_1X128 ? TE__LT_SCALE_VEC128_32F :
-					       TE__LT_SCALE_BLK128X128_32F;
+	switch (scaling) {
+	case TE_K_SCALING_1X128:
+		return TE__LT_SCALE_VEC128_32F;
+	case TE_K_SCALING_128X128:
+		return TE__LT_SCALE_BLK128X128_32F;
+	case TE_K_SCALING_1X32:
+		return TE__LT_SCALE_VEC32_UE8M0;
+	default: /* 16X16 repeats the scales of 16 rows */
+		return TE__LT_SCALE_VEC16_UE4M3;
+	}
 }
 
 /* earlier versions fail with a status only */
@@ -237,6 +261,7 @@ static int describe(struct te__cublaslt *lt, struct problem *p)
 	/* gradients, which alone are E5M2, are summed with full FP32 accumulation */
 	const int8_t fast = k->adtype == TE_DTYPE_E4M3 && k->bdtype == TE_DTYPE_E4M3 && !k->asc;
 	const int32_t a_mode = scale_mode(k->bsc), b_mode = scale_mode(k->asc);
+	const int32_t pointers = TE__LT_POINTER_MODE_DEVICE;
 	const int compute = k->tf32 ? TE__LT_COMPUTE_32F_FAST_TF32 : TE__LT_COMPUTE_32F;
 	int r = LT(lt, k, cublasLtMatmulDescCreate, &p->desc, compute, TE__LT_R_32F);
 
@@ -247,6 +272,8 @@ static int describe(struct te__cublaslt *lt, struct problem *p)
 		r = SET(TE__LT_DESC_TRANSB, tb);
 	if (!r && fp8)
 		r = SET(TE__LT_DESC_FAST_ACCUM, fast);
+	if (!r && k->adtype == TE_DTYPE_E2M1)
+		r = SET(TE__LT_DESC_POINTER_MODE, pointers);
 	if (!r && k->asc)
 		r = SET(TE__LT_DESC_A_SCALE_MODE, a_mode);
 	if (!r && k->asc)
@@ -275,6 +302,8 @@ static int describe(struct te__cublaslt *lt, struct problem *p)
 static int point(struct te__cublaslt *lt, struct problem *p, const struct te_k_gemm *g)
 {
 	const struct te__gemm_key *k = &p->key;
+	const char *const sa = (const char *)g->sa + te_k_scale_head(k->asc);
+	const char *const sb = (const char *)g->sb + te_k_scale_head(k->bsc);
 	int r = 0;
 
 	if (k->bias)
@@ -282,20 +311,20 @@ static int point(struct te__cublaslt *lt, struct problem *p, const struct te_k_g
 		       &g->bias, sizeof(g->bias));
 	if (!r && (k->scaled & 1))
 		r = LT(lt, k, cublasLtMatmulDescSetAttribute, p->desc, TE__LT_DESC_B_SCALE_POINTER,
-		       &g->sa, sizeof(g->sa));
+		       &sa, sizeof(sa));
 	if (!r && (k->scaled & 2))
 		r = LT(lt, k, cublasLtMatmulDescSetAttribute, p->desc, TE__LT_DESC_A_SCALE_POINTER,
-		       &g->sb, sizeof(g->sb));
+		       &sb, sizeof(sb));
 	return r;
 }
 
-/* ws: nbytes of workspace, or NULL */
+/* words: alpha and beta; ws: nbytes of workspace, or NULL */
 static int matmul(struct te__cublaslt *lt, const struct problem *p, const struct te_k_gemm *g,
-		  const struct te__lt_algo *algo, const void *c, void *d, void *ws, size_t nbytes,
-		  void *stream)
+		  const float *words, const struct te__lt_algo *algo, const void *c, void *d,
+		  void *ws, size_t nbytes, void *stream)
 {
-	return lt->api.cublasLtMatmul(lt->handle, p->desc, &g->alpha, g->b, p->a, g->a, p->b,
-				      &g->beta, c, p->d, d, p->d, algo, ws, ws ? nbytes : 0,
+	return lt->api.cublasLtMatmul(lt->handle, p->desc, words, g->b, p->a, g->a, p->b,
+				      words + 1, c, p->d, d, p->d, algo, ws, ws ? nbytes : 0,
 				      stream);
 }
 
@@ -338,13 +367,19 @@ static int trial_make(struct te__cuda_dev *d, const struct te_k_gemm *g, struct 
 static int trial_record(struct te__cublaslt *lt, struct problem *p, const struct te_k_gemm *g,
 			const struct te__lt_algo *algo, const struct trial *t, void **ret_exec)
 {
+	const size_t nbytes = most_workspace(&p->key);
+	const float host[2] = { g->alpha, g->beta };
+	/* in device memory any values do */
+	const float *const words = p->key.adtype == TE_DTYPE_E2M1 ?
+					   (float *)(void *)((char *)t->ws + nbytes) :
+					   host;
 	void *out = t->out, *ws = t->ws, *graph = NULL;
 	int r = te__cu.cuStreamBeginCapture(t->stream, TE__CU_CAPTURE_MODE_THREAD_LOCAL), end;
 
 	if (r)
 		return r;
 	for (int i = 0; i < TIMED_RUNS && !r; i++)
-		r = matmul(lt, p, g, algo, out, out, ws, TE__CUDA_WORKSPACE_NBYTES, t->stream);
+		r = matmul(lt, p, g, words, algo, out, out, ws, nbytes, t->stream);
 	end = te__cu.cuStreamEndCapture(t->stream, &graph);
 	if (!r && !end)
 		r = te__cu.cuGraphInstantiateWithFlags(ret_exec, graph, 0);
@@ -406,7 +441,7 @@ static int choose(struct te__cuda_dev *d, struct te__cublaslt *lt, struct proble
 	int64_t want = te__param_int(TE_PARAM_GEMM_TUNE);
 	void *pref = NULL;
 	struct search search = { lt, p };
-	int n = 0, measured = 0, best, r;
+	int n = 0, measured = 0, best, r, status;
 
 	if (lt->cache[0] && te__gemm_cache_find(lt->cache, &p->key, accept, &search))
 		return 0;
@@ -422,14 +457,18 @@ static int choose(struct te__cuda_dev *d, struct te__cublaslt *lt, struct proble
 	     !r && at <= TE__LT_PREF_MIN_ALIGNMENT_D_BYTES; at++)
 		r = LT(lt, &p->key, cublasLtMatmulPreferenceSetAttribute, pref, at, &align,
 		       sizeof(align));
-	if (!r)
-		r = LT(lt, &p->key, cublasLtMatmulAlgoGetHeuristic, lt->handle, p->desc, p->a, p->b,
-		       p->d, p->d, pref, (int)want, h, &n);
+	if (!r) {
+		status = lt->api.cublasLtMatmulAlgoGetHeuristic(lt->handle, p->desc, p->a, p->b,
+								p->d, p->d, pref, (int)want, h, &n);
+		if (!status && !n)
+			status = TE__LT_NOT_SUPPORTED;
+		p->none = status == TE__LT_NOT_SUPPORTED && p->key.asc >= TE_K_SCALING_1X32;
+		if (!p->none)
+			r = lt_check(status, "cublasLtMatmulAlgoGetHeuristic", &p->key);
+	}
 	if (pref)
 		lt->api.cublasLtMatmulPreferenceDestroy(pref);
-	if (!r && !n)
-		r = lt_check(15, "cublasLtMatmulAlgoGetHeuristic", &p->key); /* not supported */
-	if (r < 0)
+	if (r < 0 || p->none)
 		return r;
 	if (n > 1)
 		measured = fastest(d, lt, p, g, h, n);
@@ -452,8 +491,8 @@ static int32_t align_of(const struct te_k_gemm *g)
 	return (int32_t)(all & -all);
 }
 
-/* part: of a GEMM in parts, which leaves less workspace */
-static int find(struct te__cuda_dev *d, const struct te_k_gemm *g, int part, struct problem **ret)
+static int find(struct te__cuda_dev *d, const struct te_k_gemm *g, enum use use,
+		struct problem **ret)
 {
 	struct te__cublaslt *lt = d->lt;
 	struct problem *p = NULL;
@@ -475,8 +514,8 @@ static int find(struct te__cuda_dev *d, const struct te_k_gemm *g, int part, str
 	key.align = align_of(g);
 	key.asc = g->asc;
 	key.bsc = g->bsc;
-	key.part = part;
-	key.tf32 = g->adtype == TE_DTYPE_FP32 && te__param_bool(TE_PARAM_GEMM_TF32);
+	key.part = (int32_t)use;
+	key.tf32 = g->adtype == TE_DTYPE_FP32 && use != WORDS && te__param_bool(TE_PARAM_GEMM_TF32);
 	for (int i = 0; i < lt->nproblems; i++)
 		if (!memcmp(&lt->problem[i].key, &key, sizeof(key))) {
 			*ret = &lt->problem[i];
@@ -510,8 +549,25 @@ static int find(struct te__cuda_dev *d, const struct te_k_gemm *g, int part, str
 	return 0;
 }
 
-static int gemm(struct te__cuda_stream *s, const struct te_k_gemm *g, int part)
+/* cuBLASLt may be opened and tuned while this thread captures on s; under lt_lock */
+static int find_relaxed(struct te__cuda_stream *s, const struct te_k_gemm *g, enum use use,
+			struct problem **ret)
 {
+	int mode = TE__CU_CAPTURE_MODE_RELAXED, r;
+
+	te__cu.cuThreadExchangeStreamCaptureMode(&mode);
+	r = opened(s->dev);
+	if (!r)
+		r = find(s->dev, g, use, ret);
+	te__cu.cuThreadExchangeStreamCaptureMode(&mode);
+	return r;
+}
+
+/* words: E2M1's, before its part of the workspace; else NULL */
+static int gemm(struct te__cuda_stream *s, const struct te_k_gemm *g, enum use use,
+		const float *words)
+{
+	const float host[2] = { g->alpha, g->beta };
 	struct te__cuda_dev *d = s->dev;
 	struct problem *p = NULL;
 	struct te__gnode what = {
@@ -522,27 +578,24 @@ static int gemm(struct te__cuda_stream *s, const struct te_k_gemm *g, int part)
 		.fixed = 1,
 	};
 	void *ws = NULL, *before = NULL;
-	int mode = TE__CU_CAPTURE_MODE_RELAXED;
 	int r;
 
-	/* cuBLASLt may be opened and tuned while this thread captures on s */
 	pthread_mutex_lock(&d->lt_lock);
-	te__cu.cuThreadExchangeStreamCaptureMode(&mode);
-	r = opened(d);
-	if (!r)
-		r = find(d, g, part, &p);
-	te__cu.cuThreadExchangeStreamCaptureMode(&mode);
+	r = find_relaxed(s, g, use, &p);
 	if (!r && p->workspace_nbytes)
 		r = te__cuda_workspace(s, p->workspace_nbytes, &ws);
 	if (!r && ws)
 		what.scratch = (struct te__range){ (uintptr_t)ws, p->workspace_nbytes, TE__WRITE };
+	if (!r && words)
+		what.scratch = (struct te__range){ (uintptr_t)words,
+						   WORDS_NBYTES + p->workspace_nbytes, TE__WRITE };
 	if (!r)
 		r = te__cuda_note_before(s, &before);
 	if (!r && te__fault_point())
 		r = te__fail(-TE_EBLAS, "cublasLtMatmul: injected fault");
 	if (!r)
-		r = lt_check(matmul(d->lt, p, g, &p->algo, g->c ? g->c : g->d, g->d, ws,
-				    p->workspace_nbytes, s->stream),
+		r = lt_check(matmul(d->lt, p, g, words ? words : host, &p->algo,
+				    g->c ? g->c : g->d, g->d, ws, p->workspace_nbytes, s->stream),
 			     "cublasLtMatmul", &p->key);
 	pthread_mutex_unlock(&d->lt_lock);
 	return r < 0 ? r : te__cuda_note(s, &what, before);
@@ -552,16 +605,16 @@ static int gemm(struct te__cuda_stream *s, const struct te_k_gemm *g, int part)
  * From FP8 to FP32 cuBLASLt accepts a bias in BF16 only. The bias of te_gemm() is FP32, so a kernel
  * adds it afterwards: the result is the same, because D is FP32 and not rounded before.
  */
-static int whole(struct te__cuda_stream *s, const struct te_k_gemm *g)
+static int whole(struct te__cuda_stream *s, const struct te_k_gemm *g, const float *words)
 {
-	const int apart = g->bias && g->ddtype == TE_DTYPE_FP32 && te__is_fp8(g->adtype);
+	const int apart = g->bias && g->ddtype == TE_DTYPE_FP32 && te__is_codes(g->adtype);
 	struct te_k_bias_fwd add = { .dtype = g->ddtype };
 	struct te_k_gemm plain = *g;
 	int r;
 
 	if (apart)
 		plain.bias = NULL;
-	r = TE__CUDA_IN(s->dev, gemm(s, &plain, 0));
+	r = TE__CUDA_IN(s->dev, gemm(s, &plain, WHOLE, words));
 	if (r || !apart)
 		return r;
 	add.x = add.y = g->d;
@@ -668,7 +721,7 @@ static int parts(struct te__cuda_stream *s, const struct te_k_gemm *g)
 		f.c = g->c ? (const char *)g->c + (size_t)(at * g->n) * es : f.d;
 		s->given = ws;
 		s->given_at = SUMS_NBYTES + SCALES_NBYTES;
-		r = r ? r : TE__CUDA_IN(s->dev, gemm(s, &part, 1));
+		r = r ? r : TE__CUDA_IN(s->dev, gemm(s, &part, PART, NULL));
 		s->given = given;
 		s->given_at = given_at;
 		if (!r)
@@ -680,5 +733,82 @@ static int parts(struct te__cuda_stream *s, const struct te_k_gemm *g)
 
 int te__cublaslt_gemm(struct te__cuda_stream *s, const struct te_k_gemm *g)
 {
-	return is_in_parts(g) ? parts(s, g) : whole(s, g);
+	return is_in_parts(g) ? parts(s, g) : whole(s, g, NULL);
+}
+
+/* ---- MXFP8 and NVFP4 ---- */
+
+/* can a GPU of 10.x or 12.x be asked for it? */
+static int is_mx_shape(const struct te_k_gemm *g)
+{
+	const uintptr_t all = (uintptr_t)g->a | (uintptr_t)g->b | (uintptr_t)g->c |
+			      (uintptr_t)g->d | (uintptr_t)g->bias | (uintptr_t)g->sa |
+			      (uintptr_t)g->sb;
+
+	return all % 16 == 0 && g->k % MX_K == 0 && g->n % MX_N == 0 &&
+	       te_k_gemm_a_rows(g) == g->m && te_k_gemm_b_rows(g) == g->n;
+}
+
+/* 1: no, or no such cuBLASLt, or it has no algorithm */
+static int lacks_mx(struct te__cuda_stream *s, const struct te_k_gemm *g)
+{
+	struct problem *p = NULL;
+	int r;
+
+	if (!faked && te__dl_open(&dl))
+		return 1;
+	pthread_mutex_lock(&s->dev->lt_lock);
+	r = opened(s->dev);
+	if (!r && s->dev->lt->version < LT_MX)
+		r = 1;
+	if (!r)
+		r = find_relaxed(s, g, WHOLE, &p);
+	if (!r && p->none)
+		r = 1;
+	pthread_mutex_unlock(&s->dev->lt_lock);
+	return r;
+}
+
+/* words[0] = alpha * *sa * *sb, words[1] = beta */
+static int put_words(struct te__cuda_stream *s, const struct te_k_gemm *g, float *words)
+{
+	struct te_k_fill beta = { .dst = words + 1, .n = 1, .elem = sizeof(float) };
+	const struct te_k_gemm alpha = { .a = g->sa,
+					 .b = g->sb,
+					 .d = words,
+					 .m = 1,
+					 .n = 1,
+					 .k = 1,
+					 .alpha = g->alpha,
+					 .adtype = TE_DTYPE_FP32,
+					 .bdtype = TE_DTYPE_FP32,
+					 .cdtype = TE_DTYPE_FP32,
+					 .ddtype = TE_DTYPE_FP32 };
+	int r;
+
+	memcpy(&beta.value, &g->beta, sizeof(beta.value));
+	r = te__cuda_launch_now(s, &(struct te__launch){ TE_K_FILL, &beta, sizeof(beta) });
+	return r ? r : TE__CUDA_IN(s->dev, gemm(s, &alpha, WORDS, NULL));
+}
+
+int te__cublaslt_mx(struct te__cuda_stream *s, const struct te_k_gemm *g)
+{
+	void *const given = s->given;
+	const size_t given_at = s->given_at;
+	void *ws;
+	int r = is_mx_shape(g) ? TE__CUDA_IN(s->dev, lacks_mx(s, g)) : 1;
+
+	if (r || g->adtype != TE_DTYPE_E2M1)
+		return r ? r : whole(s, g, NULL);
+	r = te__cuda_workspace(s, TE__CUDA_WORKSPACE_NBYTES, &ws);
+	if (r)
+		return r;
+	s->given = ws;
+	s->given_at = WORDS_NBYTES;
+	r = put_words(s, g, ws);
+	s->given_at = WORDS_NBYTES;
+	r = r ? r : whole(s, g, ws);
+	s->given = given;
+	s->given_at = given_at;
+	return r;
 }

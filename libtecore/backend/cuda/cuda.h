@@ -210,9 +210,13 @@ int te__cuda_launch_now(struct te__cuda_stream *s, const struct te__launch *l);
 
 /* cublaslt.c: the GEMM of te_k_gemm; the device must be idle when it is closed */
 int te__cublaslt_gemm(struct te__cuda_stream *s, const struct te_k_gemm *g);
+/* the same for MXFP8 and NVFP4 by block-scaled modes; 1: by cuBLASLt not, nothing was queued */
+int te__cublaslt_mx(struct te__cuda_stream *s, const struct te_k_gemm *g);
 void te__cublaslt_close(struct te__cuda_dev *d);
 /* does gemm/block.cu compute GEMMs with scales of 1x128 and 128x128 blocks? Else cuBLASLt */
 int te__cuda_blocks_by_mma(const struct te__cuda_dev *d);
+/* has cuBLASLt block-scaled modes for this GPU? Not for every shape */
+int te__cuda_mx_by_cublaslt(const struct te__cuda_dev *d);
 
 /*
  * sm90.c: the same by a kernel of sm90.cu. 1: none computes it, nothing is queued, and the reason

@@ -174,6 +174,11 @@ int te__cuda_blocks_by_mma(const struct te__cuda_dev *d)
 	return d->cc / 10 != 9 || d->target.arch < 90;
 }
 
+int te__cuda_mx_by_cublaslt(const struct te__cuda_dev *d)
+{
+	return d->cc / 10 == 10 || d->cc / 10 == 12;
+}
+
 int te__cuda_fp8_gemm(void *dev, int scaling)
 {
 	const struct te__cuda_dev *d = dev;

@@ -215,6 +215,12 @@ static int attn(struct te__cuda_stream *s, const struct te__launch *l)
 	return r ? r : te__sm90_attn(s, l);
 }
 
+/* 1: not by block-scaled modes of cuBLASLt */
+static int mx(struct te__cuda_stream *s, const struct te_k_gemm *g)
+{
+	return te__gemm_is_mx(g) && te__cuda_mx_by_cublaslt(s->dev) ? te__cublaslt_mx(s, g) : 1;
+}
+
 /* a GEMM of gemm.cu, block.cu or mx.cu; of none, if its launch is to refuse it by name */
 static int is_own(const struct te__cuda_stream *s, const struct te_k_gemm *g)
 {
@@ -233,7 +239,9 @@ int te__cuda_launch(void *stream, const struct te__launch *l)
 		const struct te_k_gemm *g = l->args;
 
 		r = te__is_codes(g->adtype) ? te__cuda_fp8_gemm(s->dev, g->asc) : 0;
-		if (r)
+		if (!r)
+			r = mx(s, g);
+		if (r <= 0)
 			return r;
 		if (!is_own(s, g))
 			return gemm(s, g);

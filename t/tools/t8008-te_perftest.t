@@ -294,8 +294,8 @@ check "gemm: runs" sh -c \
 blas=0
 "$(built tools/te_info)" | grep -q 'with a BLAS' && blas=2
 table "gemm: a table of 6 types" gemm $((9 + blas)) 6
-check "gemm: blocks of 32, verified" \
-	"$te_perftest" gemm $quick $shape --backend host --types mxfp8
+check "gemm: blocks of 32 and 16, verified" \
+	"$te_perftest" gemm $quick $shape --backend host --types mxfp8,nvfp4
 "$te_perftest" gemm $quick --m 1 --n 3 --k 7 --types bf16 --json >out
 sane "gemm: figures" out 7
 name="the figures of gemm"

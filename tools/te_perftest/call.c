@@ -107,8 +107,8 @@ static void fill(struct call *c, int field)
 
 	if (f->fill == ZEROS)
 		return;
-	if (f->dtype == TE_DTYPE_UINT8) {
-		bench_random(c->b, p, (size_t)n);
+	if (f->dtype == TE_DTYPE_UINT8 || f->dtype == TE_DTYPE_E2M1) {
+		bench_random(c->b, p, (size_t)(f->dtype == TE_DTYPE_E2M1 ? n / 2 : n));
 		return;
 	}
 	bench_normal(c->b, x, PERIOD);
@@ -135,19 +135,24 @@ int call_is_fp8(enum te_dtype type)
 	return type == TE_DTYPE_E4M3 || type == TE_DTYPE_E5M2;
 }
 
-/* scale-inverses of an FP8 operand: 1, or for blocks powers of two from 1/8 to 8 */
+/* scale-inverses of codes: 1, or for blocks powers of two from 1/8 to 8 */
 static void fill_scales(struct call *c, int field)
 {
 	const struct field *f = &c->row.field[field];
 	float *p = (void *)(c->host + c->part[field][2]);
 	const size_t n = (c->part[field][3] - c->part[field][2]) / sizeof(*p);
+	const int is_fp4 = f->dtype == TE_DTYPE_E2M1;
 	uint64_t z = 3;
 
-	for (size_t i = 0; call_is_fp8(f->dtype) && f->fill != ZEROS && i < n; i++) {
+	for (size_t i = 0; (is_fp4 || call_is_fp8(f->dtype)) && f->fill != ZEROS && i < n; i++) {
 		if (f->scaling)
 			bench_random(c->b, &z, sizeof(z));
 		if (f->scaling == TE_SCALING_1X32)
 			memset(p + i, 124 + (int)(z % 7), sizeof(*p)); /* E8M0 */
+		else if (is_fp4 && i >= 4)
+			memset(p + i, 32 + 8 * (int)(z % 7), sizeof(*p)); /* E4M3 */
+		else if (is_fp4)
+			p[i] = 1; /* the first word is the copy's */
 		else
 			p[i] = ldexpf(1, (int)(z % 7) - 3);
 	}
@@ -360,9 +365,11 @@ int call_count(struct call *c, int64_t *ret_n)
 
 double call_element(const struct call *c, const uint8_t *image, int field, int64_t i)
 {
+	static const float e2m1[] = { 0, 0.5f, 1, 1.5f, 2, 3, 4, 6 };
 	const uint8_t *p = image + c->part[field][0];
 	uint16_t half;
 	float x;
+	int code;
 
 	switch (c->row.field[field].dtype) {
 	case TE_DTYPE_FP32:
@@ -371,6 +378,9 @@ double call_element(const struct call *c, const uint8_t *image, int field, int64
 	case TE_DTYPE_BF16:
 		memcpy(&half, p + 2 * i, 2);
 		return te_bf16_decode(half);
+	case TE_DTYPE_E2M1:
+		code = p[i / 2] >> i % 2 * 4;
+		return code & 8 ? -e2m1[code & 7] : e2m1[code & 7];
 	default:
 		return te_fp8_decode(c->row.field[field].dtype, p[i]);
 	}

@@ -64,6 +64,9 @@ static double scale_inv(enum te_scaling s, const void *inv, int64_t rows, int64_
 {
 	const int64_t at = s ? te_scaling_index(s, rows, cols, row, col) : 0;
 
+	if (s >= TE_SCALING_1X16)
+		return (double)*(const float *)inv *
+		       te_fp8_decode(TE_DTYPE_E4M3, ((const uint8_t *)inv)[at]);
 	return s == TE_SCALING_1X32 ? ldexp(1, ((const uint8_t *)inv)[at] - 127) :
 				      (double)((const float *)inv)[at];
 }

@@ -21,7 +21,7 @@ static struct {
 static const struct option_field options[] = {
 	CACHE_OPTION,
 	{ "types", OPTION_WORDS, AT(types), "bf16,fp8", 0, 0, 0,
-	  "fp32|bf16|fp8|fp8-grad|fp8-block|fp8-block-dw|mxfp8",
+	  "fp32|bf16|fp8|fp8-grad|fp8-block|fp8-block-dw|mxfp8|nvfp4",
 	  "types of the operands; D is BF16, or FP32 for FP32" },
 	{ "m", OPTION_COUNT, AT(m), "0", 0, 1 << 20, 0, "N",
 	  "rows of D; 0: 4096, or 256 on the host" },
@@ -53,6 +53,7 @@ static const struct call_row rows[] = {
 	ROW("fp8-block", E4M3, E4M3, BF16, 1X128, 128X128),
 	ROW("fp8-block-dw", E4M3, E4M3, BF16, 1X128, 1X128),
 	ROW("mxfp8", E4M3, E4M3, BF16, 1X32, 1X32),
+	ROW("nvfp4", E2M1, E2M1, BF16, 1X16, 16X16),
 };
 #define NROWS ((int)(sizeof(rows) / sizeof(rows[0])))
 

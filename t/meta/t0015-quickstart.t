@@ -1,5 +1,6 @@
 #!/bin/sh
-# quickstart finds the compiler of a CC that has several words, and names what is missing.
+# quickstart finds the compiler of a CC that has several words, names what is missing, and builds for
+# the GPUs that are there.
 . "$abs_top_srcdir/t/lib/tap.sh"
 
 cd "$tmp" || exit 99
@@ -14,7 +15,7 @@ printf '#!/bin/sh\nexit 0\n' >bin/make
 chmod +x bin/make
 cp bin/make bin/pkg-config
 cp bin/make bin/launcher
-printf '#!/bin/sh\nexit 1\n' >tree/configure
+printf '#!/bin/sh\necho "$@" >args\nexit 1\n' >tree/configure
 chmod +x tree/configure
 
 # quickstart COMPILER
@@ -27,5 +28,14 @@ quickstart nothing
 check "a compiler that is not there is named" grep -q 'install these.* gcc' out
 quickstart 'launcher nothing -m64'
 check "the first of several words is the command" grep -q 'configure failed' out
+if [ ! -e /dev/nvidiactl ]; then
+	check "without a GPU no device code is built" grep -q -e --without-nvcc \
+		tree/build-quickstart/args
+fi
+printf '#!/bin/sh\nprintf "9.0\\n8.9\\n12.0\\n9.0\\n7.5\\n[N/A]\\n"\n' >bin/nvidia-smi
+chmod +x bin/nvidia-smi
+quickstart 'launcher nothing -m64'
+check "levels of the GPUs that are there" grep -q -e '--with-gpu-archs=9.0,8.9+PTX ' \
+	tree/build-quickstart/args
 
 tap_end

@@ -19,6 +19,8 @@ targets()
 # instructions that no GPU below 9.0 has, as nvdisasm and cuobjdump print them: clusters, their
 # barriers and shared memory, TMA, mbarriers, wgmma, programmatic launch
 hopper='[[:space:]](UCGABAR|HGMMA|QGMMA|UTMA|SYNCS|ACQBULK|PREEXIT|WARPGROUP|MAPA|LDGMC)'
+# and below 8.9: conversions to and from FP8, mma of FP8
+fp8='[[:space:]](QMMA|F2FP[.A-Z0-9_]*\.E[45]M[32])'
 
 if [ ! -s "$tmp/images" ]; then
 	skip "levels of device code" "built without nvcc"
@@ -33,12 +35,18 @@ else
 	empty "the code of each level is of that level" "$tmp/bad"
 	for f in kernels/*/*.fatbin8[0-9]; do
 		[ -f "$f" ] || continue
-		cuobjdump -sass "$f" 2>>"$tmp/err" | grep -m1 -E "$hopper" | sed "s,^,$f: ,"
+		newer=$hopper
+		[ "${f##*.fatbin}" = 89 ] || newer="$hopper|$fp8"
+		cuobjdump -sass "$f" 2>>"$tmp/err" | grep -m1 -E "$newer" | sed "s,^,$f: ,"
 	done >"$tmp/bad"
 	empty "no instruction of a newer level is in it" "$tmp/bad"
 	if [ -f kernels/gemm/sm90.fatbin90 ]; then
 		cuobjdump -sass kernels/gemm/sm90.fatbin90 >"$tmp/sass" 2>"$tmp/err"
 		check "such instructions are found in level 9.0" grep -qE "$hopper" "$tmp/sass"
+	fi
+	if [ -f kernels/quant/quant.fatbin89 ]; then
+		cuobjdump -sass kernels/quant/quant.fatbin89 >"$tmp/sass" 2>"$tmp/err"
+		check "FP8 instructions are found in level 8.9" grep -qE "$fp8" "$tmp/sass"
 	fi
 	parts=$({
 		for f in kernels/act/act.fatbin[89][0-9]; do

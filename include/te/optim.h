@@ -47,6 +47,13 @@ struct te_adamw_group {
 };
 #define TE_ADAMW_GROUP_INIT { sizeof(struct te_adamw_group), 0, 1.0f, 0.1f, 0.9f, 0.95f }
 
+/*
+ * With BF16 masters in host memory (TE_SEQ_HOST_MASTERS, no remainders): an update also makes the
+ * FP8 copies of the weights that plans have, while the weights are in device memory; otherwise the
+ * next pass reads them in host memory again. Needs two buffers for the largest weight of at most
+ * 32 chunks; larger ones are read again. Bits are the same. Copies of frozen weights exclude it.
+ */
+#define TE_ADAMW_CAST 1u
 struct te_adamw_opts {
 	size_t size; /* set by the INIT macro; lets the struct grow */
 	float beta1, beta2, eps;
@@ -54,7 +61,7 @@ struct te_adamw_opts {
 	float max_grad_norm; /* clip the global norm to this; 0: no clipping */
 	float reserved;	     /* 0 */
 	enum te_moments moments;
-	uint32_t flags; /* 0 */
+	uint32_t flags; /* 0 or TE_ADAMW_CAST */
 	/*
 	 * Processes with the same weights and gradients may each keep a part of the moments and
 	 * update a part of the weights. The n trained elements, padding included, have nparts parts

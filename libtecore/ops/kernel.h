@@ -197,6 +197,25 @@ struct te__adamw_chunks {
 	char *buf;	/* device, TE__ADAMW_NBUFS times te__adamw_buf_nbytes() */
 	int rest;	/* 1: the remainders are in host memory, too */
 	int w, g;	/* bytes of a weight and of its gradient; 0: they are in device memory */
+	const struct te__adamw_casts *casts; /* how weights pass, if w is 0; or NULL */
+};
+
+/* BF16 weights in host memory that are cast after their update, see optim_casts.c */
+struct te__adamw_unit {
+	int64_t end;  /* elements of this unit and of earlier ones */
+	int end_cast; /* its casts and earlier ones */
+};
+struct te__adamw_casts {
+	int64_t nelems; /* elements of the largest unit */
+	char *buf;	/* device: two units */
+	int nunits, ncasts;
+	struct te__adamw_unit *unit;
+	struct te__adamw_cast *cast;
+	const void *copies; /* the sets that units were made for */
+	const struct te_seq *seq;
+	/* after the update of a unit in buf; and after the last one */
+	int (*run)(struct te_stream *stream, const struct te__adamw_casts *c, int unit, char *buf);
+	int (*end)(struct te_stream *stream, const struct te__adamw_casts *c);
 };
 
 /* weights that share a rate, decay and factors */

@@ -246,20 +246,50 @@ static int copy_states(struct te_stream *stream, const struct te__adamw *a, int6
 
 /*
  * A recording orders these by the memory that they access: a chunk is copied to a buffer once the
- * buffer's previous chunk has been copied back, while other buffers are in use.
+ * buffer's previous chunk has been copied back, while other buffers are in use. w: memory for the
+ * weights, or NULL.
  */
 static int update_chunk(struct te_stream *stream, const struct te__adamw *a, int64_t at, int64_t n,
-			const struct states *host, char *buf)
+			const struct states *host, char *buf, char *w)
 {
 	const enum te_moments kind = te__adamw_moments(a->m);
-	const struct states device = states_in(a->chunks, buf, kind, host);
-	int r = copy_states(stream, a, n, &device, host);
+	struct states device = states_in(a->chunks, buf, kind, host);
+	int r;
 
+	device.w = w ? w : device.w;
+	r = copy_states(stream, a, n, &device, host);
 	if (!r && device.g != host->g)
 		r = te_copy(stream, device.g, host->g, (size_t)(n * element_nbytes(a->g)));
 	if (!r)
 		r = launch(stream, a, at, n, &device);
 	return r < 0 ? r : copy_states(stream, a, n, host, &device);
+}
+
+static int update_units(struct te_stream *stream, const struct te__adamw *a)
+{
+	const struct te__adamw_chunks *c = a->chunks;
+	const size_t size = te__adamw_buf_nbytes(te__adamw_moments(a->m), c);
+	const int64_t wsize = element_nbytes(a->w), nm = te_tensor_nelems(a->g);
+	int64_t begin = 0, nchunks = 0, n;
+	int r = 0;
+
+	for (int u = 0; u < c->casts->nunits && r >= 0; u++) {
+		const int64_t end = c->casts->unit[u].end;
+		char *w = c->casts->buf + u % 2 * c->casts->nelems * wsize;
+
+		for (int64_t at = begin; at < end && r >= 0; at += n, nchunks++) {
+			const struct states x = states_from(a, at, nm, at);
+
+			n = end - at < c->nelems ? end - at : c->nelems;
+			r = update_chunk(stream, a, at, n, &x,
+					 c->buf + (size_t)(nchunks % TE__ADAMW_NBUFS) * size,
+					 w + (at - begin) * wsize);
+		}
+		if (r >= 0)
+			r = c->casts->run(stream, c->casts, u, w);
+		begin = end;
+	}
+	return r < 0 ? r : c->casts->end(stream, c->casts);
 }
 
 /* update n elements of the weights from `at` on, whose moments begin at m_at of nm elements */
@@ -274,10 +304,12 @@ static int update(struct te_stream *stream, const struct te__adamw *a, int64_t a
 
 	if (!c)
 		return n ? launch(stream, a, at, n, &x) : 0;
+	if (c->casts)
+		return update_units(stream, a);
 	for (int64_t i = 0; i < n && r >= 0; i += c->nelems) {
 		x = states_from(a, m_at + i, nm, at + i);
 		r = update_chunk(stream, a, at + i, n - i < c->nelems ? n - i : c->nelems, &x,
-				 c->buf + (size_t)(i / c->nelems % TE__ADAMW_NBUFS) * size);
+				 c->buf + (size_t)(i / c->nelems % TE__ADAMW_NBUFS) * size, NULL);
 	}
 	return r;
 }

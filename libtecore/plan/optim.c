@@ -67,9 +67,10 @@ static int read_opts(const char *fn, const struct te_adamw_opts *opts, struct te
 
 	if (r)
 		return r;
-	if ((unsigned)o.moments > TE_MOMENTS_FP8 || o.flags)
+	if ((unsigned)o.moments > TE_MOMENTS_FP8 || o.flags & ~TE_ADAMW_CAST)
 		return te__fail(-EINVAL, "%s: moments %d and flags 0x%x, expected one of enum "
-				"te_moments and 0", fn, (int)o.moments, (unsigned)o.flags);
+				"te_moments and 0 or TE_ADAMW_CAST", fn, (int)o.moments,
+				(unsigned)o.flags);
 	if (o.nparts < 0 || o.part < 0 || o.part >= (o.nparts ? o.nparts : 1))
 		return te__fail(-EINVAL, "%s: part %d of %d parts", fn, o.part, o.nparts);
 	if ((unsigned)o.where > TE_ADAMW_HOST || o.chunk_nelems < 0 ||
@@ -129,7 +130,7 @@ static struct te__adamw_chunks chunks_of(const struct te_seq *seq, const struct 
 	return (struct te__adamw_chunks){
 		.nelems = chunk_nelems(o, own),
 		.rest = (flags & TE_SEQ_HOST_REMAINDERS) != 0,
-		.w = flags & TE_SEQ_HOST_MASTERS ? 2 : 0,
+		.w = flags & TE_SEQ_HOST_MASTERS && !(o->flags & TE_ADAMW_CAST) ? 2 : 0,
 		.g = flags & TE_SEQ_HOST_GRADS ? (int)te_dtype_nbytes(te__seq_grad_dtype(seq)) : 0,
 	};
 }
@@ -139,8 +140,10 @@ static uint64_t held_nbytes(const struct te_seq *seq, const struct te_adamw_opts
 			    const struct te__adamw_part *own)
 {
 	const struct te__adamw_chunks c = chunks_of(seq, o, own);
+	const uint64_t casts =
+		o->flags & TE_ADAMW_CAST ? te__adamw_casts_nbytes(seq, c.nelems) : 0;
 
-	return c.nelems ? TE__ADAMW_NBUFS * (uint64_t)te__adamw_buf_nbytes(o->moments, &c) :
+	return c.nelems ? TE__ADAMW_NBUFS * (uint64_t)te__adamw_buf_nbytes(o->moments, &c) + casts :
 			  2 * (uint64_t)te_moments_nbytes(o->moments, own_nelems(own));
 }
 
@@ -200,8 +203,14 @@ static int make_moments(struct te_adamw *opt)
 	r = make_moment(opt, at, &opt->m);
 	if (!r)
 		r = make_moment(opt, at + second, &opt->v);
-	return r ? r : te__mem_get(opt->ctx, held_nbytes(opt->seq, &opt->opts, &opt->own),
-				   (void **)&opt->chunks.buf);
+	if (!r)
+		r = te__mem_get(opt->ctx, held_nbytes(opt->seq, &opt->opts, &opt->own),
+				(void **)&opt->chunks.buf);
+	if (r || !(opt->opts.flags & TE_ADAMW_CAST))
+		return r;
+	te__adamw_casts_init(opt, opt->chunks.buf + TE__ADAMW_NBUFS *
+				     te__adamw_buf_nbytes(opt->opts.moments, &opt->chunks));
+	return 0;
 }
 
 static int make_state(struct te_adamw *opt, const struct te_adamw_opts *opts)
@@ -256,6 +265,10 @@ int te_adamw_create(struct te_seq *seq, const struct te_adamw_opts *opts, struct
 	    seq->binding.flags & (TE_SEQ_HOST_MASTERS | TE_SEQ_HOST_GRADS))
 		r = te__fail(-EINVAL, "te_adamw_create: masters or gradients are in host memory, "
 			     "expected TE_ADAMW_HOST and one part");
+	if (!r && o.flags & TE_ADAMW_CAST &&
+	    (!(seq->binding.flags & TE_SEQ_HOST_MASTERS) || seq->rest))
+		r = te__fail(-EINVAL, "te_adamw_create: TE_ADAMW_CAST, expected masters of "
+			     "TE_SEQ_HOST_MASTERS without TE_SEQ_REMAINDERS");
 	if (!r && o.nparts > 1 && !o.gather)
 		r = te__fail(-EINVAL, "te_adamw_create: %d parts, and no gather", o.nparts);
 	if (r < 0)
@@ -292,6 +305,7 @@ struct te_adamw *te_adamw_unref(struct te_adamw *opt)
 	if (opt->pinned && te__ctx_drain(opt->ctx, "te_adamw_unref"))
 		te__pinned_keep(opt->pinned); /* copies may be queued */
 	te_recording_unref(opt->update);
+	te__adamw_casts_free(opt);
 	te_tensor_unref(opt->m);
 	te_tensor_unref(opt->v);
 	te__mem_put(opt->ctx, opt->chunks.buf);
@@ -434,6 +448,9 @@ static int step(struct te_adamw *opt, struct te_stream *stream)
 	int r = usable(opt, stream, "te_adamw_step");
 	struct te__adamw a;
 
+	if (r)
+		return r;
+	r = te__adamw_casts_find(opt);
 	if (r)
 		return r;
 	a = kernel_args(opt);
@@ -718,7 +735,8 @@ static int visit_regions(const struct te_adamw *opt, te_region_fn fn, void *arg)
 	const size_t n = (size_t)te_tensor_nelems(te_seq_grads(opt->seq));
 	const size_t size = te_dtype_nbytes(te_tensor_dtype(masters));
 	const enum te_region_kind moments = opt->pinned ? TE_REGION_HOST : TE_REGION_DEVICE;
-	const enum te_region_kind weights = opt->chunks.w ? TE_REGION_HOST : TE_REGION_DEVICE;
+	const enum te_region_kind weights =
+		opt->seq->host_masters ? TE_REGION_HOST : TE_REGION_DEVICE;
 	const struct te_region region[] = {
 		/* only trained weights */
 		{ "weights", weights, te_tensor_data(masters), n * size },

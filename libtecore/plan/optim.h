@@ -42,8 +42,18 @@ struct te_adamw {
 	 * one launch, which fails before it changes anything */
 	struct te__pinned *pinned;
 	struct te__adamw_chunks chunks;
+	struct te__adamw_casts casts; /* TE_ADAMW_CAST */
 	struct te_recording *update;
 };
+
+/* ---- optim_casts.c ---- */
+
+/* bytes of both buffers with such chunks; te__adamw_casts_init(): buf is their memory */
+uint64_t te__adamw_casts_nbytes(const struct te_seq *seq, int64_t chunk);
+void te__adamw_casts_init(struct te_adamw *opt, char *buf);
+/* find what is cast for the plans that the sequence has now */
+int te__adamw_casts_find(struct te_adamw *opt);
+void te__adamw_casts_free(struct te_adamw *opt);
 
 /* ---- optim_groups.c ---- */
 

@@ -21,6 +21,10 @@ struct te__copies {
 	struct te_k_weight_transpose transpose; /* col is not NULL for a bound weight */
 	void *state;		  /* device memory of args.done, table and part */
 	uint32_t flags;		  /* TE__WEIGHTS_* of quant.h */
+	struct te_k_weight *table; /* args.table, for the CPU */
+	/* device, in state: each entry as a set of one, for BF16 masters in host memory; or NULL */
+	struct te_k_weight *alone;
+	struct te_k_weights_done *alone_done;
 };
 #define TE__SEQ_ALIGN 256  /* alignment of the caller's flat buffers and bound weights, in bytes */
 #define TE__SEQ_ZEROS ((size_t)64 << 20)
@@ -111,6 +115,9 @@ int te__seq_check_channels(struct te_seq *seq);
 struct te__channel *te__seq_channel(const struct te_seq *seq, const char *name);
 int te__seq_op(const struct te_seq *seq, const char *name);
 void te__copies_free(struct te_seq *seq); /* all sets */
+/* arguments that make entry i of a set with `alone` from its BF16 master at that address */
+void te__copies_alone(const struct te__copies *set, int i, const void *master,
+		      struct te_k_weights *ret);
 /* zeros to a gradient, or to all: to part of seq->grads */
 int te__seq_zero_grad(const struct te_seq *seq, struct te_stream *stream, struct te_tensor *grad);
 /* release the remainders, and host memory of masters and gradients */

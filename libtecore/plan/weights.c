@@ -157,12 +157,81 @@ static void table_fill(const struct te_plan *p, int all, struct te__copies *set,
 		set->flags = te__quant_weights(p->quant, lo, hi - lo + 1, a);
 }
 
-/* offsets in the state of a set: of its table, then of its parts; returns the size */
-static size_t state_layout(const struct te_k_weights *a, size_t *ret_table_at, size_t *ret_part_at)
+/* offsets in the state of a set; alone: of each entry as a set of one, 0: there are none */
+struct layout {
+	size_t table, part, alone, alone_done, nbytes;
+};
+
+static struct layout state_layout(const struct te_seq *seq, const struct te__copies *set)
 {
-	*ret_table_at = aligned(sizeof(*a->done));
-	*ret_part_at = *ret_table_at + aligned((size_t)a->n * sizeof(*a->table));
-	return *ret_part_at + (size_t)a->ntiles * sizeof(*a->part);
+	const struct te_k_weights *a = &set->args;
+	const size_t n = (size_t)a->n, table = aligned(n * sizeof(*a->table));
+	struct layout at = { .table = aligned(sizeof(*a->done)) };
+
+	at.part = at.table + table;
+	at.nbytes = at.part + (size_t)a->ntiles * sizeof(*a->part);
+	if (!(seq->binding.flags & TE_SEQ_HOST_MASTERS) || a->rest)
+		return at;
+	at.alone = aligned(at.nbytes);
+	at.alone_done = at.alone + table;
+	at.nbytes = at.alone_done + n * sizeof(*a->done);
+	return at;
+}
+
+/* where the memory of an entry begins */
+static int64_t entry_begin(const struct te_k_weight *e)
+{
+	return e->hp < 0 ? e->row : e->hp;
+}
+
+/* an entry at the beginning of its own memory */
+static struct te_k_weight entry_alone(const struct te_k_weight *e)
+{
+	const int64_t begin = entry_begin(e);
+	struct te_k_weight w = *e;
+
+	w.master = w.tile = 0;
+	w.slot = 0;
+	if (w.hp >= 0) {
+		w.hp = 0;
+		return w;
+	}
+	w.row -= begin;
+	w.col -= w.col < 0 ? 0 : begin;
+	w.scale_inv -= begin;
+	w.col_scale_inv -= begin;
+	return w;
+}
+
+void te__copies_alone(const struct te__copies *set, int i, const void *master,
+		      struct te_k_weights *ret)
+{
+	const struct te_k_weight *e = &set->table[i];
+	const int64_t begin = entry_begin(e);
+	const int64_t end = i + 1 < set->args.n ? entry_begin(e + 1) : set->args.copies_nbytes;
+	struct te_k_weights a = set->args;
+
+	a.table = set->alone + i;
+	a.done = set->alone_done + i;
+	a.masters = master;
+	a.nmasters = (e->rows - e->pad_rows) * (e->cols - e->pad_cols);
+	a.copies = (char *)a.copies + begin;
+	a.copies_nbytes = end - begin;
+	a.part += e->tile;
+	a.ntiles = te_k_weight_ntiles(e);
+	a.n = 1;
+	a.scaling = TE_K_SCALING_TENSOR;
+	if (e->hp < 0) {
+		a.scaling = e->scaling;
+		a.scale = a.scale ? a.scale + e->slot : NULL;
+		a.amax = a.amax ? a.amax + (int64_t)e->slot * a.window : NULL;
+		a.nslots = a.scale ? 1 : 0;
+	} else {
+		a.scale = a.amax = NULL;
+		a.nslots = 0;
+	}
+	a.record = e->hp < 0 && set->flags & TE__WEIGHTS_RECORD;
+	*ret = a;
 }
 
 /* the column-wise copy of a bound weight: bytes, and offset of its scales; 0: no such copy */
@@ -181,7 +250,7 @@ static int measure(struct te_plan *p)
 {
 	struct te_k_weight *table = te__calloc(2 * (size_t)p->nneeds + 1, sizeof(*table));
 	struct te__copies set = { 0 };
-	size_t table_at, part_at;
+	size_t scales_at;
 
 	if (!table)
 		return no_memory();
@@ -189,32 +258,53 @@ static int measure(struct te_plan *p)
 	te__free(table);
 	if (set.args.n)
 		p->copies_nbytes = (uint64_t)set.args.copies_nbytes +
-				   state_layout(&set.args, &table_at, &part_at);
+				   state_layout(p->seq, &set).nbytes;
 	for (int i = 0; i < p->nneeds; i++)
 		if (wants_transpose(p, i))
-			p->copies_nbytes += transpose_layout(weight_of(p, i)->value, &table_at) +
+			p->copies_nbytes += transpose_layout(weight_of(p, i)->value, &scales_at) +
 					    aligned(sizeof(*set.args.done));
 	return 0;
 }
 
-static int set_upload(struct te_ctx *ctx, struct te__copies *set, const struct te_k_weight *table)
+static int upload_alone(struct te_ctx *ctx, struct te__copies *set, const struct layout *at)
 {
+	const size_t n = (size_t)set->args.n, nbytes = n * sizeof(*set->alone);
+	struct te_k_weight *table = te__malloc(nbytes);
+	char *state = set->state;
+	int r = table ? 0 : no_memory();
+
+	for (size_t i = 0; i < n && !r; i++)
+		table[i] = entry_alone(&set->table[i]);
+	if (!r)
+		r = te__ctx_copy(ctx, state + at->alone, table, nbytes);
+	te__free(table);
+	if (r)
+		return r;
+	set->alone = (struct te_k_weight *)(void *)(state + at->alone);
+	set->alone_done = (struct te_k_weights_done *)(void *)(state + at->alone_done);
+	return te__ctx_fill_u32(ctx, set->alone_done, 0, n * sizeof(*set->alone_done));
+}
+
+static int set_upload(const struct te_seq *seq, struct te__copies *set)
+{
+	const struct layout at = state_layout(seq, set);
 	struct te_k_weights *a = &set->args;
-	size_t table_at, part_at;
-	const size_t nbytes = state_layout(a, &table_at, &part_at);
 	char *state;
-	int r = te__mem_get(ctx, (size_t)a->copies_nbytes, &a->copies);
+	int r = te__mem_get(seq->ctx, (size_t)a->copies_nbytes, &a->copies);
 
 	if (!r)
-		r = te__mem_get(ctx, nbytes, &set->state);
+		r = te__mem_get(seq->ctx, at.nbytes, &set->state);
 	if (r < 0)
 		return r;
 	state = set->state;
 	a->done = (struct te_k_weights_done *)(void *)state;
-	a->table = (struct te_k_weight *)(void *)(state + table_at);
-	a->part = (float *)(void *)(state + part_at);
-	r = te__ctx_fill_u32(ctx, state, 0, sizeof(*a->done));
-	return r ? r : te__ctx_copy(ctx, state + table_at, table, (size_t)a->n * sizeof(*table));
+	a->table = (struct te_k_weight *)(void *)(state + at.table);
+	a->part = (float *)(void *)(state + at.part);
+	r = te__ctx_fill_u32(seq->ctx, state, 0, sizeof(*a->done));
+	if (!r)
+		r = te__ctx_copy(seq->ctx, state + at.table, set->table,
+				 (size_t)a->n * sizeof(*set->table));
+	return r || !at.alone ? r : upload_alone(seq->ctx, set, &at);
 }
 
 /* the tensors over an entry's memory */
@@ -238,9 +328,9 @@ static int entry_wrap(struct te_ctx *ctx, const struct te__copies *set, struct t
 }
 
 /* in the order of table_fill */
-static int set_wrap(struct te_plan *p, struct te__copies *set, const struct te_k_weight *table)
+static int set_wrap(struct te_plan *p, struct te__copies *set)
 {
-	const struct te_k_weight *e = table;
+	const struct te_k_weight *e = set->table;
 	int r = 0;
 
 	for (int i = 0; i < p->nneeds && !r; i++) {
@@ -276,6 +366,7 @@ static void set_free(struct te_seq *seq, struct te__copies *set)
 	}
 	te__mem_put(seq->ctx, set->args.copies);
 	te__mem_put(seq->ctx, set->state);
+	te__free(set->table);
 	te__free(set);
 }
 
@@ -299,16 +390,18 @@ static int set_make(struct te_plan *p, const uint16_t *rest)
 	int r = table && set ? 0 : no_memory();
 
 	if (!r) {
+		set->table = table;
+		table = NULL;
 		set->args.rest = rest;
-		table_fill(p, 0, set, table);
+		table_fill(p, 0, set, set->table);
 	}
 	if (!r && set->args.n) {
 		set->args.masters = te_tensor_data(seq->masters);
 		set->args.nmasters = rest ? seq->nrest : seq->nelems;
 		set->args.version = seq->version;
-		r = set_upload(p->ctx, set, table);
+		r = set_upload(seq, set);
 		if (!r)
-			r = set_wrap(p, set, table);
+			r = set_wrap(p, set);
 		if (!r) {
 			set->next = seq->copies;
 			seq->copies = set;

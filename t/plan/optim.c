@@ -761,7 +761,7 @@ static const struct {
 	{ { .size = SIZE, .weight_decay = INFINITY }, "weight_decay" },
 	{ { .size = SIZE, .max_grad_norm = NAN }, "max_grad_norm" },
 	{ { .size = SIZE, .moments = 3 }, "moments 3" },
-	{ { .size = SIZE, .flags = 1 }, "flags 0x1" },
+	{ { .size = SIZE, .flags = 2 }, "flags 0x2" },
 	{ { .size = SIZE, .nparts = -1 }, "part 0 of -1 parts" },
 	{ { .size = SIZE, .nparts = 2, .part = 2 }, "part 2 of 2 parts" },
 	{ { .size = SIZE, .part = 1 }, "part 1 of 0 parts" },

@@ -134,7 +134,7 @@ static int add_step(const struct mem_run *run, int64_t B, struct mem *m, uint64_
 	struct te_step *step = NULL;
 	const uint32_t hosted = opts_hosted(run->o);
 	const uint64_t rest = host_rest(run);
-	uint64_t others, moments;
+	uint64_t others, moments, masters, grads;
 	int r = step_graph_make(run->graph, run->model->seq, NULL, B, TE_STEP_NO_ALLOC, &step);
 
 	if (r >= 0)
@@ -153,10 +153,11 @@ static int add_step(const struct mem_run *run, int64_t B, struct mem *m, uint64_
 	ranks_optimizer(run->graph->ranks, run->o->zero, &whole);
 	moments = te_adamw_nbytes(run->model->seq, &whole) - others;
 	m->moments = te_adamw_nbytes(run->model->seq, &ao) - others;
-	/* casts read masters again, the norm reads gradients */
-	m->host_rereads = (hosted & TE_SEQ_HOST_MASTERS ? 2 * (uint64_t)nelems : 0) +
-			  (hosted & TE_SEQ_HOST_GRADS ? grads_nbytes(run) : 0);
-	m->host_states = rest + (ao.where == TE_ADAMW_HOST ? moments : 0) + m->host_rereads;
+	masters = hosted & TE_SEQ_HOST_MASTERS ? 2 * (uint64_t)nelems : 0;
+	grads = hosted & TE_SEQ_HOST_GRADS ? grads_nbytes(run) : 0;
+	/* casts read masters again unless the update makes them, the norm reads gradients */
+	m->host_rereads = (ao.flags & TE_ADAMW_CAST ? 0 : masters) + grads;
+	m->host_states = rest + (ao.where == TE_ADAMW_HOST ? moments : 0) + masters + grads;
 	m->state += others + sm.plans_nbytes;
 	m->activations = m->pool = sm.pool_nbytes;
 	m->offloaded = off.moved_nbytes;

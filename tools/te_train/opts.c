@@ -303,6 +303,10 @@ struct te_adamw_opts opts_adamw(const struct opts *o)
 	ao.where = strcmp(o->states, "device") ? TE_ADAMW_HOST : TE_ADAMW_DEVICE;
 	ao.ngroups = o->ngroups;
 	ao.groups = o->group;
+	/* the copies that matrix products read */
+	if (opts_hosted(o) && !strcmp(o->masters, "bf16") && strncmp(o->recipe, "fp32", 4) &&
+	    strncmp(o->recipe, "bf16", 4))
+		ao.flags |= TE_ADAMW_CAST;
 	return ao;
 }
 

@@ -57,6 +57,15 @@ says "--memory chooses them where nothing else fits" "^chosen: $given --states m
 	"$te_train" $fresh $given --memory $((host - 1024)) --estimate
 fails "FP32 masters" "--states all: masters are FP32, expected --masters bf16" \
 	"$te_train" $fresh --masters fp32 --states all
-$te_run -n 2 "$te_train" $fresh --states masters >two.out 2>&1
-check "two ranks" grep -q "^te_train: --states masters is for one rank, there are 2" two.out
+
+# two ranks with a micro-batch each have the weights of one with two
+two="--recipe fp32 --graph step --masters bf16 --gradients fp32"
+check "one rank" "$te_train" $fresh $two --accum 2 --out r1
+check "two ranks" $te_run -n 2 "$te_train" $fresh $two --states masters --out r2
+same "the same weights" r1/model.safetensors r2/model.safetensors
+for how in "all: 2 ranks share gradients" "masters --zero 1: ranks have all masters and moments"; do
+	args=${how%%:*}
+	$te_run -n 2 "$te_train" $fresh --states $args >two.out 2>&1
+	check "two ranks, --states $args" grep -q "^te_train: --states .*${how#*:}" two.out
+done
 tap_end

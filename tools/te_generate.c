@@ -7,6 +7,7 @@
 #include "config.h"
 
 #include <errno.h>
+#include <malloc.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -816,6 +817,10 @@ int main(int argc, char **argv)
 	int s;
 
 	signal(SIGPIPE, SIG_IGN);
+#ifdef M_MMAP_THRESHOLD
+	/* by default glibc keeps freed buffers of the size of a weight, about 40 MB of them */
+	mallopt(M_MMAP_THRESHOLD, 1 << 20);
+#endif
 	say_as("te_generate");
 	if (option_parse(&table, &r.o, argc, argv, &s))
 		return s;

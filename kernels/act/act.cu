@@ -1,26 +1,31 @@
 /*
  * act.cu - activation functions, plain and gated, and their gradients. sm_90a.
  *
- *  kernel               shapes                    blocks            threads  shared (BF16, FP32)
- *  act_fwd_ACT_T        x T [rows, cols]          a 64 x 128 tile   256      8320
- *  act_fwd_gated_ACT_T  x T [rows, 2 cols]        of y                       8320
- *  act_bwd_ACT_T        dy T [rows, cols]         a 64 x 128 tile   256      24704, 41088
- *  act_bwd_gated_ACT_T  the same                  of dy                      24704, 41088
- *  act_DIR_small_m_...  the same, whole vectors   a 64 x 32 tile    256      a quarter
- *  act_DIR_block_...    the same, block-scaled q  a 128 x 128 tile  256      20992; bwd 37376
+ *  kernel                  shapes                   blocks            threads  shared (BF16, FP32)
+ *  act_fwd_ACT_bf16        x T [rows, cols]         a 64 x 128 tile   256      8320
+ *  act_fwd_gated_ACT_bf16  x T [rows, 2 cols]       of y                       8320
+ *  act_bwd_ACT_bf16        dy T [rows, cols]        a 64 x 128 tile   256      24704, 41088
+ *  act_bwd_gated_ACT_bf16  the same                 of dy                      24704, 41088
+ *  act_DIR_small_m_...     the same, whole vectors  a 64 x 32 tile    256      a quarter
+ *  act_DIR_block_...       the same, block-scaled   a 128 x 128 tile  256      20992; bwd 37376
+ *  act_DIR_fp32, act_DIR_gated_fp32, act_DIR_block_fp32, act_DIR_block_bf16, ...
+ *
+ * In BF16 each activation has functions, so that none needs the registers of another; GELU,
+ * GELU_ERF and SILU have them also for few rows and for blocks. The last row computes the
+ * activation that the launch names: all in FP32, where the memory is slower still, and in BF16
+ * blocks of the others. A function for each was twice the code.
  *
  * BF16 bytes per element of y: plain forward to both FP8 copies 4, gated 6; plain backward to both
  * copies 6, gated 10; the T result 2 (gated 4) more. One pass computes everything: the column sums
- * for the bias gradient are taken from the tile in shared memory, in row order. Each activation is
- * a separate function, so that none needs the registers of another.
+ * for the bias gradient are taken from the tile in shared memory, in row order.
  */
 #include "kernels/block.cuh"
 #include "kernels/gelu.cuh"
 #include "kernels/tile.cuh"
 
-/* enum te_act */
+/* enum te_act; ACT_ANY: the activation that the launch names */
 enum { ACT_GELU, ACT_QGELU, ACT_RELU, ACT_SRELU, ACT_SILU, ACT_SIGMOID, ACT_GELU_ERF,
-       ACT_TANH };
+       ACT_TANH, ACT_ANY };
 
 /*
  * 1 / d of each, rounded as by a division; d is at least 1 or NaN. If all d are within the range of
@@ -68,9 +73,9 @@ DEV num normal_tail(num x, num t)
  * the tanh approximation: 0.5 (1 + tanh(u)) is sig(2u), without cancellation below 0. GELU_ERF has
  * the normal distribution function instead; TANH has sig(2x).
  */
-template <int A> DEV void act_s(const float x[TE_V], float s[TE_V])
+DEV void act_s(int act, const float x[TE_V], float s[TE_V])
 {
-	if constexpr (A == ACT_GELU_ERF) {
+	if (act == ACT_GELU_ERF) {
 #pragma unroll
 		for (int e = 0; e < TE_V; e++) {
 			const num d = num(1.0f) + num(0x1.0a3d70p-2f) * num(fabsf(x[e]));
@@ -78,17 +83,17 @@ template <int A> DEV void act_s(const float x[TE_V], float s[TE_V])
 
 			s[e] = x[e] < 0.0f ? tail : sub(1.0f, tail);
 		}
-	} else if constexpr (A != ACT_RELU && A != ACT_SRELU) {
+	} else if (act != ACT_RELU && act != ACT_SRELU) {
 #pragma unroll
 		for (int e = 0; e < TE_V; e++) {
 			const num v = x[e];
 			num u = v;
 
-			if (A == ACT_GELU)
+			if (act == ACT_GELU)
 				u = num(1.5957691f) * (v + num(0.044715f) * v * v * v);
-			else if (A == ACT_QGELU)
+			else if (act == ACT_QGELU)
 				u = num(1.702f) * v;
-			else if (A == ACT_TANH)
+			else if (act == ACT_TANH)
 				u = num(2.0f) * v;
 			s[e] = add(1.0f, expf(-u.v));
 		}
@@ -152,9 +157,9 @@ DEV float relu(float x)
 	return x <= 0.0f ? 0.0f : x;
 }
 
-template <int A> DEV float act(float x, float s)
+DEV float act_y(int act, float x, float s)
 {
-	switch (A) {
+	switch (act) {
 	case ACT_RELU:
 		return relu(x);
 	case ACT_SRELU:
@@ -168,9 +173,9 @@ template <int A> DEV float act(float x, float s)
 	}
 }
 
-template <int A> DEV float act_d(num x, num s)
+DEV float act_d(int act, num x, num s)
 {
-	switch (A) {
+	switch (act) {
 	case ACT_GELU:
 		return gelu_d(x, s).v;
 	case ACT_QGELU:
@@ -191,37 +196,83 @@ template <int A> DEV float act_d(num x, num s)
 }
 
 /* v = act(v), or of BF16 numbers */
-template <class T, int A> DEV void act_all(float v[TE_V])
+template <class T> DEV void act_all(int act, float v[TE_V])
 {
 	float s[TE_V] = {};
 
-	if (sizeof(T) == 2 && A == ACT_GELU) {
+	if (sizeof(T) == 2 && act == ACT_GELU) {
 #pragma unroll
 		for (int e = 0; e < TE_V; e++)
 			v[e] = gelu_bf16(v[e]);
 		return;
 	}
-	act_s<A>(v, s);
+	act_s(act, v, s);
 #pragma unroll
 	for (int e = 0; e < TE_V; e++)
-		v[e] = act<A>(v[e], s[e]);
+		v[e] = act_y(act, v[e], s[e]);
 }
 
 /* d = act'(v), or of BF16 numbers */
-template <class T, int A> DEV void act_d_all(const float v[TE_V], float d[TE_V])
+template <class T> DEV void act_d_all(int act, const float v[TE_V], float d[TE_V])
 {
 	float s[TE_V] = {};
 
-	if (sizeof(T) == 2 && A == ACT_GELU) {
+	if (sizeof(T) == 2 && act == ACT_GELU) {
 #pragma unroll
 		for (int e = 0; e < TE_V; e++)
 			d[e] = gelu_d_bf16(v[e]);
 		return;
 	}
-	act_s<A>(v, s);
+	act_s(act, v, s);
 #pragma unroll
 	for (int e = 0; e < TE_V; e++)
-		d[e] = act_d<A>(v[e], s[e]);
+		d[e] = act_d(act, v[e], s[e]);
+}
+
+/* values of a call, in registers */
+struct act_v {
+	float v[TE_V];
+};
+
+/*
+ * act_all() and act_d_all() of any activation, called and not inlined: inlined for each row of each
+ * function with ACT_ANY, they were a third of the PTX of this file.
+ */
+static __device__ __noinline__ act_v act_any(int act, act_v x)
+{
+	act_all<float>(act, x.v);
+	return x;
+}
+static __device__ __noinline__ act_v act_d_any(int act, act_v x)
+{
+	act_d_all<float>(act, x.v, x.v);
+	return x;
+}
+
+/* the same of A; A is ACT_ANY: of act */
+template <class T, int A> DEV void act_of(int act, float v[TE_V])
+{
+	act_v x;
+
+	if (A != ACT_ANY) {
+		act_all<T>(A, v);
+		return;
+	}
+	memcpy(x.v, v, sizeof(x.v));
+	x = act_any(act, x);
+	memcpy(v, x.v, sizeof(x.v));
+}
+template <class T, int A> DEV void act_d_of(int act, const float v[TE_V], float d[TE_V])
+{
+	act_v x;
+
+	if (A != ACT_ANY) {
+		act_d_all<T>(A, v, d);
+		return;
+	}
+	memcpy(x.v, v, sizeof(x.v));
+	x = act_d_any(act, x);
+	memcpy(d, x.v, sizeof(x.v));
 }
 
 template <class T, int A, bool GATED, int R> DEV void act_fwd_body(const struct te_k_act_fwd &a)
@@ -251,7 +302,7 @@ template <class T, int A, bool GATED, int R> DEV void act_fwd_body(const struct 
 		unpack(x.row[i], v[i]);
 		if (GATED)
 			unpack(gate.row[i], g);
-		act_all<T, A>(v[i]);
+		act_of<T, A>(a.act, v[i]);
 #pragma unroll
 		for (int e = 0; GATED && e < TE_V; e++)
 			v[i][e] = mul(v[i][e], g[e]);
@@ -310,7 +361,7 @@ template <class T, int A, bool GATED, int R> DEV void act_bwd_body(const struct 
 		unpack(dy.row[i], d);
 		if (GATED)
 			unpack(gate.row[i], g);
-		act_d_all<T, A>(v[i], v[i]);
+		act_d_of<T, A>(a.act, v[i], v[i]);
 #pragma unroll
 		for (int e = 0; e < TE_V; e++)
 			v[i][e] = mul(GATED ? mul(d[e], g[e]) : d[e], v[i][e]);
@@ -324,10 +375,14 @@ template <class T, int A, bool GATED, int R> DEV void act_bwd_body(const struct 
 
 			unpack(x.row[i], v[i]);
 			unpack(dy.row[i], d);
-			act_s<A>(v[i], s);
+			if (A == ACT_ANY)
+				act_of<T, A>(a.act, v[i]);
+			else
+				act_s(A, v[i], s);
 #pragma unroll
 			for (int e = 0; e < TE_V; e++)
-				v[i][e] = mul(d[e], act<A>(v[i][e], s[e]));
+				v[i][e] = mul(d[e], A == ACT_ANY ? v[i][e] :
+								   act_y(A, v[i][e], s[e]));
 		}
 		m = put_dx<T, R, R == TILE_SMALL_R>(&o, &t, a.cols, xcols, v, &codes, &values, m);
 	}
@@ -375,7 +430,7 @@ template <class T, int A, bool GATED> DEV void act_fwd_block_body(const struct t
 			unpack(in[i], v);
 			if (GATED)
 				unpack(gate[i], g);
-			act_all<T, A>(v);
+			act_of<T, A>(a.act, v);
 #pragma unroll
 			for (int e = 0; GATED && e < TE_V; e++)
 				v[e] = mul(v[e], g[e]);
@@ -413,7 +468,7 @@ template <class T, int A, bool GATED> DEV void act_bwd_block_body(const struct t
 					 block_vec(xcols, a.x, a.dx, a.q) };
 	/* number of the thread's columns in the first half; 0 or all if rows are vectors */
 	const int first = GATED ? clamp_int(a.cols - t.c, 0, TE_V) : TE_V;
-	const int64_t k = first ? t.c : t.c - a.cols;
+	const int64_t at = first ? t.c : t.c - a.cols;
 	raw<T> dx[BLOCK_R];
 
 	if (noop_set(a.q.noop))
@@ -424,8 +479,8 @@ template <class T, int A, bool GATED> DEV void act_bwd_block_body(const struct t
 
 #pragma unroll
 		for (int i = 0; i < STEP; i++) {
-			const T *dy_at = (const T *)a.dy + (t.r + i0 + i) * a.cols + k;
-			const T *x_at = (const T *)a.x + (t.r + i0 + i) * xcols + k;
+			const T *dy_at = (const T *)a.dy + (t.r + i0 + i) * a.cols + at;
+			const T *x_at = (const T *)a.x + (t.r + i0 + i) * xcols + at;
 			const int n = block_n(t, i0 + i);
 
 			if (o.vec || !GATED) {
@@ -440,20 +495,28 @@ template <class T, int A, bool GATED> DEV void act_bwd_block_body(const struct t
 		}
 #pragma unroll
 		for (int i = 0; i < STEP; i++) {
-			float v[TE_V], d[TE_V], g[TE_V], s[TE_V] = {};
+			float v[TE_V], y[TE_V], d[TE_V], g[TE_V], s[TE_V] = {};
 
 			unpack(x[i], v);
+			unpack(x[i], y);
 			unpack(dy[i], d);
 			if (GATED)
 				unpack(gate[i], g);
-			act_s<A>(v, s);
+			if (A != ACT_ANY) {
+				act_s(A, v, s);
+			} else {
+				act_d_of<T, A>(a.act, v, v);
+				if (GATED && first < TE_V)
+					act_of<T, A>(a.act, y);
+			}
 #pragma unroll
 			for (int e = 0; e < TE_V; e++) {
 				if (GATED && e >= first)
-					v[e] = mul(d[e], act<A>(v[e], s[e]));
+					v[e] = mul(d[e], A == ACT_ANY ? y[e] :
+									act_y(A, y[e], s[e]));
 				else
 					v[e] = mul(GATED ? mul(d[e], g[e]) : d[e],
-						   act_d<A>(v[e], s[e]));
+						   A == ACT_ANY ? v[e] : act_d(A, v[e], s[e]));
 			}
 			dx[i0 + i] = block_round<T>(block_n(t, i0 + i), v);
 		}
@@ -462,8 +525,9 @@ template <class T, int A, bool GATED> DEV void act_bwd_block_body(const struct t
 }
 
 #define BLOCK_FUNC(DIR, T, t, A, GATED, name)                                                   \
-	extern "C" __global__ void __launch_bounds__(BLOCK_THREADS, sizeof(T) == 2 ? 2 : 1)     \
-		te_k_act_##DIR##_##name##_##t(const __grid_constant__ struct te_k_act_##DIR a)  \
+	extern "C" __global__ void                                                              \
+	__launch_bounds__(BLOCK_THREADS, sizeof(T) == 2 && A != ACT_ANY ? 2 : 1)                \
+		te_k_act_##DIR##_##name##t(const __grid_constant__ struct te_k_act_##DIR a)  \
 	{                                                                                       \
 		te_begin();                                                                     \
 		act_##DIR##_block_body<T, A, GATED>(a);                                         \
@@ -471,32 +535,42 @@ template <class T, int A, bool GATED> DEV void act_bwd_block_body(const struct t
 #define FUNC(DIR, T, t, A, GATED, R, name)                                                      \
 	extern "C" __global__ void                                                              \
 	__launch_bounds__(TILE_THREADS, sizeof(T) == 4 ? 1 : A == ACT_GELU && !GATED ? 4 : 2)   \
-		te_k_act_##DIR##_##name##_##t(const __grid_constant__ struct te_k_act_##DIR a)  \
+		te_k_act_##DIR##_##name##t(const __grid_constant__ struct te_k_act_##DIR a)     \
 	{                                                                                       \
 		te_begin_early();                                                               \
 		act_##DIR##_body<T, A, GATED, R>(a);                                            \
 	}
-#define FUNCS(DIR, T, t, A, name)                                       \
+#define LARGE(DIR, T, t, A, name)                                       \
 	FUNC(DIR, T, t, A, false, TILE_R, name)                         \
-	FUNC(DIR, T, t, A, true, TILE_R, gated_##name)                  \
+	FUNC(DIR, T, t, A, true, TILE_R, gated_##name)
+#define SMALL_M(DIR, T, t, A, name)                                     \
 	FUNC(DIR, T, t, A, false, TILE_SMALL_R, small_m_##name)         \
-	FUNC(DIR, T, t, A, true, TILE_SMALL_R, small_m_gated_##name)    \
+	FUNC(DIR, T, t, A, true, TILE_SMALL_R, small_m_gated_##name)
+#define BLOCK_SCALED(DIR, T, t, A, name)                                \
 	BLOCK_FUNC(DIR, T, t, A, false, block_##name)                   \
 	BLOCK_FUNC(DIR, T, t, A, true, block_gated_##name)
-#define TE_NAME(A, name)                        \
-	FUNCS(fwd, float, fp32, A, name)        \
-	FUNCS(fwd, bf16, bf16, A, name)         \
-	FUNCS(bwd, float, fp32, A, name)        \
-	FUNCS(bwd, bf16, bf16, A, name)
-TE_NAME(ACT_GELU, gelu)
-TE_NAME(ACT_QGELU, qgelu)
-TE_NAME(ACT_RELU, relu)
-TE_NAME(ACT_SRELU, srelu)
-TE_NAME(ACT_SILU, silu)
-TE_NAME(ACT_SIGMOID, sigmoid)
-TE_NAME(ACT_GELU_ERF, gelu_erf)
-TE_NAME(ACT_TANH, tanh)
-#undef TE_NAME
-#undef FUNCS
+#define BOTH(FUNCS, T, t, A, name)                                      \
+	FUNCS(fwd, T, t, A, name)                                       \
+	FUNCS(bwd, T, t, A, name)
+#define COMMON(A, name)                                                 \
+	BOTH(LARGE, bf16, bf16, A, name)                                \
+	BOTH(SMALL_M, bf16, bf16, A, name)                              \
+	BOTH(BLOCK_SCALED, bf16, bf16, A, name)
+COMMON(ACT_GELU, gelu_)
+COMMON(ACT_GELU_ERF, gelu_erf_)
+COMMON(ACT_SILU, silu_)
+BOTH(LARGE, bf16, bf16, ACT_QGELU, qgelu_)
+BOTH(LARGE, bf16, bf16, ACT_RELU, relu_)
+BOTH(LARGE, bf16, bf16, ACT_SRELU, srelu_)
+BOTH(LARGE, bf16, bf16, ACT_SIGMOID, sigmoid_)
+BOTH(LARGE, bf16, bf16, ACT_TANH, tanh_)
+BOTH(BLOCK_SCALED, bf16, bf16, ACT_ANY, )
+BOTH(LARGE, float, fp32, ACT_ANY, )
+BOTH(BLOCK_SCALED, float, fp32, ACT_ANY, )
+#undef COMMON
+#undef BOTH
+#undef BLOCK_SCALED
+#undef SMALL_M
+#undef LARGE
 #undef BLOCK_FUNC
 #undef FUNC

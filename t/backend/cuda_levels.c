@@ -7,6 +7,7 @@
 
 #include <te/ctx.h>
 #include <te/errno.h>
+#include <te/op.h>
 
 #include "cuda_fake.h"
 #include "libtecore/backend/cuda/cuda.h"
@@ -201,6 +202,43 @@ static void check_dispatch(const struct te__cuda_features *f)
 		DO(te__cuda_fp8_gemm(&dev, scaling));
 }
 
+/* in BF16 common ones have functions for few rows and for blocks; all in FP32 share functions */
+START_TEST(activations_have_functions)
+{
+	static const char *const name[TE_ACT_COUNT] = { "gelu", "qgelu",   "relu",     "srelu",
+							"silu", "sigmoid", "gelu_erf", "tanh" };
+	static _Alignas(16) unsigned char m[16];
+	const int common = _i == TE_ACT_GELU || _i == TE_ACT_GELU_ERF || _i == TE_ACT_SILU;
+	const struct te__target t = te__target_of(90);
+	char want[64];
+
+	for (int k = 0; k < 12; k++) {
+		const int gated = k % 2, bf16 = k / 2 % 2, block = k / 4 == 2, small = k / 4 == 1;
+		const int32_t dtype = bf16 ? TE_DTYPE_BF16 : TE_DTYPE_FP32;
+		struct te_k_act_fwd a = { .x = m, .y = m, .rows = k / 4 ? 64 : 65536, .cols = 1024,
+					  .q = { .row = m }, .act = _i, .gated = gated,
+					  .dtype = dtype };
+		struct te_k_act_bwd b = { .dy = m, .x = m, .dx = m, .rows = a.rows, .cols = 1024,
+					  .q = { .row = m }, .act = _i, .gated = gated,
+					  .dtype = dtype };
+		struct te__geometry g;
+
+		a.q.scaling = b.q.scaling = block ? TE_K_SCALING_1X128 : TE_K_SCALING_TENSOR;
+		snprintf(want, sizeof(want), "te_k_act_fwd_%s%s%s%s%s",
+			 block			   ? "block_" :
+			 small && common && bf16 ? "small_m_" :
+						     "",
+			 gated ? "gated_" : "", bf16 && (!block || common) ? name[_i] : "",
+			 bf16 && (!block || common) ? "_" : "", bf16 ? "bf16" : "fp32");
+		DO(te__geometry_for(&t, TE_K_ACT_FWD, &a, &g));
+		ck_assert_str_eq(g.func, want);
+		DO(te__geometry_for(&t, TE_K_ACT_BWD, &b, &g));
+		memcpy(want + strlen("te_k_act_"), "bwd", 3);
+		ck_assert_str_eq(g.func, want);
+	}
+}
+END_TEST
+
 START_TEST(a_gpu_has_the_features_of_its_level)
 {
 	struct te__cuda_features f;
@@ -375,6 +413,7 @@ TT_SUITE("backend/cuda_levels", TT_NEED_NOTHING)
 	TCase *c = tt_case(s, "levels", "host fast serial");
 
 	tcase_add_loop_test(c, a_gpu_has_the_features_of_its_level, 0, NCHIPS);
+	tcase_add_loop_test(c, activations_have_functions, 0, TE_ACT_COUNT);
 	tcase_add_loop_test(c, what_a_driver_denies_is_not_used, 0, TT_LEN(denials));
 	tcase_add_loop_test(c, te_cuda_arch_lowers_the_level, 0, NCHIPS * NLOWER);
 	tcase_add_test(c, a_level_without_ptx_is_refused);

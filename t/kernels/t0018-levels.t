@@ -57,9 +57,9 @@ else
 	: >"$tmp/bad"
 	if cp libtecore/.libs/libtecore.so "$tmp/lib" 2>>"$tmp/err" && strip "$tmp/lib"; then
 		n=$(wc -c <"$tmp/lib")
-		[ "$n" -le $((2097152 + parts * 4194304)) ] || echo "$n bytes" >"$tmp/bad"
+		[ "$n" -le $((1600000 + parts * 3600000)) ] || echo "$n bytes" >"$tmp/bad"
 	fi
-	empty "libtecore has at most 2 MiB, and 4 MiB for each level's machine code and PTX" \
+	empty "libtecore has at most 1.6 MB, and 3.6 MB for each level's machine code and PTX" \
 		"$tmp/bad"
 fi
 tap_end

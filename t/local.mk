@@ -268,7 +268,8 @@ TT_TOOLS_SH += \
 	t/tools/t8051-te_train-gradients.t \
 	t/tools/t8052-te_train-columns.t \
 	t/tools/t8053-te_train-context.t \
-	t/tools/t8054-te_train-states.t
+	t/tools/t8054-te_train-states.t \
+	t/tools/t8055-te_train-return.t
 # a shared library for LD_PRELOAD: -rpath makes it one although it is not installed
 check_LTLIBRARIES += t/lib/failalloc.la
 t_lib_failalloc_la_SOURCES = t/lib/failalloc.c

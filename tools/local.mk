@@ -252,6 +252,8 @@ tools_te_train_libte_train_la_SOURCES = \
 	tools/te_train/reading.c \
 	tools/te_train/reading.h \
 	tools/te_train/recover.c \
+	tools/te_train/returns.c \
+	tools/te_train/returns.h \
 	tools/te_train/sample.c \
 	tools/te_train/sample.h \
 	tools/te_train/setup.c \

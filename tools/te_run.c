@@ -88,7 +88,7 @@ static int run_here(const struct run_opts *o)
 #define NUMBER(x) STRING(x)
 
 static struct {
-	int64_t nranks, prefix, grace_s, no_kill, per_node, silence_s, agent;
+	int64_t nranks, prefix, grace_s, no_kill, respawn, per_node, silence_s, agent;
 	double timeout_s;
 	char *hosts, *ssh, *te_run;
 } opt = { .grace_s = GRACE_S, .silence_s = SILENCE_S };
@@ -105,6 +105,8 @@ static const struct option_field fields[] = {
 	  "seconds from SIGTERM to SIGKILL, default " NUMBER(GRACE_S) },
 	{ "no-kill", OPTION_FLAG, AT(no_kill), NULL, 0, 1, 'k', NULL,
 	  "ranks that fail do not end the others" },
+	{ "respawn", OPTION_INT, AT(respawn), NULL, 1, 1000000, 'r', "N",
+	  "start ranks that fail again, N times in all, with --no-kill" },
 	{ "per-node", OPTION_INT, AT(per_node), NULL, 1, RANKS_MAX, 0, "N",
 	  "let the ranks believe that N of them share a node" },
 	{ "hosts", OPTION_TEXT, AT(hosts), NULL, 0, 0, 0, "LIST",
@@ -150,7 +152,8 @@ static int parse(int argc, char **argv, struct option_given *given, struct run_o
 	o->per_node = (int)opt.per_node;
 	o->grace_s = (int)opt.grace_s;
 	o->silence_s = (int)opt.silence_s;
-	o->no_kill = (int)opt.no_kill;
+	o->respawn = (int)opt.respawn;
+	o->no_kill = opt.no_kill || opt.respawn;
 	o->timeout_s = opt.timeout_s;
 	o->hosts = opt.hosts;
 	o->ssh = opt.ssh ? opt.ssh : "ssh -o BatchMode=yes";
@@ -176,6 +179,8 @@ int main(int argc, char **argv)
 	if (!r && optind == argc)
 		r = o.nranks || o.hosts ? say_bad("a command is needed") :
 					  say_bad("-n N, the number of ranks, is needed");
+	if (!r && o.hosts && o.respawn)
+		r = say_bad("--respawn: ranks of --hosts are not started again");
 	o.cmd = argv + optind;
 	if (!r && o.hosts) {
 		r = hosts_parse(&o);

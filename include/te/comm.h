@@ -90,7 +90,8 @@ TE_EXPORT int te_comm_id_parse(const char *text, struct te_comm_id *ret_id);
  * Thread: any; a communicator by one thread at a time, except for te_comm_abort().  Since: 0.1
  * Errors: -EINVAL, -ENOMEM, -ETIMEDOUT (the error message names the ranks that have not arrived),
  * -TE_EPEER (a rank has ended), -TE_EMISMATCH (ranks have different numbers of ranks, versions or
- * backends, or the same rank), -TE_EABORT, and errno values of sockets and files.
+ * backends, or the same rank), -TE_ESTATE (te_run --respawn has started this rank again, and the
+ * environment is to decide), -TE_EABORT, and errno values of sockets and files.
  */
 TE_EXPORT int te_comm_create(struct te_ctx *ctx, const struct te_comm_opts *opts,
 			     struct te_comm **ret_comm);

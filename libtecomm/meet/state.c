@@ -184,6 +184,10 @@ int te__who_by_environment(struct te__boot *b)
 	/* the options have them, and the environment need not */
 	if (b->nranks && !nranks)
 		return 0;
+	if (te__param_int(TE_PARAM_COMM_RESTARTS) > 0)
+		return te__create_fail(b, -TE_ESTATE, "rank %lld was started again by te_run "
+				       "--respawn: the ranks that it started with have met without "
+				       "it", (long long)rank);
 	if (nranks < 1 || nranks > TE__RANKS_MAX || rank < 0 || rank >= nranks)
 		return te__create_fail(b, -EINVAL, "TE_COMM_RANK is %lld and TE_COMM_NRANKS is "
 				       "%lld: expected a rank from 0 of 1 to %d ranks",

@@ -542,7 +542,7 @@ static int environment(int rank, void *arg)
 }
 
 static const struct {
-	const char *set[8];
+	const char *set[10];
 	int code;
 	const char *text;
 } environments[] = {
@@ -561,6 +561,9 @@ static const struct {
 	{ { "TE_COMM_DIR", "/", "TE_COMM_NRANKS", "3", "TE_COMM_RANK", "1", NULL, "2" },
 	  -TE_EMISMATCH,
 	  "the options say rank 0 of 2, the environment (dir) rank 1 of 3" },
+	{ { "TE_COMM_DIR", "/", "TE_COMM_NRANKS", "3", "TE_COMM_RANK", "1", "TE_COMM_RESTARTS", "1" },
+	  -TE_ESTATE,
+	  "rank 1 was started again by te_run --respawn" },
 	{ { "TE_COMM_ID", "te1:000102030405060708090a0b0c0d0e0f:1:127.0.0.1",
 	    "TE_COMM_IFACE", "none0", "TE_COMM_NRANKS", "2" },
 	  -EINVAL,

@@ -131,6 +131,17 @@ gives "--no-kill: the first status if no rank succeeds" 7 timeout 60 "$te_run" -
 gives "--no-kill: a time-out" 124 "$te_run" -n 2 -k --timeout 0.5 sh -c \
 	'[ $TE_COMM_RANK = 1 ] && exit 7; exec sleep 60.1710'
 gone "ends those that go on" 60.1710
+gives "--respawn: ranks that fail" 0 timeout 60 "$te_run" -n 2 --respawn 3 --prefix sh -c \
+	'echo "start $TE_COMM_RESTARTS"; [ $TE_COMM_RANK = 0 ] || [ $TE_COMM_RESTARTS = 2 ]'
+has "start again" '^\[1\] start 1$' out
+has "until they succeed" '^\[1\] start 2$' out
+has "and are named" '^te_run: rank 1 is started again, 2 of at most 3 times$' err
+gives "--respawn: not more often" 5 timeout 60 "$te_run" -n 1 -r 2 sh -c 'echo >>starts; exit 5'
+check "than it says" test "$(wc -l <starts)" = 3
+gives "--respawn: not on other hosts" 2 "$te_run" --hosts localhost --respawn 1 true
+has "which is said" '^te_run: --respawn: ranks of --hosts are not' err
+gives "ranks of another te_run do not start again" 0 env TE_COMM_RESTARTS=4 "$te_run" -n 1 sh -c \
+	'[ -z "$TE_COMM_RESTARTS" ]'
 recover_rank=$(built t/comm/recover_rank)
 if [ -x "$recover_rank" ]; then
 	"$te_run" -n 4 --per-node 2 --no-kill sh -c \

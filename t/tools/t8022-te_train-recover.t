@@ -20,23 +20,6 @@ begin()
 	wait_for '^step [1-9][0-9]*/' err
 }
 
-# told PATTERN: a line of err matches
-told()
-{
-	grep -q -- "$1" err || { explain "no line matches $1"; false; }
-}
-
-# lose NUMBER...: kill ranks at once, by the numbers that they had at first
-lose()
-{
-	killed=
-	for process in $(ranks_of $pid); do
-		number=$(tr '\0' '\n' <"/proc/$process/environ" | sed -n 's/^TE_COMM_RANK=//p')
-		case " $* " in *" $number "*) killed="$killed $process" ;; esac
-	done
-	kill -KILL $killed
-}
-
 # A pipe with room for a few lines of a log is what a run waits for in the middle: hold, begin,
 # and follow reads it until the run has ended.
 mkfifo pipe
@@ -57,17 +40,6 @@ follow()
 	wait $reader
 	exec 3<&-
 	return $followed
-}
-
-# latest_losses FILE: losses of the lines after the last run began
-latest_losses()
-{
-	sed -n '/^{"te_train"/h; /^{"te_train"/!H; ${g; p}' "$1" | losses
-}
-# from FILE: the step after which that run began
-from()
-{
-	sed -n 's/^{"te_train".*"from_step":\([0-9]*\),.*/\1/p' "$1" | tail -n 1
 }
 
 # begins_as NAME LOG OLD NEW ARGUMENT...: the losses of LOG, which OLD ranks have begun, are those

@@ -29,6 +29,7 @@ static int nrunning;
 static struct ended first; /* first of the ranks that failed in one check; rank -1: none */
 static int status, ending, hurry; /* hurry: do not wait for readers of the output */
 static int failed, nsucceeded; /* with --no-kill: the first status, ranks */
+static int nrespawned;
 static double kill_at = -1; /* s; when SIGTERM has not helped */
 static double asked_at = -1; /* s; when a signal asked for the end */
 
@@ -96,6 +97,14 @@ static void tell(const struct ended *e)
 	job_failed(e->code == CLD_EXITED ? e->status : 128 + e->status);
 }
 
+static void respawn(int rank)
+{
+	nrespawned++;
+	say_note("te_run: rank %d is started again, %d of at most %d times", rank, nrespawned,
+		 opt->respawn);
+	(void)crew->again(rank); /* an error has been printed */
+}
+
 void job_ended(const struct ended *e)
 {
 	if (!running[e->rank])
@@ -109,6 +118,8 @@ void job_ended(const struct ended *e)
 	if (opt->no_kill) {
 		if (!ending)
 			tell(e);
+		if (!ending && nrespawned < opt->respawn)
+			respawn(e->rank);
 		return;
 	}
 	/* other ranks may have failed because of a rank that a signal killed */

@@ -19,10 +19,12 @@
 struct rank {
 	pid_t pid;
 	int running;
+	int nstarts;
 	int out[2]; /* -1: ended, or not read */
 };
 
 static struct ranks_opts mine;
+static const struct run_opts *opt;
 static struct rank *ranks;
 static pid_t group;
 
@@ -124,6 +126,10 @@ static void become(const struct run_opts *o, int i, int fd, const int out[2])
 	set_int("TE_COMM_LOCAL_RANK", i);
 	if (o->per_node)
 		set_int("TE_COMM_NODE", rank / o->per_node);
+	if (o->respawn)
+		set_int("TE_COMM_RESTARTS", ranks[i].nstarts);
+	else
+		unsetenv("TE_COMM_RESTARTS");
 	job_leave();
 	execvp(o->cmd[0], o->cmd);
 	e = errno;
@@ -168,6 +174,7 @@ static int start(const struct run_opts *o, int i)
 	}
 	setpgid(k->pid, group);
 	k->running = 1;
+	k->nstarts++;
 	job_started(mine.first + i);
 	n = read(fd[0], &e, sizeof(e));
 	close(fd[0]);
@@ -187,6 +194,7 @@ int ranks_start(const struct run_opts *o, const struct ranks_opts *r)
 	int e;
 
 	mine = *r;
+	opt = o;
 	ranks = calloc((size_t)mine.n, sizeof(*ranks));
 	if (!ranks)
 		return say_failed("not enough memory");
@@ -211,18 +219,46 @@ static void ranks_poll(struct pollfd *p, double *until)
 			};
 }
 
-static void read_stream(int i, int which)
+static void end_stream(int i, int which)
+{
+	mine.put(mine.first + i, which, NULL, 0);
+	close(ranks[i].out[which]);
+	ranks[i].out[which] = -1;
+}
+
+/* 1: there may be more */
+static int read_stream(int i, int which)
 {
 	static char bytes[65536];
 	const ssize_t n = read(ranks[i].out[which], bytes, sizeof(bytes));
 
 	if (n < 0 && (errno == EINTR || errno == EAGAIN))
-		return;
-	mine.put(mine.first + i, which, bytes, n > 0 ? (size_t)n : 0);
+		return errno == EINTR;
 	if (n > 0)
-		return;
-	close(ranks[i].out[which]);
-	ranks[i].out[which] = -1;
+		mine.put(mine.first + i, which, bytes, (size_t)n);
+	else
+		end_stream(i, which);
+	return n > 0;
+}
+
+/* what the rank has written; a process that it left may write more, which is lost */
+static void read_rest(int i, int which)
+{
+	fcntl(ranks[i].out[which], F_SETFL, O_NONBLOCK);
+	while (read_stream(i, which))
+		;
+	if (ranks[i].out[which] >= 0)
+		end_stream(i, which);
+}
+
+static int ranks_again(int rank)
+{
+	const int i = rank - mine.first;
+
+	for (int s = 0; s < 2; s++)
+		if (ranks[i].out[s] >= 0)
+			read_rest(i, s);
+	return start(opt, i);
 }
 
 static void collect(void)
@@ -244,7 +280,7 @@ static void ranks_ready(const struct pollfd *p)
 	for (int i = 0; i < mine.n; i++)
 		for (int s = 0; s < 2; s++, p++)
 			if (p->fd >= 0 && p->revents)
-				read_stream(i, s);
+				(void)read_stream(i, s);
 	collect();
 }
 
@@ -268,5 +304,6 @@ const struct crew ranks_crew = {
 	.ready = ranks_ready,
 	.signal = ranks_signal,
 	.busy = ranks_busy,
+	.again = ranks_again,
 	.drain_s = 1, /* time for output of processes that left the group */
 };

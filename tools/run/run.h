@@ -25,6 +25,7 @@
 struct run_opts {
 	int nranks; /* 0: the number of the hosts' slots */
 	int prefix, per_node, grace_s, silence_s, no_kill;
+	int respawn; /* ranks that fail are started again so often, in all */
 	double timeout_s;
 	char **cmd;
 	const char *hosts, *ssh, *te_run; /* NULL: this host */
@@ -44,6 +45,7 @@ struct crew {
 	void (*ready)(const struct pollfd *p); /* after each wait */
 	void (*signal)(int sig);
 	int (*busy)(void); /* 1: output may come after all ranks have ended */
+	int (*again)(int rank); /* starts a rank that has ended; NULL: impossible */
 	double drain_s;	   /* time to wait for that output */
 };
 

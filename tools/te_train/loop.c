@@ -102,6 +102,7 @@ static int exchange(struct trainer *t, const struct slot *s)
 	if (saver->has_thread && atomic_load(&saver->done))
 		x[WORD_SAVED] = (float)(1 + saver->status);
 	x[WORD_ELAPSED] = (float)(now_s() - t->start_s);
+	x[WORD_RETURN] = !t->ranks.rank && trainer_looks(t);
 	return ranks_exchange(&t->ranks, t->stream, t->now.graph.loss, t->now.accum, x, NWORDS,
 			      s->loss);
 }
@@ -147,6 +148,7 @@ static double read_losses(struct trainer *t, const struct slot *s)
 		t->now.ranks_s = fmax(t->now.ranks_s, x[WORD_ELAPSED]);
 		if (x[WORD_SAVED] > 0)
 			t->now.saver.told = (int)x[WORD_SAVED];
+		t->now.returning |= x[WORD_RETURN] > 0;
 	}
 	return loss;
 }
@@ -691,6 +693,15 @@ static void set_phase(const struct trainer *t, enum stop_phase phase, int64_t st
 	stop_phase(phase, step, saves);
 }
 
+/* ranks wait to return, unless a save fails at present */
+static int is_growth_due(struct trainer *t)
+{
+	if (!t->ranks.comm)
+		t->now.returning = trainer_looks(t);
+	return t->now.returning && !isfinite(t->now.retry_s) &&
+	       t->now.done.step != t->now.start_step;
+}
+
 /*
  * What is due between two steps. The phase is told before stop conditions are looked at, so that a
  * signal is taken at the step that its message names. *ret_end: the run ends here.
@@ -699,7 +710,7 @@ static int between_steps(struct trainer *t, int *ret_end)
 {
 	const int64_t k = t->now.done.step;
 	const int over = is_over(t);
-	const int eval = is_eval_due(t, over);
+	const int eval = is_eval_due(t, over), grows = !over && is_growth_due(t);
 	int due, stop, r = STATUS_OK;
 	double from;
 
@@ -708,7 +719,7 @@ static int between_steps(struct trainer *t, int *ret_end)
 	due = is_save_due(t);
 	set_phase(t, eval ? STOP_VALIDATION : STOP_STEP, eval || over ? k : k + 1);
 	stop = is_stopped(t) || (t->o->stop_after >= 0 && k >= t->o->stop_after);
-	if ((eval && !stop) || due || over || stop)
+	if ((eval && !stop) || due || over || stop || grows)
 		r = drain(t);
 	from = now_s();
 	if (!r && eval && !stop)
@@ -717,9 +728,16 @@ static int between_steps(struct trainer *t, int *ret_end)
 		r = numerics_write(t);
 	set_phase(t, STOP_STEP, over ? k : k + 1);
 	stop |= is_stopped(t);
-	if (!r && (stop || over))
+	if (!r && (stop || over)) {
 		r = save(t);
-	else if (!r && due) {
+	} else if (!r && grows) {
+		r = save(t);
+		t->now.grows = !r;
+		if (r && !t->now.lost) {
+			judge(t, r, k);
+			r = STATUS_OK;
+		}
+	} else if (!r && due) {
 		set_phase(t, STOP_SAVE, k);
 		save_or_retry(t);
 		r = t->now.lost ? STATUS_FAILED : STATUS_OK;
@@ -728,7 +746,7 @@ static int between_steps(struct trainer *t, int *ret_end)
 	}
 	if (eval || due)
 		t->now.paused_s += now_s() - from;
-	*ret_end = stop || over;
+	*ret_end = stop || over || t->now.grows;
 	return r;
 }
 
@@ -786,7 +804,7 @@ int trainer_run(struct trainer *t)
 			break;
 		r = step(t);
 	}
-	if (!r)
+	if (!r && !t->now.grows)
 		r = measure_bubble(t);
 	if (r)
 		save_rest(t);

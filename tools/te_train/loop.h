@@ -24,7 +24,7 @@
 #define NSLOTS 4
 
 /* words that a rank adds to the losses that are exchanged */
-enum { WORD_STOP, WORD_ELAPSED, WORD_SAVED, NWORDS };
+enum { WORD_STOP, WORD_ELAPSED, WORD_SAVED, WORD_RETURN, NWORDS };
 
 #define MOST_VALID 16
 
@@ -92,6 +92,8 @@ struct attempt {
 	int64_t tried_step;  /* not to be saved again, or -1 */
 	double retry_s;	     /* when to try a failed save again; infinity: none failed */
 	double retry_wait_s; /* how long that is after the failure */
+	int returning;	     /* ranks wait to return, as all ranks know */
+	int grows;	     /* this attempt has ended for them, after a save */
 	struct saver saver;
 	int interrupted;     /* by a signal */
 	int closed;	     /* stderr was closed by its reader */
@@ -164,6 +166,10 @@ int trainer_run(struct trainer *t);
  * 0: the run ends with *status, on all ranks that had not been lost.
  */
 int trainer_recover(struct trainer *t, int *status);
+/* 1: ranks that were lost can return */
+int trainer_looks(const struct trainer *t);
+/* After an attempt that ended for ranks that return. 1: training goes on, by trainer_open() */
+int trainer_grow(struct trainer *t, int *status);
 /*
  * STATUS_FAILED, with a message: what has a value that is not finite, and the first weight that has
  * one too. then: the end of the message.

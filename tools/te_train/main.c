@@ -69,6 +69,14 @@ static int attempt(struct trainer *t, struct record *samples)
 	return trainer_run(t);
 }
 
+/* does another attempt follow, with fewer ranks or more? */
+static int again(struct trainer *t, int *status)
+{
+	if (!*status && t->now.grows && trainer_grow(t, status))
+		return 1;
+	return *status && trainer_recover(t, status);
+}
+
 static int run(struct trainer *t)
 {
 	const struct opts *o = t->o;
@@ -80,7 +88,7 @@ static int run(struct trainer *t)
 	record_open_list(&list, "samples");
 	do
 		r = attempt(t, samples);
-	while (r && trainer_recover(t, &r));
+	while (again(t, &r));
 	if (!r && !o->sample_only && !only_plans && !t->now.interrupted && !t->now.closed)
 		r = sample(t, samples);
 	if (!r && o->sample_only && samples && !t->ranks.rank)

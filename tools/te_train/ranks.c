@@ -9,12 +9,14 @@
 #include <te/param.h>
 
 #include "ranks.h"
+#include "returns.h"
 #include "tools/lib/say.h"
 #include "tools/lib/shard.h"
 
 /* Rank 0 saves and takes samples while the others wait, so ranks may be apart for minutes. One that
  * ends is seen at once. */
 #define TIMEOUT_MS 600000
+#define RETURN_MS 60000 /* for ranks that return, which have said that they wait */
 #define MOST_WORDS 16 /* numbers of a rank, in addition to its losses */
 #define PIECE ((size_t)1 << 20) /* bytes of weights that are compared at once */
 #define NCOMMS 4 /* communicators of a rank, at most */
@@ -42,6 +44,11 @@ int32_t ranks_nparts(const struct ranks *r)
 int32_t ranks_ndata(const struct ranks *r)
 {
 	return ranks_n(r) / ranks_nparts(r);
+}
+
+int32_t ranks_first_ndata(const struct ranks *r)
+{
+	return (r->nfirst ? r->nfirst : 1) / ranks_nparts(r);
 }
 
 /* ranks with equal weights: their number, and this one's among them */
@@ -133,6 +140,10 @@ int ranks_open(struct te_ctx *ctx, int32_t nstages, int32_t nshards, int32_t nco
 	if (!te_comm_launched())
 		return STATUS_OK;
 	ret_r->nwords = MOST_RANKS * (naccum + MOST_WORDS);
+	if (returns_starts() > 0)
+		return STATUS_OK;
+	if (returns_train())
+		return STATUS_FAILED;
 	te = join(ctx, ret_r);
 	if (te < 0)
 		return say_te(te, "joining the ranks");
@@ -556,6 +567,102 @@ int ranks_recover(struct ranks *r, struct te_stream *stream, int64_t nmicro, con
 				       r->context ? "context" : "tensor", (int)r->nparts);
 	} while (!ranks_is_idle(r) && nmodels * r->nparts < ranks_n(r));
 	return ranks_is_idle(r) ? 0 : te;
+}
+
+/* ---- ranks that return ---- */
+
+/* rank: this one's number in the offer */
+static int meet(struct te_ctx *ctx, const struct offer *o, int32_t rank, int64_t nwords,
+		struct te_comm **ret_comm)
+{
+	const struct te_comm_opts work = comm_opts("te_train", (size_t)nwords * sizeof(float));
+	struct te_comm_opts first = comm_opts("return", 0);
+	struct te_comm *comm = NULL;
+	int te;
+
+	first.rank = rank;
+	first.nranks = o->n;
+	first.id = &o->id;
+	if (first.timeout_ms)
+		first.timeout_ms = RETURN_MS;
+	te = te_comm_create(ctx, &first, &comm);
+	/* with the time limit of training */
+	if (te >= 0)
+		te = te_comm_split(comm, 0, 0, &work, ret_comm);
+	te_comm_unref(comm);
+	return te;
+}
+
+/* the ranks of the offer have met */
+static int begin_offered(struct ranks *r, struct te_stream *stream, const struct offer *o,
+			 struct te_comm *comm)
+{
+	int any, te;
+
+	leave(r);
+	r->comm = comm;
+	for (int32_t i = 0; i < o->n; i++) {
+		r->number[i] = o->rank[i];
+		r->state[o->rank[i]] = RANK_TRAINS;
+	}
+	te = begin(r);
+	/* a rank may return from the split while another one is in it */
+	return te < 0 ? te : ranks_any(r, stream, 0, &any);
+}
+
+int ranks_grow(struct te_ctx *ctx, struct ranks *r, struct te_stream *stream, int64_t nmicro,
+	       int64_t nrecovered)
+{
+	struct te_comm_root *root = NULL;
+	struct te_comm *comm = NULL;
+	struct offer o = { 0 };
+	int failed = 0, te = 0, ready = 0;
+
+	if (!r->rank && returns_look(r, nmicro, &o)) {
+		o.nrecovered = nrecovered;
+		ready = te_comm_id_create(&o.id, &root) >= 0 && !returns_write(&o);
+	}
+	te = ranks_first(r, stream, &ready);
+	if (te >= 0 && ready) {
+		failed = (r->rank && returns_read(&o)) ||
+			 meet(ctx, &o, r->rank, r->nwords, &comm) < 0;
+		te = r->comm ? ranks_any(r, stream, failed, &failed) : 0;
+		for (int32_t i = o.nold; i < o.n && failed; i++)
+			r->absent[o.rank[i]] = o.start[i];
+	}
+	te_comm_root_unref(root);
+	if (te < 0 || !ready || failed) {
+		te_comm_unref(comm);
+		return te < 0 ? te : 0;
+	}
+	te = begin_offered(r, stream, &o, comm);
+	return te < 0 ? te : 1;
+}
+
+int ranks_return(struct te_ctx *ctx, struct ranks *r, struct te_stream *stream,
+		 int64_t *ret_nrecovered)
+{
+	const char *number = getenv("TE_COMM_RANK"), *nranks = getenv("TE_COMM_NRANKS");
+	struct te_comm *comm = NULL;
+	struct offer o;
+	int32_t rank;
+	int te;
+
+	r->nfirst = nranks ? atoi(nranks) : 0;
+	if (!number || r->nfirst < 1 || r->nfirst > MOST_RANKS)
+		return say_bad("TE_COMM_NRANKS is %s: expected 1 to %d", nranks ? nranks : "not set",
+			       MOST_RANKS);
+	memset(r->state, RANK_LOST, sizeof(r->state));
+	if (returns_wait(atoi(number), &o, &rank) || returns_train())
+		return STATUS_FAILED;
+	*ret_nrecovered = o.nrecovered;
+	te = meet(ctx, &o, rank, r->nwords, &comm);
+	if (te >= 0)
+		te = begin_offered(r, stream, &o, comm);
+	if (te < 0)
+		return say_te(te, "joining the ranks that train");
+	say_only_failures(r->rank > 0);
+	return STATUS_OK;
 }
 
 int ranks_is_idle(const struct ranks *r)

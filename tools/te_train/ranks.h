@@ -33,6 +33,8 @@ struct ranks {
 	int32_t nfirst;	      /* initial number of ranks; 0: one. Messages use initial numbers */
 	int32_t number[MOST_RANKS]; /* initial number of each present rank */
 	uint8_t state[MOST_RANKS];  /* enum rank_state, indexed by initial number */
+	/* likewise: the latest start of a rank that waited to return, and then did not come */
+	int32_t absent[MOST_RANKS];
 	struct te_comm *model; /* ranks that share one model; NULL: one rank */
 	struct te_comm *data;  /* ranks that have equal weights; NULL: one rank */
 	struct te_comm *stage; /* ranks that divide a stage, if there are several stages; or NULL */
@@ -53,7 +55,8 @@ struct ranks {
 
 /*
  * Join the ranks, if a launcher has started several. nstages, nshards, ncontext: of a model;
- * naccum: micro-batches of a rank, at most.
+ * naccum: micro-batches of a rank, at most. A rank that was started again joins them by
+ * ranks_return().
  */
 int ranks_open(struct te_ctx *ctx, int32_t nstages, int32_t nshards, int32_t ncontext,
 	       int64_t naccum, struct ranks *ret_r);
@@ -80,6 +83,17 @@ void ranks_close(struct ranks *r);
 int ranks_recover(struct ranks *r, struct te_stream *stream, int64_t nmicro, const int32_t *own,
 		  int n, int32_t *all);
 int ranks_is_idle(const struct ranks *r);
+/*
+ * With ranks that wait to return, see returns.h, after ranks_undivide(). 1: the state is as after
+ * ranks_open(), with more ranks; 0: with the same ranks, because the others have ended or did not
+ * come. Returns the library's code after a failure.
+ */
+int ranks_grow(struct te_ctx *ctx, struct ranks *r, struct te_stream *stream, int64_t nmicro,
+	       int64_t nrecovered);
+/* a rank that was started again waits until the others take it in; *ret_nrecovered: how often they
+ * have recovered */
+int ranks_return(struct te_ctx *ctx, struct ranks *r, struct te_stream *stream,
+		 int64_t *ret_nrecovered);
 
 #define RANKS_TEXT (4 * MOST_RANKS + 8)
 /* "rank 2" or "ranks 2, 3": ranks that are in this state, and were not before. Returns their
@@ -93,6 +107,8 @@ int32_t ranks_nparts(const struct ranks *r);
 /* ranks that divide a stage, or a model without stages; NULL: one rank */
 struct te_comm *ranks_shards(const struct ranks *r);
 int32_t ranks_ndata(const struct ranks *r);
+/* number of models at first */
+int32_t ranks_first_ndata(const struct ranks *r);
 /* all ranks fail */
 void ranks_abort(const struct ranks *r, const char *why);
 

@@ -11,6 +11,7 @@
 #include <te/errno.h>
 
 #include "loop.h"
+#include "returns.h"
 #include "tools/lib/say.h"
 
 /* numbers that remaining ranks exchange */
@@ -114,4 +115,30 @@ int trainer_recover(struct trainer *t, int *status)
 	if (*status && !ranks_is_idle(&t->ranks) && trainer_folder(t) && saved_step >= 0)
 		say_note("the checkpoint of step %lld is the latest", (long long)saved_step);
 	return !*status;
+}
+
+int trainer_looks(const struct trainer *t)
+{
+	struct offer o;
+
+	return t->o->recover && trainer_folder(t) && returns_look(&t->ranks, t->micro_batches, &o);
+}
+
+int trainer_grow(struct trainer *t, int *status)
+{
+	const struct ranks before = t->ranks;
+	char names[RANKS_TEXT];
+	int te, n;
+
+	trainer_close(t);
+	te = ranks_grow(t->ctx, &t->ranks, t->stream, t->micro_batches, t->nrecovered);
+	*status = te < 0 ? say_te(te, "ranks that return") : STATUS_OK;
+	n = ranks_name(&t->ranks, &before, RANK_TRAINS, names);
+	if (te > 0)
+		say_note("%s %s returned; %d of %d ranks go on", names, n > 1 ? "have" : "has",
+			 (int)ranks_n(&t->ranks), (int)t->ranks.nfirst);
+	else if (!te)
+		say_note("ranks that waited to return did not come; %d of %d ranks go on",
+			 (int)ranks_n(&t->ranks), (int)t->ranks.nfirst);
+	return te >= 0;
 }

@@ -18,6 +18,7 @@
 #include "loop.h"
 #include "mem.h"
 #include "order.h"
+#include "returns.h"
 #include "sample.h"
 #include "tools/lib/device.h"
 #include "tools/lib/model_path.h"
@@ -436,6 +437,32 @@ static int choose_documents(struct trainer *t)
 	return STATUS_OK;
 }
 
+/* a resumed run has the micro-batches of the saved run, whatever its ranks, and so have ranks that
+ * are left after a failure, and those that return */
+static void count_steps(struct trainer *t)
+{
+	const struct opts *o = t->o;
+
+	t->micro_batches = o->accum * (o->accum_kept ? 1 : ranks_first_ndata(&t->ranks));
+	t->steps = isnan(o->tokens) ? o->steps :
+				      (int64_t)ceil(o->tokens / (double)trainer_step_tokens(t));
+}
+
+/* te_run has started this rank again: it goes on from the others' checkpoint */
+static int come_back(struct trainer *t)
+{
+	int r;
+
+	if (!t->o->recover || !trainer_folder(t))
+		return say_bad("this rank was started again, which needs %s",
+			       t->o->recover ? "--out" : "--recover");
+	r = ranks_return(t->ctx, &t->ranks, t->stream, &t->nrecovered);
+	t->from = trainer_folder(t);
+	t->out_was_free = 1;
+	count_steps(t);
+	return r;
+}
+
 int trainer_create(const struct opts *o, struct trainer *t)
 {
 	int r;
@@ -469,16 +496,14 @@ int trainer_create(const struct opts *o, struct trainer *t)
 	if (!r)
 		r = ranks_open(t->ctx, (int32_t)o->pipeline, (int32_t)o->tensor,
 			       (int32_t)o->context, o->accum, &t->ranks);
+	if (!r && returns_starts() > 0)
+		return come_back(t);
 	if (!r && trains(o))
 		r = check_names(t);
 	t->out_was_free = o->out && ckpt_is_free(o->out);
 	t->out_written_ns = o->out ? ckpt_written_ns(o->out) : 0;
 	t->drop_best = o->overwrite && !resumes_in(o, o->out);
-	/* a resumed run has the micro-batches of the saved run, whatever its ranks, and so have
-	 * ranks that are left after a failure */
-	t->micro_batches = o->accum * (o->accum_kept ? 1 : ranks_ndata(&t->ranks));
-	t->steps = isnan(o->tokens) ? o->steps :
-				      (int64_t)ceil(o->tokens / (double)trainer_step_tokens(t));
+	count_steps(t);
 	return r;
 }
 

@@ -64,29 +64,12 @@ uint64_t te__adamw_casts_nbytes(const struct te_seq *seq, int64_t chunk)
 
 /* ---- units ---- */
 
-/* is every weight of the set updated? */
-static int is_covered(const struct te_seq *seq, const struct te__copies *set)
-{
-	if (!set->alone)
-		return 0;
-	for (int i = 0; i < set->args.n; i++) {
-		int found = 0;
-
-		for (int k = 0; k < seq->nweights && !found; k++)
-			found = is_updated(&seq->weight[k]) &&
-				seq->weight[k].offset_nelems == set->table[i].master;
-		if (!found)
-			return 0;
-	}
-	return 1;
-}
-
 static void add_casts(struct te_adamw *opt, struct te__weight *w, int64_t offset)
 {
 	struct te__adamw_casts *c = &opt->casts;
 
 	for (const struct te__copies *set = opt->seq->copies; set; set = set->next)
-		for (int i = 0; i < set->args.n && is_covered(opt->seq, set); i++)
+		for (int i = 0; i < set->args.n && set->alone; i++)
 			if (set->table[i].master == w->offset_nelems)
 				c->cast[c->ncasts++] = (struct te__adamw_cast){
 					set, i, offset, te_tensor_data(w->master),
@@ -201,7 +184,7 @@ static int end(struct te_stream *stream, const struct te__adamw_casts *c)
 	for (const struct te__copies *set = seq->copies; set && !r; set = set->next) {
 		struct te_k_weights_done *done = set->args.done;
 
-		if (!is_covered(seq, set))
+		if (!set->alone)
 			continue;
 		r = te_copy(stream, &done->copies, seq->version, sizeof(*seq->version));
 		if (!r && set->flags & TE__WEIGHTS_RECORD)

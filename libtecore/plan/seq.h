@@ -22,7 +22,9 @@ struct te__copies {
 	void *state;		  /* device memory of args.done, table and part */
 	uint32_t flags;		  /* TE__WEIGHTS_* of quant.h */
 	struct te_k_weight *table; /* args.table, for the CPU */
-	/* device, in state: each entry as a set of one, for BF16 masters in host memory; or NULL */
+	int has_frozen;		   /* a weight of the set is not trained */
+	/* device, in state: each entry as a set of one, for BF16 masters in host memory that are
+	 * all trained; or NULL */
 	struct te_k_weight *alone;
 	struct te_k_weights_done *alone_done;
 };

@@ -114,10 +114,12 @@ static void table_fill(const struct te_plan *p, int all, struct te__copies *set,
 		if (wants_values(p, i) && (all || !w->copy_hp)) {
 			table[a->n] = none;
 			table[a->n++].hp = 0;
+			set->has_frozen |= !te__weight_trains(w);
 		}
 		if (wants_codes(p, i) && (all || !w->copy_q)) {
 			const int32_t slot = p->need[i].slot;
 
+			set->has_frozen |= !te__weight_trains(w);
 			table[a->n] = none;
 			table[a->n].slot = slot;
 			table[a->n].scaling = scaling;
@@ -170,7 +172,8 @@ static struct layout state_layout(const struct te_seq *seq, const struct te__cop
 
 	at.part = at.table + table;
 	at.nbytes = at.part + (size_t)a->ntiles * sizeof(*a->part);
-	if (!(seq->binding.flags & TE_SEQ_HOST_MASTERS) || a->rest)
+	if (!(seq->binding.flags & TE_SEQ_HOST_MASTERS) ||
+	    seq->binding.flags & TE_SEQ_REMAINDERS || set->has_frozen)
 		return at;
 	at.alone = aligned(at.nbytes);
 	at.alone_done = at.alone + table;

@@ -24,9 +24,13 @@ block=$(bytes --recompute block)
 check "block takes less: $block of $plain" test "$block" -lt "$plain"
 half=$(((plain + block) / 2))
 
-says "a limit above all: the plain run is taken" \
-	'^chosen: --recompute off --loss-chunk 0 --offload off --states device$' \
-	"$te_train" $common --memory 4G --out most
+"$te_train" $common --memory 4G --log-every 1 --out most 2>&1 | cat >out
+check "a limit above all: the plain run is taken" grep -q \
+	'^chosen: --recompute off --loss-chunk 0 --offload off --states device$' out
+check "a pipe has that before the first step" awk '
+	/^chosen:/ { chosen = NR }
+	/^step 1\// { step = NR }
+	END { exit !(chosen && chosen < step) }' out
 check "of 8 mixes, which all fit" test "$(grep -c ' ms$' out)" = 8
 check "and the first takes what --estimate says" grep -q "^off  *0  *device  *-  *$(mib "$plain") " out
 check "a plain run" "$te_train" $common --out plain

@@ -142,6 +142,8 @@ int main(int argc, char **argv)
 	signal(SIGPIPE, SIG_IGN);
 	if (open_standard_files())
 		return STATUS_FAILED;
+	/* in a pipe or a file, too, what was chosen is read while the run goes on */
+	setvbuf(stdout, NULL, _IOLBF, 0);
 	allow_files();
 	r = opts_parse(&o, argc, argv, &done);
 	if (!r && !done)

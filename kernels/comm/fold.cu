@@ -11,8 +11,8 @@
 
 DEV float combine(int op, float a, float b)
 {
-	return op == TE_K_COMM_MIN ? minimum(a, b) :
-	       op == TE_K_COMM_MAX ? maximum(a, b) :
+	return op == TE_K_COMM_MIN ? min_nan(a, b) :
+	       op == TE_K_COMM_MAX ? max_nan(a, b) :
 				     add(a, b);
 }
 

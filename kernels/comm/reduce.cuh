@@ -103,22 +103,6 @@ template <int N, int DTYPE> DEV uint4 sum(const uint4 v[N], int n, bool average)
 	return make_uint4(w[0], w[1], w[2], w[3]);
 }
 
-DEV float minimum(float a, float b)
-{
-	float r;
-
-	asm("min.NaN.f32 %0, %1, %2;" : "=f"(r) : "f"(a), "f"(b));
-	return r;
-}
-
-DEV float maximum(float a, float b)
-{
-	float r;
-
-	asm("max.NaN.f32 %0, %1, %2;" : "=f"(r) : "f"(a), "f"(b));
-	return r;
-}
-
 /* minimum or maximum of the elements of two words */
 template <int DTYPE> DEV uint32_t choose_floats(uint32_t a, uint32_t b, bool least)
 {
@@ -128,7 +112,7 @@ template <int DTYPE> DEV uint32_t choose_floats(uint32_t a, uint32_t b, bool lea
 	word_of<DTYPE>::unpack(b, y);
 #pragma unroll
 	for (int l = 0; l < word_of<DTYPE>::L; l++)
-		x[l] = least ? minimum(x[l], y[l]) : maximum(x[l], y[l]);
+		x[l] = least ? min_nan(x[l], y[l]) : max_nan(x[l], y[l]);
 	return word_of<DTYPE>::pack(x);
 }
 

@@ -61,6 +61,8 @@ tools_lib_libtools_la_SOURCES += \
 	tools/lib/gguf_arch.h \
 	tools/lib/hfconfig.c \
 	tools/lib/hfconfig.h \
+	tools/lib/hffields.c \
+	tools/lib/hffields.h \
 	tools/lib/lora.c \
 	tools/lib/lora.h \
 	tools/lib/model.c \

@@ -103,8 +103,11 @@ tools_te_export_LDADD = tools/lib/libtools.la $(TOKEN_LA) libtegraph/libtegraph.
 	libtecomm/libtecomm.la libtecore/libtecore.la $(JANSSON_LIBS) -lm
 
 tools_te_generate_SOURCES = \
+	tools/generate/generate.h \
+	tools/generate/prompts.c \
 	tools/generate/talk.c \
 	tools/generate/talk.h \
+	tools/generate/text.c \
 	tools/te_generate.c
 tools_te_generate_CFLAGS = $(AM_CFLAGS) $(JANSSON_CFLAGS)
 tools_te_generate_LDADD = tools/lib/libtools.la $(TOKEN_LA) libtegraph/libtegraph.la \

@@ -20,26 +20,14 @@
 #include <te/decoder.h>
 #include <te/errno.h>
 
-#include "tools/generate/talk.h"
-#include "tools/lib/choices.h"
+#include "tools/generate/generate.h"
 #include "tools/lib/device.h"
-#include "tools/lib/model.h"
 #include "tools/lib/model_path.h"
 #include "tools/lib/option.h"
 #include "tools/lib/record.h"
 #include "tools/lib/say.h"
 #include "tools/lib/tokens.h"
 #include "tools/lib/weights.h"
-
-#define NBYTES 256 /* a vocabulary of at most this size is bytes */
-#define NEOS 8 /* end tokens */
-
-struct opts {
-	char *model, *adapter, *tokenizer, *prompt, *prompt_tokens, *file, *eval_choices, *recipe;
-	char *system, *chat_template, *backend;
-	int64_t interactive, chat, max_tokens, context, batch, top_k, seed, json;
-	double temperature, top_p, min_p, repetition_penalty;
-};
 
 #define AT(field) offsetof(struct opts, field)
 static const struct option_field options[] = {
@@ -102,36 +90,6 @@ static const struct option_table table = {
 	.fields = tables,
 };
 
-/* a prompt and the text after it */
-struct job {
-	char *text;	/* the prompt, or NULL if it is given as tokens or messages */
-	json_t *messages; /* messages of a chat, or NULL */
-	int32_t *token; /* with room for all */
-	int64_t nprompt, n;
-	int32_t seq; /* sequence of the decoder; -1: waits or has ended */
-	const char *end; /* why it ended: "eos", "length" or "context" */
-};
-
-struct run {
-	struct opts o;
-	struct te_ctx *ctx;
-	struct model model;
-	struct tokenizer *tokenizer; /* NULL: tokens are bytes or numbers */
-	struct te_decoder *d;
-	struct talk talk; /* with --chat */
-	int32_t seq;	  /* sequence of the chat on standard input; -1: none yet */
-	int ended;	  /* its last token is talk.end */
-	struct job *job;
-	int64_t njobs;
-	struct choices choices; /* questions of --eval-choices */
-	int64_t context;
-	int32_t eos[NEOS];
-	int neos;
-	/* figures */
-	int64_t nprefill, ndecoded;
-	double prefill_s, decode_s;
-};
-
 static double now_s(void)
 {
 	struct timespec t;
@@ -154,11 +112,6 @@ static void read_ends(struct run *r)
 			r->eos[r->neos++] = (int32_t)json_integer_value(e);
 }
 
-static int is_bytes(const struct run *r)
-{
-	return !r->tokenizer && r->model.cfg.vocab <= NBYTES;
-}
-
 static int has_text(const struct run *r)
 {
 	for (int64_t i = 0; i < r->njobs; i++)
@@ -174,7 +127,7 @@ static int open_tokenizer(struct run *r)
 	struct stat st;
 	int s;
 
-	if (!from && !is_bytes(r) && has_text(r) && !stat(r->o.model, &st) &&
+	if (!from && !run_is_bytes(r) && has_text(r) && !stat(r->o.model, &st) &&
 	    (!S_ISDIR(st.st_mode) || tokenizer_in(r->o.model)))
 		from = r->o.model;
 	if (!from)
@@ -265,239 +218,6 @@ static int open_model(struct run *r)
 	return te < 0 ? say_te(te, "%s", r->o.model) : STATUS_OK;
 }
 
-/* ---- prompts ---- */
-
-static int no_room(void)
-{
-	return say_failed("out of memory");
-}
-
-/* a job that has room for n tokens; NULL: no memory */
-static struct job *add_job(struct run *r, int64_t n)
-{
-	struct job *more = realloc(r->job, (size_t)(r->njobs + 1) * sizeof(*more));
-
-	if (!more)
-		return NULL;
-	r->job = more;
-	more += r->njobs;
-	*more = (struct job){ .seq = -1 };
-	more->token = calloc((size_t)n + 1, sizeof(*more->token));
-	if (!more->token)
-		return NULL;
-	r->njobs++;
-	return more;
-}
-
-/* takes the reference; NULL: no memory */
-static int add_messages(struct run *r, json_t *messages)
-{
-	struct job *j = messages ? add_job(r, 0) : NULL;
-
-	if (!j) {
-		json_decref(messages);
-		return no_room();
-	}
-	j->messages = messages;
-	return STATUS_OK;
-}
-
-/* where: for messages */
-static int add_text(struct run *r, const char *text, const char *where)
-{
-	const size_t n = strlen(text);
-	struct job *j;
-
-	if (!n)
-		return say_bad("%s: the prompt is empty", where);
-	if (r->o.chat)
-		return add_messages(r, talk_messages(r->seq < 0 ? r->o.system : NULL, text));
-	j = add_job(r, (int64_t)n);
-	if (j)
-		j->text = strdup(text);
-	return j && j->text ? STATUS_OK : no_room();
-}
-
-/* encode the messages of a job; on standard input they may follow earlier ones */
-static int encode_chat(struct run *r, struct job *j, const char *what)
-{
-	const int again = r->seq >= 0;
-	char *text = NULL;
-	size_t n = 0;
-	int s = talk_text(&r->talk, j->messages, again, what, &text);
-
-	free(j->token);
-	j->token = NULL;
-	if (!s)
-		s = tokenizer_encode(r->tokenizer, what, text, strlen(text), 0, &j->token, &n);
-	free(text);
-	if (s)
-		return s;
-	/* the token that ended the answer is in the sequence */
-	if (again && r->ended)
-		memmove(j->token, j->token + 1, --n * sizeof(*j->token));
-	j->nprompt = (int64_t)n;
-	return STATUS_OK;
-}
-
-/* tokens of the text of prompt i, once the model is known */
-static int encode(struct run *r, int64_t i)
-{
-	struct job *j = &r->job[i];
-	const size_t n = j->text ? strlen(j->text) : 0;
-	char what[40];
-
-	snprintf(what, sizeof(what), "prompt %lld", (long long)i + 1);
-	if (j->messages)
-		return encode_chat(r, j, what);
-	if (r->tokenizer) {
-		int32_t *token;
-		size_t ntokens;
-		int s = tokenizer_encode(r->tokenizer, what, j->text, n, 1, &token, &ntokens);
-
-		if (s)
-			return s;
-		free(j->token);
-		j->token = token;
-		j->nprompt = (int64_t)ntokens;
-		return ntokens ? STATUS_OK : say_bad("%s: its text has no tokens", what);
-	}
-	if (!is_bytes(r))
-		return say_bad("%s: is text, but the model's vocabulary of %lld is not bytes: give "
-			       "a --tokenizer, or its tokens", what,
-			       (long long)r->model.cfg.vocab);
-	for (size_t k = 0; k < n; k++)
-		j->token[k] = (unsigned char)j->text[k];
-	j->nprompt = (int64_t)n;
-	return STATUS_OK;
-}
-
-static int add_list(struct run *r, const char *list)
-{
-	struct job *j = add_job(r, (int64_t)strlen(list));
-	char *end = (char *)(uintptr_t)list;
-
-	if (!j)
-		return no_room();
-	for (const char *p = list;; p = end + 1) {
-		const long long token = strtoll(p, &end, 10);
-
-		if (*p < '0' || *p > '9' || (*end && *end != ',') || token > INT32_MAX)
-			return say_bad("--prompt-tokens: \"%s\": expected token numbers such as "
-				       "15496,995", list);
-		j->token[j->nprompt++] = (int32_t)token;
-		if (!*end)
-			return STATUS_OK;
-	}
-}
-
-static int add_object(void *arg, const json_t *obj, const char *where)
-{
-	struct run *r = arg;
-	const json_t *tokens = json_object_get(obj, "tokens"), *e;
-	json_t *messages = json_object_get(obj, "messages");
-	const char *text = json_string_value(json_object_get(obj, "prompt"));
-	struct job *j;
-	size_t i;
-
-	if (text)
-		return add_text(r, text, where);
-	if (r->o.chat && messages)
-		return add_messages(r, json_incref(messages));
-	if (!json_array_size(tokens))
-		return say_bad("%s: expected \"prompt\", a text, or \"tokens\", a list", where);
-	j = add_job(r, (int64_t)json_array_size(tokens));
-	if (!j)
-		return no_room();
-	json_array_foreach(tokens, i, e) {
-		const json_int_t token = json_is_integer(e) ? json_integer_value(e) : -1;
-
-		if (token < 0 || token > INT32_MAX)
-			return say_bad("%s: token %zu is not a number of a token", where, i);
-		j->token[j->nprompt++] = (int32_t)token;
-	}
-	return STATUS_OK;
-}
-
-static int add_file(struct run *r)
-{
-	const int s = record_lines(r->o.file, add_object, r);
-
-	return !s && !r->njobs ? say_bad("%s: has no prompts", r->o.file) : s;
-}
-
-/* tokens of the chat on standard input */
-static int64_t length(const struct run *r)
-{
-	return r->seq >= 0 ? te_decoder_length(r->d, r->seq) : 0;
-}
-
-static int check_jobs(struct run *r, int64_t first)
-{
-	for (int64_t i = first; i < r->njobs; i++) {
-		const struct job *j = &r->job[i];
-		const int s = j->text || j->messages ? encode(r, i) : STATUS_OK;
-
-		if (s)
-			return s;
-		for (int64_t k = 0; k < j->nprompt; k++)
-			if (j->token[k] >= r->model.cfg.vocab)
-				return say_bad("prompt %lld: token %d is beyond the model's "
-					       "vocabulary of %lld", (long long)i + 1,
-					       (int)j->token[k], (long long)r->model.cfg.vocab);
-		if (j->nprompt + length(r) >= r->context)
-			return say_bad("prompt %lld: has %lld tokens, the context is %lld",
-				       (long long)i + 1, (long long)(j->nprompt + length(r)),
-				       (long long)r->context);
-	}
-	return STATUS_OK;
-}
-
-/* ---- text ---- */
-
-/* control characters would change what a terminal does */
-static void put_text(const char *text, size_t n)
-{
-	for (size_t i = 0; i < n; i++) {
-		const unsigned char c = (unsigned char)text[i];
-
-		putchar((c < ' ' && c != '\n' && c != '\t') || c == 127 ? '?' : c);
-	}
-}
-
-/* token -1: the end of a text */
-static int put_token(const struct run *r, int32_t token)
-{
-	const char byte = (char)token;
-	char *text = NULL;
-	size_t n = 0;
-	int s = STATUS_OK;
-
-	if (r->tokenizer) {
-		s = tokenizer_decode(r->tokenizer, token, &text, &n);
-		if (!s)
-			put_text(text, n);
-		free(text);
-	} else if (token >= 0 && is_bytes(r)) {
-		put_text(&byte, 1);
-	} else if (token >= 0) {
-		printf("%d ", (int)token);
-	}
-	return s;
-}
-
-/* a prompt and its text */
-static int put_job(const struct run *r, const struct job *j)
-{
-	int s = STATUS_OK;
-
-	if (j->text)
-		put_text(j->text, strlen(j->text));
-	for (int64_t i = j->text || j->messages ? j->nprompt : 0; i < j->n && !s; i++)
-		s = put_token(r, j->token[i]);
-	return s ? s : put_token(r, -1);
-}
-
 static int is_end(const struct run *r, int32_t token)
 {
 	for (int i = 0; i < r->neos; i++)
@@ -517,7 +237,7 @@ static int begin(struct run *r, int64_t i)
 	int te = 0;
 
 	if (!more)
-		return no_room();
+		return no_memory();
 	j->token = more;
 	j->n = j->nprompt;
 	j->end = NULL;
@@ -549,7 +269,7 @@ static int advance(struct run *r, struct job *j, int loud)
 	} else {
 		j->token[j->n++] = token;
 		if (loud) {
-			s = put_token(r, token);
+			s = text_put(r, token);
 			fflush(stdout);
 		}
 		if (j->n - j->nprompt == r->o.max_tokens)
@@ -564,7 +284,7 @@ static int advance(struct run *r, struct job *j, int loud)
 	else
 		te_decoder_close(r->d, j->seq);
 	j->seq = -1;
-	return s || !loud ? s : put_token(r, -1);
+	return s || !loud ? s : text_put(r, -1);
 }
 
 /* jobs first and later; loud: tokens are printed at once */
@@ -623,41 +343,6 @@ static double rate(int64_t n, double s)
 	return s > 0 ? (double)n / s : 0;
 }
 
-/* text after the prompt, for free(3), or NULL if tokens are numbers */
-static int text_of(const struct run *r, const struct job *j, char **ret_text, size_t *ret_n)
-{
-	size_t n = 0, room = 0;
-	char *text = NULL;
-	FILE *f;
-	int s = STATUS_OK;
-
-	if (!r->tokenizer && !is_bytes(r))
-		return STATUS_OK;
-	f = open_memstream(&text, &room);
-	if (!f)
-		return no_room();
-	for (int64_t k = j->nprompt; k <= j->n && !s; k++) {
-		char *part = NULL;
-
-		if (r->tokenizer)
-			s = tokenizer_decode(r->tokenizer, k < j->n ? j->token[k] : -1, &part, &n);
-		else if (k < j->n)
-			putc(j->token[k], f);
-		if (part)
-			fwrite(part, 1, n, f);
-		free(part);
-	}
-	if (fclose(f) && !s)
-		s = no_room();
-	if (s) {
-		free(text);
-		return s;
-	}
-	*ret_text = text;
-	*ret_n = room;
-	return STATUS_OK;
-}
-
 static int print_json(const struct run *r)
 {
 	struct record rec;
@@ -668,7 +353,7 @@ static int print_json(const struct run *r)
 		const struct job *j = &r->job[i];
 		char *text = NULL;
 		size_t n = 0;
-		int s = text_of(r, j, &text, &n);
+		int s = text_after(r, j, &text, &n);
 
 		if (s) {
 			record_drop(&rec);
@@ -724,9 +409,9 @@ static int interactive(struct run *r)
 			line[--n] = '\0';
 		if (!n)
 			continue;
-		s = add_text(r, line, "standard input");
+		s = prompts_add_text(r, line, "standard input");
 		if (!s)
-			s = check_jobs(r, first);
+			s = prompts_check(r, first);
 		if (!s)
 			s = generate(r, first, !r->o.json);
 		if (!s && !r->o.json)
@@ -739,7 +424,7 @@ static int interactive(struct run *r)
 static int generate_all(struct run *r)
 {
 	const int loud = r->njobs == 1 && !r->o.json;
-	int s = check_jobs(r, 0);
+	int s = prompts_check(r, 0);
 
 	if (!s && loud && r->o.prompt && !r->o.chat)
 		fputs(r->o.prompt, stdout);
@@ -747,7 +432,7 @@ static int generate_all(struct run *r)
 		s = generate(r, 0, loud);
 	for (int64_t i = 0; i < r->njobs && !s && !r->o.json; i++) {
 		if (!loud)
-			s = put_job(r, &r->job[i]);
+			s = text_put_job(r, &r->job[i]);
 		putchar('\n');
 	}
 	return s;
@@ -789,11 +474,11 @@ static int run(struct run *r)
 		return say_bad("one of --prompt, --prompt-tokens, --file, --interactive, "
 			       "--chat and --eval-choices is needed");
 	if (o->prompt)
-		s = add_text(r, o->prompt, "--prompt");
+		s = prompts_add_text(r, o->prompt, "--prompt");
 	else if (o->prompt_tokens)
-		s = add_list(r, o->prompt_tokens);
+		s = prompts_add_list(r, o->prompt_tokens);
 	else if (o->file)
-		s = add_file(r);
+		s = prompts_add_file(r);
 	if (!s)
 		s = open_model(r);
 	if (!s)

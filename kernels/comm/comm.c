@@ -24,10 +24,11 @@
 #define PATIENCE 256 /* attempts between reads of the clock */
 /*
  * Attempts before a rank gives its processor to others: a rank that does so in each short wait
- * loses milliseconds to any other busy program. It sleeps if the ranks are more than the
- * processors; else it stays ready to run, since waking takes 50 us.
+ * loses milliseconds to any other busy program, and waking takes 50 us. If the ranks are more than
+ * the processors, a peer may wait for this one's: the rank sleeps much earlier.
  */
 #define YIELD_AFTER (32 * PATIENCE)
+#define SLEEP_AFTER PATIENCE
 #define FIRST_SLEEP_NS 50000
 #define SLEEP_NS 10000000 /* between looks at *abort and the clock */
 
@@ -303,9 +304,9 @@ int te__hc_again(struct te__hc_op *o, enum te_k_comm_phase phase, int peer, uint
 	struct timespec t;
 	uint64_t now;
 
-	if (++o->attempts == YIELD_AFTER)
+	if (++o->attempts == SLEEP_AFTER)
 		o->sleeps = o->a->nranks > nprocessors();
-	if (o->attempts % PATIENCE && (o->attempts < YIELD_AFTER || !o->sleeps))
+	if (o->attempts % PATIENCE && (o->attempts < SLEEP_AFTER || !o->sleeps))
 		return 0;
 	if (__atomic_load_n(o->a->abort, __ATOMIC_RELAXED))
 		return te__hc_fail(o, TE_K_COMM_ABORTED, phase, peer, missing, expected, got);
@@ -315,7 +316,7 @@ int te__hc_again(struct te__hc_op *o, enum te_k_comm_phase phase, int peer, uint
 		o->since = now;
 	if (o->a->deadline_ns && now - o->since > te_k_comm_limit_ns(o->a->deadline_ns, phase))
 		return te__hc_fail(o, TE_K_COMM_TIMEOUT, phase, peer, missing, expected, got);
-	if (o->attempts < YIELD_AFTER)
+	if (o->attempts < YIELD_AFTER && !o->sleeps)
 		return 0;
 	if (o->sleeps)
 		sleep_for_ring(o);

@@ -302,10 +302,13 @@ static int describe(struct te__cublaslt *lt, struct problem *p)
 static int point(struct te__cublaslt *lt, struct problem *p, const struct te_k_gemm *g)
 {
 	const struct te__gemm_key *k = &p->key;
-	const char *const sa = (const char *)g->sa + te_k_scale_head(k->asc);
-	const char *const sb = (const char *)g->sb + te_k_scale_head(k->bsc);
+	const char *sa = (const char *)g->sa, *sb = (const char *)g->sb;
 	int r = 0;
 
+	if (k->adtype == TE_DTYPE_E2M1) {
+		sa += TE_K_NV_HEAD;
+		sb += TE_K_NV_HEAD;
+	}
 	if (k->bias)
 		r = LT(lt, k, cublasLtMatmulDescSetAttribute, p->desc, TE__LT_DESC_BIAS_POINTER,
 		       &g->bias, sizeof(g->bias));

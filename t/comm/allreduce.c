@@ -894,7 +894,7 @@ START_TEST(the_environment_chooses_where_it_can)
 }
 END_TEST
 
-TT_PAIR_SUITE("comm/allreduce")
+TT_PAIR_SUITE_OF("comm/allreduce", TT_NEED_NOTHING)
 {
 	TCase *c = tt_case(s, "allreduce", "comm");
 

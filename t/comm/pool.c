@@ -385,7 +385,7 @@ START_TEST(a_failing_call_of_one_rank_fails_on_all)
 }
 END_TEST
 
-TT_PAIR_SUITE("comm/pool")
+TT_PAIR_SUITE_OF("comm/pool", TT_NEED_NOTHING)
 {
 	TCase *c;
 

@@ -613,7 +613,7 @@ START_TEST(captures_are_left_alone)
 }
 END_TEST
 
-TT_SUITE("graph/faults", TT_NEED_NOTHING)
+TT_SUITE("graph/faults", TT_ONE_PROCESS)
 {
 	TCase *c = tt_case(s, "faults", "fault");
 	const int nways = (int)TT_LEN(ways);

@@ -687,7 +687,7 @@ START_TEST(callbacks_of_a_newer_header_are_refused)
 }
 END_TEST
 
-TT_SUITE("graph/sized", TT_NEED_NOTHING)
+TT_SUITE("graph/sized", TT_ONE_PROCESS)
 {
 	TCase *c = tt_case(s, "structs", "host serial");
 

@@ -6,7 +6,7 @@
 
 #include "host_kernels_lib.h"
 
-TT_SUITE("kernels/host_kernels", TT_NEED_NOTHING)
+TT_SUITE("kernels/host_kernels", TT_ONE_PROCESS)
 {
 
 	host_elem_cases(s);

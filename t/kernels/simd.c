@@ -625,7 +625,7 @@ START_TEST(same_bits_with_every_instruction_set_and_team)
 }
 END_TEST
 
-TT_SUITE("kernels/simd", TT_NEED_NOTHING)
+TT_SUITE("kernels/simd", TT_ONE_PROCESS)
 {
 	TCase *c = tt_case(s, "loops", "host numeric");
 

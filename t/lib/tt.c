@@ -17,9 +17,11 @@
 #include "tt_ctx.h"
 
 #define POISON 0xa5
+#define LIMIT_S 120 /* a test */
 
 static uint64_t seed;
 static uint64_t state;
+static float second_normal = NAN; /* drawn with the latest one, or NaN: it was returned */
 
 const char *tt_tmpdir(void)
 {
@@ -200,12 +202,19 @@ static void seed_init(void)
 			   (uint64_t)getpid() << 32;
 }
 
-static void seed_restart(void)
-{
-	state = seed;
-}
-
 int tt_one_process;
+static int limited;
+
+/* a test that hangs ends the program where no other process can end the test */
+static void begin_test(void)
+{
+	const char *s = getenv("CK_TIMEOUT_MULTIPLIER");
+
+	state = seed;
+	second_normal = NAN;
+	if (limited)
+		alarm((unsigned int)(LIMIT_S * (s ? fmax(1, atof(s)) : 1)));
+}
 
 /* a TMPDIR of the program's own, as make check gives one: tests that fail leave files */
 static int own_tmpdir(char *dir, size_t nbytes)
@@ -275,7 +284,7 @@ int tt_main(const char *name, uint32_t needs, Suite *(*suite)(void))
 {
 	/* make check reads TAP; TT_TAP is set there */
 	int tap = getenv("TT_TAP") != NULL;
-	const char *need = NULL, *why;
+	const char *need = NULL, *forks = getenv("CK_FORK"), *why;
 	SRunner *sr;
 	char dir[200], lines[300];
 	int failed, own, level;
@@ -303,7 +312,7 @@ int tt_main(const char *name, uint32_t needs, Suite *(*suite)(void))
 	seed_init();
 	own = !tap && own_tmpdir(dir, sizeof(dir));
 	sr = srunner_create(suite());
-	tt_one_process = (needs & 15u) != 0;
+	tt_one_process = (needs & 15u) || (forks ? !strcmp(forks, "no") : needs & TT_ONE_PROCESS);
 	if (tt_one_process)
 		srunner_set_fork_status(sr, CK_NOFORK);
 	/* a level: the lines are changed after the run */
@@ -312,7 +321,9 @@ int tt_main(const char *name, uint32_t needs, Suite *(*suite)(void))
 		snprintf(lines, sizeof(lines), "%s/tap", tt_tmpdir());
 	if (tap)
 		srunner_set_tap(sr, level ? lines : "-");
+	limited = tt_one_process && !(needs & 15u);
 	srunner_run_all(sr, tap ? CK_SILENT : CK_ENV);
+	alarm(0);
 	failed = tt_one_process ? count_failed(sr) : srunner_ntests_failed(sr);
 	srunner_free(sr);
 	if (level)
@@ -336,7 +347,7 @@ static Suite *pair_suite(void)
 	return pair.suite(pair.name, backend);
 }
 
-int tt_pair(const char *name, const char *program, tt_pair_fn *suite)
+int tt_pair(const char *name, const char *program, uint32_t needs, tt_pair_fn *suite)
 {
 	static const char gpu[] = "_gpu";
 	const size_t n = strlen(program);
@@ -345,7 +356,7 @@ int tt_pair(const char *name, const char *program, tt_pair_fn *suite)
 	pair.suite = suite;
 	backend = pair.on_gpu ? "cuda" : "host";
 	snprintf(pair.name, sizeof(pair.name), "%s%s", name, pair.on_gpu ? gpu : "");
-	return tt_main(pair.name, pair.on_gpu ? TT_NEED_GPU : TT_NEED_NOTHING, pair_suite);
+	return tt_main(pair.name, pair.on_gpu ? TT_NEED_GPU : needs, pair_suite);
 }
 
 TCase *tt_case(Suite *s, const char *name, const char *tags)
@@ -353,8 +364,8 @@ TCase *tt_case(Suite *s, const char *name, const char *tags)
 	TCase *c = tcase_create(name);
 
 	tcase_set_tags(c, tags);
-	tcase_set_timeout(c, 120);
-	tcase_add_checked_fixture(c, seed_restart, NULL);
+	tcase_set_timeout(c, LIMIT_S);
+	tcase_add_checked_fixture(c, begin_test, NULL);
 	suite_add_tcase(s, c);
 	return c;
 }
@@ -394,12 +405,20 @@ float tt_rand_float(float lo, float hi)
 	return (float)(lo + ((double)hi - lo) * tt_rand_unit());
 }
 
-/* Box and Muller 1958 */
+/* Box and Muller 1958: two numbers of two draws */
 float tt_rand_normal(void)
 {
-	double r = sqrt(-2.0 * log(1.0 - tt_rand_unit()));
+	double r, angle;
 
-	return (float)(r * cos(2.0 * 3.14159265358979323846 * tt_rand_unit()));
+	if (isnan(second_normal)) {
+		r = sqrt(-2.0 * log(1.0 - tt_rand_unit()));
+		angle = 2.0 * 3.14159265358979323846 * tt_rand_unit();
+		second_normal = (float)(r * sin(angle));
+		return (float)(r * cos(angle));
+	}
+	r = second_normal;
+	second_normal = NAN;
+	return (float)r;
 }
 
 float tt_rand_bits_f32(void)

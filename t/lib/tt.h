@@ -48,11 +48,21 @@
 #define TT_NEED_USERNS 128u /* may create a user namespace */
 #define TT_NEED_FUSE 256u /* may mount a file system that it serves */
 #define TT_NEED_COMMA 32u /* a locale with a decimal comma, which becomes the current one */
+/*
+ * The tests run in this process, one after the other, as all do that need a GPU: a child each takes
+ * longer than most tests. CK_FORK=yes gives them children. Not for a program with tests that change
+ * the environment, limits or signals, or that end a process. With ThreadSanitizer the tests have
+ * children: a process that has had threads cannot fork one that starts some.
+ */
+#ifdef __SANITIZE_THREAD__
+#define TT_ONE_PROCESS 0u
+#else
+#define TT_ONE_PROCESS 512u
+#endif
 
 int tt_main(const char *name, uint32_t needs, Suite *(*suite)(void));
 /* a line of TAP; at TE_CUDA_ARCH=8.0 and 8.6 tests that failed for lack of FP8 GEMMs are skipped */
 void tt_tap_put(const char *line, FILE *to);
-/* the tests run in this process instead of a child each: those that need a GPU do */
 extern int tt_one_process;
 
 /* a program whose suite is the body that follows: it adds cases to s */
@@ -73,7 +83,9 @@ extern int tt_one_process;
  * The same for a program with two names, X and X_gpu (TT_PAIRS of t/local.mk): by the first it runs
  * the suite on the host backend, by the second on "cuda". name is X; on: the backend.
  */
-#define TT_PAIR_SUITE(name)                                             \
+#define TT_PAIR_SUITE(name) TT_PAIR_SUITE_OF(name, TT_ONE_PROCESS)
+/* needs: on the host backend */
+#define TT_PAIR_SUITE_OF(name, needs)                                   \
 	static void tt_cases(Suite *s, const char *on);                 \
 	static Suite *tt_suite(const char *program, const char *on)     \
 	{                                                               \
@@ -84,12 +96,12 @@ extern int tt_one_process;
 	int main(int argc, char **argv)                                 \
 	{                                                               \
 		(void)argc;                                             \
-		return tt_pair(name, argv[0], tt_suite);                \
+		return tt_pair(name, argv[0], needs, tt_suite);         \
 	}                                                               \
 	static void tt_cases(Suite *s, const char *on)
 
 typedef Suite *tt_pair_fn(const char *name, const char *backend);
-int tt_pair(const char *name, const char *program, tt_pair_fn *suite);
+int tt_pair(const char *name, const char *program, uint32_t needs, tt_pair_fn *suite);
 
 /* a test case of the suite with tags, for CK_INCLUDE_TAGS; 120 s a test */
 TCase *tt_case(Suite *s, const char *name, const char *tags);

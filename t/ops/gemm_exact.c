@@ -100,7 +100,7 @@ START_TEST(every_failure_is_reported)
 }
 END_TEST
 
-TT_SUITE("ops/gemm_exact", TT_NEED_NOTHING)
+TT_SUITE("ops/gemm_exact", TT_ONE_PROCESS)
 {
 	TCase *c = tt_case(s, "host", "host gemm");
 

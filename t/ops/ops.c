@@ -578,7 +578,7 @@ START_TEST(nothing_is_copied_without_need)
 }
 END_TEST
 
-TT_SUITE("ops/ops", TT_NEED_NOTHING)
+TT_SUITE("ops/ops", TT_ONE_PROCESS)
 {
 	TCase *c = tt_ctx_case(s, "values", "host numeric");
 

@@ -446,7 +446,7 @@ START_TEST(fails_cleanly)
 }
 END_TEST
 
-TT_SUITE("plan/faults", TT_NEED_NOTHING)
+TT_SUITE("plan/faults", TT_ONE_PROCESS)
 {
 	TCase *c = tt_ctx_case(s, "objects", "host");
 

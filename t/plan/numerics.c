@@ -288,7 +288,7 @@ START_TEST(survives_every_fault)
 }
 END_TEST
 
-TT_SUITE("plan/numerics", TT_NEED_NOTHING)
+TT_SUITE("plan/numerics", TT_ONE_PROCESS)
 {
 	TCase *c = tt_ctx_case(s, "numerics", "host");
 

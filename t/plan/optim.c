@@ -856,7 +856,7 @@ START_TEST(survives_every_failed_allocation)
 }
 END_TEST
 
-TT_SUITE("plan/optim", TT_NEED_NOTHING)
+TT_SUITE("plan/optim", TT_ONE_PROCESS)
 {
 	TCase *c = tt_case(s, "adamw", "host numeric");
 

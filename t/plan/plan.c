@@ -248,12 +248,14 @@ static void lay_out(int i, int separate)
 {
 	const struct model_shape *m = i & 1 ? &llama : &gpt_drop;
 	struct te_seq *seq = model_create(ctx, m, 3);
+	const uint32_t traits = ctx->traits;
 	struct te_plan *p;
 
 	ctx->traits = separate ? ctx->traits | TE__BACKEND_SEPARATE_SMALL :
 				 ctx->traits & ~TE__BACKEND_SEPARATE_SMALL;
 	p = model_plan(seq, m, recipes[i % NRECIPES],
 		       TE_PLAN_TRAIN | variants[i / NRECIPES] | TE_PLAN_NO_ALLOC);
+	ctx->traits = traits;
 	ck_assert_int_eq(count_reused(p) > 0, !separate);
 	te_plan_unref(p);
 	te_seq_unref(seq);
@@ -274,6 +276,7 @@ END_TEST
 START_TEST(separate_buffers_give_the_same_bits)
 {
 	static const char *const input[] = { "x", "targets" };
+	const uint32_t traits = ctx->traits;
 	struct te_seq *seq[2];
 	struct te_plan *p[2];
 	float *g[2];
@@ -283,6 +286,7 @@ START_TEST(separate_buffers_give_the_same_bits)
 		seq[k] = model_create(ctx, &gpt_drop, 3);
 		p[k] = model_plan(seq[k], &gpt_drop, recipes[_i], TE_PLAN_TRAIN);
 	}
+	ctx->traits = traits;
 	ck_assert_uint_lt(p[0]->arena_nbytes, p[1]->arena_nbytes);
 	model_feed(p[0], &gpt_drop);
 	for (int i = 0; i < 2; i++) {

@@ -454,7 +454,7 @@ START_TEST(counts_flops_of_a_head_in_forward)
 }
 END_TEST
 
-TT_SUITE("plan/profile", TT_NEED_NOTHING)
+TT_SUITE("plan/profile", TT_ONE_PROCESS)
 {
 	TCase *c = tt_ctx_case(s, "profile", "host");
 

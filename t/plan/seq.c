@@ -710,7 +710,7 @@ START_TEST(building_time_grows_with_the_layers)
 }
 END_TEST
 
-TT_SUITE("plan/seq", TT_NEED_NOTHING)
+TT_SUITE("plan/seq", TT_ONE_PROCESS)
 {
 	TCase *c = tt_case(s, "channels", "host");
 

@@ -535,7 +535,7 @@ START_TEST(operands_are_as_the_recipe_defines)
 }
 END_TEST
 
-TT_SUITE("quant/block", TT_NEED_NOTHING)
+TT_SUITE("quant/block", TT_ONE_PROCESS)
 {
 	TCase *c = tt_ctx_case(s, "cast", "host numeric");
 

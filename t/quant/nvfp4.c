@@ -286,7 +286,7 @@ START_TEST(a_tensor_survives_faults)
 }
 END_TEST
 
-TT_SUITE("quant/nvfp4", TT_NEED_NOTHING)
+TT_SUITE("quant/nvfp4", TT_ONE_PROCESS)
 {
 	TCase *c = tt_ctx_case(s, "nvfp4", "host numeric");
 

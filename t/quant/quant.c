@@ -868,7 +868,7 @@ static TCase *with_host(Suite *s, const char *name)
 	return c;
 }
 
-TT_SUITE("quant/quant", TT_NEED_NOTHING)
+TT_SUITE("quant/quant", TT_ONE_PROCESS)
 {
 	TCase *c = with_host(s, "recipe");
 

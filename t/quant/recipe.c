@@ -174,7 +174,7 @@ START_TEST(unknown_names_are_refused)
 }
 END_TEST
 
-TT_SUITE("quant/recipe", TT_NEED_NOTHING)
+TT_SUITE("quant/recipe", TT_ONE_PROCESS)
 {
 	TCase *c = tt_ctx_case(s, "table", "host");
 

@@ -926,7 +926,7 @@ START_TEST(no_failure_leaks)
 }
 END_TEST
 
-TT_SUITE("tensor/tensor", TT_NEED_NOTHING)
+TT_SUITE("tensor/tensor", TT_ONE_PROCESS)
 {
 	TCase *c;
 

@@ -650,8 +650,8 @@ int ranks_return(struct te_ctx *ctx, struct ranks *r, struct te_stream *stream,
 
 	r->nfirst = nranks ? atoi(nranks) : 0;
 	if (!number || r->nfirst < 1 || r->nfirst > MOST_RANKS)
-		return say_bad("TE_COMM_NRANKS is %s: expected 1 to %d", nranks ? nranks : "not set",
-			       MOST_RANKS);
+		return say_bad("TE_COMM_NRANKS is %s: expected 1 to %d",
+			       nranks ? nranks : "not set", MOST_RANKS);
 	memset(r->state, RANK_LOST, sizeof(r->state));
 	if (returns_wait(atoi(number), &o, &rank) || returns_train())
 		return STATUS_FAILED;

@@ -160,7 +160,8 @@ static int begin_to_wait(int32_t number, int32_t start)
 	const int n = snprintf(text, sizeof(text), "%d", start);
 
 	/* a rank that trains may have it for an instant */
-	if (fd >= 0 && (flock(fd, LOCK_EX) || ftruncate(fd, 0) || write(fd, text, (size_t)n) != n)) {
+	if (fd >= 0 &&
+	    (flock(fd, LOCK_EX) || ftruncate(fd, 0) || write(fd, text, (size_t)n) != n)) {
 		close(fd);
 		fd = -1;
 	}

@@ -27,15 +27,15 @@ int32_t returns_starts(void);
 /* From now on until the process ends, other ranks see that one trains. STATUS_FAILED: a message
  * has been printed. */
 int returns_train(void);
-/* 1: ranks wait, by which those of r could become more whole models that can share nmicro
+/* 1: ranks wait with which the ranks of r could become more whole models that can share nmicro
  * micro-batches; *ret_o: all but the id */
 int returns_look(const struct ranks *r, int64_t nmicro, struct offer *ret_o);
 /* writes the offer to the folder, or reads the latest; a negative errno value */
 int returns_write(const struct offer *o);
 int returns_read(struct offer *ret_o);
 /*
- * A rank that returns: waits for an offer with this rank; *ret_rank: its number there. Fails when no
- * rank trains any more.
+ * A rank that returns: waits for an offer with this rank; *ret_rank: its number there. Fails when
+ * no rank trains any more.
  */
 int returns_wait(int32_t number, struct offer *ret_o, int32_t *ret_rank);
 

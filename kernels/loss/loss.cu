@@ -44,7 +44,16 @@ DEV float base_of(float m)
 	return m == -TE_INF ? 0.0f : m;
 }
 
-DEV void softmax_add(struct softmax &s, const float v[TE_V])
+/*
+ * exp(x) for an x of at most 0, for logits of type T: of BF16 within 2^-23 (2 - x) of itself, far
+ * below the rounding of their gradients; of FP32 by expf, which has three times the instructions.
+ */
+template <class T> DEV float exp_of(float x)
+{
+	return sizeof(T) == 2 ? exp2_approx(mul(x, 0x1.715476p+0f)) : expf(x);
+}
+
+template <class T> DEV void softmax_add(struct softmax &s, const float v[TE_V])
 {
 	float m = s.m, sum = 0.0f, base;
 
@@ -54,8 +63,8 @@ DEV void softmax_add(struct softmax &s, const float v[TE_V])
 	base = base_of(m);
 #pragma unroll
 	for (int e = 0; e < TE_V; e++)
-		sum += expf(v[e] - base);
-	s.sum = s.sum * expf(s.m - base) + sum;
+		sum += exp_of<T>(v[e] - base);
+	s.sum = s.sum * exp_of<T>(s.m - base) + sum;
 	s.m = m;
 }
 
@@ -99,7 +108,7 @@ template <class T> DEV void ce_fwd_body(const struct te_k_ce_fwd &a)
 			float v[TE_V];
 
 			unpack(w[u], v);
-			softmax_add(s, v);
+			softmax_add<T>(s, v);
 		}
 	}
 	if (vec) {
@@ -118,7 +127,7 @@ template <class T> DEV void ce_fwd_body(const struct te_k_ce_fwd &a)
 			if (i + u * nthreads >= nvec)
 				break;
 			unpack(w[u], v);
-			softmax_add(s, v);
+			softmax_add<T>(s, v);
 		}
 	} else if (threadIdx.x == 0 && on) {
 		hit = to_float(x[at]);
@@ -132,7 +141,7 @@ template <class T> DEV void ce_fwd_body(const struct te_k_ce_fwd &a)
 
 			v[e] = c < n ? to_float(x[c]) : -TE_INF;
 		}
-		softmax_add(s, v);
+		softmax_add<T>(s, v);
 	}
 	s = softmax_of_warp(s);
 	if (nwarps > 1) {
@@ -247,7 +256,7 @@ template <class T> DEV void ce_bwd_body(const struct te_k_ce_bwd &a)
 			float p = 0.0f;
 
 			if (on && c < nlocal) {
-				p = mul(expf(sub(to_float(x[c]), most)), inv);
+				p = mul(exp_of<T>(sub(to_float(x[c]), most)), inv);
 				p = mul(c == target ? sub(p, 1.0f) : p, factor);
 			}
 			dx[c] = from_float<T>(p);
@@ -275,7 +284,7 @@ template <class T> DEV void ce_bwd_body(const struct te_k_ce_bwd &a)
 			unpack(w[u], v);
 #pragma unroll
 			for (int e = 0; e < TE_V; e++) {
-				float p = mul(expf(sub(v[e], most)), inv);
+				float p = mul(exp_of<T>(sub(v[e], most)), inv);
 
 				p = mul(e == hit ? sub(p, 1.0f) : p, factor);
 				v[e] = e < n ? p : 0.0f;
@@ -344,9 +353,9 @@ struct ce_row {
 	int64_t n, target;
 };
 
-DEV float ce_gradient(float x, const struct ce_row &row)
+template <class T> DEV float ce_gradient(float x, const struct ce_row &row)
 {
-	return mul(expf(sub(x, row.most)), row.inv);
+	return mul(exp_of<T>(sub(x, row.most)), row.inv);
 }
 
 /* vector i of a row: its gradient */
@@ -359,12 +368,12 @@ template <class T> DEV void ce_put(T *dx, int64_t i, const raw<T> &w, const stru
 	unpack(w, x);
 #pragma unroll
 	for (int e = 0; e < TE_V; e++)
-		v[e] = mul(ce_gradient(x[e], row), row.factor);
+		v[e] = mul(ce_gradient<T>(x[e], row), row.factor);
 	if (hit >= 0 && hit < TE_V)
 #pragma unroll
 		for (int e = 0; e < TE_V; e++)
 			if (e == hit)
-				v[e] = mul(sub(ce_gradient(x[e], row), 1.0f), row.factor);
+				v[e] = mul(sub(ce_gradient<T>(x[e], row), 1.0f), row.factor);
 	if (n < TE_V)
 #pragma unroll
 		for (int e = 0; e < TE_V; e++)
@@ -443,7 +452,7 @@ template <class T, int NREGS> DEV void ce_grad_body(const struct te_k_ce_grad &a
 			if (tid + (int64_t)k * nthreads >= nvec)
 				break;
 			unpack(held_load<T>(held + k * W * nthreads + tid, nthreads), v);
-			softmax_add(s, v);
+			softmax_add<T>(s, v);
 		}
 	}
 #pragma unroll
@@ -453,13 +462,13 @@ template <class T, int NREGS> DEV void ce_grad_body(const struct te_k_ce_grad &a
 		if (tid + (int64_t)(nheld + k) * nthreads >= nvec)
 			break;
 		unpack(w[k], v);
-		softmax_add(s, v);
+		softmax_add<T>(s, v);
 	}
 	if (tail) {
 		float v[TE_V] = { last, -TE_INF, -TE_INF, -TE_INF,
 				  -TE_INF, -TE_INF, -TE_INF, -TE_INF };
 
-		softmax_add(s, v);
+		softmax_add<T>(s, v);
 	}
 	s = softmax_of_warp(s);
 	if (nwarps > 1) {

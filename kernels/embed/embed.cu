@@ -81,8 +81,9 @@ template <class T, bool SPLIT> DEV void embed_fwd_body(const struct te_k_embed_f
 
 /* --- backward ------------------------------------------------------------ */
 
-#define EMBED_BWD_STEP (EMBED_BWD_THREADS * 4)	/* tokens read at once: four per thread */
-#define EMBED_BWD_FLIGHT (32 / (int)sizeof(T))	/* rows of dy that a thread reads at once */
+#define EMBED_BWD_STEP (EMBED_BWD_THREADS * 4)	/* tokens of a step: four per thread */
+#define EMBED_BWD_AHEAD 4			/* steps of which tokens are loaded at once */
+#define EMBED_BWD_FLIGHT (24 / (int)sizeof(T))	/* rows of dy that a thread reads at once */
 #define EMBED_BWD_LIST 3072			/* entries */
 #define EMBED_SMALL_M_FLIGHT 4
 
@@ -120,18 +121,11 @@ DEV int block_scan(struct embed_bwd_shared *s, int n, int *ret_total)
 	return before + upto - n;
 }
 
-/*
- * Append to the n entries of s->list those rows first .. first + EMBED_BWD_STEP - 1 whose token has
- * the table row v0 .. v0 + nv - 1. Entries beyond the end of the list are counted, not stored.
- * Returns the new n.
- */
-DEV int list_step(const struct te_k_embed_bwd &a, struct embed_bwd_shared *s, int64_t first,
-		  int64_t v0, int nv, int n)
+/* the table rows, less v0, of this thread's tokens among EMBED_BWD_STEP from row first on */
+DEV void list_load(const struct te_k_embed_bwd &a, int64_t first, int64_t v0, uint32_t v[4])
 {
 	const int64_t r = first + threadIdx.x * 4;
 	const uint32_t base = (uint32_t)v0 + (uint32_t)a.first;
-	uint32_t v[4];
-	int mine = 0, at, total;
 
 	if (r + 4 <= a.rows && aligned(a.tokens)) {
 		const int4 t = *(const int4 *)(a.tokens + r);
@@ -146,6 +140,18 @@ DEV int list_step(const struct te_k_embed_bwd &a, struct embed_bwd_shared *s, in
 			v[i] = r + i < a.rows ? (uint32_t)a.tokens[r + i] - base :
 						0xffffffffu;
 	}
+}
+
+/*
+ * Append to the n entries of s->list those rows first .. first + EMBED_BWD_STEP - 1 whose token has
+ * the table row v0 .. v0 + nv - 1; v is of list_load(). Entries beyond the end of the list are
+ * counted, not stored. Returns the new n.
+ */
+DEV int list_step(struct embed_bwd_shared *s, int64_t first, const uint32_t v[4], int nv, int n)
+{
+	const int64_t r = first + threadIdx.x * 4;
+	int mine = 0, at, total;
+
 #pragma unroll
 	for (int i = 0; i < 4; i++)
 		mine += v[i] < (uint32_t)nv;
@@ -257,8 +263,17 @@ template <class T, class G> DEV void embed_bwd_body(const struct te_k_embed_bwd 
 	if (threadIdx.x == 0)
 		s.present = 0;
 	__syncthreads();
-	for (int64_t first = 0; first < a.rows; first += EMBED_BWD_STEP)
-		n = list_step(a, &s, first, v0, nv, n);
+	for (int64_t first = 0; first < a.rows; first += EMBED_BWD_AHEAD * EMBED_BWD_STEP) {
+		uint32_t v[EMBED_BWD_AHEAD][4];
+
+#pragma unroll
+		for (int k = 0; k < EMBED_BWD_AHEAD; k++)
+			list_load(a, first + k * EMBED_BWD_STEP, v0, v[k]);
+#pragma unroll
+		for (int k = 0; k < EMBED_BWD_AHEAD; k++)
+			if (first + k * EMBED_BWD_STEP < a.rows)
+				n = list_step(&s, first + k * EMBED_BWD_STEP, v[k], nv, n);
+	}
 	__syncthreads();
 	const uint32_t present = s.present;
 
@@ -288,8 +303,11 @@ template <class T, class G> DEV void embed_bwd_body(const struct te_k_embed_bwd 
 			float was[TE_V], sum[TE_V] = { 0.0f };
 
 			for (int64_t first = 0; first < a.rows; first += EMBED_BWD_STEP) {
-				const int m = list_step(a, &s, first, v0 + v, 1, 0);
+				uint32_t at[4];
+				int m;
 
+				list_load(a, first, v0 + v, at);
+				m = list_step(&s, first, at, 1, 0);
 				__syncthreads();
 				sum_rows<T, EMBED_BWD_FLIGHT>(a, s.rows, pick(&s, m, 0), c, vec,
 							      sum);
@@ -408,7 +426,7 @@ TE_NAME(bf16, bf16)
 #undef TE_NAME
 
 #define TE_NAME(T, G, t)                                                                        \
-	extern "C" __global__ void __launch_bounds__(EMBED_BWD_THREADS)                         \
+	extern "C" __global__ void __launch_bounds__(EMBED_BWD_THREADS, 2)                      \
 		te_k_embed_bwd_##t(const __grid_constant__ struct te_k_embed_bwd a)             \
 	{                                                                                       \
 		te_begin();                                                                     \

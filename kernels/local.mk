@@ -17,6 +17,7 @@ KERNEL_SAME_CU = \
 	kernels/gemm/gemm.cu \
 	kernels/gemm/mx.cu \
 	kernels/norm/backward.cu \
+	kernels/norm/both.cu \
 	kernels/norm/forward.cu \
 	kernels/norm/qk.cu \
 	kernels/optim/optim.cu \

@@ -17,13 +17,17 @@
 /* C and N of norm_bwd_colCxN, which holds two matrices */
 #define NORM_BWD_COL_CLUSTERS(X) X(1, 1) X(2, 1) X(4, 1) X(8, 1) X(8, 2) X(8, 3) X(8, 4)
 
-/* norm_both_R: threads, which have a vector of each of R rows, at most */
-#define NORM_BOTH_THREADS4 256
+/* norm_bothR: threads, at most, and columns of each */
+#define NORM_BOTH_THREADS4 320
 #define NORM_BOTH_THREADS2 512
 #define NORM_BOTH_THREADS1 1024
-#define NORM_BOTH_STATIC 2560 /* bytes of static shared memory, at most */
+#define NORM_BOTH_V(R) ((R) == 4 ? 4 : 8)
+#define NORM_BOTH_STATIC 3072 /* bytes of static shared memory, at most */
 /* groups of R rows that are in shared memory, of elements of that size */
 #define NORM_BOTH_STAGES(size) ((size) == 2 ? 3 : 2)
+/* column-wise codes: rows that are in shared memory, and words between those of four rows */
+#define NORM_BOTH_CAST_ROWS(R) ((R) == 4 ? 32 : 16)
+#define NORM_BOTH_CAST_PAD 4
 
 #define NORM_DW_THREADS 128
 #define NORM_DW_COLS 64

@@ -161,28 +161,41 @@ int te__geo_norm_dw(const void *args, struct te__geometry *k)
 int te__geo_norm_both(const void *args, struct te__geometry *k)
 {
 	const struct te_k_norm_both *a = args;
-	const unsigned nthreads = threads_for(a->cols, TE_V, NORM_BOTH_THREADS1);
+	const bool casts = a->q.row || a->q.col || a->q.amax || a->part_dx;
+	const int nrows = a->cols <= NORM_BOTH_THREADS4 * NORM_BOTH_V(4) ? 4 :
+			  a->cols <= NORM_BOTH_THREADS2 * NORM_BOTH_V(2) ? 2 : 1;
+	const unsigned nthreads = threads_for(a->cols, NORM_BOTH_V(nrows), NORM_BOTH_THREADS1);
 	const int64_t nblocks = TE_K_NPARTS(a->rows);
-	const unsigned nrows = nthreads <= NORM_BOTH_THREADS4 ? 4 :
-			       nthreads <= NORM_BOTH_THREADS2 ? 2 : 1;
 	const unsigned size = a->dtype == TE_DTYPE_BF16 ? 2 : 4;
-	const unsigned smem = NORM_BOTH_STAGES(size) * nrows * nthreads * TE_V * size *
-			      (a->dres ? 3 : 2);
+	unsigned smem = NORM_BOTH_STAGES(size) * (unsigned)(nrows * NORM_BOTH_V(nrows)) * nthreads *
+			size * (a->dres ? 3 : 2);
+	bool ahead;
 	int r;
 
 	if (a->cols > TE_K_NORM_BOTH_COLS(a->dtype))
 		return te__fail(-EOPNOTSUPP, "te_k_norm_both: %lld columns, not up to %d",
 				(long long)a->cols, TE_K_NORM_BOTH_COLS(a->dtype));
-	if (smem + NORM_BOTH_STATIC > k->target.smem_max ||
-	    !whole_vectors(a->cols, a->dy, a->x, a->gamma, a->dx) ||
-	    !whole_vectors(a->cols, a->dres, a->part_gamma, a->part_beta, NULL)) {
+	if (a->q.col)
+		smem += (unsigned)(NORM_BOTH_CAST_ROWS(nrows) * (a->cols + NORM_BOTH_CAST_PAD));
+	ahead = smem + NORM_BOTH_STATIC <= k->target.smem_max &&
+		whole_vectors(a->cols, a->dy, a->x, a->gamma, a->dx) &&
+		whole_vectors(a->cols, a->dres, a->part_gamma, a->part_beta, NULL) &&
+		whole_vectors(a->cols, a->part_dx, a->q.row, a->q.col, NULL);
+	if (casts && (!ahead || is_block_scaled(&a->q) ||
+		      !TE_K_NORM_BOTH_CASTS(a->dtype, a->rows, a->cols)))
+		return te__fail(-EOPNOTSUPP, "te_k_norm_both: no kernel casts this");
+	if (!ahead) {
 		if (nrows == 1)
 			return te__geo_launch(k, "te_k_norm_both_odd1_bf16", nblocks, nthreads);
 		if (nrows == 2)
 			return LAUNCH_T(k, a->dtype, "te_k_norm_both_odd2", nblocks, nthreads);
 		return LAUNCH_T(k, a->dtype, "te_k_norm_both_odd4", nblocks, nthreads);
 	}
-	if (nrows == 1)
+	if (casts)
+		r = te__geo_launch(k, nrows == 4 ? "te_k_norm_both4_cast_bf16" :
+						   "te_k_norm_both2_cast_bf16",
+				   nblocks, nthreads);
+	else if (nrows == 1)
 		r = te__geo_launch(k, "te_k_norm_both1_bf16", nblocks, nthreads);
 	else
 		r = nrows == 4 ? LAUNCH_T(k, a->dtype, "te_k_norm_both4", nblocks, nthreads) :

@@ -40,8 +40,11 @@ struct te_k_norm_bwd {
 	struct te_k_q q;
 };
 
-/* te_k_norm_bwd without q and te_k_norm_dw at once, of up to TE_K_NORM_BOTH_COLS columns; dx may be
- * dy or dres */
+/*
+ * te_k_norm_bwd and te_k_norm_dw at once, of up to TE_K_NORM_BOTH_COLS columns; dx may be dy or
+ * dres. part_dx: partial sums of dx, which is rounded to T first; or NULL. A device computes it and
+ * q where TE_K_NORM_BOTH_CASTS.
+ */
 struct te_k_norm_both {
 	const void *dy, *x; /* T */
 	const float *gamma;
@@ -53,8 +56,15 @@ struct te_k_norm_both {
 	int64_t rows, cols;
 	int32_t zero_centered;
 	int32_t dtype;
+	float *part_dx;
+	struct te_k_q q;
 };
 #define TE_K_NORM_BOTH_COLS(dtype) ((dtype) == TE_DTYPE_BF16 ? 8192 : 4096)
+
+/* extents that a device casts and sums, if everything is aligned to vectors */
+#define TE_K_NORM_BOTH_CASTS(dtype, rows, cols) \
+	((dtype) == TE_DTYPE_BF16 && (cols) <= 4096 && (cols) % 8 == 0 && (rows) % 16 == 0)
+#define TE_K_NORM_BOTH_CAST_NBYTES 216256 /* shared memory of a block, at most */
 
 /* partial sums of dy * xhat and, with part_beta, of dy: [TE_K_NPARTS(rows), cols] each */
 struct te_k_norm_dw {

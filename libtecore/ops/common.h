@@ -50,9 +50,10 @@ int te__ops_norm_bwd(const struct te_op_call *c, const struct te_tensor *residua
 		     const struct te__quantize *z);
 size_t te__ops_norm_dw_ws(const struct te_op_call *c);
 int te__ops_norm_dw(const struct te_op_call *c, void *ws);
-/* both without a cast; bwd, dw: the calls of one op */
+/* both; bwd, dw: the calls of one op. dbias: bias.dw of dx, or NULL; z: also cast dx, or NULL */
 int te__ops_norm_grads(const struct te_op_call *bwd, const struct te_op_call *dw,
-		       const struct te_tensor *residual, void *dx, void *ws);
+		       const struct te_op_call *dbias, const struct te_tensor *residual, void *dx,
+		       const struct te__quantize *z, void *ws);
 void te__ops_act_fwd(const struct te_op_call *c, struct te_k_act_fwd *ret);
 void te__ops_act_bwd(const struct te_op_call *c, struct te_k_act_bwd *ret);
 void te__ops_rope_bwd(const struct te_op_call *c, struct te_k_rope *ret);

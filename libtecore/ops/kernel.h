@@ -39,6 +39,9 @@ int te__bias_fwd(struct te_stream *stream, const struct te_tensor *x, const stru
 		 struct te_tensor *y);
 int te__bias_dw(struct te_stream *stream, const struct te_tensor *dy, struct te_tensor *dbias,
 		void *ws);
+/* the same of memory: dy [rows, cols] */
+int te__bias_dw_of(struct te_stream *stream, const void *dy, int32_t dtype, int64_t rows,
+		   int64_t cols, struct te_tensor *dbias, void *ws);
 int te__add(struct te_stream *stream, const struct te_tensor *a, const struct te_tensor *b,
 	    struct te_tensor *y);
 
@@ -75,10 +78,14 @@ int te__norm_bwd(struct te_stream *stream, const struct te__norm *n, const struc
 /* NULL gradients are not computed */
 int te__norm_dw(struct te_stream *stream, const struct te__norm *n, const struct te_tensor *dy,
 		struct te_tensor *dgamma, struct te_tensor *dbeta, void *ws);
-/* te__norm_bwd() without a cast and te__norm_dw(), by one kernel if there is one; dx may be dy */
+/*
+ * te__norm_bwd() and te__norm_dw(), and te__bias_dw() of dx if dbias is not NULL, by one kernel if
+ * there is one. Without z, dx may be dy. ws: partial sums of each of the gradients.
+ */
 int te__norm_grads(struct te_stream *stream, const struct te__norm *n, const struct te_tensor *dy,
 		   const struct te_tensor *residual, void *dx, struct te_tensor *dgamma,
-		   struct te_tensor *dbeta, void *ws);
+		   struct te_tensor *dbeta, struct te_tensor *dbias, const struct te__quantize *z,
+		   void *ws);
 
 /* ---- activations ---- */
 

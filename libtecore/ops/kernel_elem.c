@@ -82,12 +82,19 @@ int te__bias_fwd(struct te_stream *stream, const struct te_tensor *x, const stru
 int te__bias_dw(struct te_stream *stream, const struct te_tensor *dy, struct te_tensor *dbias,
 		void *ws)
 {
+	return te__bias_dw_of(stream, te_tensor_data(dy), te_tensor_dtype(dy), te_tensor_rows(dy),
+			      te_tensor_cols(dy), dbias, ws);
+}
+
+int te__bias_dw_of(struct te_stream *stream, const void *dy, int32_t dtype, int64_t rows,
+		   int64_t cols, struct te_tensor *dbias, void *ws)
+{
 	const struct te_k_colsum k = {
-		.x = te_tensor_data(dy),
+		.x = dy,
 		.part = ws,
-		.rows = te_tensor_rows(dy),
-		.cols = te_tensor_cols(dy),
-		.dtype = te_tensor_dtype(dy),
+		.rows = rows,
+		.cols = cols,
+		.dtype = dtype,
 	};
 	int r = TE__LAUNCH(stream, COLSUM, &k);
 

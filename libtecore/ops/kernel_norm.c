@@ -3,6 +3,7 @@
 #include "config.h"
 
 #include <errno.h>
+#include <string.h>
 
 #include "libtecore/ops/common.h"
 
@@ -85,12 +86,31 @@ int te__norm_dw(struct te_stream *stream, const struct te__norm *n, const struct
 	return r < 0 ? r : sums(stream, k.part_gamma, k.part_beta, dgamma, dbeta, rows, cols);
 }
 
+/* does NORM_BOTH compute this on the device of ctx? z: the cast, or NULL */
+static int has_both(const struct te_ctx *ctx, const struct te_k_norm_both *k,
+		    const struct te__quantize *z)
+{
+	uintptr_t at = (uintptr_t)k->dy | (uintptr_t)k->x | (uintptr_t)k->dres | (uintptr_t)k->dx |
+		       (uintptr_t)k->gamma;
+
+	if (z)
+		at |= (uintptr_t)te_tensor_data(z->y) | (uintptr_t)te_tensor_coldata(z->y);
+	if (!te__gradients_once(ctx, k->rows * k->cols) || k->cols > TE_K_NORM_BOTH_COLS(k->dtype))
+		return 0;
+	if ((!z && !k->part_dx) || !strcmp(te_ctx_backend(ctx), "host"))
+		return 1;
+	return TE_K_NORM_BOTH_CASTS(k->dtype, k->rows, k->cols) && at % 16 == 0 &&
+	       te__ctx_block_smem(ctx) >= TE_K_NORM_BOTH_CAST_NBYTES;
+}
+
 int te__norm_grads(struct te_stream *stream, const struct te__norm *n, const struct te_tensor *dy,
 		   const struct te_tensor *residual, void *dx, struct te_tensor *dgamma,
-		   struct te_tensor *dbeta, void *ws)
+		   struct te_tensor *dbeta, struct te_tensor *dbias, const struct te__quantize *z,
+		   void *ws)
 {
 	const int64_t rows = te_tensor_rows(n->x), cols = te_tensor_cols(n->x);
-	const struct te_k_norm_both k = {
+	const size_t nbytes = te__part_nbytes(rows, cols);
+	struct te_k_norm_both k = {
 		.dy = te_tensor_data(dy),
 		.x = te_tensor_data(n->x),
 		.gamma = te_tensor_data(n->gamma),
@@ -99,23 +119,31 @@ int te__norm_grads(struct te_stream *stream, const struct te__norm *n, const str
 		.dres = te__ops_ptr(residual),
 		.dx = dx,
 		.part_gamma = ws,
-		.part_beta = dbeta ? (float *)((char *)ws + te__part_nbytes(rows, cols)) : NULL,
+		.part_beta = dbeta ? (float *)((char *)ws + nbytes) : NULL,
 		.rows = rows,
 		.cols = cols,
 		.zero_centered = !!(n->flags & TE_NORM_ZERO_CENTERED),
 		.dtype = te_tensor_dtype(n->x),
+		.part_dx = dbias ? (float *)((char *)ws + nbytes * (dbeta ? 2 : 1)) : NULL,
 	};
 	int r;
 
-	if (te__gradients_once(te_tensor_ctx(n->x), rows * cols) &&
-	    cols <= TE_K_NORM_BOTH_COLS(k.dtype)) {
-		r = TE__LAUNCH(stream, NORM_BOTH, &k);
-		return r < 0 ? r : sums(stream, k.part_gamma, k.part_beta, dgamma, dbeta, rows,
-					cols);
+	if (has_both(te_tensor_ctx(n->x), &k, z)) {
+		r = z ? te__quantize_begin(z, &k.q) : 0;
+		if (r >= 0)
+			r = TE__LAUNCH(stream, NORM_BOTH, &k);
+		if (r >= 0)
+			r = sums(stream, k.part_gamma, k.part_beta, dgamma, dbeta, rows, cols);
+		if (r >= 0 && z)
+			r = te__quantize_end(z, dx, k.dtype);
+		return r < 0 || !dbias ? r :
+					 te__part_sum(stream, k.part_dx, dbias, rows, cols);
 	}
 	/* first, because dx may be dy */
 	r = te__norm_dw(stream, n, dy, dgamma, dbeta, ws);
-	return r < 0 ? r : te__norm_bwd(stream, n, dy, residual, dx, NULL);
+	if (r >= 0)
+		r = te__norm_bwd(stream, n, dy, residual, dx, z);
+	return r < 0 || !dbias ? r : te__bias_dw_of(stream, dx, k.dtype, rows, cols, dbias, ws);
 }
 
 static int read_opts(const char *fn, const struct te_kernel_norm_opts *opts,
@@ -234,14 +262,13 @@ static int backward(struct te_stream *stream, const struct te__norm *n, const st
 			       te_kernel_norm_ws_nbytes(m.rows, m.cols, dbeta ? 2 : 1));
 	if (!r && dx)
 		casts = r = te__arg_q_tensor(fn, &z, "dx", dx, m.rows, m.cols);
-	/* first, because dx may be dy */
-	if (r >= 0 && dgamma && dx && !casts)
-		return te__norm_grads(stream, n, dy, o->residual, te_tensor_data(dx), dgamma,
-				      dbeta, ws);
-	if (r >= 0 && dgamma)
-		r = te__norm_dw(stream, n, dy, dgamma, dbeta, ws);
-	if (r < 0 || !dx)
+	if (r < 0)
 		return r;
+	if (dgamma && dx)
+		return te__norm_grads(stream, n, dy, o->residual, te_tensor_data(dx), dgamma,
+				      dbeta, NULL, casts ? &z : NULL, ws);
+	if (dgamma)
+		return te__norm_dw(stream, n, dy, dgamma, dbeta, ws);
 	return te__norm_bwd(stream, n, dy, o->residual, te_tensor_data(dx), casts ? &z : NULL);
 }
 

@@ -104,12 +104,14 @@ int te__ops_norm_dw(const struct te_op_call *c, void *ws)
 }
 
 int te__ops_norm_grads(const struct te_op_call *bwd, const struct te_op_call *dw,
-		       const struct te_tensor *residual, void *dx, void *ws)
+		       const struct te_op_call *dbias, const struct te_tensor *residual, void *dx,
+		       const struct te__quantize *z, void *ws)
 {
 	const struct te__norm n = norm_of(bwd);
 
 	return te__norm_grads(bwd->stream, &n, bwd->dy.hp, residual, dx, dw->grad[0],
-			      has_beta(dw->op) ? dw->grad[1] : NULL, ws);
+			      has_beta(dw->op) ? dw->grad[1] : NULL,
+			      dbias ? dbias->grad[0] : NULL, z, ws);
 }
 
 static int norm_forward(const struct te_op_call *c)

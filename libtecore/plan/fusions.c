@@ -237,22 +237,25 @@ static int fork_sum_applies(const struct te_fused *f)
 	return !f->part[0]->dx.hp && fork->dey[0].hp && fork->dx.hp;
 }
 
-/* norm, then any of norm.dw, fork and quantize, in this order; absent ones are NULL */
+/* norm, then any of norm.dw, fork, bias.dw and quantize, in this order; absent ones are NULL. The
+ * bias is the op before, whose gradient is dx */
 struct norm_bwd {
-	const struct te_op_call *dw, *fork, *quantize;
+	const struct te_op_call *dw, *fork, *dbias, *quantize;
 	struct te_tensor *dx; /* tensor that is stored or cast; NULL: it has no memory */
 	size_t dw_nbytes;     /* bytes of scratch; dx follows if it has no memory, for the cast */
 };
 
 static struct norm_bwd norm_bwd_of(const struct te_fused *f)
 {
-	struct norm_bwd n = { NULL, NULL, NULL, f->part[0]->dx.hp, 0 };
+	struct norm_bwd n = { .dx = f->part[0]->dx.hp };
 
 	for (int i = 1; i < f->nparts; i++) {
 		if (f->part[i]->op == f->part[0]->op)
 			n.dw = f->part[i];
 		else if (f->part[i]->y.q)
 			n.quantize = f->part[i];
+		else if (is(f->part[i], "bias"))
+			n.dbias = f->part[i];
 		else
 			n.fork = f->part[i];
 	}
@@ -260,6 +263,9 @@ static struct norm_bwd norm_bwd_of(const struct te_fused *f)
 		n.dx = n.fork->dx.hp;
 	if (n.dw)
 		n.dw_nbytes = te__ops_norm_dw_ws(n.dw);
+	if (n.dbias)
+		n.dw_nbytes += te__part_nbytes(te_tensor_rows(f->part[0]->x.hp),
+					       te_tensor_cols(f->part[0]->x.hp));
 	return n;
 }
 
@@ -268,6 +274,8 @@ static int norm_bwd_applies(const struct te_fused *f)
 	const struct norm_bwd n = norm_bwd_of(f);
 
 	if (n.fork && (f->part[0]->dx.hp || !n.fork->dey[0].hp))
+		return 0;
+	if (n.dbias && n.dbias->dy.hp != n.dx)
 		return 0;
 	return n.quantize ? casts(n.dx, n.quantize) && has_one_scale(n.quantize) : n.dx != NULL;
 }
@@ -285,17 +293,15 @@ static int norm_bwd(const struct te_fused *f)
 {
 	const struct norm_bwd n = norm_bwd_of(f);
 	void *dx = n.dx ? te_tensor_data(n.dx) : (char *)f->ws + n.dw_nbytes;
+	const struct te_tensor *residual = n.fork ? n.fork->dey[0].hp : NULL;
 	struct te__quantize z = { .quant = NULL };
-	int r;
 
-	if (n.dw && !n.quantize)
-		return te__ops_norm_grads(f->part[0], n.dw, n.fork ? n.fork->dey[0].hp : NULL, dx,
-					  f->ws);
 	if (n.quantize)
 		z = te__plan_quantize(n.quantize);
-	r = te__ops_norm_bwd(f->part[0], n.fork ? n.fork->dey[0].hp : NULL, dx,
-			     n.quantize ? &z : NULL);
-	return r < 0 || !n.dw ? r : te__ops_norm_dw(n.dw, f->ws);
+	if (n.dw)
+		return te__ops_norm_grads(f->part[0], n.dw, n.dbias, residual, dx,
+					  n.quantize ? &z : NULL, f->ws);
+	return te__ops_norm_bwd(f->part[0], residual, dx, n.quantize ? &z : NULL);
 }
 
 /* linear, fork; linear.dw may be between them */
@@ -495,6 +501,12 @@ const struct te_fusion te__fusions[] = {
 	FUSION(BACKWARD, "drope+quantize", "rope quantize", "heads_cast_to_the_same_bits",
 	       CASTS(drope), .run = drope_quantize),
 
+	FUSION(BACKWARD, "norm.bwd+dw+add+dbias+quantize",
+	       "layernorm|rmsnorm layernorm.dw|rmsnorm.dw fork bias.dw quantize",
+	       "norm_gradient_casts_to_the_same_bits", NORM_BWD),
+	FUSION(BACKWARD, "norm.bwd+dw+dbias+quantize",
+	       "layernorm|rmsnorm layernorm.dw|rmsnorm.dw bias.dw quantize",
+	       "norm_gradient_casts_to_the_same_bits", NORM_BWD),
 	FUSION(BACKWARD, "norm.bwd+dw+add+quantize",
 	       "layernorm|rmsnorm layernorm.dw|rmsnorm.dw fork quantize",
 	       "norm_gradient_casts_to_the_same_bits", NORM_BWD),
@@ -504,6 +516,9 @@ const struct te_fusion te__fusions[] = {
 	FUSION(BACKWARD, "norm.bwd+add+quantize", "layernorm|rmsnorm fork quantize",
 	       "norm_gradient_casts_to_the_same_bits", NORM_BWD),
 	FUSION(BACKWARD, "norm.bwd+quantize", "layernorm|rmsnorm quantize",
+	       "norm_gradient_casts_to_the_same_bits", NORM_BWD),
+	FUSION(BACKWARD, "norm.bwd+dw+add+dbias",
+	       "layernorm|rmsnorm layernorm.dw|rmsnorm.dw fork bias.dw",
 	       "norm_gradient_casts_to_the_same_bits", NORM_BWD),
 	FUSION(BACKWARD, "norm.bwd+dw+add", "layernorm|rmsnorm layernorm.dw|rmsnorm.dw fork",
 	       "norm_gradient_adds_within_the_bound", NORM_BWD),

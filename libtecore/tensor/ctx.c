@@ -321,6 +321,20 @@ int te_ctx_device_info(const struct te_ctx *ctx, struct te_device_info *ret_info
 	return r;
 }
 
+uint64_t te__ctx_block_smem(const struct te_ctx *ctx)
+{
+	/* const does not cover the cache */
+	struct te_ctx *c = (struct te_ctx *)(uintptr_t)ctx;
+	uint64_t n = atomic_load_explicit(&c->block_smem, memory_order_relaxed);
+	struct te_device_info info;
+
+	if (!n && device_info(ctx->ops, ctx->device, &info) >= 0) {
+		n = info.block_smem_nbytes;
+		atomic_store_explicit(&c->block_smem, n, memory_order_relaxed);
+	}
+	return n;
+}
+
 int te_ctx_mem_info(const struct te_ctx *ctx, struct te_mem_info *ret_info)
 {
 	/* const does not cover the lock */

@@ -66,9 +66,13 @@ struct te_ctx {
 	struct te__mem *deferred; /* freed while the stream was capturing */
 	uint64_t used_nbytes, peak_nbytes, nallocs, pinned_nbytes;
 	struct te__rope_freq rope_freq; /* latest frequencies computed */
+	_Atomic uint64_t block_smem;	/* te__ctx_block_smem(); 0: not asked for yet */
 	struct te__outside *outside;	    /* counters, in a page */
 	struct te__outside *device_outside; /* address of the page for kernels */
 };
+
+/* block_smem_nbytes of the device's te_device_info */
+uint64_t te__ctx_block_smem(const struct te_ctx *ctx);
 
 struct te_stream {
 	_Atomic uint32_t refs;

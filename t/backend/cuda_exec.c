@@ -602,6 +602,8 @@ START_TEST(norms_fit_into_shared_memory)
 				    .rstd = (float *)m, .dres = m, .dx = m,
 				    .part_gamma = (float *)m, .rows = 1 };
 	const int arch = archs[_i];
+	const struct te__target t = te__target_of(arch);
+	struct te__geometry k;
 
 	for (int bf16 = 0; bf16 < 2; bf16++)
 		for (int v = 1; v <= 32; v++) {
@@ -614,6 +616,15 @@ START_TEST(norms_fit_into_shared_memory)
 	ck_assert_str_eq(func(arch, TE_K_NORM_BOTH, &n),
 			 arch == 86 || arch == 89 ? "te_k_norm_both_odd1_bf16" :
 						    "te_k_norm_both1_bf16");
+	n.q.row = n.q.col = m;
+	n.rows = 64;
+	for (n.cols = 8; n.cols <= (arch == 90 ? 4096 : 768); n.cols += 8) {
+		DO(te__geometry_for(&t, TE_K_NORM_BOTH, &n, &k));
+		ck_assert_ptr_nonnull(strstr(k.func, "_cast_"));
+		ck_assert_uint_le(k.smem, TE_K_NORM_BOTH_CAST_NBYTES);
+	}
+	n.rows = 8;
+	ck_assert_int_eq(te__geometry_for(&t, TE_K_NORM_BOTH, &n, &k), -EOPNOTSUPP);
 }
 END_TEST
 

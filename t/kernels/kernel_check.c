@@ -59,6 +59,14 @@ void kc_unaligned(int on)
 	unaligned = on;
 }
 
+uint64_t kc_block_smem(void)
+{
+	struct te_device_info info = TE_DEVICE_INFO_INIT;
+
+	ck_assert_int_eq(te_ctx_device_info(ctx, &info), 0);
+	return exact ? UINT64_MAX : info.block_smem_nbytes;
+}
+
 int kc_is_unaligned(void)
 {
 	return unaligned;

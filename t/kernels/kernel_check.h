@@ -31,6 +31,8 @@ void kc_reset(void);
  */
 void kc_unaligned(int on);
 int kc_is_unaligned(void);
+/* bytes of shared memory that a block of the device may have; many on the host */
+uint64_t kc_block_smem(void);
 void *kc_poison(int32_t dtype, int64_t n);
 void *kc_normal(int32_t dtype, int64_t n, float scale);
 /* FP32, BF16, FP16: any bits: NaN, infinite, subnormal */

@@ -15,7 +15,7 @@ static const struct {
 	{ 2, 8200 },  { 2, 16384 }, { 2, 16385 }, { 1, 33000 }, { 2, 16640 }, { 128, 384 },
 	{ 70, 1280 },
 	/* for GPUs: rows for each of many blocks. The host has one variant for all shapes */
-	{ 80, 2048 }, { 48, 5120 }, { 257, 520 }, { 66, 8192 },
+	{ 80, 2048 }, { 48, 5120 }, { 257, 520 }, { 66, 8192 }, { 112, 768 }, { 48, 4096 },
 };
 
 static size_t nnorm_shapes(void)
@@ -236,6 +236,42 @@ START_TEST(norm_fwd_of_numbers_that_are_not)
 }
 END_TEST
 
+/* with all side outputs, or without one of them */
+static void both_casts(struct te_k_norm_both *both, size_t k)
+{
+	const int64_t n = both->rows * both->cols;
+
+	both->part_dx = kc_poison(TE_DTYPE_FP32, TE_K_NPARTS(both->rows) * both->cols);
+	both->q = kc_q(kl_fp8[k & 1], n, 40.0f, kc_word(0.0f));
+	switch (tt_rand_int(0, 4)) {
+	case 0:
+		both->q.row = NULL;
+		break;
+	case 1:
+		both->q.col = NULL;
+		break;
+	case 2:
+		both->part_dx = NULL;
+	}
+}
+
+/* the sums of the device are those of its dx */
+static void check_part_dx(const struct te_k_norm_both *both)
+{
+	const float *part = kc_got(both->part_dx);
+
+	for (int64_t p = 0; p < TE_K_NPARTS(both->rows); p++)
+		for (int64_t c = 0; c < both->cols; c++) {
+			float sum = 0.0f;
+
+			for (int64_t r = p * TE_K_PART_ROWS;
+			     r < both->rows && r < (p + 1) * TE_K_PART_ROWS; r++)
+				sum += tt_get(both->dtype, kc_got(both->dx), r * both->cols + c);
+			ck_assert_float_eq(part[p * both->cols + c], sum);
+		}
+}
+
+
 START_TEST(norm_bwd_and_dw)
 {
 	const int32_t dtype = kl_types[_i & 1];
@@ -277,7 +313,12 @@ START_TEST(norm_bwd_and_dw)
 					       rows,
 					       cols,
 					       zero_centered,
-					       dtype };
+					       dtype,
+					       NULL,
+					       { 0 } };
+		const int casts = TE_K_NORM_BOTH_CASTS(dtype, rows, cols) &&
+				  !kc_is_unaligned() && kc_block_smem() >=
+							TE_K_NORM_BOTH_CAST_NBYTES;
 		struct te_k_q q;
 		double *tol = malloc((size_t)n * sizeof(*tol));
 
@@ -322,8 +363,19 @@ START_TEST(norm_bwd_and_dw)
 			memcpy(was, over, (size_t)n * te_dtype_nbytes((enum te_dtype)dtype));
 			if (again)
 				both.dx = over;
+			else if (casts)
+				both_casts(&both, k);
+			q = both.q;
 			kc_defer(both.dx);
+			kc_defer_q(&both.q);
+			if (both.part_dx)
+				kc_defer(both.part_dx);
 			KC_RUN(NORM_BOTH, &both);
+			kc_check_q(&q, dtype, kc_got(both.dx), rows, cols);
+			if (both.part_dx)
+				check_part_dx(&both);
+			both.part_dx = NULL;
+			both.q = (struct te_k_q){ 0 };
 			for (int64_t i = 0; i < n; i++)
 				kc_near(both.dx, i,
 					tol[i] + 2.0 * tt_unit(dtype) *

@@ -172,7 +172,8 @@ struct fcase {
 	uint32_t sums;
 };
 #define EVAL 0x80000000u  /* neither training nor input gradient */
-#define UNCAST 0x10000000u /* the steps are fused, too, but for casts of norms' gradients */
+/* the steps are fused, too, but for casts and sums of norms' gradients */
+#define UNCAST 0x10000000u
 #define NO_DX 0x20000000u /* no input gradient */
 #define APART 0x40000000u /* forward has the roundings of linear and bias */
 
@@ -210,7 +211,8 @@ static void side_open(struct side *s, const char *letters, const char *recipe, u
 	/* rows of a user go first: before the longer ones that cast */
 	for (int i = 0; flags & UNCAST && i < te__nfusions; i++)
 		if (!strncmp(te__fusions[i].name, "norm.bwd", 8) &&
-		    !strstr(te__fusions[i].name, "quantize"))
+		    !strstr(te__fusions[i].name, "quantize") &&
+		    !strstr(te__fusions[i].name, "dbias"))
 			DO(te_seq_add_fusion(s->seq, &te__fusions[i]));
 	s->p = plan_of(s->seq, recipe, flags & ~(APART | UNCAST));
 	s->y = s->dx = s->grads = NULL;
@@ -480,6 +482,10 @@ static const struct fcase norm_gradient_casts[] = {
 	{ "lfmla", "fp8-delayed", UNCAST, { "norm.bwd+dw+add+quantize" }, 0 },
 	{ "lfnla", "fp8-delayed", UNCAST, { "norm.bwd+dw+add+quantize" }, 0 },
 	{ "lfnla", "fp8-current", UNCAST, { "norm.bwd+dw+add+quantize" }, 0 },
+	{ "lbnl", "fp8-delayed", APART, { "norm.bwd+dw+dbias+quantize" }, 0 },
+	{ "lbfnla", "fp8-delayed", UNCAST, { "norm.bwd+dw+add+dbias+quantize" }, 0 },
+	{ "lbfmla", "fp8-current", UNCAST, { "norm.bwd+dw+add+dbias+quantize" }, 0 },
+	{ "bfnla", "bf16", UNCAST, { "norm.bwd+dw+add+dbias" }, 0 },
 	{ "lfmla", "fp8-delayed", UNCAST | TE_PLAN_DELAY_DW, { "norm.bwd+add+quantize" }, 0 },
 	/* the gradient is needed after the cast, too: that of the first fork's other branch */
 	{ "qlefmla", "fp8-delayed", UNCAST, { "norm.bwd+dw+add+quantize" }, 0 },

@@ -18,6 +18,7 @@ KERNEL_SAME_CU = \
 	kernels/gemm/mx.cu \
 	kernels/norm/backward.cu \
 	kernels/norm/both.cu \
+	kernels/norm/cast.cu \
 	kernels/norm/forward.cu \
 	kernels/norm/qk.cu \
 	kernels/optim/optim.cu \

@@ -484,12 +484,12 @@ DEV void norm_both_body(const struct te_k_norm_both &a)
 		te_begin();                                                                     \
 		norm_both_body<T, V, R, false, false>(a);                                       \
 	}
-#define CAST_TOO(T, t, V, R)                                                                        \
-	extern "C" __global__ void __launch_bounds__(NORM_BOTH_THREADS##R, 1)                   \
-		te_k_norm_both##R##_cast_##t(const __grid_constant__ struct te_k_norm_both a)   \
-	{                                                                                       \
-		te_begin();                                                                     \
-		norm_both_body<T, V, R, true, true>(a);                                         \
+#define CAST_TOO(T, t, V, R)								\
+	extern "C" __global__ void __launch_bounds__(NORM_BOTH_THREADS##R, 1)		\
+		te_k_norm_both##R##_cast_##t(const __grid_constant__ struct te_k_norm_both a)\
+	{										\
+		te_begin();								\
+		norm_both_body<T, V, R, true, true>(a);					\
 	}
 BOTH(bf16, bf16, 8, 1)
 BOTH(bf16, bf16, 8, 2)

@@ -26,25 +26,6 @@
 #include "kernels/block.cuh"
 #include "kernels/norm/rows.cuh"
 
-/*
- * The mean is computed from a first sum and corrected by the mean of the differences from it, so
- * that it is accurate to about the last bit of FP32. The variance is about that mean.
- * d1, d2: sums of x - *mean and of its square over the n elements of a row; per is 1 / n.
- */
-DEV void norm_stats(const struct te_k_norm_fwd &a, float n, float per, float d1, float d2,
-		    float *mean, float *ret_rstd)
-{
-	d2 = plain_quotient(d2, n, per);
-	if (a.mean) {
-		d1 = plain_quotient(d1, n, per);
-		d2 = sub(d2, mul(d1, d1));
-		d2 = d2 < 0.0f ? 0.0f : d2; /* keeps NaN */
-		if (fabsf(*mean) < TE_INF)
-			*mean = add(*mean, d1);
-	}
-	*ret_rstd = reciprocal_root(add(d2, a.eps));
-}
-
 /* held: the row or, if LONG, a chunk of it */
 template <class T, int NV, bool VEC, bool LONG>
 DEV void row_stats(const struct te_k_norm_fwd &a, const struct team &w, const T *x,

@@ -14,6 +14,13 @@
 	X(8, 1) X(8, 2) X(8, 3) X(8, 4) X(8, 5) X(8, 6) X(8, 8)
 #define NORM_COL_MAX_TILES (8 * 8)
 
+/* norm_cast_NV: X(vectors of a row that a lane holds, rows at a time, warps, blocks of a
+ * multiprocessor) */
+#define NORM_CASTS(X) X(3, 4, 8, 2) X(5, 2, 8, 2) X(8, 1, 8, 2) X(16, 1, 8, 1)
+#define NORM_CAST_ROWS 32 /* rows of a block */
+#define NORM_CAST_STATIC 128
+#define NORM_CAST_PITCH(cols) (((cols) + 127) & ~127) /* bytes of a row of codes */
+
 /* C and N of norm_bwd_colCxN, which holds two matrices */
 #define NORM_BWD_COL_CLUSTERS(X) X(1, 1) X(2, 1) X(4, 1) X(8, 1) X(8, 2) X(8, 3) X(8, 4)
 
@@ -25,7 +32,7 @@
 #define NORM_BOTH_STATIC 3072 /* bytes of static shared memory, at most */
 /* groups of R rows that are in shared memory, of elements of that size */
 #define NORM_BOTH_STAGES(size) ((size) == 2 ? 3 : 2)
-/* column-wise codes: rows that are in shared memory, and words between those of four rows */
+/* column-wise codes: rows in shared memory, and unused words after each four rows */
 #define NORM_BOTH_CAST_ROWS(R) ((R) == 4 ? 32 : 16)
 #define NORM_BOTH_CAST_PAD 4
 

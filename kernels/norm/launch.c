@@ -73,6 +73,27 @@ static int norm_fwd_cluster(const struct te_k_norm_fwd *a, struct te__geometry *
 	return te__geo_launch(k, variant[best].func, nrows * variant[best].c, TILE_THREADS);
 }
 
+/* the kernel of cast.cu that holds the rows in registers: 1; or 0 if there is none */
+static int norm_cast(const struct te_k_norm_fwd *a, bool vec, struct te__geometry *k)
+{
+	const int64_t smem = NORM_CAST_ROWS * NORM_CAST_PITCH(a->cols);
+	int r;
+
+	if (!vec || a->dtype != TE_DTYPE_BF16 || a->rows % 16 || (uintptr_t)a->q.col % 16 ||
+	    smem + NORM_CAST_STATIC > k->target.smem_max)
+		return 0;
+#define LAUNCH_CAST(NV, P, WARPS, BLOCKS)                                               \
+	if (a->cols <= (NV) * 32 * TE_V) {                                              \
+		k->smem = (unsigned)smem;                                               \
+		r = te__geo_launch(k, "te_k_norm_cast_" #NV,                            \
+				   ceil_div(a->rows, NORM_CAST_ROWS), (WARPS) * 32);    \
+		return r < 0 ? r : 1;                                                   \
+	}
+	NORM_CASTS(LAUNCH_CAST)
+#undef LAUNCH_CAST
+	return 0;
+}
+
 /*
  * te_k_norm_fwd_blockC reads its tiles repeatedly, from L2 if these are few. Choose the smallest C
  * with at most BLOCK_TILES tiles in a thread block and enough blocks for all multiprocessors, or 1
@@ -106,11 +127,15 @@ int te__geo_norm_fwd(const void *args, struct te__geometry *k)
 
 	const bool vec = whole_vectors(a->cols, a->x, a->gamma, a->beta, a->y) &&
 			 whole_vectors(a->cols, a->q.row, NULL, NULL, NULL);
+	int r;
 
 	if (is_block_scaled(&a->q))
 		return norm_fwd_block(a, k);
 	if (!a->q.col || (vec && norm_small_m(a->rows, a->cols)))
 		return NORM_VARIANT(k, a, vec, "te_k_norm_fwd");
+	r = norm_cast(a, vec, k);
+	if (r)
+		return r < 0 ? r : 0;
 	if (k->target.features & TE_FEATURE_CLUSTERS && vec && a->dtype == TE_DTYPE_BF16 &&
 	    a->cols <= NORM_COL_MAX_TILES * TILE_COLS)
 		return norm_fwd_cluster(a, k);

@@ -642,8 +642,18 @@ START_TEST(clusters_need_hopper)
 
 #define FUNC(arch, id, args, text) ck_assert_str_eq(func(arch, id, &args), text)
 	f.rows = 1024;
-	FUNC(90, TE_K_NORM_FWD, f, "te_k_norm_fwd_col8x2_bf16");
+	FUNC(90, TE_K_NORM_FWD, f, "te_k_norm_cast_8");
+	FUNC(89, TE_K_NORM_FWD, f, "te_k_norm_cast_8");
+	f.cols = 4096;
+	FUNC(90, TE_K_NORM_FWD, f, "te_k_norm_cast_16");
 	FUNC(89, TE_K_NORM_FWD, f, "te_k_norm_fwd_col_bf16");
+	f.cols = 8192;
+	FUNC(90, TE_K_NORM_FWD, f, "te_k_norm_fwd_col8x8_bf16");
+	FUNC(89, TE_K_NORM_FWD, f, "te_k_norm_fwd_col_bf16");
+	f.cols = 2048;
+	f.rows = 1016;
+	FUNC(90, TE_K_NORM_FWD, f, "te_k_norm_fwd_col8x2_bf16");
+	f.rows = 1024;
 	f.q.scaling = TE_K_SCALING_1X128;
 	FUNC(90, TE_K_NORM_FWD, f, "te_k_norm_fwd_block8_bf16");
 	FUNC(80, TE_K_NORM_FWD, f, "te_k_norm_fwd_block1_bf16");

@@ -261,6 +261,7 @@ tools_te_train_libte_train_la_SOURCES = \
 	tools/te_train/returns.h \
 	tools/te_train/sample.c \
 	tools/te_train/sample.h \
+	tools/te_train/save.c \
 	tools/te_train/setup.c \
 	tools/te_train/source.c \
 	tools/te_train/source.h \

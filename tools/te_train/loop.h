@@ -170,6 +170,22 @@ int trainer_recover(struct trainer *t, int *status);
 int trainer_looks(const struct trainer *t);
 /* After an attempt that ended for ranks that return. 1: training goes on, by trainer_open() */
 int trainer_grow(struct trainer *t, int *status);
+/* ---- save.c: checkpoints, in trainer_folder() ---- */
+
+/* save now: all ranks wait for rank 0 */
+int trainer_save(struct trainer *t);
+/* rank 0 copies what is to be saved, and another thread writes it; a failure is tried again */
+void trainer_begin_save(struct trainer *t);
+/* has the other thread ended, as far as all ranks know */
+int trainer_save_is_over(const struct trainer *t);
+/* wait until the other thread has ended, if there is one. together: the other ranks wait, too.
+ * After a failure they do not: rank 0 alone knows the status */
+void trainer_wait_save(struct trainer *t, int together);
+/* a save during training has ended: after a failure training continues, and it is tried again */
+void trainer_judge_save(struct trainer *t, int failed, int64_t step);
+/* rank 0 writes all before it returns; opt NULL: the best weights only */
+int trainer_save_files(struct trainer *t, const char *dir, struct te_adamw *opt);
+
 /*
  * STATUS_FAILED, with a message: what has a value that is not finite, and the first weight that has
  * one too. then: the end of the message.
@@ -192,6 +208,8 @@ int64_t trainer_step_tokens(const struct trainer *t);
 double trainer_epochs(const struct trainer *t, int64_t step);
 /* the options to be saved: accum is of all ranks; a new reference, or NULL after a failure */
 json_t *trainer_options(const struct trainer *t);
+/* time since training began; all ranks have the same */
+double trainer_elapsed_s(const struct trainer *t);
 /* time of this process's training, pauses for validations and saves not counted */
 double trainer_busy_s(const struct trainer *t);
 /* tokens/s in that time */

@@ -27,8 +27,8 @@ int32_t returns_starts(void);
 /* From now on until the process ends, other ranks see that one trains. STATUS_FAILED: a message
  * has been printed. */
 int returns_train(void);
-/* 1: ranks wait with which the ranks of r could become more whole models that can share nmicro
- * micro-batches; *ret_o: all but the id */
+/* 1: ranks wait with which r has more whole models that can share nmicro micro-batches; *ret_o: the
+ * offer without its id */
 int returns_look(const struct ranks *r, int64_t nmicro, struct offer *ret_o);
 /* writes the offer to the folder, or reads the latest; a negative errno value */
 int returns_write(const struct offer *o);

@@ -25,6 +25,12 @@ double trainer_busy_s(const struct trainer *t)
 	return now_s() - t->start_s - t->now.paused_s;
 }
 
+/* all ranks have the same time */
+double trainer_elapsed_s(const struct trainer *t)
+{
+	return t->ranks.comm ? t->now.ranks_s : now_s() - t->start_s;
+}
+
 int trainer_ninputs(const struct trainer *t)
 {
 	return t->cfg.documents ? 3 : 2;

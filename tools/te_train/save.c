@@ -1,0 +1,270 @@
+/* save.c - checkpoints of a run: now, or by another thread while training goes on. */
+#include "config.h"
+
+#include <math.h>
+#include <pthread.h>
+#include <signal.h>
+#include <string.h>
+
+#include "loop.h"
+#include "tools/lib/gguf.h"
+#include "tools/lib/say.h"
+#include "tools/lib/tokenizer.h"
+
+#define RETRY_MAX_S 600 /* longest wait until a failed save is tried again */
+
+/* once for each folder; the checkpoint is saved whatever becomes of them */
+static void copy_tokenizer(struct trainer *t, const char *dir, int best)
+{
+	const char *from = t->o->tokenizer   ? t->o->tokenizer :
+			   t->o->init	     ? t->o->init :
+			   t->o->resume	     ? t->o->resume :
+					       t->tokenizer_from;
+
+	if (from && !t->o->tokenizer && gguf_is(from))
+		from = t->tokenizer_from; /* may lack a tokenizer */
+	if (!(t->now.copied & 1u << best))
+		tokenizer_copy(from, dir, best ? "best" : NULL, t->o->overwrite != 0);
+	t->now.copied |= 1u << best;
+}
+
+/* files that a checkpoint in the folder is followed by; best: it is of the best weights */
+static void after_save(struct trainer *t, const char *dir, int best)
+{
+	copy_tokenizer(t, dir, best);
+	if (!best && ckpt_keep(dir, t->o->keep))
+		say_note("%s: this checkpoint replaces the one before it; training continues", dir);
+}
+
+static int take(struct trainer *t, const char *dir, struct te_adamw *opt, struct ckpt_flat *flat,
+		struct ckpt_copy **ret_copy)
+{
+	json_t *options = trainer_options(t);
+	int r = t->drop_best ? ckpt_drop_others(dir) : STATUS_OK;
+
+	if (!r)
+		r = ckpt_take(&t->now.model, opt, flat, options, &t->now.done, ret_copy);
+	json_decref(options);
+	return r;
+}
+
+/* the moments of which each rank has a part, in rank 0, or in the ranks of its model */
+static int gather_moments(struct trainer *t, struct ckpt_flat *flat)
+{
+	const struct model *m = &t->now.model;
+	int r, te;
+
+	if (!t->o->zero || !t->ranks.comm)
+		return STATUS_OK;
+	r = ckpt_gather_moments(m, t->now.opt, !(m->whole ? t->ranks.data_rank : t->ranks.rank),
+				flat);
+	te = ranks_check(&t->ranks);
+	return r || te >= 0 ? r : say_te(te, "the moments of all ranks");
+}
+
+/*
+ * All ranks send their part of the moments, and then the ranks that have one model with rank 0 send
+ * it their shards. opt NULL: weights only.
+ */
+static int gather(struct trainer *t, struct te_adamw *opt, struct ckpt_flat *flat)
+{
+	int r = opt ? gather_moments(t, flat) : STATUS_OK;
+
+	if (!r && !t->ranks.data_rank && t->now.model.whole)
+		r = ckpt_gather(&t->now.model, opt, flat);
+	return r;
+}
+
+/* rank 0 writes all before it returns */
+int trainer_save_files(struct trainer *t, const char *dir, struct te_adamw *opt)
+{
+	struct ckpt_copy *copy = NULL;
+	struct ckpt_flat flat = { 0 };
+	int r = gather(t, opt, &flat);
+
+	if (!r && !t->ranks.rank && opt) {
+		r = take(t, dir, opt, &flat, &copy);
+		if (!r)
+			r = ckpt_write(dir, &t->now.model, copy);
+		ckpt_copy_free(copy);
+	} else if (!r && !t->ranks.rank) {
+		r = ckpt_save_best(dir, &t->now.model, &flat);
+	}
+	if (!r && !t->ranks.rank)
+		after_save(t, dir, !opt);
+	ckpt_flat_free(&flat);
+	return r;
+}
+
+static void set_saved(struct trainer *t, const char *dir, int64_t step)
+{
+	t->saved_step = step;
+	t->from = dir;
+	t->drop_best = 0;
+}
+
+/* a save during training: after a failure training continues, and the save is tried again */
+void trainer_judge_save(struct trainer *t, int failed, int64_t step)
+{
+	const int failed_before = isfinite(t->now.retry_s);
+
+	if (failed) {
+		if (t->now.lost)
+			return;
+		t->now.tried_step = -1;
+		t->now.retry_wait_s =
+			failed_before ? fmin(2 * t->now.retry_wait_s, RETRY_MAX_S) : 1;
+		t->now.retry_s = trainer_elapsed_s(t) + t->now.retry_wait_s;
+		say_note("step %lld was not saved; training continues, and the next try is in "
+			 "%.0f s",
+			 (long long)step, t->now.retry_wait_s);
+		return;
+	}
+	if (failed_before)
+		say_note("step %lld was saved", (long long)step);
+	t->now.retry_s = INFINITY;
+}
+
+static void *write_copy(void *arg)
+{
+	struct saver *s = arg;
+
+	s->status = ckpt_write(s->dir, s->model, s->copy);
+	atomic_store(&s->done, 1);
+	return NULL;
+}
+
+/* signals are taken by the thread that trains */
+static int start_writing(struct saver *s)
+{
+	sigset_t all, old;
+	int e;
+
+	sigfillset(&all);
+	pthread_sigmask(SIG_SETMASK, &all, &old);
+	e = pthread_create(&s->thread, NULL, write_copy, s);
+	pthread_sigmask(SIG_SETMASK, &old, NULL);
+	s->has_thread = !e;
+	return e ? say_failed("the thread that saves cannot be started: %s", strerror(e)) :
+		   STATUS_OK;
+}
+
+static int join(struct saver *s)
+{
+	if (s->has_thread)
+		pthread_join(s->thread, NULL);
+	s->has_thread = 0;
+	ckpt_copy_free(s->copy);
+	s->copy = NULL;
+	return s->status;
+}
+
+/* the save of the other thread has ended, on all ranks with this status */
+static void end_save(struct trainer *t, int status)
+{
+	struct saver *s = &t->now.saver;
+
+	join(s);
+	s->running = 0;
+	if (!status && !t->ranks.rank)
+		after_save(t, s->dir, 0);
+	if (!status)
+		set_saved(t, s->dir, s->step);
+	trainer_judge_save(t, status, s->step);
+}
+
+/*
+ * Waits until the other thread has ended, if there is one. together: the other ranks wait, too.
+ * After a failure they do not: rank 0 alone knows the status.
+ */
+void trainer_wait_save(struct trainer *t, int together)
+{
+	struct saver *s = &t->now.saver;
+	int status;
+
+	if (!s->running)
+		return;
+	if (!together && t->ranks.rank) {
+		s->running = 0;
+		return;
+	}
+	status = s->told ? s->told - 1 : join(s);
+	if (!s->told && together) {
+		status = ranks_status(&t->ranks, t->stream, status);
+		t->now.lost |= ranks_check(&t->ranks) < 0;
+	}
+	end_save(t, status);
+}
+
+/* has the other thread ended, as far as all ranks know */
+int trainer_save_is_over(const struct trainer *t)
+{
+	const struct saver *s = &t->now.saver;
+
+	return s->running && (t->ranks.comm ? s->told : atomic_load(&s->done));
+}
+
+int trainer_save(struct trainer *t)
+{
+	const char *dir = trainer_folder(t);
+	int r;
+
+	if (!dir)
+		return STATUS_OK;
+	trainer_wait_save(t, 1);
+	t->now.tried_step = t->now.done.step;
+	r = ranks_compare(&t->ranks, t->stream, t->now.model.seq);
+	t->now.lost |= r != STATUS_OK;
+	if (r)
+		return r;
+	r = trainer_save_files(t, dir, t->now.opt);
+	r = ranks_status(&t->ranks, t->stream, r);
+	t->now.lost |= ranks_check(&t->ranks) < 0;
+	if (!r)
+		set_saved(t, dir, t->now.done.step);
+	return r;
+}
+
+/* rank 0 copies what is to be saved, and another thread writes it; all learn whether it does */
+static int begin_save(struct trainer *t, const char *dir)
+{
+	struct ckpt_flat flat = { 0 };
+	struct saver *s = &t->now.saver;
+	int r = ranks_compare(&t->ranks, t->stream, t->now.model.seq);
+
+	t->now.lost |= r != STATUS_OK;
+	if (r)
+		return r;
+	*s = (struct saver){ .dir = dir, .model = &t->now.model, .step = t->now.done.step };
+	r = gather(t, t->now.opt, &flat);
+	if (!r && !t->ranks.rank) {
+		r = take(t, dir, t->now.opt, &flat, &s->copy);
+		if (!r)
+			r = start_writing(s);
+		if (r)
+			join(s);
+	}
+	ckpt_flat_free(&flat);
+	r = ranks_status(&t->ranks, t->stream, r);
+	t->now.lost |= ranks_check(&t->ranks) < 0;
+	s->running = !r || s->has_thread;
+	if (r)
+		trainer_wait_save(t, 0);
+	return r;
+}
+
+void trainer_begin_save(struct trainer *t)
+{
+	const char *dir = trainer_folder(t);
+	int r;
+
+	if (!dir)
+		return;
+	trainer_wait_save(t, 1);
+	if (t->now.lost)
+		return;
+	t->now.tried_step = t->now.done.step;
+	r = begin_save(t, dir);
+	if (r)
+		trainer_judge_save(t, r, t->now.done.step);
+}

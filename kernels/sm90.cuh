@@ -188,6 +188,22 @@ DEV void barrier_wait(uint32_t at, uint32_t parity)
 		     : "memory");
 }
 
+/* has the phase with this parity ended? */
+DEV bool barrier_test(uint32_t at, uint32_t parity)
+{
+	uint32_t done;
+
+	asm volatile("{\n\t"
+		     ".reg .pred done;\n\t"
+		     "mbarrier.test_wait.parity.shared::cta.b64 done, [%1], %2;\n\t"
+		     "selp.u32 %0, 1, 0, done;\n\t"
+		     "}"
+		     : "=r"(done)
+		     : "r"(at), "r"(parity)
+		     : "memory");
+	return done;
+}
+
 /* --- copies of tensor maps ------------------------------------------------ */
 
 /* the box at element (x, y), x innermost, to this block */
@@ -250,6 +266,64 @@ DEV void tma_store(const struct te_tensor_map *map, int x, int y, int z, uint32_
 template <int N> DEV void tma_store_wait(void)
 {
 	asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(N) : "memory");
+}
+
+/* nbytes that are consecutive in both; addresses and nbytes are multiples of 16 */
+DEV void bulk_store(void *to, uint32_t from, uint32_t nbytes)
+{
+	asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;\n\t"
+		     "cp.async.bulk.commit_group;" ::"l"(to),
+		     "r"(from), "r"(nbytes)
+		     : "memory");
+}
+
+/* the same, adding */
+DEV void bulk_add(float *to, uint32_t from, uint32_t nbytes)
+{
+	asm volatile("cp.reduce.async.bulk.global.shared::cta.bulk_group.add.f32"
+		     " [%0], [%1], %2;\n\t"
+		     "cp.async.bulk.commit_group;" ::"l"(to),
+		     "r"(from), "r"(nbytes)
+		     : "memory");
+}
+
+/* until at most N of this thread's latest stores are not complete */
+template <int N> DEV void bulk_wait(void)
+{
+	asm volatile("cp.async.bulk.wait_group %0;" ::"n"(N) : "memory");
+}
+
+/* --- counters in device memory ---------------------------------------------- */
+
+DEV bool count_is(const uint32_t *count, uint32_t n)
+{
+	uint32_t x;
+
+	asm volatile("ld.relaxed.gpu.global.u32 %0, [%1];" : "=r"(x) : "l"(count) : "memory");
+	return x == n;
+}
+
+/* until it is n: then, what was written before count_set() can be read, and added to by copies */
+DEV void count_wait(const uint32_t *count, uint32_t n)
+{
+	uint32_t x;
+
+	do {
+		asm volatile("ld.acquire.gpu.global.u32 %0, [%1];"
+			     : "=r"(x)
+			     : "l"(count)
+			     : "memory");
+	} while (x != n);
+	asm volatile("fence.proxy.async;" ::: "memory");
+}
+
+/* after what this thread has written, also by copies that are complete */
+DEV void count_set(uint32_t *count, uint32_t n)
+{
+	asm volatile("fence.proxy.async;\n\t"
+		     "st.release.gpu.global.u32 [%0], %1;" ::"l"(count),
+		     "r"(n)
+		     : "memory");
 }
 
 /* --- multiplication by warpgroups ----------------------------------------- */
@@ -400,6 +474,16 @@ DEV void mma_bf16_bt(float (&d)[64], const uint32_t *a, uint64_t b, int add_to_d
 		     ", {%64, %65, %66, %67}, %68, p, 1, 1, 1;\n\t}"
 		     : D64(0)
 		     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(add_to_d));
+}
+
+/* with both innermost: 64 rows of a, 64 columns of b */
+DEV void mma_bf16_tt(float (&d)[32], uint64_t a, uint64_t b, int add_to_d)
+{
+	asm volatile("{\n\t.reg .pred p;\n\tsetp.ne.b32 p, %34, 0;\n\t"
+		     "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 " REGS_32
+		     ", %32, %33, p, 1, 1, 1, 1;\n\t}"
+		     : D32(0)
+		     : "l"(a), "l"(b), "r"(add_to_d));
 }
 #undef D8
 #undef D16

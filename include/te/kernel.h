@@ -316,8 +316,9 @@ TE_EXPORT int te_kernel_attention_backward(struct te_stream *stream, const struc
 					   const struct te_tensor *lse, struct te_tensor *dx,
 					   void *ws, size_t ws_nbytes,
 					   const struct te_kernel_attention_opts *opts);
-/* ws of the backward call; rows: rows of x */
-TE_EXPORT size_t te_kernel_attention_ws_nbytes(int64_t rows, int32_t nheads);
+/* ws of the backward call, where x of dtype has batch sequences */
+TE_EXPORT size_t te_kernel_attention_ws_nbytes(enum te_dtype dtype, int64_t batch, int64_t seqlen,
+					       int32_t nheads, int32_t head_dim);
 
 struct te_kernel_attention_cached_opts {
 	size_t size; /* set by the INIT macro; lets the struct grow */

@@ -26,7 +26,7 @@ template <class E> DEV void bwd_pre(const struct te_k_attn_bwd &a)
 
 	while (lanes * PER < hd)
 		lanes *= 2;
-	const int64_t row = ((int64_t)blockIdx.x * ATTN_PRE_THREADS + threadIdx.x) / lanes;
+	const int64_t at = (int64_t)blockIdx.x * ATTN_PRE_THREADS + threadIdx.x, row = at / lanes;
 	const int c0 = (threadIdx.x % lanes) * PER;
 	const bool ok = row < a.batch * a.seqlen * a.nheads;
 	const E *x = (const E *)a.out + row * hd, *y = (const E *)a.dout + row * hd;
@@ -39,6 +39,8 @@ template <class E> DEV void bwd_pre(const struct te_k_attn_bwd &a)
 			sum = fmaf(to_float(x[c]), to_float(y[c]), sum);
 	}
 	sum = sum_lanes(sum, lanes);
+	if (a.sums && at < te_k_attn_counts(&a))
+		a.sums[at] = 0;
 	if (ok && c0 == 0) {
 		const int64_t bt = row / a.nheads;
 

@@ -43,8 +43,9 @@ struct te_k_attn_fwd {
 /*
  * Three launches: pre writes delta[b,h,q] = sum_d out * dout; dkv writes the k and v parts of
  * dqkv, summing the query heads of a group; dq writes the q part. No atomics, so that results are
- * reproducible. A device may compute everything in dkv: then pre and dq launch nothing, and delta
- * is not written.
+ * reproducible. A device may compute everything in dkv: then dq launches nothing, and unless pre
+ * does, delta is not written. With sums a device may add to dq block by block of keys, in a fixed
+ * order; pre clears the counters.
  */
 struct te_k_attn_bwd {
 	const void *qkv, *out, *dout;
@@ -63,7 +64,19 @@ struct te_k_attn_bwd {
 	const int32_t *first;
 	float softcap;
 	int32_t full;
+	uint32_t *sums;
 };
+
+/*
+ * te_k_attn_bwd.sums: TE_K_ATTN_SUMS_FIRST words, a counter for each 64 queries x 64 columns of dq
+ * and, from a multiple of 1024 bytes on, their sums in FP32.
+ */
+#define TE_K_ATTN_SUMS_FIRST 4
+
+#define te_k_attn_tiles(a) \
+	((a)->batch * (a)->nheads * (((a)->seqlen + 63) / 64) * ((a)->head_dim / 64))
+#define te_k_attn_counts(a) ((te_k_attn_tiles(a) + TE_K_ATTN_SUMS_FIRST + 255) / 256 * 256)
+#define te_k_attn_sums_nbytes(a) (4 * te_k_attn_counts(a) + 4 * 64 * 64 * te_k_attn_tiles(a))
 
 /* Does a launch differ from plain causal attention? */
 #define TE_K_ATTN_HAS_MORE(a) ((a)->window || (a)->first || (a)->softcap != 0.0f || (a)->full)

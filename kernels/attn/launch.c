@@ -220,18 +220,16 @@ void te__geo_attn_sm90(const struct te_attn_sm90_plan *p, struct te__geometry *r
 
 void te__geo_attn_bwd_sm90(const struct te_attn_bwd_sm90_plan *p, struct te__geometry *ret)
 {
-#define FUNCS(NAME) { "te_k_attn_bwd_" #NAME, "te_k_attn_bwd_" #NAME "_window" }
-	static const char *const func[2][2][2] = {
-		{ FUNCS(dq_sm90_d128), FUNCS(dq_sm90_d64) },
-		{ FUNCS(dkv_sm90_d128), FUNCS(dkv_sm90_d64) },
+	static const char *const func[2][2] = {
+		{ "te_k_attn_bwd_sm90_d128", "te_k_attn_bwd_sm90_d128_window" },
+		{ "te_k_attn_bwd_sm90_d64", "te_k_attn_bwd_sm90_d64_window" },
 	};
-#undef FUNCS
 	const int d64 = p->head_dim == 64;
 
 	*ret = (struct te__geometry){
-		.func = func[p->dkv][d64][p->args.window > 0],
+		.func = func[d64][p->args.window > 0],
 		.grid = { (unsigned)p->nblocks, 1, 1 },
-		.block = { ATTN_SM90_BWD_THREADS, 1, 1 },
+		.block = { d64 ? ATTN_SM90_BWD_THREADS(64) : ATTN_SM90_BWD_THREADS(128), 1, 1 },
 		.smem = d64 ? ATTN_SM90_BWD_SMEM(64) : ATTN_SM90_BWD_SMEM(128),
 	};
 }

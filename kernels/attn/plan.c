@@ -10,6 +10,8 @@
 #define MAX_EXTENT (1 << 28) /* coordinates of boxes outside of an array are int32_t, too */
 #define CACHE_NBYTES ((int64_t)64 << 20) /* keys and values in L2, and about to be */
 #define LEAST_PART 12			 /* a part of the multiprocessors that is allowed anyway */
+#define BWD_CACHE_NBYTES ((int64_t)24 << 20)
+#define BWD_LEAST_HEADS 16
 #define MAX_SMS 256
 #define MAX_DEALT (1 << 16) /* items whose order is searched for */
 #define TILE_COST 5
@@ -158,7 +160,20 @@ const char *te__attn_sm90_plan(const struct te_k_attn_fwd *a, int32_t nsms,
 	return NULL;
 }
 
-const char *te__attn_bwd_sm90_plan(const struct te_k_attn_bwd *a, int32_t dkv, int32_t nsms,
+/*
+ * Heads of keys whose items are taken level by level, in equal shares: few, so that their queries
+ * and sums stay in L2, but several, since items of one head wait for each other.
+ */
+static int32_t bwd_at_once(int32_t nheads, int64_t head_nbytes)
+{
+	const int64_t most = BWD_CACHE_NBYTES / head_nbytes;
+	const int32_t n = most > BWD_LEAST_HEADS ? (int32_t)most : BWD_LEAST_HEADS;
+	const int32_t rounds = (nheads + n - 1) / n;
+
+	return (nheads + rounds - 1) / rounds;
+}
+
+const char *te__attn_bwd_sm90_plan(const struct te_k_attn_bwd *a, int32_t nsms,
 				   struct te_attn_bwd_sm90_plan *ret)
 {
 	const int64_t width = width_of(a->nheads, a->nkv, a->head_dim);
@@ -166,32 +181,36 @@ const char *te__attn_bwd_sm90_plan(const struct te_k_attn_bwd *a, int32_t dkv, i
 				       a->batch, a->seqlen, width);
 	struct te_attn_bwd_sm90 *s = &ret->args;
 	const int32_t d = a->head_dim, rows = ATTN_SM90_BWD_ROWS;
-	const int64_t nheads = a->batch * (dkv ? a->nkv : a->nheads);
+	const int64_t nheads = a->batch * a->nkv;
 	int64_t nitems;
 
 	if (((uintptr_t)a->qkv | (uintptr_t)a->dout | (uintptr_t)a->dqkv) % 16)
 		return "qkv or a gradient is not aligned to 16 bytes";
 	if (why)
 		return why;
+	if (!a->sums)
+		return "it has no memory for sums";
 	memset(ret, 0, sizeof(*ret));
 	s->lse = a->lse;
 	s->delta = a->delta;
+	s->next = a->sums;
+	s->ready = s->next + TE_K_ATTN_SUMS_FIRST;
+	s->sums = (float *)(s->next + te_k_attn_counts(a));
 	s->scale = a->scale;
 	s->seqlen = (int32_t)a->seqlen;
 	s->nheads = a->nheads;
 	s->nkv = a->nkv;
+	s->group = a->nheads / a->nkv;
 	s->nblocks = (s->seqlen + rows - 1) / rows;
+	s->ntiles = (s->seqlen + ATTN_SM90_BOX - 1) / ATTN_SM90_BOX;
 	nitems = nheads * s->nblocks;
 	if (nitems > MAX_EXTENT || a->batch * a->nheads * a->seqlen > INT32_MAX)
 		return "it has more than 2^28 blocks of rows, or 2^31 rows";
 	s->nmatrices = (int32_t)nheads;
 	s->window = window_of(a->window, a->seqlen);
-	/* bytes of two operands, of the queries of a group or of a share of the keys */
-	s->at_once = at_once(s->nmatrices, s->nblocks * rows, rows, s->window, nsms,
-			     4 * a->seqlen * d * (dkv ? a->nheads : a->nkv) /
-				     (dkv ? a->nkv : a->nheads));
+	/* two operands in BF16 and sums in FP32, of the queries of a group */
+	s->at_once = bwd_at_once(s->nmatrices, 8 * a->seqlen * d * s->group);
 	ret->head_dim = d;
-	ret->dkv = dkv;
 	ret->nblocks = (int32_t)(nitems < nsms ? nitems : nsms);
 	ret->qkv = (struct te_sm90_map){
 		a->qkv, width, a->seqlen, a->batch, 2, ATTN_SM90_BOX, ATTN_SM90_BOX,

@@ -23,6 +23,14 @@ template <int STAGES> struct ring {
 		stage = 0;
 		parity ^= 1;
 	}
+	__device__ __forceinline__ struct ring before(void) const
+	{
+		struct ring r;
+
+		r.stage = stage ? stage - 1 : STAGES - 1;
+		r.parity = stage ? parity : parity ^ 1;
+		return r;
+	}
 };
 
 /*

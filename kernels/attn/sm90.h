@@ -36,28 +36,33 @@ struct te_attn_sm90 {
 	int32_t window;	   /* keys of a query, in kernels with a window */
 };
 
-/* backward: two warpgroups; a stage has two operands, and FP32 lse and delta of their rows */
-#define ATTN_SM90_BWD_THREADS 384
+/* backward: a block of keys, tiles of 64 queries; see sm90_bwd.cu */
+#define ATTN_SM90_BWD_APART(d) ((d) == 64) /* a warpgroup for dq */
+#define ATTN_SM90_BWD_THREADS(d) (ATTN_SM90_BWD_APART(d) ? 512 : 384)
 #define ATTN_SM90_BWD_ROWS 128
-#define ATTN_SM90_BWD_STAGES(d) ((d) == 64 ? 4 : 3)
-#define ATTN_SM90_BWD_STAGE(d) (2 * ATTN_SM90_BOX * (d) * 2)
-#define ATTN_SM90_BWD_STATS (2 * ATTN_SM90_BOX * 4)
-#define ATTN_SM90_BWD_SMEM(d)                                                               \
-	(4 * ATTN_SM90_BWD_ROWS * (d) * 2 +                                                 \
-	 ATTN_SM90_BWD_STAGES(d) * (ATTN_SM90_BWD_STAGE(d) + ATTN_SM90_BWD_STATS + 16) + 64)
+#define ATTN_SM90_BWD_BUFFERS(d) ((d) == 64 ? 2 : 1) /* items whose keys are there */
+#define ATTN_SM90_BWD_STAGES(d) ((d) == 64 ? 4 : 3)  /* tiles of queries and dout */
+#define ATTN_SM90_BWD_DS(d) ((d) == 64 ? 3 : 2)      /* tiles of ds, of 16 KiB */
+#define ATTN_SM90_BWD_PIECES 2			      /* 64 x 64 of dq in FP32 */
+#define ATTN_SM90_BWD_SMEM(d)                                                            \
+	(ATTN_SM90_BWD_BUFFERS(d) * (2 * ATTN_SM90_BWD_ROWS * (d) * 2 + 32) +           \
+	 ATTN_SM90_BWD_STAGES(d) * (2 * ATTN_SM90_BOX * (d) * 2 + 8 * ATTN_SM90_BOX + 16) + \
+	 ATTN_SM90_BWD_DS(d) * (ATTN_SM90_BWD_ROWS * ATTN_SM90_BOX * 2 + 16) +          \
+	 ATTN_SM90_BWD_PIECES * (ATTN_SM90_BOX * ATTN_SM90_BOX * 4 + 16) + 72)
 
-/*
- * The dkv or dq part of struct te_k_attn_bwd (attn.h), without dropout; delta is complete. Arrays
- * as in struct te_attn_sm90.
- */
+/* The operation of struct te_k_attn_bwd, without dropout; delta is complete. */
 struct te_attn_bwd_sm90 {
 	struct te_tensor_map qkv, dout, dqkv;
 	const float *lse, *delta;
+	uint32_t *next;	 /* item; 0 at first */
+	uint32_t *ready; /* blocks of keys that have added to each 64 x 64 of dq; 0 at first */
+	float *sums;	 /* FP32, for each counter */
 	float scale;
-	int32_t seqlen, nheads, nkv;
-	int32_t nblocks;   /* blocks of 128 rows of a head */
-	int32_t nmatrices; /* batch nheads, or batch nkv in dkv */
-	int32_t at_once;
+	int32_t seqlen, nheads, nkv, group; /* group: nheads / nkv */
+	int32_t nblocks;   /* blocks of keys of a head */
+	int32_t ntiles;	   /* tiles of queries of a head */
+	int32_t nmatrices; /* batch nkv */
+	int32_t at_once;   /* heads whose items are taken level by level */
 	int32_t window;
 };
 
@@ -69,8 +74,8 @@ struct te_attn_sm90_plan {
 };
 
 struct te_attn_bwd_sm90_plan {
-	int32_t head_dim, dkv; /* dkv: 1, or 0 for dq */
-	int32_t nblocks;       /* the grid's */
+	int32_t head_dim;
+	int32_t nblocks; /* the grid's */
 	struct te_sm90_map qkv, dout, dqkv;
 	struct te_attn_bwd_sm90 args; /* maps are not set */
 };
@@ -81,7 +86,7 @@ struct te_attn_bwd_sm90_plan {
  */
 const char *te__attn_sm90_plan(const struct te_k_attn_fwd *a, int32_t nsms,
 			       struct te_attn_sm90_plan *ret);
-const char *te__attn_bwd_sm90_plan(const struct te_k_attn_bwd *a, int32_t dkv, int32_t nsms,
-				   struct te_attn_bwd_sm90_plan *ret);
+const char *te__attn_bwd_sm90_plan(const struct te_k_attn_bwd *a, int32_t nsms,
+				    struct te_attn_bwd_sm90_plan *ret);
 
 #endif

@@ -1,127 +1,216 @@
 /*
- * sm90_bwd.cu - causal attention in BF16, backward, of all keys or a window, as sm90.cu: persistent
- * blocks, a warpgroup that loads and two that compute. sm_90a, head_dim 64 and 128. The default
- * (TE_ATTENTION); t/kernels/attn_bwd_sm90.cc emulates them on the host.
+ * sm90_bwd.cu - causal attention in BF16, backward, of all keys or a window: persistent blocks.
+ * sm_90a, head_dim 64 and 128. The default (TE_ATTENTION); t/kernels/attn_bwd_sm90.cc emulates it
+ * on the host.
  *
- * One body for dkv and dq, as in attn/tile.cuh. An item is 128 rows, a strip of 64 for each
- * warpgroup, and iterates over tiles of 64 columns:
+ * An item is 128 keys of a head, which stay in shared memory, and iterates over tiles of 64 queries
+ * of all heads of the group, head by head, from the last to the first. As in FlashAttention-3 (Shah
+ * et al., arXiv 2407.08608), scores are k q^T, so that probabilities and ds are operands of dv and
+ * dk in registers, and ds goes through shared memory for dq:
  *
- *             rows       columns    s = a0 b0^T   dp = a1 b1^T   acc0 += ds b0   acc1 += p b1
- *   dkv       keys       queries    k q^T         v dout^T       dk              dv
- *   dq        queries    keys       q k^T         dout v^T       dq
+ *             operands of 64 keys                       sums
+ *   dk, dv    s = k q^T, dp = v dout^T                  dv += p dout, dk += ds q
+ *   dq        ds^T of 128 keys, k                       64 queries x 64 columns: a piece
  *
- * The columns of dkv are the queries of all heads of the group, head by head; lse and delta
- * of a tile are loaded by the second warp. p and ds are operands of their wgmma in registers. s and
- * dp of the next tile are started before the products of this one are complete. No atomics: sums
- * are in the order of the columns.
+ * The first warpgroup loads (a thread: keys, queries, dout; a warp: lse and delta) and writes dq
+ * (two warps). Two warpgroups sum dk and dv. With head_dim 64, one more computes dq; with 128, for
+ * which registers are too few, each of the two computes a piece of the tile before.
  *
- * 384 threads, up to 226 KiB shared memory: a0 and a1 of two items, and three or four stages.
+ * dq is summed in FP32 in memory, over items from the first keys to the last: a piece is added when
+ * a counter says that all items before have added theirs. The item on the diagonal is the last: it
+ * adds what is in memory to what it has in registers, and the result is written. So bits do not
+ * depend on the order in which blocks run, and there are no atomics on values.
+ *
+ * Blocks take items by a counter, level by level. An item waits only for items of lower levels,
+ * which were taken before: there is always one that does not wait.
+ *
+ * 512 or 384 threads, up to 227 KiB shared memory.
  */
 #include "kernels/attn/sm90.cuh"
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL) || !defined(__CUDA_ARCH__)
 
-#define BWD_ROWS ATTN_SM90_BWD_ROWS
+#define ROWS ATTN_SM90_BWD_ROWS
 #define GROUPS 2
 #define COLS BOX
+#define PIECES ATTN_SM90_BWD_PIECES
+#define PIECE_NBYTES (COLS * BOX * 4)
 
-enum { BAR_GROUP = 1 }; /* the first named barrier of the warpgroups */
+enum { BAR_GROUP = 1, BAR_DQ = BAR_GROUP + GROUPS }; /* named barriers */
+enum { STATS_WARP = 1, WRITER_WARP = 2 };
 
 template <int D> struct layout {
-	static const int STAGES = ATTN_SM90_BWD_STAGES(D), NBYTES = STRIP * D * 2;
-	typedef struct ring<STAGES> ring;
+	static const int BUFFERS = ATTN_SM90_BWD_BUFFERS(D), STAGES = ATTN_SM90_BWD_STAGES(D);
+	static const int DS = ATTN_SM90_BWD_DS(D), NBYTES = STRIP * D * 2, HALVES = D / BOX;
+	static const bool APART = ATTN_SM90_BWD_APART(D); /* a warpgroup for dq */
 	uint32_t base;
 
 	__device__ __forceinline__ explicit layout(uint32_t at) : base(at)
 	{
 	}
-	/* operand 0 or 1 of a strip, and then its result */
+	/* keys or values of a strip, and then dk or dv */
 	__device__ __forceinline__ uint32_t a(int buffer, int group, int operand) const
 	{
 		return base + ((GROUPS * buffer + group) * 2 + operand) * NBYTES;
 	}
+	/* queries or dout of a tile */
 	__device__ __forceinline__ uint32_t b(uint32_t stage, int operand) const
 	{
-		return a(2, 0, 0) + (2 * stage + operand) * NBYTES;
+		return a(BUFFERS, 0, 0) + (2 * stage + operand) * NBYTES;
 	}
-	/* lse, times log2(e), and delta of the columns */
+	/* keys of a strip x queries */
+	__device__ __forceinline__ uint32_t ds(uint32_t stage, int group) const
+	{
+		return b(STAGES, 0) + (GROUPS * stage + group) * BOX_NBYTES;
+	}
+	/* 64 columns of dq: in FP32, a thread's 32 accumulators by four, or a box in BF16 */
+	__device__ __forceinline__ uint32_t piece(uint32_t stage) const
+	{
+		return ds(DS, 0) + stage * PIECE_NBYTES;
+	}
+	/* lse, times log2(e), and delta of the queries */
 	__device__ __forceinline__ uint32_t stats(uint32_t stage, int which) const
 	{
-		return b(STAGES, 0) + (2 * stage + which) * COLS * 4;
+		return piece(PIECES) + (2 * stage + which) * COLS * 4;
 	}
-	/* complete when the copies are */
+	__device__ __forceinline__ uint32_t item(int buffer) const
+	{
+		return stats(STAGES, 0) + 16 * buffer;
+	}
+	/* barriers: full when written, empty when all that read it have */
+	__device__ __forceinline__ uint32_t item_full(int buffer) const
+	{
+		return item(2) + 8 * buffer;
+	}
+	__device__ __forceinline__ uint32_t item_empty(int buffer) const
+	{
+		return item_full(2) + 8 * buffer;
+	}
+	__device__ __forceinline__ uint32_t a_full(int buffer, int group) const
+	{
+		return item_empty(2) + 8 * (GROUPS * buffer + group);
+	}
+	__device__ __forceinline__ uint32_t a_empty(int buffer, int group) const
+	{
+		return a_full(BUFFERS, 0) + 8 * (GROUPS * buffer + group);
+	}
+	/* complete when warpgroup 1 has read the keys of an item */
+	__device__ __forceinline__ uint32_t keys_read(void) const
+	{
+		return a_empty(BUFFERS, 0);
+	}
 	__device__ __forceinline__ uint32_t b_full(uint32_t stage) const
 	{
-		return stats(STAGES, 0) + 8 * stage;
+		return keys_read() + 8 + 8 * stage;
 	}
-	/* complete when all warps have read the stage */
 	__device__ __forceinline__ uint32_t b_empty(uint32_t stage) const
 	{
 		return b_full(STAGES) + 8 * stage;
 	}
-	__device__ __forceinline__ uint32_t a_full(int buffer, int group) const
+	__device__ __forceinline__ uint32_t ds_full(uint32_t stage) const
 	{
-		return b_empty(STAGES) + 8 * (GROUPS * buffer + group);
+		return b_empty(STAGES) + 8 * stage;
 	}
-	__device__ __forceinline__ uint32_t a_empty(int buffer, int group) const
+	__device__ __forceinline__ uint32_t ds_empty(uint32_t stage) const
 	{
-		return a_full(2, 0) + 8 * (GROUPS * buffer + group);
+		return ds_full(DS) + 8 * stage;
+	}
+	__device__ __forceinline__ uint32_t piece_full(uint32_t stage) const
+	{
+		return ds_empty(DS) + 8 * stage;
+	}
+	__device__ __forceinline__ uint32_t piece_empty(uint32_t stage) const
+	{
+		return piece_full(PIECES) + 8 * stage;
 	}
 };
 
 /* --- items ------------------------------------------------------------------ */
 
 struct item {
-	int matrix; /* batch nkv + head of keys in dkv, otherwise batch nheads + head of queries */
-	int row;
-	int col; /* the first column */
+	int batch, head; /* head: among the heads of keys */
+	int row;	 /* the first key */
+	int ntiles;	 /* tiles of a head from row on; 0: there are no more items */
 };
 
-template <bool DKV> DEV int batch_of(const struct te_attn_bwd_sm90 &a, const item &t)
+template <bool WINDOW> DEV item item_of(const struct te_attn_bwd_sm90 &a, int k)
 {
-	return t.matrix / (DKV ? a.nkv : a.nheads);
+	const int per = a.at_once * a.nblocks, first = k / per * a.at_once;
+	const int count = min(a.at_once, a.nmatrices - first), matrix = first + k % per % count;
+	const int row = k % per / count * ROWS;
+	const int end = WINDOW ? min(a.seqlen, row + ROWS - 1 + a.window) : a.seqlen;
+
+	return { matrix / a.nkv, matrix % a.nkv, row, (end - row + COLS - 1) / COLS };
 }
 
-template <bool DKV> DEV int head_of(const struct te_attn_bwd_sm90 &a, const item &t)
+/* takes the i-th item of this block; one thread */
+template <int D, bool WINDOW>
+DEV item take(const struct te_attn_bwd_sm90 &a, const layout<D> &at, int i)
 {
-	return t.matrix % (DKV ? a.nkv : a.nheads);
+	item t = { 0, 0, 0, 0 };
+	int k;
+
+	barrier_wait(at.item_empty(i & 1), (i >> 1 & 1) ^ 1);
+	k = (int)atomicAdd(a.next, 1u);
+	if (k < a.nmatrices * a.nblocks)
+		t = item_of<WINDOW>(a, k);
+	smem_store4(at.item(i & 1), t.batch, t.head, t.row, t.ntiles);
+	barrier_arrive(at.item_full(i & 1));
+	return t;
 }
 
-/* heads whose columns are read: in dkv the queries' of a group, otherwise one of keys */
-template <bool DKV> DEV int ncol_heads(const struct te_attn_bwd_sm90 &a)
+/* one warp, of the others */
+template <int D> DEV bool next_item(const layout<D> &at, int i, item &t)
 {
-	return DKV ? a.nheads / a.nkv : 1;
+	barrier_wait(at.item_full(i & 1), i >> 1 & 1);
+	smem_load4(at.item(i & 1), t.batch, t.head, t.row, t.ntiles);
+	release(at.item_empty(i & 1));
+	return t.ntiles > 0;
 }
 
-template <bool DKV> DEV int col_head(const struct te_attn_bwd_sm90 &a, const item &t)
+/* head h of the item's, among all heads of queries */
+DEV int matrix_of(const struct te_attn_bwd_sm90 &a, const item &t, int h)
 {
-	const int group = a.nheads / a.nkv;
-
-	return DKV ? head_of<DKV>(a, t) * group : head_of<DKV>(a, t) / group;
+	return t.batch * a.nheads + t.head * a.group + h;
 }
 
-template <bool DKV, bool WINDOW>
-DEV bool item_of(const struct te_attn_bwd_sm90 &a, int i, item &ret)
+/* the column of a head's queries in qkv, dqkv and dout */
+template <int D> DEV int query_col(const struct te_attn_bwd_sm90 &a, const item &t, int h)
 {
-	int level;
-
-	if (!deal(i, a.nmatrices, a.nblocks, a.at_once, &ret.matrix, &level))
-		return false;
-	ret.row = (DKV ? level : a.nblocks - 1 - level) * BWD_ROWS;
-	ret.col = DKV ? ret.row : WINDOW ? max(ret.row + 1 - a.window, 0) / COLS * COLS : 0;
-	return true;
+	return (t.head * a.group + h) * D;
 }
 
-/* is a column before the end of the item's? Compared with arguments, to need no register */
-template <bool DKV, bool WINDOW>
-DEV bool has_col(const struct te_attn_bwd_sm90 &a, const item &t, int col)
+/* the column of the item's keys in qkv and dqkv; values are nkv D after it */
+template <int D> DEV int key_col(const struct te_attn_bwd_sm90 &a, const item &t)
 {
-	if (WINDOW && DKV && col - t.col >= a.window + BWD_ROWS - 1)
-		return false;
-	return col < a.seqlen && (DKV || col < t.row + BWD_ROWS);
+	return (a.nheads + t.head) * D;
 }
 
-/* --- loads ------------------------------------------------------------------ */
+/* blocks of keys before the item's that add to dq of a tile */
+template <bool WINDOW> DEV int turn_of(const struct te_attn_bwd_sm90 &a, const item &t, int col)
+{
+	return t.row / ROWS - (WINDOW ? max(col + 1 - a.window, 0) / ROWS : 0);
+}
+
+/* is the item's block of keys the last that adds to a tile? */
+DEV bool is_last(int n)
+{
+	return n < ROWS / COLS;
+}
+
+/* number of 64 columns of a tile of dq */
+template <int D>
+DEV int piece_of(const struct te_attn_bwd_sm90 &a, const item &t, int h, int col, int half)
+{
+	return (matrix_of(a, t, h) * a.ntiles + col / COLS) * layout<D>::HALVES + half;
+}
+
+DEV float *sums_of(const struct te_attn_bwd_sm90 &a, int piece)
+{
+	return a.sums + (int64_t)piece * (COLS * BOX);
+}
+
+/* --- loads, and stores of dq ---------------------------------------------------- */
 
 template <int D>
 DEV void load_strip(uint32_t to, const struct te_tensor_map *from, int col, int row, int batch,
@@ -131,21 +220,61 @@ DEV void load_strip(uint32_t to, const struct te_tensor_map *from, int col, int 
 		tma_load(to + c * BOX_NBYTES, from, col + c * BOX, row, batch, full);
 }
 
-/* queries and dout from a row of a head on, or keys and values */
-template <int D, bool QUERIES>
-DEV void load_pair(const struct te_attn_bwd_sm90 &a, uint32_t first, uint32_t second, int head,
-		   int row, int batch, uint32_t full)
+template <int D>
+DEV void load_keys(const struct te_attn_bwd_sm90 &a, const layout<D> &at, const item &t, int i)
 {
-	const int k = (a.nheads + head) * D;
+	const int buffer = i % layout<D>::BUFFERS, round = i / layout<D>::BUFFERS;
+	const int batch = t.batch, col = key_col<D>(a, t);
 
-	barrier_expect(full, 2 * layout<D>::NBYTES);
-	load_strip<D>(first, &a.qkv, QUERIES ? head * D : k, row, batch, full);
-	load_strip<D>(second, QUERIES ? &a.dout : &a.qkv, QUERIES ? head * D : k + a.nkv * D, row,
-		      batch, full);
+#pragma unroll 1
+	for (int g = 0; g < GROUPS; g++) {
+		const uint32_t full = at.a_full(buffer, g);
+
+		barrier_wait(at.a_empty(buffer, g), (round & 1) ^ 1);
+		barrier_expect(full, 2 * layout<D>::NBYTES);
+		load_strip<D>(at.a(buffer, g, 0), &a.qkv, col, t.row + g * STRIP, batch, full);
+		load_strip<D>(at.a(buffer, g, 1), &a.qkv, col + a.nkv * D, t.row + g * STRIP,
+			      batch, full);
+	}
 }
 
-/* lse and delta of a tile in dkv; a query after the last has probabilities of 0 */
-DEV void load_stats(const struct te_attn_bwd_sm90 &a, uint32_t to, uint32_t from, int left)
+/*
+ * One thread. With one buffer of keys, the first queries of an item are loaded before its keys,
+ * which wait for dk and dv of the item before.
+ */
+template <int D, bool WINDOW>
+DEV void load(const struct te_attn_bwd_sm90 &a, const layout<D> &at)
+{
+	ring<layout<D>::STAGES> r;
+
+	for (int i = 0;; i++) {
+		int left = layout<D>::BUFFERS == 1 ? layout<D>::STAGES : 0;
+		const item t = take<D, WINDOW>(a, at, i);
+
+		if (!t.ntiles)
+			return;
+		for (int h = 0; h < a.group; h++)
+#pragma unroll 1
+			for (int n = t.ntiles - 1; n >= 0; n--, r.next()) {
+				const int col = t.row + n * COLS, head = query_col<D>(a, t, h);
+				const uint32_t full = at.b_full(r.stage);
+
+				if (left-- == 0)
+					load_keys<D>(a, at, t, i);
+				barrier_wait(at.b_empty(r.stage), r.parity ^ 1);
+				barrier_expect(full, 2 * layout<D>::NBYTES);
+				load_strip<D>(at.b(r.stage, 0), &a.qkv, head, col, t.batch,
+					      full);
+				load_strip<D>(at.b(r.stage, 1), &a.dout, head, col, t.batch,
+					      full);
+			}
+		if (left >= 0)
+			load_keys<D>(a, at, t, i);
+	}
+}
+
+/* lse and delta of a tile; a query after the last has probabilities of 0 */
+DEV void load_stats(const struct te_attn_bwd_sm90 &a, uint32_t to, int64_t from, int left)
 {
 #pragma unroll 1
 	for (int c = LANE; c < COLS; c += 32) {
@@ -157,60 +286,197 @@ DEV void load_stats(const struct te_attn_bwd_sm90 &a, uint32_t to, uint32_t from
 	}
 }
 
-/* one thread */
-template <int D, bool DKV, bool WINDOW>
-DEV void load(const struct te_attn_bwd_sm90 &a, const layout<D> &at)
-{
-	typename layout<D>::ring r;
-	item t;
-
-	for (int i = 0; item_of<DKV, WINDOW>(a, i, t); i++) {
-		const int batch = batch_of<DKV>(a, t), first = col_head<DKV>(a, t);
-
-#pragma unroll 1
-		for (int g = 0; g < GROUPS; g++) {
-			barrier_wait(at.a_empty(i & 1, g), (i >> 1 & 1) ^ 1);
-			load_pair<D, !DKV>(a, at.a(i & 1, g, 0), at.a(i & 1, g, 1),
-					   head_of<DKV>(a, t), t.row + g * STRIP, batch,
-					   at.a_full(i & 1, g));
-		}
-		for (int h = first; h < first + ncol_heads<DKV>(a); h++)
-#pragma unroll 1
-			for (int col = t.col; has_col<DKV, WINDOW>(a, t, col);
-			     col += COLS, r.next()) {
-				barrier_wait(at.b_empty(r.stage), r.parity ^ 1);
-				load_pair<D, DKV>(a, at.b(r.stage, 0), at.b(r.stage, 1), h, col,
-						  batch, at.b_full(r.stage));
-			}
-	}
-}
-
-/* one warp, in dkv; first: 0, which the compiler does not know, so that it shares no registers */
+/* one warp */
 template <int D, bool WINDOW>
-DEV void load_all_stats(const struct te_attn_bwd_sm90 &a, const layout<D> &at, int first)
+DEV void load_all_stats(const struct te_attn_bwd_sm90 &a, const layout<D> &at)
 {
-	typename layout<D>::ring r;
+	ring<layout<D>::STAGES> r;
 	item t;
 
-	for (int i = first; item_of<true, WINDOW>(a, i, t); i++)
-		for (int h = 0; h < ncol_heads<true>(a); h++)
+	for (int i = 0; next_item<D>(at, i, t); i++)
+		for (int h = 0; h < a.group; h++)
 #pragma unroll 1
-			for (int col = t.col; has_col<true, WINDOW>(a, t, col);
-			     col += COLS, r.next()) {
+			for (int n = t.ntiles - 1; n >= 0; n--, r.next()) {
+				const int col = t.row + n * COLS;
+
 				barrier_wait(at.b_empty(r.stage), r.parity ^ 1);
 				load_stats(a, at.stats(r.stage, 0),
-					   (uint32_t)((t.matrix * ncol_heads<true>(a) + h) *
-							     a.seqlen + col),
+					   (int64_t)matrix_of(a, t, h) * a.seqlen + col,
 					   a.seqlen - col);
 				barrier_arrive(at.b_full(r.stage));
 			}
 }
 
-/* --- a strip ---------------------------------------------------------------- */
+/* a piece that a writer has added, but not told of yet */
+struct added {
+	int piece, count;
+	bool any;
+
+	__device__ __forceinline__ void tell(const struct te_attn_bwd_sm90 &a)
+	{
+		if (any)
+			count_set(a.ready + piece, (uint32_t)count);
+		any = false;
+	}
+};
+
+/*
+ * One thread of a warp, of every second piece of dq. It tells of a piece when its sum is in memory,
+ * unless the next piece is there by then, which is added first.
+ */
+template <int D, bool WINDOW>
+DEV void write_queries(const struct te_attn_bwd_sm90 &a, const layout<D> &at, int writer)
+{
+	added last = { 0, 0, false };
+	uint32_t parity = 0;
+	int count = 0;
+	item t;
+
+	for (int i = 0; next_item<D>(at, i, t); i++)
+		for (int h = 0; h < a.group; h++)
+#pragma unroll 1
+			for (int p = t.ntiles * layout<D>::HALVES - 1; p >= 0; p--, count++) {
+				const int n = p / layout<D>::HALVES, col = t.row + n * COLS;
+				const int half = p % layout<D>::HALVES;
+				const int piece = piece_of<D>(a, t, h, col, half);
+				const int turn = is_last(n) ? 0 : turn_of<WINDOW>(a, t, col);
+
+				if (count % PIECES != writer || LANE)
+					continue;
+				if (last.any && (!barrier_test(at.piece_full(writer), parity) ||
+						 (turn && !count_is(a.ready + piece, turn)))) {
+					bulk_wait<0>();
+					last.tell(a);
+				}
+				if (turn)
+					count_wait(a.ready + piece, (uint32_t)turn);
+				barrier_wait(at.piece_full(writer), parity);
+				parity ^= 1;
+				float *to = sums_of(a, piece);
+				if (is_last(n))
+					tma_store(&a.dqkv, query_col<D>(a, t, h) + half * BOX, col,
+						  t.batch, at.piece(writer));
+				else if (turn)
+					bulk_add(to, at.piece(writer), PIECE_NBYTES);
+				else
+					bulk_store(to, at.piece(writer), PIECE_NBYTES);
+				tma_store_wait<0>();
+				barrier_arrive(at.piece_empty(writer));
+				bulk_wait<1>();
+				last.tell(a);
+				last = { piece, turn + 1, !is_last(n) };
+			}
+	bulk_wait<0>();
+	last.tell(a);
+}
+
+/* --- dq ------------------------------------------------------------------------ */
+
+/* computes 64 columns of dq of a tile */
+template <int D>
+DEV void sum_piece(const layout<D> &at, const ring<layout<D>::DS> &r, int buffer, int half,
+		   float (&o)[COLS / 2])
+{
+	uint32_t ds = at.ds(r.stage, 0), keys = at.a(buffer, 0, 0) + half * BOX_NBYTES;
+
+	asm volatile("" : "+r"(ds), "+r"(keys)); /* computed where it is used, as in sm90.cu */
+	const uint64_t x = wgmma_tile(ds, BOX_NBYTES), y = wgmma_tile(keys, BOX_NBYTES);
+	barrier_wait(at.ds_full(r.stage), r.parity);
+	wgmma_begin();
+#pragma unroll
+	for (int k = 0; k < ROWS / 16; k++) {
+		const int skip = k % 4 * 16 * ROW_NBYTES;
+
+		mma_bf16_tt(o, wgmma_after(x, k / 4 * BOX_NBYTES + skip),
+			    wgmma_after(y, k / 4 * 2 * layout<D>::NBYTES + skip), k > 0);
+	}
+	wgmma_commit();
+	wgmma_wait<0>(o);
+	release(at.ds_empty(r.stage));
+}
+
+/* hands a piece to its writer, to be added; parity: of the barrier of its memory */
+template <int D>
+DEV void hand_sums(const layout<D> &at, uint32_t slot, uint32_t parity,
+		   const float (&o)[COLS / 2])
+{
+	barrier_wait(at.piece_empty(slot), parity);
+#pragma unroll
+	for (int i = 0; i < COLS / 8; i++)
+		smem_store4(at.piece(slot) + (128 * i + threadIdx.x % 128) * 16,
+			    (int)__float_as_uint(o[4 * i]), (int)__float_as_uint(o[4 * i + 1]),
+			    (int)__float_as_uint(o[4 * i + 2]), (int)__float_as_uint(o[4 * i + 3]));
+	smem_publish();
+	release(at.piece_full(slot));
+}
+
+/* hands the last of its items' pieces to its writer, with what these have added */
+template <int D, bool WINDOW>
+DEV void hand_result(const struct te_attn_bwd_sm90 &a, const layout<D> &at, const item &t, int h,
+		     int n, int half, uint32_t slot, uint32_t parity, int bar,
+		     float (&o)[COLS / 2])
+{
+	const int col = t.row + n * COLS, turn = turn_of<WINDOW>(a, t, col);
+	const float f[2] = { a.scale, a.scale };
+
+	if (turn) {
+		const int piece = piece_of<D>(a, t, h, col, half);
+		const float4 *sums = (const float4 *)sums_of(a, piece) + threadIdx.x % 128;
+
+		if (threadIdx.x % 128 == 0)
+			count_wait(a.ready + piece, (uint32_t)turn);
+		group_sync(bar);
+#pragma unroll
+		for (int i = 0; i < COLS / 8; i++) {
+			const float4 v = __ldcg(sums + 128 * i);
+
+			o[4 * i] += v.x;
+			o[4 * i + 1] += v.y;
+			o[4 * i + 2] += v.z;
+			o[4 * i + 3] += v.w;
+		}
+	}
+	barrier_wait(at.piece_empty(slot), parity);
+	write_strip<BOX>(at.piece(slot), f, o);
+	smem_publish();
+	release(at.piece_full(slot));
+}
+
+/* a warpgroup, with head_dim 64 */
+template <int D, bool WINDOW>
+DEV void sum_queries(const struct te_attn_bwd_sm90 &a, const layout<D> &at)
+{
+	ring<layout<D>::DS> r;
+	ring<PIECES> to;
+	item t;
+
+	for (int i = 0; next_item<D>(at, i, t); i++) {
+		const int buffer = i % layout<D>::BUFFERS, round = i / layout<D>::BUFFERS;
+
+		for (int g = 0; g < GROUPS; g++)
+			barrier_wait(at.a_full(buffer, g), round & 1);
+		for (int h = 0; h < a.group; h++)
+#pragma unroll 1
+			for (int n = t.ntiles - 1; n >= 0; n--, r.next(), to.next()) {
+				float o[COLS / 2];
+
+				sum_piece<D>(at, r, buffer, 0, o);
+				if (is_last(n))
+					hand_result<D, WINDOW>(a, at, t, h, n, 0, to.stage,
+							       to.parity ^ 1, BAR_DQ, o);
+				else
+					hand_sums<D>(at, to.stage, to.parity ^ 1, o);
+			}
+		release(at.keys_read());
+	}
+}
+
+/* --- dk and dv ------------------------------------------------------------------ */
 
 /* starts s = a b^T of a strip and a tile */
 template <int D> DEV void start_scores(uint32_t a_at, uint32_t b_at, float (&s)[COLS / 2])
 {
+	asm volatile("" : "+r"(a_at));
 	const uint64_t a = wgmma_tile(a_at, 0), b = wgmma_tile(b_at, 0);
 
 #pragma unroll
@@ -232,250 +498,350 @@ DEV void start_sum(const uint32_t (&p)[COLS / 4], uint32_t b_at, int add, float 
 	wgmma_commit();
 }
 
-/* lse and delta of the thread's two rows, in dq */
-struct rows {
-	float lse2[2], delta[2];
-};
-
-DEV rows rows_of(const struct te_attn_bwd_sm90 &a, const item &t, int row)
+/* scores of keys after the query; later: as below */
+DEV void mask(int later, float (&s)[COLS / 2])
 {
-	const int64_t from = (int64_t)t.matrix * a.seqlen;
-	rows r;
-
-#pragma unroll
-	for (int i = 0; i < 2; i++) {
-		const int at = row + threadIdx.x % 128 / 32 * 16 + LANE / 4 + 8 * i;
-
-		r.lse2[i] = at < a.seqlen ? a.lse[from + at] * LOG2E : INFINITY;
-		r.delta[i] = at < a.seqlen ? a.delta[from + at] : 0.0f;
-	}
-	return r;
-}
-
-/* scores of keys after the query, in a tile on the diagonal */
-template <bool DKV> DEV void mask(float (&s)[COLS / 2])
-{
-	const int first = 2 * (LANE % 4) - threadIdx.x % 128 / 32 * 16 - LANE / 4;
+	const int first = later + 2 * (LANE % 4) - threadIdx.x % 128 / 32 * 16 - LANE / 4;
 
 #pragma unroll
 	for (int j = 0; j < COLS / 8; j++)
 #pragma unroll
-		for (int c = 0; c < 4; c++) {
-			const int more = first + 8 * j + c % 2 - c / 2 * 8; /* column less row */
-
-			if (DKV ? more < 0 : more > 0)
+		for (int c = 0; c < 4; c++)
+			if (first + 8 * j + c % 2 - c / 2 * 8 < 0)
 				s[4 * j + c] = -INFINITY;
-		}
 }
 
-/* scores of keys before the window; ahead: the tile's first column less the strip's first row */
-template <bool DKV> DEV void mask_before(int ahead, int window, float (&s)[COLS / 2])
+/* scores of keys before the window; later: the tile's first query less the strip's first key */
+DEV void mask_before(int later, int window, float (&s)[COLS / 2])
 {
-	const int first = ahead + 2 * (LANE % 4) - threadIdx.x % 128 / 32 * 16 - LANE / 4;
+	const int first = later + 2 * (LANE % 4) - threadIdx.x % 128 / 32 * 16 - LANE / 4;
 
 #pragma unroll
 	for (int j = 0; j < COLS / 8; j++)
 #pragma unroll
-		for (int c = 0; c < 4; c++) {
-			const int more = first + 8 * j + c % 2 - c / 2 * 8; /* column less row */
-
-			if ((DKV ? more : -more) >= window)
+		for (int c = 0; c < 4; c++)
+			if (first + 8 * j + c % 2 - c / 2 * 8 >= window)
 				s[4 * j + c] = -INFINITY;
-		}
 }
 
-/* scores become probabilities; lse2: of the columns, in dkv */
-template <bool DKV>
-DEV void soften(float scale2, const rows &r, uint32_t lse2, float (&s)[COLS / 2])
+/* scores of 8 queries from 8 j on become probabilities */
+DEV void soften(int j, float scale2, uint32_t lse2, float (&s)[COLS / 2])
 {
-#pragma unroll
-	for (int j = 0; j < COLS / 8; j++) {
-		float2 l = make_float2(0.0f, 0.0f);
+	const float2 l = smem_load2(lse2 + 4 * (8 * j + 2 * (LANE % 4)));
 
-		if (DKV)
-			l = smem_load2(lse2 + 4 * (8 * j + 2 * (LANE % 4)));
 #pragma unroll
-		for (int c = 0; c < 4; c++)
-			s[4 * j + c] = exp2_approx(
-				fmaf(s[4 * j + c], scale2,
-				     -(!DKV ? r.lse2[c / 2] : c % 2 ? l.y : l.x)));
-	}
+	for (int c = 0; c < 4; c++)
+		s[4 * j + c] = exp2_approx(fmaf(s[4 * j + c], scale2, -(c % 2 ? l.y : l.x)));
 }
 
-/* dp becomes ds = p (dp - delta) */
-template <bool DKV>
-DEV void differentiate(const rows &r, uint32_t delta, const float (&p)[COLS / 2],
-		       float (&dp)[COLS / 2])
+/* and dp becomes ds = p (dp - delta) */
+DEV void differentiate(int j, uint32_t delta, const float (&p)[COLS / 2], float (&dp)[COLS / 2])
 {
-#pragma unroll
-	for (int j = 0; j < COLS / 8; j++) {
-		float2 d = make_float2(0.0f, 0.0f);
+	const float2 d = smem_load2(delta + 4 * (8 * j + 2 * (LANE % 4)));
 
-		if (DKV)
-			d = smem_load2(delta + 4 * (8 * j + 2 * (LANE % 4)));
 #pragma unroll
-		for (int c = 0; c < 4; c++)
-			dp[4 * j + c] = p[4 * j + c] *
-					(dp[4 * j + c] -
-					 (!DKV ? r.delta[c / 2] : c % 2 ? d.y : d.x));
-	}
+	for (int c = 0; c < 4; c++)
+		dp[4 * j + c] = p[4 * j + c] * (dp[4 * j + c] - (c % 2 ? d.y : d.x));
 }
 
-template <int D, bool DKV>
-DEV void store(const struct te_attn_bwd_sm90 &a, const item &t, uint32_t a0, uint32_t a1, int row,
-	       int group, const float (&acc0)[D / 2], const float (&acc1)[DKV ? D / 2 : 1])
+/* the words of 8 queries from 8 j on; see round_all() */
+DEV void round_some(int j, const float (&s)[COLS / 2], uint32_t (&p)[COLS / 4])
 {
-	const float f[2] = { a.scale, a.scale }, one[2] = { 1.0f, 1.0f };
-	const int batch = batch_of<DKV>(a, t);
-	const int col = ((DKV ? a.nheads : 0) + head_of<DKV>(a, t)) * D;
-
-	group_sync(BAR_GROUP + group); /* all warps have read the operands */
-	write_strip<D>(a0, f, acc0);
-	if constexpr (DKV)
-		write_strip<D>(a1, one, acc1);
-	smem_publish();
-	group_sync(BAR_GROUP + group);
-	if (threadIdx.x % 128)
-		return;
-	store_strip<D>(&a.dqkv, col, row, batch, a0);
-	if (DKV)
-		store_strip<D>(&a.dqkv, col + a.nkv * D, row, batch, a1);
+#pragma unroll
+	for (int i = 2 * j; i < 2 * j + 2; i++)
+		p[i] = pack_bf16(s[2 * i], s[2 * i + 1]);
 }
 
-/* --- the main loop ------------------------------------------------------------ */
-
-/*
- * Starts the sums of a tile, when the products of the tile before are complete. ahead: see
- * mask_before().
- */
-template <int D, bool DKV, bool WINDOW>
-DEV void multiply(const layout<D> &at, uint32_t stage, uint32_t before, uint32_t a0, uint32_t a1,
-		  float scale2, int ahead, int window, const rows &stats, float (&acc0)[D / 2],
-		  float (&acc1)[DKV ? D / 2 : 1], uint32_t (&p)[COLS / 4])
+/* ds of a strip and a tile, for warpgroup 1 */
+DEV void write_ds(uint32_t to, const uint32_t (&w)[COLS / 4])
 {
-	const int any = before < layout<D>::STAGES;
+	const int lane = LANE, row = threadIdx.x % 128 / 32 * 16 + lane % 16;
+
+#pragma unroll
+	for (int j = 0; j < COLS / 8; j += 2)
+		smem_store_matrices(to + row * ROW_NBYTES + ((j + lane / 16) ^ row % 8) * 16,
+				    w[2 * j], w[2 * j + 1], w[2 * j + 2], w[2 * j + 3]);
+}
+
+/* Starts the sums of a tile; sums of the tile before run until the scores are complete. */
+template <int D, bool WINDOW>
+DEV void multiply(const struct te_attn_bwd_sm90 &a, const layout<D> &at, uint32_t stage,
+		  uint32_t before, int any, uint32_t k, uint32_t v, float scale2, int later,
+		  float (&dk)[D / 2], float (&dv)[D / 2], uint32_t (&p)[COLS / 4],
+		  uint32_t (&ds)[COLS / 4])
+{
+	const uint32_t lse2 = at.stats(stage, 0), delta = at.stats(stage, 1);
 	float s[COLS / 2], dp[COLS / 2];
 
 	wgmma_begin();
-	start_scores<D>(a0, at.b(stage, 0), s);
-	start_scores<D>(a1, at.b(stage, 1), dp);
+	start_scores<D>(k, at.b(stage, 0), s);
+	start_scores<D>(v, at.b(stage, 1), dp);
 	wgmma_wait<1>(s);
 	if (any)
 		release(at.b_empty(before));
-	if (ahead == 0)
-		mask<DKV>(s);
-	if (WINDOW && (DKV ? ahead : -ahead) + COLS > window)
-		mask_before<DKV>(ahead, window, s);
-	soften<DKV>(scale2, stats, at.stats(stage, 0), s);
-	if constexpr (DKV) {
-		round_all(s, p);
-		wgmma_begin();
-		start_sum<D>(p, at.b(stage, 1), any, acc1);
-	}
-	wgmma_wait<0>(dp);
-	differentiate<DKV>(stats, at.stats(stage, 1), s, dp);
-	round_all(dp, p);
+	if (later == 0)
+		mask(0, s);
+	if (WINDOW && later + COLS > a.window)
+		mask_before(later, a.window, s);
+#pragma unroll
+	for (int j = 0; j < COLS / 8; j++)
+		soften(j, scale2, lse2, s);
+	round_all(s, p);
 	wgmma_begin();
-	start_sum<D>(p, at.b(stage, 0), any, acc0);
+	start_sum<D>(p, at.b(stage, 1), any, dv);
+	wgmma_wait<1>(dp);
+#pragma unroll
+	for (int j = 0; j < COLS / 8; j++)
+		differentiate(j, delta, s, dp);
+	round_all(dp, ds);
+	wgmma_begin();
+	start_sum<D>(ds, at.b(stage, 0), any, dk);
 }
 
-template <int D, bool DKV, bool WINDOW>
-DEV void compute(const struct te_attn_bwd_sm90 &a, const layout<D> &at, int group)
+/* the operands of the sums of a tile, with few registers */
+template <int D, bool WINDOW>
+DEV void score(const struct te_attn_bwd_sm90 &a, const layout<D> &at, uint32_t stage, uint32_t k,
+	       int later, uint32_t (&p)[COLS / 4], uint32_t (&ds)[COLS / 4])
+{
+	const uint32_t lse2 = at.stats(stage, 0), delta = at.stats(stage, 1);
+	float s[COLS / 2], dp[COLS / 2];
+
+	wgmma_begin();
+	start_scores<D>(k, at.b(stage, 0), s);
+	start_scores<D>(k + layout<D>::NBYTES, at.b(stage, 1), dp);
+	wgmma_wait<0>(s);
+	wgmma_wait<0>(dp);
+	if (later <= 0)
+		mask(later, s);
+	if (WINDOW && later + COLS > a.window)
+		mask_before(later, a.window, s);
+#pragma unroll
+	for (int j = 0; j < COLS / 8; j++) {
+		soften(j, a.scale * LOG2E, lse2, s);
+		differentiate(j, delta, s, dp);
+		round_some(j, s, p);
+		round_some(j, dp, ds);
+	}
+}
+
+/* dk and dv, to the memory of the values and of the keys */
+template <int D>
+DEV void store(const struct te_attn_bwd_sm90 &a, const layout<D> &at, const item &t, int i,
+	       int group, const float (&dk)[D / 2], const float (&dv)[D / 2])
+{
+	const float f[2] = { a.scale, a.scale }, one[2] = { 1.0f, 1.0f };
+	const int buffer = i % layout<D>::BUFFERS, row = t.row + group * STRIP;
+	const uint32_t k = at.a(buffer, group, 0), v = at.a(buffer, group, 1);
+	const int batch = t.batch, col = key_col<D>(a, t);
+	const bool issues = threadIdx.x % 128 == 0;
+
+	group_sync(BAR_GROUP + group); /* all warps have read the values */
+	write_strip<D>(v, one, dv);
+	smem_publish();
+	group_sync(BAR_GROUP + group);
+	if (issues)
+		store_strip<D>(&a.dqkv, col + a.nkv * D, row, batch, v);
+	barrier_wait(at.keys_read(), i & 1);
+	write_strip<D>(k, f, dk);
+	smem_publish();
+	group_sync(BAR_GROUP + group);
+	if (issues)
+		store_strip<D>(&a.dqkv, col, row, batch, k);
+}
+
+/* a warpgroup, with head_dim 64 */
+template <int D, bool WINDOW>
+DEV void sum_keys(const struct te_attn_bwd_sm90 &a, const layout<D> &at, int group)
 {
 	const float scale2 = a.scale * LOG2E;
-	typename layout<D>::ring r;
+	const bool issues = threadIdx.x % 128 == 0;
+	ring<layout<D>::STAGES> r;
+	ring<layout<D>::DS> to;
 	item t;
 
-	for (int i = 0; item_of<DKV, WINDOW>(a, i, t); i++) {
-		const int row = t.row + group * STRIP;
-		const uint32_t a0 = at.a(i & 1, group, 0), a1 = at.a(i & 1, group, 1);
-		uint32_t p[COLS / 4], before = layout<D>::STAGES; /* before: none */
-		float acc0[D / 2], acc1[DKV ? D / 2 : 1];
-		rows stats = { { 0.0f, 0.0f }, { 0.0f, 0.0f } };
+	for (int i = 0; next_item<D>(at, i, t); i++) {
+		const int buffer = i % layout<D>::BUFFERS, round = i / layout<D>::BUFFERS;
+		const uint32_t k = at.a(buffer, group, 0), v = at.a(buffer, group, 1);
+		uint32_t before = 0;
+		int any = 0; /* tile before */
+		bool stored = i > 0; /* dk and dv of the item before */
+		uint32_t p[COLS / 4], ds[COLS / 4];
+		float dk[D / 2], dv[D / 2];
 
-		if (DKV && WINDOW) /* the same, computed from row: one register less */
-			t.row = t.col = row / BWD_ROWS * BWD_ROWS;
-		if (!DKV)
-			stats = rows_of(a, t, row);
-		barrier_wait(at.a_full(i & 1, group), i >> 1 & 1);
-		for (int h = 0; h < ncol_heads<DKV>(a); h++)
+		barrier_wait(at.a_full(buffer, group), round & 1);
+		for (int h = 0; h < a.group; h++)
 #pragma unroll 1
-			for (int col = t.col; has_col<DKV, WINDOW>(a, t, col);
-			     col += COLS, r.next()) {
+			for (int n = t.ntiles - 1; n >= 0; n--, r.next(), to.next()) {
 				/* queries after keys */
-				const int later = DKV ? col - row : row - col;
+				const int later = n * COLS - group * STRIP;
 
 				barrier_wait(at.b_full(r.stage), r.parity);
 				if (later < 0 || (WINDOW && later - STRIP + 1 >= a.window)) {
+					const uint32_t zero[COLS / 4] = { 0 };
+
 					release(at.b_empty(r.stage));
-					continue;
+					barrier_wait(at.ds_empty(to.stage), to.parity ^ 1);
+					write_ds(at.ds(to.stage, group), zero);
+				} else {
+					multiply<D, WINDOW>(a, at, r.stage, before, any, k, v,
+							    scale2, later, dk, dv, p, ds);
+					before = r.stage;
+					any = 1;
+					barrier_wait(at.ds_empty(to.stage), to.parity ^ 1);
+					write_ds(at.ds(to.stage, group), ds);
 				}
-				multiply<D, DKV, WINDOW>(at, r.stage, before, a0, a1, scale2,
-							 col - row, a.window, stats, acc0,
-							 acc1, p);
-				before = r.stage;
+				smem_publish();
+				release(at.ds_full(to.stage));
+				if (stored && issues) {
+					tma_store_wait<0>();
+					barrier_arrive(at.a_empty(buffer ^ 1, group));
+				}
+				stored = false;
 			}
-		wgmma_wait<0>(acc0);
-		if constexpr (DKV)
-			wgmma_wait<0>(acc1);
-		if (before < layout<D>::STAGES)
+		wgmma_wait<0>(dk);
+		wgmma_wait<0>(dv);
+		if (any)
 			release(at.b_empty(before));
-		/* by now the store of the item before has read shared memory */
-		if (i && threadIdx.x % 128 == 0) {
+		store<D>(a, at, t, i, group, dk, dv);
+	}
+	tma_store_wait<0>();
+}
+
+/* a warpgroup, with head_dim 128: dk, dv, and a piece of the tile before */
+template <int D, bool WINDOW>
+DEV void sum_all(const struct te_attn_bwd_sm90 &a, const layout<D> &at, int group)
+{
+	const int half = layout<D>::HALVES - 1 - group;
+	ring<layout<D>::STAGES> r;
+	ring<layout<D>::DS> to;
+	uint32_t parity = 1; /* the piece's */
+	item t;
+
+	for (int i = 0; next_item<D>(at, i, t); i++) {
+		float dk[D / 2], dv[D / 2];
+		int any = 0; /* tile before */
+
+		for (int g = 0; g < GROUPS; g++)
+			barrier_wait(at.a_full(0, g), i & 1);
+		for (int h = 0; h < a.group; h++)
+#pragma unroll 1
+			for (int n = t.ntiles - 1; n >= 0; n--, r.next(), to.next()) {
+				/* the tile before */
+				const int last_n = n + 1 < t.ntiles ? n + 1 : 0;
+				uint32_t p[COLS / 4], ds[COLS / 4];
+				float o[COLS / 2];
+
+				barrier_wait(at.b_full(r.stage), r.parity);
+				score<D, WINDOW>(a, at, r.stage, at.a(0, group, 0),
+						 n * COLS - group * STRIP, p, ds);
+				barrier_wait(at.ds_empty(to.stage), to.parity ^ 1);
+				write_ds(at.ds(to.stage, group), ds);
+				smem_publish();
+				release(at.ds_full(to.stage));
+				if (any) {
+					sum_piece<D>(at, to.before(), 0, half, o);
+				} else {
+#pragma unroll
+					for (int j = 0; j < COLS / 2; j++)
+						o[j] = 0.0f;
+				}
+				wgmma_begin();
+				start_sum<D>(p, at.b(r.stage, 1), any, dv);
+				start_sum<D>(ds, at.b(r.stage, 0), any, dk);
+				if (any && !is_last(last_n))
+					hand_sums<D>(at, group, parity, o);
+				wgmma_wait<0>(dv);
+				wgmma_wait<0>(dk);
+				release(at.b_empty(r.stage));
+				if (any && is_last(last_n))
+					hand_result<D, WINDOW>(a, at, t, h - !last_n, last_n, half,
+							       group, parity, BAR_GROUP + group,
+							       o);
+				parity ^= any;
+				any = 1;
+			}
+		float o[COLS / 2];
+
+		sum_piece<D>(at, to.before(), 0, half, o);
+		release(at.keys_read());
+		hand_result<D, WINDOW>(a, at, t, a.group - 1, 0, half, group, parity,
+				       BAR_GROUP + group, o);
+		parity ^= 1;
+		store<D>(a, at, t, i, group, dk, dv);
+		if (threadIdx.x % 128 == 0) {
 			tma_store_wait<0>();
-			barrier_arrive(at.a_empty(i - 1 & 1, group));
+			barrier_arrive(at.a_empty(0, group));
 		}
-		store<D, DKV>(a, t, a0, a1, row, group, acc0, acc1);
 	}
 	tma_store_wait<0>();
 }
 
 /* --- kernels -------------------------------------------------------------------- */
 
-template <int D, bool DKV, bool WINDOW> DEV void attn(const struct te_attn_bwd_sm90 &a)
+template <int D, bool WINDOW, int LOAD_REGISTERS, int DQ_REGISTERS, int REGISTERS>
+DEV void attn(const struct te_attn_bwd_sm90 &a)
 {
-	const int group = threadIdx.x / 128;
+	const int group = threadIdx.x / 128, warp = threadIdx.x / 32;
 	const layout<D> at(smem_begin());
 
 	if (threadIdx.x == 0) {
-		for (int i = 0; i < 2 * GROUPS; i++) {
-			barrier_init(at.a_full(i / GROUPS, i % GROUPS), 1);
-			barrier_init(at.a_empty(i / GROUPS, i % GROUPS), 1);
+		for (int i = 0; i < 2; i++) {
+			barrier_init(at.item_full(i), 1);
+			/* warps but the one that loads */
+			barrier_init(at.item_empty(i), ATTN_SM90_BWD_THREADS(D) / 32 - 1);
 		}
+		for (int i = 0; i < layout<D>::BUFFERS; i++)
+			for (int g = 0; g < GROUPS; g++) {
+				barrier_init(at.a_full(i, g), 1);
+				barrier_init(at.a_empty(i, g), 1);
+			}
+		barrier_init(at.keys_read(), layout<D>::APART ? 4 : 4 * GROUPS);
 		for (int i = 0; i < layout<D>::STAGES; i++) {
-			barrier_init(at.b_full(i), DKV ? 33 : 1);
+			barrier_init(at.b_full(i), 33);
 			barrier_init(at.b_empty(i), 4 * GROUPS);
+		}
+		for (int i = 0; i < layout<D>::DS; i++) {
+			barrier_init(at.ds_full(i), 4 * GROUPS);
+			barrier_init(at.ds_empty(i), layout<D>::APART ? 4 : 4 * GROUPS);
+		}
+		for (int i = 0; i < PIECES; i++) {
+			barrier_init(at.piece_full(i), 4);
+			barrier_init(at.piece_empty(i), 1);
 		}
 		barrier_init_publish();
 	}
 	__syncthreads();
 	if (group == 0) {
-		registers_lower<24>();
+		registers_lower<LOAD_REGISTERS>();
 		if (threadIdx.x == 0)
-			load<D, DKV, WINDOW>(a, at);
-		else if (DKV && threadIdx.x / 32 == 1)
-			load_all_stats<D, WINDOW>(a, at, (int)blockIdx.y);
+			load<D, WINDOW>(a, at);
+		else if (warp == STATS_WARP)
+			load_all_stats<D, WINDOW>(a, at);
+		else if (warp >= WRITER_WARP)
+			write_queries<D, WINDOW>(a, at, warp - WRITER_WARP);
+	} else if constexpr (!layout<D>::APART) {
+		registers_raise<REGISTERS>();
+		sum_all<D, WINDOW>(a, at, group - 1);
+	} else if (group == 1) {
+		registers_lower<DQ_REGISTERS>();
+		sum_queries<D, WINDOW>(a, at);
 	} else {
-		registers_raise<240>();
-		compute<D, DKV, WINDOW>(a, at, group - 1);
+		registers_raise<REGISTERS>();
+		sum_keys<D, WINDOW>(a, at, group - 2);
 	}
 }
 
-#define ATTN(NAME, ...)                                                                \
-	extern "C" __global__ void __launch_bounds__(ATTN_SM90_BWD_THREADS, 1)         \
+#define ATTN(NAME, D, ...)                                                              \
+	extern "C" __global__ void __launch_bounds__(ATTN_SM90_BWD_THREADS(D), 1)      \
 		te_k_attn_bwd_##NAME(const __grid_constant__ struct te_attn_bwd_sm90 a) \
-	{                                                                              \
-		te_begin();                                                            \
-		attn<__VA_ARGS__>(a);                                                  \
+	{                                                                               \
+		te_begin();                                                             \
+		attn<D, __VA_ARGS__>(a);                                                \
 	}
-ATTN(dkv_sm90_d64, 64, true, false)
-ATTN(dkv_sm90_d64_window, 64, true, true)
-ATTN(dkv_sm90_d128, 128, true, false)
-ATTN(dkv_sm90_d128_window, 128, true, true)
-ATTN(dq_sm90_d64, 64, false, false)
-ATTN(dq_sm90_d64_window, 64, false, true)
-ATTN(dq_sm90_d128, 128, false, false)
-ATTN(dq_sm90_d128_window, 128, false, true)
+ATTN(sm90_d64, 64, false, 32, 88, 192)
+ATTN(sm90_d64_window, 64, true, 32, 88, 192)
+ATTN(sm90_d128, 128, false, 32, 0, 232)
+ATTN(sm90_d128_window, 128, true, 32, 0, 232)
 #undef ATTN
 
 #endif

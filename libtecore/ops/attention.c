@@ -104,7 +104,10 @@ static int attention_infer(struct te_op_infer *inf)
 	/* two products of half a [seqlen, seqlen] matrix or of its band a head; backward: five */
 	inf->fwd_flops = 4.0 * (double)rows * keys_of(a, seqlen) * a->nheads * a->head_dim;
 	inf->bwd_flops = 2.5 * inf->fwd_flops;
-	inf->bwd_ws_nbytes = te__attention_ws_nbytes(rows, a->nheads);
+	inf->bwd_ws_nbytes = te__attention_ws_nbytes(!dropout && a->softcap == 0.0f &&
+							     !a->documents && !a->full,
+						     x->dtype, rows / seqlen, seqlen, a->nheads,
+						     a->head_dim);
 	inf->uses_rng = dropout;
 	return te_infer_save(inf, &lse);
 }

@@ -130,7 +130,9 @@ int te__attention_check_full(const char *kind, const char *name, int32_t full, i
 /* 0, or -TE_ESHAPE if seqlen is too large for dropout */
 int te__attention_check_dropout(const char *kind, const char *name, int64_t seqlen);
 float te__attention_scale(float scale, int32_t head_dim);
-size_t te__attention_ws_nbytes(int64_t rows, int32_t nheads);
+/* scratch of the backward pass; plain: it has no dropout, softcap or documents, and is causal */
+size_t te__attention_ws_nbytes(int plain, enum te_dtype dtype, int64_t batch, int64_t seqlen,
+			       int32_t nheads, int32_t head_dim);
 void te__attention_fwd_args(const struct te__attention *a, struct te_k_attn_fwd *ret);
 /* as te__rope() */
 int te__attention_fwd(struct te_stream *stream, struct te_k_attn_fwd *args,

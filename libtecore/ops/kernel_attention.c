@@ -48,9 +48,41 @@ float te__attention_scale(float scale, int32_t head_dim)
 	return scale > 0.0f ? scale : (float)(1.0 / sqrt((double)head_dim));
 }
 
-size_t te__attention_ws_nbytes(int64_t rows, int32_t nheads)
+static size_t delta_nbytes(const struct te_k_attn_bwd *a)
 {
-	return (size_t)(rows * nheads) * sizeof(float);
+	return (size_t)(a->batch * a->nheads * a->seqlen) * sizeof(*a->delta);
+}
+
+/* where the sums begin, after delta */
+static size_t sums_at(const struct te_k_attn_bwd *a)
+{
+	return (delta_nbytes(a) + 255) / 256 * 256;
+}
+
+/* may a device sum dq block by block? */
+static int has_sums(enum te_dtype dtype, int32_t head_dim)
+{
+	return dtype == TE_DTYPE_BF16 && (head_dim == 64 || head_dim == 128);
+}
+
+size_t te__attention_ws_nbytes(int plain, enum te_dtype dtype, int64_t batch, int64_t seqlen,
+			       int32_t nheads, int32_t head_dim)
+{
+	const struct te_k_attn_bwd a = {
+		.batch = batch,
+		.seqlen = seqlen,
+		.nheads = nheads,
+		.head_dim = head_dim,
+	};
+
+	if (!plain || !has_sums(dtype, head_dim))
+		return delta_nbytes(&a);
+	return sums_at(&a) + (size_t)te_k_attn_sums_nbytes(&a);
+}
+
+static int is_plain(const struct te__attention *a)
+{
+	return !a->threshold && a->softcap == 0.0f && !a->first && !a->full;
 }
 
 /* 0 if all tokens are in the window */
@@ -102,14 +134,17 @@ int te__attention_fwd(struct te_stream *stream, struct te_k_attn_fwd *args,
 int te__attention_bwd(struct te_stream *stream, const struct te__attention *a,
 		      const struct te_tensor *dy, struct te_tensor *dx, void *ws)
 {
-	const struct te_k_attn_bwd k = {
+	struct te_k_attn_bwd k = {
 		ATTN_ARGS(a),
 		.dout = te_tensor_data(dy),
 		.delta = ws,
 		.dqkv = te_tensor_data(dx),
 	};
-	int r = TE__LAUNCH(stream, ATTN_BWD_PRE, &k);
+	int r;
 
+	if (is_plain(a) && has_sums(te_tensor_dtype(a->x), a->head_dim))
+		k.sums = (uint32_t *)((char *)ws + sums_at(&k));
+	r = TE__LAUNCH(stream, ATTN_BWD_PRE, &k);
 	if (r >= 0)
 		r = TE__LAUNCH(stream, ATTN_BWD_DKV, &k);
 	return r < 0 ? r : TE__LAUNCH(stream, ATTN_BWD_DQ, &k);
@@ -217,9 +252,12 @@ int te_kernel_attention_forward(struct te_stream *stream, const struct te_tensor
 	return TE__KERNELS(stream, forward(stream, &a, opts));
 }
 
-size_t te_kernel_attention_ws_nbytes(int64_t rows, int32_t nheads)
+size_t te_kernel_attention_ws_nbytes(enum te_dtype dtype, int64_t batch, int64_t seqlen,
+				     int32_t nheads, int32_t head_dim)
 {
-	return rows < 1 || nheads < 1 ? 0 : te__attention_ws_nbytes(rows, nheads);
+	if (batch < 1 || seqlen < 1 || nheads < 1 || head_dim < 1)
+		return 0;
+	return te__attention_ws_nbytes(1, dtype, batch, seqlen, nheads, head_dim);
 }
 
 static int backward(struct te_stream *stream, struct te__attention *a, const struct te_tensor *dy,
@@ -237,7 +275,11 @@ static int backward(struct te_stream *stream, struct te__attention *a, const str
 		r = check(fn, stream, a, 1, dy, dx);
 	if (!r)
 		r = te__arg_ws(fn, ws, ws_nbytes,
-			       te__attention_ws_nbytes(te_tensor_rows(a->x), a->nheads));
+			       te__attention_ws_nbytes(is_plain(a), te_tensor_dtype(a->x),
+						       te_tensor_rows(a->x) /
+							       te_tensor_extent(a->x, -2),
+						       te_tensor_extent(a->x, -2), a->nheads,
+						       a->head_dim));
 	return r < 0 ? r : te__attention_bwd(stream, a, dy, dx, ws);
 }
 

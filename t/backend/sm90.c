@@ -167,15 +167,12 @@ static int fake_cublasLtCreate(void **ret)
 #pragma GCC diagnostic pop
 
 static struct te__cuda_func funcs[] = {
-	{ "te_k_attn_bwd_dkv_sm90_d128", NULL },
-	{ "te_k_attn_bwd_dkv_sm90_d128_window", NULL },
-	{ "te_k_attn_bwd_dkv_sm90_d64", NULL },
-	{ "te_k_attn_bwd_dkv_sm90_d64_window", NULL },
+	{ "te_k_attn_bwd_dq_bf16_d64", NULL },
 	{ "te_k_attn_bwd_dq_bf16_d96", NULL },
-	{ "te_k_attn_bwd_dq_sm90_d128", NULL },
-	{ "te_k_attn_bwd_dq_sm90_d128_window", NULL },
-	{ "te_k_attn_bwd_dq_sm90_d64", NULL },
-	{ "te_k_attn_bwd_dq_sm90_d64_window", NULL },
+	{ "te_k_attn_bwd_sm90_d128", NULL },
+	{ "te_k_attn_bwd_sm90_d128_window", NULL },
+	{ "te_k_attn_bwd_sm90_d64", NULL },
+	{ "te_k_attn_bwd_sm90_d64_window", NULL },
 	{ "te_k_attn_fwd_bf16_d64", NULL },   { "te_k_attn_fwd_bf16_d64_drop", NULL },
 	{ "te_k_attn_fwd_bf16_d64_strip", NULL },
 	{ "te_k_attn_fwd_bf16_d96", NULL },   { "te_k_attn_fwd_sm90_d128", NULL },
@@ -648,6 +645,7 @@ static struct te_k_attn_bwd attn_bwd_of(int64_t batch, int64_t seqlen, int nhead
 		.head_dim = dim,
 		.scale = 0.5f,
 		.dtype = TE_DTYPE_BF16,
+		.sums = (uint32_t *)BIAS + 64,
 	};
 }
 
@@ -657,45 +655,55 @@ static int launch_bwd(enum te_k_id id, const struct te_k_attn_bwd *a)
 	return te__cuda_launch(&stream, &(struct te__launch){ id, a, sizeof(*a) });
 }
 
-START_TEST(backward_attention_is_two_persistent_launches)
+START_TEST(backward_attention_is_one_persistent_launch)
 {
 	struct te_k_attn_bwd a = attn_bwd_of(8, 1000, 12, 4, 64);
 	struct te_attn_bwd_sm90_plan p;
 
 	DO(launch_bwd(TE_K_ATTN_BWD_DKV, &a));
-	ck_assert_str_eq(fake.func, "te_k_attn_bwd_dkv_sm90_d64");
+	ck_assert_str_eq(fake.func, "te_k_attn_bwd_sm90_d64");
 	ck_assert_int_eq(fake.nmaps, 3);
 	check_map(0, TE__CU_TENSOR_MAP_BFLOAT16, A, 20 * 64, 1000, 64);
 	check_map(1, TE__CU_TENSOR_MAP_BFLOAT16, C, 12 * 64, 1000, 64);
 	check_map(2, TE__CU_TENSOR_MAP_BFLOAT16, D, 20 * 64, 1000, 64);
 	ck_assert_int_eq(fake.map[2].nz, 8);
 	ck_assert_uint_eq(fake.config.grid[0], SMS);
-	ck_assert_uint_eq(fake.config.block[0], ATTN_SM90_BWD_THREADS);
+	ck_assert_uint_eq(fake.config.block[0], ATTN_SM90_BWD_THREADS(64));
 	ck_assert_uint_eq(fake.config.smem, ATTN_SM90_BWD_SMEM(64));
 	ck_assert_int_eq(fake.attn_bwd.nmatrices, 32);
 	ck_assert_int_eq(fake.attn_bwd.nblocks, 8);
 	ck_assert_ptr_eq(fake.attn_bwd.delta, a.delta);
+	/* 8 x 12 x 16 tiles of dq, and 4 words before their counters: 1540 of 1792 */
+	ck_assert_ptr_eq(fake.attn_bwd.next, a.sums);
+	ck_assert_ptr_eq(fake.attn_bwd.ready, a.sums + 4);
+	ck_assert_ptr_eq(fake.attn_bwd.sums, a.sums + 1792);
+	ck_assert_int_eq(fake.attn_bwd.at_once, 16);
 	DO(launch_bwd(TE_K_ATTN_BWD_DQ, &a));
-	ck_assert_str_eq(fake.func, "te_k_attn_bwd_dq_sm90_d64");
-	ck_assert_int_eq(fake.attn_bwd.nmatrices, 96);
+	ck_assert_int_eq(fake.nlaunches, 0);
 	a.head_dim = 128;
 	DO(launch_bwd(TE_K_ATTN_BWD_DQ, &a));
-	ck_assert_str_eq(fake.func, "te_k_attn_bwd_dq_sm90_d128");
+	ck_assert_int_eq(fake.nlaunches, 0);
 	DO(launch_bwd(TE_K_ATTN_BWD_DKV, &a));
-	ck_assert_str_eq(fake.func, "te_k_attn_bwd_dkv_sm90_d128");
+	ck_assert_str_eq(fake.func, "te_k_attn_bwd_sm90_d128");
+	ck_assert_uint_eq(fake.config.block[0], ATTN_SM90_BWD_THREADS(128));
 	ck_assert_uint_eq(fake.config.smem, ATTN_SM90_BWD_SMEM(128));
 	ck_assert_uint_le(fake.config.smem, 232448);
 	a.head_dim = 96;
 	DO(launch_bwd(TE_K_ATTN_BWD_DQ, &a));
 	ck_assert_str_eq(fake.func, "te_k_attn_bwd_dq_bf16_d96");
 	a.head_dim = 64;
+	a.sums = NULL;
+	DO(launch_bwd(TE_K_ATTN_BWD_DQ, &a));
+	ck_assert_str_eq(fake.func, "te_k_attn_bwd_dq_bf16_d64");
+	ck_assert_str_eq(te__attn_bwd_sm90_plan(&a, SMS, &p), "it has no memory for sums");
+	a.sums = (uint32_t *)BIAS + 64;
 	a.dqkv = D + 2;
-	ck_assert_str_eq(te__attn_bwd_sm90_plan(&a, 1, SMS, &p),
+	ck_assert_str_eq(te__attn_bwd_sm90_plan(&a, SMS, &p),
 			 "qkv or a gradient is not aligned to 16 bytes");
 	a.dqkv = D;
 	a.batch = 1 << 20;
 	a.seqlen = 1 << 12;
-	ck_assert_str_eq(te__attn_bwd_sm90_plan(&a, 1, SMS, &p),
+	ck_assert_str_eq(te__attn_bwd_sm90_plan(&a, SMS, &p),
 			 "it has more than 2^28 blocks of rows, or 2^31 rows");
 }
 END_TEST
@@ -703,10 +711,7 @@ END_TEST
 START_TEST(windows_have_kernels_of_their_own)
 {
 	static const char *const fwd[] = { "te_k_attn_fwd_sm90_d64", "te_k_attn_fwd_sm90_d128" };
-	static const char *const dkv[] = { "te_k_attn_bwd_dkv_sm90_d64",
-					   "te_k_attn_bwd_dkv_sm90_d128" };
-	static const char *const dq[] = { "te_k_attn_bwd_dq_sm90_d64",
-					  "te_k_attn_bwd_dq_sm90_d128" };
+	static const char *const bwd[] = { "te_k_attn_bwd_sm90_d64", "te_k_attn_bwd_sm90_d128" };
 	/* a window of all keys is none */
 	static const struct {
 		int window, planned;
@@ -725,12 +730,9 @@ START_TEST(windows_have_kernels_of_their_own)
 			ck_assert_str_eq(fake.func, name);
 			ck_assert_int_eq(fake.attn.window, cases[i].planned);
 			DO(launch_bwd(TE_K_ATTN_BWD_DKV, &b));
-			snprintf(name, sizeof(name), "%s%s", dkv[wide], suffix);
+			snprintf(name, sizeof(name), "%s%s", bwd[wide], suffix);
 			ck_assert_str_eq(fake.func, name);
 			ck_assert_int_eq(fake.attn_bwd.window, cases[i].planned);
-			DO(launch_bwd(TE_K_ATTN_BWD_DQ, &b));
-			snprintf(name, sizeof(name), "%s%s", dq[wide], suffix);
-			ck_assert_str_eq(fake.func, name);
 		}
 }
 END_TEST
@@ -749,9 +751,9 @@ START_TEST(by_default_all_but_short_forward_is_by_sm90)
 	DO(launch_attn(&shorter));
 	ck_assert_str_eq(fake.func, "te_k_attn_fwd_bf16_d64_strip");
 	DO(launch_bwd(TE_K_ATTN_BWD_DKV, &b));
-	ck_assert_str_eq(fake.func, "te_k_attn_bwd_dkv_sm90_d64");
+	ck_assert_str_eq(fake.func, "te_k_attn_bwd_sm90_d64");
 	DO(launch_bwd(TE_K_ATTN_BWD_DQ, &b));
-	ck_assert_str_eq(fake.func, "te_k_attn_bwd_dq_sm90_d64");
+	ck_assert_int_eq(fake.nlaunches, 0);
 }
 END_TEST
 
@@ -809,7 +811,7 @@ TT_SUITE("backend/sm90", TT_NEED_NOTHING)
 	tcase_add_test(c, long_attention_reads_some_heads_at_a_time);
 	tcase_add_test(c, by_default_all_but_short_forward_is_by_sm90);
 	tcase_add_test(c, other_attention_is_left_to_mma);
-	tcase_add_test(c, backward_attention_is_two_persistent_launches);
+	tcase_add_test(c, backward_attention_is_one_persistent_launch);
 	tcase_add_test(c, windows_have_kernels_of_their_own);
 	tcase_add_test(c, each_call_of_attention_may_fail);
 }

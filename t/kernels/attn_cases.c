@@ -366,6 +366,8 @@ static void add_more(struct run *r, int more)
 	if (more & DOCUMENTS)
 		r->m.first = documents(&r->m.s, tt_rand_int(1, r->m.s.T));
 	r->m.full = !!(more & FULL);
+	if (more & ~WINDOW)
+		r->b.sums = NULL;
 	r->f.window = r->b.window = r->m.window;
 	r->f.softcap = r->b.softcap = (float)r->m.softcap;
 	r->f.first = r->b.first = r->m.first;
@@ -437,6 +439,8 @@ static struct run run_of(const struct shape *s, int32_t dtype, uint32_t threshol
 	r.m.delta_err = doubles(r.nlse);
 	r.m.g = doubles(r.nqkv);
 	r.m.g_err = doubles(r.nqkv);
+	if (dtype == TE_DTYPE_BF16 && (s->d == 64 || s->d == 128) && !threshold)
+		r.b.sums = kc_poison(TE_DTYPE_UINT8, te_k_attn_sums_nbytes(&r.b));
 	return r;
 }
 
@@ -477,12 +481,33 @@ static int is_strips(const struct shape *s, int32_t dtype, uint32_t threshold, i
 	       s->d % 8 == 0 && s->batch * s->nheads * ((s->T + 15) / 16) <= 264;
 }
 
+/* clears the counters of a device, which the reference does not use */
+static void launch_pre(struct run *r)
+{
+	const size_t nbytes = r->b.sums ? 4 * (size_t)te_k_attn_counts(&r->b) : 0;
+
+	kc_defer(r->b.delta);
+	kc_defer(r->b.sums);
+	KC_RUN(ATTN_BWD_PRE, &r->b);
+	if (nbytes)
+		memcpy(r->b.sums, kc_got(r->b.sums), nbytes);
+}
+
+/* did it write dq, too? */
+static int launch_dkv(struct run *r)
+{
+	tt_poison(r->b.dqkv, (size_t)r->nqkv * te_dtype_nbytes((enum te_dtype)r->m.dtype));
+	kc_defer(r->b.dqkv);
+	kc_defer(r->b.sums);
+	KC_RUN(ATTN_BWD_DKV, &r->b);
+	return r->b.sums && !tt_is_poison(kc_got(r->b.dqkv), 16);
+}
+
 static void run_pre(struct run *r)
 {
 	const size_t nbytes = (size_t)r->nlse * sizeof(float);
 
-	kc_defer(r->b.delta);
-	KC_RUN(ATTN_BWD_PRE, &r->b);
+	launch_pre(r);
 	pre(&r->m);
 	if (!is_strips(&r->m.s, r->m.dtype, r->m.threshold, TE_K_ATTN_HAS_MORE(&r->b))) {
 		near(&r->m, TE_DTYPE_FP32, r->b.delta, r->m.delta, r->m.delta_err, r->nlse,
@@ -503,13 +528,11 @@ static void without_delta(struct run *r, size_t nbytes)
 	for (int64_t i = 0; i < r->nlse; i++)
 		r->b.delta[i] = NAN;
 	tt_poison(r->b.dqkv, nbytes);
-	kc_defer(r->b.delta);
-	KC_RUN(ATTN_BWD_PRE, &r->b);
+	launch_pre(r);
 	for (int64_t i = 0; i < r->nlse; i++)
 		r->b.delta[i] = NAN;
 	/* the reference's results are not used here; dq runs after dkv on the device's arrays */
-	kc_defer(r->b.dqkv);
-	KC_RUN(ATTN_BWD_DKV, &r->b);
+	launch_dkv(r);
 	memcpy(r->b.dqkv, kc_got(r->b.dqkv), nbytes);
 	kc_defer(r->b.dqkv);
 	KC_RUN(ATTN_BWD_DQ, &r->b);
@@ -525,6 +548,7 @@ static void one(const struct shape *s, int32_t dtype, uint32_t threshold, float 
 	const int64_t nq = (int64_t)s->nheads * s->d;
 	const int strips = is_strips(s, dtype, threshold, more);
 	char *before;
+	int once;
 
 	add_more(&r, more);
 	run_forward(&r);
@@ -537,9 +561,8 @@ static void one(const struct shape *s, int32_t dtype, uint32_t threshold, float 
 	run_pre(&r);
 	backward(&r.m, r.b.lse, r.b.delta);
 	before = copy_of(r.b.dqkv, nbytes);
-	kc_defer(r.b.dqkv);
-	KC_RUN(ATTN_BWD_DKV, &r.b);
-	if (!strips)
+	once = launch_dkv(&r) || strips;
+	if (!once)
 		untouched(&r, before, 0, nq);
 	free(before);
 	before = copy_of(kc_got(r.b.dqkv), nbytes);
@@ -555,7 +578,7 @@ static void one(const struct shape *s, int32_t dtype, uint32_t threshold, float 
 		ck_assert_msg(!memcmp(got + at, (char *)r.b.dqkv + at, n),
 			      "row %d: dq is written outside of its part", (int)t);
 		memcpy(got + at, before + at, n);
-		if (strips) {
+		if (once) {
 			ck_assert(tt_is_poison(got + at - nq * w, nq * w));
 			memcpy(got + at - nq * w, before + at - nq * w, nq * w);
 		}
@@ -745,6 +768,7 @@ END_TEST
 /* tokens from to to - 1 of one sequence: out, dk and dv, dq and lse; released by the caller */
 static char *results_of(struct run *r, int64_t from, int64_t to, size_t *ret_nbytes)
 {
+	int once = 0;
 	const size_t w = te_dtype_nbytes((enum te_dtype)r->m.dtype);
 	const size_t row = (size_t)row_of(&r->m.s) * w, orow = (size_t)(r->nout / r->m.s.T) * w;
 	const size_t n = (size_t)(to - from);
@@ -756,16 +780,16 @@ static char *results_of(struct run *r, int64_t from, int64_t to, size_t *ret_nby
 	p += n * orow;
 	for (int h = 0; h < r->m.s.nheads; h++, p += n * 4)
 		memcpy(p, (const float *)kc_got(r->f.lse) + h * r->m.s.T + from, n * 4);
-	kc_defer(r->b.delta);
-	KC_RUN(ATTN_BWD_PRE, &r->b);
+	launch_pre(r);
 	for (int i = 0; i < 2; i++) {
 		const size_t skip = i ? 0 : orow, len = i ? orow : row - orow;
 
-		kc_defer(r->b.dqkv);
-		if (i)
+		if (!i) {
+			once = launch_dkv(r);
+		} else if (!once) {
+			kc_defer(r->b.dqkv);
 			KC_RUN(ATTN_BWD_DQ, &r->b);
-		else
-			KC_RUN(ATTN_BWD_DKV, &r->b);
+		}
 		for (int64_t t = from; t < to; t++, p += len)
 			memcpy(p, (const char *)kc_got(r->b.dqkv) + (size_t)t * row + skip, len);
 	}

@@ -96,7 +96,7 @@ struct mma { /* wgmma, not computed yet */
 };
 
 struct store_op {
-	bool done;
+	bool done, read; /* read: the block may write to its memory again */
 };
 
 struct warp { /* what its threads exchange */
@@ -175,6 +175,9 @@ struct copy {
 	int x, y, z;
 	const void *from = NULL; /* bulk_load() of nbytes */
 	uint32_t nbytes = 0;
+	float *to = NULL; /* bulk_store() and bulk_add(), which read, and then write */
+	bool adds = false;
+	std::vector<float> read = {};
 };
 static std::vector<copy> copies;
 
@@ -194,7 +197,7 @@ static void check_phase(barrier &m)
 }
 
 /* words of a map: see map_of() */
-static void complete(const copy &c)
+static void complete(copy &c)
 {
 	if (c.from) {
 		barrier &m = barrier_at(c.b, c.barrier);
@@ -203,6 +206,25 @@ static void complete(const copy &c)
 		memcpy(&c.b->smem[c.at], c.from, c.nbytes);
 		m.bytes -= c.nbytes;
 		check_phase(m);
+		return;
+	}
+	if (c.to && c.read.empty()) {
+		const float *v = (const float *)&c.b->smem[c.at];
+
+		CHECK(c.at + c.nbytes <= c.b->smem.size(), "bulk copy of %u", c.at);
+		for (uint32_t i = 0; i < c.nbytes; i++)
+			CHECK(!c.b->dirty[c.at + i], "bulk copy of unpublished bytes");
+		c.read.assign(v, v + c.nbytes / 4);
+		copies.push_back(c);
+		c.op->read = true;
+		wake(c.f->store_w);
+		return;
+	}
+	if (c.to) {
+		for (uint32_t i = 0; i < c.nbytes / 4; i++)
+			c.to[i] = c.adds ? c.to[i] + c.read[i] : c.read[i];
+		c.op->done = true;
+		wake(c.f->store_w);
 		return;
 	}
 	uint8_t *p = (uint8_t *)c.map.word[0];
@@ -229,7 +251,7 @@ static void complete(const copy &c)
 				*g = c.b->smem[to];
 		}
 	if (c.store) {
-		c.op->done = true;
+		c.op->done = c.op->read = true;
 		wake(c.f->store_w);
 		return;
 	}
@@ -249,7 +271,7 @@ static void run_all(std::vector<fiber> &fibers)
 		CHECK(ready.size() || copies.size(), "deadlock: %zu threads wait", left);
 		if (copies.size() && (ready.empty() || !rnd(odds))) {
 			const uint32_t i = rnd((uint32_t)copies.size());
-			const copy c = copies[i];
+			copy c = copies[i];
 
 			copies.erase(copies.begin() + i);
 			complete(c);
@@ -414,7 +436,8 @@ DEV void smem_store4(uint32_t at, int a, int b, int c, int d)
 {
 	const int v[4] = { a, b, c, d };
 
-	memcpy(smem(at, 16), v, 16);
+	smem(at, 16);
+	write(at, v, 16);
 }
 DEV void smem_load4(uint32_t at, int &a, int &b, int &c, int &d)
 {
@@ -552,6 +575,10 @@ DEV void barrier_wait(uint32_t at, uint32_t parity)
 	while ((m.phase & 1) == parity)
 		wait_on(m.w);
 }
+DEV bool barrier_test(uint32_t at, uint32_t parity)
+{
+	return (barrier_at(self->b, at).phase & 1) != parity;
+}
 DEV void bulk_load(uint32_t to, const void *from, uint32_t nbytes, uint32_t barrier)
 {
 	CHECK(!(to % 16 || (uintptr_t)from % 16 || nbytes % 16 || !nbytes), "%u bytes", nbytes);
@@ -573,7 +600,7 @@ DEV void tma_load_both(uint32_t to, const te_tensor_map *map, int x, int y, uint
 }
 DEV void tma_store(const te_tensor_map *map, int x, int y, int z, uint32_t from)
 {
-	store_op *op = new store_op{ false };
+	store_op *op = new store_op{ false, false };
 
 	self->stores.push_back(op);
 	copies.push_back({ true, self->b, self, op, from, 0, *map, x, y, z });
@@ -582,16 +609,63 @@ DEV void tma_store(const te_tensor_map *map, int x, int y, uint32_t from)
 {
 	tma_store(map, x, y, 0, from);
 }
-template <int N> DEV void tma_store_wait(void)
+static void stores_wait(size_t n, bool store_op::*what)
 {
 	std::vector<store_op *> &s = self->stores;
 
-	while (s.size() > N) {
-		while (!s[0]->done)
+	for (size_t i = 0; i + n < s.size(); i++)
+		while (!(s[i]->*what))
 			wait_on(self->store_w);
+	while (s.size() && s[0]->done) {
 		delete s[0];
 		s.erase(s.begin());
 	}
+}
+template <int N> DEV void tma_store_wait(void)
+{
+	stores_wait(N, &store_op::read);
+}
+
+static void bulk(void *to, uint32_t from, uint32_t nbytes, bool adds)
+{
+	store_op *op = new store_op{ false, false };
+
+	CHECK(!(from % 16 || (uintptr_t)to % 16 || nbytes % 16 || !nbytes), "%u bytes", nbytes);
+	self->stores.push_back(op);
+	copies.push_back({ true, self->b, self, op, from, 0, {}, 0, 0, 0, NULL, nbytes,
+			   (float *)to, adds });
+}
+DEV void bulk_store(void *to, uint32_t from, uint32_t nbytes)
+{
+	bulk(to, from, nbytes, false);
+}
+DEV void bulk_add(float *to, uint32_t from, uint32_t nbytes)
+{
+	bulk(to, from, nbytes, true);
+}
+template <int N> DEV void bulk_wait(void)
+{
+	stores_wait(N, &store_op::done);
+}
+DEV bool count_is(const uint32_t *count, uint32_t n)
+{
+	return *count == n;
+}
+static waiters count_w;
+
+DEV void count_wait(const uint32_t *count, uint32_t n)
+{
+	while (*count != n)
+		wait_on(count_w);
+}
+DEV void count_set(uint32_t *count, uint32_t n)
+{
+	const std::vector<store_op *> &s = self->stores;
+
+	for (size_t i = 0; i + 1 < s.size(); i++)
+		CHECK(s[i]->done, "a copy before the last is not complete");
+	*count = n;
+	wake(count_w);
 }
 
 DEV uint64_t wgmma_tile(uint32_t at, uint32_t leading)
@@ -616,6 +690,7 @@ static const uint8_t *element(uint64_t desc, int t, int row, int k, int es)
 
 	to ^= (to >> 7 & 7) << 4;
 	CHECK(to + es <= self->b->smem.size(), "operand at %u", to);
+	CHECK(!self->b->dirty[to], "operand of unpublished bytes");
 	return &self->b->smem[to];
 }
 
@@ -760,6 +835,10 @@ template <int N> DEV void mma_bf16(float (&d)[N], uint64_t a, uint64_t b, int ad
 template <int N> DEV void mma_bf16_bt(float (&d)[N], const uint32_t *a, uint64_t b, int add)
 {
 	issue(d, 2 * N, 2, 0, b, add, 0, 1, 0, a);
+}
+DEV void mma_bf16_tt(float (&d)[32], uint64_t a, uint64_t b, int add)
+{
+	issue(d, 64, 2, a, b, add, 1, 1, 0);
 }
 
 /* --- launches ------------------------------------------------------------------------ */

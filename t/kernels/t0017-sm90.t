@@ -18,5 +18,5 @@ emulate "attn_sm90 kernels" attn_sm90 "" attn/plan
 emulate "attn_bwd_sm90 kernels" attn_bwd_sm90 "" attn/plan
 reported gemm/sm90 te_k_gemm_sm90_ 6
 reported attn/sm90 te_k_attn_fwd_sm90_ 4
-reported attn/sm90_bwd te_k_attn_bwd_ 8
+reported attn/sm90_bwd te_k_attn_bwd_ 4
 tap_end

@@ -95,7 +95,7 @@ START_TEST(attention_equals_the_op)
 	y = kc_poison(kc_type, kc_rows, (int64_t)nheads * head_dim);
 	lse = kc_poison(TE_DTYPE_FP32, nheads, kc_rows);
 	dx = kc_poison(kc_type, kc_rows, kc_cols);
-	nbytes = te_kernel_attention_ws_nbytes(kc_rows, nheads);
+	nbytes = te_kernel_attention_ws_nbytes(kc_type, batch, seqlen, nheads, head_dim);
 	ws = kc_ws(nbytes);
 	kc_begin(_i & 1);
 	DO(te_kernel_attention_forward(st, r.call.x.hp, y, lse, &o));
@@ -261,7 +261,7 @@ START_TEST(calls_equal_a_plan)
 	dg = kc_zeros(TE_DTYPE_FP32, 1, kc_cols);
 	db = kc_zeros(TE_DTYPE_FP32, 1, kc_cols);
 	norm_nbytes = te_kernel_norm_ws_nbytes(kc_rows, kc_cols, 2);
-	attn_nbytes = te_kernel_attention_ws_nbytes(kc_rows, nheads);
+	attn_nbytes = te_kernel_attention_ws_nbytes(kc_type, batch, seqlen, nheads, head_dim);
 	DO(te_kernel_norm_forward(st, x, w[0].master, w[1].master, n, mean, rstd, NULL));
 	DO(te_kernel_rope_forward(st, n, r, &ro));
 	DO(te_kernel_attention_forward(st, r, a, lse, &ao));
@@ -338,7 +338,7 @@ START_TEST(attention_names_the_argument)
 	struct te_tensor *dy = kc_normal(TE_DTYPE_FP32, 6, 8);
 	struct te_tensor *dx = kc_poison(TE_DTYPE_FP32, 6, 16);
 	struct te_tensor *big = kc_normal(TE_DTYPE_FP32, 7, 16), *off;
-	const size_t nbytes = te_kernel_attention_ws_nbytes(6, 2);
+	const size_t nbytes = te_kernel_attention_ws_nbytes(TE_DTYPE_FP32, 1, 6, 2, 4);
 	struct kc_quants block = kc_quants("fp8-block", 6, 8), z = kc_quants("fp8-delayed", 6, 8);
 	struct te_tensor *h[2] = { kc_normal(TE_DTYPE_BF16, 6, 16),
 				   kc_poison(TE_DTYPE_BF16, 6, 8) };
@@ -414,7 +414,8 @@ START_TEST(attention_names_the_argument)
 	kc_quants_drop(&z);
 #undef FWD
 #undef BWD
-	ck_assert_uint_eq(te_kernel_attention_ws_nbytes(6, 0), 0);
+	ck_assert_uint_eq(te_kernel_attention_ws_nbytes(TE_DTYPE_FP32, 1, 6, 0, 4), 0);
+	ck_assert_uint_eq(te_kernel_attention_ws_nbytes(TE_DTYPE_BF16, 1, 6, 2, 0), 0);
 	te_tensor_unref(off);
 }
 END_TEST

@@ -67,7 +67,8 @@ static int both(const struct call *c, struct te_tensor *const *t)
 
 static size_t ws_nbytes(const struct call *c)
 {
-	return te_kernel_attention_ws_nbytes(c->batch * c->extent[ROWS], (int32_t)opt.heads);
+	return te_kernel_attention_ws_nbytes(c->row.field[0].dtype, c->batch, c->extent[ROWS],
+					     (int32_t)opt.heads, (int32_t)opt.head_dim);
 }
 
 #define FIELD(type, rows, cols, fill, times)                        \

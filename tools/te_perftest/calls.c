@@ -253,7 +253,8 @@ static size_t norm_ws(const struct call *c)
 
 static size_t attention_ws(const struct call *c)
 {
-	return te_kernel_attention_ws_nbytes(c->extent[ROWS], heads(c));
+	return te_kernel_attention_ws_nbytes(TE_DTYPE_BF16, 1, c->extent[ROWS], heads(c),
+					     HEAD_DIM);
 }
 
 static size_t cross_entropy_ws(const struct call *c)

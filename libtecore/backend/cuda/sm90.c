@@ -172,7 +172,9 @@ int te__sm90_attn(struct te__cuda_stream *s, const struct te__launch *l)
 	if (r)
 		return r;
 	why = fwd ? te__attn_sm90_plan(l->args, nsms, &p) :
-		    te__attn_bwd_sm90_plan(l->args, l->id == TE_K_ATTN_BWD_DKV, nsms, &bwd);
+		    te__attn_bwd_sm90_plan(l->args, nsms, &bwd);
+	if (!why && l->id == TE_K_ATTN_BWD_DQ)
+		return 0; /* dkv computed it */
 	if (!why)
 		return TE__CUDA_IN(s->dev, fwd ? queue_fwd(s, l, &p) : queue_bwd(s, l, &bwd));
 	te__log_debug("attention is left to the mma kernels because %s", why);

@@ -275,6 +275,10 @@ template <class T, int A> DEV void act_d_of(int act, const float v[TE_V], float 
 	memcpy(d, x.v, sizeof(x.v));
 }
 
+/* 1: act_of() and act_d_of() share no term, so that both derivatives of a gated A need both */
+template <class T, int A>
+constexpr bool IS_WHOLE = A == ACT_ANY || (sizeof(T) == 2 && A == ACT_GELU);
+
 template <class T, int A, bool GATED, int R> DEV void act_fwd_body(const struct te_k_act_fwd &a)
 {
 	__shared__ tile_codes<R> codes;
@@ -375,14 +379,14 @@ template <class T, int A, bool GATED, int R> DEV void act_bwd_body(const struct 
 
 			unpack(x.row[i], v[i]);
 			unpack(dy.row[i], d);
-			if (A == ACT_ANY)
+			if (IS_WHOLE<T, A>)
 				act_of<T, A>(a.act, v[i]);
 			else
 				act_s(A, v[i], s);
 #pragma unroll
 			for (int e = 0; e < TE_V; e++)
-				v[i][e] = mul(d[e], A == ACT_ANY ? v[i][e] :
-								   act_y(A, v[i][e], s[e]));
+				v[i][e] = mul(d[e], IS_WHOLE<T, A> ? v[i][e] :
+								     act_y(A, v[i][e], s[e]));
 		}
 		m = put_dx<T, R, R == TILE_SMALL_R>(&o, &t, a.cols, xcols, v, &codes, &values, m);
 	}
@@ -502,7 +506,7 @@ template <class T, int A, bool GATED> DEV void act_bwd_block_body(const struct t
 			unpack(dy[i], d);
 			if (GATED)
 				unpack(gate[i], g);
-			if (A != ACT_ANY) {
+			if (!IS_WHOLE<T, A>) {
 				act_s(A, v, s);
 			} else {
 				act_d_of<T, A>(a.act, v, v);
@@ -512,11 +516,11 @@ template <class T, int A, bool GATED> DEV void act_bwd_block_body(const struct t
 #pragma unroll
 			for (int e = 0; e < TE_V; e++) {
 				if (GATED && e >= first)
-					v[e] = mul(d[e], A == ACT_ANY ? y[e] :
-									act_y(A, y[e], s[e]));
+					v[e] = mul(d[e], IS_WHOLE<T, A> ? y[e] :
+									  act_y(A, y[e], s[e]));
 				else
 					v[e] = mul(GATED ? mul(d[e], g[e]) : d[e],
-						   A == ACT_ANY ? v[e] : act_d(A, v[e], s[e]));
+						   IS_WHOLE<T, A> ? v[e] : act_d(A, v[e], s[e]));
 			}
 			dx[i0 + i] = block_round<T>(block_n(t, i0 + i), v);
 		}

@@ -154,11 +154,11 @@ static const char *variant(const struct te_device_info *d, const char *task)
 	return NULL;
 }
 
-static const char *norm(const struct te__target *t)
+static const char *norm(const struct te__target *t, int64_t rows)
 {
 	static _Alignas(16) unsigned char m[16];
 	const struct te_k_norm_fwd a = { .x = m, .gamma = (float *)m, .rstd = (float *)m,
-					 .rows = 1024, .cols = 2048, .q = { .row = m, .col = m },
+					 .rows = rows, .cols = 2048, .q = { .row = m, .col = m },
 					 .dtype = TE_DTYPE_BF16 };
 	struct te__geometry k;
 
@@ -190,7 +190,9 @@ static void check_dispatch(const struct te__cuda_features *f)
 	ck_assert_str_eq(variant(&d, "MXFP8 and NVFP4 GEMM"),
 			 te__cuda_mx_by_cublaslt(&dev) ? "cublaslt, mma" : "mma");
 	ck_assert_int_eq(te__cuda_mx_by_cublaslt(&dev), f->major == 10 || f->major == 12);
-	ck_assert_str_eq(norm(&f->target), has & TE_FEATURE_CLUSTERS ?
+	/* rows in registers, 16 for a column-wise store; others in the memory of a cluster */
+	ck_assert_str_eq(norm(&f->target, 1024), "te_k_norm_cast_8");
+	ck_assert_str_eq(norm(&f->target, 1020), has & TE_FEATURE_CLUSTERS ?
 			 "te_k_norm_fwd_col8x2_bf16" : "te_k_norm_fwd_col_bf16");
 	te_error_clear();
 	ck_assert_int_eq(te__cuda_fp8_gemm(&dev, TE_K_SCALING_TENSOR),

@@ -55,8 +55,8 @@ check "the log has no rank that is lost" test \
 	"$(grep '^{"te_train"' log | tail -n 1 | grep -c '"ranks":3,.*"lost_ranks":\[\],')" = 1
 at=$(from log)
 check "what was trained meanwhile is not lost: step $at" told "^training goes on after step $at, from"
-check "the losses are those" ranks 3 --resume "$(ls -d saved/step-* | head -n 1)" --out ref \
-	--stop-after "$(latest_losses log | tail -n 1 | sed 's/{"step":\([0-9]*\),.*/\1/')" --log ref.log
+check "the losses are those" ranks 3 --resume saved/step-"$at" --out ref --log ref.log \
+	--stop-after "$(latest_losses log | tail -n 1 | sed 's/{"step":\([0-9]*\),.*/\1/')"
 latest_losses ref.log >want
 latest_losses log >got
 same "of three ranks that go on from there, bit for bit" want got

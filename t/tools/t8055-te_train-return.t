@@ -39,7 +39,7 @@ alone()
 		"$te_train" --model plain.json $common "$@" text
 }
 mkdir -m 700 alone
-alone --recover 1 --out none >alone.out 2>alone.err &
+alone --recover 1 --out nowhere >alone.out 2>alone.err &
 waits=$!
 alone >out 2>err
 check "without --recover nothing is to return to: $?" told 'started again, which needs --recover$'
@@ -73,6 +73,15 @@ begin 2 --model plain.json --recover 9 --out first
 lose 0
 check "rank 0 returns to a single rank" wait_for '^rank 0 has returned; 2 of 2 ranks go on$' err
 check "and trains" ends
+
+TE_COMM_IFACE=none0
+export TE_COMM_IFACE
+begin 2 --model plain.json --recover 9 --out none
+lose 1
+check "without a way to meet none returns" wait_for \
+	'^te_train: an id for ranks that return: .*none0' err
+check "and the others go on" ends
+unset TE_COMM_IFACE
 
 # rank 1 waits to return, and does not come; a later start does
 if [ -z "$TT_SANITIZE" ]; then

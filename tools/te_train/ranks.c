@@ -620,16 +620,22 @@ int ranks_grow(struct te_ctx *ctx, struct ranks *r, struct te_stream *stream, in
 
 	if (!r->rank && returns_look(r, nmicro, &o)) {
 		o.nrecovered = nrecovered;
-		ready = te_comm_id_create(&o.id, &root) >= 0 && !returns_write(&o);
+		te = te_comm_id_create(&o.id, &root);
+		if (te >= 0)
+			te = returns_write(&o);
+		ready = te >= 0;
+		failed = !ready;
+		if (failed)
+			say_te(te, "an id for ranks that return");
 	}
 	te = ranks_first(r, stream, &ready);
 	if (te >= 0 && ready) {
 		failed = (r->rank && returns_read(&o)) ||
 			 meet(ctx, &o, r->rank, r->nwords, &comm) < 0;
 		te = r->comm ? ranks_any(r, stream, failed, &failed) : 0;
-		for (int32_t i = o.nold; i < o.n && failed; i++)
-			r->absent[o.rank[i]] = o.start[i];
 	}
+	for (int32_t i = o.nold; i < o.n && failed; i++)
+		r->absent[o.rank[i]] = o.start[i];
 	te_comm_root_unref(root);
 	if (te < 0 || !ready || failed) {
 		te_comm_unref(comm);

@@ -204,24 +204,6 @@ void te__h_norm_dw(const struct te_k_norm_dw *a)
 		  (void *)(uintptr_t)a);
 }
 
-/* sums of dx, of the parts from row begin on */
-static void dx_part(void *arg, int64_t begin, int64_t end)
-{
-	const struct te_k_norm_both *a = arg;
-	float buf[TE__H_CHUNK];
-
-	for (int64_t r = begin; r < end; r++) {
-		float *part = a->part_dx + r / TE_K_PART_ROWS * a->cols;
-
-		if (r % TE_K_PART_ROWS == 0)
-			memset(part, 0, (size_t)a->cols * sizeof(*part));
-		TE__H_CHUNKS(c, len, a->cols) {
-			te__h_add_to(part + c,
-				     te__h_view(a->dtype, a->dx, r * a->cols + c, len, buf), len);
-		}
-	}
-}
-
 void te__h_norm_both(const struct te_k_norm_both *a)
 {
 	const struct te_k_norm_bwd b = {
@@ -241,14 +223,14 @@ void te__h_norm_both(const struct te_k_norm_both *a)
 	const struct te_k_norm_dw w = { a->dy,	       a->x,	     a->mean, a->rstd,
 					a->part_gamma, a->part_beta, a->rows, a->cols,
 					a->dtype,      0 };
+	const struct te_k_colsum dx = { a->dx, a->part_dx, a->rows, a->cols, a->dtype, 0 };
 
 	if (te__h_noop(a->q.noop))
 		return;
 	te__h_norm_dw(&w); /* first: dx may be dy */
 	te__h_norm_bwd(&b);
 	if (a->part_dx)
-		te__k_for(a->rows, te__h_rows_grain(a->cols, TE_K_PART_ROWS), dx_part,
-			  (void *)(uintptr_t)a);
+		te__h_colsum(&dx);
 }
 
 /* the first column and the width of group g of a row */

@@ -184,34 +184,9 @@ END_TEST
 START_TEST(each_call_of_nvfp4_may_fail)
 {
 	const struct te_k_gemm g = nvfp4();
-	int fired = 1, ncodes = 0;
 
 	dev.cc = 100;
-	for (int nth = 1; fired; nth++) {
-		int r;
-
-		close_all();
-		unlink(choices);
-		te_error_clear();
-		fake.ncalls = 0;
-		fake.failed = "none";
-		fake.fail_at = nth;
-		r = launch(&g);
-		fired = fake.ncalls >= nth;
-		fake.fail_at = 0;
-		ck_assert_ptr_null(stream.given);
-		if (r) {
-			ck_assert_msg(r == -TE_EBLAS || r == -TE_ECUDA, "%s: %d", fake.failed, r);
-			tt_said(!strcmp(fake.failed, "cuLaunchKernelEx") ? "launch of te_k_fill" :
-									   fake.failed);
-			ncodes++;
-		} else {
-			ck_assert_int_eq(fake.nevents, 3);
-		}
-		DO(launch(&g));
-		ck_assert_int_eq(fake.nevents, 3);
-	}
-	ck_assert_int_gt(ncodes, 10);
+	lt_each_call_may_fail(launch, &g, 3, "launch of te_k_fill");
 }
 END_TEST
 

@@ -376,3 +376,34 @@ void lt_name_cache(void)
 	if (!mkdtemp(cache) || rmdir(cache) || setenv("TE_CACHE_DIR", cache, 1))
 		abort();
 }
+
+void lt_each_call_may_fail(int (*run)(const struct te_k_gemm *g), const struct te_k_gemm *g,
+			   int nevents, const char *launch)
+{
+	int fired = 1, ncodes = 0;
+
+	for (int nth = 1; fired; nth++) {
+		int r;
+
+		close_all();
+		unlink(choices);
+		te_error_clear();
+		fake.ncalls = 0;
+		fake.failed = "none";
+		fake.fail_at = nth;
+		r = run(g);
+		fired = fake.ncalls >= nth;
+		fake.fail_at = 0;
+		ck_assert_ptr_null(stream.given);
+		if (r) {
+			ck_assert_msg(r == -TE_EBLAS || r == -TE_ECUDA, "%s: %d", fake.failed, r);
+			tt_said(strcmp(fake.failed, "cuLaunchKernelEx") ? fake.failed : launch);
+			ncodes++;
+		} else {
+			ck_assert_int_eq(fake.nevents, nevents);
+		}
+		DO(run(g));
+		ck_assert_int_eq(fake.nevents, nevents);
+	}
+	ck_assert_int_gt(ncodes, 10);
+}

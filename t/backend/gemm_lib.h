@@ -73,6 +73,13 @@ void close_all(void);
 /* is the stream that GEMMs are queued on being captured? */
 int lt_is_capturing(void);
 
+/*
+ * run(g) queues nevents, or fails at one of the calls that it makes, with a message that names the
+ * call, or launch for cuLaunchKernelEx; then it succeeds.
+ */
+void lt_each_call_may_fail(int (*run)(const struct te_k_gemm *g), const struct te_k_gemm *g,
+			   int nevents, const char *launch);
+
 /* the cases of a file */
 void cublaslt_mx_cases(TCase *c);
 

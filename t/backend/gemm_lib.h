@@ -23,7 +23,7 @@ enum kind { STREAM, EVENT, GRAPH, EXEC, MEMORY, PREF, DESC, LAYOUT, HANDLE, NKIN
 /* what was queued eagerly: a GEMM of so many rows, in the order of te_gemm(), or a kernel */
 struct event {
 	int is_gemm;
-	const void *func; /* of a kernel: an address in lt_func */
+	const void *func; /* a kernel: an address in lt_func */
 	const void *a, *b, *sa, *sb;
 	int adtype, bdtype, ddtype; /* cuBLASLt's */
 	int32_t pointers;	    /* pointer mode */
@@ -45,7 +45,7 @@ extern struct fake {
 	float ms[CANDIDATES];
 	size_t version;
 	int compute; /* compute type of the latest descriptor */
-	int32_t mode[2]; /* of the scales of A and B, as set last */
+	int32_t mode[2]; /* modes of the scales of A and B, as set last */
 	const void *sa, *sb; /* te_gemm()'s, as set last */
 	int none;	     /* searches find no algorithm: 1 by their status, 2 by their number */
 	int nsearches;

@@ -32,10 +32,11 @@ ends()
 	ends_with 143
 }
 
-# alone: a rank that was started again, and finds no other
+# alone: a rank that was started again, and finds no other; alone_n: of so many
+alone_n=2
 alone()
 {
-	env TE_COMM_DIR="$tmp/alone" TE_COMM_RANK=1 TE_COMM_NRANKS=2 TE_COMM_RESTARTS=1 \
+	env TE_COMM_DIR="$tmp/alone" TE_COMM_RANK=1 TE_COMM_NRANKS=$alone_n TE_COMM_RESTARTS=1 \
 		"$te_train" --model plain.json $common "$@" text
 }
 mkdir -m 700 alone
@@ -45,6 +46,9 @@ alone >out 2>err
 check "without --recover nothing is to return to: $?" told 'started again, which needs --recover$'
 alone --recover 1 >out 2>err
 check "nor without a folder" told 'started again, which needs --out$'
+alone_n=65
+alone --recover 1 --out nowhere >out 2>err
+check "nor to too many ranks" told 'TE_COMM_NRANKS is 65: expected 1 to 64$'
 
 begin 3 --model plain.json --recover 9 --keep 9 --out saved
 lose 2

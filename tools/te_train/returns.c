@@ -79,7 +79,7 @@ int returns_look(const struct ranks *r, int64_t nmicro, struct offer *ret_o)
 	const int32_t nparts = r->nparts ? r->nparts : 1, nold = r->others + 1;
 	int32_t n = nold;
 
-	if (returns_starts() < 0 || nold == r->nfirst)
+	if (nold == r->nfirst || returns_starts() < 0)
 		return 0;
 	memset(ret_o, 0, sizeof(*ret_o));
 	for (int32_t i = 0; i < nold; i++)

@@ -173,10 +173,6 @@ static void end_save(struct trainer *t, int status)
 	trainer_judge_save(t, status, s->step);
 }
 
-/*
- * Waits until the other thread has ended, if there is one. together: the other ranks wait, too.
- * After a failure they do not: rank 0 alone knows the status.
- */
 void trainer_wait_save(struct trainer *t, int together)
 {
 	struct saver *s = &t->now.saver;

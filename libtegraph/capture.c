@@ -267,7 +267,8 @@ static int warm_up_once(struct te_graph *g)
 	int r = te__graph_edge(g, 0, g->fn, g->stream);
 
 	for (int32_t k = 0; k < g->nsteps && !r; k++)
-		r = hooked_step(g, &g->step[k], "warm-up of ", warm_up_step);
+		if (!g->nwarm_micro || g->step[k].micro < g->nwarm_micro)
+			r = hooked_step(g, &g->step[k], "warm-up of ", warm_up_step);
 	return r || g->renewed ? r : te__graph_edge(g, 1, g->fn, g->stream);
 }
 

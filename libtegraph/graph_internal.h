@@ -58,6 +58,8 @@ struct te_graph {
 	/* number of the first micro-batch in a larger step, and the step's number of them; 0:
 	 * none */
 	int32_t first_micro, total_micro;
+	/* warm-up runs the passes of the first so many micro-batches; 0: of all */
+	int32_t nwarm_micro;
 	/* sequence of a te_step, or NULL: warm-up leaves out the last function, the optimizer, and
 	 * does not restore what te__seq_renews() names */
 	const struct te_seq *renewed;

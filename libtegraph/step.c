@@ -325,6 +325,17 @@ static int update(void *arg, struct te_stream *stream)
 	return s->adamw ? te_adamw_step(s->adamw, stream) : 0;
 }
 
+/* Micro-batches that have plans of their own: later ones run the same. Gradients are complete after
+ * all of them, and their hook is to run once before the capture: 0. */
+static int32_t nwarm_micro(const struct te_step *s)
+{
+	int32_t n = 0;
+
+	for (int32_t p = 0; p < s->nparts && !s->nadds; p++)
+		n = s->place[p].nplans > n ? s->place[p].nplans : n;
+	return n;
+}
+
 /* flags: in addition to the options' flags */
 static int make_graph(struct te_step *s, const struct te_callable *c, uint32_t flags,
 		      struct te_graph **ret_graph)
@@ -350,6 +361,7 @@ static int make_graph(struct te_step *s, const struct te_callable *c, uint32_t f
 	g->first_micro = s->opts.first_micro_batch;
 	g->total_micro = s->total;
 	g->renewed = s->seq;
+	g->nwarm_micro = nwarm_micro(s);
 	r = te__graph_build(g, s->ncallables, c);
 	if (r) {
 		te__graph_free(g);

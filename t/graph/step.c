@@ -639,6 +639,48 @@ START_TEST(gradients_are_complete_once)
 }
 END_TEST
 
+static int count_event(void *arg, struct te_plan *plan, const struct te_plan_event *event)
+{
+	(void)plan;
+	(void)event;
+	++*(int *)arg;
+	return 0;
+}
+
+/* events of a step of two micro-batches that is created, and runs once */
+static int count_events(uint32_t flags)
+{
+	struct te_step_opts o = TE_STEP_OPTS_INIT;
+	struct te_seq *seq = model_create(ctx, &small, 3);
+	struct te_step *step;
+	int n = 0;
+
+	o.flags = flags;
+	o.micro_batches = 2;
+	o.x = tokens(small.batch, small.seqlen);
+	o.hook = count_event;
+	o.hook_arg = &n;
+	o.hooks = 1u << TE_PLAN_EVENT_BEGIN;
+	DO(te_step_create(seq, NULL, &o, &step));
+	feed_shape(step, 0, 1);
+	DO(te_step_run(step, 0, st));
+	DO(te_stream_sync(st));
+	te_step_unref(step);
+	te_seq_unref(seq);
+	return n;
+}
+
+/* micro-batches of one plan are alike: the first alone runs before the capture of both */
+START_TEST(one_of_like_micro_batches_warms_up)
+{
+	const int n = count_events(0);
+
+	ck_assert_int_gt(n, 0);
+	ck_assert_int_eq(2 * count_events(TE_STEP_GRAPH), 3 * n);
+	ck_assert_int_eq(2 * count_events(TE_STEP_PASS_GRAPHS), 3 * n);
+}
+END_TEST
+
 TT_PAIR_SUITE("graph/step")
 {
 	TCase *c = tt_ctx_case(s, "bits", "graph step");
@@ -655,6 +697,7 @@ TT_PAIR_SUITE("graph/step")
 	c = tt_ctx_case(s, "tensors", "graph step");
 	tcase_add_test(c, tensors_are_of_a_micro_batch);
 	tcase_add_loop_test(c, gradients_are_complete_once, 0, 2 * WAYS);
+	tcase_add_test(c, one_of_like_micro_batches_warms_up);
 	step_cuts_cases(s);
 	step_drop_cases(s);
 	step_scales_cases(s);

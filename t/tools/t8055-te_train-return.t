@@ -32,6 +32,17 @@ ends()
 	ends_with 143
 }
 
+# trains_after PATTERN: a line of err matches, and steps follow it
+trains_after()
+{
+	wait_for "$1" err || return 1
+	tries=0
+	until sed -n "/$1/,\$p" err | grep -q '^step '; do
+		[ $((tries += 1)) -gt 2400 ] && { explain "no step after $1"; return 1; }
+		sleep 0.05
+	done
+}
+
 # alone: a rank that was started again, and finds no other; alone_n: of so many
 alone_n=2
 alone()
@@ -77,6 +88,22 @@ begin 2 --model plain.json --recover 9 --out first
 lose 0
 check "rank 0 returns to a single rank" wait_for '^rank 0 has returned; 2 of 2 ranks go on$' err
 check "and trains" ends
+
+begin 2 --model plain.json --recover 9 --keep 9 --out whole
+lose 0 1
+check "when all are lost, all begin again" trains_after '2 train, from the beginning$'
+lose 1
+check "rank 1 returns to them" trains_after '^rank 1 has returned; 2 of 2 ranks go on$'
+lose 0 1
+check "all go on when all are lost once more" trains_after '2 train, from the latest checkpoint$'
+check "until a signal" ends
+at=$(from log)
+check "what was saved is not lost: step $at" test "$at" -ge 1
+check "the losses are those" ranks 2 --resume whole/step-"$at" --out ref2 --log ref.log \
+	--stop-after "$(latest_losses log | tail -n 1 | sed 's/{"step":\([0-9]*\),.*/\1/')"
+latest_losses ref.log >want
+latest_losses log >got
+same "of two ranks that go on from there, bit for bit" want got
 
 TE_COMM_IFACE=none0
 export TE_COMM_IFACE

@@ -170,6 +170,7 @@ int trainer_recover(struct trainer *t, int *status);
 int trainer_looks(const struct trainer *t);
 /* After an attempt that ended for ranks that return. 1: training goes on, by trainer_open() */
 int trainer_grow(struct trainer *t, int *status);
+
 /* ---- save.c: checkpoints, in trainer_folder() ---- */
 
 /* save now: all ranks wait for rank 0 */
@@ -193,6 +194,11 @@ int trainer_save_files(struct trainer *t, const char *dir, struct te_adamw *opt)
 int trainer_not_finite(const struct trainer *t, const char *what, double value, const char *then);
 /* folder of checkpoints, or NULL */
 const char *trainer_folder(const struct trainer *t);
+/*
+ * 1: the checkpoint in the folder is of this run. Rank 0 may have been lost after it wrote the
+ * first one, and before it told.
+ */
+int trainer_has_saved(const struct trainer *t);
 /* 2, or 3 with documents: arrays of nrows rows in one, which are tokens, targets, documents */
 int trainer_ninputs(const struct trainer *t);
 struct rows trainer_rows(const struct trainer *t, int32_t *tokens, int64_t nrows);

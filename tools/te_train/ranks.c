@@ -645,13 +645,23 @@ int ranks_grow(struct te_ctx *ctx, struct ranks *r, struct te_stream *stream, in
 	return te < 0 ? te : 1;
 }
 
+/* all ranks wait, and this is the first of them */
+static int offer_all(struct offer *o, struct te_comm_root **ret_root)
+{
+	int te = te_comm_id_create(&o->id, ret_root);
+
+	o->nrecovered = 1;
+	return te < 0 ? te : returns_write(o);
+}
+
 int ranks_return(struct te_ctx *ctx, struct ranks *r, struct te_stream *stream,
-		 int64_t *ret_nrecovered)
+		 int64_t *ret_nrecovered, int *ret_all)
 {
 	const char *number = getenv("TE_COMM_RANK"), *nranks = getenv("TE_COMM_NRANKS");
+	struct te_comm_root *root = NULL;
 	struct te_comm *comm = NULL;
 	struct offer o;
-	int32_t rank;
+	int32_t rank = 0;
 	int te;
 
 	r->nfirst = nranks ? atoi(nranks) : 0;
@@ -659,12 +669,17 @@ int ranks_return(struct te_ctx *ctx, struct ranks *r, struct te_stream *stream,
 		return say_bad("TE_COMM_NRANKS is %s: expected 1 to %d",
 			       nranks ? nranks : "not set", MOST_RANKS);
 	memset(r->state, RANK_LOST, sizeof(r->state));
-	if (returns_wait(atoi(number), &o, &rank) || returns_train())
+	te = returns_wait(atoi(number), r->nfirst, &o, &rank);
+	if (te < 0 || returns_train())
 		return STATUS_FAILED;
-	*ret_nrecovered = o.nrecovered;
-	te = meet(ctx, &o, rank, r->nwords, &comm);
+	te = te ? offer_all(&o, &root) : 0;
+	if (te >= 0)
+		te = meet(ctx, &o, rank, r->nwords, &comm);
 	if (te >= 0)
 		te = begin_offered(r, stream, &o, comm);
+	te_comm_root_unref(root);
+	*ret_nrecovered = o.nrecovered;
+	*ret_all = !o.nold;
 	if (te < 0)
 		return say_te(te, "joining the ranks that train");
 	say_only_failures(r->rank > 0);

@@ -90,10 +90,12 @@ int ranks_is_idle(const struct ranks *r);
  */
 int ranks_grow(struct te_ctx *ctx, struct ranks *r, struct te_stream *stream, int64_t nmicro,
 	       int64_t nrecovered);
-/* a rank that was started again waits until the others take it in; *ret_nrecovered: how often they
- * have recovered */
+/*
+ * A rank that was started again waits until the others take it in, or until all ranks wait.
+ * *ret_nrecovered: how often they have recovered; *ret_all: 1 if all ranks were started again.
+ */
 int ranks_return(struct te_ctx *ctx, struct ranks *r, struct te_stream *stream,
-		 int64_t *ret_nrecovered);
+		 int64_t *ret_nrecovered, int *ret_all);
 
 #define RANKS_TEXT (4 * MOST_RANKS + 8)
 /* "rank 2" or "ranks 2, 3": ranks that are in this state, and were not before. Returns their

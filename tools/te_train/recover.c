@@ -76,18 +76,6 @@ static int meet(struct trainer *t, const int32_t own[NTOLD])
 	return hear(t, all, own[TOLD_STATUS]);
 }
 
-/*
- * 1: the checkpoint in the folder is of this run. Rank 0 may have been lost after it wrote the
- * first one, and before it told.
- */
-static int has_saved(const struct trainer *t)
-{
-	const char *dir = trainer_folder(t);
-	const int64_t ns = dir ? ckpt_written_ns(dir) : 0;
-
-	return dir && (t->from == dir || (ns && ns != t->out_written_ns));
-}
-
 int trainer_recover(struct trainer *t, int *status)
 {
 	const int64_t saved_step = t->saved_step;
@@ -95,7 +83,7 @@ int trainer_recover(struct trainer *t, int *status)
 	const int own_fault = ranks_check(&t->ranks) >= 0 && (*status == STATUS_BAD || !say_code());
 	const int32_t own[NTOLD] = {
 		[TOLD_STATUS] = own_fault ? *status : STATUS_OK,
-		[TOLD_SAVED] = has_saved(t),
+		[TOLD_SAVED] = trainer_has_saved(t),
 	};
 	int te;
 

@@ -16,6 +16,7 @@
 #define ALIVE "te_train-alive"	/* ranks that train have a shared lock of it */
 #define WAITS "te_train-waits-" /* one that waits has a lock of this file; its start is in it */
 #define OFFER "te_train-offer"
+#define WRITTEN "te_train-written" /* returns_written(), as text */
 #define POLL_MS 20
 #define ALONE_MS 10000 /* a rank may have been started again before the others began to train */
 #define PATH_MOST 4200
@@ -54,6 +55,34 @@ int returns_train(void)
 	return alive < 0 || flock(alive, LOCK_SH) ?
 		       say_failed("%s in TE_COMM_DIR: %s", ALIVE, strerror(errno)) :
 		       STATUS_OK;
+}
+
+int returns_note_written(int64_t ns)
+{
+	char text[32];
+	const int n = snprintf(text, sizeof(text), "%lld", (long long)ns);
+	int fd, r;
+
+	if (returns_starts() < 0)
+		return STATUS_OK;
+	fd = open_in(WRITTEN, -1, O_WRONLY | O_CREAT | O_TRUNC);
+	r = fd < 0 || write(fd, text, (size_t)n) != n ?
+		    say_failed("%s in TE_COMM_DIR: %s", WRITTEN, strerror(errno)) :
+		    STATUS_OK;
+	if (fd >= 0)
+		close(fd);
+	return r;
+}
+
+int64_t returns_written(void)
+{
+	char text[32] = "";
+	int fd = open_in(WRITTEN, -1, O_RDONLY);
+	const int has = fd >= 0 && read(fd, text, sizeof(text) - 1) > 0;
+
+	if (fd >= 0)
+		close(fd);
+	return has ? atoll(text) : 0;
 }
 
 /* ---- ranks that train ---- */
@@ -168,22 +197,41 @@ static int begin_to_wait(int32_t number, int32_t start)
 	return fd;
 }
 
-int returns_wait(int32_t number, struct offer *ret_o, int32_t *ret_rank)
+/* 1: every rank waits, so that none trains; *ret_o: the offer to all of them */
+static int all_wait(int32_t nranks, int32_t start, struct offer *ret_o)
+{
+	memset(ret_o, 0, sizeof(*ret_o));
+	ret_o->start[0] = start;
+	for (ret_o->n = 1; ret_o->n < nranks; ret_o->n++) {
+		ret_o->rank[ret_o->n] = ret_o->n;
+		ret_o->start[ret_o->n] = waits(ret_o->n);
+		if (ret_o->start[ret_o->n] < 0)
+			return 0;
+	}
+	return 1;
+}
+
+int returns_wait(int32_t number, int32_t nranks, struct offer *ret_o, int32_t *ret_rank)
 {
 	const struct timespec pause = { 0, POLL_MS * 1000000 };
 	const int32_t start = returns_starts();
 	const int fd = begin_to_wait(number, start);
 	int32_t alone_ms = 0;
-	int offered = 0;
+	int offered = 0, all = 0;
 
-	if (fd < 0)
-		return say_failed("%s%d in TE_COMM_DIR: %s", WAITS, number, strerror(errno));
-	while (!offered && alone_ms < ALONE_MS) {
+	if (fd < 0) {
+		(void)say_failed("%s%d in TE_COMM_DIR: %s", WAITS, number, strerror(errno));
+		return -EIO;
+	}
+	while (!offered && !all && alone_ms < ALONE_MS) {
 		nanosleep(&pause, NULL);
 		alone_ms = is_alone() ? alone_ms + POLL_MS : 0;
 		offered = !returns_read(ret_o) && is_offered(ret_o, number, start, ret_rank);
+		all = !offered && !number && all_wait(nranks, start, ret_o);
 	}
 	close(fd);
-	return offered ? STATUS_OK :
-			 say_failed("rank %d was started again, and no other rank trains", number);
+	if (offered || all)
+		return all;
+	(void)say_failed("rank %d was started again, and no other rank trains", number);
+	return -ESRCH;
 }

@@ -299,11 +299,6 @@ static int load(struct trainer *t)
 	return STATUS_OK;
 }
 
-const char *trainer_folder(const struct trainer *t)
-{
-	return t->o->out ? t->o->out : t->o->resume;
-}
-
 /* does the run continue from the checkpoint in its folder? */
 static int resumes_in(const struct opts *o, const char *dir)
 {
@@ -311,6 +306,11 @@ static int resumes_in(const struct opts *o, const char *dir)
 
 	return o->resume && !stat(o->resume, &a) && !stat(dir, &b) && a.st_dev == b.st_dev &&
 	       a.st_ino == b.st_ino;
+}
+
+static int drops_best(const struct opts *o)
+{
+	return o->overwrite && !resumes_in(o, o->out);
 }
 
 /* replace files of another run only on request */
@@ -448,17 +448,27 @@ static void count_steps(struct trainer *t)
 				      (int64_t)ceil(o->tokens / (double)trainer_step_tokens(t));
 }
 
-/* te_run has started this rank again: it goes on from the others' checkpoint */
+/*
+ * te_run has started this rank again: it goes on from the others' checkpoint, or if all ranks were
+ * lost from their latest, before which they begin as at first.
+ */
 static int come_back(struct trainer *t)
 {
-	int r;
+	int r, all = 0;
 
 	if (!t->o->recover || !trainer_folder(t))
 		return say_bad("this rank was started again, which needs %s",
 			       t->o->recover ? "--out" : "--recover");
-	r = ranks_return(t->ctx, &t->ranks, t->stream, &t->nrecovered);
-	t->from = trainer_folder(t);
+	r = ranks_return(t->ctx, &t->ranks, t->stream, &t->nrecovered, &all);
 	t->out_was_free = 1;
+	t->out_written_ns = returns_written();
+	if (!all || trainer_has_saved(t))
+		t->from = trainer_folder(t);
+	t->drop_best = t->from == t->o->resume && drops_best(t->o);
+	if (!r && all)
+		say_note("all ranks were started again: %d train, %s", (int)ranks_n(&t->ranks),
+			 t->from == t->o->resume ? "from the beginning" :
+						   "from the latest checkpoint");
 	count_steps(t);
 	return r;
 }
@@ -502,7 +512,9 @@ int trainer_create(const struct opts *o, struct trainer *t)
 		r = check_names(t);
 	t->out_was_free = o->out && ckpt_is_free(o->out);
 	t->out_written_ns = o->out ? ckpt_written_ns(o->out) : 0;
-	t->drop_best = o->overwrite && !resumes_in(o, o->out);
+	t->drop_best = drops_best(o);
+	if (!r && !t->ranks.rank)
+		r = returns_note_written(t->out_written_ns);
 	count_steps(t);
 	return r;
 }

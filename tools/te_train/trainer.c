@@ -31,6 +31,19 @@ double trainer_elapsed_s(const struct trainer *t)
 	return t->ranks.comm ? t->now.ranks_s : now_s() - t->start_s;
 }
 
+const char *trainer_folder(const struct trainer *t)
+{
+	return t->o->out ? t->o->out : t->o->resume;
+}
+
+int trainer_has_saved(const struct trainer *t)
+{
+	const char *dir = trainer_folder(t);
+	const int64_t ns = dir ? ckpt_written_ns(dir) : 0;
+
+	return dir && (t->from == dir || (ns && ns != t->out_written_ns));
+}
+
 int trainer_ninputs(const struct trainer *t)
 {
 	return t->cfg.documents ? 3 : 2;

@@ -23,30 +23,42 @@ empty "each name has one page" "$tmp/bad"
 # page NAME.S: the file that documents it, its own or one whose NAME section has it
 page()
 {
-	f=$(sed -n "s,^$1 ,,p" "$tmp/aliases")
-	f="$abs_top_srcdir/man/${f:-$1}"
-	[ -e "$f" ] || f="$abs_top_builddir/man/$1"
+	f=$abs_top_srcdir/man/$1
+	[ -e "$f" ] || f=$abs_top_srcdir/man/$(sed -n "s,^$1 ,,p" "$tmp/aliases")
+	[ -f "$f" ] || f=$abs_top_builddir/man/$1
 	echo "$f"
 }
 
 for l in $libs; do
 	exports $l public >"$tmp/exports"
-	while read -r fn; do
-		if ! grep -qx "$fn\.3" "$tmp/names"; then
-			echo "no page is named $fn.3 or has $fn in its NAME section" >"$tmp/bad"
-			not_ok "$fn" "$tmp/bad"
-			continue
-		fi
-		p=$(page "$fn.3")
-		{
-			grep -qE "^\.Nm $fn( ,)?$" "$p" || echo "$p: no .Nm $fn"
-			grep -qE "^\.F[no] $fn\b" "$p" || echo "$p: no prototype of $fn"
-			grep -qE "^\.Pq $l, Fl lte${l#libte}$" "$p" || echo "$p: LIBRARY is not $l"
-			grep -q '^\.Sh EXAMPLES' "$p" || echo "$p: no EXAMPLES"
-			grep -q '^\.Sh RETURN VALUES' "$p" || echo "$p: no RETURN VALUES"
-		} >"$tmp/bad"
-		empty "$fn" "$tmp/bad"
-	done <"$tmp/exports"
+	while read -r fn; do echo "$fn $(page "$fn.3")"; done <"$tmp/exports" | awk -v l=$l '
+		{ fn[NR] = $1; page[NR] = $2 }
+		END {
+			lte = "lte" substr(l, 6)
+			for (i = 1; i <= NR; i++) {
+				split("", has)
+				while ((getline line <page[i]) > 0) {
+					split(line, w, /[ (]/)
+					has[w[1] " " w[2]]
+					has[line]
+				}
+				close(page[i])
+				at = page[i] ": "
+				if (!(".Nm " fn[i] in has))
+					print at "no .Nm " fn[i]
+				if (!(".Fn " fn[i] in has || ".Fo " fn[i] in has))
+					print at "no prototype of " fn[i]
+				if (!(".Pq " l ", Fl " lte in has))
+					print at "LIBRARY is not " l
+				if (!(".Sh EXAMPLES" in has))
+					print at "no EXAMPLES"
+				if (!(".Sh RETURN VALUES" in has))
+					print at "no RETURN VALUES"
+			}
+			if (NR < 3)
+				print "only " NR " functions"
+		}' >"$tmp/bad"
+	empty "each function of $l has a page with its prototype and an example" "$tmp/bad"
 done
 
 # a page of section 3 documents what is exported
@@ -145,13 +157,10 @@ done <"$tmp/fields" >"$tmp/bad"
 empty "pages name the fields of the options of kernels" "$tmp/bad"
 
 # every .Xr of ours points at a page of ours
-for p in $(cat "$tmp/there"); do
-	f=$(page "$p")
-	sed -n 's/^\.Xr \(te[a-z0-9_]*\) \([0-9]\).*/\1.\2/p' "$f" |
-		while read -r x; do
-			grep -qx "$x" "$tmp/names" || echo "$p: refers to $x"
-		done
-done | sort -u >"$tmp/bad"
+for p in $(cat "$tmp/there"); do page "$p"; done | xargs grep -E '^\.Xr te[a-z0-9_]* [0-9]' |
+	sed 's,^.*/\([^/:]*\):\.Xr \(te[a-z0-9_]*\) \([0-9]\).*,\2.\3 \1,' | awk '
+	NR == FNR { names[$1]; next }
+	!($1 in names) { print $2 ": refers to " $1 }' "$tmp/names" - | sort -u >"$tmp/bad"
 empty "every reference to a page of ours finds one" "$tmp/bad"
 
 tap_end

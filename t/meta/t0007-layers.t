@@ -6,19 +6,19 @@
 
 cd "$abs_top_srcdir" || exit 99
 
-# ours FOLDER: FILE TARGET of each include of one of our files
+# FILE TARGET of each include of one of our files, in the order of files
+find include kernels libte* tools daemon examples -name '*.[chS]' -o -name '*.cu' -o -name '*.cuh' |
+	sort | xargs awk '
+	match($0, /^[ \t]*#[ \t]*include[ \t]*(<te\/|")[^">]*/) {
+		name = substr($0, RSTART, RLENGTH)
+		sub(/^[^<"]*[<"]/, "", name)
+		print FILENAME, name
+	}' >"$tmp/includes"
+
+# ours FOLDER: its files' lines of these
 ours()
 {
-	find "$1" -name '*.[chS]' -o -name '*.cu' -o -name '*.cuh' | sort | while read -r f; do
-		sed -n 's/^[ \t]*#[ \t]*include[ \t]*\([<"][^">]*\).*/\1/p' "$f" |
-			while read -r t; do
-				name=${t#?}
-				case $t in
-				'<te/'*) echo "$f $name" ;;
-				'"'*) echo "$f $name" ;;
-				esac
-			done
-	done
+	grep "^$1/" "$tmp/includes"
 }
 
 # only NAME FOLDER PATTERN: includes outside the pattern are wrong
@@ -116,14 +116,17 @@ empty "includes make no circle" "$tmp/bad"
 # tables of functions are not calls
 calls()
 {
+	objs=
 	for f in "$1"/*.c; do
-		f=$(basename "$f" .c)
+		f=${f##*/} f=${f%.c}
 		# of a library, or of a program, with its name before it if it has flags of its own
 		for o in "$abs_top_builddir/$1/.libs/$f.o" "$abs_top_builddir/$1/.libs/"*-"$f.o" \
 			"$abs_top_builddir/$1/$f.o" "$abs_top_builddir/$1/"*-"$f.o"; do
-			[ -f "$o" ] && $NM -g "$o" | sed "s/^/$f /" && break
+			[ -f "$o" ] && objs="$objs $o" && break
 		done
-	done | awk '
+	done
+	$NM -A -g $objs | awk '
+		{ sub(/\.o:.*/, "", $1); sub(/.*[\/-]/, "", $1) }
 		$(NF - 1) == "U" { uses[$NF] = uses[$NF] $1 " " }
 		$(NF - 1) == "T" { file[$NF] = $1; seen++ }
 		END {

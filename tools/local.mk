@@ -67,6 +67,7 @@ tools_lib_libtools_la_SOURCES += \
 	tools/lib/lora.h \
 	tools/lib/model.c \
 	tools/lib/model.h \
+	tools/lib/model_init.c \
 	tools/lib/model_path.c \
 	tools/lib/model_path.h \
 	tools/lib/pyjson.c \
@@ -90,7 +91,9 @@ tools_lib_libtools_la_SOURCES += \
 	tools/lib/weight_map.c \
 	tools/lib/weight_map.h \
 	tools/lib/weights.c \
-	tools/lib/weights.h
+	tools/lib/weights.h \
+	tools/lib/weights_read.c \
+	tools/lib/weights_slice.h
 
 tools_te_export_SOURCES = \
 	tools/export/export.c \

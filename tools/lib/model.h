@@ -77,6 +77,10 @@ int model_init(struct model *m, uint64_t seed);
 int model_create(struct te_ctx *ctx, const struct config *cfg, uint64_t seed,
 		 struct model *ret_model);
 void model_free(struct model *m);
+/* parameters in weights without these TE_WEIGHT_*, without padding */
+int64_t model_count(const struct model *m, uint32_t without);
+/* reports the library's error r and returns STATUS_* */
+int model_cannot(const struct model *m, int r);
 
 /*
  * Names of the ops where a model can be divided: the embedding with the first layer, each other

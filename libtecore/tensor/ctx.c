@@ -303,6 +303,28 @@ const char *te_ctx_backend(const struct te_ctx *ctx)
 	return ctx ? ctx->ops->name : NULL;
 }
 
+/* what does not change: the backend is asked once, since a driver takes a millisecond */
+static int kept_info(const struct te_ctx *ctx, struct te_device_info *ret)
+{
+	/* const does not cover what is kept */
+	struct te_ctx *c = (struct te_ctx *)(uintptr_t)ctx;
+	struct te_device_info info;
+
+	if (!atomic_load_explicit(&c->has_info, memory_order_acquire)) {
+		int r = device_info(c->ops, c->device, &info);
+
+		if (r)
+			return r;
+		pthread_mutex_lock(&c->lock);
+		if (!atomic_load_explicit(&c->has_info, memory_order_relaxed))
+			c->info = info;
+		atomic_store_explicit(&c->has_info, 1, memory_order_release);
+		pthread_mutex_unlock(&c->lock);
+	}
+	*ret = c->info;
+	return 0;
+}
+
 int te_ctx_device_info(const struct te_ctx *ctx, struct te_device_info *ret_info)
 {
 	struct te_device_info info;
@@ -312,7 +334,7 @@ int te_ctx_device_info(const struct te_ctx *ctx, struct te_device_info *ret_info
 	if (!r)
 		r = te__ctx_check_fork(ctx, "te_ctx_device_info");
 	if (!r)
-		r = device_info(ctx->ops, ctx->device, &info);
+		r = kept_info(ctx, &info);
 	/* as the open device reports it: no second context of a GPU is made for that */
 	if (!r)
 		r = ctx->ops->dev_mem(ctx->dev, &info.mem_free_nbytes, &total);
@@ -323,16 +345,9 @@ int te_ctx_device_info(const struct te_ctx *ctx, struct te_device_info *ret_info
 
 uint64_t te__ctx_block_smem(const struct te_ctx *ctx)
 {
-	/* const does not cover the cache */
-	struct te_ctx *c = (struct te_ctx *)(uintptr_t)ctx;
-	uint64_t n = atomic_load_explicit(&c->block_smem, memory_order_relaxed);
 	struct te_device_info info;
 
-	if (!n && device_info(ctx->ops, ctx->device, &info) >= 0) {
-		n = info.block_smem_nbytes;
-		atomic_store_explicit(&c->block_smem, n, memory_order_relaxed);
-	}
-	return n;
+	return kept_info(ctx, &info) ? 0 : info.block_smem_nbytes;
 }
 
 int te_ctx_mem_info(const struct te_ctx *ctx, struct te_mem_info *ret_info)

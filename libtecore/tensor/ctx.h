@@ -66,7 +66,8 @@ struct te_ctx {
 	struct te__mem *deferred; /* freed while the stream was capturing */
 	uint64_t used_nbytes, peak_nbytes, nallocs, pinned_nbytes;
 	struct te__rope_freq rope_freq; /* latest frequencies computed */
-	_Atomic uint64_t block_smem;	/* te__ctx_block_smem(); 0: not asked for yet */
+	struct te_device_info info;	/* what does not change, set once */
+	atomic_int has_info;
 	struct te__outside *outside;	    /* counters, in a page */
 	struct te__outside *device_outside; /* address of the page for kernels */
 };

@@ -431,6 +431,42 @@ START_TEST(ctx_sync_tells_the_first_failure)
 }
 END_TEST
 
+static const struct te__backend_ops *asked_of;
+static int nasked;
+
+static int ask(int index, struct te_device_info *ret)
+{
+	/* the first question fails, and is no answer */
+	return nasked++ ? asked_of->device_info(index, ret) : te__fail(-EIO, "no answer");
+}
+
+START_TEST(a_context_asks_for_its_device_once)
+{
+	struct te_device_info d = TE_DEVICE_INFO_INIT, want = TE_DEVICE_INFO_INIT;
+	struct te__backend_ops ops;
+	struct te_ctx *c;
+
+	DO(tt_ctx_new(&c));
+	DO(te_device_info(te_ctx_backend(c), c->device, &want));
+	asked_of = c->ops;
+	ops = *c->ops;
+	ops.device_info = ask;
+	c->ops = &ops;
+	nasked = 0;
+	ck_assert_int_eq(te_ctx_device_info(c, &d), -EIO);
+	for (int i = 0; i < 3; i++) {
+		DO(te_ctx_device_info(c, &d));
+		ck_assert_str_eq(d.name, want.name);
+		ck_assert_uint_eq(d.mem_total_nbytes, want.mem_total_nbytes);
+		ck_assert_uint_gt(d.mem_free_nbytes, 0);
+		ck_assert_uint_eq(te__ctx_block_smem(c), want.block_smem_nbytes);
+	}
+	ck_assert_int_eq(nasked, 2);
+	c->ops = asked_of;
+	te_ctx_unref(c);
+}
+END_TEST
+
 void backend_public_cases(Suite *s)
 {
 	TCase *c = tt_case(s, "public", "backend");
@@ -448,4 +484,5 @@ void backend_public_cases(Suite *s)
 	tcase_add_test(c, memory_is_accounted_for);
 	tcase_add_test(c, a_context_lives_as_long_as_what_is_on_it);
 	tcase_add_test(c, ctx_sync_tells_the_first_failure);
+	tcase_add_test(c, a_context_asks_for_its_device_once);
 }

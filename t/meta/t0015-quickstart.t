@@ -32,6 +32,10 @@ if [ ! -e /dev/nvidiactl ]; then
 	check "without a GPU no device code is built" grep -q -e --without-nvcc \
 		tree/build-quickstart/args
 fi
+GPU_ARCHS=all quickstart 'launcher nothing -m64'
+check "GPU_ARCHS names levels where no GPU is" grep -q -e '--with-gpu-archs=all ' \
+	tree/build-quickstart/args
+check "and nvcc is used" sh -c '! grep -q -e --without-nvcc tree/build-quickstart/args'
 printf '#!/bin/sh\nprintf "9.0\\n8.9\\n12.0\\n9.0\\n7.5\\n[N/A]\\n"\n' >bin/nvidia-smi
 chmod +x bin/nvidia-smi
 quickstart 'launcher nothing -m64'

@@ -235,10 +235,12 @@ START_TEST(stored_codes_are_row_wise)
 	struct te_plan_memory mem[2] = { TE_PLAN_MEMORY_INIT, TE_PLAN_MEMORY_INIT };
 	const int transposed = 1 + _i < 3;
 	struct pair q = { .opt = { NULL, NULL } };
+	int n;
 
 	for (int i = 0; i < 2; i++) {
 		q.s[i] = complete(&llama, 0, i, 1);
-		ck_assert_int_gt(te_seq_store_codes(q.s[i], &o), 0);
+		n = te_seq_store_codes(q.s[i], &o);
+		ck_assert_msg(n > 0, "%d: %s", n, te_error_detail());
 		DO(te_seq_init(q.s[i], 5));
 		DO(te_plan_create(q.s[i], &o, &q.p[i]));
 		DO(te_plan_memory(q.p[i], &mem[i]));

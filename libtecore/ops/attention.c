@@ -23,22 +23,35 @@ static int attention_check(const struct te_op *op)
 	return r ? r : te__dropout_check_tag("attention ", op->name, a->tag);
 }
 
-int te__op_check_heads(const struct te_op *op, const struct te_ctx *ctx)
+/* FP32 heads wider than that, and what a block of a GPU needs for their backward pass */
+#define FP32_NARROW 64
+#define FP32_WIDE_NBYTES (160 << 10)
+
+int te__op_check_heads(const struct te_op *op, const struct te_ctx *ctx, enum te_dtype dtype)
 {
 	const int is_rope = !strcmp(op->ops.name, "rope");
 	const int32_t most = is_rope ? 2 * TE_K_ROPE_CUDA_HALF : TE_K_ATTN_CUDA_HEAD_DIM;
 	struct te_device_info dev = TE_DEVICE_INFO_INIT;
 	int32_t head_dim;
-	int r;
+	int r, narrow;
 
 	if (!op->is_library || (!is_rope && strcmp(op->ops.name, "attention")) ||
 	    !strcmp(te_ctx_backend(ctx), "host"))
 		return 0;
 	head_dim = is_rope ? ((const struct te_rope_attrs *)op->attrs)->head_dim :
 			     ((const struct te_attention_attrs *)op->attrs)->head_dim;
-	if (head_dim <= most)
+	narrow = !is_rope && dtype == TE_DTYPE_FP32 && head_dim > FP32_NARROW;
+	if (head_dim <= most && !narrow)
 		return 0;
 	r = te_ctx_device_info(ctx, &dev);
+	if (!r && head_dim <= most && dev.block_smem_nbytes >= FP32_WIDE_NBYTES)
+		return 0;
+	if (!r && head_dim <= most)
+		return te__fail(-EOPNOTSUPP, "attention %s: head_dim is %d in FP32, which takes %d "
+				"KiB of shared memory a block, and %s %d, %s, has %d; heads of at "
+				"most %d run there, and the recipe bf16", op->name, head_dim,
+				FP32_WIDE_NBYTES >> 10, dev.backend, dev.index, dev.name,
+				(int)(dev.block_smem_nbytes >> 10), FP32_NARROW);
 	return r ? r : te__fail(-EOPNOTSUPP, "%s %s: head_dim is %d, but kernels of %s %d, %s, "
 				"take at most %d; the backend host takes %d", op->ops.name,
 				op->name, head_dim, dev.backend, dev.index, dev.name, most,

@@ -35,9 +35,9 @@ int te__infer(struct te_op *op, const struct te_recipe *recipe, uint32_t flags,
 	      const struct te_spec *in, struct te_op_infer *ret_inf);
 void te__infer_free(struct te_op_infer *inf);
 
-/* -EOPNOTSUPP: an attention or rope whose heads are wider than the kernels of the context's device
- * take; a plan checks it before it allocates memory */
-int te__op_check_heads(const struct te_op *op, const struct te_ctx *ctx);
+/* -EOPNOTSUPP: an attention or rope of this type, whose heads are wider than the kernels of the
+ * context's device take; a plan checks it before it allocates memory */
+int te__op_check_heads(const struct te_op *op, const struct te_ctx *ctx, enum te_dtype dtype);
 
 /*
  * Limit of the size of a tensor and of an op's scratch in a sequence or plan: 256 TiB. So neither a

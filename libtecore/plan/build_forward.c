@@ -141,7 +141,7 @@ int te__build_infer(struct te_plan *p, int i, int x)
 	struct te__plan_op *n = &p->node[i];
 	struct te_op *op = p->seq->op[i];
 	struct te_op_infer *inf = &n->inf;
-	int v, r = te__op_check_heads(op, p->seq->ctx);
+	int v, r = te__op_check_heads(op, p->seq->ctx, p->value[x].spec.dtype);
 
 	if (!r)
 		r = infer_inputs(p, i, x);

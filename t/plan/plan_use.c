@@ -162,12 +162,30 @@ static const struct {
  * Heads wider than a GPU's kernels take are refused before the plan has memory: here on a context
  * that has the name of a GPU's. _i: attention
  */
+static int l40s(int index, struct te_device_info *ret)
+{
+	snprintf(ret->backend, sizeof(ret->backend), "cuda");
+	snprintf(ret->name, sizeof(ret->name), "NVIDIA L40S");
+	ret->index = index;
+	ret->block_smem_nbytes = 99 << 10;
+	return 0;
+}
+
 START_TEST(refuses_wide_heads_on_gpus)
 {
 	const struct te_rope_attrs rope = TE_ATTRS(rope, 2, 1, 130, 1e4f);
 	const struct te_attention_attrs attention = TE_ATTRS(attention, 2, 1, 129);
+	const struct te_attention_attrs fp32 = TE_ATTRS(attention, 2, 1, 65);
+	static const char *const want[][2] = {
+		{ "rope wide: head_dim is 130, but kernels of cuda 0, ", "take at most 128" },
+		{ "attention wide: head_dim is 129, but kernels of cuda 0, ", "take at most 128" },
+		{ "attention wide: head_dim is 65 in FP32, which takes 160 KiB of shared memory a "
+		  "block, and cuda 0, ", ", has 99; heads of at most 64 run there, and the recipe "
+		  "bf16" },
+	};
 	const struct te__backend_ops *const own = ctx->ops;
 	struct te__backend_ops cuda = *own;
+	const struct te_recipe in_fp32 = tt_recipe("fp32");
 	struct te_plan_opts o = TE_PLAN_OPTS_INIT;
 	struct te_mem_info before = TE_MEM_INFO_INIT, after = before;
 	struct te_plan *p = NULL;
@@ -175,23 +193,27 @@ START_TEST(refuses_wide_heads_on_gpus)
 	struct te_op *op;
 	int r;
 
+	if (_i == 2)
+		o.recipe = &in_fp32;
 	DO(te_seq_create(ctx, &seq));
-	DO(_i ? te_op_attention(&attention, "wide", &op) : te_op_rope(&rope, "wide", &op));
+	DO(_i ? te_op_attention(_i == 2 ? &fp32 : &attention, "wide", &op) :
+		te_op_rope(&rope, "wide", &op));
 	tt_append(seq, op);
 	DO(te_seq_init(seq, 1));
-	o.x = (struct te_spec){ TE_DTYPE_BF16, 3, { 1, 4, 4 * (_i ? 129 : 130) } };
+	o.x = (struct te_spec){ _i == 2 ? TE_DTYPE_FP32 : TE_DTYPE_BF16, 3,
+				{ 1, 4, 4 * (_i == 2 ? 65 : _i ? 129 : 130) } };
 	DO(te_ctx_mem_info(ctx, &before));
 	cuda.name = "cuda";
+	cuda.device_info = l40s;
 	ctx->ops = &cuda;
+	ctx->has_info = 0;
 	r = te_plan_create(seq, &o, &p);
 	ctx->ops = own;
+	ctx->has_info = 0;
 	ck_assert_int_eq(r, -EOPNOTSUPP);
 	ck_assert_ptr_null(p);
-	ck_assert_msg(strstr(te_error_detail(), _i ? "attention wide: head_dim is 129, but kernels "
-						     "of cuda 0, " :
-						     "rope wide: head_dim is 130, but kernels of "
-						     "cuda 0, ") != NULL &&
-			      strstr(te_error_detail(), "take at most 128") != NULL,
+	ck_assert_msg(strstr(te_error_detail(), want[_i][0]) != NULL &&
+			      strstr(te_error_detail(), want[_i][1]) != NULL,
 		      "%s", te_error_detail());
 	DO(te_ctx_mem_info(ctx, &after));
 	ck_assert_uint_eq(before.used_nbytes, after.used_nbytes);
@@ -439,7 +461,7 @@ void plan_use_cases(Suite *s)
 	tcase_add_test(c, refused_calls_invalidate_a_capture);
 	tcase_add_test(c, stops_before_the_loss);
 	tcase_add_test(c, refuses_bad_options);
-	tcase_add_loop_test(c, refuses_wide_heads_on_gpus, 0, 2);
+	tcase_add_loop_test(c, refuses_wide_heads_on_gpus, 0, 3);
 	tcase_add_loop_test(c, refuses_absurd_shapes, 0, TT_LEN(absurd));
 	tcase_add_loop_test(c, refuses_aliases_that_cannot_be, 0, TT_LEN(answers));
 	tcase_add_loop_test(c, no_alloc_leaves_the_sequence_alone, 0, NRECIPES);

@@ -414,7 +414,8 @@ t_plan_weights_SOURCES = \
 	t/plan/weights_grads.c \
 	t/plan/weights_hosted.c \
 	t/plan/weights_pair.c \
-	t/plan/weights_pair.h
+	t/plan/weights_pair.h \
+	t/plan/weights_parts.c
 
 t_tensor_caller_SOURCES = t/tensor/caller.c t/tensor/caller_cases.c t/tensor/caller_cases.h
 t_tensor_caller_gpu_SOURCES = t/tensor/caller_cases.c t/tensor/caller_cases.h t/tensor/caller_gpu.c

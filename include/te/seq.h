@@ -115,8 +115,18 @@ struct te_seq_binding {
 	float *masters;
 	void *grads;
 	uint32_t flags; /* TE_SEQ_* */
+	/*
+	 * Parts of the gradients, as te_adamw_opts has of the moments; 0 or 1: one, this rank has
+	 * all. A plan adds to each gradient in its arena, and calls reduce, which queues the sum
+	 * over all ranks of nelems elements at x, in place, for the rank with that part, or for all
+	 * ranks if to is -1; other ranks may lose theirs. Returns 0 or a negative code.
+	 */
+	int32_t nparts, part;
+	int (*reduce)(void *arg, struct te_stream *stream, void *x, int64_t nelems,
+		      enum te_dtype dtype, int32_t to);
+	void *reduce_arg;
 };
-#define TE_SEQ_BINDING_INIT { sizeof(struct te_seq_binding), 0, 0, 0 }
+#define TE_SEQ_BINDING_INIT { sizeof(struct te_seq_binding), 0, 0, 0, 0, 0, 0, 0 }
 
 /**
  * te_seq_bind - use the caller's memory for master weights, gradients or both
@@ -200,7 +210,8 @@ struct te_weight_info {
 	struct te_op *op;
 	/* FP32, or BF16 with TE_SEQ_BF16_MASTERS, borrowed; NULL: bound */
 	struct te_tensor *master;
-	/* FP32, or BF16 with TE_SEQ_BF16_GRADS, borrowed; NULL: frozen, or no gradients */
+	/* FP32, or BF16 with TE_SEQ_BF16_GRADS, borrowed; NULL: frozen, no gradients, or parts, see
+	 * te_seq_binding */
 	struct te_tensor *grad;
 	uint32_t flags;		  /* TE_WEIGHT_* */
 	int64_t offset_nelems;	  /* in the flat buffers that have it; -1: none */
@@ -211,7 +222,8 @@ struct te_weight_info {
 /* tied weights are listed once, under their owner */
 TE_EXPORT int te_seq_nweights(const struct te_seq *seq);
 TE_EXPORT int te_seq_weight(const struct te_seq *seq, int index, struct te_weight_info *ret_info);
-/* the flat buffers, FP32 or BF16, borrowed; NULL if there are no gradients */
+/* the flat buffers, FP32 or BF16, borrowed; NULL if there are no gradients. With parts, the
+ * buffer of gradients has this part, and then the elements that all parts have */
 TE_EXPORT struct te_tensor *te_seq_masters(const struct te_seq *seq);
 TE_EXPORT struct te_tensor *te_seq_grads(const struct te_seq *seq);
 /**

@@ -128,6 +128,9 @@ static int take_grad(struct te_comm_reducer *r, const struct te_plan_event *e)
 
 	if (err)
 		return err;
+	if (!w.grad)
+		return te__fail(-TE_ESTATE, "%s: %s has no gradient here: ranks have parts of the "
+				"gradients", hook_fn, w.name);
 	if (r->complete[e->weight])
 		return comes_again(r, e->weight);
 	r->complete[e->weight] = 1;

@@ -194,6 +194,7 @@ int te__ce_whole(struct te_stream *stream, const struct te__ce *e, void *dlogits
 struct te__adamw_part {
 	int64_t first, nelems; /* own ones */
 	int64_t tail, ntail;
+	int32_t nparts, part;
 	int (*gather)(void *arg, struct te_stream *stream, void *all, size_t nbytes);
 	void *arg;
 };
@@ -242,7 +243,9 @@ struct te__adamw_range {
 };
 
 struct te__adamw {
-	const struct te_tensor *g;
+	int64_t n; /* elements that all parts have together; w may be longer, with frozen weights */
+	const struct te_tensor *g; /* with own_g: of this part */
+	int own_g;
 	struct te_tensor *w, *m, *v;
 	const struct te__adamw_chunks *chunks; /* NULL: moments are in device memory */
 	struct te_recording *update; /* te__adamw_update(), recorded; or NULL */

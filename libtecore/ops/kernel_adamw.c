@@ -107,7 +107,8 @@ static struct states states_after(const struct te__adamw *a, const struct states
 	};
 }
 
-/* the moments from element `at` of nelems on; weights, gradients and remainders from w_at on */
+/* the moments from element `at` of nelems on, and gradients of a part likewise; weights, all
+ * gradients and remainders from w_at on */
 static struct states states_from(const struct te__adamw *a, int64_t at, int64_t nelems,
 				 int64_t w_at)
 {
@@ -121,7 +122,7 @@ static struct states states_from(const struct te__adamw *a, int64_t at, int64_t 
 	}
 	x = states_after(a, &x, at);
 	x.w = (char *)te_tensor_data(a->w) + w_at * element_nbytes(a->w);
-	x.g = (char *)te_tensor_data(a->g) + w_at * element_nbytes(a->g);
+	x.g = (char *)te_tensor_data(a->g) + (a->own_g ? at : w_at) * element_nbytes(a->g);
 	x.rest = a->remainder ? a->remainder + w_at : NULL;
 	return x;
 }
@@ -269,7 +270,7 @@ static int update_units(struct te_stream *stream, const struct te__adamw *a)
 {
 	const struct te__adamw_chunks *c = a->chunks;
 	const size_t size = te__adamw_buf_nbytes(te__adamw_moments(a->m), c);
-	const int64_t wsize = element_nbytes(a->w), nm = te_tensor_nelems(a->g);
+	const int64_t wsize = element_nbytes(a->w), nm = a->n;
 	int64_t begin = 0, nchunks = 0, n;
 	int r = 0;
 
@@ -325,7 +326,7 @@ static int begin(struct te_stream *stream, const struct te__adamw *a,
 		.beta1 = group->beta1,
 		.beta2 = group->beta2,
 		.max_norm = a->max_grad_norm,
-		.nmore = a->shards ? a->shards->nshards - 1 : 0,
+		.nmore = a->shards ? a->shards->nshards - 1 : a->own_g ? a->own->nparts - 1 : 0,
 	};
 
 	return TE__LAUNCH(stream, ADAMW_BEGIN, &k);
@@ -333,9 +334,8 @@ static int begin(struct te_stream *stream, const struct te__adamw *a,
 
 int te__adamw_update(struct te_stream *stream, const struct te__adamw *a)
 {
-	const int64_t n = te_tensor_nelems(a->g); /* w may be longer, with frozen weights */
 	const struct te__adamw_part *own = a->own;
-	const int64_t nm = own ? own->nelems + own->ntail : n;
+	const int64_t nm = own ? own->nelems + own->ntail : a->n;
 	int r = 0;
 
 	for (int32_t i = 0; i < a->ngroups && r >= 0; i++)
@@ -343,7 +343,7 @@ int te__adamw_update(struct te_stream *stream, const struct te__adamw *a)
 	if (r < 0)
 		return r;
 	if (!own)
-		return update(stream, a, 0, n, 0, nm);
+		return update(stream, a, 0, nm, 0, nm);
 	r = update(stream, a, own->first, own->nelems, 0, nm);
 	return r < 0 ? r : update(stream, a, own->tail, own->ntail, own->nelems, nm);
 }
@@ -364,10 +364,12 @@ static int gather_part(struct te_stream *stream, const struct te__adamw *a)
 
 int te__adamw_step(struct te_stream *stream, const struct te__adamw *a)
 {
+	const int32_t set = a->shards ? a->shards->shard : a->own_g ? a->own->part : 0;
 	const struct te_k_sumsq sumsq = {
 		.x = te_tensor_data(a->g),
-		.part = a->part + (a->shards ? a->shards->shard * TE_K_SUMSQ_PARTS : 0),
-		.n = te_tensor_nelems(a->g),
+		.part = a->part + set * TE_K_SUMSQ_PARTS,
+		/* what all parts have counts in the first one */
+		.n = a->own_g && set ? a->own->nelems : te_tensor_nelems(a->g),
 		.skip = a->skip,
 		.dtype = te_tensor_dtype(a->g),
 	};
@@ -375,6 +377,9 @@ int te__adamw_step(struct te_stream *stream, const struct te__adamw *a)
 
 	if (r >= 0 && a->shards)
 		r = gather(stream, a->shards, a->part);
+	if (r >= 0 && a->own_g)
+		r = te__adamw_gather("te_adamw_step", stream, a->own, a->part,
+				     TE_K_SUMSQ_PARTS * sizeof(*a->part));
 	if (r >= 0)
 		r = a->update ? te_recording_launch(a->update, stream) :
 				te__adamw_update(stream, a);
@@ -458,7 +463,7 @@ static int step(struct te_stream *stream, struct te__adamw *a, struct state *s, 
 		r = te__fail(-EINVAL, "%s: w is NULL", fn);
 	if (r < 0)
 		return r;
-	n = nm = te_tensor_nelems(a->w);
+	n = nm = a->n = te_tensor_nelems(a->w);
 	if (te_tensor_dtype(a->w) == TE_DTYPE_BF16)
 		wtype = TE_DTYPE_BF16;
 	else if (o.remainder)

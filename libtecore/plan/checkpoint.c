@@ -115,7 +115,7 @@ static void add_moment(struct checkpoint *c, int second, const struct te__weight
 	char *at = te_tensor_data(second ? te_adamw_v(c->adamw) : te_adamw_m(c->adamw));
 	const int64_t n = te_tensor_nelems(w->master), first = w->offset_nelems;
 	const int fp8 = c->moments == TE_MOMENTS_FP8;
-	const int64_t nall = te_tensor_nelems(te_seq_grads(c->seq));
+	const int64_t nall = te_seq_grad_nelems(c->seq);
 
 	set_shape(add(c, second ? "adamw.v." : "adamw.m.", w->name, types[c->moments],
 		      at + (fp8 ? first : te_k_moment_nbytes((int32_t)c->moments, first)), NULL,

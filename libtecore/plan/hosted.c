@@ -1,5 +1,6 @@
 /*
- * hosted.c - weights and gradients in host memory: TE_SEQ_HOST_MASTERS and TE_SEQ_HOST_GRADS.
+ * hosted.c - weights and gradients that are elsewhere: in host memory, TE_SEQ_HOST_MASTERS and
+ * TE_SEQ_HOST_GRADS, or with each rank a part of the gradients.
  *
  * A group that multiplies by a BF16 master, or adds to a gradient, has a buffer for it in the
  * arena. A copy from host memory fills the buffer before the group, and a gradient is copied back
@@ -14,6 +15,10 @@
  *
  * Other readers of host memory use its device address: casts to FP8, embeddings and the norm of
  * all gradients.
+ *
+ * With parts of the gradients a buffer begins with this rank's part of the sums so far, and zeros;
+ * after the last group of the pass that adds to it, each part is summed over the ranks for the one
+ * that keeps it.
  */
 #define TE_LOG_CATEGORY "core/plan"
 #include <errno.h>
@@ -42,40 +47,70 @@ static int reads_master(const struct te_plan *p, const struct te__group *g,
 	       (s->kind != TE__STEP_DW || !op->is_library);
 }
 
+/* gradients are not where the optimizer reads them, before a pass is over */
+static int moves_grads(const struct te_seq *seq)
+{
+	return seq->binding.flags & TE_SEQ_HOST_GRADS || te__seq_is_divided(seq);
+}
+
 /* does it add to the gradient? Early fusions do in forward */
 static int adds_to_grad(const struct te_plan *p, const struct te__group *g,
 			const struct te__step *s, int k)
 {
 	const enum te__step_kind kind = is_early(g) ? TE__STEP_FWD : TE__STEP_DW;
 
-	return p->seq->binding.flags & TE_SEQ_HOST_GRADS && s->kind == kind &&
+	return moves_grads(p->seq) && s->kind == kind &&
 	       te__weight_trains(&p->seq->weight[p->seq->op_weight[s->node][k]]);
 }
 
-static struct te__hosted *find(const struct te_plan *p, int group, int weight, int grad)
+static int pass_begin(const struct te_plan *p, int t)
 {
-	for (int i = p->nhosted; i-- > 0 && p->hosted[i].group >= group;)
-		if (p->hosted[i].group == group && p->hosted[i].weight == weight &&
-		    p->hosted[i].grad == grad)
+	const int dw = p->fwd_groups + p->bwd_groups;
+
+	return t < p->fwd_groups ? 0 : t < dw ? p->fwd_groups : dw;
+}
+
+static int pass_last(const struct te_plan *p, int t)
+{
+	const int dw = p->fwd_groups + p->bwd_groups;
+
+	return (t < p->fwd_groups ? p->fwd_groups : t < dw ? dw : p->ngroups) - 1;
+}
+
+/* the latest of a group not before `from` */
+static struct te__hosted *find(const struct te_plan *p, int from, int weight, int grad)
+{
+	for (int i = p->nhosted; i-- > 0 && p->hosted[i].group >= from;)
+		if (p->hosted[i].weight == weight && p->hosted[i].grad == grad)
 			return &p->hosted[i];
 	return NULL;
 }
 
+static int64_t nelems_of(const struct te_plan *p, const struct te__hosted *h)
+{
+	const struct te_spec s = te__weight_spec(&p->seq->weight[h->weight].decl);
+
+	return te__spec_nelems(&s);
+}
+
 static size_t nbytes_of(const struct te_plan *p, const struct te__hosted *h)
 {
-	const struct te__weight *w = &p->seq->weight[h->weight];
-
-	return (size_t)te_tensor_nelems(w->master) *
+	return (size_t)nelems_of(p, h) *
 	       (h->grad ? te_dtype_nbytes(te__seq_grad_dtype(p->seq)) : 2);
 }
 
 static int add(struct te_plan *p, int group, int weight, int grad)
 {
-	struct te__hosted *h = &p->hosted[p->nhosted];
+	/* ranks sum what all groups of a pass have added, as they do gradients in device memory */
+	const int whole = te__seq_is_divided(p->seq);
+	struct te__hosted *h = find(p, whole ? pass_begin(p, group) : group, weight, grad);
 
-	if (find(p, group, weight, grad))
+	if (h) {
+		h->last = group;
 		return 0;
-	*h = (struct te__hosted){ .group = group, .weight = weight, .grad = grad };
+	}
+	h = &p->hosted[p->nhosted];
+	*h = (struct te__hosted){ .group = group, .last = group, .weight = weight, .grad = grad };
 	h->buf = te__plan_new_buf(p, nbytes_of(p, h));
 	p->nhosted += h->buf >= 0;
 	return h->buf < 0 ? h->buf : 0;
@@ -106,20 +141,6 @@ static int list(struct te_plan *p)
 	return r;
 }
 
-static int pass_begin(const struct te_plan *p, int t)
-{
-	const int dw = p->fwd_groups + p->bwd_groups;
-
-	return t < p->fwd_groups ? 0 : t < dw ? p->fwd_groups : dw;
-}
-
-static int pass_last(const struct te_plan *p, int t)
-{
-	const int dw = p->fwd_groups + p->bwd_groups;
-
-	return (t < p->fwd_groups ? p->fwd_groups : t < dw ? dw : p->ngroups) - 1;
-}
-
 /* an earlier group's sum is copied back before it is read again */
 static int is_same_grad(const struct te__hosted *a, const struct te__hosted *b)
 {
@@ -144,9 +165,13 @@ static void set_lifetime(struct te_plan *p, int i, size_t room)
 								   h->group;
 	else
 		b->first = begin;
+	if (te__seq_is_divided(p->seq)) /* filled by the device */
+		b->first = h->group;
 	left = room;
-	for (k = i + 1; h->grad && k < p->nhosted && p->hosted[k].group <= last &&
-			p->buf[p->hosted[k].buf].nbytes <= left; k++)
+	for (k = i + 1; k < p->nhosted && p->hosted[k].group < h->last;)
+		k++;
+	for (; h->grad && k < p->nhosted && p->hosted[k].group <= last &&
+	       p->buf[p->hosted[k].buf].nbytes <= left; k++)
 		left -= p->buf[p->hosted[k].buf].nbytes;
 	if (h->grad)
 		b->last = k < p->nhosted && p->hosted[k].group <= last ? p->hosted[k].group : last;
@@ -157,7 +182,7 @@ int te__hosted_find(struct te_plan *p)
 	size_t most = 0, n = 0;
 	int r;
 
-	if (!(p->seq->binding.flags & (TE_SEQ_HOST_MASTERS | TE_SEQ_HOST_GRADS)))
+	if (!(p->seq->binding.flags & TE_SEQ_HOST_MASTERS) && !moves_grads(p->seq))
 		return 0;
 	for (int k = 0; k < p->nsteps; k++)
 		n += 2 * (size_t)p->seq->op[p->step[k].node]->nweights;
@@ -209,10 +234,10 @@ struct te_tensor *te__hosted_tensor(const struct te_plan *p, const struct te__st
 
 	for (int i = 0; i < p->nhosted; i++) {
 		const struct te__hosted *h = &p->hosted[i];
-		const struct te__group *g = &p->group[h->group];
+		const struct te__group *last = &p->group[h->last];
 
-		if (h->weight == weight && h->grad == grad && at >= g->first &&
-		    at < g->first + g->n)
+		if (h->weight == weight && h->grad == grad && at >= p->group[h->group].first &&
+		    at < last->first + last->n)
 			return h->t;
 	}
 	return NULL;
@@ -220,14 +245,59 @@ struct te_tensor *te__hosted_tensor(const struct te_plan *p, const struct te__st
 
 /* ---- passes ---- */
 
+/* the sum over the ranks of n elements at x, for the rank with part `to` or all ranks */
+static int reduce(const struct te_seq *seq, struct te_stream *stream, void *x, int64_t n,
+		  int32_t to)
+{
+	const struct te_seq_binding *b = &seq->binding;
+	const uint64_t nfails = te__nfails();
+	const int r = b->reduce(b->reduce_arg, stream, x, n, te__seq_grad_dtype(seq), to);
+
+	return r < 0 ? te__callback_failed(nfails, r, "the sum of gradients over the ranks "
+					   "returned %d", r) : 0;
+}
+
+/* the sums so far of this rank's part, and zeros, to the buffer; back: sums over the ranks to the
+ * parts. One rank alone begins with the elements that all have */
+static int exchange(const struct te_plan *p, struct te_stream *stream, const struct te__hosted *h,
+		    int back)
+{
+	const struct te_seq *seq = p->seq;
+	const size_t size = te_dtype_nbytes(te__seq_grad_dtype(seq));
+	const int64_t begin = seq->weight[h->weight].offset_nelems, end = begin + nelems_of(p, h);
+	const struct te__part own = te__seq_part(seq);
+	const int32_t nparts = seq->binding.nparts, part = seq->binding.part;
+	char *const buf = buf_ptr(p, h), *const grads = te_tensor_data(seq->grads);
+	int r = back ? 0 : te_fill(stream, buf, 0, nbytes_of(p, h));
+
+	for (int32_t i = 0; i <= nparts && !r; i++) {
+		const int is_tail = i == nparts;
+		const int64_t at = i * own.nelems, n = is_tail ? own.ntail : own.nelems;
+		const int64_t from = begin > at ? begin : at, to = end < at + n ? end : at + n;
+		char *x = buf + (from - begin) * (int64_t)size;
+		char *sum = grads + (from - at + (is_tail ? own.nelems : 0)) * (int64_t)size;
+
+		if (from >= to)
+			continue;
+		if (back)
+			r = reduce(seq, stream, x, to - from, is_tail ? -1 : i);
+		if (!r && (is_tail ? back || !part : i == part))
+			r = te_copy(stream, back ? sum : x, back ? x : sum,
+				    (size_t)(to - from) * size);
+	}
+	return r;
+}
+
 static int copy(const struct te_plan *p, struct te_stream *stream, const struct te__hosted *h,
 		int back)
 {
 	struct te__weight *w = &p->seq->weight[h->weight];
-	void *host = te_tensor_data(h->grad ? w->grad : w->master), *buf = buf_ptr(p, h);
-	const int is_zero = h->grad && !back && w->grad_is_zero;
+	void *host, *buf = buf_ptr(p, h);
 
-	if (is_zero) {
+	if (te__seq_is_divided(p->seq))
+		return exchange(p, stream, h, back);
+	host = te_tensor_data(h->grad ? w->grad : w->master);
+	if (h->grad && !back && w->grad_is_zero) {
 		w->grad_is_zero = 0;
 		return te_fill(stream, buf, 0, nbytes_of(p, h));
 	}
@@ -241,7 +311,7 @@ int te__hosted_run(const struct te_plan *p, struct te_stream *stream, int t, int
 	for (int i = 0; i < p->nhosted && !r; i++) {
 		const struct te__hosted *h = &p->hosted[i];
 
-		if (after ? h->grad && h->group == t : p->buf[h->buf].first == t)
+		if (after ? h->grad && h->last == t : p->buf[h->buf].first == t)
 			r = copy(p, stream, h, after);
 	}
 	return r;
@@ -250,7 +320,7 @@ int te__hosted_run(const struct te_plan *p, struct te_stream *stream, int t, int
 void te__hosted_nbytes(const struct te_plan *p, uint64_t *ret_in, uint64_t *ret_out)
 {
 	*ret_in = *ret_out = 0;
-	for (int i = 0; i < p->nhosted; i++) {
+	for (int i = 0; i < p->nhosted && !te__seq_is_divided(p->seq); i++) {
 		*ret_in += nbytes_of(p, &p->hosted[i]);
 		*ret_out += p->hosted[i].grad ? nbytes_of(p, &p->hosted[i]) : 0;
 	}

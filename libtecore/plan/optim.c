@@ -40,7 +40,7 @@ static int write_runs(struct te_adamw *opt, const char *fn, uint8_t *dst,
 				   const struct te_weight_info *w))
 {
 	struct te_weight_info w = TE_WEIGHT_INFO_INIT;
-	const size_t nruns = (size_t)te_tensor_nelems(te_seq_grads(opt->seq)) / TE_K_ALIGN_WEIGHT;
+	const size_t nruns = (size_t)te_seq_grad_nelems(opt->seq) / TE_K_ALIGN_WEIGHT;
 	uint8_t *runs = te__calloc(nruns, 1);
 	int r = 0;
 
@@ -48,7 +48,7 @@ static int write_runs(struct te_adamw *opt, const char *fn, uint8_t *dst,
 		return te__no_memory(fn);
 	for (int i = 0; i < te_seq_nweights(opt->seq) && !r; i++) {
 		r = te_seq_weight(opt->seq, i, &w);
-		if (!r && w.grad && marks(opt, i, &w))
+		if (!r && !(w.flags & TE_WEIGHT_FROZEN) && marks(opt, i, &w))
 			memset(runs + w.offset_nelems / TE_K_ALIGN_WEIGHT, 1,
 			       ((size_t)te_tensor_nelems(w.master) + TE_K_ALIGN_WEIGHT - 1) /
 				       TE_K_ALIGN_WEIGHT);
@@ -89,16 +89,13 @@ static int read_opts(const char *fn, const struct te_adamw_opts *opts, struct te
 /* the elements of a part, of n in all */
 static struct te__adamw_part part_of(const struct te_adamw_opts *o, int64_t n)
 {
-	struct te__adamw_part p = { .nelems = n, .tail = n, .gather = o->gather,
-				    .arg = o->gather_arg };
+	const struct te__part p = te__part_of(o->nparts, o->part, n);
 
-	if (o->nparts > 1) {
-		p.nelems = n / TE_K_ALIGN_WEIGHT / o->nparts * TE_K_ALIGN_WEIGHT;
-		p.first = o->part * p.nelems;
-		p.tail = o->nparts * p.nelems;
-		p.ntail = n - p.tail;
-	}
-	return p;
+	return (struct te__adamw_part){
+		.first = p.first, .nelems = p.nelems, .tail = p.tail, .ntail = p.ntail,
+		.nparts = o->nparts > 1 ? o->nparts : 1, .part = o->part,
+		.gather = o->gather, .arg = o->gather_arg,
+	};
 }
 
 /* elements of this part's moments */
@@ -147,6 +144,13 @@ static uint64_t held_nbytes(const struct te_seq *seq, const struct te_adamw_opts
 			  2 * (uint64_t)te_moments_nbytes(o->moments, own_nelems(own));
 }
 
+/* partial sums for the norm, of each part of the gradients */
+static size_t sums_nbytes(const struct te_seq *seq)
+{
+	return (te__seq_is_divided(seq) ? (size_t)seq->binding.nparts : 1) * TE_K_SUMSQ_PARTS *
+	       sizeof(double);
+}
+
 uint64_t te_adamw_nbytes(const struct te_seq *seq, const struct te_adamw_opts *opts)
 {
 	const int64_t n = te_seq_grad_nelems(seq);
@@ -157,7 +161,7 @@ uint64_t te_adamw_nbytes(const struct te_seq *seq, const struct te_adamw_opts *o
 		return 0;
 	own = part_of(&o, n);
 	return held_nbytes(seq, &o, &own) +
-	       TE_K_SUMSQ_PARTS * sizeof(double) + (uint64_t)n / TE_K_ALIGN_WEIGHT +
+	       sums_nbytes(seq) + (uint64_t)n / TE_K_ALIGN_WEIGHT +
 	       sizeof(struct te_k_adamw_state) +
 	       (uint64_t)o.ngroups * sizeof(struct te__adamw_group_state);
 }
@@ -216,12 +220,12 @@ static int make_moments(struct te_adamw *opt)
 static int make_state(struct te_adamw *opt, const struct te_adamw_opts *opts)
 {
 	struct te_k_adamw_state s = { .beta1_t = 1, .beta2_t = 1, .lr = 1e-3f, .clip = 1 };
-	const int64_t n = te_tensor_nelems(te_seq_grads(opt->seq));
+	const int64_t n = te_seq_grad_nelems(opt->seq);
 	int r;
 
 	r = make_moments(opt);
 	if (!r)
-		r = te__mem_get(opt->ctx, TE_K_SUMSQ_PARTS * sizeof(double), (void **)&opt->part);
+		r = te__mem_get(opt->ctx, sums_nbytes(opt->seq), (void **)&opt->part);
 	if (!r)
 		r = te__mem_get(opt->ctx, (size_t)n / TE_K_ALIGN_WEIGHT, (void **)&opt->decay);
 	if (!r)
@@ -269,6 +273,10 @@ int te_adamw_create(struct te_seq *seq, const struct te_adamw_opts *opts, struct
 	    (!(seq->binding.flags & TE_SEQ_HOST_MASTERS) || seq->rest))
 		r = te__fail(-EINVAL, "te_adamw_create: TE_ADAMW_CAST, expected masters of "
 			     "TE_SEQ_HOST_MASTERS without TE_SEQ_REMAINDERS");
+	if (!r && te__seq_is_divided(seq) &&
+	    (o.nparts != seq->binding.nparts || o.part != seq->binding.part))
+		r = te__fail(-EINVAL, "te_adamw_create: part %d of %d parts, of gradients %d of %d",
+			     o.part, o.nparts, seq->binding.part, seq->binding.nparts);
 	if (!r && o.nparts > 1 && !o.gather)
 		r = te__fail(-EINVAL, "te_adamw_create: %d parts, and no gather", o.nparts);
 	if (r < 0)
@@ -281,7 +289,7 @@ int te_adamw_create(struct te_seq *seq, const struct te_adamw_opts *opts, struct
 	opt->ctx = te_seq_ctx(seq);
 	opt->opts = o;
 	opt->opts.groups = NULL; /* the caller's */
-	opt->own = part_of(&o, te_tensor_nelems(te_seq_grads(seq)));
+	opt->own = part_of(&o, te_seq_grad_nelems(seq));
 	r = make_state(opt, &o);
 	if (r < 0) {
 		te_adamw_unref(opt);
@@ -335,6 +343,8 @@ static int check_shards(const struct te_adamw *opt, const struct te_adamw_shards
 		return te__fail(-EINVAL, "%s: shard %d of %d shards", fn, s->shard, s->nshards);
 	if (!s->gather)
 		return te__fail(-EINVAL, "%s: no gather", fn);
+	if (te__seq_is_divided(opt->seq))
+		return te__fail(-EINVAL, "%s: the sequence has parts of its gradients", fn);
 	return 0;
 }
 
@@ -353,7 +363,7 @@ int te_adamw_set_shards(struct te_adamw *opt, const struct te_adamw_shards *shar
 	r = te__mem_get(opt->ctx, (size_t)s.nshards * TE_K_SUMSQ_PARTS * sizeof(double), &part);
 	if (!r && s.uncounted)
 		r = te__mem_get(opt->ctx,
-				(size_t)te_tensor_nelems(te_seq_grads(opt->seq)) /
+				(size_t)te_seq_grad_nelems(opt->seq) /
 					TE_K_ALIGN_WEIGHT,
 				(void **)&skip);
 	opt->shards.uncounted = s.uncounted;
@@ -399,7 +409,9 @@ int te_adamw_set_lr(struct te_adamw *opt, struct te_stream *stream, float lr)
 static struct te__adamw kernel_args(const struct te_adamw *opt)
 {
 	return (struct te__adamw){
+		.n = te_seq_grad_nelems(opt->seq),
 		.g = te_seq_grads(opt->seq),
+		.own_g = te__seq_is_divided(opt->seq),
 		.w = te_seq_masters(opt->seq),
 		.remainder = opt->seq->rest,
 		.m = opt->m,
@@ -526,7 +538,7 @@ static int list_spans(const struct te_adamw *opt, struct span ret[4])
 {
 	const struct te__adamw_part *p = &opt->own;
 	const int fp8 = opt->opts.moments == TE_MOMENTS_FP8;
-	const size_t n = (size_t)te_tensor_nelems(te_seq_grads(opt->seq));
+	const size_t n = (size_t)te_seq_grad_nelems(opt->seq);
 	const size_t size = fp8 ? 1 : te_moments_nbytes(opt->opts.moments, 1);
 	const size_t own = (size_t)p->nelems, tail = (size_t)p->tail, ntail = (size_t)p->ntail;
 	const size_t run = TE_K_ALIGN_WEIGHT;
@@ -732,7 +744,7 @@ int te_adamw_state_set(struct te_adamw *opt, const void *src, size_t nbytes)
 static int visit_regions(const struct te_adamw *opt, te_region_fn fn, void *arg)
 {
 	const struct te_tensor *masters = te_seq_masters(opt->seq);
-	const size_t n = (size_t)te_tensor_nelems(te_seq_grads(opt->seq));
+	const size_t n = (size_t)te_seq_grad_nelems(opt->seq);
 	const size_t size = te_dtype_nbytes(te_tensor_dtype(masters));
 	const enum te_region_kind moments = opt->pinned ? TE_REGION_HOST : TE_REGION_DEVICE;
 	const enum te_region_kind weights =

@@ -106,7 +106,7 @@ static void list_units(struct te_adamw *opt)
 		if (n > c->nelems)
 			end_unit(c, at + n);
 	}
-	end_unit(c, te_tensor_nelems(te_seq_grads(opt->seq)));
+	end_unit(c, te_seq_grad_nelems(opt->seq));
 	if (c->nunits) /* a last weight may have been too large */
 		c->unit[c->nunits - 1].end_cast = c->ncasts;
 }
@@ -114,7 +114,7 @@ static void list_units(struct te_adamw *opt)
 static int make_units(struct te_adamw *opt)
 {
 	struct te__adamw_casts *c = &opt->casts;
-	const int64_t n = te_tensor_nelems(te_seq_grads(opt->seq));
+	const int64_t n = te_seq_grad_nelems(opt->seq);
 	size_t ncasts = 0;
 
 	for (const struct te__copies *set = opt->seq->copies; set; set = set->next)

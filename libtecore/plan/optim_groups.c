@@ -103,13 +103,13 @@ static int compare(const void *a, const void *b)
 /* ranges: [nweights]; padding belongs to the weight before it */
 static void make_ranges(const struct te_seq *seq, const int32_t *of, struct te__adamw_range *range)
 {
-	const int64_t n = te_tensor_nelems(te_seq_grads(seq));
+	const int64_t n = te_seq_grad_nelems(seq);
 	int nfirst = 0, nranges = 0;
 
 	for (int i = 0; i < seq->nweights; i++) {
 		struct te_weight_info w = TE_WEIGHT_INFO_INIT;
 
-		if (!te_seq_weight(seq, i, &w) && w.grad)
+		if (!te_seq_weight(seq, i, &w) && !(w.flags & TE_WEIGHT_FROZEN))
 			range[nfirst++] = (struct te__adamw_range){ w.offset_nelems, of[i] };
 	}
 	qsort(range, (size_t)nfirst, sizeof(*range), compare);

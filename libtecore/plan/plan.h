@@ -110,10 +110,11 @@ struct te__column {
 	struct te_k_weights cast;
 };
 
-/* A BF16 master or a gradient in host memory, in the arena for a group. */
+/* A BF16 master or a gradient that is elsewhere, in the arena from a group to the last one that
+ * needs it there. */
 struct te__hosted {
-	int group, weight;
-	int grad; /* 1: the gradient, which is copied back, too */
+	int group, last, weight;
+	int grad; /* 1: the gradient, which goes back, too */
 	int buf;  /* a copy to it is queued before the first group of its lifetime */
 	struct te_tensor *t;
 };
@@ -332,7 +333,7 @@ int te__columns_run(const struct te_plan *p, struct te_stream *stream, const str
 /* bytes that the launch reads; it writes as many as the buffer has */
 uint64_t te__column_read_nbytes(const struct te_plan *p, const struct te__column *c);
 
-/* hosted.c: find what groups need of host memory, with a buffer for each */
+/* hosted.c: find what groups need of host memory, or add to for all ranks, with buffers for it */
 int te__hosted_find(struct te_plan *p);
 int te__hosted_bind(struct te_plan *p); /* tensors at the present addresses */
 void te__hosted_unbind(struct te_plan *p);

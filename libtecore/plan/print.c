@@ -112,7 +112,9 @@ static int print_text(FILE *f, const void *arg)
 		fputc('\n', f);
 	}
 	if (p->nhosted)
-		fprintf(f, "weights and gradients in host memory, copied for a group:\n");
+		fprintf(f, "%s", te__seq_is_divided(p->seq) ?
+				   "gradients that ranks divide, summed after a group:\n" :
+				   "weights and gradients in host memory, copied for a group:\n");
 	for (int i = 0; i < p->nhosted; i++) {
 		const struct te__hosted *h = &p->hosted[i];
 		const struct te_spec s = te__spec_of(h->t);

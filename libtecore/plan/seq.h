@@ -58,6 +58,14 @@ struct te__channel {
 	struct te_spec tail; /* input: dtype, and the extents after [B,T] */
 };
 
+/* elements of a part of a flat buffer: its own, and the tail, which all parts have */
+struct te__part {
+	int64_t first, nelems; /* own ones */
+	int64_t tail, ntail;
+};
+/* part number `part` if nparts parts have n elements */
+struct te__part te__part_of(int32_t nparts, int32_t part, int64_t n);
+
 struct te_seq {
 	atomic_int refs;
 	struct te_ctx *ctx;
@@ -133,6 +141,15 @@ static inline int te__seq_is_split(const struct te_seq *seq)
 {
 	return (seq->binding.flags & TE_SEQ_BF16_MASTERS) != 0;
 }
+
+/* 1: this rank has a part of the gradients */
+static inline int te__seq_is_divided(const struct te_seq *seq)
+{
+	return seq->binding.nparts > 1;
+}
+
+/* the part of the gradients that this rank has */
+struct te__part te__seq_part(const struct te_seq *seq);
 
 static inline enum te_dtype te__seq_grad_dtype(const struct te_seq *seq)
 {

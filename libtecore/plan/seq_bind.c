@@ -96,6 +96,25 @@ uint64_t te__seq_bound_nbytes(const struct te_seq *seq)
 	return nbytes;
 }
 
+static int check_parts(const struct te_seq_binding *b)
+{
+	const uint32_t host = TE_SEQ_HOST_MASTERS | TE_SEQ_HOST_GRADS;
+
+	if (b->nparts < 0 || b->part < 0 || b->part >= (b->nparts ? b->nparts : 1))
+		return te__fail(-EINVAL, "te_seq_bind: part %d of %d parts", b->part, b->nparts);
+	if (b->nparts < 2)
+		return 0;
+	if (!b->reduce)
+		return te__fail(-EINVAL, "te_seq_bind: %d parts, and no reduce", b->nparts);
+	if (b->grads || b->flags & (TE_SEQ_NO_GRADS | host))
+		return te__fail(-EINVAL, "te_seq_bind: %d parts, and %s", b->nparts,
+				b->grads		      ? "grads" :
+				b->flags & TE_SEQ_NO_GRADS    ? "TE_SEQ_NO_GRADS" :
+				b->flags & TE_SEQ_HOST_GRADS  ? "TE_SEQ_HOST_GRADS" :
+								"TE_SEQ_HOST_MASTERS");
+	return 0;
+}
+
 static int check_binding(const struct te_seq_binding *b)
 {
 	const uint32_t unknown = b->flags & ~(TE_SEQ_NO_GRADS | TE_SEQ_KEEP_MASTERS |
@@ -138,7 +157,7 @@ static int check_binding(const struct te_seq_binding *b)
 		return te__fail(-EINVAL, "te_seq_bind: TE_SEQ_KEEP_MASTERS without masters");
 	if (b->masters && b->masters == b->grads)
 		return te__fail(-EINVAL, "te_seq_bind: masters and grads are the same memory");
-	return 0;
+	return check_parts(b);
 }
 
 int te_seq_bind(struct te_seq *seq, const struct te_seq_binding *binding)

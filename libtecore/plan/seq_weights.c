@@ -176,6 +176,32 @@ static int64_t flat_nelems(int64_t n)
 	return n ? n : TE_K_ALIGN_WEIGHT;
 }
 
+struct te__part te__part_of(int32_t nparts, int32_t part, int64_t n)
+{
+	struct te__part p = { .nelems = n, .tail = n };
+
+	if (nparts > 1) {
+		p.nelems = n / TE_K_ALIGN_WEIGHT / nparts * TE_K_ALIGN_WEIGHT;
+		p.first = part * p.nelems;
+		p.tail = nparts * p.nelems;
+		p.ntail = n - p.tail;
+	}
+	return p;
+}
+
+struct te__part te__seq_part(const struct te_seq *seq)
+{
+	return te__part_of(seq->binding.nparts, seq->binding.part, flat_nelems(seq->ngrads));
+}
+
+/* elements of the gradients that this rank has */
+static int64_t own_grads(const struct te_seq *seq)
+{
+	const struct te__part p = te__seq_part(seq);
+
+	return p.nelems + p.ntail;
+}
+
 /* elements of masters, from the first on, that have remainders */
 static int64_t count_rest(const struct te_seq *seq)
 {
@@ -209,7 +235,7 @@ static int view_weights(struct te_seq *seq)
 		w->rest = w->master && w->offset_nelems < seq->nrest ?
 				  (uint16_t *)seq->rest + w->offset_nelems :
 				  NULL;
-		if (!r && seq->grads && te__weight_trains(w))
+		if (!r && seq->grads && te__weight_trains(w) && !te__seq_is_divided(seq))
 			r = te_tensor_view(seq->grads, w->offset_nelems, w->decl.ndim,
 					   w->decl.shape, &w->grad);
 	}
@@ -279,8 +305,9 @@ uint64_t te__seq_weights_nbytes(const struct te_seq *seq)
 	const struct te_seq_binding *b = &seq->binding;
 	const uint64_t masters = b->masters || b->flags & TE_SEQ_HOST_MASTERS ?
 					 0 : (uint64_t)flat_nelems(seq->nelems);
-	const uint64_t grads = b->grads ? 0 : (uint64_t)te_seq_grad_nelems(seq) *
-						      te_dtype_nbytes(te__seq_grad_dtype(seq));
+	const uint64_t grads = b->grads || b->flags & TE_SEQ_NO_GRADS ?
+				       0 : (uint64_t)own_grads(seq) *
+						   te_dtype_nbytes(te__seq_grad_dtype(seq));
 	const uint64_t rest =
 		b->flags & TE_SEQ_HOST_REMAINDERS ? 0 : 2 * (uint64_t)count_rest(seq);
 
@@ -384,7 +411,7 @@ static int make_flat(struct te_seq *seq)
 			r = te__ctx_fill_u32(seq->ctx, seq->zeros, 0, zeros_nbytes(nbytes));
 	}
 	if (!r && !(flags & TE_SEQ_NO_GRADS))
-		r = flat_buffer(seq, grad, seq->ngrads, grads, &seq->grads);
+		r = flat_buffer(seq, grad, own_grads(seq), grads, &seq->grads);
 	return r;
 }
 

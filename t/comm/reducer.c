@@ -444,6 +444,43 @@ END_TEST
 
 /* ---- what is wrong ---- */
 
+static int no_sum(void *arg, struct te_stream *stream, void *x, int64_t nelems,
+		  enum te_dtype dtype, int32_t to)
+{
+	(void)arg;
+	(void)stream;
+	(void)x;
+	(void)nelems;
+	(void)dtype;
+	(void)to;
+	return 0;
+}
+
+/* a sequence with a part of its gradients: a reducer has its amaxes only */
+static int bad_parts(struct thread_rank *r)
+{
+	struct te_plan_event e = { .size = sizeof(e), .kind = TE_PLAN_EVENT_GRAD };
+	struct te_seq *seq = model_create_unbound(r->ctx, &models[0]);
+	struct te_seq_binding b = TE_SEQ_BINDING_INIT;
+	struct te_comm_reducer *reducer;
+	struct te_plan *plan;
+
+	b.nparts = 2;
+	b.reduce = no_sum;
+	STEP(te_seq_complete(seq));
+	STEP(te_seq_bind(seq, &b));
+	STEP(te_seq_init(seq, 1));
+	plan = model_plan(seq, &models[0], "fp32", TE_PLAN_TRAIN);
+	STEP(te_comm_reducer_create(r->comm, seq, NULL, &reducer));
+	e.stream = te_ctx_stream(r->ctx);
+	HOLDS(te_comm_reducer_hook(reducer, plan, &e) == -TE_ESTATE);
+	HOLDS(strstr(te_error_detail(), "has no gradient here"));
+	te_comm_reducer_unref(reducer);
+	te_plan_unref(plan);
+	te_seq_unref(seq);
+	return 0;
+}
+
 static int bad(struct thread_rank *r)
 {
 	struct te_seq *raw = model_create_unbound(r->ctx, &models[0]), *seq;
@@ -486,7 +523,7 @@ static int bad(struct thread_rank *r)
 	HOLDS(!te_comm_reducer_unref(NULL) && !te_comm_reducer_ref(NULL));
 	te_plan_unref(plan);
 	te_seq_unref(seq);
-	return 0;
+	return bad_parts(r);
 }
 
 START_TEST(arguments_are_checked)

@@ -18,5 +18,6 @@ TT_PAIR_SUITE("plan/weights")
 	bound_cases(s);
 	columns_cases(s);
 	hosted_cases(s);
+	parts_cases(s);
 	grads_cases(s);
 }

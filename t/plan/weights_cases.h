@@ -13,5 +13,6 @@ void bound_cases(Suite *s);
 void columns_cases(Suite *s);
 void hosted_cases(Suite *s);
 void grads_cases(Suite *s);
+void parts_cases(Suite *s);
 
 #endif

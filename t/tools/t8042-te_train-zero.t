@@ -1,7 +1,7 @@
 #!/bin/sh
-# te_train --zero 1: ranks that keep a part of the moments have the bits of ranks that keep all, any
-# number of ranks resumes from any other's checkpoint, also if ranks divide the models, and --estimate
-# counts the part.
+# te_train --zero 1 and 2: ranks that keep a part of the moments, or of gradients too, have the bits of
+# ranks that keep all, any number of ranks resumes from any other's checkpoint, also if ranks divide
+# the models, and --estimate counts the part.
 . "$abs_top_srcdir/t/lib/tap.sh"
 . "$abs_top_srcdir/t/tools/te_train.sh"
 
@@ -16,20 +16,38 @@ saved()
 	check "$1 and $2: state" cmp $1/state.safetensors $2/state.safetensors
 }
 
-# 3 ranks: with blocks that all of them have
-while read -r name args; do
-	check "$name: all moments" ranks 3 $fresh $args --out $name.all
-	check "$name: a part" ranks 3 $fresh $args --out $name.part --zero 1
-	saved $name.all $name.part
+# with blocks that all ranks have
+while read -r name n args; do
+	check "$name: all moments" ranks $n $fresh $args --out $name.all
+	for zero in 1 2; do
+		check "$name: a part" ranks $n $fresh $args --out $name.$zero --zero $zero
+		saved $name.all $name.$zero
+	done
 done <<'LIST'
-fp32 --recipe fp32
-bf16 --moments bf16 --masters bf16-remainder --graph step
-fp8 --moments fp8 --masters bf16 --recipe fp8-current --graph layer
+fp32 3 --recipe fp32
+bf16 2 --moments bf16 --masters bf16-remainder --gradients bf16 --graph step
+fp8 4 --moments fp8 --masters bf16 --recipe fp8-current --graph layer
 LIST
 
 # sums in rank order have the order of one rank's
-check "one rank" "$te_train" $fresh --recipe fp32 --accum 3 --zero 1 --out one
-check "has the weights of three" cmp one/model.safetensors fp32.part/model.safetensors
+check "one rank" "$te_train" $fresh --recipe fp32 --accum 3 --zero 2 --out one
+check "has the weights of three" cmp one/model.safetensors fp32.2/model.safetensors
+for how in "3 1" "1 3"; do
+	set -- $how
+	check "$1 begin" ranks $1 $fresh --recipe fp32 --accum $2 --zero 2 --stop-after 3 --out first
+	check "$2 go on" ranks $2 --resume first --zero 2
+	check "with one rank's weights" cmp one/model.safetensors first/model.safetensors
+	rm -r first
+done
+# a table with two ops: each micro-batch is summed over the ranks, so that last bits differ
+for zero in 1 2; do
+	check "2 micro-batches" ranks 2 --model micro.json $common --recipe fp32 --accum 2 \
+		--graph step --zero $zero --log $zero.log
+	sed -n 's/.*"step":6,"train_loss_nats":\([0-9.]*\).*/\1/p' $zero.log >$zero.loss
+done
+check "with the same loss but for rounding" awk 'NR > 1 { exit !(($1 - x) ^ 2 < 1e-8 && x > 1) }
+	{ x = $1 }' 1.loss 2.loss
+check "in both logs" test 2 = "$(cat 1.loss 2.loss | grep -c .)"
 
 # six micro-batches, some steps of as many ranks and then of others
 sum="$fresh --moments fp8"
@@ -47,7 +65,7 @@ check "all moments" ranks 3 --resume other --steps 8
 check "a part" ranks 3 --resume 3.to.1.1 --steps 8 --zero 1
 saved other 3.to.1.1
 
-for zero in 0 1; do
+for zero in 0 1 2; do
 	for m in fp32 fp8; do
 		check "--estimate, --zero $zero" ranks 4 $fresh --moments $m --zero $zero \
 			--estimate=1G --json
@@ -66,6 +84,12 @@ done >got
 same "moments are counted" want got
 check "the rest is the same" test \
 	$(($(key fp32.0.json total_bytes) - $(key fp32.1.json total_bytes))) = $((8 * (n - own)))
+check "gradients are counted" test $(key fp32.2.json gradients_bytes) = $((4 * own))
+for zero in 1 2; do
+	check "more layers" ranks 4 --preset tiny --random-tokens --zero $zero --estimate=1G --json
+	key out total_bytes >$zero.total
+done
+check "take less" test $(cat 2.total) -lt $(cat 1.total)
 
 # ranks that have a part of a model; begun and resumed with parts of the moments
 while read -r name how; do
@@ -78,5 +102,18 @@ done <<'LIST'
 tensor --tensor 2 --sequence-parallel --recipe fp8-delayed
 pipeline --pipeline 2 --freeze h.0.*,head
 LIST
+
+while read -r name how; do
+	fails "$name is refused" "--zero 2: $name is not possible with it" "$te_train" $fresh \
+		--zero 2 $how
+done <<'LIST'
+--tensor --tensor 2
+--pipeline --pipeline 2
+--context --context 2
+--profile --profile text
+--numerics --numerics n
+LIST
+fails "--states all is refused" "--zero 2: --states masters or all is not possible with it" \
+	"$te_train" $fresh --zero 2 --masters bf16 --states all
 
 tap_end

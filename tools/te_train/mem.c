@@ -57,7 +57,7 @@ static int forward_nbytes(const struct mem_run *run, int64_t B, int64_t T, const
 
 static uint64_t grads_nbytes(const struct mem_run *run)
 {
-	return (uint64_t)te_seq_grad_nelems(run->model->seq) *
+	return (uint64_t)ranks_own_grads(run->graph->ranks, run->model->seq, run->o->zero) *
 	       (opts_grads(run->o) ? 2 : sizeof(float));
 }
 
@@ -530,7 +530,8 @@ static void print_text(const struct mem_run *run, const struct mem *m, const str
 		  hosted & TE_SEQ_HOST_MASTERS ? "masters are in host memory; activations have "
 						 "those of a GEMM" : "");
 	print_row("gradients", m->grads,
-		  hosted & TE_SEQ_HOST_GRADS ? "in host memory; activations have some" : "");
+		  hosted & TE_SEQ_HOST_GRADS ? "in host memory; activations have some" :
+		  run->o->zero > 1	     ? "a part; activations have those of a layer" : "");
 	print_row("moments", m->moments, m->host_states ? "chunks; all are in host memory" : "");
 	print_row("copies", m->copies,
 		  opts_copies(run->o) ? "of weights, in other formats; column-wise ones are made "

@@ -346,18 +346,23 @@ static int has_choices(const struct opts *o)
 	return o->eval_choices && *o->eval_choices;
 }
 
-/* options that ranks with stages of a model, or with some tokens of each sequence, exclude */
+/* options that ranks with stages of a model, with some tokens of each sequence, or with parts of
+ * the gradients exclude */
 static int check_excluded(const struct opts *o)
 {
-	enum { PIPELINE = 1, CONTEXT };
-	const int asked = (o->pipeline > 1 ? PIPELINE : 0) | (o->context > 1 ? CONTEXT : 0);
+	enum { PIPELINE = 1, CONTEXT = 2, ZERO = 4 };
+	static const char *const by_name[] = { "--pipeline", "--context", "--zero 2" };
+	const int asked = (o->pipeline > 1 ? PIPELINE : 0) | (o->context > 1 ? CONTEXT : 0) |
+			  (o->zero > 1 ? ZERO : 0);
 	const struct {
 		int given;
 		const char *name;
 		int by;
 	} row[] = {
-		{ o->tensor > 1, "--tensor", CONTEXT },
-		{ o->pipeline > 1, "--pipeline", CONTEXT },
+		{ o->tensor > 1, "--tensor", CONTEXT | ZERO },
+		{ o->pipeline > 1, "--pipeline", CONTEXT | ZERO },
+		{ o->context > 1, "--context", ZERO },
+		{ opts_hosted(o) != 0, "--states masters or all", ZERO },
 		{ o->sequence_parallel != 0, "--sequence-parallel", PIPELINE },
 		{ o->lora != NULL, "--lora", PIPELINE | CONTEXT },
 		{ o->groups != NULL, "--groups", PIPELINE },
@@ -379,15 +384,15 @@ static int check_excluded(const struct opts *o)
 		{ has_choices(o), "--eval-choices", PIPELINE | CONTEXT },
 		{ o->estimate >= 0, "--estimate", PIPELINE },
 		{ o->print_plan != NULL, "--print-plan", PIPELINE },
-		{ o->profile != NULL, "--profile", PIPELINE },
-		{ o->numerics != NULL, "--numerics", PIPELINE },
+		{ o->profile != NULL, "--profile", PIPELINE | ZERO },
+		{ o->numerics != NULL, "--numerics", PIPELINE | ZERO },
 	};
 
 	for (size_t i = 0; i < sizeof(row) / sizeof(row[0]); i++)
-		if (row[i].given && row[i].by & asked)
-			return say_bad("%s: %s is not possible with it",
-				       row[i].by & asked & CONTEXT ? "--context" : "--pipeline",
-				       row[i].name);
+		for (int k = 2; k >= 0; k--)
+			if (row[i].given && row[i].by & asked & 1 << k)
+				return say_bad("%s: %s is not possible with it", by_name[k],
+					       row[i].name);
 	return STATUS_OK;
 }
 

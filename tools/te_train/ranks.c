@@ -20,6 +20,7 @@
 #define MOST_WORDS 16 /* numbers of a rank, in addition to its losses */
 #define PIECE ((size_t)1 << 20) /* bytes of weights that are compared at once */
 #define NCOMMS 4 /* communicators of a rank, at most */
+#define REDUCE_BLOCKS 16 /* backward runs on the other multiprocessors meanwhile */
 
 int32_t ranks_n(const struct ranks *r)
 {
@@ -188,10 +189,23 @@ int ranks_divide(struct ranks *r)
 	return STATUS_OK;
 }
 
-int ranks_bind(struct ranks *r, struct te_seq *seq, uint32_t flags, int trains)
+/* add up gradients for the rank with a part of them, or for all */
+static int reduce_grads(void *arg, struct te_stream *stream, void *x, int64_t nelems,
+			enum te_dtype dtype, int32_t to)
+{
+	struct te_comm_call_opts o = TE_COMM_CALL_OPTS_INIT;
+	const struct ranks *r = arg;
+
+	o.max_blocks = REDUCE_BLOCKS;
+	if (to < 0)
+		return te_comm_allreduce(r->data, stream, x, x, nelems, dtype, TE_COMM_SUM, &o);
+	return te_comm_reduce(r->data, stream, x, x, nelems, dtype, TE_COMM_SUM, to, &o);
+}
+
+int ranks_bind(struct ranks *r, struct te_seq *seq, uint32_t flags, int trains, int64_t zero)
 {
 	const size_t size = flags & TE_SEQ_BF16_GRADS ? 2 : 4;
-	const size_t nbytes = (size_t)te_seq_grad_nelems(seq) * size;
+	const size_t nbytes = zero > 1 ? 0 : (size_t)te_seq_grad_nelems(seq) * size;
 	const struct te_comm_opts o = comm_opts("data", nbytes);
 	struct te_seq_binding b = TE_SEQ_BINDING_INIT;
 	int te = 0;
@@ -199,12 +213,18 @@ int ranks_bind(struct ranks *r, struct te_seq *seq, uint32_t flags, int trains)
 	b.flags = flags;
 	if (trains && nequal(r) > 1) {
 		te = te_comm_split(r->comm, weights_of(r, r->rank), 0, &o, &r->data);
-		if (te >= 0)
+		if (te >= 0 && nbytes)
 			te = te_comm_alloc(r->data, nbytes, &r->grads);
-		if (te >= 0) {
+		if (te >= 0 && nbytes) {
 			r->taken_nbytes = o.pool_nbytes;
 			b.grads = r->grads;
 		}
+	}
+	if (zero > 1 && nequal(r) > 1) { /* --estimate counts the part, too */
+		b.nparts = nequal(r);
+		b.part = equal_rank(r);
+		b.reduce = reduce_grads;
+		b.reduce_arg = r;
 	}
 	if (te >= 0)
 		te = te_seq_bind(seq, &b);
@@ -244,6 +264,18 @@ void ranks_optimizer(const struct ranks *r, int64_t zero, struct te_adamw_opts *
 	ao->part = equal_rank(r);
 	ao->gather = gather_parts;
 	ao->gather_arg = (void *)(uintptr_t)r;
+}
+
+int64_t ranks_own_grads(const struct ranks *r, const struct te_seq *seq, int64_t zero)
+{
+	struct te_adamw_opts all = TE_ADAMW_OPTS_INIT, part = TE_ADAMW_OPTS_INIT;
+	int64_t n = te_seq_grad_nelems(seq);
+
+	ranks_optimizer(r, zero, &part);
+	/* as many elements as have moments, which are two of 4 bytes */
+	if (zero > 1)
+		n -= (int64_t)((te_adamw_nbytes(seq, &all) - te_adamw_nbytes(seq, &part)) / 8);
+	return n;
 }
 
 static int set_shards(struct ranks *r, const struct model *m, struct te_adamw *opt)
@@ -316,7 +348,8 @@ void ranks_step(const struct ranks *r, struct te_step_opts *so)
 	} else if (r->reducer) {
 		so->hook = te_comm_reducer_hook;
 		so->hook_arg = r->reducer;
-		so->hooks = TE_COMM_REDUCER_HOOKS;
+		/* plans add up what ranks have parts of */
+		so->hooks = r->grads ? TE_COMM_REDUCER_HOOKS : 1u << TE_PLAN_EVENT_SCALES;
 	}
 }
 

@@ -49,7 +49,7 @@ struct ranks {
 	const struct te_seq *seq; /* with by_tokens, borrowed */
 	float *words;	      /* device memory that ranks exchange */
 	int64_t nwords;
-	void *grads;	      /* the sequence's gradients */
+	void *grads;	      /* the sequence's gradients; NULL: each rank has a part */
 	uint64_t taken_nbytes; /* device memory of the communicator */
 };
 
@@ -63,10 +63,12 @@ int ranks_open(struct te_ctx *ctx, int32_t nstages, int32_t nshards, int32_t nco
 /* create the communicators of each model and of equal shards */
 int ranks_divide(struct ranks *r);
 /* bind the complete sequence, flags as in te_seq_bind(); trains: with gradients that the ranks with
- * equal weights map */
-int ranks_bind(struct ranks *r, struct te_seq *seq, uint32_t flags, int trains);
+ * equal weights map, or for --zero 2 divide */
+int ranks_bind(struct ranks *r, struct te_seq *seq, uint32_t flags, int trains, int64_t zero);
 /* set the options of the optimizer, for --zero: this rank's part of the moments */
 void ranks_optimizer(const struct ranks *r, int64_t zero, struct te_adamw_opts *ao);
+/* elements of the gradients that this rank has */
+int64_t ranks_own_grads(const struct ranks *r, const struct te_seq *seq, int64_t zero);
 /* create the reducers, before steps are planned; the model is initialised */
 int ranks_reduce(struct ranks *r, const struct model *m, struct te_adamw *opt);
 /* set the options of a step of this rank */

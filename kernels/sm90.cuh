@@ -188,22 +188,6 @@ DEV void barrier_wait(uint32_t at, uint32_t parity)
 		     : "memory");
 }
 
-/* has the phase with this parity ended? */
-DEV bool barrier_test(uint32_t at, uint32_t parity)
-{
-	uint32_t done;
-
-	asm volatile("{\n\t"
-		     ".reg .pred done;\n\t"
-		     "mbarrier.test_wait.parity.shared::cta.b64 done, [%1], %2;\n\t"
-		     "selp.u32 %0, 1, 0, done;\n\t"
-		     "}"
-		     : "=r"(done)
-		     : "r"(at), "r"(parity)
-		     : "memory");
-	return done;
-}
-
 /* --- copies of tensor maps ------------------------------------------------ */
 
 /* the box at element (x, y), x innermost, to this block */
@@ -294,14 +278,6 @@ template <int N> DEV void bulk_wait(void)
 }
 
 /* --- counters in device memory ---------------------------------------------- */
-
-DEV bool count_is(const uint32_t *count, uint32_t n)
-{
-	uint32_t x;
-
-	asm volatile("ld.relaxed.gpu.global.u32 %0, [%1];" : "=r"(x) : "l"(count) : "memory");
-	return x == n;
-}
 
 /* until it is n: then, what was written before count_set() can be read, and added to by copies */
 DEV void count_wait(const uint32_t *count, uint32_t n)

@@ -10,8 +10,8 @@
 #define MAX_EXTENT (1 << 28) /* coordinates of boxes outside of an array are int32_t, too */
 #define CACHE_NBYTES ((int64_t)64 << 20) /* keys and values in L2, and about to be */
 #define LEAST_PART 12			 /* a part of the multiprocessors that is allowed anyway */
-#define BWD_CACHE_NBYTES ((int64_t)24 << 20)
-#define BWD_LEAST_HEADS 16
+#define BWD_CACHE_NBYTES ((int64_t)32 << 20)
+#define BWD_LEAST_HEADS 32
 #define MAX_SMS 256
 #define MAX_DEALT (1 << 16) /* items whose order is searched for */
 #define TILE_COST 5

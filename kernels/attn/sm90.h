@@ -44,11 +44,13 @@ struct te_attn_sm90 {
 #define ATTN_SM90_BWD_STAGES(d) ((d) == 64 ? 4 : 3)  /* tiles of queries and dout */
 #define ATTN_SM90_BWD_DS(d) ((d) == 64 ? 3 : 2)      /* tiles of ds, of 16 KiB */
 #define ATTN_SM90_BWD_PIECES 2			      /* 64 x 64 of dq in FP32 */
+#define ATTN_SM90_BWD_WRITERS 2			      /* warps, of every second tile each */
 #define ATTN_SM90_BWD_SMEM(d)                                                            \
 	(ATTN_SM90_BWD_BUFFERS(d) * (2 * ATTN_SM90_BWD_ROWS * (d) * 2 + 32) +           \
 	 ATTN_SM90_BWD_STAGES(d) * (2 * ATTN_SM90_BOX * (d) * 2 + 8 * ATTN_SM90_BOX + 16) + \
 	 ATTN_SM90_BWD_DS(d) * (ATTN_SM90_BWD_ROWS * ATTN_SM90_BOX * 2 + 16) +          \
-	 ATTN_SM90_BWD_PIECES * (ATTN_SM90_BOX * ATTN_SM90_BOX * 4 + 16) + 72)
+	 ATTN_SM90_BWD_PIECES * (ATTN_SM90_BOX * ATTN_SM90_BOX * 4 + 8) +                \
+	 ATTN_SM90_BWD_WRITERS * 8 * ((d) / ATTN_SM90_BOX) + 72)
 
 /* The operation of struct te_k_attn_bwd, without dropout; delta is complete. */
 struct te_attn_bwd_sm90 {

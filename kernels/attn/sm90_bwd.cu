@@ -34,6 +34,7 @@
 #define GROUPS 2
 #define COLS BOX
 #define PIECES ATTN_SM90_BWD_PIECES
+#define WRITERS ATTN_SM90_BWD_WRITERS
 #define PIECE_NBYTES (COLS * BOX * 4)
 
 enum { BAR_GROUP = 1, BAR_DQ = BAR_GROUP + GROUPS }; /* named barriers */
@@ -67,6 +68,11 @@ template <int D> struct layout {
 	__device__ __forceinline__ uint32_t piece(uint32_t stage) const
 	{
 		return ds(DS, 0) + stage * PIECE_NBYTES;
+	}
+	/* the memory of a piece that a writer takes; with two pieces a tile it takes both */
+	__device__ __forceinline__ uint32_t slot(uint32_t writer, uint32_t half) const
+	{
+		return HALVES == 1 ? writer : half;
 	}
 	/* lse, times log2(e), and delta of the queries */
 	__device__ __forceinline__ uint32_t stats(uint32_t stage, int which) const
@@ -115,13 +121,13 @@ template <int D> struct layout {
 	{
 		return ds_full(DS) + 8 * stage;
 	}
-	__device__ __forceinline__ uint32_t piece_full(uint32_t stage) const
+	__device__ __forceinline__ uint32_t piece_full(uint32_t writer, uint32_t half) const
 	{
-		return ds_empty(DS) + 8 * stage;
+		return ds_empty(DS) + 8 * (HALVES * writer + half);
 	}
-	__device__ __forceinline__ uint32_t piece_empty(uint32_t stage) const
+	__device__ __forceinline__ uint32_t piece_empty(uint32_t slot) const
 	{
-		return piece_full(PIECES) + 8 * stage;
+		return piece_full(WRITERS, 0) + 8 * slot;
 	}
 };
 
@@ -307,67 +313,60 @@ DEV void load_all_stats(const struct te_attn_bwd_sm90 &a, const layout<D> &at)
 			}
 }
 
-/* a piece that a writer has added, but not told of yet */
-struct added {
-	int piece, count;
-	bool any;
-
-	__device__ __forceinline__ void tell(const struct te_attn_bwd_sm90 &a)
-	{
-		if (any)
-			count_set(a.ready + piece, (uint32_t)count);
-		any = false;
-	}
-};
-
 /*
- * One thread of a warp, of every second piece of dq. It tells of a piece when its sum is in memory,
- * unless the next piece is there by then, which is added first.
+ * Adds a tile of dq when those before have added theirs, and tells of it when the sums are in
+ * memory; one thread.
  */
 template <int D, bool WINDOW>
-DEV void write_queries(const struct te_attn_bwd_sm90 &a, const layout<D> &at, int writer)
+DEV void write_tile(const struct te_attn_bwd_sm90 &a, const layout<D> &at, const item &t, int h,
+		    int n, uint32_t writer, uint32_t parity)
 {
-	added last = { 0, 0, false };
-	uint32_t parity = 0;
-	int count = 0;
+	const int col = t.row + n * COLS, piece = piece_of<D>(a, t, h, col, 0);
+	const int turn = is_last(n) ? 0 : turn_of<WINDOW>(a, t, col);
+	float *to = sums_of(a, piece);
+
+	if (turn)
+		count_wait(a.ready + piece, (uint32_t)turn);
+#pragma unroll
+	for (int half = 0; half < layout<D>::HALVES; half++, to += COLS * BOX) {
+		const uint32_t from = at.piece(at.slot(writer, half));
+
+		barrier_wait(at.piece_full(writer, half), parity);
+		if (is_last(n))
+			tma_store(&a.dqkv, query_col<D>(a, t, h) + half * BOX, col, t.batch, from);
+		else if (turn)
+			bulk_add(to, from, PIECE_NBYTES);
+		else
+			bulk_store(to, from, PIECE_NBYTES);
+	}
+	tma_store_wait<0>();
+#pragma unroll
+	for (int half = 0; half < layout<D>::HALVES; half++)
+		barrier_arrive(at.piece_empty(at.slot(writer, half)));
+	if (is_last(n))
+		return;
+	bulk_wait<0>();
+	count_set(a.ready + piece, (uint32_t)turn + 1);
+}
+
+/*
+ * A warp, of every second tile: to wait for others' sums, to add, and to tell of it takes longer
+ * than a tile.
+ */
+template <int D, bool WINDOW>
+DEV void write_queries(const struct te_attn_bwd_sm90 &a, const layout<D> &at, uint32_t writer)
+{
+	uint32_t count = 0;
 	item t;
 
 	for (int i = 0; next_item<D>(at, i, t); i++)
 		for (int h = 0; h < a.group; h++)
 #pragma unroll 1
-			for (int p = t.ntiles * layout<D>::HALVES - 1; p >= 0; p--, count++) {
-				const int n = p / layout<D>::HALVES, col = t.row + n * COLS;
-				const int half = p % layout<D>::HALVES;
-				const int piece = piece_of<D>(a, t, h, col, half);
-				const int turn = is_last(n) ? 0 : turn_of<WINDOW>(a, t, col);
-
-				if (count % PIECES != writer || LANE)
-					continue;
-				if (last.any && (!barrier_test(at.piece_full(writer), parity) ||
-						 (turn && !count_is(a.ready + piece, turn)))) {
-					bulk_wait<0>();
-					last.tell(a);
-				}
-				if (turn)
-					count_wait(a.ready + piece, (uint32_t)turn);
-				barrier_wait(at.piece_full(writer), parity);
-				parity ^= 1;
-				float *to = sums_of(a, piece);
-				if (is_last(n))
-					tma_store(&a.dqkv, query_col<D>(a, t, h) + half * BOX, col,
-						  t.batch, at.piece(writer));
-				else if (turn)
-					bulk_add(to, at.piece(writer), PIECE_NBYTES);
-				else
-					bulk_store(to, at.piece(writer), PIECE_NBYTES);
-				tma_store_wait<0>();
-				barrier_arrive(at.piece_empty(writer));
-				bulk_wait<1>();
-				last.tell(a);
-				last = { piece, turn + 1, !is_last(n) };
-			}
+			for (int n = t.ntiles - 1; n >= 0; n--, count++)
+				if (count % WRITERS == writer && LANE == 0)
+					write_tile<D, WINDOW>(a, at, t, h, n, writer,
+							      count / WRITERS & 1);
 	bulk_wait<0>();
-	last.tell(a);
 }
 
 /* --- dq ------------------------------------------------------------------------ */
@@ -397,9 +396,11 @@ DEV void sum_piece(const layout<D> &at, const ring<layout<D>::DS> &r, int buffer
 
 /* hands a piece to its writer, to be added; parity: of the barrier of its memory */
 template <int D>
-DEV void hand_sums(const layout<D> &at, uint32_t slot, uint32_t parity,
+DEV void hand_sums(const layout<D> &at, uint32_t writer, int half, uint32_t parity,
 		   const float (&o)[COLS / 2])
 {
+	const uint32_t slot = at.slot(writer, half);
+
 	barrier_wait(at.piece_empty(slot), parity);
 #pragma unroll
 	for (int i = 0; i < COLS / 8; i++)
@@ -407,21 +408,22 @@ DEV void hand_sums(const layout<D> &at, uint32_t slot, uint32_t parity,
 			    (int)__float_as_uint(o[4 * i]), (int)__float_as_uint(o[4 * i + 1]),
 			    (int)__float_as_uint(o[4 * i + 2]), (int)__float_as_uint(o[4 * i + 3]));
 	smem_publish();
-	release(at.piece_full(slot));
+	release(at.piece_full(writer, half));
 }
 
 /* hands the last of its items' pieces to its writer, with what these have added */
 template <int D, bool WINDOW>
 DEV void hand_result(const struct te_attn_bwd_sm90 &a, const layout<D> &at, const item &t, int h,
-		     int n, int half, uint32_t slot, uint32_t parity, int bar,
+		     int n, uint32_t writer, int half, uint32_t parity, int bar,
 		     float (&o)[COLS / 2])
 {
 	const int col = t.row + n * COLS, turn = turn_of<WINDOW>(a, t, col);
+	const uint32_t slot = at.slot(writer, half);
 	const float f[2] = { a.scale, a.scale };
 
 	if (turn) {
-		const int piece = piece_of<D>(a, t, h, col, half);
-		const float4 *sums = (const float4 *)sums_of(a, piece) + threadIdx.x % 128;
+		const int piece = piece_of<D>(a, t, h, col, 0);
+		const float4 *sums = (const float4 *)sums_of(a, piece + half) + threadIdx.x % 128;
 
 		if (threadIdx.x % 128 == 0)
 			count_wait(a.ready + piece, (uint32_t)turn);
@@ -439,7 +441,7 @@ DEV void hand_result(const struct te_attn_bwd_sm90 &a, const layout<D> &at, cons
 	barrier_wait(at.piece_empty(slot), parity);
 	write_strip<BOX>(at.piece(slot), f, o);
 	smem_publish();
-	release(at.piece_full(slot));
+	release(at.piece_full(writer, half));
 }
 
 /* a warpgroup, with head_dim 64 */
@@ -462,10 +464,10 @@ DEV void sum_queries(const struct te_attn_bwd_sm90 &a, const layout<D> &at)
 
 				sum_piece<D>(at, r, buffer, 0, o);
 				if (is_last(n))
-					hand_result<D, WINDOW>(a, at, t, h, n, 0, to.stage,
+					hand_result<D, WINDOW>(a, at, t, h, n, to.stage, 0,
 							       to.parity ^ 1, BAR_DQ, o);
 				else
-					hand_sums<D>(at, to.stage, to.parity ^ 1, o);
+					hand_sums<D>(at, to.stage, 0, to.parity ^ 1, o);
 			}
 		release(at.keys_read());
 	}
@@ -714,7 +716,7 @@ DEV void sum_all(const struct te_attn_bwd_sm90 &a, const layout<D> &at, int grou
 	const int half = layout<D>::HALVES - 1 - group;
 	ring<layout<D>::STAGES> r;
 	ring<layout<D>::DS> to;
-	uint32_t parity = 1; /* the piece's */
+	uint32_t writer = 0; /* the piece's; its memory's barrier has the other parity */
 	item t;
 
 	for (int i = 0; next_item<D>(at, i, t); i++) {
@@ -749,24 +751,24 @@ DEV void sum_all(const struct te_attn_bwd_sm90 &a, const layout<D> &at, int grou
 				start_sum<D>(p, at.b(r.stage, 1), any, dv);
 				start_sum<D>(ds, at.b(r.stage, 0), any, dk);
 				if (any && !is_last(last_n))
-					hand_sums<D>(at, group, parity, o);
+					hand_sums<D>(at, writer, half, writer ^ 1, o);
 				wgmma_wait<0>(dv);
 				wgmma_wait<0>(dk);
 				release(at.b_empty(r.stage));
 				if (any && is_last(last_n))
-					hand_result<D, WINDOW>(a, at, t, h - !last_n, last_n, half,
-							       group, parity, BAR_GROUP + group,
-							       o);
-				parity ^= any;
+					hand_result<D, WINDOW>(a, at, t, h - !last_n, last_n,
+							       writer, half, writer ^ 1,
+							       BAR_GROUP + group, o);
+				writer ^= any;
 				any = 1;
 			}
 		float o[COLS / 2];
 
 		sum_piece<D>(at, to.before(), 0, half, o);
 		release(at.keys_read());
-		hand_result<D, WINDOW>(a, at, t, a.group - 1, 0, half, group, parity,
+		hand_result<D, WINDOW>(a, at, t, a.group - 1, 0, writer, half, writer ^ 1,
 				       BAR_GROUP + group, o);
-		parity ^= 1;
+		writer ^= 1;
 		store<D>(a, at, t, i, group, dk, dv);
 		if (threadIdx.x % 128 == 0) {
 			tma_store_wait<0>();
@@ -804,10 +806,10 @@ DEV void attn(const struct te_attn_bwd_sm90 &a)
 			barrier_init(at.ds_full(i), 4 * GROUPS);
 			barrier_init(at.ds_empty(i), layout<D>::APART ? 4 : 4 * GROUPS);
 		}
-		for (int i = 0; i < PIECES; i++) {
-			barrier_init(at.piece_full(i), 4);
+		for (int i = 0; i < WRITERS * layout<D>::HALVES; i++)
+			barrier_init(at.piece_full(0, i), 4);
+		for (int i = 0; i < PIECES; i++)
 			barrier_init(at.piece_empty(i), 1);
-		}
 		barrier_init_publish();
 	}
 	__syncthreads();

@@ -677,7 +677,7 @@ START_TEST(backward_attention_is_one_persistent_launch)
 	ck_assert_ptr_eq(fake.attn_bwd.next, a.sums);
 	ck_assert_ptr_eq(fake.attn_bwd.ready, a.sums + 4);
 	ck_assert_ptr_eq(fake.attn_bwd.sums, a.sums + 1792);
-	ck_assert_int_eq(fake.attn_bwd.at_once, 16);
+	ck_assert_int_eq(fake.attn_bwd.at_once, 32);
 	DO(launch_bwd(TE_K_ATTN_BWD_DQ, &a));
 	ck_assert_int_eq(fake.nlaunches, 0);
 	a.head_dim = 128;

@@ -575,10 +575,6 @@ DEV void barrier_wait(uint32_t at, uint32_t parity)
 	while ((m.phase & 1) == parity)
 		wait_on(m.w);
 }
-DEV bool barrier_test(uint32_t at, uint32_t parity)
-{
-	return (barrier_at(self->b, at).phase & 1) != parity;
-}
 DEV void bulk_load(uint32_t to, const void *from, uint32_t nbytes, uint32_t barrier)
 {
 	CHECK(!(to % 16 || (uintptr_t)from % 16 || nbytes % 16 || !nbytes), "%u bytes", nbytes);
@@ -647,10 +643,6 @@ template <int N> DEV void bulk_wait(void)
 {
 	stores_wait(N, &store_op::done);
 }
-DEV bool count_is(const uint32_t *count, uint32_t n)
-{
-	return *count == n;
-}
 static waiters count_w;
 
 DEV void count_wait(const uint32_t *count, uint32_t n)
@@ -660,10 +652,8 @@ DEV void count_wait(const uint32_t *count, uint32_t n)
 }
 DEV void count_set(uint32_t *count, uint32_t n)
 {
-	const std::vector<store_op *> &s = self->stores;
-
-	for (size_t i = 0; i + 1 < s.size(); i++)
-		CHECK(s[i]->done, "a copy before the last is not complete");
+	for (const store_op *s : self->stores)
+		CHECK(s->done, "a copy is not complete");
 	*count = n;
 	wake(count_w);
 }

@@ -195,15 +195,23 @@ DEV float act_d(int act, num x, num s)
 	}
 }
 
+/* is act of T numbers computed by gelu.cuh? */
+template <class T> __host__ __device__ constexpr bool in_gelu_cuh(int act)
+{
+	return sizeof(T) == 2 && (act == ACT_GELU || act == ACT_GELU_ERF || act == ACT_SILU);
+}
+
 /* v = act(v), or of BF16 numbers */
 template <class T> DEV void act_all(int act, float v[TE_V])
 {
 	float s[TE_V] = {};
 
-	if (sizeof(T) == 2 && act == ACT_GELU) {
+	if (in_gelu_cuh<T>(act)) {
 #pragma unroll
 		for (int e = 0; e < TE_V; e++)
-			v[e] = gelu_bf16(v[e]);
+			v[e] = act == ACT_GELU ? gelu_bf16(v[e]) :
+			       act == ACT_SILU ? silu_bf16(v[e]) :
+						 gelu_erf_bf16(v[e]);
 		return;
 	}
 	act_s(act, v, s);
@@ -217,10 +225,12 @@ template <class T> DEV void act_d_all(int act, const float v[TE_V], float d[TE_V
 {
 	float s[TE_V] = {};
 
-	if (sizeof(T) == 2 && act == ACT_GELU) {
+	if (in_gelu_cuh<T>(act)) {
 #pragma unroll
 		for (int e = 0; e < TE_V; e++)
-			d[e] = gelu_d_bf16(v[e]);
+			d[e] = act == ACT_GELU ? gelu_d_bf16(v[e]) :
+			       act == ACT_SILU ? silu_d_bf16(v[e]) :
+						 gelu_erf_d_bf16(v[e]);
 		return;
 	}
 	act_s(act, v, s);
@@ -277,7 +287,7 @@ template <class T, int A> DEV void act_d_of(int act, const float v[TE_V], float 
 
 /* 1: act_of() and act_d_of() share no term, so that both derivatives of a gated A need both */
 template <class T, int A>
-constexpr bool IS_WHOLE = A == ACT_ANY || (sizeof(T) == 2 && A == ACT_GELU);
+constexpr bool IS_WHOLE = A == ACT_ANY || in_gelu_cuh<T>(A);
 
 template <class T, int A, bool GATED, int R> DEV void act_fwd_body(const struct te_k_act_fwd &a)
 {
@@ -509,7 +519,8 @@ template <class T, int A, bool GATED> DEV void act_bwd_block_body(const struct t
 			if (!IS_WHOLE<T, A>) {
 				act_s(A, v, s);
 			} else {
-				act_d_of<T, A>(a.act, v, v);
+				if (!GATED || first)
+					act_d_of<T, A>(a.act, v, v);
 				if (GATED && first < TE_V)
 					act_of<T, A>(a.act, y);
 			}
@@ -536,9 +547,13 @@ template <class T, int A, bool GATED> DEV void act_bwd_block_body(const struct t
 		te_begin();                                                                     \
 		act_##DIR##_block_body<T, A, GATED>(a);                                         \
 	}
+/* blocks of a multiprocessor that registers have room for */
+#define GATED_fwd 3
+#define GATED_bwd 2
 #define FUNC(DIR, T, t, A, GATED, R, name)                                                      \
 	extern "C" __global__ void                                                              \
-	__launch_bounds__(TILE_THREADS, sizeof(T) == 4 ? 1 : A == ACT_GELU && !GATED ? 4 : 2)   \
+	__launch_bounds__(TILE_THREADS, sizeof(T) == 4 ? 1 : !in_gelu_cuh<T>(A) ? 2 :           \
+					GATED ? GATED_##DIR : 4)                                \
 		te_k_act_##DIR##_##name##t(const __grid_constant__ struct te_k_act_##DIR a)     \
 	{                                                                                       \
 		te_begin_early();                                                               \
@@ -578,3 +593,5 @@ BOTH(BLOCK_SCALED, float, fp32, ACT_ANY, )
 #undef LARGE
 #undef BLOCK_FUNC
 #undef FUNC
+#undef GATED_fwd
+#undef GATED_bwd

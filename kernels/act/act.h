@@ -21,7 +21,8 @@
  *	   by the polynomial of act.c for |x| below 0.5
  * Limits: x * s is -0 if s is 0, and act' of GELU, QGELU, SILU and GELU_ERF is s if w, or e, is 0,
  * so that infinite and overflowing terms do not become NaN.
- * A GPU evaluates GELU and GELU' of BF16 numbers by gelu.cuh, with fewer roundings.
+ * A GPU evaluates GELU, GELU_ERF and SILU of BF16 numbers, and their derivatives, by gelu.cuh, with
+ * fewer roundings.
  * exp is te__expf() of exp.h on the host (1.2 ulp) and within 2 ulp on a GPU (expf, not __expf).
  */
 struct te_k_act_fwd {

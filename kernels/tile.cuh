@@ -141,9 +141,10 @@ DEV int code_slot(int c, int w)
 	return ((c & ~1) | ((c ^ tx) & 1)) * 16 + (w ^ (tx & 14));
 }
 
-DEV void codes_put(tile_codes<4> *s, const uint2 code[4])
+/* tx: the vector of the tile's columns that the thread has */
+DEV void codes_put(tile_codes<4> *s, const uint2 code[4], int tx = threadIdx.x % 16)
 {
-	const int tx = threadIdx.x % 16, ty = threadIdx.x / 16;
+	const int ty = threadIdx.x / 16;
 	uint32_t *word = (uint32_t *)s->word;
 	uint32_t a[4], b[4];
 

@@ -4,5 +4,6 @@
 
 #define ROPE_THREADS 256
 #define ROPE_Q_TILES 4 /* tiles of columns of a block of rope_q */
+#define ROPE_HEADS_TILES 8 /* the same of rope_heads, at most */
 
 #endif

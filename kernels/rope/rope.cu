@@ -1,12 +1,14 @@
 /*
  * rope.cu - rotary position embedding. sm_90a.
  *
- *  kernel  shapes                         blocks             threads  shared  B/element (BF16)
- *  rope    x T [rows, nheads * head_dim]  a row              256      512     4
- *  rope_q  the same, with q               64 rows, 512 cols  256      41088   2, 2 of L1, to FP8 2
+ *  kernel      shapes                         blocks             threads  shared  bytes an element
+ *  rope        x T [rows, nheads * head_dim]  a row              256      512     4 (BF16)
+ *  rope_heads  the same in BF16, with q       64 rows, 8 tiles   256      16448   2, to FP8 2
+ *  rope_q      the same, with q               64 rows, 512 cols  256      41088   2, 2 of L1, FP8 2
  *
  * Bound by memory. A block computes the sines and cosines of its rows once, in shared memory, and
- * uses them for all its heads. In place, rope copies no heads that it does not rotate.
+ * uses them for all its heads; rope_heads, which is for a head_dim of 16, 32, 64 and 128, has them
+ * in registers. In place, rope copies no heads that it does not rotate.
  */
 #include "kernels/rope/geometry.h"
 #include "kernels/tile.cuh"
@@ -184,6 +186,144 @@ template <class T> DEV void rope_q_body(const struct te_k_rope &a)
 	}
 	if (a.q.amax)
 		block_amax(a.q.amax, m);
+}
+
+/*
+ * rope_heads: a thread has 4 rows of a tile, in each 4 elements of the first half of a head and the
+ * 4 of the second that are rotated with them, so that it needs the same sines and cosines in each
+ * tile. For stores, it gives 4 of them to an adjacent lane: an even lane then has 8 elements of
+ * the first half, an odd one 8 of the second.
+ */
+#define ROPE_E (TE_V / 2)
+
+struct rope_pairs {
+	uint2 lo[TILE_R], hi[TILE_R];
+};
+
+DEV rope_pairs rope_load(const bf16 *x, int64_t pitch, int nrows, int half)
+{
+	rope_pairs p;
+
+#pragma unroll
+	for (int i = 0; i < TILE_R; i++) {
+		p.lo[i] = i < nrows ? *(const uint2 *)(x + i * pitch) : make_uint2(0, 0);
+		p.hi[i] = i < nrows ? *(const uint2 *)(x + i * pitch + half) : make_uint2(0, 0);
+	}
+	return p;
+}
+
+/* 4 elements of both halves, rotated */
+DEV void rope_rotate(uint2 *lo, uint2 *hi, const float c[ROPE_E], const float s[ROPE_E])
+{
+	uint32_t *const w[2] = { &lo->x, &hi->x };
+
+#pragma unroll
+	for (int k = 0; k < 2; k++) {
+		const float2 u = unpack_bf16x2(w[0][k]), v = unpack_bf16x2(w[1][k]);
+
+		w[0][k] = pack_bf16x2(sub(mul(u.x, c[2 * k]), mul(v.x, s[2 * k])),
+				      sub(mul(u.y, c[2 * k + 1]), mul(v.y, s[2 * k + 1])));
+		w[1][k] = pack_bf16x2(add(mul(v.x, c[2 * k]), mul(u.x, s[2 * k])),
+				      add(mul(v.y, c[2 * k + 1]), mul(u.y, s[2 * k + 1])));
+	}
+}
+
+/* the vector that the thread stores */
+DEV raw<bf16> rope_exchange(uint2 lo, uint2 hi, bool odd)
+{
+	const uint2 give = odd ? lo : hi, keep = odd ? hi : lo;
+	const uint2 got = make_uint2(__shfl_xor_sync(0xffffffffu, give.x, 1),
+				     __shfl_xor_sync(0xffffffffu, give.y, 1));
+	raw<bf16> v;
+
+	v.q[0] = odd ? make_uint4(got.x, got.y, keep.x, keep.y) :
+		       make_uint4(keep.x, keep.y, got.x, got.y);
+	return v;
+}
+
+DEV void rope_heads_body(const struct te_k_rope &a)
+{
+	__shared__ tile_codes<TILE_R> codes[2]; /* two tiles: one barrier a tile */
+	const int half = a.head_dim / 2, cols = a.nheads * a.head_dim;
+	const int ntiles = (cols + TILE_COLS - 1) / TILE_COLS;
+	const int ngroups = gridDim.x / (uint32_t)((a.rows + TILE_ROWS - 1) / TILE_ROWS);
+	const int each = (ntiles + ngroups - 1) / ngroups;
+	const tile<TILE_R> at = tile_number<TILE_R>(a.rows, ngroups * TILE_COLS, blockIdx.x);
+	const int tx = threadIdx.x % tile<TILE_R>::TX, pair = tx * ROPE_E;
+	const int begin = (int)at.c0 / TILE_COLS * each, end = min(ntiles, begin + each);
+	const int head = pair / half, i0 = pair % half; /* in a tile */
+	const int in = head * a.head_dim + i0;
+	const int out = tx & 1 ? in - ROPE_E + half : in;
+	const int nrows = clamp_int(a.rows - at.r, 0, TILE_R);
+	const bf16 *x = (const bf16 *)a.x + at.r * cols + in;
+	float cosine[TILE_R][ROPE_E], sine[TILE_R][ROPE_E], m = 0.0f, scale;
+	rope_pairs p = {};
+
+	if (begin * TILE_COLS + in < cols && begin < end)
+		p = rope_load(x + begin * TILE_COLS, cols, nrows, half);
+	if (noop_set(a.q.noop))
+		return;
+	scale = q_scale(&a.q);
+	q_scale_inv(&a.q, scale);
+#pragma unroll
+	for (int i = 0; i < TILE_R; i++) {
+		const int64_t r = min(at.r + i, a.rows - 1);
+		const float position = (float)te_k_rope_position(&a, r);
+
+#pragma unroll
+		for (int e = 0; e < ROPE_E; e++) {
+			sincos_of(mul(position, a.inv_freq[i0 + e]), &sine[i][e], &cosine[i][e]);
+			if (a.inverse)
+				sine[i][e] = -sine[i][e];
+		}
+	}
+#pragma unroll 1
+	for (int k = begin; k < end; k++) {
+		const int c0 = k * TILE_COLS;
+		const bool rotates = c0 / a.head_dim + head < a.nrot;
+		const int n = c0 + in < cols ? nrows : 0;
+		rope_pairs next = {};
+		uint2 code[TILE_R];
+
+		if (k + 1 < end && c0 + TILE_COLS + in < cols)
+			next = rope_load(x + c0 + TILE_COLS, cols, nrows, half);
+#pragma unroll
+		for (int i = 0; i < TILE_R; i++) {
+			const int64_t to = (at.r + i) * cols + c0 + out;
+			float v[TE_V];
+			raw<bf16> w;
+
+			if (rotates)
+				rope_rotate(&p.lo[i], &p.hi[i], cosine[i], sine[i]);
+			w = rope_exchange(p.lo[i], p.hi[i], tx & 1);
+			unpack(w, v);
+			if (a.y && i < n)
+				store_raw((bf16 *)a.y + to, w);
+#pragma unroll
+			for (int e = 0; e < TE_V; e++)
+				m = amax_of(m, v[e]);
+			code[i] = fp8x8(a.q.dtype, v, scale);
+			if (a.q.row && i < n)
+				*(uint2 *)((uint8_t *)a.q.row + to) = code[i];
+		}
+		if (a.q.col) {
+			const tile<TILE_R> t = tile_at<TILE_R>(a.rows, cols, at.r0, c0);
+
+			codes_put(&codes[k & 1], code, out / TE_V);
+			__syncthreads();
+			codes_store<false>(&codes[k & 1], &t, (uint8_t *)a.q.col);
+		}
+		p = next;
+	}
+	if (a.q.amax)
+		block_amax(a.q.amax, m);
+}
+
+extern "C" __global__ void __launch_bounds__(TILE_THREADS, 2)
+	te_k_rope_heads_bf16(const __grid_constant__ struct te_k_rope a)
+{
+	te_begin();
+	rope_heads_body(a);
 }
 
 #define TE_NAME(T, t)                                                                         \

@@ -7,6 +7,7 @@
 #include "config.h"
 
 #include <math.h>
+#include <stdlib.h>
 
 #include <te/capture.h>
 #include <te/errno.h>
@@ -175,13 +176,13 @@ static void say(const struct gemm_run *r, int64_t i, int64_t j, double want)
 }
 
 /*
- * With a bias a GPU may round a BF16 D before each addition too (te/gemm.h): then up to 2^-8, half
- * a unit in the last place, of each partial sum.
+ * With C or a bias a GPU may round a BF16 D before each addition too (te/gemm.h): then up to 2^-8,
+ * half a unit in the last place, of each partial sum.
  */
 static void check_exact(const struct gemm_run *r)
 {
 	const enum te_dtype d = r->c.d;
-	const int often = r->c.bias && d == TE_DTYPE_BF16 && !strcmp(backend, "cuda");
+	const int often = (r->c.bias || r->c.c) && d == TE_DTYPE_BF16 && !strcmp(backend, "cuda");
 
 	for (int64_t i = 0; i < r->c.m; i++)
 		for (int64_t j = 0; j < r->c.n; j++) {
@@ -247,6 +248,37 @@ START_TEST(integers_are_exact)
 		for (int bias = 0; bias < 2; bias++)
 			for (int c = 0; c < 3; c++)
 				run(any_case(_i, flags, bias, c, 600));
+}
+END_TEST
+
+/* as many small extents as large ones */
+static int64_t any_extent(enum te_dtype t, int least, int most)
+{
+	const int64_t extent_most = INT64_C(1) << tt_rand_int(least, most);
+
+	return tt_rand_int(0, 1) && extent_most >= 16 ? 16 * tt_rand_int(1, extent_most / 16) :
+							extent(t, extent_most);
+}
+
+/*
+ * Types, layouts, epilogues and shapes drawn at random. TT_ROUNDS=10000
+ * CK_TIMEOUT_MULTIPLIER=100 CK_RUN_CASE=random runs that many, TE_GEMM_PROVIDER=sm90 by sm90.cu.
+ */
+START_TEST(any_gemm_is_exact)
+{
+	const char *rounds = getenv("TT_ROUNDS");
+	const int n = rounds ? atoi(rounds) : TT_FEWER(40);
+
+	for (int i = 0; i < n; i++) {
+		struct gemm_case c = any_case((int)tt_rand_int(0, TT_LEN(types) - 1),
+					      (uint32_t)tt_rand_int(0, 3), (int)tt_rand_int(0, 1),
+					      (int)tt_rand_int(0, 2), 16);
+
+		c.m = any_extent(c.a, 4, 9);
+		c.n = any_extent(c.a, 4, 9);
+		c.k = any_extent(c.a, 4, 10);
+		run(c);
+	}
 }
 END_TEST
 
@@ -361,9 +393,12 @@ END_TEST
 
 void gemm_exact_cases(Suite *s, const char *backend_name)
 {
-	TCase *c = tt_case(s, "gemms", "gemm numeric");
+	TCase *c = tt_case(s, "random", "gemm numeric");
 
 	backend = backend_name;
+	tcase_add_checked_fixture(c, tt_setup, tt_teardown);
+	tcase_add_test(c, any_gemm_is_exact);
+	c = tt_case(s, "gemms", "gemm numeric");
 	tcase_add_checked_fixture(c, tt_setup, tt_teardown);
 	tcase_add_loop_test(c, integers_are_exact, 0, TT_LEN(types));
 	tcase_add_loop_test(c, large_gemms_are_exact, 0, TT_LEN(types));

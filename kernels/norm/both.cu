@@ -3,14 +3,17 @@
  *
  *  kernel            shapes           blocks   threads   shared (BF16)       B/element (BF16)
  *  norm_bothR        dy, x, dres T    64 rows  32..1024  3 R rows of each    6, with dres 8
- *  norm_bothR_cast   the same, and q  64 rows  32..512   and codes of 16 or  the same, and FP8 2
- *                                                        32 rows
+ *  norm_bothR_cast   the same, and q  64 rows  32..512   2 or 3 R rows, and  the same, and FP8 2
+ *                                                        codes of 32 rows
+ *  norm_both4_many   for more blocks  64 rows  32..320   3 or 2 R rows of    the same
+ *      and _cast     than multiprocessors                each
  *  norm_both_oddR    dy, x, dres T    64 rows  32..1024  0                   the same
  *
  * A thread has the same few columns of all rows, R of them at a time, and adds the terms of a
  * column in the order of the rows, so that the sums have the bits of norm_dw. Rows are copied to
  * shared memory ahead; only the thread that copied an element reads it. Column-wise codes are
- * collected in shared memory and stored in runs of 16 or 32 bytes.
+ * collected in shared memory and stored in runs of 32 bytes: a sector that is written by halves is
+ * written to memory twice, since rows of other blocks push it out of L2 between both.
  *
  * Sums of a row: over the columns of a thread in pairs, over the lanes of a warp 16, 8, 4, 2 and 1
  * apart, then over the warps: of 16 / R lanes each adds every 16 / R-th warp, and these are added
@@ -181,18 +184,18 @@ template <class T, int V, int R> struct norm_terms {
 };
 
 /*
- * PIPE, for rows of few warps: the sums of a group are computed before dx of the previous group,
- * which does not wait for the barrier between them.
+ * STAGES: groups of rows in shared memory. PIPE, for rows of few warps and few blocks: the sums of
+ * a group are computed before dx of the previous group, which does not wait for the barrier between
+ * them. QROWS: rows of column-wise codes that are stored at once; 0: no cast.
  */
-template <class T, int V, int R, bool VEC, bool CAST>
+template <class T, int V, int R, bool VEC, int STAGES, bool PIPE, int QROWS>
 DEV void norm_both_body(const struct te_k_norm_both &a)
 {
 	constexpr int W = V * (int)sizeof(T) / 4, NBYTES = 4 * W;
-	constexpr int STAGES = NORM_BOTH_STAGES(sizeof(T));
-	constexpr bool PIPE = R == 4 && VEC;
+	constexpr bool CAST = QROWS > 0;
 	constexpr bool AGAIN = R == 1 || !VEC; /* load dy and x again instead of holding terms */
 	constexpr int N = 2 * R, EACH = 32 / N;
-	constexpr int QROWS = NORM_BOTH_CAST_ROWS(R), QUADS = QROWS / 4;
+	constexpr int QUADS = QROWS / 4;
 	extern __shared__ uint4 ahead[];
 	__shared__ float2 stats[TE_K_PART_ROWS];
 	__shared__ float part[2][N][32];
@@ -417,7 +420,7 @@ DEV void norm_both_body(const struct te_k_norm_both &a)
 		if (!CAST || !a.q.col)
 			return;
 		if (g % (4 / R) == 4 / R - 1) {
-			uint32_t *to = codes + g * R / 4 % QUADS * pitch + c;
+			uint32_t *to = codes + g * R / 4 % max(QUADS, 1) * pitch + c;
 
 #pragma unroll
 			for (int i = 0; ncols && i < V / 4; i++) {
@@ -429,9 +432,11 @@ DEV void norm_both_body(const struct te_k_norm_both &a)
 				words_put<4>(to + 4 * i, w);
 			}
 		}
-		if ((g + 1) % (QROWS / R) == 0 || g == ngroups - 1) {
-			__syncthreads();
-			codes_flush<QROWS>(codes, pitch, a, r0 + g * R / QROWS * QROWS);
+		if constexpr (CAST) {
+			if ((g + 1) % (QROWS / R) == 0 || g == ngroups - 1) {
+				__syncthreads();
+				codes_flush<QROWS>(codes, pitch, a, r0 + g * R / QROWS * QROWS);
+			}
 		}
 	};
 
@@ -471,32 +476,24 @@ DEV void norm_both_body(const struct te_k_norm_both &a)
 		put_sums(a.part_dx, bias);
 }
 
+#define FUNC(name, R, BLOCKS, ...)                                                              \
+	extern "C" __global__ void __launch_bounds__(NORM_BOTH_THREADS##R, BLOCKS)              \
+		te_k_norm_both##name(const __grid_constant__ struct te_k_norm_both a)           \
+	{                                                                                       \
+		te_begin();                                                                     \
+		norm_both_body<__VA_ARGS__>(a);                                                 \
+	}
 #define BOTH(T, t, V, R)                                                                        \
-	extern "C" __global__ void __launch_bounds__(NORM_BOTH_THREADS##R, 1)                   \
-		te_k_norm_both##R##_##t(const __grid_constant__ struct te_k_norm_both a)        \
-	{                                                                                       \
-		te_begin();                                                                     \
-		norm_both_body<T, V, R, true, false>(a);                                        \
-	}                                                                                       \
-	extern "C" __global__ void __launch_bounds__(NORM_BOTH_THREADS##R, 1)                   \
-		te_k_norm_both_odd##R##_##t(const __grid_constant__ struct te_k_norm_both a)    \
-	{                                                                                       \
-		te_begin();                                                                     \
-		norm_both_body<T, V, R, false, false>(a);                                       \
-	}
-#define CAST_TOO(T, t, V, R)								\
-	extern "C" __global__ void __launch_bounds__(NORM_BOTH_THREADS##R, 1)		\
-		te_k_norm_both##R##_cast_##t(const __grid_constant__ struct te_k_norm_both a)\
-	{										\
-		te_begin();								\
-		norm_both_body<T, V, R, true, true>(a);					\
-	}
+	FUNC(R##_##t, R, 1, T, V, R, true, NORM_BOTH_STAGES(sizeof(T)), R == 4, 0)              \
+	FUNC(_odd##R##_##t, R, 1, T, V, R, false, NORM_BOTH_STAGES(sizeof(T)), false, 0)
 BOTH(bf16, bf16, 8, 1)
 BOTH(bf16, bf16, 8, 2)
 BOTH(bf16, bf16, 4, 4)
 BOTH(float, fp32, 8, 2)
 BOTH(float, fp32, 4, 4)
-CAST_TOO(bf16, bf16, 8, 2)
-CAST_TOO(bf16, bf16, 4, 4)
-#undef CAST_TOO
+FUNC(4_many_bf16, 4, 2, bf16, 4, 4, true, NORM_BOTH_STAGES(2), false, 0)
+FUNC(2_cast_bf16, 2, 1, bf16, 8, 2, true, NORM_BOTH_STAGES_CAST2, false, NORM_BOTH_CAST_ROWS)
+FUNC(4_cast_bf16, 4, 1, bf16, 4, 4, true, NORM_BOTH_STAGES(2), true, NORM_BOTH_CAST_ROWS)
+FUNC(4_many_cast_bf16, 4, 2, bf16, 4, 4, true, NORM_BOTH_STAGES_CAST2, false, NORM_BOTH_CAST_ROWS)
 #undef BOTH
+#undef FUNC

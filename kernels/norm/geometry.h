@@ -26,14 +26,17 @@
 
 /* norm_bothR: threads, at most, and columns of each */
 #define NORM_BOTH_THREADS4 320
+#define NORM_BOTH_TWICE 192 /* threads of both4 of which two blocks are on a multiprocessor */
 #define NORM_BOTH_THREADS2 512
 #define NORM_BOTH_THREADS1 1024
 #define NORM_BOTH_V(R) ((R) == 4 ? 4 : 8)
-#define NORM_BOTH_STATIC 3072 /* bytes of static shared memory, at most */
+#define NORM_BOTH_STATIC 2688 /* bytes of static shared memory, at most */
 /* groups of R rows that are in shared memory, of elements of that size */
 #define NORM_BOTH_STAGES(size) ((size) == 2 ? 3 : 2)
+/* the same of both2_cast and both4_many_cast */
+#define NORM_BOTH_STAGES_CAST2 2
 /* column-wise codes: rows in shared memory, and unused words after each four rows */
-#define NORM_BOTH_CAST_ROWS(R) ((R) == 4 ? 32 : 16)
+#define NORM_BOTH_CAST_ROWS 32
 #define NORM_BOTH_CAST_PAD 4
 
 #define NORM_DW_THREADS 128

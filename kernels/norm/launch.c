@@ -192,8 +192,12 @@ int te__geo_norm_both(const void *args, struct te__geometry *k)
 	const unsigned nthreads = threads_for(a->cols, NORM_BOTH_V(nrows), NORM_BOTH_THREADS1);
 	const int64_t nblocks = TE_K_NPARTS(a->rows);
 	const unsigned size = a->dtype == TE_DTYPE_BF16 ? 2 : 4;
-	unsigned smem = NORM_BOTH_STAGES(size) * (unsigned)(nrows * NORM_BOTH_V(nrows)) * nthreads *
-			size * (a->dres ? 3 : 2);
+	const bool many = size == 2 && nrows == 4 && nblocks > HOPPER_SMS &&
+			  nthreads > NORM_BOTH_TWICE;
+	const unsigned nstages = casts && (many || nrows == 2) ? NORM_BOTH_STAGES_CAST2 :
+								 NORM_BOTH_STAGES(size);
+	unsigned smem = nstages * (unsigned)(nrows * NORM_BOTH_V(nrows)) * nthreads * size *
+			(a->dres ? 3 : 2);
 	bool ahead;
 	int r;
 
@@ -201,7 +205,7 @@ int te__geo_norm_both(const void *args, struct te__geometry *k)
 		return te__fail(-EOPNOTSUPP, "te_k_norm_both: %lld columns, not up to %d",
 				(long long)a->cols, TE_K_NORM_BOTH_COLS(a->dtype));
 	if (a->q.col)
-		smem += (unsigned)(NORM_BOTH_CAST_ROWS(nrows) * (a->cols + NORM_BOTH_CAST_PAD));
+		smem += (unsigned)(NORM_BOTH_CAST_ROWS * (a->cols + NORM_BOTH_CAST_PAD));
 	ahead = smem + NORM_BOTH_STATIC <= k->target.smem_max &&
 		whole_vectors(a->cols, a->dy, a->x, a->gamma, a->dx) &&
 		whole_vectors(a->cols, a->dres, a->part_gamma, a->part_beta, NULL) &&
@@ -217,9 +221,12 @@ int te__geo_norm_both(const void *args, struct te__geometry *k)
 		return LAUNCH_T(k, a->dtype, "te_k_norm_both_odd4", nblocks, nthreads);
 	}
 	if (casts)
-		r = te__geo_launch(k, nrows == 4 ? "te_k_norm_both4_cast_bf16" :
+		r = te__geo_launch(k, many	   ? "te_k_norm_both4_many_cast_bf16" :
+				      nrows == 4 ? "te_k_norm_both4_cast_bf16" :
 						   "te_k_norm_both2_cast_bf16",
 				   nblocks, nthreads);
+	else if (many)
+		r = te__geo_launch(k, "te_k_norm_both4_many_bf16", nblocks, nthreads);
 	else if (nrows == 1)
 		r = te__geo_launch(k, "te_k_norm_both1_bf16", nblocks, nthreads);
 	else

@@ -64,7 +64,7 @@ struct te_k_norm_both {
 /* extents that a device casts and sums, if everything is aligned to vectors */
 #define TE_K_NORM_BOTH_CASTS(dtype, rows, cols) \
 	((dtype) == TE_DTYPE_BF16 && (cols) <= 4096 && (cols) % 8 == 0 && (rows) % 16 == 0)
-#define TE_K_NORM_BOTH_CAST_NBYTES 216256 /* shared memory of a block, at most */
+#define TE_K_NORM_BOTH_CAST_NBYTES 232192 /* shared memory of a block, at most */
 
 /* partial sums of dy * xhat and, with part_beta, of dy: [TE_K_NPARTS(rows), cols] each */
 struct te_k_norm_dw {

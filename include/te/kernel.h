@@ -283,7 +283,7 @@ struct te_kernel_attention_opts {
 	/* INT32 [batch, seqlen]: the first token that each one attends to; NULL: token 0. See
 	 * te_kernel_attention_forward() */
 	const struct te_tensor *first;
-	int32_t full;	  /* 1: a token attends to later ones too; without dropout, window, first */
+	int32_t full;	  /* 1: a token attends to later ones too; without window and first */
 	int32_t reserved; /* 0 */
 };
 #define TE_KERNEL_ATTENTION_OPTS_INIT                                                          \

@@ -396,7 +396,7 @@ struct te_attention_attrs {
 	 * token's document; a token attends to its document only. Indices above the token's are
 	 * taken as it, and those below 0 as 0 */
 	int32_t documents;
-	int32_t full; /* 1: not causal; without window, dropout and documents */
+	int32_t full; /* 1: not causal; without window and documents */
 };
 #define TE_ATTENTION_ATTRS_INIT \
 	{ sizeof(struct te_attention_attrs), 0, 0, 0, 0.0f, 0.0f, 0, 0, 0, 0, 0.0f, 0, 0 }

@@ -19,7 +19,7 @@ static int attention_check(const struct te_op *op)
 		r = te__ops_check_documents("attention ", op->name, a->documents);
 	if (!r)
 		r = te__attention_check_full("attention ", op->name, a->full, a->window,
-					     a->documents ? "documents" : NULL, a->dropout);
+					     a->documents ? "documents" : NULL);
 	return r ? r : te__dropout_check_tag("attention ", op->name, a->tag);
 }
 

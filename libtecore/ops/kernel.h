@@ -126,7 +126,7 @@ int te__attention_check(const char *kind, const char *name, int32_t nheads, int3
 int te__attention_check_scores(const char *kind, const char *name, int32_t window, float softcap);
 /* first: name of the argument that has documents, or NULL */
 int te__attention_check_full(const char *kind, const char *name, int32_t full, int32_t window,
-			     const char *first, float dropout);
+			     const char *first);
 /* 0, or -TE_ESHAPE if seqlen is too large for dropout */
 int te__attention_check_dropout(const char *kind, const char *name, int64_t seqlen);
 float te__attention_scale(float scale, int32_t head_dim);

@@ -92,13 +92,13 @@ static int32_t window_of(const struct te__attention *a)
 }
 
 int te__attention_check_full(const char *kind, const char *name, int32_t full, int32_t window,
-			     const char *first, float dropout)
+			     const char *first)
 {
 	if (full < 0 || full > 1)
 		return te__fail(-EINVAL, "%s%s: full is %d, not 0 or 1", kind, name, full);
-	if (full && (window || first || dropout > 0.0f))
+	if (full && (window || first))
 		return te__fail(-EINVAL, "%s%s: full is 1, but there is %s", kind, name,
-				window ? "a window" : first ? first : "dropout");
+				window ? "a window" : first);
 	return 0;
 }
 
@@ -165,8 +165,7 @@ static int begin(const char *fn, struct te_stream *stream,
 	if (!r)
 		r = te__attention_check_scores(fn, "", o.window, o.softcap);
 	if (!r)
-		r = te__attention_check_full(fn, "", o.full, o.window, o.first ? "first" : NULL,
-					     o.dropout);
+		r = te__attention_check_full(fn, "", o.full, o.window, o.first ? "first" : NULL);
 	if (!r && o.reserved)
 		r = te__fail(-EINVAL, "%s: reserved is %d, not 0", fn, o.reserved);
 	if (!r)

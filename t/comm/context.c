@@ -49,7 +49,7 @@ static void set(int i, int shared)
 	g.window = !g.full && i % 3 == 0 ? (int32_t)tt_rand_int(1, 2 * g.tokens) : 0;
 	g.softcap = i % 4 == 2 ? 3.0f : 0.0f;
 	g.documents = !g.full && i % 3 == 2;
-	g.dropout = !g.full && i % 4 == 3 ? 0.25f : 0.0f;
+	g.dropout = i % 4 == 3 ? 0.25f : 0.0f;
 	g.width = tt_rand_int(1, 60);
 	g.nclasses = tt_rand_int(1, g.width);
 }

@@ -15,6 +15,7 @@ libtetoken_libtetoken_internal_la_SOURCES = \
 	libtetoken/gguf_save.c \
 	libtetoken/json.c \
 	libtetoken/json.h \
+	libtetoken/json_model.c \
 	libtetoken/normalize.c \
 	libtetoken/ranks.c \
 	libtetoken/sentencepiece.c \

@@ -1,4 +1,4 @@
-/* vocab.c - tokens, merges and added tokens of a tokenizer. */
+/* vocab.c - tokens, merges and added tokens of a tokenizer, and the alphabet of bytes. */
 #include "config.h"
 
 #include <errno.h>
@@ -251,4 +251,39 @@ int te__token_finish(struct te_token *t)
 	te__free(b.p);
 	te__free(spare.p);
 	return r;
+}
+
+/* the byte that a character of the byte-level alphabet stands for, or -1 */
+static int byte_of_char(int c)
+{
+	if ((c >= '!' && c <= '~') || (c >= 0xa1 && c <= 0xac) || (c >= 0xae && c <= 0xff))
+		return c;
+	if (c < 256 || c > 323)
+		return -1;
+	c -= 256;
+	return c <= 32 ? c : c <= 66 ? c - 33 + 127 : 0xad; /* 0-32, 127-160, 173 */
+}
+
+int te__char_of_byte(int byte)
+{
+	if (byte <= 32)
+		return 256 + byte;
+	if (byte >= 127 && byte <= 160)
+		return 256 + 33 + byte - 127;
+	return byte == 0xad ? 323 : byte;
+}
+
+int te__bytes_of_text(const char *p, size_t n, char *ret)
+{
+	int m = 0;
+
+	for (size_t i = 0; i < n;) {
+		int k, byte = byte_of_char(te__utf8_get(p + i, &k));
+
+		if (byte < 0)
+			return -1;
+		ret[m++] = (char)byte;
+		i += (size_t)k;
+	}
+	return m;
 }

@@ -195,14 +195,13 @@ KERNEL_NVCC = $(AM_V_NVCC)$(MKDIR_P) $(@D) && \
 .cu.fatbin90:
 	$(KERNEL_NVCC) $(NVCC_GENCODE_90)
 -include $(KERNEL_FATBIN:=.d)
-# with what ptxas reports, for t/kernels/t0017-sm90.t, t0019-mx.t and t0021-heads.t
+# with what ptxas reports, for t/kernels/t0022-registers.t
 kernels/attn/sm90.fatbin90: kernels/attn/sm90.cu
 kernels/attn/sm90_bwd.fatbin90: kernels/attn/sm90_bwd.cu
 kernels/elem/heads.fatbin90: kernels/elem/heads.cu
 kernels/gemm/sm90.fatbin90: kernels/gemm/sm90.cu
-kernels/quant/mx.fatbin90: kernels/quant/mx.cu
 kernels/attn/sm90.fatbin90 kernels/attn/sm90_bwd.fatbin90 kernels/elem/heads.fatbin90 \
-kernels/gemm/sm90.fatbin90 kernels/quant/mx.fatbin90:
+kernels/gemm/sm90.fatbin90:
 	$(KERNEL_NVCC) $(NVCC_GENCODE_90) -Xptxas -v 2>$@.log || { cat $@.log; exit 1; }
 
 

@@ -36,7 +36,7 @@ static struct te_plan *part(struct te_seq *seq, const struct model_shape *m, con
 	struct te_plan_opts o = TE_PLAN_OPTS_INIT;
 	struct te_recipe rec = tt_recipe(recipe);
 	struct te_plan *plan;
-	char from[16], to[16];
+	char from[24], to[24];
 
 	o.recipe = &rec;
 	o.flags = TE_PLAN_TRAIN | TE_PLAN_EXTERNAL | TE_PLAN_NO_ALLOC |

@@ -34,15 +34,3 @@ emulate()
 		not_ok "emulated $what are right and end" "$tmp/out"
 	fi
 }
-
-# no_spills FILE: kernels/FILE.cu, of which ptxas also has not serialized wgmma
-no_spills()
-{
-	log=$abs_top_builddir/kernels/$1.fatbin90.log
-	if [ ! -s "$log" ]; then
-		skip "registers of $1.cu" "built without nvcc"
-		return
-	fi
-	grep -E 'C7[0-9]{3}|[^0-9][1-9][0-9]* bytes (stack|spill)' "$log" >"$tmp/bad"
-	empty "$1.cu: no spills, no serialized wgmma" "$tmp/bad"
-}

@@ -64,7 +64,7 @@ static struct te_seq *create(const struct model_shape *m, const struct te_seq_bi
 static void make_pair(struct pair *q, const struct model_shape *m, int32_t n, int32_t part,
 		      uint32_t flags)
 {
-	const struct te_recipe r = model_recipe("fp32");
+	const struct te_recipe r = model_recipe("bf16");
 	const struct te_plan_opts o = pair_opts(m, &r, TE_PLAN_TRAIN | flags);
 
 	*q = (struct pair){ .s = { NULL } };
@@ -140,7 +140,7 @@ END_TEST
 START_TEST(memory_has_a_part)
 {
 	const struct te_seq_binding b[] = { TE_SEQ_BINDING_INIT, parts(4, 3) };
-	const struct te_recipe r = model_recipe("fp32");
+	const struct te_recipe r = model_recipe("bf16");
 	struct te_plan_memory mem[2] = { TE_PLAN_MEMORY_INIT, TE_PLAN_MEMORY_INIT };
 	int64_t n = 0, own;
 
@@ -161,7 +161,9 @@ START_TEST(memory_has_a_part)
 	own = n / 64 / 4 * 64;
 	ck_assert_int_eq((int64_t)mem[0].weights_nbytes - (int64_t)mem[1].weights_nbytes,
 			 4 * 3 * own);
-	ck_assert_uint_lt(mem[1].total_nbytes, mem[0].total_nbytes);
+	/* but a GPU's plan gives no small buffer the memory of another (offsets.c) */
+	if (!strcmp(backend, "host"))
+		ck_assert_uint_lt(mem[1].total_nbytes, mem[0].total_nbytes);
 }
 END_TEST
 

@@ -617,7 +617,7 @@ $(TT_TWINS): %_gpu: %
 # programs that compute for longer than they take to be compiled: .ci/run compiles the others without
 # optimization, where each line of a sanitizer's checks costs a compiler most
 check-optimized: t/lib/libtt.la
-	@$(MAKE) $(AM_MAKEFLAGS) `printf '%s\n' $(check_PROGRAMS) | grep -E '^t/(kernels|ops)/'`
+	@$(MAKE) $(AM_MAKEFLAGS) `printf '%s\n' $(check_PROGRAMS) | grep -E '^t/(graph/lifetimes|kernels/|ops/)'`
 LDADD = \
 	t/lib/libtt.la \
 	daemon/libted.la \

@@ -325,7 +325,7 @@ static int generate(struct run *r, int64_t first, int loud)
 			s = advance(r, j, loud);
 			live -= j->seq < 0;
 			r->decode_s += now_s() - at;
-			if (j->n > had && had == j->nprompt)
+			if (had == j->nprompt && (j->n > had || j->end))
 				r->nprefill += j->nprompt;
 			else
 				r->ndecoded += j->n - had;

@@ -61,6 +61,7 @@ sed "s/^{/{\"eos_token_id\": [999, $token],/" c/config.json >e/config.json
 cp c/model.safetensors e
 "$gen" --model e -n 9 --prompt-tokens 84 --json >out 2>err
 check "a text ends at an end token" grep -q '"end": "eos"' out
+check "an empty text has a prompt" grep -q '"prefill_tokens": 1,' out
 
 # a model with a tokenizer: 1 more token than it has, which ends texts
 mkdir t

@@ -113,6 +113,19 @@ od -An -v -tu2 -w2 val.u16 >got
 od -An -v -tu4 -w4 docs.u32 | awk '{ print $1 }' >want
 awk '{ print $1 }' got >tokens
 same "documents end with the end token" want tokens
+# the same documents in one text
+head -n 40 small | awk '{ printf "##\n%s\n##\n", $0 }' >split.txt
+split="--model model $run --tokenizer end.json --doc-split ##\n"
+sed 's/\(.*\)"}$/\1\\n"}/' docs.jsonl >ended.jsonl
+for file in split.txt ended.jsonl; do
+	losses $split --order documents --documents --val docs.jsonl --steps 4 $file >$file.got
+done
+same "a text that is divided has the losses of its documents" ended.jsonl.got split.txt.got
+fails "text of bytes is not divided" "--doc-split needs a tokenizer" \
+	"$te_train" --model tiny $run --doc-split X --steps 1 small
+fails "nor by nothing" "expected a text that is not empty" "$te_train" $split --doc-split '' small
+printf '##\n##\n' >none
+fails "a text needs a document" "none: has no documents" "$te_train" $split none
 awk '{ printf "{\"messages\": [{\"role\": \"user\", \"content\": \"%s\"}, " \
 	"{\"role\": \"assistant\", \"content\": \"yes\"}]}\n", $1 $2 }' small >chat.jsonl
 check "messages" "$te_train" --model model $run --tokenizer end.json --steps 2 chat.jsonl

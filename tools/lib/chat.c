@@ -53,7 +53,7 @@ static const struct {
 };
 
 /* a text of the command line */
-static int unescape(const char *option, const char *text, char **ret)
+int chat_unescape(const char *option, const char *text, char **ret)
 {
 	char *copy = malloc(strlen(text) + 1), *to = copy;
 
@@ -84,7 +84,7 @@ static int set_role(const char *name, const char *text, char **ret)
 	int r;
 
 	snprintf(option, sizeof(option), "--chat-%s", name);
-	r = unescape(option, text, ret);
+	r = chat_unescape(option, text, ret);
 	if (r)
 		return r;
 	at = strstr(*ret, "{}");
@@ -114,12 +114,12 @@ int chat_create(const char *name, const char *begin, const char *const role[CHAT
 	if (lacks)
 		r = say_failed("out of memory");
 	if (!r && begin)
-		r = unescape("--chat-begin", begin, &c.begin);
+		r = chat_unescape("--chat-begin", begin, &c.begin);
 	for (int i = 0; i < CHAT_NROLES && !r; i++)
 		if (role[i])
 			r = set_role(role_name[i], role[i], &c.role[i]);
 	if (!r && end)
-		r = unescape("--doc-end", end, &c.end);
+		r = chat_unescape("--doc-end", end, &c.end);
 	if (r)
 		chat_free(&c);
 	else

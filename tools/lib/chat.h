@@ -25,6 +25,8 @@ struct chat {
 int chat_create(const char *name, const char *begin, const char *const role[CHAT_NROLES],
 		const char *end, struct chat *ret_chat);
 void chat_free(struct chat *c);
+/* a text of an option, with such backslashes, in place of the one in *ret, which is freed */
+int chat_unescape(const char *option, const char *text, char **ret);
 /*
  * The template of a model's folder or GGUF file, as the text in Jinja's language that transformers
  * runs, for free(3). *ret NULL: there is none.

@@ -39,6 +39,7 @@ struct data_opts {
 	const struct tokenizer *tokenizer; /* NULL: tokens of text are bytes; likewise */
 	enum data_mark mark; /* for span_documents() */
 	int32_t mark_token;  /* -1: not known, and token files are refused if there is a mark */
+	const char *split;   /* text between documents of files of text, or NULL */
 	const char *tokenizer_digest; /* NULL: tokens of text are not kept */
 	const char *kept;	      /* folder where they are; likewise */
 	int64_t kept_nbytes;	      /* text of fewer bytes is not worth it */

@@ -108,6 +108,7 @@ static int open_files(struct trainer *t, int64_t vocab)
 	const char *const role[CHAT_NROLES] = { o->chat_system, o->chat_user, o->chat_assistant };
 	char *kept = t->tokenizer ? kept_folder(o->token_cache) : NULL;
 	char digest[DIGEST_NBYTES];
+	char *split = NULL;
 	struct chat chat;
 	struct data_opts opts = {
 		.type = data_type_find(o->data_type),
@@ -127,7 +128,15 @@ static int open_files(struct trainer *t, int64_t vocab)
 	if (kept && tokenizer_digest(o->tokenizer ? o->tokenizer : t->tokenizer_from, digest))
 		opts.tokenizer_digest = digest;
 	choose_mark(t, &opts);
-	r = data_open(o->file, o->nfiles, &opts, &t->data);
+	if (o->doc_split && !t->tokenizer)
+		r = say_bad("--doc-split needs a tokenizer");
+	else if (o->doc_split)
+		r = chat_unescape("--doc-split", o->doc_split, &split);
+	if (!r && split && !*split)
+		r = say_bad("--doc-split: expected a text that is not empty");
+	opts.split = split;
+	if (!r)
+		r = data_open(o->file, o->nfiles, &opts, &t->data);
 	if (!r && o->val)
 		r = data_open(&o->val, 1, &opts, &t->val_data);
 	if (!r && o->val && data_is_bytes(t->data) != data_is_bytes(t->val_data))
@@ -135,6 +144,7 @@ static int open_files(struct trainer *t, int64_t vocab)
 	if (!r)
 		r = open_valids(t, &opts);
 	chat_free(&chat);
+	free(split);
 	free(kept);
 	return r;
 }

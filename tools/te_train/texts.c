@@ -31,14 +31,43 @@ static void join(void *arg, const uint8_t *p, size_t n, int64_t at)
 	all->n += n;
 }
 
-/* a text as one document */
+/*
+ * The documents of a text: all of it, or its parts between occurrences of o->split, unless they are
+ * empty, as JSON lines would have them.
+ */
+static int add_documents(const struct data_opts *o, const char *name, const struct joined *all,
+			 struct docs *docs)
+{
+	const int32_t end = tokenizer_end(o->tokenizer);
+	const size_t nsplit = o->split ? strlen(o->split) : 0;
+	int r = STATUS_OK;
+
+	for (size_t at = 0, to; at <= all->n && !r; at = to + nsplit + !nsplit) {
+		const char *p = nsplit ? memmem(all->text + at, all->n - at, o->split, nsplit) :
+					 NULL;
+		const int64_t first = docs->n;
+		int32_t *token = NULL;
+		size_t n = 0;
+
+		to = p ? (size_t)(p - all->text) : all->n;
+		if (to == at && nsplit)
+			continue;
+		r = tokenizer_encode(o->tokenizer, name, all->text + at, to - at, 0, &token, &n);
+		if (!r)
+			r = docs_add(docs, token, n, DOCS_TARGET);
+		if (!r && end >= 0)
+			r = docs_add(docs, &end, 1, DOCS_TARGET);
+		if (!r && nsplit && docs->n > first)
+			docs->ignored[first] = DOCS_FIRST;
+		free(token);
+	}
+	return r || docs->n || !nsplit ? r : say_bad("%s: has no documents", name);
+}
+
 static int read_text(struct source *src, const struct data_opts *o, struct docs *docs)
 {
 	struct joined all = { .zero_at = -1 };
 	const char *name = source_name(src);
-	const int32_t end = tokenizer_end(o->tokenizer);
-	int32_t *token = NULL;
-	size_t n = 0;
 	int r;
 
 	all.text = malloc((size_t)source_nbytes(src));
@@ -48,13 +77,8 @@ static int read_text(struct source *src, const struct data_opts *o, struct docs 
 			    "token files, and text accepts any bytes",
 			    name, (long long)all.zero_at);
 	if (!r)
-		r = tokenizer_encode(o->tokenizer, name, all.text, all.n, 0, &token, &n);
+		r = add_documents(o, name, &all, docs);
 	free(all.text);
-	if (!r)
-		r = docs_add(docs, token, n, 0);
-	if (!r && end >= 0)
-		r = docs_add(docs, &end, 1, 0);
-	free(token);
 	return r;
 }
 
@@ -118,6 +142,8 @@ static void digest_options(struct digest *d, const struct data_opts *o, int has_
 	digest_text(d, te_version());
 	digest_text(d, o->tokenizer_digest);
 	digest_add(d, number, sizeof(number));
+	if (!has_lines && o->split)
+		digest_text(d, o->split);
 	if (!has_lines)
 		return;
 	digest_text(d, o->chat->begin);

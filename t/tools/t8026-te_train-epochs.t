@@ -78,6 +78,33 @@ fails "one document" "no document ends in the first 640 tokens" "$te_train" $doc
 fails "random tokens" "random-tokens has no documents" "$te_train" $fresh --order documents \
 	--random-tokens
 
+# a mixture
+mkdir both
+cp train other both/
+cat train train train other other train >joined
+"$te_train" $fresh --steps 9 --val held --log w.log joined >out 2>err
+losses w.log >want
+check "a file three times" "$te_train" $fresh --steps 9 --stop-after 4 --val held --log x.log \
+	--out w --repeat ./train=3,both=1 train other both
+check "goes on from another folder" sh -c 'cd / && "$@"' sh "$te_train" --resume "$tmp/w" \
+	--log "$tmp/y.log"
+losses x.log y.log >got
+same "as if it were written three times" want got
+cat other train other train train >joined
+"$te_train" $fresh --steps 9 --val held --order random --log z.log joined >out 2>err
+losses z.log >want
+check "a folder twice" "$te_train" $fresh --steps 9 --val held --order random --log v.log \
+	--repeat both=2 both train
+losses v.log >got
+same "likewise" want got
+for list in train train= train=0 train=1001 train=2x; do
+	fails "not $list" "expected FILE=N, with N from 1 to 1000" "$te_train" $fresh --val held \
+		--repeat $list train
+done
+fails "nor another file" "held is not one of the files" "$te_train" $fresh --val held \
+	--repeat held=2 train
+fails "held-out data is in no copy" "--repeat needs --val" "$te_train" $fresh --repeat train=2 train
+
 # with replacement
 check "at random" "$te_train" $fresh --steps 3 --val held --order random --log g.log --out g train
 check "there are no epochs" grep -q '"epochs":null' g.log

@@ -39,6 +39,7 @@ struct file {
 	enum data_type type;
 	int64_t skip;	  /* bytes of its header */
 	int sampled;	  /* tokens are checked when they are read */
+	int is_copy;	  /* src and docs belong to a file before it */
 	int64_t first, n; /* index in the sequence of all tokens */
 	struct docs docs; /* documents, if it has JSON lines */
 };
@@ -364,6 +365,28 @@ static int add_folder(struct data *d, const char *path, const struct data_opts *
 	return r || nfound ? r : say_bad("%s: the folder has no files", path);
 }
 
+/* the files from an index on, ncopies times more */
+static int add_copies(struct data *d, int first, int32_t ncopies)
+{
+	const int n = d->nfiles - first;
+	struct file *f = realloc(d->file, ((size_t)d->nfiles + (size_t)n * (size_t)ncopies) *
+						  sizeof(*f));
+
+	if (!f)
+		return say_failed("out of memory");
+	d->file = f;
+	for (int64_t i = 0; i < (int64_t)n * ncopies; i++) {
+		struct file *copy = &f[d->nfiles++];
+
+		*copy = f[first + i % n];
+		copy->is_copy = 1;
+		copy->first = d->ntokens;
+		d->ntokens += copy->n;
+	}
+	digest_add(&d->all, &ncopies, sizeof(ncopies));
+	return STATUS_OK;
+}
+
 int data_open(char *const *file, int nfiles, const struct data_opts *opts, struct data **ret_data)
 {
 	struct data *d = calloc(1, sizeof(*d));
@@ -376,12 +399,15 @@ int data_open(char *const *file, int nfiles, const struct data_opts *opts, struc
 	d->mark = opts->mark;
 	d->mark_token = opts->mark_token;
 	for (int i = 0; i < nfiles && !r; i++) {
+		const int first = d->nfiles;
 		struct stat st;
 
 		if (strcmp(file[i], "-") && !stat(file[i], &st) && S_ISDIR(st.st_mode))
 			r = add_folder(d, file[i], opts);
 		else
 			r = add_file(d, file[i], opts);
+		if (!r && opts->times && opts->times[i] > 1)
+			r = add_copies(d, first, opts->times[i] - 1);
 	}
 	if (r) {
 		data_close(d);
@@ -413,6 +439,8 @@ void data_close(struct data *d)
 	if (!d)
 		return;
 	for (int i = 0; i < d->nfiles; i++) {
+		if (d->file[i].is_copy)
+			continue;
 		source_close(d->file[i].src);
 		docs_free(&d->file[i].docs);
 	}

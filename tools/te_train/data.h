@@ -40,6 +40,7 @@ struct data_opts {
 	enum data_mark mark; /* for span_documents() */
 	int32_t mark_token;  /* -1: not known, and token files are refused if there is a mark */
 	const char *split;   /* text between documents of files of text, or NULL */
+	const int32_t *times; /* for each file or folder, how often it is used; NULL: once */
 	const char *tokenizer_digest; /* NULL: tokens of text are not kept */
 	const char *kept;	      /* folder where they are; likewise */
 	int64_t kept_nbytes;	      /* text of fewer bytes is not worth it */

@@ -14,6 +14,8 @@
 #include "tools/lib/say.h"
 #include "tools/lib/tokens.h"
 
+#define MOST_TIMES 1000 /* uses of a file in an epoch */
+
 /* one NAME=FILE */
 static int open_valid(struct trainer *t, char *set, const struct data_opts *opts)
 {
@@ -91,6 +93,55 @@ int trainer_open_tokenizer(struct trainer *t)
 	return STATUS_OK;
 }
 
+/* is it the path, or its last names; a resumed run may have another working directory */
+static int is_path(const char *path, const char *name)
+{
+	const size_t n = strlen(path), m = strlen(name);
+
+	return m <= n && !strcmp(path + n - m, name) && (m == n || path[n - m - 1] == '/');
+}
+
+/* one FILE=N of --repeat */
+static int set_times(const struct opts *o, char *item, int32_t *times)
+{
+	char *number = strrchr(item, '='), *end = NULL;
+	const long long n = number ? strtoll(number + 1, &end, 10) : 0;
+	int nfound = 0;
+	char *path;
+
+	if (!number || end == number + 1 || *end || n < 1 || n > MOST_TIMES)
+		return say_bad("--repeat: \"%s\": expected FILE=N, with N from 1 to %d", item,
+			       MOST_TIMES);
+	*number = '\0';
+	while (!strncmp(item, "./", 2))
+		item += 2;
+	path = realpath(item, NULL);
+	for (int i = 0; i < o->nfiles; i++) {
+		if (!is_path(o->file[i], item) && (!path || strcmp(o->file[i], path)))
+			continue;
+		times[i] = (int32_t)n;
+		nfound++;
+	}
+	free(path);
+	return nfound ? STATUS_OK :
+			say_bad("--repeat: %s is not one of the files to train on", item);
+}
+
+/* how often each file is used in an epoch, which the caller frees */
+static int parse_repeat(const struct opts *o, int32_t **ret_times)
+{
+	int32_t *times = calloc((size_t)o->nfiles + 1, sizeof(*times));
+	char *list = strdup(o->repeat), *save = NULL;
+	int r = times && list ? STATUS_OK : say_failed("out of memory");
+
+	for (char *item = r ? NULL : strtok_r(list, ",", &save); item && !r;
+	     item = strtok_r(NULL, ",", &save))
+		r = set_times(o, item, times);
+	free(list);
+	*ret_times = times;
+	return r;
+}
+
 /* tokens that divide token files into documents */
 static void choose_mark(const struct trainer *t, struct data_opts *opts)
 {
@@ -108,6 +159,7 @@ static int open_files(struct trainer *t, int64_t vocab)
 	const char *const role[CHAT_NROLES] = { o->chat_system, o->chat_user, o->chat_assistant };
 	char *kept = t->tokenizer ? kept_folder(o->token_cache) : NULL;
 	char digest[DIGEST_NBYTES];
+	int32_t *times = NULL;
 	char *split = NULL;
 	struct chat chat;
 	struct data_opts opts = {
@@ -135,8 +187,12 @@ static int open_files(struct trainer *t, int64_t vocab)
 	if (!r && split && !*split)
 		r = say_bad("--doc-split: expected a text that is not empty");
 	opts.split = split;
+	if (!r && o->repeat)
+		r = parse_repeat(o, &times);
+	opts.times = times;
 	if (!r)
 		r = data_open(o->file, o->nfiles, &opts, &t->data);
+	opts.times = NULL;
 	if (!r && o->val)
 		r = data_open(&o->val, 1, &opts, &t->val_data);
 	if (!r && o->val && data_is_bytes(t->data) != data_is_bytes(t->val_data))
@@ -144,6 +200,7 @@ static int open_files(struct trainer *t, int64_t vocab)
 	if (!r)
 		r = open_valids(t, &opts);
 	chat_free(&chat);
+	free(times);
 	free(split);
 	free(kept);
 	return r;

@@ -443,6 +443,9 @@ static int check_needs(const struct opts *o)
 		return say_bad("--documents needs files, --random-tokens has no documents");
 	if (!strcmp(o->order, "documents") && o->random_tokens)
 		return say_bad("--order documents needs files, --random-tokens has no documents");
+	if (o->repeat && *o->repeat && !o->val)
+		return say_bad("--repeat needs --val FILE: the held-out end of a file would also "
+			       "be trained on");
 	if (strcmp(o->documents, "off") &&
 	    (!strcmp(o->graph, "layer") || (o->pipeline_schedule && *o->pipeline_schedule)))
 		return say_bad("--documents: parts of a model cannot share one input: expected "
@@ -537,6 +540,8 @@ int opts_parse(struct opts *o, int argc, char **argv, int *ret_done)
 		set_absolute(&o->tokenizer);
 	if (!r)
 		set_absolute(&o->eval_choices);
+	if (!r && o->val && strcmp(o->val, "-"))
+		set_absolute(&o->val);
 	if (!r)
 		r = groups_parse(o);
 	return r ? r : check_needs(o);

@@ -217,9 +217,42 @@ static void finish_codes(int64_t n, const uint8_t *from, int64_t fs, float scale
 			to[k * NR + r] = te__e4m3_decode(from[r * fs + k]) * scale;
 }
 
+/*
+ * one row times columns of BF16, which do not leave the registers: the sums of name##_few. A cache
+ * line of the next columns is fetched for each that is read.
+ */
+#define ONE_ROW(name, tgt, W)                                                                      \
+	tgt static void name##_one_row(int64_t n, struct te__h_rows a, const char *from,           \
+				       int64_t fs, int64_t next, float *c, int add)                \
+	{                                                                                          \
+		name##_pack_f acc[NR / W];                                                         \
+                                                                                                   \
+		for (int v = 0; v < NR / W; v++)                                                   \
+			acc[v] = add ? *(const name##_pack_f *)(c + v * W) :                       \
+				       (name##_pack_f){ 0 };                                       \
+		for (int64_t k = 0; k < n; k += 2 * W)                                             \
+			for (int v = 0; v < NR / W; v++) {                                         \
+				const char *at = from + v * W * fs + 2 * k;                        \
+				name##_pack_u x[W];                                                \
+                                                                                                   \
+				for (int i = 0; i < W; i++, at += fs) {                            \
+					x[i] = *(const name##_pack_h *)at;                         \
+					__builtin_prefetch(at + next, 0, 2);                       \
+				}                                                                  \
+				name##_pack_turn(x);                                               \
+				for (int i = 0; i < W; i++) {                                      \
+					const float *y = a.p + (k + 2 * i) * a.cs;                 \
+                                                                                                   \
+					acc[v] += y[0] * (name##_pack_f)(x[i] << 16);              \
+					acc[v] += y[a.cs] * (name##_pack_f)(x[i] & 0xffff0000u);   \
+				}                                                                  \
+			}                                                                          \
+		for (int v = 0; v < NR / W; v++)                                                   \
+			*(name##_pack_f *)(c + v * W) = acc[v];                                    \
+	}
+
 /* few: columns are packed, some terms at a time, and multiplied before they leave the L1 cache */
 #define MICRO(name, tgt, W, R, V)                                                                  \
-	PACK(name##_pack, tgt, W)                                                                  \
 	BODY(name##_all, tgt, W, R, V, MR)                                                         \
 	FEW(name##_one, tgt, W, 1, (NR / W))                                                       \
 	FEW(name##_two, tgt, W, 2, (W == 4 ? 4 : NR / W))                                          \
@@ -271,6 +304,8 @@ static void finish_codes(int64_t n, const uint8_t *from, int64_t fs, float scale
 		name##_all_body(MR, a, b, bs, c, cs, 1, 2);                                        \
 	}
 
+PACK(micro_any_pack, , 4)
+ONE_ROW(micro_any, , 4)
 #ifdef __aarch64__
 /* 16 sums in 32 registers: they occupy four vector units that take four cycles for an addition */
 MICRO(micro_any, , 4, 4, 4)
@@ -279,9 +314,19 @@ MICRO(micro_any, , 4, 4, 2)
 #endif
 
 #ifdef HAVE_TARGET_AVX512
-MICRO(micro_avx512, __attribute__((target("avx512f"))), 16, 8, 2)
-MICRO(micro_avx2, __attribute__((target("avx2,fma"))), 8, 4, 2)
-MICRO(micro_fma, __attribute__((target("fma"))), 4, 4, 2)
+#define AVX512 __attribute__((target("avx512f")))
+#define AVX2 __attribute__((target("avx2,fma")))
+#define FMA __attribute__((target("fma")))
+PACK(micro_avx512_pack, AVX512, 16)
+PACK(micro_avx2_pack, AVX2, 8)
+PACK(micro_fma_pack, FMA, 4)
+ONE_ROW(micro_avx2, AVX2, 8)
+ONE_ROW(micro_fma, FMA, 4)
+/* on Zen 4 1.4 times as fast as vectors of 512 bits, which take 16 rows at a time */
+#define micro_avx512_one_row micro_avx2_one_row
+MICRO(micro_avx512, AVX512, 16, 8, 2)
+MICRO(micro_avx2, AVX2, 8, 4, 2)
+MICRO(micro_fma, FMA, 4, 4, 2)
 /* TE_HOST_SIMD changes no bit: a processor that has FMA uses it at every level */
 #define VERSIONS(fn, ...)                              \
 	do {                                           \
@@ -317,7 +362,11 @@ void te__h_micro_upper(struct te__h_rows a, const float *b, int64_t bs, float *c
 void te__h_few(int32_t dtype, int64_t m, int64_t n, struct te__h_rows a, const void *from,
 	       int64_t fs, int64_t next, const float *scale, float *c, int64_t cs, int add)
 {
-	VERSIONS(_few, dtype, m, n, a, from, fs, next, scale, c, cs, add);
+	/* whole vectors of 16 words, so that they are the same terms at each level */
+	if (m == 1 && dtype == TE_DTYPE_BF16 && n % 32 == 0)
+		VERSIONS(_one_row, n, a, from, 2 * fs, 2 * next, c, add);
+	else
+		VERSIONS(_few, dtype, m, n, a, from, fs, next, scale, c, cs, add);
 }
 
 void te__h_pack(int32_t dtype, int64_t n, const void *from, int64_t fs, int64_t ahead, float *to)

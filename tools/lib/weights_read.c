@@ -64,7 +64,7 @@ float weights_element(const struct st_tensor *t, int64_t i)
 
 	if (*t->dtype == 'Q')
 		return dequantized(t, i);
-	if (!strcmp(t->dtype, "F32")) {
+	if (t->dtype[0] == 'F' && t->dtype[1] == '3') {
 		memcpy(&x, t->data + 4 * i, 4);
 		return x;
 	}

@@ -15,7 +15,8 @@
  * roots and divisions, IEEE as on the host. Its loads and stores are evicted from L2 first, because
  * nothing reads them soon. Gradients in BF16 take 2 bytes less.
  * With moments in BF16 or FP8 a thread has the 8 elements of a draw of random numbers, and the 8
- * threads of an FP8 block exchange its largest magnitude by shuffles.
+ * threads of an FP8 block exchange its largest magnitude by shuffles. FP8 is bound by instructions,
+ * above all by those for integers, of which a multiprocessor has half the rate.
  */
 #include "kernels/dev.cuh"
 #include "kernels/optim/geometry.h"
@@ -187,6 +188,72 @@ DEV void adamw_one(const struct adamw_consts &k, float grad, bool decay, float &
 	w = (num(w) - num(k.lr) * u).v;
 }
 
+/* x / y, with r = plain_reciprocal(y); x is 0 or its exponent far from the limits */
+DEV float plain_division(float x, float y, float r)
+{
+	float q = mul(x, r);
+
+#pragma unroll
+	for (int i = 0; i < 2; i++)
+		q = __fmaf_rn(__fmaf_rn(-q, y, x), r, q);
+	return q;
+}
+
+/* the square root of x, for the same x */
+DEV float plain_root(float x)
+{
+	float r, root;
+
+	asm("rsqrt.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(x));
+	root = mul(x, r);
+	root = __fmaf_rn(__fmaf_rn(-root, root, x), mul(0.5f, r), root);
+	return x == 0.0f ? 0.0f : root;
+}
+
+/*
+ * adamw_one() of TE_V elements. If all their moments are 0 or of usual magnitude, divisions and
+ * square roots do without the branch, at which each would wait for the previous one.
+ */
+DEV void adamw_some(const struct adamw_consts &k, const float grad[TE_V], bool decay,
+		    float w[TE_V], float m[TE_V], float v[TE_V])
+{
+	const float r1 = plain_reciprocal(k.c1), r2 = plain_reciprocal(k.c2);
+	/* 2 * bits - 2, or bits - 1, of the least that is not 0 */
+	uint32_t least_m = ~0u, least_v = ~0u, most_v = 0;
+	float m2[TE_V], v2[TE_V], sum_m = 0.0f;
+
+#pragma unroll
+	for (int e = 0; e < TE_V; e++) {
+		const num g = num(grad[e]) * k.clip;
+
+		m2[e] = (num(k.b1) * m[e] + num(k.one_b1) * g).v;
+		v2[e] = (num(k.b2) * v[e] + num(k.one_b2) * g * g).v;
+		least_m = min(least_m, 2 * __float_as_uint(m2[e]) - 2);
+		least_v = min(least_v, __float_as_uint(v2[e]) - 1);
+		most_v = max(most_v, __float_as_uint(v2[e]));
+		sum_m = add(sum_m, fabsf(m2[e]));
+	}
+	if (least_m < 2 * __float_as_uint(0x1p-70f) || least_v < __float_as_uint(0x1p-100f) ||
+	    most_v > __float_as_uint(0x1p60f) || !(sum_m < 0x1p60f) || !(k.eps >= 0x1p-40f) ||
+	    !(k.eps <= 1.0f) || !(k.c1 >= 0x1p-24f) || !(k.c2 >= 0x1p-24f)) {
+#pragma unroll
+		for (int e = 0; e < TE_V; e++)
+			adamw_one(k, grad[e], decay, w[e], m[e], v[e]);
+		return;
+	}
+#pragma unroll
+	for (int e = 0; e < TE_V; e++) {
+		const float d = add(plain_root(plain_division(v2[e], k.c2, r2)), k.eps);
+		num u = plain_division(plain_division(m2[e], k.c1, r1), d, plain_reciprocal(d));
+
+		if (decay)
+			u = u + num(k.weight_decay) * w[e];
+		w[e] = (num(w[e]) - num(k.lr) * u).v;
+		m[e] = m2[e];
+		v[e] = v2[e];
+	}
+}
+
 DEV struct adamw_consts adamw_consts_of(const struct te_k_adamw &a)
 {
 	const struct te_k_adamw_state *s = a.state;
@@ -338,19 +405,26 @@ DEV uint32_t moment_put(const float x[TE_V], uint64_t step, int64_t group, uint3
 			s = max(s, __shfl_xor_sync(0xffffffffu, s, d));
 		s = te_round_exponent(te_round_format(WHICH), s);
 	}
-#pragma unroll
-	for (int i = 0; i < (FP8 ? 2 : 4); i++)
-		w[i] = 0;
-#pragma unroll
-	for (int i = 0; i < TE_V; i++) {
-		const uint32_t lane = te_philox_lane(&r, i);
+	if constexpr (FP8) {
+		uint32_t c[TE_V];
 
-		if constexpr (!FP8)
-			w[i / 2] |= te_round_bf16(x[i], lane) << 16 * (i % 2);
-		else if constexpr (WHICH == TE_K_ROUNDED_M)
-			w[i / 4] |= te_round_first(x[i], s, lane) << 8 * (i % 4);
-		else
-			w[i / 4] |= te_round_second(x[i], s, lane) << 8 * (i % 4);
+#pragma unroll
+		for (int i = 0; i < TE_V; i++) {
+			const uint32_t lane = te_philox_lane(&r, i);
+
+			c[i] = WHICH == TE_K_ROUNDED_M ? te_round_first(x[i], s, lane) :
+							 te_round_second(x[i], s, lane);
+		}
+#pragma unroll
+		for (int i = 0; i < 2; i++)
+			w[i] = __byte_perm(__byte_perm(c[4 * i], c[4 * i + 1], 0x0040),
+					   __byte_perm(c[4 * i + 2], c[4 * i + 3], 0x0040),
+					   0x5410);
+	} else {
+#pragma unroll
+		for (int i = 0; i < TE_V; i += 2)
+			w[i / 2] = te_round_bf16(x[i], te_philox_lane(&r, i)) |
+				   te_round_bf16(x[i + 1], te_philox_lane(&r, i + 1)) << 16;
 	}
 	return s;
 }
@@ -433,9 +507,7 @@ template <int MOMENTS, int MASTERS> DEV void adamw_small(const struct te_k_adamw
 		moment_get<TE_K_ROUNDED_M, TE_K_MOMENTS_BF16>(gw, 0, g);
 	else
 		moment_get<TE_K_ROUNDED_M, TE_K_MOMENTS_FP32>(gw, 0, g);
-#pragma unroll
-	for (int e = 0; e < TE_V; e++)
-		adamw_one(k, g[e], decay, w[e], m[e], v[e]);
+	adamw_some(k, g, decay, w, m, v);
 	sm = moment_put<TE_K_ROUNDED_M, MOMENTS>(m, step, drawn, wm);
 	sv = moment_put<TE_K_ROUNDED_V, MOMENTS>(v, step, drawn, wv);
 	master_put<MASTERS>(w, step, drawn, ww, rest);

@@ -101,9 +101,13 @@ TE_PHILOX_FN struct te_round_fp8 te_round_format(int which)
 /* bits of |x|, or of the largest finite number */
 TE_PHILOX_FN uint32_t te_round_magnitude(float x)
 {
+#ifdef __CUDACC__
+	return te_round_bits(fminf(fabsf(x), te_round_float(TE_ROUND_FINITE)));
+#else
 	const uint32_t mag = te_round_bits(x) & 0x7fffffffu;
 
 	return mag > TE_ROUND_FINITE ? TE_ROUND_FINITE : mag;
+#endif
 }
 
 /* the exponent byte of a block with this largest magnitude: the least without saturation */
@@ -115,6 +119,20 @@ TE_PHILOX_FN uint32_t te_round_exponent(struct te_round_fp8 f, uint32_t magnitud
 }
 
 /* code, without sign, of a magnitude in a block of exponent s */
+#ifdef __CUDACC__
+/*
+ * The same bits as below. Scaled so that codes below 8 are subnormal FP32 numbers, the product,
+ * rounded towards 0, has the code in its upper bits.
+ */
+TE_PHILOX_FN uint32_t te_round_code(struct te_round_fp8 f, uint32_t magnitude, uint32_t s,
+				    uint32_t r)
+{
+	const float y = te_round_mul(te_round_float(magnitude), te_round_float((254 - s) << 23));
+	const float scaled = __fmul_rz(y, te_round_float((128 - f.emin) << 23));
+
+	return ((te_round_bits(scaled) >> 4) + r) >> 16;
+}
+#else
 TE_PHILOX_FN uint32_t te_round_code(struct te_round_fp8 f, uint32_t magnitude, uint32_t s,
 				    uint32_t r)
 {
@@ -126,8 +144,18 @@ TE_PHILOX_FN uint32_t te_round_code(struct te_round_fp8 f, uint32_t magnitude, u
 
 	return ((fixed + r) >> 16) + ((at - f.emin) << 3);
 }
+#endif
 
 /* the value of a code without sign */
+#ifdef __CUDACC__
+/* subnormal FP32 numbers, of which codes below 8 become the bits, cost a GPU nothing */
+TE_PHILOX_FN float te_round_value(struct te_round_fp8 f, uint32_t code, uint32_t s)
+{
+	return te_round_mul(te_round_mul(te_round_float(code << 20),
+					 te_round_float((f.emin + 126) << 23)),
+			    te_round_float(s << 23));
+}
+#else
 TE_PHILOX_FN float te_round_value(struct te_round_fp8 f, uint32_t code, uint32_t s)
 {
 	const uint32_t e = code >> 3;
@@ -137,6 +165,7 @@ TE_PHILOX_FN float te_round_value(struct te_round_fp8 f, uint32_t code, uint32_t
 	/* a subnormal number lacks the leading 1; the difference is exact */
 	return te_round_mul(e ? y : y - base, te_round_float(s << 23));
 }
+#endif
 
 /* stored first moment, and second moment: from FP32, and back */
 TE_PHILOX_FN uint32_t te_round_first(float m, uint32_t s, uint32_t r)

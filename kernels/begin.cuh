@@ -11,6 +11,8 @@
  * Successors of te_begin_early() may start before the kernel's own predecessors are complete. They
  * wait for this kernel, which is complete after those. For kernels of a few microseconds, so that
  * the blocks of a chain of them, and the first weights of the next GEMM, are there when data is.
+ * te_begin_launch() and te_begin_wait() are its two halves: between them a kernel may read what no
+ * kernel writes that may still run.
  */
 #ifndef TE_BEGIN_CUH
 #define TE_BEGIN_CUH
@@ -26,12 +28,24 @@ DEV void te_begin(void)
 #endif
 }
 
-DEV void te_begin_early(void)
+DEV void te_begin_launch(void)
 {
 #if __CUDA_ARCH__ >= 900
 	asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
+
+DEV void te_begin_wait(void)
+{
+#if __CUDA_ARCH__ >= 900
 	asm volatile("griddepcontrol.wait;" ::: "memory");
 #endif
+}
+
+DEV void te_begin_early(void)
+{
+	te_begin_launch();
+	te_begin_wait();
 }
 
 #endif

@@ -58,6 +58,8 @@ TE_EXPORT int te__geometry(enum te_k_id id, const void *args, struct te__geometr
  * the bits.
  */
 int te__gemm_has_kernel(const struct te_k_gemm *g);
+/* why few_rows.cu does not compute it; NULL: it does. Depends on addresses by their alignment */
+const char *te__few_rows_declines(const struct te_k_few_rows *a);
 /* does block.cu have one? Devices use it on which te__cuda_blocks_by_mma() is true */
 int te__gemm_is_block(const struct te_k_gemm *g);
 /* does gemm/mx.cu have one? All devices use it: nothing else computes by scales from 1X32 on */

@@ -14,6 +14,7 @@ KERNEL_SAME_CU = \
 	kernels/elem/heads.cu \
 	kernels/embed/embed.cu \
 	kernels/gemm/block.cu \
+	kernels/gemm/few_rows.cu \
 	kernels/gemm/gemm.cu \
 	kernels/gemm/mx.cu \
 	kernels/norm/backward.cu \
@@ -35,10 +36,11 @@ KERNEL_86_CU = \
 
 KERNEL_CU = $(KERNEL_86_CU) $(KERNEL_SAME_CU)
 
-# wgmma and TMA: level 90 only
+# wgmma, TMA and clusters: level 90 only
 KERNEL_SM90_CU = \
 	kernels/attn/sm90.cu \
 	kernels/attn/sm90_bwd.cu \
+	kernels/attn/step.cu \
 	kernels/gemm/sm90.cu
 
 KERNEL_C = \
@@ -58,6 +60,7 @@ KERNEL_C = \
 	kernels/elem/launch.c \
 	kernels/embed/embed.c \
 	kernels/embed/launch.c \
+	kernels/gemm/few_rows.c \
 	kernels/gemm/gemm.c \
 	kernels/gemm/launch.c \
 	kernels/gemm/plan.c \
@@ -135,6 +138,7 @@ KERNEL_H = \
 
 KERNEL_CUH = \
 	kernels/approx.cuh \
+	kernels/attn/cached.cuh \
 	kernels/attn/dev.cuh \
 	kernels/attn/fp32.cuh \
 	kernels/attn/quantize.cuh \
@@ -149,10 +153,12 @@ KERNEL_CUH = \
 	kernels/dev.cuh \
 	kernels/fp8.cuh \
 	kernels/gelu.cuh \
+	kernels/gemm/finish.cuh \
 	kernels/gemm/tile.cuh \
 	kernels/mma.cuh \
 	kernels/norm/norm.cuh \
 	kernels/norm/rows.cuh \
+	kernels/rope/sincos.cuh \
 	kernels/sm90.cuh \
 	kernels/split.cuh \
 	kernels/tile.cuh \

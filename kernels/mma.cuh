@@ -21,6 +21,13 @@ DEV void cp_async16(uint32_t dst, const void *src, int n)
 		     :: "r"(dst), "l"(src), "r"(n) : "memory");
 }
 
+/* 16 bytes of a line that is read to its end, once */
+DEV void cp_async16_line(uint32_t dst, const void *src)
+{
+	asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16;"
+		     :: "r"(dst), "l"(src) : "memory");
+}
+
 DEV void cp_async4(uint32_t dst, const void *src, int n)
 {
 	asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;"

@@ -188,7 +188,6 @@ struct te_k_q {
 
 #include "kernels/act/act.h"
 #include "kernels/attn/attn.h"
-#include "kernels/attn/cached.h"
 #include "kernels/comm/comm.h"
 #include "kernels/comm/messages.h"
 #include "kernels/comm/norm.h"
@@ -201,6 +200,7 @@ struct te_k_q {
 #include "kernels/quant/quant.h"
 #include "kernels/reduce/reduce.h"
 #include "kernels/rope/rope.h"
+#include "kernels/attn/cached.h"
 #include "kernels/weights/weights.h"
 
 #endif

@@ -178,6 +178,7 @@ libtecore_libtecore_internal_la_SOURCES = \
 	libtecore/plan/costs.h \
 	libtecore/plan/decoder.c \
 	libtecore/plan/draw.c \
+	libtecore/plan/few_rows.c \
 	libtecore/plan/fuse.c \
 	libtecore/plan/fusions.c \
 	libtecore/plan/hosted.c \

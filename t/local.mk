@@ -586,6 +586,7 @@ t_kernels_comm_norm_SOURCES = \
 t_kernels_kernels_SOURCES = \
 	t/kernels/kernel_acts.c \
 	t/kernels/kernel_elem.c \
+	t/kernels/kernel_few_rows.c \
 	t/kernels/kernel_lib.c \
 	t/kernels/kernel_lib.h \
 	t/kernels/kernel_rows.c \

@@ -291,3 +291,23 @@ void te__h_attn_cached(const struct te_k_attn_cached *a)
 		  1 + GRAIN / (most * MR * a->head_dim * te__h_min(a->rows, BLOCK)), attend_part,
 		  (void *)(uintptr_t)a);
 }
+
+void te__h_attn_step(const struct te_k_attn_step *a)
+{
+	struct te_k_rope rope = {
+		.x = a->c.qkv,
+		.y = (void *)(uintptr_t)a->c.qkv,
+		.rows = a->c.rows,
+		.seqlen = 1,
+		.nheads = a->c.nheads + 2 * a->c.nkv,
+		.nrot = a->c.nheads + a->c.nkv,
+		.head_dim = a->c.head_dim,
+		.dtype = a->c.dtype,
+		.position = a->c.position,
+	};
+
+	memcpy(rope.inv_freq, a->inv_freq, sizeof(rope.inv_freq));
+	te__h_rope(&rope);
+	te__h_attn_append(&a->c);
+	te__h_attn_cached(&a->c);
+}

@@ -14,8 +14,8 @@
  * order, so that results depend on the arguments only. Of several parts, the block that counts the
  * last one in ready joins all of them.
  */
+#include "kernels/attn/cached.cuh"
 #include "kernels/attn/geometry.h"
-#include "kernels/dev.cuh"
 
 /* blocks of a multiprocessor, whose registers need no spills */
 #define BLOCKS(T, C) (sizeof(T) + sizeof(C) == 4 ? 4 : sizeof(T) + sizeof(C) == 6 ? 3 : 2)
@@ -24,39 +24,6 @@
 #define MAX_D TE_K_ATTN_CUDA_HEAD_DIM
 #define HEADS TE_K_ATTN_CACHED_HEADS
 #define SPLITS TE_K_ATTN_CACHED_SPLITS
-
-/* one head of one part: sums of e^(score - m), and of its products with values */
-struct softmax {
-	float m, l, acc[TE_V];
-};
-
-DEV int64_t token_at(const struct te_k_attn_cached &a, int64_t s, int pos)
-{
-	const unsigned page = (unsigned)a.page, i = (unsigned)pos / page;
-	const int64_t at = s * a.max_pages + i;
-
-	return (a.pages ? a.pages[at] : at) * page + ((unsigned)pos - i * page);
-}
-
-enum where { INSIDE, PADDING, OUTSIDE };
-
-/* the same for all threads of a block */
-DEV enum where find(const struct te_k_attn_cached &a, int64_t r)
-{
-	const int64_t s = a.sequence[r], pos = a.position[r];
-	int bad = 0;
-
-	if (s < 0)
-		return PADDING;
-	if (s >= a.nseqs || pos < 0 || pos >= a.max_pages * a.page)
-		return OUTSIDE;
-	for (int64_t i = threadIdx.x; i <= pos / a.page; i += blockDim.x) {
-		const int64_t at = s * a.max_pages + i, page = a.pages ? a.pages[at] : at;
-
-		bad |= page < 0 || page >= a.npages;
-	}
-	return __syncthreads_or(bad) ? OUTSIDE : INSIDE;
-}
 
 template <class T, class C> DEV void append(const struct te_k_attn_cached &a)
 {
@@ -77,12 +44,6 @@ template <class T, class C> DEV void append(const struct te_k_attn_cached &a)
 	}
 }
 
-/* e^(x - m), and 0 for x = -inf whatever m is */
-DEV float weight_of(float x, float m)
-{
-	return __expf(x - (m == -TE_INF ? 0.0f : m));
-}
-
 /* n of TE_V channels; vec: n is 0 or TE_V, and p is aligned to 16 bytes */
 template <class T> DEV raw<T> load_channels(const T *p, int n, bool vec)
 {
@@ -92,17 +53,6 @@ template <class T> DEV raw<T> load_channels(const T *p, int n, bool vec)
 		return n ? load_raw(p) : zero_raw<T>();
 	load_some(p, n, v);
 	return pack<T>(v); /* exact */
-}
-
-DEV void join(struct softmax &x, float m, float l, const float acc[TE_V])
-{
-	const float most = fmaxf(x.m, m), mine = weight_of(x.m, most), other = weight_of(m, most);
-
-	x.m = most;
-	x.l = x.l * mine + l * other;
-#pragma unroll
-	for (int e = 0; e < TE_V; e++)
-		x.acc[e] = x.acc[e] * mine + acc[e] * other;
 }
 
 /* the parts of this block's heads, of which another block may have written all but one */

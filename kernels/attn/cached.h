@@ -40,4 +40,15 @@ struct te_k_attn_cached {
 	int32_t nsplits; /* 0: 1, without parts and ready */
 };
 
+/*
+ * te_k_rope of the heads of qkv that have positions, append and cached in one launch, on the host
+ * with their bits. Rows have different sequences. qkv is undefined after it. A device reads ahead:
+ * no kernel that may still run writes sequence, position, pages or the caches. There T and C are
+ * BF16, head_dim is a multiple of 16, and parts and ready are not used.
+ */
+struct te_k_attn_step {
+	struct te_k_attn_cached c;
+	float inv_freq[TE_K_ROPE_MAX_HALF]; /* half of head_dim used */
+};
+
 #endif

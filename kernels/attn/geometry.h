@@ -38,4 +38,13 @@
 /* attn/cached.cu */
 #define ATTN_CACHED_THREADS 128
 
+/* attn/step.cu; D is 64 or 128, the largest head_dim */
+#define ATTN_STEP_PARTS 8 /* blocks of a cluster */
+#define ATTN_STEP_HEADS 8 /* query heads that share the loads of keys */
+#define ATTN_STEP_KEYS 16 /* keys that a warp adds at once */
+#define ATTN_STEP_STAGES 2 /* times as many are in shared memory */
+#define ATTN_STEP_WARPS(D) (512 / (D))
+#define ATTN_STEP_SMEM(D) \
+	(ATTN_STEP_WARPS(D) * ATTN_STEP_STAGES * 2 * ATTN_STEP_KEYS * ((D) + 8) * 2)
+
 #endif

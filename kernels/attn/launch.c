@@ -327,3 +327,23 @@ int te__geo_attn_cached(const void *args, struct te__geometry *ret)
 	return geo_cached(a, funcs,
 			  a->rows * a->nkv * ceil_div(size, TE_K_ATTN_CACHED_HEADS) * nsplits, ret);
 }
+
+int te__geo_attn_step(const void *args, struct te__geometry *ret)
+{
+	const struct te_k_attn_step *step = args;
+	const struct te_k_attn_cached *a = &step->c;
+	int r = check(a->dtype, 1, a->rows, a->nheads, a->nkv, a->head_dim, a->scale, 0);
+
+	if (r)
+		return r;
+	if (!(ret->target.features & TE_FEATURE_CLUSTERS) || a->head_dim % 16 ||
+	    a->dtype != TE_DTYPE_BF16 || a->cache_dtype != TE_DTYPE_BF16)
+		return te__fail(-TE_EKERNEL, "attention to a cache with rope needs clusters, BF16 "
+				"and a head_dim that is a multiple of 16");
+	ret->smem = a->head_dim > 64 ? ATTN_STEP_SMEM(128) : ATTN_STEP_SMEM(64);
+	return te__geo_launch(ret, a->head_dim > 64 ? "te_k_attn_step_128_bf16" :
+						      "te_k_attn_step_64_bf16",
+			      ATTN_STEP_PARTS * a->rows * a->nkv *
+				      ceil_div(a->nheads / a->nkv, ATTN_STEP_HEADS),
+			      32 * (a->head_dim > 64 ? ATTN_STEP_WARPS(128) : ATTN_STEP_WARPS(64)));
+}

@@ -8,14 +8,13 @@
  *  gemm_small_m_bf16_bt   BF16 [m, k]  BF16 [k, n]  the same                               a warp
  *  gemm_short_k_A_B       A [m, k]     B [n, k]     FP32 [m, n]    32 x 64 of d  128       0
  *  gemm_short_k_bf16_tt   BF16 [k, m]  BF16 [k, n]  the same
- *  gemm_few_rows_W        BF16 [m, k]  BF16 [n, k]  BF16 [m, n]    16 columns    32 W      4, 8 KiB
  *  ..._unaligned          the same, at addresses that vectors cannot be loaded from
  *  gemm_grouped           any types and layouts of te_k_gemm_grouped       16 x 16 of d  256  8 B
  *  gemm_finish            sums FP32 [m, ld]         T [m, n]       1024          256       0
  *
  * n is a multiple of 8, and so is m of gemm_short_k. k elements are a multiple of 128 bytes for
- * gemm_small_m and gemm_few_rows, of 64 bytes for gemm_short_k, and any number for tt. launch.c has
- * the limits on size.
+ * gemm_small_m, of 64 bytes for gemm_short_k, and any number for tt. launch.c has the limits on
+ * size.
  *
  * k is processed in chunks of 64 bytes by mma.sync. Operands go from global memory to registers
  * without shared memory: the order of a sum over k is free, and so is the assignment of rows and
@@ -26,14 +25,9 @@
  * gemm_small_m: warp w takes two chunks of k in every 2 nwarps; the warps' FP32 sums are added in
  * the order of the warps, through shared memory. gemm_short_k: each warp has its own 16 rows and 32
  * columns. Sums are scaled, accumulated and rounded as by the host function.
- *
- * gemm_few_rows has at most 8 rows of a and is bound by reading b, once: b's rows are the rows of
- * mma.sync, which are 16, and rows of a its columns. Warp w of W takes four chunks of k in every
- * 4 W, loaded before the four chunks before them are multiplied; the warps' sums are added in their
- * order. W is 16 where each multiprocessor has one block at most. Rows have the same bits whatever
- * m is.
  */
 #include "kernels/dev.cuh"
+#include "kernels/gemm/finish.cuh"
 #include "kernels/gemm/geometry.h"
 #include "kernels/mma.cuh"
 
@@ -145,15 +139,6 @@ template <class M, int NB> DEV void multiply(const chunk<NB> &p, float acc[NB][4
 		M::mma(acc[j], p.lo.z, p.hi.z, p.lo.w, p.hi.w, p.b[j].z, p.b[j].w);
 }
 
-/* the element of d of a sum s */
-DEV float finish(const struct te_k_gemm &a, float s, float scale, float c, float bias)
-{
-	s = mul(s, scale);
-	if (a.beta != 0.0f)
-		s = add(s, mul(a.beta, c));
-	return a.bias ? add(s, bias) : s;
-}
-
 /* --- small m ------------------------------------------------------------- */
 
 template <class M, int ES, bool BT, bool VEC> DEV void small_m_body(const struct te_k_gemm &a)
@@ -242,117 +227,6 @@ SMALL_M(e5m2_e4m3, e5m2_e4m3, 1, false, true)
 SMALL_M(e5m2_e4m3_unaligned, e5m2_e4m3, 1, false, false)
 #endif
 #undef SMALL_M
-
-/* --- few rows ------------------------------------------------------------ */
-
-/* what a lane loads of FEW_ROWS_CHUNKS chunks of two rows of b and one of a */
-struct few_rows {
-	uint4 lo[FEW_ROWS_CHUNKS], hi[FEW_ROWS_CHUNKS], x[FEW_ROWS_CHUNKS];
-};
-
-/* rows of a lane, at its 16 bytes of the first chunk; rows beyond the last are the last row */
-DEV const char *few_rows_at(const void *p, int64_t row, int64_t nrows, int64_t nbytes)
-{
-	return (const char *)p + min(row, nrows - 1) * nbytes + threadIdx.x % 4 * 16;
-}
-
-/* b is evicted first: another product reads other weights */
-DEV few_rows few_rows_load(const char *lo, const char *hi, const char *x, int64_t k, int64_t nbytes)
-{
-	few_rows r;
-
-#pragma unroll
-	for (int i = 0; i < FEW_ROWS_CHUNKS; i++) {
-		const int64_t at = k + i * GEMM_CHUNK;
-
-		r.lo[i] = r.hi[i] = r.x[i] = make_uint4(0, 0, 0, 0);
-		if (at < nbytes) {
-			r.lo[i] = __ldcs((const uint4 *)(lo + at));
-			r.hi[i] = __ldcs((const uint4 *)(hi + at));
-			r.x[i] = *(const uint4 *)(x + at);
-		}
-	}
-	return r;
-}
-
-/*
- * The first loads of b into L2, while the kernel before this one may still run. They are no
- * accesses: if that kernel writes b, L2 has what it writes.
- */
-DEV void few_rows_prefetch(const char *lo, const char *hi, int64_t k, int64_t step, int64_t nbytes)
-{
-#pragma unroll
-	for (int i = 0; i < 2 * FEW_ROWS_CHUNKS; i++) {
-		const int64_t at = k + i / FEW_ROWS_CHUNKS * step +
-				   i % FEW_ROWS_CHUNKS * GEMM_CHUNK;
-
-		if (at < nbytes) {
-			asm volatile("prefetch.global.L2 [%0];" :: "l"(lo + at));
-			asm volatile("prefetch.global.L2 [%0];" :: "l"(hi + at));
-		}
-	}
-}
-
-template <int WARPS> DEV void few_rows_body(const struct te_k_gemm &a)
-{
-	const int warp = threadIdx.x / 32, group = threadIdx.x % 32 / 4, n0 = blockIdx.x * MMA_ROWS;
-	const int64_t nbytes = 2 * a.k, step = WARPS * FEW_ROWS_STEP;
-	const char *lo = few_rows_at(a.b, n0 + group, a.n, nbytes);
-	const char *hi = few_rows_at(a.b, n0 + group + 8, a.n, nbytes);
-	int64_t k = warp * FEW_ROWS_STEP;
-
-	if (blockIdx.x < FEW_ROWS_FIRST)
-		few_rows_prefetch(lo, hi, k, step, nbytes);
-	te_begin_early();
-
-	__shared__ float part[WARPS][MMA_ROWS][MMA_COLS];
-	const int in_group = threadIdx.x % 4;
-	const char *x = few_rows_at(a.a, group, a.m, nbytes);
-	/* the element that the thread stores */
-	const int row = threadIdx.x / MMA_ROWS, col = threadIdx.x % MMA_ROWS;
-	const int64_t at = row * a.n + n0 + col;
-	few_rows now = few_rows_load(lo, hi, x, k, nbytes);
-	float acc[4] = {}, s = 0.0f;
-
-#pragma unroll 1
-	for (; k < nbytes; k += step) {
-		const few_rows next = few_rows_load(lo, hi, x, k + step, nbytes);
-
-		__syncwarp(); /* keeps ptxas from moving loads after the multiplications */
-#pragma unroll
-		for (int i = 0; i < FEW_ROWS_CHUNKS; i++) {
-			bf16_bf16::mma(acc, now.lo[i].x, now.hi[i].x, now.lo[i].y, now.hi[i].y,
-				       now.x[i].x, now.x[i].y);
-			bf16_bf16::mma(acc, now.lo[i].z, now.hi[i].z, now.lo[i].w, now.hi[i].w,
-				       now.x[i].z, now.x[i].w);
-		}
-		now = next;
-	}
-#pragma unroll
-	for (int e = 0; e < 4; e++)
-		part[warp][group + e / 2 * 8][2 * in_group + e % 2] = acc[e];
-	__syncthreads();
-	if (row >= a.m || n0 + col >= a.n)
-		return;
-#pragma unroll
-	for (int w = 0; w < WARPS; w++)
-		s = add(s, part[w][col][row]);
-	s = finish(a, s, a.alpha, a.beta != 0.0f ? to_float(((const bf16 *)a.c)[at]) : 0.0f,
-		   a.bias ? to_float(((const bf16 *)a.bias)[n0 + col]) : 0.0f);
-	((bf16 *)a.d)[at] = from_float<bf16>(s);
-}
-
-extern "C" __global__ void __launch_bounds__(32 * FEW_ROWS_WARPS, 2)
-te_k_gemm_few_rows_8_bf16(const __grid_constant__ struct te_k_gemm a)
-{
-	few_rows_body<FEW_ROWS_WARPS>(a);
-}
-
-extern "C" __global__ void __launch_bounds__(32 * FEW_ROWS_MORE)
-te_k_gemm_few_rows_16_bf16(const __grid_constant__ struct te_k_gemm a)
-{
-	few_rows_body<FEW_ROWS_MORE>(a);
-}
 
 /* --- short k ------------------------------------------------------------- */
 

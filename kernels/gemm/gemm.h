@@ -31,6 +31,30 @@ struct te_k_gemm {
 	int32_t adtype, bdtype, cdtype, ddtype; /* c, d and bias have one type */
 	int32_t asc, bsc;			/* enum te_k_scaling */
 	int64_t a_rows, b_rows; /* FP8: rows of a and b; 0: m and n */
+	int32_t fixed;		/* 1: no kernel writes b, or gamma, that may still run */
+	int32_t pad;
+};
+
+/*
+ * A product of few rows with what is before and after it, each step rounded to T:
+ *
+ *	gamma	a is RMSNorm of g.a, T [M,K], as by te_k_norm_fwd without beta
+ *	E4M3	(g.adtype) a is cast by blocks of 1X128, as by te_k_quantize
+ *	g	the product, with its bias and c
+ *	act	an activation, as by te_k_act_fwd; gated: d [M,N / 2]
+ *
+ * T is BF16. ws is memory for values in between on the host, and not used on a device.
+ */
+enum te_k_few_rows_act { TE_K_FEW_ROWS_LINEAR, TE_K_FEW_ROWS_SILU, TE_K_FEW_ROWS_GELU };
+struct te_k_few_rows {
+	struct te_k_gemm g; /* a is T [M,K], without scales; FP8: b is 128X128 */
+	const float *gamma; /* [K], or NULL */
+	void *ws;	    /* te_k_few_rows_ws() bytes, aligned to 256 */
+	float eps;
+	float epsilon; /* FP8 */
+	int32_t pow2, zero_centered;
+	int32_t act; /* enum te_k_few_rows_act */
+	int32_t gated;
 };
 
 /*
@@ -71,6 +95,22 @@ struct te_k_gemm_grouped {
 	int32_t by_k, b_t, a_each, b_each;
 	int32_t adtype, bdtype, ddtype;
 };
+
+/* offsets in ws of values in between, and its bytes */
+enum { TE_K_FEW_ROWS_NORMED, TE_K_FEW_ROWS_RSTD, TE_K_FEW_ROWS_CODES, TE_K_FEW_ROWS_SCALES,
+       TE_K_FEW_ROWS_Y, TE_K_FEW_ROWS_END };
+TE_K_INLINE int64_t te_k_few_rows_at(const struct te_k_few_rows *a, int part)
+{
+	const int64_t nbytes[] = {
+		2 * a->g.m * a->g.k, 4 * a->g.m, a->g.m * a->g.k,
+		4 * te_k_scale_nfloats(TE_K_SCALING_1X128, a->g.m, a->g.k), 2 * a->g.m * a->g.n,
+	};
+	int64_t at = 0;
+
+	for (int i = 0; i < part; i++)
+		at += (nbytes[i] + 255) / 256 * 256;
+	return at;
+}
 
 /* rows of the operands */
 TE_K_INLINE int64_t te_k_gemm_a_rows(const struct te_k_gemm *g)

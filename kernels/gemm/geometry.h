@@ -9,12 +9,23 @@
 #define SMALL_M_MIN_WARPS 4	      /* one thread for two elements of the tile */
 #define SMALL_M_MAX_WARPS 16
 
-#define FEW_ROWS_MAX 8	      /* rows of d */
-#define FEW_ROWS_CHUNKS 4 /* chunks of k that a warp loads at once */
+#define FEW_ROWS_MAX 8	  /* rows of d */
+#define FEW_ROWS_TILE 8	  /* columns of d of a tile */
+#define FEW_ROWS_CHUNKS 4 /* chunks of k of a warp's step */
 #define FEW_ROWS_STEP (FEW_ROWS_CHUNKS * GEMM_CHUNK)
 #define FEW_ROWS_WARPS 8
-#define FEW_ROWS_MORE 16 /* warps, if a multiprocessor has one block at most */
-#define FEW_ROWS_FIRST (2 * 132) /* blocks that run at once on an H200 */
+#define FEW_ROWS_STAGES(arch) ((arch) >= 90 ? 6 : 2) /* steps in shared memory, at most */
+#define FEW_ROWS_BATCH 4 /* tiles whose sums are in shared memory */
+#define FEW_ROWS_STAGE (FEW_ROWS_WARPS * FEW_ROWS_STEP * FEW_ROWS_TILE)
+#define FEW_ROWS_SUMS \
+	(2 * FEW_ROWS_BATCH * FEW_ROWS_WARPS * FEW_ROWS_TILE * 4) /* bytes, for a row of d */
+#define FEW_ROWS_PAD 64 /* bytes between rows of a in shared memory */
+#define FEW_ROWS_X 49152 /* bytes of rows of a in shared memory, at most, if they must be there */
+/* rows of a in shared memory; FP8: as codes with scales, and with a norm as both */
+#define FEW_ROWS_XBYTES(m, k, fp8, norm)                                         \
+	((m) * ((!(fp8) || (norm) ? 2 * (k) + FEW_ROWS_PAD : 0) +                \
+		((fp8) ? (k) + FEW_ROWS_PAD + (k) / TE_K_BLOCK * 4 : 0)))
+#define FEW_ROWS_ALONE (116 * 1024) /* bytes of shared memory that no two blocks of an SM have */
 
 #define SHORT_K_ROWS 32 /* rows of d in a block */
 #define SHORT_K_COLS 64

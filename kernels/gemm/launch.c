@@ -137,6 +137,61 @@ static const char *const block[NTYPES] = {
 	[E5M2_E4M3] = "te_k_gemm_block_e5m2_e4m3",
 };
 
+/*
+ * each: columns of d of a tile, in tiles; fused: a is in shared memory whatever its size. Blocks of
+ * two kernels share an SM, which then reads weights while one of them waits, but no two blocks of
+ * one do: with norms, which come first, they have less than half of the memory, and others more.
+ */
+static int few_rows_launch(struct te__geometry *k, const struct te_k_gemm *g, int each, int fused,
+			   int norm, const char *func)
+{
+	const int64_t ntiles = g->n / (FEW_ROWS_TILE * each);
+	const int64_t x = FEW_ROWS_XBYTES(g->m, g->k, te__is_fp8(g->adtype), norm);
+	const int64_t most = k->target.smem_max - 1024, sums = g->m * FEW_ROWS_SUMS;
+	const int64_t rest = sums + (fused || 2 * FEW_ROWS_STAGE + sums + x <= most ? x : 0);
+	int stages = FEW_ROWS_STAGES(k->target.arch);
+
+	while (stages > 2 && stages * FEW_ROWS_STAGE + rest > most)
+		stages -= 2;
+	k->smem = (unsigned)(stages * FEW_ROWS_STAGE + rest);
+	if (!norm && k->target.arch >= 90 && k->smem < FEW_ROWS_ALONE && FEW_ROWS_ALONE <= most)
+		k->smem = FEW_ROWS_ALONE;
+	return te__geo_launch(k, func, ntiles < HOPPER_SMS ? ntiles : HOPPER_SMS,
+			      32 * FEW_ROWS_WARPS);
+}
+
+const char *te__few_rows_declines(const struct te_k_few_rows *a)
+{
+	const struct te_k_gemm *g = &a->g;
+	const int fp8 = te__is_fp8(g->adtype);
+
+	if (g->m > FEW_ROWS_MAX)
+		return "it has more than 8 rows";
+	if (g->n % (FEW_ROWS_TILE * (a->gated ? 2 : 1)) || k_nbytes(g) % SMALL_M_STEP ||
+	    g->n * k_nbytes(g) > FEW_ROWS_NBYTES)
+		return "its extents";
+	if (FEW_ROWS_XBYTES(g->m, g->k, fp8, a->gamma) > FEW_ROWS_X)
+		return "its first operand is too large";
+	if (fp8 && g->bsc != TE_K_SCALING_128X128)
+		return "its weights are not scaled by 128x128";
+	return is_aligned(g, 16) && (uintptr_t)a->gamma % 16 == 0 ? NULL : "it is not aligned";
+}
+
+int te__geo_few_rows(const void *args, struct te__geometry *k)
+{
+	static const char *const func[2][2] = {
+		{ "te_k_few_rows_bf16", "te_k_few_rows_glu_bf16" },
+		{ "te_k_few_rows_e4m3", "te_k_few_rows_glu_e4m3" },
+	};
+	const struct te_k_few_rows *a = args;
+	const char *why = te__few_rows_declines(a);
+
+	if (why)
+		return te__fail(-TE_EKERNEL, "te_k_few_rows: %s", why);
+	return few_rows_launch(k, &a->g, a->gated ? 2 : 1, 1, a->gamma != NULL,
+			       func[te__is_fp8(a->g.adtype)][a->gated]);
+}
+
 void te__geo_sm90(const struct te_sm90_plan *p, struct te__geometry *k)
 {
 	static const char *const func[TE_SM90_COUNT] = {
@@ -188,14 +243,8 @@ int te__geo_gemm(const void *args, struct te__geometry *k)
 		k->block[0] = SHORT_K_THREADS;
 		return 0;
 	}
-	if (is_few_rows(g) && is_aligned(g, 16)) {
-		const int64_t nblocks = ceil_div(g->n, SMALL_M_TILE);
-
-		if (nblocks > HOPPER_SMS)
-			return te__geo_launch(k, "te_k_gemm_few_rows_8_bf16", nblocks,
-					      32 * FEW_ROWS_WARPS);
-		return te__geo_launch(k, "te_k_gemm_few_rows_16_bf16", nblocks, 32 * FEW_ROWS_MORE);
-	}
+	if (is_few_rows(g) && is_aligned(g, 16))
+		return few_rows_launch(k, g, 1, 0, 0, "te_k_gemm_few_rows_bf16");
 	nwarps = clamp(k_nbytes(g) / SMALL_M_STEP, SMALL_M_MIN_WARPS, SMALL_M_MAX_WARPS);
 	k->func = small_m[types_of(g)][!is_aligned(g, 4)];
 	k->grid[0] = (unsigned)ceil_div(g->n, SMALL_M_TILE);

@@ -7,5 +7,6 @@
 
 #define PART_SUM_WARPS 16 /* at most, one per group of parts */
 #define PART_SUM_COLS 32  /* columns of a block, one per lane */
+#define ARGMAX_THREADS 128
 
 #endif

@@ -23,3 +23,10 @@ int te__geo_part_sum(const void *args, struct te__geometry *k)
 	return LAUNCH_T(k, a->dtype, "te_k_part_sum", ceil_div(a->cols, PART_SUM_COLS),
 			(unsigned)clamp(ngroups, 1, PART_SUM_WARPS) * 32);
 }
+
+int te__geo_argmax(const void *args, struct te__geometry *k)
+{
+	const struct te_k_argmax *a = args;
+
+	return te__geo_launch(k, "te_k_argmax", a->rows * TE_K_ARGMAX_PARTS, ARGMAX_THREADS);
+}

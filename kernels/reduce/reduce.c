@@ -50,3 +50,28 @@ void te__h_part_sum(const struct te_k_part_sum *a)
 {
 	te__k_for(a->cols, te__h_rows_grain(a->nparts, 64), part_sum_part, (void *)(uintptr_t)a);
 }
+
+static void argmax_part(void *arg, int64_t begin, int64_t end)
+{
+	const struct te_k_argmax *a = arg;
+	const int64_t ncols = TE_K_ARGMAX_COLS(a->n);
+
+	for (int64_t i = begin; i < end; i++) {
+		const int64_t c0 = i % TE_K_ARGMAX_PARTS * ncols;
+		const uint16_t *x = (const uint16_t *)a->x + i / TE_K_ARGMAX_PARTS * a->ld;
+		uint64_t most = 0;
+
+		for (int64_t c = c0; c < te__h_min(c0 + ncols, a->n); c++) {
+			const uint64_t key = te_k_argmax_key(x[c], c);
+
+			most = key > most ? key : most;
+		}
+		a->part[i] = most;
+	}
+}
+
+void te__h_argmax(const struct te_k_argmax *a)
+{
+	te__k_for(a->rows * TE_K_ARGMAX_PARTS, te__h_rows_grain(TE_K_ARGMAX_COLS(a->n), 1),
+		  argmax_part, (void *)(uintptr_t)a);
+}

@@ -105,3 +105,42 @@ template <class T> DEV void part_sum_body(const struct te_k_part_sum &a)
 TE_NAME(float, fp32)
 TE_NAME(bf16, bf16)
 #undef TE_NAME
+
+/* a part a block */
+extern "C" __global__ void __launch_bounds__(ARGMAX_THREADS)
+te_k_argmax(const __grid_constant__ struct te_k_argmax a)
+{
+	__shared__ uint64_t most[ARGMAX_THREADS / 32];
+	const int64_t ncols = TE_K_ARGMAX_COLS(a.n), c0 = blockIdx.x % TE_K_ARGMAX_PARTS * ncols;
+	const bf16 *x = (const bf16 *)a.x + blockIdx.x / TE_K_ARGMAX_PARTS * a.ld;
+	const bool vec = a.ld % TE_V == 0 && aligned(a.x);
+	uint64_t key = 0;
+
+	te_begin_early();
+#pragma unroll 2
+	for (int64_t c = c0 + threadIdx.x * TE_V; c < min(c0 + ncols, a.n);
+	     c += ARGMAX_THREADS * TE_V) {
+		const int n = clamp_int(a.n - c, 0, TE_V);
+		float v[TE_V];
+
+		if (vec && n == TE_V)
+			load_vec(x + c, v);
+		else
+			load_some(x + c, n, v);
+#pragma unroll
+		for (int e = 0; e < TE_V; e++)
+			if (e < n)
+				key = max(key, te_k_argmax_key(__float_as_uint(v[e]) >> 16, c + e));
+	}
+#pragma unroll
+	for (int w = 16; w; w /= 2)
+		key = max(key, (uint64_t)__shfl_xor_sync(~0u, (unsigned long long)key, w));
+	if (threadIdx.x % 32 == 0)
+		most[threadIdx.x / 32] = key;
+	__syncthreads();
+	if (threadIdx.x)
+		return;
+	for (int w = 1; w < ARGMAX_THREADS / 32; w++)
+		key = max(key, most[w]);
+	a.part[blockIdx.x] = key;
+}

@@ -139,7 +139,8 @@ static int attention_forward(const struct te_op_call *c)
 	struct te_k_attn_fwd k;
 
 	if (d)
-		return te__attention_cached(c->stream, &a, &d->cache);
+		return te__attention_cached(c->stream, &a, &d->cache,
+					    d->one_each && *d->one_each ? d->rope : NULL);
 	te__ops_attention_fwd(c, &k);
 	return te__attention_fwd(c->stream, &k, NULL);
 }

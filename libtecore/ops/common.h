@@ -56,12 +56,19 @@ int te__ops_norm_grads(const struct te_op_call *bwd, const struct te_op_call *dw
 		       const struct te__quantize *z, void *ws);
 void te__ops_act_fwd(const struct te_op_call *c, struct te_k_act_fwd *ret);
 void te__ops_act_bwd(const struct te_op_call *c, struct te_k_act_bwd *ret);
+void te__ops_rope_fwd(const struct te_op_call *c, struct te_k_rope *ret);
 void te__ops_rope_bwd(const struct te_op_call *c, struct te_k_rope *ret);
 void te__ops_attention_fwd(const struct te_op_call *c, struct te_k_attn_fwd *ret);
 /* without x, as in a call of a head with its loss: logits NULL, cols and dtype 0 */
 struct te__ce te__ops_cross_entropy(const struct te_op_call *c);
 /* the loss and, to dx, the gradient of the logits; ws: (3 * rows + 1) floats */
 int te__ops_loss_both(const struct te_op_call *c, void *dx, float *ws);
+/* te_op_call.flags in a plan of a decoder; and that no pass writes the weights */
+#define TE__CALL_DECODES (1u << 31)
+#define TE__CALL_FIXED_WEIGHTS (1u << 30)
+/* te_gemm(); fixed: as in struct te_k_gemm */
+int te__gemm_fixed(struct te_stream *stream, const struct te_tensor *a, const struct te_tensor *b,
+		   struct te_tensor *d, const struct te_gemm_opts *opts, int fixed);
 /* the three GEMMs of a linear op: y = alpha x w^T, dx = alpha dy w, dw += alpha dy^T x */
 int te__ops_linear_fwd(const struct te_op_call *c, float alpha, struct te_tensor *y,
 		       const struct te_tensor *bias, const struct te_tensor *add);

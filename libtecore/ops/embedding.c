@@ -73,8 +73,9 @@ static int embedding_forward(const struct te_op_call *c)
 	const struct te_embedding_attrs *a = c->op->attrs;
 	const struct te__decode *d = c->state;
 
-	return te__embedding_fwd(c->stream, c->x.hp, c->master[0], a->max_pos ? c->master[1] : NULL,
-				 c->remainder, d ? d->cache.position : NULL, a->first,
+	return te__embedding_fwd(c->stream, d ? d->token : c->x.hp, c->master[0],
+				 a->max_pos ? c->master[1] : NULL, c->remainder,
+				 d ? d->cache.position : NULL, a->first,
 				 a->ntokens ? a->ntokens : a->first + a->vocab, c->y.hp);
 }
 

@@ -185,7 +185,7 @@ static int check_ctx(const char *fn, const struct te_stream *stream, const char 
 }
 
 static int gemm(struct te_stream *stream, const struct te_tensor *a, const struct te_tensor *b,
-		struct te_tensor *d, const struct te_gemm_opts *opts)
+		struct te_tensor *d, const struct te_gemm_opts *opts, int fixed)
 {
 	struct te_gemm_opts o = TE_GEMM_OPTS_INIT;
 	const struct te_tensor *c;
@@ -253,13 +253,20 @@ static int gemm(struct te_stream *stream, const struct te_tensor *a, const struc
 	k.cdtype = k.ddtype = te_tensor_dtype(d);
 	k.a_rows = x.rows;
 	k.b_rows = y.rows;
+	k.fixed = fixed;
 	return TE__LAUNCH(stream, GEMM, &k);
+}
+
+int te__gemm_fixed(struct te_stream *stream, const struct te_tensor *a, const struct te_tensor *b,
+		   struct te_tensor *d, const struct te_gemm_opts *opts, int fixed)
+{
+	return te__stream_queued(stream, gemm(stream, a, b, d, opts, fixed));
 }
 
 int te_gemm(struct te_stream *stream, const struct te_tensor *a, const struct te_tensor *b,
 	    struct te_tensor *d, const struct te_gemm_opts *opts)
 {
-	return te__stream_queued(stream, gemm(stream, a, b, d, opts));
+	return te__gemm_fixed(stream, a, b, d, opts, 0);
 }
 
 /* ---- groups ---- */

@@ -157,9 +157,14 @@ size_t te__attention_parts_nbytes(const struct te_ctx *ctx, int64_t rows, int32_
  */
 struct te__decode {
 	struct te__attention_cache cache; /* embedding, rope: its position only */
+	const struct te_tensor *token;	  /* embedding: read instead of x */
+	/* 1: the rows of this pass have different sequences; NULL: no rope is next to attention */
+	const int *one_each;
+	const struct te_k_rope *rope; /* attention: what the rope before it leaves to it then */
 };
+/* rope: of x, whose rows have different sequences; or NULL */
 int te__attention_cached(struct te_stream *stream, const struct te__attention *a,
-			 const struct te__attention_cache *c);
+			 const struct te__attention_cache *c, const struct te_k_rope *rope);
 
 /* TE_GRADIENTS for nelems elements of x of a norm or of logits; auto: on the host, or if many */
 int te__gradients_once(const struct te_ctx *ctx, int64_t nelems);

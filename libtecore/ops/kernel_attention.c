@@ -317,8 +317,9 @@ size_t te__attention_parts_nbytes(const struct te_ctx *ctx, int64_t rows, int32_
 }
 
 int te__attention_cached(struct te_stream *stream, const struct te__attention *a,
-			 const struct te__attention_cache *c)
+			 const struct te__attention_cache *c, const struct te_k_rope *rope)
 {
+	struct te_k_attn_step step;
 	const int32_t nsplits =
 		c->parts ? nsplits_of(te_tensor_rows(a->x), a->nheads, a->nkv) : 0;
 	const struct te_k_attn_cached k = {
@@ -347,8 +348,16 @@ int te__attention_cached(struct te_stream *stream, const struct te__attention *a
 		.ready = nsplits ? c->ready : NULL,
 		.nsplits = nsplits,
 	};
-	int r = TE__LAUNCH(stream, ATTN_APPEND, &k);
+	int r;
 
+	if (rope) {
+		memset(&step, 0, sizeof(step));
+		step.c = k;
+		step.c.qkv = rope->x;
+		memcpy(step.inv_freq, rope->inv_freq, sizeof(step.inv_freq));
+		return TE__LAUNCH(stream, ATTN_STEP, &step);
+	}
+	r = TE__LAUNCH(stream, ATTN_APPEND, &k);
 	return r < 0 ? r : TE__LAUNCH(stream, ATTN_CACHED, &k);
 }
 
@@ -406,7 +415,7 @@ static int cached(struct te_stream *stream, struct te__attention *a, struct te__
 	c->pages = o.pages;
 	c->noutside = o.noutside;
 	r = check_cached(fn, stream, a, c);
-	return r < 0 ? r : te__attention_cached(stream, a, c);
+	return r < 0 ? r : te__attention_cached(stream, a, c, NULL);
 }
 
 int te_kernel_attention_cached(struct te_stream *stream, const struct te_tensor *x,

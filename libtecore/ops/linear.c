@@ -153,7 +153,8 @@ int te__ops_linear_fwd(const struct te_op_call *c, float alpha, struct te_tensor
 	o.bias = bias;
 	o.c = add;
 	o.beta = add ? 1.0f : 0.0f;
-	return te_gemm(c->stream, operand(&c->x), weight(c), y, &o);
+	return te__gemm_fixed(c->stream, operand(&c->x), weight(c), y, &o,
+			      !!(c->flags & TE__CALL_FIXED_WEIGHTS));
 }
 
 int te__ops_linear_bwd(const struct te_op_call *c, float alpha, struct te_tensor *dx,

@@ -40,7 +40,7 @@ static int rope_infer(struct te_op_infer *inf)
 	return 0;
 }
 
-static void rope_fwd(const struct te_op_call *c, struct te_k_rope *ret)
+void te__ops_rope_fwd(const struct te_op_call *c, struct te_k_rope *ret)
 {
 	const struct te_rope_attrs *a = c->op->attrs;
 
@@ -63,7 +63,9 @@ static int rope_forward(const struct te_op_call *c)
 	const struct te__decode *d = c->state;
 	struct te_k_rope k;
 
-	rope_fwd(c, &k);
+	if (d && d->one_each && *d->one_each)
+		return 0; /* the attention after it does it */
+	te__ops_rope_fwd(c, &k);
 	k.position = d ? te_tensor_data(d->cache.position) : NULL;
 	return te__rope(c->stream, &k, NULL);
 }

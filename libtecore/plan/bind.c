@@ -8,6 +8,7 @@
 #include <te/errno.h>
 #include "libtecore/base/private.h"
 
+#include "libtecore/ops/common.h"
 #include "libtecore/quant/quant.h"
 #include "libtecore/tensor/ctx.h"
 #include "libtecore/plan/plan.h"
@@ -179,6 +180,17 @@ static void call_weights(const struct te_plan *p, struct te__step *s)
 	}
 }
 
+/*
+ * Kernels of a pass may read weights before the preceding ones are complete: nothing casts weights,
+ * or the embedding comes after it, whose kernel waits for it before others begin.
+ */
+static int is_fixed(const struct te_plan *p)
+{
+	const char *first = te_op_table(p->seq->op[p->first_op])->name;
+
+	return !p->nsets || !strcmp(first, "embedding");
+}
+
 void te__plan_fill_call(struct te_plan *p, struct te__step *s)
 {
 	const struct te__roles *ro = &s->role;
@@ -193,6 +205,8 @@ void te__plan_fill_call(struct te_plan *p, struct te__step *s)
 	c->op = p->seq->op[s->node];
 	c->tag = (uint32_t)s->node;
 	c->flags = p->flags & TE_PLAN_TRAIN ? TE_CALL_TRAIN : TE_CALL_NO_AMAX;
+	if (p->decodes)
+		c->flags |= TE__CALL_DECODES | (is_fixed(p) ? TE__CALL_FIXED_WEIGHTS : 0);
 	c->x = call_value(p, ro->x, ro->x_forms & kept, back);
 	c->y = call_value(p, ro->y, ro->y_forms & kept, back);
 	c->dy = call_value(p, ro->dy, ro->dy_forms, back);

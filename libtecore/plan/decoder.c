@@ -9,7 +9,8 @@
  * A pass in which each row is the last token of its sequence is the same work for a number of rows,
  * whatever the positions are: it runs once, is recorded the second time, and then replayed. A pass
  * begins with one copy from pinned memory and ends with copies to it, so that a replay is one
- * launch.
+ * launch. If all sequences take the most likely token, the device finds it, and logits are copied
+ * when somebody asks for them.
  */
 #define TE_LOG_CATEGORY "core/decoder"
 #include <errno.h>
@@ -31,18 +32,24 @@
  * position and token of each row of a chunk, the table of pages, and the word that counts tokens
  * outside the cache. Offsets in elements, multiples of an alignment that suits all devices. */
 struct inputs {
-	int64_t position, token, table, noutside, n;
+	int64_t position, token, table, noutside, best, n;
 };
 #define ALIGN_INTS 64
+/* rows for which one launch for rope and attention is faster than their own launches */
+#define STEP_ROWS 8
 
 /* plan of a number of rows, and its views of the decoder's tensors */
 struct body {
 	struct te_plan *plan;
 	int64_t rows;
-	struct te_tensor *sequence, *position;
+	struct te_tensor *sequence, *position, *token;
+	struct te_tensor *out; /* body: its result, which may be the input of a head */
 	struct te__decode *decode; /* by op; NULL: ops of the head */
-	struct te_recording *whole; /* the pass with logits of all rows, or NULL */
-	int nwhole;		    /* how often it ran */
+	struct te_k_rope *rope;	    /* by op, of ropes next to attention */
+	int one_each;		    /* the pass has a row of each of its sequences */
+	/* the pass with logits of all rows, or NULL, and how often it ran; by: all are greedy */
+	struct te_recording *whole[2];
+	int nwhole[2];
 };
 
 struct seq_state {
@@ -52,6 +59,7 @@ struct seq_state {
 	int32_t *token; /* [max_tokens] */
 	float *logits;	/* [ntokens of the vocabulary] */
 	const uint16_t *raw; /* ready: BF16 that logits are to be decoded from, or NULL */
+	const uint64_t *best; /* ready: parts of te_k_argmax, or NULL */
 	struct te_sampling how;
 };
 
@@ -64,6 +72,7 @@ struct te_decoder {
 	struct te_recipe recipe;
 	enum te_dtype cache;
 	int first_head; /* op that computes the logits */
+	int has_attn_step;
 	int64_t max_pages, vocab, width_padded;
 	int nbodies, nheads;
 	struct body body[MAX_PLANS], head[MAX_PLANS];
@@ -75,8 +84,11 @@ struct te_decoder {
 	/* pinned memory */
 	int32_t *row_sequence, *row_position, *row_token; /* [chunk], the first one of at.n */
 	int32_t *table;	    /* [max_seqs, max_pages] */
-	uint32_t *noutside; /* after a pass */
+	uint32_t *results;  /* inputs from noutside on, after a pass */
 	void *raw;	    /* [max_seqs, width_padded] logits of a pass */
+	/* logits of the last pass that are not in raw yet, and their rows; or NULL */
+	const struct te_tensor *unread;
+	int64_t nunread;
 	/* host memory */
 	int32_t *last;	    /* [chunk] */
 	int32_t *free_page; /* [npages], of which the first nfree are free */
@@ -237,7 +249,8 @@ static int make_tensors(struct te_decoder *d)
 	d->at.token = 2 * d->at.position;
 	d->at.table = 3 * d->at.position;
 	d->at.noutside = d->at.table + up_to_align(table[0] * table[1]);
-	d->at.n = d->at.noutside + 1;
+	d->at.best = d->at.noutside + ALIGN_INTS;
+	d->at.n = d->at.best + table[0] * 2 * TE_K_ARGMAX_PARTS;
 	r = te_tensor_create(d->ctx, TE_DTYPE_INT32, 1, &d->at.n, NULL, &d->inputs);
 	if (!r)
 		r = te_tensor_view(d->inputs, d->at.table, 2, table, &d->pages);
@@ -313,10 +326,11 @@ static int make_state(struct te_decoder *d)
 	if (d->vocab < 1 || d->vocab > d->width_padded || d->vocab > INT32_MAX)
 		return te__fail(-EINVAL, "te_decoder_create: ntokens is %lld, but there are %lld "
 				"logits", (long long)d->vocab, (long long)d->width_padded);
-	r = te_pinned_alloc(d->ctx, sizeof(*d->noutside), &pinned);
+	r = te_pinned_alloc(d->ctx, (size_t)(d->at.n - d->at.noutside) * sizeof(*d->results),
+			    &pinned);
 	if (r)
 		return r;
-	d->noutside = pinned;
+	d->results = pinned;
 	r = te_pinned_alloc(d->ctx, seqs * (size_t)d->width_padded *
 			    te_dtype_nbytes(d->recipe.compute), &d->raw);
 	if (r)
@@ -341,19 +355,58 @@ static int make_state(struct te_decoder *d)
 	return 0;
 }
 
+/* does the device have te_k_attn_step? */
+static int find_attn_step(struct te_decoder *d)
+{
+	struct te_device_info dev = TE_DEVICE_INFO_INIT;
+	int r = te_ctx_device_info(d->ctx, &dev);
+
+	d->has_attn_step = d->recipe.compute == TE_DTYPE_BF16 && d->cache == TE_DTYPE_BF16 &&
+			   (dev.features & TE_FEATURE_CLUSTERS ||
+			    !strcmp(te_ctx_backend(d->ctx), "host"));
+	return r;
+}
+
+/* attention is next to the rope before it, and can have its kernel */
+static int joins_rope(const struct te_seq *seq, int i)
+{
+	const struct te_attention_attrs *a = seq->op[i]->attrs;
+	const struct te_rope_attrs *r;
+
+	if (!i || !is_op(seq->op[i], "attention") || !is_op(seq->op[i - 1], "rope"))
+		return 0;
+	r = seq->op[i - 1]->attrs;
+	return a->head_dim % 16 == 0 && a->head_dim == r->head_dim && a->nheads == r->nheads &&
+	       a->nkv == r->nkv;
+}
+
+/* the steps of ops i - 1 and i, a rope and attention, become one launch where they can */
+static void join_rope(const struct te_plan *p, struct body *b, int i)
+{
+	for (int s = 0; s < p->nsteps; s++)
+		if (p->step[s].node == i - 1 && p->step[s].kind == TE__STEP_FWD)
+			te__ops_rope_fwd(&p->step[s].call, &b->rope[i]);
+	b->decode[i].rope = &b->rope[i];
+	b->decode[i].one_each = b->decode[i - 1].one_each = &b->one_each;
+}
+
 /* the ops of a plan that need it find positions and caches in their state */
 static int set_states(struct te_decoder *d, struct body *b)
 {
 	const struct te_plan *p = b->plan;
 	int32_t *in = te_tensor_data(d->inputs);
+	const int64_t tokens[2] = { 1, b->rows };
 	int r = te_tensor_view(d->inputs, 0, 1, &b->rows, &b->sequence);
 
 	if (!r)
 		r = te_tensor_view(d->inputs, d->at.position, 1, &b->rows, &b->position);
+	if (!r)
+		r = te_tensor_view(d->inputs, d->at.token, 2, tokens, &b->token);
 	if (r)
 		return r;
 	b->decode = te__calloc((size_t)d->seq->nops, sizeof(*b->decode));
-	if (!b->decode)
+	b->rope = te__calloc((size_t)d->seq->nops, sizeof(*b->rope));
+	if (!b->decode || !b->rope)
 		return te__no_memory("te_decoder_create");
 	for (int t = 0; t < p->ngroups; t++)
 		for (int k = 0; k < p->group[t].n; k++) {
@@ -376,8 +429,12 @@ static int set_states(struct te_decoder *d, struct body *b)
 				.parts = d->parts,
 				.ready = d->ready,
 			};
+			b->decode[s->node].token = b->token;
 			s->call.state = &b->decode[s->node];
 		}
+	for (int i = 0; i < d->first_head && d->has_attn_step && b->rows <= STEP_ROWS; i++)
+		if (joins_rope(d->seq, i))
+			join_rope(p, b, i);
 	return 0;
 }
 
@@ -396,9 +453,9 @@ static int make_plan(struct te_decoder *d, struct body *b, int64_t rows, const c
 		o.x = (struct te_spec){ d->recipe.compute, 3, { 1, rows, a->in } };
 		o.start_at = head;
 		o.stop_before = stop;
-		return te_plan_create(d->seq, &o, &b->plan);
+		return te__plan_create(d->seq, &o, 1, &b->plan);
 	}
-	r = te_plan_create(d->seq, &o, &b->plan);
+	r = te__plan_create(d->seq, &o, 1, &b->plan);
 	return r ? r : set_states(d, b);
 }
 
@@ -416,6 +473,22 @@ static int make_plans(struct te_decoder *d, struct body *b, int *n, int64_t most
 	return r;
 }
 
+/* a body writes its result into the input of the head of as many rows: one copy less */
+static void join_heads(struct te_decoder *d)
+{
+	for (int i = 0; i < d->nbodies; i++) {
+		struct te_plan *p = d->body[i].plan;
+		const struct te__group *g = &p->group[p->ngroups - 1];
+		struct te_op_call *last = &p->step[g->first + g->n - 1].call;
+
+		d->body[i].out = te_plan_output(p);
+		if (i >= d->nheads || d->head[i].rows != d->body[i].rows ||
+		    last->y.hp != d->body[i].out)
+			continue;
+		d->body[i].out = last->y.hp = te_plan_input(d->head[i].plan, "x");
+	}
+}
+
 static int make(struct te_decoder *d)
 {
 	const char *stop;
@@ -428,10 +501,15 @@ static int make(struct te_decoder *d)
 	if (!r)
 		r = make_parts(d);
 	if (!r)
+		r = find_attn_step(d);
+	if (!r)
 		r = make_plans(d, d->body, &d->nbodies, d->o.chunk, stop);
 	if (!r)
 		r = make_plans(d, d->head, &d->nheads, d->o.max_seqs, stop);
-	return r ? r : make_state(d);
+	if (r < 0)
+		return r;
+	join_heads(d);
+	return make_state(d);
 }
 
 int te_decoder_create(struct te_seq *seq, const struct te_decoder_opts *opts,
@@ -475,11 +553,14 @@ struct te_decoder *te_decoder_ref(struct te_decoder *d)
 static void free_plans(struct body *b, int n)
 {
 	for (int i = 0; i < n; i++) {
-		te_recording_unref(b[i].whole);
+		te_recording_unref(b[i].whole[0]);
+		te_recording_unref(b[i].whole[1]);
 		te_plan_unref(b[i].plan);
 		te_tensor_unref(b[i].sequence);
 		te_tensor_unref(b[i].position);
+		te_tensor_unref(b[i].token);
 		te__free(b[i].decode);
+		te__free(b[i].rope);
 	}
 }
 
@@ -511,7 +592,7 @@ struct te_decoder *te_decoder_unref(struct te_decoder *d)
 	}
 	te__free(d->state);
 	free_pinned(d, d->row_sequence);
-	free_pinned(d, d->noutside);
+	free_pinned(d, d->results);
 	free_pinned(d, d->raw);
 	te__free(d->last);
 	te__free(d->free_page);
@@ -659,77 +740,133 @@ static struct body *body_for(struct body *b, int n, int64_t rows)
 	return &b[i];
 }
 
-/*
- * Runs a body, and the head on rows of its output: n of them, or all if last is NULL. Logits go to
- * d->raw in the order of rows.
- */
-static int pass(struct te_decoder *d, const struct body *b, const struct body *h,
-		const int32_t *last, int64_t n)
+/* the first copy of a pass: what the rows are */
+static int copy_inputs(struct te_decoder *d)
 {
-	struct te_tensor *to = te_plan_input(h->plan, "x");
-	const struct te_tensor *from = te_plan_output(b->plan);
-	const size_t row = (size_t)te_tensor_cols(from) * te_dtype_nbytes(d->recipe.compute);
-	const int64_t len = last ? 1 : b->rows < h->rows ? b->rows : h->rows;
-	const int32_t *in = te_tensor_data(d->inputs);
-	int r = te_copy(d->stream, te_tensor_data(d->inputs), d->row_sequence,
-			te_tensor_nbytes(d->inputs));
-
-	if (!r)
-		r = te_copy(d->stream, te_tensor_data(te_plan_input(b->plan, "x")),
-			    in + d->at.token, (size_t)b->rows * sizeof(*in));
-	if (!r)
-		r = te_plan_forward(b->plan, d->stream, 0);
-	if (!r)
-		r = te_copy(d->stream, d->noutside, in + d->at.noutside, sizeof(*d->noutside));
-	for (int64_t i = 0; i < (last ? n : 1) && !r; i++)
-		r = te_copy(d->stream, (char *)te_tensor_data(to) + (size_t)i * row,
-			    (const char *)te_tensor_data(from) + (size_t)(last ? last[i] : 0) * row,
-			    (size_t)len * row);
-	if (!r && n)
-		r = te_plan_forward(h->plan, d->stream, 0);
-	if (!r && n)
-		r = te_copy(d->stream, d->raw, te_tensor_data(te_plan_output(h->plan)),
-			    (size_t)(n * d->width_padded) * te_dtype_nbytes(d->recipe.compute));
-	return r;
+	return te_copy(d->stream, te_tensor_data(d->inputs), d->row_sequence,
+		       (size_t)(d->at.noutside + 1) * sizeof(*d->row_sequence));
 }
 
-static int whole_pass(struct te_decoder *d, struct body *b, const struct body *h)
+/* the last ones: n rows of logits or, greedy, the largest of them, and noutside */
+static int copy_results(struct te_decoder *d, const struct te_tensor *logits, int64_t n, int greedy)
 {
+	int32_t *in = te_tensor_data(d->inputs);
+	const struct te_k_argmax best = {
+		.x = te_tensor_data(logits),
+		.part = (uint64_t *)(void *)(in + d->at.best),
+		.rows = n,
+		.ld = d->width_padded,
+		.n = d->vocab,
+	};
+	const int64_t nresults =
+		greedy ? d->at.best - d->at.noutside + 2 * TE_K_ARGMAX_PARTS * n : 1;
+	int r = 0;
+
+	if (greedy && n)
+		r = TE__LAUNCH(d->stream, ARGMAX, &best);
+	else if (n)
+		r = te_copy(d->stream, d->raw, te_tensor_data(logits),
+			    (size_t)(n * d->width_padded) * te_dtype_nbytes(d->recipe.compute));
+	return r < 0 ? r : te_copy(d->stream, d->results, in + d->at.noutside,
+				   (size_t)nresults * sizeof(*in));
+}
+
+/*
+ * Runs a body, and the head on rows of its output: n of them, or all if last is NULL. Results are
+ * in the order of rows.
+ */
+static int pass(struct te_decoder *d, struct body *b, const struct body *h,
+		const int32_t *last, int64_t n, int greedy)
+{
+	struct te_tensor *to = te_plan_input(h->plan, "x");
+	const struct te_tensor *from = b->out;
+	const size_t row = (size_t)te_tensor_cols(from) * te_dtype_nbytes(d->recipe.compute);
+	const int64_t len = last ? 1 : b->rows < h->rows ? b->rows : h->rows;
+	int r = copy_inputs(d);
+
+	b->one_each = !last;
+	if (!r)
+		r = te_plan_forward(b->plan, d->stream, 0);
+	/* rows ascend: if to is from, those that were written are not read again */
+	for (int64_t i = 0; i < (last ? n : 1) && !r; i++) {
+		const int64_t source = last ? last[i] : 0;
+
+		if (to != from || source != i)
+			r = te_copy(d->stream, (char *)te_tensor_data(to) + (size_t)i * row,
+				    (const char *)te_tensor_data(from) + (size_t)source * row,
+				    (size_t)len * row);
+	}
+	if (!r && n)
+		r = te_plan_forward(h->plan, d->stream, 0);
+	return r ? r : copy_results(d, te_plan_output(h->plan), n, greedy);
+}
+
+static int whole_pass(struct te_decoder *d, struct body *b, const struct body *h, int greedy)
+{
+	struct te_recording **whole = &b->whole[greedy];
 	int r;
 
-	if (!b->whole && b->nwhole++ == 1) {
+	if (!*whole && b->nwhole[greedy]++ == 1) {
 		r = te_capture_begin(d->stream);
 		if (r < 0)
 			return r;
 		te_capture_edges(d->stream, TE_CAPTURE_PDL); /* fails if the capture does */
-		pass(d, b, h, NULL, h->rows); /* te_capture_end() fails if it does */
-		r = te_capture_end(d->stream, &b->whole);
+		pass(d, b, h, NULL, h->rows, greedy); /* te_capture_end() fails if it does */
+		r = te_capture_end(d->stream, whole);
 		if (r < 0)
 			return r;
 	}
-	return b->whole ? te_recording_launch(b->whole, d->stream) : pass(d, b, h, NULL, h->rows);
+	return *whole ? te_recording_launch(*whole, d->stream) :
+			pass(d, b, h, NULL, h->rows, greedy);
 }
 
 /* queues the pass over rows; *ret_n sequences get logits */
 static int queue(struct te_decoder *d, int64_t rows, int32_t *last, int64_t *ret_n)
 {
 	struct body *b = body_for(d->body, d->nbodies, rows), *h;
+	int greedy = d->recipe.compute == TE_DTYPE_BF16, r;
 	int64_t n = 0;
 
-	for (int64_t i = 0; i < rows; i++)
-		if (d->row_position[i] == d->state[d->row_sequence[i]].ntokens - 1)
-			last[n++] = (int32_t)i;
+	for (int64_t i = 0; i < rows; i++) {
+		const struct seq_state *q = &d->state[d->row_sequence[i]];
+
+		if (d->row_position[i] != q->ntokens - 1)
+			continue;
+		last[n++] = (int32_t)i;
+		greedy &= te__is_greedy(&q->how);
+	}
 	*ret_n = n;
 	for (int64_t i = rows; i < b->rows; i++) {
 		d->row_sequence[i] = -1;
 		d->row_position[i] = d->row_token[i] = 0;
 	}
 	h = body_for(d->head, d->nheads, n);
-	return n == rows ? whole_pass(d, b, h) : pass(d, b, h, last, n);
+	r = n == rows ? whole_pass(d, b, h, greedy) : pass(d, b, h, last, n, greedy);
+	d->unread = r || !greedy ? NULL : te_plan_output(h->plan);
+	d->nunread = n;
+	return r;
+}
+
+/* after a pass that left logits on the device */
+static int read_logits(struct te_decoder *d)
+{
+	int r, synced;
+
+	if (!d->unread)
+		return 0;
+	r = te_copy(d->stream, d->raw, te_tensor_data(d->unread),
+		    (size_t)(d->nunread * d->width_padded) * te_dtype_nbytes(d->recipe.compute));
+	synced = te_stream_sync(d->stream);
+	r = r ? r : synced;
+	d->unread = r ? d->unread : NULL;
+	return r;
 }
 
 static void take_logits(struct te_decoder *d, const int32_t *last, int64_t n)
 {
+	const void *results = d->results + (d->at.best - d->at.noutside);
+	const uint64_t *best = results;
+
 	for (int64_t i = 0; i < n; i++) {
 		struct seq_state *q = &d->state[d->row_sequence[last[i]]];
 
@@ -738,27 +875,35 @@ static void take_logits(struct te_decoder *d, const int32_t *last, int64_t n)
 			       (size_t)d->vocab * sizeof(float));
 		else
 			q->raw = (const uint16_t *)d->raw + i * d->width_padded;
+		q->best = d->unread ? best + i * TE_K_ARGMAX_PARTS : NULL;
 		q->ready = 1;
 	}
 }
 
 /* logits of a sequence as FP32, which the most likely token does without */
-static void decode_logits(const struct te_decoder *d, struct seq_state *q)
+static int decode_logits(struct te_decoder *d, struct seq_state *q)
 {
+	int r = q->raw ? read_logits(d) : 0;
+
+	if (r < 0)
+		return r;
 	if (q->raw)
 		te__decode_logits(q->raw, d->vocab, q->logits);
 	q->raw = NULL;
+	return 0;
 }
 
 static int64_t step(struct te_decoder *d)
 {
 	int64_t left, n = 0, rows = choose_rows(d, &left);
-	int r, synced;
+	int r = 0, synced;
 
-	/* logits from which no token was taken: the pass overwrites d->raw */
-	for (int32_t s = 0; s < d->o.max_seqs && rows; s++)
+	/* logits from which no token was taken: the pass overwrites them */
+	for (int32_t s = 0; s < d->o.max_seqs && rows && !r; s++)
 		if (d->state[s].open && d->state[s].ready)
-			decode_logits(d, &d->state[s]);
+			r = decode_logits(d, &d->state[s]);
+	if (r < 0)
+		return r;
 
 	if (!rows)
 		return left ? te__fail(-ENOMEM, "te_decoder_step: the cache has no free page of "
@@ -768,9 +913,9 @@ static int64_t step(struct te_decoder *d)
 	r = queue(d, rows, d->last, &n);
 	synced = te_stream_sync(d->stream); /* after a failure too: rows change before the next */
 	r = r ? r : synced;
-	if (!r && *d->noutside)
+	if (!r && *d->results)
 		r = te__fail(-TE_ESTATE, "te_decoder_step: %u of %lld tokens are outside the cache",
-			     *d->noutside, (long long)rows);
+			     *d->results, (long long)rows);
 	if (r < 0)
 		return r;
 	for (int64_t i = 0; i < rows; i++)
@@ -785,6 +930,21 @@ int64_t te_decoder_step(struct te_decoder *d)
 }
 
 /* ---- results ---- */
+
+static int most_likely(struct te_decoder *d, const struct seq_state *q, int32_t *ret_token)
+{
+	uint64_t key = 0;
+	int r;
+
+	for (int i = 0; i < TE_K_ARGMAX_PARTS && q->best; i++)
+		key = q->best[i] > key ? q->best[i] : key;
+	if (key && !(key & TE_K_ARGMAX_NOT_FINITE)) {
+		*ret_token = (int32_t)te_k_argmax_column(key);
+		return 0;
+	}
+	r = read_logits(d);
+	return r < 0 ? r : te__most_likely("te_decoder_take", q->raw, d->vocab, ret_token);
+}
 
 int te_decoder_take(struct te_decoder *d, int32_t s, int32_t *ret_token)
 {
@@ -801,11 +961,11 @@ int te_decoder_take(struct te_decoder *d, int32_t s, int32_t *ret_token)
 		return te__fail(-ENOSPC, "%s: sequence %d: has max_tokens, %d", fn, s,
 				d->o.max_tokens);
 	if (q->raw && te__is_greedy(&q->how)) {
-		r = te__most_likely(fn, q->raw, d->vocab, &token);
+		r = most_likely(d, q, &token);
 	} else {
-		decode_logits(d, q);
-		r = te__choose(fn, &q->how, q->logits, d->vocab, q->token, q->ntokens, d->room,
-			       d->marks, &token);
+		r = decode_logits(d, q);
+		r = r ? r : te__choose(fn, &q->how, q->logits, d->vocab, q->token, q->ntokens,
+				       d->room, d->marks, &token);
 	}
 	if (r < 0)
 		return r;
@@ -821,7 +981,8 @@ const float *te_decoder_logits(const struct te_decoder *d, int32_t s, int64_t *r
 
 	if (find("te_decoder_logits", d, s, &q) < 0 || !q->ready)
 		return NULL;
-	decode_logits(d, q);
+	if (decode_logits((struct te_decoder *)(uintptr_t)d, q) < 0)
+		return NULL;
 	if (ret_n)
 		*ret_n = d->vocab;
 	return q->logits;

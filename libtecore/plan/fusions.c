@@ -452,8 +452,25 @@ static const struct te_fusion frozen_capped_head_backward =
 	HEAD(head), .save = loss_save, .flags = TE__FUSION_IN_PLACE | TE__FUSION_EARLY
 #define DGRAD_ADD .applies = fork_sum_applies, .run = dgrad_add
 
+#define FEW_ROWS(name_, pattern_)                                                           \
+	FUSION(FORWARD, name_, pattern_, "few_rows_have_the_same_bits",                     \
+	       .applies = te__few_rows_applies, .ws_nbytes = te__few_rows_ws,               \
+	       .run = te__few_rows_run)
+
 /* the longer of two that begin alike comes first */
 const struct te_fusion te__fusions[] = {
+	FEW_ROWS("norm+quantize+linear+act", "rmsnorm quantize|quantize.pad linear activation"),
+	FEW_ROWS("norm+quantize+linear+bias", "rmsnorm quantize|quantize.pad linear bias"),
+	FEW_ROWS("norm+quantize+linear", "rmsnorm quantize|quantize.pad linear"),
+	FEW_ROWS("norm+linear+act", "rmsnorm linear activation"),
+	FEW_ROWS("norm+linear+bias", "rmsnorm linear bias"),
+	FEW_ROWS("norm+linear", "rmsnorm linear"),
+	FEW_ROWS("quantize+linear+act", "quantize|quantize.pad linear activation"),
+	FEW_ROWS("quantize+linear+bias", "quantize|quantize.pad linear bias"),
+	FEW_ROWS("quantize+linear+add", "quantize|quantize.pad linear add"),
+	FEW_ROWS("quantize+linear", "quantize|quantize.pad linear"),
+	FEW_ROWS("linear+act", "linear activation"),
+
 	FUSION(FORWARD, "norm+quantize", "layernorm|rmsnorm quantize",
 	       "norm_casts_to_the_same_bits",
 	       CASTS(forward), .run = norm_quantize, .flags = TE_FUSION_REPEATS),

@@ -218,7 +218,8 @@ static int make(struct te_plan *p, const struct te_plan_opts *o)
 	return o->flags & (TE_PLAN_NO_ALLOC | TE_PLAN_EXTERNAL) ? 0 : te__plan_bind_states(p);
 }
 
-int te_plan_create(struct te_seq *seq, const struct te_plan_opts *opts, struct te_plan **ret_plan)
+int te__plan_create(struct te_seq *seq, const struct te_plan_opts *opts, int decodes,
+		    struct te_plan **ret_plan)
 {
 	struct te_plan_opts o = TE_PLAN_OPTS_INIT;
 	struct te_recipe recipe;
@@ -246,6 +247,7 @@ int te_plan_create(struct te_seq *seq, const struct te_plan_opts *opts, struct t
 	p->ctx = seq->ctx;
 	p->recipe = recipe;
 	p->flags = o.flags;
+	p->decodes = decodes;
 	p->xspec = o.x;
 	p->lead = o.whole_x.ndim ? o.whole_x : o.x;
 	p->hook = o.hook;
@@ -262,6 +264,11 @@ int te_plan_create(struct te_seq *seq, const struct te_plan_opts *opts, struct t
 	seq->planned = 1;
 	*ret_plan = p;
 	return 0;
+}
+
+int te_plan_create(struct te_seq *seq, const struct te_plan_opts *opts, struct te_plan **ret_plan)
+{
+	return te__plan_create(seq, opts, 0, ret_plan);
 }
 
 struct te_plan *te_plan_ref(struct te_plan *plan)

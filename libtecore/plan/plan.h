@@ -166,6 +166,7 @@ struct te_plan {
 	struct te_quant *quant_again;
 	float *scale_again;
 	uint32_t flags;
+	int decodes; /* 1: a decoder's: its calls have TE__CALL_DECODES */
 	struct te_spec xspec;
 	struct te_spec lead; /* its first two extents begin the shapes of fed channels */
 	int first_op, nops; /* planned: ops [first_op, nops) of the sequence */
@@ -233,6 +234,13 @@ static inline uint32_t te__ref_forms(const struct te__step *s, const struct te__
 	return s->drops && ref->kept ? 0 : ref->forms;
 }
 
+/* te_plan_create(); decodes: as in the plan */
+int te__plan_create(struct te_seq *seq, const struct te_plan_opts *opts, int decodes,
+		    struct te_plan **ret_plan);
+/* few_rows.c: a linear op of a decoder with casts and ops next to it */
+int te__few_rows_applies(const struct te_fused *f);
+size_t te__few_rows_ws(const struct te_fused *f);
+int te__few_rows_run(const struct te_fused *f);
 int te__plan_build(struct te_plan *p, const char *start_at, const char *stop_before);
 int te__plan_fuse(struct te_plan *p);
 /* set group g to the n steps from first, replaced by a fusion; fusion NULL: one basic step */

@@ -211,7 +211,43 @@ START_TEST(agrees_with_fp64)
 }
 END_TEST
 
+/* with angles of 0 a rotation changes no bits; with others, keys differ by sines of 2 ulp */
+START_TEST(steps_as_append_and_attention_do)
+{
+	const int turns = _i & 1;
+	struct te_k_attn_step s = { 0 };
+	struct cached c;
+	int64_t n;
+
+	do {
+		kc_reset();
+		c = cached_of(TE_DTYPE_BF16, TE_DTYPE_BF16, 300, 0);
+	} while (c.k.head_dim % 16);
+	c.k.rows = c.k.rows < NSEQS ? c.k.rows : NSEQS; /* of different sequences */
+	s.c = c.k;
+	for (int i = 0; i < c.k.head_dim / 2 && turns; i++)
+		s.inv_freq[i] = powf(100.0f, -2.0f * (float)i / (float)c.k.head_dim);
+	kc_defer(c.k.qkv);
+	kc_defer(c.k.out);
+	if (turns)
+		kc_defer(c.k.k);
+	KC_RUN(ATTN_STEP, &s);
+	if (!turns)
+		check(&c);
+	n = c.k.npages * c.k.page * c.k.nkv * c.k.head_dim;
+	for (int64_t i = 0; i < n && turns; i++)
+		kc_near(c.k.k, i, 0x1p-7 * fabs((double)tt_get(c.k.cache_dtype, c.k.k, i)) + 1e-5);
+	n = c.k.rows * c.k.nheads * c.k.head_dim;
+	for (int64_t i = 0; i < n && turns; i++)
+		kc_near(c.k.out, i, 0.05);
+	kc_reset();
+}
+END_TEST
+
 TT_PAIR_SUITE("kernels/attn_cached")
 {
-	TT_ADD_LOOP(kl_case(s, on), agrees_with_fp64, 20, 5);
+	TCase *c = kl_case(s, on);
+
+	TT_ADD_LOOP(c, agrees_with_fp64, 20, 5);
+	TT_ADD_LOOP(c, steps_as_append_and_attention_do, 8, 4);
 }

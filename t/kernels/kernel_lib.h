@@ -36,6 +36,7 @@ TCase *kl_case(Suite *s, const char *title);
 void kernel_elem_cases(Suite *s, TCase *odd);
 void kernel_row_cases(Suite *s, TCase *odd);
 void kernel_act_cases(Suite *s, TCase *odd);
+void kernel_few_rows_cases(Suite *s);
 void kernel_train_cases(Suite *s, TCase *odd);
 void kernel_weights_cases(Suite *s, TCase *odd);
 

@@ -559,6 +559,46 @@ START_TEST(colsum_and_part_sum)
 }
 END_TEST
 
+/* keys of parts, and that the largest one is of the first of the largest elements */
+START_TEST(argmax)
+{
+	static const int64_t widths[] = { 1, 7, 8, 500, 513, 4096, 5003, 70000 };
+
+	for (size_t k = 0; k < TT_LEN(widths); k++) {
+		const int64_t n = widths[k], rows = tt_rand_int(1, 4);
+		const int64_t ld = n + tt_rand_int(0, 1) * 8;
+		uint16_t *x = kc_poison(TE_DTYPE_BF16, rows * ld);
+		struct te_k_argmax a = { x, kc_poison(TE_DTYPE_UINT8,
+						      8 * rows * TE_K_ARGMAX_PARTS),
+					 rows, ld, n };
+		const int finite = tt_rand_int(0, 3), most = (int)tt_rand_int(0, 3);
+
+		for (int64_t i = 0; i < rows * ld; i++) /* many are equal, and some 0 or -0 */
+			x[i] = (uint16_t)(tt_rand_int(0, 1) << 15 |
+					  (most ? 0x4000 + tt_rand_int(0, most) : 0));
+		if (!finite)
+			x[tt_rand_int(0, n - 1)] = tt_rand_int(0, 1) ? 0x7f80 : 0xffc1;
+		KC_RUN(ARGMAX, &a);
+		for (int64_t r = 0; r < rows; r++) {
+			uint64_t key = 0;
+			int64_t best = 0;
+
+			for (int p = 0; p < TE_K_ARGMAX_PARTS; p++)
+				key = a.part[r * TE_K_ARGMAX_PARTS + p] > key ?
+					      a.part[r * TE_K_ARGMAX_PARTS + p] : key;
+			for (int64_t i = 1; i < n; i++)
+				if (te_bf16_decode(x[r * ld + i]) >
+				    te_bf16_decode(x[r * ld + best]))
+					best = i;
+			ck_assert_int_eq(!(key & TE_K_ARGMAX_NOT_FINITE), finite || r);
+			if (finite)
+				ck_assert_int_eq(te_k_argmax_column(key), best);
+		}
+		kc_reset();
+	}
+}
+END_TEST
+
 void kernel_row_cases(Suite *s, TCase *odd)
 {
 	TCase *c = kl_case(s, "norm");
@@ -570,6 +610,7 @@ void kernel_row_cases(Suite *s, TCase *odd)
 	tcase_add_loop_test(c, qk_norm, 0, 4);
 	c = kl_case(s, "reduce");
 	tcase_add_loop_test(c, colsum_and_part_sum, 0, 2);
+	tcase_add_test(c, argmax);
 
 	tcase_add_loop_test(odd, norm_fwd, 0, 16);
 	tcase_add_loop_test(odd, norm_fwd_transposed, 0, 2);

@@ -16,6 +16,7 @@ TT_PAIR_SUITE("kernels/kernels")
 	odd = kl_case(s, "unaligned addresses");
 	tcase_add_checked_fixture(odd, setup_odd, NULL);
 	kernel_elem_cases(s, odd);
+	kernel_few_rows_cases(s);
 	kernel_row_cases(s, odd);
 	kernel_act_cases(s, odd);
 	kernel_train_cases(s, odd);

@@ -151,9 +151,9 @@ while read -r args n; do
 	grep "^$args " "$tmp/got_all" | sort | uniq -c | awk -v n="$n" '$1 != n'
 done <"$tmp/times" >"$tmp/bad"
 empty "each row has each pointer once" "$tmp/bad"
-# strip() of attn/strip.cuh and few_rows_body() of gemm.cu call it after their address arithmetic
-awk '/__global__|DEV void (strip|few_rows_body)\(/ { if (left) print at; left = 14; at = FILENAME ":" FNR }
-	/^[ \t]*((te_begin\(\)|te_begin_early\(\)|comm_begin\(.*\));|strip\(|few_rows_body<)/ { left = 0 }
+# strip() of attn/strip.cuh calls it after its address arithmetic
+awk '/__global__|DEV void (strip|few_rows_body|attn_step)\(/ { if (left) print at; left = 14; at = FILENAME ":" FNR }
+	/^[ \t]*((te_begin\(\)|te_begin_early\(\)|te_begin_launch\(\)|comm_begin\(.*\));|strip\(|few_rows_body<|attn_step<)/ { left = 0 }
 	left && !--left { print at }
 	END { if (left) print at }' */*.cu >"$tmp/bad"
 empty "each kernel begins with te_begin()" "$tmp/bad"

@@ -1,0 +1,348 @@
+/*
+ * step.cu - attention of one token of each of several sequences to a cache, with what a decoder
+ * does before it: q and k are rotated, and k and v appended. Level 90 only.
+ *
+ *  kernel            blocks                                  threads  shared
+ *  attn_step_64_bf16   a cluster of 8 a row and up to 8      256      94 KiB
+ *  attn_step_128_bf16  query heads of a key/value head       128      90 KiB
+ *
+ * The number is the largest head_dim. Each block of a cluster has a part of the keys, and each warp
+ * 16 keys at a time, which it copies to shared memory itself. Before the preceding kernels are
+ * complete, blocks read positions and pages, which no kernel of a pass writes, copy their first
+ * keys and values, and compute sines. Scores and sums are computed by mma.sync, with heads as the
+ * rows of its first operand; a weight is the sum of two BF16. Warps and then blocks are joined in
+ * ascending order, and each block writes a part of the result.
+ *
+ * A block has more than a third of an SM's shared memory, so that no two are beside a block of
+ * gemm/few_rows.cu. Loops are not unrolled where that saves instructions: a launch reads them from
+ * memory, once.
+ */
+#include "kernels/attn/cached.cuh"
+#include "kernels/attn/geometry.h"
+#include "kernels/mma.cuh"
+#include "kernels/norm/rows.cuh"
+#include "kernels/rope/sincos.cuh"
+
+#define PARTS ATTN_STEP_PARTS
+#define KEYS ATTN_STEP_KEYS
+#define STAGES ATTN_STEP_STAGES
+#define HEADS ATTN_STEP_HEADS
+
+/* D: the largest head_dim */
+template <int D> struct step {
+	static constexpr int WARPS = ATTN_STEP_WARPS(D), THREADS = 32 * WARPS;
+	static constexpr int LANES = D / TE_V;	  /* lanes that copy a key */
+	static constexpr int AT_ONCE = 32 / LANES; /* keys that a warp copies at once */
+	static constexpr int ROW = D + TE_V;	  /* elements from a key to the next */
+	static constexpr int TILE = 2 * KEYS * ROW; /* keys and values */
+};
+
+template <int D> struct step_shared {
+	float cosine[D / 2], sine[D / 2];
+	bf16 q[HEADS][D], key[D], value[D]; /* the row's, rotated */
+	float2 sums[step<D>::WARPS][HEADS]; /* m and l */
+	float acc[step<D>::WARPS][HEADS][D];
+	float2 all[HEADS], out[HEADS][D / 2]; /* the block's, which the cluster reads */
+};
+
+/* what a warp computes: the token and the keys of its block, and the keys that it copies next */
+struct part {
+	int64_t r, sequence;
+	int g, chunk, nh, head, rank, d; /* nh: heads from head on */
+	int pos, begin, end, next, stage;
+};
+
+/* keys that are not there become 0, and so does the key at pos, which a kernel computes just now */
+template <int D>
+DEV void load(const struct te_k_attn_cached &a, struct part &p, bf16 *ring)
+{
+	typedef struct step<D> S;
+	const int lane = threadIdx.x % 32, at = lane % S::LANES * TE_V;
+	bf16 *to = ring + p.stage * S::TILE + lane / S::LANES * S::ROW + at;
+	int key = p.next + lane / S::LANES;
+
+	if (p.next < p.end) {
+#pragma unroll 2
+		for (int i = 0; i < KEYS / S::AT_ONCE; i++, key += S::AT_ONCE) {
+			const int n = key < p.end && key != p.pos && at < p.d ? 16 : 0;
+			const int64_t from =
+				(token_at(a, p.sequence, min(key, p.pos)) * a.nkv + p.g) * p.d +
+				(n ? at : 0);
+
+			cp_async16(smem_addr(to), (const bf16 *)a.k + from, n);
+			cp_async16(smem_addr(to + KEYS * S::ROW), (const bf16 *)a.v + from, n);
+			to += S::AT_ONCE * S::ROW;
+		}
+	}
+	cp_async_commit();
+	p.next += S::WARPS * KEYS;
+	p.stage = p.stage + 1 == STAGES ? 0 : p.stage + 1;
+}
+
+/*
+ * q of the heads, and the key and the value of the row, rotated: x c - other s in the first half
+ * of a head, x c + other s after it. The block that has pos stores the last two in the cache.
+ */
+template <int D>
+DEV void rotate(const struct te_k_attn_cached &a, const struct part &p, struct step_shared<D> &s)
+{
+	typedef struct step<D> S;
+	const int at = threadIdx.x % S::LANES * TE_V, half = p.d / 2, low = at < half;
+	const bf16 *row = (const bf16 *)a.qkv + p.r * (a.nheads + 2 * a.nkv) * p.d + at;
+	const int64_t to = (token_at(a, p.sequence, p.pos) * a.nkv + p.g) * p.d + at;
+
+#pragma unroll 1
+	for (int i = threadIdx.x / S::LANES; i < HEADS + 2; i += S::THREADS / S::LANES) {
+		const int h = i < HEADS ? p.head + min(i, p.nh - 1) :
+					  a.nheads + p.g + (i == HEADS ? 0 : a.nkv);
+		bf16 *y = i < HEADS ? s.q[i] : i == HEADS ? s.key : s.value;
+		raw<bf16> x = zero_raw<bf16>(), other = x;
+
+		if (at < p.d) {
+			x = load_raw(row + h * p.d);
+			other = load_raw(row + h * p.d + (low ? half : -half));
+		}
+		if (i <= HEADS && at < p.d) {
+			float u[TE_V], v[TE_V];
+
+			unpack(x, u);
+			unpack(other, v);
+#pragma unroll
+			for (int e = 0; e < TE_V; e++) {
+				const int k = low ? at + e : at + e - half;
+
+				v[e] = mul(v[e], low ? -s.sine[k] : s.sine[k]);
+				u[e] = add(mul(u[e], s.cosine[k]), v[e]);
+			}
+			x = pack<bf16>(u);
+		}
+		store_raw(y + at, x);
+		if (i >= HEADS && at < p.d && !p.chunk && p.begin <= p.pos && p.pos < p.end)
+			store_raw((bf16 *)(i == HEADS ? a.k : a.v) + to, x);
+	}
+	__syncthreads();
+}
+
+/* the sums of a warp: a lane has head lane / 4, and of each 8 channels 2 (lane % 4) and the next */
+template <int D> struct sums {
+	float m, l, acc[D / 8][4];
+};
+
+/* adds the keys from first on, which are at tile */
+template <int D>
+DEV void add_keys(const struct te_k_attn_cached &a, struct sums<D> &x, const bf16 *q,
+		  const bf16 *tile, int first, int end)
+{
+	typedef struct step<D> S;
+	const int lane = threadIdx.x % 32, row = lane % 8, which = lane / 8;
+	const uint32_t keys = smem_addr(tile + (which / 2 * 8 + row) * S::ROW + which % 2 * 8);
+	const uint32_t values = smem_addr(tile + (KEYS + which % 2 * 8 + row) * S::ROW +
+					  which / 2 * 8);
+	const float cap = __fdividef(2.0f, a.softcap);
+	float s[2][4] = {}, next = x.m, w;
+	uint32_t b[4], hi[2], lo[2];
+
+#pragma unroll
+	for (int k = 0; k < D / 16; k++) {
+		const uint32_t a0 = *(const uint32_t *)(q + 16 * k);
+		const uint32_t a2 = *(const uint32_t *)(q + 16 * k + 8);
+
+		ldmatrix(b, keys + 32 * k);
+		bf16_bf16::mma(s[0], a0, 0, a2, 0, b[0], b[1]);
+		bf16_bf16::mma(s[1], a0, 0, a2, 0, b[2], b[3]);
+	}
+#pragma unroll
+	for (int i = 0; i < 4; i++) {
+		float &y = s[i / 2][i % 2];
+
+		y *= a.scale;
+		/* tanh */
+		if (a.softcap != 0.0f)
+			y = a.softcap * (1.0f - __fdividef(2.0f, 1.0f + __expf(cap * y)));
+		if (first + i / 2 * 8 + lane % 4 * 2 + i % 2 >= end)
+			y = -TE_INF;
+		next = fmaxf(next, y);
+	}
+	next = fmaxf(next, __shfl_xor_sync(~0u, next, 1));
+	next = fmaxf(next, __shfl_xor_sync(~0u, next, 2));
+	w = weight_of(x.m, next);
+	x.m = next;
+	x.l *= w;
+#pragma unroll
+	for (int i = 0; i < 2; i++) {
+		const float u = weight_of(s[i][0], next), v = weight_of(s[i][1], next);
+		const float2 near = unpack_bf16x2(hi[i] = pack_bf16x2(u, v));
+
+		lo[i] = pack_bf16x2(u - near.x, v - near.y);
+		x.l += u + v;
+	}
+#pragma unroll
+	for (int k = 0; k < D / 16; k++) {
+		ldmatrix_trans(b, values + 32 * k);
+#pragma unroll
+		for (int i = 0; i < 2; i++) {
+			float *acc = x.acc[2 * k + i];
+
+			acc[0] *= w;
+			acc[1] *= w;
+			bf16_bf16::mma(acc, hi[0], 0, hi[1], 0, b[2 * i], b[2 * i + 1]);
+			bf16_bf16::mma(acc, lo[0], 0, lo[1], 0, b[2 * i], b[2 * i + 1]);
+		}
+	}
+}
+
+/* the sums of all warps of the block */
+template <int D> DEV void join_block(struct step_shared<D> &s, struct sums<D> &x, int nh)
+{
+	typedef struct step<D> S;
+	const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, h = lane / 4;
+
+	x.l += __shfl_xor_sync(~0u, x.l, 1);
+	x.l += __shfl_xor_sync(~0u, x.l, 2);
+	if (lane % 4 == 0)
+		s.sums[warp][h] = make_float2(x.m, x.l);
+#pragma unroll
+	for (int k = 0; k < D / 8; k++)
+		*(float2 *)&s.acc[warp][h][8 * k + lane % 4 * 2] =
+			make_float2(x.acc[k][0], x.acc[k][1]);
+	__syncthreads();
+#pragma unroll 1
+	for (int i = threadIdx.x; i < nh * (D / 2); i += S::THREADS) {
+		const int h = i / (D / 2), c = i % (D / 2);
+		float most = -TE_INF, sum = 0.0f;
+		float2 y = make_float2(0.0f, 0.0f);
+
+#pragma unroll
+		for (int w = 0; w < S::WARPS; w++)
+			most = fmaxf(most, s.sums[w][h].x);
+#pragma unroll
+		for (int w = 0; w < S::WARPS; w++) {
+			const float f = weight_of(s.sums[w][h].x, most);
+			const float2 v = *(const float2 *)&s.acc[w][h][2 * c];
+
+			sum += s.sums[w][h].y * f;
+			y.x += v.x * f;
+			y.y += v.y * f;
+		}
+		s.out[h][c] = y;
+		if (!c)
+			s.all[h] = make_float2(most, sum);
+	}
+}
+
+/* this block's part of the pairs of channels of all heads */
+template <int D>
+DEV void join_cluster(const struct step_shared<D> &s, bf16 *out, int nh, int d, int rank)
+{
+	const int per = nh * (D / 2 / PARTS);
+
+#pragma unroll 1
+	for (int n = threadIdx.x; n < per; n += step<D>::THREADS) {
+		const int i = rank * per + n, h = i / (D / 2), c = i % (D / 2);
+		float2 all[PARTS], part[PARTS], y = make_float2(0.0f, 0.0f);
+		float most = -TE_INF, sum = 0.0f;
+
+#pragma unroll
+		for (int k = 0; k < PARTS; k++) {
+			all[k] = cluster_read(&s.all[h], k);
+			part[k] = cluster_read(&s.out[h][c], k);
+			most = fmaxf(most, all[k].x);
+		}
+#pragma unroll
+		for (int k = 0; k < PARTS; k++) {
+			const float f = weight_of(all[k].x, most);
+
+			sum += all[k].y * f;
+			y.x += part[k].x * f;
+			y.y += part[k].y * f;
+		}
+		sum = __frcp_rn(sum);
+		if (2 * c < d)
+			*(uint32_t *)(out + h * d + 2 * c) = pack_bf16x2(y.x * sum, y.y * sum);
+	}
+}
+
+template <int D> DEV void attn_step(const struct te_k_attn_step &args)
+{
+	typedef struct step<D> S;
+	te_begin_launch();
+
+	extern __shared__ uint4 memory[];
+	__shared__ struct step_shared<D> s;
+	const struct te_k_attn_cached &a = args.c;
+	const int size = a.nheads / a.nkv, nchunks = (size + HEADS - 1) / HEADS;
+	const int b = blockIdx.x / PARTS, warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+	struct part p = { b / nchunks / a.nkv };
+	bf16 *ring = (bf16 *)memory + warp * STAGES * S::TILE, *out;
+	struct sums<D> x = { -TE_INF };
+	enum where where;
+	int stage = 0;
+
+	p.sequence = a.sequence[p.r];
+	p.pos = a.position[p.r];
+	p.g = b / nchunks % a.nkv;
+	p.chunk = b % nchunks;
+	p.nh = min(size - p.chunk * HEADS, HEADS);
+	p.head = p.g * size + p.chunk * HEADS;
+	p.rank = blockIdx.x % PARTS;
+	p.d = a.head_dim;
+	out = (bf16 *)a.out + (p.r * a.nheads + p.head) * p.d;
+#pragma unroll 1
+	for (int i = threadIdx.x; i < p.d / 2; i += S::THREADS)
+		sincos_of(mul((float)p.pos, args.inv_freq[i]), &s.sine[i], &s.cosine[i]);
+	where = find(a, p.r);
+	if (where == INSIDE) {
+		const int first = (int)te_k_attn_first(p.pos, a.window, 0);
+		const int per = ((p.pos - first) / (PARTS * KEYS) + 1) * KEYS;
+
+		p.begin = first + p.rank * per;
+		p.end = min(p.pos + 1, p.begin + per);
+		p.next = p.begin + warp * KEYS;
+#pragma unroll 1
+		for (int i = 0; i < STAGES; i++)
+			load<D>(a, p, ring);
+	}
+	te_begin_wait();
+	if (where == OUTSIDE && a.noutside && !threadIdx.x && !p.rank && !p.chunk && !p.g)
+		atomicAdd((unsigned *)a.noutside, 1u);
+	if (where != INSIDE) {
+#pragma unroll 1
+		for (int i = threadIdx.x; i < p.nh * p.d && !p.rank; i += S::THREADS)
+			out[i] = from_float<bf16>(0.0f);
+		return;
+	}
+	rotate(a, p, s);
+#pragma unroll 1
+	for (int first = p.begin + warp * KEYS; first < p.end; first += S::WARPS * KEYS) {
+		bf16 *tile = ring + stage * S::TILE, *mine = tile + (p.pos - first) * S::ROW;
+
+		cp_async_wait<STAGES - 1>();
+		__syncwarp();
+		if (first <= p.pos && p.pos < first + KEYS) {
+			if (lane < S::LANES) {
+				store_raw(mine + lane * TE_V, load_raw(s.key + lane * TE_V));
+				store_raw(mine + KEYS * S::ROW + lane * TE_V,
+					  load_raw(s.value + lane * TE_V));
+			}
+			__syncwarp();
+		}
+		add_keys<D>(a, x, s.q[lane / 4] + lane % 4 * 2, tile, first, p.end);
+		__syncwarp(); /* all lanes have read the tile */
+		load<D>(a, p, ring);
+		stage = stage + 1 == STAGES ? 0 : stage + 1;
+	}
+	join_block(s, x, p.nh);
+	cluster_barrier();
+	join_cluster(s, out, p.nh, p.d, p.rank);
+	cluster_barrier(); /* the others have read s */
+}
+
+#define ATTN_STEP(D)                                                                           \
+	extern "C" __global__ void __launch_bounds__(step<D>::THREADS, 2) CLUSTER_DIMS(PARTS)  \
+		te_k_attn_step_##D##_bf16(const __grid_constant__ struct te_k_attn_step a)     \
+	{                                                                                      \
+		attn_step<D>(a);                                                               \
+	}
+ATTN_STEP(64)
+ATTN_STEP(128)
+#undef ATTN_STEP

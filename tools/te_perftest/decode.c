@@ -18,6 +18,7 @@ static struct {
 	int64_t layers, width, heads, kv_heads, inner, vocab, top_k;
 	struct option_list seqs, context;
 	double temperature;
+	char *recipe;
 } opt;
 
 static const struct option_field options[] = {
@@ -32,6 +33,8 @@ static const struct option_field options[] = {
 	{ "seqs", OPTION_LIST, AT(seqs), "1,8", 1, 1024, 0, "N,...", "sequences of a step" },
 	{ "context", OPTION_LIST, AT(context), "64", 1, 1 << 20, 0, "N,...",
 	  "tokens of each sequence before the first step" },
+	{ "recipe", OPTION_WORD, AT(recipe), "bf16", 0, 0, 0, "bf16|fp8-block",
+	  "of the weights; the cache is BF16" },
 	{ "temperature", OPTION_REAL, AT(temperature), "0", 0, 1000, 0, "T",
 	  "of sampling; 0: the most likely token" },
 	{ "top-k", OPTION_COUNT, AT(top_k), "0", 0, 1 << 20, 0, "N",
@@ -42,11 +45,12 @@ static const struct option_field options[] = {
 struct decode {
 	struct bench *b;
 	const struct model *model;
+	const struct te_recipe *recipe;
 	struct te_decoder *d;
 	int64_t seqs, context;
 };
 
-static int model_make(struct bench *b, struct model *m)
+static int model_make(struct bench *b, const struct te_recipe *recipe, struct model *m)
 {
 	struct te_seq_binding bind = TE_SEQ_BINDING_INIT;
 	struct config cfg = config_defaults(FAMILY_LLAMA);
@@ -64,16 +68,18 @@ static int model_make(struct bench *b, struct model *m)
 	if (r)
 		return r;
 	r = te_seq_bind(m->seq, &bind);
-	return r < 0 ? say_te(r, "decode") : model_init(m, (uint64_t)b->o->seed);
+	if (r < 0)
+		return say_te(r, "decode");
+	r = model_store_codes(m, recipe, 0, 1, 1);
+	return r ? r : model_init(m, (uint64_t)b->o->seed);
 }
 
 static int decoder_make(struct decode *s)
 {
-	const struct te_recipe bf16 = TE_RECIPE_INIT;
 	struct te_decoder_opts o = TE_DECODER_OPTS_INIT;
 	int r;
 
-	o.recipe = &bf16;
+	o.recipe = s->recipe;
 	o.max_seqs = (int32_t)s->seqs;
 	o.max_tokens = (int32_t)(s->context + s->b->o->iters + s->b->o->warmup + 2);
 	o.ntokens = opt.vocab;
@@ -132,19 +138,25 @@ static int sample(void *arg, double *us)
 	return left < 0 ? (int)left : 0;
 }
 
-/* BF16 weights without the embedding, and keys and values of the context */
+/* weights without the embedding, and keys and values of the context; codes are of all linear layers
+ * but the head, whose scales are few */
 static double nbytes_of(const struct decode *s)
 {
 	const struct config *c = &s->model->cfg;
 	const int64_t cache = 2 * c->layers * c->kv_heads * c->head_dim * s->context;
+	const int64_t inside = 2 * (c->heads + c->kv_heads) * c->head_dim + 3 * c->inner;
+	const int fp8 = s->recipe->kind == TE_RECIPE_BLOCK;
+	const int64_t codes = fp8 ? c->layers * c->width * inside : 0;
 
-	return 2.0 * (double)(s->model->nparams - c->vocab * c->width + s->seqs * cache);
+	return 2.0 * (double)(s->model->nparams - c->vocab * c->width + s->seqs * cache) -
+	       (double)codes;
 }
 
 static void report(struct decode *s, const struct stats us[2])
 {
 	const double rate = nbytes_of(s) / us[0].median * 1e6, peak = s->b->dev.peak_bandwidth;
 
+	bench_text(s->b, "recipe", opt.recipe);
 	bench_int(s->b, "seqs", s->seqs);
 	bench_int(s->b, "context", s->context);
 	bench_int(s->b, "parameters", s->model->nparams);
@@ -155,10 +167,10 @@ static void report(struct decode *s, const struct stats us[2])
 	bench_num(s->b, "bandwidth_ratio", peak > 0 ? rate / peak : NAN);
 }
 
-static int measure(struct bench *b, const struct model *m, int64_t seqs, int64_t context,
-		   int rows_left)
+static int measure(struct bench *b, const struct model *m, const struct te_recipe *recipe,
+		   int64_t seqs, int64_t context, int rows_left)
 {
-	struct decode s = { .b = b, .model = m, .seqs = seqs, .context = context };
+	struct decode s = { b, m, recipe, NULL, seqs, context };
 	struct stats us[2];
 	int r;
 
@@ -178,6 +190,7 @@ static int measure(struct bench *b, const struct model *m, int64_t seqs, int64_t
 
 static int run(struct bench *b)
 {
+	struct te_recipe recipe = TE_RECIPE_INIT;
 	struct model m = { 0 };
 	int left = opt.seqs.n * opt.context.n, r;
 
@@ -187,15 +200,19 @@ static int run(struct bench *b)
 	if (opt.kv_heads && opt.heads % opt.kv_heads)
 		return say_bad("--kv-heads: %lld heads are no multiple of %lld",
 			       (long long)opt.heads, (long long)opt.kv_heads);
-	r = model_make(b, &m);
+	r = te_recipe_from_name(opt.recipe, &recipe);
+	if (r < 0)
+		return say_te(r, "decode");
+	r = model_make(b, &recipe, &m);
 	for (int i = 0; i < opt.seqs.n && !r; i++)
 		for (int k = 0; k < opt.context.n && !r; k++)
-			r = measure(b, &m, opt.seqs.v[i], opt.context.v[k], left--);
+			r = measure(b, &m, &recipe, opt.seqs.v[i], opt.context.v[k], left--);
 	model_free(&m);
 	return r;
 }
 
 static const struct column columns[] = {
+	{ "recipe", "\nrecipe", 0, 0 },
 	{ "seqs", "\nseqs", 0, 0 },
 	{ "context", "\ncontext", 0, 0 },
 	{ "parameters", "parameters\nM", 1e-6, 0 },

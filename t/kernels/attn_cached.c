@@ -211,18 +211,53 @@ START_TEST(agrees_with_fp64)
 }
 END_TEST
 
+/* The reference function rotates q and the keys in qkv, of which before is a copy, in place */
+static void check_rotated(const struct te_k_attn_step *s, const struct cached *c,
+			  const void *before)
+{
+	const int64_t d = s->c.head_dim, half = d / 2, nq = s->c.nheads, nkv = s->c.nkv;
+
+	for (int64_t r = 0; r < s->c.rows; r++)
+		for (int64_t i = 0; i < (nq + nkv) * d && is_inside(c, r); i++) {
+			const int64_t at = r * (nq + 2 * nkv) * d + i, h = i / d, t = i % d;
+			const double angle = (float)c->position[r] * s->inv_freq[t % half];
+			const double x = tt_get(s->c.dtype, before, at);
+			const double y = tt_get(s->c.dtype, before,
+						t < half ? at + half : at - half);
+			const double want =
+				x * cos(angle) + (t < half ? -y : y) * sin(angle);
+			const double tol = tt_unit(s->c.dtype) * fabs(want) +
+					   0x1p-20 * (fabs(x) + fabs(y));
+			const double got =
+				h < nq ? tt_get(s->c.dtype, s->c.qkv, at) :
+					 tt_get(s->c.cache_dtype, s->c.k,
+						element(c, c->sequence[r], c->position[r], h - nq) +
+							t);
+
+			ck_assert_msg(fabs(got - want) <= tol,
+				      "row %lld at %d, head %lld, channel %lld: %.9g, not %.9g",
+				      (long long)r, c->position[r], (long long)h, (long long)t, got,
+				      want);
+		}
+}
+
 /* with angles of 0 a rotation changes no bits; with others, keys differ by sines of 2 ulp */
 START_TEST(steps_as_append_and_attention_do)
 {
 	const int turns = _i & 1;
 	struct te_k_attn_step s = { 0 };
 	struct cached c;
+	size_t nbytes;
+	void *before;
 	int64_t n;
 
 	do {
 		kc_reset();
 		c = cached_of(TE_DTYPE_BF16, TE_DTYPE_BF16, 300, 0);
 	} while (c.k.head_dim % 16);
+	nbytes = (size_t)(c.k.rows * (c.k.nheads + 2 * c.k.nkv) * c.k.head_dim) * 2;
+	before = malloc(nbytes);
+	memcpy(before, c.k.qkv, nbytes);
 	c.k.rows = c.k.rows < NSEQS ? c.k.rows : NSEQS; /* of different sequences */
 	s.c = c.k;
 	for (int i = 0; i < c.k.head_dim / 2 && turns; i++)
@@ -234,6 +269,9 @@ START_TEST(steps_as_append_and_attention_do)
 	KC_RUN(ATTN_STEP, &s);
 	if (!turns)
 		check(&c);
+	else
+		check_rotated(&s, &c, before);
+	free(before);
 	n = c.k.npages * c.k.page * c.k.nkv * c.k.head_dim;
 	for (int64_t i = 0; i < n && turns; i++)
 		kc_near(c.k.k, i, 0x1p-7 * fabs((double)tt_get(c.k.cache_dtype, c.k.k, i)) + 1e-5);

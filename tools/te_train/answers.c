@@ -17,6 +17,7 @@
 #define MOST_SEQS 32 /* endings at a time */
 #define CHUNK 128    /* tokens of a pass */
 #define PAGE 64	     /* tokens of a page of the cache */
+#define ARGMAX_NBYTES 512 /* device memory for the largest logits of a sequence */
 #define ROUND 16     /* questions of a rank until it hears whether the run is to end */
 
 int answers_read(struct trainer *t)
@@ -120,12 +121,14 @@ int answers_nbytes(const struct choices *c, const struct model *m, const struct 
 		te = plans_nbytes(m, o.max_seqs, &po, 1, &pm, &nbytes);
 	if (te < 0)
 		return te;
-	/* keys and values; sequences, positions and tokens of rows, tables of pages, a word */
+	/* keys and values; sequences, positions and tokens of rows, tables of pages, a word, and the
+	 * largest logits of sequences */
 	nbytes += 2 * (uint64_t)cfg->layers *
 		  tensor_nbytes(pages * PAGE * (uint64_t)(cfg->kv_heads * cfg->head_dim) *
 				te_dtype_nbytes(plain.compute));
 	nbytes += 3 * tensor_nbytes((uint64_t)o.chunk * sizeof(int32_t)) +
-		  tensor_nbytes(pages * sizeof(int32_t)) + tensor_nbytes(sizeof(int32_t));
+		  tensor_nbytes(pages * sizeof(int32_t)) + tensor_nbytes(sizeof(int32_t)) +
+		  (uint64_t)o.max_seqs * ARGMAX_NBYTES;
 	*ret_nbytes = nbytes;
 	/* plans of one recipe share the copies of weights */
 	*ret_copies = 0;

@@ -120,8 +120,12 @@ TE_EXPORT int64_t te_decoder_step(struct te_decoder *d);
  */
 TE_EXPORT int te_decoder_take(struct te_decoder *d, int32_t s, int32_t *ret_token);
 
-/* the *ret_n logits of the next token, borrowed until the next call, to choose it by other means;
- * NULL: the sequence is not ready. ret_n may be NULL */
+/*
+ * The *ret_n logits of the next token, borrowed until the next call, to choose it by other means. A
+ * step on a GPU whose sequences all take the most likely token leaves them there: this call copies
+ * them and waits for the copy. NULL: the sequence is not ready, or the copy failed, and
+ * te_error_detail() tells why. ret_n may be NULL.
+ */
 TE_EXPORT const float *te_decoder_logits(const struct te_decoder *d, int32_t s, int64_t *ret_n);
 /* number of tokens of sequence s, computed or not; -EINVAL: it is not open */
 TE_EXPORT int64_t te_decoder_length(const struct te_decoder *d, int32_t s);

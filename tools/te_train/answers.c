@@ -122,8 +122,8 @@ int answers_nbytes(const struct choices *c, const struct model *m, const struct 
 	if (te < 0)
 		return te;
 	/*
-	 * Keys and values; sequences, positions and tokens of rows, tables of pages, a word, and the
-	 * largest logits of sequences
+	 * Keys and values; sequences, positions and tokens of rows, tables of pages, a word, and
+	 * the largest logits of sequences
 	 */
 	nbytes += 2 * (uint64_t)cfg->layers *
 		  tensor_nbytes(pages * PAGE * (uint64_t)(cfg->kv_heads * cfg->head_dim) *

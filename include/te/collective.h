@@ -7,14 +7,14 @@
  *
  * Results are x_0 + x_1 + ... in rank order in FP32 with one rounding to the type (FP8 saturates),
  * for every size, algorithm (except NCCL and NVLS) and alignment, on every rank: the bits of a loop
- * on one CPU. An average is divided before that rounding. NaN results are the type's 0x7f, 0x7fff
- * or 0x7fffffff.
+ * on one CPU. An average is divided before that rounding. NaN results have the bits 0x7f, 0x7fff or
+ * 0x7fffffff, by the size of the type.
  * Minimum and maximum are NaN if an operand is, and -0 is below +0. Integers: sums wrap around; an
  * average is the exact sum divided, rounded towards 0.
  *
  * Failure: queued operations never wait longer than the communicator's time-out. The communicator
- * fails on all ranks if a rank has ended, calls another function or does not call. Results are then
- * undefined; te_comm_error(3) and the next call report the reason.
+ * fails on all ranks if a rank has ended, calls another function or does not call in time. Results
+ * are then undefined; te_comm_error(3) and the next call report the reason.
  *
  * Stream: operations of one communicator run serially, also on different streams. A recording that
  * has operations of a communicator must not run concurrently with other operations of that
@@ -53,8 +53,8 @@ enum te_comm_op { TE_COMM_SUM, TE_COMM_AVG, TE_COMM_MIN, TE_COMM_MAX };
  * With NVLS the switch determines the order of additions, and an average is rounded twice: results
  * have the same bits on all ranks, but other bits than with the other algorithms. NVLS_ONE_SHOT
  * adds in rank order.
- * NCCL is opened by the first call that asks for it, outside of captures. It determines the order
- * of additions, and its kernels wait without a time-out.
+ * The first call that asks for NCCL opens it, and cannot be captured. It determines the order of
+ * additions, and its kernels wait without a time-out.
  * EXCHANGE and CHAIN are used when ranks are on several nodes, and send through host memory; all
  * others except NCCL need ranks on one node. Bytes that each of n nodes with l ranks each sends:
  *	EXCHANGE	(n - 1) l S	inputs to all nodes; any type
@@ -109,15 +109,16 @@ TE_EXPORT int te_comm_allreduce(struct te_comm *comm, struct te_stream *stream, 
  * te_comm_reduce_scatter, te_comm_all_gather - operations on an array with a part for each rank
  * @comm:              the ranks
  * @stream:            the operation is queued on it
- * @in, @out:          device memory of one part and of all, or the reverse
+ * @in, @out:          device memory. te_comm_all_gather: one part, and the parts of all ranks;
+ *                     te_comm_reduce_scatter: the reverse
  * @count:             elements of a part, 0 to 2^37 - 1
  * @dtype, @op, @opts: as in te_comm_allreduce()
  *
  * te_comm_reduce_scatter: in has count elements for each rank, out gets the sum of this rank's part
- * over all ranks. te_comm_all_gather: out gets the in of all ranks, in rank order, byte by byte.
- * The first followed by the second gives the bits of te_comm_allreduce(). In place: this rank's
- * part of the larger array may be the other array. Algorithms: LL, ZERO_COPY, STAGED. All else as
- * te_comm_allreduce().
+ * over all ranks. te_comm_all_gather: out gets the bytes of every rank's in, in rank order.
+ * te_comm_reduce_scatter() followed by te_comm_all_gather() gives the bits of te_comm_allreduce().
+ * In place: this rank's part of the larger array may be the other array. Algorithms: LL, ZERO_COPY,
+ * STAGED. All else as te_comm_allreduce().
  * Thread: one communicator by one thread at a time.  Since: 0.1
  * Errors: as te_comm_allreduce().
  */
@@ -128,7 +129,7 @@ TE_EXPORT int te_comm_reduce_scatter(struct te_comm *comm, struct te_stream *str
 TE_EXPORT int te_comm_all_gather(struct te_comm *comm, struct te_stream *stream, const void *in,
 				 void *out, int64_t count, enum te_dtype dtype,
 				 const struct te_comm_call_opts *opts);
-/* copy the data of rank root to all ranks, byte by byte; algorithms: LL, ZERO_COPY, STAGED */
+/* copy the bytes of rank root's data to all ranks; algorithms: LL, ZERO_COPY, STAGED */
 TE_EXPORT int te_comm_broadcast(struct te_comm *comm, struct te_stream *stream, void *data,
 				int64_t count, enum te_dtype dtype, int32_t root,
 				const struct te_comm_call_opts *opts);
@@ -139,23 +140,24 @@ TE_EXPORT int te_comm_broadcast(struct te_comm *comm, struct te_stream *stream, 
 
 /**
  * te_comm_send, te_comm_recv, te_comm_sendrecv - messages from one rank to another
- * @comm:      the ranks; those with neither end of a message do not take part
+ * @comm:      the ranks; only the sender and the receiver of a message take part
  * @stream:    the messages are queued on it
  * @in:        device memory that is sent, aligned to the type's size
  * @out:       device memory that receives; does not overlap in
  * @count, @in_count, @out_count: elements, 0 to 2^37 - 1; 0: an empty message
  * @dtype:     any type
- * @to, @from: ranks, not this one unless both are; te_comm_sendrecv: or TE_COMM_NO_RANK
+ * @to, @from: ranks that receive and send; this rank only if both are this rank; te_comm_sendrecv:
+ *             or TE_COMM_NO_RANK
  * @opts:      NULL: defaults; the algorithm is TE_COMM_AUTO or TE_COMM_NCCL
  *
  * The messages of a rank to another one arrive in the order of the calls. Count and type of a
  * message must be equal at both ends; the receiver compares them. te_comm_sendrecv sends and
- * receives at once: neither waits for the other, so that no ring or exchange of these calls waits
- * for itself. te_comm_send may wait until the receiver has the message. In graphs and eagerly;
- * bytes do not change.
- * Failure: a wait lasts for the communicator's time-out at most, then the communicator fails. A
- * rank that releases it (te_comm_unref()) before its last messages are received lets their
- * receivers fail; te_comm_barrier() before it prevents that.
+ * receives concurrently: neither waits for the other, so a ring or an exchange of these calls
+ * cannot deadlock. te_comm_send may wait until the receiver has the message. Messages can be
+ * captured. Their bytes do not change.
+ * Failure: a wait lasts for the communicator's time-out at most, then the communicator fails. If a
+ * rank releases the communicator (te_comm_unref()) before its last messages are received, their
+ * receivers fail; te_comm_barrier() before the release prevents that.
  * Thread: one communicator by one thread at a time.  Since: 0.1
  * Errors: -EINVAL, -TE_EDTYPE, -ENOMEM, -EOPNOTSUPP (GPUs of several nodes, or another algorithm),
  * and the codes of te_comm_error().
@@ -172,21 +174,21 @@ TE_EXPORT int te_comm_sendrecv(struct te_comm *comm, struct te_stream *stream, c
 			       const struct te_comm_call_opts *opts);
 
 /**
- * te_comm_group_begin, te_comm_group_end - messages that are in progress together, on the host
+ * te_comm_group_begin, te_comm_group_end - messages that are in progress together, on backend host
  * @comm: the ranks
  *
  * Calls of te_comm_send(), te_comm_recv(), te_comm_sendrecv(), te_comm_alltoall() and
  * te_comm_alltoallv() between the two only check their arguments; te_comm_group_end() queues their
- * messages on the stream that all of them name. Their order matters only for the messages of one
- * rank to another, which match the other rank's in the order of the calls, whether these are in a
- * group or not: no other message waits for them. Other operations of comm are -EBUSY meanwhile.
- * Both ends of a message to the rank itself belong to one group. No array that receives may overlap
- * another one.
+ * messages on the stream that all of them name. Their order matters only between messages from one
+ * rank to the same other rank: sends and receives match in the order of the calls, in a group or
+ * not. No other message waits for them. Other operations of comm return -EBUSY meanwhile. Both ends
+ * of a message to the rank itself must be in one group. No array that receives may overlap another
+ * one.
  * If a call in the group fails, te_comm_group_end() returns its code and message, and queues
  * nothing. In any case it ends the group.
  * Stream: a group may be captured; it is one node with unknown memory accesses.
  * Thread: one communicator by one thread at a time.  Since: 0.1
- * Errors: as te_comm_send(); -EBUSY: a group is open; -EINVAL: none is.
+ * Errors: as te_comm_send(); -EBUSY (begin: a group is open), -EINVAL (end: no group is open).
  */
 TE_EXPORT int te_comm_group_begin(struct te_comm *comm);
 TE_EXPORT int te_comm_group_end(struct te_comm *comm);
@@ -197,7 +199,8 @@ TE_EXPORT int te_comm_group_end(struct te_comm *comm);
  * @stream: the operation is queued on it
  * @in:     device memory; the part for rank r, of in_counts[r] elements, begins at element
  *          in_offsets[r]; te_comm_alltoall: count elements at r * count
- * @out:    device memory; the part of rank r, likewise; does not overlap in
+ * @out:    device memory; the part from rank r, likewise by out_counts and out_offsets; does not
+ *          overlap in
  * @count:  0 to 2^37 - 1; 0: no operation
  * @in_counts, @out_counts: host memory, one number for each rank, read by the call; 0: an empty
  *          message
@@ -205,7 +208,8 @@ TE_EXPORT int te_comm_group_end(struct te_comm *comm);
  * @dtype, @opts: as in te_comm_send()
  *
  * Rank r's in_counts[s] must be rank s's out_counts[r]; the receiver compares them. Bytes do not
- * change. All else as te_comm_sendrecv(), in whose order with each rank these messages are too.
+ * change. All else as te_comm_sendrecv(): with each rank, its messages and these match in the order
+ * of the calls.
  * Thread: one communicator by one thread at a time.  Since: 0.1
  * Errors: as te_comm_send().
  */
@@ -218,22 +222,22 @@ TE_EXPORT int te_comm_alltoallv(struct te_comm *comm, struct te_stream *stream, 
 				enum te_dtype dtype, const struct te_comm_call_opts *opts);
 
 /**
- * te_comm_gather, te_comm_scatter, te_comm_reduce - operations whose input or output one rank has
+ * te_comm_gather, te_comm_scatter, te_comm_reduce - gather to, scatter from or reduce to one rank
  * @comm:   the ranks
  * @stream: the operation is queued on it
- * @in:     device memory of count elements; te_comm_scatter: of count for each rank, on the root
- * @out:    device memory of count elements; te_comm_gather: of count for each rank. Only the root
- *          of te_comm_gather() and te_comm_reduce() has it; other ranks may pass NULL
+ * @in:     device memory of count elements; te_comm_scatter: count for each rank, on the root
+ * @out:    device memory of count elements; te_comm_gather: count for each rank. Only the root of
+ *          te_comm_gather() and te_comm_reduce() has it; other ranks may pass NULL
  * @count:  0 to 2^37 - 1; 0: no operation
  * @dtype:  any type
- * @op:     as in te_comm_allreduce(), whose bits the root of te_comm_reduce() gets
+ * @op:     as in te_comm_allreduce(); te_comm_reduce() gives the root the same bits
  * @root:   the rank that receives from all, or sends to all
  * @opts:   as in te_comm_send()
  *
  * In place: the root's part of the larger array may be the smaller one; te_comm_reduce: out may be
- * in. Other overlaps are refused. All else as te_comm_sendrecv(). Between nodes they work on any
- * backend, by the messages of te_comm_allreduce(), te_comm_all_gather() and te_comm_broadcast():
- * all ranks take part then.
+ * in. Other overlaps are refused. All else as te_comm_sendrecv(). If the ranks are on several
+ * nodes, they work on any backend, by means of te_comm_allreduce(), te_comm_all_gather() and
+ * te_comm_broadcast(), in which all ranks take part.
  * Thread: one communicator by one thread at a time.  Since: 0.1
  * Errors: as te_comm_send().
  */
@@ -307,7 +311,7 @@ struct te_comm_norm_opts {
  *
  * with rstd = 1/sqrt(mean over the row of r^2 + eps), and codes of y. Results have the bits of
  * te_comm_allreduce(), te_kernel_add(), te_kernel_norm_forward() and a cast, except for NaN; on a
- * GPU with cols that 8 does not divide, rstd is within rounding errors of FP32.
+ * GPU, if cols is not a multiple of 8, rstd may differ by rounding errors of FP32.
  *
  * ONE_SHOT computes all rows on every rank. TWO_SHOT: rank k owns rows / n rows, the first rows % n
  * ranks one more, in rank order; it computes these rows and sends the results. Both need fewer than
@@ -318,9 +322,9 @@ struct te_comm_norm_opts {
  * TE_COMM_SCALING_TOKEN needs such rows.
  *
  * TE_COMM_NORM_SHARDED: residual is read, and residual_out and rstd are written, only in the rows
- * that this rank owns by TWO_SHOT; with one rank, in all rows. Where this is not one kernel, each
- * rank computes its rows after the sum, and all ranks gather the results; this needs ws, amax with
- * the same value on all ranks, and for TE_COMM_SCALING_BLOCK FP32 or BF16.
+ * that this rank owns by TWO_SHOT; with one rank, in all rows. If the operation is not one kernel,
+ * each rank computes its rows after the sum, and all ranks gather the results; this needs ws, amax
+ * with the same value on all ranks, and for TE_COMM_SCALING_BLOCK FP32 or BF16.
  * Thread: one communicator by one thread at a time.  Since: 0.1
  * Errors: as te_comm_allreduce().
  */
@@ -372,7 +376,7 @@ TE_EXPORT int te_comm_allreduce_norm_backward(struct te_comm *comm, struct te_st
 					      const void *in, int64_t rows, int64_t cols,
 					      enum te_dtype dtype,
 					      const struct te_comm_norm_backward_opts *opts);
-/* bytes of ws of both functions, which is aligned to 256 bytes; 0: arguments out of range */
+/* bytes of ws, for both functions; ws is aligned to 256 bytes. 0: arguments out of range */
 TE_EXPORT size_t te_comm_norm_ws_nbytes(int64_t rows, int64_t cols, enum te_dtype dtype);
 
 /* work queued later on this stream runs after all ranks have reached their barrier */

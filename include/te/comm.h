@@ -90,8 +90,8 @@ TE_EXPORT int te_comm_id_parse(const char *text, struct te_comm_id *ret_id);
  * Thread: any; a communicator by one thread at a time, except for te_comm_abort().  Since: 0.1
  * Errors: -EINVAL, -ENOMEM, -ETIMEDOUT (the error message names the ranks that have not arrived),
  * -TE_EPEER (a rank has ended), -TE_EMISMATCH (ranks have different numbers of ranks, versions or
- * backends, or the same rank), -TE_ESTATE (te_run --respawn has started this rank again, and the
- * environment is to decide), -TE_EABORT, and errno values of sockets and files.
+ * backends, or the same rank), -TE_ESTATE (te_run --respawn has started this rank again, and opts
+ * do not say how the ranks meet), -TE_EABORT, and errno values of sockets and files.
  */
 TE_EXPORT int te_comm_create(struct te_ctx *ctx, const struct te_comm_opts *opts,
 			     struct te_comm **ret_comm);
@@ -127,7 +127,7 @@ TE_EXPORT int te_comm_launch_device(const char *backend);
  * would join; 0 if it would create a single rank */
 TE_EXPORT int te_comm_launched(void);
 
-/* releases a reference; operations of peers fail after the last one: -TE_EPEER */
+/* releases a reference; after the last one, operations of other ranks fail with -TE_EPEER */
 TE_EXPORT struct te_comm *te_comm_unref(struct te_comm *comm);
 
 TE_EXPORT int te_comm_rank(const struct te_comm *comm);
@@ -172,15 +172,15 @@ struct te_comm_recover_opts {
  * @comm:      the failed communicator; if it has not failed, it does now, with -TE_EABORT on all
  *             ranks
  * @opts:      NULL: defaults
- * @ret_ranks: NULL, or room for te_comm_nranks(comm) numbers: the rank in comm of each rank of the
- *             new communicator, in ascending order
+ * @ret_ranks: NULL, or an array of te_comm_nranks(comm) numbers. Element i: rank in comm of rank i
+ *             of the new communicator, ascending
  * @ret_comm:  the new communicator, with one reference
  *
  * Collective, except for ranks that have ended or released comm: returns when each other rank has
  * called it, or when the time-out of a calling rank passes. A rank that has not called by then is
  * left out, and gets -TE_ESTATE when it calls. The ranks meet again without the id or bootstrap of
- * te_comm_create(). All ranks that succeed get the same set of ranks. On several nodes it has more
- * than half of the ranks that have not ended, or half including the lowest.
+ * te_comm_create(). All ranks that succeed get the same set of ranks. On several nodes this set has
+ * more than half of the ranks that have not ended, or half including the lowest.
  *
  * comm remains, failed, with its memory, until its references are released. After failures other
  * than -TE_ESTATE the ranks may call again.
@@ -197,7 +197,8 @@ TE_EXPORT int te_comm_recover(struct te_comm *comm, const struct te_comm_recover
  * te_comm_alloc - allocate symmetric memory, which every rank of the node maps from all others
  * @comm:    the communicator
  * @nbytes:  size, above 0, equal on all ranks
- * @ret_ptr: device memory, aligned to 512 bytes; from 2 MiB on, to 2 MiB within the pool
+ * @ret_ptr: device memory, aligned to 512 bytes; 2 MiB or more: at an offset in the pool that is a
+ *           multiple of 2 MiB
  *
  * Collective: all ranks make the same calls of te_comm_alloc(), te_comm_tensor_create() and
  * te_comm_reclaim() in the same order. Blocks then have the same offset on all ranks, so
@@ -251,7 +252,7 @@ struct te_comm_memory {
 	uint64_t nblocks;
 	uint64_t nallocs;	 /* allocations so far */
 	uint64_t nreclaims;	 /* reclaims so far */
-	void *base;		 /* begin of the pool; offsets count from here */
+	void *base;		 /* start of the pool; offsets count from here */
 	int32_t npeers;		 /* other ranks of the node, whose pools are mapped */
 };
 #define TE_COMM_MEMORY_INIT { sizeof(struct te_comm_memory), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }

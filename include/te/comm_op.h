@@ -41,7 +41,7 @@ struct te_comm_op_opts {
 	enum te_comm_algorithm algorithm; /* as in te_comm_call_opts */
 	int32_t max_blocks;		  /* as in te_comm_call_opts */
 	/* all_gather, reduce_scatter: index of the extent that has a part for each rank, divisible
-	 * by n. A call is queued for each index of the extents before it */
+	 * by n. One collective is queued for each index of the extents before it */
 	int32_t axis;
 };
 #define TE_COMM_OP_OPTS_INIT { sizeof(struct te_comm_op_opts), TE_COMM_AUTO, 0, 0 }
@@ -61,14 +61,14 @@ TE_EXPORT int te_comm_op_allreduce(struct te_comm *comm, const struct te_comm_op
 TE_EXPORT int te_comm_op_copy(struct te_comm *comm, const struct te_comm_op_opts *opts,
 			      const char *name, struct te_op **ret_op);
 /**
- * te_comm_op_reduce_scatter, te_comm_op_all_gather - with a part of an extent for each rank
+ * te_comm_op_reduce_scatter, te_comm_op_all_gather - sum to parts of an extent; gather the parts
  * @comm:   the ranks
  * @opts:   NULL: defaults; equal on all ranks
  * @name:   as in te_op_create()
  * @ret_op: the op, with one reference
  *
- * The first op makes that extent n times smaller, the second n times larger. Arguments and errors
- * as for te_comm_op_allreduce().
+ * te_comm_op_reduce_scatter makes the extent opts->axis n times smaller, te_comm_op_all_gather n
+ * times larger. Arguments and errors as for te_comm_op_allreduce().
  * Thread: any.  Since: 0.1
  */
 TE_EXPORT int te_comm_op_reduce_scatter(struct te_comm *comm, const struct te_comm_op_opts *opts,
@@ -77,7 +77,7 @@ TE_EXPORT int te_comm_op_all_gather(struct te_comm *comm, const struct te_comm_o
 				    const char *name, struct te_op **ret_op);
 
 /**
- * te_comm_op_cross_entropy - the loss of te_op_cross_entropy(), over classes that ranks divide
+ * te_comm_op_cross_entropy - te_op_cross_entropy() with classes divided among ranks
  * @comm:   the ranks
  * @attrs:  as for te_op_cross_entropy(); nclasses counts the classes of all ranks
  * @name:   as in te_op_create()
@@ -102,14 +102,15 @@ struct te_comm_heads_attrs {
 #define TE_COMM_HEADS_ATTRS_INIT { sizeof(struct te_comm_heads_attrs), 0, 0, 0 }
 
 /**
- * te_comm_op_to_heads, te_comm_op_to_tokens - around attention, in a model whose tokens are divided
+ * te_comm_op_to_heads, te_comm_op_to_tokens - divide heads instead of tokens, and undo it
  * @comm:   the ranks; n divides nkv, or is a multiple of it
  * @attrs:  the heads
  * @name:   as in te_op_create()
  * @ret_op: the op, with one reference
  *
- * Rank r has tokens r T/n to (r + 1) T/n - 1 of each sequence, and heads r h/n to (r + 1) h/n - 1
- * of h; if n is above nkv, n/nkv ranks have the same head of keys and values.
+ * For attention in a model whose tokens are divided among ranks. Rank r has tokens r T/n to (r + 1)
+ * T/n - 1 of each sequence, and heads r h/n to (r + 1) h/n - 1 of h; if n is above nkv, n/nkv ranks
+ * have the same head of keys and values.
  * to_heads: x [B,T/n,(nheads+2 nkv) D] -> [B,T,(nheads/n+2 k) D] with k = nkv/n, or 1 if n is above
  * nkv: the packed heads of this rank, for te_op_rope() and te_op_attention(). to_tokens:
  * x [B,T,nheads/n D] -> [B,T/n,nheads D]. Bytes do not change, except that gradients of a shared
@@ -124,16 +125,16 @@ TE_EXPORT int te_comm_op_to_tokens(struct te_comm *comm, const struct te_comm_he
 				   const char *name, struct te_op **ret_op);
 
 /**
- * te_comm_op_cross_entropy_tokens - the loss of te_op_cross_entropy(), of tokens that ranks divide
+ * te_comm_op_cross_entropy_tokens - te_op_cross_entropy() with tokens divided among ranks
  * @comm:   the ranks
  * @attrs:  as for te_op_cross_entropy(); chunk is 0
  * @name:   as in te_op_create()
  * @ret_op: the op, with one reference
  *
  * Rank r has the logits [B,T/n,V] and targets [B,T/n] of its tokens. The loss is the mean over the
- * rows of all ranks that count, with the bits of te_op_cross_entropy() on all rows, and each rank
- * gets the gradient of its own logits, with these bits, too. So the gradient of a weight is the sum
- * over the ranks, for example by te_comm_reducer_create().
+ * rows of all ranks that count, with the bits of te_op_cross_entropy() on all rows. Each rank gets
+ * the gradient of its own logits, with these bits too. The gradient of a weight is the sum over the
+ * ranks, as te_comm_reducer_create() computes it.
  * Thread: any.  Since: 0.1
  * Errors: -EINVAL, -ENOMEM; when a pass is queued, the errors of te_comm_all_gather().
  */

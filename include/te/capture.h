@@ -10,14 +10,13 @@
 TE_BEGIN_DECLS
 
 /*
- * Thread, for all of this header: only one thread at a time may modify a recording, and no
- * thread may launch it during that. No function here waits for queued launches or changes
- * what they do.
+ * Thread, for all of this header: only one thread at a time may modify a recording, and no thread
+ * may launch it meanwhile. No function here waits for queued launches or changes what they do.
  */
 
 /**
  * te_capture_begin, te_capture_end - record queued work instead of running it
- * @stream:  the stream to capture; te_capture_end ends its capture
+ * @stream:  the stream to capture, or to launch the recording on
  * @ret_rec: the recording, with one reference
  * @rec:     the recording to launch
  *
@@ -105,8 +104,8 @@ TE_EXPORT int te_recording_dot(const struct te_recording *rec, const char *title
  * Call it between te_capture_begin and the end of that capture; it applies to the whole capture.
  * Results are bit-identical for every choice. With TE_CAPTURE_CONCURRENT a node depends on the
  * earlier nodes that write memory it uses or use memory it writes; others may run concurrently
- * with it. Host calls, events and nodes not queued through this library, whose memory it does not
- * know, are full barriers unless te_capture_access declares their memory: they depend on all
+ * with it. The library does not know the memory of host calls, events and nodes queued without it.
+ * Unless te_capture_access declares their memory, they are full barriers: they depend on all
  * earlier nodes, and all later nodes depend on them. A capture that several streams joined keeps
  * the order of these streams.
  * Thread: one stream by one thread at a time.  Since: 0.1
@@ -132,15 +131,15 @@ struct te_access {
  * @n:      0 to TE_ACCESS_MAX; 0: no memory that other work uses
  * @access: n ranges, copied
  *
- * Declares all device and pinned memory that is accessed by host calls and by work queued through
- * driver calls on te_stream_native(), from te_capture_access to te_capture_access_end or the end of
- * the capture. The accesses declared for an event of te_event_record_external determine which nodes
- * it depends on. In a recording with TE_CAPTURE_CONCURRENT such nodes have the dependencies of
- * these accesses; without a declaration they are full barriers. If several nodes are queued, each
- * has all of the ranges. Work that the library queues meanwhile keeps its own accesses. An omitted
- * access is not detected: the node may then run concurrently with one that it conflicts with.
- * te_recording_rebind replaces pointers at the declared offsets. Outside a capture begun by
- * te_capture_begin, the calls have no effect.
+ * Declares all device and pinned memory that host calls, and work queued by driver calls on
+ * te_stream_native(), access. The declaration applies to work queued until te_capture_access_end or
+ * the end of the capture. The accesses declared for an event of te_event_record_external determine
+ * which nodes it depends on. In a recording with TE_CAPTURE_CONCURRENT such nodes have the
+ * dependencies of these accesses; without a declaration they are full barriers. If several nodes
+ * are queued, each has all of the ranges. Work that the library queues meanwhile keeps its own
+ * accesses. An omitted access is not detected: the node may then run concurrently with one that it
+ * conflicts with. te_recording_rebind replaces pointers at the declared offsets. Outside a capture
+ * begun by te_capture_begin, the calls have no effect.
  * Thread: one stream by one thread at a time.  Since: 0.1
  * Errors: -EINVAL, -EBUSY (declared already, not ended), -TE_ESTATE (end without a beginning),
  * -ENOMEM, -TE_ECUDA. If the arguments do not hold ptr at the declared offset, te_host_call, or
@@ -184,8 +183,8 @@ struct te_binding_info {
  * @ret:          the uses found; NULL if not wanted
  *
  * Creates a binding and returns its number, from 0, or the number of the binding that has this
- * memory already. Bindings are valid until the next te_capture_update. A use is a pointer into the
- * memory that a kernel of the library, a copy or a fill has, or a range of te_capture_access.
+ * memory already. Bindings are valid until the next te_capture_update. A use is an argument of a
+ * library kernel, a copy or a fill that points into the memory, or a range of te_capture_access.
  * Arguments of other host calls are not searched. The following uses cannot be patched: a copy, a
  * fill or a declared range that extends beyond the memory; a declared range without its offset in
  * the arguments; on the cuda backend a GEMM that cuBLASLt computes, and a declared host call, copy
@@ -224,10 +223,10 @@ TE_EXPORT int te_recording_rebind(struct te_recording *rec, int n, const int32_t
  * @stream: the stream in which it is recorded
  *
  * Outside a capture the same as te_event_record. In a capture the record becomes a
- * node: each launch records the event when it reaches the node, and te_event_wait and
- * te_event_sync wait for that while later nodes of the launch may still run. A wait
- * queued after te_recording_launch returned waits for that launch's record. A capturing
- * stream cannot wait for the event (-TE_ESTATE). The recording holds a reference to the event.
+ * node: each launch records the event when it reaches the node. te_event_wait and te_event_sync
+ * wait for that only; later nodes of the launch may still run. A wait queued after
+ * te_recording_launch returned waits for that launch's record. A capturing stream cannot wait for
+ * the event (-TE_ESTATE). The recording holds a reference to the event.
  * Thread: one stream by one thread at a time.  Since: 0.1
  * Errors: as te_event_record.
  */

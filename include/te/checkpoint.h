@@ -13,7 +13,7 @@ TE_BEGIN_DECLS
  * te_checkpoint_save - write weights, optimizer, quantizers and random state to a file
  * @seq:   the initialised sequence
  * @adamw: the sequence's optimizer; NULL: no moments are saved, for inference
- * @path:  replaced if it exists; a safetensors file, tensors named as in te_checkpoint_save(3)
+ * @path:  a safetensors file with tensor names as in te_checkpoint_save(3); replaced if it exists
  *
  * The file is written and synced as path.new, then renamed: after a crash or a full disk, path is
  * the previous file or the new one, complete. Waits for all work that is queued on the context.
@@ -24,7 +24,7 @@ TE_BEGIN_DECLS
  */
 TE_EXPORT int te_checkpoint_save(struct te_seq *seq, struct te_adamw *adamw, const char *path);
 
-#define TE_CHECKPOINT_SKIP_QUANT 1u /* quantizers remain as they are, for another recipe */
+#define TE_CHECKPOINT_SKIP_QUANT 1u /* do not load quantizers: the recipe is another one */
 
 /**
  * te_checkpoint_load - restore what te_checkpoint_save wrote

@@ -22,7 +22,7 @@ struct te_alloc_ops {
 	/*
 	 * Device memory, aligned to 256 bytes. On a GPU both functions are ordered by the CUstream
 	 * native, as cuMemAllocAsync is. On host native is NULL: memory can be used at once, and a
-	 * thread of the library frees it after the work queued before has run.
+	 * library thread calls device_free after all work queued before has run.
 	 */
 	void *(*device_alloc)(void *user, size_t nbytes, void *native);
 	void (*device_free)(void *user, void *ptr, size_t nbytes, void *native);
@@ -37,7 +37,7 @@ struct te_ctx_opts {
 	const char *backend; /* "host", "cuda", "auto"; NULL: TE_BACKEND, default auto */
 	int32_t device;	     /* index within the backend */
 	uint32_t flags;	     /* none yet: 0 */
-	/* limit of device memory, 0: none. TE_DEVICE_MEM_LIMIT holds too: the lower limit counts */
+	/* limit of device memory, 0: none. TE_DEVICE_MEM_LIMIT applies too: the lower counts */
 	uint64_t mem_limit_nbytes;
 	const struct te_alloc_ops *alloc; /* copied; NULL: the library's allocators */
 	/* a CUcontext of the device, which must outlive the context; NULL: the primary context */
@@ -55,7 +55,7 @@ struct te_backend_info {
 };
 #define TE_BACKEND_INFO_INIT { sizeof(struct te_backend_info), { 0 }, 0, { 0 }, { 0 } }
 
-/* What a GPU and the kernels that are loaded on it have: bits of te_device_info.features. */
+/* Features that a GPU and the kernels loaded on it both have: bits of te_device_info.features. */
 enum te_feature {
 	TE_FEATURE_FP8_CONVERT = 1, /* conversion instructions of FP8; software otherwise */
 	TE_FEATURE_FP8_MMA = 2,	    /* FP8 tensor cores */
@@ -112,10 +112,11 @@ struct te_mem_info {
 	uint64_t peak_nbytes;	     /* the largest used_nbytes so far */
 	uint64_t nallocs;	     /* allocations so far: running a plan makes none */
 	uint64_t pinned_nbytes;	     /* pinned host memory allocated now */
-	/* memory of the device, which has other users, or the limit and what is left of it */
+	/* free and total memory of the device, which may have other users; or rest of the limit,
+	 * and the limit */
 	uint64_t device_free_nbytes;
 	uint64_t device_total_nbytes;
-	/* as the backend's allocator counts: used memory after rounding, and workspaces */
+	/* used_nbytes as the backend's allocator counts it: rounded up, and with workspaces */
 	uint64_t measured_nbytes;
 	/* GEMM autotuning temporarily adds a copy of D and one workspace */
 	uint64_t measured_peak_nbytes;
@@ -131,9 +132,8 @@ struct te_mem_info {
  * @ret_info: initialised by TE_BACKEND_INFO_INIT or TE_DEVICE_INFO_INIT
  * @backend:  name of the backend, "host" or "cuda"
  *
- * ret_info is initialised by TE_BACKEND_INFO_INIT or TE_DEVICE_INFO_INIT. If the process has no
- * context on a GPU, te_device_info() creates one to query the free memory and destroys it, which
- * is slow.
+ * If the process has no context on a GPU, te_device_info() creates one to query the free memory and
+ * destroys it, which is slow.
  *
  * Thread: any.  Since: 0.1
  * Errors: -EINVAL (no such backend or index, ret_info is not initialised).

@@ -19,22 +19,22 @@ struct te_decoder_opts {
 	size_t size; /* set by the INIT macro; lets the struct grow */
 	const struct te_recipe *recipe; /* copied; NULL: bf16. Or fp32, fp8-block, mxfp8 */
 	uint32_t flags;	    /* TE_DECODER_* */
-	int32_t max_seqs;   /* sequences at a time */
-	int32_t max_tokens; /* tokens of a sequence */
+	int32_t max_seqs;   /* limit of open sequences; 1 by default */
+	int32_t max_tokens; /* limit of tokens in a sequence; 2048 by default */
 	int32_t chunk;	    /* limit of tokens in a step, at least max_seqs; 0: 128 */
 	int32_t page;	    /* tokens of a page of the cache; 0: 64 */
 	int64_t npages;	    /* pages of all sequences; 0: enough for max_seqs of max_tokens */
-	int64_t ntokens;    /* tokens of the vocabulary: later logits are padding; 0: all */
+	int64_t ntokens;    /* size of the vocabulary: later logits are padding; 0: all */
 };
 #define TE_DECODER_OPTS_INIT { sizeof(struct te_decoder_opts), 0, 0, 1, 2048, 0, 0, 0, 0 }
 
 /*
  * How te_decoder_take() chooses a token. For tokens that are in the sequence, logits above 0 are
  * divided by repetition_penalty and others multiplied by it. All logits are divided by temperature,
- * and the softmax is computed. The top_k most likely tokens are kept; of these, the fewest whose
- * probabilities add up to top_p of their sum; and of these, the tokens with at least min_p times
- * the largest probability. The random number that chooses among them depends only on seed and on
- * the position of the token.
+ * and the softmax is computed. Then tokens are selected: first the top_k most likely ones; of
+ * these, the fewest whose probabilities add up to top_p of their sum; of these, the tokens with at
+ * least min_p times the largest probability. The random number that chooses among them depends only
+ * on seed and on the position of the token.
  */
 struct te_sampling {
 	size_t size; /* set by the INIT macro; lets the struct grow */
@@ -48,17 +48,17 @@ struct te_sampling {
 #define TE_SAMPLING_INIT { sizeof(struct te_sampling), 1.0, 1.0, 0.0, 1.0, 0, 0 }
 
 /**
- * te_decoder_create - plan a model's sequence for new tokens at positions, and allocate the cache
+ * te_decoder_create - plan a model for decoding, and allocate the cache
  * @seq:   the model, initialised; the decoder keeps a reference
  * @opts:  NULL for the defaults
  * @ret_d: the decoder, with one reference
  *
  * The model's first op is an embedding, its last linear op computes the logits, and
- * te_op_cross_entropy may follow. The other ops compute each row alone, except te_op_rope and
- * te_op_attention, which get the positions and the cache: ops of other kinds are refused by name.
- * Logits of a token have the bits of a plan of the whole sequence on the host, if the cache has the
- * compute type, unless a BLAS multiplies matrices (TE_GEMM_HOST) with other sums for other extents.
- * Weights may change between steps: te_seq_weights_changed().
+ * te_op_cross_entropy may follow. The other ops must compute each row separately, except te_op_rope
+ * and te_op_attention, which get the positions and the cache; the error message names an op that
+ * does not. On the host, if the cache has the compute type, logits have the bits of a plan of the
+ * whole sequence, unless a BLAS multiplies matrices (TE_GEMM_HOST) with other sums for other
+ * extents. Weights may change between steps: call te_seq_weights_changed().
  * Thread: one decoder by one thread at a time.  Since: 0.1
  * Errors: -EINVAL, -EOPNOTSUPP (an op, another recipe), -TE_ESTATE (sequence not initialised),
  * -ENOMEM, and the codes of te_plan_create.

@@ -64,7 +64,7 @@ TE_EXPORT const char *te_error_detail(void);
 
 /**
  * te_fail - give the error message of a failure that a callback returns
- * @code: a negative code, which it returns
+ * @code: a negative code, which te_fail returns
  * @fmt:  as printf(3): the error, and the name of the object at fault
  *
  * For operations, fusions, callables and hooks: return te_fail(-ENOSPC, "cache %s is full", name).

@@ -36,17 +36,18 @@ struct te_gemm_opts {
  * multiplied on the device. Either both operands have block scaling or neither has, and at most one
  * has TE_SCALING_128X128.
  * Types: A and B both FP8, both BF16 or both FP32; D BF16 or FP32, and FP32 if A and B are.
- * FP8 needs K and the rows of B in multiples of 16, and with block scaling the rows of A, which
- * cuBLASLt requires and the host too, so that plans agree. M and N may be smaller than the rows of
- * A and B by up to 15: te_quantize writes operands with such padding, and zeros after K.
+ * FP8 needs K and the rows of B in multiples of 16; block scaling also the rows of A. cuBLASLt
+ * requires this, and the host does too, so that plans agree. M and N may be smaller than the rows
+ * of A and B by up to 15: te_quantize writes operands with such padding, and zeros after K.
  * Numerics: sums over K are FP32, in an order that depends on the provider; two providers agree
  * within the bound that t/ops/gemm_cases.c derives. On a GPU the choice between the library's
  * kernels and cuBLASLt depends on shapes and types, with TE_GEMM_PROVIDER=sm90 also on alignment.
  * cuBLASLt uses the tensor cores' fast accumulation for E4M3 by E4M3 with one scale each, and full
  * accumulation if an operand is E5M2 or has block scaling, which needs cuBLASLt 12.9. On GPUs other
- * than 9.0 a kernel of the library computes block scaling. D is rounded once; but cuBLASLt also
- * rounds a BF16 D before it adds beta * C (at all of 12 shapes), and may do so before it adds a
- * bias (seen with K 51, and from FP8). With TE_GEMM_PROVIDER=sm90 the sum with C is rounded once.
+ * than 9.0 a kernel of the library computes block scaling. D is rounded once, with two exceptions:
+ * cuBLASLt also rounds a BF16 D before it adds beta * C (at all of 12 shapes), and may do so before
+ * it adds a bias (seen with K 51, and from FP8). With TE_GEMM_PROVIDER=sm90 the sum with C is
+ * rounded once.
  * Stream: asynchronous, captures. The first cuBLASLt GEMM of a shape tries TE_GEMM_TUNE algorithms,
  * also during a capture.
  * Thread: one stream by one thread at a time.  Since: 0.1
@@ -70,7 +71,7 @@ struct te_gemm_grouped_opts {
 #define TE_GEMM_GROUPED_OPTS_INIT { sizeof(struct te_gemm_grouped_opts), 0, 1.0f, 0.0f, 0, 0 }
 
 /**
- * te_gemm_grouped - a GEMM for each of several groups of rows, with limits in device memory
+ * te_gemm_grouped - a GEMM for each of several groups of rows, with their bounds in device memory
  * @stream:  work is queued on it
  * @a, @b:   the operands
  * @offsets: INT32 [groups + 1]; group g has the rows offsets[g] to offsets[g + 1] - 1
@@ -82,10 +83,10 @@ struct te_gemm_grouped_opts {
  * Shapes: A [M,K], B [groups,N,K], D [M,N]: for the rows r of group g, D[r] = alpha A[r] B[g]^T +
  * beta D[r], a layer with one weight a group. With TE_GEMM_B_T B is [groups,K,N]: its gradient to
  * the input. With TE_GEMM_BY_K A is [K,M], B [K,N] and D [groups,M,N]: D[g] = alpha * the sum of
- * A[r]^T B[r] over the rows r of group g + beta D[g], the gradient of the weights; of a group
- * without rows beta D[g]. Rows outside of all groups are not added and, of D, not written.
- * FP8 operands are read from the row-wise copy, with TE_GEMM_BY_K and for B with TE_GEMM_B_T from
- * the column-wise copy, and have one scale a tensor or, by opts, one a group.
+ * A[r]^T B[r] over the rows r of group g + beta D[g], the gradient of the weights; beta D[g] if
+ * group g has no rows. Rows outside of all groups are not added and, in D, not written. FP8
+ * operands are read from the row-wise copy, with TE_GEMM_BY_K and for B with TE_GEMM_B_T from the
+ * column-wise copy, and have one scale per tensor or, with opts, one per group.
  * Types: as te_gemm(), without block scaling. FP8 needs N and K in multiples of 16.
  * Numerics: as te_gemm(). A GPU computes it by a kernel that is not fast.
  * Stream: asynchronous, captures. Offsets are read when the work runs, in each replay.

@@ -234,7 +234,8 @@ struct te_replay {
 	int32_t npos, nnamed;
 	struct te_tensor *const *pos;
 	const struct te_named *named;
-	/* backward: tensors that get copies of input gradients, which later replays overwrite */
+	/* backward: tensors to which input gradients are copied, since later replays overwrite
+	 * these */
 	int32_t nkept;
 	const struct te_named *kept;
 	/* run on this stream, after all work queued on the replay's stream; or NULL */
@@ -304,12 +305,12 @@ enum te_bind {
  * @tensor:   has the argument's type and shape; the graph keeps a reference. NULL: unbind
  * @ret_how:  how the tensor was bound; NULL if not wanted
  *
- * The arguments of nodes are patched wherever they can be. GEMMs on a GPU cannot, nor can
- * recordings with host calls, nor a whole graph with TE_GRAPH_REUSE, nor tensors that are not
- * aligned to 16 bytes: these are copied. A bind takes a microsecond or two and does not wait.
- * te_graph_tensor returns the caller's tensor for a patched argument. One tensor may be bound to
- * several arguments. If the same pass, or whole graph, writes one of them, the arguments bound
- * later are copied, inputs before a replay and outputs after it, unless TE_GRAPH_SERIAL is set.
+ * Node arguments are patched where possible. It is not possible for GEMMs on a GPU, recordings with
+ * host calls, a whole graph with TE_GRAPH_REUSE, and tensors not aligned to 16 bytes: these are
+ * copied. A bind takes a microsecond or two and does not wait. te_graph_tensor returns the caller's
+ * tensor for a patched argument. One tensor may be bound to several arguments. If the same pass, or
+ * whole graph, writes one of them, the arguments bound later are copied, inputs before a replay and
+ * outputs after it, unless TE_GRAPH_SERIAL is set.
  * Memory: the caller may release its reference while the tensor is bound. Binding another tensor
  * may then free the memory in the order of the context's stream: before that, make this stream wait
  * for replays on other streams.

@@ -4,8 +4,8 @@
  * Every call checks its arguments, queues kernels on the stream and returns; it can be captured.
  * Results have the bits of the op in te/op.h. A call allocates nothing. ws is device scratch
  * memory, aligned to 256 bytes, of at least as many bytes as the function ..._ws_nbytes returns for
- * the same extents; it must remain until the queued work has run. NULL and 0 will do if that
- * function returns 0.
+ * the same extents; it must remain until the queued work has run. It may be NULL, with 0 bytes, if
+ * that function returns 0.
  *
  * x, y and gradients are FP32 or BF16, all of one type, called T below; all extents but the last
  * count as rows. Statistics, gains and the gradients of gains and biases are FP32. A tensor that is
@@ -49,9 +49,9 @@ struct te_kernel_transpose_opts {
  * @x, @y:  input and output
  * @opts:   NULL for the defaults
  *
- * Shapes: x [rows, cols], y [cols, rows], of one type. FP8: the row-wise copies are transposed,
- * with one scale each; y gets the scale-inverse of x, and both may have it in the same word. So y
- * may wrap the column-wise copy that x lacks.
+ * Shapes: x [rows, cols], y [cols, rows], of one type. FP8: reads and writes row-wise copies with
+ * one scale each. y gets the scale-inverse of x, which may be the same word. So y may wrap the
+ * memory of the column-wise copy that x lacks.
  * Thread: as at the top of this header.  Since: 0.1
  */
 TE_EXPORT int te_kernel_transpose(struct te_stream *stream, const struct te_tensor *x,
@@ -84,8 +84,8 @@ struct te_kernel_embedding_opts {
 TE_EXPORT int te_kernel_embedding_forward(struct te_stream *stream, const struct te_tensor *tokens,
 					  const struct te_tensor *table, struct te_tensor *y,
 					  const struct te_kernel_embedding_opts *opts);
-/* dtable, dposition: FP32 or BF16 [vocab, width], to which gradients are added in the order of
- * tokens; dtable may be NULL with dposition */
+/* dtable: FP32 or BF16 [vocab, width]. Gradients are added to it and to dposition in the order of
+ * tokens. dtable may be NULL with dposition */
 TE_EXPORT int te_kernel_embedding_backward(struct te_stream *stream, const struct te_tensor *dy,
 					   const struct te_tensor *tokens, struct te_tensor *dtable,
 					   const struct te_kernel_embedding_opts *opts);
@@ -301,8 +301,8 @@ struct te_kernel_attention_opts {
  * lse FP32 [batch, nheads, seqlen], where batch is the product of the other extents of x.
  * first packs documents into a sequence: each element is the index of its document's first token.
  * Token t attends to tokens max(0, min(first, t)) to t, so no value of first is outside the
- * sequence. On the host the results of a document do not depend on others, and are to the bit those
- * of the document alone if it begins at a multiple of 64; a GPU may multiply values of other
+ * sequence. On the host the results of a document do not depend on others. If it begins at a
+ * multiple of 64, they have the bits of the document alone. A GPU may multiply values of other
  * documents, up to 127 tokens away, by 0.
  * Alignment: x, y and gradients to 16 bytes if head_dim elements are a multiple of 16 bytes.
  * Thread: as at the top of this header.  Since: 0.1
@@ -316,7 +316,7 @@ TE_EXPORT int te_kernel_attention_backward(struct te_stream *stream, const struc
 					   const struct te_tensor *lse, struct te_tensor *dx,
 					   void *ws, size_t ws_nbytes,
 					   const struct te_kernel_attention_opts *opts);
-/* ws of the backward call, where x of dtype has batch sequences */
+/* ws of the backward call; x has the type dtype and batch sequences of seqlen tokens */
 TE_EXPORT size_t te_kernel_attention_ws_nbytes(enum te_dtype dtype, int64_t batch, int64_t seqlen,
 					       int32_t nheads, int32_t head_dim);
 
@@ -324,8 +324,8 @@ struct te_kernel_attention_cached_opts {
 	size_t size; /* set by the INIT macro; lets the struct grow */
 	int32_t nheads, nkv, head_dim; /* nheads a multiple of nkv; head_dim at most 256 */
 	float scale; /* 0: 1/sqrt(head_dim) */
-	const struct te_tensor *pages; /* INT32 [nseqs, max_pages]; NULL: a page a sequence */
-	uint32_t *noutside; /* device word that rows outside the cache are added to; or NULL */
+	const struct te_tensor *pages; /* INT32 [nseqs, max_pages]; NULL: one page per sequence */
+	uint32_t *noutside; /* device word that counts rows outside the cache; or NULL */
 	int32_t window;	    /* as in struct te_kernel_attention_opts */
 	float softcap;	    /* the same */
 };
@@ -345,13 +345,14 @@ struct te_kernel_attention_cached_opts {
  * Shapes: x T [rows, (nheads + 2 nkv) head_dim]; sequence, position INT32 [rows]; k, v FP32 or
  * BF16, both of one type and one shape [npages, page, nkv head_dim]; y T [rows, nheads head_dim].
  * Position p of sequence s is token p % page of page pages[s, p / page]; without pages sequence s
- * is page s, so that page is the largest number of tokens.
+ * is page s, and page is the limit of its tokens.
  * First the keys and values of all rows are stored. Then each row attends to the positions from 0
  * to its own, which this call or earlier ones have stored. Rows of a call must differ in sequence
  * or position. With a cache of type T, the host computes the bits of te_kernel_attention_forward()
  * on the whole sequences, whatever the numbers of rows and sequences in a call.
  * Rows of padding, and rows outside the cache (a sequence, a position or an entry of pages that
- * does not exist), store nothing and have y = 0; noutside counts the latter, modulo 2^32.
+ * does not exist), store nothing and have y = 0; noutside counts rows outside the cache, modulo
+ * 2^32.
  * Thread: as at the top of this header.  Since: 0.1
  */
 TE_EXPORT int te_kernel_attention_cached(struct te_stream *stream, const struct te_tensor *x,
@@ -410,10 +411,11 @@ TE_EXPORT size_t te_kernel_cross_entropy_ws_nbytes(int64_t rows);
  * @loss, @max_sum, @count: as in te_kernel_cross_entropy_forward()
  * @dx:                     gradient of x; may be x
  * @ws, @ws_nbytes:         scratch memory; its bytes
- * @opts:                   NULL for the defaults; not of parts
+ * @opts:                   NULL for the defaults; nparts at most 1
  *
- * The results of te_kernel_cross_entropy_forward() and te_kernel_cross_entropy_backward(), bit for
- * bit; but of rows that do not count max_sum is 0, 0. Needs ws.
+ * Results have the bits of te_kernel_cross_entropy_forward() and
+ * te_kernel_cross_entropy_backward(), except that max_sum is 0, 0 for rows that do not count. Needs
+ * ws.
  * Thread: as at the top of this header.  Since: 0.1
  */
 TE_EXPORT int te_kernel_cross_entropy_both(struct te_stream *stream, const struct te_tensor *x,
@@ -424,21 +426,21 @@ TE_EXPORT int te_kernel_cross_entropy_both(struct te_stream *stream, const struc
 					   const struct te_kernel_cross_entropy_opts *opts);
 
 /**
- * te_kernel_cross_entropy_part, te_kernel_cross_entropy_join - the forward pass of divided columns
+ * te_kernel_cross_entropy_part, te_kernel_cross_entropy_join - the forward pass in column parts
  * @stream:  work is queued on it
  * @x:       columns of the logits
  * @targets: class of each row
- * @parts:   FP32 [nparts, 3, rows]. The first call writes parts[part]: max and sum over the columns
- *           of x that are classes, -inf and 0 if none is, and the logit of the target if it is
- *           among them, else 0
+ * @parts:   FP32 [nparts, 3, rows]. te_kernel_cross_entropy_part writes parts[part]: max and sum
+ *           over the columns of x that are classes (-inf and 0 if none is), and the target's logit
+ *           if it is among them, else 0
  * @loss, @count, @max_sum, @ws, @ws_nbytes: as in te_kernel_cross_entropy_forward()
  * @opts:    nparts, part and nclasses; not NULL
  *
- * The parts of the columns can be in different processes, which exchange parts[part]. The second
- * call combines all parts, in their order, in FP64 with one rounding: max is the largest max_k, sum
- * is the sum over k of sum_k exp(max_k - max), and the loss of a row that counts is (max - its
- * target's logit) + log(sum). So all processes get the same bits. opts.nclasses is needed. Needs
- * ws.
+ * The parts of the columns can be in different processes, which exchange parts[part].
+ * te_kernel_cross_entropy_join combines all parts, in their order, in FP64 with one rounding: max
+ * is the largest max_k, sum is the sum over k of sum_k exp(max_k - max), and the loss of a row that
+ * counts is (max - its target's logit) + log(sum). So all processes get the same bits.
+ * opts.nclasses is needed. Needs ws.
  * te_kernel_cross_entropy_backward() on x, with the same opts, gives the gradient of x.
  * Thread: as at the top of this header.  Since: 0.1
  */
@@ -479,7 +481,7 @@ struct te_kernel_adamw_opts {
  * Thread: as at the top of this header.  Since: 0.1
  */
 TE_EXPORT int te_kernel_adamw_init(struct te_stream *stream, void *state, float lr);
-/* later steps use lr, also replays of captured ones */
+/* later steps use lr, including replays of captured steps */
 TE_EXPORT int te_kernel_adamw_set_lr(struct te_stream *stream, void *state, float lr);
 TE_EXPORT size_t te_kernel_adamw_state_nbytes(void);
 

@@ -17,8 +17,8 @@ struct te_offload; /* opaque, reference counted */
 
 struct te_offload_opts {
 	size_t size; /* set by the INIT macro; lets the struct grow */
-	/* upper bound on the memory of a plan's arena or a step's pool, in bytes: as few bytes are
-	 * offloaded as reach it. 0: none, as many are offloaded as move_nbytes allows */
+	/* upper bound on the memory of a plan's arena or a step's pool, in bytes: no more bytes are
+	 * offloaded than reach it. 0: no bound, as many are offloaded as move_nbytes allows */
 	uint64_t target_nbytes;
 	uint64_t move_nbytes; /* limit of offloaded bytes of all plans of a step; 0: none */
 	uint64_t pinned_nbytes; /* limit of pinned memory, over all plans; 0: none */
@@ -26,11 +26,11 @@ struct te_offload_opts {
 	/* limit of bytes that are copied together; 0: 4 MiB, or 1/32 of all offloaded bytes if that
 	 * is less */
 	uint64_t group_nbytes;
-	double margin;	       /* share of the link that plans leave unused, 0 to 0.9 */
+	double margin;	       /* share of the link left unused, 0 to 0.9; 0.2 by default */
 	/* patterns of fnmatch(3) for names as te_plan_saved() lists them, "h.*.norm.y". Values that
 	 * match a pattern of keep stay; with nmove above 0, only values that match a pattern of
-	 * move are offloaded. A pattern must match a value of every step, and of every plan of a
-	 * whole sequence, or creating these fails */
+	 * move are offloaded. Creating a step, or a plan of a whole sequence, fails if a pattern
+	 * matches none of its values */
 	int32_t nkeep, nmove;
 	const char *const *keep;
 	const char *const *move;

@@ -118,7 +118,7 @@ TE_EXPORT int te_infer_save(struct te_op_infer *inf, const struct te_spec *spec)
 /* A value at run time. Absent forms are NULL. */
 struct te_op_value {
 	struct te_tensor *hp;
-	struct te_tensor *q;	 /* FP8 copies; extents are multiples of 16, zeros are padding */
+	struct te_tensor *q;	 /* FP8 copies; extents padded with zeros to multiples of 16 */
 	struct te_quant *quant;	 /* quantizers that make the copies */
 	int32_t slot;		 /* quantizer of this value */
 };
@@ -288,8 +288,8 @@ struct te_linear_attrs {
 	float init_std;
 	int32_t keep_hp;	/* 1: never FP8, for example the output head */
 	struct te_op *tied_op;	/* embedding whose table is used as the weight, or NULL */
-	/* casts of this op, with the plan's compute dtype; TE_RECIPE_NONE: never FP8; NULL: the
-	 * plan's recipe */
+	/* recipe of this op's casts, with the plan's compute dtype; TE_RECIPE_NONE: never FP8;
+	 * NULL: the plan's recipe */
 	const struct te_recipe *recipe;
 };
 #define TE_LINEAR_ATTRS_INIT { sizeof(struct te_linear_attrs), 0, 0, 0.02f, 0, 0, 0 }
@@ -349,9 +349,9 @@ struct te_rope_attrs {
 	size_t size; /* set by TE_ATTRS or the INIT macro; lets the struct grow */
 	int32_t nheads, nkv, head_dim; /* head_dim even, at most 256 */
 	float theta; /* unused if inv_freq is given */
-	/* host memory [head_dim/2], copied: radians that elements i and i + head_dim/2 turn from a
-	 * position to the next, finite; 0 leaves both as they are, for heads that turn in part.
-	 * NULL: theta^(-2i/head_dim) */
+	/* host memory [head_dim/2], copied: angle in radians, finite, by which elements i and i +
+	 * head_dim/2 turn from one position to the next; 0 leaves both as they are (partial
+	 * rotation). NULL: theta^(-2i/head_dim) */
 	const float *inv_freq;
 	int32_t documents; /* 1: as in te_attention_attrs; positions of a document begin with 0 */
 };
@@ -392,9 +392,9 @@ struct te_attention_attrs {
 	int32_t first_head, all_heads;
 	int32_t window; /* a token attends to itself and window - 1 tokens before it; 0: to all */
 	float softcap;	/* c: a score s becomes c tanh(s / c); 0: it does not */
-	/* 1: extra input 0, INT32 [B,T], has the index in its sequence of the first token of each
-	 * token's document; a token attends to its document only. Indices above the token's are
-	 * taken as it, and those below 0 as 0 */
+	/* 1: extra input 0, INT32 [B,T], has for each token the index in the sequence of the first
+	 * token of its document; a token attends to its document only. Indices are clamped to 0 at
+	 * least and the token's own index at most */
 	int32_t documents;
 	int32_t full; /* 1: not causal; without window and documents */
 };
@@ -408,8 +408,8 @@ struct te_dropout_attrs {
 	float p; /* [0,1) */
 	int64_t tag; /* ops of different tags drop different elements; 0: the op's index */
 	/* x is part `part` of a larger value whose extent axis is divided into nparts equal parts;
-	 * the op drops the elements that it would drop there. The product of x's extents from axis
-	 * on is a multiple of 8. nparts 0: x is not a part */
+	 * the op drops the same elements as on the whole value. The product of x's extents from
+	 * axis on is a multiple of 8. nparts 0: x is not a part */
 	int32_t axis, nparts, part;
 };
 #define TE_DROPOUT_ATTRS_INIT { sizeof(struct te_dropout_attrs), 0.0f, 0, 0, 0, 0 }
@@ -427,7 +427,7 @@ TE_EXPORT int te_op_scale(const struct te_scale_attrs *a, const char *name, stru
 /* y is x; no kernel runs */
 TE_EXPORT int te_op_identity(const char *name, struct te_op **ret_op);
 
-/* y is x with other extents, of the same product; copied if x is needed later */
+/* y has the elements of x and other extents; copied if x is needed later */
 struct te_reshape_attrs {
 	size_t size; /* set by TE_ATTRS or the INIT macro; lets the struct grow */
 	int32_t ndim; /* 0: one extent, of all elements */
@@ -469,10 +469,11 @@ TE_EXPORT int te_op_swap(const char *name, struct te_op **ret_op);
 struct te_cross_entropy_attrs {
 	size_t size; /* set by TE_ATTRS or the INIT macro; lets the struct grow */
 	int64_t nclasses;
-	int32_t ignore_index; /* -100 by custom */
+	int32_t ignore_index; /* rows with this target do not count; -100 by default */
 	float grad_scale;
-	/* rows whose logits exist at a time if te_op_linear computes them, not in FP8, and nothing
-	 * else reads them; a multiple of 16. 0: all rows. See te_op_linear(3) */
+	/* rows whose logits exist at a time, a multiple of 16; 0: all rows. Has an effect if
+	 * te_op_linear computes the logits, not in FP8, and nothing else reads them, see
+	 * te_op_linear(3) */
 	int64_t chunk;
 };
 #define TE_CROSS_ENTROPY_ATTRS_INIT { sizeof(struct te_cross_entropy_attrs), 0, -100, 1.0f, 0 }

@@ -11,11 +11,11 @@ TE_BEGIN_DECLS
 struct te_adamw; /* opaque, reference counted */
 
 /*
- * How a moment is stored. Steps compute in FP32 and then round, stochastically: by numbers that
- * depend on the number of the step and of the element only, so that a run, its resumption and all
- * ranks have the same bits. FP8: bytes of blocks of 64 elements; the first moment is E4M3, the
- * second UE5M3, FP16 without its sign and last 7 bits. A value is its code times 2^(e - 127), e the
- * exponent byte of the block; 0 if e is 0. The exponents follow the codes of all elements.
+ * How a moment is stored. Steps compute in FP32 and then round stochastically. The random numbers
+ * depend only on the numbers of the step and the element, so a resumed run and all ranks have the
+ * same bits. FP8: the code bytes of all elements, then an exponent byte e for each block of 64
+ * elements. The first moment is E4M3; the second is UE5M3, which is FP16 without its sign and last
+ * 7 bits. A value is its code times 2^(e - 127), or 0 if e is 0.
  * Source: kernels/optim/round.h; tested by t/kernels/host_kernels_train.c.
  */
 enum te_moments {
@@ -26,8 +26,8 @@ enum te_moments {
 
 /*
  * Memory of the moments. HOST: pinned host memory. A step copies chunks of them to buffers in
- * device memory, updates them there and copies them back, each while others are copied or updated.
- * Results have the bits of DEVICE; tested by t/plan/optim_host.c.
+ * device memory, updates them there and copies them back. Copies and updates of different chunks
+ * run concurrently. Results have the bits of DEVICE; tested by t/plan/optim_host.c.
  */
 enum te_adamw_where {
 	TE_ADAMW_DEVICE = 0,
@@ -35,8 +35,8 @@ enum te_adamw_where {
 };
 
 /*
- * Weights with a rate, decay and factors of their own: those that one of the patterns of fnmatch(3)
- * in `weights`, separated by commas, matches, by the name of the weight or of the op that owns it.
+ * Weights with a separate learning rate, decay and betas. `weights` has patterns of fnmatch(3),
+ * separated by commas; a weight matches by its name or the name of the op that owns it.
  */
 struct te_adamw_group {
 	size_t size; /* set by the INIT macro; lets the struct grow */
@@ -49,9 +49,10 @@ struct te_adamw_group {
 
 /*
  * With BF16 masters in host memory (TE_SEQ_HOST_MASTERS, no remainders): an update also makes the
- * FP8 copies of the weights that plans have, while the weights are in device memory; otherwise the
- * next pass reads them in host memory again. Needs two buffers for the largest weight of at most
- * 32 chunks; larger ones are read again. Bits are the same. Copies of frozen weights exclude it.
+ * plans' copies of the weights while the weights are in device memory. Without the flag, the next
+ * pass reads the masters from host memory again. Needs two buffers, each for the largest weight of
+ * at most 32 chunks; larger weights are read again. Results have the same bits. No effect if plans
+ * have copies of frozen weights.
  */
 #define TE_ADAMW_CAST 1u
 struct te_adamw_opts {
@@ -64,12 +65,12 @@ struct te_adamw_opts {
 	uint32_t flags; /* 0 or TE_ADAMW_CAST */
 	/*
 	 * Processes with the same weights and gradients may each keep a part of the moments and
-	 * update a part of the weights. The n trained elements, padding included, have nparts parts
-	 * of n / 64 / nparts * 64 elements in order, rounded down; all have the moments of the
-	 * elements after them, fewer than 64 * nparts, too.
+	 * update a part of the weights. The n trained elements, padding included, are divided in
+	 * order into nparts parts of n / 64 / nparts * 64 elements (integer divisions). Each
+	 * process also has the moments of the elements after all parts, fewer than 64 * nparts.
 	 */
 	int32_t nparts; /* 0 and 1: one part */
-	int32_t part;	/* number of this one, from 0 */
+	int32_t part;	/* number of this process's part, from 0 */
 	/*
 	 * With several parts: queues an exchange on the stream. all, in device memory, has nbytes
 	 * for each part, in order. It holds this part's bytes and receives the others. Returns 0 or
@@ -78,11 +79,11 @@ struct te_adamw_opts {
 	int (*gather)(void *arg, struct te_stream *stream, void *all, size_t nbytes);
 	void *gather_arg;
 	enum te_adamw_where where; /* memory of the moments */
-	/* TE_ADAMW_HOST: elements of a chunk, a multiple of 64, of which te_adamw_nbytes counts
-	 * three; 0: a 16th of all, at most 2^23 */
+	/* TE_ADAMW_HOST: elements of a chunk, a multiple of 64; 0: a 16th of all, at most 2^23.
+	 * te_adamw_nbytes counts three chunks */
 	int32_t chunk_nelems;
 	/* A weight belongs to the first group that matches it; other weights have the options
-	 * above. Only read by the call. */
+	 * above. The array is only read during the call. */
 	int32_t ngroups;
 	const struct te_adamw_group *groups; /* [ngroups] */
 };
@@ -150,7 +151,7 @@ struct te_adamw_shards {
  * Errors: -EINVAL, -ENOMEM.
  */
 TE_EXPORT int te_adamw_set_shards(struct te_adamw *opt, const struct te_adamw_shards *shards);
-/* stream ordered; later steps use lr, also replays of captured ones */
+/* stream ordered; later steps use lr, including replays of captured steps */
 TE_EXPORT int te_adamw_set_lr(struct te_adamw *opt, struct te_stream *stream, float lr);
 TE_EXPORT int te_adamw_step(struct te_adamw *opt, struct te_stream *stream);
 
@@ -165,8 +166,8 @@ struct te_adamw_stats {
 /* synchronous */
 TE_EXPORT int te_adamw_stats(struct te_adamw *opt, struct te_adamw_stats *ret_stats);
 /* first and second moments, flat like te_seq_grads, borrowed: FP32, BF16, or for FP8 UINT8 of
- * te_moments_nbytes elements; in pinned host memory with TE_ADAMW_HOST. With several parts: the
- * part's elements, then the shared ones */
+ * te_moments_nbytes elements; in pinned host memory with TE_ADAMW_HOST. With several parts: this
+ * part's elements, then the elements after all parts */
 TE_EXPORT struct te_tensor *te_adamw_m(const struct te_adamw *opt);
 TE_EXPORT struct te_tensor *te_adamw_v(const struct te_adamw *opt);
 /**
@@ -177,10 +178,10 @@ TE_EXPORT struct te_tensor *te_adamw_v(const struct te_adamw *opt);
  *            process only takes part in the exchange
  * @src:      likewise; not NULL
  *
- * With several parts, te_adamw_moments_get calls gather: all processes call it, and the result is
- * valid if their exchange has not failed, such as te_comm_error() tells. te_adamw_moments_set keeps
- * this part, without an exchange. So states that one number of processes has saved continue with
- * another.
+ * With several parts, te_adamw_moments_get calls gather, so all processes must call it. Its result
+ * is valid if the exchange has not failed: check te_comm_error(), for example. te_adamw_moments_set
+ * keeps this part, without an exchange. So a saved state can continue with another number of
+ * processes.
  * Stream: synchronous, after all work that was queued on the context.
  * Thread: one optimizer by one thread at a time.  Since: 0.1
  * Errors: -EINVAL, -ENOMEM, -EBUSY (capturing), and the value that gather returned.
@@ -197,8 +198,8 @@ TE_EXPORT size_t te_moments_nbytes(enum te_moments moments, int64_t nelems);
  * @src:     host memory, te_moments_nbytes bytes
  * @dst:     host memory
  *
- * te_moments_from_fp32 rounds to nearest. So it is the inverse: it stores values that
- * te_moments_to_fp32 returned without a change.
+ * te_moments_from_fp32 rounds to nearest, so it stores values that te_moments_to_fp32 returned
+ * without a change.
  * Thread: any.  Since: 0.1
  * Errors: -EINVAL.
  */

@@ -116,8 +116,8 @@ TE_EXPORT uint32_t te_plan_flags(const struct te_plan *plan); /* TE_PLAN_* of it
 TE_EXPORT struct te_tensor *te_plan_input(struct te_plan *plan, const char *name);
 /* main output of the last op */
 TE_EXPORT struct te_tensor *te_plan_output(struct te_plan *plan);
-/* to be written after forward, which may use its memory, and before backward; NULL if the last op
- * is a loss */
+/* write it after forward, which may use its memory, and before backward; NULL if the last op is a
+ * loss */
 TE_EXPORT struct te_tensor *te_plan_output_grad(struct te_plan *plan);
 TE_EXPORT struct te_tensor *te_plan_input_grad(struct te_plan *plan);
 
@@ -372,7 +372,7 @@ TE_EXPORT int te_plan_profile(struct te_plan *plan, struct te_stream *stream,
 /**
  * te_plan_profile_step - describe a group of the latest te_plan_profile of a plan
  * @plan:     the plan
- * @index:    number of the group in order of lost_us, from 0, which lost most
+ * @index:    number of the group from 0, in descending order of lost_us
  * @ret_step: initialised by TE_PLAN_PROFILE_STEP_INIT
  *
  * Thread: one plan by one thread at a time.  Since: 0.1
@@ -385,17 +385,18 @@ TE_EXPORT int te_plan_profile_print(const struct te_plan *plan, enum te_plan_for
 				    char **ret_text);
 
 /*
- * A value that a pass has written, or a weight that it casts. Values of FP8 are counted before the
- * cast, so that n - nnan - ninf elements are finite; nsaturated and nunderflow are of the cast.
+ * A value that a pass has written, or a weight that it casts. FP8 values are counted before the
+ * cast, so that nelems - nnan - ninf elements are finite; nsaturated and nunderflow count what the
+ * cast changes.
  */
 struct te_plan_numerics {
 	size_t size;	    /* set by the library; lets the struct grow */
 	const char *value;  /* "h.0.fc1.y", as te_plan_saved() names values, or the weight */
-	enum te_pass pass;  /* pass that wrote it; of weights: forward */
+	enum te_pass pass;  /* pass that wrote it; weights: forward */
 	enum te_dtype dtype; /* FP32, BF16, or for a cast E4M3 or E5M2 */
 	int64_t nelems, nnan, ninf, nzero;
-	/* magnitudes above the largest value of FP8 at this scale, infinities included; a block has
-	 * a scale with which no finite magnitude is */
+	/* elements above the largest FP8 magnitude at this scale, infinities included; with block
+	 * scaling no finite element is */
 	int64_t nsaturated;
 	int64_t nunderflow; /* elements other than 0 whose code is 0 */
 	float amax;	    /* the largest finite magnitude */
@@ -404,7 +405,7 @@ struct te_plan_numerics {
 typedef int (*te_plan_numerics_fn)(void *arg, const struct te_plan_numerics *numerics);
 
 /**
- * te_plan_watch - count special values in what each group of later passes writes
+ * te_plan_watch - count special values in the output of each group of later passes
  * @plan: the plan
  * @fn:   called for each value in the order of the passes, before forward for each weight with an
  *        FP8 copy; its second argument is valid until it returns. A negative result ends the pass,

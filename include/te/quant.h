@@ -84,8 +84,7 @@ struct te_quant; /* the device state of many quantizers ("slots"); opaque, refer
  * @ret_q:  the state, with one reference
  *
  * Scales start at 1, histories at 0. The state of all slots is in packed arrays in device memory,
- * so that one launch updates all slots. The recipe is copied. Block, mxfp8, nvfp4: slots
- * have no such state.
+ * so that one launch updates all slots. Block, mxfp8, nvfp4: slots have no such state.
  * Thread: any.  Since: 0.1
  */
 TE_EXPORT int te_quant_create(struct te_ctx *ctx, const struct te_recipe *recipe, int nslots,
@@ -104,8 +103,8 @@ TE_EXPORT const struct te_recipe *te_quant_recipe(const struct te_quant *q);
  * @q:      the quantizers
  * @slot:   number of the quantizer, from 0
  * @x:      [rows, cols] FP32 or BF16
- * @y:      FP8 of the slot's dtype, same element count, or [rows, cols] rounded up to multiples of
- *          16, as te_gemm needs: the rest has codes of 0; all copies that it has are written
+ * @y:      FP8 of the slot's dtype, with the elements of x, or [rows, cols] rounded up to multiples
+ *          of 16, as te_gemm needs. Padding gets codes of 0. All copies that y has are written
  * @noop:   device FP32 word or NULL: 1.0 leaves y, its scale_inv and all state as they are
  * @flags:  TE_QUANTIZE_*
  *
@@ -123,7 +122,7 @@ TE_EXPORT const struct te_recipe *te_quant_recipe(const struct te_quant *q);
 TE_EXPORT int te_quantize(struct te_stream *stream, struct te_quant *q, int slot,
 			  const struct te_tensor *x, struct te_tensor *y, const float *noop,
 			  uint32_t flags);
-/* y may be x without the padding */
+/* y may have the extents of x without the padding */
 TE_EXPORT int te_dequantize(struct te_stream *stream, const struct te_tensor *x,
 			    struct te_tensor *y);
 

@@ -53,7 +53,7 @@ TE_EXPORT int te_seq_nops(const struct te_seq *seq);
 TE_EXPORT struct te_op *te_seq_op(const struct te_seq *seq, int index);
 
 /**
- * te_seq_complete - check the channels and lay out the weights, without memory for them
+ * te_seq_complete - check the channels and lay out the weights, without allocating them
  * @seq: the sequence
  *
  * Afterwards no op and no channel can be added. Plans with TE_PLAN_NO_ALLOC can be created, so that
@@ -66,12 +66,12 @@ TE_EXPORT struct te_op *te_seq_op(const struct te_seq *seq, int index);
 TE_EXPORT int te_seq_complete(struct te_seq *seq);
 
 #define TE_SEQ_NO_GRADS 1u	/* inference only: no gradients, no optimizer */
-#define TE_SEQ_KEEP_MASTERS 2u	/* te_seq_init draws no weights: masters holds them */
-/* masters are BF16, which are the compute copies too: 2 bytes a parameter. AdamW rounds them
+#define TE_SEQ_KEEP_MASTERS 2u	/* te_seq_init draws no weights: te_seq_binding.masters has them */
+/* masters are BF16, and are the compute copies too: 2 bytes a parameter. AdamW rounds them
  * stochastically */
 #define TE_SEQ_BF16_MASTERS 4u
-/* with TE_SEQ_BF16_MASTERS: 2 bytes more make each master exactly FP32; BF16 is its nearest number,
- * with ties away from zero */
+/* with TE_SEQ_BF16_MASTERS: 2 more bytes make each master exactly FP32; its BF16 part is the
+ * nearest number, ties away from zero */
 #define TE_SEQ_REMAINDERS 8u
 #define TE_SEQ_NO_DRAW 16u /* te_seq_init draws no weights: all are 0, to be loaded */
 #define TE_SEQ_ROUND_FROZEN 32u /* with TE_SEQ_REMAINDERS: frozen weights have none */
@@ -116,10 +116,11 @@ struct te_seq_binding {
 	void *grads;
 	uint32_t flags; /* TE_SEQ_* */
 	/*
-	 * Parts of the gradients, as te_adamw_opts has of the moments; 0 or 1: one, this rank has
-	 * all. A plan adds to each gradient in its arena, and calls reduce, which queues the sum
-	 * over all ranks of nelems elements at x, in place, for the rank with that part, or for all
-	 * ranks if to is -1; other ranks may lose theirs. Returns 0 or a negative code.
+	 * Gradients divided into parts, as te_adamw_opts divides moments; 0 or 1: this rank has
+	 * all. A plan adds to each gradient in its arena, and calls reduce. That queues the sum
+	 * over all ranks of nelems elements at x, in place. The rank with part `to` gets the sum,
+	 * or all ranks if `to` is -1; the elements at x may be lost on other ranks. Returns 0 or a
+	 * negative code.
 	 */
 	int32_t nparts, part;
 	int (*reduce)(void *arg, struct te_stream *stream, void *x, int64_t nelems,
@@ -150,13 +151,13 @@ TE_EXPORT int64_t te_seq_grad_nelems(const struct te_seq *seq);
  * @seq:   the sequence
  * @name:  name of the weight, as in te_weight_info
  * @value: tensor of the weight's shape: BF16, or row-wise E4M3 codes with their scale-inverses;
- *         copies aligned to 256 bytes, scale-inverses to 16. NULL: a master
+ *         copies aligned to 256 bytes, scale-inverses to 16. NULL: a master again
  *
  * Call it after te_seq_complete and before te_seq_init; the sequence holds a reference. Plans read
  * the weight as it is: te_plan_create returns -TE_EDTYPE unless the op needs exactly this type and
  * scaling under the plan's recipe. If a backward pass needs a column-wise copy that the tensor
  * lacks, the library keeps one, and forward passes refresh it after te_seq_weights_changed. The
- * gradient is as others are, unless the weight is frozen; te_adamw_create refuses the sequence.
+ * weight has a gradient like others, unless it is frozen; te_adamw_create refuses the sequence.
  * Thread: one sequence by one thread at a time.  Since: 0.1
  * Errors: -ENOENT (no such weight), -EINVAL, -TE_EDTYPE, -TE_ESHAPE, -TE_ESTATE (not complete),
  * -EBUSY (initialised).
@@ -165,14 +166,14 @@ TE_EXPORT int te_seq_bind_weight(struct te_seq *seq, const char *name, struct te
 
 struct te_plan_opts;
 /**
- * te_seq_store_codes - store weights that nothing trains only as the FP8 codes that plans read
+ * te_seq_store_codes - store untrained weights only as the FP8 codes that plans read
  * @seq:  the sequence
  * @opts: options of te_plan_create for the plan that will run
  *
- * Call it after te_seq_complete, te_seq_freeze and te_seq_bind, and before te_seq_init. A weight
- * that is frozen, or any with TE_SEQ_NO_GRADS, has no master if the plan reads nothing of it but
- * codes, and its extents are multiples of 16: te_seq_init allocates the copies that the plan reads,
- * as te_seq_bind_weight would have them, and te_seq_weight_set casts values to them. Returns the
+ * Call it after te_seq_complete, te_seq_freeze and te_seq_bind, and before te_seq_init. A frozen
+ * weight, or any weight with TE_SEQ_NO_GRADS, has no master if the plan reads only its codes, and
+ * its extents are multiples of 16: te_seq_init allocates the copies that the plan reads, as
+ * te_seq_bind_weight would have them, and te_seq_weight_set casts values to them. Returns the
  * number of these weights.
  * Thread: one sequence by one thread at a time.  Since: 0.1
  * Errors: -TE_ESTATE (not complete), -EBUSY (initialised), -ENOMEM, and errors of te_plan_create.
@@ -210,8 +211,8 @@ struct te_weight_info {
 	struct te_op *op;
 	/* FP32, or BF16 with TE_SEQ_BF16_MASTERS, borrowed; NULL: bound */
 	struct te_tensor *master;
-	/* FP32, or BF16 with TE_SEQ_BF16_GRADS, borrowed; NULL: frozen, no gradients, or parts, see
-	 * te_seq_binding */
+	/* FP32, or BF16 with TE_SEQ_BF16_GRADS, borrowed; NULL: frozen, no gradients, or gradients
+	 * in parts (te_seq_binding) */
 	struct te_tensor *grad;
 	uint32_t flags;		  /* TE_WEIGHT_* */
 	int64_t offset_nelems;	  /* in the flat buffers that have it; -1: none */
@@ -222,8 +223,8 @@ struct te_weight_info {
 /* tied weights are listed once, under their owner */
 TE_EXPORT int te_seq_nweights(const struct te_seq *seq);
 TE_EXPORT int te_seq_weight(const struct te_seq *seq, int index, struct te_weight_info *ret_info);
-/* the flat buffers, FP32 or BF16, borrowed; NULL if there are no gradients. With parts, the
- * buffer of gradients has this part, and then the elements that all parts have */
+/* the flat buffers, FP32 or BF16, borrowed; NULL if there are no gradients. With parts, the buffer
+ * of gradients has this part, then the elements after all parts */
 TE_EXPORT struct te_tensor *te_seq_masters(const struct te_seq *seq);
 TE_EXPORT struct te_tensor *te_seq_grads(const struct te_seq *seq);
 /**

@@ -45,12 +45,12 @@ struct te_step_opts {
 	te_plan_hook_fn hook;
 	void *hook_arg;
 	uint32_t hooks; /* as in te_plan_opts */
-	/* number of the first micro-batch in a larger step that several ranks share, and number of
-	 * micro-batches of the larger step. 0: micro_batches */
+	/* for a larger step that several ranks share: number of this rank's first micro-batch, from
+	 * 0, and number of micro-batches of all ranks. Total 0: micro_batches */
 	int32_t first_micro_batch;
 	int32_t total_micro_batches;
-	/* offload for saved activations, or NULL; its target bounds the step's pool, and its limit
-	 * of offloaded bytes counts all plans of a shape, first ones first */
+	/* offload for saved activations, or NULL; its target bounds the step's pool, and its
+	 * move_nbytes bounds all plans of a shape together, first plans first */
 	struct te_offload *offload;
 	/* values that are computed again in backward, as in te_plan_opts. -EINVAL if a pattern
 	 * here or in offload matches no value of any plan */
@@ -75,10 +75,10 @@ struct te_step_opts {
  * Dropout masks depend on the sequence's seed, the step, the micro-batch's number in the larger
  * step and the op. So a step has the same bits with and without graphs. Other divisions into plans
  * and orders of passes give the same bits too, if gradients are added in the same order and the
- * plans have the same fusions (te_plan_print) with a sum or a factor, since these round once where
- * separate steps round twice: te_step_create(3).
+ * plans have the same fusions (te_plan_print) with a sum or a factor. Such fusions round once where
+ * separate steps round twice; see te_step_create(3).
  * All plans and shapes share one memory, laid out for the largest shape. Before capture the passes
- * run once; quantizers and random state are restored, and gradients have any values until the first
+ * run once; quantizers and random state are restored, and gradients are undefined until the first
  * step.
  * Thread: one sequence by one thread at a time.  Since: 0.1
  * Errors: -EINVAL, -ENOMEM, -TE_ESHAPE, -TE_EDTYPE, -TE_EPLAN, -TE_ESTATE, and codes that
@@ -125,13 +125,13 @@ TE_EXPORT int te_step_run(struct te_step *step, int32_t shape, struct te_stream 
  * @shape:  index of the step's shape in shapes; 0 for x
  * @stream: the passes are queued on it
  *
- * The passes of the first micro-batch run four times, each with the scales that result from the
- * previous run, so other micro-batches add no time; hooks are not called for its gradients if a
- * step has several. Weights, optimizer, random state and inputs stay; te_seq_grads has the
- * gradients. If a quantizer of an input or of a weight has recorded an amax, or the recipe has no
- * such state, it does nothing. A step's first te_step_run calibrates before it runs; call this for
- * passes that run earlier, such as a validation. Plans alone do not calibrate: their first pass has
- * scales of 1.
+ * Runs the passes of the first micro-batch four times, each with the scales that result from the
+ * previous run; other micro-batches add no time. If a step has several, hooks are not called for
+ * the gradients of these passes. Weights, optimizer, random state and inputs do not change;
+ * te_seq_grads has the gradients. If a quantizer of an input or of a weight has recorded an amax,
+ * or the recipe has no such state, it does nothing. A step's first te_step_run calibrates before it
+ * runs; call this for passes that run earlier, such as a validation. Plans alone do not calibrate:
+ * their first pass has scales of 1.
  * Stream: waits for the device.  Errors: as te_step_run.
  * Thread: one step by one thread at a time.  Since: 0.1
  */

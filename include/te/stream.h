@@ -92,14 +92,14 @@ TE_EXPORT int te_event_query(struct te_event *event);
 TE_EXPORT int te_event_elapsed_ms(struct te_event *from, struct te_event *to, double *ret_ms);
 
 /**
- * te_mem_alloc - device memory, ordered by a stream; 256-byte aligned
+ * te_mem_alloc, te_mem_free - allocate and free device memory in stream order
  * @stream:  the stream that orders the call
  * @nbytes:  size of the memory, above 0
  * @ret_ptr: the memory
  * @ptr:     memory to free, or NULL
  *
- * Work queued on @stream afterwards may use the memory, and so may other streams that waited for
- * @stream. te_mem_free is ordered the same way.
+ * The memory is aligned to 256 bytes. Work queued on @stream afterwards may use it, and so may
+ * other streams that waited for @stream. te_mem_free is ordered the same way.
  * Thread: one stream by one thread at a time.  Since: 0.1
  * Errors: -EINVAL (zero bytes), -ENOMEM (the message gives the requested and the free size),
  * -EBUSY while capturing, -TE_ECUDA.

@@ -50,17 +50,17 @@ TE_EXPORT struct te_token *te_token_ref(struct te_token *token);
 TE_EXPORT struct te_token *te_token_unref(struct te_token *token);
 
 /**
- * te_token_count - the size of the vocabulary: the highest token plus 1
+ * te_token_count, te_token_find, te_token_bytes, te_token_is_special - query the vocabulary
  * @token: not NULL, as in all functions below
  * @id:    a token
  * @text:  [nbytes] a token's text
  * @nbytes: bytes of text
  * @ret_nbytes: bytes of the result
  *
- * te_token_find() returns the token whose text is exactly this, added and special ones first, or
- * -ENOENT, without a message. te_token_bytes() returns the bytes that the token decodes to, valid
- * until the tokenizer is released, or NULL if there is no such token. te_token_is_special()
- * returns 1 or 0.
+ * te_token_count() returns the size of the vocabulary: the highest token plus 1. te_token_find()
+ * returns the token whose text is exactly this, added and special ones first, or -ENOENT, without a
+ * message. te_token_bytes() returns the bytes that the token decodes to, valid until the tokenizer
+ * is released, or NULL if there is no such token. te_token_is_special() returns 1 or 0.
  * Thread: any.  Since: 0.1
  */
 TE_EXPORT int32_t te_token_count(const struct te_token *token);

@@ -343,7 +343,7 @@ struct te_plan_profile_step {
 	int32_t group;	   /* as te_plan_print() counts them; -1: outside of groups */
 	double us;	   /* median time in microseconds */
 	double min_us;	   /* shortest time */
-	double bound_us;   /* the longer of the times that nbytes and flops need */
+	double bound_us;   /* time that nbytes and flops need, the longer one: te_plan_profile(3) */
 	double lost_us;	   /* us - bound_us, at least 0 */
 	uint64_t nbytes;   /* bytes that it reads and writes, each once */
 	double flops;	   /* FLOPs of matrix products: te_op_infer */

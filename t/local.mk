@@ -406,6 +406,14 @@ t_plan_plan_SOURCES = \
 	t/plan/plan_recipe.c \
 	t/plan/plan_use.c
 
+t_plan_fusion_SOURCES = \
+	t/plan/fusion.c \
+	t/plan/fusion_apart.c \
+	t/plan/fusion_few_rows.c \
+	t/plan/fusion_loss.c \
+	t/plan/fusion_side.c \
+	t/plan/fusion_side.h
+
 t_plan_weights_SOURCES = \
 	t/plan/weights.c \
 	t/plan/weights_bound.c \

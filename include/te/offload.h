@@ -86,7 +86,7 @@ struct te_offload_report {
 	uint64_t nforwards, ncopies, out_nbytes, in_nbytes;
 	double write_rate, read_rate; /* rates of the file that plans use; 0: no file */
 	uint64_t written_nbytes, read_nbytes; /* to and from the file so far, also by replays */
-	double write_ms, read_ms; /* time with open requests to the file; predicted: by the rates */
+	double write_ms, read_ms; /* time so far with open requests to the file, as measured */
 	uint64_t nerrors;	  /* requests that failed */
 	double pass_ms;	   /* predicted: forward and backward of each plan once, with waits */
 	double drive_days; /* days until such passes have written endurance_nbytes; 0: unknown */

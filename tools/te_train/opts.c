@@ -289,6 +289,34 @@ static void set_absolute(char **name)
 	*name = path;
 }
 
+/* the files of a list NAME=FILE,..., which is unchanged without memory */
+static void set_absolute_sets(char **list)
+{
+	char *copy = *list ? strdup(*list) : NULL, *all = NULL, *save = NULL;
+	size_t n;
+	FILE *f = copy ? open_memstream(&all, &n) : NULL;
+
+	for (char *set = f ? strtok_r(copy, ",", &save) : NULL; set;
+	     set = strtok_r(NULL, ",", &save)) {
+		char *file = strchr(set, '='), *path = file ? realpath(file + 1, NULL) : NULL;
+
+		if (path && strchr(path, ',')) {
+			free(path);
+			path = NULL;
+		}
+		fprintf(f, "%s%.*s%s", set == copy ? "" : ",",
+			path ? (int)(file + 1 - set) : (int)strlen(set), set, path ? path : "");
+		free(path);
+	}
+	free(copy);
+	if (!f || fclose(f)) {
+		free(all);
+		return;
+	}
+	free(*list);
+	*list = all;
+}
+
 struct te_adamw_opts opts_adamw(const struct opts *o)
 {
 	struct te_adamw_opts ao = TE_ADAMW_OPTS_INIT;
@@ -542,6 +570,8 @@ int opts_parse(struct opts *o, int argc, char **argv, int *ret_done)
 		set_absolute(&o->eval_choices);
 	if (!r && o->val && strcmp(o->val, "-"))
 		set_absolute(&o->val);
+	if (!r)
+		set_absolute_sets(&o->valid);
 	if (!r)
 		r = groups_parse(o);
 	return r ? r : check_needs(o);

@@ -112,8 +112,9 @@ END_TEST
 #ifdef __OPTIMIZE__
 enum { MANY = TT_FEWER(64000) };
 #else
-enum { MANY = TT_FEWER(16000) };
+enum { MANY = 8000 };
 #endif
+#define MOST_NBYTES 10000 /* of a random item */
 #define LIMIT_S 10.0 /* for MANY items on one core */
 
 enum { CHAIN, EQUAL_CHAIN, NESTED, GPIPE, ONE_F_ONE_B, MIXED, RANDOM, ALL, NKINDS };
@@ -127,7 +128,7 @@ static struct te__place_item many(int kind, int32_t i, int32_t n)
 
 	it.nbytes = kind == GPIPE || kind == ONE_F_ONE_B ? layer[i % 8] :
 		    kind == EQUAL_CHAIN			 ? 4096 :
-							   (uint64_t)tt_rand_int(1, 10000);
+							   (uint64_t)tt_rand_int(1, MOST_NBYTES);
 	if (kind == NESTED) { /* saved by a forward, read by its backward */
 		it.last = 2 * n - i;
 	} else if (kind == GPIPE) {
@@ -224,7 +225,8 @@ START_TEST(many_are_quick_disjoint_and_dense)
 	most = simulate(it, n, 256, peak);
 	ck_assert_uint_ge(peak, most);
 	/* a chain of random sizes is hard: two are alive at once, each overlaps two others */
-	ck_assert_uint_le(peak, most + most / (_i == CHAIN ? 1 : 10));
+	/* and 1000 items have some gaps of the size of an item */
+	ck_assert_uint_le(peak, most + most / (_i == CHAIN ? 1 : 10) + 4 * MOST_NBYTES);
 	free(it);
 }
 END_TEST

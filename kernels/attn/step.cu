@@ -13,9 +13,9 @@
  * rows of its first operand; a weight is the sum of two BF16. Warps and then blocks are joined in
  * ascending order, and each block writes a part of the result.
  *
- * A block has more than a third of an SM's shared memory, so that no two are beside a block of
- * gemm/few_rows.cu. Loops are not unrolled where that saves instructions: a launch reads them from
- * memory, once.
+ * A block has more than a third of an SM's shared memory, so that an SM with a block of
+ * gemm/few_rows.cu has room for one of these, not for two. Loops are not unrolled where that saves
+ * instructions: a launch reads them from memory, once.
  */
 #include "kernels/attn/cached.cuh"
 #include "kernels/attn/geometry.h"
@@ -81,7 +81,8 @@ DEV void load(const struct te_k_attn_cached &a, struct part &p, bf16 *ring)
 
 /*
  * q of the heads, and the key and the value of the row, rotated: x c - other s in the first half
- * of a head, x c + other s after it. The block that has pos stores the last two in the cache.
+ * of a head, x c + other s after it. The block with the key at pos stores it and its value in the
+ * cache.
  */
 template <int D>
 DEV void rotate(const struct te_k_attn_cached &a, const struct part &p, struct step_shared<D> &s)

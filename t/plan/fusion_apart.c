@@ -208,7 +208,7 @@ START_TEST(tries_user_fusions_first)
 }
 END_TEST
 
-/* of a bias and an activation, which a built-in fusion of the linear before could take */
+/* a user's fusion of a bias and an activation; a built-in one could take them with the linear */
 static const struct te_fusion later = {
 	.size = sizeof(later),
 	.name = "bias-then-act",

@@ -7,9 +7,12 @@
 
 #define DEEP 256
 #define FEW 3
+#define MANY 9 /* rows, one more than the kernel takes */
 
-/* letters as above: l linear 256 to 256, w to 512, b bias, m rmsnorm, s gated silu, g gelu, f and a
- * fork and add */
+/*
+ * Letters of a sequence: l linear 256 to 256, w to 512, b bias, m rmsnorm, s gated silu, g gelu, f
+ * and a fork and add
+ */
 static const struct few_rows {
 	const char *letters, *recipe, *want;
 } few_rows[] = {
@@ -73,7 +76,7 @@ START_TEST(few_rows_have_the_same_bits)
 	const struct few_rows *k = &few_rows[_i];
 	const struct te_recipe recipe = tt_recipe(k->recipe);
 	struct te_plan_opts o = TE_PLAN_OPTS_INIT;
-	struct te_plan *few, *plain;
+	struct te_plan *few, *many, *plain;
 	float x[FEW * DEEP], *y, *z, most = 0.0f, *w;
 	struct te_seq *seq;
 	size_t n;
@@ -94,6 +97,9 @@ START_TEST(few_rows_have_the_same_bits)
 	o.x = (struct te_spec){ TE_DTYPE_BF16, 3, { 1, FEW, DEEP } };
 	DO(te__plan_create(seq, &o, 1, &few));
 	DO(te_plan_create(seq, &o, &plain));
+	o.x.shape[1] = MANY;
+	DO(te__plan_create(seq, &o, 1, &many));
+	ck_group(many, k->want, 0);
 	ck_group(few, k->want, 1);
 	ck_group(plain, k->want, 0);
 	tt_fill_normal(x, TT_LEN(x), 1.0f);
@@ -112,6 +118,7 @@ START_TEST(few_rows_have_the_same_bits)
 	free(y);
 	free(z);
 	te_plan_unref(few);
+	te_plan_unref(many);
 	te_plan_unref(plain);
 	te_seq_unref(seq);
 }

@@ -114,7 +114,7 @@ enum { MANY = TT_FEWER(64000) };
 #else
 enum { MANY = 8000 };
 #endif
-#define MOST_NBYTES 10000 /* of a random item */
+#define MOST_NBYTES 10000 /* largest random item */
 #define LIMIT_S 10.0 /* for MANY items on one core */
 
 enum { CHAIN, EQUAL_CHAIN, NESTED, GPIPE, ONE_F_ONE_B, MIXED, RANDOM, ALL, NKINDS };

@@ -61,6 +61,15 @@ alone_n=65
 alone --recover 1 --out nowhere >out 2>err
 check "nor to too many ranks" told 'TE_COMM_NRANKS is 65: expected 1 to 64$'
 
+mkdir -m 700 single
+mkdir single/te_train-written
+env TE_COMM_DIR="$tmp/single" TE_COMM_JOB=single TE_COMM_BOOTSTRAP=dir TE_COMM_RANK=0 \
+	TE_COMM_NRANKS=1 TE_COMM_RESTARTS=0 timeout 60 "$te_train" --model plain.json $common text \
+	>out 2>err
+check "a start that cannot note what was saved ends" test $? = 1
+check "by the name of the note" \
+	told '^te_train: te_train-written in TE_COMM_DIR: Is a directory$'
+
 begin 3 --model plain.json --recover 9 --keep 9 --out saved
 lose 2
 check "a rank returns" wait_for '^rank 2 has returned; 3 of 3 ranks go on$' err

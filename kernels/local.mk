@@ -4,6 +4,7 @@
 KERNEL_SAME_CU = \
 	kernels/act/act.cu \
 	kernels/attn/cached.cu \
+	kernels/attn/sinks.cu \
 	kernels/comm/allreduce.cu \
 	kernels/comm/collectives.cu \
 	kernels/comm/fold.cu \

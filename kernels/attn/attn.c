@@ -612,3 +612,25 @@ void te__h_attn_bwd_dq(const struct te_k_attn_bwd *a)
 
 	te__k_for(a->batch * a->nheads * w.s.ntiles, grain(&w.s), dq_part, &w);
 }
+
+static void sinks_part(void *arg, int64_t begin, int64_t end)
+{
+	const struct te_k_attn_sinks *a = arg;
+
+	for (int64_t h = begin; h < end; h++) {
+		double sum = 0.0;
+
+		for (int64_t i = 0; i < a->batch * a->seqlen; i++) {
+			const int64_t at = (i / a->seqlen * a->nheads + h) * a->seqlen +
+					   i % a->seqlen;
+
+			sum += exp((double)a->sinks[h] - (double)a->lse[at]) * (double)a->delta[at];
+		}
+		a->dsinks[h] -= (float)sum;
+	}
+}
+
+void te__h_attn_bwd_sinks(const struct te_k_attn_sinks *a)
+{
+	te__k_for(a->nheads, 1, sinks_part, (void *)(uintptr_t)a);
+}

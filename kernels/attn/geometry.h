@@ -3,6 +3,7 @@
 #define TE_ATTN_GEOMETRY_H
 
 #define ATTN_PRE_THREADS 256
+#define ATTN_SINKS_THREADS 256
 
 /* BF16, attn/tile.cuh and attn/strip.cuh */
 #define ATTN_COLS 64 /* columns of scores that a block processes at a time */

@@ -74,8 +74,21 @@ static int check(int32_t dtype, int64_t batch, int64_t seqlen, int32_t nheads, i
 	return 0;
 }
 
+/* what these kernels do not have yet */
+static int refuse_new(bool has_new)
+{
+	if (!has_new)
+		return 0;
+	return te__fail(-EOPNOTSUPP, "attention on cuda is causal in a window or of documents, or "
+				     "full, on packed heads");
+}
+
 static int check_bwd(const struct te_k_attn_bwd *a)
 {
+	const int r = refuse_new(TE_K_ATTN_HAS_NEW(a));
+
+	if (r)
+		return r;
 	return check(a->dtype, a->batch, a->seqlen, a->nheads, a->nkv, a->head_dim, a->scale,
 		     (uintptr_t)a->qkv | (uintptr_t)a->out | (uintptr_t)a->dout |
 			     (uintptr_t)a->dqkv);
@@ -184,8 +197,11 @@ static void tiles(int pass, int32_t dtype, int64_t nx, int64_t seqlen, int32_t h
 int te__geo_attn_fwd(const void *args, struct te__geometry *ret)
 {
 	const struct te_k_attn_fwd *a = args;
-	int r = check(a->dtype, a->batch, a->seqlen, a->nheads, a->nkv, a->head_dim, a->scale,
-		      (uintptr_t)a->qkv | (uintptr_t)a->out);
+	int r = refuse_new(TE_K_ATTN_HAS_NEW(a));
+
+	if (!r)
+		r = check(a->dtype, a->batch, a->seqlen, a->nheads, a->nkv, a->head_dim, a->scale,
+			  (uintptr_t)a->qkv | (uintptr_t)a->out);
 
 	if (r)
 		return r;
@@ -284,6 +300,13 @@ int te__geo_attn_bwd_dkv(const void *args, struct te__geometry *ret)
 int te__geo_attn_bwd_dq(const void *args, struct te__geometry *ret)
 {
 	return geo_bwd(DQ, args, ret);
+}
+
+int te__geo_attn_bwd_sinks(const void *args, struct te__geometry *ret)
+{
+	const struct te_k_attn_sinks *a = args;
+
+	return te__geo_launch(ret, "te_k_attn_bwd_sinks", a->nheads, ATTN_SINKS_THREADS);
 }
 
 /* funcs: of FP32 and BF16, by the type of the cache */

@@ -37,7 +37,8 @@ static const char *declines_any(int32_t dtype, int32_t head_dim, uint32_t thresh
 }
 
 /* is a launch more than causal attention in a window? */
-#define HAS_OTHER(a) ((a)->first || (a)->softcap != 0.0f || (a)->full)
+#define HAS_OTHER(a) \
+	((a)->first || (a)->softcap != 0.0f || (a)->full || TE_K_ATTN_HAS_NEW(a))
 
 /* 0: the window leaves out no key */
 static int32_t window_of(int32_t window, int64_t seqlen)

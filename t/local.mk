@@ -578,7 +578,12 @@ t_graph_step_SOURCES = \
 	t/graph/step_scales.c \
 	t/graph/step_use.c
 
-t_kernels_attn_SOURCES = t/kernels/attn.c t/kernels/attn_cases.c t/kernels/attn_cases.h
+t_kernels_attn_SOURCES = \
+	t/kernels/attn.c \
+	t/kernels/attn_cases.c \
+	t/kernels/attn_cases.h \
+	t/kernels/attn_model.c \
+	t/kernels/attn_model.h
 
 t_kernels_attn_cached_SOURCES = t/kernels/attn_cached.c t/kernels/kernel_lib.c
 

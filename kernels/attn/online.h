@@ -75,10 +75,11 @@ TE__SIMD_BODY void soften_body(float *restrict v, const int32_t *n, float scale,
 	te__h_exp(shrink, 0.0f, MR);
 	for (int r = 0; r < MR; r++) {
 		float *x = TE__H_ALIGNED_TO(v + r * TILE), *y = TE__H_ALIGNED_TO(acc + r * dp);
+		const float most = m[r] == -INFINITY ? 0.0f : m[r];
 		TE__H_ALIGNED float lanes[LANES] = { 0 };
 
 		for (int32_t k = 0; k < end; k++)
-			x[k] = te__expf(x[k] - m[r]);
+			x[k] = te__expf(x[k] - most);
 		for (int32_t k = n[r]; k < end; k++)
 			x[k] = 0.0f;
 		for (int32_t k = 0; k < end; k += LANES)

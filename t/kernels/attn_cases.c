@@ -1,77 +1,48 @@
 /*
  * t/kernels/attn_cases.c - attention forward and backward, by the reference function and by the
  * backend's kernel, each against an FP64 model with the same inputs.
- *
- * Bounds, with v = 2^-23, twice the unit roundoff of FP32, since tensor cores truncate; w = 2^-8
- * for BF16, whose probabilities and score gradients a GPU rounds before the next GEMM, else 0;
- * t = 2^-125, below which ex2.approx.ftz and multiplications flush to zero; unit(T) for the one
- * rounding of the result:
- *
- *   score s = c q.k:      e_s  = v ((d + 4) c sum|q||k| + 4 |s|), and 4 v |max s| if it is
- *                         subtracted
- *   p = exp(s - max):     relative 2 max e_s (its own, and the row sum's), (T + 32) v for the sum
- *                         over keys and 2^-21 for ex2.approx and its argument
- *   out = sum p f x:      (that + w) sum p f |x| + unit |out|
- *   lse:                  max e_s + (T + 32) v + 2 v |lse|
- *   p = exp(s - lse):     relative e_p = e_s + 4 v (|s| + |lse|) + 2^-21
- *   dp = dy.x:            e_dp = v (d + 4) sum|dy||x|
- *   D = sum y dy:         e_D = v (d + 4) sum|y||dy|, which dkv and dq may compute themselves
- *   ds = p (dp f - D):    e_ds = (p (e_p + 4 v) + t) (|dp f| + |D| + 1) + p (f e_dp + e_D) + w |ds|
- *   dq, dk = c sum ds y:  c sum (e_ds |y|) + (n + 8) v c sum|ds||y| + unit |.|, n terms
- *   dx = sum p f dy:      sum ((e_p + w) p + t) f |dy| + (n + 8) v sum p f |dy| + unit |.|
- *
- * With a softcap c, s becomes c tanh(s / c): e_s and 16 v c, since 1 - 2 / (1 + e^2u) has an
- * absolute error of 4 units and those of its steps; ds has the factor 1 - tanh^2, with an absolute
- * error of 2 e_s / c + 4 v, also where it is 0, for what e_ds leaves.
  */
 #include "config.h"
 
 #include <math.h>
 
 #include "attn_cases.h"
+#include "attn_model.h"
 #include "kernel_check.h"
 #include "tt_ctx.h"
-#include "kernels/philox.h"
-
-#define V 0x1p-23
-#define EXP 0x1p-21
-#define TINY 0x1p-125
 
 static void setup(void)
 {
 	kc_open(backend);
 }
 
-static const struct shape {
-	int64_t batch, T;
-	int nheads, nkv, d;
-} shapes[] = {
-	{ 2, 1, 3, 1, 16 },
-	{ 1, 7, 4, 2, 20 },
-	{ 2, 63, 2, 2, 32 },
-	{ 1, 64, 4, 1, 40 },
-	{ 1, 65, 2, 1, 64 },
-	{ 1, 129, 2, 2, 80 },
-	{ 1, 256, 2, 1, 96 },
-	{ 1, 1000, 1, 1, 128 },
-	{ 3, 33, 6, 3, 1 },
-	{ 1, 130, 2, 1, 3 },
-	{ 1, 70, 2, 2, 127 },
-	{ 1, 192, 4, 2, 64 },
-	{ 1, 300, 2, 1, 32 },
-	{ 2, 128, 1, 1, 128 },
-	{ 1, 145, 6, 2, 72 },
-	{ 3, 50, 4, 4, 8 },
+static const struct shape shapes[] = {
+	{ 2, 1, 3, 1, 16, 0, 0 },
+	{ 1, 7, 4, 2, 20, 0, 0 },
+	{ 2, 63, 2, 2, 32, 0, 0 },
+	{ 1, 64, 4, 1, 40, 0, 0 },
+	{ 1, 65, 2, 1, 64, 0, 0 },
+	{ 1, 129, 2, 2, 80, 0, 0 },
+	{ 1, 256, 2, 1, 96, 0, 0 },
+	{ 1, 1000, 1, 1, 128, 0, 0 },
+	{ 3, 33, 6, 3, 1, 0, 0 },
+	{ 1, 130, 2, 1, 3, 0, 0 },
+	{ 1, 70, 2, 2, 127, 0, 0 },
+	{ 1, 192, 4, 2, 64, 0, 0 },
+	{ 1, 300, 2, 1, 32, 0, 0 },
+	{ 2, 128, 1, 1, 128, 0, 0 },
+	{ 1, 145, 6, 2, 72, 0, 0 },
+	{ 3, 50, 4, 4, 8, 0, 0 },
 	/* more than MAX_STRIPS (kernels/attn/launch.c); for GPUs, as the host has one variant */
-	{ 34, 125, 1, 1, 24 },
-	{ 7, 330, 2, 1, 64 },
-	{ 17, 127, 2, 2, 88 },
-	{ 34, 128, 1, 1, 128 },
+	{ 34, 125, 1, 1, 24, 0, 0 },
+	{ 7, 330, 2, 1, 64, 0, 0 },
+	{ 17, 127, 2, 2, 88, 0, 0 },
+	{ 34, 128, 1, 1, 128, 0, 0 },
 	/* and enough blocks of 128 rows for half of a GPU's multiprocessors */
-	{ 140, 20, 1, 1, 32 },
-	{ 34, 129, 1, 1, 40 },
-	{ 140, 17, 1, 1, 96 },
-	{ 34, 129, 1, 1, 128 },
+	{ 140, 20, 1, 1, 32, 0, 0 },
+	{ 34, 129, 1, 1, 40, 0, 0 },
+	{ 140, 17, 1, 1, 96, 0, 0 },
+	{ 34, 129, 1, 1, 128, 0, 0 },
 };
 #define NSHAPES ((int)TT_LEN(shapes))
 #define NSHAPES_HOST (NSHAPES - 8)
@@ -83,260 +54,42 @@ static struct shape wide_shape(void)
 
 	return (struct shape){ tt_rand_int(1, 2), tt_rand_int(1, 140),
 			       nkv * (int)tt_rand_int(1, 2), nkv,
-			       tt_rand_int(0, 3) ? (int)tt_rand_int(129, 256) : 256 };
+			       tt_rand_int(0, 3) ? (int)tt_rand_int(129, 256) : 256, 0, 0 };
 }
-
-/* ---- the model ---- */
-
-struct model {
-	struct shape s;
-	int32_t dtype;
-	double scale, w;
-	uint64_t words[2]; /* seed, offset */
-	uint32_t threshold, tag;
-	int32_t first_head, other_heads;
-	int32_t window, full;
-	const int32_t *first;
-	double softcap;
-	double *qkv, *out, *dout; /* as the arrays hold them */
-	double *qkv_abs, *dout_abs;
-	/* results and their error bounds */
-	double *o, *o_err, *lse, *lse_err, *delta, *delta_err, *g, *g_err;
-};
 
 static int64_t row_of(const struct shape *s)
 {
 	return (int64_t)(s->nheads + 2 * s->nkv) * s->d;
 }
 
-static double factor(const struct model *m, int64_t bh, int64_t q, int64_t k)
+/* what a case has more than packed causal attention */
+enum {
+	WINDOW = 1,
+	CAP = 2,
+	DOCUMENTS = 4,
+	FULL = 8,
+	RIGHT = 16,
+	BOTTOM = 32,
+	BIAS = 64,
+	ALIBI = 128,
+	SINKS = 256,
+	SEPARATE = 512, /* q, k, v at any strides, of other lengths and widths */
+	OFFSETS = 1024, /* with SEPARATE */
+	ALL = 2047,
+};
+
+/* what the backend's kernels have, and what excludes each other */
+static int supported(int more)
 {
-	struct te_philox r;
-
-	if (!m->threshold)
-		return 1;
-	r = te_philox_attn(m->words[0], m->words[1], m->tag,
-			   (uint32_t)(bh / m->s.nheads * (m->s.nheads + m->other_heads) +
-				      m->first_head + bh % m->s.nheads),
-			   (uint32_t)q, (uint32_t)(k >> 3));
-	return te_philox_lane(&r, (int)(k & 7)) >= m->threshold ? 65536.0 / (65536 - m->threshold) :
-								  0;
-}
-
-/* a vector of the model's inner loops: random cases are many, and FP64 takes most of their time */
-typedef double vec __attribute__((vector_size(16), aligned(8), may_alias));
-
-static double dot(const double *x, const double *y, int d)
-{
-	vec a = { 0 }, b = { 0 };
-	double sum = 0;
-	int c = 0;
-
-	for (; c + 4 <= d; c += 4) {
-		a += *(const vec *)(x + c) * *(const vec *)(y + c);
-		b += *(const vec *)(x + c + 2) * *(const vec *)(y + c + 2);
+	if (!strcmp(backend, "cuda")) {
+		more &= WINDOW | CAP | DOCUMENTS | FULL;
+		more &= more & FULL ? ~(WINDOW | DOCUMENTS) : ~0;
 	}
-	for (; c < d; c++)
-		sum += x[c] * y[c];
-	a += b;
-	return sum + a[0] + a[1];
-}
-
-/* to += f x */
-static void add(double *to, double f, const double *x, int d)
-{
-	int c = 0;
-
-	for (; c + 4 <= d; c += 4) {
-		const vec a = *(vec *)(to + c) + f * *(const vec *)(x + c);
-		const vec b = *(vec *)(to + c + 2) + f * *(const vec *)(x + c + 2);
-
-		*(vec *)(to + c) = a;
-		*(vec *)(to + c + 2) = b;
-	}
-	for (; c < d; c++)
-		to[c] += f * x[c];
-}
-
-/* the keys of query q of sequence b: from the returned one to *ret_end - 1 */
-static int64_t keys_of(const struct model *m, int64_t b, int64_t q, int64_t *ret_end)
-{
-	int64_t first = m->first ? m->first[b * m->s.T + q] : 0;
-
-	*ret_end = m->full ? m->s.T : q + 1;
-	first = first > q ? q : first;
-	if (m->window && first < q - m->window + 1)
-		first = q - m->window + 1;
-	return first < 0 ? 0 : first;
-}
-
-/* scores of a query with keys k0 .. k1 - 1, and their error bounds; q and key: in qkv */
-static void scores(const struct model *m, int64_t q, int64_t key, int64_t k0, int64_t k1, double *s,
-		   double *es)
-{
-	for (int64_t k = k0; k < k1; k++) {
-		const int64_t at = key + k * row_of(&m->s);
-		const double mag = dot(m->qkv_abs + q, m->qkv_abs + at, m->s.d);
-
-		s[k] = m->scale * dot(m->qkv + q, m->qkv + at, m->s.d);
-		es[k] = V * ((m->s.d + 4) * m->scale * mag + 4 * fabs(s[k]));
-		if (m->softcap > 0) {
-			s[k] = m->softcap * tanh(s[k] / m->softcap);
-			es[k] += 16 * V * m->softcap;
-		}
-	}
-}
-
-static void forward(struct model *m)
-{
-	const struct shape *sh = &m->s;
-	const int64_t row = row_of(sh), T = sh->T;
-	double *s = malloc((size_t)T * 2 * sizeof(*s)), *es = s + T;
-
-	for (int64_t bh = 0; bh < sh->batch * sh->nheads; bh++)
-		for (int64_t q = 0; q < T; q++) {
-			const int64_t b = bh / sh->nheads, h = bh % sh->nheads;
-			const int64_t g = h / (sh->nheads / sh->nkv);
-			const int64_t at = b * T * row;
-			const int64_t v = at + (sh->nheads + sh->nkv + g) * sh->d;
-			double *o = m->o + ((b * T + q) * sh->nheads + h) * sh->d;
-			double *err = m->o_err + (o - m->o);
-			double max = -INFINITY, sum = 0, e = 0, rel;
-			int64_t k1;
-			const int64_t k0 = keys_of(m, b, q, &k1);
-
-			scores(m, at + q * row + h * sh->d, at + (sh->nheads + g) * sh->d, k0, k1,
-			       s, es);
-			for (int64_t k = k0; k < k1; k++)
-				max = fmax(max, s[k]);
-			for (int64_t k = k0; k < k1; k++) {
-				sum += exp(s[k] - max);
-				e = fmax(e, es[k] + 4 * V * fabs(max));
-			}
-			rel = 2 * e + (double)(T + 32) * V + EXP;
-			for (int c = 0; c < sh->d; c++)
-				o[c] = err[c] = 0;
-			for (int64_t k = k0; k < k1; k++) {
-				const double f = factor(m, bh, q, k);
-				const double p = exp(s[k] - max) / sum * f;
-
-				add(o, p, m->qkv + v + k * row, sh->d);
-				add(err, p * (rel + m->w) + f * TINY, m->qkv_abs + v + k * row,
-				    sh->d);
-			}
-			m->lse[bh * T + q] = max + log(sum);
-			m->lse_err[bh * T + q] =
-				e + (double)(T + 32) * V + EXP + 2 * V * fabs(max + log(sum));
-		}
-	free(s);
-}
-
-static void pre(struct model *m)
-{
-	const struct shape *sh = &m->s;
-
-	for (int64_t i = 0; i < sh->batch * sh->T * sh->nheads; i++) {
-		const int64_t b = i / (sh->T * sh->nheads), t = i / sh->nheads % sh->T;
-		const int64_t at = (b * sh->nheads + i % sh->nheads) * sh->T + t;
-		double mag = 0;
-
-		for (int64_t c = i * sh->d; c < (i + 1) * sh->d; c++)
-			mag += fabs(m->out[c] * m->dout[c]);
-		m->delta[at] = dot(m->out + i * sh->d, m->dout + i * sh->d, sh->d);
-		m->delta_err[at] = V * (sh->d + 4) * mag;
-	}
-}
-
-/* lse and delta of one query, which the kernels read */
-static void backward_row(struct model *m, int64_t bh, int64_t q, double lse, double delta,
-			 double delta_err, double *s, double *es)
-{
-	const struct shape *sh = &m->s;
-	const int64_t row = row_of(sh), T = sh->T, b = bh / sh->nheads, h = bh % sh->nheads;
-	const int64_t gr = h / (sh->nheads / sh->nkv), n = T * (sh->nheads / sh->nkv);
-	const int64_t qat = (b * T + q) * row + h * sh->d;
-	const int64_t kat = b * T * row + (sh->nheads + gr) * sh->d, vat = kat + sh->nkv * sh->d;
-	const int64_t yat = ((b * T + q) * sh->nheads + h) * sh->d;
-	const double *dy = m->dout + yat, *dy_abs = m->dout_abs + yat;
-
-	int64_t k1;
-	const int64_t k0 = keys_of(m, b, q, &k1);
-
-	scores(m, qat, kat, k0, k1, s, es);
-	for (int64_t k = k0; k < k1; k++) {
-		const int64_t key = kat + k * row, value = vat + k * row;
-		double f = factor(m, bh, q, k), p = exp(s[k] - lse);
-		double dp = dot(dy, m->qkv + value, sh->d);
-		double mag = dot(dy_abs, m->qkv_abs + value, sh->d);
-		double ep = es[k] + 4 * V * (fabs(s[k]) + fabs(lse)) + EXP;
-		double ds = p * (dp * f - delta);
-		double eds = (p * (ep + 4 * V) + TINY) * (fabs(dp * f) + fabs(delta) + 1) +
-			     p * (f * V * (sh->d + 4) * mag + delta_err) + m->w * fabs(ds);
-
-		if (m->softcap > 0) {
-			const double t = s[k] / m->softcap, slope = 1 - t * t;
-
-			eds = eds * slope + (fabs(ds) + eds) * (2 * es[k] / m->softcap + 4 * V);
-			ds *= slope;
-		}
-		add(m->g + qat, m->scale * ds, m->qkv + key, sh->d);
-		add(m->g_err + qat, m->scale * (eds + (double)(T + 8) * V * fabs(ds)),
-		    m->qkv_abs + key, sh->d);
-		add(m->g + key, m->scale * ds, m->qkv + qat, sh->d);
-		add(m->g_err + key, m->scale * (eds + (double)(n + 8) * V * fabs(ds)),
-		    m->qkv_abs + qat, sh->d);
-		add(m->g + value, p * f, dy, sh->d);
-		add(m->g_err + value, f * (p * (ep + m->w + (double)(n + 8) * V) + TINY), dy_abs,
-		    sh->d);
-	}
-}
-
-static void backward(struct model *m, const float *lse, const float *delta)
-{
-	const struct shape *sh = &m->s;
-	double *s = malloc((size_t)sh->T * 2 * sizeof(*s));
-
-	for (int64_t bh = 0; bh < sh->batch * sh->nheads; bh++)
-		for (int64_t q = 0; q < sh->T; q++)
-			backward_row(m, bh, q, lse[bh * sh->T + q], delta[bh * sh->T + q],
-				     m->delta_err[bh * sh->T + q], s, s + sh->T);
-	free(s);
-}
-
-static double *doubles(int64_t n)
-{
-	double *x = calloc((size_t)n, sizeof(*x));
-
-	ck_assert_ptr_nonnull(x);
-	return x;
-}
-
-static double *magnitudes(const double *x, int64_t n)
-{
-	double *y = doubles(n);
-
-	for (int64_t i = 0; i < n; i++)
-		y[i] = fabs(x[i]);
-	return y;
-}
-
-static double *values(int32_t dtype, const void *p, int64_t n)
-{
-	double *x = doubles(n);
-
-	for (int64_t i = 0; i < n; i++)
-		x[i] = tt_get(dtype, p, i);
-	return x;
-}
-
-static void model_free(struct model *m)
-{
-	double *all[] = { m->qkv,     m->out,	m->dout,      m->o, m->o_err, m->lse,
-			  m->lse_err, m->delta, m->delta_err, m->g, m->g_err, m->qkv_abs,
-			  m->dout_abs };
-
-	for (size_t i = 0; i < TT_LEN(all); i++)
-		free(all[i]);
+	if (more & SEPARATE)
+		more &= ~DOCUMENTS;
+	else
+		more &= ~OFFSETS;
+	return more & RIGHT ? more | FULL : more;
 }
 
 /* compare n elements of the reference's array and of the kernel's result with the model */
@@ -344,6 +97,7 @@ static void near(const struct model *m, int32_t dtype, const void *array, const 
 		 const double *err, int64_t n, const char *what)
 {
 	const void *side[] = { array, kc_got(array) };
+	const size_t w = te_dtype_nbytes((enum te_dtype)dtype);
 
 	for (int k = 0; k < 2; k++)
 		for (int64_t i = 0; i < n; i++) {
@@ -351,15 +105,19 @@ static void near(const struct model *m, int32_t dtype, const void *array, const 
 			/* below FP32's subnormals */
 			double tol = err[i] + tt_unit(dtype) * (fabs(want[i]) + err[i]) + 0x1p-126;
 
-			ck_assert_msg(fabs(x - want[i]) <= tol,
-				      "T %d, heads %d/%d, d %d, %s, threshold %u, window %d, "
-				      "softcap %g%s%s: %s of the %s, "
-				      "element %lld: %.9g, not %.9g within %.3g",
-				      (int)m->s.T, m->s.nheads, m->s.nkv, m->s.d,
-				      te_dtype_name((enum te_dtype)m->dtype), m->threshold,
-				      m->window, m->softcap, m->first ? ", documents" : "",
-				      m->full ? ", full" : "", what,
-				      k ? "kernel" : "reference", (long long)i, x, want[i], tol);
+			if (err[i] < 0 ? tt_is_poison((const char *)side[k] + (size_t)i * w, w) :
+					 x == want[i] || fabs(x - want[i]) <= tol)
+				continue;
+			ck_abort_msg("T %d, S %d, heads %d/%d, d %d/%d, %s, threshold %u, window "
+				     "%d, softcap %g, full %d, right %d, bottom %d%s%s%s%s%s: %s "
+				     "of the %s, element %lld: %.9g, not %.9g within %.3g",
+				     (int)m->s.T, (int)m->s.S, m->s.nheads, m->s.nkv, m->s.d,
+				     m->s.dv, te_dtype_name((enum te_dtype)m->dtype), m->threshold,
+				     m->window, m->softcap, m->full, m->right, m->bottom,
+				     m->first ? ", documents" : "", m->bias ? ", bias" : "",
+				     m->slopes ? ", slopes" : "", m->sinks ? ", sinks" : "",
+				     m->q_offsets ? ", offsets" : "", what,
+				     k ? "kernel" : "reference", (long long)i, x, want[i], tol);
 		}
 }
 
@@ -369,55 +127,213 @@ struct run {
 	struct model m;
 	struct te_k_attn_fwd f;
 	struct te_k_attn_bwd b;
-	int64_t nqkv, nout, nlse;
+	int64_t nqkv, nk, nv, nout, nlse; /* nqkv: separate: elements of q */
+	float *dsinks;
 };
 
-/* what a case has more than plain causal attention */
-enum { WINDOW = 1, CAP = 2, DOCUMENTS = 4, FULL = 8 };
-
-/* first keys of documents of 1 to most tokens; some are out of range */
-static const int32_t *documents(const struct shape *s, int64_t most)
+/* first keys of documents of 1 to most tokens; bad: some are out of range */
+static const int32_t *documents(const struct shape *s, int64_t most, int bad)
 {
 	int32_t *first = kc_poison(TE_DTYPE_INT32, s->batch * s->T);
 	const int64_t n = s->batch * s->T;
 
 	for (int64_t i = 0; i < n;) {
 		const int64_t at = i % s->T, len = tt_rand_int(1, most);
-		const int bad = tt_rand_int(0, 9) == 0;
+		const int out = bad && tt_rand_int(0, 9) == 0;
 
 		for (int64_t k = 0; k < len && at + k < s->T; k++, i++)
-			first[i] = !bad ? (int32_t)at :
+			first[i] = !out ? (int32_t)at :
 				   k % 2 ? INT32_MAX - (int32_t)k : INT32_MIN + (int32_t)k;
 	}
 	return first;
 }
 
+static int ascending(const void *x, const void *y)
+{
+	const int32_t *a = x, *b = y;
+
+	return (*a > *b) - (*a < *b);
+}
+
+/* n + 1 offsets; some tokens may be in no sequence, and some sequences empty */
+static const int32_t *offsets(int n, int64_t ntokens, int64_t beyond)
+{
+	int32_t *x = kc_poison(TE_DTYPE_INT32, n + 1);
+
+	for (int i = 0; i <= n; i++)
+		x[i] = (int32_t)tt_rand_int(0, ntokens + beyond);
+	if (tt_rand_int(0, 1))
+		x[0] = 0;
+	qsort(x, (size_t)n + 1, sizeof(*x), ascending);
+	return x;
+}
+
+static float *words_of(int64_t n, float lo, float hi)
+{
+	float *x = kc_poison(TE_DTYPE_FP32, n);
+
+	for (int64_t i = 0; i < n; i++)
+		x[i] = tt_rand_float(lo, hi);
+	return x;
+}
+
+/* scores' parts, the same for both passes */
+static void add_scores(struct run *r, int more)
+{
+	const struct shape *s = &r->m.s;
+	struct te_k_attn_more *x = &r->f.more;
+
+	if (more & BIAS) {
+		float *bias;
+
+		x->bias_head = tt_rand_int(0, 1) ? s->T * s->S : 0;
+		bias = words_of((x->bias_head ? s->nheads : 1) * s->T * s->S, -2.0f, 2.0f);
+		for (int64_t i = 0; i < s->T * s->S; i++)
+			if (!tt_rand_int(0, 19))
+				bias[i] = -INFINITY;
+		x->bias = bias;
+	}
+	if (more & ALIBI)
+		x->slopes = words_of(s->nheads, 0.0f, 0.5f);
+	if (more & SINKS)
+		x->sinks = words_of(s->nheads, -3.0f, 3.0f);
+}
+
 static void add_more(struct run *r, int more)
 {
+	const struct shape *s = &r->m.s;
+	const int64_t longer = s->T > s->S ? s->T : s->S;
+	struct te_k_attn_more *x = &r->f.more;
+
 	if (more & WINDOW)
-		r->m.window = (int32_t)tt_rand_int(1, tt_rand_int(0, 1) ? 9 : r->m.s.T + 3);
+		r->m.window = (int32_t)tt_rand_int(1, tt_rand_int(0, 1) ? 9 : longer + 3);
 	if (more & CAP)
 		r->m.softcap = (double)tt_rand_float(0.5f, 30.0f);
 	if (more & DOCUMENTS)
-		r->m.first = documents(&r->m.s, tt_rand_int(1, r->m.s.T));
+		r->m.first = documents(s, tt_rand_int(1, s->T), !(more & FULL));
 	r->m.full = !!(more & FULL);
+	x->right = more & RIGHT ? (int32_t)tt_rand_int(1, tt_rand_int(0, 1) ? 9 : longer + 3) : 0;
+	x->bottom = !!(more & BOTTOM);
+	if (more & OFFSETS) {
+		x->nseqs = (int32_t)tt_rand_int(1, 5);
+		x->q_offsets = offsets(x->nseqs, s->T, 0);
+		if (s->T != s->S || tt_rand_int(0, 1))
+			x->k_offsets = offsets(x->nseqs, s->S, tt_rand_int(0, 1) ? 9 : 0);
+	}
+	add_scores(r, more);
 	if (more & ~WINDOW)
 		r->b.sums = NULL;
+	r->b.more = r->f.more;
+	if (x->bias && tt_rand_int(0, 3))
+		r->b.dbias = kc_poison(TE_DTYPE_FP32, (x->bias_head ? s->nheads : 1) * s->T * s->S);
+	if (x->sinks)
+		r->dsinks = kc_normal(TE_DTYPE_FP32, s->nheads, 1.0f);
 	r->f.window = r->b.window = r->m.window;
 	r->f.softcap = r->b.softcap = (float)r->m.softcap;
 	r->f.first = r->b.first = r->m.first;
 	r->f.full = r->b.full = r->m.full;
+	r->m.right = x->right;
+	r->m.bottom = x->bottom;
+	r->m.q_offsets = x->q_offsets;
+	r->m.k_offsets = x->k_offsets;
+	r->m.nseqs = x->nseqs;
+	r->m.bias = x->bias;
+	r->m.bias_head = x->bias_head;
+	r->m.slopes = x->slopes;
+	r->m.sinks = x->sinks;
+	if (r->b.dbias) {
+		r->m.dbias = model_doubles(&r->m, s->nheads * s->T * s->S);
+		r->m.dbias_err = model_doubles(&r->m, s->nheads * s->T * s->S);
+	}
+	if (r->dsinks) {
+		r->m.dsinks = model_values(&r->m, TE_DTYPE_FP32, r->dsinks, s->nheads);
+		r->m.dsinks_err = model_doubles(&r->m, s->nheads);
+	}
 }
 
-static struct run run_of(const struct shape *s, int32_t dtype, uint32_t threshold, float amplitude)
+/* arrays with any order of extents, and gaps; *ret_n: elements */
+static struct te_k_strides any_strides(int64_t batch, int64_t ntokens, int64_t nheads, int64_t d,
+				       int64_t *ret_n)
 {
-	struct run r = { .m = { .s = *s, .dtype = dtype, .threshold = threshold } };
+	const int64_t wide = d + 8 * tt_rand_int(0, 1);
+	struct te_k_strides s;
+
+	switch (tt_rand_int(0, 2)) {
+	case 0: /* bshd */
+		s = (struct te_k_strides){ ntokens * nheads * wide, nheads * wide, wide };
+		break;
+	case 1: /* sbhd */
+		s = (struct te_k_strides){ nheads * wide, batch * nheads * wide, wide };
+		break;
+	default: /* bhsd */
+		s = (struct te_k_strides){ ntokens * nheads * wide, wide, ntokens * wide };
+		break;
+	}
+	*ret_n = (batch - 1) * s.batch + (ntokens - 1) * s.token + (nheads - 1) * s.head + d;
+	return s;
+}
+
+/* gradient: of an array that several operands may be in */
+static struct operand operand_of(struct model *m, const void *p, int64_t n, struct te_k_strides s,
+				 int64_t ntokens, int nheads, int d)
+{
+	struct operand x = { .s = s };
+
+	x.x = model_values(m, m->dtype, p, n);
+	x.abs = model_magnitudes(m, x.x, n);
+	x.g = model_doubles(m, n);
+	x.g_err = model_errors(m, n, s, 0, ntokens, nheads, d);
+	return x;
+}
+
+static void add_packed(struct run *r, float amplitude)
+{
+	const struct shape *s = &r->m.s;
+	const struct te_k_strides all = { s->T * row_of(s), row_of(s), s->d };
+	struct model *m = &r->m;
+
+	r->nqkv = s->batch * s->T * row_of(s);
+	r->f.qkv = kc_normal(m->dtype, r->nqkv, amplitude);
+	r->b.dqkv = kc_poison(m->dtype, r->nqkv);
+	m->q = m->k = m->v = operand_of(m, r->f.qkv, r->nqkv, all, s->T, s->nheads + 2 * s->nkv,
+					s->d);
+	m->k.at = (int64_t)s->nheads * s->d;
+	m->v.at = m->k.at + (int64_t)s->nkv * s->d;
+}
+
+static void add_separate(struct run *r, float amplitude)
+{
+	const struct shape *s = &r->m.s;
+	struct te_k_attn_more *x = &r->f.more;
+	struct model *m = &r->m;
+
+	x->klen = s->S;
+	x->head_dim_v = s->dv;
+	x->qs = any_strides(s->batch, s->T, s->nheads, s->d, &r->nqkv);
+	x->ks = any_strides(s->batch, s->S, s->nkv, s->d, &r->nk);
+	x->vs = any_strides(s->batch, s->S, s->nkv, s->dv, &r->nv);
+	r->f.qkv = kc_normal(m->dtype, r->nqkv, amplitude);
+	x->k = kc_normal(m->dtype, r->nk, amplitude);
+	x->v = kc_normal(m->dtype, r->nv, amplitude);
+	r->b.dqkv = kc_poison(m->dtype, r->nqkv);
+	r->b.dk = kc_poison(m->dtype, r->nk);
+	r->b.dv = kc_poison(m->dtype, r->nv);
+	m->q = operand_of(m, r->f.qkv, r->nqkv, x->qs, s->T, s->nheads, s->d);
+	m->k = operand_of(m, x->k, r->nk, x->ks, s->S, s->nkv, s->d);
+	m->v = operand_of(m, x->v, r->nv, x->vs, s->S, s->nkv, s->dv);
+}
+
+static struct run run_with(const struct shape *shape, int32_t dtype, uint32_t threshold,
+			   float amplitude, int more)
+{
+	struct run r = { .m = { .s = *shape, .dtype = dtype, .threshold = threshold } };
+	struct shape *s = &r.m.s;
 	const float scale = tt_rand_float(0.5f, 1.5f) / sqrtf((float)s->d);
 	uint64_t *words = kc_poison(TE_DTYPE_UINT8, 16);
 	const uint32_t tag = (uint32_t)tt_rand_u64();
 
-	r.nqkv = s->batch * s->T * row_of(s);
-	r.nout = s->batch * s->T * s->nheads * s->d;
+	s->S = s->S ? s->S : s->T;
+	s->dv = s->dv ? s->dv : s->d;
 	r.nlse = s->batch * s->T * s->nheads;
 	words[0] = r.m.words[0] = tt_rand_u64();
 	words[1] = r.m.words[1] = (uint64_t)tt_rand_int(0, 1 << 30);
@@ -426,8 +342,18 @@ static struct run run_of(const struct shape *s, int32_t dtype, uint32_t threshol
 	r.m.tag = tag;
 	r.m.first_head = tt_rand_int(0, 5);
 	r.m.other_heads = tt_rand_int(5, 9);
+	if (more & SEPARATE) {
+		add_separate(&r, amplitude);
+		r.m.os = any_strides(s->batch, s->T, s->nheads, s->dv, &r.nout);
+		r.f.more.os = r.m.os;
+	} else {
+		add_packed(&r, amplitude);
+		r.m.os = (struct te_k_strides){ s->T * s->nheads * s->d, (int64_t)s->nheads * s->d,
+						s->d };
+		r.nout = s->batch * s->T * s->nheads * s->d;
+	}
 	r.f = (struct te_k_attn_fwd){
-		.qkv = kc_normal(dtype, r.nqkv, amplitude),
+		.qkv = r.f.qkv,
 		.out = kc_poison(dtype, r.nout),
 		.lse = kc_poison(TE_DTYPE_FP32, r.nlse),
 		.seed = words,
@@ -443,6 +369,7 @@ static struct run run_of(const struct shape *s, int32_t dtype, uint32_t threshol
 		.dtype = dtype,
 		.first_head = r.m.first_head,
 		.other_heads = r.m.other_heads,
+		.more = r.f.more,
 	};
 	r.b = (struct te_k_attn_bwd){
 		.qkv = r.f.qkv,
@@ -450,7 +377,9 @@ static struct run run_of(const struct shape *s, int32_t dtype, uint32_t threshol
 		.dout = kc_normal(dtype, r.nout, 1.0f),
 		.lse = r.f.lse,
 		.delta = kc_poison(TE_DTYPE_FP32, r.nlse),
-		.dqkv = kc_poison(dtype, r.nqkv),
+		.dqkv = r.b.dqkv,
+		.dk = r.b.dk,
+		.dv = r.b.dv,
 		.seed = words,
 		.offset = words + 1,
 		.batch = s->batch,
@@ -465,19 +394,21 @@ static struct run run_of(const struct shape *s, int32_t dtype, uint32_t threshol
 		.first_head = r.m.first_head,
 		.other_heads = r.m.other_heads,
 	};
-	r.m.qkv = values(dtype, r.f.qkv, r.nqkv);
-	r.m.qkv_abs = magnitudes(r.m.qkv, r.nqkv);
-	r.m.o = doubles(r.nout);
-	r.m.o_err = doubles(r.nout);
-	r.m.lse = doubles(r.nlse);
-	r.m.lse_err = doubles(r.nlse);
-	r.m.delta = doubles(r.nlse);
-	r.m.delta_err = doubles(r.nlse);
-	r.m.g = doubles(r.nqkv);
-	r.m.g_err = doubles(r.nqkv);
+	r.m.o = model_doubles(&r.m, r.nout);
+	r.m.o_err = model_errors(&r.m, r.nout, r.m.os, 0, s->T, s->nheads, s->dv);
+	r.m.lse = model_doubles(&r.m, r.nlse);
+	r.m.lse_err = model_doubles(&r.m, r.nlse);
+	r.m.delta = model_doubles(&r.m, r.nlse);
+	r.m.delta_err = model_doubles(&r.m, r.nlse);
 	if (dtype == TE_DTYPE_BF16 && (s->d == 64 || s->d == 128) && !threshold)
 		r.b.sums = kc_poison(TE_DTYPE_UINT8, te_k_attn_sums_nbytes(&r.b));
+	add_more(&r, more);
 	return r;
+}
+
+static struct run run_of(const struct shape *s, int32_t dtype, uint32_t threshold, float amplitude)
+{
+	return run_with(s, dtype, threshold, amplitude, 0);
 }
 
 static void run_forward(const struct run *r)
@@ -544,7 +475,7 @@ static void run_pre(struct run *r)
 	const size_t nbytes = (size_t)r->nlse * sizeof(float);
 
 	launch_pre(r);
-	pre(&r->m);
+	model_pre(&r->m);
 	if (!is_strips(&r->m.s, r->m.dtype, r->m.threshold, TE_K_ATTN_HAS_MORE(&r->b))) {
 		near(&r->m, TE_DTYPE_FP32, r->b.delta, r->m.delta, r->m.delta_err, r->nlse,
 		     "delta");
@@ -576,43 +507,29 @@ static void without_delta(struct run *r, size_t nbytes)
 	free(want);
 }
 
-static void one(const struct shape *s, int32_t dtype, uint32_t threshold, float amplitude,
-		int more)
+/* dk and dv in one array, and in the other launch dq, which is copied next to them */
+static void check_packed(struct run *r, int strips)
 {
-	struct run r = run_of(s, dtype, threshold, amplitude);
-	const size_t nbytes = (size_t)r.nqkv * te_dtype_nbytes((enum te_dtype)dtype);
+	const struct shape *s = &r->m.s;
+	const size_t w = te_dtype_nbytes((enum te_dtype)r->m.dtype), nbytes = (size_t)r->nqkv * w;
 	const int64_t nq = (int64_t)s->nheads * s->d;
-	const int strips = is_strips(s, dtype, threshold, more);
-	char *before;
-	int once;
+	char *before = copy_of(r->b.dqkv, nbytes);
+	const int once = launch_dkv(r) || strips;
 
-	add_more(&r, more);
-	run_forward(&r);
-	forward(&r.m);
-	near(&r.m, dtype, r.f.out, r.m.o, r.m.o_err, r.nout, "out");
-	near(&r.m, TE_DTYPE_FP32, r.f.lse, r.m.lse, r.m.lse_err, r.nlse, "lse");
-	/* from here on, both read the reference's out and lse */
-	r.m.out = values(dtype, r.b.out, r.nout);
-	r.m.dout = values(dtype, r.b.dout, r.nout);
-	r.m.dout_abs = magnitudes(r.m.dout, r.nout);
-	run_pre(&r);
-	backward(&r.m, r.b.lse, r.b.delta);
-	before = copy_of(r.b.dqkv, nbytes);
-	once = launch_dkv(&r) || strips;
 	if (!once)
-		untouched(&r, before, 0, nq);
+		untouched(r, before, 0, nq);
 	free(before);
-	before = copy_of(kc_got(r.b.dqkv), nbytes);
+	before = copy_of(kc_got(r->b.dqkv), nbytes);
 	/* copy the reference's k and v parts next to its q part, to compare all of dqkv at once */
-	kc_defer(r.b.dqkv);
-	KC_RUN(ATTN_BWD_DQ, &r.b);
+	kc_defer(r->b.dqkv);
+	kc_defer(r->b.dbias);
+	KC_RUN(ATTN_BWD_DQ, &r->b);
 	for (int64_t t = 0; t < s->batch * s->T; t++) {
-		const size_t w = te_dtype_nbytes((enum te_dtype)dtype);
 		const size_t at = (size_t)(t * row_of(s) + nq) * w;
 		const size_t n = (size_t)(row_of(s) - nq) * w;
-		char *got = (char *)(uintptr_t)kc_got(r.b.dqkv);
+		char *got = (char *)(uintptr_t)kc_got(r->b.dqkv);
 
-		ck_assert_msg(!memcmp(got + at, (char *)r.b.dqkv + at, n),
+		ck_assert_msg(!memcmp(got + at, (char *)r->b.dqkv + at, n),
 			      "row %d: dq is written outside of its part", (int)t);
 		memcpy(got + at, before + at, n);
 		if (once) {
@@ -620,11 +537,71 @@ static void one(const struct shape *s, int32_t dtype, uint32_t threshold, float 
 			memcpy(got + at - nq * w, before + at - nq * w, nq * w);
 		}
 	}
-	near(&r.m, dtype, r.b.dqkv, r.m.g, r.m.g_err, r.nqkv, "dqkv");
+	near(&r->m, r->m.dtype, r->b.dqkv, r->m.q.g, r->m.q.g_err, r->nqkv, "dqkv");
 	if (strips)
-		without_delta(&r, nbytes);
+		without_delta(r, nbytes);
 	free(before);
-	model_free(&r.m);
+}
+
+static void check_separate(struct run *r)
+{
+	struct model *m = &r->m;
+
+	kc_defer(r->b.dk);
+	kc_defer(r->b.dv);
+	KC_RUN(ATTN_BWD_DKV, &r->b);
+	near(m, m->dtype, r->b.dk, m->k.g, m->k.g_err, r->nk, "dk");
+	near(m, m->dtype, r->b.dv, m->v.g, m->v.g_err, r->nv, "dv");
+	kc_defer(r->b.dqkv);
+	kc_defer(r->b.dbias);
+	KC_RUN(ATTN_BWD_DQ, &r->b);
+	near(m, m->dtype, r->b.dqkv, m->q.g, m->q.g_err, r->nqkv, "dq");
+}
+
+static void check_sinks(struct run *r)
+{
+	const struct te_k_attn_sinks k = {
+		.lse = r->b.lse,
+		.delta = r->b.delta,
+		.sinks = r->m.sinks,
+		.dsinks = r->dsinks,
+		.batch = r->m.s.batch,
+		.seqlen = r->m.s.T,
+		.nheads = r->m.s.nheads,
+	};
+
+	kc_defer(r->dsinks);
+	KC_RUN(ATTN_BWD_SINKS, &k);
+	near(&r->m, TE_DTYPE_FP32, r->dsinks, r->m.dsinks, r->m.dsinks_err, r->m.s.nheads,
+	     "dsinks");
+}
+
+static void one(const struct shape *s, int32_t dtype, uint32_t threshold, float amplitude,
+		int more)
+{
+	struct run r = run_with(s, dtype, threshold, amplitude, more);
+	struct model *m = &r.m;
+
+	run_forward(&r);
+	model_forward(m);
+	near(m, dtype, r.f.out, m->o, m->o_err, r.nout, "out");
+	near(m, TE_DTYPE_FP32, r.f.lse, m->lse, m->lse_err, r.nlse, "lse");
+	/* from here on, both read the reference's out and lse */
+	m->out = model_values(m, dtype, r.b.out, r.nout);
+	m->dout = model_values(m, dtype, r.b.dout, r.nout);
+	m->dout_abs = model_magnitudes(m, m->dout, r.nout);
+	run_pre(&r);
+	model_backward(m, r.b.lse, r.b.delta);
+	if (more & SEPARATE)
+		check_separate(&r);
+	else
+		check_packed(&r, is_strips(s, dtype, threshold, more));
+	if (r.b.dbias)
+		near(m, TE_DTYPE_FP32, r.b.dbias, m->dbias, m->dbias_err,
+		     (m->bias_head ? s->nheads : 1) * m->s.T * m->s.S, "dbias");
+	if (r.dsinks)
+		check_sinks(&r);
+	model_free(m);
 	kc_reset();
 }
 
@@ -703,7 +680,7 @@ START_TEST(more_agrees_with_fp64)
 	const uint32_t some = (uint32_t)tt_rand_int(1, 30000);
 
 	one(&shapes[tt_rand_int(0, n - 1)], _i / 15 & 1 ? TE_DTYPE_BF16 : TE_DTYPE_FP32,
-	    _i / 30 & 1 ? some : 0, _i / 60 & 1 ? 6.0f : 1.0f, more);
+	    _i / 30 & 1 ? some : 0, _i / 60 & 1 ? 6.0f : 1.0f, supported(more));
 }
 END_TEST
 
@@ -730,7 +707,7 @@ static struct shape any_shape(void)
 			       kind == 0 ? 64 :
 			       kind == 1 ? most / 2 * (int)tt_rand_int(1, 2) :
 			       kind == 2 ? 8 * (int)tt_rand_int(1, most / 8) :
-					   (int)tt_rand_int(1, most) };
+					   (int)tt_rand_int(1, most), 0, 0 };
 }
 
 /*
@@ -749,9 +726,121 @@ START_TEST(any_case_agrees_with_fp64)
 
 		one(&s, tt_rand_int(0, 2) ? TE_DTYPE_BF16 : TE_DTYPE_FP32,
 		    tt_rand_int(0, 2) ? 0 : some, amplitudes[tt_rand_int(0, 3)],
-		    tt_rand_int(0, 1) ? (int)tt_rand_int(1, 15) :
-		    tt_rand_int(0, 1) ? WINDOW : 0);
+		    supported(tt_rand_int(0, 1) ? (int)tt_rand_int(1, 15) :
+			      tt_rand_int(0, 1) ? WINDOW : 0));
 	}
+}
+END_TEST
+
+/* each with each of what is not packed causal attention */
+static void any_arguments(void)
+{
+	static const int sets[] = { ALL, SEPARATE | OFFSETS | FULL | RIGHT | BOTTOM | WINDOW,
+				    BIAS | SINKS | ALIBI | CAP, SEPARATE | BOTTOM };
+	struct shape s = any_shape();
+	const int more = supported((int)tt_rand_int(1, ALL) & sets[tt_rand_int(0, 3)]);
+
+	if (more & SEPARATE) {
+		s.S = tt_rand_int(0, 2) ? tt_rand_int(1, 200) : s.T;
+		s.dv = tt_rand_int(0, 1) ? any_shape().d : s.d;
+		s.batch = more & OFFSETS ? 1 : s.batch;
+	}
+	one(&s, tt_rand_int(0, 1) ? TE_DTYPE_BF16 : TE_DTYPE_FP32,
+	    tt_rand_int(0, 2) ? 0 : (uint32_t)tt_rand_int(1, 60000), 1.0f, more);
+}
+
+/* by TT_ROUNDS as above */
+START_TEST(any_arguments_agree_with_fp64)
+{
+	const char *rounds = getenv("TT_ROUNDS");
+	const int n = rounds ? atoi(rounds) : TT_FEWER(40);
+
+	for (int i = 0; i < n; i++)
+		any_arguments();
+}
+END_TEST
+
+/* the sum of dout out, of the model */
+static double loss_of(struct model *m, int64_t n)
+{
+	double sum = 0;
+
+	memset(m->o, 0, (size_t)n * sizeof(*m->o));
+	model_forward(m);
+	for (int64_t i = 0; i < n; i++)
+		sum += m->o[i] * m->dout[i];
+	return sum;
+}
+
+static void differs_by(double up, double down, double gradient, const char *what, int64_t i)
+{
+	const double slope = (up - down) / 0x1p-7;
+
+	ck_assert_msg(fabs(slope - gradient) < 1e-3 * (1 + fabs(gradient)), "%s %d: %g, not %g",
+		      what, (int)i, gradient, slope);
+}
+
+static void check_floats(struct run *r, const float *x, const double *g, int64_t n,
+			 const char *what)
+{
+	float *at = (float *)(uintptr_t)x;
+
+	for (int64_t i = 0; i < n; i++) {
+		const float was = at[i];
+		double up;
+
+		at[i] = was + 0x1p-8f;
+		up = loss_of(&r->m, r->nout);
+		at[i] = was - 0x1p-8f;
+		differs_by(up, loss_of(&r->m, r->nout), g[i], what, i);
+		at[i] = was;
+	}
+}
+
+static void check_doubles(struct run *r, const struct operand *x, int64_t n, const char *what)
+{
+	for (int64_t i = 0; i < n; i++) {
+		const double was = x->x[i];
+		double up;
+
+		x->x[i] = was + 0x1p-8;
+		up = loss_of(&r->m, r->nout);
+		x->x[i] = was - 0x1p-8;
+		differs_by(up, loss_of(&r->m, r->nout), x->g[i], what, i);
+		x->x[i] = was;
+	}
+}
+
+/* the model's own gradients; _i: with a softcap, with slopes */
+START_TEST(model_agrees_with_finite_differences)
+{
+	const struct shape s = { 2, 5, 4, 2, 3, 6, 2 };
+	const int more = SEPARATE | BIAS | SINKS | FULL | (_i & 1 ? CAP : 0) | (_i & 2 ? ALIBI : 0);
+	struct run r = run_with(&s, TE_DTYPE_FP32, 0, 1.0f, more);
+	const int64_t nbias = (r.m.bias_head ? s.nheads : 1) * s.T * s.S;
+	float lse[40], delta[40];
+	struct model *m = &r.m;
+
+	m->dbias = model_doubles(m, nbias);
+	m->dbias_err = model_doubles(m, nbias);
+	memset(m->dsinks, 0, (size_t)s.nheads * sizeof(*m->dsinks));
+	m->dout = model_values(m, TE_DTYPE_FP32, r.b.dout, r.nout);
+	m->dout_abs = model_magnitudes(m, m->dout, r.nout);
+	loss_of(m, r.nout);
+	m->out = m->o;
+	model_pre(m);
+	for (int64_t i = 0; i < r.nlse; i++) {
+		lse[i] = (float)m->lse[i];
+		delta[i] = (float)m->delta[i];
+	}
+	model_backward(m, lse, delta);
+	check_floats(&r, m->sinks, m->dsinks, s.nheads, "sink");
+	check_floats(&r, m->bias, m->dbias, nbias, "bias");
+	check_doubles(&r, &m->q, r.nqkv, "q");
+	check_doubles(&r, &m->k, r.nk, "k");
+	check_doubles(&r, &m->v, r.nv, "v");
+	model_free(m);
+	kc_reset();
 }
 END_TEST
 
@@ -838,11 +927,11 @@ static char *results_of(struct run *r, int64_t from, int64_t to, size_t *ret_nby
 static void choose_document(const struct run *r, int64_t *ret_from, int64_t *ret_to)
 {
 	const int64_t T = r->m.s.T, at = tt_rand_int(0, T - 1);
-	int64_t unused;
+	int64_t unused, diagonal;
 
-	*ret_from = keys_of(&r->m, 0, at, &unused);
+	*ret_from = model_keys(&r->m, 0, at, &unused, &diagonal);
 	*ret_to = at + 1;
-	while (*ret_to < T && keys_of(&r->m, 0, *ret_to, &unused) == *ret_from)
+	while (*ret_to < T && model_keys(&r->m, 0, *ret_to, &unused, &diagonal) == *ret_from)
 		++*ret_to;
 }
 
@@ -853,9 +942,9 @@ static void choose_document(const struct run *r, int64_t *ret_from, int64_t *ret
 START_TEST(documents_do_not_see_each_other)
 {
 	const int most = strcmp(backend, "host") ? 128 : 256;
-	const struct shape s = { 1, tt_rand_int(2, 300), 2, 1, (int)tt_rand_int(1, most) };
+	const struct shape s = { 1, tt_rand_int(2, 300), 2, 1, (int)tt_rand_int(1, most), 0, 0 };
 	const int32_t dtype = _i & 1 ? TE_DTYPE_BF16 : TE_DTYPE_FP32;
-	struct run r = run_of(&s, dtype, _i & 2 ? 9000 : 0, 1.0f);
+	struct run r = run_with(&s, dtype, _i & 2 ? 9000 : 0, 1.0f, _i & 4 ? CAP : 0);
 	const float other = strcmp(backend, "cuda") ? NAN : -70.0f;
 	int32_t *first = kc_poison(TE_DTYPE_INT32, s.T);
 	const int64_t len = tt_rand_int(1, s.T);
@@ -865,7 +954,6 @@ START_TEST(documents_do_not_see_each_other)
 
 	for (int64_t i = 0; i < s.T; i++)
 		first[i] = (int32_t)(i / len * len);
-	add_more(&r, _i & 4 ? CAP : 0);
 	r.m.first = r.f.first = r.b.first = first;
 	choose_document(&r, &from, &to);
 	want = results_of(&r, from, to, &nbytes);
@@ -893,8 +981,8 @@ END_TEST
 START_TEST(a_document_has_the_bits_of_it_alone)
 {
 	const int64_t from = 64 * tt_rand_int(0, 3), n = tt_rand_int(1, 150);
-	const struct shape s = { 1, from + n + tt_rand_int(0, 70), 4, 2, 40 };
-	const struct shape alone = { 1, n, 4, 2, 40 };
+	const struct shape s = { 1, from + n + tt_rand_int(0, 70), 4, 2, 40, 0, 0 };
+	const struct shape alone = { 1, n, 4, 2, 40, 0, 0 };
 	const int32_t dtype = _i & 1 ? TE_DTYPE_BF16 : TE_DTYPE_FP32;
 	struct run r = run_of(&s, dtype, 0, 1.0f), one = run_of(&alone, dtype, 0, 1.0f);
 	const size_t w = te_dtype_nbytes((enum te_dtype)dtype);
@@ -941,7 +1029,7 @@ START_TEST(drops_the_requested_share)
 	m.tag = (uint32_t)tt_rand_u64();
 	for (int64_t q = 0; q < n; q++)
 		for (int64_t k = 0; k < n; k++)
-			kept += factor(&m, 3, q, k) > 0;
+			kept += model_factor(&m, 3, q, k) > 0;
 	p = 1 - m.threshold / 65536.0;
 	sigma = sqrt(p * (1 - p) / (double)(n * n));
 	ck_assert(fabs((double)kept / (double)(n * n) - p) < 6 * sigma);
@@ -961,8 +1049,10 @@ void attn_cases(Suite *s, const char *on)
 	TT_ADD_LOOP(c[1], bf16_agrees_with_fp64, n, 3);
 	TT_ADD_LOOP(c[3], more_agrees_with_fp64, 120, 8);
 	tcase_add_test(c[4], any_case_agrees_with_fp64);
+	tcase_add_test(c[4], any_arguments_agree_with_fp64);
 	tcase_add_loop_test(c[3], documents_do_not_see_each_other, 0, 8);
 	if (!strcmp(on, "host")) {
+		tcase_add_loop_test(c[3], model_agrees_with_finite_differences, 0, 4);
 		tcase_add_loop_test(c[3], a_document_has_the_bits_of_it_alone, 0, 4);
 		TT_ADD_LOOP(c[3], wide_heads_agree_with_fp64, 64, 8);
 		tcase_add_loop_test(c[2], casts_what_it_computes, 4 * NSHAPES, 4 * NSHAPES + 4);

@@ -491,4 +491,14 @@ template <class T> DEV void flat_put(T *y, int64_t n, bool vec, int u, const flo
 		store_some(y + at, left, v);
 }
 
+/* kernel te_k_NAME of a struct te_k_ARGS a, with BOUNDS as in __launch_bounds__(): te_begin(), then
+ * the call that follows */
+#define TE_KERNEL(NAME, ARGS, BOUNDS, ...)                                                    \
+	extern "C" __global__ void __launch_bounds__ BOUNDS                                   \
+		te_k_##NAME(const __grid_constant__ struct te_k_##ARGS a)                     \
+	{                                                                                     \
+		te_begin();                                                                   \
+		__VA_ARGS__;                                                                  \
+	}
+
 #endif

@@ -539,14 +539,10 @@ template <class T, int A, bool GATED> DEV void act_bwd_block_body(const struct t
 	block_put(o, a.q.scaling, t, dx, &shared);
 }
 
-#define BLOCK_FUNC(DIR, T, t, A, GATED, name)                                                   \
-	extern "C" __global__ void                                                              \
-	__launch_bounds__(BLOCK_THREADS, sizeof(T) == 2 && A != ACT_ANY ? 2 : 1)                \
-		te_k_act_##DIR##_##name##t(const __grid_constant__ struct te_k_act_##DIR a)  \
-	{                                                                                       \
-		te_begin();                                                                     \
-		act_##DIR##_block_body<T, A, GATED>(a);                                         \
-	}
+#define BLOCK_FUNC(DIR, T, t, A, GATED, name)                                   \
+	TE_KERNEL(act_##DIR##_##name##t, act_##DIR,                             \
+		  (BLOCK_THREADS, sizeof(T) == 2 && A != ACT_ANY ? 2 : 1),      \
+		  act_##DIR##_block_body<T, A, GATED>(a))
 /* blocks of a multiprocessor that registers have room for */
 #define GATED_fwd 3
 #define GATED_bwd 2

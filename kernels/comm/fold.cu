@@ -96,13 +96,8 @@ template <int DTYPE> DEV void fold_body(const struct te_k_comm_fold &a)
 			fold_at<DTYPE, false>(a, i, clamp_int(a.n - i, 0, E));
 }
 
-#define FOLD(name, dtype)                                                                     \
-	extern "C" __global__ void __launch_bounds__(COMM_FOLD_THREADS)                        \
-		te_k_comm_fold_##name(const __grid_constant__ struct te_k_comm_fold a)         \
-	{                                                                                      \
-		te_begin();                                                                    \
-		fold_body<dtype>(a);                                                           \
-	}
+#define FOLD(name, dtype)       \
+	TE_KERNEL(comm_fold_##name, comm_fold, (COMM_FOLD_THREADS), fold_body<dtype>(a))
 FOLD(fp32, TE_D_FP32)
 FOLD(bf16, TE_D_BF16)
 FOLD(fp16, TE_D_FP16)

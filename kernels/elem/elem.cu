@@ -263,13 +263,8 @@ template <class E> DEV void transpose_body(const struct te_k_transpose &a)
 	}
 }
 
-#define TE_NAME(E, t)                                                                         \
-	extern "C" __global__ void __launch_bounds__(TRANSPOSE_THREADS)                       \
-		te_k_transpose_##t(const __grid_constant__ struct te_k_transpose a)           \
-	{                                                                                     \
-		te_begin();                                                                   \
-		transpose_body<E>(a);                                                         \
-	}
+#define TE_NAME(E, t)   \
+	TE_KERNEL(transpose_##t, transpose, (TRANSPOSE_THREADS), transpose_body<E>(a))
 TE_NAME(uint8_t, 1)
 TE_NAME(unsigned short, 2)
 TE_NAME(uint32_t, 4)
@@ -282,31 +277,11 @@ extern "C" __global__ void te_k_rng_next(const __grid_constant__ struct te_k_rng
 	*a.next += a.advance;
 }
 
-#define TE_NAME(T, t)                                                                         \
-	extern "C" __global__ void __launch_bounds__(TE_FLAT_THREADS)                         \
-		te_k_bias_fwd_##t(const __grid_constant__ struct te_k_bias_fwd a)             \
-	{                                                                                     \
-		te_begin();                                                                   \
-		bias_fwd_body<T>(a);                                                          \
-	}                                                                                     \
-	extern "C" __global__ void __launch_bounds__(TE_FLAT_THREADS)                         \
-		te_k_add_##t(const __grid_constant__ struct te_k_add a)                       \
-	{                                                                                     \
-		te_begin();                                                                   \
-		add_body<T>(a);                                                               \
-	}                                                                                     \
-	extern "C" __global__ void __launch_bounds__(TE_FLAT_THREADS)                         \
-		te_k_scaled_##t(const __grid_constant__ struct te_k_scaled a)         \
-	{                                                                                     \
-		te_begin();                                                                   \
-		scale_body<T>(a);                                                     \
-	}                                                                                     \
-	extern "C" __global__ void __launch_bounds__(TE_FLAT_THREADS)                         \
-		te_k_dropout_##t(const __grid_constant__ struct te_k_dropout a)               \
-	{                                                                                     \
-		te_begin();                                                                   \
-		dropout_body<T>(a);                                                           \
-	}
+#define TE_NAME(T, t)                                                                   \
+	TE_KERNEL(bias_fwd_##t, bias_fwd, (TE_FLAT_THREADS), bias_fwd_body<T>(a))       \
+	TE_KERNEL(add_##t, add, (TE_FLAT_THREADS), add_body<T>(a))                      \
+	TE_KERNEL(scaled_##t, scaled, (TE_FLAT_THREADS), scale_body<T>(a))              \
+	TE_KERNEL(dropout_##t, dropout, (TE_FLAT_THREADS), dropout_body<T>(a))
 TE_NAME(float, fp32)
 TE_NAME(bf16, bf16)
 #undef TE_NAME

@@ -409,41 +409,18 @@ template <class T, class G> DEV void pos_bwd_body(const struct te_k_pos_bwd &a)
 }
 
 #define TE_NAME(T, t)                                                                           \
-	extern "C" __global__ void __launch_bounds__(EMBED_FWD_THREADS)                         \
-		te_k_embed_fwd_##t(const __grid_constant__ struct te_k_embed_fwd a)             \
-	{                                                                                       \
-		te_begin();                                                                     \
-		embed_fwd_body<T, false>(a);                                                    \
-	}                                                                                       \
-	extern "C" __global__ void __launch_bounds__(EMBED_FWD_THREADS)                         \
-		te_k_embed_fwd_split_##t(const __grid_constant__ struct te_k_embed_fwd a)       \
-	{                                                                                       \
-		te_begin();                                                                     \
-		embed_fwd_body<T, true>(a);                                                     \
-	}
+	TE_KERNEL(embed_fwd_##t, embed_fwd, (EMBED_FWD_THREADS), embed_fwd_body<T, false>(a))   \
+	TE_KERNEL(embed_fwd_split_##t, embed_fwd, (EMBED_FWD_THREADS),                          \
+		  embed_fwd_body<T, true>(a))
 TE_NAME(float, fp32)
 TE_NAME(bf16, bf16)
 #undef TE_NAME
 
 #define TE_NAME(T, G, t)                                                                        \
-	extern "C" __global__ void __launch_bounds__(EMBED_BWD_THREADS, 2)                      \
-		te_k_embed_bwd_##t(const __grid_constant__ struct te_k_embed_bwd a)             \
-	{                                                                                       \
-		te_begin();                                                                     \
-		embed_bwd_body<T, G>(a);                                                        \
-	}                                                                                       \
-	extern "C" __global__ void __launch_bounds__(EMBED_SMALL_M_THREADS)                     \
-		te_k_embed_bwd_small_m_##t(const __grid_constant__ struct te_k_embed_bwd a)     \
-	{                                                                                       \
-		te_begin();                                                                     \
-		embed_bwd_small_m_body<T, G>(a);                                                \
-	}                                                                                       \
-	extern "C" __global__ void __launch_bounds__(POS_BWD_THREADS)                           \
-		te_k_pos_bwd_##t(const __grid_constant__ struct te_k_pos_bwd a)                 \
-	{                                                                                       \
-		te_begin();                                                                     \
-		pos_bwd_body<T, G>(a);                                                          \
-	}
+	TE_KERNEL(embed_bwd_##t, embed_bwd, (EMBED_BWD_THREADS, 2), embed_bwd_body<T, G>(a))    \
+	TE_KERNEL(embed_bwd_small_m_##t, embed_bwd, (EMBED_SMALL_M_THREADS),                    \
+		  embed_bwd_small_m_body<T, G>(a))                                              \
+	TE_KERNEL(pos_bwd_##t, pos_bwd, (POS_BWD_THREADS), pos_bwd_body<T, G>(a))
 TE_NAME(float, float, fp32)
 TE_NAME(bf16, float, bf16)
 TE_NAME(float, bf16, to_bf16_fp32)

@@ -526,38 +526,13 @@ template <class T> DEV void ce_grad_twice_body(const struct te_k_ce_grad &a)
 	ce_bwd_body<T>(b);
 }
 
-extern "C" __global__ void __launch_bounds__(CE_THREADS, 1)
-	te_k_ce_grad_long_bf16(const __grid_constant__ struct te_k_ce_grad a)
-{
-	te_begin();
-	ce_grad_body<bf16, CE_HELD_VECTORS>(a);
-}
+TE_KERNEL(ce_grad_long_bf16, ce_grad, (CE_THREADS, 1), ce_grad_body<bf16, CE_HELD_VECTORS>(a))
 
 #define TE_NAME(T, t)                                                                           \
-	extern "C" __global__ void __launch_bounds__(CE_THREADS, 2)                             \
-		te_k_ce_grad_##t(const __grid_constant__ struct te_k_ce_grad a)                 \
-	{                                                                                       \
-		te_begin();                                                                     \
-		ce_grad_body<T, 0>(a);                                                          \
-	}                                                                                       \
-	extern "C" __global__ void __launch_bounds__(CE_THREADS, 2)                             \
-		te_k_ce_grad_twice_##t(const __grid_constant__ struct te_k_ce_grad a)           \
-	{                                                                                       \
-		te_begin();                                                                     \
-		ce_grad_twice_body<T>(a);                                                       \
-	}                                                                                       \
-	extern "C" __global__ void __launch_bounds__(CE_THREADS, sizeof(T) == 2 ? 4 : 2)        \
-		te_k_ce_fwd_##t(const __grid_constant__ struct te_k_ce_fwd a)                   \
-	{                                                                                       \
-		te_begin();                                                                     \
-		ce_fwd_body<T>(a);                                                              \
-	}                                                                                       \
-	extern "C" __global__ void __launch_bounds__(CE_THREADS)                                \
-		te_k_ce_bwd_##t(const __grid_constant__ struct te_k_ce_bwd a)                   \
-	{                                                                                       \
-		te_begin();                                                                     \
-		ce_bwd_body<T>(a);                                                              \
-	}
+	TE_KERNEL(ce_grad_##t, ce_grad, (CE_THREADS, 2), ce_grad_body<T, 0>(a))                 \
+	TE_KERNEL(ce_grad_twice_##t, ce_grad, (CE_THREADS, 2), ce_grad_twice_body<T>(a))        \
+	TE_KERNEL(ce_fwd_##t, ce_fwd, (CE_THREADS, sizeof(T) == 2 ? 4 : 2), ce_fwd_body<T>(a))  \
+	TE_KERNEL(ce_bwd_##t, ce_bwd, (CE_THREADS), ce_bwd_body<T>(a))
 TE_NAME(float, fp32)
 TE_NAME(bf16, bf16)
 #undef TE_NAME

@@ -110,16 +110,8 @@ template <class T> DEV void sumsq_body(const struct te_k_sumsq &a)
 	a.part[blockIdx.x] = sum[0];
 }
 
-#define TE_NAME(T, t)                                                        \
-	extern "C" __global__ void __launch_bounds__(SUMSQ_THREADS, 8)       \
-		te_k_sumsq_##t(const __grid_constant__ struct te_k_sumsq a)  \
-	{                                                                    \
-		te_begin();                                                  \
-		sumsq_body<T>(a);                                            \
-	}
-TE_NAME(float, fp32)
-TE_NAME(bf16, bf16)
-#undef TE_NAME
+TE_KERNEL(sumsq_fp32, sumsq, (SUMSQ_THREADS, 8), sumsq_body<float>(a))
+TE_KERNEL(sumsq_bf16, sumsq, (SUMSQ_THREADS, 8), sumsq_body<bf16>(a))
 
 extern "C" __global__ void __launch_bounds__(ADAMW_BEGIN_THREADS)
 	te_k_adamw_begin(const __grid_constant__ struct te_k_adamw_begin a)
@@ -522,13 +514,9 @@ template <int MOMENTS, int MASTERS> DEV void adamw_small(const struct te_k_adamw
 	}
 }
 
-#define TE_NAME(MOMENTS, MASTERS, name)                                                       \
-	extern "C" __global__ void __launch_bounds__(ADAMW_THREADS)                           \
-		te_k_adamw##name(const __grid_constant__ struct te_k_adamw a)                 \
-	{                                                                                     \
-		te_begin();                                                                   \
-		adamw_small<TE_K_MOMENTS_##MOMENTS, TE_K_MASTERS_##MASTERS>(a);               \
-	}
+#define TE_NAME(MOMENTS, MASTERS, name)                 \
+	TE_KERNEL(adamw##name, adamw, (ADAMW_THREADS),  \
+		  adamw_small<TE_K_MOMENTS_##MOMENTS, TE_K_MASTERS_##MASTERS>(a))
 TE_NAME(FP32, BF16, _w16)
 TE_NAME(FP32, SPLIT, _split)
 TE_NAME(BF16, FP32, _bf16)

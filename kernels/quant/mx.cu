@@ -257,16 +257,10 @@ DEV void quantize_1x32_body(const struct te_k_q &q, const block_tile &t, const I
 	block_codes_store(s.word, t, (uint8_t *)q.col);
 }
 
-#define TE_NAME(T, t)                                                                           \
-	extern "C" __global__ void __launch_bounds__(BLOCK_THREADS, 2)                          \
-		te_k_quantize_1x32_##t(const __grid_constant__ struct te_k_quantize a)          \
-	{                                                                                       \
-		te_begin();                                                                     \
-		quantize_1x32_body<T>(a.q, mx_tile(a), input_of<T>(a));                         \
-	}
-TE_NAME(float, fp32)
-TE_NAME(bf16, bf16)
-#undef TE_NAME
+TE_KERNEL(quantize_1x32_fp32, quantize, (BLOCK_THREADS, 2),
+	  quantize_1x32_body<float>(a.q, mx_tile(a), input_of<float>(a)))
+TE_KERNEL(quantize_1x32_bf16, quantize, (BLOCK_THREADS, 2),
+	  quantize_1x32_body<bf16>(a.q, mx_tile(a), input_of<bf16>(a)))
 
 /* --- NVFP4 -------------------------------------------------------------------------------- */
 
@@ -400,16 +394,8 @@ template <class T> DEV void nvfp4_amax_body(const struct te_k_quantize &a)
 		atomicAdd(head + TE_K_NV_SUM, sum);
 }
 
-#define TE_NAME(T, t)                                                                           \
-	extern "C" __global__ void __launch_bounds__(nv_threads<T>::THREADS)                    \
-		te_k_nvfp4_amax_##t(const __grid_constant__ struct te_k_quantize a)             \
-	{                                                                                       \
-		te_begin();                                                                     \
-		nvfp4_amax_body<T>(a);                                                          \
-	}
-TE_NAME(float, fp32)
-TE_NAME(bf16, bf16)
-#undef TE_NAME
+TE_KERNEL(nvfp4_amax_fp32, quantize, (nv_threads<float>::THREADS), nvfp4_amax_body<float>(a))
+TE_KERNEL(nvfp4_amax_bf16, quantize, (nv_threads<bf16>::THREADS), nvfp4_amax_body<bf16>(a))
 
 struct nv_level {
 	float scale, inv;
@@ -668,13 +654,9 @@ DEV void quantize_nvfp4_body(const struct te_k_q &q, const block_tile &t, const 
 	}
 }
 
-#define FUNC(T, SQUARES, STOCHASTIC, name)                                                      \
-	extern "C" __global__ void __launch_bounds__(nv_threads<T>::THREADS)                    \
-		te_k_quantize_##name(const __grid_constant__ struct te_k_quantize a)            \
-	{                                                                                       \
-		te_begin();                                                                     \
-		quantize_nvfp4_body<T, SQUARES, STOCHASTIC>(a.q, mx_tile(a), input_of<T>(a));   \
-	}
+#define FUNC(T, SQUARES, STOCHASTIC, name)                              \
+	TE_KERNEL(quantize_##name, quantize, (nv_threads<T>::THREADS),  \
+		  quantize_nvfp4_body<T, SQUARES, STOCHASTIC>(a.q, mx_tile(a), input_of<T>(a)))
 #define TE_NAME(T, t)                                \
 	FUNC(T, false, false, 1x16_##t)              \
 	FUNC(T, false, true, 1x16_random_##t)        \
@@ -748,13 +730,9 @@ template <bool FP4, bool SPLIT> DEV void weights_body(const struct te_k_weights 
 		a.done->copies = version;
 }
 
-#define TE_NAME(FP4, SPLIT, name)                                                               \
-	extern "C" __global__ void __launch_bounds__(BLOCK_THREADS, FP4 ? 2 : 1)                \
-		te_k_weights_cast_##name(const __grid_constant__ struct te_k_weights a)         \
-	{                                                                                       \
-		te_begin();                                                                     \
-		weights_body<FP4, SPLIT>(a);                                                    \
-	}
+#define TE_NAME(FP4, SPLIT, name)                                               \
+	TE_KERNEL(weights_cast_##name, weights, (BLOCK_THREADS, FP4 ? 2 : 1),   \
+		  weights_body<FP4, SPLIT>(a))
 TE_NAME(false, false, mxfp8)
 TE_NAME(false, true, mxfp8_split)
 TE_NAME(true, false, nvfp4)
@@ -811,13 +789,9 @@ template <int D, class T> DEV void dequantize_mx_body(const struct te_k_dequanti
 	}
 }
 
-#define TE_NAME(D, T, name)                                                                     \
-	extern "C" __global__ void __launch_bounds__(TE_FLAT_THREADS)                           \
-		te_k_dequantize_mx_##name(const __grid_constant__ struct te_k_dequantize a)     \
-	{                                                                                       \
-		te_begin();                                                                     \
-		dequantize_mx_body<D, T>(a);                                                    \
-	}
+#define TE_NAME(D, T, name)                                             \
+	TE_KERNEL(dequantize_mx_##name, dequantize, (TE_FLAT_THREADS),  \
+		  dequantize_mx_body<D, T>(a))
 TE_NAME(TE_D_E4M3, float, e4m3_fp32)
 TE_NAME(TE_D_E4M3, bf16, e4m3_bf16)
 TE_NAME(TE_D_E5M2, float, e5m2_fp32)

@@ -101,16 +101,8 @@ template <class T> DEV void amax_body(const struct te_k_amax &a)
 	block_amax(a.amax, m);
 }
 
-#define TE_NAME(T, t)                                                           \
-	extern "C" __global__ void __launch_bounds__(AMAX_THREADS)              \
-		te_k_amax_##t(const __grid_constant__ struct te_k_amax a)       \
-	{                                                                       \
-		te_begin();                                                     \
-		amax_body<T>(a);                                                \
-	}
-TE_NAME(float, fp32)
-TE_NAME(bf16, bf16)
-#undef TE_NAME
+TE_KERNEL(amax_fp32, amax, (AMAX_THREADS), amax_body<float>(a))
+TE_KERNEL(amax_bf16, amax, (AMAX_THREADS), amax_body<bf16>(a))
 
 /* --- scales -------------------------------------------------------------- */
 
@@ -240,13 +232,8 @@ template <class T, int D, int R, bool PAD> DEV void quantize_body(const struct t
 }
 
 #define FUNC(T, D, R, PAD, name)                                                                \
-	extern "C" __global__ void __launch_bounds__(TILE_THREADS,                              \
-						      PAD ? 3 : sizeof(T) == 2 ? 5 : 4)         \
-		te_k_quantize_##name(const __grid_constant__ struct te_k_quantize a)            \
-	{                                                                                       \
-		te_begin();                                                                     \
-		quantize_body<T, D, R, PAD>(a);                                                 \
-	}
+	TE_KERNEL(quantize_##name, quantize, (TILE_THREADS, PAD ? 3 : sizeof(T) == 2 ? 5 : 4),  \
+		  quantize_body<T, D, R, PAD>(a))
 #define TE_NAME(T, D, name)                             \
 	FUNC(T, D, TILE_R, false, name)                 \
 	FUNC(T, D, TILE_R, true, pad_##name)            \
@@ -287,13 +274,8 @@ DEV void quantize_block_body(const struct te_k_quantize &a)
 }
 
 #define FUNC(T, SCALING, PAD, name)                                                             \
-	extern "C" __global__ void __launch_bounds__(BLOCK_THREADS,                             \
-						      sizeof(T) == 2 && !PAD ? 3 : 2)           \
-		te_k_quantize_##name(const __grid_constant__ struct te_k_quantize a)            \
-	{                                                                                       \
-		te_begin();                                                                     \
-		quantize_block_body<T, SCALING, PAD>(a);                                        \
-	}
+	TE_KERNEL(quantize_##name, quantize, (BLOCK_THREADS, sizeof(T) == 2 && !PAD ? 3 : 2),   \
+		  quantize_block_body<T, SCALING, PAD>(a))
 #define TE_NAME(T, SCALING, name)            \
 	FUNC(T, SCALING, false, name)        \
 	FUNC(T, SCALING, true, pad_##name)
@@ -358,13 +340,9 @@ template <int D, class T> DEV void dequantize_body(const struct te_k_dequantize 
 	}
 }
 
-#define TE_NAME(D, T, d, t)                                                                     \
-	extern "C" __global__ void __launch_bounds__(TE_FLAT_THREADS)                           \
-		te_k_dequantize_##d##_##t(const __grid_constant__ struct te_k_dequantize a)     \
-	{                                                                                       \
-		te_begin();                                                                     \
-		dequantize_body<D, T>(a);                                                       \
-	}
+#define TE_NAME(D, T, d, t)                                             \
+	TE_KERNEL(dequantize_##d##_##t, dequantize, (TE_FLAT_THREADS),  \
+		  dequantize_body<D, T>(a))
 TE_NAME(TE_D_E4M3, float, e4m3, fp32)
 TE_NAME(TE_D_E4M3, bf16, e4m3, bf16)
 TE_NAME(TE_D_E4M3, fp16, e4m3, fp16)
@@ -394,13 +372,8 @@ template <class X, class Y> DEV void cast_body(const struct te_k_cast &a)
 		flat_put((Y *)a.y, a.n, vec, u, v[u]);
 }
 
-#define TE_NAME(X, Y, x, y)                                                     \
-	extern "C" __global__ void __launch_bounds__(TE_FLAT_THREADS)           \
-		te_k_cast_##x##_##y(const __grid_constant__ struct te_k_cast a) \
-	{                                                                       \
-		te_begin();                                                     \
-		cast_body<X, Y>(a);                                             \
-	}
+#define TE_NAME(X, Y, x, y)     \
+	TE_KERNEL(cast_##x##_##y, cast, (TE_FLAT_THREADS), cast_body<X, Y>(a))
 TE_NAME(float, float, fp32, fp32)
 TE_NAME(float, bf16, fp32, bf16)
 TE_NAME(float, fp16, fp32, fp16)

@@ -89,19 +89,9 @@ template <class T> DEV void part_sum_body(const struct te_k_part_sum &a)
 		*to = from_float<T>(add(out, total));
 }
 
-#define TE_NAME(T, t)                                                                        \
-	extern "C" __global__ void __launch_bounds__(COLSUM_THREADS)                         \
-		te_k_colsum_##t(const __grid_constant__ struct te_k_colsum a)                \
-	{                                                                                    \
-		te_begin();                                                                  \
-		colsum_body<T>(a);                                                           \
-	}                                                                                    \
-	extern "C" __global__ void __launch_bounds__(PART_SUM_WARPS * 32, 1)                 \
-		te_k_part_sum_##t(const __grid_constant__ struct te_k_part_sum a)            \
-	{                                                                                    \
-		te_begin();                                                                  \
-		part_sum_body<T>(a);                                                         \
-	}
+#define TE_NAME(T, t)                                                              \
+	TE_KERNEL(colsum_##t, colsum, (COLSUM_THREADS), colsum_body<T>(a))         \
+	TE_KERNEL(part_sum_##t, part_sum, (PART_SUM_WARPS * 32, 1), part_sum_body<T>(a))
 TE_NAME(float, fp32)
 TE_NAME(bf16, bf16)
 #undef TE_NAME

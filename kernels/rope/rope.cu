@@ -294,26 +294,16 @@ DEV void rope_heads_body(const struct te_k_rope &a)
 		block_amax(a.q.amax, m);
 }
 
-extern "C" __global__ void __launch_bounds__(TILE_THREADS, 2)
-	te_k_rope_heads_bf16(const __grid_constant__ struct te_k_rope a)
-{
-	te_begin();
-	rope_heads_body(a);
-}
+TE_KERNEL(rope_heads_bf16, rope, (TILE_THREADS, 2), rope_heads_body(a))
 
-#define TE_NAME(T, t)                                                                         \
-	extern "C" __global__ void __launch_bounds__(ROPE_THREADS)                            \
-		te_k_rope_##t(const __grid_constant__ struct te_k_rope a)                     \
-	{                                                                                     \
-		te_begin_early();                                                             \
-		rope_body<T>(a);                                                              \
-	}                                                                                     \
-	extern "C" __global__ void __launch_bounds__(TILE_THREADS)                            \
-		te_k_rope_q_##t(const __grid_constant__ struct te_k_rope a)                   \
-	{                                                                                     \
-		te_begin();                                                                   \
-		rope_q_body<T>(a);                                                            \
-	}
+#define TE_NAME(T, t)                                                           \
+	extern "C" __global__ void __launch_bounds__(ROPE_THREADS)              \
+		te_k_rope_##t(const __grid_constant__ struct te_k_rope a)       \
+	{                                                                       \
+		te_begin_early();                                               \
+		rope_body<T>(a);                                                \
+	}                                                                       \
+	TE_KERNEL(rope_q_##t, rope, (TILE_THREADS), rope_q_body<T>(a))
 TE_NAME(float, fp32)
 TE_NAME(bf16, bf16)
 #undef TE_NAME

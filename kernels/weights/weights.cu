@@ -187,13 +187,8 @@ template <bool SPLIT> DEV void amax_body(const struct te_k_weights &a)
 	}
 }
 
-#define TE_NAME(SPLIT, name)                                                                  \
-	extern "C" __global__ void __launch_bounds__(TILE_THREADS, 4)                         \
-		te_k_weights_amax##name(const __grid_constant__ struct te_k_weights a)        \
-	{                                                                                     \
-		te_begin();                                                                   \
-		amax_body<SPLIT>(a);                                                          \
-	}
+#define TE_NAME(SPLIT, name)    \
+	TE_KERNEL(weights_amax##name, weights, (TILE_THREADS, 4), amax_body<SPLIT>(a))
 TE_NAME(false, )
 TE_NAME(true, _split)
 #undef TE_NAME

@@ -78,7 +78,7 @@ check "local.mk has files with the same code for 8.0 and 8.6" test -s "$tmp/same
 empty "the code of KERNEL_SAME_CU is the same for 8.0 and 8.6" "$tmp/bad"
 
 # constants that device code and launch.c share are in geometry.h or a header of kernels/
-grep -nE '__launch_bounds__\([0-9]+[,)]' */*.cu */*.cuh >"$tmp/bad"
+grep -nE '__launch_bounds__\([0-9]+[,)]|TE_KERNEL\(.*\([0-9]+[,)]' */*.cu */*.cuh >"$tmp/bad"
 for d in */; do
 	sed -n 's/^#define \([A-Za-z0-9_]*\).*/\1/p' $(ls "$d"*.cu "$d"*.cuh 2>/dev/null) |
 		sort -u >"$tmp/device"

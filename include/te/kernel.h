@@ -232,10 +232,7 @@ TE_EXPORT size_t te_kernel_act_ws_nbytes(int64_t rows, int64_t cols);
 
 /* ---- rotary position embedding ---- */
 
-/*
- * Heads are packed as in struct te_rope_attrs: [nheads q | nkv k | nkv v] * head_dim. On a GPU,
- * head_dim is at most 128 (-EOPNOTSUPP), here and in attention.
- */
+/* Heads are packed as in struct te_rope_attrs: [nheads q | nkv k | nkv v] * head_dim. */
 struct te_kernel_rope_opts {
 	size_t size; /* set by the INIT macro; lets the struct grow */
 	int32_t nheads, nkv, head_dim; /* above 0; head_dim even, at most 256 */
@@ -245,9 +242,12 @@ struct te_kernel_rope_opts {
 	int32_t slot;
 	uint32_t quant_flags; /* TE_QUANTIZE_* */
 	const float *inv_freq; /* as in struct te_rope_attrs; read before the call returns */
+	/* INT32, the position of each row; NULL: 0 to seqlen - 1 in each sequence */
+	const struct te_tensor *position;
+	int32_t interleaved; /* as in struct te_rope_attrs */
 };
 #define TE_KERNEL_ROPE_OPTS_INIT \
-	{ sizeof(struct te_kernel_rope_opts), 0, 0, 0, 10000.0f, 0, 0, 0, 0, 0 }
+	{ sizeof(struct te_kernel_rope_opts), 0, 0, 0, 10000.0f, 0, 0, 0, 0, 0, 0, 0 }
 
 /**
  * te_kernel_rope_forward, te_kernel_rope_backward - rotate queries and keys by their positions

@@ -342,8 +342,8 @@ TE_EXPORT int te_op_activation(const struct te_act_attrs *a, const char *name,
 /*
  * Packed heads: the last extent of the value is [nheads q | nkv k | nkv v] * head_dim.
  * RoPE turns q and k by position (0 .. T-1), pairing element i with i + head_dim/2 as
- * Hugging Face's Llama does. head_dim is at most 256, and on a GPU 128: a plan with wider
- * heads, here or in attention, is refused there (-EOPNOTSUPP).
+ * Hugging Face's Llama does, or with interleaved, elements 2 i and 2 i + 1, as GPT-J and the
+ * weights that Meta published do.
  */
 struct te_rope_attrs {
 	size_t size; /* set by TE_ATTRS or the INIT macro; lets the struct grow */
@@ -354,8 +354,12 @@ struct te_rope_attrs {
 	 * rotation). NULL: theta^(-2i/head_dim) */
 	const float *inv_freq;
 	int32_t documents; /* 1: as in te_attention_attrs; positions of a document begin with 0 */
+	/* 1: extra input 0, INT32 [B,T], has the position of each token; without documents. A
+	 * decoder counts positions itself */
+	int32_t positions;
+	int32_t interleaved; /* 1: pairs are elements 2 i and 2 i + 1 of a head */
 };
-#define TE_ROPE_ATTRS_INIT { sizeof(struct te_rope_attrs), 0, 0, 0, 10000.0f, 0, 0 }
+#define TE_ROPE_ATTRS_INIT { sizeof(struct te_rope_attrs), 0, 0, 0, 10000.0f, 0, 0, 0, 0 }
 TE_EXPORT int te_op_rope(const struct te_rope_attrs *a, const char *name, struct te_op **ret_op);
 
 /*

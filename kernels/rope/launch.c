@@ -13,7 +13,7 @@
 /* are heads whole in the tiles of rope_heads, and vectors in one half of a head? */
 static bool is_rope_heads(const struct te_k_rope *a, int64_t cols)
 {
-	return a->dtype == TE_DTYPE_BF16 && a->head_dim >= 2 * TE_V &&
+	return a->dtype == TE_DTYPE_BF16 && !a->interleaved && a->head_dim >= 2 * TE_V &&
 	       TILE_COLS % a->head_dim == 0 && whole_vectors(cols, a->x, a->y, a->q.row, NULL);
 }
 
@@ -30,9 +30,6 @@ int te__geo_rope(const void *args, struct te__geometry *k)
 	const struct te_k_rope *a = args;
 	const int64_t cols = (int64_t)a->nheads * a->head_dim, nr = ceil_div(a->rows, TILE_ROWS);
 
-	if (a->head_dim > 2 * TE_K_ROPE_CUDA_HALF)
-		return te__fail(-EOPNOTSUPP, "rope on cuda takes a head_dim of at most %d, not %d",
-				2 * TE_K_ROPE_CUDA_HALF, a->head_dim);
 	if (is_block_scaled(&a->q))
 		return te__fail(-EOPNOTSUPP, "rope on cuda writes no block-scaled copies");
 	if (!a->q.row && !a->q.col && !a->q.amax)
@@ -40,6 +37,7 @@ int te__geo_rope(const void *args, struct te__geometry *k)
 	if (is_rope_heads(a, cols))
 		return te__geo_launch(k, "te_k_rope_heads_bf16", nr * head_groups(nr, cols),
 				      TILE_THREADS);
+	k->smem = TILE_ROWS * (unsigned)a->head_dim * (unsigned)sizeof(float);
 	return LAUNCH_T(k, a->dtype, "te_k_rope_q",
 			nr * ceil_div(cols, TILE_COLS * ROPE_Q_TILES), TILE_THREADS);
 }

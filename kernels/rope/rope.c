@@ -17,6 +17,19 @@ static TE__SIMD(void, rotate,
 		(const float *x, const float *c, const float *s, int half, float *y),
 		(x, c, s, half, y))
 
+/* the same for interleaved pairs */
+TE__SIMD_BODY void rotate_pairs_body(const float *restrict x, const float *restrict c,
+				     const float *restrict s, int half, float *restrict y)
+{
+	for (int i = 0; i < half; i++) {
+		y[2 * i] = x[2 * i] * c[i] - x[2 * i + 1] * s[i];
+		y[2 * i + 1] = x[2 * i + 1] * c[i] + x[2 * i] * s[i];
+	}
+}
+static TE__SIMD(void, rotate_pairs,
+		(const float *x, const float *c, const float *s, int half, float *y),
+		(x, c, s, half, y))
+
 /* x and y have room for head_dim numbers; returns y of head h of row r, which may be x */
 static const float *head(const struct te_k_rope *a, int64_t r, int64_t h, const float *c,
 			 const float *s, float *x, float *y)
@@ -24,7 +37,7 @@ static const float *head(const struct te_k_rope *a, int64_t r, int64_t h, const 
 	te__h_load(a->dtype, a->x, (r * a->nheads + h) * a->head_dim, a->head_dim, x);
 	if (h >= a->nrot)
 		return x;
-	rotate(x, c, s, a->head_dim / 2, y);
+	(a->interleaved ? rotate_pairs : rotate)(x, c, s, a->head_dim / 2, y);
 	return y;
 }
 

@@ -4,19 +4,52 @@
  *  kernel      shapes                         blocks             threads  shared  bytes an element
  *  rope        x T [rows, nheads * head_dim]  a row              256      512     4 (BF16)
  *  rope_heads  the same in BF16, with q       64 rows, 8 tiles   256      16448   2, to FP8 2
- *  rope_q      the same, with q               64 rows, 512 cols  256      41088   2, 2 of L1, FP8 2
+ *  rope_q      the same, with q               64 rows, 512 cols  256      8320 +  2, 2 of L1, FP8 2
+ *                                                                         256 head_dim
  *
  * Bound by memory. A block computes the sines and cosines of its rows once, in shared memory, and
- * uses them for all its heads; rope_heads, which is for a head_dim of 16, 32, 64 and 128, has them
- * in registers. In place, rope copies no heads that it does not rotate.
+ * uses them for all its heads; rope_heads, which is for a head_dim of 16, 32, 64 and 128 without
+ * interleaved pairs, has them in registers. In place, rope copies no heads that it does not rotate.
  */
 #include "kernels/rope/geometry.h"
 #include "kernels/rope/sincos.cuh"
 #include "kernels/tile.cuh"
 
+/*
+ * One element: u of a head, w the other of its pair, with the cosine and sine of the pair at the
+ * position.
+ */
+DEV float rotated(float u, float w, float c, float s, bool second)
+{
+	return second ? add(mul(u, c), mul(w, s)) : sub(mul(u, c), mul(w, s));
+}
+
+/* the pairs of two vectors, or with interleaved, each vector's; lo begins with element i */
+DEV void rotate_vectors(const struct te_k_rope &a, float lo[TE_V], float hi[TE_V], int i,
+			const float *cosine, const float *sine)
+{
+#pragma unroll
+	for (int e = 0; e < TE_V; e++) {
+		const float u = lo[e], w = hi[e];
+
+		if (!a.interleaved) {
+			lo[e] = rotated(u, w, cosine[i + e], sine[i + e], false);
+			hi[e] = rotated(w, u, cosine[i + e], sine[i + e], true);
+		} else if (e % 2) {
+			const int k = (i + e) / 2, m = k + a.head_dim / 4;
+			const float first = lo[e - 1], third = hi[e - 1];
+
+			lo[e - 1] = rotated(first, u, cosine[k], sine[k], false);
+			lo[e] = rotated(u, first, cosine[k], sine[k], true);
+			hi[e - 1] = rotated(third, w, cosine[m], sine[m], false);
+			hi[e] = rotated(w, third, cosine[m], sine[m], true);
+		}
+	}
+}
+
 template <class T> DEV void rope_body(const struct te_k_rope &a)
 {
-	__shared__ float cosine[TE_K_ROPE_CUDA_HALF], sine[TE_K_ROPE_CUDA_HALF];
+	__shared__ float cosine[TE_K_ROPE_MAX_HALF], sine[TE_K_ROPE_MAX_HALF];
 	const int half = a.head_dim / 2;
 	const int64_t width = (int64_t)a.nheads * a.head_dim;
 	const int64_t r = blockIdx.x;
@@ -42,54 +75,41 @@ template <class T> DEV void rope_body(const struct te_k_rope &a)
 
 			load_vec(x + at, lo);
 			load_vec(x + at + half, hi);
-			if (head < a.nrot) {
-#pragma unroll
-				for (int e = 0; e < TE_V; e++) {
-					const float c = cosine[i + e], s = sine[i + e];
-					const float u = lo[e], w = hi[e];
-
-					lo[e] = sub(mul(u, c), mul(w, s));
-					hi[e] = add(mul(w, c), mul(u, s));
-				}
-			}
+			if (head < a.nrot)
+				rotate_vectors(a, lo, hi, i, cosine, sine);
 			store_vec(y + at, lo);
 			store_vec(y + at + half, hi);
 		} else {
-			T lo = x[at], hi = x[at + half];
+			const int64_t first = a.interleaved ? at + i : at;
+			const int64_t second = a.interleaved ? first + 1 : at + half;
+			T lo = x[first], hi = x[second];
 
 			if (head < a.nrot) {
 				const float c = cosine[i], s = sine[i];
 				const float u = to_float(lo), w = to_float(hi);
 
-				lo = from_float<T>(sub(mul(u, c), mul(w, s)));
-				hi = from_float<T>(add(mul(w, c), mul(u, s)));
+				lo = from_float<T>(rotated(u, w, c, s, false));
+				hi = from_float<T>(rotated(w, u, c, s, true));
 			}
-			y[at] = lo;
-			y[at + half] = hi;
+			y[first] = lo;
+			y[second] = hi;
 		}
 	}
-}
-
-/*
- * One element: u of a head, w in the other half of the head at the same place, with the position's
- * cosine and sine.
- */
-DEV float rotated(float u, float w, float c, float s, bool second)
-{
-	return second ? add(mul(u, c), mul(w, s)) : sub(mul(u, c), mul(w, s));
 }
 
 template <class T> DEV void rope_q_body(const struct te_k_rope &a)
 {
 	__shared__ tile_codes<TILE_R> codes;
-	__shared__ __align__(16) float cosine[TILE_ROWS][TE_K_ROPE_CUDA_HALF];
-	__shared__ __align__(16) float sine[TILE_ROWS][TE_K_ROPE_CUDA_HALF];
-	const int half = a.head_dim / 2, cols = a.nheads * a.head_dim, rot = a.nrot * a.head_dim;
+	extern __shared__ float cosine[]; /* [TILE_ROWS][half] */
+	const int half = a.head_dim / 2;
+	float *sine = cosine + TILE_ROWS * half;
+	const int cols = a.nheads * a.head_dim, rot = a.nrot * a.head_dim;
 	const int width = TILE_COLS * ROPE_Q_TILES, ngroups = (cols + width - 1) / width;
 	const int64_t r0 = (int64_t)(blockIdx.x / ngroups) * TILE_ROWS;
 	const int first = (int)(blockIdx.x % ngroups) * width;
 	struct tile_out<T> o = { (T *)a.y, a.q, NULL, 0, 1.0f, tile_vec(cols, a.x, a.y, &a.q) };
-	const bool whole = o.vec && half % TE_V == 0; /* a vector is in one half of one head */
+	/* a vector is in one half of one head, and its pairs are in another vector */
+	const bool whole = o.vec && half % TE_V == 0 && !a.interleaved;
 	float m = 0.0f;
 
 	if (noop_set(a.q.noop))
@@ -98,12 +118,11 @@ template <class T> DEV void rope_q_body(const struct te_k_rope &a)
 	q_scale_inv(&a.q, o.scale);
 	for (int k = threadIdx.x; first < rot && k < TILE_ROWS * half; k += TILE_THREADS) {
 		const int row = k / half, i = k % half;
-
 		const int64_t position = te_k_rope_position(&a, min(r0 + row, a.rows - 1));
 
-		sincos_of(mul((float)position, a.inv_freq[i]), &sine[row][i], &cosine[row][i]);
+		sincos_of(mul((float)position, a.inv_freq[i]), &sine[k], &cosine[k]);
 		if (a.inverse)
-			sine[row][i] = -sine[row][i];
+			sine[k] = -sine[k];
 	}
 	__syncthreads();
 	for (int c0 = first; c0 < min(cols, first + width); c0 += TILE_COLS) {
@@ -112,14 +131,14 @@ template <class T> DEV void rope_q_body(const struct te_k_rope &a)
 		float v[TILE_R][TE_V];
 
 		if (whole) {
-			const bool second = in >= half;
-			const int i0 = second ? in - half : in;
 			const tile_raw<T, TILE_R> x = tile_load<T>(&t, a.x, cols, c, true);
+			const bool second = te_k_rope_is_second(&a, in);
+			const int at = row * half + te_k_rope_pair(&a, in);
 			tile_raw<T, TILE_R> other;
 
 			if (c < rot)
-				other = tile_load<T>(&t, a.x, cols, second ? c - half : c + half,
-						     true);
+				other = tile_load<T>(&t, a.x, cols,
+						     c - in + te_k_rope_other(&a, in), true);
 #pragma unroll
 			for (int i = 0; i < TILE_R; i++) {
 				float w[TE_V];
@@ -130,8 +149,8 @@ template <class T> DEV void rope_q_body(const struct te_k_rope &a)
 				unpack(other.row[i], w);
 #pragma unroll
 				for (int e = 0; e < TE_V; e++)
-					v[i][e] = rotated(v[i][e], w[e], cosine[row + i][i0 + e],
-							  sine[row + i][i0 + e], second);
+					v[i][e] = rotated(v[i][e], w[e], cosine[at + i * half + e],
+							  sine[at + i * half + e], second);
 			}
 		} else {
 #pragma unroll
@@ -142,17 +161,15 @@ template <class T> DEV void rope_q_body(const struct te_k_rope &a)
 #pragma unroll
 				for (int e = 0; e < TE_V; e++) {
 					const int at = (c + e) % a.head_dim;
-					const bool second = at >= half;
-					const int k = second ? at - half : at;
+					const int k = (row + i) * half + te_k_rope_pair(&a, at);
+					const int other = te_k_rope_other(&a, at) - at;
 
 					v[i][e] = e < n ? to_float(x[c + e]) : 0.0f;
 					if (e < n && c + e < rot)
-						v[i][e] = rotated(
-							v[i][e],
-							to_float(x[c + e + (second ? -half :
-										     half)]),
-							cosine[row + i][k], sine[row + i][k],
-							second);
+						v[i][e] = rotated(v[i][e],
+								  to_float(x[c + e + other]),
+								  cosine[k], sine[k],
+								  te_k_rope_is_second(&a, at));
 				}
 			}
 		}
@@ -303,7 +320,7 @@ TE_KERNEL(rope_heads_bf16, rope, (TILE_THREADS, 2), rope_heads_body(a))
 		te_begin_early();                                               \
 		rope_body<T>(a);                                                \
 	}                                                                       \
-	TE_KERNEL(rope_q_##t, rope, (TILE_THREADS), rope_q_body<T>(a))
+	TE_KERNEL(rope_q_##t, rope, (TILE_THREADS, 1), rope_q_body<T>(a))
 TE_NAME(float, fp32)
 TE_NAME(bf16, bf16)
 #undef TE_NAME

@@ -6,15 +6,15 @@
 #define TE_K_ROPE_H
 
 #define TE_K_ROPE_MAX_HALF 128 /* largest head_dim / 2 */
-#define TE_K_ROPE_CUDA_HALF 64 /* the same, for device kernels */
 
 /*
  * Rotate the first nrot of the nheads heads of every row and copy the others. Row r has position
  * r % seqlen or, if position is not NULL, position[r]; if first is not NULL, r % seqlen less the
  * index in its sequence of the first token of its document, which is te_k_attn_first(). With
- * half = head_dim / 2, c = cos(angle) and s = sin(angle), negated when inverse:
- *	y[i] = T(x[i] * c - x[i + half] * s)
- *	y[i + half] = T(x[i + half] * c + x[i] * s)
+ * c = cos(angle) and s = sin(angle), negated when inverse, the elements i and j of pair p:
+ *	y[i] = T(x[i] * c - x[j] * s)
+ *	y[j] = T(x[j] * c + x[i] * s)
+ * i = p and j = p + head_dim / 2, or with interleaved, i = 2 p and j = 2 p + 1.
  * y may be x, if nothing is written to q.
  */
 struct te_k_rope {
@@ -25,11 +25,32 @@ struct te_k_rope {
 	int32_t nheads, nrot, head_dim;
 	int32_t inverse; /* 1: backward, rotate by the opposite angle */
 	int32_t dtype;
-	int32_t pad;
+	int32_t interleaved;
 	const int32_t *position; /* [rows], or NULL */
 	const int32_t *first;	 /* [rows], or NULL */
-	float inv_freq[TE_K_ROPE_MAX_HALF]; /* half of them used; angle = float(pos) * inv_freq */
+	/* by pair, the first head_dim / 2 used; angle = float(position) * inv_freq */
+	float inv_freq[TE_K_ROPE_MAX_HALF];
 };
+
+/* element i of a head is the second of its pair */
+TE_K_INLINE int te_k_rope_is_second(const struct te_k_rope *a, int i)
+{
+	return a->interleaved ? i & 1 : i >= a->head_dim / 2;
+}
+
+/* the pair of element i */
+TE_K_INLINE int te_k_rope_pair(const struct te_k_rope *a, int i)
+{
+	return a->interleaved ? i / 2 : i % (a->head_dim / 2);
+}
+
+/* the other element of the pair of element i */
+TE_K_INLINE int te_k_rope_other(const struct te_k_rope *a, int i)
+{
+	const int half = a->head_dim / 2;
+
+	return a->interleaved ? i ^ 1 : i < half ? i + half : i - half;
+}
 
 /* position of row r */
 TE_K_INLINE int64_t te_k_rope_position(const struct te_k_rope *a, int64_t r)

@@ -16,7 +16,7 @@ static int attention_check(const struct te_op *op)
 	if (!r)
 		r = te__attention_check_scores("attention ", op->name, a->window, a->softcap);
 	if (!r)
-		r = te__ops_check_documents("attention ", op->name, a->documents);
+		r = te__ops_check_flag("attention ", op->name, "documents", a->documents);
 	if (!r)
 		r = te__attention_check_full("attention ", op->name, a->full, a->window,
 					     a->documents ? "documents" : NULL);
@@ -29,18 +29,16 @@ static int attention_check(const struct te_op *op)
 
 int te__op_check_heads(const struct te_op *op, const struct te_ctx *ctx, enum te_dtype dtype)
 {
-	const int is_rope = !strcmp(op->ops.name, "rope");
-	const int32_t most = is_rope ? 2 * TE_K_ROPE_CUDA_HALF : TE_K_ATTN_CUDA_HEAD_DIM;
+	const int32_t most = TE_K_ATTN_CUDA_HEAD_DIM;
 	struct te_device_info dev = TE_DEVICE_INFO_INIT;
 	int32_t head_dim;
 	int r, narrow;
 
-	if (!op->is_library || (!is_rope && strcmp(op->ops.name, "attention")) ||
+	if (!op->is_library || strcmp(op->ops.name, "attention") ||
 	    !strcmp(te_ctx_backend(ctx), "host"))
 		return 0;
-	head_dim = is_rope ? ((const struct te_rope_attrs *)op->attrs)->head_dim :
-			     ((const struct te_attention_attrs *)op->attrs)->head_dim;
-	narrow = !is_rope && dtype == TE_DTYPE_FP32 && head_dim > FP32_NARROW;
+	head_dim = ((const struct te_attention_attrs *)op->attrs)->head_dim;
+	narrow = dtype == TE_DTYPE_FP32 && head_dim > FP32_NARROW;
 	if (head_dim <= most && !narrow)
 		return 0;
 	r = te_ctx_device_info(ctx, &dev);
@@ -52,9 +50,9 @@ int te__op_check_heads(const struct te_op *op, const struct te_ctx *ctx, enum te
 				"most %d run there, and the recipe bf16", op->name, head_dim,
 				FP32_WIDE_NBYTES >> 10, dev.backend, dev.index, dev.name,
 				(int)(dev.block_smem_nbytes >> 10), FP32_NARROW);
-	return r ? r : te__fail(-EOPNOTSUPP, "%s %s: head_dim is %d, but kernels of %s %d, %s, "
-				"take at most %d; the backend host takes %d", op->ops.name,
-				op->name, head_dim, dev.backend, dev.index, dev.name, most,
+	return r ? r : te__fail(-EOPNOTSUPP, "attention %s: head_dim is %d, but kernels of %s %d, "
+				"%s, take at most %d; the backend host takes %d", op->name,
+				head_dim, dev.backend, dev.index, dev.name, most,
 				TE_K_ATTN_MAX_HEAD_DIM);
 }
 
@@ -78,7 +76,7 @@ static struct te__attention attention_of(const struct te_op_call *c)
 		.window = a->window,
 		.softcap = a->softcap,
 		.full = a->full,
-		.first = te__ops_documents(c, a->documents),
+		.first = te__ops_tokens(c, a->documents),
 	};
 }
 
@@ -102,7 +100,7 @@ static int attention_infer(struct te_op_infer *inf)
 	int r = te__ops_same(inf, 2, ((int64_t)a->nheads + 2 * (int64_t)a->nkv) * a->head_dim);
 
 	if (r >= 0)
-		r = te__ops_infer_documents(inf, a->documents);
+		r = a->documents ? te__ops_infer_tokens(inf, TE__OPS_DOCUMENTS) : 0;
 	if (r < 0)
 		return r;
 	rows = te__ops_rows(x);

@@ -40,35 +40,32 @@ int te__ops_same(struct te_op_infer *inf, int ndim, int64_t cols)
 	return te__ops_check_x(inf, ndim, cols);
 }
 
-int te__ops_check_documents(const char *kind, const char *name, int32_t documents)
+int te__ops_check_flag(const char *kind, const char *name, const char *attr, int32_t value)
 {
-	if (documents < 0 || documents > 1)
-		return te__fail(-EINVAL, "%s%s: documents is %d, not 0 or 1", kind, name,
-				documents);
+	if (value < 0 || value > 1)
+		return te__fail(-EINVAL, "%s%s: %s is %d, not 0 or 1", kind, name, attr, value);
 	return 0;
 }
 
-int te__ops_infer_documents(struct te_op_infer *inf, int32_t documents)
+int te__ops_infer_tokens(struct te_op_infer *inf, const char *what)
 {
-	const char *name = inf->op->name, *what = inf->op->ops.name;
-	const struct te_spec *first = &inf->in[1];
+	const char *name = inf->op->name, *kind = inf->op->ops.name;
+	const struct te_spec *in = &inf->in[1];
 
-	if (!documents)
-		return 0;
-	if (first->dtype != TE_DTYPE_INT32)
-		return te__fail(-TE_EDTYPE, "%s %s: documents are %s, not int32", what, name,
-				te_dtype_name(first->dtype));
-	if (te__spec_nelems(first) != te__ops_rows(&inf->in[0]))
-		return te__fail(-TE_ESHAPE, "%s %s: %lld first tokens of documents, for %lld rows",
-				what, name, (long long)te__spec_nelems(first),
+	if (in->dtype != TE_DTYPE_INT32)
+		return te__fail(-TE_EDTYPE, "%s %s: %s are %s, not int32", kind, name, what,
+				te_dtype_name(in->dtype));
+	if (te__spec_nelems(in) != te__ops_rows(&inf->in[0]))
+		return te__fail(-TE_ESHAPE, "%s %s: %lld %s, for %lld rows", kind, name,
+				(long long)te__spec_nelems(in), what,
 				(long long)te__ops_rows(&inf->in[0]));
 	inf->save_ex[0] = 1;
 	return 0;
 }
 
-const struct te_tensor *te__ops_documents(const struct te_op_call *c, int32_t documents)
+const struct te_tensor *te__ops_tokens(const struct te_op_call *c, int32_t flag)
 {
-	return documents ? c->ex[0].hp : NULL;
+	return flag ? c->ex[0].hp : NULL;
 }
 
 const struct te_tensor *te__ops_weight(const struct te_op_call *c, int k)

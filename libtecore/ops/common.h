@@ -34,11 +34,12 @@ int64_t te__ops_cols(const struct te_spec *s);
 int te__ops_check_x(const struct te_op_infer *inf, int ndim, int64_t cols);
 /* te__ops_check_x(), and give output 0 the dtype and shape of the main input */
 int te__ops_same(struct te_op_infer *inf, int ndim, int64_t cols);
-/* documents of rope and attention: the attribute; extra input 0, which backward reads, too; and
- * its tensor, or NULL */
-int te__ops_check_documents(const char *kind, const char *name, int32_t documents);
-int te__ops_infer_documents(struct te_op_infer *inf, int32_t documents);
-const struct te_tensor *te__ops_documents(const struct te_op_call *c, int32_t documents);
+int te__ops_check_flag(const char *kind, const char *name, const char *attr, int32_t value);
+/* extra input 0 has a number for each token, which backward reads, too; what: its name */
+int te__ops_infer_tokens(struct te_op_infer *inf, const char *what);
+#define TE__OPS_DOCUMENTS "first tokens of documents"
+/* extra input 0 if flag is 1, else NULL */
+const struct te_tensor *te__ops_tokens(const struct te_op_call *c, int32_t flag);
 
 /* the copy in the compute dtype, else the FP32 master; NULL: the op has no weight k */
 const struct te_tensor *te__ops_weight(const struct te_op_call *c, int k);

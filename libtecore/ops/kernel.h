@@ -101,11 +101,10 @@ int te__act_bwd(struct te_stream *stream, struct te_k_act_bwd *args, struct te_t
 /* ---- packed heads ---- */
 
 /* kind, name: as in te__dropout_check() */
-int te__rope_check(const char *kind, const char *name, int32_t nheads, int32_t nkv,
-		   int32_t head_dim, float theta, const float *inv_freq);
-void te__rope_args(const struct te_tensor *x, struct te_tensor *y, int32_t nheads, int32_t nkv,
-		   int32_t head_dim, float theta, const float *inv_freq, int inverse,
-		   struct te_k_rope *ret);
+int te__rope_check(const char *kind, const char *name, const struct te_rope_attrs *a);
+/* all but position and first */
+void te__rope_args(const struct te_tensor *x, struct te_tensor *y, const struct te_rope_attrs *a,
+		   int inverse, struct te_k_rope *ret);
 /* z: quantized output, or NULL; args->y has the memory that its cast reads */
 int te__rope(struct te_stream *stream, struct te_k_rope *args, const struct te__quantize *z);
 

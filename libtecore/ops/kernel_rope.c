@@ -6,23 +6,22 @@
 
 #include "libtecore/ops/common.h"
 
-int te__rope_check(const char *kind, const char *name, int32_t nheads, int32_t nkv,
-		   int32_t head_dim, float theta, const float *inv_freq)
+int te__rope_check(const char *kind, const char *name, const struct te_rope_attrs *a)
 {
-	if (nheads < 1)
-		return te__fail(-EINVAL, "%s%s: nheads is %d", kind, name, nheads);
-	if (nkv < 1)
-		return te__fail(-EINVAL, "%s%s: nkv is %d", kind, name, nkv);
-	if (head_dim < 2 || head_dim % 2 || head_dim > 2 * TE_K_ROPE_MAX_HALF)
+	if (a->nheads < 1)
+		return te__fail(-EINVAL, "%s%s: nheads is %d", kind, name, a->nheads);
+	if (a->nkv < 1)
+		return te__fail(-EINVAL, "%s%s: nkv is %d", kind, name, a->nkv);
+	if (a->head_dim < 2 || a->head_dim % 2 || a->head_dim > 2 * TE_K_ROPE_MAX_HALF)
 		return te__fail(-EINVAL, "%s%s: head_dim is %d, not an even number of 2 to %d",
-				kind, name, head_dim, 2 * TE_K_ROPE_MAX_HALF);
-	if (!inv_freq && (!(theta > 0.0f) || !isfinite(theta)))
-		return te__fail(-EINVAL, "%s%s: theta is %g", kind, name, (double)theta);
-	for (int i = 0; inv_freq && i < head_dim / 2; i++)
-		if (!isfinite(inv_freq[i]))
+				kind, name, a->head_dim, 2 * TE_K_ROPE_MAX_HALF);
+	if (!a->inv_freq && (!(a->theta > 0.0f) || !isfinite(a->theta)))
+		return te__fail(-EINVAL, "%s%s: theta is %g", kind, name, (double)a->theta);
+	for (int i = 0; a->inv_freq && i < a->head_dim / 2; i++)
+		if (!isfinite(a->inv_freq[i]))
 			return te__fail(-EINVAL, "%s%s: inv_freq %d is %g", kind, name, i,
-					(double)inv_freq[i]);
-	return 0;
+					(double)a->inv_freq[i]);
+	return te__ops_check_flag(kind, name, "interleaved", a->interleaved);
 }
 
 static void inverse_frequencies(struct te_ctx *ctx, float theta, int32_t head_dim, float *ret)
@@ -40,25 +39,25 @@ static void inverse_frequencies(struct te_ctx *ctx, float theta, int32_t head_di
 	pthread_mutex_unlock(&ctx->lock);
 }
 
-void te__rope_args(const struct te_tensor *x, struct te_tensor *y, int32_t nheads, int32_t nkv,
-		   int32_t head_dim, float theta, const float *inv_freq, int inverse,
-		   struct te_k_rope *ret)
+void te__rope_args(const struct te_tensor *x, struct te_tensor *y, const struct te_rope_attrs *a,
+		   int inverse, struct te_k_rope *ret)
 {
 	*ret = (struct te_k_rope){
 		.x = te_tensor_data(x),
 		.y = te__ops_ptr(y),
 		.rows = te_tensor_rows(x),
 		.seqlen = te_tensor_extent(x, -2),
-		.nheads = nheads + 2 * nkv,
-		.nrot = nheads + nkv,
-		.head_dim = head_dim,
+		.nheads = a->nheads + 2 * a->nkv,
+		.nrot = a->nheads + a->nkv,
+		.head_dim = a->head_dim,
 		.inverse = inverse,
 		.dtype = te_tensor_dtype(x),
+		.interleaved = a->interleaved,
 	};
-	if (inv_freq)
-		memcpy(ret->inv_freq, inv_freq, (size_t)head_dim / 2 * sizeof(*inv_freq));
+	if (a->inv_freq)
+		memcpy(ret->inv_freq, a->inv_freq, (size_t)a->head_dim / 2 * sizeof(*a->inv_freq));
 	else
-		inverse_frequencies(te_tensor_ctx(x), theta, head_dim, ret->inv_freq);
+		inverse_frequencies(te_tensor_ctx(x), a->theta, a->head_dim, ret->inv_freq);
 }
 
 int te__rope(struct te_stream *stream, struct te_k_rope *args, const struct te__quantize *z)
@@ -77,12 +76,15 @@ static int call(const char *fn, struct te_stream *stream, const char *const name
 	struct te_kernel_rope_opts o = TE_KERNEL_ROPE_OPTS_INIT;
 	int r = te__sized_in(fn, te_kernel_rope_opts, opts, &o);
 	const struct te__quantize z = TE__QUANTIZE_OF(stream, &o); /* casts are not in place */
+	const struct te_rope_attrs a =
+		TE_ATTRS(rope, o.nheads, o.nkv, o.head_dim, o.theta, o.inv_freq,
+			 .interleaved = o.interleaved);
 	struct te_k_rope k;
 	struct te__main m;
 	int64_t cols;
 
 	if (!r)
-		r = te__rope_check(fn, "", o.nheads, o.nkv, o.head_dim, o.theta, o.inv_freq);
+		r = te__rope_check(fn, "", &a);
 	if (!r)
 		r = te__arg_main(fn, stream, names[0], x, &m);
 	if (!r)
@@ -94,12 +96,14 @@ static int call(const char *fn, struct te_stream *stream, const char *const name
 		{ names[0], x, m.dtype, m.rows, cols, 0, 0 },
 		{ names[1], y, m.dtype, m.rows, cols, TE__ARG_OUT | TE__ARG_NULL,
 		  o.q ? 0 : 1u << 0 },
-	}, 2);
+		{ "position", o.position, TE_DTYPE_INT32, 0, m.rows, TE__ARG_NULL, 0 },
+	}, 3);
 	if (!r)
 		r = te__arg_q_tensor(fn, &z, names[1], y, m.rows, cols);
 	if (r < 0)
 		return r;
-	te__rope_args(x, y, o.nheads, o.nkv, o.head_dim, o.theta, o.inv_freq, inverse, &k);
+	te__rope_args(x, y, &a, inverse, &k);
+	k.position = o.position ? te_tensor_data(o.position) : NULL;
 	return te__rope(stream, &k, r ? &z : NULL);
 }
 

@@ -6,11 +6,15 @@ static int rope_check(const struct te_op *op)
 {
 	struct te_rope_attrs *a = op->attrs; /* the op's */
 	float *copy;
-	int r = te__rope_check("rope ", op->name, a->nheads, a->nkv, a->head_dim, a->theta,
-			       a->inv_freq);
+	int r = te__rope_check("rope ", op->name, a);
 
 	if (!r)
-		r = te__ops_check_documents("rope ", op->name, a->documents);
+		r = te__ops_check_flag("rope ", op->name, "documents", a->documents);
+	if (!r)
+		r = te__ops_check_flag("rope ", op->name, "positions", a->positions);
+	if (!r && a->documents && a->positions)
+		r = te__fail(-EINVAL, "rope %s: has documents and positions; positions count in "
+			     "documents, too", op->name);
 	if (r < 0 || !a->inv_freq)
 		return r;
 	copy = te__malloc((size_t)a->head_dim / 2 * sizeof(*copy));
@@ -32,7 +36,8 @@ static int rope_infer(struct te_op_infer *inf)
 	int r = te__ops_same(inf, 2, packed_width(a));
 
 	if (r >= 0)
-		r = te__ops_infer_documents(inf, a->documents);
+		r = a->documents ? te__ops_infer_tokens(inf, TE__OPS_DOCUMENTS) :
+		    a->positions ? te__ops_infer_tokens(inf, "positions") : 0;
 	if (r < 0)
 		return r;
 	inf->inplace_fwd = 1;
@@ -40,22 +45,24 @@ static int rope_infer(struct te_op_infer *inf)
 	return 0;
 }
 
-void te__ops_rope_fwd(const struct te_op_call *c, struct te_k_rope *ret)
+static void rope_args(const struct te_op_call *c, const struct te_tensor *x, struct te_tensor *y,
+		      int inverse, struct te_k_rope *ret)
 {
 	const struct te_rope_attrs *a = c->op->attrs;
 
-	te__rope_args(c->x.hp, c->y.hp, a->nheads, a->nkv, a->head_dim, a->theta,
-		      a->inv_freq, 0, ret);
-	ret->first = te__ops_ptr(te__ops_documents(c, a->documents));
+	te__rope_args(x, y, a, inverse, ret);
+	ret->first = te__ops_ptr(te__ops_tokens(c, a->documents));
+	ret->position = te__ops_ptr(te__ops_tokens(c, a->positions));
+}
+
+void te__ops_rope_fwd(const struct te_op_call *c, struct te_k_rope *ret)
+{
+	rope_args(c, c->x.hp, c->y.hp, 0, ret);
 }
 
 void te__ops_rope_bwd(const struct te_op_call *c, struct te_k_rope *ret)
 {
-	const struct te_rope_attrs *a = c->op->attrs;
-
-	te__rope_args(c->dy.hp, c->dx.hp, a->nheads, a->nkv, a->head_dim, a->theta,
-		      a->inv_freq, 1, ret);
-	ret->first = te__ops_ptr(te__ops_documents(c, a->documents));
+	rope_args(c, c->dy.hp, c->dx.hp, 1, ret);
 }
 
 static int rope_forward(const struct te_op_call *c)
@@ -66,7 +73,8 @@ static int rope_forward(const struct te_op_call *c)
 	if (d && d->one_each && *d->one_each)
 		return 0; /* the attention after it does it */
 	te__ops_rope_fwd(c, &k);
-	k.position = d ? te_tensor_data(d->cache.position) : NULL;
+	if (d)
+		k.position = te_tensor_data(d->cache.position);
 	return te__rope(c->stream, &k, NULL);
 }
 
@@ -81,15 +89,15 @@ static int rope_backward(const struct te_op_call *c)
 static int rope_describe(const struct te_op *op, char *dst, size_t nbytes)
 {
 	const struct te_rope_attrs *a = op->attrs;
-
-	const char *documents = a->documents ? ", documents" : "";
+	const char *tokens = a->documents ? ", documents" : a->positions ? ", positions" : "";
+	const char *pairs = a->interleaved ? ", interleaved" : "";
 
 	if (a->inv_freq)
 		return snprintf(dst, nbytes,
-				"heads %d, kv heads %d, head_dim %d, inv_freq given%s", a->nheads,
-				a->nkv, a->head_dim, documents);
-	return snprintf(dst, nbytes, "heads %d, kv heads %d, head_dim %d, theta %g%s", a->nheads,
-			a->nkv, a->head_dim, (double)a->theta, documents);
+				"heads %d, kv heads %d, head_dim %d, inv_freq given%s%s", a->nheads,
+				a->nkv, a->head_dim, tokens, pairs);
+	return snprintf(dst, nbytes, "heads %d, kv heads %d, head_dim %d, theta %g%s%s", a->nheads,
+			a->nkv, a->head_dim, (double)a->theta, tokens, pairs);
 }
 
 static void rope_destroy(struct te_op *op)
@@ -113,7 +121,7 @@ static void rope_destroy(struct te_op *op)
 		.destroy = rope_destroy,                      \
 		.flags = TE_OP_REPEATS_COSTLY,                \
 	}
-static const struct te_op_ops rope_ops = ROPE_OPS(0), documents_ops = ROPE_OPS(1);
+static const struct te_op_ops rope_ops = ROPE_OPS(0), tokens_ops = ROPE_OPS(1);
 #undef ROPE_OPS
 
 int te_op_rope(const struct te_rope_attrs *a, const char *name, struct te_op **ret_op)
@@ -121,6 +129,6 @@ int te_op_rope(const struct te_rope_attrs *a, const char *name, struct te_op **r
 	struct te_rope_attrs attrs = TE_ROPE_ATTRS_INIT;
 	int r = te__sized_in("te_op_rope", te_rope_attrs, a, &attrs);
 
-	return r ? r : te__op_create(attrs.documents ? &documents_ops : &rope_ops, &attrs, name,
-				     ret_op);
+	return r ? r : te__op_create(attrs.documents || attrs.positions ? &tokens_ops : &rope_ops,
+				     &attrs, name, ret_op);
 }

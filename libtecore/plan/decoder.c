@@ -377,7 +377,7 @@ static int joins_rope(const struct te_seq *seq, int i)
 		return 0;
 	r = seq->op[i - 1]->attrs;
 	return a->head_dim % 16 == 0 && a->head_dim == r->head_dim && a->nheads == r->nheads &&
-	       a->nkv == r->nkv;
+	       a->nkv == r->nkv && !r->interleaved;
 }
 
 /* the steps of ops i - 1 and i, a rope and attention, become one launch where they can */

@@ -369,9 +369,10 @@ START_TEST(rng_words_advance)
 }
 END_TEST
 
+/* _i: type, interleaved */
 START_TEST(rope_rotates_and_rotates_back)
 {
-	const int32_t dtype = hk_types[_i];
+	const int32_t dtype = hk_types[_i & 1];
 	static const struct {
 		int nheads, nrot, head_dim;
 		int64_t batch, seqlen;
@@ -394,23 +395,27 @@ START_TEST(rope_rotates_and_rotates_back)
 				       .nheads = cases[k].nheads,
 				       .nrot = cases[k].nrot,
 				       .head_dim = hd,
-				       .dtype = dtype };
+				       .dtype = dtype,
+				       .interleaved = _i >> 1 };
 
 		for (int i = 0; i < half; i++)
 			a.inv_freq[i] = powf(10000.0f, -2.0f * (float)i / (float)hd);
 		te__h_rope(&a);
 		for (int64_t r = 0; r < rows; r++)
 			for (int64_t c = 0; c < cols; c++) {
-				const int h = (int)(c / hd), d = (int)(c % hd), i = d % half;
+				const int h = (int)(c / hd), d = (int)(c % hd);
+				const int i = _i >> 1 ? d / 2 : d % half;
+				const int is_first = _i >> 1 ? d % 2 == 0 : d < half;
+				const int64_t at = r * cols + h * hd + (_i >> 1 ? 2 * i : i);
 				/* one FP32 multiplication; sine and cosine within 2 ulp */
 				const float angle = (float)(r % a.seqlen) * a.inv_freq[i];
-				const double x0 = tt_get(dtype, x, r * cols + h * hd + i);
-				const double x1 = tt_get(dtype, x, r * cols + h * hd + i + half);
-				double want = d < half ? x0 * cos(angle) - x1 * sin(angle) :
+				const double x0 = tt_get(dtype, x, at);
+				const double x1 = tt_get(dtype, x, at + (_i >> 1 ? 1 : half));
+				double want = is_first ? x0 * cos(angle) - x1 * sin(angle) :
 							 x1 * cos(angle) + x0 * sin(angle);
 
 				if (h >= a.nrot) {
-					want = d < half ? x0 : x1;
+					want = is_first ? x0 : x1;
 					ck_assert_double_eq(tt_get(dtype, y, r * cols + c), want);
 					continue;
 				}
@@ -426,9 +431,11 @@ START_TEST(rope_rotates_and_rotates_back)
 		te__h_rope(&a);
 		for (int64_t r = 0; r < rows; r++)
 			for (int64_t c = 0; c < cols; c++) {
-				const int64_t at = r * cols + c - c % hd + c % half;
+				const int64_t at = r * cols + c;
+				const int in = (int)(c % hd);
+				const int64_t other = at - in + te_k_rope_other(&a, in);
 				const double size = fabs((double)tt_get(dtype, x, at)) +
-						    fabs((double)tt_get(dtype, x, at + half));
+						    fabs((double)tt_get(dtype, x, other));
 
 				hk_check_near(tt_get(dtype, y, r * cols + c),
 					      tt_get(dtype, x, r * cols + c),
@@ -454,5 +461,5 @@ void host_elem_cases(Suite *s)
 	tcase_add_loop_test(c, dropout_keeps_scales_and_repeats, 0, 2);
 	tcase_add_loop_test(c, transpose_moves_every_byte, 0, 3);
 	tcase_add_test(c, rng_words_advance);
-	tcase_add_loop_test(c, rope_rotates_and_rotates_back, 0, 2);
+	tcase_add_loop_test(c, rope_rotates_and_rotates_back, 0, 4);
 }

@@ -488,7 +488,8 @@ START_TEST(rope)
 	} cases[] = {
 		{ 1, 1, 2, 5, 1 },     { 3, 2, 6, 7, 3 },    { 6, 4, 64, 33, 2 },
 		{ 12, 8, 128, 17, 2 }, { 5, 5, 16, 300, 1 }, { 4, 0, 32, 3, 1 },
-		{ 40, 36, 16, 67, 1 }, { 12, 8, 48, 32, 2 },
+		{ 40, 36, 16, 67, 1 }, { 12, 8, 48, 32, 2 },  { 5, 3, 256, 70, 1 },
+		{ 4, 3, 192, 9, 2 },
 	};
 	const int32_t dtype = kl_types[_i & 1];
 
@@ -505,7 +506,8 @@ START_TEST(rope)
 				       .nrot = cases[k].nrot,
 				       .head_dim = dim,
 				       .inverse = _i >> 1 & 1,
-				       .dtype = dtype };
+				       .dtype = dtype,
+				       .interleaved = (int32_t)tt_rand_int(0, 1) };
 		double *pair = malloc((size_t)n * sizeof(*pair));
 
 		ck_assert_ptr_nonnull(pair);
@@ -527,7 +529,7 @@ START_TEST(rope)
 			a.inv_freq[i] =
 				powf(10000.0f, -(float)i / (float)half) * (k == 4 ? 300.0f : 1.0f);
 		for (int64_t i = 0; i < n; i++) {
-			const int64_t in = i % dim, other = in < half ? i + half : i - half;
+			const int64_t in = i % dim, other = i - in + te_k_rope_other(&a, (int)in);
 
 			pair[i] = fabs((double)tt_get(dtype, x, i)) +
 				  fabs((double)tt_get(dtype, x, other));

@@ -4,6 +4,7 @@
 #include <math.h>
 
 #include "kernel_calls_cases.h"
+#include "tt_num.h"
 
 static int64_t batch, seqlen;
 static int32_t nheads, nkv, head_dim;
@@ -26,19 +27,20 @@ static struct te_spec packed(int32_t dim)
 	return op_run_spec(kc_type, 3, batch, seqlen, kc_cols);
 }
 
-/* _i: replay, type, frequencies are given */
+/* _i: replay, type, frequencies and positions are given, pairs are interleaved */
 START_TEST(rope_equals_the_op)
 {
-	float given[128], first;
+	float given[128], first, at[3 * 90];
 	struct te_kernel_rope_opts o = TE_KERNEL_ROPE_OPTS_INIT;
 	struct te_rope_attrs a = TE_ROPE_ATTRS_INIT;
+	struct te_spec in[2];
 	struct te_tensor *y, *dx;
-	struct te_spec in;
 	struct te_op *op;
 	struct op_run r;
 
 	kc_type = kc_types[_i >> 1 & 1];
-	in = packed(2 * (int32_t)tt_rand_int(1, most_channels() / 2));
+	in[0] = packed(2 * (int32_t)tt_rand_int(1, 128));
+	in[1] = op_run_spec(TE_DTYPE_INT32, 2, batch, seqlen, 0);
 	o.nheads = a.nheads = nheads;
 	o.nkv = a.nkv = nkv;
 	o.head_dim = a.head_dim = head_dim;
@@ -46,10 +48,18 @@ START_TEST(rope_equals_the_op)
 	for (int32_t i = 0; i < head_dim / 2; i++)
 		given[i] = tt_rand_float(-1, 1);
 	o.inv_freq = a.inv_freq = _i >> 2 ? given : NULL;
+	o.interleaved = a.interleaved = (int32_t)tt_rand_int(0, 1);
+	a.positions = _i >> 2;
 	DO(te_op_rope(&a, "r", &op));
 	first = given[0];
 	given[0] = 9; /* the op has a copy */
-	kc_op_init(&r, op, &in);
+	kc_op_init(&r, op, in);
+	if (a.positions) {
+		for (int64_t i = 0; i < kc_rows; i++)
+			at[i] = (float)tt_rand_int(-5, 99999);
+		tt_tensor_set(r.call.ex[0].hp, at);
+		o.position = r.call.ex[0].hp;
+	}
 	kc_op_passes(&r);
 	given[0] = first;
 	y = kc_poison(kc_type, kc_rows, kc_cols);
@@ -119,7 +129,7 @@ START_TEST(rope_quantizes_as_te_quantize)
 	struct te_spec in;
 
 	kc_type = kc_types[_i >> 1 & 1];
-	in = packed(2 * (int32_t)tt_rand_int(1, most_channels() / 2));
+	in = packed(2 * (int32_t)tt_rand_int(1, 128));
 	o.nheads = nheads;
 	o.nkv = nkv;
 	o.head_dim = head_dim;
@@ -302,6 +312,12 @@ START_TEST(rope_names_the_argument)
 	o.theta = -1;
 	FWD(-EINVAL, "theta is -1", x, y);
 	o.theta = 10;
+	o.interleaved = 2;
+	FWD(-EINVAL, "interleaved is 2, not 0 or 1", x, y);
+	o.interleaved = 0;
+	o.position = kc_zeros(TE_DTYPE_INT32, 1, 5);
+	FWD(-TE_ESHAPE, "position has 5 elements, not 6", x, y);
+	o.position = NULL;
 	FWD(-EINVAL, "x is NULL", NULL, y);
 	FWD(-EINVAL, "y is NULL, and there is no q", x, NULL);
 	FWD(-TE_EDTYPE, "y is bf16, not fp32", x, h);

@@ -189,14 +189,18 @@ static void ref_rope(const struct op_run *r, const double *x, const double *ex, 
 			for (int j = 0; j < d / 2; j++) {
 				const int64_t at = i % seqlen;
 				const double *first = a->documents ? ex + i - at : NULL;
-				double t = (double)(at - document_of(first, at)) *
+				const int64_t m = a->interleaved ? 2 * j : j;
+				const int64_t n = a->interleaved ? m + 1 : j + d / 2;
+				const double position = a->positions ? ex[i] :
+						(double)(at - document_of(first, at));
+				double t = position *
 					   (a->inv_freq ? (double)a->inv_freq[j] :
 					    pow((double)a->theta, -2.0 * j / d));
 
 				if (h >= a->nheads + a->nkv)
 					t = 0;
-				y[j] = x[j] * cos(t) - x[j + d / 2] * sin(t);
-				y[j + d / 2] = x[j + d / 2] * cos(t) + x[j] * sin(t);
+				y[m] = x[m] * cos(t) - x[n] * sin(t);
+				y[n] = x[n] * cos(t) + x[m] * sin(t);
 			}
 }
 
@@ -423,6 +427,12 @@ const struct op_case op_cases[] = {
 	{ .name = "rope of documents", .create = create_rope, .ref = ref_rope, .depth = 60,
 	  .in = { { T, 3, { 2, 9, 30 } }, { I, 2, { 2, 9 } } },
 	  .a.rope = TE_ATTRS(rope, 3, 1, 6, 10000, NULL, 1) },
+	{ .name = "rope of positions", .create = create_rope, .ref = ref_rope, .depth = 60,
+	  .in = { { T, 3, { 2, 9, 30 } }, { I, 2, { 2, 9 } } },
+	  .a.rope = TE_ATTRS(rope, 3, 1, 6, 10000, .positions = 1) },
+	{ .name = "rope, interleaved", .create = create_rope, .ref = ref_rope, .depth = 60,
+	  .in = { { T, 3, { 2, 9, 40 } } },
+	  .a.rope = TE_ATTRS(rope, 3, 1, 8, 100, .interleaved = 1) },
 	{ .name = "attention", .create = create_attention, .ref = ref_attention, .depth = 200,
 	  .in = { { T, 3, { 2, 9, 30 } } }, .a.attention = TE_ATTRS(attention, 2, 2, 5, 0, 0,
 								   0, 0, 0) },
@@ -455,8 +465,7 @@ const struct op_case op_cases[] = {
 	  .depth = 200, .in = { { T, 3, { 3, 11, 24 } } },
 	  .a.attention = TE_ATTRS(attention, 4, 2, 3, 0, 0.3f, 77, 3, 9) },
 	{ .name = "rope of wide heads", .create = create_rope, .ref = ref_rope, .depth = 60,
-	  .in = { { T, 3, { 2, 5, 1024 } } }, .a.rope = TE_ATTRS(rope, 2, 1, 256, 10000),
-	  .host_only = 1 },
+	  .in = { { T, 3, { 2, 5, 1024 } } }, .a.rope = TE_ATTRS(rope, 2, 1, 256, 10000) },
 	{ .name = "attention of wide heads", .create = create_attention, .ref = ref_attention,
 	  .depth = 2000, .in = { { T, 3, { 1, 5, 532 } } },
 	  .a.attention = TE_ATTRS(attention, 2, 1, 133, 0, 0, .window = 3, .softcap = 1.5f),
@@ -511,6 +520,17 @@ static void put_random(struct te_tensor *t, float scale)
 	free(v);
 }
 
+static void put_positions(struct te_tensor *t)
+{
+	size_t len = (size_t)te_tensor_nelems(t);
+	float *v = malloc(len * sizeof(*v));
+
+	for (size_t i = 0; i < len; i++)
+		v[i] = (float)tt_rand_int(-9, 9);
+	tt_tensor_set(t, v);
+	free(v);
+}
+
 /* ids, targets and first tokens of documents: mostly good ones, some on every wrong side */
 static void put_ids(struct te_tensor *t, int64_t n, int32_t ignore, int none)
 {
@@ -546,7 +566,9 @@ void op_case_init(const struct op_case *k, struct op_run *r, struct te_ctx *ctx,
 		put_ids(r->call.x.hp, k->a.embedding.vocab, 0, 0);
 	else
 		put_random(r->call.x.hp, 1);
-	if (r->ops->nextra_in && in[1].dtype == TE_DTYPE_INT32)
+	if (k->create == create_rope && k->a.rope.positions)
+		put_positions(r->call.ex[0].hp);
+	else if (r->ops->nextra_in && in[1].dtype == TE_DTYPE_INT32)
 		put_ids(r->call.ex[0].hp, targets ? k->a.ce.nclasses : cols_of(&in[1]),
 			targets ? k->a.ce.ignore_index : 0, k->no_targets);
 	else if (r->ops->nextra_in)

@@ -215,6 +215,7 @@ TT_SH += t/kernels/t0022-registers.t
 
 if HAVE_JANSSON
 TT_TOOLS += \
+	t/tools/chunks \
 	t/tools/ckpt \
 	t/tools/ckpt_crash \
 	t/tools/data \
@@ -480,6 +481,7 @@ t_token_token_SOURCES = t/token/token.c t/token/token_lib.c t/token/token_lib.h
 # units of te_train
 TE_TRAIN_LDADD = tools/te_train/libte_train.la $(TOKEN_INTERNAL_LA) $(LDADD) \
 	$(JANSSON_LIBS) $(ZLIB_LIBS)
+t_tools_chunks_LDADD = $(TE_TRAIN_LDADD)
 t_tools_ckpt_LDADD = $(TE_TRAIN_LDADD)
 t_tools_ckpt_crash_LDADD = $(TE_TRAIN_LDADD)
 t_tools_data_LDADD = $(TE_TRAIN_LDADD)

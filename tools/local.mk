@@ -210,6 +210,8 @@ tools_te_train_libte_train_la_SOURCES = \
 	tools/te_train/batch.h \
 	tools/te_train/blocks.c \
 	tools/te_train/blocks.h \
+	tools/te_train/chunks.c \
+	tools/te_train/chunks.h \
 	tools/te_train/ckpt.c \
 	tools/te_train/ckpt.h \
 	tools/te_train/ckpt_files.c \

@@ -113,6 +113,41 @@ check "in a resumed run" grep -q '"epochs":null' h.log
 "$te_train" $fresh --random-tokens --steps 1 --log i.log 2>err
 check "random tokens are drawn so too" grep -q '"order":"random".*' i.log
 
+# chunks of text, whose tokens are computed when they are used
+te_token=$(built tools/te_token)
+if [ -x "$te_token" ]; then
+	sed 's/"vocab_size": 256/"vocab_size": 300, "eos_token_id": 10/' plain.json >tok.conf
+	head -n 40 text >few
+	"$te_token" train --vocab 300 -o tok.json few
+	chunks="--model tok.conf $common --tokenizer tok.json --order chunks"
+	for f in lines.jsonl "few --doc-split \\n --documents" few; do
+		rm -rf *.log c
+		check "chunks of $f" "$te_train" $chunks --accum 6 --steps 40 --log a.log $f
+		losses a.log >want
+		check "for several epochs" awk '{ e = $3 } END { exit !(e > 2) }' want
+		check "two ranks read them" "$te_run" -n 2 "$te_train" $chunks --accum 3 --steps 40 \
+			--stop-after 9 --log b.log --out c $f
+		check "and three the rest" "$te_run" -n 3 "$te_train" --resume c --log c.log
+		losses b.log c.log >got
+		cut -d " " -f 1,2 want >both.want
+		cut -d " " -f 1,2 got >both.got
+		same "in one order" both.want both.got
+	done
+	"$te_train" $chunks --seed 8 --steps 40 --log d.log few >out 2>err
+	losses d.log | cut -d " " -f 1,2 >got
+	check "which depends on the seed" sh -c '! cmp -s both.want got'
+	check "another length of windows" "$te_train" --resume c --seq-len 8 --steps 41 --log e.log
+	losses e.log | awk '{ d = $3 - int($3) } END { exit !(NR == 1 && $3 > 3 && d < 0.2) }'
+	check "begins an epoch" test $? = 0
+	fails "another order" "cannot continue another order" "$te_train" --resume c --order epoch
+	fails "text that is one byte longer" "has other tokens" sh -c \
+		'echo >>few; "$@"' sh "$te_train" --resume c --steps 50
+	fails "token files" "is a file of tokens" "$te_train" $chunks --data-type u16 few
+else
+	skip "chunks" "no libtetoken"
+fi
+fails "bytes" "is for text whose tokens a tokenizer computes" "$te_train" $fresh --order chunks train
+
 # 50 GB of shards, whose tokens are 0: header of llm.c, number of tokens 500000000
 mkdir shards
 for i in $(seq 50); do

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "batch.h"
+#include "chunks.h"
 #include "ckpt.h"
 #include "order.h"
 #include "tools/lib/model.h"
@@ -127,6 +128,24 @@ int batch_take_documents(struct order *o, int64_t first, const struct rows *rows
 		r = order_read(o, c / nwindows, at, m, rows->x + i * T, rows->y + i * T,
 			       documents);
 		pad(rows, i, m);
+	}
+	return r;
+}
+
+int batch_take_chunks(struct chunks *c, int64_t first, const struct rows *rows)
+{
+	int r = STATUS_OK;
+
+	chunks_begin(c, first);
+	for (int64_t i = 0; i < rows->nrows && !r; i++) {
+		struct span s;
+		int64_t at, left;
+
+		r = chunks_find(c, first + i, &s, &at);
+		if (r)
+			break;
+		left = s.n - 1 - at;
+		r = window(&s, at, left < rows->T ? left : rows->T, rows, i);
 	}
 	return r;
 }

@@ -6,6 +6,7 @@
 
 #include "data.h"
 
+struct chunks;
 struct order;
 
 /* Rows of T tokens, all [nrows, T]. */
@@ -40,6 +41,9 @@ int64_t epoch_next(const struct span *s, int64_t drawn, int64_t window, int64_t 
  * window are ignored.
  */
 int batch_take(const struct span *s, uint64_t seed, int64_t first, const struct rows *rows);
+
+/* windows of chunks, from number `first` of all epochs on, each group's in their order */
+int batch_take_chunks(struct chunks *c, int64_t first, const struct rows *rows);
 
 /* the same windows of the order's documents: window i of an epoch begins at its token i * T */
 int batch_take_documents(struct order *o, int64_t first, const struct rows *rows);

@@ -171,6 +171,11 @@ static json_t *run_to_json(const struct ckpt_copy *c, const char *digest)
 	record_int(&rec, "val_tokens", p->nval);
 	record_int(&rec, "drawn_windows", p->drawn);
 	record_int(&rec, "window_tokens", p->window);
+	if (p->chunked) {
+		record_int(&rec, "chunks_epoch", p->chunks.epoch);
+		record_int(&rec, "chunks_group", p->chunks.group);
+		record_int(&rec, "chunks_first_window", p->chunks.first);
+	}
 	record_int(&rec, "rng_seed", (int64_t)c->seed);
 	record_int(&rec, "rng_offset", (int64_t)c->offset);
 	record_put(&rec, "options", json_incref(c->options));

@@ -10,6 +10,7 @@
 
 #include <te/optim.h>
 
+#include "chunks.h"
 #include "opts.h"
 #include "tools/lib/digest.h"
 #include "tools/lib/model.h"
@@ -22,8 +23,11 @@ struct progress {
 	double best_val; /* nats per token; infinity before the first validation */
 	int64_t best_step;
 	int64_t eval_step;    /* step of the last validation, or -1 */
-	int64_t ntrain, nval; /* numbers of tokens; a resumed run must have the same */
+	/* numbers of tokens; a resumed run must have the same; with --order chunks ntrain is 0 */
+	int64_t ntrain, nval;
 	int64_t drawn;	      /* windows of all epochs; 0 with --order random */
+	int chunked;	      /* the order was chunks, and these have the window before */
+	struct chunks_at chunks;
 	int64_t window;	      /* tokens of a window, or 0 */
 	int reordered;	      /* ckpt_load(): windows were drawn in another order */
 	char data_digest[2 * DIGEST_NBYTES]; /* "TRAIN" or "TRAIN+VAL"; the same applies */

@@ -195,6 +195,12 @@ int ckpt_read_run(const struct st_file *f, struct ckpt_run *ret_run)
 		run.p.drawn = record_get_int(&rd, "drawn_windows", 0, CKPT_MOST);
 		run.p.window = record_get_int(&rd, "window_tokens", 0, CKPT_MOST);
 	}
+	run.p.chunked = json_object_get(run.obj, "chunks_epoch") != NULL;
+	if (run.p.chunked) {
+		run.p.chunks.epoch = record_get_int(&rd, "chunks_epoch", 0, CKPT_MOST);
+		run.p.chunks.group = record_get_int(&rd, "chunks_group", 0, CKPT_MOST);
+		run.p.chunks.first = record_get_int(&rd, "chunks_first_window", 0, run.p.drawn);
+	}
 	run.seed = (uint64_t)record_get_int(&rd, "rng_seed", INT64_MIN, INT64_MAX);
 	run.offset = (uint64_t)record_get_int(&rd, "rng_offset", 0, INT64_MAX);
 	if (rd.status)

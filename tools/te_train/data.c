@@ -40,6 +40,7 @@ struct file {
 	int64_t skip;	  /* bytes of its header */
 	int sampled;	  /* tokens are checked when they are read */
 	int is_copy;	  /* src and docs belong to a file before it */
+	int has_lines;	  /* JSON lines, if their tokens are computed later */
 	int64_t first, n; /* index in the sequence of all tokens */
 	struct docs docs; /* documents, if it has JSON lines */
 };
@@ -211,6 +212,13 @@ static int read_tokenized(struct data *d, struct file *f, const struct data_opts
 
 	f->type = type_of_tokens(d->vocab);
 	digest_add(&d->all, &f->type, sizeof(f->type));
+	if (o->later) {
+		f->has_lines = has_lines;
+		r = source_sample(f->src, 0, NULL, NULL);
+		texts_digest(&d->all, o, has_lines);
+		digest_add(&d->all, source_digest(f->src), DIGEST_NBYTES);
+		return r;
+	}
 	r = texts_read(f->src, o, has_lines, &d->all, &f->docs);
 	f->n = f->docs.n;
 	d->largest = f->docs.largest > d->largest ? f->docs.largest : d->largest;
@@ -250,7 +258,7 @@ static int recognise(struct data *d, struct file *f, const struct data_opts *o)
 	int r;
 
 	if (is_jsonl(f->src, asked)) {
-		if (o->tokenizer)
+		if (o->tokenizer || o->later)
 			return read_tokenized(d, f, o, 1);
 		return d->vocab > DATA_NBYTES ? refuse_text(f, d->vocab) : read_lines(d, f, o);
 	}
@@ -268,6 +276,9 @@ static int recognise(struct data *d, struct file *f, const struct data_opts *o)
 		return read_tokenized(d, f, o, 0);
 	if (!r && f->type == DATA_TEXT && d->vocab > DATA_NBYTES)
 		r = refuse_text(f, d->vocab);
+	if (!r && o->later)
+		r = say_bad("%s: is a file of tokens: --order chunks is for text, expected --order "
+			    "epoch or documents", source_name(f->src));
 	if (r)
 		return r;
 	for (int i = 0; i < 2; i++)
@@ -434,6 +445,29 @@ int data_random(int64_t vocab, struct data **ret_data)
 	return STATUS_OK;
 }
 
+int data_of_docs(int64_t vocab, struct docs *docs, const char *digest, struct data **ret_data)
+{
+	struct data *d = calloc(1, sizeof(*d));
+
+	if (d)
+		d->file = calloc(1, sizeof(*d->file));
+	if (!d || !d->file) {
+		free(d);
+		return say_failed("out of memory");
+	}
+	d->type = type_of_tokens(vocab);
+	d->vocab = vocab;
+	d->nfiles = 1;
+	d->ntokens = docs->n;
+	d->file->type = d->type;
+	d->file->n = docs->n;
+	d->file->docs = *docs;
+	snprintf(d->digest, sizeof(d->digest), "%s", digest);
+	*docs = (struct docs){ 0 };
+	*ret_data = d;
+	return STATUS_OK;
+}
+
 void data_close(struct data *d)
 {
 	if (!d)
@@ -476,6 +510,21 @@ int32_t data_largest(const struct data *d)
 const char *data_digest(const struct data *d)
 {
 	return d->digest;
+}
+
+int data_nfiles(const struct data *d)
+{
+	return d->nfiles;
+}
+
+struct source *data_source(const struct data *d, int file)
+{
+	return d->file[file].src;
+}
+
+int data_has_lines(const struct data *d, int file)
+{
+	return d->file[file].has_lines;
 }
 
 static const struct file *file_at(const struct data *d, int64_t at)
@@ -706,7 +755,7 @@ int span_has_target(const struct span *s)
 int data_reads(const struct data *d, const struct stat *st)
 {
 	for (int i = 0; i < d->nfiles; i++)
-		if (source_is(d->file[i].src, st))
+		if (d->file[i].src && source_is(d->file[i].src, st))
 			return 1;
 	return 0;
 }

@@ -6,6 +6,8 @@
 
 struct chat;
 struct data;
+struct docs;
+struct source;
 struct stat;
 struct tokenizer;
 
@@ -44,6 +46,7 @@ struct data_opts {
 	const char *tokenizer_digest; /* NULL: tokens of text are not kept */
 	const char *kept;	      /* folder where they are; likewise */
 	int64_t kept_nbytes;	      /* text of fewer bytes is not worth it */
+	int later; /* only pieces of text are read, and others are to compute its tokens */
 };
 
 /*
@@ -59,6 +62,10 @@ struct data_opts {
 int data_open(char *const *file, int nfiles, const struct data_opts *opts, struct data **ret_data);
 /* tokens that are all equally likely, for measurements */
 int data_random(int64_t vocab, struct data **ret_data);
+/*
+ * Tokens below vocab that are in memory; the data takes *docs. digest: text for data_digest().
+ */
+int data_of_docs(int64_t vocab, struct docs *docs, const char *digest, struct data **ret_data);
 void data_close(struct data *d);
 
 int64_t data_ntokens(const struct data *d);
@@ -95,6 +102,11 @@ int data_needs_mark(const struct data *d);
 int data_is_begin(const struct data *d, int32_t token);
 /* is a file of the data the one that stat(2) described */
 int data_reads(const struct data *d, const struct stat *st);
+
+/* all files in their order, for opts->later, and which of them have JSON lines */
+int data_nfiles(const struct data *d);
+struct source *data_source(const struct data *d, int file);
+int data_has_lines(const struct data *d, int file);
 
 /* a 64-bit hash of two numbers, for random draws that depend on nothing else */
 uint64_t mix64(uint64_t a, uint64_t b);

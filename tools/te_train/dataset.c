@@ -10,7 +10,6 @@
 #include "kept.h"
 #include "loop.h"
 #include "order.h"
-#include "tools/lib/chat.h"
 #include "tools/lib/say.h"
 #include "tools/lib/tokens.h"
 
@@ -153,6 +152,21 @@ static void choose_mark(const struct trainer *t, struct data_opts *opts)
 							    special_token(&t->cfg, "eos_token_id");
 }
 
+/* the held-out text is read now, and threads begin with what is trained on */
+static int open_chunks(struct trainer *t, const struct data_opts *opts)
+{
+	const struct opts *o = t->o;
+	const struct chunks_at start = { 0 };
+	int r = chunks_open(t->data, opts, o->val ? 0 : o->val_fraction, (uint64_t)o->seed, t->T,
+			    &t->chunks);
+
+	if (!r && !o->val)
+		r = chunks_held_out(t->chunks, &t->val_data);
+	if (!r && !o->resume)
+		chunks_seek(t->chunks, &start);
+	return r;
+}
+
 static int open_files(struct trainer *t, int64_t vocab)
 {
 	const struct opts *o = t->o;
@@ -160,18 +174,16 @@ static int open_files(struct trainer *t, int64_t vocab)
 	char *kept = t->tokenizer ? kept_folder(o->token_cache) : NULL;
 	char digest[DIGEST_NBYTES];
 	int32_t *times = NULL;
-	char *split = NULL;
-	struct chat chat;
 	struct data_opts opts = {
 		.type = data_type_find(o->data_type),
 		.vocab = vocab,
 		.most_nbytes = !strcmp(o->check_data, "all") ? INT64_MAX : DATA_CHECKED_NBYTES,
-		.chat = &chat,
+		.chat = &t->chat,
 		.tokenizer = t->tokenizer,
 		.kept = kept,
 		.kept_nbytes = o->token_cache ? 0 : KEPT_NBYTES,
 	};
-	int r = chat_create(o->chat_template, o->chat_begin, role, o->doc_end, &chat);
+	int r = chat_create(o->chat_template, o->chat_begin, role, o->doc_end, &t->chat);
 
 	if (r) {
 		free(kept);
@@ -183,25 +195,29 @@ static int open_files(struct trainer *t, int64_t vocab)
 	if (o->doc_split && !t->tokenizer)
 		r = say_bad("--doc-split needs a tokenizer");
 	else if (o->doc_split)
-		r = chat_unescape("--doc-split", o->doc_split, &split);
-	if (!r && split && !*split)
+		r = chat_unescape("--doc-split", o->doc_split, &t->split);
+	if (!r && t->split && !*t->split)
 		r = say_bad("--doc-split: expected a text that is not empty");
-	opts.split = split;
+	opts.split = t->split;
 	if (!r && o->repeat)
 		r = parse_repeat(o, &times);
 	opts.times = times;
+	opts.later = !strcmp(o->order, "chunks");
+	if (!r && opts.later && !t->tokenizer)
+		r = say_bad("--order chunks is for text whose tokens a tokenizer computes");
 	if (!r)
 		r = data_open(o->file, o->nfiles, &opts, &t->data);
 	opts.times = NULL;
+	if (!r && opts.later)
+		r = open_chunks(t, &opts);
+	opts.later = 0;
 	if (!r && o->val)
 		r = data_open(&o->val, 1, &opts, &t->val_data);
 	if (!r && o->val && data_is_bytes(t->data) != data_is_bytes(t->val_data))
 		r = say_bad("%s: token files and text cannot be mixed", o->val);
 	if (!r)
 		r = open_valids(t, &opts);
-	chat_free(&chat);
 	free(times);
-	free(split);
 	free(kept);
 	return r;
 }
@@ -248,7 +264,7 @@ int trainer_open_data(struct trainer *t, int64_t vocab)
 	if (r)
 		return r;
 	n = data_ntokens(t->data);
-	if (o->val) {
+	if (o->val || t->chunks) {
 		t->train = (struct span){ t->data, 0, n };
 		t->val = (struct span){ t->val_data, 0, data_ntokens(t->val_data) };
 	} else {
@@ -256,7 +272,7 @@ int trainer_open_data(struct trainer *t, int64_t vocab)
 		t->train = (struct span){ t->data, 0, n - nval };
 		t->val = (struct span){ t->data, n - nval, nval };
 	}
-	if (t->train.n < t->T + 1) {
+	if (!t->chunks && t->train.n < t->T + 1) {
 		return say_bad("%s: %lld tokens to train on; a context of %lld needs at least %lld",
 			       trainer_data_name(t), (long long)t->train.n, (long long)t->T,
 			       (long long)t->T + 1);
@@ -265,7 +281,7 @@ int trainer_open_data(struct trainer *t, int64_t vocab)
 		return say_bad("%s: %lld tokens to validate on; at least 2 are needed",
 			       o->val ? o->val : trainer_data_name(t), (long long)t->val.n);
 	}
-	if (!span_has_target(&t->train))
+	if (!t->chunks && !span_has_target(&t->train))
 		return say_bad("%s: no token of the training data is a target",
 			       trainer_data_name(t));
 	if (!span_has_target(&t->val))

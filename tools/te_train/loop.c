@@ -190,7 +190,8 @@ static int draw(struct trainer *t, struct slot *s)
 	const struct rows to = trainer_rows(t, s->tokens, rows);
 	int r;
 
-	r = t->order	? batch_take_documents(t->order, t->now.done.drawn + first, &to) :
+	r = t->chunks	? batch_take_chunks(t->chunks, t->now.done.drawn + first, &to) :
+	    t->order	? batch_take_documents(t->order, t->now.done.drawn + first, &to) :
 	    t->by_epoch ? batch_take(&t->train, seed, t->now.done.drawn + first, &to) :
 			  batch_draw(&t->train, seed, t->now.done.step, first, &to);
 	if (!r)
@@ -229,6 +230,9 @@ static int step(struct trainer *t)
 	t->now.done.step++;
 	if (t->by_epoch)
 		t->now.done.drawn += t->micro_batches * t->B;
+	if (t->chunks)
+		t->now.done.chunks = chunks_at(t->chunks);
+	s->epochs = trainer_epochs(t);
 	return STATUS_OK;
 }
 

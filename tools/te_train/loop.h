@@ -17,6 +17,7 @@
 #include "data.h"
 #include "graph.h"
 #include "opts.h"
+#include "tools/lib/chat.h"
 #include "tools/lib/choices.h"
 #include "tools/lib/model.h"
 
@@ -42,6 +43,7 @@ struct slot {
 	int64_t step;		     /* step whose loss has not been read; -1: none */
 	struct te_adamw_stats stats; /* after the step, if it is one for the log */
 	double end_s;		     /* when it ended, if it is one for the log, by busy_s() */
+	double epochs;		     /* epochs after the step; NaN with --order random */
 };
 
 /* a checkpoint that another thread writes, of one rank or of rank 0 */
@@ -118,6 +120,9 @@ struct trainer {
 	int64_t T, B;
 	int by_epoch; /* order of training windows; 0: random offsets */
 	struct order *order; /* training windows have permuted documents; NULL: they have not */
+	struct chunks *chunks; /* windows of --order chunks, which `train` lacks; NULL: another */
+	struct chat chat;      /* templates that they have, and text between documents */
+	char *split;
 	int64_t steps; /* number of the last step */
 	int64_t micro_batches; /* micro-batches of a step, of all ranks */
 	FILE *log, *numerics; /* files of rank 0; NULL: not asked for */
@@ -210,8 +215,8 @@ int64_t trainer_own_tokens(const struct trainer *t);
 void trainer_cut(const struct trainer *t, const struct rows *rows);
 /* tokens of a step, of all ranks */
 int64_t trainer_step_tokens(const struct trainer *t);
-/* epochs after a step of this attempt; NaN with --order random */
-double trainer_epochs(const struct trainer *t, int64_t step);
+/* epochs of the windows drawn so far; NaN with --order random */
+double trainer_epochs(const struct trainer *t);
 /* the options to be saved: accum is of all ranks; a new reference, or NULL after a failure */
 json_t *trainer_options(const struct trainer *t);
 /* time since training began; all ranks have the same */

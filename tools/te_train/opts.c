@@ -471,6 +471,8 @@ static int check_needs(const struct opts *o)
 		return say_bad("--documents needs files, --random-tokens has no documents");
 	if (!strcmp(o->order, "documents") && o->random_tokens)
 		return say_bad("--order documents needs files, --random-tokens has no documents");
+	if (!strcmp(o->order, "chunks") && o->random_tokens)
+		return say_bad("--order chunks needs text, --random-tokens has none");
 	if (o->repeat && *o->repeat && !o->val)
 		return say_bad("--repeat needs --val FILE: the held-out end of a file would also "
 			       "be trained on");

@@ -60,6 +60,11 @@ int64_t epoch_permute(uint64_t key, int64_t n, int64_t i)
 	return (int64_t)x;
 }
 
+int64_t epoch_draw(uint64_t key, int64_t i)
+{
+	return (int64_t)((unsigned __int128)mix64(key, (uint64_t)i) * (uint64_t)(i + 1) >> 64);
+}
+
 static int64_t group_first(const struct order *o, int64_t group)
 {
 	return group == o->ngroups ? o->s.n : group * o->nchunks * o->chunk;
@@ -131,8 +136,7 @@ static void shuffle(struct order *o, uint64_t key)
 	int64_t end = group_first(o, o->group);
 
 	for (int64_t i = o->npieces - 1; i > 0; i--) {
-		const uint64_t u = mix64(key, (uint64_t)i);
-		const int64_t j = (int64_t)((unsigned __int128)u * (uint64_t)(i + 1) >> 64);
+		const int64_t j = epoch_draw(key, i);
 		const struct piece piece = o->piece[i];
 		const uint8_t cut = o->cut[i];
 

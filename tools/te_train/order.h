@@ -13,6 +13,9 @@
 /* i-th of n elements in a pseudo-random order, a permutation of 0 to n - 1 for each key */
 int64_t epoch_permute(uint64_t key, int64_t n, int64_t i);
 
+/* a pseudo-random number from 0 to i, for the i-th exchange of a shuffle */
+int64_t epoch_draw(uint64_t key, int64_t i);
+
 struct order;
 
 /*

@@ -32,10 +32,12 @@ int profile_draw(const struct trainer *t, struct te_plan *plan, int64_t step)
 	const size_t n = (size_t)(trainer_ninputs(t) * t->B * t->T);
 	int32_t *tokens = malloc(n * sizeof(*tokens));
 	const struct rows rows = trainer_rows(t, tokens, t->B);
-	int r = tokens ? batch_draw(&t->train, (uint64_t)t->o->seed, step,
-				    t->ranks.data_rank * t->B, &rows) :
-			 say_failed("out of memory");
-	int te = 0;
+	const int64_t first = t->ranks.data_rank * t->B;
+	int te = 0, r;
+
+	r = !tokens   ? say_failed("out of memory") :
+	    t->chunks ? batch_take_chunks(t->chunks, t->now.done.drawn + first, &rows) :
+			batch_draw(&t->train, (uint64_t)t->o->seed, step, first, &rows);
 
 	if (!r) {
 		trainer_cut(t, &rows);

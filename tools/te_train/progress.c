@@ -111,7 +111,10 @@ static void log_run(struct trainer *t)
 	record_int(&rec, "from_step", t->now.done.step);
 	record_int(&rec, "params", t->now.model.nparams);
 	record_int(&rec, "trained_params", t->now.model.ntrained);
-	record_int(&rec, "train_tokens", t->train.n);
+	if (t->chunks)
+		record_int(&rec, "train_bytes", chunks_nbytes(t->chunks));
+	else
+		record_int(&rec, "train_tokens", t->train.n);
 	record_int(&rec, "val_tokens", t->val.n);
 	record_int(&rec, "step_tokens", trainer_step_tokens(t));
 	record_int(&rec, "ranks", ranks_n(&t->ranks));
@@ -205,15 +208,20 @@ static void note_recompute(const struct trainer *t)
 static void note_run(const struct trainer *t)
 {
 	const struct opts *o = t->o;
+	char text[48];
 
 	if (t->now.model.ntrained < t->now.model.nparams)
 		say_note("%.2f million parameters are trained, the others are frozen",
 			 1e-6 * (double)t->now.model.ntrained);
-	say_note("%s model, %.2f million parameters, %s on %s (%s); %lld tokens to train on, "
-		 "%lld held out",
+	if (t->chunks)
+		snprintf(text, sizeof(text), "%lld bytes of text",
+			 (long long)chunks_nbytes(t->chunks));
+	else
+		snprintf(text, sizeof(text), "%lld tokens", (long long)t->train.n);
+	say_note("%s model, %.2f million parameters, %s on %s (%s); %s to train on, %lld %s",
 		 family_name(t->now.model.cfg.family), 1e-6 * (double)t->now.model.nparams,
-		 te_recipe_name(&t->recipe), t->device.name, t->device.backend,
-		 (long long)t->train.n, (long long)t->val.n);
+		 te_recipe_name(&t->recipe), t->device.name, t->device.backend, text,
+		 (long long)t->val.n, t->chunks ? "tokens held out" : "held out");
 	note_offload(t);
 	note_recompute(t);
 	if (!o->out && !o->resume && t->steps > t->now.done.step)
@@ -350,7 +358,7 @@ void progress_step(struct trainer *t, int64_t step, double end_s, double loss, d
 	record_real(&rec, "tokens_per_s", tokens_per_s);
 	record_real(&rec, "step_ms", ms);
 	record_real(&rec, "peak_fraction", t->now.peak_fraction);
-	record_real(&rec, "epochs", trainer_epochs(t, step));
+	record_real(&rec, "epochs", t->now.slot[(step - 1) % NSLOTS].epochs);
 	record_file(t, &rec);
 	record_real(&rec, "elapsed_s", now_s() - t->start_s);
 	t->now.sum_loss = 0;

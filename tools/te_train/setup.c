@@ -246,6 +246,25 @@ static int make_slots(struct trainer *t)
 	return r < 0 ? say_te(r, "a step's tokens") : STATUS_OK;
 }
 
+/* likewise, with --order chunks; same: the text is the one of the checkpoint */
+static int take_chunks(struct trainer *t, int same)
+{
+	struct progress *p = &t->now.done;
+
+	if (!same || !p->chunked) {
+		p->drawn = 0;
+		p->chunks = (struct chunks_at){ 0 };
+	} else if (p->window != t->T || p->reordered) {
+		p->chunks = (struct chunks_at){ .epoch = p->chunks.epoch + (p->drawn > 0) };
+		p->drawn = 0;
+	} else if (p->chunks.group >= chunks_ngroups(t->chunks)) {
+		return say_bad("%s: damaged: there is no group %lld of chunks", t->from,
+			       (long long)p->chunks.group);
+	}
+	chunks_seek(t->chunks, &p->chunks);
+	return STATUS_OK;
+}
+
 /*
  * Position in the epochs after a checkpoint was loaded. Other data begins its first epoch. With
  * another order or length of windows a new epoch begins, because some tokens would be read twice.
@@ -256,6 +275,8 @@ static int take_position(struct trainer *t)
 	char digest[sizeof(p->data_digest)];
 
 	trainer_digests(t, digest);
+	if (t->chunks)
+		return take_chunks(t, !strcmp(p->data_digest, digest));
 	if (!t->by_epoch || p->ntrain != t->train.n || strcmp(p->data_digest, digest)) {
 		p->drawn = 0;
 	} else if (p->window && (p->window != t->T || p->reordered)) {
@@ -275,18 +296,27 @@ static int load(struct trainer *t)
 {
 	const struct opts *o = t->o;
 	char digest[sizeof(t->now.done.data_digest)];
+	int chunked;
 	const char *weights = t->base ? t->base : !t->from ? o->init : NULL;
 	int r = weights ? weights_read_folder(weights, NULL, &t->now.model) : STATUS_OK;
 
+	if (t->chunks && !t->from)
+		chunks_seek(t->chunks, &(struct chunks_at){ 0 });
 	if (r || !t->from)
 		return r;
 	r = ckpt_load(t->from, &t->now.model, o, t->now.opt, &t->now.done);
 	if (r || !t->now.opt)
 		return r;
+	chunked = t->now.done.chunked;
 	r = take_position(t);
 	if (r || o->files_given)
 		return r;
-	if (t->now.done.ntrain != t->train.n || t->now.done.nval != t->val.n) {
+	if (chunked != (t->chunks != NULL))
+		return say_bad("%s: --order chunks cannot continue another order, nor another "
+			       "order that one; to begin the first epoch, give the files again",
+			       t->from);
+	if (!t->chunks &&
+	    (t->now.done.ntrain != t->train.n || t->now.done.nval != t->val.n)) {
 		return say_bad("%s: %lld tokens to train on; the checkpoint's data had %lld",
 			       trainer_data_name(t), (long long)t->train.n,
 			       (long long)t->now.done.ntrain);
@@ -641,6 +671,7 @@ int trainer_open(struct trainer *t)
 	a->done.ntrain = t->train.n;
 	a->done.nval = t->val.n;
 	a->done.window = t->by_epoch ? t->T : 0;
+	a->done.chunked = t->chunks != NULL;
 	if (t->data)
 		trainer_digests(t, a->done.data_digest);
 	return r;
@@ -677,6 +708,9 @@ void trainer_free(struct trainer *t)
 	for (int i = 0; i < t->nvalid; i++)
 		data_close(t->valid[i].data);
 	order_close(t->order);
+	chunks_close(t->chunks);
+	chat_free(&t->chat);
+	free(t->split);
 	data_close(t->val_data);
 	data_close(t->data);
 	choices_free(&t->choices);

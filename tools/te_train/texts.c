@@ -14,6 +14,9 @@
 #include "tools/lib/say.h"
 #include "tools/lib/tokens.h"
 
+/* text that takes a core several seconds */
+#define LONG_NBYTES ((int64_t)256 << 20)
+
 struct joined {
 	char *text;
 	size_t n;
@@ -31,37 +34,40 @@ static void join(void *arg, const uint8_t *p, size_t n, int64_t at)
 	all->n += n;
 }
 
-/*
- * The documents of a text: all of it, or its parts between occurrences of o->split, unless they are
- * empty, as JSON lines would have them.
- */
-static int add_documents(const struct data_opts *o, const char *name, const struct joined *all,
-			 struct docs *docs)
+/* parts between occurrences of o->split are documents, unless they are empty, as of JSON lines */
+int texts_add(const struct data_opts *o, const char *name, const char *text, size_t all, int ends,
+	      struct docs *docs)
 {
 	const int32_t end = tokenizer_end(o->tokenizer);
 	const size_t nsplit = o->split ? strlen(o->split) : 0;
 	int r = STATUS_OK;
 
-	for (size_t at = 0, to; at <= all->n && !r; at = to + nsplit + !nsplit) {
-		const char *p = nsplit ? memmem(all->text + at, all->n - at, o->split, nsplit) :
-					 NULL;
+	for (size_t at = 0, to; at <= all && !r; at = to + nsplit + !nsplit) {
+		const char *p = nsplit ? memmem(text + at, all - at, o->split, nsplit) : NULL;
 		const int64_t first = docs->n;
 		int32_t *token = NULL;
 		size_t n = 0;
 
-		to = p ? (size_t)(p - all->text) : all->n;
+		to = p ? (size_t)(p - text) : all;
 		if (to == at && nsplit)
 			continue;
-		r = tokenizer_encode(o->tokenizer, name, all->text + at, to - at, 0, &token, &n);
+		r = tokenizer_encode(o->tokenizer, name, text + at, to - at, 0, &token, &n);
 		if (!r)
 			r = docs_add(docs, token, n, DOCS_TARGET);
-		if (!r && end >= 0)
+		if (!r && end >= 0 && (p || ends))
 			r = docs_add(docs, &end, 1, DOCS_TARGET);
 		if (!r && nsplit && docs->n > first)
 			docs->ignored[first] = DOCS_FIRST;
 		free(token);
 	}
-	return r || docs->n || !nsplit ? r : say_bad("%s: has no documents", name);
+	return r;
+}
+
+int texts_refuse_zero(const struct source *src, int64_t at)
+{
+	return say_bad("%s: is not text: byte %lld is 0; --data-type gives the type of "
+		       "token files, and text accepts any bytes",
+		       source_name(src), (long long)at);
 }
 
 static int read_text(struct source *src, const struct data_opts *o, struct docs *docs)
@@ -73,13 +79,11 @@ static int read_text(struct source *src, const struct data_opts *o, struct docs 
 	all.text = malloc((size_t)source_nbytes(src));
 	r = all.text ? source_scan(src, 0, join, &all) : say_failed("out of memory");
 	if (!r && o->type == DATA_AUTO && all.zero_at >= 0)
-		r = say_bad("%s: is not text: byte %lld is 0; --data-type gives the type of "
-			    "token files, and text accepts any bytes",
-			    name, (long long)all.zero_at);
+		r = texts_refuse_zero(src, all.zero_at);
 	if (!r)
-		r = add_documents(o, name, &all, docs);
+		r = texts_add(o, name, all.text, all.n, 1, docs);
 	free(all.text);
-	return r;
+	return r || docs->n || !o->split ? r : say_bad("%s: has no documents", name);
 }
 
 static void add_lines(void *arg, const uint8_t *p, size_t n, int64_t at)
@@ -118,8 +122,12 @@ static int read_lines(struct source *src, const struct data_opts *o, struct docs
 static int compute(struct source *src, const struct data_opts *o, int has_lines, struct digest *all,
 		   struct docs *docs)
 {
-	const int r = has_lines ? read_lines(src, o, docs) : read_text(src, o, docs);
+	int r;
 
+	if (o->tokenizer && source_nbytes(src) >= LONG_NBYTES)
+		say_note("%s: all its text is encoded before the first step; --order chunks begins "
+			 "before that", source_name(src));
+	r = has_lines ? read_lines(src, o, docs) : read_text(src, o, docs);
 	digest_add(all, source_digest(src), DIGEST_NBYTES);
 	docs_digest(docs, all);
 	return r;
@@ -134,13 +142,11 @@ static void digest_text(struct digest *d, const char *text)
 	digest_add(d, text ? text : "", n ? n - 1 : 0);
 }
 
-/* all that the tokens depend on, apart from the text */
-static void digest_options(struct digest *d, const struct data_opts *o, int has_lines)
+void texts_digest(struct digest *d, const struct data_opts *o, int has_lines)
 {
-	const int32_t number[] = { (int32_t)o->type, has_lines, tokenizer_end(o->tokenizer) };
+	const int32_t end = o->tokenizer ? tokenizer_end(o->tokenizer) : -1;
+	const int32_t number[] = { (int32_t)o->type, has_lines, end };
 
-	digest_text(d, te_version());
-	digest_text(d, o->tokenizer_digest);
 	digest_add(d, number, sizeof(number));
 	if (!has_lines && o->split)
 		digest_text(d, o->split);
@@ -167,7 +173,9 @@ static int find_kept(struct source *src, const struct data_opts *o, int has_line
 	if (r)
 		return r;
 	memcpy(text, source_digest(src), sizeof(text));
-	digest_options(&rest, o, has_lines);
+	digest_text(&rest, te_version());
+	digest_text(&rest, o->tokenizer_digest);
+	texts_digest(&rest, o, has_lines);
 	kept_name(&k, text, &rest);
 	digest_add(&both[0], text, DIGEST_NBYTES);
 	both[1] = both[0];

@@ -112,12 +112,12 @@ double trainer_tokens_per_s(const struct trainer *t)
 	return s > 0 ? (double)tokens / s : 0;
 }
 
-double trainer_epochs(const struct trainer *t, int64_t step)
+double trainer_epochs(const struct trainer *t)
 {
-	/* later steps were queued */
-	const int64_t queued = t->now.done.step - step;
-	const int64_t drawn = t->now.done.drawn - queued * t->micro_batches * t->B;
+	const int64_t drawn = t->now.done.drawn;
 
+	if (t->chunks)
+		return chunks_epochs(t->chunks, drawn);
 	return t->by_epoch ? (double)drawn / (double)epoch_nwindows(&t->train, t->T) : NAN;
 }
 

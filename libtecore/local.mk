@@ -211,6 +211,7 @@ libtecore_libtecore_internal_la_SOURCES = \
 	libtecore/plan/seq_bind.c \
 	libtecore/plan/seq_codes.c \
 	libtecore/plan/seq_fusion.c \
+	libtecore/plan/seq_parts.c \
 	libtecore/plan/seq_store.c \
 	libtecore/plan/seq_weights.c \
 	libtecore/plan/span.h \

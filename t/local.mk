@@ -420,6 +420,7 @@ t_plan_weights_SOURCES = \
 	t/plan/weights_bound.c \
 	t/plan/weights_cases.h \
 	t/plan/weights_columns.c \
+	t/plan/weights_divided.c \
 	t/plan/weights_frozen.c \
 	t/plan/weights_grads.c \
 	t/plan/weights_hosted.c \

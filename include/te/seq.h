@@ -126,8 +126,17 @@ struct te_seq_binding {
 	int (*reduce)(void *arg, struct te_stream *stream, void *x, int64_t nelems,
 		      enum te_dtype dtype, int32_t to);
 	void *reduce_arg;
+	/*
+	 * With parts, not NULL: masters are divided likewise. Before a group of steps that reads a
+	 * master a plan calls it for each part of the master. It queues a copy of the nelems
+	 * elements at x from the rank with part `from` to the same elements of all other ranks.
+	 * Returns 0 or a negative code. broadcast_arg is its argument.
+	 */
+	int (*broadcast)(void *arg, struct te_stream *stream, void *x, int64_t nelems,
+			 enum te_dtype dtype, int32_t from);
+	void *broadcast_arg;
 };
-#define TE_SEQ_BINDING_INIT { sizeof(struct te_seq_binding), 0, 0, 0, 0, 0, 0, 0 }
+#define TE_SEQ_BINDING_INIT { sizeof(struct te_seq_binding), 0, 0, 0, 0, 0, 0, 0, 0, 0 }
 
 /**
  * te_seq_bind - use the caller's memory for master weights, gradients or both
@@ -209,7 +218,8 @@ struct te_weight_info {
 	size_t size;	  /* set by the INIT macro; lets the struct grow */
 	const char *name; /* "<op>.<weight>", valid as long as the sequence */
 	struct te_op *op;
-	/* FP32, or BF16 with TE_SEQ_BF16_MASTERS, borrowed; NULL: bound */
+	/* FP32, or BF16 with TE_SEQ_BF16_MASTERS, borrowed; NULL: bound. It has no memory if it is
+	 * in parts */
 	struct te_tensor *master;
 	/* FP32, or BF16 with TE_SEQ_BF16_GRADS, borrowed; NULL: frozen, no gradients, or gradients
 	 * in parts (te_seq_binding) */
@@ -224,7 +234,7 @@ struct te_weight_info {
 TE_EXPORT int te_seq_nweights(const struct te_seq *seq);
 TE_EXPORT int te_seq_weight(const struct te_seq *seq, int index, struct te_weight_info *ret_info);
 /* the flat buffers, FP32 or BF16, borrowed; NULL if there are no gradients. With parts, the buffer
- * of gradients has this part, then the elements after all parts */
+ * of gradients, or either one, has this part, then the elements after all parts */
 TE_EXPORT struct te_tensor *te_seq_masters(const struct te_seq *seq);
 TE_EXPORT struct te_tensor *te_seq_grads(const struct te_seq *seq);
 /**
@@ -236,6 +246,8 @@ TE_EXPORT struct te_tensor *te_seq_grads(const struct te_seq *seq);
  *
  * BF16 masters without remainders are rounded to nearest, with ties away from zero.
  * te_seq_masters_set calls te_seq_weights_changed.
+ * If ranks divide the masters, all of them call te_seq_masters_get, for a NULL dst to only send
+ * their parts; and te_seq_masters_set writes the elements that this rank has.
  * Stream: synchronous, after all work that was queued on the context.
  * Thread: one sequence by one thread at a time.  Since: 0.1
  * Errors: -EINVAL, -ENOMEM, -EBUSY (capturing), -TE_ESTATE (not initialised).

@@ -249,7 +249,7 @@ struct te__adamw_range {
 struct te__adamw {
 	int64_t n; /* elements that all parts have together; w may be longer, with frozen weights */
 	const struct te_tensor *g; /* with own_g: of this part */
-	int own_g;
+	int own_g, own_w; /* own_w: weights are of this part, too */
 	struct te_tensor *w, *m, *v;
 	const struct te__adamw_chunks *chunks; /* NULL: moments are in device memory */
 	struct te_recording *update; /* te__adamw_update(), recorded; or NULL */

@@ -121,7 +121,7 @@ static struct states states_from(const struct te__adamw *a, int64_t at, int64_t 
 		x.v_exp = (uint8_t *)x.v + nelems;
 	}
 	x = states_after(a, &x, at);
-	x.w = (char *)te_tensor_data(a->w) + w_at * element_nbytes(a->w);
+	x.w = (char *)te_tensor_data(a->w) + (a->own_w ? at : w_at) * element_nbytes(a->w);
 	x.g = (char *)te_tensor_data(a->g) + (a->own_g ? at : w_at) * element_nbytes(a->g);
 	x.rest = a->remainder ? a->remainder + w_at : NULL;
 	return x;
@@ -383,7 +383,7 @@ int te__adamw_step(struct te_stream *stream, const struct te__adamw *a)
 	if (r >= 0)
 		r = a->update ? te_recording_launch(a->update, stream) :
 				te__adamw_update(stream, a);
-	return r >= 0 && a->own ? gather_part(stream, a) : r;
+	return r >= 0 && a->own && !a->own_w ? gather_part(stream, a) : r;
 }
 
 static int check_state(const char *fn, const struct te_stream *stream, const void *state)

@@ -156,6 +156,8 @@ static void call_weights(const struct te_plan *p, struct te__step *s)
 		uint32_t forms = p->node[s->node].inf.weight_forms[k];
 		struct te_op_value *v = &s->weight[k];
 		struct te_tensor *arena = te__hosted_tensor(p, s, w, 1);
+		struct te_tensor *cast = te__hosted_cast(p, s, w);
+		const int divided = te__weight_is_divided(seq, &seq->weight[w]);
 		const struct te__need *need;
 
 		*v = (struct te_op_value){ .slot = -1 };
@@ -166,12 +168,18 @@ static void call_weights(const struct te_plan *p, struct te__step *s)
 		if (need && need->t_fp32 &&
 		    !(seq->op[s->node]->decl[k].flags & TE_WEIGHT_STORED))
 			s->master[k] = need->t_fp32;
+		if (divided && (arena = te__hosted_tensor(p, s, w, 0)))
+			s->master[k] = arena;
+		else if (cast && te__seq_is_split(seq))
+			s->master[k] = cast;
 		if ((forms & TE_FORM_HP) && p->recipe.compute == TE_DTYPE_FP32)
 			v->hp = s->master[k];
 		if (!need)
 			continue;
 		if (forms & TE_FORM_HP && !v->hp)
-			v->hp = (arena = te__hosted_tensor(p, s, w, 0)) ? arena : need->t_hp;
+			v->hp = (arena = te__hosted_tensor(p, s, w, 0)) ? arena :
+				cast					  ? cast :
+									    need->t_hp;
 		if (forms & (TE_FORM_ROW | TE_FORM_COL)) {
 			v->q = s->column && !k ? p->column[s->column - 1].t : need->t_q;
 			v->quant = p->quant;

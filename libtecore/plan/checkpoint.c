@@ -140,6 +140,9 @@ static int check(struct checkpoint *c)
 		return te__fail(-EOPNOTSUPP,
 				"%s: the optimizer has one of %d parts of the moments, expected "
 				"all: te_adamw_moments_get(3)", c->fn, te__adamw_nparts(c->adamw));
+	if (te__seq_divides_masters(seq))
+		return te__fail(-EOPNOTSUPP, "%s: the sequence has one of %d parts of the masters, "
+				"expected all: te_seq_masters_get(3)", c->fn, seq->binding.nparts);
 	for (int i = 0; i < seq->nweights; i++)
 		if (!seq->weight[i].master)
 			return te__fail(-EOPNOTSUPP,

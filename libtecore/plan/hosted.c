@@ -1,6 +1,6 @@
 /*
  * hosted.c - weights and gradients that are elsewhere: in host memory, TE_SEQ_HOST_MASTERS and
- * TE_SEQ_HOST_GRADS, or with each rank a part of the gradients.
+ * TE_SEQ_HOST_GRADS, or with each rank a part of them, te_seq_binding.nparts.
  *
  * A group that multiplies by a BF16 master, or adds to a gradient, has a buffer for it in the
  * arena. A copy from host memory fills the buffer before the group, and a gradient is copied back
@@ -19,6 +19,11 @@
  * With parts of the gradients a buffer begins with this rank's part of the sums so far, and zeros;
  * after the last group of the pass that adds to it, each part is summed over the ranks for the one
  * that keeps it.
+ *
+ * With parts of the masters every group that reads one has a buffer for it, as large as the master
+ * in its own type. Each part is broadcast to the buffers of all ranks before the group, and early
+ * as a copy from host memory is. A buffer for ops that read another type than the master's, BF16 or
+ * FP32, begins with a copy in that.
  */
 #define TE_LOG_CATEGORY "core/plan"
 #include <errno.h>
@@ -31,6 +36,28 @@
 static int is_early(const struct te__group *g)
 {
 	return g->fusion && (g->fusion->flags & TE__FUSION_EARLY) != 0;
+}
+
+/* does the step read the master of its k-th weight, which ranks divide? */
+static int reads_parts(const struct te_plan *p, const struct te__group *g,
+		       const struct te__step *s, int k)
+{
+	const struct te_op *op = p->seq->op[s->node];
+	const int early = is_early(g) && s->kind != TE__STEP_FWD;
+
+	return te__weight_is_divided(p->seq, &p->seq->weight[p->seq->op_weight[s->node][k]]) &&
+	       !early && (s->kind != TE__STEP_DW || !op->is_library);
+}
+
+/* does the op read its k-th weight in the other type than the master's, BF16 or FP32? */
+static int reads_cast(const struct te_plan *p, const struct te__step *s, int k)
+{
+	const int hp = p->recipe.compute != TE_DTYPE_FP32 &&
+		       p->node[s->node].inf.weight_forms[k] & TE_FORM_HP;
+
+	if (!te__seq_is_split(p->seq))
+		return hp;
+	return !hp && !(p->seq->op[s->node]->decl[k].flags & TE_WEIGHT_STORED);
 }
 
 /* does the step multiply by the master of its k-th weight? */
@@ -78,10 +105,11 @@ static int pass_last(const struct te_plan *p, int t)
 }
 
 /* the latest of a group not before `from` */
-static struct te__hosted *find(const struct te_plan *p, int from, int weight, int grad)
+static struct te__hosted *find(const struct te_plan *p, int from, const struct te__hosted *like)
 {
 	for (int i = p->nhosted; i-- > 0 && p->hosted[i].group >= from;)
-		if (p->hosted[i].weight == weight && p->hosted[i].grad == grad)
+		if (p->hosted[i].weight == like->weight && p->hosted[i].grad == like->grad &&
+		    p->hosted[i].cast == like->cast)
 			return &p->hosted[i];
 	return NULL;
 }
@@ -93,27 +121,63 @@ static int64_t nelems_of(const struct te_plan *p, const struct te__hosted *h)
 	return te__spec_nelems(&s);
 }
 
-static size_t nbytes_of(const struct te_plan *p, const struct te__hosted *h)
+static enum te_dtype dtype_of(const struct te_plan *p, const struct te__hosted *h)
 {
-	return (size_t)nelems_of(p, h) *
-	       (h->grad ? te_dtype_nbytes(te__seq_grad_dtype(p->seq)) : 2);
+	if (h->grad)
+		return te__seq_grad_dtype(p->seq);
+	return te__seq_is_split(p->seq) == h->cast ? TE_DTYPE_FP32 : TE_DTYPE_BF16;
 }
 
-static int add(struct te_plan *p, int group, int weight, int grad)
+/* bytes of the tensor */
+static size_t nbytes_of(const struct te_plan *p, const struct te__hosted *h)
+{
+	return (size_t)nelems_of(p, h) * te_dtype_nbytes(dtype_of(p, h));
+}
+
+/* offset of the master in a buffer, whose tensor may be a cast of it */
+static size_t master_at(const struct te_plan *p, const struct te__hosted *h)
+{
+	return h->cast ? (nbytes_of(p, h) + TE__PLAN_ALIGN - 1) / TE__PLAN_ALIGN * TE__PLAN_ALIGN :
+			 0;
+}
+
+static size_t buf_nbytes(const struct te_plan *p, const struct te__hosted *h)
+{
+	const size_t size = te__seq_is_split(p->seq) ? 2 : 4;
+
+	return h->cast ? master_at(p, h) + (size_t)nelems_of(p, h) * size : nbytes_of(p, h);
+}
+
+static int add(struct te_plan *p, int group, const struct te__hosted *like)
 {
 	/* ranks sum what all groups of a pass have added, as they do gradients in device memory */
-	const int whole = te__seq_is_divided(p->seq);
-	struct te__hosted *h = find(p, whole ? pass_begin(p, group) : group, weight, grad);
+	const int whole = like->grad && te__seq_is_divided(p->seq);
+	struct te__hosted *h = find(p, whole ? pass_begin(p, group) : group, like);
 
 	if (h) {
 		h->last = group;
 		return 0;
 	}
 	h = &p->hosted[p->nhosted];
-	*h = (struct te__hosted){ .group = group, .last = group, .weight = weight, .grad = grad };
-	h->buf = te__plan_new_buf(p, nbytes_of(p, h));
+	*h = *like;
+	h->group = h->last = group;
+	h->buf = te__plan_new_buf(p, buf_nbytes(p, h));
 	p->nhosted += h->buf >= 0;
 	return h->buf < 0 ? h->buf : 0;
+}
+
+static int add_weight(struct te_plan *p, int t, const struct te__step *s, int k)
+{
+	const struct te__group *g = &p->group[t];
+	const int w = p->seq->op_weight[s->node][k], parts = reads_parts(p, g, s, k);
+	int r = 0;
+
+	if (parts || reads_master(p, g, s, k))
+		r = add(p, t, &(struct te__hosted){ .weight = w,
+						    .cast = parts && reads_cast(p, s, k) });
+	if (!r && adds_to_grad(p, g, s, k))
+		r = add(p, t, &(struct te__hosted){ .weight = w, .grad = 1 });
+	return r;
 }
 
 static int list(struct te_plan *p)
@@ -128,14 +192,8 @@ static int list(struct te_plan *p)
 
 			if (s->kind > TE__STEP_DW)
 				continue;
-			for (int k = 0; k < p->seq->op[s->node]->nweights && !r; k++) {
-				const int w = p->seq->op_weight[s->node][k];
-
-				if (reads_master(p, g, s, k))
-					r = add(p, t, w, 0);
-				if (!r && adds_to_grad(p, g, s, k))
-					r = add(p, t, w, 1);
-			}
+			for (int k = 0; k < p->seq->op[s->node]->nweights && !r; k++)
+				r = add_weight(p, t, s, k);
 		}
 	}
 	return r;
@@ -165,7 +223,7 @@ static void set_lifetime(struct te_plan *p, int i, size_t room)
 								   h->group;
 	else
 		b->first = begin;
-	if (te__seq_is_divided(p->seq)) /* filled by the device */
+	if (h->grad && te__seq_is_divided(p->seq)) /* filled by the device */
 		b->first = h->group;
 	left = room;
 	for (k = i + 1; k < p->nhosted && p->hosted[k].group < h->last;)
@@ -221,14 +279,14 @@ int te__hosted_bind(struct te_plan *p)
 		struct te__hosted *h = &p->hosted[i];
 		const struct te_weight_decl *d = &p->seq->weight[h->weight].decl;
 
-		r = te_tensor_wrap(p->ctx, h->grad ? te__seq_grad_dtype(p->seq) : TE_DTYPE_BF16,
-				   d->ndim, d->shape, buf_ptr(p, h), NULL, NULL, &h->t);
+		r = te_tensor_wrap(p->ctx, dtype_of(p, h), d->ndim, d->shape, buf_ptr(p, h), NULL,
+				   NULL, &h->t);
 	}
 	return r;
 }
 
-struct te_tensor *te__hosted_tensor(const struct te_plan *p, const struct te__step *s, int weight,
-				    int grad)
+static struct te_tensor *tensor(const struct te_plan *p, const struct te__step *s, int weight,
+				int grad, int cast)
 {
 	const int at = (int)(s - p->step);
 
@@ -236,11 +294,22 @@ struct te_tensor *te__hosted_tensor(const struct te_plan *p, const struct te__st
 		const struct te__hosted *h = &p->hosted[i];
 		const struct te__group *last = &p->group[h->last];
 
-		if (h->weight == weight && h->grad == grad && at >= p->group[h->group].first &&
-		    at < last->first + last->n)
+		if (h->weight == weight && h->grad == grad && h->cast == cast &&
+		    at >= p->group[h->group].first && at < last->first + last->n)
 			return h->t;
 	}
 	return NULL;
+}
+
+struct te_tensor *te__hosted_tensor(const struct te_plan *p, const struct te__step *s, int weight,
+				    int grad)
+{
+	return tensor(p, s, weight, grad, 0);
+}
+
+struct te_tensor *te__hosted_cast(const struct te_plan *p, const struct te__step *s, int weight)
+{
+	return tensor(p, s, weight, 0, 1);
 }
 
 /* ---- passes ---- */
@@ -288,6 +357,25 @@ static int exchange(const struct te_plan *p, struct te_stream *stream, const str
 	return r;
 }
 
+/* the master, of which each rank has a part, to the buffer */
+static int gather(const struct te_plan *p, struct te_stream *stream, const struct te__hosted *h)
+{
+	const int64_t n = nelems_of(p, h);
+	char *const buf = buf_ptr(p, h), *const master = buf + master_at(p, h);
+	const int split = te__seq_is_split(p->seq);
+	const struct te_k_cast cast = {
+		.x = master,
+		.y = buf,
+		.n = n,
+		.xdtype = split ? TE_DTYPE_BF16 : TE_DTYPE_FP32,
+		.ydtype = split ? TE_DTYPE_FP32 : TE_DTYPE_BF16,
+	};
+	const int r = te__parts_gather(p->seq, stream, p->seq->weight[h->weight].offset_nelems, n,
+				       master);
+
+	return r || !h->cast ? r : TE__LAUNCH(stream, CAST, &cast);
+}
+
 static int copy(const struct te_plan *p, struct te_stream *stream, const struct te__hosted *h,
 		int back)
 {
@@ -295,7 +383,7 @@ static int copy(const struct te_plan *p, struct te_stream *stream, const struct 
 	void *host, *buf = buf_ptr(p, h);
 
 	if (te__seq_is_divided(p->seq))
-		return exchange(p, stream, h, back);
+		return h->grad ? exchange(p, stream, h, back) : gather(p, stream, h);
 	host = te_tensor_data(h->grad ? w->grad : w->master);
 	if (h->grad && !back && w->grad_is_zero) {
 		w->grad_is_zero = 0;

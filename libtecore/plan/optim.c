@@ -412,6 +412,7 @@ static struct te__adamw kernel_args(const struct te_adamw *opt)
 		.n = te_seq_grad_nelems(opt->seq),
 		.g = te_seq_grads(opt->seq),
 		.own_g = te__seq_is_divided(opt->seq),
+		.own_w = te__seq_divides_masters(opt->seq),
 		.w = te_seq_masters(opt->seq),
 		.remainder = opt->seq->rest,
 		.m = opt->m,
@@ -744,7 +745,8 @@ int te_adamw_state_set(struct te_adamw *opt, const void *src, size_t nbytes)
 static int visit_regions(const struct te_adamw *opt, te_region_fn fn, void *arg)
 {
 	const struct te_tensor *masters = te_seq_masters(opt->seq);
-	const size_t n = (size_t)te_seq_grad_nelems(opt->seq);
+	const size_t n = (size_t)(te__seq_divides_masters(opt->seq) ?
+					  own_nelems(&opt->own) : te_seq_grad_nelems(opt->seq));
 	const size_t size = te_dtype_nbytes(te_tensor_dtype(masters));
 	const enum te_region_kind moments = opt->pinned ? TE_REGION_HOST : TE_REGION_DEVICE;
 	const enum te_region_kind weights =

@@ -110,11 +110,12 @@ struct te__column {
 	struct te_k_weights cast;
 };
 
-/* A BF16 master or a gradient that is elsewhere, in the arena from a group to the last one that
- * needs it there. */
+/* A master or a gradient that is elsewhere, in the arena from a group to the last one that needs it
+ * there. */
 struct te__hosted {
 	int group, last, weight;
 	int grad; /* 1: the gradient, which goes back, too */
+	int cast; /* 1: values of a master in the other type, which come before it in the buffer */
 	int buf;  /* a copy to it is queued before the first group of its lifetime */
 	struct te_tensor *t;
 };
@@ -348,6 +349,8 @@ void te__hosted_unbind(struct te_plan *p);
 /* tensor of a weight or its gradient for a step, or NULL */
 struct te_tensor *te__hosted_tensor(const struct te_plan *p, const struct te__step *s, int weight,
 				    int grad);
+/* the values of a divided master for a step that reads the other type, FP32 or BF16; or NULL */
+struct te_tensor *te__hosted_cast(const struct te_plan *p, const struct te__step *s, int weight);
 /* queue the copies before group t, or after it */
 int te__hosted_run(const struct te_plan *p, struct te_stream *stream, int t, int after);
 /* bytes copied from and to host memory in all passes */

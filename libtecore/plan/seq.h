@@ -148,8 +148,33 @@ static inline int te__seq_is_divided(const struct te_seq *seq)
 	return seq->binding.nparts > 1;
 }
 
+/* elements of a flat buffer, which has some also if no weight is in it */
+static inline int64_t te__flat_nelems(int64_t n)
+{
+	return n ? n : TE_K_ALIGN_WEIGHT;
+}
+
+/* 1: this rank has the same part of the masters */
+static inline int te__seq_divides_masters(const struct te_seq *seq)
+{
+	return te__seq_is_divided(seq) && seq->binding.broadcast;
+}
+
 /* the part of the gradients that this rank has */
 struct te__part te__seq_part(const struct te_seq *seq);
+/* elements of masters in this rank's memory */
+int64_t te__seq_own_masters(const struct te_seq *seq);
+/* 1: this rank has not all of the weight's master, whose tensor has no memory then */
+int te__weight_is_divided(const struct te_seq *seq, const struct te__weight *w);
+/* offset of a weight that is not divided in this rank's masters */
+int64_t te__weight_own_offset(const struct te_seq *seq, const struct te__weight *w);
+/* queue the copy of n masters of all ranks, from element `first` on, to dst */
+int te__parts_gather(const struct te_seq *seq, struct te_stream *stream, int64_t first, int64_t n,
+		     void *dst);
+/* divided masters from and to host memory; set: those that this rank has; has: are there any? */
+int te__parts_get(const struct te_seq *seq, int64_t first, int64_t n, float *dst);
+int te__parts_set(const struct te_seq *seq, int64_t first, int64_t n, const float *src);
+int te__parts_has(const struct te_seq *seq, int64_t first, int64_t n);
 
 static inline enum te_dtype te__seq_grad_dtype(const struct te_seq *seq)
 {

@@ -112,6 +112,9 @@ static int check_parts(const struct te_seq_binding *b)
 				b->flags & TE_SEQ_NO_GRADS    ? "TE_SEQ_NO_GRADS" :
 				b->flags & TE_SEQ_HOST_GRADS  ? "TE_SEQ_HOST_GRADS" :
 								"TE_SEQ_HOST_MASTERS");
+	if (b->broadcast && (b->masters || b->flags & TE_SEQ_REMAINDERS))
+		return te__fail(-EINVAL, "te_seq_bind: %d parts of masters, and %s", b->nparts,
+				b->masters ? "masters" : "TE_SEQ_REMAINDERS");
 	return 0;
 }
 

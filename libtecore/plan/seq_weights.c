@@ -170,30 +170,6 @@ static int collect_weights(struct te_seq *seq)
 	return 0;
 }
 
-/* a buffer has elements also if no weight is in it */
-static int64_t flat_nelems(int64_t n)
-{
-	return n ? n : TE_K_ALIGN_WEIGHT;
-}
-
-struct te__part te__part_of(int32_t nparts, int32_t part, int64_t n)
-{
-	struct te__part p = { .nelems = n, .tail = n };
-
-	if (nparts > 1) {
-		p.nelems = n / TE_K_ALIGN_WEIGHT / nparts * TE_K_ALIGN_WEIGHT;
-		p.first = part * p.nelems;
-		p.tail = nparts * p.nelems;
-		p.ntail = n - p.tail;
-	}
-	return p;
-}
-
-struct te__part te__seq_part(const struct te_seq *seq)
-{
-	return te__part_of(seq->binding.nparts, seq->binding.part, flat_nelems(seq->ngrads));
-}
-
 /* elements of the gradients that this rank has */
 static int64_t own_grads(const struct te_seq *seq)
 {
@@ -210,7 +186,7 @@ static int64_t count_rest(const struct te_seq *seq)
 	if (!(seq->binding.flags & TE_SEQ_REMAINDERS))
 		return 0;
 	if (!(seq->binding.flags & TE_SEQ_ROUND_FROZEN))
-		return flat_nelems(seq->nelems);
+		return te__flat_nelems(seq->nelems);
 	for (int i = 0; i < seq->nweights; i++) {
 		const struct te__weight *w = &seq->weight[i];
 		const struct te_spec s = te__weight_spec(&w->decl);
@@ -219,6 +195,16 @@ static int64_t count_rest(const struct te_seq *seq)
 			n += padded_nelems(&s);
 	}
 	return n;
+}
+
+/* a tensor over the master, or without memory if ranks divide it */
+static int view_master(const struct te_seq *seq, struct te__weight *w)
+{
+	if (te__weight_is_divided(seq, w))
+		return te_tensor_wrap(seq->ctx, te_tensor_dtype(seq->masters), w->decl.ndim,
+				      w->decl.shape, TE__NOWHERE, NULL, NULL, &w->master);
+	return te_tensor_view(seq->masters, te__weight_own_offset(seq, w), w->decl.ndim,
+			      w->decl.shape, &w->master);
 }
 
 /* a tensor of each weight over the flat buffers */
@@ -230,8 +216,7 @@ static int view_weights(struct te_seq *seq)
 		struct te__weight *w = &seq->weight[i];
 
 		if (!w->value)
-			r = te_tensor_view(seq->masters, w->offset_nelems, w->decl.ndim,
-					   w->decl.shape, &w->master);
+			r = view_master(seq, w);
 		w->rest = w->master && w->offset_nelems < seq->nrest ?
 				  (uint16_t *)seq->rest + w->offset_nelems :
 				  NULL;
@@ -278,7 +263,7 @@ static void drop_weights(struct te_seq *seq)
 static int flat_buffer(const struct te_seq *seq, enum te_dtype dtype, int64_t n, void *given,
 		       struct te_tensor **ret)
 {
-	n = flat_nelems(n);
+	n = te__flat_nelems(n);
 	if (given)
 		return te_tensor_wrap(seq->ctx, dtype, 1, &n, given, NULL, NULL, ret);
 	return te_tensor_create(seq->ctx, dtype, 1, &n, NULL, ret);
@@ -304,7 +289,7 @@ uint64_t te__seq_weights_nbytes(const struct te_seq *seq)
 {
 	const struct te_seq_binding *b = &seq->binding;
 	const uint64_t masters = b->masters || b->flags & TE_SEQ_HOST_MASTERS ?
-					 0 : (uint64_t)flat_nelems(seq->nelems);
+					 0 : (uint64_t)te__seq_own_masters(seq);
 	const uint64_t grads = b->grads || b->flags & TE_SEQ_NO_GRADS ?
 				       0 : (uint64_t)own_grads(seq) *
 						   te_dtype_nbytes(te__seq_grad_dtype(seq));
@@ -353,11 +338,19 @@ static struct te__values values_at(const struct te_seq *seq, int64_t first, int6
 #define DRAW_NELEMS ((int64_t)1 << 25)
 
 /* draw a run of n elements into buf, and write it; all threads convert what they draw */
-static int draw_run(const struct te__weight *w, uint64_t seed, int64_t first, int64_t n, float *buf)
+static int draw_run(const struct te_seq *seq, const struct te__weight *w, uint64_t seed,
+		    int64_t first, int64_t n, float *buf)
 {
 	const struct te__values all = weight_values(w), v = te__values_from(&all, first, n);
+	const int64_t at = w->offset_nelems + first;
 	uint16_t *half = (uint16_t *)(void *)buf;
 
+	if (te__seq_divides_masters(seq)) {
+		if (!te__parts_has(seq, at, n))
+			return 0;
+		te__draw_weight(w, seed, first, n, buf);
+		return te__parts_set(seq, at, n, buf);
+	}
 	if (!v.split) {
 		te__draw_weight(w, seed, first, n, buf);
 		return te__values_write(&v, buf);
@@ -366,7 +359,7 @@ static int draw_run(const struct te__weight *w, uint64_t seed, int64_t first, in
 	return te__values_write_split(&v, half, half + n);
 }
 
-static int draw_weight(const struct te__weight *w, uint64_t seed)
+static int draw_weight(const struct te_seq *seq, const struct te__weight *w, uint64_t seed)
 {
 	const int64_t nelems = te_tensor_nelems(w->codes ? w->value : w->master);
 	/* codes are cast from all values */
@@ -378,7 +371,7 @@ static int draw_weight(const struct te__weight *w, uint64_t seed)
 	for (int64_t at = 0, n; at < nelems && !r; at += n) {
 		n = nelems - at < most ? nelems - at : most;
 		if (!w->codes) {
-			r = draw_run(w, seed, at, n, buf);
+			r = draw_run(seq, w, seed, at, n, buf);
 			continue;
 		}
 		te__draw_weight(w, seed, at, n, buf);
@@ -394,15 +387,15 @@ static int make_flat(struct te_seq *seq)
 	const enum te_dtype dtype = te__seq_is_split(seq) ? TE_DTYPE_BF16 : TE_DTYPE_FP32;
 	const enum te_dtype grad = te__seq_grad_dtype(seq);
 	const uint32_t flags = seq->binding.flags;
-	const size_t nbytes = (size_t)flat_nelems(seq->ngrads) * te_dtype_nbytes(grad);
+	const size_t nbytes = (size_t)te__flat_nelems(seq->ngrads) * te_dtype_nbytes(grad);
 	void *masters = seq->binding.masters, *grads = seq->binding.grads;
 	int r = 0;
 
 	if (flags & TE_SEQ_HOST_MASTERS)
-		r = get_host(seq, (size_t)flat_nelems(seq->nelems) * te_dtype_nbytes(dtype),
+		r = get_host(seq, (size_t)te__flat_nelems(seq->nelems) * te_dtype_nbytes(dtype),
 			     &seq->host_masters, &masters);
 	if (!r)
-		r = flat_buffer(seq, dtype, seq->nelems, masters, &seq->masters);
+		r = flat_buffer(seq, dtype, te__seq_own_masters(seq), masters, &seq->masters);
 	if (!r && flags & TE_SEQ_HOST_GRADS) {
 		r = get_host(seq, nbytes, &seq->host_grads, &grads);
 		if (!r)
@@ -415,15 +408,30 @@ static int make_flat(struct te_seq *seq)
 	return r;
 }
 
+/* parts are ranges of masters and of their gradients */
+static int check_parts(const struct te_seq *seq)
+{
+	for (int i = 0; i < seq->nweights && te__seq_divides_masters(seq); i++) {
+		const struct te__weight *w = &seq->weight[i];
+
+		if (w->value && te__weight_trains(w))
+			return te__fail(-EOPNOTSUPP, "te_seq_init: weight %s is bound and trained, "
+					"and masters are in %d parts", w->name,
+					seq->binding.nparts);
+	}
+	return 0;
+}
+
 static int make_weights(struct te_seq *seq, uint64_t seed)
 {
 	const int keeps = (seq->binding.flags & TE_SEQ_KEEP_MASTERS) != 0;
 	const int draws = !keeps && !(seq->binding.flags & TE_SEQ_NO_DRAW);
 	uint64_t words[3] = { seed, 0, 1 }; /* version 0: there are no copies */
 	void *p;
-	int r;
+	int r = check_parts(seq);
 
-	r = make_flat(seq);
+	if (!r)
+		r = make_flat(seq);
 	seq->nrest = count_rest(seq);
 	if (!r && seq->nrest)
 		r = get_rest(seq);
@@ -451,7 +459,7 @@ static int make_weights(struct te_seq *seq, uint64_t seed)
 			r = te__weight_alloc_codes(seq, &seq->weight[i]);
 	for (int i = 0; i < seq->nweights && !r && draws; i++)
 		if (seq->weight[i].master || seq->weight[i].codes)
-			r = draw_weight(&seq->weight[i], seed);
+			r = draw_weight(seq, &seq->weight[i], seed);
 	return r;
 }
 
@@ -517,13 +525,13 @@ int te_seq_complete(struct te_seq *seq)
 
 int64_t te_seq_nelems(const struct te_seq *seq)
 {
-	return seq && seq->complete ? flat_nelems(seq->nelems) : 0;
+	return seq && seq->complete ? te__flat_nelems(seq->nelems) : 0;
 }
 
 int64_t te_seq_grad_nelems(const struct te_seq *seq)
 {
 	return seq && seq->complete && !(seq->binding.flags & TE_SEQ_NO_GRADS) ?
-		       flat_nelems(seq->ngrads) :
+		       te__flat_nelems(seq->ngrads) :
 		       0;
 }
 
@@ -649,10 +657,14 @@ static int find_values(const char *fn, const struct te_seq *seq, int64_t first, 
 
 int te_seq_masters_get(const struct te_seq *seq, int64_t first, int64_t nelems, float *dst)
 {
+	const int divided = seq && te__seq_divides_masters(seq);
 	struct te__values v;
-	int r = find_values("te_seq_masters_get", seq, first, nelems, dst, &v);
+	int r = find_values("te_seq_masters_get", seq, first, nelems, divided ? seq : (void *)dst,
+			    &v);
 
-	return r ? r : te__values_read(&v, dst);
+	if (r)
+		return r;
+	return divided ? te__parts_get(seq, first, nelems, dst) : te__values_read(&v, dst);
 }
 
 int te_seq_masters_set(struct te_seq *seq, int64_t first, int64_t nelems, const float *src)
@@ -661,7 +673,8 @@ int te_seq_masters_set(struct te_seq *seq, int64_t first, int64_t nelems, const 
 	int r = find_values("te_seq_masters_set", seq, first, nelems, src, &v);
 
 	if (!r)
-		r = te__values_write(&v, src);
+		r = te__seq_divides_masters(seq) ? te__parts_set(seq, first, nelems, src) :
+						   te__values_write(&v, src);
 	return r ? r : te_seq_weights_changed(seq, te_ctx_stream(seq->ctx));
 }
 

@@ -101,7 +101,7 @@ static void table_fill(const struct te_plan *p, int all, struct te__copies *set,
 	for (int i = 0; i < p->nneeds; i++) {
 		const struct te__weight *w = weight_of(p, i);
 		const struct te_k_weight none = {
-			.master = w->offset_nelems,
+			.master = te__weight_own_offset(p->seq, w),
 			.rows = w->value ? 0 : te_tensor_rows(w->master),
 			.cols = w->value ? 0 : te_tensor_cols(w->master),
 			.hp = -1,
@@ -109,7 +109,8 @@ static void table_fill(const struct te_plan *p, int all, struct te__copies *set,
 			.col = -1,
 		};
 
-		if (all ? w->value != NULL : !is_in_set(set, w))
+		if ((all ? w->value != NULL : !is_in_set(set, w)) ||
+		    te__weight_is_divided(p->seq, w))
 			continue;
 		if (wants_values(p, i) && (all || !w->copy_hp)) {
 			table[a->n] = none;
@@ -339,7 +340,7 @@ static int set_wrap(struct te_plan *p, struct te__copies *set)
 	for (int i = 0; i < p->nneeds && !r; i++) {
 		struct te__weight *w = weight_of(p, i);
 
-		if (!is_in_set(set, w))
+		if (!is_in_set(set, w) || te__weight_is_divided(p->seq, w))
 			continue;
 		if (wants_values(p, i) && !w->copy_hp) {
 			r = entry_wrap(p->ctx, set, w, e++);
@@ -400,7 +401,7 @@ static int set_make(struct te_plan *p, const uint16_t *rest)
 	}
 	if (!r && set->args.n) {
 		set->args.masters = te_tensor_data(seq->masters);
-		set->args.nmasters = rest ? seq->nrest : seq->nelems;
+		set->args.nmasters = rest ? seq->nrest : te__seq_own_masters(seq);
 		set->args.version = seq->version;
 		r = set_upload(seq, set);
 		if (!r)
@@ -498,10 +499,23 @@ static void plan_uses(struct te_plan *p, struct te__copies *set)
 	p->set[p->nsets++] = set;
 }
 
+/* divided masters have no codes */
+static int check_divided(const struct te_plan *p)
+{
+	for (int i = 0; i < p->nneeds; i++)
+		if (wants_codes(p, i) && te__weight_is_divided(p->seq, weight_of(p, i)))
+			return te__fail(-EOPNOTSUPP, "plan: weight %s is read as FP8 codes, and "
+					"masters are in %d parts: expected FP32 or BF16",
+					weight_of(p, i)->name, p->seq->binding.nparts);
+	return 0;
+}
+
 int te__plan_weights(struct te_plan *p)
 {
-	int r = measure(p);
+	int r = check_divided(p);
 
+	if (!r)
+		r = measure(p);
 	for (int i = 0; i < p->nneeds && !r && p->flags & TE_PLAN_NO_ALLOC; i++)
 		r = need_wrap(p, &p->need[i], &weight_of(p, i)->decl);
 	if (r < 0 || p->flags & TE_PLAN_NO_ALLOC)
@@ -519,6 +533,8 @@ int te__plan_weights(struct te_plan *p)
 		struct te__weight *w = weight_of(p, i);
 		struct te__need *need = &p->need[i];
 
+		if (te__weight_is_divided(p->seq, w)) /* in the arena */
+			continue;
 		if (w->value && !wants_transpose(p, i)) {
 			*(need->forms & TE_FORM_HP ? &need->t_hp : &need->t_q) =
 				te_tensor_ref(w->value);

@@ -19,5 +19,6 @@ TT_PAIR_SUITE("plan/weights")
 	columns_cases(s);
 	hosted_cases(s);
 	parts_cases(s);
+	divided_cases(s);
 	grads_cases(s);
 }

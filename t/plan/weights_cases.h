@@ -14,5 +14,6 @@ void columns_cases(Suite *s);
 void hosted_cases(Suite *s);
 void grads_cases(Suite *s);
 void parts_cases(Suite *s);
+void divided_cases(Suite *s);
 
 #endif

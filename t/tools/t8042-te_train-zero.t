@@ -1,7 +1,7 @@
 #!/bin/sh
-# te_train --zero 1 and 2: ranks that keep a part of the moments, or of gradients too, have the bits of
-# ranks that keep all, any number of ranks resumes from any other's checkpoint, also if ranks divide
-# the models, and --estimate counts the part.
+# te_train --zero 1, 2 and 3: ranks that keep a part of the moments, or of gradients and weights too,
+# have the bits of ranks that keep all, any number of ranks resumes from any other's checkpoint, also
+# if ranks divide the models, and --estimate counts the part.
 . "$abs_top_srcdir/t/lib/tap.sh"
 . "$abs_top_srcdir/t/tools/te_train.sh"
 
@@ -17,25 +17,28 @@ saved()
 }
 
 # with blocks that all ranks have
-while read -r name n args; do
+while read -r name n stages args; do
 	check "$name: all moments" ranks $n $fresh $args --out $name.all
-	for zero in 1 2; do
+	for zero in $(echo $stages | tr , ' '); do
 		check "$name: a part" ranks $n $fresh $args --out $name.$zero --zero $zero
 		saved $name.all $name.$zero
 	done
 done <<'LIST'
-fp32 3 --recipe fp32
-bf16 2 --moments bf16 --masters bf16-remainder --gradients bf16 --graph step
-fp8 4 --moments fp8 --masters bf16 --recipe fp8-current --graph layer
+fp32 3 1,2,3 --recipe fp32
+bf16 2 1,2 --moments bf16 --masters bf16-remainder --gradients bf16 --graph step
+fp8 4 1,2 --moments fp8 --masters bf16 --recipe fp8-current --graph layer
+step 2 3 --masters bf16 --graph step --save-best --eval-every 3
+layer 4 3 --recipe bf16 --graph layer
 LIST
+same "the best weights" step.all/best/model.safetensors step.3/best/model.safetensors
 
 # sums in rank order have the order of one rank's
 check "one rank" "$te_train" $fresh --recipe fp32 --accum 3 --zero 2 --out one
 check "has the weights of three" cmp one/model.safetensors fp32.2/model.safetensors
 for how in "3 1" "1 3"; do
 	set -- $how
-	check "$1 begin" ranks $1 $fresh --recipe fp32 --accum $2 --zero 2 --stop-after 3 --out first
-	check "$2 go on" ranks $2 --resume first --zero 2
+	check "$1 begin" ranks $1 $fresh --recipe fp32 --accum $2 --zero 3 --stop-after 3 --out first
+	check "$2 go on" ranks $2 --resume first --zero $(($1 > 1 ? 2 : 3))
 	check "with one rank's weights" cmp one/model.safetensors first/model.safetensors
 	rm -r first
 done
@@ -65,8 +68,8 @@ check "all moments" ranks 3 --resume other --steps 8
 check "a part" ranks 3 --resume 3.to.1.1 --steps 8 --zero 1
 saved other 3.to.1.1
 
-for zero in 0 1 2; do
-	for m in fp32 fp8; do
+for zero in 0 1 2 3; do
+	for m in fp32 $([ $zero = 3 ] || echo fp8); do
 		check "--estimate, --zero $zero" ranks 4 $fresh --moments $m --zero $zero \
 			--estimate=1G --json
 		cp out $m.$zero.json
@@ -85,6 +88,8 @@ same "moments are counted" want got
 check "the rest is the same" test \
 	$(($(key fp32.0.json total_bytes) - $(key fp32.1.json total_bytes))) = $((8 * (n - own)))
 check "gradients are counted" test $(key fp32.2.json gradients_bytes) = $((4 * own))
+check "weights are counted" test \
+	$(($(key fp32.2.json weights_bytes) - $(key fp32.3.json weights_bytes))) = $((4 * (n - own)))
 for zero in 1 2; do
 	check "more layers" ranks 4 --preset tiny --random-tokens --zero $zero --estimate=1G --json
 	key out total_bytes >$zero.total
@@ -112,6 +117,14 @@ done <<'LIST'
 --context --context 2
 --profile --profile text
 --numerics --numerics n
+LIST
+while IFS='|' read -r name how; do
+	fails "$name is refused" "--zero 3: $name is not possible with it" "$te_train" $fresh \
+		--zero 3 $how
+done <<'LIST'
+--masters bf16-remainder|--masters bf16-remainder
+--recipe other than fp32 and bf16|--recipe fp8-current
+--sample|--sample 9
 LIST
 fails "--states all is refused" "--zero 2: --states masters or all is not possible with it" \
 	"$te_train" $fresh --zero 2 --masters bf16 --states all

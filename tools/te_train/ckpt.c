@@ -319,15 +319,16 @@ static int write_fresh(const struct folder *dir, const struct model *m,
 
 /* ---- copies ---- */
 
-static int read_masters(const struct model *m, struct ckpt_flat *flat)
+int ckpt_gather_weights(const struct model *m, int keep, struct ckpt_flat *flat)
 {
 	const int64_t n = weights_nelems(m);
 	int te;
 
-	flat->weights = malloc((size_t)n * sizeof(float) + 1);
-	if (!flat->weights)
-		return say_failed("out of memory");
+	/* without memory, this rank takes part too: the others wait for it */
+	flat->weights = keep ? malloc((size_t)n * sizeof(float) + 1) : NULL;
 	te = te_seq_masters_get(m->seq, 0, n, flat->weights);
+	if (te >= 0 && keep && !flat->weights)
+		te = -ENOMEM;
 	return te < 0 ? say_te(te, "reading weights") : STATUS_OK;
 }
 
@@ -407,7 +408,7 @@ int ckpt_take(const struct model *m, struct te_adamw *opt, struct ckpt_flat *fla
 	json_decref(config);
 	copied = !r && !has_weights && !has_moments && !copy_on_device(m, opt, &c->flat);
 	if (!r && !has_weights && !copied)
-		r = read_masters(m, &c->flat);
+		r = ckpt_gather_weights(m, 1, &c->flat);
 	if (!r && !has_moments && !copied)
 		r = ckpt_gather_moments(m, opt, 1, &c->flat);
 	if (!r)

@@ -75,6 +75,8 @@ struct ckpt_flat {
  */
 int ckpt_gather_moments(const struct model *m, struct te_adamw *opt, int keep,
 			struct ckpt_flat *ret_flat);
+/* the same for weights of which each rank has a part */
+int ckpt_gather_weights(const struct model *m, int keep, struct ckpt_flat *flat);
 /*
  * Collective, in the ranks of a divided model: all weights and moments in rank 0. flat: moments of
  * ckpt_gather_moments(), or empty; it is replaced. opt NULL: weights only.

@@ -528,7 +528,8 @@ static void print_text(const struct mem_run *run, const struct mem *m, const str
 	putchar('\n');
 	print_row("weights", m->weights,
 		  hosted & TE_SEQ_HOST_MASTERS ? "masters are in host memory; activations have "
-						 "those of a GEMM" : "");
+						 "those of a GEMM" :
+		  run->o->zero > 2		? "a part; activations have those of a layer" : "");
 	print_row("gradients", m->grads,
 		  hosted & TE_SEQ_HOST_GRADS ? "in host memory; activations have some" :
 		  run->o->zero > 1	     ? "a part; activations have those of a layer" : "");

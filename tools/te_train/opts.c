@@ -375,13 +375,13 @@ static int has_choices(const struct opts *o)
 }
 
 /* options that ranks with stages of a model, with some tokens of each sequence, or with parts of
- * the gradients exclude */
+ * the gradients or of the weights exclude */
 static int check_excluded(const struct opts *o)
 {
-	enum { PIPELINE = 1, CONTEXT = 2, ZERO = 4 };
-	static const char *const by_name[] = { "--pipeline", "--context", "--zero 2" };
+	enum { PIPELINE = 1, CONTEXT = 2, ZERO2 = 4, ZERO3 = 8, ZERO = ZERO2 | ZERO3 };
+	static const char *const by_name[] = { "--pipeline", "--context", "--zero 2", "--zero 3" };
 	const int asked = (o->pipeline > 1 ? PIPELINE : 0) | (o->context > 1 ? CONTEXT : 0) |
-			  (o->zero > 1 ? ZERO : 0);
+			  (o->zero == 2 ? ZERO2 : 0) | (o->zero == 3 ? ZERO3 : 0);
 	const struct {
 		int given;
 		const char *name;
@@ -392,7 +392,7 @@ static int check_excluded(const struct opts *o)
 		{ o->context > 1, "--context", ZERO },
 		{ opts_hosted(o) != 0, "--states masters or all", ZERO },
 		{ o->sequence_parallel != 0, "--sequence-parallel", PIPELINE },
-		{ o->lora != NULL, "--lora", PIPELINE | CONTEXT },
+		{ o->lora != NULL, "--lora", PIPELINE | CONTEXT | ZERO3 },
 		{ o->groups != NULL, "--groups", PIPELINE },
 		{ !strcmp(o->graph, "layer"), "--graph layer", PIPELINE },
 		{ strcmp(o->documents, "off") != 0, "--documents", PIPELINE },
@@ -401,6 +401,9 @@ static int check_excluded(const struct opts *o)
 		{ o->memory > 0, "--memory", PIPELINE },
 		{ strcmp(o->recompute, "off") != 0, "--recompute", PIPELINE },
 		{ strcmp(o->masters, "fp32") != 0, "--masters other than fp32", PIPELINE },
+		{ !strcmp(o->masters, "bf16-remainder"), "--masters bf16-remainder", ZERO3 },
+		{ strcmp(o->recipe, "fp32") != 0 && strcmp(o->recipe, "bf16") != 0,
+		  "--recipe other than fp32 and bf16", ZERO3 },
 		{ strcmp(o->moments, "fp32") != 0, "--moments other than fp32", PIPELINE },
 		{ opts_grads(o) != 0, "--gradients other than fp32", PIPELINE },
 		{ strcmp(o->states, "device") != 0, "--states other than device", PIPELINE },
@@ -408,8 +411,8 @@ static int check_excluded(const struct opts *o)
 		{ !strcmp(o->recipe, "auto"), "--recipe auto", PIPELINE },
 		{ !strcmp(o->head_recipe, "fp8-delayed"), "--head-recipe fp8-delayed", PIPELINE },
 		{ o->recover > 0, "--recover", PIPELINE },
-		{ o->sample > 0, "--sample", PIPELINE | CONTEXT },
-		{ has_choices(o), "--eval-choices", PIPELINE | CONTEXT },
+		{ o->sample > 0, "--sample", PIPELINE | CONTEXT | ZERO3 },
+		{ has_choices(o), "--eval-choices", PIPELINE | CONTEXT | ZERO3 },
 		{ o->estimate >= 0, "--estimate", PIPELINE },
 		{ o->print_plan != NULL, "--print-plan", PIPELINE },
 		{ o->profile != NULL, "--profile", PIPELINE | ZERO },
@@ -417,7 +420,7 @@ static int check_excluded(const struct opts *o)
 	};
 
 	for (size_t i = 0; i < sizeof(row) / sizeof(row[0]); i++)
-		for (int k = 2; k >= 0; k--)
+		for (int k = 3; k >= 0; k--)
 			if (row[i].given && row[i].by & asked & 1 << k)
 				return say_bad("%s: %s is not possible with it", by_name[k],
 					       row[i].name);

@@ -202,6 +202,17 @@ static int reduce_grads(void *arg, struct te_stream *stream, void *x, int64_t ne
 	return te_comm_reduce(r->data, stream, x, x, nelems, dtype, TE_COMM_SUM, to, &o);
 }
 
+/* copy weights from the rank with a part of them to all */
+static int broadcast_weights(void *arg, struct te_stream *stream, void *x, int64_t nelems,
+			     enum te_dtype dtype, int32_t from)
+{
+	struct te_comm_call_opts o = TE_COMM_CALL_OPTS_INIT;
+	const struct ranks *r = arg;
+
+	o.max_blocks = REDUCE_BLOCKS;
+	return te_comm_broadcast(r->data, stream, x, nelems, dtype, from, &o);
+}
+
 int ranks_bind(struct ranks *r, struct te_seq *seq, uint32_t flags, int trains, int64_t zero)
 {
 	const size_t size = flags & TE_SEQ_BF16_GRADS ? 2 : 4;
@@ -224,7 +235,8 @@ int ranks_bind(struct ranks *r, struct te_seq *seq, uint32_t flags, int trains, 
 		b.nparts = nequal(r);
 		b.part = equal_rank(r);
 		b.reduce = reduce_grads;
-		b.reduce_arg = r;
+		b.reduce_arg = b.broadcast_arg = r;
+		b.broadcast = zero > 2 ? broadcast_weights : NULL;
 	}
 	if (te >= 0)
 		te = te_seq_bind(seq, &b);
@@ -769,7 +781,8 @@ int ranks_compare(const struct ranks *r, struct te_stream *stream, const struct 
 	char text[DIGEST_NBYTES];
 	int te;
 
-	if (!r->comm)
+	/* a rank that has a part of them is the only one */
+	if (!r->comm || te_tensor_nelems(te_seq_masters(seq)) < te_seq_nelems(seq))
 		return STATUS_OK;
 	te = digest_weights(seq, stream, text);
 	if (te)

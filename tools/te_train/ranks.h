@@ -63,7 +63,7 @@ int ranks_open(struct te_ctx *ctx, int32_t nstages, int32_t nshards, int32_t nco
 /* create the communicators of each model and of equal shards */
 int ranks_divide(struct ranks *r);
 /* bind the complete sequence, flags as in te_seq_bind(); trains: with gradients that the ranks with
- * equal weights map, or for --zero 2 divide */
+ * equal weights map, or for --zero 2 divide; for --zero 3 they divide the weights, too */
 int ranks_bind(struct ranks *r, struct te_seq *seq, uint32_t flags, int trains, int64_t zero);
 /* set the options of the optimizer, for --zero: this rank's part of the moments */
 void ranks_optimizer(const struct ranks *r, int64_t zero, struct te_adamw_opts *ao);

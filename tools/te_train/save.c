@@ -62,13 +62,28 @@ static int gather_moments(struct trainer *t, struct ckpt_flat *flat)
 	return r || te >= 0 ? r : say_te(te, "the moments of all ranks");
 }
 
+/* the weights of which each rank has a part, in rank 0 */
+static int gather_weights(struct trainer *t, struct ckpt_flat *flat)
+{
+	int r, te;
+
+	if (t->o->zero < 3 || !t->ranks.comm)
+		return STATUS_OK;
+	r = ckpt_gather_weights(&t->now.model, !t->ranks.rank, flat);
+	te = ranks_check(&t->ranks);
+	return r || te >= 0 ? r : say_te(te, "the weights of all ranks");
+}
+
 /*
- * All ranks send their part of the moments, and then the ranks that have one model with rank 0 send
- * it their shards. opt NULL: weights only.
+ * All ranks send their part of the moments and weights, and then the ranks that have one model with
+ * rank 0 send it their shards. opt NULL: weights only.
  */
 static int gather(struct trainer *t, struct te_adamw *opt, struct ckpt_flat *flat)
 {
 	int r = opt ? gather_moments(t, flat) : STATUS_OK;
+
+	if (!r)
+		r = gather_weights(t, flat);
 
 	if (!r && !t->ranks.data_rank && t->now.model.whole)
 		r = ckpt_gather(&t->now.model, opt, flat);

@@ -155,11 +155,13 @@ int trainer_not_finite(const struct trainer *t, const char *what, double value, 
 
 		if (te_seq_weight(t->now.model.seq, i, &w) < 0)
 			continue;
-		at = w.master ? find_not_finite(w.master, &x) : -1;
+		/* with --zero 3 each rank has a part of the weights */
+		at = w.master && t->o->zero < 3 ? find_not_finite(w.master, &x) : -1;
 		if (at >= 0)
 			return say_failed("%s is not finite (%g): element %lld of the weight %s is "
 					  "%g; %s", what, value, (long long)at, w.name, (double)x,
 					  then);
 	}
-	return say_failed("%s is not finite (%g), and all weights are; %s", what, value, then);
+	return say_failed("%s is not finite (%g)%s; %s", what, value,
+			  t->o->zero < 3 ? ", and all weights are" : "", then);
 }

@@ -1,0 +1,322 @@
+/*
+ * t/plan/weights_divided.c - parts of the masters in te_seq_binding: passes and updates of a rank
+ * have the bits of a rank with all masters, in as much memory as the part needs.
+ */
+#include "config.h"
+
+#include <stdlib.h>
+
+#include <te/checkpoint.h>
+#include <te/errno.h>
+#include <te/optim.h>
+
+#include "plan_model.h"
+#include "tt_ctx.h"
+#include "weights_cases.h"
+#include "weights_pair.h"
+
+#define PARTS 5
+
+static const struct model_shape llama = { 48, 160, 2, 16, 4, 2, 2, 0, 1 };
+static const struct model_shape gpt = { 48, 48, 2, 16, 4, 4, 2, 0, 0 }; /* its head is tied */
+
+static int32_t part;
+static int64_t nbroadcast; /* elements */
+static int code;	   /* what broadcast() returns */
+/* the masters of all ranks, and the element that is broadcast next; NULL: other ranks have zeros */
+static struct te_seq *all;
+static int64_t next;
+
+static int reduce(void *arg, struct te_stream *stream, void *x, int64_t nelems, enum te_dtype dtype,
+		  int32_t to)
+{
+	(void)arg;
+	(void)stream;
+	(void)x;
+	(void)nelems;
+	(void)dtype;
+	(void)to;
+	return 0;
+}
+
+static int broadcast(void *arg, struct te_stream *stream, void *x, int64_t nelems,
+		     enum te_dtype dtype, int32_t from)
+{
+	const size_t size = te_dtype_nbytes(dtype), nbytes = (size_t)nelems * size;
+
+	ck_assert_ptr_eq(arg, &nbroadcast);
+	ck_assert_int_lt(from, PARTS);
+	nbroadcast += nelems;
+	next += nelems;
+	if (from == part || code)
+		return code;
+	if (!all)
+		return te_fill(stream, x, 0, nbytes);
+	return te_copy(stream, x, (char *)te_tensor_data(te_seq_masters(all)) +
+					  (size_t)(next - nelems) * size, nbytes);
+}
+
+/* sums of the other ranks are zeros */
+static int gather(void *arg, struct te_stream *stream, void *parts, size_t nbytes)
+{
+	(void)arg;
+	for (int32_t i = 0; i < PARTS; i++)
+		if (i != part)
+			DO(te_fill(stream, (char *)parts + (size_t)i * nbytes, 0, nbytes));
+	return 0;
+}
+
+static struct te_seq_binding binding(int32_t own, uint32_t flags)
+{
+	struct te_seq_binding b = TE_SEQ_BINDING_INIT;
+
+	b.flags = flags;
+	b.nparts = PARTS;
+	b.part = part = own;
+	b.reduce = reduce;
+	b.broadcast = broadcast;
+	b.broadcast_arg = &nbroadcast;
+	code = 0;
+	all = NULL;
+	nbroadcast = next = 0;
+	return b;
+}
+
+/* all ranks have weights that are frozen, after the parts */
+static int freezes;
+
+static struct te_seq *create(const struct model_shape *m, const struct te_seq_binding *b)
+{
+	struct te_seq *s = model_create_unbound(ctx, m);
+
+	DO(te_seq_complete(s));
+	if (freezes)
+		ck_assert_int_gt(te_seq_freeze(s, "h.0.*", 1), 3);
+	DO(te_seq_bind(s, b));
+	DO(te_seq_init(s, 5));
+	return s;
+}
+
+static struct te_seq *create_whole(const struct model_shape *m, uint32_t flags)
+{
+	struct te_seq_binding b = TE_SEQ_BINDING_INIT;
+
+	b.flags = flags;
+	return create(m, &b);
+}
+
+/* elements of a part */
+static int64_t own_nelems(const struct te_seq *s)
+{
+	return te_seq_grad_nelems(s) / 64 / PARTS * 64;
+}
+
+/* zeros in place of what other ranks have */
+static void clear_others(struct te_seq *s)
+{
+	const int64_t own = own_nelems(s);
+	float *zeros = calloc((size_t)own, sizeof(*zeros));
+
+	for (int32_t i = 0; i < PARTS; i++)
+		if (i != part)
+			DO(te_seq_masters_set(s, i * own, own, zeros));
+	free(zeros);
+}
+
+/* bytes [first, first + n) of one and [at, at + n) of the other */
+static void same_bytes(const struct te_tensor *a, size_t first, const struct te_tensor *b,
+		       size_t at, size_t n, const char *what)
+{
+	char *x = malloc(te_tensor_nbytes(a)), *y = malloc(te_tensor_nbytes(b));
+
+	DO(te_tensor_read(a, x, te_tensor_nbytes(a)));
+	DO(te_tensor_read(b, y, te_tensor_nbytes(b)));
+	ck_assert_msg(!memcmp(x + first, y + at, n), "%s differ", what);
+	free(x);
+	free(y);
+}
+
+static void same_part(const struct te_tensor *whole, const struct te_tensor *own, int64_t nelems,
+		      const char *what)
+{
+	const size_t size = te_dtype_nbytes(te_tensor_dtype(own));
+	const size_t n = (size_t)nelems * size, tail = te_tensor_nbytes(own) - n;
+
+	same_bytes(whole, (size_t)part * n, own, 0, n, what);
+	same_bytes(whole, te_tensor_nbytes(whole) - tail, own, n, tail, what);
+}
+
+static struct te_adamw *optimizer(struct te_seq *s)
+{
+	struct te_adamw_opts o = TE_ADAMW_OPTS_INIT;
+	struct te_adamw *opt;
+
+	o.nparts = PARTS;
+	o.part = part;
+	o.gather = gather;
+	o.max_grad_norm = 0;
+	DO(te_adamw_create(s, &o, &opt));
+	return opt;
+}
+
+static const struct way {
+	const char *recipe;
+	uint32_t flags;
+} ways[] = { { "fp32", 0 }, { "bf16", 0 }, { "bf16", TE_SEQ_BF16_MASTERS } };
+#define NWAYS ((int)(sizeof(ways) / sizeof(ways[0])))
+
+START_TEST(a_step_has_the_bits_of_all_masters)
+{
+	const struct way *way = &ways[_i % NWAYS];
+	const struct model_shape *m = _i / NWAYS % 2 ? &gpt : &llama;
+	const struct te_recipe r = model_recipe(way->recipe);
+	const int second = _i >= 2 * NWAYS;
+	const struct te_plan_opts o =
+		pair_opts(m, &r, TE_PLAN_TRAIN | (second ? TE_PLAN_DELAY_DW : 0));
+	const struct te_seq_binding b = binding(_i % 2 ? PARTS - 1 : 1, way->flags);
+	struct pair q = { .s = { NULL } };
+	int64_t own;
+
+	freezes = second;
+	q.s[0] = create_whole(m, way->flags);
+	q.s[1] = create(m, &b);
+	freezes = 0;
+	own = own_nelems(q.s[0]);
+	if (_i >= NWAYS) /* there is a tail */
+		ck_assert_int_gt(te_seq_grad_nelems(q.s[0]), PARTS * own);
+	clear_others(q.s[0]);
+	same_part(te_seq_masters(q.s[0]), te_seq_masters(q.s[1]), own, "initial masters");
+	for (int i = 0; i < 2; i++) {
+		DO(te_plan_create(q.s[i], &o, &q.p[i]));
+		q.opt[i] = optimizer(q.s[i]);
+	}
+	pair_feed(&q, m);
+	for (int i = 0; i < 2; i++) {
+		DO(te_seq_zero_grads(q.s[i], st));
+		pair_queue_pass(q.p[i]);
+		DO(te_adamw_step(q.opt[i], st));
+	}
+	DO(te_stream_sync(st));
+	model_same(te_plan_output(q.p[0]), te_plan_output(q.p[1]), "losses");
+	same_part(te_seq_grads(q.s[0]), te_seq_grads(q.s[1]), own, "gradients");
+	same_part(te_seq_masters(q.s[0]), te_seq_masters(q.s[1]), own, "updated masters");
+	/* forward reads each weight, backward most of them */
+	ck_assert_int_gt(nbroadcast, PARTS * own);
+	pair_free(&q);
+}
+END_TEST
+
+START_TEST(masters_of_all_parts_are_read_and_written)
+{
+	const uint32_t flags = _i ? TE_SEQ_BF16_MASTERS : 0;
+	const struct te_seq_binding b = binding(1, flags);
+	struct te_seq *whole = create_whole(&llama, flags), *s = create(&llama, &b);
+	const int64_t n = te_seq_nelems(whole), first[] = { 0, 70, own_nelems(s) };
+	float *want = malloc((size_t)n * sizeof(*want)), *got = malloc((size_t)n * sizeof(*got));
+
+	all = whole;
+	for (int pass = 0; pass < 2; pass++) {
+		DO(te_seq_masters_get(whole, 0, n, want));
+		for (int k = 0; k < 3; k++) {
+			next = first[k];
+			memset(got, 0xff, (size_t)n * sizeof(*got));
+			DO(te_seq_masters_get(s, next, n - next, got));
+			ck_assert_mem_eq(got, want + first[k],
+					 (size_t)(n - first[k]) * sizeof(*got));
+		}
+		next = nbroadcast = 0;
+		DO(te_seq_masters_get(s, 0, n, NULL)); /* for the other ranks */
+		ck_assert_int_eq(nbroadcast, PARTS * own_nelems(s));
+		for (int64_t i = 0; i < n; i++)
+			want[i] = (float)(i % 101) / 16;
+		DO(te_seq_masters_set(whole, 0, n, want));
+		DO(te_seq_masters_set(s, 0, 77, want));
+		DO(te_seq_masters_set(s, 77, n - 77, want + 77));
+	}
+	code = -EIO;
+	fails(te_seq_masters_get(s, 0, n, got), -EIO,
+	      "the broadcast of masters to the ranks returned");
+	fails(te_seq_masters_get(whole, 0, n, NULL), -EINVAL, "the host memory is NULL");
+	free(want);
+	free(got);
+	te_seq_unref(whole);
+	te_seq_unref(s);
+}
+END_TEST
+
+START_TEST(memory_has_a_part_of_masters)
+{
+	struct te_plan_memory mem[2] = { TE_PLAN_MEMORY_INIT, TE_PLAN_MEMORY_INIT };
+	const struct te_seq_binding b[] = { binding(2, 0), binding(2, 0) };
+	const struct te_recipe r = model_recipe("bf16");
+	const struct te_plan_opts o = pair_opts(&llama, &r, TE_PLAN_TRAIN);
+	int64_t own = 0;
+	char *text;
+
+	for (int i = 0; i < 2; i++) {
+		struct te_seq_binding with = b[i];
+		const uint64_t before = pair_measured();
+		struct te_plan *p;
+		struct te_seq *s;
+
+		with.broadcast = i ? broadcast : NULL;
+		s = create(&llama, &with);
+		own = own_nelems(s);
+		DO(te_plan_create(s, &o, &p));
+		DO(te_plan_memory(p, &mem[i]));
+		ck_assert_uint_le(pair_measured() - before, mem[i].total_nbytes + 512 * 16);
+		ck_assert_uint_ge(pair_measured() - before, mem[i].total_nbytes - 512 * 16);
+		DO(te_plan_print(p, TE_PLAN_TEXT, &text));
+		ck_assert_int_eq(strstr(text, "broadcast before a group") != NULL, i);
+		free(text);
+		te_plan_unref(p);
+		te_seq_unref(s);
+	}
+	ck_assert_int_eq((int64_t)mem[0].weights_nbytes - (int64_t)mem[1].weights_nbytes,
+			 4 * (PARTS - 1) * own);
+	ck_assert_uint_eq(mem[1].copies_nbytes, 0); /* BF16 copies are in the arena */
+}
+END_TEST
+
+START_TEST(what_does_not_fit_divided_masters_is_refused)
+{
+	const struct te_recipe fp8 = model_recipe("fp8-current"), bf16 = model_recipe("bf16");
+	struct te_plan_opts o = pair_opts(&llama, &fp8, TE_PLAN_TRAIN);
+	struct te_seq *s = model_create_unbound(ctx, &llama);
+	const struct te_seq_binding good = binding(0, 0);
+	struct te_seq_binding b = good;
+	struct te_plan *p;
+
+	DO(te_seq_complete(s));
+	b.flags = TE_SEQ_BF16_MASTERS | TE_SEQ_REMAINDERS;
+	fails(te_seq_bind(s, &b), -EINVAL, "5 parts of masters, and TE_SEQ_REMAINDERS");
+	b = good;
+	b.masters = (float *)(uintptr_t)4096;
+	fails(te_seq_bind(s, &b), -EINVAL, "5 parts of masters, and masters");
+	DO(te_seq_bind(s, &good));
+	DO(te_seq_init(s, 5));
+	fails(te_checkpoint_save(s, NULL, "none"), -EOPNOTSUPP,
+	      "has one of 5 parts of the masters");
+	fails(te_plan_create(s, &o, &p), -EOPNOTSUPP, "is read as FP8 codes, and masters are in "
+						      "5 parts: expected FP32 or BF16");
+	te_seq_unref(s);
+	s = create(&llama, &good);
+	o = pair_opts(&llama, &bf16, TE_PLAN_TRAIN);
+	DO(te_plan_create(s, &o, &p));
+	model_feed(p, &llama);
+	code = -EIO;
+	fails(te_plan_forward(p, st, 0), -EIO, "the broadcast of masters to the ranks returned");
+	te_plan_unref(p);
+	te_seq_unref(s);
+}
+END_TEST
+
+void divided_cases(Suite *s)
+{
+	TCase *c = tt_ctx_case(s, "divided", "plan");
+
+	TT_ADD_LOOP(c, a_step_has_the_bits_of_all_masters, 4 * NWAYS, 2 * NWAYS);
+	TT_ADD_LOOP(c, masters_of_all_parts_are_read_and_written, 2, 2);
+	tcase_add_test(c, memory_has_a_part_of_masters);
+	tcase_add_test(c, what_does_not_fit_divided_masters_is_refused);
+}

@@ -61,6 +61,8 @@ equal "dropout: step is off" d-off d-step
 counts "--graph alone" d-step mode '"step"'
 train "dropout: layer" d-layer --graph=layer
 equal "dropout: layer is off" d-off d-layer
+train "dropout: pass" d-pass --graph=pass
+equal "dropout: pass is off" d-off d-pass
 train "dropout: step of the same parts" d-parts --graph step --pipeline-schedule 1f1b --chunks 1
 equal "dropout: is off" d-off d-parts
 train "dropout: zero-bubble, layer" d-zb --graph layer --pipeline-schedule zero-bubble --chunks 3
@@ -85,6 +87,8 @@ counts "off" off-bf16 parts 1
 counts "off" off-bf16 launches_per_step 0
 counts "step" step-bf16 launches_per_step 1
 counts "step" step-bf16 nodes '[1-9][0-9]*'
+counts "pass" d-pass parts 1
+counts "pass" d-pass launches_per_step 6
 counts "layer" layer-bf16 parts 4
 counts "layer" layer-bf16 schedule '"1f1b"'
 counts "layer" layer-bf16 launches_per_step 24
@@ -110,8 +114,8 @@ while IFS='|' read -r subject args; do
 done <<'EOT'
 --graph: "whole"|--graph=whole
 off|--graph=
---pipeline-schedule needs --graph step or --graph layer|--pipeline-schedule 1f1b
---pipeline-schedule needs --graph step or --graph layer|--pipeline-schedule 1f1b --graph off
+--pipeline-schedule needs --graph step, pass or layer|--pipeline-schedule 1f1b
+--pipeline-schedule needs --graph step, pass or layer|--pipeline-schedule 1f1b --graph off
 --chunks needs --pipeline-schedule|--graph step --chunks 2
 number of chunks|--graph step --pipeline-schedule 1f1b
 4 chunks, but the model has 3 layers|--graph step --pipeline-schedule gpipe --chunks 4

@@ -81,7 +81,7 @@ int step_graph_plan(const struct opts *o, struct step_graph *g)
 		return STATUS_OK;
 	g->nchunks = text ? (int32_t)o->chunks : 1;
 	if (text && is_mode(g, "off"))
-		return say_bad("--pipeline-schedule needs --graph step or --graph layer");
+		return say_bad("--pipeline-schedule needs --graph step, pass or layer");
 	if (o->chunks && !text)
 		return say_bad("--chunks needs --pipeline-schedule");
 	if (text)
@@ -217,7 +217,7 @@ int step_graph_make(const struct step_graph *g, struct te_seq *seq, struct te_ad
 
 	so.recipe = &g->recipe;
 	so.flags = flags | (is_mode(g, "step") ? TE_STEP_GRAPH : 0) |
-		   (is_mode(g, "layer") ? TE_STEP_PASS_GRAPHS : 0);
+		   (is_mode(g, "pass") || is_mode(g, "layer") ? TE_STEP_PASS_GRAPHS : 0);
 	so.micro_batches = g->accum;
 	ranks_step(g->ranks, &so);
 	so.x = (struct te_spec){ TE_DTYPE_INT32, 2, { B, g->T } };

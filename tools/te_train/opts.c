@@ -395,6 +395,7 @@ static int check_excluded(const struct opts *o)
 		{ o->lora != NULL, "--lora", PIPELINE | CONTEXT | ZERO3 },
 		{ o->groups != NULL, "--groups", PIPELINE },
 		{ !strcmp(o->graph, "layer"), "--graph layer", PIPELINE },
+		{ !strcmp(o->graph, "pass"), "--graph pass", PIPELINE },
 		{ strcmp(o->documents, "off") != 0, "--documents", PIPELINE },
 		{ strcmp(o->offload, "off") != 0, "--offload", PIPELINE },
 		{ o->loss_chunk > 0, "--loss-chunk", CONTEXT },

@@ -58,6 +58,8 @@ TE_EXPORT int te__geometry(enum te_k_id id, const void *args, struct te__geometr
  * the bits.
  */
 int te__gemm_has_kernel(const struct te_k_gemm *g);
+/* bytes of shared memory of a block of te_k_comm_norm or te_k_comm_norm_bwd */
+TE_EXPORT uint32_t te__comm_norm_smem(const struct te_k_comm_norm *a);
 /* why few_rows.cu does not compute it; NULL: it does. Depends on addresses by their alignment */
 const char *te__few_rows_declines(const struct te_k_few_rows *a);
 /* does block.cu have one? Devices use it on which te__cuda_blocks_by_mma() is true */

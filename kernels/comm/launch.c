@@ -270,9 +270,21 @@ static int norm_check_arrays(const struct te_k_comm_norm *a)
 	return 0;
 }
 
-/* smem: bytes of a column, in addition to gamma and a row */
+/* gamma, a row and for the gradient of a norm its input */
+static unsigned rows_smem(const struct te_k_comm_norm *a)
+{
+	const unsigned es = a->comm.dtype == TE_DTYPE_FP32 ? 4 : 2;
+
+	return (unsigned)a->cols * (4 + es + (a->x ? es : 0));
+}
+
+uint32_t te__comm_norm_smem(const struct te_k_comm_norm *a)
+{
+	return rows_smem(a) + COMM_NORM_SHARED;
+}
+
 static int geo_norm(const struct te_k_comm_norm *a, const char *const func[2][3][3],
-		    unsigned smem, struct te__geometry *k)
+		    struct te__geometry *k)
 {
 	const int two_shot = a->comm.algorithm == TE_K_COMM_TWO_SHOT;
 	int64_t rows;
@@ -292,7 +304,7 @@ static int geo_norm(const struct te_k_comm_norm *a, const char *const func[2][3]
 		return r;
 	/* depends only on values equal on all ranks */
 	rows = two_shot ? te_k_comm_norm_first(a, 1) : a->rows;
-	k->smem = (unsigned)a->cols * (4 + (a->comm.dtype == TE_DTYPE_FP32 ? 4 : 2) + smem);
+	k->smem = rows_smem(a);
 	return te__geo_launch(k, func[two_shot][a->comm.dtype][by_ranks(&a->comm)],
 			      a->rows ? clamp(rows, 1, a->comm.max_blocks) : 0,
 			      threads_for(a->cols, TE_V, COMM_NORM_THREADS));
@@ -310,7 +322,7 @@ int te__geo_comm_norm(const void *args, struct te__geometry *k)
 
 	if (a->x)
 		return te__fail(-EINVAL, NORM ": x is an argument of " NORM "_bwd only");
-	return geo_norm(a, func, 0, k);
+	return geo_norm(a, func, k);
 }
 
 int te__geo_comm_norm_bwd(const void *args, struct te__geometry *k)
@@ -330,5 +342,5 @@ int te__geo_comm_norm_bwd(const void *args, struct te__geometry *k)
 		return te__fail(-EINVAL, NORM "_bwd: there are no outputs but the sum and y");
 	if (a->residual_out && a->comm.nranks > 1 && !(a->flags & TE_K_COMM_RESIDUAL_SHARDED))
 		return te__fail(-EINVAL, NORM "_bwd: residual_out needs a sharded residual");
-	return geo_norm(a, func, a->comm.dtype == TE_DTYPE_FP32 ? 4 : 2, k);
+	return geo_norm(a, func, k);
 }

@@ -57,6 +57,7 @@ struct norm_shared {
 	float amax[WARPS];
 	__align__(16) float word[MAX_WORDS + 2]; /* whole packets */
 };
+static_assert(sizeof(struct norm_shared) <= COMM_NORM_SHARED, "shared memory besides rows");
 
 /* a barrier */
 DEV void fused_begin(const struct te_k_comm_norm &a, struct fused &f)

@@ -189,6 +189,7 @@ static int is_packets(const struct te__comm_norm *a, char *why, size_t n)
 	const int64_t es = (int64_t)te_dtype_nbytes((enum te_dtype)a->k.comm.dtype);
 	struct array all[NARRAYS];
 	const int narrays = arrays_of(a, all);
+	const uint64_t smem = te__ctx_block_smem(a->comm->ctx); /* 0: a host */
 
 	if (a->k.cols * es % TE_K_COMM_PACKET)
 		snprintf(why, n, "rows of %lld bytes are not whole packets of %d",
@@ -197,6 +198,9 @@ static int is_packets(const struct te__comm_norm *a, char *why, size_t n)
 		snprintf(why, n, "more than %d columns", TE_K_COMM_NORM_COLS);
 	else if (a->k.rows >> 24)
 		snprintf(why, n, "2^24 rows or more");
+	else if (smem && te__comm_norm_smem(&a->k) > smem)
+		snprintf(why, n, "a row takes %u bytes of shared memory, and a block has %llu",
+			 te__comm_norm_smem(&a->k), (unsigned long long)smem);
 	else
 		for (int i = 0; i < narrays && !why[0]; i++)
 			if (all[i].flags & OF_PACKETS && (uintptr_t)all[i].p % TE_K_COMM_PACKET)

@@ -265,6 +265,8 @@ TE_EXPORT int te__ctx_wait(struct te_ctx *ctx, const char *fn);
 TE_EXPORT int te__ctx_drain(struct te_ctx *ctx, const char *fn);
 /* 1: this process was forked after the context was created; threads and device are the parent's */
 TE_EXPORT int te__ctx_forked(const struct te_ctx *ctx);
+/* block_smem_nbytes of the device's te_device_info */
+TE_EXPORT uint64_t te__ctx_block_smem(const struct te_ctx *ctx);
 
 /* make the CUcontext current to the thread until te__ctx_leave(); -EOPNOTSUPP on host */
 TE_EXPORT int te__ctx_enter(struct te_ctx *ctx);

@@ -72,9 +72,6 @@ struct te_ctx {
 	struct te__outside *device_outside; /* address of the page for kernels */
 };
 
-/* block_smem_nbytes of the device's te_device_info */
-uint64_t te__ctx_block_smem(const struct te_ctx *ctx);
-
 struct te_stream {
 	_Atomic uint32_t refs;
 	struct te_ctx *ctx;

@@ -555,6 +555,7 @@ START_TEST(a_launch_beyond_shared_memory_fails)
 				   .delta = (float *)m, .batch = 1, .seqlen = 64, .nheads = 1,
 				   .nkv = 1, .head_dim = 128, .scale = 1, .dtype = TE_DTYPE_FP32 };
 	const struct te__launch l = { TE_K_ATTN_BWD_DQ, &t, sizeof(t) };
+	static const struct te__cuda_func own = { "te_k_attn_bwd_dq_fp32_d64", &fake_handle, 4096 };
 
 	dev.target = te__target_of(89);
 	fails(ops->launch(&a, &l), -TE_EKERNEL,
@@ -563,6 +564,10 @@ START_TEST(a_launch_beyond_shared_memory_fails)
 	t.head_dim = 64;
 	fails(ops->launch(&a, &l), -TE_EKERNEL,
 	      "this build has no device function te_k_attn_bwd_dq_fp32_d64");
+	/* 98304 bytes of the launch and those of the function */
+	dev.funcs = &own;
+	fails(ops->launch(&a, &l), -TE_EKERNEL,
+	      "te_k_attn_bwd_dq_fp32_d64 takes 102400 bytes of shared memory for these shapes, ");
 }
 END_TEST
 

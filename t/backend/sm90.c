@@ -167,22 +167,22 @@ static int fake_cublasLtCreate(void **ret)
 #pragma GCC diagnostic pop
 
 static struct te__cuda_func funcs[] = {
-	{ "te_k_attn_bwd_dq_bf16_d64", NULL },
-	{ "te_k_attn_bwd_dq_bf16_d96", NULL },
-	{ "te_k_attn_bwd_sm90_d128", NULL },
-	{ "te_k_attn_bwd_sm90_d128_window", NULL },
-	{ "te_k_attn_bwd_sm90_d64", NULL },
-	{ "te_k_attn_bwd_sm90_d64_window", NULL },
-	{ "te_k_attn_fwd_bf16_d64", NULL },   { "te_k_attn_fwd_bf16_d64_drop", NULL },
-	{ "te_k_attn_fwd_bf16_d64_strip", NULL },
-	{ "te_k_attn_fwd_bf16_d96", NULL },   { "te_k_attn_fwd_sm90_d128", NULL },
-	{ "te_k_attn_fwd_sm90_d128_window", NULL },
-	{ "te_k_attn_fwd_sm90_d64", NULL },
-	{ "te_k_attn_fwd_sm90_d64_window", NULL },
-	{ "te_k_gemm_sm90_bf16", NULL },      { "te_k_gemm_sm90_bf16_bt", NULL },
-	{ "te_k_gemm_sm90_bf16_tt", NULL },   { "te_k_gemm_sm90_e4m3_block", NULL },
-	{ "te_k_gemm_sm90_e4m3_e4m3", NULL },
-	{ "te_k_gemm_sm90_e5m2_e4m3", NULL },
+	{ "te_k_attn_bwd_dq_bf16_d64", NULL, 0 },
+	{ "te_k_attn_bwd_dq_bf16_d96", NULL, 0 },
+	{ "te_k_attn_bwd_sm90_d128", NULL, 0 },
+	{ "te_k_attn_bwd_sm90_d128_window", NULL, 0 },
+	{ "te_k_attn_bwd_sm90_d64", NULL, 0 },
+	{ "te_k_attn_bwd_sm90_d64_window", NULL, 0 },
+	{ "te_k_attn_fwd_bf16_d64", NULL, 0 },   { "te_k_attn_fwd_bf16_d64_drop", NULL, 0 },
+	{ "te_k_attn_fwd_bf16_d64_strip", NULL, 0 },
+	{ "te_k_attn_fwd_bf16_d96", NULL, 0 },   { "te_k_attn_fwd_sm90_d128", NULL, 0 },
+	{ "te_k_attn_fwd_sm90_d128_window", NULL, 0 },
+	{ "te_k_attn_fwd_sm90_d64", NULL, 0 },
+	{ "te_k_attn_fwd_sm90_d64_window", NULL, 0 },
+	{ "te_k_gemm_sm90_bf16", NULL, 0 },      { "te_k_gemm_sm90_bf16_bt", NULL, 0 },
+	{ "te_k_gemm_sm90_bf16_tt", NULL, 0 },   { "te_k_gemm_sm90_e4m3_block", NULL, 0 },
+	{ "te_k_gemm_sm90_e4m3_e4m3", NULL, 0 },
+	{ "te_k_gemm_sm90_e5m2_e4m3", NULL, 0 },
 };
 static struct te__cuda_dev dev;
 static struct te__cuda_stream stream;

@@ -9,6 +9,12 @@
 #define TOO_WIDE(dtype) "not ok 7 - attn.c:attn:agrees: te__launch_k(): te_k_attn_fwd_" dtype \
 		"_d128 takes 114688 bytes of shared memory for these shapes, and GPU 0 has " \
 		"101376\n"
+#define TOO_LONG                                                                           \
+	"not ok 8 - norm.c:long_rows: te_k_comm_norm_twoshot_fp32_8 takes 131072 bytes of " \
+	"shared memory for these shapes, and GPU 0 has 101376\n"
+#define NO_STEP                                                                         \
+	"not ok 9 - cached.c:steps: attention to a cache with rope needs clusters, BF16 and " \
+	"a head_dim that is a multiple of 16\n"
 #define FAILED "not ok 3 - plan.c:plan:trains: Assertion 'a == b' failed\n"
 #define PASSED "ok 4 - plan.c:plan:refuses: has no FP8 tensor cores\n"
 
@@ -25,6 +31,12 @@ static const struct {
 	{ "8.9", TOO_WIDE("fp32"),
 	  "ok 7 # SKIP no FP32 attention of wide heads at TE_CUDA_ARCH=8.9\n" },
 	{ "8.9", TOO_WIDE("bf16"), TOO_WIDE("bf16") },
+	{ "8.0", TOO_LONG,
+	  "ok 8 # SKIP no norm of long rows in an all-reduce at TE_CUDA_ARCH=8.0\n" },
+	{ "9.0", TOO_LONG, TOO_LONG },
+	{ "8.9", NO_STEP,
+	  "ok 9 # SKIP no attention of one token with rope at TE_CUDA_ARCH=8.9\n" },
+	{ "", NO_STEP, NO_STEP },
 	{ "8.0", FAILED, FAILED },
 	{ "8.0", PASSED, PASSED },
 };

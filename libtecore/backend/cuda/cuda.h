@@ -31,6 +31,7 @@ struct te__cublaslt;
 struct te__cuda_func {
 	const char *name; /* owned by the module */
 	void *func;
+	unsigned smem; /* bytes of a block, to which a launch adds its own */
 };
 
 /* What the driver reports of a GPU, and the level of its kernels. */

@@ -35,7 +35,7 @@ static int by_name(const void *a, const void *b)
 /* loads at once: loading at the first launch would invalidate a capture */
 static int func_load(struct te__cuda_func *f, int smem_max)
 {
-	int used;
+	int used = 0;
 	int r = TE__CU_CALL(cuFuncGetName, &f->name, f->func);
 
 	if (!r)
@@ -46,6 +46,7 @@ static int func_load(struct te__cuda_func *f, int smem_max)
 	if (!r)
 		r = TE__CU_CALL(cuFuncSetAttribute, f->func,
 				TE__CU_FUNC_MAX_DYNAMIC_SHARED_SIZE_BYTES, smem_max - used);
+	f->smem = (unsigned)used;
 	return r;
 }
 
@@ -166,10 +167,15 @@ void te__cuda_kernels_put(struct te__cuda_dev *d)
 	pthread_mutex_unlock(&lock);
 }
 
+static const struct te__cuda_func *find(const struct te__cuda_dev *d, const char *name)
+{
+	return bsearch(&(struct te__cuda_func){ .name = name }, d->funcs, d->nfuncs,
+		       sizeof(d->funcs[0]), by_name);
+}
+
 int te__cuda_func_named(struct te__cuda_dev *d, const char *name, void **ret_func)
 {
-	const struct te__cuda_func *f = bsearch(&(struct te__cuda_func){ .name = name }, d->funcs,
-						d->nfuncs, sizeof(*f), by_name);
+	const struct te__cuda_func *f = find(d, name);
 
 	if (!f)
 		return te__fail(-TE_EKERNEL, "this build has no device function %s", name);
@@ -180,14 +186,18 @@ int te__cuda_func_named(struct te__cuda_dev *d, const char *name, void **ret_fun
 int te__cuda_func_find(struct te__cuda_dev *d, const struct te__launch *l,
 		       struct te__geometry *ret_kernel, void **ret_func)
 {
+	const struct te__cuda_func *f;
+	unsigned smem;
 	int r = te__geometry_for(&d->target, l->id, l->args, ret_kernel);
 
 	if (r || !ret_kernel->grid[0])
 		return r;
-	if (ret_kernel->smem > d->target.smem_max)
+	f = find(d, ret_kernel->func);
+	smem = ret_kernel->smem + (f ? f->smem : 0);
+	if (smem > d->target.smem_max)
 		return te__fail(-TE_EKERNEL, "%s takes %u bytes of shared memory for these shapes, "
-				"and GPU %d, %s, has %u", ret_kernel->func, ret_kernel->smem,
-				d->index, d->name, d->target.smem_max);
+				"and GPU %d, %s, has %u", ret_kernel->func, smem, d->index, d->name,
+				d->target.smem_max);
 	return te__cuda_func_named(d, ret_kernel->func, ret_func);
 }
 

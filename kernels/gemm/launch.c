@@ -1,6 +1,7 @@
 /* launch.c - GEMMs that gemm.cu, block.cu and mx.cu compute: device function, launch geometry. */
 #include "config.h"
 
+#include <errno.h>
 #include <te/dtype.h>
 
 #define TE_LOG_CATEGORY "core/cuda"
@@ -188,6 +189,9 @@ int te__geo_few_rows(const void *args, struct te__geometry *k)
 
 	if (why)
 		return te__fail(-TE_EKERNEL, "te_k_few_rows: %s", why);
+	if (te__is_fp8(a->g.adtype) && !(k->target.features & TE_FEATURE_FP8_MMA))
+		return te__fail(-EOPNOTSUPP, "te_k_few_rows: compute capability %d.%d has no FP8 "
+				"tensor cores", k->target.arch / 10, k->target.arch % 10);
 	return few_rows_launch(k, &a->g, a->gated ? 2 : 1, 1, a->gamma != NULL,
 			       func[te__is_fp8(a->g.adtype)][a->gated]);
 }

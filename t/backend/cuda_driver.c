@@ -277,9 +277,11 @@ static int get_proc(const char *symbol, void **ret_fn, int version, uint64_t fla
 
 static void install(void)
 {
+	static const short hopper[] = { 90, 0 }, none[] = { 0 };
 	const struct te__cuda_driver d = fake_driver();
 
 	te__cuda_driver_fake(&d);
+	te__cuda_levels_fake(hopper, none);
 }
 
 static void setup(void)
@@ -445,7 +447,7 @@ START_TEST(names_a_gpu_other_than_hopper)
 	fake.dev[0].minor = other_cc[_i].minor;
 	install();
 	snprintf(why, sizeof(why),
-		 "compute capability %d.%d: the kernels of this build are for 9.0",
+		 "compute capability %d.%d: the kernels of this build are for " TE_GPU_ARCHS,
 		 other_cc[_i].major, other_cc[_i].minor);
 	/* the backend is present, but its device is not usable */
 	ck_assert_int_eq(te_backend_info(0, &b), 0);

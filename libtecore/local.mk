@@ -147,6 +147,7 @@ libtecore_libtecore_internal_la_SOURCES = \
 	libtecore/ops/kernel.h \
 	libtecore/ops/kernel_act.c \
 	libtecore/ops/kernel_adamw.c \
+	libtecore/ops/kernel_attend.c \
 	libtecore/ops/kernel_attention.c \
 	libtecore/ops/kernel_cross_entropy.c \
 	libtecore/ops/kernel_elem.c \

@@ -31,6 +31,7 @@ dist_man3_MANS += \
 	man/te_host_call.3 \
 	man/te_kernel_act_forward.3 \
 	man/te_kernel_adamw_step.3 \
+	man/te_kernel_attend_forward.3 \
 	man/te_kernel_attention_cached.3 \
 	man/te_kernel_attention_forward.3 \
 	man/te_kernel_bias_forward.3 \

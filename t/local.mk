@@ -535,6 +535,7 @@ t_ops_gemm_SOURCES = \
 
 t_ops_kernel_calls_SOURCES = \
 	t/ops/kernel_calls.c \
+	t/ops/kernel_calls_attend.c \
 	t/ops/kernel_calls_cached.c \
 	t/ops/kernel_calls_cases.h \
 	t/ops/kernel_calls_elem.c \

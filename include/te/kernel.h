@@ -283,8 +283,8 @@ struct te_kernel_attention_opts {
 	/* INT32 [batch, seqlen]: the first token that each one attends to; NULL: token 0. See
 	 * te_kernel_attention_forward() */
 	const struct te_tensor *first;
-	int32_t full;	  /* 1: a token attends to later ones too; without window and first */
-	int32_t reserved; /* 0 */
+	int32_t full;  /* 1: a token attends to later ones too, of its document */
+	int32_t right; /* with full: to so many of them; 0: to all */
 };
 #define TE_KERNEL_ATTENTION_OPTS_INIT                                                          \
 	{ sizeof(struct te_kernel_attention_opts), 0, 0, 0, 0.0f, 0.0f, 0, { 0, 0 }, 0, 0, 0, \
@@ -301,9 +301,10 @@ struct te_kernel_attention_opts {
  * lse FP32 [batch, nheads, seqlen], where batch is the product of the other extents of x.
  * first packs documents into a sequence: each element is the index of its document's first token.
  * Token t attends to tokens max(0, min(first, t)) to t, so no value of first is outside the
- * sequence. On the host the results of a document do not depend on others. If it begins at a
- * multiple of 64, they have the bits of the document alone. A GPU may multiply values of other
- * documents, up to 127 tokens away, by 0.
+ * sequence; with full to the last token before one that has a first above t. On the host the
+ * results of a document do not depend on others. If it begins at a multiple of 64, they have the
+ * bits of the document alone. A GPU may multiply values of other documents, up to 127 tokens away,
+ * by 0.
  * Alignment: x, y and gradients to 16 bytes if head_dim elements are a multiple of 16 bytes.
  * Thread: as at the top of this header.  Since: 0.1
  */
@@ -319,6 +320,76 @@ TE_EXPORT int te_kernel_attention_backward(struct te_stream *stream, const struc
 /* ws of the backward call; x has the type dtype and batch sequences of seqlen tokens */
 TE_EXPORT size_t te_kernel_attention_ws_nbytes(enum te_dtype dtype, int64_t batch, int64_t seqlen,
 					       int32_t nheads, int32_t head_dim);
+
+enum te_attend_layout {
+	TE_ATTEND_BSHD = 0, /* [batch, tokens, heads of a token] */
+	TE_ATTEND_SBHD = 1, /* [tokens, batch, heads of a token] */
+	TE_ATTEND_THD = 2   /* [tokens, heads of a token]: sequences after each other, by offsets */
+};
+
+struct te_kernel_attend_opts {
+	size_t size; /* set by the INIT macro; lets the struct grow */
+	int32_t nheads, nkv, head_dim; /* as in struct te_kernel_attention_opts */
+	int32_t head_dim_v; /* elements of a head of v and out, at most 256; 0: head_dim */
+	float scale;	    /* 0: 1/sqrt(head_dim) */
+	float dropout;	    /* this, tag and rng as in struct te_kernel_attention_opts */
+	struct te_rng_words rng;
+	uint32_t tag;
+	int32_t layout; /* enum te_attend_layout, of q, k, v, out and gradients */
+	/* columns of q, k and v that their heads begin at, and of dq, dk and dv */
+	int64_t q_at, k_at, v_at;
+	/* thd: INT32 [sequences + 1], where sequences begin in q and out, and in k and v; the last
+	 * element is the end. k_offsets NULL: q_offsets */
+	const struct te_tensor *q_offsets, *k_offsets;
+	/* query i is at key i; with bottom, the last query of a sequence is at its last key. Keys
+	 * are window - 1 before that, 0: all; and with full right after it, 0: all */
+	int32_t window, full, right, bottom;
+	float softcap; /* c: a score s becomes c tanh(s / c); 0: it does not */
+	uint32_t flags; /* 0 */
+	const struct te_tensor *bias;	/* FP32 [1 or nheads, queries, keys]: added to scores */
+	const struct te_tensor *slopes; /* FP32 [nheads]: times the distance, subtracted */
+	const struct te_tensor *sinks;	/* FP32 [nheads]: scores of one more key, its value is 0 */
+	struct te_tensor *dbias;	/* backward, or NULL: written, shaped like bias */
+	struct te_tensor *dsinks;	/* backward, or NULL: FP32 [nheads], added to */
+};
+#define TE_KERNEL_ATTEND_OPTS_INIT                                                             \
+	{ sizeof(struct te_kernel_attend_opts), 0, 0, 0, 0, 0.0f, 0.0f, { 0, 0 }, 0, 0, 0, 0, \
+	  0, 0, 0, 0, 0, 0, 0, 0.0f, 0, 0, 0, 0, 0, 0 }
+
+/**
+ * te_kernel_attend_forward - attention of queries to other tokens' keys and values
+ * @stream: work is queued on it
+ * @q:      queries
+ * @k, @v:  keys and values
+ * @out:    output
+ * @lse:    log of the sums of exponentials, for the backward call
+ * @opts:   numbers and size of heads; not NULL
+ *
+ * Shapes: layout bshd: q T [..., queries, columns], k and v T [..., keys, columns], out T [...,
+ * queries, nheads head_dim_v]. sbhd: [queries, batch, columns] and so on; thd: [queries, columns]
+ * and so on, all sequences together. q has nheads heads of head_dim from column q_at on, k has nkv
+ * of them from k_at on, v has nkv of head_dim_v from v_at on, so that q, k and v may be one tensor.
+ * lse FP32 [batch, nheads, queries], thd: [nheads, queries].
+ * A score is scale q.k, then softcap, then bias and slopes. A bias of -inf hides a key. A query
+ * that has no key and no sink has out 0 and lse -inf.
+ * Offsets ascend. They are in device memory and are not checked: keys outside of k are not read,
+ * and a query that is in no sequence has no keys.
+ * Errors: -EOPNOTSUPP: the device's kernels do not have the options.
+ * Alignment: as in te_kernel_attention_forward().
+ * Thread: as at the top of this header.  Since: 0.1
+ */
+TE_EXPORT int te_kernel_attend_forward(struct te_stream *stream, const struct te_tensor *q,
+				       const struct te_tensor *k, const struct te_tensor *v,
+				       struct te_tensor *out, struct te_tensor *lse,
+				       const struct te_kernel_attend_opts *opts);
+/* dq, dk, dv: shaped like q, k and v, columns of heads are written; two of them may be one tensor.
+ * ws: te_kernel_attention_ws_nbytes(T, batch, queries, nheads, head_dim), thd: batch 1 */
+TE_EXPORT int te_kernel_attend_backward(struct te_stream *stream, const struct te_tensor *dout,
+					const struct te_tensor *q, const struct te_tensor *k,
+					const struct te_tensor *v, const struct te_tensor *out,
+					const struct te_tensor *lse, struct te_tensor *dq,
+					struct te_tensor *dk, struct te_tensor *dv, void *ws,
+					size_t ws_nbytes, const struct te_kernel_attend_opts *opts);
 
 struct te_kernel_attention_cached_opts {
 	size_t size; /* set by the INIT macro; lets the struct grow */

@@ -102,6 +102,7 @@ struct te_op_infer {
 	/* floating-point operations of the matrix products of forward(), backward() and
 	 * backward_dw(), for te_plan_profile(); preset 0 */
 	double fwd_flops, bwd_flops, dw_flops;
+	uint32_t dw_y; /* main output kept for backward_dw(), TE_FORM_HP; preset 0 */
 };
 
 /**
@@ -400,10 +401,13 @@ struct te_attention_attrs {
 	 * token of its document; a token attends to its document only. Indices are clamped to 0 at
 	 * least and the token's own index at most */
 	int32_t documents;
-	int32_t full; /* 1: not causal; without window and documents */
+	int32_t full;  /* 1: not causal: a token attends to later ones of its document, too */
+	int32_t right; /* with full: to so many of them; 0: to all */
+	/* 1: a weight "sinks" [nheads]: the score of one more key, which has a value of 0 */
+	int32_t sinks;
 };
 #define TE_ATTENTION_ATTRS_INIT \
-	{ sizeof(struct te_attention_attrs), 0, 0, 0, 0.0f, 0.0f, 0, 0, 0, 0, 0.0f, 0, 0 }
+	{ sizeof(struct te_attention_attrs), 0, 0, 0, 0.0f, 0.0f, 0, 0, 0, 0, 0.0f, 0, 0, 0, 0 }
 TE_EXPORT int te_op_attention(const struct te_attention_attrs *a, const char *name,
 			      struct te_op **ret_op);
 

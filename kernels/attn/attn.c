@@ -757,6 +757,7 @@ static void sinks_part(void *arg, int64_t begin, int64_t end)
 
 	for (int64_t h = begin; h < end; h++) {
 		double sum = 0.0;
+		float was;
 
 		for (int64_t i = 0; i < a->batch * a->seqlen; i++) {
 			const int64_t at = (i / a->seqlen * a->nheads + h) * a->seqlen +
@@ -764,7 +765,9 @@ static void sinks_part(void *arg, int64_t begin, int64_t end)
 
 			sum += exp((double)a->sinks[h] - (double)a->lse[at]) * (double)a->delta[at];
 		}
-		a->dsinks[h] -= (float)sum;
+		te__h_load(a->dtype, a->dsinks, h, 1, &was);
+		was -= (float)sum;
+		te__h_store(a->dtype, a->dsinks, h, 1, &was);
 	}
 }
 

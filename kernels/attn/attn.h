@@ -109,9 +109,9 @@ struct te_k_attn_bwd {
 /* gradients of sinks are added to dsinks; after pre */
 struct te_k_attn_sinks {
 	const float *lse, *delta, *sinks; /* as above */
-	float *dsinks;			  /* [nheads] */
+	void *dsinks;			  /* [nheads], of dtype FP32 or BF16 */
 	int64_t batch, seqlen;
-	int32_t nheads;
+	int32_t nheads, dtype;
 };
 
 /*

@@ -306,7 +306,9 @@ int te__geo_attn_bwd_sinks(const void *args, struct te__geometry *ret)
 {
 	const struct te_k_attn_sinks *a = args;
 
-	return te__geo_launch(ret, "te_k_attn_bwd_sinks", a->nheads, ATTN_SINKS_THREADS);
+	return te__geo_launch(ret, a->dtype == TE_DTYPE_BF16 ? "te_k_attn_bwd_sinks_bf16" :
+							       "te_k_attn_bwd_sinks_fp32",
+			      a->nheads, ATTN_SINKS_THREADS);
 }
 
 /* funcs: of FP32 and BF16, by the type of the cache */

@@ -4,17 +4,15 @@
  * threads' sums are added by a tree, so that results are reproducible.
  */
 #include "kernels/attn/geometry.h"
-#include "kernels/begin.cuh"
-#include "kernels/te_k.h"
+#include "kernels/dev.cuh"
 
-extern "C" __global__ void __launch_bounds__(ATTN_SINKS_THREADS)
-	te_k_attn_bwd_sinks(struct te_k_attn_sinks a)
+template <class T> DEV void sinks_body(const struct te_k_attn_sinks &a)
 {
 	__shared__ float sums[ATTN_SINKS_THREADS];
-	float sink, sum = 0.0f;
+	const float sink = a.sinks[blockIdx.x];
+	T *const to = (T *)a.dsinks + blockIdx.x;
+	float sum = 0.0f;
 
-	te_begin();
-	sink = a.sinks[blockIdx.x];
 	for (int64_t i = threadIdx.x; i < a.batch * a.seqlen; i += ATTN_SINKS_THREADS) {
 		const int64_t at = (i / a.seqlen * a.nheads + blockIdx.x) * a.seqlen + i % a.seqlen;
 
@@ -27,5 +25,16 @@ extern "C" __global__ void __launch_bounds__(ATTN_SINKS_THREADS)
 			sums[threadIdx.x] += sums[threadIdx.x + n];
 	}
 	if (threadIdx.x == 0)
-		a.dsinks[blockIdx.x] -= sums[0];
+		*to = from_float<T>(to_float(*to) - sums[0]);
 }
+
+#define TE_NAME(T, t)                                                           \
+	extern "C" __global__ void __launch_bounds__(ATTN_SINKS_THREADS)        \
+		te_k_attn_bwd_sinks_##t(const __grid_constant__ struct te_k_attn_sinks a) \
+	{                                                                       \
+		te_begin();                                                     \
+		sinks_body<T>(a);                                               \
+	}
+TE_NAME(float, fp32)
+TE_NAME(bf16, bf16)
+#undef TE_NAME

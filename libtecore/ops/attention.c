@@ -18,8 +18,9 @@ static int attention_check(const struct te_op *op)
 	if (!r)
 		r = te__ops_check_flag("attention ", op->name, "documents", a->documents);
 	if (!r)
-		r = te__attention_check_full("attention ", op->name, a->full, a->window,
-					     a->documents ? "documents" : NULL);
+		r = te__attention_check_full("attention ", op->name, a->full, a->right);
+	if (!r && (a->sinks < 0 || a->sinks > 1))
+		r = te__fail(-EINVAL, "attention %s: sinks is %d, not 0 or 1", op->name, a->sinks);
 	return r ? r : te__dropout_check_tag("attention ", op->name, a->tag);
 }
 
@@ -76,7 +77,9 @@ static struct te__attention attention_of(const struct te_op_call *c)
 		.window = a->window,
 		.softcap = a->softcap,
 		.full = a->full,
+		.right = a->right,
 		.first = te__ops_tokens(c, a->documents),
+		.sinks = a->sinks ? c->master[0] : NULL,
 	};
 }
 
@@ -86,8 +89,22 @@ static double keys_of(const struct te_attention_attrs *a, int64_t seqlen)
 	const double n = (double)seqlen, w = (double)a->window;
 
 	if (a->full)
-		return n;
+		return fmin(n / 2, a->window ? w : n) +
+		       fmin(n / 2, a->right ? (double)a->right : n);
 	return !a->window || w >= n ? n / 2 : w - w * w / (2 * n);
+}
+
+static int attention_weight(const struct te_op *op, int32_t index, struct te_weight_decl *ret)
+{
+	const struct te_attention_attrs *a = op->attrs;
+
+	if (index || !a->sinks)
+		return 0;
+	ret->name = "sinks";
+	ret->ndim = 1;
+	ret->shape[0] = a->nheads;
+	ret->init = TE_INIT_ZERO;
+	return 1;
 }
 
 static int attention_infer(struct te_op_infer *inf)
@@ -116,10 +133,16 @@ static int attention_infer(struct te_op_infer *inf)
 	inf->fwd_flops = 4.0 * (double)rows * keys_of(a, seqlen) * a->nheads * a->head_dim;
 	inf->bwd_flops = 2.5 * inf->fwd_flops;
 	inf->bwd_ws_nbytes = te__attention_ws_nbytes(!dropout && a->softcap == 0.0f &&
-							     !a->documents && !a->full,
+							     !a->documents && !a->full &&
+							     !a->sinks,
 						     x->dtype, rows / seqlen, seqlen, a->nheads,
 						     a->head_dim);
 	inf->uses_rng = dropout;
+	if (a->sinks) {
+		inf->dw_y = TE_FORM_HP;
+		inf->dw_dy = TE_FORM_HP;
+		inf->dw_ws_nbytes = (size_t)te__spec_nelems(&lse) * sizeof(float);
+	}
 	return te_infer_save(inf, &lse);
 }
 
@@ -150,37 +173,54 @@ static int attention_backward(const struct te_op_call *c)
 	return te__attention_bwd(c->stream, &a, c->dy.hp, c->dx.hp, c->ws);
 }
 
+static int attention_backward_dw(const struct te_op_call *c)
+{
+	struct te__attention a = attention_of(c);
+
+	a.x = a.y; /* the same extents; heads are not read */
+	return te__attention_dsinks(c->stream, &a, c->dy.hp, c->grad[0], c->ws);
+}
+
 static int attention_describe(const struct te_op *op, char *dst, size_t nbytes)
 {
 	const struct te_attention_attrs *a = op->attrs;
 
-	char window[32] = "", softcap[32] = "";
-	const char *keys = a->documents ? ", documents" : a->full ? ", full" : "";
+	char window[32] = "", softcap[32] = "", right[32] = "";
 
 	if (a->window)
 		snprintf(window, sizeof(window), ", window %d", a->window);
 	if (a->softcap > 0.0f)
 		snprintf(softcap, sizeof(softcap), ", softcap %g", (double)a->softcap);
+	if (a->right)
+		snprintf(right, sizeof(right), ", right %d", a->right);
 	return snprintf(dst, nbytes,
-			"heads %d, kv heads %d, head_dim %d, scale %g, dropout %g%s%s%s", a->nheads,
-			a->nkv, a->head_dim, (double)te__attention_scale(a->scale, a->head_dim),
-			(double)a->dropout, window, softcap, keys);
+			"heads %d, kv heads %d, head_dim %d, scale %g, dropout %g%s%s%s%s%s%s",
+			a->nheads, a->nkv, a->head_dim,
+			(double)te__attention_scale(a->scale, a->head_dim), (double)a->dropout,
+			window, softcap, a->documents ? ", documents" : "",
+			a->full ? ", full" : "", right, a->sinks ? ", sinks" : "");
 }
 
-#define ATTENTION_OPS(extra)                                     \
+#define ATTENTION_OPS(extra, dw)                                 \
 	{                                                        \
 		.size = sizeof(struct te_op_ops),                \
 		.name = "attention",                             \
 		.attrs_nbytes = sizeof(struct te_attention_attrs), \
 		.nextra_in = extra,                              \
 		.check = attention_check,                        \
+		.weight = attention_weight,                      \
 		.infer = attention_infer,                        \
 		.forward = attention_forward,                    \
 		.backward = attention_backward,                  \
+		.backward_dw = dw,                               \
 		.describe = attention_describe,                  \
 		.flags = TE_OP_REPEATS_COSTLY,                   \
 	}
-static const struct te_op_ops attention_ops = ATTENTION_OPS(0), documents_ops = ATTENTION_OPS(1);
+/* by sinks and documents */
+static const struct te_op_ops attention_ops[2][2] = {
+	{ ATTENTION_OPS(0, NULL), ATTENTION_OPS(1, NULL) },
+	{ ATTENTION_OPS(0, attention_backward_dw), ATTENTION_OPS(1, attention_backward_dw) },
+};
 #undef ATTENTION_OPS
 
 int te_op_attention(const struct te_attention_attrs *a, const char *name, struct te_op **ret_op)
@@ -188,6 +228,7 @@ int te_op_attention(const struct te_attention_attrs *a, const char *name, struct
 	struct te_attention_attrs attrs = TE_ATTENTION_ATTRS_INIT;
 	int r = te__sized_in("te_op_attention", te_attention_attrs, a, &attrs);
 
-	return r ? r : te__op_create(attrs.documents ? &documents_ops : &attention_ops, &attrs,
-				     name, ret_op);
+	/* other values are refused by attention_check() */
+	return r ? r : te__op_create(&attention_ops[attrs.sinks != 0][attrs.documents != 0],
+				     &attrs, name, ret_op);
 }

@@ -116,16 +116,14 @@ struct te__attention {
 	uint32_t tag;
 	int32_t first_head, other_heads;
 	struct te_rng_words rng;
-	int32_t window, full;
+	int32_t window, full, right;
 	float softcap;
-	const struct te_tensor *first; /* or NULL */
+	const struct te_tensor *first, *sinks; /* or NULL */
 };
 int te__attention_check(const char *kind, const char *name, int32_t nheads, int32_t nkv,
 			int32_t head_dim, float scale, float dropout);
 int te__attention_check_scores(const char *kind, const char *name, int32_t window, float softcap);
-/* first: name of the argument that has documents, or NULL */
-int te__attention_check_full(const char *kind, const char *name, int32_t full, int32_t window,
-			     const char *first);
+int te__attention_check_full(const char *kind, const char *name, int32_t full, int32_t right);
 /* 0, or -TE_ESHAPE if seqlen is too large for dropout */
 int te__attention_check_dropout(const char *kind, const char *name, int64_t seqlen);
 float te__attention_scale(float scale, int32_t head_dim);
@@ -138,6 +136,12 @@ int te__attention_fwd(struct te_stream *stream, struct te_k_attn_fwd *args,
 		      const struct te__quantize *z);
 int te__attention_bwd(struct te_stream *stream, const struct te__attention *a,
 		      const struct te_tensor *dy, struct te_tensor *dx, void *ws);
+/* adds gradients of sinks; ws: 4 bytes an element of lse */
+int te__attention_dsinks(struct te_stream *stream, const struct te__attention *a,
+			 const struct te_tensor *dy, const struct te_tensor *dsinks, void *ws);
+/* sets delta and sums to ws; dsinks: to add gradients of sinks to, or NULL */
+int te__attention_bwd_launch(struct te_stream *stream, struct te_k_attn_bwd *k, void *ws,
+			     const struct te_tensor *dsinks);
 
 /* a cache of keys and values; tensors as in te_kernel_attention_cached() */
 struct te__attention_cache {

@@ -82,7 +82,7 @@ size_t te__attention_ws_nbytes(int plain, enum te_dtype dtype, int64_t batch, in
 
 static int is_plain(const struct te__attention *a)
 {
-	return !a->threshold && a->softcap == 0.0f && !a->first && !a->full;
+	return !a->threshold && a->softcap == 0.0f && !a->first && !a->full && !a->sinks;
 }
 
 /* 0 if all tokens are in the window */
@@ -91,14 +91,13 @@ static int32_t window_of(const struct te__attention *a)
 	return a->window < te_tensor_extent(a->x, -2) ? a->window : 0;
 }
 
-int te__attention_check_full(const char *kind, const char *name, int32_t full, int32_t window,
-			     const char *first)
+int te__attention_check_full(const char *kind, const char *name, int32_t full, int32_t right)
 {
 	if (full < 0 || full > 1)
 		return te__fail(-EINVAL, "%s%s: full is %d, not 0 or 1", kind, name, full);
-	if (full && (window || first))
-		return te__fail(-EINVAL, "%s%s: full is 1, but there is %s", kind, name,
-				window ? "a window" : first);
+	if (right < 0 || (right && !full))
+		return te__fail(-EINVAL, "%s%s: right is %d, not 0%s", kind, name, right,
+				full ? " or more" : ", but full is 0");
 	return 0;
 }
 
@@ -114,7 +113,8 @@ int te__attention_check_full(const char *kind, const char *name, int32_t full, i
 	.threshold = (a)->threshold, .tag = (a)->tag, .dtype = te_tensor_dtype((a)->x), \
 	.first_head = (a)->first_head, .other_heads = (a)->other_heads,           \
 	.window = window_of(a), .softcap = (a)->softcap, .full = (a)->full,       \
-	.first = te__ops_ptr((a)->first)
+	.first = te__ops_ptr((a)->first),                                         \
+	.more = { .right = (a)->right, .sinks = te__ops_ptr((a)->sinks) }
 
 void te__attention_fwd_args(const struct te__attention *a, struct te_k_attn_fwd *ret)
 {
@@ -131,23 +131,53 @@ int te__attention_fwd(struct te_stream *stream, struct te_k_attn_fwd *args,
 	return r < 0 || !z ? r : te__quantize_end(z, args->out, args->dtype);
 }
 
+static int launch_sinks(struct te_stream *stream, const struct te_k_attn_bwd *k,
+			const struct te_tensor *dsinks)
+{
+	const struct te_k_attn_sinks s = {
+		k->lse,	  k->delta,  k->more.sinks, te_tensor_data(dsinks),
+		k->batch, k->seqlen, k->nheads,	    te_tensor_dtype(dsinks),
+	};
+
+	return TE__LAUNCH(stream, ATTN_BWD_SINKS, &s);
+}
+
+int te__attention_bwd_launch(struct te_stream *stream, struct te_k_attn_bwd *k, void *ws,
+			     const struct te_tensor *dsinks)
+{
+	int r;
+
+	k->delta = ws;
+	if (!k->threshold && k->softcap == 0.0f && !k->first && !k->full &&
+	    !TE_K_ATTN_HAS_NEW(k) && has_sums((enum te_dtype)k->dtype, k->head_dim))
+		k->sums = (uint32_t *)((char *)ws + sums_at(k));
+	r = TE__LAUNCH(stream, ATTN_BWD_PRE, k);
+	if (r >= 0 && dsinks)
+		r = launch_sinks(stream, k, dsinks);
+	if (r >= 0)
+		r = TE__LAUNCH(stream, ATTN_BWD_DKV, k);
+	return r < 0 ? r : TE__LAUNCH(stream, ATTN_BWD_DQ, k);
+}
+
 int te__attention_bwd(struct te_stream *stream, const struct te__attention *a,
 		      const struct te_tensor *dy, struct te_tensor *dx, void *ws)
 {
 	struct te_k_attn_bwd k = {
 		ATTN_ARGS(a),
 		.dout = te_tensor_data(dy),
-		.delta = ws,
 		.dqkv = te_tensor_data(dx),
 	};
-	int r;
 
-	if (is_plain(a) && has_sums(te_tensor_dtype(a->x), a->head_dim))
-		k.sums = (uint32_t *)((char *)ws + sums_at(&k));
-	r = TE__LAUNCH(stream, ATTN_BWD_PRE, &k);
-	if (r >= 0)
-		r = TE__LAUNCH(stream, ATTN_BWD_DKV, &k);
-	return r < 0 ? r : TE__LAUNCH(stream, ATTN_BWD_DQ, &k);
+	return te__attention_bwd_launch(stream, &k, ws, NULL);
+}
+
+int te__attention_dsinks(struct te_stream *stream, const struct te__attention *a,
+			 const struct te_tensor *dy, const struct te_tensor *dsinks, void *ws)
+{
+	struct te_k_attn_bwd k = { ATTN_ARGS(a), .dout = te_tensor_data(dy), .delta = ws };
+	int r = TE__LAUNCH(stream, ATTN_BWD_PRE, &k);
+
+	return r < 0 ? r : launch_sinks(stream, &k, dsinks);
 }
 
 /* options and x; other tensors have the extents of x */
@@ -165,9 +195,7 @@ static int begin(const char *fn, struct te_stream *stream,
 	if (!r)
 		r = te__attention_check_scores(fn, "", o.window, o.softcap);
 	if (!r)
-		r = te__attention_check_full(fn, "", o.full, o.window, o.first ? "first" : NULL);
-	if (!r && o.reserved)
-		r = te__fail(-EINVAL, "%s: reserved is %d, not 0", fn, o.reserved);
+		r = te__attention_check_full(fn, "", o.full, o.right);
 	if (!r)
 		r = te__arg_main(fn, stream, "x", ret->x, &x);
 	if (!r)
@@ -184,6 +212,7 @@ static int begin(const char *fn, struct te_stream *stream,
 	ret->window = o.window;
 	ret->softcap = o.softcap;
 	ret->full = o.full;
+	ret->right = o.right;
 	ret->first = o.first;
 	*ret_z = TE__QUANTIZE_OF(stream, &o);
 	r = te__arg_rng(fn, "dropout", o.dropout, &o.rng);

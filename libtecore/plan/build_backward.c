@@ -21,7 +21,7 @@ static void kept_roles(struct te_plan *p, int i, struct te__step *s, uint32_t x_
 	te__build_copy_roles(&s->role, &n->value);
 	s->role.dy = n->grad_main;
 	s->role.x_forms = x_forms;
-	s->role.y_forms = dw ? 0 : n->inf.save_y & TE_FORM_HP;
+	s->role.y_forms = (dw ? n->inf.dw_y : n->inf.save_y) & TE_FORM_HP;
 	s->role.dy_forms = dy_forms;
 	te__build_refer(s, n->value.x, x_forms, 0);
 	te__build_refer(s, n->value.y, s->role.y_forms, 0);

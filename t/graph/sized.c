@@ -223,7 +223,8 @@ CALL(gemm_grouped_opts, struct te_tensor *t[5]; const int64_t n[3] = { 1, 2, 2 }
 static const int64_t kernel_shapes[][2] = { { 2, 4 },  { 2, 4 },  { 2, 4 },  { 2, 4 },
 					    { 1, 4 },  { 1, 2 },  { 2, 12 }, { 2, 12 },
 					    { 1, 2 },  { 1, 1 },  { 1, 1 },  { 2, 1 },
-					    { 2, 3 } };
+					    { 2, 3 },  { 2, 4 },  { 2, 4 },  { 2, 4 },
+					    { 2, 4 } };
 #define NSHAPES TT_LEN(kernel_shapes)
 #define WS_NBYTES (256 + te_kernel_adamw_ws_nbytes())
 #define KERNEL(name, call)                                                                      \
@@ -281,6 +282,10 @@ CALL(attention_cached, struct te_tensor *x, *y, *k[2], *i; const int64_t c[3] = 
 KERNEL(attention_forward, te_kernel_attention_forward(st, t[6], t[0], t[5], HEAD_OF(attention)))
 KERNEL(attention_backward, te_kernel_attention_backward(st, t[0], t[6], t[1], t[5], t[7], ws, 256,
 							HEAD_OF(attention)))
+KERNEL(attend_forward,
+       te_kernel_attend_forward(st, t[0], t[1], t[2], t[3], t[5], HEAD_OF(attend)))
+KERNEL(attend_backward, te_kernel_attend_backward(st, t[0], t[1], t[2], t[3], t[13], t[5], t[14],
+						  t[15], t[16], ws, 256, HEAD_OF(attend)))
 KERNEL(ce_forward, te_kernel_cross_entropy_forward(st, t[0], t[8], t[9], t[4], t[10], ws, 256, s))
 KERNEL(ce_both,
        te_kernel_cross_entropy_both(st, t[0], t[8], t[9], t[4], t[10], t[1], ws, 256, s))
@@ -500,6 +505,8 @@ static const struct row {
 	IN(act_backward, te_kernel_act_opts, gated, TE_KERNEL_ACT_OPTS_INIT)
 	IN(rope_forward, te_kernel_rope_opts, head_dim, TE_KERNEL_ROPE_OPTS_INIT)
 	IN(rope_backward, te_kernel_rope_opts, head_dim, TE_KERNEL_ROPE_OPTS_INIT)
+	IN(attend_forward, te_kernel_attend_opts, head_dim, TE_KERNEL_ATTEND_OPTS_INIT)
+	IN(attend_backward, te_kernel_attend_opts, head_dim, TE_KERNEL_ATTEND_OPTS_INIT)
 	IN(attention_cached, te_kernel_attention_cached_opts, head_dim,
 	   TE_KERNEL_ATTENTION_CACHED_OPTS_INIT)
 	IN(attention_forward, te_kernel_attention_opts, head_dim, TE_KERNEL_ATTENTION_OPTS_INIT)

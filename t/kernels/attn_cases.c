@@ -568,6 +568,7 @@ static void check_sinks(struct run *r)
 		.batch = r->m.s.batch,
 		.seqlen = r->m.s.T,
 		.nheads = r->m.s.nheads,
+		.dtype = TE_DTYPE_FP32,
 	};
 
 	kc_defer(r->dsinks);

@@ -266,9 +266,11 @@ static void ref_attention(const struct op_run *r, const double *x, const double 
 								  q - a->window + 1 : 0;
 				const int64_t document = document_of(first, q);
 				const int64_t k0 = document > in_window ? document : in_window;
-				const int64_t last = a->full ? T - 1 : q;
-				double sum = 0;
+				int64_t last = a->full ? T - 1 : q;
+				double sum = a->sinks ? exp(w[0][h]) : 0;
 
+				if (a->right && last > q + a->right)
+					last = q + a->right;
 				for (int64_t k = k0; k <= last; k++) {
 					const double *kp = x + (b * T + k) * n + kv * d;
 					double s = 0;
@@ -461,6 +463,13 @@ const struct op_case op_cases[] = {
 	{ .name = "attention, full, with dropout", .create = create_attention,
 	  .ref = ref_attention, .depth = 200, .in = { { T, 3, { 2, 11, 24 } } },
 	  .a.attention = TE_ATTRS(attention, 4, 2, 3, 0, 0.3f, .full = 1) },
+	{ .name = "attention in windows on both sides", .create = create_attention,
+	  .ref = ref_attention, .depth = 200, .in = { { T, 3, { 2, 11, 24 } } }, .host_only = 1,
+	  .a.attention = TE_ATTRS(attention, 4, 2, 3, 0, 0.3f, .window = 4, .full = 1,
+				  .right = 2) },
+	{ .name = "attention with sinks", .create = create_attention, .ref = ref_attention,
+	  .depth = 200, .in = { { T, 3, { 2, 11, 24 } } }, .host_only = 1,
+	  .a.attention = TE_ATTRS(attention, 4, 2, 3, 0, 0.3f, .window = 7, .sinks = 1) },
 	{ .name = "attention of some heads", .create = create_attention, .ref = ref_attention,
 	  .depth = 200, .in = { { T, 3, { 3, 11, 24 } } },
 	  .a.attention = TE_ATTRS(attention, 4, 2, 3, 0, 0.3f, 77, 3, 9) },

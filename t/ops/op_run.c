@@ -320,7 +320,7 @@ void op_run_dw(struct op_run *r)
 
 	if (!r->ops->backward_dw)
 		return;
-	backward_call(r, &c, &a, r->inf.dw_x, 0, r->inf.dw_dy, r->inf.dw_ws_nbytes);
+	backward_call(r, &c, &a, r->inf.dw_x, r->inf.dw_y, r->inf.dw_dy, r->inf.dw_ws_nbytes);
 	none(&c.dx);
 	c.grad = r->grad;
 	DO(r->ops->backward_dw(&c));

@@ -658,6 +658,7 @@ EXTRA_DIST += \
 	t/kernels/fibers.h \
 	t/kernels/heads.cc \
 	t/kernels/mx.cc \
+	t/kernels/ref.h \
 	t/kernels/sm90.cc \
 	t/kernels/sm90.h \
 	t/lib/commands.awk \

@@ -529,8 +529,7 @@ START_TEST(rebinds_the_input_of_a_plan)
 	ck_assert_int_eq(tt_ulps_f32(eager[1], replayed[1]), 0);
 	ck_assert(eager[0] != eager[1]);
 	te_recording_unref(rec);
-	te_plan_unref(p);
-	te_seq_unref(seq);
+	tt_drop(p, seq);
 }
 END_TEST
 

@@ -357,12 +357,6 @@ static int fill_loss(struct te_plan *plan, int rank, int round)
 	return put(te_plan_input(plan, "targets"), TARGETS, rank, round);
 }
 
-static int queue(struct te_plan *plan, struct te_stream *s)
-{
-	STEP(te_plan_forward(plan, s, 0));
-	return te_plan_backward(plan, s);
-}
-
 static int run_loss(struct thread_rank *r)
 {
 	struct te_stream *s = te_ctx_stream(r->ctx);
@@ -374,13 +368,13 @@ static int run_loss(struct thread_rank *r)
 	STEP(loss_plan(r, &recipe, 0, &plan));
 	STEP(loss_plan(r, &recipe, 1, &one));
 	STEP(te_capture_begin(s));
-	STEP(queue(plan, s));
+	STEP(threads_queue(plan, s));
 	STEP(te_capture_end(s, &rec));
 	for (int round = 0; round < ROUNDS; round++) {
 		STEP(fill_loss(plan, r->rank, round));
 		STEP(fill_loss(one, -1, round));
-		STEP((round + r->rank) % 2 ? te_recording_launch(rec, s) : queue(plan, s));
-		STEP(queue(one, s));
+		STEP((round + r->rank) % 2 ? te_recording_launch(rec, s) : threads_queue(plan, s));
+		STEP(threads_queue(one, s));
 		STEP(te_stream_sync(s));
 		STEP(te_comm_error(r->comm));
 		STEP(te_tensor_read(te_plan_output(plan), &loss, sizeof(loss)));
@@ -459,8 +453,7 @@ static int plan_of(struct thread_rank *r, int before, int64_t rows, int64_t cols
 	STEP(te_seq_init(seq, 1));
 	o.x = (struct te_spec){ TE_DTYPE_BF16, 3, { 1, rows, cols } };
 	code = te_plan_create(seq, &o, &plan);
-	te_plan_unref(plan);
-	te_seq_unref(seq);
+	tt_drop(plan, seq);
 	return code;
 }
 

@@ -345,8 +345,7 @@ static void side_close(struct side *s)
 	te_graph_unref(s->graph);
 	te_tensor_unref(s->other);
 	te_tensor_unref(s->amaxes);
-	te_plan_unref(s->plan);
-	te_seq_unref(s->seq);
+	tt_drop(s->plan, s->seq);
 }
 
 /* the same numbers on all ranks: residuals and their gradients are equal there */
@@ -493,8 +492,7 @@ static int alone(struct thread_rank *r)
 	free(text);
 	HOLDS(te_comm_add_fusions(seq) == -EBUSY);
 	HOLDS(te_comm_add_fusions(NULL) == -EINVAL);
-	te_plan_unref(plan);
-	te_seq_unref(seq);
+	tt_drop(plan, seq);
 	return 0;
 }
 
@@ -571,8 +569,7 @@ static int declined(struct thread_rank *r)
 	STEP(te_plan_print(plan, TE_PLAN_TEXT, &text));
 	HOLDS(strstr(text, "  allreduce ") && !strstr(text, "allreduce+"));
 	free(text);
-	te_plan_unref(plan);
-	te_seq_unref(seq);
+	tt_drop(plan, seq);
 	return 0;
 }
 

@@ -353,18 +353,6 @@ static void set_env(const char *text)
 		setenv(name, value, 1);
 }
 
-static int nmaps(void)
-{
-	FILE *f = fopen("/proc/self/maps", "re");
-	char line[512];
-	int n = 0;
-
-	while (fgets(line, sizeof(line), f))
-		n += strstr(line, "memfd:te-") != NULL;
-	fclose(f);
-	return n;
-}
-
 static int use(struct te_ctx *ctx, struct te_comm *comm)
 {
 	struct te_comm_call_opts o = TE_COMM_CALL_OPTS_INIT;
@@ -451,8 +439,8 @@ static int run_rank(int rank, void *arg)
 	te_ctx_unref(ctx);
 	te_error_clear();
 	/* memory that rank 1 may still write to is not released */
-	if (!nmaps() != !(plan->leave == HELD && rank != 1))
-		return te_fail(-EPROTO, "%d mappings are left after: %s", nmaps(), text);
+	if (!ranks_nmaps() != !(plan->leave == HELD && rank != 1))
+		return te_fail(-EPROTO, "%d mappings are left after: %s", ranks_nmaps(), text);
 	return r ? te_fail(r, "%s", text) : 0;
 }
 

@@ -225,12 +225,6 @@ static int check(const struct te_tensor *t, enum kind kind, int rank, int round,
 				   (long long)te_tensor_nelems(t));
 }
 
-static int queue(struct te_plan *plan, struct te_stream *s)
-{
-	STEP(te_plan_forward(plan, s, 0));
-	return te_plan_backward(plan, s);
-}
-
 #define ROUNDS 3
 
 static int run(struct thread_rank *r)
@@ -248,13 +242,13 @@ static int run(struct thread_rank *r)
 	STEP(te_plan_create(seq, &o, &plan));
 	STEP(bind(r, plan, &b));
 	STEP(te_capture_begin(s));
-	STEP(queue(plan, s));
+	STEP(threads_queue(plan, s));
 	STEP(te_capture_end(s, &rec));
 	for (int round = 0; round < ROUNDS; round++) {
 		STEP(put_values(b.t[0], r->rank, round, 0));
 		STEP(put_values(b.t[2], r->rank, round, 1));
 		/* some ranks replay where others call */
-		STEP((round + r->rank) % 2 ? te_recording_launch(rec, s) : queue(plan, s));
+		STEP((round + r->rank) % 2 ? te_recording_launch(rec, s) : threads_queue(plan, s));
 		STEP(te_stream_sync(s));
 		STEP(te_comm_error(r->comm));
 		STEP(check(b.t[1], g.kind, r->rank, round, 0));
@@ -264,8 +258,7 @@ static int run(struct thread_rank *r)
 		STEP(te_stream_sync(s));
 	}
 	te_recording_unref(rec);
-	te_plan_unref(plan);
-	te_seq_unref(seq);
+	tt_drop(plan, seq);
 	return unbind(r, &b);
 }
 
@@ -294,8 +287,7 @@ static int alone(struct thread_rank *r)
 	HOLDS(!strstr(text, te_op_table(te_seq_op(seq, 1))->name));
 	free(text);
 	STEP(te_plan_memory(plan, &m));
-	te_plan_unref(plan);
-	te_seq_unref(seq);
+	tt_drop(plan, seq);
 	return 0;
 }
 
@@ -418,8 +410,7 @@ static int differ(struct thread_rank *r)
 	HOLDS(te_comm_error(r->comm) == -TE_EMISMATCH);
 	te_error_clear();
 	HOLDS(te_plan_forward(plan, s, 0) == -TE_EMISMATCH);
-	te_plan_unref(plan);
-	te_seq_unref(seq);
+	tt_drop(plan, seq);
 	return -TE_EMISMATCH;
 }
 

@@ -32,19 +32,6 @@ struct joined {
 	struct te_comm *comm;
 };
 
-/* mappings of shared memory that the process has */
-static int nmaps(void)
-{
-	FILE *f = fopen("/proc/self/maps", "re");
-	char line[512];
-	int n = 0;
-
-	while (fgets(line, sizeof(line), f))
-		n += strstr(line, "memfd:te-") != NULL;
-	fclose(f);
-	return n;
-}
-
 static int join(int rank, struct joined *j)
 {
 	struct te_comm_opts o = ranks_opts(rank);
@@ -67,8 +54,8 @@ static int leave(struct joined *j, int r)
 	te_comm_unref(j->comm);
 	te_ctx_unref(j->ctx);
 	te_error_clear();
-	if (nmaps())
-		return te_fail(-EPROTO, "%d mappings are left after: %s", nmaps(), text);
+	if (ranks_nmaps())
+		return te_fail(-EPROTO, "%d mappings are left after: %s", ranks_nmaps(), text);
 	return r ? te_fail(r, "%s", text) : 0;
 }
 

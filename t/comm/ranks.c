@@ -40,6 +40,18 @@ static int nfds(void)
 	return n;
 }
 
+int ranks_nmaps(void)
+{
+	FILE *f = fopen("/proc/self/maps", "re");
+	char line[512];
+	int n = 0;
+
+	while (fgets(line, sizeof(line), f))
+		n += strstr(line, "memfd:te-") != NULL;
+	fclose(f);
+	return n;
+}
+
 void *ranks_shared(size_t nbytes)
 {
 	void *p = mmap(NULL, nbytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);

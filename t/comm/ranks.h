@@ -45,6 +45,8 @@ void ranks_failed(const struct ranks_result *res, int code, const char *text, do
 /* in a rank: it can open n descriptors more */
 void ranks_limit_files(int n);
 
+/* mappings of shared memory that the process has */
+int ranks_nmaps(void);
 /* memory that all processes share, zeroed; until the test ends */
 void *ranks_shared(size_t nbytes);
 /* a new folder in $TMPDIR, for this user; ranks_rmdir() removes it with its contents */

@@ -476,8 +476,7 @@ static int bad_parts(struct thread_rank *r)
 	HOLDS(te_comm_reducer_hook(reducer, plan, &e) == -TE_ESTATE);
 	HOLDS(strstr(te_error_detail(), "has no gradient here"));
 	te_comm_reducer_unref(reducer);
-	te_plan_unref(plan);
-	te_seq_unref(seq);
+	tt_drop(plan, seq);
 	return 0;
 }
 
@@ -521,8 +520,7 @@ static int bad(struct thread_rank *r)
 	HOLDS(!te_comm_reducer_unref(te_comm_reducer_ref(reducer)));
 	HOLDS(!te_comm_reducer_unref(reducer));
 	HOLDS(!te_comm_reducer_unref(NULL) && !te_comm_reducer_ref(NULL));
-	te_plan_unref(plan);
-	te_seq_unref(seq);
+	tt_drop(plan, seq);
 	return bad_parts(r);
 }
 

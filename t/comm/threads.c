@@ -89,3 +89,9 @@ void threads_run(int n, int (*fn)(struct thread_rank *r), int code, const char *
 	}
 	ck_assert_int_eq(te__alloc_live(), live);
 }
+
+int threads_queue(struct te_plan *plan, struct te_stream *s)
+{
+	STEP(te_plan_forward(plan, s, 0));
+	return te_plan_backward(plan, s);
+}

@@ -8,6 +8,7 @@
 #include <pthread.h>
 #include <te/collective.h>
 #include <te/comm.h>
+#include <te/plan.h>
 
 #include "libtecore/base/private.h"
 #include "libtecore/base/splitmix64.h"
@@ -74,5 +75,7 @@ static inline uint64_t threads_hash(uint64_t seed, int64_t i)
 int threads_apart(int n);
 /* n ranks call fn; all return code, and a text is in their error messages, unless it is NULL */
 void threads_run(int n, int (*fn)(struct thread_rank *r), int code, const char *text);
+/* both passes of the plan */
+int threads_queue(struct te_plan *plan, struct te_stream *s);
 
 #endif

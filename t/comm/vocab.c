@@ -195,12 +195,6 @@ static int loss_plan(struct thread_rank *r, struct te_recipe *recipe, struct te_
 	return code;
 }
 
-static int queue(struct te_plan *plan, struct te_stream *s)
-{
-	STEP(te_plan_forward(plan, s, 0));
-	return te_plan_backward(plan, s);
-}
-
 static int run_loss(struct thread_rank *r)
 {
 	struct te_stream *s = te_ctx_stream(r->ctx);
@@ -210,12 +204,12 @@ static int run_loss(struct thread_rank *r)
 
 	STEP(loss_plan(r, &recipe, &plan));
 	STEP(te_capture_begin(s));
-	STEP(queue(plan, s));
+	STEP(threads_queue(plan, s));
 	STEP(te_capture_end(s, &rec));
 	for (int round = 0; round < ROUNDS; round++) {
 		STEP(put_logits(te_plan_input(plan, "x"), r->rank, round));
 		STEP(put_targets(te_plan_input(plan, "targets"), round));
-		STEP((round + r->rank) % 2 ? te_recording_launch(rec, s) : queue(plan, s));
+		STEP((round + r->rank) % 2 ? te_recording_launch(rec, s) : threads_queue(plan, s));
 		STEP(te_stream_sync(s));
 		STEP(te_comm_error(r->comm));
 		STEP(alone(r, round, te_plan_output(plan), te_plan_input_grad(plan)));
@@ -333,8 +327,7 @@ static int run_table(struct thread_rank *r)
 	STEP(te_comm_error(r->comm));
 	STEP(check_rows(te_plan_output(plan)));
 	STEP(check_grad(w.grad, r->rank));
-	te_plan_unref(plan);
-	te_seq_unref(seq);
+	tt_drop(plan, seq);
 	return 0;
 }
 

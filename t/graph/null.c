@@ -160,8 +160,7 @@ START_TEST(unknown_inputs_are_named)
 	fails(te_tensor_write(te_step_input(step, 0, 0, "X"), x, sizeof(x)), -EINVAL,
 	      "te_tensor_write: t is NULL");
 	te_step_unref(step);
-	te_plan_unref(plan);
-	te_seq_unref(seq);
+	tt_drop(plan, seq);
 }
 END_TEST
 

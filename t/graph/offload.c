@@ -101,10 +101,7 @@ START_TEST(late_copies_are_waited_for)
 		}
 		model_same(te_seq_grads(seq[0]), te_seq_grads(seq[1]), "gradients");
 	}
-	for (int k = 0; k < 2; k++) {
-		te_plan_unref(p[k]);
-		te_seq_unref(seq[k]);
-	}
+	tt_drop_both(p, seq);
 	te_offload_unref(off);
 }
 END_TEST

@@ -359,8 +359,7 @@ START_TEST(memory_is_what_the_plan_predicts)
 	ck_assert_uint_lt(told[1].arena_nbytes, told[0].arena_nbytes - told[0].arena_nbytes / 10);
 	ck_assert_uint_le(told[1].own_nbytes - told[0].own_nbytes,
 			  (uint64_t)te_seq_nops(seq) * 2 * sizeof(float));
-	te_plan_unref(first);
-	te_seq_unref(seq);
+	tt_drop(first, seq);
 }
 END_TEST
 

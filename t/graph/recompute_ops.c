@@ -227,10 +227,7 @@ START_TEST(a_users_op_runs_again)
 		ck_assert_int_eq(user.nforwards - n, 2 + user.nagain);
 		model_same(te_seq_grads(seq[0]), te_seq_grads(seq[1]), "gradients");
 	}
-	for (int k = 0; k < 2; k++) {
-		te_plan_unref(p[k]);
-		te_seq_unref(seq[k]);
-	}
+	tt_drop_both(p, seq);
 }
 END_TEST
 
@@ -251,16 +248,14 @@ START_TEST(a_value_stays_and_the_plan_tells_why)
 	p = plan_of(seq, TE_PLAN_RECOMPUTE_COSTLY, "*");
 	is_kept(p, "t.y", "op t of type once does not run again");
 	is_again(p, "a.y");
-	te_plan_unref(p);
-	te_seq_unref(seq);
+	tt_drop(p, seq);
 	/* a.y is read by forward only, and a linear does not run again */
 	user.saves_x = 0;
 	seq = seq_of(&soft, &soft, NULL);
 	p = plan_of(seq, 0, "*");
 	is_kept(p, "t.y", "s.y is not kept");
 	is_kept(p, "s.saved0", "a.y is not kept");
-	te_plan_unref(p);
-	te_seq_unref(seq);
+	tt_drop(p, seq);
 	user.saves_x = 1;
 	seq = seq_of(&soft, &soft, &f);
 	p = plan_of(seq, 0, "*");
@@ -268,8 +263,7 @@ START_TEST(a_value_stays_and_the_plan_tells_why)
 	te_plan_unref(p);
 	p = plan_of(seq, TE_PLAN_NO_FUSION, "*");
 	is_again(p, "t.y");
-	te_plan_unref(p);
-	te_seq_unref(seq);
+	tt_drop(p, seq);
 }
 END_TEST
 
@@ -298,8 +292,7 @@ START_TEST(ops_have_a_policy)
 	p = plan_of(seq, 0, "s.y");
 	is_again(p, "t.y");
 	is_again(p, "s.y");
-	te_plan_unref(p);
-	te_seq_unref(seq);
+	tt_drop(p, seq);
 }
 END_TEST
 
@@ -337,10 +330,7 @@ START_TEST(inputs_run_again_for_those_that_need_them)
 		ck_assert_int_eq(user.nagain, k);
 	}
 	model_same(te_seq_grads(seq[0]), te_seq_grads(seq[1]), "gradients");
-	for (int k = 0; k < 2; k++) {
-		te_plan_unref(p[k]);
-		te_seq_unref(seq[k]);
-	}
+	tt_drop_both(p, seq);
 }
 END_TEST
 
@@ -364,8 +354,7 @@ START_TEST(a_plan_prints_what_runs_again)
 	DO(te_plan_print(p, TE_PLAN_DOT, &text));
 	ck_assert_ptr_nonnull(strstr(text, "soft.recompute"));
 	free(text);
-	te_plan_unref(p);
-	te_seq_unref(seq);
+	tt_drop(p, seq);
 }
 END_TEST
 
@@ -406,8 +395,7 @@ START_TEST(hooks_name_what_runs_again)
 	seen = 0;
 	run(p, x, dy);
 	ck_assert_int_eq(seen, 2);
-	te_plan_unref(p);
-	te_seq_unref(seq);
+	tt_drop(p, seq);
 }
 END_TEST
 

@@ -333,8 +333,7 @@ START_TEST(casts_stay_with_the_reason_of_their_producer)
 				n++;
 			}
 	ck_assert_int_eq(n, (int)TT_LEN(want));
-	te_plan_unref(p);
-	te_seq_unref(seq);
+	tt_drop(p, seq);
 }
 END_TEST
 
@@ -377,10 +376,7 @@ START_TEST(copies_for_steps_of_the_group_are_written_again)
 	}
 	same_passes(p, seq, 1);
 	same_passes(p, seq, 1);
-	for (int k = 0; k < 2; k++) {
-		te_plan_unref(p[k]);
-		te_seq_unref(seq[k]);
-	}
+	tt_drop_both(p, seq);
 }
 END_TEST
 
@@ -428,8 +424,7 @@ START_TEST(a_plan_with_casts_that_cannot_be_created_leaves_nothing)
 	used = tt_used();
 	ck_assert_int_ge(tt_fault_each(create_one), 20);
 	ck_assert_uint_eq(tt_used(), used);
-	te_plan_unref(first);
-	te_seq_unref(faulty);
+	tt_drop(first, faulty);
 }
 END_TEST
 
@@ -476,10 +471,7 @@ START_TEST(random_sequences_have_the_bits_of_kept_values)
 		}
 		same_passes(p, seq, !off);
 		same_passes(p, seq, !off);
-		for (int k = 0; k < 2; k++) {
-			te_plan_unref(p[k]);
-			te_seq_unref(seq[k]);
-		}
+		tt_drop_both(p, seq);
 		te_offload_unref(off);
 	}
 	ck_assert_int_gt(nagain, 0);

@@ -211,8 +211,7 @@ START_TEST(a_pool_must_be_large_enough)
 	has_mask(te_graph_tensor(g, 0, "out"), 0);
 	te_graph_unref(g);
 	DO(te_mem_free(st, pool));
-	te_plan_unref(plan);
-	te_seq_unref(seq);
+	tt_drop(plan, seq);
 }
 END_TEST
 

@@ -4,36 +4,13 @@
  * BF16 are left out. t0021-heads.t compiles this and runs it with a seed.
  */
 #include "fibers.h"
-
-#include <te/dtype.h>
+#include "ref.h"
 
 #include "kernels/elem/heads.cu"
 
 extern "C" {
 void te__h_heads_split(const struct te_k_heads *a);
 void te__h_heads_join(const struct te_k_heads *a);
-
-/* what the reference functions call */
-void te__k_for(int64_t n, int64_t, void (*fn)(void *arg, int64_t begin, int64_t end), void *arg)
-{
-	fn(arg, 0, n);
-}
-void *te__k_take(size_t nbytes)
-{
-	return malloc(nbytes);
-}
-void te__k_give(void *p)
-{
-	free(p);
-}
-int te__param_enum(int)
-{
-	return 0;
-}
-size_t te_dtype_nbytes(enum te_dtype dtype)
-{
-	return dtype == TE_DTYPE_FP32 ? 4 : 2;
-}
 }
 
 static te_k_heads k;

@@ -4,8 +4,7 @@
  * back. t0019-mx.t compiles this and runs it with a seed.
  */
 #include "fibers.h"
-
-#include <te/dtype.h>
+#include "ref.h"
 
 #include "kernels/quant/mx.cu"
 
@@ -14,28 +13,6 @@ void te__h_quantize(const struct te_k_quantize *a);
 void te__h_nvfp4_begin(const struct te_k_quantize *a);
 void te__h_nvfp4_amax(const struct te_k_quantize *a);
 void te__h_dequantize(const struct te_k_dequantize *a);
-
-/* what the reference functions call */
-void te__k_for(int64_t n, int64_t, void (*fn)(void *arg, int64_t begin, int64_t end), void *arg)
-{
-	fn(arg, 0, n);
-}
-void *te__k_take(size_t nbytes)
-{
-	return malloc(nbytes);
-}
-void te__k_give(void *p)
-{
-	free(p);
-}
-int te__param_enum(int)
-{
-	return 0;
-}
-size_t te_dtype_nbytes(enum te_dtype dtype)
-{
-	return dtype == TE_DTYPE_FP32 ? 4 : dtype == TE_DTYPE_BF16 ? 2 : 1;
-}
 }
 
 static te_k_quantize k;

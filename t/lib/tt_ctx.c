@@ -109,6 +109,18 @@ struct te_plan *tt_plan(struct te_seq *seq, const struct te_recipe *recipe, uint
 	return plan;
 }
 
+void tt_drop(struct te_plan *plan, struct te_seq *seq)
+{
+	te_plan_unref(plan);
+	te_seq_unref(seq);
+}
+
+void tt_drop_both(struct te_plan *const plan[2], struct te_seq *const seq[2])
+{
+	tt_drop(plan[0], seq[0]);
+	tt_drop(plan[1], seq[1]);
+}
+
 void *tt_bytes(const void *device, size_t nbytes)
 {
 	void *p = malloc(nbytes);

@@ -63,6 +63,10 @@ struct te_recipe tt_recipe(const char *name);
 struct te_plan *tt_plan(struct te_seq *seq, const struct te_recipe *recipe, uint32_t flags,
 			struct te_spec x);
 
+/* releases a plan and its sequence; two of each */
+void tt_drop(struct te_plan *plan, struct te_seq *seq);
+void tt_drop_both(struct te_plan *const plan[2], struct te_seq *const seq[2]);
+
 /* waits for all queued work and returns a copy of device memory, to be released by free(3) */
 void *tt_bytes(const void *device, size_t nbytes);
 

@@ -4,6 +4,22 @@
 
 #include "op_run.h"
 
+union op_attrs {
+	struct te_embedding_attrs embedding;
+	struct te_linear_attrs linear;
+	struct te_bias_attrs bias;
+	struct te_norm_attrs norm;
+	struct te_act_attrs act;
+	struct te_qk_norm_attrs qk_norm;
+	struct te_rope_attrs rope;
+	struct te_attention_attrs attention;
+	struct te_dropout_attrs dropout;
+	struct te_scale_attrs scale;
+	struct te_reshape_attrs reshape;
+	struct te_quantize_attrs quantize;
+	struct te_cross_entropy_attrs ce;
+};
+
 struct op_case {
 	const char *name;
 	int (*create)(const struct op_case *k, struct te_op **ret_op);
@@ -14,20 +30,7 @@ struct op_case {
 	/* bound on the error of an element in units of 2^-24 times the largest of its array:
 	 * see op_cases.c */
 	double depth;
-	union {
-		struct te_embedding_attrs embedding;
-		struct te_linear_attrs linear;
-		struct te_bias_attrs bias;
-		struct te_norm_attrs norm;
-		struct te_act_attrs act;
-		struct te_qk_norm_attrs qk_norm;
-		struct te_rope_attrs rope;
-		struct te_attention_attrs attention;
-		struct te_dropout_attrs dropout;
-		struct te_scale_attrs scale;
-		struct te_reshape_attrs reshape;
-		struct te_cross_entropy_attrs ce;
-	} a;
+	union op_attrs a;
 	int no_targets; /* cross-entropy: all rows ignored */
 	int host_only;	/* heads that GPUs do not take */
 };

@@ -490,8 +490,7 @@ START_TEST(quantize_is_a_cast_and_back)
 			DO(te_quant_update(st, mine, 0, 2));
 	}
 	te_quant_unref(mine);
-	te_plan_unref(p);
-	te_seq_unref(seq);
+	tt_drop(p, seq);
 }
 END_TEST
 
@@ -573,8 +572,7 @@ START_TEST(nothing_is_copied_without_need)
 	DO(te_tensor_read(te_plan_input_grad(p), got, sizeof(got)));
 	for (int i = 0; i < 35; i++)
 		ck_assert_float_eq(got[i], 2 * dy[i]);
-	te_plan_unref(p);
-	te_seq_unref(seq);
+	tt_drop(p, seq);
 }
 END_TEST
 

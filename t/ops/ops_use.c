@@ -16,21 +16,7 @@
 struct bad {
 	int (*create)(const struct op_case *k, struct te_op **ret_op);
 	const char *words[2]; /* that the message contains */
-	union {
-		struct te_embedding_attrs embedding;
-		struct te_linear_attrs linear;
-		struct te_bias_attrs bias;
-		struct te_norm_attrs norm;
-		struct te_act_attrs act;
-		struct te_qk_norm_attrs qk_norm;
-		struct te_rope_attrs rope;
-		struct te_attention_attrs attention;
-		struct te_dropout_attrs dropout;
-		struct te_scale_attrs scale;
-		struct te_reshape_attrs reshape;
-		struct te_quantize_attrs quantize;
-		struct te_cross_entropy_attrs ce;
-	} a;
+	union op_attrs a;
 };
 
 #define MAKE(op)                                                            \

@@ -362,8 +362,7 @@ static void ck_not_applied(const char *letters, const char *recipe, uint32_t fla
 	free(a);
 	free(b);
 	te_plan_unref(p);
-	te_plan_unref(q);
-	te_seq_unref(seq);
+	tt_drop(q, seq);
 	te_seq_unref(plain);
 }
 
@@ -417,8 +416,7 @@ START_TEST(a_plain_fusion_takes_what_a_joint_one_leaves)
 	ck_assert(shows(train, "  relu.bwd ") && !shows(train, "  alone "));
 	ck_assert(!shows(eval, "  relu") && shows(eval, "  alone "));
 	te_plan_unref(train);
-	te_plan_unref(eval);
-	te_seq_unref(seq);
+	tt_drop(eval, seq);
 }
 END_TEST
 
@@ -443,8 +441,7 @@ START_TEST(halves_belong_to_the_same_ops)
 			ck_assert_ptr_eq(g->fused.saved[0], p->value[of_op[node]].t_hp);
 	}
 	ck_assert(of_op[1] && of_op[3] && of_op[5] && !of_op[0] && !of_op[4]);
-	te_plan_unref(p);
-	te_seq_unref(seq);
+	tt_drop(p, seq);
 }
 END_TEST
 
@@ -596,8 +593,7 @@ static int plan_once(void)
 	if (!r)
 		r = te_plan_create(seq, &o, &p);
 	tt_fault_end();
-	te_plan_unref(p);
-	te_seq_unref(seq);
+	tt_drop(p, seq);
 	DO(te_stream_sync(st)); /* frees device memory */
 	ck_assert(u.nbinds[0] == u.nunbinds[0] && u.nbinds[1] == u.nunbinds[1]);
 	return r;

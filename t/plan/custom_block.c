@@ -430,8 +430,7 @@ START_TEST(a_llama_model_casts_in_its_kernels)
 
 	ck_assert_int_gt(count(p, "attention+quantize"), 0);
 	ck_assert_int_eq(count(p, "quantize"), 0);
-	te_plan_unref(p);
-	te_seq_unref(seq);
+	tt_drop(p, seq);
 }
 END_TEST
 

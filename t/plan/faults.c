@@ -420,8 +420,7 @@ static int job(void)
 	free(j.text[0]);
 	free(j.text[1]);
 	te_adamw_unref(j.opt);
-	te_plan_unref(j.plan);
-	te_seq_unref(j.seq);
+	tt_drop(j.plan, j.seq);
 	for (int i = 0; i < 4; i++)
 		te_op_unref(j.op[i]);
 	te_ctx_unref(j.ctx);

@@ -249,8 +249,7 @@ START_TEST(attention_casts_bf16_only)
 
 	ck_group(p, "attention+quantize", !_i);
 	ck_group(p, "drope+quantize", 1);
-	te_plan_unref(p);
-	te_seq_unref(seq);
+	tt_drop(p, seq);
 }
 END_TEST
 

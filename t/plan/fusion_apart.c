@@ -117,8 +117,7 @@ START_TEST(does_not_take_a_namesake)
 	DO(te_plan_forward(p, st, 0));
 	DO(te_stream_sync(st));
 	ck_assert_int_eq(ncopies, 1);
-	te_plan_unref(p);
-	te_seq_unref(seq);
+	tt_drop(p, seq);
 }
 END_TEST
 
@@ -189,16 +188,14 @@ START_TEST(tries_user_fusions_first)
 	ck_assert_int_eq(asked, 1);
 	ck_group(p, "linear-then-bias", 0);
 	ck_group(p, "linear+bias", 1); /* the next one that applies */
-	te_plan_unref(p);
-	te_seq_unref(seq);
+	tt_drop(p, seq);
 
 	seq = seq_of("lb");
 	DO(te_seq_add_fusion(seq, &apart));
 	p = plan_of(seq, "bf16", 0);
 	ck_group(p, "linear-then-bias", 1);
 	ck_group(p, "linear+bias", 0);
-	te_plan_unref(p);
-	te_seq_unref(seq);
+	tt_drop(p, seq);
 
 	seq = seq_of("lb");
 	mine.applies = breaks;
@@ -227,8 +224,7 @@ START_TEST(built_in_fusions_leave_user_fusions_their_steps)
 	p = plan_of(seq, "bf16", 0);
 	ck_group(p, "bias-then-act", 1);
 	ck_group(p, "linear+bias", 0);
-	te_plan_unref(p);
-	te_seq_unref(seq);
+	tt_drop(p, seq);
 
 	/* one that does not apply leaves them to the built-in ones */
 	seq = seq_of("lbg");
@@ -237,8 +233,7 @@ START_TEST(built_in_fusions_leave_user_fusions_their_steps)
 	p = plan_of(seq, "bf16", 0);
 	ck_group(p, "bias-then-act", 0);
 	ck_group(p, "linear+bias", 1);
-	te_plan_unref(p);
-	te_seq_unref(seq);
+	tt_drop(p, seq);
 
 	/* a failure ends planning */
 	seq = seq_of("lbg");

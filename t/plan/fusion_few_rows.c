@@ -119,8 +119,7 @@ START_TEST(few_rows_have_the_same_bits)
 	free(z);
 	te_plan_unref(few);
 	te_plan_unref(many);
-	te_plan_unref(plain);
-	te_seq_unref(seq);
+	tt_drop(plain, seq);
 }
 END_TEST
 

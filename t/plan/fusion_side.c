@@ -179,8 +179,7 @@ static void side_drop(struct side *s)
 void side_close(struct side *s)
 {
 	side_drop(s);
-	te_plan_unref(s->p);
-	te_seq_unref(s->seq);
+	tt_drop(s->p, s->seq);
 }
 
 void side_run(struct side *s, const float *x, const float *dy)

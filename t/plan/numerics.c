@@ -153,8 +153,7 @@ START_TEST(counts_what_casts_do)
 	ck_assert_int_eq(find(&s, "dy", 0)->pass, TE_PASS_BACKWARD);
 	ck_assert_int_gt(find(&s, "l.y", 0)->nnan, 0);
 	ck_assert_int_eq(find(&s, "l.y", 0)->dtype, TE_DTYPE_BF16);
-	te_plan_unref(plan);
-	te_seq_unref(seq);
+	tt_drop(plan, seq);
 }
 END_TEST
 
@@ -186,8 +185,7 @@ START_TEST(own_scales_saturate_nothing)
 		ck_assert_float_eq(got->scale_inv, 0);
 		ck_assert_int_le(got->nunderflow, ROWS * IN);
 	}
-	te_plan_unref(plan);
-	te_seq_unref(seq);
+	tt_drop(plan, seq);
 }
 END_TEST
 
@@ -232,10 +230,8 @@ START_TEST(passes_are_ordinary)
 		ck_assert_int_eq(all.at[i].nnan + all.at[i].ninf, 0);
 		ck_assert(i == 0 || all.at[i].pass >= all.at[i - 1].pass);
 	}
-	for (int i = 0; i < 3; i++) {
-		te_plan_unref(plan[i]);
-		te_seq_unref(seq[i]);
-	}
+	for (int i = 0; i < 3; i++)
+		tt_drop(plan[i], seq[i]);
 }
 END_TEST
 
@@ -259,8 +255,7 @@ START_TEST(refuses_bad_calls)
 	DO(te_plan_watch(plan, see, &s));
 	fails(te_plan_forward(plan, st, 0), -ENOSPC, "the table is full");
 	ck_assert_int_eq(s.n, 1);
-	te_plan_unref(plan);
-	te_seq_unref(seq);
+	tt_drop(plan, seq);
 }
 END_TEST
 

@@ -78,8 +78,7 @@ static void gradient_matches(const struct model_shape *m)
 	free(w);
 	free(moved);
 	free(v);
-	te_plan_unref(p);
-	te_seq_unref(seq);
+	tt_drop(p, seq);
 }
 
 START_TEST(gradient_is_the_derivative_of_the_loss)
@@ -202,8 +201,7 @@ START_TEST(reads_only_what_it_wrote)
 		free(b);
 	}
 	free(a);
-	te_plan_unref(p);
-	te_seq_unref(seq);
+	tt_drop(p, seq);
 }
 END_TEST
 
@@ -257,8 +255,7 @@ static void lay_out(int i, int separate)
 		       TE_PLAN_TRAIN | variants[i / NRECIPES] | TE_PLAN_NO_ALLOC);
 	ctx->traits = traits;
 	ck_assert_int_eq(count_reused(p) > 0, !separate);
-	te_plan_unref(p);
-	te_seq_unref(seq);
+	tt_drop(p, seq);
 }
 
 START_TEST(places_live_buffers_apart)
@@ -303,8 +300,7 @@ START_TEST(separate_buffers_give_the_same_bits)
 	ck_assert_mem_eq(g[0], g[1], te_tensor_nbytes(te_seq_grads(seq[0])));
 	for (int k = 0; k < 2; k++) {
 		free(g[k]);
-		te_plan_unref(p[k]);
-		te_seq_unref(seq[k]);
+		tt_drop(p[k], seq[k]);
 	}
 }
 END_TEST
@@ -326,8 +322,7 @@ START_TEST(covers_each_step_once_and_in_order)
 	}
 	ck_assert_int_eq(next, p->nsteps);
 	ck_assert_int_gt(fused, 0);
-	te_plan_unref(p);
-	te_seq_unref(seq);
+	tt_drop(p, seq);
 }
 END_TEST
 
@@ -354,8 +349,7 @@ START_TEST(delayed_weight_gradients_are_the_same_bits)
 	free(ga);
 	free(gb);
 	te_plan_unref(pa);
-	te_plan_unref(pb);
-	te_seq_unref(a);
+	tt_drop(pb, a);
 	te_seq_unref(b);
 }
 END_TEST
@@ -380,8 +374,7 @@ START_TEST(draws_at_offsets_of_64_bits)
 	}
 	for (size_t i = 0; i < TT_LEN(at); i++)
 		free(g[i]);
-	te_plan_unref(p);
-	te_seq_unref(seq);
+	tt_drop(p, seq);
 }
 END_TEST
 
@@ -450,8 +443,7 @@ START_TEST(allocates_nothing_when_running_and_reports_its_peak)
 	ck_assert_msg(fabs(used - (double)mem.total_nbytes) <= 0.02 * used,
 		      "reported %llu, measured %.0f", (unsigned long long)mem.total_nbytes, used);
 	ck_assert_uint_le(after.peak_nbytes, after.used_nbytes + before.used_nbytes + used * 0.02);
-	te_plan_unref(p);
-	te_seq_unref(seq);
+	tt_drop(p, seq);
 	DO(te_ctx_sync(ctx));
 	DO(te_ctx_mem_info(ctx, &after));
 	ck_assert_uint_eq(after.used_nbytes, before.used_nbytes);
@@ -475,8 +467,7 @@ START_TEST(plans_without_memory_when_asked)
 	p = model_plan(seq, &llama, "bf16", TE_PLAN_TRAIN);
 	DO(te_plan_memory(p, &real));
 	ck_assert_uint_eq(mem.total_nbytes, real.total_nbytes);
-	te_plan_unref(p);
-	te_seq_unref(seq);
+	tt_drop(p, seq);
 }
 END_TEST
 
@@ -520,8 +511,7 @@ static float *train(const char *recipe, int captured)
 	w = tt_tensor_get(te_seq_masters(seq));
 	te_recording_unref(rec);
 	te_adamw_unref(opt);
-	te_plan_unref(p);
-	te_seq_unref(seq);
+	tt_drop(p, seq);
 	return w;
 }
 
@@ -575,8 +565,7 @@ START_TEST(draws_fresh_masks_each_step)
 	DO(te_seq_rng_get(seq, &seed, &offset));
 	ck_assert_uint_eq(offset, 1);
 	te_plan_unref(e);
-	te_plan_unref(p);
-	te_seq_unref(seq);
+	tt_drop(p, seq);
 }
 END_TEST
 
@@ -603,8 +592,7 @@ START_TEST(evaluation_leaves_quantizers_alone)
 	free(a);
 	free(b);
 	te_plan_unref(e);
-	te_plan_unref(p);
-	te_seq_unref(seq);
+	tt_drop(p, seq);
 }
 END_TEST
 

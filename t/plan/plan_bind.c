@@ -343,8 +343,7 @@ START_TEST(spans_hold_what_is_saved)
 	for (int s = 0; s < TE_SPAN_COUNT; s++)
 		free(used[s]);
 	te_plan_unref(p);
-	te_plan_unref(inside);
-	te_seq_unref(seq);
+	tt_drop(inside, seq);
 }
 END_TEST
 
@@ -439,8 +438,7 @@ START_TEST(bindings_are_refused_by_name)
 	te_tensor_unref(wrong);
 	te_tensor_unref(same);
 	chain_destroy(&c);
-	te_plan_unref(inside);
-	te_seq_unref(seq);
+	tt_drop(inside, seq);
 }
 END_TEST
 
@@ -626,8 +624,7 @@ START_TEST(a_visitor_may_end_the_visit)
 	DO(te_seq_create(ctx, &raw));
 	ck_assert_int_eq(te_seq_regions(raw, stop_at_second, &n), -TE_ESTATE);
 	te_seq_unref(raw);
-	te_plan_unref(p);
-	te_seq_unref(seq);
+	tt_drop(p, seq);
 }
 END_TEST
 
@@ -681,8 +678,7 @@ START_TEST(replays_keep_copies_until_weights_change)
 	ck_assert_msg(loss[2] != loss[1] && loss[2] != loss[0], "%g %g %g %g", loss[0], loss[1],
 		      loss[2], loss[3]);
 	te_recording_unref(rec);
-	te_plan_unref(p);
-	te_seq_unref(seq);
+	tt_drop(p, seq);
 	te_tensor_unref(b.out);
 	for (int i = 0; i < 2; i++)
 		te_tensor_unref(in[i]);
@@ -820,8 +816,7 @@ START_TEST(inference_needs_no_gradients)
 	o.x = (struct te_spec){ TE_DTYPE_INT32, 2, { 1, 16 } };
 	te_plan_unref(p[1]);
 	fails(te_plan_create(s, &o, &p[1]), -TE_ESTATE, "TE_SEQ_NO_GRADS");
-	te_plan_unref(p[0]);
-	te_seq_unref(s);
+	tt_drop(p[0], s);
 	ck_assert_uint_le(before, tt_used());
 	te_seq_unref(with);
 }

@@ -83,8 +83,7 @@ START_TEST(weight_copies_are_what_te_quantize_makes)
 		te_tensor_unref(want);
 	}
 	ck_assert_int_gt(ncopies, 4);
-	te_plan_unref(p);
-	te_seq_unref(seq);
+	tt_drop(p, seq);
 }
 END_TEST
 
@@ -127,8 +126,7 @@ START_TEST(one_launch_refreshes_all_weights)
 	ck_assert_int_eq(ncasts, want[_i]);
 	ck_assert_int_ge(ngemms, 10);
 	te_recording_unref(rec);
-	te_plan_unref(p);
-	te_seq_unref(seq);
+	tt_drop(p, seq);
 }
 END_TEST
 
@@ -165,8 +163,7 @@ static void *want_scaled(const char *recipe, float by)
 	p = linears_plan(seq, recipe, 0);
 	DO(te_plan_forward(p, st, 0));
 	y = output_of(p);
-	te_plan_unref(p);
-	te_seq_unref(seq);
+	tt_drop(p, seq);
 	return y;
 }
 
@@ -196,8 +193,7 @@ START_TEST(copies_follow_the_version_of_the_weights)
 	free(stale);
 	free(fresh);
 	free(want);
-	te_plan_unref(p);
-	te_seq_unref(seq);
+	tt_drop(p, seq);
 }
 END_TEST
 
@@ -277,8 +273,7 @@ START_TEST(evaluation_takes_no_amaxes_from_training)
 		DO(te_stream_sync(st));
 		DO(te_quant_save(te_seq_quant(seq), blob[k], n));
 		te_plan_unref(t);
-		te_plan_unref(e);
-		te_seq_unref(seq);
+		tt_drop(e, seq);
 	}
 	ck_assert_mem_eq(blob[0], blob[1], n);
 	free(blob[0]);
@@ -310,8 +305,7 @@ START_TEST(a_failed_pass_leaves_no_stale_copies)
 		ck_assert_mem_eq(y, want, te_tensor_nbytes(te_plan_output(p[1])));
 		free(y);
 		te_plan_unref(p[0]);
-		te_plan_unref(p[1]);
-		te_seq_unref(seq);
+		tt_drop(p[1], seq);
 		if (!fired)
 			break;
 	}

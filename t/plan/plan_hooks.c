@@ -171,8 +171,7 @@ START_TEST(gradients_are_complete_at_their_events)
 	model_same(s.snapshot, te_seq_grads(seq), "gradients at their events, replayed");
 	te_recording_unref(rec);
 	te_tensor_unref(s.snapshot);
-	te_plan_unref(p);
-	te_seq_unref(seq);
+	tt_drop(p, seq);
 }
 END_TEST
 
@@ -195,8 +194,7 @@ START_TEST(scales_follow_what_the_hook_makes_of_amaxes)
 		ncast++;
 	}
 	ck_assert_int_gt(ncast, 0);
-	te_plan_unref(p);
-	te_seq_unref(seq);
+	tt_drop(p, seq);
 }
 END_TEST
 
@@ -223,8 +221,7 @@ START_TEST(current_scales_follow_what_the_hook_makes_of_amaxes)
 	}
 	ck_assert_int_gt(ncast, 8);
 	ck_assert_int_eq(s.namaxes, ncast);
-	te_plan_unref(p);
-	te_seq_unref(seq);
+	tt_drop(p, seq);
 }
 END_TEST
 
@@ -245,8 +242,7 @@ START_TEST(a_failing_hook_ends_the_pass)
 		      said ? "the disk is full" : "the hook of a plan returned -28");
 		ck_assert_int_eq(s.ngrads, 1);
 		fails(te_plan_forward(p, st, 0), -ENOSPC, "the plan failed before");
-		te_plan_unref(p);
-		te_seq_unref(seq);
+		tt_drop(p, seq);
 	}
 }
 END_TEST
@@ -329,8 +325,7 @@ START_TEST(lists_all_that_backward_needs)
 	ck_assert_int_eq(te_plan_saved(p, -1, &s), -EINVAL);
 	if (!strcmp(recipe, "fp8-delayed")) {
 		/* its scales change from step to step, so that no two steps can be compared */
-		te_plan_unref(p);
-		te_seq_unref(seq);
+		tt_drop(p, seq);
 		return;
 	}
 	want = grads_after(p, 0, -1);
@@ -347,8 +342,7 @@ START_TEST(lists_all_that_backward_needs)
 		free(got);
 	}
 	free(want);
-	te_plan_unref(p);
-	te_seq_unref(seq);
+	tt_drop(p, seq);
 }
 END_TEST
 
@@ -507,8 +501,7 @@ START_TEST(a_silent_failure_is_given_a_name)
 	ck_assert_int_eq(te_plan_bind(NULL, NULL), -EINVAL);
 	ck_assert_int_eq(te_plan_forward(p, st, 0), -EXDEV);
 	tt_said("mute here returned -18 and gave no reason");
-	te_plan_unref(p);
-	te_seq_unref(seq);
+	tt_drop(p, seq);
 }
 END_TEST
 

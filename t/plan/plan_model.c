@@ -266,7 +266,6 @@ int linear_plan_create(const char *recipe, int64_t rows, int64_t in, int64_t out
 
 void linear_plan_free(struct linear_plan *p)
 {
-	te_plan_unref(p->plan);
-	te_seq_unref(p->seq);
+	tt_drop(p->plan, p->seq);
 	te_ctx_unref(p->ctx);
 }

@@ -157,10 +157,7 @@ START_TEST(gradients_of_nvfp4_are_near)
 	ck_assert_double_lt(distance(te_plan_output(p[0]), te_plan_output(p[1])), 0.3);
 	ck_assert_double_lt(distance(te_plan_input_grad(p[0]), te_plan_input_grad(p[1])), 0.4);
 	ck_assert_double_lt(distance(te_seq_grads(seq[0]), te_seq_grads(seq[1])), 0.4);
-	for (int i = 0; i < 2; i++) {
-		te_plan_unref(p[i]);
-		te_seq_unref(seq[i]);
-	}
+	tt_drop_both(p, seq);
 }
 END_TEST
 
@@ -248,10 +245,7 @@ START_TEST(odd_extents_have_the_bits_of_padded_ones)
 	check_part("dx", te_plan_input_grad(p[0]), te_plan_input_grad(p[1]), e[0], e[1], in[1]);
 	check_part("dw", te_seq_grads(seq[0]), te_seq_grads(seq[1]), e[2], e[1], in[1]);
 	model_same_scales(te_seq_quant(seq[0]), te_seq_quant(seq[1]));
-	for (int k = 0; k < 2; k++) {
-		te_plan_unref(p[k]);
-		te_seq_unref(seq[k]);
-	}
+	tt_drop_both(p, seq);
 }
 END_TEST
 
@@ -286,8 +280,7 @@ START_TEST(ops_of_two_recipes_in_one_plan)
 	model_same(te_plan_input_grad(whole), te_plan_input_grad(a), "gradients");
 	te_plan_unref(whole);
 	te_plan_unref(a);
-	te_plan_unref(b);
-	te_seq_unref(seq[0]);
+	tt_drop(b, seq[0]);
 	te_seq_unref(seq[1]);
 	te_seq_unref(last);
 }
@@ -319,8 +312,7 @@ START_TEST(checkpoints_have_the_scales_of_ops)
 	model_same_scales(te_seq_quant(seq[0]), te_seq_quant(seq[1]));
 	for (int k = 0; k < 2; k++) {
 		te_adamw_unref(opt[k]);
-		te_plan_unref(p[k]);
-		te_seq_unref(seq[k]);
+		tt_drop(p[k], seq[k]);
 	}
 	ck_assert_int_eq(unlink(path), 0);
 }

@@ -72,8 +72,7 @@ static uint64_t embedding_nbytes(uint32_t masters)
 	DO(te_fill(st, te_tensor_data(te_plan_input(plan, "x")), 0, 2 * sizeof(int32_t)));
 	DO(te_plan_profile(plan, st, &po, NULL));
 	DO(te_plan_profile_step(plan, 0, &s));
-	te_plan_unref(plan);
-	te_seq_unref(seq);
+	tt_drop(plan, seq);
 	return s.nbytes;
 }
 
@@ -131,8 +130,7 @@ START_TEST(counts_bytes_and_flops_of_a_linear)
 	ck_assert_uint_eq(sum.nbytes, fwd.nbytes + bwd.nbytes + dw.nbytes);
 	ck_assert_double_eq(sum.flops, 3 * flops);
 	ck_assert_int_eq(sum.nsteps, 3);
-	te_plan_unref(plan);
-	te_seq_unref(seq);
+	tt_drop(plan, seq);
 }
 END_TEST
 
@@ -153,8 +151,7 @@ START_TEST(counts_fp8_copies)
 	s = find(plan, "quantize(x)");
 	ck_assert_uint_eq(s.nbytes, (uint64_t)((2 + 2) * rows * in));
 	ck_assert_double_eq(s.flops, 0);
-	te_plan_unref(plan);
-	te_seq_unref(seq);
+	tt_drop(plan, seq);
 }
 END_TEST
 
@@ -250,8 +247,7 @@ START_TEST(runs_the_passes)
 	DO(te_plan_forward(q, st, 0));
 	model_same(te_plan_output(p), te_plan_output(q), "loss");
 	te_plan_unref(p);
-	te_plan_unref(q);
-	te_seq_unref(a);
+	tt_drop(q, a);
 	te_seq_unref(b);
 }
 END_TEST
@@ -272,8 +268,7 @@ START_TEST(measures_rates)
 	ck_assert_double_gt(fp8 ? sum.fp8_rate : sum.gemm_rate, 1e6);
 	ck_assert_double_lt(fp8 ? sum.fp8_rate : sum.gemm_rate, 1e17);
 	ck_assert_double_eq(fp8 ? sum.gemm_rate : sum.fp8_rate, 0);
-	te_plan_unref(plan);
-	te_seq_unref(seq);
+	tt_drop(plan, seq);
 }
 END_TEST
 
@@ -306,8 +301,7 @@ START_TEST(prints_text_and_json)
 	ck_assert_ptr_nonnull(strstr(text, "{\"pass\": \"backward\", \"group\": "));
 	ck_assert_str_eq(text + strlen(text) - strlen("}\n]}\n"), "}\n]}\n");
 	free(text);
-	te_plan_unref(plan);
-	te_seq_unref(seq);
+	tt_drop(plan, seq);
 }
 END_TEST
 
@@ -354,8 +348,7 @@ START_TEST(refuses_bad_calls)
 	DO(te_plan_create(seq, &po, &dry));
 	fails(te_plan_profile(dry, st, &o, &sum), -TE_ESTATE, "without memory");
 	te_plan_unref(dry);
-	te_plan_unref(plan);
-	te_seq_unref(seq);
+	tt_drop(plan, seq);
 }
 END_TEST
 
@@ -449,8 +442,7 @@ START_TEST(counts_flops_of_a_head_in_forward)
 	ck_assert_int_eq(s.pass, s.flops > 0 ? TE_PASS_FORWARD : TE_PASS_BACKWARD);
 	DO(te_plan_profile_step(plan, 1, &s));
 	ck_assert_int_eq(s.pass, s.flops > 0 ? TE_PASS_FORWARD : TE_PASS_BACKWARD);
-	te_plan_unref(plan);
-	te_seq_unref(seq);
+	tt_drop(plan, seq);
 }
 END_TEST
 

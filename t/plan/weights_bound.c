@@ -142,10 +142,7 @@ static void same_results(struct te_seq *const s[2], struct te_plan *const p[2])
 
 static void destroy(struct te_seq *const s[2], struct te_plan *const p[2], struct bound *b)
 {
-	for (int i = 0; i < 2; i++) {
-		te_plan_unref(p[i]);
-		te_seq_unref(s[i]);
-	}
+	tt_drop_both(p, s);
 	release(b);
 }
 
@@ -379,8 +376,7 @@ START_TEST(inference_takes_a_byte_for_each_parameter)
 	ck_assert_uint_le(tensors - before, values + scales + 1024 * (uint64_t)b.n);
 	ck_assert_uint_le(measured() - tensors, mem.total_nbytes + 512 * 16);
 	ck_assert_uint_ge(measured() - tensors, mem.total_nbytes - 512 * 16);
-	te_plan_unref(p);
-	te_seq_unref(s[0]);
+	tt_drop(p, s[0]);
 	te_seq_unref(s[1]);
 	release(&b);
 }
@@ -422,10 +418,7 @@ START_TEST(inference_copies_are_row_wise)
 	for (int i = 0; i < 2; i++)
 		queue_pass(s[i], p[i]);
 	same_results(s, p);
-	for (int i = 0; i < 2; i++) {
-		te_plan_unref(p[i]);
-		te_seq_unref(s[i]);
-	}
+	tt_drop_both(p, s);
 }
 END_TEST
 
@@ -508,10 +501,7 @@ START_TEST(codes_give_the_bits_of_masters)
 					   weight(s[0], i).name);
 		set_weights(s);
 	}
-	for (int i = 0; i < 2; i++) {
-		te_plan_unref(p[i]);
-		te_seq_unref(s[i]);
-	}
+	tt_drop_both(p, s);
 }
 END_TEST
 
@@ -745,8 +735,7 @@ static int create(int bind)
 	struct te_op *op = NULL;
 	int r = build(&c, &s, &op, bind ? &t : NULL, &p);
 
-	te_plan_unref(p);
-	te_seq_unref(s);
+	tt_drop(p, s);
 	te_op_unref(op);
 	te_tensor_unref(t);
 	te_ctx_unref(c);

@@ -177,8 +177,7 @@ START_TEST(one_is_in_memory_at_a_time)
 		ck_assert_uint_ge(used[i], mem[i].total_nbytes - 512 * 16);
 		sum = columns_nbytes(s, recipes[_i], &most);
 		states = te__columns_nbytes(p);
-		te_plan_unref(p);
-		te_seq_unref(s);
+		tt_drop(p, s);
 	}
 	ck_assert_uint_eq(mem[0].copies_nbytes - mem[1].copies_nbytes, sum);
 	/* a GPU's plan gives no small buffer the memory of another (offsets.c) */
@@ -220,8 +219,7 @@ START_TEST(a_plan_tells_where_they_are_made)
 		}
 		free(text);
 	}
-	te_plan_unref(p);
-	te_seq_unref(s);
+	tt_drop(p, s);
 }
 END_TEST
 
@@ -341,8 +339,7 @@ START_TEST(a_users_fusion_finds_both_copies)
 	DO(te_stream_sync(st));
 	ck_assert_int_gt(nseen, 0);
 	ck_assert_int_eq(nmissed, 0);
-	te_plan_unref(p);
-	te_seq_unref(s);
+	tt_drop(p, s);
 }
 END_TEST
 
@@ -393,8 +390,7 @@ static int create(void)
 		n = te_seq_init(s, 1);
 	if (!n)
 		n = te_plan_create(s, &o, &p);
-	te_plan_unref(p);
-	te_seq_unref(s);
+	tt_drop(p, s);
 	te_op_unref(op);
 	te_ctx_unref(c);
 	return n;

@@ -145,8 +145,7 @@ START_TEST(other_weights_keep_their_bits)
 	}
 	for (int i = 0; i < 2; i++) {
 		te_adamw_unref(opt[i]);
-		te_plan_unref(p[i]);
-		te_seq_unref(s[i]);
+		tt_drop(p[i], s[i]);
 	}
 }
 END_TEST
@@ -200,10 +199,7 @@ START_TEST(fusions_of_sums_do_not_depend_on_it)
 		if (!is_frozen(s[1], w))
 			model_same(weight(s[0], w).grad, weight(s[1], w).grad,
 				   weight(s[0], w).name);
-	for (int i = 0; i < 2; i++) {
-		te_plan_unref(p[i]);
-		te_seq_unref(s[i]);
-	}
+	tt_drop_both(p, s);
 }
 END_TEST
 
@@ -327,8 +323,7 @@ START_TEST(a_frozen_part_passes_gradients_on)
 	ck_assert_ptr_null(strstr(text, "backward:"));
 	free(text);
 	pass(s[0], p[0]);
-	te_plan_unref(p[0]);
-	te_seq_unref(s[0]);
+	tt_drop(p[0], s[0]);
 	te_seq_unref(s[1]);
 }
 END_TEST
@@ -362,8 +357,7 @@ START_TEST(hooks_hear_of_trained_weights_only)
 	pass(s, p);
 	for (int i = 0; i < te_seq_nweights(s); i++)
 		ck_assert_int_eq(n[i], !is_frozen(s, i));
-	te_plan_unref(p);
-	te_seq_unref(s);
+	tt_drop(p, s);
 }
 END_TEST
 
@@ -426,8 +420,7 @@ START_TEST(everything_may_be_frozen)
 	free(before);
 	free(after);
 	te_adamw_unref(opt);
-	te_plan_unref(p);
-	te_seq_unref(s);
+	tt_drop(p, s);
 }
 END_TEST
 
@@ -488,8 +481,7 @@ START_TEST(frozen_weights_without_remainders)
 		ck_assert_ptr_nonnull(after[i]);
 		DO(te_seq_masters_get(s[i], 0, n, after[i]));
 		te_adamw_unref(opt[i]);
-		te_plan_unref(p[i]);
-		te_seq_unref(s[i]);
+		tt_drop(p[i], s[i]);
 	}
 	ck_assert_mem_eq(after[0], after[1], (size_t)n * sizeof(*w));
 	ck_assert_mem_eq(after[0] + trained, w + trained, (size_t)(n - trained) * sizeof(*w));

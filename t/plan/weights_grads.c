@@ -117,10 +117,7 @@ START_TEST(rounds_each_addition)
 			free(was[i]);
 		}
 	}
-	for (int i = 0; i < 2; i++) {
-		te_plan_unref(p[i]);
-		te_seq_unref(s[i]);
-	}
+	tt_drop_both(p, s);
 }
 END_TEST
 
@@ -182,8 +179,7 @@ START_TEST(takes_half_of_the_memory)
 		DO(te_plan_memory(p, &pm));
 		nbytes[i] = pm.weights_nbytes;
 		ck_assert_uint_eq(te_tensor_nbytes(te_seq_grads(s[i])), (size_t)n * (i ? 2 : 4));
-		te_plan_unref(p);
-		te_seq_unref(s[i]);
+		tt_drop(p, s[i]);
 	}
 	ck_assert_uint_eq(nbytes[0] - nbytes[1], 2 * (uint64_t)n);
 }
@@ -231,8 +227,7 @@ START_TEST(refuses_what_adds_fp32)
 	      "fp32, and TE_SEQ_BF16_GRADS: expected bf16");
 	po.flags = 0; /* inference adds nothing */
 	DO(te_plan_create(s, &po, &p));
-	te_plan_unref(p);
-	te_seq_unref(s);
+	tt_drop(p, s);
 
 	DO(te_seq_create(ctx, &s));
 	DO(te_op_create(&gain, NULL, "mine", &op));

@@ -22,8 +22,7 @@ void pair_free(struct pair *q)
 {
 	for (int i = 0; i < 2; i++) {
 		te_adamw_unref(q->opt[i]);
-		te_plan_unref(q->p[i]);
-		te_seq_unref(q->s[i]);
+		tt_drop(q->p[i], q->s[i]);
 	}
 }
 

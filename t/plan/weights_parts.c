@@ -155,8 +155,7 @@ START_TEST(memory_has_a_part)
 		DO(te_plan_memory(p, &mem[i]));
 		ck_assert_uint_le(pair_measured() - before, mem[i].total_nbytes + 512 * 16);
 		ck_assert_uint_ge(pair_measured() - before, mem[i].total_nbytes - 512 * 16);
-		te_plan_unref(p);
-		te_seq_unref(s);
+		tt_drop(p, s);
 	}
 	own = n / 64 / 4 * 64;
 	ck_assert_int_eq((int64_t)mem[0].weights_nbytes - (int64_t)mem[1].weights_nbytes,

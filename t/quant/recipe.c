@@ -108,10 +108,7 @@ START_TEST(a_row_is_all_that_a_recipe_needs)
 	ck_assert_int_eq(te_quant_load(te_seq_quant(seq[1]), blob, n), -EINVAL);
 	tt_said("recipe toy");
 	free(blob);
-	for (int k = 0; k < 2; k++) {
-		te_plan_unref(p[k]);
-		te_seq_unref(seq[k]);
-	}
+	tt_drop_both(p, seq);
 }
 END_TEST
 

@@ -133,8 +133,7 @@ static int train(struct te_stream *on, struct trained *ret)
 		r = te_plan_create(seq, &o, &p);
 	if (!r)
 		r = passes(p, seq, on, ret);
-	te_plan_unref(p);
-	te_seq_unref(seq);
+	tt_drop(p, seq);
 	return r;
 }
 

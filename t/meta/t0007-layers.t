@@ -116,15 +116,12 @@ empty "includes make no circle" "$tmp/bad"
 # tables of functions are not calls
 calls()
 {
-	objs=
-	for f in "$1"/*.c; do
-		f=${f##*/} f=${f%.c}
-		# of a library, or of a program, with its name before it if it has flags of its own
-		for o in "$abs_top_builddir/$1/.libs/$f.o" "$abs_top_builddir/$1/.libs/"*-"$f.o" \
-			"$abs_top_builddir/$1/$f.o" "$abs_top_builddir/$1/"*-"$f.o"; do
-			[ -f "$o" ] && objs="$objs $o" && break
-		done
-	done
+	# objects of a library, or of a program; if it has flags of its own, with its name before them
+	objs=$(printf "%s\n" "$1"/*.c "$abs_top_builddir/$1"/.libs/*.o "$abs_top_builddir/$1"/*.o |
+		awk -F / '
+			{ name = $NF; sub(/\.[co]$/, "", name); sub(/.*-/, "", name) }
+			/\.c$/ { sources[name] = 1; next }
+			name in sources && !seen[name]++')
 	$NM -A -g $objs | awk '
 		{ sub(/\.o:.*/, "", $1); sub(/.*[\/-]/, "", $1) }
 		$(NF - 1) == "U" { uses[$NF] = uses[$NF] $1 " " }

@@ -64,7 +64,7 @@ find include/te kernels libtecore libtegraph libtecomm libtetoken tools daemon e
 	-type f -name '*.*' ! -name '*.in' ! -name '*.fatbin*' ! -name '*.d' ! -name '*.o' \
 	! -name '*.lo' ! -name '*.la' ! -name '*.l[oa]T' ! -name '*.log' ! -name '*.trs' ! -name '*.left' ! -name '*.pc' \
 	! -path '*/.libs/*' ! -path '*/.deps/*' ! -path 'include/te/version.h' \
-	! -path 'include/te/te.f90' ! -path 'vm/run*' ! -name .dirstamp |
+	! -path 'include/te/te.f90' ! -path 't/data/*' ! -path 'vm/run*' ! -name .dirstamp |
 	grep -vE '/local\.mk$|^man/te_environment\.7$' | # automake's own, and a built page
 	awk -v lists="$(echo $lists) Makefile.am" '
 	BEGIN {

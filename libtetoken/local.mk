@@ -27,7 +27,7 @@ libtetoken_libtetoken_internal_la_SOURCES = \
 	libtetoken/unigram.c \
 	libtetoken/version.c \
 	libtetoken/vocab.c
-libtetoken_libtetoken_internal_la_CFLAGS = $(AM_CFLAGS) $(JANSSON_CFLAGS) $(PCRE2_CFLAGS) \
+libtetoken_libtetoken_internal_la_CFLAGS = $(AM_CFLAGS) $(PCRE2_CFLAGS) \
 	$(UTF8PROC_CFLAGS)
 libtetoken_libtetoken_internal_la_LIBADD = $(JANSSON_LIBS) $(PCRE2_LIBS) $(UTF8PROC_LIBS)
 

@@ -20,7 +20,6 @@ tools_lib_libtools_la_SOURCES = \
 	tools/lib/option.h \
 	tools/lib/say.c \
 	tools/lib/say.h
-tools_lib_libtools_la_CFLAGS = $(AM_CFLAGS) $(JANSSON_CFLAGS)
 
 dist_man1_MANS += \
 	man/te_run.1
@@ -101,7 +100,6 @@ tools_te_export_SOURCES = \
 	tools/export/folder.c \
 	tools/export/gguf.c \
 	tools/te_export.c
-tools_te_export_CFLAGS = $(AM_CFLAGS) $(JANSSON_CFLAGS)
 tools_te_export_LDADD = tools/lib/libtools.la $(TOKEN_LA) libtegraph/libtegraph.la \
 	libtecomm/libtecomm.la libtecore/libtecore.la $(JANSSON_LIBS) -lm
 
@@ -112,19 +110,16 @@ tools_te_generate_SOURCES = \
 	tools/generate/talk.h \
 	tools/generate/text.c \
 	tools/te_generate.c
-tools_te_generate_CFLAGS = $(AM_CFLAGS) $(JANSSON_CFLAGS)
 tools_te_generate_LDADD = tools/lib/libtools.la $(TOKEN_LA) libtegraph/libtegraph.la \
 	libtecomm/libtecomm.la libtecore/libtecore.la $(JANSSON_LIBS) -lm
 
 tools_te_info_SOURCES = \
 	tools/te_info.c
-tools_te_info_CFLAGS = $(AM_CFLAGS) $(JANSSON_CFLAGS)
 tools_te_info_LDADD = tools/lib/libtools.la libtegraph/libtegraph.la libtecomm/libtecomm.la \
 	libtecore/libtecore.la $(JANSSON_LIBS)
 
 tools_tectl_SOURCES = \
 	tools/tectl.c
-tools_tectl_CFLAGS = $(AM_CFLAGS) $(JANSSON_CFLAGS)
 tools_tectl_LDADD = tools/lib/libtools.la libtecore/libtecore.la $(JANSSON_LIBS)
 
 tools_te_plot_SOURCES = \
@@ -136,7 +131,6 @@ noinst_LTLIBRARIES += tools/libplot_log.la
 tools_libplot_log_la_SOURCES = \
 	tools/plot_log.c \
 	tools/plot_log.h
-tools_libplot_log_la_CFLAGS = $(AM_CFLAGS) $(JANSSON_CFLAGS)
 tools_libplot_log_la_LIBADD = $(JANSSON_LIBS)
 
 # tests of te_perftest, in the order of --list: each is the test_X of its source
@@ -192,12 +186,10 @@ tools_te_perftest_libte_perftest_la_SOURCES = \
 	tools/te_perftest/stats.h \
 	tools/te_perftest/step.c \
 	tools/te_perftest/verbs.c
-tools_te_perftest_libte_perftest_la_CFLAGS = $(AM_CFLAGS) $(JANSSON_CFLAGS)
 tools_te_perftest_libte_perftest_la_LIBADD = tools/lib/libtools.la $(BLAS_LIBS)
 
 tools_te_perftest_te_perftest_SOURCES = \
 	tools/te_perftest/main.c
-tools_te_perftest_te_perftest_CFLAGS = $(AM_CFLAGS) $(JANSSON_CFLAGS)
 tools_te_perftest_te_perftest_LDADD = tools/te_perftest/libte_perftest.la \
 	libtecomm/libtecomm.la libtecore/libtecore.la $(JANSSON_LIBS) -lm
 
@@ -273,13 +265,11 @@ tools_te_train_libte_train_la_SOURCES = \
 	tools/te_train/texts.c \
 	tools/te_train/texts.h \
 	tools/te_train/trainer.c
-tools_te_train_libte_train_la_CFLAGS = $(AM_CFLAGS) $(JANSSON_CFLAGS) $(ZLIB_CFLAGS) \
-	$(LZMA_CFLAGS) $(ZSTD_CFLAGS)
+tools_te_train_libte_train_la_CFLAGS = $(AM_CFLAGS) $(ZLIB_CFLAGS) $(LZMA_CFLAGS) $(ZSTD_CFLAGS)
 tools_te_train_libte_train_la_LIBADD = tools/lib/libtools.la $(ZLIB_LIBS) $(LZMA_LIBS) $(ZSTD_LIBS)
 
 tools_te_train_te_train_SOURCES = \
 	tools/te_train/main.c
-tools_te_train_te_train_CFLAGS = $(AM_CFLAGS) $(JANSSON_CFLAGS)
 tools_te_train_te_train_LDADD = tools/te_train/libte_train.la $(TOKEN_LA) libtegraph/libtegraph.la \
 	libtecomm/libtecomm.la libtecore/libtecore.la $(JANSSON_LIBS) -lm
 

@@ -32,69 +32,48 @@ if HAVE_VERBS
 FUZZ_TARGETS += t/fuzz/verbs_hello
 endif
 
-FUZZ_COMMON = t/fuzz/fuzz.c t/fuzz/fuzz.h
+# what all targets read, and a program around them unless clang's has them
+check_LTLIBRARIES += t/fuzz/libfuzz.la
+t_fuzz_libfuzz_la_SOURCES = t/fuzz/fuzz.c t/fuzz/fuzz.h
 if !FUZZ
-FUZZ_COMMON += t/fuzz/main.c
+t_fuzz_libfuzz_la_SOURCES += t/fuzz/main.c
 endif
+FUZZ_FILE_LDADD = t/fuzz/libfuzz.la $(FUZZ_LDFLAGS)
 FUZZ_LDADD = \
 	libtegraph/libtegraph_internal.la \
 	libtecore/libtecore_internal.la \
-	$(FUZZ_LDFLAGS)
-
+	$(FUZZ_FILE_LDADD)
+FUZZ_COMM_LDADD = libtecomm/libtecomm_internal.la $(FUZZ_LDADD)
+FUZZ_TED_LDADD = daemon/libted.la $(FUZZ_LDADD)
 FUZZ_TRAIN_LDADD = \
 	tools/te_train/libte_train.la \
 	$(TOKEN_INTERNAL_LA) \
-	libtecomm/libtecomm_internal.la \
-	$(FUZZ_LDADD) \
+	$(FUZZ_COMM_LDADD) \
 	$(JANSSON_LIBS)
 
-t_fuzz_checkpoint_SOURCES = t/fuzz/checkpoint.c $(FUZZ_COMMON)
 t_fuzz_checkpoint_LDADD = $(FUZZ_LDADD)
-t_fuzz_ckpt_SOURCES = t/fuzz/ckpt.c $(FUZZ_COMMON)
-t_fuzz_ckpt_CFLAGS = $(AM_CFLAGS) $(JANSSON_CFLAGS)
 t_fuzz_ckpt_LDADD = $(FUZZ_TRAIN_LDADD)
-t_fuzz_comm_SOURCES = t/fuzz/comm.c $(FUZZ_COMMON)
-t_fuzz_comm_LDADD = libtecomm/libtecomm_internal.la $(FUZZ_LDADD)
-t_fuzz_comm_table_SOURCES = t/fuzz/comm_table.c $(FUZZ_COMMON)
-t_fuzz_comm_table_LDADD = libtecomm/libtecomm_internal.la $(FUZZ_LDADD)
-t_fuzz_config_SOURCES = t/fuzz/config.c $(FUZZ_COMMON)
-t_fuzz_config_CFLAGS = $(AM_CFLAGS) $(JANSSON_CFLAGS)
+t_fuzz_comm_LDADD = $(FUZZ_COMM_LDADD)
+t_fuzz_comm_table_LDADD = $(FUZZ_COMM_LDADD)
 t_fuzz_config_LDADD = $(FUZZ_TRAIN_LDADD)
-t_fuzz_data_SOURCES = t/fuzz/data.c $(FUZZ_COMMON)
-t_fuzz_data_CFLAGS = $(AM_CFLAGS) $(JANSSON_CFLAGS)
 t_fuzz_data_LDADD = $(FUZZ_TRAIN_LDADD)
-t_fuzz_gemm_cache_SOURCES = t/fuzz/gemm_cache.c $(FUZZ_COMMON)
 t_fuzz_gemm_cache_LDADD = $(FUZZ_LDADD)
-t_fuzz_gguf_SOURCES = t/fuzz/gguf.c $(FUZZ_COMMON)
-t_fuzz_gguf_CFLAGS = $(AM_CFLAGS) $(JANSSON_CFLAGS)
 t_fuzz_gguf_LDADD = $(FUZZ_TRAIN_LDADD)
-t_fuzz_link_frame_SOURCES = t/fuzz/link_frame.c $(FUZZ_COMMON)
-t_fuzz_link_frame_LDADD = libtecomm/libtecomm_internal.la $(FUZZ_LDADD)
-t_fuzz_param_SOURCES = t/fuzz/param.c $(FUZZ_COMMON)
+t_fuzz_link_frame_LDADD = $(FUZZ_COMM_LDADD)
 t_fuzz_param_LDADD = $(FUZZ_LDADD)
-t_fuzz_plot_log_SOURCES = t/fuzz/plot_log.c $(FUZZ_COMMON)
-t_fuzz_plot_log_LDADD = tools/libplot_log.la $(FUZZ_LDFLAGS)
-t_fuzz_quant_SOURCES = t/fuzz/quant.c $(FUZZ_COMMON)
+t_fuzz_plot_log_LDADD = tools/libplot_log.la $(FUZZ_FILE_LDADD)
 t_fuzz_quant_LDADD = $(FUZZ_LDADD)
-t_fuzz_run_frame_SOURCES = t/fuzz/run_frame.c tools/run/frame.c tools/run/run.h $(FUZZ_COMMON)
-t_fuzz_run_frame_LDADD = $(FUZZ_LDFLAGS)
-t_fuzz_run_job_SOURCES = t/fuzz/run_job.c tools/run/frame.c tools/run/run.h $(FUZZ_COMMON)
-t_fuzz_run_job_LDADD = $(FUZZ_LDFLAGS)
-t_fuzz_safetensors_SOURCES = t/fuzz/safetensors.c $(FUZZ_COMMON)
-t_fuzz_safetensors_CFLAGS = $(AM_CFLAGS) $(JANSSON_CFLAGS)
+t_fuzz_run_frame_SOURCES = t/fuzz/run_frame.c tools/run/frame.c tools/run/run.h
+t_fuzz_run_frame_LDADD = $(FUZZ_FILE_LDADD)
+t_fuzz_run_job_SOURCES = t/fuzz/run_job.c tools/run/frame.c tools/run/run.h
+t_fuzz_run_job_LDADD = $(FUZZ_FILE_LDADD)
 t_fuzz_safetensors_LDADD = $(FUZZ_TRAIN_LDADD)
-t_fuzz_schedule_SOURCES = t/fuzz/schedule.c $(FUZZ_COMMON)
 t_fuzz_schedule_LDADD = $(FUZZ_LDADD)
-t_fuzz_ted_SOURCES = t/fuzz/ted.c $(FUZZ_COMMON)
-t_fuzz_ted_LDADD = daemon/libted.la $(FUZZ_LDADD)
-t_fuzz_ted_conf_SOURCES = t/fuzz/ted_conf.c $(FUZZ_COMMON)
-t_fuzz_ted_conf_LDADD = daemon/libted.la $(FUZZ_LDADD)
-t_fuzz_ted_written_SOURCES = t/fuzz/ted_written.c $(FUZZ_COMMON)
-t_fuzz_ted_written_LDADD = daemon/libted.la $(FUZZ_LDADD)
-t_fuzz_token_SOURCES = t/fuzz/token.c $(FUZZ_COMMON)
+t_fuzz_ted_LDADD = $(FUZZ_TED_LDADD)
+t_fuzz_ted_conf_LDADD = $(FUZZ_TED_LDADD)
+t_fuzz_ted_written_LDADD = $(FUZZ_TED_LDADD)
 t_fuzz_token_LDADD = libtetoken/libtetoken_internal.la $(FUZZ_LDADD)
-t_fuzz_verbs_hello_SOURCES = t/fuzz/verbs_hello.c $(FUZZ_COMMON)
-t_fuzz_verbs_hello_LDADD = libtecomm/libtecomm_internal.la $(FUZZ_LDADD)
+t_fuzz_verbs_hello_LDADD = $(FUZZ_COMM_LDADD)
 
 # parsers have no threads
 if !TSAN

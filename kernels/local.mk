@@ -191,26 +191,28 @@ AM_V_NVCC = $(AM_V_NVCC_@AM_V@)
 AM_V_NVCC_ = $(AM_V_NVCC_@AM_DEFAULT_V@)
 AM_V_NVCC_0 = @echo "  NVCC    " $@;
 AM_V_NVCC_1 =
+# NVCC_QUICK: an option with which .ci/run compiles kernels in less time
 KERNEL_NVCC = $(AM_V_NVCC)$(MKDIR_P) $(@D) && \
 	$(NVCC) -fatbin $(NVCCFLAGS) $(NVCC_COMPRESS) -I$(top_srcdir) -MMD -MP -MF $@.d -o $@ $<
 .cu.fatbin80:
-	$(KERNEL_NVCC) $(NVCC_GENCODE_80)
+	$(KERNEL_NVCC) $(NVCC_GENCODE_80) $(NVCC_QUICK)
 .cu.fatbin86:
-	$(KERNEL_NVCC) $(NVCC_GENCODE_86)
+	$(KERNEL_NVCC) $(NVCC_GENCODE_86) $(NVCC_QUICK)
 .cu.fatbin89:
-	$(KERNEL_NVCC) $(NVCC_GENCODE_89)
+	$(KERNEL_NVCC) $(NVCC_GENCODE_89) $(NVCC_QUICK)
 .cu.fatbin90:
-	$(KERNEL_NVCC) $(NVCC_GENCODE_90)
+	$(KERNEL_NVCC) $(NVCC_GENCODE_90) $(NVCC_QUICK)
 -include $(KERNEL_FATBIN:=.d)
-# with what ptxas reports, for t/kernels/t0022-registers.t
-kernels/attn/sm90.fatbin90: kernels/attn/sm90.cu
-kernels/attn/sm90_bwd.fatbin90: kernels/attn/sm90_bwd.cu
-kernels/elem/heads.fatbin90: kernels/elem/heads.cu
-kernels/gemm/sm90.fatbin90: kernels/gemm/sm90.cu
-kernels/attn/sm90.fatbin90 kernels/attn/sm90_bwd.fatbin90 kernels/elem/heads.fatbin90 \
-kernels/gemm/sm90.fatbin90:
+# kernels with instructions or registers that t/kernels/t0013 and t0022 look at: never NVCC_QUICK, and
+# with what ptxas reports
+KERNEL_TESTED = \
+	kernels/attn/sm90.fatbin90 \
+	kernels/attn/sm90_bwd.fatbin90 \
+	kernels/comm/nvls.fatbin90 \
+	kernels/elem/heads.fatbin90 \
+	kernels/gemm/sm90.fatbin90
+$(KERNEL_TESTED): %.fatbin90: %.cu
 	$(KERNEL_NVCC) $(NVCC_GENCODE_90) -Xptxas -v 2>$@.log || { cat $@.log; exit 1; }
-
 
 # te__kernel_images: name, start, end and level of each; a NULL name ends it
 kernels/images.S: $(srcdir)/kernels/local.mk Makefile

@@ -272,6 +272,7 @@ TCase *kc_case(Suite *s, const char *name)
 TT_PAIR_SUITE("ops/kernel_calls")
 {
 
+	kc_attend_cases(s);
 	kc_rows_cases(s);
 	kc_elem_cases(s);
 	kc_heads_cases(s);

@@ -13,7 +13,18 @@
 #define LOG2E 1.4426950408889634f
 #define LANE (threadIdx.x & 31)
 
-extern __shared__ uint4 te_smem[];
+/* aligned to a row of tile_index() */
+extern __shared__ __align__(256) uint4 te_smem[];
+
+/*
+ * The element of row r and column c of a tile whose rows are LD elements apart. Without padding,
+ * rows of LD = 128 are swizzled: the 16 bytes in column 8 i are where those in column 8 (i ^ r % 8)
+ * would be, so that eight rows have them in different banks. Tiles begin at a multiple of 8 rows.
+ */
+template <int LD> DEV int tile_index(int r, int c)
+{
+	return r * LD + (LD == 128 ? c ^ (r & 7) * 8 : c);
+}
 
 DEV uint32_t pack_bf16(float lo, float hi)
 {

@@ -11,7 +11,8 @@
 
 /*
  * Compute capability 8.6 and 8.9 have 99 KiB of shared memory a block: there, heads wider than 64
- * have fewer rows in backward, and heads wider than 96 no padding. D is the padded head_dim.
+ * have fewer rows in backward, and heads wider than 96 no padding (tile_index() of dev.cuh). D is
+ * the padded head_dim.
  */
 #define ATTN_NARROW(arch, D) (((arch) == 86 || (arch) == 89) && (D) > 64)
 #define ATTN_TILE_PAD(arch, D) (ATTN_NARROW(arch, D) && (D) > 96 ? 0 : ATTN_PAD)

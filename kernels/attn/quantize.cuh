@@ -30,12 +30,12 @@ template <int LD> struct rows_at {
 
 	__device__ __forceinline__ uint16_t one(int y, int x) const
 	{
-		return p[y * LD + x];
+		return p[tile_index<LD>(y, x)];
 	}
 	/* elements of row y, from column x on, a multiple of 8 */
 	__device__ __forceinline__ uint4 eight(int y, int x) const
 	{
-		return *(const uint4 *)(p + y * LD + x);
+		return *(const uint4 *)(p + tile_index<LD>(y, x));
 	}
 };
 

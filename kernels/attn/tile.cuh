@@ -15,7 +15,8 @@
  * 128 threads, and 64 (forward) or 128 (backward) rows of shared memory less.
  *
  * A row of shared memory is 2 (D + 8) bytes: 16 bytes of padding put eight consecutive rows in
- * different banks, as ldmatrix requires. Blocks with the most work have the lowest blockIdx.y.
+ * different banks, as ldmatrix requires; D = 128 of 8.6 and 8.9 is swizzled instead. Blocks with
+ * the most work have the lowest blockIdx.y.
  */
 #ifndef TE_ATTN_TILE_CUH
 #define TE_ATTN_TILE_CUH
@@ -36,13 +37,19 @@
  * [k][n], which is transposed on load */
 template <int LD> DEV uint32_t tile_addr(const uint16_t *s)
 {
-	return smem_addr(s + (LANE & 15) * LD + (LANE >> 4) * 8);
+	return smem_addr(s + tile_index<LD>(LANE & 15, (LANE >> 4) * 8));
 }
 
 /* for a B operand stored [n][k] */
 template <int LD> DEV uint32_t tile_addr_nk(const uint16_t *s)
 {
-	return smem_addr(s + ((LANE & 7) + (LANE >> 4) * 8) * LD + ((LANE >> 3) & 1) * 8);
+	return smem_addr(s + tile_index<LD>((LANE & 7) + (LANE >> 4) * 8, ((LANE >> 3) & 1) * 8));
+}
+
+/* such an address 16 k columns further */
+template <int LD> DEV uint32_t along(uint32_t addr, int k)
+{
+	return LD == 128 ? addr ^ k * 32 : addr + k * 32;
 }
 
 template <int N> DEV void clear(float (&s)[N][4])
@@ -90,8 +97,8 @@ DEV void mma_abt(float (&s)[MT][NT][4], uint32_t a_addr, uint32_t b_addr)
 
 #pragma unroll
 		for (int i = 0; i < MT; i++)
-			ldmatrix(a[i], a_addr + (i * 16 * LD + k * 16) * 2);
-		mma_abt_step<LD>(s, [&](int i) -> auto & { return a[i]; }, b_addr + k * 32);
+			ldmatrix(a[i], along<LD>(a_addr, k) + i * 16 * LD * 2);
+		mma_abt_step<LD>(s, [&](int i) -> auto & { return a[i]; }, along<LD>(b_addr, k));
 	}
 }
 
@@ -103,7 +110,7 @@ DEV void mma_abt(float (&s)[MT][NT][4], const uint32_t (&a)[MT][D / 16][4], uint
 
 #pragma unroll
 	for (int k = 0; k < D / 16; k++)
-		mma_abt_step<LD>(s, [&](int i) -> auto & { return a[i][k]; }, b_addr + k * 32);
+		mma_abt_step<LD>(s, [&](int i) -> auto & { return a[i][k]; }, along<LD>(b_addr, k));
 }
 
 /* acc += bf16(p) b for b of 8 NT rows of D elements */
@@ -129,7 +136,7 @@ DEV void mma_pb(float (&acc)[MT][D / 8][4], const float (&p)[MT][NT][4], uint32_
 		for (int j = 0; j < D / 16; j++) {
 			uint32_t b[4];
 
-			ldmatrix_trans(b, b_addr + (k * 16 * LD + j * 16) * 2);
+			ldmatrix_trans(b, along<LD>(b_addr, j) + k * 16 * LD * 2);
 #pragma unroll
 			for (int i = 0; i < MT; i++) {
 				mma(acc[i][2 * j], a[i], b[0], b[1]);
@@ -151,14 +158,14 @@ DEV void load_tile(uint16_t *s, const uint16_t *g, int stride, int nrows, int hd
 			int i = n * THREADS + threadIdx.x, r = i / CHUNKS, c = i % CHUNKS * 8;
 			bool ok = r < nrows && c < hd;
 
-			cp_async16(smem_addr(s + r * LD + c), ok ? g + r * stride + c : g,
-				   ok ? 16 : 0);
+			cp_async16(smem_addr(s + tile_index<LD>(r, c)),
+				   ok ? g + r * stride + c : g, ok ? 16 : 0);
 		}
 	} else {
 		for (int i = threadIdx.x; i < ROWS * D; i += THREADS) {
 			int r = i / D, c = i % D;
 
-			s[r * LD + c] = r < nrows && c < hd ? g[r * stride + c] : 0;
+			s[tile_index<LD>(r, c)] = r < nrows && c < hd ? g[r * stride + c] : 0;
 		}
 	}
 }
@@ -179,7 +186,8 @@ DEV void store_rows(uint16_t *g, int stride, int nrows, int hd, uint16_t *s,
 		for (int j = 0; j < D / 8; j++)
 #pragma unroll
 			for (int e = 0; e < 2; e++)
-				*(uint32_t *)(s + (i * 16 + e * 8 + QUAD) * LD + j * 8 + PAIR) =
+				*(uint32_t *)(s + tile_index<LD>(i * 16 + e * 8 + QUAD,
+								 j * 8 + PAIR)) =
 					pack_bf16(acc[i][j][2 * e] * f[i][e],
 						  acc[i][j][2 * e + 1] * f[i][e]);
 	__syncwarp();
@@ -191,14 +199,14 @@ DEV void store_rows(uint16_t *g, int stride, int nrows, int hd, uint16_t *s,
 
 			if (r < nrows && c < hd)
 				*(uint4 *)(g + (int64_t)r * stride + c) =
-					*(const uint4 *)(s + r * LD + c);
+					*(const uint4 *)(s + tile_index<LD>(r, c));
 		}
 	} else {
 		for (int i = LANE; i < 16 * MT * D; i += 32) {
 			int r = i / D, c = i % D;
 
 			if (r < nrows && c < hd)
-				g[(int64_t)r * stride + c] = s[r * LD + c];
+				g[(int64_t)r * stride + c] = s[tile_index<LD>(r, c)];
 		}
 	}
 }
@@ -354,8 +362,9 @@ DEV void fwd_bf16(const struct te_k_attn_fwd &a)
 #pragma unroll
 				for (int k = 0; k < D / 16; k++)
 					if constexpr (Q_IN_REGS)
-						ldmatrix(q[i][k], tile_addr<LD>(wsq) +
-								  (i * 16 * LD + k * 16) * 2);
+						ldmatrix(q[i][k],
+							 along<LD>(tile_addr<LD>(wsq), k) +
+								 i * 16 * LD * 2);
 		if (!full && k0 > wq + MT * 16 - 1)
 			continue;
 		if (MORE && k0 + BN <= keys.least)

@@ -42,7 +42,7 @@ template <int D> struct step_shared {
 	bf16 q[HEADS][D], key[D], value[D]; /* the row's, rotated */
 	float2 sums[step<D>::WARPS][HEADS]; /* m and l */
 	float acc[step<D>::WARPS][HEADS][D];
-	float2 all[HEADS], out[HEADS][D / 2]; /* the block's, which the cluster reads */
+	float4 in[PARTS][HEADS * D / 2 / PARTS]; /* sums of two channels, m and l, by block */
 };
 
 /* what a warp computes: the token and the keys of its block, and the keys that it copies next */
@@ -192,11 +192,23 @@ DEV void add_keys(const struct te_k_attn_cached &a, struct sums<D> &x, const bf1
 	}
 }
 
-/* the sums of all warps of the block */
-template <int D> DEV void join_block(struct step_shared<D> &s, struct sums<D> &x, int nh)
+/* writes *p in the shared memory of a block of the cluster */
+DEV void cluster_write(float4 *p, uint32_t rank, float4 v)
+{
+	uint32_t at = (uint32_t)__cvta_generic_to_shared(p);
+
+	asm volatile("mapa.shared::cluster.u32 %0, %0, %1;" : "+r"(at) : "r"(rank));
+	asm volatile("st.shared::cluster.v4.f32 [%0], {%1, %2, %3, %4};" ::"r"(at), "f"(v.x),
+		     "f"(v.y), "f"(v.z), "f"(v.w)
+		     : "memory");
+}
+
+/* the sums of all warps of the block, each sent to the block that writes the result */
+template <int D> DEV void join_block(struct step_shared<D> &s, struct sums<D> &x, int nh, int rank)
 {
 	typedef struct step<D> S;
 	const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, h = lane / 4;
+	const int per = nh * (D / 2 / PARTS);
 
 	x.l += __shfl_xor_sync(~0u, x.l, 1);
 	x.l += __shfl_xor_sync(~0u, x.l, 2);
@@ -210,24 +222,21 @@ template <int D> DEV void join_block(struct step_shared<D> &s, struct sums<D> &x
 #pragma unroll 1
 	for (int i = threadIdx.x; i < nh * (D / 2); i += S::THREADS) {
 		const int h = i / (D / 2), c = i % (D / 2);
-		float most = -TE_INF, sum = 0.0f;
-		float2 y = make_float2(0.0f, 0.0f);
+		float4 y = make_float4(0.0f, 0.0f, -TE_INF, 0.0f);
 
 #pragma unroll
 		for (int w = 0; w < S::WARPS; w++)
-			most = fmaxf(most, s.sums[w][h].x);
+			y.z = fmaxf(y.z, s.sums[w][h].x);
 #pragma unroll
 		for (int w = 0; w < S::WARPS; w++) {
-			const float f = weight_of(s.sums[w][h].x, most);
+			const float f = weight_of(s.sums[w][h].x, y.z);
 			const float2 v = *(const float2 *)&s.acc[w][h][2 * c];
 
-			sum += s.sums[w][h].y * f;
+			y.w += s.sums[w][h].y * f;
 			y.x += v.x * f;
 			y.y += v.y * f;
 		}
-		s.out[h][c] = y;
-		if (!c)
-			s.all[h] = make_float2(most, sum);
+		cluster_write(&s.in[rank][i % per], i / per, y);
 	}
 }
 
@@ -240,20 +249,20 @@ DEV void join_cluster(const struct step_shared<D> &s, bf16 *out, int nh, int d, 
 #pragma unroll 1
 	for (int n = threadIdx.x; n < per; n += step<D>::THREADS) {
 		const int i = rank * per + n, h = i / (D / 2), c = i % (D / 2);
-		float2 all[PARTS], part[PARTS], y = make_float2(0.0f, 0.0f);
+		float4 part[PARTS];
+		float2 y = make_float2(0.0f, 0.0f);
 		float most = -TE_INF, sum = 0.0f;
 
 #pragma unroll
 		for (int k = 0; k < PARTS; k++) {
-			all[k] = cluster_read(&s.all[h], k);
-			part[k] = cluster_read(&s.out[h][c], k);
-			most = fmaxf(most, all[k].x);
+			part[k] = s.in[k][n];
+			most = fmaxf(most, part[k].z);
 		}
 #pragma unroll
 		for (int k = 0; k < PARTS; k++) {
-			const float f = weight_of(all[k].x, most);
+			const float f = weight_of(part[k].z, most);
 
-			sum += all[k].y * f;
+			sum += part[k].w * f;
 			y.x += part[k].x * f;
 			y.y += part[k].y * f;
 		}
@@ -303,6 +312,8 @@ template <int D> DEV void attn_step(const struct te_k_attn_step &args)
 		for (int i = 0; i < STAGES; i++)
 			load<D>(a, p, ring);
 	}
+	if (where == INSIDE)
+		cluster_barrier(); /* all blocks run, so that others may write to them */
 	te_begin_wait();
 	if (where == OUTSIDE && a.noutside && !threadIdx.x && !p.rank && !p.chunk && !p.g)
 		atomicAdd((unsigned *)a.noutside, 1u);
@@ -332,10 +343,9 @@ template <int D> DEV void attn_step(const struct te_k_attn_step &args)
 		load<D>(a, p, ring);
 		stage = stage + 1 == STAGES ? 0 : stage + 1;
 	}
-	join_block(s, x, p.nh);
+	join_block(s, x, p.nh, p.rank);
 	cluster_barrier();
 	join_cluster(s, out, p.nh, p.d, p.rank);
-	cluster_barrier(); /* the others have read s */
 }
 
 #define ATTN_STEP(D)                                                                           \

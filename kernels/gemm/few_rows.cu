@@ -12,19 +12,18 @@
  * few_rows has the steps of struct te_k_few_rows before and after the product: each block computes
  * all of a, which is small, in shared memory.
  *
- * A block has tiles of 8 columns of d, which are 8 rows of b, or twice 8 with _glu; the tiles of a
- * block are the grid apart. Warp w of 8 has FEW_ROWS_CHUNKS chunks of k in every 8 times as many: a
- * step. A lane copies the 16 bytes of a chunk that it multiplies from memory to its own bytes of
- * shared memory, up to 6 steps ahead and across tiles. Threads wait for each other when they add
- * the sums of the warps, in their order, of FEW_ROWS_BATCH tiles. Rows have the same bits whatever
- * m is.
+ * A block has tiles of 8 columns of d, which are 8 rows of b; they are the grid apart. It
+ * multiplies two at a time, with _glu the two halves of one: their rows are the 16 rows of the
+ * first operand of mma.sync, and a's rows the columns of the second. Warp w of 8 has
+ * FEW_ROWS_CHUNKS chunks of k in every 8 times as many: a step. A lane copies the 16 bytes of a
+ * chunk that it multiplies from memory to its own bytes of shared memory, up to 6 steps ahead and
+ * across tiles. Threads wait for each other when they add the sums of the warps, in their order,
+ * of FEW_ROWS_BATCH tiles. Rows have the same bits whatever m is. The order of a sum over k is
+ * free, and so is the assignment of elements to lanes: see gemm.cu.
  *
  * g.fixed: no kernel that may still run writes b, or gamma. Then the first steps are loaded before
  * the preceding kernels are complete, so that memory is read while kernels wait for each other. Of
  * the instructions, which each launch reads from memory, there are few: loops are not unrolled.
- *
- * b's rows are the columns of mma.sync, and a's rows the first 8 of its rows. The order of a sum
- * over k is free, and so is the assignment of elements to lanes: see gemm.cu.
  */
 #include "kernels/block.cuh"
 #include "kernels/gemm/finish.cuh"
@@ -36,7 +35,6 @@
 #define THREADS (32 * WARPS)
 #define TILE FEW_ROWS_TILE
 #define CHUNKS FEW_ROWS_CHUNKS
-#define KBLOCKS (FEW_ROWS_STEP / TE_K_BLOCK) /* blocks of a scale in a warp's step, FP8 */
 /* bytes of k of the step of all warps */
 #define STRIDE (WARPS * FEW_ROWS_STEP)
 
@@ -49,19 +47,24 @@ DEV unsigned dynamic_smem(void)
 }
 
 struct few_shared {
-	float sb[FEW_ROWS_STAGES(90)][WARPS][KBLOCKS];
+	float sb[FEW_ROWS_STAGES(90)][WARPS][2];
 	float part[WARPS]; /* sums of a norm */
 };
 
 /* --- b ------------------------------------------------------------------- */
 
-/* the step that a lane copies next */
+/*
+ * The step that a lane copies next: FEW_ROWS_STEP bytes of k of a pair of tiles. The last pair may
+ * be one tile.
+ */
 struct few_next {
-	int index, count;    /* tile, and number of tiles */
-	int half, k, stage;  /* half: of b's rows, with _glu; k: byte of the warp's first chunk */
-	const char *from;    /* the lane's row of the tile */
-	const float *scales; /* FP8 */
-	int stages;	     /* the ring's */
+	const char *from;  /* the lane's bytes of the first tile */
+	int64_t pair;	   /* bytes to the second tile's */
+	int64_t next;	   /* bytes from the end of a pair to the next pair */
+	int index, ntiles; /* the first tile, and the number of all blocks' */
+	int left, steps;   /* steps of the pair: still to copy, and all */
+	int count;	   /* steps of all pairs of the block */
+	int stage, stages; /* the next part of the ring, and their number */
 };
 
 /* for the step that is multiplied next */
@@ -75,50 +78,53 @@ DEV void few_wait(int stages)
 		cp_async_wait<1>();
 }
 
-template <bool FP8>
-DEV void few_begin_rows(const struct te_k_gemm &g, struct few_next &at, int nbytes, int half_rows)
+template <int NB> DEV void few_begin(const struct te_k_gemm &g, struct few_next &at, int nbytes)
 {
-	const int64_t row = at.half * half_rows + at.index * TILE;
+	const int grid = gridDim.x, row = blockIdx.x * TILE + threadIdx.x % 32 / 4;
 
-	at.from = (const char *)g.b + (row + threadIdx.x % 32 / 4) * nbytes + threadIdx.x % 4 * 16;
-	if (FP8)
-		at.scales = g.sb + row / TE_K_BLOCK * te_k_scale_ld(TE_K_SCALING_128X128, 0, g.k);
-}
-
-template <bool FP8, int NB>
-DEV void few_advance(const struct te_k_gemm &g, struct few_next &at, int nbytes, int half_rows)
-{
-	const int first = threadIdx.x / 32 * FEW_ROWS_STEP;
-
-	at.stage = at.stage + 1 == at.stages ? 0 : at.stage + 1;
-	at.k += STRIDE;
-	if (at.k - first < nbytes)
-		return;
-	at.k = first;
-	if (++at.half == NB) {
-		at.half = 0;
-		at.index += gridDim.x;
-	}
-	few_begin_rows<FP8>(g, at, nbytes, half_rows);
+	at.index = blockIdx.x;
+	at.ntiles = (int)g.n / (NB * TILE);
+	at.steps = (nbytes + STRIDE - 1) / STRIDE;
+	at.left = at.steps;
+	at.count = at.steps * ((at.ntiles - 1 - at.index) / (grid * (3 - NB)) + 1);
+	at.from = (const char *)g.b + (int64_t)row * nbytes + threadIdx.x / 32 * FEW_ROWS_STEP +
+		  threadIdx.x % 4 * 16;
+	at.pair = (int64_t)(NB > 1 ? at.ntiles : grid) * TILE * nbytes;
+	at.next = (int64_t)grid * (3 - NB) * TILE * nbytes - at.steps * STRIDE;
+	at.stage = 0;
 }
 
 template <bool FP8, int NB>
 DEV void few_load(const struct te_k_gemm &g, struct few_next &at, uint4 *ring, few_shared &s,
-		  int nbytes, int half_rows)
+		  int nbytes, bool loads)
 {
 	const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
 
-	if (at.index < at.count) {
-		const uint32_t to = smem_addr(ring + at.stage * CHUNKS * THREADS);
+	if (loads) {
+		const int k = warp * FEW_ROWS_STEP + (at.steps - at.left) * STRIDE;
+		const int tiles = NB > 1 || at.index + (int)gridDim.x < at.ntiles ? 2 : 1;
+		const uint32_t to = smem_addr(ring + at.stage * (2 * CHUNKS) * THREADS);
 
 #pragma unroll
-		for (int i = 0; i < CHUNKS; i++)
-			if (at.k + i * GEMM_CHUNK < nbytes)
-				cp_async16_line(to + i * 512, at.from + at.k + i * GEMM_CHUNK);
-		if (FP8 && lane < KBLOCKS && at.k + lane * TE_K_BLOCK < nbytes)
+		for (int i = 0; i < 2 * CHUNKS; i++)
+			if (k < nbytes && i / CHUNKS < tiles)
+				cp_async16_line(to + i * 512, at.from + i / CHUNKS * at.pair +
+								      i % CHUNKS * GEMM_CHUNK);
+		if (FP8 && lane < tiles && k < nbytes) {
+			const int row = at.index + lane * (NB > 1 ? at.ntiles : (int)gridDim.x);
+
 			cp_async4(smem_addr(&s.sb[at.stage][warp][lane]),
-				  at.scales + at.k / TE_K_BLOCK + lane, 4);
-		few_advance<FP8, NB>(g, at, nbytes, half_rows);
+				  g.sb + (int64_t)(row / (TE_K_BLOCK / TILE)) *
+						 te_k_scale_ld(TE_K_SCALING_128X128, 0, g.k) +
+					  k / TE_K_BLOCK, 4);
+		}
+		at.from += STRIDE;
+		if (!--at.left) {
+			at.left = at.steps;
+			at.from += at.next;
+			at.index += gridDim.x * (3 - NB);
+		}
+		at.stage = at.stage + 1 == at.stages ? 0 : at.stage + 1;
 	}
 	cp_async_commit();
 }
@@ -233,9 +239,10 @@ DEV void few_fetch(const struct te_k_few_rows &f, const struct te_k_gemm &g, boo
 		part[threadIdx.x / 32] = sum;
 	__syncthreads();
 	sum = 0.0f;
-#pragma unroll 1
-	for (int i = 0; i < team / 32; i++)
-		sum = add(sum, part[r * (team / 32) + i]);
+#pragma unroll
+	for (int i = 0; i < WARPS; i++)
+		if (i < team / 32)
+			sum = add(sum, part[r * (team / 32) + i]);
 	rstd = reciprocal_root(add(plain_quotient(sum, n, plain_reciprocal(n)), f.eps));
 #pragma unroll 1
 	for (int c = first; c < end; c += step) {
@@ -264,123 +271,106 @@ DEV float few_act(int act, float x)
 	return u.v == 0.0f ? -0.0f : mul(x, u.v);
 }
 
-/* acc = the warp's part of the next tile, or half of a tile; x: this lane's bytes of its row */
-template <bool FP8, int NB>
-DEV void few_multiply(const struct te_k_gemm &g, struct few_next &next, uint4 *ring, few_shared &s,
-		      int nbytes, int half_rows, const char *x, const float *sa, int &stage,
-		      float acc[2][4])
+/* acc += the warp's part of a step of two tiles; x: this lane's bytes; sa: scales of two rows */
+template <bool FP8>
+DEV void few_multiply(const uint4 *mine, const few_shared &s, int nbytes, int k, const char *x,
+		      const float *const sa[2], int stage, float acc[4])
 {
-	const int warp = threadIdx.x / 32;
+	float two[4] = {};
+	float *const d = FP8 ? two : acc;
 
-#pragma unroll 1
-	for (int k = warp * FEW_ROWS_STEP, left = nbytes; left > 0; k += STRIDE, left -= STRIDE) {
-		const uint4 *mine = ring + stage * CHUNKS * THREADS;
-		float two[2][4] = {};
-
-		few_wait(next.stages);
-		if (FP8)
-			__syncwarp(); /* scales of other lanes */
 #pragma unroll
-		for (int i = 0; i < CHUNKS; i++) {
-			float *d = FP8 ? two[i / 2] : acc[i % 2];
-			uint4 u, v;
+	for (int i = 0; i < CHUNKS; i++) {
+		uint4 u = {}, v = {}, w = {};
 
-			if (k + i * GEMM_CHUNK >= nbytes)
-				break;
-			v = mine[i * 32];
+		if (k < nbytes) {
 			u = *(const uint4 *)(x + k + i * GEMM_CHUNK);
-			if constexpr (FP8) {
-#if __CUDA_ARCH__ >= 890
-				e4m3_e4m3::mma(d, u.x, 0, u.y, 0, v.x, v.y);
-				e4m3_e4m3::mma(d, u.z, 0, u.w, 0, v.z, v.w);
-#endif
-			} else {
-				bf16_bf16::mma(d, u.x, 0, u.y, 0, v.x, v.y);
-				bf16_bf16::mma(d, u.z, 0, u.w, 0, v.z, v.w);
-			}
+			v = mine[i * 32];
+			w = mine[(CHUNKS + i) * 32];
 		}
 		if constexpr (FP8) {
-#pragma unroll
-			for (int i = 0; i < KBLOCKS; i++) {
-				float by;
-
-				if (k + i * TE_K_BLOCK >= nbytes)
-					break;
-				by = mul(sa[k / TE_K_BLOCK + i], s.sb[stage][warp][i]);
-				acc[0][0] = add(acc[0][0], mul(two[i][0], by));
-				acc[0][1] = add(acc[0][1], mul(two[i][1], by));
-			}
-			__syncwarp();
+#if __CUDA_ARCH__ >= 890
+			e4m3_e4m3::mma(d, v.x, w.x, v.y, w.y, u.x, u.y);
+			e4m3_e4m3::mma(d, v.z, w.z, v.w, w.w, u.z, u.w);
+#endif
+		} else {
+			bf16_bf16::mma(d, v.x, w.x, v.y, w.y, u.x, u.y);
+			bf16_bf16::mma(d, v.z, w.z, v.w, w.w, u.z, u.w);
 		}
-		stage = stage + 1 == next.stages ? 0 : stage + 1;
-		few_load<FP8, NB>(g, next, ring, s, nbytes, half_rows);
+	}
+	if (FP8 && k < nbytes) {
+		const float *sb = s.sb[stage][threadIdx.x / 32];
+
+#pragma unroll
+		for (int i = 0; i < 4; i++)
+			acc[i] = add(acc[i],
+				     mul(two[i], mul(sa[i % 2][k / TE_K_BLOCK], sb[i / 2])));
 	}
 }
 
-/* x: rows of a, stride bytes apart; sums: [2][FEW_ROWS_BATCH][WARPS][m][TILE] floats */
-template <bool FP8, int NB, bool FUSED>
-DEV void few_product(const struct te_k_gemm &g, const struct te_k_few_rows &f,
-		     struct few_next &next, uint4 *ring, few_shared &s, int nbytes, const char *x,
-		     int stride, const float *sa, int nblocks, float *sums)
+/* the element of d that the thread stores, of a batch of tiles */
+template <int NB> struct few_out {
+	int64_t at;
+	bool writes;
+	float c, bias[NB];
+};
+
+/* finds it for the batch from tile t on */
+template <int NB>
+DEV void few_expect(const struct te_k_gemm &g, struct few_out<NB> &o, int t)
 {
-	const int BATCH = FEW_ROWS_BATCH / NB; /* tiles whose sums are added at once */
-	const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-	const int group = lane / 4, in_group = lane % 4, m = (int)g.m, width = (int)g.n / NB;
-	const int r = min(group, m - 1);
-	/* the element that the thread stores, of a batch */
 	const int b = threadIdx.x / (TILE * TILE), row = threadIdx.x / TILE % TILE;
-	const int col = threadIdx.x % TILE;
-	int stage = 0, parity = 0;
+	const int width = (int)g.n / NB, mine = t + b * gridDim.x;
+	const int at = mine * TILE + threadIdx.x % TILE;
 
-	x += r * stride + in_group * 16;
-	sa += r * nblocks;
-#pragma unroll 1
-	for (int t = blockIdx.x; t < next.count; t += BATCH * gridDim.x, parity ^= 1) {
-		const int mine = t + b * gridDim.x;
-		const int64_t at = (int64_t)row * width + mine * TILE + col;
-		const bool writes = b < BATCH && row < m && mine < next.count;
-		const float c = writes && g.beta != 0.0f ? to_float(((const bf16 *)g.c)[at]) : 0.0f;
-		float *to = sums + parity * (FEW_ROWS_BATCH * WARPS * TILE) * m;
-		float y[NB];
-
-#pragma unroll 1
-		for (int i = 0; i < FEW_ROWS_BATCH; i++) {
-			float acc[2][4] = {};
-
-			if (t + i / NB * (int)gridDim.x >= next.count)
-				break;
-			few_multiply<FP8, NB>(g, next, ring, s, nbytes, width, x, sa, stage, acc);
-			if (group < m)
-				*(float2 *)&to[((i * WARPS + warp) * m + group) * TILE +
-					       2 * in_group] =
-					make_float2(add(acc[0][0], acc[1][0]),
-						    add(acc[0][1], acc[1][1]));
-		}
-		/* sums of the batch after the next are written when these have been read */
-		__syncthreads();
-		if (!writes)
-			continue;
+	o.writes = b < FEW_ROWS_BATCH / NB && row < (int)g.m && mine < width / TILE;
+	o.at = (int64_t)row * width + at;
+	o.c = o.writes && g.beta != 0.0f ? to_float(((const bf16 *)g.c)[o.at]) : 0.0f;
 #pragma unroll
-		for (int half = 0; half < NB; half++) {
-			const float *from = to + ((b * NB + half) * WARPS * m + row) * TILE + col;
-			float sum = 0.0f;
+	for (int half = 0; half < NB; half++)
+		o.bias[half] = o.writes && g.bias ?
+				       to_float(((const bf16 *)g.bias)[half * width + at]) : 0.0f;
+}
 
+/* the warp's sums of two tiles, n and the next, to sums [FEW_ROWS_BATCH][WARPS][m][TILE] */
+DEV void few_sum(float *sums, int n, int m, float acc[4])
+{
 #pragma unroll
-			for (int w = 0; w < WARPS; w++)
-				sum = add(sum, from[w * m * TILE]);
-			y[half] = finish(g, sum, g.alpha, c,
-					 g.bias ? to_float(((const bf16 *)g.bias)[half * width +
-										  mine * TILE +
-										  col]) :
-						  0.0f);
-		}
-		if (FUSED && f.act != TE_K_FEW_ROWS_LINEAR) {
-			y[0] = few_act(f.act, round_to<bf16>(y[0]));
-			if (NB == 2)
-				y[0] = mul(y[0], round_to<bf16>(y[NB - 1]));
-		}
-		((bf16 *)g.d)[at] = from_float<bf16>(y[0]);
+	for (int e = 0; e < 4; e++) {
+		const int r = threadIdx.x % 4 * 2 + e % 2;
+		const int at = (n + e / 2) * WARPS + threadIdx.x / 32;
+
+		if (r < m)
+			sums[(at * m + r) * TILE + threadIdx.x % 32 / 4] = acc[e];
+		acc[e] = 0.0f;
 	}
+}
+
+/* stores it; to: sums of the batch */
+template <int NB, bool FUSED>
+DEV void few_store(const struct te_k_gemm &g, const struct te_k_few_rows &f,
+		   const struct few_out<NB> &o, const float *to)
+{
+	const int b = threadIdx.x / (TILE * TILE), row = threadIdx.x / TILE % TILE, m = (int)g.m;
+	float y[NB];
+
+#pragma unroll
+	for (int half = 0; half < NB; half++) {
+		const float *from = to + ((b * NB + half) * WARPS * m + row) * TILE +
+				    threadIdx.x % TILE;
+		float sum = 0.0f;
+
+#pragma unroll
+		for (int w = 0; w < WARPS; w++)
+			sum = add(sum, from[w * m * TILE]);
+		y[half] = finish(g, sum, g.alpha, o.c, o.bias[half]);
+	}
+	if (FUSED && f.act != TE_K_FEW_ROWS_LINEAR) {
+		y[0] = few_act(f.act, round_to<bf16>(y[0]));
+		if (NB == 2)
+			y[0] = mul(y[0], round_to<bf16>(y[NB - 1]));
+	}
+	((bf16 *)g.d)[o.at] = from_float<bf16>(y[0]);
 }
 
 /* FUSED: f is used */
@@ -391,39 +381,78 @@ DEV void few_rows_body(const struct te_k_gemm &g, const struct te_k_few_rows &f)
 
 	extern __shared__ uint4 memory[];
 	__shared__ few_shared s;
-	const int warp = threadIdx.x / 32, m = (int)g.m;
-	const int nbytes = (int)g.k * (FP8 ? 1 : 2), width = (int)g.n / NB;
+	const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, m = (int)g.m;
+	const int nbytes = (int)g.k * (FP8 ? 1 : 2);
 	const int xbytes = FEW_ROWS_XBYTES(m, (int)g.k, FP8, FUSED && f.gamma);
 	const int left = (int)dynamic_smem() - m * FEW_ROWS_SUMS;
 	const bool shared = FUSED || left >= 2 * FEW_ROWS_STAGE + xbytes;
 	const int stages = min((left - (shared ? xbytes : 0)) / FEW_ROWS_STAGE,
 			       FEW_ROWS_STAGES(90)) & ~1;
-	uint4 *ring = memory + warp * CHUNKS * 32 + threadIdx.x % 32;
+	uint4 *ring = memory + warp * (2 * CHUNKS) * 32 + lane;
 	float *sums = (float *)((char *)memory + stages * FEW_ROWS_STAGE);
-	struct few_next next = { (int)blockIdx.x, width / TILE, 0, warp * FEW_ROWS_STEP, 0,
-				 NULL, NULL, stages };
 	struct few_rows a = { (char *)(sums + 2 * FEW_ROWS_BATCH * WARPS * TILE * m) };
-	float gain[TE_V];
+	const int first = warp * FEW_ROWS_STEP;
+	const char *x;
+	const float *sa[2];
+	float gain[TE_V], acc[4] = {};
+	struct few_next next;
+	struct few_out<NB> out;
+	int k = first, stage = 0, n = 0, t = blockIdx.x, parity = 0;
 
 	if (!g.fixed)
 		te_begin_wait();
-	few_begin_rows<FP8>(g, next, nbytes, width);
-#pragma unroll 1
-	for (int i = 0; i < stages; i++)
-		few_load<FP8, NB>(g, next, ring, s, nbytes, width);
+	next.stages = stages;
+	few_begin<NB>(g, next, nbytes);
 	if (FUSED && f.gamma)
 		few_gain(f, threadIdx.x % few_team(m) * TE_V, gain);
-	te_begin_wait();
 	a.codes = a.p + (FP8 && f.gamma ? m * (2 * (int)g.k + FEW_ROWS_PAD) : 0);
 	a.sa = (float *)(a.codes + m * (nbytes + FEW_ROWS_PAD));
 	a.nblocks = (int)(g.k / TE_K_BLOCK);
+	x = (shared ? a.codes : (const char *)g.a) +
+	    min(lane / 4, m - 1) * (nbytes + (shared ? FEW_ROWS_PAD : 0)) + lane % 4 * 16;
+#pragma unroll
+	for (int i = 0; i < 2; i++)
+		sa[i] = a.sa + min(lane % 4 * 2 + i, m - 1) * a.nblocks;
+
+#pragma unroll 1
+	for (int i = 0; i < stages; i++)
+		few_load<FP8, NB>(g, next, ring, s, nbytes, i < next.count);
+	te_begin_wait();
+	few_expect<NB>(g, out, t);
 	if (shared) {
 		few_fetch<FP8>(f, g, FUSED, a, s.part, gain);
 		__syncthreads();
 	}
-	few_product<FP8, NB, FUSED>(g, f, next, ring, s, nbytes,
-				    shared ? a.codes : (const char *)g.a,
-				    nbytes + (shared ? FEW_ROWS_PAD : 0), a.sa, a.nblocks, sums);
+#pragma unroll 1
+	for (int i = 0; i < next.count;) {
+		few_wait(stages);
+		if (FP8)
+			__syncwarp(); /* scales of other lanes */
+		few_multiply<FP8>(ring + stage * (2 * CHUNKS) * THREADS, s, nbytes, k, x, sa, stage,
+				  acc);
+		if (FP8)
+			__syncwarp();
+		few_load<FP8, NB>(g, next, ring, s, nbytes, i + stages < next.count);
+		i++;
+		k += STRIDE;
+		stage = stage + 1 == stages ? 0 : stage + 1;
+		if (k - first < nbytes)
+			continue;
+		k = first;
+		few_sum(sums + parity * (FEW_ROWS_BATCH * WARPS * TILE) * m, n, m, acc);
+		n += 2;
+		if (n < FEW_ROWS_BATCH && i < next.count)
+			continue;
+		n = 0;
+		/* sums of the batch after the next are written when these have been read */
+		__syncthreads();
+		if (out.writes)
+			few_store<NB, FUSED>(g, f, out,
+					     sums + parity * (FEW_ROWS_BATCH * WARPS * TILE) * m);
+		parity ^= 1;
+		t += FEW_ROWS_BATCH / NB * gridDim.x;
+		few_expect<NB>(g, out, t);
+	}
 }
 
 #define BOUNDS __launch_bounds__(THREADS, 2)

@@ -10,13 +10,13 @@
 #define SMALL_M_MAX_WARPS 16
 
 #define FEW_ROWS_MAX 8	  /* rows of d */
-#define FEW_ROWS_TILE 8	  /* columns of d of a tile */
-#define FEW_ROWS_CHUNKS 4 /* chunks of k of a warp's step */
+#define FEW_ROWS_TILE 8	  /* columns of d of a tile; a step is of two */
+#define FEW_ROWS_CHUNKS 2 /* chunks of k of a warp's step */
 #define FEW_ROWS_STEP (FEW_ROWS_CHUNKS * GEMM_CHUNK)
 #define FEW_ROWS_WARPS 8
 #define FEW_ROWS_STAGES(arch) ((arch) >= 90 ? 6 : 2) /* steps in shared memory, at most */
 #define FEW_ROWS_BATCH 4 /* tiles whose sums are in shared memory */
-#define FEW_ROWS_STAGE (FEW_ROWS_WARPS * FEW_ROWS_STEP * FEW_ROWS_TILE)
+#define FEW_ROWS_STAGE (FEW_ROWS_WARPS * FEW_ROWS_STEP * 2 * FEW_ROWS_TILE)
 #define FEW_ROWS_SUMS \
 	(2 * FEW_ROWS_BATCH * FEW_ROWS_WARPS * FEW_ROWS_TILE * 4) /* bytes, for a row of d */
 #define FEW_ROWS_PAD 64 /* bytes between rows of a in shared memory */

@@ -20,6 +20,7 @@ int te__geo_part_sum(const void *args, struct te__geometry *k)
 	const struct te_k_part_sum *a = args;
 	const int64_t ngroups = ceil_div(a->nparts, TE_K_PART_GROUP);
 
+	k->grid[1] = a->out_b ? 2 : 1;
 	return LAUNCH_T(k, a->dtype, "te_k_part_sum", ceil_div(a->cols, PART_SUM_COLS),
 			(unsigned)clamp(ngroups, 1, PART_SUM_WARPS) * 32);
 }

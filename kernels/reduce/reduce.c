@@ -48,7 +48,14 @@ static void part_sum_part(void *arg, int64_t begin, int64_t end)
 
 void te__h_part_sum(const struct te_k_part_sum *a)
 {
+	struct te_k_part_sum b = *a;
+
 	te__k_for(a->cols, te__h_rows_grain(a->nparts, 64), part_sum_part, (void *)(uintptr_t)a);
+	if (!a->out_b)
+		return;
+	b.part = a->part_b;
+	b.out = a->out_b;
+	te__k_for(b.cols, te__h_rows_grain(b.nparts, 64), part_sum_part, &b);
 }
 
 static void argmax_part(void *arg, int64_t begin, int64_t end)

@@ -62,7 +62,8 @@ template <class T> DEV void part_sum_body(const struct te_k_part_sum &a)
 	const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, nwarps = blockDim.x / 32;
 	const int64_t c = (int64_t)blockIdx.x * PART_SUM_COLS + lane;
 	const bool in = c < a.cols;
-	T *const to = (T *)a.out + c;
+	T *const to = (T *)(blockIdx.y ? a.out_b : a.out) + c;
+	const float *const parts = blockIdx.y ? a.part_b : a.part;
 	const float out = in && warp == 0 ? to_float(*to) : 0.0f; /* concurrently with the parts */
 	float total = 0.0f;
 
@@ -70,7 +71,7 @@ template <class T> DEV void part_sum_body(const struct te_k_part_sum &a)
 		const int64_t p = p0 + warp * TE_K_PART_GROUP;
 		const int n = in ? clamp_int(a.nparts - p, 0, TE_K_PART_GROUP) : 0;
 		const int64_t left = (a.nparts - p0 + TE_K_PART_GROUP - 1) / TE_K_PART_GROUP;
-		const float *part = a.part + p * a.cols + c;
+		const float *part = parts + p * a.cols + c;
 		float row[TE_K_PART_GROUP], sum = 0.0f;
 
 #pragma unroll

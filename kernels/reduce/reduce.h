@@ -13,15 +13,18 @@ struct te_k_colsum {
 
 /*
  * out[c] += sum over p of part[p][c]: each TE_K_PART_GROUP parts are added up with p ascending,
- * then these sums from the first on, and the total is added to out, rounded to its type.
+ * then these sums from the first on, and the total is added to out, rounded to its type. part_b and
+ * out_b, of the same extents and type, are computed likewise, unless NULL.
  */
 #define TE_K_PART_GROUP 32
 struct te_k_part_sum {
 	const float *part;
 	void *out; /* FP32 or BF16 */
 	int64_t nparts, cols;
-	int32_t dtype; /* type of out */
+	int32_t dtype; /* type of out and out_b */
 	int32_t pad;
+	const float *part_b;
+	void *out_b;
 };
 
 /*

@@ -25,6 +25,28 @@ int te__part_sum(struct te_stream *stream, const float *part, struct te_tensor *
 	return TE__LAUNCH(stream, PART_SUM, &a);
 }
 
+int te__part_sum_two(struct te_stream *stream, const float *part, struct te_tensor *out,
+		     const float *part_b, struct te_tensor *out_b, int64_t rows, int64_t cols)
+{
+	struct te_k_part_sum a;
+	int r;
+
+	if (!out || !out_b || te_tensor_dtype(out) != te_tensor_dtype(out_b)) {
+		r = out ? te__part_sum(stream, part, out, rows, cols) : 0;
+		return r < 0 || !out_b ? r : te__part_sum(stream, part_b, out_b, rows, cols);
+	}
+	a = (struct te_k_part_sum){
+		.part = part,
+		.out = te_tensor_data(out),
+		.nparts = TE_K_NPARTS(rows),
+		.cols = cols,
+		.dtype = te_tensor_dtype(out),
+		.part_b = part_b,
+		.out_b = te_tensor_data(out_b),
+	};
+	return TE__LAUNCH(stream, PART_SUM, &a);
+}
+
 /* below, a GPU's kernels of one pass have too few blocks (doc/perf-kernels.md) */
 #define ONCE_NELEMS ((int64_t)10 << 20)
 

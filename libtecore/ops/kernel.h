@@ -19,6 +19,9 @@ size_t te__part_nbytes(int64_t rows, int64_t cols);
 /* out += the partial sums */
 int te__part_sum(struct te_stream *stream, const float *part, struct te_tensor *out, int64_t rows,
 		 int64_t cols);
+/* the same twice, by one launch if both have one type; out or out_b may be NULL */
+int te__part_sum_two(struct te_stream *stream, const float *part, struct te_tensor *out,
+		     const float *part_b, struct te_tensor *out_b, int64_t rows, int64_t cols);
 
 /* ---- embedding ---- */
 

@@ -57,15 +57,6 @@ int te__norm_bwd(struct te_stream *stream, const struct te__norm *n, const struc
 	return r < 0 || !z ? r : te__quantize_end(z, dx, k.dtype);
 }
 
-/* the second stage of dgamma and dbeta */
-static int sums(struct te_stream *stream, const float *part_gamma, const float *part_beta,
-		struct te_tensor *dgamma, struct te_tensor *dbeta, int64_t rows, int64_t cols)
-{
-	int r = dgamma ? te__part_sum(stream, part_gamma, dgamma, rows, cols) : 0;
-
-	return r < 0 || !dbeta ? r : te__part_sum(stream, part_beta, dbeta, rows, cols);
-}
-
 int te__norm_dw(struct te_stream *stream, const struct te__norm *n, const struct te_tensor *dy,
 		struct te_tensor *dgamma, struct te_tensor *dbeta, void *ws)
 {
@@ -83,7 +74,8 @@ int te__norm_dw(struct te_stream *stream, const struct te__norm *n, const struct
 	};
 	int r = TE__LAUNCH(stream, NORM_DW, &k);
 
-	return r < 0 ? r : sums(stream, k.part_gamma, k.part_beta, dgamma, dbeta, rows, cols);
+	return r < 0 ? r : te__part_sum_two(stream, k.part_gamma, dgamma, k.part_beta, dbeta, rows,
+					    cols);
 }
 
 /* does NORM_BOTH compute this on the device of ctx? z: the cast, or NULL */
@@ -133,7 +125,8 @@ int te__norm_grads(struct te_stream *stream, const struct te__norm *n, const str
 		if (r >= 0)
 			r = TE__LAUNCH(stream, NORM_BOTH, &k);
 		if (r >= 0)
-			r = sums(stream, k.part_gamma, k.part_beta, dgamma, dbeta, rows, cols);
+			r = te__part_sum_two(stream, k.part_gamma, dgamma, k.part_beta, dbeta,
+					     rows, cols);
 		if (r >= 0 && z)
 			r = te__quantize_end(z, dx, k.dtype);
 		return r < 0 || !dbias ? r :

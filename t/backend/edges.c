@@ -189,8 +189,9 @@ static struct list list_random(uint32_t n, int64_t room, int64_t nbarrier)
 			break;
 		case 4:
 			put_kernel(&l, i, TE_K_PART_SUM);
-			l.args[i].part_sum = (struct te_k_part_sum){ at(WHERE), at(WHERE), len, 1,
-								      TE_DTYPE_FP32, 0 };
+			l.args[i].part_sum = (struct te_k_part_sum){
+				at(WHERE), at(WHERE), len, 1, TE_DTYPE_FP32, 0, NULL, NULL
+			};
 			break;
 		case 5:
 			put_attn(&l, i, tt_rand_int(0, 1) ? TE_K_ATTN_BWD_DKV : TE_K_ATTN_BWD_DQ, i,

@@ -343,7 +343,8 @@ START_TEST(partial_sums_in_the_specified_order)
 	const int32_t type = hk_types[_i & 1];
 	void *out = hk_normal(type, cols, 1.0f), *was = hk_copy(type, out, cols);
 
-	te__h_part_sum(&(struct te_k_part_sum){ part, out, n, cols, type, 0 });
+	te__h_part_sum(&(struct te_k_part_sum){ .part = part, .out = out, .nparts = n,
+						.cols = cols, .dtype = type });
 	for (int64_t c = 0; c < cols; c++) {
 		float sum = 0.0f;
 
@@ -376,10 +377,14 @@ START_TEST(column_sums_in_the_specified_order)
 		float *out = hk_normal(TE_DTYPE_FP32, cols, 1.0f);
 		float *was = hk_copy(TE_DTYPE_FP32, out, cols);
 		struct te_k_colsum a = { x, part, rows, cols, dtype, 0 };
-		struct te_k_part_sum b = { part, out, nparts, cols, TE_DTYPE_FP32, 0 };
+		float *twin = hk_copy(TE_DTYPE_FP32, out, cols);
+		struct te_k_part_sum b = {
+			part, out, nparts, cols, TE_DTYPE_FP32, 0, part, twin
+		};
 
 		te__h_colsum(&a);
 		te__h_part_sum(&b);
+		ck_assert_mem_eq(twin, out, (size_t)cols * sizeof(*out));
 		for (int64_t c = 0; c < cols; c++) {
 			double want = was[c], size = fabs((double)was[c]);
 			float sum = 0.0f;

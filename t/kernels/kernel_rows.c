@@ -538,8 +538,14 @@ START_TEST(colsum_and_part_sum)
 			kc_normal(dtype, rows * cols, 1.0f), part, rows, cols, dtype, 0
 		};
 		const int32_t to = kl_types[k & 1];
-		struct te_k_part_sum b = { part, kc_normal(to, cols, 1.0f), nparts, cols, to, 0 };
+		struct te_k_part_sum b = {
+			part, kc_normal(to, cols, 1.0f), nparts, cols, to, 0, NULL, NULL
+		};
 
+		if (k & 2) {
+			b.part_b = kc_normal(TE_DTYPE_FP32, nparts * cols, 1.0f);
+			b.out_b = kc_normal(to, cols, 1.0f);
+		}
 		KC_RUN(COLSUM, &a);
 		KC_RUN(PART_SUM, &b);
 		kc_reset();

@@ -363,7 +363,8 @@ static void losses_and_sums(struct all *s)
 				  .grad_scale = 1.0f,
 				  .dtype = TE_DTYPE_BF16 };
 	struct te_k_colsum c = { s->x, part, ROWS, COLS, TE_DTYPE_BF16, 0 };
-	struct te_k_part_sum p = { part, copy_of(s, s->f, 4 * COLS), 5, COLS, TE_DTYPE_FP32, 0 };
+	struct te_k_part_sum p = { .part = part, .out = copy_of(s, s->f, 4 * COLS), .nparts = 5,
+				   .cols = COLS, .dtype = TE_DTYPE_FP32 };
 
 	te__h_ce_fwd(&f);
 	te__h_ce_reduce(&r);

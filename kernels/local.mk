@@ -22,7 +22,9 @@ KERNEL_SAME_CU = \
 	kernels/norm/both.cu \
 	kernels/norm/cast.cu \
 	kernels/norm/forward.cu \
+	kernels/norm/once.cu \
 	kernels/norm/qk.cu \
+	kernels/norm/rows.cu \
 	kernels/optim/optim.cu \
 	kernels/quant/mx.cu \
 	kernels/quant/quant.cu \

@@ -16,8 +16,8 @@
  * results are written, which may replace it: one-shot some rows ahead, two-shot all of the block.
  *
  * The squares of a row are added in the order of te_k_norm_fwd, where a thread has vectors
- * j * threads + t: here a row has up to four times as many threads, so that the sums of vectors are
- * added from shared memory.
+ * j * threads + t: here a row has more threads, so that the sums of vectors are added from shared
+ * memory.
  *
  * Compiled for 2, 4 and 8 ranks, as allreduce.cu.
  */
@@ -234,14 +234,13 @@ DEV void vector_put(const struct te_k_comm_norm &a, const struct fused &f, const
 /* the sum over a row, of which the sums over vectors are in shared memory; a barrier */
 DEV float vectors_sum(const struct te_k_comm_norm &a, const struct fused &f, struct norm_shared &m)
 {
-	/* threads of the row in te_k_norm_fwd */
-	const int nwarps = (int)((a.cols + 32 * NORM_NV * TE_V - 1) / (32 * NORM_NV * TE_V));
+	const int nwarps = norm_row_warps((int)a.cols, a.comm.dtype == TE_D_BF16);
 	const int warp = threadIdx.x / 32;
 	float s = 0.0f;
 
 	if (warp < nwarps) {
 #pragma unroll
-		for (int j = 0; j < NORM_NV; j++) {
+		for (int j = 0; j < NORM_ROW_NV; j++) {
 			const int v = j * nwarps * 32 + threadIdx.x;
 
 			if (v < f.nvec)

@@ -1,19 +1,14 @@
 /*
- * both.cu - gradients of LayerNorm and RMSNorm in one pass: dx, its FP8 codes, and partial sums.
+ * both.cu - gradients of LayerNorm and RMSNorm in one pass: dx and partial sums. once.cu has BF16
+ * of whole vectors.
  *
- *  kernel            shapes           blocks   threads   shared (BF16)       B/element (BF16)
- *  norm_bothR        dy, x, dres T    64 rows  32..1024  3 R rows of each    6, with dres 8
- *  norm_bothR_cast   the same, and q  64 rows  32..512   2 or 3 R rows, and  the same, and FP8 2
- *                                                        codes of 32 rows
- *  norm_both4_many   for more blocks  64 rows  32..320   3 or 2 R rows of    the same
- *      and _cast     than multiprocessors                each
- *  norm_both_oddR    dy, x, dres T    64 rows  32..1024  0                   the same
+ *  kernel          shapes         blocks   threads   shared          B/element (FP32)
+ *  norm_bothR      dy, x, dres T  64 rows  32..512   2 R rows each   12, with dres 16
+ *  norm_both_oddR  the same       64 rows  32..1024  0               the same
  *
  * A thread has the same few columns of all rows, R of them at a time, and adds the terms of a
  * column in the order of the rows, so that the sums have the bits of norm_dw. Rows are copied to
- * shared memory ahead; only the thread that copied an element reads it. Column-wise codes are
- * collected in shared memory and stored in runs of 32 bytes: a sector that is written by halves is
- * written to memory twice, since rows of other blocks push it out of L2 between both.
+ * shared memory ahead; only the thread that copied an element reads it.
  *
  * Sums of a row: over the columns of a thread in pairs, over the lanes of a warp 16, 8, 4, 2 and 1
  * apart, then over the warps: of 16 / R lanes each adds every 16 / R-th warp, and these are added
@@ -144,39 +139,6 @@ template <int V> DEV float sum_of(const float v[V])
 		return add(s, add(add(v[4], v[5]), add(v[6], v[7])));
 }
 
-/* the codes of four elements times scale */
-DEV uint32_t fp8x4(int dtype, const float v[4], float scale)
-{
-	float x[4];
-
-#pragma unroll
-	for (int e = 0; e < 4; e++)
-		x[e] = mul(v[e], scale);
-	if (dtype == TE_D_E4M3)
-		return fp8x2(TE_D_E4M3, x[0], x[1]) | fp8x2(TE_D_E4M3, x[2], x[3]) << 16;
-	return fp8x2(TE_D_E5M2, x[0], x[1]) | fp8x2(TE_D_E5M2, x[2], x[3]) << 16;
-}
-
-/*
- * Column-wise codes of the rows from r0 on, at most NROWS: a word of codes has 4 rows of a column,
- * and words of the same rows are consecutive. pitch makes the two words that a warp's halves read
- * at once differ in their banks.
- */
-template <int NROWS>
-DEV void codes_flush(const uint32_t *codes, int pitch, const struct te_k_norm_both &a, int64_t r0)
-{
-	constexpr int CHUNKS = NROWS / 16;
-
-	for (int i = threadIdx.x; i < (int)a.cols * CHUNKS; i += blockDim.x) {
-		const int c = i / CHUNKS, chunk = i % CHUNKS;
-		const uint32_t *w = codes + chunk * 4 * pitch + c;
-
-		if (r0 + chunk * 16 < a.rows)
-			*(uint4 *)((uint8_t *)a.q.col + c * a.rows + r0 + chunk * 16) =
-				make_uint4(w[0], w[pitch], w[2 * pitch], w[3 * pitch]);
-	}
-}
-
 /* what dx of R rows is computed from: dy * gain and xhat; res: the residual's gradient */
 template <class T, int V, int R> struct norm_terms {
 	float g[R][V], xhat[R][V];
@@ -184,18 +146,16 @@ template <class T, int V, int R> struct norm_terms {
 };
 
 /*
- * STAGES: groups of rows in shared memory. PIPE, for rows of few warps and few blocks: the sums of
- * a group are computed before dx of the previous group, which does not wait for the barrier between
- * them. QROWS: rows of column-wise codes that are stored at once; 0: no cast.
+ * PIPE, for rows of few warps and few blocks: the sums of a group are computed before dx of the
+ * previous group, which does not wait for the barrier between them.
  */
-template <class T, int V, int R, bool VEC, int STAGES, bool PIPE, int QROWS>
+template <class T, int V, int R, bool VEC, bool PIPE>
 DEV void norm_both_body(const struct te_k_norm_both &a)
 {
 	constexpr int W = V * (int)sizeof(T) / 4, NBYTES = 4 * W;
-	constexpr bool CAST = QROWS > 0;
+	constexpr int STAGES = NORM_BOTH_STAGES;
 	constexpr bool AGAIN = R == 1 || !VEC; /* load dy and x again instead of holding terms */
 	constexpr int N = 2 * R, EACH = 32 / N;
-	constexpr int QUADS = QROWS / 4;
 	extern __shared__ uint4 ahead[];
 	__shared__ float2 stats[TE_K_PART_ROWS];
 	__shared__ float part[2][N][32];
@@ -210,14 +170,7 @@ DEV void norm_both_body(const struct te_k_norm_both &a)
 	const T *dy = (const T *)a.dy + r0 * a.cols + c, *x = (const T *)a.x + r0 * a.cols + c;
 	const T *dres = (const T *)a.dres + r0 * a.cols + c;
 	T *dx = (T *)a.dx + r0 * a.cols + c;
-	uint32_t *const codes = (uint32_t *)((char *)ahead +
-					     STAGES * R * narrays * NBYTES * nthreads);
-	const int pitch = (int)a.cols + NORM_BOTH_CAST_PAD;
-	float gain[V], gamma[V], beta[V], bias[V], scale = 1.0f, m = 0.0f;
-	uint32_t quad[4][V / 4]; /* codes of 4 rows */
-
-	if (CAST && noop_set(a.q.noop))
-		return;
+	float gain[V], gamma[V], beta[V];
 
 	/* the memory of array i of row r of group g, for this thread */
 	auto slot = [&](int g, int r, int i) {
@@ -290,15 +243,11 @@ DEV void norm_both_body(const struct te_k_norm_both &a)
 		fetch(g);
 	for (int r = tid; r < nrows; r += nthreads)
 		stats[r] = make_float2(a.mean ? a.mean[r0 + r] : 0.0f, a.rstd[r0 + r]);
-	if (CAST) {
-		scale = q_scale(&a.q);
-		q_scale_inv(&a.q, scale);
-	}
 	if (VEC)
 		get_gain();
 #pragma unroll
 	for (int e = 0; e < V; e++)
-		gamma[e] = beta[e] = bias[e] = 0.0f;
+		gamma[e] = beta[e] = 0.0f;
 	__syncthreads();
 	/* the sums of group g, whose terms h receives */
 	auto begin = [&](int g, struct norm_terms<T, V, R> &h) {
@@ -356,7 +305,6 @@ DEV void norm_both_body(const struct te_k_norm_both &a)
 			const int64_t at = (int64_t)(g * R + r) * a.cols;
 			const float mean_g = __shfl_sync(0xffffffffu, mean, 2 * r * EACH);
 			const float mean_gx = __shfl_sync(0xffffffffu, mean, (2 * r + 1) * EACH);
-			uint32_t code[V / 4];
 			float d[V], res[V];
 			some<T, V> out;
 			float2 s;
@@ -397,46 +345,6 @@ DEV void norm_both_body(const struct te_k_norm_both &a)
 			}
 			some_pack<V>(d, out);
 			words_put<W>(dx + at, out.w);
-			if (!CAST)
-				continue;
-			some_unpack<V>(out, d);
-#pragma unroll
-			for (int e = 0; e < V; e++) {
-				m = amax_of(m, d[e]);
-				bias[e] = add(bias[e], d[e]);
-			}
-#pragma unroll
-			for (int i = 0; i < V / 4; i++)
-				code[i] = fp8x4(a.q.dtype, d + 4 * i, scale);
-			if (a.q.row)
-				words_put<V / 4>((uint8_t *)a.q.row + r0 * a.cols + c + at, code);
-#pragma unroll
-			for (int i = 0; i < V / 4; i++) {
-				if (R == 2)
-					quad[r][i] = quad[r + 2][i];
-				quad[r + 4 - R][i] = code[i];
-			}
-		}
-		if (!CAST || !a.q.col)
-			return;
-		if (g % (4 / R) == 4 / R - 1) {
-			uint32_t *to = codes + g * R / 4 % max(QUADS, 1) * pitch + c;
-
-#pragma unroll
-			for (int i = 0; ncols && i < V / 4; i++) {
-				const uint32_t rows[4] = { quad[0][i], quad[1][i], quad[2][i],
-							   quad[3][i] };
-				uint32_t w[4];
-
-				transpose4(rows, w);
-				words_put<4>(to + 4 * i, w);
-			}
-		}
-		if constexpr (CAST) {
-			if ((g + 1) % (QROWS / R) == 0 || g == ngroups - 1) {
-				__syncthreads();
-				codes_flush<QROWS>(codes, pitch, a, r0 + g * R / QROWS * QROWS);
-			}
 		}
 	};
 
@@ -467,33 +375,19 @@ DEV void norm_both_body(const struct te_k_norm_both &a)
 			end(g, h);
 		}
 	}
-	if (CAST && a.q.amax)
-		block_amax(a.q.amax, m);
 	put_sums(a.part_gamma, gamma);
 	if (a.part_beta)
 		put_sums(a.part_beta, beta);
-	if (CAST && a.part_dx)
-		put_sums(a.part_dx, bias);
 }
 
-#define FUNC(name, R, BLOCKS, ...)                                                              \
-	extern "C" __global__ void __launch_bounds__(NORM_BOTH_THREADS##R, BLOCKS)              \
-		te_k_norm_both##name(const __grid_constant__ struct te_k_norm_both a)           \
-	{                                                                                       \
-		te_begin();                                                                     \
-		norm_both_body<__VA_ARGS__>(a);                                                 \
-	}
-#define BOTH(T, t, V, R)                                                                        \
-	FUNC(R##_##t, R, 1, T, V, R, true, NORM_BOTH_STAGES(sizeof(T)), R == 4, 0)              \
-	FUNC(_odd##R##_##t, R, 1, T, V, R, false, NORM_BOTH_STAGES(sizeof(T)), false, 0)
-BOTH(bf16, bf16, 8, 1)
-BOTH(bf16, bf16, 8, 2)
-BOTH(bf16, bf16, 4, 4)
-BOTH(float, fp32, 8, 2)
-BOTH(float, fp32, 4, 4)
-FUNC(4_many_bf16, 4, 2, bf16, 4, 4, true, NORM_BOTH_STAGES(2), false, 0)
-FUNC(2_cast_bf16, 2, 1, bf16, 8, 2, true, NORM_BOTH_STAGES_CAST2, false, NORM_BOTH_CAST_ROWS)
-FUNC(4_cast_bf16, 4, 1, bf16, 4, 4, true, NORM_BOTH_STAGES(2), true, NORM_BOTH_CAST_ROWS)
-FUNC(4_many_cast_bf16, 4, 2, bf16, 4, 4, true, NORM_BOTH_STAGES_CAST2, false, NORM_BOTH_CAST_ROWS)
+#define BOTH(NAME, R, ...)                                                                   \
+	TE_KERNEL(norm_both##NAME, norm_both, (NORM_BOTH_THREADS##R, 1),                     \
+		  norm_both_body<__VA_ARGS__>(a))
+BOTH(_odd1_bf16, 1, bf16, 8, 1, false, false)
+BOTH(_odd2_bf16, 2, bf16, 8, 2, false, false)
+BOTH(_odd4_bf16, 4, bf16, 4, 4, false, false)
+BOTH(_odd2_fp32, 2, float, 8, 2, false, false)
+BOTH(_odd4_fp32, 4, float, 4, 4, false, false)
+BOTH(2_fp32, 2, float, 8, 2, true, false)
+BOTH(4_fp32, 4, float, 4, 4, true, true)
 #undef BOTH
-#undef FUNC

@@ -1,11 +1,10 @@
 /*
- * forward.cu - LayerNorm and RMSNorm. Clusters, so colCxN and blockC with C > 1,
- * from compute capability 9.0 on.
+ * forward.cu - LayerNorm and RMSNorm. Clusters, so blockC with C > 1, from compute capability 9.0
+ * on. rows.cu and cast.cu have BF16 of up to 8192 columns.
  *
  *  kernel             shapes             blocks            threads  shared  B/element (BF16)
  *  norm_fwd           x T [rows, cols]   4 rows, or a row  64..512  384     4, to FP8 3
  *  norm_fwd_small_mN  the same           4 rows            128      1040; N = 1024: 4112
- *  norm_fwd_colCxN    the same, q.col    C for 64 rows     256      10368   4, to FP8 + FP8^T
  *  norm_fwd_col       the same, any      64 rows           256      8832    6
  *  norm_fwd_blockC    block-scaled q     C for 128 rows    256      25088   4, and 4 to 8 of L2
  *
@@ -16,9 +15,8 @@
  * rows of up to N columns, is bound by latency: it issues all loads at once, and a warp transposes
  * the codes of its row itself.
  *
- * A transposed copy needs consecutive rows, and statistics need whole rows: colCxN holds 64 rows of
- * up to C N 128 columns in the registers of a cluster of C blocks, so that BF16 of up to 8192
- * columns is read once. norm_fwd_col takes two passes over 64 rows for all other shapes.
+ * A transposed copy needs consecutive rows, and statistics need whole rows: norm_fwd_col takes two
+ * passes over 64 rows.
  *
  * A block-scaled copy needs tiles of 128 rows, too many for registers: a cluster of C blocks reads
  * its 128 rows two or three times, the first time from memory and then from L2.
@@ -290,119 +288,6 @@ template <class T> DEV void norm_fwd_col_body(const struct te_k_norm_fwd &a)
 		block_amax(a.q.amax, m);
 }
 
-/*
- * norm_fwd_col_body() with the rows in registers, so that they are read once. A cluster of C blocks
- * owns 64 rows; its block k computes tiles k, k + C, ..., at most NS of them. The blocks exchange
- * their sums of the rows through distributed shared memory and add them in the order of blocks.
- */
-template <int C, int NS> DEV void norm_fwd_cluster_body(const struct te_k_norm_fwd &a)
-{
-	__shared__ tile_codes<TILE_R> codes;
-	__shared__ float2 part[2][TILE_ROWS], total[2][TILE_ROWS];
-	const int rank = (int)cluster_rank();
-	const int64_t r0 = (int64_t)(blockIdx.x / C) * TILE_ROWS;
-	const float n = (float)a.cols, per = plain_reciprocal(n);
-	struct tile_out<bf16> o = { (bf16 *)a.y, a.q, NULL, 0, 1.0f, true };
-	float2 s[TILE_R], stats[TILE_R]; /* stats: mean, rstd */
-	tile_raw<bf16, TILE_R> x[NS];
-	float m = 0.0f;
-
-	if (noop_set(a.q.noop))
-		return; /* every block of the cluster */
-#pragma unroll
-	for (int k = 0; k < NS; k++) {
-		const tile<TILE_R> t = tile_at<TILE_R>(a.rows, a.cols, r0,
-						       (int64_t)(k * C + rank) * TILE_COLS);
-
-		x[k] = tile_load<bf16>(&t, a.x, a.cols, t.c, true);
-	}
-	o.scale = q_scale(&a.q);
-	q_scale_inv(&a.q, o.scale);
-#pragma unroll
-	for (int i = 0; i < TILE_R; i++)
-		stats[i] = s[i] = make_float2(0.0f, 0.0f);
-	if (a.mean) {
-#pragma unroll
-		for (int k = 0; k < NS; k++)
-#pragma unroll
-			for (int i = 0; i < TILE_R; i++) {
-				float v[TE_V];
-
-				unpack(x[k].row[i], v);
-				s[i].x = add(s[i].x, sum8(v));
-			}
-		cluster_sum<C>(part[0], total[0], s);
-#pragma unroll
-		for (int i = 0; i < TILE_R; i++) {
-			stats[i].x = plain_quotient(total[0][threadIdx.x / 16 * TILE_R + i].x, n,
-						    per);
-			s[i] = make_float2(0.0f, 0.0f);
-		}
-	}
-#pragma unroll
-	for (int k = 0; k < NS; k++) {
-		const int64_t c = (int64_t)(k * C + rank) * TILE_COLS + threadIdx.x % 16 * TE_V;
-
-#pragma unroll
-		for (int i = 0; i < TILE_R; i++) {
-			float v[TE_V], sq[TE_V];
-
-			unpack(x[k].row[i], v);
-#pragma unroll
-			for (int e = 0; e < TE_V; e++) {
-				v[e] = c < a.cols ? sub(v[e], stats[i].x) : 0.0f;
-				sq[e] = mul(v[e], v[e]);
-			}
-			if (a.mean)
-				s[i].x = add(s[i].x, sum8(v));
-			s[i].y = add(s[i].y, sum8(sq));
-		}
-	}
-	cluster_sum<C>(part[1], total[1], s);
-#pragma unroll
-	for (int i = 0; i < TILE_R; i++) {
-		const int row = threadIdx.x / 16 * TILE_R + i;
-
-		norm_stats(a, n, per, total[1][row].x, total[1][row].y, &stats[i].x,
-			   &stats[i].y);
-		if (rank == 0 && threadIdx.x % 16 == 0 && r0 + row < a.rows) {
-			if (a.mean)
-				a.mean[r0 + row] = stats[i].x;
-			a.rstd[r0 + row] = stats[i].y;
-		}
-	}
-#pragma unroll
-	for (int k = 0; k < NS; k++) {
-		const tile<TILE_R> t = tile_at<TILE_R>(a.rows, a.cols, r0,
-						       (int64_t)(k * C + rank) * TILE_COLS);
-		float v[TILE_R][TE_V], gain[TE_V], beta[TE_V];
-
-		if (t.c0 >= a.cols)
-			break; /* the whole block */
-		if (t.c < a.cols) {
-			load_vec(a.gamma + t.c, gain);
-			if (a.beta)
-				load_vec(a.beta + t.c, beta);
-		}
-#pragma unroll
-		for (int i = 0; i < TILE_R; i++) {
-			unpack(x[k].row[i], v[i]);
-#pragma unroll
-			for (int e = 0; e < TE_V; e++) {
-				v[i][e] = normed(v[i][e], stats[i].x, stats[i].y,
-						 a.zero_centered ? add(1.0f, gain[e]) : gain[e]);
-				if (a.beta)
-					v[i][e] = add(v[i][e], beta[e]);
-			}
-		}
-		m = tile_put<bf16, TILE_R>(&o, &t, v, &codes, NULL, m);
-		__syncthreads();
-	}
-	if (a.q.amax)
-		block_amax(a.q.amax, m);
-	cluster_barrier(); /* other blocks may still read part */
-}
-
 /* --- forward, block scaling ----------------------------------------------- */
 
 /* sums over the blocks of a cluster, in their order; part and total are used by this call only */
@@ -546,20 +431,6 @@ template <class T, int C> DEV void norm_fwd_block_body(const struct te_k_norm_fw
 		te_begin_early();                                                               \
 		norm_fwd_body<T, NV, VEC, LONG>(a);                                             \
 	}
-#define CLUSTER(C, NS)                                                          \
-	extern "C" __global__ void __cluster_dims__(C, 1, 1)                    \
-		__launch_bounds__(TILE_THREADS, NS < 2 ? 4 : NS < 5 ? 2 : 1)    \
-		te_k_norm_fwd_col##C##x##NS##_bf16(                             \
-			const __grid_constant__ struct te_k_norm_fwd a)         \
-	{                                                                       \
-		te_begin();                                                     \
-		norm_fwd_cluster_body<C, NS>(a);                                \
-	}
-#if __CUDA_ARCH__ >= 900
-NORM_COL_CLUSTERS(CLUSTER)
-#endif
-#undef CLUSTER
-
 #define BLOCKS(T, t, C)                                                                         \
 	extern "C" __global__ void CLUSTER_DIMS(C)                                              \
 		__launch_bounds__(BLOCK_THREADS, 2)                                             \

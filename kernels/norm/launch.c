@@ -4,6 +4,7 @@
 
 #include <errno.h>
 #include <stdbool.h>
+#include <string.h>
 
 #include <te/dtype.h>
 
@@ -43,34 +44,43 @@ static unsigned norm_threads(int64_t cols)
 	return threads_for(cols, NORM_NV * TE_V, NORM_THREADS);
 }
 
-/*
- * te_k_norm_fwd_colCxN holds N tiles in each of the C blocks of a cluster. Choose the variant with
- * the fewest unused tiles and, if there are fewer than two blocks per multiprocessor, with few
- * tiles in a block.
- */
-static int norm_fwd_cluster(const struct te_k_norm_fwd *a, struct te__geometry *k)
+/* BF16 in whole vectors, of up to NORM_ROWS_COLS columns: rows.cu */
+static int norm_rows(const struct te_k_norm_fwd *a, struct te__geometry *k)
 {
-#define COL(C, N) { C, N, "te_k_norm_fwd_col" #C "x" #N "_bf16" },
-	static const struct {
-		int c, n;
-		const char *func;
-	} variant[] = { NORM_COL_CLUSTERS(COL) };
-#undef COL
-	const int64_t ntiles = ceil_div(a->cols, TILE_COLS), nrows = ceil_div(a->rows, TILE_ROWS);
-	size_t best = sizeof(variant) / sizeof(variant[0]) - 1;
-	int64_t least = INT64_MAX;
+	unsigned nthreads = 64;
+	int64_t nblocks = ceil_div(a->rows, NORM_WIDE_ROWS);
 
-	for (size_t i = 0; i < sizeof(variant) / sizeof(variant[0]); i++) {
-		const int64_t spare = variant[i].c * variant[i].n - ntiles;
-		const int64_t cost =
-			2 * spare + (nrows * variant[i].c < 2 * HOPPER_SMS ? variant[i].n : 0);
+#define LAUNCH_ROWS(NV, P, BLOCKS)                                                           \
+	if (a->cols <= (NV) * 32 * TE_V)                                                     \
+		return te__geo_launch(k, "te_k_norm_rows_" #NV,                              \
+				      ceil_div(a->rows, NORM_ROWS_THREADS / 32 * (P)),       \
+				      NORM_ROWS_THREADS);
+	NORM_ROWS(LAUNCH_ROWS)
+#undef LAUNCH_ROWS
+	/* 2, 4 or 8 warps, whose sums are added in the order of a cluster's blocks in cast.cu */
+	while (nthreads / 32 * NORM_WIDE_COLS < a->cols)
+		nthreads *= 2;
+	nblocks = clamp(nblocks, 0, HOPPER_SMS * (NORM_WIDE_THREADS / nthreads));
+	return te__geo_launch(k, "te_k_norm_rows_wide", nblocks, nthreads);
+}
 
-		if (spare < 0 || cost >= least)
-			continue;
-		least = cost;
-		best = i;
-	}
-	return te__geo_launch(k, variant[best].func, nrows * variant[best].c, TILE_THREADS);
+/* the cluster of cast.cu that holds BF16 in whole vectors: 1; or 0 if there is none */
+static int norm_cast_cluster(const struct te_k_norm_fwd *a, struct te__geometry *k)
+{
+	static const char *const func[] = {
+		"te_k_norm_cast_cluster1", "te_k_norm_cast_cluster2",
+		"te_k_norm_cast_cluster4", "te_k_norm_cast_cluster8",
+	};
+	int log2 = 0, r;
+
+	while (NORM_CAST_CLUSTER_COLS << log2 < a->cols)
+		log2++;
+	if (log2 > 3 || (log2 && !(k->target.features & TE_FEATURE_CLUSTERS)))
+		return 0;
+	k->smem = NORM_CAST_ROWS / 4 * NORM_CAST_CLUSTER_PITCH * 4;
+	r = te__geo_launch(k, func[log2], ceil_div(a->rows, NORM_CAST_ROWS) << log2,
+			   NORM_CAST_CLUSTER_THREADS);
+	return r < 0 ? r : 1;
 }
 
 /* the kernel of cast.cu that holds the rows in registers: 1; or 0 if there is none */
@@ -131,14 +141,16 @@ int te__geo_norm_fwd(const void *args, struct te__geometry *k)
 
 	if (is_block_scaled(&a->q))
 		return norm_fwd_block(a, k);
+	if (!a->q.col && vec && !norm_small_m(a->rows, a->cols) && a->dtype == TE_DTYPE_BF16 &&
+	    a->cols <= NORM_ROWS_COLS)
+		return norm_rows(a, k);
 	if (!a->q.col || (vec && norm_small_m(a->rows, a->cols)))
 		return NORM_VARIANT(k, a, vec, "te_k_norm_fwd");
 	r = norm_cast(a, vec, k);
+	if (!r && vec && a->dtype == TE_DTYPE_BF16)
+		r = norm_cast_cluster(a, k);
 	if (r)
 		return r < 0 ? r : 0;
-	if (k->target.features & TE_FEATURE_CLUSTERS && vec && a->dtype == TE_DTYPE_BF16 &&
-	    a->cols <= NORM_COL_MAX_TILES * TILE_COLS)
-		return norm_fwd_cluster(a, k);
 	return LAUNCH_T(k, a->dtype, "te_k_norm_fwd_col", ceil_div(a->rows, TILE_ROWS),
 			TILE_THREADS);
 }
@@ -182,58 +194,85 @@ int te__geo_norm_dw(const void *args, struct te__geometry *k)
 			TE_K_NPARTS(a->rows) * ceil_div(a->cols, NORM_DW_COLS), NORM_DW_THREADS);
 }
 
-/* rows of whole vectors are copied to shared memory ahead, if it has space for them */
+/*
+ * BF16 in whole vectors by once.cu: 1; or 0 if it has no kernel for this, or no shared memory.
+ * casts: to FP8, or to the sums of dx.
+ */
+static int norm_once(const struct te_k_norm_both *a, bool casts, struct te__geometry *k)
+{
+	const unsigned nthreads = threads_for(a->cols, TE_V, NORM_BOTH_THREADS1);
+	const unsigned cast_smem =
+		a->q.col ? (unsigned)(NORM_ONCE_CAST_ROWS * (a->cols + NORM_ONCE_PAD)) : 0;
+	const bool res = a->dres;
+	static const struct {
+		const char *func;
+		int cols, nrows;
+		bool casts;
+	} variant[] = {
+#define ONCE(NAME, COLS, BLOCKS, R, S, HOLD) \
+	{ "te_k_norm_once_" #NAME, COLS, (R) * (S), false },
+		NORM_ONCE(ONCE)
+#undef ONCE
+#define ONCE(NAME, COLS, BLOCKS, R, S, HOLD) \
+	{ "te_k_norm_once_cast_" #NAME, COLS, (R) * (S), true },
+		NORM_ONCE_CAST(ONCE)
+#undef ONCE
+	};
+
+	for (size_t i = 0; i < sizeof(variant) / sizeof(variant[0]); i++) {
+		const unsigned smem = cast_smem + (unsigned)variant[i].nrows * (res ? 3 : 2) *
+						  nthreads * TE_V * 2;
+		int r;
+
+		if (casts != variant[i].casts || a->cols > variant[i].cols ||
+		    (res && !strcmp(variant[i].func, "te_k_norm_once_8192")) ||
+		    smem + NORM_ONCE_STATIC > k->target.smem_max)
+			continue;
+		k->smem = smem;
+		r = te__geo_launch(k, variant[i].func, TE_K_NPARTS(a->rows), nthreads);
+		return r < 0 ? r : 1;
+	}
+	return 0;
+}
+
+/* FP32 rows of whole vectors are copied to shared memory ahead, if it has space for them */
 int te__geo_norm_both(const void *args, struct te__geometry *k)
 {
 	const struct te_k_norm_both *a = args;
 	const bool casts = a->q.row || a->q.col || a->q.amax || a->part_dx;
+	const bool bf16 = a->dtype == TE_DTYPE_BF16;
 	const int nrows = a->cols <= NORM_BOTH_THREADS4 * NORM_BOTH_V(4) ? 4 :
 			  a->cols <= NORM_BOTH_THREADS2 * NORM_BOTH_V(2) ? 2 : 1;
 	const unsigned nthreads = threads_for(a->cols, NORM_BOTH_V(nrows), NORM_BOTH_THREADS1);
 	const int64_t nblocks = TE_K_NPARTS(a->rows);
-	const unsigned size = a->dtype == TE_DTYPE_BF16 ? 2 : 4;
-	const bool many = size == 2 && nrows == 4 && nblocks > HOPPER_SMS &&
-			  nthreads > NORM_BOTH_TWICE;
-	const unsigned nstages = casts && (many || nrows == 2) ? NORM_BOTH_STAGES_CAST2 :
-								 NORM_BOTH_STAGES(size);
-	unsigned smem = nstages * (unsigned)(nrows * NORM_BOTH_V(nrows)) * nthreads * size *
-			(a->dres ? 3 : 2);
-	bool ahead;
+	const unsigned smem = NORM_BOTH_STAGES * (unsigned)(nrows * NORM_BOTH_V(nrows)) * nthreads *
+			      4 * (a->dres ? 3 : 2);
+	const bool vec = whole_vectors(a->cols, a->dy, a->x, a->gamma, a->dx) &&
+			 whole_vectors(a->cols, a->dres, a->part_gamma, a->part_beta, NULL) &&
+			 whole_vectors(a->cols, a->part_dx, a->q.row, a->q.col, NULL);
 	int r;
 
 	if (a->cols > TE_K_NORM_BOTH_COLS(a->dtype))
 		return te__fail(-EOPNOTSUPP, "te_k_norm_both: %lld columns, not up to %d",
 				(long long)a->cols, TE_K_NORM_BOTH_COLS(a->dtype));
-	if (a->q.col)
-		smem += (unsigned)(NORM_BOTH_CAST_ROWS * (a->cols + NORM_BOTH_CAST_PAD));
-	ahead = smem + NORM_BOTH_STATIC <= k->target.smem_max &&
-		whole_vectors(a->cols, a->dy, a->x, a->gamma, a->dx) &&
-		whole_vectors(a->cols, a->dres, a->part_gamma, a->part_beta, NULL) &&
-		whole_vectors(a->cols, a->part_dx, a->q.row, a->q.col, NULL);
-	if (casts && (!ahead || is_block_scaled(&a->q) ||
-		      !TE_K_NORM_BOTH_CASTS(a->dtype, a->rows, a->cols)))
+	if (bf16 && vec && !is_block_scaled(&a->q) &&
+	    (!casts || TE_K_NORM_BOTH_CASTS(a->dtype, a->rows, a->cols))) {
+		r = norm_once(a, casts, k);
+		if (r)
+			return r < 0 ? r : 0;
+	}
+	if (casts)
 		return te__fail(-EOPNOTSUPP, "te_k_norm_both: no kernel casts this");
-	if (!ahead) {
+	if (bf16 || !vec || smem + NORM_BOTH_STATIC > k->target.smem_max) {
 		if (nrows == 1)
 			return te__geo_launch(k, "te_k_norm_both_odd1_bf16", nblocks, nthreads);
 		if (nrows == 2)
 			return LAUNCH_T(k, a->dtype, "te_k_norm_both_odd2", nblocks, nthreads);
 		return LAUNCH_T(k, a->dtype, "te_k_norm_both_odd4", nblocks, nthreads);
 	}
-	if (casts)
-		r = te__geo_launch(k, many	   ? "te_k_norm_both4_many_cast_bf16" :
-				      nrows == 4 ? "te_k_norm_both4_cast_bf16" :
-						   "te_k_norm_both2_cast_bf16",
-				   nblocks, nthreads);
-	else if (many)
-		r = te__geo_launch(k, "te_k_norm_both4_many_bf16", nblocks, nthreads);
-	else if (nrows == 1)
-		r = te__geo_launch(k, "te_k_norm_both1_bf16", nblocks, nthreads);
-	else
-		r = nrows == 4 ? LAUNCH_T(k, a->dtype, "te_k_norm_both4", nblocks, nthreads) :
-				 LAUNCH_T(k, a->dtype, "te_k_norm_both2", nblocks, nthreads);
 	k->smem = smem;
-	return r;
+	return te__geo_launch(k, nrows == 4 ? "te_k_norm_both4_fp32" : "te_k_norm_both2_fp32",
+			      nblocks, nthreads);
 }
 
 /* a warp for each group of a row, or a block where queries have more columns than a warp holds */

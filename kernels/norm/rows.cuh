@@ -55,6 +55,27 @@ template <bool VEC> DEV int64_t column(const struct team &w, int64_t base, int j
 		     base + ((int64_t)j * TE_V + e) * w.tpr + w.t;
 }
 
+/* the sum of squares */
+DEV float sumsq8(const float v[TE_V])
+{
+	float sq[TE_V];
+
+#pragma unroll
+	for (int e = 0; e < TE_V; e++)
+		sq[e] = mul(v[e], v[e]);
+	return sum8(sq);
+}
+
+/* sums of each of N values over the lanes */
+template <int N> DEV void warp_sum_each(float v[N])
+{
+#pragma unroll
+	for (int d = 16; d; d >>= 1)
+#pragma unroll
+		for (int i = 0; i < N; i++)
+			v[i] = add(v[i], __shfl_xor_sync(0xffffffffu, v[i], d));
+}
+
 /*
  * The mean is computed from a first sum and corrected by the mean of the differences from it, so
  * that it is accurate to about the last bit of FP32. The variance is about that mean.

@@ -620,7 +620,7 @@ START_TEST(norms_fit_into_shared_memory)
 	n.cols = 8192;
 	ck_assert_str_eq(func(arch, TE_K_NORM_BOTH, &n),
 			 arch == 86 || arch == 89 ? "te_k_norm_both_odd1_bf16" :
-						    "te_k_norm_both1_bf16");
+						    "te_k_norm_once_8192_res");
 	n.q.row = n.q.col = m;
 	n.rows = 64;
 	for (n.cols = 8; n.cols <= (arch == 90 ? 4096 : 768); n.cols += 8) {
@@ -650,14 +650,14 @@ START_TEST(clusters_need_hopper)
 	FUNC(90, TE_K_NORM_FWD, f, "te_k_norm_cast_8");
 	FUNC(89, TE_K_NORM_FWD, f, "te_k_norm_cast_8");
 	f.cols = 4096;
-	FUNC(90, TE_K_NORM_FWD, f, "te_k_norm_cast_16");
+	FUNC(90, TE_K_NORM_FWD, f, "te_k_norm_cast_cluster4");
 	FUNC(89, TE_K_NORM_FWD, f, "te_k_norm_fwd_col_bf16");
 	f.cols = 8192;
-	FUNC(90, TE_K_NORM_FWD, f, "te_k_norm_fwd_col8x8_bf16");
+	FUNC(90, TE_K_NORM_FWD, f, "te_k_norm_cast_cluster8");
 	FUNC(89, TE_K_NORM_FWD, f, "te_k_norm_fwd_col_bf16");
 	f.cols = 2048;
 	f.rows = 1016;
-	FUNC(90, TE_K_NORM_FWD, f, "te_k_norm_fwd_col8x2_bf16");
+	FUNC(90, TE_K_NORM_FWD, f, "te_k_norm_cast_cluster2");
 	f.rows = 1024;
 	f.q.scaling = TE_K_SCALING_1X128;
 	FUNC(90, TE_K_NORM_FWD, f, "te_k_norm_fwd_block8_bf16");

@@ -193,7 +193,7 @@ static void check_dispatch(const struct te__cuda_features *f)
 	/* rows in registers, 16 for a column-wise store; others in the memory of a cluster */
 	ck_assert_str_eq(norm(&f->target, 1024), "te_k_norm_cast_8");
 	ck_assert_str_eq(norm(&f->target, 1020), has & TE_FEATURE_CLUSTERS ?
-			 "te_k_norm_fwd_col8x2_bf16" : "te_k_norm_fwd_col_bf16");
+			 "te_k_norm_cast_cluster2" : "te_k_norm_fwd_col_bf16");
 	te_error_clear();
 	ck_assert_int_eq(te__cuda_fp8_gemm(&dev, TE_K_SCALING_TENSOR),
 			 has & TE_FEATURE_FP8_MMA ? 0 : -EOPNOTSUPP);

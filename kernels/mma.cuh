@@ -1,6 +1,6 @@
 /*
- * mma.cuh - tensor core instructions of sm_80 and up: cp.async, ldmatrix and mma.sync; FP8 needs
- * sm_89.
+ * mma.cuh - tensor core instructions of sm_80 and up: cp.async, ldmatrix and mma.sync, and barriers
+ * of some warps; FP8 needs sm_89.
  */
 #ifndef TE_MMA_CUH
 #define TE_MMA_CUH
@@ -8,6 +8,14 @@
 #include <stdint.h>
 
 #include "kernels/begin.cuh"
+
+DEV uint32_t pack_bf16(float lo, float hi)
+{
+	uint32_t r;
+
+	asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(hi), "f"(lo));
+	return r;
+}
 
 DEV uint32_t smem_addr(const void *p)
 {
@@ -43,6 +51,12 @@ DEV void cp_async_commit(void)
 template <int N> DEV void cp_async_wait(void)
 {
 	asm volatile("cp.async.wait_group %0;" :: "n"(N) : "memory");
+}
+
+/* a barrier of N warps, the i-th such group of the block */
+template <int N> DEV void sync_warps(int i)
+{
+	asm volatile("bar.sync %0, %1;" :: "r"(i + 1), "n"(32 * N) : "memory");
 }
 
 /* four 8 x 8 matrices; lane l gives the address of row l % 8 of matrix l / 8 */

@@ -152,7 +152,6 @@ TT_DAEMON += \
 if HAVE_JANSSON
 TT_TOOLS += \
 	t/daemon/tectl \
-	t/tools/device \
 	t/tools/freeze \
 	t/tools/gpu \
 	t/tools/hfconfig \
@@ -486,10 +485,6 @@ t_tools_chunks_LDADD = $(TE_TRAIN_LDADD)
 t_tools_ckpt_LDADD = $(TE_TRAIN_LDADD)
 t_tools_ckpt_crash_LDADD = $(TE_TRAIN_LDADD)
 t_tools_data_LDADD = $(TE_TRAIN_LDADD)
-t_tools_device_LDADD = tools/lib/libtools.la $(LDADD) $(JANSSON_LIBS)
-t_tools_device_LDFLAGS = \
-	-Wl,--wrap=te_ctx_create,--wrap=te_ctx_backend \
-	-Wl,--wrap=te_ctx_device_info,--wrap=te_ctx_unref
 t_tools_freeze_LDADD = $(TE_TRAIN_LDADD)
 t_tools_gpu_LDADD = $(TE_TRAIN_LDADD)
 t_tools_gpu_LDFLAGS = -Wl,--wrap=te_backend_info,--wrap=te_device_info
@@ -653,6 +648,7 @@ EXTRA_DIST += \
 	t/kernels/attn_bwd_sm90.cc \
 	t/kernels/attn_sm90.cc \
 	t/kernels/attn_sm90.h \
+	t/kernels/attn_tile.cc \
 	t/kernels/block.cc \
 	t/kernels/emulate.sh \
 	t/kernels/fibers.h \

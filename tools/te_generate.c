@@ -170,7 +170,7 @@ static int open_model(struct run *r)
 		s = config_read(r->o.model, &cfg);
 	if (s)
 		return s;
-	s = device_for_heads(r->o.backend, cfg.head_dim, &r->ctx);
+	s = device_open(r->o.backend, &r->ctx);
 	if (!s)
 		s = model_build(r->ctx, &cfg, &r->model);
 	config_free(&cfg);

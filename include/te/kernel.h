@@ -269,7 +269,8 @@ TE_EXPORT int te_kernel_rope_backward(struct te_stream *stream, const struct te_
 
 struct te_kernel_attention_opts {
 	size_t size; /* set by the INIT macro; lets the struct grow */
-	int32_t nheads, nkv, head_dim; /* nheads a multiple of nkv; head_dim at most 256 */
+	/* nheads a multiple of nkv; head_dim at most 256, in FP32 on a GPU 128 (-EOPNOTSUPP) */
+	int32_t nheads, nkv, head_dim;
 	float scale;   /* 0: 1/sqrt(head_dim) */
 	float dropout; /* share of the probabilities that is dropped, [0,1) */
 	uint32_t tag;  /* dropout: calls of different tags drop different elements */

@@ -387,7 +387,9 @@ TE_EXPORT int te_op_qk_norm(const struct te_qk_norm_attrs *a, const char *name,
  */
 struct te_attention_attrs {
 	size_t size; /* set by TE_ATTRS or the INIT macro; lets the struct grow */
-	int32_t nheads, nkv, head_dim; /* nheads a multiple of nkv; head_dim <= 256 */
+	/* nheads a multiple of nkv; head_dim <= 256, in FP32 on a GPU 128, else plans are refused
+	 * (-EOPNOTSUPP) */
+	int32_t nheads, nkv, head_dim;
 	float scale;   /* 0: 1/sqrt(head_dim) */
 	float dropout; /* share of the probabilities that is dropped, [0,1) */
 	/* dropout: ops of different tags drop different elements; 0: the op's index */

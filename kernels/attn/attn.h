@@ -3,7 +3,8 @@
 #define TE_K_ATTN_H
 
 #define TE_K_ATTN_MAX_HEAD_DIM 256
-#define TE_K_ATTN_CUDA_HEAD_DIM 128 /* the same, for device kernels */
+#define TE_K_ATTN_CUDA_HEAD_DIM 256	 /* the same, for device kernels */
+#define TE_K_ATTN_CUDA_HEAD_DIM_FP32 128 /* and for these in FP32, without a cache */
 
 /* distances in elements between sequences, tokens and heads; the channels of a head are adjacent */
 struct te_k_strides {
@@ -46,9 +47,10 @@ struct te_k_attn_more {
  * Attention on heads, by default causal and packed: qkv T [batch, seqlen, (nheads + 2 nkv)
  * head_dim]; query head h uses key/value head h / (nheads / nkv). out T [batch, seqlen, nheads
  * head_dim]. lse [batch, nheads, seqlen]: natural log of the sum of exp(scale q.k). head_dim is 1
- * to TE_K_ATTN_MAX_HEAD_DIM, on a device TE_K_ATTN_CUDA_HEAD_DIM; scale is above 0. Probabilities
- * are dropped after normalisation (philox.h, element (head, q, k)). The number of a head is
- * te_k_attn_head(): these heads may be some of more, first_head and those after it.
+ * to TE_K_ATTN_MAX_HEAD_DIM, on a device TE_K_ATTN_CUDA_HEAD_DIM, or in FP32
+ * TE_K_ATTN_CUDA_HEAD_DIM_FP32; scale is above 0. Probabilities are dropped after normalisation
+ * (philox.h, element (head, q, k)). The number of a head is te_k_attn_head(): these heads may be
+ * some of more, first_head and those after it.
  * Tokens that are not among a row's keys, te_k_attn_keys(), change no bit of it, except that a
  * device kernel may multiply up to 127 values after its keys, and up to 127 before these, by 0, so
  * that NaN and infinities among them propagate. With softcap c above 0, a score s becomes

@@ -4,7 +4,7 @@
  *
  *  kernel       blocks                                  threads  shared
  *  attn_append  a row                                   128      0
- *  attn_cached  a row, up to 4 query heads of a key/    128      9.3 KiB
+ *  attn_cached  a row, up to 4 query heads of a key/    128      17 KiB
  *               value head, and a part of the keys
  *
  * T is FP32 or BF16, and so is the type of the cache. In attn_cached a lane has 8 channels, and as

@@ -26,14 +26,6 @@ template <int LD> DEV int tile_index(int r, int c)
 	return r * LD + (LD == 128 ? c ^ (r & 7) * 8 : c);
 }
 
-DEV uint32_t pack_bf16(float lo, float hi)
-{
-	uint32_t r;
-
-	asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(hi), "f"(lo));
-	return r;
-}
-
 /* 1 / x, rounded to nearest, for 1 <= x < 2^125: 1.0f / x without its branches */
 DEV float inverse(float x)
 {
@@ -176,11 +168,11 @@ DEV uint32_t keep8(const struct drop &d, int q, int group)
 	return bits;
 }
 
-#define KERNEL(name, threads, blocks, args, body)                                               \
+#define KERNEL(name, threads, blocks, args, ...)                                                \
 	extern "C" __global__ void __launch_bounds__(threads, blocks) name(const struct args a) \
 	{                                                                                       \
 		te_begin();                                                                     \
-		body(a);                                                                        \
+		__VA_ARGS__(a);                                                                 \
 	}
 
 #endif

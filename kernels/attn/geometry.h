@@ -11,11 +11,11 @@
 
 /*
  * Compute capability 8.6 and 8.9 have 99 KiB of shared memory a block: there, heads wider than 64
- * have fewer rows in backward, and heads wider than 96 no padding (tile_index() of dev.cuh). D is
+ * have fewer rows in backward, and heads of 97 to 128 no padding (tile_index() of dev.cuh). D is
  * the padded head_dim.
  */
 #define ATTN_NARROW(arch, D) (((arch) == 86 || (arch) == 89) && (D) > 64)
-#define ATTN_TILE_PAD(arch, D) (ATTN_NARROW(arch, D) && (D) > 96 ? 0 : ATTN_PAD)
+#define ATTN_TILE_PAD(arch, D) (ATTN_NARROW(arch, D) && (D) == 128 ? 0 : ATTN_PAD)
 
 /* attn/tile.cuh: rows of a block, warps of a block */
 #define ATTN_ROWS 128
@@ -28,7 +28,21 @@
 #define ATTN_SMALL_M_ROWS 64
 #define ATTN_SMALL_M_WARPS 4
 
+/*
+ * attn/wide.cu, for a D of 256. In backward, SPLIT warps share rows, and SPLIT times COLS / SPLIT
+ * columns are a tile.
+ */
+#define ATTN_WIDE_D 256
+#define ATTN_WIDE_STAGES(arch) ((arch) >= 90 ? 2 : 1)
+#define ATTN_WIDE_ROWS(arch) (ATTN_NARROW(arch, ATTN_WIDE_D) ? 64 : 128)
+#define ATTN_WIDE_WARPS(arch) (ATTN_WIDE_ROWS(arch) / 16)
+#define ATTN_WIDE_SPLIT 2
+#define ATTN_WIDE_BWD_ROWS(arch) (ATTN_NARROW(arch, ATTN_WIDE_D) ? 32 : 64)
+#define ATTN_WIDE_BWD_COLS(arch) (ATTN_NARROW(arch, ATTN_WIDE_D) ? 32 : ATTN_COLS)
+#define ATTN_WIDE_BWD_WARPS(arch) (ATTN_WIDE_BWD_ROWS(arch) / 16 * ATTN_WIDE_SPLIT)
+
 /* attn/strip.cuh */
+#define ATTN_STRIP_MAX_D 128
 #define ATTN_STRIP_ROWS 16
 #define ATTN_STRIP_WARPS 4
 

@@ -14,10 +14,11 @@
 #define MAX_STRIPS (4 * SMALL_M_BLOCKS) /* with more, _small_m is as fast */
 #define MAX_STRIDE (1 << 24) /* elements of a row: offsets within a tile are 32-bit */
 #define MAX_GRID_Y 65535
+#define LEAST_ROWS 32 /* blocks of strips, which are for few rows, have fewer */
 
 enum { FWD, DKV, DQ, PASSES };
 
-/* the functions of attn.cu by padded head_dim, ascending */
+/* the functions of attn.cu, more.cu and wide.cu by padded head_dim, ascending */
 static const struct {
 	int head_dim;
 	const char *func[PASSES], *func_drop[PASSES], *func_more[PASSES], *func_small_m[PASSES];
@@ -34,6 +35,8 @@ static const struct {
 	ROW(96)
 	ROW(128)
 #undef ROW
+	{ ATTN_WIDE_D, FUNCS(256, ""), FUNCS(256, "_more"), FUNCS(256, "_more"), FUNCS(256, ""),
+	  NULL, NULL },
 #undef FUNCS
 }, fp32[] = {
 #define ROW(D)                                                                             \
@@ -49,21 +52,22 @@ static const struct {
 #undef ROW
 };
 
+/* most: the largest head_dim */
 static int check(int32_t dtype, int64_t batch, int64_t seqlen, int32_t nheads, int32_t nkv,
-		 int32_t head_dim, float scale, uintptr_t pointers)
+		 int32_t head_dim, int32_t most, float scale, uintptr_t pointers)
 {
 	if (dtype != TE_DTYPE_FP32 && dtype != TE_DTYPE_BF16)
 		return te__fail(-EINVAL, "attention on cuda takes FP32 and BF16, not %s",
 				te_dtype_name((enum te_dtype)dtype));
-	if (head_dim < 1 || head_dim > TE_K_ATTN_CUDA_HEAD_DIM)
-		return te__fail(-EOPNOTSUPP, "attention on cuda takes a head_dim of 1 to %d, not "
-				"%d", TE_K_ATTN_CUDA_HEAD_DIM, head_dim);
+	if (head_dim < 1 || head_dim > most)
+		return te__fail(-EOPNOTSUPP, "attention on cuda takes a head_dim of 1 to %d in %s, "
+				"not %d", most, te_dtype_name((enum te_dtype)dtype), head_dim);
 	if (nkv < 1 || nheads < nkv || nheads % nkv)
 		return te__fail(-EINVAL,
 				"attention: %d query heads are no multiple of %d key heads",
 				nheads, nkv);
 	if (((int64_t)nheads + 2 * (int64_t)nkv) * head_dim > MAX_STRIDE ||
-	    batch * nheads > INT32_MAX || seqlen > MAX_GRID_Y * ATTN_SMALL_M_ROWS)
+	    batch * nheads > INT32_MAX || seqlen > MAX_GRID_Y * LEAST_ROWS)
 		return te__fail(-EINVAL, "attention on cuda: too large a shape");
 	if (!(scale > 0.0f))
 		return te__fail(-EINVAL, "attention takes a scale above 0");
@@ -83,13 +87,19 @@ static int refuse_new(bool has_new)
 				     "full, on packed heads");
 }
 
+static int32_t most_of(int32_t dtype)
+{
+	return dtype == TE_DTYPE_BF16 ? TE_K_ATTN_CUDA_HEAD_DIM : TE_K_ATTN_CUDA_HEAD_DIM_FP32;
+}
+
 static int check_bwd(const struct te_k_attn_bwd *a)
 {
 	const int r = refuse_new(TE_K_ATTN_HAS_NEW(a));
 
 	if (r)
 		return r;
-	return check(a->dtype, a->batch, a->seqlen, a->nheads, a->nkv, a->head_dim, a->scale,
+	return check(a->dtype, a->batch, a->seqlen, a->nheads, a->nkv, a->head_dim,
+		     most_of(a->dtype), a->scale,
 		     (uintptr_t)a->qkv | (uintptr_t)a->out | (uintptr_t)a->dout |
 			     (uintptr_t)a->dqkv);
 }
@@ -102,6 +112,7 @@ static int is_strips(int32_t dtype, int64_t batch, int64_t seqlen, int32_t nhead
 		     uint32_t threshold, bool more)
 {
 	return dtype == TE_DTYPE_BF16 && !threshold && !more && head_dim % 8 == 0 &&
+	       head_dim <= ATTN_STRIP_MAX_D &&
 	       batch * nheads <= MAX_STRIPS &&
 	       batch * nheads * ceil_div(seqlen, ATTN_STRIP_ROWS) <= MAX_STRIPS;
 }
@@ -150,6 +161,46 @@ static int warps_of(int pass, int arch, int d, bool drop, bool more)
 	return more ? ATTN_MORE_BWD_WARPS(arch, d) : ATTN_BWD_WARPS(arch, d);
 }
 
+/* The following set threads and shared memory of a block, and return its rows. */
+
+/* wide.cu */
+static int wide(int pass, int arch, bool more, struct te__geometry *ret)
+{
+	const int stages = ATTN_WIDE_STAGES(arch), cols = ATTN_WIDE_BWD_COLS(arch);
+	const int rows = pass == FWD ? ATTN_WIDE_ROWS(arch) : ATTN_WIDE_BWD_ROWS(arch);
+	const int nbytes = (ATTN_WIDE_D + ATTN_TILE_PAD(arch, ATTN_WIDE_D)) * 2;
+	const int part = rows * (cols + ATTN_PAD) * 2; /* dS or P */
+	int n;
+
+	if (pass == FWD)
+		n = (rows + 2 * stages * ATTN_COLS) * nbytes;
+	else
+		n = (2 * rows + 2 * stages * cols) * nbytes + part;
+	if (pass == DKV)
+		n += part + (more ? 3 : 2) * stages * cols * 4;
+	ret->block[0] = 32 * (pass == FWD ? ATTN_WIDE_WARPS(arch) : ATTN_WIDE_BWD_WARPS(arch));
+	ret->smem = (unsigned)n;
+	return rows;
+}
+
+/* attn.cu and more.cu; d: padded head_dim */
+static int narrow(int pass, int arch, int d, bool drop, bool more, bool small,
+		  struct te__geometry *ret)
+{
+	const int rows = small	     ? ATTN_SMALL_M_ROWS :
+			 pass == FWD ? ATTN_ROWS :
+				       ATTN_BWD_ROWS(arch, d);
+
+	ret->block[0] = 32u * (unsigned)(small ? ATTN_SMALL_M_WARPS :
+					 warps_of(pass, arch, d, drop, more));
+	/* Q, or two row operands; two stages of two column operands; dkv: lse, delta and, with
+	 * more, first keys */
+	ret->smem = (unsigned)(((pass == FWD ? 1 : 2) * rows + 4 * ATTN_COLS) *
+				       (d + ATTN_TILE_PAD(arch, d)) * 2 +
+			       (pass == DKV ? (more ? 3 : 2) * 2 * ATTN_COLS * 4 : 0));
+	return rows;
+}
+
 /* nx: the same, of the whole batch */
 static void tiles(int pass, int32_t dtype, int64_t nx, int64_t seqlen, int32_t head_dim,
 		  uint32_t threshold, bool more, struct te__geometry *ret)
@@ -163,20 +214,13 @@ static void tiles(int pass, int32_t dtype, int64_t nx, int64_t seqlen, int32_t h
 			i++;
 		d = bf16[i].head_dim;
 		small = !threshold && !more && nx * ceil_div(seqlen, ATTN_ROWS) <= SMALL_M_BLOCKS;
-		rows = small	   ? ATTN_SMALL_M_ROWS :
-		       pass == FWD ? ATTN_ROWS :
-				     ATTN_BWD_ROWS(arch, d);
+		rows = d == ATTN_WIDE_D ?
+			       wide(pass, arch, more || threshold, ret) :
+			       narrow(pass, arch, d, threshold, more, small, ret);
 		ret->func = more      ? bf16[i].func_more[pass] :
 			    threshold ? bf16[i].func_drop[pass] :
 			    small     ? bf16[i].func_small_m[pass] :
 					bf16[i].func[pass];
-		ret->block[0] = 32u * (unsigned)(small ? ATTN_SMALL_M_WARPS :
-						 warps_of(pass, arch, d, threshold, more));
-		/* Q, or two row operands; two stages of two column operands; dkv: lse, delta and,
-		 * with more, first keys */
-		ret->smem = (unsigned)(((pass == FWD ? 1 : 2) * rows + 4 * ATTN_COLS) *
-					       (d + ATTN_TILE_PAD(arch, d)) * 2 +
-				       (pass == DKV ? (more ? 3 : 2) * 2 * ATTN_COLS * 4 : 0));
 	} else {
 		while (fp32[i].head_dim < head_dim)
 			i++;
@@ -200,7 +244,8 @@ int te__geo_attn_fwd(const void *args, struct te__geometry *ret)
 	int r = refuse_new(TE_K_ATTN_HAS_NEW(a));
 
 	if (!r)
-		r = check(a->dtype, a->batch, a->seqlen, a->nheads, a->nkv, a->head_dim, a->scale,
+		r = check(a->dtype, a->batch, a->seqlen, a->nheads, a->nkv, a->head_dim,
+			  most_of(a->dtype), a->scale,
 			  (uintptr_t)a->qkv | (uintptr_t)a->out);
 
 	if (r)
@@ -315,7 +360,8 @@ int te__geo_attn_bwd_sinks(const void *args, struct te__geometry *ret)
 static int geo_cached(const struct te_k_attn_cached *a, const char *const funcs[2][2],
 		      int64_t nblocks, struct te__geometry *ret)
 {
-	int r = check(a->dtype, 1, a->rows, a->nheads, a->nkv, a->head_dim, a->scale, 0);
+	int r = check(a->dtype, 1, a->rows, a->nheads, a->nkv, a->head_dim,
+		      TE_K_ATTN_CUDA_HEAD_DIM, a->scale, 0);
 
 	if (!r && a->cache_dtype != TE_DTYPE_FP32 && a->cache_dtype != TE_DTYPE_BF16)
 		r = te__fail(-EINVAL, "attention on cuda takes caches of FP32 and BF16, not %s",
@@ -357,14 +403,17 @@ int te__geo_attn_step(const void *args, struct te__geometry *ret)
 {
 	const struct te_k_attn_step *step = args;
 	const struct te_k_attn_cached *a = &step->c;
-	int r = check(a->dtype, 1, a->rows, a->nheads, a->nkv, a->head_dim, a->scale, 0);
+	int r = check(a->dtype, 1, a->rows, a->nheads, a->nkv, a->head_dim,
+		      TE_K_ATTN_CUDA_HEAD_DIM, a->scale, 0);
 
 	if (r)
 		return r;
 	if (!(ret->target.features & TE_FEATURE_CLUSTERS) || a->head_dim % 16 ||
-	    a->dtype != TE_DTYPE_BF16 || a->cache_dtype != TE_DTYPE_BF16)
+	    a->head_dim > TE_K_ATTN_STEP_CUDA_HEAD_DIM || a->dtype != TE_DTYPE_BF16 ||
+	    a->cache_dtype != TE_DTYPE_BF16)
 		return te__fail(-TE_EKERNEL, "attention to a cache with rope needs clusters, BF16 "
-				"and a head_dim that is a multiple of 16");
+				"and a head_dim that is a multiple of 16 and at most %d",
+				TE_K_ATTN_STEP_CUDA_HEAD_DIM);
 	ret->smem = a->head_dim > 64 ? ATTN_STEP_SMEM(128) : ATTN_STEP_SMEM(64);
 	return te__geo_launch(ret, a->head_dim > 64 ? "te_k_attn_step_128_bf16" :
 						      "te_k_attn_step_64_bf16",

@@ -10,6 +10,8 @@
  *   dkv  grid (batch nkv, ceil(T / 128)), 128 threads up to D = 64, else 256, 512 rows + 1 KiB
  *   dq   grid (batch nheads, ceil(T / 128)), threads as dkv, 512 rows
  *
+ * These are for a D of up to 128; attn/wide.cu has others for 256, where a second stage of columns
+ * does not fit or warps share rows.
  * Compute capability 8.6 and 8.9: dkv and dq of D > 64 have 64 rows and 128 threads (geometry.h).
  * _small_m is for grids that would leave half of the multiprocessors idle: 64 rows instead of 128,
  * 128 threads, and 64 (forward) or 128 (backward) rows of shared memory less.
@@ -113,6 +115,23 @@ DEV void mma_abt(float (&s)[MT][NT][4], const uint32_t (&a)[MT][D / 16][4], uint
 		mma_abt_step<LD>(s, [&](int i) -> auto & { return a[i][k]; }, along<LD>(b_addr, k));
 }
 
+/* acc += p b for 16 rows of b, of 8 N elements: a[i] is the operand of 16 rows of p */
+template <int LD, int MT, int N>
+DEV void mma_pb_step(float (&acc)[MT][N][4], const uint32_t (&a)[MT][4], uint32_t b_addr)
+{
+#pragma unroll
+	for (int j = 0; j < N / 2; j++) {
+		uint32_t b[4];
+
+		ldmatrix_trans(b, along<LD>(b_addr, j));
+#pragma unroll
+		for (int i = 0; i < MT; i++) {
+			mma(acc[i][2 * j], a[i], b[0], b[1]);
+			mma(acc[i][2 * j + 1], a[i], b[2], b[3]);
+		}
+	}
+}
+
 /* acc += bf16(p) b for b of 8 NT rows of D elements */
 template <int D, int MT, int NT>
 DEV void mma_pb(float (&acc)[MT][D / 8][4], const float (&p)[MT][NT][4], uint32_t b_addr)
@@ -132,18 +151,38 @@ DEV void mma_pb(float (&acc)[MT][D / 8][4], const float (&p)[MT][NT][4], uint32_
 			a[i][2] = pack_bf16(hi[0], hi[1]);
 			a[i][3] = pack_bf16(hi[2], hi[3]);
 		}
-#pragma unroll
-		for (int j = 0; j < D / 16; j++) {
-			uint32_t b[4];
-
-			ldmatrix_trans(b, along<LD>(b_addr, j) + k * 16 * LD * 2);
-#pragma unroll
-			for (int i = 0; i < MT; i++) {
-				mma(acc[i][2 * j], a[i], b[0], b[1]);
-				mma(acc[i][2 * j + 1], a[i], b[2], b[3]);
-			}
-		}
+		mma_pb_step<LD>(acc, a, b_addr + k * 16 * LD * 2);
 	}
+}
+
+/* acc += p b for p of COLS columns in shared memory, PITCH elements per row */
+template <int D, int COLS, int PITCH, int MT, int N>
+DEV void mma_pb(float (&acc)[MT][N][4], uint32_t p_addr, uint32_t b_addr)
+{
+	constexpr int LD = D + ATTN_TILE_PAD(TE_ARCH, D);
+
+#pragma unroll
+	for (int k = 0; k < COLS / 16; k++) {
+		uint32_t a[MT][4];
+
+#pragma unroll
+		for (int i = 0; i < MT; i++)
+			ldmatrix(a[i], p_addr + (i * 16 * PITCH + k * 16) * 2);
+		mma_pb_step<LD>(acc, a, b_addr + k * 16 * LD * 2);
+	}
+}
+
+/* scores of 16 MT rows to shared memory in BF16, PITCH elements per row */
+template <int PITCH, int MT, int NT> DEV void put_scores(uint16_t *to, const float (&s)[MT][NT][4])
+{
+#pragma unroll
+	for (int i = 0; i < MT; i++)
+#pragma unroll
+		for (int j = 0; j < NT; j++)
+#pragma unroll
+			for (int e = 0; e < 2; e++)
+				*(uint32_t *)(to + (i * 16 + e * 8 + QUAD) * PITCH + j * 8 + PAIR) =
+					pack_bf16(s[i][j][2 * e], s[i][j][2 * e + 1]);
 }
 
 /* ROWS rows of hd elements to shared memory; rows from nrows on and columns from hd on are zeros */
@@ -171,19 +210,19 @@ DEV void load_tile(uint16_t *s, const uint16_t *g, int stride, int nrows, int hd
 }
 
 /*
- * Store the 16 MT rows of a warp, times f, through its own shared memory, as rows of hd elements at
- * g, if that is not NULL. They stay in the shared memory.
+ * Store the 8 N columns of 16 MT rows of a warp, times f, through its own shared memory, as rows of
+ * hd elements at g, if that is not NULL. They stay in the shared memory.
  */
-template <int D, int MT>
+template <int D, int MT, int N>
 DEV void store_rows(uint16_t *g, int stride, int nrows, int hd, uint16_t *s,
-		   const float (&acc)[MT][D / 8][4], const float (&f)[MT][2])
+		   const float (&acc)[MT][N][4], const float (&f)[MT][2])
 {
-	constexpr int LD = D + ATTN_TILE_PAD(TE_ARCH, D), CHUNKS = D / 8;
+	constexpr int LD = D + ATTN_TILE_PAD(TE_ARCH, D), CHUNKS = N;
 
 #pragma unroll
 	for (int i = 0; i < MT; i++)
 #pragma unroll
-		for (int j = 0; j < D / 8; j++)
+		for (int j = 0; j < N; j++)
 #pragma unroll
 			for (int e = 0; e < 2; e++)
 				*(uint32_t *)(s + tile_index<LD>(i * 16 + e * 8 + QUAD,
@@ -202,8 +241,8 @@ DEV void store_rows(uint16_t *g, int stride, int nrows, int hd, uint16_t *s,
 					*(const uint4 *)(s + tile_index<LD>(r, c));
 		}
 	} else {
-		for (int i = LANE; i < 16 * MT * D; i += 32) {
-			int r = i / D, c = i % D;
+		for (int i = LANE; i < 16 * MT * 8 * N; i += 32) {
+			int r = i / (8 * N), c = i % (8 * N);
 
 			if (r < nrows && c < hd)
 				g[(int64_t)r * stride + c] = s[tile_index<LD>(r, c)];
@@ -291,7 +330,11 @@ template <int MT> struct first_keys {
 	}
 };
 
-template <int D, int WARPS, int MT, bool DROP, bool MORE = false>
+/*
+ * If STAGES is 1, the values of a tile arrive while its scores are computed, and the next keys
+ * while its results are.
+ */
+template <int D, int WARPS, int MT, bool DROP, bool MORE = false, int STAGES = 2>
 DEV void fwd_bf16(const struct te_k_attn_fwd &a)
 {
 	constexpr int LD = D + ATTN_TILE_PAD(TE_ARCH, D);
@@ -310,28 +353,38 @@ DEV void fwd_bf16(const struct te_k_attn_fwd &a)
 	const uint16_t *gv = gk + (int64_t)a.nkv * hd;
 	const float scale = MORE ? scale_of(a) : a.scale, scale2 = scale * LOG2E;
 	const struct drop drop = drop_of(a, blockIdx.x);
-	uint16_t *sq = (uint16_t *)te_smem, *sk = sq + BM * LD, *sv = sk + 2 * BN * LD;
+	uint16_t *sq = (uint16_t *)te_smem, *sk = sq + BM * LD, *sv = sk + STAGES * BN * LD;
 	uint16_t *wsq = sq + WARP * MT * 16 * LD;
 	uint32_t q[Q_IN_REGS ? MT : 1][Q_IN_REGS ? D / 16 : 1][4];
 	float acc[MT][D / 8][4], m[MT][2], l[MT][2];
 	struct first_keys<MT> keys;
 
+	/* tile n of keys or of values */
+	const auto load = [&](uint16_t *s, const uint16_t *g, int n) {
+		load_tile<BN, D, WARPS * 32>(s + (n & (STAGES - 1)) * BN * LD,
+					     g + (int64_t)n * BN * stride, stride, T - n * BN, hd);
+	};
+	/* with one stage: the values of tile n have arrived, and no warp reads its keys any more */
+	const auto await_values = [&](int n) {
+		if (STAGES > 1)
+			return;
+		cp_async_wait<0>();
+		__syncthreads();
+		if (n + 1 < ntiles)
+			load(sk, gk, n + 1);
+		cp_async_commit();
+	};
+
 	if (noop_set(a.q.noop))
 		return;
 	out_scale_inv(a.q);
 	load_tile<BM, D, WARPS * 32>(sq, base + (int64_t)q0 * stride + h * hd, stride, T - q0, hd);
-	if constexpr (MORE) {
-		const int64_t at = (int64_t)first * BN * stride;
-		const int to = (first & 1) * BN * LD;
-
-		load_tile<BN, D, WARPS * 32>(sk + to, gk + at, stride, T - first * BN, hd);
-		load_tile<BN, D, WARPS * 32>(sv + to, gv + at, stride, T - first * BN, hd);
-		keys.find(a, b, wq);
-	} else {
-		load_tile<BN, D, WARPS * 32>(sk, gk, stride, T, hd);
-		load_tile<BN, D, WARPS * 32>(sv, gv, stride, T, hd);
-	}
+	load(sk, gk, first);
+	if (STAGES > 1)
+		load(sv, gv, first);
 	cp_async_commit();
+	if constexpr (MORE)
+		keys.find(a, b, wq);
 	clear(acc);
 #pragma unroll
 	for (int i = 0; i < MT; i++)
@@ -341,19 +394,18 @@ DEV void fwd_bf16(const struct te_k_attn_fwd &a)
 			l[i][e] = 0.0f;
 		}
 	for (int n = first; n < ntiles; n++) {
-		const int k0 = n * BN, at = (n & 1) * BN * LD;
+		const int k0 = n * BN, at = (n & (STAGES - 1)) * BN * LD;
 		float s[MT][NT][4];
 
 		/* tile n has arrived, and no warp reads tile n - 1 any more */
 		cp_async_wait<0>();
 		__syncthreads();
-		if (n + 1 < ntiles) {
-			const int next = k0 + BN, to = (n + 1 & 1) * BN * LD;
-
-			load_tile<BN, D, WARPS * 32>(sk + to, gk + (int64_t)next * stride, stride,
-						     T - next, hd);
-			load_tile<BN, D, WARPS * 32>(sv + to, gv + (int64_t)next * stride, stride,
-						     T - next, hd);
+		if (STAGES == 1) {
+			load(sv, gv, n);
+			cp_async_commit();
+		} else if (n + 1 < ntiles) {
+			load(sk, gk, n + 1);
+			load(sv, gv, n + 1);
 			cp_async_commit();
 		}
 		if (Q_IN_REGS && n == first)
@@ -365,10 +417,10 @@ DEV void fwd_bf16(const struct te_k_attn_fwd &a)
 						ldmatrix(q[i][k],
 							 along<LD>(tile_addr<LD>(wsq), k) +
 								 i * 16 * LD * 2);
-		if (!full && k0 > wq + MT * 16 - 1)
+		if ((!full && k0 > wq + MT * 16 - 1) || (MORE && k0 + BN <= keys.least)) {
+			await_values(n);
 			continue;
-		if (MORE && k0 + BN <= keys.least)
-			continue;
+		}
 		clear(s);
 		if constexpr (Q_IN_REGS)
 			mma_abt<D>(s, q, tile_addr_nk<LD>(sk + at));
@@ -462,6 +514,7 @@ DEV void fwd_bf16(const struct te_k_attn_fwd &a)
 						if (!(bits[i] >> (4 * j + c) & 1))
 							s[i][j][c] = 0.0f;
 		}
+		await_values(n);
 		mma_pb<D>(acc, s, tile_addr<LD>(sv + at));
 	}
 #pragma unroll
@@ -477,8 +530,8 @@ DEV void fwd_bf16(const struct te_k_attn_fwd &a)
 					m[i][e] * scale + logf(l[i][e]);
 			l[i][e] = (DROP ? drop_scale(a.threshold) : 1.0f) / l[i][e];
 		}
-	store_rows<D, MT>(a.out ? (uint16_t *)a.out + ((b * T + wq) * a.nheads + h) * hd : NULL,
-			  a.nheads * hd, T - wq, hd, wsq, acc, l);
+	store_rows<D>(a.out ? (uint16_t *)a.out + ((b * T + wq) * a.nheads + h) * hd : NULL,
+		      a.nheads * hd, T - wq, hd, wsq, acc, l);
 	if (quantizes(a.q))
 		quantize_rows<16 * MT, D>(a.q, a.batch * T, a.nheads * hd, b * T + wq, h * hd,
 					  T - wq, hd, rows_at<LD>{ wsq });
@@ -492,14 +545,17 @@ DEV void fwd_bf16(const struct te_k_attn_fwd &a)
  *   dq        queries    keys       q k^T         dout v^T       dq
  *
  * The columns of dkv are the queries of all heads of the group, head by head. NC columns of a tile
- * of 64 are in registers at a time. Rows and columns beyond the sequence are zeros in every
- * operand, so that they add zero.
+ * of BC are in registers at a time. Rows and columns beyond the sequence are zeros in every
+ * operand, so that they add zero. With a SPLIT above 1, as many warps share rows: each computes NC
+ * columns of scores and a part of the sums' columns, and they exchange ds and p through shared
+ * memory.
  */
-template <bool DKV, int D, int WARPS, int MT, int NC, bool DROP, bool MORE = false>
+template <bool DKV, int D, int WARPS, int MT, int NC, bool DROP, bool MORE = false,
+	  int BC = ATTN_COLS, int STAGES = 2, int SPLIT = 1>
 DEV void bwd_bf16(const struct te_k_attn_bwd &a)
 {
-	constexpr int LD = D + ATTN_TILE_PAD(TE_ARCH, D);
-	constexpr int BR = WARPS * MT * 16, BC = ATTN_COLS, NT = NC / 8;
+	constexpr int LD = D + ATTN_TILE_PAD(TE_ARCH, D), PITCH = BC + ATTN_PAD, DW = D / SPLIT;
+	constexpr int BR = WARPS / SPLIT * MT * 16, NT = NC / 8;
 	constexpr int THREADS = WARPS * 32;
 	const int T = (int)a.seqlen, hd = a.head_dim, group = a.nheads / a.nkv;
 	const int qstride = (a.nheads + 2 * a.nkv) * hd, ostride = a.nheads * hd;
@@ -507,7 +563,7 @@ DEV void bwd_bf16(const struct te_k_attn_bwd &a)
 	const int rowhead = blockIdx.x % nrowheads, kvhead = DKV ? rowhead : rowhead / group;
 	const int64_t b = blockIdx.x / nrowheads;
 	const int r0 = (DKV ? blockIdx.y : gridDim.y - 1 - blockIdx.y) * BR;
-	const int wr = r0 + WARP * MT * 16;
+	const int wrow = WARP / SPLIT * MT * 16, wr = r0 + wrow, part = WARP % SPLIT;
 	const bool full = MORE && a.full;
 	const int first = MORE && !DKV ? least_first_key(a, b, r0, BR) / BC * BC :
 			  DKV && !full ? r0 :
@@ -526,17 +582,21 @@ DEV void bwd_bf16(const struct te_k_attn_bwd &a)
 	const float keep_scale = DROP ? drop_scale(a.threshold) : 1.0f;
 	struct drop drop = drop_of(a, 0);
 	uint16_t *sa0 = (uint16_t *)te_smem, *sa1 = sa0 + BR * LD;
-	uint16_t *sb0 = sa1 + BR * LD, *sb1 = sb0 + 2 * BC * LD;
-	float *scol = (float *)(sb1 + 2 * BC * LD); /* dkv: [stage][lse, delta][BC] */
-	int *sfirst = (int *)(scol + 2 * 2 * BC);   /* dkv, MORE: [stage][BC] */
-	uint16_t *wsa0 = sa0 + WARP * MT * 16 * LD, *wsa1 = sa1 + WARP * MT * 16 * LD;
-	float acc0[MT][D / 8][4], acc1[DKV ? MT : 1][DKV ? D / 8 : 1][4];
+	uint16_t *sb0 = sa1 + BR * LD, *sb1 = sb0 + STAGES * BC * LD;
+	uint16_t *sds = sb1 + STAGES * BC * LD; /* SPLIT: [BR][PITCH] */
+	uint16_t *sp = sds + (SPLIT > 1 ? BR * PITCH : 0); /* dkv, SPLIT: the same */
+	/* dkv: [stage][lse, delta][BC] */
+	float *scol = (float *)(sp + (SPLIT > 1 && DKV ? BR * PITCH : 0));
+	int *sfirst = (int *)(scol + STAGES * 2 * BC); /* dkv, MORE: [stage][BC] */
+	uint16_t *wsa0 = sa0 + wrow * LD, *wsa1 = sa1 + wrow * LD;
+	uint16_t *wsds = sds + wrow * PITCH, *wsp = sp + wrow * PITCH;
+	float acc0[MT][DW / 8][4], acc1[DKV ? MT : 1][DKV ? DW / 8 : 1][4];
 	float lse2[MT][2], delta[MT][2]; /* dq: of the rows */
 	struct first_keys<MT> keys;	 /* dq, MORE */
 
 	const auto load_columns = [&](int n) {
 		const int head = head0 + n / per_head, c0 = first + n % per_head * BC;
-		const int to = (n & 1) * BC * LD;
+		const int stage = n & (STAGES - 1), to = stage * BC * LD;
 
 		if (DKV) {
 			load_tile<BC, D, THREADS>(sb0 + to, qkv + (int64_t)c0 * qstride + head * hd,
@@ -550,11 +610,11 @@ DEV void bwd_bf16(const struct te_k_attn_bwd &a)
 				const float *src = (threadIdx.x < BC ? a.lse : a.delta) +
 						   (b * a.nheads + head) * T + c0;
 
-				cp_async4(smem_addr(scol + (n & 1) * 2 * BC + threadIdx.x),
+				cp_async4(smem_addr(scol + stage * 2 * BC + threadIdx.x),
 					  ok ? src + c : src, ok ? 4 : 0);
 			}
 			if (MORE && threadIdx.x < BC)
-				sfirst[(n & 1) * BC + threadIdx.x] =
+				sfirst[stage * BC + threadIdx.x] =
 					first_key(a, b, min(c0 + (int)threadIdx.x, T - 1));
 		} else {
 			load_tile<BC, D, THREADS>(sb0 + to, k + (int64_t)c0 * qstride, qstride,
@@ -590,17 +650,23 @@ DEV void bwd_bf16(const struct te_k_attn_bwd &a)
 	clear(acc0);
 	clear(acc1);
 	for (int n = 0; n < ntiles; n++) {
-		const int c0 = first + n % per_head * BC, stage = n & 1;
+		const int c0 = first + n % per_head * BC, stage = n & (STAGES - 1);
 
+		if (STAGES == 1 && n) {
+			__syncthreads();
+			load_columns(n);
+		}
 		/* tile n has arrived, and no warp reads tile n - 1 any more */
 		cp_async_wait<0>();
 		__syncthreads();
-		if (n + 1 < ntiles)
+		if (STAGES > 1 && n + 1 < ntiles)
 			load_columns(n + 1);
 		drop.head = drop_head(a, (uint32_t)(b * a.nheads + head0 + n / per_head));
 #pragma unroll 1
-		for (int c1 = 0; c1 < BC; c1 += NC) {
+		for (int c1 = part * NC; c1 < BC; c1 += NC * SPLIT) {
 			const int col0 = c0 + c1;
+			/* columns that decide, for all warps of the rows, if there are scores */
+			const int lo = SPLIT > 1 ? c0 : col0, hi = lo + (SPLIT > 1 ? BC : NC);
 			const uint16_t *b0 = sb0 + (stage * BC + c1) * LD;
 			const uint16_t *b1 = sb1 + (stage * BC + c1) * LD;
 			const float *cols = scol + stage * 2 * BC + c1 + PAIR;
@@ -608,9 +674,9 @@ DEV void bwd_bf16(const struct te_k_attn_bwd &a)
 			float s[MT][NT][4], dp[MT][NT][4];
 			uint32_t bits[MT];
 
-			if (!full && (DKV ? col0 + NC - 1 < wr : col0 > wr + MT * 16 - 1))
+			if (!full && (DKV ? hi - 1 < wr : lo > wr + MT * 16 - 1))
 				continue;
-			if (MORE && !DKV && col0 + NC <= keys.least)
+			if (MORE && !DKV && hi <= keys.least)
 				continue;
 			clear(s);
 			clear(dp);
@@ -698,13 +764,33 @@ DEV void bwd_bf16(const struct te_k_attn_bwd &a)
 						dp[i][j][c] = g;
 					}
 			}
-			if constexpr (DKV)
+			if constexpr (SPLIT > 1) {
+				const int at = stage * BC * LD + part * DW;
+
+				put_scores<PITCH>(wsds + c1, dp);
+				if (DKV)
+					put_scores<PITCH>(wsp + c1, s);
+				sync_warps<SPLIT>(WARP / SPLIT);
+				if constexpr (DKV)
+					mma_pb<D, BC, PITCH>(acc1, tile_addr<PITCH>(wsp),
+							     tile_addr<LD>(sb1 + at));
+				mma_pb<D, BC, PITCH>(acc0, tile_addr<PITCH>(wsds),
+						     tile_addr<LD>(sb0 + at));
+				continue;
+			} else if constexpr (DKV) {
 				mma_pb<D>(acc1, s, tile_addr<LD>(b1));
-			mma_pb<D>(acc0, dp, tile_addr<LD>(b0));
+			}
+			if constexpr (SPLIT == 1)
+				mma_pb<D>(acc0, dp, tile_addr<LD>(b0));
 		}
 	}
+	if (SPLIT > 1) {
+		__syncthreads(); /* no warp reads the rows any more */
+		wsa0 += part * DW;
+		wsa1 += part * DW;
+	}
 
-	uint16_t *dqkv = (uint16_t *)a.dqkv + (b * T + wr) * qstride;
+	uint16_t *dqkv = (uint16_t *)a.dqkv + (b * T + wr) * qstride + part * DW;
 	float f0[MT][2], f1[MT][2];
 
 #pragma unroll
@@ -714,11 +800,11 @@ DEV void bwd_bf16(const struct te_k_attn_bwd &a)
 			f0[i][e] = a.scale;
 			f1[i][e] = keep_scale;
 		}
-	store_rows<D, MT>(dqkv + (DKV ? a.nheads + kvhead : rowhead) * hd, qstride, T - wr, hd,
-			  wsa0, acc0, f0);
+	store_rows<D>(dqkv + (DKV ? a.nheads + kvhead : rowhead) * hd, qstride, T - wr,
+		      hd - part * DW, wsa0, acc0, f0);
 	if constexpr (DKV)
-		store_rows<D, MT>(dqkv + (a.nheads + a.nkv + kvhead) * hd, qstride, T - wr, hd,
-				  wsa1, acc1, f1);
+		store_rows<D>(dqkv + (a.nheads + a.nkv + kvhead) * hd, qstride, T - wr,
+			      hd - part * DW, wsa1, acc1, f1);
 }
 
 /* tiles of 16 rows of each warp */

@@ -30,7 +30,8 @@ static int attention_check(const struct te_op *op)
 
 int te__op_check_heads(const struct te_op *op, const struct te_ctx *ctx, enum te_dtype dtype)
 {
-	const int32_t most = TE_K_ATTN_CUDA_HEAD_DIM;
+	const int32_t most = dtype == TE_DTYPE_FP32 ? TE_K_ATTN_CUDA_HEAD_DIM_FP32 :
+						      TE_K_ATTN_CUDA_HEAD_DIM;
 	struct te_device_info dev = TE_DEVICE_INFO_INIT;
 	int32_t head_dim;
 	int r, narrow;
@@ -52,9 +53,9 @@ int te__op_check_heads(const struct te_op *op, const struct te_ctx *ctx, enum te
 				FP32_WIDE_NBYTES >> 10, dev.backend, dev.index, dev.name,
 				(int)(dev.block_smem_nbytes >> 10), FP32_NARROW);
 	return r ? r : te__fail(-EOPNOTSUPP, "attention %s: head_dim is %d, but kernels of %s %d, "
-				"%s, take at most %d; the backend host takes %d", op->name,
-				head_dim, dev.backend, dev.index, dev.name, most,
-				TE_K_ATTN_MAX_HEAD_DIM);
+				"%s, take at most %d in %s; the backend host takes %d, and so does "
+				"the recipe bf16", op->name, head_dim, dev.backend, dev.index,
+				dev.name, most, te_dtype_name(dtype), TE_K_ATTN_MAX_HEAD_DIM);
 }
 
 static struct te__attention attention_of(const struct te_op_call *c)

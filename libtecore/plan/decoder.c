@@ -376,8 +376,9 @@ static int joins_rope(const struct te_seq *seq, int i)
 	if (!i || !is_op(seq->op[i], "attention") || !is_op(seq->op[i - 1], "rope"))
 		return 0;
 	r = seq->op[i - 1]->attrs;
-	return a->head_dim % 16 == 0 && a->head_dim == r->head_dim && a->nheads == r->nheads &&
-	       a->nkv == r->nkv && !r->interleaved;
+	return a->head_dim % 16 == 0 && a->head_dim <= TE_K_ATTN_STEP_CUDA_HEAD_DIM &&
+	       a->head_dim == r->head_dim && a->nheads == r->nheads && a->nkv == r->nkv &&
+	       !r->interleaved;
 }
 
 /* the steps of ops i - 1 and i, a rope and attention, become one launch where they can */

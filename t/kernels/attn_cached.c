@@ -34,7 +34,6 @@ struct cached {
 static struct cached cached_of(int32_t dtype, int32_t cache, int64_t most, int nsplits)
 {
 	static const int dims[] = { 64, 96, 128, 80, 8 };
-	const int host = !strcmp(backend, "host");
 	struct cached c = { .k = { .dtype = dtype, .cache_dtype = cache, .nsplits = nsplits } };
 	struct te_k_attn_cached *k = &c.k;
 	const int paged = (int)tt_rand_int(0, 1);
@@ -43,7 +42,7 @@ static struct cached cached_of(int32_t dtype, int32_t cache, int64_t most, int n
 	k->nkv = (int32_t)tt_rand_int(1, 3);
 	k->nheads = k->nkv * (int32_t)tt_rand_int(1, 9);
 	k->head_dim = tt_rand_int(0, 1) ? dims[tt_rand_int(0, TT_LEN(dims) - 1)] :
-					  (int32_t)tt_rand_int(1, host ? 256 : 128);
+					  (int32_t)tt_rand_int(1, TE_K_ATTN_CUDA_HEAD_DIM);
 	k->scale = tt_rand_float(0.5f, 1.5f) / sqrtf((float)k->head_dim);
 	k->window = tt_rand_int(0, 1) ? 0 : (int32_t)tt_rand_int(1, most);
 	k->softcap = tt_rand_int(0, 2) ? 0.0f : tt_rand_float(0.5f, 30.0f);
@@ -254,7 +253,7 @@ START_TEST(steps_as_append_and_attention_do)
 	do {
 		kc_reset();
 		c = cached_of(TE_DTYPE_BF16, TE_DTYPE_BF16, 300, 0);
-	} while (c.k.head_dim % 16);
+	} while (c.k.head_dim % 16 || c.k.head_dim > TE_K_ATTN_STEP_CUDA_HEAD_DIM);
 	nbytes = (size_t)(c.k.rows * (c.k.nheads + 2 * c.k.nkv) * c.k.head_dim) * 2;
 	before = malloc(nbytes);
 	memcpy(before, c.k.qkv, nbytes);

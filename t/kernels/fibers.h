@@ -20,8 +20,10 @@
 
 #define TE_BEGIN_CUH
 #define DEV static inline
-#define __CUDA_ARCH__ 800
+#ifndef TE_ARCH
 #define TE_ARCH 80
+#endif
+#define __CUDA_ARCH__ (10 * TE_ARCH)
 #define __device__
 #define __forceinline__ inline
 #define __noinline__
@@ -108,17 +110,17 @@ static void enter(void)
 	self->ended = true;
 }
 
-/* all blocks, one by one; threads in random order */
-static void launch(void (*kernel)(void), uint32_t nblocks, uint32_t nthreads)
+/* all blocks of ny rows, one by one; threads in random order */
+static void launch(void (*kernel)(void), uint32_t nblocks, uint32_t nthreads, uint32_t ny = 1)
 {
 	body = kernel;
-	gridDim = { nblocks, 1, 1 };
+	gridDim = { nblocks, ny, 1 };
 	blockDim = { nthreads, 1, 1 };
 	fibers.resize(nthreads);
-	for (uint32_t b = 0; b < nblocks; b++) {
+	for (uint32_t b = 0; b < nblocks * ny; b++) {
 		size_t left = nthreads;
 
-		blockIdx = { b, 0, 0 };
+		blockIdx = { b % nblocks, b / nblocks, 0 };
 		for (uint32_t i = 0; i < nthreads; i++) {
 			fiber &f = fibers[i];
 

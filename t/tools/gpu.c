@@ -110,7 +110,7 @@ START_TEST(inference_warns_too)
 	setenv("CUDA_VISIBLE_DEVICES", "", 1);
 	note("cuda", 1, 0, 0); /* says nothing */
 	say_by(keep);
-	ck_assert_int_eq(device_for_heads(_i ? "host" : NULL, 64, &ctx), 0);
+	ck_assert_int_eq(device_open(_i ? "host" : NULL, &ctx), 0);
 	say_by(NULL);
 	ck_assert_int_eq(strstr(said, "Some GPU is not used") != NULL, !_i);
 	te_ctx_unref(ctx);

@@ -7,8 +7,6 @@
 #include "device.h"
 #include "say.h"
 
-#define GPU_CHANNELS 128 /* limit of a head: te_op_attention(3) */
-
 int device_is_auto(const char *option)
 {
 	const char *backend = option ? option : getenv("TE_BACKEND");
@@ -30,7 +28,7 @@ void device_note_gpu(const struct te_device_info *have, int32_t index)
 	}
 }
 
-int device_for_heads(const char *option, int64_t head_dim, struct te_ctx **ret_ctx)
+int device_open(const char *option, struct te_ctx **ret_ctx)
 {
 	struct te_ctx_opts co = TE_CTX_OPTS_INIT;
 	struct te_device_info have = TE_DEVICE_INFO_INIT;
@@ -39,15 +37,6 @@ int device_for_heads(const char *option, int64_t head_dim, struct te_ctx **ret_c
 
 	co.backend = option;
 	te = te_ctx_create(&co, &ctx);
-	if (te >= 0 && head_dim > GPU_CHANNELS && device_is_auto(option) &&
-	    strcmp(te_ctx_backend(ctx), "host") != 0) {
-		say_note("%s: warning: heads of %lld channels, and GPUs have at most %d: this run "
-			 "is on the CPU, as it is without a warning by --backend host",
-			 say_program(), (long long)head_dim, GPU_CHANNELS);
-		te_ctx_unref(ctx);
-		co.backend = "host";
-		te = te_ctx_create(&co, &ctx);
-	}
 	if (te >= 0 && device_is_auto(option) && te_ctx_device_info(ctx, &have) >= 0)
 		device_note_gpu(&have, co.device);
 	if (te < 0)

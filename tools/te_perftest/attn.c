@@ -30,7 +30,7 @@ static const struct option_field options[] = {
 	{ "kv-heads", OPTION_COUNT, AT(kv_heads), "0", 0, 1024, 0, "N",
 	  "key and value heads; 0: the same" },
 	{ "head-dim", OPTION_COUNT, AT(head_dim), "64", 1, 256, 0, "N",
-	  "channels of a head; on a GPU, at most 128" },
+	  "channels of a head; in FP32 on a GPU, at most 128" },
 	{ "window", OPTION_COUNT, AT(window), "0", 0, 1 << 16, 0, "N",
 	  "tokens that one attends to, its own included; 0: all" },
 	{ 0 },

@@ -16,16 +16,6 @@
 /* aligned to a row of tile_index() */
 extern __shared__ __align__(256) uint4 te_smem[];
 
-/*
- * The element of row r and column c of a tile whose rows are LD elements apart. Without padding,
- * rows of LD = 128 are swizzled: the 16 bytes in column 8 i are where those in column 8 (i ^ r % 8)
- * would be, so that eight rows have them in different banks. Tiles begin at a multiple of 8 rows.
- */
-template <int LD> DEV int tile_index(int r, int c)
-{
-	return r * LD + (LD == 128 ? c ^ (r & 7) * 8 : c);
-}
-
 /* 1 / x, rounded to nearest, for 1 <= x < 2^125: 1.0f / x without its branches */
 DEV float inverse(float x)
 {

@@ -24,6 +24,16 @@ DEV uint32_t codes2(int dtype, uint16_t lo, uint16_t hi, float scale)
 		     __fmul_rn(bf16_to_float(hi), scale));
 }
 
+/*
+ * The element of row r and column c of a tile whose rows are LD elements apart. Without padding,
+ * rows of LD = 128 are swizzled: the 16 bytes in column 8 i are where those in column 8 (i ^ r % 8)
+ * would be, so that eight rows have them in different banks. Tiles begin at a multiple of 8 rows.
+ */
+template <int LD> DEV int tile_index(int r, int c)
+{
+	return r * LD + (LD == 128 ? c ^ (r & 7) * 8 : c);
+}
+
 /* a part of the result in BF16, LD elements per row */
 template <int LD> struct rows_at {
 	const uint16_t *p;

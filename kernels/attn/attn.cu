@@ -17,11 +17,11 @@
 
 /* ---- delta ---- */
 
-/* rows of hd elements, in memory order: batch, seqlen, head; lanes of a row load 16 bytes each */
+/* rows of hd elements by batch, seqlen and head; lanes of a row load 16 bytes each */
 template <class E> DEV void bwd_pre(const struct te_k_attn_bwd &a)
 {
 	constexpr int PER = 16 / sizeof(E);
-	const int hd = a.head_dim;
+	const int hd = a.more.head_dim_v ? a.more.head_dim_v : a.head_dim;
 	int lanes = 1;
 
 	while (lanes * PER < hd)
@@ -29,8 +29,20 @@ template <class E> DEV void bwd_pre(const struct te_k_attn_bwd &a)
 	const int64_t at = (int64_t)blockIdx.x * ATTN_PRE_THREADS + threadIdx.x, row = at / lanes;
 	const int c0 = (threadIdx.x % lanes) * PER;
 	const bool ok = row < a.batch * a.seqlen * a.nheads;
-	const E *x = (const E *)a.out + row * hd, *y = (const E *)a.dout + row * hd;
+	const E *x = (const E *)a.out, *y = (const E *)a.dout;
 	float sum = 0.0f;
+
+	if (a.more.k) {
+		const int64_t bt = row / a.nheads, b = bt / a.seqlen;
+		const int64_t from = b * a.more.os.batch + (bt - b * a.seqlen) * a.more.os.token +
+				     (row - bt * a.nheads) * a.more.os.head;
+
+		x += from;
+		y += from;
+	} else {
+		x += row * hd;
+		y += row * hd;
+	}
 
 	if (ok && c0 < hd && hd % PER == 0) {
 		sum = dot16<E>(*(const uint4 *)(x + c0), *(const uint4 *)(y + c0));

@@ -104,36 +104,43 @@ DEV float cap_fp32(float s, float c)
 template <int D, bool MORE> DEV void fwd_fp32(const struct te_k_attn_fwd &a)
 {
 	constexpr int LD = D + ATTN_FP32_PAD(TE_ARCH);
-	const int T = (int)a.seqlen, hd = a.head_dim;
-	const int stride = (a.nheads + 2 * a.nkv) * hd;
-	const int h = blockIdx.x % a.nheads;
+	const int T = (int)a.seqlen, K = keys_of<MORE>(a), hd = a.head_dim;
+	const struct te_k_attn_views w = views_of<MORE>(a);
+	const struct te_k_attn_mask mask = TE_K_ATTN_MASK(&a);
+	const int h = blockIdx.x % a.nheads, kvhead = h / (a.nheads / a.nkv);
 	const int64_t b = blockIdx.x / a.nheads;
 	const int q0 = (gridDim.y - 1 - blockIdx.y) * 64;
-	const float *base = (const float *)a.qkv + b * T * stride;
-	const float *gk = base + (int64_t)(a.nheads + h / (a.nheads / a.nkv)) * hd;
-	const float *gv = gk + (int64_t)a.nkv * hd;
+	const bool separate = MORE && a.more.k;
+	const float *qkv = (const float *)a.qkv;
+	const float *gk = at_head(separate ? (const float *)a.more.k : qkv + w.k_at, w.k, b,
+				  kvhead);
+	const float *gv = at_head(separate ? (const float *)a.more.v : qkv + w.v_at, w.v, b,
+				  kvhead);
 	const struct drop drop = drop_of(a, blockIdx.x);
 	float *sq = (float *)te_smem, *sk = sq + 64 * LD, *sv = sk + 64 * LD, *sp = sv + 64 * LD;
-	const bool full = MORE && a.full;
-	const int first = MORE ? least_first_key(a, b, q0, 64) / 64 * 64 : 0;
-	float acc[4][D / 16] = {}, m[4], l[4] = {};
+	const struct span all = MORE ? span_of_rows(mask, b, q0, 64) : span{ 0, q0 + 1, 0 };
+	const bool sink = MORE && a.more.sinks && a.more.sinks[h] > -INFINITY;
+	float acc[4][D / 16] = {}, m[4], l[4];
 
 #pragma unroll
-	for (int i = 0; i < 4; i++)
-		m[i] = -INFINITY;
-	load_tile_fp32<D>(sq, base + (int64_t)q0 * stride + h * hd, stride, T - q0, hd);
-	for (int k0 = first; k0 < (full ? T : q0 + 1); k0 += 64) {
+	for (int i = 0; i < 4; i++) {
+		m[i] = sink ? a.more.sinks[h] : -INFINITY;
+		l[i] = sink ? 1.0f : 0.0f;
+	}
+	load_tile_fp32<D>(sq, at_head(qkv, w.q, b, h) + q0 * w.q.token, (int)w.q.token, T - q0, hd);
+	for (int k0 = all.from / 64 * 64; k0 < all.to; k0 += 64) {
 		float s[4][4];
 
-		load_tile_fp32<D>(sk, gk + (int64_t)k0 * stride, stride, T - k0, hd);
-		load_tile_fp32<D>(sv, gv + (int64_t)k0 * stride, stride, T - k0, hd);
+		load_tile_fp32<D>(sk, gk + k0 * w.k.token, (int)w.k.token, K - k0, hd);
+		load_tile_fp32<D>(sv, gv + k0 * w.v.token, (int)w.v.token, K - k0, w.head_dim_v);
 		__syncthreads();
 		dots_fp32<D>(s, sq, sk);
 #pragma unroll
 		for (int i = 0; i < 4; i++) {
 			const int q = q0 + TY * 4 + i;
 			float top = m[i], sum = 0.0f, shrink, base;
-			const int from = MORE ? first_key(a, b, min(q, T - 1)) : 0;
+			const struct span keys = MORE ? span_of(mask, b, min(q, T - 1)) :
+							span{ 0, q + 1, 0 };
 
 #pragma unroll
 			for (int j = 0; j < 4; j++) {
@@ -143,7 +150,9 @@ template <int D, bool MORE> DEV void fwd_fp32(const struct te_k_attn_fwd &a)
 					s[i][j] = cap_fp32(s[i][j] * a.scale, a.softcap);
 				else
 					s[i][j] *= a.scale;
-				if (k > (full ? T - 1 : q) || (MORE && k < from))
+				if (MORE && has_terms(a))
+					s[i][j] += terms_of(a, h, q, k, keys.at);
+				if (k >= keys.to || (MORE && k < keys.from))
 					s[i][j] = -INFINITY;
 				top = fmaxf(top, s[i][j]);
 			}
@@ -180,44 +189,49 @@ template <int D, bool MORE> DEV void fwd_fp32(const struct te_k_attn_fwd &a)
 
 		if (q < T && TX == 0)
 			a.lse[(int64_t)blockIdx.x * T + q] = m[i] + logf(l[i]);
-		l[i] = 1.0f / l[i];
+		if (!MORE || l[i] != 0.0f) /* without keys, out is 0 */
+			l[i] = 1.0f / l[i];
 	}
-	store_fp32<D>((float *)a.out + ((b * T + q0) * a.nheads + h) * hd, a.nheads * hd, T - q0,
-		      hd, acc, l);
+	store_fp32<D>(at_head((float *)a.out, w.out, b, h) + q0 * w.out.token, (int)w.out.token,
+		      T - q0, w.head_dim_v, acc, l);
 }
 
 /* as bwd_bf16, with tiles of 64 rows and 64 columns */
 template <bool DKV, int D, bool MORE> DEV void bwd_fp32(const struct te_k_attn_bwd &a)
 {
 	constexpr int LD = D + ATTN_FP32_PAD(TE_ARCH);
-	const int T = (int)a.seqlen, hd = a.head_dim, group = a.nheads / a.nkv;
-	const int qstride = (a.nheads + 2 * a.nkv) * hd, ostride = a.nheads * hd;
+	const int T = (int)a.seqlen, K = keys_of<MORE>(a), hd = a.head_dim;
+	const int group = a.nheads / a.nkv;
+	const struct te_k_attn_views w = views_of<MORE>(a);
+	const struct te_k_attn_mask mask = TE_K_ATTN_MASK(&a);
 	const int nrowheads = DKV ? a.nkv : a.nheads;
 	const int rowhead = blockIdx.x % nrowheads, kvhead = DKV ? rowhead : rowhead / group;
 	const int64_t b = blockIdx.x / nrowheads;
 	const int r0 = (DKV ? blockIdx.y : gridDim.y - 1 - blockIdx.y) * 64;
 	const int head0 = DKV ? rowhead * group : rowhead, nheads = DKV ? group : 1;
-	const float *qkv = (const float *)a.qkv + b * T * qstride;
-	const float *dout = (const float *)a.dout + b * T * ostride;
-	const float *k = qkv + (int64_t)(a.nheads + kvhead) * hd, *v = k + (int64_t)a.nkv * hd;
-	const bool full = MORE && a.full;
-	const int first = MORE && !DKV ? least_first_key(a, b, r0, 64) / 64 * 64 :
-			  DKV && !full ? r0 :
-					 0;
-	const int end = MORE && DKV ? queries_end(a, b, r0, 64) : DKV || full ? T : r0 + 1;
+	const bool separate = MORE && a.more.k;
+	const float *qkv = (const float *)a.qkv;
+	const float *q0 = qkv + b * w.q.batch, *dout = (const float *)a.dout + b * w.out.batch;
+	const float *k = at_head(separate ? (const float *)a.more.k : qkv + w.k_at, w.k, b, kvhead);
+	const float *v = at_head(separate ? (const float *)a.more.v : qkv + w.v_at, w.v, b, kvhead);
+	const struct span all = MORE && DKV ? queries_of_keys(mask, b, r0, 64) :
+				MORE ? span_of_rows(mask, b, r0, 64) :
+				DKV  ? span{ r0, T, 0 } :
+				       span{ 0, r0 + 1, 0 };
+	const int first = all.from / 64 * 64, end = all.to;
 	struct drop drop = drop_of(a, 0);
 	float *sa0 = (float *)te_smem, *sa1 = sa0 + 64 * LD, *sb0 = sa1 + 64 * LD;
 	float *sb1 = sb0 + 64 * LD, *sp = sb1 + 64 * LD, *sds = sp + 64 * LDP;
 	float acc0[4][D / 16] = {}, acc1[4][D / 16] = {}, f0[4], f1[4];
 
 	if (DKV) {
-		load_tile_fp32<D>(sa0, k + (int64_t)r0 * qstride, qstride, T - r0, hd);
-		load_tile_fp32<D>(sa1, v + (int64_t)r0 * qstride, qstride, T - r0, hd);
+		load_tile_fp32<D>(sa0, k + r0 * w.k.token, (int)w.k.token, K - r0, hd);
+		load_tile_fp32<D>(sa1, v + r0 * w.v.token, (int)w.v.token, K - r0, w.head_dim_v);
 	} else {
-		load_tile_fp32<D>(sa0, qkv + (int64_t)r0 * qstride + rowhead * hd, qstride, T - r0,
-				  hd);
-		load_tile_fp32<D>(sa1, dout + (int64_t)r0 * ostride + rowhead * hd, ostride, T - r0,
-				  hd);
+		load_tile_fp32<D>(sa0, q0 + rowhead * w.q.head + r0 * w.q.token, (int)w.q.token,
+				  T - r0, hd);
+		load_tile_fp32<D>(sa1, dout + rowhead * w.out.head + r0 * w.out.token,
+				  (int)w.out.token, T - r0, w.head_dim_v);
 	}
 	for (int head = head0; head < head0 + nheads; head++) {
 		const int64_t bh = b * a.nheads + head;
@@ -228,15 +242,15 @@ template <bool DKV, int D, bool MORE> DEV void bwd_fp32(const struct te_k_attn_b
 			float s[4][4], dp[4][4];
 
 			if (DKV) {
-				load_tile_fp32<D>(sb0, qkv + (int64_t)c0 * qstride + head * hd,
-						  qstride, T - c0, hd);
-				load_tile_fp32<D>(sb1, dout + (int64_t)c0 * ostride + head * hd,
-						  ostride, T - c0, hd);
+				load_tile_fp32<D>(sb0, q0 + head * w.q.head + c0 * w.q.token,
+						  (int)w.q.token, T - c0, hd);
+				load_tile_fp32<D>(sb1, dout + head * w.out.head + c0 * w.out.token,
+						  (int)w.out.token, T - c0, w.head_dim_v);
 			} else {
-				load_tile_fp32<D>(sb0, k + (int64_t)c0 * qstride, qstride, T - c0,
+				load_tile_fp32<D>(sb0, k + c0 * w.k.token, (int)w.k.token, K - c0,
 						  hd);
-				load_tile_fp32<D>(sb1, v + (int64_t)c0 * qstride, qstride, T - c0,
-						  hd);
+				load_tile_fp32<D>(sb1, v + c0 * w.v.token, (int)w.v.token, K - c0,
+						  w.head_dim_v);
 			}
 			__syncthreads();
 			dots_fp32<D>(s, sa0, sb0);
@@ -250,15 +264,19 @@ template <bool DKV, int D, bool MORE> DEV void bwd_fp32(const struct te_k_attn_b
 					const int at = (TY * 4 + i) * LDP + TX + 16 * j;
 					float p = 0.0f, keep = 0.0f, ds = 0.0f;
 
-					const bool has = q < T && key <= (full ? T - 1 : q) &&
-							 (!MORE || key >= first_key(a, b, q));
+					const struct span keys = MORE && q < T ?
+									 span_of(mask, b, q) :
+									 span{ 0, q + 1, 0 };
 
-					if (has) {
-						float x = s[i][j] * a.scale;
+					if (q < T && key >= keys.from && key < keys.to) {
+						float x = s[i][j] * a.scale, terms = 0.0f;
 
 						if (MORE && a.softcap != 0.0f)
 							x = cap_fp32(x, a.softcap);
-						p = expf(x - lse[q]);
+						if (MORE && has_terms(a))
+							terms = terms_of(a, head, q, key, keys.at);
+						if (!MORE || lse[q] > -INFINITY)
+							p = expf(x + terms - lse[q]);
 						keep = keep_fp32(drop, q, key);
 						ds = p * (dp[i][j] * keep - delta[q]);
 						if (MORE && a.softcap != 0.0f) {
@@ -277,18 +295,24 @@ template <bool DKV, int D, bool MORE> DEV void bwd_fp32(const struct te_k_attn_b
 		}
 	}
 
-	float *dqkv = (float *)a.dqkv + (b * T + r0) * qstride;
+	float *dqkv = (float *)a.dqkv;
+	float *dk = separate ? (float *)a.dk : dqkv + w.k_at;
+	float *dv = separate ? (float *)a.dv : dqkv + w.v_at;
 
 #pragma unroll
 	for (int i = 0; i < 4; i++) {
 		f0[i] = a.scale;
 		f1[i] = 1.0f;
 	}
-	store_fp32<D>(dqkv + (DKV ? a.nheads + kvhead : rowhead) * hd, qstride, T - r0, hd, acc0,
-		      f0);
-	if (DKV)
-		store_fp32<D>(dqkv + (a.nheads + a.nkv + kvhead) * hd, qstride, T - r0, hd, acc1,
-			      f1);
+	if (!DKV) {
+		store_fp32<D>(at_head(dqkv, w.q, b, rowhead) + r0 * w.q.token, (int)w.q.token,
+			      T - r0, hd, acc0, f0);
+		return;
+	}
+	store_fp32<D>(at_head(dk, w.k, b, kvhead) + r0 * w.k.token, (int)w.k.token, K - r0, hd,
+		      acc0, f0);
+	store_fp32<D>(at_head(dv, w.v, b, kvhead) + r0 * w.v.token, (int)w.v.token, K - r0,
+		      w.head_dim_v, acc1, f1);
 }
 
 #endif

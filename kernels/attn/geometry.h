@@ -36,10 +36,10 @@
 #define ATTN_WIDE_STAGES(arch) ((arch) >= 90 ? 2 : 1)
 #define ATTN_WIDE_ROWS(arch) (ATTN_NARROW(arch, ATTN_WIDE_D) ? 64 : 128)
 #define ATTN_WIDE_WARPS(arch) (ATTN_WIDE_ROWS(arch) / 16)
-#define ATTN_WIDE_SPLIT 2
+#define ATTN_WIDE_SPLIT(arch) (ATTN_NARROW(arch, ATTN_WIDE_D) ? 2 : 4)
 #define ATTN_WIDE_BWD_ROWS(arch) (ATTN_NARROW(arch, ATTN_WIDE_D) ? 32 : 64)
 #define ATTN_WIDE_BWD_COLS(arch) (ATTN_NARROW(arch, ATTN_WIDE_D) ? 32 : ATTN_COLS)
-#define ATTN_WIDE_BWD_WARPS(arch) (ATTN_WIDE_BWD_ROWS(arch) / 16 * ATTN_WIDE_SPLIT)
+#define ATTN_WIDE_BWD_WARPS(arch) (ATTN_WIDE_BWD_ROWS(arch) / 16 * 2)
 
 /* attn/strip.cuh */
 #define ATTN_STRIP_MAX_D 128

@@ -78,30 +78,85 @@ static int check(int32_t dtype, int64_t batch, int64_t seqlen, int32_t nheads, i
 	return 0;
 }
 
-/* what these kernels do not have yet */
-static int refuse_new(bool has_new)
-{
-	if (!has_new)
-		return 0;
-	return te__fail(-EOPNOTSUPP, "attention on cuda is causal in a window or of documents, or "
-				     "full, on packed heads");
-}
-
 static int32_t most_of(int32_t dtype)
 {
 	return dtype == TE_DTYPE_BF16 ? TE_K_ATTN_CUDA_HEAD_DIM : TE_K_ATTN_CUDA_HEAD_DIM_FP32;
 }
 
+/* heads of d channels at these addresses */
+static int check_operand(const char *name, int32_t dtype, int32_t d, const struct te_k_strides *s,
+			 const void *p, const void *gradient)
+{
+	const int64_t nbytes = (int64_t)te_dtype_nbytes((enum te_dtype)dtype);
+	const int64_t strides = (s->batch | s->token | s->head) * nbytes;
+
+	if (s->token < 0 || s->token > MAX_STRIDE)
+		return te__fail(-EINVAL, "attention on cuda: tokens of %s are %lld elements apart, "
+				"expected 0 to %d", name, (long long)s->token, MAX_STRIDE);
+	if (d * nbytes % 16 == 0 && ((uintptr_t)p | (uintptr_t)gradient | (uintptr_t)strides) % 16)
+		return te__fail(-EINVAL, "attention on cuda: heads of %s have %d channels, but "
+				"not all of them and of its gradient are aligned to 16 bytes",
+				name, d);
+	return 0;
+}
+
+/* what both passes have besides packed attention */
+static int check_more(const struct te_k_attn_more *m, int32_t dtype, int32_t head_dim)
+{
+	if (m->head_dim_v < 0 || m->head_dim_v > most_of(dtype))
+		return te__fail(-EOPNOTSUPP, "attention on cuda takes values of 1 to %d channels "
+				"in %s, not %d", most_of(dtype),
+				te_dtype_name((enum te_dtype)dtype), m->head_dim_v);
+	if (m->klen > MAX_GRID_Y * LEAST_ROWS)
+		return te__fail(-EINVAL, "attention on cuda: %lld keys, at most %d",
+				(long long)m->klen, MAX_GRID_Y * LEAST_ROWS);
+	if (!m->k && m->head_dim_v && m->head_dim_v != head_dim)
+		return te__fail(-EINVAL, "attention: packed values have %d channels, and queries "
+				"%d", m->head_dim_v, head_dim);
+	return 0;
+}
+
+static int check_fwd(const struct te_k_attn_fwd *a)
+{
+	const struct te_k_attn_more *m = &a->more;
+	const int32_t dv = m->head_dim_v ? m->head_dim_v : a->head_dim;
+	int r = check(a->dtype, a->batch, a->seqlen, a->nheads, a->nkv, a->head_dim,
+		      most_of(a->dtype), a->scale,
+		      m->k ? 0 : (uintptr_t)a->qkv | (uintptr_t)a->out);
+
+	if (!r)
+		r = check_more(m, a->dtype, a->head_dim);
+	if (r || !m->k)
+		return r;
+	r = check_operand("q", a->dtype, a->head_dim, &m->qs, a->qkv, NULL);
+	r = r ? r : check_operand("k", a->dtype, a->head_dim, &m->ks, m->k, NULL);
+	r = r ? r : check_operand("v", a->dtype, dv, &m->vs, m->v, NULL);
+	return r ? r : check_operand("out", a->dtype, dv, &m->os, a->out, NULL);
+}
+
 static int check_bwd(const struct te_k_attn_bwd *a)
 {
-	const int r = refuse_new(TE_K_ATTN_HAS_NEW(a));
+	const struct te_k_attn_more *m = &a->more;
+	const int32_t dv = m->head_dim_v ? m->head_dim_v : a->head_dim;
+	int r = check(a->dtype, a->batch, a->seqlen, a->nheads, a->nkv, a->head_dim,
+		      most_of(a->dtype), a->scale,
+		      m->k ? 0 : (uintptr_t)a->qkv | (uintptr_t)a->out | (uintptr_t)a->dout |
+				      (uintptr_t)a->dqkv);
 
-	if (r)
+	if (!r)
+		r = check_more(m, a->dtype, a->head_dim);
+	if (!r && a->dbias)
+		r = te__fail(-EOPNOTSUPP, "attention on cuda computes no gradient of the bias");
+	if (!r && a->softcap != 0.0f && (m->bias || m->slopes) && a->dtype == TE_DTYPE_BF16)
+		r = te__fail(-EOPNOTSUPP, "backward of attention on cuda in BF16 takes a bias or "
+				"slopes, or a softcap, not both");
+	if (r || !m->k)
 		return r;
-	return check(a->dtype, a->batch, a->seqlen, a->nheads, a->nkv, a->head_dim,
-		     most_of(a->dtype), a->scale,
-		     (uintptr_t)a->qkv | (uintptr_t)a->out | (uintptr_t)a->dout |
-			     (uintptr_t)a->dqkv);
+	r = check_operand("q", a->dtype, a->head_dim, &m->qs, a->qkv, a->dqkv);
+	r = r ? r : check_operand("k", a->dtype, a->head_dim, &m->ks, m->k, a->dk);
+	r = r ? r : check_operand("v", a->dtype, dv, &m->vs, m->v, a->dv);
+	r = r ? r : check_operand("out", a->dtype, dv, &m->os, a->out, NULL);
+	return r ? r : check_operand("the gradient of out", a->dtype, dv, &m->os, a->dout, NULL);
 }
 
 /*
@@ -177,7 +232,7 @@ static int wide(int pass, int arch, bool more, struct te__geometry *ret)
 	else
 		n = (2 * rows + 2 * stages * cols) * nbytes + part;
 	if (pass == DKV)
-		n += part + (more ? 3 : 2) * stages * cols * 4;
+		n += part + (more ? 5 : 2) * stages * cols * 4;
 	ret->block[0] = 32 * (pass == FWD ? ATTN_WIDE_WARPS(arch) : ATTN_WIDE_BWD_WARPS(arch));
 	ret->smem = (unsigned)n;
 	return rows;
@@ -194,14 +249,19 @@ static int narrow(int pass, int arch, int d, bool drop, bool more, bool small,
 	ret->block[0] = 32u * (unsigned)(small ? ATTN_SMALL_M_WARPS :
 					 warps_of(pass, arch, d, drop, more));
 	/* Q, or two row operands; two stages of two column operands; dkv: lse, delta and, with
-	 * more, first keys */
+	 * more, keys of queries */
 	ret->smem = (unsigned)(((pass == FWD ? 1 : 2) * rows + 4 * ATTN_COLS) *
 				       (d + ATTN_TILE_PAD(arch, d)) * 2 +
-			       (pass == DKV ? (more ? 3 : 2) * 2 * ATTN_COLS * 4 : 0));
+			       (pass == DKV ? (more ? 5 : 2) * 2 * ATTN_COLS * 4 : 0));
 	return rows;
 }
 
-/* nx: the same, of the whole batch */
+static int32_t widest(const struct te_k_attn_more *m, int32_t head_dim)
+{
+	return m->head_dim_v > head_dim ? m->head_dim_v : head_dim;
+}
+
+/* nx: the same, of the whole batch; seqlen: keys in dkv; head_dim: the largest */
 static void tiles(int pass, int32_t dtype, int64_t nx, int64_t seqlen, int32_t head_dim,
 		  uint32_t threshold, bool more, struct te__geometry *ret)
 {
@@ -241,12 +301,7 @@ static void tiles(int pass, int32_t dtype, int64_t nx, int64_t seqlen, int32_t h
 int te__geo_attn_fwd(const void *args, struct te__geometry *ret)
 {
 	const struct te_k_attn_fwd *a = args;
-	int r = refuse_new(TE_K_ATTN_HAS_NEW(a));
-
-	if (!r)
-		r = check(a->dtype, a->batch, a->seqlen, a->nheads, a->nkv, a->head_dim,
-			  most_of(a->dtype), a->scale,
-			  (uintptr_t)a->qkv | (uintptr_t)a->out);
+	const int r = check_fwd(a);
 
 	if (r)
 		return r;
@@ -258,8 +313,8 @@ int te__geo_attn_fwd(const void *args, struct te__geometry *ret)
 		      TE_K_ATTN_HAS_MORE(a)))
 		strips(0, a->batch, a->seqlen, a->nheads, a->head_dim, ret);
 	else
-		tiles(FWD, a->dtype, a->batch * a->nheads, a->seqlen, a->head_dim, a->threshold,
-		      TE_K_ATTN_HAS_MORE(a), ret);
+		tiles(FWD, a->dtype, a->batch * a->nheads, a->seqlen,
+		      widest(&a->more, a->head_dim), a->threshold, TE_K_ATTN_HAS_MORE(a), ret);
 	return 0;
 }
 
@@ -308,7 +363,7 @@ int te__geo_attn_bwd_pre(const void *args, struct te__geometry *ret)
 		ret->grid[0] = 0;
 		return 0;
 	}
-	while (lanes * per < a->head_dim)
+	while (lanes * per < (a->more.head_dim_v ? a->more.head_dim_v : a->head_dim))
 		lanes *= 2;
 	nblocks = ceil_div(a->batch * a->seqlen * a->nheads * lanes, ATTN_PRE_THREADS);
 	if (nblocks > INT32_MAX)
@@ -328,8 +383,9 @@ static int geo_bwd(int pass, const struct te_k_attn_bwd *a, struct te__geometry 
 	if (r)
 		return r;
 	if (!is_bwd_strips(a))
-		tiles(pass, a->dtype, a->batch * nrowheads, a->seqlen, a->head_dim, a->threshold,
-		      TE_K_ATTN_HAS_MORE(a), ret);
+		tiles(pass, a->dtype, a->batch * nrowheads,
+		      pass == DKV && a->more.klen ? a->more.klen : a->seqlen,
+		      widest(&a->more, a->head_dim), a->threshold, TE_K_ATTN_HAS_MORE(a), ret);
 	else if (pass == DKV)
 		strips(1, a->batch, a->seqlen, a->nkv + a->nheads, a->head_dim, ret);
 	else

@@ -306,27 +306,68 @@ DEV void keep_bits_kq(uint32_t (&bits)[MT], const struct drop &d, int q, int k)
 	}
 }
 
-/* first keys of the rows of a thread, and the least and the largest one of the rows of its warp */
-template <int MT> struct first_keys {
-	int key[MT][2], least, most;
+/* log2(e) lse; +inf for a row without keys, so that its probabilities are 0 */
+template <bool MORE> DEV float lse2_of(float lse)
+{
+	return MORE && lse == -INFINITY ? INFINITY : lse * LOG2E;
+}
 
-	template <class A> __device__ __forceinline__ void find(const A &a, int64_t b, int wq)
+/* a query, a key, and the diagonal of the query */
+struct score_at {
+	int q, k, at;
+};
+
+/*
+ * Add terms of more, times f, to the scores of head h, which become least at least. at: the struct
+ * score_at of an element.
+ */
+template <int MT, int NT, class A, class At>
+DEV void add_terms(float (&s)[MT][NT][4], const A &a, int h, float f, float least, const At &at)
+{
+#pragma unroll
+	for (int i = 0; i < MT; i++)
+#pragma unroll
+		for (int j = 0; j < NT; j++) {
+#pragma unroll
+			for (int c = 0; c < 4; c++) {
+				const struct score_at x = at(i, j, c);
+
+				s[i][j][c] = fmaxf(fmaf(terms_of(a, h, x.q, x.k, x.at), f,
+							s[i][j][c]), least);
+			}
+			/* few registers, not many loads at a time */
+			asm volatile("" ::: "memory");
+		}
+}
+
+/*
+ * Keys of the rows of a thread. Of the rows of its warp: the least and the largest first key, and
+ * the least and the largest end.
+ */
+template <int MT> struct spans {
+	struct span row[MT][2];
+	int least, most, least_end, most_end;
+
+	__device__ __forceinline__ void find(const struct te_k_attn_mask &m, int64_t b, int wq)
 	{
-		least = 0x7fffffff;
-		most = 0;
+		least = least_end = NO_KEY;
+		most = most_end = 0;
 #pragma unroll
 		for (int i = 0; i < MT; i++)
 #pragma unroll
 			for (int e = 0; e < 2; e++) {
-				const int q = min(wq + i * 16 + e * 8 + (int)QUAD,
-						  (int)a.seqlen - 1);
+				const int q = min(wq + i * 16 + e * 8 + (int)QUAD, (int)m.qlen - 1);
 
-				key[i][e] = first_key(a, b, q);
-				least = min(least, key[i][e]);
-				most = max(most, key[i][e]);
+				row[i][e] = span_of(m, b, q);
+				least = min(least, row[i][e].from);
+				most = max(most, row[i][e].from);
+				least_end = min(least_end, row[i][e].to);
+				most_end = max(most_end, row[i][e].to);
 			}
 		least = __reduce_min_sync(~0u, least);
 		most = __reduce_max_sync(~0u, most);
+		least_end = __reduce_min_sync(~0u, least_end);
+		most_end = __reduce_max_sync(~0u, most_end);
 	}
 };
 
@@ -340,30 +381,41 @@ DEV void fwd_bf16(const struct te_k_attn_fwd &a)
 	constexpr int LD = D + ATTN_TILE_PAD(TE_ARCH, D);
 	constexpr int BM = WARPS * MT * 16, BN = ATTN_COLS, NT = BN / 8;
 	constexpr bool Q_IN_REGS = D <= 64;
-	const int T = (int)a.seqlen, hd = a.head_dim;
-	const int stride = (a.nheads + 2 * a.nkv) * hd;
-	const int h = blockIdx.x % a.nheads;
+	const int T = (int)a.seqlen, K = keys_of<MORE>(a), hd = a.head_dim;
+	const struct te_k_attn_views w = views_of<MORE>(a);
+	const struct te_k_attn_mask mask = TE_K_ATTN_MASK(&a);
+	const int h = blockIdx.x % a.nheads, kvhead = h / (a.nheads / a.nkv);
 	const int64_t b = blockIdx.x / a.nheads;
 	const int q0 = (gridDim.y - 1 - blockIdx.y) * BM, wq = q0 + WARP * MT * 16;
-	const bool full = MORE && a.full;
-	const int ntiles = ((full ? T : min(T, q0 + BM)) + BN - 1) / BN;
-	const int first = MORE ? least_first_key(a, b, q0, BM) / BN : 0;
-	const uint16_t *base = (const uint16_t *)a.qkv + b * T * stride;
-	const uint16_t *gk = base + (int64_t)(a.nheads + h / (a.nheads / a.nkv)) * hd;
-	const uint16_t *gv = gk + (int64_t)a.nkv * hd;
+	const struct span all = MORE ? span_of_rows(mask, b, q0, BM) :
+				       span{ 0, min(T, q0 + BM), 0 };
+	const int first = all.from / BN, ntiles = (all.to + BN - 1) / BN;
+	const uint16_t *qkv = (const uint16_t *)a.qkv;
+	const bool separate = MORE && a.more.k;
+	const uint16_t *gq = at_head(qkv, w.q, b, h);
+	const uint16_t *gk = at_head(separate ? (const uint16_t *)a.more.k : qkv + w.k_at, w.k, b,
+				     kvhead);
+	const uint16_t *gv = at_head(separate ? (const uint16_t *)a.more.v : qkv + w.v_at, w.v, b,
+				     kvhead);
 	const float scale = MORE ? scale_of(a) : a.scale, scale2 = scale * LOG2E;
 	const struct drop drop = drop_of(a, blockIdx.x);
 	uint16_t *sq = (uint16_t *)te_smem, *sk = sq + BM * LD, *sv = sk + STAGES * BN * LD;
 	uint16_t *wsq = sq + WARP * MT * 16 * LD;
 	uint32_t q[Q_IN_REGS ? MT : 1][Q_IN_REGS ? D / 16 : 1][4];
 	float acc[MT][D / 8][4], m[MT][2], l[MT][2];
-	struct first_keys<MT> keys;
+	struct spans<MT> keys;
 
 	/* tile n of keys or of values */
-	const auto load = [&](uint16_t *s, const uint16_t *g, int n) {
+	const auto load = [&](uint16_t *s, const uint16_t *g, const struct te_k_strides &stride,
+			      int n, int channels) {
+		const int token = opaque<MORE>(stride.token);
+
 		load_tile<BN, D, WARPS * 32>(s + (n & (STAGES - 1)) * BN * LD,
-					     g + (int64_t)n * BN * stride, stride, T - n * BN, hd);
+					     g + (int64_t)(n * BN) * token, token, K - n * BN,
+					     channels);
 	};
+	const auto load_keys = [&](int n) { load(sk, gk, w.k, n, hd); };
+	const auto load_values = [&](int n) { load(sv, gv, w.v, n, w.head_dim_v); };
 	/* with one stage: the values of tile n have arrived, and no warp reads its keys any more */
 	const auto await_values = [&](int n) {
 		if (STAGES > 1)
@@ -371,20 +423,20 @@ DEV void fwd_bf16(const struct te_k_attn_fwd &a)
 		cp_async_wait<0>();
 		__syncthreads();
 		if (n + 1 < ntiles)
-			load(sk, gk, n + 1);
+			load_keys(n + 1);
 		cp_async_commit();
 	};
 
 	if (noop_set(a.q.noop))
 		return;
 	out_scale_inv(a.q);
-	load_tile<BM, D, WARPS * 32>(sq, base + (int64_t)q0 * stride + h * hd, stride, T - q0, hd);
-	load(sk, gk, first);
+	load_tile<BM, D, WARPS * 32>(sq, gq + q0 * w.q.token, (int)w.q.token, T - q0, hd);
+	load_keys(first);
 	if (STAGES > 1)
-		load(sv, gv, first);
+		load_values(first);
 	cp_async_commit();
 	if constexpr (MORE)
-		keys.find(a, b, wq);
+		keys.find(mask, b, wq);
 	clear(acc);
 #pragma unroll
 	for (int i = 0; i < MT; i++)
@@ -392,6 +444,10 @@ DEV void fwd_bf16(const struct te_k_attn_fwd &a)
 		for (int e = 0; e < 2; e++) {
 			m[i][e] = -INFINITY;
 			l[i][e] = 0.0f;
+			if (MORE && a.more.sinks && a.more.sinks[h] > -INFINITY) {
+				m[i][e] = a.more.sinks[h] / scale;
+				l[i][e] = PAIR == 0 ? 1.0f : 0.0f; /* lanes are added below */
+			}
 		}
 	for (int n = first; n < ntiles; n++) {
 		const int k0 = n * BN, at = (n & (STAGES - 1)) * BN * LD;
@@ -401,11 +457,11 @@ DEV void fwd_bf16(const struct te_k_attn_fwd &a)
 		cp_async_wait<0>();
 		__syncthreads();
 		if (STAGES == 1) {
-			load(sv, gv, n);
+			load_values(n);
 			cp_async_commit();
 		} else if (n + 1 < ntiles) {
-			load(sk, gk, n + 1);
-			load(sv, gv, n + 1);
+			load_keys(n + 1);
+			load_values(n + 1);
 			cp_async_commit();
 		}
 		if (Q_IN_REGS && n == first)
@@ -417,7 +473,7 @@ DEV void fwd_bf16(const struct te_k_attn_fwd &a)
 						ldmatrix(q[i][k],
 							 along<LD>(tile_addr<LD>(wsq), k) +
 								 i * 16 * LD * 2);
-		if ((!full && k0 > wq + MT * 16 - 1) || (MORE && k0 + BN <= keys.least)) {
+		if (MORE ? k0 >= keys.most_end || k0 + BN <= keys.least : k0 > wq + MT * 16 - 1) {
 			await_values(n);
 			continue;
 		}
@@ -438,7 +494,15 @@ DEV void fwd_bf16(const struct te_k_attn_fwd &a)
 								s[i][j][c], 2.0f * LOG2E * a.scale /
 										    a.softcap,
 								a.softcap);
-			if (k0 + BN - 1 > (full ? T - 1 : wq) || k0 < keys.most)
+			if (has_terms(a))
+				add_terms(s, a, h, 1.0f / scale, -INFINITY,
+					  [&](int i, int j, int c) {
+					const int q = wq + i * 16 + (c >> 1) * 8 + QUAD;
+					const int k = k0 + j * 8 + PAIR + (c & 1);
+
+					return score_at{ q, k, keys.row[i][c >> 1].at };
+				});
+			if (k0 + BN > keys.least_end || k0 < keys.most)
 #pragma unroll
 				for (int i = 0; i < MT; i++)
 #pragma unroll
@@ -446,11 +510,9 @@ DEV void fwd_bf16(const struct te_k_attn_fwd &a)
 #pragma unroll
 						for (int c = 0; c < 4; c++) {
 							const int k = k0 + j * 8 + PAIR + (c & 1);
-							const int row = wq + i * 16 +
-									(c >> 1) * 8 + QUAD;
 
-							if (k > (full ? T - 1 : row) ||
-							    k < keys.key[i][c >> 1])
+							if (k >= keys.row[i][c >> 1].to ||
+							    k < keys.row[i][c >> 1].from)
 								s[i][j][c] = -INFINITY;
 						}
 		}
@@ -501,10 +563,12 @@ DEV void fwd_bf16(const struct te_k_attn_fwd &a)
 		if constexpr (DROP) {
 			uint32_t bits[MT];
 
-			if (MORE && !a.threshold)
-				all_bits(bits);
-			else
+			if (!MORE)
 				keep_bits_qk<MT, NT>(bits, drop, wq, k0);
+			else if (a.threshold)
+				keep_bits_qk<MT, NT>(bits, drop_of(a, blockIdx.x), wq, k0);
+			else
+				all_bits(bits);
 #pragma unroll
 			for (int i = 0; i < MT; i++)
 #pragma unroll
@@ -517,6 +581,10 @@ DEV void fwd_bf16(const struct te_k_attn_fwd &a)
 		await_values(n);
 		mma_pb<D>(acc, s, tile_addr<LD>(sv + at));
 	}
+	if (MORE && first >= ntiles) {
+		cp_async_wait<0>();
+		__syncthreads();
+	}
 #pragma unroll
 	for (int i = 0; i < MT; i++)
 #pragma unroll
@@ -528,13 +596,18 @@ DEV void fwd_bf16(const struct te_k_attn_fwd &a)
 			if (row < T && PAIR == 0)
 				a.lse[(int64_t)blockIdx.x * T + row] =
 					m[i][e] * scale + logf(l[i][e]);
-			l[i][e] = (DROP ? drop_scale(a.threshold) : 1.0f) / l[i][e];
+			if (!MORE || l[i][e] != 0.0f) /* without keys, out is 0 */
+				l[i][e] = (DROP ? drop_scale(a.threshold) : 1.0f) / l[i][e];
 		}
-	store_rows<D>(a.out ? (uint16_t *)a.out + ((b * T + wq) * a.nheads + h) * hd : NULL,
-		      a.nheads * hd, T - wq, hd, wsq, acc, l);
+
+	const struct te_k_attn_views to = views_of<MORE>(a);
+	const int hdv = to.head_dim_v;
+
+	store_rows<D>(a.out ? at_head((uint16_t *)a.out, to.out, b, h) + wq * to.out.token : NULL,
+		      (int)to.out.token, T - wq, hdv, wsq, acc, l);
 	if (quantizes(a.q))
-		quantize_rows<16 * MT, D>(a.q, a.batch * T, a.nheads * hd, b * T + wq, h * hd,
-					  T - wq, hd, rows_at<LD>{ wsq });
+		quantize_rows<16 * MT, D>(a.q, a.batch * T, a.nheads * hdv, b * T + wq, h * hdv,
+					  T - wq, hdv, rows_at<LD>{ wsq });
 }
 
 /*
@@ -557,26 +630,31 @@ DEV void bwd_bf16(const struct te_k_attn_bwd &a)
 	constexpr int LD = D + ATTN_TILE_PAD(TE_ARCH, D), PITCH = BC + ATTN_PAD, DW = D / SPLIT;
 	constexpr int BR = WARPS / SPLIT * MT * 16, NT = NC / 8;
 	constexpr int THREADS = WARPS * 32;
-	const int T = (int)a.seqlen, hd = a.head_dim, group = a.nheads / a.nkv;
-	const int qstride = (a.nheads + 2 * a.nkv) * hd, ostride = a.nheads * hd;
+	const int T = (int)a.seqlen, K = keys_of<MORE>(a), hd = a.head_dim;
+	const int group = a.nheads / a.nkv;
+	const struct te_k_attn_views w = views_of<MORE>(a);
+	const struct te_k_attn_mask mask = TE_K_ATTN_MASK(&a);
 	const int nrowheads = DKV ? a.nkv : a.nheads;
 	const int rowhead = blockIdx.x % nrowheads, kvhead = DKV ? rowhead : rowhead / group;
 	const int64_t b = blockIdx.x / nrowheads;
 	const int r0 = (DKV ? blockIdx.y : gridDim.y - 1 - blockIdx.y) * BR;
 	const int wrow = WARP / SPLIT * MT * 16, wr = r0 + wrow, part = WARP % SPLIT;
-	const bool full = MORE && a.full;
-	const int first = MORE && !DKV ? least_first_key(a, b, r0, BR) / BC * BC :
-			  DKV && !full ? r0 :
-					 0;
-	const int end = MORE && DKV   ? queries_end(a, b, r0, BR) :
-			DKV || full ? T :
-				      min(T, r0 + BR);
-	const int per_head = (end - first + BC - 1) / BC;
+	const struct span all = MORE && DKV ? queries_of_keys(mask, b, r0, BR) :
+				MORE ? span_of_rows(mask, b, r0, BR) :
+				DKV  ? span{ r0, T, 0 } :
+				       span{ 0, min(T, r0 + BR), 0 };
+	const int first = MORE ? all.from / BC * BC : all.from;
+	const int per_head = (all.to - first + BC - 1) / BC;
 	const int ntiles = per_head * (DKV ? group : 1);
 	const int head0 = DKV ? rowhead * group : rowhead;
-	const uint16_t *qkv = (const uint16_t *)a.qkv + b * T * qstride;
-	const uint16_t *dout = (const uint16_t *)a.dout + b * T * ostride;
-	const uint16_t *k = qkv + (int64_t)(a.nheads + kvhead) * hd, *v = k + (int64_t)a.nkv * hd;
+	const bool separate = MORE && a.more.k;
+	const uint16_t *qkv = (const uint16_t *)a.qkv;
+	const uint16_t *q = qkv + b * w.q.batch;
+	const uint16_t *dout = (const uint16_t *)a.dout + b * w.out.batch;
+	const uint16_t *k = at_head(separate ? (const uint16_t *)a.more.k : qkv + w.k_at, w.k, b,
+				    kvhead);
+	const uint16_t *v = at_head(separate ? (const uint16_t *)a.more.v : qkv + w.v_at, w.v, b,
+				    kvhead);
 	const float scale2 = (MORE ? scale_of(a) : a.scale) * LOG2E;
 	const float inv_cap = MORE && a.softcap != 0.0f ? 1.0f / a.softcap : 0.0f;
 	const float keep_scale = DROP ? drop_scale(a.threshold) : 1.0f;
@@ -587,23 +665,28 @@ DEV void bwd_bf16(const struct te_k_attn_bwd &a)
 	uint16_t *sp = sds + (SPLIT > 1 ? BR * PITCH : 0); /* dkv, SPLIT: the same */
 	/* dkv: [stage][lse, delta][BC] */
 	float *scol = (float *)(sp + (SPLIT > 1 && DKV ? BR * PITCH : 0));
-	int *sfirst = (int *)(scol + STAGES * 2 * BC); /* dkv, MORE: [stage][BC] */
+	int *scol_keys = (int *)(scol + STAGES * 2 * BC); /* dkv, MORE: [stage][span][BC] */
 	uint16_t *wsa0 = sa0 + wrow * LD, *wsa1 = sa1 + wrow * LD;
 	uint16_t *wsds = sds + wrow * PITCH, *wsp = sp + wrow * PITCH;
 	float acc0[MT][DW / 8][4], acc1[DKV ? MT : 1][DKV ? DW / 8 : 1][4];
 	float lse2[MT][2], delta[MT][2]; /* dq: of the rows */
-	struct first_keys<MT> keys;	 /* dq, MORE */
+	struct spans<MT> keys;		 /* dq, MORE */
 
 	const auto load_columns = [&](int n) {
 		const int head = head0 + n / per_head, c0 = first + n % per_head * BC;
 		const int stage = n & (STAGES - 1), to = stage * BC * LD;
 
+		const int token0 = opaque<MORE>(DKV ? w.q.token : w.k.token);
+		const int token1 = opaque<MORE>(DKV ? w.out.token : w.v.token);
+		const int64_t at0 = (int64_t)c0 * token0, at1 = (int64_t)c0 * token1;
+
 		if (DKV) {
-			load_tile<BC, D, THREADS>(sb0 + to, qkv + (int64_t)c0 * qstride + head * hd,
-						  qstride, T - c0, hd);
-			load_tile<BC, D, THREADS>(sb1 + to,
-						  dout + (int64_t)c0 * ostride + head * hd, ostride,
+			load_tile<BC, D, THREADS>(sb0 + to,
+						  q + at0 + times<MORE>(head, w.q.head), token0,
 						  T - c0, hd);
+			load_tile<BC, D, THREADS>(sb1 + to,
+						  dout + at1 + times<MORE>(head, w.out.head),
+						  token1, T - c0, w.head_dim_v);
 			if (threadIdx.x < 2 * BC) {
 				const int c = threadIdx.x % BC;
 				const bool ok = c0 + c < T;
@@ -613,26 +696,31 @@ DEV void bwd_bf16(const struct te_k_attn_bwd &a)
 				cp_async4(smem_addr(scol + stage * 2 * BC + threadIdx.x),
 					  ok ? src + c : src, ok ? 4 : 0);
 			}
-			if (MORE && threadIdx.x < BC)
-				sfirst[stage * BC + threadIdx.x] =
-					first_key(a, b, min(c0 + (int)threadIdx.x, T - 1));
+			if (MORE && threadIdx.x < BC) {
+				int *s = scol_keys + stage * 3 * BC + threadIdx.x;
+				const struct span at =
+					span_of(mask, b, min(c0 + (int)threadIdx.x, T - 1));
+
+				s[0] = at.from;
+				s[BC] = at.to;
+				s[2 * BC] = at.at;
+			}
 		} else {
-			load_tile<BC, D, THREADS>(sb0 + to, k + (int64_t)c0 * qstride, qstride,
-						  T - c0, hd);
-			load_tile<BC, D, THREADS>(sb1 + to, v + (int64_t)c0 * qstride, qstride,
-						  T - c0, hd);
+			load_tile<BC, D, THREADS>(sb0 + to, k + at0, token0, K - c0, hd);
+			load_tile<BC, D, THREADS>(sb1 + to, v + at1, token1, K - c0, w.head_dim_v);
 		}
 		cp_async_commit();
 	};
 
 	if (DKV) {
-		load_tile<BR, D, THREADS>(sa0, k + (int64_t)r0 * qstride, qstride, T - r0, hd);
-		load_tile<BR, D, THREADS>(sa1, v + (int64_t)r0 * qstride, qstride, T - r0, hd);
+		load_tile<BR, D, THREADS>(sa0, k + r0 * w.k.token, (int)w.k.token, K - r0, hd);
+		load_tile<BR, D, THREADS>(sa1, v + r0 * w.v.token, (int)w.v.token, K - r0,
+					  w.head_dim_v);
 	} else {
-		load_tile<BR, D, THREADS>(sa0, qkv + (int64_t)r0 * qstride + rowhead * hd, qstride,
-					  T - r0, hd);
-		load_tile<BR, D, THREADS>(sa1, dout + (int64_t)r0 * ostride + rowhead * hd, ostride,
-					  T - r0, hd);
+		load_tile<BR, D, THREADS>(sa0, q + rowhead * w.q.head + r0 * w.q.token,
+					  (int)w.q.token, T - r0, hd);
+		load_tile<BR, D, THREADS>(sa1, dout + rowhead * w.out.head + r0 * w.out.token,
+					  (int)w.out.token, T - r0, w.head_dim_v);
 #pragma unroll
 		for (int i = 0; i < MT; i++)
 #pragma unroll
@@ -640,13 +728,14 @@ DEV void bwd_bf16(const struct te_k_attn_bwd &a)
 				const int row = wr + i * 16 + e * 8 + QUAD;
 				const int64_t at = (int64_t)blockIdx.x * T + row;
 
-				lse2[i][e] = row < T ? a.lse[at] * LOG2E : 0.0f;
+				lse2[i][e] = row < T ? lse2_of<MORE>(a.lse[at]) : 0.0f;
 				delta[i][e] = row < T ? a.delta[at] : 0.0f;
 			}
 		if constexpr (MORE)
-			keys.find(a, b, wr);
+			keys.find(mask, b, wr);
 	}
-	load_columns(0);
+	if (!MORE || ntiles)
+		load_columns(0);
 	clear(acc0);
 	clear(acc1);
 	for (int n = 0; n < ntiles; n++) {
@@ -661,7 +750,8 @@ DEV void bwd_bf16(const struct te_k_attn_bwd &a)
 		__syncthreads();
 		if (STAGES > 1 && n + 1 < ntiles)
 			load_columns(n + 1);
-		drop.head = drop_head(a, (uint32_t)(b * a.nheads + head0 + n / per_head));
+		if (!MORE)
+			drop.head = drop_head(a, (uint32_t)(b * a.nheads + head0 + n / per_head));
 #pragma unroll 1
 		for (int c1 = part * NC; c1 < BC; c1 += NC * SPLIT) {
 			const int col0 = c0 + c1;
@@ -670,14 +760,26 @@ DEV void bwd_bf16(const struct te_k_attn_bwd &a)
 			const uint16_t *b0 = sb0 + (stage * BC + c1) * LD;
 			const uint16_t *b1 = sb1 + (stage * BC + c1) * LD;
 			const float *cols = scol + stage * 2 * BC + c1 + PAIR;
+			const int *keys_at = scol_keys + stage * 3 * BC;
 			const bool diagonal = DKV ? col0 < wr + MT * 16 - 1 : col0 + NC - 1 > wr;
 			float s[MT][NT][4], dp[MT][NT][4];
 			uint32_t bits[MT];
 
-			if (!full && (DKV ? hi - 1 < wr : lo > wr + MT * 16 - 1))
+			if (MORE && DKV) {
+				int least = NO_KEY, most = 0;
+
+				for (int c = lo - c0 + LANE; c < hi - c0; c += 32) {
+					least = min(least, keys_at[c]);
+					most = max(most, keys_at[BC + c]);
+				}
+				if (__reduce_min_sync(~0u, least) > wr + MT * 16 - 1 ||
+				    __reduce_max_sync(~0u, most) <= wr)
+					continue;
+			} else if (MORE ? lo >= keys.most_end || hi <= keys.least :
+				   DKV  ? hi - 1 < wr :
+					  lo > wr + MT * 16 - 1) {
 				continue;
-			if (MORE && !DKV && hi <= keys.least)
-				continue;
+			}
 			clear(s);
 			clear(dp);
 			mma_abt<D>(s, tile_addr<LD>(wsa0), tile_addr_nk<LD>(b0));
@@ -695,8 +797,24 @@ DEV void bwd_bf16(const struct te_k_attn_bwd &a)
 									2.0f * LOG2E * a.scale *
 										inv_cap,
 									a.softcap);
+				if (has_terms(a))
+					/* finite, since they are multiplied by inv_cap */
+					add_terms(s, a, head0 + n / per_head, 1.0f / a.scale,
+						  -0x1p127f, [&](int i, int j, int c) {
+						const int row = wr + i * 16 + (c >> 1) * 8 + QUAD;
+						const int col = j * 8 + PAIR + (c & 1);
+
+						if (!DKV)
+							return score_at{ row, col0 + col,
+									 keys.row[i][c >> 1].at };
+						return score_at{ col0 + col, row,
+								 keys_at[2 * BC + c1 + col] };
+					});
 			}
 			if constexpr (DROP) {
+				if (MORE && a.threshold)
+					drop = drop_of(a, (uint32_t)(b * a.nheads + head0 +
+								     n / per_head));
 				if (MORE && !a.threshold)
 					all_bits(bits);
 				else if constexpr (DKV)
@@ -707,16 +825,19 @@ DEV void bwd_bf16(const struct te_k_attn_bwd &a)
 #pragma unroll
 			for (int j = 0; j < NT; j++) {
 				float2 lse_j, delta_j;
-				int2 first_j = make_int2(0, 0);
+				int2 from_j = make_int2(0, 0), to_j = from_j;
 
-				if (MORE && DKV)
-					first_j = *(const int2 *)(sfirst + stage * BC + c1 + PAIR +
-								  j * 8);
+				if (MORE && DKV) {
+					const int *at = keys_at + c1 + PAIR + j * 8;
+
+					from_j = *(const int2 *)at;
+					to_j = *(const int2 *)(at + BC);
+				}
 				if (DKV) {
 					lse_j = *(const float2 *)(cols + j * 8);
 					delta_j = *(const float2 *)(cols + BC + j * 8);
-					lse_j.x *= LOG2E;
-					lse_j.y *= LOG2E;
+					lse_j.x = lse2_of<MORE>(lse_j.x);
+					lse_j.y = lse2_of<MORE>(lse_j.y);
 				}
 #pragma unroll
 				for (int i = 0; i < MT; i++)
@@ -733,14 +854,16 @@ DEV void bwd_bf16(const struct te_k_attn_bwd &a)
 						float g = dp[i][j][c], pd;
 
 						if (MORE) {
-							const int q = DKV ? col : row;
 							const int key = DKV ? row : col;
-							const int from =
-								!DKV  ? keys.key[i][c >> 1] :
-								c & 1 ? first_j.y :
-									first_j.x;
+							const struct span &at = keys.row[i][c >> 1];
+							const int from = !DKV  ? at.from :
+									 c & 1 ? from_j.y :
+										 from_j.x;
+							const int to = !DKV  ? at.to :
+								       c & 1 ? to_j.y :
+									       to_j.x;
 
-							if (key < from || key > (full ? T - 1 : q))
+							if (key < from || key >= to)
 								p = 0.0f;
 						} else if (diagonal &&
 							   (DKV ? row > col : col > row)) {
@@ -784,13 +907,19 @@ DEV void bwd_bf16(const struct te_k_attn_bwd &a)
 				mma_pb<D>(acc0, dp, tile_addr<LD>(b0));
 		}
 	}
-	if (SPLIT > 1) {
+	if (MORE && !ntiles) {
+		cp_async_commit(); /* the rows, which were not read */
+		cp_async_wait<0>();
+	}
+	if (SPLIT > 1 || (MORE && !ntiles))
 		__syncthreads(); /* no warp reads the rows any more */
+	if (SPLIT > 1) {
 		wsa0 += part * DW;
 		wsa1 += part * DW;
 	}
 
-	uint16_t *dqkv = (uint16_t *)a.dqkv + (b * T + wr) * qstride + part * DW;
+	const struct te_k_attn_views to = views_of<MORE>(a);
+	uint16_t *dqkv = (uint16_t *)a.dqkv;
 	float f0[MT][2], f1[MT][2];
 
 #pragma unroll
@@ -800,11 +929,18 @@ DEV void bwd_bf16(const struct te_k_attn_bwd &a)
 			f0[i][e] = a.scale;
 			f1[i][e] = keep_scale;
 		}
-	store_rows<D>(dqkv + (DKV ? a.nheads + kvhead : rowhead) * hd, qstride, T - wr,
-		      hd - part * DW, wsa0, acc0, f0);
-	if constexpr (DKV)
-		store_rows<D>(dqkv + (a.nheads + a.nkv + kvhead) * hd, qstride, T - wr,
-			      hd - part * DW, wsa1, acc1, f1);
+	if constexpr (DKV) {
+		uint16_t *dk = separate ? (uint16_t *)a.dk : dqkv + to.k_at;
+		uint16_t *dv = separate ? (uint16_t *)a.dv : dqkv + to.v_at;
+
+		store_rows<D>(at_head(dk, to.k, b, kvhead) + wr * to.k.token + part * DW,
+			      (int)to.k.token, K - wr, hd - part * DW, wsa0, acc0, f0);
+		store_rows<D>(at_head(dv, to.v, b, kvhead) + wr * to.v.token + part * DW,
+			      (int)to.v.token, K - wr, to.head_dim_v - part * DW, wsa1, acc1, f1);
+	} else {
+		store_rows<D>(at_head(dqkv, to.q, b, rowhead) + wr * to.q.token + part * DW,
+			      (int)to.q.token, T - wr, hd - part * DW, wsa0, acc0, f0);
+	}
 }
 
 /* tiles of 16 rows of each warp */

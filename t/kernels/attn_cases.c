@@ -95,10 +95,8 @@ enum {
 /* what the backend's kernels have, and what excludes each other */
 static int supported(int more)
 {
-	if (!strcmp(backend, "cuda")) {
-		more &= WINDOW | CAP | DOCUMENTS | FULL;
-		more &= more & FULL ? ~(WINDOW | DOCUMENTS) : ~0;
-	}
+	if (!strcmp(backend, "cuda") && more & CAP)
+		more &= ~(BIAS | ALIBI);
 	if (more & SEPARATE)
 		more &= ~DOCUMENTS;
 	else
@@ -238,7 +236,7 @@ static void add_more(struct run *r, int more)
 	if (more & ~WINDOW)
 		r->b.sums = NULL;
 	r->b.more = r->f.more;
-	if (x->bias && tt_rand_int(0, 3))
+	if (x->bias && tt_rand_int(0, 3) && strcmp(backend, "cuda") != 0)
 		r->b.dbias = kc_poison(TE_DTYPE_FP32, (x->bias_head ? s->nheads : 1) * s->T * s->S);
 	if (x->sinks)
 		r->dsinks = kc_normal(TE_DTYPE_FP32, s->nheads, 1.0f);

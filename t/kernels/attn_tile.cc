@@ -49,6 +49,13 @@ DEV float __fdividef(float x, float y)
 {
 	return x / y;
 }
+DEV int atomicMin(int *p, int x)
+{
+	const int was = *p;
+
+	*p = min(was, x);
+	return was;
+}
 DEV int atomicMax(int *p, int x)
 {
 	const int was = *p;
@@ -307,6 +314,11 @@ static void run(int (*geometry)(const void *, struct te__geometry *), const void
 		nsmem = k.smem;
 		memset(tt_smem, 0xff, sizeof(tt_smem));
 		launch(kernel.fn, k.grid[0], k.block[0], k.grid[1]);
+		for (std::deque<copies> &q : queue) {
+			for (const copies &c : q)
+				CHECK(c.empty(), "%s: nobody waited for a copy", k.func);
+			q.clear();
+		}
 		for (size_t i = nsmem; i < sizeof(tt_smem); i++)
 			CHECK(((uint8_t *)tt_smem)[i] == 0xff, "%s: byte %zu of %u", k.func, i,
 			      nsmem);
@@ -316,47 +328,114 @@ static void run(int (*geometry)(const void *, struct te__geometry *), const void
 
 /* --- cases --------------------------------------------------------------------------- */
 
-static std::vector<uint16_t> numbers(int64_t n)
-{
-	std::vector<uint16_t> v((size_t)n + 8);
+/* heads of d channels of BF16 at some strides, aligned to 16 bytes */
+struct heads {
+	te_k_strides s;
+	int64_t batch, ntokens, nheads, d;
+	std::vector<uint16_t> v;
 
-	for (uint16_t &x : v)
+	uint16_t *data()
+	{
+		return (uint16_t *)(((uintptr_t)v.data() + 15) / 16 * 16);
+	}
+};
+
+static void fill(heads &h)
+{
+	h.v.resize((size_t)(te_k_attn_extent(h.s, h.batch, h.ntokens, h.nheads, h.d) + 8));
+	for (uint16_t &x : h.v)
 		x = (uint16_t)bf16_bits((float)(rnd(2001) + rnd(2001)) / 2000 - 1);
-	return v;
 }
 
-static uint16_t *aligned_to_16(std::vector<uint16_t> &v)
+/* packed: of width heads in a row */
+static heads heads_of(int64_t batch, int64_t ntokens, int64_t nheads, int64_t d, bool packed)
 {
-	return (uint16_t *)(((uintptr_t)v.data() + 15) / 16 * 16);
+	const int64_t wide = packed ? d : d + 8 * rnd(2);
+	heads h = { { ntokens * nheads * wide, nheads * wide, wide }, batch, ntokens, nheads, d };
+
+	if (!packed && rnd(2))
+		h.s = { ntokens * nheads * wide, wide, ntokens * wide };
+	fill(h);
+	return h;
 }
 
-/* within some roundings of BF16, relative to the largest number of a row of d */
-static void near(const char *what, const uint16_t *got, const uint16_t *want, int64_t n, int d)
+static heads copy_of(const heads &h)
 {
-	for (int64_t r = 0; r < n; r += d) {
+	heads c = h;
+
+	for (uint16_t &x : c.v)
+		x = 0x4567;
+	return c;
+}
+
+/* within some roundings of BF16, relative to the largest number of a head; gaps have their bits */
+static void near(const char *what, heads &got, heads &want)
+{
+	const int64_t n = te_k_attn_extent(got.s, got.batch, got.ntokens, got.nheads, got.d);
+
+	for (int64_t i = 0; i < got.batch * got.ntokens * got.nheads; i++) {
+		const int64_t at = i / got.nheads / got.ntokens * got.s.batch +
+				   i / got.nheads % got.ntokens * got.s.token +
+				   i % got.nheads * got.s.head;
 		float most = 0x1p-10f;
 
-		for (int64_t i = r; i < r + d; i++)
-			most = max(most, fabsf(half_of(want[i], 0)));
-		for (int64_t i = r; i < r + d; i++)
-			CHECK(fabsf(half_of(got[i], 0) - half_of(want[i], 0)) <= most / 32,
-			      "%s, batch %d, T %d, heads %d/%d of %d, window %d, cap %g, full %d, "
-			      "documents %d, threshold %u: row %d, %d: %g, not %g", what,
-			      (int)f.batch, (int)f.seqlen, f.nheads, f.nkv, d, f.window,
-			      (double)f.softcap, f.full, f.first != NULL, f.threshold, (int)(r / d),
-			      (int)(i - r), (double)half_of(got[i], 0),
-			      (double)half_of(want[i], 0));
+		for (int64_t c = at; c < at + got.d; c++)
+			most = max(most, fabsf(half_of(want.data()[c], 0)));
+		for (int64_t c = at; c < at + got.d; c++) {
+			const float x = half_of(got.data()[c], 0), y = half_of(want.data()[c], 0);
+
+			CHECK(fabsf(x - y) <= most / 32,
+			      "%s, batch %d, T %d, %d keys, heads %d/%d of %d and %d, window %d, "
+			      "cap %g, full %d, right %d, bottom %d, documents %d, offsets %d, "
+			      "bias %d, slopes %d, sinks %d, threshold %u: head %d, %d: %g, not %g",
+			      what, (int)f.batch, (int)f.seqlen, (int)f.more.klen, f.nheads, f.nkv,
+			      f.head_dim, f.more.head_dim_v, f.window, (double)f.softcap, f.full,
+			      f.more.right, f.more.bottom, f.first != NULL,
+			      f.more.q_offsets ? f.more.nseqs : 0, f.more.bias != NULL,
+			      f.more.slopes != NULL, f.more.sinks != NULL, f.threshold, (int)i,
+			      (int)(c - at), (double)x, (double)y);
+			got.data()[c] = want.data()[c];
+		}
 	}
+	CHECK(!memcmp(got.data(), want.data(), (size_t)n * 2), "%s: gaps", what);
+}
+
+static int any_width(int turn)
+{
+#ifdef TT_MORE
+	return turn % 3 ? 8 * (1 + (int)rnd(16)) : 1 + (int)rnd(128);
+#else
+	return turn % 3 ? 8 * (17 + (int)rnd(16)) : 129 + (int)rnd(128);
+#endif
+}
+
+static std::vector<int32_t> offsets(int n, int64_t ntokens)
+{
+	std::vector<int32_t> x;
+
+	for (int i = 0; i <= n; i++)
+		x.push_back((int32_t)rnd((uint32_t)ntokens + 1));
+	std::sort(x.begin(), x.end());
+	return x;
+}
+
+static std::vector<float> words(int64_t n, float most)
+{
+	std::vector<float> x((size_t)n);
+
+	for (float &w : x)
+		w = most * ((float)rnd(2001) / 1000 - 1);
+	return x;
 }
 
 static void run_case(int turn)
 {
 	static const uint64_t seed = 77, offset = 5;
-	std::vector<uint16_t> qkv, dout, want, got, dwant, dgot;
-	std::vector<float> lse, lse_got, delta;
-	std::vector<int32_t> first;
-	int64_t row, orow, n;
-	int d;
+	const bool separate = turn % 4 == 1 || turn % 4 == 2;
+	std::vector<float> lse, lse_got, delta, bias, slopes, sinks;
+	std::vector<int32_t> first, q_offsets, k_offsets;
+	int64_t n, klen;
+	int d, dv;
 
 	f = {};
 	f.batch = 1 + rnd(2);
@@ -364,54 +443,99 @@ static void run_case(int turn)
 	f.nkv = 1 + (int)rnd(2);
 	f.nheads = f.nkv * (1 + (int)rnd(2));
 #ifdef TT_MORE
-	d = turn % 3 ? 8 * (1 + (int)rnd(16)) : 1 + (int)rnd(128);
 	const bool more = true;
 #else
-	d = turn % 3 ? 8 * (17 + (int)rnd(16)) : 129 + (int)rnd(128);
-	const bool more = turn & 1;
+	const bool more = separate || turn & 1;
 #endif
-	f.head_dim = d;
+	d = dv = f.head_dim = any_width(turn);
+	klen = f.seqlen;
 	f.scale = 1.0f / sqrtf((float)d);
 	f.dtype = TE_DTYPE_BF16;
-	row = (f.nheads + 2 * f.nkv) * d;
-	orow = f.nheads * d;
+	if (separate) {
+		klen = f.more.klen = rnd(3) ? 1 + rnd(f.batch > 1 ? 40 : 150) : f.seqlen;
+		dv = f.more.head_dim_v = rnd(2) ? any_width(turn) : d;
+		f.more.bottom = (int)rnd(2);
+	}
 	n = f.batch * f.seqlen;
 	if (more) {
-		f.window = rnd(2) ? 1 + (int)rnd(f.seqlen) : 0;
+		f.window = rnd(2) ? 1 + (int)rnd((uint32_t)klen) : 0;
 		f.softcap = rnd(2) ? 0.5f + (float)rnd(4) : 0.0f;
 		f.threshold = rnd(2) ? 1000 + rnd(30000) : 0;
-		for (int64_t i = 0, len = 1 + rnd(70); rnd(2) && i < n; i++)
-			first.push_back((int32_t)(i % f.seqlen / len * len));
-		first.resize(first.size() == (size_t)n ? n : 0);
-		f.first = first.size() ? first.data() : NULL;
-		f.full = !f.window && !f.first && rnd(2);
-		if (!TE_K_ATTN_HAS_MORE(&f))
+		f.full = (int)rnd(2);
+		f.more.right = f.full && rnd(2) ? 1 + (int)rnd((uint32_t)klen) : 0;
+		if (!separate && rnd(2)) {
+			const int64_t len = 1 + rnd(70);
+
+			for (int64_t i = 0; i < n; i++)
+				first.push_back((int32_t)(i % f.seqlen / len * len));
+			f.first = first.data();
+		}
+		if (separate && f.batch == 1 && rnd(2)) {
+			f.more.nseqs = 1 + (int)rnd(5);
+			q_offsets = offsets(f.more.nseqs, f.seqlen);
+			k_offsets = offsets(f.more.nseqs, klen);
+			f.more.q_offsets = q_offsets.data();
+			if (klen != f.seqlen || rnd(2))
+				f.more.k_offsets = k_offsets.data();
+		}
+		if (rnd(2)) {
+			sinks = words(f.nheads, 2);
+			f.more.sinks = sinks.data();
+		}
+		if (f.softcap == 0.0f && rnd(2)) {
+			slopes = words(f.nheads, 0.2f);
+			f.more.slopes = slopes.data();
+		}
+		if (f.softcap == 0.0f && rnd(2)) {
+			f.more.bias_head = rnd(2) ? f.seqlen * klen : 0;
+			bias = words((f.more.bias_head ? f.nheads : 1) * f.seqlen * klen, 2);
+			for (float &x : bias)
+				x = rnd(20) ? x : -INFINITY;
+			f.more.bias = bias.data();
+		}
+		if (!separate && !TE_K_ATTN_HAS_MORE(&f))
 			f.window = 1 + (int)rnd(f.seqlen);
 	}
 	f.tag = 3;
 	f.seed = &seed;
 	f.offset = &offset;
-	qkv = numbers(n * row);
-	dout = numbers(n * orow);
-	got = want = numbers(n * orow);
-	dgot = dwant = numbers(n * row);
+
+	heads q = heads_of(f.batch, f.seqlen, separate ? f.nheads : f.nheads + 2 * f.nkv, d,
+			   !separate);
+	heads k = heads_of(f.batch, klen, f.nkv, d, false);
+	heads v = heads_of(f.batch, klen, f.nkv, dv, false);
+	heads out = heads_of(f.batch, f.seqlen, f.nheads, dv, !separate);
+	heads dout = out, got = copy_of(out), dq = copy_of(q), dk = copy_of(k), dv_ = copy_of(v);
+	heads dq_got = dq, dk_got = dk, dv_got = dv_;
+
+	out = got;
+	fill(dout);
 	lse.resize((size_t)(n * f.nheads));
 	lse_got.resize(lse.size());
 	delta.resize(lse.size());
-	f.qkv = aligned_to_16(qkv);
-	f.out = aligned_to_16(want);
+	f.qkv = q.data();
+	if (separate) {
+		f.more.k = k.data();
+		f.more.v = v.data();
+		f.more.qs = q.s;
+		f.more.ks = k.s;
+		f.more.vs = v.s;
+		f.more.os = out.s;
+	}
+	f.out = out.data();
 	f.lse = lse.data();
 	te__h_attn_fwd(&f);
-	f.out = aligned_to_16(got);
+	f.out = got.data();
 	f.lse = lse_got.data();
 	run(te__geo_attn_fwd, &f);
-	near("out", aligned_to_16(got), aligned_to_16(want), n * orow, d);
+	near("out", got, out);
 	for (size_t i = 0; i < lse.size(); i++)
-		CHECK(fabsf(lse[i] - lse_got[i]) < 0.01f, "lse %zu", i);
+		CHECK(lse[i] == lse_got[i] || fabsf(lse[i] - lse_got[i]) < 0.01f,
+		      "lse %zu: %g, not %g", i, (double)lse_got[i], (double)lse[i]);
 	g = {};
 	g.qkv = f.qkv;
-	g.out = aligned_to_16(want);
-	g.dout = aligned_to_16(dout);
+	g.out = out.data();
+	g.dout = dout.data();
 	g.lse = lse.data();
 	g.delta = delta.data();
 	g.seed = f.seed;
@@ -429,14 +553,21 @@ static void run_case(int turn)
 	g.first = f.first;
 	g.softcap = f.softcap;
 	g.full = f.full;
-	g.dqkv = aligned_to_16(dwant);
+	g.more = f.more;
+	g.dqkv = dq.data();
+	g.dk = dk.data();
+	g.dv = dv_.data();
 	te__h_attn_bwd_pre(&g);
 	te__h_attn_bwd_dkv(&g);
 	te__h_attn_bwd_dq(&g);
-	g.dqkv = aligned_to_16(dgot);
+	g.dqkv = dq_got.data();
+	g.dk = dk_got.data();
+	g.dv = dv_got.data();
 	run(te__geo_attn_bwd_dkv, &g);
 	run(te__geo_attn_bwd_dq, &g);
-	near("dqkv", aligned_to_16(dgot), aligned_to_16(dwant), n * row, d);
+	near("dq", dq_got, dq);
+	near("dk", dk_got, dk);
+	near("dv", dv_got, dv_);
 }
 
 int main(int argc, char **argv)

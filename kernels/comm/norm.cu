@@ -15,9 +15,9 @@
  * then y replace the residual there. No other thread accesses that. A row is pushed before its
  * results are written, which may replace it: one-shot some rows ahead, two-shot all of the block.
  *
- * The squares of a row are added in the order of te_k_norm_fwd, where a thread has vectors
- * j * threads + t: here a row has more threads, so that the sums of vectors are added from shared
- * memory.
+ * The squares of a row are added in the order of te_k_norm_fwd, and the products that a gradient
+ * needs in the order of te_k_norm_bwd, where a thread has vectors j * threads + t: here a row has
+ * more threads, so that the sums of vectors are added from shared memory.
  *
  * Compiled for 2, 4 and 8 ranks, as allreduce.cu.
  */
@@ -234,7 +234,8 @@ DEV void vector_put(const struct te_k_comm_norm &a, const struct fused &f, const
 /* the sum over a row, of which the sums over vectors are in shared memory; a barrier */
 DEV float vectors_sum(const struct te_k_comm_norm &a, const struct fused &f, struct norm_shared &m)
 {
-	const int nwarps = norm_row_warps((int)a.cols, a.comm.dtype == TE_D_BF16);
+	const int nwarps = a.x ? norm_bwd_warps((int)a.cols) :
+				 norm_row_warps((int)a.cols, a.comm.dtype == TE_D_BF16);
 	const int warp = threadIdx.x / 32;
 	float s = 0.0f;
 

@@ -406,10 +406,12 @@ START_TEST(column_sums_in_the_specified_order)
 		}
 		hk_check_end(TE_DTYPE_FP32, part, nparts * cols);
 		hk_check_end(TE_DTYPE_FP32, out, cols);
+		hk_check_end(TE_DTYPE_FP32, twin, cols);
 		free(x);
 		free(part);
 		free(out);
 		free(was);
+		free(twin);
 	}
 }
 END_TEST

@@ -20,32 +20,6 @@
 #include "kernels/norm/geometry.h"
 #include "kernels/norm/rows.cuh"
 
-/*
- * Sums over a warp of N values of each lane. Each step halves the values that a lane has, as long
- * as there are several: lane l returns the sum of value l / (32 / N).
- */
-template <int N> DEV float warp_sums(float v[N])
-{
-	const int lane = threadIdx.x % 32;
-	int d = 16;
-
-#pragma unroll
-	for (int n = N / 2; n; n /= 2, d /= 2) {
-		const bool up = lane & d;
-
-#pragma unroll
-		for (int i = 0; i < n; i++) {
-			const float give = up ? v[i] : v[i + n], keep = up ? v[i + n] : v[i];
-
-			v[i] = add(keep, __shfl_xor_sync(0xffffffffu, give, d));
-		}
-	}
-#pragma unroll
-	for (; d; d /= 2)
-		v[0] = add(v[0], __shfl_xor_sync(0xffffffffu, v[0], d));
-	return v[0];
-}
-
 DEV void unpack4(const uint4 &q, float v[TE_V])
 {
 	raw<bf16> r;

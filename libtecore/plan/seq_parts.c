@@ -99,10 +99,11 @@ int te__parts_gather(const struct te_seq *seq, struct te_stream *stream, int64_t
 
 	for (int32_t i = 0; i <= seq->binding.nparts && !r; i++) {
 		const struct range a = range_in(seq, i, first, n);
-		char *x = (char *)dst + (a.from - first) * (int64_t)size;
+		char *x;
 
 		if (a.from >= a.to)
 			continue;
+		x = (char *)dst + (a.from - first) * (int64_t)size;
 		if (has_part(seq, i))
 			r = te_copy(stream, x, masters + a.own * (int64_t)size,
 				    (size_t)(a.to - a.from) * size);

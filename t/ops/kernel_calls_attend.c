@@ -255,6 +255,71 @@ START_TEST(offsets_separate_sequences)
 }
 END_TEST
 
+/* random rows with NaN before and after them in memory */
+static struct te_tensor *between_nan(int64_t n, int64_t cols)
+{
+	struct te_tensor *around = kc_poison(kc_type, n + 128, cols), *t;
+	const int64_t shape[2] = { n, cols };
+
+	DO(te_fill(st, te_tensor_data(around), 0xff, te_tensor_nbytes(around)));
+	DO(te_stream_sync(st));
+	DO(te_tensor_view(around, 64 * cols, 2, shape, &t));
+	kc_set_normal(t);
+	return t;
+}
+
+static void no_nan(const char *what, const struct te_tensor *t)
+{
+	float *v = malloc((size_t)te_tensor_nelems(t) * sizeof(*v));
+
+	get(t, v);
+	for (int64_t i = 0; i < te_tensor_nelems(t); i++)
+		ck_assert_msg(!isnan(v[i]), "%s[%lld]", what, (long long)i);
+	free(v);
+}
+
+/* offsets that descend or lie outside: only tokens that are there are read. _i: type, masks,
+ * queries too */
+START_TEST(any_offsets_stay_inside)
+{
+	static const int32_t odd[] = { INT32_MIN, -1, 0, 3, 40, 70, 90, 1 << 20, INT32_MAX };
+	static const char *const name[] = { "dq", "dk", "dv" };
+	const int64_t n[4] = { 70, 90, 90, 70 };
+	struct te_tensor *t[4], *d[3], *y, *lse;
+	int32_t off[2][6] = { { 0, 20, 20, 50, 60, 70 } };
+	size_t nbytes;
+	void *ws;
+
+	kc_type = kc_types[_i & 1];
+	choose_heads(4);
+	o.layout = TE_ATTEND_THD;
+	o.full = _i >> 1 & 1;
+	o.bottom = _i >> 2 & 1;
+	o.window = 9 * (int32_t)tt_rand_int(0, 1);
+	for (int i = 0; i < 6; i++)
+		for (int j = _i < 8; j < 2; j++)
+			off[j][i] = odd[tt_rand_int(0, (int64_t)TT_LEN(odd) - 1)];
+	o.q_offsets = ints(6, off[0]);
+	o.k_offsets = ints(6, off[1]);
+	for (int i = 0; i < 4; i++)
+		t[i] = between_nan(n[i], o.head_dim * (int64_t)(i % 3 ? o.nkv : o.nheads));
+	for (int i = 0; i < 3; i++)
+		d[i] = kc_poison(kc_type, n[i], te_tensor_cols(t[i]));
+	y = kc_poison(kc_type, 70, te_tensor_cols(t[0]));
+	lse = kc_poison(TE_DTYPE_FP32, o.nheads, 70);
+	ws = ws_for(1, 70, &nbytes);
+	DO(te_kernel_attend_forward(st, t[0], t[1], t[2], y, lse, &o));
+	DO(te_kernel_attend_backward(st, t[3], t[0], t[1], t[2], y, lse, d[0], d[1], d[2], ws,
+				     nbytes, &o));
+	no_nan("out", y);
+	no_nan("lse", lse);
+	for (int i = 0; i < 3; i++)
+		no_nan(name[i], d[i]);
+	for (int i = 0; i < 4; i++)
+		te_tensor_unref(t[i]);
+}
+END_TEST
+
 /* two heads of one channel, [queries], [keys]: out in FP64 */
 struct small {
 	float q[4], k[6], v[6], bias[12], slope[2], sink[2];
@@ -444,6 +509,7 @@ void kc_attend_cases(Suite *s)
 	tcase_add_loop_test(c, attend_has_the_bits_of_attention, 0, 12);
 	tcase_add_loop_test(c, layouts_have_the_same_results, 0, 2);
 	tcase_add_loop_test(c, offsets_separate_sequences, 0, 4);
+	tcase_add_loop_test(c, any_offsets_stay_inside, 0, 16);
 	tcase_add_test(c, bias_slopes_and_sinks_are_scores);
 	tcase_add_test(c, attend_names_the_argument);
 }

@@ -22,6 +22,8 @@
 struct te__coll_terms {
 	int64_t buffer_nbytes; /* size of a packet buffer, of which a region has three */
 	int32_t max_blocks;  /* limit of blocks of a kernel that waits for other ranks */
+	/* shared memory of a block on the device that has least; 0: hosts */
+	uint64_t block_smem_nbytes;
 	int32_t nlanes;	     /* lanes of a channel of messages; 0: there are no channels */
 	int host;	     /* 1: host backend, which has separate rows of the table */
 	int device_sums;   /* 1: devices add in chains between nodes */

@@ -189,7 +189,7 @@ static int is_packets(const struct te__comm_norm *a, char *why, size_t n)
 	const int64_t es = (int64_t)te_dtype_nbytes((enum te_dtype)a->k.comm.dtype);
 	struct array all[NARRAYS];
 	const int narrays = arrays_of(a, all);
-	const uint64_t smem = te__ctx_block_smem(a->comm->ctx); /* 0: a host */
+	const uint64_t smem = a->comm->coll.terms.block_smem_nbytes;
 
 	if (a->k.cols * es % TE_K_COMM_PACKET)
 		snprintf(why, n, "rows of %lld bytes are not whole packets of %d",

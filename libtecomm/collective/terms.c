@@ -32,6 +32,7 @@ struct record {
 	char term[NTERMS][24];
 	char pci_address[24]; /* two ranks may share a GPU */
 	int32_t nprocs;
+	uint64_t block_smem_nbytes; /* 0: a host */
 	struct te__reach_offer reach;
 	/* TE_COMM_TABLE: its name and its rows */
 	char table_path[200];
@@ -55,6 +56,17 @@ static int32_t max_blocks(const struct te__boot *b, const struct record *all)
 			least = all[i].nprocs / nshare;
 	}
 	return least > 0 ? least : 1;
+}
+
+/* a kernel that all ranks launch has a block that fits the smallest device */
+static uint64_t block_smem(const struct te__boot *b, const struct record *all)
+{
+	uint64_t least = all->block_smem_nbytes;
+
+	for (int32_t i = 1; i < te__boot_nranks(b); i++)
+		if (all[i].block_smem_nbytes < least)
+			least = all[i].block_smem_nbytes;
+	return least;
 }
 
 static int two_on_a_gpu(const struct te__boot *b, const struct record *all)
@@ -141,6 +153,7 @@ int te__coll_agree(struct te_ctx *ctx, struct te__boot *b, const char *name,
 
 	snprintf(mine.pci_address, sizeof(mine.pci_address), "%s", r ? "" : d.pci_address);
 	mine.nprocs = d.nprocs;
+	mine.block_smem_nbytes = d.block_smem_nbytes;
 	set_all(&mine, backend, nodes, t.buffer_nbytes, b);
 	te__reach_offer(b, ctx, &mine.reach);
 	r = read_table(ret_table, &mine);
@@ -157,6 +170,7 @@ int te__coll_agree(struct te_ctx *ctx, struct te__boot *b, const char *name,
 		t.device_sums = sums == SUMS_DEVICE || (sums == SUMS_AUTO && !t.host &&
 							!t.reach.why[TE__REACH_VERBS][0]);
 		t.max_blocks = max_blocks(b, all);
+		t.block_smem_nbytes = block_smem(b, all);
 		if (nodes && !t.fabric)
 			te__log_info("%s: memory of other nodes is not mapped: %s", name,
 				     no_fabric);

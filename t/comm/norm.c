@@ -12,6 +12,7 @@
 #include <te/collective.h>
 #include <te/tensor.h>
 
+#include "libtecomm/collective/comm.h"
 #include "libtecore/base/dtype_inline.h"
 #include "threads.h"
 #include "tt_num.h"
@@ -33,6 +34,7 @@ struct call {
 	float eps, amax_epsilon;
 	uint64_t k; /* of value() */
 	int symmetric, recorded, unaligned;
+	int little; /* a rank's device has no shared memory for a row */
 	size_t nbytes;
 	size_t in, residual, gamma, x, x_rstd, scale; /* offsets; or NONE */
 	size_t sum, residual_out, y, rstd, codes, scale_inv, amax, ws;
@@ -51,7 +53,7 @@ static int64_t count_of(const struct call *c)
 
 static int is_packets(const struct call *c)
 {
-	return !c->unaligned && (size_t)c->cols * es_of(c) % 16 == 0;
+	return !c->unaligned && !c->little && (size_t)c->cols * es_of(c) % 16 == 0;
 }
 
 static size_t put(struct call *c, size_t nbytes, size_t align)
@@ -138,6 +140,7 @@ static struct call call_draw(uint64_t *d, uint64_t k)
 	if (kind > 2)
 		c.cols = (c.cols + 7) / 8 * 8;
 	c.unaligned = kind == 3;
+	c.little = kind == 4;
 	c.algorithm = (enum te_comm_algorithm)threads_draw(d, TE_COMM_STAGED + 1);
 	c.max_blocks = (int32_t)threads_draw(d, 4);
 	c.scaling = (enum te_comm_scaling)threads_draw(d, 3);
@@ -501,9 +504,12 @@ static int run_one(struct thread_rank *r, const struct call *c)
 	unsigned char *want = malloc(c->nbytes), *got = malloc(c->nbytes);
 	struct te_stream *s = te_ctx_stream(r->ctx);
 	struct te_recording *rec = NULL;
+	const uint64_t smem = r->comm->coll.terms.block_smem_nbytes;
 	void *p;
 	int err;
 
+	if (c->little)
+		r->comm->coll.terms.block_smem_nbytes = 16;
 	fill(c, r->rank, want);
 	if (c->symmetric)
 		STEP(te_comm_alloc(r->comm, c->nbytes, &p));
@@ -515,6 +521,7 @@ static int run_one(struct thread_rank *r, const struct call *c)
 	if (c->recorded)
 		STEP(te_capture_begin(s));
 	STEP(queue(r, c, p));
+	r->comm->coll.terms.block_smem_nbytes = smem;
 	if (c->recorded) {
 		STEP(te_capture_end(s, &rec));
 		STEP(te_recording_launch(rec, s));

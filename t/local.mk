@@ -1,7 +1,7 @@
 # Check programs are t/AREA/TOPIC.c, scripts t/AREA/tNNNN-WHAT.t; both print TAP.
 # A program needs one line in a list below; its source is TOPIC.c and it links the inside of all
 # libraries, and libtt, which has the sources that several programs share. Programs of the lists
-# TT_PAIRS and TT_LONG_PAIRS have a TT_PAIR_SUITE().
+# TT_PAIRS and TT_LONG_PAIRS have a TT_PAIR().
 # Those that take longest are started first.
 TT_LONG = \
 	t/comm/bootstrap_faults \
@@ -345,6 +345,7 @@ t_lib_libtt_la_SOURCES = \
 	t/lib/tt_gate.h \
 	t/lib/tt_num.c \
 	t/lib/tt_num.h \
+	t/lib/tt_register.c \
 	t/lib/tt_states.c \
 	t/lib/tt_states.h \
 	t/lib/tt_ted.c \
@@ -621,7 +622,7 @@ t_ops_ops_SOURCES = t/ops/ops.c t/ops/ops.h t/ops/ops_linear.c t/ops/ops_use.c
 
 check_PROGRAMS += $(TT_LONG) $(TT_LONG_PAIRS) $(TT_PAIRS)
 check_PROGRAMS += $(TT_CORE) $(TT_GRAPH) $(TT_COMM) $(TT_DAEMON) $(TT_TOKEN) $(TT_TOOLS)
-# X_gpu is a hard link to X: TT_PAIR_SUITE() looks at the name
+# X_gpu is a hard link to X: TT_PAIR() looks at the name
 TT_TWINS = $(TT_LONG_PAIRS:=_gpu) $(TT_PAIRS:=_gpu)
 check_SCRIPTS = $(TT_TWINS)
 MOSTLYCLEANFILES += $(TT_TWINS)

@@ -24,7 +24,9 @@ static const struct te__dl_sym strange[] = {
 	{ "nor_this_one", offsetof(struct table, root) },
 };
 
-START_TEST(members_are_functions_of_the_first_library_found)
+CASE(dl, "host");
+
+TEST(dl, members_are_functions_of_the_first_library_found)
 {
 	struct te__dl dl = TE__DL(both, &table, "libno-such.so.1", "libm.so.6");
 	const double x = (double)tt_rand_int(1, 1000);
@@ -37,9 +39,8 @@ START_TEST(members_are_functions_of_the_first_library_found)
 	ck_assert_ptr_null(te__dl_open(&dl));
 	ck_assert(table.root(x + 0.5) == x);
 }
-END_TEST
 
-START_TEST(what_is_missing_is_named)
+TEST(dl, what_is_missing_is_named)
 {
 	struct te__dl none = TE__DL(both, &table, "libno-such.so.1", "libno-such.so");
 	struct te__dl less = TE__DL(strange, &table, "libm.so.6");
@@ -49,7 +50,6 @@ START_TEST(what_is_missing_is_named)
 		ck_assert_str_eq(te__dl_open(&less), "no_such_function");
 	}
 }
-END_TEST
 
 static struct te__dl shared = TE__DL(both, &table, "libm.so.6");
 
@@ -58,7 +58,7 @@ static void *open_it(void *arg)
 	return te__dl_open(&shared) || table.root(4) != 2 ? &shared : NULL;
 }
 
-START_TEST(any_thread_opens_it)
+TEST(dl, any_thread_opens_it)
 {
 	pthread_t t[4];
 	void *failed;
@@ -71,13 +71,5 @@ START_TEST(any_thread_opens_it)
 		ck_assert_ptr_null(failed);
 	}
 }
-END_TEST
 
-TT_SUITE("base/dl", TT_NEED_NOTHING)
-{
-	TCase *c = tt_case(s, "dl", "host");
-
-	tcase_add_test(c, members_are_functions_of_the_first_library_found);
-	tcase_add_test(c, what_is_missing_is_named);
-	tcase_add_test(c, any_thread_opens_it);
-}
+TT_MAIN("base/dl", TT_NEED_NOTHING)

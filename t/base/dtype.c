@@ -62,7 +62,9 @@ static double value(enum te_dtype dtype, unsigned code)
 	}
 }
 
-START_TEST(decodes_every_fp8_code)
+CASE(fp8, "host numeric");
+
+TEST_EACH(fp8, decodes_every_fp8_code, TT_LEN(fp8))
 {
 	/* E4M3: S.1111.111; E5M2: S.11111.{01,10,11} */
 	ck_assert_uint_eq(fp8[_i].n, fp8[_i].dtype == TE_DTYPE_E4M3 ? 0x7f : 0x7c);
@@ -78,10 +80,9 @@ START_TEST(decodes_every_fp8_code)
 			ck_assert(isnan(x));
 	}
 }
-END_TEST
 
 /* the first and the last number that become a code, and every BF16 number between them */
-START_TEST(encodes_all_numbers_that_become_each_fp8_code)
+TEST_EACH(fp8, encodes_all_numbers_that_become_each_fp8_code, TT_LEN(fp8))
 {
 	unsigned nbf16 = 0;
 
@@ -101,9 +102,8 @@ START_TEST(encodes_all_numbers_that_become_each_fp8_code)
 	}
 	ck_assert_uint_eq(nbf16, 0x7f81); /* all but NaN */
 }
-END_TEST
 
-START_TEST(fp8_codes_survive_a_round_trip)
+TEST_EACH(fp8, fp8_codes_survive_a_round_trip, TT_LEN(fp8))
 {
 	for (unsigned c = 0; c < 256; c++) {
 		const float x = te_fp8_decode(fp8[_i].dtype, (uint8_t)c);
@@ -112,10 +112,9 @@ START_TEST(fp8_codes_survive_a_round_trip)
 			ck_assert_uint_eq(te_fp8_encode(fp8[_i].dtype, x), c);
 	}
 }
-END_TEST
 
 /* nearest by search over all codes; a tie goes to the even code. Half of the numbers are short */
-START_TEST(rounds_random_numbers_to_the_nearest_code)
+TEST_EACH(fp8, rounds_random_numbers_to_the_nearest_code, TT_LEN(narrow))
 {
 	const enum te_dtype dtype = narrow[_i].dtype;
 	const unsigned sign = te_dtype_nbytes(dtype) == 1 ? 0x80 : 0x8000;
@@ -143,7 +142,6 @@ START_TEST(rounds_random_numbers_to_the_nearest_code)
 		ck_assert_uint_eq(encode(dtype, -x), lo | sign);
 	}
 }
-END_TEST
 
 static const struct { enum te_dtype dtype; float x; uint8_t want; } edge[] = {
 	{ TE_DTYPE_E4M3, 448.0f, 0x7e },   /* largest finite, S.1111.110 (OCP OFP8 1.0) */
@@ -169,13 +167,14 @@ static const struct { enum te_dtype dtype; float x; uint8_t want; } edge[] = {
 	{ TE_DTYPE_FP32, 1.0f, 0x00 },	   /* not an FP8 type */
 };
 
-START_TEST(encodes_edge_values)
+TEST_EACH(fp8, encodes_edge_values, TT_LEN(edge))
 {
 	ck_assert_uint_eq(te_fp8_encode(edge[_i].dtype, edge[_i].x), edge[_i].want);
 }
-END_TEST
 
-START_TEST(converts_fp32_as_the_golden_table)
+CASE(half, "host numeric");
+
+TEST(half, converts_fp32_as_the_golden_table)
 {
 	for (size_t i = 0; i < TT_LEN(f32_rows); i++) {
 		const float x = te__f32_from_bits(f32_rows[i].x);
@@ -184,9 +183,8 @@ START_TEST(converts_fp32_as_the_golden_table)
 		ck_assert_msg(te_fp16_encode(x) == f32_rows[i].fp16, "0x%08x", f32_rows[i].x);
 	}
 }
-END_TEST
 
-START_TEST(half_codes_survive_a_round_trip)
+TEST(half, half_codes_survive_a_round_trip)
 {
 	for (unsigned c = 0; c < 65536; c++) {
 		const float b = te_bf16_decode((uint16_t)c), h = te_fp16_decode((uint16_t)c);
@@ -208,9 +206,8 @@ START_TEST(half_codes_survive_a_round_trip)
 			ck_assert_uint_eq(te_fp16_encode(h), c);
 	}
 }
-END_TEST
 
-START_TEST(nan_stays_nan_with_its_sign)
+TEST(half, nan_stays_nan_with_its_sign)
 {
 	/* quiet and signalling, with payloads at both ends */
 	static const uint32_t nan[] = { 0x7fc00000, 0x7f800001, 0x7fffffff, 0x7fa00000 };
@@ -228,7 +225,6 @@ START_TEST(nan_stays_nan_with_its_sign)
 			ck_assert_uint_eq(te__fp16_encode(x) >> 15, sign);
 		}
 }
-END_TEST
 
 static const struct { const char *name; size_t nbytes; float max; } types[] = {
 	[TE_DTYPE_FP32] = { "fp32", 4, 3.4028234663852886e38f },
@@ -241,7 +237,9 @@ static const struct { const char *name; size_t nbytes; float max; } types[] = {
 	[TE_DTYPE_E2M1] = { "e2m1", 0, 6.0f }, /* two elements a byte */
 };
 
-START_TEST(names_and_measures_every_type)
+CASE(names, "host fast");
+
+TEST_EACH(names, names_and_measures_every_type, TT_LEN(types))
 {
 	enum te_dtype d = TE_DTYPE_COUNT;
 
@@ -252,9 +250,8 @@ START_TEST(names_and_measures_every_type)
 	ck_assert_int_eq(te_dtype_from_name(types[_i].name, &d), 0);
 	ck_assert_int_eq(d, _i);
 }
-END_TEST
 
-START_TEST(refuses_unknown_types)
+TEST(names, refuses_unknown_types)
 {
 	enum te_dtype d = TE_DTYPE_INT32;
 
@@ -271,22 +268,5 @@ START_TEST(refuses_unknown_types)
 	ck_assert_float_eq(te_dtype_max(TE_DTYPE_COUNT), 0.0f);
 	ck_assert_float_eq(te_fp8_decode(TE_DTYPE_BF16, 0x7e), 0.0f);
 }
-END_TEST
 
-TT_SUITE("base/dtype", TT_NEED_NOTHING)
-{
-	TCase *c = tt_case(s, "fp8", "host numeric");
-
-	tcase_add_loop_test(c, decodes_every_fp8_code, 0, TT_LEN(fp8));
-	tcase_add_loop_test(c, encodes_all_numbers_that_become_each_fp8_code, 0, TT_LEN(fp8));
-	tcase_add_loop_test(c, fp8_codes_survive_a_round_trip, 0, TT_LEN(fp8));
-	tcase_add_loop_test(c, rounds_random_numbers_to_the_nearest_code, 0, TT_LEN(narrow));
-	tcase_add_loop_test(c, encodes_edge_values, 0, TT_LEN(edge));
-	c = tt_case(s, "half", "host numeric");
-	tcase_add_test(c, converts_fp32_as_the_golden_table);
-	tcase_add_test(c, half_codes_survive_a_round_trip);
-	tcase_add_test(c, nan_stays_nan_with_its_sign);
-	c = tt_case(s, "names", "host fast");
-	tcase_add_loop_test(c, names_and_measures_every_type, 0, TT_LEN(types));
-	tcase_add_test(c, refuses_unknown_types);
-}
+TT_MAIN("base/dtype", TT_NEED_NOTHING)

@@ -12,7 +12,9 @@ static const int codes[] = {
 #undef CODE
 };
 
-START_TEST(names_every_code_once)
+CASE(names, "host fast");
+
+TEST_EACH(names, names_every_code_once, TT_LEN(codes))
 {
 	const char *s = te_strerror(-codes[_i]);
 
@@ -23,9 +25,8 @@ START_TEST(names_every_code_once)
 		if (i != (size_t)_i)
 			ck_assert_str_ne(s, te_strerror(codes[i]));
 }
-END_TEST
 
-START_TEST(names_errnos_and_success)
+TEST(names, names_errnos_and_success)
 {
 	ck_assert_str_eq(te_strerror(0), "success");
 	ck_assert_str_eq(te_strerror(-ENOMEM), strerror(ENOMEM));
@@ -34,9 +35,10 @@ START_TEST(names_errnos_and_success)
 	ck_assert_str_eq(te_strerror(-5000), "unknown error");
 	ck_assert_str_eq(te_strerror(-2147483647 - 1), "unknown error");
 }
-END_TEST
 
-START_TEST(keeps_the_last_message)
+CASE(message, "host fast");
+
+TEST(message, keeps_the_last_message)
 {
 	ck_assert_str_eq(te_error_detail(), "");
 	ck_assert_int_eq(te__fail(-EBUSY, "stream %d is capturing", 7), -EBUSY);
@@ -52,17 +54,15 @@ START_TEST(keeps_the_last_message)
 	ck_assert_str_eq(te_error_detail(), "");
 	ck_assert_int_eq(te_error_verbs(), 0);
 }
-END_TEST
 
-START_TEST(may_format_the_old_message)
+TEST(message, may_format_the_old_message)
 {
 	te__fail(-EINVAL, "inner");
 	te__fail(-EINVAL, "outer: %s", te_error_detail());
 	ck_assert_str_eq(te_error_detail(), "outer: inner");
 }
-END_TEST
 
-START_TEST(truncates_a_long_message)
+TEST(message, truncates_a_long_message)
 {
 	char s[2000];
 
@@ -71,7 +71,6 @@ START_TEST(truncates_a_long_message)
 	te__fail_cuda(700, "%s", s);
 	ck_assert_uint_eq(strlen(te_error_detail()), 511);
 }
-END_TEST
 
 static void *fail_elsewhere(void *arg)
 {
@@ -80,7 +79,7 @@ static void *fail_elsewhere(void *arg)
 	return NULL;
 }
 
-START_TEST(the_message_is_per_thread)
+TEST(message, the_message_is_per_thread)
 {
 	pthread_t t;
 	int clean = 0;
@@ -91,7 +90,6 @@ START_TEST(the_message_is_per_thread)
 	ck_assert_int_eq(clean, 1);
 	ck_assert_str_eq(te_error_detail(), "here");
 }
-END_TEST
 
 /* a typical constructor */
 static int three_allocations(void)
@@ -113,13 +111,14 @@ static int three_allocations(void)
 	return r;
 }
 
-START_TEST(fault_injection_reaches_every_allocation)
+CASE(fault, "host fast");
+
+TEST(fault, fault_injection_reaches_every_allocation)
 {
 	ck_assert_int_eq(tt_fault_each(three_allocations), 3);
 }
-END_TEST
 
-START_TEST(given_memory_is_freed_by_the_user)
+TEST(fault, given_memory_is_freed_by_the_user)
 {
 	int64_t live = te__alloc_live();
 	char *s = te__give(te__strdup("for the user"));
@@ -129,20 +128,5 @@ START_TEST(given_memory_is_freed_by_the_user)
 	ck_assert_int_eq(te__alloc_live(), live);
 	free(s);
 }
-END_TEST
 
-TT_SUITE("base/errno", TT_NEED_NOTHING)
-{
-	TCase *c = tt_case(s, "names", "host fast");
-
-	tcase_add_loop_test(c, names_every_code_once, 0, TT_LEN(codes));
-	tcase_add_test(c, names_errnos_and_success);
-	c = tt_case(s, "message", "host fast");
-	tcase_add_test(c, keeps_the_last_message);
-	tcase_add_test(c, may_format_the_old_message);
-	tcase_add_test(c, truncates_a_long_message);
-	tcase_add_test(c, the_message_is_per_thread);
-	c = tt_case(s, "fault", "host fast");
-	tcase_add_test(c, fault_injection_reaches_every_allocation);
-	tcase_add_test(c, given_memory_is_freed_by_the_user);
-}
+TT_MAIN("base/errno", TT_NEED_NOTHING)

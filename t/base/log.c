@@ -23,16 +23,18 @@ static void listen(void *arg, enum te_log_level level, const char *category,
 	snprintf(heard.text, sizeof(heard.text), "%s", text);
 }
 
-START_TEST(silent_by_default)
+CASE(filter, "host fast");
+CASE(lines, "host fast");
+
+TEST(lines, silent_by_default)
 {
 	unsetenv("TE_LOG");
 	te_log_set(listen, &heard);
 	te__log_error("not enabled");
 	ck_assert_int_eq(heard.lines, 0);
 }
-END_TEST
 
-START_TEST(environment_enables_messages)
+TEST(lines, environment_enables_messages)
 {
 	setenv("TE_LOG", "info", 1);
 	te_log_set(listen, &heard);
@@ -44,9 +46,8 @@ START_TEST(environment_enables_messages)
 	ck_assert_str_eq(heard.category, "core");
 	ck_assert_str_eq(heard.text, "slot 3 of ring");
 }
-END_TEST
 
-START_TEST(invalid_environment_means_warn)
+TEST(lines, invalid_environment_means_warn)
 {
 	setenv("TE_LOG", "loud", 1);
 	te_log_set(listen, &heard);
@@ -54,7 +55,6 @@ START_TEST(invalid_environment_means_warn)
 	te__log_warn("yes");
 	ck_assert_int_eq(heard.lines, 1);
 }
-END_TEST
 
 static const struct {
 	const char *spec, *category;
@@ -73,13 +73,12 @@ static const struct {
 	{ "comm=debug", "core", TE_LOG_ERROR, 0 },
 };
 
-START_TEST(longest_category_decides)
+TEST_EACH(filter, longest_category_decides, TT_LEN(filters))
 {
 	ck_assert_int_eq(te_log_filter(filters[_i].spec), 0);
 	ck_assert_int_eq(te__log_on(filters[_i].level, filters[_i].category),
 			 filters[_i].want);
 }
-END_TEST
 
 #define SEVENTEEN_ITEMS \
 	"a=off,b=off,c=off,d=off,e=off,f=off,g=off,h=off,i=off,j=off,k=off," \
@@ -91,7 +90,7 @@ static const char *const bad_spec[] = {
 	SEVENTEEN_ITEMS,
 };
 
-START_TEST(bad_filter_keeps_the_old_one)
+TEST_EACH(filter, bad_filter_keeps_the_old_one, TT_LEN(bad_spec))
 {
 	ck_assert_int_eq(te_log_filter("core=debug"), 0);
 	ck_assert_int_eq(te_log_filter(bad_spec[_i]), -EINVAL);
@@ -99,9 +98,8 @@ START_TEST(bad_filter_keeps_the_old_one)
 	ck_assert_int_eq(te__log_on(TE_LOG_DEBUG, "core"), 1);
 	ck_assert_int_eq(te__log_on(TE_LOG_ERROR, "comm"), 0);
 }
-END_TEST
 
-START_TEST(failures_are_logged_at_debug)
+TEST(lines, failures_are_logged_at_debug)
 {
 	te_log_set(listen, &heard);
 	ck_assert_int_eq(te_log_filter("debug"), 0);
@@ -109,7 +107,6 @@ START_TEST(failures_are_logged_at_debug)
 	ck_assert_int_eq(heard.level, TE_LOG_DEBUG);
 	ck_assert_str_eq(heard.text, "shapes do not match: a is 3 wide");
 }
-END_TEST
 
 static int evaluated(void)
 {
@@ -117,15 +114,14 @@ static int evaluated(void)
 	return 1;
 }
 
-START_TEST(filtered_arguments_are_not_evaluated)
+TEST(lines, filtered_arguments_are_not_evaluated)
 {
 	ck_assert_int_eq(te_log_filter("warn"), 0);
 	te__log_info("%d", evaluated());
 	ck_assert_int_eq(heard.lines, 0);
 }
-END_TEST
 
-START_TEST(without_a_callback_messages_go_to_stderr)
+TEST(lines, without_a_callback_messages_go_to_stderr)
 {
 	char line[256] = "";
 	FILE *f = tmpfile();
@@ -142,19 +138,5 @@ START_TEST(without_a_callback_messages_go_to_stderr)
 	ck_assert_int_eq(heard.lines, 0);
 	fclose(f);
 }
-END_TEST
 
-TT_SUITE("base/log", TT_NEED_NOTHING)
-{
-	TCase *c = tt_case(s, "filter", "host fast");
-
-	tcase_add_loop_test(c, longest_category_decides, 0, TT_LEN(filters));
-	tcase_add_loop_test(c, bad_filter_keeps_the_old_one, 0, TT_LEN(bad_spec));
-	c = tt_case(s, "lines", "host fast");
-	tcase_add_test(c, silent_by_default);
-	tcase_add_test(c, environment_enables_messages);
-	tcase_add_test(c, invalid_environment_means_warn);
-	tcase_add_test(c, failures_are_logged_at_debug);
-	tcase_add_test(c, filtered_arguments_are_not_evaluated);
-	tcase_add_test(c, without_a_callback_messages_go_to_stderr);
-}
+TT_MAIN("base/log", TT_NEED_NOTHING)

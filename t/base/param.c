@@ -31,7 +31,9 @@ static const struct {
 	{ TE__PARAM_ENUM, "blue", 2 },
 };
 
-START_TEST(reads_values)
+CASE(parse, "host fast");
+
+TEST_EACH(parse, reads_values, TT_LEN(readable))
 {
 	union te__param_value v = { .i = 77 };
 
@@ -39,7 +41,6 @@ START_TEST(reads_values)
 					 readable[_i].text, &v), 0);
 	ck_assert_int_eq(v.i, readable[_i].want);
 }
-END_TEST
 
 static const struct {
 	enum te__param_type type;
@@ -65,23 +66,21 @@ static const struct {
 	{ TE__PARAM_ENUM, "red|green" },
 };
 
-START_TEST(refuses_invalid_values)
+TEST_EACH(parse, refuses_invalid_values, TT_LEN(unreadable))
 {
 	union te__param_value v;
 
 	ck_assert_int_eq(te__param_parse(unreadable[_i].type, "red|green|blue",
 					 unreadable[_i].text, &v), -EINVAL);
 }
-END_TEST
 
-START_TEST(reads_a_double)
+TEST(parse, reads_a_double)
 {
 	union te__param_value v;
 
 	ck_assert_int_eq(te__param_parse(TE__PARAM_DOUBLE, "", "0.125", &v), 0);
 	ck_assert(v.d == 0.125);
 }
-END_TEST
 
 static struct te_param_info find(const char *name)
 {
@@ -96,7 +95,9 @@ static struct te_param_info find(const char *name)
 	return info;
 }
 
-START_TEST(every_default_can_be_parsed)
+CASE(registry, "host fast");
+
+TEST_EACH(registry, every_default_can_be_parsed, TE_PARAM_END)
 {
 	struct te_param_info info = TE_PARAM_INFO_INIT;
 	size_t len;
@@ -109,9 +110,8 @@ START_TEST(every_default_can_be_parsed)
 	ck_assert_uint_gt(len, 10);
 	ck_assert_msg(info.text[len - 1] != '.', "%s: full stop", info.name);
 }
-END_TEST
 
-START_TEST(environment_wins)
+TEST(registry, environment_wins)
 {
 	setenv("TE_BACKEND", "host", 1);
 	setenv("TE_LOG", "trace", 1);
@@ -124,7 +124,6 @@ START_TEST(environment_wins)
 	setenv("TE_LOG", "warn", 1);
 	ck_assert_str_eq(te__param_str(TE_PARAM_LOG), "trace");
 }
-END_TEST
 
 static int warnings;
 
@@ -135,7 +134,7 @@ static void count_warnings(void *arg, enum te_log_level level,
 		warnings++;
 }
 
-START_TEST(invalid_value_is_an_error_and_warns_once)
+TEST(registry, invalid_value_is_an_error_and_warns_once)
 {
 	setenv("TE_BACKEND", "gpu", 1);
 	ck_assert_str_eq(find("TE_BACKEND").source, "invalid");
@@ -151,7 +150,6 @@ START_TEST(invalid_value_is_an_error_and_warns_once)
 	}
 	ck_assert_int_eq(warnings, 1);
 }
-END_TEST
 
 static const struct {
 	const char *name, *value, *expected; /* NULL: valid */
@@ -167,7 +165,7 @@ static const struct {
 	{ "TE_NO_PARAMETER", "64Q", NULL },
 };
 
-START_TEST(checks_what_the_environment_gives)
+TEST_EACH(registry, checks_what_the_environment_gives, TT_LEN(given))
 {
 	char text[128];
 
@@ -182,9 +180,8 @@ START_TEST(checks_what_the_environment_gives)
 		 given[_i].value, given[_i].expected);
 	ck_assert_msg(!strncmp(te_error_detail(), text, strlen(text)), "%s", te_error_detail());
 }
-END_TEST
 
-START_TEST(unknown_variables_are_listed)
+TEST(registry, unknown_variables_are_listed)
 {
 	int found = 0;
 
@@ -201,9 +198,8 @@ START_TEST(unknown_variables_are_listed)
 	ck_assert_int_eq(te__param_check("fn"), 0);
 	ck_assert_int_eq(warnings, 1);
 }
-END_TEST
 
-START_TEST(refuses_bad_arguments)
+TEST(registry, refuses_bad_arguments)
 {
 	struct te_param_info info = TE_PARAM_INFO_INIT;
 
@@ -213,20 +209,5 @@ START_TEST(refuses_bad_arguments)
 	ck_assert_int_eq(te_param_info(0, &info), -EINVAL);
 	ck_assert_ptr_null(info.name);
 }
-END_TEST
 
-TT_SUITE("base/param", TT_NEED_NOTHING)
-{
-	TCase *c = tt_case(s, "parse", "host fast");
-
-	tcase_add_loop_test(c, reads_values, 0, TT_LEN(readable));
-	tcase_add_loop_test(c, refuses_invalid_values, 0, TT_LEN(unreadable));
-	tcase_add_test(c, reads_a_double);
-	c = tt_case(s, "registry", "host fast");
-	tcase_add_loop_test(c, every_default_can_be_parsed, 0, TE_PARAM_END);
-	tcase_add_test(c, environment_wins);
-	tcase_add_test(c, invalid_value_is_an_error_and_warns_once);
-	tcase_add_loop_test(c, checks_what_the_environment_gives, 0, TT_LEN(given));
-	tcase_add_test(c, unknown_variables_are_listed);
-	tcase_add_test(c, refuses_bad_arguments);
-}
+TT_MAIN("base/param", TT_NEED_NOTHING)

@@ -41,7 +41,9 @@ static const struct {
 	{ "8.0", PASSED, PASSED },
 };
 
-START_TEST(a_refused_test_is_skipped_at_its_level_only)
+CASE(tap, "host fast");
+
+TEST_EACH(tap, a_refused_test_is_skipped_at_its_level_only, TT_LEN(lines))
 {
 	char got[256] = "";
 	FILE *f = fmemopen(got, sizeof(got), "w");
@@ -54,11 +56,5 @@ START_TEST(a_refused_test_is_skipped_at_its_level_only)
 	fclose(f);
 	ck_assert_str_eq(got, lines[_i].want);
 }
-END_TEST
 
-TT_SUITE("base/tap", TT_NEED_NOTHING)
-{
-	TCase *c = tt_case(s, "tap", "host fast");
-
-	tcase_add_loop_test(c, a_refused_test_is_skipped_at_its_level_only, 0, TT_LEN(lines));
-}
+TT_MAIN("base/tap", TT_NEED_NOTHING)

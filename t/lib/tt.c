@@ -302,11 +302,12 @@ static int count_failed(SRunner *sr)
 	return n - nrefused;
 }
 
-int tt_main(const char *name, uint32_t needs, Suite *(*suite)(void))
+int tt_main(const char *name, uint32_t needs, void (*cases)(Suite *s))
 {
 	/* make check reads TAP; TT_TAP is set there */
 	int tap = getenv("TT_TAP") != NULL;
 	const char *need = NULL, *forks = getenv("CK_FORK"), *why;
+	Suite *s;
 	SRunner *sr;
 	char dir[200], lines[300];
 	int failed, own, level;
@@ -333,7 +334,11 @@ int tt_main(const char *name, uint32_t needs, Suite *(*suite)(void))
 	}
 	seed_init();
 	own = !tap && own_tmpdir(dir, sizeof(dir));
-	sr = srunner_create(suite());
+	s = suite_create(name);
+	if (cases)
+		cases(s);
+	tt_add_all(s);
+	sr = srunner_create(s);
 	tt_one_process = (needs & 15u) || (forks ? !strcmp(forks, "no") : needs & TT_ONE_PROCESS);
 	if (tt_one_process)
 		srunner_set_fork_status(sr, CK_NOFORK);
@@ -358,27 +363,26 @@ int tt_main(const char *name, uint32_t needs, Suite *(*suite)(void))
 	return failed ? 1 : 0;
 }
 
-static struct {
-	char name[64];
-	tt_pair_fn *suite;
-	int on_gpu;
-} pair;
+static void (*pair_cases)(Suite *s, const char *on);
 
-static Suite *pair_suite(void)
+static void cases_of_pair(Suite *s)
 {
-	return pair.suite(pair.name, backend);
+	if (pair_cases)
+		pair_cases(s, backend);
 }
 
-int tt_pair(const char *name, const char *program, uint32_t needs, tt_pair_fn *suite)
+int tt_pair(const char *name, const char *program, uint32_t needs,
+	    void (*cases)(Suite *s, const char *on))
 {
 	static const char gpu[] = "_gpu";
 	const size_t n = strlen(program);
+	const int on_gpu = n >= strlen(gpu) && !strcmp(program + n - strlen(gpu), gpu);
+	char full[64];
 
-	pair.on_gpu = n >= strlen(gpu) && !strcmp(program + n - strlen(gpu), gpu);
-	pair.suite = suite;
-	backend = pair.on_gpu ? "cuda" : "host";
-	snprintf(pair.name, sizeof(pair.name), "%s%s", name, pair.on_gpu ? gpu : "");
-	return tt_main(pair.name, pair.on_gpu ? TT_NEED_GPU : needs, pair_suite);
+	pair_cases = cases;
+	backend = on_gpu ? "cuda" : "host";
+	snprintf(full, sizeof(full), "%s%s", name, on_gpu ? gpu : "");
+	return tt_main(full, on_gpu ? TT_NEED_GPU : needs, cases_of_pair);
 }
 
 TCase *tt_case(Suite *s, const char *name, const char *tags)

@@ -60,48 +60,146 @@
 #define TT_ONE_PROCESS 512u
 #endif
 
-int tt_main(const char *name, uint32_t needs, Suite *(*suite)(void));
 /* a line of TAP; at TE_CUDA_ARCH=8.0 and 8.6 tests that failed for lack of FP8 GEMMs are skipped */
 void tt_tap_put(const char *line, FILE *to);
 extern int tt_one_process;
 
-/* a program whose suite is the body that follows: it adds cases to s */
+/*
+ * Tests register themselves:
+ *
+ *	CASE(edges, "host numeric", .setup = setup);
+ *
+ *	TEST_EACH(edges, saturates_at_max_finite, TT_LEN(edge))
+ *	{
+ *		ck_assert_uint_eq(te_fp8_encode(TE_DTYPE_E4M3, edge[_i].x), edge[_i].want);
+ *	}
+ *
+ *	TT_MAIN("quant/edges", TT_NEED_NOTHING)
+ *
+ * A program runs the cases of its files in the order of its sources and of their lines. The
+ * arguments of CASE() and TEST_EACH() are evaluated before the first test, so they may call
+ * functions.
+ */
+
+/*
+ * A case: its name for CK_RUN_CASE, tags for CK_INCLUDE_TAGS, and members of struct tt_case_opts.
+ * Cases of equal names and options, for example in a header of several files, are one.
+ */
+#define CASE(case_, tags_, ...)                                                            \
+	static struct tt_case tt_case_##case_;                                             \
+	static struct tt_case_opts tt_opts_##case_(void)                                   \
+	{                                                                                  \
+		return (struct tt_case_opts){ .tags = tags_, ##__VA_ARGS__ };              \
+	}                                                                                  \
+	__attribute__((constructor)) static void tt_add_case_##case_(void)                 \
+	{                                                                                  \
+		tt_add_case(&tt_case_##case_);                                             \
+	}                                                                                  \
+	static struct tt_case tt_case_##case_ = { .name = #case_,                          \
+						  .file = __BASE_FILE__,                   \
+						  .line = __LINE__,                        \
+						  .opts = tt_opts_##case_ }
+/* a test for each _i = 0 .. end_ - 1, or another range of struct tt_range */
+#define TEST_EACH(case_, test_, end_, ...)               \
+	static const TTest *test_;                       \
+	TT_ADD(case_, test_, test_, end_, ##__VA_ARGS__) \
+	START_TEST(test_)
+#define TEST(case_, test_) TEST_EACH(case_, test_, 1)
+#define TEST_IF(case_, test_, condition_) TEST_EACH(case_, test_, (condition_) ? 1 : 0)
+/* a test of this file in another case, or in another range, too */
+#define TEST_ALSO(case_, test_, end_, ...) \
+	TT_ADD_AT(__LINE__, case_, test_, end_, ##__VA_ARGS__)
+
+struct tt_case_opts {
+	const char *tags;
+	const char *name; /* if it is no identifier */
+	void (*setup)(void), (*teardown)(void); /* before and after each test */
+	int limit_s; /* of a test, by default 120; TT_NO_LIMIT: its processes have limits */
+};
+#define TT_NO_LIMIT (-1)
+
+struct tt_range {
+	int end, from;
+	int parts; /* builds with sanitizers run one of so many parts, drawn by the seed */
+};
+
+struct tt_test {
+	const TTest *const *test;
+	int line;
+	struct tt_range (*range)(void);
+	struct tt_test *next;
+};
+
+struct tt_case {
+	const char *name, *file;
+	int line;
+	struct tt_case_opts (*opts)(void);
+	struct tt_test *tests;
+	struct tt_case *next;
+	TCase *tcase;
+	struct tt_case_opts have;
+};
+
+void tt_add_case(struct tt_case *c);
+void tt_add_test(struct tt_case *c, struct tt_test *t);
+/* adds all registered cases to a suite */
+void tt_add_all(Suite *s);
+
+#define TT_ADD(case_, test_, id_, end_, ...)                                                    \
+	static struct tt_range tt_range_##id_(void)                                             \
+	{                                                                                       \
+		return (struct tt_range){ .end = (int)(end_), ##__VA_ARGS__ };                  \
+	}                                                                                       \
+	__attribute__((constructor)) static void tt_add_##id_(void)                             \
+	{                                                                                       \
+		static struct tt_test t = { &test_, __LINE__, tt_range_##id_, NULL };           \
+                                                                                                \
+		tt_add_test(&tt_case_##case_, &t);                                              \
+	}
+#define TT_ADD_AT(line_, ...) TT_ADD_AT_LINE(line_, __VA_ARGS__)
+#define TT_ADD_AT_LINE(line_, case_, test_, end_, ...) \
+	TT_ADD(case_, test_, test_##_##line_, end_, ##__VA_ARGS__) struct tt_case
+
+/*
+ * The program of the registered tests. TT_SUITE() has a body, which runs before: it sets what the
+ * tests need, and may add cases to s.
+ */
+#define TT_MAIN(name, needs)                       \
+	int main(void)                             \
+	{                                          \
+		return tt_main(name, needs, NULL); \
+	}
 #define TT_SUITE(name, needs)                          \
 	static void tt_cases(Suite *s);                \
-	static Suite *tt_suite(void)                   \
-	{                                              \
-		Suite *s = suite_create(name);         \
-		tt_cases(s);                           \
-		return s;                              \
-	}                                              \
 	int main(void)                                 \
 	{                                              \
-		return tt_main(name, needs, tt_suite); \
+		return tt_main(name, needs, tt_cases); \
 	}                                              \
 	static void tt_cases(Suite *s)
+int tt_main(const char *name, uint32_t needs, void (*cases)(Suite *s));
+
 /*
  * The same for a program with two names, X and X_gpu (TT_PAIRS of t/local.mk): by the first it runs
- * the suite on the host backend, by the second on "cuda". name is X; on: the backend.
+ * the tests on the host backend, by the second on "cuda". name is X, needs those on the host; on:
+ * the backend.
  */
+#define TT_PAIR(name, needs)                                \
+	int main(int argc, char **argv)                     \
+	{                                                   \
+		(void)argc;                                 \
+		return tt_pair(name, argv[0], needs, NULL); \
+	}
 #define TT_PAIR_SUITE(name) TT_PAIR_SUITE_OF(name, TT_ONE_PROCESS)
-/* needs: on the host backend */
-#define TT_PAIR_SUITE_OF(name, needs)                                   \
-	static void tt_cases(Suite *s, const char *on);                 \
-	static Suite *tt_suite(const char *program, const char *on)     \
-	{                                                               \
-		Suite *s = suite_create(program);                       \
-		tt_cases(s, on);                                        \
-		return s;                                               \
-	}                                                               \
-	int main(int argc, char **argv)                                 \
-	{                                                               \
-		(void)argc;                                             \
-		return tt_pair(name, argv[0], needs, tt_suite);         \
-	}                                                               \
+#define TT_PAIR_SUITE_OF(name, needs)                           \
+	static void tt_cases(Suite *s, const char *on);         \
+	int main(int argc, char **argv)                         \
+	{                                                       \
+		(void)argc;                                     \
+		return tt_pair(name, argv[0], needs, tt_cases); \
+	}                                                       \
 	static void tt_cases(Suite *s, const char *on)
-
-typedef Suite *tt_pair_fn(const char *name, const char *backend);
-int tt_pair(const char *name, const char *program, uint32_t needs, tt_pair_fn *suite);
+int tt_pair(const char *name, const char *program, uint32_t needs,
+	    void (*cases)(Suite *s, const char *on));
 
 /* a test case of the suite with tags, for CK_INCLUDE_TAGS; 120 s a test */
 TCase *tt_case(Suite *s, const char *name, const char *tags);

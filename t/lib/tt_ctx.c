@@ -68,7 +68,7 @@ void tt_teardown(void)
 	tt_gate_teardown();
 }
 
-static void hold_and_setup(void)
+void tt_hold_and_setup(void)
 {
 	tt_hold_kernels();
 	tt_setup();
@@ -78,7 +78,7 @@ TCase *tt_ctx_case(Suite *s, const char *name, const char *tags)
 {
 	TCase *c = tt_case(s, name, tags);
 
-	tcase_add_checked_fixture(c, hold_and_setup, tt_teardown);
+	tcase_add_checked_fixture(c, tt_hold_and_setup, tt_teardown);
 	return c;
 }
 

@@ -51,8 +51,13 @@ void tt_setup(void);
 void tt_renew(void);
 /* fails unless all device memory and pinned memory has been freed */
 void tt_teardown(void);
-/* tt_case() with this fixture */
+/* a case with this fixture, after tt_hold_kernels() */
+#define CTX_CASE(case_, tags_, ...) \
+	CASE(case_, tags_, .setup = tt_hold_and_setup, .teardown = tt_teardown, ##__VA_ARGS__)
+void tt_hold_and_setup(void);
 TCase *tt_ctx_case(Suite *s, const char *name, const char *tags);
+/* 1: the tests run on the host backend */
+#define ON_HOST (!strcmp(backend, "host"))
 
 /* appends the op and releases the reference of the test */
 void tt_append(struct te_seq *seq, struct te_op *op);

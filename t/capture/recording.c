@@ -3,13 +3,4 @@
 
 #include "recording_lib.h"
 
-TT_PAIR_SUITE("capture/recording")
-{
-
-	recording_node_cases(s);
-	recording_update_cases(s);
-	recording_binding_cases(s);
-	recording_event_cases(s);
-	recording_access_cases(s);
-	recording_fault_cases(s);
-}
+TT_PAIR("capture/recording", TT_ONE_PROCESS)

@@ -39,6 +39,7 @@ static void *module, *func;
 
 static void load(void)
 {
+	rec_setup();
 	if (is_host)
 		return;
 	rec_enter();
@@ -49,11 +50,12 @@ static void load(void)
 
 static void unload(void)
 {
-	if (is_host)
-		return;
-	rec_enter();
-	ck_assert_int_eq(te__cu.cuModuleUnload(module), 0);
-	rec_leave();
+	if (!is_host) {
+		rec_enter();
+		ck_assert_int_eq(te__cu.cuModuleUnload(module), 0);
+		rec_leave();
+	}
+	rec_teardown();
 }
 
 static void sum_host(void *arg)
@@ -140,7 +142,9 @@ static const struct {
 	{ 1, { { 0 }, { 1 }, { 0 }, { 1, 1 }, { 1, 1 } } },
 };
 
-START_TEST(edges_are_those_of_the_declaration)
+CASE(access, "backend", .setup = load, .teardown = unload);
+
+TEST_EACH(access, edges_are_those_of_the_declaration, TT_LEN(graphs))
 {
 	float *x = rec_floats(N), *y = rec_floats(N), *z = rec_floats(N), *w = rec_floats(N);
 	float *v = rec_floats(N);
@@ -168,10 +172,9 @@ START_TEST(edges_are_those_of_the_declaration)
 				      "%d on %d", (int)i, (int)k);
 	te_recording_unref(rec);
 }
-END_TEST
 
 /* several calls of one declaration run in their order, each with all of its memory */
-START_TEST(a_declaration_holds_for_all_that_is_queued)
+TEST(access, a_declaration_holds_for_all_that_is_queued)
 {
 	float *x = rec_floats(N), *y = rec_floats(N), *z = rec_floats(N), *w = rec_floats(N);
 	const struct te_access access[] = { range(x, 0, -1), range(y, 0, -1),
@@ -196,9 +199,8 @@ START_TEST(a_declaration_holds_for_all_that_is_queued)
 	ck_assert(depends(rec, base + 5, base) && !depends(rec, base + 5, base + 4));
 	te_recording_unref(rec);
 }
-END_TEST
 
-START_TEST(an_event_comes_after_what_is_declared)
+TEST(access, an_event_comes_after_what_is_declared)
 {
 	float *x = rec_floats(N), *w = rec_floats(N);
 	const struct te_access first = range(x, 0, -1), second = range(w, 0, -1);
@@ -233,10 +235,9 @@ START_TEST(an_event_comes_after_what_is_declared)
 	for (int i = 0; i < 2; i++)
 		te_event_unref(e[i]);
 }
-END_TEST
 
 /* work on no memory that others use */
-START_TEST(nothing_may_be_declared)
+TEST(access, nothing_may_be_declared)
 {
 	float *x = rec_floats(N);
 	struct te_recording *rec;
@@ -256,10 +257,9 @@ START_TEST(nothing_may_be_declared)
 	rec_check_filled(x, 3, N * sizeof(*x), "x");
 	te_recording_unref(rec);
 }
-END_TEST
 
 /* a declaration that is not ended holds to the end of the capture, not for the next one */
-START_TEST(the_end_of_a_capture_ends_a_declaration)
+TEST(access, the_end_of_a_capture_ends_a_declaration)
 {
 	float *x = rec_floats(N), *y = rec_floats(N), *z = rec_floats(N);
 	const struct te_access access[] = { range(x, 0, -1), range(y, 0, -1),
@@ -280,7 +280,6 @@ START_TEST(the_end_of_a_capture_ends_a_declaration)
 		te_recording_unref(rec);
 	}
 }
-END_TEST
 
 /* ---- results ---- */
 
@@ -288,7 +287,7 @@ END_TEST
 #define NSTEPS 24
 
 /* random sums over a few buffers, some by the library; the results of running them in order */
-START_TEST(random_schedules_give_the_results_of_the_order)
+TEST(access, random_schedules_give_the_results_of_the_order)
 {
 	float *d[NBUFS], *want[NBUFS], *start[NBUFS];
 	const size_t nbytes = N * sizeof(float);
@@ -332,11 +331,10 @@ START_TEST(random_schedules_give_the_results_of_the_order)
 		free(start[i]);
 	}
 }
-END_TEST
 
 /* ---- rebinding ---- */
 
-START_TEST(declared_pointers_are_rebound)
+TEST_EACH(access, declared_pointers_are_rebound, 2)
 {
 	float *x = rec_floats(N), *y = rec_floats(N), *z = rec_floats(N), *x2 = rec_floats(N);
 	float *z2 = (float *)rec_device(N * sizeof(float));
@@ -374,10 +372,9 @@ START_TEST(declared_pointers_are_rebound)
 	free(first);
 	te_recording_unref(rec);
 }
-END_TEST
 
 /* an update in place has other parameters; then pointers are rebound in these */
-START_TEST(updates_keep_what_can_be_rebound)
+TEST(access, updates_keep_what_can_be_rebound)
 {
 	float *x = rec_floats(N), *y = rec_floats(N), *z = rec_floats(N), *y2 = rec_floats(N);
 	float *z2 = (float *)rec_device(N * sizeof(float));
@@ -398,9 +395,8 @@ START_TEST(updates_keep_what_can_be_rebound)
 	rec_check_sum(z2, x, y2, N, "other z");
 	te_recording_unref(rec);
 }
-END_TEST
 
-START_TEST(ranges_without_a_place_are_not_rebound)
+TEST(access, ranges_without_a_place_are_not_rebound)
 {
 	float *x = rec_floats(N), *y = rec_floats(N), *z = rec_floats(N), *z2 = rec_floats(N);
 	struct te_recording *rec;
@@ -425,10 +421,9 @@ START_TEST(ranges_without_a_place_are_not_rebound)
 	tt_said("of 2000 bytes) also accesses memory outside the 1996 bytes of the binding");
 	te_recording_unref(rec);
 }
-END_TEST
 
 /* concurrently with a declared node its memory cannot become that of another */
-START_TEST(rebinding_checks_declared_memory)
+TEST(access, rebinding_checks_declared_memory)
 {
 	float *x = rec_floats(N), *y = rec_floats(N), *z = rec_floats(N), *w = rec_floats(N);
 	struct te_recording *rec;
@@ -446,11 +441,10 @@ START_TEST(rebinding_checks_declared_memory)
 	ck_assert_int_eq(rec_rebind(rec, b, w), -EINVAL);
 	te_recording_unref(rec);
 }
-END_TEST
 
 /* ---- errors ---- */
 
-START_TEST(a_wrong_place_is_found)
+TEST_EACH(access, a_wrong_place_is_found, 3)
 {
 	float *x = rec_floats(N), *y = rec_floats(N), *z = rec_floats(N);
 	const int32_t at[] = { 8, 400, 24 };
@@ -473,9 +467,8 @@ START_TEST(a_wrong_place_is_found)
 	DO(te_stream_sync(a));
 	rec_check_sum(z, x, y, N, "z");
 }
-END_TEST
 
-START_TEST(bad_declarations_are_refused)
+TEST(access, bad_declarations_are_refused)
 {
 	float *x = rec_floats(N);
 	struct te_access r[TE_ACCESS_MAX + 1], *w = &r[1];
@@ -514,24 +507,4 @@ START_TEST(bad_declarations_are_refused)
 	DO(te_fill(a, x, 1, 4));
 	rec = end();
 	te_recording_unref(rec);
-}
-END_TEST
-
-void recording_access_cases(Suite *s)
-{
-	TCase *c = rec_case(s, "access");
-
-	tcase_add_checked_fixture(c, load, unload);
-	tcase_add_loop_test(c, edges_are_those_of_the_declaration, 0, (int)TT_LEN(graphs));
-	tcase_add_test(c, a_declaration_holds_for_all_that_is_queued);
-	tcase_add_test(c, an_event_comes_after_what_is_declared);
-	tcase_add_test(c, nothing_may_be_declared);
-	tcase_add_test(c, the_end_of_a_capture_ends_a_declaration);
-	tcase_add_test(c, random_schedules_give_the_results_of_the_order);
-	tcase_add_loop_test(c, declared_pointers_are_rebound, 0, 2);
-	tcase_add_test(c, updates_keep_what_can_be_rebound);
-	tcase_add_test(c, ranges_without_a_place_are_not_rebound);
-	tcase_add_test(c, rebinding_checks_declared_memory);
-	tcase_add_loop_test(c, a_wrong_place_is_found, 0, 3);
-	tcase_add_test(c, bad_declarations_are_refused);
 }

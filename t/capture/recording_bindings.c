@@ -16,7 +16,9 @@
 #include "recording_lib.h"
 #include "tt_gate.h"
 
-START_TEST(rebinds_uses_of_every_kind)
+REC_CASE(bindings);
+
+TEST(bindings, rebinds_uses_of_every_kind)
 {
 	const size_t n = (size_t)tt_rand_int(17, 900), nbytes = n * sizeof(float);
 	float *x = rec_floats(n), *z = rec_floats(n), *y = (float *)rec_device(nbytes);
@@ -68,7 +70,6 @@ START_TEST(rebinds_uses_of_every_kind)
 	rec_check_sum(y, x, z, n, "the result, restored");
 	te_recording_unref(rec);
 }
-END_TEST
 
 /*
  * Copies to random addresses, and adjacent bindings that are created in random order, some of them
@@ -128,7 +129,7 @@ static void search(unsigned char *to, unsigned char *from, unsigned char *other,
 	te_recording_unref(rec);
 }
 
-START_TEST(uses_equal_those_of_a_linear_scan)
+TEST(bindings, uses_equal_those_of_a_linear_scan)
 {
 	const size_t size = 1024;
 	unsigned char *to = rec_device(size), *from = rec_device(size), *other = rec_device(size);
@@ -136,10 +137,9 @@ START_TEST(uses_equal_those_of_a_linear_scan)
 	for (int k = 0; k < 100; k++)
 		search(to, from, other, size);
 }
-END_TEST
 
 /* pointers into a binding keep their offsets from its beginning */
-START_TEST(offsets_within_a_binding_are_kept)
+TEST(bindings, offsets_within_a_binding_are_kept)
 {
 	unsigned char *d = rec_device(1024), *d2 = rec_device(1024);
 	struct te_recording *rec;
@@ -160,10 +160,9 @@ START_TEST(offsets_within_a_binding_are_kept)
 	rec_check_part(d2 + 1024, POISON, PAD, "after the memory");
 	te_recording_unref(rec);
 }
-END_TEST
 
 /* a queued launch keeps its memory, the next launch uses the new memory */
-START_TEST(a_rebind_does_not_change_queued_launches)
+TEST(bindings, a_rebind_does_not_change_queued_launches)
 {
 	const size_t n = 300;
 	float *x = rec_floats(n), *x2 = rec_floats(n), *z = rec_floats(n);
@@ -190,9 +189,8 @@ START_TEST(a_rebind_does_not_change_queued_launches)
 	rec_check_sum(y2, x2, z, n, "the launch from after");
 	te_recording_unref(rec);
 }
-END_TEST
 
-START_TEST(rebinding_to_the_present_memory_does_nothing)
+TEST(bindings, rebinding_to_the_present_memory_does_nothing)
 {
 	unsigned char *d = rec_device(64);
 	struct te_recording *rec = rec_filler(d, 1, 64);
@@ -207,9 +205,8 @@ START_TEST(rebinding_to_the_present_memory_does_nothing)
 	ck_assert_int_eq(rec_binding(rec, d, 64, 1, 1), s);
 	te_recording_unref(rec);
 }
-END_TEST
 
-START_TEST(a_rebind_is_all_or_nothing)
+TEST(bindings, a_rebind_is_all_or_nothing)
 {
 	unsigned char *d = rec_device(256), *d2 = rec_device(256), *e = rec_device(256),
 		      *e2 = rec_device(256);
@@ -236,10 +233,9 @@ START_TEST(a_rebind_is_all_or_nothing)
 	rec_check_filled(d2, 1, 256, "the memory from after");
 	te_recording_unref(rec);
 }
-END_TEST
 
 /* if the driver fails at a later node, the patches of earlier ones are undone */
-START_TEST(a_fault_changes_nothing)
+TEST(bindings, a_fault_changes_nothing)
 {
 	unsigned char *d = rec_device(256), *d2 = rec_device(256), *h = rec_pinned(256);
 	float *x = rec_floats(64), *x2 = rec_floats(64), *y = (float *)rec_device(256);
@@ -286,9 +282,8 @@ START_TEST(a_fault_changes_nothing)
 	rec_check_filled(d2, 1, 256, "the fill without a fault");
 	te_recording_unref(rec);
 }
-END_TEST
 
-START_TEST(refuses_invalid_arguments)
+TEST(bindings, refuses_invalid_arguments)
 {
 	unsigned char *d = rec_device(256), *d2 = rec_device(256);
 	struct te_recording *rec = rec_filler(d, 1, 256), *r2;
@@ -347,9 +342,8 @@ START_TEST(refuses_invalid_arguments)
 	te_recording_unref(rec);
 	te_event_unref(e);
 }
-END_TEST
 
-START_TEST(recordings_of_another_context_are_refused)
+TEST(bindings, recordings_of_another_context_are_refused)
 {
 	unsigned char *d = rec_device(64);
 	struct te_recording *rec = rec_filler(d, 1, 64);
@@ -369,10 +363,9 @@ START_TEST(recordings_of_another_context_are_refused)
 	te_event_unref(e);
 	te_ctx_unref(other);
 }
-END_TEST
 
 /* after updates in place and not, bindings are those of the new nodes, numbered from 0 */
-START_TEST(an_update_removes_all_bindings)
+TEST(bindings, an_update_removes_all_bindings)
 {
 	unsigned char *d = rec_device(256), *d2 = rec_device(256), *e = rec_device(256);
 	struct te_recording *rec = rec_filler(d, 1, 256);
@@ -405,10 +398,9 @@ START_TEST(an_update_removes_all_bindings)
 	}
 	te_recording_unref(rec);
 }
-END_TEST
 
 /* two bindings of one memory remain separate and do not prevent an update */
-START_TEST(an_update_separates_two_bindings_of_one_memory)
+TEST(bindings, an_update_separates_two_bindings_of_one_memory)
 {
 	unsigned char *d = rec_device(64), *e = rec_device(64);
 	struct te_recording *rec;
@@ -437,7 +429,6 @@ START_TEST(an_update_separates_two_bindings_of_one_memory)
 	ck_assert_int_eq(rec_binding(rec, e, 64, 1, 1), 0);
 	te_recording_unref(rec);
 }
-END_TEST
 
 /* queued on the stream through the driver API */
 static void fill_natively(void *d, int value, size_t n)
@@ -450,7 +441,7 @@ static void fill_natively(void *d, int value, size_t n)
 }
 
 /* a node that was not queued through this library: which memory it uses is unknown */
-START_TEST(an_opaque_node_prevents_every_rebind)
+TEST(bindings, an_opaque_node_prevents_every_rebind)
 {
 	unsigned char *d = rec_device(64), *d2 = rec_device(64);
 	struct te_recording *rec;
@@ -474,7 +465,6 @@ START_TEST(an_opaque_node_prevents_every_rebind)
 	}
 	te_recording_unref(rec);
 }
-END_TEST
 
 static void feed(struct te_tensor *t, void *into, int64_t vocab)
 {
@@ -488,7 +478,7 @@ static void feed(struct te_tensor *t, void *into, int64_t vocab)
 }
 
 /* the forward pass of a model, recorded once, with tokens in other memory */
-START_TEST(rebinds_the_input_of_a_plan)
+TEST_EACH(bindings, rebinds_the_input_of_a_plan, 2)
 {
 	static const struct model_shape m = { 48, 32, 2, 16, 4, 4, 2, 0, 0 };
 	struct te_seq *seq = model_create(ctx, &m, tt_rand_u64());
@@ -531,10 +521,9 @@ START_TEST(rebinds_the_input_of_a_plan)
 	te_recording_unref(rec);
 	tt_drop(p, seq);
 }
-END_TEST
 
 /* no dependency orders them: memory of a binding that another node or binding uses, one writing */
-START_TEST(concurrent_bindings_must_not_overlap_written_memory)
+TEST_EACH(bindings, concurrent_bindings_must_not_overlap_written_memory, 2)
 {
 	float *x = rec_floats(64), *z = rec_floats(64), *y = rec_floats(64), *sum = rec_floats(64);
 	float *other = rec_floats(128), *far = rec_floats(64);
@@ -598,10 +587,9 @@ START_TEST(concurrent_bindings_must_not_overlap_written_memory)
 	rec_check_sum(sum, z, other, 64, "the other sum of what was captured");
 	te_recording_unref(rec);
 }
-END_TEST
 
 /* captured dependencies order accesses to captured memory: returning to it is accepted */
-START_TEST(concurrent_bindings_may_return_to_captured_memory)
+TEST(bindings, concurrent_bindings_may_return_to_captured_memory)
 {
 	float *x = rec_floats(128), *y = rec_floats(128), *other = rec_floats(64);
 	struct te_recording *rec;
@@ -636,10 +624,9 @@ START_TEST(concurrent_bindings_may_return_to_captured_memory)
 	DO(rec_rebind(rec, s, x + 60));
 	te_recording_unref(rec);
 }
-END_TEST
 
 /* random rebinds: those that are accepted give the results of the same nodes in serial order */
-START_TEST(accepted_rebinds_keep_the_results_of_serial_order)
+TEST(bindings, accepted_rebinds_keep_the_results_of_serial_order)
 {
 	const size_t n = 256, room = 4 * n, nbytes = room * sizeof(float);
 	float *d = rec_floats(room), *was = malloc(nbytes), *want = malloc(nbytes);
@@ -685,7 +672,6 @@ START_TEST(accepted_rebinds_keep_the_results_of_serial_order)
 	free(was);
 	free(want);
 }
-END_TEST
 
 static double now_s(void)
 {
@@ -696,7 +682,7 @@ static double now_s(void)
 }
 
 /* eight bindings of a chain of kernels; the goal is 10 us, which shared CPUs may miss */
-START_TEST(a_rebind_is_cheap)
+TEST(bindings, a_rebind_is_cheap)
 {
 	enum { NBINDINGS = 8 };
 	const size_t n = 256;
@@ -729,28 +715,4 @@ START_TEST(a_rebind_is_cheap)
 	rec_launch(rec);
 	rec_check_sum(out, x[NBINDINGS - 1], x[NBINDINGS - 1], n, "after an even number");
 	te_recording_unref(rec);
-}
-END_TEST
-
-void recording_binding_cases(Suite *s)
-{
-	TCase *c = rec_case(s, "bindings");
-
-	tcase_add_test(c, rebinds_uses_of_every_kind);
-	tcase_add_test(c, uses_equal_those_of_a_linear_scan);
-	tcase_add_test(c, offsets_within_a_binding_are_kept);
-	tcase_add_test(c, a_rebind_does_not_change_queued_launches);
-	tcase_add_test(c, rebinding_to_the_present_memory_does_nothing);
-	tcase_add_test(c, a_rebind_is_all_or_nothing);
-	tcase_add_test(c, a_fault_changes_nothing);
-	tcase_add_test(c, refuses_invalid_arguments);
-	tcase_add_test(c, recordings_of_another_context_are_refused);
-	tcase_add_test(c, an_update_removes_all_bindings);
-	tcase_add_test(c, an_update_separates_two_bindings_of_one_memory);
-	tcase_add_test(c, an_opaque_node_prevents_every_rebind);
-	tcase_add_loop_test(c, rebinds_the_input_of_a_plan, 0, 2);
-	tcase_add_loop_test(c, concurrent_bindings_must_not_overlap_written_memory, 0, 2);
-	tcase_add_test(c, concurrent_bindings_may_return_to_captured_memory);
-	tcase_add_test(c, accepted_rebinds_keep_the_results_of_serial_order);
-	tcase_add_test(c, a_rebind_is_cheap);
 }

@@ -11,8 +11,10 @@
 #include "recording_lib.h"
 #include "tt_gate.h"
 
+REC_CASE(external_events, .name = "external events");
+
 /* a waiter continues while a later node of the same launch has not ended */
-START_TEST(waiters_pass_before_the_trailing_node)
+TEST(external_events, waiters_pass_before_the_trailing_node)
 {
 	unsigned char *d = rec_device(64), *c = rec_device(64), *h = rec_pinned(64);
 	struct te_recording *rec;
@@ -56,10 +58,9 @@ START_TEST(waiters_pass_before_the_trailing_node)
 	te_recording_unref(rec);
 	te_event_unref(e);
 }
-END_TEST
 
 /* ... but not before the nodes that precede the record, in the newest launch */
-START_TEST(a_wait_is_for_the_latest_launch)
+TEST(external_events, a_wait_is_for_the_latest_launch)
 {
 	unsigned char *d = rec_device(64), *h = rec_pinned(64);
 	struct te_recording *rec;
@@ -98,9 +99,8 @@ START_TEST(a_wait_is_for_the_latest_launch)
 	te_event_unref(e);
 	te_event_unref(f);
 }
-END_TEST
 
-START_TEST(outside_of_captures_it_is_a_record)
+TEST(external_events, outside_of_captures_it_is_a_record)
 {
 	unsigned char *d = rec_device(64), *h = rec_pinned(64);
 	struct te_event *e;
@@ -118,9 +118,8 @@ START_TEST(outside_of_captures_it_is_a_record)
 	ck_assert_int_eq(h[63], 5);
 	te_event_unref(e);
 }
-END_TEST
 
-START_TEST(an_external_event_joins_no_stream)
+TEST(external_events, an_external_event_joins_no_stream)
 {
 	unsigned char *d = rec_device(64);
 	struct te_recording *rec;
@@ -143,9 +142,8 @@ START_TEST(an_external_event_joins_no_stream)
 	DO(te_event_sync(e));
 	te_event_unref(e);
 }
-END_TEST
 
-START_TEST(a_recording_holds_a_reference_to_its_event)
+TEST(external_events, a_recording_holds_a_reference_to_its_event)
 {
 	unsigned char *d = rec_device(64);
 	struct te_recording *rec;
@@ -179,7 +177,6 @@ START_TEST(a_recording_holds_a_reference_to_its_event)
 	DO(te_event_sync(f));
 	te_event_unref(f);
 }
-END_TEST
 
 static void fail_full(void *arg)
 {
@@ -188,7 +185,7 @@ static void fail_full(void *arg)
 }
 
 /* a launch that fails before its record; a CUDA stream cannot be made to fail in this way */
-START_TEST(waiters_get_the_error_of_a_failed_launch)
+TEST(external_events, waiters_get_the_error_of_a_failed_launch)
 {
 	struct te_recording *rec;
 	struct te_stream *s;
@@ -219,7 +216,6 @@ START_TEST(waiters_get_the_error_of_a_failed_launch)
 	te_event_unref(f);
 	te_stream_unref(s);
 }
-END_TEST
 
 /* ---- captures begun through the driver API ---- */
 
@@ -284,7 +280,7 @@ static void end_natively(struct te_stream *s)
 }
 
 /* no node of the library gets into them */
-START_TEST(captures_begun_by_the_driver_api_are_unchanged)
+TEST(external_events, captures_begun_by_the_driver_api_are_unchanged)
 {
 	const struct te__backend_ops *ops = ctx->ops;
 	struct te__backend_ops spare;
@@ -309,10 +305,9 @@ START_TEST(captures_begun_by_the_driver_api_are_unchanged)
 	DO(te__stream_follow(b, a));
 	te_event_unref(fork);
 }
-END_TEST
 
 /* memory of a tensor is freed on the context's stream, once that is possible */
-START_TEST(captures_begun_by_the_driver_api_defer_frees)
+TEST(external_events, captures_begun_by_the_driver_api_defer_frees)
 {
 	const struct te__backend_ops *ops = ctx->ops;
 	struct te__backend_ops spare;
@@ -331,19 +326,4 @@ START_TEST(captures_begun_by_the_driver_api_defer_frees)
 	ck_assert_ptr_null(ctx->deferred);
 	ck_assert_int_eq(nfrees, is_host);
 	ctx->ops = ops;
-}
-END_TEST
-
-void recording_event_cases(Suite *s)
-{
-	TCase *c = rec_case(s, "external events");
-
-	tcase_add_test(c, waiters_pass_before_the_trailing_node);
-	tcase_add_test(c, a_wait_is_for_the_latest_launch);
-	tcase_add_test(c, outside_of_captures_it_is_a_record);
-	tcase_add_test(c, an_external_event_joins_no_stream);
-	tcase_add_test(c, a_recording_holds_a_reference_to_its_event);
-	tcase_add_test(c, waiters_get_the_error_of_a_failed_launch);
-	tcase_add_test(c, captures_begun_by_the_driver_api_are_unchanged);
-	tcase_add_test(c, captures_begun_by_the_driver_api_defer_frees);
 }

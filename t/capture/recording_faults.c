@@ -91,17 +91,20 @@ static int sweep(void)
 	return r ? r : ra ? ra : rb;
 }
 
-START_TEST(each_call_fails_cleanly)
+REC_CASE(faults);
+
+TEST(faults, each_call_fails_cleanly)
 {
 	sweep_d[0] = rec_device(64);
 	sweep_d[1] = rec_device(64);
 	ck_assert_int_gt(tt_fault_each(sweep), 40);
 }
-END_TEST
 
 /* ---- the table ---- */
 
-START_TEST(a_backend_may_lack_every_entry)
+CASE(table, "backend");
+
+TEST(table, a_backend_may_lack_every_entry)
 {
 	struct te__backend_ops o = { .name = "none" };
 	struct te__gnode n = { .id = 5 };
@@ -114,10 +117,9 @@ START_TEST(a_backend_may_lack_every_entry)
 	ck_assert_int_eq(n.kind, TE_NODE_OTHER);
 	ck_assert_int_eq(n.opaque, 1);
 }
-END_TEST
 
 /* offsets of pointers in argument structs are distinct, aligned and within the struct */
-START_TEST(argument_pointers_are_within_the_struct)
+TEST(table, argument_pointers_are_within_the_struct)
 {
 	for (int id = 0; id < TE_K_COUNT; id++) {
 		const uint16_t *at = NULL;
@@ -134,15 +136,4 @@ START_TEST(argument_pointers_are_within_the_struct)
 		}
 	}
 	ck_assert_uint_eq(te__k_ptrs(TE_K_COUNT, NULL), 0);
-}
-END_TEST
-
-void recording_fault_cases(Suite *s)
-{
-	TCase *c = rec_case(s, "faults");
-
-	tcase_add_test(c, each_call_fails_cleanly);
-	c = tt_case(s, "table", "backend");
-	tcase_add_test(c, a_backend_may_lack_every_entry);
-	tcase_add_test(c, argument_pointers_are_within_the_struct);
 }

@@ -15,7 +15,7 @@ struct te_stream *a, *b;
 static void *owned[32];
 static int owned_pinned[32], nowned;
 
-static void setup(void)
+void rec_setup(void)
 {
 	is_host = !strcmp(backend, "host");
 	nowned = 0;
@@ -24,7 +24,7 @@ static void setup(void)
 	DO(te_stream_create(ctx, &b));
 }
 
-static void teardown(void)
+void rec_teardown(void)
 {
 	tt_gate_open();
 	DO(te_stream_sync(a));
@@ -35,14 +35,6 @@ static void teardown(void)
 	te_stream_unref(b);
 	te_stream_unref(a);
 	tt_teardown();
-}
-
-TCase *rec_case(Suite *s, const char *title)
-{
-	TCase *c = tt_case(s, title, "backend");
-
-	tcase_add_checked_fixture(c, setup, teardown);
-	return c;
 }
 
 static void *keep(void *p, int pinned)

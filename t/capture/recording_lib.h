@@ -21,7 +21,10 @@ extern int is_host;
 extern struct te_stream *a, *b;
 
 /* a case with these streams */
-TCase *rec_case(Suite *s, const char *title);
+#define REC_CASE(case_, ...) \
+	CASE(case_, "backend", .setup = rec_setup, .teardown = rec_teardown, ##__VA_ARGS__)
+void rec_setup(void);
+void rec_teardown(void);
 
 /* memory that is freed after the case */
 void *rec_pinned(size_t nbytes);
@@ -69,13 +72,5 @@ struct te_recording *rec_filler(unsigned char *d, uint8_t value, size_t n);
 /* on a GPU: between them driver calls may be made */
 void rec_enter(void);
 void rec_leave(void);
-
-/* the cases of a file */
-void recording_node_cases(Suite *s);
-void recording_update_cases(Suite *s);
-void recording_binding_cases(Suite *s);
-void recording_event_cases(Suite *s);
-void recording_fault_cases(Suite *s);
-void recording_access_cases(Suite *s);
 
 #endif

@@ -40,7 +40,9 @@ static struct te_recording *forked(void)
 	return rec;
 }
 
-START_TEST(lists_nodes_and_edges_of_a_fork)
+REC_CASE(inspection);
+
+TEST(inspection, lists_nodes_and_edges_of_a_fork)
 {
 	static const struct {
 		enum te_node_kind kind;
@@ -81,10 +83,9 @@ START_TEST(lists_nodes_and_edges_of_a_fork)
 	}
 	te_recording_unref(rec);
 }
-END_TEST
 
 /* random forks and joins of three streams: nedges is right, each edge leads to an earlier node */
-START_TEST(edges_point_to_earlier_nodes)
+TEST(inspection, edges_point_to_earlier_nodes)
 {
 	unsigned char *d = rec_device((size_t)60 * 64);
 	struct te_stream *s[3] = { a, b, NULL };
@@ -135,7 +136,6 @@ START_TEST(edges_point_to_earlier_nodes)
 		te_event_unref(e[k]);
 	te_stream_unref(s[2]);
 }
-END_TEST
 
 /* 1: dot(1) accepts the text, 0: dot(1) is not installed */
 static int parses(const char *text)
@@ -151,7 +151,7 @@ static int parses(const char *text)
 	return 1;
 }
 
-START_TEST(draws_itself)
+TEST(inspection, draws_itself)
 {
 	static const char *const want[] = {
 		"digraph \"a \\\"fork\\\" \\\\\" {\n",
@@ -184,9 +184,8 @@ START_TEST(draws_itself)
 	ck_assert_int_eq(te__alloc_live(), live);
 	te_recording_unref(rec);
 }
-END_TEST
 
-START_TEST(names_the_nodes_of_a_gemm)
+TEST(inspection, names_the_nodes_of_a_gemm)
 {
 	const int64_t m = 48, n = 32, k = 64, sa[] = { m, k }, sb[] = { n, k }, sd[] = { m, n };
 	struct te_tensor *x, *w, *d;
@@ -225,7 +224,6 @@ START_TEST(names_the_nodes_of_a_gemm)
 	te_tensor_unref(w);
 	te_tensor_unref(d);
 }
-END_TEST
 
 /* ---- edges ---- */
 
@@ -249,7 +247,9 @@ static uint64_t first_queued(const struct te_recording *rec)
 	return rec_node(rec, 0).kind == TE_NODE_FILL && !rec_node(rec, 0).nbytes;
 }
 
-START_TEST(nodes_depend_on_conflicting_nodes)
+REC_CASE(edges);
+
+TEST_EACH(edges, nodes_depend_on_conflicting_nodes, 2)
 {
 	unsigned char *d = rec_device(64), *h = rec_device(16);
 	float *x = rec_floats(64), *y = rec_floats(64), *z = rec_floats(64);
@@ -283,7 +283,6 @@ START_TEST(nodes_depend_on_conflicting_nodes)
 	rec_check_filled(h, 3, 16, "the last fill");
 	te_recording_unref(rec);
 }
-END_TEST
 
 /* how many pairs of three fills of separate memory are ordered */
 static int pairs_in_order(unsigned char *d, uint32_t edges, uint32_t then)
@@ -307,7 +306,7 @@ static int pairs_in_order(unsigned char *d, uint32_t edges, uint32_t then)
 	return n;
 }
 
-START_TEST(the_latest_choice_holds_for_the_whole_capture)
+TEST(edges, the_latest_choice_holds_for_the_whole_capture)
 {
 	unsigned char *d = rec_device(48);
 
@@ -317,9 +316,8 @@ START_TEST(the_latest_choice_holds_for_the_whole_capture)
 	ck_assert_int_eq(pairs_in_order(d, 0, TE_CAPTURE_PDL), 3);
 	rec_check_untouched(d, 48, "captured but never launched");
 }
-END_TEST
 
-START_TEST(edges_are_chosen_within_a_capture)
+TEST(edges, edges_are_chosen_within_a_capture)
 {
 	unsigned char *d = rec_device(64);
 	struct te_recording *rec;
@@ -347,7 +345,6 @@ START_TEST(edges_are_chosen_within_a_capture)
 	te_recording_unref(rec);
 	te_event_unref(e);
 }
-END_TEST
 
 /* a fork and a join; the nodes in the branches use separate memory */
 static struct te_recording *fork_of_fills(unsigned char *d, uint32_t edges)
@@ -374,7 +371,7 @@ static struct te_recording *fork_of_fills(unsigned char *d, uint32_t edges)
 	return rec;
 }
 
-START_TEST(several_streams_keep_their_order)
+TEST(edges, several_streams_keep_their_order)
 {
 	unsigned char *d = rec_device(112);
 	struct te_recording *rec[2] = { fork_of_fills(d, 0), fork_of_fills(d, CONCURRENT_PDL) };
@@ -394,9 +391,8 @@ START_TEST(several_streams_keep_their_order)
 	te_recording_unref(rec[0]);
 	te_recording_unref(rec[1]);
 }
-END_TEST
 
-START_TEST(an_update_may_choose_other_edges)
+TEST(edges, an_update_may_choose_other_edges)
 {
 	unsigned char *d = rec_device(64);
 	struct te_recording *rec;
@@ -420,9 +416,8 @@ START_TEST(an_update_may_choose_other_edges)
 	}
 	te_recording_unref(rec);
 }
-END_TEST
 
-START_TEST(results_do_not_depend_on_edges)
+TEST(edges, results_do_not_depend_on_edges)
 {
 	const size_t n = 4 * (size_t)tt_rand_int(20, 400), nbytes = n * sizeof(float);
 	float *d = rec_floats(n), *was = malloc(nbytes), *want = malloc(nbytes);
@@ -449,22 +444,4 @@ START_TEST(results_do_not_depend_on_edges)
 	}
 	free(was);
 	free(want);
-}
-END_TEST
-
-void recording_node_cases(Suite *s)
-{
-	TCase *c = rec_case(s, "inspection");
-
-	tcase_add_test(c, lists_nodes_and_edges_of_a_fork);
-	tcase_add_test(c, edges_point_to_earlier_nodes);
-	tcase_add_test(c, draws_itself);
-	tcase_add_test(c, names_the_nodes_of_a_gemm);
-	c = rec_case(s, "edges");
-	tcase_add_loop_test(c, nodes_depend_on_conflicting_nodes, 0, 2);
-	tcase_add_test(c, the_latest_choice_holds_for_the_whole_capture);
-	tcase_add_test(c, edges_are_chosen_within_a_capture);
-	tcase_add_test(c, several_streams_keep_their_order);
-	tcase_add_test(c, an_update_may_choose_other_edges);
-	tcase_add_test(c, results_do_not_depend_on_edges);
 }

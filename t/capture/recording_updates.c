@@ -11,7 +11,9 @@
 #include "recording_lib.h"
 #include "tt_gate.h"
 
-START_TEST(updates_same_nodes_in_place)
+REC_CASE(updates);
+
+TEST(updates, updates_same_nodes_in_place)
 {
 	unsigned char *d = rec_device(256);
 	float *x = rec_floats(70), *z = rec_floats(70), *y = rec_floats(70);
@@ -38,9 +40,8 @@ START_TEST(updates_same_nodes_in_place)
 	}
 	te_recording_unref(rec);
 }
-END_TEST
 
-START_TEST(instantiates_other_nodes)
+TEST(updates, instantiates_other_nodes)
 {
 	unsigned char *d = rec_device(256), *c = rec_device(256), *h = rec_pinned(256);
 	enum te_update how = (enum te_update)0;
@@ -87,10 +88,9 @@ START_TEST(instantiates_other_nodes)
 	rec_check_part(c + 100, 3, 156, "what it leaves");
 	te_recording_unref(rec);
 }
-END_TEST
 
 /* the same nodes with other edges */
-START_TEST(instantiates_other_edges)
+TEST(updates, instantiates_other_edges)
 {
 	unsigned char *d = rec_device(64), *c = rec_device(64);
 	enum te_update how = (enum te_update)0;
@@ -120,7 +120,6 @@ START_TEST(instantiates_other_edges)
 	te_event_unref(e);
 	te_recording_unref(rec);
 }
-END_TEST
 
 /* 1: no fault happened */
 static int update_fails_at(uint64_t nth, struct te_recording *rec, unsigned char *d, int longer)
@@ -152,7 +151,7 @@ static int update_fails_at(uint64_t nth, struct te_recording *rec, unsigned char
 	return 0;
 }
 
-START_TEST(a_failed_update_changes_nothing)
+TEST_EACH(updates, a_failed_update_changes_nothing, 2)
 {
 	unsigned char *d = rec_device(256);
 	struct te_recording *rec = rec_filler(d, 1, 256);
@@ -166,9 +165,8 @@ START_TEST(a_failed_update_changes_nothing)
 	rec_check_filled(d, 9, 256, "after an update");
 	te_recording_unref(rec);
 }
-END_TEST
 
-START_TEST(an_invalid_capture_updates_nothing)
+TEST(updates, an_invalid_capture_updates_nothing)
 {
 	unsigned char *d = rec_device(256);
 	struct te_recording *rec = rec_filler(d, 1, 256);
@@ -182,7 +180,6 @@ START_TEST(an_invalid_capture_updates_nothing)
 	ck_assert_uint_eq(rec_info(rec).nupdated, 0);
 	te_recording_unref(rec);
 }
-END_TEST
 
 /* queued launches keep what they were queued with, also the arguments of host calls */
 static atomic_int last;
@@ -192,7 +189,7 @@ static void take(void *arg)
 	atomic_store(&last, *(int *)arg);
 }
 
-START_TEST(an_update_does_not_change_queued_launches)
+TEST_EACH(updates, an_update_does_not_change_queued_launches, 2)
 {
 	unsigned char *d = rec_device(256), *c = rec_device(256), *h = rec_pinned(256);
 	int one[100] = { 1 }, two[100] = { 2 }; /* more than a small argument */
@@ -224,17 +221,4 @@ START_TEST(an_update_does_not_change_queued_launches)
 	ck_assert_int_eq(atomic_load(&last), 2);
 	rec_check_filled(d, _i ? 3 : 2, 256, "the next launch");
 	te_recording_unref(rec);
-}
-END_TEST
-
-void recording_update_cases(Suite *s)
-{
-	TCase *c = rec_case(s, "updates");
-
-	tcase_add_test(c, updates_same_nodes_in_place);
-	tcase_add_test(c, instantiates_other_nodes);
-	tcase_add_test(c, instantiates_other_edges);
-	tcase_add_loop_test(c, a_failed_update_changes_nothing, 0, 2);
-	tcase_add_test(c, an_invalid_capture_updates_nothing);
-	tcase_add_loop_test(c, an_update_does_not_change_queued_launches, 0, 2);
 }

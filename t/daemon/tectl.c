@@ -48,7 +48,9 @@ static double number(const json_t *obj, const char *name)
 	return json_number_value(v);
 }
 
-START_TEST(jobs_are_listed_and_revoked)
+CASE(tectl, "host serial");
+
+TEST(tectl, jobs_are_listed_and_revoked)
 {
 	struct te__wire m;
 	uint8_t other[TE__WIRE_KEY_NBYTES];
@@ -102,9 +104,8 @@ START_TEST(jobs_are_listed_and_revoked)
 	close(b);
 	run_end(&run);
 }
-END_TEST
 
-START_TEST(status_has_the_metrics)
+TEST(tectl, status_has_the_metrics)
 {
 	json_t *obj;
 	int a;
@@ -127,14 +128,13 @@ START_TEST(status_has_the_metrics)
 	ck_assert_int_eq(tectl("status"), 1);
 	ck_assert_ptr_nonnull(strstr(out, "cannot connect to ted at"));
 }
-END_TEST
 
 static const char *const wrong[] = {
 	"", "stat", "status now", "revoke", "revoke x", "revoke -1", "revoke 4294967296",
 	"--joson jobs",
 };
 
-START_TEST(bad_usage_is_one_line)
+TEST_EACH(tectl, bad_usage_is_one_line, TT_LEN(wrong))
 {
 	run_init(&run, "");
 	ck_assert_int_eq(tectl(wrong[_i]), 2);
@@ -142,9 +142,8 @@ START_TEST(bad_usage_is_one_line)
 	ck_assert_ptr_eq(strchr(out, '\n'), out + strlen(out) - 1);
 	run_end(&run);
 }
-END_TEST
 
-START_TEST(a_service_that_is_absent_is_one_line)
+TEST(tectl, a_service_that_is_absent_is_one_line)
 {
 	run_init(&run, "");
 	ck_assert_int_eq(tectl("jobs"), 1);
@@ -152,14 +151,5 @@ START_TEST(a_service_that_is_absent_is_one_line)
 	ck_assert_ptr_eq(strchr(out, '\n'), out + strlen(out) - 1);
 	run_end(&run);
 }
-END_TEST
 
-TT_SUITE("daemon/tectl", TT_NEED_NOTHING)
-{
-	TCase *c = tt_case(s, "tectl", "host serial");
-
-	tcase_add_test(c, jobs_are_listed_and_revoked);
-	tcase_add_test(c, status_has_the_metrics);
-	tcase_add_loop_test(c, bad_usage_is_one_line, 0, (int)TT_LEN(wrong));
-	tcase_add_test(c, a_service_that_is_absent_is_one_line);
-}
+TT_MAIN("daemon/tectl", TT_NEED_NOTHING)

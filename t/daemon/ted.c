@@ -17,7 +17,9 @@
 
 /* ---- wrong requests ---- */
 
-START_TEST(wrong_requests_are_answered)
+CASE(clients, "host serial");
+
+TEST(clients, wrong_requests_are_answered)
 {
 	static const uint8_t zero[TE__WIRE_KEY_NBYTES];
 	/* those of ted that are not known, also a reply, and those of the other service */
@@ -56,10 +58,9 @@ START_TEST(wrong_requests_are_answered)
 	close(fd);
 	run_end(&run);
 }
-END_TEST
 
 /* each is told, ends its connection, and changes nothing */
-START_TEST(damaged_messages_end_the_connection)
+TEST(clients, damaged_messages_end_the_connection)
 {
 	enum { MAGIC = 32, SHORT = MAGIC + 1, LONG, ENDLESS, NONE, N };
 	struct te__wire m, hurt;
@@ -92,9 +93,8 @@ START_TEST(damaged_messages_end_the_connection)
 	}
 	run_end(&run);
 }
-END_TEST
 
-START_TEST(connections_are_limited)
+TEST_EACH(clients, connections_are_limited, 2)
 {
 	struct te__wire m;
 	int s[3], late, before;
@@ -116,9 +116,8 @@ START_TEST(connections_are_limited)
 		close(s[i]);
 	run_end(&run);
 }
-END_TEST
 
-START_TEST(clients_that_say_nothing_are_dropped)
+TEST(clients, clients_that_say_nothing_are_dropped)
 {
 	struct te__wire m;
 	int s;
@@ -132,9 +131,8 @@ START_TEST(clients_that_say_nothing_are_dropped)
 	close(s);
 	run_end(&run);
 }
-END_TEST
 
-START_TEST(connections_are_limited_by_the_process)
+TEST(clients, connections_are_limited_by_the_process)
 {
 	run_init(&run, "clients = 8\n");
 	/* as many as the clients and ted itself need, and one less */
@@ -146,10 +144,9 @@ START_TEST(connections_are_limited_by_the_process)
 	ck_assert_ptr_nonnull(strstr(run_log(&run), "clients = 8: the process may open 39 files"));
 	run_end(&run);
 }
-END_TEST
 
 /* while it serves: whoever connects is told, and the others are served */
-START_TEST(a_full_file_table_refuses_clients)
+TEST(clients, a_full_file_table_refuses_clients)
 {
 	struct rlimit few, old;
 	struct te__wire m;
@@ -176,7 +173,6 @@ START_TEST(a_full_file_table_refuses_clients)
 	close(a);
 	run_end(&run);
 }
-END_TEST
 
 /* ---- slow clients ---- */
 
@@ -191,7 +187,7 @@ static int status(int sock)
 	return data.nbytes == m.nbytes && memmem(text, data.nbytes, "te_up 1\n", 8) != NULL;
 }
 
-START_TEST(slow_readers_are_dropped)
+TEST(clients, slow_readers_are_dropped)
 {
 	enum { N = TT_FEWER(256), SLOW = TT_FEWER(64), ASKED = 1000 };
 	struct te__wire m = message(TE__WIRE_STATUS);
@@ -233,10 +229,9 @@ START_TEST(slow_readers_are_dropped)
 	}
 	run_end(&run);
 }
-END_TEST
 
 /* those that are on their way are counted for the user of ted, and are few for all clients */
-START_TEST(one_descriptor_is_on_its_way_to_a_client)
+TEST(clients, one_descriptor_is_on_its_way_to_a_client)
 {
 	struct te__wire m = message(TE__WIRE_GRANT);
 	int a, b, c, got, replies = 0;
@@ -277,11 +272,10 @@ START_TEST(one_descriptor_is_on_its_way_to_a_client)
 	close(c);
 	run_end(&run);
 }
-END_TEST
 
 /* ---- restart ---- */
 
-START_TEST(a_restart_has_another_instance)
+TEST(clients, a_restart_has_another_instance)
 {
 	struct ted_run second;
 	struct te__wire m;
@@ -310,7 +304,6 @@ START_TEST(a_restart_has_another_instance)
 	close(a);
 	run_end(&run);
 }
-END_TEST
 
 /* ---- the service manager ---- */
 
@@ -325,7 +318,9 @@ static int listener(const char *path, int type)
 	return s;
 }
 
-START_TEST(serves_a_socket_that_it_is_given)
+CASE(service, "host serial");
+
+TEST(service, serves_a_socket_that_it_is_given)
 {
 	struct stat st;
 	int a;
@@ -345,7 +340,6 @@ START_TEST(serves_a_socket_that_it_is_given)
 	run_end(&run);
 	close(run.pass[0]);
 }
-END_TEST
 
 static const struct {
 	int type, npass, listens, abstract;
@@ -359,7 +353,7 @@ static const struct {
 	{ SOCK_SEQPACKET, 1, 1, 1, "descriptor 3: its name is abstract" },
 };
 
-START_TEST(wrong_sockets_of_the_service_manager_are_refused)
+TEST_EACH(service, wrong_sockets_of_the_service_manager_are_refused, TT_LEN(wrong_socket))
 {
 	run_init(&run, "");
 	run.pass[0] = listener(wrong_socket[_i].abstract ? "" : run.sock, wrong_socket[_i].type);
@@ -371,9 +365,8 @@ START_TEST(wrong_sockets_of_the_service_manager_are_refused)
 	ck_assert_msg(strstr(run_log(&run), wrong_socket[_i].text) != NULL, "%s", run_log(&run));
 	run_end(&run);
 }
-END_TEST
 
-START_TEST(is_ready_only_after_its_self_test)
+TEST(service, is_ready_only_after_its_self_test)
 {
 	run_init(&run, "");
 	/* 2 requests and replies, each sent and received */
@@ -388,9 +381,8 @@ START_TEST(is_ready_only_after_its_self_test)
 	ck_assert_str_eq(run_notified(&run), "STOPPING=1");
 	run_end(&run);
 }
-END_TEST
 
-START_TEST(gives_signs_of_life)
+TEST(service, gives_signs_of_life)
 {
 	run_init(&run, "");
 	run.watchdog_us = 4000;
@@ -399,9 +391,8 @@ START_TEST(gives_signs_of_life)
 		ck_assert_str_eq(run_notified(&run), "WATCHDOG=1");
 	run_end(&run);
 }
-END_TEST
 
-START_TEST(the_socket_is_private)
+TEST(service, the_socket_is_private)
 {
 	struct stat st;
 
@@ -421,7 +412,6 @@ START_TEST(the_socket_is_private)
 	ck_assert_int_eq(stat(run.sock, &st), 0);
 	run_end(&run);
 }
-END_TEST
 
 /* ---- configuration ---- */
 
@@ -447,16 +437,17 @@ static const struct {
 	{ "socket = /other\n", ":2: socket is set in line 1 already" },
 };
 
-START_TEST(a_wrong_configuration_names_the_line)
+CASE(configuration, "host serial");
+
+TEST_EACH(configuration, a_wrong_configuration_names_the_line, TT_LEN(wrong_conf))
 {
 	run_init(&run, wrong_conf[_i].conf);
 	ck_assert_int_eq(run_try(&run), 2);
 	ck_assert_msg(strstr(run_log(&run), wrong_conf[_i].text) != NULL, "%s", run_log(&run));
 	run_end(&run);
 }
-END_TEST
 
-START_TEST(a_configuration_is_read)
+TEST(configuration, a_configuration_is_read)
 {
 	struct ted_conf c;
 	char text[256];
@@ -480,11 +471,12 @@ START_TEST(a_configuration_is_read)
 	/* no path from the root */
 	ck_assert_int_ne(ted_conf_read("/nowhere/ted.conf", &c, text, sizeof(text)), 0);
 }
-END_TEST
 
 /* ---- any bytes ---- */
 
-START_TEST(copes_with_any_messages)
+CASE(fuzz, "host serial", .limit_s = getenv("TT_WIRE_MESSAGES") ? 3600 : 0);
+
+TEST(fuzz, copes_with_any_messages)
 {
 	enum { N = 8 };
 	static uint8_t packet[TT_WIRE_MOST];
@@ -545,33 +537,5 @@ START_TEST(copes_with_any_messages)
 	ck_assert_ptr_null(memmem(run_log(&run), strlen(run_log(&run)), other, sizeof(other)));
 	run_end(&run);
 }
-END_TEST
 
-TT_SUITE("daemon/ted", TT_NEED_NOTHING)
-{
-	TCase *c = tt_case(s, "clients", "host serial");
-
-	tcase_add_test(c, wrong_requests_are_answered);
-	tcase_add_test(c, damaged_messages_end_the_connection);
-	tcase_add_loop_test(c, connections_are_limited, 0, 2);
-	tcase_add_test(c, clients_that_say_nothing_are_dropped);
-	tcase_add_test(c, connections_are_limited_by_the_process);
-	tcase_add_test(c, a_full_file_table_refuses_clients);
-	tcase_add_test(c, slow_readers_are_dropped);
-	tcase_add_test(c, a_restart_has_another_instance);
-	tcase_add_test(c, one_descriptor_is_on_its_way_to_a_client);
-	c = tt_case(s, "service", "host serial");
-	tcase_add_test(c, serves_a_socket_that_it_is_given);
-	tcase_add_loop_test(c, wrong_sockets_of_the_service_manager_are_refused, 0,
-			    (int)TT_LEN(wrong_socket));
-	tcase_add_test(c, is_ready_only_after_its_self_test);
-	tcase_add_test(c, gives_signs_of_life);
-	tcase_add_test(c, the_socket_is_private);
-	c = tt_case(s, "configuration", "host serial");
-	tcase_add_loop_test(c, a_wrong_configuration_names_the_line, 0, (int)TT_LEN(wrong_conf));
-	tcase_add_test(c, a_configuration_is_read);
-	c = tt_case(s, "fuzz", "host serial");
-	if (getenv("TT_WIRE_MESSAGES"))
-		tcase_set_timeout(c, 3600);
-	tcase_add_test(c, copes_with_any_messages);
-}
+TT_MAIN("daemon/ted", TT_NEED_NOTHING)

@@ -130,7 +130,9 @@ static int hold(int sock, int fd)
 	return call(sock, &m, fd, NULL, NULL);
 }
 
-START_TEST(a_file_system_that_does_not_answer_delays_nobody)
+CASE(fuse, "host serial");
+
+TEST_EACH(fuse, a_file_system_that_does_not_answer_delays_nobody, TT_LEN(wrong))
 {
 	struct te__wire m;
 	int a, b, fd, file, r = -1;
@@ -172,10 +174,9 @@ START_TEST(a_file_system_that_does_not_answer_delays_nobody)
 	close(b);
 	run_end_open();
 }
-END_TEST
 
 /* packets that are no messages may have one too */
-START_TEST(packets_with_a_wrong_descriptor_delay_nobody)
+TEST(fuse, packets_with_a_wrong_descriptor_delay_nobody)
 {
 	struct te__wire m = { .magic = 1 };
 	int a, fd;
@@ -198,13 +199,5 @@ START_TEST(packets_with_a_wrong_descriptor_delay_nobody)
 	close(fd);
 	run_end_open();
 }
-END_TEST
 
-TT_SUITE("daemon/ted_fuse", TT_NEED_ROOT | TT_NEED_FUSE)
-{
-	TCase *c = tt_case(s, "fuse", "host serial");
-
-	tcase_add_loop_test(c, a_file_system_that_does_not_answer_delays_nobody, 0,
-			    (int)TT_LEN(wrong));
-	tcase_add_test(c, packets_with_a_wrong_descriptor_delay_nobody);
-}
+TT_MAIN("daemon/ted_fuse", TT_NEED_ROOT | TT_NEED_FUSE)

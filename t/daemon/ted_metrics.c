@@ -155,7 +155,9 @@ static void begin(const char *conf)
 	run_start(&run);
 }
 
-START_TEST(metrics_count_what_happens)
+CASE(metrics, "host serial");
+
+TEST(metrics, metrics_count_what_happens)
 {
 	struct te__wire m;
 	struct stat st;
@@ -198,9 +200,8 @@ START_TEST(metrics_count_what_happens)
 	close(b);
 	run_end(&run);
 }
-END_TEST
 
-START_TEST(metrics_count_files)
+TEST(metrics, metrics_count_files)
 {
 	struct te__wire m = message(TE__WIRE_GRANT);
 	char series[160];
@@ -246,9 +247,8 @@ START_TEST(metrics_count_files)
 	close(a);
 	run_end(&run);
 }
-END_TEST
 
-START_TEST(labels_are_escaped_and_keys_are_secret)
+TEST(metrics, labels_are_escaped_and_keys_are_secret)
 {
 	char hex[2 * TE__WIRE_KEY_NBYTES + 1];
 	int a;
@@ -268,10 +268,9 @@ START_TEST(labels_are_escaped_and_keys_are_secret)
 	close(a);
 	run_end(&run);
 }
-END_TEST
 
 /* neither those who do not read, nor the clients' limit */
-START_TEST(readers_do_not_delay_ted)
+TEST(metrics, readers_do_not_delay_ted)
 {
 	int s[50], a;
 
@@ -287,9 +286,8 @@ START_TEST(readers_do_not_delay_ted)
 	close(a);
 	run_end(&run);
 }
-END_TEST
 
-START_TEST(both_sockets_may_be_given)
+TEST_EACH(metrics, both_sockets_may_be_given, 2)
 {
 	struct sockaddr_un sa = { .sun_family = AF_UNIX };
 
@@ -314,15 +312,5 @@ START_TEST(both_sockets_may_be_given)
 	close(run.pass[0]);
 	close(run.pass[1]);
 }
-END_TEST
 
-TT_SUITE("daemon/ted_metrics", TT_NEED_NOTHING)
-{
-	TCase *c = tt_case(s, "metrics", "host serial");
-
-	tcase_add_test(c, metrics_count_what_happens);
-	tcase_add_test(c, metrics_count_files);
-	tcase_add_test(c, labels_are_escaped_and_keys_are_secret);
-	tcase_add_test(c, readers_do_not_delay_ted);
-	tcase_add_loop_test(c, both_sockets_may_be_given, 0, 2);
-}
+TT_MAIN("daemon/ted_metrics", TT_NEED_NOTHING)

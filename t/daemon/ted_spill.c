@@ -83,7 +83,9 @@ static int grant_soon(int sock, uint64_t nbytes, int *ret_fd)
 	return r;
 }
 
-START_TEST(a_granted_file_is_reserved_and_has_no_name)
+CASE(files, "host serial");
+
+TEST(files, a_granted_file_is_reserved_and_has_no_name)
 {
 	static _Alignas(4096) uint8_t block[4096], got[4096];
 	static const uint64_t sizes[] = { 1, 4096, 1234567, 3 * MIB };
@@ -114,9 +116,8 @@ START_TEST(a_granted_file_is_reserved_and_has_no_name)
 	close(a);
 	end();
 }
-END_TEST
 
-START_TEST(quotas_are_kept_and_named)
+TEST(files, quotas_are_kept_and_named)
 {
 	uint8_t other[TE__WIRE_KEY_NBYTES];
 	char want[160];
@@ -149,9 +150,8 @@ START_TEST(quotas_are_kept_and_named)
 	close(b);
 	end();
 }
-END_TEST
 
-START_TEST(files_are_limited)
+TEST(files, files_are_limited)
 {
 	int a, fd[2];
 
@@ -168,9 +168,8 @@ START_TEST(files_are_limited)
 	close(a);
 	end();
 }
-END_TEST
 
-START_TEST(some_space_stays_free)
+TEST_EACH(files, some_space_stays_free, 2)
 {
 	struct statvfs s;
 	int a;
@@ -194,10 +193,9 @@ START_TEST(some_space_stays_free)
 	close(a);
 	end();
 }
-END_TEST
 
 /* processes take what they get, until there is nothing left */
-START_TEST(concurrent_grants_do_not_exceed_the_quota)
+TEST(files, concurrent_grants_do_not_exceed_the_quota)
 {
 	enum { N = 6, MOST = 40 };
 	int pipes[2], ready[2], child[N], total = 0, status;
@@ -241,10 +239,9 @@ START_TEST(concurrent_grants_do_not_exceed_the_quota)
 	}
 	end();
 }
-END_TEST
 
 /* ted goes on without it, and says why */
-START_TEST(spill_space_may_be_unavailable)
+TEST_EACH(files, spill_space_may_be_unavailable, 2)
 {
 	char conf[128];
 	int a;
@@ -267,10 +264,9 @@ START_TEST(spill_space_may_be_unavailable)
 	close(a);
 	run_end(&run);
 }
-END_TEST
 
 /* the service manager starts it again then */
-START_TEST(a_full_file_table_is_no_wrong_configuration)
+TEST(files, a_full_file_table_is_no_wrong_configuration)
 {
 	static struct ted t;
 	struct ted_conf conf;
@@ -291,10 +287,9 @@ START_TEST(a_full_file_table_is_no_wrong_configuration)
 	ck_assert(WIFEXITED(status));
 	ck_assert_int_eq(WEXITSTATUS(status), TED_FAILED);
 }
-END_TEST
 
 /* what has been granted outlives ted, and counts in the free space after its restart */
-START_TEST(files_survive_a_restart)
+TEST(files, files_survive_a_restart)
 {
 	static _Alignas(4096) uint8_t block[4096], got[4096];
 	int a, fd;
@@ -314,7 +309,6 @@ START_TEST(files_survive_a_restart)
 	close(a);
 	end();
 }
-END_TEST
 
 /* ---- restart ---- */
 
@@ -325,7 +319,9 @@ static int hold(int sock, int fd)
 	return call(sock, &m, fd, NULL, NULL);
 }
 
-START_TEST(a_file_from_before_a_restart_counts_again)
+CASE(restart, "host serial");
+
+TEST(restart, a_file_from_before_a_restart_counts_again)
 {
 	char path[128];
 	int a, b, fd, other, named;
@@ -368,10 +364,9 @@ START_TEST(a_file_from_before_a_restart_counts_again)
 	close(a);
 	end();
 }
-END_TEST
 
 /* two sparse files whose sizes have a sum above INT64_MAX would end all limits */
-START_TEST(a_file_that_is_larger_than_the_file_system_is_not_counted)
+TEST(restart, a_file_that_is_larger_than_the_file_system_is_not_counted)
 {
 	int a, fd[2];
 
@@ -391,9 +386,8 @@ START_TEST(a_file_that_is_larger_than_the_file_system_is_not_counted)
 	close(a);
 	end();
 }
-END_TEST
 
-START_TEST(sums_of_files_do_not_overflow)
+TEST(restart, sums_of_files_do_not_overflow)
 {
 	struct ted_job job = { .uid = 7 };
 	struct ted_grant grants[] = { { 1, (int64_t)6 << 60, &job }, { 2, (int64_t)6 << 60, &job },
@@ -405,7 +399,6 @@ START_TEST(sums_of_files_do_not_overflow)
 	ck_assert_int_eq(ted_spill_granted(&t, NULL, 1, 0), INT64_MAX);
 	ck_assert_int_eq(ted_spill_granted(&t, NULL, 0, 8), 0);
 }
-END_TEST
 
 /* processes that write and read all the time, while ted is killed and started */
 enum { NLOAD = 3 };
@@ -490,7 +483,7 @@ static void wait_for_bytes(int sock, uint64_t n)
 	}
 }
 
-START_TEST(a_restart_under_load_loses_nothing)
+TEST(restart, a_restart_under_load_loses_nothing)
 {
 	int child[NLOAD], status, a, fd;
 
@@ -525,10 +518,9 @@ START_TEST(a_restart_under_load_loses_nothing)
 	close(a);
 	end();
 }
-END_TEST
 
 /* for ted, and in the file system, whose kernel frees it a few ms later */
-START_TEST(space_is_back_within_2_s_of_a_kill)
+TEST(restart, space_is_back_within_2_s_of_a_kill)
 {
 	const uint64_t nbytes = TT_FEWER(64) * MIB;
 	struct statvfs before, now;
@@ -564,7 +556,6 @@ START_TEST(space_is_back_within_2_s_of_a_kill)
 	close(a);
 	end();
 }
-END_TEST
 
 /* ---- what is written in a day ---- */
 
@@ -606,7 +597,9 @@ static void write_counts(const char *text)
 	ck_assert_int_eq(fclose(f), 0);
 }
 
-START_TEST(what_is_written_in_a_day_is_limited)
+CASE(written, "host serial");
+
+TEST(written, what_is_written_in_a_day_is_limited)
 {
 	uint8_t other[TE__WIRE_KEY_NBYTES];
 	char want[160];
@@ -668,7 +661,6 @@ START_TEST(what_is_written_in_a_day_is_limited)
 	ck_assert_int_eq(unlink(counts), 0);
 	end();
 }
-END_TEST
 
 static int nsynced, sync_fails;
 
@@ -687,7 +679,7 @@ int fsync(int fd)
 }
 
 /* after a loss of power there is the file of before, or the new one with all it has */
-START_TEST(counts_reach_the_drive_before_their_name)
+TEST(written, counts_reach_the_drive_before_their_name)
 {
 	static struct ted t;
 	struct ted_conf conf;
@@ -714,7 +706,6 @@ START_TEST(counts_reach_the_drive_before_their_name)
 	ck_assert_int_eq(unlink(counts), 0);
 	end();
 }
-END_TEST
 
 /* ---- a file of the counts that ted has not written ---- */
 
@@ -765,7 +756,7 @@ static int64_t counted(const char *why)
 	return sum;
 }
 
-START_TEST(a_file_of_counts_that_is_damaged_is_told_and_ignored)
+TEST(written, a_file_of_counts_that_is_damaged_is_told_and_ignored)
 {
 	static const char *const wrong[] = {
 		"7 0000000000000000 -1\n", "7 0000000000000000 9223372036854775808\n",
@@ -814,9 +805,8 @@ START_TEST(a_file_of_counts_that_is_damaged_is_told_and_ignored)
 	}
 	run_end(&run);
 }
-END_TEST
 
-START_TEST(what_is_no_file_of_ted_is_neither_read_nor_waited_for)
+TEST(written, what_is_no_file_of_ted_is_neither_read_nor_waited_for)
 {
 	char other[128], text[64];
 
@@ -844,10 +834,9 @@ START_TEST(what_is_no_file_of_ted_is_neither_read_nor_waited_for)
 	(void)counted("ted.written: it is larger than ted makes it");
 	run_end(&run);
 }
-END_TEST
 
 /* as the folder of the socket: ted goes on without spill space */
-START_TEST(a_folder_that_others_can_write_to_is_no_spill_space)
+TEST_EACH(written, a_folder_that_others_can_write_to_is_no_spill_space, 2)
 {
 	int a;
 
@@ -868,10 +857,9 @@ START_TEST(a_folder_that_others_can_write_to_is_no_spill_space)
 	wait_for_counts("day 7\n");
 	run_end(&run);
 }
-END_TEST
 
 /* the counts begin anew while ted runs, at midnight */
-START_TEST(a_day_ends)
+TEST(written, a_day_ends)
 {
 	static struct ted t;
 	struct ted_conf conf;
@@ -902,9 +890,8 @@ START_TEST(a_day_ends)
 	ck_assert_int_eq(ted_written(&t, 9, &job), 1);
 	ted_fini(&t);
 }
-END_TEST
 
-START_TEST(offload_tells_what_it_has_written)
+TEST(written, offload_tells_what_it_has_written)
 {
 	struct te__spill_opts o = options(MIB);
 	struct te__pinned *arena;
@@ -931,11 +918,12 @@ START_TEST(offload_tells_what_it_has_written)
 	run_start(&run);
 	end();
 }
-END_TEST
 
 /* ---- offload ---- */
 
-START_TEST(offload_uses_a_granted_file)
+CASE(offload, "host serial");
+
+TEST(offload, offload_uses_a_granted_file)
 {
 	const size_t nbytes = 300001;
 	struct te__spill_opts o = options(MIB);
@@ -971,9 +959,8 @@ START_TEST(offload_uses_a_granted_file)
 	free(want);
 	end();
 }
-END_TEST
 
-START_TEST(a_refusal_reaches_the_caller)
+TEST(offload, a_refusal_reaches_the_caller)
 {
 	struct te__spill_opts o = options(2 * MIB);
 	struct te__pinned *arena;
@@ -992,7 +979,6 @@ START_TEST(a_refusal_reaches_the_caller)
 	run_start(&run);
 	end();
 }
-END_TEST
 
 static int ask(void)
 {
@@ -1006,42 +992,11 @@ static int ask(void)
 	return r;
 }
 
-START_TEST(faults_are_reported)
+TEST(offload, faults_are_reported)
 {
 	begin("%s", "");
 	ck_assert_int_ge(tt_fault_each(ask), 5);
 	end();
 }
-END_TEST
 
-TT_SUITE("daemon/ted_spill", TT_NEED_NOTHING)
-{
-	TCase *c = tt_case(s, "files", "host serial");
-
-	tcase_add_test(c, a_granted_file_is_reserved_and_has_no_name);
-	tcase_add_test(c, quotas_are_kept_and_named);
-	tcase_add_test(c, files_are_limited);
-	tcase_add_loop_test(c, some_space_stays_free, 0, 2);
-	tcase_add_test(c, concurrent_grants_do_not_exceed_the_quota);
-	tcase_add_loop_test(c, spill_space_may_be_unavailable, 0, 2);
-	tcase_add_test(c, a_full_file_table_is_no_wrong_configuration);
-	tcase_add_test(c, files_survive_a_restart);
-	c = tt_case(s, "restart", "host serial");
-	tcase_add_test(c, a_file_from_before_a_restart_counts_again);
-	tcase_add_test(c, a_file_that_is_larger_than_the_file_system_is_not_counted);
-	tcase_add_test(c, sums_of_files_do_not_overflow);
-	tcase_add_test(c, a_restart_under_load_loses_nothing);
-	tcase_add_test(c, space_is_back_within_2_s_of_a_kill);
-	c = tt_case(s, "written", "host serial");
-	tcase_add_test(c, what_is_written_in_a_day_is_limited);
-	tcase_add_test(c, counts_reach_the_drive_before_their_name);
-	tcase_add_test(c, a_file_of_counts_that_is_damaged_is_told_and_ignored);
-	tcase_add_test(c, what_is_no_file_of_ted_is_neither_read_nor_waited_for);
-	tcase_add_loop_test(c, a_folder_that_others_can_write_to_is_no_spill_space, 0, 2);
-	tcase_add_test(c, a_day_ends);
-	tcase_add_test(c, offload_tells_what_it_has_written);
-	c = tt_case(s, "offload", "host serial");
-	tcase_add_test(c, offload_uses_a_granted_file);
-	tcase_add_test(c, a_refusal_reaches_the_caller);
-	tcase_add_test(c, faults_are_reported);
-}
+TT_MAIN("daemon/ted_spill", TT_NEED_NOTHING)

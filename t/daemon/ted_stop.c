@@ -44,7 +44,9 @@ static void stop(pid_t pid)
 
 /* ---- a client ---- */
 
-START_TEST(a_client_that_is_stopped_goes_on_and_delays_no_other)
+CASE(stopped, "host serial", .limit_s = getenv("TED_STOP_MS") ? 600 : 0);
+
+TEST(stopped, a_client_that_is_stopped_goes_on_and_delays_no_other)
 {
 	const int64_t begin = now_ms();
 	int a, child, status, ready[2];
@@ -84,11 +86,10 @@ START_TEST(a_client_that_is_stopped_goes_on_and_delays_no_other)
 	close(a);
 	run_end(&run);
 }
-END_TEST
 
 /* ---- ted ---- */
 
-START_TEST(a_ted_that_is_stopped_goes_on)
+TEST(stopped, a_ted_that_is_stopped_goes_on)
 {
 	struct te__spill_ted *spill;
 	struct te__wire m = message(TE__WIRE_JOBS);
@@ -124,10 +125,9 @@ START_TEST(a_ted_that_is_stopped_goes_on)
 	close(gone);
 	run_end(&run);
 }
-END_TEST
 
 /* a request to a ted that is stopped ends at its deadline */
-START_TEST(a_ted_that_is_stopped_is_not_waited_for)
+TEST(stopped, a_ted_that_is_stopped_is_not_waited_for)
 {
 	struct te__wire m = message(TE__WIRE_REVOKE);
 	struct te__wire_call call = {
@@ -144,10 +144,9 @@ START_TEST(a_ted_that_is_stopped_is_not_waited_for)
 	ck_assert_int_eq(kill(run.pid, SIGCONT), 0);
 	run_end(&run);
 }
-END_TEST
 
 /* the process that starts it, such as a supervisor, may block all signals */
-START_TEST(blocked_signals_end_it)
+TEST_EACH(stopped, blocked_signals_end_it, 2)
 {
 	static const int signals[] = { SIGTERM, SIGINT };
 	sigset_t all, before;
@@ -159,11 +158,12 @@ START_TEST(blocked_signals_end_it)
 	ck_assert_int_eq(run_stop(&run, signals[_i]), 0);
 	run_end(&run);
 }
-END_TEST
 
 /* ---- clients that say nothing ---- */
 
-START_TEST(who_says_no_hello_is_disconnected)
+CASE(silent, "host serial");
+
+TEST(silent, who_says_no_hello_is_disconnected)
 {
 	struct te__wire m = message(TE__WIRE_GRANT);
 	int s[4], good;
@@ -192,18 +192,5 @@ START_TEST(who_says_no_hello_is_disconnected)
 	close(good);
 	run_end(&run);
 }
-END_TEST
 
-TT_SUITE("daemon/ted_stop", TT_NEED_NOTHING)
-{
-	TCase *c = tt_case(s, "stopped", "host serial");
-
-	if (getenv("TED_STOP_MS"))
-		tcase_set_timeout(c, 600);
-	tcase_add_test(c, a_client_that_is_stopped_goes_on_and_delays_no_other);
-	tcase_add_test(c, a_ted_that_is_stopped_goes_on);
-	tcase_add_test(c, a_ted_that_is_stopped_is_not_waited_for);
-	tcase_add_loop_test(c, blocked_signals_end_it, 0, 2);
-	c = tt_case(s, "silent", "host serial");
-	tcase_add_test(c, who_says_no_hello_is_disconnected);
-}
+TT_MAIN("daemon/ted_stop", TT_NEED_NOTHING)

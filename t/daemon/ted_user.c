@@ -6,7 +6,9 @@
 
 #include "tt_ted.h"
 
-START_TEST(other_users_are_refused)
+CASE(users, "host serial");
+
+TEST(users, other_users_are_refused)
 {
 	int s;
 
@@ -17,7 +19,6 @@ START_TEST(other_users_are_refused)
 	close(s);
 	run_end_open();
 }
-END_TEST
 
 enum { OTHER = 4321, THIRD = 4322 };
 
@@ -58,7 +59,7 @@ static int ask(int sock, uint32_t kind, uint32_t item, struct te__wire_job *ret_
 }
 
 /* the same key is another job of another user, who neither sees nor changes the first */
-START_TEST(a_job_belongs_to_one_user)
+TEST(users, a_job_belongs_to_one_user)
 {
 	struct te__wire_job j[8];
 	int first, other, root;
@@ -98,12 +99,11 @@ START_TEST(a_job_belongs_to_one_user)
 	close(root);
 	run_end_open();
 }
-END_TEST
 
 /* ---- spill space ---- */
 
 /* that user could put any file in its place */
-START_TEST(a_folder_of_another_user_is_no_spill_space)
+TEST(users, a_folder_of_another_user_is_no_spill_space)
 {
 	int s;
 
@@ -116,9 +116,8 @@ START_TEST(a_folder_of_another_user_is_no_spill_space)
 	close(s);
 	run_end(&run);
 }
-END_TEST
 
-START_TEST(a_file_of_counts_of_another_user_is_ignored)
+TEST(users, a_file_of_counts_of_another_user_is_ignored)
 {
 	char path[128];
 	int s, fd;
@@ -138,12 +137,11 @@ START_TEST(a_file_of_counts_of_another_user_is_ignored)
 	close(s);
 	run_end(&run);
 }
-END_TEST
 
 /* ---- shares ---- */
 
 /* one user takes all that it gets, which is half; another one and root get some still */
-START_TEST(a_user_gets_half_of_the_files)
+TEST(users, a_user_gets_half_of_the_files)
 {
 	int s[4], fd[4];
 
@@ -169,9 +167,8 @@ START_TEST(a_user_gets_half_of_the_files)
 	}
 	run_end_open();
 }
-END_TEST
 
-START_TEST(a_user_gets_half_of_the_connections)
+TEST(users, a_user_gets_half_of_the_connections)
 {
 	struct te__wire m;
 	int s[4], late;
@@ -194,16 +191,5 @@ START_TEST(a_user_gets_half_of_the_connections)
 		close(s[i]);
 	run_end_open();
 }
-END_TEST
 
-TT_SUITE("daemon/ted_user", TT_NEED_ROOT)
-{
-	TCase *c = tt_case(s, "users", "host serial");
-
-	tcase_add_test(c, other_users_are_refused);
-	tcase_add_test(c, a_job_belongs_to_one_user);
-	tcase_add_test(c, a_folder_of_another_user_is_no_spill_space);
-	tcase_add_test(c, a_file_of_counts_of_another_user_is_ignored);
-	tcase_add_test(c, a_user_gets_half_of_the_files);
-	tcase_add_test(c, a_user_gets_half_of_the_connections);
-}
+TT_MAIN("daemon/ted_user", TT_NEED_ROOT)

@@ -8,8 +8,10 @@
 
 #include "tt_ted.h"
 
+CASE(namespaces, "host serial");
+
 /* whoever it says that it is inside */
-START_TEST(a_user_is_who_it_is_outside_of_its_namespace)
+TEST(namespaces, a_user_is_who_it_is_outside_of_its_namespace)
 {
 	run_begin_open("", NULL);
 	ck_assert_int_eq(hello_as(4321, key, "0 4321 1\n"), EACCES);
@@ -19,10 +21,9 @@ START_TEST(a_user_is_who_it_is_outside_of_its_namespace)
 	ck_assert_int_eq(hello_as(0, key, ""), 0);
 	run_end_open();
 }
-END_TEST
 
 /* all users without an id are one number there: they would be one user */
-START_TEST(users_who_have_no_id_are_refused)
+TEST_EACH(namespaces, users_who_have_no_id_are_refused, 2)
 {
 	run_begin_open(_i ? "allow = any\n" : "", "0 0 1\n");
 	ck_assert_int_eq(hello_as(4321, key, NULL), EACCES);
@@ -33,21 +34,12 @@ START_TEST(users_who_have_no_id_are_refused)
 	ck_assert_int_eq(hello_as(0, key, NULL), 0);
 	run_end_open();
 }
-END_TEST
 
-START_TEST(the_number_is_that_of_a_user_where_all_have_an_id)
+TEST(namespaces, the_number_is_that_of_a_user_where_all_have_an_id)
 {
 	run_begin_open("allow = any\n", NULL);
 	ck_assert_int_eq(hello_as(65534, key, NULL), 0);
 	run_end_open();
 }
-END_TEST
 
-TT_SUITE("daemon/ted_userns", TT_NEED_ROOT | TT_NEED_USERNS)
-{
-	TCase *c = tt_case(s, "namespaces", "host serial");
-
-	tcase_add_test(c, a_user_is_who_it_is_outside_of_its_namespace);
-	tcase_add_loop_test(c, users_who_have_no_id_are_refused, 0, 2);
-	tcase_add_test(c, the_number_is_that_of_a_user_where_all_have_an_id);
-}
+TT_MAIN("daemon/ted_userns", TT_NEED_ROOT | TT_NEED_USERNS)

@@ -56,8 +56,10 @@ static struct te_graph_report report_of(const struct te_graph *g)
 
 static const uint32_t ways[] = { 0, TE_GRAPH_REUSE, TE_GRAPH_EAGER };
 
+CTX_CASE(bind, "graph");
+
 /* all four arguments, one after the other to two buffers and back to the graph's own */
-START_TEST(bound_memory_is_read_and_written)
+TEST_EACH(bind, bound_memory_is_read_and_written, TT_LEN(ways))
 {
 	const int64_t n = 1000;
 	struct caster a;
@@ -124,9 +126,8 @@ START_TEST(bound_memory_is_read_and_written)
 		te_tensor_unref(dy[i]);
 	}
 }
-END_TEST
 
-START_TEST(whole_graphs_can_be_bound)
+TEST_EACH(bind, whole_graphs_can_be_bound, 2)
 {
 	const int64_t n = 77;
 	struct caster a;
@@ -147,10 +148,9 @@ START_TEST(whole_graphs_can_be_bound)
 	te_tensor_unref(x);
 	te_tensor_unref(y);
 }
-END_TEST
 
 /* a plan's tokens and targets from buffers that take turns, as a loader fills them */
-START_TEST(a_plan_reads_bound_tokens)
+TEST_EACH(bind, a_plan_reads_bound_tokens, 2)
 {
 	const struct model_shape m = { 48, 32, 2, 16, 4, 4, 2, 0, 0 };
 	struct te_graph_opts o = TE_GRAPH_OPTS_INIT;
@@ -213,11 +213,10 @@ START_TEST(a_plan_reads_bound_tokens)
 		te_tensor_unref(t[w][1]);
 	}
 }
-END_TEST
 
 /* two callables of a whole graph, whose arguments are bound to the same memory or to each other's:
  * moving one leaves the other where it is */
-START_TEST(arguments_may_share_memory)
+TEST(bind, arguments_may_share_memory)
 {
 	const int64_t n = 100;
 	struct caster a[2];
@@ -270,10 +269,9 @@ START_TEST(arguments_may_share_memory)
 	for (int i = 0; i < 3; i++)
 		te_tensor_unref(x[i]);
 }
-END_TEST
 
 /* what is bound to memory that another argument left does not keep that one from coming back */
-START_TEST(the_way_back_stays_free)
+TEST_EACH(bind, the_way_back_stays_free, 2)
 {
 	const int64_t n = 100;
 	const uint32_t in_order = _i ? TE_GRAPH_SERIAL : 0;
@@ -307,7 +305,6 @@ START_TEST(the_way_back_stays_free)
 	te_tensor_unref(own);
 	te_tensor_unref(y);
 }
-END_TEST
 
 /* a view of n elements that holds numbers from base on */
 static struct te_tensor *view_of(struct te_tensor *all, int64_t offset, int64_t n, int base)
@@ -322,7 +319,7 @@ static struct te_tensor *view_of(struct te_tensor *all, int64_t offset, int64_t 
 }
 
 /* kernels were chosen for aligned memory: other memory is copied, that time */
-START_TEST(what_is_aligned_otherwise_is_copied)
+TEST(bind, what_is_aligned_otherwise_is_copied)
 {
 	const int64_t n = 99;
 	struct caster a;
@@ -362,7 +359,6 @@ START_TEST(what_is_aligned_otherwise_is_copied)
 	te_tensor_unref(all);
 	te_tensor_unref(x);
 }
-END_TEST
 
 /* a caster whose backward pass also copies x to memory of the model */
 struct keeper {
@@ -384,7 +380,7 @@ static int keeper_backward(void *self, const struct te_graph_call *c)
  * Forward could read the memory that backward writes, but backward cannot: x is copied in both. Of
  * the attempt nothing is left, so without a binding forward reads the graph's own x again.
  */
-START_TEST(what_one_pass_refuses_is_copied_in_all)
+TEST(bind, what_one_pass_refuses_is_copied_in_all)
 {
 	const int64_t n = 64;
 	struct keeper k;
@@ -411,7 +407,6 @@ START_TEST(what_one_pass_refuses_is_copied_in_all)
 	te_tensor_unref(k.kept);
 	te_tensor_unref(x);
 }
-END_TEST
 
 /* the memory that a host call was queued with; only one of the host backend can be read there */
 struct seen {
@@ -437,7 +432,7 @@ static int forward_with_look(void *self, const struct te_graph_call *c)
 	return r ? r : caster_forward(self, c);
 }
 
-START_TEST(what_host_calls_may_use_is_copied)
+TEST_EACH(bind, what_host_calls_may_use_is_copied, 2)
 {
 	const int64_t n = 50;
 	struct caster a;
@@ -461,9 +456,8 @@ START_TEST(what_host_calls_may_use_is_copied)
 	te_tensor_unref(x);
 	te_tensor_unref(y);
 }
-END_TEST
 
-START_TEST(bindings_are_refused_by_name)
+TEST(bind, bindings_are_refused_by_name)
 {
 	struct caster a[2];
 	struct te_callable c[2] = { caster(&a[0], TE_DTYPE_BF16, 8, 0),
@@ -495,7 +489,6 @@ START_TEST(bindings_are_refused_by_name)
 	te_tensor_unref(short_x);
 	te_tensor_unref(bf);
 }
-END_TEST
 
 /* y = x by way of scratch, whose address is left in self; dx = dy */
 static int scratch_forward(void *self, const struct te_graph_call *c)
@@ -520,7 +513,7 @@ static int scratch_backward(void *self, const struct te_graph_call *c)
 }
 
 /* with TE_GRAPH_REUSE scratch of forward has the address of an argument of backward */
-START_TEST(what_shares_an_address_stays)
+TEST(bind, what_shares_an_address_stays)
 {
 	const int64_t n = 1 << 16; /* patching is cheaper than a copy */
 	const struct te_arg in = { "x", { TE_DTYPE_FP32, 1, { n } }, TE_ARG_GRAD };
@@ -565,11 +558,12 @@ START_TEST(what_shares_an_address_stays)
 	te_tensor_unref(x);
 	te_tensor_unref(dy);
 }
-END_TEST
 
 /* ---- update ---- */
 
-START_TEST(another_shape_is_captured_in_place)
+CTX_CASE(update, "graph");
+
+TEST_EACH(update, another_shape_is_captured_in_place, 2)
 {
 	struct caster a[3];
 	struct te_callable c = caster(&a[0], TE_DTYPE_BF16, 100, 0);
@@ -623,7 +617,6 @@ START_TEST(another_shape_is_captured_in_place)
 	ck_assert_int_eq(a[2].released, 1);
 	te_tensor_unref(x);
 }
-END_TEST
 
 static struct te_tensor *bound[4];
 
@@ -654,7 +647,7 @@ static void bind_all(struct te_graph *g, int base)
 #define NROUNDS (10 + 3 * TT_FEWER(330)) /* the last has as many nodes as the tenth */
 
 /* to the same memory each time, as to that of a new graph; and nothing accumulates */
-START_TEST(after_an_update_memory_is_bound_again)
+TEST_EACH(update, after_an_update_memory_is_bound_again, 2)
 {
 	const int64_t n = 64;
 	struct te_mem_info before = TE_MEM_INFO_INIT, after = TE_MEM_INFO_INIT;
@@ -691,11 +684,10 @@ START_TEST(after_an_update_memory_is_bound_again)
 	for (int k = 0; k < 4; k++)
 		te_tensor_unref(bound[k]);
 }
-END_TEST
 
 /* whichever call of the new callable fails, the graph keeps the old one and its tensors. _i: of a
  * whole graph; in a pool of the caller */
-START_TEST(a_failed_update_changes_nothing)
+TEST_EACH(update, a_failed_update_changes_nothing, 3)
 {
 	unsigned char *bytes, marks[200];
 	struct te_mem_info before = TE_MEM_INFO_INIT, after = TE_MEM_INFO_INIT;
@@ -741,10 +733,9 @@ START_TEST(a_failed_update_changes_nothing)
 	te_tensor_unref(x);
 	DO(te_mem_free(st, o.pool));
 }
-END_TEST
 
 /* the previous callable fails too when it is captured again: the graph has failed */
-START_TEST(an_update_that_cannot_be_undone_is_remembered)
+TEST(update, an_update_that_cannot_be_undone_is_remembered)
 {
 	struct caster a, b;
 	struct te_callable c = caster(&a, TE_DTYPE_BF16, 100, 0);
@@ -767,7 +758,6 @@ START_TEST(an_update_that_cannot_be_undone_is_remembered)
 	ck_assert_int_eq(a.released, 1);
 	ck_assert_int_eq(b.released, 0);
 }
-END_TEST
 
 static int spoilt_hook(void *arg, enum te_hook hook, int32_t callable, struct te_stream *stream)
 {
@@ -780,7 +770,7 @@ static int spoilt_edge(void *arg, struct te_stream *stream)
 }
 
 /* the same checks and the same steps serve both functions */
-START_TEST(sentences_name_the_function_that_was_called)
+TEST(update, sentences_name_the_function_that_was_called)
 {
 	static const struct {
 		int spoilt; /* a hook, or the first function */
@@ -852,11 +842,10 @@ START_TEST(sentences_name_the_function_that_was_called)
 	fails(te_graph_update(g, 1, &c, NULL), -EIO, "te_graph_update: the graph failed before");
 	te_graph_unref(g);
 }
-END_TEST
 
 /* ---- telling ---- */
 
-START_TEST(graphs_are_drawn)
+TEST(update, graphs_are_drawn)
 {
 	struct caster a[2];
 	struct te_callable c[2] = { caster(&a[0], TE_DTYPE_BF16, 8, 0),
@@ -891,7 +880,6 @@ START_TEST(graphs_are_drawn)
 	te_tensor_unref(x);
 	fails(te_graph_dot(NULL, &text), -EINVAL, "graph is NULL");
 }
-END_TEST
 
 static int bind_update_once(void)
 {
@@ -922,33 +910,11 @@ static int bind_update_once(void)
 	return r;
 }
 
-START_TEST(survives_every_fault)
+CASE(faults, "fault");
+
+TEST(faults, survives_every_fault)
 {
 	ck_assert_int_gt(tt_fault_each(bind_update_once), 60);
 }
-END_TEST
 
-TT_PAIR_SUITE("graph/bind_update")
-{
-	TCase *c = tt_ctx_case(s, "bind", "graph");
-
-	tcase_add_loop_test(c, bound_memory_is_read_and_written, 0, TT_LEN(ways));
-	tcase_add_loop_test(c, whole_graphs_can_be_bound, 0, 2);
-	tcase_add_loop_test(c, a_plan_reads_bound_tokens, 0, 2);
-	tcase_add_test(c, arguments_may_share_memory);
-	tcase_add_test(c, what_is_aligned_otherwise_is_copied);
-	tcase_add_test(c, what_one_pass_refuses_is_copied_in_all);
-	tcase_add_loop_test(c, the_way_back_stays_free, 0, 2);
-	tcase_add_loop_test(c, what_host_calls_may_use_is_copied, 0, 2);
-	tcase_add_test(c, what_shares_an_address_stays);
-	tcase_add_test(c, bindings_are_refused_by_name);
-	c = tt_ctx_case(s, "update", "graph");
-	tcase_add_loop_test(c, another_shape_is_captured_in_place, 0, 2);
-	tcase_add_loop_test(c, after_an_update_memory_is_bound_again, 0, 2);
-	tcase_add_loop_test(c, a_failed_update_changes_nothing, 0, 3);
-	tcase_add_test(c, an_update_that_cannot_be_undone_is_remembered);
-	tcase_add_test(c, sentences_name_the_function_that_was_called);
-	tcase_add_test(c, graphs_are_drawn);
-	c = tt_case(s, "faults", "fault");
-	tcase_add_test(c, survives_every_fault);
-}
+TT_PAIR("graph/bind_update", TT_ONE_PROCESS)

@@ -423,7 +423,9 @@ static void same_without_frozen(const struct te_recipe *rec)
 	run_destroy(&b);
 }
 
-START_TEST(random_models_have_the_bits_that_pages_promise)
+CTX_CASE(bits, "graph step numeric");
+
+TEST(bits, random_models_have_the_bits_that_pages_promise)
 {
 	static const char *const recipes[] = { "fp32", "bf16", "fp8-delayed", "fp8-current",
 					       "fp8-block" };
@@ -438,11 +440,5 @@ START_TEST(random_models_have_the_bits_that_pages_promise)
 		same_without_frozen(&rec);
 	}
 }
-END_TEST
 
-TT_SUITE("graph/bits", TT_NEED_NOTHING)
-{
-	TCase *c = tt_ctx_case(s, "bits", "graph step numeric");
-
-	tcase_add_test(c, random_models_have_the_bits_that_pages_promise);
-}
+TT_MAIN("graph/bits", TT_NEED_NOTHING)

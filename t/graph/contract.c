@@ -7,10 +7,4 @@
 
 #include "contract_lib.h"
 
-TT_PAIR_SUITE("graph/contract")
-{
-
-	contract_capture_cases(s);
-	contract_argument_cases(s);
-	contract_replay_cases(s);
-}
+TT_PAIR("graph/contract", TT_ONE_PROCESS)

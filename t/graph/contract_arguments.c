@@ -15,7 +15,9 @@
 		ck_assert_str_eq(te_error_detail(), message); \
 	} while (0)
 
-START_TEST(tensors_that_do_not_exist_are_named)
+CTX_CASE(arguments, "graph");
+
+TEST(arguments, tensors_that_do_not_exist_are_named)
 {
 	struct some s;
 
@@ -30,9 +32,8 @@ START_TEST(tensors_that_do_not_exist_are_named)
 	ck_assert_ptr_nonnull(te_graph_tensor(s.g, 0, "x"));
 	some_destroy(&s);
 }
-END_TEST
 
-START_TEST(named_arguments_come_in_any_order)
+TEST(arguments, named_arguments_come_in_any_order)
 {
 	static const int perm[6][3] = { { 0, 1, 2 }, { 0, 2, 1 }, { 1, 0, 2 },
 					{ 1, 2, 0 }, { 2, 0, 1 }, { 2, 1, 0 } };
@@ -71,10 +72,9 @@ START_TEST(named_arguments_come_in_any_order)
 	}
 	some_destroy(&s);
 }
-END_TEST
 
 /* the static tensors themselves may be given: nothing is copied onto itself */
-START_TEST(static_tensors_may_be_given)
+TEST(arguments, static_tensors_may_be_given)
 {
 	struct te_tensor *in[3];
 	struct te_replay f = TE_REPLAY_INIT;
@@ -92,7 +92,6 @@ START_TEST(static_tensors_may_be_given)
 	some_gave(&s, 30);
 	some_destroy(&s);
 }
-END_TEST
 
 /* what is wrong with inputs in one replay: names and tensors by index, -1: none */
 enum odd { GOOD, NO_TENSOR, WIDER, DEEPER, FLOATS, FOREIGN };
@@ -126,7 +125,7 @@ static const struct {
 	{ 3, { NULL }, FOREIGN, -EINVAL, "x of many belongs to another context" },
 };
 
-START_TEST(wrong_arguments_are_named)
+TEST_EACH(arguments, wrong_arguments_are_named, TT_LEN(wrong))
 {
 	static const struct te_spec spec[] = {
 		[WIDER] = { TE_DTYPE_INT32, 2, { 2, 4 } },
@@ -182,9 +181,8 @@ START_TEST(wrong_arguments_are_named)
 	te_tensor_unref(t);
 	te_ctx_unref(other);
 }
-END_TEST
 
-START_TEST(wrong_gradients_are_named)
+TEST(arguments, wrong_gradients_are_named)
 {
 	struct te_replay b = TE_REPLAY_INIT, f = b;
 	struct te_named named[2], kept[2];
@@ -234,16 +232,4 @@ START_TEST(wrong_gradients_are_named)
 	DO(te_graph_backward(s.g, 0, st, &b));
 	ck_assert_uint_eq(value_of(s.kept[0]), 22);
 	some_destroy(&s);
-}
-END_TEST
-
-void contract_argument_cases(Suite *s)
-{
-	TCase *c = tt_ctx_case(s, "arguments", "graph");
-
-	tcase_add_test(c, tensors_that_do_not_exist_are_named);
-	tcase_add_test(c, named_arguments_come_in_any_order);
-	tcase_add_test(c, static_tensors_may_be_given);
-	tcase_add_loop_test(c, wrong_arguments_are_named, 0, TT_LEN(wrong));
-	tcase_add_test(c, wrong_gradients_are_named);
 }

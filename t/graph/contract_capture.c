@@ -104,8 +104,10 @@ static void hooks_are_paired(const char *log)
 
 static const uint32_t how[] = { 0, TE_GRAPH_WHOLE };
 
+CTX_CASE(capture, "graph");
+
 /* each call of warm-up and capture fails once, of functions and of hooks; hooks stay paired */
-START_TEST(whichever_call_fails_is_named)
+TEST_EACH(capture, whichever_call_fails_is_named, 4 * PIPES)
 {
 	const struct pipe *pipe = &pipes[_i / 4];
 	const int hooks = _i % 2;
@@ -145,10 +147,9 @@ START_TEST(whichever_call_fails_is_named)
 	for (int i = 0; i < p.n; i++)
 		ck_assert_int_eq(p.stage[i].released, 1);
 }
-END_TEST
 
 /* the exact list, with no, one and three runs of warm-up; replays add nothing to it */
-START_TEST(hooks_are_called_in_this_order)
+TEST_EACH(capture, hooks_are_called_in_this_order, 6 * PIPES)
 {
 	static const int nwarmup[] = { 0, 1, 3 };
 	const uint32_t flags = how[_i / 3 % 2];
@@ -189,10 +190,9 @@ START_TEST(hooks_are_called_in_this_order)
 	ck_assert_int_eq(p.stage[0].nforward, p.o.nwarmup + 1);
 	pipeline_destroy(&p);
 }
-END_TEST
 
 /* no schedule: forwards, backwards reversed, then the weight gradients, as far as there are */
-START_TEST(weight_gradients_are_passes_of_their_own)
+TEST(capture, weight_gradients_are_passes_of_their_own)
 {
 	struct pipeline p;
 	struct te_schedule_opts so = TE_SCHEDULE_OPTS_INIT;
@@ -236,7 +236,6 @@ START_TEST(weight_gradients_are_passes_of_their_own)
 	te_schedule_unref(order);
 	pipeline_destroy(&p);
 }
-END_TEST
 
 /* ---- what te_graph_create refuses ---- */
 
@@ -264,7 +263,7 @@ static void refused(struct te_callable a, struct te_callable b, uint32_t flags, 
 		refused(stage(&spare[0], "a", 0), b, flags, code, said); \
 	} while (0)
 
-START_TEST(callables_are_checked)
+TEST(capture, callables_are_checked)
 {
 	static const struct te_arg flags[] = { { "x", { TE_DTYPE_INT32, 1, { 3 } }, 6 } };
 	static const struct te_arg deep[] = {
@@ -310,7 +309,6 @@ START_TEST(callables_are_checked)
 	refused(a, good, TE_GRAPH_CHAIN, -EINVAL, "a has no output to be chained");
 	ck_assert_int_eq(none.n + spare[0].released + spare[1].released, 0);
 }
-END_TEST
 
 /* ---- gradients that are declared are written ---- */
 
@@ -371,7 +369,7 @@ static const uint32_t writer_flags[] = { 0, TE_GRAPH_REUSE, TE_GRAPH_WHOLE,
  * is another tensor's, and other passes of a whole graph do write there. What a host call writes is
  * unknown.
  */
-START_TEST(gradients_are_written_in_full)
+TEST_EACH(capture, gradients_are_written_in_full, 4 * TT_LEN(writes))
 {
 	const int way = _i / 4;
 	const uint32_t flags = TE_GRAPH_CHAIN | writer_flags[_i % 4];
@@ -427,7 +425,6 @@ START_TEST(gradients_are_written_in_full)
 	te_graph_unref(g);
 	DO(te_mem_free(st, w.stage.word));
 }
-END_TEST
 
 /* ---- a model is left as it was ---- */
 
@@ -505,7 +502,7 @@ static int model_hook(void *arg, enum te_hook hook, int32_t callable, struct te_
 
 /* weights, gradients, moments, scales, histories, random state: byte for byte, after a capture and
  * after one that a hook has ended half-way */
-START_TEST(a_model_is_left_as_it_was)
+TEST_EACH(capture, a_model_is_left_as_it_was, 8)
 {
 	static const struct model_shape shape = { 48, 32, 2, 16, 4, 4, 1, 0.2f, 0 };
 	static const char *const recipes[] = { "bf16", "fp8-delayed", "fp8-current",
@@ -563,17 +560,4 @@ START_TEST(a_model_is_left_as_it_was)
 	te_plan_unref(other);
 	te_adamw_unref(m.opt);
 	te_seq_unref(m.seq);
-}
-END_TEST
-
-void contract_capture_cases(Suite *s)
-{
-	TCase *c = tt_ctx_case(s, "capture", "graph");
-
-	tcase_add_loop_test(c, whichever_call_fails_is_named, 0, 4 * PIPES);
-	tcase_add_loop_test(c, hooks_are_called_in_this_order, 0, 6 * PIPES);
-	tcase_add_test(c, weight_gradients_are_passes_of_their_own);
-	tcase_add_test(c, callables_are_checked);
-	tcase_add_loop_test(c, gradients_are_written_in_full, 0, 4 * TT_LEN(writes));
-	tcase_add_loop_test(c, a_model_is_left_as_it_was, 0, 8);
 }

@@ -74,9 +74,4 @@ void some_destroy(struct some *s);
 /* the outputs are those of inputs that hold this number and the next ones */
 void some_gave(const struct some *s, int inputs);
 
-/* the cases of a file */
-void contract_capture_cases(Suite *s);
-void contract_argument_cases(Suite *s);
-void contract_replay_cases(Suite *s);
-
 #endif

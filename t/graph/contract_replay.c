@@ -16,7 +16,9 @@
 
 /* ---- states ---- */
 
-START_TEST(other_ways_to_replay_are_refused)
+CTX_CASE(replay, "graph");
+
+TEST(replay, other_ways_to_replay_are_refused)
 {
 	struct te_ctx *other = new_ctx();
 	struct te_replay r = TE_REPLAY_INIT;
@@ -72,10 +74,9 @@ START_TEST(other_ways_to_replay_are_refused)
 	te_stream_unref(side);
 	te_ctx_unref(other);
 }
-END_TEST
 
 /* a stream that captures takes no replay: nothing of one gets into the capture */
-START_TEST(a_capturing_stream_is_left_alone)
+TEST(replay, a_capturing_stream_is_left_alone)
 {
 	struct te_recording_info info = TE_RECORDING_INFO_INIT;
 	struct te_recording *rec;
@@ -106,10 +107,9 @@ START_TEST(a_capturing_stream_is_left_alone)
 	some_destroy(&s);
 	te_stream_unref(side);
 }
-END_TEST
 
 /* a function that fails when it is replayed, as an eager graph does: later calls say so */
-START_TEST(a_failed_replay_is_remembered)
+TEST(replay, a_failed_replay_is_remembered)
 {
 	struct pipeline p;
 
@@ -135,7 +135,6 @@ START_TEST(a_failed_replay_is_remembered)
 	fails(te_graph_run(p.g, st), -EIO, "te_graph_run: the graph failed before");
 	pipeline_destroy(&p);
 }
-END_TEST
 
 /* ---- main gradients ---- */
 
@@ -230,7 +229,7 @@ static const uint32_t layer_ways[] = {
  * with that of the first step; or it clears what was there. With integers every value is
  * known: neither stale nor doubled, in the first step and in later ones.
  */
-START_TEST(main_gradients_add_up_where_the_optimizer_reads)
+TEST_EACH(replay, main_gradients_add_up_where_the_optimizer_reads, 2 * TT_LEN(layer_ways))
 {
 	const int zeroes = _i % 2;
 	struct layer l = { .zeroes = zeroes };
@@ -290,7 +289,6 @@ START_TEST(main_gradients_add_up_where_the_optimizer_reads)
 	te_tensor_unref(l.dw);
 	te_tensor_unref(l.minus);
 }
-END_TEST
 
 /* ---- work after the event, in any pass ---- */
 
@@ -350,7 +348,7 @@ static void gate_destroy(struct gate *gate)
 }
 
 /* any pass may run aside, and its stream go on at the event or at the end */
-START_TEST(every_pass_may_trail)
+TEST_EACH(replay, every_pass_may_trail, 3)
 {
 	static int (*const replay[])(struct te_graph *, int32_t, struct te_stream *,
 				     const struct te_replay *) = { te_graph_forward,
@@ -386,7 +384,6 @@ START_TEST(every_pass_may_trail)
 	te_graph_unref(g);
 	gate_destroy(&gate);
 }
-END_TEST
 
 static int replay_pass(struct te_graph *g, int kind, struct te_stream *stream,
 		       const struct te_replay *r)
@@ -401,7 +398,7 @@ static int replay_pass(struct te_graph *g, int kind, struct te_stream *stream,
  * the pass before, or one of another context, is refused, also after an update. What is refused
  * queues nothing.
  */
-START_TEST(until_is_an_event_that_the_pass_records)
+TEST_EACH(replay, until_is_an_event_that_the_pass_records, 3)
 {
 	static const char *const said[] = {
 		"te_graph_forward: until: forward of gate does not record this event",
@@ -455,10 +452,9 @@ START_TEST(until_is_an_event_that_the_pass_records)
 	te_event_unref(foreign);
 	te_ctx_unref(other);
 }
-END_TEST
 
 /* without a capture it is found after the functions have been called: the graph has failed */
-START_TEST(until_is_checked_in_eager_graphs)
+TEST(replay, until_is_checked_in_eager_graphs)
 {
 	struct te_graph_opts o = TE_GRAPH_OPTS_INIT;
 	struct te_replay r = TE_REPLAY_INIT;
@@ -491,7 +487,6 @@ START_TEST(until_is_checked_in_eager_graphs)
 	te_event_unref(unused);
 	gate_destroy(&gate);
 }
-END_TEST
 
 static uint64_t held(void)
 {
@@ -524,7 +519,7 @@ static const struct {
  * wait for what a pass does after its event. The first replay waits for the gate, and then writes
  * the same word as the second.
  */
-START_TEST(replays_run_serially)
+TEST_EACH(replay, replays_run_serially, TT_LEN(pairs))
 {
 	const int waits = pairs[_i].waits;
 	struct gate gate;
@@ -563,10 +558,9 @@ START_TEST(replays_run_serially)
 	te_stream_unref(stream[OTHER_SIDE]);
 	gate_destroy(&gate);
 }
-END_TEST
 
 /* a replay on a side stream runs after what its stream has queued */
-START_TEST(a_side_stream_runs_after_the_stream)
+TEST(replay, a_side_stream_runs_after_the_stream)
 {
 	struct gate gate;
 	struct te_callable c = gate_create(&gate, TE_SCHED_W);
@@ -586,14 +580,13 @@ START_TEST(a_side_stream_runs_after_the_stream)
 	te_graph_unref(g);
 	gate_destroy(&gate);
 }
-END_TEST
 
 /*
  * A graph is released while its latest replay runs on a stream or trails on a side stream, and
  * while no stream captures, that of the replay does, or the side stream: the pool is freed after
  * all has run, and nothing gets into the capture. That it is freed is checked by tt_teardown.
  */
-START_TEST(the_pool_is_freed_after_all_that_uses_it)
+TEST_EACH(replay, the_pool_is_freed_after_all_that_uses_it, 12)
 {
 	const int trails = _i < 6, resets = _i % 6 < 3;
 	struct gate gate;
@@ -650,7 +643,6 @@ START_TEST(the_pool_is_freed_after_all_that_uses_it)
 	gate_destroy(&gate);
 	DO(te_mem_free(st, word));
 }
-END_TEST
 
 /* ---- release ---- */
 
@@ -711,7 +703,7 @@ static struct te_graph *replay_gated(struct released *s, int trails, struct te_s
  * last one was queued, also one that no stream waits for, or that is capturing now. An update
  * releases the previous callables.
  */
-START_TEST(release_waits_for_queued_replays)
+TEST_EACH(replay, release_waits_for_queued_replays, 10)
 {
 	enum { UNREF, RESET, UPDATE };
 	const int trails = _i % 2, captures = _i / 2 % 2, how = _i < 8 ? _i / 4 : UPDATE;
@@ -751,23 +743,4 @@ START_TEST(release_waits_for_queued_replays)
 	te_event_unref(s.mid);
 	te_stream_unref(s.side);
 	te_stream_unref(other);
-}
-END_TEST
-
-void contract_replay_cases(Suite *s)
-{
-	TCase *c = tt_ctx_case(s, "replay", "graph");
-
-	tcase_add_test(c, other_ways_to_replay_are_refused);
-	tcase_add_test(c, a_capturing_stream_is_left_alone);
-	tcase_add_test(c, a_failed_replay_is_remembered);
-	tcase_add_loop_test(c, main_gradients_add_up_where_the_optimizer_reads, 0,
-			    2 * TT_LEN(layer_ways));
-	tcase_add_loop_test(c, every_pass_may_trail, 0, 3);
-	tcase_add_loop_test(c, until_is_an_event_that_the_pass_records, 0, 3);
-	tcase_add_test(c, until_is_checked_in_eager_graphs);
-	tcase_add_loop_test(c, replays_run_serially, 0, TT_LEN(pairs));
-	tcase_add_test(c, a_side_stream_runs_after_the_stream);
-	tcase_add_loop_test(c, the_pool_is_freed_after_all_that_uses_it, 0, 12);
-	tcase_add_loop_test(c, release_waits_for_queued_replays, 0, 10);
 }

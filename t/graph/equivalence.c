@@ -877,8 +877,10 @@ static int worth(const struct list *l, int recipe, int variant)
 	return in_fp8(l) || recipe < 2 || (!recipes[recipe].only_linear && !variant);
 }
 
+CTX_CASE(bits, "graph");
+
 /* with sanitizers, of each list one pair of recipe and variant in 8, of all lists each pair */
-START_TEST(every_way_gives_the_same_bits)
+TEST_EACH(bits, every_way_gives_the_same_bits, TT_LEN(lists), .parts = 3)
 {
 	const int one_in = 8 / TT_FEWER(8);
 
@@ -887,14 +889,13 @@ START_TEST(every_way_gives_the_same_bits)
 			if ((r + v + _i) % one_in == 0 && worth(&lists[_i], r, v))
 				sweep(&lists[_i], r, &variants[v]);
 }
-END_TEST
 
 /* ---- whether it can fail ---- */
 
 static const struct list watched = { WIDTH, "fork, linear 37 37, bias 37, dropout 40, add" };
 
 /* a way that goes wrong by one number is seen, whichever it is */
-START_TEST(a_difference_is_seen)
+TEST_EACH(bits, a_difference_is_seen, 5 * (WAYS - 1))
 {
 	static const char *const seen[] = { "output 0", "output 0", "output 1", "input gradient 0",
 					    "weights" };
@@ -939,10 +940,9 @@ START_TEST(a_difference_is_seen)
 	feed_free(&f);
 	free(weights);
 }
-END_TEST
 
 /* fed the same again, each micro-batch of each step drops others */
-START_TEST(every_replay_draws_anew)
+TEST_EACH(bits, every_replay_draws_anew, 2 * WAYS)
 {
 	static const struct list list[] = { { WIDTH, "dropout 40" }, { 64, "attention 4 2 8 30" } };
 	const struct list *l = &list[_i / WAYS];
@@ -976,13 +976,5 @@ START_TEST(every_replay_draws_anew)
 	feed_free(&f);
 	free(weights);
 }
-END_TEST
 
-TT_PAIR_SUITE("graph/equivalence")
-{
-	TCase *c = tt_ctx_case(s, "bits", "graph");
-
-	TT_ADD_LOOP(c, every_way_gives_the_same_bits, (int)TT_LEN(lists), 3);
-	tcase_add_loop_test(c, a_difference_is_seen, 0, 5 * (WAYS - 1));
-	tcase_add_loop_test(c, every_replay_draws_anew, 0, 2 * WAYS);
-}
+TT_PAIR("graph/equivalence", TT_ONE_PROCESS)

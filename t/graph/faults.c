@@ -194,7 +194,9 @@ static void run_gives(float v, struct te_tensor *y)
 
 /* ---- creating ---- */
 
-START_TEST(creating_fails_cleanly)
+CTX_CASE(faults, "fault");
+
+TEST_EACH(faults, creating_fails_cleanly, TT_LEN(ways))
 {
 	const int64_t live = te__alloc_live();
 	int n = 0, fired = 1, hidden = 0, r;
@@ -221,7 +223,6 @@ START_TEST(creating_fails_cleanly)
 	ck_assert_int_gt(n, 60);
 	ck_assert_int_eq(hidden, SPARE);
 }
-END_TEST
 
 /* ---- binding ---- */
 
@@ -290,7 +291,7 @@ static const struct {
 	{ bind_unaligned_x, 1, { 0, 2 }, { 0, 0 } },
 };
 
-START_TEST(binding_fails_cleanly)
+TEST_EACH(faults, binding_fails_cleanly, (int)TT_LEN(ways) * (int)TT_LEN(binds))
 {
 	const uint32_t flags = ways[(size_t)_i % TT_LEN(ways)];
 	const size_t k = (size_t)_i / TT_LEN(ways);
@@ -315,7 +316,6 @@ START_TEST(binding_fails_cleanly)
 	/* the first binding at least looks for slots */
 	ck_assert_int_ge(n, flags & TE_GRAPH_EAGER || binds[k].before || k > 5 ? 1 : 5);
 }
-END_TEST
 
 /* ---- updating ---- */
 
@@ -333,7 +333,7 @@ static void bind_all(void)
 	DO(te_graph_bind(s.g, LAST, "y", 0, s.y[0], NULL));
 }
 
-START_TEST(updating_fails_cleanly)
+TEST_EACH(faults, updating_fails_cleanly, TT_LEN(ways))
 {
 	const int64_t live = te__alloc_live();
 	int n = 0, fired = 1, hidden = 0, r;
@@ -375,7 +375,6 @@ START_TEST(updating_fails_cleanly)
 	ck_assert_int_gt(n, 60);
 	ck_assert_int_eq(hidden, SPARE);
 }
-END_TEST
 
 /* ---- replaying ---- */
 
@@ -412,7 +411,8 @@ static int replay(void)
 }
 
 /* a replay that failed has said so, and the graph does at each later call */
-START_TEST(replaying_fails_for_good)
+/* a whole graph has no passes of its own */
+TEST_EACH(faults, replaying_fails_for_good, 2)
 {
 	const int64_t live = te__alloc_live();
 	int n = 0, fired = 1, r;
@@ -441,7 +441,8 @@ START_TEST(replaying_fails_for_good)
 	}
 	ck_assert_int_gt(n, 5);
 }
-END_TEST
+
+TEST_ALSO(faults, replaying_fails_for_good, TT_LEN(ways), .from = (int)TT_LEN(ways) - 1);
 
 /* ---- a plan ---- */
 
@@ -459,7 +460,7 @@ static int from_plan(void)
 	return r;
 }
 
-START_TEST(a_plan_fails_cleanly)
+TEST(faults, a_plan_fails_cleanly)
 {
 	const struct model_shape m = { 48, 32, 1, 16, 4, 4, 2, 0, 0 };
 	struct te_seq *seq = model_create(ctx, &m, 1);
@@ -490,7 +491,6 @@ START_TEST(a_plan_fails_cleanly)
 	ck_assert_msg(TT_FEWER(8) < 8 ? hidden <= SPARE : hidden == SPARE, "%d are hidden", hidden);
 	te_seq_unref(seq);
 }
-END_TEST
 
 /* ---- memory that a device cannot free ---- */
 
@@ -506,7 +506,7 @@ static void log_said(void *arg, enum te_log_level level, const char *category, c
 }
 
 /* a reset cannot fail: it says so, all else goes on, and nothing is lost in the end */
-START_TEST(a_pool_that_cannot_be_freed_stays)
+TEST_EACH(faults, a_pool_that_cannot_be_freed_stays, TT_LEN(ways))
 {
 	const struct te__backend_ops *ops;
 	struct te__backend_ops broken;
@@ -554,12 +554,13 @@ START_TEST(a_pool_that_cannot_be_freed_stays)
 	ck_assert_int_eq(te__alloc_live(), live);
 	tt_setup(); /* for the teardown */
 }
-END_TEST
 
 /* ---- streams that capture ---- */
 
+CTX_CASE(captures, "graph");
+
 /* nothing of a replay that is refused gets into a capture, and no other stream joins it */
-START_TEST(captures_are_left_alone)
+TEST_EACH(captures, captures_are_left_alone, TT_LEN(ways))
 {
 	struct te_recording_info info = TE_RECORDING_INFO_INIT;
 	struct te_replay rep = TE_REPLAY_INIT;
@@ -611,22 +612,5 @@ START_TEST(captures_are_left_alone)
 	te_stream_unref(other);
 	scene_close();
 }
-END_TEST
 
-TT_SUITE("graph/faults", TT_ONE_PROCESS)
-{
-	TCase *c = tt_case(s, "faults", "fault");
-	const int nways = (int)TT_LEN(ways);
-
-	tcase_add_checked_fixture(c, tt_setup, tt_teardown);
-	tcase_add_loop_test(c, creating_fails_cleanly, 0, nways);
-	tcase_add_loop_test(c, binding_fails_cleanly, 0, nways * (int)TT_LEN(binds));
-	tcase_add_loop_test(c, updating_fails_cleanly, 0, nways);
-	/* a whole graph has no passes of its own */
-	tcase_add_loop_test(c, replaying_fails_for_good, 0, 2);
-	tcase_add_loop_test(c, replaying_fails_for_good, nways - 1, nways);
-	tcase_add_test(c, a_plan_fails_cleanly);
-	tcase_add_loop_test(c, a_pool_that_cannot_be_freed_stays, 0, nways);
-	c = tt_ctx_case(s, "captures", "graph");
-	tcase_add_loop_test(c, captures_are_left_alone, 0, nways);
-}
+TT_MAIN("graph/faults", TT_ONE_PROCESS)

@@ -6,11 +6,4 @@
 
 #include "graph_lib.h"
 
-TT_PAIR_SUITE("graph/graph")
-{
-
-	graph_model_cases(s);
-	graph_memory_cases(s);
-	graph_replay_cases(s);
-	graph_capture_cases(s);
-}
+TT_PAIR("graph/graph", TT_ONE_PROCESS)

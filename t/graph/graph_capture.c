@@ -33,7 +33,9 @@ static int note(void *arg, enum te_hook hook, int32_t callable, struct te_stream
 	return 0;
 }
 
-START_TEST(hooks_run_in_this_order)
+CTX_CASE(capture, "graph");
+
+TEST(capture, hooks_run_in_this_order)
 {
 	struct axpy a[2] = { { .w = NULL }, { .w = NULL } };
 	struct te_callable c[2] = { axpy(&a[0], "low"), axpy(&a[1], "high") };
@@ -62,7 +64,6 @@ START_TEST(hooks_run_in_this_order)
 	ck_assert_str_eq(log.text, "(f0F0f1F1b1B1b0B0)");
 	te_graph_unref(g);
 }
-END_TEST
 
 /* the words of a callable */
 static void words_create(struct axpy *a)
@@ -99,7 +100,7 @@ static void words_destroy(struct axpy *a)
 }
 
 /* a failure in whatever call leaves the regions, and says which call it was */
-START_TEST(a_failed_capture_leaves_nothing)
+TEST(capture, a_failed_capture_leaves_nothing)
 {
 	struct te_mem_info before = TE_MEM_INFO_INIT, after = TE_MEM_INFO_INIT;
 	struct axpy a[2] = { { .w = NULL }, { .w = NULL } };
@@ -136,9 +137,8 @@ START_TEST(a_failed_capture_leaves_nothing)
 	a[0].fail_at = 0;
 	words_destroy(&a[0]);
 }
-END_TEST
 
-START_TEST(warm_up_leaves_regions_as_they_were)
+TEST(capture, warm_up_leaves_regions_as_they_were)
 {
 	struct axpy a = { .w = NULL };
 	struct te_callable c = axpy(&a, "only");
@@ -158,7 +158,6 @@ START_TEST(warm_up_leaves_regions_as_they_were)
 	te_tensor_unref(x);
 	words_destroy(&a);
 }
-END_TEST
 
 static int no_regions(void *self, te_region_fn fn, void *arg)
 {
@@ -167,7 +166,7 @@ static int no_regions(void *self, te_region_fn fn, void *arg)
 }
 
 /* what nothing runs or hooks could change is not copied: weights and moments are large */
-START_TEST(regions_are_kept_only_where_something_runs)
+TEST(capture, regions_are_kept_only_where_something_runs)
 {
 	struct axpy a = { .w = NULL };
 	struct te_callable c = axpy(&a, "low");
@@ -188,7 +187,6 @@ START_TEST(regions_are_kept_only_where_something_runs)
 	ck_assert_int_eq(a.ncalls, 3);
 	te_graph_unref(g);
 }
-END_TEST
 
 /* ---- refusals of te_graph_create ---- */
 
@@ -201,7 +199,7 @@ static void refused(int32_t n, const struct te_callable *c, const struct te_grap
 	ck_assert_ptr_null(g);
 }
 
-START_TEST(what_does_not_fit_is_named)
+TEST(capture, what_does_not_fit_is_named)
 {
 	static const struct te_arg narrow[] = {
 		{ "x", { TE_DTYPE_FP32, 2, { 3, 4 } }, TE_ARG_GRAD },
@@ -265,7 +263,6 @@ START_TEST(what_does_not_fit_is_named)
 	ck_assert_int_eq(a[0].ncalls + a[1].ncalls + a[0].released + a[1].released, 0);
 	te_schedule_unref(w);
 }
-END_TEST
 
 /* ---- faults ---- */
 
@@ -297,21 +294,9 @@ static int graph_once(void)
 	return r;
 }
 
-START_TEST(survives_every_fault)
+CASE(faults, "fault");
+
+TEST(faults, survives_every_fault)
 {
 	ck_assert_int_gt(tt_fault_each(graph_once), 40);
-}
-END_TEST
-
-void graph_capture_cases(Suite *s)
-{
-	TCase *c = tt_ctx_case(s, "capture", "graph");
-
-	tcase_add_test(c, hooks_run_in_this_order);
-	tcase_add_test(c, a_failed_capture_leaves_nothing);
-	tcase_add_test(c, warm_up_leaves_regions_as_they_were);
-	tcase_add_test(c, regions_are_kept_only_where_something_runs);
-	tcase_add_test(c, what_does_not_fit_is_named);
-	c = tt_case(s, "faults", "fault");
-	tcase_add_test(c, survives_every_fault);
 }

@@ -27,10 +27,4 @@ struct te_tensor *filled(float x);
 /* its first element, once all before on st has run */
 float first_of(struct te_tensor *t);
 
-/* the cases of a file */
-void graph_memory_cases(Suite *s);
-void graph_model_cases(Suite *s);
-void graph_replay_cases(Suite *s);
-void graph_capture_cases(Suite *s);
-
 #endif

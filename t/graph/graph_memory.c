@@ -209,10 +209,12 @@ static void model_free(struct model *m)
 	free(m->step);
 }
 
+CTX_CASE(pool, "graph memory");
+
 /* Nothing is kept longer than it is needed. Gaps between lifetimes that begin and end in different
  * orders take no more than a twentieth (4 % were seen where plans are laid out as on a GPU); of one
  * micro-batch there are none. */
-START_TEST(a_pool_is_as_large_as_its_fullest_step)
+TEST_EACH(pool, a_pool_is_as_large_as_its_fullest_step, 10 * TT_LEN(layouts))
 {
 	const struct layout *l = &layouts[_i / 10];
 	const struct model_shape *shape = &shapes[_i % 2];
@@ -230,12 +232,4 @@ START_TEST(a_pool_is_as_large_as_its_fullest_step)
 		      (unsigned long long)pool, (unsigned long long)most);
 	model_free(&m);
 	te_seq_unref(seq);
-}
-END_TEST
-
-void graph_memory_cases(Suite *s)
-{
-	TCase *c = tt_ctx_case(s, "pool", "graph memory");
-
-	tcase_add_loop_test(c, a_pool_is_as_large_as_its_fullest_step, 0, 10 * TT_LEN(layouts));
 }

@@ -338,8 +338,10 @@ static void same_steps(struct run run[WAYS], const struct model_shape *m)
 		run_destroy(&run[w]);
 }
 
+CTX_CASE(bits, "graph numeric");
+
 /* three steps of two or three micro-batches, in every layout, recipe and way to run */
-START_TEST(every_way_gives_the_same_bits)
+TEST_EACH(bits, every_way_gives_the_same_bits, NRECIPES * (int)TT_LEN(layouts), .parts = 3)
 {
 	const struct layout *l = &layouts[_i / NRECIPES];
 	const char *recipe = recipes[_i % NRECIPES];
@@ -350,11 +352,10 @@ START_TEST(every_way_gives_the_same_bits)
 		run_create(&run[w], m, recipe, l, ways[w]);
 	same_steps(run, m);
 }
-END_TEST
 
 /* the same where passes overwrite all memory whose contents no later pass of theirs may need, and
  * with memory as a program asks for it that knows no spans */
-START_TEST(only_what_is_saved_is_needed)
+TEST_EACH(bits, only_what_is_saved_is_needed, NRECIPES * (int)TT_LEN(layouts), .parts = 3)
 {
 	const struct layout *l = &layouts[_i / NRECIPES];
 	const char *recipe = recipes[_i % NRECIPES];
@@ -370,10 +371,9 @@ START_TEST(only_what_is_saved_is_needed)
 	style = PLAIN;
 	same_steps(run, m);
 }
-END_TEST
 
 /* an update to larger batches lays the pool out anew: nothing stays bound to the earlier spans */
-START_TEST(an_update_has_the_memory_of_a_new_graph)
+TEST_EACH(bits, an_update_has_the_memory_of_a_new_graph, NRECIPES)
 {
 	static const struct model_shape larger = { 48, 32, 3, 16, 4, 2, 2, 0, 1 };
 	const struct layout *l = &layouts[_i % TT_LEN(layouts)];
@@ -401,10 +401,9 @@ START_TEST(an_update_has_the_memory_of_a_new_graph)
 	for (int i = 0; i < 2; i++)
 		run_destroy(&run[i]);
 }
-END_TEST
 
 /* micro-batches that are never under way at once run on one plan a part */
-START_TEST(micro_batches_in_turn_share_a_plan)
+TEST_EACH(bits, micro_batches_in_turn_share_a_plan, NRECIPES)
 {
 	static const struct layout turns = { "1,-1,1,-1,1,-1", 1, 3, one_chunk };
 	const uint32_t flags = TE_GRAPH_REUSE;
@@ -417,10 +416,9 @@ START_TEST(micro_batches_in_turn_share_a_plan)
 	sharing = 0;
 	same_steps(run, &gpt);
 }
-END_TEST
 
 /* two under way on one plan would take each other's memory */
-START_TEST(micro_batches_at_once_cannot_share_a_plan)
+TEST_EACH(bits, micro_batches_at_once_cannot_share_a_plan, 2)
 {
 	static const struct layout both[] = { { "1,1,-1,-1", 1, 2, one_chunk },
 					      { "1,-1,1,-1.5,-1,-1.5", 1, 2, one_chunk } };
@@ -435,10 +433,9 @@ START_TEST(micro_batches_at_once_cannot_share_a_plan)
 	sharing = 0;
 	run_destroy(&run);
 }
-END_TEST
 
 /* the same as te_graph_run, pass by pass with tensors of the caller */
-START_TEST(passes_one_by_one_give_the_same_bits)
+TEST(bits, passes_one_by_one_give_the_same_bits)
 {
 	const struct layout *l = &layouts[1];
 	struct run a, b, *both[2] = { &a, &b };
@@ -507,11 +504,10 @@ START_TEST(passes_one_by_one_give_the_same_bits)
 	te_stream_unref(side);
 	te_schedule_unref(order);
 }
-END_TEST
 
 /* the trap: the optimizer must find the gradients of the second and third step where it looked
  * for those of the first */
-START_TEST(gradients_stay_where_the_optimizer_reads_them)
+TEST(bits, gradients_stay_where_the_optimizer_reads_them)
 {
 	struct run r, *all[] = { &r };
 	const void *where;
@@ -542,11 +538,12 @@ START_TEST(gradients_stay_where_the_optimizer_reads_them)
 	}
 	run_destroy(&r);
 }
-END_TEST
 
 /* ---- memory and numbers ---- */
 
-START_TEST(buffers_are_reused_and_reported)
+CTX_CASE(memory, "graph memory");
+
+TEST(memory, buffers_are_reused_and_reported)
 {
 	struct te_graph_report all = TE_GRAPH_REPORT_INIT, few = TE_GRAPH_REPORT_INIT;
 	struct te_mem_info before = TE_MEM_INFO_INIT, after = TE_MEM_INFO_INIT;
@@ -593,9 +590,8 @@ START_TEST(buffers_are_reused_and_reported)
 	run_destroy(&a);
 	run_destroy(&b);
 }
-END_TEST
 
-START_TEST(a_thousand_graphs_leave_nothing)
+TEST(memory, a_thousand_graphs_leave_nothing)
 {
 	struct te_mem_info before = TE_MEM_INFO_INIT, after = TE_MEM_INFO_INIT;
 	struct axpy a[2] = { { .w = NULL }, { .w = NULL } };
@@ -620,21 +616,4 @@ START_TEST(a_thousand_graphs_leave_nothing)
 	ck_assert_uint_eq(before.used_nbytes, after.used_nbytes);
 	ck_assert_uint_eq(before.pinned_nbytes, after.pinned_nbytes);
 	ck_assert_int_eq(a[0].released, 1000);
-}
-END_TEST
-
-void graph_model_cases(Suite *s)
-{
-	TCase *c = tt_ctx_case(s, "bits", "graph numeric");
-
-	TT_ADD_LOOP(c, every_way_gives_the_same_bits, NRECIPES * (int)TT_LEN(layouts), 3);
-	TT_ADD_LOOP(c, only_what_is_saved_is_needed, NRECIPES * (int)TT_LEN(layouts), 3);
-	tcase_add_loop_test(c, an_update_has_the_memory_of_a_new_graph, 0, NRECIPES);
-	tcase_add_loop_test(c, micro_batches_in_turn_share_a_plan, 0, NRECIPES);
-	tcase_add_loop_test(c, micro_batches_at_once_cannot_share_a_plan, 0, 2);
-	tcase_add_test(c, passes_one_by_one_give_the_same_bits);
-	tcase_add_test(c, gradients_stay_where_the_optimizer_reads_them);
-	c = tt_ctx_case(s, "memory", "graph memory");
-	tcase_add_test(c, buffers_are_reused_and_reported);
-	tcase_add_test(c, a_thousand_graphs_leave_nothing);
 }

@@ -11,7 +11,9 @@
 #include "graph_lib.h"
 #include "tt_gate.h"
 
-START_TEST(replays_only_in_order)
+CTX_CASE(replay, "graph");
+
+TEST(replay, replays_only_in_order)
 {
 	struct axpy a[2] = { { .w = NULL }, { .w = NULL } };
 	struct te_callable c[2] = { axpy(&a[0], "low"), axpy(&a[1], "high") };
@@ -54,9 +56,8 @@ START_TEST(replays_only_in_order)
 	ck_assert_int_eq(a[0].released, 1);
 	ck_assert_int_eq(a[1].released, 1);
 }
-END_TEST
 
-START_TEST(arguments_are_refused_by_name)
+TEST(replay, arguments_are_refused_by_name)
 {
 	struct axpy a = { .w = NULL };
 	struct te_callable c = axpy(&a, "only");
@@ -117,10 +118,9 @@ START_TEST(arguments_are_refused_by_name)
 	te_tensor_unref(wrong);
 	te_tensor_unref(typed);
 }
-END_TEST
 
 /* what replay n gave stays as it is when replay n + 1 has run, if it was asked to be kept */
-START_TEST(kept_gradients_are_the_callers)
+TEST(replay, kept_gradients_are_the_callers)
 {
 	struct axpy a = { .w = NULL };
 	struct te_callable c = axpy(&a, "only");
@@ -147,7 +147,6 @@ START_TEST(kept_gradients_are_the_callers)
 	te_tensor_unref(x[0]);
 	te_tensor_unref(x[1]);
 }
-END_TEST
 
 /* ---- without and with more backward passes ---- */
 
@@ -158,7 +157,7 @@ static int copy_forward(void *self, const struct te_graph_call *c)
 		       te_tensor_nbytes(c->in[0]));
 }
 
-START_TEST(inference_needs_no_backward)
+TEST(replay, inference_needs_no_backward)
 {
 	struct axpy a[2] = { { .w = NULL }, { .w = NULL } };
 	struct te_callable c[2] = { axpy(&a[0], "low"), axpy(&a[1], "high") };
@@ -180,10 +179,9 @@ START_TEST(inference_needs_no_backward)
 	te_graph_unref(g);
 	te_tensor_unref(x);
 }
-END_TEST
 
 /* what the next callable has read is no longer there: two outputs of eight at a time */
-START_TEST(a_chain_of_inference_takes_two_buffers)
+TEST(replay, a_chain_of_inference_takes_two_buffers)
 {
 	struct te_graph_report rep = TE_GRAPH_REPORT_INIT;
 	struct te_graph_opts o = TE_GRAPH_OPTS_INIT;
@@ -212,9 +210,8 @@ START_TEST(a_chain_of_inference_takes_two_buffers)
 	}
 	te_tensor_unref(x);
 }
-END_TEST
 
-START_TEST(retained_backward_may_run_again)
+TEST(replay, retained_backward_may_run_again)
 {
 	struct axpy a = { .w = NULL };
 	struct te_callable c = axpy(&a, "only");
@@ -242,7 +239,6 @@ START_TEST(retained_backward_may_run_again)
 	te_graph_unref(g);
 	te_tensor_unref(x);
 }
-END_TEST
 
 /* ---- streams and threads ---- */
 
@@ -257,7 +253,7 @@ static int gate_forward(void *self, const struct te_graph_call *c)
 	return r ? r : te_host_call(c->stream, tt_gate_wait, NULL, 0);
 }
 
-START_TEST(trailing_work_outlives_the_wait)
+TEST(replay, trailing_work_outlives_the_wait)
 {
 	struct te_event *mid;
 	struct axpy unused = { .w = NULL };
@@ -309,7 +305,6 @@ START_TEST(trailing_work_outlives_the_wait)
 	te_stream_unref(side);
 	te_tensor_unref(x);
 }
-END_TEST
 
 struct worker {
 	pthread_t thread;
@@ -360,7 +355,7 @@ static void *work(void *arg)
 	return NULL;
 }
 
-START_TEST(threads_have_graphs_of_their_own)
+TEST(replay, threads_have_graphs_of_their_own)
 {
 	struct worker w[4];
 
@@ -373,19 +368,4 @@ START_TEST(threads_have_graphs_of_their_own)
 		ck_assert_int_eq(w[i].r, 0);
 		ck_assert_int_eq(w[i].wrong, 0);
 	}
-}
-END_TEST
-
-void graph_replay_cases(Suite *s)
-{
-	TCase *c = tt_ctx_case(s, "replay", "graph");
-
-	tcase_add_test(c, replays_only_in_order);
-	tcase_add_test(c, arguments_are_refused_by_name);
-	tcase_add_test(c, kept_gradients_are_the_callers);
-	tcase_add_test(c, inference_needs_no_backward);
-	tcase_add_test(c, a_chain_of_inference_takes_two_buffers);
-	tcase_add_test(c, retained_backward_may_run_again);
-	tcase_add_test(c, trailing_work_outlives_the_wait);
-	tcase_add_test(c, threads_have_graphs_of_their_own);
 }

@@ -630,7 +630,9 @@ static int all_placed(const struct model *m)
 	return 1;
 }
 
-START_TEST(memory_holds_as_long_as_the_rules_say)
+CTX_CASE(lifetimes, "graph memory");
+
+TEST(lifetimes, memory_holds_as_long_as_the_rules_say)
 {
 	uint64_t peaks = 0, leasts = 0, peak;
 
@@ -655,10 +657,9 @@ START_TEST(memory_holds_as_long_as_the_rules_say)
 	ck_assert_msg(peaks * 10 <= leasts * 11, "%llu bytes, at least %llu are needed",
 		      (unsigned long long)peaks, (unsigned long long)leasts);
 }
-END_TEST
 
 /* the test sees what it is for: of rules that want one value for one step more, many are broken */
-START_TEST(a_life_one_step_too_short_is_seen)
+TEST(lifetimes, a_life_one_step_too_short_is_seen)
 {
 	int seen = 0, tried = 0;
 
@@ -684,12 +685,5 @@ START_TEST(a_life_one_step_too_short_is_seen)
 	}
 	ck_assert_int_ge(seen, 10);
 }
-END_TEST
 
-TT_SUITE("graph/lifetimes", TT_NEED_NOTHING)
-{
-	TCase *c = tt_ctx_case(s, "lifetimes", "graph memory");
-
-	tcase_add_test(c, memory_holds_as_long_as_the_rules_say);
-	tcase_add_test(c, a_life_one_step_too_short_is_seen);
-}
+TT_MAIN("graph/lifetimes", TT_NEED_NOTHING)

@@ -42,7 +42,9 @@ static int mask_times(char *text)
 	return n;
 }
 
-START_TEST(json_has_points)
+CTX_CASE(locale, "graph");
+
+TEST(locale, json_has_points)
 {
 	const int64_t shape[] = { 4 };
 	struct te_callable c = TE_CALLABLE_INIT;
@@ -73,11 +75,5 @@ START_TEST(json_has_points)
 	te_graph_unref(g);
 	te_tensor_unref(t);
 }
-END_TEST
 
-TT_SUITE("graph/locale", TT_NEED_COMMA)
-{
-	TCase *c = tt_ctx_case(s, "locale", "graph");
-
-	tcase_add_test(c, json_has_points);
-}
+TT_MAIN("graph/locale", TT_NEED_COMMA)

@@ -8,7 +8,9 @@
 
 #include "tt_ctx.h"
 
-START_TEST(pointers_are_null)
+CTX_CASE(null, "host serial");
+
+TEST(null, pointers_are_null)
 {
 	const void *const got[] = {
 		te_adamw_m(NULL),
@@ -52,9 +54,8 @@ START_TEST(pointers_are_null)
 		ck_assert_msg(!got[i], "pointer %zu", i);
 	te_comm_abort(NULL, "no communicator");
 }
-END_TEST
 
-START_TEST(numbers_are_none)
+TEST(null, numbers_are_none)
 {
 	ck_assert_uint_eq(te_adamw_nbytes(NULL, NULL), 0);
 	ck_assert_uint_eq(te_ctx_workspace_nbytes(NULL), 0);
@@ -79,7 +80,6 @@ START_TEST(numbers_are_none)
 	fails(te_comm_nranks(NULL), -EINVAL, "te_comm_nranks: comm is NULL");
 	fails(te_ctx_sync(NULL), -EINVAL, "te_ctx_sync: ctx is NULL");
 }
-END_TEST
 
 /* never called */
 static int visit(void *arg, const struct te_region *region)
@@ -87,7 +87,7 @@ static int visit(void *arg, const struct te_region *region)
 	return region ? -EIO : 0;
 }
 
-START_TEST(filled_structs_name_the_argument)
+TEST(null, filled_structs_name_the_argument)
 {
 	struct te_adamw_stats stats = TE_ADAMW_STATS_INIT;
 	struct te_comm_info comm = TE_COMM_INFO_INIT;
@@ -120,10 +120,9 @@ START_TEST(filled_structs_name_the_argument)
 	fails(te_schedule_info(NULL, &schedule), -EINVAL, "te_schedule_info: schedule is NULL");
 	fails(te_step_memory(NULL, &step), -EINVAL, "te_step_memory: step is NULL");
 }
-END_TEST
 
 /* a misspelt name is found in the error message, and what is done with NULL fails */
-START_TEST(unknown_inputs_are_named)
+TEST(null, unknown_inputs_are_named)
 {
 	struct te_linear_attrs a = TE_ATTRS(linear, .in = 4, .out = 4);
 	struct te_plan_opts o = TE_PLAN_OPTS_INIT;
@@ -162,14 +161,5 @@ START_TEST(unknown_inputs_are_named)
 	te_step_unref(step);
 	tt_drop(plan, seq);
 }
-END_TEST
 
-TT_SUITE("graph/null", TT_NEED_NOTHING)
-{
-	TCase *c = tt_ctx_case(s, "null", "host serial");
-
-	tcase_add_test(c, pointers_are_null);
-	tcase_add_test(c, numbers_are_none);
-	tcase_add_test(c, filled_structs_name_the_argument);
-	tcase_add_test(c, unknown_inputs_are_named);
-}
+TT_MAIN("graph/null", TT_NEED_NOTHING)

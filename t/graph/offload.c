@@ -14,7 +14,9 @@
 static const struct model_shape gpt = { 48, 32, 2, 16, 4, 4, 2, 0.2f, 0 };
 static const char *const recipes[] = { "fp32", "bf16", "fp8-delayed", "fp8-current", "fp8-block" };
 
-START_TEST(a_step_has_the_bits_without_offload)
+CASE(bits, "graph offload", .setup = tt_setup, .teardown = tt_teardown);
+
+TEST_EACH(bits, a_step_has_the_bits_without_offload, WAYS * (int)TT_LEN(recipes), .parts = 3)
 {
 	const struct way *w = &ways[_i % WAYS];
 	const char *recipe = recipes[_i / WAYS];
@@ -32,9 +34,8 @@ START_TEST(a_step_has_the_bits_without_offload)
 	run_destroy(&plain);
 	run_destroy(&run);
 }
-END_TEST
 
-START_TEST(a_file_has_the_bits_too)
+TEST_EACH(bits, a_file_has_the_bits_too, 2 * WAYS, .parts = 3)
 {
 	const struct way *w = &ways[_i % WAYS];
 	const struct te_offload_opts o = through_file(_i % 2 ? SLOW : FAST);
@@ -61,10 +62,9 @@ START_TEST(a_file_has_the_bits_too)
 	run_destroy(&plain);
 	run_destroy(&run);
 }
-END_TEST
 
 /* the copies of one direction run when the whole pass is queued: all that needs them waits */
-START_TEST(late_copies_are_waited_for)
+TEST_EACH(bits, late_copies_are_waited_for, 8)
 {
 	const int out = _i & 1, file = _i & 2;
 	struct te_offload_opts o = file ? through_file(FAST) : rates(FAST);
@@ -104,7 +104,6 @@ START_TEST(late_copies_are_waited_for)
 	tt_drop_both(p, seq);
 	te_offload_unref(off);
 }
-END_TEST
 
 /* node a of a recording depends on node b, perhaps through others */
 static int depends(const struct te_recording *rec, uint64_t a, uint64_t b)
@@ -120,7 +119,7 @@ static int depends(const struct te_recording *rec, uint64_t a, uint64_t b)
 }
 
 /* in a graph copies could run in any order that their memory allows; the plan counts on its own */
-START_TEST(captured_copies_keep_their_order)
+TEST_EACH(bits, captured_copies_keep_their_order, 2)
 {
 	struct te_offload_opts o = _i ? through_file(FAST) : rates(FAST);
 	struct te_recording_info info = TE_RECORDING_INFO_INIT;
@@ -168,11 +167,12 @@ START_TEST(captured_copies_keep_their_order)
 	te_offload_unref(off);
 	te_seq_unref(seq);
 }
-END_TEST
 
 /* ---- use ---- */
 
-START_TEST(a_report_counts_copies)
+CTX_CASE(use, "graph offload");
+
+TEST(use, a_report_counts_copies)
 {
 	const struct te_offload_opts fast = rates(FAST);
 	struct te_seq *seq = model_create(ctx, &small, 3);
@@ -193,9 +193,8 @@ START_TEST(a_report_counts_copies)
 	te_offload_unref(off);
 	te_seq_unref(seq);
 }
-END_TEST
 
-START_TEST(both_passes_are_captured_or_none)
+TEST(use, both_passes_are_captured_or_none)
 {
 	const struct te_offload_opts fast = rates(FAST);
 	struct te_seq *seq = model_create(ctx, &small, 3);
@@ -213,7 +212,6 @@ START_TEST(both_passes_are_captured_or_none)
 	te_offload_unref(off);
 	te_seq_unref(seq);
 }
-END_TEST
 
 static struct te_callable callable_of(struct te_plan *p)
 {
@@ -224,7 +222,7 @@ static struct te_callable callable_of(struct te_plan *p)
 }
 
 /* two graphs of it could be replayed at once */
-START_TEST(a_plan_is_the_callable_of_one_graph)
+TEST(use, a_plan_is_the_callable_of_one_graph)
 {
 	const struct te_offload_opts fast = rates(FAST);
 	struct te_seq *seq = model_create(ctx, &small, 3);
@@ -248,9 +246,8 @@ START_TEST(a_plan_is_the_callable_of_one_graph)
 	te_offload_unref(off);
 	te_seq_unref(seq);
 }
-END_TEST
 
-START_TEST(steps_allocate_nothing)
+TEST_EACH(use, steps_allocate_nothing, WAYS)
 {
 	const struct te_offload_opts fast = rates(FAST);
 	struct run run = run_create(&small, &ways[_i], "fp8-delayed", &fast);
@@ -269,9 +266,8 @@ START_TEST(steps_allocate_nothing)
 	ck_assert_int_eq(te__alloc_live(), live);
 	run_destroy(&run);
 }
-END_TEST
 
-START_TEST(rates_are_measured)
+TEST(use, rates_are_measured)
 {
 	struct te_offload *off = offload_of(NULL);
 	struct te_offload_report rep = report_of(off);
@@ -290,9 +286,8 @@ START_TEST(rates_are_measured)
 	te_offload_unref(off);
 	ck_assert_ptr_null(te_offload_unref(NULL));
 }
-END_TEST
 
-START_TEST(options_must_fit)
+TEST(use, options_must_fit)
 {
 	struct te_offload_opts o = TE_OFFLOAD_OPTS_INIT;
 	const char *const none[] = { NULL };
@@ -334,29 +329,11 @@ START_TEST(options_must_fit)
 	ck_assert_ptr_null(off);
 	ck_assert_ptr_null(text);
 }
-END_TEST
 
 TT_PAIR_SUITE("graph/offload")
 {
-	TCase *c = tt_case(s, "bits", "graph offload");
-
 	/* these small models are laid out as large ones are: all buffers share memory */
 	setenv("TE_PLAN_SEPARATE", "off", 1);
 	/* other programs use the disk, too */
 	setenv("TE_OFFLOAD_TIMEOUT_MS", "60000", 1);
-	tcase_add_checked_fixture(c, tt_setup, tt_teardown);
-	TT_ADD_LOOP(c, a_step_has_the_bits_without_offload,
-		    WAYS * (int)TT_LEN(recipes), 3);
-	tcase_add_loop_test(c, late_copies_are_waited_for, 0, 8);
-	tcase_add_loop_test(c, captured_copies_keep_their_order, 0, 2);
-	TT_ADD_LOOP(c, a_file_has_the_bits_too, 2 * WAYS, 3);
-	offload_memory_cases(s);
-	offload_fault_cases(s);
-	c = tt_ctx_case(s, "use", "graph offload");
-	tcase_add_test(c, a_report_counts_copies);
-	tcase_add_test(c, both_passes_are_captured_or_none);
-	tcase_add_test(c, a_plan_is_the_callable_of_one_graph);
-	tcase_add_loop_test(c, steps_allocate_nothing, 0, WAYS);
-	tcase_add_test(c, rates_are_measured);
-	tcase_add_test(c, options_must_fit);
 }

@@ -36,8 +36,11 @@ static void damage_file(void)
 	ck_assert_msg(found, "no file without a name in /tmp");
 }
 
+CTX_CASE(failures, "graph offload serial");
+CTX_CASE(files, "graph offload");
+
 /* by default all that is read is verified; OFF: wrong bytes are taken */
-START_TEST(a_file_that_returns_other_bytes_is_named)
+TEST_EACH(files, a_file_that_returns_other_bytes_is_named, 2)
 {
 	struct te_offload_opts o = through_file(FAST);
 	struct te_seq *seq = model_create(ctx, &small, 3);
@@ -74,10 +77,9 @@ START_TEST(a_file_that_returns_other_bytes_is_named)
 	te_offload_unref(off);
 	te_seq_unref(seq);
 }
-END_TEST
 
 /* less moves where the file has no room for all, down to nothing */
-START_TEST(a_small_file_takes_less)
+TEST(files, a_small_file_takes_less)
 {
 	struct te_seq *seq = model_create(ctx, &small, 3);
 	struct te_offload_opts o = through_file(FAST);
@@ -107,7 +109,6 @@ START_TEST(a_small_file_takes_less)
 	}
 	te_seq_unref(seq);
 }
-END_TEST
 
 /* ---- failures of the file in every way to run a step ---- */
 
@@ -180,7 +181,7 @@ static int has_nan(struct te_tensor *t)
 }
 
 /* the pauses of all reads are waited for, but for the time of the step without them */
-START_TEST(waits_for_slow_files_are_measured)
+TEST_EACH(failures, waits_for_slow_files_are_measured, WAYS, .parts = 3)
 {
 	const struct way *w = &ways[_i];
 	struct te_offload_opts o = through_file(FAST);
@@ -213,9 +214,8 @@ START_TEST(waits_for_slow_files_are_measured)
 	run_destroy(&plain);
 	run_destroy(&run);
 }
-END_TEST
 
-START_TEST(any_failure_ends_the_step_and_is_named)
+TEST_EACH(failures, any_failure_ends_the_step_and_is_named, 4 * WAYS, .parts = 3)
 {
 	static const enum te__spill_dir dirs[] = { TE__SPILL_WRITE, TE__SPILL_READ };
 	const struct way *w = &ways[_i / 4];
@@ -243,7 +243,6 @@ START_TEST(any_failure_ends_the_step_and_is_named)
 	DO(te_ctx_sync(ctx));
 	run_destroy(&run);
 }
-END_TEST
 
 static int create_and_run(struct te_seq *seq)
 {
@@ -276,7 +275,7 @@ static int create_and_run(struct te_seq *seq)
 	return r;
 }
 
-START_TEST(a_failure_leaves_nothing)
+TEST(files, a_failure_leaves_nothing)
 {
 	struct te_seq *seq = model_create(ctx, &small, 3);
 	int64_t live;
@@ -297,17 +296,4 @@ START_TEST(a_failure_leaves_nothing)
 	}
 	DO(create_and_run(seq));
 	te_seq_unref(seq);
-}
-END_TEST
-
-void offload_fault_cases(Suite *s)
-{
-	TCase *c = tt_ctx_case(s, "failures", "graph offload serial");
-
-	TT_ADD_LOOP(c, waits_for_slow_files_are_measured, WAYS, 3);
-	TT_ADD_LOOP(c, any_failure_ends_the_step_and_is_named, 4 * WAYS, 3);
-	c = tt_ctx_case(s, "files", "graph offload");
-	tcase_add_loop_test(c, a_file_that_returns_other_bytes_is_named, 0, 2);
-	tcase_add_test(c, a_small_file_takes_less);
-	tcase_add_test(c, a_failure_leaves_nothing);
 }

@@ -61,8 +61,4 @@ void same_steps(struct run *a, struct run *b);
 /* of the small model in BF16; off: or NULL */
 struct te_plan *plan_of(struct te_seq *seq, struct te_offload *off, uint32_t flags);
 
-/* offload_memory.c, offload_faults.c */
-void offload_memory_cases(Suite *s);
-void offload_fault_cases(Suite *s);
-
 #endif

@@ -35,7 +35,9 @@ static uint64_t used_by_plan(struct te_seq *seq, struct te_offload *off)
 	return used;
 }
 
-START_TEST(memory_is_what_the_plan_predicts)
+CTX_CASE(memory, "graph offload serial");
+
+TEST(memory, memory_is_what_the_plan_predicts)
 {
 	const struct te_offload_opts fast = rates(FAST);
 	struct te_offload *off = offload_of(&fast);
@@ -59,9 +61,8 @@ START_TEST(memory_is_what_the_plan_predicts)
 	te_offload_unref(off);
 	te_seq_unref(seq);
 }
-END_TEST
 
-START_TEST(as_little_moves_as_a_target_takes)
+TEST(memory, as_little_moves_as_a_target_takes)
 {
 	struct te_seq *seq = model_create(ctx, &small, 3);
 	struct te_plan *p = plan_of(seq, NULL, TE_PLAN_NO_ALLOC);
@@ -100,11 +101,10 @@ START_TEST(as_little_moves_as_a_target_takes)
 	te_offload_unref(other);
 	te_seq_unref(seq);
 }
-END_TEST
 
 static const struct model_shape deep = { 48, 32, 2, 16, 4, 4, 12, 0.1f, 0 };
 
-START_TEST(a_target_can_make_passes_wait)
+TEST(memory, a_target_can_make_passes_wait)
 {
 	struct te_offload_opts o = rates(SLOW);
 	struct te_seq *seq = model_create(ctx, &deep, 3);
@@ -128,9 +128,8 @@ START_TEST(a_target_can_make_passes_wait)
 	te_offload_unref(off);
 	te_seq_unref(seq);
 }
-END_TEST
 
-START_TEST(passes_that_wait_have_the_bits)
+TEST_EACH(memory, passes_that_wait_have_the_bits, WAYS - 1, .parts = 3)
 {
 	struct te_offload_opts o = rates(SLOW);
 	struct run plain = run_create(&deep, &ways[_i], "fp8-delayed", NULL), run;
@@ -142,7 +141,6 @@ START_TEST(passes_that_wait_have_the_bits)
 	run_destroy(&plain);
 	run_destroy(&run);
 }
-END_TEST
 
 static struct te_step *step_of(struct te_seq *seq, struct te_offload *off, int32_t ncuts,
 			       uint32_t flags)
@@ -162,7 +160,7 @@ static struct te_step *step_of(struct te_seq *seq, struct te_offload *off, int32
 }
 
 /* the slower the link, the less moves, and nothing is waited for */
-START_TEST(what_a_part_would_wait_for_stays)
+TEST_EACH(memory, what_a_part_would_wait_for_stays, 2)
 {
 	const double speed[] = { 1e12, 1e9, 2e8, 5e7, 5e6, 1e3 };
 	struct te_seq *seq = model_create(ctx, &small, 3);
@@ -193,10 +191,9 @@ START_TEST(what_a_part_would_wait_for_stays)
 	ck_assert_int_gt(nsome, 0);
 	te_seq_unref(seq);
 }
-END_TEST
 
 /* no fewer than the target takes, with the same bits */
-START_TEST(a_target_can_make_parts_wait)
+TEST_EACH(memory, a_target_can_make_parts_wait, WAYS - 3)
 {
 	struct te_offload_opts o = rates(SLOW);
 	struct run plain = run_create(&small, &ways[3 + _i], "bf16", NULL);
@@ -213,10 +210,9 @@ START_TEST(a_target_can_make_parts_wait)
 	run_destroy(&hidden);
 	run_destroy(&run);
 }
-END_TEST
 
 /* copies out do not wait for copies back: their slots are of different memory */
-START_TEST(slots_that_were_read_into_are_not_written_in_one_forward_pass)
+TEST(memory, slots_that_were_read_into_are_not_written_in_one_forward_pass)
 {
 	static const double per_s[] = { 1e7, 1e8, 1e9, 1e11 };
 	struct te_seq *seq = model_create(ctx, &small, 3);
@@ -248,10 +244,9 @@ START_TEST(slots_that_were_read_into_are_not_written_in_one_forward_pass)
 	ck_assert_int_gt(early, 0); /* some return before forward has ended */
 	te_seq_unref(seq);
 }
-END_TEST
 
 /* a drive that would need several times the time of a step, with the same bits */
-START_TEST(a_target_can_make_passes_wait_for_a_file)
+TEST_EACH(memory, a_target_can_make_passes_wait_for_a_file, 3)
 {
 	struct te_offload_opts o = through_file(FAST);
 	struct run plain = run_create(&small, &ways[_i], "bf16", NULL), run;
@@ -269,9 +264,8 @@ START_TEST(a_target_can_make_passes_wait_for_a_file)
 	run_destroy(&plain);
 	run_destroy(&run);
 }
-END_TEST
 
-START_TEST(a_target_out_of_reach_is_named)
+TEST(memory, a_target_out_of_reach_is_named)
 {
 	const struct te_recipe rec = model_recipe("bf16");
 	struct te_offload_opts o = rates(FAST);
@@ -298,7 +292,6 @@ START_TEST(a_target_out_of_reach_is_named)
 	te_offload_unref(off);
 	te_seq_unref(seq);
 }
-END_TEST
 
 static uint64_t pool_of_step(struct te_seq *seq, struct te_offload *off, int32_t ncuts)
 {
@@ -312,7 +305,7 @@ static uint64_t pool_of_step(struct te_seq *seq, struct te_offload *off, int32_t
 	return sm.pool_nbytes;
 }
 
-START_TEST(a_target_is_of_the_pool_of_a_step)
+TEST_EACH(memory, a_target_is_of_the_pool_of_a_step, 2)
 {
 	const int32_t ncuts = _i ? NCUTS : 0;
 	struct te_seq *seq = model_create(ctx, &small, 3);
@@ -329,7 +322,6 @@ START_TEST(a_target_is_of_the_pool_of_a_step)
 	te_offload_unref(off);
 	te_seq_unref(seq);
 }
-END_TEST
 
 /* the predicted time of the passes of a step, of which speed is the device's and nothing moves */
 static double passes_ms(struct te_seq *seq, double speed, int32_t nmicro, int32_t ncuts)
@@ -355,7 +347,7 @@ static double passes_ms(struct te_seq *seq, double speed, int32_t nmicro, int32_
 	return sm.passes_ms;
 }
 
-START_TEST(a_step_predicts_the_time_of_its_passes)
+TEST(memory, a_step_predicts_the_time_of_its_passes)
 {
 	struct te_seq *seq = model_create(ctx, &small, 3);
 	const double one = passes_ms(seq, 1, 1, 0), parts = passes_ms(seq, 1, 1, NCUTS);
@@ -370,9 +362,8 @@ START_TEST(a_step_predicts_the_time_of_its_passes)
 	ck_assert_double_eq_tol(passes_ms(seq, 1, 3, NCUTS), 3 * parts, 1e-9 * parts);
 	te_seq_unref(seq);
 }
-END_TEST
 
-START_TEST(pinned_memory_has_a_limit)
+TEST(memory, pinned_memory_has_a_limit)
 {
 	struct te_seq *seq = model_create(ctx, &small, 3);
 	struct te_offload_opts o = rates(FAST);
@@ -392,7 +383,6 @@ START_TEST(pinned_memory_has_a_limit)
 	te_offload_unref(off);
 	te_seq_unref(seq);
 }
-END_TEST
 
 /* ---- what moves ---- */
 
@@ -408,7 +398,9 @@ static char *table_of(struct te_seq *seq, const struct te_offload_opts *o)
 	return text;
 }
 
-START_TEST(names_and_ops_choose_what_moves)
+CTX_CASE(values, "graph offload serial");
+
+TEST(values, names_and_ops_choose_what_moves)
 {
 	static const char *const norms[] = { "h.*.norm.y" }, *const layer1[] = { "h.1.*" };
 	struct te_seq *seq = model_create(ctx, &small, 3);
@@ -444,9 +436,8 @@ START_TEST(names_and_ops_choose_what_moves)
 	fails(te_op_keep(NULL), -EINVAL, "te_op_keep");
 	te_seq_unref(seq);
 }
-END_TEST
 
-START_TEST(a_picture_shows_memory_over_time)
+TEST(values, a_picture_shows_memory_over_time)
 {
 	struct te_seq *seq = model_create(ctx, &small, 3);
 	struct te_offload_opts o = through_file(FAST);
@@ -487,9 +478,8 @@ START_TEST(a_picture_shows_memory_over_time)
 	te_offload_unref(off);
 	te_seq_unref(seq);
 }
-END_TEST
 
-START_TEST(large_groups_are_few_copies)
+TEST(values, large_groups_are_few_copies)
 {
 	struct te_seq *seq = model_create(ctx, &small, 3);
 	struct te_offload_opts o = rates(FAST);
@@ -511,27 +501,4 @@ START_TEST(large_groups_are_few_copies)
 	ck_assert_int_lt(2 * n[1], n[0]);
 	ck_assert_uint_eq(nbytes[0], nbytes[1]);
 	te_seq_unref(seq);
-}
-END_TEST
-
-void offload_memory_cases(Suite *s)
-{
-	TCase *c = tt_ctx_case(s, "memory", "graph offload serial");
-
-	tcase_add_test(c, memory_is_what_the_plan_predicts);
-	tcase_add_test(c, as_little_moves_as_a_target_takes);
-	tcase_add_test(c, a_target_can_make_passes_wait);
-	TT_ADD_LOOP(c, passes_that_wait_have_the_bits, WAYS - 1, 3);
-	tcase_add_loop_test(c, what_a_part_would_wait_for_stays, 0, 2);
-	tcase_add_loop_test(c, a_target_can_make_parts_wait, 0, WAYS - 3);
-	tcase_add_loop_test(c, a_target_can_make_passes_wait_for_a_file, 0, 3);
-	tcase_add_test(c, slots_that_were_read_into_are_not_written_in_one_forward_pass);
-	tcase_add_test(c, a_target_out_of_reach_is_named);
-	tcase_add_loop_test(c, a_target_is_of_the_pool_of_a_step, 0, 2);
-	tcase_add_test(c, a_step_predicts_the_time_of_its_passes);
-	tcase_add_test(c, pinned_memory_has_a_limit);
-	c = tt_ctx_case(s, "values", "graph offload serial");
-	tcase_add_test(c, names_and_ops_choose_what_moves);
-	tcase_add_test(c, a_picture_shows_memory_over_time);
-	tcase_add_test(c, large_groups_are_few_copies);
 }

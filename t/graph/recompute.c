@@ -51,23 +51,23 @@ static void same_bits(int at, const char *pattern)
 	run_destroy(&run);
 }
 
-START_TEST(a_step_has_the_bits_of_kept_values)
+CASE(bits, "graph", .setup = tt_setup, .teardown = tt_teardown);
+
+TEST_EACH(bits, a_step_has_the_bits_of_kept_values, WAYS, .parts = 3)
 {
 	same_bits(_i, "*");
 }
-END_TEST
 
 /* linear operations and attention run again, too; the last output of a layer is kept */
-START_TEST(a_step_that_repeats_layers_has_these_bits)
+TEST_EACH(bits, a_step_that_repeats_layers_has_these_bits, WAYS, .parts = 3)
 {
 	costly = 1;
 	same_bits(_i, "h.*[!2].y");
 	costly = 0;
 }
-END_TEST
 
 /* what is offloaded is not computed again, but what it is computed from may be offloaded */
-START_TEST(offloaded_inputs_give_the_same_bits)
+TEST_EACH(bits, offloaded_inputs_give_the_same_bits, RECIPES, .parts = 3)
 {
 	const struct way *w = &ways[(2 * _i + 1) % WAYS];
 	const char *recipe = recipes[_i];
@@ -99,7 +99,6 @@ START_TEST(offloaded_inputs_give_the_same_bits)
 	run_destroy(&plain);
 	run_destroy(&run);
 }
-END_TEST
 
 /* ---- plans ---- */
 
@@ -211,7 +210,7 @@ static const uint32_t flag_sets[] = { 0, TE_PLAN_NO_FUSION, TE_PLAN_DELAY_DW,
 #define FLAG_SETS ((int)TT_LEN(flag_sets))
 
 /* nothing but what te_plan_saved() calls kept is read by backward */
-START_TEST(backward_needs_kept_values_only)
+TEST_EACH(bits, backward_needs_kept_values_only, 2 * RECIPES, .parts = 6)
 {
 	const int at = _i % RECIPES;
 	const uint32_t flags = flag_sets[at % FLAG_SETS] |
@@ -236,10 +235,9 @@ START_TEST(backward_needs_kept_values_only)
 	}
 	pair_destroy(&a);
 }
-END_TEST
 
 /* another plan of the sequence updates scales, or overwrites them, between the passes */
-START_TEST(casts_have_the_scales_of_their_forward_pass)
+TEST_EACH(bits, casts_have_the_scales_of_their_forward_pass, 3)
 {
 	struct pair a = pair_create(&small, recipes[2 + _i], 0, NULL);
 	struct te_plan *between[2];
@@ -266,7 +264,6 @@ START_TEST(casts_have_the_scales_of_their_forward_pass)
 		te_plan_unref(between[k]);
 	pair_destroy(&a);
 }
-END_TEST
 
 static int nruns, nagain;
 
@@ -288,7 +285,7 @@ static int user_run(const struct te_fused *f)
 				   q->flags & TE_CALL_NO_AMAX ? TE_QUANTIZE_NO_AMAX : 0);
 }
 
-START_TEST(casts_of_users_have_these_scales_too)
+TEST_EACH(bits, casts_of_users_have_these_scales_too, 3)
 {
 	struct te_fusion f = TE_FUSION_INIT;
 	struct pair a;
@@ -316,7 +313,6 @@ START_TEST(casts_of_users_have_these_scales_too)
 	}
 	pair_destroy(&a);
 }
-END_TEST
 
 static struct te_plan_memory memory_of(const struct te_plan *p)
 {
@@ -327,7 +323,7 @@ static struct te_plan_memory memory_of(const struct te_plan *p)
 }
 
 /* by the backend's count, and a tenth of the arena at least */
-START_TEST(memory_is_what_the_plan_predicts)
+TEST_EACH(bits, memory_is_what_the_plan_predicts, RECIPES)
 {
 	const struct model_shape *m = _i % 2 ? &small : &gpt;
 	const char *recipe = recipes[_i];
@@ -361,22 +357,9 @@ START_TEST(memory_is_what_the_plan_predicts)
 			  (uint64_t)te_seq_nops(seq) * 2 * sizeof(float));
 	tt_drop(first, seq);
 }
-END_TEST
 
 TT_PAIR_SUITE("graph/recompute")
 {
-	TCase *c = tt_case(s, "bits", "graph");
-
 	/* these small models are laid out as large ones are: all buffers share memory */
 	setenv("TE_PLAN_SEPARATE", "off", 1);
-	tcase_add_checked_fixture(c, tt_setup, tt_teardown);
-	TT_ADD_LOOP(c, a_step_has_the_bits_of_kept_values, WAYS, 3);
-	TT_ADD_LOOP(c, offloaded_inputs_give_the_same_bits, RECIPES, 3);
-	TT_ADD_LOOP(c, a_step_that_repeats_layers_has_these_bits, WAYS, 3);
-	TT_ADD_LOOP(c, backward_needs_kept_values_only, 2 * RECIPES, 6);
-	tcase_add_loop_test(c, casts_have_the_scales_of_their_forward_pass, 0, 3);
-	tcase_add_loop_test(c, casts_of_users_have_these_scales_too, 0, 3);
-	tcase_add_loop_test(c, memory_is_what_the_plan_predicts, 0, RECIPES);
-	recompute_op_cases(s);
-	recompute_random_cases(s);
 }

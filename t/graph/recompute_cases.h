@@ -8,8 +8,5 @@
 
 /* fills the arena of a plan, but for the values that forward has kept, with 0xff */
 void poison_arena(struct te_plan *p);
-/* recompute_ops.c, recompute_random.c */
-void recompute_op_cases(Suite *s);
-void recompute_random_cases(Suite *s);
 
 #endif

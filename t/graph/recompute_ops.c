@@ -194,8 +194,10 @@ static void is_again(const struct te_plan *p, const char *name)
 	ck_assert_int_gt(s.last_backward, s.first_backward);
 }
 
+CASE(ops, "graph", .setup = tt_setup, .teardown = tt_teardown);
+
 /* alone, fused, or one of the two; what the op saves goes with it */
-START_TEST(a_users_op_runs_again)
+TEST_EACH(ops, a_users_op_runs_again, 3)
 {
 	const struct te_fusion f = pair_fusion(TE_FUSION_REPEATS);
 	const char *const name = _i == 2 ? "t.y" : "[st].y";
@@ -229,9 +231,10 @@ START_TEST(a_users_op_runs_again)
 	}
 	tt_drop_both(p, seq);
 }
-END_TEST
 
-START_TEST(a_value_stays_and_the_plan_tells_why)
+CASE(plans, "graph numeric", .setup = tt_setup, .teardown = tt_teardown);
+
+TEST(plans, a_value_stays_and_the_plan_tells_why)
 {
 	const struct te_fusion f = pair_fusion(0);
 	struct te_seq *seq;
@@ -265,10 +268,9 @@ START_TEST(a_value_stays_and_the_plan_tells_why)
 	is_again(p, "t.y");
 	tt_drop(p, seq);
 }
-END_TEST
 
 /* of te_op_keep() and te_op_recompute() the latest counts, before patterns */
-START_TEST(ops_have_a_policy)
+TEST(plans, ops_have_a_policy)
 {
 	struct te_seq *seq;
 	struct te_plan *p, *before;
@@ -294,10 +296,9 @@ START_TEST(ops_have_a_policy)
 	is_again(p, "s.y");
 	tt_drop(p, seq);
 }
-END_TEST
 
 /* s.y, which backward does not read, is computed again for t.y */
-START_TEST(inputs_run_again_for_those_that_need_them)
+TEST(ops, inputs_run_again_for_those_that_need_them)
 {
 	float x[ROWS * WIDTH], dy[ROWS * WIDTH];
 	struct te_act_attrs aa = TE_ATTRS(act, TE_ACT_GELU, 0);
@@ -332,9 +333,8 @@ START_TEST(inputs_run_again_for_those_that_need_them)
 	model_same(te_seq_grads(seq[0]), te_seq_grads(seq[1]), "gradients");
 	tt_drop_both(p, seq);
 }
-END_TEST
 
-START_TEST(a_plan_prints_what_runs_again)
+TEST(plans, a_plan_prints_what_runs_again)
 {
 	struct te_seq *seq;
 	struct te_plan *p;
@@ -356,7 +356,6 @@ START_TEST(a_plan_prints_what_runs_again)
 	free(text);
 	tt_drop(p, seq);
 }
-END_TEST
 
 static int seen;
 
@@ -370,7 +369,7 @@ static int see(void *arg, struct te_plan *plan, const struct te_plan_event *even
 	return 0;
 }
 
-START_TEST(hooks_name_what_runs_again)
+TEST(ops, hooks_name_what_runs_again)
 {
 	static const char *const pattern[] = { "t.y" };
 	float x[ROWS * WIDTH], dy[ROWS * WIDTH];
@@ -397,9 +396,8 @@ START_TEST(hooks_name_what_runs_again)
 	ck_assert_int_eq(seen, 2);
 	tt_drop(p, seq);
 }
-END_TEST
 
-START_TEST(what_makes_no_sense_is_refused)
+TEST(plans, what_makes_no_sense_is_refused)
 {
 	static const struct te_op_ops odd = { .size = sizeof(odd), .name = "odd",
 					      .infer = soft_infer, .flags = 4 };
@@ -435,7 +433,6 @@ START_TEST(what_makes_no_sense_is_refused)
 	ck_assert_ptr_null(p);
 	te_seq_unref(seq);
 }
-END_TEST
 
 static struct te_seq *faulty;
 
@@ -449,7 +446,7 @@ static int create_one(void)
 	return r;
 }
 
-START_TEST(a_plan_that_cannot_be_created_leaves_nothing)
+TEST(plans, a_plan_that_cannot_be_created_leaves_nothing)
 {
 	user.saves_x = 0; /* a value has a reason to stay */
 	faulty = seq_of(&soft, &soft, NULL);
@@ -461,22 +458,4 @@ START_TEST(a_plan_that_cannot_be_created_leaves_nothing)
 	DO(te_ctx_sync(ctx));
 	ck_assert_int_ge(tt_fault_each(create_one), 20);
 	te_seq_unref(faulty);
-}
-END_TEST
-
-void recompute_op_cases(Suite *s)
-{
-	TCase *c = tt_case(s, "ops", "graph");
-	TCase *n = tt_case(s, "plans", "graph numeric");
-
-	tcase_add_checked_fixture(c, tt_setup, tt_teardown);
-	tcase_add_checked_fixture(n, tt_setup, tt_teardown);
-	tcase_add_loop_test(c, a_users_op_runs_again, 0, 3);
-	tcase_add_test(n, a_value_stays_and_the_plan_tells_why);
-	tcase_add_test(n, ops_have_a_policy);
-	tcase_add_test(c, inputs_run_again_for_those_that_need_them);
-	tcase_add_test(n, a_plan_prints_what_runs_again);
-	tcase_add_test(c, hooks_name_what_runs_again);
-	tcase_add_test(n, what_makes_no_sense_is_refused);
-	tcase_add_test(n, a_plan_that_cannot_be_created_leaves_nothing);
 }

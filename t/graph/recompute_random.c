@@ -307,8 +307,10 @@ static void set_model(int n, const enum kind *kind)
 	}
 }
 
+CTX_CASE(random, "graph");
+
 /* of casts whose producer does not run again, the reason of the producer */
-START_TEST(casts_stay_with_the_reason_of_their_producer)
+TEST(random, casts_stay_with_the_reason_of_their_producer)
 {
 	static const enum kind kind[] = { LINEAR, DROPOUT, LINEAR };
 	static const char *const want[][2] = {
@@ -335,7 +337,6 @@ START_TEST(casts_stay_with_the_reason_of_their_producer)
 	ck_assert_int_eq(n, (int)TT_LEN(want));
 	tt_drop(p, seq);
 }
-END_TEST
 
 /* ---- a cast and its reader in one fusion ---- */
 
@@ -349,7 +350,7 @@ static int cast_and_read(const struct te_fused *f)
 }
 
 /* the row-wise copy is written again for the reader, and not kept */
-START_TEST(copies_for_steps_of_the_group_are_written_again)
+TEST(random, copies_for_steps_of_the_group_are_written_again)
 {
 	static const enum kind kind[] = { LINEAR, READER, CODES, LINEAR };
 	const struct te_recipe recipe = model_recipe("fp8-delayed");
@@ -378,7 +379,6 @@ START_TEST(copies_for_steps_of_the_group_are_written_again)
 	same_passes(p, seq, 1);
 	tt_drop_both(p, seq);
 }
-END_TEST
 
 /* ---- plans that cannot be created ---- */
 
@@ -411,7 +411,7 @@ static int create_one(void)
 }
 
 /* scales are kept in device memory */
-START_TEST(a_plan_with_casts_that_cannot_be_created_leaves_nothing)
+TEST(random, a_plan_with_casts_that_cannot_be_created_leaves_nothing)
 {
 	static const enum kind kind[] = { LINEAR, RMSNORM, LINEAR };
 	struct te_plan *first;
@@ -426,7 +426,6 @@ START_TEST(a_plan_with_casts_that_cannot_be_created_leaves_nothing)
 	ck_assert_uint_eq(tt_used(), used);
 	tt_drop(first, faulty);
 }
-END_TEST
 
 /* ---- random sequences ---- */
 
@@ -443,7 +442,7 @@ static void say_model(uint32_t flags, int npatterns)
 	printf("\n");
 }
 
-START_TEST(random_sequences_have_the_bits_of_kept_values)
+TEST_EACH(random, random_sequences_have_the_bits_of_kept_values, 5)
 {
 	static const char *const recipes[] = { "fp32", "bf16", "fp8-delayed", "fp8-current",
 					       "fp8-block" };
@@ -475,15 +474,4 @@ START_TEST(random_sequences_have_the_bits_of_kept_values)
 		te_offload_unref(off);
 	}
 	ck_assert_int_gt(nagain, 0);
-}
-END_TEST
-
-void recompute_random_cases(Suite *s)
-{
-	TCase *c = tt_ctx_case(s, "random", "graph");
-
-	tcase_add_test(c, casts_stay_with_the_reason_of_their_producer);
-	tcase_add_test(c, copies_for_steps_of_the_group_are_written_again);
-	tcase_add_test(c, a_plan_with_casts_that_cannot_be_created_leaves_nothing);
-	tcase_add_loop_test(c, random_sequences_have_the_bits_of_kept_values, 0, 5);
 }

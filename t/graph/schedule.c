@@ -49,7 +49,9 @@ static const struct {
 	{ "1,2,-2,-1,-1.5", "1,2,-2,-1,-1.5", 2, 0 },
 };
 
-START_TEST(known_orders)
+CASE(orders, "schedule");
+
+TEST_EACH(orders, known_orders, TT_LEN(known))
 {
 	struct te_schedule_opts o = TE_SCHEDULE_OPTS_INIT;
 	struct te_schedule *s;
@@ -60,7 +62,6 @@ START_TEST(known_orders)
 	prints(s, known[_i].order);
 	te_schedule_unref(s);
 }
-END_TEST
 
 static const struct {
 	const char *text;
@@ -114,7 +115,7 @@ static const struct {
 	{ "1", INT32_MAX, 0, -TE_EORDER, "ends without forward of chunk 2, micro-batch 1" },
 };
 
-START_TEST(what_is_wrong_is_named)
+TEST_EACH(orders, what_is_wrong_is_named, TT_LEN(bad))
 {
 	struct te_schedule_opts o = TE_SCHEDULE_OPTS_INIT;
 	struct te_schedule *s = NULL;
@@ -124,9 +125,8 @@ START_TEST(what_is_wrong_is_named)
 	fails(te_schedule_parse(bad[_i].text, &o, &s), bad[_i].code, bad[_i].said);
 	ck_assert_ptr_null(s);
 }
-END_TEST
 
-START_TEST(options_are_checked)
+TEST(orders, options_are_checked)
 {
 	const struct te_sched_entry odd = { 0, (enum te_sched_kind)7 };
 	const struct te_sched_entry far = { INT32_MAX, TE_SCHED_B };
@@ -215,10 +215,9 @@ START_TEST(options_are_checked)
 	te_schedule_unref(s);
 	ck_assert_ptr_null(te_schedule_unref(NULL));
 }
-END_TEST
 
 /* chunk major, then micro-batch, then layer; forward up, others down */
-START_TEST(steps_go_through_layers)
+TEST(orders, steps_go_through_layers)
 {
 	static const struct te_sched_step want[] = {
 		{ 0, TE_SCHED_F, 0, 0, 0, 0 }, { 0, TE_SCHED_F, 0, 0, 1, 1 },
@@ -255,7 +254,6 @@ START_TEST(steps_go_through_layers)
 	fails(te_schedule_step(s, -1, &t), -EINVAL, "step -1 of 16");
 	te_schedule_unref(s);
 }
-END_TEST
 
 /* ---- against a slow model ---- */
 
@@ -311,7 +309,7 @@ static int mutate(struct te_sched_entry *e, int n, int nchunks)
 	}
 }
 
-START_TEST(agrees_with_a_slow_model)
+TEST(orders, agrees_with_a_slow_model)
 {
 	int runs = 0, refused = 0;
 
@@ -348,9 +346,8 @@ START_TEST(agrees_with_a_slow_model)
 	ck_assert_int_gt(runs, 1000);
 	ck_assert_int_gt(refused, 1000);
 }
-END_TEST
 
-START_TEST(text_gives_back_the_order)
+TEST(orders, text_gives_back_the_order)
 {
 	for (int trial = 0; trial < 200; trial++) {
 		struct te_schedule_opts o = TE_SCHEDULE_OPTS_INIT;
@@ -372,7 +369,6 @@ START_TEST(text_gives_back_the_order)
 		te_schedule_unref(again);
 	}
 }
-END_TEST
 
 static int make_one(void)
 {
@@ -398,21 +394,9 @@ static int make_one(void)
 	return r;
 }
 
-START_TEST(survives_every_fault)
+TEST(orders, survives_every_fault)
 {
 	ck_assert_int_ge(tt_fault_each(make_one), 9);
 }
-END_TEST
 
-TT_SUITE("graph/schedule", TT_NEED_NOTHING)
-{
-	TCase *c = tt_case(s, "orders", "schedule");
-
-	tcase_add_loop_test(c, known_orders, 0, TT_LEN(known));
-	tcase_add_loop_test(c, what_is_wrong_is_named, 0, TT_LEN(bad));
-	tcase_add_test(c, options_are_checked);
-	tcase_add_test(c, steps_go_through_layers);
-	tcase_add_test(c, agrees_with_a_slow_model);
-	tcase_add_test(c, text_gives_back_the_order);
-	tcase_add_test(c, survives_every_fault);
-}
+TT_MAIN("graph/schedule", TT_NEED_NOTHING)

@@ -638,7 +638,9 @@ static void names_the_macro_that_was_forgotten(const struct row *k)
 	}
 }
 
-START_TEST(takes_each_size_and_names_the_macro_that_was_forgotten)
+CASE(structs, "host serial", .setup = setup, .teardown = teardown);
+
+TEST_EACH(structs, takes_each_size_and_names_the_macro_that_was_forgotten, TT_LEN(rows))
 {
 	const struct row *k = &rows[_i];
 
@@ -646,7 +648,6 @@ START_TEST(takes_each_size_and_names_the_macro_that_was_forgotten)
 	takes_a_newer_struct(k);
 	names_the_macro_that_was_forgotten(k);
 }
-END_TEST
 
 /* ---- what callbacks fill in ---- */
 
@@ -670,7 +671,7 @@ static int infer_of_newer(struct te_op_infer *inf)
 	return 0;
 }
 
-START_TEST(callbacks_of_a_newer_header_are_refused)
+TEST(structs, callbacks_of_a_newer_header_are_refused)
 {
 	struct te_op_ops ops = TE_OP_OPS_INIT;
 	const struct te_plan_opts o = plan_opts(TE_PLAN_NO_ALLOC);
@@ -692,15 +693,8 @@ START_TEST(callbacks_of_a_newer_header_are_refused)
 	      "op op: infer() of a newer sets what this library does not know");
 	te_seq_unref(s);
 }
-END_TEST
 
 TT_SUITE("graph/sized", TT_ONE_PROCESS)
 {
-	TCase *c = tt_case(s, "structs", "host serial");
-
 	setenv("TE_COMM_PACKETS", "64K", 1);
-	tcase_add_checked_fixture(c, setup, teardown);
-	tcase_add_loop_test(c, takes_each_size_and_names_the_macro_that_was_forgotten, 0,
-			    TT_LEN(rows));
-	tcase_add_test(c, callbacks_of_a_newer_header_are_refused);
 }

@@ -185,7 +185,9 @@ static void same_runs(const struct run *a, const struct run *b)
 	ck_assert_uint_eq(offset[0], offset[1]);
 }
 
-START_TEST(a_step_has_the_bits_of_its_passes)
+CTX_CASE(bits, "graph step");
+
+TEST_EACH(bits, a_step_has_the_bits_of_its_passes, WAYS * (int)TT_LEN(recipes), .parts = 3)
 {
 	const char *recipe = recipes[_i / WAYS];
 	int32_t t[MICRO][2][NTOKENS];
@@ -204,7 +206,6 @@ START_TEST(a_step_has_the_bits_of_its_passes)
 	run_destroy(&plain);
 	run_destroy(&run);
 }
-END_TEST
 
 /* ---- indices out of range ---- */
 
@@ -226,7 +227,7 @@ static void run_with(struct te_step *step, int32_t token, int32_t target, double
 	DO(te_step_run(step, 0, st));
 }
 
-START_TEST(the_loss_tells_of_indices_out_of_range)
+TEST_EACH(bits, the_loss_tells_of_indices_out_of_range, 2 * NMODES)
 {
 	const struct te_recipe recipe = model_recipe(_i % 2 ? "fp8-delayed" : "fp32");
 	struct te_step_opts o = TE_STEP_OPTS_INIT;
@@ -256,13 +257,12 @@ START_TEST(the_loss_tells_of_indices_out_of_range)
 	te_step_unref(step);
 	te_seq_unref(seq);
 }
-END_TEST
 
 /* ---- gradients ---- */
 
 /* one micro-batch of four rows, or four of one: the same mean. Sums of FP32 in another order: the
  * largest element is below 1, and each is a sum of some thousand products */
-START_TEST(gradients_are_those_of_the_mean)
+TEST(bits, gradients_are_those_of_the_mean)
 {
 	static const struct model_shape still = { 48, 32, 4, 16, 4, 2, 1, 0, 1 };
 	const struct te_recipe fp32 = model_recipe("fp32");
@@ -304,10 +304,9 @@ START_TEST(gradients_are_those_of_the_mean)
 	free(grads[0]);
 	free(grads[1]);
 }
-END_TEST
 
 /* without an optimizer weights stay, and te_adamw_step then makes the step whole */
-START_TEST(gradients_alone_leave_the_weights)
+TEST(bits, gradients_alone_leave_the_weights)
 {
 	struct te_step_opts o = TE_STEP_OPTS_INIT;
 	struct run a = run_create(&ways[1], "bf16"), b = run_of(3);
@@ -330,7 +329,6 @@ START_TEST(gradients_alone_leave_the_weights)
 	run_destroy(&b);
 	te_seq_unref(before);
 }
-END_TEST
 
 /* ---- shapes ---- */
 
@@ -353,8 +351,10 @@ static void feed_shape(struct te_step *s, int32_t shape, int32_t index)
 		}
 }
 
+CTX_CASE(memory, "graph step memory");
+
 /* steps of three shapes, on two streams in turn, have the bits of three steps with one each */
-START_TEST(shapes_share_one_memory)
+TEST_EACH(memory, shapes_share_one_memory, NMODES)
 {
 	static const int32_t order[] = { 0, 2, 1, 1, 0, 2, 1 };
 	struct te_step_memory mem = TE_STEP_MEMORY_INIT, one = TE_STEP_MEMORY_INIT;
@@ -401,10 +401,9 @@ START_TEST(shapes_share_one_memory)
 	run_destroy(&a);
 	run_destroy(&b);
 }
-END_TEST
 
 /* a step of one shape waits for that of another on another stream */
-START_TEST(steps_on_two_streams_run_serially)
+TEST_EACH(memory, steps_on_two_streams_run_serially, NMODES)
 {
 	const struct te_spec spec[] = { ones_spec, { TE_DTYPE_FP32, 2, { 200, WIDTH } } };
 	struct te_step_opts o = TE_STEP_OPTS_INIT;
@@ -438,10 +437,9 @@ START_TEST(steps_on_two_streams_run_serially)
 	te_stream_unref(other);
 	te_seq_unref(seq);
 }
-END_TEST
 
 /* other micro-batches have the memory of the first, unless the order has them in flight at once */
-START_TEST(plans_are_as_many_as_micro_batches_in_flight)
+TEST(memory, plans_are_as_many_as_micro_batches_in_flight)
 {
 	static const struct {
 		const char *order;
@@ -487,9 +485,8 @@ START_TEST(plans_are_as_many_as_micro_batches_in_flight)
 	}
 	te_seq_unref(seq);
 }
-END_TEST
 
-START_TEST(no_alloc_tells_the_same_memory)
+TEST(memory, no_alloc_tells_the_same_memory)
 {
 	struct te_step_memory mem = TE_STEP_MEMORY_INIT, laid_out = TE_STEP_MEMORY_INIT;
 	struct te_graph_report rep = TE_GRAPH_REPORT_INIT;
@@ -531,11 +528,12 @@ START_TEST(no_alloc_tells_the_same_memory)
 	te_step_unref(step);
 	te_seq_unref(seq);
 }
-END_TEST
 
 /* ---- the rest ---- */
 
-START_TEST(tensors_are_of_a_micro_batch)
+CTX_CASE(tensors, "graph step");
+
+TEST(tensors, tensors_are_of_a_micro_batch)
 {
 	struct run r = run_create(&ways[8], "fp32");
 
@@ -569,7 +567,6 @@ START_TEST(tensors_are_of_a_micro_batch)
 	ck_assert_ptr_null(te_step_unref(NULL));
 	run_destroy(&r);
 }
-END_TEST
 
 /* what a hook saw: events by weight, and a copy of each gradient at its event, which it queues */
 struct seen {
@@ -593,7 +590,7 @@ static int copy_grad(void *arg, struct te_plan *plan, const struct te_plan_event
 static const struct model_shape tied = { 48, 32, 2, 16, 4, 4, 2, 0.2f, 0 };
 
 /* each weight's gradient is complete once a step, after all micro-batches and in all plans */
-START_TEST(gradients_are_complete_once)
+TEST_EACH(tensors, gradients_are_complete_once, 2 * WAYS)
 {
 	const struct model_shape *m = _i % 2 ? &tied : &small;
 	const struct way *w = &ways[_i / 2];
@@ -637,7 +634,6 @@ START_TEST(gradients_are_complete_once)
 	te_seq_unref(seq);
 	free(s.count);
 }
-END_TEST
 
 static int count_event(void *arg, struct te_plan *plan, const struct te_plan_event *event)
 {
@@ -671,7 +667,7 @@ static int count_events(uint32_t flags)
 }
 
 /* micro-batches of one plan are alike: the first alone runs before the capture of both */
-START_TEST(one_of_like_micro_batches_warms_up)
+TEST(tensors, one_of_like_micro_batches_warms_up)
 {
 	const int n = count_events(0);
 
@@ -679,27 +675,5 @@ START_TEST(one_of_like_micro_batches_warms_up)
 	ck_assert_int_eq(2 * count_events(TE_STEP_GRAPH), 3 * n);
 	ck_assert_int_eq(2 * count_events(TE_STEP_PASS_GRAPHS), 3 * n);
 }
-END_TEST
 
-TT_PAIR_SUITE("graph/step")
-{
-	TCase *c = tt_ctx_case(s, "bits", "graph step");
-
-	TT_ADD_LOOP(c, a_step_has_the_bits_of_its_passes, WAYS * (int)TT_LEN(recipes), 3);
-	tcase_add_loop_test(c, the_loss_tells_of_indices_out_of_range, 0, 2 * NMODES);
-	tcase_add_test(c, gradients_are_those_of_the_mean);
-	tcase_add_test(c, gradients_alone_leave_the_weights);
-	c = tt_ctx_case(s, "memory", "graph step memory");
-	tcase_add_loop_test(c, shapes_share_one_memory, 0, NMODES);
-	tcase_add_loop_test(c, steps_on_two_streams_run_serially, 0, NMODES);
-	tcase_add_test(c, plans_are_as_many_as_micro_batches_in_flight);
-	tcase_add_test(c, no_alloc_tells_the_same_memory);
-	c = tt_ctx_case(s, "tensors", "graph step");
-	tcase_add_test(c, tensors_are_of_a_micro_batch);
-	tcase_add_loop_test(c, gradients_are_complete_once, 0, 2 * WAYS);
-	tcase_add_test(c, one_of_like_micro_batches_warms_up);
-	step_cuts_cases(s);
-	step_drop_cases(s);
-	step_scales_cases(s);
-	step_use_cases(s);
-}
+TT_PAIR("graph/step", TT_ONE_PROCESS)

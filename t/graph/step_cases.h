@@ -25,10 +25,4 @@ void write_ones(struct te_tensor *t);
 /* t is what dropout makes of ones at that offset, by its definition */
 void has_mask(struct te_tensor *t, uint64_t offset);
 
-/* parts of it */
-void step_cuts_cases(Suite *s);
-void step_drop_cases(Suite *s);
-void step_scales_cases(Suite *s);
-void step_use_cases(Suite *s);
-
 #endif

@@ -79,7 +79,9 @@ static float *gradients(const char *recipe, const char *cut, size_t *ret_nbytes)
 	return g;
 }
 
-START_TEST(cuts_outside_fused_sums_keep_the_bits)
+CTX_CASE(cuts, "graph step numeric");
+
+TEST_EACH(cuts, cuts_outside_fused_sums_keep_the_bits, NAT * (int)TT_LEN(recipes))
 {
 	const char *recipe = recipes[_i / NAT], *cut = at[_i % NAT];
 	const int at_sum = !strcmp(cut, "bias"), fp32 = !strcmp(recipe, "fp32");
@@ -93,13 +95,4 @@ START_TEST(cuts_outside_fused_sums_keep_the_bits)
 		ck_assert_mem_ne(a, b, nbytes);
 	free(a);
 	free(b);
-}
-END_TEST
-
-void step_cuts_cases(Suite *s)
-{
-	TCase *c = tt_ctx_case(s, "cuts", "graph step numeric");
-
-	tcase_add_loop_test(c, cuts_outside_fused_sums_keep_the_bits, 0,
-			    NAT * (int)TT_LEN(recipes));
 }

@@ -115,7 +115,9 @@ static void has_grad(struct te_seq *seq, uint64_t offset, int n)
 
 static const char *const orders[] = { NULL, "gpipe" };
 
-START_TEST(a_step_drops_by_step_and_micro_batch)
+CTX_CASE(dropout, "graph step");
+
+TEST_EACH(dropout, a_step_drops_by_step_and_micro_batch, 6)
 {
 	const struct te_recipe fp32 = model_recipe("fp32");
 	struct te_step_opts o = dropping_opts(&fp32, NDROP);
@@ -140,10 +142,9 @@ START_TEST(a_step_drops_by_step_and_micro_batch)
 	te_schedule_unref(o.schedule);
 	te_seq_unref(seq);
 }
-END_TEST
 
 /* two steps that have the micro-batches of one between them, in another order */
-START_TEST(parts_of_a_larger_step_drop_as_it_does)
+TEST_EACH(dropout, parts_of_a_larger_step_drop_as_it_does, NMODES)
 {
 	const struct te_recipe fp32 = model_recipe("fp32");
 	struct te_step_opts o = dropping_opts(&fp32, 1);
@@ -174,10 +175,9 @@ START_TEST(parts_of_a_larger_step_drop_as_it_does)
 		te_seq_unref(seq);
 	}
 }
-END_TEST
 
 /* one plan for each micro-batch, or one for all, run in reverse or any order */
-START_TEST(passes_in_any_order_drop_the_same)
+TEST_EACH(dropout, passes_in_any_order_drop_the_same, 6)
 {
 	static const int order[][NDROP] = { { 0, 1, 2, 3 }, { 3, 2, 1, 0 }, { 2, 0, 3, 1 } };
 	const struct te_recipe fp32 = model_recipe("fp32");
@@ -213,10 +213,9 @@ START_TEST(passes_in_any_order_drop_the_same)
 		te_plan_unref(plan[i]);
 	te_seq_unref(seq);
 }
-END_TEST
 
 /* a graph in which two plans of one micro-batch have the same ops: they drop differently */
-START_TEST(repeated_ops_drop_differently)
+TEST_EACH(dropout, repeated_ops_drop_differently, 2)
 {
 	const struct te_recipe fp32 = model_recipe("fp32");
 	struct te_callable c[2] = { TE_CALLABLE_INIT, TE_CALLABLE_INIT };
@@ -254,15 +253,4 @@ START_TEST(repeated_ops_drop_differently)
 	ck_assert_uint_eq(offset, 2 * STEPS);
 	te_graph_unref(g);
 	te_seq_unref(seq);
-}
-END_TEST
-
-void step_drop_cases(Suite *s)
-{
-	TCase *c = tt_ctx_case(s, "dropout", "graph step");
-
-	tcase_add_loop_test(c, a_step_drops_by_step_and_micro_batch, 0, 6);
-	tcase_add_loop_test(c, parts_of_a_larger_step_drop_as_it_does, 0, NMODES);
-	tcase_add_loop_test(c, passes_in_any_order_drop_the_same, 0, 6);
-	tcase_add_loop_test(c, repeated_ops_drop_differently, 0, 2);
 }

@@ -113,8 +113,10 @@ static double cosine(const float *a, const float *b, int64_t n)
 	return ab / sqrt(aa * bb);
 }
 
+CTX_CASE(scales, "graph step numeric");
+
 /* E4M3 has a relative error of 2^-4 an element, E5M2 of 2^-3, which average out */
-START_TEST(first_scales_come_from_the_tensors)
+TEST_EACH(scales, first_scales_come_from_the_tensors, NMODES)
 {
 	struct far f = far_create("fp8-delayed", modes[_i]), exact = far_create("fp32", 0);
 	struct te_weight_info w = TE_WEIGHT_INFO_INIT;
@@ -135,7 +137,6 @@ START_TEST(first_scales_come_from_the_tensors)
 	far_destroy(&f);
 	far_destroy(&exact);
 }
-END_TEST
 
 static uint8_t *scales_of(const struct far *f)
 {
@@ -155,7 +156,7 @@ static void same_scales(const struct far *f, const uint8_t *want)
 }
 
 /* calibrated before its first step, or by it: the same bits, and nothing but scales changes */
-START_TEST(calibration_changes_scales_only)
+TEST_EACH(scales, calibration_changes_scales_only, NMODES)
 {
 	struct far f = far_create("fp8-delayed", modes[_i]), twin = far_create("fp8-delayed", 0);
 	float *w[2] = { tt_tensor_get(te_seq_masters(f.seq)) };
@@ -187,10 +188,9 @@ START_TEST(calibration_changes_scales_only)
 	far_destroy(&f);
 	far_destroy(&twin);
 }
-END_TEST
 
 /* the other micro-batches of a step neither take time nor change the scales */
-START_TEST(calibration_runs_one_micro_batch)
+TEST_EACH(scales, calibration_runs_one_micro_batch, NMODES)
 {
 	struct far f = far_create("fp8-delayed", modes[_i]);
 	struct far one = far_create_some("fp8-delayed", 0, 1);
@@ -204,9 +204,8 @@ START_TEST(calibration_runs_one_micro_batch)
 	far_destroy(&f);
 	far_destroy(&one);
 }
-END_TEST
 
-START_TEST(loaded_scales_stay)
+TEST_EACH(scales, loaded_scales_stay, NMODES)
 {
 	struct far f = far_create("fp8-delayed", 0), g = far_create("fp8-delayed", modes[_i]);
 	struct te_quant *q = te_seq_quant(g.seq);
@@ -222,10 +221,9 @@ START_TEST(loaded_scales_stay)
 	far_destroy(&f);
 	far_destroy(&g);
 }
-END_TEST
 
 /* recipes without earlier amaxes, and what cannot run */
-START_TEST(nothing_to_calibrate)
+TEST_EACH(scales, nothing_to_calibrate, 4)
 {
 	static const char *const recipe[] = { "fp32", "bf16", "fp8-current", "fp8-block" };
 	struct far f = far_create(recipe[_i], 0);
@@ -241,16 +239,4 @@ START_TEST(nothing_to_calibrate)
 	DO(te_capture_end(st, &rec));
 	te_recording_unref(rec);
 	far_destroy(&f);
-}
-END_TEST
-
-void step_scales_cases(Suite *s)
-{
-	TCase *c = tt_ctx_case(s, "scales", "graph step numeric");
-
-	tcase_add_loop_test(c, first_scales_come_from_the_tensors, 0, NMODES);
-	tcase_add_loop_test(c, calibration_changes_scales_only, 0, NMODES);
-	tcase_add_loop_test(c, calibration_runs_one_micro_batch, 0, NMODES);
-	tcase_add_loop_test(c, loaded_scales_stay, 0, NMODES);
-	tcase_add_loop_test(c, nothing_to_calibrate, 0, 4);
 }

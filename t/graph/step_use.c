@@ -17,7 +17,9 @@ static int create(struct te_seq *seq, const struct te_step_opts *o)
 	return r;
 }
 
-START_TEST(options_must_fit)
+CTX_CASE(use, "graph step");
+
+TEST(use, options_must_fit)
 {
 	static const char *const unknown[] = { "h.9.ln1" }, *const none[] = { NULL };
 	struct te_schedule_opts so = TE_SCHEDULE_OPTS_INIT;
@@ -87,11 +89,10 @@ START_TEST(options_must_fit)
 	te_seq_unref(seq);
 	te_seq_unref(lossless);
 }
-END_TEST
 
 /* two plans that read one channel would each want its own copy of it */
 /* each part has some of the values, and all parts together those that patterns name */
-START_TEST(patterns_name_values_of_some_part)
+TEST(use, patterns_name_values_of_some_part)
 {
 	static const char *const again[] = { "h.0.*", "h.1.*", "h.2.ln1.y" };
 	static const char *const move[] = { "h.1.*", "*.up.z" };
@@ -130,9 +131,8 @@ START_TEST(patterns_name_values_of_some_part)
 	}
 	te_seq_unref(seq);
 }
-END_TEST
 
-START_TEST(a_channel_is_of_one_plan)
+TEST(use, a_channel_is_of_one_plan)
 {
 	static const char *const cut[] = { "second" };
 	struct te_step_opts o = TE_STEP_OPTS_INIT;
@@ -165,10 +165,9 @@ START_TEST(a_channel_is_of_one_plan)
 	      "te_step_create: channel more is read by plans 0 and 1, expected by one only");
 	te_seq_unref(two);
 }
-END_TEST
 
 /* a graph in the caller's memory: too little of it, or at a wrong address */
-START_TEST(a_pool_must_be_large_enough)
+TEST(use, a_pool_must_be_large_enough)
 {
 	const struct te_recipe fp32 = model_recipe("fp32");
 	struct te_graph_report rep = TE_GRAPH_REPORT_INIT;
@@ -213,7 +212,6 @@ START_TEST(a_pool_must_be_large_enough)
 	DO(te_mem_free(st, pool));
 	tt_drop(plan, seq);
 }
-END_TEST
 
 static int create_and_run(struct te_seq *seq, uint32_t flags)
 {
@@ -247,7 +245,7 @@ static int create_and_run(struct te_seq *seq, uint32_t flags)
 	return r;
 }
 
-START_TEST(a_failure_leaves_nothing)
+TEST_EACH(use, a_failure_leaves_nothing, 2)
 {
 	static const struct model_shape tiny = { 16, 16, 1, 8, 2, 1, 1, 0.1f, 1 };
 	struct te_seq *seq = model_create(ctx, &tiny, 3);
@@ -272,11 +270,10 @@ START_TEST(a_failure_leaves_nothing)
 	DO(create_and_run(seq, modes[_i]));
 	te_seq_unref(seq);
 }
-END_TEST
 
 /* Warm-up leaves out the optimizer, and gradients and copies of weights are not saved: the peak is
  * below what either would add. */
-START_TEST(capture_copies_no_weights)
+TEST_EACH(use, capture_copies_no_weights, 2)
 {
 	static const struct model_shape wide = { 256, 64, 1, 8, 2, 2, 1, 0, 1 };
 	struct te_mem_info was = TE_MEM_INFO_INIT, is = TE_MEM_INFO_INIT;
@@ -312,17 +309,4 @@ START_TEST(capture_copies_no_weights)
 	te_adamw_unref(opt);
 	te_seq_unref(seq);
 	te_ctx_unref(own);
-}
-END_TEST
-
-void step_use_cases(Suite *s)
-{
-	TCase *c = tt_ctx_case(s, "use", "graph step");
-
-	tcase_add_test(c, options_must_fit);
-	tcase_add_test(c, patterns_name_values_of_some_part);
-	tcase_add_test(c, a_channel_is_of_one_plan);
-	tcase_add_test(c, a_pool_must_be_large_enough);
-	tcase_add_loop_test(c, a_failure_leaves_nothing, 0, 2);
-	tcase_add_loop_test(c, capture_copies_no_weights, 0, 2);
 }

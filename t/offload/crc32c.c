@@ -4,8 +4,10 @@
 #include "libtecore/offload/crc32c.h"
 #include "tt.h"
 
+CASE(crc32c, "host numeric");
+
 /* RFC 3720, appendix B.4, and the check value of the polynomial */
-START_TEST(has_the_published_values)
+TEST(crc32c, has_the_published_values)
 {
 	uint8_t b[32];
 
@@ -22,7 +24,6 @@ START_TEST(has_the_published_values)
 	ck_assert_uint_eq(te__crc32c(0, b, 32), 0x113fdb5c);
 	ck_assert_uint_eq(te__crc32c(0, b, 0), 0);
 }
-END_TEST
 
 /* one bit at a time, from the polynomial */
 static uint32_t slow(uint32_t crc, const uint8_t *p, size_t n)
@@ -36,7 +37,7 @@ static uint32_t slow(uint32_t crc, const uint8_t *p, size_t n)
 	return ~crc;
 }
 
-START_TEST(all_versions_agree)
+TEST(crc32c, all_versions_agree)
 {
 	enum { N = 40000 };
 	uint8_t *p = malloc(N);
@@ -57,12 +58,5 @@ START_TEST(all_versions_agree)
 	}
 	free(p);
 }
-END_TEST
 
-TT_SUITE("offload/crc32c", TT_NEED_NOTHING)
-{
-	TCase *c = tt_case(s, "crc32c", "host numeric");
-
-	tcase_add_test(c, has_the_published_values);
-	tcase_add_test(c, all_versions_agree);
-}
+TT_MAIN("offload/crc32c", TT_NEED_NOTHING)

@@ -26,7 +26,9 @@ static void teardown(void)
 	ck_assert_int_eq(te__alloc_live(), 0);
 }
 
-START_TEST(folder_is_tried)
+CASE(measure, "host", .setup = setup, .teardown = teardown);
+
+TEST(measure, folder_is_tried)
 {
 	struct te_spill_info info = TE_SPILL_INFO_INIT;
 
@@ -39,9 +41,8 @@ START_TEST(folder_is_tried)
 	ck_assert_uint_gt(info.free_nbytes, 1 << 20);
 	ck_assert_uint_gt(info.memlock_nbytes, 0);
 }
-END_TEST
 
-START_TEST(folder_of_the_environment_is_the_default)
+TEST(measure, folder_of_the_environment_is_the_default)
 {
 	struct te_spill_info info = TE_SPILL_INFO_INIT;
 
@@ -54,7 +55,6 @@ START_TEST(folder_of_the_environment_is_the_default)
 	ck_assert_int_eq(info.usable, 1);
 	ck_assert_str_eq(info.engine, "threads");
 }
-END_TEST
 
 static void plausible(const struct te_spill_rate *r)
 {
@@ -67,7 +67,7 @@ static void plausible(const struct te_spill_rate *r)
 
 static const char *const engines[] = { "io_uring", "threads" };
 
-START_TEST(rates_are_measured)
+TEST_EACH(measure, rates_are_measured, TT_LEN(engines))
 {
 	struct te_spill_opts o = TE_SPILL_OPTS_INIT;
 	struct te_spill_rates rates = TE_SPILL_RATES_INIT;
@@ -90,9 +90,8 @@ START_TEST(rates_are_measured)
 	plausible(&rates.read);
 	plausible(&rates.both);
 }
-END_TEST
 
-START_TEST(wrong_arguments_are_refused)
+TEST(measure, wrong_arguments_are_refused)
 {
 	struct te_spill_opts o = TE_SPILL_OPTS_INIT;
 	struct te_spill_rates rates = TE_SPILL_RATES_INIT, untouched = rates;
@@ -120,7 +119,6 @@ START_TEST(wrong_arguments_are_refused)
 	fails(te_spill_measure(&o, &rates), -ENOENT, "/nowhere/at/all");
 	ck_assert(!memcmp(&rates, &untouched, sizeof(rates)));
 }
-END_TEST
 
 static int measure(void)
 {
@@ -134,20 +132,9 @@ static int measure(void)
 	return te_spill_measure(&o, &rates);
 }
 
-START_TEST(each_failure_is_reported)
+TEST(measure, each_failure_is_reported)
 {
 	ck_assert_int_ge(tt_fault_each(measure), 12);
 }
-END_TEST
 
-TT_SUITE("offload/measure", TT_NEED_NOTHING)
-{
-	TCase *c = tt_case(s, "measure", "host");
-
-	tcase_add_checked_fixture(c, setup, teardown);
-	tcase_add_test(c, folder_is_tried);
-	tcase_add_test(c, folder_of_the_environment_is_the_default);
-	tcase_add_loop_test(c, rates_are_measured, 0, TT_LEN(engines));
-	tcase_add_test(c, wrong_arguments_are_refused);
-	tcase_add_test(c, each_failure_is_reported);
-}
+TT_MAIN("offload/measure", TT_NEED_NOTHING)

@@ -240,12 +240,13 @@ static size_t search(uint32_t variant)
 	return x.ok ? x.states.n : 0;
 }
 
-START_TEST(no_wake_up_is_lost_and_no_slot_changes_while_it_is_written)
+CASE(words, "host numeric");
+
+TEST(words, no_wake_up_is_lost_and_no_slot_changes_while_it_is_written)
 {
 	ck_assert_uint_gt(search(0), 10000);
 	ck_assert_uint_gt(search(WRITES), 1000);
 }
-END_TEST
 
 static const struct {
 	const char *what;
@@ -259,16 +260,9 @@ static const struct {
 	{ "a failed read leaves other bytes", NO_POISON },
 };
 
-START_TEST(each_condition_is_needed)
+TEST_EACH(words, each_condition_is_needed, TT_LEN(wrong))
 {
 	ck_assert_msg(!search(wrong[_i].variant), "%s, and no rule is broken", wrong[_i].what);
 }
-END_TEST
 
-TT_SUITE("offload/model", TT_NEED_NOTHING)
-{
-	TCase *c = tt_case(s, "words", "host numeric");
-
-	tcase_add_test(c, no_wake_up_is_lost_and_no_slot_changes_while_it_is_written);
-	tcase_add_loop_test(c, each_condition_is_needed, 0, (int)TT_LEN(wrong));
-}
+TT_MAIN("offload/model", TT_NEED_NOTHING)

@@ -26,7 +26,9 @@ static void slot_teardown(void)
 	ck_assert_int_eq(te__alloc_live(), 0);
 }
 
-START_TEST(size_is_rounded_and_memory_is_zero)
+CASE(slots, "host serial", .teardown = slot_teardown);
+
+TEST(slots, size_is_rounded_and_memory_is_zero)
 {
 	uint8_t *p;
 
@@ -40,7 +42,6 @@ START_TEST(size_is_rounded_and_memory_is_zero)
 		ck_assert_uint_eq(p[i], 0);
 	memset(p, 0x5a, te__pinned_held_nbytes(a));
 }
-END_TEST
 
 /* counted page by page: statm is an estimate on machines with many processors */
 static size_t resident_nbytes(void)
@@ -57,7 +58,7 @@ static size_t resident_nbytes(void)
 }
 
 /* sanitizers take memory of their own; 2 MiB: the words, 1 MiB: anything else */
-START_TEST(memory_is_what_was_asked_for)
+TEST(slots, memory_is_what_was_asked_for)
 {
 	const size_t nbytes = 16 * UNIT + 1, before = resident_nbytes();
 	size_t grown;
@@ -71,9 +72,8 @@ START_TEST(memory_is_what_was_asked_for)
 	a = te__pinned_destroy(a);
 	ck_assert_uint_lt(resident_nbytes(), before + UNIT);
 }
-END_TEST
 
-START_TEST(words_are_cache_lines_after_the_slots)
+TEST(slots, words_are_cache_lines_after_the_slots)
 {
 	new_arena(NULL, UNIT);
 	ck_assert_ptr_eq(te__pinned_word(a, 0), (uint8_t *)te__pinned_base(a) + UNIT);
@@ -84,10 +84,9 @@ START_TEST(words_are_cache_lines_after_the_slots)
 	for (uint32_t i = 0; i < TE__PINNED_NWORDS; i++)
 		ck_assert_uint_eq(atomic_load(te__pinned_word(a, i)), i + 1);
 }
-END_TEST
 
 /* random takes and gives, against a list */
-START_TEST(slots_do_not_overlap)
+TEST(slots, slots_do_not_overlap)
 {
 	enum { N = 24, STEPS = 4000 };
 	uint8_t *slot[N] = { NULL }, owner[N];
@@ -130,9 +129,8 @@ START_TEST(slots_do_not_overlap)
 	te__pinned_give(a, p);
 	te__pinned_give(a, NULL);
 }
-END_TEST
 
-START_TEST(absurd_sizes_are_refused)
+TEST(slots, absurd_sizes_are_refused)
 {
 	struct te__pinned *none = NULL;
 
@@ -141,10 +139,9 @@ START_TEST(absurd_sizes_are_refused)
 	fails(te__pinned_create(NULL, (size_t)1 << 60, &none), -ENOMEM, "bytes");
 	ck_assert_ptr_null(none);
 }
-END_TEST
 
 /* a child that wrote to it would make the kernel copy pages that the device has pinned */
-START_TEST(a_forked_child_does_not_get_it)
+TEST(slots, a_forked_child_does_not_get_it)
 {
 	unsigned char state;
 	int status;
@@ -162,9 +159,10 @@ START_TEST(a_forked_child_does_not_get_it)
 	ck_assert_int_eq(status, 0);
 	memset(te__pinned_base(a), 1, UNIT);
 }
-END_TEST
 
-START_TEST(device_copies_from_and_to_it)
+CTX_CASE(device, "host");
+
+TEST(device, device_copies_from_and_to_it)
 {
 	void *dev, *slot;
 	uint8_t *want = malloc(UNIT);
@@ -186,7 +184,6 @@ START_TEST(device_copies_from_and_to_it)
 	a = te__pinned_destroy(a);
 	free(want);
 }
-END_TEST
 
 static int create_and_destroy(void)
 {
@@ -199,15 +196,16 @@ static int create_and_destroy(void)
 	return r;
 }
 
-START_TEST(each_failure_of_creation_is_reported)
+TEST(device, each_failure_of_creation_is_reported)
 {
 	/* the arena, two lists of units, the mapping, the registration, and what is asked of the
 	 * device */
 	ck_assert_int_ge(tt_fault_each(create_and_destroy), 5);
 }
-END_TEST
 
-START_TEST(node_of_a_device_is_read_from_sysfs)
+CASE(nodes, "host serial");
+
+TEST(nodes, node_of_a_device_is_read_from_sysfs)
 {
 	static const struct {
 		const char *text;
@@ -236,9 +234,8 @@ START_TEST(node_of_a_device_is_read_from_sysfs)
 	rmdir(dir);
 	rmdir(root);
 }
-END_TEST
 
-START_TEST(memory_is_bound_where_the_node_exists)
+TEST(nodes, memory_is_bound_where_the_node_exists)
 {
 	const char *why = NULL;
 	void *p = mmap(NULL, UNIT, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -253,23 +250,5 @@ START_TEST(memory_is_bound_where_the_node_exists)
 	memset(p, 1, UNIT);
 	munmap(p, UNIT);
 }
-END_TEST
 
-TT_SUITE("offload/pinned", TT_NEED_NOTHING)
-{
-	TCase *c = tt_case(s, "slots", "host serial");
-
-	tcase_add_checked_fixture(c, NULL, slot_teardown);
-	tcase_add_test(c, size_is_rounded_and_memory_is_zero);
-	tcase_add_test(c, memory_is_what_was_asked_for);
-	tcase_add_test(c, words_are_cache_lines_after_the_slots);
-	tcase_add_test(c, slots_do_not_overlap);
-	tcase_add_test(c, absurd_sizes_are_refused);
-	tcase_add_test(c, a_forked_child_does_not_get_it);
-	c = tt_ctx_case(s, "device", "host");
-	tcase_add_test(c, device_copies_from_and_to_it);
-	tcase_add_test(c, each_failure_of_creation_is_reported);
-	c = tt_case(s, "nodes", "host serial");
-	tcase_add_test(c, node_of_a_device_is_read_from_sysfs);
-	tcase_add_test(c, memory_is_bound_where_the_node_exists);
-}
+TT_MAIN("offload/pinned", TT_NEED_NOTHING)

@@ -24,7 +24,10 @@ static const struct {
 	{ 64, 64 * KIB }, { 1, MIB }, { 8, MIB }, { 256, MIB }, { 2, 4 * MIB }, { 8, 16 * MIB },
 };
 
-START_TEST(what_is_written_comes_back)
+CASE(data, "host", .setup = spill_setup, .teardown = spill_teardown);
+CASE(disk, "host", .setup = spill_setup_disk, .teardown = spill_teardown);
+
+TEST_EACH(data, what_is_written_comes_back, NENGINES * (int)TT_LEN(shapes), .parts = 3)
 {
 	const struct engine *e = &engines[_i % NENGINES];
 	const size_t block = shapes[_i / NENGINES].block;
@@ -73,7 +76,9 @@ START_TEST(what_is_written_comes_back)
 		ck_assert_int_eq(stats().fixed, 0);
 	free(want);
 }
-END_TEST
+
+/* the 5th shape; what_is_written_comes_back has it on tmpfs */
+TEST_ALSO(disk, what_is_written_comes_back, 5 * NENGINES - 1, .from = 4 * NENGINES);
 
 /* words */
 
@@ -84,7 +89,7 @@ static void await(_Atomic uint32_t *word, uint32_t value)
 		usleep(20);
 }
 
-START_TEST(completion_writes_a_word)
+TEST_EACH(data, completion_writes_a_word, NENGINES)
 {
 	const struct engine *e = &engines[_i];
 	_Atomic uint32_t *done = te__pinned_word(arena, 3);
@@ -104,10 +109,9 @@ START_TEST(completion_writes_a_word)
 		ck_assert(!memcmp(slot_at(MIB), want, sizeof(want)));
 	}
 }
-END_TEST
 
 /* this thread sets words as streams do, in several replays, and resets them as a graph does */
-START_TEST(bound_requests_run_when_their_word_is_set)
+TEST_EACH(data, bound_requests_run_when_their_word_is_set, NENGINES)
 {
 	enum { N = 4, STEPS = TT_FEWER(40) };
 	const struct engine *e = &engines[_i];
@@ -165,9 +169,8 @@ START_TEST(bound_requests_run_when_their_word_is_set)
 	ck_assert_uint_eq(atomic_load(word[0][0]), 1);
 	free(want);
 }
-END_TEST
 
-START_TEST(bound_requests_that_fail_are_released)
+TEST(data, bound_requests_that_fail_are_released)
 {
 	const size_t nbytes = 10000;
 	_Atomic uint32_t *start = te__pinned_word(arena, 0), *done = te__pinned_word(arena, 1);
@@ -189,11 +192,10 @@ START_TEST(bound_requests_that_fail_are_released)
 	ck_assert(tt_is_poison(slot_at(nbytes), 1));
 	fails(te__spill_wait(spill, TE__SPILL_READ, 5, 0), -TE_ESTATE, "read of group 5");
 }
-END_TEST
 
 /* states */
 
-START_TEST(requests_that_the_state_forbids_are_refused)
+TEST(data, requests_that_the_state_forbids_are_refused)
 {
 	const size_t n = 70000;
 	_Atomic uint32_t word = 7;
@@ -254,7 +256,6 @@ START_TEST(requests_that_the_state_forbids_are_refused)
 	ck_assert_uint_eq(atomic_load(&word), 7);
 	DO(te__spill_error(spill, NULL));
 }
-END_TEST
 
 /* random requests from two threads, each with groups of its own, against a copy */
 
@@ -302,7 +303,7 @@ static void *stress_thread(void *arg)
 	return NULL;
 }
 
-START_TEST(two_threads_make_requests_at_random)
+TEST_EACH(data, two_threads_make_requests_at_random, NENGINES)
 {
 	const struct engine *e = &engines[_i];
 	struct stress t[2];
@@ -321,7 +322,8 @@ START_TEST(two_threads_make_requests_at_random)
 	}
 	DO(te__spill_error(spill, NULL));
 }
-END_TEST
+
+TEST_ALSO(disk, two_threads_make_requests_at_random, 1);
 
 /* checksums: the shim changes what a read found */
 
@@ -339,7 +341,9 @@ static const struct {
 	{ TE__SPILL_VERIFY_ALL, -TE_ECORRUPT },
 };
 
-START_TEST(flipped_bit_is_found)
+CASE(checksums, "host", .setup = spill_setup, .teardown = spill_teardown);
+
+TEST_EACH(checksums, flipped_bit_is_found, TT_LEN(verify_rows))
 {
 	const size_t n = 100000;
 	struct te__spill_error err;
@@ -369,7 +373,6 @@ START_TEST(flipped_bit_is_found)
 	te__spill_clear(spill);
 	DO(te__spill_error(spill, NULL));
 }
-END_TEST
 
 /* a drive that confuses blocks: two reads of one group get each other's data */
 static int32_t swap_blocks(struct shim *h, struct te__blk *b, uint64_t n)
@@ -387,7 +390,7 @@ static int32_t lose_write(struct shim *h, struct te__blk *b, uint64_t n)
 	return n == h->k ? (int32_t)b->nbytes : SHIM_PASS;
 }
 
-START_TEST(swapped_and_stale_blocks_are_found)
+TEST_EACH(checksums, swapped_and_stale_blocks_are_found, TT_LEN(verify_rows))
 {
 	const size_t n = 4 * 64 * KIB;
 	struct te__spill_error err;
@@ -413,10 +416,9 @@ START_TEST(swapped_and_stale_blocks_are_found)
 	if (verify_rows[_i].want)
 		ck_assert_uint_eq(err.block, 3);
 }
-END_TEST
 
 /* in as many steps as there are positions of the sample, each block is compared */
-START_TEST(sample_takes_every_block_in_turn)
+TEST(checksums, sample_takes_every_block_in_turn)
 {
 	const size_t n = 40 * 4 * KIB;
 
@@ -431,7 +433,6 @@ START_TEST(sample_takes_every_block_in_turn)
 	}
 	ck_assert_uint_eq(stats().nverified, 40);
 }
-END_TEST
 
 /* nothing is allocated after the start */
 
@@ -472,7 +473,7 @@ static size_t heap_nbytes(void)
 #endif
 }
 
-START_TEST(nothing_is_allocated_after_the_start)
+TEST_EACH(data, nothing_is_allocated_after_the_start, NENGINES)
 {
 	const struct engine *e = &engines[_i];
 	const int nsteps = e->engine == TE__SPILL_MEMORY ? TT_FEWER(10000) : TT_FEWER(1200);
@@ -504,9 +505,8 @@ START_TEST(nothing_is_allocated_after_the_start)
 	ck_assert_int_eq(count_maps(), maps);
 	ck_assert(!memcmp(slot_at(0), slot_at(MIB), n));
 }
-END_TEST
 
-START_TEST(latencies_and_rates_are_counted)
+TEST(data, latencies_and_rates_are_counted)
 {
 	const size_t n = 64 * KIB * 3;
 	struct te__spill_stats s;
@@ -532,29 +532,5 @@ START_TEST(latencies_and_rates_are_counted)
 	ck_assert_uint_eq(blocks, 9);
 	ck_assert_uint_eq(s.nverified, 6);
 }
-END_TEST
 
-TT_SUITE("offload/spill", TT_NEED_NOTHING)
-{
-	TCase *c = tt_case(s, "data", "host");
-
-	tcase_add_checked_fixture(c, spill_setup, spill_teardown);
-	TT_ADD_LOOP(c, what_is_written_comes_back, NENGINES * (int)TT_LEN(shapes), 3);
-	tcase_add_loop_test(c, completion_writes_a_word, 0, NENGINES);
-	tcase_add_loop_test(c, bound_requests_run_when_their_word_is_set, 0, NENGINES);
-	tcase_add_test(c, bound_requests_that_fail_are_released);
-	tcase_add_test(c, requests_that_the_state_forbids_are_refused);
-	tcase_add_loop_test(c, two_threads_make_requests_at_random, 0, NENGINES);
-	tcase_add_loop_test(c, nothing_is_allocated_after_the_start, 0, NENGINES);
-	tcase_add_test(c, latencies_and_rates_are_counted);
-	c = tt_case(s, "disk", "host");
-	tcase_add_checked_fixture(c, spill_setup_disk, spill_teardown);
-	/* the 5th shape; what_is_written_comes_back has it on tmpfs */
-	tcase_add_loop_test(c, what_is_written_comes_back, 4 * NENGINES, 5 * NENGINES - 1);
-	tcase_add_loop_test(c, two_threads_make_requests_at_random, 0, 1);
-	c = tt_case(s, "checksums", "host");
-	tcase_add_checked_fixture(c, spill_setup, spill_teardown);
-	tcase_add_loop_test(c, flipped_bit_is_found, 0, TT_LEN(verify_rows));
-	tcase_add_loop_test(c, swapped_and_stale_blocks_are_found, 0, TT_LEN(verify_rows));
-	tcase_add_test(c, sample_takes_every_block_in_turn);
-}
+TT_MAIN("offload/spill", TT_NEED_NOTHING)

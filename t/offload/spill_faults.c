@@ -19,7 +19,9 @@ static void change_res(struct shim *h, struct te__blk_done *d, uint64_t n)
 
 static const int32_t harmless[] = { -EAGAIN, -EINTR, -ECANCELED };
 
-START_TEST(completion_that_may_be_repeated_is)
+CASE(blocks, "host", .setup = fault_setup, .teardown = fault_teardown);
+
+TEST_EACH(blocks, completion_that_may_be_repeated_is, NENGINES * TT_LEN(harmless))
 {
 	const struct engine *e = &engines[_i % NENGINES];
 	const int32_t code = harmless[_i / NENGINES];
@@ -37,7 +39,6 @@ START_TEST(completion_that_may_be_repeated_is)
 	}
 	DO(te__spill_error(spill, NULL));
 }
-END_TEST
 
 /* two thirds of all */
 static void storm(struct shim *h, struct te__blk_done *d, uint64_t n)
@@ -46,7 +47,7 @@ static void storm(struct shim *h, struct te__blk_done *d, uint64_t n)
 		d->res = h->code;
 }
 
-START_TEST(storm_is_survived)
+TEST_EACH(blocks, storm_is_survived, TT_LEN(harmless))
 {
 	spill_begin(&engines[2], 1, 1, NBYTES);
 	shim.on_done = storm;
@@ -54,14 +55,13 @@ START_TEST(storm_is_survived)
 	for (int i = 0; i < 10; i++)
 		works();
 }
-END_TEST
 
 static void always(struct shim *h, struct te__blk_done *d, uint64_t n)
 {
 	d->res = h->code;
 }
 
-START_TEST(endless_refusal_is_an_error)
+TEST_EACH(blocks, endless_refusal_is_an_error, TT_LEN(harmless))
 {
 	spill_begin(&engines[3], 1, 1, 100);
 	DO(put(0, slot_at(0), 100));
@@ -75,7 +75,6 @@ START_TEST(endless_refusal_is_an_error)
 	shim.code = 0;
 	ck_assert_int_eq(put(0, slot_at(0), 100), -EIO);
 }
-END_TEST
 
 /* short transfers: the engine moves a part, of any length */
 
@@ -86,7 +85,7 @@ static int32_t shorten(struct shim *h, struct te__blk *b, uint64_t n)
 	return SHIM_PASS;
 }
 
-START_TEST(short_transfers_are_continued)
+TEST_EACH(blocks, short_transfers_are_continued, NENGINES)
 {
 	const struct engine *e = &engines[_i];
 
@@ -101,7 +100,6 @@ START_TEST(short_transfers_are_continued)
 	ck_assert_uint_gt(stats().nshort, 0);
 	DO(te__spill_error(spill, NULL));
 }
-END_TEST
 
 /* a count that is not a multiple of the alignment: the partial unit is transferred again */
 static void odd_count(struct shim *h, struct te__blk_done *d, uint64_t n)
@@ -117,7 +115,7 @@ static int32_t check_alignment(struct shim *h, struct te__blk *b, uint64_t n)
 	return SHIM_PASS;
 }
 
-START_TEST(short_transfers_are_continued_at_an_aligned_byte)
+TEST_EACH(blocks, short_transfers_are_continued_at_an_aligned_byte, NENGINES - 1)
 {
 	if (!spill_begin(&engines[_i], 1, 1, NBYTES))
 		return;
@@ -134,9 +132,8 @@ START_TEST(short_transfers_are_continued_at_an_aligned_byte)
 	ck_assert_int_eq(shim.bad, 0);
 	DO(te__spill_error(spill, NULL));
 }
-END_TEST
 
-START_TEST(end_of_file_is_an_error_of_the_read)
+TEST(blocks, end_of_file_is_an_error_of_the_read)
 {
 	spill_begin(&engines[2], 1, 1, NBYTES);
 	fresh();
@@ -148,7 +145,6 @@ START_TEST(end_of_file_is_an_error_of_the_read)
 	for (size_t i = 0; i < NBYTES; i++)
 		ck_assert_uint_eq(*slot_at(i), 0xff);
 }
-END_TEST
 
 /* errors at every block: the code, the group and the block are named, all waits end, and the next
  * request works */
@@ -166,7 +162,7 @@ static const struct {
 	{ TE__SPILL_WRITE, -EIO },    { TE__SPILL_READ, -EIO },	    { TE__SPILL_READ, -EINVAL },
 };
 
-START_TEST(error_of_each_block_is_named)
+TEST_EACH(blocks, error_of_each_block_is_named, TT_LEN(hard))
 {
 	const enum te__spill_dir dir = hard[_i].dir;
 	const int32_t code = hard[_i].code;
@@ -220,9 +216,8 @@ START_TEST(error_of_each_block_is_named)
 	}
 	ck_assert_uint_eq(stats().nerrors, NBLOCKS);
 }
-END_TEST
 
-START_TEST(block_that_cannot_be_written_moves)
+TEST_EACH(blocks, block_that_cannot_be_written_moves, NENGINES)
 {
 	const struct engine *e = &engines[_i];
 
@@ -243,7 +238,6 @@ START_TEST(block_that_cannot_be_written_moves)
 	shim.on_done = always;
 	ck_assert_int_eq(put(0, slot_at(0), NBYTES), -EIO);
 }
-END_TEST
 
 /*
  * a read that is asked for while its write is in flight, and which the I/O thread looks at after
@@ -257,7 +251,7 @@ static void fail_then_read(struct shim *h, struct te__blk_done *d, uint64_t n)
 	h->bad = te__spill_read(spill, 0, slot_at(MIB), NBYTES, te__pinned_word(arena, 9), 5);
 }
 
-START_TEST(read_of_a_write_that_fails_fails_too)
+TEST(blocks, read_of_a_write_that_fails_fails_too)
 {
 	_Atomic uint32_t *done = te__pinned_word(arena, 9);
 	struct te__spill_error err;
@@ -286,7 +280,6 @@ START_TEST(read_of_a_write_that_fails_fails_too)
 	shim.on_done = NULL;
 	works();
 }
-END_TEST
 
 /* time-outs: a block that never completes */
 
@@ -295,7 +288,7 @@ static int32_t drop_kth(struct shim *h, struct te__blk *b, uint64_t n)
 	return n == h->k ? SHIM_DROP : SHIM_PASS;
 }
 
-START_TEST(block_that_never_completes_times_out)
+TEST_EACH(blocks, block_that_never_completes_times_out, 2)
 {
 	_Atomic uint32_t *done = te__pinned_word(arena, 0);
 
@@ -327,7 +320,6 @@ START_TEST(block_that_never_completes_times_out)
 	DO(get(1, slot_at(2 * MIB), NBYTES));
 	ck_assert(!memcmp(slot_at(0), slot_at(2 * MIB), NBYTES));
 }
-END_TEST
 
 static int32_t drop_all(struct shim *h, struct te__blk *b, uint64_t n)
 {
@@ -335,7 +327,7 @@ static int32_t drop_all(struct shim *h, struct te__blk *b, uint64_t n)
 }
 
 /* requests that wait for a place among the blocks in flight are released too */
-START_TEST(dead_drive_releases_every_request)
+TEST_EACH(blocks, dead_drive_releases_every_request, NENGINES)
 {
 	_Atomic uint32_t *done = te__pinned_word(arena, 0);
 
@@ -353,10 +345,9 @@ START_TEST(dead_drive_releases_every_request)
 	ck_assert_uint_eq(atomic_load(done), 1);
 	ck_assert_int_eq(te__spill_error(spill, NULL), -ETIMEDOUT);
 }
-END_TEST
 
 /* later requests do not wait for the drive too, until it goes on */
-START_TEST(stopped_drive_fails_at_once_until_it_goes_on)
+TEST_EACH(blocks, stopped_drive_fails_at_once_until_it_goes_on, NENGINES)
 {
 	const int64_t limit = (int64_t)te__now_ns() + 60 * INT64_C(1000000000);
 	uint64_t n;
@@ -386,7 +377,6 @@ START_TEST(stopped_drive_fails_at_once_until_it_goes_on)
 	DO(get(2, slot_at(MIB), NBYTES));
 	ck_assert(!memcmp(slot_at(MIB), slot_at(0), NBYTES));
 }
-END_TEST
 
 /* reads go on while writes have stopped */
 static int32_t drop_writes(struct shim *h, struct te__blk *b, uint64_t n)
@@ -394,7 +384,7 @@ static int32_t drop_writes(struct shim *h, struct te__blk *b, uint64_t n)
 	return b->dir == TE__SPILL_WRITE ? SHIM_DROP : SHIM_PASS;
 }
 
-START_TEST(stopped_writes_do_not_stop_reads)
+TEST(blocks, stopped_writes_do_not_stop_reads)
 {
 	uint8_t *want;
 
@@ -407,7 +397,6 @@ START_TEST(stopped_writes_do_not_stop_reads)
 	DO(get(0, slot_at(MIB), NBYTES));
 	ck_assert(!memcmp(slot_at(MIB), want, NBYTES));
 }
-END_TEST
 
 /* an engine that ends its work: later requests fail at once, words are released */
 static int32_t corrupt_tag(struct shim *h, struct te__blk *b, uint64_t n)
@@ -417,7 +406,7 @@ static int32_t corrupt_tag(struct shim *h, struct te__blk *b, uint64_t n)
 	return SHIM_DROP;
 }
 
-START_TEST(broken_engine_releases_every_request)
+TEST(blocks, broken_engine_releases_every_request)
 {
 	_Atomic uint32_t *start = te__pinned_word(arena, 0), *done = te__pinned_word(arena, 1);
 
@@ -433,7 +422,6 @@ START_TEST(broken_engine_releases_every_request)
 		usleep(100);
 	ck_assert_int_eq(te__spill_wait(spill, TE__SPILL_WRITE, 1, 0), -EIO);
 }
-END_TEST
 
 static void await_word(_Atomic uint32_t *word)
 {
@@ -441,7 +429,10 @@ static void await_word(_Atomic uint32_t *word)
 		usleep(100);
 }
 
-START_TEST(io_thread_that_hangs_releases_every_request)
+/* memory is poisoned while a transfer may still write to it, after all waits have ended */
+CASE(hanging, "host overlap", .setup = fault_setup, .teardown = fault_teardown);
+
+TEST_EACH(hanging, io_thread_that_hangs_releases_every_request, 2)
 {
 	const int64_t live = te__alloc_live();
 	_Atomic uint32_t *word[4];
@@ -480,9 +471,8 @@ START_TEST(io_thread_that_hangs_releases_every_request)
 	while (_i && te__alloc_live() != live)
 		usleep(100);
 }
-END_TEST
 
-START_TEST(words_wait_for_calls_and_refuse_what_was_not_awaited)
+TEST_EACH(blocks, words_wait_for_calls_and_refuse_what_was_not_awaited, NENGINES)
 {
 	_Atomic uint32_t *start = te__pinned_word(arena, 0), *done = te__pinned_word(arena, 1);
 
@@ -517,9 +507,8 @@ START_TEST(words_wait_for_calls_and_refuse_what_was_not_awaited)
 	fails(te__spill_read(spill, 0, slot_at(0), NBYTES, NULL, 0), -EBUSY, "write of group 0");
 	ck_assert_int_eq(te__spill_error(spill, NULL), -EBUSY);
 }
-END_TEST
 
-START_TEST(destruction_releases_what_is_not_complete)
+TEST_EACH(blocks, destruction_releases_what_is_not_complete, NENGINES)
 {
 	const struct engine *e = &engines[_i];
 	int ncanceled = 0;
@@ -540,32 +529,5 @@ START_TEST(destruction_releases_what_is_not_complete)
 		ncanceled += atomic_load(te__pinned_word(arena, g)) != 1;
 	ck_assert_int_eq(ncanceled, 0);
 }
-END_TEST
 
-TT_SUITE("offload/spill_faults", TT_NEED_NOTHING)
-{
-	TCase *c = tt_case(s, "blocks", "host");
-
-	tcase_add_checked_fixture(c, fault_setup, fault_teardown);
-	tcase_add_loop_test(c, completion_that_may_be_repeated_is, 0,
-			    NENGINES * TT_LEN(harmless));
-	tcase_add_loop_test(c, storm_is_survived, 0, TT_LEN(harmless));
-	tcase_add_loop_test(c, endless_refusal_is_an_error, 0, TT_LEN(harmless));
-	tcase_add_loop_test(c, short_transfers_are_continued, 0, NENGINES);
-	tcase_add_loop_test(c, short_transfers_are_continued_at_an_aligned_byte, 0, NENGINES - 1);
-	tcase_add_test(c, end_of_file_is_an_error_of_the_read);
-	tcase_add_loop_test(c, error_of_each_block_is_named, 0, TT_LEN(hard));
-	tcase_add_loop_test(c, block_that_cannot_be_written_moves, 0, NENGINES);
-	tcase_add_test(c, read_of_a_write_that_fails_fails_too);
-	tcase_add_loop_test(c, block_that_never_completes_times_out, 0, 2);
-	tcase_add_loop_test(c, dead_drive_releases_every_request, 0, NENGINES);
-	tcase_add_loop_test(c, stopped_drive_fails_at_once_until_it_goes_on, 0, NENGINES);
-	tcase_add_test(c, stopped_writes_do_not_stop_reads);
-	tcase_add_test(c, broken_engine_releases_every_request);
-	tcase_add_loop_test(c, words_wait_for_calls_and_refuse_what_was_not_awaited, 0, NENGINES);
-	tcase_add_loop_test(c, destruction_releases_what_is_not_complete, 0, NENGINES);
-	/* memory is poisoned while a transfer may still write to it, after all waits have ended */
-	c = tt_case(s, "hanging", "host overlap");
-	tcase_add_checked_fixture(c, fault_setup, fault_teardown);
-	tcase_add_loop_test(c, io_thread_that_hangs_releases_every_request, 0, 2);
-}
+TT_MAIN("offload/spill_faults", TT_NEED_NOTHING)

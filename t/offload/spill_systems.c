@@ -106,6 +106,8 @@ static void falls_back(const char *why)
 	works();
 }
 
+CASE(systems, "host", .setup = fault_setup, .teardown = fault_teardown);
+
 #ifdef HAVE_LIBURING
 static const struct {
 	int error;
@@ -117,16 +119,15 @@ static const struct {
 	{ EINVAL, "Invalid argument" },
 };
 
-START_TEST(io_uring_that_is_refused_is_replaced)
+TEST_EACH(systems, io_uring_that_is_refused_is_replaced, TT_LEN(uring_errors))
 {
 	if (!refuse(SYS_io_uring_setup, 0, 0, uring_errors[_i].error))
 		return;
 	falls_back(uring_errors[_i].text);
 }
-END_TEST
 
 /* set up, and then refused by io_uring_enter, as the trial finds */
-START_TEST(io_uring_that_does_not_work_is_replaced)
+TEST(systems, io_uring_that_does_not_work_is_replaced)
 {
 	if (lacks_uring(&engines[0]))
 		return;
@@ -141,7 +142,6 @@ START_TEST(io_uring_that_does_not_work_is_replaced)
 	DO(te__spill_reserve(spill, 0, NBYTES));
 	works();
 }
-END_TEST
 
 /* kernels before 6.1, 5.19 and 5.18 */
 static const struct {
@@ -153,7 +153,7 @@ static const struct {
 	{ 1u << 13 | 1u << 8 | 1u << 7, 0 },
 };
 
-START_TEST(flags_that_a_kernel_does_not_know_are_left_out)
+TEST_EACH(systems, flags_that_a_kernel_does_not_know_are_left_out, TT_LEN(kernels))
 {
 	if (lacks_uring(&engines[0]))
 		return;
@@ -168,7 +168,6 @@ START_TEST(flags_that_a_kernel_does_not_know_are_left_out)
 	DO(te__spill_reserve(spill, 0, NBYTES));
 	works();
 }
-END_TEST
 
 static void drop_caps(void)
 {
@@ -178,7 +177,7 @@ static void drop_caps(void)
 	ck_assert_int_eq((int)syscall(SYS_capset, &head, data), 0);
 }
 
-START_TEST(limit_of_locked_memory_makes_buffers_plain)
+TEST(systems, limit_of_locked_memory_makes_buffers_plain)
 {
 	const struct rlimit low = { 64 * KIB, 64 * KIB };
 
@@ -196,9 +195,8 @@ START_TEST(limit_of_locked_memory_makes_buffers_plain)
 	DO(te__spill_reserve(spill, 0, NBYTES));
 	works();
 }
-END_TEST
 
-START_TEST(memory_is_registered_where_it_may_be)
+TEST(systems, memory_is_registered_where_it_may_be)
 {
 	struct rlimit l;
 
@@ -209,13 +207,11 @@ START_TEST(memory_is_registered_where_it_may_be)
 	spill_new();
 	ck_assert_int_eq(stats().fixed, 1);
 }
-END_TEST
 #else
-START_TEST(build_without_liburing_uses_threads)
+TEST(systems, build_without_liburing_uses_threads)
 {
 	falls_back("built without liburing");
 }
-END_TEST
 #endif
 
 #ifdef STATX_DIOALIGN
@@ -234,7 +230,7 @@ static const struct {
 	{ STATX_DIOALIGN, 65536, 4096, 0, 1 },
 };
 
-START_TEST(alignment_of_direct_io_is_asked_for)
+TEST_EACH(systems, alignment_of_direct_io_is_asked_for, TT_LEN(alignments))
 {
 	struct te__spill_stats st;
 
@@ -254,10 +250,10 @@ START_TEST(alignment_of_direct_io_is_asked_for)
 	DO(te__spill_reserve(spill, 0, NBYTES));
 	works();
 }
-END_TEST
 #endif
 
-START_TEST(file_system_without_direct_io_is_used)
+/* AUTO and THREADS */
+TEST_EACH(systems, file_system_without_direct_io_is_used, 1)
 {
 	if (!refuse(SYS_openat, 2, O_DIRECT, EINVAL))
 		return;
@@ -267,9 +263,10 @@ START_TEST(file_system_without_direct_io_is_used)
 	DO(te__spill_reserve(spill, 0, NBYTES));
 	works();
 }
-END_TEST
 
-START_TEST(file_system_without_unnamed_files_is_used)
+TEST_ALSO(systems, file_system_without_direct_io_is_used, 3, .from = 2);
+
+TEST_EACH(systems, file_system_without_unnamed_files_is_used, 3, .from = 2)
 {
 	if (!refuse(SYS_openat, 2, O_TMPFILE & ~O_DIRECTORY, EOPNOTSUPP))
 		return;
@@ -278,9 +275,8 @@ START_TEST(file_system_without_unnamed_files_is_used)
 	DO(te__spill_reserve(spill, 0, NBYTES));
 	works();
 }
-END_TEST
 
-START_TEST(file_system_without_reservation_is_used)
+TEST_EACH(systems, file_system_without_reservation_is_used, 3, .from = 2)
 {
 	if (!refuse(SYS_fallocate, 0, 0, EOPNOTSUPP))
 		return;
@@ -291,14 +287,13 @@ START_TEST(file_system_without_reservation_is_used)
 	DO(te__spill_reserve(spill, 0, NBYTES));
 	works();
 }
-END_TEST
 
 static const struct {
 	int error;
 	const char *text;
 } full_rows[] = { { ENOSPC, "No space left" }, { EDQUOT, "quota" } };
 
-START_TEST(full_disk_is_found_at_the_start)
+TEST_EACH(systems, full_disk_is_found_at_the_start, TT_LEN(full_rows))
 {
 	if (!refuse(SYS_fallocate, 0, 0, full_rows[_i].error))
 		return;
@@ -309,10 +304,9 @@ START_TEST(full_disk_is_found_at_the_start)
 	tt_said(spill_dir);
 	ck_assert_ptr_null(spill);
 }
-END_TEST
 
 /* the signal's default action would end the process */
-START_TEST(limit_of_file_size_is_an_error_and_no_signal)
+TEST_EACH(systems, limit_of_file_size_is_an_error_and_no_signal, NENGINES - 1)
 {
 	const struct rlimit low = { 64 * KIB, RLIM_INFINITY };
 	const struct rlimit none = { RLIM_INFINITY, RLIM_INFINITY };
@@ -335,9 +329,8 @@ START_TEST(limit_of_file_size_is_an_error_and_no_signal)
 	ck_assert_int_eq(setrlimit(RLIMIT_FSIZE, &none), 0);
 	works();
 }
-END_TEST
 
-START_TEST(folder_that_cannot_be_used_is_named)
+TEST(systems, folder_that_cannot_be_used_is_named)
 {
 	struct te__spill *none = NULL;
 
@@ -356,7 +349,6 @@ START_TEST(folder_that_cannot_be_used_is_named)
 	fails(te__spill_create(arena, &spill_opts, &none), -EINVAL, "0 groups");
 	ck_assert_ptr_null(none);
 }
-END_TEST
 
 /* constructors: each allocation, each open and each thread fails once */
 
@@ -373,7 +365,7 @@ static int create_and_destroy(void)
 	return r;
 }
 
-START_TEST(each_failure_of_creation_is_reported)
+TEST_EACH(systems, each_failure_of_creation_is_reported, NENGINES)
 {
 	if (lacks_uring(&engines[_i]))
 		return;
@@ -381,11 +373,12 @@ START_TEST(each_failure_of_creation_is_reported)
 	spill_opts.quota_nbytes = MIB;
 	ck_assert_int_ge(tt_fault_each(create_and_destroy), 8);
 }
-END_TEST
 
 /* processes */
 
-START_TEST(forked_child_is_refused_and_the_parent_goes_on)
+CASE(processes, "host", .setup = fault_setup, .teardown = fault_teardown);
+
+TEST_EACH(processes, forked_child_is_refused_and_the_parent_goes_on, NENGINES)
 {
 	const struct engine *e = &engines[_i];
 	uint8_t *want = fresh();
@@ -418,7 +411,6 @@ START_TEST(forked_child_is_refused_and_the_parent_goes_on)
 	DO(get(0, slot_at(MIB), NBYTES));
 	ck_assert(!memcmp(slot_at(MIB), want, NBYTES));
 }
-END_TEST
 
 static int count_files(const char *dir)
 {
@@ -463,7 +455,7 @@ static void run_until_killed(int fd)
 	}
 }
 
-START_TEST(killed_process_leaves_nothing)
+TEST_EACH(processes, killed_process_leaves_nothing, 2)
 {
 	enum { WAIT_MS = 2000 };
 	const char *times = getenv("TT_KILLS"); /* by hand: 200 */
@@ -503,37 +495,5 @@ START_TEST(killed_process_leaves_nothing)
 	}
 	rmdir(dir);
 }
-END_TEST
 
-TT_SUITE("offload/spill_systems", TT_NEED_NOTHING)
-{
-	TCase *c = tt_case(s, "systems", "host");
-
-	tcase_add_checked_fixture(c, fault_setup, fault_teardown);
-#ifdef HAVE_LIBURING
-	tcase_add_loop_test(c, io_uring_that_is_refused_is_replaced, 0, TT_LEN(uring_errors));
-	tcase_add_test(c, io_uring_that_does_not_work_is_replaced);
-	tcase_add_loop_test(c, flags_that_a_kernel_does_not_know_are_left_out, 0,
-			    TT_LEN(kernels));
-	tcase_add_test(c, limit_of_locked_memory_makes_buffers_plain);
-	tcase_add_test(c, memory_is_registered_where_it_may_be);
-#else
-	tcase_add_test(c, build_without_liburing_uses_threads);
-#endif
-#ifdef STATX_DIOALIGN
-	tcase_add_loop_test(c, alignment_of_direct_io_is_asked_for, 0, TT_LEN(alignments));
-#endif
-	/* AUTO and THREADS */
-	tcase_add_loop_test(c, file_system_without_direct_io_is_used, 0, 1);
-	tcase_add_loop_test(c, file_system_without_direct_io_is_used, 2, 3);
-	tcase_add_loop_test(c, file_system_without_unnamed_files_is_used, 2, 3);
-	tcase_add_loop_test(c, file_system_without_reservation_is_used, 2, 3);
-	tcase_add_loop_test(c, full_disk_is_found_at_the_start, 0, TT_LEN(full_rows));
-	tcase_add_loop_test(c, limit_of_file_size_is_an_error_and_no_signal, 0, NENGINES - 1);
-	tcase_add_test(c, folder_that_cannot_be_used_is_named);
-	tcase_add_loop_test(c, each_failure_of_creation_is_reported, 0, NENGINES);
-	c = tt_case(s, "processes", "host");
-	tcase_add_checked_fixture(c, fault_setup, fault_teardown);
-	tcase_add_loop_test(c, forked_child_is_refused_and_the_parent_goes_on, 0, NENGINES);
-	tcase_add_loop_test(c, killed_process_leaves_nothing, 0, 2);
-}
+TT_MAIN("offload/spill_systems", TT_NEED_NOTHING)

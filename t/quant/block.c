@@ -180,7 +180,9 @@ static const struct {
 	{ 257, 48, { TE_DTYPE_E5M2, TE_SCALING_1X32, 0, 1 } },
 };
 
-START_TEST(each_block_has_the_scale_of_its_amax)
+CTX_CASE(cast, "host numeric");
+
+TEST_EACH(cast, each_block_has_the_scale_of_its_amax, TT_LEN(casts))
 {
 	const struct rules *k = &casts[_i].k;
 	const int64_t rows = casts[_i].rows, cols = casts[_i].cols;
@@ -220,7 +222,6 @@ START_TEST(each_block_has_the_scale_of_its_amax)
 	te_tensor_unref(y);
 	te_quant_unref(q);
 }
-END_TEST
 
 /* ---- E8M0 ---- */
 
@@ -245,7 +246,7 @@ static const struct {
 	{ INFINITY, 254, 254 },
 };
 
-START_TEST(a_block_of_32_has_the_byte_of_its_amax)
+TEST_EACH(cast, a_block_of_32_has_the_byte_of_its_amax, 2)
 {
 	const enum te_dtype dtype = _i ? TE_DTYPE_E5M2 : TE_DTYPE_E4M3;
 	struct te_quant *q = quants_of("mxfp8", 0, 1.0f, dtype); /* epsilon has no effect */
@@ -297,10 +298,9 @@ START_TEST(a_block_of_32_has_the_byte_of_its_amax)
 	te_tensor_unref(y);
 	te_quant_unref(q);
 }
-END_TEST
 
 /* each block has a byte of its own, and squares of 128 x 128 have 512 bytes each */
-START_TEST(bytes_are_in_squares)
+TEST(cast, bytes_are_in_squares)
 {
 	const int64_t rows = 261, cols = 400;
 	const int64_t n = 4 * te_scaling_nfloats(TE_SCALING_1X32, rows, cols);
@@ -318,10 +318,9 @@ START_TEST(bytes_are_in_squares)
 		}
 	free(seen);
 }
-END_TEST
 
 /* the product of what te_dequantize() gives; a sum of 48 terms in FP32 */
-START_TEST(operands_are_multiplied_as_dequantized)
+TEST(cast, operands_are_multiplied_as_dequantized)
 {
 	enum { M = 144, N = 32, K = 48 };
 	struct te_quant *q = quants_of("mxfp8", 0, 0, TE_DTYPE_E5M2);
@@ -366,10 +365,11 @@ START_TEST(operands_are_multiplied_as_dequantized)
 	te_tensor_unref(b);
 	te_quant_unref(q);
 }
-END_TEST
+
+CTX_CASE(state, "host");
 
 /* on a GPU a kernel of its own casts, and no producer */
-START_TEST(blocks_of_32_are_cast_by_producers_on_the_host)
+TEST(state, blocks_of_32_are_cast_by_producers_on_the_host)
 {
 	const struct te__backend_ops *ops = ctx->ops;
 	struct te__backend_ops gpu = *ops;
@@ -395,9 +395,8 @@ START_TEST(blocks_of_32_are_cast_by_producers_on_the_host)
 	o.scaling = TE_SCALING_16X16 + 1;
 	fails(te_tensor_create(ctx, TE_DTYPE_E4M3, 2, shape, &o, &t), -EINVAL, "scaling 6");
 }
-END_TEST
 
-START_TEST(a_set_noop_word_leaves_codes_and_scales)
+TEST(cast, a_set_noop_word_leaves_codes_and_scales)
 {
 	struct te_quant *q = quants(0, 0, TE_DTYPE_E4M3);
 	struct te_tensor *x = tensor(TE_DTYPE_FP32, 32, 144, 0, TE_SCALING_TENSOR);
@@ -424,7 +423,6 @@ START_TEST(a_set_noop_word_leaves_codes_and_scales)
 	te_tensor_unref(noop);
 	te_quant_unref(q);
 }
-END_TEST
 
 static int count_region(void *arg, const struct te_region *region)
 {
@@ -434,7 +432,7 @@ static int count_region(void *arg, const struct te_region *region)
 
 /* ---- slots without device words ---- */
 
-START_TEST(slots_have_no_device_words)
+TEST(state, slots_have_no_device_words)
 {
 	struct te_quant *q = quants(0, 0.25f, TE_DTYPE_E5M2), *other = quants(0, 0, TE_DTYPE_E5M2);
 	const size_t n = te_quant_nbytes(q);
@@ -465,9 +463,8 @@ START_TEST(slots_have_no_device_words)
 	te_quant_unref(q);
 	te_quant_unref(other);
 }
-END_TEST
 
-START_TEST(refuses_other_scalings_and_options)
+TEST(state, refuses_other_scalings_and_options)
 {
 	static const uint32_t flags[] = { TE_RECIPE_POW2, TE_RECIPE_E4M3_ONLY };
 	static const enum te_dtype e4m3 = TE_DTYPE_E4M3;
@@ -505,9 +502,8 @@ START_TEST(refuses_other_scalings_and_options)
 	te_tensor_unref(b);
 	te_quant_unref(q);
 }
-END_TEST
 
-START_TEST(operands_are_as_the_recipe_defines)
+TEST(state, operands_are_as_the_recipe_defines)
 {
 	struct te_recipe r = TE_RECIPE_INIT;
 
@@ -533,20 +529,5 @@ START_TEST(operands_are_as_the_recipe_defines)
 		r.flags |= TE_RECIPE_E5M2_GRADS;
 	}
 }
-END_TEST
 
-TT_SUITE("quant/block", TT_ONE_PROCESS)
-{
-	TCase *c = tt_ctx_case(s, "cast", "host numeric");
-
-	tcase_add_loop_test(c, each_block_has_the_scale_of_its_amax, 0, TT_LEN(casts));
-	tcase_add_test(c, a_set_noop_word_leaves_codes_and_scales);
-	tcase_add_loop_test(c, a_block_of_32_has_the_byte_of_its_amax, 0, 2);
-	tcase_add_test(c, bytes_are_in_squares);
-	tcase_add_test(c, operands_are_multiplied_as_dequantized);
-	c = tt_ctx_case(s, "state", "host");
-	tcase_add_test(c, slots_have_no_device_words);
-	tcase_add_test(c, refuses_other_scalings_and_options);
-	tcase_add_test(c, operands_are_as_the_recipe_defines);
-	tcase_add_test(c, blocks_of_32_are_cast_by_producers_on_the_host);
-}
+TT_MAIN("quant/block", TT_ONE_PROCESS)

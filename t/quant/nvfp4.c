@@ -57,7 +57,9 @@ static struct te_tensor *normal(int64_t rows, int64_t cols)
 	return t;
 }
 
-START_TEST(a_tensor_has_half_a_byte_for_an_element)
+CTX_CASE(nvfp4, "host numeric");
+
+TEST(nvfp4, a_tensor_has_half_a_byte_for_an_element)
 {
 	struct te_tensor *t = tensor(e2m1, 32, 48, BOTH, TE_SCALING_1X16), *v;
 	const int64_t whole[2] = { 32, 48 }, other[2] = { 48, 32 };
@@ -83,10 +85,9 @@ START_TEST(a_tensor_has_half_a_byte_for_an_element)
 	fails(te_tensor_view(t, 0, 2, other, &v), -EINVAL, "viewed whole");
 	te_tensor_unref(t);
 }
-END_TEST
 
 /* an input of odd extents; flags of both kinds of rounding */
-START_TEST(casts_with_padding_and_back)
+TEST_EACH(nvfp4, casts_with_padding_and_back, 3)
 {
 	const enum te_scaling scaling = _i & 1 ? TE_SCALING_16X16 : TE_SCALING_1X16;
 	struct te_quant *q = quants();
@@ -113,10 +114,9 @@ START_TEST(casts_with_padding_and_back)
 	te_tensor_unref(y);
 	te_quant_unref(q);
 }
-END_TEST
 
 /* y = x w^T, dx = dy w, dw = dy^T x, as a linear layer computes them, against the inputs in FP64 */
-START_TEST(products_are_near_those_of_the_inputs)
+TEST_EACH(nvfp4, products_are_near_those_of_the_inputs, 3)
 {
 	enum { M = 48, N = 32, K = 64 };
 	static const struct {
@@ -170,9 +170,10 @@ START_TEST(products_are_near_those_of_the_inputs)
 	te_tensor_unref(d);
 	te_quant_unref(q);
 }
-END_TEST
 
-START_TEST(refuses_what_it_cannot_cast_or_multiply)
+CTX_CASE(refusals, "host");
+
+TEST(refusals, refuses_what_it_cannot_cast_or_multiply)
 {
 	struct te_tensor_opts o = TE_TENSOR_OPTS_INIT;
 	const int64_t odd[2] = { 16, 24 }, tall[2] = { 24, 16 };
@@ -220,9 +221,8 @@ START_TEST(refuses_what_it_cannot_cast_or_multiply)
 	te_tensor_unref(f);
 	te_quant_unref(q);
 }
-END_TEST
 
-START_TEST(operands_are_as_the_recipe_defines)
+TEST(refusals, operands_are_as_the_recipe_defines)
 {
 	struct te_recipe r = TE_RECIPE_INIT;
 
@@ -236,7 +236,6 @@ START_TEST(operands_are_as_the_recipe_defines)
 		ck_assert_int_eq(op.stochastic, role == TE__ROLE_GRADIENT);
 	}
 }
-END_TEST
 
 static int no_gemm(void *dev, int scaling)
 {
@@ -245,7 +244,7 @@ static int no_gemm(void *dev, int scaling)
 }
 
 /* a backend that has no such GEMM says so before a launch */
-START_TEST(gemms_are_refused_without_a_kernel)
+TEST_EACH(refusals, gemms_are_refused_without_a_kernel, 2)
 {
 	const struct te__backend_ops *ops = ctx->ops;
 	const enum te_scaling scaling = _i ? TE_SCALING_16X16 : TE_SCALING_1X16;
@@ -260,7 +259,6 @@ START_TEST(gemms_are_refused_without_a_kernel)
 	te_tensor_unref(x);
 	te_tensor_unref(y);
 }
-END_TEST
 
 static int create(void)
 {
@@ -280,22 +278,9 @@ static int create(void)
 	return r;
 }
 
-START_TEST(a_tensor_survives_faults)
+TEST(refusals, a_tensor_survives_faults)
 {
 	ck_assert_int_ge(tt_fault_each(create), 2);
 }
-END_TEST
 
-TT_SUITE("quant/nvfp4", TT_ONE_PROCESS)
-{
-	TCase *c = tt_ctx_case(s, "nvfp4", "host numeric");
-
-	tcase_add_test(c, a_tensor_has_half_a_byte_for_an_element);
-	tcase_add_loop_test(c, casts_with_padding_and_back, 0, 3);
-	tcase_add_loop_test(c, products_are_near_those_of_the_inputs, 0, 3);
-	c = tt_ctx_case(s, "refusals", "host");
-	tcase_add_test(c, refuses_what_it_cannot_cast_or_multiply);
-	tcase_add_test(c, operands_are_as_the_recipe_defines);
-	tcase_add_loop_test(c, gemms_are_refused_without_a_kernel, 0, 2);
-	tcase_add_test(c, a_tensor_survives_faults);
-}
+TT_MAIN("quant/nvfp4", TT_ONE_PROCESS)

@@ -95,7 +95,9 @@ static float scale_of(struct te_quant *q, int slot)
 
 static const char *const names[] = { "fp32", "bf16", "fp8-delayed", "fp8-current", "fp8-block" };
 
-START_TEST(names_every_recipe)
+CASE(recipe, "host numeric", .setup = open_host, .teardown = tt_teardown);
+
+TEST_EACH(recipe, names_every_recipe, TT_LEN(names))
 {
 	struct te_recipe r = TE_RECIPE_INIT;
 
@@ -111,9 +113,8 @@ START_TEST(names_every_recipe)
 	ck_assert_ptr_nonnull(strstr(te_error_detail(), "\"fp8\""));
 	ck_assert_int_eq(te_recipe_from_name(NULL, &r), -EINVAL);
 }
-END_TEST
 
-START_TEST(a_device_has_a_recipe)
+TEST(recipe, a_device_has_a_recipe)
 {
 	static const struct {
 		int cc, kernels;
@@ -146,9 +147,8 @@ START_TEST(a_device_has_a_recipe)
 	r.size = 0;
 	ck_assert_ptr_null(te_recipe_for_device(&d, &r));
 }
-END_TEST
 
-START_TEST(create_refuses_bad_recipes)
+TEST(recipe, create_refuses_bad_recipes)
 {
 	struct te_quant *q = NULL;
 	struct te_recipe r;
@@ -190,9 +190,8 @@ START_TEST(create_refuses_bad_recipes)
 	ck_assert_ptr_null(q);
 	ck_assert_ptr_null(te_quant_unref(NULL));
 }
-END_TEST
 
-START_TEST(create_takes_the_ends_of_each_range)
+TEST(recipe, create_takes_the_ends_of_each_range)
 {
 	static const struct { int history_len, margin; } ends[] = {
 		{ 1, -32 }, { 1, 32 }, { 65536, 0 },
@@ -207,9 +206,8 @@ START_TEST(create_takes_the_ends_of_each_range)
 		te_quant_unref(q);
 	}
 }
-END_TEST
 
-START_TEST(starts_at_one_with_no_history)
+TEST(recipe, starts_at_one_with_no_history)
 {
 	struct te_quant *q = quants(delayed(5, TE_AMAX_MAX, 0));
 	float scale, history[5];
@@ -232,7 +230,6 @@ START_TEST(starts_at_one_with_no_history)
 	ck_assert_int_eq(te_quant_nslots(q), 3); /* one reference is left */
 	te_quant_unref(q);
 }
-END_TEST
 
 static int create_and_destroy(void)
 {
@@ -251,11 +248,10 @@ static int create_and_destroy(void)
 	return ret;
 }
 
-START_TEST(create_survives_every_fault)
+TEST(recipe, create_survives_every_fault)
 {
 	ck_assert_int_ge(tt_fault_each(create_and_destroy), 3);
 }
-END_TEST
 
 /* ---- delayed: te_k.h, by a table (A1) ---- */
 
@@ -273,7 +269,9 @@ static const struct { float amax, scale; /* 0: fmt_max 2^-margin / amax */ int k
 	{ NAN, 0, 1 },
 };
 
-START_TEST(delayed_scale_by_the_table)
+CASE(delayed, "host numeric", .setup = open_host, .teardown = tt_teardown);
+
+TEST_EACH(delayed, delayed_scale_by_the_table, N_DELAYED)
 {
 	const int len = lengths[_i / 4], margin = margins[_i & 1];
 	const enum te_amax_algo algo = _i >> 1 & 1 ? TE_AMAX_MOST_RECENT : TE_AMAX_MAX;
@@ -303,9 +301,8 @@ START_TEST(delayed_scale_by_the_table)
 	}
 	free(h);
 }
-END_TEST
 
-START_TEST(delayed_window_slides)
+TEST_EACH(delayed, delayed_window_slides, N_DELAYED)
 {
 	const int len = lengths[_i / 4], margin = margins[_i & 1], steps = 2 * 31 + 3;
 	const enum te_amax_algo algo = _i >> 1 & 1 ? TE_AMAX_MOST_RECENT : TE_AMAX_MAX;
@@ -336,9 +333,8 @@ START_TEST(delayed_window_slides)
 	free(push);
 	te_quant_unref(q);
 }
-END_TEST
 
-START_TEST(zero_amax_does_not_rotate)
+TEST(delayed, zero_amax_does_not_rotate)
 {
 	struct te_quant *q = quants(delayed(4, TE_AMAX_MAX, 0));
 	const float h[4] = { 0.0f, 5.0f, 6.0f, 7.0f };
@@ -351,9 +347,8 @@ START_TEST(zero_amax_does_not_rotate)
 	ck_assert_float_eq(scale, 1.0f);
 	te_quant_unref(q);
 }
-END_TEST
 
-START_TEST(update_checks_its_range)
+TEST(delayed, update_checks_its_range)
 {
 	struct te_quant *q = quants(delayed(4, TE_AMAX_MAX, 0));
 	struct te_quant *c = quants(current(0.0f, 0));
@@ -372,7 +367,6 @@ START_TEST(update_checks_its_range)
 	te_quant_unref(q);
 	te_quant_unref(c);
 }
-END_TEST
 
 /* ---- casts ---- */
 
@@ -424,7 +418,9 @@ static float amax_of(const float *x)
 
 #define BOTH (TE_TENSOR_ROWWISE | TE_TENSOR_COLWISE)
 
-START_TEST(delayed_casts_with_the_scale_before)
+CASE(cast, "host numeric", .setup = open_host, .teardown = tt_teardown);
+
+TEST_EACH(cast, delayed_casts_with_the_scale_before, 2)
 {
 	const enum te_dtype dtype = _i ? TE_DTYPE_BF16 : TE_DTYPE_FP32;
 	struct te_quant *q = quants(delayed(3, TE_AMAX_MAX, 0));
@@ -469,7 +465,6 @@ START_TEST(delayed_casts_with_the_scale_before)
 	te_tensor_unref(y);
 	te_quant_unref(q);
 }
-END_TEST
 
 static const struct {
 	float epsilon;
@@ -493,7 +488,7 @@ static const struct {
 	{ 0.5f, 0, INFINITY, 0.0f, 1.0f },
 };
 
-START_TEST(current_scale_by_the_table)
+TEST_EACH(cast, current_scale_by_the_table, TT_LEN(currents))
 {
 	struct te_quant *q = quants(current(currents[_i].epsilon, currents[_i].flags));
 	struct te_tensor *x, *y = tensor(TE_DTYPE_E4M3, ROWS, COLS, BOTH, NULL);
@@ -519,9 +514,8 @@ START_TEST(current_scale_by_the_table)
 	te_tensor_unref(y);
 	te_quant_unref(q);
 }
-END_TEST
 
-START_TEST(saturates_at_max_finite)
+TEST(cast, saturates_at_max_finite)
 {
 	static const struct { float x; uint8_t e4m3, e5m2; } edge[] = {
 		{ 448.0f, 0x7e, 0x5f }, { 1e9f, 0x7e, 0x7b }, { INFINITY, 0x7e, 0x7b },
@@ -546,9 +540,8 @@ START_TEST(saturates_at_max_finite)
 		}
 	te_quant_unref(q);
 }
-END_TEST
 
-START_TEST(noop_leaves_everything)
+TEST_EACH(cast, noop_leaves_everything, 2)
 {
 	struct te_quant *q = quants(_i ? current(0.0f, 0) : delayed(2, TE_AMAX_MAX, 0));
 	struct te_tensor *y = tensor(TE_DTYPE_E4M3, ROWS, COLS, BOTH, NULL), *x;
@@ -584,9 +577,8 @@ START_TEST(noop_leaves_everything)
 	te_tensor_unref(y);
 	te_quant_unref(q);
 }
-END_TEST
 
-START_TEST(writes_the_copies_that_are_there)
+TEST(cast, writes_the_copies_that_are_there)
 {
 	struct te_quant *q = quants(current(0.0f, 0));
 	struct te_tensor *row = tensor(TE_DTYPE_E4M3, ROWS, COLS, TE_TENSOR_ROWWISE, NULL);
@@ -607,9 +599,8 @@ START_TEST(writes_the_copies_that_are_there)
 	te_tensor_unref(x);
 	te_quant_unref(q);
 }
-END_TEST
 
-START_TEST(quantize_refuses_what_does_not_fit)
+TEST(cast, quantize_refuses_what_does_not_fit)
 {
 	struct te_quant *q = quants(current(0.0f, 0)), *elsewhere;
 	struct te_tensor *x = tensor(TE_DTYPE_FP32, 2, 3, 0, NULL);
@@ -647,9 +638,8 @@ START_TEST(quantize_refuses_what_does_not_fit)
 	te_tensor_unref(wide);
 	te_quant_unref(q);
 }
-END_TEST
 
-START_TEST(replays_to_the_same_bits)
+TEST(cast, replays_to_the_same_bits)
 {
 	struct te_quant *q[2] = { quants(delayed(3, TE_AMAX_MAX, 0)),
 				  quants(delayed(3, TE_AMAX_MAX, 0)) };
@@ -688,7 +678,6 @@ START_TEST(replays_to_the_same_bits)
 	te_quant_unref(q[0]);
 	te_quant_unref(q[1]);
 }
-END_TEST
 
 /* ---- saved state ---- */
 
@@ -744,7 +733,9 @@ static void check_same_state(struct te_quant *a, struct te_quant *b, int history
 	}
 }
 
-START_TEST(state_survives_a_round_trip)
+CASE(save, "host numeric", .setup = open_host, .teardown = tt_teardown);
+
+TEST_EACH(save, state_survives_a_round_trip, 2)
 {
 	const struct te_recipe r = _i ? current(0.25f, TE_RECIPE_POW2) :
 					delayed(WINDOW, TE_AMAX_MOST_RECENT, -3);
@@ -778,9 +769,8 @@ START_TEST(state_survives_a_round_trip)
 	te_quant_unref(a);
 	te_quant_unref(b);
 }
-END_TEST
 
-START_TEST(load_refuses_damage_and_changes_nothing)
+TEST(save, load_refuses_damage_and_changes_nothing)
 {
 	const struct te_recipe r = delayed(WINDOW, TE_AMAX_MAX, 0);
 	struct te_quant *a = quants(r), *b = quants(r), *was = quants(r);
@@ -828,9 +818,8 @@ START_TEST(load_refuses_damage_and_changes_nothing)
 	te_quant_unref(b);
 	te_quant_unref(was);
 }
-END_TEST
 
-START_TEST(load_refuses_another_recipe)
+TEST(save, load_refuses_another_recipe)
 {
 	struct te_quant *a = quants(delayed(WINDOW, TE_AMAX_MAX, 0)), *b;
 	const struct te_recipe others[] = {
@@ -858,41 +847,5 @@ START_TEST(load_refuses_another_recipe)
 	free(blob);
 	te_quant_unref(a);
 }
-END_TEST
 
-static TCase *with_host(Suite *s, const char *name)
-{
-	TCase *c = tt_case(s, name, "host numeric");
-
-	tcase_add_checked_fixture(c, open_host, tt_teardown);
-	return c;
-}
-
-TT_SUITE("quant/quant", TT_ONE_PROCESS)
-{
-	TCase *c = with_host(s, "recipe");
-
-	tcase_add_loop_test(c, names_every_recipe, 0, TT_LEN(names));
-	tcase_add_test(c, a_device_has_a_recipe);
-	tcase_add_test(c, create_refuses_bad_recipes);
-	tcase_add_test(c, create_takes_the_ends_of_each_range);
-	tcase_add_test(c, starts_at_one_with_no_history);
-	tcase_add_test(c, create_survives_every_fault);
-	c = with_host(s, "delayed");
-	tcase_add_loop_test(c, delayed_scale_by_the_table, 0, N_DELAYED);
-	tcase_add_loop_test(c, delayed_window_slides, 0, N_DELAYED);
-	tcase_add_test(c, zero_amax_does_not_rotate);
-	tcase_add_test(c, update_checks_its_range);
-	c = with_host(s, "cast");
-	tcase_add_loop_test(c, delayed_casts_with_the_scale_before, 0, 2);
-	tcase_add_loop_test(c, current_scale_by_the_table, 0, TT_LEN(currents));
-	tcase_add_test(c, saturates_at_max_finite);
-	tcase_add_loop_test(c, noop_leaves_everything, 0, 2);
-	tcase_add_test(c, writes_the_copies_that_are_there);
-	tcase_add_test(c, quantize_refuses_what_does_not_fit);
-	tcase_add_test(c, replays_to_the_same_bits);
-	c = with_host(s, "save");
-	tcase_add_loop_test(c, state_survives_a_round_trip, 0, 2);
-	tcase_add_test(c, load_refuses_damage_and_changes_nothing);
-	tcase_add_test(c, load_refuses_another_recipe);
-}
+TT_MAIN("quant/quant", TT_ONE_PROCESS)

@@ -60,7 +60,9 @@ const struct te__recipe_ops te__recipe_toy = {
 static const struct model_shape gpt = { 40, 32, 2, 16, 4, 4, 2, 0.0f, 0 };
 static const struct model_shape llama = { 40, 32, 2, 16, 4, 2, 2, 0.0f, 1 };
 
-START_TEST(a_row_is_all_that_a_recipe_needs)
+CTX_CASE(table, "host");
+
+TEST_EACH(table, a_row_is_all_that_a_recipe_needs, 2)
 {
 	static const char *const names[2] = { "toy", "fp8-delayed" };
 	const struct model_shape *m = _i ? &llama : &gpt;
@@ -110,9 +112,8 @@ START_TEST(a_row_is_all_that_a_recipe_needs)
 	free(blob);
 	tt_drop_both(p, seq);
 }
-END_TEST
 
-START_TEST(rows_are_whole)
+TEST(table, rows_are_whole)
 {
 	for (size_t i = 0; i < NROWS; i++) {
 		const struct te__recipe_ops *row = rows[i];
@@ -143,9 +144,8 @@ START_TEST(rows_are_whole)
 		ck_assert_str_eq(te_recipe_name(&r), row->name);
 	}
 }
-END_TEST
 
-START_TEST(names_are_those_of_the_header)
+TEST(table, names_are_those_of_the_header)
 {
 	char text[256] = "";
 	size_t n = 0;
@@ -156,9 +156,8 @@ START_TEST(names_are_those_of_the_header)
 					      rows[i]->name);
 	ck_assert_str_eq(text, TE_RECIPE_NAMES);
 }
-END_TEST
 
-START_TEST(unknown_names_are_refused)
+TEST(table, unknown_names_are_refused)
 {
 	struct te_recipe r = TE_RECIPE_INIT;
 
@@ -169,14 +168,5 @@ START_TEST(unknown_names_are_refused)
 	fails(te_recipe_from_name("bf16", &r), -EINVAL, "TE_RECIPE_INIT");
 	fails(te_recipe_from_name("bf16", NULL), -EINVAL, "no struct te_recipe");
 }
-END_TEST
 
-TT_SUITE("quant/recipe", TT_ONE_PROCESS)
-{
-	TCase *c = tt_ctx_case(s, "table", "host");
-
-	tcase_add_loop_test(c, a_row_is_all_that_a_recipe_needs, 0, 2);
-	tcase_add_test(c, rows_are_whole);
-	tcase_add_test(c, names_are_those_of_the_header);
-	tcase_add_test(c, unknown_names_are_refused);
-}
+TT_MAIN("quant/recipe", TT_ONE_PROCESS)

@@ -25,7 +25,9 @@ static void check_total(uint64_t option, uint64_t want)
 	te_ctx_unref(c);
 }
 
-START_TEST(the_lower_limit_holds)
+CASE(environment, "host fast");
+
+TEST(environment, the_lower_limit_holds)
 {
 	struct te_device_info d = TE_DEVICE_INFO_INIT;
 
@@ -38,9 +40,8 @@ START_TEST(the_lower_limit_holds)
 	ck_assert_uint_gt(d.mem_total_nbytes, 16 << 20);
 	check_total(d.mem_total_nbytes + 1, 3 << 20);
 }
-END_TEST
 
-START_TEST(a_limit_above_the_memory_is_none)
+TEST(environment, a_limit_above_the_memory_is_none)
 {
 	struct te_device_info d = TE_DEVICE_INFO_INIT;
 
@@ -48,9 +49,10 @@ START_TEST(a_limit_above_the_memory_is_none)
 	check_total(0, d.mem_total_nbytes);
 	check_total(UINT64_MAX, d.mem_total_nbytes);
 }
-END_TEST
 
-START_TEST(the_host_has_no_cucontext)
+CASE(options, "host fast");
+
+TEST(options, the_host_has_no_cucontext)
 {
 	struct te_ctx_opts o = TE_CTX_OPTS_INIT;
 	struct te_ctx *c = NULL;
@@ -60,10 +62,9 @@ START_TEST(the_host_has_no_cucontext)
 	fails(te_ctx_create(&o, &c), -EOPNOTSUPP, "no CUcontext");
 	ck_assert_ptr_null(c);
 }
-END_TEST
 
 /* a program that was compiled before there were limits and allocators */
-START_TEST(options_of_an_older_header_are_accepted)
+TEST(options, options_of_an_older_header_are_accepted)
 {
 	struct te_ctx_opts o = TE_CTX_OPTS_INIT;
 	struct te_ctx *c;
@@ -75,7 +76,6 @@ START_TEST(options_of_an_older_header_are_accepted)
 	DO(te_ctx_create(&o, &c));
 	te_ctx_unref(c);
 }
-END_TEST
 
 static void *no_native(void)
 {
@@ -84,13 +84,5 @@ static void *no_native(void)
 
 TT_SUITE("tensor/caller", TT_NEED_NOTHING)
 {
-	TCase *c = tt_case(s, "environment", "host fast");
-
-	caller_cases(s, "host");
 	caller_native = no_native;
-	tcase_add_test(c, the_lower_limit_holds);
-	tcase_add_test(c, a_limit_above_the_memory_is_none);
-	c = tt_case(s, "options", "host fast");
-	tcase_add_test(c, the_host_has_no_cucontext);
-	tcase_add_test(c, options_of_an_older_header_are_accepted);
 }

@@ -159,7 +159,9 @@ static const struct trained *by_default(void)
 
 /* ---- a limit ---- */
 
-START_TEST(the_limit_holds_to_the_byte)
+CASE(limit, "fast", .setup = setup);
+
+TEST(limit, the_limit_holds_to_the_byte)
 {
 	const size_t limit = (1 << 20) + 3;
 	struct te_ctx *c;
@@ -189,10 +191,9 @@ START_TEST(the_limit_holds_to_the_byte)
 	ck_assert_uint_eq(mem(c).device_free_nbytes, limit);
 	te_ctx_unref(c);
 }
-END_TEST
 
 /* pinned memory is no device memory */
-START_TEST(pinned_memory_has_no_limit)
+TEST(limit, pinned_memory_has_no_limit)
 {
 	struct te_ctx *c;
 	void *p;
@@ -203,9 +204,8 @@ START_TEST(pinned_memory_has_no_limit)
 	DO(te_pinned_free(c, p));
 	te_ctx_unref(c);
 }
-END_TEST
 
-START_TEST(training_fits_exactly)
+TEST(limit, training_fits_exactly)
 {
 	const struct trained *want = by_default();
 	struct trained got;
@@ -225,7 +225,6 @@ START_TEST(training_fits_exactly)
 	ck_assert_uint_eq(mem(c).used_nbytes, 0);
 	te_ctx_unref(c);
 }
-END_TEST
 
 /* ---- allocators: memory of another context, which is not used again ---- */
 
@@ -354,7 +353,9 @@ static void check_balanced(void)
 	ck_assert_uint_eq(bank.wrong, 0);
 }
 
-START_TEST(trains_in_memory_of_the_program)
+CASE(allocators, "fast", .setup = setup_bank, .teardown = teardown_bank);
+
+TEST(allocators, trains_in_memory_of_the_program)
 {
 	const struct trained *want = by_default();
 	struct te_mem_info m;
@@ -379,7 +380,6 @@ START_TEST(trains_in_memory_of_the_program)
 	te_ctx_unref(c);
 	check_balanced();
 }
-END_TEST
 
 /* y = x */
 static int copy_forward(void *self, const struct te_graph_call *call)
@@ -387,7 +387,7 @@ static int copy_forward(void *self, const struct te_graph_call *call)
 	return te_copy(call->stream, te_tensor_data(call->out[0]), te_tensor_data(call->in[0]), 16);
 }
 
-START_TEST(graphs_use_memory_of_the_program)
+TEST(allocators, graphs_use_memory_of_the_program)
 {
 	const struct te_arg x = { "x", { TE_DTYPE_FP32, 1, { 4 } }, 0 };
 	const struct te_arg y = { "y", { TE_DTYPE_FP32, 1, { 4 } }, 0 };
@@ -414,10 +414,9 @@ START_TEST(graphs_use_memory_of_the_program)
 	te_ctx_unref(c);
 	check_balanced();
 }
-END_TEST
 
 /* whichever call fails: an error with its size, and all other memory is freed */
-START_TEST(each_allocation_of_the_program_may_fail)
+TEST(allocators, each_allocation_of_the_program_may_fail)
 {
 	const struct trained *want = by_default();
 	int n, reached = 1;
@@ -453,7 +452,6 @@ START_TEST(each_allocation_of_the_program_may_fail)
 	}
 	ck_assert_int_ge(n, 8);
 }
-END_TEST
 
 /* a context with 100 bytes of device memory and, if pinned is 1, of pinned memory */
 static struct te_ctx *with_memory(int pinned)
@@ -469,7 +467,7 @@ static struct te_ctx *with_memory(int pinned)
 	return c;
 }
 
-START_TEST(what_was_forgotten_is_freed_with_the_context)
+TEST(allocators, what_was_forgotten_is_freed_with_the_context)
 {
 	struct te_ctx *c = with_memory(1);
 
@@ -477,10 +475,9 @@ START_TEST(what_was_forgotten_is_freed_with_the_context)
 	te_ctx_unref(c);
 	check_balanced();
 }
-END_TEST
 
 /* the memory is the parent's */
-START_TEST(a_child_frees_nothing)
+TEST_IF(allocators, a_child_frees_nothing, ON_HOST)
 {
 	struct te_ctx *c = with_memory(0);
 	pid_t pid = fork();
@@ -495,9 +492,8 @@ START_TEST(a_child_frees_nothing)
 	te_ctx_unref(c);
 	check_balanced();
 }
-END_TEST
 
-START_TEST(memory_that_is_not_aligned_is_refused)
+TEST(allocators, memory_that_is_not_aligned_is_refused)
 {
 	struct te_ctx *c;
 	void *p = &p;
@@ -510,9 +506,8 @@ START_TEST(memory_that_is_not_aligned_is_refused)
 	ck_assert_uint_eq(mem(c).measured_nbytes, 0);
 	te_ctx_unref(c);
 }
-END_TEST
 
-START_TEST(functions_come_in_pairs)
+TEST(allocators, functions_come_in_pairs)
 {
 	struct te_ctx *c = (void *)&opts;
 
@@ -536,9 +531,8 @@ START_TEST(functions_come_in_pairs)
 	te_ctx_unref(c);
 	check_balanced();
 }
-END_TEST
 
-START_TEST(the_limit_holds_for_the_program_too)
+TEST(allocators, the_limit_holds_for_the_program_too)
 {
 	struct te_ctx *c;
 	void *p, *q;
@@ -558,10 +552,9 @@ START_TEST(the_limit_holds_for_the_program_too)
 	te_ctx_unref(c);
 	check_balanced();
 }
-END_TEST
 
 /* on host the function has no stream to order the free by */
-START_TEST(memory_is_freed_in_stream_order)
+TEST(allocators, memory_is_freed_in_stream_order)
 {
 	struct te_ctx *c;
 	void *p;
@@ -579,11 +572,12 @@ START_TEST(memory_is_freed_in_stream_order)
 	check_balanced();
 	te_ctx_unref(c);
 }
-END_TEST
 
 /* ---- streams ---- */
 
-START_TEST(trains_on_a_stream_of_the_program)
+CASE(streams, "fast", .setup = setup_bank, .teardown = teardown_bank);
+
+TEST(streams, trains_on_a_stream_of_the_program)
 {
 	const struct trained *want = by_default();
 	void *native = caller_native();
@@ -609,9 +603,8 @@ START_TEST(trains_on_a_stream_of_the_program)
 	te_stream_unref(s);
 	check_balanced();
 }
-END_TEST
 
-START_TEST(captures_on_a_stream_of_the_program)
+TEST(streams, captures_on_a_stream_of_the_program)
 {
 	struct te_recording *rec;
 	uint32_t *p, got[4];
@@ -641,9 +634,8 @@ START_TEST(captures_on_a_stream_of_the_program)
 	DO(te_mem_free(te_ctx_stream(c), p));
 	te_ctx_unref(c);
 }
-END_TEST
 
-START_TEST(other_streams_are_refused)
+TEST(streams, other_streams_are_refused)
 {
 	struct te_stream *s = (void *)&opts;
 	struct te_ctx *c;
@@ -660,7 +652,6 @@ START_TEST(other_streams_are_refused)
 	ck_assert_ptr_eq(s, (void *)&opts);
 	te_ctx_unref(c);
 }
-END_TEST
 
 static struct te_ctx *wrap_ctx;
 
@@ -674,41 +665,10 @@ static int wrap(void)
 	return r;
 }
 
-START_TEST(wrapping_may_fail_at_any_call)
+TEST(streams, wrapping_may_fail_at_any_call)
 {
 	(void)caller_native(); /* driver calls of the test itself */
 	DO(te_ctx_create(&opts, &wrap_ctx));
 	ck_assert_int_ge(tt_fault_each(wrap), 3);
 	te_ctx_unref(wrap_ctx);
-}
-END_TEST
-
-void caller_cases(Suite *s, const char *on)
-{
-	TCase *c;
-
-	backend = on;
-	c = tt_case(s, "limit", "fast");
-	tcase_add_checked_fixture(c, setup, NULL);
-	tcase_add_test(c, the_limit_holds_to_the_byte);
-	tcase_add_test(c, pinned_memory_has_no_limit);
-	tcase_add_test(c, training_fits_exactly);
-	c = tt_case(s, "allocators", "fast");
-	tcase_add_checked_fixture(c, setup_bank, teardown_bank);
-	tcase_add_test(c, trains_in_memory_of_the_program);
-	tcase_add_test(c, graphs_use_memory_of_the_program);
-	tcase_add_test(c, each_allocation_of_the_program_may_fail);
-	tcase_add_test(c, what_was_forgotten_is_freed_with_the_context);
-	if (!strcmp(on, "host")) /* a driver does not survive a fork */
-		tcase_add_test(c, a_child_frees_nothing);
-	tcase_add_test(c, memory_that_is_not_aligned_is_refused);
-	tcase_add_test(c, functions_come_in_pairs);
-	tcase_add_test(c, the_limit_holds_for_the_program_too);
-	tcase_add_test(c, memory_is_freed_in_stream_order);
-	c = tt_case(s, "streams", "fast");
-	tcase_add_checked_fixture(c, setup_bank, teardown_bank);
-	tcase_add_test(c, trains_on_a_stream_of_the_program);
-	tcase_add_test(c, captures_on_a_stream_of_the_program);
-	tcase_add_test(c, other_streams_are_refused);
-	tcase_add_test(c, wrapping_may_fail_at_any_call);
 }

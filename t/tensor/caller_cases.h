@@ -7,6 +7,4 @@
 /* a CUstream of the program, always the same; NULL on host */
 extern void *(*caller_native)(void);
 
-void caller_cases(Suite *s, const char *on);
-
 #endif

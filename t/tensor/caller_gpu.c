@@ -116,7 +116,9 @@ static void *which(int i)
 	return i == 0 ? NULL : i == 1 ? (void *)1 : native();
 }
 
-START_TEST(work_is_ordered_with_the_programs)
+CTX_CASE(driver, "gpu");
+
+TEST_EACH(driver, work_is_ordered_with_the_programs, 3)
 {
 	uint32_t *p = words(), *q = words();
 	void *s = which(_i);
@@ -142,9 +144,8 @@ START_TEST(work_is_ordered_with_the_programs)
 	DO(te_mem_free(st, p));
 	DO(te_mem_free(st, q));
 }
-END_TEST
 
-START_TEST(the_legacy_stream_cannot_be_captured)
+TEST_EACH(driver, the_legacy_stream_cannot_be_captured, 2)
 {
 	struct te_stream *w;
 
@@ -153,10 +154,9 @@ START_TEST(the_legacy_stream_cannot_be_captured)
 	DO(te_stream_sync(w));
 	te_stream_unref(w);
 }
-END_TEST
 
 /* cuStreamBeginCapture by the program: work of the library becomes nodes of its graph */
-START_TEST(the_program_captures)
+TEST(driver, the_program_captures)
 {
 	uint32_t *p = words(), *q = words();
 	void *s = native(), *graph, *exec, *m;
@@ -199,7 +199,6 @@ START_TEST(the_program_captures)
 	DO(te_mem_free(st, p));
 	DO(te_mem_free(st, q));
 }
-END_TEST
 
 /* ---- contexts ---- */
 
@@ -234,8 +233,10 @@ static void use(struct te_ctx *c, void *cu)
 	DO(te__cu.cuCtxPopCurrent(&cu));
 }
 
+CASE(contexts, "gpu");
+
 /* _i: the primary one, or another; nothing is current before, or the primary one is */
-START_TEST(uses_a_cucontext_of_the_program)
+TEST_EACH(contexts, uses_a_cucontext_of_the_program, 4)
 {
 	void *cu, *before;
 	struct te_stream *w;
@@ -268,20 +269,11 @@ START_TEST(uses_a_cucontext_of_the_program)
 	if (_i & 1)
 		DO(destroy_ctx(cu));
 }
-END_TEST
 
 TT_SUITE("tensor/caller_gpu", TT_NEED_GPU)
 {
-	TCase *c;
-
 	/* timed candidates may differ from run to run, and so may the bits */
 	setenv("TE_GEMM_TUNE", "1", 1);
 	caller_native = native;
-	caller_cases(s, "cuda");
-	c = tt_ctx_case(s, "driver", "gpu");
-	tcase_add_loop_test(c, work_is_ordered_with_the_programs, 0, 3);
-	tcase_add_loop_test(c, the_legacy_stream_cannot_be_captured, 0, 2);
-	tcase_add_test(c, the_program_captures);
-	c = tt_case(s, "contexts", "gpu");
-	tcase_add_loop_test(c, uses_a_cucontext_of_the_program, 0, 4);
+	backend = "cuda";
 }

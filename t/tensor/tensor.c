@@ -68,7 +68,9 @@ static void fetch(void *host, const void *d, size_t n)
 
 /* ---- creating ---- */
 
-START_TEST(has_the_shape_it_was_given)
+CTX_CASE(create, "host fast");
+
+TEST_EACH(create, has_the_shape_it_was_given, TE_DTYPE_E2M1)
 {
 	const enum te_dtype dtype = (enum te_dtype)_i;
 	int64_t shape[TE_MAX_DIMS];
@@ -108,11 +110,10 @@ START_TEST(has_the_shape_it_was_given)
 		free(out);
 	}
 }
-END_TEST
 
 static const uint32_t aligns[] = { 0, 1, 2, 64, 256, 512, 4096, 65536, 1u << 20 };
 
-START_TEST(is_aligned_as_asked)
+TEST_EACH(create, is_aligned_as_asked, TT_LEN(aligns))
 {
 	const uint32_t align = aligns[_i], want = align < 256 ? 256 : align;
 	const int64_t shape[2] = { 33, 7 };
@@ -133,7 +134,6 @@ START_TEST(is_aligned_as_asked)
 	for (int i = 0; i < 3; i++)
 		te_tensor_unref(t[i]);
 }
-END_TEST
 
 static const struct {
 	enum te_dtype dtype;
@@ -149,7 +149,7 @@ static const struct {
 	{ TE_DTYPE_E5M2, TE_TENSOR_ROWWISE | TE_TENSOR_COLWISE },
 };
 
-START_TEST(fp8_has_the_copies_it_was_given)
+TEST_EACH(create, fp8_has_the_copies_it_was_given, TT_LEN(copies))
 {
 	const uint32_t flags = copies[_i].flags;
 	const int row = flags != TE_TENSOR_COLWISE, col = (flags & TE_TENSOR_COLWISE) != 0;
@@ -183,7 +183,6 @@ START_TEST(fp8_has_the_copies_it_was_given)
 	te_tensor_unref(t);
 	free(buf);
 }
-END_TEST
 
 /* ---- block scaling ---- */
 
@@ -204,7 +203,9 @@ static const struct {
 	{ TE_SCALING_128X128, 3072, 640, 192, 3071, 639, 188 },
 };
 
-START_TEST(scales_have_a_layout)
+CTX_CASE(block_scaling, "host fast", .name = "block scaling");
+
+TEST_EACH(block_scaling, scales_have_a_layout, TT_LEN(layouts))
 {
 	const enum te_scaling s = layouts[_i].scaling;
 	const int64_t rows = layouts[_i].rows, cols = layouts[_i].cols, n = layouts[_i].nfloats;
@@ -230,9 +231,8 @@ START_TEST(scales_have_a_layout)
 	ck_assert_int_eq(te_scaling_index(s, rows, cols, -1, 0), -1);
 	ck_assert_int_eq(te_scaling_index(s, rows, cols, 0, -1), -1);
 }
-END_TEST
 
-START_TEST(too_many_scales_have_no_layout)
+TEST(block_scaling, too_many_scales_have_no_layout)
 {
 	const int64_t most = INT64_MAX;
 
@@ -251,10 +251,9 @@ START_TEST(too_many_scales_have_no_layout)
 	}
 	ck_assert_int_eq(te_scaling_nfloats(TE_SCALING_TENSOR, most, most), 1);
 }
-END_TEST
 
 /* each copy has its scales, all 1, and no array overlaps another */
-START_TEST(copies_of_blocks_have_scales)
+TEST_EACH(block_scaling, copies_of_blocks_have_scales, 6)
 {
 	const enum te_scaling scaling = _i % 2 ? TE_SCALING_1X128 : TE_SCALING_128X128;
 	const uint32_t flags = (uint32_t)_i / 2 + 1;
@@ -312,9 +311,8 @@ START_TEST(copies_of_blocks_have_scales)
 	free(buf);
 	free(s);
 }
-END_TEST
 
-START_TEST(wrapped_blocks_have_scales)
+TEST(block_scaling, wrapped_blocks_have_scales)
 {
 	const int64_t shape[2] = { 150, 261 };
 	char mem[64] = { 0 };
@@ -347,10 +345,9 @@ START_TEST(wrapped_blocks_have_scales)
 	ck_assert_ptr_eq(te_tensor_col_scale_inv(t), row);
 	te_tensor_unref(t);
 }
-END_TEST
 
 /* rows are all extents but the last: the column copy of [a, b, c] is [c, a * b] */
-START_TEST(the_column_copy_is_the_transpose)
+TEST_EACH(create, the_column_copy_is_the_transpose, 5, .from = 3)
 {
 	const enum te_dtype dtype = copies[_i].dtype;
 	struct te_recipe recipe = tt_recipe("fp8-current");
@@ -389,9 +386,8 @@ START_TEST(the_column_copy_is_the_transpose)
 	free(row);
 	free(col);
 }
-END_TEST
 
-START_TEST(invalid_shapes_are_refused)
+TEST(create, invalid_shapes_are_refused)
 {
 	int64_t shape[TE_MAX_DIMS + 1];
 	struct te_tensor *t = (void *)shape;
@@ -424,9 +420,8 @@ START_TEST(invalid_shapes_are_refused)
 	}
 	ck_assert_ptr_eq(t, shape);
 }
-END_TEST
 
-START_TEST(invalid_options_are_refused)
+TEST(create, invalid_options_are_refused)
 {
 	struct te_tensor_opts o = TE_TENSOR_OPTS_INIT;
 	const int64_t shape[2] = { 2, 2 };
@@ -460,9 +455,8 @@ START_TEST(invalid_options_are_refused)
 		"te_tensor_create: struct te_tensor_opts says that it has 0 bytes: initialise it "
 		"by TE_TENSOR_OPTS_INIT");
 }
-END_TEST
 
-START_TEST(sizes_that_overflow_are_refused)
+TEST(create, sizes_that_overflow_are_refused)
 {
 	const int64_t big = INT64_C(1) << 32, elems[3] = { big, big, 1 }, bytes = INT64_C(1) << 61;
 	const int64_t most = INT64_MAX, tall[2] = { most / 64, 1 }, fits = (INT64_C(1) << 61) - 1;
@@ -494,9 +488,8 @@ START_TEST(sizes_that_overflow_are_refused)
 	}
 	ck_assert_ptr_eq(t, &o);
 }
-END_TEST
 
-START_TEST(too_large_sizes_are_refused_without_leaks)
+TEST(create, too_large_sizes_are_refused_without_leaks)
 {
 	const int64_t shape[2] = { LIMIT / 1024 + 1, 1024 }, half[2] = { LIMIT / 2048, 1024 };
 	int64_t live = te__alloc_live();
@@ -519,11 +512,12 @@ START_TEST(too_large_sizes_are_refused_without_leaks)
 	DO(te_tensor_create(ctx, TE_DTYPE_UINT8, 2, half, NULL, &t));
 	te_tensor_unref(t);
 }
-END_TEST
 
 /* ---- references ---- */
 
-START_TEST(references_are_counted)
+CTX_CASE(references, "host fast");
+
+TEST(references, references_are_counted)
 {
 	struct te_tensor *t = vector(TE_DTYPE_FP32, 5);
 
@@ -536,9 +530,8 @@ START_TEST(references_are_counted)
 	ck_assert_ptr_null(te_tensor_ref(NULL));
 	ck_assert_ptr_null(te_tensor_unref(NULL));
 }
-END_TEST
 
-START_TEST(a_tensor_keeps_its_context)
+TEST(references, a_tensor_keeps_its_context)
 {
 	int64_t live = te__alloc_live(), n = 3;
 	struct te_tensor *t;
@@ -554,10 +547,9 @@ START_TEST(a_tensor_keeps_its_context)
 	te_tensor_unref(t);
 	ck_assert_int_eq(te__alloc_live(), live);
 }
-END_TEST
 
 /* freeing is not captured: it is deferred to the end of the capture */
-START_TEST(a_tensor_may_be_released_while_its_stream_captures)
+TEST(references, a_tensor_may_be_released_while_its_stream_captures)
 {
 	struct te_tensor *t = vector(TE_DTYPE_FP32, 1000);
 	struct te_recording *rec;
@@ -568,11 +560,12 @@ START_TEST(a_tensor_may_be_released_while_its_stream_captures)
 	te_recording_unref(rec);
 	ck_assert_uint_eq(used(), 0);
 }
-END_TEST
 
 /* ---- views ---- */
 
-START_TEST(a_view_is_a_part_of_its_base)
+CTX_CASE(views, "host fast");
+
+TEST_EACH(views, a_view_is_a_part_of_its_base, TE_DTYPE_E2M1)
 {
 	const enum te_dtype dtype = (enum te_dtype)_i;
 	const size_t w = te_dtype_nbytes(dtype);
@@ -619,9 +612,8 @@ START_TEST(a_view_is_a_part_of_its_base)
 		free(part);
 	}
 }
-END_TEST
 
-START_TEST(a_view_of_a_view_has_the_outermost_base)
+TEST(views, a_view_of_a_view_has_the_outermost_base)
 {
 	struct te_tensor *t = vector(TE_DTYPE_INT32, 100), *v, *w;
 	const int64_t m = 50, n = 7;
@@ -646,9 +638,8 @@ START_TEST(a_view_of_a_view_has_the_outermost_base)
 	te_tensor_unref(w);
 	ck_assert_uint_eq(used(), 0);
 }
-END_TEST
 
-START_TEST(a_view_beyond_its_base_is_refused)
+TEST(views, a_view_beyond_its_base_is_refused)
 {
 	struct te_tensor *t = vector(TE_DTYPE_BF16, 60), *v = NULL;
 	const int64_t shape[2] = { 6, 10 }, one = 1, most = INT64_MAX, none[2] = { 3, 0 };
@@ -681,10 +672,9 @@ START_TEST(a_view_beyond_its_base_is_refused)
 	te_tensor_unref(v);
 	te_tensor_unref(t);
 }
-END_TEST
 
 /* some of the rows are not contiguous in the column copy */
-START_TEST(a_tensor_with_a_column_copy_is_viewed_whole)
+TEST_EACH(views, a_tensor_with_a_column_copy_is_viewed_whole, 2)
 {
 	const uint32_t flags = _i ? TE_TENSOR_COLWISE : TE_TENSOR_ROWWISE | TE_TENSOR_COLWISE;
 	const int64_t shape[2] = { 6, 10 }, same[3] = { 2, 3, 10 }, cols[2] = { 10, 6 };
@@ -705,11 +695,12 @@ START_TEST(a_tensor_with_a_column_copy_is_viewed_whole)
 	te_tensor_unref(t);
 	te_tensor_unref(v);
 }
-END_TEST
 
 /* ---- memory of the caller ---- */
 
-START_TEST(a_wrapped_tensor_owns_nothing)
+CTX_CASE(wrap, "host fast");
+
+TEST(wrap, a_wrapped_tensor_owns_nothing)
 {
 	const int64_t shape[2] = { 3, 4 };
 	uint64_t mine;
@@ -745,9 +736,8 @@ START_TEST(a_wrapped_tensor_owns_nothing)
 	DO(te_mem_free(st, d));
 	DO(te_mem_free(st, inv));
 }
-END_TEST
 
-START_TEST(what_cannot_be_wrapped_is_refused)
+TEST(wrap, what_cannot_be_wrapped_is_refused)
 {
 	const int64_t shape[2] = { 3, 4 }, bad[2] = { 3, -4 };
 	struct te_tensor *t = (void *)(uintptr_t)shape;
@@ -775,11 +765,12 @@ START_TEST(what_cannot_be_wrapped_is_refused)
 		"te_tensor_wrap: ret_t is NULL");
 	ck_assert_ptr_eq(t, shape);
 }
-END_TEST
 
 /* ---- transfers and casts ---- */
 
-START_TEST(transfers_are_of_the_whole_tensor)
+CTX_CASE(values, "host fast");
+
+TEST(values, transfers_are_of_the_whole_tensor)
 {
 	struct te_tensor *t = vector(TE_DTYPE_FP16, 9);
 	unsigned char x[20] = { 0 };
@@ -794,12 +785,11 @@ START_TEST(transfers_are_of_the_whole_tensor)
 	REFUSED(te_tensor_read(NULL, x, 18), -EINVAL, "te_tensor_read: t is NULL");
 	te_tensor_unref(t);
 }
-END_TEST
 
 static const enum te_dtype wide[] = { TE_DTYPE_FP32, TE_DTYPE_BF16, TE_DTYPE_FP16 };
 
 /* a value of one type, rounded once to the other; bits of a NaN are unspecified */
-START_TEST(casts_round_once)
+TEST_EACH(values, casts_round_once, 9)
 {
 	static const float edge[] = { 0.0f, -0.0f, INFINITY, -INFINITY, NAN, 1e-40f, -1e-45f,
 				      3.4e38f, 65504.0f, 65520.0f, 1e-8f, 1.00390625f, 6e-8f };
@@ -845,9 +835,8 @@ START_TEST(casts_round_once)
 	free(in);
 	free(out);
 }
-END_TEST
 
-START_TEST(invalid_casts_are_refused)
+TEST(values, invalid_casts_are_refused)
 {
 	struct te_tensor *x = vector(TE_DTYPE_FP32, 8), *y = vector(TE_DTYPE_BF16, 9), *z;
 	const int64_t n = 8;
@@ -878,7 +867,6 @@ START_TEST(invalid_casts_are_refused)
 	te_tensor_unref(x);
 	te_tensor_unref(y);
 }
-END_TEST
 
 /* ---- faults ---- */
 
@@ -916,7 +904,9 @@ static int use_once(void)
 	return r;
 }
 
-START_TEST(no_failure_leaks)
+CTX_CASE(faults, "host fast");
+
+TEST_EACH(faults, no_failure_leaks, 2)
 {
 	sweep_dtype = _i ? TE_DTYPE_E4M3 : TE_DTYPE_FP32;
 	sweep_flags = _i ? TE_TENSOR_ROWWISE | TE_TENSOR_COLWISE : 0;
@@ -924,50 +914,9 @@ START_TEST(no_failure_leaks)
 	ck_assert_uint_eq(used(), 0);
 	DO(use_once());
 }
-END_TEST
 
 TT_SUITE("tensor/tensor", TT_ONE_PROCESS)
 {
-	TCase *c;
-
 	/* so that it can be used up */
 	setenv("TE_DEVICE_MEM_LIMIT", "256M", 1);
-#define CASE(title)                                                  \
-	do {                                                         \
-		c = tt_case(s, title, "host fast");                  \
-		tcase_add_checked_fixture(c, tt_setup, tt_teardown); \
-	} while (0)
-	CASE("create");
-	tcase_add_loop_test(c, has_the_shape_it_was_given, 0, TE_DTYPE_E2M1);
-	tcase_add_loop_test(c, is_aligned_as_asked, 0, TT_LEN(aligns));
-	tcase_add_loop_test(c, fp8_has_the_copies_it_was_given, 0, TT_LEN(copies));
-	tcase_add_loop_test(c, the_column_copy_is_the_transpose, 3, 5);
-	tcase_add_test(c, invalid_shapes_are_refused);
-	tcase_add_test(c, invalid_options_are_refused);
-	tcase_add_test(c, sizes_that_overflow_are_refused);
-	tcase_add_test(c, too_large_sizes_are_refused_without_leaks);
-	CASE("block scaling");
-	tcase_add_loop_test(c, scales_have_a_layout, 0, TT_LEN(layouts));
-	tcase_add_test(c, too_many_scales_have_no_layout);
-	tcase_add_loop_test(c, copies_of_blocks_have_scales, 0, 6);
-	tcase_add_test(c, wrapped_blocks_have_scales);
-	CASE("references");
-	tcase_add_test(c, references_are_counted);
-	tcase_add_test(c, a_tensor_keeps_its_context);
-	tcase_add_test(c, a_tensor_may_be_released_while_its_stream_captures);
-	CASE("views");
-	tcase_add_loop_test(c, a_view_is_a_part_of_its_base, 0, TE_DTYPE_E2M1);
-	tcase_add_test(c, a_view_of_a_view_has_the_outermost_base);
-	tcase_add_test(c, a_view_beyond_its_base_is_refused);
-	tcase_add_loop_test(c, a_tensor_with_a_column_copy_is_viewed_whole, 0, 2);
-	CASE("wrap");
-	tcase_add_test(c, a_wrapped_tensor_owns_nothing);
-	tcase_add_test(c, what_cannot_be_wrapped_is_refused);
-	CASE("values");
-	tcase_add_test(c, transfers_are_of_the_whole_tensor);
-	tcase_add_loop_test(c, casts_round_once, 0, 9);
-	tcase_add_test(c, invalid_casts_are_refused);
-	CASE("faults");
-	tcase_add_loop_test(c, no_failure_leaks, 0, 2);
-#undef CASE
 }

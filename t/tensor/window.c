@@ -29,8 +29,10 @@ static void check_bytes(const void *p, const void *want, size_t n)
 	free(got);
 }
 
+CASE(window, "window", .setup = setup, .teardown = tt_teardown);
+
 /* two contexts of one process map each other's memory, as two ranks do */
-START_TEST(two_contexts_share_memory)
+TEST(window, two_contexts_share_memory)
 {
 	struct te__window *w[2];
 	struct te_ctx *c[2] = { ctx, NULL };
@@ -70,10 +72,9 @@ START_TEST(two_contexts_share_memory)
 	ck_assert_uint_eq(info.measured_nbytes, info.workspace_nbytes);
 	free(data);
 }
-END_TEST
 
 /* queued work that uses the memory runs before it is unmapped */
-START_TEST(destruction_waits_for_queued_work)
+TEST(window, destruction_waits_for_queued_work)
 {
 	struct te__window *w;
 	unsigned char *got = malloc(unit), *want = malloc(unit);
@@ -88,9 +89,8 @@ START_TEST(destruction_waits_for_queued_work)
 	free(got);
 	free(want);
 }
-END_TEST
 
-START_TEST(wrong_sizes_are_refused)
+TEST(window, wrong_sizes_are_refused)
 {
 	struct te__window *w = NULL, *small;
 	const uint64_t used = tt_used();
@@ -112,7 +112,6 @@ START_TEST(wrong_sizes_are_refused)
 	te__window_destroy(small);
 	ck_assert_ptr_null(te__window_destroy(NULL));
 }
-END_TEST
 
 /* a tensor on memory that somebody else owns */
 
@@ -124,7 +123,7 @@ static void release(void *arg)
 	nreleased++;
 }
 
-START_TEST(a_tensor_releases_its_memory_once)
+TEST(window, a_tensor_releases_its_memory_once)
 {
 	const int64_t shape[] = { 3, 5 };
 	struct te_tensor *t = NULL, *v;
@@ -143,7 +142,6 @@ START_TEST(a_tensor_releases_its_memory_once)
 	ck_assert_int_eq(nreleased, 1);
 	DO(te_mem_free(st, p));
 }
-END_TEST
 
 static int window_once(void)
 {
@@ -168,7 +166,7 @@ static int window_once(void)
 	return r;
 }
 
-START_TEST(each_failing_call_leaves_nothing)
+TEST(window, each_failing_call_leaves_nothing)
 {
 	const uint64_t used = tt_used();
 
@@ -176,10 +174,9 @@ START_TEST(each_failing_call_leaves_nothing)
 	ck_assert_int_ge(tt_fault_each(window_once), 8);
 	ck_assert_uint_eq(tt_used(), used);
 }
-END_TEST
 
 /* a child has the addresses, but not the device */
-START_TEST(a_forked_child_leaves_the_parents_memory)
+TEST_IF(window, a_forked_child_leaves_the_parents_memory, ON_HOST)
 {
 	struct te__window *w, *n = NULL;
 	unsigned char *want = malloc(unit);
@@ -202,9 +199,8 @@ START_TEST(a_forked_child_leaves_the_parents_memory)
 	te__window_destroy(w);
 	free(want);
 }
-END_TEST
 
-START_TEST(fabric_handles_are_probed)
+TEST(window, fabric_handles_are_probed)
 {
 	struct te__fabric_domain domain;
 	int r = te__fabric_probe(ctx, &domain);
@@ -213,19 +209,5 @@ START_TEST(fabric_handles_are_probed)
 	if (r)
 		tt_said("no fabric handles");
 }
-END_TEST
 
-TT_PAIR_SUITE("tensor/window")
-{
-	TCase *c = tt_case(s, "window", "window");
-
-	tcase_add_checked_fixture(c, setup, tt_teardown);
-	tcase_add_test(c, two_contexts_share_memory);
-	tcase_add_test(c, destruction_waits_for_queued_work);
-	tcase_add_test(c, wrong_sizes_are_refused);
-	tcase_add_test(c, a_tensor_releases_its_memory_once);
-	tcase_add_test(c, each_failing_call_leaves_nothing);
-	if (!strcmp(on, "host"))
-		tcase_add_test(c, a_forked_child_leaves_the_parents_memory);
-	tcase_add_test(c, fabric_handles_are_probed);
-}
+TT_PAIR("tensor/window", TT_ONE_PROCESS)

@@ -195,7 +195,9 @@ static const struct {
 	{ "gpt-4o", "7 6 6", "4 2" },
 };
 
-START_TEST(gguf_of_bytes)
+CASE(files, "serial");
+
+TEST_EACH(files, gguf_of_bytes, TT_LEN(gguf_pres))
 {
 	struct te_token *t = load_gguf("gpt2", gguf_pres[_i].pre, 0);
 	const int begins = gguf_pres[_i].pre && !strcmp(gguf_pres[_i].pre, "llama-bpe");
@@ -214,9 +216,8 @@ START_TEST(gguf_of_bytes)
 	ck_assert(te_token_bytes(t, 5, &n) && n == 3);
 	te_token_unref(t);
 }
-END_TEST
 
-START_TEST(gguf_of_sentencepiece)
+TEST(files, gguf_of_sentencepiece)
 {
 	struct te_token *t = load_gguf("llama", NULL, 1);
 
@@ -237,9 +238,8 @@ START_TEST(gguf_of_sentencepiece)
 	tl_gives(t, " ab", 0, "9", " ab");
 	te_token_unref(t);
 }
-END_TEST
 
-START_TEST(gguf_of_a_unigram_model)
+TEST(files, gguf_of_a_unigram_model)
 {
 	struct te_token *t = load_gguf("t5", NULL, 1);
 
@@ -263,7 +263,6 @@ START_TEST(gguf_of_a_unigram_model)
 	tl_gives(t, "abc b", 0, "3 10 6 4", "abc b");
 	te_token_unref(t);
 }
-END_TEST
 
 static const struct {
 	const char *model, *pre;
@@ -296,7 +295,7 @@ static const struct {
 	{ "t5", NULL, MANY_TOKENS, -TE_ECORRUPT, "cut short" },
 };
 
-START_TEST(gguf_is_refused_by_name)
+TEST_EACH(files, gguf_is_refused_by_name, TT_LEN(gguf_refused))
 {
 	struct gguf g = gguf_of(gguf_refused[_i].model, gguf_refused[_i].pre, 1,
 				gguf_refused[_i].bad);
@@ -306,9 +305,8 @@ START_TEST(gguf_is_refused_by_name)
 	ck_assert_msg(strstr(te_error_detail(), gguf_refused[_i].word), "%s", te_error_detail());
 	ck_assert_ptr_null(t);
 }
-END_TEST
 
-START_TEST(damaged_gguf_is_refused)
+TEST_EACH(files, damaged_gguf_is_refused, 2)
 {
 	const struct gguf good = gguf_of(_i ? "llama" : "gpt2", "smollm", 1, NONE);
 	struct te_token *t = NULL;
@@ -333,9 +331,8 @@ START_TEST(damaged_gguf_is_refused)
 		free(p);
 	}
 }
-END_TEST
 
-START_TEST(opens_gguf_with_weights)
+TEST(files, opens_gguf_with_weights)
 {
 	struct gguf g = gguf_of("gpt2", "gpt-2", 0, NONE);
 	char path[4200];
@@ -358,7 +355,6 @@ START_TEST(opens_gguf_with_weights)
 	ck_assert_ptr_nonnull(strstr(te_error_detail(), path));
 	unlink(path);
 }
-END_TEST
 
 static const char small[] =
 	"{'added_tokens': [{'id': 7, 'content': '<x>', 'special': true%s}, {'id': 8, "
@@ -398,7 +394,7 @@ static struct te_token *by_gguf(const struct te_token *t, int32_t nvocab)
 	return back;
 }
 
-START_TEST(gguf_has_what_was_loaded)
+TEST_EACH(files, gguf_has_what_was_loaded, 2)
 {
 	struct te_token *t = small_of("", "{'type': 'NFC'}", _i ? digits : "", "false", "");
 	struct te_token *g = by_gguf(t, _i ? 0 : 15);
@@ -425,7 +421,6 @@ START_TEST(gguf_has_what_was_loaded)
 	te_token_unref(t);
 	te_token_unref(g);
 }
-END_TEST
 
 static const struct {
 	const char *strip, *norm, *first, *prefix, *begin, *word;
@@ -438,7 +433,7 @@ static const struct {
 	{ "", "null", "", "false", twice, "template" },
 };
 
-START_TEST(gguf_refuses_what_it_cannot_express)
+TEST_EACH(files, gguf_refuses_what_it_cannot_express, TT_LEN(not_in_gguf))
 {
 	struct te_token *t =
 		small_of(not_in_gguf[_i].strip, not_in_gguf[_i].norm, not_in_gguf[_i].first,
@@ -454,9 +449,8 @@ START_TEST(gguf_refuses_what_it_cannot_express)
 	ck_assert_ptr_nonnull(strstr(te_error_detail(), "a token for each byte"));
 	te_token_unref(t);
 }
-END_TEST
 
-START_TEST(gguf_of_trained_vocabularies)
+TEST_EACH(files, gguf_of_trained_vocabularies, 4)
 {
 	static const char *const names[] = { "gpt2", "llama3", "qwen2", "o200k" };
 	char *text = tl_sample(20000), *json = NULL;
@@ -477,7 +471,6 @@ START_TEST(gguf_of_trained_vocabularies)
 	te_token_unref(t);
 	te_token_unref(g);
 }
-END_TEST
 
 static int use_gguf(void)
 {
@@ -514,25 +507,10 @@ static int save_gguf(void)
 	return r;
 }
 
-START_TEST(faults)
+TEST(files, faults)
 {
 	ck_assert_int_gt(tt_fault_each(use_gguf), 10);
 	ck_assert_int_gt(tt_fault_each(save_gguf), 10);
 }
-END_TEST
 
-TT_SUITE("token/gguf", TT_NEED_NOTHING)
-{
-	TCase *c = tt_case(s, "files", "serial");
-
-	tcase_add_loop_test(c, gguf_of_bytes, 0, TT_LEN(gguf_pres));
-	tcase_add_test(c, gguf_of_sentencepiece);
-	tcase_add_test(c, gguf_of_a_unigram_model);
-	tcase_add_loop_test(c, gguf_is_refused_by_name, 0, TT_LEN(gguf_refused));
-	tcase_add_loop_test(c, damaged_gguf_is_refused, 0, 2);
-	tcase_add_test(c, opens_gguf_with_weights);
-	tcase_add_loop_test(c, gguf_has_what_was_loaded, 0, 2);
-	tcase_add_loop_test(c, gguf_refuses_what_it_cannot_express, 0, TT_LEN(not_in_gguf));
-	tcase_add_loop_test(c, gguf_of_trained_vocabularies, 0, 4);
-	tcase_add_test(c, faults);
-}
+TT_MAIN("token/gguf", TT_NEED_NOTHING)

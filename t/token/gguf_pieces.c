@@ -86,7 +86,9 @@ static void check_types(const struct te_token *t)
 	ck_assert(p && n == 1 && *p == 'A');
 }
 
-START_TEST(of_a_model)
+CASE(files, "serial");
+
+TEST(files, of_a_model)
 {
 	struct te_token *t = open_data("sp_bpe.model"), *g = by_gguf(t, 0);
 
@@ -101,9 +103,8 @@ START_TEST(of_a_model)
 	te_token_unref(g);
 	te_token_unref(t);
 }
-END_TEST
 
-START_TEST(of_a_unigram_model)
+TEST_EACH(files, of_a_unigram_model, 2)
 {
 	static const char *const names[] = { "sp_unigram.model", "sp_unigram_bare.model" };
 	struct te_token *t = open_data(names[_i]), *g = by_gguf(t, 0);
@@ -117,7 +118,6 @@ START_TEST(of_a_unigram_model)
 	te_token_unref(g);
 	te_token_unref(t);
 }
-END_TEST
 
 #define PREPEND "{'type': 'Prepend', 'prepend': '\xe2\x96\x81'}"
 #define REPLACE "{'type': 'Replace', 'pattern': {'String': ' '}, 'content': '\xe2\x96\x81'}"
@@ -176,7 +176,7 @@ static const struct {
 };
 #define NEVER 3 /* the first one that puts no second space before a text that begins with one */
 
-START_TEST(of_a_tokenizer_json)
+TEST_EACH(files, of_a_tokenizer_json, TT_LEN(kinds))
 {
 	struct te_token *t = json_of(kinds[_i].norm, kinds[_i].pre, MERGES, ADDED, FALLBACK), *g;
 
@@ -201,9 +201,8 @@ START_TEST(of_a_tokenizer_json)
 	te_token_unref(t);
 	te_token_unref(g);
 }
-END_TEST
 
-START_TEST(has_symbols_of_users)
+TEST(files, has_symbols_of_users)
 {
 	struct te_token *t = json_of(REPLACE, "null", MERGES,
 				     ADDED ", {'id': 266, 'content': 'bc', 'special': false}",
@@ -215,7 +214,6 @@ START_TEST(has_symbols_of_users)
 	te_token_unref(t);
 	te_token_unref(g);
 }
-END_TEST
 
 static const struct {
 	const char *norm, *pre, *merges, *added, *more, *word;
@@ -238,7 +236,7 @@ static const struct {
 	  "rstrip" },
 };
 
-START_TEST(refuses_what_it_cannot_express)
+TEST_EACH(files, refuses_what_it_cannot_express, TT_LEN(refused))
 {
 	struct te_token *t = json_of(refused[_i].norm, refused[_i].pre, refused[_i].merges,
 				     refused[_i].added, refused[_i].more);
@@ -249,13 +247,12 @@ START_TEST(refuses_what_it_cannot_express)
 	ck_assert_msg(strstr(te_error_detail(), refused[_i].word), "%s", te_error_detail());
 	te_token_unref(t);
 }
-END_TEST
 
 #define UNIGRAM(norm, pre, more) \
 	"{'normalizer': " norm ", 'pre_tokenizer': " pre ", 'model': {'type': 'Unigram', " \
 	"'unk_id': 0, 'vocab': [['<unk>', 0.0], ['a', -1.0], ['\xe2\x96\x81', -2.0]" more "]}}"
 
-START_TEST(refuses_other_models)
+TEST(files, refuses_other_models)
 {
 	static const struct {
 		const char *name, *word;
@@ -277,9 +274,8 @@ START_TEST(refuses_other_models)
 		te_token_unref(t);
 	}
 }
-END_TEST
 
-START_TEST(of_a_unigram_tokenizer_json)
+TEST(files, of_a_unigram_tokenizer_json)
 {
 	struct te_token *t = tl_load(UNIGRAM(BOTH, "null", ", ['ab', -2.5]"));
 	struct te_token *g = by_gguf(t, 0);
@@ -288,7 +284,6 @@ START_TEST(of_a_unigram_tokenizer_json)
 	te_token_unref(t);
 	te_token_unref(g);
 }
-END_TEST
 
 static struct te_token *whole;
 
@@ -302,24 +297,11 @@ static int save(void)
 	return r;
 }
 
-START_TEST(faults)
+TEST(files, faults)
 {
 	whole = json_of(BOTH, "null", MERGES, ADDED, FALLBACK);
 	ck_assert_int_gt(tt_fault_each(save), 10);
 	te_token_unref(whole);
 }
-END_TEST
 
-TT_SUITE("token/gguf_pieces", TT_NEED_NOTHING)
-{
-	TCase *c = tt_case(s, "files", "serial");
-
-	tcase_add_test(c, of_a_model);
-	tcase_add_loop_test(c, of_a_unigram_model, 0, 2);
-	tcase_add_loop_test(c, of_a_tokenizer_json, 0, TT_LEN(kinds));
-	tcase_add_test(c, has_symbols_of_users);
-	tcase_add_loop_test(c, refuses_what_it_cannot_express, 0, TT_LEN(refused));
-	tcase_add_test(c, refuses_other_models);
-	tcase_add_test(c, of_a_unigram_tokenizer_json);
-	tcase_add_test(c, faults);
-}
+TT_MAIN("token/gguf_pieces", TT_NEED_NOTHING)

@@ -49,7 +49,9 @@ static struct te_token *load_model(const char *name)
 	return t;
 }
 
-START_TEST(tokens_of_python)
+CASE(formats, "serial");
+
+TEST_EACH(formats, tokens_of_python, TT_LEN(models))
 {
 	struct te_token *t = load_model(models[_i]);
 	int found = 0;
@@ -77,9 +79,8 @@ START_TEST(tokens_of_python)
 	ck_assert_int_gt(found, 20);
 	te_token_unref(t);
 }
-END_TEST
 
-START_TEST(vocabulary)
+TEST(formats, vocabulary)
 {
 	struct te_token *t = load_model("sp_bpe");
 	size_t n;
@@ -108,7 +109,6 @@ START_TEST(vocabulary)
 	free(ids);
 	te_token_unref(t);
 }
-END_TEST
 
 /* a file under construction */
 struct proto {
@@ -217,7 +217,7 @@ static void build(struct proto *b, const struct defect *d)
 		put_bytes(b, d->message, spec.p, spec.n);
 }
 
-START_TEST(refuses_by_name)
+TEST_EACH(formats, refuses_by_name, TT_LEN(defects))
 {
 	struct proto b = { .n = 0 };
 	struct te_token *t = NULL;
@@ -230,9 +230,8 @@ START_TEST(refuses_by_name)
 		ck_assert_msg(strstr(te_error_detail(), defects[_i].word), "%s", te_error_detail());
 	te_token_unref(t);
 }
-END_TEST
 
-START_TEST(limits)
+TEST(formats, limits)
 {
 	struct proto b = { .n = 0 };
 	struct te_token *t = NULL;
@@ -256,7 +255,6 @@ START_TEST(limits)
 	ck_assert_int_eq(te_token_load(b.p, b.n, NULL, &t), -TE_ECORRUPT);
 	ck_assert_ptr_nonnull(strstr(te_error_detail(), "cut short"));
 }
-END_TEST
 
 static void try(const char *p, size_t n)
 {
@@ -277,7 +275,7 @@ static void try(const char *p, size_t n)
 	free(copy);
 }
 
-START_TEST(damaged_files_are_harmless)
+TEST_EACH(formats, damaged_files_are_harmless, TT_LEN(models))
 {
 	size_t n;
 	char *p = read_model(models[_i], &n);
@@ -294,9 +292,10 @@ START_TEST(damaged_files_are_harmless)
 	}
 	free(p);
 }
-END_TEST
 
-START_TEST(threads_do_not_change_tokens)
+CASE(threads, "threads");
+
+TEST_EACH(threads, threads_do_not_change_tokens, TT_LEN(models))
 {
 	struct te_token *t = load_model(models[_i]);
 	const size_t nbytes = 1 << 20;
@@ -315,9 +314,8 @@ START_TEST(threads_do_not_change_tokens)
 	free(text);
 	te_token_unref(t);
 }
-END_TEST
 
-START_TEST(opens_a_folder)
+TEST(formats, opens_a_folder)
 {
 	char dir[4096], path[4200], *p;
 	struct te_token *t = NULL;
@@ -339,7 +337,6 @@ START_TEST(opens_a_folder)
 	free(p);
 	tt_remove(dir);
 }
-END_TEST
 
 static const char *used;
 
@@ -362,25 +359,10 @@ static int use(void)
 	return r;
 }
 
-START_TEST(faults)
+TEST_EACH(formats, faults, TT_LEN(models))
 {
 	used = models[_i];
 	ck_assert_int_gt(tt_fault_each(use), 10);
 }
-END_TEST
 
-TT_SUITE("token/sentencepiece", TT_NEED_NOTHING)
-{
-	TCase *c = tt_case(s, "formats", "serial");
-
-	tcase_add_loop_test(c, tokens_of_python, 0, TT_LEN(models));
-	tcase_add_test(c, vocabulary);
-	tcase_add_loop_test(c, refuses_by_name, 0, TT_LEN(defects));
-	tcase_add_test(c, limits);
-	tcase_add_loop_test(c, damaged_files_are_harmless, 0, TT_LEN(models));
-	tcase_add_test(c, opens_a_folder);
-	tcase_add_loop_test(c, faults, 0, TT_LEN(models));
-
-	c = tt_case(s, "threads", "threads");
-	tcase_add_loop_test(c, threads_do_not_change_tokens, 0, TT_LEN(models));
-}
+TT_MAIN("token/sentencepiece", TT_NEED_NOTHING)

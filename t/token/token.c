@@ -97,7 +97,9 @@ static const char unigram_rules[] =
 	UNIGRAM("{'type': 'Precompiled', 'precompiled_charsmap': '" CHARSMAP "'}",
 		", ['1', -5.0], ['⁄', -5.0], ['2', -5.0], ['.', -5.0], ['...', -6.0]", "false");
 
-START_TEST(sentencepiece_style_with_byte_fallback_and_template)
+CASE(formats, "serial");
+
+TEST(formats, sentencepiece_style_with_byte_fallback_and_template)
 {
 	struct te_token *t = tl_load(tl_llama);
 
@@ -111,10 +113,9 @@ START_TEST(sentencepiece_style_with_byte_fallback_and_template)
 	tl_gives(t, " a", 0, "6 7", " a");
 	te_token_unref(t);
 }
-END_TEST
 
 /* the last of two tokens with one text counts; unknown neighbours are one token */
-START_TEST(unigram_of_json)
+TEST(formats, unigram_of_json)
 {
 	struct te_token *t = tl_load(unigram);
 
@@ -128,10 +129,9 @@ START_TEST(unigram_of_json)
 	tl_gives(t, "\xc3\xa9 ab", 0, "2 12 2 11", "\xc3\xa9 ab");
 	te_token_unref(t);
 }
-END_TEST
 
 /* a character with its marks is replaced as a whole, if it is short */
-START_TEST(precompiled_rules_of_json)
+TEST(formats, precompiled_rules_of_json)
 {
 	struct te_token *t = tl_load(unigram_rules);
 
@@ -143,9 +143,8 @@ START_TEST(precompiled_rules_of_json)
 	tl_gives(t, "\xc2\xa8" "a", 0, "2 0 3", "<unk>a");
 	te_token_unref(t);
 }
-END_TEST
 
-START_TEST(bytes_of_unigram)
+TEST(formats, bytes_of_unigram)
 {
 	char more[256 * 24] = "", *text = NULL;
 	struct te_token *t;
@@ -161,9 +160,8 @@ START_TEST(bytes_of_unigram)
 	te_token_unref(t);
 	free(text);
 }
-END_TEST
 
-START_TEST(metaspace)
+TEST(formats, metaspace)
 {
 	struct te_token *t = tl_load(meta);
 
@@ -173,9 +171,8 @@ START_TEST(metaspace)
 	tl_gives(t, "zab", 0, "7 4", "ab");
 	te_token_unref(t);
 }
-END_TEST
 
-START_TEST(added_tokens_and_normalizers)
+TEST(formats, added_tokens_and_normalizers)
 {
 	struct te_token *t = tl_load(bytes);
 
@@ -194,7 +191,6 @@ START_TEST(added_tokens_and_normalizers)
 	tl_gives(t, "a<x>b", 0, "0 8 1", "a<x>b");
 	te_token_unref(t);
 }
-END_TEST
 
 static const struct {
 	const char *behavior, *want, *decoded;
@@ -216,7 +212,7 @@ static char *with(const char *text, const char *word)
 	return p;
 }
 
-START_TEST(splits_by_behavior)
+TEST_EACH(formats, splits_by_behavior, TT_LEN(behaviors))
 {
 	char *text = with(split, behaviors[_i].behavior);
 	struct te_token *t = tl_load(text);
@@ -225,7 +221,6 @@ START_TEST(splits_by_behavior)
 	te_token_unref(t);
 	free(text);
 }
-END_TEST
 
 static const struct {
 	const char *type, *want, *decoded;
@@ -237,7 +232,7 @@ static const struct {
 	  "a - - 12 - a- a - a- - - -" },
 };
 
-START_TEST(pre_tokenizers)
+TEST_EACH(formats, pre_tokenizers, TT_LEN(steps))
 {
 	char *text = with(words, steps[_i].type);
 	struct te_token *t = tl_load(text);
@@ -246,7 +241,6 @@ START_TEST(pre_tokenizers)
 	te_token_unref(t);
 	free(text);
 }
-END_TEST
 
 #define MODEL "'model': {'type': 'BPE', 'vocab': {'a': 0}, 'merges': []}"
 
@@ -332,7 +326,7 @@ static const struct {
 	{ "YQ== 99999999\n", -EFBIG, "99999999" },
 };
 
-START_TEST(refuses_by_name)
+TEST_EACH(formats, refuses_by_name, TT_LEN(refused))
 {
 	char *p = tl_json(refused[_i].text);
 	struct te_token *t = NULL;
@@ -343,9 +337,8 @@ START_TEST(refuses_by_name)
 	ck_assert_ptr_null(t);
 	free(p);
 }
-END_TEST
 
-START_TEST(deep_nesting_is_refused)
+TEST(formats, deep_nesting_is_refused)
 {
 	char text[4096];
 	struct te_token *t;
@@ -355,10 +348,9 @@ START_TEST(deep_nesting_is_refused)
 	ck_assert_int_eq(te_token_load(text, sizeof(text), NULL, &t), -TE_ECORRUPT);
 	ck_assert_ptr_nonnull(strstr(te_error_detail(), "deeper"));
 }
-END_TEST
 
 /* replacements that make each other's results longer do not use up the memory */
-START_TEST(growing_text_is_refused)
+TEST(formats, growing_text_is_refused)
 {
 	char text[4096] = "{'normalizer': {'type': 'Sequence', 'normalizers': [", *p;
 	struct te_token *t = NULL;
@@ -377,9 +369,8 @@ START_TEST(growing_text_is_refused)
 	te_token_unref(t);
 	free(p);
 }
-END_TEST
 
-START_TEST(ranks_of_tiktoken)
+TEST(formats, ranks_of_tiktoken)
 {
 	/* bytes a, b, c, space; then "ab", "abc" and "bc" */
 	static const char text[] = "YQ== 0\nYg== 1\nYw== 2\nIA== 3\nYWI= 4\nYWJj 5\nYmM= 6\n";
@@ -391,9 +382,8 @@ START_TEST(ranks_of_tiktoken)
 	te_token_unref(t);
 	ck_assert_int_eq(te_token_load(text, strlen(text), "odd", &t), -EINVAL);
 }
-END_TEST
 
-START_TEST(tekken)
+TEST(formats, tekken)
 {
 	static const char text[] =
 		"{'config': {'pattern': '[a-c]+| ', 'default_vocab_size': 8, "
@@ -412,9 +402,10 @@ START_TEST(tekken)
 	ck_assert_int_eq(te_token_is_special(t, 3), 0);
 	te_token_unref(t);
 }
-END_TEST
 
-START_TEST(vocabulary_is_readable)
+CASE(text, "serial");
+
+TEST(text, vocabulary_is_readable)
 {
 	struct te_token *t = tl_load(tl_llama);
 	const char *p;
@@ -435,9 +426,8 @@ START_TEST(vocabulary_is_readable)
 	te_token_unref(t);
 	te_token_unref(NULL);
 }
-END_TEST
 
-START_TEST(arguments_are_checked)
+TEST(text, arguments_are_checked)
 {
 	struct te_token *t = tl_load(tl_llama);
 	struct te_token_stream *s;
@@ -463,7 +453,6 @@ START_TEST(arguments_are_checked)
 	ck_assert_int_eq(te_token_gguf(NULL, 0, (void **)&p, &n), -EINVAL);
 	te_token_unref(t);
 }
-END_TEST
 
 static struct te_token *trained(int32_t nvocab, const char *pattern)
 {
@@ -477,7 +466,7 @@ static struct te_token *trained(int32_t nvocab, const char *pattern)
 	return t;
 }
 
-START_TEST(training_merges_the_most_frequent_pair)
+TEST(text, training_merges_the_most_frequent_pair)
 {
 	static const char text[] = "ab ab ab abc";
 	struct te_token *t = NULL;
@@ -493,11 +482,10 @@ START_TEST(training_merges_the_most_frequent_pair)
 	te_token_unref(t);
 	free(json);
 }
-END_TEST
 
 static const char *const patterns[] = { "gpt2", "cl100k", "o200k", "llama3", "qwen2" };
 
-START_TEST(decoding_gives_the_text_back)
+TEST_EACH(text, decoding_gives_the_text_back, TT_LEN(patterns))
 {
 	struct te_token *t = trained(400, patterns[_i]);
 	char *text = tl_sample(20000), *back;
@@ -514,10 +502,9 @@ START_TEST(decoding_gives_the_text_back)
 	free(text);
 	te_token_unref(t);
 }
-END_TEST
 
 /* the merges of a word by their definition: the pair of lowest rank, the first of several */
-START_TEST(long_words_have_the_tokens_of_short_ones)
+TEST(text, long_words_have_the_tokens_of_short_ones)
 {
 	struct te_token *t = trained(350, NULL);
 	char text[2000];
@@ -565,9 +552,10 @@ START_TEST(long_words_have_the_tokens_of_short_ones)
 	}
 	te_token_unref(t);
 }
-END_TEST
 
-START_TEST(threads_do_not_change_tokens)
+CASE(threads, "threads");
+
+TEST_EACH(threads, threads_do_not_change_tokens, 7)
 {
 	struct te_token *t = _i < 5 ? trained(400, patterns[_i]) :
 				      tl_load(_i == 5 ? tl_llama : meta);
@@ -587,7 +575,6 @@ START_TEST(threads_do_not_change_tokens)
 	free(text);
 	te_token_unref(t);
 }
-END_TEST
 
 static struct te_token *shared;
 
@@ -604,7 +591,7 @@ static void *encode_in_thread(void *arg)
 	return NULL;
 }
 
-START_TEST(several_threads_use_one_tokenizer)
+TEST(threads, several_threads_use_one_tokenizer)
 {
 	char *text = tl_sample(5000);
 	pthread_t thread[4];
@@ -620,7 +607,6 @@ START_TEST(several_threads_use_one_tokenizer)
 	shared = te_token_unref(shared);
 	free(text);
 }
-END_TEST
 
 /* bytes and what Python's bytes.decode("utf-8", "replace") makes of them */
 static const struct {
@@ -643,7 +629,7 @@ static const struct {
 	{ "\xf4\x90\x80\x80", "\xef\xbf\xbd\xef\xbf\xbd\xef\xbf\xbd\xef\xbf\xbd" },
 };
 
-START_TEST(replaces_what_is_not_utf8)
+TEST_EACH(text, replaces_what_is_not_utf8, TT_LEN(damaged))
 {
 	struct te_token *t = trained(300, NULL);
 	char *back;
@@ -659,9 +645,8 @@ START_TEST(replaces_what_is_not_utf8)
 	free(ids);
 	te_token_unref(t);
 }
-END_TEST
 
-START_TEST(streams_give_whole_characters)
+TEST(text, streams_give_whole_characters)
 {
 	/* no merges: each token is a byte */
 	static const char text[] = "a\xe4\xb8\xad\xf0\x9f\x98\x80z\xc3\xa9";
@@ -718,9 +703,8 @@ START_TEST(streams_give_whole_characters)
 	te_token_stream_unref(s);
 	te_token_unref(t);
 }
-END_TEST
 
-START_TEST(opens_files_and_folders)
+TEST(formats, opens_files_and_folders)
 {
 	char dir[4096], path[4200], *text = tl_json(tl_llama);
 	struct te_token *t = NULL;
@@ -747,7 +731,6 @@ START_TEST(opens_files_and_folders)
 	free(text);
 	tt_remove(dir);
 }
-END_TEST
 
 static int use(const char *text)
 {
@@ -807,7 +790,7 @@ static int use_train(void)
 	return r;
 }
 
-START_TEST(faults)
+TEST(text, faults)
 {
 	ck_assert_int_gt(tt_fault_each(use_llama), 10);
 	ck_assert_int_gt(tt_fault_each(use_bytes), 10);
@@ -815,38 +798,5 @@ START_TEST(faults)
 	ck_assert_int_gt(tt_fault_each(use_unigram), 10);
 	ck_assert_int_gt(tt_fault_each(use_train), 10);
 }
-END_TEST
 
-TT_SUITE("token/token", TT_NEED_NOTHING)
-{
-	TCase *c = tt_case(s, "formats", "serial");
-
-	tcase_add_test(c, sentencepiece_style_with_byte_fallback_and_template);
-	tcase_add_test(c, unigram_of_json);
-	tcase_add_test(c, precompiled_rules_of_json);
-	tcase_add_test(c, bytes_of_unigram);
-	tcase_add_test(c, metaspace);
-	tcase_add_test(c, added_tokens_and_normalizers);
-	tcase_add_loop_test(c, splits_by_behavior, 0, TT_LEN(behaviors));
-	tcase_add_loop_test(c, pre_tokenizers, 0, TT_LEN(steps));
-	tcase_add_loop_test(c, refuses_by_name, 0, TT_LEN(refused));
-	tcase_add_test(c, deep_nesting_is_refused);
-	tcase_add_test(c, growing_text_is_refused);
-	tcase_add_test(c, ranks_of_tiktoken);
-	tcase_add_test(c, tekken);
-	tcase_add_test(c, opens_files_and_folders);
-
-	c = tt_case(s, "text", "serial");
-	tcase_add_test(c, vocabulary_is_readable);
-	tcase_add_test(c, arguments_are_checked);
-	tcase_add_test(c, training_merges_the_most_frequent_pair);
-	tcase_add_loop_test(c, decoding_gives_the_text_back, 0, TT_LEN(patterns));
-	tcase_add_test(c, long_words_have_the_tokens_of_short_ones);
-	tcase_add_loop_test(c, replaces_what_is_not_utf8, 0, TT_LEN(damaged));
-	tcase_add_test(c, streams_give_whole_characters);
-	tcase_add_test(c, faults);
-
-	c = tt_case(s, "threads", "threads");
-	tcase_add_loop_test(c, threads_do_not_change_tokens, 0, 7);
-	tcase_add_test(c, several_threads_use_one_tokenizer);
-}
+TT_MAIN("token/token", TT_NEED_NOTHING)

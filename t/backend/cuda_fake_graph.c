@@ -303,6 +303,7 @@ int fake_cuGraphGetEdges(void *graph, void **ret_from, void **ret_to,
 	const struct graph *g = graph;
 	size_t n = 0;
 
+	fake.edge_lists += ret_from != NULL;
 	for (int i = g->n; i-- > 0;)
 		for (int k = g->node[i]->ndeps; k-- > 0; n++)
 			if (ret_from) {

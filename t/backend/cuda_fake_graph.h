@@ -35,6 +35,7 @@ extern struct fake_asked {
 	int memory;		   /* allocations that exist */
 	int launches;		   /* of graphs */
 	int syncs;		   /* waits for streams */
+	int edge_lists;		   /* lists of a graph's edges */
 	const void *pageable;	   /* memory that the driver does not know */
 	int pending;		   /* 1: recorded events are not reached, until one is waited for */
 	int no_words;		   /* 1: operations on words are refused */

@@ -21,55 +21,38 @@
 #include "libtecore/backend/cuda/graph.h"
 #include "libtecore/backend/edges.h"
 
-/*
- * Sorted by kind: driver 580 applies the data of the first edge of a call to all edges of
- * the call.
- */
-struct edges {
-	size_t n, npdl; /* edges; the last npdl are programmatic */
-	void **from, **to;
-	struct te__cu_edge_data *data;
-};
-
-static void edges_free(struct edges *e)
+void te__cuda_edges_free(struct te__cuda_edges *e)
 {
 	te__free(e->from);
 	te__free(e->to);
 	te__free(e->data);
+	*e = (struct te__cuda_edges){ 0 };
 }
 
-static int edges_alloc(struct edges *e, size_t n)
+int te__cuda_edges_alloc(struct te__cuda_edges *e, size_t n)
 {
-	*e = (struct edges){ .n = n };
+	*e = (struct te__cuda_edges){ .n = n };
 	e->from = te__malloc(n * sizeof(*e->from));
 	e->to = te__malloc(n * sizeof(*e->to));
 	e->data = te__calloc(n, sizeof(*e->data));
 	if (e->from && e->to && e->data)
 		return 0;
-	edges_free(e);
+	te__cuda_edges_free(e);
 	return te__fail(-ENOMEM, "no memory for %zu graph edges", n);
 }
 
-/* removes all edges of the capture */
-static int edges_remove(void *graph)
+/* driver 580 applies the data of the first edge of a call to all edges of the call */
+static int edges_remove(void *graph, const struct te__cuda_edges *e)
 {
-	struct edges e;
-	size_t n;
-	int r = TE__CU_CALL(cuGraphGetEdges, graph, NULL, NULL, NULL, &n);
+	int r = 0;
 
-	if (!r)
-		r = edges_alloc(&e, n);
-	if (r)
-		return r;
-	if (n)
-		r = TE__CU_CALL(cuGraphGetEdges, graph, e.from, e.to, e.data, &e.n);
-	for (size_t i = 0, end; !r && i < n; i = end) {
-		for (end = i + 1; end < n && !memcmp(&e.data[end], &e.data[i], sizeof(*e.data));)
+	for (size_t i = 0, end; !r && i < e->n; i = end) {
+		for (end = i + 1;
+		     end < e->n && !memcmp(&e->data[end], &e->data[i], sizeof(*e->data));)
 			end++;
-		r = TE__CU_CALL(cuGraphRemoveDependencies, graph, e.from + i, e.to + i, e.data + i,
-				end - i);
+		r = TE__CU_CALL(cuGraphRemoveDependencies, graph, e->from + i, e->to + i,
+				e->data + i, end - i);
 	}
-	edges_free(&e);
 	return r;
 }
 
@@ -94,14 +77,14 @@ static int edges_add(const struct te__cuda_graph *g)
 {
 	const struct te__cu_edge_data pdl = { .from_port = TE__CU_PORT_PROGRAMMATIC,
 						.type = TE__CU_EDGE_PROGRAMMATIC };
-	struct edges e;
+	struct te__cuda_edges e;
 	const int has_pdl = (g->dev->target.features & TE_FEATURE_PDL) != 0;
-	size_t n = 0, at;
+	size_t n = 0, npdl = 0, at;
 	int r;
 
 	for (size_t i = 0; i < g->nodes->n; i++)
 		n += g->info[i].ndeps;
-	r = edges_alloc(&e, n);
+	r = te__cuda_edges_alloc(&e, n);
 	if (r)
 		return r;
 	n = 0;
@@ -113,7 +96,7 @@ static int edges_add(const struct te__cuda_graph *g)
 					     is_own_kernel(to) &&
 					     is_kernel(&g->info[to->dep[k]]);
 
-			at = is_pdl ? e.n - ++e.npdl : n++;
+			at = is_pdl ? e.n - ++npdl : n++;
 			e.from[at] = g->nodes->node[to->dep[k]];
 			e.to[at] = g->nodes->node[i];
 			if (is_pdl)
@@ -122,10 +105,10 @@ static int edges_add(const struct te__cuda_graph *g)
 	}
 	if (n)
 		r = TE__CU_CALL(cuGraphAddDependencies, g->nodes->graph, e.from, e.to, e.data, n);
-	if (!r && e.npdl)
+	if (!r && npdl)
 		r = TE__CU_CALL(cuGraphAddDependencies, g->nodes->graph, e.from + n, e.to + n,
-				e.data + n, e.npdl);
-	edges_free(&e);
+				e.data + n, npdl);
+	te__cuda_edges_free(&e);
 	return r;
 }
 
@@ -249,7 +232,7 @@ static int is_gemm_memset(const struct te__gnode *n)
 	return n->kind == TE_NODE_FILL && n->id == TE_K_GEMM;
 }
 
-int te__cuda_graph_arrange(struct te__cuda_graph *g)
+int te__cuda_graph_arrange(struct te__cuda_graph *g, const struct te__cuda_edges *captured)
 {
 	int changes = g->edges != 0;
 	int r;
@@ -258,7 +241,7 @@ int te__cuda_graph_arrange(struct te__cuda_graph *g)
 		changes = is_gemm_memset(&g->info[i]);
 	if (!changes)
 		return 0;
-	r = edges_remove(g->nodes->graph);
+	r = edges_remove(g->nodes->graph, captured);
 	for (size_t i = 0; !r && i < g->nodes->n; i++)
 		if (is_gemm_memset(&g->info[i]))
 			r = memset_replace(g, i);

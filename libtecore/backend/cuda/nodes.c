@@ -39,11 +39,10 @@ static int by_number(const void *a, const void *b)
 
 /* work space of sorting a graph; first numbered like the driver's list, then like the recording */
 struct order {
-	size_t n, nedges;
+	size_t n;
 	void **node;
 	struct key *key;
-	void **from, **to;
-	struct te__cu_edge_data *data;
+	struct te__cuda_edges edges;
 	uint32_t *first, *dep; /* node i depends on dep[first[i]] to dep[first[i + 1] - 1] */
 	uint32_t *rank; /* by node in the driver's list: its number in the recording */
 	uint32_t *stack, *next;
@@ -54,9 +53,7 @@ static void order_free(struct order *o)
 {
 	te__free(o->node);
 	te__free(o->key);
-	te__free(o->from);
-	te__free(o->to);
-	te__free(o->data);
+	te__cuda_edges_free(&o->edges);
 	te__free(o->first);
 	te__free(o->dep);
 	te__free(o->rank);
@@ -66,29 +63,29 @@ static void order_free(struct order *o)
 
 static int order_get(struct order *o, void *graph)
 {
+	size_t nedges = 0;
 	int r = TE__CU_CALL(cuGraphGetNodes, graph, NULL, &o->n);
 
 	if (!r)
-		r = TE__CU_CALL(cuGraphGetEdges, graph, NULL, NULL, NULL, &o->nedges);
+		r = TE__CU_CALL(cuGraphGetEdges, graph, NULL, NULL, NULL, &nedges);
+	if (!r)
+		r = te__cuda_edges_alloc(&o->edges, nedges);
 	if (r)
 		return r;
 	o->node = te__malloc(o->n * sizeof(*o->node));
 	o->key = te__malloc(o->n * sizeof(*o->key));
-	o->from = te__malloc(o->nedges * sizeof(*o->from));
-	o->to = te__malloc(o->nedges * sizeof(*o->to));
-	o->data = te__malloc(o->nedges * sizeof(*o->data));
 	o->first = te__calloc(o->n + 2, sizeof(*o->first));
-	o->dep = te__malloc(o->nedges * sizeof(*o->dep));
+	o->dep = te__malloc(nedges * sizeof(*o->dep));
 	o->rank = te__malloc(o->n * sizeof(*o->rank));
 	o->stack = te__malloc(o->n * sizeof(*o->stack));
 	o->next = te__malloc(o->n * sizeof(*o->next));
-	if (!o->node || !o->key || !o->from || !o->to || !o->data || !o->first || !o->dep ||
-	    !o->rank || !o->stack || !o->next)
+	if (!o->node || !o->key || !o->first || !o->dep || !o->rank || !o->stack || !o->next)
 		return te__fail(-ENOMEM, "no memory for %zu graph nodes", o->n);
 	if (o->n)
 		r = TE__CU_CALL(cuGraphGetNodes, graph, o->node, &o->n);
-	if (!r && o->nedges)
-		r = TE__CU_CALL(cuGraphGetEdges, graph, o->from, o->to, o->data, &o->nedges);
+	if (!r && nedges)
+		r = TE__CU_CALL(cuGraphGetEdges, graph, o->edges.from, o->edges.to, o->edges.data,
+				&o->edges.n);
 	return r;
 }
 
@@ -106,12 +103,13 @@ static void order_edges(struct order *o)
 		o->key[i] = (struct key){ o->node[i], (uint32_t)i };
 	qsort(o->key, o->n, sizeof(*o->key), by_node);
 	/* a counting sort: counts at index i + 2 become ends at i + 1, which become beginnings */
-	for (size_t e = 0; e < o->nedges; e++)
-		o->first[number_of(o, o->to[e]) + 2]++;
+	for (size_t e = 0; e < o->edges.n; e++)
+		o->first[number_of(o, o->edges.to[e]) + 2]++;
 	for (size_t i = 2; i < o->n + 2; i++)
 		o->first[i] += o->first[i - 1];
-	for (size_t e = 0; e < o->nedges; e++)
-		o->dep[o->first[number_of(o, o->to[e]) + 1]++] = number_of(o, o->from[e]);
+	for (size_t e = 0; e < o->edges.n; e++)
+		o->dep[o->first[number_of(o, o->edges.to[e]) + 1]++] =
+			number_of(o, o->edges.from[e]);
 }
 
 /* gives the node the next number in the recording, after all of its dependencies */
@@ -266,7 +264,7 @@ static int graph_fill(struct te__cuda_graph *g, struct order *o)
 		return r;
 	g->nodes->node = te__malloc(o->n * sizeof(*g->nodes->node));
 	g->info = te__malloc(o->n * sizeof(*g->info));
-	g->dep = te__malloc(o->nedges * sizeof(*g->dep));
+	g->dep = te__malloc(o->edges.n * sizeof(*g->dep));
 	if (!g->nodes->node || !g->info || !g->dep)
 		return te__fail(-ENOMEM, "no memory for %zu graph nodes", o->n);
 	order_edges(o);
@@ -275,7 +273,7 @@ static int graph_fill(struct te__cuda_graph *g, struct order *o)
 	g->nodes->n = o->n;
 	if (!r)
 		r = marks_apply(g, o);
-	return r ? r : te__cuda_graph_arrange(g);
+	return r ? r : te__cuda_graph_arrange(g, &o->edges);
 }
 
 int te__cuda_graph_index(struct te__cuda_graph *g, void *graph)

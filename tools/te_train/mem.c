@@ -61,11 +61,20 @@ static uint64_t grads_nbytes(const struct mem_run *run)
 	       (opts_grads(run->o) ? 2 : sizeof(float));
 }
 
+#define TENSOR_NBYTES 256 /* granularity of the memory of te_tensor_create(3) */
+
+/* bytes after nbytes of values in the memory of their tensor */
+static uint64_t padding(uint64_t nbytes)
+{
+	return -nbytes % TENSOR_NBYTES;
+}
+
 /* weights, copies and quantizers, which all plans share */
 static int shared(const struct mem_run *run, int64_t B, struct mem *m)
 {
 	struct te_plan_memory pm = TE_PLAN_MEMORY_INIT;
 	struct te_plan_opts po = TE_PLAN_OPTS_INIT;
+	const struct te_ctx *ctx = te_seq_ctx(run->model->seq);
 	int r;
 
 	po.flags = run->train ? TE_PLAN_TRAIN : 0;
@@ -79,6 +88,12 @@ static int shared(const struct mem_run *run, int64_t B, struct mem *m)
 		     (run->graph->ranks->grads ? 0 : m->grads);
 	m->copies = pm.copies_nbytes;
 	m->state = pm.state_nbytes - pm.own_nbytes;
+	if (!run->graph->ranks->grads)
+		m->state += padding(m->grads);
+	/* FP32 masters fill their memory, because their number is a multiple of 64 */
+	if (opts_masters(run->o, te_ctx_backend(ctx)) & TE_SEQ_BF16_MASTERS &&
+	    !(opts_hosted(run->o) & TE_SEQ_HOST_MASTERS))
+		m->state += padding(2 * (uint64_t)te_seq_nelems(run->model->seq));
 	/* copies of each part's weights have a table of their own */
 	m->state += (uint64_t)run->graph->ncuts * PART_TABLE_NBYTES;
 	return 0;
@@ -159,6 +174,8 @@ static int add_step(const struct mem_run *run, int64_t B, struct mem *m, uint64_
 	m->host_rereads = (ao.flags & TE_ADAMW_CAST ? 0 : masters) + grads;
 	m->host_states = rest + (ao.where == TE_ADAMW_HOST ? moments : 0) + masters + grads;
 	m->state += others + sm.plans_nbytes;
+	if (ao.where != TE_ADAMW_HOST)
+		m->state += 2 * padding(m->moments / 2);
 	m->activations = m->pool = sm.pool_nbytes;
 	m->offloaded = off.moved_nbytes;
 	m->pinned = off.pinned_nbytes;

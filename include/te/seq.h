@@ -90,6 +90,9 @@ TE_EXPORT int te_seq_complete(struct te_seq *seq);
 /* gradients are in pinned host memory: a plan copies each to its arena, adds to it, and copies it
  * back. Needs TE_ADAMW_HOST; for one rank */
 #define TE_SEQ_HOST_GRADS 1024u
+/* with te_seq_binding.fetch and FP32 masters: this rank's part of them has a BF16 copy, and plans
+ * that compute in BF16 fetch copies */
+#define TE_SEQ_BF16_COPIES 2048u
 
 /**
  * te_seq_freeze - freeze weights: no gradient, no optimizer state; or undo it
@@ -118,25 +121,30 @@ struct te_seq_binding {
 	/*
 	 * Gradients divided into parts, as te_adamw_opts divides moments; 0 or 1: this rank has
 	 * all. A plan adds to each gradient in its arena, and calls reduce. That queues the sum
-	 * over all ranks of nelems elements at x, in place. The rank with part `to` gets the sum,
-	 * or all ranks if `to` is -1; the elements at x may be lost on other ranks. Returns 0 or a
+	 * over all ranks of nelems elements at x, to sum on the rank with part `to`, or on all
+	 * ranks if `to` is -1; on other ranks sum is x, whose elements may be lost. Returns 0 or a
 	 * negative code.
 	 */
 	int32_t nparts, part;
-	int (*reduce)(void *arg, struct te_stream *stream, void *x, int64_t nelems,
+	int (*reduce)(void *arg, struct te_stream *stream, void *x, void *sum, int64_t nelems,
 		      enum te_dtype dtype, int32_t to);
 	void *reduce_arg;
 	/*
-	 * With parts, not NULL: masters are divided likewise. Before a group of steps that reads a
-	 * master a plan calls it for each part of the master. It queues a copy of the nelems
-	 * elements at x from the rank with part `from` to the same elements of all other ranks.
-	 * Returns 0 or a negative code. broadcast_arg is its argument.
+	 * With parts, fetch not NULL: masters are divided likewise. te_seq_init calls alloc once,
+	 * for as many bytes on all ranks; it returns memory aligned to 256 bytes. Before the groups
+	 * of a forward pass a plan calls meet, and before a group that reads a master it calls
+	 * fetch for each part of the master, on all ranks in the same order. meet queues a barrier
+	 * of all ranks. fetch queues a copy to dst from the memory of the rank with part `from`: of
+	 * the nbytes that are there where src is in this rank's memory. Each returns 0 or a
+	 * negative code. parts_arg is their argument.
 	 */
-	int (*broadcast)(void *arg, struct te_stream *stream, void *x, int64_t nelems,
-			 enum te_dtype dtype, int32_t from);
-	void *broadcast_arg;
+	int (*alloc)(void *arg, size_t nbytes, void **ret_ptr);
+	int (*meet)(void *arg, struct te_stream *stream);
+	int (*fetch)(void *arg, struct te_stream *stream, void *dst, const void *src,
+		     size_t nbytes, int32_t from);
+	void *parts_arg;
 };
-#define TE_SEQ_BINDING_INIT { sizeof(struct te_seq_binding), 0, 0, 0, 0, 0, 0, 0, 0, 0 }
+#define TE_SEQ_BINDING_INIT { sizeof(struct te_seq_binding), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
 
 /**
  * te_seq_bind - use the caller's memory for master weights, gradients or both

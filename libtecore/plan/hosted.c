@@ -11,7 +11,8 @@
  * after it, have copies of half as many bytes as the largest one.
  *
  * The first passes of a step add to zeros: te__plans_zero_grads() marks gradients, and a copy to
- * the buffer of a marked one is a fill of the buffer.
+ * the buffer of a marked one is a fill of the buffer. So it is with parts, if plans add to all
+ * gradients: the sums of the first pass replace what was in the part.
  *
  * Other readers of host memory use its device address: casts to FP8, embeddings and the norm of
  * all gradients.
@@ -20,10 +21,10 @@
  * after the last group of the pass that adds to it, each part is summed over the ranks for the one
  * that keeps it.
  *
- * With parts of the masters every group that reads one has a buffer for it, as large as the master
- * in its own type. Each part is broadcast to the buffers of all ranks before the group, and early
- * as a copy from host memory is. A buffer for ops that read another type than the master's, BF16 or
- * FP32, begins with a copy in that.
+ * With parts of the masters every group that reads one has a buffer for it, to which each part is
+ * copied from the memory of its rank, as early as a copy from host memory is. Ops that read BF16
+ * get the BF16 copy of FP32 masters. Where they read another type and there is no such copy, the
+ * buffer begins with a cast of the master, which follows.
  */
 #define TE_LOG_CATEGORY "core/plan"
 #include <errno.h>
@@ -134,18 +135,25 @@ static size_t nbytes_of(const struct te_plan *p, const struct te__hosted *h)
 	return (size_t)nelems_of(p, h) * te_dtype_nbytes(dtype_of(p, h));
 }
 
+/* is the tensor made here from the master? */
+static int is_cast(const struct te_plan *p, const struct te__hosted *h)
+{
+	return h->cast && !te__seq_copies_part(p->seq);
+}
+
 /* offset of the master in a buffer, whose tensor may be a cast of it */
 static size_t master_at(const struct te_plan *p, const struct te__hosted *h)
 {
-	return h->cast ? (nbytes_of(p, h) + TE__PLAN_ALIGN - 1) / TE__PLAN_ALIGN * TE__PLAN_ALIGN :
-			 0;
+	const size_t n = is_cast(p, h) ? nbytes_of(p, h) : 0;
+
+	return (n + TE__PLAN_ALIGN - 1) / TE__PLAN_ALIGN * TE__PLAN_ALIGN;
 }
 
 static size_t buf_nbytes(const struct te_plan *p, const struct te__hosted *h)
 {
 	const size_t size = te__seq_is_split(p->seq) ? 2 : 4;
 
-	return h->cast ? master_at(p, h) + (size_t)nelems_of(p, h) * size : nbytes_of(p, h);
+	return is_cast(p, h) ? master_at(p, h) + (size_t)nelems_of(p, h) * size : nbytes_of(p, h);
 }
 
 static int add(struct te_plan *p, int group, const struct te__hosted *like)
@@ -314,13 +322,13 @@ struct te_tensor *te__hosted_cast(const struct te_plan *p, const struct te__step
 
 /* ---- passes ---- */
 
-/* the sum over the ranks of n elements at x, for the rank with part `to` or all ranks */
-static int reduce(const struct te_seq *seq, struct te_stream *stream, void *x, int64_t n,
-		  int32_t to)
+/* the sum over the ranks of n elements at x, to sum on the rank with part `to` or all ranks */
+static int reduce(const struct te_seq *seq, struct te_stream *stream, void *x, void *sum,
+		  int64_t n, int32_t to)
 {
 	const struct te_seq_binding *b = &seq->binding;
 	const uint64_t nfails = te__nfails();
-	const int r = b->reduce(b->reduce_arg, stream, x, n, te__seq_grad_dtype(seq), to);
+	const int r = b->reduce(b->reduce_arg, stream, x, sum, n, te__seq_grad_dtype(seq), to);
 
 	return r < 0 ? te__callback_failed(nfails, r, "the sum of gradients over the ranks "
 					   "returned %d", r) : 0;
@@ -332,13 +340,18 @@ static int exchange(const struct te_plan *p, struct te_stream *stream, const str
 		    int back)
 {
 	const struct te_seq *seq = p->seq;
+	struct te__weight *w = &p->seq->weight[h->weight];
+	const int is_zero = w->grad_is_zero;
 	const size_t size = te_dtype_nbytes(te__seq_grad_dtype(seq));
-	const int64_t begin = seq->weight[h->weight].offset_nelems, end = begin + nelems_of(p, h);
+	const int64_t begin = w->offset_nelems, end = begin + nelems_of(p, h);
 	const struct te__part own = te__seq_part(seq);
 	const int32_t nparts = seq->binding.nparts, part = seq->binding.part;
 	char *const buf = buf_ptr(p, h), *const grads = te_tensor_data(seq->grads);
 	int r = back ? 0 : te_fill(stream, buf, 0, nbytes_of(p, h));
 
+	w->grad_is_zero = 0;
+	if (r || (!back && is_zero))
+		return r;
 	for (int32_t i = 0; i <= nparts && !r; i++) {
 		const int is_tail = i == nparts;
 		const int64_t at = i * own.nelems, n = is_tail ? own.ntail : own.nelems;
@@ -349,10 +362,10 @@ static int exchange(const struct te_plan *p, struct te_stream *stream, const str
 		if (from >= to)
 			continue;
 		if (back)
-			r = reduce(seq, stream, x, to - from, is_tail ? -1 : i);
-		if (!r && (is_tail ? back || !part : i == part))
-			r = te_copy(stream, back ? sum : x, back ? x : sum,
-				    (size_t)(to - from) * size);
+			r = reduce(seq, stream, x, is_tail || i == part ? sum : x, to - from,
+				   is_tail ? -1 : i);
+		else if (i == (is_tail && !part ? nparts : part))
+			r = te_copy(stream, x, sum, (size_t)(to - from) * size);
 	}
 	return r;
 }
@@ -370,10 +383,10 @@ static int gather(const struct te_plan *p, struct te_stream *stream, const struc
 		.xdtype = split ? TE_DTYPE_BF16 : TE_DTYPE_FP32,
 		.ydtype = split ? TE_DTYPE_FP32 : TE_DTYPE_BF16,
 	};
-	const int r = te__parts_gather(p->seq, stream, p->seq->weight[h->weight].offset_nelems, n,
-				       master);
+	const int r = te__parts_gather(p->seq, stream, h->cast && !is_cast(p, h),
+				       p->seq->weight[h->weight].offset_nelems, n, master);
 
-	return r || !h->cast ? r : TE__LAUNCH(stream, CAST, &cast);
+	return r || !is_cast(p, h) ? r : TE__LAUNCH(stream, CAST, &cast);
 }
 
 static int copy(const struct te_plan *p, struct te_stream *stream, const struct te__hosted *h,
@@ -428,9 +441,11 @@ static int adds(struct te_plan *const *plan, int n, int weight)
 int te__plans_zero_grads(struct te_plan *const *plan, int n, struct te_stream *stream)
 {
 	struct te_seq *seq = plan[0]->seq;
-	int r = 0;
+	int all = moves_grads(seq), r = 0;
 
-	if (!seq->host_grads)
+	for (int i = 0; i < seq->nweights; i++)
+		all &= !te__weight_trains(&seq->weight[i]) || adds(plan, n, i);
+	if (!seq->host_grads && !all)
 		return te_seq_zero_grads(seq, stream);
 	for (int i = 0; i < seq->nweights && !r; i++) {
 		struct te__weight *w = &seq->weight[i];

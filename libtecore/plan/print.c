@@ -114,7 +114,7 @@ static int print_text(FILE *f, const void *arg)
 	if (p->nhosted)
 		fprintf(f, "%s", te__seq_is_divided(p->seq) ?
 				   te__seq_divides_masters(p->seq) ?
-				   "weights and gradients that ranks divide, broadcast before a "
+				   "weights and gradients that ranks divide, fetched before a "
 				   "group and summed after it:\n" :
 				   "gradients that ranks divide, summed after a group:\n" :
 				   "weights and gradients in host memory, copied for a group:\n");

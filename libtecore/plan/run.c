@@ -323,6 +323,8 @@ static int forward(struct te_plan *p, struct te_stream *stream, uint32_t flags)
 	if (!r)
 		r = te__plan_refresh(p, stream);
 	if (!r)
+		r = te__parts_meet(p->seq, stream);
+	if (!r)
 		r = run_groups(p, stream, 0, p->fwd_groups);
 	if (!r)
 		r = keep_scales(p, stream);

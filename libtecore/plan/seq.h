@@ -43,7 +43,8 @@ struct te__weight {
 	struct te_tensor *value; /* from te_seq_bind_weight(), without a master; or NULL */
 	const struct te_recipe *codes; /* value is the library's, cast by it; or NULL */
 	struct te_tensor *master, *grad;
-	int grad_is_zero; /* grad in host memory counts as zeros until a pass writes it */
+	/* grad in host memory, or in parts, counts as zeros until a pass writes it */
+	int grad_is_zero;
 	void *rest; /* device, 16 bits an element that make a BF16 master FP32; or NULL */
 	struct te_tensor *copy_hp; /* compute dtype, or of a BF16 master FP32; or NULL */
 	struct te_tensor *copy_q;  /* FP8, or NULL */
@@ -84,6 +85,8 @@ struct te_seq {
 	void *rest;
 	/* memory of TE_SEQ_HOST_REMAINDERS, _MASTERS and _GRADS; or NULL */
 	struct te__pinned *host_rest, *host_masters, *host_grads;
+	void *part_copy; /* BF16: TE_SEQ_BF16_COPIES, after the masters; or NULL */
+	struct te__copies *part_set; /* it as a set of one entry; NULL: no plan needs it yet */
 	void *zeros; /* device: zeros for gradients in host memory, TE__SEQ_ZEROS bytes; or NULL */
 	int64_t nrest;
 	struct te_quant *quant;
@@ -157,7 +160,7 @@ static inline int64_t te__flat_nelems(int64_t n)
 /* 1: this rank has the same part of the masters */
 static inline int te__seq_divides_masters(const struct te_seq *seq)
 {
-	return te__seq_is_divided(seq) && seq->binding.broadcast;
+	return te__seq_is_divided(seq) && seq->binding.fetch;
 }
 
 /* the part of the gradients that this rank has */
@@ -168,9 +171,21 @@ int64_t te__seq_own_masters(const struct te_seq *seq);
 int te__weight_is_divided(const struct te_seq *seq, const struct te__weight *w);
 /* offset of a weight that is not divided in this rank's masters */
 int64_t te__weight_own_offset(const struct te_seq *seq, const struct te__weight *w);
-/* queue the copy of n masters of all ranks, from element `first` on, to dst */
-int te__parts_gather(const struct te_seq *seq, struct te_stream *stream, int64_t first, int64_t n,
-		     void *dst);
+/* 1: its part has a BF16 copy, which plans that compute in BF16 read */
+static inline int te__seq_copies_part(const struct te_seq *seq)
+{
+	return te__seq_divides_masters(seq) && seq->binding.flags & TE_SEQ_BF16_COPIES;
+}
+
+/* bytes of te_seq_binding.alloc: this rank's masters, then their BF16 copy */
+size_t te__parts_nbytes(const struct te_seq *seq);
+int te__parts_alloc(struct te_seq *seq, void **ret_masters);
+/* queue a barrier of all ranks, if they divide the masters: after it other ranks may be read */
+int te__parts_meet(const struct te_seq *seq, struct te_stream *stream);
+/* queue the copy of n masters of all ranks, or of their BF16 copies, from element `first` on, to
+ * dst */
+int te__parts_gather(const struct te_seq *seq, struct te_stream *stream, int copies, int64_t first,
+		     int64_t n, void *dst);
 /* divided masters from and to host memory; set: those that this rank has; has: are there any? */
 int te__parts_get(const struct te_seq *seq, int64_t first, int64_t n, float *dst);
 int te__parts_set(const struct te_seq *seq, int64_t first, int64_t n, const float *src);

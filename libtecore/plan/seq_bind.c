@@ -112,9 +112,11 @@ static int check_parts(const struct te_seq_binding *b)
 				b->flags & TE_SEQ_NO_GRADS    ? "TE_SEQ_NO_GRADS" :
 				b->flags & TE_SEQ_HOST_GRADS  ? "TE_SEQ_HOST_GRADS" :
 								"TE_SEQ_HOST_MASTERS");
-	if (b->broadcast && (b->masters || b->flags & TE_SEQ_REMAINDERS))
+	if (b->fetch && (b->masters || b->flags & TE_SEQ_REMAINDERS || !b->alloc || !b->meet))
 		return te__fail(-EINVAL, "te_seq_bind: %d parts of masters, and %s", b->nparts,
-				b->masters ? "masters" : "TE_SEQ_REMAINDERS");
+				b->masters		     ? "masters" :
+				b->flags & TE_SEQ_REMAINDERS ? "TE_SEQ_REMAINDERS" :
+							       "no alloc or no meet");
 	return 0;
 }
 
@@ -125,7 +127,7 @@ static int check_binding(const struct te_seq_binding *b)
 					      TE_SEQ_NO_DRAW | TE_SEQ_ROUND_FROZEN |
 					      TE_SEQ_HOST_REMAINDERS | TE_SEQ_BF16_GRADS |
 					      TE_SEQ_RECOMPUTE_COLS | TE_SEQ_HOST_MASTERS |
-					      TE_SEQ_HOST_GRADS);
+					      TE_SEQ_HOST_GRADS | TE_SEQ_BF16_COPIES);
 
 	if (unknown)
 		return te__fail(-EINVAL, "te_seq_bind: unknown flags 0x%x", (unsigned)unknown);
@@ -158,6 +160,10 @@ static int check_binding(const struct te_seq_binding *b)
 		return te__fail(-EINVAL, "te_seq_bind: masters, and TE_SEQ_BF16_MASTERS");
 	if (!b->masters && b->flags & TE_SEQ_KEEP_MASTERS)
 		return te__fail(-EINVAL, "te_seq_bind: TE_SEQ_KEEP_MASTERS without masters");
+	if (b->flags & TE_SEQ_BF16_COPIES &&
+	    (b->nparts < 2 || !b->fetch || b->flags & TE_SEQ_BF16_MASTERS))
+		return te__fail(-EINVAL, "te_seq_bind: TE_SEQ_BF16_COPIES, expected parts of FP32 "
+				"masters");
 	if (b->masters && b->masters == b->grads)
 		return te__fail(-EINVAL, "te_seq_bind: masters and grads are the same memory");
 	return check_parts(b);

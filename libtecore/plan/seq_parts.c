@@ -3,6 +3,10 @@
  *
  * A flat buffer has equal parts, one for each rank, and a tail that all ranks have: the elements
  * that remain and, among masters, frozen ones. This rank's memory is its part, then the tail.
+ *
+ * Masters of other ranks are read in place, by te_seq_binding.fetch. They are written by
+ * te_adamw_step, which depends on the sums of all ranks, and so on all reads of the passes before;
+ * a forward pass begins with a barrier, so that reads come after all writes.
  */
 #define TE_LOG_CATEGORY "core/seq"
 #include <errno.h>
@@ -78,37 +82,76 @@ static int has_part(const struct te_seq *seq, int32_t i)
 	return i == seq->binding.nparts || i == seq->binding.part;
 }
 
-static int broadcast(const struct te_seq *seq, struct te_stream *stream, void *x, int64_t n,
-		     int32_t from)
+/* bytes of the masters, at a multiple of the alignment */
+static size_t masters_nbytes(const struct te_seq *seq)
+{
+	const size_t n = (size_t)te__seq_own_masters(seq) * (te__seq_is_split(seq) ? 2 : 4);
+
+	return (n + TE__SEQ_ALIGN - 1) / TE__SEQ_ALIGN * TE__SEQ_ALIGN;
+}
+
+size_t te__parts_nbytes(const struct te_seq *seq)
+{
+	const struct te__part own = te__seq_part(seq);
+
+	return masters_nbytes(seq) +
+	       (te__seq_copies_part(seq) ? 2 * (size_t)(own.nelems + own.ntail) : 0);
+}
+
+int te__parts_alloc(struct te_seq *seq, void **ret_masters)
 {
 	const struct te_seq_binding *b = &seq->binding;
 	const uint64_t nfails = te__nfails();
-	const int r = b->broadcast(b->broadcast_arg, stream, x, n, te_tensor_dtype(seq->masters),
-				   from);
+	void *p = NULL;
+	int r = b->alloc(b->parts_arg, te__parts_nbytes(seq), &p);
 
-	return r < 0 ? te__callback_failed(nfails, r, "the broadcast of masters to the ranks "
-					   "returned %d", r) : 0;
+	if (r < 0)
+		return te__callback_failed(nfails, r, "the memory of a part: alloc returned %d", r);
+	if (!p || (uintptr_t)p % TE__SEQ_ALIGN)
+		return te__fail(-EINVAL, "te_seq_init: alloc returned %p, expected memory that is "
+				"aligned to %d bytes", p, TE__SEQ_ALIGN);
+	seq->part_copy = te__seq_copies_part(seq) ? (char *)p + masters_nbytes(seq) : NULL;
+	*ret_masters = p;
+	return 0;
 }
 
-int te__parts_gather(const struct te_seq *seq, struct te_stream *stream, int64_t first, int64_t n,
-		     void *dst)
+int te__parts_meet(const struct te_seq *seq, struct te_stream *stream)
 {
-	const size_t size = te_dtype_nbytes(te_tensor_dtype(seq->masters));
-	const char *masters = te_tensor_data(seq->masters);
+	const struct te_seq_binding *b = &seq->binding;
+	const uint64_t nfails = te__nfails();
+	const int r = te__seq_divides_masters(seq) ? b->meet(b->parts_arg, stream) : 0;
+
+	return r < 0 ? te__callback_failed(nfails, r, "the meeting of the ranks returned %d", r) :
+		       0;
+}
+
+static int fetch(const struct te_seq *seq, struct te_stream *stream, void *dst, const void *src,
+		 size_t nbytes, int32_t from)
+{
+	const struct te_seq_binding *b = &seq->binding;
+	const uint64_t nfails = te__nfails();
+	const int r = b->fetch(b->parts_arg, stream, dst, src, nbytes, from);
+
+	return r < 0 ? te__callback_failed(nfails, r, "the fetch of masters from part %d returned "
+					   "%d", from, r) : 0;
+}
+
+int te__parts_gather(const struct te_seq *seq, struct te_stream *stream, int copies, int64_t first,
+		     int64_t n, void *dst)
+{
+	const size_t size = copies ? 2 : te_dtype_nbytes(te_tensor_dtype(seq->masters));
+	const char *own = copies ? seq->part_copy : te_tensor_data(seq->masters);
 	int r = 0;
 
 	for (int32_t i = 0; i <= seq->binding.nparts && !r; i++) {
 		const struct range a = range_in(seq, i, first, n);
-		char *x;
+		const size_t nbytes = a.from < a.to ? (size_t)(a.to - a.from) * size : 0;
+		const char *src = own + a.own * (int64_t)size;
+		char *x = (char *)dst + (a.from - first) * (int64_t)size;
 
-		if (a.from >= a.to)
-			continue;
-		x = (char *)dst + (a.from - first) * (int64_t)size;
-		if (has_part(seq, i))
-			r = te_copy(stream, x, masters + a.own * (int64_t)size,
-				    (size_t)(a.to - a.from) * size);
-		if (!r && i < seq->binding.nparts)
-			r = broadcast(seq, stream, x, a.to - a.from, i);
+		if (nbytes)
+			r = i == seq->binding.nparts ? te_copy(stream, x, src, nbytes) :
+						       fetch(seq, stream, x, src, nbytes, i);
 	}
 	return r;
 }
@@ -121,12 +164,14 @@ int te__parts_get(const struct te_seq *seq, int64_t first, int64_t n, float *dst
 	void *all;
 	int r = te__mem_get(seq->ctx, (size_t)most * size + 1, &all);
 
+	if (!r)
+		r = te__parts_meet(seq, stream);
 	for (int64_t at = 0, len; at < n && !r; at += len) {
 		const struct te__values v = { seq->ctx, te__seq_is_split(seq), all, NULL, 0,
 					      n - at < most ? n - at : most };
 
 		len = v.n;
-		r = te__parts_gather(seq, stream, first + at, len, all);
+		r = te__parts_gather(seq, stream, 0, first + at, len, all);
 		if (!r)
 			r = te_stream_sync(stream);
 		if (!r && dst)

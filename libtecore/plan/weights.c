@@ -294,7 +294,8 @@ static int set_upload(const struct te_seq *seq, struct te__copies *set)
 	const struct layout at = state_layout(seq, set);
 	struct te_k_weights *a = &set->args;
 	char *state;
-	int r = te__mem_get(seq->ctx, (size_t)a->copies_nbytes, &a->copies);
+	int r = set == seq->part_set ? 0 :
+				       te__mem_get(seq->ctx, (size_t)a->copies_nbytes, &a->copies);
 
 	if (!r)
 		r = te__mem_get(seq->ctx, at.nbytes, &set->state);
@@ -368,7 +369,8 @@ static void set_free(struct te_seq *seq, struct te__copies *set)
 			w->set_q = NULL;
 		}
 	}
-	te__mem_put(seq->ctx, set->args.copies);
+	if (set != seq->part_set)
+		te__mem_put(seq->ctx, set->args.copies);
 	te__mem_put(seq->ctx, set->state);
 	te__free(set->table);
 	te__free(set);
@@ -499,6 +501,47 @@ static void plan_uses(struct te_plan *p, struct te__copies *set)
 	p->set[p->nsets++] = set;
 }
 
+/* the BF16 copy of this rank's part, as one weight */
+static int part_make(struct te_seq *seq)
+{
+	const struct te__part own = te__seq_part(seq);
+	struct te__copies *set = te__calloc(1, sizeof(*set));
+	struct te_k_weight *table = te__malloc(sizeof(*table));
+	int r;
+
+	if (!set || !table) {
+		te__free(set);
+		te__free(table);
+		return no_memory();
+	}
+	*table = (struct te_k_weight){
+		.rows = (own.nelems + own.ntail) / TE_K_ALIGN_WEIGHT,
+		.cols = TE_K_ALIGN_WEIGHT,
+		.row = -1,
+		.col = -1,
+	};
+	set->table = table;
+	set->args = (struct te_k_weights){
+		.masters = te_tensor_data(seq->masters),
+		.copies = seq->part_copy,
+		.version = seq->version,
+		.nmasters = te__seq_own_masters(seq),
+		.copies_nbytes = 2 * table->rows * table->cols,
+		.ntiles = te_k_weight_ntiles(table),
+		.n = 1,
+	};
+	set->next = seq->copies;
+	seq->part_set = set;
+	r = set_upload(seq, set);
+	if (!r) {
+		seq->copies = set;
+		return 0;
+	}
+	set_free(seq, set);
+	seq->part_set = NULL;
+	return r;
+}
+
 /* divided masters have no codes */
 static int check_divided(const struct te_plan *p)
 {
@@ -526,6 +569,8 @@ int te__plan_weights(struct te_plan *p)
 	r = p->nneeds ? set_make(p, NULL) : 0;
 	if (!r && p->nneeds && p->seq->rest)
 		r = set_make(p, p->seq->rest);
+	if (!r && te__seq_copies_part(p->seq) && !p->seq->part_set)
+		r = part_make(p->seq);
 	for (int i = 0; i < p->nneeds && !r; i++)
 		if (wants_transpose(p, i) && !weight_of(p, i)->copy_q)
 			r = transpose_make(p->seq, weight_of(p, i));
@@ -533,8 +578,11 @@ int te__plan_weights(struct te_plan *p)
 		struct te__weight *w = weight_of(p, i);
 		struct te__need *need = &p->need[i];
 
-		if (te__weight_is_divided(p->seq, w)) /* in the arena */
+		if (te__weight_is_divided(p->seq, w)) { /* in the arena */
+			if (te__seq_copies_part(p->seq) && need->forms & TE_FORM_HP)
+				plan_uses(p, p->seq->part_set);
 			continue;
+		}
 		if (w->value && !wants_transpose(p, i)) {
 			*(need->forms & TE_FORM_HP ? &need->t_hp : &need->t_q) =
 				te_tensor_ref(w->value);

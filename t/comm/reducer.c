@@ -444,12 +444,13 @@ END_TEST
 
 /* ---- what is wrong ---- */
 
-static int no_sum(void *arg, struct te_stream *stream, void *x, int64_t nelems,
+static int no_sum(void *arg, struct te_stream *stream, void *x, void *sum, int64_t nelems,
 		  enum te_dtype dtype, int32_t to)
 {
 	(void)arg;
 	(void)stream;
 	(void)x;
+	(void)sum;
 	(void)nelems;
 	(void)dtype;
 	(void)to;

@@ -21,39 +21,62 @@ static const struct model_shape llama = { 48, 160, 2, 16, 4, 2, 2, 0, 1 };
 static const struct model_shape gpt = { 48, 48, 2, 16, 4, 4, 2, 0, 0 }; /* its head is tied */
 
 static int32_t part;
-static int64_t nbroadcast; /* elements */
-static int code;	   /* what broadcast() returns */
-/* the masters of all ranks, and the element that is broadcast next; NULL: other ranks have zeros */
+static int64_t nfetched, nmeetings; /* bytes */
+static int code; /* what fetch() returns */
+/* the masters of all ranks; NULL: other ranks have zeros */
 static struct te_seq *all;
-static int64_t next;
+/* memory of this rank's part, of which one sequence at a time has some */
+static struct te_tensor *memory;
 
-static int reduce(void *arg, struct te_stream *stream, void *x, int64_t nelems, enum te_dtype dtype,
-		  int32_t to)
+static int reduce(void *arg, struct te_stream *stream, void *x, void *sum, int64_t nelems,
+		  enum te_dtype dtype, int32_t to)
 {
 	(void)arg;
-	(void)stream;
-	(void)x;
-	(void)nelems;
-	(void)dtype;
 	(void)to;
+	return sum == x ? 0 : te_copy(stream, sum, x, (size_t)nelems * te_dtype_nbytes(dtype));
+}
+
+static int alloc(void *arg, size_t nbytes, void **ret_ptr)
+{
+	const int64_t n = (int64_t)nbytes;
+
+	ck_assert_ptr_eq(arg, &nfetched);
+	te_tensor_unref(memory);
+	DO(te_tensor_create(ctx, TE_DTYPE_UINT8, 1, &n, NULL, &memory));
+	*ret_ptr = te_tensor_data(memory);
 	return 0;
 }
 
-static int broadcast(void *arg, struct te_stream *stream, void *x, int64_t nelems,
-		     enum te_dtype dtype, int32_t from)
+static int meet(void *arg, struct te_stream *stream)
 {
-	const size_t size = te_dtype_nbytes(dtype), nbytes = (size_t)nelems * size;
+	ck_assert_ptr_eq(arg, &nfetched);
+	ck_assert_ptr_nonnull(stream);
+	nmeetings++;
+	return 0;
+}
 
-	ck_assert_ptr_eq(arg, &nbroadcast);
+static int64_t own_nelems(const struct te_seq *s);
+
+static int fetch(void *arg, struct te_stream *stream, void *dst, const void *src, size_t nbytes,
+		 int32_t from)
+{
+	const size_t at = (size_t)((const char *)src - (char *)te_tensor_data(memory));
+
+	ck_assert_ptr_eq(arg, &nfetched);
 	ck_assert_int_lt(from, PARTS);
-	nbroadcast += nelems;
-	next += nelems;
-	if (from == part || code)
+	ck_assert_uint_le(at + nbytes, te_tensor_nbytes(memory));
+	nfetched += (int64_t)nbytes;
+	if (code)
 		return code;
+	if (from == part)
+		return te_copy(stream, dst, src, nbytes);
 	if (!all)
-		return te_fill(stream, x, 0, nbytes);
-	return te_copy(stream, x, (char *)te_tensor_data(te_seq_masters(all)) +
-					  (size_t)(next - nelems) * size, nbytes);
+		return te_fill(stream, dst, 0, nbytes);
+	return te_copy(stream, dst,
+		       (char *)te_tensor_data(te_seq_masters(all)) + at +
+			       (size_t)(from * own_nelems(all)) *
+				       te_dtype_nbytes(te_tensor_dtype(te_seq_masters(all))),
+		       nbytes);
 }
 
 /* sums of the other ranks are zeros */
@@ -74,11 +97,13 @@ static struct te_seq_binding binding(int32_t own, uint32_t flags)
 	b.nparts = PARTS;
 	b.part = part = own;
 	b.reduce = reduce;
-	b.broadcast = broadcast;
-	b.broadcast_arg = &nbroadcast;
+	b.alloc = alloc;
+	b.meet = meet;
+	b.fetch = fetch;
+	b.parts_arg = &nfetched;
 	code = 0;
 	all = NULL;
-	nbroadcast = next = 0;
+	nfetched = nmeetings = 0;
 	return b;
 }
 
@@ -162,7 +187,10 @@ static struct te_adamw *optimizer(struct te_seq *s)
 static const struct way {
 	const char *recipe;
 	uint32_t flags;
-} ways[] = { { "fp32", 0 }, { "bf16", 0 }, { "bf16", TE_SEQ_BF16_MASTERS } };
+} ways[] = { { "fp32", 0 },
+	     { "bf16", 0 },
+	     { "bf16", TE_SEQ_BF16_MASTERS },
+	     { "bf16", TE_SEQ_BF16_COPIES } };
 #define NWAYS ((int)(sizeof(ways) / sizeof(ways[0])))
 
 START_TEST(a_step_has_the_bits_of_all_masters)
@@ -178,7 +206,7 @@ START_TEST(a_step_has_the_bits_of_all_masters)
 	int64_t own;
 
 	freezes = second;
-	q.s[0] = create_whole(m, way->flags);
+	q.s[0] = create_whole(m, way->flags & ~TE_SEQ_BF16_COPIES);
 	q.s[1] = create(m, &b);
 	freezes = 0;
 	own = own_nelems(q.s[0]);
@@ -201,8 +229,10 @@ START_TEST(a_step_has_the_bits_of_all_masters)
 	same_part(te_seq_grads(q.s[0]), te_seq_grads(q.s[1]), own, "gradients");
 	same_part(te_seq_masters(q.s[0]), te_seq_masters(q.s[1]), own, "updated masters");
 	/* forward reads each weight, backward most of them */
-	ck_assert_int_gt(nbroadcast, PARTS * own);
+	ck_assert_int_gt(nfetched, 2 * PARTS * own);
+	ck_assert_int_eq(nmeetings, 1);
 	pair_free(&q);
+	memory = te_tensor_unref(memory);
 }
 END_TEST
 
@@ -218,15 +248,15 @@ START_TEST(masters_of_all_parts_are_read_and_written)
 	for (int pass = 0; pass < 2; pass++) {
 		DO(te_seq_masters_get(whole, 0, n, want));
 		for (int k = 0; k < 3; k++) {
-			next = first[k];
 			memset(got, 0xff, (size_t)n * sizeof(*got));
-			DO(te_seq_masters_get(s, next, n - next, got));
+			DO(te_seq_masters_get(s, first[k], n - first[k], got));
 			ck_assert_mem_eq(got, want + first[k],
 					 (size_t)(n - first[k]) * sizeof(*got));
 		}
-		next = nbroadcast = 0;
+		nfetched = nmeetings = 0;
 		DO(te_seq_masters_get(s, 0, n, NULL)); /* for the other ranks */
-		ck_assert_int_eq(nbroadcast, PARTS * own_nelems(s));
+		ck_assert_int_eq(nfetched, PARTS * own_nelems(s) * (_i ? 2 : 4));
+		ck_assert_int_eq(nmeetings, 1);
 		for (int64_t i = 0; i < n; i++)
 			want[i] = (float)(i % 101) / 16;
 		DO(te_seq_masters_set(whole, 0, n, want));
@@ -235,12 +265,13 @@ START_TEST(masters_of_all_parts_are_read_and_written)
 	}
 	code = -EIO;
 	fails(te_seq_masters_get(s, 0, n, got), -EIO,
-	      "the broadcast of masters to the ranks returned");
+	      "the fetch of masters from part 0 returned");
 	fails(te_seq_masters_get(whole, 0, n, NULL), -EINVAL, "the host memory is NULL");
 	free(want);
 	free(got);
 	te_seq_unref(whole);
 	te_seq_unref(s);
+	memory = te_tensor_unref(memory);
 }
 END_TEST
 
@@ -259,7 +290,8 @@ START_TEST(memory_has_a_part_of_masters)
 		struct te_plan *p;
 		struct te_seq *s;
 
-		with.broadcast = i ? broadcast : NULL;
+		with.fetch = i ? fetch : NULL;
+		with.flags = i ? TE_SEQ_BF16_COPIES : 0;
 		s = create(&llama, &with);
 		own = own_nelems(s);
 		DO(te_plan_create(s, &o, &p));
@@ -267,14 +299,16 @@ START_TEST(memory_has_a_part_of_masters)
 		ck_assert_uint_le(pair_measured() - before, mem[i].total_nbytes + 512 * 16);
 		ck_assert_uint_ge(pair_measured() - before, mem[i].total_nbytes - 512 * 16);
 		DO(te_plan_print(p, TE_PLAN_TEXT, &text));
-		ck_assert_int_eq(strstr(text, "broadcast before a group") != NULL, i);
+		ck_assert_int_eq(strstr(text, "fetched before a group") != NULL, i);
 		free(text);
 		te_plan_unref(p);
 		te_seq_unref(s);
+		memory = te_tensor_unref(memory);
 	}
+	/* with a BF16 copy of the part */
 	ck_assert_int_eq((int64_t)mem[0].weights_nbytes - (int64_t)mem[1].weights_nbytes,
-			 4 * (PARTS - 1) * own);
-	ck_assert_uint_eq(mem[1].copies_nbytes, 0); /* BF16 copies are in the arena */
+			 4 * (PARTS - 1) * own - 2 * own);
+	ck_assert_uint_eq(mem[1].copies_nbytes, 0);
 }
 END_TEST
 
@@ -293,6 +327,12 @@ START_TEST(what_does_not_fit_divided_masters_is_refused)
 	b = good;
 	b.masters = (float *)(uintptr_t)4096;
 	fails(te_seq_bind(s, &b), -EINVAL, "5 parts of masters, and masters");
+	b = good;
+	b.meet = NULL;
+	fails(te_seq_bind(s, &b), -EINVAL, "5 parts of masters, and no alloc or no meet");
+	b.fetch = NULL;
+	b.flags = TE_SEQ_BF16_COPIES;
+	fails(te_seq_bind(s, &b), -EINVAL, "TE_SEQ_BF16_COPIES, expected parts of FP32 masters");
 	DO(te_seq_bind(s, &good));
 	DO(te_seq_init(s, 5));
 	fails(te_checkpoint_save(s, NULL, "none"), -EOPNOTSUPP,
@@ -305,9 +345,10 @@ START_TEST(what_does_not_fit_divided_masters_is_refused)
 	DO(te_plan_create(s, &o, &p));
 	model_feed(p, &llama);
 	code = -EIO;
-	fails(te_plan_forward(p, st, 0), -EIO, "the broadcast of masters to the ranks returned");
+	fails(te_plan_forward(p, st, 0), -EIO, "the fetch of masters from part 0 returned");
 	te_plan_unref(p);
 	te_seq_unref(s);
+	memory = te_tensor_unref(memory);
 }
 END_TEST
 

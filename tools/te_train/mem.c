@@ -85,7 +85,8 @@ static int shared(const struct mem_run *run, int64_t B, struct mem *m)
 	m->grads = opts_hosted(run->o) & TE_SEQ_HOST_GRADS ? 0 : grads_nbytes(run);
 	/* gradients in a communicator's pool are none of the plan's */
 	m->weights = pm.bound_nbytes + pm.weights_nbytes -
-		     (run->graph->ranks->grads ? 0 : m->grads);
+		     (run->graph->ranks->grads ? 0 : m->grads) +
+		     (run->o->zero < 3 ? run->graph->ranks->weights_nbytes : 0);
 	m->copies = pm.copies_nbytes;
 	m->state = pm.state_nbytes - pm.own_nbytes;
 	if (!run->graph->ranks->grads)
@@ -214,8 +215,9 @@ int mem_estimate(const struct mem_run *run, int64_t B, struct mem *ret)
 	if (r < 0)
 		return r;
 	m.copies += copies;
-	if (run->graph->ranks->taken_nbytes) /* the gradients are in the communicator's pool */
-		m.state += run->graph->ranks->taken_nbytes - m.grads;
+	if (run->graph->ranks->taken_nbytes) /* what is in the communicator's pool is counted */
+		m.state += run->graph->ranks->taken_nbytes - run->graph->ranks->weights_nbytes -
+			   (run->graph->ranks->grads ? m.grads : 0);
 	/* the graph has one workspace, the stream of the other plans another */
 	m.state += (run->train ? 2 : 1) * work;
 	held = m.weights + m.grads + m.moments + m.copies + m.state + m.activations;

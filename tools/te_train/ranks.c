@@ -20,6 +20,7 @@
 #define MOST_WORDS 16 /* numbers of a rank, in addition to its losses */
 #define PIECE ((size_t)1 << 20) /* bytes of weights that are compared at once */
 #define NCOMMS 4 /* communicators of a rank, at most */
+#define MEET_NBYTES 256 /* a word, after the weights of a rank */
 #define REDUCE_BLOCKS 16 /* backward runs on the other multiprocessors meanwhile */
 
 int32_t ranks_n(const struct ranks *r)
@@ -190,7 +191,7 @@ int ranks_divide(struct ranks *r)
 }
 
 /* add up gradients for the rank with a part of them, or for all */
-static int reduce_grads(void *arg, struct te_stream *stream, void *x, int64_t nelems,
+static int reduce_grads(void *arg, struct te_stream *stream, void *x, void *sum, int64_t nelems,
 			enum te_dtype dtype, int32_t to)
 {
 	struct te_comm_call_opts o = TE_COMM_CALL_OPTS_INIT;
@@ -198,45 +199,122 @@ static int reduce_grads(void *arg, struct te_stream *stream, void *x, int64_t ne
 
 	o.max_blocks = REDUCE_BLOCKS;
 	if (to < 0)
-		return te_comm_allreduce(r->data, stream, x, x, nelems, dtype, TE_COMM_SUM, &o);
-	return te_comm_reduce(r->data, stream, x, x, nelems, dtype, TE_COMM_SUM, to, &o);
+		return te_comm_allreduce(r->data, stream, x, sum, nelems, dtype,
+					 TE_COMM_SUM, &o);
+	return te_comm_reduce(r->data, stream, x, sum, nelems, dtype, TE_COMM_SUM, to, &o);
 }
 
-/* copy weights from the rank with a part of them to all */
-static int broadcast_weights(void *arg, struct te_stream *stream, void *x, int64_t nelems,
-			     enum te_dtype dtype, int32_t from)
+/* the communicator of ranks with equal weights, and its memory: gradients, then weights, which
+ * other ranks read, and a word of meet_ranks() */
+static int take(struct ranks *r, size_t grads, size_t weights)
+{
+	const size_t at = (grads + MEET_NBYTES - 1) / MEET_NBYTES * MEET_NBYTES;
+	const size_t nbytes = weights ? at + weights + MEET_NBYTES : grads;
+	const struct te_comm_opts o = comm_opts("data", nbytes);
+	void *p = NULL;
+	int te = te_comm_split(r->comm, weights_of(r, r->rank), 0, &o, &r->data);
+
+	if (te >= 0 && nbytes)
+		te = te_comm_alloc(r->data, nbytes, &p);
+	if (te < 0 || !nbytes)
+		return te;
+	r->taken_nbytes = o.pool_nbytes;
+	r->taken = p;
+	r->grads = grads ? p : NULL;
+	r->weights = weights ? (char *)p + at : NULL;
+	r->weights_nbytes = weights;
+	r->mapped = weights > 0;
+	for (int32_t i = 0; i < nequal(r) && r->mapped; i++)
+		r->mapped = te_comm_peer_ptr(r->data, r->weights, i) != NULL;
+	return 0;
+}
+
+static int alloc_weights(void *arg, size_t nbytes, void **ret_ptr)
+{
+	struct ranks *r = arg;
+	const int te = take(r, 0, nbytes);
+
+	*ret_ptr = r->weights;
+	return te;
+}
+
+/*
+ * A barrier of all ranks. A recording orders nodes by the memory that they access, and the kernels
+ * of a barrier access a word: the events connect it with the weights of all ranks.
+ */
+static int meet_ranks(void *arg, struct te_stream *stream)
+{
+	const struct ranks *r = arg;
+	char *const word = (char *)r->weights + r->weights_nbytes, *first, *last;
+	struct te_access a;
+	int te = 0;
+
+	if (!r->mapped)
+		return 0;
+	first = te_comm_peer_ptr(r->data, r->weights, 0);
+	last = te_comm_peer_ptr(r->data, word, nequal(r) - 1);
+	a = (struct te_access){ first, (size_t)(last - first) + MEET_NBYTES, TE_ACCESS_WRITE, -1 };
+	for (int i = 0; i < 2 && te >= 0; i++) {
+		if (i)
+			te = te_comm_allreduce(r->data, stream, word, word, 1, TE_DTYPE_INT32,
+					       TE_COMM_MAX, NULL);
+		if (te >= 0)
+			te = te_capture_access(stream, 1, &a);
+		if (te >= 0)
+			te = te_event_record_external(r->met, stream);
+		if (te >= 0)
+			te = te_capture_access_end(stream);
+	}
+	return te;
+}
+
+/* copy weights from the rank with a part of them; from memory that is not mapped by messages */
+static int fetch_weights(void *arg, struct te_stream *stream, void *dst, const void *src,
+			 size_t nbytes, int32_t from)
 {
 	struct te_comm_call_opts o = TE_COMM_CALL_OPTS_INIT;
 	const struct ranks *r = arg;
+	int te = 0;
 
+	if (r->mapped)
+		return te_copy(stream, dst, te_comm_peer_ptr(r->data, src, from), nbytes);
 	o.max_blocks = REDUCE_BLOCKS;
-	return te_comm_broadcast(r->data, stream, x, nelems, dtype, from, &o);
+	if (from == equal_rank(r))
+		te = te_copy(stream, dst, src, nbytes);
+	return te < 0 ? te : te_comm_broadcast(r->data, stream, dst, (int64_t)nbytes,
+					       TE_DTYPE_UINT8, from, &o);
 }
 
-int ranks_bind(struct ranks *r, struct te_seq *seq, uint32_t flags, int trains, int64_t zero)
+int ranks_bind(struct ranks *r, struct te_seq *seq, uint32_t flags, int trains, int64_t zero,
+	       int copies)
 {
 	const size_t size = flags & TE_SEQ_BF16_GRADS ? 2 : 4;
 	const size_t nbytes = zero > 1 ? 0 : (size_t)te_seq_grad_nelems(seq) * size;
-	const struct te_comm_opts o = comm_opts("data", nbytes);
+	/* masters of which each rank updates a part, and reads the other parts */
+	const int shares = zero && !(flags & TE_SEQ_BF16_MASTERS) &&
+			   te_seq_nelems(seq) == te_seq_grad_nelems(seq);
 	struct te_seq_binding b = TE_SEQ_BINDING_INIT;
 	int te = 0;
 
 	b.flags = flags;
-	if (trains && nequal(r) > 1) {
-		te = te_comm_split(r->comm, weights_of(r, r->rank), 0, &o, &r->data);
-		if (te >= 0 && nbytes)
-			te = te_comm_alloc(r->data, nbytes, &r->grads);
-		if (te >= 0 && nbytes) {
-			r->taken_nbytes = o.pool_nbytes;
-			b.grads = r->grads;
-		}
+	if (nequal(r) > 1 && zero)
+		te = te_event_create(te_seq_ctx(seq), &r->met);
+	if (te >= 0 && trains && zero < 3 && nequal(r) > 1) {
+		te = take(r, nbytes, shares ? (size_t)te_seq_nelems(seq) * sizeof(float) : 0);
+		b.grads = r->grads;
+		b.masters = r->weights;
 	}
 	if (zero > 1 && nequal(r) > 1) { /* --estimate counts the part, too */
 		b.nparts = nequal(r);
 		b.part = equal_rank(r);
 		b.reduce = reduce_grads;
-		b.reduce_arg = b.broadcast_arg = r;
-		b.broadcast = zero > 2 ? broadcast_weights : NULL;
+		b.reduce_arg = b.parts_arg = r;
+	}
+	if (b.nparts && zero > 2) {
+		b.alloc = alloc_weights;
+		b.meet = meet_ranks;
+		b.fetch = fetch_weights;
+		b.flags |= copies && !(flags & TE_SEQ_BF16_MASTERS) ? TE_SEQ_BF16_COPIES : 0;
 	}
 	if (te >= 0)
 		te = te_seq_bind(seq, &b);
@@ -260,12 +338,24 @@ static int gather_sums(void *arg, struct te_stream *stream, void *parts, size_t 
 	return gather_in(r->model, stream, parts, nbytes);
 }
 
-/* gather parts of weights or moments */
+/* gather parts of weights or moments: of weights that other ranks map by copies, which take no
+ * multiprocessors. Other ranks write them again after the next sums of all ranks */
 static int gather_parts(void *arg, struct te_stream *stream, void *all, size_t nbytes)
 {
 	const struct ranks *r = arg;
+	char *const parts = all;
+	int te;
 
-	return gather_in(r->data, stream, all, nbytes);
+	if (!r->mapped || all != r->weights)
+		return gather_in(r->data, stream, all, nbytes);
+	te = meet_ranks(arg, stream);
+	for (int32_t i = 0; i < nequal(r) && te >= 0; i++) {
+		char *const part = parts + (size_t)i * nbytes;
+
+		if (i != equal_rank(r))
+			te = te_copy(stream, part, te_comm_peer_ptr(r->data, part, i), nbytes);
+	}
+	return te;
 }
 
 void ranks_optimizer(const struct ranks *r, int64_t zero, struct te_adamw_opts *ao)
@@ -370,14 +460,16 @@ void ranks_undivide(struct ranks *r)
 	te_comm_reducer_unref(r->reducer);
 	te_comm_reducer_unref(r->amaxes);
 	if (r->data)
-		te_comm_free(r->data, r->grads);
+		te_comm_free(r->data, r->taken);
+	r->met = te_event_unref(r->met);
 	free(r->by_tokens);
 	te_comm_unref(r->data);
 	te_comm_unref(r->stage);
 	te_comm_unref(r->model);
 	r->reducer = r->amaxes = NULL;
 	r->data = r->model = r->stage = NULL;
-	r->grads = NULL;
+	r->taken = r->grads = r->weights = NULL;
+	r->weights_nbytes = 0;
 	r->by_tokens = NULL;
 	r->seq = NULL;
 	r->taken_nbytes = 0;

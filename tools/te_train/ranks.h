@@ -49,7 +49,14 @@ struct ranks {
 	const struct te_seq *seq; /* with by_tokens, borrowed */
 	float *words;	      /* device memory that ranks exchange */
 	int64_t nwords;
-	void *grads;	      /* the sequence's gradients; NULL: each rank has a part */
+	void *taken;	      /* memory of the communicator data, or NULL */
+	void *grads;	      /* in it, the sequence's gradients; NULL: each rank has a part */
+	/* in it, the sequence's weights that other ranks read: all with --zero 1 and 2, this rank's
+	 * part with 3; or NULL */
+	void *weights;
+	size_t weights_nbytes;
+	int mapped;	      /* 1: all ranks map the weights of all */
+	struct te_event *met; /* with weights */
 	uint64_t taken_nbytes; /* device memory of the communicator */
 };
 
@@ -63,8 +70,10 @@ int ranks_open(struct te_ctx *ctx, int32_t nstages, int32_t nshards, int32_t nco
 /* create the communicators of each model and of equal shards */
 int ranks_divide(struct ranks *r);
 /* bind the complete sequence, flags as in te_seq_bind(); trains: with gradients that the ranks with
- * equal weights map, or for --zero 2 divide; for --zero 3 they divide the weights, too */
-int ranks_bind(struct ranks *r, struct te_seq *seq, uint32_t flags, int trains, int64_t zero);
+ * equal weights map, or for --zero 2 divide; for --zero 3 they divide the weights, too, and with
+ * copies their BF16 copies */
+int ranks_bind(struct ranks *r, struct te_seq *seq, uint32_t flags, int trains, int64_t zero,
+	       int copies);
 /* set the options of the optimizer, for --zero: this rank's part of the moments */
 void ranks_optimizer(const struct ranks *r, int64_t zero, struct te_adamw_opts *ao);
 /* elements of the gradients that this rank has */

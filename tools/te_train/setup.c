@@ -595,7 +595,8 @@ static int open_model(struct trainer *t)
 	if ((o->init || o->resume) && !m->whole)
 		flags |= TE_SEQ_NO_DRAW; /* files have all weights */
 	if (!r && !o->sample_only)
-		r = ranks_bind(&t->ranks, m->seq, flags, trains(o), o->zero);
+		r = ranks_bind(&t->ranks, m->seq, flags, trains(o), o->zero,
+			       t->recipe.compute == TE_DTYPE_BF16);
 	/* answers are chosen with BF16 weights */
 	if (!r && o->lora && !o->sample_only && !(o->eval_choices && *o->eval_choices))
 		r = model_store_codes(m, &t->recipe, TE_PLAN_TRAIN, t->B, t->T);

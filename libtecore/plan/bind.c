@@ -123,8 +123,8 @@ int te__plan_bind(struct te_plan *p)
 		if (r < 0)
 			return r;
 	}
-	r = te__columns_bind(p);
-	return r ? r : te__hosted_bind(p);
+	r = te__hosted_bind(p);
+	return r ? r : te__columns_bind(p);
 }
 
 static struct te_op_value call_value(const struct te_plan *p, int v, uint32_t forms, int back)

@@ -5,6 +5,9 @@
  * with a kernel that fills it. Codes with one scale, or with a scale for squares of 128, are the
  * row-wise copy, transposed; all others are cast from the master again.
  *
+ * With parts of the masters, te_seq_binding.fetch, there is no row-wise copy: each group that reads
+ * codes casts both copies, from the master that hosted.c has brought to the arena.
+ *
  * These kernels do nothing where a copy is of the present version of the masters. A buffer loses
  * its contents between passes, so versions are of the plan's passes instead: each pass begins with
  * another one.
@@ -42,6 +45,8 @@ static int reads(const struct te_plan *p, const struct te__group *g, const struc
 {
 	const struct te_op *op = p->seq->op[s->node];
 
+	if (s->kind <= TE__STEP_DW && op->nweights && te__hosted_reads(p, g, s, 0))
+		return (p->node[s->node].inf.weight_forms[0] & TE__FORM_CODES) != 0;
 	if (s->kind > TE__STEP_DW || !op->nweights ||
 	    !(p->node[s->node].inf.weight_forms[0] & TE_FORM_COL) ||
 	    !te__build_need_dx(p, s->node) ||
@@ -83,20 +88,45 @@ static size_t scales_nbytes(const struct te__need *need)
 	return scaling ? (size_t)te_scaling_nfloats(scaling, cols, rows) * sizeof(float) : 0;
 }
 
-/* scratch of the amax of a cast */
-static size_t part_nbytes(const struct te__need *need)
+/* both copies are made, from a master in the arena */
+static int is_whole(const struct te_plan *p, const struct te__need *need)
 {
-	struct te_k_weight e = { .hp = -1, .scaling = (int32_t)te_tensor_scaling(need->t_q) };
+	return te__weight_is_divided(p->seq, &p->seq->weight[need->weight]);
+}
+
+/* offsets in the buffer of a column. Row-wise codes are at 0 and have scales if it is whole, and
+ * are not there else */
+struct places {
+	size_t col, scale_inv, col_scale_inv, part, nbytes;
+};
+
+static struct places places_of(const struct te_plan *p, const struct te__need *need)
+{
+	const enum te_scaling scaling = te_tensor_scaling(need->t_q);
+	const size_t n = codes_nbytes(need);
+	struct te_k_weight e = { .hp = -1, .scaling = (int32_t)scaling };
+	struct places at = { 0 };
+	size_t rows = 0;
 
 	extents(need, &e.rows, &e.cols);
-	return e.scaling >= TE_K_SCALING_1X16 ?
-		       (size_t)te_k_weight_ntiles(&e) * sizeof(float) : 0;
+	if (is_whole(p, need)) {
+		at.col = n;
+		rows = (size_t)te_scaling_nfloats(scaling, e.rows, e.cols) * sizeof(float);
+		rows = (rows + TE__PLAN_ALIGN - 1) / TE__PLAN_ALIGN * TE__PLAN_ALIGN;
+	}
+	at.scale_inv = at.col + n;
+	at.col_scale_inv = at.scale_inv + (scaling ? rows : 0);
+	at.part = at.scale_inv + rows + scales_nbytes(need);
+	at.nbytes = at.part;
+	if (is_whole(p, need) || scaling >= TE_SCALING_1X16) /* scratch of the amax of a cast */
+		at.nbytes += (size_t)te_k_weight_ntiles(&e) * sizeof(float);
+	return at;
 }
 
 /* from the master; else from the row-wise copy */
-static int is_cast(const struct te__need *need)
+static int is_cast(const struct te_plan *p, const struct te__need *need)
 {
-	return te_tensor_scaling(need->t_q) >= TE_SCALING_1X32;
+	return is_whole(p, need) || te_tensor_scaling(need->t_q) >= TE_SCALING_1X32;
 }
 
 uint64_t te__column_read_nbytes(const struct te_plan *p, const struct te__column *c)
@@ -104,7 +134,7 @@ uint64_t te__column_read_nbytes(const struct te_plan *p, const struct te__column
 	const struct te__need *need = need_of(p, &p->step[c->step]);
 	const struct te__weight *w = &p->seq->weight[need->weight];
 
-	if (!is_cast(need))
+	if (!is_cast(p, need))
 		return te_tensor_nbytes(need->t_q) + scales_nbytes(need);
 	return (uint64_t)te_tensor_nelems(w->master) *
 	       (te__seq_is_split(p->seq) && !te__weight_has_rest(p->seq, w) ? 2 : 4);
@@ -137,9 +167,7 @@ static int find_in_group(struct te_plan *p, int t, int make)
 			continue;
 		c = &p->column[p->ncolumns];
 		*c = (struct te__column){ .group = t, .step = g->first + k };
-		c->buf = te__plan_new_buf(p, codes_nbytes(need_of(p, s)) +
-						     scales_nbytes(need_of(p, s)) +
-						     part_nbytes(need_of(p, s)));
+		c->buf = te__plan_new_buf(p, places_of(p, need_of(p, s)).nbytes);
 		if (c->buf < 0)
 			return c->buf;
 		p->buf[c->buf].first = p->buf[c->buf].last = t;
@@ -153,16 +181,17 @@ static struct te_k_weight entry_of(const struct te_plan *p, const struct te__col
 {
 	const struct te__need *need = need_of(p, &p->step[c->step]);
 	const struct te_tensor *master = p->seq->weight[need->weight].master;
+	const struct places at = places_of(p, need);
 	struct te_k_weight e = {
 		.hp = -1,
-		.row = -1,
-		.col_scale_inv = (int64_t)codes_nbytes(need),
+		.row = is_whole(p, need) ? 0 : -1,
+		.col = (int64_t)at.col,
+		.scale_inv = (int64_t)at.scale_inv,
+		.col_scale_inv = (int64_t)at.col_scale_inv,
 		.dtype = (int32_t)te_tensor_dtype(need->t_q),
 		.scaling = (int32_t)te_tensor_scaling(need->t_q),
 	};
 
-	/* no row-wise copy, and no scales of it */
-	e.scale_inv = e.col_scale_inv;
 	extents(need, &e.rows, &e.cols);
 	e.pad_rows = (int16_t)(e.rows - te_tensor_rows(master));
 	e.pad_cols = (int16_t)(e.cols - te_tensor_cols(master));
@@ -184,7 +213,7 @@ static int make_state(struct te_plan *p)
 		struct state *at = (struct state *)(void *)((char *)ptr + VERSION_NBYTES) + i;
 		const struct te_k_weight e = entry_of(p, &p->column[i]);
 
-		if (e.scaling >= TE_SCALING_1X32)
+		if (is_cast(p, need_of(p, &p->step[p->column[i].step])))
 			r = te__ctx_copy(p->ctx, &at->table, &e, sizeof(e));
 	}
 	return r;
@@ -242,23 +271,27 @@ static void fill_cast(const struct te_plan *p, struct te__column *c, void *col)
 	const struct te__need *need = need_of(p, &p->step[c->step]);
 	const struct te__weight *w = &p->seq->weight[need->weight];
 	const struct te_k_weight e = entry_of(p, c);
+	const struct places places = places_of(p, need);
+	const struct te_tensor *master =
+		is_whole(p, need) ? te__hosted_tensor(p, &p->step[c->step], need->weight, 0) :
+				    w->master;
 
 	c->cast = (struct te_k_weights){
 		.table = &at->table,
-		.masters = te_tensor_data(w->master),
+		.masters = te_tensor_data(master),
 		.rest = w->rest,
 		.copies = col,
 		.version = p->columns_state,
 		.done = &at->done,
 		.nmasters = te_tensor_nelems(w->master),
-		.copies_nbytes = (int64_t)(codes_nbytes(need) + scales_nbytes(need)),
+		.copies_nbytes = (int64_t)places.part,
 		.ntiles = te_k_weight_ntiles(&e),
 		.n = 1,
-		.part = (float *)(void *)((char *)col + codes_nbytes(need) + scales_nbytes(need)),
+		.part = (float *)(void *)((char *)col + places.part),
 		.scaling = e.scaling,
 		.split = te__seq_is_split(p->seq),
 	};
-	te__quant_weights(p->quant, need->slot, 1, &c->cast);
+	c->flags = te__quant_weights(p->quant, need->slot, 1, &c->cast);
 }
 
 void te__columns_unbind(struct te_plan *p)
@@ -272,19 +305,23 @@ static int bind_column(const struct te_plan *p, struct te__column *c)
 {
 	const struct te__need *need = need_of(p, &p->step[c->step]);
 	const struct te__buf *b = &p->buf[c->buf];
-	char *col = p->bound ? p->span[b->span] + b->offset : TE__NOWHERE;
+	char *buf = p->bound ? p->span[b->span] + b->offset : TE__NOWHERE;
 	const enum te_scaling scaling = te_tensor_scaling(need->t_q);
-	float *scales = scaling ? (float *)(void *)(col + codes_nbytes(need)) :
-				  te_tensor_scale_inv(need->t_q);
+	const struct places at = places_of(p, need);
+	const int whole = is_whole(p, need);
+	float *rows = whole ? (float *)(void *)(buf + at.scale_inv) :
+			      te_tensor_scale_inv(need->t_q);
+	float *scales = scaling ? (float *)(void *)(buf + at.col_scale_inv) : rows;
 	const struct te_spec s = te__spec_of(need->t_q);
 
 	/* a plan without memory launches nothing */
-	if (p->columns_state && is_cast(need))
-		fill_cast(p, c, col);
+	if (p->columns_state && is_cast(p, need))
+		fill_cast(p, c, buf);
 	else if (p->columns_state)
-		fill_turn(p, c, col, scales);
-	return te__tensor_wrap_scaled(p->ctx, s.dtype, s.ndim, s.shape, te_tensor_data(need->t_q),
-				      col, te_tensor_scale_inv(need->t_q), scales, scaling, &c->t);
+		fill_turn(p, c, buf, scales);
+	return te__tensor_wrap_scaled(p->ctx, s.dtype, s.ndim, s.shape,
+				      whole ? buf : te_tensor_data(need->t_q), buf + at.col, rows,
+				      scales, scaling, &c->t);
 }
 
 int te__columns_bind(struct te_plan *p)
@@ -322,7 +359,7 @@ int te__columns_run(const struct te_plan *p, struct te_stream *stream, const str
 			r = TE__LAUNCH(stream, WEIGHT_TRANSPOSE, &c->turn);
 			continue;
 		}
-		if (c->cast.scaling >= TE_K_SCALING_1X16)
+		if (c->cast.scaling >= TE_K_SCALING_1X16 || c->flags & TE__WEIGHTS_OWN_AMAX)
 			r = TE__LAUNCH(stream, WEIGHTS_AMAX, &c->cast);
 		if (!r)
 			r = TE__LAUNCH(stream, WEIGHTS_CAST, &c->cast);

@@ -39,9 +39,8 @@ static int is_early(const struct te__group *g)
 	return g->fusion && (g->fusion->flags & TE__FUSION_EARLY) != 0;
 }
 
-/* does the step read the master of its k-th weight, which ranks divide? */
-static int reads_parts(const struct te_plan *p, const struct te__group *g,
-		       const struct te__step *s, int k)
+int te__hosted_reads(const struct te_plan *p, const struct te__group *g, const struct te__step *s,
+		     int k)
 {
 	const struct te_op *op = p->seq->op[s->node];
 	const int early = is_early(g) && s->kind != TE__STEP_FWD;
@@ -53,12 +52,13 @@ static int reads_parts(const struct te_plan *p, const struct te__group *g,
 /* does the op read its k-th weight in the other type than the master's, BF16 or FP32? */
 static int reads_cast(const struct te_plan *p, const struct te__step *s, int k)
 {
-	const int hp = p->recipe.compute != TE_DTYPE_FP32 &&
-		       p->node[s->node].inf.weight_forms[k] & TE_FORM_HP;
+	const uint32_t forms = p->node[s->node].inf.weight_forms[k];
+	const int hp = p->recipe.compute != TE_DTYPE_FP32 && forms & TE_FORM_HP;
 
 	if (!te__seq_is_split(p->seq))
 		return hp;
-	return !hp && !(p->seq->op[s->node]->decl[k].flags & TE_WEIGHT_STORED);
+	return !hp && !(forms & TE__FORM_CODES) &&
+	       !(p->seq->op[s->node]->decl[k].flags & TE_WEIGHT_STORED);
 }
 
 /* does the step multiply by the master of its k-th weight? */
@@ -177,12 +177,16 @@ static int add(struct te_plan *p, int group, const struct te__hosted *like)
 static int add_weight(struct te_plan *p, int t, const struct te__step *s, int k)
 {
 	const struct te__group *g = &p->group[t];
-	const int w = p->seq->op_weight[s->node][k], parts = reads_parts(p, g, s, k);
+	const int w = p->seq->op_weight[s->node][k], parts = te__hosted_reads(p, g, s, k);
+	const int casts = parts && reads_cast(p, s, k);
 	int r = 0;
 
-	if (parts || reads_master(p, g, s, k))
-		r = add(p, t, &(struct te__hosted){ .weight = w,
-						    .cast = parts && reads_cast(p, s, k) });
+	/* codes are made from the master */
+	if ((parts && p->node[s->node].inf.weight_forms[k] & TE__FORM_CODES) ||
+	    (!casts && (parts || reads_master(p, g, s, k))))
+		r = add(p, t, &(struct te__hosted){ .weight = w });
+	if (!r && casts)
+		r = add(p, t, &(struct te__hosted){ .weight = w, .cast = 1 });
 	if (!r && adds_to_grad(p, g, s, k))
 		r = add(p, t, &(struct te__hosted){ .weight = w, .grad = 1 });
 	return r;

@@ -108,6 +108,7 @@ struct te__column {
 	struct te_tensor *t; /* with the row-wise copy of the sequence */
 	struct te_k_weight_transpose turn; /* the launch that makes it; row NULL: cast instead */
 	struct te_k_weights cast;
+	uint32_t flags; /* TE__WEIGHTS_* of the cast */
 };
 
 /* A master or a gradient that is elsewhere, in the arena from a group to the last one that needs it
@@ -138,6 +139,7 @@ struct te__plan_op {
 };
 
 /* a weight copy this plan reads */
+#define TE__FORM_CODES (TE_FORM_ROW | TE_FORM_COL)
 #define TE__FORM_FP32 8u /* the FP32 values of a BF16 master */
 
 struct te__need {
@@ -347,6 +349,8 @@ int te__hosted_find(struct te_plan *p);
 int te__hosted_bind(struct te_plan *p); /* tensors at the present addresses */
 void te__hosted_unbind(struct te_plan *p);
 /* tensor of a weight or its gradient for a step, or NULL */
+int te__hosted_reads(const struct te_plan *p, const struct te__group *g, const struct te__step *s,
+		     int k); /* 1: the master of its k-th weight, which ranks divide */
 struct te_tensor *te__hosted_tensor(const struct te_plan *p, const struct te__step *s, int weight,
 				    int grad);
 /* the values of a divided master for a step that reads the other type, FP32 or BF16; or NULL */

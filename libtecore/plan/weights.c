@@ -22,8 +22,6 @@
 #include "libtecore/quant/quant.h"
 #include "libtecore/tensor/ctx.h"
 
-#define CODES (TE_FORM_ROW | TE_FORM_COL)
-
 static int no_memory(void)
 {
 	return te__fail(-ENOMEM, "plan: no memory for weight copies");
@@ -62,7 +60,7 @@ static int wants_values(const struct te_plan *p, int need)
 
 static int wants_codes(const struct te_plan *p, int need)
 {
-	return (p->need[need].forms & CODES) != 0;
+	return (p->need[need].forms & TE__FORM_CODES) != 0;
 }
 
 /* a bound weight's column-wise copy */
@@ -476,7 +474,7 @@ static int transpose_make(struct te_seq *seq, struct te__weight *w)
 /* a plan that only prints: tensors without memory */
 static int need_wrap(const struct te_plan *p, struct te__need *need, const struct te_weight_decl *d)
 {
-	const uint32_t q = need->forms & CODES;
+	const uint32_t q = need->forms & TE__FORM_CODES;
 	int r = te_tensor_wrap(p->ctx, p->recipe.compute, d->ndim, d->shape, TE__NOWHERE, NULL,
 			       NULL, &need->t_hp);
 
@@ -542,14 +540,17 @@ static int part_make(struct te_seq *seq)
 	return r;
 }
 
-/* divided masters have no codes */
+/* codes of divided masters are cast in each pass, and amaxes of a history are recorded once */
 static int check_divided(const struct te_plan *p)
 {
+	struct te_k_weights a = { 0 };
+
 	for (int i = 0; i < p->nneeds; i++)
-		if (wants_codes(p, i) && te__weight_is_divided(p->seq, weight_of(p, i)))
-			return te__fail(-EOPNOTSUPP, "plan: weight %s is read as FP8 codes, and "
-					"masters are in %d parts: expected FP32 or BF16",
-					weight_of(p, i)->name, p->seq->binding.nparts);
+		if (wants_codes(p, i) && te__weight_is_divided(p->seq, weight_of(p, i)) &&
+		    te__quant_weights(p->quant, p->need[i].slot, 1, &a) & TE__WEIGHTS_RECORD)
+			return te__fail(-EOPNOTSUPP, "plan: weight %s has a scale from earlier "
+					"amaxes, and masters are in %d parts: expected another "
+					"recipe", weight_of(p, i)->name, p->seq->binding.nparts);
 	return 0;
 }
 
@@ -581,6 +582,7 @@ int te__plan_weights(struct te_plan *p)
 		if (te__weight_is_divided(p->seq, w)) { /* in the arena */
 			if (te__seq_copies_part(p->seq) && need->forms & TE_FORM_HP)
 				plan_uses(p, p->seq->part_set);
+			r = need_wrap(p, need, &w->decl);
 			continue;
 		}
 		if (w->value && !wants_transpose(p, i)) {

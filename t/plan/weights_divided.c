@@ -190,7 +190,11 @@ static const struct way {
 } ways[] = { { "fp32", 0 },
 	     { "bf16", 0 },
 	     { "bf16", TE_SEQ_BF16_MASTERS },
-	     { "bf16", TE_SEQ_BF16_COPIES } };
+	     { "bf16", TE_SEQ_BF16_COPIES },
+	     { "fp8-current", TE_SEQ_BF16_COPIES },
+	     { "fp8-current", TE_SEQ_BF16_MASTERS },
+	     { "fp8-block", 0 },
+	     { "mxfp8", TE_SEQ_BF16_COPIES } };
 #define NWAYS ((int)(sizeof(ways) / sizeof(ways[0])))
 
 START_TEST(a_step_has_the_bits_of_all_masters)
@@ -314,7 +318,7 @@ END_TEST
 
 START_TEST(what_does_not_fit_divided_masters_is_refused)
 {
-	const struct te_recipe fp8 = model_recipe("fp8-current"), bf16 = model_recipe("bf16");
+	const struct te_recipe fp8 = model_recipe("fp8-delayed"), bf16 = model_recipe("bf16");
 	struct te_plan_opts o = pair_opts(&llama, &fp8, TE_PLAN_TRAIN);
 	struct te_seq *s = model_create_unbound(ctx, &llama);
 	const struct te_seq_binding good = binding(0, 0);
@@ -337,8 +341,8 @@ START_TEST(what_does_not_fit_divided_masters_is_refused)
 	DO(te_seq_init(s, 5));
 	fails(te_checkpoint_save(s, NULL, "none"), -EOPNOTSUPP,
 	      "has one of 5 parts of the masters");
-	fails(te_plan_create(s, &o, &p), -EOPNOTSUPP, "is read as FP8 codes, and masters are in "
-						      "5 parts: expected FP32 or BF16");
+	fails(te_plan_create(s, &o, &p), -EOPNOTSUPP,
+	      "has a scale from earlier amaxes, and masters are in 5 parts");
 	te_seq_unref(s);
 	s = create(&llama, &good);
 	o = pair_opts(&llama, &bf16, TE_PLAN_TRAIN);

@@ -26,9 +26,10 @@ while read -r name n stages args; do
 done <<'LIST'
 fp32 3 1,2,3 --recipe fp32
 bf16 2 1,2 --moments bf16 --masters bf16-remainder --gradients bf16 --graph step
-fp8 4 1,2 --moments fp8 --masters bf16 --recipe fp8-current --graph layer
+fp8 4 1,2,3 --moments fp8 --masters bf16 --recipe fp8-current --graph layer
 step 2 3 --masters bf16 --graph step --save-best --eval-every 3
 layer 4 3 --recipe bf16 --graph layer
+mx 2 3 --recipe mxfp8 --graph step
 LIST
 same "the best weights" step.all/best/model.safetensors step.3/best/model.safetensors
 
@@ -124,7 +125,8 @@ while IFS='|' read -r name how; do
 		--zero 3 $how
 done <<'LIST'
 --masters bf16-remainder|--masters bf16-remainder
---recipe other than fp32 and bf16|--recipe fp8-current
+--recipe fp8-delayed|--recipe fp8-delayed
+--recipe auto|--recipe auto
 --sample|--sample 9
 LIST
 fails "--states all is refused" "--zero 2: --states masters or all is not possible with it" \

@@ -162,6 +162,7 @@ KERNEL_CUH = \
 	kernels/mma.cuh \
 	kernels/norm/norm.cuh \
 	kernels/norm/rows.cuh \
+	kernels/quant/mx.cuh \
 	kernels/rope/sincos.cuh \
 	kernels/sm90.cuh \
 	kernels/split.cuh \

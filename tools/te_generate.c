@@ -40,6 +40,8 @@ static const struct option_field options[] = {
 	  "tokenizer of the model, if it is not in its folder or file" },
 	{ "recipe", OPTION_WORD, AT(recipe), "bf16", 0, 0, 0, "bf16|fp32|fp8-block",
 	  "type of weights and activations; fp8-block: the cache and the head are BF16" },
+	{ "cache", OPTION_WORD, AT(cache), "auto", 0, 0, 0, "auto|bf16|fp32|fp8",
+	  "type of keys and values in the cache; auto: of activations" },
 	{ "backend", OPTION_WORD, AT(backend), NULL, 0, 0, 0, "auto|host|cuda",
 	  "where to run (TE_BACKEND, else auto)" },
 	{ "context", OPTION_INT, AT(context), "0", 0, 1 << 24, 0, "N",
@@ -157,6 +159,14 @@ static int read_choices(struct run *r)
 	return choices_read(&r->choices, r->o.eval_choices);
 }
 
+static uint32_t cache_flag(const char *name)
+{
+	return !strcmp(name, "fp32") ? TE_DECODER_CACHE_FP32 :
+	       !strcmp(name, "bf16") ? TE_DECODER_CACHE_BF16 :
+	       !strcmp(name, "fp8")  ? TE_DECODER_CACHE_E4M3 :
+				       0;
+}
+
 static int open_model(struct run *r)
 {
 	struct te_seq_binding b = TE_SEQ_BINDING_INIT;
@@ -209,6 +219,7 @@ static int open_model(struct run *r)
 	if (s)
 		return s;
 	o.recipe = &recipe;
+	o.flags = cache_flag(r->o.cache);
 	nseqs = r->o.eval_choices ? r->choices.nendings : r->njobs;
 	o.max_seqs = (int32_t)(r->o.batch < nseqs ? r->o.batch : nseqs);
 	o.max_seqs = o.max_seqs ? o.max_seqs : 1;

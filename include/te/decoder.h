@@ -14,6 +14,7 @@ struct te_decoder; /* opaque, reference counted */
 
 #define TE_DECODER_CACHE_FP32 1u /* type of the cache; without a flag the recipe's compute type */
 #define TE_DECODER_CACHE_BF16 2u
+#define TE_DECODER_CACHE_E4M3 4u /* as in te_kernel_attention_cached() */
 
 struct te_decoder_opts {
 	size_t size; /* set by the INIT macro; lets the struct grow */

@@ -400,9 +400,12 @@ struct te_kernel_attention_cached_opts {
 	uint32_t *noutside; /* device word that counts rows outside the cache; or NULL */
 	int32_t window;	    /* as in struct te_kernel_attention_opts */
 	float softcap;	    /* the same */
+	struct te_tensor *k_scale, *v_scale; /* cache of E4M3: UINT8 [npages, page, nkv] */
+	const struct te_tensor *slopes, *sinks; /* as in struct te_kernel_attend_opts; or NULL */
 };
-#define TE_KERNEL_ATTENTION_CACHED_OPTS_INIT \
-	{ sizeof(struct te_kernel_attention_cached_opts), 0, 0, 0, 0.0f, 0, 0, 0, 0.0f }
+#define TE_KERNEL_ATTENTION_CACHED_OPTS_INIT                                                    \
+	{ sizeof(struct te_kernel_attention_cached_opts), 0, 0, 0, 0.0f, 0, 0, 0, 0.0f, 0, 0, 0, \
+	  0 }
 
 /**
  * te_kernel_attention_cached - append new tokens to a cache of keys and values, and attend to it
@@ -414,14 +417,17 @@ struct te_kernel_attention_cached_opts {
  * @y:        output
  * @opts:     numbers and size of heads; not NULL
  *
- * Shapes: x T [rows, (nheads + 2 nkv) head_dim]; sequence, position INT32 [rows]; k, v FP32 or
- * BF16, both of one type and one shape [npages, page, nkv head_dim]; y T [rows, nheads head_dim].
+ * Shapes: x T [rows, (nheads + 2 nkv) head_dim]; sequence, position INT32 [rows]; k, v FP32, BF16
+ * or E4M3, both of one type and one shape [npages, page, nkv head_dim]; y T [rows, nheads
+ * head_dim].
  * Position p of sequence s is token p % page of page pages[s, p / page]; without pages sequence s
  * is page s, and page is the limit of its tokens.
  * First the keys and values of all rows are stored. Then each row attends to the positions from 0
  * to its own, which this call or earlier ones have stored. Rows of a call must differ in sequence
  * or position. With a cache of type T, the host computes the bits of te_kernel_attention_forward()
  * on the whole sequences, whatever the numbers of rows and sequences in a call.
+ * In a cache of E4M3 each head of each token has a scale from the amax of its head_dim elements:
+ * k_scale and v_scale receive its inverse, a power of two, as an E8M0 byte.
  * Rows of padding, and rows outside the cache (a sequence, a position or an entry of pages that
  * does not exist), store nothing and have y = 0; noutside counts rows outside the cache, modulo
  * 2^32.

@@ -256,21 +256,6 @@ static int32_t last_key(struct span w)
 	return most;
 }
 
-/* x [n] = f x + bias - slope |k - at|; bias: or NULL */
-TE__SIMD_BODY void add_bias_body(float *restrict x, int32_t n, float f, const float *restrict bias,
-				 float slope, int32_t at)
-{
-	for (int32_t k = 0; k < n; k++)
-		x[k] *= f;
-	for (int32_t k = 0; k < n && bias; k++)
-		x[k] += bias[k];
-	for (int32_t k = 0; k < n && slope != 0.0f; k++)
-		x[k] -= slope * (float)(k < at ? at - k : k - at);
-}
-static TE__SIMD(void, add_bias,
-		(float *x, int32_t n, float f, const float *bias, float slope, int32_t at),
-		(x, n, f, bias, slope, at))
-
 /*
  * Scores p of MR queries q on of head h and keys k0 on, of which n are used, before scaling: what
  * is done before the softmax. capped: the scores that a softcap leaves, or NULL. Returns the factor

@@ -57,6 +57,18 @@ static void copy(const struct te_k_attn_cached *a, int64_t from, void *cache, in
 	}
 }
 
+/* the head at element from of qkv, as block number at of an E4M3 cache */
+static void encode(const struct te_k_attn_cached *a, int64_t from, void *cache, uint8_t *scale,
+		   int64_t at)
+{
+	float v[MAXD], s;
+
+	te__h_load(a->dtype, a->qkv, from, a->head_dim, v);
+	s = te__h_scale_mx(te__h_amax_bits(v, a->head_dim, 0), a->cache_dtype);
+	te__h_encode(a->cache_dtype, v, s, a->head_dim, (uint8_t *)cache + at * a->head_dim);
+	te__h_scale_put(scale, TE_K_SCALING_1X32, at, 1.0f / s);
+}
+
 static void append_part(void *arg, int64_t begin, int64_t end)
 {
 	const struct te_k_attn_cached *a = arg;
@@ -73,8 +85,17 @@ static void append_part(void *arg, int64_t begin, int64_t end)
 		if (where != INSIDE)
 			continue;
 		to = token_at(a, a->sequence[r], a->position[r]) * width;
-		copy(a, from, a->k, to, width);
-		copy(a, from + width, a->v, to, width);
+		if (a->cache_dtype != TE_DTYPE_E4M3) {
+			copy(a, from, a->k, to, width);
+			copy(a, from + width, a->v, to, width);
+			continue;
+		}
+		for (int32_t g = 0; g < a->nkv; g++) {
+			const int64_t head = from + (int64_t)g * a->head_dim;
+
+			encode(a, head, a->k, a->k_scale, to / a->head_dim + g);
+			encode(a, head + width, a->v, a->v_scale, to / a->head_dim + g);
+		}
 	}
 	if (noutside && a->noutside)
 		__atomic_fetch_add(a->noutside, noutside, __ATOMIC_RELAXED);
@@ -135,18 +156,33 @@ static TE__SIMD(void, load_rows,
 		 float *ret, int64_t dp),
 		(dtype, p, at, stride, n, d, ret, dp))
 
-/* keys pos to pos + n - 1, then zeros up to most rows */
+/* n heads of an E4M3 cache, nkv blocks apart, to rows of dp */
+static void decode(const struct te_k_attn_cached *a, const void *cache, const uint8_t *scale,
+		   int64_t at, int64_t n, int64_t dp, float *ret)
+{
+	for (int64_t i = 0; i < n; i++, at += a->nkv)
+		te__h_decode(a->cache_dtype, (const uint8_t *)cache + at * a->head_dim,
+			     te__h_scale_get(scale, TE_K_SCALING_1X32, at), a->head_dim,
+			     ret + i * dp);
+}
+
+/* keys or values pos to pos + n - 1, then zeros up to most rows */
 static void load_tile(const struct te_k_attn_cached *a, const struct run *u, const void *cache,
 		      int64_t pos, int64_t n, int64_t most, int64_t dp, float *ret)
 {
+	const uint8_t *scale = cache == a->k ? a->k_scale : a->v_scale;
 	const int64_t d = a->head_dim;
 
 	if (n < most || d < dp)
 		memset(ret, 0, (size_t)(most * dp) * sizeof(*ret));
 	for (int64_t i = 0, len; i < n; i += len) {
 		len = nearby(a, pos + i, n - i);
-		load_rows(a->cache_dtype, cache, element_at(a, u, pos + i), a->nkv * d, len, d,
-			  ret + i * dp, dp);
+		if (a->cache_dtype == TE_DTYPE_E4M3)
+			decode(a, cache, scale, element_at(a, u, pos + i) / d, len, dp,
+			       ret + i * dp);
+		else
+			load_rows(a->cache_dtype, cache, element_at(a, u, pos + i), a->nkv * d,
+				  len, d, ret + i * dp, dp);
 	}
 }
 
@@ -158,7 +194,7 @@ static void pack_keys(const struct te_k_attn_cached *a, const struct run *u, int
 	const size_t es = te_dtype_nbytes((enum te_dtype)a->cache_dtype);
 
 	for (int64_t r = 0; r < n; r += NR, pos += NR, ret += NR * d) {
-		if (n - r >= NR && nearby(a, pos, NR) == NR) {
+		if (a->cache_dtype != TE_DTYPE_E4M3 && n - r >= NR && nearby(a, pos, NR) == NR) {
 			te__h_pack(a->cache_dtype, d,
 				   (const char *)a->k + (size_t)element_at(a, u, pos) * es, stride,
 				   NR * stride, ret);
@@ -166,6 +202,18 @@ static void pack_keys(const struct te_k_attn_cached *a, const struct run *u, int
 		}
 		load_tile(a, u, a->k, pos, te__h_min(n - r, NR), NR, dp, x);
 		te__h_pack(TE_DTYPE_FP32, d, x, dp, 0, ret);
+	}
+}
+
+/* scores p of n pairs from first on, at most MR, and keys k0 on, of which pair r has hi[r] */
+static void add_slopes(const struct te_k_attn_cached *a, const struct run *u, int64_t first,
+		       int64_t n, int64_t k0, const int32_t *hi, float scale, float *p)
+{
+	for (int64_t r = 0; r < te__h_min(n, MR); r++) {
+		const int64_t h = u->g * (a->nheads / a->nkv) + (first + r) / u->n;
+		const int64_t at = u->pos + (first + r) % u->n - k0;
+
+		add_bias(p + r * TILE, hi[r], scale, NULL, a->slopes[h], (int32_t)at);
 	}
 }
 
@@ -183,8 +231,11 @@ static void pairs(const struct te_k_attn_cached *a, const struct run *u, int64_t
 	/* scores of padding rows need not be computed */
 	memset(w->p, 0, sizeof(w->p));
 	for (int64_t i = 0; i < npadded; i++) {
-		w->o[i / MR].m[i % MR] = -INFINITY;
-		w->o[i / MR].l[i % MR] = 0.0;
+		const int64_t h = u->g * group + (first + te__h_min(i, n - 1)) / u->n;
+		const float sink = a->sinks ? a->sinks[h] : -INFINITY;
+
+		w->o[i / MR].m[i % MR] = sink;
+		w->o[i / MR].l[i % MR] = sink == -INFINITY ? 0.0 : 1.0;
 	}
 	for (int64_t i = 0; i < n; i++)
 		te__h_load(a->dtype, a->qkv,
@@ -200,6 +251,7 @@ static void pairs(const struct te_k_attn_cached *a, const struct run *u, int64_t
 		for (int64_t i = 0; i < n; i += MR) {
 			int32_t lo[MR], hi[MR], most = 0;
 			const struct span keys = { lo, hi };
+			float scale = a->scale;
 			uint8_t mask[TILE];
 
 			/* padding rows have the keys of the last one */
@@ -217,11 +269,16 @@ static void pairs(const struct te_k_attn_cached *a, const struct run *u, int64_t
 					    w->kt + k * d, NR, w->p + k, TILE, 0);
 			if (!most)
 				continue;
-			if (a->softcap != 0.0f)
-				cap_scores(w->p, most, a->scale, a->softcap);
+			if (a->softcap != 0.0f) {
+				cap_scores(w->p, most, scale, a->softcap);
+				scale = 1.0f;
+			}
+			if (a->slopes) {
+				add_slopes(a, u, first + i, n - i, k0, hi, scale, w->p);
+				scale = 1.0f;
+			}
 			hide_keys(w->p, keys);
-			soften(w->p, hi, a->softcap != 0.0f ? 1.0f : a->scale, &w->o[i / MR],
-			       w->acc + i * dp, dp);
+			soften(w->p, hi, scale, &w->o[i / MR], w->acc + i * dp, dp);
 			mask_keys(mask, keys);
 			add_masked(w->acc + i * dp, n - i, (struct te__h_rows){ w->p, TILE, 1 },
 				   w->x, mask, dp);

@@ -7,7 +7,11 @@
  *  attn_cached  a row, up to 4 query heads of a key/    128      17 KiB
  *               value head, and a part of the keys
  *
- * T is FP32 or BF16, and so is the type of the cache. In attn_cached a lane has 8 channels, and as
+ * T is FP32 or BF16; the type of the cache is one of these or E4M3. With E4M3 a warp of append has
+ * a head at a time, and attn_cached multiplies scores and weights by the scale-inverses of keys and
+ * values.
+ *
+ * In attn_cached a lane has 8 channels, and as
  * many lanes as a head needs, a power of two, have a key: the group. A group computes the softmax
  * of STEPS keys at a time, and rescales its sums (online.h); a key is loaded once for all heads of
  * the block. Groups are joined in the order of a tree, then warps and then parts in ascending
@@ -16,14 +20,56 @@
  */
 #include "kernels/attn/cached.cuh"
 #include "kernels/attn/geometry.h"
+#include "kernels/quant/mx.cuh"
 
 /* blocks of a multiprocessor, whose registers need no spills */
-#define BLOCKS(T, C) (sizeof(T) + sizeof(C) == 4 ? 4 : sizeof(T) + sizeof(C) == 6 ? 3 : 2)
+#define BLOCKS(T, C) (sizeof(C) == 4 ? 2 : sizeof(T) == 4 ? 3 : 4)
 #define WARPS (ATTN_CACHED_THREADS / 32)
 #define STEPS 4
 #define MAX_D TE_K_ATTN_CUDA_HEAD_DIM
 #define HEADS TE_K_ATTN_CACHED_HEADS
 #define SPLITS TE_K_ATTN_CACHED_SPLITS
+
+/* a code of E4M3 */
+struct e4m3 {
+	uint8_t bits;
+};
+
+template <class A, class B> constexpr bool is_same = false;
+template <class A> constexpr bool is_same<A, A> = true;
+
+/* x: the keys of all heads of a row, and then their values; the token is where they are stored */
+template <class T>
+DEV void append_codes(const struct te_k_attn_cached &a, const T *x, int64_t token)
+{
+	const int lane = threadIdx.x % 32, d = a.head_dim;
+
+#pragma unroll 1
+	for (int i = threadIdx.x / 32; i < 2 * a.nkv; i += WARPS) {
+		const int is_v = i >= a.nkv;
+		const int64_t block = token * a.nkv + (is_v ? i - a.nkv : i);
+		uint8_t *code = (uint8_t *)(is_v ? a.v : a.k) + block * d;
+		float v[MAX_D / 32], s, amax = 0.0f;
+		uint32_t byte;
+
+#pragma unroll
+		for (int k = 0; k < MAX_D / 32; k++) {
+			const int c = 32 * k + lane;
+
+			v[k] = c < d ? to_float(x[(int64_t)i * d + c]) : 0.0f;
+			amax = amax_of(amax, v[k]);
+		}
+		byte = mx_byte(TE_D_E4M3, warp_amax(amax));
+		s = mx_scale(byte);
+#pragma unroll
+		for (int k = 0; k < MAX_D / 32; k++)
+			if (32 * k + lane < d)
+				code[32 * k + lane] =
+					(uint8_t)fp8x2(TE_D_E4M3, mul(v[k], s), 0.0f);
+		if (!lane)
+			(is_v ? a.v_scale : a.k_scale)[block] = (uint8_t)byte;
+	}
+}
 
 template <class T, class C> DEV void append(const struct te_k_attn_cached &a)
 {
@@ -37,10 +83,15 @@ template <class T, class C> DEV void append(const struct te_k_attn_cached &a)
 		atomicAdd((unsigned *)a.noutside, 1u);
 	if (where != INSIDE)
 		return;
-	to = token_at(a, a.sequence[r], a.position[r]) * width;
-	for (int64_t i = threadIdx.x; i < width; i += blockDim.x) {
-		((C *)a.k)[to + i] = from_float<C>(to_float(x[i]));
-		((C *)a.v)[to + i] = from_float<C>(to_float(x[width + i]));
+	to = token_at(a, a.sequence[r], a.position[r]);
+	if constexpr (is_same<C, e4m3>) {
+		append_codes(a, x, to);
+	} else {
+		to *= width;
+		for (int64_t i = threadIdx.x; i < width; i += blockDim.x) {
+			((C *)a.k)[to + i] = from_float<C>(to_float(x[i]));
+			((C *)a.v)[to + i] = from_float<C>(to_float(x[width + i]));
+		}
 	}
 }
 
@@ -53,6 +104,41 @@ template <class T> DEV raw<T> load_channels(const T *p, int n, bool vec)
 		return n ? load_raw(p) : zero_raw<T>();
 	load_some(p, n, v);
 	return pack<T>(v); /* exact */
+}
+
+DEV uint2 load_channels(const e4m3 *p, int n, bool vec)
+{
+	uint2 r = make_uint2(0, 0);
+
+	if (vec)
+		return n ? *(const uint2 *)p : r;
+#pragma unroll
+	for (int e = 0; e < TE_V; e++)
+		(e < 4 ? r.x : r.y) |= e < n ? (uint32_t)p[e].bits << e % 4 * 8 : 0;
+	return r;
+}
+
+/* the channels of a lane as loaded from the cache, and as they are unpacked for each head */
+template <class C> struct channels {
+	typedef raw<C> as_loaded, as_used;
+};
+template <> struct channels<e4m3> {
+	typedef uint2 as_loaded;
+	typedef raw<fp16> as_used;
+};
+
+template <class R> DEV R use(const R &x)
+{
+	return x;
+}
+
+DEV raw<fp16> use(const uint2 &x)
+{
+	raw<fp16> r;
+
+	r.q[0] = make_uint4(fp8x2_decode(TE_D_E4M3, x.x), fp8x2_decode(TE_D_E4M3, x.x >> 16),
+			    fp8x2_decode(TE_D_E4M3, x.y), fp8x2_decode(TE_D_E4M3, x.y >> 16));
+	return r;
 }
 
 /* the parts of this block's heads, of which another block may have written all but one */
@@ -164,7 +250,8 @@ template <class C> DEV void prefetch(const struct te_k_attn_cached &a)
 template <class T, class C> DEV void attend(const struct te_k_attn_cached &a)
 {
 	__shared__ float most[WARPS][HEADS], sums[WARPS][HEADS], parts[WARPS][HEADS][MAX_D];
-	__shared__ int last;
+	__shared__ float slopes[HEADS];
+	__shared__ int last, at_pos; /* the row's position */
 	const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, d = a.head_dim;
 	const struct work mine = work_of_block(a);
 	const int size = mine.size, nchunks = mine.nchunks, nsplits = mine.nsplits;
@@ -198,24 +285,41 @@ template <class T, class C> DEV void attend(const struct te_k_attn_cached &a)
 	struct softmax x[HEADS];
 	float qs[HEADS][TE_V];
 
+	if (a.slopes) {
+		if (threadIdx.x < nh)
+			slopes[threadIdx.x] = a.slopes[g * size + chunk * HEADS + threadIdx.x];
+		if (!threadIdx.x)
+			at_pos = a.position[r];
+		__syncthreads();
+	}
+
+	/* the first keys of a row are joined with its sinks */
 #pragma unroll
 	for (int h = 0; h < HEADS; h++) {
 		x[h] = { -TE_INF, 0.0f, {} };
+		if (a.sinks && h < nh && !split && threadIdx.x < lanes)
+			x[h] = { a.sinks[g * size + chunk * HEADS + h], 1.0f, {} };
 		unpack(load_channels(q + h * d, h < nh ? n : 0, vec), qs[h]);
 	}
 #pragma unroll 1
 	for (int p0 = begin + warp * nkeys * STEPS; p0 < end; p0 += WARPS * nkeys * STEPS) {
-		raw<C> keys[STEPS], values[STEPS];
-		float s[STEPS];
+		typename channels<C>::as_loaded loaded[STEPS], values[STEPS];
+		typename channels<C>::as_used keys[STEPS];
+		float s[STEPS], ks[STEPS], vs[STEPS];
 
 #pragma unroll
 		for (int i = 0; i < STEPS; i++) {
 			const int p = p0 + i * nkeys + lane / lanes, have = p < end ? n : 0;
 			const int64_t t = token_at(a, sequence, min(p, end - 1)) * a.nkv + g;
 
-			keys[i] = load_channels((const C *)a.k + t * d + at, have, vec);
+			loaded[i] = load_channels((const C *)a.k + t * d + at, have, vec);
 			values[i] = load_channels((const C *)a.v + t * d + at, have, vec);
+			ks[i] = is_same<C, e4m3> ? mx_inverse(a.k_scale[t]) : 1.0f;
+			vs[i] = is_same<C, e4m3> ? mx_inverse(a.v_scale[t]) : 1.0f;
 		}
+#pragma unroll
+		for (int i = 0; i < STEPS; i++)
+			keys[i] = use(loaded[i]);
 #pragma unroll
 		for (int h = 0; h < HEADS; h++) {
 			float next = x[h].m, w;
@@ -239,10 +343,14 @@ template <class T, class C> DEV void attend(const struct te_k_attn_cached &a)
 					s[i] += __shfl_xor_sync(~0u, s[i], l);
 #pragma unroll
 			for (int i = 0; i < STEPS; i++) {
-				s[i] *= a.scale;
+				const int p = p0 + i * nkeys + lane / lanes;
+
+				s[i] *= is_same<C, e4m3> ? ks[i] * a.scale : a.scale;
 				if (a.softcap != 0.0f)
 					s[i] = a.softcap * tanhf(s[i] / a.softcap);
-				if (p0 + i * nkeys + lane / lanes >= end)
+				if (a.slopes)
+					s[i] -= slopes[h] * (float)(at_pos - p);
+				if (p >= end)
 					s[i] = -TE_INF;
 				next = fmaxf(next, s[i]);
 			}
@@ -256,9 +364,10 @@ template <class T, class C> DEV void attend(const struct te_k_attn_cached &a)
 			for (int i = 0; i < STEPS; i++) {
 				float v[TE_V];
 
-				unpack(values[i], v);
+				unpack(use(values[i]), v);
 				w = weight_of(s[i], next);
 				x[h].l += w;
+				w *= vs[i];
 #pragma unroll
 				for (int e = 0; e < TE_V; e++)
 					x[h].acc[e] = fmaf(w, v[e], x[h].acc[e]);
@@ -349,6 +458,8 @@ template <class T, class C> DEV void attend(const struct te_k_attn_cached &a)
 	}
 TE_NAME(float, float, fp32_fp32)
 TE_NAME(float, bf16, fp32_bf16)
+TE_NAME(float, e4m3, fp32_e4m3)
 TE_NAME(bf16, float, bf16_fp32)
 TE_NAME(bf16, bf16, bf16_bf16)
+TE_NAME(bf16, e4m3, bf16_e4m3)
 #undef TE_NAME

@@ -412,26 +412,30 @@ int te__geo_attn_bwd_sinks(const void *args, struct te__geometry *ret)
 			      a->nheads, ATTN_SINKS_THREADS);
 }
 
-/* funcs: of FP32 and BF16, by the type of the cache */
-static int geo_cached(const struct te_k_attn_cached *a, const char *const funcs[2][2],
+/* funcs: of FP32 and BF16, with caches of FP32, BF16 and E4M3 */
+static int geo_cached(const struct te_k_attn_cached *a, const char *const funcs[2][3],
 		      int64_t nblocks, struct te__geometry *ret)
 {
+	const int cache = a->cache_dtype == TE_DTYPE_E4M3 ? 2 : a->cache_dtype == TE_DTYPE_BF16;
 	int r = check(a->dtype, 1, a->rows, a->nheads, a->nkv, a->head_dim,
 		      TE_K_ATTN_CUDA_HEAD_DIM, a->scale, 0);
 
-	if (!r && a->cache_dtype != TE_DTYPE_FP32 && a->cache_dtype != TE_DTYPE_BF16)
-		r = te__fail(-EINVAL, "attention on cuda takes caches of FP32 and BF16, not %s",
-			     te_dtype_name((enum te_dtype)a->cache_dtype));
-	return r ? r : te__geo_launch(ret, funcs[a->dtype == TE_DTYPE_BF16]
-						[a->cache_dtype == TE_DTYPE_BF16],
-				      nblocks, ATTN_CACHED_THREADS);
+	if (!r && !cache && a->cache_dtype != TE_DTYPE_FP32)
+		r = te__fail(-EINVAL, "attention on cuda takes caches of FP32, BF16 and E4M3, "
+			     "not %s", te_dtype_name((enum te_dtype)a->cache_dtype));
+	if (!r && cache == 2 && (!a->k_scale || !a->v_scale))
+		r = te__fail(-EINVAL, "attention to a cache of E4M3: there are no scales");
+	return r ? r : te__geo_launch(ret, funcs[a->dtype == TE_DTYPE_BF16][cache], nblocks,
+				      ATTN_CACHED_THREADS);
 }
 
 int te__geo_attn_append(const void *args, struct te__geometry *ret)
 {
-	static const char *const funcs[2][2] = {
-		{ "te_k_attn_append_fp32_fp32", "te_k_attn_append_fp32_bf16" },
-		{ "te_k_attn_append_bf16_fp32", "te_k_attn_append_bf16_bf16" },
+	static const char *const funcs[2][3] = {
+		{ "te_k_attn_append_fp32_fp32", "te_k_attn_append_fp32_bf16",
+		  "te_k_attn_append_fp32_e4m3" },
+		{ "te_k_attn_append_bf16_fp32", "te_k_attn_append_bf16_bf16",
+		  "te_k_attn_append_bf16_e4m3" },
 	};
 	const struct te_k_attn_cached *a = args;
 
@@ -440,9 +444,11 @@ int te__geo_attn_append(const void *args, struct te__geometry *ret)
 
 int te__geo_attn_cached(const void *args, struct te__geometry *ret)
 {
-	static const char *const funcs[2][2] = {
-		{ "te_k_attn_cached_fp32_fp32", "te_k_attn_cached_fp32_bf16" },
-		{ "te_k_attn_cached_bf16_fp32", "te_k_attn_cached_bf16_bf16" },
+	static const char *const funcs[2][3] = {
+		{ "te_k_attn_cached_fp32_fp32", "te_k_attn_cached_fp32_bf16",
+		  "te_k_attn_cached_fp32_e4m3" },
+		{ "te_k_attn_cached_bf16_fp32", "te_k_attn_cached_bf16_bf16",
+		  "te_k_attn_cached_bf16_e4m3" },
 	};
 	const struct te_k_attn_cached *a = args;
 	const int64_t size = a->nkv > 0 ? a->nheads / a->nkv : 1;
@@ -466,10 +472,10 @@ int te__geo_attn_step(const void *args, struct te__geometry *ret)
 		return r;
 	if (!(ret->target.features & TE_FEATURE_CLUSTERS) || a->head_dim % 16 ||
 	    a->head_dim > TE_K_ATTN_STEP_CUDA_HEAD_DIM || a->dtype != TE_DTYPE_BF16 ||
-	    a->cache_dtype != TE_DTYPE_BF16)
-		return te__fail(-TE_EKERNEL, "attention to a cache with rope needs clusters, BF16 "
-				"and a head_dim that is a multiple of 16 and at most %d",
-				TE_K_ATTN_STEP_CUDA_HEAD_DIM);
+	    a->cache_dtype != TE_DTYPE_BF16 || a->slopes || a->sinks)
+		return te__fail(-TE_EKERNEL, "attention to a cache with rope needs clusters, BF16, "
+				"no slopes and sinks, and a head_dim that is a multiple of 16 and "
+				"at most %d", TE_K_ATTN_STEP_CUDA_HEAD_DIM);
 	ret->smem = a->head_dim > 64 ? ATTN_STEP_SMEM(128) : ATTN_STEP_SMEM(64);
 	return te__geo_launch(ret, a->head_dim > 64 ? "te_k_attn_step_128_bf16" :
 						      "te_k_attn_step_64_bf16",

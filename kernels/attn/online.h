@@ -113,6 +113,21 @@ TE__SIMD_BODY void cap_scores_body(float *v, int64_t n, float scale, float c)
 }
 static TE__SIMD(void, cap_scores, (float *v, int64_t n, float scale, float c), (v, n, scale, c))
 
+/* x [n] = f x + bias - slope |k - at|; bias: or NULL */
+TE__SIMD_BODY void add_bias_body(float *restrict x, int32_t n, float f, const float *restrict bias,
+				 float slope, int32_t at)
+{
+	for (int32_t k = 0; k < n; k++)
+		x[k] *= f;
+	for (int32_t k = 0; k < n && bias; k++)
+		x[k] += bias[k];
+	for (int32_t k = 0; k < n && slope != 0.0f; k++)
+		x[k] -= slope * (float)(k < at ? at - k : k - at);
+}
+static TE__SIMD(void, add_bias,
+		(float *x, int32_t n, float f, const float *bias, float slope, int32_t at),
+		(x, n, f, bias, slope, at))
+
 /* keys lo[r] to hi[r] - 1 of a tile, for MR queries r; none: both 0 */
 struct span {
 	const int32_t *lo, *hi;

@@ -23,6 +23,7 @@
 #include "kernels/block.cuh"
 #include "kernels/philox.h"
 #include "kernels/quant/geometry.h"
+#include "kernels/quant/mx.cuh"
 #include "kernels/split.cuh"
 #include "kernels/weights/weights.cuh"
 
@@ -131,22 +132,6 @@ struct mx_shared {
 	float amax[BLOCK_WARPS][BLOCK];
 	uint32_t scale[2][TE_K_MX_TILE / 4]; /* squares of the row-wise and column-wise copy */
 };
-
-/* the E8M0 byte of 1 / s for this amax: te__h_scale_mx() */
-DEV uint32_t mx_byte(int dtype, float amax)
-{
-	const uint32_t bits = __float_as_uint(amax);
-	const int e = (int)(bits >> 23) - (dtype == TE_D_E4M3 ? 8 : 15) +
-		      ((bits & 0x007fffffu) > 0x00600000u);
-
-	return bits >= 0x7f800000u ? 254 : e > 0 ? e : 0;
-}
-
-/* s; 2^-127 is subnormal */
-DEV float mx_scale(uint32_t byte)
-{
-	return __uint_as_float(byte == 254 ? 0x00400000u : (254 - byte) << 23);
-}
 
 /* a byte's place in its square: row r of the copy, and block */
 DEV int square_at(int r, int block)
@@ -749,7 +734,7 @@ DEV float mx_scale_inv(const struct te_k_dequantize &a, int64_t r, int64_t c)
 
 	if (a.scaling != TE_K_SCALING_1X32)
 		return mul(te__e4m3_decode((uint8_t)e), *a.scale_inv);
-	return __uint_as_float(e == 255 ? 0x7fc00000u : e ? e << 23 : 0x00400000u);
+	return mx_inverse(e);
 }
 
 /* one of D's codes; E2M1: half a byte */

@@ -150,6 +150,8 @@ int te__attention_bwd_launch(struct te_stream *stream, struct te_k_attn_bwd *k, 
 struct te__attention_cache {
 	const struct te_tensor *sequence, *position, *pages; /* pages: or NULL */
 	const struct te_tensor *k, *v;
+	const struct te_tensor *k_scale, *v_scale; /* with k and v of E4M3; else NULL */
+	const struct te_tensor *slopes;		    /* or NULL */
 	uint32_t *noutside; /* or NULL */
 	float *parts; /* te__attention_parts_nbytes() bytes; or NULL: a row's keys are one part */
 	uint32_t *ready; /* with parts: [rows, nheads], 0, and left so */

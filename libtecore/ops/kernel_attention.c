@@ -373,6 +373,10 @@ int te__attention_cached(struct te_stream *stream, const struct te__attention *a
 		.cache_dtype = te_tensor_dtype(c->k),
 		.window = a->window,
 		.softcap = a->softcap,
+		.k_scale = te__ops_ptr(c->k_scale),
+		.v_scale = te__ops_ptr(c->v_scale),
+		.slopes = te__ops_ptr(c->slopes),
+		.sinks = te__ops_ptr(a->sinks),
 		.parts = nsplits ? c->parts : NULL,
 		.ready = nsplits ? c->ready : NULL,
 		.nsplits = nsplits,
@@ -395,14 +399,24 @@ static int check_cached(const char *fn, const struct te_stream *stream,
 {
 	const int64_t rows = te_tensor_rows(a->x), d = a->head_dim;
 	const int32_t dtype = te_tensor_dtype(a->x);
+	const int codes = c->k && te_tensor_dtype(c->k) == TE_DTYPE_E4M3;
+	const uint32_t scales = codes ? TE__ARG_OUT : TE__ARG_NULL;
 	struct te__main k;
-	int r = te__arg_main(fn, stream, "k", c->k, &k);
+	int64_t nblocks;
+	int r = codes ? 0 : te__arg_main(fn, stream, "k", c->k, &k);
 
+	if (codes)
+		k = (struct te__main){ te_tensor_rows(c->k), te_tensor_cols(c->k), TE_DTYPE_E4M3 };
 	if (!r && te_tensor_ndim(c->k) != 3)
 		r = te__fail(-TE_ESHAPE, "%s: k has %d extents, expected pages, tokens of a page, "
 			     "and heads", fn, te_tensor_ndim(c->k));
+	if (!r && !codes && (c->k_scale || c->v_scale))
+		r = te__fail(-EINVAL, "%s: %s is given, but k is %s, not e4m3", fn,
+			     c->k_scale ? "k_scale" : "v_scale",
+			     te_dtype_name((enum te_dtype)k.dtype));
 	if (r < 0)
 		return r;
+	nblocks = k.rows * a->nkv;
 	r = te__args(fn, stream, (const struct te__arg[]){
 		{ "x", a->x, dtype, rows, (a->nheads + 2 * (int64_t)a->nkv) * d, 0, 0 },
 		{ "sequence", c->sequence, TE_DTYPE_INT32, 0, rows, 0, 0 },
@@ -412,7 +426,11 @@ static int check_cached(const char *fn, const struct te_stream *stream,
 		{ "pages", c->pages, TE_DTYPE_INT32, c->pages ? te_tensor_rows(c->pages) : 0,
 		  c->pages ? te_tensor_cols(c->pages) : 0, TE__ARG_NULL, 0 },
 		{ "y", a->y, dtype, rows, a->nheads * d, TE__ARG_OUT, 0 },
-	}, 7);
+		{ "k_scale", c->k_scale, TE_DTYPE_UINT8, 0, nblocks, scales, 0 },
+		{ "v_scale", c->v_scale, TE_DTYPE_UINT8, 0, nblocks, scales, 0 },
+		{ "slopes", c->slopes, TE_DTYPE_FP32, 0, a->nheads, TE__ARG_NULL, 0 },
+		{ "sinks", a->sinks, TE_DTYPE_FP32, 0, a->nheads, TE__ARG_NULL, 0 },
+	}, 11);
 	if (!r && (te_tensor_ndim(c->v) != 3 ||
 		   te_tensor_extent(c->v, 1) != te_tensor_extent(c->k, 1)))
 		r = te__fail(-TE_ESHAPE, "%s: v has other extents than k", fn);
@@ -441,8 +459,12 @@ static int cached(struct te_stream *stream, struct te__attention *a, struct te__
 	a->scale = o.scale;
 	a->window = o.window;
 	a->softcap = o.softcap;
+	a->sinks = o.sinks;
+	c->slopes = o.slopes;
 	c->pages = o.pages;
 	c->noutside = o.noutside;
+	c->k_scale = o.k_scale;
+	c->v_scale = o.v_scale;
 	r = check_cached(fn, stream, a, c);
 	return r < 0 ? r : te__attention_cached(stream, a, c, NULL);
 }

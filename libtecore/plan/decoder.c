@@ -79,6 +79,7 @@ struct te_decoder {
 	struct inputs at;
 	struct te_tensor *inputs, *pages; /* [at.n]; its table, [max_seqs, max_pages] */
 	struct te_tensor **k, **v;	  /* by op; NULL: no attention */
+	struct te_tensor **k_scale, **v_scale; /* by op, of a cache of E4M3 */
 	void *parts, *ready; /* scratch of attention on a GPU, or NULL */
 	struct seq_state *state;
 	/* pinned memory */
@@ -121,6 +122,7 @@ static int check_op(const struct te_decoder *d, int i)
 	const struct te_attention_attrs attention = TE_ATTENTION_ATTRS_INIT;
 	const struct te_op *op = d->seq->op[i];
 	const struct te_embedding_attrs *e = op->attrs;
+	const struct te_attention_attrs *a = op->attrs;
 
 	if (is_op(op, "embedding") && i > 0)
 		return te__fail(-EOPNOTSUPP, "te_decoder_create: op %s: is an embedding, which "
@@ -130,8 +132,8 @@ static int check_op(const struct te_decoder *d, int i)
 				"has %lld positions", d->o.max_tokens, op->name,
 				(long long)e->max_pos);
 	if (is_op(op, "attention") &&
-	    has_more(op, offsetof(struct te_attention_attrs, documents) +
-			 sizeof(attention.documents), &attention))
+	    (a->full || has_more(op, offsetof(struct te_attention_attrs, sinks) +
+				     sizeof(attention.sinks), &attention)))
 		return te__fail(-EOPNOTSUPP, "te_decoder_create: attention %s: has attributes that "
 				"decoding does not implement", op->name);
 	if (is_op(op, "embedding") || is_op(op, "rope") || is_op(op, "attention"))
@@ -182,7 +184,8 @@ static int is_by_pass(const struct te_recipe *r)
 static int check_opts(struct te_decoder *d)
 {
 	struct te_decoder_opts *o = &d->o;
-	const uint32_t both = TE_DECODER_CACHE_FP32 | TE_DECODER_CACHE_BF16;
+	const uint32_t caches = TE_DECODER_CACHE_FP32 | TE_DECODER_CACHE_BF16 |
+				TE_DECODER_CACHE_E4M3;
 	int r = 0;
 
 	d->recipe = (struct te_recipe)TE_RECIPE_INIT;
@@ -201,9 +204,10 @@ static int check_opts(struct te_decoder *d)
 					"decoding needs bf16, fp32, fp8-block or mxfp8",
 					d->seq->op[i]->name,
 					te_recipe_name(d->seq->op[i]->recipe));
-	if (o->flags & ~both || o->flags == both)
+	if (o->flags & ~caches || (o->flags & (o->flags - 1)))
 		return te__fail(-EINVAL, "te_decoder_create: flags are 0x%x, expected "
-				"TE_DECODER_CACHE_FP32, TE_DECODER_CACHE_BF16 or 0", o->flags);
+				"TE_DECODER_CACHE_FP32, TE_DECODER_CACHE_BF16, "
+				"TE_DECODER_CACHE_E4M3 or 0", o->flags);
 	if (o->max_seqs < 1 || o->max_seqs > 65536)
 		return te__fail(-EINVAL, "te_decoder_create: max_seqs is %d, expected 1 to 65536",
 				o->max_seqs);
@@ -229,6 +233,7 @@ static int check_opts(struct te_decoder *d)
 				(long long)o->npages, INT32_MAX);
 	d->cache = o->flags & TE_DECODER_CACHE_FP32 ? TE_DTYPE_FP32 :
 		   o->flags & TE_DECODER_CACHE_BF16 ? TE_DTYPE_BF16 :
+		   o->flags & TE_DECODER_CACHE_E4M3 ? TE_DTYPE_E4M3 :
 						      d->recipe.compute;
 	return 0;
 }
@@ -236,6 +241,23 @@ static int check_opts(struct te_decoder *d)
 static int64_t up_to_align(int64_t n)
 {
 	return (n + ALIGN_INTS - 1) / ALIGN_INTS * ALIGN_INTS;
+}
+
+/* the cache of op i, an attention */
+static int make_cache(struct te_decoder *d, int i)
+{
+	const struct te_attention_attrs *a = d->seq->op[i]->attrs;
+	const int64_t shape[3] = { d->o.npages, d->o.page, (int64_t)a->nkv * a->head_dim };
+	const int64_t scales[3] = { shape[0], shape[1], a->nkv };
+	int r = te_tensor_create(d->ctx, d->cache, 3, shape, NULL, &d->k[i]);
+
+	if (!r)
+		r = te_tensor_create(d->ctx, d->cache, 3, shape, NULL, &d->v[i]);
+	if (!r && d->cache == TE_DTYPE_E4M3)
+		r = te_tensor_create(d->ctx, TE_DTYPE_UINT8, 3, scales, NULL, &d->k_scale[i]);
+	if (!r && d->cache == TE_DTYPE_E4M3)
+		r = te_tensor_create(d->ctx, TE_DTYPE_UINT8, 3, scales, NULL, &d->v_scale[i]);
+	return r;
 }
 
 static int make_tensors(struct te_decoder *d)
@@ -265,19 +287,13 @@ static int make_tensors(struct te_decoder *d)
 	d->table = d->row_sequence + d->at.table;
 	d->k = te__calloc((size_t)seq->nops, sizeof(*d->k));
 	d->v = te__calloc((size_t)seq->nops, sizeof(*d->v));
-	if (!d->k || !d->v)
+	d->k_scale = te__calloc((size_t)seq->nops, sizeof(*d->k_scale));
+	d->v_scale = te__calloc((size_t)seq->nops, sizeof(*d->v_scale));
+	if (!d->k || !d->v || !d->k_scale || !d->v_scale)
 		return te__no_memory("te_decoder_create");
-	for (int i = 0; i < d->first_head && !r; i++) {
-		const struct te_attention_attrs *a = seq->op[i]->attrs;
-		int64_t shape[3] = { d->o.npages, d->o.page, 0 };
-
-		if (!is_op(seq->op[i], "attention"))
-			continue;
-		shape[2] = (int64_t)a->nkv * a->head_dim;
-		r = te_tensor_create(d->ctx, d->cache, 3, shape, NULL, &d->k[i]);
-		if (!r)
-			r = te_tensor_create(d->ctx, d->cache, 3, shape, NULL, &d->v[i]);
-	}
+	for (int i = 0; i < d->first_head && !r; i++)
+		if (is_op(seq->op[i], "attention"))
+			r = make_cache(d, i);
 	return r;
 }
 
@@ -376,7 +392,8 @@ static int joins_rope(const struct te_seq *seq, int i)
 	if (!i || !is_op(seq->op[i], "attention") || !is_op(seq->op[i - 1], "rope"))
 		return 0;
 	r = seq->op[i - 1]->attrs;
-	return a->head_dim % 16 == 0 && a->head_dim <= TE_K_ATTN_STEP_CUDA_HEAD_DIM &&
+	return !a->sinks && a->head_dim % 16 == 0 &&
+	       a->head_dim <= TE_K_ATTN_STEP_CUDA_HEAD_DIM &&
 	       a->head_dim == r->head_dim && a->nheads == r->nheads && a->nkv == r->nkv &&
 	       !r->interleaved;
 }
@@ -426,6 +443,8 @@ static int set_states(struct te_decoder *d, struct body *b)
 				.pages = d->pages,
 				.k = d->k[s->node],
 				.v = d->v[s->node],
+				.k_scale = d->k_scale[s->node],
+				.v_scale = d->v_scale[s->node],
 				.noutside = (uint32_t *)in + d->at.noutside,
 				.parts = d->parts,
 				.ready = d->ready,
@@ -580,9 +599,13 @@ struct te_decoder *te_decoder_unref(struct te_decoder *d)
 	for (int i = 0; i < d->seq->nops; i++) {
 		te_tensor_unref(d->k ? d->k[i] : NULL);
 		te_tensor_unref(d->v ? d->v[i] : NULL);
+		te_tensor_unref(d->k_scale ? d->k_scale[i] : NULL);
+		te_tensor_unref(d->v_scale ? d->v_scale[i] : NULL);
 	}
 	te__free(d->k);
 	te__free(d->v);
+	te__free(d->k_scale);
+	te__free(d->v_scale);
 	te_tensor_unref(d->pages);
 	te_tensor_unref(d->inputs);
 	te__mem_put(d->ctx, d->parts);

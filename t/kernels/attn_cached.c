@@ -5,8 +5,8 @@
  * Bounds as in attn_cases.c, with v = 2^-23 and without its w, since no kernel rounds
  * probabilities:
  *
- *   score s = c q.k:   e_s = v ((d + 4) c sum|q||k| + 4 |s|), with a softcap C 16 v C more, and
- *                      4 v |max s| if it is subtracted
+ *   score s = c q.k:   e_s = v ((d + 4) c sum|q||k| + 4 |s|), with a softcap C 16 v C more, with
+ *                      ALiBi 4 v times what is subtracted, and 4 v |max s| if it is subtracted
  *   p = exp(s - max):  relative 2 max e_s, (n + 32) v for the sum over n keys, and 2^-21 for each
  *                      exponential: its own, and one of each of n / 4 + 16 times that sums are
  *                      rescaled at most
@@ -30,8 +30,30 @@ struct cached {
 	float *parts;
 };
 
-/* Rows are at random positions of sequences, and some are padding or outside */
-static struct cached cached_of(int32_t dtype, int32_t cache, int64_t most, int nsplits)
+/* n elements of a cache, and the scales of heads if it is of E4M3 */
+static void fill_cache(const struct te_k_attn_cached *k, int64_t n, void **ret,
+		       uint8_t **ret_scale)
+{
+	*ret = kc_normal(k->cache_dtype, n, 1.0f);
+	if (k->cache_dtype != TE_DTYPE_E4M3)
+		return;
+	*ret_scale = kc_poison(TE_DTYPE_UINT8, n / k->head_dim);
+	for (int64_t i = 0; i < n / k->head_dim; i++)
+		(*ret_scale)[i] = (uint8_t)tt_rand_int(125, 128);
+}
+
+static float *heads_of(int32_t n, float lo, float hi)
+{
+	float *x = kc_poison(TE_DTYPE_FP32, n);
+
+	for (int32_t h = 0; h < n; h++)
+		x[h] = tt_rand_float(lo, hi);
+	return x;
+}
+
+/* Rows are at random positions of sequences, and some are padding or outside. scores: 1: slopes,
+ * 2: sinks */
+static struct cached cached_of(int32_t dtype, int32_t cache, int64_t most, int nsplits, int scores)
 {
 	static const int dims[] = { 64, 96, 128, 80, 8 };
 	struct cached c = { .k = { .dtype = dtype, .cache_dtype = cache, .nsplits = nsplits } };
@@ -70,8 +92,10 @@ static struct cached cached_of(int32_t dtype, int32_t cache, int64_t most, int n
 	n = k->npages * k->page * k->nkv * k->head_dim;
 	k->qkv = kc_normal(dtype, k->rows * (k->nheads + 2 * k->nkv) * k->head_dim, 1.0f);
 	k->out = kc_poison(dtype, k->rows * k->nheads * k->head_dim);
-	k->k = kc_normal(cache, n, 1.0f);
-	k->v = kc_normal(cache, n, 1.0f);
+	fill_cache(k, n, &k->k, &k->k_scale);
+	fill_cache(k, n, &k->v, &k->v_scale);
+	k->slopes = scores & 1 ? heads_of(k->nheads, 0.0f, 0.1f) : NULL;
+	k->sinks = scores & 2 ? heads_of(k->nheads, -3.0f, 6.0f) : NULL;
 	k->sequence = c.sequence;
 	k->position = c.position;
 	k->pages = paged ? c.pages : NULL;
@@ -101,6 +125,14 @@ static int64_t element(const struct cached *c, int64_t seq, int64_t pos, int64_t
 	       k->head_dim;
 }
 
+static double cache_at(const struct te_k_attn_cached *k, const void *cache, const uint8_t *scale,
+		       int64_t at)
+{
+	const double x = tt_get(k->cache_dtype, cache, at);
+
+	return scale ? ldexp(x, scale[at / k->head_dim] - 127) : x;
+}
+
 /* row r and query head h, by the model, of the reference and of the kernel */
 static void check_head(const struct cached *c, int64_t r, int64_t h)
 {
@@ -108,7 +140,8 @@ static void check_head(const struct cached *c, int64_t r, int64_t h)
 	const int64_t d = k->head_dim, g = h / (k->nheads / k->nkv), pos = c->position[r];
 	const int64_t first = te_k_attn_first(pos, k->window, 0), n = pos + 1 - first;
 	const int64_t q = (r * (k->nheads + 2 * k->nkv) + h) * d, out = (r * k->nheads + h) * d;
-	double *s = calloc((size_t)n, sizeof(*s)), most = -INFINITY, e = 0, sum = 0;
+	const double sink = k->sinks ? (double)k->sinks[h] : -INFINITY;
+	double *s = calloc((size_t)n, sizeof(*s)), most = sink, e = 0, sum;
 	const double cap = (double)k->softcap;
 
 	for (int64_t i = 0; i < n; i++) {
@@ -117,7 +150,7 @@ static void check_head(const struct cached *c, int64_t r, int64_t h)
 
 		for (int64_t t = 0; t < d; t++) {
 			const double x = tt_get(k->dtype, k->qkv, q + t) *
-					 tt_get(k->cache_dtype, k->k, at + t);
+					 cache_at(k, k->k, k->k_scale, at + t);
 
 			s[i] += x;
 			mag += fabs(x);
@@ -128,10 +161,17 @@ static void check_head(const struct cached *c, int64_t r, int64_t h)
 			s[i] = cap * tanh(s[i] / cap);
 			err += 16 * V * cap;
 		}
+		if (k->slopes) {
+			const double less = (double)k->slopes[h] * (double)(n - 1 - i);
+
+			s[i] -= less;
+			err += 4 * V * less;
+		}
 		e = fmax(e, err);
 		most = fmax(most, s[i]);
 	}
 	e += 4 * V * fabs(most);
+	sum = exp(sink - most);
 	for (int64_t i = 0; i < n; i++)
 		sum += exp(s[i] - most);
 	for (int64_t t = 0; t < d; t++) {
@@ -141,8 +181,8 @@ static void check_head(const struct cached *c, int64_t r, int64_t h)
 
 		for (int64_t i = 0; i < n; i++) {
 			const double p = exp(s[i] - most) / sum;
-			const double x = tt_get(k->cache_dtype, k->v,
-						element(c, c->sequence[r], first + i, g) + t);
+			const double x = cache_at(k, k->v, k->v_scale,
+						  element(c, c->sequence[r], first + i, g) + t);
 
 			want += p * x;
 			mag += p * fabs(x);
@@ -154,13 +194,15 @@ static void check_head(const struct cached *c, int64_t r, int64_t h)
 
 			ck_assert_msg(fabs(x - want) <= tol,
 				      "heads %d/%d of %d, cache %s, page %lld%s, parts %d, "
-				      "window %d, softcap %g: row %lld at %lld, head %lld, "
+				      "window %d, softcap %g%s%s: row %lld at %lld, head %lld, "
 				      "channel %lld of the %s is %.9g, not %.9g within %.3g",
 				      k->nheads, k->nkv, k->head_dim,
 				      te_dtype_name((enum te_dtype)k->cache_dtype),
 				      (long long)k->page, k->pages ? " of a table" : "", k->nsplits,
-				      k->window, cap, (long long)r, (long long)pos, (long long)h,
-				      (long long)t, i ? "kernel" : "reference", x, want, tol);
+				      k->window, cap, k->slopes ? ", slopes" : "",
+				      k->sinks ? ", sinks" : "", (long long)r, (long long)pos,
+				      (long long)h, (long long)t, i ? "kernel" : "reference", x,
+				      want, tol);
 		}
 	}
 	free(s);
@@ -179,18 +221,20 @@ static void check(const struct cached *c)
 	}
 }
 
+static const int32_t cache_types[] = { TE_DTYPE_FP32, TE_DTYPE_BF16, TE_DTYPE_E4M3 };
+
 /* the kernel, twice: it leaves ready as it needs it. _i: T, type of the cache, parts */
 START_TEST(agrees_with_fp64)
 {
 	static const int splits[] = { 0, 1, 2, 7, 64 };
-	const int nsplits = splits[_i / 4];
+	const int nsplits = splits[_i / 6];
 	struct cached c;
 	size_t nbytes;
 	void *got;
 
 	kc_unaligned(tt_rand_int(0, 3) == 0);
-	c = cached_of(kl_types[_i & 1], kl_types[_i >> 1 & 1], tt_rand_int(0, 3) ? 300 : 2000,
-		      nsplits);
+	c = cached_of(kl_types[_i & 1], cache_types[_i / 2 % 3], tt_rand_int(0, 3) ? 300 : 2000,
+		      nsplits, (_i + _i / 6) % 4);
 	nbytes = (size_t)(c.k.rows * c.k.nheads * c.k.head_dim) *
 		 te_dtype_nbytes((enum te_dtype)c.k.dtype);
 	got = malloc(nbytes);
@@ -206,6 +250,79 @@ START_TEST(agrees_with_fp64)
 	}
 	check(&c);
 	free(got);
+	kc_reset();
+}
+END_TEST
+
+/* heads: one element, and the number that all others are */
+static const struct {
+	float most, one;
+} edges[] = {
+	{ 0.0f, 0.0f },
+	{ 448.0f, -1.0f },
+	{ 449.0f, 0.5f },   /* above 448: the next power of two */
+	{ 464.0f, -464.0f },
+	{ 0x1p-126f, 0x1p-126f },
+	{ 0x1p-133f, 0x1p-130f }, /* subnormal, in BF16 too */
+	{ 0x1p127f, 1.0f },
+	{ 1.0f, NAN },
+	{ NAN, 2.0f },
+	{ -INFINITY, 3.0f },
+	{ 1.0f, INFINITY },
+	{ -1.5e-3f, 300.0f },
+};
+
+/* the code and the E8M0 byte of x in a block of this amax, NaN ignored */
+static uint8_t model_code(float x, double amax, int *ret_byte)
+{
+	int e = -127;
+
+	while (e < 127 && ldexp(448.0, e) < amax)
+		e++;
+	*ret_byte = e + 127;
+	return te_fp8_encode(TE_DTYPE_E4M3, (float)ldexp((double)x, -e));
+}
+
+/* _i: T; each key/value head of a row is another of the edges */
+START_TEST(append_encodes_edges)
+{
+	const int32_t dtype = kl_types[_i], n = (int32_t)TT_LEN(edges);
+	const int64_t d = tt_rand_int(2, TE_K_ATTN_CUDA_HEAD_DIM), one = tt_rand_int(0, d - 1);
+	struct te_k_attn_cached k = {
+		.dtype = dtype, .cache_dtype = TE_DTYPE_E4M3, .rows = 1, .nseqs = 1, .npages = 1,
+		.page = 2, .max_pages = 1, .nheads = n, .nkv = n, .head_dim = (int32_t)d,
+		.scale = 1.0f,
+	};
+	int32_t *where = kc_poison(TE_DTYPE_INT32, 2);
+
+	where[0] = 0;
+	where[1] = 1;
+	k.sequence = where;
+	k.position = where + 1;
+	k.qkv = kc_normal(dtype, 3 * n * d, 1.0f);
+	k.out = kc_poison(dtype, n * d);
+	k.k = kc_poison(TE_DTYPE_E4M3, 2 * n * d);
+	k.v = kc_poison(TE_DTYPE_E4M3, 2 * n * d);
+	k.k_scale = kc_poison(TE_DTYPE_UINT8, 2 * n);
+	k.v_scale = kc_poison(TE_DTYPE_UINT8, 2 * n);
+	for (int64_t i = 0; i < 2 * n * d; i++)
+		tt_set(dtype, (void *)(uintptr_t)k.qkv, n * d + i,
+		       i % d == one ? edges[i / d % n].one : edges[i / d % n].most);
+	KC_RUN(ATTN_APPEND, &k);
+	for (int64_t i = 0; i < 2 * n * d; i++) {
+		const int64_t g = i / d % n, at = (n + g) * d + i % d;
+		const uint8_t *code = i / d < n ? k.k : k.v;
+		const float x = tt_round(dtype, i % d == one ? edges[g].one : edges[g].most);
+		const double a = fabs((double)tt_round(dtype, edges[g].most));
+		const double b = fabs((double)tt_round(dtype, edges[g].one));
+		int byte, got = (i / d < n ? k.k_scale : k.v_scale)[n + g];
+		const uint8_t want = model_code(x, fmax(isnan(a) ? 0 : a, isnan(b) ? 0 : b), &byte);
+
+		ck_assert_msg(code[at] == want && got == byte,
+			      "head %lld, channel %lld of %lld: %g is %02x by %d, not %02x by %d",
+			      (long long)g, (long long)(i % d), (long long)d, (double)x, code[at],
+			      got, want, byte);
+	}
 	kc_reset();
 }
 END_TEST
@@ -252,7 +369,7 @@ START_TEST(steps_as_append_and_attention_do)
 
 	do {
 		kc_reset();
-		c = cached_of(TE_DTYPE_BF16, TE_DTYPE_BF16, 300, 0);
+		c = cached_of(TE_DTYPE_BF16, TE_DTYPE_BF16, 300, 0, 0);
 	} while (c.k.head_dim % 16 || c.k.head_dim > TE_K_ATTN_STEP_CUDA_HEAD_DIM);
 	nbytes = (size_t)(c.k.rows * (c.k.nheads + 2 * c.k.nkv) * c.k.head_dim) * 2;
 	before = malloc(nbytes);
@@ -285,6 +402,7 @@ TT_PAIR_SUITE("kernels/attn_cached")
 {
 	TCase *c = kl_case(s, on);
 
-	TT_ADD_LOOP(c, agrees_with_fp64, 20, 5);
+	TT_ADD_LOOP(c, agrees_with_fp64, 30, 6);
+	tcase_add_loop_test(c, append_encodes_edges, 0, 2);
 	TT_ADD_LOOP(c, steps_as_append_and_attention_do, 8, 4);
 }

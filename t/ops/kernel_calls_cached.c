@@ -7,6 +7,7 @@
 #include <math.h>
 
 #include "kernel_calls_cases.h"
+#include "tt_num.h"
 
 #define NSEQS 4
 
@@ -32,6 +33,20 @@ static struct te_tensor *ints(const int32_t *p, int64_t rows, int64_t n)
 	return t;
 }
 
+/* p [n] to numbers that E4M3 has times a power of two, the least with which none is above 448 */
+static void round_head(float *p, int64_t n)
+{
+	double amax = 0;
+	int e = -127;
+
+	for (int64_t i = 0; i < n; i++)
+		amax = fmax(amax, fabs((double)p[i]));
+	while (ldexp(448.0, e) < amax)
+		e++;
+	for (int64_t i = 0; i < n; i++)
+		p[i] = ldexpf(tt_round(TE_DTYPE_E4M3, ldexpf(p[i], -e)), e);
+}
+
 /* keys and values of x as a cache of this type has them */
 static void round_kv(struct te_tensor *x, enum te_dtype cache)
 {
@@ -39,18 +54,33 @@ static void round_kv(struct te_tensor *x, enum te_dtype cache)
 
 	if (te_tensor_dtype(x) == cache)
 		return;
-	p = tt_bytes(te_tensor_data(x), te_tensor_nbytes(x));
+	p = tt_tensor_get(x);
 	for (int64_t i = 0; i < te_tensor_nelems(x); i++)
-		if (i % cols >= width)
+		if (i % cols >= width && cache == TE_DTYPE_BF16)
 			p[i] = te_bf16_decode(te_bf16_encode(p[i]));
-	DO(te_tensor_write(x, p, te_tensor_nbytes(x)));
+		else if (i % cols >= width && i % o.head_dim == 0)
+			round_head(p + i, o.head_dim);
+	tt_tensor_set(x, p);
 	free(p);
 }
 
-/* sequences, their attention as a whole, and a poisoned cache for them */
-static void begin(enum te_dtype cache, int paged)
+static struct te_tensor *of_heads(float lo, float hi)
 {
-	struct te_kernel_attention_opts full = TE_KERNEL_ATTENTION_OPTS_INIT;
+	struct te_tensor *t = kc_zeros(TE_DTYPE_FP32, 1, o.nheads);
+	float *x = malloc((size_t)o.nheads * sizeof(*x));
+
+	for (int32_t h = 0; h < o.nheads; h++)
+		x[h] = tt_rand_float(lo, hi);
+	tt_tensor_set(t, x);
+	free(x);
+	return t;
+}
+
+/* sequences, their attention as a whole, and a poisoned cache for them. scores: 1: slopes,
+ * 2: sinks */
+static void begin(enum te_dtype cache, int paged, int scores)
+{
+	struct te_kernel_attend_opts full = TE_KERNEL_ATTEND_OPTS_INIT;
 	int64_t most = 1, free_page = 0;
 
 	o = (struct te_kernel_attention_cached_opts)TE_KERNEL_ATTENTION_CACHED_OPTS_INIT;
@@ -60,8 +90,13 @@ static void begin(enum te_dtype cache, int paged)
 	full.scale = o.scale = tt_rand_int(0, 1) ? 0.0f : 0.3f;
 	full.window = o.window = tt_rand_int(0, 1) ? 0 : (int32_t)tt_rand_int(1, 100);
 	full.softcap = o.softcap = tt_rand_int(0, 2) ? 0.0f : 3.0f;
+	if (scores & 1)
+		full.slopes = o.slopes = of_heads(0.0f, 0.1f);
+	if (scores & 2)
+		full.sinks = o.sinks = of_heads(-3.0f, 6.0f);
 	cols = ((int64_t)o.nheads + 2 * o.nkv) * o.head_dim;
-	width = (int64_t)o.nheads * o.head_dim;
+	full.k_at = width = (int64_t)o.nheads * o.head_dim;
+	full.v_at = full.k_at + (int64_t)o.nkv * o.head_dim;
 	npages = 0;
 	page = paged ? tt_rand_int(1, 70) : 0;
 	for (int s = 0; s < NSEQS; s++) {
@@ -72,8 +107,9 @@ static void begin(enum te_dtype cache, int paged)
 		lse = kc_poison(TE_DTYPE_FP32, o.nheads, len[s]);
 		whole[s] = kc_reshaped(kc_normal(kc_type, len[s], cols), &spec);
 		round_kv(whole[s], cache);
-		want[s] = kc_poison(kc_type, len[s], width);
-		DO(te_kernel_attention_forward(st, whole[s], want[s], lse, &full));
+		spec.shape[2] = width;
+		want[s] = kc_reshaped(kc_poison(kc_type, len[s], width), &spec);
+		DO(te_kernel_attend_forward(st, whole[s], whole[s], whole[s], want[s], lse, &full));
 		most = len[s] > most ? len[s] : most;
 		npages += paged ? (len[s] + page - 1) / page : 1;
 	}
@@ -83,6 +119,10 @@ static void begin(enum te_dtype cache, int paged)
 	npages += paged ? 2 : 0;
 	k = shaped(cache, npages, page, o.nkv * o.head_dim);
 	v = shaped(cache, npages, page, o.nkv * o.head_dim);
+	if (cache == TE_DTYPE_E4M3) {
+		o.k_scale = kc_poison(TE_DTYPE_UINT8, npages * page, o.nkv);
+		o.v_scale = kc_poison(TE_DTYPE_UINT8, npages, page * o.nkv);
+	}
 	noutside = kc_ws(sizeof(*noutside));
 	DO(te_fill(st, noutside, 0, sizeof(*noutside)));
 	o.noutside = noutside;
@@ -183,16 +223,16 @@ static void feed(int64_t most, int replay)
 	ck_assert_uint_eq(outside(), 0);
 }
 
-/* _i: replay, type, type of the cache, paged, small parts */
+/* _i: replay, type, paged, small parts, type of the cache */
 START_TEST(cached_equals_whole)
 {
-	const enum te_dtype cache = kc_types[_i >> 2 & 1];
+	const enum te_dtype cache = _i >> 5 ? TE_DTYPE_E4M3 : kc_types[_i >> 4];
 
 	kc_type = kc_types[_i >> 1 & 1];
 	if (kc_type == TE_DTYPE_BF16 && cache == TE_DTYPE_FP32)
 		kc_type = TE_DTYPE_FP32;
-	begin(cache, _i >> 3 & 1);
-	feed(_i >> 4 & 1 ? 3 : 150, _i & 1);
+	begin(cache, _i >> 2 & 1, _i % 3);
+	feed(_i >> 3 & 1 ? 3 : 150, _i & 1);
 }
 END_TEST
 
@@ -210,7 +250,7 @@ START_TEST(outside_is_counted_and_not_accessed)
 	char *was[2], *now[2], *x, *y;
 
 	kc_type = kc_types[tt_rand_int(0, 1)];
-	begin(kc_type, _i);
+	begin(kc_type, _i, 0);
 	if (_i) { /* sequence 2 has an entry that is no page */
 		table[2 * max_pages] = tt_rand_int(0, 1) ? (int32_t)npages : -1;
 		o.pages = ints(table, NSEQS, max_pages);
@@ -247,7 +287,7 @@ START_TEST(cached_names_the_argument)
 	int32_t zero[2] = { 0 };
 
 	kc_type = TE_DTYPE_FP32;
-	begin(kc_type, 1);
+	begin(kc_type, 1, 0);
 	x = kc_normal(kc_type, 2, cols);
 	y = kc_poison(kc_type, 2, width);
 	s = ints(zero, 1, 2);
@@ -272,6 +312,25 @@ START_TEST(cached_names_the_argument)
 		CALL(-TE_ESHAPE, "v has other extents than k", x, s, p, k, other, y);
 	o.pages = x;
 	CALL(-TE_EDTYPE, "pages is fp32, not int32", x, s, p, k, v, y);
+	o.pages = NULL;
+	o.k_scale = kc_zeros(TE_DTYPE_UINT8, npages * page, o.nkv);
+	CALL(-EINVAL, "k_scale is given, but k is fp32, not e4m3", x, s, p, k, v, y);
+	other = shaped(TE_DTYPE_E4M3, npages, page, o.nkv * o.head_dim);
+	CALL(-TE_EDTYPE, "v is fp32, not e4m3", x, s, p, other, v, y);
+	o.v_scale = o.k_scale;
+	v = shaped(TE_DTYPE_E4M3, npages, page, o.nkv * o.head_dim);
+	CALL(-EINVAL, "k_scale is the memory of v_scale", x, s, p, other, v, y);
+	o.v_scale = NULL;
+	CALL(-EINVAL, "v_scale is NULL", x, s, p, other, v, y);
+	o.v_scale = kc_zeros(TE_DTYPE_UINT8, npages * page, o.nkv + 1);
+	CALL(-TE_ESHAPE, "v_scale has ", x, s, p, other, v, y);
+	o.v_scale = kc_zeros(TE_DTYPE_UINT8, npages * page, o.nkv);
+	o.sinks = x;
+	CALL(-TE_ESHAPE, "sinks has ", x, s, p, other, v, y);
+	o.sinks = NULL;
+	o.slopes = s;
+	CALL(-TE_EDTYPE, "slopes is int32, not fp32", x, s, p, other, v, y);
+	o.slopes = NULL;
 	o.window = -1;
 	CALL(-EINVAL, "window is -1", x, s, p, k, v, y);
 	o.window = 0;
@@ -287,7 +346,7 @@ void kc_cached_cases(Suite *s)
 {
 	TCase *c = kc_case(s, "cached");
 
-	TT_ADD_LOOP(c, cached_equals_whole, 32, 4);
+	TT_ADD_LOOP(c, cached_equals_whole, 48, 5);
 	tcase_add_loop_test(c, outside_is_counted_and_not_accessed, 0, 2);
 	tcase_add_test(c, cached_names_the_argument);
 }

@@ -155,7 +155,7 @@ END_TEST
 
 /* a layer whose MLP reads the norm of the layer's input, normed heads that turn in part, attention
  * in a window with a softcap; a sequence is one document */
-static struct te_seq *parallel(void)
+static struct te_seq *parallel(int sinks)
 {
 	const int64_t width = shape.width;
 	const int heads = shape.nheads, hd = (int)width / heads;
@@ -168,7 +168,7 @@ static struct te_seq *parallel(void)
 	struct te_qk_norm_attrs qa = TE_ATTRS(qk_norm, heads, heads, hd);
 	struct te_rope_attrs ra = TE_ATTRS(rope, heads, heads, hd, 0, freq, 1);
 	struct te_attention_attrs aa = TE_ATTRS(attention, heads, heads, hd, 0, 0, 0, 0, 0, 3,
-						2, 1);
+						2, 1, 0, 0, sinks);
 	struct te_act_attrs act = TE_ATTRS(act, TE_ACT_GELU, 0);
 	struct te_cross_entropy_attrs ca = TE_ATTRS(cross_entropy, shape.vocab, -100, 1.0f);
 	struct te_seq *seq;
@@ -223,7 +223,7 @@ static struct te_seq *parallel(void)
 	return seq;
 }
 
-/* the prompt at once, then tokens one by one. _i: type */
+/* the prompt at once, then tokens one by one. _i: type, sinks */
 START_TEST(parallel_branches_and_given_frequencies_equal_a_whole_pass)
 {
 	struct te_decoder_opts o;
@@ -232,9 +232,9 @@ START_TEST(parallel_branches_and_given_frequencies_equal_a_whole_pass)
 	int32_t token[70], s;
 	float *want;
 
-	te_seq_unref(model(_i));
+	te_seq_unref(model(_i & 1));
 	shape.width = 48;
-	seq = parallel();
+	seq = parallel(_i >> 1);
 	o = opts();
 	o.page = 7;
 	for (int i = 0; i < 70; i++)
@@ -249,6 +249,66 @@ START_TEST(parallel_branches_and_given_frequencies_equal_a_whole_pass)
 	}
 	free(want);
 	te_decoder_unref(d);
+	te_seq_unref(seq);
+}
+END_TEST
+
+/* logits after n tokens, of which up to most are pushed at a time */
+static float *logits_of(struct te_seq *seq, const struct te_decoder_opts *o, const int32_t *token,
+			int64_t n, int64_t most)
+{
+	float *ret = malloc((size_t)shape.vocab * sizeof(*ret));
+	const float *last;
+	struct te_decoder *d;
+	int32_t s;
+
+	DO(te_decoder_create(seq, o, &d));
+	DO(te_decoder_open(d, NULL, &s));
+	for (int64_t i = 0, len; i < n; i += len) {
+		int64_t left;
+
+		len = tt_rand_int(1, most);
+		len = len < n - i ? len : n - i;
+		DO(te_decoder_push(d, s, token + i, len));
+		while ((left = te_decoder_step(d)) > 0)
+			;
+		ck_assert_msg(!left, "%s", te_error_detail());
+	}
+	last = te_decoder_logits(d, s, NULL);
+	ck_assert_ptr_nonnull(last);
+	memcpy(ret, last, (size_t)shape.vocab * sizeof(*ret));
+	te_decoder_unref(d);
+	return ret;
+}
+
+/* each head of each token has a scale: chunks and pages change nothing. _i: type, family */
+START_TEST(e4m3_cache_does_not_depend_on_chunks)
+{
+	struct te_seq *seq = model(_i);
+	struct te_decoder_opts o = opts();
+	float *one, *many, *exact, most = 0, far = 0;
+	int32_t token[70];
+
+	for (int i = 0; i < 70; i++)
+		token[i] = (int32_t)tt_rand_int(0, shape.vocab - 1);
+	exact = logits_of(seq, &o, token, 70, 70);
+	o.flags = TE_DECODER_CACHE_E4M3;
+	one = logits_of(seq, &o, token, 70, 70);
+	o.page = 5;
+	o.chunk = 16;
+	many = logits_of(seq, &o, token, 70, 9);
+	for (int32_t i = 0; i < shape.vocab; i++) {
+		most = fmaxf(most, fabsf(exact[i]));
+		far = fmaxf(far, fabsf(one[i] - exact[i]));
+	}
+	/* E4M3 changes keys and values by up to 1/16, and a GPU adds in another order before */
+	ck_assert_msg(far > 0 && far < most / 4, "%g of %g", (double)far, (double)most);
+	for (int32_t i = 0; i < shape.vocab; i++)
+		ck_assert_msg(fabsf(one[i] - many[i]) <= (is_host() ? 0 : most / 4),
+			      "logit %d: %g, in chunks %g", i, (double)one[i], (double)many[i]);
+	free(one);
+	free(many);
+	free(exact);
 	te_seq_unref(seq);
 }
 END_TEST
@@ -569,6 +629,8 @@ START_TEST(bad_arguments_are_refused)
 	BAD(-EINVAL, "npages is -1", o.npages = -1);
 	BAD(-EINVAL, "ntokens is 62, but there are 61 logits", o.ntokens = 62);
 	BAD(-EINVAL, "flags are 0x3", o.flags = 3);
+	BAD(-EINVAL, "flags are 0x6", o.flags = 6);
+	BAD(-EINVAL, "flags are 0x8", o.flags = 8);
 	BAD(-EOPNOTSUPP, "recipe fp8-current: decoding needs bf16, fp32, "
 	    "fp8-block or mxfp8",
 	    DO(te_recipe_from_name("fp8-current", &recipe)));
@@ -691,7 +753,8 @@ TT_PAIR_SUITE("plan/decoder")
 	TCase *c = tt_ctx_case(s, "decoder", on);
 
 	TT_ADD_LOOP(c, logits_equal_a_whole_pass, is_host() ? 16 : 8, 2);
-	tcase_add_loop_test(c, parallel_branches_and_given_frequencies_equal_a_whole_pass, 0, 2);
+	tcase_add_loop_test(c, parallel_branches_and_given_frequencies_equal_a_whole_pass, 0, 4);
+	TT_ADD_LOOP(c, e4m3_cache_does_not_depend_on_chunks, 4, 2);
 	tcase_add_loop_test(c, greedy_tokens_equal_whole_passes, 0, 4);
 	tcase_add_loop_test(c, frequencies_are_the_probabilities, 0,
 			    is_host() ? (int)TT_LEN(ways) : 2);

@@ -228,8 +228,8 @@ has out recipe parameters nodes kernel_nodes capture_us launch_us eager_cpu_us d
 
 decode="--layers 1 --width 16 --heads 4 --kv-heads 2 --inner 24 --vocab 20"
 check "decode: runs" sh -c "'$te_perftest' decode $quick $decode --context 3,70 >out"
-table "decode: a table of 2 numbers of sequences by 2 contexts" decode 9 4
-"$te_perftest" decode $quick $decode --seqs 3 --temperature 1 --top-k 4 --json >out
+table "decode: a table of 2 numbers of sequences by 2 contexts" decode 10 4
+"$te_perftest" decode $quick $decode --seqs 3 --temperature 1 --top-k 4 --kv-cache fp8 --json >out
 sane "decode: figures" out 7
 name="the figures of decode"
 has out seqs context parameters step_us token_us tokens_per_s bytes_per_s bandwidth_ratio

@@ -46,6 +46,10 @@ for p in 'The' 'Th' 'With a' 'Of'; do
 	i=$((i + 1))
 done
 same "a batch has the texts of each prompt alone" alone batch
+for n in 1 3; do
+	"$gen" $how --cache fp8 --file prompts --batch $n >fp8.$n 2>err
+done
+same "with a cache in FP8, too" fp8.1 fp8.3
 printf 'The\nTh\n\nWith a\nOf\n' | "$gen" $how -i >got 2>err
 check "interactive prompts" grep -q '^prompts: 13 tokens' err
 "$gen" $how --prompt 'The' --json >out 2>err

@@ -18,7 +18,7 @@
 
 struct opts {
 	char *model, *adapter, *tokenizer, *prompt, *prompt_tokens, *file, *eval_choices, *recipe;
-	char *system, *chat_template, *backend;
+	char *cache, *system, *chat_template, *backend;
 	int64_t interactive, chat, max_tokens, context, batch, top_k, seed, json;
 	double temperature, top_p, min_p, repetition_penalty;
 };

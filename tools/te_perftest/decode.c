@@ -6,6 +6,7 @@
 
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include <te/decoder.h>
 #include <te/tensor.h>
@@ -18,7 +19,7 @@ static struct {
 	int64_t layers, width, heads, kv_heads, inner, vocab, top_k;
 	struct option_list seqs, context;
 	double temperature;
-	char *recipe;
+	char *recipe, *kv_cache;
 } opt;
 
 static const struct option_field options[] = {
@@ -34,7 +35,9 @@ static const struct option_field options[] = {
 	{ "context", OPTION_LIST, AT(context), "64", 1, 1 << 20, 0, "N,...",
 	  "tokens of each sequence before the first step" },
 	{ "recipe", OPTION_WORD, AT(recipe), "bf16", 0, 0, 0, "bf16|fp8-block",
-	  "of the weights; the cache is BF16" },
+	  "of the weights" },
+	{ "kv-cache", OPTION_WORD, AT(kv_cache), "bf16", 0, 0, 0, "bf16|fp8",
+	  "type of keys and values" },
 	{ "temperature", OPTION_REAL, AT(temperature), "0", 0, 1000, 0, "T",
 	  "of sampling; 0: the most likely token" },
 	{ "top-k", OPTION_COUNT, AT(top_k), "0", 0, 1 << 20, 0, "N",
@@ -74,12 +77,18 @@ static int model_make(struct bench *b, const struct te_recipe *recipe, struct mo
 	return r ? r : model_init(m, (uint64_t)b->o->seed);
 }
 
+static int is_fp8_cache(void)
+{
+	return !strcmp(opt.kv_cache, "fp8");
+}
+
 static int decoder_make(struct decode *s)
 {
 	struct te_decoder_opts o = TE_DECODER_OPTS_INIT;
 	int r;
 
 	o.recipe = s->recipe;
+	o.flags = is_fp8_cache() ? TE_DECODER_CACHE_E4M3 : 0;
 	o.max_seqs = (int32_t)s->seqs;
 	o.max_tokens = (int32_t)(s->context + s->b->o->iters + s->b->o->warmup + 2);
 	o.ntokens = opt.vocab;
@@ -139,17 +148,18 @@ static int sample(void *arg, double *us)
 }
 
 /* weights without the embedding, and keys and values of the context; codes are of all linear layers
- * but the head, whose scales are few */
+ * but the head, whose scales are few, and of an FP8 cache, which has a scale a head and token */
 static double nbytes_of(const struct decode *s)
 {
 	const struct config *c = &s->model->cfg;
-	const int64_t cache = 2 * c->layers * c->kv_heads * c->head_dim * s->context;
+	const int64_t head = is_fp8_cache() ? c->head_dim + 1 : 2 * c->head_dim;
+	const int64_t cache = 2 * c->layers * c->kv_heads * head * s->context;
 	const int64_t inside = 2 * (c->heads + c->kv_heads) * c->head_dim + 3 * c->inner;
 	const int fp8 = s->recipe->kind == TE_RECIPE_BLOCK;
 	const int64_t codes = fp8 ? c->layers * c->width * inside : 0;
 
-	return 2.0 * (double)(s->model->nparams - c->vocab * c->width + s->seqs * cache) -
-	       (double)codes;
+	return 2.0 * (double)(s->model->nparams - c->vocab * c->width) +
+	       (double)(s->seqs * cache - codes);
 }
 
 static void report(struct decode *s, const struct stats us[2])
@@ -157,6 +167,7 @@ static void report(struct decode *s, const struct stats us[2])
 	const double rate = nbytes_of(s) / us[0].median * 1e6, peak = s->b->dev.peak_bandwidth;
 
 	bench_text(s->b, "recipe", opt.recipe);
+	bench_text(s->b, "kv_cache", opt.kv_cache);
 	bench_int(s->b, "seqs", s->seqs);
 	bench_int(s->b, "context", s->context);
 	bench_int(s->b, "parameters", s->model->nparams);
@@ -213,6 +224,7 @@ static int run(struct bench *b)
 
 static const struct column columns[] = {
 	{ "recipe", "\nrecipe", 0, 0 },
+	{ "kv_cache", "\ncache", 0, 0 },
 	{ "seqs", "\nseqs", 0, 0 },
 	{ "context", "\ncontext", 0, 0 },
 	{ "parameters", "parameters\nM", 1e-6, 0 },

@@ -62,6 +62,7 @@ libtecore_libtecore_internal_la_SOURCES = \
 	libtecore/backend/edges.c \
 	libtecore/backend/edges.h \
 	libtecore/backend/entries.def \
+	libtecore/backend/host/capture.c \
 	libtecore/backend/host/cgroup.c \
 	libtecore/backend/host/command.c \
 	libtecore/backend/host/device.c \

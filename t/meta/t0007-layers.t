@@ -138,7 +138,8 @@ calls()
 }
 
 for f in kernels kernels/attn kernels/comm kernels/gemm kernels/quant libtecore/base \
-	libtecore/backend libtecore/backend/cuda libtecore/tensor libtecore/capture \
+	libtecore/backend libtecore/backend/cuda libtecore/backend/host libtecore/tensor \
+	libtecore/capture \
 	libtecore/offload libtecore/quant libtecore/ops libtecore/plan libtegraph libtecomm/meet \
 	libtecomm/reach libtecomm/reach/link libtecomm/reach/link/verbs libtecomm/pool \
 	libtecomm/collective libtecomm/collective/nodes libtecomm/ops libtecomm libtetoken daemon \

@@ -118,6 +118,8 @@ int host_open(const struct te__open *how, void **ret_dev)
 		te__free(dev);
 		return -ENOMEM;
 	}
+	dev->pool.help_nodes = host_replay_help;
+	dev->pool.wake_nodes = host_replay_wake;
 	*ret_dev = dev;
 	return 0;
 }
@@ -195,7 +197,7 @@ int host_mem_alloc(void *stream, size_t nbytes, void **ret_ptr)
 	return 0;
 }
 
-void host_mem_release(struct host_dev *dev, void *ptr, size_t nbytes)
+static void release(struct host_dev *dev, void *ptr, size_t nbytes)
 {
 	const struct te_alloc_ops *a = &dev->mem.alloc;
 
@@ -206,14 +208,22 @@ void host_mem_release(struct host_dev *dev, void *ptr, size_t nbytes)
 		te__free(ptr);
 }
 
+static int run_free(struct host_stream *s, struct host_cmd *cmd, uint64_t pos, int failed)
+{
+	(void)pos;
+	(void)failed;
+	release(s->dev, cmd->op.dst, cmd->op.nbytes);
+	return 0;
+}
+
 int host_mem_free(void *stream, void *ptr, size_t nbytes)
 {
+	const struct host_op op = {
+		.kind = HOST_FREE, .run = run_free, .dst = ptr, .nbytes = nbytes,
+	};
 	int r = host_not_capturing(stream, "free device memory");
 
-	return r ? r :
-		   host_push(stream,
-			     &(struct host_op){ .kind = HOST_FREE, .dst = ptr, .nbytes = nbytes },
-			     NULL, 0, NULL);
+	return r ? r : host_push(stream, &op, NULL, 0, NULL);
 }
 
 /* copies are made by threads, so any host memory is as good as pinned memory */

@@ -19,7 +19,8 @@ void host_event_unref(struct host_event *e)
 {
 	if (!e || atomic_fetch_sub(&e->refs, 1) != 1)
 		return;
-	host_capture_forget(e);
+	if (e->forget)
+		e->forget(e);
 	host_stream_unref(e->stream);
 	pthread_mutex_destroy(&e->lock);
 	te__free(e);
@@ -79,7 +80,8 @@ void host_event_place(struct host_event *e, struct host_stream *s, uint64_t pos,
 	struct host_stream *old;
 
 	pthread_mutex_lock(&e->lock);
-	host_capture_forget(e);
+	if (e->forget)
+		e->forget(e);
 	old = e->stream;
 	e->stream = host_stream_ref(s);
 	e->pos = pos;
@@ -88,18 +90,21 @@ void host_event_place(struct host_event *e, struct host_stream *s, uint64_t pos,
 	host_stream_unref(old);
 }
 
-int host_event_record(void *event, void *stream)
+static int run_record(struct host_stream *s, struct host_cmd *cmd, uint64_t pos, int failed)
 {
-	struct host_event *e = event;
-	struct host_stream *s = stream;
-	struct host_op op = { .kind = HOST_RECORD, .obj = e };
+	(void)failed;
+	host_event_reach(cmd->op.obj, cmd->op.pos);
+	host_event_unref(cmd->op.obj);
+	host_stream_publish(s, pos);
+	return 0;
+}
+
+int host_event_mark(struct host_event *e, struct host_stream *s)
+{
+	struct host_op op = { .kind = HOST_RECORD, .run = run_record, .obj = e };
 	uint64_t pos;
 	int r;
 
-	if (host_fault("event_record"))
-		return -ENOMEM;
-	if (s->member)
-		return host_capture_record(e, s);
 	op.pos = host_event_count(e);
 	host_event_ref(e);
 	/* without e->lock: host_push() may wait for a record that takes it */
@@ -113,7 +118,7 @@ int host_event_record(void *event, void *stream)
 	return 0;
 }
 
-static int event_captured(struct host_event *e)
+int host_event_captured(struct host_event *e)
 {
 	int r;
 
@@ -147,17 +152,23 @@ static struct host_stream *event_place(struct host_event *e, uint64_t *ret_pos,
 	return s;
 }
 
-int host_event_wait(void *event, void *stream)
+static int run_wait(struct host_stream *s, struct host_cmd *cmd, uint64_t pos, int failed)
 {
-	struct host_event *e = event;
-	struct host_stream *s = stream;
-	struct host_op op = { .kind = HOST_WAIT };
+	const struct host_op *op = &cmd->op;
+	const int r = failed ? 0 : host_stream_await(op->obj, op->pos, op->event, op->count);
+
+	(void)s;
+	(void)pos;
+	host_stream_unref(op->obj);
+	host_event_unref(op->event);
+	return r;
+}
+
+int host_event_await(struct host_event *e, struct host_stream *s)
+{
+	struct host_op op = { .kind = HOST_CONTROL, .run = run_wait };
 	int r;
 
-	if (host_fault("event_wait"))
-		return -ENOMEM;
-	if (s->member || event_captured(e))
-		return host_capture_wait(e, s);
 	op.obj = event_place(e, &op.pos, &op.event, &op.count);
 	if (!op.obj)
 		return host_sticky(s);
@@ -178,7 +189,7 @@ int host_event_sync(void *event)
 
 	if (host_fault("event_sync"))
 		return -ENOMEM;
-	if (event_captured(event))
+	if (host_event_captured(event))
 		return refuse_captured();
 	s = event_place(event, &pos, &inside, &count);
 	if (!s)
@@ -198,7 +209,7 @@ int host_event_query(void *event)
 
 	if (host_fault("event_query"))
 		return -ENOMEM;
-	if (event_captured(event))
+	if (host_event_captured(event))
 		return refuse_captured();
 	s = event_place(event, &pos, &inside, &count);
 	if (!s)
@@ -226,7 +237,7 @@ int host_event_elapsed_ms(void *from, void *to, double *ret_ms)
 
 	if (host_fault("event_elapsed_ms"))
 		return -ENOMEM;
-	if (event_captured(from) || event_captured(to))
+	if (host_event_captured(from) || host_event_captured(to))
 		return refuse_captured();
 	a = event_time(from);
 	b = event_time(to);

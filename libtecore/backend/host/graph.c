@@ -1,10 +1,7 @@
 /*
- * graph.c - capture on the host backend: nodes, edges, and their replay.
- *
- * Each stream of a capture has a front: the nodes its next node depends on. A
- * record copies the front to the event, a wait adds the event's nodes to the
- * front. Nodes depend on earlier ones only, so the order of capture is an order
- * to run them in, and a launch is one command that runs them all.
+ * graph.c - graphs of the host backend: nodes and edges, executables, and launches. Nodes depend on
+ * earlier ones only, so the order of capture is an order to run them in, and a launch is one
+ * command that runs them all.
  */
 #define TE_LOG_CATEGORY "core/host"
 #include "config.h"
@@ -14,26 +11,7 @@
 
 #include "libtecore/backend/host/host.h"
 
-struct host_member {
-	struct host_member *next;
-	struct host_capture *capture;
-	struct host_stream *stream; /* NULL: destroyed meanwhile */
-	uint32_t number;	    /* number of the stream */
-	struct te__declared *declared; /* accesses of calls queued now, or NULL */
-	struct host_ids front;
-};
-
-struct host_capture {
-	_Atomic uint32_t refs; /* the members, and events recorded in it */
-	pthread_mutex_t lock;
-	int active;
-	struct host_stream *origin;
-	struct host_member *members;
-	struct host_graph *graph;
-	int concurrent; /* TE_CAPTURE_CONCURRENT: dependencies come from memory accesses */
-};
-
-static int ids_reserve(struct host_ids *ids, uint32_t n)
+int host_ids_reserve(struct host_ids *ids, uint32_t n)
 {
 	uint32_t cap = ids->cap ? ids->cap : 8;
 	uint32_t *v;
@@ -50,27 +28,7 @@ static int ids_reserve(struct host_ids *ids, uint32_t n)
 	return 0;
 }
 
-static int ids_has(const struct host_ids *ids, uint32_t id)
-{
-	for (uint32_t i = 0; i < ids->n; i++)
-		if (ids->v[i] == id)
-			return 1;
-	return 0;
-}
-
-static int ids_merge(struct host_ids *to, const struct host_ids *from)
-{
-	int r = ids_reserve(to, to->n + from->n);
-
-	if (r)
-		return r;
-	for (uint32_t i = 0; i < from->n; i++)
-		if (!ids_has(to, from->v[i]))
-			to->v[to->n++] = from->v[i];
-	return 0;
-}
-
-static void ids_free(struct host_ids *ids)
+void host_ids_free(struct host_ids *ids)
 {
 	te__free(ids->v);
 	*ids = (struct host_ids){ 0 };
@@ -94,12 +52,12 @@ void host_graph_destroy(void *graph)
 	te__free(g->run);
 	te__free(g->succ_first);
 	te__free(g->succ);
-	ids_free(&g->first);
-	ids_free(&g->dep);
+	host_ids_free(&g->first);
+	host_ids_free(&g->dep);
 	te__free(g);
 }
 
-static struct host_graph *graph_new(void)
+struct host_graph *host_graph_new(void)
 {
 	struct host_graph *g = te__calloc(1, sizeof(*g));
 
@@ -110,7 +68,7 @@ static struct host_graph *graph_new(void)
 	return g;
 }
 
-static int graph_reserve(struct host_graph *g)
+int host_graph_reserve(struct host_graph *g)
 {
 	struct host_cmd *node;
 	uint64_t cap = g->cap ? 2 * g->cap : 16;
@@ -164,11 +122,6 @@ static const enum te_node_kind node_kind[] = {
 	[HOST_WORD_SET] = TE_NODE_OTHER, [HOST_WORD_TAKE] = TE_NODE_OTHER,
 };
 
-static int is_word(const struct host_op *op)
-{
-	return op->kind == HOST_WORD_SET || op->kind == HOST_WORD_TAKE;
-}
-
 void host_graph_node(void *graph, uint64_t index, struct te__gnode *ret)
 {
 	const struct host_graph *g = graph;
@@ -187,9 +140,9 @@ void host_graph_node(void *graph, uint64_t index, struct te__gnode *ret)
 	if (op->kind == HOST_KERNEL) {
 		ret->id = (int32_t)op->value;
 		ret->args = cmd->args;
-	} else if (op->kind == HOST_CALL || is_word(op)) {
+	} else if (op->kind == HOST_CALL || host_is_word(op)) {
 		ret->declared = cmd->declared;
-		ret->fixed = is_word(op);
+		ret->fixed = host_is_word(op);
 	} else if (op->kind == HOST_RECORD) {
 		ret->event = op->obj;
 		ret->declared = cmd->declared;
@@ -206,14 +159,14 @@ void host_graph_node(void *graph, uint64_t index, struct te__gnode *ret)
 
 static int ids_copy(struct host_ids *to, const struct host_ids *from)
 {
-	int r = ids_reserve(to, from->n);
+	int r = host_ids_reserve(to, from->n);
 
 	for (uint32_t i = 0; !r && i < from->n; i++)
 		to->v[to->n++] = from->v[i];
 	return r;
 }
 
-static int declared_copy(struct host_cmd *cmd, const struct te__declared *d)
+int host_declared_copy(struct host_cmd *cmd, const struct te__declared *d)
 {
 	if (!d)
 		return 0;
@@ -234,7 +187,7 @@ static int cmd_copy(struct host_cmd *to, const struct host_cmd *from)
 	int r = host_cmd_set(to, &from->op, args, nbytes);
 
 	if (!r)
-		r = declared_copy(to, from->declared);
+		r = host_declared_copy(to, from->declared);
 	if (r)
 		te__free(to->big);
 	if (!r && from->op.kind == HOST_RECORD)
@@ -244,7 +197,7 @@ static int cmd_copy(struct host_cmd *to, const struct host_cmd *from)
 
 static int graph_copy(const struct host_graph *g, struct host_graph **ret_graph)
 {
-	struct host_graph *c = graph_new();
+	struct host_graph *c = host_graph_new();
 	int r;
 
 	if (!c)
@@ -260,7 +213,7 @@ static int graph_copy(const struct host_graph *g, struct host_graph **ret_graph)
 			r = te__fail(-ENOMEM, "host: no memory for a graph");
 	}
 	while (!r && c->nnodes < g->nnodes) {
-		r = graph_reserve(c);
+		r = host_graph_reserve(c);
 		if (!r)
 			r = cmd_copy(&c->node[c->nnodes], &g->node[c->nnodes]);
 		if (!r)
@@ -408,10 +361,34 @@ static int launch_recording(struct host_graph *g, struct host_stream *s, const s
 	return r;
 }
 
+static int run_nodes(struct host_stream *s, const struct host_cmd *cmd)
+{
+	const struct host_graph *g = cmd->op.obj;
+	const void *args = cmd->big ? cmd->big : cmd->args;
+	int r = 0;
+
+	if (cmd->op.replay)
+		return host_replay_run(cmd->op.replay, s, args);
+	for (uint64_t i = 0; i < g->nnodes && !r; i++)
+		r = host_run_node(s, g, g->run ? g->run[i] : i, args);
+	return r;
+}
+
+static int run_launch(struct host_stream *s, struct host_cmd *cmd, uint64_t pos, int failed)
+{
+	const int r = failed ? 0 : run_nodes(s, cmd);
+
+	(void)pos;
+	host_graph_destroy(cmd->op.obj);
+	te__free(cmd->op.replay);
+	te__free(cmd->big);
+	return r;
+}
+
 int host_graph_launch(void *exec, void *stream)
 {
 	struct host_graph *g = ((struct host_exec *)exec)->graph;
-	struct host_op op = { .kind = HOST_GRAPH, .obj = g };
+	struct host_op op = { .kind = HOST_CONTROL, .run = run_launch, .obj = g };
 	int r;
 
 	if (host_fault("graph_launch"))
@@ -426,332 +403,4 @@ int host_graph_launch(void *exec, void *stream)
 		te__free(op.replay);
 	}
 	return r;
-}
-
-/* captures */
-
-static void capture_unref(struct host_capture *c)
-{
-	if (!c || atomic_fetch_sub(&c->refs, 1) != 1)
-		return;
-	host_graph_destroy(c->graph);
-	pthread_mutex_destroy(&c->lock);
-	te__free(c);
-}
-
-static struct host_member *member_new(struct host_capture *c, struct host_stream *s)
-{
-	struct host_member *m = te__calloc(1, sizeof(*m));
-
-	if (!m) {
-		te__fail(-ENOMEM, "host: no memory for a capture");
-		return NULL;
-	}
-	atomic_fetch_add(&c->refs, 1);
-	m->capture = c;
-	m->stream = s;
-	m->number = s->number;
-	m->next = c->members;
-	c->members = m;
-	s->member = m;
-	return m;
-}
-
-int host_capture_begin(void *stream)
-{
-	struct host_stream *s = stream;
-	struct host_capture *c;
-	int r;
-
-	if (host_fault("capture_begin"))
-		return -ENOMEM;
-	r = host_sticky(s);
-	if (r)
-		return r;
-	if (s->member)
-		return te__fail(-EBUSY, "host: stream %u is capturing already", s->number);
-	c = te__calloc(1, sizeof(*c));
-	if (!c)
-		return te__fail(-ENOMEM, "host: no memory for a capture");
-	c->refs = 1;
-	c->active = 1;
-	c->origin = s;
-	pthread_mutex_init(&c->lock, NULL);
-	c->graph = graph_new();
-	if (!c->graph) {
-		capture_unref(c);
-		return -ENOMEM;
-	}
-	r = member_new(c, s) ? 0 : -ENOMEM;
-	capture_unref(c);
-	return r;
-}
-
-int host_capture_active(void *stream)
-{
-	return ((struct host_stream *)stream)->member != NULL;
-}
-
-/* sorted: a front is in the order of its merges */
-static void add_deps(struct host_ids *dep, const struct host_ids *front)
-{
-	const uint32_t start = dep->n;
-
-	for (uint32_t i = 0; i < front->n; i++) {
-		uint32_t at = dep->n++;
-
-		for (; at > start && dep->v[at - 1] > front->v[i]; at--)
-			dep->v[at] = dep->v[at - 1];
-		dep->v[at] = front->v[i];
-	}
-}
-
-int host_capture_add(struct host_stream *s, const struct host_op *op, const void *args,
-		     size_t nbytes)
-{
-	struct host_member *m = s->member;
-	struct host_capture *c = m->capture;
-	struct host_graph *g = c->graph;
-	uint32_t id;
-	int r;
-
-	pthread_mutex_lock(&c->lock);
-	id = (uint32_t)g->nnodes;
-	r = graph_reserve(g);
-	if (!r)
-		r = ids_reserve(&g->first, id + 1);
-	if (!r)
-		r = ids_reserve(&g->dep, g->dep.n + m->front.n);
-	if (!r)
-		r = ids_reserve(&m->front, 1);
-	if (!r)
-		r = host_cmd_set(&g->node[id], op, args, nbytes);
-	if (!r && (op->kind == HOST_CALL || op->kind == HOST_RECORD || is_word(op))) {
-		r = declared_copy(&g->node[id], m->declared);
-		if (r)
-			te__free(g->node[id].big);
-	}
-	if (!r) {
-		g->first.v[g->first.n++] = g->dep.n;
-		add_deps(&g->dep, &m->front);
-		g->nedges += m->front.n;
-		g->nrecords += op->kind == HOST_RECORD;
-		g->nnodes++;
-		m->front.v[0] = id;
-		m->front.n = 1;
-	}
-	pthread_mutex_unlock(&c->lock);
-	return r;
-}
-
-/* with e->lock held, or for the last reference to the event */
-void host_capture_forget(struct host_event *e)
-{
-	capture_unref(e->capture);
-	e->capture = NULL;
-	ids_free(&e->ids);
-}
-
-int host_capture_record(struct host_event *e, struct host_stream *s)
-{
-	struct host_capture *c = s->member->capture;
-	struct host_ids ids = { 0 };
-	int r;
-
-	pthread_mutex_lock(&c->lock);
-	r = ids_merge(&ids, &s->member->front);
-	pthread_mutex_unlock(&c->lock);
-	if (r)
-		return r;
-	pthread_mutex_lock(&e->lock);
-	host_capture_forget(e);
-	atomic_fetch_add(&c->refs, 1);
-	e->capture = c;
-	e->ids = ids;
-	pthread_mutex_unlock(&e->lock);
-	return 0;
-}
-
-int host_event_record_external(void *event, void *stream)
-{
-	struct host_event *e = event;
-	struct host_stream *s = stream;
-	int r;
-
-	if (host_fault("event_record_external"))
-		return -ENOMEM;
-	if (!s->member)
-		return te__fail(-TE_ESTATE, "host: stream %u does not capture", s->number);
-	host_event_ref(e);
-	r = host_capture_add(s, &(struct host_op){ .kind = HOST_RECORD, .obj = e }, NULL, 0);
-	if (r) {
-		host_event_unref(e);
-		return r;
-	}
-	/* its last record is not inside a capture any more */
-	pthread_mutex_lock(&e->lock);
-	host_capture_forget(e);
-	pthread_mutex_unlock(&e->lock);
-	return 0;
-}
-
-/* under e->lock and, where there is a capture, its lock */
-static int capture_wait(struct host_event *e, struct host_capture *c, struct host_stream *s)
-{
-	struct host_member *m = s->member;
-
-	if (!c)
-		return te__fail(-TE_ESTATE, "host: stream %u captures, and the event to wait for "
-				"was recorded outside of the capture", s->number);
-	if (!c->active)
-		return te__fail(-TE_ESTATE, "host: the event was recorded in a capture that ended");
-	if (m && m->capture != c)
-		return te__fail(-TE_ESTATE, "host: stream %u takes part in another capture than "
-				"the event", s->number);
-	if (!m) {
-		int r = host_sticky(s);
-
-		if (r)
-			return r;
-		m = member_new(c, s);
-	}
-	return m ? ids_merge(&m->front, &e->ids) : -ENOMEM;
-}
-
-int host_capture_wait(struct host_event *e, struct host_stream *s)
-{
-	struct host_capture *c;
-	int r = 0;
-
-	pthread_mutex_lock(&e->lock);
-	c = e->capture;
-	if (c)
-		pthread_mutex_lock(&c->lock);
-	if (c || e->stream) /* else never recorded: nothing to wait for */
-		r = capture_wait(e, c, s);
-	if (c)
-		pthread_mutex_unlock(&c->lock);
-	pthread_mutex_unlock(&e->lock);
-	return r;
-}
-
-/* 0, or -TE_ESTATE if work of some stream does not precede the end of the origin */
-static int check_joined(struct host_capture *c)
-{
-	uint64_t n = c->graph->nnodes;
-	const struct host_member *m;
-	unsigned char *seen = te__calloc(n, 1);
-	int r = 0;
-
-	if (!seen)
-		return te__fail(-ENOMEM, "host: no memory to end a capture");
-	for (uint32_t i = 0; i < c->origin->member->front.n; i++)
-		seen[c->origin->member->front.v[i]] = 1;
-	for (uint64_t i = n; i-- > 0;) {
-		uint32_t end = i + 1 < n ? c->graph->first.v[i + 1] : c->graph->dep.n;
-
-		for (uint32_t d = c->graph->first.v[i]; seen[i] && d < end; d++)
-			seen[c->graph->dep.v[d]] = 1;
-	}
-	for (m = c->members; m && !r; m = m->next)
-		for (uint32_t i = 0; i < m->front.n && !r; i++)
-			if (!seen[m->front.v[i]])
-				r = te__fail(-TE_ESTATE, "host: stream %u was not joined to the "
-					     "captured stream %u", m->number, c->origin->number);
-	te__free(seen);
-	return r;
-}
-
-static struct host_graph *capture_stop(struct host_capture *c)
-{
-	struct host_graph *g;
-	struct host_member *m;
-
-	/* a reference: the members hold the others */
-	atomic_fetch_add(&c->refs, 1);
-	pthread_mutex_lock(&c->lock);
-	c->active = 0;
-	g = c->graph;
-	c->graph = NULL;
-	while ((m = c->members)) {
-		c->members = m->next;
-		if (m->stream)
-			m->stream->member = NULL;
-		ids_free(&m->front);
-		te__free(m->declared);
-		te__free(m);
-		atomic_fetch_sub(&c->refs, 1);
-	}
-	pthread_mutex_unlock(&c->lock);
-	capture_unref(c);
-	return g;
-}
-
-int host_capture_edges(void *stream, uint32_t edges)
-{
-	struct host_stream *s = stream;
-
-	if (!s->member || s->member->capture->origin != s)
-		return te__fail(-TE_ESTATE, "host: no capture began on stream %u", s->number);
-	s->member->capture->concurrent = (edges & TE_CAPTURE_CONCURRENT) != 0;
-	return 0;
-}
-
-int host_capture_access(void *stream, const struct te__declared *declared)
-{
-	struct host_member *m = ((struct host_stream *)stream)->member;
-
-	if (host_fault("capture_access"))
-		return -ENOMEM;
-	if (!m)
-		return te__fail(-TE_ESTATE, "host: the stream does not capture");
-	te__free(m->declared);
-	m->declared = NULL;
-	if (!declared)
-		return 0;
-	m->declared = te__malloc(sizeof(*m->declared));
-	if (!m->declared)
-		return te__fail(-ENOMEM, "host: no memory for the memory of calls");
-	*m->declared = *declared;
-	return 0;
-}
-
-int host_capture_end(void *stream, void **ret_graph)
-{
-	struct host_stream *s = stream;
-	struct host_graph *g;
-	int concurrent, r;
-
-	if (!s->member || s->member->capture->origin != s)
-		return te__fail(-TE_ESTATE, "host: no capture began on stream %u", s->number);
-	/* the capture ends even if this call fails */
-	r = host_fault("capture_end") ? -ENOMEM : check_joined(s->member->capture);
-	concurrent = s->member->capture->concurrent;
-	g = capture_stop(s->member->capture);
-	g->dev = s->dev;
-	if (!r && concurrent)
-		r = host_graph_order(g, s->dev->shuffle);
-	if (!r)
-		r = host_graph_branches(g);
-	if (r) {
-		host_graph_destroy(g);
-		return r;
-	}
-	*ret_graph = g;
-	return 0;
-}
-
-void host_capture_leave(struct host_stream *s)
-{
-	struct host_member *m = s->member;
-
-	if (!m)
-		return;
-	if (m->capture->origin == s) {
-		host_graph_destroy(capture_stop(m->capture));
-		return;
-	}
-	pthread_mutex_lock(&m->capture->lock);
-	m->stream = NULL;
-	pthread_mutex_unlock(&m->capture->lock);
 }

@@ -1,8 +1,10 @@
 /*
  * host.h - commands, streams and recorded graphs of the host backend.
  *
- * command.c executes commands, stream.c queues them, event.c and work.c are what is queued; graph.c
- * records them, order.c and replay.c run recordings with branches, team.c runs parts of kernels.
+ * command.c executes commands, team.c runs parts of kernels, stream.c queues commands. event.c,
+ * replay.c (graphs with branches), graph.c (launches), order.c (edges), capture.c and work.c are
+ * what is queued and recorded. Each file calls only those before it; stream.c and team.c reach the
+ * others by functions in commands and in the pool.
  *
  * A command is a small struct with its arguments inside. Streams hold them in a
  * ring, graphs in an array; both are run by host_run() on a stream's worker or on a helper thread.
@@ -30,21 +32,26 @@ enum host_kind {
 	/* never captured as such; HOST_RECORD also is the node of an external record */
 	HOST_FREE,
 	HOST_RECORD,
-	HOST_WAIT,
-	HOST_GRAPH,
+	HOST_CONTROL, /* a wait, or a launch of a graph */
 };
+
+struct host_cmd;
+struct host_stream;
+/* runs the queued command at position pos; 0, or the code that the stream fails with */
+typedef int host_run_fn(struct host_stream *s, struct host_cmd *cmd, uint64_t pos, int failed);
 
 struct host_op {
 	enum host_kind kind;
+	host_run_fn *run; /* function of a command that is no work; runs after a failure, too */
 	uint32_t value; /* fill value, or kernel id */
 	void *dst;
 	const void *src;
 	size_t nbytes; /* bytes to copy, fill or free, or of arguments */
 	te_host_fn fn;
 	void *obj;    /* the event, stream or graph; holds a reference */
-	struct host_replay *replay; /* GRAPH: state of a launch with branches, else NULL */
-	uint64_t pos; /* WAIT: the position in stream obj; RECORD: the count of the record */
-	/* WAIT for a record inside a graph: the event, referenced, and the count of the record */
+	struct host_replay *replay; /* launch: state of a launch with branches, else NULL */
+	uint64_t pos; /* wait: the position in stream obj; RECORD: the count of the record */
+	/* wait for a record inside a graph: the event, referenced, and the count of the record */
 	struct host_event *event;
 	uint64_t count;
 };
@@ -79,6 +86,9 @@ struct host_pool {
 	pthread_cond_t work;  /* a node or a part is ready, or quit */
 	struct host_replay *replays;
 	struct host_job *jobs;
+	/* nodes of replays: run ready ones (0: there are none), and wake n waiting workers */
+	int (*help_nodes)(struct host_pool *pool);
+	void (*wake_nodes)(struct host_pool *pool, uint32_t n);
 	pthread_t helper[HOST_THREADS_MAX - 1];
 	struct host_scratch scratch[HOST_THREADS_MAX - 1]; /* one allocation */
 	uint32_t nscratch; /* scratches that helpers took */
@@ -143,6 +153,7 @@ struct host_event {
 	/* recorded in a capture: the nodes to wait for */
 	struct host_capture *capture;
 	struct host_ids ids;
+	void (*forget)(struct host_event *e); /* drops both; NULL: there are none */
 };
 
 /*
@@ -200,9 +211,12 @@ int host_stream_finish(struct host_stream *s, uint64_t pos, const struct host_ev
 /* 1: it has; 0: not yet; or the code that the stream failed with before */
 int host_stream_finished(struct host_stream *s, uint64_t pos, const struct host_event *e,
 			 uint64_t count);
-/* run a node on a stream's worker or a helper; returns its code. count: counts of the records */
-int host_run_node(struct host_stream *s, const struct host_graph *g, uint64_t number,
-		  const uint64_t *count);
+/* wait, without running commands on this thread */
+int host_stream_await(struct host_stream *s, uint64_t pos, const struct host_event *e,
+		      uint64_t count);
+void host_stream_publish(struct host_stream *s, uint64_t pos); /* it has finished pos commands */
+void host_stream_progress(struct host_stream *s); /* a record that is a node has run */
+void host_stream_close(struct host_stream *s); /* runs all that is queued, and ends the worker */
 int host_sticky(struct host_stream *s);
 int host_not_capturing(const struct host_stream *s, const char *what);
 
@@ -221,13 +235,25 @@ static inline int host_event_reached(const struct host_event *e, uint64_t count)
 	return e && atomic_load(&e->reached) >= count;
 }
 
+/* outside of captures: record the event in the stream, let the stream wait for it */
+int host_event_mark(struct host_event *e, struct host_stream *s);
+int host_event_await(struct host_event *e, struct host_stream *s);
+int host_event_captured(struct host_event *e);
+
 /* graph.c */
+static inline int host_is_word(const struct host_op *op)
+{
+	return op->kind == HOST_WORD_SET || op->kind == HOST_WORD_TAKE;
+}
+int host_ids_reserve(struct host_ids *ids, uint32_t n);
+void host_ids_free(struct host_ids *ids);
+struct host_graph *host_graph_new(void);
+int host_graph_reserve(struct host_graph *g); /* room for another node */
+int host_declared_copy(struct host_cmd *cmd, const struct te__declared *d);
+
+/* capture.c */
 int host_capture_add(struct host_stream *s, const struct host_op *op, const void *args,
 		     size_t nbytes);
-int host_capture_record(struct host_event *e, struct host_stream *s);
-int host_capture_wait(struct host_event *e, struct host_stream *s);
-void host_capture_forget(struct host_event *e); /* drop the capture state of the last record */
-void host_capture_leave(struct host_stream *s); /* before the stream is destroyed */
 
 /*
  * order.c: replace the edges by dependencies computed from memory accesses; a seed other than 0
@@ -236,6 +262,9 @@ void host_capture_leave(struct host_stream *s); /* before the stream is destroye
 int host_graph_order(struct host_graph *g, uint64_t seed);
 
 /* replay.c */
+/* run a node on a stream's worker or a helper; returns its code. count: counts of the records */
+int host_run_node(struct host_stream *s, const struct host_graph *g, uint64_t number,
+		  const uint64_t *count);
 int host_graph_branches(struct host_graph *g);
 int host_replay_new(struct host_graph *g, struct host_replay **ret_replay); /* NULL: none needed */
 int host_replay_run(struct host_replay *r, struct host_stream *s, const uint64_t *count);
@@ -277,6 +306,5 @@ uint64_t te__cgroup_free(const char *root, const char *membership);
 uint64_t te__cgroup_processors(const char *root, const char *membership);
 #define CGROUP_ROOT "/sys/fs/cgroup"
 #define CGROUP_MEMBERSHIP "/proc/self/cgroup"
-void host_mem_release(struct host_dev *dev, void *ptr, size_t nbytes); /* now */
 
 #endif

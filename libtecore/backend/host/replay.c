@@ -84,6 +84,34 @@ int host_graph_branches(struct host_graph *g)
 	return 0;
 }
 
+/* nodes */
+
+/* number of records before this node: a launch has their counts in this order */
+static uint64_t records_before(const struct host_graph *g, uint64_t number)
+{
+	uint64_t n = 0;
+
+	for (uint64_t i = 0; i < number; i++)
+		n += g->node[i].op.kind == HOST_RECORD;
+	return n;
+}
+
+int host_run_node(struct host_stream *s, const struct host_graph *g, uint64_t number,
+		  const uint64_t *count)
+{
+	const struct host_cmd *node = &g->node[number];
+
+	host_running.error = 0;
+	if (node->op.kind == HOST_RECORD) {
+		/* its waiters continue while later nodes run */
+		host_event_reach(node->op.obj, count[records_before(g, number)]);
+		host_stream_progress(s);
+	} else {
+		host_run(node);
+	}
+	return host_running.error;
+}
+
 /* launches */
 
 int host_replay_new(struct host_graph *g, struct host_replay **ret_replay)

@@ -66,7 +66,7 @@ int host_not_capturing(const struct host_stream *s, const char *what)
 }
 
 /* the stream has finished pos commands */
-static void publish(struct host_stream *s, uint64_t pos)
+void host_stream_publish(struct host_stream *s, uint64_t pos)
 {
 	pthread_mutex_lock(&s->lock);
 	s->done = pos;
@@ -101,8 +101,8 @@ static int failed_before(const struct host_stream *s, uint64_t pos, const struct
 	return s->error && s->error_pos <= pos && !host_event_reached(e, count);
 }
 
-static int wait_for(struct host_stream *s, uint64_t pos, const struct host_event *e,
-		    uint64_t count)
+int host_stream_await(struct host_stream *s, uint64_t pos, const struct host_event *e,
+		      uint64_t count)
 {
 	int r;
 
@@ -166,85 +166,24 @@ static void fail_stream(struct host_stream *s, int code, uint64_t pos)
 	pthread_mutex_unlock(&s->lock);
 }
 
-/* a record that is a node: its waiters continue while later nodes run */
-static void reach_inside(struct host_stream *s, struct host_event *e, uint64_t count)
+/* a record that is a node has run */
+void host_stream_progress(struct host_stream *s)
 {
-	host_event_reach(e, count);
 	pthread_mutex_lock(&s->lock);
 	if (s->nwaiting)
 		pthread_cond_broadcast(&s->progress);
 	pthread_mutex_unlock(&s->lock);
 }
 
-/* number of records before this node: a launch has their counts in this order */
-static uint64_t records_before(const struct host_graph *g, uint64_t number)
-{
-	uint64_t n = 0;
-
-	for (uint64_t i = 0; i < number; i++)
-		n += g->node[i].op.kind == HOST_RECORD;
-	return n;
-}
-
-int host_run_node(struct host_stream *s, const struct host_graph *g, uint64_t number,
-		  const uint64_t *count)
-{
-	const struct host_cmd *node = &g->node[number];
-
-	host_running.error = 0;
-	if (node->op.kind == HOST_RECORD)
-		reach_inside(s, node->op.obj, count[records_before(g, number)]);
-	else
-		host_run(node);
-	return host_running.error;
-}
-
-static int run_graph(struct host_stream *s, const struct host_cmd *cmd)
-{
-	const struct host_graph *g = cmd->op.obj;
-	const void *args = cmd->big ? cmd->big : cmd->args;
-	int r = 0;
-
-	if (cmd->op.replay)
-		return host_replay_run(cmd->op.replay, s, args);
-	for (uint64_t i = 0; i < g->nnodes && !r; i++)
-		r = host_run_node(s, g, g->run ? g->run[i] : i, args);
-	return r;
-}
-
 /* run the command at position pos; 0, or the code that the stream fails with */
 static int run_cmd(struct host_stream *s, struct host_cmd *cmd, uint64_t pos, int failed)
 {
 	host_running.error = 0;
-	switch (cmd->op.kind) {
-	case HOST_FREE:
-		host_mem_release(s->dev, cmd->op.dst, cmd->op.nbytes);
-		break;
-	case HOST_RECORD:
-		host_event_reach(cmd->op.obj, cmd->op.pos);
-		host_event_unref(cmd->op.obj);
-		publish(s, pos);
-		break;
-	case HOST_WAIT:
-		host_running.error = failed ? 0 :
-					 wait_for(cmd->op.obj, cmd->op.pos, cmd->op.event,
-						  cmd->op.count);
-		host_stream_unref(cmd->op.obj);
-		host_event_unref(cmd->op.event);
-		break;
-	case HOST_GRAPH:
-		if (!failed)
-			host_running.error = run_graph(s, cmd);
-		host_graph_destroy(cmd->op.obj);
-		te__free(cmd->op.replay);
-		te__free(cmd->big);
-		break;
-	default:
-		if (!failed)
-			host_run(cmd);
-		te__free(cmd->big);
-		break;
-	}
+	if (cmd->op.run)
+		return cmd->op.run(s, cmd, pos, failed);
+	if (!failed)
+		host_run(cmd);
+	te__free(cmd->big);
 	return host_running.error;
 }
 
@@ -397,13 +336,8 @@ int host_stream_wrap(void *dev, void *native, void **ret_stream)
 	return host_stream_create(dev, ret_stream);
 }
 
-void host_stream_destroy(void *stream)
+void host_stream_close(struct host_stream *s)
 {
-	struct host_stream *s = stream;
-
-	if (!s)
-		return;
-	host_capture_leave(s);
 	pthread_mutex_lock(&s->lock);
 	s->quit = 1;
 	pthread_cond_signal(&s->work);
@@ -423,7 +357,7 @@ int host_stream_finish(struct host_stream *s, uint64_t pos, const struct host_ev
 		take_over(s, pos);
 		pthread_mutex_unlock(&s->lock);
 	}
-	return wait_for(s, pos, e, count);
+	return host_stream_await(s, pos, e, count);
 }
 
 int host_stream_finished(struct host_stream *s, uint64_t pos, const struct host_event *e,

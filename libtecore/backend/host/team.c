@@ -108,7 +108,7 @@ static void *help(void *arg)
 	host_running.dev = dev;
 	host_running.scratch = &pool->scratch[pool->nscratch++];
 	while (!pool->quit) {
-		if (host_replay_help(pool) || host_pool_help(pool) || host_pool_spin(pool))
+		if (pool->help_nodes(pool) || host_pool_help(pool) || host_pool_spin(pool))
 			continue;
 		pool->nidle++;
 		pthread_cond_wait(&pool->work, &pool->lock);
@@ -203,7 +203,7 @@ static void publish(struct host_dev *dev, struct host_job *j, int64_t nparts)
 	if (j->next)
 		j->next->prev = j;
 	pool->jobs = j;
-	host_replay_wake(pool, host_pool_wake(pool, want));
+	pool->wake_nodes(pool, host_pool_wake(pool, want));
 	while (pool->nhelpers < want && !start_helper(dev))
 		;
 	pthread_mutex_unlock(&pool->lock);

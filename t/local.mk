@@ -397,7 +397,7 @@ t_kernels_host_kernels_SOURCES = \
 	t/kernels/host_kernels_rows.c \
 	t/kernels/host_kernels_train.c
 
-t_plan_custom_SOURCES = t/plan/custom.c t/plan/custom_block.c t/plan/custom_cases.h
+t_plan_custom_SOURCES = t/plan/custom.c t/plan/custom_block.c
 
 t_plan_plan_SOURCES = \
 	t/plan/plan.c \
@@ -469,7 +469,7 @@ t_comm_libpmix_la_SOURCES = t/comm/pmix_fake.c t/comm/pmix_fake.h
 t_comm_libpmix_la_LDFLAGS = -version-info 2:0:0 -shared -rpath /nowhere
 t_comm_pmix_SOURCES = t/comm/pmix.c t/comm/pmix_fake.h
 t_comm_pmix_LDADD = t/comm/libpmix.la $(LDADD)
-t_comm_pool_SOURCES = t/comm/pool.c t/comm/pool_cases.c t/comm/pool_cases.h
+t_comm_pool_SOURCES = t/comm/pool.c t/comm/pool_cases.c
 
 t_token_gguf_LDADD = libtetoken/libtetoken_internal.la $(LDADD)
 t_token_gguf_SOURCES = t/token/gguf.c t/token/token_lib.c t/token/token_lib.h
@@ -526,7 +526,6 @@ t_backend_backend_SOURCES = \
 t_ops_gemm_SOURCES = \
 	t/ops/gemm.c \
 	t/ops/gemm_cases.c \
-	t/ops/gemm_cases.h \
 	t/ops/gemm_grouped_cases.c
 
 t_ops_kernel_calls_SOURCES = \

@@ -20,7 +20,9 @@ static void check_hole(const char *entry, int r)
 }
 #define HOLE(ops, entry, ...) check_hole(#entry, (ops).entry(__VA_ARGS__))
 
-START_TEST(refuses_what_a_backend_lacks)
+CASE(table, "host fast");
+
+TEST_IF(table, refuses_what_a_backend_lacks, ON_HOST)
 {
 	struct te__backend_ops o = { .name = "none" };
 	void *p = &o, *q = &o;
@@ -93,7 +95,6 @@ START_TEST(refuses_what_a_backend_lacks)
 	ck_assert_int_eq(o.fp8_gemm(NULL, 0), 0);
 	ck_assert_str_eq(te_error_detail(), "");
 }
-END_TEST
 
 static int mine(struct te_backend_info *ret)
 {
@@ -101,7 +102,7 @@ static int mine(struct te_backend_info *ret)
 	return 0;
 }
 
-START_TEST(keeps_what_a_backend_has)
+TEST_IF(table, keeps_what_a_backend_has, ON_HOST)
 {
 	struct te__backend_ops o = { .name = "one", .probe = mine };
 	struct te_backend_info b = TE_BACKEND_INFO_INIT;
@@ -111,9 +112,8 @@ START_TEST(keeps_what_a_backend_has)
 	ck_assert_int_eq(b.ndevices, 7);
 	ck_assert_str_eq(o.name, "one");
 }
-END_TEST
 
-START_TEST(lists_cuda_then_host)
+TEST_IF(table, lists_cuda_then_host, ON_HOST)
 {
 	ck_assert_int_eq(te__backend_count(), 2);
 	ck_assert_str_eq(te__backend_at(0)->name, "cuda");
@@ -127,7 +127,6 @@ START_TEST(lists_cuda_then_host)
 	ck_assert_ptr_null(te__backend_host.stream_native);
 	ck_assert_ptr_nonnull(te__backend_by_name("host")->stream_native);
 }
-END_TEST
 
 /* of too much memory sanitizers make an end, unless told that the program copes */
 TE_EXPORT const char *__asan_default_options(void);
@@ -145,27 +144,10 @@ const char *__tsan_default_options(void)
 
 TT_PAIR_SUITE("backend/backend")
 {
-	const int host = !strcmp(on, "host");
-	TCase *c;
-
-	if (host) {
+	if (ON_HOST) {
 		/* so that memory runs out before the machine's does, and is all accounted for */
 		setenv("TE_DEVICE_MEM_LIMIT", "64M", 1);
 		/* cases of branches wait for each other's nodes, also on a machine of one core */
 		setenv("TE_HOST_THREADS", "4", 1);
 	}
-	backend_memory_cases(s);
-	backend_share_cases(s);
-	backend_stream_cases(s);
-	backend_work_cases(s);
-	backend_capture_cases(s);
-	backend_branch_cases(s);
-	backend_fault_cases(s);
-	backend_public_cases(s);
-	if (!host)
-		return;
-	c = tt_case(s, "table", "host fast");
-	tcase_add_test(c, refuses_what_a_backend_lacks);
-	tcase_add_test(c, keeps_what_a_backend_has);
-	tcase_add_test(c, lists_cuda_then_host);
 }

@@ -54,8 +54,10 @@ static void *join_b(void *e)
 	return exec;
 }
 
+BK_CASE(branches);
+
 /* on a GPU host calls of all streams share a thread */
-START_TEST(host_calls_of_two_branches_run_concurrently)
+TEST(branches, host_calls_of_two_branches_run_concurrently)
 {
 	void *e, *exec;
 
@@ -74,7 +76,6 @@ START_TEST(host_calls_of_two_branches_run_concurrently)
 	}
 	ops->exec_destroy(exec);
 }
-END_TEST
 
 #define NNODES 60
 #define NSTREAMS 4
@@ -97,7 +98,7 @@ static void mix(void *arg)
 }
 
 /* nodes wait for up to three earlier ones each; the last joins all */
-START_TEST(a_random_graph_gives_the_bits_of_its_nodes_in_order)
+TEST(branches, a_random_graph_gives_the_bits_of_its_nodes_in_order)
 {
 	uint64_t *cell = bk_get(PINNED, NNODES * sizeof(*cell));
 	uint64_t *seed = bk_get(PINNED, sizeof(*seed)), want[NNODES];
@@ -144,7 +145,6 @@ START_TEST(a_random_graph_gives_the_bits_of_its_nodes_in_order)
 		ops->stream_destroy(stream[i]);
 	ops->event_destroy(fork);
 }
-END_TEST
 
 static atomic_int failed_late, ran_after;
 
@@ -168,7 +168,7 @@ static void note_run(void *arg)
 }
 
 /* whichever fails first in time, the report is that of the node captured first */
-START_TEST(the_first_failing_node_is_reported)
+TEST(branches, the_first_failing_node_is_reported)
 {
 	void *e, *exec;
 
@@ -190,10 +190,9 @@ START_TEST(the_first_failing_node_is_reported)
 	DO(ops->stream_sync(a));
 	ops->exec_destroy(exec);
 }
-END_TEST
 
 /* the node before it in the graph's order is in the other branch, and still runs */
-START_TEST(a_record_in_one_branch_does_not_wait_for_the_other)
+TEST(branches, a_record_in_one_branch_does_not_wait_for_the_other)
 {
 	unsigned char *d = bk_get(DEVICE, 1), *out = bk_get(PINNED, 1);
 	void *e, *outside, *exec;
@@ -219,14 +218,13 @@ START_TEST(a_record_in_one_branch_does_not_wait_for_the_other)
 	ops->exec_destroy(exec);
 	ops->event_destroy(outside);
 }
-END_TEST
 
 static void nothing(void *arg)
 {
 }
 
 /* more branches that block than the device has helpers, and a launch that finishes meanwhile */
-START_TEST(a_launch_does_not_wait_for_those_of_other_streams)
+TEST(branches, a_launch_does_not_wait_for_those_of_other_streams)
 {
 	unsigned char *d = bk_get(DEVICE, 2), *out = bk_get(PINNED, 2);
 	void *blocked, *quick, *stream, *graph, *e;
@@ -268,7 +266,6 @@ START_TEST(a_launch_does_not_wait_for_those_of_other_streams)
 	ops->exec_destroy(quick);
 	ops->stream_destroy(stream);
 }
-END_TEST
 
 /* a device, a graph with branches, a launch: each allocation and thread fails once */
 static int branches_once(void)
@@ -308,7 +305,7 @@ static int branches_once(void)
 	return r;
 }
 
-START_TEST(launching_branches_fails_cleanly)
+TEST(branches, launching_branches_fails_cleanly)
 {
 	const int64_t live = te__alloc_live();
 
@@ -317,17 +314,4 @@ START_TEST(launching_branches_fails_cleanly)
 	/* 3 helpers are among what can fail */
 	ck_assert_int_ge(tt_fault_each(branches_once), 20);
 	ck_assert_int_eq(te__alloc_live(), live);
-}
-END_TEST
-
-void backend_branch_cases(Suite *s)
-{
-	TCase *c = bk_case(s, "branches");
-
-	tcase_add_test(c, host_calls_of_two_branches_run_concurrently);
-	tcase_add_test(c, a_random_graph_gives_the_bits_of_its_nodes_in_order);
-	tcase_add_test(c, the_first_failing_node_is_reported);
-	tcase_add_test(c, a_record_in_one_branch_does_not_wait_for_the_other);
-	tcase_add_test(c, a_launch_does_not_wait_for_those_of_other_streams);
-	tcase_add_test(c, launching_branches_fails_cleanly);
 }

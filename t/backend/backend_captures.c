@@ -32,7 +32,9 @@ static void run(void *exec, void *stream)
 	DO(ops->stream_sync(stream));
 }
 
-START_TEST(nothing_runs_while_capturing)
+BK_CASE(captures);
+
+TEST(captures, nothing_runs_while_capturing)
 {
 	unsigned char *d = bk_get(DEVICE, 4), *out = bk_get(PINNED, 4);
 	void *graph, *exec;
@@ -60,9 +62,8 @@ START_TEST(nothing_runs_while_capturing)
 	ck_assert_int_eq(got, 11);
 	ops->exec_destroy(exec);
 }
-END_TEST
 
-START_TEST(counts_nodes_of_every_kind)
+TEST(captures, counts_nodes_of_every_kind)
 {
 	unsigned char *d = bk_get(DEVICE, 64);
 	struct te_recording_info i;
@@ -89,9 +90,8 @@ START_TEST(counts_nodes_of_every_kind)
 	ck_assert_uint_eq(i.nhost, 2);
 	ops->graph_destroy(graph);
 }
-END_TEST
 
-START_TEST(an_empty_capture_is_a_graph)
+TEST(captures, an_empty_capture_is_a_graph)
 {
 	struct te_recording_info i;
 	void *graph, *exec;
@@ -107,7 +107,6 @@ START_TEST(an_empty_capture_is_a_graph)
 	run(exec, b);
 	ops->exec_destroy(exec);
 }
-END_TEST
 
 #define STATE_NBYTES 300
 #define STATE_NELEMS 77
@@ -153,7 +152,7 @@ static void step(void *stream, const struct state *s)
 	DO(ops->host_call(stream, bk_increment, s->count, 0));
 }
 
-START_TEST(replay_gives_the_bits_of_eager_work)
+TEST(captures, replay_gives_the_bits_of_eager_work)
 {
 	unsigned char *bytes = bk_get(PAGEABLE, STATE_NBYTES), *p = bk_get(PAGEABLE, STATE_NBYTES);
 	float x[STATE_NELEMS], dx[STATE_NELEMS], sum[STATE_NELEMS];
@@ -194,9 +193,8 @@ START_TEST(replay_gives_the_bits_of_eager_work)
 	}
 	ops->exec_destroy(exec);
 }
-END_TEST
 
-START_TEST(an_exec_runs_on_any_stream)
+TEST(captures, an_exec_runs_on_any_stream)
 {
 	unsigned char *d = bk_get(DEVICE, 100);
 	void *graph, *exec, *s;
@@ -223,10 +221,9 @@ START_TEST(an_exec_runs_on_any_stream)
 	ck_assert_int_eq(got, 33);
 	ops->exec_destroy(exec);
 }
-END_TEST
 
 /* launched work keeps what it needs, gate or no gate */
-START_TEST(an_exec_that_runs_can_be_destroyed)
+TEST(captures, an_exec_that_runs_can_be_destroyed)
 {
 	unsigned char *d = bk_get(DEVICE, 10);
 	int got = 0;
@@ -247,9 +244,8 @@ START_TEST(an_exec_that_runs_can_be_destroyed)
 	ck_assert_int_eq(got, 5);
 	bk_check_filled(d, 1, 10, "what was recorded");
 }
-END_TEST
 
-START_TEST(launches_keep_the_order_of_their_stream)
+TEST(captures, launches_keep_the_order_of_their_stream)
 {
 	unsigned char *d = bk_get(DEVICE, 1), *out = bk_get(PINNED, 20);
 	void *graph, *exec;
@@ -271,13 +267,12 @@ START_TEST(launches_keep_the_order_of_their_stream)
 	}
 	ops->exec_destroy(exec);
 }
-END_TEST
 
 /*
  * fill x -> copy x to y (on b) -> copy y to z
  *        \-> fill w -----------/
  */
-START_TEST(streams_fork_and_join_by_events)
+TEST(captures, streams_fork_and_join_by_events)
 {
 	unsigned char *x = bk_get(DEVICE, 16), *y = bk_get(DEVICE, 16), *z = bk_get(DEVICE, 16);
 	unsigned char *w = bk_get(DEVICE, 16);
@@ -327,10 +322,9 @@ START_TEST(streams_fork_and_join_by_events)
 	ops->event_destroy(fork);
 	ops->event_destroy(join);
 }
-END_TEST
 
 /* both branches are done before what follows the graph, joined at its end */
-START_TEST(a_branch_may_be_joined_without_more_work)
+TEST(captures, a_branch_may_be_joined_without_more_work)
 {
 	unsigned char *d = bk_get(DEVICE, 2), *out = bk_get(PINNED, 1);
 	void *graph, *exec, *e;
@@ -352,9 +346,8 @@ START_TEST(a_branch_may_be_joined_without_more_work)
 	ops->exec_destroy(exec);
 	ops->event_destroy(e);
 }
-END_TEST
 
-START_TEST(a_capture_inside_a_capture_is_refused)
+TEST(captures, a_capture_inside_a_capture_is_refused)
 {
 	unsigned char *d = bk_get(DEVICE, 1);
 	void *graph, *e;
@@ -377,9 +370,8 @@ START_TEST(a_capture_inside_a_capture_is_refused)
 	ops->graph_destroy(graph);
 	ops->event_destroy(e);
 }
-END_TEST
 
-START_TEST(an_end_without_a_begin_is_refused)
+TEST(captures, an_end_without_a_begin_is_refused)
 {
 	void *graph = &graph;
 
@@ -393,9 +385,8 @@ START_TEST(an_end_without_a_begin_is_refused)
 	fails(ops->capture_end(a, &graph), -TE_ESTATE, "");
 	ck_assert_ptr_eq(graph, &graph);
 }
-END_TEST
 
-START_TEST(what_cannot_be_captured_is_refused_and_spoils_nothing)
+TEST(captures, what_cannot_be_captured_is_refused_and_spoils_nothing)
 {
 	unsigned char *d = bk_get(DEVICE, 3);
 	void *p = &p, *graph, *exec;
@@ -421,7 +412,6 @@ START_TEST(what_cannot_be_captured_is_refused_and_spoils_nothing)
 	DO(ops->mem_free(a, p, 10));
 	ops->exec_destroy(exec);
 }
-END_TEST
 
 /* a graph or none: on a GPU some rejected calls invalidate the capture */
 static void end_either(void *stream)
@@ -450,7 +440,7 @@ static void check_usable(void)
 }
 
 /* on a GPU such a call also invalidates the capture and the event, so each gets its own */
-START_TEST(an_event_of_a_capture_is_no_moment)
+TEST(captures, an_event_of_a_capture_is_no_moment)
 {
 	double ms = -1;
 	void *e, *f;
@@ -480,9 +470,8 @@ START_TEST(an_event_of_a_capture_is_no_moment)
 	ops->event_destroy(e);
 	ops->event_destroy(f);
 }
-END_TEST
 
-START_TEST(a_branch_that_is_not_joined_fails_the_end)
+TEST(captures, a_branch_that_is_not_joined_fails_the_end)
 {
 	unsigned char *d = bk_get(DEVICE, 1);
 	void *graph = &graph, *e;
@@ -498,9 +487,8 @@ START_TEST(a_branch_that_is_not_joined_fails_the_end)
 	check_usable();
 	ops->event_destroy(e);
 }
-END_TEST
 
-START_TEST(a_capture_does_not_wait_for_what_is_outside)
+TEST(captures, a_capture_does_not_wait_for_what_is_outside)
 {
 	unsigned char *d = bk_get(DEVICE, 1);
 	void *e;
@@ -514,9 +502,8 @@ START_TEST(a_capture_does_not_wait_for_what_is_outside)
 	check_usable();
 	ops->event_destroy(e);
 }
-END_TEST
 
-START_TEST(captures_do_not_merge)
+TEST(captures, captures_do_not_merge)
 {
 	unsigned char *d = bk_get(DEVICE, 1);
 	void *e;
@@ -532,9 +519,8 @@ START_TEST(captures_do_not_merge)
 	check_usable();
 	ops->event_destroy(e);
 }
-END_TEST
 
-START_TEST(a_stream_that_captures_can_be_destroyed)
+TEST(captures, a_stream_that_captures_can_be_destroyed)
 {
 	unsigned char *d = bk_get(DEVICE, 1);
 	int got = 0;
@@ -550,10 +536,9 @@ START_TEST(a_stream_that_captures_can_be_destroyed)
 	ck_assert_int_eq(got, 0);
 	check_usable();
 }
-END_TEST
 
 /* see a_host_call_can_fail_its_stream for why this is the host's alone */
-START_TEST(a_recorded_host_call_can_fail_its_stream)
+TEST(captures, a_recorded_host_call_can_fail_its_stream)
 {
 	unsigned char *d = bk_get(DEVICE, 1);
 	void *graph, *exec;
@@ -578,29 +563,4 @@ START_TEST(a_recorded_host_call_can_fail_its_stream)
 	}
 	/* the recording itself is whole: another stream fails by it as well */
 	ops->exec_destroy(exec);
-}
-END_TEST
-
-void backend_capture_cases(Suite *s)
-{
-	TCase *c = bk_case(s, "captures");
-
-	tcase_add_test(c, nothing_runs_while_capturing);
-	tcase_add_test(c, counts_nodes_of_every_kind);
-	tcase_add_test(c, an_empty_capture_is_a_graph);
-	tcase_add_test(c, replay_gives_the_bits_of_eager_work);
-	tcase_add_test(c, an_exec_runs_on_any_stream);
-	tcase_add_test(c, an_exec_that_runs_can_be_destroyed);
-	tcase_add_test(c, launches_keep_the_order_of_their_stream);
-	tcase_add_test(c, streams_fork_and_join_by_events);
-	tcase_add_test(c, a_branch_may_be_joined_without_more_work);
-	tcase_add_test(c, a_capture_inside_a_capture_is_refused);
-	tcase_add_test(c, an_end_without_a_begin_is_refused);
-	tcase_add_test(c, what_cannot_be_captured_is_refused_and_spoils_nothing);
-	tcase_add_test(c, an_event_of_a_capture_is_no_moment);
-	tcase_add_test(c, a_branch_that_is_not_joined_fails_the_end);
-	tcase_add_test(c, a_capture_does_not_wait_for_what_is_outside);
-	tcase_add_test(c, captures_do_not_merge);
-	tcase_add_test(c, a_stream_that_captures_can_be_destroyed);
-	tcase_add_test(c, a_recorded_host_call_can_fail_its_stream);
 }

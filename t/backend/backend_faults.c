@@ -147,7 +147,9 @@ static int rows_once(void)
 	return r;
 }
 
-START_TEST(each_row_fails_cleanly)
+BK_CASE(faults);
+
+TEST(faults, each_row_fails_cleanly)
 {
 	uint64_t before;
 
@@ -157,10 +159,9 @@ START_TEST(each_row_fails_cleanly)
 	bk_check_held(before, "failing rows");
 	DO(rows_once());
 }
-END_TEST
 
 /* opening a GPU makes thousands of calls and takes long: some of them fail, each once */
-START_TEST(opening_fails_cleanly)
+TEST(faults, opening_fails_cleanly)
 {
 	int64_t live = te__alloc_live();
 	uint64_t n = 1;
@@ -185,13 +186,4 @@ START_TEST(opening_fails_cleanly)
 	ck_assert_uint_gt(n, 2);
 	ops->close(d);
 	ck_assert_int_eq(te__alloc_live(), live);
-}
-END_TEST
-
-void backend_fault_cases(Suite *s)
-{
-	TCase *c = bk_case(s, "faults");
-
-	tcase_add_test(c, each_row_fails_cleanly);
-	tcase_add_test(c, opening_fails_cleanly);
 }

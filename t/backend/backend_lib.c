@@ -54,7 +54,7 @@ static void give_back(void)
 	}
 }
 
-static void setup(void)
+void bk_setup(void)
 {
 	ops = te__backend_by_name(backend);
 	is_host = !strcmp(backend, "host");
@@ -67,7 +67,7 @@ static void setup(void)
 	DO(ops->stream_create(dev, &b));
 }
 
-static void teardown(void)
+void bk_teardown(void)
 {
 	tt_gate_open();
 	/* a test that failed may not have ended its capture */
@@ -83,14 +83,6 @@ static void teardown(void)
 	ops->stream_destroy(a);
 	ops->close(dev);
 	tt_gate_teardown();
-}
-
-TCase *bk_case(Suite *s, const char *title)
-{
-	TCase *c = tt_case(s, title, "backend");
-
-	tcase_add_checked_fixture(c, setup, teardown);
-	return c;
 }
 
 void bk_hold_up(void *stream)

@@ -18,7 +18,10 @@ extern int is_host;
 extern void *dev, *a, *b;
 
 /* a case with these */
-TCase *bk_case(Suite *s, const char *title);
+#define BK_CASE(case_, ...) \
+	CASE(case_, "backend", .setup = bk_setup, .teardown = bk_teardown, ##__VA_ARGS__)
+void bk_setup(void);
+void bk_teardown(void);
 
 /* memory that teardown frees */
 void *bk_get(enum place where, size_t nbytes);
@@ -41,15 +44,5 @@ void bk_increment(void *arg);
 void bk_fail_full(void *arg);
 /* FP32 to BF16 */
 int bk_cast(void *stream, const float *x, void *y, int64_t n);
-
-/* the cases of a file */
-void backend_memory_cases(Suite *s);
-void backend_share_cases(Suite *s);
-void backend_stream_cases(Suite *s);
-void backend_work_cases(Suite *s);
-void backend_branch_cases(Suite *s);
-void backend_capture_cases(Suite *s);
-void backend_fault_cases(Suite *s);
-void backend_public_cases(Suite *s);
 
 #endif

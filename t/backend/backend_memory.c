@@ -11,7 +11,9 @@
 
 /* ---- devices ---- */
 
-START_TEST(describes_its_device)
+BK_CASE(device);
+
+TEST(device, describes_its_device)
 {
 	struct te_backend_info i = TE_BACKEND_INFO_INIT;
 	struct te_device_info d = TE_DEVICE_INFO_INIT;
@@ -36,9 +38,8 @@ START_TEST(describes_its_device)
 	ck_assert_int_eq(d.peak_fp8_flops > 0, !is_host);
 	ck_assert_int_eq(d.peak_bandwidth > 0, !is_host);
 }
-END_TEST
 
-START_TEST(refuses_a_device_that_is_not_there)
+TEST(device, refuses_a_device_that_is_not_there)
 {
 	struct te_backend_info i = TE_BACKEND_INFO_INIT;
 	struct te_device_info d = TE_DEVICE_INFO_INIT;
@@ -65,9 +66,8 @@ START_TEST(refuses_a_device_that_is_not_there)
 	ck_assert_uint_eq(left, 7);
 	ck_assert_str_eq(d.name, "");
 }
-END_TEST
 
-START_TEST(opens_a_device_twice)
+TEST(device, opens_a_device_twice)
 {
 	void *d, *s, *p;
 
@@ -85,9 +85,8 @@ START_TEST(opens_a_device_twice)
 	DO(ops->fill8(a, p, 1, 100));
 	bk_check_filled(p, 1, 100, "memory of the first handle");
 }
-END_TEST
 
-START_TEST(counts_its_memory)
+TEST(device, counts_its_memory)
 {
 	const size_t n = (8 << 20) + 13;
 	struct te__mem_held h;
@@ -109,10 +108,9 @@ START_TEST(counts_its_memory)
 	bk_check_held(before, "alloc and free");
 	ck_assert_uint_ge(bk_held().peak_nbytes, h.used_nbytes);
 }
-END_TEST
 
 /* the host has no native stream */
-START_TEST(shows_native_streams)
+TEST(device, shows_native_streams)
 {
 	if (is_host) {
 		ck_assert_ptr_null(ops->stream_native(a));
@@ -121,13 +119,14 @@ START_TEST(shows_native_streams)
 	ck_assert_ptr_nonnull(ops->stream_native(a));
 	ck_assert_ptr_ne(ops->stream_native(a), ops->stream_native(b));
 }
-END_TEST
 
 /* ---- memory ---- */
 
 #define NBLOCKS 24
 
-START_TEST(allocations_are_aligned_and_apart)
+BK_CASE(memory);
+
+TEST(memory, allocations_are_aligned_and_apart)
 {
 	unsigned char *p[NBLOCKS];
 	size_t n[NBLOCKS];
@@ -141,10 +140,9 @@ START_TEST(allocations_are_aligned_and_apart)
 	for (int i = 0; i < NBLOCKS; i++)
 		bk_check_filled(p[i], i + 1, n[i], "a block");
 }
-END_TEST
 
 /* more than there is in all: what is queued to be freed counts as free */
-START_TEST(memory_comes_and_goes_in_stream_order)
+TEST(memory, memory_comes_and_goes_in_stream_order)
 {
 	const size_t n = (5 << 20) + 3;
 	unsigned char *out = bk_get(PINNED, 40);
@@ -160,9 +158,8 @@ START_TEST(memory_comes_and_goes_in_stream_order)
 	for (int i = 0; i < 40; i++)
 		ck_assert_int_eq(out[i], i);
 }
-END_TEST
 
-START_TEST(too_much_is_refused_with_the_sizes)
+TEST(memory, too_much_is_refused_with_the_sizes)
 {
 	uint64_t left, total, before = bk_held().used_nbytes;
 	void *p = &total;
@@ -187,9 +184,8 @@ START_TEST(too_much_is_refused_with_the_sizes)
 	DO(ops->fill8(a, p, 0x77, 1001));
 	bk_check_filled(p, 0x77, 1001, "memory after a refusal");
 }
-END_TEST
 
-START_TEST(pinned_memory_is_the_cpus)
+TEST(memory, pinned_memory_is_the_cpus)
 {
 	const size_t n = 12345;
 	unsigned char *p = bk_get(PINNED, n), *q = bk_get(PINNED, 1), *d = bk_get(DEVICE, n);
@@ -206,13 +202,12 @@ START_TEST(pinned_memory_is_the_cpus)
 	ck_assert_int_eq(memcmp(p, want, n), 0);
 	ck_assert_int_eq(*q, 9);
 }
-END_TEST
 
 /*
  * More than an address space holds. The driver may call such a size invalid rather than too
  * much: both promise an error with a message.
  */
-START_TEST(too_much_pinned_memory_is_refused)
+TEST(memory, too_much_pinned_memory_is_refused)
 {
 	void *p = &p;
 	int r = ops->pinned_alloc(dev, (size_t)PTRDIFF_MAX - 4096, &p);
@@ -222,22 +217,4 @@ START_TEST(too_much_pinned_memory_is_refused)
 	ck_assert_ptr_eq(p, &p);
 	p = bk_get(PINNED, 3);
 	memset(p, 1, 3);
-}
-END_TEST
-
-void backend_memory_cases(Suite *s)
-{
-	TCase *c = bk_case(s, "device");
-
-	tcase_add_test(c, describes_its_device);
-	tcase_add_test(c, refuses_a_device_that_is_not_there);
-	tcase_add_test(c, opens_a_device_twice);
-	tcase_add_test(c, counts_its_memory);
-	tcase_add_test(c, shows_native_streams);
-	c = bk_case(s, "memory");
-	tcase_add_test(c, allocations_are_aligned_and_apart);
-	tcase_add_test(c, memory_comes_and_goes_in_stream_order);
-	tcase_add_test(c, too_much_is_refused_with_the_sizes);
-	tcase_add_test(c, pinned_memory_is_the_cpus);
-	tcase_add_test(c, too_much_pinned_memory_is_refused);
 }

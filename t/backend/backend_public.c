@@ -53,7 +53,9 @@ static void *words(uint32_t value, size_t n)
 	return d;
 }
 
-START_TEST(a_capture_refuses_what_needs_a_result_now)
+CASE(public, "backend", .setup = setup_ctx, .teardown = teardown_ctx);
+
+TEST(public, a_capture_refuses_what_needs_a_result_now)
 {
 	struct te_recording_info i = TE_RECORDING_INFO_INIT;
 	struct te_recording *rec, *other;
@@ -110,10 +112,9 @@ START_TEST(a_capture_refuses_what_needs_a_result_now)
 	te_recording_unref(other);
 	DO(te_mem_free(st, d));
 }
-END_TEST
 
 /* on the stream itself, or on one that joined */
-START_TEST(a_failed_call_spoils_a_capture)
+TEST_EACH(public, a_failed_call_spoils_a_capture, 2)
 {
 	struct te_recording *rec = NULL;
 	uint32_t *d = words(1, 4);
@@ -144,9 +145,8 @@ START_TEST(a_failed_call_spoils_a_capture)
 	te_event_unref(e);
 	DO(te_mem_free(st, d));
 }
-END_TEST
 
-START_TEST(a_stream_destroyed_in_a_capture_spoils_it)
+TEST(public, a_stream_destroyed_in_a_capture_spoils_it)
 {
 	struct te_recording *rec = NULL;
 	struct te_stream *s;
@@ -171,9 +171,8 @@ START_TEST(a_stream_destroyed_in_a_capture_spoils_it)
 	DO(te_ctx_sync(ctx));
 	te_event_unref(e);
 }
-END_TEST
 
-START_TEST(an_event_never_recorded_joins_no_stream)
+TEST(public, an_event_never_recorded_joins_no_stream)
 {
 	struct te_recording *rec;
 	uint32_t *d = words(1, 1);
@@ -195,9 +194,8 @@ START_TEST(an_event_never_recorded_joins_no_stream)
 	te_event_unref(e);
 	DO(te_mem_free(st, d));
 }
-END_TEST
 
-START_TEST(memory_is_checked_before_the_backend_sees_it)
+TEST(public, memory_is_checked_before_the_backend_sees_it)
 {
 	uint32_t *d = words(1, 2), host = 5;
 	void *p = &p;
@@ -233,9 +231,8 @@ START_TEST(memory_is_checked_before_the_backend_sees_it)
 	DO(te_mem_free(st, d));
 	REFUSED(-EINVAL, te_mem_free, st, d); /* twice */
 }
-END_TEST
 
-START_TEST(launches_are_checked_before_the_backend_sees_them)
+TEST(public, launches_are_checked_before_the_backend_sees_them)
 {
 	struct te_k_clear k = { 0 };
 	char want[80];
@@ -251,9 +248,8 @@ START_TEST(launches_are_checked_before_the_backend_sees_them)
 	te_error_clear();
 	DO(te_stream_sync(st));
 }
-END_TEST
 
-START_TEST(workspaces_are_given_whole)
+TEST(public, workspaces_are_given_whole)
 {
 	struct te_stream *s = te_ctx_stream(ctx);
 	size_t n = te_ctx_workspace_nbytes(ctx);
@@ -277,9 +273,8 @@ START_TEST(workspaces_are_given_whole)
 	ck_assert_int_eq(te_stream_workspace(s, NULL, 0), 0);
 	ck_assert_int_eq(te_mem_free(s, p), 0);
 }
-END_TEST
 
-START_TEST(contexts_do_not_mix)
+TEST(public, contexts_do_not_mix)
 {
 	struct te_recording *rec;
 	struct te_event *e, *f;
@@ -304,9 +299,8 @@ START_TEST(contexts_do_not_mix)
 	te_event_unref(f);
 	te_ctx_unref(other);
 }
-END_TEST
 
-START_TEST(nulls_are_refused)
+TEST(public, nulls_are_refused)
 {
 	struct te_recording_info i = TE_RECORDING_INFO_INIT;
 	struct te_recording *rec;
@@ -351,9 +345,8 @@ START_TEST(nulls_are_refused)
 	ck_assert_ptr_null(te_ctx_ref(NULL));
 	ck_assert_ptr_null(te_ctx_unref(NULL));
 }
-END_TEST
 
-START_TEST(memory_is_accounted_for)
+TEST(public, memory_is_accounted_for)
 {
 	struct te_mem_info m0 = TE_MEM_INFO_INIT, m1 = TE_MEM_INFO_INIT;
 	void *d, *e, *p;
@@ -381,10 +374,9 @@ START_TEST(memory_is_accounted_for)
 	REFUSED(-EINVAL, te_ctx_mem_info, ctx, &m1);
 	REFUSED(-EINVAL, te_ctx_mem_info, ctx, NULL);
 }
-END_TEST
 
 /* what is on a context keeps it; what was forgotten goes with it */
-START_TEST(a_context_lives_as_long_as_what_is_on_it)
+TEST(public, a_context_lives_as_long_as_what_is_on_it)
 {
 	int64_t live = te__alloc_live();
 	struct te_recording *rec;
@@ -413,10 +405,9 @@ START_TEST(a_context_lives_as_long_as_what_is_on_it)
 	te_recording_unref(rec); /* the last */
 	ck_assert_int_eq(te__alloc_live(), live);
 }
-END_TEST
 
 /* see a_host_call_can_fail_its_stream: a CUDA stream cannot be made to fail like this */
-START_TEST(ctx_sync_tells_the_first_failure)
+TEST(public, ctx_sync_tells_the_first_failure)
 {
 	DO(te_ctx_sync(ctx));
 	DO(te_host_call(su, bk_fail_full, NULL, 0));
@@ -429,7 +420,6 @@ START_TEST(ctx_sync_tells_the_first_failure)
 	ck_assert_int_eq(te_stream_sync(su), -ENOSPC);
 	DO(te_stream_sync(st));
 }
-END_TEST
 
 static const struct te__backend_ops *asked_of;
 static int nasked;
@@ -440,7 +430,7 @@ static int ask(int index, struct te_device_info *ret)
 	return nasked++ ? asked_of->device_info(index, ret) : te__fail(-EIO, "no answer");
 }
 
-START_TEST(a_context_asks_for_its_device_once)
+TEST(public, a_context_asks_for_its_device_once)
 {
 	struct te_device_info d = TE_DEVICE_INFO_INIT, want = TE_DEVICE_INFO_INIT;
 	struct te__backend_ops ops;
@@ -464,25 +454,4 @@ START_TEST(a_context_asks_for_its_device_once)
 	ck_assert_int_eq(nasked, 2);
 	c->ops = asked_of;
 	te_ctx_unref(c);
-}
-END_TEST
-
-void backend_public_cases(Suite *s)
-{
-	TCase *c = tt_case(s, "public", "backend");
-
-	tcase_add_checked_fixture(c, setup_ctx, teardown_ctx);
-	tcase_add_test(c, a_capture_refuses_what_needs_a_result_now);
-	tcase_add_loop_test(c, a_failed_call_spoils_a_capture, 0, 2);
-	tcase_add_test(c, a_stream_destroyed_in_a_capture_spoils_it);
-	tcase_add_test(c, an_event_never_recorded_joins_no_stream);
-	tcase_add_test(c, memory_is_checked_before_the_backend_sees_it);
-	tcase_add_test(c, launches_are_checked_before_the_backend_sees_them);
-	tcase_add_test(c, workspaces_are_given_whole);
-	tcase_add_test(c, contexts_do_not_mix);
-	tcase_add_test(c, nulls_are_refused);
-	tcase_add_test(c, memory_is_accounted_for);
-	tcase_add_test(c, a_context_lives_as_long_as_what_is_on_it);
-	tcase_add_test(c, ctx_sync_tells_the_first_failure);
-	tcase_add_test(c, a_context_asks_for_its_device_once);
 }

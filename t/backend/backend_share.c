@@ -30,8 +30,10 @@ static int nfds(void)
 	return n;
 }
 
+BK_CASE(share);
+
 /* the same memory at three addresses of one window: its own, and imported twice */
-START_TEST(shared_memory_is_one_memory)
+TEST(share, shared_memory_is_one_memory)
 {
 	const uint64_t held = bk_held().used_nbytes;
 	unsigned char *want, *base;
@@ -76,10 +78,9 @@ START_TEST(shared_memory_is_one_memory)
 	ck_assert_int_eq(nfds(), before);
 	free(want);
 }
-END_TEST
 
 /* an address is usable again after its share was unmapped */
-START_TEST(addresses_are_mapped_again)
+TEST(share, addresses_are_mapped_again)
 {
 	unsigned char *base;
 	void *p, *s[2];
@@ -101,7 +102,6 @@ START_TEST(addresses_are_mapped_again)
 	ops->share_release(s[0]);
 	ops->share_release(s[1]);
 }
-END_TEST
 
 static int tmp_fd(void)
 {
@@ -123,7 +123,7 @@ static int memfd(size_t nbytes, int seals)
 	return fd;
 }
 
-START_TEST(a_wrong_file_descriptor_is_refused)
+TEST(share, a_wrong_file_descriptor_is_refused)
 {
 	int fd[5], sock[2], before;
 	void *p = &p;
@@ -155,10 +155,9 @@ START_TEST(a_wrong_file_descriptor_is_refused)
 	ck_assert_int_lt(ops->share_import(dev, fd[0], unit, &p), 0);
 	ck_assert_ptr_eq(p, &p);
 }
-END_TEST
 
 /* a share that is larger than what it was imported as would let reads end in a signal */
-START_TEST(a_larger_import_is_refused)
+TEST(share, a_larger_import_is_refused)
 {
 	void *own, *peer = NULL, *p = NULL;
 	int fd, r;
@@ -180,9 +179,8 @@ START_TEST(a_larger_import_is_refused)
 	ops->share_release(own);
 	close(fd);
 }
-END_TEST
 
-START_TEST(too_much_to_share_is_refused_with_the_sizes)
+TEST(share, too_much_to_share_is_refused_with_the_sizes)
 {
 	uint64_t left, total, before = bk_held().used_nbytes;
 	void *p = &p;
@@ -205,10 +203,9 @@ START_TEST(too_much_to_share_is_refused_with_the_sizes)
 	ck_assert_str_ne(te_error_detail(), "");
 	bk_check_held(before, "a share of a wrong size");
 }
-END_TEST
 
 /* a process cannot make the pages of another vanish */
-START_TEST(shared_memory_does_not_shrink)
+TEST(share, shared_memory_does_not_shrink)
 {
 	void *own;
 	int fd;
@@ -224,10 +221,9 @@ START_TEST(shared_memory_does_not_shrink)
 	close(fd);
 	ops->share_release(own);
 }
-END_TEST
 
 /* words that the CPU and the device both see, in pages that two mappings share */
-START_TEST(registered_pages_are_seen_by_both)
+TEST(share, registered_pages_are_seen_by_both)
 {
 	const size_t n = (size_t)sysconf(_SC_PAGESIZE);
 	const int fd = memfd(n, F_SEAL_SHRINK);
@@ -255,10 +251,9 @@ START_TEST(registered_pages_are_seen_by_both)
 	munmap((void *)(uintptr_t)other, n);
 	close(fd);
 }
-END_TEST
 
 /* off, as it is on all devices: the process has no TE_COMM_NVLS */
-START_TEST(multicast_is_declined_unless_switched_on)
+TEST(share, multicast_is_declined_unless_switched_on)
 {
 	void *p = &p;
 
@@ -272,9 +267,8 @@ START_TEST(multicast_is_declined_unless_switched_on)
 	ck_assert_int_eq(ops->multicast_import(dev, 0, unit, &p), -EOPNOTSUPP);
 	ck_assert_ptr_eq(p, &p);
 }
-END_TEST
 
-START_TEST(fabric_handles_work_or_are_declined_with_a_reason)
+TEST(share, fabric_handles_work_or_are_declined_with_a_reason)
 {
 	const uint64_t before = bk_held().used_nbytes;
 	struct te__fabric_domain domain;
@@ -288,20 +282,4 @@ START_TEST(fabric_handles_work_or_are_declined_with_a_reason)
 	}
 	ck_assert(!is_host || r);
 	bk_check_held(before, "a probe");
-}
-END_TEST
-
-void backend_share_cases(Suite *s)
-{
-	TCase *c = bk_case(s, "share");
-
-	tcase_add_test(c, shared_memory_is_one_memory);
-	tcase_add_test(c, addresses_are_mapped_again);
-	tcase_add_test(c, a_wrong_file_descriptor_is_refused);
-	tcase_add_test(c, a_larger_import_is_refused);
-	tcase_add_test(c, too_much_to_share_is_refused_with_the_sizes);
-	tcase_add_test(c, shared_memory_does_not_shrink);
-	tcase_add_test(c, registered_pages_are_seen_by_both);
-	tcase_add_test(c, multicast_is_declined_unless_switched_on);
-	tcase_add_test(c, fabric_handles_work_or_are_declined_with_a_reason);
 }

@@ -10,7 +10,9 @@
 
 /* ---- streams ---- */
 
-START_TEST(work_of_a_stream_runs_in_order)
+BK_CASE(streams);
+
+TEST(streams, work_of_a_stream_runs_in_order)
 {
 	const int n = 500;
 	unsigned char *d = bk_get(DEVICE, (size_t)n), *out = bk_get(PINNED, (size_t)n);
@@ -23,9 +25,8 @@ START_TEST(work_of_a_stream_runs_in_order)
 	for (int i = 0; i < n; i++)
 		ck_assert_int_eq(out[i], (uint8_t)(i * 7));
 }
-END_TEST
 
-START_TEST(calls_return_before_the_work_is_done)
+TEST(streams, calls_return_before_the_work_is_done)
 {
 	unsigned char *d = bk_get(DEVICE, 64), *out = bk_get(PINNED, 64);
 
@@ -42,9 +43,8 @@ START_TEST(calls_return_before_the_work_is_done)
 	ck_assert_int_eq(out[0], 0x11);
 	ck_assert_int_eq(out[63], 0x11);
 }
-END_TEST
 
-START_TEST(query_tells_busy_from_idle)
+TEST(streams, query_tells_busy_from_idle)
 {
 	ck_assert_int_eq(ops->stream_query(a), 1);
 	bk_hold_up(a);
@@ -54,9 +54,8 @@ START_TEST(query_tells_busy_from_idle)
 	DO(ops->stream_sync(a));
 	ck_assert_int_eq(ops->stream_query(a), 1);
 }
-END_TEST
 
-START_TEST(streams_run_concurrently)
+TEST(streams, streams_run_concurrently)
 {
 	unsigned char *d = bk_get(DEVICE, 2), *out = bk_get(PINNED, 2);
 
@@ -74,10 +73,9 @@ START_TEST(streams_run_concurrently)
 	DO(ops->stream_sync(a));
 	ck_assert_int_eq(out[0], 1);
 }
-END_TEST
 
 /* queues hold 1024 commands on both backends: queueing more blocks, and loses none */
-START_TEST(takes_more_work_than_a_queue_holds)
+TEST(streams, takes_more_work_than_a_queue_holds)
 {
 	const int n = 3000;
 	uint32_t *d = bk_get(DEVICE, (size_t)n * 4), *out = bk_get(PINNED, (size_t)n * 4);
@@ -91,9 +89,8 @@ START_TEST(takes_more_work_than_a_queue_holds)
 	for (int i = 0; i < n; i++)
 		ck_assert_uint_eq(out[i], (uint32_t)i * 2654435761u);
 }
-END_TEST
 
-START_TEST(a_destroyed_stream_finishes_its_work)
+TEST(streams, a_destroyed_stream_finishes_its_work)
 {
 	unsigned char *d = bk_get(DEVICE, 1), *out = bk_get(PINNED, 1);
 	void *s, *e;
@@ -111,7 +108,6 @@ START_TEST(a_destroyed_stream_finishes_its_work)
 	ck_assert_int_eq(ops->event_query(e), 1);
 	ops->event_destroy(e);
 }
-END_TEST
 
 struct worker {
 	pthread_t thread;
@@ -137,7 +133,7 @@ static void *worker(void *arg)
 	return NULL;
 }
 
-START_TEST(threads_use_streams_of_their_own)
+TEST(streams, threads_use_streams_of_their_own)
 {
 	struct worker w[4] = { { 0 } };
 
@@ -155,7 +151,6 @@ START_TEST(threads_use_streams_of_their_own)
 		ops->stream_destroy(w[i].stream);
 	}
 }
-END_TEST
 
 /* waits at once for short work so often that the host backend leaves it to who waits */
 static void wait_promptly(unsigned char *d)
@@ -166,7 +161,7 @@ static void wait_promptly(unsigned char *d)
 	}
 }
 
-START_TEST(work_without_a_wait_runs)
+TEST(streams, work_without_a_wait_runs)
 {
 	unsigned char *d = bk_get(DEVICE, 1), *out = bk_get(PINNED, 2);
 	int at = 0;
@@ -188,9 +183,8 @@ START_TEST(work_without_a_wait_runs)
 		ck_assert(round % 3 != 1 || at == round);
 	}
 }
-END_TEST
 
-START_TEST(an_event_does_not_wait_for_later_work)
+TEST(streams, an_event_does_not_wait_for_later_work)
 {
 	unsigned char *d = bk_get(DEVICE, 1), *out = bk_get(PINNED, 1);
 	void *e;
@@ -207,7 +201,6 @@ START_TEST(an_event_does_not_wait_for_later_work)
 	DO(ops->stream_sync(a));
 	ops->event_destroy(e);
 }
-END_TEST
 
 /* a stream that others use, too, whose work it waits for by its own events */
 static void *sharer(void *arg)
@@ -231,7 +224,7 @@ static void *sharer(void *arg)
 	return NULL;
 }
 
-START_TEST(threads_wait_for_one_stream)
+TEST(streams, threads_wait_for_one_stream)
 {
 	struct worker w[3] = { { 0 } };
 
@@ -247,11 +240,12 @@ START_TEST(threads_wait_for_one_stream)
 		ck_assert_int_eq(w[i].r, 0);
 	}
 }
-END_TEST
 
 /* ---- events ---- */
 
-START_TEST(a_wait_orders_two_streams)
+BK_CASE(events);
+
+TEST(events, a_wait_orders_two_streams)
 {
 	const size_t n = 1001;
 	unsigned char *d = bk_get(DEVICE, n), *out = bk_get(PINNED, n);
@@ -278,9 +272,8 @@ START_TEST(a_wait_orders_two_streams)
 	DO(ops->event_sync(e));
 	ops->event_destroy(e);
 }
-END_TEST
 
-START_TEST(an_event_is_reached_after_the_work_before_it)
+TEST(events, an_event_is_reached_after_the_work_before_it)
 {
 	unsigned char *d = bk_get(DEVICE, 1), *out = bk_get(PINNED, 1);
 	void *e;
@@ -296,9 +289,8 @@ START_TEST(an_event_is_reached_after_the_work_before_it)
 	ck_assert_int_eq(*out, 5);
 	ops->event_destroy(e);
 }
-END_TEST
 
-START_TEST(an_event_never_recorded_is_reached)
+TEST(events, an_event_never_recorded_is_reached)
 {
 	double ms = -1;
 	void *e, *f;
@@ -318,10 +310,9 @@ START_TEST(an_event_never_recorded_is_reached)
 	ops->event_destroy(e);
 	ops->event_destroy(f);
 }
-END_TEST
 
 /* who waited waits for the record that there was, however the event moves on */
-START_TEST(recording_again_moves_an_event)
+TEST(events, recording_again_moves_an_event)
 {
 	void *e;
 
@@ -345,10 +336,9 @@ START_TEST(recording_again_moves_an_event)
 	DO(ops->event_sync(e));
 	ops->event_destroy(e);
 }
-END_TEST
 
 /* though it is reached last, where its stream is the slower one */
-START_TEST(an_older_record_does_not_come_back)
+TEST(events, an_older_record_does_not_come_back)
 {
 	double ms = -1;
 	void *e, *f;
@@ -368,14 +358,13 @@ START_TEST(an_older_record_does_not_come_back)
 	ops->event_destroy(e);
 	ops->event_destroy(f);
 }
-END_TEST
 
 static void nap(void *arg)
 {
 	tt_sleep_ms(*(int *)arg);
 }
 
-START_TEST(elapsed_time_is_what_passed)
+TEST(events, elapsed_time_is_what_passed)
 {
 	struct timespec t0, t1;
 	double ms = -1, back, wall;
@@ -410,9 +399,8 @@ START_TEST(elapsed_time_is_what_passed)
 	ops->event_destroy(e);
 	ops->event_destroy(f);
 }
-END_TEST
 
-START_TEST(a_destroyed_event_still_orders)
+TEST(events, a_destroyed_event_still_orders)
 {
 	unsigned char *d = bk_get(DEVICE, 1), *out = bk_get(PINNED, 1);
 	void *e;
@@ -430,29 +418,4 @@ START_TEST(a_destroyed_event_still_orders)
 	tt_gate_open();
 	DO(ops->stream_sync(b));
 	ck_assert_int_eq(*out, 2);
-}
-END_TEST
-
-void backend_stream_cases(Suite *s)
-{
-	TCase *c = bk_case(s, "streams");
-
-	tcase_add_test(c, work_of_a_stream_runs_in_order);
-	tcase_add_test(c, calls_return_before_the_work_is_done);
-	tcase_add_test(c, query_tells_busy_from_idle);
-	tcase_add_test(c, streams_run_concurrently);
-	tcase_add_test(c, takes_more_work_than_a_queue_holds);
-	tcase_add_test(c, a_destroyed_stream_finishes_its_work);
-	tcase_add_test(c, threads_use_streams_of_their_own);
-	tcase_add_test(c, work_without_a_wait_runs);
-	tcase_add_test(c, an_event_does_not_wait_for_later_work);
-	tcase_add_test(c, threads_wait_for_one_stream);
-	c = bk_case(s, "events");
-	tcase_add_test(c, a_wait_orders_two_streams);
-	tcase_add_test(c, an_event_is_reached_after_the_work_before_it);
-	tcase_add_test(c, an_event_never_recorded_is_reached);
-	tcase_add_test(c, recording_again_moves_an_event);
-	tcase_add_test(c, an_older_record_does_not_come_back);
-	tcase_add_test(c, elapsed_time_is_what_passed);
-	tcase_add_test(c, a_destroyed_event_still_orders);
 }

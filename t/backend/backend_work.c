@@ -13,7 +13,9 @@
 #include "tt_ctx.h"
 #include "tt_gate.h"
 
-START_TEST(copies_between_all_kinds_of_memory)
+BK_CASE(work);
+
+TEST_EACH(work, copies_between_all_kinds_of_memory, NPLACES * NPLACES)
 {
 	const enum place to = _i / NPLACES, from = _i % NPLACES;
 	const size_t max = 5000;
@@ -35,9 +37,8 @@ START_TEST(copies_between_all_kinds_of_memory)
 	}
 	bk_check(src, data, max, "the source");
 }
-END_TEST
 
-START_TEST(copies_megabytes)
+TEST(work, copies_megabytes)
 {
 	const size_t n = (3 << 20) + 7;
 	unsigned char *p = bk_get(DEVICE, n), *q = bk_get(DEVICE, n), *data = bk_get(PAGEABLE, n);
@@ -47,10 +48,9 @@ START_TEST(copies_megabytes)
 	DO(ops->copy(a, q + 1, p + 3, n - 3));
 	bk_check(q + 1, data + 3, n - 3, "a copy");
 }
-END_TEST
 
 /* that none is not even a node: see counts_nodes_of_every_kind */
-START_TEST(no_bytes_are_no_work)
+TEST(work, no_bytes_are_no_work)
 {
 	unsigned char *d = bk_get(DEVICE, 8);
 
@@ -63,9 +63,8 @@ START_TEST(no_bytes_are_no_work)
 	DO(ops->stream_sync(a));
 	bk_check_filled(d, 0xa5, 8, "untouched memory"); /* what tt_poison() writes */
 }
-END_TEST
 
-START_TEST(fills_bytes_and_no_more)
+TEST(work, fills_bytes_and_no_more)
 {
 	const size_t max = 3 * PAD + 70000;
 	unsigned char *d = bk_get(DEVICE, max), *want = bk_get(PAGEABLE, max);
@@ -82,9 +81,8 @@ START_TEST(fills_bytes_and_no_more)
 		bk_check(d, want, max, "fill8");
 	}
 }
-END_TEST
 
-START_TEST(fills_words_and_no_more)
+TEST(work, fills_words_and_no_more)
 {
 	const size_t max = 3 * PAD + 4 * 20000;
 	unsigned char *d = bk_get(DEVICE, max), *want = bk_get(PAGEABLE, max);
@@ -102,9 +100,8 @@ START_TEST(fills_words_and_no_more)
 		bk_check(d, want, max, "fill32");
 	}
 }
-END_TEST
 
-START_TEST(a_host_call_gets_a_copy)
+TEST(work, a_host_call_gets_a_copy)
 {
 	int got[3] = { 0 };
 
@@ -116,9 +113,8 @@ START_TEST(a_host_call_gets_a_copy)
 	for (int i = 0; i < 3; i++)
 		ck_assert_int_eq(got[i], 70 + i);
 }
-END_TEST
 
-START_TEST(a_host_call_without_bytes_gets_the_pointer)
+TEST(work, a_host_call_without_bytes_gets_the_pointer)
 {
 	int count = 5;
 
@@ -127,7 +123,6 @@ START_TEST(a_host_call_without_bytes_gets_the_pointer)
 	DO(ops->stream_sync(a));
 	ck_assert_int_eq(count, 9);
 }
-END_TEST
 
 /* a page of words that the device reaches at seen[0] */
 static _Atomic uint32_t *words_get(uint32_t **ret_seen)
@@ -167,7 +162,7 @@ static void queue_exchange(void *dst, void *src, void *pinned, size_t n, uint32_
 	DO(ops->copy(a, dst, pinned, n));
 }
 
-START_TEST(words_hand_memory_over)
+TEST_EACH(work, words_hand_memory_over, 2)
 {
 	const size_t n = 1000;
 	unsigned char *src = bk_get(DEVICE, n), *dst = bk_get(DEVICE, n);
@@ -206,9 +201,8 @@ START_TEST(words_hand_memory_over)
 		ops->exec_destroy(exec);
 	words_put(word);
 }
-END_TEST
 
-START_TEST(a_launch_runs_the_kernel)
+TEST(work, a_launch_runs_the_kernel)
 {
 	const int64_t n = tt_rand_int(1000, 5000);
 	float *x = bk_get(DEVICE, (size_t)n * 4), *h = bk_get(PINNED, (size_t)n * 4);
@@ -226,7 +220,6 @@ START_TEST(a_launch_runs_the_kernel)
 	tt_gate_open();
 	bk_check(y, want, (size_t)n * 2 + PAD, "the cast");
 }
-END_TEST
 
 struct look {
 	const uint16_t *at;
@@ -242,7 +235,7 @@ static void look(void *arg)
 }
 
 /* kernel, copy, host call, kernel, copy, host call: each sees what was before it */
-START_TEST(host_calls_run_between_kernels)
+TEST(work, host_calls_run_between_kernels)
 {
 	float *x = bk_get(DEVICE, 4), *h = bk_get(PINNED, 8);
 	uint16_t *y = bk_get(DEVICE, 2), *out = bk_get(PINNED, 2);
@@ -262,9 +255,8 @@ START_TEST(host_calls_run_between_kernels)
 	ck_assert_int_eq(seen[0], 1);
 	ck_assert_int_eq(seen[1], 1);
 }
-END_TEST
 
-START_TEST(a_kernel_that_is_not_there_is_refused)
+TEST(work, a_kernel_that_is_not_there_is_refused)
 {
 	struct te_k_clear k = { 0 };
 	struct te__launch l = { TE_K_COUNT, &k, sizeof(k) };
@@ -274,14 +266,13 @@ START_TEST(a_kernel_that_is_not_there_is_refused)
 	fails(ops->launch(a, &l), -TE_EKERNEL, "");
 	DO(ops->stream_sync(a));
 }
-END_TEST
 
 /*
  * te__k_fail() sets the error of the host worker that runs the call. On CUDA the driver runs
  * the call on its own thread and offers no way to fail a stream from it, so there the
  * call has no effect, as its comment in backend.h states, and later work runs.
  */
-START_TEST(a_host_call_can_fail_its_stream)
+TEST(work, a_host_call_can_fail_its_stream)
 {
 	unsigned char *d = bk_get(DEVICE, 2);
 	void *before, *after, *p = &before;
@@ -327,23 +318,4 @@ START_TEST(a_host_call_can_fail_its_stream)
 done:
 	ops->event_destroy(before);
 	ops->event_destroy(after);
-}
-END_TEST
-
-void backend_work_cases(Suite *s)
-{
-	TCase *c = bk_case(s, "work");
-
-	tcase_add_loop_test(c, copies_between_all_kinds_of_memory, 0, NPLACES * NPLACES);
-	tcase_add_test(c, copies_megabytes);
-	tcase_add_test(c, no_bytes_are_no_work);
-	tcase_add_test(c, fills_bytes_and_no_more);
-	tcase_add_test(c, fills_words_and_no_more);
-	tcase_add_test(c, a_host_call_gets_a_copy);
-	tcase_add_test(c, a_host_call_without_bytes_gets_the_pointer);
-	tcase_add_loop_test(c, words_hand_memory_over, 0, 2);
-	tcase_add_test(c, a_launch_runs_the_kernel);
-	tcase_add_test(c, host_calls_run_between_kernels);
-	tcase_add_test(c, a_kernel_that_is_not_there_is_refused);
-	tcase_add_test(c, a_host_call_can_fail_its_stream);
 }

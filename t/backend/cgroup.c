@@ -42,7 +42,9 @@ static void teardown(void)
 	ck_assert_int_eq(system(cmd), 0);
 }
 
-START_TEST(version_2_is_the_least_of_all_levels)
+CASE(files, "host", .setup = setup, .teardown = teardown);
+
+TEST(files, version_2_is_the_least_of_all_levels)
 {
 	put("membership", "0::/user/job\n");
 	ck_assert_uint_eq(te__cgroup_free(root, membership), UINT64_MAX);
@@ -57,9 +59,8 @@ START_TEST(version_2_is_the_least_of_all_levels)
 	put("user/job/memory.max", "4000\n");
 	ck_assert_uint_eq(te__cgroup_free(root, membership), 0);
 }
-END_TEST
 
-START_TEST(a_container_sees_the_root_only)
+TEST(files, a_container_sees_the_root_only)
 {
 	put("membership", "0::/not/visible/here\n");
 	put("memory.max", "8000\n");
@@ -68,9 +69,8 @@ START_TEST(a_container_sees_the_root_only)
 	put("membership", "0::/\n");
 	ck_assert_uint_eq(te__cgroup_free(root, membership), 7000);
 }
-END_TEST
 
-START_TEST(version_1_has_a_memory_controller)
+TEST(files, version_1_has_a_memory_controller)
 {
 	put("membership", "5:cpu,cpuacct:/job\n4:hugetlb,memory:/job\n1:name=memory_of:/x\n0::/\n");
 	put("memory/job/memory.limit_in_bytes", "7000\n");
@@ -80,14 +80,13 @@ START_TEST(version_1_has_a_memory_controller)
 	put("memory/memory.usage_in_bytes", "100000\n");
 	ck_assert_uint_eq(te__cgroup_free(root, membership), 7000 - 3000 + 250);
 }
-END_TEST
 
 static void leaves(uint64_t nprocs)
 {
 	ck_assert_uint_eq(te__cgroup_processors(root, membership), nprocs);
 }
 
-START_TEST(version_2_limits_time_of_processors)
+TEST(files, version_2_limits_time_of_processors)
 {
 	put("membership", "0::/user/job\n");
 	leaves(UINT64_MAX);
@@ -102,9 +101,8 @@ START_TEST(version_2_limits_time_of_processors)
 	put("user/job/cpu.max", "1000\n");
 	leaves(4);
 }
-END_TEST
 
-START_TEST(version_1_has_a_cpu_controller)
+TEST(files, version_1_has_a_cpu_controller)
 {
 	put("membership", "5:cpuset:/x\n4:cpu,cpuacct:/job\n3:memory:/job\n0::/\n");
 	put("cpu/job/cpu.cfs_quota_us", "-1\n");
@@ -118,9 +116,8 @@ START_TEST(version_1_has_a_cpu_controller)
 	put("cpu/job/cpu.cfs_period_us", "0\n");
 	leaves(5);
 }
-END_TEST
 
-START_TEST(other_files_are_no_limit)
+TEST(files, other_files_are_no_limit)
 {
 	put("membership", "nonsense\n0:\n::relative\n");
 	put("memory.max", "");
@@ -129,17 +126,5 @@ START_TEST(other_files_are_no_limit)
 	put("cpu.max", "nonsense\n");
 	leaves(UINT64_MAX);
 }
-END_TEST
 
-TT_SUITE("backend/cgroup", TT_NEED_NOTHING)
-{
-	TCase *c = tt_case(s, "files", "host");
-
-	tcase_add_checked_fixture(c, setup, teardown);
-	tcase_add_test(c, version_2_is_the_least_of_all_levels);
-	tcase_add_test(c, a_container_sees_the_root_only);
-	tcase_add_test(c, version_1_has_a_memory_controller);
-	tcase_add_test(c, version_2_limits_time_of_processors);
-	tcase_add_test(c, version_1_has_a_cpu_controller);
-	tcase_add_test(c, other_files_are_no_limit);
-}
+TT_MAIN("backend/cgroup", TT_NEED_NOTHING)

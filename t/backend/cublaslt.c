@@ -38,7 +38,7 @@ static int multiply_scaled(int32_t asc, int32_t bsc)
 	return multiply_from(TE_DTYPE_E4M3, asc, bsc);
 }
 
-START_TEST(the_fastest_is_chosen_and_kept)
+TEST(gemm, the_fastest_is_chosen_and_kept)
 {
 	int ncalls;
 
@@ -55,10 +55,9 @@ START_TEST(the_fastest_is_chosen_and_kept)
 	DO(multiply());
 	ck_assert_int_eq(fake.ran, 1);
 }
-END_TEST
 
 /* if candidates cannot be measured, the heuristic's first is used and not written to the file */
-START_TEST(a_choice_without_measurement_is_not_kept)
+TEST_EACH(gemm, a_choice_without_measurement_is_not_kept, 6)
 {
 	static const char *const call[] = {
 		"cuMemAllocFromPoolAsync",     "cuStreamBeginCapture", "cuStreamEndCapture",
@@ -75,10 +74,9 @@ START_TEST(a_choice_without_measurement_is_not_kept)
 	ck_assert_int_eq(fake.ran, 1);
 	ck_assert_int_eq(access(choices, F_OK), 0);
 }
-END_TEST
 
 /* the first candidate needs no workspace, the fastest does */
-START_TEST(workspaces_are_within_the_limit)
+TEST(gemm, workspaces_are_within_the_limit)
 {
 	char text[40];
 
@@ -104,9 +102,8 @@ START_TEST(workspaces_are_within_the_limit)
 	close_all();
 	ck_assert_uint_eq(dev.mem.used_nbytes, 0);
 }
-END_TEST
 
-START_TEST(tf32_is_for_fp32_alone)
+TEST_EACH(gemm, tf32_is_for_fp32_alone, 2)
 {
 	if (_i)
 		setenv("TE_GEMM_TF32", "on", 1);
@@ -115,10 +112,9 @@ START_TEST(tf32_is_for_fp32_alone)
 	DO(multiply_scaled(TE_K_SCALING_TENSOR, TE_K_SCALING_TENSOR));
 	ck_assert_int_eq(fake.compute, TE__LT_COMPUTE_32F);
 }
-END_TEST
 
 /* kernels of sm90.cu, which could compute it, have not been measured */
-START_TEST(the_provider_is_cublaslt)
+TEST(gemm, the_provider_is_cublaslt)
 {
 	static uint16_t a[256], d[256];
 	const struct te_k_gemm g = { .a = a, .b = a, .d = d, .m = 16, .n = 16, .k = 16, .alpha = 1,
@@ -128,10 +124,9 @@ START_TEST(the_provider_is_cublaslt)
 	DO(te__cuda_launch(&stream, &(struct te__launch){ TE_K_GEMM, &g, sizeof(g) }));
 	ck_assert_int_eq(fake.ngemms, 1);
 }
-END_TEST
 
 /* cuBLASLt's A is the kernel's b */
-START_TEST(blocks_choose_the_scale_modes)
+TEST(gemm, blocks_choose_the_scale_modes)
 {
 	DO(multiply_scaled(TE_K_SCALING_1X128, TE_K_SCALING_128X128));
 	ck_assert_int_eq(fake.mode[0], TE__LT_SCALE_BLK128X128_32F);
@@ -139,9 +134,8 @@ START_TEST(blocks_choose_the_scale_modes)
 	DO(multiply_scaled(TE_K_SCALING_1X128, TE_K_SCALING_1X128));
 	ck_assert_int_eq(fake.mode[0], TE__LT_SCALE_VEC128_32F);
 }
-END_TEST
 
-START_TEST(blocks_need_a_new_library)
+TEST(gemm, blocks_need_a_new_library)
 {
 	fake.version = 120805;
 	ck_assert_int_eq(multiply_scaled(TE_K_SCALING_1X128, TE_K_SCALING_128X128), -TE_EBLAS);
@@ -152,10 +146,9 @@ START_TEST(blocks_need_a_new_library)
 	DO(multiply_scaled(TE_K_SCALING_1X128, TE_K_SCALING_128X128));
 	lt_name_choices("120900"); /* for teardown */
 }
-END_TEST
 
 /* the choice for a problem without blocks is not that for one with them, whose key begins alike */
-START_TEST(blocks_have_choices_of_their_own)
+TEST(gemm, blocks_have_choices_of_their_own)
 {
 	fake.ms[2] = 0.5f;
 	DO(multiply_scaled(TE_K_SCALING_1X128, TE_K_SCALING_1X128));
@@ -171,10 +164,9 @@ START_TEST(blocks_have_choices_of_their_own)
 	DO(multiply_scaled(TE_K_SCALING_1X128, TE_K_SCALING_1X128));
 	ck_assert_int_eq(fake.ran, 2);
 }
-END_TEST
 
 /* with and without a cache file: a failing call gives an error message or is not needed */
-START_TEST(each_call_may_fail)
+TEST_EACH(gemm, each_call_may_fail, 2)
 {
 	int nth = 1, ncodes = 0, fired = 1;
 
@@ -214,7 +206,6 @@ START_TEST(each_call_may_fail)
 	ck_assert_int_gt(nth, _i ? 15 : 80);
 	ck_assert_int_gt(ncodes, 10);
 }
-END_TEST
 
 /* ---- GEMMs in parts ---- */
 
@@ -270,7 +261,7 @@ static void check_rows(int i, const struct te_k_gemm *g, int64_t r, int64_t n, c
 	ck_assert(f->f.beta == g->beta);
 }
 
-START_TEST(narrower_results_are_finished_from_sums)
+TEST(gemm, narrower_results_are_finished_from_sums)
 {
 	struct te_k_gemm g = padded(1003, 20, 64, TE_DTYPE_BF16);
 
@@ -298,10 +289,9 @@ START_TEST(narrower_results_are_finished_from_sums)
 	ck_assert_int_eq(fake.nevents, 0);
 	ck_assert_ptr_null(stream.given);
 }
-END_TEST
 
 /* only b's padding reaches D: cuBLASLt takes any number of rows of a, unless they have blocks */
-START_TEST(whole_results_need_no_parts)
+TEST(gemm, whole_results_need_no_parts)
 {
 	struct te_k_gemm g = padded(150, 64, 64, TE_DTYPE_BF16);
 
@@ -314,9 +304,8 @@ START_TEST(whole_results_need_no_parts)
 	ck_assert_int_eq(fake.nevents, 2);
 	check_rows(0, &g, 0, 160, SA);
 }
-END_TEST
 
-START_TEST(parts_of_blocks_have_scales_of_their_own)
+TEST(gemm, parts_of_blocks_have_scales_of_their_own)
 {
 	const int64_t k = 8192 * TE_K_BLOCK; /* scales of 64 rows fill their part */
 	struct te_k_gemm g = padded(139, 203, k, TE_DTYPE_FP32);
@@ -344,10 +333,9 @@ START_TEST(parts_of_blocks_have_scales_of_their_own)
 	check_rows(4, &g, 512, 192,
 		   SA + te_k_scale_index(TE_K_SCALING_128X128, 704, 256, 512, 0));
 }
-END_TEST
 
 /* a part has less workspace than the same GEMM alone, and an algorithm of its own */
-START_TEST(parts_have_choices_of_their_own)
+TEST(gemm, parts_have_choices_of_their_own)
 {
 	struct te_k_gemm part = padded(64, 60, 64, TE_DTYPE_FP32);
 	struct te_k_gemm alone = padded(64, 64, 64, TE_DTYPE_FP32);
@@ -368,35 +356,15 @@ START_TEST(parts_have_choices_of_their_own)
 	DO(run(&alone));
 	ck_assert_int_eq(fake.ran, 1);
 }
-END_TEST
 
-START_TEST(each_call_of_parts_may_fail)
+TEST(gemm, each_call_of_parts_may_fail)
 {
 	const struct te_k_gemm g = padded(150, 100001, 64, TE_DTYPE_FP32);
 
 	lt_each_call_may_fail(run, &g, 6, "launch of te_k_gemm_finish");
 }
-END_TEST
 
 TT_SUITE("backend/cublaslt", TT_NEED_NOTHING)
 {
-	TCase *c = tt_case(s, "gemm", "host fast");
-
 	lt_name_cache();
-	tcase_add_checked_fixture(c, lt_setup, lt_teardown);
-	tcase_add_test(c, the_fastest_is_chosen_and_kept);
-	tcase_add_loop_test(c, a_choice_without_measurement_is_not_kept, 0, 6);
-	tcase_add_test(c, workspaces_are_within_the_limit);
-	tcase_add_loop_test(c, tf32_is_for_fp32_alone, 0, 2);
-	tcase_add_test(c, the_provider_is_cublaslt);
-	tcase_add_test(c, blocks_choose_the_scale_modes);
-	tcase_add_test(c, blocks_need_a_new_library);
-	tcase_add_test(c, blocks_have_choices_of_their_own);
-	tcase_add_loop_test(c, each_call_may_fail, 0, 2);
-	tcase_add_test(c, narrower_results_are_finished_from_sums);
-	tcase_add_test(c, whole_results_need_no_parts);
-	tcase_add_test(c, parts_of_blocks_have_scales_of_their_own);
-	tcase_add_test(c, parts_have_choices_of_their_own);
-	tcase_add_test(c, each_call_of_parts_may_fail);
-	cublaslt_mx_cases(c);
 }

@@ -46,7 +46,7 @@ static int is_only(const char *func)
 
 static const int blackwell[] = { 100, 103, 120, 121 };
 
-START_TEST(mxfp8_is_one_gemm)
+TEST_EACH(gemm, mxfp8_is_one_gemm, TT_LEN(blackwell))
 {
 	const struct event *e = fake.event;
 	struct te_k_gemm g = mxfp8();
@@ -68,10 +68,9 @@ START_TEST(mxfp8_is_one_gemm)
 	ck_assert(e->alpha == 2);
 	ck_assert_int_eq(e->rows, 160);
 }
-END_TEST
 
 /* alpha on the device has the words of both copies, whatever TE_GEMM_TF32 says */
-START_TEST(nvfp4_has_its_words_in_alpha)
+TEST_EACH(gemm, nvfp4_has_its_words_in_alpha, TT_LEN(blackwell))
 {
 	const struct event *fill = &fake.event[0], *alpha = fill + 1, *e = fill + 2;
 	struct te_k_gemm g = nvfp4();
@@ -106,10 +105,9 @@ START_TEST(nvfp4_has_its_words_in_alpha)
 	ck_assert(fake.ran && e->workspace >= ws + 2 * sizeof(float));
 	ck_assert_ptr_null(stream.given);
 }
-END_TEST
 
 /* the bias of a result in FP32 is added by a kernel, as after FP8 */
-START_TEST(a_bias_in_fp32_is_added_after_it)
+TEST_EACH(gemm, a_bias_in_fp32_is_added_after_it, 2)
 {
 	struct te_k_gemm g = _i ? nvfp4() : mxfp8();
 
@@ -121,10 +119,9 @@ START_TEST(a_bias_in_fp32_is_added_after_it)
 	ck_assert_int_eq(fake.event[_i ? 2 : 0].ddtype, TE__LT_R_32F);
 	ck_assert_str_eq(fake.event[_i ? 3 : 1].func, "te_k_bias_fwd_fp32");
 }
-END_TEST
 
 /* cuBLASLt is asked once for a problem */
-START_TEST(without_an_algorithm_mx_is_decoded)
+TEST_EACH(gemm, without_an_algorithm_mx_is_decoded, 4)
 {
 	const struct te_k_gemm g = _i % 2 ? nvfp4() : mxfp8();
 
@@ -143,10 +140,9 @@ START_TEST(without_an_algorithm_mx_is_decoded)
 		.a = A, .b = B, .d = D, .m = 16, .n = 16, .k = 16 }), -TE_EBLAS);
 	tt_said("cublasLtMatmulAlgoGetHeuristic: status 15");
 }
-END_TEST
 
 /* shapes that cuBLASLt does not take, and versions that have no such modes */
-START_TEST(other_mx_is_decoded)
+TEST_EACH(gemm, other_mx_is_decoded, 8)
 {
 	struct te_k_gemm g = mxfp8();
 
@@ -179,23 +175,11 @@ START_TEST(other_mx_is_decoded)
 	ck_assert(is_only("te_k_gemm_mxfp8"));
 	ck_assert_int_eq(fake.nsearches, 0);
 }
-END_TEST
 
-START_TEST(each_call_of_nvfp4_may_fail)
+TEST(gemm, each_call_of_nvfp4_may_fail)
 {
 	const struct te_k_gemm g = nvfp4();
 
 	dev.cc = 100;
 	lt_each_call_may_fail(launch, &g, 3, "launch of te_k_fill");
-}
-END_TEST
-
-void cublaslt_mx_cases(TCase *c)
-{
-	tcase_add_loop_test(c, mxfp8_is_one_gemm, 0, TT_LEN(blackwell));
-	tcase_add_loop_test(c, nvfp4_has_its_words_in_alpha, 0, TT_LEN(blackwell));
-	tcase_add_loop_test(c, a_bias_in_fp32_is_added_after_it, 0, 2);
-	tcase_add_loop_test(c, without_an_algorithm_mx_is_decoded, 0, 4);
-	tcase_add_loop_test(c, other_mx_is_decoded, 0, 8);
-	tcase_add_test(c, each_call_of_nvfp4_may_fail);
 }

@@ -247,8 +247,10 @@ PLACE(struct te__lt_heuristic, waves, cublasLtMatmulHeuristicResult_t, wavesCoun
 
 #endif
 
+CASE(driver, "host fast");
+
 /* a missing entry of the driver table would be called through NULL */
-START_TEST(every_entry_has_an_offset)
+TEST(driver, every_entry_has_an_offset)
 {
 	static const struct {
 		const char *name;
@@ -269,11 +271,5 @@ START_TEST(every_entry_has_an_offset)
 		ck_assert_ptr_null(strstr(row[i].name, "Managed"));
 	}
 }
-END_TEST
 
-TT_SUITE("backend/cuda_abi", TT_NEED_NOTHING)
-{
-	TCase *c = tt_case(s, "driver", "host fast");
-
-	tcase_add_test(c, every_entry_has_an_offset);
-}
+TT_MAIN("backend/cuda_abi", TT_NEED_NOTHING)

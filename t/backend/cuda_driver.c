@@ -339,20 +339,20 @@ static void check_absent(const char *reason)
 	ck_assert_str_eq(d.name, "");
 }
 
-START_TEST(reports_a_missing_libcuda)
+CASE(absent, "host fast", .setup = setup);
+
+TEST(absent, reports_a_missing_libcuda)
 {
 	te__cuda_driver_fake_lib(0, NULL);
 	check_absent("libcuda.so.1 is not found: no NVIDIA driver is installed");
 }
-END_TEST
 
-START_TEST(reports_a_driver_that_is_too_old)
+TEST(absent, reports_a_driver_that_is_too_old)
 {
 	te__cuda_driver_fake_lib(1, NULL);
 	check_absent("the NVIDIA driver has no cuGetProcAddress of CUDA 12.0: "
 		     "install driver 550 or later");
 }
-END_TEST
 
 static const struct {
 	const char *name;
@@ -363,7 +363,7 @@ static const struct {
 #undef TE__CU
 };
 
-START_TEST(names_the_missing_driver_function)
+TEST_EACH(absent, names_the_missing_driver_function, TT_LEN(entry))
 {
 	char want[200];
 
@@ -375,46 +375,41 @@ START_TEST(names_the_missing_driver_function)
 		 entry[_i].name, entry[_i].version / 1000, entry[_i].version % 1000 / 10);
 	check_absent(want);
 }
-END_TEST
 
-START_TEST(reports_a_missing_gpu)
+TEST(absent, reports_a_missing_gpu)
 {
 	fake.init = TE__CU_ERROR_NO_DEVICE;
 	install();
 	check_absent("cuInit: the driver sees no GPU");
 }
-END_TEST
 
-START_TEST(reports_why_init_failed)
+TEST(absent, reports_why_init_failed)
 {
 	fake.init = FAKE_MISMATCH;
 	te__cuda_driver_fake_lib(1, get_proc);
 	check_absent("cuInit: CUDA_ERROR_SYSTEM_DRIVER_MISMATCH");
 }
-END_TEST
 
-START_TEST(reports_that_no_device_is_visible)
+TEST(absent, reports_that_no_device_is_visible)
 {
 	fake.ndevices = 0;
 	install();
 	check_absent("the driver sees no GPU");
 }
-END_TEST
 
-START_TEST(reports_that_devices_cannot_be_counted)
+TEST(absent, reports_that_devices_cannot_be_counted)
 {
 	fake.count = FAKE_UNKNOWN;
 	fake.ndevices = 0;
 	install();
 	check_absent("the driver sees no GPU");
 }
-END_TEST
 
 static const struct {
 	int major, minor;
 } other_cc[] = { { 7, 0 }, { 8, 0 }, { 8, 9 }, { 9, 1 }, { 10, 0 }, { 12, 1 } };
 
-START_TEST(kernels_run_on_later_gpus)
+TEST(absent, kernels_run_on_later_gpus)
 {
 	const short none[] = { 0 }, hopper[] = { 90, 0 }, cubins[] = { 80, 86, 89, 90, 0 };
 	const short ampere[] = { 80, 0 }, ptx[] = { 80, 89, 90, 0 };
@@ -435,9 +430,8 @@ START_TEST(kernels_run_on_later_gpus)
 		ck_assert_msg(te__cuda_arch(row[i].cubins, row[i].ptx, row[i].cc) == row[i].want,
 			      "row %zu", i);
 }
-END_TEST
 
-START_TEST(names_a_gpu_other_than_hopper)
+TEST_EACH(absent, names_a_gpu_other_than_hopper, TT_LEN(other_cc))
 {
 	struct te_backend_info b = TE_BACKEND_INFO_INIT;
 	struct te_device_info d = TE_DEVICE_INFO_INIT;
@@ -464,9 +458,8 @@ START_TEST(names_a_gpu_other_than_hopper)
 	snprintf(want, sizeof(want), "GPU 0, NVIDIA A100-SXM4-80GB: %s", why);
 	check_refused(0, -TE_EDEVICE, want);
 }
-END_TEST
 
-START_TEST(names_the_missing_device)
+TEST(absent, names_the_missing_device)
 {
 	struct te_device_info d = TE_DEVICE_INFO_INIT;
 
@@ -479,9 +472,8 @@ START_TEST(names_the_missing_device)
 	ck_assert_int_eq(te_device_info("cuda", -1, &d), -EINVAL);
 	ck_assert_str_eq(te_error_detail(), "the cuda backend has no device -1: it has 2 devices");
 }
-END_TEST
 
-START_TEST(reports_free_memory_and_leaves_no_context)
+TEST(absent, reports_free_memory_and_leaves_no_context)
 {
 	struct te_device_info d = TE_DEVICE_INFO_INIT;
 
@@ -494,9 +486,8 @@ START_TEST(reports_free_memory_and_leaves_no_context)
 		ck_assert_int_eq(fake.live, 0);
 	}
 }
-END_TEST
 
-START_TEST(describes_a_gpu_without_a_context)
+TEST(absent, describes_a_gpu_without_a_context)
 {
 	struct te_device_info d = TE_DEVICE_INFO_INIT;
 
@@ -507,10 +498,9 @@ START_TEST(describes_a_gpu_without_a_context)
 	ck_assert_uint_eq(d.mem_free_nbytes, 0);
 	ck_assert_int_eq(fake.live, 0);
 }
-END_TEST
 
 /* creating one is slow, and would be done twice */
-START_TEST(choosing_a_backend_creates_no_context)
+TEST(absent, choosing_a_backend_creates_no_context)
 {
 	struct te_ctx *ctx;
 
@@ -520,7 +510,6 @@ START_TEST(choosing_a_backend_creates_no_context)
 	ck_assert_int_eq(fake.ncontexts, 0);
 	te_ctx_unref(ctx);
 }
-END_TEST
 
 /* a Hopper GPU is opened if the build has kernels, else refused */
 
@@ -530,7 +519,9 @@ static void hopper(void)
 	install();
 }
 
-START_TEST(opens_a_hopper_gpu_or_reports_missing_kernels)
+CASE(open, "host fast", .setup = setup);
+
+TEST(open, opens_a_hopper_gpu_or_reports_missing_kernels)
 {
 	struct te_device_info d = TE_DEVICE_INFO_INIT;
 	struct te_ctx *ctx;
@@ -553,7 +544,6 @@ START_TEST(opens_a_hopper_gpu_or_reports_missing_kernels)
 	te_ctx_unref(ctx);
 	ck_assert_int_eq(fake.live, 0);
 }
-END_TEST
 
 /* a CUcontext of the program */
 
@@ -576,14 +566,13 @@ static int create_in(void *native)
 	return te__kernel_images[0].name || r != -TE_EKERNEL ? r : 0;
 }
 
-START_TEST(opens_a_cucontext_of_the_program)
+TEST(open, opens_a_cucontext_of_the_program)
 {
 	hopper();
 	ck_assert_int_eq(create_in(&handle), 0);
 }
-END_TEST
 
-START_TEST(refuses_a_cucontext_that_it_cannot_use)
+TEST(open, refuses_a_cucontext_that_it_cannot_use)
 {
 	hopper();
 	fake.ndevices = 2;
@@ -593,7 +582,6 @@ START_TEST(refuses_a_cucontext_that_it_cannot_use)
 	ck_assert(strstr(te_error_detail(), "is no CUcontext that can be used: cuCtxPushCurrent: "
 			 "CUDA_ERROR_UNKNOWN") != NULL);
 }
-END_TEST
 
 static int create_in_handle(void)
 {
@@ -612,7 +600,7 @@ static int create_cuda(void)
 	return te__kernel_images[0].name || r != -TE_EKERNEL ? r : 0;
 }
 
-START_TEST(contexts_of_a_gpu_load_kernels_once)
+TEST(open, contexts_of_a_gpu_load_kernels_once)
 {
 	struct te_ctx *a, *b;
 	int loaded;
@@ -629,20 +617,18 @@ START_TEST(contexts_of_a_gpu_load_kernels_once)
 	te_ctx_unref(b);
 	ck_assert_int_eq(fake.live, 0);
 }
-END_TEST
 
 /* without kernels the last run is the one in which the device is refused */
-START_TEST(opening_handles_each_failing_driver_call)
+TEST(open, opening_handles_each_failing_driver_call)
 {
 	hopper();
 	ck_assert_int_gt(tt_fault_each(create_cuda), te__kernel_images[0].name ? 20 : 4);
 	fake.ncontexts = 0; /* those were retained */
 	ck_assert_int_gt(tt_fault_each(create_in_handle), te__kernel_images[0].name ? 20 : 6);
 }
-END_TEST
 
 /* by the local rank, which launchers put into the environment */
-START_TEST(a_launcher_gives_each_rank_a_device)
+TEST_EACH(absent, a_launcher_gives_each_rank_a_device, 3)
 {
 	static const char *const launcher[] = { "OMPI_COMM_WORLD_LOCAL_RANK", "SLURM_LOCALID",
 						"MPI_LOCALRANKID" };
@@ -661,33 +647,8 @@ START_TEST(a_launcher_gives_each_rank_a_device)
 	setenv("TE_COMM_DIR", "/nowhere", 1);
 	ck_assert_int_eq(te_comm_launch_device("cuda"), 1);
 }
-END_TEST
 
 TT_SUITE("backend/cuda_driver", TT_NEED_NOTHING)
 {
-	TCase *c = tt_case(s, "absent", "host fast");
-
-	tcase_add_checked_fixture(c, setup, NULL);
-	tcase_add_test(c, reports_a_missing_libcuda);
-	tcase_add_test(c, reports_a_driver_that_is_too_old);
-	tcase_add_loop_test(c, names_the_missing_driver_function, 0, TT_LEN(entry));
-	tcase_add_test(c, reports_a_missing_gpu);
-	tcase_add_test(c, reports_why_init_failed);
-	tcase_add_test(c, reports_that_no_device_is_visible);
-	tcase_add_test(c, reports_that_devices_cannot_be_counted);
-	tcase_add_test(c, kernels_run_on_later_gpus);
-	tcase_add_loop_test(c, names_a_gpu_other_than_hopper, 0, TT_LEN(other_cc));
-	tcase_add_test(c, names_the_missing_device);
-	tcase_add_test(c, reports_free_memory_and_leaves_no_context);
-	tcase_add_test(c, describes_a_gpu_without_a_context);
-	tcase_add_test(c, choosing_a_backend_creates_no_context);
 	setenv("TE_COMM_RANK", "3", 1); /* before a parameter is used */
-	tcase_add_loop_test(c, a_launcher_gives_each_rank_a_device, 0, 3);
-	c = tt_case(s, "open", "host fast");
-	tcase_add_checked_fixture(c, setup, NULL);
-	tcase_add_test(c, opens_a_hopper_gpu_or_reports_missing_kernels);
-	tcase_add_test(c, opens_a_cucontext_of_the_program);
-	tcase_add_test(c, refuses_a_cucontext_that_it_cannot_use);
-	tcase_add_test(c, contexts_of_a_gpu_load_kernels_once);
-	tcase_add_test(c, opening_handles_each_failing_driver_call);
 }

@@ -204,8 +204,10 @@ static void check_dispatch(const struct te__cuda_features *f)
 		DO(te__cuda_fp8_gemm(&dev, scaling));
 }
 
+CASE(levels, "host fast serial");
+
 /* in BF16 common ones have functions for few rows and for blocks; all in FP32 share functions */
-START_TEST(activations_have_functions)
+TEST_EACH(levels, activations_have_functions, TE_ACT_COUNT)
 {
 	static const char *const name[TE_ACT_COUNT] = { "gelu", "qgelu",   "relu",     "srelu",
 							"silu", "sigmoid", "gelu_erf", "tanh" };
@@ -239,9 +241,8 @@ START_TEST(activations_have_functions)
 		ck_assert_str_eq(g.func, want);
 	}
 }
-END_TEST
 
-START_TEST(a_gpu_has_the_features_of_its_level)
+TEST_EACH(levels, a_gpu_has_the_features_of_its_level, TT_LEN(chip))
 {
 	struct te__cuda_features f;
 
@@ -255,7 +256,6 @@ START_TEST(a_gpu_has_the_features_of_its_level)
 	ck_assert_uint_eq(f.target.smem_max, chip[_i].arch_smem_kib << 10);
 	check_dispatch(&f);
 }
-END_TEST
 
 static const struct {
 	int attribute;
@@ -268,7 +268,7 @@ static const struct {
 };
 
 /* as in a virtual machine, or with an older driver; and a driver that fails */
-START_TEST(what_a_driver_denies_is_not_used)
+TEST_EACH(levels, what_a_driver_denies_is_not_used, TT_LEN(denials))
 {
 	const int attribute = denials[_i].attribute;
 	struct te__cuda_features f;
@@ -284,7 +284,6 @@ START_TEST(what_a_driver_denies_is_not_used)
 	ck_assert_int_eq(te__cuda_features(0, &f, text, sizeof(text)), -TE_ECUDA);
 	ck_assert_ptr_nonnull(strstr(te_error_detail(), "cuDeviceGetAttribute"));
 }
-END_TEST
 
 static const struct {
 	const char *text;
@@ -294,7 +293,7 @@ static const struct {
 #define NCHIPS ((int)TT_LEN(chip))
 #define NLOWER ((int)TT_LEN(lower))
 
-START_TEST(te_cuda_arch_lowers_the_level)
+TEST_EACH(levels, te_cuda_arch_lowers_the_level, NCHIPS * NLOWER)
 {
 	const int c = _i / NLOWER, level = lower[_i % NLOWER].level;
 	struct te__target want = te__target_of(level);
@@ -321,10 +320,9 @@ START_TEST(te_cuda_arch_lowers_the_level)
 	ck_assert_uint_eq(f.target.features, want.features);
 	check_dispatch(&f);
 }
-END_TEST
 
 /* machine code of 8.6 does not run on 9.0: PTX is needed */
-START_TEST(a_level_without_ptx_is_refused)
+TEST(levels, a_level_without_ptx_is_refused)
 {
 	const short ptx[] = { 80, 0 };
 	struct te__cuda_features f;
@@ -341,10 +339,9 @@ START_TEST(a_level_without_ptx_is_refused)
 	ck_assert_str_eq(why, "compute capability 8.6: the kernels of this build are for "
 			 TE_GPU_ARCHS ", and TE_CUDA_ARCH is set");
 }
-END_TEST
 
 /* kernels of 9.0 run on a GPU of 12.x if there are no others, in 99 KiB of shared memory */
-START_TEST(later_gpus_run_ptx)
+TEST(levels, later_gpus_run_ptx)
 {
 	const short ptx[] = { 90, 0 };
 	struct te__cuda_features f;
@@ -356,14 +353,13 @@ START_TEST(later_gpus_run_ptx)
 	ck_assert_uint_eq(f.target.features, ALL);
 	ck_assert_uint_eq(f.target.smem_max, 99 << 10);
 }
-END_TEST
 
 static void near_to(double is, double want)
 {
 	ck_assert_msg(is >= 0.98 * want && is <= 1.02 * want, "%g, datasheet %g", is, want);
 }
 
-START_TEST(peaks_are_those_of_datasheets)
+TEST_EACH(levels, peaks_are_those_of_datasheets, NCHIPS)
 {
 	struct te_device_info d = TE_DEVICE_INFO_INIT;
 
@@ -374,9 +370,8 @@ START_TEST(peaks_are_those_of_datasheets)
 	near_to(d.peak_fp32_flops, chip[_i].fp32 * 1e12);
 	near_to(d.peak_bandwidth, chip[_i].bandwidth * 1e9);
 }
-END_TEST
 
-START_TEST(a_variant_of_no_task_is_refused)
+TEST(levels, a_variant_of_no_task_is_refused)
 {
 	struct te_device_info d = TE_DEVICE_INFO_INIT;
 	struct te_variant_info v = TE_VARIANT_INFO_INIT;
@@ -393,9 +388,8 @@ START_TEST(a_variant_of_no_task_is_refused)
 	DO(te_variant_info(&d, 1, &v));
 	ck_assert_str_eq(v.variant, "none");
 }
-END_TEST
 
-START_TEST(parameters_choose_variants)
+TEST_EACH(levels, parameters_choose_variants, 2)
 {
 	struct te__cuda_features f;
 	struct te_device_info d;
@@ -408,19 +402,5 @@ START_TEST(parameters_choose_variants)
 	ck_assert_str_eq(variant(&d, "BF16 GEMM"), _i ? "mma, sm90, cublaslt" : "mma, cublaslt");
 	ck_assert_str_eq(variant(&d, "attention"), "mma");
 }
-END_TEST
 
-TT_SUITE("backend/cuda_levels", TT_NEED_NOTHING)
-{
-	TCase *c = tt_case(s, "levels", "host fast serial");
-
-	tcase_add_loop_test(c, a_gpu_has_the_features_of_its_level, 0, NCHIPS);
-	tcase_add_loop_test(c, activations_have_functions, 0, TE_ACT_COUNT);
-	tcase_add_loop_test(c, what_a_driver_denies_is_not_used, 0, TT_LEN(denials));
-	tcase_add_loop_test(c, te_cuda_arch_lowers_the_level, 0, NCHIPS * NLOWER);
-	tcase_add_test(c, a_level_without_ptx_is_refused);
-	tcase_add_test(c, later_gpus_run_ptx);
-	tcase_add_loop_test(c, peaks_are_those_of_datasheets, 0, NCHIPS);
-	tcase_add_test(c, a_variant_of_no_task_is_refused);
-	tcase_add_loop_test(c, parameters_choose_variants, 0, 2);
-}
+TT_MAIN("backend/cuda_levels", TT_NEED_NOTHING)

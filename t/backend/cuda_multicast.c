@@ -242,7 +242,9 @@ static const struct {
 	{ "NVSHMEM_DISABLE_NVLS", "1", "NVSHMEM_DISABLE_NVLS=1 is in the environment" },
 };
 
-START_TEST(nothing_is_resolved_or_called_unless_switched_on)
+CASE(multicast, "host fast");
+
+TEST_EACH(multicast, nothing_is_resolved_or_called_unless_switched_on, TT_LEN(refusal))
 {
 	void *memory, *p = &p;
 	size_t unit = 1;
@@ -267,9 +269,8 @@ START_TEST(nothing_is_resolved_or_called_unless_switched_on)
 	ck_assert_int_eq(fake.resolved, 0);
 	ck_assert_int_eq(fake.called, 0);
 }
-END_TEST
 
-START_TEST(each_step_is_taken_and_undone)
+TEST(multicast, each_step_is_taken_and_undone)
 {
 	setenv("TE_COMM_NVLS", "on", 1);
 	use_cuda();
@@ -284,9 +285,8 @@ START_TEST(each_step_is_taken_and_undone)
 	ck_assert_int_eq(steps(), -EOPNOTSUPP);
 	tt_said("GPU 2, NVIDIA H100 80GB HBM3, does not support multicast");
 }
-END_TEST
 
-START_TEST(a_driver_without_multicast_is_named)
+TEST(multicast, a_driver_without_multicast_is_named)
 {
 	setenv("TE_COMM_NVLS", "on", 1);
 	use_cuda();
@@ -295,10 +295,9 @@ START_TEST(a_driver_without_multicast_is_named)
 	tt_said("the NVIDIA driver has no cuMulticastBindMem");
 	ck_assert_int_eq(fake.called, 0);
 }
-END_TEST
 
 /* the simulation refuses steps in a wrong order, as the driver does */
-START_TEST(the_host_checks_the_order)
+TEST(multicast, the_host_checks_the_order)
 {
 	void *memory, *object, *import, *p = &p;
 	void *at = mmap(NULL, UNIT, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -337,18 +336,10 @@ START_TEST(the_host_checks_the_order)
 	munmap(at, UNIT);
 	ops->close(device);
 }
-END_TEST
 
 TT_SUITE("backend/cuda_multicast", TT_NEED_NOTHING)
 {
-	TCase *c = tt_case(s, "multicast", "host fast");
-
 	unsetenv("NCCL_NVLS_ENABLE");
 	unsetenv("TORCH_SYMM_MEM_DISABLE_MULTICAST");
 	unsetenv("NVSHMEM_DISABLE_NVLS");
-	tcase_add_loop_test(c, nothing_is_resolved_or_called_unless_switched_on, 0,
-			    TT_LEN(refusal));
-	tcase_add_test(c, each_step_is_taken_and_undone);
-	tcase_add_test(c, a_driver_without_multicast_is_named);
-	tcase_add_test(c, the_host_checks_the_order);
 }

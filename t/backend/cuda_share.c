@@ -354,7 +354,9 @@ static int use(void)
 	return r;
 }
 
-START_TEST(shares_memory)
+CASE(share, "host fast", .setup = setup);
+
+TEST_EACH(share, shares_memory, 2)
 {
 	by_fabric = _i;
 	DO(use());
@@ -364,14 +366,12 @@ START_TEST(shares_memory)
 	DO(use());
 	ck_assert_int_eq(fake.rdma_asked, 0);
 }
-END_TEST
 
-START_TEST(each_failing_call_leaves_nothing)
+TEST_EACH(share, each_failing_call_leaves_nothing, 2)
 {
 	by_fabric = _i;
 	ck_assert_int_ge(tt_fault_each(use), 16);
 }
-END_TEST
 
 static const char *const call[] = {
 	"cuMemGetAllocationGranularity", "cuMemCreate", "cuMemExportToShareableHandle",
@@ -379,7 +379,7 @@ static const char *const call[] = {
 	"cuMemHostRegister", "cuMemHostGetDevicePointer",
 };
 
-START_TEST(names_the_call_that_fails)
+TEST_EACH(share, names_the_call_that_fails, TT_LEN(call))
 {
 	fake.failing = call[_i];
 	fake.code = FAKE_UNKNOWN;
@@ -387,9 +387,8 @@ START_TEST(names_the_call_that_fails)
 	tt_said(call[_i]);
 	tt_said("CUDA_ERROR_FAKE");
 }
-END_TEST
 
-START_TEST(out_of_memory_has_the_sizes)
+TEST_EACH(share, out_of_memory_has_the_sizes, 2)
 {
 	fake.failing = "cuMemCreate";
 	fake.code = TE__CU_ERROR_OUT_OF_MEMORY;
@@ -397,9 +396,8 @@ START_TEST(out_of_memory_has_the_sizes)
 	ck_assert_int_eq(use(), -ENOMEM);
 	tt_said("no 6291456 bytes of device memory: GPU 2 has 10485760 of 33554432 bytes free");
 }
-END_TEST
 
-START_TEST(a_gpu_without_shareable_memory_is_named)
+TEST(share, a_gpu_without_shareable_memory_is_named)
 {
 	fake.vmm = 0;
 	ck_assert_int_eq(use(), -EOPNOTSUPP);
@@ -410,10 +408,9 @@ START_TEST(a_gpu_without_shareable_memory_is_named)
 	ck_assert_int_eq(use(), -EOPNOTSUPP);
 	tt_said("its memory cannot be exported as a file descriptor");
 }
-END_TEST
 
 /* to network adapters: by a dma-buf or, where the driver exports none, by its address */
-START_TEST(memory_is_exported_to_adapters)
+TEST(share, memory_is_exported_to_adapters)
 {
 	int fd = -7;
 
@@ -436,7 +433,6 @@ START_TEST(memory_is_exported_to_adapters)
 	tt_said("GPU 2, NVIDIA H100 80GB HBM3: its work cannot wait for what network adapters");
 	check_nothing_left();
 }
-END_TEST
 
 static int probe(void)
 {
@@ -447,7 +443,7 @@ static int probe(void)
 	return r;
 }
 
-START_TEST(a_domain_is_a_cluster_and_a_clique)
+TEST(share, a_domain_is_a_cluster_and_a_clique)
 {
 	struct te__fabric_domain first, other;
 
@@ -462,9 +458,8 @@ START_TEST(a_domain_is_a_cluster_and_a_clique)
 	DO(ops->fabric_probe(&dev, &other));
 	ck_assert_mem_ne(&first, &other, sizeof(first));
 }
-END_TEST
 
-START_TEST(fabric_handles_are_tried)
+TEST(share, fabric_handles_are_tried)
 {
 	DO(probe());
 	ck_assert_int_ge(tt_fault_each(probe), 6);
@@ -474,7 +469,6 @@ START_TEST(fabric_handles_are_tried)
 	ck_assert_str_eq(te_error_detail(), "no fabric handles: GPU 2, NVIDIA H100 80GB HBM3, "
 			 "does not support them");
 }
-END_TEST
 
 static const struct {
 	struct te__nvml_fabric domain;
@@ -490,7 +484,7 @@ static const struct {
 };
 
 /* then no memory is created */
-START_TEST(the_nvlink_domain_is_asked_for)
+TEST_EACH(share, the_nvlink_domain_is_asked_for, TT_LEN(domains))
 {
 	fake.domain = domains[_i].domain;
 	fake.failing = "cuMemCreate";
@@ -500,9 +494,8 @@ START_TEST(the_nvlink_domain_is_asked_for)
 	tt_said("GPU 2, NVIDIA H100 80GB HBM3");
 	tt_said(domains[_i].said);
 }
-END_TEST
 
-START_TEST(a_failing_call_of_nvml_is_named)
+TEST(share, a_failing_call_of_nvml_is_named)
 {
 	static const char *const calls[] = { "nvmlInit", "nvmlDeviceGetHandleByPciBusId",
 					     "nvmlDeviceGetGpuFabricInfo" };
@@ -516,10 +509,9 @@ START_TEST(a_failing_call_of_nvml_is_named)
 		tt_said("Timeout");
 	}
 }
-END_TEST
 
 /* the attribute promises them, and the call fails: the usual case without an IMEX daemon */
-START_TEST(a_failing_fabric_call_is_explained)
+TEST_EACH(share, a_failing_fabric_call_is_explained, 4)
 {
 	fake.failing = call[_i];
 	fake.code = TE__CU_ERROR_NOT_PERMITTED;
@@ -530,22 +522,5 @@ START_TEST(a_failing_fabric_call_is_explained)
 	ck_assert_int_eq(probe(), -EOPNOTSUPP);
 	tt_said(call[_i]);
 }
-END_TEST
 
-TT_SUITE("backend/cuda_share", TT_NEED_NOTHING)
-{
-	TCase *c = tt_case(s, "share", "host fast");
-
-	tcase_add_checked_fixture(c, setup, NULL);
-	tcase_add_loop_test(c, shares_memory, 0, 2);
-	tcase_add_loop_test(c, each_failing_call_leaves_nothing, 0, 2);
-	tcase_add_loop_test(c, names_the_call_that_fails, 0, TT_LEN(call));
-	tcase_add_loop_test(c, out_of_memory_has_the_sizes, 0, 2);
-	tcase_add_test(c, a_gpu_without_shareable_memory_is_named);
-	tcase_add_test(c, memory_is_exported_to_adapters);
-	tcase_add_test(c, a_domain_is_a_cluster_and_a_clique);
-	tcase_add_test(c, fabric_handles_are_tried);
-	tcase_add_loop_test(c, the_nvlink_domain_is_asked_for, 0, TT_LEN(domains));
-	tcase_add_test(c, a_failing_call_of_nvml_is_named);
-	tcase_add_loop_test(c, a_failing_fabric_call_is_explained, 0, 4);
-}
+TT_MAIN("backend/cuda_share", TT_NEED_NOTHING)

@@ -351,7 +351,9 @@ static void check_none_implied(const struct list *l)
 						     l->e.dep[d], i, l->e.dep[k]);
 }
 
-START_TEST(every_node_depends_on_conflicting_nodes)
+CASE(accesses, "host serial");
+
+TEST(accesses, every_node_depends_on_conflicting_nodes)
 {
 	for (int trial = 0; trial < TT_FEWER(3000); trial++) {
 		const uint32_t n = (uint32_t)tt_rand_int(1, trial % 8 ? 24 : 200);
@@ -364,9 +366,8 @@ START_TEST(every_node_depends_on_conflicting_nodes)
 		list_free(&l);
 	}
 }
-END_TEST
 
-START_TEST(independent_chains_are_not_connected)
+TEST_EACH(accesses, independent_chains_are_not_connected, 2)
 {
 	const uint32_t nchains = _i ? 20 : 2, n = 60 * nchains;
 	struct list l = list_new(n);
@@ -393,9 +394,8 @@ START_TEST(independent_chains_are_not_connected)
 					     j, chain[j]);
 	list_free(&l);
 }
-END_TEST
 
-START_TEST(reads_and_disjoint_writes_run_concurrently)
+TEST(accesses, reads_and_disjoint_writes_run_concurrently)
 {
 	struct list l = list_new(7);
 
@@ -415,10 +415,9 @@ START_TEST(reads_and_disjoint_writes_run_concurrently)
 	ck_assert(follows(&l, 6, 0) && !follows(&l, 6, 1) && !follows(&l, 6, 5));
 	list_free(&l);
 }
-END_TEST
 
 /* the second pass overwrites what the first one wrote, although no node read that */
-START_TEST(passes_of_disjoint_writes_are_ordered)
+TEST(accesses, passes_of_disjoint_writes_are_ordered)
 {
 	struct list l = list_new(6);
 
@@ -430,10 +429,9 @@ START_TEST(passes_of_disjoint_writes_are_ordered)
 			ck_assert_int_eq(follows(&l, i, j), i / 2 != j / 2);
 	list_free(&l);
 }
-END_TEST
 
 /* also with too many nodes to drop implied edges */
-START_TEST(independent_nodes_depend_on_barriers_alone)
+TEST_EACH(accesses, independent_nodes_depend_on_barriers_alone, 2)
 {
 	struct list l = list_new(_i ? 20000 : 400);
 
@@ -459,9 +457,8 @@ START_TEST(independent_nodes_depend_on_barriers_alone)
 	}
 	list_free(&l);
 }
-END_TEST
 
-START_TEST(the_order_of_several_streams_is_kept)
+TEST(accesses, the_order_of_several_streams_is_kept)
 {
 	for (int trial = 0; trial < 200; trial++) {
 		struct list l = list_random((uint32_t)tt_rand_int(2, 40), 64, 10);
@@ -490,10 +487,9 @@ START_TEST(the_order_of_several_streams_is_kept)
 		list_free(&l);
 	}
 }
-END_TEST
 
 /* different seeds draw different orders for the host backend, which respect the edges */
-START_TEST(the_host_draws_a_valid_order)
+TEST(accesses, the_host_draws_a_valid_order)
 {
 	const struct te__backend_ops *ops = &te__backend_host;
 	static unsigned char word[20];
@@ -530,10 +526,9 @@ START_TEST(the_host_draws_a_valid_order)
 	}
 	ck_assert_int_gt(others, 0);
 }
-END_TEST
 
 /* of seed 1234567, as printed by the authors' reference program */
-START_TEST(draws_equal_the_reference_program)
+TEST(accesses, draws_equal_the_reference_program)
 {
 	uint64_t state = 1234567;
 
@@ -541,9 +536,8 @@ START_TEST(draws_equal_the_reference_program)
 	ck_assert_uint_eq(te__splitmix64(&state), UINT64_C(3203168211198807973));
 	ck_assert_uint_eq(te__splitmix64(&state), UINT64_C(9817491932198370423));
 }
-END_TEST
 
-START_TEST(none_and_one)
+TEST(accesses, none_and_one)
 {
 	struct list none = list_new(0), one = list_new(1);
 
@@ -554,9 +548,8 @@ START_TEST(none_and_one)
 	list_free(&none);
 	list_free(&one);
 }
-END_TEST
 
-START_TEST(thousands)
+TEST(accesses, thousands)
 {
 	struct list l = list_random(5000, 20000, 500);
 
@@ -565,10 +558,9 @@ START_TEST(thousands)
 	check_none_implied(&l);
 	list_free(&l);
 }
-END_TEST
 
 /* more nodes than REDUCE_MAX: implied edges may remain, no dependency is missing */
-START_TEST(tens_of_thousands)
+TEST(accesses, tens_of_thousands)
 {
 	struct list l = list_random(17000, 100000, 0);
 
@@ -582,7 +574,6 @@ START_TEST(tens_of_thousands)
 	}
 	list_free(&l);
 }
-END_TEST
 
 static struct list of_faults;
 
@@ -596,7 +587,7 @@ static int edges_of_it(void)
 	return r;
 }
 
-START_TEST(each_allocation_may_fail)
+TEST(accesses, each_allocation_may_fail)
 {
 	of_faults = list_random(700, 256, 20);
 	ck_assert_int_ge(tt_fault_each(edges_of_it), 8);
@@ -605,22 +596,5 @@ START_TEST(each_allocation_may_fail)
 	ck_assert_int_ge(tt_fault_each(edges_of_it), 5);
 	list_free(&of_faults);
 }
-END_TEST
 
-TT_SUITE("backend/edges", TT_NEED_NOTHING)
-{
-	TCase *c = tt_case(s, "accesses", "host serial");
-
-	tcase_add_test(c, every_node_depends_on_conflicting_nodes);
-	tcase_add_loop_test(c, independent_chains_are_not_connected, 0, 2);
-	tcase_add_test(c, reads_and_disjoint_writes_run_concurrently);
-	tcase_add_test(c, passes_of_disjoint_writes_are_ordered);
-	tcase_add_loop_test(c, independent_nodes_depend_on_barriers_alone, 0, 2);
-	tcase_add_test(c, the_order_of_several_streams_is_kept);
-	tcase_add_test(c, none_and_one);
-	tcase_add_test(c, thousands);
-	tcase_add_test(c, tens_of_thousands);
-	tcase_add_test(c, the_host_draws_a_valid_order);
-	tcase_add_test(c, draws_equal_the_reference_program);
-	tcase_add_test(c, each_allocation_may_fail);
-}
+TT_MAIN("backend/edges", TT_NEED_NOTHING)

@@ -68,6 +68,7 @@ void lt_name_cache(void);
 /* the fixture; after a test no object may exist */
 void lt_setup(void);
 void lt_teardown(void);
+CASE(gemm, "host fast", .setup = lt_setup, .teardown = lt_teardown);
 /* destroys stream, which has a workspace, and device, which has problems; nothing may remain */
 void close_all(void);
 /* is the stream that GEMMs are queued on being captured? */
@@ -79,9 +80,6 @@ int lt_is_capturing(void);
  */
 void lt_each_call_may_fail(int (*run)(const struct te_k_gemm *g), const struct te_k_gemm *g,
 			   int nevents, const char *launch);
-
-/* the cases of a file */
-void cublaslt_mx_cases(TCase *c);
 
 /* addresses, which nothing reads */
 #define A ((char *)(uintptr_t)0x1000000000)

@@ -266,7 +266,9 @@ static void check_map(int i, int type, const void *p, int64_t nx, int64_t ny, in
 	ck_assert_int_eq(fake.map[i].box_y, box_y);
 }
 
-START_TEST(whole_tiles_are_one_launch)
+CASE(gemm, "host fast", .setup = setup, .teardown = teardown);
+
+TEST(gemm, whole_tiles_are_one_launch)
 {
 	struct te_k_gemm g = gemm_of(TE_DTYPE_BF16, TE_DTYPE_BF16, TE_DTYPE_BF16, 8192, 2112, 4096);
 
@@ -294,9 +296,8 @@ START_TEST(whole_tiles_are_one_launch)
 	ck_assert_uint_eq(fake.args.c.word[15], 0x0303030303030303);
 	ck_assert_uint_eq(fake.args.d.word[15], 0x0404040404040404);
 }
-END_TEST
 
-START_TEST(transposed_operands_have_boxes_of_64)
+TEST(gemm, transposed_operands_have_boxes_of_64)
 {
 	struct te_k_gemm g = gemm_of(TE_DTYPE_BF16, TE_DTYPE_BF16, TE_DTYPE_FP32, 512, 768, 1000);
 
@@ -311,9 +312,8 @@ START_TEST(transposed_operands_have_boxes_of_64)
 	ck_assert_str_eq(fake.func, "te_k_gemm_sm90_bf16_tt");
 	check_map(0, TE__CU_TENSOR_MAP_BFLOAT16, A, 512, 1000, 64);
 }
-END_TEST
 
-START_TEST(gradients_use_the_promoted_kernel)
+TEST(gemm, gradients_use_the_promoted_kernel)
 {
 	struct te_k_gemm g = gemm_of(TE_DTYPE_E5M2, TE_DTYPE_E4M3, TE_DTYPE_BF16, 8192, 1920, 512);
 
@@ -327,9 +327,8 @@ START_TEST(gradients_use_the_promoted_kernel)
 	DO(launch(&g));
 	ck_assert_str_eq(fake.func, "te_k_gemm_sm90_e4m3_e4m3");
 }
-END_TEST
 
-START_TEST(block_scaled_operands_have_a_kernel)
+TEST(gemm, block_scaled_operands_have_a_kernel)
 {
 	struct te_k_gemm g = gemm_of(TE_DTYPE_E4M3, TE_DTYPE_E4M3, TE_DTYPE_BF16, 1001, 1920, 640);
 
@@ -354,10 +353,9 @@ START_TEST(block_scaled_operands_have_a_kernel)
 	ck_assert_int_eq(fake.args.sb_ld, 1920);
 	ck_assert(fake.args.sa_square && !fake.args.sb_square);
 }
-END_TEST
 
 /* 36 tiles for 66 clusters: 96 units store sums */
-START_TEST(cut_tiles_have_cleared_counters_and_sums)
+TEST(gemm, cut_tiles_have_cleared_counters_and_sums)
 {
 	struct te_k_gemm g = gemm_of(TE_DTYPE_BF16, TE_DTYPE_BF16, TE_DTYPE_FP32, 3072, 768, 32768);
 	const uint64_t sums = 96 * 256 * 256 * sizeof(float);
@@ -375,9 +373,8 @@ START_TEST(cut_tiles_have_cleared_counters_and_sums)
 	ck_assert_uint_le((uintptr_t)fake.args.sums + sums,
 			  (uintptr_t)stream.workspace + TE__CUDA_WORKSPACE_NBYTES);
 }
-END_TEST
 
-START_TEST(small_gemms_have_kernels_of_their_own)
+TEST(gemm, small_gemms_have_kernels_of_their_own)
 {
 	struct te_k_gemm g = gemm_of(TE_DTYPE_BF16, TE_DTYPE_BF16, TE_DTYPE_BF16, 16, 64, 64);
 
@@ -385,7 +382,6 @@ START_TEST(small_gemms_have_kernels_of_their_own)
 	tt_said("te_k_gemm_small_m_bf16_bf16");
 	ck_assert_int_eq(fake.nlaunches, 0);
 }
-END_TEST
 
 /* what cuBLASLt then computes, which fails here */
 static void check_declined(const struct te_k_gemm *g, const char *why)
@@ -398,7 +394,7 @@ static void check_declined(const struct te_k_gemm *g, const char *why)
 	ck_assert_int_eq(fake.nlaunches, 0);
 }
 
-START_TEST(others_are_left_to_cublaslt)
+TEST(gemm, others_are_left_to_cublaslt)
 {
 	const struct te_k_gemm ok =
 		gemm_of(TE_DTYPE_BF16, TE_DTYPE_BF16, TE_DTYPE_BF16, 1000, 1000, 1000);
@@ -447,7 +443,6 @@ START_TEST(others_are_left_to_cublaslt)
 	ck_assert_str_eq(te__sm90_plan(&ok, 0, 0, &p), "the GPU has one multiprocessor");
 	DO(launch(&ok));
 }
-END_TEST
 
 static struct te_k_attn_fwd attn_of(int64_t batch, int64_t seqlen, int nheads, int nkv, int dim)
 {
@@ -471,7 +466,9 @@ static int launch_attn(const struct te_k_attn_fwd *a)
 	return te__cuda_launch(&stream, &(struct te__launch){ TE_K_ATTN_FWD, a, sizeof(*a) });
 }
 
-START_TEST(attention_is_one_persistent_launch)
+CASE(attention, "host fast", .setup = setup, .teardown = teardown);
+
+TEST(attention, attention_is_one_persistent_launch)
 {
 	struct te_k_attn_fwd a = attn_of(8, 1000, 12, 4, 64);
 
@@ -514,10 +511,9 @@ START_TEST(attention_is_one_persistent_launch)
 	a.nkv = 2;
 	ck_assert_int_eq(launch_attn(&a), -EINVAL);
 }
-END_TEST
 
 /* parts of the heads whose keys and values fit the cache, and whose items fill rounds of blocks */
-START_TEST(long_attention_reads_some_heads_at_a_time)
+TEST(attention, long_attention_reads_some_heads_at_a_time)
 {
 	struct te_k_attn_fwd a = attn_of(32, 1024, 12, 12, 64);
 
@@ -533,7 +529,6 @@ START_TEST(long_attention_reads_some_heads_at_a_time)
 	DO(launch_attn(&a));
 	ck_assert_int_eq(fake.attn.at_once, SMS / 16);
 }
-END_TEST
 
 /* by the kernel of this name */
 static void check_mma(const struct te_k_attn_fwd *a, const char *name, const char *why)
@@ -546,7 +541,7 @@ static void check_mma(const struct te_k_attn_fwd *a, const char *name, const cha
 	ck_assert_int_eq(fake.nmaps, 0);
 }
 
-START_TEST(other_attention_is_left_to_mma)
+TEST(attention, other_attention_is_left_to_mma)
 {
 	static const char other[] = "it is not causal attention of all keys or a window";
 	struct te_k_attn_fwd ok = attn_of(64, 1000, 12, 4, 64), a = ok;
@@ -585,10 +580,9 @@ START_TEST(other_attention_is_left_to_mma)
 	ck_assert_str_eq(te__attn_sm90_plan(&a, SMS, &p),
 			 "it has more than 2^28 blocks of rows");
 }
-END_TEST
 
 /* the maps of another address are others: a launch is not patched, but queued anew */
-START_TEST(addresses_are_in_the_maps)
+TEST(gemm, addresses_are_in_the_maps)
 {
 	struct te_k_gemm g = gemm_of(TE_DTYPE_BF16, TE_DTYPE_BF16, TE_DTYPE_BF16, 512, 512, 512);
 
@@ -598,9 +592,8 @@ START_TEST(addresses_are_in_the_maps)
 	DO(launch(&g));
 	ck_assert_ptr_eq(fake.map[2].p, C);
 }
-END_TEST
 
-START_TEST(each_call_may_fail)
+TEST(gemm, each_call_may_fail)
 {
 	struct te_k_gemm g = gemm_of(TE_DTYPE_BF16, TE_DTYPE_BF16, TE_DTYPE_FP32, 3072, 768, 32768);
 	int nth = 1;
@@ -627,7 +620,6 @@ START_TEST(each_call_may_fail)
 	ck_assert_int_gt(nth, 8);
 	DO(launch(&g));
 }
-END_TEST
 
 static struct te_k_attn_bwd attn_bwd_of(int64_t batch, int64_t seqlen, int nheads, int nkv, int dim)
 {
@@ -655,7 +647,7 @@ static int launch_bwd(enum te_k_id id, const struct te_k_attn_bwd *a)
 	return te__cuda_launch(&stream, &(struct te__launch){ id, a, sizeof(*a) });
 }
 
-START_TEST(backward_attention_is_one_persistent_launch)
+TEST(attention, backward_attention_is_one_persistent_launch)
 {
 	struct te_k_attn_bwd a = attn_bwd_of(8, 1000, 12, 4, 64);
 	struct te_attn_bwd_sm90_plan p;
@@ -706,9 +698,8 @@ START_TEST(backward_attention_is_one_persistent_launch)
 	ck_assert_str_eq(te__attn_bwd_sm90_plan(&a, SMS, &p),
 			 "it has more than 2^28 blocks of rows, or 2^31 rows");
 }
-END_TEST
 
-START_TEST(windows_have_kernels_of_their_own)
+TEST(attention, windows_have_kernels_of_their_own)
 {
 	static const char *const fwd[] = { "te_k_attn_fwd_sm90_d64", "te_k_attn_fwd_sm90_d128" };
 	static const char *const bwd[] = { "te_k_attn_bwd_sm90_d64", "te_k_attn_bwd_sm90_d128" };
@@ -735,10 +726,9 @@ START_TEST(windows_have_kernels_of_their_own)
 			ck_assert_int_eq(fake.attn_bwd.window, cases[i].planned);
 		}
 }
-END_TEST
 
 /* a process of its own: the value is read once */
-START_TEST(by_default_all_but_short_forward_is_by_sm90)
+TEST(attention, by_default_all_but_short_forward_is_by_sm90)
 {
 	const struct te_k_attn_fwd a = attn_of(8, 1000, 12, 4, 64);
 	const struct te_k_attn_fwd shorter = attn_of(1, 256, 12, 12, 64);
@@ -755,7 +745,6 @@ START_TEST(by_default_all_but_short_forward_is_by_sm90)
 	DO(launch_bwd(TE_K_ATTN_BWD_DQ, &b));
 	ck_assert_int_eq(fake.nlaunches, 0);
 }
-END_TEST
 
 static int attn_once(void)
 {
@@ -766,7 +755,7 @@ static int attn_once(void)
 	return r ? r : launch_bwd(TE_K_ATTN_BWD_DKV, &b);
 }
 
-START_TEST(each_call_of_attention_may_fail)
+TEST(attention, each_call_of_attention_may_fail)
 {
 	int nth = 1;
 
@@ -787,31 +776,9 @@ START_TEST(each_call_of_attention_may_fail)
 	ck_assert_int_gt(nth, 4);
 	DO(attn_once());
 }
-END_TEST
 
 TT_SUITE("backend/sm90", TT_NEED_NOTHING)
 {
-	TCase *c = tt_case(s, "gemm", "host fast");
-
 	if (setenv("TE_GEMM_PROVIDER", "sm90", 1) || setenv("TE_ATTENTION", "sm90", 1))
 		abort();
-	tcase_add_checked_fixture(c, setup, teardown);
-	tcase_add_test(c, whole_tiles_are_one_launch);
-	tcase_add_test(c, transposed_operands_have_boxes_of_64);
-	tcase_add_test(c, gradients_use_the_promoted_kernel);
-	tcase_add_test(c, block_scaled_operands_have_a_kernel);
-	tcase_add_test(c, cut_tiles_have_cleared_counters_and_sums);
-	tcase_add_test(c, small_gemms_have_kernels_of_their_own);
-	tcase_add_test(c, others_are_left_to_cublaslt);
-	tcase_add_test(c, addresses_are_in_the_maps);
-	tcase_add_test(c, each_call_may_fail);
-	c = tt_case(s, "attention", "host fast");
-	tcase_add_checked_fixture(c, setup, teardown);
-	tcase_add_test(c, attention_is_one_persistent_launch);
-	tcase_add_test(c, long_attention_reads_some_heads_at_a_time);
-	tcase_add_test(c, by_default_all_but_short_forward_is_by_sm90);
-	tcase_add_test(c, other_attention_is_left_to_mma);
-	tcase_add_test(c, backward_attention_is_one_persistent_launch);
-	tcase_add_test(c, windows_have_kernels_of_their_own);
-	tcase_add_test(c, each_call_of_attention_may_fail);
 }

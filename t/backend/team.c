@@ -64,7 +64,9 @@ static void open_with(const char *n)
 	tt_setup();
 }
 
-START_TEST(each_unit_is_in_one_part)
+CASE(team, "host");
+
+TEST_EACH(team, each_unit_is_in_one_part, TT_LEN(nthreads))
 {
 	atomic_int *times = calloc(MOST + 1, sizeof(*times));
 
@@ -83,13 +85,12 @@ START_TEST(each_unit_is_in_one_part)
 	free(times);
 	tt_teardown();
 }
-END_TEST
 
 #define NSTREAMS 3
 #define NCALLS 40
 
 /* parts that split further, of several streams at once: each caller can finish alone */
-START_TEST(ranges_nest_and_streams_share_the_helpers)
+TEST_EACH(team, ranges_nest_and_streams_share_the_helpers, TT_LEN(nthreads))
 {
 	atomic_int *times = calloc(2 * NSTREAMS * (MOST + 1), sizeof(*times));
 	struct range inner[NSTREAMS], outer[NSTREAMS];
@@ -114,7 +115,6 @@ START_TEST(ranges_nest_and_streams_share_the_helpers)
 	free(times);
 	tt_teardown();
 }
-END_TEST
 
 static atomic_int arrived, met;
 
@@ -133,7 +133,7 @@ static void meet(void *arg)
 	te__k_for(2, 1, meet_part, NULL);
 }
 
-START_TEST(helpers_execute_parts)
+TEST(team, helpers_execute_parts)
 {
 	open_with("2");
 	for (int i = 0; i < 20; i++) {
@@ -145,7 +145,6 @@ START_TEST(helpers_execute_parts)
 	}
 	tt_teardown();
 }
-END_TEST
 
 /* the last part fails, on whatever thread */
 static void fail_part(void *arg, int64_t begin, int64_t end)
@@ -162,7 +161,7 @@ static void split_badly(void *arg)
 	te__k_for(*(const int64_t *)arg, 1, fail_part, arg);
 }
 
-START_TEST(a_part_that_fails_fails_the_stream)
+TEST_EACH(team, a_part_that_fails_fails_the_stream, TT_LEN(nthreads))
 {
 	open_with(nthreads[_i]);
 	for (int64_t n = 1; n < 40; n += 4) {
@@ -177,9 +176,8 @@ START_TEST(a_part_that_fails_fails_the_stream)
 	}
 	tt_teardown();
 }
-END_TEST
 
-START_TEST(threads_of_the_program_get_no_helper)
+TEST(team, threads_of_the_program_get_no_helper)
 {
 	atomic_int *times = calloc(MOST + 1, sizeof(*times));
 	struct range r = { MOST, 1, times, NULL };
@@ -191,10 +189,9 @@ START_TEST(threads_of_the_program_get_no_helper)
 	free(times);
 	tt_teardown();
 }
-END_TEST
 
 /* a thread of the library that took it would end the process */
-START_TEST(signals_are_for_threads_of_the_program)
+TEST(team, signals_are_for_threads_of_the_program)
 {
 	const struct timespec most = { .tv_sec = 20 };
 	sigset_t set, old;
@@ -210,17 +207,5 @@ START_TEST(signals_are_for_threads_of_the_program)
 	pthread_sigmask(SIG_SETMASK, &old, NULL);
 	tt_teardown();
 }
-END_TEST
 
-TT_SUITE("backend/team", TT_NEED_NOTHING)
-{
-	TCase *c = tt_case(s, "team", "host");
-	const int n = (int)TT_LEN(nthreads);
-
-	tcase_add_loop_test(c, each_unit_is_in_one_part, 0, n);
-	tcase_add_loop_test(c, ranges_nest_and_streams_share_the_helpers, 0, n);
-	tcase_add_test(c, helpers_execute_parts);
-	tcase_add_loop_test(c, a_part_that_fails_fails_the_stream, 0, n);
-	tcase_add_test(c, threads_of_the_program_get_no_helper);
-	tcase_add_test(c, signals_are_for_threads_of_the_program);
-}
+TT_MAIN("backend/team", TT_NEED_NOTHING)

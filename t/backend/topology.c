@@ -52,7 +52,9 @@ static const struct {
 	{ "core:2 pu:2", 0x300, 2, { 0x100, 0x200 } },
 };
 
-START_TEST(cores_are_those_in_the_mask)
+CASE(cores, "host");
+
+TEST_EACH(cores, cores_are_those_in_the_mask, TT_LEN(machines))
 {
 	const cpu_set_t mask = set_of(machines[_i].mask);
 	uint32_t want = machines[_i].ncores, n;
@@ -79,9 +81,8 @@ START_TEST(cores_are_those_in_the_mask)
 	}
 	ck_assert_uint_eq(left, 0);
 }
-END_TEST
 
-START_TEST(more_cores_than_threads_are_left_out)
+TEST(cores, more_cores_than_threads_are_left_out)
 {
 	cpu_set_t mask, core[HOST_THREADS_MAX];
 
@@ -97,7 +98,6 @@ START_TEST(more_cores_than_threads_are_left_out)
 	ck_assert_uint_eq(te__host_cores(&mask, NULL), 192);
 #endif
 }
-END_TEST
 
 #ifdef HAVE_HWLOC
 static void *cores(void *mask)
@@ -108,7 +108,7 @@ static void *cores(void *mask)
 }
 
 /* by whichever thread is first */
-START_TEST(the_topology_is_read_once)
+TEST(cores, the_topology_is_read_once)
 {
 	cpu_set_t mask = set_of(0xff);
 	pthread_t thread[8];
@@ -124,7 +124,6 @@ START_TEST(the_topology_is_read_once)
 	setenv("HWLOC_SYNTHETIC", "core:2 pu:4", 1);
 	ck_assert_uint_eq(te__host_cores(&mask, NULL), 4);
 }
-END_TEST
 #endif
 
 /* the number of threads of a new context */
@@ -169,14 +168,15 @@ static int narrow(int n)
 	return 1;
 }
 
-START_TEST(a_mask_of_one_processor_gives_one_thread)
+CASE(threads, "host");
+
+TEST(threads, a_mask_of_one_processor_gives_one_thread)
 {
 	narrow(1);
 	ck_assert_uint_eq(nthreads(), 1);
 }
-END_TEST
 
-START_TEST(a_core_gives_one_thread)
+TEST(threads, a_core_gives_one_thread)
 {
 #ifdef HAVE_HWLOC
 	/* all of this machine's processors are hardware threads of a core */
@@ -185,9 +185,8 @@ START_TEST(a_core_gives_one_thread)
 	ck_assert_int_eq(nprocs(), 1);
 #endif
 }
-END_TEST
 
-START_TEST(the_device_has_the_cores_in_the_mask)
+TEST(threads, the_device_has_the_cores_in_the_mask)
 {
 	setenv("HWLOC_SYNTHETIC", "pu:1024", 1);
 	for (int n = 2; n > 0; n--)
@@ -198,17 +197,15 @@ START_TEST(the_device_has_the_cores_in_the_mask)
 		}
 	ck_assert_int_eq(nprocs(), 1);
 }
-END_TEST
 
-START_TEST(te_host_threads_is_the_number)
+TEST(threads, te_host_threads_is_the_number)
 {
 	narrow(1);
 	setenv("TE_HOST_THREADS", "3", 1);
 	ck_assert_uint_eq(nthreads(), 3);
 }
-END_TEST
 
-START_TEST(te_host_threads_has_a_range)
+TEST_EACH(threads, te_host_threads_has_a_range, 3)
 {
 	static const char *const wrong[] = { "65", "-1", "4294967297" };
 	struct te_ctx_opts o = TE_CTX_OPTS_INIT;
@@ -222,9 +219,8 @@ START_TEST(te_host_threads_has_a_range)
 	fails(te_ctx_create(&o, &c), -EINVAL, text);
 	ck_assert_ptr_null(c);
 }
-END_TEST
 
-START_TEST(te_host_poison_fills_new_memory)
+TEST(threads, te_host_poison_fills_new_memory)
 {
 	unsigned char *bytes;
 	void *p;
@@ -239,14 +235,12 @@ START_TEST(te_host_poison_fills_new_memory)
 	DO(te_mem_free(st, p));
 	tt_teardown();
 }
-END_TEST
 
-START_TEST(te_host_threads_has_a_maximum)
+TEST(threads, te_host_threads_has_a_maximum)
 {
 	setenv("TE_HOST_THREADS", "64", 1);
 	ck_assert_uint_eq(nthreads(), 64);
 }
-END_TEST
 
 static atomic_int arrived;
 static cpu_set_t masks[MOST];
@@ -299,45 +293,22 @@ static int nunbound(const char *bind)
 	return nfree;
 }
 
-START_TEST(core_binds_helpers_only)
+TEST(threads, core_binds_helpers_only)
 {
 	if (narrow(2))
 		ck_assert_int_eq(nunbound("core"), 1);
 }
-END_TEST
 
-START_TEST(none_binds_nothing)
+TEST(threads, none_binds_nothing)
 {
 	if (narrow(2))
 		ck_assert_int_eq(nunbound("none"), 2);
 }
-END_TEST
 
-START_TEST(threads_beyond_the_cores_are_not_bound)
+TEST(threads, threads_beyond_the_cores_are_not_bound)
 {
 	narrow(1);
 	ck_assert_int_eq(nunbound("core"), 2);
 }
-END_TEST
 
-TT_SUITE("backend/topology", TT_NEED_NOTHING)
-{
-	TCase *c = tt_case(s, "cores", "host");
-
-	tcase_add_loop_test(c, cores_are_those_in_the_mask, 0, (int)TT_LEN(machines));
-	tcase_add_test(c, more_cores_than_threads_are_left_out);
-#ifdef HAVE_HWLOC
-	tcase_add_test(c, the_topology_is_read_once);
-#endif
-	c = tt_case(s, "threads", "host");
-	tcase_add_test(c, a_mask_of_one_processor_gives_one_thread);
-	tcase_add_test(c, a_core_gives_one_thread);
-	tcase_add_test(c, the_device_has_the_cores_in_the_mask);
-	tcase_add_test(c, te_host_threads_is_the_number);
-	tcase_add_test(c, te_host_threads_has_a_maximum);
-	tcase_add_test(c, te_host_poison_fills_new_memory);
-	tcase_add_loop_test(c, te_host_threads_has_a_range, 0, 3);
-	tcase_add_test(c, core_binds_helpers_only);
-	tcase_add_test(c, none_binds_nothing);
-	tcase_add_test(c, threads_beyond_the_cores_are_not_bound);
-}
+TT_MAIN("backend/topology", TT_NEED_NOTHING)

@@ -122,7 +122,9 @@ static int settles(int rank, void *arg)
 
 static ranks_fn *const fn[] = { meets, links, settles };
 
-START_TEST(the_next_attempt_finds_the_rank)
+CASE(astray, "host");
+
+TEST_EACH(astray, the_next_attempt_finds_the_rank, TT_LEN(fn))
 {
 	struct ranks_result res[3];
 
@@ -130,11 +132,5 @@ START_TEST(the_next_attempt_finds_the_rank)
 	ranks_meet_run(MEET_ID, 3, fn[_i], NULL, res);
 	ranks_ok(3, res);
 }
-END_TEST
 
-TT_SUITE("comm/astray", TT_NEED_NOTHING)
-{
-	TCase *c = tt_case(s, "astray", "host");
-
-	tcase_add_loop_test(c, the_next_attempt_finds_the_rank, 0, TT_LEN(fn));
-}
+TT_MAIN("comm/astray", TT_NEED_NOTHING)

@@ -90,8 +90,10 @@ static int boot_rank(int rank, void *arg)
 	return r;
 }
 
+CASE(meet, "host");
+
 /* _i: how ranks meet, times the number of ranks - 1 */
-START_TEST(exchanges_what_each_rank_sent)
+TEST_EACH(meet, exchanges_what_each_rank_sent, MEET_END * NRANKS_MAX)
 {
 	const int n = 1 + _i % NRANKS_MAX;
 	struct ranks_result res[RANKS_MAX];
@@ -99,7 +101,6 @@ START_TEST(exchanges_what_each_rank_sent)
 	ranks_meet_run((enum meet)(_i / NRANKS_MAX), n, boot_rank, (void *)&n, res);
 	ranks_ok(n, res);
 }
-END_TEST
 
 static int comm_rank(int rank, void *arg)
 {
@@ -133,7 +134,7 @@ static int comm_rank(int rank, void *arg)
 	return r;
 }
 
-START_TEST(tells_ranks_and_nodes)
+TEST_EACH(meet, tells_ranks_and_nodes, MEET_END)
 {
 	struct ranks_result res[RANKS_MAX];
 	struct {
@@ -144,7 +145,6 @@ START_TEST(tells_ranks_and_nodes)
 	ranks_meet_run((enum meet)_i, arg.n, comm_rank, &arg, res);
 	ranks_ok(arg.n, res);
 }
-END_TEST
 
 static int one_alone(int rank, void *arg)
 {
@@ -166,14 +166,13 @@ static int one_alone(int rank, void *arg)
 	return r;
 }
 
-START_TEST(one_rank_needs_nothing)
+TEST(meet, one_rank_needs_nothing)
 {
 	struct ranks_result res[1];
 
 	ranks_run(1, one_alone, NULL, res);
 	ranks_ok(1, res);
 }
-END_TEST
 
 /* six ranks on nodes a b a b c a */
 static int node_rank(int rank, void *arg)
@@ -205,14 +204,13 @@ static int node_rank(int rank, void *arg)
 	return r;
 }
 
-START_TEST(numbers_nodes_by_their_lowest_ranks)
+TEST(meet, numbers_nodes_by_their_lowest_ranks)
 {
 	struct ranks_result res[6];
 
 	ranks_meet_run(MEET_DIR, 6, node_rank, NULL, res);
 	ranks_ok(6, res);
 }
-END_TEST
 
 /* several, one after the other and at once, of one name and of two */
 static int again_rank(int rank, void *arg)
@@ -245,14 +243,13 @@ static int again_rank(int rank, void *arg)
 	return r;
 }
 
-START_TEST(communicators_one_after_the_other)
+TEST(meet, communicators_one_after_the_other)
 {
 	struct ranks_result res[4];
 
 	ranks_meet_run(MEET_DIR, 4, again_rank, NULL, res);
 	ranks_ok(4, res);
 }
-END_TEST
 
 /* ---- ids and bytes ---- */
 
@@ -262,7 +259,9 @@ static const char *const texts[] = {
 	"te1:ffeeddccbbaa99887766554433221100:4000:1.2.3.4,5.6.7.8,::1,fd00::1,fd00::2,9.9.9.9",
 };
 
-START_TEST(an_id_is_a_text_and_back)
+CASE(bytes, "host");
+
+TEST_EACH(bytes, an_id_is_a_text_and_back, TT_LEN(texts))
 {
 	char text[TE_COMM_ID_TEXT];
 	struct te_comm_id id, again;
@@ -277,7 +276,6 @@ START_TEST(an_id_is_a_text_and_back)
 	ck_assert_int_eq(te_comm_id_format(&id, text, strlen(texts[_i])), -EINVAL);
 	ck_assert(tt_is_poison(text, sizeof(text)));
 }
-END_TEST
 
 static const char *const not_ids[] = {
 	"",
@@ -297,7 +295,7 @@ static const char *const not_ids[] = {
 	"te1:000102030405060708090a0b0c0d0e0f:1:::1,::1,::1,::1,::1,::1,::1",
 };
 
-START_TEST(refuses_texts_that_are_no_ids)
+TEST_EACH(bytes, refuses_texts_that_are_no_ids, TT_LEN(not_ids))
 {
 	struct te_comm_id id;
 
@@ -307,9 +305,8 @@ START_TEST(refuses_texts_that_are_no_ids)
 	ck_assert_ptr_nonnull(strstr(te_error_detail(), "te_comm_id_parse: "));
 	ck_assert(tt_is_poison(&id, sizeof(id)));
 }
-END_TEST
 
-START_TEST(refuses_bytes_that_are_no_id)
+TEST(bytes, refuses_bytes_that_are_no_id)
 {
 	char text[TE_COMM_ID_TEXT];
 	struct te_comm_id id;
@@ -320,7 +317,6 @@ START_TEST(refuses_bytes_that_are_no_id)
 	id.bytes[4]++; /* the version */
 	ck_assert_int_eq(te_comm_id_format(&id, text, sizeof(text)), -EINVAL);
 }
-END_TEST
 
 /* ---- proofs ---- */
 
@@ -401,7 +397,9 @@ static void wire_up(struct wire *w)
 	wire_meet(w);
 }
 
-START_TEST(a_frame_with_any_bit_flipped_is_refused)
+CASE(proofs, "host serial");
+
+TEST(proofs, a_frame_with_any_bit_flipped_is_refused)
 {
 	uint8_t bytes[TE__FRAME_HEAD + 33], body[33];
 
@@ -431,12 +429,11 @@ START_TEST(a_frame_with_any_bit_flipped_is_refused)
 		wire_close(&w);
 	}
 }
-END_TEST
 
 enum { TWICE, SWAPPED, LEFT_OUT, BACK, OTHER_STREAM, NREPLAYS };
 
 /* frames that were sent, and not as what follows here and now */
-START_TEST(a_frame_is_taken_once_and_in_its_order)
+TEST_EACH(proofs, a_frame_is_taken_once_and_in_its_order, NREPLAYS)
 {
 	uint8_t one[TE__FRAME_HEAD + 5], two[TE__FRAME_HEAD + 5];
 	struct wire w, w2;
@@ -475,10 +472,9 @@ START_TEST(a_frame_is_taken_once_and_in_its_order)
 	}
 	wire_close(&w);
 }
-END_TEST
 
 /* a frame that gives way to another one before a byte of it is sent leaves no gap */
-START_TEST(a_frame_that_was_not_sent_is_not_missed)
+TEST(proofs, a_frame_that_was_not_sent_is_not_missed)
 {
 	uint8_t fill[8192] = { 0 }, bytes[TE__FRAME_HEAD + 5];
 	struct wire w;
@@ -498,7 +494,6 @@ START_TEST(a_frame_that_was_not_sent_is_not_missed)
 	ck_assert_uint_eq(w.b.in.seq, 2);
 	wire_close(&w);
 }
-END_TEST
 
 /* ends with different knowledge, and the result at the listening end */
 static const struct stranger {
@@ -512,7 +507,7 @@ static const struct stranger {
 	{ "another purpose", TE__FOR_LINK, 1, 0, 0 },
 };
 
-START_TEST(who_differs_proves_nothing)
+TEST_EACH(proofs, who_differs_proves_nothing, TT_LEN(strangers))
 {
 	const struct stranger *s = &strangers[_i];
 	struct te__ends a = ends_of(3, s->to), b = ends_of(1, -1);
@@ -540,10 +535,9 @@ START_TEST(who_differs_proves_nothing)
 	}
 	wire_close(&w);
 }
-END_TEST
 
 /* who does not know the key lets the end that asks answer itself */
-START_TEST(a_challenge_cannot_be_reflected)
+TEST(proofs, a_challenge_cannot_be_reflected)
 {
 	const struct te__ends a = ends_of(3, 1), b = ends_of(1, -1);
 	const struct te__frame f = { .version = TE__FRAME_VERSION, .type = TE__FRAME_CHALLENGE };
@@ -573,10 +567,9 @@ START_TEST(a_challenge_cannot_be_reflected)
 	ck_assert_int_eq(te__conn_read(&w.a, 1000), -EACCES);
 	wire_close(&w);
 }
-END_TEST
 
 /* before a proof, no more than it needs is read, and no memory taken */
-START_TEST(bodies_of_strangers_are_bounded)
+TEST_EACH(proofs, bodies_of_strangers_are_bounded, 3)
 {
 	static const size_t more[] = { TE__CHALLENGE_NBYTES + 1, 1 << 20, UINT32_MAX };
 	struct te__frame f = { .version = TE__FRAME_VERSION, .type = TE__FRAME_CHALLENGE };
@@ -608,7 +601,6 @@ START_TEST(bodies_of_strangers_are_bounded)
 	ck_assert_int_eq(te__conn_read(&w.b, 4), -EBADMSG);
 	wire_close(&w);
 }
-END_TEST
 
 /* ---- other users ---- */
 
@@ -652,7 +644,7 @@ static pid_t other_user(struct sockaddr_un *un, int listens, int go)
 	_exit(0);
 }
 
-START_TEST(processes_of_other_users_are_refused)
+TEST_EACH(proofs, processes_of_other_users_are_refused, 2)
 {
 	struct te__ends ends = ends_of(1, 0);
 	struct te__conn c = TE__CONN_INIT;
@@ -695,10 +687,9 @@ START_TEST(processes_of_other_users_are_refused)
 	close(go[0]);
 	close(fd);
 }
-END_TEST
 
 /* the sent bytes contain neither the key nor a value derived from it */
-START_TEST(the_key_is_not_sent)
+TEST(proofs, the_key_is_not_sent)
 {
 	uint8_t bytes[1024];
 	struct wire w;
@@ -720,9 +711,8 @@ START_TEST(the_key_is_not_sent)
 	ck_assert_int_ne(memcmp(w.b.session.in.key, w.b.session.out.key, 32), 0);
 	wire_close(&w);
 }
-END_TEST
 
-START_TEST(a_table_with_an_address_list_that_is_empty_is_refused)
+TEST(bytes, a_table_with_an_address_list_that_is_empty_is_refused)
 {
 	const struct te__addrs one = { .port = 7, .n = 1, .a = { { 4, { 127, 0, 0, 1 } } } };
 	const struct {
@@ -743,9 +733,8 @@ START_TEST(a_table_with_an_address_list_that_is_empty_is_refused)
 		ck_assert_int_eq(te__table_get(bytes, n, 2, got), row[i].code);
 	}
 }
-END_TEST
 
-START_TEST(without_an_address_none_is_connected_to)
+TEST(bytes, without_an_address_none_is_connected_to)
 {
 	const struct te__addrs none = { .port = 7 };
 	const struct te__ends ends = ends_of(1, 0);
@@ -758,30 +747,5 @@ START_TEST(without_an_address_none_is_connected_to)
 	ck_assert_int_eq(d.last, EADDRNOTAVAIL);
 	ck_assert_int_gt(d.next, 1); /* after a pause, though there is none to come */
 }
-END_TEST
 
-TT_SUITE("comm/bootstrap", TT_NEED_NOTHING)
-{
-	TCase *c = tt_case(s, "meet", "host");
-
-	tcase_add_loop_test(c, exchanges_what_each_rank_sent, 0, MEET_END * NRANKS_MAX);
-	tcase_add_loop_test(c, tells_ranks_and_nodes, 0, MEET_END);
-	tcase_add_test(c, one_rank_needs_nothing);
-	tcase_add_test(c, numbers_nodes_by_their_lowest_ranks);
-	tcase_add_test(c, communicators_one_after_the_other);
-	c = tt_case(s, "bytes", "host");
-	tcase_add_loop_test(c, an_id_is_a_text_and_back, 0, TT_LEN(texts));
-	tcase_add_loop_test(c, refuses_texts_that_are_no_ids, 0, TT_LEN(not_ids));
-	tcase_add_test(c, refuses_bytes_that_are_no_id);
-	tcase_add_test(c, a_table_with_an_address_list_that_is_empty_is_refused);
-	tcase_add_test(c, without_an_address_none_is_connected_to);
-	c = tt_case(s, "proofs", "host serial");
-	tcase_add_test(c, a_frame_with_any_bit_flipped_is_refused);
-	tcase_add_loop_test(c, a_frame_is_taken_once_and_in_its_order, 0, NREPLAYS);
-	tcase_add_test(c, a_frame_that_was_not_sent_is_not_missed);
-	tcase_add_loop_test(c, who_differs_proves_nothing, 0, TT_LEN(strangers));
-	tcase_add_test(c, a_challenge_cannot_be_reflected);
-	tcase_add_loop_test(c, bodies_of_strangers_are_bounded, 0, 3);
-	tcase_add_test(c, the_key_is_not_sent);
-	tcase_add_loop_test(c, processes_of_other_users_are_refused, 0, 2);
-}
+TT_MAIN("comm/bootstrap", TT_NEED_NOTHING)

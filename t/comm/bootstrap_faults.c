@@ -21,8 +21,10 @@ static int not_2_and_3(int rank, void *arg)
 	return rank == 2 || rank == 3 ? 0 : bf_open_only(rank, TT_SLOWER(300));
 }
 
+CASE(missing, "host");
+
 /* rank 0 of a folder names what is missing, and so does rank 4, which connects to them */
-START_TEST(missing_ranks_are_named)
+TEST_EACH(missing, missing_ranks_are_named, MEET_DIR + 1, .from = MEET_ID)
 {
 	struct ranks_result res[5];
 
@@ -39,7 +41,6 @@ START_TEST(missing_ranks_are_named)
 			ck_assert_msg(res[i].ms > TT_SLOWER(250), "after %.0f ms", res[i].ms);
 		}
 }
-END_TEST
 
 static int killed_while_meeting(int rank, void *arg)
 {
@@ -49,7 +50,7 @@ static int killed_while_meeting(int rank, void *arg)
 }
 
 /* by killing a rank that waits: the others are told within milliseconds */
-START_TEST(a_rank_killed_while_it_waits_ends_the_wait)
+TEST(missing, a_rank_killed_while_it_waits_ends_the_wait)
 {
 	struct ranks_result res[4];
 
@@ -65,7 +66,6 @@ START_TEST(a_rank_killed_while_it_waits_ends_the_wait)
 	ranks_failed(&res[0], -TE_EPEER, "rank 1 (host ", SOON);
 	ranks_failed(&res[2], -TE_EPEER, ") has ended", SOON);
 }
-END_TEST
 
 /* ---- ranks that end or stop during exchanges ---- */
 
@@ -85,7 +85,9 @@ static int die_at_3(int rank, void *arg)
 	return r;
 }
 
-START_TEST(a_killed_rank_is_seen_at_once)
+CASE(ended, "host");
+
+TEST_EACH(ended, a_killed_rank_is_seen_at_once, 4)
 {
 	const int n = 2 + _i;
 	struct ranks_result res[RANKS_MAX];
@@ -97,7 +99,6 @@ START_TEST(a_killed_rank_is_seen_at_once)
 		else
 			ranks_failed(&res[i], -TE_EPEER, "has ended", SOON);
 }
-END_TEST
 
 /* half of a large part is sent, then the process is gone */
 static int die_within(int rank, void *arg)
@@ -120,7 +121,7 @@ static int die_within(int rank, void *arg)
 	return r;
 }
 
-START_TEST(a_rank_that_ends_within_a_large_exchange)
+TEST(ended, a_rank_that_ends_within_a_large_exchange)
 {
 	struct ranks_result res[3];
 
@@ -135,7 +136,6 @@ START_TEST(a_rank_that_ends_within_a_large_exchange)
 	ranks_failed(&res[0], -TE_EPEER, "has ended", TT_SLOWER(1000) + SOON);
 	ranks_failed(&res[1], -TE_EPEER, "has ended", TT_SLOWER(1000) + SOON);
 }
-END_TEST
 
 static int stop_at_2(int rank, void *arg)
 {
@@ -163,7 +163,7 @@ static int stop_at_2(int rank, void *arg)
 	return r;
 }
 
-START_TEST(a_stopped_rank_is_named_at_the_deadline)
+TEST(ended, a_stopped_rank_is_named_at_the_deadline)
 {
 	struct ranks_result res[3];
 
@@ -179,7 +179,6 @@ START_TEST(a_stopped_rank_is_named_at_the_deadline)
 	/* it hears of that when it goes on */
 	ranks_failed(&res[1], -ETIMEDOUT, bf_within("rank 1 of 3 did not take part", 400), SOON);
 }
-END_TEST
 
 static int close_early(int rank, void *arg)
 {
@@ -195,7 +194,7 @@ static int close_early(int rank, void *arg)
 	return r;
 }
 
-START_TEST(a_rank_that_closes_early_is_named)
+TEST(ended, a_rank_that_closes_early_is_named)
 {
 	struct ranks_result res[3];
 
@@ -206,7 +205,6 @@ START_TEST(a_rank_that_closes_early_is_named)
 	ranks_failed(&res[0], -TE_EPEER, "rank 1 (host ", SOON);
 	ranks_failed(&res[2], -TE_EPEER, "rank 1 (host ", SOON);
 }
-END_TEST
 
 /* many times: the last exchange is whole on all ranks, however early one of them closes */
 static int close_at_once(int rank, void *arg)
@@ -223,7 +221,7 @@ static int close_at_once(int rank, void *arg)
 	return r;
 }
 
-START_TEST(who_ends_after_its_last_exchange_disturbs_none)
+TEST(ended, who_ends_after_its_last_exchange_disturbs_none)
 {
 	struct ranks_result res[4];
 
@@ -232,7 +230,6 @@ START_TEST(who_ends_after_its_last_exchange_disturbs_none)
 		ranks_ok(4, res);
 	}
 }
-END_TEST
 
 /* ---- ranks that differ ---- */
 
@@ -258,7 +255,9 @@ static int counts(int rank, void *arg)
 	return r;
 }
 
-START_TEST(ranks_that_count_otherwise_are_named)
+CASE(differ, "host");
+
+TEST_EACH(differ, ranks_that_count_otherwise_are_named, MEET_DIR + 1, .from = MEET_ID)
 {
 	struct ranks_result res[3];
 
@@ -273,7 +272,6 @@ START_TEST(ranks_that_count_otherwise_are_named)
 		ck_assert_ptr_nonnull(strstr(res[i].text, "rank "));
 	}
 }
-END_TEST
 
 /* process 3 says that it is rank 1 too, and comes last */
 static int twice(int rank, void *arg)
@@ -294,7 +292,8 @@ static int twice(int rank, void *arg)
 	return r;
 }
 
-START_TEST(a_rank_that_comes_twice_is_refused_and_the_others_go_on)
+TEST_EACH(differ, a_rank_that_comes_twice_is_refused_and_the_others_go_on, MEET_DIR + 1,
+	  .from = MEET_ID)
 {
 	struct ranks_result res[4];
 
@@ -307,7 +306,6 @@ START_TEST(a_rank_that_comes_twice_is_refused_and_the_others_go_on)
 				      "there is another process with this rank: rank 1 (host ",
 		     SOON);
 }
-END_TEST
 
 /* a process more, after all have met */
 static int late_comer(int rank, void *arg)
@@ -327,7 +325,7 @@ static int late_comer(int rank, void *arg)
 	return r;
 }
 
-START_TEST(a_process_too_many_is_refused)
+TEST(differ, a_process_too_many_is_refused)
 {
 	struct ranks_result res[4];
 
@@ -337,7 +335,6 @@ START_TEST(a_process_too_many_is_refused)
 	ranks_ok(3, res);
 	ranks_failed(&res[3], -TE_EMISMATCH, "all 3 ranks have arrived", SOON);
 }
-END_TEST
 
 static int differ(int rank, void *arg)
 {
@@ -357,7 +354,7 @@ static int differ(int rank, void *arg)
 	return r;
 }
 
-START_TEST(ranks_in_different_exchanges_are_named)
+TEST_EACH(differ, ranks_in_different_exchanges_are_named, 3)
 {
 	static const char *const text[] = { "second: rank ", "is at \"", "second: rank " };
 	struct ranks_result res[3];
@@ -368,7 +365,6 @@ START_TEST(ranks_in_different_exchanges_are_named)
 		ck_assert_ptr_nonnull(strstr(res[i].text, "rank 2 (host "));
 	}
 }
-END_TEST
 
 /* ---- abort ---- */
 
@@ -407,7 +403,9 @@ static int aborts(int rank, void *arg)
 	return r;
 }
 
-START_TEST(an_abort_reaches_all_ranks)
+CASE(abort, "host");
+
+TEST_EACH(abort, an_abort_reaches_all_ranks, 2)
 {
 	struct ranks_result res[3];
 
@@ -415,9 +413,8 @@ START_TEST(an_abort_reaches_all_ranks)
 	for (int i = 0; i < 3; i++)
 		ranks_failed(&res[i], -TE_EABORT, ") has aborted: the disk is full", SOON);
 }
-END_TEST
 
-START_TEST(leftovers_of_killed_ranks_are_replaced)
+TEST(ended, leftovers_of_killed_ranks_are_replaced)
 {
 	struct ranks_result res[3];
 
@@ -437,28 +434,5 @@ START_TEST(leftovers_of_killed_ranks_are_replaced)
 	ranks_part();
 	ranks_ok(3, res);
 }
-END_TEST
 
-TT_SUITE("comm/bootstrap_faults", TT_NEED_NOTHING)
-{
-	TCase *c = tt_case(s, "missing", "host");
-
-	tcase_add_loop_test(c, missing_ranks_are_named, MEET_ID, MEET_DIR + 1);
-	tcase_add_test(c, a_rank_killed_while_it_waits_ends_the_wait);
-	c = tt_case(s, "ended", "host");
-	tcase_add_loop_test(c, a_killed_rank_is_seen_at_once, 0, 4);
-	tcase_add_test(c, a_rank_that_ends_within_a_large_exchange);
-	tcase_add_test(c, a_stopped_rank_is_named_at_the_deadline);
-	tcase_add_test(c, a_rank_that_closes_early_is_named);
-	tcase_add_test(c, who_ends_after_its_last_exchange_disturbs_none);
-	tcase_add_test(c, leftovers_of_killed_ranks_are_replaced);
-	c = tt_case(s, "differ", "host");
-	tcase_add_loop_test(c, ranks_that_count_otherwise_are_named, MEET_ID, MEET_DIR + 1);
-	tcase_add_loop_test(c, a_rank_that_comes_twice_is_refused_and_the_others_go_on, MEET_ID,
-			    MEET_DIR + 1);
-	tcase_add_test(c, a_process_too_many_is_refused);
-	tcase_add_loop_test(c, ranks_in_different_exchanges_are_named, 0, 3);
-	c = tt_case(s, "abort", "host");
-	tcase_add_loop_test(c, an_abort_reaches_all_ranks, 0, 2);
-	bootstrap_stranger_cases(s);
-}
+TT_MAIN("comm/bootstrap_faults", TT_NEED_NOTHING)

@@ -17,6 +17,4 @@ const char *bf_within(const char *what, int ms);
 /* a rank that opens, exchanges once and closes */
 int bf_meet(int rank, void *arg);
 
-void bootstrap_stranger_cases(Suite *s);
-
 #endif

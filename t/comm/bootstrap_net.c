@@ -57,8 +57,10 @@ static int exchange(int rank, void *arg)
 	return r;
 }
 
+CASE(families, "host");
+
 /* both, IPv6 only, IPv4 only */
-START_TEST(ranks_meet_over_what_there_is)
+TEST_EACH(families, ranks_meet_over_what_there_is, 3)
 {
 	char text[TE_COMM_ID_TEXT];
 	struct ranks_result res[3];
@@ -72,7 +74,6 @@ START_TEST(ranks_meet_over_what_there_is)
 	ranks_part();
 	ranks_ok(3, res);
 }
-END_TEST
 
 /* ---- chosen interfaces ---- */
 
@@ -117,7 +118,9 @@ static const struct {
 	{ "", 0, 0, 0, 0 },
 };
 
-START_TEST(only_chosen_interfaces_are_listened_at)
+CASE(interfaces, "host");
+
+TEST_EACH(interfaces, only_chosen_interfaces_are_listened_at, TT_LEN(chosen))
 {
 	struct te__listen l = { 0 };
 	struct te__addrs a;
@@ -134,12 +137,11 @@ START_TEST(only_chosen_interfaces_are_listened_at)
 	te__listen_close(&l);
 	ck_assert_int_eq(reach("127.0.0.1", a.port), ECONNREFUSED);
 }
-END_TEST
 
 static const char *const ifaces[] = { "lo", "lo:1,lo:2" };
 
 /* all listeners use these interfaces: the root, ranks, recovery, links */
-START_TEST(ranks_meet_at_chosen_interfaces)
+TEST_EACH(interfaces, ranks_meet_at_chosen_interfaces, TT_LEN(ifaces))
 {
 	struct ranks_result res[3];
 
@@ -150,7 +152,6 @@ START_TEST(ranks_meet_at_chosen_interfaces)
 	ranks_meet_run(MEET_ID, 3, exchange, NULL, res);
 	ranks_ok(3, res);
 }
-END_TEST
 
 /* ---- no network ---- */
 
@@ -177,8 +178,10 @@ static int splits(int rank, void *arg)
 	return r;
 }
 
+CASE(no_network, "host", .name = "no network");
+
 /* ranks of one host, of which no interface is up, not even the loopback */
-START_TEST(groups_of_one_host_need_no_network)
+TEST(no_network, groups_of_one_host_need_no_network)
 {
 	struct ranks_result res[4];
 
@@ -187,16 +190,5 @@ START_TEST(groups_of_one_host_need_no_network)
 	ranks_meet_run(MEET_DIR, 4, splits, NULL, res);
 	ranks_ok(4, res);
 }
-END_TEST
 
-TT_SUITE("comm/bootstrap_net", TT_NEED_NETNS)
-{
-	TCase *c = tt_case(s, "families", "host");
-
-	tcase_add_loop_test(c, ranks_meet_over_what_there_is, 0, 3);
-	c = tt_case(s, "interfaces", "host");
-	tcase_add_loop_test(c, only_chosen_interfaces_are_listened_at, 0, TT_LEN(chosen));
-	tcase_add_loop_test(c, ranks_meet_at_chosen_interfaces, 0, TT_LEN(ifaces));
-	c = tt_case(s, "no network", "host");
-	tcase_add_test(c, groups_of_one_host_need_no_network);
-}
+TT_MAIN("comm/bootstrap_net", TT_NEED_NETNS)

@@ -32,7 +32,9 @@ static int folder(int rank, void *arg)
 
 static const mode_t too_open[] = { 0777, 0755, 0750, 0711, 0701, 0704 };
 
-START_TEST(folders_that_will_not_do)
+CASE(set_up, "host", .name = "set-up");
+
+TEST(set_up, folders_that_will_not_do)
 {
 	struct ranks_result res[1];
 	char missing[300];
@@ -58,7 +60,6 @@ START_TEST(folders_that_will_not_do)
 	}
 	ranks_part();
 }
-END_TEST
 
 /* objects in place of the key; none is a file of 16 bytes for its user */
 static void plant(int kind, const char *path)
@@ -80,7 +81,7 @@ static void plant(int kind, const char *path)
 		ck_assert_int_eq(chown(path, 65534, 65534), 0);
 }
 
-START_TEST(keys_that_will_not_do)
+TEST_EACH(set_up, keys_that_will_not_do, 6)
 {
 	struct ranks_result res[1];
 	char path[300];
@@ -96,7 +97,6 @@ START_TEST(keys_that_will_not_do)
 	ranks_failed(&res[0], _i == 1 ? -ELOOP : -EPERM, "te-key", SOON);
 	ranks_rmdir();
 }
-END_TEST
 
 /* a rank that waits for another one, and its files in the folder */
 static int lone_rank(int rank, void *arg)
@@ -105,7 +105,7 @@ static int lone_rank(int rank, void *arg)
 	return bf_open_only(rank, 20000);
 }
 
-START_TEST(files_are_for_their_user_whatever_the_umask)
+TEST_EACH(set_up, files_are_for_their_user_whatever_the_umask, 4)
 {
 	static const mode_t mask[] = { 0, 022, 0277, 0777 };
 	struct ranks_result res[1];
@@ -132,7 +132,6 @@ START_TEST(files_are_for_their_user_whatever_the_umask)
 	ranks_wait(res);
 	ranks_rmdir();
 }
-END_TEST
 
 /* names tell nothing of the key, and each communicator has a key of its own */
 static int show_key(int rank, void *arg)
@@ -147,7 +146,7 @@ static int show_key(int rank, void *arg)
 	return 0;
 }
 
-START_TEST(each_communicator_of_a_folder_has_its_key)
+TEST(set_up, each_communicator_of_a_folder_has_its_key)
 {
 	uint8_t (*key)[2][TE__KEY_NBYTES] = ranks_shared(2 * sizeof(*key));
 	struct ranks_result res[2];
@@ -161,7 +160,6 @@ START_TEST(each_communicator_of_a_folder_has_its_key)
 	ck_assert_int_ne(memcmp(key[0][0], key[1][0], TE__KEY_NBYTES), 0);
 	ranks_part();
 }
-END_TEST
 
 /* rank 0 has room for its own sockets and two connections, of three */
 static int few_files(int rank, void *arg)
@@ -178,7 +176,7 @@ static int alone_with_few_files(int rank, void *arg)
 	return bf_open_only(rank, TT_SLOWER(300));
 }
 
-START_TEST(the_key_is_removed_without_a_free_descriptor)
+TEST(set_up, the_key_is_removed_without_a_free_descriptor)
 {
 	struct ranks_result res;
 
@@ -187,9 +185,8 @@ START_TEST(the_key_is_removed_without_a_free_descriptor)
 	ranks_failed(&res, -ETIMEDOUT, bf_within("rank 1 of 2 did not arrive", 300), SOON);
 	ranks_part();
 }
-END_TEST
 
-START_TEST(too_few_descriptors_are_reported)
+TEST(set_up, too_few_descriptors_are_reported)
 {
 	struct ranks_result res[4];
 
@@ -204,7 +201,6 @@ START_TEST(too_few_descriptors_are_reported)
 		ck_assert_msg(res[i].ms < SOON, "after %.0f ms", res[i].ms);
 	}
 }
-END_TEST
 
 /* for the folder, and none to listen on */
 static int no_file(int rank, void *arg)
@@ -213,7 +209,7 @@ static int no_file(int rank, void *arg)
 	return bf_open_only(rank, 20000);
 }
 
-START_TEST(no_descriptor_to_listen_on_is_reported)
+TEST(set_up, no_descriptor_to_listen_on_is_reported)
 {
 	struct ranks_result res[1];
 
@@ -223,7 +219,6 @@ START_TEST(no_descriptor_to_listen_on_is_reported)
 	ranks_failed(&res[0], -EMFILE, "te-key: Too many open files",
 		     SOON);
 }
-END_TEST
 
 /* rank 0 cannot accept a connection of the others, which go on without it */
 static int settle_without_files(int rank, void *arg)
@@ -244,7 +239,7 @@ static int settle_without_files(int rank, void *arg)
 	return r;
 }
 
-START_TEST(too_few_descriptors_to_recover_are_reported)
+TEST(set_up, too_few_descriptors_to_recover_are_reported)
 {
 	struct ranks_result res[3];
 
@@ -254,7 +249,6 @@ START_TEST(too_few_descriptors_to_recover_are_reported)
 		ck_assert_msg(res[i].r == 2 && res[i].ms < SOON, "rank %d: %d after %.0f ms: %s", i,
 			      res[i].r, res[i].ms, res[i].text);
 }
-END_TEST
 
 /* rank 2 ends its streams as a process that is killed does, and arrives all the same */
 static int arrives_after_its_end(int rank, void *arg)
@@ -277,7 +271,7 @@ static int arrives_after_its_end(int rank, void *arg)
 	return r;
 }
 
-START_TEST(an_arrival_of_a_rank_that_has_ended_is_not_believed)
+TEST(set_up, an_arrival_of_a_rank_that_has_ended_is_not_believed)
 {
 	struct ranks_result res[3];
 
@@ -289,7 +283,6 @@ START_TEST(an_arrival_of_a_rank_that_has_ended_is_not_believed)
 	ck_assert_msg(res[2].r == -ETIMEDOUT || res[2].r == -TE_ESTATE || res[2].r == 1,
 		      "%d: %s", res[2].r, res[2].text);
 }
-END_TEST
 
 /* ---- an arrival that a stranger has heard ---- */
 
@@ -396,7 +389,7 @@ static int hears_an_echo(int rank, void *arg)
 	return r;
 }
 
-START_TEST(an_arrival_that_was_heard_is_not_believed_again)
+TEST_EACH(set_up, an_arrival_that_was_heard_is_not_believed_again, 2)
 {
 	struct echo *e = ranks_shared(sizeof(*e));
 	struct ranks_result res[3];
@@ -408,7 +401,6 @@ START_TEST(an_arrival_that_was_heard_is_not_believed_again)
 		ck_assert_msg(res[i].r == (i == 2 ? 0 : 2) && res[i].ms < SOON,
 			      "rank %d: %d after %.0f ms: %s", i, res[i].r, res[i].ms, res[i].text);
 }
-END_TEST
 
 /* rank 1 has another key than rank 0 by then */
 static int with_another_key(int rank, void *arg)
@@ -443,7 +435,7 @@ static int with_another_key(int rank, void *arg)
 	return r;
 }
 
-START_TEST(ranks_with_different_keys_do_not_meet)
+TEST_EACH(set_up, ranks_with_different_keys_do_not_meet, 2)
 {
 	struct ranks_result res[2];
 
@@ -454,7 +446,6 @@ START_TEST(ranks_with_different_keys_do_not_meet)
 		ck_assert_msg(res[i].r < 0 && res[i].ms < SOON, "rank %d: %d after %.0f ms: %s", i,
 			      res[i].r, res[i].ms, res[i].text);
 }
-END_TEST
 
 /* a process of another container has the pid of this one, and is about to link its socket */
 static int equal_pids(int rank, void *arg)
@@ -479,7 +470,7 @@ static int equal_pids(int rank, void *arg)
 	return r;
 }
 
-START_TEST(sockets_of_others_are_not_removed)
+TEST(set_up, sockets_of_others_are_not_removed)
 {
 	struct ranks_result res[2];
 
@@ -488,7 +479,6 @@ START_TEST(sockets_of_others_are_not_removed)
 	ranks_rmdir();
 	ranks_ok(2, res);
 }
-END_TEST
 
 /* ---- options and environment ---- */
 
@@ -499,7 +489,7 @@ static int opts_only(int rank, void *arg)
 	return te__boot_open(arg, &b);
 }
 
-START_TEST(refuses_options)
+TEST(set_up, refuses_options)
 {
 	static struct te_comm_bootstrap none = TE_COMM_BOOTSTRAP_INIT;
 	static struct te_comm_id id;
@@ -527,7 +517,6 @@ START_TEST(refuses_options)
 		ranks_failed(&res[0], -EINVAL, row[i].text, SOON);
 	}
 }
-END_TEST
 
 static int environment(int rank, void *arg)
 {
@@ -571,14 +560,13 @@ static const struct {
 	  "TE_COMM_RANK is -1" },
 };
 
-START_TEST(refuses_environments)
+TEST_EACH(set_up, refuses_environments, TT_LEN(environments))
 {
 	struct ranks_result res[1];
 
 	ranks_run(1, environment, (void *)(uintptr_t)environments[_i].set, res);
 	ranks_failed(&res[0], environments[_i].code, environments[_i].text, SOON);
 }
-END_TEST
 
 static int no_interface(int rank, void *arg)
 {
@@ -589,14 +577,13 @@ static int no_interface(int rank, void *arg)
 	return te_comm_id_create(&id, &root);
 }
 
-START_TEST(interfaces_that_are_not_there)
+TEST(set_up, interfaces_that_are_not_there)
 {
 	struct ranks_result res[1];
 
 	ranks_run(1, no_interface, NULL, res);
 	ranks_failed(&res[0], -ENODEV, "no interface of TE_COMM_IFACE (none0,none1)", SOON);
 }
-END_TEST
 
 static int callback_fails(void *user, const void *send, void *recv, size_t nbytes)
 {
@@ -631,7 +618,7 @@ static const struct {
 	{ "other bytes", -EINVAL, "the id is not one of te_comm_id_create" },
 };
 
-START_TEST(a_callback_that_fails)
+TEST_EACH(set_up, a_callback_that_fails, TT_LEN(callbacks))
 {
 	struct ranks_result res[2];
 
@@ -639,7 +626,6 @@ START_TEST(a_callback_that_fails)
 	for (int i = 0; i < 2; i++)
 		ranks_failed(&res[i], callbacks[_i].code, callbacks[_i].text, SOON);
 }
-END_TEST
 
 /* ---- faults of the system ---- */
 
@@ -665,12 +651,13 @@ static int alone(void)
 	return r;
 }
 
-START_TEST(each_fault_of_one_process_is_reported)
+CASE(faults, "host");
+
+TEST(faults, each_fault_of_one_process_is_reported)
 {
 	ck_assert_int_gt(tt_fault_each(root_only), 4);
 	ck_assert_int_gt(tt_fault_each(alone), 4);
 }
-END_TEST
 
 static struct faulty {
 	int n;	/* the number of the fault of rank 1 */
@@ -695,7 +682,7 @@ static int faulty(int rank, void *arg)
 	return r;
 }
 
-START_TEST(each_fault_of_a_rank_is_reported)
+TEST_EACH(faults, each_fault_of_a_rank_is_reported, 2)
 {
 	struct ranks_result res[2];
 	int n = 0, done = 0, nagain = 0, nreported = 0;
@@ -730,29 +717,5 @@ START_TEST(each_fault_of_a_rank_is_reported)
 	ck_assert_msg(nreported > 8, "only %d of %d faults were reported", nreported, n - 1);
 	ranks_ok(2, res);
 }
-END_TEST
 
-TT_SUITE("comm/bootstrap_setup", TT_NEED_NOTHING)
-{
-	TCase *c = tt_case(s, "set-up", "host");
-
-	tcase_add_test(c, folders_that_will_not_do);
-	tcase_add_loop_test(c, keys_that_will_not_do, 0, 6);
-	tcase_add_loop_test(c, files_are_for_their_user_whatever_the_umask, 0, 4);
-	tcase_add_test(c, each_communicator_of_a_folder_has_its_key);
-	tcase_add_test(c, the_key_is_removed_without_a_free_descriptor);
-	tcase_add_test(c, too_few_descriptors_are_reported);
-	tcase_add_test(c, no_descriptor_to_listen_on_is_reported);
-	tcase_add_test(c, too_few_descriptors_to_recover_are_reported);
-	tcase_add_test(c, an_arrival_of_a_rank_that_has_ended_is_not_believed);
-	tcase_add_loop_test(c, an_arrival_that_was_heard_is_not_believed_again, 0, 2);
-	tcase_add_loop_test(c, ranks_with_different_keys_do_not_meet, 0, 2);
-	tcase_add_test(c, sockets_of_others_are_not_removed);
-	tcase_add_test(c, refuses_options);
-	tcase_add_loop_test(c, refuses_environments, 0, TT_LEN(environments));
-	tcase_add_test(c, interfaces_that_are_not_there);
-	tcase_add_loop_test(c, a_callback_that_fails, 0, TT_LEN(callbacks));
-	c = tt_case(s, "faults", "host");
-	tcase_add_test(c, each_fault_of_one_process_is_reported);
-	tcase_add_loop_test(c, each_fault_of_a_rank_is_reported, 0, 2);
-}
+TT_MAIN("comm/bootstrap_setup", TT_NEED_NOTHING)

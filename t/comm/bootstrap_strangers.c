@@ -182,7 +182,9 @@ static int stranger(enum meet how, enum stranger kind)
 	return e.c.fd;
 }
 
-START_TEST(strangers_do_not_keep_ranks_apart)
+CASE(strangers, "host");
+
+TEST_EACH(strangers, strangers_do_not_keep_ranks_apart, 2 * NSTRANGERS)
 {
 	const enum meet how = _i / NSTRANGERS ? MEET_DIR : MEET_ID;
 	const enum stranger kind = (enum stranger)(_i % NSTRANGERS);
@@ -209,10 +211,9 @@ START_TEST(strangers_do_not_keep_ranks_apart)
 	for (int i = 0; i < n; i++)
 		ck_assert_msg(res[i].ms < SOON, "after %.0f ms", res[i].ms);
 }
-END_TEST
 
 /* so many in one turn that rank 0 drops the connection of rank 1 among those that say nothing */
-START_TEST(a_rank_that_is_dropped_comes_again)
+TEST(strangers, a_rank_that_is_dropped_comes_again)
 {
 	_Atomic int *come = ranks_shared(sizeof(*come));
 	const int n = 2, many = 100;
@@ -235,10 +236,9 @@ START_TEST(a_rank_that_is_dropped_comes_again)
 	ranks_part();
 	ranks_ok(n, res);
 }
-END_TEST
 
 /* a rank of another version knows the key: it is told why, and so are the others */
-START_TEST(another_version_is_named_on_both_sides)
+TEST_EACH(strangers, another_version_is_named_on_both_sides, 2)
 {
 	const int n = 3;
 	struct ranks_result res[2];
@@ -264,7 +264,6 @@ START_TEST(another_version_is_named_on_both_sides)
 	for (int i = 0; i < 2; i++)
 		ranks_failed(&res[i], -TE_EMISMATCH, text, SOON);
 }
-END_TEST
 
 /* ---- ids whose root is not there ---- */
 
@@ -285,7 +284,7 @@ static int by_text(int rank, void *arg)
 }
 
 /* listeners at the root's port: none, a silent one, one that sends bytes */
-START_TEST(a_port_that_is_not_the_roots)
+TEST_EACH(strangers, a_port_that_is_not_the_roots, 3)
 {
 	struct sockaddr_in in = { .sin_family = AF_INET,
 				  .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
@@ -314,15 +313,4 @@ START_TEST(a_port_that_is_not_the_roots)
 		     _i == 1 ? bf_within("did not answer", 400) :
 			       "sent bytes that are no message of libtecomm",
 		     SOON);
-}
-END_TEST
-
-void bootstrap_stranger_cases(Suite *s)
-{
-	TCase *c = tt_case(s, "strangers", "host");
-
-	tcase_add_loop_test(c, strangers_do_not_keep_ranks_apart, 0, 2 * NSTRANGERS);
-	tcase_add_test(c, a_rank_that_is_dropped_comes_again);
-	tcase_add_loop_test(c, another_version_is_named_on_both_sides, 0, 2);
-	tcase_add_loop_test(c, a_port_that_is_not_the_roots, 0, 3);
 }

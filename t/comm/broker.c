@@ -60,7 +60,9 @@ static void start_all(void (*fn)(int rank), struct te__broker **ret_broker)
 		bk_let_go(i);
 }
 
-START_TEST(descriptors_reach_all_ranks)
+CASE(exchange, "host", .setup = bk_setup);
+
+TEST_EACH(exchange, descriptors_reach_all_ranks, BK_MOST + 1, .from = 1)
 {
 	const int before = bk_nfds();
 	struct te__broker *b;
@@ -81,7 +83,6 @@ START_TEST(descriptors_reach_all_ranks)
 	ck_assert_ptr_null(te__broker_stop(NULL));
 	ck_assert_ptr_null(te__client_close(NULL, 0, NULL));
 }
-END_TEST
 
 /* ---- a process is killed ---- */
 
@@ -136,7 +137,9 @@ static void survives(int rank)
 		_exit(4);
 }
 
-START_TEST(a_killed_rank_is_named)
+CASE(ends, "host", .setup = bk_setup);
+
+TEST_EACH(ends, a_killed_rank_is_named, 3)
 {
 	char want[128];
 	struct te__broker *b;
@@ -177,7 +180,6 @@ START_TEST(a_killed_rank_is_named)
 	te__broker_stop(b);
 	ck_assert_int_eq(bk_nfds(), before);
 }
-END_TEST
 
 /* the watching threads of the others see the end of the rank that has the broker */
 
@@ -214,7 +216,7 @@ static void watches(int rank)
 	te__client_close(c, 0, NULL);
 }
 
-START_TEST(the_end_of_the_broker_aborts_all)
+TEST(ends, the_end_of_the_broker_aborts_all)
 {
 	char want[96];
 
@@ -236,10 +238,9 @@ START_TEST(the_end_of_the_broker_aborts_all)
 		bk_reap(i, 0);
 	}
 }
-END_TEST
 
 /* the same while a rank waits for an answer */
-START_TEST(the_end_of_the_broker_ends_a_fetch)
+TEST(ends, the_end_of_the_broker_ends_a_fetch)
 {
 	char want[96];
 
@@ -260,10 +261,9 @@ START_TEST(the_end_of_the_broker_ends_a_fetch)
 	bk_expect(1, "0 ");
 	bk_reap(1, 0);
 }
-END_TEST
 
 /* a broker that leaves in order is no failure; a rank that gives up is one, with its reason */
-START_TEST(leaving_in_order_is_no_failure)
+TEST(ends, leaving_in_order_is_no_failure)
 {
 	struct te__broker *b;
 
@@ -282,7 +282,6 @@ START_TEST(leaving_in_order_is_no_failure)
 		bk_reap(i, 0);
 	}
 }
-END_TEST
 
 static void gives_up(int rank)
 {
@@ -290,7 +289,7 @@ static void gives_up(int rank)
 	bk_say("gone");
 }
 
-START_TEST(a_rank_that_gives_up_says_why)
+TEST(ends, a_rank_that_gives_up_says_why)
 {
 	char want[128];
 	struct te__broker *b;
@@ -313,7 +312,6 @@ START_TEST(a_rank_that_gives_up_says_why)
 	bk_reap(1, 0);
 	te__broker_stop(b);
 }
-END_TEST
 
 /* a process that a rank forked has its socket: the rank's end is seen all the same */
 static void leaves_a_child(int rank)
@@ -331,7 +329,7 @@ static void leaves_a_child(int rank)
 	step(stop_at);
 }
 
-START_TEST(a_forked_child_does_not_hide_the_end_of_a_rank)
+TEST(ends, a_forked_child_does_not_hide_the_end_of_a_rank)
 {
 	struct te__broker *b;
 	int child = 0;
@@ -357,23 +355,5 @@ START_TEST(a_forked_child_does_not_hide_the_end_of_a_rank)
 	bk_reap(0, 0);
 	te__broker_stop(b);
 }
-END_TEST
 
-TT_SUITE("comm/broker", TT_NEED_NOTHING)
-{
-	TCase *c = tt_case(s, "exchange", "host");
-
-	tcase_add_checked_fixture(c, bk_setup, NULL);
-	tcase_add_loop_test(c, descriptors_reach_all_ranks, 1, BK_MOST + 1);
-	c = tt_case(s, "ends", "host");
-	tcase_add_checked_fixture(c, bk_setup, NULL);
-	tcase_add_loop_test(c, a_killed_rank_is_named, 0, 3);
-	tcase_add_test(c, the_end_of_the_broker_aborts_all);
-	tcase_add_test(c, the_end_of_the_broker_ends_a_fetch);
-	tcase_add_test(c, leaving_in_order_is_no_failure);
-	tcase_add_test(c, a_rank_that_gives_up_says_why);
-	tcase_add_test(c, a_forked_child_does_not_hide_the_end_of_a_rank);
-	bk_message_cases(s);
-	bk_limit_cases(s);
-	bk_control_cases(s);
-}
+TT_MAIN("comm/broker", TT_NEED_NOTHING)

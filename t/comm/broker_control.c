@@ -11,7 +11,9 @@
 
 #include "broker_lib.h"
 
-START_TEST(a_wrong_control_page_is_refused)
+CASE(control, "host");
+
+TEST(control, a_wrong_control_page_is_refused)
 {
 	struct te__control *c = NULL;
 	int fd;
@@ -36,7 +38,6 @@ START_TEST(a_wrong_control_page_is_refused)
 	te__control_unmap(c);
 	te__control_unmap(NULL);
 }
-END_TEST
 
 static void *checks(void *control)
 {
@@ -48,7 +49,7 @@ static void *checks(void *control)
 }
 
 /* a rank that sees an abort before its reason is written */
-START_TEST(the_reason_of_an_abort_is_waited_for)
+TEST(control, the_reason_of_an_abort_is_waited_for)
 {
 	struct te__control *c;
 	pthread_t thread;
@@ -72,13 +73,4 @@ START_TEST(the_reason_of_an_abort_is_waited_for)
 	atomic_store(&c->told, 0);
 	fails(te__control_check(c, "fn"), -TE_EABORT, "fn: a rank has aborted the communicator");
 	te__control_unmap(c);
-}
-END_TEST
-
-void bk_control_cases(Suite *s)
-{
-	TCase *c = tt_case(s, "control", "host");
-
-	tcase_add_test(c, a_wrong_control_page_is_refused);
-	tcase_add_test(c, the_reason_of_an_abort_is_waited_for);
 }

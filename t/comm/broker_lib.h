@@ -47,8 +47,4 @@ int bk_dial(void);
 int bk_next(int s, struct te__wire *m);
 struct te__wire bk_hello(int rank);
 
-void bk_control_cases(Suite *s);
-void bk_limit_cases(Suite *s);
-void bk_message_cases(Suite *s);
-
 #endif

@@ -42,7 +42,9 @@ static void has_no_room(int rank)
 	te__client_close(c, r, te_error_detail());
 }
 
-START_TEST(a_full_file_table_is_named)
+CASE(limits, "host", .setup = bk_setup);
+
+TEST(limits, a_full_file_table_is_named)
 {
 	struct te__client *c;
 	struct te__broker *b;
@@ -71,7 +73,6 @@ START_TEST(a_full_file_table_is_named)
 	te__broker_stop(b);
 	close(fd);
 }
-END_TEST
 
 /* the process of the broker has no descriptor left: who connects is told, and it goes on */
 static void connects(int rank)
@@ -89,7 +90,7 @@ static void connects(int rank)
 	te__client_close(c, 0, NULL);
 }
 
-START_TEST(a_broker_without_descriptors_refuses)
+TEST(limits, a_broker_without_descriptors_refuses)
 {
 	struct te__broker *b;
 	struct rlimit old;
@@ -109,7 +110,6 @@ START_TEST(a_broker_without_descriptors_refuses)
 	bk_reap(1, 0);
 	te__broker_stop(b);
 }
-END_TEST
 
 /* ---- faults ---- */
 
@@ -138,7 +138,7 @@ static int once(void)
 	return r;
 }
 
-START_TEST(each_failing_call_leaves_nothing)
+TEST(limits, each_failing_call_leaves_nothing)
 {
 	const int before = bk_nfds();
 
@@ -146,15 +146,4 @@ START_TEST(each_failing_call_leaves_nothing)
 	ck_assert_int_eq(bk_nfds(), before);
 	ck_assert_int_ge(tt_fault_each(once), 15);
 	ck_assert_int_eq(bk_nfds(), before);
-}
-END_TEST
-
-void bk_limit_cases(Suite *s)
-{
-	TCase *c = tt_case(s, "limits", "host");
-
-	tcase_add_checked_fixture(c, bk_setup, NULL);
-	tcase_add_test(c, a_full_file_table_is_named);
-	tcase_add_test(c, a_broker_without_descriptors_refuses);
-	tcase_add_test(c, each_failing_call_leaves_nothing);
 }

@@ -37,7 +37,9 @@ static void check_refused(int s, const struct te__wire *m, size_t nbytes, int fd
 	close(s);
 }
 
-START_TEST(strangers_are_refused)
+CASE(messages, "host", .setup = bk_setup);
+
+TEST(messages, strangers_are_refused)
 {
 	struct te__wire m = bk_hello(0), r;
 	struct te__broker *b;
@@ -73,7 +75,6 @@ START_TEST(strangers_are_refused)
 	ck_assert_int_eq(bk_nfds(), before);
 	close(fd);
 }
-END_TEST
 
 static int greet(int rank)
 {
@@ -86,7 +87,7 @@ static int greet(int rank)
 	return s;
 }
 
-START_TEST(requests_that_make_no_sense_end_the_rank)
+TEST_EACH(messages, requests_that_make_no_sense_end_the_rank, 4)
 {
 	struct te__wire m = bk_hello(1);
 	struct te__broker *b;
@@ -124,11 +125,10 @@ START_TEST(requests_that_make_no_sense_end_the_rank)
 	ck_assert_int_eq(bk_nfds(), before);
 	close(fd);
 }
-END_TEST
 
 /* two descriptors in one message: the second does not fit, and MSG_CTRUNC says so */
 /* a rank that publishes for ever does not take the broker's memory: four items a rank */
-START_TEST(items_are_published_once_and_are_so_many)
+TEST_EACH(messages, items_are_published_once_and_are_so_many, 2)
 {
 	const int fd = bk_fd(4096, 1), before = bk_nfds(), most = 4 * bk_info.nlocal;
 	struct te__wire m = bk_hello(1), r;
@@ -150,9 +150,8 @@ START_TEST(items_are_published_once_and_are_so_many)
 	ck_assert_int_eq(bk_nfds(), before);
 	close(fd);
 }
-END_TEST
 
-START_TEST(a_second_descriptor_is_an_error)
+TEST(messages, a_second_descriptor_is_an_error)
 {
 	struct te__wire m = bk_hello(1), r;
 	const int fd = bk_fd(4096, 1), before = bk_nfds();
@@ -172,10 +171,11 @@ START_TEST(a_second_descriptor_is_an_error)
 	ck_assert_int_eq(bk_nfds(), before);
 	close(fd);
 }
-END_TEST
+
+CASE(fuzz, "host", .setup = bk_setup, .limit_s = getenv("TT_WIRE_MESSAGES") ? 3600 : 0);
 
 /* ranks that send anything, do not read, or end: a broker that stops has nothing open */
-START_TEST(copes_with_any_messages)
+TEST(fuzz, copes_with_any_messages)
 {
 	enum { N = 4 };
 	static uint8_t packet[TT_WIRE_MOST];
@@ -215,21 +215,4 @@ START_TEST(copes_with_any_messages)
 		ck_assert_int_eq(bk_nfds(), before);
 	}
 	close(fd);
-}
-END_TEST
-
-void bk_message_cases(Suite *s)
-{
-	TCase *c = tt_case(s, "messages", "host");
-
-	tcase_add_checked_fixture(c, bk_setup, NULL);
-	tcase_add_test(c, strangers_are_refused);
-	tcase_add_loop_test(c, requests_that_make_no_sense_end_the_rank, 0, 4);
-	tcase_add_loop_test(c, items_are_published_once_and_are_so_many, 0, 2);
-	tcase_add_test(c, a_second_descriptor_is_an_error);
-	c = tt_case(s, "fuzz", "host");
-	tcase_add_checked_fixture(c, bk_setup, NULL);
-	if (getenv("TT_WIRE_MESSAGES"))
-		tcase_set_timeout(c, 3600);
-	tcase_add_test(c, copes_with_any_messages);
 }

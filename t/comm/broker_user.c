@@ -58,7 +58,9 @@ static const struct {
 	{ 0, "4321 0 1\n", 0, 0 },
 };
 
-START_TEST(other_users_are_refused)
+CASE(users, "host serial", .setup = bk_setup);
+
+TEST_EACH(users, other_users_are_refused, TT_LEN(users))
 {
 	const int before = bk_nfds();
 	struct te__broker *b;
@@ -89,12 +91,5 @@ START_TEST(other_users_are_refused)
 	te__broker_stop(b);
 	ck_assert_int_eq(bk_nfds(), before);
 }
-END_TEST
 
-TT_SUITE("comm/broker_user", TT_NEED_ROOT | TT_NEED_USERNS)
-{
-	TCase *c = tt_case(s, "users", "host serial");
-
-	tcase_add_checked_fixture(c, bk_setup, NULL);
-	tcase_add_loop_test(c, other_users_are_refused, 0, TT_LEN(users));
-}
+TT_MAIN("comm/broker_user", TT_NEED_ROOT | TT_NEED_USERNS)

@@ -302,21 +302,21 @@ static int run_attention(struct thread_rank *r)
 	return 0;
 }
 
-START_TEST(attention_has_the_bits_of_one_rank)
+CASE(context, "comm", .setup = tt_setup, .teardown = tt_teardown);
+
+TEST_EACH(context, attention_has_the_bits_of_one_rank, 12)
 {
 	threads_n = threads_apart(1 + (_i + 1) % 4);
 	set(_i, 0);
 	threads_run(threads_n, run_attention, 0, NULL);
 }
-END_TEST
 
-START_TEST(ranks_share_keys_and_values)
+TEST_EACH(context, ranks_share_keys_and_values, 6)
 {
 	threads_n = threads_apart(2 + _i % 3);
 	set(_i, 1);
 	threads_run(threads_n, run_attention, 0, NULL);
 }
-END_TEST
 
 /* ---- the loss ---- */
 
@@ -389,13 +389,12 @@ static int run_loss(struct thread_rank *r)
 	return 0;
 }
 
-START_TEST(the_loss_has_the_bits_of_one_rank)
+TEST_EACH(context, the_loss_has_the_bits_of_one_rank, 6)
 {
 	threads_n = threads_apart(1 + (_i + 1) % 4);
 	set(_i, 0);
 	threads_run(threads_n, run_loss, 0, NULL);
 }
-END_TEST
 
 /* ---- what is wrong ---- */
 
@@ -470,22 +469,14 @@ static int bad_shapes(struct thread_rank *r)
 	return 0;
 }
 
-START_TEST(arguments_are_checked)
+TEST(context, arguments_are_checked)
 {
 	threads_run(2, bad, 0, NULL);
 	threads_run(2, bad_shapes, 0, NULL);
 }
-END_TEST
 
 TT_PAIR_SUITE("comm/context")
 {
-	TCase *c = tt_case(s, "context", "comm");
-
 	threads_pool_nbytes = (uint64_t)4 << 20;
 	setenv("TE_COMM_PACKETS", "256k", 1);
-	tcase_add_checked_fixture(c, tt_setup, tt_teardown);
-	tcase_add_loop_test(c, attention_has_the_bits_of_one_rank, 0, 12);
-	tcase_add_loop_test(c, ranks_share_keys_and_values, 0, 6);
-	tcase_add_loop_test(c, the_loss_has_the_bits_of_one_rank, 0, 6);
-	tcase_add_test(c, arguments_are_checked);
 }

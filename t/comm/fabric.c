@@ -204,7 +204,9 @@ static int reducing_rank(int rank, void *arg)
 	return leave(&j, r);
 }
 
-START_TEST(memory_of_all_nodes_is_mapped)
+CASE(fabric, "host", .setup = setup);
+
+TEST_EACH(fabric, memory_of_all_nodes_is_mapped, TT_LEN(layout))
 {
 	struct ranks_result res[RANKS_MAX];
 	const int n = (int)strlen(layout[_i]);
@@ -215,7 +217,6 @@ START_TEST(memory_of_all_nodes_is_mapped)
 	ranks_ok(n, res);
 	check_took(n, "fabric");
 }
-END_TEST
 
 /* colors: by node, and across nodes */
 static int splitting_rank(int rank, void *arg)
@@ -242,7 +243,7 @@ static int splitting_rank(int rank, void *arg)
 	return leave(&j, r);
 }
 
-START_TEST(groups_of_ranks_map_theirs)
+TEST(fabric, groups_of_ranks_map_theirs)
 {
 	struct ranks_result res[4];
 
@@ -250,7 +251,6 @@ START_TEST(groups_of_ranks_map_theirs)
 	run(4, splitting_rank, res);
 	ranks_ok(4, res);
 }
-END_TEST
 
 /* ---- what does without ---- */
 
@@ -278,7 +278,7 @@ static int plain_rank(int rank, void *arg)
 	return leave(&j, r);
 }
 
-START_TEST(the_next_transport_takes_the_place)
+TEST_EACH(fabric, the_next_transport_takes_the_place, TT_LEN(odd))
 {
 	struct ranks_result res[3];
 
@@ -289,9 +289,8 @@ START_TEST(the_next_transport_takes_the_place)
 	ranks_ok(3, res);
 	check_took(3, "tcp");
 }
-END_TEST
 
-START_TEST(a_transport_that_is_asked_for_is_not_replaced)
+TEST_EACH(fabric, a_transport_that_is_asked_for_is_not_replaced, TT_LEN(odd))
 {
 	struct ranks_result res[3];
 
@@ -303,9 +302,8 @@ START_TEST(a_transport_that_is_asked_for_is_not_replaced)
 		ranks_failed(&res[i], odd[_i].odd < NOT_EXPORTED ? -EOPNOTSUPP : -EIO,
 			     odd[_i].said, SOON);
 }
-END_TEST
 
-START_TEST(ranks_that_ask_for_different_ones_are_named)
+TEST(fabric, ranks_that_ask_for_different_ones_are_named)
 {
 	struct ranks_result res[3];
 
@@ -316,9 +314,8 @@ START_TEST(ranks_that_ask_for_different_ones_are_named)
 	for (int i = 0; i < 3; i++)
 		ranks_failed(&res[i], -TE_EMISMATCH, "TE_COMM_TRANSPORT is tcp for rank 2 (", SOON);
 }
-END_TEST
 
-START_TEST(more_ranks_than_kernels_take_exchange_messages)
+TEST(fabric, more_ranks_than_kernels_take_exchange_messages)
 {
 	struct ranks_result res[9];
 
@@ -328,10 +325,9 @@ START_TEST(more_ranks_than_kernels_take_exchange_messages)
 	ranks_ok(9, res);
 	check_took(9, "tcp");
 }
-END_TEST
 
 /* wherever a call of one rank fails, all of them have a communicator in the end, or none has */
-START_TEST(joining_succeeds_or_fails_on_all_ranks)
+TEST(fabric, joining_succeeds_or_fails_on_all_ranks)
 {
 	struct ranks_result res[3];
 	int nfailed = 0;
@@ -353,7 +349,6 @@ START_TEST(joining_succeeds_or_fails_on_all_ranks)
 	ck_assert_int_gt(nfailed, 1);
 	ranks_ok(3, res);
 }
-END_TEST
 
 /* ---- ranks that end ---- */
 
@@ -385,7 +380,7 @@ static int ending_rank(int rank, void *arg)
 	return leave(&j, r);
 }
 
-START_TEST(the_others_go_on_without_a_rank_that_is_killed)
+TEST(fabric, the_others_go_on_without_a_rank_that_is_killed)
 {
 	struct ranks_result res[4];
 
@@ -399,7 +394,6 @@ START_TEST(the_others_go_on_without_a_rank_that_is_killed)
 	for (int i = 0; i < 4; i++)
 		ck_assert_msg(i == 2 || res[i].ms < SOON, "rank %d after %.0f ms", i, res[i].ms);
 }
-END_TEST
 
 /* its process goes on, so that only the bootstrap tells */
 static int staying_rank(int rank, void *arg)
@@ -422,7 +416,7 @@ static int staying_rank(int rank, void *arg)
 	return leave(&j, r);
 }
 
-START_TEST(a_rank_of_another_node_that_has_left_is_not_waited_for)
+TEST(fabric, a_rank_of_another_node_that_has_left_is_not_waited_for)
 {
 	struct ranks_result res[2];
 
@@ -433,7 +427,6 @@ START_TEST(a_rank_of_another_node_that_has_left_is_not_waited_for)
 	ck_assert_ptr_nonnull(strstr(res[0].text, "has released its communicator"));
 	ranks_ok(1, &res[1]);
 }
-END_TEST
 
 static int aborting_rank(int rank, void *arg)
 {
@@ -449,7 +442,7 @@ static int aborting_rank(int rank, void *arg)
 	return leave(&j, r);
 }
 
-START_TEST(an_abort_reaches_other_nodes)
+TEST(fabric, an_abort_reaches_other_nodes)
 {
 	struct ranks_result res[3];
 
@@ -458,11 +451,10 @@ START_TEST(an_abort_reaches_other_nodes)
 	for (int i = 0; i < 3; i++)
 		ranks_failed(&res[i], -TE_EABORT, "it is too warm", SOON);
 }
-END_TEST
 
 /* ---- handles of the host backend ---- */
 
-START_TEST(a_handle_that_is_none_or_has_no_memory_is_refused)
+TEST(fabric, a_handle_that_is_none_or_has_no_memory_is_refused)
 {
 	struct te_ctx_opts o = TE_CTX_OPTS_INIT;
 	struct te__fabric_handle good, bad;
@@ -489,22 +481,5 @@ START_TEST(a_handle_that_is_none_or_has_no_memory_is_refused)
 	te__window_destroy(w);
 	te_ctx_unref(on);
 }
-END_TEST
 
-TT_SUITE("comm/fabric", TT_NEED_NOTHING)
-{
-	TCase *c = tt_case(s, "fabric", "host");
-
-	tcase_add_checked_fixture(c, setup, NULL);
-	tcase_add_loop_test(c, memory_of_all_nodes_is_mapped, 0, TT_LEN(layout));
-	tcase_add_test(c, groups_of_ranks_map_theirs);
-	tcase_add_loop_test(c, the_next_transport_takes_the_place, 0, TT_LEN(odd));
-	tcase_add_loop_test(c, a_transport_that_is_asked_for_is_not_replaced, 0, TT_LEN(odd));
-	tcase_add_test(c, ranks_that_ask_for_different_ones_are_named);
-	tcase_add_test(c, more_ranks_than_kernels_take_exchange_messages);
-	tcase_add_test(c, joining_succeeds_or_fails_on_all_ranks);
-	tcase_add_test(c, the_others_go_on_without_a_rank_that_is_killed);
-	tcase_add_test(c, a_rank_of_another_node_that_has_left_is_not_waited_for);
-	tcase_add_test(c, an_abort_reaches_other_nodes);
-	tcase_add_test(c, a_handle_that_is_none_or_has_no_memory_is_refused);
-}
+TT_MAIN("comm/fabric", TT_NEED_NOTHING)

@@ -232,7 +232,9 @@ static const struct {
 	{ SIZE, 2, TE_COMM_STAGED, 0, -TE_EMISMATCH, "operation 6 of rank " },
 };
 
-START_TEST(every_rank_gets_a_named_error_in_time)
+CASE(allreduce, "host", .setup = setup);
+
+TEST_EACH(allreduce, every_rank_gets_a_named_error_in_time, TT_LEN(faults))
 {
 	struct ranks_result res[RANKS_MAX];
 	const int ms = TT_SLOWER(faults[_i].timeout_ms);
@@ -260,7 +262,6 @@ START_TEST(every_rank_gets_a_named_error_in_time)
 	}
 	rmdir(another_dir);
 }
-END_TEST
 
 /* ---- members ---- */
 
@@ -308,8 +309,10 @@ static void *member(void *arg)
 	}
 }
 
+CASE(members, "host");
+
 /* whenever ranks arrive, and whatever fails: there is one successor at most */
-START_TEST(ranks_agree_on_one_set_of_members)
+TEST(members, ranks_agree_on_one_set_of_members)
 {
 	static const char *const name[MEMBERS] = { "rank 0", "rank 1", "rank 2", "rank 3",
 						   "rank 4" };
@@ -353,15 +356,8 @@ START_TEST(ranks_agree_on_one_set_of_members)
 	ck_assert_int_gt(nfull + nparts, 0);
 	ck_assert_int_gt(nparts, 0);
 }
-END_TEST
 
 TT_SUITE("comm/faults", TT_NEED_NOTHING)
 {
-	TCase *c = tt_case(s, "allreduce", "host");
-
 	setenv("TE_COMM_PACKETS", "64K", 1);
-	tcase_add_checked_fixture(c, setup, NULL);
-	tcase_add_loop_test(c, every_rank_gets_a_named_error_in_time, 0, TT_LEN(faults));
-	c = tt_case(s, "members", "host");
-	tcase_add_test(c, ranks_agree_on_one_set_of_members);
 }

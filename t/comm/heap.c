@@ -118,7 +118,9 @@ static void check_sums(const struct te__heap *h)
 	ck_assert_uint_eq(h->n, nlive);
 }
 
-START_TEST(places_blocks_as_the_reference)
+CASE(heap, "host fast");
+
+TEST(heap, places_blocks_as_the_reference)
 {
 	struct te__heap h;
 
@@ -147,10 +149,9 @@ START_TEST(places_blocks_as_the_reference)
 	ck_assert_uint_eq(h.n, 0);
 	te__heap_fini(&h);
 }
-END_TEST
 
 /* the reported largest block fits, and nothing larger does */
-START_TEST(the_largest_block_fits)
+TEST(heap, the_largest_block_fits)
 {
 	struct te__heap h;
 	struct te__block *b;
@@ -173,9 +174,8 @@ START_TEST(the_largest_block_fits)
 		te__heap_fini(&h);
 	}
 }
-END_TEST
 
-START_TEST(sizes_that_overflow_do_not_fit)
+TEST(heap, sizes_that_overflow_do_not_fit)
 {
 	struct te__heap h;
 	struct te__block *b = NULL;
@@ -194,9 +194,8 @@ START_TEST(sizes_that_overflow_do_not_fit)
 	ck_assert_uint_eq(b->offset, 512);
 	te__heap_fini(&h);
 }
-END_TEST
 
-START_TEST(no_host_memory_changes_nothing)
+TEST(heap, no_host_memory_changes_nothing)
 {
 	struct te__heap h;
 	struct te__block *b = NULL;
@@ -211,14 +210,5 @@ START_TEST(no_host_memory_changes_nothing)
 	ck_assert_uint_eq(b->offset, 0);
 	te__heap_fini(&h);
 }
-END_TEST
 
-TT_SUITE("comm/heap", TT_NEED_NOTHING)
-{
-	TCase *c = tt_case(s, "heap", "host fast");
-
-	tcase_add_test(c, places_blocks_as_the_reference);
-	tcase_add_test(c, the_largest_block_fits);
-	tcase_add_test(c, sizes_that_overflow_do_not_fit);
-	tcase_add_test(c, no_host_memory_changes_nothing);
-}
+TT_MAIN("comm/heap", TT_NEED_NOTHING)

@@ -100,7 +100,10 @@ static int forking_rank(int rank, void *arg)
 	return leave(&j, r);
 }
 
-START_TEST(a_forked_child_releases_nothing_of_its_parent)
+/* processes of several threads are forked, which ThreadSanitizer does not take */
+CASE(fork, "host overlap", .setup = setup);
+
+TEST_EACH(fork, a_forked_child_releases_nothing_of_its_parent, TT_LEN(nodes))
 {
 	struct ranks_result res[2];
 
@@ -108,7 +111,6 @@ START_TEST(a_forked_child_releases_nothing_of_its_parent)
 	run(2, forking_rank, res);
 	ranks_ok(2, res);
 }
-END_TEST
 
 static int by_id(int rank, void *arg)
 {
@@ -125,7 +127,7 @@ static int by_id(int rank, void *arg)
 	return r;
 }
 
-START_TEST(a_forked_child_does_not_end_the_root)
+TEST(fork, a_forked_child_does_not_end_the_root)
 {
 	struct te_comm_root *root;
 	struct ranks_result res[2];
@@ -144,7 +146,6 @@ START_TEST(a_forked_child_does_not_end_the_root)
 	ck_assert_ptr_null(te_comm_root_unref(root));
 	ranks_ok(2, res);
 }
-END_TEST
 
 /* ---- while capturing ---- */
 
@@ -175,7 +176,9 @@ static int capturing_rank(int rank, void *arg)
 	return leave(&j, te_ctx_sync(j.ctx));
 }
 
-START_TEST(a_thread_that_captures_can_release_a_communicator)
+CASE(leaving, "host", .setup = setup);
+
+TEST_EACH(leaving, a_thread_that_captures_can_release_a_communicator, TT_LEN(nodes))
 {
 	struct ranks_result res[2];
 
@@ -183,7 +186,6 @@ START_TEST(a_thread_that_captures_can_release_a_communicator)
 	run(2, capturing_rank, res);
 	ranks_ok(2, res);
 }
-END_TEST
 
 static int is_capturing(void *stream)
 {
@@ -223,7 +225,10 @@ static int captured_rank(int rank, void *arg)
 	return 0; /* without the context, to which the communicator refers */
 }
 
-START_TEST(memory_is_kept_where_a_capture_hides_what_uses_it)
+/* threads end with the process, in which ThreadSanitizer may see them unjoined */
+CASE(kept, "host overlap", .setup = setup);
+
+TEST_EACH(kept, memory_is_kept_where_a_capture_hides_what_uses_it, TT_LEN(nodes))
 {
 	struct ranks_result res[2];
 
@@ -233,7 +238,6 @@ START_TEST(memory_is_kept_where_a_capture_hides_what_uses_it)
 		ck_assert_msg(!res[i].r && !res[i].signal, "rank %d: %d, signal %d: %s", i,
 			      res[i].r, res[i].signal, res[i].text);
 }
-END_TEST
 
 /* ---- multicast memory after a recovery from two nodes to one ---- */
 
@@ -264,7 +268,7 @@ static int recovering_rank(int rank, void *arg)
 	return leave(&j, r);
 }
 
-START_TEST(multicast_memory_is_released_by_all_after_a_recovery)
+TEST(leaving, multicast_memory_is_released_by_all_after_a_recovery)
 {
 	struct ranks_result res[3];
 
@@ -273,7 +277,6 @@ START_TEST(multicast_memory_is_released_by_all_after_a_recovery)
 	ranks_ok(2, res);
 	ck_assert_msg(plan->ms[0] > 300, "rank 0 has waited for %.0f ms", plan->ms[0]);
 }
-END_TEST
 
 /* ---- a rank that leaves before the others ---- */
 
@@ -299,7 +302,7 @@ static int staying_rank(int rank, void *arg)
 	return leave(&j, r);
 }
 
-START_TEST(a_rank_that_has_left_is_not_waited_for)
+TEST_EACH(leaving, a_rank_that_has_left_is_not_waited_for, TT_LEN(nodes))
 {
 	struct ranks_result res[2];
 
@@ -309,7 +312,6 @@ START_TEST(a_rank_that_has_left_is_not_waited_for)
 	ck_assert_msg(plan->ms[0] < 10000, "after %.0f ms", plan->ms[0]);
 	ranks_ok(1, &res[1]);
 }
-END_TEST
 
 /* an operation that was queued before the other rank left fails after the time-out */
 static int too_many_rank(int rank, void *arg)
@@ -332,7 +334,7 @@ static int too_many_rank(int rank, void *arg)
 	return leave(&j, r);
 }
 
-START_TEST(an_operation_too_many_names_the_rank_that_has_left)
+TEST(leaving, an_operation_too_many_names_the_rank_that_has_left)
 {
 	struct ranks_result res[2];
 
@@ -341,7 +343,6 @@ START_TEST(an_operation_too_many_names_the_rank_that_has_left)
 	ranks_failed(&res[0], -TE_EPEER, "has released its communicator before operation", 60000);
 	ranks_ok(1, &res[1]);
 }
-END_TEST
 
 /* ---- a rank that is stopped is waited for once ---- */
 
@@ -410,7 +411,9 @@ static void wait_and_kill(int n, int who, struct ranks_result *res)
 	ranks_part();
 }
 
-START_TEST(memory_is_reclaimed_with_one_time_out)
+CASE(stopped, "host", .setup = setup);
+
+TEST(stopped, memory_is_reclaimed_with_one_time_out)
 {
 	struct ranks_result res[2];
 
@@ -421,9 +424,8 @@ START_TEST(memory_is_reclaimed_with_one_time_out)
 	ranks_failed(&res[0], -ETIMEDOUT, "rank 1 (", 60000);
 	ck_assert_msg(plan->ms[0] < 1.8 * plan->timeout_ms, "after %.0f ms", plan->ms[0]);
 }
-END_TEST
 
-START_TEST(a_communicator_is_created_with_one_time_out)
+TEST_EACH(stopped, a_communicator_is_created_with_one_time_out, 3)
 {
 	struct ranks_result res[3];
 	int who = _i;
@@ -441,28 +443,5 @@ START_TEST(a_communicator_is_created_with_one_time_out)
 			      plan->ms[i], res[i].text);
 	}
 }
-END_TEST
 
-TT_SUITE("comm/leaving", TT_NEED_NOTHING)
-{
-	/* processes of several threads are forked, which ThreadSanitizer does not take */
-	TCase *c = tt_case(s, "fork", "host overlap");
-
-	tcase_add_checked_fixture(c, setup, NULL);
-	tcase_add_loop_test(c, a_forked_child_releases_nothing_of_its_parent, 0, TT_LEN(nodes));
-	tcase_add_test(c, a_forked_child_does_not_end_the_root);
-	c = tt_case(s, "leaving", "host");
-	tcase_add_checked_fixture(c, setup, NULL);
-	tcase_add_loop_test(c, a_thread_that_captures_can_release_a_communicator, 0, TT_LEN(nodes));
-	tcase_add_test(c, multicast_memory_is_released_by_all_after_a_recovery);
-	tcase_add_loop_test(c, a_rank_that_has_left_is_not_waited_for, 0, TT_LEN(nodes));
-	tcase_add_test(c, an_operation_too_many_names_the_rank_that_has_left);
-	/* threads end with the process, in which ThreadSanitizer may see them unjoined */
-	c = tt_case(s, "kept", "host overlap");
-	tcase_add_checked_fixture(c, setup, NULL);
-	tcase_add_loop_test(c, memory_is_kept_where_a_capture_hides_what_uses_it, 0, TT_LEN(nodes));
-	c = tt_case(s, "stopped", "host");
-	tcase_add_checked_fixture(c, setup, NULL);
-	tcase_add_test(c, memory_is_reclaimed_with_one_time_out);
-	tcase_add_loop_test(c, a_communicator_is_created_with_one_time_out, 0, 3);
-}
+TT_MAIN("comm/leaving", TT_NEED_NOTHING)

@@ -169,7 +169,9 @@ static int flow_rank(int rank, void *arg)
 	return r;
 }
 
-START_TEST(messages_arrive_in_order)
+CASE(data, "host");
+
+TEST_EACH(data, messages_arrive_in_order, 5, .from = 2)
 {
 	struct ranks_result res[4];
 	uint64_t seed = tt_rand_u64();
@@ -177,7 +179,6 @@ START_TEST(messages_arrive_in_order)
 	run(_i, flow_rank, &seed, res);
 	ranks_ok(_i, res);
 }
-END_TEST
 
 /* rank 0 has sent and closes; the others receive only then */
 static int late_rank(int rank, void *arg)
@@ -209,14 +210,13 @@ static int late_rank(int rank, void *arg)
 	return end_close(&e, r);
 }
 
-START_TEST(what_was_sent_before_closing_arrives)
+TEST(data, what_was_sent_before_closing_arrives)
 {
 	struct ranks_result res[3];
 
 	run(3, late_rank, ranks_shared(64), res);
 	ranks_ok(3, res);
 }
-END_TEST
 
 static int full_rank(int rank, void *arg)
 {
@@ -238,14 +238,13 @@ static int full_rank(int rank, void *arg)
 	return end_close(&e, r);
 }
 
-START_TEST(queues_are_bounded)
+TEST(data, queues_are_bounded)
 {
 	struct ranks_result res[2];
 
 	run(2, full_rank, NULL, res);
 	ranks_ok(2, res);
 }
-END_TEST
 
 /* ---- failures ---- */
 
@@ -356,7 +355,9 @@ static int fault_rank(int rank, void *arg)
 	return end_close(&e, r);
 }
 
-START_TEST(names_the_rank_at_fault)
+CASE(failures, "host");
+
+TEST_EACH(failures, names_the_rank_at_fault, TT_LEN(fault))
 {
 	struct scene *s = ranks_shared(sizeof(*s));
 	const int stopped = _i == STOPPED || _i == FULL, n = _i == FULL ? 2 : 3;
@@ -377,7 +378,6 @@ START_TEST(names_the_rank_at_fault)
 	if (_i != KILLED && !stopped)
 		ck_assert_msg(!res[1].r, "%s", res[1].text);
 }
-END_TEST
 
 /* ---- frames that are changed on their way ---- */
 
@@ -457,7 +457,7 @@ static int changed_rank(int rank, void *arg)
 	return end_close(&e, r);
 }
 
-START_TEST(changed_frames_are_refused)
+TEST_EACH(failures, changed_frames_are_refused, TT_LEN(changes))
 {
 	struct ranks_result res[2];
 
@@ -465,7 +465,6 @@ START_TEST(changed_frames_are_refused)
 	ranks_failed(&res[0], changes[_i].code, changes[_i].text, 60000);
 	ck_assert_msg(!res[1].r, "%s", res[1].text);
 }
-END_TEST
 
 /*
  * Without messages, for several heartbeats; each rank polls once in a heartbeat. *arg is 1: none
@@ -489,7 +488,7 @@ static int idle_rank(int rank, void *arg)
 	return end_close(&e, r);
 }
 
-START_TEST(idle_links_stay)
+TEST_EACH(data, idle_links_stay, 2)
 {
 	struct ranks_result res[2];
 
@@ -498,7 +497,6 @@ START_TEST(idle_links_stay)
 	heartbeat_ms = 1000;
 	ranks_ok(2, res);
 }
-END_TEST
 
 /* opening without memory, or descriptors: all ranks fail soon, and nothing is left */
 static int scarce_rank(int rank, void *arg)
@@ -516,7 +514,7 @@ static int scarce_rank(int rank, void *arg)
 	return end_close(&e, r);
 }
 
-START_TEST(opening_fails_on_all_ranks)
+TEST(failures, opening_fails_on_all_ranks)
 {
 	struct ranks_result res[2];
 	int nth = 0, nfailed = 0;
@@ -536,7 +534,6 @@ START_TEST(opening_fails_on_all_ranks)
 	ck_assert_int_gt(nfailed, 10);
 	ranks_ok(2, res);
 }
-END_TEST
 
 /* rank 0 has descriptors to listen, and for one connection of two */
 static int few_files_rank(int rank, void *arg)
@@ -553,7 +550,7 @@ static int few_files_rank(int rank, void *arg)
 	return end_close(&e, r ? r : end_meet(&e)); /* the others close none before */
 }
 
-START_TEST(too_few_descriptors_are_reported)
+TEST(failures, too_few_descriptors_are_reported)
 {
 	struct ranks_result res[3];
 
@@ -562,7 +559,6 @@ START_TEST(too_few_descriptors_are_reported)
 	for (int i = 1; i < 3; i++)
 		ranks_failed(&res[i], -TE_EABORT, "cannot accept connections", 60000);
 }
-END_TEST
 
 /* ---- te_transport_measure ---- */
 
@@ -590,14 +586,13 @@ static int measure_rank(int rank, void *arg)
 	return r;
 }
 
-START_TEST(large_arguments_do_not_overflow)
+TEST(data, large_arguments_do_not_overflow)
 {
 	struct ranks_result res[2];
 
 	ranks_meet_run(MEET_DIR, 2, measure_rank, NULL, res);
 	ranks_ok(2, res);
 }
-END_TEST
 
 static int heartbeat_rank(int rank, void *arg)
 {
@@ -610,16 +605,15 @@ static int heartbeat_rank(int rank, void *arg)
 	return te__link_heartbeat_ms() - row[rank].ms;
 }
 
-START_TEST(a_heartbeat_takes_1_ms_or_more)
+TEST(data, a_heartbeat_takes_1_ms_or_more)
 {
 	struct ranks_result res[4];
 
 	ranks_run(4, heartbeat_rank, NULL, res);
 	ranks_ok(4, res);
 }
-END_TEST
 
-START_TEST(the_parameter_has_the_names_of_the_table)
+TEST(data, the_parameter_has_the_names_of_the_table)
 {
 	struct te_param_info info = TE_PARAM_INFO_INIT;
 	char names[100] = "auto";
@@ -635,22 +629,5 @@ START_TEST(the_parameter_has_the_names_of_the_table)
 				 te__reach_name(k));
 	ck_assert_str_eq(info.unit, names);
 }
-END_TEST
 
-TT_SUITE("comm/link", TT_NEED_NOTHING)
-{
-	TCase *c = tt_case(s, "data", "host");
-
-	tcase_add_loop_test(c, messages_arrive_in_order, 2, 5);
-	tcase_add_test(c, what_was_sent_before_closing_arrives);
-	tcase_add_test(c, queues_are_bounded);
-	tcase_add_loop_test(c, idle_links_stay, 0, 2);
-	tcase_add_test(c, large_arguments_do_not_overflow);
-	tcase_add_test(c, a_heartbeat_takes_1_ms_or_more);
-	tcase_add_test(c, the_parameter_has_the_names_of_the_table);
-	c = tt_case(s, "failures", "host");
-	tcase_add_loop_test(c, names_the_rank_at_fault, 0, TT_LEN(fault));
-	tcase_add_loop_test(c, changed_frames_are_refused, 0, TT_LEN(changes));
-	tcase_add_test(c, opening_fails_on_all_ranks);
-	tcase_add_test(c, too_few_descriptors_are_reported);
-}
+TT_MAIN("comm/link", TT_NEED_NOTHING)

@@ -276,14 +276,17 @@ static int operating_rank(int rank, void *arg)
 
 static const int sizes[] = { 9, 16, 32 };
 
-START_TEST(all_operations_have_the_bits_of_a_loop)
+static void setup(void);
+/* forked without the threads of a context */
+CASE(many, "comm", .setup = setup);
+
+TEST_EACH(many, all_operations_have_the_bits_of_a_loop, TT_LEN(sizes))
 {
 	struct ranks_result res[RANKS_MAX];
 
 	ranks_meet_run(MEET_DIR, sizes[_i], operating_rank, NULL, res);
 	ranks_ok(sizes[_i], res);
 }
-END_TEST
 
 /* ---- groups ---- */
 
@@ -314,14 +317,13 @@ static int split_rank(int rank, void *arg)
 	return nodes_leave(&j, r);
 }
 
-START_TEST(a_group_of_many_ranks_is_one_of_its_own)
+TEST(many, a_group_of_many_ranks_is_one_of_its_own)
 {
 	struct ranks_result res[RANKS_MAX];
 
 	ranks_meet_run(MEET_DIR, 16, split_rank, NULL, res);
 	ranks_ok(16, res);
 }
-END_TEST
 
 /* ---- ranks that differ, wait or are lost ---- */
 
@@ -350,7 +352,7 @@ static int differing_rank(int rank, void *arg)
 	return nodes_leave(&j, r ? r : broadcast_from(&j, rank == 5 ? 19 : 3));
 }
 
-START_TEST(roots_are_compared)
+TEST(many, roots_are_compared)
 {
 	struct ranks_result res[RANKS_MAX];
 
@@ -361,7 +363,6 @@ START_TEST(roots_are_compared)
 		ranks_failed(&res[i], -TE_EMISMATCH, " from rank 19", 60000);
 	}
 }
-END_TEST
 
 static int missing_rank(int rank, void *arg)
 {
@@ -379,7 +380,7 @@ static int missing_rank(int rank, void *arg)
 	return nodes_leave(&j, r);
 }
 
-START_TEST(a_rank_that_does_not_call_is_named)
+TEST(many, a_rank_that_does_not_call_is_named)
 {
 	struct ranks_result res[RANKS_MAX];
 
@@ -389,7 +390,6 @@ START_TEST(a_rank_that_does_not_call_is_named)
 			     strstr(res[i].text, ", 17") ? ", and neither rank " : "rank 17",
 			     60000);
 }
-END_TEST
 
 static int lost_rank(int rank, void *arg)
 {
@@ -403,7 +403,7 @@ static int lost_rank(int rank, void *arg)
 	return nodes_leave(&j, r);
 }
 
-START_TEST(a_rank_that_is_killed_ends_all_waits)
+TEST(many, a_rank_that_is_killed_ends_all_waits)
 {
 	struct ranks_result res[RANKS_MAX];
 
@@ -413,7 +413,6 @@ START_TEST(a_rank_that_is_killed_ends_all_waits)
 		if (i != 14)
 			ranks_failed(&res[i], -TE_EPEER, "rank 14 (", 60000);
 }
-END_TEST
 
 static _Atomic uint32_t *bell_of(struct joined *j, int rank)
 {
@@ -448,7 +447,7 @@ static int waiting_rank(int rank, void *arg)
 	return nodes_leave(&j, r);
 }
 
-START_TEST(ranks_that_wait_leave_the_processor_to_others)
+TEST(many, ranks_that_wait_leave_the_processor_to_others)
 {
 	struct ranks_result res[RANKS_MAX];
 
@@ -456,7 +455,6 @@ START_TEST(ranks_that_wait_leave_the_processor_to_others)
 	ranks_meet_run(MEET_DIR, 10, waiting_rank, NULL, res);
 	ranks_ok(10, res);
 }
-END_TEST
 
 static int refused_rank(int rank, void *arg)
 {
@@ -466,7 +464,7 @@ static int refused_rank(int rank, void *arg)
 	return nodes_leave(&j, join(rank, &j));
 }
 
-START_TEST(more_ranks_than_supported_are_refused)
+TEST(many, more_ranks_than_supported_are_refused)
 {
 	struct ranks_result res[RANKS_MAX];
 
@@ -475,7 +473,6 @@ START_TEST(more_ranks_than_supported_are_refused)
 		ranks_failed(&res[i], -EOPNOTSUPP, "33 ranks of one node, at most 32 are supported "
 			     "by backend host", 60000);
 }
-END_TEST
 
 static void setup(void)
 {
@@ -483,16 +480,4 @@ static void setup(void)
 	seed = tt_seed();
 }
 
-TT_SUITE("comm/many", TT_NEED_NOTHING)
-{
-	TCase *c = tt_case(s, "many", "comm"); /* forked without the threads of a context */
-
-	tcase_add_checked_fixture(c, setup, NULL);
-	tcase_add_loop_test(c, all_operations_have_the_bits_of_a_loop, 0, TT_LEN(sizes));
-	tcase_add_test(c, a_group_of_many_ranks_is_one_of_its_own);
-	tcase_add_test(c, roots_are_compared);
-	tcase_add_test(c, a_rank_that_does_not_call_is_named);
-	tcase_add_test(c, a_rank_that_is_killed_ends_all_waits);
-	tcase_add_test(c, ranks_that_wait_leave_the_processor_to_others);
-	tcase_add_test(c, more_ranks_than_supported_are_refused);
-}
+TT_MAIN("comm/many", TT_NEED_NOTHING)

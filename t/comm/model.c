@@ -198,39 +198,36 @@ static int packets_end(const union state *s, uint32_t variant)
 	return has_ended(&s->p, variant, 0, PK - 1) && has_ended(&s->p, variant, 1, PK - 1);
 }
 
-START_TEST(three_buffers_lose_no_packet)
+CASE(packets, "protocol");
+
+TEST(packets, three_buffers_lose_no_packet)
 {
 	ck_assert_uint_gt(search(packets_step, packets_end, 0), 10000);
 	ck_assert_uint_eq(search(packets_step, packets_end, NO_FENCE), 0);
 }
-END_TEST
 
-START_TEST(two_buffers_need_the_fence_after_the_kernel_before)
+TEST(packets, two_buffers_need_the_fence_after_the_kernel_before)
 {
 	ck_assert_uint_eq(search(packets_step, packets_end, TWO_BUFFERS), 0);
 	ck_assert_uint_gt(search(packets_step, packets_end, TWO_BUFFERS | LATE_FENCE), 5000);
 }
-END_TEST
 
-START_TEST(one_buffer_loses_packets)
+TEST(packets, one_buffer_loses_packets)
 {
 	ck_assert_uint_eq(search(packets_step, packets_end, ONE_BUFFER | LATE_FENCE), 0);
 }
-END_TEST
 
-START_TEST(overlapping_kernels_must_not_send_early)
+TEST(packets, overlapping_kernels_must_not_send_early)
 {
 	ck_assert_uint_eq(search(packets_step, packets_end, EARLY_SEND), 0);
 	ck_assert_uint_eq(search(packets_step, packets_end, EARLY_SEND | EARLY_RECEIVE), 0);
 	ck_assert_uint_gt(search(packets_step, packets_end, EARLY_RECEIVE), 10000);
 }
-END_TEST
 
-START_TEST(a_rank_that_waits_for_none_must_not_send)
+TEST(packets, a_rank_that_waits_for_none_must_not_send)
 {
 	ck_assert_uint_eq(search(packets_step, packets_end, ONE_WAY), 0);
 }
-END_TEST
 
 /* ---- flags: zerocopy ---- */
 
@@ -304,18 +301,18 @@ static int flags_end(const union state *s, uint32_t variant)
 	return 1;
 }
 
-START_TEST(entry_and_exit_flags_protect_the_arrays)
+CASE(flags, "protocol");
+
+TEST(flags, entry_and_exit_flags_protect_the_arrays)
 {
 	ck_assert_uint_gt(search(flags_step, flags_end, 0), 1000);
 }
-END_TEST
 
-START_TEST(each_of_both_flags_is_needed)
+TEST(flags, each_of_both_flags_is_needed)
 {
 	ck_assert_uint_eq(search(flags_step, flags_end, NO_ENTRY), 0);
 	ck_assert_uint_eq(search(flags_step, flags_end, NO_EXIT), 0);
 }
-END_TEST
 
 /* ---- staging memory: staged ---- */
 
@@ -429,41 +426,24 @@ static size_t stages_search(uint32_t variant)
 	return search(stages_step, stages_end, variant);
 }
 
-START_TEST(two_buffers_of_inputs_and_of_results_are_enough)
+CASE(steps, "protocol");
+
+TEST(steps, two_buffers_of_inputs_and_of_results_are_enough)
 {
 	ck_assert_uint_gt(stages_search(0), 1000);
 	ck_assert_uint_gt(stages_search(ONE_PHASE), 1000);
 }
-END_TEST
 
-START_TEST(one_buffer_of_either_is_not)
+TEST(steps, one_buffer_of_either_is_not)
 {
 	ck_assert_uint_eq(stages_search(ONE_OF_INPUTS), 0);
 	ck_assert_uint_eq(stages_search(ONE_OF_RESULTS), 0);
 	ck_assert_uint_eq(stages_search(ONE_PHASE | ONE_OF_INPUTS), 0);
 }
-END_TEST
 
-START_TEST(exit_flags_of_each_step_are_needed_for_results)
+TEST(steps, exit_flags_of_each_step_are_needed_for_results)
 {
 	ck_assert_uint_eq(stages_search(NO_WAIT), 0);
 }
-END_TEST
 
-TT_SUITE("comm/model", TT_NEED_NOTHING)
-{
-	TCase *c = tt_case(s, "packets", "protocol");
-
-	tcase_add_test(c, three_buffers_lose_no_packet);
-	tcase_add_test(c, two_buffers_need_the_fence_after_the_kernel_before);
-	tcase_add_test(c, one_buffer_loses_packets);
-	tcase_add_test(c, overlapping_kernels_must_not_send_early);
-	tcase_add_test(c, a_rank_that_waits_for_none_must_not_send);
-	c = tt_case(s, "flags", "protocol");
-	tcase_add_test(c, entry_and_exit_flags_protect_the_arrays);
-	tcase_add_test(c, each_of_both_flags_is_needed);
-	c = tt_case(s, "steps", "protocol");
-	tcase_add_test(c, two_buffers_of_inputs_and_of_results_are_enough);
-	tcase_add_test(c, one_buffer_of_either_is_not);
-	tcase_add_test(c, exit_flags_of_each_step_are_needed_for_results);
-}
+TT_MAIN("comm/model", TT_NEED_NOTHING)

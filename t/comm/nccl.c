@@ -108,7 +108,9 @@ static int sums(struct thread_rank *r)
 	return te_mem_free(s, p);
 }
 
-START_TEST(calls_are_those_of_nccl)
+CASE(nccl, "host", .setup = setup);
+
+TEST(nccl, calls_are_those_of_nccl)
 {
 	threads_run(N, sums, 0, NULL);
 	ck_assert_int_eq(nccl_fake.nversion, N);
@@ -119,7 +121,6 @@ START_TEST(calls_are_those_of_nccl)
 	ck_assert_int_eq(nccl_fake.ndestroy, N);
 	ck_assert_int_eq(nccl_fake.nabort, 0);
 }
-END_TEST
 
 static int which, timeout_ms; /* 0: that of threads_run() */
 static _Atomic int nfailed;
@@ -172,7 +173,7 @@ static const struct {
 	  "NCCL: version 22000 has no type e4m3" },
 };
 
-START_TEST(failures_of_nccl_are_named)
+TEST_EACH(nccl, failures_of_nccl_are_named, TT_LEN(failures))
 {
 	nccl_fake.fail = failures[_i].fail;
 	nccl_fake.late = failures[_i].late;
@@ -184,7 +185,6 @@ START_TEST(failures_of_nccl_are_named)
 	/* all created objects are released */
 	ck_assert_int_eq(nccl_fake.ndestroy + nccl_fake.nabort, nccl_fake.ninit);
 }
-END_TEST
 
 /* rank 1 comes when the others have given up */
 static int one_absent(struct thread_rank *r)
@@ -200,7 +200,7 @@ static int one_absent(struct thread_rank *r)
 }
 
 /* or a process that has stopped while it was in NCCL */
-START_TEST(a_rank_that_does_not_come_is_named)
+TEST_EACH(nccl, a_rank_that_does_not_come_is_named, 2)
 {
 	timeout_ms = 3000;
 	nccl_fake.held_rank = _i;
@@ -208,7 +208,6 @@ START_TEST(a_rank_that_does_not_come_is_named)
 	threads_run(N, one_absent, -ETIMEDOUT, NULL);
 	ck_assert_int_eq(nccl_fake.nabort, nccl_fake.ninit);
 }
-END_TEST
 
 static const struct {
 	const char *fail, *late, *stall;
@@ -238,14 +237,13 @@ static int one_and_none(struct thread_rank *r)
 	return e;
 }
 
-START_TEST(a_failed_operation_ends_the_communicator)
+TEST_EACH(nccl, a_failed_operation_ends_the_communicator, TT_LEN(ends))
 {
 	which = _i;
 	timeout_ms = ends[_i].stall ? 3000 : 0;
 	threads_run(N, one_and_none, ends[_i].code, ends[_i].text);
 	ck_assert_int_eq(nccl_fake.nabort, N);
 }
-END_TEST
 
 static int one_late(struct thread_rank *r)
 {
@@ -254,17 +252,16 @@ static int one_late(struct thread_rank *r)
 	return one(r);
 }
 
-START_TEST(a_rank_may_come_late)
+TEST(nccl, a_rank_may_come_late)
 {
 	nccl_fake.held_rank = 1;
 	nccl_fake.held_polls = 100;
 	threads_run(N, one_late, 0, NULL);
 	ck_assert_int_eq(nccl_fake.ndestroy, N);
 }
-END_TEST
 
 /* ranks that do not release their communicators, or do so much later */
-START_TEST(finalizing_has_a_time_limit)
+TEST(nccl, finalizing_has_a_time_limit)
 {
 	nccl_fake.stall = "ncclCommFinalize";
 	timeout_ms = 3000;
@@ -272,7 +269,6 @@ START_TEST(finalizing_has_a_time_limit)
 	ck_assert_int_eq(nccl_fake.nabort, N);
 	ck_assert_int_eq(nccl_fake.ndestroy, 0);
 }
-END_TEST
 
 static int gives_up(struct thread_rank *r)
 {
@@ -288,21 +284,19 @@ static int gives_up(struct thread_rank *r)
 }
 
 /* it does not wait for other ranks, which may have ended */
-START_TEST(a_failed_communicator_aborts_nccl)
+TEST(nccl, a_failed_communicator_aborts_nccl)
 {
 	threads_run(N, gives_up, -TE_EABORT, "no more");
 	ck_assert_int_eq(nccl_fake.nabort, N);
 	ck_assert_int_eq(nccl_fake.ndestroy, 0);
 }
-END_TEST
 
-START_TEST(multicast_of_nccl_must_be_off)
+TEST(nccl, multicast_of_nccl_must_be_off)
 {
 	unsetenv("NCCL_NVLS_ENABLE");
 	threads_run(N, one, -EOPNOTSUPP, "NCCL_NVLS_ENABLE is not 0 in the environment");
 	ck_assert_int_eq(nccl_fake.nversion + nccl_fake.ninit, 0);
 }
-END_TEST
 
 /* part d of x is from + 10 * to of each rank; the next rank gets the first one's parts */
 static int messages(struct thread_rank *r)
@@ -343,13 +337,12 @@ static int messages(struct thread_rank *r)
 	return te_stream_sync(s);
 }
 
-START_TEST(messages_are_those_of_nccl)
+TEST_EACH(nccl, messages_are_those_of_nccl, 2)
 {
 	which = _i;
 	threads_run(N, messages, 0, NULL);
 	ck_assert_int_eq(nccl_fake.ngroup, 2 * N);
 }
-END_TEST
 
 static const char *const message_calls[] = {
 	"ncclGroupStart", "ncclSend", "ncclRecv", "ncclGroupEnd",
@@ -364,30 +357,16 @@ static int failing_messages(struct thread_rank *r)
 	return messages(r);
 }
 
-START_TEST(a_failed_message_ends_the_communicator)
+TEST_EACH(nccl, a_failed_message_ends_the_communicator, TT_LEN(message_calls))
 {
 	which = _i;
 	threads_run(N, failing_messages, -TE_EPEER, _i ? "invalid usage: of a communicator" :
 						 "NCCL: ncclGroupStart: invalid usage");
 	ck_assert_int_eq(nccl_fake.nabort, N);
 }
-END_TEST
 
 TT_SUITE("comm/nccl", TT_NEED_NOTHING)
 {
-	TCase *c = tt_case(s, "nccl", "host");
-
 	threads_pool_nbytes = 1 << 20;
 	setenv("TE_COMM_PACKETS", "64K", 1);
-	tcase_add_checked_fixture(c, setup, NULL);
-	tcase_add_test(c, calls_are_those_of_nccl);
-	tcase_add_loop_test(c, failures_of_nccl_are_named, 0, TT_LEN(failures));
-	tcase_add_loop_test(c, a_rank_that_does_not_come_is_named, 0, 2);
-	tcase_add_loop_test(c, a_failed_operation_ends_the_communicator, 0, TT_LEN(ends));
-	tcase_add_test(c, a_rank_may_come_late);
-	tcase_add_test(c, finalizing_has_a_time_limit);
-	tcase_add_test(c, a_failed_communicator_aborts_nccl);
-	tcase_add_test(c, multicast_of_nccl_must_be_off);
-	tcase_add_loop_test(c, messages_are_those_of_nccl, 0, 2);
-	tcase_add_loop_test(c, a_failed_message_ends_the_communicator, 0, TT_LEN(message_calls));
 }

@@ -280,7 +280,11 @@ static const struct {
 /* of TE_COMM_SUMS; _i of a test: a layout with each of them */
 static const char *const sums[] = { "host", "device" };
 
-START_TEST(results_are_those_of_one_node)
+CASE(results, backend, .setup = setup);
+
+/* a process takes a second for its context on a GPU */
+TEST_EACH(results, results_are_those_of_one_node, on_gpu() ? 6 : 2 * (int)TT_LEN(layout),
+	  .parts = on_gpu() ? 0 : 8)
 {
 	struct ranks_result res[RANKS_MAX];
 
@@ -302,7 +306,6 @@ START_TEST(results_are_those_of_one_node)
 				      (long long)o.count, o.root);
 		}
 }
-END_TEST
 
 /* element i of a rank in a round */
 static float input(int rank, int round, int64_t i)
@@ -410,7 +413,7 @@ static int norm_rank(int rank, void *arg)
 	return nodes_leave(&j, r);
 }
 
-START_TEST(norms_are_those_of_one_node)
+TEST_IF(results, norms_are_those_of_one_node, !on_gpu())
 {
 	struct ranks_result res[RANKS_MAX];
 
@@ -422,10 +425,9 @@ START_TEST(norms_are_those_of_one_node)
 	for (int r = 0; r < plan->n; r++)
 		ck_assert_uint_eq(plan->hash[0][r][0], plan->hash[1][r][0]);
 }
-END_TEST
 
 /* more than one node has, and than there are rows */
-START_TEST(norms_of_many_ranks)
+TEST_IF(results, norms_of_many_ranks, !on_gpu())
 {
 	struct ranks_result res[RANKS_MAX];
 
@@ -435,7 +437,6 @@ START_TEST(norms_of_many_ranks)
 	for (int r = 1; r < plan->n; r++)
 		ck_assert_uint_eq(plan->hash[1][r][0], plan->hash[1][0][0]);
 }
-END_TEST
 
 /* ---- recordings ---- */
 
@@ -487,7 +488,7 @@ static int recorded_rank(int rank, void *arg)
 	return nodes_leave(&j, r);
 }
 
-START_TEST(replays_are_calls)
+TEST_EACH(results, replays_are_calls, 3)
 {
 	struct ranks_result res[4];
 
@@ -498,7 +499,6 @@ START_TEST(replays_are_calls)
 	run("aabb", recorded_rank, res);
 	ranks_ok(4, res);
 }
-END_TEST
 
 /* ---- failures ---- */
 
@@ -605,7 +605,11 @@ static int fault_rank(int rank, void *arg)
 	return nodes_leave(&j, r);
 }
 
-START_TEST(a_rank_at_fault_is_named)
+CASE(failures, backend, .setup = setup);
+
+/* on a GPU one of each kind: killed, stopped, late, another count */
+TEST_EACH(failures, a_rank_at_fault_is_named, TT_LEN(faults), .parts = on_gpu() ? 0 : 4,
+	  .step = on_gpu() ? 3 : 1)
 {
 	struct ranks_result res[RANKS_MAX];
 
@@ -627,7 +631,6 @@ START_TEST(a_rank_at_fault_is_named)
 			      "rank %d after %g ms: %s", i, plan->ms[i], res[i].text);
 	}
 }
-END_TEST
 
 /* ---- what cannot be ---- */
 
@@ -672,7 +675,7 @@ static int refused_rank(int rank, void *arg)
 	return nodes_leave(&j, r);
 }
 
-START_TEST(what_is_of_one_node_is_refused)
+TEST(failures, what_is_of_one_node_is_refused)
 {
 	struct ranks_result res[4];
 
@@ -681,7 +684,6 @@ START_TEST(what_is_of_one_node_is_refused)
 	run("aabb", refused_rank, res);
 	ranks_ok(4, res);
 }
-END_TEST
 
 static int transport_rank(int rank, void *arg)
 {
@@ -694,7 +696,7 @@ static int transport_rank(int rank, void *arg)
 	return nodes_leave(&j, r);
 }
 
-START_TEST(transports_are_asked_for_by_name)
+TEST_EACH(failures, transports_are_asked_for_by_name, on_gpu() ? 0 : 2)
 {
 	struct ranks_result res[3];
 
@@ -706,7 +708,6 @@ START_TEST(transports_are_asked_for_by_name)
 			     _i ? "TE_COMM_TRANSPORT is tcp for rank 1 (" :
 				  "TE_COMM_TRANSPORT is auto for rank 1 (", SOON);
 }
-END_TEST
 
 static int join_rank(int rank, void *arg)
 {
@@ -730,7 +731,7 @@ static int counting_rank(int rank, void *arg)
 }
 
 /* the table of doc/transports.md */
-START_TEST(creation_takes_so_many_exchanges)
+TEST_EACH(failures, creation_takes_so_many_exchanges, on_gpu() ? 0 : 3)
 {
 	static const struct {
 		const char *nodes, *transport;
@@ -746,9 +747,8 @@ START_TEST(creation_takes_so_many_exchanges)
 	for (int i = 0; i < 3; i++)
 		ck_assert_uint_eq(plan->nexchanges[i], row[_i].n);
 }
-END_TEST
 
-START_TEST(a_rank_with_other_sums_is_named)
+TEST_IF(failures, a_rank_with_other_sums_is_named, !on_gpu())
 {
 	struct ranks_result res[3];
 
@@ -760,7 +760,6 @@ START_TEST(a_rank_with_other_sums_is_named)
 	for (int i = 0; i < 3; i++)
 		ranks_failed(&res[i], -TE_EMISMATCH, "TE_COMM_SUMS is device for rank 2 (", SOON);
 }
-END_TEST
 
 /*
  * Joining the nodes without memory, threads or descriptors on one rank: all fail soon. 1: the fault
@@ -809,7 +808,7 @@ static int scarce_rank(int rank, void *arg)
 	return r ? te_fail(r, "%s", why) : fired;
 }
 
-START_TEST(joining_fails_on_all_ranks)
+TEST_IF(failures, joining_fails_on_all_ranks, !on_gpu())
 {
 	struct ranks_result res[3];
 	int nth = 0, nfailed = 0, last;
@@ -837,10 +836,9 @@ START_TEST(joining_fails_on_all_ranks)
 	ck_assert_int_gt(nfailed, 5);
 	ranks_ok(3, res);
 }
-END_TEST
 
 /* fabric handles were chosen, and mapping has failed: no row of messages may be left */
-START_TEST(nodes_that_nothing_connects_are_refused)
+TEST_IF(failures, nodes_that_nothing_connects_are_refused, !on_gpu())
 {
 	struct ranks_result res[2];
 	int nth = 0;
@@ -853,36 +851,5 @@ START_TEST(nodes_that_nothing_connects_are_refused)
 		ranks_failed(&res[i], -EOPNOTSUPP, "no transport between 2 nodes: verbs: not "
 			     "tried; tcp: rank 1: no interface", SOON);
 }
-END_TEST
 
-TT_PAIR_SUITE("comm/nodes")
-{
-	TCase *c = tt_case(s, "results", on);
-
-	tcase_add_checked_fixture(c, setup, NULL);
-	/* a process takes a second for its context on a GPU */
-	if (on_gpu())
-		tcase_add_loop_test(c, results_are_those_of_one_node, 0, 6);
-	else
-		TT_ADD_LOOP(c, results_are_those_of_one_node, 2 * (int)TT_LEN(layout), 8);
-	if (!on_gpu()) {
-		tcase_add_test(c, norms_are_those_of_one_node);
-		tcase_add_test(c, norms_of_many_ranks);
-	}
-	tcase_add_loop_test(c, replays_are_calls, 0, 3);
-	c = tt_case(s, "failures", on);
-	tcase_add_checked_fixture(c, setup, NULL);
-	/* on a GPU one of each kind: killed, stopped, late, another count */
-	for (int i = 0; i < (int)TT_LEN(faults) && on_gpu(); i += 3)
-		tcase_add_loop_test(c, a_rank_at_fault_is_named, i, i + 1);
-	if (!on_gpu())
-		TT_ADD_LOOP(c, a_rank_at_fault_is_named, (int)TT_LEN(faults), 4);
-	tcase_add_test(c, what_is_of_one_node_is_refused);
-	if (!on_gpu()) {
-		tcase_add_test(c, joining_fails_on_all_ranks);
-		tcase_add_test(c, nodes_that_nothing_connects_are_refused);
-		tcase_add_loop_test(c, transports_are_asked_for_by_name, 0, 2);
-		tcase_add_test(c, a_rank_with_other_sums_is_named);
-		tcase_add_loop_test(c, creation_takes_so_many_exchanges, 0, 3);
-	}
-}
+TT_PAIR("comm/nodes", TT_ONE_PROCESS)

@@ -181,8 +181,10 @@ static const struct {
 	{ STOP, "aaabb", 8 }, { KILL, "aaabb", 4 }, { KILL, "abc", 4 }
 };
 
+CASE(idle, "host", .setup = setup);
+
 /* those, too, that exchange no messages with the rank at fault, or with no rank of another node */
-START_TEST(idle_ranks_learn_of_a_fault_within_two_heartbeats)
+TEST_EACH(idle, idle_ranks_learn_of_a_fault_within_two_heartbeats, TT_LEN(idle), .parts = 2)
 {
 	const double most = idle[_i].fault == STOP ? 2 * TT_SLOWER(300) : 0;
 	struct ranks_result res[RANKS_MAX];
@@ -201,7 +203,6 @@ START_TEST(idle_ranks_learn_of_a_fault_within_two_heartbeats)
 			      i, plan->ms[i], res[i].text);
 	}
 }
-END_TEST
 
 /* ---- stopped for longer than two time-outs ---- */
 
@@ -217,7 +218,7 @@ static int resting_rank(int rank, void *arg)
 	return leave(&j, r);
 }
 
-START_TEST(a_rank_that_was_stopped_says_whom_it_waited_for)
+TEST(idle, a_rank_that_was_stopped_says_whom_it_waited_for)
 {
 	struct ranks_result res[RANKS_MAX];
 
@@ -230,7 +231,6 @@ START_TEST(a_rank_that_was_stopped_says_whom_it_waited_for)
 		ck_assert_msg(res[i].r < 0 && strstr(res[i].text, "rank "), "rank %d: %d: %s", i,
 			      res[i].r, res[i].text);
 }
-END_TEST
 
 /* ---- leaving ---- */
 
@@ -260,8 +260,11 @@ static const struct {
 	{ "abb", 1 }, { "abb", 2 }, { "abb", 4 }, { "abc", 1 }, { "abc", 2 }, { "abc", 4 },
 };
 
+CASE(leaving, "host", .setup = setup);
+
 /* the process goes on: its end does not tell the others */
-START_TEST(a_rank_that_releases_its_communicator_is_named)
+TEST_EACH(leaving, a_rank_that_releases_its_communicator_is_named, 2 * (int)TT_LEN(leaving),
+	  .parts = 4)
 {
 	char few[] = "256K", many[] = "16M", who[40], *stage[] = { few, many };
 	struct ranks_result res[RANKS_MAX];
@@ -278,7 +281,6 @@ START_TEST(a_rank_that_releases_its_communicator_is_named)
 		else
 			ranks_failed(&res[i], -TE_EPEER, who, 60000);
 }
-END_TEST
 
 /* rank 0 of the only rail leaves, rank 2 of the other node calls nothing, and rank 1 reduces */
 static int left_rank(int rank, void *arg)
@@ -303,7 +305,7 @@ static int left_rank(int rank, void *arg)
 	return leave(&j, r);
 }
 
-START_TEST(a_rail_that_has_left_is_named_where_no_rail_works)
+TEST_EACH(leaving, a_rail_that_has_left_is_named_where_no_rail_works, 2)
 {
 	struct ranks_result res[RANKS_MAX];
 
@@ -317,7 +319,6 @@ START_TEST(a_rail_that_has_left_is_named_where_no_rail_works)
 	for (int i = 1; i < 3; i++)
 		ranks_failed(&res[i], -TE_EPEER, "rank 0 (host ", 60000);
 }
-END_TEST
 
 /* ---- recovery ---- */
 
@@ -402,7 +403,9 @@ static const struct {
 	{ "aaaa", 8 }, { "aaaa", 1 },  { "aaaa", 10 }, { "aaaa", 7 },
 };
 
-START_TEST(who_is_left_after_a_kill_goes_on)
+CASE(recover, "host", .setup = setup);
+
+TEST_EACH(recover, who_is_left_after_a_kill_goes_on, TT_LEN(killed), .parts = 4)
 {
 	struct ranks_result res[RANKS_MAX];
 
@@ -418,11 +421,10 @@ START_TEST(who_is_left_after_a_kill_goes_on)
 			ranks_ok(1, &res[i]);
 	rmdir(fresh_dir);
 }
-END_TEST
 
 static const char *const two_nodes_or_one[] = { "aabb", "aaaa" };
 
-START_TEST(all_ranks_go_on_after_a_mismatch)
+TEST_EACH(recover, all_ranks_go_on_after_a_mismatch, TT_LEN(two_nodes_or_one))
 {
 	struct ranks_result res[RANKS_MAX];
 
@@ -434,7 +436,6 @@ START_TEST(all_ranks_go_on_after_a_mismatch)
 	ranks_ok(plan->n, res);
 	rmdir(fresh_dir);
 }
-END_TEST
 
 static int stopped_rank(int rank, void *arg)
 {
@@ -460,7 +461,7 @@ static const struct {
 	{ "aaaa", 1, 500 },   { "aaaa", 2, 500 },
 };
 
-START_TEST(who_was_stopped_is_left_out_and_told)
+TEST_EACH(recover, who_was_stopped_is_left_out_and_told, TT_LEN(stopped), .parts = 2)
 {
 	struct ranks_result res[RANKS_MAX];
 
@@ -477,7 +478,6 @@ START_TEST(who_was_stopped_is_left_out_and_told)
 		else
 			ranks_ok(1, &res[i]);
 }
-END_TEST
 
 /* half of the ranks, without the lowest: the others may go on. When these do run, all go on */
 static int half_rank(int rank, void *arg)
@@ -503,7 +503,7 @@ static int half_rank(int rank, void *arg)
 	return leave(&j, r);
 }
 
-START_TEST(a_half_without_the_lowest_rank_waits_for_the_other)
+TEST(recover, a_half_without_the_lowest_rank_waits_for_the_other)
 {
 	struct ranks_result res[RANKS_MAX];
 
@@ -514,7 +514,6 @@ START_TEST(a_half_without_the_lowest_rank_waits_for_the_other)
 	run(MEET_DIR, half_rank, res);
 	ranks_ok(plan->n, res);
 }
-END_TEST
 
 /* each kills itself in turn, with its communicator as it is */
 static int one_after_the_other(int rank, void *arg)
@@ -541,7 +540,9 @@ static int one_after_the_other(int rank, void *arg)
 	return leave(&j, r);
 }
 
-START_TEST(a_successor_can_be_recovered)
+CASE(successors, "host", .setup = setup);
+
+TEST_EACH(successors, a_successor_can_be_recovered, 2)
 {
 	struct ranks_result res[RANKS_MAX];
 
@@ -552,7 +553,6 @@ START_TEST(a_successor_can_be_recovered)
 	for (int i = 1; i < plan->n; i++)
 		ck_assert_int_eq(res[i].signal, SIGKILL);
 }
-END_TEST
 
 /* all of them get it in the end, wherever a call of one has failed */
 static int try_again(int rank, void *arg)
@@ -578,7 +578,7 @@ static int try_again(int rank, void *arg)
 	return leave(&j, r);
 }
 
-START_TEST(after_a_failing_call_of_one_rank_all_go_on)
+TEST_EACH(successors, after_a_failing_call_of_one_rank_all_go_on, 2)
 {
 	struct ranks_result res[RANKS_MAX];
 	int n = 0;
@@ -595,7 +595,6 @@ START_TEST(after_a_failing_call_of_one_rank_all_go_on)
 	}
 	ck_assert_int_gt(n, 3);
 }
-END_TEST
 
 /* rank 3 is killed while all reduce, rank 2 after the others and it have agreed to go on */
 static int leave_after_agreeing(int rank, void *arg)
@@ -618,7 +617,8 @@ static int leave_after_agreeing(int rank, void *arg)
 	return leave(&j, first ? r : te_fail(-EPROTO, "recovered without a second call"));
 }
 
-START_TEST(a_rank_that_ends_after_agreeing_is_waited_for_briefly)
+TEST_EACH(successors, a_rank_that_ends_after_agreeing_is_waited_for_briefly,
+	  TT_LEN(two_nodes_or_one))
 {
 	struct ranks_result res[RANKS_MAX];
 
@@ -630,7 +630,6 @@ START_TEST(a_rank_that_ends_after_agreeing_is_waited_for_briefly)
 	ranks_ok(2, res);
 	ck_assert_int_eq(res[2].signal, SIGKILL);
 }
-END_TEST
 
 /* ---- arguments ---- */
 
@@ -672,7 +671,7 @@ static int bad(int rank, void *arg)
 	return leave(&j, nodes_reduce(&j, 0));
 }
 
-START_TEST(arguments_of_recover_are_checked)
+TEST(successors, arguments_of_recover_are_checked)
 {
 	struct ranks_result res[RANKS_MAX];
 
@@ -684,7 +683,6 @@ START_TEST(arguments_of_recover_are_checked)
 	run(MEET_CALLBACK, one_after_the_other, res);
 	ranks_ok(1, res);
 }
-END_TEST
 
 /* creation, with a call of one rank that fails: all fail soon, and leave nothing */
 static int scarce_rank(int rank, void *arg)
@@ -702,7 +700,7 @@ static int scarce_rank(int rank, void *arg)
 	return leave(&j, r);
 }
 
-START_TEST(creation_fails_on_all_ranks)
+TEST(successors, creation_fails_on_all_ranks)
 {
 	struct ranks_result res[RANKS_MAX];
 	int nfailed = 0;
@@ -726,32 +724,5 @@ START_TEST(creation_fails_on_all_ranks)
 	ck_assert_int_gt(nfailed, 10);
 	ranks_ok(3, res);
 }
-END_TEST
 
-TT_SUITE("comm/nodes_faults", TT_NEED_NOTHING)
-{
-	TCase *c = tt_case(s, "idle", "host");
-
-	tcase_add_checked_fixture(c, setup, NULL);
-	TT_ADD_LOOP(c, idle_ranks_learn_of_a_fault_within_two_heartbeats, (int)TT_LEN(idle), 2);
-	tcase_add_test(c, a_rank_that_was_stopped_says_whom_it_waited_for);
-	c = tt_case(s, "leaving", "host");
-	tcase_add_checked_fixture(c, setup, NULL);
-	tcase_add_loop_test(c, a_rail_that_has_left_is_named_where_no_rail_works, 0, 2);
-	TT_ADD_LOOP(c, a_rank_that_releases_its_communicator_is_named, 2 * (int)TT_LEN(leaving), 4);
-	c = tt_case(s, "recover", "host");
-
-	tcase_add_checked_fixture(c, setup, NULL);
-	TT_ADD_LOOP(c, who_is_left_after_a_kill_goes_on, (int)TT_LEN(killed), 4);
-	tcase_add_loop_test(c, all_ranks_go_on_after_a_mismatch, 0, TT_LEN(two_nodes_or_one));
-	TT_ADD_LOOP(c, who_was_stopped_is_left_out_and_told, (int)TT_LEN(stopped), 2);
-	tcase_add_test(c, a_half_without_the_lowest_rank_waits_for_the_other);
-	c = tt_case(s, "successors", "host");
-	tcase_add_checked_fixture(c, setup, NULL);
-	tcase_add_loop_test(c, a_successor_can_be_recovered, 0, 2);
-	tcase_add_loop_test(c, after_a_failing_call_of_one_rank_all_go_on, 0, 2);
-	tcase_add_loop_test(c, a_rank_that_ends_after_agreeing_is_waited_for_briefly, 0,
-			    TT_LEN(two_nodes_or_one));
-	tcase_add_test(c, arguments_of_recover_are_checked);
-	tcase_add_test(c, creation_fails_on_all_ranks);
-}
+TT_MAIN("comm/nodes_faults", TT_NEED_NOTHING)

@@ -348,17 +348,13 @@ static void trial(uint64_t seed)
 	check(res);
 }
 
-START_TEST(each_rank_gets_an_error_or_goes_on)
+/* each process has its own limit */
+CASE(faults, "host", .limit_s = TT_NO_LIMIT);
+
+TEST(faults, each_rank_gets_an_error_or_goes_on)
 {
 	plan = ranks_shared(sizeof(*plan));
 	random_trials(trial, NDEFAULT);
 }
-END_TEST
 
-TT_SUITE("comm/nodes_random", TT_NEED_NOTHING)
-{
-	TCase *c = tt_case(s, "faults", "host");
-
-	tcase_set_timeout(c, 0); /* each process has its own limit */
-	tcase_add_test(c, each_rank_gets_an_error_or_goes_on);
-}
+TT_MAIN("comm/nodes_random", TT_NEED_NOTHING)

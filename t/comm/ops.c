@@ -262,14 +262,15 @@ static int run(struct thread_rank *r)
 	return unbind(r, &b);
 }
 
-START_TEST(values_and_gradients_are_those_of_a_loop)
+CASE(ops, "comm", .setup = tt_setup, .teardown = tt_teardown);
+
+TEST_EACH(ops, values_and_gradients_are_those_of_a_loop, TT_FEWER(5 * KINDS))
 {
 	const int n = threads_apart(1 + (_i * 3 + 1) % 5);
 
 	set((enum kind)(_i % KINDS), _i / KINDS, n);
 	threads_run(n, run, 0, NULL);
 }
-END_TEST
 
 /* one rank: no step and no memory */
 static int alone(struct thread_rank *r)
@@ -291,12 +292,11 @@ static int alone(struct thread_rank *r)
 	return 0;
 }
 
-START_TEST(one_rank_runs_nothing)
+TEST_EACH(ops, one_rank_runs_nothing, KINDS)
 {
 	set((enum kind)_i, 1, 1);
 	threads_run(1, alone, 0, NULL);
 }
-END_TEST
 
 /* ---- what is wrong ---- */
 
@@ -326,7 +326,7 @@ static int no_axis(struct thread_rank *r)
 	return plan_fails(r, -TE_ESHAPE, "axis 3 of an input with 3 extents");
 }
 
-START_TEST(extents_are_checked)
+TEST(ops, extents_are_checked)
 {
 	set(REDUCE_SCATTER, 0, 3);
 	g.small[g.axis] = 2;
@@ -335,7 +335,6 @@ START_TEST(extents_are_checked)
 	g.axis = 3;
 	threads_run(2, no_axis, 0, NULL);
 }
-END_TEST
 
 static int wrong_type(struct thread_rank *r)
 {
@@ -384,12 +383,11 @@ static int bad(struct thread_rank *r)
 	return wrong_type(r);
 }
 
-START_TEST(arguments_are_checked)
+TEST_EACH(ops, arguments_are_checked, KINDS)
 {
 	set((enum kind)_i, 0, 2);
 	threads_run(threads_apart(2), bad, 0, NULL);
 }
-END_TEST
 
 /* ranks whose models differ: the pass fails, and says what differs */
 static int differ(struct thread_rank *r)
@@ -414,24 +412,15 @@ static int differ(struct thread_rank *r)
 	return -TE_EMISMATCH;
 }
 
-START_TEST(ranks_with_different_shapes_are_told)
+TEST(ops, ranks_with_different_shapes_are_told)
 {
 	if (threads_apart(2) < 2)
 		return;
 	set(ALLREDUCE, 1, 2);
 	threads_run(2, differ, -TE_EMISMATCH, "is a sum of");
 }
-END_TEST
 
 TT_PAIR_SUITE("comm/ops")
 {
-	TCase *c = tt_case(s, "ops", "comm");
-
 	threads_pool_nbytes = (uint64_t)4 << 20;
-	tcase_add_checked_fixture(c, tt_setup, tt_teardown);
-	tcase_add_loop_test(c, values_and_gradients_are_those_of_a_loop, 0, TT_FEWER(5 * KINDS));
-	tcase_add_loop_test(c, one_rank_runs_nothing, 0, KINDS);
-	tcase_add_test(c, extents_are_checked);
-	tcase_add_loop_test(c, arguments_are_checked, 0, KINDS);
-	tcase_add_test(c, ranks_with_different_shapes_are_told);
 }

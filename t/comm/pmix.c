@@ -72,7 +72,9 @@ static int one(int rank, void *first)
 	return r;
 }
 
-START_TEST(ranks_meet_by_pmix)
+CASE(pmix, "host", .setup = setup);
+
+TEST_EACH(pmix, ranks_meet_by_pmix, 4, .from = 1)
 {
 	struct ranks_result res[RANKS_MAX];
 	int first = 0;
@@ -81,7 +83,6 @@ START_TEST(ranks_meet_by_pmix)
 	ranks_run(_i, one, &first, res);
 	ranks_ok(_i, res);
 }
-END_TEST
 
 /* it asks again while the server gives up before rank 0 has come */
 static int rank_0_late(int rank, void *arg)
@@ -91,7 +92,7 @@ static int rank_0_late(int rank, void *arg)
 	return one(rank, arg);
 }
 
-START_TEST(rank_0_may_come_late)
+TEST(pmix, rank_0_may_come_late)
 {
 	struct ranks_result res[2];
 	int first = 0;
@@ -100,7 +101,6 @@ START_TEST(rank_0_may_come_late)
 	ranks_run(2, rank_0_late, &first, res);
 	ranks_ok(2, res);
 }
-END_TEST
 
 static const struct {
 	const char *stall, *fail;
@@ -125,7 +125,7 @@ static const struct {
 	{ NULL, "PMIx_Finalize", 0, 1, 0, "" },
 };
 
-START_TEST(faults_are_named)
+TEST_EACH(pmix, faults_are_named, TT_LEN(faults))
 {
 	struct ranks_result res;
 	int first = faults[_i].rank;
@@ -138,22 +138,11 @@ START_TEST(faults_are_named)
 	ranks_failed(&res, faults[_i].code, faults[_i].text, 20000);
 	ck_assert_msg(!faults[_i].stall || res.ms >= TIMEOUT_MS, "after %.0f ms", res.ms);
 }
-END_TEST
 
-START_TEST(faults_of_memory_and_threads)
+TEST(pmix, faults_of_memory_and_threads)
 {
 	ck_assert_int_gt(tt_fault_each(opens), 4);
 	ck_assert_int_eq(pmix_fake_ninit, 0);
 }
-END_TEST
 
-TT_SUITE("comm/pmix", TT_NEED_NOTHING)
-{
-	TCase *c = tt_case(s, "pmix", "host");
-
-	tcase_add_checked_fixture(c, setup, NULL);
-	tcase_add_loop_test(c, ranks_meet_by_pmix, 1, 4);
-	tcase_add_test(c, rank_0_may_come_late);
-	tcase_add_loop_test(c, faults_are_named, 0, TT_LEN(faults));
-	tcase_add_test(c, faults_of_memory_and_threads);
-}
+TT_MAIN("comm/pmix", TT_NEED_NOTHING)

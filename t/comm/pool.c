@@ -7,7 +7,6 @@
 #include <te/comm.h>
 
 #include "libtecore/base/private.h"
-#include "pool_cases.h"
 #include "ranks.h"
 #include "threads.h"
 #include "tt_ctx.h"
@@ -122,18 +121,19 @@ static int whole(int rank, void *arg)
 	return leave(&j, r);
 }
 
-START_TEST(processes_read_each_others_memory)
+CASE(processes, "host", .setup = setup);
+
+TEST_EACH(processes, processes_read_each_others_memory, ON_HOST ? 9 : 0, .from = 1)
 {
 	struct ranks_result res[RANKS_MAX];
 
 	run(_i, whole, res);
 	ranks_ok(_i, res);
 }
-END_TEST
 
 /* ---- sizes ---- */
 
-START_TEST(pools_of_different_sizes_are_refused)
+TEST_IF(processes, pools_of_different_sizes_are_refused, ON_HOST)
 {
 	struct ranks_result res[RANKS_MAX];
 
@@ -143,7 +143,6 @@ START_TEST(pools_of_different_sizes_are_refused)
 		ranks_failed(&res[i], -TE_EMISMATCH,
 			     "wants a pool of 2097152 bytes, rank 0 one of 1048576", 15000);
 }
-END_TEST
 
 static int by_env(int rank, void *arg)
 {
@@ -162,7 +161,7 @@ static int by_env(int rank, void *arg)
 	return leave(&j, r);
 }
 
-START_TEST(the_environment_sets_the_size)
+TEST_IF(processes, the_environment_sets_the_size, ON_HOST)
 {
 	struct ranks_result res[RANKS_MAX];
 
@@ -178,7 +177,6 @@ START_TEST(the_environment_sets_the_size)
 	ck_assert_ptr_nonnull(strstr(res[0].text, "rank 1"));
 	ck_assert_ptr_nonnull(strstr(res[2].text, "rank 1"));
 }
-END_TEST
 
 static int debug(int rank, void *arg)
 {
@@ -195,7 +193,7 @@ static int debug(int rank, void *arg)
 	return leave(&j, r);
 }
 
-START_TEST(debug_mode_finds_the_call_that_differs)
+TEST_IF(processes, debug_mode_finds_the_call_that_differs, ON_HOST)
 {
 	struct ranks_result res[RANKS_MAX];
 
@@ -206,7 +204,6 @@ START_TEST(debug_mode_finds_the_call_that_differs)
 		ck_assert_ptr_nonnull(strstr(res[i].text, "te_comm_alloc: allocation 2 of rank 2"));
 	}
 }
-END_TEST
 
 /* ---- a rank is killed ---- */
 
@@ -259,8 +256,10 @@ static void kill_one(int n, int which, ranks_fn *fn, int after_us, struct ranks_
 	ranks_part();
 }
 
+CASE(ends, "host", .setup = setup);
+
 /* while they use it: any rank, that of the broker too */
-START_TEST(a_killed_rank_is_named_in_time)
+TEST_EACH(ends, a_killed_rank_is_named_in_time, ON_HOST ? 3 : 0)
 {
 	static ranks_fn *const fn[] = { use_for_ever, only_watch };
 	struct ranks_result res[RANKS_MAX];
@@ -279,10 +278,9 @@ START_TEST(a_killed_rank_is_named_in_time)
 		}
 	}
 }
-END_TEST
 
 /* at any time while they meet and exchange memory */
-START_TEST(a_rank_killed_at_any_time_hangs_no_other)
+TEST_IF(ends, a_rank_killed_at_any_time_hangs_no_other, ON_HOST)
 {
 	struct ranks_result res[RANKS_MAX];
 
@@ -303,7 +301,6 @@ START_TEST(a_rank_killed_at_any_time_hangs_no_other)
 		}
 	}
 }
-END_TEST
 
 /* ---- each call of each rank fails once ---- */
 
@@ -335,7 +332,7 @@ static int faulted(int rank, void *arg)
 	return leave(&j, r);
 }
 
-START_TEST(a_failing_call_of_one_rank_fails_on_all)
+TEST_EACH(ends, a_failing_call_of_one_rank_fails_on_all, ON_HOST ? 2 : 0)
 {
 	struct ranks_result res[RANKS_MAX];
 	int n = 0;
@@ -370,24 +367,8 @@ START_TEST(a_failing_call_of_one_rank_fails_on_all)
 	run(3, faulted, res);
 	ranks_ok(3, res);
 }
-END_TEST
 
 TT_PAIR_SUITE_OF("comm/pool", TT_NEED_NOTHING)
 {
-	TCase *c;
-
-	pool_cases(s);
-	if (strcmp(on, "host"))
-		return;
-	c = tt_case(s, "processes", "host");
-	tcase_add_checked_fixture(c, setup, NULL);
-	tcase_add_loop_test(c, processes_read_each_others_memory, 1, 9);
-	tcase_add_test(c, pools_of_different_sizes_are_refused);
-	tcase_add_test(c, the_environment_sets_the_size);
-	tcase_add_test(c, debug_mode_finds_the_call_that_differs);
-	c = tt_case(s, "ends", "host");
-	tcase_add_checked_fixture(c, setup, NULL);
-	tcase_add_loop_test(c, a_killed_rank_is_named_in_time, 0, 3);
-	tcase_add_test(c, a_rank_killed_at_any_time_hangs_no_other);
-	tcase_add_loop_test(c, a_failing_call_of_one_rank_fails_on_all, 0, 2);
+	threads_pool_nbytes = (uint64_t)8 << 20;
 }

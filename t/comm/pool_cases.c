@@ -12,11 +12,10 @@
 
 #include "libtecore/base/private.h"
 #include "../plan/plan_model.h"
-#include "pool_cases.h"
 #include "threads.h"
 #include "tt_ctx.h"
 
-#define POOL ((uint64_t)8 << 20)
+#define POOL threads_pool_nbytes
 
 /* bytes that depend on the rank, the block and the offset */
 static void pattern(unsigned char *p, size_t n, int rank, int block)
@@ -95,11 +94,12 @@ static int read_and_write(struct thread_rank *r)
 	return 0;
 }
 
-START_TEST(ranks_read_and_write_each_other)
+CASE(threads, "pool", .setup = tt_setup, .teardown = tt_teardown);
+
+TEST_EACH(threads, ranks_read_and_write_each_other, 5, .from = 1)
 {
 	threads_run(_i, read_and_write, 0, NULL);
 }
-END_TEST
 
 /* ---- what is freed is used again when all have freed it ---- */
 
@@ -130,13 +130,12 @@ static int free_and_use_again(struct thread_rank *r)
 	return te_comm_alloc(r->comm, 2 << 20, &q);
 }
 
-START_TEST(memory_is_used_again_when_all_ranks_have_freed_it)
+TEST(threads, memory_is_used_again_when_all_ranks_have_freed_it)
 {
 	threads_run(3, free_and_use_again, -ENOMEM,
 	    "te_comm_alloc: no 2097152 bytes in the pool of 8388608 bytes (pool_nbytes, "
 	    "TE_COMM_POOL): 1047552 are free, the largest block that fits has 1047552, and ");
 }
-END_TEST
 
 static int free_wrongly(struct thread_rank *r)
 {
@@ -155,12 +154,11 @@ static int free_wrongly(struct thread_rank *r)
 	return te_comm_free(r->comm, p);
 }
 
-START_TEST(a_block_is_freed_once)
+TEST(threads, a_block_is_freed_once)
 {
 	threads_run(2, free_wrongly, -EINVAL,
 		    "te_comm_free: no block of symmetric memory begins at");
 }
-END_TEST
 
 /* ---- tensors ---- */
 
@@ -205,11 +203,10 @@ static int use_tensors(struct thread_rank *r)
 	return 0;
 }
 
-START_TEST(tensors_are_on_symmetric_memory)
+TEST(threads, tensors_are_on_symmetric_memory)
 {
 	threads_run(3, use_tensors, 0, NULL);
 }
-END_TEST
 
 /* gradients of a model in symmetric memory: the same bits, and peers can read them */
 
@@ -277,11 +274,10 @@ static int bind_gradients(struct thread_rank *r)
 	return 0;
 }
 
-START_TEST(gradients_are_bound_to_symmetric_memory)
+TEST(threads, gradients_are_bound_to_symmetric_memory)
 {
 	threads_run(2, bind_gradients, 0, NULL);
 }
-END_TEST
 
 /* ---- failures ---- */
 
@@ -302,11 +298,10 @@ static int abort_one(struct thread_rank *r)
 	return code;
 }
 
-START_TEST(an_abort_is_seen_by_all)
+TEST(threads, an_abort_is_seen_by_all)
 {
 	threads_run(3, abort_one, -TE_EABORT, "te_comm_abort");
 }
-END_TEST
 
 static int differ(struct thread_rank *r)
 {
@@ -316,11 +311,10 @@ static int differ(struct thread_rank *r)
 	return te_comm_reclaim(r->comm);
 }
 
-START_TEST(different_allocations_are_found)
+TEST(threads, different_allocations_are_found)
 {
 	threads_run(3, differ, -TE_EMISMATCH, "has made 1 allocations, rank 0 1, of other sizes");
 }
-END_TEST
 
 static int capture(struct thread_rank *r)
 {
@@ -344,13 +338,12 @@ static int capture(struct thread_rank *r)
 	return 0;
 }
 
-START_TEST(memory_is_reclaimed_outside_captures)
+TEST(threads, memory_is_reclaimed_outside_captures)
 {
 	threads_run(2, capture, 0, NULL);
 }
-END_TEST
 
-START_TEST(transports_are_described)
+TEST(threads, transports_are_described)
 {
 	struct te_transport_info t = TE_TRANSPORT_INFO_INIT;
 
@@ -387,10 +380,9 @@ START_TEST(transports_are_described)
 	fails(te_transport_info(ctx, -1, &t), -EINVAL, text);
 	fails(te_transport_info(NULL, 0, &t), -EINVAL, "ctx is NULL");
 }
-END_TEST
 
 /* on both backends what serves a capture is not waited for, which is another error */
-START_TEST(a_reason_is_that_of_the_probe)
+TEST(threads, a_reason_is_that_of_the_probe)
 {
 	struct te_transport_info t = TE_TRANSPORT_INFO_INIT;
 	struct te_recording *rec;
@@ -402,23 +394,4 @@ START_TEST(a_reason_is_that_of_the_probe)
 	ck_assert_str_eq(t.name, "gpudirect");
 	if (!strcmp(backend, "host"))
 		ck_assert_str_eq(t.reason, "memory of the host backend is memory of the process");
-}
-END_TEST
-
-void pool_cases(Suite *s)
-{
-	TCase *c = tt_case(s, "threads", "pool");
-
-	threads_pool_nbytes = POOL;
-	tcase_add_checked_fixture(c, tt_setup, tt_teardown);
-	tcase_add_loop_test(c, ranks_read_and_write_each_other, 1, 5);
-	tcase_add_test(c, memory_is_used_again_when_all_ranks_have_freed_it);
-	tcase_add_test(c, a_block_is_freed_once);
-	tcase_add_test(c, tensors_are_on_symmetric_memory);
-	tcase_add_test(c, gradients_are_bound_to_symmetric_memory);
-	tcase_add_test(c, an_abort_is_seen_by_all);
-	tcase_add_test(c, different_allocations_are_found);
-	tcase_add_test(c, memory_is_reclaimed_outside_captures);
-	tcase_add_test(c, transports_are_described);
-	tcase_add_test(c, a_reason_is_that_of_the_probe);
 }

@@ -100,11 +100,12 @@ static int groups(struct thread_rank *r)
 	return 0;
 }
 
-START_TEST(groups_are_of_colors_in_the_order_of_keys)
+CTX_CASE(split, "comm");
+
+TEST_EACH(split, groups_are_of_colors_in_the_order_of_keys, THREADS_MOST + 1, .from = 1)
 {
 	threads_run(_i, groups, 0, NULL);
 }
-END_TEST
 
 static int negative(struct thread_rank *r)
 {
@@ -115,11 +116,10 @@ static int negative(struct thread_rank *r)
 	return code;
 }
 
-START_TEST(a_negative_color_fails_on_all_ranks)
+TEST(split, a_negative_color_fails_on_all_ranks)
 {
 	threads_run(3, negative, -EINVAL, ") gave the color -7");
 }
-END_TEST
 
 /* errors of arguments come before the ranks exchange anything */
 static int bad(struct thread_rank *r)
@@ -147,11 +147,10 @@ static int bad(struct thread_rank *r)
 	return 0;
 }
 
-START_TEST(arguments_are_checked)
+TEST(split, arguments_are_checked)
 {
 	threads_run(2, bad, 0, NULL);
 }
-END_TEST
 
 /* ranks 0 and 2, 1 and 3 */
 static int one_fails(struct thread_rank *r)
@@ -177,11 +176,10 @@ static int one_fails(struct thread_rank *r)
 	return 0;
 }
 
-START_TEST(a_group_that_fails_leaves_the_others)
+TEST(split, a_group_that_fails_leaves_the_others)
 {
 	threads_run(4, one_fails, 0, NULL);
 }
-END_TEST
 
 /*
  * ranks 0 and 2, 1 and 3: one of the second group ends after all have agreed, and before it meets
@@ -226,7 +224,10 @@ static int ending_rank(int rank, void *arg)
 	return nodes_leave(&j, r ? r : split_and_gather(&j, at));
 }
 
-START_TEST(a_rank_that_ends_before_its_group_meets_is_not_waited_for)
+/* forked without the threads of a context */
+CASE(processes, "comm");
+
+TEST_EACH(processes, a_rank_that_ends_before_its_group_meets_is_not_waited_for, TT_LEN(ends))
 {
 	struct ranks_result res[4];
 
@@ -236,21 +237,9 @@ START_TEST(a_rank_that_ends_before_its_group_meets_is_not_waited_for)
 	ranks_ok(1, &res[0]);
 	ranks_ok(1, &res[2]);
 }
-END_TEST
 
 TT_SUITE("comm/split", TT_NEED_NOTHING)
 {
-	TCase *c = tt_case(s, "split", "comm");
-
-	backend = "host";
 	threads_pool_nbytes = POOL;
 	setenv("TE_COMM_PACKETS", "64k", 1);
-	tcase_add_checked_fixture(c, tt_setup, tt_teardown);
-	tcase_add_loop_test(c, groups_are_of_colors_in_the_order_of_keys, 1, THREADS_MOST + 1);
-	tcase_add_test(c, a_negative_color_fails_on_all_ranks);
-	tcase_add_test(c, arguments_are_checked);
-	tcase_add_test(c, a_group_that_fails_leaves_the_others);
-	c = tt_case(s, "processes", "comm"); /* forked without the threads of a context */
-	tcase_add_loop_test(c, a_rank_that_ends_before_its_group_meets_is_not_waited_for, 0,
-			    TT_LEN(ends));
 }

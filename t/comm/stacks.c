@@ -167,31 +167,22 @@ static void small_stacks(void)
 	pthread_attr_destroy(&attr);
 }
 
-START_TEST(ranks_with_small_stacks_train)
+CASE(stacks, "host", .setup = small_stacks);
+
+TEST_EACH(stacks, ranks_with_small_stacks_train, TT_LEN(recipes))
 {
 	recipe = recipes[_i];
 	threads_run(2, train, 0, NULL);
 }
-END_TEST
 
-START_TEST(collectives_fit_small_stacks)
+TEST(stacks, collectives_fit_small_stacks)
 {
 	threads_run(2, collectives, 0, NULL);
 }
-END_TEST
 
-START_TEST(functions_of_the_program_have_room)
+TEST(stacks, functions_of_the_program_have_room)
 {
 	threads_run(1, call_back, 0, NULL);
 }
-END_TEST
 
-TT_SUITE("comm/stacks", TT_NEED_NOTHING)
-{
-	TCase *c = tt_case(s, "stacks", "host");
-
-	tcase_add_checked_fixture(c, small_stacks, NULL);
-	tcase_add_loop_test(c, ranks_with_small_stacks_train, 0, TT_LEN(recipes));
-	tcase_add_test(c, collectives_fit_small_stacks);
-	tcase_add_test(c, functions_of_the_program_have_room);
-}
+TT_MAIN("comm/stacks", TT_NEED_NOTHING)

@@ -26,7 +26,14 @@ static void write_table(const char *name, const char *text)
 
 /* ---- names ---- */
 
-START_TEST(algorithms_have_one_list_of_names)
+static void setup(void)
+{
+	ranks_mkdir();
+}
+
+CASE(text, "serial", .setup = setup, .teardown = ranks_rmdir);
+
+TEST(text, algorithms_have_one_list_of_names)
 {
 	struct te_param_info p = TE_PARAM_INFO_INIT;
 	char text[256] = "";
@@ -40,7 +47,6 @@ START_TEST(algorithms_have_one_list_of_names)
 		;
 	ck_assert_str_eq(p.unit, TE_COMM_ALGORITHM_NAMES);
 }
-END_TEST
 
 /* ---- text ---- */
 
@@ -78,7 +84,7 @@ static const struct {
 	  ":4: there are rows of 2 ranks, these types and this memory already" },
 };
 
-START_TEST(a_bad_file_is_refused_with_its_line)
+TEST_EACH(text, a_bad_file_is_refused_with_its_line, TT_LEN(bad))
 {
 	static struct te__table t;
 	char want[400];
@@ -91,9 +97,8 @@ START_TEST(a_bad_file_is_refused_with_its_line)
 	tt_said(want);
 	tt_said(bad[_i].error);
 }
-END_TEST
 
-START_TEST(a_long_line_many_rows_and_no_file_are_refused)
+TEST(text, a_long_line_many_rows_and_no_file_are_refused)
 {
 	static struct te__table t;
 	static char text[40000];
@@ -114,7 +119,6 @@ START_TEST(a_long_line_many_rows_and_no_file_are_refused)
 	ck_assert_int_eq(te__table_read("/nonexistent/table", &t), -ENOENT);
 	tt_said("TE_COMM_TABLE: /nonexistent/table: No such file");
 }
-END_TEST
 
 static enum te_comm_algorithm chosen(const struct te__table *t, int32_t nranks, int floats,
 				     int symmetric, int64_t nbytes)
@@ -122,7 +126,7 @@ static enum te_comm_algorithm chosen(const struct te__table *t, int32_t nranks, 
 	return te__table_find(t, 0, nranks, floats, symmetric, nbytes)->algorithm;
 }
 
-START_TEST(rows_replace_those_of_the_library)
+TEST(text, rows_replace_those_of_the_library)
 {
 	static struct te__table t;
 
@@ -157,7 +161,6 @@ START_TEST(rows_replace_those_of_the_library)
 	ck_assert_int_eq(chosen(&t, 3, 0, 0, 1024), TE_COMM_LL);
 	ck_assert_int_eq(chosen(&t, 8, 0, 0, 1024), TE_COMM_STAGED);
 }
-END_TEST
 
 /* ---- ranks ---- */
 
@@ -223,7 +226,9 @@ static void run(struct ranks_result *res)
 	ranks_meet_run(MEET_ID, 3, rank, NULL, res);
 }
 
-START_TEST(ranks_agree_on_the_rows)
+CASE(ranks, "host", .setup = setup, .teardown = ranks_rmdir);
+
+TEST(ranks, ranks_agree_on_the_rows)
 {
 	static const char text[] = HEAD "3 float any 2K ll 0\n3 float any rest staged 3\n";
 	struct ranks_result res[RANKS_MAX];
@@ -258,23 +263,5 @@ START_TEST(ranks_agree_on_the_rows)
 		ck_assert_ptr_nonnull(strstr(res[i].text, "d:2: the algorithm is \"stage\""));
 	}
 }
-END_TEST
 
-static void setup(void)
-{
-	ranks_mkdir();
-}
-
-TT_SUITE("comm/table", TT_NEED_NOTHING)
-{
-	TCase *c = tt_case(s, "text", "serial");
-
-	tcase_add_checked_fixture(c, setup, ranks_rmdir);
-	tcase_add_test(c, algorithms_have_one_list_of_names);
-	tcase_add_loop_test(c, a_bad_file_is_refused_with_its_line, 0, TT_LEN(bad));
-	tcase_add_test(c, a_long_line_many_rows_and_no_file_are_refused);
-	tcase_add_test(c, rows_replace_those_of_the_library);
-	c = tt_case(s, "ranks", "host");
-	tcase_add_checked_fixture(c, setup, ranks_rmdir);
-	tcase_add_test(c, ranks_agree_on_the_rows);
-}
+TT_MAIN("comm/table", TT_NEED_NOTHING)

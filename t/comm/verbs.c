@@ -7,6 +7,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include "threads.h"
 #include "verbs_lib.h"
 
 static void exchange(size_t most_nbytes, int messages, int in_flight)
@@ -22,7 +23,9 @@ static void exchange(size_t most_nbytes, int messages, int in_flight)
 	ck_assert_int_eq(verbs_fake.most_retries, 6);
 }
 
-START_TEST(messages_arrive)
+CASE(data, "host");
+
+TEST_EACH(data, messages_arrive, 4)
 {
 	verbs_fake.short_poll = _i & 1 ? 3 : 0;
 	verbs_fake.delay_us = _i & 2 ? 300 : 0;
@@ -31,41 +34,36 @@ START_TEST(messages_arrive)
 	ck_assert_int_gt(verbs_fake.ninline, 0);
 	ck_assert_int_gt(verbs_fake.nunsignalled, 0);
 }
-END_TEST
 
-START_TEST(large_messages_arrive)
+TEST_EACH(data, large_messages_arrive, 2)
 {
 	verbs_fake.delay_us = _i ? 200 : 0;
 	exchange(_i ? 1500001 : 6 << 20, TT_FEWER(8) + 4, 3);
 }
-END_TEST
 
-START_TEST(messages_arrive_without_inline_data)
+TEST(data, messages_arrive_without_inline_data)
 {
 	verbs_fake.max_inline = 0;
 	exchange(3000, 200, 20);
 	ck_assert_int_eq(verbs_fake.ninline, 0);
 }
-END_TEST
 
-START_TEST(messages_arrive_over_infiniband)
+TEST(data, messages_arrive_over_infiniband)
 {
 	verbs_fake.infiniband = 1;
 	exchange(3000, 50, 20);
 	ck_assert_int_eq(verbs_fake.ngid, -1);
 }
-END_TEST
 
-START_TEST(packets_have_the_traffic_class)
+TEST(data, packets_have_the_traffic_class)
 {
 	setenv("TE_COMM_IB_TC", "104", 1);
 	exchange(3000, 5, 3);
 	ck_assert_int_eq(verbs_fake.traffic_class, 104);
 }
-END_TEST
 
 /* over several queue pairs, whose messages overtake each other, on one device and on two */
-START_TEST(messages_are_striped_over_queue_pairs)
+TEST_EACH(data, messages_are_striped_over_queue_pairs, 8)
 {
 	static const struct {
 		const char *device, *qps;
@@ -84,10 +82,9 @@ START_TEST(messages_are_striped_over_queue_pairs)
 	ck_assert_int_eq(verbs_fake.nqps, 2 * how[_i / 2].nqps);
 	ck_assert_int_eq(verbs_fake.used, how[_i / 2].used);
 }
-END_TEST
 
 /* memory of devices, by a dma-buf or an address: of all buffers, receives, half of them, none */
-START_TEST(messages_pass_from_and_to_memory_of_a_device)
+TEST_EACH(data, messages_pass_from_and_to_memory_of_a_device, 7)
 {
 	static const struct {
 		int dmabuf, refused, fail_nth;
@@ -128,7 +125,6 @@ START_TEST(messages_pass_from_and_to_memory_of_a_device)
 	if (vb_device_fd >= 0)
 		close(vb_device_fd);
 }
-END_TEST
 
 static int fill_queues(struct vb_rank *r)
 {
@@ -146,14 +142,13 @@ static int fill_queues(struct vb_rank *r)
 	return e ? e : te__link_wait_receives(r->link, 0, TE__LINK_QUEUE);
 }
 
-START_TEST(queues_are_bounded)
+TEST(data, queues_are_bounded)
 {
 	struct vb_rank r[VB_RANKS];
 
 	vb_run(fill_queues, r);
 	vb_all_ok(r);
 }
-END_TEST
 
 /* polls once a heartbeat, or longer than several */
 static int idle(struct vb_rank *r)
@@ -169,7 +164,7 @@ static int idle(struct vb_rank *r)
 	return e;
 }
 
-START_TEST(idle_links_stay)
+TEST(data, idle_links_stay)
 {
 	struct vb_rank r[VB_RANKS];
 
@@ -177,7 +172,6 @@ START_TEST(idle_links_stay)
 	vb_run(idle, r);
 	vb_all_ok(r);
 }
-END_TEST
 
 /* rank 0 sends and closes at once; rank 1 looks later */
 static int part(struct vb_rank *r)
@@ -207,7 +201,7 @@ static int part(struct vb_rank *r)
 	return e == -EAGAIN ? te__link_wait_receives(r->link, 0, 6) : e;
 }
 
-START_TEST(a_rank_that_closes_is_named_when_it_is_needed)
+TEST(data, a_rank_that_closes_is_named_when_it_is_needed)
 {
 	struct vb_rank r[VB_RANKS];
 
@@ -216,7 +210,6 @@ START_TEST(a_rank_that_closes_is_named_when_it_is_needed)
 	vb_failed(&r[1], -TE_EPEER, "rank 0 (host ");
 	vb_failed(&r[1], -TE_EPEER, "has closed its communicator");
 }
-END_TEST
 
 /* rank 1 receives and closes; no acknowledgement of that comes to rank 0 */
 static int part_unheard(struct vb_rank *r)
@@ -231,32 +224,16 @@ static int part_unheard(struct vb_rank *r)
 	return r->rank ? te__link_wait_receives(r->link, 0, 1) : te__link_wait_sends(r->link, 0, 1);
 }
 
-START_TEST(what_a_closed_peer_has_received_is_complete)
+TEST(data, what_a_closed_peer_has_received_is_complete)
 {
 	struct vb_rank r[VB_RANKS];
 
 	vb_run(part_unheard, r);
 	vb_all_ok(r);
 }
-END_TEST
 
 TT_SUITE("comm/verbs", TT_NEED_NOTHING)
 {
-	TCase *c = tt_case(s, "data", "host");
-
-
-	tcase_add_loop_test(c, messages_arrive, 0, 4);
-	tcase_add_loop_test(c, large_messages_arrive, 0, 2);
-	tcase_add_test(c, messages_arrive_without_inline_data);
-	tcase_add_test(c, messages_arrive_over_infiniband);
-	tcase_add_test(c, packets_have_the_traffic_class);
-	tcase_add_loop_test(c, messages_are_striped_over_queue_pairs, 0, 8);
-	tcase_add_loop_test(c, messages_pass_from_and_to_memory_of_a_device, 0, 7);
-	tcase_add_test(c, queues_are_bounded);
-	tcase_add_test(c, idle_links_stay);
-	tcase_add_test(c, a_rank_that_closes_is_named_when_it_is_needed);
-	tcase_add_test(c, what_a_closed_peer_has_received_is_complete);
-	vb_fault_cases(s);
-	vb_comm_cases(s);
-	vb_device_cases(s);
+	threads_pool_nbytes = 1 << 20;
+	setenv("TE_COMM_PACKETS", "64k", 1);
 }

@@ -37,14 +37,15 @@ static int measure(struct thread_rank *r)
 	return 0;
 }
 
-START_TEST(messages_of_a_communicator_are_timed)
+CASE(measure, "host");
+
+TEST_EACH(measure, messages_of_a_communicator_are_timed, 4, .from = 2)
 {
 	te__verbs_replace(&verbs_fake_lib);
 	threads_run(_i, measure, 0, NULL);
 	ck_assert_int_eq(verbs_fake.nlive, 0);
 	ck_assert_int_eq(verbs_fake.nmisuse, 0);
 }
-END_TEST
 
 static int measure_without(struct thread_rank *r)
 {
@@ -55,13 +56,12 @@ static int measure_without(struct thread_rank *r)
 	return code;
 }
 
-START_TEST(ranks_without_devices_are_told)
+TEST(measure, ranks_without_devices_are_told)
 {
 	verbs_fake.none = 1;
 	te__verbs_replace(&verbs_fake_lib);
 	threads_run(2, measure_without, -ENODEV, "there is no RDMA device");
 }
-END_TEST
 
 /* ---- recovery of a communicator ---- */
 
@@ -144,8 +144,11 @@ static int fail_and_recover(struct thread_rank *r)
 	return 0;
 }
 
+/* copies of an operation that failed read memory that the other rank still writes */
+CASE(recover, "host overlap");
+
 /* _i & 1: a rank is cut off; _i / 2: sums by the host, by devices, by devices without GPUDirect */
-START_TEST(ranks_recover)
+TEST_EACH(recover, ranks_recover, 6)
 {
 	setenv("TE_COMM_ALGO", "chain", 1);
 	setenv("TE_COMM_SUMS", _i < 2 ? "host" : "device", 1);
@@ -161,7 +164,6 @@ START_TEST(ranks_recover)
 	ck_assert_int_eq(verbs_fake.nlive, 0);
 	ck_assert_int_eq(verbs_fake.nmisuse, 0);
 }
-END_TEST
 
 /* ---- memory and work of devices ---- */
 
@@ -194,7 +196,7 @@ static void add_by_devices(void)
 }
 
 /* _i: nodes whose ranks alternate have no chains */
-START_TEST(memory_of_devices_is_taken_for_chains_only)
+TEST_EACH(measure, memory_of_devices_is_taken_for_chains_only, 2)
 {
 	add_by_devices();
 	alternate = _i;
@@ -202,7 +204,6 @@ START_TEST(memory_of_devices_is_taken_for_chains_only)
 		threads_begin = begin_on_alternate_nodes;
 	threads_run(4, look_at_memory, 0, NULL);
 }
-END_TEST
 
 static _Atomic int nflushes[4];
 
@@ -229,7 +230,7 @@ static int add_once(struct thread_rank *r)
 }
 
 /* sums of the node before, and results of the next one; not what the device has written itself */
-START_TEST(what_adapters_have_written_is_flushed_once)
+TEST(measure, what_adapters_have_written_is_flushed_once)
 {
 	setenv("TE_COMM_ALGO", "chain", 1);
 	add_by_devices();
@@ -237,7 +238,6 @@ START_TEST(what_adapters_have_written_is_flushed_once)
 	for (int i = 0; i < 4; i++)
 		ck_assert_int_eq(nflushes[i], 1);
 }
-END_TEST
 
 #define PIECES 8
 
@@ -290,28 +290,10 @@ static int add_late(struct thread_rank *r)
 	return code;
 }
 
-START_TEST(a_rank_that_waits_for_another_node_is_not_named)
+TEST(measure, a_rank_that_waits_for_another_node_is_not_named)
 {
 	setenv("TE_COMM_ALGO", "chain", 1);
 	add_by_devices();
 	threads_timeout_ms = (int)TT_SLOWER(800);
 	threads_run(4, add_late, -ETIMEDOUT, "rank 3 (");
-}
-END_TEST
-
-void vb_comm_cases(Suite *s)
-{
-	TCase *c = tt_case(s, "measure", "host");
-
-	backend = "host";
-	threads_pool_nbytes = 1 << 20;
-	setenv("TE_COMM_PACKETS", "64k", 1);
-	tcase_add_loop_test(c, messages_of_a_communicator_are_timed, 2, 4);
-	tcase_add_test(c, ranks_without_devices_are_told);
-	tcase_add_test(c, what_adapters_have_written_is_flushed_once);
-	tcase_add_test(c, a_rank_that_waits_for_another_node_is_not_named);
-	tcase_add_loop_test(c, memory_of_devices_is_taken_for_chains_only, 0, 2);
-	/* copies of an operation that failed read memory that the other rank still writes */
-	c = tt_case(s, "recover", "host overlap");
-	tcase_add_loop_test(c, ranks_recover, 0, 6);
 }

@@ -24,7 +24,9 @@ static const struct {
 	{ "fake1:2", "1", "fake1", 2, 1 }, { "fake0:1", "4", "fake0", 1, 4 },
 };
 
-START_TEST(the_fastest_active_port_and_an_ipv4_address_are_chosen)
+CASE(devices, "host serial");
+
+TEST_EACH(devices, the_fastest_active_port_and_an_ipv4_address_are_chosen, TT_LEN(choice))
 {
 	struct te__verbs_port p[TE__VERBS_PORTS_MOST];
 
@@ -36,10 +38,9 @@ START_TEST(the_fastest_active_port_and_an_ipv4_address_are_chosen)
 	te__verbs_port_close(p);
 	ck_assert_int_eq(verbs_fake.nlive, 0);
 }
-END_TEST
 
 /* of equally fast ones the nearest, of these each rank of a node another */
-START_TEST(the_nearest_of_equals_is_chosen)
+TEST_EACH(devices, the_nearest_of_equals_is_chosen, 9)
 {
 	struct te__verbs_port p[TE__VERBS_PORTS_MOST];
 
@@ -56,9 +57,8 @@ START_TEST(the_nearest_of_equals_is_chosen)
 	te__verbs_port_close(p);
 	ck_assert_int_eq(verbs_fake.nlive, 0);
 }
-END_TEST
 
-START_TEST(several_ports_are_those_of_the_list)
+TEST(devices, several_ports_are_those_of_the_list)
 {
 	struct te__verbs_port p[TE__VERBS_PORTS_MOST];
 
@@ -70,9 +70,8 @@ START_TEST(several_ports_are_those_of_the_list)
 	}
 	ck_assert_int_eq(verbs_fake.nlive, 0);
 }
-END_TEST
 
-START_TEST(devices_below_one_bridge_are_near)
+TEST(devices, devices_below_one_bridge_are_near)
 {
 	static const char gpu[] = "/sys/devices/pci0000:3a/0000:3a:00.0/0000:3b:00.0";
 	static const struct {
@@ -92,7 +91,6 @@ START_TEST(devices_below_one_bridge_are_near)
 		ck_assert_int_eq(te__verbs_common(other[i].path, gpu), other[i].common);
 	}
 }
-END_TEST
 
 static const struct {
 	const char *device, *gid, *text;
@@ -110,7 +108,7 @@ static const struct {
 	{ "fake0,fake0,fake0,fake0,fake0", "-1", "has more than 4 ports", -EINVAL, 0 },
 };
 
-START_TEST(refusals_say_why)
+TEST_EACH(devices, refusals_say_why, TT_LEN(refusal))
 {
 	struct te__verbs_port p[TE__VERBS_PORTS_MOST];
 
@@ -122,10 +120,9 @@ START_TEST(refusals_say_why)
 	ck_assert_msg(strstr(te_error_detail(), refusal[_i].text) != NULL, "%s", te_error_detail());
 	ck_assert_int_eq(verbs_fake.nlive, 0);
 }
-END_TEST
 
 /* the library that is installed, or the reason why it cannot be used */
-START_TEST(the_installed_library_is_tried)
+TEST(devices, the_installed_library_is_tried)
 {
 	int r;
 
@@ -134,7 +131,6 @@ START_TEST(the_installed_library_is_tried)
 	ck_assert_int_le(r, 0);
 	ck_assert(!r == !te_error_detail()[0]);
 }
-END_TEST
 
 static int open_alone(void)
 {
@@ -156,13 +152,12 @@ static int open_alone(void)
 	return r;
 }
 
-START_TEST(allocations_that_fail_are_reported)
+TEST(devices, allocations_that_fail_are_reported)
 {
 	te__verbs_replace(&verbs_fake_lib);
 	ck_assert_int_gt(tt_fault_each(open_alone), 3);
 	ck_assert_int_eq(verbs_fake.nlive, 0);
 }
-END_TEST
 
 static const struct {
 	const char *name, *value, *text;
@@ -175,7 +170,7 @@ static const struct {
 	{ "TE_COMM_IB_TC", "-1", "expected 0 to 255" },
 };
 
-START_TEST(parameters_out_of_range_are_refused)
+TEST_EACH(devices, parameters_out_of_range_are_refused, TT_LEN(range))
 {
 	struct vb_rank r[VB_RANKS];
 
@@ -183,20 +178,4 @@ START_TEST(parameters_out_of_range_are_refused)
 	vb_run(vb_talk, r);
 	for (int i = 0; i < 2; i++)
 		vb_failed(&r[i], -EINVAL, range[_i].text);
-}
-END_TEST
-
-void vb_device_cases(Suite *s)
-{
-	TCase *c = tt_case(s, "devices", "host serial");
-
-	tcase_add_loop_test(c, the_fastest_active_port_and_an_ipv4_address_are_chosen, 0,
-			    TT_LEN(choice));
-	tcase_add_loop_test(c, the_nearest_of_equals_is_chosen, 0, 9);
-	tcase_add_test(c, several_ports_are_those_of_the_list);
-	tcase_add_test(c, devices_below_one_bridge_are_near);
-	tcase_add_loop_test(c, refusals_say_why, 0, TT_LEN(refusal));
-	tcase_add_test(c, the_installed_library_is_tried);
-	tcase_add_test(c, allocations_that_fail_are_reported);
-	tcase_add_loop_test(c, parameters_out_of_range_are_refused, 0, TT_LEN(range));
 }

@@ -27,7 +27,9 @@ static int cut_idle(struct vb_rank *r)
 	return until_failure(r);
 }
 
-START_TEST(a_silent_peer_is_found_within_two_heartbeats)
+CASE(failures, "host");
+
+TEST(failures, a_silent_peer_is_found_within_two_heartbeats)
 {
 	struct vb_rank r[VB_RANKS];
 
@@ -41,7 +43,6 @@ START_TEST(a_silent_peer_is_found_within_two_heartbeats)
 		ck_assert_msg(r[i].ms < 2 * VB_BEAT_MS + LATE_MS, "after %.0f ms", r[i].ms);
 	}
 }
-END_TEST
 
 static int cut_busy(struct vb_rank *r)
 {
@@ -55,7 +56,7 @@ static int cut_busy(struct vb_rank *r)
 	return e ? e : until_failure(r);
 }
 
-START_TEST(requests_that_are_not_acknowledged_time_out)
+TEST(failures, requests_that_are_not_acknowledged_time_out)
 {
 	struct vb_rank r[VB_RANKS];
 
@@ -68,7 +69,6 @@ START_TEST(requests_that_are_not_acknowledged_time_out)
 		ck_assert_msg(r[i].ms > 55 && r[i].ms < 100 + LATE_MS, "after %.0f ms", r[i].ms);
 	}
 }
-END_TEST
 
 /* shorter than the time-out */
 static int cut_shortly(struct vb_rank *r)
@@ -85,7 +85,7 @@ static int cut_shortly(struct vb_rank *r)
 	return e ? e : vb_exchange_all(r);
 }
 
-START_TEST(a_link_that_comes_back_is_used)
+TEST(failures, a_link_that_comes_back_is_used)
 {
 	struct vb_rank r[VB_RANKS];
 
@@ -96,7 +96,6 @@ START_TEST(a_link_that_comes_back_is_used)
 	vb_run(cut_shortly, r);
 	vb_all_ok(r);
 }
-END_TEST
 
 static int port_down(struct vb_rank *r)
 {
@@ -106,7 +105,7 @@ static int port_down(struct vb_rank *r)
 	return until_failure(r);
 }
 
-START_TEST(a_port_that_is_down_is_named_on_both_sides)
+TEST(failures, a_port_that_is_down_is_named_on_both_sides)
 {
 	struct vb_rank r[VB_RANKS];
 
@@ -119,10 +118,9 @@ START_TEST(a_port_that_is_down_is_named_on_both_sides)
 	for (int i = 0; i < 2; i++)
 		ck_assert_msg(r[i].ms < 2 * VB_BEAT_MS + LATE_MS, "after %.0f ms", r[i].ms);
 }
-END_TEST
 
 /* rank 0 has two ports and loses one, on which nothing but heartbeats goes */
-START_TEST(one_of_two_ports_that_is_down_is_named_on_both_sides)
+TEST_EACH(failures, one_of_two_ports_that_is_down_is_named_on_both_sides, 2)
 {
 	struct vb_rank r[VB_RANKS];
 
@@ -140,7 +138,6 @@ START_TEST(one_of_two_ports_that_is_down_is_named_on_both_sides)
 	}
 	vb_failed(&r[0], r[0].result, r[0].result == -TE_EPEER ? "rank 1 (host " : "rank 0 (host ");
 }
-END_TEST
 
 static int device_lost(struct vb_rank *r)
 {
@@ -150,7 +147,7 @@ static int device_lost(struct vb_rank *r)
 	return until_failure(r);
 }
 
-START_TEST(a_lost_device_ends_the_links_of_both_sides)
+TEST(failures, a_lost_device_ends_the_links_of_both_sides)
 {
 	struct vb_rank r[VB_RANKS];
 
@@ -161,7 +158,6 @@ START_TEST(a_lost_device_ends_the_links_of_both_sides)
 			  ": local catastrophic error; device fake1 port 2");
 	}
 }
-END_TEST
 
 static size_t received_nbytes;
 
@@ -175,7 +171,7 @@ static int receive_one(struct vb_rank *r)
 }
 
 /* rank 0 gives a wrong key of its memory, and of that for announcements and heartbeats */
-START_TEST(a_wrong_key_is_an_access_error)
+TEST(failures, a_wrong_key_is_an_access_error)
 {
 	struct vb_rank r[VB_RANKS];
 
@@ -186,9 +182,8 @@ START_TEST(a_wrong_key_is_an_access_error)
 	vb_failed(&r[1], -EIO, "remote access error (status 10, vendor error 0x81)");
 	ck_assert_int_lt(r[0].result, 0);
 }
-END_TEST
 
-START_TEST(sizes_that_differ_are_named_on_both_sides)
+TEST(failures, sizes_that_differ_are_named_on_both_sides)
 {
 	struct vb_rank r[VB_RANKS];
 
@@ -200,7 +195,6 @@ START_TEST(sizes_that_differ_are_named_on_both_sides)
 		vb_failed(&r[i], -TE_EMISMATCH, "sends 500");
 	}
 }
-END_TEST
 
 static int nothing_sent(struct vb_rank *r)
 {
@@ -212,7 +206,7 @@ static int nothing_sent(struct vb_rank *r)
 	return e ? e : te__link_wait_receives(r->link, 0, 1);
 }
 
-START_TEST(a_wait_times_out)
+TEST(failures, a_wait_times_out)
 {
 	struct vb_rank r[VB_RANKS];
 
@@ -221,7 +215,6 @@ START_TEST(a_wait_times_out)
 	vb_failed(&r[0], -ETIMEDOUT, "rank 1 (host ");
 	vb_failed(&r[1], -ETIMEDOUT, "rank 1 (host "); /* what rank 0 says */
 }
-END_TEST
 
 /* ---- a peer's hello ---- */
 
@@ -250,7 +243,7 @@ static void set_hello(struct te__verbs_hello *h)
 	h->port[0].mtu = (uint8_t)hellos[hello_case].mtu;
 }
 
-START_TEST(numbers_that_no_rank_can_have_are_named)
+TEST_EACH(failures, numbers_that_no_rank_can_have_are_named, TT_LEN(hellos))
 {
 	struct vb_rank r[VB_RANKS];
 
@@ -260,7 +253,6 @@ START_TEST(numbers_that_no_rank_can_have_are_named)
 	vb_failed(&r[0], -TE_EMISMATCH, "verbs: rank 1 (host ");
 	vb_failed(&r[0], -TE_EMISMATCH, hellos[_i].text);
 }
-END_TEST
 
 /* ---- each call fails once ---- */
 
@@ -285,7 +277,7 @@ static const struct {
 	{ "get_cq_event", "ibv_get_cq_event", 1 },
 };
 
-START_TEST(each_call_that_fails_is_named)
+TEST_EACH(failures, each_call_that_fails_is_named, TT_LEN(calls), .parts = 3)
 {
 	const int last = calls[_i].most;
 	struct vb_rank r[VB_RANKS];
@@ -308,22 +300,4 @@ START_TEST(each_call_that_fails_is_named)
 			ck_assert_msg(strstr(r[1].text, calls[_i].text) != NULL, "%s", r[1].text);
 	}
 	ck_assert_int_gt(n, 1);
-}
-END_TEST
-
-void vb_fault_cases(Suite *s)
-{
-	TCase *c = tt_case(s, "failures", "host");
-
-	tcase_add_test(c, a_silent_peer_is_found_within_two_heartbeats);
-	tcase_add_test(c, requests_that_are_not_acknowledged_time_out);
-	tcase_add_test(c, a_link_that_comes_back_is_used);
-	tcase_add_test(c, a_port_that_is_down_is_named_on_both_sides);
-	tcase_add_loop_test(c, one_of_two_ports_that_is_down_is_named_on_both_sides, 0, 2);
-	tcase_add_test(c, a_lost_device_ends_the_links_of_both_sides);
-	tcase_add_test(c, a_wrong_key_is_an_access_error);
-	tcase_add_test(c, sizes_that_differ_are_named_on_both_sides);
-	tcase_add_test(c, a_wait_times_out);
-	tcase_add_loop_test(c, numbers_that_no_rank_can_have_are_named, 0, TT_LEN(hellos));
-	TT_ADD_LOOP(c, each_call_that_fails_is_named, TT_LEN(calls), 3);
 }

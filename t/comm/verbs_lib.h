@@ -58,8 +58,4 @@ int vb_talk(struct vb_rank *r);
 /* all ranks wait until rank 0 has set the bits */
 void vb_happens(struct vb_rank *r, _Atomic int *bits, int value);
 
-void vb_comm_cases(Suite *s);
-void vb_device_cases(Suite *s);
-void vb_fault_cases(Suite *s);
-
 #endif

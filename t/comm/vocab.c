@@ -219,13 +219,14 @@ static int run_loss(struct thread_rank *r)
 	return 0;
 }
 
-START_TEST(the_loss_has_the_bits_of_one_process)
+CASE(vocab, "comm", .setup = tt_setup, .teardown = tt_teardown);
+
+TEST_EACH(vocab, the_loss_has_the_bits_of_one_process, 8)
 {
 	threads_n = threads_apart(1 + (_i * 3 + 1) % 5);
 	set(_i);
 	threads_run(threads_n, run_loss, 0, NULL);
 }
-END_TEST
 
 /* ---- the table ---- */
 
@@ -331,13 +332,12 @@ static int run_table(struct thread_rank *r)
 	return 0;
 }
 
-START_TEST(rows_and_gradients_are_those_of_the_whole_table)
+TEST_EACH(vocab, rows_and_gradients_are_those_of_the_whole_table, 6)
 {
 	threads_n = threads_apart(1 + _i % 4);
 	set(_i);
 	threads_run(threads_n, run_table, 0, NULL);
 }
-END_TEST
 
 /* ---- what is wrong ---- */
 
@@ -378,7 +378,7 @@ static int bad(struct thread_rank *r)
 	return 0;
 }
 
-START_TEST(arguments_are_checked)
+TEST(vocab, arguments_are_checked)
 {
 	threads_run(1, bad, 0, NULL);
 	threads_n = 2;
@@ -387,16 +387,9 @@ START_TEST(arguments_are_checked)
 	g.nclasses = 15;
 	threads_run(2, too_narrow, 0, NULL);
 }
-END_TEST
 
 TT_PAIR_SUITE("comm/vocab")
 {
-	TCase *c = tt_case(s, "vocab", "comm");
-
 	threads_pool_nbytes = (uint64_t)4 << 20;
 	setenv("TE_COMM_PACKETS", "256k", 1);
-	tcase_add_checked_fixture(c, tt_setup, tt_teardown);
-	tcase_add_loop_test(c, the_loss_has_the_bits_of_one_process, 0, 8);
-	tcase_add_loop_test(c, rows_and_gradients_are_those_of_the_whole_table, 0, 6);
-	tcase_add_test(c, arguments_are_checked);
 }

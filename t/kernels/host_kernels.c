@@ -6,13 +6,4 @@
 
 #include "host_kernels_lib.h"
 
-TT_SUITE("kernels/host_kernels", TT_ONE_PROCESS)
-{
-
-	host_elem_cases(s);
-	host_row_cases(s);
-	host_act_cases(s);
-	host_train_cases(s);
-	host_block_cases(s);
-	host_nvfp4_cases(s);
-}
+TT_MAIN("kernels/host_kernels", TT_ONE_PROCESS)

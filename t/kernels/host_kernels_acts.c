@@ -100,7 +100,9 @@ static void act_inputs(int32_t dtype, void *x, int64_t n)
 		tt_set(dtype, x, i, i < (int64_t)TT_LEN(edge) ? edge[i] : 3.0f * tt_rand_normal());
 }
 
-START_TEST(activations_forward_and_backward)
+CASE(act, "host numeric");
+
+TEST_EACH(act, activations_forward_and_backward, 4 * TE_ACT_COUNT)
 {
 	const int32_t dtype = hk_types[_i & 1];
 	const int gated = _i >> 1 & 1, act = _i >> 2;
@@ -221,10 +223,9 @@ START_TEST(activations_forward_and_backward)
 		free(part);
 	}
 }
-END_TEST
 
 /* huge and infinite numbers give the limits, though x * 0 or 1.702 x would not */
-START_TEST(activations_of_huge_and_nan)
+TEST_EACH(act, activations_of_huge_and_nan, TE_ACT_COUNT)
 {
 	float x[9] = { NAN,  1e30f,   -1e30f,	3e38f,	  -3e38f,
 		       FLT_MAX, -FLT_MAX, INFINITY, -INFINITY };
@@ -263,13 +264,4 @@ START_TEST(activations_of_huge_and_nan)
 			ck_assert_int_eq(!!signbit(y[i]), _i != TE_ACT_RELU && !up);
 		}
 	}
-}
-END_TEST
-
-void host_act_cases(Suite *s)
-{
-	TCase *c = tt_case(s, "act", "host numeric");
-
-	tcase_add_loop_test(c, activations_forward_and_backward, 0, 4 * TE_ACT_COUNT);
-	tcase_add_loop_test(c, activations_of_huge_and_nan, 0, TE_ACT_COUNT);
 }

@@ -118,7 +118,9 @@ static void blocks_free(struct blocks *b)
 	free(b->q.col_scale_inv);
 }
 
-START_TEST(quantizes_as_another_implementation)
+CASE(block, "host numeric");
+
+TEST_EACH(block, quantizes_as_another_implementation, TT_LEN(golden))
 {
 	const struct golden *g = &golden[_i];
 	struct blocks b = blocks_new(g->qdtype, g->scaling, g->rows, g->cols);
@@ -139,10 +141,9 @@ START_TEST(quantizes_as_another_implementation)
 	free(x);
 	blocks_free(&b);
 }
-END_TEST
 
 /* omitting one copy does not change the other, and noop writes nothing */
-START_TEST(copies_are_optional)
+TEST_EACH(block, copies_are_optional, 3)
 {
 	const int32_t scaling = block_scalings[_i];
 	const int64_t rows = 130, cols = 261;
@@ -171,11 +172,10 @@ START_TEST(copies_are_optional)
 	blocks_free(&got);
 	blocks_free(&want);
 }
-END_TEST
 
 /* both copies of a 128x128-scaled result have the same codes */
 /* an input that ends before the copies has the codes and scales of one with zeros after it */
-START_TEST(padding_has_the_codes_of_zeros)
+TEST_EACH(block, padding_has_the_codes_of_zeros, 16)
 {
 	const int32_t scaling = _i % 4, dtype = hk_types[_i / 4 % 2];
 	const int64_t rows = _i < 8 ? 144 : 16, cols = _i < 8 ? 272 : 16;
@@ -213,9 +213,8 @@ START_TEST(padding_has_the_codes_of_zeros)
 		free(all);
 	}
 }
-END_TEST
 
-START_TEST(square_blocks_are_transposed)
+TEST(block, square_blocks_are_transposed)
 {
 	const int64_t rows = 257, cols = 130;
 	struct blocks b = blocks_new(TE_DTYPE_E4M3, TE_K_SCALING_128X128, rows, cols);
@@ -234,10 +233,9 @@ START_TEST(square_blocks_are_transposed)
 	free(x);
 	blocks_free(&b);
 }
-END_TEST
 
 /* no error beyond the format's, of any number that is not tiny in its block */
-START_TEST(dequantizes_within_the_format)
+TEST_EACH(block, dequantizes_within_the_format, 3)
 {
 	const int32_t scaling = block_scalings[_i];
 	const int64_t rows = 140, cols = 300, n = rows * cols;
@@ -262,10 +260,9 @@ START_TEST(dequantizes_within_the_format)
 	free(y);
 	blocks_free(&b);
 }
-END_TEST
 
 /* kernels that quantize their result give the codes of the separate launches */
-START_TEST(fused_is_separate)
+TEST_EACH(block, fused_is_separate, 12)
 {
 	static const struct {
 		int64_t rows, cols;
@@ -334,17 +331,4 @@ START_TEST(fused_is_separate)
 		free(x), free(dy), free(y), free(again), free(dx), free(gamma), free(rstd);
 		free(mean), free(part), free(part2);
 	}
-}
-END_TEST
-
-void host_block_cases(Suite *s)
-{
-	TCase *c = tt_case(s, "block", "host numeric");
-
-	tcase_add_loop_test(c, quantizes_as_another_implementation, 0, TT_LEN(golden));
-	tcase_add_loop_test(c, copies_are_optional, 0, 3);
-	tcase_add_loop_test(c, padding_has_the_codes_of_zeros, 0, 16);
-	tcase_add_test(c, square_blocks_are_transposed);
-	tcase_add_loop_test(c, dequantizes_within_the_format, 0, 3);
-	tcase_add_loop_test(c, fused_is_separate, 0, 12);
 }

@@ -11,7 +11,9 @@
 
 /* ---- quantization ---- */
 
-START_TEST(clear_and_amax)
+CASE(quant, "host numeric");
+
+TEST_EACH(quant, clear_and_amax, 2)
 {
 	const int32_t dtype = hk_types[_i];
 
@@ -45,9 +47,8 @@ START_TEST(clear_and_amax)
 		free(x);
 	}
 }
-END_TEST
 
-START_TEST(quantize_writes_both_copies)
+TEST_EACH(quant, quantize_writes_both_copies, 4)
 {
 	const int32_t dtype = hk_types[_i & 1];
 	const int32_t qdtype = _i & 2 ? TE_DTYPE_E5M2 : TE_DTYPE_E4M3;
@@ -93,9 +94,8 @@ START_TEST(quantize_writes_both_copies)
 		free(x);
 	}
 }
-END_TEST
 
-START_TEST(dequantize_and_cast_round_once)
+TEST_EACH(quant, dequantize_and_cast_round_once, 9)
 {
 	const int64_t n = 2 * 2048 + 13;
 	const int32_t from = _i / 3, to = _i % 3; /* FP32, BF16, FP16 */
@@ -138,11 +138,12 @@ START_TEST(dequantize_and_cast_round_once)
 		free(code);
 	}
 }
-END_TEST
 
 /* ---- elementwise ---- */
 
-START_TEST(bias_and_add_round_once)
+CASE(elem, "host numeric");
+
+TEST_EACH(elem, bias_and_add_round_once, 2)
 {
 	const int32_t dtype = hk_types[_i];
 
@@ -179,7 +180,6 @@ START_TEST(bias_and_add_round_once)
 		free(y);
 	}
 }
-END_TEST
 
 static const struct {
 	uint64_t key;
@@ -195,7 +195,7 @@ static const struct {
 	  { 0xd16cfe09, 0x94fdcceb, 0x5001e420, 0x24126ea1 } },
 };
 
-START_TEST(philox_known_answers)
+TEST_EACH(elem, philox_known_answers, TT_LEN(philox_kat))
 {
 	const uint32_t *c = philox_kat[_i].ctr;
 	const struct te_philox r = te_philox(philox_kat[_i].key, c[0], c[1], c[2], c[3]);
@@ -206,10 +206,9 @@ START_TEST(philox_known_answers)
 		ck_assert_uint_eq(te_philox_lane(&r, 2 * i + 1), r.w[i] >> 16);
 	}
 }
-END_TEST
 
 /* the low word of the offset is in the counter, the high one in the key */
-START_TEST(offsets_of_64_bits_differ)
+TEST(elem, offsets_of_64_bits_differ)
 {
 	static const uint64_t offset[] = {
 		0, 1, 0xffffffff, UINT64_C(1) << 32, (UINT64_C(1) << 32) + 1, UINT64_C(1) << 33,
@@ -232,9 +231,8 @@ START_TEST(offsets_of_64_bits_differ)
 		ck_assert_mem_eq(&r[2 * i + 1], &w, sizeof(w));
 	}
 }
-END_TEST
 
-START_TEST(dropout_keeps_scales_and_repeats)
+TEST_EACH(elem, dropout_keeps_scales_and_repeats, 2)
 {
 	const int32_t dtype = hk_types[_i];
 	const int64_t n = 400003;
@@ -297,10 +295,9 @@ START_TEST(dropout_keeps_scales_and_repeats)
 	free(y);
 	free(z);
 }
-END_TEST
 
 /* _i: bytes of an element */
-START_TEST(transpose_moves_every_byte)
+TEST_EACH(elem, transpose_moves_every_byte, 3)
 {
 	const int32_t elem = 1 << _i;
 	float from = 3.0f, to = 0.0f;
@@ -342,9 +339,8 @@ START_TEST(transpose_moves_every_byte)
 		free(y);
 	}
 }
-END_TEST
 
-START_TEST(rng_words_advance)
+TEST(elem, rng_words_advance)
 {
 	uint64_t words[4] = { 11, 7, 99, 42 };
 	struct te_k_rng_next a = { words + 1, words + 2, 0, 1 };
@@ -367,10 +363,9 @@ START_TEST(rng_words_advance)
 	ck_assert_uint_eq(words[1], 12);
 	ck_assert_uint_eq(words[2], 9);
 }
-END_TEST
 
 /* _i: type, interleaved */
-START_TEST(rope_rotates_and_rotates_back)
+TEST_EACH(elem, rope_rotates_and_rotates_back, 4)
 {
 	const int32_t dtype = hk_types[_i & 1];
 	static const struct {
@@ -444,22 +439,4 @@ START_TEST(rope_rotates_and_rotates_back)
 		free(x);
 		free(y);
 	}
-}
-END_TEST
-
-void host_elem_cases(Suite *s)
-{
-	TCase *c = tt_case(s, "quant", "host numeric");
-
-	tcase_add_loop_test(c, clear_and_amax, 0, 2);
-	tcase_add_loop_test(c, quantize_writes_both_copies, 0, 4);
-	tcase_add_loop_test(c, dequantize_and_cast_round_once, 0, 9);
-	c = tt_case(s, "elem", "host numeric");
-	tcase_add_loop_test(c, bias_and_add_round_once, 0, 2);
-	tcase_add_loop_test(c, philox_known_answers, 0, TT_LEN(philox_kat));
-	tcase_add_test(c, offsets_of_64_bits_differ);
-	tcase_add_loop_test(c, dropout_keeps_scales_and_repeats, 0, 2);
-	tcase_add_loop_test(c, transpose_moves_every_byte, 0, 3);
-	tcase_add_test(c, rng_words_advance);
-	tcase_add_loop_test(c, rope_rotates_and_rotates_back, 0, 4);
 }

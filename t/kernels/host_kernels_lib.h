@@ -53,12 +53,4 @@ void hk_check_side(const struct hk_side *s, int32_t dtype, const void *y, int64_
 		   int64_t cols);
 void hk_check_side_untouched(const struct hk_side *s, int64_t n);
 
-/* the cases of a file */
-void host_elem_cases(Suite *s);
-void host_row_cases(Suite *s);
-void host_act_cases(Suite *s);
-void host_train_cases(Suite *s);
-void host_block_cases(Suite *s);
-void host_nvfp4_cases(Suite *s);
-
 #endif

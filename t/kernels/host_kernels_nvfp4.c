@@ -119,7 +119,9 @@ static uint32_t fnv_scales(float *scales, int64_t nfloats)
 	return fnv(scales, nfloats * 4);
 }
 
-START_TEST(casts_as_another_implementation)
+CASE(nvfp4, "host numeric");
+
+TEST_EACH(nvfp4, casts_as_another_implementation, TT_LEN(golden))
 {
 	const struct golden *g = &golden[_i];
 	const int64_t rows = g->rows - g->pad_rows, cols = g->cols - g->pad_cols;
@@ -148,10 +150,9 @@ START_TEST(casts_as_another_implementation)
 	free(x);
 	fp4_free(&f);
 }
-END_TEST
 
 /* BF16 is FP32 of the same values; one copy does not change the other; noop writes nothing */
-START_TEST(copies_are_independent)
+TEST_EACH(nvfp4, copies_are_independent, 3)
 {
 	const int32_t scaling = _i & 1 ? TE_K_SCALING_16X16 : TE_K_SCALING_1X16;
 	const int64_t rows = 144, cols = 400, n = rows * cols;
@@ -189,7 +190,6 @@ START_TEST(copies_are_independent)
 	fp4_free(&got);
 	fp4_free(&want);
 }
-END_TEST
 
 /* ---- values of codes ---- */
 
@@ -211,7 +211,7 @@ static float scale_of(const float *scales, int32_t scaling, int64_t rows, int64_
 }
 
 /* half of the largest step is 1; a scale that was rounded down by 1/16 saturates at 6, of 6.375 */
-START_TEST(dequantizes_within_the_format)
+TEST_EACH(nvfp4, dequantizes_within_the_format, 2)
 {
 	const int32_t scaling = _i ? TE_K_SCALING_16X16 : TE_K_SCALING_1X16;
 	const int64_t rows = 64, cols = 320, n = rows * cols;
@@ -236,10 +236,9 @@ START_TEST(dequantizes_within_the_format)
 	free(y);
 	fp4_free(&f);
 }
-END_TEST
 
 /* both copies of 16x16 have the same values and scales */
-START_TEST(squares_are_transposed)
+TEST(nvfp4, squares_are_transposed)
 {
 	const int64_t rows = 144, cols = 272;
 	struct fp4 f = fp4_new(TE_K_SCALING_16X16, rows, cols);
@@ -259,7 +258,6 @@ START_TEST(squares_are_transposed)
 	free(x);
 	fp4_free(&f);
 }
-END_TEST
 
 /* ---- transform ---- */
 
@@ -271,7 +269,7 @@ static double rht(int i, int j)
 	return sign ? -0.25 : 0.25;
 }
 
-START_TEST(the_transform_is_orthogonal)
+TEST(nvfp4, the_transform_is_orthogonal)
 {
 	for (int a = 0; a < 16; a++)
 		for (int b = 0; b < 16; b++) {
@@ -285,13 +283,12 @@ START_TEST(the_transform_is_orthogonal)
 			ck_assert_double_eq(cols, a == b);
 		}
 }
-END_TEST
 
 /*
  * One group of 16 rows, whose transformed column c has its only block. A column of one 6 * 4 k and
  * zeros becomes 16 numbers of +-6 k, which codes hold exactly: the signs are those of the matrix.
  */
-START_TEST(columns_are_transformed)
+TEST(nvfp4, columns_are_transformed)
 {
 	enum { N = 16 };
 	struct fp4 f = fp4_new(TE_K_SCALING_1X16, N, N);
@@ -309,7 +306,6 @@ START_TEST(columns_are_transformed)
 			   448 * (1 / 448.0f));
 	fp4_free(&f);
 }
-END_TEST
 
 /*
  * The product of two column-wise copies, over 16 * 12 rows, against that of the inputs. The sum of
@@ -317,7 +313,7 @@ END_TEST
  * sum |t e_a| + |a e_t| + |e_t e_a|; errors are at most half a step, 1 of 6, times the scale
  * (dequantizes_within_the_format). The transform's own roundings are 6, U32 of the largest sum.
  */
-START_TEST(products_of_transformed_copies_are_products)
+TEST_EACH(nvfp4, products_of_transformed_copies_are_products, 2)
 {
 	enum { ROWS = 192, N = 32, M = 48 };
 	struct fp4 f[2] = { fp4_new(TE_K_SCALING_1X16, ROWS, M),
@@ -373,7 +369,6 @@ START_TEST(products_of_transformed_copies_are_products)
 	}
 	free(d);
 }
-END_TEST
 
 /* ---- stochastic rounding ---- */
 
@@ -382,7 +377,7 @@ END_TEST
  * casts a fraction p = (v - lo) / (hi - lo) is rounded up: a binomial number, within 5 standard
  * deviations, sqrt(n p (1 - p)), in all but 6e-7 of all cases. The inputs are fixed.
  */
-START_TEST(stochastic_rounding_has_the_mean_of_the_number)
+TEST_EACH(nvfp4, stochastic_rounding_has_the_mean_of_the_number, 10, .parts = 5)
 {
 	static const float v[] = { 0.1f, 0.25f, 0.5f, 0.7f, 1.1f, 1.9f, 2.3f, 3.9f, 4.1f, 5.0f };
 	enum { ROWS = 4096, COLS = 16 };
@@ -428,10 +423,9 @@ START_TEST(stochastic_rounding_has_the_mean_of_the_number)
 	free(x);
 	fp4_free(&f);
 }
-END_TEST
 
 /* another element, or another amax, has other random numbers; the same input has the same ones */
-START_TEST(random_numbers_depend_on_the_input)
+TEST(nvfp4, random_numbers_depend_on_the_input)
 {
 	enum { N = 64 };
 	struct fp4 f[4];
@@ -460,20 +454,4 @@ START_TEST(random_numbers_depend_on_the_input)
 	for (int i = 0; i < 4; i++)
 		fp4_free(&f[i]);
 	free(x);
-}
-END_TEST
-
-void host_nvfp4_cases(Suite *s)
-{
-	TCase *c = tt_case(s, "nvfp4", "host numeric");
-
-	tcase_add_loop_test(c, casts_as_another_implementation, 0, TT_LEN(golden));
-	tcase_add_loop_test(c, copies_are_independent, 0, 3);
-	tcase_add_loop_test(c, dequantizes_within_the_format, 0, 2);
-	tcase_add_test(c, squares_are_transposed);
-	tcase_add_test(c, the_transform_is_orthogonal);
-	tcase_add_test(c, columns_are_transformed);
-	tcase_add_loop_test(c, products_of_transformed_copies_are_products, 0, 2);
-	TT_ADD_LOOP(c, stochastic_rounding_has_the_mean_of_the_number, 10, 5);
-	tcase_add_test(c, random_numbers_depend_on_the_input);
 }

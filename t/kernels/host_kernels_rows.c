@@ -80,7 +80,9 @@ static void norm_row(const struct norm *m, int64_t r, double *ret_mean, double *
 	*ret_rstd = 1.0 / sqrt(var + (double)NORM_EPS);
 }
 
-START_TEST(norm_forward)
+CASE(norm, "host numeric");
+
+TEST_EACH(norm, norm_forward, 8)
 {
 	for (size_t k = 0; k < HK_NSHAPES; k++) {
 		const int64_t rows = hk_shapes[k].rows, cols = hk_shapes[k].cols, n = rows * cols;
@@ -145,9 +147,8 @@ START_TEST(norm_forward)
 		norm_free(&m);
 	}
 }
-END_TEST
 
-START_TEST(norm_backward)
+TEST_EACH(norm, norm_backward, 8)
 {
 	for (size_t k = 0; k < HK_NSHAPES; k++) {
 		const int64_t rows = hk_shapes[k].rows, cols = hk_shapes[k].cols, n = rows * cols;
@@ -249,10 +250,9 @@ START_TEST(norm_backward)
 		norm_free(&m);
 	}
 }
-END_TEST
 
 /* neither result nor codes nor amax of the backward kernels that fusions cast in. _i: dtype */
-START_TEST(backward_writes_nothing_if_noop)
+TEST_EACH(norm, backward_writes_nothing_if_noop, HK_NTYPES)
 {
 	enum { ROWS = 3, WIDTH = 8, N = ROWS * WIDTH };
 	const int32_t dtype = hk_types[_i];
@@ -293,9 +293,8 @@ START_TEST(backward_writes_nothing_if_noop)
 	free(gamma);
 	free(rstd);
 }
-END_TEST
 
-START_TEST(norm_of_constant_and_of_nan)
+TEST(norm, norm_of_constant_and_of_nan)
 {
 	float x[4] = { 3.0f, 3.0f, 3.0f, 3.0f }, gamma[4] = { 1, 1, 1, 1 };
 	float beta[4] = { 5, 6, 7, 8 }, y[4], mean, rstd;
@@ -330,12 +329,13 @@ START_TEST(norm_of_constant_and_of_nan)
 	for (int i = 0; i < 4; i++)
 		hk_check_near(y[i], (i & 1 ? 1.0 : -1.0) + beta[i], 8 * U32 * 9, "y", i);
 }
-END_TEST
 
 /* ---- sums over rows ---- */
 
+CASE(reduce, "host numeric");
+
 /* also the last group, which has fewer parts, and sums that another order rounds otherwise */
-START_TEST(partial_sums_in_the_specified_order)
+TEST_EACH(reduce, partial_sums_in_the_specified_order, 12)
 {
 	static const int64_t nparts[] = { 1, 31, 32, 33, 64, 1000 };
 	const int64_t n = nparts[_i / 2], cols = 37;
@@ -363,9 +363,8 @@ START_TEST(partial_sums_in_the_specified_order)
 	free(out);
 	free(was);
 }
-END_TEST
 
-START_TEST(column_sums_in_the_specified_order)
+TEST_EACH(reduce, column_sums_in_the_specified_order, 2)
 {
 	const int32_t dtype = hk_types[_i];
 
@@ -413,18 +412,4 @@ START_TEST(column_sums_in_the_specified_order)
 		free(was);
 		free(twin);
 	}
-}
-END_TEST
-
-void host_row_cases(Suite *s)
-{
-	TCase *c = tt_case(s, "norm", "host numeric");
-
-	tcase_add_loop_test(c, norm_forward, 0, 8);
-	tcase_add_loop_test(c, norm_backward, 0, 8);
-	tcase_add_loop_test(c, backward_writes_nothing_if_noop, 0, HK_NTYPES);
-	tcase_add_test(c, norm_of_constant_and_of_nan);
-	c = tt_case(s, "reduce", "host numeric");
-	tcase_add_loop_test(c, partial_sums_in_the_specified_order, 0, 12);
-	tcase_add_loop_test(c, column_sums_in_the_specified_order, 0, 2);
 }

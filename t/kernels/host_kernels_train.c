@@ -12,7 +12,9 @@
 
 /* ---- tables ---- */
 
-START_TEST(embedding_forward_and_backward)
+CASE(embed, "host numeric");
+
+TEST_EACH(embed, embedding_forward_and_backward, 4)
 {
 	const int32_t dtype = hk_types[_i & 1];
 	const int with_pos = _i >> 1;
@@ -92,7 +94,6 @@ START_TEST(embedding_forward_and_backward)
 		free(dy);
 	}
 }
-END_TEST
 
 /* ---- loss ---- */
 
@@ -175,7 +176,9 @@ static void check_both(const struct te_k_ce_bwd *b, const float *row_loss)
 	free(x);
 }
 
-START_TEST(cross_entropy)
+CASE(loss, "host numeric");
+
+TEST_EACH(loss, cross_entropy, 2)
 {
 	const int32_t dtype = hk_types[_i];
 	static const struct {
@@ -277,7 +280,6 @@ START_TEST(cross_entropy)
 		free(row_loss);
 	}
 }
-END_TEST
 
 /* part k of the columns */
 static void *columns_of(int32_t dtype, const void *x, int64_t rows, int64_t cols, int64_t width,
@@ -295,7 +297,7 @@ static void *columns_of(int32_t dtype, const void *x, int64_t rows, int64_t cols
  * Columns in parts, of which the last has padding, or nothing else: the joined results are those of
  * the definition bit for bit, and those of all columns at once but for the rounding of each sum.
  */
-START_TEST(cross_entropy_of_parts)
+TEST_EACH(loss, cross_entropy_of_parts, 2)
 {
 	const int32_t dtype = hk_types[_i];
 	static const struct {
@@ -395,13 +397,12 @@ START_TEST(cross_entropy_of_parts)
 		free(parts);
 	}
 }
-END_TEST
 
 /*
  * Logits that a number is added to without rounding keep the bits of their loss and gradient, whole
  * and in parts; others the bounds of logits near 0.
  */
-START_TEST(cross_entropy_of_far_logits)
+TEST_EACH(loss, cross_entropy_of_far_logits, 2)
 {
 	static const float by[] = { 0, 100, -200, 1e4f, 1e7f, -8e6f };
 	const int32_t dtype = hk_types[_i];
@@ -475,10 +476,9 @@ START_TEST(cross_entropy_of_far_logits)
 	free(dx);
 	free(first);
 }
-END_TEST
 
 /* all logits of the first part are masked; the target is in the second */
-START_TEST(cross_entropy_of_a_masked_part)
+TEST(loss, cross_entropy_of_a_masked_part)
 {
 	const float x[2] = { -INFINITY, -INFINITY }, y[2] = { 1, 1 };
 	const int32_t target = 3;
@@ -496,9 +496,8 @@ START_TEST(cross_entropy_of_a_masked_part)
 	ck_assert_float_eq(max_sum[1], 2);
 	ck_assert_float_eq(loss, (float)log(2));
 }
-END_TEST
 
-START_TEST(cross_entropy_propagates_nan)
+TEST(loss, cross_entropy_propagates_nan)
 {
 	float x[6] = { 1, NAN, 2, 1, INFINITY, 2 }, max_sum[4], row_loss[2], loss, count, dx[6];
 	int32_t targets[2] = { 0, 0 };
@@ -518,11 +517,12 @@ START_TEST(cross_entropy_propagates_nan)
 	ck_assert(isnan(max_sum[2]) && isnan(max_sum[3]) && isnan(row_loss[0]) && isnan(loss));
 	ck_assert(isnan(dx[0]) && isnan(dx[1]));
 }
-END_TEST
 
 /* ---- AdamW ---- */
 
-START_TEST(sum_of_squares_by_runs)
+CASE(optim, "host numeric");
+
+TEST_EACH(optim, sum_of_squares_by_runs, 2)
 {
 	static const int64_t sizes[] = { 1, 1023, 1024, 1025, 5000, 70001 };
 
@@ -563,9 +563,8 @@ START_TEST(sum_of_squares_by_runs)
 		free(x);
 	}
 }
-END_TEST
 
-START_TEST(adamw_begin_adds_up_shards)
+TEST(optim, adamw_begin_adds_up_shards)
 {
 	double part[3][TE_K_SUMSQ_PARTS] = {
 		{ [0] = 9.0, [7] = 1.0 }, { [7] = 3.0 }, { [9] = 12.0 }
@@ -580,9 +579,8 @@ START_TEST(adamw_begin_adds_up_shards)
 	te__h_adamw_begin(&a);
 	ck_assert_uint_eq(s.skip, 1);
 }
-END_TEST
 
-START_TEST(adamw_begin_clips_and_skips)
+TEST(optim, adamw_begin_clips_and_skips)
 {
 	double part[TE_K_SUMSQ_PARTS] = { [0] = 9.0, [1023] = 16.0 };
 	struct te_k_adamw_state s = { 0, 0, 1.0, 1.0, 0.5f, 0.0f, 0.0f, 7 };
@@ -619,9 +617,8 @@ START_TEST(adamw_begin_clips_and_skips)
 	ck_assert_uint_eq(s.nsteps, 4);
 	ck_assert_uint_eq(version, 7 + 4); /* steps that were not skipped */
 }
-END_TEST
 
-START_TEST(adamw_follows_the_paper)
+TEST(optim, adamw_follows_the_paper)
 {
 	const int64_t n = 5 * TE_K_ALIGN_WEIGHT;
 	const float b1 = 0.9f, b2 = 0.95f, eps = 1e-8f, wd = 0.1f, lr = 1e-2f;
@@ -694,10 +691,9 @@ START_TEST(adamw_follows_the_paper)
 	free(mr);
 	free(vr);
 }
-END_TEST
 
 /* _i: moments, masters */
-START_TEST(adamw_reads_bf16_gradients)
+TEST_EACH(optim, adamw_reads_bf16_gradients, 9)
 {
 	const int64_t n = TE_K_ALIGN_WEIGHT * 3 + 5;
 	const int32_t moments = _i % 3, masters = _i / 3;
@@ -743,10 +739,9 @@ START_TEST(adamw_reads_bf16_gradients)
 	free(b.m);
 	free(b.v);
 }
-END_TEST
 
 /* the order of operations of optim.h, which a GPU matches bit for bit */
-START_TEST(adamw_in_the_specified_order)
+TEST(optim, adamw_in_the_specified_order)
 {
 	const int64_t n = TE_K_ALIGN_WEIGHT * 3;
 	float *w = hk_normal(TE_DTYPE_FP32, n, 1.0f), *m = hk_normal(TE_DTYPE_FP32, n, 1.0f);
@@ -799,7 +794,6 @@ START_TEST(adamw_in_the_specified_order)
 	free(ma);
 	free(va);
 }
-END_TEST
 
 static uint32_t draw_of(uint64_t step, int which, int64_t i)
 {
@@ -820,7 +814,7 @@ static uint32_t exponent_of(int which, const float *x, int64_t i, int64_t n)
 }
 
 /* a step from moments of 0 stores those of FP32, rounded by the draws of optim.h; _i: how */
-START_TEST(moments_are_rounded_by_draws)
+TEST_EACH(optim, moments_are_rounded_by_draws, TE_K_MOMENTS_FP8 + 1, .from = TE_K_MOMENTS_BF16)
 {
 	const int64_t n = TE_K_ALIGN_WEIGHT * 2 + 9;
 	float *w = hk_normal(TE_DTYPE_FP32, n, 1.0f), *w32 = hk_copy(TE_DTYPE_FP32, w, n);
@@ -860,10 +854,9 @@ START_TEST(moments_are_rounded_by_draws)
 	free(w32);
 	free(g);
 }
-END_TEST
 
 /* every code of a moment is read and rounded to itself, at the ends of the exponents too */
-START_TEST(moments_round_to_themselves)
+TEST(optim, moments_round_to_themselves)
 {
 	static const uint32_t exps[] = { 3, 100, 127, 200, 236 };
 
@@ -886,7 +879,6 @@ START_TEST(moments_round_to_themselves)
 							     (code < 8 ? 0 : (int)code / 8 - 1)));
 		}
 }
-END_TEST
 
 static float moment_value(int which, uint32_t code, uint32_t s)
 {
@@ -894,7 +886,7 @@ static float moment_value(int which, uint32_t code, uint32_t s)
 }
 
 /* the mean over all random numbers is the value, but for what 16 bits cannot express */
-START_TEST(moments_round_without_bias)
+TEST_EACH(optim, moments_round_without_bias, 2)
 {
 	for (int k = 0; k < TT_FEWER(40); k++) {
 		const float x = tt_rand_float(0.5f, 1.0f) * ldexpf(1.0f, -(k % 20));
@@ -917,10 +909,9 @@ START_TEST(moments_round_without_bias)
 		ck_assert_double_le(fabs(bf16 / 65536 + (double)x), bf16_step / 65536);
 	}
 }
-END_TEST
 
 /* values that are not finite saturate in FP8 and remain in BF16; a block's largest fits */
-START_TEST(moments_of_extreme_values)
+TEST(optim, moments_of_extreme_values)
 {
 	static const float odd[] = { INFINITY, NAN, FLT_MAX, 1.0f, 1.99f, 448.0f, 449.0f, 1.875f,
 				     1.9f, 0x1p-126f, 0x1p-149f, 0.0f };
@@ -956,10 +947,9 @@ START_TEST(moments_of_extreme_values)
 	ck_assert_uint_gt(te_round_bf16(NAN, 0xffff) & 0x7fff, 0x7f80);
 	ck_assert_uint_gt(te_round_bf16(te_round_float(0x7f800001), 0) & 0x7fff, 0x7f80);
 }
-END_TEST
 
 /* a weight is restored from its halves, of which the upper is a nearest BF16 number */
-START_TEST(weights_are_split_without_loss)
+TEST(optim, weights_are_split_without_loss)
 {
 	static const uint32_t ends[] = { 0,	     0x80000000, 0x7f800000, 0xff800000, 0x7f7fffff,
 					 0xff7fffff, 1,		 0x00008000, 0x00017fff, 0x3f808000,
@@ -984,10 +974,9 @@ START_TEST(weights_are_split_without_loss)
 				fabs((double)te_bf16_decode(te_bf16_encode(w)) - (double)w));
 	}
 }
-END_TEST
 
 /* 100 steps on weights and their halves, with values that no run has; the bits agree in each */
-START_TEST(split_weights_step_as_whole_ones)
+TEST(optim, split_weights_step_as_whole_ones)
 {
 	static const uint32_t ends[] = { 0x80000000, 0x7f800000, 0xff800000, 0x7f7fffff, 0x7fc00001,
 					 1,	     0x807fffff, 0x00008000, 0x3f808000 };
@@ -1039,32 +1028,4 @@ START_TEST(split_weights_step_as_whole_ones)
 	free(v2);
 	free(upper);
 	free(lower);
-}
-END_TEST
-
-void host_train_cases(Suite *s)
-{
-	TCase *c = tt_case(s, "embed", "host numeric");
-
-	tcase_add_loop_test(c, embedding_forward_and_backward, 0, 4);
-	c = tt_case(s, "loss", "host numeric");
-	tcase_add_loop_test(c, cross_entropy, 0, 2);
-	tcase_add_loop_test(c, cross_entropy_of_parts, 0, 2);
-	tcase_add_loop_test(c, cross_entropy_of_far_logits, 0, 2);
-	tcase_add_test(c, cross_entropy_of_a_masked_part);
-	tcase_add_test(c, cross_entropy_propagates_nan);
-	c = tt_case(s, "optim", "host numeric");
-	tcase_add_loop_test(c, sum_of_squares_by_runs, 0, 2);
-	tcase_add_test(c, adamw_begin_clips_and_skips);
-	tcase_add_test(c, adamw_begin_adds_up_shards);
-	tcase_add_test(c, adamw_follows_the_paper);
-	tcase_add_loop_test(c, adamw_reads_bf16_gradients, 0, 9);
-	tcase_add_test(c, adamw_in_the_specified_order);
-	tcase_add_loop_test(c, moments_are_rounded_by_draws, TE_K_MOMENTS_BF16,
-			    TE_K_MOMENTS_FP8 + 1);
-	tcase_add_test(c, moments_round_to_themselves);
-	tcase_add_loop_test(c, moments_round_without_bias, 0, 2);
-	tcase_add_test(c, moments_of_extreme_values);
-	tcase_add_test(c, weights_are_split_without_loss);
-	tcase_add_test(c, split_weights_step_as_whole_ones);
 }

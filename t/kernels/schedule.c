@@ -83,7 +83,9 @@ static void check_order(int ntiles, int nclusters, const struct te_gemm_schedule
 	free(k_of);
 }
 
-START_TEST(every_step_is_in_one_unit)
+CASE(schedule, "host numeric");
+
+TEST(schedule, every_step_is_in_one_unit)
 {
 	uint64_t state = tt_seed();
 
@@ -100,13 +102,12 @@ START_TEST(every_step_is_in_one_unit)
 		check_order(ntiles, nclusters, &s);
 	}
 }
-END_TEST
 
 /*
  * A cluster has at most 5 % or 16 steps more than its share, and a step of each level, unless the
  * last tiles would be cut into more slices than adding their sums is worth.
  */
-START_TEST(clusters_have_equal_shares)
+TEST(schedule, clusters_have_equal_shares)
 {
 	static const int steps[] = { 24, 64, 128, 400, 512, 1000 };
 
@@ -130,10 +131,9 @@ START_TEST(clusters_have_equal_shares)
 			ck_assert_int_le(most, ceil_of(ntiles, CLUSTERS) * nsteps);
 		}
 }
-END_TEST
 
 /* weight gradient of 3072 x 768 with 32768 rows, in tiles of 256 x 256 and steps of 64 */
-START_TEST(a_weight_gradient_is_cut_by_levels)
+TEST(schedule, a_weight_gradient_is_cut_by_levels)
 {
 	struct te_gemm_schedule s;
 
@@ -149,9 +149,8 @@ START_TEST(a_weight_gradient_is_cut_by_levels)
 	ck_assert_int_eq(s.level[2].nslices, 5);
 	ck_assert_int_eq(s.nslots, 36 + 30 + 30);
 }
-END_TEST
 
-START_TEST(whole_waves_are_not_cut)
+TEST(schedule, whole_waves_are_not_cut)
 {
 	struct te_gemm_schedule s;
 
@@ -163,9 +162,8 @@ START_TEST(whole_waves_are_not_cut)
 	te__gemm_schedule(36, 512, CLUSTERS, 0, &s); /* no memory for sums */
 	ck_assert_int_eq(s.nslots, 0);
 }
-END_TEST
 
-START_TEST(tiles_are_numbered_by_groups)
+TEST(schedule, tiles_are_numbered_by_groups)
 {
 	for (int nrows = 1; nrows < 20; nrows++)
 		for (int ncols = 1; ncols < 12; ncols++) {
@@ -181,15 +179,5 @@ START_TEST(tiles_are_numbered_by_groups)
 			}
 		}
 }
-END_TEST
 
-TT_SUITE("kernels/schedule", TT_NEED_NOTHING)
-{
-	TCase *c = tt_case(s, "schedule", "host numeric");
-
-	tcase_add_test(c, every_step_is_in_one_unit);
-	tcase_add_test(c, clusters_have_equal_shares);
-	tcase_add_test(c, a_weight_gradient_is_cut_by_levels);
-	tcase_add_test(c, whole_waves_are_not_cut);
-	tcase_add_test(c, tiles_are_numbered_by_groups);
-}
+TT_MAIN("kernels/schedule", TT_NEED_NOTHING)

@@ -23,12 +23,13 @@ static void use_level(const char *name)
 	setenv("TE_HOST_SIMD", name, 1);
 }
 
-START_TEST(the_level_is_at_most_the_one_asked_for)
+CASE(loops, "host numeric");
+
+TEST_EACH(loops, the_level_is_at_most_the_one_asked_for, NLEVELS)
 {
 	use_level(levels[_i]);
 	ck_assert_int_le(te__simd(), _i);
 }
-END_TEST
 
 /* ---- conversions ---- */
 
@@ -76,7 +77,7 @@ static void check_narrow(const float *x)
 	}
 }
 
-START_TEST(narrow_floats_as_the_scalar_definition)
+TEST_EACH(loops, narrow_floats_as_the_scalar_definition, NLEVELS)
 {
 	float x[NBITS];
 
@@ -87,10 +88,9 @@ START_TEST(narrow_floats_as_the_scalar_definition)
 		check_narrow(x);
 	}
 }
-END_TEST
 
 /* FP8 by the tables, FP16 by its fields */
-START_TEST(widen_every_code)
+TEST_EACH(loops, widen_every_code, NLEVELS)
 {
 	uint16_t h[0x10000];
 	uint8_t code[256];
@@ -115,7 +115,6 @@ START_TEST(widen_every_code)
 		ck_assert(isnan(x) ? isnan(v[i]) : fabsf(v[i]) == x);
 	}
 }
-END_TEST
 
 /* ---- e^x ---- */
 
@@ -138,7 +137,7 @@ static void check_exp(float x, float got)
 		      "e^%a: %a, want %a", (double)x, (double)got, want);
 }
 
-START_TEST(exp_within_its_bound)
+TEST_EACH(loops, exp_within_its_bound, NLEVELS)
 {
 	static const float edge[] = { 0.0f,	 -0.0f,	   1e-40f,    -1e-40f,	 88.72283f,
 				      88.7229f,	 89.0f,	   100.0f,    3e38f,	 INFINITY,
@@ -162,11 +161,10 @@ START_TEST(exp_within_its_bound)
 			check_exp(x[i], v[i]);
 	}
 }
-END_TEST
 
 /* ---- sums ---- */
 
-START_TEST(sums_add_in_lanes)
+TEST_EACH(loops, sums_add_in_lanes, NLEVELS)
 {
 	use_level(levels[_i]);
 	for (int n = 0; n < 100; n++) {
@@ -195,7 +193,6 @@ START_TEST(sums_add_in_lanes)
 		ck_assert_float_eq(te__h_max(a, n, -1.0f), most);
 	}
 }
-END_TEST
 
 /* ---- kernels ---- */
 
@@ -595,7 +592,9 @@ static void make_inputs(struct all *s)
 		s->target[i] = (int32_t)tt_rand_int(-1, ROWS / 2);
 }
 
-START_TEST(same_bits_with_every_instruction_set_and_team)
+CASE(kernels, "host numeric");
+
+TEST(kernels, same_bits_with_every_instruction_set_and_team)
 {
 	struct all s = { .out = NULL };
 	char *first = shared(), *other = shared();
@@ -624,17 +623,5 @@ START_TEST(same_bits_with_every_instruction_set_and_team)
 	free(s.dy);
 	free(s.target);
 }
-END_TEST
 
-TT_SUITE("kernels/simd", TT_ONE_PROCESS)
-{
-	TCase *c = tt_case(s, "loops", "host numeric");
-
-	tcase_add_loop_test(c, the_level_is_at_most_the_one_asked_for, 0, NLEVELS);
-	tcase_add_loop_test(c, narrow_floats_as_the_scalar_definition, 0, NLEVELS);
-	tcase_add_loop_test(c, widen_every_code, 0, NLEVELS);
-	tcase_add_loop_test(c, exp_within_its_bound, 0, NLEVELS);
-	tcase_add_loop_test(c, sums_add_in_lanes, 0, NLEVELS);
-	c = tt_case(s, "kernels", "host numeric");
-	tcase_add_test(c, same_bits_with_every_instruction_set_and_team);
-}
+TT_MAIN("kernels/simd", TT_ONE_PROCESS)

@@ -18,7 +18,9 @@ static void open_with(int i)
 	kc_open("host");
 }
 
-START_TEST(add_gives_the_bits_of_one_thread)
+CASE(bits_of_one_thread, "host", .name = "bits of one thread");
+
+TEST_EACH(bits_of_one_thread, add_gives_the_bits_of_one_thread, TT_FEWER((int)TT_LEN(nthreads)))
 {
 	open_with(_i);
 	for (int64_t n = 100000; n < 700000; n = n * 2 + 77) {
@@ -32,7 +34,6 @@ START_TEST(add_gives_the_bits_of_one_thread)
 	}
 	kc_close();
 }
-END_TEST
 
 static const struct gemm {
 	int64_t m, n, k;
@@ -71,7 +72,7 @@ static float *scales(int32_t scaling, int64_t rows, int64_t cols)
 	return p;
 }
 
-START_TEST(gemm_gives_the_bits_of_one_thread)
+TEST_EACH(bits_of_one_thread, gemm_gives_the_bits_of_one_thread, TT_FEWER((int)TT_LEN(nthreads)))
 {
 	open_with(_i);
 	for (size_t i = 0; i < TT_LEN(gemms); i++) {
@@ -102,7 +103,6 @@ START_TEST(gemm_gives_the_bits_of_one_thread)
 	}
 	kc_close();
 }
-END_TEST
 
 static const struct attn {
 	int64_t batch, T;
@@ -115,7 +115,8 @@ static const struct attn {
 	{ 1, 130, 2, 1, 200, 0 },
 };
 
-START_TEST(attention_gives_the_bits_of_one_thread)
+TEST_EACH(bits_of_one_thread, attention_gives_the_bits_of_one_thread,
+	  TT_FEWER((int)TT_LEN(nthreads)))
 {
 	open_with(_i);
 	for (size_t i = 0; i < TT_LEN(attns) * 2; i++) {
@@ -167,14 +168,5 @@ START_TEST(attention_gives_the_bits_of_one_thread)
 	}
 	kc_close();
 }
-END_TEST
 
-TT_SUITE("kernels/threads", TT_NEED_NOTHING)
-{
-	TCase *c = tt_case(s, "bits of one thread", "host");
-	const int n = TT_FEWER((int)TT_LEN(nthreads));
-
-	tcase_add_loop_test(c, add_gives_the_bits_of_one_thread, 0, n);
-	tcase_add_loop_test(c, gemm_gives_the_bits_of_one_thread, 0, n);
-	tcase_add_loop_test(c, attention_gives_the_bits_of_one_thread, 0, n);
-}
+TT_MAIN("kernels/threads", TT_NEED_NOTHING)

@@ -121,6 +121,7 @@ struct tt_case_opts {
 struct tt_range {
 	int end, from;
 	int parts; /* builds with sanitizers run one of so many parts, drawn by the seed */
+	int step; /* by default 1 */
 };
 
 struct tt_test {

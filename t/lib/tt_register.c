@@ -44,6 +44,18 @@ static TCase *create(Suite *s, const struct tt_case_opts *o)
 	return c;
 }
 
+static void add_range(TCase *c, const TTest *test, struct tt_range r)
+{
+	if (r.parts) {
+		r.from = tt_part(r.end, r.parts);
+		r.end = tt_part_end(r.end, r.parts);
+	}
+	for (int i = r.from; i < r.end && r.step > 1; i += r.step)
+		tcase_add_loop_test(c, test, i, i + 1);
+	if (r.step <= 1)
+		tcase_add_loop_test(c, test, r.from, r.end);
+}
+
 void tt_add_all(Suite *s)
 {
 	for (struct tt_case *c = first_case; c; c = c->next) {
@@ -56,13 +68,7 @@ void tt_add_all(Suite *s)
 			other = other->next;
 		if (c->tests)
 			c->tcase = other == c ? create(s, &c->have) : other->tcase;
-		for (const struct tt_test *t = c->tests; t; t = t->next) {
-			const struct tt_range r = t->range();
-
-			if (r.parts)
-				TT_ADD_LOOP(c->tcase, *t->test, r.end, r.parts);
-			else
-				tcase_add_loop_test(c->tcase, *t->test, r.from, r.end);
-		}
+		for (const struct tt_test *t = c->tests; t; t = t->next)
+			add_range(c->tcase, *t->test, t->range());
 	}
 }

@@ -7,7 +7,6 @@
 #include <te/dtype.h>
 #include <te/errno.h>
 
-#include "gemm_cases.h"
 #include "tt_ctx.h"
 #include "kernels/te_k.h"
 #include "kernels/launch.h"
@@ -49,7 +48,9 @@ static const char *cuda_runs(struct te_k_gemm g)
 	return text;
 }
 
-START_TEST(cuda_computes_small_gemms_itself)
+CASE(geometry, "cuda");
+
+TEST_IF(geometry, cuda_computes_small_gemms_itself, ON_HOST)
 {
 	const enum te_dtype bf16 = TE_DTYPE_BF16, fp32 = TE_DTYPE_FP32, e4m3 = TE_DTYPE_E4M3;
 
@@ -85,10 +86,9 @@ START_TEST(cuda_computes_small_gemms_itself)
 	RUNS("cuBLASLt", 1024, 256, 80, 0, 0, e4m3, fp32, 0);
 #undef RUNS
 }
-END_TEST
 
 /* no other kernel stands in for one that is not there */
-START_TEST(cuda_has_no_kernel_for_a_large_gemm)
+TEST_IF(geometry, cuda_has_no_kernel_for_a_large_gemm, ON_HOST)
 {
 	const struct te_k_gemm g =
 		gemm(65, 1024, 256, 0, 0, TE_DTYPE_BF16, TE_DTYPE_BF16, 0);
@@ -99,10 +99,9 @@ START_TEST(cuda_has_no_kernel_for_a_large_gemm)
 		-TE_EKERNEL);
 	tt_said("a GEMM of m 65, n 1024, k 256, bf16 by bf16 to bf16");
 }
-END_TEST
 
 /* every GPU has one kernel for each recipe of scales in bytes, and never cuBLASLt */
-START_TEST(cuda_computes_mxfp8_and_nvfp4_itself)
+TEST_IF(geometry, cuda_computes_mxfp8_and_nvfp4_itself, ON_HOST)
 {
 	struct te_k_gemm g = gemm(130, 1024, 48, 0, 0, TE_DTYPE_E4M3, TE_DTYPE_BF16, 2);
 	struct te__geometry k;
@@ -127,17 +126,5 @@ START_TEST(cuda_computes_mxfp8_and_nvfp4_itself)
 	ck_assert_int_eq(te__geometry(TE_K_GEMM, &g, &k), -TE_EKERNEL);
 	tt_said("a GEMM of m 130, n 1024, k 48, e2m1 by e2m1 to bf16");
 }
-END_TEST
 
-TT_PAIR_SUITE("ops/gemm")
-{
-	TCase *c;
-
-	gemm_cases(s);
-	if (strcmp(on, "host"))
-		return;
-	c = tt_case(s, "geometry", "cuda");
-	tcase_add_test(c, cuda_computes_small_gemms_itself);
-	tcase_add_test(c, cuda_has_no_kernel_for_a_large_gemm);
-	tcase_add_test(c, cuda_computes_mxfp8_and_nvfp4_itself);
-}
+TT_PAIR("ops/gemm", TT_ONE_PROCESS)

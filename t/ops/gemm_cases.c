@@ -21,7 +21,6 @@
 #include <te/capture.h>
 #include <te/stream.h>
 
-#include "gemm_cases.h"
 #include "libtecore/tensor/ctx.h"
 #include "tt_ctx.h"
 #include "tt_num.h"
@@ -300,7 +299,9 @@ static void one(const struct types *ty, uint32_t flags, int beta, int bias, int6
 	free(got);
 }
 
-START_TEST(agrees_with_fp64)
+CTX_CASE(gemm, "gemm numeric");
+
+TEST_EACH(gemm, agrees_with_fp64, TT_LEN(types))
 {
 	const int fp8 = is_codes(types[_i].a);
 
@@ -309,7 +310,6 @@ START_TEST(agrees_with_fp64)
 			one(&types[_i], flags, e % 3, e / 3, extent(fp8 && e % 2),
 			    extent(fp8 && e / 2 % 2), extent(fp8));
 }
-END_TEST
 
 static int64_t one_of(const int64_t *v, int n)
 {
@@ -320,7 +320,7 @@ static int64_t one_of(const int64_t *v, int n)
  * Shapes that libtecore has kernels for on a GPU, and neighbours of them; at odd addresses too, for
  * which cuBLASLt has nothing from FP8
  */
-START_TEST(small_gemms_agree_with_fp64)
+TEST_EACH(gemm, small_gemms_agree_with_fp64, TT_LEN(types), .parts = 3)
 {
 	static const int64_t few[] = { 1, 7, 8, 15, 16, 17, 33, 63, 64, 65 };
 	static const int64_t cols[] = { 8, 24, 264, 1000 }, cols16[] = { 16, 48, 272, 1008 };
@@ -353,7 +353,6 @@ START_TEST(small_gemms_agree_with_fp64)
 		one(ty, TE_GEMM_A_T | TE_GEMM_B_T, 2, 0, 48, 272, 64);
 	off = 0;
 }
-END_TEST
 
 /* element (r, c) of an operand [rows, k] is what is no number, or the scale of its block is NaN */
 static void poison(const struct mat *m, enum te_dtype dtype, enum te_scaling scaling, int flag,
@@ -413,7 +412,7 @@ static void check_nans(const struct types *ty, uint32_t flags, float what)
 	free(got);
 }
 
-START_TEST(what_is_no_number_stays_in_its_row_and_column)
+TEST_EACH(gemm, what_is_no_number_stays_in_its_row_and_column, TT_LEN(types))
 {
 	for (uint32_t flags = 0; flags < 4; flags++) {
 		if (!multiplied(&types[_i], flags))
@@ -424,9 +423,8 @@ START_TEST(what_is_no_number_stays_in_its_row_and_column)
 			check_nans(&types[_i], flags, INFINITY);
 	}
 }
-END_TEST
 
-START_TEST(gives_the_same_bits_again_and_captured)
+TEST_EACH(gemm, gives_the_same_bits_again_and_captured, TT_LEN(types))
 {
 	const struct types *ty = &types[_i];
 	int fp8 = is_codes(ty->a);
@@ -463,14 +461,13 @@ START_TEST(gives_the_same_bits_again_and_captured)
 	for (int i = 0; i < 3; i++)
 		free(got[i]);
 }
-END_TEST
 
 /*
  * Numbers of blocks whose scales have padding, and K that ends within a block. cuBLASLt computes
  * wrong results without an error where the stride of 128x128 scales is not a multiple of 4.
  */
 #define NDEPTHS 10
-START_TEST(block_scales_of_any_depth)
+TEST_EACH(gemm, block_scales_of_any_depth, TT_FEWER(NDEPTHS) * NBLOCK_TYPES)
 {
 	static const int64_t depths[NDEPTHS] = { 400, 256, 128, 384, 512,
 						 640, 768, 896, 144, 1136 };
@@ -484,7 +481,6 @@ START_TEST(block_scales_of_any_depth)
 		one(ty, TE_GEMM_B_T, 0, 1, 48, 640, k);
 	one(ty, 0, 2, 1, 139, 203, k);
 }
-END_TEST
 
 /* in a capture, which becomes invalid */
 static void refused(int code, const char *text, const struct te_tensor *a,
@@ -501,7 +497,7 @@ static void refused(int code, const char *text, const struct te_tensor *a,
 		      te_error_detail(), text);
 }
 
-START_TEST(says_what_is_wrong)
+TEST(gemm, says_what_is_wrong)
 {
 	struct mat a = mat(TE_DTYPE_FP32, 3, 5, 0), b = mat(TE_DTYPE_FP32, 4, 5, 0);
 	struct mat k6 = mat(TE_DTYPE_FP32, 4, 6, 0), d = mat(TE_DTYPE_FP32, 3, 4, 0);
@@ -558,19 +554,4 @@ START_TEST(says_what_is_wrong)
 	te_tensor_unref(fp16.t);
 	drop(&a), drop(&b), drop(&k6), drop(&d), drop(&bf), drop(&dbf), drop(&sq);
 	drop(&x), drop(&y), drop(&odd), drop(&f), drop(&f4);
-}
-END_TEST
-
-void gemm_cases(Suite *s)
-{
-	TCase *c = tt_ctx_case(s, "gemm", "gemm numeric");
-
-	tcase_add_loop_test(c, agrees_with_fp64, 0, TT_LEN(types));
-	TT_ADD_LOOP(c, small_gemms_agree_with_fp64, (int)TT_LEN(types), 3);
-	tcase_add_loop_test(c, what_is_no_number_stays_in_its_row_and_column, 0, TT_LEN(types));
-	tcase_add_loop_test(c, gives_the_same_bits_again_and_captured, 0, TT_LEN(types));
-	tcase_add_loop_test(c, block_scales_of_any_depth, 0,
-			    TT_FEWER(NDEPTHS) * NBLOCK_TYPES);
-	tcase_add_test(c, says_what_is_wrong);
-	gemm_grouped_cases(s);
 }

@@ -18,8 +18,10 @@ static void multiply(struct te_ctx *ctx, float (*fill)(void), struct gemm_run *r
 	gemm_run_read(r);
 }
 
+CASE(host, "host gemm");
+
 /* by the definition: FP32, ascending k, each operation rounded */
-START_TEST(loops_sum_by_ascending_k)
+TEST(host, loops_sum_by_ascending_k)
 {
 	struct te_ctx *ctx;
 	struct gemm_run r;
@@ -45,9 +47,8 @@ START_TEST(loops_sum_by_ascending_k)
 	gemm_run_free(&r);
 	te_ctx_unref(ctx);
 }
-END_TEST
 
-START_TEST(blas_is_refused_where_there_is_none)
+TEST(host, blas_is_refused_where_there_is_none)
 {
 	struct te_ctx *ctx;
 	struct te_tensor *t[3];
@@ -70,7 +71,6 @@ START_TEST(blas_is_refused_where_there_is_none)
 		te_tensor_unref(t[i]);
 	te_ctx_unref(ctx);
 }
-END_TEST
 
 static int build_and_run(void)
 {
@@ -94,18 +94,9 @@ static int build_and_run(void)
 	return r;
 }
 
-START_TEST(every_failure_is_reported)
+TEST(host, every_failure_is_reported)
 {
 	ck_assert_int_gt(tt_fault_each(build_and_run), 0);
 }
-END_TEST
 
-TT_SUITE("ops/gemm_exact", TT_ONE_PROCESS)
-{
-	TCase *c = tt_case(s, "host", "host gemm");
-
-	gemm_exact_cases(s, "host");
-	tcase_add_test(c, loops_sum_by_ascending_k);
-	tcase_add_test(c, blas_is_refused_where_there_is_none);
-	tcase_add_test(c, every_failure_is_reported);
-}
+TT_MAIN("ops/gemm_exact", TT_ONE_PROCESS)

@@ -242,14 +242,16 @@ static void run(struct gemm_case c)
 	gemm_run_free(&r);
 }
 
-START_TEST(integers_are_exact)
+CASE(random, "gemm numeric", .setup = tt_setup, .teardown = tt_teardown);
+CASE(gemms, "gemm numeric", .setup = tt_setup, .teardown = tt_teardown);
+
+TEST_EACH(gemms, integers_are_exact, TT_LEN(types))
 {
 	for (uint32_t flags = 0; flags < 4; flags++)
 		for (int bias = 0; bias < 2; bias++)
 			for (int c = 0; c < 3; c++)
 				run(any_case(_i, flags, bias, c, 600));
 }
-END_TEST
 
 /* as many small extents as large ones */
 static int64_t any_extent(enum te_dtype t, int least, int most)
@@ -264,7 +266,7 @@ static int64_t any_extent(enum te_dtype t, int least, int most)
  * Types, layouts, epilogues and shapes drawn at random. TT_ROUNDS=10000
  * CK_TIMEOUT_MULTIPLIER=100 CK_RUN_CASE=random runs that many, TE_GEMM_PROVIDER=sm90 by sm90.cu.
  */
-START_TEST(any_gemm_is_exact)
+TEST(random, any_gemm_is_exact)
 {
 	const char *rounds = getenv("TT_ROUNDS");
 	const int n = rounds ? atoi(rounds) : TT_FEWER(40);
@@ -280,10 +282,9 @@ START_TEST(any_gemm_is_exact)
 		run(c);
 	}
 }
-END_TEST
 
 /* more than a block of the host backend in each direction */
-START_TEST(large_gemms_are_exact)
+TEST_EACH(gemms, large_gemms_are_exact, TT_LEN(types))
 {
 	struct gemm_case c = any_case(_i, (uint32_t)_i & 3, 1, 1, 64);
 
@@ -291,9 +292,9 @@ START_TEST(large_gemms_are_exact)
 	c.n = 1072;
 	run(c);
 }
-END_TEST
 
-START_TEST(one_element_gemms)
+/* the types but FP8 */
+TEST_EACH(gemms, one_element_gemms, 3)
 {
 	struct gemm_case c = any_case(_i, 0, 1, 2, 1);
 
@@ -302,10 +303,9 @@ START_TEST(one_element_gemms)
 	c.k = 511;
 	run(c);
 }
-END_TEST
 
 /* pointers that are aligned to an element only */
-START_TEST(views_at_odd_offsets)
+TEST_EACH(gemms, views_at_odd_offsets, 3)
 {
 	enum te_dtype t = types[_i].a;
 	const int64_t m = 24, n = 40, k = 56, as[2] = { m, k }, bs[2] = { n, k }, ds[2] = { m, n };
@@ -342,9 +342,8 @@ START_TEST(views_at_odd_offsets)
 	free(vb);
 	free(got);
 }
-END_TEST
 
-START_TEST(nan_stays_in_its_row)
+TEST_EACH(gemms, nan_stays_in_its_row, TT_LEN(types))
 {
 	struct gemm_case c = any_case(_i, 0, 0, 0, 64);
 	struct gemm_run r;
@@ -361,10 +360,9 @@ START_TEST(nan_stays_in_its_row)
 			ck_assert_int_eq(!!isnan(r.got[i * c.n + j]), i == row);
 	gemm_run_free(&r);
 }
-END_TEST
 
 /* a shape met first inside a capture, run twice on changed inputs */
-START_TEST(captured_gemms_read_what_is_there_at_launch)
+TEST_EACH(gemms, captured_gemms_read_what_is_there_at_launch, TT_LEN(types))
 {
 	struct gemm_case c = any_case(_i, (uint32_t)_i & 3, 1, 1, 128);
 	struct te_stream *s = te_ctx_stream(ctx);
@@ -388,22 +386,4 @@ START_TEST(captured_gemms_read_what_is_there_at_launch)
 	}
 	te_recording_unref(rec);
 	gemm_run_free(&r);
-}
-END_TEST
-
-void gemm_exact_cases(Suite *s, const char *backend_name)
-{
-	TCase *c = tt_case(s, "random", "gemm numeric");
-
-	backend = backend_name;
-	tcase_add_checked_fixture(c, tt_setup, tt_teardown);
-	tcase_add_test(c, any_gemm_is_exact);
-	c = tt_case(s, "gemms", "gemm numeric");
-	tcase_add_checked_fixture(c, tt_setup, tt_teardown);
-	tcase_add_loop_test(c, integers_are_exact, 0, TT_LEN(types));
-	tcase_add_loop_test(c, large_gemms_are_exact, 0, TT_LEN(types));
-	tcase_add_loop_test(c, one_element_gemms, 0, 3); /* those without FP8 */
-	tcase_add_loop_test(c, views_at_odd_offsets, 0, 3);
-	tcase_add_loop_test(c, nan_stays_in_its_row, 0, TT_LEN(types));
-	tcase_add_loop_test(c, captured_gemms_read_what_is_there_at_launch, 0, TT_LEN(types));
 }

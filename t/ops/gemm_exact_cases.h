@@ -6,9 +6,6 @@
 #include <te/gemm.h>
 #include "tt.h"
 
-/* the cases of both backends */
-void gemm_exact_cases(Suite *s, const char *on);
-
 /* one GEMM: shapes, types, and what is added */
 struct gemm_case {
 	enum te_dtype a, b, d;

@@ -7,6 +7,7 @@
 #include <te/errno.h>
 
 #include "gemm_exact_cases.h"
+#include "tt_ctx.h"
 
 /* a folder of choices of this run: other tests and users keep theirs */
 static char dir[64];
@@ -79,7 +80,9 @@ static int nchoices(const char *path)
 	return n;
 }
 
-START_TEST(a_choice_is_kept_and_gives_the_same_bits)
+CASE(choices, "gpu gemm");
+
+TEST(choices, a_choice_is_kept_and_gives_the_same_bits)
 {
 	static float first[NELEMS], again[NELEMS];
 	char path[512];
@@ -93,7 +96,6 @@ START_TEST(a_choice_is_kept_and_gives_the_same_bits)
 	}
 	ck_assert_int_eq(nchoices(path), 1);
 }
-END_TEST
 
 /* what a crash, a full disk or another program left */
 static const char *const damage[] = {
@@ -105,7 +107,7 @@ static const char *const damage[] = {
 	"\n\xff\xfe not a choice",
 };
 
-START_TEST(damaged_choices_are_passed_over)
+TEST_EACH(choices, damaged_choices_are_passed_over, TT_LEN(damage))
 {
 	static float first[NELEMS], again[NELEMS];
 	char path[512];
@@ -123,15 +125,10 @@ START_TEST(damaged_choices_are_passed_over)
 	ck_assert_int_ge(nchoices(path), 1);
 	unlink(path);
 }
-END_TEST
 
 TT_SUITE("ops/gemm_exact_gpu", TT_NEED_GPU)
 {
-	TCase *c = tt_case(s, "choices", "gpu gemm");
-
-	gemm_exact_cases(s, "cuda");
-	tcase_add_test(c, a_choice_is_kept_and_gives_the_same_bits);
-	tcase_add_loop_test(c, damaged_choices_are_passed_over, 0, TT_LEN(damage));
+	backend = "cuda";
 	snprintf(dir, sizeof(dir), "%s/te-gemm.XXXXXX", tt_tmpdir());
 	if (mkdtemp(dir))
 		setenv("TE_CACHE_DIR", dir, 1);

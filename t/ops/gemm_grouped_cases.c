@@ -13,7 +13,6 @@
 #include <te/gemm.h>
 #include <te/stream.h>
 
-#include "gemm_cases.h"
 #include "libtecore/tensor/ctx.h"
 #include "tt_ctx.h"
 #include "tt_num.h"
@@ -235,7 +234,9 @@ static void check(const struct problem *p, const float *was)
 	free(status);
 }
 
-START_TEST(groups_are_exact)
+CTX_CASE(grouped, "gemm numeric");
+
+TEST_EACH(grouped, groups_are_exact, TT_LEN(types))
 {
 	for (int l = 0; l < 3; l++)
 		for (int i = 0; i < TT_FEWER(16); i++) {
@@ -246,10 +247,9 @@ START_TEST(groups_are_exact)
 			drop_problem(&p);
 		}
 }
-END_TEST
 
 /* what is no number in rows of no group reaches nothing; with beta 0 neither does that of d */
-START_TEST(rows_of_no_group_are_not_read)
+TEST_EACH(grouped, rows_of_no_group_are_not_read, TT_LEN(types))
 {
 	for (int l = 0; l < 3; l++) {
 		const float ends[] = { 3, 7, 7, 9 };
@@ -276,9 +276,8 @@ START_TEST(rows_of_no_group_are_not_read)
 		drop_problem(&p);
 	}
 }
-END_TEST
 
-START_TEST(wrong_offsets_are_told_and_nothing_is_written)
+TEST_EACH(grouped, wrong_offsets_are_told_and_nothing_is_written, 3 * TT_LEN(types))
 {
 	static const struct {
 		int32_t v[4];
@@ -308,9 +307,8 @@ START_TEST(wrong_offsets_are_told_and_nothing_is_written)
 	}
 	drop_problem(&p);
 }
-END_TEST
 
-START_TEST(a_replay_reads_new_offsets)
+TEST_EACH(grouped, a_replay_reads_new_offsets, 3)
 {
 	struct problem p = problem(&types[1], layouts[_i]);
 	struct te_recording *rec;
@@ -335,11 +333,10 @@ START_TEST(a_replay_reads_new_offsets)
 	te_recording_unref(rec);
 	drop_problem(&p);
 }
-END_TEST
 
 static const float three[3] = { 0, 1, 2 };
 
-START_TEST(grouped_says_what_is_wrong)
+TEST(grouped, grouped_says_what_is_wrong)
 {
 	struct mat a = mat(TE_DTYPE_FP32, 0, 5, 6, 0), b = mat(TE_DTYPE_FP32, 2, 4, 6, 0);
 	struct mat d = mat(TE_DTYPE_FP32, 0, 5, 4, 0), s = words(TE_DTYPE_INT32, 1, three);
@@ -393,16 +390,4 @@ START_TEST(grouped_says_what_is_wrong)
 #undef REFUSED
 	drop(&a), drop(&b), drop(&d), drop(&s), drop(&ends), drop(&f), drop(&bf), drop(&flat);
 	drop(&x), drop(&y), drop(&d8), drop(&w), drop(&d16), drop(&g2);
-}
-END_TEST
-
-void gemm_grouped_cases(Suite *s)
-{
-	TCase *c = tt_ctx_case(s, "grouped", "gemm numeric");
-
-	tcase_add_loop_test(c, groups_are_exact, 0, TT_LEN(types));
-	tcase_add_loop_test(c, rows_of_no_group_are_not_read, 0, TT_LEN(types));
-	tcase_add_loop_test(c, wrong_offsets_are_told_and_nothing_is_written, 0, 3 * TT_LEN(types));
-	tcase_add_loop_test(c, a_replay_reads_new_offsets, 0, 3);
-	tcase_add_test(c, grouped_says_what_is_wrong);
 }

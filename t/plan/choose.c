@@ -36,7 +36,9 @@ static void draw(uint16_t *raw, int64_t n)
 		raw[i] = te_bf16_encode(values[tt_rand_int(first, last)]);
 }
 
-START_TEST(most_likely_bf16_is_the_first_maximum)
+CASE(choose, "host numeric");
+
+TEST(choose, most_likely_bf16_is_the_first_maximum)
 {
 	uint16_t raw[MOST];
 	float logit[MOST];
@@ -53,9 +55,8 @@ START_TEST(most_likely_bf16_is_the_first_maximum)
 			ck_assert(te_bf16_encode(logit[i]) == raw[i]);
 	}
 }
-END_TEST
 
-START_TEST(bf16_that_is_not_finite_is_told)
+TEST(choose, bf16_that_is_not_finite_is_told)
 {
 	static const uint16_t odd[] = { 0x7f80, 0xff80, 0x7fc0, 0xffff };
 	uint16_t raw[MOST];
@@ -75,10 +76,9 @@ START_TEST(bf16_that_is_not_finite_is_told)
 		ck_assert_int_eq(token, -7);
 	}
 }
-END_TEST
 
 /* the others get probability 0 and are tried last */
-START_TEST(top_k_leaves_the_first_candidates)
+TEST(choose, top_k_leaves_the_first_candidates)
 {
 	float logit[MOST], kept[MOST];
 	struct te__candidate room[MOST];
@@ -105,13 +105,5 @@ START_TEST(top_k_leaves_the_first_candidates)
 		ck_assert_int_eq(got, want);
 	}
 }
-END_TEST
 
-TT_SUITE("plan/choose", TT_NEED_NOTHING)
-{
-	TCase *c = tt_case(s, "choose", "host numeric");
-
-	tcase_add_test(c, most_likely_bf16_is_the_first_maximum);
-	tcase_add_test(c, bf16_that_is_not_finite_is_told);
-	tcase_add_test(c, top_k_leaves_the_first_candidates);
-}
+TT_MAIN("plan/choose", TT_NEED_NOTHING)

@@ -14,7 +14,6 @@
 #include <te/plan.h>
 
 #include "libtecore/plan/plan.h"
-#include "custom_cases.h"
 #include "plan_model.h"
 #include "tt_ctx.h"
 #include "tt_num.h"
@@ -285,8 +284,10 @@ static int shows(const struct te_plan *p, const char *text)
 
 static const char *const recipes[] = { "fp32", "bf16" };
 
+CTX_CASE(joint, "numeric");
+
 /* the bits of the steps, eager and replayed, with its value in the arena instead of x */
-START_TEST(a_joint_fusion_keeps_a_value_of_its_own)
+TEST_EACH(joint, a_joint_fusion_keeps_a_value_of_its_own, TT_LEN(recipes))
 {
 	const char *recipe = recipes[_i];
 	float *x = malloc(NELEMS * sizeof(*x)), *dy = malloc(NELEMS * sizeof(*dy));
@@ -347,7 +348,6 @@ START_TEST(a_joint_fusion_keeps_a_value_of_its_own)
 	free(x);
 	free(dy);
 }
-END_TEST
 
 static void ck_not_applied(const char *letters, const char *recipe, uint32_t flags, struct relu *u)
 {
@@ -366,7 +366,7 @@ static void ck_not_applied(const char *letters, const char *recipe, uint32_t fla
 	te_seq_unref(plain);
 }
 
-START_TEST(both_passes_or_none)
+TEST(joint, both_passes_or_none)
 {
 	struct relu u = { .nruns = { 0 } };
 
@@ -380,7 +380,6 @@ START_TEST(both_passes_or_none)
 	ck_not_applied("mrsm", "fp32", TRAIN, &u);
 	ck_assert(!u.nbinds[0] && !u.nbinds[1]);
 }
-END_TEST
 
 static int alone_run(const struct te_fused *f)
 {
@@ -388,7 +387,7 @@ static int alone_run(const struct te_fused *f)
 }
 
 /* where backward does not match, forward is free for another fusion */
-START_TEST(a_plain_fusion_takes_what_a_joint_one_leaves)
+TEST(joint, a_plain_fusion_takes_what_a_joint_one_leaves)
 {
 	struct te_fusion alone = TE_FUSION_INIT, forward = relu_forward, backward = relu_backward;
 	struct relu u = { .nruns = { 0 } };
@@ -418,10 +417,9 @@ START_TEST(a_plain_fusion_takes_what_a_joint_one_leaves)
 	te_plan_unref(train);
 	tt_drop(eval, seq);
 }
-END_TEST
 
 /* several ReLUs: each forward has the backward of its own op */
-START_TEST(halves_belong_to_the_same_ops)
+TEST(joint, halves_belong_to_the_same_ops)
 {
 	struct relu u = { .nruns = { 0 } };
 	struct te_seq *seq = seq_of("srmrsrm", &u);
@@ -443,10 +441,9 @@ START_TEST(halves_belong_to_the_same_ops)
 	ck_assert(of_op[1] && of_op[3] && of_op[5] && !of_op[0] && !of_op[4]);
 	tt_drop(p, seq);
 }
-END_TEST
 
 /* with te_plan_bind, what is saved moves with the arena */
-START_TEST(memory_of_the_caller_is_bound_anew)
+TEST(joint, memory_of_the_caller_is_bound_anew)
 {
 	const char *name[] = { "x" };
 	float *x = malloc(NELEMS * sizeof(*x)), *dy = malloc(NELEMS * sizeof(*dy));
@@ -504,11 +501,10 @@ START_TEST(memory_of_the_caller_is_bound_anew)
 	free(x);
 	free(dy);
 }
-END_TEST
 
 /* ---- failures ---- */
 
-START_TEST(a_failing_half_is_named)
+TEST(joint, a_failing_half_is_named)
 {
 	struct relu u = { .nruns = { 0 } };
 	struct te_seq *seq = seq_of("mrsm", &u);
@@ -530,9 +526,8 @@ START_TEST(a_failing_half_is_named)
 	      "fusion relu: gives no shape for saved tensor 0");
 	te_seq_unref(seq);
 }
-END_TEST
 
-START_TEST(rows_are_checked)
+TEST(joint, rows_are_checked)
 {
 	struct te_fusion f = relu_forward, b = relu_backward;
 	struct te_seq *seq;
@@ -562,7 +557,6 @@ START_TEST(rows_are_checked)
 	BAD("TE_FUSION_INIT", b.size = 1);
 	te_seq_unref(seq);
 }
-END_TEST
 
 /* each allocation of planning and binding fails in turn */
 static int plan_once(void)
@@ -599,24 +593,9 @@ static int plan_once(void)
 	return r;
 }
 
-START_TEST(a_joint_plan_survives_faults)
+TEST_IF(joint, a_joint_plan_survives_faults, ON_HOST)
 {
 	ck_assert_int_ge(tt_fault_each(plan_once), 20);
 }
-END_TEST
 
-TT_PAIR_SUITE("plan/custom")
-{
-	TCase *c = tt_ctx_case(s, "joint", "numeric");
-
-	tcase_add_loop_test(c, a_joint_fusion_keeps_a_value_of_its_own, 0, TT_LEN(recipes));
-	tcase_add_test(c, both_passes_or_none);
-	tcase_add_test(c, a_plain_fusion_takes_what_a_joint_one_leaves);
-	tcase_add_test(c, halves_belong_to_the_same_ops);
-	tcase_add_test(c, memory_of_the_caller_is_bound_anew);
-	tcase_add_test(c, a_failing_half_is_named);
-	tcase_add_test(c, rows_are_checked);
-	if (!strcmp(on, "host"))
-		tcase_add_test(c, a_joint_plan_survives_faults);
-	custom_block_cases(s);
-}
+TT_PAIR("plan/custom", TT_ONE_PROCESS)

@@ -13,7 +13,6 @@
 #include <te/plan.h>
 
 #include "libtecore/plan/plan.h"
-#include "custom_cases.h"
 #include "plan_model.h"
 #include "tt_ctx.h"
 #include "tt_num.h"
@@ -354,7 +353,9 @@ static int count(const struct te_plan *p, const char *group)
 
 static const char *const recipes[] = { "fp32", "bf16", "fp8-delayed", "fp8-current", "fp8-block" };
 
-START_TEST(a_block_with_a_users_parts_has_the_same_bits)
+CTX_CASE(block, "numeric");
+
+TEST_EACH(block, a_block_with_a_users_parts_has_the_same_bits, 2 * TT_LEN(recipes))
 {
 	const char *recipe = recipes[_i % TT_LEN(recipes)];
 	const int replay = (size_t)_i >= TT_LEN(recipes), casts = !strncmp(recipe, "fp8", 3);
@@ -417,10 +418,9 @@ START_TEST(a_block_with_a_users_parts_has_the_same_bits)
 	free(x);
 	free(dy);
 }
-END_TEST
 
 /* no cast of a Llama model is a step of its own, in training and in evaluation */
-START_TEST(a_llama_model_casts_in_its_kernels)
+TEST_EACH(block, a_llama_model_casts_in_its_kernels, 6)
 {
 	static const struct model_shape m = { 48, 32, 2, 16, 4, 2, 2, 0, 1 };
 	static const uint32_t flags[] = { TE_PLAN_TRAIN, TE_PLAN_TRAIN | TE_PLAN_DELAY_DW, 0 };
@@ -431,14 +431,4 @@ START_TEST(a_llama_model_casts_in_its_kernels)
 	ck_assert_int_gt(count(p, "attention+quantize"), 0);
 	ck_assert_int_eq(count(p, "quantize"), 0);
 	tt_drop(p, seq);
-}
-END_TEST
-
-void custom_block_cases(Suite *s)
-{
-	TCase *c = tt_ctx_case(s, "block", "numeric");
-
-	tcase_add_loop_test(c, a_block_with_a_users_parts_has_the_same_bits, 0,
-			    2 * TT_LEN(recipes));
-	tcase_add_loop_test(c, a_llama_model_casts_in_its_kernels, 0, 6);
 }

@@ -271,13 +271,14 @@ static int op(void)
 	return r;
 }
 
-START_TEST(an_op_fails_cleanly)
+CTX_CASE(objects, "host");
+
+TEST_EACH(objects, an_op_fails_cleanly, NOPS)
 {
 	which = _i;
 	ck_assert_int_ge(tt_fault_each(op), 2);
 	ck_assert_int_eq(op(), 0);
 }
-END_TEST
 
 /* ---- a sequence that is planned, run, trained and saved ---- */
 
@@ -436,19 +437,12 @@ static const struct {
 	{ "memory", memory, 9 },     { "recording", recording, 15 }, { "job", job, 150 },
 };
 
-START_TEST(fails_cleanly)
+TEST_EACH(objects, fails_cleanly, TT_LEN(sweep))
 {
 	int n = tt_fault_each(sweep[_i].fn);
 
 	ck_assert_msg(n >= sweep[_i].least, "%s: %d faults", sweep[_i].name, n);
 	ck_assert_int_eq(sweep[_i].fn(), 0);
 }
-END_TEST
 
-TT_SUITE("plan/faults", TT_ONE_PROCESS)
-{
-	TCase *c = tt_ctx_case(s, "objects", "host");
-
-	tcase_add_loop_test(c, fails_cleanly, 0, TT_LEN(sweep));
-	tcase_add_loop_test(c, an_op_fails_cleanly, 0, NOPS);
-}
+TT_MAIN("plan/faults", TT_ONE_PROCESS)

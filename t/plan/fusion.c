@@ -171,11 +171,10 @@ static const struct fcase norm_casts[] = {
 	{ "nflga", "fp8-block", EVAL, { "norm+quantize" }, 0 },
 };
 
-START_TEST(norm_casts_to_the_same_bits)
+TEST_EACH(equal, norm_casts_to_the_same_bits, TT_LEN(norm_casts))
 {
 	same_as_steps(&norm_casts[_i]);
 }
-END_TEST
 
 static const struct fcase act_casts[] = {
 	{ "gl", "fp8-delayed", 0, { "act+quantize" }, 0 },
@@ -191,11 +190,10 @@ static const struct fcase act_casts[] = {
 	{ "gflga", "fp8-block", EVAL, { "act+quantize" }, 0 },
 };
 
-START_TEST(activation_casts_to_the_same_bits)
+TEST_EACH(equal, activation_casts_to_the_same_bits, TT_LEN(act_casts))
 {
 	same_as_steps(&act_casts[_i]);
 }
-END_TEST
 
 static const struct fcase dact_casts[] = {
 	{ "lg", "fp8-delayed", 0, { "dact+quantize" }, 0 },
@@ -215,11 +213,10 @@ static const struct fcase dact_casts[] = {
 	{ "lbg", "fp8-block", APART | TE_PLAN_DELAY_DW, { "dact+quantize" }, 0 },
 };
 
-START_TEST(activation_gradient_casts_to_the_same_bits)
+TEST_EACH(equal, activation_gradient_casts_to_the_same_bits, TT_LEN(dact_casts))
 {
 	same_as_steps(&dact_casts[_i]);
 }
-END_TEST
 
 static const struct fcase head_casts[] = {
 	{ "whl", "fp8-delayed", 0, { "attention+quantize" }, 0 },
@@ -234,14 +231,13 @@ static const struct fcase head_casts[] = {
 	{ "wohl", "fp8-delayed", TE_PLAN_DELAY_DW, { "drope+quantize" }, 0 },
 };
 
-START_TEST(heads_cast_to_the_same_bits)
+TEST_EACH(equal, heads_cast_to_the_same_bits, TT_LEN(head_casts))
 {
 	same_as_steps(&head_casts[_i]);
 }
-END_TEST
 
 /* as its kernel on a GPU. _i: FP32 */
-START_TEST(attention_casts_bf16_only)
+TEST_EACH(equal, attention_casts_bf16_only, 2)
 {
 	struct te_seq *seq = seq_of("wohl");
 	struct te_plan *p = plan_in(seq, "fp8-delayed", _i ? TE_DTYPE_FP32 : TE_DTYPE_BF16,
@@ -251,7 +247,6 @@ START_TEST(attention_casts_bf16_only)
 	ck_group(p, "drope+quantize", 1);
 	tt_drop(p, seq);
 }
-END_TEST
 
 static const struct fcase norm_gradient_casts[] = {
 	{ "lml", "fp8-delayed", 0, { "norm.bwd+dw+quantize" }, 0 },
@@ -270,11 +265,10 @@ static const struct fcase norm_gradient_casts[] = {
 	{ "qlefnla", "fp8-current", UNCAST, { "norm.bwd+dw+add+quantize" }, 0 },
 };
 
-START_TEST(norm_gradient_casts_to_the_same_bits)
+TEST_EACH(equal, norm_gradient_casts_to_the_same_bits, TT_LEN(norm_gradient_casts))
 {
 	same_as_steps(&norm_gradient_casts[_i]);
 }
-END_TEST
 
 static const char *const recipes[] = { "fp32", "bf16", "fp8-delayed", "fp8-current", "fp8-block" };
 #define NRECIPES ((int)TT_LEN(recipes))
@@ -289,14 +283,13 @@ static const struct fcase gemm_sums[] = {
 	{ "flca", NULL, 0, { "linear+scale+add" }, SUM_Y | SUM_DX },
 };
 
-START_TEST(gemm_adds_within_the_bound)
+TEST_EACH(equal, gemm_adds_within_the_bound, NRECIPES * TT_LEN(gemm_sums))
 {
 	struct fcase k = gemm_sums[_i / NRECIPES];
 
 	k.recipe = recipes[_i % NRECIPES];
 	same_as_steps(&k);
 }
-END_TEST
 
 /* a power of two: no order of the multiplications changes a bit */
 static const struct fcase factors[] = {
@@ -308,11 +301,10 @@ static const struct fcase factors[] = {
 	{ "lLc", "fp32", NO_DX, { NULL }, 0 },
 };
 
-START_TEST(factors_are_exact_in_gemms)
+TEST_EACH(equal, factors_are_exact_in_gemms, TT_LEN(factors))
 {
 	same_as_steps(&factors[_i]);
 }
-END_TEST
 
 static const struct fcase norm_sums[] = {
 	{ "fnla", NULL, 0, { "norm.bwd+dw+add" }, SUM_Y | SUM_DX },
@@ -321,28 +313,26 @@ static const struct fcase norm_sums[] = {
 	{ "fmla", NULL, TE_PLAN_DELAY_DW, { "norm.bwd+add" }, SUM_Y | SUM_DX },
 };
 
-START_TEST(norm_gradient_adds_within_the_bound)
+TEST_EACH(equal, norm_gradient_adds_within_the_bound, NRECIPES * TT_LEN(norm_sums))
 {
 	struct fcase k = norm_sums[_i / NRECIPES];
 
 	k.recipe = recipes[_i % NRECIPES];
 	same_as_steps(&k);
 }
-END_TEST
 
 static const struct fcase gemm_gradient_sums[] = {
 	{ "flga", NULL, 0, { "dgrad+wgrad+add" }, SUM_DX },
 	{ "flga", NULL, TE_PLAN_DELAY_DW, { "dgrad+add" }, SUM_DX },
 };
 
-START_TEST(gemm_gradient_adds_within_the_bound)
+TEST_EACH(equal, gemm_gradient_adds_within_the_bound, NRECIPES * TT_LEN(gemm_gradient_sums))
 {
 	struct fcase k = gemm_gradient_sums[_i / NRECIPES];
 
 	k.recipe = recipes[_i % NRECIPES];
 	same_as_steps(&k);
 }
-END_TEST
 
 static const char *const tests[] = {
 	"few_rows_have_the_same_bits",
@@ -374,7 +364,9 @@ static const struct {
 	{ gemm_gradient_sums, TT_LEN(gemm_gradient_sums) },
 };
 
-START_TEST(each_row_names_a_test_that_applies_it)
+CTX_CASE(rows, "");
+
+TEST_EACH(rows, each_row_names_a_test_that_applies_it, te__nfusions)
 {
 	const struct te_fusion *f = &te__fusions[_i];
 	const char *prefix = "t/plan/fusion: ";
@@ -393,29 +385,8 @@ START_TEST(each_row_names_a_test_that_applies_it)
 		}
 	ck_assert_msg(named && taken, "%s: %s", f->name, f->test);
 }
-END_TEST
 
 TT_PAIR_SUITE("plan/fusion")
 {
-	TCase *c = tt_ctx_case(s, "equal", "numeric");
-
 	setenv("TE_GRADIENTS", "once", 0);
-	tcase_add_loop_test(c, norm_casts_to_the_same_bits, 0, TT_LEN(norm_casts));
-	tcase_add_loop_test(c, activation_casts_to_the_same_bits, 0, TT_LEN(act_casts));
-	tcase_add_loop_test(c, activation_gradient_casts_to_the_same_bits, 0, TT_LEN(dact_casts));
-	tcase_add_loop_test(c, heads_cast_to_the_same_bits, 0, TT_LEN(head_casts));
-	tcase_add_loop_test(c, attention_casts_bf16_only, 0, 2);
-	tcase_add_loop_test(c, norm_gradient_casts_to_the_same_bits, 0,
-			    TT_LEN(norm_gradient_casts));
-	tcase_add_loop_test(c, gemm_adds_within_the_bound, 0, NRECIPES * TT_LEN(gemm_sums));
-	tcase_add_loop_test(c, factors_are_exact_in_gemms, 0, TT_LEN(factors));
-	tcase_add_loop_test(c, norm_gradient_adds_within_the_bound, 0,
-			    NRECIPES * TT_LEN(norm_sums));
-	tcase_add_loop_test(c, gemm_gradient_adds_within_the_bound, 0,
-			    NRECIPES * TT_LEN(gemm_gradient_sums));
-	fusion_loss_tests(c);
-	fusion_few_rows_tests(c);
-	fusion_apart_cases(s);
-	c = tt_ctx_case(s, "rows", "");
-	tcase_add_loop_test(c, each_row_names_a_test_that_applies_it, 0, te__nfusions);
 }

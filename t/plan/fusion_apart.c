@@ -36,8 +36,10 @@ static const struct {
 	{ "wos", "fp8-block", 0, "drope+quantize", "its kernel casts with one scale" },
 };
 
+CTX_CASE(apart, "");
+
 /* without it the plan equals the unfused steps, within the bound of its other fusions */
-START_TEST(does_not_fuse_where_it_must_not)
+TEST_EACH(apart, does_not_fuse_where_it_must_not, TT_LEN(blocked))
 {
 	uint32_t flags = blocked[_i].flags & EVAL ?
 				 0 :
@@ -65,7 +67,6 @@ START_TEST(does_not_fuse_where_it_must_not)
 	side_close(&fused);
 	side_close(&steps);
 }
-END_TEST
 
 static int copy_infer(struct te_op_infer *inf)
 {
@@ -91,7 +92,7 @@ static const struct {
 };
 
 /* a user-defined op is run, whatever its name */
-START_TEST(does_not_take_a_namesake)
+TEST_EACH(apart, does_not_take_a_namesake, TT_LEN(namesakes))
 {
 	const struct te_op_ops ops = {
 		.size = sizeof(ops),
@@ -119,10 +120,9 @@ START_TEST(does_not_take_a_namesake)
 	ck_assert_int_eq(ncopies, 1);
 	tt_drop(p, seq);
 }
-END_TEST
 
 /* both operands of the add are one value: 2 l(x), whatever is fused */
-START_TEST(adds_a_gemm_result_to_itself)
+TEST(apart, adds_a_gemm_result_to_itself)
 {
 	float *x = malloc(NELEMS * sizeof(*x)), *once;
 	struct side twice, one;
@@ -139,7 +139,6 @@ START_TEST(adds_a_gemm_result_to_itself)
 	side_close(&twice);
 	side_close(&one);
 }
-END_TEST
 
 /* ---- fusions of users ---- */
 
@@ -175,7 +174,9 @@ static void fails_to_plan(struct te_seq *seq)
 	ck_assert_int_eq(te_plan_create(seq, &o, &p), -TE_EPLAN);
 }
 
-START_TEST(tries_user_fusions_first)
+CTX_CASE(tables, "");
+
+TEST(tables, tries_user_fusions_first)
 {
 	struct te_fusion mine = apart;
 	struct te_seq *seq = seq_of("lb");
@@ -203,7 +204,6 @@ START_TEST(tries_user_fusions_first)
 	fails_to_plan(seq);
 	te_seq_unref(seq);
 }
-END_TEST
 
 /* a user's fusion of a bias and an activation; a built-in one could take them with the linear */
 static const struct te_fusion later = {
@@ -214,7 +214,7 @@ static const struct te_fusion later = {
 	.run = apart_run,
 };
 
-START_TEST(built_in_fusions_leave_user_fusions_their_steps)
+TEST(tables, built_in_fusions_leave_user_fusions_their_steps)
 {
 	struct te_fusion mine = later;
 	struct te_seq *seq = seq_of("lbg");
@@ -241,17 +241,4 @@ START_TEST(built_in_fusions_leave_user_fusions_their_steps)
 	DO(te_seq_add_fusion(seq, &mine));
 	fails_to_plan(seq);
 	te_seq_unref(seq);
-}
-END_TEST
-
-void fusion_apart_cases(Suite *s)
-{
-	TCase *c = tt_ctx_case(s, "apart", "");
-
-	tcase_add_loop_test(c, does_not_fuse_where_it_must_not, 0, TT_LEN(blocked));
-	tcase_add_loop_test(c, does_not_take_a_namesake, 0, TT_LEN(namesakes));
-	tcase_add_test(c, adds_a_gemm_result_to_itself);
-	c = tt_ctx_case(s, "tables", "");
-	tcase_add_test(c, tries_user_fusions_first);
-	tcase_add_test(c, built_in_fusions_leave_user_fusions_their_steps);
 }

@@ -71,7 +71,7 @@ static float *run_deep(struct te_plan *p, const float *x)
 }
 
 /* the bits of the plan that is not a decoder's; on a GPU sums over k have another order */
-START_TEST(few_rows_have_the_same_bits)
+TEST_EACH(equal, few_rows_have_the_same_bits, TT_LEN(few_rows))
 {
 	const struct few_rows *k = &few_rows[_i];
 	const struct te_recipe recipe = tt_recipe(k->recipe);
@@ -120,10 +120,4 @@ START_TEST(few_rows_have_the_same_bits)
 	te_plan_unref(few);
 	te_plan_unref(many);
 	tt_drop(plain, seq);
-}
-END_TEST
-
-void fusion_few_rows_tests(TCase *c)
-{
-	tcase_add_loop_test(c, few_rows_have_the_same_bits, 0, TT_LEN(few_rows));
 }

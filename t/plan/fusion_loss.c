@@ -59,7 +59,7 @@ static void targets_of_rows(float *target)
 		target[i] = (float)(i % 7 ? tt_rand_int(0, WIDTH - 2) : -100);
 }
 
-START_TEST(loss_gradient_has_the_same_bits)
+TEST_EACH(equal, loss_gradient_has_the_same_bits, TT_LEN(losses))
 {
 	const struct loss_case *k = &losses[_i];
 	const uint32_t flags = k->flags | TE_PLAN_TRAIN | TE_PLAN_INPUT_GRAD;
@@ -97,7 +97,6 @@ START_TEST(loss_gradient_has_the_same_bits)
 	side_close(&s[1]);
 	free(x);
 }
-END_TEST
 
 static const struct chunk_case {
 	const char *letters, *recipe;
@@ -183,7 +182,7 @@ static void ck_chunks(const char *what, const float *a, const float *b, size_t n
 			      (double)b[i]);
 }
 
-START_TEST(head_has_the_same_bits_by_chunks)
+TEST_EACH(equal, head_has_the_same_bits_by_chunks, TT_LEN(chunks))
 {
 	struct chunk_case k = chunks[_i];
 	const int trains = !(k.flags & EVAL);
@@ -235,11 +234,4 @@ START_TEST(head_has_the_same_bits_by_chunks)
 	side_close(&s[0]);
 	side_close(&s[1]);
 	free(x);
-}
-END_TEST
-
-void fusion_loss_tests(TCase *c)
-{
-	tcase_add_loop_test(c, loss_gradient_has_the_same_bits, 0, TT_LEN(losses));
-	tcase_add_loop_test(c, head_has_the_same_bits_by_chunks, 0, TT_LEN(chunks));
 }

@@ -51,10 +51,7 @@ void ck_bits(const char *what, const float *a, const float *b, size_t n);
 /* scales and amax histories are equal */
 void ck_quant(const struct te_seq *a, const struct te_seq *b);
 
-/* cases of plans that must not be fused, and of users' fusions */
-void fusion_apart_cases(Suite *s);
-/* tests of the case with fused plans */
-void fusion_loss_tests(TCase *c);
-void fusion_few_rows_tests(TCase *c);
+/* tests with fused plans */
+CTX_CASE(equal, "numeric");
 
 #endif

@@ -120,9 +120,11 @@ static void draw(float *x, int n, int special)
 	}
 }
 
+CTX_CASE(numerics, "host");
+
 /* scales are 1 in the first pass; the output's gradient is E5M2, and only its transpose is read
  * where x has no gradient */
-START_TEST(counts_what_casts_do)
+TEST_EACH(numerics, counts_what_casts_do, 2)
 {
 	struct te_seq *seq = linear_seq(1, IN, OUT, 0);
 	struct te_plan *plan = linear_plan(seq, "fp8-delayed", _i ? TE_PLAN_TRAIN :
@@ -155,10 +157,9 @@ START_TEST(counts_what_casts_do)
 	ck_assert_int_eq(find(&s, "l.y", 0)->dtype, TE_DTYPE_BF16);
 	tt_drop(plan, seq);
 }
-END_TEST
 
 /* scales from the tensor itself: nothing is saturated */
-START_TEST(own_scales_saturate_nothing)
+TEST_EACH(numerics, own_scales_saturate_nothing, 2)
 {
 	const char *recipe = _i ? "fp8-block" : "fp8-current";
 	struct te_seq *seq = linear_seq(1, IN, OUT, 0);
@@ -187,10 +188,9 @@ START_TEST(own_scales_saturate_nothing)
 	}
 	tt_drop(plan, seq);
 }
-END_TEST
 
 /* the passes are ordinary ones, also with fusions, and a plan without fusions shows more values */
-START_TEST(passes_are_ordinary)
+TEST_EACH(numerics, passes_are_ordinary, TT_LEN(recipes))
 {
 	struct seen some = { .fail_at = -1 }, all = { .fail_at = -1 };
 	struct te_seq *seq[3];
@@ -233,9 +233,8 @@ START_TEST(passes_are_ordinary)
 	for (int i = 0; i < 3; i++)
 		tt_drop(plan[i], seq[i]);
 }
-END_TEST
 
-START_TEST(refuses_bad_calls)
+TEST(numerics, refuses_bad_calls)
 {
 	struct te_seq *seq = linear_seq(1, IN, OUT, 0);
 	struct te_plan *plan = linear_plan(seq, "fp8-delayed", 0);
@@ -257,7 +256,6 @@ START_TEST(refuses_bad_calls)
 	ck_assert_int_eq(s.n, 1);
 	tt_drop(plan, seq);
 }
-END_TEST
 
 static int with_a_plan(void)
 {
@@ -276,21 +274,12 @@ static int with_a_plan(void)
 	return r;
 }
 
-START_TEST(survives_every_fault)
+CTX_CASE(faults, "host fault");
+
+TEST(faults, survives_every_fault)
 {
 	ck_assert_int_ge(tt_fault_each(with_a_plan), 20);
 	ck_assert_int_eq(with_a_plan(), 0);
 }
-END_TEST
 
-TT_SUITE("plan/numerics", TT_ONE_PROCESS)
-{
-	TCase *c = tt_ctx_case(s, "numerics", "host");
-
-	tcase_add_loop_test(c, counts_what_casts_do, 0, 2);
-	tcase_add_loop_test(c, own_scales_saturate_nothing, 0, 2);
-	tcase_add_loop_test(c, passes_are_ordinary, 0, TT_LEN(recipes));
-	tcase_add_test(c, refuses_bad_calls);
-	c = tt_ctx_case(s, "faults", "host fault");
-	tcase_add_test(c, survives_every_fault);
-}
+TT_MAIN("plan/numerics", TT_ONE_PROCESS)

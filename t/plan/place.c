@@ -66,7 +66,9 @@ static void check_offsets(struct te__place_item *it, int32_t n, uint64_t align)
 	free(want);
 }
 
-START_TEST(each_offset_is_the_lowest_free_one)
+CASE(place, "memory serial");
+
+TEST(place, each_offset_is_the_lowest_free_one)
 {
 	for (int trial = 0; trial < 1000; trial++) {
 		struct te__place_item it[80];
@@ -88,9 +90,8 @@ START_TEST(each_offset_is_the_lowest_free_one)
 		check_offsets(it, n, align);
 	}
 }
-END_TEST
 
-START_TEST(long_lifetimes_get_the_lowest_free_offset)
+TEST(place, long_lifetimes_get_the_lowest_free_offset)
 {
 	static struct te__place_item it[1400];
 
@@ -104,7 +105,6 @@ START_TEST(long_lifetimes_get_the_lowest_free_offset)
 		check_offsets(it, n, 1);
 	}
 }
-END_TEST
 
 /* ---- many items ---- */
 
@@ -208,7 +208,9 @@ static double cpu_s(void)
 	return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
 }
 
-START_TEST(many_are_quick_disjoint_and_dense)
+CASE(many, "memory serial");
+
+TEST_EACH(many, many_are_quick_disjoint_and_dense, NKINDS)
 {
 	/* one of the kinds in each run, fewer of the others */
 	const int32_t n = tt_seed() % NKINDS == (uint64_t)_i ? MANY : MANY / 8;
@@ -229,9 +231,8 @@ START_TEST(many_are_quick_disjoint_and_dense)
 	ck_assert_uint_le(peak, most + most / (_i == CHAIN ? 1 : 10) + 4 * MOST_NBYTES);
 	free(it);
 }
-END_TEST
 
-START_TEST(overlapping_lifetimes_share_no_memory)
+TEST(place, overlapping_lifetimes_share_no_memory)
 {
 	for (int trial = 0; trial < 300; trial++) {
 		struct te__place_item it[80];
@@ -271,9 +272,8 @@ START_TEST(overlapping_lifetimes_share_no_memory)
 		ck_assert_uint_le(peak, 2 * most + 80 * align);
 	}
 }
-END_TEST
 
-START_TEST(memory_is_reused)
+TEST(place, memory_is_reused)
 {
 	/* a chain as layers are: two are alive at a time */
 	struct te__place_item it[10];
@@ -290,9 +290,8 @@ START_TEST(memory_is_reused)
 	ck_assert_int_eq(te__place(NULL, 0, 256, &peak), 0);
 	ck_assert_uint_eq(peak, 0);
 }
-END_TEST
 
-START_TEST(bad_items_are_named)
+TEST(place, bad_items_are_named)
 {
 	struct te__place_item it[] = { { 100, 0, 1, 7, 0 }, { 100, 2, 3, 7, 0 } };
 	uint64_t peak = 5;
@@ -324,9 +323,8 @@ START_TEST(bad_items_are_named)
 	ck_assert_uint_eq(it[1].offset, UINT64_MAX - 200);
 	ck_assert_uint_eq(peak, UINT64_MAX - 100);
 }
-END_TEST
 
-START_TEST(fixed_items_stay_and_others_avoid_them)
+TEST(place, fixed_items_stay_and_others_avoid_them)
 {
 	/* two fixed ones overlap; in their gap, and above them, there is room for others */
 	struct te__place_item it[] = { { 500, 0, 9, 0, 0 },    { 512, 0, 4, 1024, 1 },
@@ -341,7 +339,6 @@ START_TEST(fixed_items_stay_and_others_avoid_them)
 			      (unsigned long long)it[i].offset);
 	ck_assert_uint_eq(peak, 2560);
 }
-END_TEST
 
 static int place_some(void)
 {
@@ -351,23 +348,9 @@ static int place_some(void)
 	return te__place(it, 2, 8, &peak);
 }
 
-START_TEST(survives_every_fault)
+TEST(place, survives_every_fault)
 {
 	ck_assert_int_eq(tt_fault_each(place_some), 1);
 }
-END_TEST
 
-TT_SUITE("plan/place", TT_NEED_NOTHING)
-{
-	TCase *c = tt_case(s, "place", "memory serial");
-
-	tcase_add_test(c, overlapping_lifetimes_share_no_memory);
-	tcase_add_test(c, each_offset_is_the_lowest_free_one);
-	tcase_add_test(c, long_lifetimes_get_the_lowest_free_offset);
-	tcase_add_test(c, memory_is_reused);
-	tcase_add_test(c, fixed_items_stay_and_others_avoid_them);
-	tcase_add_test(c, bad_items_are_named);
-	tcase_add_test(c, survives_every_fault);
-	c = tt_case(s, "many", "memory serial");
-	tcase_add_loop_test(c, many_are_quick_disjoint_and_dense, 0, NKINDS);
-}
+TT_MAIN("plan/place", TT_NEED_NOTHING)

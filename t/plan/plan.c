@@ -81,11 +81,12 @@ static void gradient_matches(const struct model_shape *m)
 	tt_drop(p, seq);
 }
 
-START_TEST(gradient_is_the_derivative_of_the_loss)
+CTX_CASE(gradients, "numeric");
+
+TEST_EACH(gradients, gradient_is_the_derivative_of_the_loss, 2)
 {
 	gradient_matches(_i ? &llama : &gpt);
 }
-END_TEST
 
 static struct te_spec fp32_vector(int64_t n)
 {
@@ -116,7 +117,7 @@ static void multiplies(struct te_seq *seq, float k)
 	te_plan_unref(p);
 }
 
-START_TEST(sums_the_gradients_of_all_takers)
+TEST(gradients, sums_the_gradients_of_all_takers)
 {
 	struct te_seq *seq;
 	struct te_op *op;
@@ -133,7 +134,6 @@ START_TEST(sums_the_gradients_of_all_takers)
 	multiplies(seq, 4);
 	te_seq_unref(seq);
 }
-END_TEST
 
 static void append_scale(struct te_seq *seq, float factor, const char *name)
 {
@@ -145,7 +145,7 @@ static void append_scale(struct te_seq *seq, float factor, const char *name)
 }
 
 /* y = 2 x + 5 x, the second summand on a branch that begins from a channel */
-START_TEST(swaps_the_main_value_and_a_channel)
+TEST(gradients, swaps_the_main_value_and_a_channel)
 {
 	struct te_seq *seq;
 	struct te_op *op;
@@ -166,13 +166,14 @@ START_TEST(swaps_the_main_value_and_a_channel)
 	multiplies(seq, 7);
 	te_seq_unref(seq);
 }
-END_TEST
 
 static const uint32_t variants[] = { 0, TE_PLAN_NO_FUSION, TE_PLAN_DELAY_DW };
 #define NVARIANTS ((int)TT_LEN(variants))
 
+CTX_CASE(memory, "memory");
+
 /* nothing is read before it is written, and no two live values share memory */
-START_TEST(reads_only_what_it_wrote)
+TEST_EACH(memory, reads_only_what_it_wrote, NVARIANTS * NRECIPES)
 {
 	const char *recipe = recipes[_i % NRECIPES];
 	uint32_t flags = variants[_i / NRECIPES] | TE_PLAN_TRAIN;
@@ -203,7 +204,6 @@ START_TEST(reads_only_what_it_wrote)
 	free(a);
 	tt_drop(p, seq);
 }
-END_TEST
 
 /* no two live buffers overlap; how many pairs that are not shared on purpose use the same memory */
 static int count_reused(const struct te_plan *p)
@@ -258,7 +258,7 @@ static void lay_out(int i, int separate)
 	tt_drop(p, seq);
 }
 
-START_TEST(places_live_buffers_apart)
+TEST_EACH(memory, places_live_buffers_apart, NVARIANTS * NRECIPES)
 {
 	/* the backend's own choice */
 	if (!getenv("TE_PLAN_SEPARATE"))
@@ -267,10 +267,9 @@ START_TEST(places_live_buffers_apart)
 	lay_out(_i, 0);
 	lay_out(_i, 1);
 }
-END_TEST
 
 /* the layout does not affect results */
-START_TEST(separate_buffers_give_the_same_bits)
+TEST_EACH(memory, separate_buffers_give_the_same_bits, NRECIPES)
 {
 	static const char *const input[] = { "x", "targets" };
 	const uint32_t traits = ctx->traits;
@@ -303,9 +302,10 @@ START_TEST(separate_buffers_give_the_same_bits)
 		tt_drop(p[k], seq[k]);
 	}
 }
-END_TEST
 
-START_TEST(covers_each_step_once_and_in_order)
+CTX_CASE(running, "run");
+
+TEST_EACH(running, covers_each_step_once_and_in_order, NRECIPES)
 {
 	struct te_seq *seq = model_create(ctx, &gpt, 3);
 	struct te_plan *p = model_plan(seq, &gpt, recipes[_i], TE_PLAN_TRAIN | TE_PLAN_NO_ALLOC);
@@ -324,9 +324,8 @@ START_TEST(covers_each_step_once_and_in_order)
 	ck_assert_int_gt(fused, 0);
 	tt_drop(p, seq);
 }
-END_TEST
 
-START_TEST(delayed_weight_gradients_are_the_same_bits)
+TEST_EACH(gradients, delayed_weight_gradients_are_the_same_bits, NRECIPES)
 {
 	struct te_seq *a = model_create(ctx, &gpt, 5), *b = model_create(ctx, &gpt, 5);
 	/* without fusion on both sides, since delaying takes dbias out of a fusion */
@@ -352,10 +351,9 @@ START_TEST(delayed_weight_gradients_are_the_same_bits)
 	tt_drop(pb, a);
 	te_seq_unref(b);
 }
-END_TEST
 
 /* backward uses the dropout mask of its own forward, also after forwards of other plans */
-START_TEST(draws_at_offsets_of_64_bits)
+TEST(memory, draws_at_offsets_of_64_bits)
 {
 	static const uint64_t at[] = { 0, 0xffffffff, UINT64_C(1) << 32, UINT64_C(3) << 32 };
 	struct te_seq *seq = model_create(ctx, &gpt_drop, 3);
@@ -376,9 +374,8 @@ START_TEST(draws_at_offsets_of_64_bits)
 		free(g[i]);
 	tt_drop(p, seq);
 }
-END_TEST
 
-START_TEST(plans_of_one_sequence_take_turns)
+TEST(memory, plans_of_one_sequence_take_turns)
 {
 	struct te_seq *seq = model_create(ctx, &gpt_drop, 3);
 	struct te_plan *p[2];
@@ -408,9 +405,8 @@ START_TEST(plans_of_one_sequence_take_turns)
 	}
 	te_seq_unref(seq);
 }
-END_TEST
 
-START_TEST(allocates_nothing_when_running_and_reports_its_peak)
+TEST_EACH(memory, allocates_nothing_when_running_and_reports_its_peak, NRECIPES)
 {
 	const char *recipe = recipes[_i];
 	struct te_mem_info before = TE_MEM_INFO_INIT, made = before, after = before;
@@ -448,9 +444,8 @@ START_TEST(allocates_nothing_when_running_and_reports_its_peak)
 	DO(te_ctx_mem_info(ctx, &after));
 	ck_assert_uint_eq(after.used_nbytes, before.used_nbytes);
 }
-END_TEST
 
-START_TEST(plans_without_memory_when_asked)
+TEST(memory, plans_without_memory_when_asked)
 {
 	struct te_mem_info before = TE_MEM_INFO_INIT, after = before;
 	struct te_plan_memory mem = TE_PLAN_MEMORY_INIT, real = mem;
@@ -469,7 +464,6 @@ START_TEST(plans_without_memory_when_asked)
 	ck_assert_uint_eq(mem.total_nbytes, real.total_nbytes);
 	tt_drop(p, seq);
 }
-END_TEST
 
 /* three steps with dropout and two micro-batches; the weights at the end */
 static float *train(const char *recipe, int captured)
@@ -515,7 +509,7 @@ static float *train(const char *recipe, int captured)
 	return w;
 }
 
-START_TEST(a_captured_step_gives_the_bits_of_eager_ones)
+TEST_EACH(running, a_captured_step_gives_the_bits_of_eager_ones, NRECIPES)
 {
 	struct te_seq *seq = model_create(ctx, &gpt_drop, 5);
 	size_t n = te_tensor_nbytes(te_seq_masters(seq));
@@ -529,9 +523,8 @@ START_TEST(a_captured_step_gives_the_bits_of_eager_ones)
 	free(graph);
 	te_seq_unref(seq);
 }
-END_TEST
 
-START_TEST(draws_fresh_masks_each_step)
+TEST(running, draws_fresh_masks_each_step)
 {
 	struct te_seq *seq = model_create(ctx, &gpt_drop, 5);
 	struct te_plan *p = model_plan(seq, &gpt_drop, "fp32", TE_PLAN_TRAIN);
@@ -567,9 +560,8 @@ START_TEST(draws_fresh_masks_each_step)
 	te_plan_unref(e);
 	tt_drop(p, seq);
 }
-END_TEST
 
-START_TEST(evaluation_leaves_quantizers_alone)
+TEST(running, evaluation_leaves_quantizers_alone)
 {
 	struct te_seq *seq = model_create(ctx, &gpt, 5);
 	struct te_plan *p = model_plan(seq, &gpt, "fp8-delayed", TE_PLAN_TRAIN);
@@ -594,33 +586,5 @@ START_TEST(evaluation_leaves_quantizers_alone)
 	te_plan_unref(e);
 	tt_drop(p, seq);
 }
-END_TEST
 
-TT_PAIR_SUITE("plan/plan")
-{
-	TCase *c;
-
-	c = tt_ctx_case(s, "gradients", "numeric");
-	tcase_add_loop_test(c, gradient_is_the_derivative_of_the_loss, 0, 2);
-	tcase_add_test(c, sums_the_gradients_of_all_takers);
-	tcase_add_test(c, swaps_the_main_value_and_a_channel);
-	tcase_add_loop_test(c, delayed_weight_gradients_are_the_same_bits, 0, NRECIPES);
-	c = tt_ctx_case(s, "memory", "memory");
-	tcase_add_loop_test(c, reads_only_what_it_wrote, 0, NVARIANTS * NRECIPES);
-	tcase_add_loop_test(c, places_live_buffers_apart, 0, NVARIANTS * NRECIPES);
-	tcase_add_loop_test(c, separate_buffers_give_the_same_bits, 0, NRECIPES);
-	tcase_add_test(c, draws_at_offsets_of_64_bits);
-	tcase_add_test(c, plans_of_one_sequence_take_turns);
-	tcase_add_loop_test(c, allocates_nothing_when_running_and_reports_its_peak, 0,
-			    NRECIPES);
-	tcase_add_test(c, plans_without_memory_when_asked);
-	c = tt_ctx_case(s, "running", "run");
-	tcase_add_loop_test(c, covers_each_step_once_and_in_order, 0, NRECIPES);
-	tcase_add_loop_test(c, a_captured_step_gives_the_bits_of_eager_ones, 0, NRECIPES);
-	tcase_add_test(c, draws_fresh_masks_each_step);
-	tcase_add_test(c, evaluation_leaves_quantizers_alone);
-	plan_copy_cases(s);
-	plan_use_cases(s);
-	plan_hook_cases(s);
-	plan_recipe_cases(s);
-}
+TT_PAIR("plan/plan", TT_ONE_PROCESS)

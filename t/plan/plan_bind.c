@@ -256,9 +256,11 @@ static void chain_destroy(struct chain *c)
 	te_tensor_unref(c->targets);
 }
 
+CTX_CASE(parts, "plan");
+
 /* three steps of both with an optimizer between: every bit is the same, whatever the memory holds
  * that parts were not promised */
-START_TEST(parts_give_the_bits_of_the_whole)
+TEST_EACH(parts, parts_give_the_bits_of_the_whole, 2 * NRECIPES * NMODES)
 {
 	const struct model_shape *m = _i & 1 ? &llama : &gpt;
 	const char *recipe = recipes[_i / 2 % NRECIPES];
@@ -298,10 +300,9 @@ START_TEST(parts_give_the_bits_of_the_whole)
 	te_seq_unref(whole);
 	te_seq_unref(seq);
 }
-END_TEST
 
 /* what forward saves takes its own bytes only, in the span that ends where it is last read */
-START_TEST(spans_hold_what_is_saved)
+TEST_EACH(parts, spans_hold_what_is_saved, 4 * NRECIPES)
 {
 	const struct model_shape *m = _i & 1 ? &llama : &gpt;
 	const uint32_t dw = _i & 2 ? TE_PLAN_DELAY_DW : 0;
@@ -345,7 +346,6 @@ START_TEST(spans_hold_what_is_saved)
 	te_plan_unref(p);
 	tt_drop(inside, seq);
 }
-END_TEST
 
 static void refused(struct te_plan *p, const struct te_plan_binding *b, int code, const char *text)
 {
@@ -356,7 +356,7 @@ static void refused(struct te_plan *p, const struct te_plan_binding *b, int code
 		      te_error_detail(), text);
 }
 
-START_TEST(bindings_are_refused_by_name)
+TEST(parts, bindings_are_refused_by_name)
 {
 	struct te_seq *seq = model_create(ctx, &gpt, 3);
 	const char *names[] = { "x", "targets" }, *other[] = { "x", "mask" };
@@ -440,7 +440,6 @@ START_TEST(bindings_are_refused_by_name)
 	chain_destroy(&c);
 	tt_drop(inside, seq);
 }
-END_TEST
 
 static void not_planned(struct te_seq *seq, const char *from, const char *to, int code,
 			const char *text)
@@ -462,7 +461,7 @@ static void not_planned(struct te_seq *seq, const char *from, const char *to, in
 	ck_assert_ptr_null(p);
 }
 
-START_TEST(channels_do_not_cross_the_ends_of_a_part)
+TEST(parts, channels_do_not_cross_the_ends_of_a_part)
 {
 	struct te_seq *seq = model_create(ctx, &gpt, 3);
 
@@ -475,10 +474,9 @@ START_TEST(channels_do_not_cross_the_ends_of_a_part)
 	not_planned(seq, "h.1.ln1", "h.0.ln1", -EINVAL, "nothing is left before h.0.ln1");
 	te_seq_unref(seq);
 }
-END_TEST
 
 /* the shape of targets, where x has other extents before the last than the tokens of the whole */
-START_TEST(channels_have_the_extents_of_the_whole_input)
+TEST(parts, channels_have_the_extents_of_the_whole_input)
 {
 	struct te_plan_opts o = TE_PLAN_OPTS_INIT;
 	struct te_recipe recipe = tt_recipe("fp32");
@@ -507,7 +505,6 @@ START_TEST(channels_have_the_extents_of_the_whole_input)
 	ck_assert_ptr_null(p);
 	te_seq_unref(seq);
 }
-END_TEST
 
 /* ---- regions ---- */
 
@@ -566,7 +563,7 @@ static void train(struct te_seq *seq, struct te_plan *p, struct te_adamw *opt)
 }
 
 /* after a trial of two steps is undone, the next steps give the bits of a run without it */
-START_TEST(regions_hold_all_that_a_step_changes)
+TEST_EACH(parts, regions_hold_all_that_a_step_changes, NRECIPES)
 {
 	const struct model_shape m = { 48, 32, 2, 16, 4, 4, 2, 0.2f, 0 };
 	struct te_seq *seq[2];
@@ -606,14 +603,13 @@ START_TEST(regions_hold_all_that_a_step_changes)
 		te_seq_unref(seq[i]);
 	}
 }
-END_TEST
 
 static int stop_at_second(void *arg, const struct te_region *region)
 {
 	return ++*(int *)arg == 2 ? 77 : 0;
 }
 
-START_TEST(a_visitor_may_end_the_visit)
+TEST(parts, a_visitor_may_end_the_visit)
 {
 	struct te_seq *seq = model_create(ctx, &gpt, 3), *raw;
 	struct te_plan *p = model_plan(seq, &gpt, "fp8-current", TE_PLAN_TRAIN);
@@ -626,11 +622,10 @@ START_TEST(a_visitor_may_end_the_visit)
 	te_seq_unref(raw);
 	tt_drop(p, seq);
 }
-END_TEST
 
 /* ---- weight copies by a device word ---- */
 
-START_TEST(replays_keep_copies_until_weights_change)
+TEST_EACH(parts, replays_keep_copies_until_weights_change, NRECIPES, .from = 1)
 {
 	struct te_seq *seq = model_create(ctx, &llama, 3);
 	const char *names[] = { "x", "targets" };
@@ -684,7 +679,6 @@ START_TEST(replays_keep_copies_until_weights_change)
 		te_tensor_unref(in[i]);
 	DO(te_mem_free(st, b.arena));
 }
-END_TEST
 
 /* ---- weights in the caller's memory ---- */
 
@@ -738,7 +732,7 @@ static struct te_seq *bound(const struct te_seq_binding *b)
 }
 
 /* masters, gradients, or both, with weights that are there: the bits of the library's memory */
-START_TEST(weights_live_in_the_callers_memory)
+TEST(parts, weights_live_in_the_callers_memory)
 {
 	struct te_seq_binding b = TE_SEQ_BINDING_INIT;
 	struct te_seq *own = model_create(ctx, &gpt, 5), *s;
@@ -780,9 +774,8 @@ START_TEST(weights_live_in_the_callers_memory)
 	free(first);
 	free(want);
 }
-END_TEST
 
-START_TEST(inference_needs_no_gradients)
+TEST(parts, inference_needs_no_gradients)
 {
 	struct te_seq_binding b = TE_SEQ_BINDING_INIT;
 	struct te_seq *with = model_create(ctx, &gpt, 5), *s;
@@ -820,10 +813,9 @@ START_TEST(inference_needs_no_gradients)
 	ck_assert_uint_le(before, tt_used());
 	te_seq_unref(with);
 }
-END_TEST
 
 /* also in the caller's memory, whatever it holds */
-START_TEST(weights_that_are_not_drawn_are_zero)
+TEST_EACH(parts, weights_that_are_not_drawn_are_zero, 4)
 {
 	static const uint32_t flags[] = { 0, 0, TE_SEQ_BF16_MASTERS,
 					  TE_SEQ_BF16_MASTERS | TE_SEQ_REMAINDERS };
@@ -849,9 +841,8 @@ START_TEST(weights_that_are_not_drawn_are_zero)
 	DO(te_mem_free(st, m));
 	free(w);
 }
-END_TEST
 
-START_TEST(bad_memory_for_weights_is_refused)
+TEST(parts, bad_memory_for_weights_is_refused)
 {
 	struct te_seq_binding b = TE_SEQ_BINDING_INIT;
 	struct te_seq *s = model_create_unbound(ctx, &gpt);
@@ -888,22 +879,5 @@ START_TEST(bad_memory_for_weights_is_refused)
 	te_seq_unref(s);
 	DO(te_mem_free(st, m));
 }
-END_TEST
 
-TT_PAIR_SUITE("plan/plan_bind")
-{
-	TCase *c = tt_ctx_case(s, "parts", "plan");
-
-	tcase_add_loop_test(c, parts_give_the_bits_of_the_whole, 0, 2 * NRECIPES * NMODES);
-	tcase_add_loop_test(c, spans_hold_what_is_saved, 0, 4 * NRECIPES);
-	tcase_add_test(c, bindings_are_refused_by_name);
-	tcase_add_test(c, channels_do_not_cross_the_ends_of_a_part);
-	tcase_add_test(c, channels_have_the_extents_of_the_whole_input);
-	tcase_add_loop_test(c, regions_hold_all_that_a_step_changes, 0, NRECIPES);
-	tcase_add_test(c, a_visitor_may_end_the_visit);
-	tcase_add_loop_test(c, replays_keep_copies_until_weights_change, 1, NRECIPES);
-	tcase_add_test(c, weights_live_in_the_callers_memory);
-	tcase_add_test(c, inference_needs_no_gradients);
-	tcase_add_loop_test(c, weights_that_are_not_drawn_are_zero, 0, 4);
-	tcase_add_test(c, bad_memory_for_weights_is_refused);
-}
+TT_PAIR("plan/plan_bind", TT_ONE_PROCESS)

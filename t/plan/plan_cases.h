@@ -9,10 +9,4 @@
 extern const char *const recipes[NRECIPES];
 extern const struct model_shape gpt;
 
-/* parts of it */
-void plan_copy_cases(Suite *s);
-void plan_hook_cases(Suite *s);
-void plan_recipe_cases(Suite *s);
-void plan_use_cases(Suite *s);
-
 #endif

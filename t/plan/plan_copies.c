@@ -33,8 +33,10 @@ static void same_bytes(const void *a, const void *b, size_t nbytes)
 	free(y);
 }
 
+CTX_CASE(copies, "run");
+
 /* codes and scales of the FP8 copies of weights, after the first forward pass */
-START_TEST(weight_copies_are_what_te_quantize_makes)
+TEST_EACH(copies, weight_copies_are_what_te_quantize_makes, TT_LEN(copied))
 {
 	struct model_shape m = gpt;
 	struct te_plan_opts o = TE_PLAN_OPTS_INIT;
@@ -85,7 +87,6 @@ START_TEST(weight_copies_are_what_te_quantize_makes)
 	ck_assert_int_gt(ncopies, 4);
 	tt_drop(p, seq);
 }
-END_TEST
 
 static struct te_plan *linears_plan(struct te_seq *seq, const char *recipe, uint32_t flags)
 {
@@ -101,7 +102,7 @@ static struct te_plan *linears_plan(struct te_seq *seq, const char *recipe, uint
 }
 
 /* how many launches refresh the copies of ten weights, and what depends on them */
-START_TEST(one_launch_refreshes_all_weights)
+TEST_EACH(copies, one_launch_refreshes_all_weights, NRECIPES - 1)
 {
 	static const int want[] = { 1, 1, 2, 1 }; /* bf16, delayed, current and block */
 	struct te_recording_info info = TE_RECORDING_INFO_INIT;
@@ -128,7 +129,6 @@ START_TEST(one_launch_refreshes_all_weights)
 	te_recording_unref(rec);
 	tt_drop(p, seq);
 }
-END_TEST
 
 static void *output_of(struct te_plan *p)
 {
@@ -168,7 +168,7 @@ static void *want_scaled(const char *recipe, float by)
 }
 
 /* copies follow the masters' version, not their bytes: a write has to be declared */
-START_TEST(copies_follow_the_version_of_the_weights)
+TEST_EACH(copies, copies_follow_the_version_of_the_weights, NRECIPES - 1)
 {
 	const char *recipe = recipes[1 + _i];
 	struct te_seq *seq = linear_seq(10, 16, 16, 0);
@@ -195,11 +195,10 @@ START_TEST(copies_follow_the_version_of_the_weights)
 	free(want);
 	tt_drop(p, seq);
 }
-END_TEST
 
 /* plans of one sequence share copies, whether they were captured or not, whichever refreshes them;
  * their forms may differ. Without any refresh before it a replay makes them itself. */
-START_TEST(plans_and_replays_share_copies)
+TEST_EACH(copies, plans_and_replays_share_copies, 5)
 {
 	static const struct {
 		const char *recipe[2];
@@ -252,10 +251,9 @@ START_TEST(plans_and_replays_share_copies)
 	}
 	te_seq_unref(seq);
 }
-END_TEST
 
 /* an evaluation that refreshes copies records no amaxes, so the training pass after it does */
-START_TEST(evaluation_takes_no_amaxes_from_training)
+TEST(copies, evaluation_takes_no_amaxes_from_training)
 {
 	size_t n;
 	char *blob[2];
@@ -279,10 +277,9 @@ START_TEST(evaluation_takes_no_amaxes_from_training)
 	free(blob[0]);
 	free(blob[1]);
 }
-END_TEST
 
 /* a forward pass fails at each of its calls: another plan makes the copies that are missing */
-START_TEST(a_failed_pass_leaves_no_stale_copies)
+TEST_EACH(copies, a_failed_pass_leaves_no_stale_copies, NRECIPES - 1)
 {
 	const char *recipe = recipes[1 + _i];
 	void *want = want_scaled(recipe, 1);
@@ -310,18 +307,4 @@ START_TEST(a_failed_pass_leaves_no_stale_copies)
 			break;
 	}
 	free(want);
-}
-END_TEST
-
-void plan_copy_cases(Suite *s)
-{
-	TCase *c = tt_ctx_case(s, "copies", "run");
-
-	tcase_add_loop_test(c, weight_copies_are_what_te_quantize_makes, 0,
-			    TT_LEN(copied));
-	tcase_add_loop_test(c, one_launch_refreshes_all_weights, 0, NRECIPES - 1);
-	tcase_add_loop_test(c, copies_follow_the_version_of_the_weights, 0, NRECIPES - 1);
-	tcase_add_loop_test(c, plans_and_replays_share_copies, 0, 5);
-	tcase_add_test(c, evaluation_takes_no_amaxes_from_training);
-	tcase_add_loop_test(c, a_failed_pass_leaves_no_stale_copies, 0, NRECIPES - 1);
 }

@@ -126,8 +126,10 @@ static void rewind_masks(struct te_seq *seq)
 	DO(te_seq_rng_set(seq, 3, 0));
 }
 
+CTX_CASE(hooks, "hooks");
+
 /* each weight once, when its gradient is what it will be at the end: eager, and in a replay */
-START_TEST(gradients_are_complete_at_their_events)
+TEST_EACH(hooks, gradients_are_complete_at_their_events, 2 * NWAYS)
 {
 	const struct model_shape *m = &shapes[_i % TT_LEN(shapes)];
 	const char *recipe = recipes[(size_t)_i / TT_LEN(shapes) % TT_LEN(recipes)];
@@ -173,10 +175,9 @@ START_TEST(gradients_are_complete_at_their_events)
 	te_tensor_unref(s.snapshot);
 	tt_drop(p, seq);
 }
-END_TEST
 
 /* amaxes that the hook writes, as a reduction over ranks does, are those that scales follow */
-START_TEST(scales_follow_what_the_hook_makes_of_amaxes)
+TEST(hooks, scales_follow_what_the_hook_makes_of_amaxes)
 {
 	const struct model_shape *m = &shapes[1];
 	struct te_seq *seq = model_create(ctx, m, 5);
@@ -196,10 +197,9 @@ START_TEST(scales_follow_what_the_hook_makes_of_amaxes)
 	ck_assert_int_gt(ncast, 0);
 	tt_drop(p, seq);
 }
-END_TEST
 
 /* the same of current scaling, where each cast of an activation or a gradient has an event */
-START_TEST(current_scales_follow_what_the_hook_makes_of_amaxes)
+TEST_EACH(hooks, current_scales_follow_what_the_hook_makes_of_amaxes, 4)
 {
 	const struct model_shape *m = &shapes[_i % 2];
 	struct te_seq *seq = model_create(ctx, m, 5);
@@ -223,9 +223,8 @@ START_TEST(current_scales_follow_what_the_hook_makes_of_amaxes)
 	ck_assert_int_eq(s.namaxes, ncast);
 	tt_drop(p, seq);
 }
-END_TEST
 
-START_TEST(a_failing_hook_ends_the_pass)
+TEST(hooks, a_failing_hook_ends_the_pass)
 {
 	const struct model_shape *m = &shapes[1];
 
@@ -245,9 +244,8 @@ START_TEST(a_failing_hook_ends_the_pass)
 		tt_drop(p, seq);
 	}
 }
-END_TEST
 
-START_TEST(hooks_are_checked)
+TEST(hooks, hooks_are_checked)
 {
 	const struct model_shape *m = &shapes[1];
 	struct te_seq *seq = model_create(ctx, m, 5);
@@ -262,7 +260,6 @@ START_TEST(hooks_are_checked)
 	fails(te_plan_create(seq, &o, &p), -EINVAL, "there are no such events");
 	te_seq_unref(seq);
 }
-END_TEST
 
 /* fill the arena with NaN, but for the ranges of all saved values; less: but for one of them */
 static void poison_rest(struct te_plan *p, int less)
@@ -300,7 +297,7 @@ static float *grads_after(struct te_plan *p, int poison, int less)
 }
 
 /* backward needs what te_plan_saved lists, all of it, and nothing else of the arena */
-START_TEST(lists_all_that_backward_needs)
+TEST_EACH(hooks, lists_all_that_backward_needs, NWAYS)
 {
 	const struct model_shape *m = &shapes[_i % TT_LEN(shapes)];
 	const char *recipe = recipes[(size_t)_i / TT_LEN(shapes)];
@@ -344,7 +341,6 @@ START_TEST(lists_all_that_backward_needs)
 	free(want);
 	tt_drop(p, seq);
 }
-END_TEST
 
 /* ---- state and user pointers of ops and fusions ---- */
 
@@ -420,7 +416,7 @@ static int run_fusion(const struct te_fused *f)
 			       te_tensor_nbytes(b->y.hp));
 }
 
-START_TEST(states_are_bound_and_unbound)
+TEST(hooks, states_are_bound_and_unbound)
 {
 	struct te_recipe fp32 = TE_RECIPE_INIT;
 	struct te_plan_opts o = TE_PLAN_OPTS_INIT;
@@ -471,14 +467,13 @@ START_TEST(states_are_bound_and_unbound)
 	ck_assert(nf.nunbinds == 1 && n.nunbinds == 1);
 	te_seq_unref(seq);
 }
-END_TEST
 
 static int fail_silently(const struct te_op_call *c)
 {
 	return -EXDEV;
 }
 
-START_TEST(a_silent_failure_is_given_a_name)
+TEST(hooks, a_silent_failure_is_given_a_name)
 {
 	struct te_recipe fp32 = TE_RECIPE_INIT;
 	struct te_plan_opts o = TE_PLAN_OPTS_INIT;
@@ -502,19 +497,4 @@ START_TEST(a_silent_failure_is_given_a_name)
 	ck_assert_int_eq(te_plan_forward(p, st, 0), -EXDEV);
 	tt_said("mute here returned -18 and gave no reason");
 	tt_drop(p, seq);
-}
-END_TEST
-
-void plan_hook_cases(Suite *s)
-{
-	TCase *c = tt_ctx_case(s, "hooks", "hooks");
-
-	tcase_add_loop_test(c, gradients_are_complete_at_their_events, 0, 2 * NWAYS);
-	tcase_add_test(c, scales_follow_what_the_hook_makes_of_amaxes);
-	tcase_add_loop_test(c, current_scales_follow_what_the_hook_makes_of_amaxes, 0, 4);
-	tcase_add_test(c, a_failing_hook_ends_the_pass);
-	tcase_add_test(c, hooks_are_checked);
-	tcase_add_loop_test(c, lists_all_that_backward_needs, 0, NWAYS);
-	tcase_add_test(c, states_are_bound_and_unbound);
-	tcase_add_test(c, a_silent_failure_is_given_a_name);
 }

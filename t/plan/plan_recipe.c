@@ -97,7 +97,9 @@ static const struct {
 	{ "fp8-delayed", "fp8-delayed" }, { "fp8-block", "fp8-block" },
 };
 
-START_TEST(an_op_has_the_bits_of_its_recipe)
+CTX_CASE(recipe, "numeric");
+
+TEST_EACH(recipe, an_op_has_the_bits_of_its_recipe, TT_LEN(mixed))
 {
 	const char *own = mixed[_i].own, *plain = !strncmp(own, "fp8", 3) ? own : "bf16";
 	const char *const only = "a\0b";
@@ -120,7 +122,6 @@ START_TEST(an_op_has_the_bits_of_its_recipe)
 	te_seq_unref(seq[0]);
 	te_seq_unref(seq[1]);
 }
-END_TEST
 
 static double distance(struct te_tensor *a, struct te_tensor *b)
 {
@@ -141,7 +142,7 @@ static double distance(struct te_tensor *a, struct te_tensor *b)
  * their size, stochastic ones by 0.2 (t/quant/nvfp4.c), independently. The input's gradient has two
  * casts of each kind, 0.34; a weight's gradient has two stochastic casts at most, and two others.
  */
-START_TEST(gradients_of_nvfp4_are_near)
+TEST(recipe, gradients_of_nvfp4_are_near)
 {
 	struct te_seq *seq[2] = { two(NULL, NULL), two(NULL, NULL) };
 	struct te_plan *p[2] = { plan_of(seq[0], "nvfp4", NULL), plan_of(seq[1], "bf16", NULL) };
@@ -159,7 +160,6 @@ START_TEST(gradients_of_nvfp4_are_near)
 	ck_assert_double_lt(distance(te_seq_grads(seq[0]), te_seq_grads(seq[1])), 0.4);
 	tt_drop_both(p, seq);
 }
-END_TEST
 
 /* ---- extents that are no multiples of 16 ---- */
 
@@ -207,7 +207,7 @@ static int64_t padded(int64_t n)
 }
 
 /* a linear op, and one of padded extents with zeros for the padding: the same two steps */
-START_TEST(odd_extents_have_the_bits_of_padded_ones)
+TEST_EACH(recipe, odd_extents_have_the_bits_of_padded_ones, 3 * TT_LEN(odd))
 {
 	const char *const fp8[] = { "fp8-delayed", "fp8-current", "fp8-block" };
 	const int64_t *e = odd[_i / 3];
@@ -247,10 +247,9 @@ START_TEST(odd_extents_have_the_bits_of_padded_ones)
 	model_same_scales(te_seq_quant(seq[0]), te_seq_quant(seq[1]));
 	tt_drop_both(p, seq);
 }
-END_TEST
 
 /* both kinds in one plan: each op as in plans of its recipe, between which the values are copied */
-START_TEST(ops_of_two_recipes_in_one_plan)
+TEST_EACH(recipe, ops_of_two_recipes_in_one_plan, 6)
 {
 	const char *const fp8[] = { "fp8-delayed", "fp8-current", "fp8-block" };
 	const char *name = fp8[_i % 3], *const own = _i / 3 ? name : "bf16";
@@ -284,10 +283,9 @@ START_TEST(ops_of_two_recipes_in_one_plan)
 	te_seq_unref(seq[1]);
 	te_seq_unref(last);
 }
-END_TEST
 
 /* a checkpoint has the quantizers of the only op that casts */
-START_TEST(checkpoints_have_the_scales_of_ops)
+TEST(recipe, checkpoints_have_the_scales_of_ops)
 {
 	struct te_seq *seq[2] = { two(NULL, "fp8-delayed"), two(NULL, "fp8-delayed") };
 	struct te_plan *p[2];
@@ -316,9 +314,8 @@ START_TEST(checkpoints_have_the_scales_of_ops)
 	}
 	ck_assert_int_eq(unlink(path), 0);
 }
-END_TEST
 
-START_TEST(recipes_of_ops_that_are_refused)
+TEST(recipe, recipes_of_ops_that_are_refused)
 {
 	struct te_plan_opts o = TE_PLAN_OPTS_INIT;
 	struct te_recipe recipe = TE_RECIPE_INIT;
@@ -349,7 +346,6 @@ START_TEST(recipes_of_ops_that_are_refused)
 	fails(te_op_linear(&a, "l", &op), -EINVAL, "struct te_recipe");
 	te_seq_unref(seq);
 }
-END_TEST
 
 static int asked; /* the scaling */
 
@@ -361,7 +357,7 @@ static int no_fp8(void *dev, int scaling)
 }
 
 /* on a device without FP8 GEMMs a plan with an op in FP8 fails, and one in BF16 trains */
-START_TEST(fp8_is_refused_where_the_device_has_none)
+TEST(recipe, fp8_is_refused_where_the_device_has_none)
 {
 	const struct te__backend_ops *ops = ctx->ops;
 	struct te__backend_ops broken = *ops;
@@ -391,7 +387,6 @@ START_TEST(fp8_is_refused_where_the_device_has_none)
 	te_seq_unref(seq);
 	te_seq_unref(mix);
 }
-END_TEST
 
 static int op_once(void)
 {
@@ -404,23 +399,9 @@ static int op_once(void)
 	return r;
 }
 
-START_TEST(an_op_with_a_recipe_survives_every_fault)
+CASE(recipe_faults, "fault");
+
+TEST(recipe_faults, an_op_with_a_recipe_survives_every_fault)
 {
 	ck_assert_int_gt(tt_fault_each(op_once), 4);
-}
-END_TEST
-
-void plan_recipe_cases(Suite *s)
-{
-	TCase *c = tt_ctx_case(s, "recipe", "numeric");
-
-	tcase_add_loop_test(c, an_op_has_the_bits_of_its_recipe, 0, TT_LEN(mixed));
-	tcase_add_loop_test(c, ops_of_two_recipes_in_one_plan, 0, 6);
-	tcase_add_loop_test(c, odd_extents_have_the_bits_of_padded_ones, 0, 3 * TT_LEN(odd));
-	tcase_add_test(c, gradients_of_nvfp4_are_near);
-	tcase_add_test(c, checkpoints_have_the_scales_of_ops);
-	tcase_add_test(c, recipes_of_ops_that_are_refused);
-	tcase_add_test(c, fp8_is_refused_where_the_device_has_none);
-	c = tt_case(s, "recipe_faults", "fault");
-	tcase_add_test(c, an_op_with_a_recipe_survives_every_fault);
 }

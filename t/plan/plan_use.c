@@ -12,7 +12,9 @@
 #include "plan_cases.h"
 #include "tt_ctx.h"
 
-START_TEST(refuses_calls_out_of_order)
+CTX_CASE(use, "run");
+
+TEST(use, refuses_calls_out_of_order)
 {
 	struct te_seq *seq = model_create(ctx, &gpt, 5);
 	struct te_plan *p = model_plan(seq, &gpt, "bf16", TE_PLAN_TRAIN | TE_PLAN_DELAY_DW);
@@ -36,7 +38,6 @@ START_TEST(refuses_calls_out_of_order)
 	te_plan_unref(p);
 	te_seq_unref(seq);
 }
-END_TEST
 
 #define INVALIDATES(code, call)                             \
 	do {                                                \
@@ -45,7 +46,7 @@ END_TEST
 		fails(te_capture_end(st, &rec), code, ""); \
 	} while (0)
 
-START_TEST(refused_calls_invalidate_a_capture)
+TEST(use, refused_calls_invalidate_a_capture)
 {
 	struct te_seq *seq = model_create(ctx, &gpt, 5);
 	struct te_plan *p = model_plan(seq, &gpt, "bf16", TE_PLAN_TRAIN | TE_PLAN_DELAY_DW);
@@ -76,9 +77,8 @@ START_TEST(refused_calls_invalidate_a_capture)
 	te_seq_unref(raw);
 	te_seq_unref(seq);
 }
-END_TEST
 
-START_TEST(stops_before_the_loss)
+TEST(use, stops_before_the_loss)
 {
 	struct te_seq *seq = model_create(ctx, &gpt, 5);
 	struct te_plan_opts o = TE_PLAN_OPTS_INIT;
@@ -100,9 +100,8 @@ START_TEST(stops_before_the_loss)
 	ck_assert_int_eq(te_plan_create(seq, &o, &p), -EINVAL);
 	te_seq_unref(seq);
 }
-END_TEST
 
-START_TEST(refuses_bad_options)
+TEST(use, refuses_bad_options)
 {
 	struct te_plan_opts o = TE_PLAN_OPTS_INIT, good;
 	struct te_recipe recipe = TE_RECIPE_INIT;
@@ -145,7 +144,6 @@ START_TEST(refuses_bad_options)
 	ck_assert_int_eq(te_plan_create(seq, &good, &p), -TE_ESTATE);
 	te_seq_unref(seq);
 }
-END_TEST
 
 /* sizes that overflow 64 bits, or a machine's address space, are refused by name */
 static const struct {
@@ -171,7 +169,7 @@ static int l40s(int index, struct te_device_info *ret)
 	return 0;
 }
 
-START_TEST(refuses_wide_heads_on_gpus)
+TEST_EACH(use, refuses_wide_heads_on_gpus, 2)
 {
 	const struct te_attention_attrs attention = TE_ATTRS(attention, 2, 1, 129);
 	const struct te_attention_attrs fp32 = TE_ATTRS(attention, 2, 1, 65);
@@ -218,9 +216,8 @@ START_TEST(refuses_wide_heads_on_gpus)
 	te_plan_unref(p);
 	te_seq_unref(seq);
 }
-END_TEST
 
-START_TEST(refuses_absurd_shapes)
+TEST_EACH(use, refuses_absurd_shapes, TT_LEN(absurd))
 {
 	struct te_embedding_attrs e = TE_ATTRS(embedding, 2, absurd[_i].width, 0, 0.1f, 0);
 	struct te_plan_opts o = TE_PLAN_OPTS_INIT;
@@ -245,7 +242,6 @@ START_TEST(refuses_absurd_shapes)
 	tt_said(absurd[_i].words[1]);
 	te_seq_unref(seq);
 }
-END_TEST
 
 /* what infer() of an op with an extra input sets; x and the extra input are [4,8] */
 static const struct {
@@ -281,7 +277,7 @@ static int no_pass(const struct te_op_call *c)
 	return 0;
 }
 
-START_TEST(refuses_aliases_that_cannot_be)
+TEST_EACH(use, refuses_aliases_that_cannot_be, TT_LEN(answers))
 {
 	const struct te_op_ops ops = { .size = sizeof(ops), .name = "mine", .nextra_in = 1,
 				       .infer = infer_answer, .forward = no_pass,
@@ -308,9 +304,8 @@ START_TEST(refuses_aliases_that_cannot_be)
 	te_plan_unref(p);
 	te_seq_unref(seq);
 }
-END_TEST
 
-START_TEST(prints_text_and_dot)
+TEST(use, prints_text_and_dot)
 {
 	struct te_seq *seq = model_create(ctx, &gpt, 5);
 	struct te_plan *p = model_plan(seq, &gpt, "fp8-delayed", TE_PLAN_TRAIN | TE_PLAN_NO_ALLOC);
@@ -343,13 +338,12 @@ START_TEST(prints_text_and_dot)
 	te_plan_unref(p);
 	te_seq_unref(seq);
 }
-END_TEST
 
 /*
  * Quantizers too: nothing is allocated, the sequence gets none, and the memory told is that of the
  * plan that is made afterwards, also by another recipe. _i: recipe
  */
-START_TEST(no_alloc_leaves_the_sequence_alone)
+TEST_EACH(use, no_alloc_leaves_the_sequence_alone, NRECIPES)
 {
 	struct te_mem_info before = TE_MEM_INFO_INIT, after = TE_MEM_INFO_INIT;
 	struct te_plan_memory told = TE_PLAN_MEMORY_INIT, real = TE_PLAN_MEMORY_INIT;
@@ -384,9 +378,8 @@ START_TEST(no_alloc_leaves_the_sequence_alone)
 	te_plan_unref(p[1]);
 	te_seq_unref(seq);
 }
-END_TEST
 
-START_TEST(says_so_at_every_call_after_a_failure)
+TEST(use, says_so_at_every_call_after_a_failure)
 {
 	struct te_seq *seq = model_create(ctx, &gpt, 5);
 	struct te_plan *p = model_plan(seq, &gpt, "bf16", TE_PLAN_TRAIN);
@@ -401,7 +394,6 @@ START_TEST(says_so_at_every_call_after_a_failure)
 	te_plan_unref(p);
 	te_seq_unref(seq);
 }
-END_TEST
 
 static int plan_once(void)
 {
@@ -443,26 +435,9 @@ static int plan_once(void)
 	return r;
 }
 
-START_TEST(survives_every_fault)
+CASE(faults, "fault");
+
+TEST(faults, survives_every_fault)
 {
 	ck_assert_int_gt(tt_fault_each(plan_once), 20);
-}
-END_TEST
-
-void plan_use_cases(Suite *s)
-{
-	TCase *c = tt_ctx_case(s, "use", "run");
-
-	tcase_add_test(c, refuses_calls_out_of_order);
-	tcase_add_test(c, refused_calls_invalidate_a_capture);
-	tcase_add_test(c, stops_before_the_loss);
-	tcase_add_test(c, refuses_bad_options);
-	tcase_add_loop_test(c, refuses_wide_heads_on_gpus, 0, 2);
-	tcase_add_loop_test(c, refuses_absurd_shapes, 0, TT_LEN(absurd));
-	tcase_add_loop_test(c, refuses_aliases_that_cannot_be, 0, TT_LEN(answers));
-	tcase_add_loop_test(c, no_alloc_leaves_the_sequence_alone, 0, NRECIPES);
-	tcase_add_test(c, prints_text_and_dot);
-	tcase_add_test(c, says_so_at_every_call_after_a_failure);
-	c = tt_case(s, "faults", "fault");
-	tcase_add_test(c, survives_every_fault);
 }

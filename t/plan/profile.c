@@ -76,8 +76,10 @@ static uint64_t embedding_nbytes(uint32_t masters)
 	return s.nbytes;
 }
 
+CTX_CASE(profile, "host");
+
 /* two rows of the table as it is stored, tokens, and outputs in BF16 */
-START_TEST(counts_masters_as_they_are_stored)
+TEST(profile, counts_masters_as_they_are_stored)
 {
 	const uint64_t rest = 2 * (sizeof(int32_t) + 2 * 8);
 
@@ -86,7 +88,6 @@ START_TEST(counts_masters_as_they_are_stored)
 	ck_assert_uint_eq(embedding_nbytes(TE_SEQ_BF16_MASTERS | TE_SEQ_REMAINDERS),
 			  4 * 2 * 8 + rest);
 }
-END_TEST
 
 static struct te_plan_profile_step find(struct te_plan *plan, const char *steps)
 {
@@ -100,7 +101,7 @@ static struct te_plan_profile_step find(struct te_plan *plan, const char *steps)
 }
 
 /* bytes and FLOPs of y = x w^T and of its gradients, as their formulas give them */
-START_TEST(counts_bytes_and_flops_of_a_linear)
+TEST(profile, counts_bytes_and_flops_of_a_linear)
 {
 	const uint64_t x = ROWS * IN, w = IN * OUT, y = ROWS * OUT;
 	const double flops = 2.0 * ROWS * IN * OUT;
@@ -132,10 +133,9 @@ START_TEST(counts_bytes_and_flops_of_a_linear)
 	ck_assert_int_eq(sum.nsteps, 3);
 	tt_drop(plan, seq);
 }
-END_TEST
 
 /* FP8: a cast reads BF16 and writes two copies, and GEMMs read codes at the FP8 rate */
-START_TEST(counts_fp8_copies)
+TEST(profile, counts_fp8_copies)
 {
 	const int64_t rows = 16, in = 32, out = 48;
 	struct te_plan_profile_opts o = given();
@@ -153,7 +153,6 @@ START_TEST(counts_fp8_copies)
 	ck_assert_double_eq(s.flops, 0);
 	tt_drop(plan, seq);
 }
-END_TEST
 
 static void check_sums(struct te_plan *plan, const struct te_plan_profile *sum)
 {
@@ -190,7 +189,7 @@ static void check_sums(struct te_plan *plan, const struct te_plan_profile *sum)
 }
 
 /* each group once, in order of what it loses, under all recipes and with delayed gradients */
-START_TEST(lists_each_group_once)
+TEST_EACH(profile, lists_each_group_once, TT_LEN(recipes))
 {
 	static const uint32_t flags[] = { 0, TE_PLAN_TRAIN, TE_PLAN_TRAIN | TE_PLAN_DELAY_DW,
 					  TE_PLAN_TRAIN | TE_PLAN_NO_FUSION };
@@ -213,10 +212,9 @@ START_TEST(lists_each_group_once)
 	}
 	te_seq_unref(seq);
 }
-END_TEST
 
 /* the passes are ordinary ones: loss, gradients and scales have the same bits */
-START_TEST(runs_the_passes)
+TEST_EACH(profile, runs_the_passes, TT_LEN(recipes))
 {
 	struct te_plan_profile_opts o = given();
 	struct te_seq *a = model_create(ctx, &gpt, 3), *b = model_create(ctx, &gpt, 3);
@@ -250,9 +248,8 @@ START_TEST(runs_the_passes)
 	tt_drop(q, a);
 	te_seq_unref(b);
 }
-END_TEST
 
-START_TEST(measures_rates)
+TEST_EACH(profile, measures_rates, TT_LEN(recipes))
 {
 	struct te_plan_profile_opts o = TE_PLAN_PROFILE_OPTS_INIT;
 	struct te_plan_profile sum = TE_PLAN_PROFILE_INIT;
@@ -270,7 +267,6 @@ START_TEST(measures_rates)
 	ck_assert_double_eq(fp8 ? sum.gemm_rate : sum.fp8_rate, 0);
 	tt_drop(plan, seq);
 }
-END_TEST
 
 static char *text_of(struct te_plan *plan, enum te_plan_format format)
 {
@@ -280,7 +276,7 @@ static char *text_of(struct te_plan *plan, enum te_plan_format format)
 	return text;
 }
 
-START_TEST(prints_text_and_json)
+TEST(profile, prints_text_and_json)
 {
 	struct te_plan_profile_opts o = given();
 	struct te_seq *seq = model_create(ctx, &gpt, 3);
@@ -303,9 +299,8 @@ START_TEST(prints_text_and_json)
 	free(text);
 	tt_drop(plan, seq);
 }
-END_TEST
 
-START_TEST(refuses_bad_calls)
+TEST(profile, refuses_bad_calls)
 {
 	struct te_plan_profile_opts o = given();
 	struct te_plan_profile_step s = TE_PLAN_PROFILE_STEP_INIT;
@@ -350,7 +345,6 @@ START_TEST(refuses_bad_calls)
 	te_plan_unref(dry);
 	tt_drop(plan, seq);
 }
-END_TEST
 
 static int profile_once(struct te_plan *plan, struct te_stream *stream)
 {
@@ -394,17 +388,18 @@ static int rate(void)
 	return r;
 }
 
-START_TEST(survives_every_fault)
+CTX_CASE(faults, "host fault");
+
+TEST(faults, survives_every_fault)
 {
 	ck_assert_int_ge(tt_fault_each(with_a_plan), 20);
 	ck_assert_int_eq(with_a_plan(), 0);
 	ck_assert_int_ge(tt_fault_each(rate), 3);
 	ck_assert_int_eq(rate(), 0);
 }
-END_TEST
 
 /* forward computes the three GEMMs of a head with chunks */
-START_TEST(counts_flops_of_a_head_in_forward)
+TEST(profile, counts_flops_of_a_head_in_forward)
 {
 	const double flops = 2.0 * 32 * IN * OUT;
 	struct te_linear_attrs la = TE_ATTRS(linear, IN, OUT, 0.1f, 0, NULL);
@@ -444,21 +439,5 @@ START_TEST(counts_flops_of_a_head_in_forward)
 	ck_assert_int_eq(s.pass, s.flops > 0 ? TE_PASS_FORWARD : TE_PASS_BACKWARD);
 	tt_drop(plan, seq);
 }
-END_TEST
 
-TT_SUITE("plan/profile", TT_ONE_PROCESS)
-{
-	TCase *c = tt_ctx_case(s, "profile", "host");
-
-	tcase_add_test(c, counts_bytes_and_flops_of_a_linear);
-	tcase_add_test(c, counts_fp8_copies);
-	tcase_add_test(c, counts_masters_as_they_are_stored);
-	tcase_add_test(c, counts_flops_of_a_head_in_forward);
-	tcase_add_loop_test(c, lists_each_group_once, 0, TT_LEN(recipes));
-	tcase_add_loop_test(c, runs_the_passes, 0, TT_LEN(recipes));
-	tcase_add_loop_test(c, measures_rates, 0, TT_LEN(recipes));
-	tcase_add_test(c, prints_text_and_json);
-	tcase_add_test(c, refuses_bad_calls);
-	c = tt_ctx_case(s, "faults", "host fault");
-	tcase_add_test(c, survives_every_fault);
-}
+TT_MAIN("plan/profile", TT_ONE_PROCESS)

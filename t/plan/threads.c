@@ -115,8 +115,10 @@ static void join(struct other *o)
 	ck_assert_msg(!o->r, "the other thread: %d: %s", o->r, o->detail);
 }
 
+CASE(threads, "host", .setup = setup, .teardown = teardown);
+
 /* on the context's stream, or one of the thread's */
-START_TEST(helpers_work_inside_of_another_threads_capture)
+TEST_EACH(threads, helpers_work_inside_of_another_threads_capture, 2)
 {
 	struct te_stream *s;
 	struct te_recording_info info = TE_RECORDING_INFO_INIT;
@@ -148,9 +150,8 @@ START_TEST(helpers_work_inside_of_another_threads_capture)
 	te_stream_unref(s);
 	DO(te_mem_free(st, p));
 }
-END_TEST
 
-START_TEST(helpers_and_captures_may_interleave)
+TEST_EACH(threads, helpers_and_captures_may_interleave, 2)
 {
 	struct te_stream *s, *joined;
 	struct te_event *fork, *back;
@@ -192,10 +193,9 @@ START_TEST(helpers_and_captures_may_interleave)
 	te_stream_unref(s);
 	DO(te_mem_free(st, p));
 }
-END_TEST
 
 /* the thread that captures is told, as before */
-START_TEST(the_capturing_thread_is_refused)
+TEST(threads, the_capturing_thread_is_refused)
 {
 	struct te_adamw_stats stats = TE_ADAMW_STATS_INIT;
 	struct te_recording *rec;
@@ -213,10 +213,9 @@ START_TEST(the_capturing_thread_is_refused)
 	te_recording_unref(rec);
 	te_stream_unref(s);
 }
-END_TEST
 
 /* of streams that do not capture, and of those that do from before the capture */
-START_TEST(helpers_see_what_was_queued_before)
+TEST(threads, helpers_see_what_was_queued_before)
 {
 	struct te_adamw_stats stats = TE_ADAMW_STATS_INIT;
 	struct te_recording *rec;
@@ -243,7 +242,6 @@ START_TEST(helpers_see_what_was_queued_before)
 	}
 	te_stream_unref(s);
 }
-END_TEST
 
 /* ---- forks ---- */
 
@@ -361,7 +359,7 @@ static void arrive_at_gate(void *arg)
  * The parent's threads are idle, or in the middle of work. None of them is in the allocator when it
  * forks: the child of a program with AddressSanitizer would wait for its lock.
  */
-START_TEST(a_forked_child_is_refused)
+TEST_EACH(threads, a_forked_child_is_refused, 2)
 {
 	struct te_plan_opts o = plan_opts(&made.fp32);
 	const int64_t shape[1] = { 4 };
@@ -430,16 +428,5 @@ START_TEST(a_forked_child_is_refused)
 	DO(te_pinned_free(ctx, pinned));
 	te_stream_unref(s);
 }
-END_TEST
 
-TT_SUITE("plan/threads", TT_NEED_NOTHING)
-{
-	TCase *c = tt_case(s, "threads", "host");
-
-	tcase_add_checked_fixture(c, setup, teardown);
-	tcase_add_loop_test(c, helpers_work_inside_of_another_threads_capture, 0, 2);
-	tcase_add_loop_test(c, helpers_and_captures_may_interleave, 0, 2);
-	tcase_add_test(c, the_capturing_thread_is_refused);
-	tcase_add_test(c, helpers_see_what_was_queued_before);
-	tcase_add_loop_test(c, a_forked_child_is_refused, 0, 2);
-}
+TT_MAIN("plan/threads", TT_NEED_NOTHING)

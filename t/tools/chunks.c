@@ -199,7 +199,9 @@ static void check_documents(const struct windows *w, int64_t first, int64_t n, i
 		ck_assert_int_eq(seen[i], 1);
 }
 
-START_TEST(an_epoch_has_each_document_once)
+CASE(chunks, "host", .setup = setup, .teardown = teardown);
+
+TEST(chunks, an_epoch_has_each_document_once)
 {
 	struct windows w[2];
 	int64_t n[2];
@@ -214,7 +216,6 @@ START_TEST(an_epoch_has_each_document_once)
 		free(w[k].x);
 	}
 }
-END_TEST
 
 /*
  * nsteps of nranks that take `rows` windows a step, at different speeds, from window *number in
@@ -273,14 +274,13 @@ static void kill_ranks(void)
 	free(have.x);
 }
 
-START_TEST(ranks_read_each_window_once_also_after_a_kill)
+TEST(chunks, ranks_read_each_window_once_also_after_a_kill)
 {
 	for (int i = 0; i < TT_FEWER(5); i++)
 		kill_ranks();
 }
-END_TEST
 
-START_TEST(orders_differ_by_seed)
+TEST(chunks, orders_differ_by_seed)
 {
 	struct windows w[3];
 
@@ -295,7 +295,6 @@ START_TEST(orders_differ_by_seed)
 	for (int k = 0; k < 3; k++)
 		free(w[k].x);
 }
-END_TEST
 
 /* tokens of a span, and a 0 after them */
 static char *text_of(const struct span *s)
@@ -319,7 +318,7 @@ static char *next_document(char *text, int *number)
 	return strchr(text, '\n') + 1;
 }
 
-START_TEST(the_last_chunks_are_held_out)
+TEST(chunks, the_last_chunks_are_held_out)
 {
 	int n = 0, number, first;
 	struct data *val = NULL;
@@ -354,7 +353,6 @@ START_TEST(the_last_chunks_are_held_out)
 	}
 	close_text(&t);
 }
-END_TEST
 
 static int read_all(struct text *t)
 {
@@ -367,7 +365,7 @@ static int read_all(struct text *t)
 	return r;
 }
 
-START_TEST(a_bad_line_is_told_by_its_number)
+TEST(chunks, a_bad_line_is_told_by_its_number)
 {
 	const int bad = (int)tt_rand_int(1, 200);
 	FILE *f;
@@ -384,9 +382,8 @@ START_TEST(a_bad_line_is_told_by_its_number)
 	ck_assert_ptr_nonnull(strstr(message, path[0]));
 	close_text(&t);
 }
-END_TEST
 
-START_TEST(text_that_changes_is_told)
+TEST(chunks, text_that_changes_is_told)
 {
 	struct text t;
 
@@ -397,9 +394,8 @@ START_TEST(text_that_changes_is_told)
 	ck_assert_ptr_nonnull(strstr(message, "0.jsonl"));
 	close_text(&t);
 }
-END_TEST
 
-START_TEST(an_epoch_without_text_ends)
+TEST(chunks, an_epoch_without_text_ends)
 {
 	struct text t;
 	FILE *f;
@@ -416,18 +412,5 @@ START_TEST(an_epoch_without_text_ends)
 	ck_assert_ptr_nonnull(strstr(message, "no text"));
 	close_text(&t);
 }
-END_TEST
 
-TT_SUITE("tools/chunks", TT_NEED_NOTHING)
-{
-	TCase *c = tt_case(s, "chunks", "host");
-
-	tcase_add_checked_fixture(c, setup, teardown);
-	tcase_add_test(c, an_epoch_has_each_document_once);
-	tcase_add_test(c, ranks_read_each_window_once_also_after_a_kill);
-	tcase_add_test(c, orders_differ_by_seed);
-	tcase_add_test(c, the_last_chunks_are_held_out);
-	tcase_add_test(c, a_bad_line_is_told_by_its_number);
-	tcase_add_test(c, text_that_changes_is_told);
-	tcase_add_test(c, an_epoch_without_text_ends);
-}
+TT_MAIN("tools/chunks", TT_NEED_NOTHING)

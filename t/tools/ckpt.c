@@ -112,7 +112,9 @@ static const struct {
 	{ STATE("\"files\":[],\"save-best\":2"), "\"save-best\"" },
 };
 
-START_TEST(refuses_and_names_file_and_field)
+CASE(state, "host", .setup = setup, .teardown = teardown);
+
+TEST_EACH(state, refuses_and_names_file_and_field, TT_LEN(refused))
 {
 	char text[512];
 
@@ -121,7 +123,6 @@ START_TEST(refuses_and_names_file_and_field)
 	ck_assert_msg(strstr(text, path) && strstr(text, refused[_i].names), "%s", text);
 	ck_assert_ptr_eq(strchr(text, '\n'), text + strlen(text) - 1); /* one line */
 }
-END_TEST
 
 static const char *const accepted[] = {
 	STATE("\"files\":[]"),
@@ -130,7 +131,7 @@ static const char *const accepted[] = {
 	STATE("\"files\":[],\"an-option-of-a-later-version\":null"),
 };
 
-START_TEST(accepts_what_it_writes)
+TEST_EACH(state, accepts_what_it_writes, TT_LEN(accepted))
 {
 	char text[512];
 
@@ -138,13 +139,5 @@ START_TEST(accepts_what_it_writes)
 	ck_assert_msg(!resume(text, sizeof(text)), "%s", text);
 	ck_assert_str_eq(text, "");
 }
-END_TEST
 
-TT_SUITE("tools/ckpt", TT_NEED_NOTHING)
-{
-	TCase *c = tt_case(s, "state", "host");
-
-	tcase_add_checked_fixture(c, setup, teardown);
-	tcase_add_loop_test(c, refuses_and_names_file_and_field, 0, TT_LEN(refused));
-	tcase_add_loop_test(c, accepts_what_it_writes, 0, TT_LEN(accepted));
-}
+TT_MAIN("tools/ckpt", TT_NEED_NOTHING)

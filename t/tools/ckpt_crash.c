@@ -468,7 +468,9 @@ static void check_record(struct names *base)
 	}
 }
 
-START_TEST(a_crash_leaves_a_complete_checkpoint)
+CASE(crash, "host", .setup = setup, .teardown = teardown);
+
+TEST(crash, a_crash_leaves_a_complete_checkpoint)
 {
 	struct names base;
 
@@ -484,7 +486,6 @@ START_TEST(a_crash_leaves_a_complete_checkpoint)
 	for (int step = 1; step <= 3; step++)
 		ck_assert_int_gt(found[step], 3);
 }
-END_TEST
 
 /* the calls of a save that may fail: files are created, synced and renamed */
 static int count_calls(int step)
@@ -519,7 +520,7 @@ static int find_commit(void)
 	return ncreated + 1;
 }
 
-START_TEST(a_crash_while_a_save_is_completed_leaves_a_complete_checkpoint)
+TEST(crash, a_crash_while_a_save_is_completed_leaves_a_complete_checkpoint)
 {
 	struct names base;
 	int commit, n;
@@ -540,10 +541,9 @@ START_TEST(a_crash_while_a_save_is_completed_leaves_a_complete_checkpoint)
 	check_record(&base);
 	ck_assert_int_gt(found[3], 3);
 }
-END_TEST
 
 /* te_train tries again after a failure: neither may take away the only files that fit together */
-START_TEST(failed_saves_leave_a_complete_checkpoint)
+TEST(crash, failed_saves_leave_a_complete_checkpoint)
 {
 	const int n = count_calls(1);
 	int first, step;
@@ -566,14 +566,5 @@ START_TEST(failed_saves_leave_a_complete_checkpoint)
 		}
 	}
 }
-END_TEST
 
-TT_SUITE("tools/ckpt_crash", TT_NEED_NOTHING)
-{
-	TCase *c = tt_case(s, "crash", "host");
-
-	tcase_add_checked_fixture(c, setup, teardown);
-	tcase_add_test(c, a_crash_leaves_a_complete_checkpoint);
-	tcase_add_test(c, a_crash_while_a_save_is_completed_leaves_a_complete_checkpoint);
-	tcase_add_test(c, failed_saves_leave_a_complete_checkpoint);
-}
+TT_MAIN("tools/ckpt_crash", TT_NEED_NOTHING)

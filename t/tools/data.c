@@ -94,7 +94,9 @@ static struct data *counting(int64_t n[3])
 	return open_as(3, DATA_TEXT, 256); /* it has a byte 0 */
 }
 
-START_TEST(batches_span_files)
+CASE(data, "host", .setup = setup, .teardown = teardown);
+
+TEST(data, batches_span_files)
 {
 	int64_t n[3] = { tt_rand_int(1, 80), tt_rand_int(1, 80), tt_rand_int(1, 80) };
 	int64_t all = n[0] + n[1] + n[2], T = tt_rand_int(1, all - 2), count, total = 0;
@@ -133,9 +135,8 @@ START_TEST(batches_span_files)
 	free(y);
 	data_close(d);
 }
-END_TEST
 
-START_TEST(draws_depend_on_seed_step_and_row_alone)
+TEST(data, draws_depend_on_seed_step_and_row_alone)
 {
 	int64_t n[3] = { 80, 80, 80 };
 	struct data *d = counting(n);
@@ -162,9 +163,8 @@ START_TEST(draws_depend_on_seed_step_and_row_alone)
 	ck_assert_int_eq(nseen, 236);
 	data_close(d);
 }
-END_TEST
 
-START_TEST(an_epoch_has_each_element_once)
+TEST_EACH(data, an_epoch_has_each_element_once, 20)
 {
 	const int64_t n = _i < 6 ? _i + 1 : tt_rand_int(7, 3000);
 	int32_t *seen = calloc((size_t)n, sizeof(*seen));
@@ -183,10 +183,9 @@ START_TEST(an_epoch_has_each_element_once)
 	ck_assert(n < 20 || moved);
 	free(seen);
 }
-END_TEST
 
 /* three ranks that take rows at different speeds, some after a restart with another number */
-START_TEST(ranks_take_each_token_once_an_epoch)
+TEST(data, ranks_take_each_token_once_an_epoch)
 {
 	int64_t n[3] = { tt_rand_int(1, 80), tt_rand_int(1, 80), tt_rand_int(1, 80) };
 	int64_t all = n[0] + n[1] + n[2], T = tt_rand_int(1, all - 2);
@@ -216,9 +215,8 @@ START_TEST(ranks_take_each_token_once_an_epoch)
 	free(y);
 	data_close(d);
 }
-END_TEST
 
-START_TEST(orders_depend_on_seed_and_epoch)
+TEST(data, orders_depend_on_seed_and_epoch)
 {
 	int64_t n[3] = { 80, 80, 80 };
 	struct data *d = counting(n);
@@ -236,10 +234,9 @@ START_TEST(orders_depend_on_seed_and_epoch)
 	ck_assert_mem_ne(x[0], x[2], sizeof(x[0]));
 	data_close(d);
 }
-END_TEST
 
 /* tokens are their own index; _i: the epoch */
-START_TEST(windows_begin_elsewhere_in_later_epochs)
+TEST_EACH(data, windows_begin_elsewhere_in_later_epochs, 4)
 {
 	int64_t n[3] = { 80, 80, 80 };
 	struct data *d = counting(n);
@@ -264,9 +261,8 @@ START_TEST(windows_begin_elsewhere_in_later_epochs)
 	ck_assert(_i ? moved >= 21 && divided == 1 : !moved && !divided);
 	data_close(d);
 }
-END_TEST
 
-START_TEST(another_length_of_windows_begins_an_epoch)
+TEST(data, another_length_of_windows_begins_an_epoch)
 {
 	int64_t n[3] = { 80, 80, 80 };
 	struct data *d = counting(n);
@@ -282,9 +278,8 @@ START_TEST(another_length_of_windows_begins_an_epoch)
 	ck_assert_int_eq(epoch_next(&s, 1000000000000000, 1000000000000000, 4), -1);
 	data_close(d);
 }
-END_TEST
 
-START_TEST(spreads_a_limited_validation)
+TEST(data, spreads_a_limited_validation)
 {
 	int64_t n[3] = { 80, 80, 80 }, count;
 	struct data *d = counting(n);
@@ -303,7 +298,6 @@ START_TEST(spreads_a_limited_validation)
 	ck_assert_int_eq(eval_nbatches(&s, 2, 4, 1000), 30);
 	data_close(d);
 }
-END_TEST
 
 /* a file of n tokens of width bytes, with a header of llm.c if magic is not 0; its size */
 static size_t put_tokens(int i, const char *suffix, const uint32_t *token, int n, size_t width,
@@ -338,7 +332,7 @@ static void check_tokens(const struct data *d, int64_t first, const uint32_t *wa
 		ck_assert_uint_eq((uint32_t)got[i], want[i]);
 }
 
-START_TEST(reads_token_files)
+TEST(data, reads_token_files)
 {
 	char digest[17];
 	struct data *d;
@@ -374,9 +368,8 @@ START_TEST(reads_token_files)
 	put_tokens(0, ".bin", (uint32_t[]){ 1, 200, 3 }, 3, 2, 20240520, 1);
 	refuse(2); /* text and tokens */
 }
-END_TEST
 
-START_TEST(refuses_bad_headers)
+TEST(data, refuses_bad_headers)
 {
 	size_t n = put_tokens(0, ".bin", gpt2, 10, 2, 20240520, 1);
 
@@ -394,7 +387,6 @@ START_TEST(refuses_bad_headers)
 	refuse_as(1, DATA_U32, 65536);	/* not what was asked for */
 	refuse_as(1, DATA_AUTO, 50256); /* beyond the vocabulary */
 }
-END_TEST
 
 /* width, vocab -> type or -1, of headerless files by DATA_AUTO */
 static const struct {
@@ -417,7 +409,7 @@ static const struct {
 	{ 1, 50257, ".bin", NULL },   { 3, 50257, ".bin", NULL },
 };
 
-START_TEST(decides_only_what_is_certain)
+TEST_EACH(data, decides_only_what_is_certain, TT_LEN(headerless))
 {
 	const char *want = headerless[_i].want;
 	struct data *d;
@@ -433,9 +425,8 @@ START_TEST(decides_only_what_is_certain)
 	check_tokens(d, 0, gpt2, 10);
 	data_close(d);
 }
-END_TEST
 
-START_TEST(refuses_a_width_that_cannot_be)
+TEST(data, refuses_a_width_that_cannot_be)
 {
 	static const char text[] = "All the world's a stage, and all the men ";
 	uint8_t few[8] = { 1, 0, 0, 0, 2, 0, 0, 0 };
@@ -462,9 +453,8 @@ START_TEST(refuses_a_width_that_cannot_be)
 	check_tokens(d, 0, (uint32_t[]){ 1, 0, 2, 0 }, 4);
 	data_close(d);
 }
-END_TEST
 
-START_TEST(text_is_for_models_of_bytes)
+TEST(data, text_is_for_models_of_bytes)
 {
 	uint8_t all[256];
 	struct data *d;
@@ -485,7 +475,6 @@ START_TEST(text_is_for_models_of_bytes)
 	ck_assert_int_eq(data_ntokens(d), 256);
 	data_close(d);
 }
-END_TEST
 
 static const struct {
 	const char *bytes;
@@ -504,7 +493,7 @@ static const struct {
 	{ "\xff\xfe", 2, 0 },
 };
 
-START_TEST(refuses_other_files_by_their_first_bytes)
+TEST_EACH(data, refuses_other_files_by_their_first_bytes, TT_LEN(magics))
 {
 	char buf[512];
 
@@ -517,10 +506,9 @@ START_TEST(refuses_other_files_by_their_first_bytes)
 	if (magics[_i].n >= 4)
 		refuse_as(1, DATA_U16, 65536);
 }
-END_TEST
 
 /* opened files are the same, or an error, whatever happens to them */
-START_TEST(notices_files_that_change)
+TEST(data, notices_files_that_change)
 {
 	static const char other[] = "bbbbbbbbbb";
 	struct data *d;
@@ -557,10 +545,9 @@ START_TEST(notices_files_that_change)
 	ck_assert_int_eq(span_read(&s, 0, 10, x), STATUS_BAD);
 	data_close(d);
 }
-END_TEST
 
 /* a file of which only pieces are read first */
-START_TEST(samples_large_files)
+TEST(data, samples_large_files)
 {
 	enum { N = 60000, AT = 41501 };
 	uint16_t *token = calloc(N + 1, sizeof(*token));
@@ -616,9 +603,8 @@ START_TEST(samples_large_files)
 	most = DATA_CHECKED_NBYTES;
 	free(token);
 }
-END_TEST
 
-START_TEST(reads_folders)
+TEST(data, reads_folders)
 {
 	char sub[128];
 	struct data *d;
@@ -643,9 +629,8 @@ START_TEST(reads_folders)
 	strcpy(path[0], dir);
 	refuse_as(1, DATA_AUTO, 50257); /* a link to nothing */
 }
-END_TEST
 
-START_TEST(reads_pipes)
+TEST(data, reads_pipes)
 {
 	enum { N = 100000 };
 	char *list[] = { path[0] };
@@ -670,9 +655,8 @@ START_TEST(reads_pipes)
 	ck_assert_int_eq(x[1], 'a' + (N - 1) % 26);
 	data_close(d);
 }
-END_TEST
 
-START_TEST(draws_random_tokens)
+TEST(data, draws_random_tokens)
 {
 	int seen[11] = { 0 };
 	struct data *d = NULL;
@@ -694,15 +678,13 @@ START_TEST(draws_random_tokens)
 	ck_assert(!data_is_bytes(d));
 	data_close(d);
 }
-END_TEST
 
-START_TEST(refuses_what_cannot_be_read)
+TEST(data, refuses_what_cannot_be_read)
 {
 	refuse(1); /* not there */
 	put(0, ".txt", "", 0);
 	refuse(1);
 }
-END_TEST
 
 /* compress src by a program to its standard output, appended to path[i] */
 static void squeeze(const char *program, int i, const char *src)
@@ -748,7 +730,7 @@ static void read_back(const struct data *d, const char *want, int64_t n)
 	free(got);
 }
 
-START_TEST(reads_compressed_files)
+TEST_EACH(data, reads_compressed_files, TT_LEN(squeezed))
 {
 	enum { N = 5 << 18 };
 	const char *program = squeezed[_i].program;
@@ -805,7 +787,6 @@ START_TEST(reads_compressed_files)
 	data_close(d);
 	free(text);
 }
-END_TEST
 
 static const char *const no_role[CHAT_NROLES];
 
@@ -830,16 +811,15 @@ static const char *const bad_lines[] = {
 	"{\"messages\": [{\"role\": \"user\", \"content\": [{\"type\": \"image\"}]}]}",
 };
 
-START_TEST(refuses_other_lines)
+TEST_EACH(data, refuses_other_lines, TT_LEN(bad_lines))
 {
 	ck_assert_int_eq(chat_create("mistral", NULL, no_role, NULL, &chat), 0);
 	put(0, ".jsonl", bad_lines[_i], strlen(bad_lines[_i]));
 	refuse(1);
 	chat_free(&chat);
 }
-END_TEST
 
-START_TEST(packs_documents_with_text)
+TEST(data, packs_documents_with_text)
 {
 	static const char line[] = "{\"prompt\": \"ab\", \"completion\": \"c\"}\n";
 	/* ab c \n twice, then the text */
@@ -885,7 +865,6 @@ START_TEST(packs_documents_with_text)
 	data_close(d);
 	chat_free(&chat);
 }
-END_TEST
 
 /* documents of n tokens begin where starts[] is not 0; 2: the mark is there, a target */
 static void check_documents(const struct data *d, const uint8_t *starts, int64_t n)
@@ -914,7 +893,7 @@ static void check_documents(const struct data *d, const uint8_t *starts, int64_t
 	}
 }
 
-START_TEST(documents_are_lines_and_files)
+TEST(data, documents_are_lines_and_files)
 {
 	static const char line[] = "{\"prompt\": \"ab\", \"completion\": \"c\"}\n"
 				   "{\"text\": \"xyz\"}";
@@ -932,10 +911,9 @@ START_TEST(documents_are_lines_and_files)
 	data_close(d);
 	chat_free(&chat);
 }
-END_TEST
 
 /* a document goes on in the next file. _i: enum data_mark */
-START_TEST(a_token_ends_or_begins_documents)
+TEST_EACH(data, a_token_ends_or_begins_documents, 3)
 {
 	static const uint32_t token[9] = { 7, 300, 9, 7, 7, 300, 11, 12, 7 };
 	static const uint8_t starts[3][9] = {
@@ -960,36 +938,5 @@ START_TEST(a_token_ends_or_begins_documents)
 	d = open_files(1);
 	data_close(d);
 }
-END_TEST
 
-TT_SUITE("tools/data", TT_NEED_NOTHING)
-{
-	TCase *c = tt_case(s, "data", "host");
-
-	tcase_add_checked_fixture(c, setup, teardown);
-	tcase_add_test(c, batches_span_files);
-	tcase_add_test(c, draws_depend_on_seed_step_and_row_alone);
-	tcase_add_loop_test(c, an_epoch_has_each_element_once, 0, 20);
-	tcase_add_test(c, ranks_take_each_token_once_an_epoch);
-	tcase_add_test(c, orders_depend_on_seed_and_epoch);
-	tcase_add_loop_test(c, windows_begin_elsewhere_in_later_epochs, 0, 4);
-	tcase_add_test(c, another_length_of_windows_begins_an_epoch);
-	tcase_add_test(c, spreads_a_limited_validation);
-	tcase_add_test(c, reads_token_files);
-	tcase_add_test(c, refuses_bad_headers);
-	tcase_add_loop_test(c, decides_only_what_is_certain, 0, TT_LEN(headerless));
-	tcase_add_test(c, refuses_a_width_that_cannot_be);
-	tcase_add_test(c, text_is_for_models_of_bytes);
-	tcase_add_loop_test(c, refuses_other_files_by_their_first_bytes, 0, TT_LEN(magics));
-	tcase_add_test(c, notices_files_that_change);
-	tcase_add_test(c, samples_large_files);
-	tcase_add_test(c, reads_folders);
-	tcase_add_loop_test(c, refuses_other_lines, 0, TT_LEN(bad_lines));
-	tcase_add_test(c, packs_documents_with_text);
-	tcase_add_test(c, documents_are_lines_and_files);
-	tcase_add_loop_test(c, a_token_ends_or_begins_documents, 0, 3);
-	tcase_add_test(c, reads_pipes);
-	tcase_add_test(c, draws_random_tokens);
-	tcase_add_test(c, refuses_what_cannot_be_read);
-	tcase_add_loop_test(c, reads_compressed_files, 0, TT_LEN(squeezed));
-}
+TT_MAIN("tools/data", TT_NEED_NOTHING)

@@ -51,7 +51,9 @@ static const struct {
 	  { "*.norm1.weight", "*.down.weight", "h.3*" } },
 };
 
-START_TEST(frozen_weights_do_not_change)
+CASE(freeze, "host serial", .setup = setup, .teardown = teardown);
+
+TEST_EACH(freeze, frozen_weights_do_not_change, TT_LEN(runs))
 {
 	char text[512], *argv[32], *save = NULL;
 	int argc = 0, done, n;
@@ -98,12 +100,5 @@ START_TEST(frozen_weights_do_not_change)
 	trainer_free(&t);
 	opts_free(&o);
 }
-END_TEST
 
-TT_SUITE("tools/freeze", TT_NEED_NOTHING)
-{
-	TCase *c = tt_case(s, "freeze", "host serial");
-
-	tcase_add_checked_fixture(c, setup, teardown);
-	tcase_add_loop_test(c, frozen_weights_do_not_change, 0, TT_LEN(runs));
-}
+TT_MAIN("tools/freeze", TT_NEED_NOTHING)

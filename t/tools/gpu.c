@@ -58,26 +58,26 @@ static const char *note(const char *backend, int ndevices, int usable, int32_t i
 	return said;
 }
 
-START_TEST(a_gpu_that_is_passed_over_is_a_warning)
+CASE(gpu, "host serial");
+
+TEST(gpu, a_gpu_that_is_passed_over_is_a_warning)
 {
 	ck_assert_str_eq(note("host", 1, 0, 0),
 			 "te_train: warning: Some GPU is not used, compute capability 8.0: for "
 			 "9.0; this run is on the CPU, as it is without a warning by --backend "
 			 "host");
 }
-END_TEST
 
-START_TEST(nothing_else_is)
+TEST(gpu, nothing_else_is)
 {
 	ck_assert_str_eq(note("host", 0, 0, 0), "");
 	ck_assert_str_eq(note("host", 1, 0, 1), "");
 	ck_assert_str_eq(note("host", 1, 1, 0), "");
 	ck_assert_str_eq(note("cuda", 1, 0, 0), "");
 }
-END_TEST
 
 /* the CPU is chosen by the library; with --backend, no warning */
-START_TEST(a_run_that_may_choose_warns)
+TEST_EACH(gpu, a_run_that_may_choose_warns, 2)
 {
 	char *argv[] = { "te_train", "--preset", "tiny", "--backend", "host", NULL };
 	struct opts o;
@@ -99,10 +99,9 @@ START_TEST(a_run_that_may_choose_warns)
 	trainer_free(&t);
 	opts_free(&o);
 }
-END_TEST
 
 /* so does te_generate */
-START_TEST(inference_warns_too)
+TEST_EACH(gpu, inference_warns_too, 2)
 {
 	struct te_ctx *ctx = NULL;
 
@@ -115,14 +114,5 @@ START_TEST(inference_warns_too)
 	ck_assert_int_eq(strstr(said, "Some GPU is not used") != NULL, !_i);
 	te_ctx_unref(ctx);
 }
-END_TEST
 
-TT_SUITE("tools/gpu", TT_NEED_NOTHING)
-{
-	TCase *c = tt_case(s, "gpu", "host serial");
-
-	tcase_add_test(c, a_gpu_that_is_passed_over_is_a_warning);
-	tcase_add_test(c, nothing_else_is);
-	tcase_add_loop_test(c, a_run_that_may_choose_warns, 0, 2);
-	tcase_add_loop_test(c, inference_warns_too, 0, 2);
-}
+TT_MAIN("tools/gpu", TT_NEED_NOTHING)

@@ -67,7 +67,9 @@ static int parse(const char *text, struct config *ret_c)
 	return r;
 }
 
-START_TEST(reads_gpt2)
+CASE(config, "host");
+
+TEST(config, reads_gpt2)
 {
 	struct config c;
 
@@ -90,9 +92,8 @@ START_TEST(reads_gpt2)
 	ck_assert_double_eq(c.drop_resid, 0);
 	ck_assert_double_eq(c.drop_attn, 0.1); /* as in transformers when not given */
 }
-END_TEST
 
-START_TEST(reads_llama_and_qwen2)
+TEST(config, reads_llama_and_qwen2)
 {
 	struct config c;
 
@@ -115,7 +116,6 @@ START_TEST(reads_llama_and_qwen2)
 	ck_assert_int_eq(c.tied, 1);
 	ck_assert_double_eq(c.rotary.theta, 1e6);
 }
-END_TEST
 
 /* windows of layers 0 to 2, and the longest context */
 static const struct {
@@ -148,7 +148,7 @@ static const struct {
 	{ "{" GEMMA3 ",\"sliding_window\":7,\"sliding_window_pattern\":2}", { 7, 0, 7 }, 0 },
 };
 
-START_TEST(knows_windows_of_layers)
+TEST_EACH(config, knows_windows_of_layers, TT_LEN(windows))
 {
 	const char *field;
 	struct config c;
@@ -159,9 +159,8 @@ START_TEST(knows_windows_of_layers)
 	ck_assert_int_eq(config_longest(&c, &field), windows[_i].longest);
 	config_free(&c);
 }
-END_TEST
 
-START_TEST(reads_gemma)
+TEST(config, reads_gemma)
 {
 	struct config c;
 
@@ -198,7 +197,6 @@ START_TEST(reads_gemma)
 	ck_assert_double_eq(config_rotary(&c, 1)->theta, 7e5);
 	config_free(&c);
 }
-END_TEST
 
 static const char *const refused[] = {
 	"[]",
@@ -307,7 +305,7 @@ static const char *const refused[] = {
 	"{" GPT2_2019 ",\"model_type\":null}",
 };
 
-START_TEST(refuses_what_it_would_not_compute)
+TEST_EACH(config, refuses_what_it_would_not_compute, TT_LEN(refused))
 {
 	struct config c;
 
@@ -315,7 +313,6 @@ START_TEST(refuses_what_it_would_not_compute)
 	ck_assert_int_eq(parse(refused[_i], &c), STATUS_BAD);
 	say_hush(0);
 }
-END_TEST
 
 static const char *const harmless[] = {
 	"{" GPT2 ",\"summary_type\":\"cls_index\",\"use_cache\":true,\"bos_token_id\":50256}",
@@ -368,7 +365,7 @@ static const char *const harmless[] = {
 	"{" GPT2_2019 ",\"architectures\":[\"GPT2LMHeadModel\"]}",
 };
 
-START_TEST(skips_what_changes_nothing)
+TEST_EACH(config, skips_what_changes_nothing, TT_LEN(harmless))
 {
 	struct config c;
 
@@ -376,7 +373,6 @@ START_TEST(skips_what_changes_nothing)
 	ck_assert_msg(!parse(harmless[_i], &c), "%s", said);
 	say_by(NULL);
 }
-END_TEST
 
 /* config.json of models on the hub, and fields that people add: all pass and are written again */
 static const char *const published[] = {
@@ -527,7 +523,7 @@ static const char *const published[] = {
 	"{" LLAMA ",\"temperature\":{\"__float__\":\"Infinity\"},\"max_length\":1e30}",
 };
 
-START_TEST(keeps_all_fields)
+TEST_EACH(config, keeps_all_fields, TT_LEN(published))
 {
 	static const char *const changed[] = { "torch_dtype", "dtype", "architectures" };
 	json_t *source = json_loads(published[_i], 0, NULL), *obj, *v, *got;
@@ -557,7 +553,6 @@ START_TEST(keeps_all_fields)
 	json_decref(obj);
 	json_decref(source);
 }
-END_TEST
 
 static int read_text(const char *text, struct config *ret_c)
 {
@@ -593,7 +588,7 @@ static const struct {
 	{ "\"1000000000000000019884624838656\"", "prefix", "\"1000000000000000019884624838656\"" },
 };
 
-START_TEST(reads_what_python_writes)
+TEST_EACH(config, reads_what_python_writes, TT_LEN(python))
 {
 	char text[1024];
 	json_t *want = json_loads(python[_i].json, JSON_DECODE_ANY, NULL);
@@ -606,7 +601,6 @@ START_TEST(reads_what_python_writes)
 	json_decref(want);
 	config_free(&c);
 }
-END_TEST
 
 /* a field that is used has to be a number; other words are no JSON of any program */
 static const struct {
@@ -627,7 +621,7 @@ static const struct {
 	{ "\"temperature\": 1e999e", "line 3" },
 };
 
-START_TEST(names_what_it_cannot_use)
+TEST_EACH(config, names_what_it_cannot_use, TT_LEN(not_python))
 {
 	char text[1024];
 	struct config c;
@@ -636,9 +630,8 @@ START_TEST(names_what_it_cannot_use)
 	ck_assert_int_eq(read_text(text, &c), STATUS_BAD);
 	ck_assert_msg(strstr(said, not_python[_i].says) != NULL, "%s", said);
 }
-END_TEST
 
-START_TEST(finds_the_field_that_differs)
+TEST(config, finds_the_field_that_differs)
 {
 	struct config c, d;
 
@@ -657,9 +650,8 @@ START_TEST(finds_the_field_that_differs)
 	say_hush(0);
 	config_free(&c);
 }
-END_TEST
 
-START_TEST(finds_no_difference_of_an_integer)
+TEST(config, finds_no_difference_of_an_integer)
 {
 	struct config c, d;
 
@@ -669,14 +661,13 @@ START_TEST(finds_no_difference_of_an_integer)
 	config_free(&c);
 	config_free(&d);
 }
-END_TEST
 
 static const char *const whole[] = { "{" GPT2 "}",    "{" LLAMA "}",  "{" QWEN2 "}",
 				     "{" MISTRAL "}", "{" SMOLLM3 "}", "{" PHI3 "}",
 				     "{" NEOX "}",    "{" FALCON "}", "{" STABLELM "}",
 				     "{" GEMMA2 "}",  "{" GEMMA3 "}" };
 
-START_TEST(writes_what_it_reads)
+TEST_EACH(config, writes_what_it_reads, TT_LEN(whole))
 {
 	struct config c, d;
 	json_t *obj;
@@ -691,12 +682,11 @@ START_TEST(writes_what_it_reads)
 	ck_assert_int_eq(c.family, d.family);
 	ck_assert_mem_eq(&c.vocab, &d.vocab, sizeof(c) - offsetof(struct config, vocab));
 }
-END_TEST
 
 static const char *const presets[] = { "tiny",	    "char-gpt",	  "gpt2-124m", "gpt2-350m",
 				       "gpt2-774m", "gpt2-1558m", "llama-tiny" };
 
-START_TEST(presets_are_valid)
+TEST_EACH(config, presets_are_valid, TT_LEN(presets))
 {
 	const struct preset *p = preset_find(presets[_i]);
 	struct config c;
@@ -706,9 +696,8 @@ START_TEST(presets_are_valid)
 	ck_assert_int_eq(c.width % 16, 0); /* FP8 GEMMs need it */
 	ck_assert_int_eq(c.inner % 16, 0);
 }
-END_TEST
 
-START_TEST(names_match_patterns)
+TEST(config, names_match_patterns)
 {
 	ck_assert_int_eq(weight_match("norm.weight", "norm.weight"), -1);
 	ck_assert_int_eq(weight_match("norm.weight", "norm.bias"), -2);
@@ -718,9 +707,8 @@ START_TEST(names_match_patterns)
 	ck_assert_int_eq(weight_match("h.#.up.weight", "h..up.weight"), -2);
 	ck_assert_int_eq(weight_match("h.#.up.weight", "h.-1.up.weight"), -2);
 }
-END_TEST
 
-START_TEST(parts_cover_packed_weights)
+TEST(config, parts_cover_packed_weights)
 {
 	struct config c;
 	int64_t first, n, at = 0;
@@ -741,9 +729,8 @@ START_TEST(parts_cover_packed_weights)
 	model_part_rows(&c, PART_VOCAB, 320, &first, &n);
 	ck_assert_int_eq(n, 300);
 }
-END_TEST
 
-START_TEST(flops_follow_from_the_shapes)
+TEST(config, flops_follow_from_the_shapes)
 {
 	struct config c;
 	double matrices;
@@ -756,26 +743,5 @@ START_TEST(flops_follow_from_the_shapes)
 	matrices = 2 * (96 * 160 + 96 * 96 + 3 * 96 * 160) + 300 * 96;
 	ck_assert_double_eq(model_flops_per_token(&c, 64), 6 * matrices + 6 * 2 * 96 * 64);
 }
-END_TEST
 
-TT_SUITE("tools/hfconfig", TT_NEED_NOTHING)
-{
-	TCase *c = tt_case(s, "config", "host");
-
-	tcase_add_test(c, reads_gpt2);
-	tcase_add_test(c, reads_llama_and_qwen2);
-	tcase_add_test(c, reads_gemma);
-	tcase_add_loop_test(c, knows_windows_of_layers, 0, (int)TT_LEN(windows));
-	tcase_add_loop_test(c, refuses_what_it_would_not_compute, 0, TT_LEN(refused));
-	tcase_add_loop_test(c, skips_what_changes_nothing, 0, TT_LEN(harmless));
-	tcase_add_loop_test(c, keeps_all_fields, 0, TT_LEN(published));
-	tcase_add_loop_test(c, reads_what_python_writes, 0, TT_LEN(python));
-	tcase_add_loop_test(c, names_what_it_cannot_use, 0, TT_LEN(not_python));
-	tcase_add_test(c, finds_the_field_that_differs);
-	tcase_add_test(c, finds_no_difference_of_an_integer);
-	tcase_add_loop_test(c, writes_what_it_reads, 0, TT_LEN(whole));
-	tcase_add_loop_test(c, presets_are_valid, 0, TT_LEN(presets));
-	tcase_add_test(c, names_match_patterns);
-	tcase_add_test(c, parts_cover_packed_weights);
-	tcase_add_test(c, flops_follow_from_the_shapes);
-}
+TT_MAIN("tools/hfconfig", TT_NEED_NOTHING)

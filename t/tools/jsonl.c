@@ -58,7 +58,9 @@ static struct docs read_lines(const char *template, const char *text, size_t n)
 	return docs;
 }
 
-START_TEST(documents_have_masks)
+CASE(jsonl, "host", .setup = setup, .teardown = teardown);
+
+TEST_EACH(jsonl, documents_have_masks, TT_LEN(documents))
 {
 	char text[1024];
 	const int n = snprintf(text, sizeof(text), "\n%s\n  \n%s", documents[_i].line,
@@ -86,9 +88,8 @@ START_TEST(documents_have_masks)
 	ck_assert_int_eq(docs.ntargets, ntargets);
 	docs_free(&docs);
 }
-END_TEST
 
-START_TEST(templates_can_be_given)
+TEST(jsonl, templates_can_be_given)
 {
 	const char *role[CHAT_NROLES] = { "S{}\\n", NULL, "{}" };
 	const char *const bad[] = { "", "{", "{}{}", "{}\\", "{}\\x" };
@@ -108,7 +109,6 @@ START_TEST(templates_can_be_given)
 	ck_assert_int_eq(chat_create("llama3", "\\", no_role, NULL, &c), STATUS_BAD);
 	ck_assert_ptr_null(c.begin);
 }
-END_TEST
 
 #define NLINES 3000
 
@@ -149,7 +149,7 @@ static int read_blocks(int nthreads, const char *text, size_t n, struct docs *re
 	return r;
 }
 
-START_TEST(threads_find_the_same_documents)
+TEST_EACH(jsonl, threads_find_the_same_documents, 6, .from = 1)
 {
 	size_t n;
 	char *text = random_lines(&n);
@@ -164,7 +164,6 @@ START_TEST(threads_find_the_same_documents)
 	docs_free(&got);
 	free(text);
 }
-END_TEST
 
 static char said[256];
 
@@ -173,7 +172,7 @@ static void note(const char *line)
 	snprintf(said, sizeof(said), "%s", line);
 }
 
-START_TEST(threads_report_the_first_bad_line)
+TEST(jsonl, threads_report_the_first_bad_line)
 {
 	size_t n;
 	char *text = random_lines(&n), *p = text;
@@ -196,15 +195,5 @@ START_TEST(threads_report_the_first_bad_line)
 	docs_free(&docs);
 	free(text);
 }
-END_TEST
 
-TT_SUITE("tools/jsonl", TT_NEED_NOTHING)
-{
-	TCase *c = tt_case(s, "jsonl", "host");
-
-	tcase_add_checked_fixture(c, setup, teardown);
-	tcase_add_loop_test(c, documents_have_masks, 0, TT_LEN(documents));
-	tcase_add_test(c, templates_can_be_given);
-	tcase_add_loop_test(c, threads_find_the_same_documents, 1, 6);
-	tcase_add_test(c, threads_report_the_first_bad_line);
-}
+TT_MAIN("tools/jsonl", TT_NEED_NOTHING)

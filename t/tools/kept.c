@@ -74,7 +74,9 @@ static int find(struct kept k, struct docs *ret_docs)
 	return found;
 }
 
-START_TEST(are_found_again)
+CASE(kept, "host", .setup = setup, .teardown = teardown);
+
+TEST(kept, are_found_again)
 {
 	struct kept k = of_text("a");
 	struct docs docs;
@@ -94,9 +96,8 @@ START_TEST(are_found_again)
 	strcat(path, ".part");
 	ck_assert_int_ne(stat(path, &st), 0);
 }
-END_TEST
 
-START_TEST(digests_go_on_after_any_files)
+TEST(kept, digests_go_on_after_any_files)
 {
 	struct kept k = of_text("a");
 	struct digest all = { .h = 77 }, want = all;
@@ -109,9 +110,8 @@ START_TEST(digests_go_on_after_any_files)
 	ck_assert_uint_eq(want.h, all.h);
 	docs_free(&docs);
 }
-END_TEST
 
-START_TEST(damage_is_found)
+TEST(kept, damage_is_found)
 {
 	struct kept k = of_text("a");
 	struct stat st;
@@ -135,9 +135,8 @@ START_TEST(damage_is_found)
 	k.vocab = VOCAB - 1;
 	ck_assert_int_eq(find(k, NULL), 0);
 }
-END_TEST
 
-START_TEST(files_of_another_user_or_name_are_not_read)
+TEST(kept, files_of_another_user_or_name_are_not_read)
 {
 	struct kept k = of_text("a");
 	char other[200];
@@ -158,9 +157,8 @@ START_TEST(files_of_another_user_or_name_are_not_read)
 	ck_assert_int_eq(stat(other, &st), 0);
 	ck_assert_int_gt(st.st_size, N);
 }
-END_TEST
 
-START_TEST(one_of_several_processes_writes)
+TEST(kept, one_of_several_processes_writes)
 {
 	struct kept k = of_text("a");
 	int fd[2], status;
@@ -184,9 +182,8 @@ START_TEST(one_of_several_processes_writes)
 	close(fd[0]);
 	close(fd[1]);
 }
-END_TEST
 
-START_TEST(a_killed_one_is_followed)
+TEST(kept, a_killed_one_is_followed)
 {
 	struct kept k = of_text("a");
 	struct digest all = { 0 };
@@ -204,9 +201,8 @@ START_TEST(a_killed_one_is_followed)
 	ck_assert_int_eq(find(k, NULL), 0);
 	ck_assert_int_eq(find(k, NULL), 1);
 }
-END_TEST
 
-START_TEST(one_that_has_stopped_is_not_waited_for)
+TEST(kept, one_that_has_stopped_is_not_waited_for)
 {
 	struct kept k = of_text("a"), other = k;
 	struct digest all = { 0 };
@@ -220,9 +216,8 @@ START_TEST(one_that_has_stopped_is_not_waited_for)
 	ck_assert_int_eq(find(k, NULL), 0);
 	ck_assert_int_eq(find(k, NULL), 1);
 }
-END_TEST
 
-START_TEST(folders_that_cannot_be_used_are_no_failure)
+TEST(kept, folders_that_cannot_be_used_are_no_failure)
 {
 	struct kept k = of_text("a");
 	char file[128];
@@ -240,9 +235,8 @@ START_TEST(folders_that_cannot_be_used_are_no_failure)
 	ck_assert_int_eq(stat(file, &st), 0);
 	ck_assert_int_eq(st.st_size, 0);
 }
-END_TEST
 
-START_TEST(a_folder_is_chosen_and_made)
+TEST(kept, a_folder_is_chosen_and_made)
 {
 	struct kept k = of_text("a");
 	char cache[128], want[160], *got;
@@ -270,20 +264,5 @@ START_TEST(a_folder_is_chosen_and_made)
 	free(got);
 	ck_assert_ptr_null(kept_folder("off"));
 }
-END_TEST
 
-TT_SUITE("tools/kept", TT_NEED_NOTHING)
-{
-	TCase *c = tt_case(s, "kept", "host");
-
-	tcase_add_checked_fixture(c, setup, teardown);
-	tcase_add_test(c, are_found_again);
-	tcase_add_test(c, digests_go_on_after_any_files);
-	tcase_add_test(c, damage_is_found);
-	tcase_add_test(c, files_of_another_user_or_name_are_not_read);
-	tcase_add_test(c, one_of_several_processes_writes);
-	tcase_add_test(c, a_killed_one_is_followed);
-	tcase_add_test(c, one_that_has_stopped_is_not_waited_for);
-	tcase_add_test(c, folders_that_cannot_be_used_are_no_failure);
-	tcase_add_test(c, a_folder_is_chosen_and_made);
-}
+TT_MAIN("tools/kept", TT_NEED_NOTHING)

@@ -221,7 +221,9 @@ static void check_merged(const struct model *base, const struct model *m,
 	free(b);
 }
 
-START_TEST(merged_adapters_compute_the_same)
+CASE(lora, "host serial", .setup = setup, .teardown = teardown);
+
+TEST_EACH(lora, merged_adapters_compute_the_same, 2 * (int)TT_LEN(families))
 {
 	static const char *const specs[] = { "rank=3,alpha=5", "rank=2,targets=h.0.*,h.1.down" };
 	static const char *const ops[] = { "qkv", "proj", "up", "down" };
@@ -259,10 +261,9 @@ START_TEST(merged_adapters_compute_the_same)
 	model_free(&merged);
 	model_free(&loaded);
 }
-END_TEST
 
 /* gradients and moments are those of A and B; differences of the loss agree with gradients */
-START_TEST(only_adapters_are_trained)
+TEST_EACH(lora, only_adapters_are_trained, TT_LEN(families))
 {
 	struct model m;
 	int64_t n = 0, params = 0;
@@ -300,7 +301,6 @@ START_TEST(only_adapters_are_trained)
 	ck_assert_int_eq(m.ntrained, params);
 	model_free(&m);
 }
-END_TEST
 
 static const struct {
 	const char *spec, *message;
@@ -316,14 +316,13 @@ static const struct {
 	{ "rank=4,targets=", "\"targets=\": expected rank=R" },
 };
 
-START_TEST(bad_options_are_refused)
+TEST_EACH(lora, bad_options_are_refused, TT_LEN(bad_specs))
 {
 	struct lora l;
 
 	ck_assert_int_eq(lora_parse(bad_specs[_i].spec, &l), STATUS_BAD);
 	ck_assert_msg(strstr(said, bad_specs[_i].message) != NULL, "%s", said);
 }
-END_TEST
 
 /* what an adapter_config.json of PEFT may have beyond what is implemented */
 static const struct {
@@ -341,7 +340,7 @@ static const struct {
 	{ "lora_alpha", "null", "\"lora_alpha\" is not a number" },
 };
 
-START_TEST(other_adapters_are_refused)
+TEST_EACH(lora, other_adapters_are_refused, TT_LEN(bad_fields))
 {
 	struct model m, base;
 	char path[128];
@@ -361,10 +360,9 @@ START_TEST(other_adapters_are_refused)
 	model_free(&m);
 	model_free(&base);
 }
-END_TEST
 
 /* a base of another family has other modules */
-START_TEST(tensors_without_a_weight_are_refused)
+TEST(lora, tensors_without_a_weight_are_refused)
 {
 	struct model m, base;
 	char path[128];
@@ -381,16 +379,5 @@ START_TEST(tensors_without_a_weight_are_refused)
 	model_free(&m);
 	model_free(&base);
 }
-END_TEST
 
-TT_SUITE("tools/lora", TT_NEED_NOTHING)
-{
-	TCase *c = tt_case(s, "lora", "host serial");
-
-	tcase_add_checked_fixture(c, setup, teardown);
-	tcase_add_loop_test(c, merged_adapters_compute_the_same, 0, 2 * (int)TT_LEN(families));
-	tcase_add_loop_test(c, only_adapters_are_trained, 0, (int)TT_LEN(families));
-	tcase_add_loop_test(c, bad_options_are_refused, 0, (int)TT_LEN(bad_specs));
-	tcase_add_loop_test(c, other_adapters_are_refused, 0, (int)TT_LEN(bad_fields));
-	tcase_add_test(c, tensors_without_a_weight_are_refused);
-}
+TT_MAIN("tools/lora", TT_NEED_NOTHING)

@@ -18,7 +18,9 @@ static const struct {
 	{ ".", -1 },	     { "1h-5m", -1 },	{ "1hinfm", -1 },   { "1w", -1 },
 };
 
-START_TEST(times_have_units)
+CASE(option, "host numeric");
+
+TEST_EACH(option, times_have_units, TT_LEN(times))
 {
 	double s = option_seconds(times[_i].text);
 
@@ -27,11 +29,5 @@ START_TEST(times_have_units)
 	else
 		ck_assert_double_eq(s, times[_i].s);
 }
-END_TEST
 
-TT_SUITE("tools/option", TT_NEED_NOTHING)
-{
-	TCase *c = tt_case(s, "option", "host numeric");
-
-	tcase_add_loop_test(c, times_have_units, 0, TT_LEN(times));
-}
+TT_MAIN("tools/option", TT_NEED_NOTHING)

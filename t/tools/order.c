@@ -168,12 +168,13 @@ static void kill_ranks(void)
 	data_close(d);
 }
 
-START_TEST(ranks_read_each_token_once_also_after_a_kill)
+CASE(order, "host", .setup = setup, .teardown = teardown);
+
+TEST(order, ranks_read_each_token_once_also_after_a_kill)
 {
 	for (int i = 0; i < TT_FEWER(10); i++)
 		kill_ranks();
 }
-END_TEST
 
 /*
  * The whole sequence of an epoch. Each target is the next token, which follows in the data or
@@ -228,12 +229,11 @@ static void permute_documents(void)
 	data_close(d);
 }
 
-START_TEST(whole_documents_are_permuted)
+TEST(order, whole_documents_are_permuted)
 {
 	for (int i = 0; i < TT_FEWER(10); i++)
 		permute_documents();
 }
-END_TEST
 
 /* how many tenths of 10 chunks or more have tokens of a group of 3 chunks */
 static int count_places(const int32_t *x, int64_t chunk)
@@ -282,12 +282,11 @@ static void permute_chunks(void)
 	data_close(d);
 }
 
-START_TEST(chunks_divide_a_document_each_at_most)
+TEST(order, chunks_divide_a_document_each_at_most)
 {
 	for (int i = 0; i < TT_FEWER(10); i++)
 		permute_chunks();
 }
-END_TEST
 
 /* windows of a run that began anywhere are those of one that began with the first */
 static void begin_anywhere(void)
@@ -321,14 +320,13 @@ static void begin_anywhere(void)
 	data_close(d);
 }
 
-START_TEST(a_position_tells_all)
+TEST(order, a_position_tells_all)
 {
 	for (int i = 0; i < TT_FEWER(10); i++)
 		begin_anywhere();
 }
-END_TEST
 
-START_TEST(a_mark_that_begins_documents_is_a_target)
+TEST(order, a_mark_that_begins_documents_is_a_target)
 {
 	const int64_t n = 400;
 	int32_t x[400], y[400], first[400];
@@ -352,10 +350,9 @@ START_TEST(a_mark_that_begins_documents_is_a_target)
 	order_close(o);
 	data_close(d);
 }
-END_TEST
 
 /* prompts have small letters, completions capital ones, and files of text figures */
-START_TEST(masks_are_with_their_tokens)
+TEST_EACH(order, masks_are_with_their_tokens, 2)
 {
 	char lines[4096] = "";
 	size_t at = 0;
@@ -398,7 +395,6 @@ START_TEST(masks_are_with_their_tokens)
 	order_close(o);
 	data_close(d);
 }
-END_TEST
 
 static void refuse_order(int nfiles, int64_t vocab, int64_t chunk)
 {
@@ -411,7 +407,7 @@ static void refuse_order(int nfiles, int64_t vocab, int64_t chunk)
 	data_close(d);
 }
 
-START_TEST(refuses_one_document)
+TEST(order, refuses_one_document)
 {
 	uint16_t token[600];
 
@@ -423,9 +419,8 @@ START_TEST(refuses_one_document)
 	put(0, ".txt", "one document", 12);
 	refuse_order(1, 256, 100);
 }
-END_TEST
 
-START_TEST(reports_data_that_changes)
+TEST(order, reports_data_that_changes)
 {
 	int32_t x[2][99], y[99];
 	uint16_t token[600];
@@ -449,19 +444,5 @@ START_TEST(reports_data_that_changes)
 	order_close(o);
 	data_close(d);
 }
-END_TEST
 
-TT_SUITE("tools/order", TT_NEED_NOTHING)
-{
-	TCase *c = tt_case(s, "order", "host");
-
-	tcase_add_checked_fixture(c, setup, teardown);
-	tcase_add_test(c, ranks_read_each_token_once_also_after_a_kill);
-	tcase_add_test(c, whole_documents_are_permuted);
-	tcase_add_test(c, chunks_divide_a_document_each_at_most);
-	tcase_add_test(c, a_position_tells_all);
-	tcase_add_test(c, a_mark_that_begins_documents_is_a_target);
-	tcase_add_loop_test(c, masks_are_with_their_tokens, 0, 2);
-	tcase_add_test(c, refuses_one_document);
-	tcase_add_test(c, reports_data_that_changes);
-}
+TT_MAIN("tools/order", TT_NEED_NOTHING)

@@ -32,8 +32,10 @@ static const struct call_row row = {
 	.check = check,
 };
 
+CASE(call, "host");
+
 /* _i: calls of a sample that the caller sets, 0 for none */
-START_TEST(failed_verify_sets_no_depth)
+TEST_EACH(call, failed_verify_sets_no_depth, 2)
 {
 	const struct test test = { .name = "test" };
 	struct opts o = { .test = &test, .backend = (char *)"host", .seed = 1 };
@@ -64,11 +66,5 @@ START_TEST(failed_verify_sets_no_depth)
 	call_close(&c);
 	bench_close(&b);
 }
-END_TEST
 
-TT_SUITE("tools/perftest_call", TT_NEED_NOTHING)
-{
-	TCase *c = tt_case(s, "call", "host");
-
-	tcase_add_loop_test(c, failed_verify_sets_no_depth, 0, 2);
-}
+TT_MAIN("tools/perftest_call", TT_NEED_NOTHING)

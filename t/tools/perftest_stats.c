@@ -17,7 +17,9 @@ static void shuffle(double *x, size_t n)
 	}
 }
 
-START_TEST(counts_odd_and_even)
+CASE(stats, "host");
+
+TEST(stats, counts_odd_and_even)
 {
 	double odd[] = { 9, -1, 4 }, even[] = { 9, -1, 4, 5 }, one[] = { 3 }, two[] = { 8, 2 };
 	struct stats s;
@@ -42,10 +44,9 @@ START_TEST(counts_odd_and_even)
 	ck_assert_double_eq_tol(s.p5, 2.3, 1e-12);
 	ck_assert_double_eq_tol(s.p95, 7.7, 1e-12);
 }
-END_TEST
 
 /* 0, 1, ... 100: the quantile p is 100 p */
-START_TEST(quantiles_of_a_line)
+TEST(stats, quantiles_of_a_line)
 {
 	double x[101];
 	struct stats s;
@@ -62,9 +63,8 @@ START_TEST(quantiles_of_a_line)
 	ck_assert_double_eq_tol(s.p99, 99, 1e-9);
 	ck_assert_double_eq_tol(s.mad, 25, 1e-9);
 }
-END_TEST
 
-START_TEST(is_of_no_order)
+TEST_EACH(stats, is_of_no_order, 50)
 {
 	double x[64], y[64];
 	size_t n = (size_t)tt_rand_int(1, 64);
@@ -80,9 +80,8 @@ START_TEST(is_of_no_order)
 	ck_assert(a.p95 <= a.p99 && a.p99 <= a.max);
 	ck_assert(a.mad >= 0 && a.mad <= a.max - a.min);
 }
-END_TEST
 
-START_TEST(leaves_out_what_is_not_finite)
+TEST(stats, leaves_out_what_is_not_finite)
 {
 	double x[] = { NAN, 2, INFINITY, 1, -INFINITY, 3, -NAN }, none[] = { NAN, INFINITY };
 	const struct stats zero = { 0 };
@@ -97,14 +96,5 @@ START_TEST(leaves_out_what_is_not_finite)
 	stats_of(none, 0, &s);
 	ck_assert_mem_eq(&s, &zero, sizeof(s));
 }
-END_TEST
 
-TT_SUITE("tools/perftest_stats", TT_NEED_NOTHING)
-{
-	TCase *c = tt_case(s, "stats", "host");
-
-	tcase_add_test(c, counts_odd_and_even);
-	tcase_add_test(c, quantiles_of_a_line);
-	tcase_add_loop_test(c, is_of_no_order, 0, 50);
-	tcase_add_test(c, leaves_out_what_is_not_finite);
-}
+TT_MAIN("tools/perftest_stats", TT_NEED_NOTHING)

@@ -129,7 +129,9 @@ static void run(const struct program *p)
 			ck_assert(w.done[kind][k][p->nmicro - 1]);
 }
 
-START_TEST(all_passes_run_and_no_rank_waits_forever)
+CASE(program, "numeric");
+
+TEST_EACH(program, all_passes_run_and_no_rank_waits_forever, TT_LEN(names))
 {
 	for (int32_t n = 2; n <= 8; n++)
 		for (int32_t chunks = 1; chunks * n <= MOST_PARTS; chunks++)
@@ -144,7 +146,6 @@ START_TEST(all_passes_run_and_no_rank_waits_forever)
 				program_free(&p);
 			}
 }
-END_TEST
 
 /* the fraction of time in which ranks wait, with passes of these times for one chunk */
 static double bubble(const char *name, int32_t n, int32_t chunks, int32_t micro, double f, double b,
@@ -172,7 +173,7 @@ static double bubble(const char *name, int32_t n, int32_t chunks, int32_t micro,
  * et al., "Efficient large-scale language model training on GPU clusters using Megatron-LM" (2021),
  * 2.2; Qi et al., "Zero bubble pipeline parallelism" (2023), table 2.
  */
-START_TEST(waits_are_those_of_the_papers)
+TEST(program, waits_are_those_of_the_papers)
 {
 	const double n = 4, m = 16, w_bubble = (n - 1) / (m * 3 + n - 1);
 
@@ -184,10 +185,9 @@ START_TEST(waits_are_those_of_the_papers)
 				1e-6);
 	ck_assert_double_eq_tol(bubble("zero-bubble", 4, 1, 16, 1, 1, 1), w_bubble, 1e-6);
 }
-END_TEST
 
 /* one call between two passes sends the first's result and receives the second's operand */
-START_TEST(one_call_is_between_passes_of_one_chunk)
+TEST_EACH(program, one_call_is_between_passes_of_one_chunk, 2)
 {
 	for (int32_t n = 2; n <= 8; n++)
 		for (int32_t micro = 1; micro <= MOST_MICRO; micro++) {
@@ -201,9 +201,8 @@ START_TEST(one_call_is_between_passes_of_one_chunk)
 			program_free(&p);
 		}
 }
-END_TEST
 
-START_TEST(plans_are_as_many_as_micro_batches_in_progress)
+TEST(program, plans_are_as_many_as_micro_batches_in_progress)
 {
 	struct program p;
 
@@ -220,9 +219,8 @@ START_TEST(plans_are_as_many_as_micro_batches_in_progress)
 		ck_assert_int_le(p.rank[r].nplans[0], 4);
 	program_free(&p);
 }
-END_TEST
 
-START_TEST(refuses_what_is_no_program)
+TEST(program, refuses_what_is_no_program)
 {
 	struct program p;
 
@@ -234,15 +232,5 @@ START_TEST(refuses_what_is_no_program)
 	program_free(&p);
 	ck_assert(!program_knows("2f2b"));
 }
-END_TEST
 
-TT_SUITE("tools/program", TT_NEED_NOTHING)
-{
-	TCase *c = tt_case(s, "program", "numeric");
-
-	tcase_add_loop_test(c, all_passes_run_and_no_rank_waits_forever, 0, TT_LEN(names));
-	tcase_add_test(c, waits_are_those_of_the_papers);
-	tcase_add_loop_test(c, one_call_is_between_passes_of_one_chunk, 0, 2);
-	tcase_add_test(c, plans_are_as_many_as_micro_batches_in_progress);
-	tcase_add_test(c, refuses_what_is_no_program);
-}
+TT_MAIN("tools/program", TT_NEED_NOTHING)

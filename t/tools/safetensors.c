@@ -59,7 +59,9 @@ static void write_file(char ret_digest[17])
 	ck_assert_int_eq(rename(fresh, path), 0);
 }
 
-START_TEST(reads_what_it_wrote)
+CASE(file, "host", .setup = setup, .teardown = teardown);
+
+TEST(file, reads_what_it_wrote)
 {
 	char digest[17];
 	struct st_file *f;
@@ -89,9 +91,8 @@ START_TEST(reads_what_it_wrote)
 	ck_assert_ptr_null(st_next(f, "b"));
 	st_close(f);
 }
-END_TEST
 
-START_TEST(header_is_as_the_format_says)
+TEST(file, header_is_as_the_format_says)
 {
 	uint64_t n;
 	char digest[17], head[2];
@@ -107,9 +108,8 @@ START_TEST(header_is_as_the_format_says)
 	ck_assert_int_eq(ftell(f), (int64_t)(8 + n + sizeof(a) + sizeof(b)));
 	fclose(f);
 }
-END_TEST
 
-START_TEST(refuses_every_truncation)
+TEST(file, refuses_every_truncation)
 {
 	char digest[17];
 	struct st_file *f = NULL;
@@ -123,9 +123,8 @@ START_TEST(refuses_every_truncation)
 		ck_assert_ptr_null(f);
 	}
 }
-END_TEST
 
-START_TEST(digest_finds_a_flipped_bit)
+TEST(file, digest_finds_a_flipped_bit)
 {
 	char digest[17], byte;
 	struct st_file *f;
@@ -149,7 +148,6 @@ START_TEST(digest_finds_a_flipped_bit)
 		write_file(digest);
 	}
 }
-END_TEST
 
 /* wrong headers; four bytes of data follow each */
 static const char *const lies[] = {
@@ -193,7 +191,7 @@ static void write_raw(const char *header, uint64_t n)
 	fclose(f);
 }
 
-START_TEST(refuses_headers_that_lie)
+TEST_EACH(file, refuses_headers_that_lie, TT_LEN(lies))
 {
 	struct st_file *f = NULL;
 
@@ -201,9 +199,8 @@ START_TEST(refuses_headers_that_lie)
 	ck_assert_int_eq(st_open(path, &f), STATUS_BAD);
 	ck_assert_ptr_null(f);
 }
-END_TEST
 
-START_TEST(takes_a_file_of_others)
+TEST(file, takes_a_file_of_others)
 {
 	static const char header[] =
 		"{\"x\":{\"dtype\":\"BF16\",\"shape\":[2],\"data_offsets\":[0,4]}} ";
@@ -222,7 +219,6 @@ START_TEST(takes_a_file_of_others)
 	ck_assert_int_eq(st_open("/nonexistent/x", &f), STATUS_BAD);
 	ck_assert_int_eq(st_open(dir, &f), STATUS_BAD);
 }
-END_TEST
 
 /* types of newer versions, and an unknown one: the header gives the offsets of their data */
 static const char *const types[] = {
@@ -233,7 +229,7 @@ static const char *const types[] = {
 	"{\"a\":{\"dtype\":\"F31\",\"shape\":[1],\"data_offsets\":[0,4]}}",
 };
 
-START_TEST(takes_any_type)
+TEST_EACH(file, takes_any_type, TT_LEN(types))
 {
 	struct st_file *f;
 	struct st_tensor t;
@@ -243,10 +239,9 @@ START_TEST(takes_any_type)
 	ck_assert(st_find(f, "a", &t));
 	st_close(f);
 }
-END_TEST
 
 /* some writers fill up the header with NUL; one within it is none of theirs */
-START_TEST(a_header_may_end_in_nul)
+TEST(file, a_header_may_end_in_nul)
 {
 	static const char entry[] =
 		"{\"x\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4]}}";
@@ -259,7 +254,6 @@ START_TEST(a_header_may_end_in_nul)
 	ck_assert_int_eq(st_open(path, &f), 0);
 	st_close(f);
 }
-END_TEST
 
 /* what people have under this name */
 static const struct {
@@ -277,7 +271,7 @@ static void keep_line(const char *line)
 	snprintf(said, sizeof(said), "%s", line);
 }
 
-START_TEST(names_other_files)
+TEST_EACH(file, names_other_files, TT_LEN(mistaken))
 {
 	struct st_file *f = NULL;
 	FILE *out = fopen(path, "wb");
@@ -290,9 +284,8 @@ START_TEST(names_other_files)
 	say_by(NULL);
 	ck_assert_msg(strstr(said, mistaken[_i].word) != NULL, "%s", said);
 }
-END_TEST
 
-START_TEST(data_that_were_not_written_are_missed)
+TEST(file, data_that_were_not_written_are_missed)
 {
 	int64_t shape = 8;
 	struct st_writer *w;
@@ -306,9 +299,8 @@ START_TEST(data_that_were_not_written_are_missed)
 	st_free(w);
 	ck_assert_int_eq(access(fresh, F_OK), -1);
 }
-END_TEST
 
-START_TEST(an_unfinished_file_goes_away)
+TEST(file, an_unfinished_file_goes_away)
 {
 	int64_t shape = 8;
 	struct st_writer *w;
@@ -320,22 +312,5 @@ START_TEST(an_unfinished_file_goes_away)
 	st_free(w);
 	ck_assert_int_eq(access(fresh, F_OK), -1);
 }
-END_TEST
 
-TT_SUITE("tools/safetensors", TT_NEED_NOTHING)
-{
-	TCase *c = tt_case(s, "file", "host");
-
-	tcase_add_checked_fixture(c, setup, teardown);
-	tcase_add_test(c, reads_what_it_wrote);
-	tcase_add_test(c, header_is_as_the_format_says);
-	tcase_add_test(c, refuses_every_truncation);
-	tcase_add_test(c, digest_finds_a_flipped_bit);
-	tcase_add_loop_test(c, refuses_headers_that_lie, 0, TT_LEN(lies));
-	tcase_add_test(c, takes_a_file_of_others);
-	tcase_add_loop_test(c, takes_any_type, 0, TT_LEN(types));
-	tcase_add_test(c, a_header_may_end_in_nul);
-	tcase_add_loop_test(c, names_other_files, 0, TT_LEN(mistaken));
-	tcase_add_test(c, data_that_were_not_written_are_missed);
-	tcase_add_test(c, an_unfinished_file_goes_away);
-}
+TT_MAIN("tools/safetensors", TT_NEED_NOTHING)

@@ -42,7 +42,9 @@ static const struct {
 	{ { 0.5, 0, 1 }, { 19, 1191, 74, 298, 18 } }, /* squares: 1 + 64 + 4 + 16 + 1 of 86 */
 };
 
-START_TEST(draws_as_often_as_asked)
+CASE(sample, "host numeric");
+
+TEST_EACH(sample, draws_as_often_as_asked, TT_LEN(draws))
 {
 	int got[N];
 
@@ -51,11 +53,5 @@ START_TEST(draws_as_often_as_asked)
 		ck_assert_msg(abs(got[i] - draws[_i].want[i]) <= 1, "id %d: %d of 1600, not %d", i,
 			      got[i], draws[_i].want[i]);
 }
-END_TEST
 
-TT_SUITE("tools/sample", TT_NEED_NOTHING)
-{
-	TCase *c = tt_case(s, "sample", "host numeric");
-
-	tcase_add_loop_test(c, draws_as_often_as_asked, 0, TT_LEN(draws));
-}
+TT_MAIN("tools/sample", TT_NEED_NOTHING)

@@ -285,7 +285,9 @@ static void begin(void)
 	ck_assert_int_eq(run(-1, 0), 0);
 }
 
-START_TEST(a_kill_while_a_checkpoint_is_written_loses_at_most_that_one)
+CASE(kill, "host serial", .setup = setup, .teardown = teardown);
+
+TEST(kill, a_kill_while_a_checkpoint_is_written_loses_at_most_that_one)
 {
 	static float want[4096];
 	int n;
@@ -309,7 +311,6 @@ START_TEST(a_kill_while_a_checkpoint_is_written_loses_at_most_that_one)
 		ck_assert_mem_eq(shared->weights, want, sizeof(want));
 	}
 }
-END_TEST
 
 static void read_state(char *dst, size_t most, size_t *ret_n)
 {
@@ -324,7 +325,7 @@ static void read_state(char *dst, size_t most, size_t *ret_n)
 	ck_assert_uint_lt(*ret_n, most);
 }
 
-START_TEST(a_copy_in_device_memory_has_the_same_bytes)
+TEST_EACH(kill, a_copy_in_device_memory_has_the_same_bytes, LACKS_PINNED + 1)
 {
 	/* weights and two moments, of each of three steps, of which one may end at the second */
 	static const int fetched[] = { [LACKS_NOTHING] = 9, [LACKS_COPY] = 0, [LACKS_PINNED] = 8 };
@@ -343,7 +344,6 @@ START_TEST(a_copy_in_device_memory_has_the_same_bytes)
 	ck_assert_uint_eq(ngot, nwant);
 	ck_assert_mem_eq(got, want, nwant);
 }
-END_TEST
 
 /* ---- two ranks, with a checkpoint of step 3 ---- */
 
@@ -385,7 +385,7 @@ static void rank_ends(pid_t rank, int signal)
 }
 
 /* rank 0 writes until step 5 has begun */
-START_TEST(ranks_train_while_rank_0_writes)
+TEST(kill, ranks_train_while_rank_0_writes)
 {
 	char out[128];
 	char *again[] = { "te_train", "--resume", out, "--stop-after", "0", NULL };
@@ -404,13 +404,12 @@ START_TEST(ranks_train_while_rank_0_writes)
 	rank_ends(rank[0], 0);
 	ck_assert_int_eq(shared->start, 8);
 }
-END_TEST
 
 /*
  * Rank 0 is lost before the other is told that there is a checkpoint. _i & 1: before there is one;
  * _i & 2: another run's is in the folder.
  */
-START_TEST(a_checkpoint_that_lost_rank_0_had_completed_is_used)
+TEST_EACH(kill, a_checkpoint_that_lost_rank_0_had_completed_is_used, 4)
 {
 	pid_t rank[2];
 
@@ -422,15 +421,5 @@ START_TEST(a_checkpoint_that_lost_rank_0_had_completed_is_used)
 	rank_ends(rank[1], 0);
 	ck_assert_int_eq(shared->start, _i & 1 ? 0 : 3);
 }
-END_TEST
 
-TT_SUITE("tools/save_kill", TT_NEED_NOTHING)
-{
-	TCase *c = tt_case(s, "kill", "host serial");
-
-	tcase_add_checked_fixture(c, setup, teardown);
-	tcase_add_test(c, a_kill_while_a_checkpoint_is_written_loses_at_most_that_one);
-	tcase_add_loop_test(c, a_copy_in_device_memory_has_the_same_bytes, 0, LACKS_PINNED + 1);
-	tcase_add_test(c, ranks_train_while_rank_0_writes);
-	tcase_add_loop_test(c, a_checkpoint_that_lost_rank_0_had_completed_is_used, 0, 4);
-}
+TT_MAIN("tools/save_kill", TT_NEED_NOTHING)

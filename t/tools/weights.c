@@ -163,8 +163,10 @@ static void clear_masters(void)
 	free(zeros);
 }
 
+CASE(files, "host", .setup = setup, .teardown = teardown);
+
 /* frozen weights have other places in the flat buffers, and are in the file as the others are */
-START_TEST(frozen_weights_are_saved)
+TEST(files, frozen_weights_are_saved)
 {
 	struct st_file *f;
 	struct model m;
@@ -197,9 +199,8 @@ START_TEST(frozen_weights_are_saved)
 	}
 	model_free(&m);
 }
-END_TEST
 
-START_TEST(shards_are_one_file)
+TEST(files, shards_are_one_file)
 {
 	struct st_file *f = write_shards();
 	size_t nbytes;
@@ -216,9 +217,8 @@ START_TEST(shards_are_one_file)
 	free(two);
 	st_close(f);
 }
-END_TEST
 
-START_TEST(refuses_wrong_indexes)
+TEST(files, refuses_wrong_indexes)
 {
 	struct st_file *f = write_shards();
 
@@ -234,7 +234,6 @@ START_TEST(refuses_wrong_indexes)
 	ck_assert_int_eq(weights_read_folder(dir, NULL, &model), STATUS_BAD);
 	st_close(f);
 }
-END_TEST
 
 /* ---- files of other programs ---- */
 
@@ -416,14 +415,15 @@ static void read_edited(const char *family, const struct edit *e, const char *sa
 	free(want);
 }
 
-START_TEST(reads_or_names_what_others_write)
+CASE(others, "host", .setup = setup_ctx, .teardown = teardown);
+
+TEST_EACH(others, reads_or_names_what_others_write, TT_LEN(others))
 {
 	read_edited(others[_i].family, &others[_i].edit, others[_i].says);
 }
-END_TEST
 
 /* in a file that a run begins with; the loss need not depend on it */
-START_TEST(warns_of_what_is_not_finite)
+TEST(others, warns_of_what_is_not_finite)
 {
 	static const struct edit edit = {
 		.drop = "model.norm.weight",
@@ -441,7 +441,6 @@ START_TEST(warns_of_what_is_not_finite)
 		      said);
 	ck_assert(strstr(said, "nan") != NULL);
 }
-END_TEST
 
 static void touch(const char *name)
 {
@@ -451,7 +450,7 @@ static void touch(const char *name)
 	fclose(f);
 }
 
-START_TEST(an_index_need_not_name_buffers)
+TEST(files, an_index_need_not_name_buffers)
 {
 	static const struct edit buffer = {
 		.add = { { "model.layers.0.self_attn.rotary_emb.inv_freq", "F32", 1,
@@ -474,9 +473,8 @@ START_TEST(an_index_need_not_name_buffers)
 	st_close(b);
 	st_close(f);
 }
-END_TEST
 
-START_TEST(numbered_shards_need_no_index)
+TEST(files, numbered_shards_need_no_index)
 {
 	static const struct edit same = { 0 };
 	struct st_file *f;
@@ -496,7 +494,6 @@ START_TEST(numbered_shards_need_no_index)
 	ck_assert_int_eq(weights_read_folder(dir, NULL, &model), 0);
 	st_close(f);
 }
-END_TEST
 
 /* a folder with none of the files that are read, and the word that the message has */
 static const struct {
@@ -512,36 +509,19 @@ static const struct {
 	{ "tf_model.h5", "convert it" },
 };
 
-START_TEST(names_weights_in_another_form)
+TEST_EACH(files, names_weights_in_another_form, TT_LEN(not_read))
 {
 	touch("tokenizer.json");
 	touch(not_read[_i].file);
 	ck_assert_int_eq(weights_read_folder(dir, NULL, &model), STATUS_BAD);
 	ck_assert_msg(strstr(said, not_read[_i].says) != NULL, "%s", said);
 }
-END_TEST
 
-START_TEST(a_folder_is_no_file_of_weights)
+TEST(files, a_folder_is_no_file_of_weights)
 {
 	ck_assert_int_eq(mkdir(in("model.safetensors"), 0700), 0);
 	ck_assert_int_eq(weights_read_folder(dir, NULL, &model), STATUS_BAD);
 	ck_assert_msg(strstr(said, "model.safetensors: not a file") != NULL, "%s", said);
 }
-END_TEST
 
-TT_SUITE("tools/weights", TT_NEED_NOTHING)
-{
-	TCase *c = tt_case(s, "files", "host"), *o = tt_case(s, "others", "host");
-
-	tcase_add_checked_fixture(c, setup, teardown);
-	tcase_add_test(c, frozen_weights_are_saved);
-	tcase_add_test(c, shards_are_one_file);
-	tcase_add_test(c, refuses_wrong_indexes);
-	tcase_add_test(c, an_index_need_not_name_buffers);
-	tcase_add_test(c, numbered_shards_need_no_index);
-	tcase_add_test(c, a_folder_is_no_file_of_weights);
-	tcase_add_loop_test(c, names_weights_in_another_form, 0, TT_LEN(not_read));
-	tcase_add_checked_fixture(o, setup_ctx, teardown);
-	tcase_add_test(o, warns_of_what_is_not_finite);
-	tcase_add_loop_test(o, reads_or_names_what_others_write, 0, TT_LEN(others));
-}
+TT_MAIN("tools/weights", TT_NEED_NOTHING)

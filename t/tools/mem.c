@@ -109,6 +109,7 @@ START_TEST(is_what_a_run_takes)
 	create(runs[_i].args, strstr(runs[_i].args, "choices") ? questions : "", &o, &t);
 	ck_assert_int_eq(trainer_open(&t), 0);
 	run = (struct mem_run){ &o, &t.now.model, &t.now.graph, 1, NULL, &t.choices };
+	ck_assert_int_eq(te_step_calibrate(t.now.graph.step, 0, t.stream), 0);
 	ck_assert_int_eq(te_ctx_mem_info(t.ctx, &mi), 0);
 	ck_assert_int_eq(mem_estimate(&run, t.B, &m), 0);
 	ck_assert_msg((int64_t)m.total >= (int64_t)mi.peak_nbytes &&

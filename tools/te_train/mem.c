@@ -139,6 +139,22 @@ static uint64_t host_rest(const struct mem_run *run)
 							    te_seq_nelems(seq));
 }
 
+static int is_delayed(const struct te_recipe *recipe)
+{
+	return recipe && recipe->kind == TE_RECIPE_DELAYED;
+}
+
+/* a copy of a step's inputs, while te_step_calibrate(3) runs its passes */
+static uint64_t calibration_nbytes(const struct mem_run *run, int64_t B)
+{
+	const uint64_t rows = (uint64_t)(run->graph->T * B) * sizeof(int32_t);
+
+	if (!is_delayed(&run->graph->recipe) && !is_delayed(run->model->cfg.head_recipe))
+		return 0;
+	return (run->model->cfg.documents ? 3 : 2) * (uint64_t)run->graph->accum *
+	       (rows + padding(rows));
+}
+
 static int add_step(const struct mem_run *run, int64_t B, struct mem *m, uint64_t *ret_eval)
 {
 	struct te_plan_memory eval = TE_PLAN_MEMORY_INIT;
@@ -174,7 +190,7 @@ static int add_step(const struct mem_run *run, int64_t B, struct mem *m, uint64_
 	/* casts read masters again unless the update makes them, the norm reads gradients */
 	m->host_rereads = (ao.flags & TE_ADAMW_CAST ? 0 : masters) + grads;
 	m->host_states = rest + (ao.where == TE_ADAMW_HOST ? moments : 0) + masters + grads;
-	m->state += others + sm.plans_nbytes;
+	m->state += others + sm.plans_nbytes + calibration_nbytes(run, B);
 	if (ao.where != TE_ADAMW_HOST)
 		m->state += 2 * padding(m->moments / 2);
 	m->activations = m->pool = sm.pool_nbytes;

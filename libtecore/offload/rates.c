@@ -109,7 +109,7 @@ static int measure(const struct te_offload *o, size_t nbytes, int gemm,
 	return r ? r : te_stream_sync(o->out);
 }
 
-/* Of GPUs the data sheet is known: kernels reach 0.8 of its bandwidth, 0.6 of its operations. */
+/* Of GPUs the data sheet is known: kernels reach 0.8 of its bandwidth, 0.65 of its operations. */
 int te__offload_find_rates(struct te_offload *o)
 {
 	struct te_device_info info = TE_DEVICE_INFO_INIT;
@@ -118,7 +118,7 @@ int te__offload_find_rates(struct te_offload *o)
 	int r = te_ctx_device_info(o->ctx, &info);
 
 	rates->mem = 0.8 * info.peak_bandwidth;
-	rates->flop = 0.6 * info.peak_bf16_flops;
+	rates->flop = 0.65 * info.peak_bf16_flops;
 	if (!r && !(given->out_rate > 0 && given->in_rate > 0 && given->mem_rate > 0 &&
 		    given->flop_rate > 0)) {
 		const int gpu = rates->mem > 0 && rates->flop > 0;

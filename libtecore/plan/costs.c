@@ -107,6 +107,18 @@ static uint64_t weights_nbytes(const struct te_plan *p, const struct te__step *s
 	return nbytes;
 }
 
+/* rows of an embedding's table, which is not copied to the arena */
+static uint64_t rows_nbytes(const struct te_plan *p, const struct te__step *s)
+{
+	const struct te_op *op = p->seq->op[s->node];
+
+	if (s->kind != TE__STEP_FWD || !is_library_op(op, "embedding") ||
+	    !(p->seq->binding.flags & TE_SEQ_HOST_MASTERS) ||
+	    !strcmp(te_ctx_backend(p->ctx), "host"))
+		return 0;
+	return weight_nelems(p, s, 0) * element_nbytes(p, s, 0);
+}
+
 double te__step_flops(const struct te_plan *p, const struct te__step *s)
 {
 	const struct te_op_infer *inf = &p->node[s->node].inf;
@@ -153,6 +165,23 @@ static uint64_t between_passes(const struct te_op *op)
 	       is_library_op(op, "linear") ? 2 : 0;
 }
 
+/* bytes of additions to the gradient of the head, s, whose kernels read and write it for each chunk
+ * of rows that the group's loss has; GEMMs of one chunk do not hide them */
+static uint64_t sums_nbytes(const struct te_plan *p, const struct te__group *g,
+			    const struct te__step *s)
+{
+	const struct te_op *loss = p->seq->op[p->step[g->first + g->n - 1].node];
+	const struct te_cross_entropy_attrs *a = loss->attrs;
+	const struct te_spec *out = &p->node[s->node].inf.out[0];
+	const int64_t rows = te__spec_nelems(out) / out->shape[out->ndim - 1];
+	const size_t size = te_dtype_nbytes(te__seq_grad_dtype(p->seq));
+
+	if (!is_library_op(loss, "cross_entropy") || a->chunk < 1 ||
+	    !te__seq_op_trains(p->seq, s->node))
+		return 0;
+	return 2 * size * weight_nelems(p, s, 0) * (uint64_t)((rows + a->chunk - 1) / a->chunk);
+}
+
 int te__costs_open(struct te__costs *c, const struct te_plan *p)
 {
 	const size_t n = 2 * (size_t)p->nvalues * TE__NFORMS;
@@ -188,9 +217,13 @@ void te__costs_of(struct te__costs *c, int group, struct te__cost *ret)
 
 		/* one GEMM writes logits, two read their gradient */
 		t.nbytes += weights_nbytes(p, s);
-		t.nbytes += is_library_op(p->seq->op[s->node], "linear") ? 3 * logits : 0;
+		if (logits && is_library_op(p->seq->op[s->node], "linear")) {
+			t.nbytes += 3 * logits;
+			ret->between_nbytes += sums_nbytes(p, g, s);
+		}
 		ret->between_nbytes += between_passes(p->seq->op[s->node]) * logits;
 		ret->flops[work] += group_flops(p, g, s);
+		ret->host_nbytes += rows_nbytes(p, s);
 	}
 	for (int i = 0; i < p->ncolumns; i++)
 		if (p->column[i].group == group)

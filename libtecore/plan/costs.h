@@ -10,6 +10,7 @@ enum te__work { TE__WORK_GEMM, TE__WORK_FP8_GEMM, TE__WORK_ATTENTION, TE__WORK_C
 struct te__cost {
 	uint64_t nbytes;
 	uint64_t between_nbytes; /* bytes of kernels between its GEMMs, not in nbytes */
+	uint64_t host_nbytes; /* rows of a table in host memory, in nbytes too */
 	double flops[TE__WORK_COUNT];
 };
 

@@ -23,10 +23,13 @@
 /* ---- the time of a group ---- */
 
 /* FLOP rate of attention divided by the rate of GEMMs. On an H100 attention has 0.36 of the peak in
- * forward and 0.25 in backward, and GEMMs are assumed to have 0.6 (doc/perf-kernels.md) */
-#define ATTENTION 0.5
+ * forward and 0.25 in backward, and GEMMs are assumed to have 0.65 (doc/perf-kernels.md) */
+#define ATTENTION 0.46
 /* FLOP rate of FP8 GEMMs divided by the rate of BF16 GEMMs */
-#define FP8 2.0
+#define FP8 1.85
+/* rate of random rows of host memory divided by the rate of copies: 2.1 of 55 GB/s on an H200, with
+ * rows of 10 KiB (doc/perf-training.md) */
+#define ROWS 0.04
 
 static double seconds(const struct te__cost *c, const struct te__offload_rates *r)
 {
@@ -34,7 +37,8 @@ static double seconds(const struct te__cost *c, const struct te__offload_rates *
 				c->flops[TE__WORK_ATTENTION] / ATTENTION) / r->flop;
 	const double copy = (double)c->nbytes / r->mem;
 
-	return (copy > compute ? copy : compute) + (double)c->between_nbytes / r->mem;
+	return (copy > compute ? copy : compute) + (double)c->between_nbytes / r->mem +
+	       (double)c->host_nbytes / (ROWS * r->in);
 }
 
 int te__moves_times(struct te_plan *p)

@@ -429,10 +429,11 @@ TEST(profile, counts_flops_of_a_head_in_forward)
 	ck_assert_double_eq(sum.flops, 3 * flops);
 	/*
 	 * logits 3 times in GEMMs and twice in the loss between them; x, then its gradient,
-	 * written and, in backward, scaled; the weight twice, its gradient; targets, the loss
+	 * written and, in backward, scaled; the weight twice, its gradient, and both chunks' sums
+	 * of that; targets, the loss
 	 */
 	ck_assert_uint_eq(sum.nbytes,
-			  (5 * 32 * OUT + 4 * 32 * IN + 4 * IN * OUT + 32 + 1) * 4);
+			  (5 * 32 * OUT + 4 * 32 * IN + 8 * IN * OUT + 32 + 1) * 4);
 	DO(te_plan_profile_step(plan, 0, &s));
 	ck_assert_int_eq(s.pass, s.flops > 0 ? TE_PASS_FORWARD : TE_PASS_BACKWARD);
 	DO(te_plan_profile_step(plan, 1, &s));

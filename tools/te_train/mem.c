@@ -155,6 +155,23 @@ static uint64_t calibration_nbytes(const struct mem_run *run, int64_t B)
 	       (rows + padding(rows));
 }
 
+static double fp32_rate(const struct te_ctx *ctx)
+{
+	struct te_device_info info = TE_DEVICE_INFO_INIT;
+
+	return te_ctx_device_info(ctx, &info) < 0 ? 0 : info.peak_fp32_flops;
+}
+
+/*
+ * Operations by which AdamW takes as long for an element as by its conversions and random numbers:
+ * 16.8 million elements take 126 to 146 us on an H200 with FP8 moments and 112 us with BF16 ones
+ * (doc/perf-training.md), at 67 Tflop/s.
+ */
+static double update_flops(const struct te_adamw_opts *ao)
+{
+	return ao->moments == TE_MOMENTS_FP8 ? 560 : ao->moments == TE_MOMENTS_BF16 ? 450 : 0;
+}
+
 static int add_step(const struct mem_run *run, int64_t B, struct mem *m, uint64_t *ret_eval)
 {
 	struct te_plan_memory eval = TE_PLAN_MEMORY_INIT;
@@ -166,6 +183,7 @@ static int add_step(const struct mem_run *run, int64_t B, struct mem *m, uint64_
 	struct te_step *step = NULL;
 	const uint32_t hosted = opts_hosted(run->o);
 	const uint64_t rest = host_rest(run);
+	const double peak = fp32_rate(te_seq_ctx(run->model->seq));
 	uint64_t others, moments, masters, grads;
 	int r = step_graph_make(run->graph, run->model->seq, NULL, B, TE_STEP_NO_ALLOC, &step);
 
@@ -200,10 +218,13 @@ static int add_step(const struct mem_run *run, int64_t B, struct mem *m, uint64_
 	m->step_ms = sm.passes_ms;
 	/* AdamW reads gradients twice, for their norm too, and reads and writes all the rest */
 	if (sm.passes_ms > 0) {
-		const double kernels = (2.0 * (double)(m->grads + moments) +
-					2.0 * (double)(m->weights + rest) * (double)ngrads /
-						(double)nelems +
-					(double)m->copies) / off.mem_rate;
+		const double copies = (2.0 * (double)(m->grads + moments) +
+				       2.0 * (double)(m->weights + rest) * (double)ngrads /
+					       (double)nelems +
+				       (double)m->copies) / off.mem_rate;
+		const double arithmetic =
+			peak > 0 ? update_flops(&ao) * (double)ngrads / peak : 0;
+		const double kernels = copies > arithmetic ? copies : arithmetic;
 		const double link = (double)(m->host_states + m->host_rereads) /
 				    (off.in_rate < off.out_rate ? off.in_rate : off.out_rate);
 

@@ -29,11 +29,26 @@ struct traffic {
 	uint64_t nbytes;
 };
 
-/* values that the group wrote are read from registers or caches */
+/* has the group written a quantized form of the value? */
+static int is_cast(const struct te__costs *c, const struct te__use *u)
+{
+	const int first = u->form / TE__NFORMS * TE__NFORMS;
+
+	for (int k = 0; k < TE__NFORMS; k++)
+		if (te__form[k] != TE_FORM_HP && c->seen[2 * (first + k) + 1] == u->group)
+			return 1;
+	return 0;
+}
+
+/*
+ * Values that the group wrote are read from registers or caches. With a scale of the present value
+ * a cast reads it once more, after its amax is known.
+ */
 static int add_use(void *arg, const struct te__use *u)
 {
 	struct traffic *t = arg;
-	const struct te__value *v = &t->costs->plan->value[u->form / TE__NFORMS];
+	const struct te_plan *p = t->costs->plan;
+	const struct te__value *v = &p->value[u->form / TE__NFORMS];
 	const uint32_t form = te__form[u->form % TE__NFORMS];
 	int *seen = &t->costs->seen[2 * u->form];
 
@@ -41,6 +56,9 @@ static int add_use(void *arg, const struct te__use *u)
 		return 0;
 	if (seen[u->ref->write] == u->group || (!u->ref->write && seen[1] == u->group))
 		return 0;
+	if (u->ref->write && form != TE_FORM_HP && te__recipe_waits(&p->recipe) &&
+	    !is_cast(t->costs, u))
+		t->nbytes += te__spec_nbytes(&v->spec);
 	seen[u->ref->write] = u->group;
 	t->nbytes += form_nbytes(v, form);
 	return 0;

@@ -32,6 +32,8 @@ int te__recipe_casts(const struct te_recipe *recipe);
 struct te__operand te__recipe_operand(const struct te_recipe *recipe, enum te__role role);
 /* 1: scales computed from the present amax of a tensor or block are powers of two */
 int te__recipe_pow2(const struct te_recipe *recipe);
+/* 1: a cast waits for the amax of the whole tensor */
+int te__recipe_waits(const struct te_recipe *recipe);
 /* the recipe, but with scales from present amaxes where it has them from a history */
 struct te_recipe te__recipe_present(const struct te_recipe *recipe);
 /* 1: both recipes can use the same quantizers: they differ in the compute dtype at most */

@@ -140,6 +140,13 @@ int te__recipe_pow2(const struct te_recipe *recipe)
 	return row && row->pow2 && row->pow2(recipe);
 }
 
+int te__recipe_waits(const struct te_recipe *recipe)
+{
+	const struct te__recipe_ops *row = te__recipe_row(recipe);
+
+	return row && row->scale;
+}
+
 int te__recipe_same(const struct te_recipe *a, const struct te_recipe *b)
 {
 	return a->kind == b->kind && a->margin == b->margin && a->history_len == b->history_len &&

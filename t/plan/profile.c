@@ -134,13 +134,16 @@ TEST(profile, counts_bytes_and_flops_of_a_linear)
 	tt_drop(plan, seq);
 }
 
-/* FP8: a cast reads BF16 and writes two copies, and GEMMs read codes at the FP8 rate */
-TEST(profile, counts_fp8_copies)
+/* FP8: a cast reads BF16, twice if its amax is needed first, and writes two copies, and GEMMs read
+ * codes at the FP8 rate */
+TEST_EACH(profile, counts_fp8_copies, 2)
 {
 	const int64_t rows = 16, in = 32, out = 48;
 	struct te_plan_profile_opts o = given();
 	struct te_seq *seq = linear_seq(1, in, out, 0);
-	struct te_plan *plan = linear_plan(seq, "fp8-delayed", rows, in, TE_PLAN_TRAIN);
+	const int reads = _i ? 2 : 1;
+	struct te_plan *plan = linear_plan(seq, _i ? "fp8-current" : "fp8-delayed", rows, in,
+					   TE_PLAN_TRAIN);
 	struct te_plan_profile_step s;
 
 	o.copy_rate = 1e18;
@@ -149,7 +152,7 @@ TEST(profile, counts_fp8_copies)
 	ck_assert_uint_eq(s.nbytes, (uint64_t)(rows * in + in * out + 2 * rows * out));
 	ck_assert_double_eq_tol(s.bound_us, 2.0 * (double)(rows * in * out) / 4e9 * 1e6, 1e-9);
 	s = find(plan, "quantize(x)");
-	ck_assert_uint_eq(s.nbytes, (uint64_t)((2 + 2) * rows * in));
+	ck_assert_uint_eq(s.nbytes, (uint64_t)((2 * reads + 2) * rows * in));
 	ck_assert_double_eq(s.flops, 0);
 	tt_drop(plan, seq);
 }

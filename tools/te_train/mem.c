@@ -216,12 +216,14 @@ static int add_step(const struct mem_run *run, int64_t B, struct mem *m, uint64_
 	m->pinned = off.pinned_nbytes;
 	m->hidden = off.hidden;
 	m->step_ms = sm.passes_ms;
-	/* AdamW reads gradients twice, for their norm too, and reads and writes all the rest */
+	/* AdamW reads gradients twice, for their norm too, and reads and writes all the rest;
+	 * casts read masters */
 	if (sm.passes_ms > 0) {
 		const double copies = (2.0 * (double)(m->grads + moments) +
 				       2.0 * (double)(m->weights + rest) * (double)ngrads /
 					       (double)nelems +
-				       (double)m->copies) / off.mem_rate;
+				       (double)(m->copies ? m->copies + m->weights : 0)) /
+				      off.mem_rate;
 		const double arithmetic =
 			peak > 0 ? update_flops(&ao) * (double)ngrads / peak : 0;
 		const double kernels = copies > arithmetic ? copies : arithmetic;

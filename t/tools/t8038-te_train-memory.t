@@ -53,6 +53,8 @@ check "its options, given" env TE_DEVICE_MEM_LIMIT=$half "$te_train" $common $op
 same "give the same weights" given/model.safetensors half/model.safetensors
 says "json has the prediction" '"predicted_step_ms": [0-9]' \
 	"$te_train" $common --memory $half --json
+check "to the byte" test "$(sed -n 's/.*"predicted_bytes": \([0-9]*\).*/\1/p' out)" = \
+	"$(sed -n 's/.*"peak_bytes": \([0-9]*\).*/\1/p' out)"
 used=$(sed -n 's/.*"memory_bytes": \([0-9]*\).*/\1/p' out)
 check "and no more memory than allowed: $used of $half" test "$used" -le "$half"
 check "and no table" test "$(grep -c chosen out)" = 0

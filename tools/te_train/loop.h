@@ -138,7 +138,9 @@ struct trainer {
 	int64_t nrecovered; /* how often ranks that were left have met */
 	/* results of pipeline_bubble() for the last step; 0: there is none */
 	double bubble, predicted_bubble;
-	double predicted_ms; /* time of a step, as --memory chose it; 0: not predicted */
+	/* time of a step and memory, as --memory chose them; 0: not predicted */
+	double predicted_ms;
+	uint64_t predicted_nbytes;
 	int out_was_free;   /* the folder of --out, when this process began */
 	int64_t out_written_ns; /* ckpt_written_ns() at that time */
 	int drop_best;	    /* the best weights in it are of another run */

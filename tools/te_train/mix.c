@@ -208,6 +208,7 @@ static int take(struct opts *o, struct trainer *t, const struct mix *x)
 		return r;
 	t->cfg.loss_chunk = o->loss_chunk = x->chunk;
 	t->predicted_ms = x->m.step_ms;
+	t->predicted_nbytes = x->m.total;
 	if (tells(o, t))
 		printf("chosen: --recompute %s --loss-chunk %lld --offload %s --states %s%s%s\n",
 		       o->recompute, (long long)o->loss_chunk, o->offload, o->states,

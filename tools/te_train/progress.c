@@ -12,6 +12,7 @@
 
 #include <te/version.h>
 
+#include "mem.h"
 #include "progress.h"
 #include "tools/lib/record.h"
 #include "tools/lib/say.h"
@@ -67,6 +68,14 @@ static uint64_t memory_nbytes(const struct trainer *t)
 	struct te_mem_info info = TE_MEM_INFO_INIT;
 
 	return te_ctx_mem_info(t->ctx, &info) < 0 ? 0 : info.measured_nbytes;
+}
+
+/* most memory so far, as requested, and workspaces */
+static uint64_t peak_nbytes(const struct trainer *t)
+{
+	struct te_mem_info info = TE_MEM_INFO_INIT;
+
+	return te_ctx_mem_info(t->ctx, &info) < 0 ? 0 : info.peak_nbytes + info.workspace_nbytes;
 }
 
 static double bits(double nats)
@@ -440,6 +449,8 @@ static double step_ms(const struct trainer *t, double tokens_per_s)
 
 static void print_summary(const struct trainer *t, double rate, const char *dir)
 {
+	char used[32], predicted[32];
+
 	if (isfinite(t->now.done.best_val)) {
 		printf("best validation loss %.4f", t->now.done.best_val);
 		if (data_is_bytes(t->data))
@@ -448,7 +459,9 @@ static void print_summary(const struct trainer *t, double rate, const char *dir)
 	}
 	printf("%lld steps, %.0f tokens/s", (long long)t->now.done.step, rate);
 	if (t->predicted_ms > 0)
-		printf(", a step %.2f ms (predicted %.2f)", step_ms(t, rate), t->predicted_ms);
+		printf(", a step %.2f ms (predicted %.2f), %s (predicted %s)", step_ms(t, rate),
+		       t->predicted_ms, mem_amount(peak_nbytes(t), used),
+		       mem_amount(t->predicted_nbytes, predicted));
 	if (dir)
 		printf(", checkpoint in %s", dir);
 	putchar('\n');
@@ -494,6 +507,8 @@ int progress_end(struct trainer *t, struct record *samples)
 	if (t->predicted_ms > 0) {
 		record_real(&rec, "predicted_step_ms", t->predicted_ms);
 		record_real(&rec, "step_ms", step_ms(t, rate));
+		record_int(&rec, "predicted_bytes", (int64_t)t->predicted_nbytes);
+		record_int(&rec, "peak_bytes", (int64_t)peak_nbytes(t));
 	}
 	if (t->bubble > 0) {
 		record_real(&rec, "bubble", t->bubble);

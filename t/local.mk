@@ -580,7 +580,6 @@ t_graph_step_SOURCES = \
 t_kernels_attn_SOURCES = \
 	t/kernels/attn.c \
 	t/kernels/attn_cases.c \
-	t/kernels/attn_cases.h \
 	t/kernels/attn_model.c \
 	t/kernels/attn_model.h
 
@@ -589,7 +588,6 @@ t_kernels_attn_cached_SOURCES = t/kernels/attn_cached.c t/kernels/kernel_lib.c
 t_kernels_comm_SOURCES = t/kernels/comm.c t/kernels/comm_cases.c t/kernels/comm_cases.h
 t_kernels_comm_norm_SOURCES = \
 	t/kernels/comm_norm.c \
-	t/kernels/comm_norm_cases.h \
 	t/kernels/comm_norm_failures.c \
 	t/kernels/comm_norm_launches.c \
 	t/kernels/comm_norm_lib.c \

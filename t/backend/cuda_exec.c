@@ -12,7 +12,7 @@
 
 /* ---- nodes ---- */
 
-START_TEST(numbers_nodes_as_they_were_captured)
+TEST(graphs, numbers_nodes_as_they_were_captured)
 {
 	static const struct {
 		enum te_node_kind kind;
@@ -64,10 +64,9 @@ START_TEST(numbers_nodes_as_they_were_captured)
 	ck_assert_int_eq(fake.events, 1); /* the graph records it */
 	ops->graph_destroy(graph);
 }
-END_TEST
 
 /* a GEMM of three nodes, in the second run after a node that the library did not queue */
-START_TEST(a_gemm_is_a_chain_of_nodes)
+TEST_EACH(graphs, a_gemm_is_a_chain_of_nodes, 2)
 {
 	struct te_k_gemm args = { .a = x, .b = y, .d = z };
 	const struct te__gnode what = { .kind = TE_NODE_KERNEL,
@@ -104,7 +103,6 @@ START_TEST(a_gemm_is_a_chain_of_nodes)
 	ck_assert_int_eq(node(graph, 3 + (uint64_t)_i).id, -1);
 	ops->graph_destroy(graph);
 }
-END_TEST
 
 /* ---- updates and patches ---- */
 
@@ -127,7 +125,7 @@ static void update(void *exec, void *graph, int same, int want)
 	ck_assert_int_eq(ops->exec_update(exec, graph, same), want);
 }
 
-START_TEST(keeps_memory_that_a_queued_launch_uses)
+TEST(graphs, keeps_memory_that_a_queued_launch_uses)
 {
 	void *exec;
 
@@ -159,10 +157,9 @@ START_TEST(keeps_memory_that_a_queued_launch_uses)
 	ops->exec_destroy(exec);
 	ck_assert_int_eq(fake.pending, 0); /* it waited */
 }
-END_TEST
 
 /* patches name nodes of the graph that was instantiated, also after an update in place */
-START_TEST(patches_all_or_nothing)
+TEST(graphs, patches_all_or_nothing)
 {
 	static unsigned char x2[64], z2[64];
 	void *exec;
@@ -201,7 +198,6 @@ START_TEST(patches_all_or_nothing)
 	ck_assert_ptr_eq(node(ops->exec_graph(exec), 1).dst, z2);
 	ops->exec_destroy(exec);
 }
-END_TEST
 
 static const struct te_k_fill *fill_args(void *exec)
 {
@@ -209,7 +205,7 @@ static const struct te_k_fill *fill_args(void *exec)
 }
 
 /* the arguments of a kernel are those of its latest patch that succeeded */
-START_TEST(a_patch_changes_the_arguments_of_a_kernel)
+TEST(graphs, a_patch_changes_the_arguments_of_a_kernel)
 {
 	struct te_k_fill args = { x, 64, 7, 1 };
 	void *graph, *exec;
@@ -236,7 +232,6 @@ START_TEST(a_patch_changes_the_arguments_of_a_kernel)
 	ck_assert_int_eq(y[63], 7);
 	ops->exec_destroy(exec);
 }
-END_TEST
 
 static void *kernel_captured(unsigned char *dst, unsigned cluster)
 {
@@ -251,7 +246,7 @@ static void *kernel_captured(unsigned char *dst, unsigned cluster)
 }
 
 /* the driver would run a kernel without clusters with those of the kernel before */
-START_TEST(clusters_do_not_remain)
+TEST(graphs, clusters_do_not_remain)
 {
 	static const struct {
 		unsigned cluster;
@@ -271,7 +266,6 @@ START_TEST(clusters_do_not_remain)
 	ck_assert_int_eq(fake.wrong_clusters, 0);
 	ops->exec_destroy(exec);
 }
-END_TEST
 
 static void *one_fill(unsigned char *dst, uint32_t value, size_t n)
 {
@@ -303,7 +297,7 @@ static void launch_of_one(void *exec)
 }
 
 /* a graph of one fill is launched as a memset of the driver, also after patches and updates */
-START_TEST(one_fill_needs_no_graph)
+TEST(graphs, one_fill_needs_no_graph)
 {
 	void *graph = one_fill(x, 3, 64), *exec;
 	struct te__patch p = { .index = 0, .from = node(graph, 0), .to = node(graph, 0) };
@@ -333,10 +327,9 @@ START_TEST(one_fill_needs_no_graph)
 	ck_assert_int_eq(fake.launches, 1);
 	ops->exec_destroy(exec);
 }
-END_TEST
 
 /* not in the driver's copy, in which no other thread can queue work of the context */
-START_TEST(waits_before_a_copy_to_pageable_memory)
+TEST(graphs, waits_before_a_copy_to_pageable_memory)
 {
 	void *graph;
 	int n = fake.syncs;
@@ -354,7 +347,6 @@ START_TEST(waits_before_a_copy_to_pageable_memory)
 	give_back(graph, NULL);
 	fake.pageable = NULL;
 }
-END_TEST
 
 static int capture(void **ret_graph)
 {
@@ -394,11 +386,10 @@ static int sweep(void)
 	return r;
 }
 
-START_TEST(each_call_fails_cleanly)
+TEST(graphs, each_call_fails_cleanly)
 {
 	ck_assert_int_gt(tt_fault_each(sweep), 30);
 }
-END_TEST
 
 /* ---- streams of the program ---- */
 
@@ -408,7 +399,10 @@ static int no_destroy(void *stream)
 	return 0;
 }
 
-START_TEST(a_wrapped_stream_is_not_destroyed)
+CASE(streams_of_the_program, "host fast", .name = "streams of the program", .setup = exec_setup,
+     .teardown = exec_teardown);
+
+TEST(streams_of_the_program, a_wrapped_stream_is_not_destroyed)
 {
 	void *s, *graph;
 
@@ -427,9 +421,8 @@ START_TEST(a_wrapped_stream_is_not_destroyed)
 	ops->stream_destroy(s);
 	ck_assert_int_eq(fake.graphs, 0);
 }
-END_TEST
 
-START_TEST(wraps_streams_of_its_context_only)
+TEST(streams_of_the_program, wraps_streams_of_its_context_only)
 {
 	void *s = &dev;
 
@@ -440,9 +433,8 @@ START_TEST(wraps_streams_of_its_context_only)
 	fails(ops->stream_wrap(&dev, fake_stream(0), &s), -EINVAL, "of the CUcontext");
 	ck_assert_ptr_eq(s, &dev);
 }
-END_TEST
 
-START_TEST(the_legacy_stream_is_wrapped_and_not_captured)
+TEST_EACH(streams_of_the_program, the_legacy_stream_is_wrapped_and_not_captured, 2)
 {
 	void *native = (void *)(uintptr_t)(_i ? TE__CU_STREAM_LEGACY : 0), *s;
 
@@ -451,14 +443,13 @@ START_TEST(the_legacy_stream_is_wrapped_and_not_captured)
 	fails(ops->capture_begin(s), -EOPNOTSUPP, "the legacy default stream cannot be captured");
 	ops->stream_destroy(s);
 }
-END_TEST
 
 static void set_z(void *arg)
 {
 	memcpy(z, arg, 3);
 }
 
-START_TEST(the_program_captures_a_wrapped_stream)
+TEST(streams_of_the_program, the_program_captures_a_wrapped_stream)
 {
 	void *s, *graph, *exec, *own, *own_exec, *ws, *p;
 
@@ -495,11 +486,12 @@ START_TEST(the_program_captures_a_wrapped_stream)
 	ops->exec_destroy(own_exec);
 	te__cuda_captures_drop(&dev); /* as when the device is closed */
 }
-END_TEST
 
 /* ---- GPUs other than Hopper ---- */
 
-START_TEST(fp8_needs_fp8_tensor_cores)
+CASE(other_GPUs, "host fast", .name = "other GPUs", .setup = exec_setup, .teardown = exec_teardown);
+
+TEST_EACH(other_GPUs, fp8_needs_fp8_tensor_cores, 2)
 {
 	struct te_k_gemm g = { .a = x, .b = y, .d = z, .m = 16, .n = 16, .k = 16,
 			       .adtype = TE_DTYPE_E4M3, .bdtype = TE_DTYPE_E5M2,
@@ -534,7 +526,6 @@ START_TEST(fp8_needs_fp8_tensor_cores)
 		      "this build has no device function te_k_gemm_block_e4m3_e5m2");
 	}
 }
-END_TEST
 
 static const char *func(int arch, enum te_k_id id, const void *args)
 {
@@ -548,7 +539,7 @@ static const char *func(int arch, enum te_k_id id, const void *args)
 
 static const int archs[] = { 80, 86, 89, 90 };
 
-START_TEST(a_launch_beyond_shared_memory_fails)
+TEST(other_GPUs, a_launch_beyond_shared_memory_fails)
 {
 	static _Alignas(16) unsigned char m[16];
 	struct te_k_attn_bwd t = { .qkv = m, .out = m, .dout = m, .dqkv = m, .lse = (float *)m,
@@ -569,9 +560,8 @@ START_TEST(a_launch_beyond_shared_memory_fails)
 	fails(ops->launch(&a, &l), -TE_EKERNEL,
 	      "te_k_attn_bwd_dq_fp32_d64 takes 102400 bytes of shared memory for these shapes, ");
 }
-END_TEST
 
-START_TEST(attention_fits_into_shared_memory)
+TEST_EACH(other_GPUs, attention_fits_into_shared_memory, TT_LEN(archs))
 {
 	static _Alignas(16) unsigned char m[16];
 	struct te_k_attn_fwd f = { .qkv = m, .out = m, .lse = (float *)m, .batch = 8, .nheads = 8,
@@ -598,9 +588,8 @@ START_TEST(attention_fits_into_shared_memory)
 		func(arch, TE_K_ATTN_BWD_DQ, &t);
 	}
 }
-END_TEST
 
-START_TEST(norms_fit_into_shared_memory)
+TEST_EACH(other_GPUs, norms_fit_into_shared_memory, TT_LEN(archs))
 {
 	static _Alignas(16) unsigned char m[16];
 	struct te_k_norm_both n = { .dy = m, .x = m, .gamma = (float *)m, .mean = (float *)m,
@@ -631,9 +620,8 @@ START_TEST(norms_fit_into_shared_memory)
 	n.rows = 8;
 	ck_assert_int_eq(te__geometry_for(&t, TE_K_NORM_BOTH, &n, &k), -EOPNOTSUPP);
 }
-END_TEST
 
-START_TEST(clusters_need_hopper)
+TEST(other_GPUs, clusters_need_hopper)
 {
 	static _Alignas(16) unsigned char m[16];
 	struct te_k_norm_fwd f = { .x = m, .gamma = (float *)m, .rstd = (float *)m, .rows = 128,
@@ -668,37 +656,5 @@ START_TEST(clusters_need_hopper)
 	FUNC(89, TE_K_CE_GRAD, c, "te_k_ce_grad_long_bf16");
 #undef FUNC
 }
-END_TEST
 
-TT_SUITE("backend/cuda_exec", TT_NEED_NOTHING)
-{
-	TCase *c = tt_case(s, "graphs", "host fast");
-
-	tcase_add_checked_fixture(c, exec_setup, exec_teardown);
-	tcase_add_test(c, numbers_nodes_as_they_were_captured);
-	tcase_add_loop_test(c, a_gemm_is_a_chain_of_nodes, 0, 2);
-	exec_edge_cases(c);
-	tcase_add_test(c, keeps_memory_that_a_queued_launch_uses);
-	tcase_add_test(c, patches_all_or_nothing);
-	tcase_add_test(c, a_patch_changes_the_arguments_of_a_kernel);
-	tcase_add_test(c, clusters_do_not_remain);
-	tcase_add_test(c, one_fill_needs_no_graph);
-	tcase_add_test(c, waits_before_a_copy_to_pageable_memory);
-	tcase_add_test(c, each_call_fails_cleanly);
-	c = tt_case(s, "kernels of a call", "host fast");
-	tcase_add_checked_fixture(c, exec_setup, exec_teardown);
-	exec_batch_cases(c);
-	c = tt_case(s, "streams of the program", "host fast");
-	tcase_add_checked_fixture(c, exec_setup, exec_teardown);
-	tcase_add_test(c, a_wrapped_stream_is_not_destroyed);
-	tcase_add_test(c, wraps_streams_of_its_context_only);
-	tcase_add_loop_test(c, the_legacy_stream_is_wrapped_and_not_captured, 0, 2);
-	tcase_add_test(c, the_program_captures_a_wrapped_stream);
-	c = tt_case(s, "other GPUs", "host fast");
-	tcase_add_checked_fixture(c, exec_setup, exec_teardown);
-	tcase_add_loop_test(c, fp8_needs_fp8_tensor_cores, 0, 2);
-	tcase_add_test(c, a_launch_beyond_shared_memory_fails);
-	tcase_add_loop_test(c, attention_fits_into_shared_memory, 0, TT_LEN(archs));
-	tcase_add_loop_test(c, norms_fit_into_shared_memory, 0, TT_LEN(archs));
-	tcase_add_test(c, clusters_need_hopper);
-}
+TT_MAIN("backend/cuda_exec", TT_NEED_NOTHING)

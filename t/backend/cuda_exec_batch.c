@@ -45,8 +45,11 @@ static void batch(struct te__cuda_stream *s, int n)
 			ck_assert_uint_eq(out[i][k], i < n && k < most[i] ? value[i] : 0);
 }
 
+CASE(batch, "host fast", .name = "kernels of a call", .setup = exec_setup,
+     .teardown = exec_teardown);
+
 /* a graph for each number of kernels; one kernel, and those after the eighth, need none */
-START_TEST(kernels_of_a_call_are_one_graph)
+TEST(batch, kernels_of_a_call_are_one_graph)
 {
 	struct te__cuda_stream *s = stream_new();
 
@@ -70,9 +73,8 @@ START_TEST(kernels_of_a_call_are_one_graph)
 	ops->stream_destroy(s);
 	ck_assert_int_eq(fake.graphs + fake.execs, 0);
 }
-END_TEST
 
-START_TEST(an_error_queues_none)
+TEST(batch, an_error_queues_none)
 {
 	struct te__cuda_stream *s = stream_new();
 
@@ -87,10 +89,9 @@ START_TEST(an_error_queues_none)
 	batch(s, 2);
 	ops->stream_destroy(s);
 }
-END_TEST
 
 /* nodes of the program's capture, one by one */
-START_TEST(a_capture_has_each_kernel)
+TEST(batch, a_capture_has_each_kernel)
 {
 	struct te__cuda_stream *s = stream_new();
 	void *graph;
@@ -108,7 +109,6 @@ START_TEST(a_capture_has_each_kernel)
 	te__cu.cuGraphDestroy(graph);
 	ops->stream_destroy(s);
 }
-END_TEST
 
 static int sweep(void)
 {
@@ -130,16 +130,7 @@ static int sweep(void)
 	return r;
 }
 
-START_TEST(each_call_fails_cleanly)
+TEST(batch, each_call_fails_cleanly)
 {
 	ck_assert_int_gt(tt_fault_each(sweep), 3);
-}
-END_TEST
-
-void exec_batch_cases(TCase *c)
-{
-	tcase_add_test(c, kernels_of_a_call_are_one_graph);
-	tcase_add_test(c, an_error_queues_none);
-	tcase_add_test(c, a_capture_has_each_kernel);
-	tcase_add_test(c, each_call_fails_cleanly);
 }

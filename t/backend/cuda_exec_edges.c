@@ -133,7 +133,7 @@ static void queue_chain(void)
 	DO(ops->fill8(&a, x, 4, 64));
 }
 
-START_TEST(fills_and_memsets_of_gemms_are_kernels)
+TEST_EACH(graphs, fills_and_memsets_of_gemms_are_kernels, 4)
 {
 	const uint32_t edges = (uint32_t)_i;
 	void *graph = captured_edges(edges, queue_chain), *exec;
@@ -163,7 +163,6 @@ START_TEST(fills_and_memsets_of_gemms_are_kernels)
 	}
 	ops->exec_destroy(exec);
 }
-END_TEST
 
 static void queue_three(void)
 {
@@ -179,7 +178,7 @@ static void queue_after_one(void)
 }
 
 /* each node without dependencies makes a launch slower */
-START_TEST(one_node_has_no_dependencies)
+TEST(graphs, one_node_has_no_dependencies)
 {
 	void *graph = captured_edges(TE_CAPTURE_CONCURRENT, queue_three);
 
@@ -203,7 +202,6 @@ START_TEST(one_node_has_no_dependencies)
 	ck_assert_uint_eq(((struct te__cuda_graph *)graph)->nodes->n, 3);
 	ops->graph_destroy(graph);
 }
-END_TEST
 
 /* a memset of the caller, and one of a GEMM that te_k_fill cannot do */
 static void queue_memsets(void)
@@ -230,7 +228,7 @@ static void queue_memsets(void)
 	DO(ops->fill8(&a, y, 5, 1));
 }
 
-START_TEST(other_memsets_are_kept)
+TEST_EACH(graphs, other_memsets_are_kept, 4)
 {
 	const uint32_t edges = (uint32_t)_i;
 	void *graph = captured_edges(edges, queue_memsets), *exec;
@@ -245,7 +243,6 @@ START_TEST(other_memsets_are_kept)
 	ck_assert(x[0] == 1 && x[2] == 2 && x[3] == 1 && y[0] == 5 && y[1] == 3 && y[14] == 4);
 	ops->exec_destroy(exec);
 }
-END_TEST
 
 static int with_gemm;
 
@@ -260,7 +257,7 @@ static void queue_external_chain(void)
 }
 
 /* they are kept, or full if edges are added anew: a user-defined kernel may not wait by itself */
-START_TEST(programmatic_edges_of_the_caller)
+TEST(graphs, programmatic_edges_of_the_caller)
 {
 	for (with_gemm = 0; with_gemm < 2; with_gemm++)
 		for (uint32_t edges = 0; edges < 4; edges++) {
@@ -284,7 +281,6 @@ START_TEST(programmatic_edges_of_the_caller)
 			ops->exec_destroy(exec);
 		}
 }
-END_TEST
 
 static struct {
 	int what;
@@ -324,7 +320,7 @@ static void queue_todo(void)
 }
 
 /* replay gives the results of eager execution, in every order that the edges allow */
-START_TEST(any_work_with_any_edges)
+TEST(graphs, any_work_with_any_edges)
 {
 	static unsigned char want[sizeof(memory)];
 
@@ -357,7 +353,6 @@ START_TEST(any_work_with_any_edges)
 		ck_assert_mem_eq(memory, want, sizeof(want));
 	}
 }
-END_TEST
 
 /* ---- user-defined work with declared memory ---- */
 
@@ -418,7 +413,7 @@ static void queue_event(void)
 	DO(ops->fill8(&a, memory + 256, 1, 16));
 }
 
-START_TEST(declared_events_have_their_edges)
+TEST(graphs, declared_events_have_their_edges)
 {
 	void *graph;
 
@@ -435,9 +430,8 @@ START_TEST(declared_events_have_their_edges)
 	ops->graph_destroy(graph);
 	ops->event_destroy(recorded);
 }
-END_TEST
 
-START_TEST(declared_kernels_have_their_edges_and_pointers)
+TEST_EACH(graphs, declared_kernels_have_their_edges_and_pointers, 2)
 {
 	/* the node that each depends on, and whether there is one */
 	static const int dep[7][2] = { { 0 },	 { 0, 1 }, { 0, 1 }, { 2, 1 },
@@ -480,7 +474,6 @@ START_TEST(declared_kernels_have_their_edges_and_pointers)
 	}
 	ops->exec_destroy(exec);
 }
-END_TEST
 
 /* ---- words ---- */
 
@@ -501,7 +494,7 @@ static void queue_words(void)
 	DO(ops->copy(&a, memory + 128, memory + 64, 16));
 }
 
-START_TEST(words_follow_the_memory_that_is_declared)
+TEST(graphs, words_follow_the_memory_that_is_declared)
 {
 	static const int dep[6] = { -1, 0, 1, 0, 2, 4 }; /* node 0 is as above */
 	void *graph = captured_edges(TE_CAPTURE_CONCURRENT, queue_words), *exec;
@@ -531,18 +524,16 @@ START_TEST(words_follow_the_memory_that_is_declared)
 	}
 	ops->exec_destroy(exec);
 }
-END_TEST
 
-START_TEST(words_can_be_refused)
+TEST(graphs, words_can_be_refused)
 {
 	fake.no_words = 1;
 	fails(ops->word_set(&a, memory, 1), -EOPNOTSUPP, "in stream order");
 	fails(ops->word_take(&a, memory), -EOPNOTSUPP, "in stream order");
 }
-END_TEST
 
 /* the captured kernel has another pointer at that place */
-START_TEST(a_wrong_place_in_parameters_is_found)
+TEST_EACH(graphs, a_wrong_place_in_parameters_is_found, 2)
 {
 	const struct te__declared d = writes(memory + (_i ? 128 : 144), 16, _i ? 400 : 0);
 	void *graph = NULL;
@@ -554,7 +545,6 @@ START_TEST(a_wrong_place_in_parameters_is_found)
 	ck_assert_ptr_nonnull(strstr(te_error_detail(), "te_capture_access: range 0: byte"));
 	ck_assert_ptr_null(graph);
 }
-END_TEST
 
 static uint32_t sweep_edges;
 
@@ -587,24 +577,8 @@ static int sweep_of_edges(void)
 	return r ? r : end;
 }
 
-START_TEST(each_call_for_edges_fails_cleanly)
+TEST_EACH(graphs, each_call_for_edges_fails_cleanly, 4)
 {
 	sweep_edges = (uint32_t)_i;
 	ck_assert_int_gt(tt_fault_each(sweep_of_edges), 40);
-}
-END_TEST
-
-void exec_edge_cases(TCase *c)
-{
-	tcase_add_loop_test(c, fills_and_memsets_of_gemms_are_kernels, 0, 4);
-	tcase_add_loop_test(c, other_memsets_are_kept, 0, 4);
-	tcase_add_test(c, one_node_has_no_dependencies);
-	tcase_add_test(c, programmatic_edges_of_the_caller);
-	tcase_add_test(c, any_work_with_any_edges);
-	tcase_add_loop_test(c, declared_kernels_have_their_edges_and_pointers, 0, 2);
-	tcase_add_test(c, declared_events_have_their_edges);
-	tcase_add_test(c, words_follow_the_memory_that_is_declared);
-	tcase_add_test(c, words_can_be_refused);
-	tcase_add_loop_test(c, a_wrong_place_in_parameters_is_found, 0, 2);
-	tcase_add_loop_test(c, each_call_for_edges_fails_cleanly, 0, 4);
 }

@@ -19,6 +19,7 @@ extern unsigned char x[64], y[64], z[64];
 /* the fixture; after a test no object of the driver may exist */
 void exec_setup(void);
 void exec_teardown(void);
+CASE(graphs, "host fast", .setup = exec_setup, .teardown = exec_teardown);
 
 /* the backend's description of a node */
 struct te__gnode node(void *graph, uint64_t index);
@@ -26,9 +27,5 @@ struct te__gnode node(void *graph, uint64_t index);
 void nothing(void *arg);
 /* either may be NULL */
 void give_back(void *graph, void *exec);
-
-/* the cases of a file */
-void exec_edge_cases(TCase *c);
-void exec_batch_cases(TCase *c);
 
 #endif

@@ -459,7 +459,9 @@ static int both(struct thread_rank *r)
 	return 0;
 }
 
-START_TEST(plans_have_the_same_bits)
+CASE(fusion, "comm", .setup = tt_setup, .teardown = tt_teardown);
+
+TEST_EACH(fusion, plans_have_the_same_bits, TT_FEWER(3) * (int)TT_LEN(modes))
 {
 	const int n = threads_apart(2 + _i / (int)TT_LEN(modes));
 
@@ -474,7 +476,6 @@ START_TEST(plans_have_the_same_bits)
 	for (int k = 0; k < n; k++)
 		free(g.out[k]);
 }
-END_TEST
 
 /* one rank: the ops leave no steps, and built-in fusions apply */
 static int alone(struct thread_rank *r)
@@ -496,13 +497,12 @@ static int alone(struct thread_rank *r)
 	return 0;
 }
 
-START_TEST(one_rank_has_nothing_to_fuse)
+TEST_EACH(fusion, one_rank_has_nothing_to_fuse, 2)
 {
 	memset(&g, 0, sizeof(g));
 	g.m = &modes[_i ? TT_LEN(modes) - 1 : 0];
 	threads_run(1, alone, 0, NULL);
 }
-END_TEST
 
 /* ---- where the fusions must not be applied ---- */
 
@@ -573,24 +573,16 @@ static int declined(struct thread_rank *r)
 	return 0;
 }
 
-START_TEST(what_looks_alike_is_declined)
+TEST_EACH(fusion, what_looks_alike_is_declined, threads_apart(2) == 2 ? 3 : 0)
 {
 	memset(&g, 0, sizeof(g));
 	g.m = &modes[2];
 	what = _i;
 	threads_run(threads_apart(2), declined, 0, NULL);
 }
-END_TEST
 
 TT_PAIR_SUITE("comm/fusion")
 {
-	TCase *c = tt_case(s, "fusion", "comm");
-
 	threads_pool_nbytes = (uint64_t)1 << 20;
 	setenv("TE_COMM_PACKETS", "512k", 1);
-	tcase_add_checked_fixture(c, tt_setup, tt_teardown);
-	tcase_add_loop_test(c, plans_have_the_same_bits, 0, TT_FEWER(3) * (int)TT_LEN(modes));
-	tcase_add_loop_test(c, one_rank_has_nothing_to_fuse, 0, 2);
-	if (threads_apart(2) == 2)
-		tcase_add_loop_test(c, what_looks_alike_is_declined, 0, 3);
 }

@@ -558,12 +558,13 @@ static int run_many(struct thread_rank *r)
 	return 0;
 }
 
-START_TEST(results_are_those_of_a_loop)
+CASE(norm, "comm", .setup = tt_setup, .teardown = tt_teardown);
+
+TEST_EACH(norm, results_are_those_of_a_loop, THREADS_MOST + 1, .from = 1)
 {
 	seed = tt_rand_u64();
 	threads_run(_i, run_many, 0, NULL);
 }
-END_TEST
 
 /* ---- what is wrong ---- */
 
@@ -726,11 +727,10 @@ static int bad(struct thread_rank *r)
 	return te_comm_error(r->comm);
 }
 
-START_TEST(arguments_are_checked)
+TEST(norm, arguments_are_checked)
 {
 	threads_run(2, bad, 0, NULL);
 }
-END_TEST
 
 /* ranks want other outputs, or fewer rows */
 static int differ_by;
@@ -771,22 +771,14 @@ static int differ(struct thread_rank *r)
 	return te_comm_error(r->comm);
 }
 
-START_TEST(ranks_that_call_otherwise_are_told)
+TEST_EACH(norm, ranks_that_call_otherwise_are_told, threads_apart(2) == 2 ? 4 : 0)
 {
 	differ_by = _i;
 	threads_run(2, differ, -TE_EMISMATCH, _i == 3 ? "all-gather" : "sum and norm");
 }
-END_TEST
 
 TT_PAIR_SUITE("comm/norm")
 {
-	TCase *c = tt_case(s, "norm", "comm");
-
 	threads_pool_nbytes = POOL;
 	setenv("TE_COMM_PACKETS", PACKETS, 1);
-	tcase_add_checked_fixture(c, tt_setup, tt_teardown);
-	tcase_add_loop_test(c, results_are_those_of_a_loop, 1, THREADS_MOST + 1);
-	tcase_add_test(c, arguments_are_checked);
-	if (threads_apart(2) == 2)
-		tcase_add_loop_test(c, ranks_that_call_otherwise_are_told, 0, 4);
 }

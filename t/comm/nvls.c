@@ -155,12 +155,14 @@ static int reduce_many(struct thread_rank *r)
 	return 0;
 }
 
-START_TEST(results_are_sums_in_rank_order)
+static void switch_on(void);
+CASE(results, "comm", .setup = switch_on, .teardown = tt_teardown);
+
+TEST_EACH(results, results_are_sums_in_rank_order, THREADS_MOST + 1, .from = 2)
 {
 	seed = tt_rand_u64();
 	threads_run(_i, reduce_many, 0, NULL);
 }
-END_TEST
 
 /* ---- recordings, and other algorithms in between ---- */
 
@@ -211,12 +213,11 @@ static int mix(struct thread_rank *r)
 	return te_comm_free(r->comm, p);
 }
 
-START_TEST(recordings_and_algorithms_take_turns)
+TEST_EACH(results, recordings_and_algorithms_take_turns, 5, .from = 2)
 {
 	seed = tt_rand_u64() | 1;
 	threads_run(_i, mix, 0, NULL);
 }
-END_TEST
 
 /* ---- arguments ---- */
 
@@ -273,11 +274,10 @@ static int bad(struct thread_rank *r)
 	return te_comm_free(r->comm, p);
 }
 
-START_TEST(arguments_are_checked)
+TEST(results, arguments_are_checked)
 {
 	threads_run(2, bad, 0, NULL);
 }
-END_TEST
 
 /* ---- ranks that do not do the same ---- */
 
@@ -295,14 +295,13 @@ static int differ(struct thread_rank *r)
 	return te_comm_error(r->comm);
 }
 
-START_TEST(different_operations_are_named)
+TEST(results, different_operations_are_named)
 {
 	seed = 0;
 	threads_run(3, differ, -TE_EMISMATCH, "a sum of 99 bf16 by nvls");
 	seed = 1;
 	threads_run(3, differ, -TE_EMISMATCH, "a sum of 200 bf16 by nvls-oneshot");
 }
-END_TEST
 
 static int skip(struct thread_rank *r)
 {
@@ -320,13 +319,12 @@ static int skip(struct thread_rank *r)
 	return te_comm_error(r->comm);
 }
 
-START_TEST(a_rank_that_does_not_call_is_named)
+TEST(results, a_rank_that_does_not_call_is_named)
 {
 	threads_timeout_ms = TT_SLOWER(700);
 	threads_run(3, skip, -ETIMEDOUT, "rank 1 (");
 	threads_timeout_ms = 0;
 }
-END_TEST
 
 /* ---- the switch ---- */
 
@@ -474,7 +472,9 @@ static const struct {
 	{ "TE_COMM_NVLS=on NCCL_NVLS_ENABLE=no", "NCCL_NVLS_ENABLE=no is in the environment" },
 };
 
-START_TEST(it_is_off_unless_switched_on_and_not_refused)
+CASE(switch, "host", .setup = setup);
+
+TEST_EACH(switch, it_is_off_unless_switched_on_and_not_refused, TT_LEN(settings))
 {
 	struct ranks_result res[RANKS_MAX];
 
@@ -484,9 +484,8 @@ START_TEST(it_is_off_unless_switched_on_and_not_refused)
 	run(res);
 	ranks_ok(3, res);
 }
-END_TEST
 
-START_TEST(a_rank_that_refuses_is_named)
+TEST(switch, a_rank_that_refuses_is_named)
 {
 	struct ranks_result res[RANKS_MAX];
 
@@ -495,7 +494,6 @@ START_TEST(a_rank_that_refuses_is_named)
 	run(res);
 	ranks_ok(3, res);
 }
-END_TEST
 
 static const struct {
 	const char *env, *why;
@@ -505,7 +503,7 @@ static const struct {
 	{ "TE_COMM_NVLS=on TE_COMM_PACKETS=3M", "a third of TE_COMM_PACKETS is 10" },
 };
 
-START_TEST(a_rank_with_other_settings_is_named)
+TEST_EACH(switch, a_rank_with_other_settings_is_named, TT_LEN(mismatch))
 {
 	struct ranks_result res[RANKS_MAX];
 
@@ -514,10 +512,9 @@ START_TEST(a_rank_with_other_settings_is_named)
 	for (int i = 0; i < 3; i++)
 		ranks_failed(&res[i], -TE_EMISMATCH, mismatch[_i].why, 60000);
 }
-END_TEST
 
 /* calls of one rank, from before the pool is created: t/comm/pool.c has those before */
-START_TEST(a_failing_call_of_one_rank_fails_on_all)
+TEST_EACH(switch, a_failing_call_of_one_rank_fails_on_all, 2)
 {
 	struct ranks_result res[RANKS_MAX];
 	int n = 0, late = 0;
@@ -549,10 +546,9 @@ START_TEST(a_failing_call_of_one_rank_fails_on_all)
 	}
 	ck_assert_int_gt(n, 5);
 }
-END_TEST
 
 /* a rank unbinds its memory when no kernel of another one can write to it */
-START_TEST(multicast_memory_is_released_by_all)
+TEST_EACH(switch, multicast_memory_is_released_by_all, HELD + 1, .from = LATE)
 {
 	struct ranks_result res[RANKS_MAX];
 
@@ -574,7 +570,6 @@ START_TEST(multicast_memory_is_released_by_all)
 		ck_assert_ptr_nonnull(strstr(res[1].text, "has not released multicast memory "
 							  "within"));
 }
-END_TEST
 
 /* of the thread's process, before a parameter is used */
 static void switch_on(void)
@@ -585,26 +580,9 @@ static void switch_on(void)
 
 TT_SUITE("comm/nvls", TT_NEED_NOTHING)
 {
-	TCase *c = tt_case(s, "results", "comm");
-
-	backend = "host";
 	threads_pool_nbytes = POOL;
 	setenv("TE_COMM_PACKETS", PACKETS, 1);
 	unsetenv("NCCL_NVLS_ENABLE");
 	unsetenv("TORCH_SYMM_MEM_DISABLE_MULTICAST");
 	unsetenv("NVSHMEM_DISABLE_NVLS");
-	tcase_add_checked_fixture(c, switch_on, tt_teardown);
-	tcase_add_loop_test(c, results_are_sums_in_rank_order, 2, THREADS_MOST + 1);
-	tcase_add_loop_test(c, recordings_and_algorithms_take_turns, 2, 5);
-	tcase_add_test(c, arguments_are_checked);
-	tcase_add_test(c, different_operations_are_named);
-	tcase_add_test(c, a_rank_that_does_not_call_is_named);
-	c = tt_case(s, "switch", "host");
-	tcase_add_checked_fixture(c, setup, NULL);
-	tcase_add_loop_test(c, it_is_off_unless_switched_on_and_not_refused, 0,
-			    TT_LEN(settings));
-	tcase_add_test(c, a_rank_that_refuses_is_named);
-	tcase_add_loop_test(c, a_rank_with_other_settings_is_named, 0, TT_LEN(mismatch));
-	tcase_add_loop_test(c, multicast_memory_is_released_by_all, LATE, HELD + 1);
-	tcase_add_loop_test(c, a_failing_call_of_one_rank_fails_on_all, 0, 2);
 }

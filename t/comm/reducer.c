@@ -214,8 +214,10 @@ static void set(const struct model_shape *m, const char *recipe, int i)
 	g.seed = tt_seed();
 }
 
+CASE(reducer, "comm", .setup = tt_setup, .teardown = tt_teardown);
+
 /* sums in rank order are sums in the order of micro-batches, if no weight has two ops */
-START_TEST(ranks_have_the_bits_of_one)
+TEST_EACH(reducer, ranks_have_the_bits_of_one, 6, .parts = 2)
 {
 	const int n = threads_apart(2 + _i % 2);
 
@@ -234,11 +236,10 @@ START_TEST(ranks_have_the_bits_of_one)
 	drop(0);
 	drop(1);
 }
-END_TEST
 
 static const char *const recipes[] = { "bf16", "fp8-delayed", "fp8-current", "fp8-block" };
 
-START_TEST(ranks_have_equal_weights_and_scales)
+TEST_EACH(reducer, ranks_have_equal_weights_and_scales, 12, .parts = 3)
 {
 	const int n = threads_apart(2 + _i / 4 % 2);
 	const char *recipe = recipes[_i % 4];
@@ -255,10 +256,9 @@ START_TEST(ranks_have_equal_weights_and_scales)
 	}
 	drop(0);
 }
-END_TEST
 
 /* current scaling: equal scales only if the caller asks for them, which changes results */
-START_TEST(current_scales_are_reduced_on_request)
+TEST_EACH(reducer, current_scales_are_reduced_on_request, 3)
 {
 	const int n = threads_apart(2);
 	char *own;
@@ -281,10 +281,9 @@ START_TEST(current_scales_are_reduced_on_request)
 	drop(0);
 	drop(1);
 }
-END_TEST
 
 /* a graph of each pass: what warm-up has counted does not count in the capture */
-START_TEST(gradients_of_parts_are_complete_once)
+TEST_EACH(reducer, gradients_of_parts_are_complete_once, 2)
 {
 	const int n = threads_apart(2);
 
@@ -298,10 +297,9 @@ START_TEST(gradients_of_parts_are_complete_once)
 	}
 	drop(0);
 }
-END_TEST
 
 /* plain data-parallel training, then with a part of the moments on each rank */
-START_TEST(parts_have_the_bits_of_all_moments)
+TEST_EACH(reducer, parts_have_the_bits_of_all_moments, 9, .parts = 3)
 {
 	static const uint32_t masters[] = { 0, TE_SEQ_BF16_MASTERS | TE_SEQ_REMAINDERS,
 					    TE_SEQ_BF16_MASTERS };
@@ -325,10 +323,9 @@ START_TEST(parts_have_the_bits_of_all_moments)
 	}
 	free(plain);
 }
-END_TEST
 
 /* what ranks_have_equal_weights_and_scales would not see if the model hid it */
-START_TEST(without_the_hook_ranks_differ)
+TEST_EACH(reducer, without_the_hook_ranks_differ, 2)
 {
 	if (threads_apart(2) < 2)
 		return;
@@ -339,7 +336,6 @@ START_TEST(without_the_hook_ranks_differ)
 	drop(0);
 	drop(1);
 }
-END_TEST
 
 /* ---- what is queued ---- */
 
@@ -436,11 +432,10 @@ static int queue_rank(struct thread_rank *r)
 	return e ? e : te_comm_free(r->comm, grads);
 }
 
-START_TEST(backward_keeps_its_multiprocessors)
+TEST(reducer, backward_keeps_its_multiprocessors)
 {
 	threads_run(2, queue_rank, 0, NULL);
 }
-END_TEST
 
 /* ---- what is wrong ---- */
 
@@ -525,24 +520,12 @@ static int bad(struct thread_rank *r)
 	return bad_parts(r);
 }
 
-START_TEST(arguments_are_checked)
+TEST(reducer, arguments_are_checked)
 {
 	threads_run(2, bad, 0, NULL);
 }
-END_TEST
 
 TT_PAIR_SUITE("comm/reducer")
 {
-	TCase *c = tt_case(s, "reducer", "comm");
-
 	threads_pool_nbytes = (uint64_t)8 << 20;
-	tcase_add_checked_fixture(c, tt_setup, tt_teardown);
-	TT_ADD_LOOP(c, ranks_have_the_bits_of_one, 6, 2);
-	TT_ADD_LOOP(c, ranks_have_equal_weights_and_scales, 12, 3);
-	TT_ADD_LOOP(c, parts_have_the_bits_of_all_moments, 9, 3);
-	tcase_add_loop_test(c, current_scales_are_reduced_on_request, 0, 3);
-	tcase_add_loop_test(c, gradients_of_parts_are_complete_once, 0, 2);
-	tcase_add_loop_test(c, without_the_hook_ranks_differ, 0, 2);
-	tcase_add_test(c, backward_keeps_its_multiprocessors);
-	tcase_add_test(c, arguments_are_checked);
 }

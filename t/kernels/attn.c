@@ -7,7 +7,7 @@
 #include <te/dtype.h>
 #include <te/errno.h>
 
-#include "attn_cases.h"
+#include "tt_ctx.h"
 #include "kernels/te_k.h"
 #include "kernels/launch.h"
 
@@ -53,8 +53,10 @@ static int bwd_of(enum te_k_id id, int head_dim, int at)
 	return geometry_of(id, &a);
 }
 
+CASE(geometry, "cuda");
+
 /* the device kernels load 16 bytes at a time if a head is a multiple of 16 bytes */
-START_TEST(cuda_refuses_unaligned_heads)
+TEST_IF(geometry, cuda_refuses_unaligned_heads, ON_HOST)
 {
 	static const enum te_k_id bwd[] = { TE_K_ATTN_BWD_PRE, TE_K_ATTN_BWD_DKV,
 					    TE_K_ATTN_BWD_DQ };
@@ -74,11 +76,10 @@ START_TEST(cuda_refuses_unaligned_heads)
 			ck_assert_int_eq(bwd_of(bwd[i], 60, at), 0);
 		}
 }
-END_TEST
 
 /* the tables of device functions and the shared arrays of cached.cu end at 256 channels, and FP32
  * at 128 */
-START_TEST(cuda_refuses_wide_heads)
+TEST_IF(geometry, cuda_refuses_wide_heads, ON_HOST)
 {
 	static const enum te_k_id bwd[] = { TE_K_ATTN_BWD_PRE, TE_K_ATTN_BWD_DKV,
 					    TE_K_ATTN_BWD_DQ };
@@ -105,10 +106,9 @@ START_TEST(cuda_refuses_wide_heads)
 				      te_error_detail());
 	}
 }
-END_TEST
 
 /* every level has the shared memory that blocks take */
-START_TEST(cuda_blocks_fit)
+TEST_IF(geometry, cuda_blocks_fit, ON_HOST)
 {
 	static const int levels[] = { 80, 86, 89, 90 };
 
@@ -134,17 +134,5 @@ START_TEST(cuda_blocks_fit)
 			ck_assert_uint_le(k.smem, target.smem_max);
 		}
 }
-END_TEST
 
-TT_PAIR_SUITE("kernels/attn")
-{
-	TCase *c;
-
-	attn_cases(s, on);
-	if (strcmp(on, "host"))
-		return;
-	c = tt_case(s, "geometry", "cuda");
-	tcase_add_test(c, cuda_refuses_unaligned_heads);
-	tcase_add_test(c, cuda_refuses_wide_heads);
-	tcase_add_test(c, cuda_blocks_fit);
-}
+TT_PAIR("kernels/attn", TT_ONE_PROCESS)

@@ -6,7 +6,6 @@
 
 #include <math.h>
 
-#include "attn_cases.h"
 #include "attn_model.h"
 #include "kernel_check.h"
 #include "tt_ctx.h"
@@ -617,8 +616,12 @@ static void one(const struct shape *s, int32_t dtype, uint32_t threshold, float 
 	kc_reset();
 }
 
+CASE(fp32, "numeric", .setup = setup, .teardown = kc_close);
+CASE(bf16, "numeric", .setup = setup, .teardown = kc_close);
+CASE(rules, "numeric", .setup = setup, .teardown = kc_close);
+
 /* codes are those of out, whose bits do not depend on them, and out may be NULL */
-START_TEST(casts_what_it_computes)
+TEST_EACH(rules, casts_what_it_computes, ON_HOST ? 4 * NSHAPES + 4 : 0, .from = 4 * NSHAPES)
 {
 	const struct shape wide = wide_shape();
 	const struct shape *s = _i / 4 < NSHAPES ? &shapes[_i / 4] : &wide;
@@ -663,7 +666,8 @@ START_TEST(casts_what_it_computes)
 	model_free(&r.m);
 	kc_reset();
 }
-END_TEST
+
+TEST_ALSO(rules, casts_what_it_computes, 2 * (2 * (!ON_HOST ? NSHAPES : NSHAPES_HOST)), .parts = 4);
 
 static void agrees(int i, int32_t dtype)
 {
@@ -672,20 +676,20 @@ static void agrees(int i, int32_t dtype)
 	one(&shapes[i / 2], type_for(&shapes[i / 2], dtype), i & 1 ? some : 0, 1.0f, 0);
 }
 
-START_TEST(fp32_agrees_with_fp64)
+TEST_EACH(fp32, fp32_agrees_with_fp64, 2 * (!ON_HOST ? NSHAPES : NSHAPES_HOST), .parts = 3)
 {
 	agrees(_i, TE_DTYPE_FP32);
 }
-END_TEST
 
-START_TEST(bf16_agrees_with_fp64)
+TEST_EACH(bf16, bf16_agrees_with_fp64, 2 * (!ON_HOST ? NSHAPES : NSHAPES_HOST), .parts = 3)
 {
 	agrees(_i, TE_DTYPE_BF16);
 }
-END_TEST
+
+CASE(more, "numeric", .setup = setup, .teardown = kc_close);
 
 /* windows, softcaps, documents and full attention, each with each; _i: those, type, dropout */
-START_TEST(more_agrees_with_fp64)
+TEST_EACH(more, more_agrees_with_fp64, 120, .parts = 8)
 {
 	const int n = strcmp(backend, "host") ? NSHAPES : NSHAPES_HOST;
 	const int more = 1 + _i % 15;
@@ -695,10 +699,9 @@ START_TEST(more_agrees_with_fp64)
 	one(s, type_for(s, _i / 15 & 1 ? TE_DTYPE_BF16 : TE_DTYPE_FP32),
 	    _i / 30 & 1 ? some : 0, _i / 60 & 1 ? 6.0f : 1.0f, supported(more));
 }
-END_TEST
 
 /* _i: what it has more, type, dropout */
-START_TEST(wide_heads_agree_with_fp64)
+TEST_EACH(more, wide_heads_agree_with_fp64, 64, .parts = 8)
 {
 	const struct shape s = wide_shape();
 	const uint32_t some = (uint32_t)tt_rand_int(1, 30000);
@@ -706,7 +709,6 @@ START_TEST(wide_heads_agree_with_fp64)
 	one(&s, type_for(&s, _i / 16 & 1 ? TE_DTYPE_BF16 : TE_DTYPE_FP32), _i / 32 & 1 ? some : 0,
 	    1.0f, supported(_i % 16));
 }
-END_TEST
 
 /* heads that each kernel has, and few tokens if there are many heads */
 static struct shape any_shape(int32_t dtype)
@@ -724,11 +726,13 @@ static struct shape any_shape(int32_t dtype)
 					   (int)tt_rand_int(1, most), 0, 0 };
 }
 
+CASE(random, "numeric", .setup = setup, .teardown = kc_close);
+
 /*
  * Everything drawn at random. TT_ROUNDS=5000 CK_TIMEOUT_MULTIPLIER=100 CK_RUN_CASE=random runs that
  * many cases.
  */
-START_TEST(any_case_agrees_with_fp64)
+TEST(random, any_case_agrees_with_fp64)
 {
 	const char *rounds = getenv("TT_ROUNDS");
 	const int n = rounds ? atoi(rounds) : TT_FEWER(20);
@@ -744,7 +748,6 @@ START_TEST(any_case_agrees_with_fp64)
 			      tt_rand_int(0, 1) ? WINDOW : 0));
 	}
 }
-END_TEST
 
 /* each with each of what is not packed causal attention */
 static void any_arguments(void)
@@ -764,7 +767,7 @@ static void any_arguments(void)
 }
 
 /* by TT_ROUNDS as above */
-START_TEST(any_arguments_agree_with_fp64)
+TEST(random, any_arguments_agree_with_fp64)
 {
 	const char *rounds = getenv("TT_ROUNDS");
 	const int n = rounds ? atoi(rounds) : TT_FEWER(40);
@@ -772,7 +775,6 @@ START_TEST(any_arguments_agree_with_fp64)
 	for (int i = 0; i < n; i++)
 		any_arguments();
 }
-END_TEST
 
 /* the sum of dout out, of the model */
 static double loss_of(struct model *m, int64_t n)
@@ -826,7 +828,7 @@ static void check_doubles(struct run *r, const struct operand *x, int64_t n, con
 }
 
 /* the model's own gradients; _i: with a softcap, with slopes */
-START_TEST(model_agrees_with_finite_differences)
+TEST_EACH(more, model_agrees_with_finite_differences, ON_HOST ? 4 : 0)
 {
 	const struct shape s = { 2, 5, 4, 2, 3, 6, 2 };
 	const int more = SEPARATE | BIAS | SINKS | FULL | (_i & 1 ? CAP : 0) | (_i & 2 ? ALIBI : 0);
@@ -856,26 +858,23 @@ START_TEST(model_agrees_with_finite_differences)
 	model_free(m);
 	kc_reset();
 }
-END_TEST
 
 /* scores of some hundreds: one probability of a row is nearly 1, nothing overflows */
-START_TEST(large_scores_do_not_overflow)
+TEST_EACH(rules, large_scores_do_not_overflow, 4)
 {
 	one(&shapes[_i / 2 ? 5 : 11], _i & 1 ? TE_DTYPE_BF16 : TE_DTYPE_FP32, 0, 9.0f, 0);
 }
-END_TEST
 
-START_TEST(drops_nearly_everything)
+TEST_EACH(rules, drops_nearly_everything, 2)
 {
 	one(&shapes[4], _i ? TE_DTYPE_BF16 : TE_DTYPE_FP32, 65000, 1.0f, 0);
 }
-END_TEST
 
 /*
  * Later tokens change no bit of earlier rows, and a repeated launch gives the same bits. A GPU
  * multiplies masked values by 0 (te_k.h), so later tokens are finite there.
  */
-START_TEST(later_tokens_change_nothing)
+TEST_EACH(rules, later_tokens_change_nothing, 8)
 {
 	const struct shape *s = &shapes[_i & 2 ? 5 : 7];
 	const int32_t dtype = _i & 1 ? TE_DTYPE_BF16 : TE_DTYPE_FP32;
@@ -903,7 +902,6 @@ START_TEST(later_tokens_change_nothing)
 	model_free(&r.m);
 	kc_reset();
 }
-END_TEST
 
 /* tokens from to to - 1 of one sequence: out, dk and dv, dq and lse; released by the caller */
 static char *results_of(struct run *r, int64_t from, int64_t to, size_t *ret_nbytes)
@@ -953,7 +951,7 @@ static void choose_document(const struct run *r, int64_t *ret_from, int64_t *ret
  * What other documents contain changes no bit of a document. As above, it is finite on a GPU.
  * _i: type, dropout, softcap
  */
-START_TEST(documents_do_not_see_each_other)
+TEST_EACH(more, documents_do_not_see_each_other, 8)
 {
 	const int32_t dtype = _i & 1 ? TE_DTYPE_BF16 : TE_DTYPE_FP32;
 	const struct shape s = { 1, tt_rand_int(2, 300), 2, 1,
@@ -989,10 +987,9 @@ START_TEST(documents_do_not_see_each_other)
 	model_free(&r.m);
 	kc_reset();
 }
-END_TEST
 
 /* the host's promise, for documents at multiples of its tiles. _i: type, window and softcap */
-START_TEST(a_document_has_the_bits_of_it_alone)
+TEST_EACH(more, a_document_has_the_bits_of_it_alone, ON_HOST ? 4 : 0)
 {
 	const int64_t from = 64 * tt_rand_int(0, 3), n = tt_rand_int(1, 150);
 	const struct shape s = { 1, from + n + tt_rand_int(0, 70), 4, 2, 40, 0, 0 };
@@ -1028,10 +1025,9 @@ START_TEST(a_document_has_the_bits_of_it_alone)
 	model_free(&one.m);
 	kc_reset();
 }
-END_TEST
 
 /* over many masks, about the requested share is dropped */
-START_TEST(drops_the_requested_share)
+TEST(rules, drops_the_requested_share)
 {
 	struct model m = { .s.nheads = 3, .threshold = (uint32_t)tt_rand_int(6000, 60000) };
 	const int64_t n = 400;
@@ -1047,33 +1043,4 @@ START_TEST(drops_the_requested_share)
 	p = 1 - m.threshold / 65536.0;
 	sigma = sqrt(p * (1 - p) / (double)(n * n));
 	ck_assert(fabs((double)kept / (double)(n * n) - p) < 6 * sigma);
-}
-END_TEST
-
-void attn_cases(Suite *s, const char *on)
-{
-	const int n = 2 * (strcmp(on, "host") ? NSHAPES : NSHAPES_HOST);
-	TCase *c[] = { tt_case(s, "fp32", "numeric"), tt_case(s, "bf16", "numeric"),
-		       tt_case(s, "rules", "numeric"), tt_case(s, "more", "numeric"),
-		       tt_case(s, "random", "numeric") };
-
-	for (size_t i = 0; i < TT_LEN(c); i++)
-		tcase_add_checked_fixture(c[i], setup, kc_close);
-	TT_ADD_LOOP(c[0], fp32_agrees_with_fp64, n, 3);
-	TT_ADD_LOOP(c[1], bf16_agrees_with_fp64, n, 3);
-	TT_ADD_LOOP(c[3], more_agrees_with_fp64, 120, 8);
-	tcase_add_test(c[4], any_case_agrees_with_fp64);
-	tcase_add_test(c[4], any_arguments_agree_with_fp64);
-	tcase_add_loop_test(c[3], documents_do_not_see_each_other, 0, 8);
-	TT_ADD_LOOP(c[3], wide_heads_agree_with_fp64, 64, 8);
-	if (!strcmp(on, "host")) {
-		tcase_add_loop_test(c[3], model_agrees_with_finite_differences, 0, 4);
-		tcase_add_loop_test(c[3], a_document_has_the_bits_of_it_alone, 0, 4);
-		tcase_add_loop_test(c[2], casts_what_it_computes, 4 * NSHAPES, 4 * NSHAPES + 4);
-	}
-	tcase_add_loop_test(c[2], large_scores_do_not_overflow, 0, 4);
-	tcase_add_loop_test(c[2], drops_nearly_everything, 0, 2);
-	tcase_add_loop_test(c[2], later_tokens_change_nothing, 0, 8);
-	tcase_add_test(c[2], drops_the_requested_share);
-	TT_ADD_LOOP(c[2], casts_what_it_computes, 2 * n, 4);
 }

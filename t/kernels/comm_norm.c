@@ -6,7 +6,7 @@
 
 #include <te/capture.h>
 
-#include "comm_norm_cases.h"
+#include "tt.h"
 #include "comm_norm_lib.h"
 #include "kernel_check.h"
 #include "kernels/launch.h"
@@ -15,8 +15,10 @@
 
 /* ---- results ---- */
 
+CTX_CASE(results, "numeric");
+
 /* _i + 1 ranks; fewer rows than ranks, and rows that they share unevenly */
-START_TEST(results_are_those_of_a_loop)
+TEST_EACH(results, results_are_those_of_a_loop, TE_K_COMM_RANKS)
 {
 	cl_open(_i + 1, CN_HEAP);
 	for (size_t t = 0; t < CN_NTYPES; t++)
@@ -31,10 +33,10 @@ START_TEST(results_are_those_of_a_loop)
 			}
 	cl_close();
 }
-END_TEST
 
+#define NLONG 11
 /* each number of vectors that a thread has, and the longest rows */
-START_TEST(long_rows)
+TEST_EACH(results, long_rows, NLONG, .parts = 3)
 {
 	static const int64_t cols[] = { 1024, 1032, 4096,  4104,  5120, 6152,
 					8192, 8200, 12288, 16376, 16384 };
@@ -49,11 +51,9 @@ START_TEST(long_rows)
 	}
 	cl_close();
 }
-END_TEST
-#define NLONG 11
 
 /* both algorithms from the same inputs: cn_check() compares each with the same loop */
-START_TEST(algorithms_agree)
+TEST(results, algorithms_agree)
 {
 	cl_open((int)tt_rand_int(2, 8), CN_HEAP);
 	for (int k = 0; k < TT_FEWER(10); k++) {
@@ -67,10 +67,9 @@ START_TEST(algorithms_agree)
 	}
 	cl_close();
 }
-END_TEST
 
 /* _i + 1 ranks: s, and dx of te_k_norm_bwd */
-START_TEST(gradients_are_those_of_separate_kernels)
+TEST_EACH(results, gradients_are_those_of_separate_kernels, TE_K_COMM_RANKS)
 {
 	cl_open(_i + 1, CN_HEAP);
 	for (size_t t = 0; t < CN_NTYPES; t++)
@@ -85,9 +84,8 @@ START_TEST(gradients_are_those_of_separate_kernels)
 			}
 	cl_close();
 }
-END_TEST
 
-START_TEST(gradients_of_long_rows)
+TEST_EACH(results, gradients_of_long_rows, 3, .parts = 3)
 {
 	cl_open((int)tt_rand_int(1, 8), 2 * CN_HEAP);
 	for (size_t t = 0; t < CN_NTYPES; t++) {
@@ -100,12 +98,12 @@ START_TEST(gradients_of_long_rows)
 	}
 	cl_close();
 }
-END_TEST
 
 /* ---- the separate kernels ---- */
 
 /* sum, r, y, rstd and codes of te_k_comm_allreduce, te_k_add, te_k_norm_fwd and te_k_quantize */
-START_TEST(results_are_those_of_separate_kernels)
+TEST_EACH(results, results_are_those_of_separate_kernels, TE_K_COMM_TWO_SHOT + 1,
+	  .from = TE_K_COMM_ONE_SHOT)
 {
 	const int32_t dtype = tt_rand_int(0, 1) ? TE_DTYPE_BF16 : TE_DTYPE_FP32;
 
@@ -227,7 +225,6 @@ START_TEST(results_are_those_of_separate_kernels)
 	}
 	cl_close();
 }
-END_TEST
 
 /* ---- many operations ---- */
 
@@ -238,8 +235,10 @@ static void delay(void *us)
 
 #define MANY 16
 
+CTX_CASE(order, "protocol");
+
 /* between all-reduces, on ranks that are late */
-START_TEST(operations_in_a_row)
+TEST_EACH(order, operations_in_a_row, TE_K_COMM_RANKS)
 {
 	cl_open(_i + 1, CN_HEAP);
 	for (int round = 0; round < TT_FEWER(4); round++) {
@@ -271,10 +270,9 @@ START_TEST(operations_in_a_row)
 	}
 	cl_close();
 }
-END_TEST
 
 /* r of one operation is the residual of the next one, sharded over the ranks */
-START_TEST(a_sharded_residual_goes_through_layers)
+TEST(order, a_sharded_residual_goes_through_layers)
 {
 	cl_open((int)tt_rand_int(2, 8), CN_HEAP);
 	for (int round = 0; round < TT_FEWER(8); round++) {
@@ -319,9 +317,8 @@ START_TEST(a_sharded_residual_goes_through_layers)
 	}
 	cl_close();
 }
-END_TEST
 
-START_TEST(replays)
+TEST_EACH(order, replays, 2)
 {
 	static const uint32_t edges[] = { 0, TE_CAPTURE_CONCURRENT | TE_CAPTURE_PDL };
 	struct te_recording *rec[TE_K_COMM_RANKS];
@@ -349,9 +346,8 @@ START_TEST(replays)
 		te_recording_unref(rec[r]);
 	cl_close();
 }
-END_TEST
 
-START_TEST(no_rows_are_no_operation)
+TEST(order, no_rows_are_no_operation)
 {
 	struct cn_op none, f;
 
@@ -366,36 +362,9 @@ START_TEST(no_rows_are_no_operation)
 		ck_assert_uint_eq(cl_epoch(r), 1);
 	cl_close();
 }
-END_TEST
-
-/* ---- the suite ---- */
-
-static TCase *one_case(Suite *s, const char *title, const char *tags)
-{
-	TCase *c = tt_ctx_case(s, title, tags);
-
-	return c;
-}
 
 TT_PAIR_SUITE("kernels/comm_norm")
 {
-	TCase *c;
-
 	/* by default, eight queues of a GPU: two of nine streams would share one */
 	setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 1);
-	c = one_case(s, "results", "numeric");
-	tcase_add_loop_test(c, results_are_those_of_a_loop, 0, TE_K_COMM_RANKS);
-	TT_ADD_LOOP(c, long_rows, NLONG, 3);
-	tcase_add_test(c, algorithms_agree);
-	tcase_add_loop_test(c, gradients_are_those_of_separate_kernels, 0, TE_K_COMM_RANKS);
-	TT_ADD_LOOP(c, gradients_of_long_rows, 3, 3);
-	tcase_add_loop_test(c, results_are_those_of_separate_kernels, TE_K_COMM_ONE_SHOT,
-			    TE_K_COMM_TWO_SHOT + 1);
-	c = one_case(s, "order", "protocol");
-	tcase_add_loop_test(c, operations_in_a_row, 0, TE_K_COMM_RANKS);
-	tcase_add_test(c, a_sharded_residual_goes_through_layers);
-	tcase_add_loop_test(c, replays, 0, 2);
-	tcase_add_test(c, no_rows_are_no_operation);
-	comm_norm_failure_cases(s);
-	comm_norm_launch_cases(s);
 }

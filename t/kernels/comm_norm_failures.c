@@ -3,7 +3,7 @@
 
 #include <unistd.h>
 
-#include "comm_norm_cases.h"
+#include "tt.h"
 #include "comm_norm_lib.h"
 
 static void recovers(void)
@@ -17,7 +17,10 @@ static void recovers(void)
 	cn_run(&f);
 }
 
-START_TEST(a_rank_that_skips_an_operation_is_named)
+CTX_CASE(failures, "protocol");
+
+TEST_EACH(failures, a_rank_that_skips_an_operation_is_named, TE_K_COMM_TWO_SHOT + 1,
+	  .from = TE_K_COMM_ONE_SHOT)
 {
 	struct cn_op f;
 	int who;
@@ -44,10 +47,9 @@ START_TEST(a_rank_that_skips_an_operation_is_named)
 	recovers();
 	cl_close();
 }
-END_TEST
 
 /* an all-reduce of the same array, and other outputs, sizes and types */
-START_TEST(another_operation_is_a_mismatch)
+TEST_EACH(failures, another_operation_is_a_mismatch, 9)
 {
 	struct cl_call c;
 	struct cn_op f, g;
@@ -111,9 +113,8 @@ START_TEST(another_operation_is_a_mismatch)
 	recovers();
 	cl_close();
 }
-END_TEST
 
-START_TEST(an_abort_ends_all_waits)
+TEST_EACH(failures, an_abort_ends_all_waits, TE_K_COMM_TWO_SHOT + 1, .from = TE_K_COMM_ONE_SHOT)
 {
 	struct cn_op f;
 
@@ -130,15 +131,4 @@ START_TEST(an_abort_ends_all_waits)
 		ck_assert_uint_eq(cl_status(r)->code, TE_K_COMM_ABORTED);
 	recovers();
 	cl_close();
-}
-END_TEST
-
-void comm_norm_failure_cases(Suite *s)
-{
-	TCase *c = tt_ctx_case(s, "failures", "protocol");
-
-	tcase_add_loop_test(c, a_rank_that_skips_an_operation_is_named, TE_K_COMM_ONE_SHOT,
-			    TE_K_COMM_TWO_SHOT + 1);
-	tcase_add_loop_test(c, another_operation_is_a_mismatch, 0, 9);
-	tcase_add_loop_test(c, an_abort_ends_all_waits, TE_K_COMM_ONE_SHOT, TE_K_COMM_TWO_SHOT + 1);
 }

@@ -1,7 +1,7 @@
 /* t/kernels/comm_norm_launches.c - memory and launch geometry of the fused all-reduce and norm. */
 #include "config.h"
 
-#include "comm_norm_cases.h"
+#include "tt.h"
 #include "comm_norm_lib.h"
 #include "kernel_check.h"
 #include "kernels/launch.h"
@@ -12,8 +12,10 @@ static void setup_check(void)
 	kc_open(backend);
 }
 
+CASE(memory, "numeric", .setup = setup_check, .teardown = kc_close);
+
 /* of the memory that kernel_check.c sees; with one rank, there is no other */
-START_TEST(memory_is_that_of_kernels_def)
+TEST_EACH(memory, memory_is_that_of_kernels_def, CN_NTYPES)
 {
 	const int32_t dtype = cn_type[_i];
 	const int64_t rows = tt_rand_int(1, 40), cols = tt_rand_int(1, 60) * 8, n = rows * cols;
@@ -75,7 +77,6 @@ START_TEST(memory_is_that_of_kernels_def)
 		KC_RUN(COMM_NORM_BWD, &k);
 	}
 }
-END_TEST
 
 static struct te_k_comm_norm some(void)
 {
@@ -101,7 +102,9 @@ static struct te_k_comm_norm some(void)
 	return k;
 }
 
-START_TEST(geometry_is_the_same_on_all_ranks)
+CASE(launches, "host");
+
+TEST(launches, geometry_is_the_same_on_all_ranks)
 {
 	struct te_k_comm_norm k = some();
 	struct te__geometry g, other;
@@ -129,9 +132,8 @@ START_TEST(geometry_is_the_same_on_all_ranks)
 	DO(te__geometry(TE_K_COMM_NORM, &k, &g));
 	ck_assert_uint_eq(g.grid[0], 0);
 }
-END_TEST
 
-START_TEST(geometry_refuses_what_the_kernels_cannot_do)
+TEST(launches, geometry_refuses_what_the_kernels_cannot_do)
 {
 	const struct te_k_comm_norm good = some();
 	struct te_k_comm_norm k = good;
@@ -179,16 +181,4 @@ START_TEST(geometry_refuses_what_the_kernels_cannot_do)
 	DO(te__geometry(TE_K_COMM_NORM_BWD, &k, &g));
 	k.comm.algorithm = TE_K_COMM_ONE_SHOT;
 	fails(te__geometry(TE_K_COMM_NORM_BWD, &k, &g), -EINVAL, "two-shot");
-}
-END_TEST
-
-void comm_norm_launch_cases(Suite *s)
-{
-	TCase *c = tt_case(s, "memory", "numeric");
-
-	tcase_add_checked_fixture(c, setup_check, kc_close);
-	tcase_add_loop_test(c, memory_is_that_of_kernels_def, 0, CN_NTYPES);
-	c = tt_case(s, "launches", "host");
-	tcase_add_test(c, geometry_is_the_same_on_all_ranks);
-	tcase_add_test(c, geometry_refuses_what_the_kernels_cannot_do);
 }

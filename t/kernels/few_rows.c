@@ -155,7 +155,9 @@ static void check_rows(const struct te_k_gemm *a, int64_t first, int64_t m, int 
 	free(few.d);
 }
 
-START_TEST(few_rows_have_the_bits_of_many)
+CASE(rows, "host numeric");
+
+TEST_EACH(rows, few_rows_have_the_bits_of_many, TT_LEN(levels))
 {
 	setenv("TE_HOST_SIMD", levels[_i], 1);
 	setenv("TE_GEMM_HOST", _i == REF ? "ref" : "tiles", 1);
@@ -175,11 +177,5 @@ START_TEST(few_rows_have_the_bits_of_many)
 		free(a.d);
 	}
 }
-END_TEST
 
-TT_SUITE("kernels/few_rows", TT_NEED_NOTHING)
-{
-	TCase *c = tt_case(s, "rows", "host numeric");
-
-	tcase_add_loop_test(c, few_rows_have_the_bits_of_many, 0, (int)TT_LEN(levels));
-}
+TT_MAIN("kernels/few_rows", TT_NEED_NOTHING)

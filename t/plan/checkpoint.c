@@ -138,8 +138,10 @@ static const char *const recipes[] = { "fp32",	      "bf16",	   "fp8-delayed",
 				       "fp8-current", "fp8-block", "mxfp8",
 				       "nvfp4" };
 
+CASE(checkpoint, backend, .setup = setup, .teardown = teardown);
+
 /* with dropout, and a weight that is tied */
-START_TEST(training_continues_with_the_same_bits)
+TEST_EACH(checkpoint, training_continues_with_the_same_bits, TT_LEN(recipes))
 {
 	struct run a = run_of(&gpt, recipes[_i], 3), b = run_of(&gpt, recipes[_i], 4);
 	int64_t nsteps = -1;
@@ -158,7 +160,6 @@ START_TEST(training_continues_with_the_same_bits)
 	run_end(&a);
 	run_end(&b);
 }
-END_TEST
 
 /* values of all moments, first and second, for free() */
 static float *moments_in_fp32(const struct run *r, enum te_moments moments)
@@ -183,7 +184,7 @@ static float *moments_in_fp32(const struct run *r, enum te_moments moments)
  * bits. A smaller one has values within half of its largest step, and returned to the first format
  * they have not changed. _i: formats of the file and of the run that loads it.
  */
-START_TEST(moments_load_from_any_format)
+TEST_EACH(checkpoint, moments_load_from_any_format, 9)
 {
 	const enum te_moments from = (enum te_moments)(_i % 3), to = (enum te_moments)(_i / 3);
 	struct run a = run_storing(&llama, "bf16", 3, "emb*", from);
@@ -230,7 +231,6 @@ START_TEST(moments_load_from_any_format)
 	run_end(&a);
 	run_end(&b);
 }
-END_TEST
 
 static const uint32_t masters[] = { 0, TE_SEQ_BF16_MASTERS | TE_SEQ_REMAINDERS,
 				    TE_SEQ_BF16_MASTERS };
@@ -251,7 +251,7 @@ static float *masters_in_fp32(const struct run *r, size_t *ret_nbytes)
  * ties are rounded to even from FP32, and away from zero from a remainder. A llama has no biases;
  * its head is BF16 whatever the recipe, and frozen here: as drawn, it has no ties.
  */
-START_TEST(remainders_train_as_fp32)
+TEST_EACH(checkpoint, remainders_train_as_fp32, TT_LEN(recipes))
 {
 	const int exact = strcmp(recipes[_i], "bf16") != 0;
 	const char *frozen = exact ? "head" : NULL;
@@ -282,13 +282,12 @@ START_TEST(remainders_train_as_fp32)
 	run_end(&b);
 	run_end(&c);
 }
-END_TEST
 
 /*
  * BF16 copies of FP32 masters and BF16 masters with a remainder differ at ties only. _i: 1: all
  * masters are ties whose upper half is even, so that copies are rounded towards zero
  */
-START_TEST(copies_differ_at_ties_only)
+TEST_EACH(checkpoint, copies_differ_at_ties_only, 2)
 {
 	struct run a = run_kept(&gpt, "bf16", 3, NULL, TE_MOMENTS_FP32, masters[0]);
 	struct run b = run_kept(&gpt, "bf16", 4, NULL, TE_MOMENTS_FP32, masters[1]);
@@ -328,13 +327,12 @@ START_TEST(copies_differ_at_ties_only)
 	run_end(&a);
 	run_end(&b);
 }
-END_TEST
 
 /*
  * FP32 and remainders load each other's files without a change of a bit, and the file of a BF16 run
  * is BF16; BF16 rounds to nearest. _i: formats of the run that saves, and of the one that loads
  */
-START_TEST(masters_load_from_any_format)
+TEST_EACH(checkpoint, masters_load_from_any_format, 9)
 {
 	const uint32_t from = masters[_i % 3], to = masters[_i / 3];
 	struct run a = run_kept(&gpt, "bf16", 3, "emb*", TE_MOMENTS_BF16, from);
@@ -377,9 +375,8 @@ START_TEST(masters_load_from_any_format)
 	run_end(&a);
 	run_end(&b);
 }
-END_TEST
 
-START_TEST(frozen_weights_are_saved_without_moments)
+TEST(checkpoint, frozen_weights_are_saved_without_moments)
 {
 	struct run a = run_frozen(&llama, "bf16", 3, "emb*");
 	struct run b = run_frozen(&llama, "bf16", 4, "emb*");
@@ -402,10 +399,9 @@ START_TEST(frozen_weights_are_saved_without_moments)
 	run_end(&b);
 	run_end(&c);
 }
-END_TEST
 
 /* the plan's copies of the weights are of the file's, too */
-START_TEST(a_file_without_moments_serves_for_inference)
+TEST(checkpoint, a_file_without_moments_serves_for_inference)
 {
 	struct run a = run_of(&llama, "fp8-current", 3), b = run_of(&llama, "fp8-current", 4);
 
@@ -418,9 +414,8 @@ START_TEST(a_file_without_moments_serves_for_inference)
 	run_end(&a);
 	run_end(&b);
 }
-END_TEST
 
-START_TEST(quantizers_are_restored_or_skipped_on_request)
+TEST(checkpoint, quantizers_are_restored_or_skipped_on_request)
 {
 	struct run a = run_of(&llama, "fp8-delayed", 3), b = run_of(&llama, "bf16", 4);
 	struct run c = run_of(&llama, "fp8-current", 5);
@@ -439,7 +434,6 @@ START_TEST(quantizers_are_restored_or_skipped_on_request)
 	run_end(&b);
 	run_end(&c);
 }
-END_TEST
 
 /* the file's bytes, for free(3) */
 static unsigned char *get_file(size_t *ret_nbytes)
@@ -483,7 +477,7 @@ static int load_quietly(struct run *r)
 	return e;
 }
 
-START_TEST(damaged_bytes_are_refused_and_change_nothing)
+TEST(checkpoint, damaged_bytes_are_refused_and_change_nothing)
 {
 	struct run a = run_of(&gpt, "fp8-delayed", 3), b = run_of(&gpt, "fp8-delayed", 4);
 	struct run as_b = run_of(&gpt, "fp8-delayed", 4);
@@ -524,9 +518,8 @@ START_TEST(damaged_bytes_are_refused_and_change_nothing)
 	run_end(&b);
 	run_end(&as_b);
 }
-END_TEST
 
-START_TEST(foreign_files_are_refused_with_a_reason)
+TEST(checkpoint, foreign_files_are_refused_with_a_reason)
 {
 	static const char other[] = "\x40\0\0\0\0\0\0\0{\"a\":{\"dtype\":\"F32\",\"shape\":[1],"
 				    "\"data_offsets\":[0,4]}}                    \0\0\0\0";
@@ -558,9 +551,8 @@ START_TEST(foreign_files_are_refused_with_a_reason)
 	run_end(&a);
 	run_end(&b);
 }
-END_TEST
 
-START_TEST(a_save_that_fails_keeps_the_old_file)
+TEST(checkpoint, a_save_that_fails_keeps_the_old_file)
 {
 	struct run a = run_of(&gpt, "bf16", 3);
 	struct rlimit was, small;
@@ -601,9 +593,8 @@ START_TEST(a_save_that_fails_keeps_the_old_file)
 	unlink(link);
 	run_end(&a);
 }
-END_TEST
 
-START_TEST(links_are_not_followed)
+TEST(checkpoint, links_are_not_followed)
 {
 	struct run a = run_of(&gpt, "bf16", 3), b = run_of(&gpt, "bf16", 4);
 	char victim[96], text[8] = "";
@@ -632,10 +623,9 @@ START_TEST(links_are_not_followed)
 	run_end(&a);
 	run_end(&b);
 }
-END_TEST
 
 /* characters that JSON does not allow in strings */
-START_TEST(names_of_weights_are_escaped)
+TEST(checkpoint, names_of_weights_are_escaped)
 {
 	struct te_bias_attrs attrs = TE_ATTRS(bias, .width = 4);
 	const float ones[4] = { 1, 1, 1, 1 };
@@ -663,7 +653,6 @@ START_TEST(names_of_weights_are_escaped)
 	ck_assert_mem_eq(got, ones, sizeof(ones));
 	te_seq_unref(seq);
 }
-END_TEST
 
 static uint32_t faulty_masters;
 
@@ -707,31 +696,10 @@ static int save_and_load(void)
 	return r;
 }
 
-START_TEST(survives_every_failed_allocation)
+TEST_EACH(checkpoint, survives_every_failed_allocation, ON_HOST ? TT_LEN(masters) : 0)
 {
 	faulty_masters = masters[_i];
 	ck_assert_int_ge(tt_fault_each(save_and_load), 20);
 }
-END_TEST
 
-TT_PAIR_SUITE("plan/checkpoint")
-{
-	TCase *c = tt_case(s, "checkpoint", on);
-
-	tcase_add_checked_fixture(c, setup, teardown);
-	tcase_add_loop_test(c, training_continues_with_the_same_bits, 0, TT_LEN(recipes));
-	tcase_add_loop_test(c, moments_load_from_any_format, 0, 9);
-	tcase_add_loop_test(c, remainders_train_as_fp32, 0, TT_LEN(recipes));
-	tcase_add_loop_test(c, copies_differ_at_ties_only, 0, 2);
-	tcase_add_loop_test(c, masters_load_from_any_format, 0, 9);
-	tcase_add_test(c, frozen_weights_are_saved_without_moments);
-	tcase_add_test(c, a_file_without_moments_serves_for_inference);
-	tcase_add_test(c, quantizers_are_restored_or_skipped_on_request);
-	tcase_add_test(c, damaged_bytes_are_refused_and_change_nothing);
-	tcase_add_test(c, foreign_files_are_refused_with_a_reason);
-	tcase_add_test(c, a_save_that_fails_keeps_the_old_file);
-	tcase_add_test(c, links_are_not_followed);
-	tcase_add_test(c, names_of_weights_are_escaped);
-	if (!strcmp(on, "host"))
-		tcase_add_loop_test(c, survives_every_failed_allocation, 0, TT_LEN(masters));
-}
+TT_PAIR("plan/checkpoint", TT_ONE_PROCESS)

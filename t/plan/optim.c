@@ -113,12 +113,14 @@ static void paper_step(struct paper *p, const struct te_adamw_opts *o, const flo
 	}
 }
 
+CASE(adamw, "host numeric", .setup = setup, .teardown = teardown);
+
 /*
  * The update u is at most 1/sqrt(1-b2) < 20 in magnitude and passes about 12 roundings, m's own
  * among them, which a sum of cancelling gradients amplifies: 2^-24 * 200 * lr a step bounds what
  * they move w by, and each step rounds w once more.
  */
-START_TEST(follows_the_paper_for_20_steps)
+TEST_EACH(adamw, follows_the_paper_for_20_steps, 3)
 {
 	static const struct te_adamw_opts opts[] = {
 		TE_ADAMW_OPTS_INIT,
@@ -167,11 +169,10 @@ START_TEST(follows_the_paper_for_20_steps)
 	free(p.v);
 	te_adamw_unref(opt);
 }
-END_TEST
 
 /* zero gradients: only decay moves a weight, and only where it is declared */
 /* without weight decay the first step moves a weight by the rate, but for eps and roundings */
-START_TEST(has_a_rate_from_the_start)
+TEST(adamw, has_a_rate_from_the_start)
 {
 	struct te_adamw_opts o = TE_ADAMW_OPTS_INIT;
 	struct te_adamw *opt;
@@ -191,9 +192,8 @@ START_TEST(has_a_rate_from_the_start)
 	free(was);
 	free(w);
 }
-END_TEST
 
-START_TEST(decays_what_is_declared)
+TEST(adamw, decays_what_is_declared)
 {
 	struct te_adamw_opts o = TE_ADAMW_OPTS_INIT;
 	float *g = calloc(n, sizeof(*g)), *before, *after;
@@ -222,7 +222,6 @@ START_TEST(decays_what_is_declared)
 	free(after);
 	te_adamw_unref(opt);
 }
-END_TEST
 
 /* the sums of the other of two shards, at some place among them */
 struct others {
@@ -247,7 +246,7 @@ static int put_others(void *arg, struct te_stream *stream, void *parts, size_t n
 }
 
 /* the norm is of both shards, and a weight that both have is counted once */
-START_TEST(shards_have_one_norm)
+TEST(adamw, shards_have_one_norm)
 {
 	struct te_adamw_shards sh = TE_ADAMW_SHARDS_INIT;
 	struct te_adamw_opts o = TE_ADAMW_OPTS_INIT;
@@ -307,11 +306,10 @@ START_TEST(shards_have_one_norm)
 	te_adamw_unref(bare);
 	free(g);
 }
-END_TEST
 
 /* a gradient without a finite norm changes only the count of skipped steps; the next step is not
  * affected */
-START_TEST(skips_gradients_that_are_not_finite)
+TEST_EACH(adamw, skips_gradients_that_are_not_finite, 3)
 {
 	static const float odd[] = { NAN, INFINITY, -INFINITY };
 	struct te_adamw *opt = make(NULL);
@@ -351,12 +349,11 @@ START_TEST(skips_gradients_that_are_not_finite)
 	free(g);
 	te_adamw_unref(opt);
 }
-END_TEST
 
 static const float values[] = { 0.0f, 1.0f, -1.0f, 3e-5f, 448.0f, -0x1p-20f, 1e30f, INFINITY };
 
 /* the formats of te_moments_*(3): sizes, and values that are read as what was stored */
-START_TEST(moments_in_host_memory)
+TEST_EACH(adamw, moments_in_host_memory, 3)
 {
 	const int64_t sizes[] = { 0, 1, 63, 64, 65, 200 };
 	const enum te_moments moments = (enum te_moments)_i;
@@ -402,7 +399,6 @@ START_TEST(moments_in_host_memory)
 #undef BAD
 	}
 }
-END_TEST
 
 static void *dirty_alloc(void *user, size_t nbytes, void *native)
 {
@@ -419,7 +415,7 @@ static void dirty_free(void *user, void *ptr, size_t nbytes, void *native)
 }
 
 /* all bytes, though their number is odd: an exponent of 255 would make a moment NaN */
-START_TEST(moments_begin_at_zero)
+TEST(adamw, moments_begin_at_zero)
 {
 	struct te_alloc_ops alloc = TE_ALLOC_OPS_INIT;
 	struct te_ctx_opts co = TE_CTX_OPTS_INIT;
@@ -449,10 +445,9 @@ START_TEST(moments_begin_at_zero)
 	te_seq_unref(s);
 	te_ctx_unref(dirty);
 }
-END_TEST
 
 /* without weight decay, steps of constant gradients move weights as moments in FP32 do */
-START_TEST(small_moments_move_weights_alike)
+TEST_EACH(adamw, small_moments_move_weights_alike, 3, .from = 1)
 {
 	struct te_adamw_opts o = TE_ADAMW_OPTS_INIT;
 	float *g = malloc(n * sizeof(*g)), *was = tt_tensor_get(te_seq_masters(seq)), *w[2];
@@ -481,10 +476,9 @@ START_TEST(small_moments_move_weights_alike)
 	free(w[0]);
 	free(w[1]);
 }
-END_TEST
 
 /* weights, moments and blob continue a run bit for bit */
-START_TEST(resumes_bit_for_bit)
+TEST_EACH(adamw, resumes_bit_for_bit, 3)
 {
 	const size_t nbytes = n * sizeof(float);
 	struct te_adamw_opts o = TE_ADAMW_OPTS_INIT;
@@ -554,7 +548,6 @@ START_TEST(resumes_bit_for_bit)
 	free(want);
 	free(got);
 }
-END_TEST
 
 /* fields of a state, and what te_adamw_state_set returns for it */
 static const struct {
@@ -578,7 +571,7 @@ static const struct {
 };
 
 /* each field of the state alone, at the ends of its range and outside of it */
-START_TEST(checks_each_field_of_a_state)
+TEST_EACH(adamw, checks_each_field_of_a_state, TT_LEN(states))
 {
 	struct te_adamw *opt = make(NULL);
 	struct te_k_adamw_state want, s, got;
@@ -595,10 +588,9 @@ START_TEST(checks_each_field_of_a_state)
 	ck_assert_mem_eq(&got, states[_i].r ? &want : &s, sizeof(got));
 	te_adamw_unref(opt);
 }
-END_TEST
 
 /* a captured step uses a learning rate that is set later, and is counted */
-START_TEST(a_captured_step_needs_no_host_work)
+TEST(adamw, a_captured_step_needs_no_host_work)
 {
 	struct te_adamw *opt = make(NULL), *eager;
 	float *g = malloc(n * sizeof(*g)), *start = tt_tensor_get(te_seq_masters(seq)), *want, *got;
@@ -631,7 +623,6 @@ START_TEST(a_captured_step_needs_no_host_work)
 	free(want);
 	free(got);
 }
-END_TEST
 
 /* ---- parts ---- */
 
@@ -671,7 +662,7 @@ static int owner(size_t i, size_t nparts, size_t part)
 }
 
 /* a step and its moments: the bits of one part in the elements that the part updates */
-START_TEST(a_part_updates_its_weights)
+TEST_EACH(adamw, a_part_updates_its_weights, 9)
 {
 	const int nparts = 2 + _i % 3; /* blocks of 64: 1 each and a tail, 1 each, only a tail */
 	const size_t own = n / 64 / (size_t)nparts * 64;
@@ -723,9 +714,8 @@ START_TEST(a_part_updates_its_weights)
 	free(m);
 	free(back);
 }
-END_TEST
 
-START_TEST(a_part_tells_what_failed)
+TEST(adamw, a_part_tells_what_failed)
 {
 	const struct te_adamw_opts o = opts_of_part(2, 1);
 	struct te_adamw *opt = make(&o);
@@ -747,7 +737,6 @@ START_TEST(a_part_tells_what_failed)
 	ck_assert_int_eq(te_checkpoint_load(seq, opt, "none", 0, NULL), -EOPNOTSUPP);
 	te_adamw_unref(opt);
 }
-END_TEST
 
 static const struct {
 	struct te_adamw_opts o;
@@ -768,16 +757,15 @@ static const struct {
 	{ { .size = SIZE, .nparts = 2, .part = 1 }, "2 parts, and no gather" },
 };
 
-START_TEST(names_the_option_at_fault)
+TEST_EACH(adamw, names_the_option_at_fault, TT_LEN(bad))
 {
 	struct te_adamw *opt;
 
 	ck_assert_int_eq(te_adamw_create(seq, &bad[_i].o, &opt), -EINVAL);
 	ck_assert_msg(strstr(te_error_detail(), bad[_i].words) != NULL, "%s", te_error_detail());
 }
-END_TEST
 
-START_TEST(refuses_what_it_cannot_do)
+TEST(adamw, refuses_what_it_cannot_do)
 {
 	struct te_seq *raw = make_seq(ctx);
 	struct te_adamw *opt = NULL;
@@ -806,7 +794,6 @@ START_TEST(refuses_what_it_cannot_do)
 	ck_assert_ptr_null(te_adamw_unref(NULL));
 	te_ctx_unref(other);
 }
-END_TEST
 
 /* includes the context, because streams keep memory that they have grown */
 static int build_all(struct te_ctx **ret_ctx, struct te_seq **ret_seq, struct te_op **ret_op,
@@ -850,32 +837,11 @@ static int create(void)
 	return r;
 }
 
-START_TEST(survives_every_failed_allocation)
+CASE(faults, "host");
+
+TEST(faults, survives_every_failed_allocation)
 {
 	ck_assert_int_ge(tt_fault_each(create), 20);
 }
-END_TEST
 
-TT_SUITE("plan/optim", TT_ONE_PROCESS)
-{
-	TCase *c = tt_case(s, "adamw", "host numeric");
-
-	tcase_add_checked_fixture(c, setup, teardown);
-	tcase_add_loop_test(c, follows_the_paper_for_20_steps, 0, 3);
-	tcase_add_test(c, has_a_rate_from_the_start);
-	tcase_add_test(c, decays_what_is_declared);
-	tcase_add_test(c, shards_have_one_norm);
-	tcase_add_loop_test(c, skips_gradients_that_are_not_finite, 0, 3);
-	tcase_add_loop_test(c, resumes_bit_for_bit, 0, 3);
-	tcase_add_loop_test(c, moments_in_host_memory, 0, 3);
-	tcase_add_test(c, moments_begin_at_zero);
-	tcase_add_loop_test(c, small_moments_move_weights_alike, 1, 3);
-	tcase_add_loop_test(c, checks_each_field_of_a_state, 0, TT_LEN(states));
-	tcase_add_test(c, a_captured_step_needs_no_host_work);
-	tcase_add_loop_test(c, a_part_updates_its_weights, 0, 9);
-	tcase_add_test(c, a_part_tells_what_failed);
-	tcase_add_loop_test(c, names_the_option_at_fault, 0, TT_LEN(bad));
-	tcase_add_test(c, refuses_what_it_cannot_do);
-	c = tt_case(s, "faults", "host");
-	tcase_add_test(c, survives_every_failed_allocation);
-}
+TT_MAIN("plan/optim", TT_ONE_PROCESS)

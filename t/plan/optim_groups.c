@@ -166,8 +166,10 @@ static struct te_adamw_opts with_groups(const struct te_adamw_opts *base)
 	return o;
 }
 
+CASE(groups, ON_HOST ? "host numeric" : backend, .setup = setup, .teardown = teardown);
+
 /* moments of each kind, in device memory and in chunks that end within weights */
-START_TEST(a_group_has_the_bits_of_an_optimizer_with_its_options)
+TEST_EACH(groups, a_group_has_the_bits_of_an_optimizer_with_its_options, 18)
 {
 	struct te_adamw_opts base = TE_ADAMW_OPTS_INIT, o;
 	float *want[3], *got;
@@ -194,7 +196,6 @@ START_TEST(a_group_has_the_bits_of_an_optimizer_with_its_options)
 		free(want[g]);
 	free(got);
 }
-END_TEST
 
 static int exchange(void *arg, struct te_stream *stream, void *all, size_t nbytes)
 {
@@ -206,7 +207,7 @@ static int exchange(void *arg, struct te_stream *stream, void *all, size_t nbyte
 }
 
 /* a part that begins and ends within groups updates its elements alike; _i: the moments */
-START_TEST(parts_have_groups)
+TEST_EACH(groups, parts_have_groups, 3)
 {
 	struct te_adamw_opts base = TE_ADAMW_OPTS_INIT, o = with_groups(&base);
 	float *want;
@@ -225,9 +226,8 @@ START_TEST(parts_have_groups)
 	}
 	free(want);
 }
-END_TEST
 
-START_TEST(states_of_groups_are_counted)
+TEST_IF(groups, states_of_groups_are_counted, ON_HOST)
 {
 	struct te_adamw_opts base = TE_ADAMW_OPTS_INIT, o = with_groups(&base);
 	struct te_mem_info before = TE_MEM_INFO_INIT, after = TE_MEM_INFO_INIT;
@@ -241,7 +241,6 @@ START_TEST(states_of_groups_are_counted)
 	ck_assert_uint_eq(after.used_nbytes - before.used_nbytes, nbytes);
 	te_adamw_unref(opt);
 }
-END_TEST
 
 /* rates, and the number of the group */
 static const struct {
@@ -265,7 +264,7 @@ static const struct {
 	{ 1, { sizeof(struct te_adamw_group), "", 1, 0, 0, 0 }, -ENOENT, "is named " },
 };
 
-START_TEST(names_what_is_wrong_with_a_group)
+TEST_EACH(groups, names_what_is_wrong_with_a_group, ON_HOST ? TT_LEN(bad) : 0)
 {
 	struct te_adamw_opts o = TE_ADAMW_OPTS_INIT;
 	struct te_adamw *opt = NULL;
@@ -279,9 +278,8 @@ START_TEST(names_what_is_wrong_with_a_group)
 	ck_assert_int_eq(te_adamw_create(seq, &o, &opt), -EINVAL);
 	ck_assert_ptr_null(opt);
 }
-END_TEST
 
-START_TEST(a_rate_that_a_group_makes_infinite_changes_none)
+TEST_IF(groups, a_rate_that_a_group_makes_infinite_changes_none, ON_HOST)
 {
 	struct te_adamw_opts base = TE_ADAMW_OPTS_INIT, o = with_groups(&base);
 	struct te_adamw *opt = make(&o);
@@ -294,7 +292,6 @@ START_TEST(a_rate_that_a_group_makes_infinite_changes_none)
 	ck_assert_float_eq(s.lr, 0.5f);
 	te_adamw_unref(opt);
 }
-END_TEST
 
 static int creates(void)
 {
@@ -331,25 +328,11 @@ static int creates(void)
 	return r;
 }
 
-START_TEST(survives_every_failed_allocation)
+CASE(faults, "host");
+
+TEST_IF(faults, survives_every_failed_allocation, ON_HOST)
 {
 	ck_assert_int_ge(tt_fault_each(creates), 20);
 }
-END_TEST
 
-TT_PAIR_SUITE("plan/optim_groups")
-{
-	const int on_host = !strcmp(on, "host");
-	TCase *c = tt_case(s, "groups", on_host ? "host numeric" : on);
-
-	tcase_add_checked_fixture(c, setup, teardown);
-	tcase_add_loop_test(c, a_group_has_the_bits_of_an_optimizer_with_its_options, 0, 18);
-	tcase_add_loop_test(c, parts_have_groups, 0, 3);
-	if (!on_host)
-		return;
-	tcase_add_test(c, states_of_groups_are_counted);
-	tcase_add_loop_test(c, names_what_is_wrong_with_a_group, 0, TT_LEN(bad));
-	tcase_add_test(c, a_rate_that_a_group_makes_infinite_changes_none);
-	c = tt_case(s, "faults", "host");
-	tcase_add_test(c, survives_every_failed_allocation);
-}
+TT_PAIR("plan/optim_groups", TT_ONE_PROCESS)

@@ -174,8 +174,10 @@ static struct te_adamw_opts host(enum te_moments moments, int32_t chunk)
 	return o;
 }
 
+CTX_CASE(host_moments, backend, .name = "host moments");
+
 /* _i: how weights and moments are stored */
-START_TEST(has_the_bits_of_device_memory)
+TEST_EACH(host_moments, has_the_bits_of_device_memory, 9)
 {
 	struct te_adamw_opts o = TE_ADAMW_OPTS_INIT, h;
 	struct run device, r;
@@ -193,11 +195,10 @@ START_TEST(has_the_bits_of_device_memory)
 		}
 	end(&device);
 }
-END_TEST
 
 /* remainders in host memory, with moments there too, in chunks, and with moments in device memory;
  * _i: how moments are stored */
-START_TEST(remainders_in_host_memory_have_these_bits)
+TEST_EACH(host_moments, remainders_in_host_memory_have_these_bits, ON_HOST ? 3 : 0)
 {
 	struct te_adamw_opts o = TE_ADAMW_OPTS_INIT, h;
 	struct run device, r;
@@ -215,10 +216,9 @@ START_TEST(remainders_in_host_memory_have_these_bits)
 		}
 	end(&device);
 }
-END_TEST
 
 /* device memory for weights is that of BF16, and a chunk has remainders, too */
-START_TEST(remainders_take_no_device_memory)
+TEST_IF(host_moments, remainders_take_no_device_memory, ON_HOST)
 {
 	const struct te_adamw_opts h = host(TE_MOMENTS_FP32, 256);
 	struct te_seq *seq[2] = { NULL, NULL };
@@ -235,11 +235,10 @@ START_TEST(remainders_take_no_device_memory)
 	te_seq_unref(seq[0]);
 	te_seq_unref(seq[1]);
 }
-END_TEST
 
 /* a copy to a buffer does not depend on the chunk before it, and depends on the last use of the
  * buffer */
-START_TEST(chunks_are_copied_concurrently)
+TEST_IF(host_moments, chunks_are_copied_concurrently, ON_HOST)
 {
 	const struct te_adamw_opts o = host(TE_MOMENTS_FP32, 256); /* 8 chunks */
 	struct run r = start(0, &o);
@@ -266,10 +265,9 @@ START_TEST(chunks_are_copied_concurrently)
 	te_recording_unref(rec);
 	end(&r);
 }
-END_TEST
 
 /* device memory is that of three chunks; moments are in host memory */
-START_TEST(takes_the_memory_of_chunks)
+TEST_EACH(host_moments, takes_the_memory_of_chunks, 3)
 {
 	struct te_adamw_opts o = TE_ADAMW_OPTS_INIT;
 	const size_t moment = te_moments_nbytes((enum te_moments)_i, 2048);
@@ -292,7 +290,6 @@ START_TEST(takes_the_memory_of_chunks)
 	DO(te_adamw_create(r.seq, &h, &r.opt));
 	end(&r);
 }
-END_TEST
 
 static int keep(void *arg, const struct te_region *region)
 {
@@ -304,7 +301,7 @@ static int keep(void *arg, const struct te_region *region)
 }
 
 /* moments as the program reads and writes them */
-START_TEST(moments_are_read_and_written)
+TEST_EACH(host_moments, moments_are_read_and_written, 3)
 {
 	const struct te_adamw_opts h = host((enum te_moments)_i, 128);
 	struct run r = start(0, &h);
@@ -326,7 +323,6 @@ START_TEST(moments_are_read_and_written)
 	free(back);
 	end(&r);
 }
-END_TEST
 
 static void path_of(char *path, size_t nbytes, const char *name)
 {
@@ -350,7 +346,7 @@ static void *file_bytes(const char *path, size_t *ret_nbytes)
 }
 
 /* checkpoints do not depend on the memory of moments, and load into either */
-START_TEST(checkpoints_are_the_same)
+TEST_EACH(host_moments, checkpoints_are_the_same, 3)
 {
 	struct te_adamw_opts o[2] = { TE_ADAMW_OPTS_INIT, host((enum te_moments)_i, 192) };
 	char path[2][256];
@@ -380,7 +376,6 @@ START_TEST(checkpoints_are_the_same)
 		end(&r[i]);
 	}
 }
-END_TEST
 
 static int gather(void *arg, struct te_stream *stream, void *all, size_t nbytes)
 {
@@ -389,7 +384,7 @@ static int gather(void *arg, struct te_stream *stream, void *all, size_t nbytes)
 }
 
 /* one of three parts: its elements, and the tail */
-START_TEST(parts_have_the_same_bits)
+TEST_EACH(host_moments, parts_have_the_same_bits, 3)
 {
 	struct te_adamw_opts o[2] = { TE_ADAMW_OPTS_INIT, host((enum te_moments)_i, 192) };
 	int ncalls[2] = { 0, 0 };
@@ -411,7 +406,6 @@ START_TEST(parts_have_the_same_bits)
 		end(&r[1]);
 	}
 }
-END_TEST
 
 static int put_norm(void *arg, struct te_stream *stream, void *parts, size_t nbytes)
 {
@@ -419,7 +413,7 @@ static int put_norm(void *arg, struct te_stream *stream, void *parts, size_t nby
 }
 
 /* the norm of several shards, set after the first step */
-START_TEST(shards_have_the_same_bits)
+TEST(host_moments, shards_have_the_same_bits)
 {
 	struct te_adamw_opts o[2] = { TE_ADAMW_OPTS_INIT, host(TE_MOMENTS_FP32, 192) };
 	struct te_adamw_shards sh = TE_ADAMW_SHARDS_INIT;
@@ -441,7 +435,6 @@ START_TEST(shards_have_the_same_bits)
 	end(&r[0]);
 	end(&r[1]);
 }
-END_TEST
 
 /* all that a step changes */
 struct state {
@@ -471,7 +464,7 @@ static void state_free(struct state *x)
 
 /* whichever call fails in a step, the first of which records the update: it has changed nothing,
  * and the next step has the bits that it would have had */
-START_TEST(a_step_that_fails_changes_nothing)
+TEST_IF(host_moments, a_step_that_fails_changes_nothing, ON_HOST)
 {
 	const struct te_adamw_opts h = host(TE_MOMENTS_FP8, 512);
 	struct run want = start(HOST_MASTERS, &h), r;
@@ -510,9 +503,8 @@ START_TEST(a_step_that_fails_changes_nothing)
 	end(&want);
 	end(&r);
 }
-END_TEST
 
-START_TEST(names_the_option_at_fault)
+TEST(host_moments, names_the_option_at_fault)
 {
 	static const struct {
 		int where;
@@ -536,16 +528,14 @@ START_TEST(names_the_option_at_fault)
 	ck_assert_ptr_null(opt);
 	end(&r);
 }
-END_TEST
 
-START_TEST(gpus_refuse_remainders_in_host_memory)
+TEST_IF(host_moments, gpus_refuse_remainders_in_host_memory, !ON_HOST)
 {
 	struct te_seq *seq;
 
 	ck_assert_int_eq(build(ctx, HOST_MASTERS, &seq), -EOPNOTSUPP);
 	te_seq_unref(seq);
 }
-END_TEST
 
 static int create(void)
 {
@@ -571,32 +561,11 @@ static int create(void)
 	return r;
 }
 
-START_TEST(survives_every_failed_allocation)
+CASE(faults, backend);
+
+TEST_IF(faults, survives_every_failed_allocation, ON_HOST)
 {
 	ck_assert_int_ge(tt_fault_each(create), 20);
 }
-END_TEST
 
-TT_PAIR_SUITE("plan/optim_host")
-{
-	const int on_host = !strcmp(on, "host");
-	TCase *c = tt_ctx_case(s, "host moments", on);
-
-	tcase_add_loop_test(c, has_the_bits_of_device_memory, 0, 9);
-	tcase_add_loop_test(c, takes_the_memory_of_chunks, 0, 3);
-	tcase_add_loop_test(c, moments_are_read_and_written, 0, 3);
-	tcase_add_loop_test(c, checkpoints_are_the_same, 0, 3);
-	tcase_add_loop_test(c, parts_have_the_same_bits, 0, 3);
-	tcase_add_test(c, shards_have_the_same_bits);
-	tcase_add_test(c, names_the_option_at_fault);
-	if (!on_host) {
-		tcase_add_test(c, gpus_refuse_remainders_in_host_memory);
-		return;
-	}
-	tcase_add_test(c, chunks_are_copied_concurrently);
-	tcase_add_loop_test(c, remainders_in_host_memory_have_these_bits, 0, 3);
-	tcase_add_test(c, remainders_take_no_device_memory);
-	tcase_add_test(c, a_step_that_fails_changes_nothing);
-	c = tt_case(s, "faults", on);
-	tcase_add_test(c, survives_every_failed_allocation);
-}
+TT_PAIR("plan/optim_host", TT_ONE_PROCESS)

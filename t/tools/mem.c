@@ -98,7 +98,9 @@ static void create(const char *args, const char *more, struct opts *o, struct tr
 	ck_assert_int_eq(trainer_create(o, t), 0);
 }
 
-START_TEST(is_what_a_run_takes)
+CASE(estimate, "host serial", .setup = setup, .teardown = teardown);
+
+TEST_EACH(estimate, is_what_a_run_takes, TT_LEN(runs))
 {
 	struct te_mem_info mi = TE_MEM_INFO_INIT;
 	struct trainer t;
@@ -122,12 +124,11 @@ START_TEST(is_what_a_run_takes)
 	trainer_free(&t);
 	opts_free(&o);
 }
-END_TEST
 
 static const char *const masters[] = { "fp32", "bf16", "bf16-remainder" };
 
 /* several ranks: the gradients are in a communicator's pool */
-START_TEST(counts_gradients_that_ranks_bind)
+TEST_EACH(estimate, counts_gradients_that_ranks_bind, TT_LEN(masters))
 {
 	struct te_seq_binding b = TE_SEQ_BINDING_INIT;
 	struct mem own, bound;
@@ -158,13 +159,5 @@ START_TEST(counts_gradients_that_ranks_bind)
 	opts_free(&o);
 	free(b.grads);
 }
-END_TEST
 
-TT_SUITE("tools/mem", TT_NEED_NOTHING)
-{
-	TCase *c = tt_case(s, "estimate", "host serial");
-
-	tcase_add_checked_fixture(c, setup, teardown);
-	tcase_add_loop_test(c, is_what_a_run_takes, 0, TT_LEN(runs));
-	tcase_add_loop_test(c, counts_gradients_that_ranks_bind, 0, TT_LEN(masters));
-}
+TT_MAIN("tools/mem", TT_NEED_NOTHING)

@@ -183,5 +183,5 @@ te__k_fn *te__k_reference(enum te_k_id id)
 }
 
 #ifndef HAVE_KERNELS
-const struct te__kernel_image te__kernel_images[] = { { NULL, NULL, NULL, 0 } };
+const struct te__kernel_image te__kernel_images[] = { { NULL, NULL, NULL, 0, 0 } };
 #endif

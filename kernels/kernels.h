@@ -48,12 +48,16 @@ void te__k_fail(int code);
 #include "kernels/kernels.def"
 #undef TE_K
 
-/* device code of this build, one entry per .cu and level; a NULL name ends the array */
+/*
+ * Device code of this build, machine code and PTX: an entry for each .cu and level; a NULL name
+ * ends the array.
+ */
 struct te__kernel_image {
 	const char *name;	    /* FAMILY_NAME_80 of kernels/FAMILY/NAME.cu */
-	const unsigned char *start; /* a fatbin */
+	const unsigned char *start; /* a fatbin or texts of PTX, as .xz file if liblzma is there */
 	const unsigned char *end;
-	size_t level; /* compute capability that it is compiled for: 80 is 8.0 */
+	size_t level; /* compute capability that it is for: 80 is 8.0 */
+	size_t ptx;   /* compute capability of the PTX; 0: machine code */
 };
 extern const struct te__kernel_image te__kernel_images[];
 

@@ -1,5 +1,6 @@
-# One folder a family. Each .cu becomes a .fatbin80, .fatbin90, ... for each level, and libtecore holds
-# them all through images.S, which is made from this list: kernels/FAMILY/NAME.cu is FAMILY_NAME_80.
+# One folder a family. Each .cu becomes a .fatbin80, .fatbin90, ... for each level, and one .ptx, and
+# libtecore holds them all through images.S, which is made from this list: kernels/FAMILY/NAME.cu is
+# FAMILY_NAME_80 and FAMILY_NAME_ptx80.
 # files with the same code for 8.0 and 8.6, and others: a block of 8.6 has less shared memory
 KERNEL_SAME_CU = \
 	kernels/act/act.cu \
@@ -169,17 +170,18 @@ KERNEL_CUH = \
 	kernels/tile.cuh \
 	kernels/weights/weights.cuh
 
-# one image for each level that --with-gpu-archs names: a compute capability, 80 is 8.0
+# machine code of each level that --with-gpu-archs names: a compute capability, 80 is 8.0
 KERNEL_FATBIN =
 if GPU_80
 KERNEL_FATBIN += $(KERNEL_CU:.cu=.fatbin80)
 endif
-# the .cu files of which level 86 has the images of level 80
+# the .cu files of which level 86 has the code of level 80
 KERNEL_86_AS_80 =
 if GPU_86
 if GPU_86_AS_80
 KERNEL_FATBIN += $(KERNEL_86_CU:.cu=.fatbin86)
 KERNEL_86_AS_80 += $(KERNEL_SAME_CU)
+$(KERNEL_86_CU:.cu=.ptx.img): %.ptx.img: %.fatbin86
 else
 KERNEL_FATBIN += $(KERNEL_CU:.cu=.fatbin86)
 endif
@@ -190,22 +192,36 @@ endif
 if GPU_90
 KERNEL_FATBIN += $(KERNEL_CU:.cu=.fatbin90) $(KERNEL_SM90_CU:.cu=.fatbin90)
 endif
+# the .cu files with PTX, the levels of which are in KERNEL_PTX_CC; texts of all levels in one file
+KERNEL_PTX_CU =
+KERNEL_PTX_SM90_CU =
+if GPU_PTX
+KERNEL_PTX_CU += $(KERNEL_CU)
+endif
+if GPU_PTX_90
+KERNEL_PTX_SM90_CU += $(KERNEL_SM90_CU)
+endif
+KERNEL_PTX = $(KERNEL_PTX_CU:.cu=.ptx) $(KERNEL_PTX_SM90_CU:.cu=.ptx)
+KERNEL_CODE_IMG = $(KERNEL_FATBIN:=.img)
+KERNEL_PTX_IMG = $(KERNEL_PTX:=.img)
+KERNEL_IMAGES = $(KERNEL_CODE_IMG) $(KERNEL_PTX_IMG)
 SUFFIXES += .cu .fatbin80 .fatbin86 .fatbin89 .fatbin90
 AM_V_NVCC = $(AM_V_NVCC_@AM_V@)
 AM_V_NVCC_ = $(AM_V_NVCC_@AM_DEFAULT_V@)
 AM_V_NVCC_0 = @echo "  NVCC    " $@;
 AM_V_NVCC_1 =
+# NVCC_80 and others make NAME.fatbin80, and NAME.80.ptx if there is PTX of the level.
 # NVCC_QUICK: an option with which .ci/run compiles kernels in less time
-KERNEL_NVCC = $(AM_V_NVCC)$(MKDIR_P) $(@D) && \
-	$(NVCC) -fatbin $(NVCCFLAGS) $(NVCC_COMPRESS) -I$(top_srcdir) -MMD -MP -MF $@.d -o $@ $<
+KERNEL_NVCC = $(MKDIR_P) $(@D) && \
+	$(NVCC) $(NVCCFLAGS) $(NVCC_COMPRESS) -I$(top_srcdir) -MMD -MP -MF $@.d -MT $@
 .cu.fatbin80:
-	$(KERNEL_NVCC) $(NVCC_GENCODE_80) $(NVCC_QUICK)
+	$(AM_V_NVCC)$(KERNEL_NVCC) $(NVCC_QUICK) $(NVCC_80)
 .cu.fatbin86:
-	$(KERNEL_NVCC) $(NVCC_GENCODE_86) $(NVCC_QUICK)
+	$(AM_V_NVCC)$(KERNEL_NVCC) $(NVCC_QUICK) $(NVCC_86)
 .cu.fatbin89:
-	$(KERNEL_NVCC) $(NVCC_GENCODE_89) $(NVCC_QUICK)
+	$(AM_V_NVCC)$(KERNEL_NVCC) $(NVCC_QUICK) $(NVCC_89)
 .cu.fatbin90:
-	$(KERNEL_NVCC) $(NVCC_GENCODE_90) $(NVCC_QUICK)
+	$(AM_V_NVCC)$(KERNEL_NVCC) $(NVCC_QUICK) $(NVCC_90)
 -include $(KERNEL_FATBIN:=.d)
 # kernels with instructions or registers that t/kernels/t0013 and t0022 look at: never NVCC_QUICK, and
 # with what ptxas reports
@@ -216,23 +232,36 @@ KERNEL_TESTED = \
 	kernels/elem/heads.fatbin90 \
 	kernels/gemm/sm90.fatbin90
 $(KERNEL_TESTED): %.fatbin90: %.cu
-	$(KERNEL_NVCC) $(NVCC_GENCODE_90) -Xptxas -v 2>$@.log || { cat $@.log; exit 1; }
+	$(AM_V_NVCC){ $(KERNEL_NVCC) -Xptxas -v $(NVCC_90); } 2>$@.log || { cat $@.log; exit 1; }
 
-# te__kernel_images: name, start, end and level of each; a NULL name ends it
+# what the library has: .xz files, or as they are without liblzma
+$(KERNEL_CODE_IMG): %.img: %
+	$(AM_V_GEN)$(KERNEL_XZ_CODE) <$< >$@.tmp && mv $@.tmp $@
+$(KERNEL_PTX_CU:.cu=.ptx.img): %.ptx.img: $(KERNEL_PTX_FROM)
+$(KERNEL_PTX_SM90_CU:.cu=.ptx.img): %.ptx.img: %.fatbin90
+$(KERNEL_PTX_IMG): $(srcdir)/kernels/ptx.awk
+	$(AM_V_GEN)for cc in $(KERNEL_PTX_CC); do \
+		f=`echo $@ | sed "s/ptx.img$$/$$cc.ptx/"`; \
+		test -f $$f || continue; \
+		LC_ALL=C $(AWK) -f $(srcdir)/kernels/ptx.awk $$f && printf '\0' || exit 1; \
+	done >$@.txt && $(KERNEL_XZ_PTX) <$@.txt >$@.tmp && mv $@.tmp $@ && rm $@.txt
+
+# te__kernel_images: name, start, end, level and PTX of each; a NULL name ends it
 kernels/images.S: $(srcdir)/kernels/local.mk Makefile
 	$(AM_V_GEN)$(MKDIR_P) kernels && { \
-		for f in $(KERNEL_FATBIN); do \
-			n=`echo $$f | sed 's,kernels/,,;s,/,_,;s,\.fatbin,_,'`; \
+		for f in $(KERNEL_FATBIN) $(KERNEL_PTX); do \
+			n=`echo $$f | sed 's,kernels/,,;s,[/.],_,g;s,_fatbin,_,'`; \
 			echo "	.section .rodata"; \
 			echo "	.balign 64"; \
-			echo "te__image_$$n: .incbin \"$$f\""; \
+			echo "te__image_$$n: .incbin \"$$f.img\""; \
 			echo "te__image_end_$$n: .byte 0"; \
-			echo "te__image_name_$$n: .asciz \"$$n\""; \
 		done; \
-		for f in $(KERNEL_86_AS_80); do \
-			n=`echo $$f | sed 's,kernels/,,;s,/,_,;s,\.cu,_,'`; \
-			echo "te__image_name_$${n}86: .asciz \"$${n}86\""; \
-		done; \
+		row() { \
+			echo "	.section .rodata"; \
+			echo "te__image_name_$$1: .asciz \"$$1\""; \
+			echo "	.section .data.rel.ro,\"aw\",%progbits"; \
+			echo "	.quad te__image_name_$$1, te__image_$$2, te__image_end_$$2, $$3, $$4"; \
+		}; \
 		echo "	.section .data.rel.ro,\"aw\",%progbits"; \
 		echo "	.balign 8"; \
 		echo "	.globl te__kernel_images"; \
@@ -240,18 +269,28 @@ kernels/images.S: $(srcdir)/kernels/local.mk Makefile
 		echo "te__kernel_images:"; \
 		for f in $(KERNEL_FATBIN); do \
 			n=`echo $$f | sed 's,kernels/,,;s,/,_,;s,\.fatbin,_,'`; \
-			echo "	.quad te__image_name_$$n, te__image_$$n, te__image_end_$$n, $${f##*.fatbin}"; \
+			row $$n $$n $${f##*.fatbin} 0; \
 		done; \
-		for f in $(KERNEL_86_AS_80); do \
-			n=`echo $$f | sed 's,kernels/,,;s,/,_,;s,\.cu,_,'`; \
-			n80=te__image_$${n}80 end80=te__image_end_$${n}80; \
-			echo "	.quad te__image_name_$${n}86, $$n80, $$end80, 86"; \
+		for f in $(KERNEL_86_AS_80:.cu=); do \
+			n=`echo $$f | sed 's,kernels/,,;s,/,_,'`; \
+			row $${n}_86 $${n}_80 86 0; \
 		done; \
-		echo "	.quad 0, 0, 0, 0"; \
+		for cc in $(KERNEL_PTX_CC); do \
+			for f in $(KERNEL_PTX_CU:.cu=); do \
+				n=`echo $$f | sed 's,kernels/,,;s,/,_,'` text=$$cc; \
+				case "$$cc $(KERNEL_86_AS_80) " in "86 "*"$$f.cu "*) text=80;; esac; \
+				row $${n}_ptx$$cc $${n}_ptx $$cc $$text; \
+			done; \
+		done; \
+		for f in $(KERNEL_PTX_SM90_CU:.cu=); do \
+			n=`echo $$f | sed 's,kernels/,,;s,/,_,'`; \
+			row $${n}_ptx90 $${n}_ptx 90 90; \
+		done; \
+		echo "	.quad 0, 0, 0, 0, 0"; \
 		echo "	.section .note.GNU-stack,\"\",%progbits"; \
 	} >$@.tmp && mv $@.tmp $@
 
-EXTRA_DIST += $(KERNEL_CU) $(KERNEL_SM90_CU)
+EXTRA_DIST += kernels/ptx.awk $(KERNEL_CU) $(KERNEL_SM90_CU)
 noinst_HEADERS += $(KERNEL_CUH)
-CLEANFILES += kernels/*/*.fatbin[89][0-9] kernels/*/*.fatbin[89][0-9].d \
-	kernels/*/*.fatbin90.log kernels/images.S
+CLEANFILES += kernels/*/*.fatbin[89][0-9] kernels/*/*.fatbin[89][0-9].d kernels/*/*.img \
+	kernels/*/*.[89][0-9].ptx kernels/*/*.fatbin90.log kernels/images.S

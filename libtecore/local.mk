@@ -44,6 +44,8 @@ libtecore_libtecore_internal_la_SOURCES = \
 	libtecore/backend/cuda/gemm_cache.h \
 	libtecore/backend/cuda/graph.c \
 	libtecore/backend/cuda/graph.h \
+	libtecore/backend/cuda/images.c \
+	libtecore/backend/cuda/images.h \
 	libtecore/backend/cuda/launch.c \
 	libtecore/backend/cuda/memory.c \
 	libtecore/backend/cuda/module.c \
@@ -245,11 +247,11 @@ libtecore_libtecore_internal_la_SOURCES = \
 	libtecore/tensor/work.c
 libtecore_libtecore_internal_la_SOURCES += $(KERNEL_C) $(KERNEL_H)
 libtecore_libtecore_internal_la_LIBADD = \
-	$(BLAS_LIBS) $(HWLOC_LIBS) $(LIBURING_LIBS) $(TECORE_LIBS)
+	$(BLAS_LIBS) $(HWLOC_LIBS) $(LIBURING_LIBS) $(LZMA_LIBS) $(TECORE_LIBS)
 if HAVE_NVCC
 nodist_libtecore_libtecore_internal_la_SOURCES = kernels/images.S
 # works only while no per-target flags rename the object
-kernels/images.lo: $(KERNEL_FATBIN)
+kernels/images.lo: $(KERNEL_IMAGES)
 endif
 
 lib_LTLIBRARIES += libtecore/libtecore.la

@@ -11,6 +11,7 @@
 #include "cuda_fake.h"
 #include "kernels/kernels.h"
 #include "libtecore/backend/cuda/cuda.h"
+#include "libtecore/backend/cuda/images.h"
 #include "libtecore/base/base.h"
 #include "tt.h"
 
@@ -618,10 +619,82 @@ TEST(open, contexts_of_a_gpu_load_kernels_once)
 	ck_assert_int_eq(fake.live, 0);
 }
 
+/*
+ * PTX for 8.0 and 8.9 by kernels/ptx.awk and xz --check=crc32, each text with a NUL at its end; the
+ * texts are in the test.
+ */
+static const uint8_t packed[] = {
+	0xfd, 0x37, 0x7a, 0x58, 0x5a, 0x00, 0x00, 0x01, 0x69, 0x22, 0xde, 0x36, 0x02, 0x00,
+	0x21, 0x01, 0x16, 0x00, 0x00, 0x00, 0x74, 0x2f, 0xe5, 0xa3, 0xe0, 0x00, 0xf9, 0x00,
+	0x6f, 0x03, 0x00, 0x17, 0x1e, 0x75, 0xda, 0xcf, 0x32, 0x10, 0xb4, 0x1e, 0x81, 0x5e,
+	0x7a, 0xed, 0xcb, 0x94, 0xf7, 0x00, 0x87, 0xb7, 0x65, 0x5d, 0x7f, 0x26, 0x48, 0x21,
+	0x49, 0xfe, 0xe0, 0x20, 0x55, 0x1c, 0x47, 0x4b, 0x09, 0x7b, 0xa4, 0x94, 0x84, 0xcc,
+	0x76, 0x05, 0x8a, 0x56, 0x93, 0x80, 0xfd, 0x94, 0xe4, 0x78, 0xfe, 0xed, 0x55, 0x90,
+	0xe5, 0x6d, 0x1f, 0xd6, 0x11, 0x7f, 0x1f, 0x9e, 0x08, 0xb9, 0xce, 0xbf, 0x54, 0x77,
+	0x01, 0x20, 0xb4, 0x7c, 0xfd, 0x15, 0x1f, 0xc0, 0xa0, 0x1a, 0xc1, 0xea, 0x1e, 0xe7,
+	0x00, 0xb9, 0xa4, 0x14, 0xb9, 0x61, 0xe3, 0xa6, 0x02, 0x2f, 0x3b, 0x35, 0x3e, 0xae,
+	0x3b, 0x72, 0x83, 0x66, 0x5c, 0x52, 0xae, 0xba, 0x7d, 0xc0, 0x74, 0x73, 0x42, 0xa2,
+	0x3e, 0x00, 0x00, 0x00, 0xca, 0x57, 0xe8, 0x06, 0x00, 0x01, 0x87, 0x01, 0xfa, 0x01,
+	0x00, 0x00, 0xf9, 0x45, 0x99, 0x15, 0x3e, 0x30, 0x0d, 0x8b, 0x02, 0x00, 0x00, 0x00,
+	0x00, 0x01, 0x59, 0x5a,
+};
+
+static int unpack_ptx(size_t nbytes, const uint8_t *data, size_t cc, struct te__cuda_image *ret)
+{
+	const struct te__kernel_image image = { "a", data, data + nbytes, cc, cc };
+
+	return te__cuda_image_unpack(&image, ret);
+}
+
+TEST(open, unpacks_ptx_and_refuses_what_is_damaged)
+{
+	static const char *const text = "mov.u32 %r1, %r100;\nadd.s64 %rd70, %rd40, %rd7;\n"
+					"bra $L__BB0_7;\n$L__BB0_7:\n$L__BB11_3:\n// %ctaid\n";
+	static const char plain[] = "a\n.target sm_80, debug\n%rQ";
+	static const size_t level[] = { 80, 89 };
+	struct te__cuda_image image;
+	uint8_t bad[sizeof(packed)];
+	char want[256];
+	int r;
+
+	if (unpack_ptx(sizeof(packed), packed, 80, &image) == -TE_EKERNEL)
+		return; /* a build without liblzma */
+	te__free(image.memory);
+	for (size_t i = 0; i < TT_LEN(level); i++) {
+		ck_assert_int_eq(unpack_ptx(sizeof(packed), packed, level[i], &image), 0);
+		snprintf(want, sizeof(want), ".version 8.0\n.target sm_%zu\n%s", level[i], text);
+		ck_assert_str_eq(image.data, want);
+		te__free(image.memory);
+	}
+	ck_assert_int_eq(unpack_ptx(sizeof(packed), packed, 90, &image), -TE_EKERNEL);
+	for (size_t i = 0; i < 8 * sizeof(packed); i++) {
+		memcpy(bad, packed, sizeof(bad));
+		bad[i / 8] ^= (uint8_t)(1u << i % 8);
+		r = unpack_ptx(sizeof(bad), bad, 89, &image);
+		ck_assert_int_eq(r, -TE_EKERNEL);
+	}
+	for (size_t n = 0; n < sizeof(packed); n++)
+		ck_assert_int_eq(unpack_ptx(n, packed, 89, &image), -TE_EKERNEL);
+	/* a text as a build without liblzma has it, first without its NUL */
+	ck_assert_int_eq(unpack_ptx(sizeof(plain) - 1, (const uint8_t *)plain, 80, &image),
+			 -TE_EKERNEL);
+	ck_assert_int_eq(unpack_ptx(sizeof(plain), (const uint8_t *)plain, 80, &image), 0);
+	ck_assert_str_eq(image.data, "a\n.target sm_80, debug\n%r1");
+	te__free(image.memory);
+}
+
 /* without kernels the last run is the one in which the device is refused */
 TEST(open, opening_handles_each_failing_driver_call)
 {
+	static const struct te__kernel_image few[] = {
+		{ "a", packed, packed + sizeof(packed), 90, 0 },
+		{ "b", packed, packed + sizeof(packed), 90, 0 },
+		{ "c", packed, packed + sizeof(packed), 80, 0 },
+		{ NULL, NULL, NULL, 0, 0 },
+	};
+
 	hopper();
+	te__cuda_images_fake(few); /* unpacking all takes too long for each fault */
 	ck_assert_int_gt(tt_fault_each(create_cuda), te__kernel_images[0].name ? 20 : 4);
 	fake.ncontexts = 0; /* those were retained */
 	ck_assert_int_gt(tt_fault_each(create_in_handle), te__kernel_images[0].name ? 20 : 6);

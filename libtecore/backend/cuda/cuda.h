@@ -38,6 +38,7 @@ struct te__cuda_func {
 struct te__cuda_features {
 	int major, minor; /* compute capability */
 	struct te__target target; /* arch 0: none of the kernels of this build run there */
+	int ptx; /* 1: the driver compiles the level's PTX, 0: there is machine code */
 	int nprocs;
 	int clock_khz, mem_clock_khz, bus_bits, l2_nbytes;
 };
@@ -54,10 +55,12 @@ struct te__cuda_dev {
 	struct te__devmem mem;
 	void *stream; /* for the backend's own work; never captures */
 
+	struct te__cuda_images *images;	   /* not loaded yet, or NULL */
 	struct te__cuda_kernels *kernels;  /* module.c */
 	const struct te__cuda_func *funcs; /* theirs, sorted by name */
 	unsigned nfuncs;
 	struct te__target target; /* features.c */
+	int ptx; /* as in te__cuda_features */
 
 	pthread_mutex_t lock;
 	struct te__cuda_capture *captures; /* under lock: captures that have not ended */
@@ -193,6 +196,8 @@ void te__cuda_workspace_free(struct te__cuda_dev *d, void *ptr, void *stream);
 
 /* module.c: every function of every embedded kernel; the context must be current */
 int te__cuda_kernels_get(struct te__cuda_dev *d);
+/* before: starts to unpack them, if another te_ctx has not; any context may be current */
+int te__cuda_kernels_begin(struct te__cuda_dev *d);
 void te__cuda_kernels_put(struct te__cuda_dev *d);
 /* the device function of a launch; if grid[0] is 0, there is nothing to launch */
 struct te__geometry;

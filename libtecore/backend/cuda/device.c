@@ -7,6 +7,7 @@
 
 #define TE_LOG_CATEGORY "core/cuda"
 #include "libtecore/backend/cuda/cuda.h"
+#include "libtecore/backend/cuda/images.h"
 
 static int load(void)
 {
@@ -223,6 +224,7 @@ void te__cuda_close(void *dev)
 		if (!d->borrowed)
 			te__cu.cuDevicePrimaryCtxRelease(d->dev);
 	}
+	te__cuda_images_end(d->images);
 	pthread_mutex_destroy(&d->lt_lock);
 	pthread_mutex_destroy(&d->lock);
 	te__free(d);
@@ -277,9 +279,12 @@ int te__cuda_open(const struct te__open *how, void **ret_dev)
 	pthread_mutex_init(&d->lt_lock, NULL);
 	d->cc = 10 * f.major + f.minor;
 	d->target = f.target;
+	d->ptx = f.ptx;
 	r = TE__CU_CALL(cuDeviceTotalMem, &d->total_nbytes, dev);
 	d->ctx = how->native;
 	d->borrowed = d->ctx != NULL;
+	if (!r)
+		r = te__cuda_kernels_begin(d);
 	if (!r && !d->ctx)
 		r = TE__CU_CALL(cuDevicePrimaryCtxRetain, &d->ctx, dev);
 	if (!r)

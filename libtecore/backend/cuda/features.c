@@ -7,20 +7,26 @@
 #include "libtecore/backend/cuda/cuda.h"
 
 /*
- * Can a GPU of compute capability cc load the kernels of a level? Machine code runs on its own
+ * Can a GPU of compute capability cc load the machine code of a level? It runs on its own
  * compute capability and on later ones with the same first digit; machine code for 9.0 is sm_90a
- * and runs on 9.0 only. PTX runs on its own and on all later ones.
+ * and runs on 9.0 only.
  */
-static int runs(const short *cubins, const short *ptx, int cc, int level)
+static int code_runs(const short *cubins, int cc, int level)
 {
-	for (; *ptx; ptx++)
-		if (*ptx == level && level <= cc)
-			return 1;
 	for (; *cubins; cubins++)
 		if (*cubins == level && level / 10 == cc / 10 &&
 		    (level == 90 ? cc == 90 : level <= cc))
 			return 1;
 	return 0;
+}
+
+/* PTX runs on its own compute capability and on all later ones */
+static int runs(const short *cubins, const short *ptx, int cc, int level)
+{
+	for (; *ptx; ptx++)
+		if (*ptx == level && level <= cc)
+			return 1;
+	return code_runs(cubins, cc, level);
 }
 
 /*
@@ -110,6 +116,7 @@ int te__cuda_features(int dev, struct te__cuda_features *ret, char *ret_why, siz
 	f.target.arch = choose(cc, ret_why, nbytes);
 	if (f.target.arch) {
 		f.target = te__target_of(f.target.arch);
+		f.ptx = !code_runs(cubins, cc, f.target.arch);
 		if (f.target.smem_max > (unsigned)smem)
 			f.target.smem_max = (unsigned)smem;
 		if (!clusters)

@@ -8,14 +8,17 @@
 
 #define TE_LOG_CATEGORY "core/cuda"
 #include "libtecore/backend/cuda/cuda.h"
+#include "libtecore/backend/cuda/images.h"
 
 /*
- * The kernels of a CUcontext, which all te_ctx on it use: loading them takes 75 ms on an H100.
+ * The kernels of a CUcontext, which all te_ctx on it use: loading them takes 75 ms on an H100,
+ * after they have been unpacked, which takes 200 ms of a core.
  * The last te_ctx unloads them.
  */
 struct te__cuda_kernels {
 	struct te__cuda_kernels *next;
 	void *ctx;
+	int index; /* ordinal number of the GPU */
 	unsigned refs; /* te_ctx that use them */
 	unsigned nmodules, nfuncs;
 	void **module;
@@ -79,10 +82,14 @@ static int funcs_load(struct te__cuda_kernels *k, void *module, int smem_max)
 }
 
 static int module_load(const struct te__cuda_dev *d, struct te__cuda_kernels *k,
-		       const struct te__kernel_image *image, int smem_max)
+		       const struct te__cuda_image *image, int smem_max)
 {
-	int r = TE__CU_RAW(cuModuleLoadData, &k->module[k->nmodules], image->start);
+	int r = image->error;
 
+	if (r)
+		return te__fail(r, "cannot unpack the kernels te_%s for GPU %d: %s", image->name,
+				d->index, r == -ENOMEM ? "no memory" : "they are damaged");
+	r = TE__CU_RAW(cuModuleLoadData, &k->module[k->nmodules], image->data);
 	if (r)
 		return te__fail_cuda(r, "cannot load the kernels te_%s on GPU %d: %s", image->name,
 				     d->index, te__cuda_error_name(r));
@@ -98,25 +105,24 @@ static void unload(struct te__cuda_kernels *k)
 	te__free(k);
 }
 
-static int load(const struct te__cuda_dev *d, struct te__cuda_kernels **ret)
+static int load(const struct te__cuda_dev *d, struct te__cuda_images *images,
+		struct te__cuda_kernels **ret)
 {
+	const size_t n = te__cuda_images_wait(images);
 	struct te__cuda_kernels *k;
-	size_t n = 0;
 	int r = 0;
 
-	while (te__kernel_images[n].name)
-		n++;
 	k = te__calloc(1, sizeof(*k));
 	if (k)
-		k->module = te__calloc(n, sizeof(*k->module));
+		k->module = te__calloc(n + 1, sizeof(*k->module));
 	if (!k || !k->module) {
 		te__free(k);
 		return te__fail(-ENOMEM, "no memory for %zu kernel modules", n);
 	}
 	k->ctx = d->ctx;
+	k->index = d->index;
 	for (size_t i = 0; !r && i < n; i++)
-		if (te__kernel_images[i].level == (size_t)d->target.arch)
-			r = module_load(d, k, &te__kernel_images[i], (int)d->target.smem_max);
+		r = module_load(d, k, te__cuda_image(images, i), (int)d->target.smem_max);
 	if (r) {
 		unload(k);
 		return r;
@@ -126,16 +132,43 @@ static int load(const struct te__cuda_dev *d, struct te__cuda_kernels **ret)
 	return 0;
 }
 
+/* with the lock */
+static struct te__cuda_kernels *loaded_in(const void *ctx)
+{
+	struct te__cuda_kernels *k = loaded;
+
+	while (k && k->ctx != ctx)
+		k = k->next;
+	return k;
+}
+
+int te__cuda_kernels_begin(struct te__cuda_dev *d)
+{
+	int loads = 1;
+
+	pthread_mutex_lock(&lock);
+	for (const struct te__cuda_kernels *k = loaded; k; k = k->next)
+		if (d->borrowed ? k->ctx == d->ctx : k->index == d->index)
+			loads = 0;
+	pthread_mutex_unlock(&lock);
+	if (!loads)
+		return 0;
+	d->images = te__cuda_images_begin(d->target.arch, d->ptx);
+	return d->images ? 0 : te__fail(-ENOMEM, "no memory for the kernels of GPU %d", d->index);
+}
+
 int te__cuda_kernels_get(struct te__cuda_dev *d)
 {
 	struct te__cuda_kernels *k;
 	int r = 0;
 
 	pthread_mutex_lock(&lock);
-	for (k = loaded; k && k->ctx != d->ctx;)
-		k = k->next;
+	k = loaded_in(d->ctx);
 	if (!k) {
-		r = load(d, &k);
+		if (!d->images)
+			d->images = te__cuda_images_begin(d->target.arch, d->ptx);
+		r = d->images ? load(d, d->images, &k) :
+				te__fail(-ENOMEM, "no memory for the kernels of GPU %d", d->index);
 		if (!r) {
 			k->next = loaded;
 			loaded = k;
@@ -148,6 +181,7 @@ int te__cuda_kernels_get(struct te__cuda_dev *d)
 		d->nfuncs = k->nfuncs;
 	}
 	pthread_mutex_unlock(&lock);
+	d->images = te__cuda_images_end(d->images);
 	return r;
 }
 

@@ -28,14 +28,19 @@ quickstart nothing
 check "a compiler that is not there is named" grep -q 'install these.* gcc' out
 quickstart 'launcher nothing -m64'
 check "the first of several words is the command" grep -q 'configure failed' out
-if [ ! -e /dev/nvidiactl ]; then
-	check "without a GPU no device code is built" grep -q -e --without-nvcc \
+if [ ! -x /usr/local/cuda/bin/nvcc ]; then
+	check "without nvcc no device code is built" grep -q -e --without-nvcc \
 		tree/build-quickstart/args
+	check "and one line says so" grep -q 'no device code: there is no nvcc' out
 fi
-GPU_ARCHS=all quickstart 'launcher nothing -m64'
-check "GPU_ARCHS names levels where no GPU is" grep -q -e '--with-gpu-archs=all ' \
+cp bin/make bin/nvcc
+quickstart 'launcher nothing -m64'
+check "levels of all GPUs where no GPU is" grep -q -e '--with-gpu-archs=all ' \
 	tree/build-quickstart/args
-check "and nvcc is used" sh -c '! grep -q -e --without-nvcc tree/build-quickstart/args'
+GPU_ARCHS=8.9 quickstart 'launcher nothing -m64'
+check "GPU_ARCHS names levels" grep -q -e '--with-gpu-archs=8.9 ' tree/build-quickstart/args
+GPU_ARCHS=none quickstart 'launcher nothing -m64'
+check "or none" grep -q -e --without-nvcc tree/build-quickstart/args
 printf '#!/bin/sh\nprintf "9.0\\n8.9\\n12.0\\n9.0\\n7.5\\n[N/A]\\n"\n' >bin/nvidia-smi
 chmod +x bin/nvidia-smi
 quickstart 'launcher nothing -m64'

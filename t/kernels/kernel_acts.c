@@ -74,7 +74,9 @@ static void check_act_fwd(const struct te_k_act_fwd *a)
 	}
 }
 
-START_TEST(act_fwd)
+KL_CASE(act);
+
+TEST_EACH(act, act_fwd, 4 * TE_ACT_COUNT, .parts = 4)
 {
 	const int32_t dtype = kl_types[_i & 1], act = _i / 4;
 	const int gated = _i >> 1 & 1;
@@ -126,7 +128,8 @@ START_TEST(act_fwd)
 		kc_reset();
 	}
 }
-END_TEST
+
+TEST_ALSO(odd, act_fwd, 4, .parts = 4);
 
 /* of element i of dx */
 static double act_bwd_tol(const struct te_k_act_bwd *a, const void *x, const void *dy, int64_t i)
@@ -145,7 +148,7 @@ static double act_bwd_tol(const struct te_k_act_bwd *a, const void *x, const voi
 	return g * gate * act_d_tol(a->act, v) + 1e-37;
 }
 
-START_TEST(act_bwd)
+TEST_EACH(act, act_bwd, 4 * TE_ACT_COUNT, .parts = 4)
 {
 	const int32_t dtype = kl_types[_i & 1], act = _i / 4;
 	const int gated = _i >> 1 & 1;
@@ -217,15 +220,5 @@ START_TEST(act_bwd)
 		kc_reset();
 	}
 }
-END_TEST
 
-void kernel_act_cases(Suite *s, TCase *odd)
-{
-	TCase *c = kl_case(s, "act");
-
-	TT_ADD_LOOP(c, act_fwd, 4 * TE_ACT_COUNT, 4);
-	TT_ADD_LOOP(c, act_bwd, 4 * TE_ACT_COUNT, 4);
-
-	TT_ADD_LOOP(odd, act_fwd, 4, 4);
-	TT_ADD_LOOP(odd, act_bwd, 4, 4);
-}
+TEST_ALSO(odd, act_bwd, 4, .parts = 4);

@@ -7,7 +7,9 @@
 
 /* ---- quantization ---- */
 
-START_TEST(clear_and_amax)
+KL_CASE(quant);
+
+TEST_EACH(quant, clear_and_amax, 4)
 {
 	const int32_t dtype = kl_types[_i & 1];
 	static const int64_t sizes[] = { 1, 3, 63, 64, 65, 1000, 4097, 300007 };
@@ -25,10 +27,11 @@ START_TEST(clear_and_amax)
 		kc_reset();
 	}
 }
-END_TEST
+
+TEST_ALSO(odd, clear_and_amax, 4);
 
 /* bytes and words at any address: vectors in the middle, the remainder at both ends */
-START_TEST(fill)
+TEST_EACH(quant, fill, 2)
 {
 	static const int64_t sizes[] = { 0,	1,  2,	 3,   4,    5,	   12,	   15,	   16,
 					 17,	31, 63,	 64,  65,   255,   1000,   4095,   16384,
@@ -50,9 +53,8 @@ START_TEST(fill)
 		kc_reset();
 	}
 }
-END_TEST
 
-START_TEST(scale_current)
+TEST(quant, scale_current)
 {
 	static const float amaxes[] = { 0.0f, 1.0f, 448.0f, 1e-45f, 1e-38f, 3e38f, INFINITY, NAN };
 
@@ -70,9 +72,8 @@ START_TEST(scale_current)
 		kc_reset();
 	}
 }
-END_TEST
 
-START_TEST(scale_delayed)
+TEST_EACH(quant, scale_delayed, 2)
 {
 	static const int32_t lens[] = { 1, 2, 3, 16, 255, 256, 257, 258, 1024, 5000 };
 
@@ -103,7 +104,6 @@ START_TEST(scale_delayed)
 		kc_reset();
 	}
 }
-END_TEST
 
 /* often x ends before the copies do */
 static void draw_padding(struct te_k_quantize *a)
@@ -114,7 +114,7 @@ static void draw_padding(struct te_k_quantize *a)
 		a->pad_cols = (int16_t)tt_rand_int(0, a->cols < 16 ? a->cols - 1 : 15);
 }
 
-START_TEST(quantize)
+TEST_EACH(quant, quantize, 16)
 {
 	const int32_t dtype = kl_types[_i % 2], qdtype = kl_fp8[_i / 2 % 2];
 
@@ -137,7 +137,8 @@ START_TEST(quantize)
 		kc_reset();
 	}
 }
-END_TEST
+
+TEST_ALSO(odd, quantize, 16);
 
 /* rows or columns of one kind of number each: blocks of zeros, of NaN, of subnormal numbers */
 static void *block_input(int32_t dtype, int64_t rows, int64_t cols, int by_columns)
@@ -160,7 +161,7 @@ static void *block_input(int32_t dtype, int64_t rows, int64_t cols, int by_colum
 	return x;
 }
 
-START_TEST(quantize_blocks)
+TEST_EACH(quant, quantize_blocks, 24)
 {
 	static const struct kl_shape shapes[] = {
 		{ 1, 1 },     { 3, 63 },    { 128, 128 }, { 129, 257 },	 { 130, 33 },  { 64, 384 },
@@ -207,7 +208,8 @@ START_TEST(quantize_blocks)
 		kc_reset();
 	}
 }
-END_TEST
+
+TEST_ALSO(odd, quantize_blocks, 24);
 
 /* the launches of a cast, and back */
 static void run_mx(struct te_k_quantize *a, struct te_k_dequantize *d)
@@ -226,7 +228,7 @@ static void run_mx(struct te_k_quantize *a, struct te_k_dequantize *d)
 	kc_reset();
 }
 
-START_TEST(quantize_mx)
+TEST_EACH(quant, quantize_mx, 30)
 {
 	static const struct kl_shape shapes[] = {
 		{ 1, 16 },	{ 3, 63 },     { 16, 16 },     { 128, 128 }, { 129, 257 },
@@ -279,9 +281,10 @@ START_TEST(quantize_mx)
 		run_mx(&a, &d);
 	}
 }
-END_TEST
 
-START_TEST(dequantize_and_cast)
+TEST_ALSO(odd, quantize_mx, 30);
+
+TEST_EACH(quant, dequantize_and_cast, 9)
 {
 	static const int32_t types[] = { TE_DTYPE_FP32, TE_DTYPE_BF16, TE_DTYPE_FP16 };
 	static const int64_t sizes[] = { 1, 7, 8, 9, 256, 4096, 4097, 10001 };
@@ -307,11 +310,14 @@ START_TEST(dequantize_and_cast)
 		kc_reset();
 	}
 }
-END_TEST
+
+TEST_ALSO(odd, dequantize_and_cast, 9);
 
 /* ---- elementwise ---- */
 
-START_TEST(bias_add_and_scale)
+KL_CASE(elem);
+
+TEST_EACH(elem, bias_add_and_scale, 2)
 {
 	const int32_t dtype = kl_types[_i & 1];
 
@@ -338,9 +344,10 @@ START_TEST(bias_add_and_scale)
 		kc_reset();
 	}
 }
-END_TEST
 
-START_TEST(dropout_and_its_words)
+TEST_ALSO(odd, bias_add_and_scale, 2);
+
+TEST_EACH(elem, dropout_and_its_words, 2)
 {
 	static const int64_t sizes[] = { 1, 7, 8, 9, 4095, 4096, 4104, 100003 };
 	const int32_t dtype = kl_types[_i & 1];
@@ -377,10 +384,11 @@ START_TEST(dropout_and_its_words)
 		kc_reset();
 	}
 }
-END_TEST
+
+TEST_ALSO(odd, dropout_and_its_words, 2);
 
 /* _i: bytes of an element; whole vectors in one direction, both, or neither */
-START_TEST(transpose)
+TEST_EACH(elem, transpose, 3)
 {
 	static const int32_t types[] = { TE_DTYPE_UINT8, TE_DTYPE_BF16, TE_DTYPE_FP32 };
 	static const struct kl_shape shapes[] = {
@@ -409,7 +417,8 @@ START_TEST(transpose)
 		kc_reset();
 	}
 }
-END_TEST
+
+TEST_ALSO(odd, transpose, 3);
 
 /* codes are those of y, and do not depend on whether y is wanted */
 static void rope_casts(struct te_k_rope a, int side)
@@ -446,7 +455,7 @@ static void rope_casts(struct te_k_rope a, int side)
 
 /* _i: type, direction, documents */
 /* both ways, with heads of keys and values that ranks divide, share, or do not have */
-START_TEST(heads)
+TEST_EACH(elem, heads, 2)
 {
 	const int32_t dtype = kl_types[_i];
 
@@ -478,9 +487,10 @@ START_TEST(heads)
 		kc_reset();
 	}
 }
-END_TEST
 
-START_TEST(rope)
+TEST_ALSO(odd, heads, 2);
+
+TEST_EACH(elem, rope, 8)
 {
 	static const struct {
 		int32_t nheads, nrot, head_dim;
@@ -557,35 +567,5 @@ START_TEST(rope)
 		kc_reset();
 	}
 }
-END_TEST
 
-void kernel_elem_cases(Suite *s, TCase *odd)
-{
-	TCase *c = kl_case(s, "quant");
-
-	tcase_add_loop_test(c, clear_and_amax, 0, 4);
-	tcase_add_loop_test(c, fill, 0, 2);
-	tcase_add_test(c, scale_current);
-	tcase_add_loop_test(c, scale_delayed, 0, 2);
-	tcase_add_loop_test(c, quantize, 0, 16);
-	tcase_add_loop_test(c, quantize_blocks, 0, 24);
-	tcase_add_loop_test(c, quantize_mx, 0, 30);
-	tcase_add_loop_test(c, dequantize_and_cast, 0, 9);
-	c = kl_case(s, "elem");
-	tcase_add_loop_test(c, bias_add_and_scale, 0, 2);
-	tcase_add_loop_test(c, dropout_and_its_words, 0, 2);
-	tcase_add_loop_test(c, transpose, 0, 3);
-	tcase_add_loop_test(c, heads, 0, 2);
-	tcase_add_loop_test(c, rope, 0, 8);
-
-	tcase_add_loop_test(odd, clear_and_amax, 0, 4);
-	tcase_add_loop_test(odd, quantize, 0, 16);
-	tcase_add_loop_test(odd, quantize_blocks, 0, 24);
-	tcase_add_loop_test(odd, quantize_mx, 0, 30);
-	tcase_add_loop_test(odd, dequantize_and_cast, 0, 9);
-	tcase_add_loop_test(odd, bias_add_and_scale, 0, 2);
-	tcase_add_loop_test(odd, dropout_and_its_words, 0, 2);
-	tcase_add_loop_test(odd, transpose, 0, 3);
-	tcase_add_loop_test(odd, heads, 0, 2);
-	tcase_add_loop_test(odd, rope, 0, 2);
-}
+TEST_ALSO(odd, rope, 2);

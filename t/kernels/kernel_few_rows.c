@@ -95,7 +95,9 @@ static struct te_k_few_rows draw(int i, size_t shape)
 	return a;
 }
 
-START_TEST(few_rows)
+KL_CASE(few_rows);
+
+TEST_EACH(few_rows, few_rows, 8)
 {
 	for (size_t s = 0; s < TT_LEN(shapes); s++)
 		for (int round = 0; round < TT_FEWER(4); round++) {
@@ -114,10 +116,9 @@ START_TEST(few_rows)
 			kc_reset();
 		}
 }
-END_TEST
 
 /* te_k_gemm of few rows, which has the same kernel */
-START_TEST(gemm_of_few_rows)
+TEST(few_rows, gemm_of_few_rows)
 {
 	for (size_t s = 0; s < TT_LEN(shapes); s++) {
 		struct te_k_few_rows a = draw(0, s);
@@ -134,13 +135,4 @@ START_TEST(gemm_of_few_rows)
 		KC_RUN(GEMM, &a.g);
 		kc_reset();
 	}
-}
-END_TEST
-
-void kernel_few_rows_cases(Suite *s)
-{
-	TCase *c = kl_case(s, "few_rows");
-
-	tcase_add_loop_test(c, few_rows, 0, 8);
-	tcase_add_test(c, gemm_of_few_rows);
 }

@@ -63,15 +63,21 @@ const float *kl_noop(void)
 	}
 }
 
-static void setup(void)
+void kl_setup(void)
 {
 	kc_open(backend);
+}
+
+void kl_setup_odd(void)
+{
+	kl_setup();
+	kc_unaligned(1);
 }
 
 TCase *kl_case(Suite *s, const char *title)
 {
 	TCase *c = tt_case(s, title, "numeric");
 
-	tcase_add_checked_fixture(c, setup, kc_close);
+	tcase_add_checked_fixture(c, kl_setup, kc_close);
 	return c;
 }

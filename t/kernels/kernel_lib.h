@@ -30,14 +30,12 @@ size_t kl_count(size_t n, size_t for_gpus);
 const float *kl_noop(void);
 
 /* a case on the backend */
+#define KL_CASE(case_, ...) \
+	CASE(case_, "numeric", .setup = kl_setup, .teardown = kc_close, ##__VA_ARGS__)
+void kl_setup(void);
 TCase *kl_case(Suite *s, const char *title);
-
-/* the cases of each file; odd: those that are also run at unaligned addresses */
-void kernel_elem_cases(Suite *s, TCase *odd);
-void kernel_row_cases(Suite *s, TCase *odd);
-void kernel_act_cases(Suite *s, TCase *odd);
-void kernel_few_rows_cases(Suite *s);
-void kernel_train_cases(Suite *s, TCase *odd);
-void kernel_weights_cases(Suite *s, TCase *odd);
+/* tests that are also run at unaligned addresses */
+void kl_setup_odd(void);
+CASE(odd, "numeric", .name = "unaligned addresses", .setup = kl_setup_odd, .teardown = kc_close);
 
 #endif

@@ -73,7 +73,9 @@ static void check_norm_fwd(const struct te_k_norm_fwd *a, const void *x)
 	}
 }
 
-START_TEST(norm_fwd)
+KL_CASE(norm);
+
+TEST_EACH(norm, norm_fwd, 16)
 {
 	const int32_t dtype = kl_types[_i & 1];
 	const int ln = _i >> 1 & 1, zero_centered = _i >> 2 & 1, blocks = _i >> 3 & 1;
@@ -149,10 +151,11 @@ START_TEST(norm_fwd)
 		kc_reset();
 	}
 }
-END_TEST
+
+TEST_ALSO(odd, norm_fwd, 16);
 
 /* 64 rows at a time, and tiles of 128 columns shared out among blocks; 16 where both are few */
-START_TEST(norm_fwd_transposed)
+TEST_EACH(norm, norm_fwd_transposed, 2)
 {
 	static const struct {
 		int64_t rows, cols;
@@ -198,9 +201,10 @@ START_TEST(norm_fwd_transposed)
 		kc_reset();
 	}
 }
-END_TEST
 
-START_TEST(norm_fwd_of_numbers_that_are_not)
+TEST_ALSO(odd, norm_fwd_transposed, 2);
+
+TEST_EACH(norm, norm_fwd_of_numbers_that_are_not, 4)
 {
 	const int32_t dtype = kl_types[_i & 1];
 
@@ -234,7 +238,6 @@ START_TEST(norm_fwd_of_numbers_that_are_not)
 		kc_reset();
 	}
 }
-END_TEST
 
 /* with all side outputs, or without one of them */
 static void both_casts(struct te_k_norm_both *both, size_t k)
@@ -271,8 +274,7 @@ static void check_part_dx(const struct te_k_norm_both *both)
 		}
 }
 
-
-START_TEST(norm_bwd_and_dw)
+TEST_EACH(norm, norm_bwd_and_dw, 8)
 {
 	const int32_t dtype = kl_types[_i & 1];
 	const int ln = _i >> 1 & 1, zero_centered = _i >> 2 & 1;
@@ -410,7 +412,8 @@ START_TEST(norm_bwd_and_dw)
 		kc_reset();
 	}
 }
-END_TEST
+
+TEST_ALSO(odd, norm_bwd_and_dw, 8);
 
 /* ---- norms of queries and keys ---- */
 
@@ -455,7 +458,7 @@ static void near_qk(const struct te_k_qk_norm_fwd *a, const void *x, const void 
 }
 
 /* forward, in place too, and partial sums and dx of the same rows */
-START_TEST(qk_norm)
+TEST_EACH(norm, qk_norm, 4)
 {
 	static const struct {
 		int64_t rows, qcols, kcols;
@@ -520,11 +523,14 @@ START_TEST(qk_norm)
 		kc_reset();
 	}
 }
-END_TEST
+
+TEST_ALSO(odd, qk_norm, 4);
 
 /* ---- sums over rows ---- */
 
-START_TEST(colsum_and_part_sum)
+KL_CASE(reduce);
+
+TEST_EACH(reduce, colsum_and_part_sum, 2)
 {
 	static const int64_t heights[] = { 1, 63, 64, 65, 1000, 8192, 8193, 20000 };
 	static const int64_t widths[] = { 1, 3, 31, 32, 33, 100, 520, 1024 };
@@ -563,10 +569,11 @@ START_TEST(colsum_and_part_sum)
 		kc_reset();
 	}
 }
-END_TEST
+
+TEST_ALSO(odd, colsum_and_part_sum, 2);
 
 /* keys of parts, and that the largest one is of the first of the largest elements */
-START_TEST(argmax)
+TEST(reduce, argmax)
 {
 	static const int64_t widths[] = { 1, 7, 8, 500, 513, 4096, 5003, 70000 };
 
@@ -602,25 +609,4 @@ START_TEST(argmax)
 		}
 		kc_reset();
 	}
-}
-END_TEST
-
-void kernel_row_cases(Suite *s, TCase *odd)
-{
-	TCase *c = kl_case(s, "norm");
-
-	tcase_add_loop_test(c, norm_fwd, 0, 16);
-	tcase_add_loop_test(c, norm_fwd_transposed, 0, 2);
-	tcase_add_loop_test(c, norm_fwd_of_numbers_that_are_not, 0, 4);
-	tcase_add_loop_test(c, norm_bwd_and_dw, 0, 8);
-	tcase_add_loop_test(c, qk_norm, 0, 4);
-	c = kl_case(s, "reduce");
-	tcase_add_loop_test(c, colsum_and_part_sum, 0, 2);
-	tcase_add_test(c, argmax);
-
-	tcase_add_loop_test(odd, norm_fwd, 0, 16);
-	tcase_add_loop_test(odd, norm_fwd_transposed, 0, 2);
-	tcase_add_loop_test(odd, norm_bwd_and_dw, 0, 8);
-	tcase_add_loop_test(odd, qk_norm, 0, 4);
-	tcase_add_loop_test(odd, colsum_and_part_sum, 0, 2);
 }

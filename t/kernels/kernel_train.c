@@ -8,7 +8,9 @@
 
 /* ---- embedding ---- */
 
-START_TEST(embedding)
+KL_CASE(embed);
+
+TEST_EACH(embed, embedding, 2)
 {
 	/* the last fill lists of any length: long ones of wide rows on GPUs only */
 	static const struct {
@@ -76,11 +78,14 @@ START_TEST(embedding)
 		kc_reset();
 	}
 }
-END_TEST
+
+TEST_ALSO(odd, embedding, 2);
 
 /* ---- loss ---- */
 
-START_TEST(cross_entropy)
+KL_CASE(loss);
+
+TEST_EACH(loss, cross_entropy, 2)
 {
 	static const struct {
 		int64_t rows, cols, nclasses;
@@ -163,10 +168,11 @@ START_TEST(cross_entropy)
 		kc_reset();
 	}
 }
-END_TEST
+
+TEST_ALSO(odd, cross_entropy, 2);
 
 /* rows in shared memory, also in registers, and read twice: too long, or of odd length */
-START_TEST(cross_entropy_at_once)
+TEST_EACH(loss, cross_entropy_at_once, 2)
 {
 	static const struct {
 		int64_t rows, cols, nclasses;
@@ -245,10 +251,11 @@ START_TEST(cross_entropy_at_once)
 		kc_reset();
 	}
 }
-END_TEST
+
+TEST_ALSO(odd, cross_entropy_at_once, 2);
 
 /* the columns of the last part have classes and padding, padding only, or no padding */
-START_TEST(cross_entropy_of_parts)
+TEST_EACH(loss, cross_entropy_of_parts, 2)
 {
 	static const struct {
 		int64_t rows, cols, nclasses, first;
@@ -319,9 +326,10 @@ START_TEST(cross_entropy_of_parts)
 		kc_reset();
 	}
 }
-END_TEST
 
-START_TEST(cross_entropy_of_inf_and_nan)
+TEST_ALSO(odd, cross_entropy_of_parts, 2);
+
+TEST_EACH(loss, cross_entropy_of_inf_and_nan, 2)
 {
 	const int32_t dtype = kl_types[_i & 1];
 	const int64_t rows = 5, cols = 600;
@@ -358,7 +366,6 @@ START_TEST(cross_entropy_of_inf_and_nan)
 	KC_RUN(CE_REDUCE, &r);
 	kc_reset();
 }
-END_TEST
 
 /* ---- GEMM ---- */
 
@@ -377,8 +384,11 @@ static void *whole_numbers(int32_t dtype, int64_t n)
 	return p;
 }
 
+KL_CASE(gemm);
+
 /* on numbers whose products and sums are exact in any order */
-START_TEST(gemm)
+/* on a GPU, cuBLASLt has fewer layouts: t/ops/gemm_exact_gpu.c */
+TEST_EACH(gemm, gemm, ON_HOST ? 6 : 0)
 {
 	const int32_t types[] = { TE_DTYPE_FP32, TE_DTYPE_BF16, TE_DTYPE_E4M3 };
 	const int32_t type = types[_i % 3], out = _i & 1 ? TE_DTYPE_FP32 : TE_DTYPE_BF16;
@@ -414,9 +424,8 @@ START_TEST(gemm)
 		kc_reset();
 	}
 }
-END_TEST
 
-START_TEST(gemm_grouped)
+TEST_EACH(gemm, gemm_grouped, 3)
 {
 	static const int32_t types[] = { TE_DTYPE_FP32, TE_DTYPE_BF16, TE_DTYPE_E4M3 };
 	const int32_t type = types[_i % 3], out = type == TE_DTYPE_FP32 ? type : TE_DTYPE_BF16;
@@ -457,9 +466,8 @@ START_TEST(gemm_grouped)
 		kc_reset();
 	}
 }
-END_TEST
 
-START_TEST(gemm_finish)
+TEST_EACH(gemm, gemm_finish, 2)
 {
 	const int32_t dtype = kl_types[_i % 2];
 
@@ -501,11 +509,12 @@ START_TEST(gemm_finish)
 		kc_reset();
 	}
 }
-END_TEST
 
 /* ---- optimizer ---- */
 
-START_TEST(sumsq_and_adamw)
+KL_CASE(optim);
+
+TEST_EACH(optim, sumsq_and_adamw, 2)
 {
 	static const int64_t sizes[] = { 1, 63, 64, 1000, 1024, 1025, 65536, 300001, 1000000 };
 
@@ -573,7 +582,8 @@ START_TEST(sumsq_and_adamw)
 		kc_reset();
 	}
 }
-END_TEST
+
+TEST_ALSO(odd, sumsq_and_adamw, 1);
 
 /* a stored moment of n elements: of any value, or as runs have them */
 static void *stored_moment(int32_t moments, int64_t n, int any)
@@ -605,7 +615,7 @@ static uint16_t *other_halves(int64_t n)
  * States that are not all FP32, from 9 on also of values that no run has: NaN, infinite, subnormal,
  * other codes. _i: moments, masters, values.
  */
-START_TEST(adamw_of_small_states)
+TEST_EACH(optim, adamw_of_small_states, 18)
 {
 	static const int64_t sizes[] = { 1, 7, 8, 63, 64, 65, 1000, 2048, 2049, 20001 };
 	const int32_t type = _i / 3 % 3 ? TE_DTYPE_BF16 : TE_DTYPE_FP32;
@@ -669,32 +679,5 @@ START_TEST(adamw_of_small_states)
 		kc_reset();
 	}
 }
-END_TEST
 
-void kernel_train_cases(Suite *s, TCase *odd)
-{
-	TCase *c = kl_case(s, "embed");
-
-	tcase_add_loop_test(c, embedding, 0, 2);
-	c = kl_case(s, "loss");
-	tcase_add_loop_test(c, cross_entropy, 0, 2);
-	tcase_add_loop_test(c, cross_entropy_at_once, 0, 2);
-	tcase_add_loop_test(c, cross_entropy_of_parts, 0, 2);
-	tcase_add_loop_test(c, cross_entropy_of_inf_and_nan, 0, 2);
-	c = kl_case(s, "gemm");
-	tcase_add_loop_test(c, gemm_finish, 0, 2);
-	tcase_add_loop_test(c, gemm_grouped, 0, 3);
-	/* on a GPU, cuBLASLt has fewer layouts: t/ops/gemm_exact_gpu.c */
-	if (!strcmp(backend, "host"))
-		tcase_add_loop_test(c, gemm, 0, 6);
-	c = kl_case(s, "optim");
-	tcase_add_loop_test(c, sumsq_and_adamw, 0, 2);
-	tcase_add_loop_test(c, adamw_of_small_states, 0, 18);
-
-	tcase_add_loop_test(odd, embedding, 0, 2);
-	tcase_add_loop_test(odd, cross_entropy, 0, 2);
-	tcase_add_loop_test(odd, cross_entropy_at_once, 0, 2);
-	tcase_add_loop_test(odd, cross_entropy_of_parts, 0, 2);
-	tcase_add_test(odd, sumsq_and_adamw);
-	tcase_add_loop_test(odd, adamw_of_small_states, 0, 18);
-}
+TEST_ALSO(odd, adamw_of_small_states, 18);

@@ -204,7 +204,9 @@ static void run_amax(const struct te_k_weights *a)
 	KC_RUN(WEIGHTS_AMAX, a);
 }
 
-START_TEST(copies_of_all_weights)
+KL_CASE(weights);
+
+TEST_EACH(weights, copies_of_all_weights, 5, .parts = 5)
 {
 	for (size_t k = 0; k < nshapes(); k++) {
 		struct set s = make(shape_count(k), shapes[k], _i == 1, scalings[_i]);
@@ -218,9 +220,10 @@ START_TEST(copies_of_all_weights)
 		kc_reset();
 	}
 }
-END_TEST
 
-START_TEST(scales_from_their_own_amaxes)
+TEST_ALSO(odd, copies_of_all_weights, 5, .parts = 5);
+
+TEST_EACH(weights, scales_from_their_own_amaxes, 2, .parts = 2)
 {
 	for (size_t k = 0; k < nshapes(); k++) {
 		struct set s = make(shape_count(k), shapes[k], 0, 0);
@@ -258,10 +261,11 @@ START_TEST(scales_from_their_own_amaxes)
 		kc_reset();
 	}
 }
-END_TEST
+
+TEST_ALSO(odd, scales_from_their_own_amaxes, 2, .parts = 2);
 
 /* what is current stays as it is, whatever the masters hold */
-START_TEST(current_copies_stay)
+TEST_EACH(weights, current_copies_stay, 2)
 {
 	struct set s = make(shape_count(1), shapes[1], _i & 1, 0);
 	void *was = malloc((size_t)s.a.copies_nbytes);
@@ -294,13 +298,12 @@ START_TEST(current_copies_stay)
 	free(scale);
 	kc_reset();
 }
-END_TEST
 
 /*
  * The same codes, amaxes and scales of weights that are split, and their values in FP32. _i: as in
  * scalings, 1 without remainders; 5: scales from their own amaxes
  */
-START_TEST(copies_of_split_masters)
+TEST_EACH(weights, copies_of_split_masters, 6, .parts = 6)
 {
 	for (size_t k = 0; k < nshapes(); k++) {
 		struct set s = make(shape_count(k), shapes[k], _i == 1, _i < 5 ? scalings[_i] : 0);
@@ -363,10 +366,11 @@ START_TEST(copies_of_split_masters)
 		kc_reset();
 	}
 }
-END_TEST
+
+TEST_ALSO(odd, copies_of_split_masters, 6, .parts = 6);
 
 /* codes without a master: the bytes transposed, and the scales of squares with them */
-START_TEST(transposes_codes)
+TEST_EACH(weights, transposes_codes, 2)
 {
 	static const int64_t shape[][2] = {
 		{ 1, 1 }, { 16, 16 }, { 64, 64 }, { 65, 63 }, { 128, 129 }, { 7, 300 },
@@ -418,19 +422,5 @@ START_TEST(transposes_codes)
 		kc_reset();
 	}
 }
-END_TEST
 
-void kernel_weights_cases(Suite *s, TCase *odd)
-{
-	TCase *c = kl_case(s, "weights");
-
-	TT_ADD_LOOP(c, copies_of_all_weights, 5, 5);
-	TT_ADD_LOOP(c, scales_from_their_own_amaxes, 2, 2);
-	TT_ADD_LOOP(c, copies_of_split_masters, 6, 6);
-	tcase_add_loop_test(c, current_copies_stay, 0, 2);
-	tcase_add_loop_test(c, transposes_codes, 0, 2);
-	tcase_add_loop_test(odd, transposes_codes, 0, 2);
-	TT_ADD_LOOP(odd, copies_of_all_weights, 5, 5);
-	TT_ADD_LOOP(odd, scales_from_their_own_amaxes, 2, 2);
-	TT_ADD_LOOP(odd, copies_of_split_masters, 6, 6);
-}
+TEST_ALSO(odd, transposes_codes, 2);

@@ -14,11 +14,5 @@ struct te_weight_info weight(const struct te_seq *s, int i)
 
 TT_PAIR_SUITE("plan/weights")
 {
-	frozen_cases(s);
-	bound_cases(s);
-	columns_cases(s);
-	hosted_cases(s);
-	parts_cases(s);
 	divided_cases(s);
-	grads_cases(s);
 }

@@ -146,8 +146,10 @@ static void destroy(struct te_seq *const s[2], struct te_plan *const p[2], struc
 	release(b);
 }
 
+CTX_CASE(bound, "plan numeric");
+
 /* each recipe, for training, without fusions, for inference, and with both copies given */
-START_TEST(bound_weights_give_the_bits_of_masters)
+TEST_EACH(bound, bound_weights_give_the_bits_of_masters, 4 * NRECIPES)
 {
 	static const uint32_t flags[] = { TE_PLAN_TRAIN, TE_PLAN_TRAIN | TE_PLAN_NO_FUSION, 0,
 					  TE_PLAN_TRAIN };
@@ -174,10 +176,14 @@ START_TEST(bound_weights_give_the_bits_of_masters)
 	}
 	destroy(s, p, &b);
 }
-END_TEST
+
+TEST_ALSO(bound, bound_weights_give_the_bits_of_masters, 4 * NRECIPES + 4,
+	  .from = 4 * NRECIPES + 2);
+TEST_ALSO(bound, bound_weights_give_the_bits_of_masters, 4 * NRECIPES + 8,
+	  .from = 4 * NRECIPES + 6);
 
 /* a training plan and one for inference share the column-wise copies, made by either */
-START_TEST(plans_share_bound_weights)
+TEST_EACH(bound, plans_share_bound_weights, NRECIPES)
 {
 	struct te_plan *p[2], *eval[2];
 	struct te_seq *s[2];
@@ -201,7 +207,6 @@ START_TEST(plans_share_bound_weights)
 	te_plan_unref(eval[1]);
 	destroy(s, p, &b);
 }
-END_TEST
 
 static struct te_recording *record_step(struct te_seq *const s[2], struct te_plan *p,
 					const struct bound *b)
@@ -219,7 +224,8 @@ static struct te_recording *record_step(struct te_seq *const s[2], struct te_pla
 
 /* an optimizer of the caller writes the weights, in a recording with concurrent nodes; the column-
  * wise copies are those of what it wrote */
-START_TEST(the_callers_optimizer_owns_them)
+/* delayed: a scale of its masters' history is not the quantizer's */
+TEST_EACH(bound, the_callers_optimizer_owns_them, NRECIPES, .from = 2)
 {
 	const char *recipe = recipes[_i];
 	struct te_recording *rec;
@@ -257,10 +263,9 @@ START_TEST(the_callers_optimizer_owns_them)
 	te_recording_unref(rec);
 	destroy(s, p, &b);
 }
-END_TEST
 
 /* frozen FP8 weights, and an optimizer for the others */
-START_TEST(frozen_bound_weights_leave_adamw_the_others)
+TEST(bound, frozen_bound_weights_leave_adamw_the_others)
 {
 	struct te_seq_binding none = TE_SEQ_BINDING_INIT;
 	struct te_plan_memory mem = TE_PLAN_MEMORY_INIT;
@@ -312,7 +317,6 @@ START_TEST(frozen_bound_weights_leave_adamw_the_others)
 	te_adamw_unref(opt[1]);
 	destroy(s, p, &b);
 }
-END_TEST
 
 /* ---- memory ---- */
 
@@ -331,7 +335,7 @@ static uint64_t measured(void)
  * each of 128 x 128, and 2 in BF16. The embedding, the norms and the plan's state are what
  * te_plan_memory() reports, and the backend counts both.
  */
-START_TEST(inference_takes_a_byte_for_each_parameter)
+TEST_EACH(bound, inference_takes_a_byte_for_each_parameter, NRECIPES)
 {
 	struct te_plan_memory mem = TE_PLAN_MEMORY_INIT;
 	const char *recipe = recipes[_i];
@@ -380,10 +384,9 @@ START_TEST(inference_takes_a_byte_for_each_parameter)
 	te_seq_unref(s[1]);
 	release(&b);
 }
-END_TEST
 
 /* with masters: no column-wise copies where nothing can train */
-START_TEST(inference_copies_are_row_wise)
+TEST_EACH(bound, inference_copies_are_row_wise, NRECIPES, .from = 1)
 {
 	struct te_seq_binding b = TE_SEQ_BINDING_INIT;
 	struct te_plan_memory mem[2] = { TE_PLAN_MEMORY_INIT, TE_PLAN_MEMORY_INIT };
@@ -420,7 +423,6 @@ START_TEST(inference_copies_are_row_wise)
 	same_results(s, p);
 	tt_drop_both(p, s);
 }
-END_TEST
 
 /* ---- codes of the library ---- */
 
@@ -464,7 +466,7 @@ static void set_weights(struct te_seq *const s[2])
 }
 
 /* drawn and then set, each recipe but delayed, for training other weights and for inference */
-START_TEST(codes_give_the_bits_of_masters)
+TEST_EACH(bound, codes_give_the_bits_of_masters, 2 * ((int)TT_LEN(recipes) - 2))
 {
 	const char *recipe = recipes[2 + _i / 2];
 	const uint32_t flags = _i % 2 ? 0 : TE_PLAN_TRAIN;
@@ -503,10 +505,9 @@ START_TEST(codes_give_the_bits_of_masters)
 	}
 	tt_drop_both(p, s);
 }
-END_TEST
 
 /* what is trained or read as values, or has other extents, keeps its master */
-START_TEST(only_codes_that_nothing_trains_are_stored)
+TEST(bound, only_codes_that_nothing_trains_are_stored)
 {
 	struct te_seq *s = untrained(&llama, 1), *all;
 	struct te_tensor *t;
@@ -544,7 +545,6 @@ START_TEST(only_codes_that_nothing_trains_are_stored)
 			   te_tensor_cols(weight(s, k).value) % 16 == 0));
 	te_seq_unref(s);
 }
-END_TEST
 
 /* ---- errors ---- */
 
@@ -561,7 +561,7 @@ static void not_planned(struct te_seq *s, const char *recipe, int code, const ch
 }
 
 /* a column-wise copy has other blocks than a row-wise one; inference does not read it */
-START_TEST(blocks_of_32_are_not_transposed)
+TEST(bound, blocks_of_32_are_not_transposed)
 {
 	struct te_plan_opts o = TE_PLAN_OPTS_INIT;
 	const struct te_recipe r = tt_recipe("mxfp8");
@@ -581,9 +581,8 @@ START_TEST(blocks_of_32_are_not_transposed)
 	te_seq_unref(from);
 	release(&b);
 }
-END_TEST
 
-START_TEST(recipes_that_read_something_else_are_refused)
+TEST(bound, recipes_that_read_something_else_are_refused)
 {
 	struct te_seq *from = model_create(ctx, &llama, 5), *s;
 	struct bound b;
@@ -617,10 +616,9 @@ START_TEST(recipes_that_read_something_else_are_refused)
 	release(&b);
 	te_seq_unref(from);
 }
-END_TEST
 
 /* the embedding reads its master, also where the head is tied to it */
-START_TEST(ops_that_read_masters_refuse_bound_weights)
+TEST_EACH(bound, ops_that_read_masters_refuse_bound_weights, 2)
 {
 	static const char *const name[] = { "emb.weight", "norm.weight" };
 	struct te_seq *s = model_create_unbound(ctx, _i ? &llama : &gpt);
@@ -639,9 +637,8 @@ START_TEST(ops_that_read_masters_refuse_bound_weights)
 			 "op emb: under recipe bf16 it reads the FP32 master");
 	te_seq_unref(s);
 }
-END_TEST
 
-START_TEST(bad_weights_are_refused)
+TEST(bound, bad_weights_are_refused)
 {
 	const int64_t shape[] = { 96, 32 };
 	struct te_seq *s = model_create_unbound(ctx, &llama);
@@ -682,7 +679,6 @@ START_TEST(bad_weights_are_refused)
 	te_tensor_unref(fp32);
 	te_tensor_unref(fp8);
 }
-END_TEST
 
 /* ---- faults ---- */
 
@@ -752,35 +748,10 @@ static int create_codes(void)
 	return create(0);
 }
 
-START_TEST(survives_every_failed_allocation)
+CASE(faults, "host");
+
+TEST_IF(faults, survives_every_failed_allocation, ON_HOST)
 {
 	ck_assert_int_ge(tt_fault_each(create_bound), 30);
 	ck_assert_int_ge(tt_fault_each(create_codes), 30);
-}
-END_TEST
-
-void bound_cases(Suite *s)
-{
-	TCase *c = tt_ctx_case(s, "bound", "plan numeric");
-
-	tcase_add_loop_test(c, bound_weights_give_the_bits_of_masters, 0, 4 * NRECIPES);
-	tcase_add_loop_test(c, bound_weights_give_the_bits_of_masters, 4 * NRECIPES + 2,
-			    4 * NRECIPES + 4);
-	tcase_add_loop_test(c, bound_weights_give_the_bits_of_masters, 4 * NRECIPES + 6,
-			    4 * NRECIPES + 8);
-	tcase_add_test(c, blocks_of_32_are_not_transposed);
-	tcase_add_loop_test(c, plans_share_bound_weights, 0, NRECIPES);
-	/* delayed: a scale of its masters' history is not the quantizer's */
-	tcase_add_loop_test(c, the_callers_optimizer_owns_them, 2, NRECIPES);
-	tcase_add_test(c, frozen_bound_weights_leave_adamw_the_others);
-	tcase_add_loop_test(c, inference_takes_a_byte_for_each_parameter, 0, NRECIPES);
-	tcase_add_loop_test(c, inference_copies_are_row_wise, 1, NRECIPES);
-	tcase_add_loop_test(c, codes_give_the_bits_of_masters, 0,
-			    2 * ((int)TT_LEN(recipes) - 2));
-	tcase_add_test(c, only_codes_that_nothing_trains_are_stored);
-	tcase_add_test(c, recipes_that_read_something_else_are_refused);
-	tcase_add_loop_test(c, ops_that_read_masters_refuse_bound_weights, 0, 2);
-	tcase_add_test(c, bad_weights_are_refused);
-	if (!strcmp(backend, "host"))
-		tcase_add_test(tt_case(s, "faults", "host"), survives_every_failed_allocation);
 }

@@ -8,12 +8,6 @@
 
 struct te_weight_info weight(const struct te_seq *s, int i);
 
-void frozen_cases(Suite *s);
-void bound_cases(Suite *s);
-void columns_cases(Suite *s);
-void hosted_cases(Suite *s);
-void grads_cases(Suite *s);
-void parts_cases(Suite *s);
 void divided_cases(Suite *s);
 
 #endif

@@ -60,9 +60,12 @@ static void make_pair(struct pair *q, const struct model_shape *m, const char *r
 	ck_assert_int_gt(q->p[1]->ncolumns, m->nlayers);
 }
 
+CTX_CASE(columns, "plan numeric");
+
 /* each recipe; with all fusions and FP32 masters, without fusions, with delayed weight gradients,
  * and with blocks that are computed again */
-START_TEST(copies_made_in_backward_have_the_bits_of_kept_ones)
+TEST_EACH(columns, copies_made_in_backward_have_the_bits_of_kept_ones, 4 * (int)TT_LEN(recipes),
+	  .parts = 5)
 {
 	static const struct {
 		const struct model_shape *m;
@@ -94,10 +97,9 @@ START_TEST(copies_made_in_backward_have_the_bits_of_kept_ones)
 	}
 	pair_free(&q);
 }
-END_TEST
 
 /* replays make the copies again, from the weights of each step, in nodes that run concurrently */
-START_TEST(a_recorded_step_makes_them_each_time)
+TEST_EACH(columns, a_recorded_step_makes_them_each_time, TT_LEN(recipes))
 {
 	struct te_recording *rec;
 	struct pair q;
@@ -120,7 +122,6 @@ START_TEST(a_recorded_step_makes_them_each_time)
 	te_recording_unref(rec);
 	pair_free(&q);
 }
-END_TEST
 
 /* ---- memory ---- */
 
@@ -149,7 +150,7 @@ static uint64_t columns_nbytes(struct te_seq *s, const char *recipe, uint64_t *r
 	return sum;
 }
 
-START_TEST(one_is_in_memory_at_a_time)
+TEST_EACH(columns, one_is_in_memory_at_a_time, 3)
 {
 	struct te_plan_memory mem[2] = { TE_PLAN_MEMORY_INIT, TE_PLAN_MEMORY_INIT };
 	const struct te_recipe r = model_recipe(recipes[_i]);
@@ -188,10 +189,9 @@ START_TEST(one_is_in_memory_at_a_time)
 	if (on_host)
 		ck_assert_uint_lt(used[1], used[0] - sum / 2);
 }
-END_TEST
 
 /* what a plan prints names the copies, and their lifetime is one group */
-START_TEST(a_plan_tells_where_they_are_made)
+TEST(columns, a_plan_tells_where_they_are_made)
 {
 	const struct te_recipe r = model_recipe("fp8-current");
 	const struct te_plan_opts o = pair_opts(&llama, &r, TE_PLAN_TRAIN | TE_PLAN_NO_ALLOC);
@@ -221,12 +221,11 @@ START_TEST(a_plan_tells_where_they_are_made)
 	}
 	tt_drop(p, s);
 }
-END_TEST
 
 /* ---- weights that nothing trains ---- */
 
 /* codes without masters: a column-wise copy of blocks of 32 or 16 cannot be made, and is kept */
-START_TEST(stored_codes_are_row_wise)
+TEST_EACH(columns, stored_codes_are_row_wise, (int)TT_LEN(recipes) - 1)
 {
 	const struct te_recipe r = model_recipe(recipes[1 + _i]);
 	const struct te_plan_opts o = pair_opts(&llama, &r, TE_PLAN_TRAIN);
@@ -260,10 +259,9 @@ START_TEST(stored_codes_are_row_wise)
 	}
 	pair_free(&q);
 }
-END_TEST
 
 /* the caller's row-wise codes, which it changes */
-START_TEST(bound_codes_are_transposed_in_backward)
+TEST_EACH(columns, bound_codes_are_transposed_in_backward, 2)
 {
 	const char *recipe = recipes[1 + _i];
 	const struct te_recipe r = model_recipe(recipe);
@@ -304,7 +302,6 @@ START_TEST(bound_codes_are_transposed_in_backward)
 	te_tensor_unref(values);
 	te_tensor_unref(codes);
 }
-END_TEST
 
 /* ---- a user's fusion, and errors ---- */
 
@@ -320,7 +317,7 @@ static int look(const struct te_fused *f)
 	return te_fill(f->part[0]->stream, te_tensor_data(y), 0, te_tensor_nbytes(y));
 }
 
-START_TEST(a_users_fusion_finds_both_copies)
+TEST(columns, a_users_fusion_finds_both_copies)
 {
 	static const struct te_fusion mine = { .size = sizeof(mine), .name = "mine",
 					       .pass = TE_PASS_FORWARD, .pattern = "linear bias",
@@ -341,9 +338,8 @@ START_TEST(a_users_fusion_finds_both_copies)
 	ck_assert_int_eq(nmissed, 0);
 	tt_drop(p, s);
 }
-END_TEST
 
-START_TEST(inference_has_none_to_make)
+TEST(columns, inference_has_none_to_make)
 {
 	struct te_seq_binding b = TE_SEQ_BINDING_INIT;
 	struct te_seq *s = complete(&llama, 0, 1, 0);
@@ -359,7 +355,6 @@ START_TEST(inference_has_none_to_make)
 	      "te_seq_bind: TE_SEQ_RECOMPUTE_COLS, and TE_SEQ_NO_GRADS");
 	te_seq_unref(s);
 }
-END_TEST
 
 static int create(void)
 {
@@ -396,26 +391,9 @@ static int create(void)
 	return n;
 }
 
-START_TEST(survives_every_failed_allocation)
+CASE(faults_of_columns, "host", .name = "faults of columns");
+
+TEST_IF(faults_of_columns, survives_every_failed_allocation, ON_HOST)
 {
 	ck_assert_int_ge(tt_fault_each(create), 20);
-}
-END_TEST
-
-void columns_cases(Suite *s)
-{
-	TCase *c = tt_ctx_case(s, "columns", "plan numeric");
-
-	TT_ADD_LOOP(c, copies_made_in_backward_have_the_bits_of_kept_ones,
-		    4 * (int)TT_LEN(recipes), 5);
-	tcase_add_loop_test(c, a_recorded_step_makes_them_each_time, 0, TT_LEN(recipes));
-	tcase_add_loop_test(c, one_is_in_memory_at_a_time, 0, 3);
-	tcase_add_test(c, a_plan_tells_where_they_are_made);
-	tcase_add_loop_test(c, stored_codes_are_row_wise, 0, (int)TT_LEN(recipes) - 1);
-	tcase_add_loop_test(c, bound_codes_are_transposed_in_backward, 0, 2);
-	tcase_add_test(c, a_users_fusion_finds_both_copies);
-	tcase_add_test(c, inference_has_none_to_make);
-	if (!strcmp(backend, "host"))
-		tcase_add_test(tt_case(s, "faults of columns", "host"),
-			       survives_every_failed_allocation);
 }

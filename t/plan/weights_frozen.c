@@ -106,7 +106,9 @@ static void feed_both(struct te_plan *const p[2], const struct model_shape *m)
 	}
 }
 
-START_TEST(other_weights_keep_their_bits)
+CTX_CASE(frozen, "plan numeric");
+
+TEST_EACH(frozen, other_weights_keep_their_bits, NWAYS)
 {
 	const int k = _i % NCHOICES;
 	const char *recipe = recipes[_i / NCHOICES];
@@ -148,7 +150,6 @@ START_TEST(other_weights_keep_their_bits)
 		tt_drop(p[i], s[i]);
 	}
 }
-END_TEST
 
 /* first, fork, bias, linear, add: with the bias trained the sum at the fork is in no GEMM */
 static struct te_seq *branch(int freezes)
@@ -177,7 +178,7 @@ static struct te_seq *branch(int freezes)
 	return s;
 }
 
-START_TEST(fusions_of_sums_do_not_depend_on_it)
+TEST_EACH(frozen, fusions_of_sums_do_not_depend_on_it, TT_LEN(recipes))
 {
 	const struct te_recipe r = tt_recipe(recipes[_i]);
 	float x[2][16 * 32];
@@ -201,7 +202,6 @@ START_TEST(fusions_of_sums_do_not_depend_on_it)
 				   weight(s[0], w).name);
 	tt_drop_both(p, s);
 }
-END_TEST
 
 static int64_t padded(int64_t n)
 {
@@ -209,7 +209,7 @@ static int64_t padded(int64_t n)
 }
 
 /* gradients and two moments of 4 bytes, and the byte of each 64 weights that are decayed or not */
-START_TEST(frozen_weights_take_no_memory)
+TEST_EACH(frozen, frozen_weights_take_no_memory, 7, .from = 4)
 {
 	struct te_plan_memory mem[2] = { TE_PLAN_MEMORY_INIT, TE_PLAN_MEMORY_INIT };
 	const struct model_shape *m = _i == 4 ? &gpt : &llama;
@@ -250,7 +250,6 @@ START_TEST(frozen_weights_take_no_memory)
 	te_seq_unref(s[0]);
 	te_seq_unref(s[1]);
 }
-END_TEST
 
 static char *plan_text(struct te_seq *s, const struct model_shape *m, const char *recipe,
 		       uint32_t flags)
@@ -271,7 +270,7 @@ static int has(const char *text, const char *step)
 	return strstr(text, line) != NULL;
 }
 
-START_TEST(plans_have_no_steps_for_frozen_weights)
+TEST_EACH(frozen, plans_have_no_steps_for_frozen_weights, TT_LEN(recipes))
 {
 	struct te_seq *s = frozen(&llama, 0);
 	char *text = plan_text(s, &llama, recipes[_i], 0);
@@ -290,10 +289,9 @@ START_TEST(plans_have_no_steps_for_frozen_weights)
 	free(text);
 	te_seq_unref(s);
 }
-END_TEST
 
 /* a part of the model without trained weights: only the gradient of its input, or nothing */
-START_TEST(a_frozen_part_passes_gradients_on)
+TEST_EACH(frozen, a_frozen_part_passes_gradients_on, TT_LEN(recipes))
 {
 	struct te_plan_opts o = TE_PLAN_OPTS_INIT;
 	struct te_recipe recipe = tt_recipe(recipes[_i]);
@@ -326,7 +324,6 @@ START_TEST(a_frozen_part_passes_gradients_on)
 	tt_drop(p[0], s[0]);
 	te_seq_unref(s[1]);
 }
-END_TEST
 
 static int count_grads(void *arg, struct te_plan *plan, const struct te_plan_event *e)
 {
@@ -337,7 +334,7 @@ static int count_grads(void *arg, struct te_plan *plan, const struct te_plan_eve
 	return 0;
 }
 
-START_TEST(hooks_hear_of_trained_weights_only)
+TEST_EACH(frozen, hooks_hear_of_trained_weights_only, NCHOICES)
 {
 	struct te_seq *s = frozen(&gpt, _i);
 	struct te_plan_opts o = TE_PLAN_OPTS_INIT;
@@ -359,10 +356,9 @@ START_TEST(hooks_hear_of_trained_weights_only)
 		ck_assert_int_eq(n[i], !is_frozen(s, i));
 	tt_drop(p, s);
 }
-END_TEST
 
 /* gradients in the caller's memory are as small */
-START_TEST(gradients_end_with_trained_weights)
+TEST(frozen, gradients_end_with_trained_weights)
 {
 	struct te_seq_binding b = TE_SEQ_BINDING_INIT;
 	struct te_seq *s = model_create_unbound(ctx, &llama);
@@ -393,10 +389,9 @@ START_TEST(gradients_end_with_trained_weights)
 	te_seq_unref(s);
 	DO(te_mem_free(st, g));
 }
-END_TEST
 
 /* all weights are frozen: passes run, the optimizer changes nothing */
-START_TEST(everything_may_be_frozen)
+TEST(frozen, everything_may_be_frozen)
 {
 	struct te_seq *s = model_create_unbound(ctx, &gpt);
 	struct te_adamw *opt;
@@ -422,10 +417,9 @@ START_TEST(everything_may_be_frozen)
 	te_adamw_unref(opt);
 	tt_drop(p, s);
 }
-END_TEST
 
 /* TE_SEQ_ROUND_FROZEN: as with remainders that are 0, without memory for them */
-START_TEST(frozen_weights_without_remainders)
+TEST_EACH(frozen, frozen_weights_without_remainders, NWAYS - NCHOICES)
 {
 	static const uint32_t split = TE_SEQ_BF16_MASTERS | TE_SEQ_REMAINDERS;
 	const int k = _i % NCHOICES;
@@ -490,9 +484,8 @@ START_TEST(frozen_weights_without_remainders)
 	free(after[1]);
 	free(w);
 }
-END_TEST
 
-START_TEST(bad_requests_to_freeze_are_refused)
+TEST(frozen, bad_requests_to_freeze_are_refused)
 {
 	struct te_seq *s = model_create_unbound(ctx, &gpt);
 
@@ -509,21 +502,4 @@ START_TEST(bad_requests_to_freeze_are_refused)
 	DO(te_seq_init(s, 5));
 	fails(te_seq_freeze(s, "*", 1), -EBUSY, "has been initialised");
 	te_seq_unref(s);
-}
-END_TEST
-
-void frozen_cases(Suite *s)
-{
-	TCase *c = tt_ctx_case(s, "frozen", "plan numeric");
-
-	tcase_add_loop_test(c, other_weights_keep_their_bits, 0, NWAYS);
-	tcase_add_loop_test(c, fusions_of_sums_do_not_depend_on_it, 0, TT_LEN(recipes));
-	tcase_add_loop_test(c, frozen_weights_take_no_memory, 4, 7);
-	tcase_add_loop_test(c, plans_have_no_steps_for_frozen_weights, 0, (int)TT_LEN(recipes));
-	tcase_add_loop_test(c, a_frozen_part_passes_gradients_on, 0, (int)TT_LEN(recipes));
-	tcase_add_loop_test(c, hooks_hear_of_trained_weights_only, 0, NCHOICES);
-	tcase_add_test(c, gradients_end_with_trained_weights);
-	tcase_add_test(c, everything_may_be_frozen);
-	tcase_add_loop_test(c, frozen_weights_without_remainders, 0, NWAYS - NCHOICES);
-	tcase_add_test(c, bad_requests_to_freeze_are_refused);
 }

@@ -81,7 +81,9 @@ static void check_grad(struct te_seq *const s[2], int i, const float *was, int t
 	free(got);
 }
 
-START_TEST(rounds_each_addition)
+CTX_CASE(grads, "plan numeric");
+
+TEST_EACH(grads, rounds_each_addition, 2 * (int)TT_LEN(recipes))
 {
 	const struct model_shape *m = &shapes[_i & 1];
 	struct te_seq *s[2] = { make(m, 0), make(m, TE_SEQ_BF16_GRADS) };
@@ -119,10 +121,9 @@ START_TEST(rounds_each_addition)
 	}
 	tt_drop_both(p, s);
 }
-END_TEST
 
 /* the same values in FP32 and in BF16; _i: moments */
-START_TEST(adamw_reads_bf16)
+TEST_EACH(grads, adamw_reads_bf16, 3)
 {
 	const uint32_t masters = TE_SEQ_BF16_MASTERS | TE_SEQ_REMAINDERS;
 	struct te_seq *s[2] = { make(&shapes[0], masters),
@@ -163,9 +164,8 @@ START_TEST(adamw_reads_bf16)
 	free(g);
 	free(h);
 }
-END_TEST
 
-START_TEST(takes_half_of_the_memory)
+TEST(grads, takes_half_of_the_memory)
 {
 	struct te_seq *s[2] = { make(&shapes[1], 0), make(&shapes[1], TE_SEQ_BF16_GRADS) };
 	const int64_t n = te_seq_grad_nelems(s[0]);
@@ -183,7 +183,6 @@ START_TEST(takes_half_of_the_memory)
 	}
 	ck_assert_uint_eq(nbytes[0] - nbytes[1], 2 * (uint64_t)n);
 }
-END_TEST
 
 /* a user's op with a weight */
 static int gain_weight(const struct te_op *op, int32_t index, struct te_weight_decl *ret)
@@ -207,7 +206,7 @@ static int gain_run(const struct te_op_call *c)
 	return 0;
 }
 
-START_TEST(refuses_what_adds_fp32)
+TEST(grads, refuses_what_adds_fp32)
 {
 	static const struct te_op_ops gain = { .size = sizeof(gain), .name = "gain",
 					       .weight = gain_weight, .infer = gain_infer,
@@ -244,15 +243,4 @@ START_TEST(refuses_what_adds_fp32)
 	fails(te_plan_create(s, &po, &p), -EOPNOTSUPP, "te_plan_create: op mine is user-defined "
 	      "and has a trained weight: its gradient would be FP32, and TE_SEQ_BF16_GRADS");
 	te_seq_unref(s);
-}
-END_TEST
-
-void grads_cases(Suite *s)
-{
-	TCase *c = tt_ctx_case(s, "grads", "plan numeric");
-
-	tcase_add_loop_test(c, rounds_each_addition, 0, 2 * (int)TT_LEN(recipes));
-	tcase_add_loop_test(c, adamw_reads_bf16, 0, 3);
-	tcase_add_test(c, takes_half_of_the_memory);
-	tcase_add_test(c, refuses_what_adds_fp32);
 }

@@ -94,7 +94,10 @@ static void zero(const struct pair *q, int i, int step)
 	DO(step % 2 ? te__plans_zero_grads(&q->p[i], 1, st) : te_seq_zero_grads(q->s[i], st));
 }
 
-START_TEST(host_memory_gives_the_bits_of_device_memory)
+CTX_CASE(hosted, "plan numeric");
+
+TEST_EACH(hosted, host_memory_gives_the_bits_of_device_memory, (int)TT_LEN(ways) * nrecipes(),
+	  .parts = 5)
 {
 	const int k = _i % (int)TT_LEN(ways);
 	struct pair q;
@@ -116,7 +119,6 @@ START_TEST(host_memory_gives_the_bits_of_device_memory)
 	}
 	pair_free(&q);
 }
-END_TEST
 
 /* an embedding, a linear op with its table, and larger ones after them */
 static struct te_seq *tied(uint32_t flags)
@@ -149,7 +151,7 @@ static struct te_seq *tied(uint32_t flags)
 
 /* two groups add to one gradient: its buffer for the second is not filled before the first has
  * copied it back */
-START_TEST(a_sum_is_copied_back_before_it_is_read_again)
+TEST(hosted, a_sum_is_copied_back_before_it_is_read_again)
 {
 	const struct te_recipe r = model_recipe("bf16");
 	struct te_plan_opts o = TE_PLAN_OPTS_INIT;
@@ -182,10 +184,9 @@ START_TEST(a_sum_is_copied_back_before_it_is_read_again)
 	te_seq_unref(s[0]);
 	te_seq_unref(s[1]);
 }
-END_TEST
 
 /* copies that depend on the memory that they access only */
-START_TEST(a_recorded_step_copies_each_time)
+TEST_EACH(hosted, a_recorded_step_copies_each_time, 2 * 2)
 {
 	const int k = _i % 2;
 	struct te_recording *rec;
@@ -210,10 +211,9 @@ START_TEST(a_recorded_step_copies_each_time)
 	te_recording_unref(rec);
 	pair_free(&q);
 }
-END_TEST
 
 /* a plan of the first layer: its gradients are as they were until it runs, others are zeros */
-START_TEST(zeros_are_copied_for_what_no_plan_adds_to)
+TEST(hosted, zeros_are_copied_for_what_no_plan_adds_to)
 {
 	const struct te_recipe r = model_recipe("bf16");
 	struct te_plan_opts o = pair_opts(&llama, &r, TE_PLAN_TRAIN | TE_PLAN_NO_ALLOC);
@@ -242,10 +242,9 @@ START_TEST(zeros_are_copied_for_what_no_plan_adds_to)
 	te_plan_unref(p);
 	te_seq_unref(s);
 }
-END_TEST
 
 /* a pass after the update finds the copies current: it neither reads masters nor writes copies */
-START_TEST(an_update_casts_the_weights)
+TEST_EACH(hosted, an_update_casts_the_weights, nrecipes(), .parts = 5)
 {
 	const struct te__copies *set;
 	struct te_k_weights_done done;
@@ -275,11 +274,10 @@ START_TEST(an_update_casts_the_weights)
 	pair_same(&q);
 	pair_free(&q);
 }
-END_TEST
 
 /* ---- memory ---- */
 
-START_TEST(a_few_are_in_device_memory_at_a_time)
+TEST_EACH(hosted, a_few_are_in_device_memory_at_a_time, 2)
 {
 	const uint32_t flags[] = { TE_SEQ_BF16_MASTERS, BOTH };
 	struct te_plan_memory mem[2] = { TE_PLAN_MEMORY_INIT, TE_PLAN_MEMORY_INIT };
@@ -317,9 +315,8 @@ START_TEST(a_few_are_in_device_memory_at_a_time)
 	if (!strcmp(backend, "host"))
 		ck_assert_uint_le(mem[1].arena_nbytes, mem[0].arena_nbytes + 3 * most);
 }
-END_TEST
 
-START_TEST(a_plan_lists_the_copies)
+TEST(hosted, a_plan_lists_the_copies)
 {
 	const struct te_recipe r = model_recipe("bf16");
 	const struct te_plan_opts o = pair_opts(&llama, &r, TE_PLAN_TRAIN | TE_PLAN_NO_ALLOC);
@@ -349,7 +346,6 @@ START_TEST(a_plan_lists_the_copies)
 	te_plan_unref(p);
 	te_seq_unref(s);
 }
-END_TEST
 
 /* ---- a hook, and errors ---- */
 
@@ -374,7 +370,7 @@ static int look(void *arg, struct te_plan *p, const struct te_plan_event *e)
 }
 
 /* a hook of gradients finds them in host memory */
-START_TEST(a_hook_finds_the_gradient)
+TEST(hosted, a_hook_finds_the_gradient)
 {
 	const struct te_recipe r = model_recipe("bf16");
 	struct te_plan_opts o = pair_opts(&llama, &r, TE_PLAN_TRAIN);
@@ -394,7 +390,6 @@ START_TEST(a_hook_finds_the_gradient)
 	te_plan_unref(p);
 	te_seq_unref(hooked);
 }
-END_TEST
 
 static int gather(void *arg, struct te_stream *stream, void *all, size_t nbytes)
 {
@@ -405,7 +400,7 @@ static int gather(void *arg, struct te_stream *stream, void *all, size_t nbytes)
 	return 0;
 }
 
-START_TEST(what_cannot_be_in_host_memory_is_refused)
+TEST(hosted, what_cannot_be_in_host_memory_is_refused)
 {
 	struct te_seq *s = model_create_unbound(ctx, &llama);
 	struct te_seq_binding b = TE_SEQ_BINDING_INIT;
@@ -438,7 +433,6 @@ START_TEST(what_cannot_be_in_host_memory_is_refused)
 		te_seq_unref(s);
 	}
 }
-END_TEST
 
 static int create(void)
 {
@@ -477,27 +471,9 @@ static int create(void)
 	return n;
 }
 
-START_TEST(survives_every_failed_allocation)
+CASE(faults_of_hosted, "host", .name = "faults of hosted");
+
+TEST_IF(faults_of_hosted, survives_every_failed_allocation, ON_HOST)
 {
 	ck_assert_int_ge(tt_fault_each(create), 20);
-}
-END_TEST
-
-void hosted_cases(Suite *s)
-{
-	TCase *c = tt_ctx_case(s, "hosted", "plan numeric");
-
-	TT_ADD_LOOP(c, host_memory_gives_the_bits_of_device_memory,
-		    (int)TT_LEN(ways) * nrecipes(), 5);
-	tcase_add_test(c, a_sum_is_copied_back_before_it_is_read_again);
-	tcase_add_loop_test(c, a_recorded_step_copies_each_time, 0, 2 * 2);
-	tcase_add_loop_test(c, a_few_are_in_device_memory_at_a_time, 0, 2);
-	TT_ADD_LOOP(c, an_update_casts_the_weights, nrecipes(), 5);
-	tcase_add_test(c, zeros_are_copied_for_what_no_plan_adds_to);
-	tcase_add_test(c, a_plan_lists_the_copies);
-	tcase_add_test(c, a_hook_finds_the_gradient);
-	tcase_add_test(c, what_cannot_be_in_host_memory_is_refused);
-	if (!strcmp(backend, "host"))
-		tcase_add_test(tt_case(s, "faults of hosted", "host"),
-			       survives_every_failed_allocation);
 }

@@ -120,7 +120,9 @@ static void keeps(const struct pair *q, const struct model_shape *m, int32_t par
 	ck_assert_int_le(reduced[nparts], 2 * (n - nparts * own));
 }
 
-START_TEST(a_rank_keeps_its_part_of_the_sums)
+CTX_CASE(parts, "plan");
+
+TEST_EACH(parts, a_rank_keeps_its_part_of_the_sums, 24, .parts = 6)
 {
 	const struct model_shape *m = _i % 2 ? &gpt : &llama;
 	const int32_t n = 2 + _i / 2 % 3, part = _i / 6 % 2 ? n - 1 : 0;
@@ -135,9 +137,8 @@ START_TEST(a_rank_keeps_its_part_of_the_sums)
 	keeps(&q, m, part);
 	pair_free(&q);
 }
-END_TEST
 
-START_TEST(memory_has_a_part)
+TEST(parts, memory_has_a_part)
 {
 	const struct te_seq_binding b[] = { TE_SEQ_BINDING_INIT, parts(4, 3) };
 	const struct te_recipe r = model_recipe("bf16");
@@ -164,9 +165,8 @@ START_TEST(memory_has_a_part)
 	if (!strcmp(backend, "host"))
 		ck_assert_uint_lt(mem[1].total_nbytes, mem[0].total_nbytes);
 }
-END_TEST
 
-START_TEST(a_failed_sum_fails_the_pass)
+TEST(parts, a_failed_sum_fails_the_pass)
 {
 	struct pair q;
 	char *text;
@@ -181,7 +181,6 @@ START_TEST(a_failed_sum_fails_the_pass)
 	free(text);
 	pair_free(&q);
 }
-END_TEST
 
 static int gather(void *arg, struct te_stream *stream, void *all, size_t nbytes)
 {
@@ -192,7 +191,7 @@ static int gather(void *arg, struct te_stream *stream, void *all, size_t nbytes)
 	return 0;
 }
 
-START_TEST(what_does_not_fit_parts_is_refused)
+TEST(parts, what_does_not_fit_parts_is_refused)
 {
 	const struct te_seq_binding good = parts(2, 1);
 	struct te_adamw_shards shards = TE_ADAMW_SHARDS_INIT;
@@ -232,15 +231,4 @@ START_TEST(what_does_not_fit_parts_is_refused)
 	fails(te_adamw_set_shards(opt, &shards), -EINVAL, "parts of its gradients");
 	te_adamw_unref(opt);
 	te_seq_unref(s);
-}
-END_TEST
-
-void parts_cases(Suite *s)
-{
-	TCase *c = tt_ctx_case(s, "parts", "plan");
-
-	TT_ADD_LOOP(c, a_rank_keeps_its_part_of_the_sums, 24, 6);
-	tcase_add_test(c, memory_has_a_part);
-	tcase_add_test(c, a_failed_sum_fails_the_pass);
-	tcase_add_test(c, what_does_not_fit_parts_is_refused);
 }

@@ -20,7 +20,6 @@
  */
 #include "kernels/attn/cached.cuh"
 #include "kernels/attn/geometry.h"
-#include "kernels/quant/mx.cuh"
 
 /* blocks of a multiprocessor, whose registers need no spills */
 #define BLOCKS(T, C) (sizeof(C) == 4 ? 2 : sizeof(T) == 4 ? 3 : 4)
@@ -29,14 +28,6 @@
 #define MAX_D TE_K_ATTN_CUDA_HEAD_DIM
 #define HEADS TE_K_ATTN_CACHED_HEADS
 #define SPLITS TE_K_ATTN_CACHED_SPLITS
-
-/* a code of E4M3 */
-struct e4m3 {
-	uint8_t bits;
-};
-
-template <class A, class B> constexpr bool is_same = false;
-template <class A> constexpr bool is_same<A, A> = true;
 
 /* x: the keys of all heads of a row, and then their values; the token is where they are stored */
 template <class T>
@@ -127,18 +118,14 @@ template <> struct channels<e4m3> {
 	typedef raw<fp16> as_used;
 };
 
+DEV raw<fp16> use(const uint2 &x)
+{
+	return decode_codes(x);
+}
+
 template <class R> DEV R use(const R &x)
 {
 	return x;
-}
-
-DEV raw<fp16> use(const uint2 &x)
-{
-	raw<fp16> r;
-
-	r.q[0] = make_uint4(fp8x2_decode(TE_D_E4M3, x.x), fp8x2_decode(TE_D_E4M3, x.x >> 16),
-			    fp8x2_decode(TE_D_E4M3, x.y), fp8x2_decode(TE_D_E4M3, x.y >> 16));
-	return r;
 }
 
 /* the parts of this block's heads, of which another block may have written all but one */

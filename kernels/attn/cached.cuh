@@ -3,11 +3,30 @@
 #define TE_ATTN_CACHED_CUH
 
 #include "kernels/dev.cuh"
+#include "kernels/quant/mx.cuh"
 
 /* one head of one part: sums of e^(score - m), and of its products with values */
 struct softmax {
 	float m, l, acc[TE_V];
 };
+
+/* a code of E4M3 */
+struct e4m3 {
+	uint8_t bits;
+};
+
+template <class A, class B> constexpr bool is_same = false;
+template <class A> constexpr bool is_same<A, A> = true;
+
+/* TE_V codes of E4M3: FP16 has all of its numbers */
+DEV raw<fp16> decode_codes(const uint2 &x)
+{
+	raw<fp16> r;
+
+	r.q[0] = make_uint4(fp8x2_decode(TE_D_E4M3, x.x), fp8x2_decode(TE_D_E4M3, x.x >> 16),
+			    fp8x2_decode(TE_D_E4M3, x.y), fp8x2_decode(TE_D_E4M3, x.y >> 16));
+	return r;
+}
 
 DEV int64_t token_at(const struct te_k_attn_cached &a, int64_t s, int pos)
 {

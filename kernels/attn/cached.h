@@ -53,9 +53,9 @@ struct te_k_attn_cached {
 /*
  * te_k_rope of the heads of qkv that have positions, append and cached in one launch, on the host
  * with their bits. Rows have different sequences. qkv is undefined after it. A device reads ahead:
- * no kernel that may still run writes sequence, position, pages or the caches. There T and C are
- * BF16, head_dim is a multiple of 16 of at most TE_K_ATTN_STEP_CUDA_HEAD_DIM, there are no slopes
- * and sinks, and parts and ready are not used.
+ * no kernel that may still run writes sequence, position, pages or the caches. There T is BF16, C
+ * BF16 or E4M3, head_dim is a multiple of 16 of at most TE_K_ATTN_STEP_CUDA_HEAD_DIM, there are no
+ * slopes and sinks, and parts and ready are not used.
  */
 #define TE_K_ATTN_STEP_CUDA_HEAD_DIM 128
 struct te_k_attn_step {

@@ -465,6 +465,11 @@ int te__geo_attn_step(const void *args, struct te__geometry *ret)
 {
 	const struct te_k_attn_step *step = args;
 	const struct te_k_attn_cached *a = &step->c;
+	static const char *const funcs[2][2] = {
+		{ "te_k_attn_step_64_bf16", "te_k_attn_step_64_e4m3" },
+		{ "te_k_attn_step_128_bf16", "te_k_attn_step_128_e4m3" },
+	};
+	const int wide = a->head_dim > 64, codes = a->k_scale && a->v_scale;
 	int r = check(a->dtype, 1, a->rows, a->nheads, a->nkv, a->head_dim,
 		      TE_K_ATTN_CUDA_HEAD_DIM, a->scale, 0);
 
@@ -472,14 +477,13 @@ int te__geo_attn_step(const void *args, struct te__geometry *ret)
 		return r;
 	if (!(ret->target.features & TE_FEATURE_CLUSTERS) || a->head_dim % 16 ||
 	    a->head_dim > TE_K_ATTN_STEP_CUDA_HEAD_DIM || a->dtype != TE_DTYPE_BF16 ||
-	    a->cache_dtype != TE_DTYPE_BF16 || a->slopes || a->sinks)
+	    a->cache_dtype != (codes ? TE_DTYPE_E4M3 : TE_DTYPE_BF16) || a->slopes || a->sinks)
 		return te__fail(-TE_EKERNEL, "attention to a cache with rope needs clusters, BF16, "
-				"no slopes and sinks, and a head_dim that is a multiple of 16 and "
-				"at most %d", TE_K_ATTN_STEP_CUDA_HEAD_DIM);
-	ret->smem = a->head_dim > 64 ? ATTN_STEP_SMEM(128) : ATTN_STEP_SMEM(64);
-	return te__geo_launch(ret, a->head_dim > 64 ? "te_k_attn_step_128_bf16" :
-						      "te_k_attn_step_64_bf16",
+				"a cache of BF16 or E4M3, no slopes and sinks, and a head_dim that "
+				"is a multiple of 16 and at most %d", TE_K_ATTN_STEP_CUDA_HEAD_DIM);
+	ret->smem = wide ? ATTN_STEP_SMEM(128) : ATTN_STEP_SMEM(64);
+	return te__geo_launch(ret, funcs[wide][codes],
 			      ATTN_STEP_PARTS * a->rows * a->nkv *
 				      ceil_div(a->nheads / a->nkv, ATTN_STEP_HEADS),
-			      32 * (a->head_dim > 64 ? ATTN_STEP_WARPS(128) : ATTN_STEP_WARPS(64)));
+			      32 * (wide ? ATTN_STEP_WARPS(128) : ATTN_STEP_WARPS(64)));
 }

@@ -5,8 +5,12 @@
  *  kernel            blocks                                  threads  shared
  *  attn_step_64_bf16   a cluster of 8 a row and up to 8      256      94 KiB
  *  attn_step_128_bf16  query heads of a key/value head       128      90 KiB
+ *  attn_step_64_e4m3   the same                              256      94 KiB
+ *  attn_step_128_e4m3                                        128      90 KiB
  *
- * The number is the largest head_dim. Each block of a cluster has a part of the keys, and each warp
+ * The number is the largest head_dim, and after it is the type of the cache. A warp decodes 16 keys
+ * and values of E4M3 to BF16 without their scales, by which it multiplies scores and weights. Each
+ * block of a cluster has a part of the keys, and each warp
  * 16 keys at a time, which it copies to shared memory itself. Before the preceding kernels are
  * complete, blocks read positions and pages, which no kernel of a pass writes, copy their first
  * keys and values, and compute sines. Scores and sums are computed by mma.sync, with heads as the
@@ -39,7 +43,8 @@ template <int D> struct step {
 
 template <int D> struct step_shared {
 	float cosine[D / 2], sine[D / 2];
-	bf16 q[HEADS][D], key[D], value[D]; /* the row's, rotated */
+	bf16 q[HEADS][D], key[D], value[D]; /* the row's, rotated; E4M3: without scales */
+	uint32_t scale[2];		    /* E4M3: bytes of key and value */
 	float2 sums[step<D>::WARPS][HEADS]; /* m and l */
 	float acc[step<D>::WARPS][HEADS][D];
 	float4 in[PARTS][HEADS * D / 2 / PARTS]; /* sums of two channels, m and l, by block */
@@ -50,6 +55,8 @@ struct part {
 	int64_t r, sequence;
 	int g, chunk, nh, head, rank, d; /* nh: heads from head on */
 	int pos, begin, end, next, stage;
+	/* E4M3: the scale of key or, from lane 16 on, value lane % 16 of the tiles in the ring */
+	uint32_t scales[STAGES];
 };
 
 /* keys that are not there become 0, and so does the key at pos, which a kernel computes just now */
@@ -79,12 +86,96 @@ DEV void load(const struct te_k_attn_cached &a, struct part &p, bf16 *ring)
 	p.stage = p.stage + 1 == STAGES ? 0 : p.stage + 1;
 }
 
+/* the same for a cache of E4M3: codes has no padding, and a lane copies 16 channels */
+template <int D>
+DEV void load_codes(const struct te_k_attn_cached &a, struct part &p, uint8_t *codes)
+{
+	typedef struct step<D> S;
+	constexpr int LANES = S::LANES / 2, AT_ONCE = 2 * S::AT_ONCE;
+	const int lane = threadIdx.x % 32, at = lane % LANES * 16, mine = p.next + lane % KEYS;
+	uint8_t *to = codes + p.stage * 2 * KEYS * D + lane * 16;
+	int key = p.next + lane / LANES;
+
+#pragma unroll
+	for (int i = 1; i < STAGES; i++)
+		p.scales[i - 1] = p.scales[i];
+	if (p.next < p.end) {
+		const int64_t block =
+			token_at(a, p.sequence, min(mine, p.end - 1)) * a.nkv + p.g;
+
+		p.scales[STAGES - 1] = lane < KEYS ? a.k_scale[block] : a.v_scale[block];
+#pragma unroll 2
+		for (int i = 0; i < KEYS / AT_ONCE; i++, key += AT_ONCE) {
+			const int n = key < p.end && key != p.pos && at < p.d ? 16 : 0;
+			const int64_t from =
+				(token_at(a, p.sequence, min(key, p.pos)) * a.nkv + p.g) * p.d +
+				(n ? at : 0);
+
+			cp_async16(smem_addr(to), (const uint8_t *)a.k + from, n);
+			cp_async16(smem_addr(to + KEYS * D), (const uint8_t *)a.v + from, n);
+			to += AT_ONCE * D;
+		}
+	}
+	cp_async_commit();
+	p.next += S::WARPS * KEYS;
+	p.stage = p.stage + 1 == STAGES ? 0 : p.stage + 1;
+}
+
+/* TE_V codes as BF16, which has all numbers of E4M3 */
+DEV raw<bf16> bf16_of(const uint2 &codes)
+{
+	float v[TE_V];
+
+	unpack(decode_codes(codes), v);
+	return pack<bf16>(v);
+}
+
+/* the codes of a stage become a tile */
+template <int D> DEV void decode_tile(const uint8_t *codes, bf16 *tile)
+{
+	typedef struct step<D> S;
+	constexpr int LANES = S::LANES / 2;
+
+#pragma unroll 2
+	for (int c = threadIdx.x % 32; c < 2 * KEYS * LANES; c += 32) {
+		const uint4 x = *(const uint4 *)(codes + c * 16);
+		bf16 *to = tile + c / LANES * S::ROW + c % LANES * 16;
+
+		store_raw(to, bf16_of(make_uint2(x.x, x.y)));
+		store_raw(to + TE_V, bf16_of(make_uint2(x.z, x.w)));
+	}
+	__syncwarp();
+}
+
+/*
+ * A lane's channels of a head x become codes by the scale of the head, which S::LANES lanes have,
+ * and x the codes as BF16. Returns the codes.
+ */
+template <int LANES> DEV uint2 encode_head(raw<bf16> &x, uint32_t *ret_scale)
+{
+	const uint32_t mask = (LANES == 8 ? 0xffu : 0xffffu) << threadIdx.x % 32 / LANES * LANES;
+	float v[TE_V], amax = 0.0f;
+	uint2 codes;
+
+	unpack(x, v);
+#pragma unroll
+	for (int e = 0; e < TE_V; e++)
+		amax = amax_of(amax, v[e]);
+#pragma unroll
+	for (int w = LANES / 2; w; w /= 2)
+		amax = fmaxf(amax, __shfl_xor_sync(mask, amax, w));
+	*ret_scale = mx_byte(TE_D_E4M3, amax);
+	codes = fp8x8(TE_D_E4M3, v, mx_scale(*ret_scale));
+	x = bf16_of(codes);
+	return codes;
+}
+
 /*
  * q of the heads, and the key and the value of the row, rotated: x c - other s in the first half
  * of a head, x c + other s after it. The block with the key at pos stores it and its value in the
  * cache.
  */
-template <int D>
+template <int D, class C>
 DEV void rotate(const struct te_k_attn_cached &a, const struct part &p, struct step_shared<D> &s)
 {
 	typedef struct step<D> S;
@@ -117,9 +208,25 @@ DEV void rotate(const struct te_k_attn_cached &a, const struct part &p, struct s
 			}
 			x = pack<bf16>(u);
 		}
+		const bool stores =
+			i >= HEADS && at < p.d && !p.chunk && p.begin <= p.pos && p.pos < p.end;
+		void *cache = i == HEADS ? a.k : a.v;
+
+		if constexpr (is_same<C, e4m3>) {
+			uint32_t scale;
+			const uint2 codes = i < HEADS ? make_uint2(0, 0) :
+							encode_head<S::LANES>(x, &scale);
+
+			if (stores)
+				*(uint2 *)((uint8_t *)cache + to) = codes;
+			if (stores && !at)
+				(i == HEADS ? a.k_scale : a.v_scale)[to / p.d] = (uint8_t)scale;
+			if (i >= HEADS && !at)
+				s.scale[i - HEADS] = scale;
+		} else if (stores) {
+			store_raw((bf16 *)cache + to, x);
+		}
 		store_raw(y + at, x);
-		if (i >= HEADS && at < p.d && !p.chunk && p.begin <= p.pos && p.pos < p.end)
-			store_raw((bf16 *)(i == HEADS ? a.k : a.v) + to, x);
 	}
 	__syncthreads();
 }
@@ -129,10 +236,10 @@ template <int D> struct sums {
 	float m, l, acc[D / 8][4];
 };
 
-/* adds the keys from first on, which are at tile */
-template <int D>
+/* adds the keys from first on, which are at tile; E4M3: with these scales */
+template <int D, class C>
 DEV void add_keys(const struct te_k_attn_cached &a, struct sums<D> &x, const bf16 *q,
-		  const bf16 *tile, int first, int end)
+		  const bf16 *tile, int first, int end, uint32_t scales)
 {
 	typedef struct step<D> S;
 	const int lane = threadIdx.x % 32, row = lane % 8, which = lane / 8;
@@ -156,6 +263,9 @@ DEV void add_keys(const struct te_k_attn_cached &a, struct sums<D> &x, const bf1
 	for (int i = 0; i < 4; i++) {
 		float &y = s[i / 2][i % 2];
 
+		if (is_same<C, e4m3>)
+			y *= mx_inverse(__shfl_sync(~0u, scales,
+						    i / 2 * 8 + lane % 4 * 2 + i % 2));
 		y *= a.scale;
 		/* tanh */
 		if (a.softcap != 0.0f)
@@ -171,11 +281,18 @@ DEV void add_keys(const struct te_k_attn_cached &a, struct sums<D> &x, const bf1
 	x.l *= w;
 #pragma unroll
 	for (int i = 0; i < 2; i++) {
-		const float u = weight_of(s[i][0], next), v = weight_of(s[i][1], next);
+		float u = weight_of(s[i][0], next), v = weight_of(s[i][1], next);
+
+		x.l += u + v;
+		if (is_same<C, e4m3>) {
+			const int at = KEYS + i * 8 + lane % 4 * 2;
+
+			u *= mx_inverse(__shfl_sync(~0u, scales, at));
+			v *= mx_inverse(__shfl_sync(~0u, scales, at + 1));
+		}
 		const float2 near = unpack_bf16x2(hi[i] = pack_bf16x2(u, v));
 
 		lo[i] = pack_bf16x2(u - near.x, v - near.y);
-		x.l += u + v;
 	}
 #pragma unroll
 	for (int k = 0; k < D / 16; k++) {
@@ -272,8 +389,9 @@ DEV void join_cluster(const struct step_shared<D> &s, bf16 *out, int nh, int d, 
 	}
 }
 
-template <int D> DEV void attn_step(const struct te_k_attn_step &args)
+template <int D, class C> DEV void attn_step(const struct te_k_attn_step &args)
 {
+	constexpr bool FP8 = is_same<C, e4m3>;
 	typedef struct step<D> S;
 	te_begin_launch();
 
@@ -284,6 +402,7 @@ template <int D> DEV void attn_step(const struct te_k_attn_step &args)
 	const int b = blockIdx.x / PARTS, warp = threadIdx.x / 32, lane = threadIdx.x % 32;
 	struct part p = { b / nchunks / a.nkv };
 	bf16 *ring = (bf16 *)memory + warp * STAGES * S::TILE, *out;
+	uint8_t *codes = (uint8_t *)(ring + S::TILE); /* E4M3: after the only tile */
 	struct sums<D> x = { -TE_INF };
 	enum where where;
 	int stage = 0;
@@ -310,7 +429,10 @@ template <int D> DEV void attn_step(const struct te_k_attn_step &args)
 		p.next = p.begin + warp * KEYS;
 #pragma unroll 1
 		for (int i = 0; i < STAGES; i++)
-			load<D>(a, p, ring);
+			if constexpr (FP8)
+				load_codes<D>(a, p, codes);
+			else
+				load<D>(a, p, ring);
 	}
 	if (where == INSIDE)
 		cluster_barrier(); /* all blocks run, so that others may write to them */
@@ -323,24 +445,33 @@ template <int D> DEV void attn_step(const struct te_k_attn_step &args)
 			out[i] = from_float<bf16>(0.0f);
 		return;
 	}
-	rotate(a, p, s);
+	rotate<D, C>(a, p, s);
 #pragma unroll 1
 	for (int first = p.begin + warp * KEYS; first < p.end; first += S::WARPS * KEYS) {
-		bf16 *tile = ring + stage * S::TILE, *mine = tile + (p.pos - first) * S::ROW;
+		bf16 *tile = ring + (FP8 ? 0 : stage * S::TILE);
+		bf16 *mine = tile + (p.pos - first) * S::ROW;
+		uint32_t scales = p.scales[0];
 
 		cp_async_wait<STAGES - 1>();
 		__syncwarp();
+		if (FP8)
+			decode_tile<D>(codes + stage * 2 * KEYS * D, tile);
 		if (first <= p.pos && p.pos < first + KEYS) {
 			if (lane < S::LANES) {
 				store_raw(mine + lane * TE_V, load_raw(s.key + lane * TE_V));
 				store_raw(mine + KEYS * S::ROW + lane * TE_V,
 					  load_raw(s.value + lane * TE_V));
 			}
+			if (FP8 && first + lane % KEYS >= p.pos)
+				scales = s.scale[lane / KEYS];
 			__syncwarp();
 		}
-		add_keys<D>(a, x, s.q[lane / 4] + lane % 4 * 2, tile, first, p.end);
+		add_keys<D, C>(a, x, s.q[lane / 4] + lane % 4 * 2, tile, first, p.end, scales);
 		__syncwarp(); /* all lanes have read the tile */
-		load<D>(a, p, ring);
+		if constexpr (FP8)
+			load_codes<D>(a, p, codes);
+		else
+			load<D>(a, p, ring);
 		stage = stage + 1 == STAGES ? 0 : stage + 1;
 	}
 	join_block(s, x, p.nh, p.rank);
@@ -348,12 +479,14 @@ template <int D> DEV void attn_step(const struct te_k_attn_step &args)
 	join_cluster(s, out, p.nh, p.d, p.rank);
 }
 
-#define ATTN_STEP(D)                                                                           \
+#define ATTN_STEP(D, C)                                                                        \
 	extern "C" __global__ void __launch_bounds__(step<D>::THREADS, 2) CLUSTER_DIMS(PARTS)  \
-		te_k_attn_step_##D##_bf16(const __grid_constant__ struct te_k_attn_step a)     \
+		te_k_attn_step_##D##_##C(const __grid_constant__ struct te_k_attn_step a)      \
 	{                                                                                      \
-		attn_step<D>(a);                                                               \
+		attn_step<D, C>(a);                                                            \
 	}
-ATTN_STEP(64)
-ATTN_STEP(128)
+ATTN_STEP(64, bf16)
+ATTN_STEP(128, bf16)
+ATTN_STEP(64, e4m3)
+ATTN_STEP(128, e4m3)
 #undef ATTN_STEP

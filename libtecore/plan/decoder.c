@@ -377,7 +377,7 @@ static int find_attn_step(struct te_decoder *d)
 	struct te_device_info dev = TE_DEVICE_INFO_INIT;
 	int r = te_ctx_device_info(d->ctx, &dev);
 
-	d->has_attn_step = d->recipe.compute == TE_DTYPE_BF16 && d->cache == TE_DTYPE_BF16 &&
+	d->has_attn_step = d->recipe.compute == TE_DTYPE_BF16 && d->cache != TE_DTYPE_FP32 &&
 			   (dev.features & TE_FEATURE_CLUSTERS ||
 			    !strcmp(te_ctx_backend(d->ctx), "host"));
 	return r;

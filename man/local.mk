@@ -44,6 +44,7 @@ dist_man3_MANS += \
 	man/te_log_set.3 \
 	man/te_mem_alloc.3 \
 	man/te_offload_create.3 \
+	man/te_op_attention.3 \
 	man/te_op_create.3 \
 	man/te_op_linear.3 \
 	man/te_op_recompute.3 \

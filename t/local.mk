@@ -533,6 +533,7 @@ t_ops_kernel_calls_SOURCES = \
 	t/ops/kernel_calls_attend.c \
 	t/ops/kernel_calls_cached.c \
 	t/ops/kernel_calls_cases.h \
+	t/ops/kernel_calls_cross.c \
 	t/ops/kernel_calls_elem.c \
 	t/ops/kernel_calls_heads.c \
 	t/ops/kernel_calls_rows.c \

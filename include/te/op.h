@@ -380,10 +380,19 @@ struct te_qk_norm_attrs {
 TE_EXPORT int te_op_qk_norm(const struct te_qk_norm_attrs *a, const char *name,
 			    struct te_op **ret_op);
 
+/* Where attention has its keys and values: D elements of each head of k, and Dv of v. */
+enum te_attention_operands {
+	TE_ATTENTION_QKV = 0,	/* x [B,T,nheads D + nkv (D + Dv)]: q, k, v */
+	TE_ATTENTION_Q_KV = 1,	/* x [B,T,nheads D]; extra input [B,S,nkv (D + Dv)]: k, v */
+	TE_ATTENTION_Q_K_V = 2, /* x; extra inputs k [B,S,nkv D], v [B,S,nkv Dv] */
+	TE_ATTENTION_OPERANDS_COUNT
+};
+
 /*
  * causal attention: x [B,T,(nheads+2 nkv) D] -> [B,T,nheads D]. On a GPU a NaN or infinity may
  * affect up to 127 tokens before its own. If a head's bytes are a multiple of 16, x and y that the
- * caller binds must be aligned to 16 bytes (-EINVAL).
+ * caller binds must be aligned to 16 bytes (-EINVAL). Extra inputs, as far as the op has them, are
+ * in this order: k and v, documents, bias, offsets of q, offsets of k.
  */
 struct te_attention_attrs {
 	size_t size; /* set by TE_ATTRS or the INIT macro; lets the struct grow */
@@ -407,9 +416,28 @@ struct te_attention_attrs {
 	int32_t right; /* with full: to so many of them; 0: to all */
 	/* 1: a weight "sinks" [nheads]: the score of one more key, which has a value of 0 */
 	int32_t sinks;
+	int32_t operands;   /* enum te_attention_operands */
+	int32_t head_dim_v; /* elements of a head of v and y, at most 256; 0: head_dim */
+	/* query i is at key i; 1: the last query of a sequence is at its last key */
+	int32_t bottom;
+	/* 1: an extra input, FP32 [T,S] or [nheads,T,S], is added to the scores of all sequences;
+	 * S: keys of a sequence. GPUs compute no gradient of it: plans that need that are refused
+	 * (-EOPNOTSUPP) */
+	int32_t bias;
+	/* 1: the distance of a key, times a slope of the head, is subtracted from its score
+	 * (ALiBi) */
+	int32_t alibi;
+	/* 1: sequences of different lengths are after each other: an extra input, INT32 [n + 1],
+	 * has the rows of q at which they begin, and then the end; with k and v apart from q, one
+	 * more has the rows of k. They ascend. Not with documents */
+	int32_t offsets;
+	/* with alibi: host memory [nheads], copied, finite. NULL: for n heads, a power of two,
+	 * 2^(-8/n), 2^(-16/n) and so on; see te_op_attention(3) */
+	const float *slopes;
 };
-#define TE_ATTENTION_ATTRS_INIT \
-	{ sizeof(struct te_attention_attrs), 0, 0, 0, 0.0f, 0.0f, 0, 0, 0, 0, 0.0f, 0, 0, 0, 0 }
+#define TE_ATTENTION_ATTRS_INIT                                                                 \
+	{ sizeof(struct te_attention_attrs), 0, 0, 0, 0.0f, 0.0f, 0, 0, 0, 0, 0.0f, 0, 0, 0, 0, \
+	  0, 0, 0, 0, 0, 0, 0 }
 TE_EXPORT int te_op_attention(const struct te_attention_attrs *a, const char *name,
 			      struct te_op **ret_op);
 

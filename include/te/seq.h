@@ -49,6 +49,21 @@ TE_EXPORT int te_seq_add(struct te_seq *seq, const char *name);
  */
 TE_EXPORT int te_seq_input(struct te_seq *seq, const char *channel, enum te_dtype dtype,
 			   int ndim_tail, const int64_t *tail);
+/**
+ * te_seq_input_shape - declare a channel that the caller writes, of any shape
+ * @seq:     the sequence
+ * @channel: name of the channel, copied
+ * @dtype:   its element type
+ * @ndim:    number of extents, 1 to TE_MAX_DIMS
+ * @shape:   extents; 0: the extent of that index of the plan's main input
+ *
+ * For example a bias of attention [nheads,T,S], or {0, S}: S tokens of another text for each
+ * sequence. Plans whose main input has no such extent are refused (-TE_ESHAPE).
+ * Thread: one sequence by one thread at a time.  Since: 0.1
+ * Errors: as te_seq_input().
+ */
+TE_EXPORT int te_seq_input_shape(struct te_seq *seq, const char *channel, enum te_dtype dtype,
+				 int ndim, const int64_t *shape);
 TE_EXPORT int te_seq_nops(const struct te_seq *seq);
 TE_EXPORT struct te_op *te_seq_op(const struct te_seq *seq, int index);
 

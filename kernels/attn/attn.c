@@ -572,10 +572,13 @@ static void add_some_queries(int32_t dp, float *acc, const float *a, const float
 	add_masked(acc, MR, rows(a + k, 1, TILE), y, mask, dp);
 }
 
-/* n rows of a gradient from a token on, times scale; at: element of token 0 */
+/* n rows of a gradient from a token on, times scale; at: element of token 0; to: NULL: it is not
+ * needed */
 static void store_tile(const struct shape *s, struct chans c, void *to, int64_t at,
 		       int64_t stride, int64_t token, int64_t n, float *x, float scale)
 {
+	if (!to)
+		return;
 	te__h_scale_by(x, scale, n * c.dp);
 	for (int64_t r = 0; r < n; r++)
 		te__h_store(s->dtype, to, at + (token + r) * stride, c.d, x + r * c.dp);

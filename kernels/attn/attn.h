@@ -104,7 +104,8 @@ struct te_k_attn_bwd {
 	int32_t full;
 	uint32_t *sums;
 	struct te_k_attn_more more;
-	void *dk, *dv; /* with more.k; dqkv is the gradient of q then */
+	/* with more.k; dqkv is the gradient of q then. On the host one may be NULL */
+	void *dk, *dv;
 	float *dbias;  /* shaped like bias, summed over sequences; or NULL */
 };
 

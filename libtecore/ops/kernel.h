@@ -139,12 +139,29 @@ int te__attention_fwd(struct te_stream *stream, struct te_k_attn_fwd *args,
 		      const struct te__quantize *z);
 int te__attention_bwd(struct te_stream *stream, const struct te__attention *a,
 		      const struct te_tensor *dy, struct te_tensor *dx, void *ws);
-/* adds gradients of sinks; ws: 4 bytes an element of lse */
-int te__attention_dsinks(struct te_stream *stream, const struct te__attention *a,
+/* adds gradients of sinks; batch: sequences in lse; x: shaped like y; ws: 4 bytes an element of
+ * lse */
+int te__attention_dsinks(struct te_stream *stream, const struct te__attention *a, int64_t batch,
 			 const struct te_tensor *dy, const struct te_tensor *dsinks, void *ws);
-/* sets delta and sums to ws; dsinks: to add gradients of sinks to, or NULL */
+/* sets delta and sums to ws; dsinks: to add gradients of sinks to, or NULL. With more.k, dk and dv
+ * may be NULL */
 int te__attention_bwd_launch(struct te_stream *stream, struct te_k_attn_bwd *k, void *ws,
 			     const struct te_tensor *dsinks);
+
+/* attention that te__attention cannot describe; q, k and v may be one tensor */
+struct te__attend {
+	struct te_kernel_attend_opts o; /* head_dim_v is not 0 */
+	const struct te_tensor *q, *k, *v, *lse;
+	const struct te_tensor *out;	  /* or NULL, as in te_k_attn_fwd */
+	const struct te_tensor *const *d; /* backward: dq, dk, dv; dk and dv may be NULL */
+	const struct te_tensor *first;	  /* as in te__attention */
+	int64_t batch, qlen, klen;
+	int32_t first_head, other_heads;
+	int32_t dtype;
+};
+void te__attend_fwd_args(const struct te__attend *a, struct te_k_attn_fwd *ret);
+void te__attend_bwd_args(const struct te__attend *a, const struct te_tensor *dout,
+			 struct te_k_attn_bwd *ret);
 
 /* a cache of keys and values; tensors as in te_kernel_attention_cached() */
 struct te__attention_cache {

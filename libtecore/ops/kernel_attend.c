@@ -6,14 +6,6 @@
 
 #include "libtecore/ops/common.h"
 
-struct attend {
-	struct te_kernel_attend_opts o;
-	const struct te_tensor *q, *k, *v, *out, *lse;
-	const struct te_tensor *const *d; /* backward: dq, dk, dv */
-	int64_t batch, qlen, klen;
-	int32_t dtype;
-};
-
 static int64_t larger(int64_t x, int64_t y)
 {
 	return x > y ? x : y;
@@ -77,7 +69,7 @@ static int check_heads(const char *fn, const char *name, const struct te_tensor 
 
 /* options and the extents of q, k and v */
 static int begin(const char *fn, struct te_stream *stream,
-		 const struct te_kernel_attend_opts *opts, struct attend *a)
+		 const struct te_kernel_attend_opts *opts, struct te__attend *a)
 {
 	struct te_kernel_attend_opts *o = &a->o;
 	int r = te__sized_in(fn, te_kernel_attend_opts, opts, o);
@@ -157,7 +149,7 @@ enum {
 };
 
 /* backward: the gradients, too */
-static int check(const char *fn, const struct te_stream *stream, const struct attend *a,
+static int check(const char *fn, const struct te_stream *stream, const struct te__attend *a,
 		 const struct te_tensor *dout)
 {
 	const struct te_kernel_attend_opts *o = &a->o;
@@ -209,24 +201,25 @@ static int check(const char *fn, const struct te_stream *stream, const struct at
 	return r;
 }
 
-static struct te_k_strides strides_of(const struct attend *a, const struct te_tensor *t,
-				      int64_t ntokens, int64_t head_dim)
+/* strides of a tensor of cols columns */
+static struct te_k_strides strides_of(const struct te__attend *a, int64_t cols, int64_t ntokens,
+				      int64_t head_dim)
 {
-	const int64_t cols = te_tensor_cols(t);
-
 	if (a->o.layout == TE_ATTEND_SBHD)
 		return (struct te_k_strides){ cols, a->batch * cols, head_dim };
 	return (struct te_k_strides){ ntokens * cols, cols, head_dim };
 }
 
-/* the element at column `at` of t */
-static void *column(const struct attend *a, const struct te_tensor *t, int64_t at)
+/* the element at column `at` of t, or NULL */
+static void *column(const struct te__attend *a, const struct te_tensor *t, int64_t at)
 {
-	return (char *)te_tensor_data(t) + at * (int64_t)te_dtype_nbytes((enum te_dtype)a->dtype);
+	const int64_t nbytes = (int64_t)te_dtype_nbytes((enum te_dtype)a->dtype);
+
+	return t ? (char *)te_tensor_data(t) + at * nbytes : NULL;
 }
 
 /* is all of it one tensor, as te_kernel_attention_forward() takes it? */
-static int is_packed(const struct attend *a)
+static int is_packed(const struct te__attend *a)
 {
 	const struct te_kernel_attend_opts *o = &a->o;
 	const void *x = te_tensor_data(a->q);
@@ -238,7 +231,7 @@ static int is_packed(const struct attend *a)
 	       o->k_at == nq && o->v_at == nq + nk && te_tensor_cols(a->q) == nq + 2 * nk;
 }
 
-static struct te_k_attn_more more_of(const struct attend *a)
+static struct te_k_attn_more more_of(const struct te__attend *a)
 {
 	const struct te_kernel_attend_opts *o = &a->o;
 	struct te_k_attn_more m = {
@@ -258,10 +251,10 @@ static struct te_k_attn_more more_of(const struct attend *a)
 		return m;
 	m.k = column(a, a->k, o->k_at);
 	m.v = column(a, a->v, o->v_at);
-	m.qs = strides_of(a, a->q, a->qlen, o->head_dim);
-	m.ks = strides_of(a, a->k, a->klen, o->head_dim);
-	m.vs = strides_of(a, a->v, a->klen, o->head_dim_v);
-	m.os = strides_of(a, a->out, a->qlen, o->head_dim_v);
+	m.qs = strides_of(a, te_tensor_cols(a->q), a->qlen, o->head_dim);
+	m.ks = strides_of(a, te_tensor_cols(a->k), a->klen, o->head_dim);
+	m.vs = strides_of(a, te_tensor_cols(a->v), a->klen, o->head_dim_v);
+	m.os = strides_of(a, (int64_t)o->nheads * o->head_dim_v, a->qlen, o->head_dim_v);
 	m.klen = a->klen;
 	m.head_dim_v = o->head_dim_v;
 	return m;
@@ -269,17 +262,37 @@ static struct te_k_attn_more more_of(const struct attend *a)
 
 /* arguments of both passes' kernels; a window of all tokens is none */
 #define ATTEND_ARGS(a)                                                                        \
-	.qkv = column(a, (a)->q, (a)->o.q_at), .out = te_tensor_data((a)->out),                \
+	.qkv = column(a, (a)->q, (a)->o.q_at), .out = te__ops_ptr((a)->out),                   \
 	.lse = te_tensor_data((a)->lse), .seed = (a)->o.rng.seed,                              \
 	.offset = (a)->o.rng.offset, .batch = (a)->batch, .seqlen = (a)->qlen,                 \
 	.nheads = (a)->o.nheads, .nkv = (a)->o.nkv, .head_dim = (a)->o.head_dim,               \
 	.scale = te__attention_scale((a)->o.scale, (a)->o.head_dim),                           \
 	.threshold = te__ops_threshold((a)->o.dropout), .tag = (a)->o.tag,                     \
 	.dtype = (a)->dtype, .softcap = (a)->o.softcap, .full = (a)->o.full,                   \
+	.first = te__ops_ptr((a)->first), .first_head = (a)->first_head,                       \
+	.other_heads = (a)->other_heads,                                                       \
 	.window = (a)->o.window < larger((a)->qlen, (a)->klen) ? (a)->o.window : 0,            \
 	.more = more_of(a)
 
-static int forward(struct te_stream *stream, struct attend *a,
+void te__attend_fwd_args(const struct te__attend *a, struct te_k_attn_fwd *ret)
+{
+	*ret = (struct te_k_attn_fwd){ ATTEND_ARGS(a) };
+}
+
+void te__attend_bwd_args(const struct te__attend *a, const struct te_tensor *dout,
+			 struct te_k_attn_bwd *ret)
+{
+	*ret = (struct te_k_attn_bwd){
+		ATTEND_ARGS(a),
+		.dout = te_tensor_data(dout),
+		.dqkv = column(a, a->d[0], a->o.q_at),
+		.dk = column(a, a->d[1], a->o.k_at),
+		.dv = column(a, a->d[2], a->o.v_at),
+		.dbias = te__ops_ptr(a->o.dbias),
+	};
+}
+
+static int forward(struct te_stream *stream, struct te__attend *a,
 		   const struct te_kernel_attend_opts *opts)
 {
 	static const char fn[] = "te_kernel_attend_forward";
@@ -293,7 +306,7 @@ static int forward(struct te_stream *stream, struct attend *a,
 		r = check(fn, stream, a, NULL);
 	if (r < 0)
 		return r;
-	k = (struct te_k_attn_fwd){ ATTEND_ARGS(a) };
+	te__attend_fwd_args(a, &k);
 	return TE__LAUNCH(stream, ATTN_FWD, &k);
 }
 
@@ -302,12 +315,14 @@ int te_kernel_attend_forward(struct te_stream *stream, const struct te_tensor *q
 			     struct te_tensor *out, struct te_tensor *lse,
 			     const struct te_kernel_attend_opts *opts)
 {
-	struct attend a = { TE_KERNEL_ATTEND_OPTS_INIT, q, k, v, out, lse, NULL, 0, 0, 0, 0 };
+	struct te__attend a = {
+		.o = TE_KERNEL_ATTEND_OPTS_INIT, .q = q, .k = k, .v = v, .out = out, .lse = lse,
+	};
 
 	return TE__KERNELS(stream, forward(stream, &a, opts));
 }
 
-static int backward(struct te_stream *stream, struct attend *a, const struct te_tensor *dout,
+static int backward(struct te_stream *stream, struct te__attend *a, const struct te_tensor *dout,
 		    void *ws, size_t ws_nbytes, const struct te_kernel_attend_opts *opts)
 {
 	static const char fn[] = "te_kernel_attend_backward";
@@ -322,14 +337,7 @@ static int backward(struct te_stream *stream, struct attend *a, const struct te_
 						       a->qlen, a->o.nheads, a->o.head_dim));
 	if (r < 0)
 		return r;
-	k = (struct te_k_attn_bwd){
-		ATTEND_ARGS(a),
-		.dout = te_tensor_data(dout),
-		.dqkv = column(a, a->d[0], a->o.q_at),
-		.dk = column(a, a->d[1], a->o.k_at),
-		.dv = column(a, a->d[2], a->o.v_at),
-		.dbias = te__ops_ptr(a->o.dbias),
-	};
+	te__attend_bwd_args(a, dout, &k);
 	return te__attention_bwd_launch(stream, &k, ws, a->o.dsinks);
 }
 
@@ -341,7 +349,10 @@ int te_kernel_attend_backward(struct te_stream *stream, const struct te_tensor *
 			      size_t ws_nbytes, const struct te_kernel_attend_opts *opts)
 {
 	const struct te_tensor *const d[3] = { dq, dk, dv };
-	struct attend a = { TE_KERNEL_ATTEND_OPTS_INIT, q, k, v, out, lse, d, 0, 0, 0, 0 };
+	struct te__attend a = {
+		.o = TE_KERNEL_ATTEND_OPTS_INIT, .q = q, .k = k, .v = v, .out = out, .lse = lse,
+		.d = d,
+	};
 
 	return TE__KERNELS(stream, backward(stream, &a, dout, ws, ws_nbytes, opts));
 }

@@ -154,7 +154,7 @@ int te__attention_bwd_launch(struct te_stream *stream, struct te_k_attn_bwd *k, 
 	r = TE__LAUNCH(stream, ATTN_BWD_PRE, k);
 	if (r >= 0 && dsinks)
 		r = launch_sinks(stream, k, dsinks);
-	if (r >= 0)
+	if (r >= 0 && (!k->more.k || k->dk || k->dv))
 		r = TE__LAUNCH(stream, ATTN_BWD_DKV, k);
 	return r < 0 ? r : TE__LAUNCH(stream, ATTN_BWD_DQ, k);
 }
@@ -171,12 +171,15 @@ int te__attention_bwd(struct te_stream *stream, const struct te__attention *a,
 	return te__attention_bwd_launch(stream, &k, ws, NULL);
 }
 
-int te__attention_dsinks(struct te_stream *stream, const struct te__attention *a,
+int te__attention_dsinks(struct te_stream *stream, const struct te__attention *a, int64_t batch,
 			 const struct te_tensor *dy, const struct te_tensor *dsinks, void *ws)
 {
 	struct te_k_attn_bwd k = { ATTN_ARGS(a), .dout = te_tensor_data(dy), .delta = ws };
-	int r = TE__LAUNCH(stream, ATTN_BWD_PRE, &k);
+	int r;
 
+	k.seqlen = k.batch * k.seqlen / batch;
+	k.batch = batch;
+	r = TE__LAUNCH(stream, ATTN_BWD_PRE, &k);
 	return r < 0 ? r : launch_sinks(stream, &k, dsinks);
 }
 

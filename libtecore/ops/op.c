@@ -98,6 +98,7 @@ int te_op_create(const struct te_op_ops *ops, const void *attrs, const char *nam
 		return te__fail(-ENOMEM, "op %s: no memory", name);
 	atomic_init(&op->refs, 1);
 	atomic_init(&op->seq, NULL);
+	atomic_init(&op->constants, NULL);
 	op->ops = table;
 	op->ops.destroy = NULL; /* until check() succeeds there is nothing to destroy */
 	op->table = ops;
@@ -141,6 +142,7 @@ struct te_op *te_op_unref(struct te_op *op)
 		te__free(op->give[i]);
 	for (int i = 0; op->take && i < op->ops.nextra_in; i++)
 		te__free(op->take[i]);
+	te_tensor_unref(atomic_load(&op->constants));
 	te__free(op->give);
 	te__free(op->take);
 	te__free(op->decl);
@@ -148,6 +150,24 @@ struct te_op *te_op_unref(struct te_op *op)
 	te__free(op->name);
 	te__free(op);
 	return NULL;
+}
+
+int te__op_constants(struct te_op *op, struct te_ctx *ctx, const float *x, int64_t n)
+{
+	struct te_tensor *was = atomic_load(&op->constants), *t;
+	int r;
+
+	if (was && te_tensor_ctx(was) == ctx)
+		return 0;
+	r = te_tensor_create(ctx, TE_DTYPE_FP32, 1, &n, NULL, &t);
+	if (r)
+		return r;
+	r = te_tensor_write(t, x, (size_t)n * sizeof(*x));
+	/* another plan may be created concurrently; its numbers are the same */
+	if (!r && atomic_compare_exchange_strong(&op->constants, &was, t))
+		t = was;
+	te_tensor_unref(t);
+	return r;
 }
 
 const char *te_op_name(const struct te_op *op)

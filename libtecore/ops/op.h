@@ -20,6 +20,7 @@ struct te_op {
 	int nweights;
 	struct te_weight_decl *decl; /* [nweights] */
 	_Atomic(const struct te_seq *) seq; /* sequence that has the op, or NULL */
+	_Atomic(struct te_tensor *) constants; /* device memory, from te__op_constants(); or NULL */
 	enum te__policy policy; /* for its outputs and saved tensors */
 	/* the recipe used instead of the plan's, without its compute dtype; or NULL */
 	const struct te_recipe *recipe;
@@ -35,6 +36,16 @@ int te__infer(struct te_op *op, const struct te_recipe *recipe, uint32_t flags,
 	      const struct te_spec *in, struct te_op_infer *ret_inf);
 void te__infer_free(struct te_op_infer *inf);
 
+/* copy FP32 numbers, which the op's kernels read, to op->constants until the op is destroyed; once
+ * on a context */
+int te__op_constants(struct te_op *op, struct te_ctx *ctx, const float *x, int64_t n);
+/* device memory that an op needs besides the plan's: slopes of attention; a plan that allocates
+ * calls it */
+int te__op_prepare(struct te_op *op, struct te_ctx *ctx);
+/* -EOPNOTSUPP: an attention whose gradients, of inputs of this type, the kernels of the context's
+ * device do not compute; dex: for each extra input, below 0 if its gradient is not needed */
+int te__op_check_gradients(const struct te_op *op, const struct te_ctx *ctx, enum te_dtype dtype,
+			   const int *dex);
 /* -EOPNOTSUPP: an attention or rope of this type, whose heads are wider than the kernels of the
  * context's device take; a plan checks it before it allocates memory */
 int te__op_check_heads(const struct te_op *op, const struct te_ctx *ctx, enum te_dtype dtype);

@@ -210,6 +210,9 @@ int te__build_backward(struct te_plan *p)
 						op->name);
 		}
 		r = input_gradients(p, i, want_dx, &dx, &any);
+		if (!r && any)
+			r = te__op_check_gradients(op, p->seq->ctx, n->inf.in[0].dtype,
+						   n->value.dex);
 		if (!r && ops->backward && any)
 			r = backward_step(p, i, dx);
 		else if (!r && any)

@@ -17,7 +17,7 @@ static int fed_value(struct te_plan *p, int c)
 {
 	const struct te__channel *ch = &p->seq->channel[c];
 	struct te_spec s = ch->tail;
-	int lead = p->lead.ndim < 2 ? p->lead.ndim : 2;
+	int lead = ch->is_whole ? 0 : p->lead.ndim < 2 ? p->lead.ndim : 2;
 	char shape[256];
 	int v;
 
@@ -25,7 +25,9 @@ static int fed_value(struct te_plan *p, int c)
 	for (int d = 0; d < lead; d++)
 		s.shape[d] = p->lead.shape[d];
 	for (int d = 0; d < ch->tail.ndim; d++)
-		s.shape[lead + d] = ch->tail.shape[d];
+		s.shape[lead + d] = ch->tail.shape[d]	? ch->tail.shape[d] :
+				    d < p->lead.ndim	? p->lead.shape[d] :
+							  0;
 	if (!te__spec_valid(&s)) {
 		te__spec_str(&s, shape, sizeof(shape));
 		return te__fail(-TE_ESHAPE,
@@ -143,6 +145,8 @@ int te__build_infer(struct te_plan *p, int i, int x)
 	struct te_op_infer *inf = &n->inf;
 	int v, r = te__op_check_heads(op, p->seq->ctx, p->value[x].spec.dtype);
 
+	if (!r && !(p->flags & TE_PLAN_NO_ALLOC))
+		r = te__op_prepare(op, p->seq->ctx);
 	if (!r)
 		r = infer_inputs(p, i, x);
 	if (!r)

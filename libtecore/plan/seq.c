@@ -242,37 +242,60 @@ static int add_channel(struct te_seq *seq, const char *name, struct te__channel 
 	return 0;
 }
 
-int te_seq_input(struct te_seq *seq, const char *channel, enum te_dtype dtype, int ndim_tail,
-		 const int64_t *tail)
+/* the extents are at least `least`, and there are `fewest` to `most`; shape: their name */
+static int add_input(struct te_seq *seq, const char *fn, const char *channel, enum te_dtype dtype,
+		     const char *shape, int fewest, int most, int least, int ndim,
+		     const int64_t *extent, struct te__channel **ret)
 {
-	struct te__channel *c;
-	int r = te__seq_building(seq, "te_seq_input");
+	int r = te__seq_building(seq, fn);
 
 	if (r < 0)
 		return r;
 	if (!channel || !*channel || !strcmp(channel, "x"))
-		return te__fail(-EINVAL, "te_seq_input: a channel needs a name other than \"x\"");
+		return te__fail(-EINVAL, "%s: a channel needs a name other than \"x\"", fn);
 	if (!te_dtype_nbytes(dtype))
-		return te__fail(-EINVAL, "te_seq_input: %s: element type %d is unknown", channel,
+		return te__fail(-EINVAL, "%s: %s: element type %d is unknown", fn, channel,
 				(int)dtype);
-	if (ndim_tail < 0 || ndim_tail > TE_MAX_DIMS - 2 || (ndim_tail && !tail))
-		return te__fail(-EINVAL, "te_seq_input: %s: ndim_tail is %d, not 0 to %d%s",
-				channel, ndim_tail, TE_MAX_DIMS - 2,
-				tail ? "" : ", and tail is NULL");
-	for (int i = 0; i < ndim_tail; i++)
-		if (tail[i] < 1)
-			return te__fail(-EINVAL, "te_seq_input: %s: extent %d of its tail is %lld",
-					channel, i, (long long)tail[i]);
+	if (ndim < fewest || ndim > most || (ndim && !extent))
+		return te__fail(-EINVAL, "%s: %s: ndim%s is %d, not %d to %d%s%s%s", fn, channel,
+				*shape == 't' ? "_tail" : "", ndim, fewest, most,
+				extent ? "" : ", and ", extent ? "" : shape,
+				extent ? "" : " is NULL");
+	for (int i = 0; i < ndim; i++)
+		if (extent[i] < least)
+			return te__fail(-EINVAL, "%s: %s: extent %d of its %s is %lld", fn,
+					channel, i, shape, (long long)extent[i]);
 	if (te__seq_channel(seq, channel))
 		return te__fail(-TE_ECHANNEL, "channel %s: is an input already", channel);
-	r = add_channel(seq, channel, &c);
+	r = add_channel(seq, channel, ret);
 	if (r < 0)
 		return r;
-	c->tail.dtype = dtype;
-	c->tail.ndim = ndim_tail;
-	for (int i = 0; i < ndim_tail; i++)
-		c->tail.shape[i] = tail[i];
+	(*ret)->tail.dtype = dtype;
+	(*ret)->tail.ndim = ndim;
+	for (int i = 0; i < ndim; i++)
+		(*ret)->tail.shape[i] = extent[i];
 	return 0;
+}
+
+int te_seq_input(struct te_seq *seq, const char *channel, enum te_dtype dtype, int ndim_tail,
+		 const int64_t *tail)
+{
+	struct te__channel *c;
+
+	return add_input(seq, "te_seq_input", channel, dtype, "tail", 0, TE_MAX_DIMS - 2, 1,
+			 ndim_tail, tail, &c);
+}
+
+int te_seq_input_shape(struct te_seq *seq, const char *channel, enum te_dtype dtype, int ndim,
+		       const int64_t *shape)
+{
+	struct te__channel *c;
+	int r = add_input(seq, "te_seq_input_shape", channel, dtype, "shape", 1, TE_MAX_DIMS, 0,
+			  ndim, shape, &c);
+
+	if (!r)
+		c->is_whole = 1;
+	return r;
 }
 
 /* check that each channel has one giver, before all its takers */

@@ -57,6 +57,7 @@ struct te__channel {
 	int giver, give_index;
 	int ntakers;
 	struct te_spec tail; /* input: dtype, and the extents after [B,T] */
+	int is_whole; /* 1: tail has all extents; 0 is an extent of the plan's main input */
 };
 
 /* elements of a part of a flat buffer: its own, and the tail, which all parts have */

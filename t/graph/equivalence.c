@@ -68,6 +68,8 @@ static const struct list lists[] = {
 	{ 45, "attention 3 3 5 30" },
 	{ 64, "attention 4 2 8 30" },
 	{ 32, "linear 32 64, rope 4 2 8, attention 4 2 8 20, linear 32 32" },
+	{ 32, "fork, linear 32 32, attend 4 2 8 20, linear 32 32" },
+	{ 64, "biased 4 2 8 30" },
 	{ WIDTH, "dropout 40, silu" },
 	{ WIDTH, "fork, linear 37 37, bias 37, dropout 40, add" },
 	{ WIDTH, "dropout 10, linear 37 21, dropout 60" },
@@ -89,6 +91,8 @@ enum what {
 	RMSNORM,
 	ROPE,
 	ATTENTION,
+	ATTEND, /* to the value of the fork, with slopes, and to later tokens, too */
+	BIASED, /* attention, with a bias that the caller feeds */
 	DROPOUT,
 	FORK,
 	ADD,
@@ -98,9 +102,9 @@ enum what {
 };
 
 static const char *const words[] = {
-	"embedding", "linear",	"tied",	 "bias", "layernorm", "rmsnorm",       "rope",
-	"attention", "dropout", "fork",	 "add",	 "add_other", "cross_entropy", "gelu",
-	"qgelu",     "relu",	"srelu", "silu", "sigmoid",
+	"embedding", "linear",	  "tied",   "bias",    "layernorm", "rmsnorm", "rope",
+	"attention", "attend",	  "biased", "dropout", "fork",	    "add",     "add_other",
+	"cross_entropy", "gelu",  "qgelu",  "relu",    "srelu",	    "silu",    "sigmoid",
 };
 
 struct item {
@@ -197,7 +201,8 @@ static int drops(const struct list *l)
 
 	while (text) {
 		text = next_item(text, &it);
-		any |= (it.what == DROPOUT && it.a[0]) || (it.what == ATTENTION && it.a[3]);
+		any |= (it.what == DROPOUT && it.a[0]) ||
+		       (it.what >= ATTENTION && it.what <= BIASED && it.a[3]);
 	}
 	return any;
 }
@@ -244,8 +249,11 @@ static struct te_op *make_op(const struct item *it, const struct shape *s, struc
 	const struct te_bias_attrs ba = TE_ATTRS(bias, grown(s, a[0]));
 	const struct te_norm_attrs na = TE_ATTRS(norm, grown(s, a[0]), 1e-5f, (uint32_t)a[1]);
 	const struct te_rope_attrs ra = TE_ATTRS(rope, a[0], a[1], a[2], 1e4f);
-	const struct te_attention_attrs ta = TE_ATTRS(attention, a[0], a[1], a[2], 0,
-						      (float)a[3] / 100, 0, 0, 0);
+	const int attend = it->what == ATTEND;
+	const struct te_attention_attrs ta =
+		TE_ATTRS(attention, a[0], a[1], a[2], 0, (float)a[3] / 100, .full = attend,
+			 .operands = attend ? TE_ATTENTION_Q_KV : TE_ATTENTION_QKV,
+			 .alibi = attend, .bias = it->what == BIASED);
 	const struct te_dropout_attrs da = TE_ATTRS(dropout, .p = (float)a[0] / 100);
 	const struct te_cross_entropy_attrs ca = TE_ATTRS(cross_entropy, a[0], -100, 1.0f / MICRO);
 	const struct te_act_attrs aa = TE_ATTRS(act, (enum te_act)(it->what - ACT), a[0]);
@@ -273,6 +281,8 @@ static struct te_op *make_op(const struct item *it, const struct shape *s, struc
 		r = te_op_rope(&ra, name, &op);
 		break;
 	case ATTENTION:
+	case ATTEND:
+	case BIASED:
 		r = te_op_attention(&ta, name, &op);
 		break;
 	case DROPOUT:
@@ -299,12 +309,16 @@ static struct te_op *make_op(const struct item *it, const struct shape *s, struc
 static void join(struct te_seq *seq, struct te_op *op, const struct item *it, const struct shape *s,
 		 enum te_dtype compute)
 {
-	const int64_t tail = grown(s, it->a[0]);
+	const int64_t tail = grown(s, it->a[0]), bias[3] = { it->a[0], s->seqlen, s->seqlen };
 
 	if (it->what == FORK)
 		DO(te_op_give(op, 0, "forked"));
-	if (it->what == ADD)
+	if (it->what == ADD || it->what == ATTEND)
 		DO(te_op_take(op, 0, "forked"));
+	if (it->what == BIASED) {
+		DO(te_seq_input_shape(seq, "biases", TE_DTYPE_FP32, 3, bias));
+		DO(te_op_take(op, 0, "biases"));
+	}
 	if (it->what == ADD_OTHER) {
 		DO(te_seq_input(seq, "other", compute, 1, &tail));
 		DO(te_op_take(op, 0, "other"));
@@ -355,7 +369,7 @@ static int layers_of(const struct list *l, const struct variant *v, int ret_firs
 		/* whose dx is dy itself has no plan of its own; nor has half of a branch */
 		if (!i || (v->layers && !open && it.what != BIAS && it.what != ADD_OTHER))
 			ret_first[n++] = i;
-		open += (it.what == FORK) - (it.what == ADD);
+		open += (it.what == FORK) - (it.what == ADD || it.what == ATTEND);
 	}
 	return n;
 }

@@ -89,13 +89,14 @@ TABLE(codes, codes, NULL, NULL, TE_OP_REPEATS);
 
 enum kind {
 	LINEAR, RMSNORM, LAYERNORM, ACT, BIAS, DROPOUT, IDENTITY, COPIER, READER, ONCE, CODES,
+	ATTEND, /* to the value of an open fork */
 	FORK, ADD, NKINDS
 };
 
 static struct {
 	int n;
 	enum kind kind[MOST];
-	int channel[MOST]; /* of forks and additions: index of the fork */
+	int channel[MOST]; /* of forks, attention and additions: index of the fork */
 	int policy[MOST];  /* 1: keep, 2: recompute */
 	int frozen[MOST];
 } model;
@@ -108,13 +109,16 @@ static void draw_model(void)
 	while (i + nopen < MOST - 2) {
 		enum kind kind = tt_rand_int(0, 3) ? (enum kind)tt_rand_int(0, NKINDS - 1) : LINEAR;
 
-		if (kind == ADD && !nopen)
+		if ((kind == ADD || kind == ATTEND) && !nopen)
 			kind = ACT;
 		if (kind == FORK && i + nopen + 4 > MOST)
 			kind = RMSNORM;
 		if (kind == FORK)
 			open[nopen++] = i;
-		model.channel[i] = kind == FORK ? i : kind == ADD ? open[--nopen] : -1;
+		model.channel[i] = kind == FORK	  ? i :
+				   kind == ADD	  ? open[--nopen] :
+				   kind == ATTEND ? open[tt_rand_int(0, nopen - 1)] :
+						    -1;
 		model.kind[i++] = kind;
 	}
 	while (nopen) {
@@ -139,6 +143,8 @@ static int make_op(int i, const char *name, struct te_op **ret_op)
 	struct te_act_attrs act = TE_ATTRS(act, TE_ACT_GELU, 0);
 	struct te_bias_attrs bias = TE_ATTRS(bias, WIDTH);
 	struct te_dropout_attrs dropout = TE_ATTRS(dropout, .p = 0.1f);
+	struct te_attention_attrs attention =
+		TE_ATTRS(attention, 4, 2, 12, 0, 0.1f, .operands = TE_ATTENTION_Q_KV, .alibi = 1);
 
 	switch (model.kind[i]) {
 	case LINEAR:
@@ -163,6 +169,8 @@ static int make_op(int i, const char *name, struct te_op **ret_op)
 		return te_op_create(&once, NULL, name, ret_op);
 	case CODES:
 		return te_op_create(&codes, NULL, name, ret_op);
+	case ATTEND:
+		return te_op_attention(&attention, name, ret_op);
 	case FORK:
 		return te_op_fork(name, ret_op);
 	default:
@@ -184,7 +192,7 @@ static struct te_seq *make_seq(int policies)
 		DO(make_op(i, name, &op));
 		if (model.kind[i] == FORK)
 			DO(te_op_give(op, 0, channel));
-		if (model.kind[i] == ADD)
+		if (model.kind[i] == ADD || model.kind[i] == ATTEND)
 			DO(te_op_take(op, 0, channel));
 		if (policies && model.policy[i] == 1)
 			DO(te_op_keep(op));
@@ -433,7 +441,8 @@ static void say_model(uint32_t flags, int npatterns)
 {
 	static const char *const name[NKINDS] = { "linear", "rmsnorm", "layernorm", "act", "bias",
 						  "dropout", "identity", "copier", "reader",
-						  "once", "codes", "fork", "add" };
+						  "once", "codes", "attend", "fork",
+						  "add" };
 
 	printf("# flags 0x%x, %d patterns:", (unsigned)flags, npatterns);
 	for (int i = 0; i < model.n; i++)

@@ -273,6 +273,7 @@ TT_PAIR_SUITE("ops/kernel_calls")
 {
 
 	kc_attend_cases(s);
+	kc_cross_cases(s);
 	kc_rows_cases(s);
 	kc_elem_cases(s);
 	kc_heads_cases(s);

@@ -18,6 +18,7 @@ TCase *kc_case(Suite *s, const char *name);
 /* cases of each source */
 void kc_attend_cases(Suite *s);
 void kc_cached_cases(Suite *s);
+void kc_cross_cases(Suite *s);
 void kc_rows_cases(Suite *s);
 void kc_heads_cases(Suite *s);
 void kc_elem_cases(Suite *s);

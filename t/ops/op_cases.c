@@ -71,7 +71,7 @@ static int create_add(const struct op_case *k, struct te_op **ret_op)
 
 /* ---- FP64 ---- */
 
-static void ref_embedding(const struct op_run *r, const double *x, const double *ex,
+static void ref_embedding(const struct op_run *r, const double *x, double *const *ex,
 			  double *const *w, double *y)
 {
 	const struct te_embedding_attrs *a = te_op_attrs(r->op);
@@ -89,8 +89,8 @@ static void ref_embedding(const struct op_run *r, const double *x, const double 
 		}
 }
 
-static void ref_linear(const struct op_run *r, const double *x, const double *ex, double *const *w,
-		       double *y)
+static void ref_linear(const struct op_run *r, const double *x, double *const *ex,
+		       double *const *w, double *y)
 {
 	const struct te_linear_attrs *a = te_op_attrs(r->op);
 
@@ -104,15 +104,15 @@ static void ref_linear(const struct op_run *r, const double *x, const double *ex
 		}
 }
 
-static void ref_bias(const struct op_run *r, const double *x, const double *ex, double *const *w,
-		     double *y)
+static void ref_bias(const struct op_run *r, const double *x, double *const *ex,
+		     double *const *w, double *y)
 {
 	for (int64_t i = 0; i < nelems_of(&r->inf.in[0]); i++)
 		y[i] = x[i] + w[0][i % cols_of(&r->inf.in[0])];
 }
 
-static void ref_norm(const struct op_run *r, const double *x, const double *ex, double *const *w,
-		     double *y)
+static void ref_norm(const struct op_run *r, const double *x, double *const *ex,
+		     double *const *w, double *y)
 {
 	const struct te_norm_attrs *a = te_op_attrs(r->op);
 	int64_t n = a->width;
@@ -159,8 +159,8 @@ static double act(enum te_act kind, double x)
 	}
 }
 
-static void ref_act(const struct op_run *r, const double *x, const double *ex, double *const *w,
-		    double *y)
+static void ref_act(const struct op_run *r, const double *x, double *const *ex,
+		    double *const *w, double *y)
 {
 	const struct te_act_attrs *a = te_op_attrs(r->op);
 	int64_t n = cols_of(&r->inf.in[0]), m = a->gated ? n / 2 : n;
@@ -177,8 +177,8 @@ static int64_t document_of(const double *ex, int64_t t)
 	return ex ? (int64_t)fmax(0, fmin(ex[t], (double)t)) : 0;
 }
 
-static void ref_rope(const struct op_run *r, const double *x, const double *ex, double *const *w,
-		     double *y)
+static void ref_rope(const struct op_run *r, const double *x, double *const *ex,
+		     double *const *w, double *y)
 {
 	const struct te_rope_attrs *a = te_op_attrs(r->op);
 	int64_t seqlen = r->inf.in[0].shape[r->inf.in[0].ndim - 2];
@@ -188,10 +188,10 @@ static void ref_rope(const struct op_run *r, const double *x, const double *ex, 
 		for (int h = 0; h < heads; h++, x += d, y += d)
 			for (int j = 0; j < d / 2; j++) {
 				const int64_t at = i % seqlen;
-				const double *first = a->documents ? ex + i - at : NULL;
+				const double *first = a->documents ? ex[0] + i - at : NULL;
 				const int64_t m = a->interleaved ? 2 * j : j;
 				const int64_t n = a->interleaved ? m + 1 : j + d / 2;
-				const double position = a->positions ? ex[i] :
+				const double position = a->positions ? ex[0][i] :
 						(double)(at - document_of(first, at));
 				double t = position *
 					   (a->inv_freq ? (double)a->inv_freq[j] :
@@ -204,7 +204,7 @@ static void ref_rope(const struct op_run *r, const double *x, const double *ex, 
 			}
 }
 
-static void ref_qk_norm(const struct op_run *r, const double *x, const double *ex,
+static void ref_qk_norm(const struct op_run *r, const double *x, double *const *ex,
 			double *const *w, double *y)
 {
 	const struct te_qk_norm_attrs *a = te_op_attrs(r->op);
@@ -241,67 +241,139 @@ static void rng_words(const struct op_run *r, uint64_t words[2])
 	DO(te_stream_sync(r->stream));
 }
 
-static void ref_attention(const struct op_run *r, const double *x, const double *ex,
+/* rows of an operand of attention: of row i, head h of d elements */
+struct heads {
+	const double *x;
+	int64_t cols;
+	int d;
+};
+
+static const double *head_of(const struct heads *v, int64_t i, int h)
+{
+	return v->x + i * v->cols + h * v->d;
+}
+
+/* keys from to to - 1, and the diagonal, of row q: the sequence has rows q0 on and keys k0 on */
+struct keys {
+	int64_t from, to, diagonal;
+};
+
+static struct keys keys_of(const struct te_attention_attrs *a, int64_t q, int64_t q0, int64_t nq,
+			   int64_t k0, int64_t nk, const double *first)
+{
+	struct keys r = { k0, k0 + nk, k0 + q - q0 + (a->bottom ? nk - nq : 0) };
+
+	if (a->documents && r.from < q0 + document_of(first, q - q0))
+		r.from = q0 + document_of(first, q - q0);
+	if (a->window && r.from < r.diagonal - a->window + 1)
+		r.from = r.diagonal - a->window + 1;
+	if ((!a->full || a->right) && r.to > r.diagonal + a->right + 1)
+		r.to = r.diagonal + a->right + 1;
+	return r;
+}
+
+/* Press et al., arXiv:2108.12409: 4 and 3 heads; the fourth of 3 heads does not exist */
+static double slope_of(const struct te_attention_attrs *a, int h)
+{
+	static const double of4[] = { 1 / 4., 1 / 16., 1 / 64., 1 / 256. };
+	static const double of3[] = { 1 / 16., 1 / 256., 1 / 4. };
+
+	ck_assert(a->slopes || a->nheads == 4 || a->nheads == 3);
+	return a->slopes ? (double)a->slopes[h] : a->nheads == 4 ? of4[h] : of3[h];
+}
+
+/* row q of head h of sequence b, whose rows are q0 to q0 + nq - 1 and keys k0 to k0 + nk - 1 */
+static void attend_row(const struct op_run *r, const struct heads v[3], double *const *ex,
+		       double *const *w, const uint64_t words[2], int64_t b, int h, int64_t q,
+		       int64_t q0, int64_t nq, int64_t k0, int64_t nk, double *out)
+{
+	const struct te_attention_attrs *a = te_op_attrs(r->op);
+	const double scale = a->scale > 0 ? (double)a->scale : 1 / sqrt((double)a->head_dim);
+	const uint32_t threshold = (uint32_t)lrintf(a->dropout * 65536);
+	const uint32_t tag = a->tag ? (uint32_t)a->tag : r->call.tag;
+	const int64_t all = a->all_heads ? a->all_heads : a->nheads;
+	const int64_t nbias = cols_of(&r->inf.in[a->bias ? 1 + a->operands : 0]);
+	const double *bias = a->bias ? ex[a->operands] : NULL;
+	const double *qp = head_of(&v[0], q, h);
+	const int g = h / (a->nheads / a->nkv);
+	const int64_t q_at = a->offsets ? q : q - q0, k_at = a->offsets ? 0 : k0;
+	const struct keys keys = keys_of(a, q, q0, nq, k0, nk, a->documents ? ex[0] + q0 : NULL);
+	double sum = a->sinks ? exp(w[0][h]) : 0, p[64];
+
+	if (bias && r->inf.in[1 + a->operands].ndim == 3)
+		bias += h * nbias * r->inf.in[1 + a->operands].shape[1];
+	for (int64_t k = keys.from; k < keys.to; k++) {
+		const double *kp = head_of(&v[1], k, g);
+		double s = 0;
+
+		for (int c = 0; c < a->head_dim; c++)
+			s += qp[c] * kp[c];
+		s *= scale;
+		if (a->softcap > 0)
+			s = (double)a->softcap * tanh(s / (double)a->softcap);
+		if (bias)
+			s += bias[q_at * nbias + k - k_at];
+		if (a->alibi)
+			s -= slope_of(a, h) * fabs((double)(k - keys.diagonal));
+		p[k - keys.from] = exp(s);
+		sum += p[k - keys.from];
+	}
+	for (int c = 0; c < v[2].d; c++)
+		out[c] = 0;
+	for (int64_t k = keys.from; k < keys.to; k++) {
+		const double *vp = head_of(&v[2], k, g);
+		const struct te_philox ph = te_philox_attn(
+			words[0], words[1], tag, (uint32_t)((a->offsets ? 0 : b) * all +
+							    a->first_head + h),
+			(uint32_t)q_at, (uint32_t)(k - k_at) / 8);
+
+		for (int c = 0; c < v[2].d; c++)
+			out[c] += p[k - keys.from] / sum * vp[c] *
+				  kept(te_philox_lane(&ph, (int)(k - k_at) % 8), threshold);
+	}
+}
+
+static void ref_attention(const struct op_run *r, const double *x, double *const *ex,
 			  double *const *w, double *y)
 {
 	const struct te_attention_attrs *a = te_op_attrs(r->op);
-	int64_t T = r->inf.in[0].shape[r->inf.in[0].ndim - 2], n = cols_of(&r->inf.in[0]);
-	int64_t batch = rows_of(&r->inf.in[0]) / T;
-	uint32_t threshold = (uint32_t)lrintf(a->dropout * 65536);
-	double scale = a->scale > 0 ? (double)a->scale : 1 / sqrt((double)a->head_dim), p[64];
-	const uint32_t tag = a->tag ? (uint32_t)a->tag : r->call.tag;
-	const int64_t all = a->all_heads ? a->all_heads : a->nheads;
+	const struct te_spec *in = r->inf.in;
+	const int d = a->head_dim, dv = a->head_dim_v ? a->head_dim_v : d;
+	const int q_at = a->operands ? 0 : a->nheads * d;
+	const int ninputs = a->operands + a->bias;
+	struct heads v[3] = { { x, cols_of(&in[0]), d }, { x + q_at, cols_of(&in[0]), d },
+			      { x + q_at + a->nkv * d, cols_of(&in[0]), dv } };
+	const int64_t T = in[0].shape[in[0].ndim - 2];
+	const int64_t S = a->operands ? in[1].shape[in[1].ndim - 2] : T;
+	const double *qo = a->offsets ? ex[ninputs] : NULL;
+	const double *ko = a->offsets ? ex[ninputs + (a->operands ? 1 : 0)] : NULL;
 	uint64_t words[2];
-	int d = a->head_dim;
 
+	if (a->operands) {
+		v[1] = (struct heads){ ex[0], cols_of(&in[1]), d };
+		v[2] = (struct heads){ a->operands == TE_ATTENTION_Q_K_V ? ex[1] :
+								      ex[0] + a->nkv * d,
+				       cols_of(&in[a->operands]), dv };
+	}
 	rng_words(r, words);
-	for (int64_t b = 0; b < batch; b++)
+	for (int64_t q = 0; q < rows_of(&in[0]); q++) {
+		int64_t b = q / T, q0 = b * T, nq = T, k0 = b * S, nk = S;
+
+		if (a->offsets) {
+			for (b = 0; qo[b + 1] <= (double)q; b++)
+				;
+			q0 = (int64_t)qo[b];
+			nq = (int64_t)qo[b + 1] - q0;
+			k0 = (int64_t)ko[b];
+			nk = (int64_t)ko[b + 1] - k0;
+		}
 		for (int h = 0; h < a->nheads; h++)
-			for (int64_t q = 0; q < T; q++) {
-				const double *qp = x + (b * T + q) * n + h * d;
-				int kv = a->nheads + h / (a->nheads / a->nkv);
-				double *out = y + ((b * T + q) * a->nheads + h) * d;
-				const double *first = a->documents ? ex + b * T : NULL;
-				const int64_t in_window = a->window && q >= a->window ?
-								  q - a->window + 1 : 0;
-				const int64_t document = document_of(first, q);
-				const int64_t k0 = document > in_window ? document : in_window;
-				int64_t last = a->full ? T - 1 : q;
-				double sum = a->sinks ? exp(w[0][h]) : 0;
-
-				if (a->right && last > q + a->right)
-					last = q + a->right;
-				for (int64_t k = k0; k <= last; k++) {
-					const double *kp = x + (b * T + k) * n + kv * d;
-					double s = 0;
-
-					for (int c = 0; c < d; c++)
-						s += qp[c] * kp[c];
-					s *= scale;
-					if (a->softcap > 0)
-						s = (double)a->softcap *
-						    tanh(s / (double)a->softcap);
-					p[k] = exp(s);
-					sum += p[k];
-				}
-				for (int c = 0; c < d; c++)
-					out[c] = 0;
-				for (int64_t k = k0; k <= last; k++) {
-					const double *vp = x + (b * T + k) * n + (kv + a->nkv) * d;
-					struct te_philox ph = te_philox_attn(
-						words[0], words[1], tag,
-						(uint32_t)(b * all + a->first_head + h),
-						(uint32_t)q, (uint32_t)k / 8);
-
-					for (int c = 0; c < d; c++)
-						out[c] += p[k] / sum * vp[c] *
-							  kept(te_philox_lane(&ph, (int)k % 8),
-							       threshold);
-				}
-			}
+			attend_row(r, v, ex, w, words, b, h, q, q0, nq, k0, nk,
+				   y + (q * a->nheads + h) * dv);
+	}
 }
 
-static void ref_dropout(const struct op_run *r, const double *x, const double *ex,
+static void ref_dropout(const struct op_run *r, const double *x, double *const *ex,
 			double *const *w, double *y)
 {
 	const struct te_dropout_attrs *a = te_op_attrs(r->op);
@@ -322,14 +394,14 @@ static void ref_dropout(const struct op_run *r, const double *x, const double *e
 	}
 }
 
-static void ref_fork(const struct op_run *r, const double *x, const double *ex, double *const *w,
-		     double *y)
+static void ref_fork(const struct op_run *r, const double *x, double *const *ex,
+		     double *const *w, double *y)
 {
 	memcpy(y, x, (size_t)nelems_of(&r->inf.in[0]) * sizeof(*y));
 }
 
-static void ref_scale(const struct op_run *r, const double *x, const double *ex, double *const *w,
-		      double *y)
+static void ref_scale(const struct op_run *r, const double *x, double *const *ex,
+		      double *const *w, double *y)
 {
 	const struct te_scale_attrs *a = te_op_attrs(r->op);
 
@@ -337,15 +409,15 @@ static void ref_scale(const struct op_run *r, const double *x, const double *ex,
 		y[i] = x[i] * (double)a->factor;
 }
 
-static void ref_add(const struct op_run *r, const double *x, const double *ex, double *const *w,
-		    double *y)
+static void ref_add(const struct op_run *r, const double *x, double *const *ex,
+		    double *const *w, double *y)
 {
 	for (int64_t i = 0; i < nelems_of(&r->inf.in[0]); i++)
-		y[i] = x[i] + ex[i];
+		y[i] = x[i] + ex[0][i];
 }
 
-static void ref_ce(const struct op_run *r, const double *x, const double *ex, double *const *w,
-		   double *y)
+static void ref_ce(const struct op_run *r, const double *x, double *const *ex,
+		   double *const *w, double *y)
 {
 	const struct te_cross_entropy_attrs *a = te_op_attrs(r->op);
 	int64_t n = cols_of(&r->inf.in[0]);
@@ -354,11 +426,12 @@ static void ref_ce(const struct op_run *r, const double *x, const double *ex, do
 	for (int64_t i = 0; i < rows_of(&r->inf.in[0]); i++) {
 		double sum = 0;
 
-		if (ex[i] < 0 || ex[i] >= (double)a->nclasses || ex[i] == a->ignore_index)
+		if (ex[0][i] < 0 || ex[0][i] >= (double)a->nclasses ||
+		    ex[0][i] == a->ignore_index)
 			continue;
 		for (int64_t c = 0; c < a->nclasses; c++)
 			sum += exp(x[i * n + c]);
-		loss += log(sum) - x[i * n + (int64_t)ex[i]];
+		loss += log(sum) - x[i * n + (int64_t)ex[0][i]];
 		count++;
 	}
 	y[0] = count > 0 ? loss / count : 0;
@@ -464,12 +537,48 @@ const struct op_case op_cases[] = {
 	  .ref = ref_attention, .depth = 200, .in = { { T, 3, { 2, 11, 24 } } },
 	  .a.attention = TE_ATTRS(attention, 4, 2, 3, 0, 0.3f, .full = 1) },
 	{ .name = "attention in windows on both sides", .create = create_attention,
-	  .ref = ref_attention, .depth = 200, .in = { { T, 3, { 2, 11, 24 } } }, .host_only = 1,
+	  .ref = ref_attention, .depth = 200, .in = { { T, 3, { 2, 11, 24 } } },
 	  .a.attention = TE_ATTRS(attention, 4, 2, 3, 0, 0.3f, .window = 4, .full = 1,
 				  .right = 2) },
 	{ .name = "attention with sinks", .create = create_attention, .ref = ref_attention,
-	  .depth = 200, .in = { { T, 3, { 2, 11, 24 } } }, .host_only = 1,
+	  .depth = 200, .in = { { T, 3, { 2, 11, 24 } } },
 	  .a.attention = TE_ATTRS(attention, 4, 2, 3, 0, 0.3f, .window = 7, .sinks = 1) },
+	{ .name = "attention to a value of k and v", .create = create_attention,
+	  .ref = ref_attention, .depth = 200,
+	  .in = { { T, 3, { 2, 7, 24 } }, { T, 3, { 2, 11, 22 } } },
+	  .a.attention = TE_ATTRS(attention, 4, 2, 6, .full = 1, .operands = TE_ATTENTION_Q_KV,
+				  .head_dim_v = 5) },
+	{ .name = "attention to k and v, bottom, with alibi", .create = create_attention,
+	  .ref = ref_attention, .depth = 200,
+	  .in = { { T, 3, { 2, 7, 24 } }, { T, 3, { 2, 11, 12 } }, { T, 3, { 2, 11, 16 } } },
+	  .a.attention = TE_ATTRS(attention, 4, 2, 6, 0, 0.3f, .window = 8, .bottom = 1,
+				  .operands = TE_ATTENTION_Q_K_V, .head_dim_v = 8, .alibi = 1) },
+	{ .name = "attention with alibi, 3 heads", .create = create_attention,
+	  .ref = ref_attention, .depth = 200, .in = { { T, 3, { 2, 9, 25 } } },
+	  .a.attention = TE_ATTRS(attention, 3, 1, 5, .alibi = 1) },
+	{ .name = "attention with slopes and values of 2", .create = create_attention,
+	  .ref = ref_attention, .depth = 200, .in = { { T, 3, { 2, 9, 24 } } }, .host_only = 1,
+	  .a.attention = TE_ATTRS(attention, 2, 2, 5, .head_dim_v = 2, .full = 1, .alibi = 1,
+				  .slopes = (const float[]){ 0.3f, -0.1f }) },
+	{ .name = "attention with a bias", .create = create_attention, .ref = ref_attention,
+	  .depth = 200, .in = { { T, 3, { 3, 9, 30 } }, { T, 2, { 9, 9 } } }, .host_only = 1,
+	  .a.attention = TE_ATTRS(attention, 2, 2, 5, .bias = 1, .sinks = 1) },
+	{ .name = "attention to k and v with biases", .create = create_attention,
+	  .ref = ref_attention, .depth = 200, .host_only = 1,
+	  .in = { { T, 3, { 2, 7, 24 } }, { T, 3, { 2, 11, 12 } }, { T, 3, { 2, 11, 10 } },
+		  { T, 3, { 4, 7, 11 } } },
+	  .a.attention = TE_ATTRS(attention, 4, 2, 6, 0, 0.3f, .full = 1, .right = 3, .bias = 1,
+				  .operands = TE_ATTENTION_Q_K_V, .head_dim_v = 5,
+				  .softcap = 1.5f, .sinks = 1) },
+	{ .name = "attention of sequences", .create = create_attention, .ref = ref_attention,
+	  .depth = 200, .in = { { T, 3, { 2, 11, 24 } }, { I, 1, { 6 } } },
+	  .a.attention = TE_ATTRS(attention, 4, 2, 3, 0, 0.3f, .offsets = 1) },
+	{ .name = "attention of sequences to others", .create = create_attention,
+	  .ref = ref_attention, .depth = 200,
+	  .in = { { T, 3, { 1, 13, 24 } }, { T, 2, { 21, 22 } }, { I, 1, { 5 } },
+		  { I, 1, { 5 } } },
+	  .a.attention = TE_ATTRS(attention, 4, 2, 6, .bottom = 1, .sinks = 1, .offsets = 1,
+				  .operands = TE_ATTENTION_Q_KV, .head_dim_v = 5) },
 	{ .name = "attention of some heads", .create = create_attention, .ref = ref_attention,
 	  .depth = 200, .in = { { T, 3, { 3, 11, 24 } } },
 	  .a.attention = TE_ATTRS(attention, 4, 2, 3, 0, 0.3f, 77, 3, 9) },
@@ -540,6 +649,18 @@ static void put_positions(struct te_tensor *t)
 	free(v);
 }
 
+/* rows at which sequences begin, of which one is empty, and the end */
+static void put_offsets(struct te_tensor *t, int64_t nrows)
+{
+	const size_t n = (size_t)te_tensor_nelems(t);
+	float *v = malloc(n * sizeof(*v));
+
+	for (size_t i = 0; i < n; i++)
+		v[i] = (float)(i < 2 ? 0 : (int64_t)(i - 1) * nrows / (int64_t)(n - 2));
+	tt_tensor_set(t, v);
+	free(v);
+}
+
 /* ids, targets and first tokens of documents: mostly good ones, some on every wrong side */
 static void put_ids(struct te_tensor *t, int64_t n, int32_t ignore, int none)
 {
@@ -564,12 +685,17 @@ void op_case_init(const struct op_case *k, struct op_run *r, struct te_ctx *ctx,
 		  const char *recipe)
 {
 	struct te_recipe rec = op_run_recipe(recipe);
-	struct te_spec in[2] = { k->in[0], k->in[1] };
 	const int targets = k->create == create_cross_entropy;
+	const int attention = k->create == create_attention;
+	const int operands = attention ? k->a.attention.operands : 0;
+	struct te_spec in[1 + MOST];
 
-	for (int i = 0; i < 2; i++)
-		if (in[i].dtype != TE_DTYPE_INT32)
+	memcpy(in, k->in, sizeof(in));
+	for (int i = 0; i < 1 + MOST; i++)
+		if (in[i].dtype != TE_DTYPE_INT32 &&
+		    !(attention && k->a.attention.bias && i == 1 + operands))
 			in[i].dtype = rec.compute;
+	DO(te__op_prepare(op, ctx));
 	op_run_init(r, ctx, op, &rec, in);
 	if (in[0].dtype == TE_DTYPE_INT32)
 		put_ids(r->call.x.hp, k->a.embedding.vocab, 0, 0);
@@ -580,8 +706,12 @@ void op_case_init(const struct op_case *k, struct op_run *r, struct te_ctx *ctx,
 	else if (r->ops->nextra_in && in[1].dtype == TE_DTYPE_INT32)
 		put_ids(r->call.ex[0].hp, targets ? k->a.ce.nclasses : cols_of(&in[1]),
 			targets ? k->a.ce.ignore_index : 0, k->no_targets);
-	else if (r->ops->nextra_in)
-		put_random(r->call.ex[0].hp, 1);
+	for (int i = 0; i < r->ops->nextra_in; i++)
+		if (in[1 + i].dtype != TE_DTYPE_INT32)
+			put_random(r->call.ex[i].hp, 1);
+		else if (attention && k->a.attention.offsets)
+			put_offsets(r->call.ex[i].hp,
+				    rows_of(&in[i + 1 == r->ops->nextra_in && operands ? 1 : 0]));
 	for (int i = 0; i < r->op->nweights; i++)
 		put_random(r->call.master[i], r->op->decl[i].ndim == 2 ? 0.4f : 1);
 	put_random(r->call.dy.hp, 1);

@@ -23,10 +23,10 @@ union op_attrs {
 struct op_case {
 	const char *name;
 	int (*create)(const struct op_case *k, struct te_op **ret_op);
-	/* the output at x, extra input and weights; r gives shapes, attributes and mask */
-	void (*ref)(const struct op_run *r, const double *x, const double *ex, double *const *w,
-		    double *y);
-	struct te_spec in[2]; /* float inputs get the recipe's compute dtype */
+	/* the output at x, extra inputs and weights; r gives shapes, attributes and mask */
+	void (*ref)(const struct op_run *r, const double *x, double *const *ex,
+		    double *const *w, double *y);
+	struct te_spec in[1 + MOST]; /* float inputs but a bias get the recipe's compute dtype */
 	/* bound on the error of an element in units of 2^-24 times the largest of its array:
 	 * see op_cases.c */
 	double depth;

@@ -13,7 +13,7 @@
 #include "tt_ctx.h"
 
 /* of extra values, weights and saved tensors in these tests */
-#define MOST 4
+#define MOST 5
 
 struct op_arrays {
 	struct te_op_value ex[MOST], ey[MOST], dex[MOST], dey[MOST], weight[MOST];

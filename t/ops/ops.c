@@ -33,7 +33,7 @@ static size_t len(const struct te_tensor *t)
 struct fp64 {
 	const struct op_case *k;
 	const struct op_run *r;
-	double *x, *ex, *w[MOST], *dy, *y;
+	double *x, *ex[MOST], *w[MOST], *dy, *y;
 	size_t ny;
 };
 
@@ -109,7 +109,8 @@ START_TEST(matches_fp64_forward_and_backward)
 	op_case_init(k, &r, ctx, op, "fp32");
 	f.r = &r;
 	f.x = doubles(r.call.x.hp);
-	f.ex = r.ops->nextra_in ? doubles(r.call.ex[0].hp) : NULL;
+	for (int i = 0; i < r.ops->nextra_in; i++)
+		f.ex[i] = doubles(r.call.ex[i].hp);
 	f.ny = len(r.call.y.hp);
 	f.y = malloc(f.ny * sizeof(*f.y));
 	f.dy = doubles(r.call.dy.hp);
@@ -134,15 +135,17 @@ START_TEST(matches_fp64_forward_and_backward)
 	op_run_dw(&r);
 	if (!r.inf.no_dx)
 		ck_gradient(&f, "dx", op_run_dx(&r), f.x, dey, 0);
-	if (f.ex && r.inf.in[1].dtype != TE_DTYPE_INT32)
-		ck_gradient(&f, "dex", op_run_dex(&r, 0), f.ex, NULL, 0);
+	for (int i = 0; i < r.ops->nextra_in; i++)
+		if (r.inf.in[1 + i].dtype != TE_DTYPE_INT32)
+			ck_gradient(&f, "dex", op_run_dex(&r, i), f.ex[i], NULL, 0);
 	for (int i = 0; i < r.op->nweights; i++)
 		ck_gradient(&f, r.op->decl[i].name, r.call.grad[i], f.w[i], NULL, 0.5);
 
 	for (int i = 0; i < r.op->nweights; i++)
 		free(f.w[i]);
 	free(f.x);
-	free(f.ex);
+	for (int i = 0; i < r.ops->nextra_in; i++)
+		free(f.ex[i]);
 	free(f.y);
 	free(f.dy);
 	free(dey);
@@ -171,7 +174,8 @@ START_TEST(computes_in_bf16_with_one_rounding)
 	op_run_forward(&r);
 	f.r = &r;
 	f.x = doubles(r.call.x.hp);
-	f.ex = r.ops->nextra_in ? doubles(r.call.ex[0].hp) : NULL;
+	for (int i = 0; i < r.ops->nextra_in; i++)
+		f.ex[i] = doubles(r.call.ex[i].hp);
 	for (int i = 0; i < r.op->nweights; i++)
 		f.w[i] = doubles(r.call.weight[i].hp ? r.call.weight[i].hp : r.call.master[i]);
 	f.ny = len(r.call.y.hp);
@@ -195,7 +199,8 @@ START_TEST(computes_in_bf16_with_one_rounding)
 	}
 	free(got);
 	free(f.x);
-	free(f.ex);
+	for (int i = 0; i < r.ops->nextra_in; i++)
+		free(f.ex[i]);
 	free(f.y);
 	op_run_fini(&r);
 	te_op_unref(op);

@@ -227,6 +227,8 @@ static const struct fcase head_casts[] = {
 	{ "wokl", "fp8-delayed", 0, { "attention+quantize", "drope+quantize" }, 0 },
 	{ "wijl", "fp8-delayed", 0, { "attention+quantize", "drope+quantize" }, 0 },
 	{ "wijl", "fp8-current", EVAL, { "attention+quantize" }, 0 },
+	{ "flxl", "fp8-delayed", EVAL, { "attention+quantize" }, 0 },
+	{ "flxl", "fp8-current", EVAL, { "attention+quantize" }, 0 },
 	{ "wos", "fp8-delayed", 0, { "drope+quantize" }, 0 },
 	{ "wohl", "fp8-delayed", TE_PLAN_DELAY_DW, { "drope+quantize" }, 0 },
 };

@@ -7,7 +7,8 @@
  * A sequence in letters: l linear 32 to 32, L the same and frozen, w linear 32 to 64, b bias of 32,
  * B of 64, n layernorm, m rmsnorm, g gelu, s gated silu 64 to 32, d dropout of rate 0, f and q
  * forks to the channels r and q, a and e adds of them; o RoPE and h attention 64 to 32 of 2 heads
- * of 16, i and j of 8 heads of 4, k attention as h with dropout; c scale by 0.5, t by 0.7; y tanh.
+ * of 16, i and j of 8 heads of 4, k attention as h with dropout, x attention of 4
+ * heads of 8 to k and v in r; c scale by 0.5, t by 0.7; y tanh.
  */
 struct te_op *op_of(char letter, int at)
 {
@@ -25,6 +26,8 @@ struct te_op *op_of(char letter, int at)
 	struct te_attention_attrs ta = TE_ATTRS(attention, small ? 8 : 2, small ? 4 : 1,
 						small ? 4 : 16, 0, letter == 'k' ? 0.25f : 0,
 						0, 0, 0);
+	struct te_attention_attrs xa = TE_ATTRS(attention, 4, 2, 8, .full = 1, .alibi = 1,
+						.operands = TE_ATTENTION_Q_KV);
 	struct te_scale_attrs ca = TE_ATTRS(scale, letter == 'c' ? 0.5f : 0.7f);
 	struct te_op *op = NULL;
 	char name[16];
@@ -66,6 +69,10 @@ struct te_op *op_of(char letter, int at)
 	case 'j':
 	case 'k':
 		DO(te_op_attention(&ta, name, &op));
+		break;
+	case 'x':
+		DO(te_op_attention(&xa, name, &op));
+		DO(te_op_take(op, 0, "r"));
 		break;
 	case 'f':
 	case 'q':

@@ -133,6 +133,11 @@ START_TEST(refuses_bad_inputs)
 	fails(te_seq_input(seq, "m", TE_DTYPE_FP32, 1, NULL), -EINVAL, "tail is NULL");
 	fails(te_seq_input(seq, "m", TE_DTYPE_FP32, 2, tail), -EINVAL,
 	      "te_seq_input: m: extent 1 of its tail is -4");
+	fails(te_seq_input_shape(seq, "m", TE_DTYPE_FP32, 0, tail), -EINVAL,
+	      "te_seq_input_shape: m: ndim is 0, not 1 to 8");
+	fails(te_seq_input_shape(seq, "m", TE_DTYPE_FP32, 2, NULL), -EINVAL, "shape is NULL");
+	fails(te_seq_input_shape(seq, "m", TE_DTYPE_FP32, 2, tail), -EINVAL,
+	      "te_seq_input_shape: m: extent 1 of its shape is -4");
 	ck_assert_int_eq(te_seq_input(seq, "m", TE_DTYPE_FP32, 1, tail), 0);
 }
 END_TEST

@@ -359,8 +359,14 @@ struct te_rope_attrs {
 	 * decoder counts positions itself */
 	int32_t positions;
 	int32_t interleaved; /* 1: pairs are elements 2 i and 2 i + 1 of a head */
+	/* above 0: in a plan whose T is above it, pair i turns by its angle divided by
+	 * s^(2i/(n-2)), s = dynamic_factor T / dynamic_positions - dynamic_factor + 1, where n
+	 * elements of a head turn: the "dynamic" scaling of configs. dynamic_factor is above 0.
+	 * A decoder takes at most dynamic_positions tokens */
+	int64_t dynamic_positions;
+	float dynamic_factor;
 };
-#define TE_ROPE_ATTRS_INIT { sizeof(struct te_rope_attrs), 0, 0, 0, 10000.0f, 0, 0, 0, 0 }
+#define TE_ROPE_ATTRS_INIT { sizeof(struct te_rope_attrs), 0, 0, 0, 10000.0f, 0, 0, 0, 0, 0, 0.0f }
 TE_EXPORT int te_op_rope(const struct te_rope_attrs *a, const char *name, struct te_op **ret_op);
 
 /*

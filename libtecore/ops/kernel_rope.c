@@ -6,6 +6,16 @@
 
 #include "libtecore/ops/common.h"
 
+/* elements of a head that are not left as they are */
+static int nturning(const struct te_rope_attrs *a)
+{
+	int n = 0;
+
+	for (int i = 0; i < a->head_dim / 2; i++)
+		n += !a->inv_freq || a->inv_freq[i] != 0.0f;
+	return 2 * n;
+}
+
 int te__rope_check(const char *kind, const char *name, const struct te_rope_attrs *a)
 {
 	if (a->nheads < 1)
@@ -21,7 +31,29 @@ int te__rope_check(const char *kind, const char *name, const struct te_rope_attr
 		if (!isfinite(a->inv_freq[i]))
 			return te__fail(-EINVAL, "%s%s: inv_freq %d is %g", kind, name, i,
 					(double)a->inv_freq[i]);
+	if (a->dynamic_positions < 0)
+		return te__fail(-EINVAL, "%s%s: dynamic_positions is %lld", kind, name,
+				(long long)a->dynamic_positions);
+	if (a->dynamic_positions && (!(a->dynamic_factor > 0.0f) || !isfinite(a->dynamic_factor)))
+		return te__fail(-EINVAL, "%s%s: dynamic_factor is %g", kind, name,
+				(double)a->dynamic_factor);
+	if (a->dynamic_positions && nturning(a) < 4)
+		return te__fail(-EINVAL, "%s%s: %d elements of a head turn, too few for "
+				"dynamic_positions", kind, name, nturning(a));
 	return te__ops_check_flag(kind, name, "interleaved", a->interleaved);
+}
+
+/*
+ * "dynamic" scaling, as _compute_dynamic_ntk_parameters() of transformers' modeling_rope_utils.py
+ * computes it: theta is multiplied by s^(n/(n-2)) for n elements that turn.
+ */
+static void scale_for(const struct te_rope_attrs *a, int64_t seqlen, float *inv_freq)
+{
+	const double f = (double)a->dynamic_factor, n = nturning(a);
+	const double s = f * (double)seqlen / (double)a->dynamic_positions - f + 1.0;
+
+	for (int i = 0; i < a->head_dim / 2; i++)
+		inv_freq[i] = (float)((double)inv_freq[i] * pow(s, -2.0 * i / (n - 2.0)));
 }
 
 static void inverse_frequencies(struct te_ctx *ctx, float theta, int32_t head_dim, float *ret)
@@ -58,6 +90,8 @@ void te__rope_args(const struct te_tensor *x, struct te_tensor *y, const struct 
 		memcpy(ret->inv_freq, a->inv_freq, (size_t)a->head_dim / 2 * sizeof(*a->inv_freq));
 	else
 		inverse_frequencies(te_tensor_ctx(x), a->theta, a->head_dim, ret->inv_freq);
+	if (a->dynamic_positions && ret->seqlen > a->dynamic_positions)
+		scale_for(a, ret->seqlen, ret->inv_freq);
 }
 
 int te__rope(struct te_stream *stream, struct te_k_rope *args, const struct te__quantize *z)

@@ -48,11 +48,13 @@ static int rope_infer(struct te_op_infer *inf)
 static void rope_args(const struct te_op_call *c, const struct te_tensor *x, struct te_tensor *y,
 		      int inverse, struct te_k_rope *ret)
 {
-	const struct te_rope_attrs *a = c->op->attrs;
+	struct te_rope_attrs a = *(const struct te_rope_attrs *)c->op->attrs;
 
-	te__rope_args(x, y, a, inverse, ret);
-	ret->first = te__ops_ptr(te__ops_tokens(c, a->documents));
-	ret->position = te__ops_ptr(te__ops_tokens(c, a->positions));
+	if (c->flags & TE__CALL_DECODES)
+		a.dynamic_positions = 0; /* rows are of sequences that are not longer */
+	te__rope_args(x, y, &a, inverse, ret);
+	ret->first = te__ops_ptr(te__ops_tokens(c, a.documents));
+	ret->position = te__ops_ptr(te__ops_tokens(c, a.positions));
 }
 
 void te__ops_rope_fwd(const struct te_op_call *c, struct te_k_rope *ret)
@@ -91,13 +93,18 @@ static int rope_describe(const struct te_op *op, char *dst, size_t nbytes)
 	const struct te_rope_attrs *a = op->attrs;
 	const char *tokens = a->documents ? ", documents" : a->positions ? ", positions" : "";
 	const char *pairs = a->interleaved ? ", interleaved" : "";
+	char dynamic[64] = "";
+
+	if (a->dynamic_positions)
+		snprintf(dynamic, sizeof(dynamic), ", dynamic by %g above %lld",
+			 (double)a->dynamic_factor, (long long)a->dynamic_positions);
 
 	if (a->inv_freq)
 		return snprintf(dst, nbytes,
-				"heads %d, kv heads %d, head_dim %d, inv_freq given%s%s", a->nheads,
-				a->nkv, a->head_dim, tokens, pairs);
-	return snprintf(dst, nbytes, "heads %d, kv heads %d, head_dim %d, theta %g%s%s", a->nheads,
-			a->nkv, a->head_dim, (double)a->theta, tokens, pairs);
+				"heads %d, kv heads %d, head_dim %d, inv_freq given%s%s%s",
+				a->nheads, a->nkv, a->head_dim, tokens, pairs, dynamic);
+	return snprintf(dst, nbytes, "heads %d, kv heads %d, head_dim %d, theta %g%s%s%s",
+			a->nheads, a->nkv, a->head_dim, (double)a->theta, tokens, pairs, dynamic);
 }
 
 static void rope_destroy(struct te_op *op)

@@ -123,6 +123,7 @@ static int check_op(const struct te_decoder *d, int i)
 	const struct te_op *op = d->seq->op[i];
 	const struct te_embedding_attrs *e = op->attrs;
 	const struct te_attention_attrs *a = op->attrs;
+	const struct te_rope_attrs *rope = op->attrs;
 
 	if (is_op(op, "embedding") && i > 0)
 		return te__fail(-EOPNOTSUPP, "te_decoder_create: op %s: is an embedding, which "
@@ -131,6 +132,11 @@ static int check_op(const struct te_decoder *d, int i)
 		return te__fail(-EINVAL, "te_decoder_create: max_tokens is %d, but embedding %s "
 				"has %lld positions", d->o.max_tokens, op->name,
 				(long long)e->max_pos);
+	if (is_op(op, "rope") && rope->dynamic_positions &&
+	    rope->dynamic_positions < d->o.max_tokens)
+		return te__fail(-EOPNOTSUPP, "te_decoder_create: max_tokens is %d, but decoding "
+				"with rope %s takes at most its dynamic_positions, %lld",
+				d->o.max_tokens, op->name, (long long)rope->dynamic_positions);
 	if (is_op(op, "attention") &&
 	    (a->full || has_more(op, offsetof(struct te_attention_attrs, sinks) +
 				     sizeof(attention.sinks), &attention)))

@@ -177,6 +177,18 @@ static int64_t document_of(const double *ex, int64_t t)
 	return ex ? (int64_t)fmax(0, fmin(ex[t], (double)t)) : 0;
 }
 
+/* of all elements of a head, for sequences of this length: the formula of transformers, see
+ * libtecore/ops/kernel_rope.c */
+static double theta_of(const struct te_rope_attrs *a, int64_t seqlen)
+{
+	const double f = (double)a->dynamic_factor, d = a->head_dim;
+	const double n = (double)a->dynamic_positions;
+
+	if (!a->dynamic_positions || seqlen < a->dynamic_positions)
+		return (double)a->theta;
+	return (double)a->theta * pow(f * (double)seqlen / n - (f - 1), d / (d - 2));
+}
+
 static void ref_rope(const struct op_run *r, const double *x, double *const *ex,
 		     double *const *w, double *y)
 {
@@ -195,7 +207,7 @@ static void ref_rope(const struct op_run *r, const double *x, double *const *ex,
 						(double)(at - document_of(first, at));
 				double t = position *
 					   (a->inv_freq ? (double)a->inv_freq[j] :
-					    pow((double)a->theta, -2.0 * j / d));
+					    pow(theta_of(a, seqlen), -2.0 * j / d));
 
 				if (h >= a->nheads + a->nkv)
 					t = 0;
@@ -508,6 +520,9 @@ const struct op_case op_cases[] = {
 	{ .name = "rope, interleaved", .create = create_rope, .ref = ref_rope, .depth = 60,
 	  .in = { { T, 3, { 2, 9, 40 } } },
 	  .a.rope = TE_ATTRS(rope, 3, 1, 8, 100, .interleaved = 1) },
+	{ .name = "rope, dynamic", .create = create_rope, .ref = ref_rope, .depth = 60,
+	  .in = { { T, 3, { 2, 9, 40 } } },
+	  .a.rope = TE_ATTRS(rope, 3, 1, 8, 1e4f, .dynamic_positions = 5, .dynamic_factor = 4) },
 	{ .name = "attention", .create = create_attention, .ref = ref_attention, .depth = 200,
 	  .in = { { T, 3, { 2, 9, 30 } } }, .a.attention = TE_ATTRS(attention, 2, 2, 5, 0, 0,
 								   0, 0, 0) },

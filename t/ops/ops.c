@@ -298,6 +298,52 @@ START_TEST(dropout_of_nothing_is_its_input)
 }
 END_TEST
 
+/*
+ * Angles that pairs of a head turn from token to token. Python 3 computed them by the formula of
+ * transformers' _compute_dynamic_ntk_parameters(), dim: elements that turn, L: max(T, P), with
+ * theta 10000 and dim 8, then theta 100 and dim 4:
+ *	base = theta * ((4 * L / P) - (4 - 1)) ** (dim / (dim - 2))
+ *	1.0 / base ** (i / dim) for i in range(0, dim, 2)
+ */
+static const struct {
+	int64_t seqlen;
+	const float *inv_freq;
+	double want[4];
+} turns[] = {
+	{ 5, NULL, { 1, 0.1, 0.01, 0.001 } },
+	{ 9, NULL, { 1, 0.0619798094, 0.00384149678, 0.000238095238 } },
+	{ 9, (const float[]){ 1, 0.1f, 0, 0 }, { 1, 0.0238095238, 0, 0 } },
+};
+
+START_TEST(dynamic_rope_turns_as_transformers)
+{
+	const struct te_rope_attrs a = TE_ATTRS(rope, 1, 1, 8, 1e4f, turns[_i].inv_freq,
+						.dynamic_positions = 5, .dynamic_factor = 4);
+	const struct op_case k = { .in = { { TE_DTYPE_FP32, 3, { 1, turns[_i].seqlen, 24 } } } };
+	float x[9 * 24] = { 0 }, *y;
+	struct te_op *op;
+	struct op_run r;
+
+	DO(te_op_rope(&a, "rope", &op));
+	op_case_init(&k, &r, ctx, op, "fp32");
+	for (int i = 0; i < 4; i++)
+		x[24 + i] = 1;
+	tt_tensor_set(r.call.x.hp, x);
+	op_run_forward(&r);
+	y = tt_tensor_get(op_run_y(&r));
+	for (int i = 0; i < 4; i++) {
+		const double got = atan2((double)y[24 + 4 + i], (double)y[24 + i]);
+
+		/* cosine and sine have an error of 1 ulp of the largest */
+		ck_assert_msg(fabs(got - turns[_i].want[i]) < 2e-7,
+			      "pair %d turns by %.9g, not %.9g", i, got, turns[_i].want[i]);
+	}
+	free(y);
+	op_run_fini(&r);
+	te_op_unref(op);
+}
+END_TEST
+
 START_TEST(attention_drops_only_in_training)
 {
 	struct te_attention_attrs a = TE_ATTRS(attention, 2, 2, 5, 0, 0.5f, 0, 0, 0);
@@ -588,6 +634,7 @@ TT_SUITE("ops/ops", TT_ONE_PROCESS)
 	tcase_add_loop_test(c, matches_fp64_forward_and_backward, 0, op_ncases);
 	tcase_add_loop_test(c, computes_in_bf16_with_one_rounding, 0, op_ncases);
 	tcase_add_test(c, dropout_draws_one_mask_a_step_and_op);
+	tcase_add_loop_test(c, dynamic_rope_turns_as_transformers, 0, TT_LEN(turns));
 	tcase_add_test(c, attention_drops_only_in_training);
 	tcase_add_loop_test(c, packed_documents_have_the_bits_of_them_alone, 0, 2);
 	tcase_add_loop_test(c, quantize_is_a_cast_and_back, 0, 4 * NCASTS);

@@ -691,6 +691,36 @@ START_TEST(ops_that_mix_rows_are_refused_by_name)
 }
 END_TEST
 
+/* frequencies of later tokens depend on the length, and so would keys in the cache */
+START_TEST(dynamic_positions_limit_the_tokens)
+{
+	struct te_embedding_attrs ea = TE_ATTRS(embedding, VOCAB, 16, 0, 1.0f, 0);
+	struct te_rope_attrs ra = TE_ATTRS(rope, 2, 1, 4, 1e4f, .dynamic_positions = 8,
+					   .dynamic_factor = 2);
+	struct te_linear_attrs ha = TE_ATTRS(linear, 16, VOCAB, 0.4f, 1, NULL);
+	struct te_decoder_opts o = opts();
+	struct te_seq *seq;
+	struct te_decoder *d;
+	struct te_op *op;
+
+	DO(te_seq_create(ctx, &seq));
+	DO(te_op_embedding(&ea, "e", &op));
+	tt_append(seq, op);
+	DO(te_op_rope(&ra, "turn", &op));
+	tt_append(seq, op);
+	DO(te_op_linear(&ha, "head", &op));
+	tt_append(seq, op);
+	DO(te_seq_init(seq, 7));
+	o.max_tokens = 9;
+	fails(te_decoder_create(seq, &o, &d), -EOPNOTSUPP, "max_tokens is 9, but decoding with "
+	      "rope turn takes at most its dynamic_positions, 8");
+	o.max_tokens = 8;
+	DO(te_decoder_create(seq, &o, &d));
+	te_decoder_unref(d);
+	te_seq_unref(seq);
+}
+END_TEST
+
 static int decodes(void)
 {
 	struct te_ctx *c = NULL;
@@ -765,6 +795,7 @@ TT_PAIR_SUITE("plan/decoder")
 	tcase_add_loop_test(c, batches_equal_sequences_alone, 0, 4);
 	tcase_add_test(c, tokens_end_at_max_tokens);
 	tcase_add_test(c, bad_arguments_are_refused);
+	tcase_add_test(c, dynamic_positions_limit_the_tokens);
 	tcase_add_test(c, ops_that_mix_rows_are_refused_by_name);
 	c = tt_case(s, "faults", "host serial");
 	tcase_add_test(c, faults_are_reported);

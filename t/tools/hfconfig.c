@@ -115,6 +115,11 @@ TEST(config, reads_llama_and_qwen2)
 	ck_assert_int_eq(c.head_dim, 16);
 	ck_assert_int_eq(c.tied, 1);
 	ck_assert_double_eq(c.rotary.theta, 1e6);
+	ck_assert_int_eq(parse("{" LLAMA ",\"rope_scaling\":{\"type\":\"dynamic\",\"factor\":4,"
+			       "\"original_max_position_embeddings\":7}}", &c), 0);
+	ck_assert_int_eq(c.rotary.kind, ROTARY_DYNAMIC);
+	ck_assert_double_eq(c.rotary.factor, 4);
+	ck_assert_double_eq(c.rotary.original, (double)c.max_pos); /* 7 is not read */
 }
 
 /* windows of layers 0 to 2, and the longest context */
@@ -224,6 +229,7 @@ static const char *const refused[] = {
 	"{" LLAMA ",\"rope_scaling\":{\"rope_type\":\"llama3\",\"factor\":2,"
 	"\"low_freq_factor\":4,\"high_freq_factor\":4}}",
 	"{" LLAMA ",\"rope_parameters\":{\"rope_type\":\"yarn\"}}",
+	"{" LLAMA ",\"rope_scaling\":{\"type\":\"dynamic\"}}", /* lacks factor */
 	"{" LLAMA ",\"rope_parameters\":{\"partial_rotary_factor\":0.5}}",
 	"{" LLAMA ",\"rope_parameters\":{\"rope_type\":\"default\",\"mrope_section\":[1]}}",
 	"{" LLAMA ",\"rope_parameters\":{\"rope_theta\":\"1e6\"}}",
@@ -256,7 +262,7 @@ static const char *const refused[] = {
 	"{" LLAMA ",\"rope_scaling\":{\"rope_theta\":1e6},"
 	"\"rope_parameters\":{\"rope_theta\":1e4}}",
 	"{" LLAMA ",\"rope_scaling\":{\"type\":\"linear\"}}",
-	"{" LLAMA ",\"rope_scaling\":{\"rope_type\":\"dynamic\",\"factor\":1}}",
+	"{" LLAMA ",\"rope_scaling\":{\"rope_type\":\"ntk\",\"factor\":1}}",
 	"{" LLAMA ",\"rope_scaling\":[2]}",
 	/* what no list knows, with a value that may matter */
 	"{" LLAMA ",\"position_embedding_type\":\"alibi\"}",

@@ -27,7 +27,7 @@ sed 's/256/100/' micro.json >few.json
 cat >scaled.json <<'JSON'
 {"model_type": "llama", "vocab_size": 256, "hidden_size": 32, "num_hidden_layers": 1,
  "num_attention_heads": 2, "intermediate_size": 64, "max_position_embeddings": 32,
- "rope_scaling": {"type": "dynamic", "factor": 2}}
+ "rope_scaling": {"type": "ntk", "factor": 2}}
 JSON
 
 # a checkpoint, and another model than its own

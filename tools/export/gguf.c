@@ -100,7 +100,8 @@ static int has_divisors(const struct config *c, const struct gguf_arch *arch)
 {
 	return arch->flags & GGUF_LONGROPE ? c->rotary.kind == ROTARY_LONGROPE :
 	       arch->flags & GGUF_DIVIDED  ? c->rotary.kind != ROTARY_DEFAULT &&
-						     c->rotary.kind != ROTARY_LINEAR :
+						     c->rotary.kind != ROTARY_LINEAR &&
+						     c->rotary.kind != ROTARY_DYNAMIC :
 					     0;
 }
 

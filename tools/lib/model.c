@@ -232,7 +232,11 @@ static void rope(struct builder *b, const struct config *c, int i, const char *n
 		.documents = c->documents);
 
 	/* the others are computed by the library, as runs before this one did */
-	if (rot->kind != ROTARY_DEFAULT || rot->part != 1) {
+	if (rot->kind == ROTARY_DYNAMIC) {
+		a.dynamic_positions = (int64_t)rot->original;
+		a.dynamic_factor = (float)rot->factor;
+	}
+	if ((rot->kind != ROTARY_DEFAULT && rot->kind != ROTARY_DYNAMIC) || rot->part != 1) {
 		rotary_frequencies(rot, c->head_dim, freq);
 		a.inv_freq = freq;
 	}

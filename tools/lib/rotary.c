@@ -3,8 +3,8 @@
  *
  * Sources of the formulas: linear, Chen et al., arXiv:2306.15595; yarn, Peng et al.,
  * arXiv:2309.00071; longrope, Ding et al., arXiv:2402.13753; llama3, the model card of Llama 3.1,
- * as transformers' modeling_rope_utils.py computes them. t/tools/t8018-te_train-families.t compares
- * models that use them.
+ * as transformers' modeling_rope_utils.py computes them; dynamic: te_op_rope(3) scales.
+ * t/tools/t8018-te_train-families.t compares models that use them.
  */
 #include "config.h"
 
@@ -20,7 +20,7 @@ static const struct {
 	enum rotary_kind kind;
 } kinds[] = {
 	{ "default", ROTARY_DEFAULT },	 { "linear", ROTARY_LINEAR }, { "llama3", ROTARY_LLAMA3 },
-	{ "longrope", ROTARY_LONGROPE }, { "yarn", ROTARY_YARN },
+	{ "longrope", ROTARY_LONGROPE }, { "yarn", ROTARY_YARN }, { "dynamic", ROTARY_DYNAMIC },
 	{ "su", ROTARY_LONGROPE }, /* the first name of longrope */
 };
 #define NNAMES (sizeof(kinds) / sizeof(kinds[0]))
@@ -38,7 +38,7 @@ static const struct key {
 	{ "partial_rotary_factor", offsetof(struct rotary, part), EVERY, 0 },
 	{ "original_max_position_embeddings", offsetof(struct rotary, original), EVERY, 0 },
 	{ "factor", offsetof(struct rotary, factor), EVERY & ~K(DEFAULT),
-	  K(LINEAR) | K(LLAMA3) | K(YARN) },
+	  K(LINEAR) | K(LLAMA3) | K(YARN) | K(DYNAMIC) },
 	{ "low_freq_factor", offsetof(struct rotary, low), K(LLAMA3), K(LLAMA3) },
 	{ "high_freq_factor", offsetof(struct rotary, high), K(LLAMA3), K(LLAMA3) },
 	{ "attention_factor", offsetof(struct rotary, attention), K(LONGROPE) | K(YARN), 0 },
@@ -191,6 +191,11 @@ int rotary_check(struct rotary *rot, const char *where, int64_t head_dim, int64_
 				       kinds[rot->kind].name, keys[i].name);
 	if (!(rot->original > 0) && rot->kind != ROTARY_DEFAULT && rot->kind != ROTARY_LINEAR)
 		rot->original = (double)max_pos;
+	if (rot->kind == ROTARY_DYNAMIC)
+		rot->original = (double)max_pos; /* as transformers, whatever the file has */
+	if (rot->kind == ROTARY_DYNAMIC && n < 4)
+		return say_bad("%s: rope_scaling: \"dynamic\" needs 4 channels of each head that "
+			       "turn, not %lld", where, (long long)n);
 	if (rot->kind == ROTARY_LONGROPE && rot->nshorts != n / 2)
 		return say_bad("%s: rope_scaling: short_factor has %lld numbers, expected %lld",
 			       where, (long long)rot->nshorts, (long long)(n / 2));

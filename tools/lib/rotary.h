@@ -13,6 +13,7 @@ enum rotary_kind {
 	ROTARY_LLAMA3,
 	ROTARY_LONGROPE,
 	ROTARY_YARN,
+	ROTARY_DYNAMIC, /* the default for at most `original` tokens */
 	ROTARY_NKINDS
 };
 

@@ -549,10 +549,11 @@ int trainer_create(const struct opts *o, struct trainer *t)
 	return r;
 }
 
-/* rotary positions have no table: a longer context is trained, and saved as what the model has */
+/* rotary positions have no table: a longer context is trained, and saved as what the model has,
+ * unless rotations depend on what it has */
 static void extend_context(struct trainer *t)
 {
-	if (t->T <= t->cfg.max_pos)
+	if (t->T <= t->cfg.max_pos || t->cfg.rotary.kind == ROTARY_DYNAMIC)
 		return;
 	say_note("%s: warning: --seq-len %lld is beyond the model's max_position_embeddings %lld: "
 		 "checkpoints have %lld", say_program(), (long long)t->T,

@@ -150,8 +150,9 @@ struct te_seq_binding {
 	 * of a forward pass a plan calls meet, and before a group that reads a master it calls
 	 * fetch for each part of the master, on all ranks in the same order. meet queues a barrier
 	 * of all ranks. fetch queues a copy to dst from the memory of the rank with part `from`: of
-	 * the nbytes that are there where src is in this rank's memory. Each returns 0 or a
-	 * negative code. parts_arg is their argument.
+	 * the nbytes that are there where src is in this rank's memory. dst may be src in this
+	 * rank's own part, where plans read what is wholly in it. Each returns 0 or a negative
+	 * code. parts_arg is their argument.
 	 */
 	int (*alloc)(void *arg, size_t nbytes, void **ret_ptr);
 	int (*meet)(void *arg, struct te_stream *stream);

@@ -22,7 +22,8 @@
  * that keeps it.
  *
  * With parts of the masters every group that reads one has a buffer for it, to which each part is
- * copied from the memory of its rank, as early as a copy from host memory is. Ops that read BF16
+ * copied from the memory of its rank, as early as a copy from host memory is. A master that is
+ * wholly in this rank's part is read there, and its buffer is not used. Ops that read BF16
  * get the BF16 copy of FP32 masters. Where they read another type and there is no such copy, the
  * buffer begins with a cast of the master, which follows.
  */
@@ -279,8 +280,14 @@ void te__hosted_unbind(struct te_plan *p)
 static void *buf_ptr(const struct te_plan *p, const struct te__hosted *h)
 {
 	const struct te__buf *b = &p->buf[h->buf];
+	void *own = NULL;
 
-	return p->bound ? p->span[b->span] + b->offset : TE__NOWHERE;
+	if (!p->bound)
+		return TE__NOWHERE;
+	if (te__seq_divides_masters(p->seq) && !h->grad && !is_cast(p, h))
+		own = te__parts_own(p->seq, h->cast, p->seq->weight[h->weight].offset_nelems,
+				    nelems_of(p, h));
+	return own ? own : p->span[b->span] + b->offset;
 }
 
 int te__hosted_bind(struct te_plan *p)

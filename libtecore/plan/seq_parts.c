@@ -136,11 +136,27 @@ static int fetch(const struct te_seq *seq, struct te_stream *stream, void *dst, 
 					   "%d", from, r) : 0;
 }
 
+/* this rank's memory, and bytes of an element */
+static char *memory_of(const struct te_seq *seq, int copies, size_t *ret_size)
+{
+	*ret_size = copies ? 2 : te_dtype_nbytes(te_tensor_dtype(seq->masters));
+	return copies ? seq->part_copy : te_tensor_data(seq->masters);
+}
+
+void *te__parts_own(const struct te_seq *seq, int copies, int64_t first, int64_t n)
+{
+	const struct range a = range_in(seq, seq->binding.part, first, n);
+	size_t size;
+	char *own = memory_of(seq, copies, &size);
+
+	return a.from == first && a.to == first + n ? own + a.own * (int64_t)size : NULL;
+}
+
 int te__parts_gather(const struct te_seq *seq, struct te_stream *stream, int copies, int64_t first,
 		     int64_t n, void *dst)
 {
-	const size_t size = copies ? 2 : te_dtype_nbytes(te_tensor_dtype(seq->masters));
-	const char *own = copies ? seq->part_copy : te_tensor_data(seq->masters);
+	size_t size;
+	const char *own = memory_of(seq, copies, &size);
 	int r = 0;
 
 	for (int32_t i = 0; i <= seq->binding.nparts && !r; i++) {

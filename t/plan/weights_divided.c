@@ -69,7 +69,7 @@ static int fetch(void *arg, struct te_stream *stream, void *dst, const void *src
 	if (code)
 		return code;
 	if (from == part)
-		return te_copy(stream, dst, src, nbytes);
+		return dst == src ? 0 : te_copy(stream, dst, src, nbytes);
 	if (!all)
 		return te_fill(stream, dst, 0, nbytes);
 	return te_copy(stream, dst,

@@ -276,10 +276,12 @@ static int fetch_weights(void *arg, struct te_stream *stream, void *dst, const v
 	const struct ranks *r = arg;
 	int te = 0;
 
+	if (r->mapped && dst == src)
+		return 0;
 	if (r->mapped)
 		return te_copy(stream, dst, te_comm_peer_ptr(r->data, src, from), nbytes);
 	o.max_blocks = REDUCE_BLOCKS;
-	if (from == equal_rank(r))
+	if (from == equal_rank(r) && dst != src)
 		te = te_copy(stream, dst, src, nbytes);
 	return te < 0 ? te : te_comm_broadcast(r->data, stream, dst, (int64_t)nbytes,
 					       TE_DTYPE_UINT8, from, &o);

@@ -191,10 +191,10 @@ static const struct way {
 	     { "bf16", 0 },
 	     { "bf16", TE_SEQ_BF16_MASTERS },
 	     { "bf16", TE_SEQ_BF16_COPIES },
-	     { "fp8-current", TE_SEQ_BF16_COPIES },
+	     { "fp8-current", 0 },
 	     { "fp8-current", TE_SEQ_BF16_MASTERS },
 	     { "fp8-block", 0 },
-	     { "mxfp8", TE_SEQ_BF16_COPIES } };
+	     { "mxfp8", 0 } };
 #define NWAYS ((int)(sizeof(ways) / sizeof(ways[0])))
 
 START_TEST(a_step_has_the_bits_of_all_masters)
@@ -216,7 +216,10 @@ START_TEST(a_step_has_the_bits_of_all_masters)
 	own = own_nelems(q.s[0]);
 	if (_i >= NWAYS) /* there is a tail */
 		ck_assert_int_gt(te_seq_grad_nelems(q.s[0]), PARTS * own);
-	clear_others(q.s[0]);
+	if (way->flags & TE_SEQ_BF16_COPIES)
+		clear_others(q.s[0]);
+	else
+		all = q.s[0];
 	same_part(te_seq_masters(q.s[0]), te_seq_masters(q.s[1]), own, "initial masters");
 	for (int i = 0; i < 2; i++) {
 		DO(te_plan_create(q.s[i], &o, &q.p[i]));
@@ -226,8 +229,9 @@ START_TEST(a_step_has_the_bits_of_all_masters)
 	for (int i = 0; i < 2; i++) {
 		DO(te_seq_zero_grads(q.s[i], st));
 		pair_queue_pass(q.p[i]);
-		DO(te_adamw_step(q.opt[i], st));
 	}
+	for (int i = 0; i < 2; i++)
+		DO(te_adamw_step(q.opt[i], st));
 	DO(te_stream_sync(st));
 	model_same(te_plan_output(q.p[0]), te_plan_output(q.p[1]), "losses");
 	same_part(te_seq_grads(q.s[0]), te_seq_grads(q.s[1]), own, "gradients");

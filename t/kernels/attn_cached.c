@@ -174,13 +174,15 @@ static void check_head(const struct cached *c, int64_t r, int64_t h)
 	sum = exp(sink - most);
 	for (int64_t i = 0; i < n; i++)
 		sum += exp(s[i] - most);
+	for (int64_t i = 0; i < n; i++)
+		s[i] = exp(s[i] - most) / sum;
 	for (int64_t t = 0; t < d; t++) {
 		const double rel = 2 * e + (double)(n + 32) * V + (double)(n / 4 + 17) * EXP;
 		const void *side[] = { k->out, kc_got(k->out) };
 		double want = 0, mag = 0, tol;
 
 		for (int64_t i = 0; i < n; i++) {
-			const double p = exp(s[i] - most) / sum;
+			const double p = s[i];
 			const double x = cache_at(k, k->v, k->v_scale,
 						  element(c, c->sequence[r], first + i, g) + t);
 

@@ -115,10 +115,11 @@ TE_EXPORT int te_comm_allreduce(struct te_comm *comm, struct te_stream *stream, 
  * @dtype, @op, @opts: as in te_comm_allreduce()
  *
  * te_comm_reduce_scatter: in has count elements for each rank, out gets the sum of this rank's part
- * over all ranks. te_comm_all_gather: out gets the bytes of every rank's in, in rank order.
+ * over all ranks. te_comm_all_gather: out gets the bytes of every rank's in, in rank order;
+ * ONE_SHOT may change NaN to other bits, the same on all ranks.
  * te_comm_reduce_scatter() followed by te_comm_all_gather() gives the bits of te_comm_allreduce().
- * In place: this rank's part of the larger array may be the other array. Algorithms: LL, ZERO_COPY,
- * STAGED. All else as te_comm_allreduce().
+ * In place: this rank's part of the larger array may be the other array. Algorithms: LL, ONE_SHOT
+ * (floating types), ZERO_COPY, STAGED. All else as te_comm_allreduce().
  * Thread: one communicator by one thread at a time.  Since: 0.1
  * Errors: as te_comm_allreduce().
  */

@@ -127,24 +127,29 @@ template <int C, int N, bool FLAGS>
 DEV bool one_shot_receive(const struct te_k_comm &a, struct op &o, int64_t i, uint4 own,
 			  uint4 loaded)
 {
-	const uint32_t from = C != TE_K_COLL_BROADCAST ? o.others : o.others & 1u << a.root;
 	uint4 v[N];
 
-	if constexpr (C == TE_K_COLL_ALLREDUCE && !FLAGS) {
+	if constexpr (!FLAGS) {
+		/* all ranks gather the same bits */
+		if (C == TE_K_COLL_ALL_GATHER && a.nranks > 1)
+			own = full(own);
 		if (!collect_all<N>(a, o, i, o.npackets, own, loaded, v))
 			return false;
 	} else {
+		const uint32_t from = C != TE_K_COLL_BROADCAST ? o.others : o.others & 1u << a.root;
+
 		if (!collect<N, FLAGS>(a, o, TE_K_COMM_DATA, from, i, o.npackets, v))
 			return false;
 #pragma unroll
-		for (int r = 0; r < N; r++) {
+		for (int r = 0; r < N; r++)
 			v[r] = r == a.rank ? own : v[r];
-			if (C == TE_K_COLL_ALL_GATHER && r < a.nranks)
-				write_chunk<C>(a, o, r, i, v[r]);
-		}
 	}
 	if (C != TE_K_COLL_ALL_GATHER)
 		write_chunk<C>(a, o, a.rank, i, combine<C, N>(a, v));
+#pragma unroll
+	for (int r = 0; r < N && C == TE_K_COLL_ALL_GATHER; r++)
+		if (r < a.nranks)
+			write_chunk<C>(a, o, r, i, v[r]);
 	return true;
 }
 

@@ -61,6 +61,18 @@ static void send_inputs(const struct coll *c)
 				    in_of(c, r), nbytes_at(c, r, 0, c->chunk));
 }
 
+/* oneshot: this rank's own part gets the bits that the others receive */
+static void fill_own(uint8_t *p, size_t nbytes)
+{
+	uint64_t x;
+
+	for (; nbytes >= sizeof(x); p += sizeof(x), nbytes -= sizeof(x)) {
+		memcpy(&x, p, sizeof(x));
+		x = te__hc_full(x);
+		memcpy(p, &x, sizeof(x));
+	}
+}
+
 /* compute n packets at i of this rank's output from all ranks' packets; returns their address */
 static uint8_t *combine(const struct coll *c, const uint8_t *const *src, int64_t i, int64_t n)
 {
@@ -70,6 +82,8 @@ static uint8_t *combine(const struct coll *c, const uint8_t *const *src, int64_t
 
 	for (int r = 0; r < c->o.a->nranks && c->gathers; r++)
 		memmove(out_of(c, r) + i * TE_K_COMM_PACKET, src[r], nbytes);
+	if (c->gathers && c->o.a->algorithm == TE_K_COMM_ONE_SHOT && c->o.a->nranks > 1)
+		fill_own(out, nbytes);
 	if (c->pick >= 0)
 		memmove(out, src[c->pick], nbytes);
 	else if (!c->gathers)

@@ -3,13 +3,24 @@
  * the definition of results, algorithms.cuh the algorithms.
  *
  *  kernel           packets of a thread                 blocks of 512 threads, at most max_blocks
- *  ll               1 of each 512 blocks                packets of count elements / 512
+ *  ll, oneshot      1 of each 512 blocks                packets of count elements / 512
  *  zerocopy, staged the same; broadcast: of each chunk  the same; broadcast: / n
  *
  * No shared memory. Loops over ranks are unrolled for 2, 4 and 8 ranks where they reduce. Other
  * numbers, and the others, run the loop over 8 with conditions.
  */
 #include "kernels/comm/algorithms.cuh"
+
+/* BLOCKS: of a multiprocessor, as in all-reduce */
+#define ONE_SHOT(N, BLOCKS)                                                                \
+	COMM_KERNEL_ONE_SHOT_OF(BLOCKS, reduce_scatter_oneshot_##N,                        \
+				TE_K_COLL_REDUCE_SCATTER, (one_shot<C, N, false>(a, o, first))) \
+	COMM_KERNEL_ONE_SHOT_OF(BLOCKS, all_gather_oneshot_##N, TE_K_COLL_ALL_GATHER,      \
+				(one_shot<C, N, false>(a, o, first)))
+
+ONE_SHOT(2, 2)
+ONE_SHOT(4, 1)
+ONE_SHOT(8, 1)
 
 COMM_KERNEL_ONE_SHOT(reduce_scatter_ll, TE_K_COLL_REDUCE_SCATTER,
 		     (one_shot<C, 8, true>(a, o, first)))

@@ -213,6 +213,14 @@ template <bool FLAGS> DEV bool is_full(const struct op &o, uint4 v)
 		       v.y != TE_K_COMM_EMPTY && v.w != TE_K_COMM_EMPTY;
 }
 
+/* without flags, a packet that is not empty: NaN in place of its upper words */
+DEV uint4 full(uint4 v)
+{
+	v.y = v.y == TE_K_COMM_EMPTY ? TE_K_COMM_NAN : v.y;
+	v.w = v.w == TE_K_COMM_EMPTY ? TE_K_COMM_NAN : v.w;
+	return v;
+}
+
 /* FLAGS: two packets, each with half of the data */
 template <bool FLAGS>
 DEV void push(const struct te_k_comm &a, const struct op &o, int to, int64_t index, uint4 v)
@@ -224,9 +232,7 @@ DEV void push(const struct te_k_comm &a, const struct op &o, int to, int64_t ind
 		store_packet(p + TE_K_COMM_PACKET, make_uint4(v.z, o.tag, v.w, o.tag));
 		return;
 	}
-	v.y = v.y == TE_K_COMM_EMPTY ? TE_K_COMM_NAN : v.y;
-	v.w = v.w == TE_K_COMM_EMPTY ? TE_K_COMM_NAN : v.w;
-	store_packet(packet(a, o, to, index), v);
+	store_packet(packet(a, o, to, index), full(v));
 }
 
 /* the packet at a rank that is index + each * its number of the source */

@@ -46,7 +46,8 @@
  * of ranks, rounded towards 0. So every algorithm but nvls gives the same bits, on every rank, and
  * reduce-scatter followed by all-gather gives the bits of all-reduce. With one rank the result is a
  * copy.
- * All-gather and broadcast do not change a bit.
+ * All-gather and broadcast do not change a bit, except NaN in an all-gather by oneshot: the upper
+ * word of half a packet that has all bits set is 0x7fffffff in the outputs of all ranks.
  */
 #ifndef TE_K_COMM_H
 #define TE_K_COMM_H
@@ -97,8 +98,9 @@ enum te_k_comm_collective {
  * type, divided and rounded again. in and out are aligned to 16 bytes. The exit flags of nvls are
  * the low bits of one word, of which each rank clears its own in the words of all ranks.
  *
- * The other collectives have ll, zerocopy and staged. Reduce-scatter is the first half of twoshot
- * and all-gather the second, with a part of the caller as chunk. In a broadcast, ll sends all data
+ * The other collectives have ll, zerocopy and staged; reduce-scatter and all-gather have oneshot,
+ * too. Reduce-scatter is the first half of twoshot and all-gather the second, with a part of the
+ * caller as chunk, which oneshot sends as packets. In a broadcast, ll sends all data
  * to all ranks; zerocopy and staged send the root's chunks in place of sums, so that the root sends
  * 2 (n - 1) / n B.
  */

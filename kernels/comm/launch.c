@@ -27,8 +27,14 @@ static const char *const funcs[][TE_K_COMM_ALGORITHMS][3] = {
 		[TE_K_COMM_NVLS] = ALL("te_k_comm_allreduce_nvls"),
 		[TE_K_COMM_NVLS_ONE_SHOT] = ALL("te_k_comm_allreduce_nvls_oneshot"),
 	},
-	[TE_K_COLL_REDUCE_SCATTER] = { FUNCS("reduce_scatter") },
-	[TE_K_COLL_ALL_GATHER] = { FUNCS("all_gather") },
+	[TE_K_COLL_REDUCE_SCATTER] = {
+		FUNCS("reduce_scatter"),
+		[TE_K_COMM_ONE_SHOT] = OF_RANKS("te_k_comm_reduce_scatter_oneshot"),
+	},
+	[TE_K_COLL_ALL_GATHER] = {
+		FUNCS("all_gather"),
+		[TE_K_COMM_ONE_SHOT] = OF_RANKS("te_k_comm_all_gather_oneshot"),
+	},
 	[TE_K_COLL_BROADCAST] = { FUNCS("broadcast") },
 };
 

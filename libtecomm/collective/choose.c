@@ -39,6 +39,20 @@ struct asked {
 	uint32_t arrays; /* TE__COLL_* */
 };
 
+/* do its arrays have a part for each rank? */
+static int has_parts(const struct asked *a)
+{
+	return a->what == TE_K_COLL_REDUCE_SCATTER || a->what == TE_K_COLL_ALL_GATHER;
+}
+
+/* is there a kernel of this number for the operation? */
+static int has_kernel(const struct asked *a, int32_t kernel)
+{
+	return a->what == TE_K_COLL_ALLREDUCE || kernel == TE_K_COMM_LL ||
+	       kernel == TE_K_COMM_ZERO_COPY || kernel == TE_K_COMM_STAGED ||
+	       (kernel == TE_K_COMM_ONE_SHOT && has_parts(a));
+}
+
 /* adds to the reason, if requested: formatting takes longer than a small operation */
 __attribute__((format(printf, 2, 3))) static void say(struct te__coll_choice *ret,
 						      const char *format, ...)
@@ -57,7 +71,7 @@ static enum te_comm_algorithm choose_auto(const struct te__coll *c, const struct
 					  struct te__coll_choice *ret)
 {
 	const int32_t nranks = te__boot_nranks(c->boot);
-	/* only all-reduce has algorithms for floating types alone */
+	/* rows for floating types alone are for all-reduce */
 	const int floats = !a->integers && a->what == TE_K_COLL_ALLREDUCE;
 	const int symmetric = (a->arrays & TE__COLL_SYMMETRIC) != 0;
 	const struct te__table *t = c->table;
@@ -80,6 +94,11 @@ static enum te_comm_algorithm choose_auto(const struct te__coll *c, const struct
 	say(ret, " among %d ranks, %s, %s%s%.48s", nranks, floats ? "floating types" : "any type",
 	    symmetric ? "symmetric memory" : "any memory", t->path[0] ? ": " : "", t->path);
 	ret->max_blocks = row->max_blocks;
+	if (row->algorithm == TE_COMM_STAGED && has_parts(a) && !a->integers && !host &&
+	    a->nbytes <= fits(c, TE_K_COMM_ONE_SHOT)) {
+		say(ret, "; parts of floating types fit into packets");
+		return TE_COMM_ONE_SHOT;
+	}
 	return row->algorithm;
 }
 
@@ -132,9 +151,9 @@ static int cannot(const struct te__coll *c, enum te_comm_algorithm k, const stru
 		snprintf(why, n, "algorithm %s is for nodes that exchange messages", name);
 	else if (carrier == TE__BY_NODES)
 		return 0;
-	else if (a->what != TE_K_COLL_ALLREDUCE &&
-		 (te__algorithms[k].floats || te__algorithms[k].kernel < 0))
-		snprintf(why, n, "there is no algorithm %s, only ll, zerocopy and staged", name);
+	else if (!has_kernel(a, te__algorithms[k].kernel))
+		snprintf(why, n, "there is no algorithm %s, only ll, %szerocopy and staged", name,
+			 has_parts(a) ? "oneshot, " : "");
 	else if (te__algorithms[k].floats && a->integers)
 		snprintf(why, n, "algorithm %s takes floating types only", name);
 	else if ((k == TE_COMM_NVLS || k == TE_COMM_NVLS_ONE_SHOT) && no_nvls[0])
@@ -146,8 +165,7 @@ static int cannot(const struct te__coll *c, enum te_comm_algorithm k, const stru
 		 !(a->arrays & TE__COLL_SYMMETRIC))
 		snprintf(why, n, "algorithm %s needs in and out in symmetric memory "
 			 "(te_comm_alloc)", name);
-	else if ((a->what == TE_K_COLL_REDUCE_SCATTER || a->what == TE_K_COLL_ALL_GATHER) &&
-		 room && a->nbytes > room)
+	else if (has_parts(a) && room && a->nbytes > room)
 		snprintf(why, n, "%lld bytes do not fit into packet memory, of which algorithm %s "
 			 "has room for %lld", (long long)a->nbytes, name, (long long)room);
 	else

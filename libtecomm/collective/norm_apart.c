@@ -325,7 +325,7 @@ static int sharded(const struct steps *t, char *ws, char *s)
 	if (!r && own.k.y)
 		r = gather(t, k->y ? k->y : ws, k->cols, (enum te_dtype)k->comm.dtype);
 	if (!r && own.k.codes)
-		r = gather(t, k->codes, k->cols, TE_DTYPE_UINT8);
+		r = gather(t, k->codes, k->cols, (enum te_dtype)k->qdtype);
 	if (!r && own.k.codes && k->scaling == TE_K_COMM_SCALING_TOKEN)
 		r = gather(t, k->scale_inv, 1, TE_DTYPE_FP32);
 	else if (!r && own.k.codes && k->rows < te__comm_norm_nranks(a)) /* ranks without rows */

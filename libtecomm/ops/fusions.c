@@ -282,7 +282,8 @@ static int gather_codes(const struct te__comm_attrs *a, const struct te_op_call 
 	r = te__plan_quantize_part(quantize, &part);
 	if (!r)
 		r = te__comm_parts(a, quantize->stream, part.codes, te_tensor_data(quantize->y.q),
-				   part.rows * part.cols, call_nelems, TE_DTYPE_UINT8, 1);
+				   part.rows * part.cols, call_nelems,
+				   te_tensor_dtype(quantize->y.q), 1);
 	return r ? r : transpose(quantize);
 }
 

@@ -682,6 +682,8 @@ static int bad(struct thread_rank *r)
 	struct te_comm_call_opts o = TE_COMM_CALL_OPTS_INIT;
 	struct te_comm_choice c = TE_COMM_CHOICE_INIT;
 	const int host = !strcmp(backend, "host");
+	/* not accessed, as arrays that te_comm_explain() gets are not */
+	void *far = (void *)((uintptr_t)&c + (16 << 20));
 	char *p;
 	void *v, *out;
 
@@ -756,6 +758,20 @@ static int bad(struct thread_rank *r)
 	STEP(EXPLAIN(r->comm, &c, .function = TE_COMM_CALL_ALL_GATHER, .in = out, .out = p,
 		     .count = 100, .dtype = TE_DTYPE_BF16));
 	HOLDS(c.algorithm == TE_COMM_LL && c.nsent == 2 * 208);
+	/* more than 64 KiB, and parts that fit into packet memory or do not */
+	STEP(EXPLAIN(r->comm, &c, .function = TE_COMM_CALL_ALL_GATHER, .in = &c, .out = far,
+		     .count = 35000, .dtype = TE_DTYPE_BF16));
+	HOLDS(c.algorithm == (host ? TE_COMM_STAGED : TE_COMM_ONE_SHOT));
+	HOLDS(c.nsent == 70000 && c.nlaunches == 1);
+	STEP(EXPLAIN(r->comm, &c, .function = TE_COMM_CALL_REDUCE_SCATTER, .in = &c, .out = far,
+		     .count = 35000, .dtype = TE_DTYPE_BF16));
+	HOLDS(c.algorithm == (host ? TE_COMM_STAGED : TE_COMM_ONE_SHOT));
+	STEP(EXPLAIN(r->comm, &c, .function = TE_COMM_CALL_REDUCE_SCATTER, .in = &c, .out = far,
+		     .count = 1 << 20, .dtype = TE_DTYPE_BF16));
+	HOLDS(c.algorithm == TE_COMM_STAGED);
+	STEP(EXPLAIN(r->comm, &c, .function = TE_COMM_CALL_ALL_GATHER, .in = &c, .out = far,
+		     .count = 70000, .dtype = TE_DTYPE_UINT8));
+	HOLDS(c.algorithm == TE_COMM_STAGED);
 	HOLDS(EXPLAIN(r->comm, &c, .function = TE_COMM_CALL_REDUCE_SCATTER, .in = p, .out = out,
 		      .count = 1, .op = (enum te_comm_op)9) == -EINVAL);
 	HOLDS(strstr(te_error_detail(), "te_comm_explain: operation 9 is unknown"));
@@ -882,6 +898,8 @@ static int by_environment(struct thread_rank *r)
 	HOLDS(te_comm_allreduce(r->comm, s, q, q, 64, TE_DTYPE_INT32, TE_COMM_SUM, &o) ==
 	      -EOPNOTSUPP);
 	HOLDS(te_comm_all_gather(r->comm, s, p, q, 64, TE_DTYPE_INT32, &o) == -EOPNOTSUPP);
+	HOLDS(te_comm_broadcast(r->comm, s, q, 64, TE_DTYPE_FP32, 0, &o) == -EOPNOTSUPP);
+	HOLDS(zero_copy || strstr(te_error_detail(), "oneshot, only ll, zerocopy and staged"));
 	STEP(te_mem_free(s, q));
 	return te_comm_free(r->comm, p);
 }

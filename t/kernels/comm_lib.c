@@ -130,8 +130,10 @@ int cl_takes(const struct cl_call *c, int algorithm)
 {
 	const int integers = c->dtype == TE_DTYPE_INT32 || c->dtype == TE_DTYPE_UINT8;
 
-	if ((integers || c->collective != TE_K_COLL_ALLREDUCE) &&
-	    (algorithm == TE_K_COMM_ONE_SHOT || algorithm == TE_K_COMM_TWO_SHOT))
+	if (algorithm == TE_K_COMM_ONE_SHOT &&
+	    (integers || c->collective == TE_K_COLL_BROADCAST))
+		return 0;
+	if (algorithm == TE_K_COMM_TWO_SHOT && (integers || c->collective != TE_K_COLL_ALLREDUCE))
 		return 0;
 	return te_k_comm_buffer_nbytes(algorithm, cl_n, c->count * element_nbytes(c)) <=
 	       buffer_nbytes;
@@ -249,9 +251,14 @@ void cl_fill(const struct cl_call *c)
 	const int bits = integers || tt_rand_int(0, 3) == 0;
 
 	for (int r = 0; r < cl_n; r++) {
-		if (bits)
+		if (bits) {
 			tt_fill_bytes(cl_input(c, r), nbytes);
-		else
+			/* words that are an empty packet's */
+			for (int k = 0; k < 4 && nbytes >= 16; k++)
+				memset((uint8_t *)cl_input(c, r) +
+					       tt_rand_int(0, (int64_t)nbytes / 16 - 1) * 16,
+				       0xff, 16);
+		} else
 			for (int64_t i = 0; i < input_count(c); i++)
 				tt_set(c->dtype, cl_input(c, r), i, 4.0f * tt_rand_normal());
 	}
@@ -390,13 +397,28 @@ static uint32_t input_of(const struct cl_call *c, int rank, int64_t i)
 		       get_bits(c->dtype, before[rank] + in_at(c, rank), i);
 }
 
+/* element i of a rank's part: by oneshot, no upper word of half a packet is an empty one's */
+static uint32_t gathered(const struct cl_call *c, int rank, int64_t i)
+{
+	const int64_t es = element_nbytes(c), each = es < 4 ? 4 / es : 1;
+	const uint32_t bits = input_of(c, rank, i), ones = UINT32_MAX >> (32 - 8 * es);
+
+	if (cl_n == 1 || c->algorithm != TE_K_COMM_ONE_SHOT || i / each % 2 == 0 ||
+	    i % each != each - 1)
+		return bits;
+	for (int64_t k = i - each + 1; k <= i; k++)
+		if (input_of(c, rank, k) != ones)
+			return bits;
+	return bits & ones >> 1;
+}
+
 uint32_t cl_expected(const struct cl_call *c, int rank, int64_t i)
 {
 	float x[TE_K_COMM_RANKS] = { 0 };
 	int64_t k[TE_K_COMM_RANKS] = { 0 };
 
 	if (c->collective == TE_K_COLL_ALL_GATHER)
-		return input_of(c, (int)(i / c->count), i % c->count);
+		return gathered(c, (int)(i / c->count), i % c->count);
 	if (c->collective == TE_K_COLL_BROADCAST)
 		return input_of(c, c->root, i);
 	if (c->collective == TE_K_COLL_REDUCE_SCATTER)

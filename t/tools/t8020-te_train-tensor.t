@@ -102,6 +102,9 @@ check "the log has their number" grep -q '"ranks":4,"shards":2' off.log
 run="--model gpt2.json $common --steps 6"
 check "4 ranks divide a model" ranks 4 $run --accum 2 --log 4.log --tensor 4 text
 near "the losses are those of one rank" gpt2.one.log 4.log
+check "and tokens, for which 2 sequences are too few" \
+	ranks 4 $run --accum 2 --log tokens.4.log --tensor 4 --sequence-parallel text
+near "the losses are those of one rank" gpt2.one.log tokens.4.log
 check "one rank, frozen weights" "$te_train" $run --freeze 'embed,h.0.*' --log f1.log text
 check "2 ranks" ranks 2 $run --freeze 'embed,h.0.*' --log f2.log --out f2 --tensor 2 --save-best text
 near "have its losses" f1.log f2.log
@@ -155,8 +158,11 @@ ranks 3 $run --tensor 3 text
 check "heads are counted" grep -q 'tensor 3: the model has 4 heads' err
 fails "tokens need ranks" "--sequence-parallel needs --tensor" \
 	"$te_train" $run --sequence-parallel text
-ranks 2 $run --tensor 2 --sequence-parallel --seq-len 31 text
-check "tokens are counted" grep -q '2 ranks cannot divide the 31 tokens of --seq-len' err
+check "2 sequences of any length are divided" \
+	ranks 2 $run --tensor 2 --sequence-parallel --seq-len 31 text
+ranks 2 $run --tensor 2 --sequence-parallel --batch 1 --seq-len 31 text
+check "sequences and tokens are counted" \
+	grep -q '2 ranks can divide neither the 1 sequences of --batch nor the 31 tokens' err
 
 OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
 OMPI_MCA_rmaps_base_oversubscribe=1

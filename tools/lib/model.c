@@ -22,7 +22,7 @@ struct builder {
 	struct te_seq *seq;
 	const struct model *m;
 	struct te_comm *comm; /* ranks that divide the model, or NULL */
-	int by_tokens;
+	enum model_divides by;
 	int ndrops; /* ops with dropout so far: a divided model drops what the whole one does */
 	int skips;  /* 1: the next ops are in another stage */
 	int r;
@@ -77,7 +77,14 @@ static void bias(struct builder *b, int64_t width, const char *name)
 	APPEND(b, te_op_bias, &a, name);
 }
 
-#define TOKENS 1 /* the extent of a value [B,T,width] */
+/* extents of a value [B,T,width] */
+#define SEQUENCES 0
+#define TOKENS 1
+
+static int32_t divided_axis(const struct builder *b)
+{
+	return b->by == DIVIDE_SEQUENCES ? SEQUENCES : TOKENS;
+}
 
 /* this rank among those that divide the tokens of attention's input */
 static int32_t context_rank(const struct model *m)
@@ -89,9 +96,9 @@ static void dropout(struct builder *b, double p, const char *name)
 {
 	struct te_dropout_attrs a = TE_ATTRS(dropout, .p = (float)p,
 		.tag = ++b->ndrops,
-		.axis = TOKENS,
-		.nparts = b->by_tokens ? b->m->nshards : b->m->ncontext,
-		.part = b->by_tokens ? b->m->shard : context_rank(b->m));
+		.axis = divided_axis(b),
+		.nparts = b->by ? b->m->nshards : b->m->ncontext,
+		.part = b->by ? b->m->shard : context_rank(b->m));
 
 	if (p > 0)
 		APPEND(b, te_op_dropout, &a, name);
@@ -154,8 +161,8 @@ static void divide(struct builder *b, const char *name)
 {
 	struct te_comm_op_opts o = TE_COMM_OP_OPTS_INIT;
 
-	o.axis = TOKENS;
-	if (b->comm && b->by_tokens)
+	o.axis = divided_axis(b);
+	if (b->comm && b->by)
 		APPEND(b, te_comm_op_all_gather, b->comm, &o, name);
 	else if (b->comm)
 		APPEND(b, te_comm_op_copy, b->comm, NULL, name);
@@ -166,8 +173,8 @@ static void sum(struct builder *b, const char *name)
 {
 	struct te_comm_op_opts o = TE_COMM_OP_OPTS_INIT;
 
-	o.axis = TOKENS;
-	if (b->comm && b->by_tokens)
+	o.axis = divided_axis(b);
+	if (b->comm && b->by)
 		APPEND(b, te_comm_op_reduce_scatter, b->comm, &o, name);
 	else if (b->comm)
 		APPEND(b, te_comm_op_allreduce, b->comm, NULL, name);
@@ -532,7 +539,7 @@ static int add_whole(struct te_ctx *ctx, const struct config *cfg, struct model 
 /* m: the part of the model that the sequence is to have */
 static int build_part(struct te_ctx *ctx, struct model m, struct model *ret_model)
 {
-	struct builder b = { .comm = m.comm, .by_tokens = m.by_tokens };
+	struct builder b = { .comm = m.comm, .by = m.by };
 	int r = check_shards(&m.cfg, m.nshards);
 
 	if (r)
@@ -576,7 +583,7 @@ static int build_part(struct te_ctx *ctx, struct model m, struct model *ret_mode
 }
 
 int model_build_shard(struct te_ctx *ctx, const struct config *cfg, struct te_comm *comm,
-		      int by_tokens, struct model *ret_model)
+		      enum model_divides by, struct model *ret_model)
 {
 	struct model m = { .cfg = *cfg,
 			   .nshards = 1,
@@ -586,7 +593,7 @@ int model_build_shard(struct te_ctx *ctx, const struct config *cfg, struct te_co
 
 	if (comm && te_comm_nranks(comm) > 1) {
 		m.comm = comm;
-		m.by_tokens = by_tokens;
+		m.by = by;
 		m.nshards = te_comm_nranks(comm);
 		m.shard = te_comm_rank(comm);
 	}
@@ -626,7 +633,12 @@ int model_build_context(struct te_ctx *ctx, const struct config *cfg, struct te_
 
 int model_build(struct te_ctx *ctx, const struct config *cfg, struct model *ret_model)
 {
-	return model_build_shard(ctx, cfg, NULL, 0, ret_model);
+	return model_build_shard(ctx, cfg, NULL, DIVIDE_NOTHING, ret_model);
+}
+
+int64_t model_fewest(const struct model *m)
+{
+	return m->by == DIVIDE_SEQUENCES ? m->nshards : 1;
 }
 
 void model_free(struct model *m)

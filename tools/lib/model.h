@@ -8,6 +8,9 @@
 #include "hfconfig.h"
 #include "weight_map.h"
 
+/* what the ranks of a model divide among them in norms and residuals */
+enum model_divides { DIVIDE_NOTHING, DIVIDE_SEQUENCES, DIVIDE_TOKENS };
+
 struct model {
 	struct config cfg;
 	struct te_seq *seq;
@@ -18,7 +21,7 @@ struct model {
 	/* a shard: seq has a part of most weights; else 1, 0, NULL, NULL */
 	int32_t nshards, shard;
 	struct te_comm *comm; /* the ranks with the shards, of this stage; borrowed */
-	int by_tokens;
+	enum model_divides by; /* what they divide of norms and residuals */
 	/* whole weights, for the tokens of this rank; else 1, NULL */
 	int32_t ncontext;
 	struct te_comm *context; /* the ranks that divide the tokens, borrowed */
@@ -47,11 +50,12 @@ int model_store_codes(struct model *m, const struct te_recipe *recipe, uint32_t 
  */
 int model_build(struct te_ctx *ctx, const struct config *cfg, struct model *ret_model);
 /*
- * model_build() for the shard of this rank; comm NULL or with one rank: the whole model. by_tokens:
- * ranks divide the tokens in norms and residuals, which each would compute otherwise.
+ * model_build() for the shard of this rank; comm NULL or with one rank: the whole model. by: ranks
+ * divide the sequences of a batch, or the tokens of each, in norms and residuals, which each rank
+ * would compute otherwise.
  */
 int model_build_shard(struct te_ctx *ctx, const struct config *cfg, struct te_comm *comm,
-		      int by_tokens, struct model *ret_model);
+		      enum model_divides by, struct model *ret_model);
 /*
  * model_build() for the stage of this rank of n. The model is divided into n nchunks parts: part k
  * has the layers k L / (n nchunks) to (k + 1) L / (n nchunks) - 1 of L, the first one the
@@ -77,6 +81,8 @@ int model_init(struct model *m, uint64_t seed);
 int model_create(struct te_ctx *ctx, const struct config *cfg, uint64_t seed,
 		 struct model *ret_model);
 void model_free(struct model *m);
+/* sequences of the smallest batch */
+int64_t model_fewest(const struct model *m);
 /* parameters in weights without these TE_WEIGHT_*, without padding */
 int64_t model_count(const struct model *m, uint32_t without);
 /* reports the library's error r and returns STATUS_* */

@@ -247,7 +247,8 @@ int mem_estimate(const struct mem_run *run, int64_t B, struct mem *ret)
 	if (r >= 0 && run->train)
 		r = add_step(run, B, &m, &eval);
 	if (r >= 0 && run->o->sample)
-		r = forward_nbytes(run, 1, run->graph->T, MODEL_LOSS, &sample);
+		r = forward_nbytes(run, model_fewest(run->model), run->graph->T, MODEL_LOSS,
+				   &sample);
 	if (r >= 0 && run->train && run->choices->nquestions)
 		r = answers_nbytes(run->choices, run->model, &run->graph->recipe, &answers,
 				   &copies);
@@ -508,20 +509,21 @@ static int fits_with(const struct mem_run *run, const struct room *room, int64_t
 
 #define UNIT_T 64 /* tokens of each rank by which a context grows */
 
-/* the largest batch that fits, or the longest context in units; 0 if one does not fit */
+/* the largest batch that fits in its units, or the longest context; 0 if one does not fit */
 static int64_t largest(const struct mem_run *run, const struct room *room, int64_t most, int tokens)
 {
 	const int64_t B = run->graph->B, T = run->graph->T;
+	const int64_t unit = tokens ? UNIT_T : model_fewest(run->model);
 	int64_t lo = 0, hi = 1;
 
-	for (; hi <= most && fits_with(run, room, tokens ? B : hi, tokens ? hi * UNIT_T : T);
+	for (; hi <= most && fits_with(run, room, tokens ? B : hi * unit, tokens ? hi * unit : T);
 	     hi *= 2)
 		lo = hi;
 	hi = hi <= most ? hi : most + 1;
 	while (hi - lo > 1) {
 		const int64_t mid = lo + (hi - lo) / 2;
 
-		if (fits_with(run, room, tokens ? B : mid, tokens ? mid * UNIT_T : T))
+		if (fits_with(run, room, tokens ? B : mid * unit, tokens ? mid * unit : T))
 			lo = mid;
 		else
 			hi = mid;
@@ -545,7 +547,8 @@ static struct most find_most(const struct mem_run *run, const struct room *room)
 	const int64_t limit = config_longest(&run->model->cfg, &field);
 	const int64_t longest = limit && limit < MAX_CONTEXT ? limit : MAX_CONTEXT;
 	const int64_t unit = UNIT_T * run->o->context;
-	struct most most = { .batch = largest(run, room, MAX_BATCH, 0) };
+	const int64_t sequences = model_fewest(run->model);
+	struct most most = { .batch = sequences * largest(run, room, MAX_BATCH / sequences, 0) };
 
 	if (run->train)
 		most.context = unit * largest(run, room, longest / unit, 1);

@@ -396,8 +396,8 @@ static int set_shards(struct ranks *r, const struct model *m, struct te_adamw *o
 	s.arg = r;
 	s.uncounted = m->shard ? common : NULL;
 	te = te_adamw_set_shards(opt, &s);
-	if (te >= 0 && m->by_tokens) {
-		r->by_tokens = common;
+	if (te >= 0 && m->by) {
+		r->divided = common;
 		r->seq = m->seq;
 	} else {
 		free(common);
@@ -429,7 +429,7 @@ static int reduce_shards(void *arg, struct te_plan *plan, const struct te_plan_e
 
 	if (e->kind == TE_PLAN_EVENT_SCALES)
 		te = te_comm_reducer_hook(r->amaxes, plan, e);
-	if (e->kind == TE_PLAN_EVENT_GRAD && r->by_tokens && r->by_tokens[e->weight]) {
+	if (e->kind == TE_PLAN_EVENT_GRAD && r->divided && r->divided[e->weight]) {
 		te = te_seq_weight(r->seq, e->weight, &w);
 		if (te >= 0)
 			te = te_comm_allreduce(ranks_shards(r), e->stream, te_tensor_data(w.grad),
@@ -447,7 +447,7 @@ void ranks_step(const struct ranks *r, struct te_step_opts *so)
 		so->hook = reduce_shards;
 		so->hook_arg = (void *)(uintptr_t)r;
 		so->hooks = 1u << TE_PLAN_EVENT_SCALES |
-			    (r->by_tokens ? 1u << TE_PLAN_EVENT_GRAD : 0) |
+			    (r->divided ? 1u << TE_PLAN_EVENT_GRAD : 0) |
 			    (r->reducer ? TE_COMM_REDUCER_HOOKS : 0);
 	} else if (r->reducer) {
 		so->hook = te_comm_reducer_hook;
@@ -464,7 +464,7 @@ void ranks_undivide(struct ranks *r)
 	if (r->data)
 		te_comm_free(r->data, r->taken);
 	r->met = te_event_unref(r->met);
-	free(r->by_tokens);
+	free(r->divided);
 	te_comm_unref(r->data);
 	te_comm_unref(r->stage);
 	te_comm_unref(r->model);
@@ -472,7 +472,7 @@ void ranks_undivide(struct ranks *r)
 	r->data = r->model = r->stage = NULL;
 	r->taken = r->grads = r->weights = NULL;
 	r->weights_nbytes = 0;
-	r->by_tokens = NULL;
+	r->divided = NULL;
 	r->seq = NULL;
 	r->taken_nbytes = 0;
 }

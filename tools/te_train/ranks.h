@@ -45,8 +45,8 @@ struct ranks {
 	struct te_comm_reducer *reducer; /* NULL before ranks_reduce() */
 	struct te_comm_reducer *amaxes;	 /* reducer for the ranks of a model, likewise */
 	/* [te_seq_nweights] 1: each rank of a model has the gradient of its tokens; or NULL */
-	uint8_t *by_tokens;
-	const struct te_seq *seq; /* with by_tokens, borrowed */
+	uint8_t *divided;
+	const struct te_seq *seq; /* with divided, borrowed */
 	float *words;	      /* device memory that ranks exchange */
 	int64_t nwords;
 	void *taken;	      /* memory of the communicator data, or NULL */

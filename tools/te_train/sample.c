@@ -16,14 +16,14 @@
 #include "tools/lib/stop.h"
 #include "tools/lib/tokens.h"
 
-/* a plan without the loss: its output is the logits [1, T, vocab_padded] */
+/* a plan without the loss: its output is the logits [model_fewest(), T, vocab_padded] */
 static int make_plan(struct trainer *t, struct te_plan **ret_plan)
 {
 	struct te_plan_opts po = TE_PLAN_OPTS_INIT;
 	int r;
 
 	po.recipe = &t->recipe;
-	po.x = (struct te_spec){ TE_DTYPE_INT32, 2, { 1, t->T } };
+	po.x = (struct te_spec){ TE_DTYPE_INT32, 2, { model_fewest(&t->now.model), t->T } };
 	po.stop_before = MODEL_LOSS;
 	r = te_plan_create(t->now.model.seq, &po, ret_plan);
 	return r < 0 ? say_te(r, "sampling cannot be planned") : STATUS_OK;
@@ -339,7 +339,8 @@ static int write_tokens(struct trainer *t, struct te_plan *plan, struct text *te
 	int64_t len = 0, n = 0;
 	int bytes = is_bytes(cfg), r, te;
 	int32_t *prompt = NULL;
-	int32_t *window = calloc((size_t)t->T, sizeof(*window));
+	/* tokens of the first sequence; others that a batch needs have token 0 */
+	int32_t *window = calloc((size_t)(model_fewest(&t->now.model) * t->T), sizeof(*window));
 	float *logits = malloc((size_t)t->now.model.cfg.vocab * sizeof(*logits));
 	struct logits l = { 0 };
 	struct candidate *room = malloc((size_t)t->now.model.cfg.vocab * sizeof(*room));

@@ -119,9 +119,10 @@ static int choose_context(struct trainer *t)
 	t->by_epoch = strcmp(o->order, "random") != 0;
 	if (o->sequence_parallel && o->tensor == 1)
 		return say_bad("--sequence-parallel needs --tensor");
-	if (o->sequence_parallel && t->T % o->tensor)
-		return say_bad("--sequence-parallel: %lld ranks cannot divide the %lld tokens of "
-			       "--seq-len", (long long)o->tensor, (long long)t->T);
+	if (o->sequence_parallel && t->B % o->tensor && t->T % o->tensor)
+		return say_bad("--sequence-parallel: %lld ranks can divide neither the %lld "
+			       "sequences of --batch nor the %lld tokens of --seq-len",
+			       (long long)o->tensor, (long long)t->B, (long long)t->T);
 	if (o->context > 1 && t->T % o->context)
 		return say_bad("--context: %lld ranks cannot divide the %lld tokens of --seq-len",
 			       (long long)o->context, (long long)t->T);
@@ -587,7 +588,10 @@ static int open_model(struct trainer *t)
 	else if (!r && o->context > 1)
 		r = model_build_context(t->ctx, &t->cfg, t->ranks.model, m);
 	else if (!r)
-		r = model_build_shard(t->ctx, &t->cfg, t->ranks.model, (int)o->sequence_parallel,
+		r = model_build_shard(t->ctx, &t->cfg, t->ranks.model,
+				      !o->sequence_parallel	? DIVIDE_NOTHING :
+				      t->B % o->tensor == 0 ? DIVIDE_SEQUENCES :
+							      DIVIDE_TOKENS,
 				      m);
 	if (!r)
 		r = model_freeze(m, o->freeze);

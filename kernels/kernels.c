@@ -62,6 +62,11 @@
 	R(field.in, in_nbytes), AT(field.out, out_begin, out_nbytes), U(field.slots),         \
 		W(field.ctl, sizeof(*a->field.ctl)), U(field.abort), U(field.status),         \
 		U(field.multicast)
+#define END(field, i)                                                                         \
+	USE(field[i].data, 0, a->field[i].nbytes, a->field[i].sends ? TE__READ : TE__WRITE)
+#define ENDS(field, i)                                                                        \
+	END(field, i), END(field, i + 1), END(field, i + 2), END(field, i + 3),               \
+		END(field, i + 4), END(field, i + 5), END(field, i + 6), END(field, i + 7)
 
 /* ---- offsets of pointers ---- */
 

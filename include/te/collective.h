@@ -175,7 +175,7 @@ TE_EXPORT int te_comm_sendrecv(struct te_comm *comm, struct te_stream *stream, c
 			       const struct te_comm_call_opts *opts);
 
 /**
- * te_comm_group_begin, te_comm_group_end - messages that are in progress together, on backend host
+ * te_comm_group_begin, te_comm_group_end - messages that are in progress together
  * @comm: the ranks
  *
  * Calls of te_comm_send(), te_comm_recv(), te_comm_sendrecv(), te_comm_alltoall() and
@@ -187,9 +187,12 @@ TE_EXPORT int te_comm_sendrecv(struct te_comm *comm, struct te_stream *stream, c
  * one.
  * If a call in the group fails, te_comm_group_end() returns its code and message, and queues
  * nothing. In any case it ends the group.
- * Stream: a group may be captured; it is one node with unknown memory accesses.
+ * Stream: a group may be captured. Among at most 8 ranks of a node, one kernel executes at most 16
+ *         sends and receives, and copies are added for messages of a rank to itself; other groups,
+ *         which only backend host supports, are nodes with unknown memory accesses.
  * Thread: one communicator by one thread at a time.  Since: 0.1
- * Errors: as te_comm_send(); -EBUSY (begin: a group is open), -EINVAL (end: no group is open).
+ * Errors: as te_comm_send(); -EOPNOTSUPP (end: too many messages), -EBUSY (begin: a group is open),
+ *         -EINVAL (end: no group is open).
  */
 TE_EXPORT int te_comm_group_begin(struct te_comm *comm);
 TE_EXPORT int te_comm_group_end(struct te_comm *comm);

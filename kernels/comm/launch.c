@@ -217,6 +217,46 @@ int te__geo_comm_messages(const void *args, struct te__geometry *k)
 				       COMM_THREADS) + COMM_HEADER_THREADS);
 }
 
+/* 1: all ends are messages to or from other ranks, in lists that end */
+static int ends_fit(const struct te_k_comm_group *a)
+{
+	for (int32_t i = 0; i < a->n; i++)
+		if (a->ends[i].peer < 0 || a->ends[i].peer >= a->comm.nranks ||
+		    a->ends[i].peer == a->comm.rank || a->ends[i].next >= a->n ||
+		    (a->ends[i].next >= 0 && a->ends[i].next <= i))
+			return 0;
+	return 1;
+}
+
+int te__geo_comm_group(const void *args, struct te__geometry *k)
+{
+	const struct te_k_comm_group *a = args;
+	struct te_k_comm_messages m = { .comm = a->comm, .nlanes = a->nlanes };
+	uint32_t seen[2] = { 0, 0 };
+	int64_t nchains, most = 1, room;
+
+	if (a->n < 1 || a->n > TE_K_COMM_ENDS || a->nlanes != TE_K_COMM_LANES ||
+	    a->comm.nranks < 2 || a->comm.nranks > TE_K_COMM_RANKS || !ends_fit(a))
+		return te__fail(-EINVAL, "te_k_comm_group: %d ends and %d lanes on rank %d of %d, "
+				"expected 1 to %d ends, %d lanes and at most %d ranks", a->n,
+				a->nlanes, a->comm.rank, a->comm.nranks, TE_K_COMM_ENDS,
+				TE_K_COMM_LANES, TE_K_COMM_RANKS);
+	for (int32_t i = 0; i < a->n; i++) {
+		te_k_comm_set_message(&m, a->ends[i].signature);
+		most = te_k_comm_lanes(&m, a->ends[i].nbytes) > most ?
+			       te_k_comm_lanes(&m, a->ends[i].nbytes) : most;
+		seen[a->ends[i].sends] |= 1u << a->ends[i].peer;
+	}
+	nchains = __builtin_popcount(seen[0]) + __builtin_popcount(seen[1]);
+	room = a->comm.max_blocks / nchains;
+	if (!room)
+		return te__fail(-EOPNOTSUPP, "te_k_comm_group: messages to or from %lld ranks need "
+				"as many blocks at once, and there is room for %d",
+				(long long)nchains, a->comm.max_blocks);
+	return te__geo_launch(k, "te_k_comm_group", nchains * clamp(room, 1, most),
+			      COMM_THREADS + COMM_HEADER_THREADS);
+}
+
 /* ---- with residual, norm and FP8 ---- */
 
 #define NORM "te_k_comm_norm"

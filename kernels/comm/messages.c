@@ -392,3 +392,10 @@ void te__h_comm_list(const struct te_k_comm_messages *a, const struct te_k_comm_
 	begin_list(&x, ends, n);
 	exchange(&x);
 }
+
+void te__h_comm_group(const struct te_k_comm_group *a)
+{
+	const struct te_k_comm_messages k = { .comm = a->comm, .nlanes = a->nlanes };
+
+	te__h_comm_list(&k, a->ends, a->n);
+}

@@ -5,9 +5,10 @@
  *  messages         lanes, for each message that the rank sends,       544; 64 and more if all
  *                   receives or copies to itself                       messages are small
  *  messages_reduce  lanes                                              512
+ *  group            at most lanes, for each chain                      544
  *
  * A block has a lane of one message and waits for its chunks only, so that messages do not wait for
- * each other; all blocks of all ranks must be resident.
+ * each other; in a group it has lanes of one chain. All blocks of all ranks must be resident.
  *
  * Headers are packets with flags: the chunk's number modulo 2^31 in the upper word of each half.
  *
@@ -19,6 +20,8 @@
 #include "kernels/comm/comm.cuh"
 
 #define AT_ONCE 2 /* packets of a thread that it loads before it stores the first of them */
+/* a receiver loads as many: all of a slot */
+#define ALL_OF_SLOT (TE_K_COMM_SLOT_MOST / COMM_THREADS / TE_K_COMM_PACKET)
 #define PART (AT_ONCE * COMM_THREADS * TE_K_COMM_PACKET) /* bytes, of a chunk, of all threads */
 #define WAIT_THREAD 0 /* waits for headers and free slots of chunks */
 /* has fences, and headers of small messages; in a warp without data unless these are large */
@@ -193,41 +196,43 @@ DEV bool receive_small(const struct lane &l)
 
 /* --- chunks --- */
 
-/* v[u]: packet threadIdx.x + u * COMM_THREADS of n bytes at p */
-DEV void load_part(uint4 v[AT_ONCE], const uint8_t *p, int64_t n)
-{
-#pragma unroll
-	for (int u = 0; u < AT_ONCE; u++) {
-		const int64_t b = (threadIdx.x + u * COMM_THREADS) * TE_K_COMM_PACKET;
+/* v[u]: packet threadIdx.x + u * COMM_THREADS of n bytes at p, in an array or in a slot */
+#define EACH_OF_PART(u, b, n)                                                              \
+	_Pragma("unroll") for (int u = 0; u < M; u++)                                      \
+		if (const int b = ((int)threadIdx.x + u * COMM_THREADS) * TE_K_COMM_PACKET; \
+		    b < (n))
 
-		if (b < n)
-			v[u] = read_at(p + b, n - b);
-	}
+template <int M> DEV void load_part(uint4 (&v)[M], const uint8_t *p, int n)
+{
+	EACH_OF_PART(u, b, n)
+		v[u] = read_at(p + b, n - b);
 }
 
-DEV void store_part(const uint4 v[AT_ONCE], uint8_t *p, int64_t n)
+template <int M> DEV void store_part(const uint4 (&v)[M], uint8_t *p, int n)
 {
-#pragma unroll
-	for (int u = 0; u < AT_ONCE; u++) {
-		const int64_t b = (threadIdx.x + u * COMM_THREADS) * TE_K_COMM_PACKET;
+	EACH_OF_PART(u, b, n)
+		write_at(p + b, n - b, v[u]);
+}
 
-		if (b < n)
-			write_at(p + b, n - b, v[u]);
-	}
+/* memory of a slot is aligned, and has whole packets */
+template <int M> DEV void load_slot(uint4 (&v)[M], const uint8_t *p, int n)
+{
+	EACH_OF_PART(u, b, n)
+		v[u] = *(const uint4 *)(p + b);
+}
+
+template <int M> DEV void store_slot(const uint4 (&v)[M], uint8_t *p, int n)
+{
+	EACH_OF_PART(u, b, n)
+		*(uint4 *)(p + b) = v[u];
 }
 
 /* bytes of chunk k of the lane, which begin at byte at */
-DEV int64_t chunk_at(const struct lane &l, int64_t k, int64_t &at)
+DEV int chunk_at(const struct lane &l, int64_t k, int64_t &at)
 {
 	const int64_t left = l.nbytes - (at = (l.index + k * l.nlanes) * l.each);
 
-	return left < l.each ? left : l.each;
-}
-
-/* memory of a slot has whole packets */
-DEV int64_t whole_packets(int64_t nbytes)
-{
-	return te_k_comm_packets(nbytes) * TE_K_COMM_PACKET;
+	return (int)(left < l.each ? left : l.each);
 }
 
 /*
@@ -304,7 +309,8 @@ DEV void mark_chunks(const struct lane &l, bool sends, const volatile int64_t *b
 DEV bool send_chunks(const struct lane &l, bool ok, volatile int64_t *bad)
 {
 	uint4 v[AT_ONCE];
-	int64_t at, n = chunk_at(l, 0, at);
+	int64_t at;
+	int n = chunk_at(l, 0, at);
 
 	load_part(v, l.data + at, n);
 	for (int64_t k = 0; k < l.nchunks; k++) {
@@ -317,8 +323,8 @@ DEV bool send_chunks(const struct lane &l, bool ok, volatile int64_t *bad)
 			*bad = k;
 		}
 		ok = data_sync(ok);
-		for (int64_t b = 0; ok && b < n; b += PART) {
-			store_part(v, (uint8_t *)(s + SLOT_DATA) + b, whole_packets(n - b));
+		for (int b = 0; ok && b < n; b += PART) {
+			store_slot(v, (uint8_t *)(s + SLOT_DATA) + b, n - b);
 			if (b + PART < n)
 				load_part(v, l.data + at + b + PART, n - b - PART);
 		}
@@ -333,14 +339,17 @@ DEV bool send_chunks(const struct lane &l, bool ok, volatile int64_t *bad)
 	return true;
 }
 
+/* M: packets of a thread at once; more shorten the time from the last header to the end */
+template <int M>
 DEV bool receive_chunks(const struct lane &l, bool ok, volatile int64_t *bad)
 {
-	uint4 v[AT_ONCE];
+	uint4 v[M];
 
 	for (int64_t k = 0; k < l.nchunks; k++) {
 		const uint64_t chunk = l.first + k;
 		const uint4 *s = slot(l.a, l.a.comm.rank, l.peer, l.index, chunk);
-		int64_t at, n = chunk_at(l, k, at);
+		int64_t at;
+		const int n = chunk_at(l, k, at);
 
 		l.o.since = 0;
 		if (threadIdx.x == WAIT_THREAD &&
@@ -349,8 +358,8 @@ DEV bool receive_chunks(const struct lane &l, bool ok, volatile int64_t *bad)
 			*bad = k;
 		}
 		ok = data_sync(ok);
-		for (int64_t b = 0; ok && b < n; b += PART) {
-			load_part(v, (const uint8_t *)(s + SLOT_DATA) + b, whole_packets(n - b));
+		for (int b = 0; ok && b < n; b += M * PART / AT_ONCE) {
+			load_slot(v, (const uint8_t *)(s + SLOT_DATA) + b, n - b);
 			store_part(v, l.data + at + b, n - b);
 		}
 		chunk_arrive(chunk);
@@ -364,11 +373,12 @@ DEV bool receive_chunks(const struct lane &l, bool ok, volatile int64_t *bad)
 DEV void copy_chunks(const struct lane &l, const uint8_t *src)
 {
 	for (int64_t k = 0; k < l.nchunks; k++) {
-		int64_t at, n = chunk_at(l, k, at);
+		int64_t at;
+		const int n = chunk_at(l, k, at);
 
 #pragma unroll 2
-		for (int64_t b = threadIdx.x * TE_K_COMM_PACKET; b < n;
-		     b += blockDim.x * TE_K_COMM_PACKET)
+		for (int b = (int)threadIdx.x * TE_K_COMM_PACKET; b < n;
+		     b += (int)blockDim.x * TE_K_COMM_PACKET)
 			write_at(l.data + at + b, n - b, read_at(src + at + b, n - b));
 	}
 }
@@ -402,14 +412,19 @@ DEV void end_lane(const struct lane &l, bool sends)
 		l.counters[TE_K_COMM_TAKEN] = last - 1;
 }
 
-DEV void lane_of(struct lane &l, int index, int64_t count)
+DEV void lane_of(struct lane &l, int index, int64_t nbytes, uint64_t signature)
 {
 	l.index = index;
-	l.nbytes = count * element_nbytes(l.a.comm.dtype);
-	l.each = te_k_comm_chunk_nbytes(&l.a, l.nbytes);
-	l.nlanes = te_k_comm_lanes(&l.a, l.nbytes);
-	l.nchunks = (te_k_comm_nchunks(&l.a, l.nbytes) - index + l.nlanes - 1) / l.nlanes;
-	l.signature = te_k_comm_message(&l.a, count);
+	l.nbytes = nbytes;
+	l.each = te_k_comm_chunk_nbytes(&l.a, nbytes);
+	l.nlanes = te_k_comm_lanes(&l.a, nbytes);
+	l.nchunks = (te_k_comm_nchunks(&l.a, nbytes) - index + l.nlanes - 1) / l.nlanes;
+	l.signature = signature;
+}
+
+DEV void lane_of(struct lane &l, int index, int64_t count)
+{
+	lane_of(l, index, count * element_nbytes(l.a.comm.dtype), te_k_comm_message(&l.a, count));
 }
 
 /* a thread that finds that an earlier operation failed does not wait, send or receive */
@@ -419,6 +434,23 @@ DEV bool may_begin(const struct te_k_comm_messages &a)
 }
 
 /* --- kernels --- */
+
+/* by all threads of a block. ok: as in messages(); bad: shared; M: of receive_chunks() */
+template <int M>
+DEV bool transfer(const struct lane &l, bool sends, bool ok, volatile int64_t *bad)
+{
+	if (te_k_comm_is_small(&l.a, l.nbytes))
+		return sends ? send_small(l, ok) : ok && receive_small(l);
+	if (threadIdx.x == 0)
+		*bad = -1;
+	/* threads may differ in what they have read of ctl->failed */
+	ok = __syncthreads_and(ok);
+	if (threadIdx.x >= COMM_THREADS)
+		mark_chunks(l, sends, bad);
+	else
+		ok = sends ? send_chunks(l, ok, bad) : receive_chunks<M>(l, ok, bad);
+	return ok;
+}
 
 /* the lane of this block; true: of a message that this rank sends to another one */
 DEV bool lane_of_block(struct lane &l)
@@ -468,18 +500,7 @@ te_k_comm_messages(const __grid_constant__ struct te_k_comm_messages a)
 	}
 	if (threadIdx.x == FENCE_THREAD && !sends)
 		mark_taken(l);
-	if (te_k_comm_is_small(&a, l.nbytes)) {
-		ok = sends ? send_small(l, ok) : ok && receive_small(l);
-	} else {
-		if (threadIdx.x == 0)
-			bad = -1;
-		/* threads may differ in what they have read of ctl->failed */
-		ok = __syncthreads_and(ok);
-		if (threadIdx.x >= COMM_THREADS)
-			mark_chunks(l, sends, &bad);
-		else
-			ok = sends ? send_chunks(l, ok, &bad) : receive_chunks(l, ok, &bad);
-	}
+	ok = transfer<ALL_OF_SLOT>(l, sends, ok, &bad);
 	if (__syncthreads_and(ok) && threadIdx.x == 0)
 		end_lane(l, sends);
 }
@@ -491,7 +512,8 @@ DEV void reduce_chunk(const struct lane &l, const uint64_t first[N], int64_t k)
 	const struct te_k_comm_messages &a = l.a;
 	const int me = a.comm.rank;
 	const uint8_t *in = (const uint8_t *)a.comm.in + a.in_at[me];
-	int64_t at, n = chunk_at(l, k, at);
+	int64_t at;
+	const int n = chunk_at(l, k, at);
 
 	for (int64_t b = threadIdx.x * TE_K_COMM_PACKET; b < n;
 	     b += COMM_THREADS * TE_K_COMM_PACKET) {
@@ -547,4 +569,83 @@ te_k_comm_messages_reduce(const __grid_constant__ struct te_k_comm_messages a)
 	}
 	if (ok && is_peer(a.comm))
 		end_lane(l, false);
+}
+
+/* --- groups --- */
+
+/* the first end of the chain with this number, or n; ret_n: chains */
+DEV int first_of_chain(const struct te_k_comm_group &g, int which, int *ret_n)
+{
+	uint32_t seen[2] = { 0, 0 };
+	int first = g.n;
+
+	*ret_n = 0;
+	for (int i = 0; i < g.n; i++) {
+		const struct te_k_comm_end &e = g.ends[i];
+
+		if (seen[e.sends != 0] >> e.peer & 1)
+			continue;
+		seen[e.sends != 0] |= 1u << e.peer;
+		if ((*ret_n)++ == which)
+			first = i;
+	}
+	return first;
+}
+
+/* marks all chunks of a lane, of which transfer() leaves the last one to a later launch */
+DEV void mark_lane(const struct lane &l)
+{
+	const uint64_t last = l.first + l.nchunks - 1;
+
+	if (threadIdx.x != FENCE_THREAD)
+		return;
+	fence();
+	store_relaxed(taken(l.a, l.peer, l.a.comm.rank, l.index), last);
+	l.counters[TE_K_COMM_TAKEN] = last;
+}
+
+extern "C" __global__ void __launch_bounds__(CHUNK_THREADS)
+te_k_comm_group(const __grid_constant__ struct te_k_comm_group g)
+{
+	__shared__ struct te_k_comm_messages m;
+	__shared__ struct te_k_comm_end e;
+	__shared__ int64_t bad;
+	__shared__ int nblocks; /* blocks of a chain */
+	struct op o = {};
+	struct lane l = { m, o };
+	int nchains;
+
+	te_begin();
+	if (threadIdx.x == 0) {
+		m.comm = g.comm;
+		m.nlanes = g.nlanes;
+		(void)first_of_chain(g, 0, &nchains);
+		nblocks = (int)gridDim.x / nchains;
+		e.next = first_of_chain(g, (int)blockIdx.x / nblocks, &nchains);
+	}
+	const bool ok = !load_relaxed(&g.comm.ctl->failed);
+
+	while (__syncthreads(), e.next >= 0) {
+		__syncthreads();
+		if (threadIdx.x == 0) {
+			e = g.ends[e.next];
+			te_k_comm_set_message(&m, e.signature);
+		}
+		__syncthreads();
+		l.index = (int)blockIdx.x % nblocks;
+		for (; l.index < te_k_comm_lanes(&m, e.nbytes); l.index += nblocks) {
+			l.peer = e.peer;
+			l.data = e.data;
+			lane_of(l, l.index, e.nbytes, e.signature);
+			begin_lane(l, e.sends);
+			if (!__syncthreads_and(transfer<AT_ONCE>(l, e.sends, ok, &bad)))
+				return;
+			if (threadIdx.x == 0)
+				end_lane(l, e.sends);
+			__syncthreads();
+			if (!e.sends)
+				mark_lane(l);
+			__syncthreads();
+		}
+	}
 }

@@ -18,6 +18,12 @@
  * Each header has the signature of its message, which the receiver compares with its own. All
  * messages use lane 0, so that a difference is found there.
  *
+ * A *group* is a launch with any messages, also of several calls. Its messages to one rank are a
+ * *chain*, and those from one rank, too. A block has some lanes of a chain, and transfers them in
+ * ascending order for one message after the other. The other rank may have the messages in several
+ * launches, or other blocks: the first lane of the first message that is not complete is the next
+ * one for a block of each rank.
+ *
  * GPUs send small messages, unless they are reduced, in packets with flags, as algorithm ll does,
  * through memory apart from the slots: for the chunk that the message has in lane 0. The receiver
  * empties them. GPUs do not wait at the end of a message until the last chunk is marked as taken:
@@ -81,9 +87,18 @@ struct te_k_comm_end {
 	uint8_t *data;
 	int64_t nbytes;
 	uint64_t signature; /* te_k_comm_message() */
-	int32_t peer;
-	int32_t sends; /* 1: data is sent to the peer; 0: received from it */
+	int16_t peer;
+	int16_t sends; /* 1: data is sent to the peer; 0: received from it */
 	int32_t next;  /* position in the list of the next one of this direction and peer; -1 */
+};
+
+#define TE_K_COMM_ENDS 16 /* maximum of a group */
+
+/* as in struct te_k_comm_messages; signatures have the types; no message of the rank to itself */
+struct te_k_comm_group {
+	struct te_k_comm comm;
+	int32_t n, nlanes;
+	struct te_k_comm_end ends[TE_K_COMM_ENDS];
 };
 
 TE_K_INLINE int64_t te_k_comm_slot_nbytes(int64_t buffer_nbytes)
@@ -194,6 +209,13 @@ TE_K_INLINE int32_t te_k_comm_lanes(const struct te_k_comm_messages *a, int64_t 
 	const int64_t n = te_k_comm_nchunks(a, nbytes), most = te_k_comm_most_lanes(a);
 
 	return (int32_t)(n < most ? n : most);
+}
+
+/* the kind, and the max_blocks that divide lanes, of a message with this signature */
+TE_K_INLINE void te_k_comm_set_message(struct te_k_comm_messages *a, uint64_t signature)
+{
+	a->kind = (int32_t)(signature >> 48 & 15);
+	a->comm.max_blocks = (int32_t)(signature >> 52 & 255);
 }
 
 /* bits 0 to 39 count, 40 type, 44 op of a reduction, 48 kind, 52 max_blocks if they divide lanes */

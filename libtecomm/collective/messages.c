@@ -39,6 +39,7 @@ static int begin(struct call *c, const char *fn, struct te_comm *comm, const voi
 {
 	struct te_comm_call_opts o = TE_COMM_CALL_OPTS_INIT;
 	int r = te__comm_check(fn, comm);
+	int32_t most;
 
 	if (!r && opts)
 		r = te__sized_in(fn, te_comm_call_opts, opts, &o);
@@ -57,6 +58,8 @@ static int begin(struct call *c, const char *fn, struct te_comm *comm, const voi
 		return te__fail(-EINVAL, "%s: max_blocks is %d", fn, o.max_blocks);
 	if (!te_dtype_nbytes(dtype))
 		return te__fail(-TE_EDTYPE, "%s: element type %d is unknown", fn, (int)dtype);
+	most = comm->coll.terms.max_blocks;
+	most = o.max_blocks && o.max_blocks < most ? o.max_blocks : most;
 	*c = (struct call){
 		.fn = fn,
 		.comm = comm,
@@ -66,8 +69,9 @@ static int begin(struct call *c, const char *fn, struct te_comm *comm, const voi
 		.es = (int64_t)te_dtype_nbytes(dtype),
 		.nranks = te__boot_nranks(comm->boot),
 		.rank = te__boot_rank(comm->boot),
-		.k = { .comm = { .dtype = (int32_t)dtype, .max_blocks = o.max_blocks },
-		       .kind = kind },
+		.k = { .comm = { .dtype = (int32_t)dtype, .max_blocks = most },
+		       .kind = kind,
+		       .nlanes = comm->coll.terms.nlanes },
 		.nccl = o.algorithm == TE_COMM_NCCL,
 	};
 	if (comm->coll.list && !comm->coll.group.open)
@@ -129,8 +133,8 @@ static int add(struct call *c, int sends, int32_t rank, int64_t at, int64_t coun
 		.data = (uint8_t *)(base + (uintptr_t)(at * c->es)),
 		.nbytes = count * c->es,
 		.signature = te_k_comm_message(&c->k, count),
-		.peer = rank,
-		.sends = sends,
+		.peer = (int16_t)rank,
+		.sends = (int16_t)sends,
 	};
 	return 0;
 }
@@ -266,7 +270,6 @@ static int launch(struct call *c, struct te_stream *stream)
 	const struct te__message_list *l = c->comm->coll.list;
 	struct te_k_comm_messages *k = &c->k;
 
-	k->nlanes = c->comm->coll.terms.nlanes;
 	for (int32_t i = 0; i < l->n; i++) {
 		const struct te_k_comm_end *e = &l->ends[i];
 		const int64_t at = (int64_t)((uintptr_t)e->data -
@@ -345,7 +348,17 @@ static void set_reduced(const struct call *c, struct te__message_list *l)
 	l->k.comm.out = out->data;
 }
 
-/* by a host call, which is given the list */
+/* a host call is given the list, whose arguments are set */
+static int queue_list(const struct call *c, struct te_stream *stream)
+{
+	struct te__message_list *l = c->comm->coll.list;
+
+	l->mail = c->comm->coll.nodes ? te__nodes_mail(c->comm->coll.nodes) : NULL;
+	return te_host_call(stream, transfer, l,
+			    sizeof(*l) + (size_t)l->n * sizeof(*l->ends));
+}
+
+/* by a host call, after the messages of the rank to itself */
 static int call_host(const struct call *c, struct te_stream *stream)
 {
 	struct te__message_list *l = c->comm->coll.list;
@@ -358,12 +371,32 @@ static int call_host(const struct call *c, struct te_stream *stream)
 		r = copy_own(c, stream);
 	if (!r)
 		r = connect(c);
-	if (r || !l->n)
+	return r || !l->n ? r : queue_list(c, stream);
+}
+
+/* by the kernel of groups, or if there are more messages than it takes, by a host call */
+static int launch_group(const struct call *c, struct te_stream *stream)
+{
+	const struct te__coll *coll = &c->comm->coll;
+	struct te_k_comm_group k = { .comm = c->k.comm, .nlanes = c->k.nlanes };
+	int r;
+
+	if (coll->nodes || c->nranks > TE_K_COMM_RANKS)
+		return call_host(c, stream);
+	r = copy_own(c, stream);
+	if (!r)
+		r = connect(c);
+	if (r || !coll->list->n)
 		return r;
-	l->k.nlanes = c->comm->coll.terms.nlanes;
-	l->mail = c->comm->coll.nodes ? te__nodes_mail(c->comm->coll.nodes) : NULL;
-	return te_host_call(stream, transfer, l,
-			    sizeof(*l) + (size_t)l->n * sizeof(*l->ends));
+	coll->list->k = c->k;
+	if (coll->list->n > TE_K_COMM_ENDS && coll->terms.host)
+		return queue_list(c, stream);
+	if (coll->list->n > TE_K_COMM_ENDS)
+		return te__fail(-EOPNOTSUPP, "%s: %d sends and receives, at most %d at once on "
+				"GPUs", c->fn, coll->list->n, TE_K_COMM_ENDS);
+	k.n = coll->list->n;
+	memcpy(k.ends, coll->list->ends, (size_t)k.n * sizeof(k.ends[0]));
+	return TE__LAUNCH(stream, COMM_GROUP, &k);
 }
 
 static int by_nccl(const struct call *c, struct te_stream *stream)
@@ -408,8 +441,7 @@ static int queue(struct call *c, struct te_stream *stream)
 	c->k.comm = te__coll_args(&c->comm->coll);
 	c->k.comm.dtype = own.dtype;
 	c->k.comm.op = own.op;
-	if (own.max_blocks && own.max_blocks < c->k.comm.max_blocks)
-		c->k.comm.max_blocks = own.max_blocks;
+	c->k.comm.max_blocks = own.max_blocks;
 	return c->comm->coll.nodes || c->nranks > TE_K_COMM_RANKS ? call_host(c, stream) :
 								    launch(c, stream);
 }
@@ -538,10 +570,6 @@ int te_comm_group_begin(struct te_comm *comm)
 
 	if (r)
 		return r;
-	if (!comm->coll.terms.host)
-		return te__fail(-EOPNOTSUPP, "te_comm_group_begin: %s: backend %s, groups of "
-				"messages are for backend host", comm->name,
-				te_ctx_backend(comm->ctx));
 	if (comm->coll.group.open)
 		return te__coll_group_open(&comm->coll, "te_comm_group_begin");
 	comm->coll.group = (struct te__group){ .open = 1 };
@@ -571,7 +599,8 @@ static int queue_group(struct te_comm *comm, const struct te__group *g)
 	if (!r)
 		r = te__coll_begin(&comm->coll, c.fn, g->stream);
 	c.k.comm = te__coll_args(&comm->coll);
-	return r ? r : call_host(&c, g->stream);
+	c.k.nlanes = comm->coll.terms.nlanes;
+	return r ? r : launch_group(&c, g->stream);
 }
 
 int te_comm_group_end(struct te_comm *comm)

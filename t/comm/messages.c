@@ -21,8 +21,7 @@
 
 static uint64_t seed;
 
-/* groups are for backend host */
-static int has_groups(void)
+static int on_host(void)
 {
 	return !strcmp(backend, "host");
 }
@@ -77,7 +76,7 @@ static int64_t size_of(uint64_t *s, size_t es)
 
 static struct op op_draw(uint64_t *s)
 {
-	struct op o = { .what = (enum what)threads_draw(s, has_groups() ? NWHATS : GROUP) };
+	struct op o = { .what = (enum what)threads_draw(s, NWHATS) };
 	const int equal = o.what != POINT && o.what != RING && o.what != ALLTOALLV &&
 			  o.what != GROUP;
 	int64_t count;
@@ -315,11 +314,9 @@ static int turn(struct thread_rank *r, struct te_stream *q, int32_t *x, int32_t 
 	const int n = threads_n, next = (r->rank + 1) % n, before = (r->rank + n - 1) % n;
 
 	STEP(te_comm_sendrecv(r->comm, q, x, WORDS, next, y, WORDS, before, TE_DTYPE_INT32, NULL));
-	if (has_groups())
-		STEP(te_comm_group_begin(r->comm));
+	STEP(te_comm_group_begin(r->comm));
 	STEP(te_comm_alltoall(r->comm, q, y, x, WORDS / n, TE_DTYPE_INT32, NULL));
-	if (has_groups())
-		STEP(te_comm_group_end(r->comm));
+	STEP(te_comm_group_end(r->comm));
 	STEP(te_comm_reduce(r->comm, q, x, r->rank ? NULL : y, WORDS, TE_DTYPE_INT32, TE_COMM_SUM,
 			    0, NULL));
 	if (!r->rank) {
@@ -426,7 +423,7 @@ static int orders(struct thread_rank *r)
 
 START_TEST(an_exchange_does_not_wait_for_itself)
 {
-	for (seed = 0; seed < (has_groups() ? 4 : 2); seed++)
+	for (seed = 0; seed < 4; seed++)
 		threads_run(2, orders, 0, NULL);
 }
 END_TEST
@@ -547,8 +544,11 @@ static int go_wrong(struct thread_rank *r)
 	o.max_blocks = me ? 1 : 2;
 	if (at == 11 && me == 0)
 		STEP(te_comm_send(c, q, p, 10, f, 1, &o));
-	if (at == 11 && me == 1)
+	if (at == 11 && me == 1) {
+		STEP(te_comm_group_begin(c));
 		STEP(te_comm_recv(c, q, out, 10, f, 0, &o));
+		STEP(te_comm_group_end(c));
+	}
 	STEP(te_stream_sync(q));
 	/* ranks that wait for none learn of it too */
 	for (int i = 0; i < 20000 && !te_comm_error(c); i++)
@@ -617,13 +617,68 @@ static int refusals(struct thread_rank *r)
 	REFUSED(te_comm_reduce(c, q, p, p + 1, 2, f, TE_COMM_SUM, me, NULL), -EINVAL, "overlaps");
 	STEP(te_comm_alltoall(c, q, NULL, NULL, 0, f, NULL));
 	STEP(te_comm_gather(c, q, NULL, NULL, 0, f, 0, NULL));
-	if (!has_groups())
-		REFUSED(te_comm_group_begin(c), -EOPNOTSUPP, "are for backend host");
 	STEP(te_mem_free(q, v));
 	STEP(te_comm_barrier(c, q));
 	STEP(te_stream_sync(q));
 	return te_comm_error(c);
 }
+
+#define MANY 40 /* small messages, and larger ones between them: more than slots */
+
+/* rank 0 sends groups, of as many messages as GPUs take; rank 1 receives these one by one */
+static int in_chains(struct thread_rank *r)
+{
+	struct te_stream *q = te_ctx_stream(r->ctx);
+	const int most = TE_K_COMM_ENDS, other = !r->rank;
+	int64_t at = 0;
+	unsigned char *got = malloc(MEM), *want = malloc(MEM);
+	uint8_t *a;
+	void *p;
+
+	HOLDS(got && want);
+	STEP(te_mem_alloc(q, MEM, &p));
+	a = p;
+	memset(want, 100, MEM);
+	STEP(te_fill(q, a, 100, MEM));
+	for (int i = 0; i < MANY; i++) {
+		const int64_t n = i % 7 == 3 ? 40000 + i : i;
+
+		memset(want + at, i, (size_t)n);
+		if (!r->rank && n)
+			STEP(te_fill(q, a + at, i, (size_t)n));
+		if (!r->rank && i % most == 0)
+			STEP(te_comm_group_begin(r->comm));
+		STEP(r->rank ? te_comm_recv(r->comm, q, a + at, n, TE_DTYPE_UINT8, other, NULL) :
+			       te_comm_send(r->comm, q, a + at, n, TE_DTYPE_UINT8, other, NULL));
+		if (!r->rank && (i % most == most - 1 || i == MANY - 1))
+			STEP(te_comm_group_end(r->comm));
+		at += n;
+	}
+	STEP(te_copy(q, got, p, MEM));
+	STEP(te_stream_sync(q));
+	STEP(te_comm_error(r->comm));
+	HOLDS(!memcmp(got, want, MEM));
+	free(got);
+	free(want);
+	STEP(te_comm_group_begin(r->comm));
+	for (int i = 0; i <= most; i++)
+		STEP(r->rank ? te_comm_recv(r->comm, q, a + i, 1, TE_DTYPE_UINT8, other, NULL) :
+			       te_comm_send(r->comm, q, a, 1, TE_DTYPE_UINT8, other, NULL));
+	if (on_host())
+		STEP(te_comm_group_end(r->comm));
+	else
+		REFUSED(te_comm_group_end(r->comm), -EOPNOTSUPP,
+			"17 sends and receives, at most 16 at once");
+	STEP(te_mem_free(q, p));
+	STEP(te_comm_barrier(r->comm, q));
+	return te_stream_sync(q);
+}
+
+START_TEST(a_group_may_have_many_messages)
+{
+	threads_run(2, in_chains, 0, NULL);
+}
+END_TEST
 
 static int group_ends(struct thread_rank *r, int code, const char *text)
 {
@@ -899,15 +954,16 @@ TT_PAIR_SUITE("comm/messages")
 	setenv("TE_COMM_PACKETS", "64k", 1);
 	tcase_add_checked_fixture(c, tt_setup, tt_teardown);
 	/* a context takes half a second on a GPU */
-	tcase_add_loop_test(c, every_byte_arrives, 1, has_groups() ? THREADS_MOST + 1 : 5);
+	tcase_add_loop_test(c, every_byte_arrives, 1, on_host() ? THREADS_MOST + 1 : 5);
 	tcase_add_loop_test(c, recordings_have_messages, 1, 5);
 	tcase_add_test(c, an_exchange_does_not_wait_for_itself);
-	tcase_add_loop_test(c, failures_are_named, 0, TT_LEN(bads) - has_groups());
+	tcase_add_loop_test(c, failures_are_named, 0, TT_LEN(bads) - on_host());
 	tcase_add_test(c, arguments_are_checked);
-	if (strcmp(on, "host"))
-		return;
 	tcase_add_test(c, messages_of_a_group_do_not_wait_for_each_other);
 	tcase_add_test(c, groups_are_checked);
+	tcase_add_test(c, a_group_may_have_many_messages);
+	if (strcmp(on, "host"))
+		return;
 	c = tt_case(s, "processes", "comm"); /* forked without the threads of a context */
 	tcase_add_loop_test(c, a_rank_that_ends_is_named_at_once, 0, 3 * NWHATS);
 	tcase_add_loop_test(c, every_byte_arrives_between_nodes, 0, TT_LEN(layouts));

@@ -586,7 +586,7 @@ t_kernels_attn_SOURCES = \
 
 t_kernels_attn_cached_SOURCES = t/kernels/attn_cached.c t/kernels/kernel_lib.c
 
-t_kernels_comm_SOURCES = t/kernels/comm.c t/kernels/comm_cases.c t/kernels/comm_cases.h
+t_kernels_comm_SOURCES = t/kernels/comm.c t/kernels/comm_cases.c
 t_kernels_comm_norm_SOURCES = \
 	t/kernels/comm_norm.c \
 	t/kernels/comm_norm_failures.c \
@@ -616,7 +616,7 @@ t_capture_recording_SOURCES = \
 	t/capture/recording_nodes.c \
 	t/capture/recording_updates.c
 
-t_ops_ops_SOURCES = t/ops/ops.c t/ops/ops.h t/ops/ops_linear.c t/ops/ops_use.c
+t_ops_ops_SOURCES = t/ops/ops.c t/ops/ops_linear.c t/ops/ops_use.c
 
 check_PROGRAMS += $(TT_LONG) $(TT_LONG_PAIRS) $(TT_PAIRS)
 check_PROGRAMS += $(TT_CORE) $(TT_GRAPH) $(TT_COMM) $(TT_DAEMON) $(TT_TOKEN) $(TT_TOOLS)

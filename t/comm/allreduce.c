@@ -184,12 +184,13 @@ static int reduce_many(struct thread_rank *r)
 	return 0;
 }
 
-START_TEST(results_are_those_of_a_loop)
+CASE(allreduce, "comm", .setup = tt_setup, .teardown = tt_teardown);
+
+TEST_EACH(allreduce, results_are_those_of_a_loop, THREADS_MOST + 1, .from = 1)
 {
 	seed = tt_rand_u64();
 	threads_run(_i, reduce_many, 0, NULL);
 }
-END_TEST
 
 /* ---- reduce-scatter, all-gather and broadcast ---- */
 
@@ -298,12 +299,11 @@ static int parts_many(struct thread_rank *r)
 	return 0;
 }
 
-START_TEST(parts_are_reduced_gathered_and_broadcast)
+TEST_EACH(allreduce, parts_are_reduced_gathered_and_broadcast, THREADS_MOST + 1, .from = 1)
 {
 	seed = tt_rand_u64();
 	threads_run(_i, parts_many, 0, NULL);
 }
-END_TEST
 
 static int bad_parts(struct thread_rank *r)
 {
@@ -348,7 +348,7 @@ static int roots_differ(struct thread_rank *r)
 	return te_comm_error(r->comm);
 }
 
-START_TEST(arguments_of_parts_are_checked)
+TEST(allreduce, arguments_of_parts_are_checked)
 {
 	threads_run(2, roots_differ, -TE_EMISMATCH, "broadcast of 10 fp32 by ll from rank 0");
 	threads_run(2, roots_differ, -TE_EMISMATCH, "broadcast of 10 fp32 by ll from rank 1");
@@ -356,7 +356,6 @@ START_TEST(arguments_of_parts_are_checked)
 	threads_run(2, bad_parts, -TE_EMISMATCH, "an all-gather of 10 fp32 by ll");
 	threads_run(2, bad_parts, -TE_EMISMATCH, "broadcast of 10 fp32 by ll");
 }
-END_TEST
 
 /* ---- recordings, calls and streams take turns ---- */
 
@@ -438,12 +437,11 @@ static int mix(struct thread_rank *r)
 	return 0;
 }
 
-START_TEST(recordings_and_calls_take_turns)
+TEST_EACH(allreduce, recordings_and_calls_take_turns, 5, .from = 1)
 {
 	seed = tt_rand_u64();
 	threads_run(_i, mix, 0, NULL);
 }
-END_TEST
 
 /* work between two operations of a communicator that are queued on different streams */
 enum between {
@@ -501,12 +499,11 @@ static int in_order(struct thread_rank *r)
 	return 0;
 }
 
-START_TEST(streams_take_turns_whatever_is_captured)
+TEST_EACH(allreduce, streams_take_turns_whatever_is_captured, NBETWEEN)
 {
 	between = _i;
 	threads_run(2, in_order, 0, NULL);
 }
-END_TEST
 
 /* ---- ranks that do not do the same ---- */
 
@@ -526,12 +523,11 @@ static int differ(struct thread_rank *r)
 	return te_comm_error(r->comm);
 }
 
-START_TEST(different_operations_are_named)
+TEST(allreduce, different_operations_are_named)
 {
 	threads_run(3, differ, -TE_EMISMATCH, "a sum of 100 fp32 by oneshot");
 	threads_run(3, differ, -TE_EMISMATCH, "a sum of 200 fp32 by oneshot");
 }
-END_TEST
 
 /* rank 1 waits for the others, which reduce a number as it does */
 static int waits(struct thread_rank *r)
@@ -551,12 +547,11 @@ static int waits(struct thread_rank *r)
 	return te_comm_error(r->comm);
 }
 
-START_TEST(a_barrier_is_none_of_the_reductions)
+TEST(allreduce, a_barrier_is_none_of_the_reductions)
 {
 	threads_run(3, waits, -TE_EMISMATCH, "a barrier");
 	threads_run(3, waits, -TE_EMISMATCH, "a maximum of 1 int32 by ll");
 }
-END_TEST
 
 /* the same operation of zero-copy, on rank 1 in other memory, which nothing is written to */
 static int elsewhere(struct thread_rank *r)
@@ -590,13 +585,12 @@ static int elsewhere(struct thread_rank *r)
 	return te_comm_error(r->comm);
 }
 
-START_TEST(different_offsets_are_a_mismatch)
+TEST(allreduce, different_offsets_are_a_mismatch)
 {
 	for (seed = 0; seed < 3; seed++)
 		threads_run(3, elsewhere, -TE_EMISMATCH,
 			    "has arrays at other offsets of symmetric memory than on");
 }
-END_TEST
 
 /* rank 1 comes when the others have given up */
 static int skip(struct thread_rank *r)
@@ -612,14 +606,13 @@ static int skip(struct thread_rank *r)
 	return te_comm_error(r->comm);
 }
 
-START_TEST(a_rank_that_does_not_call_is_named)
+TEST(allreduce, a_rank_that_does_not_call_is_named)
 {
 	threads_timeout_ms = TT_SLOWER(700);
 	threads_run(3, skip, -ETIMEDOUT, "rank 1 (");
 	threads_run(2, skip, -ETIMEDOUT, "has not taken part in operation 1 of rank 0 (");
 	threads_timeout_ms = 0;
 }
-END_TEST
 
 static int give_up(struct thread_rank *r)
 {
@@ -634,11 +627,10 @@ static int give_up(struct thread_rank *r)
 	return te_comm_error(r->comm);
 }
 
-START_TEST(an_abort_ends_operations)
+TEST(allreduce, an_abort_ends_operations)
 {
 	threads_run(3, give_up, -TE_EABORT, "no more");
 }
-END_TEST
 
 /* as a kernel describes that its blocks have not begun, which takes a kernel that is in its way */
 static int without_processors(struct thread_rank *r)
@@ -657,12 +649,11 @@ static int without_processors(struct thread_rank *r)
 	return te_comm_error(r->comm);
 }
 
-START_TEST(a_rank_without_multiprocessors_is_named)
+TEST(allreduce, a_rank_without_multiprocessors_is_named)
 {
 	threads_run(2, without_processors, -ETIMEDOUT,
 		    "other kernels have kept multiprocessors from blocks of operation 7");
 }
-END_TEST
 
 /* ---- arguments ---- */
 
@@ -781,11 +772,10 @@ static int bad(struct thread_rank *r)
 	return te_comm_free(r->comm, out);
 }
 
-START_TEST(arguments_are_checked)
+TEST(allreduce, arguments_are_checked)
 {
 	threads_run(2, bad, 0, NULL);
 }
-END_TEST
 
 /* ---- threads that wait ---- */
 
@@ -838,12 +828,11 @@ static int queue_meanwhile(struct thread_rank *r)
 	return te_mem_free(s, p);
 }
 
-START_TEST(work_queued_while_a_thread_waits_runs)
+TEST(allreduce, work_queued_while_a_thread_waits_runs)
 {
 	atomic_store(&queued, 0);
 	threads_run(threads_apart(2), queue_meanwhile, 0, NULL);
 }
-END_TEST
 
 /* ---- TE_COMM_ALGO ---- */
 
@@ -904,36 +893,18 @@ static int by_environment(struct thread_rank *r)
 	return te_comm_free(r->comm, p);
 }
 
-START_TEST(the_environment_chooses_where_it_can)
+CASE(environment, "comm");
+
+/* without a fixture that reads parameters, and a process for each test */
+TEST_EACH(environment, the_environment_chooses_where_it_can, ON_HOST ? 2 : 0)
 {
 	algo = _i ? "zerocopy" : "oneshot";
 	setenv("TE_COMM_ALGO", algo, 1);
 	threads_run(3, by_environment, 0, NULL);
 }
-END_TEST
 
 TT_PAIR_SUITE_OF("comm/allreduce", TT_NEED_NOTHING)
 {
-	TCase *c = tt_case(s, "allreduce", "comm");
-
 	threads_pool_nbytes = POOL;
 	setenv("TE_COMM_PACKETS", PACKETS, 1);
-	tcase_add_checked_fixture(c, tt_setup, tt_teardown);
-	tcase_add_loop_test(c, results_are_those_of_a_loop, 1, THREADS_MOST + 1);
-	tcase_add_loop_test(c, parts_are_reduced_gathered_and_broadcast, 1, THREADS_MOST + 1);
-	tcase_add_loop_test(c, recordings_and_calls_take_turns, 1, 5);
-	tcase_add_loop_test(c, streams_take_turns_whatever_is_captured, 0, NBETWEEN);
-	tcase_add_test(c, arguments_of_parts_are_checked);
-	tcase_add_test(c, different_operations_are_named);
-	tcase_add_test(c, a_barrier_is_none_of_the_reductions);
-	tcase_add_test(c, different_offsets_are_a_mismatch);
-	tcase_add_test(c, a_rank_that_does_not_call_is_named);
-	tcase_add_test(c, an_abort_ends_operations);
-	tcase_add_test(c, a_rank_without_multiprocessors_is_named);
-	tcase_add_test(c, arguments_are_checked);
-	tcase_add_test(c, work_queued_while_a_thread_waits_runs);
-	/* without a fixture that reads parameters, and a process for each test */
-	if (!strcmp(on, "host"))
-		tcase_add_loop_test(tt_case(s, "environment", "comm"),
-				    the_environment_chooses_where_it_can, 0, 2);
 }

@@ -297,12 +297,14 @@ static int many(struct thread_rank *r)
 	return arrays_put(r, &a);
 }
 
-START_TEST(every_byte_arrives)
+CASE(messages, "comm", .setup = tt_setup, .teardown = tt_teardown);
+
+/* a context takes half a second on a GPU */
+TEST_EACH(messages, every_byte_arrives, on_host() ? THREADS_MOST + 1 : 5, .from = 1)
 {
 	seed = tt_rand_u64();
 	threads_run(_i, many, 0, NULL);
 }
-END_TEST
 
 /* ---- recordings ---- */
 
@@ -381,12 +383,11 @@ static int replays(struct thread_rank *r)
 	return te_stream_sync(q);
 }
 
-START_TEST(recordings_have_messages)
+TEST_EACH(messages, recordings_have_messages, 5, .from = 1)
 {
 	seed = tt_rand_u64();
 	threads_run(_i, replays, 0, NULL);
 }
-END_TEST
 
 /* rank 0 exchanges arrays of many chunks by a call or group, rank 1 by two calls in any order */
 static int orders(struct thread_rank *r)
@@ -421,12 +422,11 @@ static int orders(struct thread_rank *r)
 	return te_stream_sync(q);
 }
 
-START_TEST(an_exchange_does_not_wait_for_itself)
+TEST(messages, an_exchange_does_not_wait_for_itself)
 {
 	for (seed = 0; seed < 4; seed++)
 		threads_run(2, orders, 0, NULL);
 }
-END_TEST
 
 /*
  * Two messages to rank 1, which sends to rank 2 after both; rank 0 receives from rank 2, which
@@ -468,11 +468,10 @@ static int circle(struct thread_rank *r)
 	return te_stream_sync(q);
 }
 
-START_TEST(messages_of_a_group_do_not_wait_for_each_other)
+TEST(messages, messages_of_a_group_do_not_wait_for_each_other)
 {
 	threads_run(3, circle, 0, NULL);
 }
-END_TEST
 
 /* ---- failures ---- */
 
@@ -556,12 +555,11 @@ static int go_wrong(struct thread_rank *r)
 	return te_comm_error(c);
 }
 
-START_TEST(failures_are_named)
+TEST_EACH(messages, failures_are_named, TT_LEN(bads) - on_host())
 {
 	seed = (uint64_t)_i;
 	threads_run(3, go_wrong, bads[_i].code, bads[_i].text);
 }
-END_TEST
 
 #define REFUSED(call, code, text)                                   \
 	do {                                                        \
@@ -674,11 +672,10 @@ static int in_chains(struct thread_rank *r)
 	return te_stream_sync(q);
 }
 
-START_TEST(a_group_may_have_many_messages)
+TEST(messages, a_group_may_have_many_messages)
 {
 	threads_run(2, in_chains, 0, NULL);
 }
-END_TEST
 
 static int group_ends(struct thread_rank *r, int code, const char *text)
 {
@@ -743,17 +740,15 @@ static int group_refusals(struct thread_rank *r)
 	return te_comm_error(c);
 }
 
-START_TEST(groups_are_checked)
+TEST(messages, groups_are_checked)
 {
 	threads_run(2, group_refusals, 0, NULL);
 }
-END_TEST
 
-START_TEST(arguments_are_checked)
+TEST(messages, arguments_are_checked)
 {
 	threads_run(2, refusals, 0, NULL);
 }
-END_TEST
 
 /* ---- processes ---- */
 
@@ -843,7 +838,10 @@ static int killed_rank(int rank, void *arg)
 	return nodes_leave(&j, r);
 }
 
-START_TEST(a_rank_that_ends_is_named_at_once)
+/* forked without the threads of a context */
+CASE(processes, "comm");
+
+TEST_EACH(processes, a_rank_that_ends_is_named_at_once, ON_HOST ? 3 * NWHATS : 0)
 {
 	const int records = _i < 2 * NWHATS ? _i / NWHATS : _i & 1;
 	struct killing k = { _i < 2 * NWHATS ? "aaa" : _i & 2 ? "aba" : "abc",
@@ -860,7 +858,6 @@ START_TEST(a_rank_that_ends_is_named_at_once)
 	ranks_meet_run(MEET_ID, 3, killed_rank, &k, res);
 	ranks_ok(3, res);
 }
-END_TEST
 
 /* ---- ranks of several nodes ---- */
 
@@ -901,17 +898,15 @@ static void apart_run(const char *nodes, int (*fn)(struct thread_rank *r), int t
 static int apart_at;
 static const char *const layouts[] = { "ab", "aab", "abba", "abcde", "aaaabbbb", "abcdefgh" };
 
-START_TEST(every_byte_arrives_between_nodes)
+TEST_EACH(processes, every_byte_arrives_between_nodes, ON_HOST ? TT_LEN(layouts) : 0)
 {
 	apart_run(layouts[_i], many, 60000, 0, NULL);
 }
-END_TEST
 
-START_TEST(recordings_have_messages_between_nodes)
+TEST_EACH(processes, recordings_have_messages_between_nodes, ON_HOST ? TT_LEN(layouts) - 2 : 0)
 {
 	apart_run(layouts[_i], replays, 60000, 0, NULL);
 }
-END_TEST
 
 static int both_orders(struct thread_rank *r)
 {
@@ -921,12 +916,11 @@ static int both_orders(struct thread_rank *r)
 	return refusals(r);
 }
 
-START_TEST(calls_between_nodes_are_checked)
+TEST_IF(processes, calls_between_nodes_are_checked, ON_HOST)
 {
 	apart_run("ab", both_orders, 60000, 0, NULL);
 	apart_run("aba", circle, 60000, 0, NULL);
 }
-END_TEST
 
 static int go_wrong_apart(struct thread_rank *r)
 {
@@ -935,7 +929,7 @@ static int go_wrong_apart(struct thread_rank *r)
 }
 
 /* the functions of the others are not messages between nodes */
-START_TEST(failures_between_nodes_are_named)
+TEST_EACH(processes, failures_between_nodes_are_named, ON_HOST ? TT_LEN(bads) - 1 : 0)
 {
 	if (_i == 4 || _i == 5)
 		return;
@@ -944,30 +938,9 @@ START_TEST(failures_between_nodes_are_named)
 		  bads[_i].code == -ETIMEDOUT ? TT_SLOWER(500) : 60000, bads[_i].code,
 		  bads[_i].text);
 }
-END_TEST
 
 TT_PAIR_SUITE("comm/messages")
 {
-	TCase *c = tt_case(s, "messages", "comm");
-
 	threads_pool_nbytes = POOL;
 	setenv("TE_COMM_PACKETS", "64k", 1);
-	tcase_add_checked_fixture(c, tt_setup, tt_teardown);
-	/* a context takes half a second on a GPU */
-	tcase_add_loop_test(c, every_byte_arrives, 1, on_host() ? THREADS_MOST + 1 : 5);
-	tcase_add_loop_test(c, recordings_have_messages, 1, 5);
-	tcase_add_test(c, an_exchange_does_not_wait_for_itself);
-	tcase_add_loop_test(c, failures_are_named, 0, TT_LEN(bads) - on_host());
-	tcase_add_test(c, arguments_are_checked);
-	tcase_add_test(c, messages_of_a_group_do_not_wait_for_each_other);
-	tcase_add_test(c, groups_are_checked);
-	tcase_add_test(c, a_group_may_have_many_messages);
-	if (strcmp(on, "host"))
-		return;
-	c = tt_case(s, "processes", "comm"); /* forked without the threads of a context */
-	tcase_add_loop_test(c, a_rank_that_ends_is_named_at_once, 0, 3 * NWHATS);
-	tcase_add_loop_test(c, every_byte_arrives_between_nodes, 0, TT_LEN(layouts));
-	tcase_add_loop_test(c, recordings_have_messages_between_nodes, 0, TT_LEN(layouts) - 2);
-	tcase_add_test(c, calls_between_nodes_are_checked);
-	tcase_add_loop_test(c, failures_between_nodes_are_named, 0, TT_LEN(bads) - 1);
 }

@@ -225,8 +225,10 @@ static void check(const struct cached *c)
 
 static const int32_t cache_types[] = { TE_DTYPE_FP32, TE_DTYPE_BF16, TE_DTYPE_E4M3 };
 
+KL_CASE(cached, .name = backend);
+
 /* the kernel, twice: it leaves ready as it needs it. _i: T, type of the cache, parts */
-START_TEST(agrees_with_fp64)
+TEST_EACH(cached, agrees_with_fp64, 30, .parts = 6)
 {
 	static const int splits[] = { 0, 1, 2, 7, 64 };
 	const int nsplits = splits[_i / 6];
@@ -254,7 +256,6 @@ START_TEST(agrees_with_fp64)
 	free(got);
 	kc_reset();
 }
-END_TEST
 
 /* heads: one element, and the number that all others are */
 static const struct {
@@ -286,7 +287,7 @@ static uint8_t model_code(float x, double amax, int *ret_byte)
 }
 
 /* _i: T; each key/value head of a row is another of the edges */
-START_TEST(append_encodes_edges)
+TEST_EACH(cached, append_encodes_edges, 2)
 {
 	const int32_t dtype = kl_types[_i], n = (int32_t)TT_LEN(edges);
 	const int64_t d = tt_rand_int(2, TE_K_ATTN_CUDA_HEAD_DIM), one = tt_rand_int(0, d - 1);
@@ -327,7 +328,6 @@ START_TEST(append_encodes_edges)
 	}
 	kc_reset();
 }
-END_TEST
 
 /* The reference function rotates q and the keys in qkv, of which before is a copy, in place */
 static void check_rotated(const struct te_k_attn_step *s, const struct cached *c,
@@ -361,7 +361,7 @@ static void check_rotated(const struct te_k_attn_step *s, const struct cached *c
 
 /* with angles of 0 a rotation changes no bits; with others, keys differ by sines of 2 ulp, which
  * may change codes and scales. _i: angles, type of the cache */
-START_TEST(steps_as_append_and_attention_do)
+TEST_EACH(cached, steps_as_append_and_attention_do, 8, .parts = 4)
 {
 	const int turns = _i & 1, codes = _i >> 1 & 1;
 	struct te_k_attn_step s = { 0 };
@@ -401,13 +401,5 @@ START_TEST(steps_as_append_and_attention_do)
 		kc_near(c.k.out, i, codes ? 0.25 : 0.05);
 	kc_reset();
 }
-END_TEST
 
-TT_PAIR_SUITE("kernels/attn_cached")
-{
-	TCase *c = kl_case(s, on);
-
-	TT_ADD_LOOP(c, agrees_with_fp64, 30, 6);
-	tcase_add_loop_test(c, append_encodes_edges, 0, 2);
-	TT_ADD_LOOP(c, steps_as_append_and_attention_do, 8, 4);
-}
+TT_PAIR("kernels/attn_cached", TT_ONE_PROCESS)

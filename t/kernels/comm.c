@@ -11,8 +11,8 @@
 
 #include <te/dtype.h>
 
-#include "comm_cases.h"
 #include "kernels/kernels.h"
+#include "tt_ctx.h"
 
 /* ---- ranks that map a memfd ---- */
 
@@ -137,7 +137,9 @@ static void run_ranks(int n, int nops, int who, int dies_at, int *ret_code)
 	close(fd);
 }
 
-START_TEST(ranks_are_processes)
+CASE(processes, "protocol");
+
+TEST_IF(processes, ranks_are_processes, ON_HOST)
 {
 	const int n = (int)tt_rand_int(2, 8);
 	int code[TE_K_COMM_RANKS];
@@ -146,7 +148,8 @@ START_TEST(ranks_are_processes)
 	for (int r = 0; r < n; r++)
 		ck_assert_msg(code[r] == 0, "rank %d of %d: exit code %d", r, n, code[r]);
 }
-END_TEST
+
+CASE(litmus, "protocol");
 
 /*
  * Litmus: operations of one to three packets, of every algorithm, as fast as two processes can. A
@@ -154,7 +157,7 @@ END_TEST
  * allows, are wrong bits in a result, because every operation has other inputs. TT_ROUNDS=100000000
  * CK_TIMEOUT_MULTIPLIER=100 CK_RUN_CASE=litmus runs it for long.
  */
-START_TEST(no_packet_is_torn_or_stale)
+TEST_IF(litmus, no_packet_is_torn_or_stale, ON_HOST)
 {
 	const char *rounds = getenv("TT_ROUNDS");
 	const int n = rounds ? atoi(rounds) : TT_FEWER(20000);
@@ -165,9 +168,8 @@ START_TEST(no_packet_is_torn_or_stale)
 	for (int r = 0; r < 2; r++)
 		ck_assert_msg(code[r] == 0, "rank %d: exit code %d", r, code[r]);
 }
-END_TEST
 
-START_TEST(a_killed_process_is_named)
+TEST_IF(processes, a_killed_process_is_named, ON_HOST)
 {
 	const int n = (int)tt_rand_int(2, 4), who = (int)tt_rand_int(0, n - 1);
 	int code[TE_K_COMM_RANKS];
@@ -178,17 +180,5 @@ START_TEST(a_killed_process_is_named)
 			      "rank %d of %d: exit code %d, rank %d was killed", r, n, code[r],
 			      who);
 }
-END_TEST
 
-TT_PAIR_SUITE("kernels/comm")
-{
-	TCase *c;
-
-	comm_cases(s);
-	if (strcmp(on, "host"))
-		return;
-	c = tt_case(s, "processes", "protocol");
-	tcase_add_test(c, ranks_are_processes);
-	tcase_add_test(c, a_killed_process_is_named);
-	tcase_add_test(tt_case(s, "litmus", "protocol"), no_packet_is_torn_or_stale);
-}
+TT_PAIR("kernels/comm", TT_ONE_PROCESS)

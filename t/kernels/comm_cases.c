@@ -7,7 +7,7 @@
 
 #include <te/capture.h>
 
-#include "comm_cases.h"
+#include "tt.h"
 #include "comm_lib.h"
 #include "kernel_check.h"
 #include "kernels/launch.h"
@@ -95,7 +95,9 @@ static void run_all_algorithms(struct cl_call c)
 #define NRANKS (_i % TE_K_COMM_RANKS + 1)
 #define COLLECTIVE every_collective[_i / TE_K_COMM_RANKS]
 
-START_TEST(all_types_and_ops_have_the_bits_of_a_loop)
+CTX_CASE(results, "numeric");
+
+TEST_EACH(results, all_types_and_ops_have_the_bits_of_a_loop, EACH_COLLECTIVE, .parts = 3)
 {
 	static const int64_t around[] = { 1, 2, 4, 8, 16, 64, 512, 1024, 2048, 4096 };
 	const int has_ops = COLLECTIVE == TE_K_COLL_ALLREDUCE ||
@@ -115,10 +117,9 @@ START_TEST(all_types_and_ops_have_the_bits_of_a_loop)
 			}
 	cl_close();
 }
-END_TEST
 
 /* every eighth of the counts 1 to 4097, from _i: all of them with all numbers of ranks */
-START_TEST(all_counts_have_the_bits_of_a_loop)
+TEST_EACH(results, all_counts_have_the_bits_of_a_loop, TE_K_COMM_RANKS, .parts = 3)
 {
 	cl_open(_i + 1, 65536);
 	for (int64_t count = 1 + _i; count <= 4097; count += TT_FEWER(8) < 8 ? 64 : 8) {
@@ -131,10 +132,9 @@ START_TEST(all_counts_have_the_bits_of_a_loop)
 	}
 	cl_close();
 }
-END_TEST
 
 /* more packets than all threads of the blocks have, so that each has several */
-START_TEST(large_arrays)
+TEST_EACH(results, large_arrays, EACH_COLLECTIVE, .parts = 3)
 {
 	const int32_t dtype = any_type();
 	const int64_t es = (int64_t)te_dtype_nbytes((enum te_dtype)dtype);
@@ -149,13 +149,12 @@ START_TEST(large_arrays)
 	run_all_algorithms(c);
 	cl_close();
 }
-END_TEST
 
 /*
  * Arrays of which staging memory has a small part, so that staged has many steps; packets of other
  * algorithms in the same memory follow.
  */
-START_TEST(arrays_much_larger_than_staging_memory)
+TEST_EACH(results, arrays_much_larger_than_staging_memory, EACH_COLLECTIVE, .parts = 3)
 {
 	struct cl_call c[CL_MAX_CALLS];
 
@@ -182,9 +181,8 @@ START_TEST(arrays_much_larger_than_staging_memory)
 	}
 	cl_close();
 }
-END_TEST
 
-START_TEST(reduce_scatter_and_all_gather_are_all_reduce)
+TEST_EACH(results, reduce_scatter_and_all_gather_are_all_reduce, TE_K_COMM_RANKS, .parts = 3)
 {
 	cl_open(_i + 1, 262144);
 	for (int k = 0; k < TT_FEWER(8); k++) {
@@ -210,7 +208,6 @@ START_TEST(reduce_scatter_and_all_gather_are_all_reduce)
 	}
 	cl_close();
 }
-END_TEST
 
 /* ---- data that looks like the protocol's ---- */
 
@@ -241,7 +238,9 @@ static void trap(int kind, uint8_t *p, int64_t nbytes)
 }
 #define NTRAPS 32
 
-START_TEST(any_payload_arrives)
+CTX_CASE(payload, "numeric");
+
+TEST_EACH(payload, any_payload_arrives, NTRAPS, .parts = 3)
 {
 	cl_open((int)tt_rand_int(2, 8), 16384);
 	for (size_t t = 0; t < TT_LEN(every_type); t++) {
@@ -260,10 +259,9 @@ START_TEST(any_payload_arrives)
 	}
 	cl_close();
 }
-END_TEST
 
 /* x + -0 is x: what one rank sends arrives unchanged, unless it is NaN */
-START_TEST(numbers_travel_unchanged)
+TEST_EACH(payload, numbers_travel_unchanged, NTRAPS, .parts = 3)
 {
 	cl_open((int)tt_rand_int(2, 8), 16384);
 	for (int t = 0; t < NFLOATS; t++) {
@@ -302,7 +300,6 @@ START_TEST(numbers_travel_unchanged)
 	}
 	cl_close();
 }
-END_TEST
 
 /* ---- many operations ---- */
 
@@ -333,26 +330,26 @@ static void many(int ncalls, int delays)
 	cl_check(c, ncalls);
 }
 
-START_TEST(operations_in_a_row)
+CTX_CASE(order, "protocol");
+
+TEST_EACH(order, operations_in_a_row, TE_K_COMM_RANKS)
 {
 	cl_open(_i + 1, 262144);
 	for (int k = 0; k < TT_FEWER(8); k++)
 		many(MANY, 0);
 	cl_close();
 }
-END_TEST
 
-START_TEST(ranks_that_are_late)
+TEST_EACH(order, ranks_that_are_late, TE_K_COMM_RANKS, .from = 1)
 {
 	cl_open(_i + 1, 262144);
 	for (int k = 0; k < TT_FEWER(3); k++)
 		many(MANY, 1);
 	cl_close();
 }
-END_TEST
 
 /* the output of an operation is the input of the next one, on ranks that are late */
-START_TEST(results_are_complete_when_a_kernel_ends)
+TEST_EACH(order, results_are_complete_when_a_kernel_ends, CL_ALGORITHMS)
 {
 	cl_open((int)tt_rand_int(2, 8), 65536);
 	for (int k = 0; k < TT_FEWER(24); k++) {
@@ -375,9 +372,8 @@ START_TEST(results_are_complete_when_a_kernel_ends)
 	}
 	cl_close();
 }
-END_TEST
 
-START_TEST(epochs_wrap)
+TEST(order, epochs_wrap)
 {
 	static const uint64_t first[] = {
 		((uint64_t)1 << 24) - 5, ((uint64_t)1 << 31) - 5, ((uint64_t)1 << 32) - 5,
@@ -393,9 +389,8 @@ START_TEST(epochs_wrap)
 	}
 	cl_close();
 }
-END_TEST
 
-START_TEST(no_elements_are_no_operation)
+TEST(order, no_elements_are_no_operation)
 {
 	struct cl_call none, c;
 
@@ -411,12 +406,11 @@ START_TEST(no_elements_are_no_operation)
 		ck_assert_uint_eq(cl_epoch(r), 1);
 	cl_close();
 }
-END_TEST
 
 /* ---- graphs ---- */
 
 /* recordings of several calls, replayed, with calls between that are not recorded */
-START_TEST(replays)
+TEST_EACH(order, replays, 2)
 {
 	static const uint32_t edges[] = { 0, TE_CAPTURE_CONCURRENT | TE_CAPTURE_PDL };
 	struct te_recording *rec[2][TE_K_COMM_RANKS];
@@ -450,7 +444,6 @@ START_TEST(replays)
 			te_recording_unref(rec[g][r]);
 	cl_close();
 }
-END_TEST
 
 /* ---- failures ---- */
 
@@ -470,7 +463,9 @@ static void recovers(void)
 	many(10, 0);
 }
 
-START_TEST(a_rank_that_skips_an_operation_is_named)
+CTX_CASE(failures, "protocol");
+
+TEST_EACH(failures, a_rank_that_skips_an_operation_is_named, CL_ALGORITHMS)
 {
 	const int ms = 200;
 	struct cl_call c[3];
@@ -513,7 +508,6 @@ START_TEST(a_rank_that_skips_an_operation_is_named)
 	recovers();
 	cl_close();
 }
-END_TEST
 
 /* all arrays of a rank are as they were */
 static void check_untouched(int rank)
@@ -527,7 +521,11 @@ static void check_untouched(int rank)
 	free(got);
 }
 
-START_TEST(another_operation_is_a_mismatch)
+/* a rank writes its inputs to staging memory before it compares headers: two operations
+ * may write to the same bytes there, which no rank reads */
+CTX_CASE(mismatches, "protocol overlap");
+
+TEST_EACH(mismatches, another_operation_is_a_mismatch, 8)
 {
 	for (int k = 0; k < TT_FEWER(4); k++) {
 		const int code = _i == 6 ? TE_K_COMM_MISMATCH_AT : TE_K_COMM_MISMATCH;
@@ -592,9 +590,8 @@ START_TEST(another_operation_is_a_mismatch)
 		cl_close();
 	}
 }
-END_TEST
 
-START_TEST(an_abort_ends_all_waits)
+TEST_EACH(failures, an_abort_ends_all_waits, CL_ALGORITHMS)
 {
 	struct cl_call c;
 
@@ -616,7 +613,6 @@ START_TEST(an_abort_ends_all_waits)
 	recovers();
 	cl_close();
 }
-END_TEST
 
 /* ---- launches ---- */
 
@@ -625,8 +621,10 @@ static void setup_check(void)
 	kc_open(backend);
 }
 
+CASE(memory, "numeric", .setup = setup_check, .teardown = kc_close);
+
 /* _i: a type; of the memory that kernel_check.c sees; with one rank, there is no other */
-START_TEST(memory_is_that_of_kernels_def)
+TEST_EACH(memory, memory_is_that_of_kernels_def, TT_LEN(every_type))
 {
 	const int32_t dtype = every_type[_i];
 	const int64_t n = tt_rand_int(1, 5000);
@@ -661,10 +659,9 @@ START_TEST(memory_is_that_of_kernels_def)
 			KC_RUN(COMM_BROADCAST, &k);
 	}
 }
-END_TEST
 
 /* _i: a floating type */
-START_TEST(parts_of_reductions_have_the_bits_of_the_reference)
+TEST_EACH(memory, parts_of_reductions_have_the_bits_of_the_reference, NFLOATS)
 {
 	for (int i = 0; i < TT_FEWER(60); i++) {
 		const int64_t es = (int64_t)te_dtype_nbytes((enum te_dtype)every_type[_i]);
@@ -697,7 +694,6 @@ START_TEST(parts_of_reductions_have_the_bits_of_the_reference)
 		kc_reset();
 	}
 }
-END_TEST
 
 static const enum te_k_id every_id[] = {
 	TE_K_COMM_ALLREDUCE,
@@ -706,8 +702,10 @@ static const enum te_k_id every_id[] = {
 	TE_K_COMM_BROADCAST,
 };
 
+CASE(launches, "host");
+
 /* _i: a collective */
-START_TEST(geometry_is_the_same_on_all_ranks)
+TEST_EACH(launches, geometry_is_the_same_on_all_ranks, TT_LEN(every_id))
 {
 	const enum te_k_id id = every_id[_i];
 	struct te_k_comm k = { .nranks = 8, .count = 1, .max_blocks = 16 };
@@ -735,9 +733,8 @@ START_TEST(geometry_is_the_same_on_all_ranks)
 	DO(te__geometry(id, &k, &g));
 	ck_assert_uint_eq(g.grid[0], 0);
 }
-END_TEST
 
-START_TEST(geometry_refuses_what_the_kernels_cannot_do)
+TEST(launches, geometry_refuses_what_the_kernels_cannot_do)
 {
 	const struct te_k_comm good = {
 		.nranks = 8,
@@ -774,50 +771,4 @@ START_TEST(geometry_refuses_what_the_kernels_cannot_do)
 	REFUSES(k.count += 32, -TE_ESHAPE, "do not fit");
 	REFUSES(k.algorithm = TE_K_COMM_STAGED; k.buffer_nbytes = 65536, -TE_ESHAPE, "do not fit");
 #undef REFUSES
-}
-END_TEST
-
-/* ---- the suite ---- */
-
-static TCase *one_case(Suite *s, const char *title, const char *tags)
-{
-	TCase *c = tt_ctx_case(s, title, tags);
-
-	return c;
-}
-
-void comm_cases(Suite *s)
-{
-	TCase *c;
-
-	c = one_case(s, "results", "numeric");
-	TT_ADD_LOOP(c, all_types_and_ops_have_the_bits_of_a_loop, EACH_COLLECTIVE, 3);
-	TT_ADD_LOOP(c, all_counts_have_the_bits_of_a_loop, TE_K_COMM_RANKS, 3);
-	TT_ADD_LOOP(c, large_arrays, EACH_COLLECTIVE, 3);
-	TT_ADD_LOOP(c, arrays_much_larger_than_staging_memory, EACH_COLLECTIVE, 3);
-	TT_ADD_LOOP(c, reduce_scatter_and_all_gather_are_all_reduce, TE_K_COMM_RANKS, 3);
-	c = one_case(s, "payload", "numeric");
-	TT_ADD_LOOP(c, any_payload_arrives, NTRAPS, 3);
-	TT_ADD_LOOP(c, numbers_travel_unchanged, NTRAPS, 3);
-	c = one_case(s, "order", "protocol");
-	tcase_add_loop_test(c, operations_in_a_row, 0, TE_K_COMM_RANKS);
-	tcase_add_loop_test(c, ranks_that_are_late, 1, TE_K_COMM_RANKS);
-	tcase_add_loop_test(c, results_are_complete_when_a_kernel_ends, 0, CL_ALGORITHMS);
-	tcase_add_test(c, epochs_wrap);
-	tcase_add_test(c, no_elements_are_no_operation);
-	tcase_add_loop_test(c, replays, 0, 2);
-	c = one_case(s, "failures", "protocol");
-	tcase_add_loop_test(c, a_rank_that_skips_an_operation_is_named, 0, CL_ALGORITHMS);
-	tcase_add_loop_test(c, an_abort_ends_all_waits, 0, CL_ALGORITHMS);
-	/* a rank writes its inputs to staging memory before it compares headers: two operations
-	 * may write to the same bytes there, which no rank reads */
-	c = one_case(s, "mismatches", "protocol overlap");
-	tcase_add_loop_test(c, another_operation_is_a_mismatch, 0, 8);
-	c = tt_case(s, "memory", "numeric");
-	tcase_add_checked_fixture(c, setup_check, kc_close);
-	tcase_add_loop_test(c, memory_is_that_of_kernels_def, 0, TT_LEN(every_type));
-	tcase_add_loop_test(c, parts_of_reductions_have_the_bits_of_the_reference, 0, NFLOATS);
-	c = tt_case(s, "launches", "host");
-	tcase_add_loop_test(c, geometry_is_the_same_on_all_ranks, 0, TT_LEN(every_id));
-	tcase_add_test(c, geometry_refuses_what_the_kernels_cannot_do);
 }

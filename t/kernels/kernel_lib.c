@@ -73,11 +73,3 @@ void kl_setup_odd(void)
 	kl_setup();
 	kc_unaligned(1);
 }
-
-TCase *kl_case(Suite *s, const char *title)
-{
-	TCase *c = tt_case(s, title, "numeric");
-
-	tcase_add_checked_fixture(c, kl_setup, kc_close);
-	return c;
-}

@@ -33,7 +33,6 @@ const float *kl_noop(void);
 #define KL_CASE(case_, ...) \
 	CASE(case_, "numeric", .setup = kl_setup, .teardown = kc_close, ##__VA_ARGS__)
 void kl_setup(void);
-TCase *kl_case(Suite *s, const char *title);
 /* tests that are also run at unaligned addresses */
 void kl_setup_odd(void);
 CASE(odd, "numeric", .name = "unaligned addresses", .setup = kl_setup_odd, .teardown = kc_close);

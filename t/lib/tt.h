@@ -163,7 +163,7 @@ void tt_add_all(Suite *s);
 
 /*
  * The program of the registered tests. TT_SUITE() has a body, which runs before: it sets what the
- * tests need, and may add cases to s.
+ * tests need.
  */
 #define TT_MAIN(name, needs)                       \
 	int main(void)                             \
@@ -212,9 +212,7 @@ TCase *tt_case(Suite *s, const char *name, const char *tags);
 #define TT_FEWER(n) (n)
 #endif
 
-/* add a test with _i = 0 .. n - 1; with sanitizers only one of nparts ranges, drawn by the seed */
-#define TT_ADD_LOOP(tcase, test, n, nparts) \
-	tcase_add_loop_test(tcase, test, tt_part(n, nparts), tt_part_end(n, nparts))
+/* the part of 0 .. n - 1 that a build with sanitizers runs */
 int tt_part(int n, int nparts);
 int tt_part_end(int n, int nparts);
 

@@ -74,14 +74,6 @@ void tt_hold_and_setup(void)
 	tt_setup();
 }
 
-TCase *tt_ctx_case(Suite *s, const char *name, const char *tags)
-{
-	TCase *c = tt_case(s, name, tags);
-
-	tcase_add_checked_fixture(c, tt_hold_and_setup, tt_teardown);
-	return c;
-}
-
 void tt_append(struct te_seq *seq, struct te_op *op)
 {
 	DO(te_seq_append(seq, op));

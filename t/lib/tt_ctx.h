@@ -55,7 +55,6 @@ void tt_teardown(void);
 #define CTX_CASE(case_, tags_, ...) \
 	CASE(case_, tags_, .setup = tt_hold_and_setup, .teardown = tt_teardown, ##__VA_ARGS__)
 void tt_hold_and_setup(void);
-TCase *tt_ctx_case(Suite *s, const char *name, const char *tags);
 /* 1: the tests run on the host backend */
 #define ON_HOST (!strcmp(backend, "host"))
 

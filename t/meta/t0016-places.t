@@ -68,6 +68,9 @@ te_perftest/calls\.
 ^\.Ss calls$
 P
 
+grep -lE '^(START_TEST|END_TEST)|tcase_add_' t/*/*.c | grep -vE '^t/lib/' >"$tmp/bad"
+empty "no test is listed a second time: TEST() registers it" "$tmp/bad"
+
 # the twin X_gpu of a program of TT_PAIRS is the same program: no file has its name
 sed -n '/^TT_\(LONG_\)\{0,1\}PAIRS = /,/[^\\]$/s/^\t\([^ ]*\).*/\1/p' t/local.mk >"$tmp/pairs"
 check "there are pairs" test -s "$tmp/pairs"

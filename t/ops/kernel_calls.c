@@ -14,14 +14,14 @@ static int nmade, nscratch;
 static struct te_plan *plan;
 static struct te_seq *seq;
 
-static void setup(void)
+void kc_setup(void)
 {
 	tt_setup();
 	kc_rows = tt_rand_int(1, 150);
 	kc_cols = tt_rand_int(1, 300);
 }
 
-static void teardown(void)
+void kc_teardown(void)
 {
 	plan = te_plan_unref(plan);
 	seq = te_seq_unref(seq);
@@ -261,23 +261,4 @@ void kc_quants_drop(struct kc_quants *z)
 	te_quant_unref(z->of[1]);
 }
 
-TCase *kc_case(Suite *s, const char *name)
-{
-	TCase *c = tt_case(s, name, "kernel numeric");
-
-	tcase_add_checked_fixture(c, setup, teardown);
-	return c;
-}
-
-TT_PAIR_SUITE("ops/kernel_calls")
-{
-
-	kc_attend_cases(s);
-	kc_cross_cases(s);
-	kc_rows_cases(s);
-	kc_elem_cases(s);
-	kc_heads_cases(s);
-	kc_train_cases(s);
-	if (!strcmp(on, "host"))
-		kc_cached_cases(s);
-}
+TT_PAIR("ops/kernel_calls", TT_ONE_PROCESS)

@@ -47,8 +47,10 @@ static struct te_tensor *ints(int64_t n, const int32_t *x)
 	return t;
 }
 
+KC_CASE(attend);
+
 /* one packed tensor is what te_kernel_attention_forward() computes. _i: replay, type, mask */
-START_TEST(attend_has_the_bits_of_attention)
+TEST_EACH(attend, attend_has_the_bits_of_attention, 12)
 {
 	struct te_kernel_attention_opts p = TE_KERNEL_ATTENTION_OPTS_INIT;
 	const int64_t batch = tt_rand_int(1, 3), n = tt_rand_int(1, 90), rows = batch * n;
@@ -100,7 +102,6 @@ START_TEST(attend_has_the_bits_of_attention)
 	kc_same("y of two", y[1], y[0]);
 	kc_same("dx of two", dx[1], dx[0]);
 }
-END_TEST
 
 /* element of a tensor [batch, n, cols] or, sbhd, [n, batch, cols] */
 static int64_t at(int sbhd, int64_t batch, int64_t n, int64_t b, int64_t t)
@@ -119,7 +120,7 @@ static void get(const struct te_tensor *t, float *ret)
 }
 
 /* the same numbers in other tensors have, on the host, the same bits: k and v from one, q apart */
-START_TEST(layouts_have_the_same_results)
+TEST_EACH(attend, layouts_have_the_same_results, 2)
 {
 	const int64_t batch = 3, nq = 33, nk = 70, wide = 2;
 	float *out[2], *dkv[2], *was, *moved;
@@ -189,11 +190,10 @@ START_TEST(layouts_have_the_same_results)
 	free(was);
 	free(moved);
 }
-END_TEST
 
 /* sequences by offsets are those of separate calls: bit for bit where they begin at tiles of the
  * host. _i: type, bottom */
-START_TEST(offsets_separate_sequences)
+TEST_EACH(attend, offsets_separate_sequences, 4)
 {
 	const int32_t qoff[] = { 0, 64, 64, 100 }, koff[] = { 0, 128, 192, 200 };
 	struct te_tensor *q, *k, *v, *y, *lse, *one;
@@ -253,7 +253,6 @@ START_TEST(offsets_separate_sequences)
 	free(all);
 	free(alone);
 }
-END_TEST
 
 /* random rows with NaN before and after them in memory */
 static struct te_tensor *between_nan(int64_t n, int64_t cols)
@@ -280,7 +279,7 @@ static void no_nan(const char *what, const struct te_tensor *t)
 
 /* offsets that descend or lie outside: only tokens that are there are read. _i: type, masks,
  * queries too */
-START_TEST(any_offsets_stay_inside)
+TEST_EACH(attend, any_offsets_stay_inside, 16)
 {
 	static const int32_t odd[] = { INT32_MIN, -1, 0, 3, 40, 70, 90, 1 << 20, INT32_MAX };
 	static const char *const name[] = { "dq", "dk", "dv" };
@@ -318,7 +317,6 @@ START_TEST(any_offsets_stay_inside)
 	for (int i = 0; i < 4; i++)
 		te_tensor_unref(t[i]);
 }
-END_TEST
 
 /* two heads of one channel, [queries], [keys]: out in FP64 */
 struct small {
@@ -373,7 +371,7 @@ static struct te_tensor *floats(int64_t rows, int64_t cols, const float *x)
 	return t;
 }
 
-START_TEST(bias_slopes_and_sinks_are_scores)
+TEST(attend, bias_slopes_and_sinks_are_scores)
 {
 	struct te_tensor *q, *k, *v, *y, *lse, *dy, *d[3];
 	const float dout[4] = { 1.0f, -2.0f, 0.5f, 3.0f };
@@ -422,9 +420,8 @@ START_TEST(bias_slopes_and_sinks_are_scores)
 	get(o.dsinks, out);
 	ck_assert(fabsf(out[0] - 2 * dsinks[0]) < 1e-5f);
 }
-END_TEST
 
-START_TEST(attend_names_the_argument)
+TEST(attend, attend_names_the_argument)
 {
 	struct te_tensor *q = kc_normal(TE_DTYPE_FP32, 6, 8), *k = kc_normal(TE_DTYPE_FP32, 5, 4);
 	struct te_tensor *y = kc_poison(TE_DTYPE_FP32, 6, 8), *v = kc_normal(TE_DTYPE_FP32, 5, 4);
@@ -499,17 +496,4 @@ START_TEST(attend_names_the_argument)
 	fails(te_kernel_attend_forward(st, q, k, v, y, lse, &o), -EINVAL,
 	      "te_kernel_attend_forward: dsinks is for the backward pass");
 #undef BWD
-}
-END_TEST
-
-void kc_attend_cases(Suite *s)
-{
-	TCase *c = kc_case(s, "attend");
-
-	tcase_add_loop_test(c, attend_has_the_bits_of_attention, 0, 12);
-	tcase_add_loop_test(c, layouts_have_the_same_results, 0, 2);
-	tcase_add_loop_test(c, offsets_separate_sequences, 0, 4);
-	tcase_add_loop_test(c, any_offsets_stay_inside, 0, 16);
-	tcase_add_test(c, bias_slopes_and_sinks_are_scores);
-	tcase_add_test(c, attend_names_the_argument);
 }

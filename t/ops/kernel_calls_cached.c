@@ -223,8 +223,10 @@ static void feed(int64_t most, int replay)
 	ck_assert_uint_eq(outside(), 0);
 }
 
+KC_CASE(cached);
+
 /* _i: replay, type, paged, small parts, type of the cache */
-START_TEST(cached_equals_whole)
+TEST_EACH(cached, cached_equals_whole, ON_HOST ? 48 : 0, .parts = 5)
 {
 	const enum te_dtype cache = _i >> 5 ? TE_DTYPE_E4M3 : kc_types[_i >> 4];
 
@@ -234,10 +236,9 @@ START_TEST(cached_equals_whole)
 	begin(cache, _i >> 2 & 1, _i % 3);
 	feed(_i >> 3 & 1 ? 3 : 150, _i & 1);
 }
-END_TEST
 
 /* one row each, with what is wrong; all of it is in device memory. _i: paged */
-START_TEST(outside_is_counted_and_not_accessed)
+TEST_EACH(cached, outside_is_counted_and_not_accessed, ON_HOST ? 2 : 0)
 {
 	const struct {
 		int32_t seq, pos;
@@ -279,9 +280,8 @@ START_TEST(outside_is_counted_and_not_accessed)
 	free(x);
 	free(y);
 }
-END_TEST
 
-START_TEST(cached_names_the_argument)
+TEST_IF(cached, cached_names_the_argument, ON_HOST)
 {
 	struct te_tensor *x, *y, *s, *p, *small, *other;
 	int32_t zero[2] = { 0 };
@@ -339,14 +339,4 @@ START_TEST(cached_names_the_argument)
 	fails(te_kernel_attention_cached(NULL, x, s, p, k, v, y, NULL), -EINVAL,
 	      "te_kernel_attention_cached");
 #undef CALL
-}
-END_TEST
-
-void kc_cached_cases(Suite *s)
-{
-	TCase *c = kc_case(s, "cached");
-
-	TT_ADD_LOOP(c, cached_equals_whole, 48, 5);
-	tcase_add_loop_test(c, outside_is_counted_and_not_accessed, 0, 2);
-	tcase_add_test(c, cached_names_the_argument);
 }

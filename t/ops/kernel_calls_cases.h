@@ -14,15 +14,10 @@
 #include "op_run.h"
 
 /* a case with the fixture */
-TCase *kc_case(Suite *s, const char *name);
-/* cases of each source */
-void kc_attend_cases(Suite *s);
-void kc_cached_cases(Suite *s);
-void kc_cross_cases(Suite *s);
-void kc_rows_cases(Suite *s);
-void kc_heads_cases(Suite *s);
-void kc_elem_cases(Suite *s);
-void kc_train_cases(Suite *s);
+#define KC_CASE(case_, ...) \
+	CASE(case_, "kernel numeric", .setup = kc_setup, .teardown = kc_teardown, ##__VA_ARGS__)
+void kc_setup(void);
+void kc_teardown(void);
 
 /* extents of the case, chosen at random; type FP32 or BF16 */
 extern int64_t kc_rows, kc_cols;

@@ -135,8 +135,10 @@ static struct te_tensor *like(const struct te_tensor *t)
 	return kc_reshaped(kc_poison(s.dtype, te_tensor_rows(t), te_tensor_cols(t)), &s);
 }
 
+KC_CASE(cross);
+
 /* _i: replay of the calls, type, variant */
-START_TEST(op_has_the_bits_of_the_calls)
+TEST_EACH(cross, op_has_the_bits_of_the_calls, 4 * (int)TT_LEN(variants))
 {
 	const struct variant *v = &variants[_i >> 2];
 	const struct te_attention_attrs *a = &v->a;
@@ -195,7 +197,6 @@ START_TEST(op_has_the_bits_of_the_calls)
 		kc_same("dsinks", r.grad[0], back.dsinks);
 	kc_op_fini(&r);
 }
-END_TEST
 
 /* ---- plans ---- */
 
@@ -266,7 +267,7 @@ static void calls(struct te_plan *p, const struct te_tensor *k, const struct te_
 }
 
 /* keys, values and biases that the caller writes have no gradients. _i: type */
-START_TEST(a_plan_attends_to_other_lengths)
+TEST_EACH(cross, a_plan_attends_to_other_lengths, 2)
 {
 	const struct te_attention_attrs a = TE_ATTRS(attention, 4, 2, 16, .bias = 1, .full = 1,
 						     .operands = TE_ATTENTION_Q_KV);
@@ -293,7 +294,6 @@ START_TEST(a_plan_attends_to_other_lengths)
 	kc_same("dx", te_plan_input_grad(p), d[0]);
 	tt_drop(p, seq);
 }
-END_TEST
 
 static void ck_sum(struct te_plan *p, struct te_tensor *const *d, int n)
 {
@@ -315,7 +315,7 @@ static void ck_sum(struct te_plan *p, struct te_tensor *const *d, int n)
 }
 
 /* x is q and k, and v too or a value that is fed. _i: v is fed */
-START_TEST(gradients_reach_the_values_that_need_them)
+TEST_EACH(cross, gradients_reach_the_values_that_need_them, 2)
 {
 	const struct te_attention_attrs a = TE_ATTRS(attention, 2, 2, 8,
 						     .operands = TE_ATTENTION_Q_K_V);
@@ -344,10 +344,9 @@ START_TEST(gradients_reach_the_values_that_need_them)
 	ck_sum(p, d, 3 - _i);
 	tt_drop(p, seq);
 }
-END_TEST
 
 /* a bias that the model computes: [8,8] of one sequence */
-START_TEST(a_bias_has_a_gradient_on_the_host)
+TEST(cross, a_bias_has_a_gradient_on_the_host)
 {
 	const struct te_attention_attrs a = TE_ATTRS(attention, 2, 2, 4, .bias = 1,
 						     .operands = TE_ATTENTION_Q_KV);
@@ -391,10 +390,9 @@ START_TEST(a_bias_has_a_gradient_on_the_host)
 	ck_sum(p, d, 2);
 	tt_drop(p, seq);
 }
-END_TEST
 
 /* _i: 1: of the second context, after the first sequence has gone */
-START_TEST(an_op_moves_to_another_context)
+TEST(cross, an_op_moves_to_another_context)
 {
 	const struct te_attention_attrs a = TE_ATTRS(attention, 2, 2, 4, .alibi = 1);
 	struct te_op *op;
@@ -414,7 +412,6 @@ START_TEST(an_op_moves_to_another_context)
 	}
 	te_op_unref(op);
 }
-END_TEST
 
 static int infer_of(const struct te_attention_attrs *a, const struct te_spec *in)
 {
@@ -430,7 +427,7 @@ static int infer_of(const struct te_attention_attrs *a, const struct te_spec *in
 	return r;
 }
 
-START_TEST(the_op_names_the_attribute_and_the_value)
+TEST(cross, the_op_names_the_attribute_and_the_value)
 {
 	struct te_attention_attrs a = TE_ATTRS(attention, 2, 2, 4);
 	const float slope[2] = { 1, -INFINITY };
@@ -489,17 +486,4 @@ START_TEST(the_op_names_the_attribute_and_the_value)
 	a.offsets = a.bias = 0;
 	SPEC(1, shape[0] = 2, -TE_ESHAPE, "k has 2 sequences, and its input 3");
 #undef SPEC
-}
-END_TEST
-
-void kc_cross_cases(Suite *s)
-{
-	TCase *c = kc_case(s, "cross");
-
-	tcase_add_loop_test(c, op_has_the_bits_of_the_calls, 0, 4 * (int)TT_LEN(variants));
-	tcase_add_loop_test(c, a_plan_attends_to_other_lengths, 0, 2);
-	tcase_add_loop_test(c, gradients_reach_the_values_that_need_them, 0, 2);
-	tcase_add_test(c, a_bias_has_a_gradient_on_the_host);
-	tcase_add_test(c, an_op_moves_to_another_context);
-	tcase_add_test(c, the_op_names_the_attribute_and_the_value);
 }

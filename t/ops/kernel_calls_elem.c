@@ -55,8 +55,10 @@ static float *word(float x)
 	return w;
 }
 
+KC_CASE(elem);
+
 /* _i: replay, type; twice is the tensor itself */
-START_TEST(transpose_moves_elements)
+TEST_EACH(elem, transpose_moves_elements, 10)
 {
 	static const enum te_dtype types[] = { TE_DTYPE_FP32, TE_DTYPE_BF16, TE_DTYPE_FP16,
 					       TE_DTYPE_INT32, TE_DTYPE_UINT8 };
@@ -79,10 +81,9 @@ START_TEST(transpose_moves_elements)
 	DO(te_kernel_transpose(st, y, z, &o));
 	kc_same("noop 0", z, x);
 }
-END_TEST
 
 /* of row-wise codes: the column-wise copy that te_quantize() makes. _i: replay, type */
-START_TEST(transpose_makes_the_column_copy)
+TEST_EACH(elem, transpose_makes_the_column_copy, 4)
 {
 	static const enum te_dtype dtypes[2] = { TE_DTYPE_E4M3, TE_DTYPE_E5M2 };
 	const struct te_recipe recipe = op_run_recipe("fp8-current");
@@ -112,9 +113,8 @@ START_TEST(transpose_makes_the_column_copy)
 	te_tensor_unref(y);
 	te_quant_unref(quant);
 }
-END_TEST
 
-START_TEST(transpose_names_the_argument)
+TEST(elem, transpose_names_the_argument)
 {
 	struct te_tensor *x = kc_normal(TE_DTYPE_FP32, 6, 9), *y = kc_poison(TE_DTYPE_FP32, 9, 6);
 	struct te_tensor *h = kc_poison(TE_DTYPE_BF16, 9, 6), *square;
@@ -141,7 +141,6 @@ START_TEST(transpose_names_the_argument)
 #undef CALL
 	te_tensor_unref(col);
 }
-END_TEST
 
 /* ---- embedding ---- */
 
@@ -158,7 +157,7 @@ static void set_tokens(struct te_tensor *t, int64_t vocab)
 }
 
 /* _i: replay, type, positions */
-START_TEST(embedding_equals_the_op)
+TEST_EACH(elem, embedding_equals_the_op, 8)
 {
 	const int64_t batch = tt_rand_int(1, 4), seqlen = tt_rand_int(1, 40);
 	const int64_t max_pos = _i >> 2 ? seqlen + tt_rand_int(0, 9) : 0;
@@ -196,9 +195,8 @@ START_TEST(embedding_equals_the_op)
 	}
 	kc_op_fini(&r);
 }
-END_TEST
 
-START_TEST(embedding_names_the_argument)
+TEST(elem, embedding_names_the_argument)
 {
 	struct te_kernel_embedding_opts o = TE_KERNEL_EMBEDDING_OPTS_INIT;
 	struct te_tensor *t = kc_zeros(TE_DTYPE_INT32, 2, 3), *w = kc_normal(TE_DTYPE_FP32, 7, 4);
@@ -243,12 +241,11 @@ START_TEST(embedding_names_the_argument)
 #undef FWD
 #undef BWD
 }
-END_TEST
 
 /* ---- bias, residual ---- */
 
 /* _i: replay, type */
-START_TEST(bias_equals_the_op)
+TEST_EACH(elem, bias_equals_the_op, 4)
 {
 	const size_t nbytes = te_kernel_bias_ws_nbytes(kc_rows, kc_cols);
 	const struct te_bias_attrs a = TE_ATTRS(bias, .width = kc_cols);
@@ -276,10 +273,9 @@ START_TEST(bias_equals_the_op)
 	kc_same("y in x", r.call.x.hp, y);
 	kc_op_fini(&r);
 }
-END_TEST
 
 /* _i: replay, type */
-START_TEST(add_equals_the_op)
+TEST_EACH(elem, add_equals_the_op, 4)
 {
 	struct te_spec in[2];
 	struct te_tensor *y;
@@ -304,9 +300,8 @@ START_TEST(add_equals_the_op)
 	kc_same("y in a", r.call.x.hp, y);
 	kc_op_fini(&r);
 }
-END_TEST
 
-START_TEST(bias_and_add_name_the_argument)
+TEST(elem, bias_and_add_name_the_argument)
 {
 	struct te_tensor *x = kc_normal(TE_DTYPE_FP32, 6, 9), *y = kc_poison(TE_DTYPE_FP32, 6, 9);
 	struct te_tensor *h = kc_normal(TE_DTYPE_BF16, 6, 9), *b = kc_zeros(TE_DTYPE_FP32, 1, 9);
@@ -346,12 +341,11 @@ START_TEST(bias_and_add_name_the_argument)
 #undef ADD
 	ck_assert_uint_eq(te_kernel_bias_ws_nbytes(0, 9), 0);
 }
-END_TEST
 
 /* ---- dropout ---- */
 
 /* _i: replay, type, p above 0 */
-START_TEST(dropout_equals_the_op)
+TEST_EACH(elem, dropout_equals_the_op, 8)
 {
 	struct te_kernel_dropout_opts o = TE_KERNEL_DROPOUT_OPTS_INIT;
 	struct te_dropout_attrs a = TE_DROPOUT_ATTRS_INIT;
@@ -382,9 +376,8 @@ START_TEST(dropout_equals_the_op)
 	kc_same("y in x", r.call.x.hp, y);
 	kc_op_fini(&r);
 }
-END_TEST
 
-START_TEST(dropout_names_the_argument)
+TEST(elem, dropout_names_the_argument)
 {
 	struct te_kernel_dropout_opts o = TE_KERNEL_DROPOUT_OPTS_INIT;
 	struct te_tensor *x = kc_normal(TE_DTYPE_FP32, 6, 9), *y = kc_poison(TE_DTYPE_FP32, 6, 9);
@@ -411,14 +404,13 @@ START_TEST(dropout_names_the_argument)
 	      "te_kernel_dropout_backward: dx is NULL");
 #undef FWD
 }
-END_TEST
 
 /* ---- all of them ---- */
 
 #define DROPOUT 3 /* index in the sequence */
 
 /* tokens, a branch of bias and dropout, and the sum of both branches, planned. _i: type */
-START_TEST(elementwise_calls_equal_a_plan)
+TEST_EACH(elem, elementwise_calls_equal_a_plan, 2)
 {
 	const int64_t batch = tt_rand_int(1, 4), seqlen = tt_rand_int(1, 40);
 	const int64_t vocab = tt_rand_int(1, 50), rows = batch * seqlen;
@@ -480,22 +472,4 @@ START_TEST(elementwise_calls_equal_a_plan)
 	DO(te_kernel_embedding_backward(st, v[5], tokens, grad[0], &eo));
 	for (int i = 0; i < 3; i++)
 		kc_same(w[i].name, grad[i], w[i].grad);
-}
-END_TEST
-
-void kc_elem_cases(Suite *s)
-{
-	TCase *c = kc_case(s, "elem");
-
-	tcase_add_loop_test(c, transpose_moves_elements, 0, 10);
-	tcase_add_loop_test(c, transpose_makes_the_column_copy, 0, 4);
-	tcase_add_test(c, transpose_names_the_argument);
-	tcase_add_loop_test(c, embedding_equals_the_op, 0, 8);
-	tcase_add_test(c, embedding_names_the_argument);
-	tcase_add_loop_test(c, bias_equals_the_op, 0, 4);
-	tcase_add_loop_test(c, add_equals_the_op, 0, 4);
-	tcase_add_test(c, bias_and_add_name_the_argument);
-	tcase_add_loop_test(c, dropout_equals_the_op, 0, 8);
-	tcase_add_test(c, dropout_names_the_argument);
-	tcase_add_loop_test(c, elementwise_calls_equal_a_plan, 0, 2);
 }

@@ -27,8 +27,10 @@ static struct te_spec packed(int32_t dim)
 	return op_run_spec(kc_type, 3, batch, seqlen, kc_cols);
 }
 
+KC_CASE(heads);
+
 /* _i: replay, type, frequencies and positions are given, pairs are interleaved */
-START_TEST(rope_equals_the_op)
+TEST_EACH(heads, rope_equals_the_op, 8)
 {
 	float given[128], first, at[3 * 90];
 	struct te_kernel_rope_opts o = TE_KERNEL_ROPE_OPTS_INIT;
@@ -74,10 +76,9 @@ START_TEST(rope_equals_the_op)
 	kc_same("y in x", r.call.x.hp, y);
 	kc_op_fini(&r);
 }
-END_TEST
 
 /* _i: replay, type, dropout, a scale with a window and a softcap */
-START_TEST(attention_equals_the_op)
+TEST_EACH(heads, attention_equals_the_op, 16)
 {
 	struct te_kernel_attention_opts o = TE_KERNEL_ATTENTION_OPTS_INIT;
 	struct te_attention_attrs a = TE_ATTENTION_ATTRS_INIT;
@@ -117,10 +118,9 @@ START_TEST(attention_equals_the_op)
 	kc_same("dx", dx, r.call.dx.hp);
 	kc_op_fini(&r);
 }
-END_TEST
 
 /* _i: replay, type, recipe */
-START_TEST(rope_quantizes_as_te_quantize)
+TEST_EACH(heads, rope_quantizes_as_te_quantize, 8)
 {
 	const char *recipe = kc_quant_recipes[_i >> 2];
 	struct te_kernel_rope_opts o = TE_KERNEL_ROPE_OPTS_INIT;
@@ -167,10 +167,9 @@ START_TEST(rope_quantizes_as_te_quantize)
 	for (int i = 0; i < 2; i++)
 		kc_quants_drop(&z[i]);
 }
-END_TEST
 
 /* _i: replay, dropout, NO_AMAX, recipe */
-START_TEST(attention_quantizes_as_te_quantize)
+TEST_EACH(heads, attention_quantizes_as_te_quantize, 16)
 {
 	const char *recipe = kc_quant_recipes[_i >> 3];
 	struct te_kernel_attention_opts o = TE_KERNEL_ATTENTION_OPTS_INIT;
@@ -217,10 +216,9 @@ START_TEST(attention_quantizes_as_te_quantize)
 	DO(te_stream_sync(st));
 	kc_quants_drop(&z);
 }
-END_TEST
 
 /* a planned block of a model, forward and backward, and the same calls. _i: type */
-START_TEST(calls_equal_a_plan)
+TEST_EACH(heads, calls_equal_a_plan, 2)
 {
 	struct te_kernel_attention_opts ao = TE_KERNEL_ATTENTION_OPTS_INIT;
 	struct te_kernel_rope_opts ro = TE_KERNEL_ROPE_OPTS_INIT;
@@ -287,9 +285,8 @@ START_TEST(calls_equal_a_plan)
 	kc_same("dgamma", dg, w[0].grad);
 	kc_same("dbeta", db, w[1].grad);
 }
-END_TEST
 
-START_TEST(rope_names_the_argument)
+TEST(heads, rope_names_the_argument)
 {
 	struct te_kernel_rope_opts o = TE_KERNEL_ROPE_OPTS_INIT;
 	struct te_tensor *x = kc_normal(TE_DTYPE_FP32, 6, 12), *h = kc_normal(TE_DTYPE_BF16, 6, 12);
@@ -344,9 +341,8 @@ START_TEST(rope_names_the_argument)
 	kc_quants_drop(&z);
 	te_tensor_unref(flat);
 }
-END_TEST
 
-START_TEST(attention_names_the_argument)
+TEST(heads, attention_names_the_argument)
 {
 	struct te_kernel_attention_opts o = TE_KERNEL_ATTENTION_OPTS_INIT;
 	struct te_tensor *x = kc_normal(TE_DTYPE_FP32, 6, 16), *y = kc_poison(TE_DTYPE_FP32, 6, 8);
@@ -431,18 +427,4 @@ START_TEST(attention_names_the_argument)
 	ck_assert_uint_eq(te_kernel_attention_ws_nbytes(TE_DTYPE_FP32, 1, 6, 0, 4), 0);
 	ck_assert_uint_eq(te_kernel_attention_ws_nbytes(TE_DTYPE_BF16, 1, 6, 2, 0), 0);
 	te_tensor_unref(off);
-}
-END_TEST
-
-void kc_heads_cases(Suite *s)
-{
-	TCase *c = kc_case(s, "heads");
-
-	tcase_add_loop_test(c, rope_equals_the_op, 0, 8);
-	tcase_add_loop_test(c, attention_equals_the_op, 0, 16);
-	tcase_add_loop_test(c, rope_quantizes_as_te_quantize, 0, 8);
-	tcase_add_loop_test(c, attention_quantizes_as_te_quantize, 0, 16);
-	tcase_add_loop_test(c, calls_equal_a_plan, 0, 2);
-	tcase_add_test(c, rope_names_the_argument);
-	tcase_add_test(c, attention_names_the_argument);
 }

@@ -14,8 +14,10 @@ static void run_op(struct op_run *r, struct te_op *op, int64_t rows, int64_t col
 
 /* ---- norms ---- */
 
+KC_CASE(rows);
+
 /* _i: replay, type, LayerNorm, zero-centered */
-START_TEST(norm_equals_the_op)
+TEST_EACH(rows, norm_equals_the_op, 16)
 {
 	const int replay = _i & 1, beta = _i >> 2 & 1;
 	struct te_norm_attrs a = TE_ATTRS(norm, .width = kc_cols, .eps = tt_rand_float(0, 1e-2f),
@@ -54,10 +56,9 @@ START_TEST(norm_equals_the_op)
 	}
 	kc_op_fini(&r);
 }
-END_TEST
 
 /* dx may be dy or the residual; gradients of weights are those of the dy before */
-START_TEST(norm_works_in_place)
+TEST_EACH(rows, norm_works_in_place, 2)
 {
 	struct te_kernel_norm_opts o = TE_KERNEL_NORM_OPTS_INIT;
 	const size_t nbytes = te_kernel_norm_ws_nbytes(kc_rows, kc_cols, 1);
@@ -92,12 +93,11 @@ START_TEST(norm_works_in_place)
 	DO(te_kernel_norm_backward(st, dy, x, g, NULL, rstd, NULL, dg[1], NULL, ws, nbytes, NULL));
 	kc_same("dgamma", dg[1], dg[0]);
 }
-END_TEST
 
 /* ---- activations ---- */
 
 /* _i: replay, type, gated, act */
-START_TEST(activation_equals_the_op)
+TEST_EACH(rows, activation_equals_the_op, 8 * TE_ACT_COUNT)
 {
 	const int replay = _i & 1, gated = _i >> 2 & 1;
 	struct te_act_attrs a = TE_ATTRS(act, .act = (enum te_act)(_i >> 3), .gated = gated);
@@ -145,12 +145,11 @@ START_TEST(activation_equals_the_op)
 	DO(te_kernel_act_forward(st, y, y, &o));
 	kc_same("y in x", y, dx);
 }
-END_TEST
 
 /* ---- quantized output ---- */
 
 /* _i: replay, type, NO_AMAX, recipe */
-START_TEST(norm_quantizes_as_te_quantize)
+TEST_EACH(rows, norm_quantizes_as_te_quantize, 24)
 {
 	const int replay = _i & 1, current = _i >> 3 == 1;
 	struct te_kernel_norm_opts o = TE_KERNEL_NORM_OPTS_INIT;
@@ -182,13 +181,12 @@ START_TEST(norm_quantizes_as_te_quantize)
 	DO(te_stream_sync(st));
 	kc_quants_drop(&z);
 }
-END_TEST
 
 /*
  * The gradient of x with the residual's, and gradients of weights in the same call. _i: replay,
  * type, LayerNorm, recipe
  */
-START_TEST(norm_backward_quantizes_as_te_quantize)
+TEST_EACH(rows, norm_backward_quantizes_as_te_quantize, 16)
 {
 	const int layer = _i >> 2 & 1;
 	const size_t nbytes = te_kernel_norm_ws_nbytes(kc_rows, kc_cols, 1 + layer);
@@ -223,9 +221,8 @@ START_TEST(norm_backward_quantizes_as_te_quantize)
 	kc_equals_quantize(&z, dx[1], 0);
 	kc_quants_drop(&z);
 }
-END_TEST
 
-START_TEST(activation_quantizes_as_te_quantize)
+TEST_EACH(rows, activation_quantizes_as_te_quantize, 24)
 {
 	const int replay = _i & 1, gated = _i >> 2 & 1, current = _i >> 3 == 1;
 	const int64_t cols = kc_cols * (1 + gated);
@@ -266,11 +263,10 @@ START_TEST(activation_quantizes_as_te_quantize)
 	kc_quants_drop(&z);
 	kc_quants_drop(&dz);
 }
-END_TEST
 
 /* ---- what is refused ---- */
 
-START_TEST(norm_names_the_argument)
+TEST(rows, norm_names_the_argument)
 {
 	static const char fwd[] = "te_kernel_norm_forward: ", bwd[] = "te_kernel_norm_backward: ";
 	struct te_kernel_norm_opts o = TE_KERNEL_NORM_OPTS_INIT;
@@ -379,9 +375,8 @@ START_TEST(norm_names_the_argument)
 	kc_quants_drop(&small);
 	kc_quants_drop(&block);
 }
-END_TEST
 
-START_TEST(activation_names_the_argument)
+TEST(rows, activation_names_the_argument)
 {
 	static const char fwd[] = "te_kernel_act_forward: ", bwd[] = "te_kernel_act_backward: ";
 	struct te_kernel_act_opts o = TE_KERNEL_ACT_OPTS_INIT;
@@ -422,10 +417,9 @@ START_TEST(activation_names_the_argument)
 #undef FWD
 #undef BWD
 }
-END_TEST
 
 /* a refused call makes the capture fail, as other calls do */
-START_TEST(a_refused_call_fails_the_capture)
+TEST(rows, a_refused_call_fails_the_capture)
 {
 	struct te_tensor *x = kc_normal(TE_DTYPE_FP32, 6, 8);
 	struct te_recording *rec;
@@ -433,20 +427,4 @@ START_TEST(a_refused_call_fails_the_capture)
 	DO(te_capture_begin(st));
 	fails(te_kernel_act_forward(st, x, NULL, NULL), -EINVAL, "y is NULL");
 	fails(te_capture_end(st, &rec), -EINVAL, "y is NULL");
-}
-END_TEST
-
-void kc_rows_cases(Suite *s)
-{
-	TCase *c = kc_case(s, "rows");
-
-	tcase_add_loop_test(c, norm_equals_the_op, 0, 16);
-	tcase_add_loop_test(c, norm_works_in_place, 0, 2);
-	tcase_add_loop_test(c, activation_equals_the_op, 0, 8 * TE_ACT_COUNT);
-	tcase_add_loop_test(c, norm_quantizes_as_te_quantize, 0, 24);
-	tcase_add_loop_test(c, norm_backward_quantizes_as_te_quantize, 0, 16);
-	tcase_add_loop_test(c, activation_quantizes_as_te_quantize, 0, 24);
-	tcase_add_test(c, norm_names_the_argument);
-	tcase_add_test(c, activation_names_the_argument);
-	tcase_add_test(c, a_refused_call_fails_the_capture);
 }

@@ -38,8 +38,10 @@ static void set_classes(struct te_tensor *t, int64_t nclasses)
 	free(v);
 }
 
+KC_CASE(train);
+
 /* _i: replay, type, padding columns */
-START_TEST(cross_entropy_equals_the_op)
+TEST_EACH(train, cross_entropy_equals_the_op, 8)
 {
 	struct te_kernel_cross_entropy_opts o = TE_KERNEL_CROSS_ENTROPY_OPTS_INIT;
 	struct te_cross_entropy_attrs a = TE_CROSS_ENTROPY_ATTRS_INIT;
@@ -79,10 +81,9 @@ START_TEST(cross_entropy_equals_the_op)
 	kc_same("dx in x", r.call.x.hp, dx);
 	kc_op_fini(&r);
 }
-END_TEST
 
 /* rows in shared memory, also in registers, and read twice. _i: replay, FP32 */
-START_TEST(cross_entropy_both_equals_two_calls)
+TEST_EACH(train, cross_entropy_both_equals_two_calls, 4)
 {
 	static const struct {
 		int64_t rows, cols, nclasses;
@@ -130,9 +131,8 @@ START_TEST(cross_entropy_both_equals_two_calls)
 		kc_same("dx in x", x, dx[0]);
 	}
 }
-END_TEST
 
-START_TEST(cross_entropy_names_the_argument)
+TEST(train, cross_entropy_names_the_argument)
 {
 	struct te_kernel_cross_entropy_opts o = TE_KERNEL_CROSS_ENTROPY_OPTS_INIT;
 	struct te_tensor *x = kc_normal(TE_DTYPE_FP32, 6, 8), *t = kc_zeros(TE_DTYPE_INT32, 1, 6);
@@ -189,9 +189,8 @@ START_TEST(cross_entropy_names_the_argument)
 	fails(te_kernel_cross_entropy_both(st, x, t, a, l, b, x, ws, nbytes, &o), -EINVAL,
 	      "te_kernel_cross_entropy_both: x has one of 3 parts");
 }
-END_TEST
 
-START_TEST(cross_entropy_parts_name_the_argument)
+TEST(train, cross_entropy_parts_name_the_argument)
 {
 	struct te_kernel_cross_entropy_opts o = TE_KERNEL_CROSS_ENTROPY_OPTS_INIT;
 	struct te_tensor *x = kc_normal(TE_DTYPE_FP32, 6, 8), *t = kc_zeros(TE_DTYPE_INT32, 1, 6);
@@ -228,7 +227,6 @@ START_TEST(cross_entropy_parts_name_the_argument)
 	JOIN(-EINVAL, "nclasses is 0", p, t, a, l, b, ws, nbytes);
 #undef JOIN
 }
-END_TEST
 
 /* ---- AdamW ---- */
 
@@ -268,7 +266,7 @@ static struct te_tensor *decay_of(const struct te_seq *seq, int64_t n)
  * Weights, moments and state of some steps, one of them with infinite gradients. _i: enum
  * te_moments, and 3 more for a replay.
  */
-START_TEST(adamw_equals_the_optimizer)
+TEST_EACH(train, adamw_equals_the_optimizer, 6)
 {
 	static const enum te_dtype types[] = { TE_DTYPE_FP32, TE_DTYPE_BF16, TE_DTYPE_UINT8 };
 	const enum te_dtype type = types[_i % 3];
@@ -328,10 +326,9 @@ START_TEST(adamw_equals_the_optimizer)
 	te_recording_unref(rec);
 	te_adamw_unref(opt);
 }
-END_TEST
 
 /* without decay all of w decays; n is any */
-START_TEST(adamw_decays_everywhere_by_default)
+TEST(train, adamw_decays_everywhere_by_default)
 {
 	const int64_t n = tt_rand_int(1, 1000), nruns = (n + TE_K_ALIGN_WEIGHT - 1) /
 							TE_K_ALIGN_WEIGHT;
@@ -353,10 +350,9 @@ START_TEST(adamw_decays_everywhere_by_default)
 	}
 	kc_same("w", w[0], w[1]);
 }
-END_TEST
 
 /* the same values as in FP32; _i: enum te_moments */
-START_TEST(adamw_reads_gradients_in_bf16)
+TEST_EACH(train, adamw_reads_gradients_in_bf16, 3)
 {
 	static const enum te_dtype types[] = { TE_DTYPE_FP32, TE_DTYPE_BF16, TE_DTYPE_UINT8 };
 	const int64_t n = tt_rand_int(1, 5000);
@@ -387,13 +383,12 @@ START_TEST(adamw_reads_gradients_in_bf16)
 	kc_same("v", v[0], v[1]);
 	free(values);
 }
-END_TEST
 
 /*
  * Weights in BF16 with a remainder are FP32 weights bit for bit. Without one they stay within steps
  * of BF16, and their sum moves as FP32 weights' does. _i: enum te_moments
  */
-START_TEST(adamw_of_split_and_of_bf16_weights)
+TEST_EACH(train, adamw_of_split_and_of_bf16_weights, 3)
 {
 	static const enum te_dtype types[] = { TE_DTYPE_FP32, TE_DTYPE_BF16, TE_DTYPE_UINT8 };
 	const int64_t n = 4001, nm = (int64_t)te_moments_nbytes((enum te_moments)_i, n);
@@ -455,9 +450,8 @@ START_TEST(adamw_of_split_and_of_bf16_weights)
 	free(first);
 	free(lower);
 }
-END_TEST
 
-START_TEST(adamw_names_the_argument)
+TEST(train, adamw_names_the_argument)
 {
 	const size_t nbytes = te_kernel_adamw_ws_nbytes();
 	struct te_kernel_adamw_opts o = TE_KERNEL_ADAMW_OPTS_INIT;
@@ -502,20 +496,4 @@ START_TEST(adamw_names_the_argument)
 	o.eps = -1;
 	STEP(-EINVAL, "eps, weight_decay and max_grad_norm", g, w, m, v, state, ws, nbytes);
 #undef STEP
-}
-END_TEST
-
-void kc_train_cases(Suite *s)
-{
-	TCase *c = kc_case(s, "train");
-
-	tcase_add_loop_test(c, cross_entropy_equals_the_op, 0, 8);
-	tcase_add_loop_test(c, cross_entropy_both_equals_two_calls, 0, 4);
-	tcase_add_test(c, cross_entropy_names_the_argument);
-	tcase_add_test(c, cross_entropy_parts_name_the_argument);
-	tcase_add_loop_test(c, adamw_equals_the_optimizer, 0, 6);
-	tcase_add_loop_test(c, adamw_reads_gradients_in_bf16, 0, 3);
-	tcase_add_loop_test(c, adamw_of_split_and_of_bf16_weights, 0, 3);
-	tcase_add_test(c, adamw_decays_everywhere_by_default);
-	tcase_add_test(c, adamw_names_the_argument);
 }

@@ -7,7 +7,6 @@
 
 #include "libtecore/plan/plan.h"
 #include "op_cases.h"
-#include "ops.h"
 #include "tt_ctx.h"
 #include "tt_num.h"
 
@@ -96,7 +95,9 @@ static int refused(const struct op_case *k, struct te_op *op)
 	return 1;
 }
 
-START_TEST(matches_fp64_forward_and_backward)
+CTX_CASE(values, "host numeric");
+
+TEST_EACH(values, matches_fp64_forward_and_backward, op_ncases)
 {
 	const struct op_case *k = &op_cases[_i];
 	struct te_op *op = op_case_create(k);
@@ -152,13 +153,12 @@ START_TEST(matches_fp64_forward_and_backward)
 	op_run_fini(&r);
 	te_op_unref(op);
 }
-END_TEST
 
 /*
  * BF16 against FP64 on the rounded inputs: the FP32 bound of the case, and one rounding to BF16
  * of the result, up to 2^-8 of it; weight gradients stay FP32.
  */
-START_TEST(computes_in_bf16_with_one_rounding)
+TEST_EACH(values, computes_in_bf16_with_one_rounding, op_ncases)
 {
 	const struct op_case *k = &op_cases[_i];
 	struct te_op *op = op_case_create(k);
@@ -205,7 +205,6 @@ START_TEST(computes_in_bf16_with_one_rounding)
 	op_run_fini(&r);
 	te_op_unref(op);
 }
-END_TEST
 
 /* ---- dropout ---- */
 
@@ -215,7 +214,7 @@ static float *drop(struct op_run *r, struct te_tensor *t)
 	return tt_tensor_get(t);
 }
 
-START_TEST(dropout_draws_one_mask_a_step_and_op)
+TEST(values, dropout_draws_one_mask_a_step_and_op)
 {
 	struct te_dropout_attrs a = TE_ATTRS(dropout, .p = 0.4f);
 	struct op_case k = { .in = { { TE_DTYPE_FP32, 2, { 61, 67 } } } };
@@ -268,9 +267,10 @@ START_TEST(dropout_draws_one_mask_a_step_and_op)
 	op_run_fini(&r);
 	te_op_unref(op);
 }
-END_TEST
 
-START_TEST(dropout_of_nothing_is_its_input)
+CASE(details, "host");
+
+TEST(details, dropout_of_nothing_is_its_input)
 {
 	struct te_dropout_attrs none = TE_ATTRS(dropout, .p = 0);
 	struct te_dropout_attrs some = TE_ATTRS(dropout, .p = 0.5f);
@@ -296,7 +296,6 @@ START_TEST(dropout_of_nothing_is_its_input)
 	te__infer_free(&inf);
 	te_op_unref(op);
 }
-END_TEST
 
 /*
  * Angles that pairs of a head turn from token to token. Python 3 computed them by the formula of
@@ -315,7 +314,7 @@ static const struct {
 	{ 9, (const float[]){ 1, 0.1f, 0, 0 }, { 1, 0.0238095238, 0, 0 } },
 };
 
-START_TEST(dynamic_rope_turns_as_transformers)
+TEST_EACH(values, dynamic_rope_turns_as_transformers, TT_LEN(turns))
 {
 	const struct te_rope_attrs a = TE_ATTRS(rope, 1, 1, 8, 1e4f, turns[_i].inv_freq,
 						.dynamic_positions = 5, .dynamic_factor = 4);
@@ -342,9 +341,8 @@ START_TEST(dynamic_rope_turns_as_transformers)
 	op_run_fini(&r);
 	te_op_unref(op);
 }
-END_TEST
 
-START_TEST(attention_drops_only_in_training)
+TEST(values, attention_drops_only_in_training)
 {
 	struct te_attention_attrs a = TE_ATTRS(attention, 2, 2, 5, 0, 0.5f, 0, 0, 0);
 	struct op_case k = { .in = { { TE_DTYPE_FP32, 3, { 1, 7, 30 } } } };
@@ -377,7 +375,6 @@ START_TEST(attention_drops_only_in_training)
 	te_op_unref(op);
 	te_op_unref(dry);
 }
-END_TEST
 
 /* rope, or i: attention, on random values; documents, if there are any, begin at 64 and 128 */
 static void init_documents(int i, int64_t n, int documents, struct op_run *r)
@@ -429,7 +426,7 @@ static void same_rows(const struct te_tensor *packed, const struct te_tensor *al
 }
 
 /* of attention, 1, the host promises it for documents at multiples of its tiles; 0: rope */
-START_TEST(packed_documents_have_the_bits_of_them_alone)
+TEST_EACH(values, packed_documents_have_the_bits_of_them_alone, 2)
 {
 	struct op_run packed, alone;
 
@@ -452,7 +449,6 @@ START_TEST(packed_documents_have_the_bits_of_them_alone)
 	}
 	end_documents(&packed);
 }
-END_TEST
 
 /* ---- the cast that is an op ---- */
 
@@ -494,7 +490,7 @@ static void ck_values(struct te_tensor *got, float *want)
 }
 
 /* _i: recipe, forward, backward. Two steps: delayed scales change */
-START_TEST(quantize_is_a_cast_and_back)
+TEST_EACH(values, quantize_is_a_cast_and_back, 4 * NCASTS)
 {
 	const struct te_recipe rec = op_run_recipe(cast_recipes[_i % NCASTS]);
 	const struct te_quantize_attrs a =
@@ -543,7 +539,6 @@ START_TEST(quantize_is_a_cast_and_back)
 	te_quant_unref(mine);
 	tt_drop(p, seq);
 }
-END_TEST
 
 static void ck_line(const struct te_quantize_attrs *a, const char *want)
 {
@@ -556,14 +551,13 @@ static void ck_line(const struct te_quantize_attrs *a, const char *want)
 	te_op_unref(op);
 }
 
-START_TEST(quantize_describes_its_passes)
+TEST(details, quantize_describes_its_passes)
 {
 	ck_line(&(struct te_quantize_attrs)TE_QUANTIZE_ATTRS_INIT, "forward, backward");
 	ck_line(&(struct te_quantize_attrs)TE_ATTRS(quantize, 1, 0), "forward");
 	ck_line(&(struct te_quantize_attrs)TE_ATTRS(quantize, 0, 1), "backward");
 	ck_line(&(struct te_quantize_attrs)TE_ATTRS(quantize, 0, 0), "neither pass");
 }
-END_TEST
 
 /* ---- a plan of ops that compute nothing ---- */
 
@@ -576,7 +570,7 @@ static void *address(const struct te_plan *p, const char *value)
 }
 
 /* the identity has no step; a reshape copies only what is needed later */
-START_TEST(nothing_is_copied_without_need)
+TEST(values, nothing_is_copied_without_need)
 {
 	const struct te_reshape_attrs flat = TE_RESHAPE_ATTRS_INIT;
 	const struct te_reshape_attrs back = TE_ATTRS(reshape, 2, { 5, 7 });
@@ -625,23 +619,5 @@ START_TEST(nothing_is_copied_without_need)
 		ck_assert_float_eq(got[i], 2 * dy[i]);
 	tt_drop(p, seq);
 }
-END_TEST
 
-TT_SUITE("ops/ops", TT_ONE_PROCESS)
-{
-	TCase *c = tt_ctx_case(s, "values", "host numeric");
-
-	tcase_add_loop_test(c, matches_fp64_forward_and_backward, 0, op_ncases);
-	tcase_add_loop_test(c, computes_in_bf16_with_one_rounding, 0, op_ncases);
-	tcase_add_test(c, dropout_draws_one_mask_a_step_and_op);
-	tcase_add_loop_test(c, dynamic_rope_turns_as_transformers, 0, TT_LEN(turns));
-	tcase_add_test(c, attention_drops_only_in_training);
-	tcase_add_loop_test(c, packed_documents_have_the_bits_of_them_alone, 0, 2);
-	tcase_add_loop_test(c, quantize_is_a_cast_and_back, 0, 4 * NCASTS);
-	tcase_add_test(c, nothing_is_copied_without_need);
-	c = tt_case(s, "details", "host");
-	tcase_add_test(c, dropout_of_nothing_is_its_input);
-	tcase_add_test(c, quantize_describes_its_passes);
-	ops_linear_cases(s);
-	ops_use_cases(s);
-}
+TT_MAIN("ops/ops", TT_ONE_PROCESS)

@@ -128,20 +128,20 @@ static void compare(const struct op_case *k, const char *recipe)
 	te_op_unref(same);
 }
 
-START_TEST(agrees_with_host_in_fp32)
+CASE(values, "gpu numeric", .setup = setup, .teardown = teardown);
+
+TEST_EACH(values, agrees_with_host_in_fp32, op_ncases)
 {
 	compare(&op_cases[_i], "fp32");
 }
-END_TEST
 
-START_TEST(agrees_with_host_in_bf16)
+TEST_EACH(values, agrees_with_host_in_bf16, op_ncases)
 {
 	compare(&op_cases[_i], "bf16");
 }
-END_TEST
 
 /* the same codes and scales on both sides: GEMMs differ by the order of K = 64 FP32 sums */
-START_TEST(linear_agrees_with_host_in_fp8)
+TEST_EACH(values, linear_agrees_with_host_in_fp8, 3)
 {
 	struct op_case k = { .name = "linear",
 			     .depth = FP8_DEPTH,
@@ -178,14 +178,5 @@ START_TEST(linear_agrees_with_host_in_fp8)
 	op_run_fini(&g);
 	te_op_unref(op);
 }
-END_TEST
 
-TT_SUITE("ops/ops_gpu", TT_NEED_GPU)
-{
-	TCase *c = tt_case(s, "values", "gpu numeric");
-
-	tcase_add_checked_fixture(c, setup, teardown);
-	tcase_add_loop_test(c, agrees_with_host_in_fp32, 0, op_ncases);
-	tcase_add_loop_test(c, agrees_with_host_in_bf16, 0, op_ncases);
-	tcase_add_loop_test(c, linear_agrees_with_host_in_fp8, 0, 3);
-}
+TT_MAIN("ops/ops_gpu", TT_NEED_GPU)

@@ -6,7 +6,6 @@
 #include <te/errno.h>
 
 #include "op_cases.h"
-#include "ops.h"
 #include "tt_ctx.h"
 #include "tt_num.h"
 
@@ -65,7 +64,9 @@ static struct operand operand(const struct te_op_value *v, const struct te_tenso
 				 te_tensor_rows(hp), te_tensor_cols(hp), t };
 }
 
-START_TEST(linear_multiplies_what_the_recipe_gives)
+CTX_CASE(linear, "host numeric");
+
+TEST_EACH(linear, linear_multiplies_what_the_recipe_gives, TT_LEN(linear_recipes))
 {
 	/* the last has several blocks each way, of which some are not whole */
 	const int large = _i == TT_LEN(linear_recipes) - 1;
@@ -105,9 +106,10 @@ START_TEST(linear_multiplies_what_the_recipe_gives)
 	op_run_fini(&r);
 	te_op_unref(op);
 }
-END_TEST
 
-START_TEST(linear_keeps_full_precision_when_told)
+CASE(linear_shapes, "host");
+
+TEST(linear_shapes, linear_keeps_full_precision_when_told)
 {
 	/* no multiple of 16, and no need */
 	struct te_linear_attrs a = TE_ATTRS(linear, 7, 5, 0.02f, 1, NULL);
@@ -126,9 +128,8 @@ START_TEST(linear_keeps_full_precision_when_told)
 	te__infer_free(&inf);
 	te_op_unref(op);
 }
-END_TEST
 
-START_TEST(tied_linear_keeps_its_embedding_alive)
+TEST(linear_shapes, tied_linear_keeps_its_embedding_alive)
 {
 	struct te_embedding_attrs e = TE_ATTRS(embedding, 12, 6, 0, 0.02f, 0);
 	struct te_linear_attrs a = TE_ATTRS(linear, 6, 12, 0.02f, 1, NULL);
@@ -155,15 +156,4 @@ START_TEST(tied_linear_keeps_its_embedding_alive)
 	ck_assert_int_eq(te_op_linear(&a, "other", &bad), -EINVAL);
 	tt_said("no embedding");
 	te_op_unref(op);
-}
-END_TEST
-
-void ops_linear_cases(Suite *s)
-{
-	TCase *c = tt_ctx_case(s, "linear", "host numeric");
-
-	tcase_add_loop_test(c, linear_multiplies_what_the_recipe_gives, 0, TT_LEN(linear_recipes));
-	c = tt_case(s, "linear_shapes", "host");
-	tcase_add_test(c, linear_keeps_full_precision_when_told);
-	tcase_add_test(c, tied_linear_keeps_its_embedding_alive);
 }

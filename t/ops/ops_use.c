@@ -8,7 +8,6 @@
 
 #include "libtecore/base/private.h"
 #include "op_cases.h"
-#include "ops.h"
 #include "tt_ctx.h"
 
 /* ---- attributes and shapes ---- */
@@ -179,7 +178,10 @@ static const struct bad bad[] = {
 			ck_assert_mem_eq(&placed, &named, sizeof(init));                     \
 	} while (0)
 
-START_TEST(attributes_that_are_not_given_have_their_defaults)
+CASE(shapes, "host");
+CASE(attributes, "host");
+
+TEST(attributes, attributes_that_are_not_given_have_their_defaults)
 {
 	ATTRS(embedding, EMBEDDING, vocab);
 	ATTRS(embedding, EMBEDDING, init_std);
@@ -203,9 +205,8 @@ START_TEST(attributes_that_are_not_given_have_their_defaults)
 	ATTRS(cross_entropy, CROSS_ENTROPY, ignore_index);
 	ATTRS(cross_entropy, CROSS_ENTROPY, grad_scale);
 }
-END_TEST
 
-START_TEST(names_the_op_and_the_attribute_at_fault)
+TEST_EACH(attributes, names_the_op_and_the_attribute_at_fault, TT_LEN(bad))
 {
 	struct op_case k = { 0 };
 	struct te_op *op = (void *)&k;
@@ -216,9 +217,8 @@ START_TEST(names_the_op_and_the_attribute_at_fault)
 	tt_said(bad[_i].words[0]);
 	tt_said(bad[_i].words[1]);
 }
-END_TEST
 
-START_TEST(needs_attributes_and_a_name)
+TEST(attributes, needs_attributes_and_a_name)
 {
 	struct te_bias_attrs a = TE_ATTRS(bias, 3);
 	struct te_op *op;
@@ -229,7 +229,6 @@ START_TEST(needs_attributes_and_a_name)
 	ck_assert_int_eq(te_op_bias(&a, "b", NULL), -EINVAL);
 	ck_assert_int_eq(te_op_fork(NULL, &op), -EINVAL);
 }
-END_TEST
 
 /* a good op asked about inputs that do not fit it */
 static const struct {
@@ -292,7 +291,7 @@ static const struct op_case *find_case(const char *name)
 	ck_abort_msg("no case %s", name);
 }
 
-START_TEST(names_the_input_that_does_not_fit)
+TEST_EACH(shapes, names_the_input_that_does_not_fit, TT_LEN(misfit))
 {
 	struct te_op *op = op_case_create(find_case(misfit[_i].name));
 	struct te_recipe rec = op_run_recipe("fp32");
@@ -305,7 +304,6 @@ START_TEST(names_the_input_that_does_not_fit)
 	te__infer_free(&inf);
 	te_op_unref(op);
 }
-END_TEST
 
 /* extents of a reshape, and those that it gives to 12 elements; none: it is refused */
 static const struct {
@@ -323,7 +321,7 @@ static const struct {
 	{ TE_ATTRS(reshape, 2, { 5, 3 }), { TE_DTYPE_FP32, 0, { 0 } } },
 };
 
-START_TEST(reshape_keeps_the_number_of_elements)
+TEST_EACH(shapes, reshape_keeps_the_number_of_elements, TT_LEN(reshaped))
 {
 	const struct te_spec x = { TE_DTYPE_FP32, 2, { 6, 2 } };
 	const struct te_recipe rec = op_run_recipe("fp32");
@@ -346,7 +344,6 @@ START_TEST(reshape_keeps_the_number_of_elements)
 	te__infer_free(&inf);
 	te_op_unref(op);
 }
-END_TEST
 
 /* ---- declarations ---- */
 
@@ -366,7 +363,7 @@ static const struct {
 	{ "rmsnorm, zero-centered", { "weight" }, { TE_INIT_ZERO }, { 0 } },
 };
 
-START_TEST(declares_its_weights)
+TEST_EACH(attributes, declares_its_weights, TT_LEN(decls))
 {
 	struct te_op *op = op_case_create(find_case(decls[_i].name));
 	const struct te_weight_decl *d = op->decl;
@@ -380,9 +377,8 @@ START_TEST(declares_its_weights)
 	}
 	te_op_unref(op);
 }
-END_TEST
 
-START_TEST(describes_itself_in_one_line)
+TEST_EACH(attributes, describes_itself_in_one_line, op_ncases)
 {
 	struct te_op *op = op_case_create(&op_cases[_i]);
 	const struct te_op_ops *ops = te_op_table(op);
@@ -398,7 +394,6 @@ START_TEST(describes_itself_in_one_line)
 	}
 	te_op_unref(op);
 }
-END_TEST
 
 static int create_tied(void)
 {
@@ -416,23 +411,7 @@ static int create_tied(void)
 	return r;
 }
 
-START_TEST(survives_every_failed_allocation)
+TEST(attributes, survives_every_failed_allocation)
 {
 	ck_assert_int_ge(tt_fault_each(create_tied), 6);
-}
-END_TEST
-
-void ops_use_cases(Suite *s)
-{
-	TCase *c = tt_case(s, "shapes", "host");
-
-	tcase_add_loop_test(c, names_the_input_that_does_not_fit, 0, TT_LEN(misfit));
-	tcase_add_loop_test(c, reshape_keeps_the_number_of_elements, 0, TT_LEN(reshaped));
-	c = tt_case(s, "attributes", "host");
-	tcase_add_loop_test(c, names_the_op_and_the_attribute_at_fault, 0, TT_LEN(bad));
-	tcase_add_test(c, attributes_that_are_not_given_have_their_defaults);
-	tcase_add_test(c, needs_attributes_and_a_name);
-	tcase_add_loop_test(c, declares_its_weights, 0, TT_LEN(decls));
-	tcase_add_loop_test(c, describes_itself_in_one_line, 0, op_ncases);
-	tcase_add_test(c, survives_every_failed_allocation);
 }

@@ -103,8 +103,10 @@ static void same_logits(const struct te_decoder *d, int32_t s, const float *want
 			      (double)want[i], tol);
 }
 
+CTX_CASE(decoder, backend);
+
 /* random numbers of tokens at a time. _i: type, family, pages, type of the cache, FP8 */
-START_TEST(logits_equal_a_whole_pass)
+TEST_EACH(decoder, logits_equal_a_whole_pass, is_host() ? 16 : 8, .parts = 2)
 {
 	struct te_seq *seq = model(_i);
 	struct te_decoder_opts o = opts();
@@ -151,7 +153,6 @@ START_TEST(logits_equal_a_whole_pass)
 	te_decoder_unref(d);
 	te_seq_unref(seq);
 }
-END_TEST
 
 /* a layer whose MLP reads the norm of the layer's input, normed heads that turn in part, attention
  * in a window with a softcap; a sequence is one document */
@@ -224,7 +225,7 @@ static struct te_seq *parallel(int sinks)
 }
 
 /* the prompt at once, then tokens one by one. _i: type, sinks */
-START_TEST(parallel_branches_and_given_frequencies_equal_a_whole_pass)
+TEST_EACH(decoder, parallel_branches_and_given_frequencies_equal_a_whole_pass, 4)
 {
 	struct te_decoder_opts o;
 	struct te_decoder *d;
@@ -251,7 +252,6 @@ START_TEST(parallel_branches_and_given_frequencies_equal_a_whole_pass)
 	te_decoder_unref(d);
 	te_seq_unref(seq);
 }
-END_TEST
 
 /* logits after n tokens, of which up to most are pushed at a time */
 static float *logits_of(struct te_seq *seq, const struct te_decoder_opts *o, const int32_t *token,
@@ -282,7 +282,7 @@ static float *logits_of(struct te_seq *seq, const struct te_decoder_opts *o, con
 }
 
 /* each head of each token has a scale: chunks and pages change nothing. _i: type, family */
-START_TEST(e4m3_cache_does_not_depend_on_chunks)
+TEST_EACH(decoder, e4m3_cache_does_not_depend_on_chunks, 4, .parts = 2)
 {
 	struct te_seq *seq = model(_i);
 	struct te_decoder_opts o = opts();
@@ -311,7 +311,6 @@ START_TEST(e4m3_cache_does_not_depend_on_chunks)
 	free(exact);
 	te_seq_unref(seq);
 }
-END_TEST
 
 static int32_t next(struct te_decoder *d, int32_t s)
 {
@@ -328,7 +327,7 @@ static int32_t next(struct te_decoder *d, int32_t s)
 }
 
 /* the most likely token of the whole context, each time. _i: type, family */
-START_TEST(greedy_tokens_equal_whole_passes)
+TEST_EACH(decoder, greedy_tokens_equal_whole_passes, 4)
 {
 	struct te_seq *seq = model(_i);
 	struct te_decoder_opts o = opts();
@@ -354,10 +353,9 @@ START_TEST(greedy_tokens_equal_whole_passes)
 	te_decoder_unref(d);
 	te_seq_unref(seq);
 }
-END_TEST
 
 /* sequences that begin and end at different times, and one alone. _i: type, family */
-START_TEST(batches_equal_sequences_alone)
+TEST_EACH(decoder, batches_equal_sequences_alone, is_host() ? 4 : 0)
 {
 	struct te_seq *seq = model(_i);
 	struct te_decoder_opts o = opts();
@@ -401,7 +399,6 @@ START_TEST(batches_equal_sequences_alone)
 	te_decoder_unref(one);
 	te_seq_unref(seq);
 }
-END_TEST
 
 /* ---- sampling ---- */
 
@@ -479,7 +476,7 @@ static const struct {
 };
 
 /* the model and the seeds are fixed: the frequencies are the same each time. _i: way */
-START_TEST(frequencies_are_the_probabilities)
+TEST_EACH(decoder, frequencies_are_the_probabilities, is_host() ? (int)TT_LEN(ways) : 2)
 {
 	const int n = 4000;
 	struct te_decoder_opts o = opts();
@@ -520,11 +517,10 @@ START_TEST(frequencies_are_the_probabilities)
 	te_decoder_unref(d);
 	te_seq_unref(seq);
 }
-END_TEST
 
 /* ---- limits ---- */
 
-START_TEST(pages_that_are_used_up_are_told_and_come_back)
+TEST(decoder, pages_that_are_used_up_are_told_and_come_back)
 {
 	struct te_seq *seq = model(1);
 	struct te_decoder_opts o = opts();
@@ -549,9 +545,8 @@ START_TEST(pages_that_are_used_up_are_told_and_come_back)
 	te_decoder_unref(d);
 	te_seq_unref(seq);
 }
-END_TEST
 
-START_TEST(tokens_end_at_max_tokens)
+TEST_IF(decoder, tokens_end_at_max_tokens, is_host())
 {
 	struct te_seq *seq = model(0);
 	struct te_decoder_opts o = opts();
@@ -580,9 +575,8 @@ START_TEST(tokens_end_at_max_tokens)
 	te_decoder_unref(d);
 	te_seq_unref(seq);
 }
-END_TEST
 
-START_TEST(logits_that_are_not_finite_are_told)
+TEST(decoder, logits_that_are_not_finite_are_told)
 {
 	struct te_seq *seq = bigrams();
 	struct te_decoder_opts o = opts();
@@ -606,9 +600,8 @@ START_TEST(logits_that_are_not_finite_are_told)
 	te_decoder_unref(d);
 	te_seq_unref(seq);
 }
-END_TEST
 
-START_TEST(bad_arguments_are_refused)
+TEST_IF(decoder, bad_arguments_are_refused, is_host())
 {
 	struct te_seq *seq = model(0), *other;
 	struct te_decoder *d;
@@ -668,9 +661,8 @@ START_TEST(bad_arguments_are_refused)
 	te_decoder_unref(d);
 	te_seq_unref(seq);
 }
-END_TEST
 
-START_TEST(ops_that_mix_rows_are_refused_by_name)
+TEST_IF(decoder, ops_that_mix_rows_are_refused_by_name, is_host())
 {
 	struct te_embedding_attrs ea = TE_ATTRS(embedding, VOCAB, 16, 0, 1.0f, 0);
 	struct te_linear_attrs ha = TE_ATTRS(linear, 16, VOCAB, 0.4f, 1, NULL);
@@ -689,10 +681,9 @@ START_TEST(ops_that_mix_rows_are_refused_by_name)
 	fails(te_decoder_create(seq, NULL, &d), -EOPNOTSUPP, "op again: is an embedding");
 	te_seq_unref(seq);
 }
-END_TEST
 
 /* frequencies of later tokens depend on the length, and so would keys in the cache */
-START_TEST(dynamic_positions_limit_the_tokens)
+TEST_IF(decoder, dynamic_positions_limit_the_tokens, is_host())
 {
 	struct te_embedding_attrs ea = TE_ATTRS(embedding, VOCAB, 16, 0, 1.0f, 0);
 	struct te_rope_attrs ra = TE_ATTRS(rope, 2, 1, 4, 1e4f, .dynamic_positions = 8,
@@ -719,7 +710,6 @@ START_TEST(dynamic_positions_limit_the_tokens)
 	te_decoder_unref(d);
 	te_seq_unref(seq);
 }
-END_TEST
 
 static int decodes(void)
 {
@@ -772,31 +762,11 @@ static int decodes(void)
 	return r;
 }
 
-START_TEST(faults_are_reported)
+CASE(faults, "host serial");
+
+TEST_IF(faults, faults_are_reported, is_host())
 {
 	ck_assert_int_gt(tt_fault_each(decodes), 20);
 }
-END_TEST
 
-TT_PAIR_SUITE("plan/decoder")
-{
-	TCase *c = tt_ctx_case(s, "decoder", on);
-
-	TT_ADD_LOOP(c, logits_equal_a_whole_pass, is_host() ? 16 : 8, 2);
-	tcase_add_loop_test(c, parallel_branches_and_given_frequencies_equal_a_whole_pass, 0, 4);
-	TT_ADD_LOOP(c, e4m3_cache_does_not_depend_on_chunks, 4, 2);
-	tcase_add_loop_test(c, greedy_tokens_equal_whole_passes, 0, 4);
-	tcase_add_loop_test(c, frequencies_are_the_probabilities, 0,
-			    is_host() ? (int)TT_LEN(ways) : 2);
-	tcase_add_test(c, pages_that_are_used_up_are_told_and_come_back);
-	tcase_add_test(c, logits_that_are_not_finite_are_told);
-	if (!is_host())
-		return;
-	tcase_add_loop_test(c, batches_equal_sequences_alone, 0, 4);
-	tcase_add_test(c, tokens_end_at_max_tokens);
-	tcase_add_test(c, bad_arguments_are_refused);
-	tcase_add_test(c, dynamic_positions_limit_the_tokens);
-	tcase_add_test(c, ops_that_mix_rows_are_refused_by_name);
-	c = tt_case(s, "faults", "host serial");
-	tcase_add_test(c, faults_are_reported);
-}
+TT_PAIR("plan/decoder", TT_ONE_PROCESS)

@@ -70,7 +70,9 @@ static struct te_op *linear(const char *name, int64_t in, int64_t out, struct te
 	return op;
 }
 
-START_TEST(refuses_two_givers_of_a_channel)
+CASE(channels, "host", .setup = setup, .teardown = teardown);
+
+TEST(channels, refuses_two_givers_of_a_channel)
 {
 	ck_assert_int_eq(te_op_give(put(fork_op("a")), 0, "res"), 0);
 	ck_assert_int_eq(te_op_give(put(fork_op("b")), 0, "res"), 0);
@@ -79,9 +81,8 @@ START_TEST(refuses_two_givers_of_a_channel)
 	tt_said("given by a and by b");
 	tt_said("res");
 }
-END_TEST
 
-START_TEST(refuses_a_taker_before_its_giver)
+TEST(channels, refuses_a_taker_before_its_giver)
 {
 	ck_assert_int_eq(te_op_take(put(add_op("early")), 0, "res"), 0);
 	ck_assert_int_eq(te_op_give(put(fork_op("late")), 0, "res"), 0);
@@ -89,9 +90,8 @@ START_TEST(refuses_a_taker_before_its_giver)
 	tt_said("taken by early before late");
 	tt_said("res");
 }
-END_TEST
 
-START_TEST(refuses_a_channel_no_op_gives_or_takes)
+TEST(channels, refuses_a_channel_no_op_gives_or_takes)
 {
 	struct te_op *a = put(add_op("a"));
 
@@ -109,9 +109,8 @@ START_TEST(refuses_a_channel_no_op_gives_or_takes)
 	tt_said("idle");
 	tt_said("taken by no op");
 }
-END_TEST
 
-START_TEST(refuses_giving_what_the_caller_feeds)
+TEST(channels, refuses_giving_what_the_caller_feeds)
 {
 	ck_assert_int_eq(te_seq_input(seq, "res", TE_DTYPE_FP32, 0, NULL), 0);
 	ck_assert_int_eq(te_seq_input(seq, "res", TE_DTYPE_FP32, 0, NULL), -TE_ECHANNEL);
@@ -121,9 +120,8 @@ START_TEST(refuses_giving_what_the_caller_feeds)
 	tt_said("op f");
 	tt_said("caller feeds");
 }
-END_TEST
 
-START_TEST(refuses_bad_inputs)
+TEST(channels, refuses_bad_inputs)
 {
 	const int64_t tail[2] = { 3, -4 };
 
@@ -140,9 +138,8 @@ START_TEST(refuses_bad_inputs)
 	      "te_seq_input_shape: m: extent 1 of its shape is -4");
 	ck_assert_int_eq(te_seq_input(seq, "m", TE_DTYPE_FP32, 1, tail), 0);
 }
-END_TEST
 
-START_TEST(refuses_bad_joins)
+TEST(channels, refuses_bad_joins)
 {
 	struct te_op *f = put(fork_op("f"));
 
@@ -161,9 +158,8 @@ START_TEST(refuses_bad_joins)
 	ck_assert_int_eq(te_seq_input(seq, "late", TE_DTYPE_FP32, 0, NULL), -EBUSY);
 	ck_assert_int_eq(te_seq_init(seq, 1), -EBUSY);
 }
-END_TEST
 
-START_TEST(refuses_a_name_in_use)
+TEST(channels, refuses_a_name_in_use)
 {
 	struct te_op *again = fork_op("f");
 
@@ -174,9 +170,8 @@ START_TEST(refuses_a_name_in_use)
 	te_op_unref(again);
 	ck_assert_int_eq(te_seq_append(seq, NULL), -EINVAL);
 }
-END_TEST
 
-START_TEST(refuses_an_op_of_another_sequence)
+TEST(channels, refuses_an_op_of_another_sequence)
 {
 	struct te_seq *other;
 	struct te_op *op = fork_op("f");
@@ -193,10 +188,9 @@ START_TEST(refuses_an_op_of_another_sequence)
 	ck_assert_int_eq(te_seq_append(seq, op), 0);
 	te_op_unref(op);
 }
-END_TEST
 
 /* an initialised sequence keeps its ops, and releases them too */
-START_TEST(releases_its_ops)
+TEST(channels, releases_its_ops)
 {
 	struct te_op *op = embedding("e", 4, 4);
 
@@ -209,7 +203,6 @@ START_TEST(releases_its_ops)
 	}
 	te_op_unref(op);
 }
-END_TEST
 
 static const struct {
 	int64_t in, out;
@@ -221,7 +214,9 @@ static const struct {
 	{ 1, INT64_MAX - 1, "weight [9223372036854775806,1] fp32" },
 };
 
-START_TEST(refuses_a_weight_that_is_too_large)
+CASE(weights, "host", .setup = setup, .teardown = teardown);
+
+TEST_EACH(weights, refuses_a_weight_that_is_too_large, TT_LEN(absurd))
 {
 	put(linear("ok", 4, 4, NULL));
 	put(linear("big", absurd[_i].in, absurd[_i].out, NULL));
@@ -230,9 +225,8 @@ START_TEST(refuses_a_weight_that_is_too_large)
 	tt_said(absurd[_i].words);
 	tt_said("2^48 bytes");
 }
-END_TEST
 
-START_TEST(refuses_weights_that_are_too_large_together)
+TEST(weights, refuses_weights_that_are_too_large_together)
 {
 	put(linear("a", (int64_t)1 << 23, (int64_t)1 << 23, NULL));
 	put(linear("b", 1, 1, NULL));
@@ -240,9 +234,8 @@ START_TEST(refuses_weights_that_are_too_large_together)
 	tt_said("op b");
 	tt_said("2^48 bytes");
 }
-END_TEST
 
-START_TEST(lays_weights_out_flat_and_zero_padded)
+TEST(weights, lays_weights_out_flat_and_zero_padded)
 {
 	struct te_weight_info w[2] = { TE_WEIGHT_INFO_INIT, TE_WEIGHT_INFO_INIT };
 	float *all;
@@ -273,9 +266,8 @@ START_TEST(lays_weights_out_flat_and_zero_padded)
 	free(all);
 	ck_assert_int_eq(te_seq_weight(seq, 2, &w[0]), -EINVAL);
 }
-END_TEST
 
-START_TEST(draws_normal_weights_by_seed)
+TEST(weights, draws_normal_weights_by_seed)
 {
 	struct te_weight_info w = TE_WEIGHT_INFO_INIT;
 	double sum = 0, sq = 0;
@@ -305,7 +297,6 @@ START_TEST(draws_normal_weights_by_seed)
 	free(a);
 	free(b);
 }
-END_TEST
 
 /* what libm makes of the draw of element i, of all weights in order; deviation 0.5 */
 static float normal_by_libm(uint64_t seed, uint64_t i)
@@ -318,7 +309,7 @@ static float normal_by_libm(uint64_t seed, uint64_t i)
 }
 
 /* with each instruction set, at the end of a vector and at one element more, too */
-START_TEST(vectors_draw_the_numbers_of_libm)
+TEST_EACH(weights, vectors_draw_the_numbers_of_libm, 3)
 {
 	static const char *const levels[] = { "none", "avx2", "avx512" };
 	static const int64_t rows[] = { TT_FEWER(4001), 5, 64, 1 };
@@ -344,10 +335,9 @@ START_TEST(vectors_draw_the_numbers_of_libm)
 		free(a);
 	}
 }
-END_TEST
 
 /* a weight that is drawn by as many threads as there are processors, and then by one */
-START_TEST(draws_the_same_weights_with_any_number_of_threads)
+TEST(weights, draws_the_same_weights_with_any_number_of_threads)
 {
 	struct te_weight_info w = TE_WEIGHT_INFO_INIT;
 	const size_t n = 1001 * 771;
@@ -376,10 +366,9 @@ START_TEST(draws_the_same_weights_with_any_number_of_threads)
 	free(a);
 	free(b);
 }
-END_TEST
 
 /* a weight that is drawn in two runs has the values of two weights of their lengths */
-START_TEST(draws_long_weights_as_their_parts)
+TEST(weights, draws_long_weights_as_their_parts)
 {
 	const int64_t n = (65536 + 3) * 64;
 	float *a = malloc((size_t)n * sizeof(*a)), *b = malloc((size_t)n * sizeof(*b));
@@ -397,9 +386,8 @@ START_TEST(draws_long_weights_as_their_parts)
 	free(a);
 	free(b);
 }
-END_TEST
 
-START_TEST(shares_a_tied_weight)
+TEST(weights, shares_a_tied_weight)
 {
 	struct te_op *e = put(embedding("e", 16, 32));
 
@@ -407,9 +395,8 @@ START_TEST(shares_a_tied_weight)
 	ck_assert_int_eq(te_seq_init(seq, 1), 0);
 	ck_assert_int_eq(te_seq_nweights(seq), 1);
 }
-END_TEST
 
-START_TEST(refuses_a_tie_that_does_not_fit)
+TEST(weights, refuses_a_tie_that_does_not_fit)
 {
 	struct te_op *e = embedding("e", 16, 32);
 
@@ -419,7 +406,6 @@ START_TEST(refuses_a_tie_that_does_not_fit)
 	tt_said("head");
 	tt_said("must come earlier");
 }
-END_TEST
 
 /* an operation whose attributes are its only weight, which is tied */
 static int tied_weight(const struct te_op *op, int32_t index, struct te_weight_decl *ret_decl)
@@ -461,7 +447,7 @@ static const struct {
 };
 
 /* its attributes are not those of an embedding */
-START_TEST(refuses_a_tie_to_a_namesake)
+TEST(weights, refuses_a_tie_to_a_namesake)
 {
 	const struct te_op_ops ops = { .size = sizeof(ops), .name = "embedding",
 				       .infer = tied_infer, .forward = tied_pass };
@@ -473,10 +459,9 @@ START_TEST(refuses_a_tie_to_a_namesake)
 	      "linear head: tied_op e is no embedding but a user-defined embedding");
 	te_op_unref(a.tied_op);
 }
-END_TEST
 
 /* whatever operation declares it, a tied weight has the shape of its owner's */
-START_TEST(refuses_a_tie_of_another_shape)
+TEST_EACH(weights, refuses_a_tie_of_another_shape, TT_LEN(ties))
 {
 	struct te_weight_decl decl = ties[_i].decl;
 	struct te_op *op;
@@ -490,9 +475,8 @@ START_TEST(refuses_a_tie_of_another_shape)
 	else
 		ck_assert_int_eq(te_seq_nweights(seq), 1);
 }
-END_TEST
 
-START_TEST(keeps_random_state)
+TEST(weights, keeps_random_state)
 {
 	uint64_t s = 0, o = 9;
 
@@ -511,9 +495,8 @@ START_TEST(keeps_random_state)
 	ck_assert_uint_eq(s, 0x123456789abcdef0u);
 	ck_assert_uint_eq(o, 77);
 }
-END_TEST
 
-START_TEST(zeroes_gradients)
+TEST(weights, zeroes_gradients)
 {
 	struct te_ctx *other;
 	float one[64];
@@ -536,14 +519,13 @@ START_TEST(zeroes_gradients)
 		ck_assert(one[i] == 0);
 	te_ctx_unref(other);
 }
-END_TEST
 
 static int run_f(const struct te_fused *f)
 {
 	return 0;
 }
 
-START_TEST(refuses_bad_fusions)
+TEST(weights, refuses_bad_fusions)
 {
 	struct te_fusion f = { .size = sizeof(f), .name = "f", .pattern = "a b" };
 
@@ -556,10 +538,9 @@ START_TEST(refuses_bad_fusions)
 	f.size = 1;
 	ck_assert_int_eq(te_seq_add_fusion(seq, &f), -EINVAL);
 }
-END_TEST
 
 /* around one op and around two, nested */
-START_TEST(residuals_are_forks_and_adds)
+TEST(channels, residuals_are_forks_and_adds)
 {
 	static const char *const names[] = { "a", "e", "b", "f", "b.add", "a.add" };
 	struct te_op *op;
@@ -583,7 +564,6 @@ START_TEST(residuals_are_forks_and_adds)
 	DO(te_seq_complete(seq));
 	fails(te_seq_add(seq, "a"), -EBUSY, "te_seq_add");
 }
-END_TEST
 
 static int build_once(void)
 {
@@ -612,13 +592,14 @@ static int build_once(void)
 	return r;
 }
 
-START_TEST(survives_every_fault)
+CASE(faults, "host fault");
+
+TEST(faults, survives_every_fault)
 {
 	ck_assert_int_gt(tt_fault_each(build_once), 5);
 }
-END_TEST
 
-START_TEST(is_planned_before_it_has_memory)
+TEST(weights, is_planned_before_it_has_memory)
 {
 	struct te_mem_info before = TE_MEM_INFO_INIT, after = TE_MEM_INFO_INIT;
 	struct te_plan_memory pm = TE_PLAN_MEMORY_INIT, real = TE_PLAN_MEMORY_INIT;
@@ -665,7 +646,6 @@ START_TEST(is_planned_before_it_has_memory)
 	te_adamw_unref(opt);
 	te_plan_unref(plan);
 }
-END_TEST
 
 /* CPU seconds to build a model of n layers and to plan its training */
 static double seconds_to_plan(int n)
@@ -702,7 +682,7 @@ static double seconds_to_plan(int n)
 }
 
 /* 8 times the layers took 34 times as long with searches through lists; 8 is linear */
-START_TEST(building_time_grows_with_the_layers)
+TEST(weights, building_time_grows_with_the_layers)
 {
 	double few = INFINITY, many = INFINITY;
 
@@ -713,41 +693,5 @@ START_TEST(building_time_grows_with_the_layers)
 	}
 	ck_assert_msg(many < 20 * few, "%g s for 200 layers, %g s for 1600", few, many);
 }
-END_TEST
 
-TT_SUITE("plan/seq", TT_ONE_PROCESS)
-{
-	TCase *c = tt_case(s, "channels", "host");
-
-	tcase_add_checked_fixture(c, setup, teardown);
-	tcase_add_test(c, refuses_two_givers_of_a_channel);
-	tcase_add_test(c, refuses_a_taker_before_its_giver);
-	tcase_add_test(c, refuses_a_channel_no_op_gives_or_takes);
-	tcase_add_test(c, refuses_giving_what_the_caller_feeds);
-	tcase_add_test(c, refuses_bad_inputs);
-	tcase_add_test(c, refuses_bad_joins);
-	tcase_add_test(c, refuses_a_name_in_use);
-	tcase_add_test(c, refuses_an_op_of_another_sequence);
-	tcase_add_test(c, releases_its_ops);
-	tcase_add_test(c, residuals_are_forks_and_adds);
-	c = tt_case(s, "weights", "host");
-	tcase_add_checked_fixture(c, setup, teardown);
-	tcase_add_loop_test(c, refuses_a_weight_that_is_too_large, 0, TT_LEN(absurd));
-	tcase_add_test(c, refuses_weights_that_are_too_large_together);
-	tcase_add_test(c, lays_weights_out_flat_and_zero_padded);
-	tcase_add_test(c, draws_normal_weights_by_seed);
-	tcase_add_loop_test(c, vectors_draw_the_numbers_of_libm, 0, 3);
-	tcase_add_test(c, draws_the_same_weights_with_any_number_of_threads);
-	tcase_add_test(c, draws_long_weights_as_their_parts);
-	tcase_add_test(c, shares_a_tied_weight);
-	tcase_add_test(c, refuses_a_tie_that_does_not_fit);
-	tcase_add_test(c, refuses_a_tie_to_a_namesake);
-	tcase_add_loop_test(c, refuses_a_tie_of_another_shape, 0, TT_LEN(ties));
-	tcase_add_test(c, keeps_random_state);
-	tcase_add_test(c, zeroes_gradients);
-	tcase_add_test(c, refuses_bad_fusions);
-	tcase_add_test(c, is_planned_before_it_has_memory);
-	tcase_add_test(c, building_time_grows_with_the_layers);
-	c = tt_case(s, "faults", "host fault");
-	tcase_add_test(c, survives_every_fault);
-}
+TT_MAIN("plan/seq", TT_ONE_PROCESS)

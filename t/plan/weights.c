@@ -12,7 +12,4 @@ struct te_weight_info weight(const struct te_seq *s, int i)
 	return w;
 }
 
-TT_PAIR_SUITE("plan/weights")
-{
-	divided_cases(s);
-}
+TT_PAIR("plan/weights", TT_ONE_PROCESS)

@@ -8,6 +8,4 @@
 
 struct te_weight_info weight(const struct te_seq *s, int i);
 
-void divided_cases(Suite *s);
-
 #endif

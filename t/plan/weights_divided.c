@@ -197,7 +197,9 @@ static const struct way {
 	     { "mxfp8", 0 } };
 #define NWAYS ((int)(sizeof(ways) / sizeof(ways[0])))
 
-START_TEST(a_step_has_the_bits_of_all_masters)
+CTX_CASE(divided, "plan");
+
+TEST_EACH(divided, a_step_has_the_bits_of_all_masters, 4 * NWAYS, .parts = 2 * NWAYS)
 {
 	const struct way *way = &ways[_i % NWAYS];
 	const struct model_shape *m = _i / NWAYS % 2 ? &gpt : &llama;
@@ -242,9 +244,8 @@ START_TEST(a_step_has_the_bits_of_all_masters)
 	pair_free(&q);
 	memory = te_tensor_unref(memory);
 }
-END_TEST
 
-START_TEST(masters_of_all_parts_are_read_and_written)
+TEST_EACH(divided, masters_of_all_parts_are_read_and_written, 2, .parts = 2)
 {
 	const uint32_t flags = _i ? TE_SEQ_BF16_MASTERS : 0;
 	const struct te_seq_binding b = binding(1, flags);
@@ -281,9 +282,8 @@ START_TEST(masters_of_all_parts_are_read_and_written)
 	te_seq_unref(s);
 	memory = te_tensor_unref(memory);
 }
-END_TEST
 
-START_TEST(memory_has_a_part_of_masters)
+TEST(divided, memory_has_a_part_of_masters)
 {
 	struct te_plan_memory mem[2] = { TE_PLAN_MEMORY_INIT, TE_PLAN_MEMORY_INIT };
 	const struct te_seq_binding b[] = { binding(2, 0), binding(2, 0) };
@@ -318,9 +318,8 @@ START_TEST(memory_has_a_part_of_masters)
 			 4 * (PARTS - 1) * own - 2 * own);
 	ck_assert_uint_eq(mem[1].copies_nbytes, 0);
 }
-END_TEST
 
-START_TEST(what_does_not_fit_divided_masters_is_refused)
+TEST(divided, what_does_not_fit_divided_masters_is_refused)
 {
 	const struct te_recipe fp8 = model_recipe("fp8-delayed"), bf16 = model_recipe("bf16");
 	struct te_plan_opts o = pair_opts(&llama, &fp8, TE_PLAN_TRAIN);
@@ -357,15 +356,4 @@ START_TEST(what_does_not_fit_divided_masters_is_refused)
 	te_plan_unref(p);
 	te_seq_unref(s);
 	memory = te_tensor_unref(memory);
-}
-END_TEST
-
-void divided_cases(Suite *s)
-{
-	TCase *c = tt_ctx_case(s, "divided", "plan");
-
-	TT_ADD_LOOP(c, a_step_has_the_bits_of_all_masters, 4 * NWAYS, 2 * NWAYS);
-	TT_ADD_LOOP(c, masters_of_all_parts_are_read_and_written, 2, 2);
-	tcase_add_test(c, memory_has_a_part_of_masters);
-	tcase_add_test(c, what_does_not_fit_divided_masters_is_refused);
 }

@@ -14,7 +14,7 @@ struct te__range {
 	uint64_t nbytes;
 	enum te__access access;
 };
-#define TE__RANGES_MAX 24
+#define TE__RANGES_MAX 28
 struct te__ranges {
 	uint32_t n;
 	struct te__range v[TE__RANGES_MAX];

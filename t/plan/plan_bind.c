@@ -855,8 +855,8 @@ TEST(parts, bad_memory_for_weights_is_refused)
 	fails(te_seq_masters_get(s, 0, 1, m), -TE_ESTATE, "te_seq_init has not run");
 	fails(te_seq_masters_set(s, 0, 1, m), -TE_ESTATE, "te_seq_init has not run");
 	fails(te_seq_bind(NULL, &b), -EINVAL, "seq is NULL");
-	b.flags = 2048;
-	fails(te_seq_bind(s, &b), -EINVAL, "unknown flags 0x800");
+	b.flags = 4096;
+	fails(te_seq_bind(s, &b), -EINVAL, "unknown flags 0x1000");
 	b.flags = TE_SEQ_BF16_MASTERS | TE_SEQ_ROUND_FROZEN;
 	fails(te_seq_bind(s, &b), -EINVAL, "TE_SEQ_ROUND_FROZEN without TE_SEQ_REMAINDERS");
 	b.flags = TE_SEQ_KEEP_MASTERS;

@@ -606,7 +606,7 @@ static void one(const struct shape *s, int32_t dtype, uint32_t threshold, float 
 	if (more & SEPARATE)
 		check_separate(&r);
 	else
-		check_packed(&r, is_strips(s, dtype, threshold, more));
+		check_packed(&r, is_strips(s, dtype, threshold, TE_K_ATTN_HAS_MORE(&r.b)));
 	if (r.b.dbias)
 		near(m, TE_DTYPE_FP32, r.b.dbias, m->dbias, m->dbias_err,
 		     (m->bias_head ? s->nheads : 1) * m->s.T * m->s.S, "dbias");

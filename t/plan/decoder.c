@@ -702,6 +702,7 @@ TEST_IF(decoder, dynamic_positions_limit_the_tokens, is_host())
 	DO(te_op_linear(&ha, "head", &op));
 	tt_append(seq, op);
 	DO(te_seq_init(seq, 7));
+	o.recipe = NULL;
 	o.max_tokens = 9;
 	fails(te_decoder_create(seq, &o, &d), -EOPNOTSUPP, "max_tokens is 9, but decoding with "
 	      "rope turn takes at most its dynamic_positions, 8");

@@ -251,6 +251,7 @@ tools_te_train_libte_train_la_SOURCES = \
 	tools/te_train/progress.h \
 	tools/te_train/ranks.c \
 	tools/te_train/ranks.h \
+	tools/te_train/ranks_weights.c \
 	tools/te_train/reading.c \
 	tools/te_train/reading.h \
 	tools/te_train/recover.c \

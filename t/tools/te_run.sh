@@ -12,7 +12,7 @@ gone()
 {
 	echo "$2" >mark
 	i=0
-	while [ $i -lt 200 ] && grep -qsaFf mark /proc/[0-9]*/cmdline; do
+	while [ $i -lt 1200 ] && grep -qsaFf mark /proc/[0-9]*/cmdline; do
 		sleep 0.05
 		i=$((i + 1))
 	done

@@ -114,7 +114,7 @@ struct tt_case_opts {
 	const char *tags;
 	const char *name; /* if it is no identifier */
 	void (*setup)(void), (*teardown)(void); /* before and after each test */
-	int limit_s; /* of a test, by default 120; TT_NO_LIMIT: its processes have limits */
+	int limit_s; /* time of a test, by default 120; TT_NO_LIMIT: its processes have limits */
 };
 #define TT_NO_LIMIT (-1)
 

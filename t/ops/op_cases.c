@@ -177,7 +177,7 @@ static int64_t document_of(const double *ex, int64_t t)
 	return ex ? (int64_t)fmax(0, fmin(ex[t], (double)t)) : 0;
 }
 
-/* of all elements of a head, for sequences of this length: the formula of transformers, see
+/* theta of a head for sequences of this length, by the formula of transformers, see
  * libtecore/ops/kernel_rope.c */
 static double theta_of(const struct te_rope_attrs *a, int64_t seqlen)
 {

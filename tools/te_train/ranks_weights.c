@@ -67,8 +67,8 @@ static int alloc_weights(void *arg, size_t nbytes, void **ret_ptr)
 }
 
 /*
- * A barrier of all ranks. A recording orders nodes by the memory that they access, and the kernels
- * of a barrier access a word: the events connect it with the weights of all ranks.
+ * A barrier of all ranks. A recording orders nodes by the memory that they access, and a barrier
+ * accesses one word: the events order it with reads and writes of weights, too.
  */
 static int meet_ranks(void *arg, struct te_stream *stream)
 {

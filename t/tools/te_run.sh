@@ -7,15 +7,20 @@ has()
 	empty "$1" why
 }
 
-# gone NAME MARK: soon no process has the mark in its command line
+# gone NAME MARK: soon no process has the mark in its command line. It takes two scans in a row: a
+# process that starts another during a scan, and ends, can hide it from this one.
 gone()
 {
 	echo "$2" >mark
 	i=0
-	while [ $i -lt 1200 ] && grep -qsaFf mark /proc/[0-9]*/cmdline; do
-		sleep 0.05
+	scans=0
+	while [ $i -lt 1200 ] && [ $scans -lt 2 ]; do
+		scans=$((scans + 1))
+		if grep -lsaFf mark /proc/[0-9]*/cmdline >why; then
+			scans=0
+			sleep 0.05
+		fi
 		i=$((i + 1))
 	done
-	grep -lsaFf mark /proc/[0-9]*/cmdline >why
 	empty "$1" why
 }

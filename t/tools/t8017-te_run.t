@@ -91,20 +91,20 @@ same "rank 0 has the standard input" want in.0
 check "the others have none" test ! -s in.1 -a ! -s in.2
 
 gives "the status of a rank that fails" 7 "$te_run" -n 3 sh -c \
-	'[ $TE_COMM_RANK = 1 ] && exit 7; exec sleep 60.1701'
+	'[ $TE_COMM_RANK = 1 ] && exit 7; exec sleep 60.'$$'1701'
 has "which is named" '^te_run: rank 1 \(pid [0-9]+\) exited with status 7$' err
-gone "the others end" 60.1701
+gone "the others end" 60.$$1701
 gives "the signal of a rank" 137 "$te_run" -n 3 sh -c \
-	'[ $TE_COMM_RANK = 2 ] && kill -9 $$; exec sleep 60.1702'
+	'[ $TE_COMM_RANK = 2 ] && kill -9 $$; exec sleep 60.'$$'1702'
 has "which is named as well" '^te_run: rank 2 \(pid [0-9]+\) was killed by signal 9' err
-gone "the others end then too" 60.1702
+gone "the others end then too" 60.$$1702
 gives "ranks that ignore SIGTERM" 3 timeout 30 "$te_run" -n 2 --grace 1 sh -c \
-	'[ $TE_COMM_RANK = 0 ] && exit 3; trap "" TERM; while :; do sleep 0.1703; done'
-gone "are killed" 0.1703
-gives "what ranks leave" 0 "$te_run" -n 2 sh -c 'sleep 60.1704 & exit 0'
-gone "ends with them" 60.1704
-gives "what ranks leave with a pipe" 0 "$te_run" -n 2 -p sh -c 'sleep 60.1705 & echo x'
-gone "ends with them too" 60.1705
+	'[ $TE_COMM_RANK = 0 ] && exit 3; trap "" TERM; while :; do sleep 0.'$$'1703; done'
+gone "are killed" 0.$$1703
+gives "what ranks leave" 0 "$te_run" -n 2 sh -c 'sleep 60.'$$'1704 & exit 0'
+gone "ends with them" 60.$$1704
+gives "what ranks leave with a pipe" 0 "$te_run" -n 2 -p sh -c 'sleep 60.'$$'1705 & echo x'
+gone "ends with them too" 60.$$1705
 # timeout(1) sends its signal to te_run and to the group that it is in
 gives "a signal that comes twice at once" 143 sh -c '"$@" & p=$!
 	until [ -e there ]; do sleep 0.02; done; kill -TERM $p; sleep 0.1; kill -TERM $p; wait $p' sh \
@@ -112,12 +112,12 @@ gives "a signal that comes twice at once" 143 sh -c '"$@" & p=$!
 	while :; do sleep 0.05; done'
 has "does not kill ranks that end in order" '^saved$' out
 gives "a time-out" 124 "$te_run" -n 3 --timeout 0.5 sh -c \
-	'[ $TE_COMM_RANK = 1 ] && exit 0; exec sleep 60.1706'
+	'[ $TE_COMM_RANK = 1 ] && exit 0; exec sleep 60.'$$'1706'
 has "names who was running" '^te_run: not finished after 0.5 s: ranks 0, 2 of 3$' err
-gone "and ends them" 60.1706
-gives "a time-out of many ranks" 124 "$te_run" -n 40 --timeout 1 sleep 60.1707
+gone "and ends them" 60.$$1706
+gives "a time-out of many ranks" 124 "$te_run" -n 40 --timeout 1 sleep 60.$$1707
 has "names the first" '^te_run: not finished after 1 s: ranks 0, 1, .*, \.\.\. of 40$' err
-gone "and ends all of them" 60.1707
+gone "and ends all of them" 60.$$1707
 
 # on COMMAND: as a rank that goes on when te_run has named all the others
 on='until [ "$(grep -c "^te_run: rank " err)" = $((TE_COMM_NRANKS - 1)) ]; do sleep 0.02; done'
@@ -129,8 +129,8 @@ has "and do not end the others" '^on$' out
 gives "--no-kill: the first status if no rank succeeds" 7 timeout 60 "$te_run" -n 2 -k sh -c \
 	'[ $TE_COMM_RANK = 1 ] && exit 7; '"$on; exit 3"
 gives "--no-kill: a time-out" 124 "$te_run" -n 2 -k --timeout 0.5 sh -c \
-	'[ $TE_COMM_RANK = 1 ] && exit 7; exec sleep 60.1710'
-gone "ends those that go on" 60.1710
+	'[ $TE_COMM_RANK = 1 ] && exit 7; exec sleep 60.'$$'1710'
+gone "ends those that go on" 60.$$1710
 gives "--respawn: ranks that fail" 0 timeout 60 "$te_run" -n 2 --respawn 3 --prefix sh -c \
 	'echo "start $TE_COMM_RESTARTS"; [ $TE_COMM_RANK = 0 ] || [ $TE_COMM_RESTARTS = 2 ]'
 has "start again" '^\[1\] start 1$' out
@@ -170,7 +170,7 @@ started()
 	rm -f up.*
 	env --default-signal="$1" ${idle:+LD_PRELOAD="$idle"} "$te_run" -n 2 env -u LD_PRELOAD \
 		sh -c 'trap "echo got $TE_COMM_RANK; got=1" '"$1"'; got=
-		: >up.$TE_COMM_RANK; while [ -z "$got" ]; do sleep 0.1707; done
+		: >up.$TE_COMM_RANK; while [ -z "$got" ]; do sleep 0.'$$'1707; done
 		sleep 0.5; exit 5' >out 2>err </dev/null &
 	pid=$!
 	while { [ ! -e up.0 ] || [ ! -e up.1 ]; } && kill -0 $pid; do sleep 0.05; done
@@ -184,7 +184,7 @@ for s in TERM HUP USR2 USR1; do
 	sort out >sorted
 	printf 'got %s\n' 0 1 >want
 	same "SIG$s is forwarded" want sorted
-	gone "no rank is left after SIG$s" 0.1707
+	gone "no rank is left after SIG$s" 0.$$1707
 done
 check "the status is that of the rank after USR1" test "$(cat status)" = 5
 started TERM
@@ -228,39 +228,39 @@ idle=
 ls "$TMPDIR" >why
 empty "no folder is left" why
 
-"$te_run" -n 2 sh -c ': >killed.$TE_COMM_RANK; exec sleep 60.1708' >out 2>err &
+"$te_run" -n 2 sh -c ': >killed.$TE_COMM_RANK; exec sleep 60.'$$'1708' >out 2>err &
 pid=$!
 while [ ! -e killed.0 ] || [ ! -e killed.1 ]; do sleep 0.05; done
 kill -9 $pid
 wait $pid 2>/dev/null
-gone "the ranks end if te_run is killed" 60.1708
+gone "the ranks end if te_run is killed" 60.$$1708
 no_folder "and so does their folder"
 
 for stop in "" "stopped "; do
 	rm -f killed.*
-	"$te_run" -n 2 sh -c 'sleep 60.1713 & : >killed.$TE_COMM_RANK; wait' >out 2>err &
+	"$te_run" -n 2 sh -c 'sleep 60.'$$'1713 & : >killed.$TE_COMM_RANK; wait' >out 2>err &
 	pid=$!
 	while [ ! -e killed.0 ] || [ ! -e killed.1 ]; do sleep 0.05; done
 	[ -z "$stop" ] || kill -TSTP $pid
 	until [ -z "$stop" ] || grep -q '^State:.T' /proc/$pid/status; do sleep 0.05; done
 	kill -9 $pid
 	wait $pid 2>/dev/null
-	gone "and what they have started, if te_run is ${stop}and killed" 60.1713
+	gone "and what they have started, if te_run is ${stop}and killed" 60.$$1713
 	no_folder "and their folder, if te_run is ${stop}and killed"
 done
 
-"$te_run" -n 2 -p sh -c 'while echo y; do :; done; : 60.1709' 2>err | head -n 1 >out
+"$te_run" -n 2 -p sh -c 'while echo y; do :; done; : 60.'$$'1709' 2>err | head -n 1 >out
 has "a reader that goes away ends all" '^\[[01]\] y$' out
-gone "ranks that write" 60.1709
+gone "ranks that write" 60.$$1709
 
 # a reader that does not read, and is there
 mkfifo unread
 exec 3<>unread
 gives "a time-out ends te_run if nobody reads its output" 124 timeout -s KILL 60 sh -c \
-	'exec "$@" >unread 2>&1 3<&-' sh "$te_run" -n 2 -p --timeout 1 yes 60.1711
-gone "and its ranks" 60.1711
+	'exec "$@" >unread 2>&1 3<&-' sh "$te_run" -n 2 -p --timeout 1 yes 60.$$1711
+gone "and its ranks" 60.$$1711
 timeout -s KILL 60 "$te_run" -n 2 -p sh -c 'echo $PPID >stalled.$TE_COMM_RANK
-	exec yes 60.1712' >unread 2>err 3<&- &
+	exec yes 60.'$$'1712' >unread 2>err 3<&- &
 pid=$!
 while [ ! -s stalled.0 ] || [ ! -s stalled.1 ]; do sleep 0.05; done
 kill -TERM "$(cat stalled.0)"

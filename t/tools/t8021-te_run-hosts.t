@@ -21,13 +21,13 @@ case $host in
 down-*) echo "ssh: connect to host $host port 22: Connection refused" >&2; exit 255 ;;
 blocks) set -- env --block-signal --ignore-signal=PIPE,TERM,USR1 "$@" ;;
 noisy) printf 'ssh: \033[31mred\n' >&2; printf 'welcome\007\n' ;;
-mute) exec sleep 60.2101 ;;
+mute) exec sleep 60.${RUN}2101 ;;
 stuck) # the agent gets what te_run writes, and nobody reads what it writes itself
 	mkfifo "$FAKE/unread"
 	exec 3<&0
 	"$@" <&3 3<&- 1<>"$FAKE/unread" &
 	echo $! >"$FAKE/agent.pid"
-	exec sleep 60.2116 3<&- ;;
+	exec sleep 60.${RUN}2116 3<&- ;;
 slow) # until te_run knows that the other host has failed
 	until grep -q "^down-2" "$FAKE/asked"; do sleep 0.05; done
 	sleep 0.5 ;;
@@ -37,8 +37,8 @@ exec env -i PATH="$PATH" HOST="$host" ASAN_OPTIONS="$ASAN_OPTIONS" \
 	LSAN_OPTIONS="$LSAN_OPTIONS" /bin/sh -c "exec $*"
 END
 chmod +x "$tmp/ssh"
-FAKE=$tmp
-export FAKE
+FAKE=$tmp RUN=$$
+export FAKE RUN
 
 # on LIST OPTION...: te_run on these hosts
 on()
@@ -156,33 +156,33 @@ echo input | on a cat >out 2>err
 check "ranks have no standard input" test ! -s out
 
 gives "the status of a rank that fails" 7 on a,b:2 sh -c \
-	'[ $TE_COMM_RANK = 1 ] && exit 7; exec sleep 60.2102'
+	'[ $TE_COMM_RANK = 1 ] && exit 7; exec sleep 60.'$$'2102'
 has "which is named" '^te_run: rank 1 \(host b, pid [0-9]+\) exited with status 7$' err
 check "only once" test "$(wc -l <err)" = 1
-gone "the others end" 60.2102
+gone "the others end" 60.$$2102
 gives "the signal of a rank" 137 on a,b sh -c \
-	'[ $TE_COMM_RANK = 1 ] && kill -9 $$; exec sleep 60.2103'
+	'[ $TE_COMM_RANK = 1 ] && kill -9 $$; exec sleep 60.'$$'2103'
 has "which is named as well" '^te_run: rank 1 \(host b, pid [0-9]+\) was killed by signal 9' err
-gone "the others end then too" 60.2103
+gone "the others end then too" 60.$$2103
 gives "ranks that ignore SIGTERM" 3 on a,b --grace 1 sh -c \
-	'[ $TE_COMM_RANK = 0 ] && exit 3; trap "" TERM; while :; do sleep 0.2104; done'
-gone "are killed" 0.2104
-gives "what ranks leave" 0 on a,b sh -c 'sleep 60.2105 & exit 0'
-gone "ends with them" 60.2105
+	'[ $TE_COMM_RANK = 0 ] && exit 3; trap "" TERM; while :; do sleep 0.'$$'2104; done'
+gone "are killed" 0.$$2104
+gives "what ranks leave" 0 on a,b sh -c 'sleep 60.'$$'2105 & exit 0'
+gone "ends with them" 60.$$2105
 gives "a time-out" 124 on a:2,b --timeout 2 sh -c \
-	'[ $TE_COMM_RANK = 1 ] && exit 0; exec sleep 60.2106'
+	'[ $TE_COMM_RANK = 1 ] && exit 0; exec sleep 60.'$$'2106'
 has "names who was running" '^te_run: not finished after 2 s: ranks 0, 2 of 3$' err
-gone "and ends them" 60.2106
+gone "and ends them" 60.$$2106
 
 gives "no such command" 127 on a ./none
 has "is told with the host" '^te_run: host a: ./none: No such file' err
 gives "no such folder" 1 sh -c 'mkdir gone && cd gone && rmdir ../gone && exec "$@"' sh \
 	"$te_run" --ssh "$tmp/ssh" --te-run "$te_run" --hosts a true
-gives "a host that cannot be reached" 1 on a,down-1 sleep 60.2107
+gives "a host that cannot be reached" 1 on a,down-1 sleep 60.$$2107
 has "is named" '^te_run: host down-1: the connection has ended' err
-gone "and the others end" 60.2107
+gone "and the others end" 60.$$2107
 gives "signals that come with the job are heard" 1 timeout 20 "$te_run" --ssh "$tmp/ssh" \
-	--te-run "$te_run" --hosts slow,down-2 --grace 60 --silence 200 sleep 60.2113
+	--te-run "$te_run" --hosts slow,down-2 --grace 60 --silence 200 sleep 60.$$2113
 gives "a host without te_run" 1 "$te_run" --ssh "$tmp/ssh" --te-run ./none --hosts a true
 gives "no ssh" 1 "$te_run" --ssh ./none --hosts a true
 has "is told" '^te_run: ./none: No such file' err
@@ -192,10 +192,10 @@ if [ -n "$TT_SANITIZE" ]; then
 elif [ -e "$fault" ]; then
 	gives "a process that cannot be started" 1 timeout 60 env LD_PRELOAD="$fault" \
 		FAILFORK_NTH=2 "$te_run" --ssh "$tmp/ssh" --te-run "$te_run" --hosts a,b \
-		sleep 60.2115
+		sleep 60.$$2115
 	grep -v '^te_run: host b: cannot start ssh: Resource temporarily' err >why
 	empty "is told, and no other process gets a signal" why
-	gone "the ranks of the other host end" 60.2115
+	gone "the ranks of the other host end" 60.$$2115
 	# read until its child has ended
 	env LD_PRELOAD="$fault" FAILFORK_ORPHAN=1 "$te_run" --ssh "$tmp/ssh" --te-run "$te_run" \
 		--hosts down-4 true 2>&1 >/dev/null </dev/null | cat >out
@@ -204,14 +204,14 @@ elif [ -e "$fault" ]; then
 else
 	skip "a process that cannot be started" "no $fault"
 fi
-gives "a shell that prints" 1 on a,noisy sleep 60.2108
+gives "a shell that prints" 1 on a,noisy sleep 60.$$2108
 has "is told too, and what may be the cause" \
 	'^te_run: host noisy: te_run there sent "welcome.*does its shell print at the start\?$' err
-gone "and the ranks end" 60.2108
-gives "a host that is silent" 1 on a,mute --silence 1 sleep 60.2109
+gone "and the ranks end" 60.$$2108
+gives "a host that is silent" 1 on a,mute --silence 1 sleep 60.$$2109
 has "is lost" '^te_run: host mute: nothing has come for 1 s' err
-gone "and its ssh ends" 60.2101
-gone "as do the other ranks" 60.2109
+gone "and its ssh ends" 60.$$2101
+gone "as do the other ranks" 60.$$2109
 gives "an agent without a job" 2 "$te_run" --agent
 gives "hosts that are alive and print nothing" 0 on a,b --silence 3 sleep 7
 
@@ -221,8 +221,8 @@ started()
 	rm -f up.*
 	env --default-signal="$1" "$te_run" --ssh "$tmp/ssh" --te-run "$te_run" --hosts a,b sh -c \
 		'trap "echo got $TE_COMM_RANK; got=1" '"$1"'; got=
-		: >up.$TE_COMM_RANK; while [ -z "$got" ]; do sleep 0.2110; done
-		rm up.$TE_COMM_RANK; while [ -e up.0 -o -e up.1 ]; do sleep 0.2110; done
+		: >up.$TE_COMM_RANK; while [ -z "$got" ]; do sleep 0.'$$'2110; done
+		rm up.$TE_COMM_RANK; while [ -e up.0 -o -e up.1 ]; do sleep 0.'$$'2110; done
 		exit 5' >out 2>err </dev/null &
 	pid=$!
 	until_ok test -e up.0 -a -e up.1
@@ -235,7 +235,7 @@ for s in TERM USR1; do
 	sort out >sorted
 	printf 'got %s\n' 0 1 >want
 	same "SIG$s is passed on" want sorted
-	gone "no rank is left after SIG$s" 0.2110
+	gone "no rank is left after SIG$s" 0.$$2110
 done
 check "the status is that of the rank after USR1" test "$(cat status)" = 5
 
@@ -247,11 +247,11 @@ ended()
 mkfifo unread
 exec 3<>unread
 timeout -s KILL 60 "$te_run" --ssh "$tmp/ssh" --te-run "$te_run" --hosts a,b --timeout 2 \
-	--grace 1 yes 60.2117 >unread 2>&1 3<&- &
+	--grace 1 yes 60.$$2117 >unread 2>&1 3<&- &
 late=$!
 rm -f up.*
 "$te_run" --ssh "$tmp/ssh" --te-run "$te_run" --hosts a,b --grace 1000 sh -c \
-	': >up.$TE_COMM_RANK; exec yes 60.2118' >unread 2>err 3<&- &
+	': >up.$TE_COMM_RANK; exec yes 60.'$$'2118' >unread 2>err 3<&- &
 pid=$!
 until_ok test -e up.0 -a -e up.1
 asked_again()
@@ -262,26 +262,26 @@ asked_again()
 until_ok asked_again || kill -9 $pid
 wait $pid
 check "a second signal ends te_run if nobody reads its output" test $? = 143
-gone "and the ranks" 60.2118
-gives "a host whose ssh hangs" 1 on stuck --silence 1 yes 60.2119
+gone "and the ranks" 60.$$2118
+gives "a host whose ssh hangs" 1 on stuck --silence 1 yes 60.$$2119
 has "is lost" '^te_run: host stuck: nothing has come for 1 s' err
 check "and its agent ends" until_ok ended "$(cat "$tmp/agent.pid")"
 ended "$(cat "$tmp/agent.pid")" || kill -9 "$(cat "$tmp/agent.pid")"
-gone "and its rank" 60.2119
+gone "and its rank" 60.$$2119
 wait $late
 check "a time-out ends te_run if nobody reads its output" test $? = 124
-gone "as well as the ranks" 60.2117
+gone "as well as the ranks" 60.$$2117
 exec 3<&-
 
 for who in te_run ssh; do
 	rm -f up.* "$tmp"/*.pid
 	"$te_run" --ssh "$tmp/ssh" --te-run "$te_run" --hosts a,b sh -c \
-		': >up.$TE_COMM_RANK; exec sleep 60.2111' >out 2>err </dev/null &
+		': >up.$TE_COMM_RANK; exec sleep 60.'$$'2111' >out 2>err </dev/null &
 	pid=$!
 	until_ok test -e up.0 -a -e up.1
 	if [ $who = te_run ]; then kill -9 $pid; else kill -9 "$(cat "$tmp/b.pid")"; fi
 	wait $pid 2>/dev/null
-	gone "the ranks end if $who is killed" 60.2111
+	gone "the ranks end if $who is killed" 60.$$2111
 done
 has "the host whose ssh was killed is named" '^te_run: host b: the connection has ended' err
 
@@ -291,7 +291,7 @@ has "is named" '^te_run: rank 1 \(host b, pid [0-9]+\) exited with status 7$' er
 check "and the others go on" test "$(grep -c '^on$' out)" = 2
 rm -f up.* "$tmp"/*.pid
 "$te_run" --ssh "$tmp/ssh" --te-run "$te_run" --hosts a,b -k sh -c ': >up.$TE_COMM_RANK
-	[ $TE_COMM_RANK = 0 ] || exec sleep 60.2114
+	[ $TE_COMM_RANK = 0 ] || exec sleep 60.'$$'2114
 	until grep -q "host b" err; do sleep 0.05; done; echo on' >out 2>err </dev/null &
 pid=$!
 until_ok test -e up.0 -a -e up.1
@@ -300,7 +300,7 @@ wait $pid
 check "--no-kill: a host is lost" test $? = 0
 has "which is named" '^te_run: host b: the connection has ended' err
 has "and those of the others go on" '^on$' out
-gone "but not its own" 60.2114
+gone "but not its own" 60.$$2114
 "$te_run" --ssh "$tmp/ssh" --te-run "$te_run" --hosts down-1 -k true >out 2>err </dev/null
 check "--no-kill: no rank succeeds if all hosts are lost" test $? = 1
 
@@ -350,12 +350,12 @@ printf '[%s] %s\n' 0 0 0 "$(cat here)" 1 1 1 "$(cat here)" | sort >want
 sort out >sorted
 same "the folder by sshd" want sorted
 "$te_run" --ssh "$by_ssh $tmp/user" --te-run "$te_run" --hosts 127.0.0.1 sh -c \
-	': >up.ssh; exec sleep 60.2112' >out 2>err </dev/null &
+	': >up.ssh; exec sleep 60.'$$'2112' >out 2>err </dev/null &
 pid=$!
 until_ok test -e up.ssh
 kill -9 $pid
 wait $pid 2>/dev/null
-gone "a signal by sshd" 60.2112
+gone "a signal by sshd" 60.$$2112
 gives "an unknown key" 1 timeout 60 "$te_run" --ssh "$by_ssh $tmp/other" --te-run "$te_run" \
 	--hosts 127.0.0.1 true
 

@@ -8,7 +8,8 @@ has()
 }
 
 # gone NAME MARK: soon no process has the mark in its command line. It takes two scans in a row: a
-# process that starts another during a scan, and ends, can hide it from this one.
+# process that starts another during a scan, and ends, can hide it from this one. Marks have $$ in
+# them: another build may be tested at the same time.
 gone()
 {
 	echo "$2" >mark

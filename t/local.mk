@@ -204,6 +204,7 @@ TT_SH += t/comm/t3001-launchers.t
 TT_SH += t/comm/t3002-slurm.t
 TT_SH += t/daemon/t5001-units.t
 check_DATA = $(UNITS)
+TT_SH += t/gpu/t6001-pack.t
 TT_SH += t/kernels/t0013-nvls.t
 TT_SH += t/kernels/t0017-sm90.t
 TT_SH += t/kernels/t0018-levels.t
@@ -626,6 +627,11 @@ check_SCRIPTS = $(TT_TWINS)
 MOSTLYCLEANFILES += $(TT_TWINS)
 $(TT_TWINS): %_gpu: %
 	$(AM_V_GEN)ln -f $< $@
+# all of these, for a machine that has a GPU and no compiler: see CONTRIBUTING.md
+TT_GPU = $(TT_TWINS) t/ops/gemm_exact_gpu t/ops/ops_gpu t/tensor/caller_gpu
+gpu-tests.tar.xz: $(TT_GPU) $(bin_PROGRAMS)
+	$(AM_V_GEN)$(SHELL) $(srcdir)/t/gpu/pack.sh $@ $(TT_GPU)
+MOSTLYCLEANFILES += gpu-tests.tar.xz
 # programs that compute for longer than they take to be compiled: .ci/run compiles the others without
 # optimization, where each line of a sanitizer's checks costs a compiler most
 check-optimized: t/lib/libtt.la
@@ -643,6 +649,8 @@ endif
 
 dist_check_SCRIPTS += $(TT_META) $(TT_SH) $(TT_TOOLS_SH)
 EXTRA_DIST += \
+	t/gpu/pack.sh \
+	t/gpu/run.sh \
 	t/installcheck.sh \
 	t/kernels/attn_bwd_sm90.cc \
 	t/kernels/attn_sm90.cc \

@@ -3,9 +3,13 @@
 
 #include <dirent.h>
 #include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -15,20 +19,17 @@
 #define GRACE_S 5    /* from SIGTERM to SIGKILL */
 #define SILENCE_S 30 /* time limit for messages of another host */
 
-/* ---- ranks of this host, which meet in a folder (TE_COMM_DIR) while te_run runs ---- */
+/* ---- the folder of the ranks (TE_COMM_DIR), which exists while te_run runs ---- */
 
 static char dir[4096];
 
-static int make_dir(void)
+static int make_dir(const char *in, const char *name)
 {
-	const char *tmp = getenv("TMPDIR");
-
-	snprintf(dir, sizeof(dir), "%s/te_run.XXXXXX", tmp && *tmp ? tmp : "/tmp");
+	snprintf(dir, sizeof(dir), "%s/%s.XXXXXX", in, name);
 	if (mkdtemp(dir))
 		return STATUS_OK;
 	dir[0] = 0;
-	return say_failed("cannot create a folder in %s: %s", tmp && *tmp ? tmp : "/tmp",
-			  strerror(errno));
+	return say_failed("cannot create a folder in %s: %s", in, strerror(errno));
 }
 
 /* 0, or -1 with errno */
@@ -51,6 +52,52 @@ static void remove_left_dir(void)
 		nanosleep(&(struct timespec){ 0, 10000000 }, NULL);
 }
 
+/*
+ * A process, which no signal for te_run or for its ranks reaches, removes the folder if te_run is
+ * killed. The leader of the ranks has the pipe open, too, so that they have ended then.
+ */
+static int watch_dir(void)
+{
+	sigset_t all, old;
+	int fd[2];
+	pid_t pid;
+	char c;
+
+	if (pipe2(fd, O_CLOEXEC))
+		return say_failed("cannot open a pipe: %s", strerror(errno));
+	sigfillset(&all);
+	sigprocmask(SIG_BLOCK, &all, &old);
+	pid = fork();
+	if (!pid) {
+		setpgid(0, 0);
+		prctl(PR_SET_NAME, "te_folder"); /* so that killall(1) of te_run does not match */
+		for (int i = 0; i < 3; i++)
+			close(i);
+		close(fd[1]);
+		while (read(fd[0], &c, 1) < 0 && errno == EINTR)
+			;
+		remove_left_dir();
+		_exit(STATUS_OK);
+	}
+	setpgid(pid, pid);
+	sigprocmask(SIG_SETMASK, &old, NULL);
+	close(fd[0]);
+	return pid < 0 ? say_failed("cannot start a process: %s", strerror(errno)) : STATUS_OK;
+}
+
+/* ---- ranks of this host, which meet in the folder, and of others ---- */
+
+/* ranks of several hosts find those that were started again in the current folder */
+static int share_dir(struct run_opts *o)
+{
+	char here[PATH_MAX];
+	int r = getcwd(here, sizeof(here)) ? make_dir(here, ".te_run") :
+					     say_failed("getcwd: %s", strerror(errno));
+
+	o->shared = dir;
+	return r ? r : watch_dir();
+}
+
 static int run_here(const struct run_opts *o)
 {
 	const struct ranks_opts r = {
@@ -58,7 +105,6 @@ static int run_here(const struct run_opts *o)
 		.input = 1,
 		.put = o->prefix ? out_lines : NULL,
 		.ended = job_ended,
-		.orphaned = remove_left_dir,
 	};
 	struct crew crew = ranks_crew;
 	char job[64];
@@ -164,6 +210,7 @@ static int parse(int argc, char **argv, struct option_given *given, struct run_o
 int main(int argc, char **argv)
 {
 	struct option_given *given = calloc((size_t)argc, sizeof(*given));
+	const char *tmp = getenv("TMPDIR");
 	struct run_opts o = { .export = calloc((size_t)argc, sizeof(*o.export)) };
 	int r;
 
@@ -179,21 +226,23 @@ int main(int argc, char **argv)
 	if (!r && optind == argc)
 		r = o.nranks || o.hosts ? say_bad("a command is needed") :
 					  say_bad("-n N, the number of ranks, is needed");
-	if (!r && o.hosts && o.respawn)
-		r = say_bad("--respawn: ranks of --hosts are not started again");
 	o.cmd = argv + optind;
 	if (!r && o.hosts) {
 		r = hosts_parse(&o);
+		if (!r && o.respawn)
+			r = share_dir(&o);
 		if (!r)
 			r = hosts_run(&o);
 	} else if (!r && !o.nranks) {
 		r = say_bad("-n N, the number of ranks, is needed");
 	} else if (!r) {
-		r = make_dir();
+		r = make_dir(tmp && *tmp ? tmp : "/tmp", "te_run");
+		if (!r)
+			r = watch_dir();
 		if (!r)
 			r = run_here(&o);
-		remove_dir();
 	}
+	remove_dir();
 	free(o.export);
 	return r;
 }

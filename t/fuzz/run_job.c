@@ -17,7 +17,8 @@ static void check(const struct buf *body, const struct job *j)
 	int argc = 0;
 
 	if (j->nranks < 1 || j->nranks > RANKS_MAX || j->n < 1 || j->first < 0 ||
-	    j->first + j->n > j->nranks || j->silence_s < 1 || !j->cmd[0])
+	    j->first + j->n > j->nranks || j->silence_s < 1 || j->respawn >> 1 ||
+	    !j->cmd[0])
 		abort();
 	buf_put_text(&b, j->version);
 	buf_put_text(&b, j->host);
@@ -28,6 +29,7 @@ static void check(const struct buf *body, const struct job *j)
 	buf_put_int(&b, j->per_node);
 	buf_put_int(&b, j->grace_s);
 	buf_put_int(&b, j->silence_s);
+	buf_put_int(&b, j->respawn);
 	for (char **v = j->env; *v; v++)
 		buf_put_text(&b, *v);
 	buf_put_text(&b, "");
@@ -63,7 +65,7 @@ static void take(const struct buf *from)
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t nbytes)
 {
-	static const int v[] = { 4, 1, 2, 0, 5, 30 };
+	static const int v[] = { 4, 1, 2, 0, 5, 30, 1 };
 	struct buf b = { 0 };
 
 	buf_put(&b, data, nbytes);

@@ -138,8 +138,6 @@ has "until they succeed" '^\[1\] start 2$' out
 has "and are named" '^te_run: rank 1 is started again, 2 of at most 3 times$' err
 gives "--respawn: not more often" 5 timeout 60 "$te_run" -n 1 -r 2 sh -c 'echo >>starts; exit 5'
 check "than it says" test "$(wc -l <starts)" = 3
-gives "--respawn: not on other hosts" 2 "$te_run" --hosts localhost --respawn 1 true
-has "which is said" '^te_run: --respawn: ranks of --hosts are not' err
 gives "ranks of another te_run do not start again" 0 env TE_COMM_RESTARTS=4 "$te_run" -n 1 sh -c \
 	'[ -z "$TE_COMM_RESTARTS" ]'
 recover_rank=$(built t/comm/recover_rank)

@@ -304,6 +304,65 @@ gone "but not its own" 60.$$2114
 "$te_run" --ssh "$tmp/ssh" --te-run "$te_run" --hosts down-1 -k true >out 2>err </dev/null
 check "--no-kill: no rank succeeds if all hosts are lost" test $? = 1
 
+gives "--respawn: ranks that fail on other hosts" 0 on a,b:2 --respawn 4 --prefix sh -c \
+	'echo "start $TE_COMM_RESTARTS on $HOST"; echo "$TE_COMM_DIR" >dir.$TE_COMM_RANK
+	case $TE_COMM_RANK$TE_COMM_RESTARTS in 10) exit 3 ;; 11|20) kill -9 $$ ;; esac'
+sort out >sorted
+printf '[%s\n' '0] start 0 on a' '1] start 0 on b' '1] start 1 on b' '1] start 2 on b' \
+	'2] start 0 on b' '2] start 1 on b' >want
+same "start again, there" want sorted
+has "and are named" '^te_run: rank 1 \(host b, pid [0-9]+\) exited with status 3$' err
+has "with the number of starts" '^te_run: rank [12] is started again, 3 of at most 4 times$' err
+check "all ranks have one folder" cmp dir.0 dir.2
+has "in the folder of te_run" "^$tmp/work/.te_run" dir.0
+gives "--respawn: not more often" 5 on a,b -r 3 sh -c 'echo >>starts.$TE_COMM_RANK; exit 5'
+check "than it says: $(cat starts.? | wc -l) starts" test "$(cat starts.? | wc -l)" = 5
+has "an end that is not followed by a start" '^te_run: rank [01] \(host [ab], pid [0-9]+\) exited' err
+ls -d .te_run* >left 2>/dev/null
+empty "no folder is left" left
+gives "--respawn: a time-out" 124 on a,b -r 1000000 --timeout 2 sh -c \
+	'[ $TE_COMM_RANK = 0 ] && exec sleep 60.'$$'2120; sleep 0.1; exit 1'
+gone "ends all ranks" 60.$$2120
+rm -f up.* "$tmp"/*.pid
+"$te_run" --ssh "$tmp/ssh" --te-run "$te_run" --hosts a,b -r 9 sh -c ': >up.$TE_COMM_RANK
+	[ $TE_COMM_RANK = 0 ] || exec sleep 60.'$$'2121
+	until grep -q "host b: the" err; do sleep 0.05; done; echo on' >out 2>err </dev/null &
+pid=$!
+until_ok test -e up.0 -a -e up.1
+kill -9 "$(cat "$tmp/b.pid")"
+wait $pid
+check "--respawn: a host is lost" test $? = 0
+gone "and its ranks end" 60.$$2121
+grep 'started again' err >why
+empty "without another start" why
+rm -f up.*
+"$te_run" --ssh "$tmp/ssh" --te-run "$te_run" --hosts a,b -r 9 sh -c \
+	'[ $TE_COMM_RESTARTS = 1 ] && : >up.$TE_COMM_RANK && exec sleep 60.'$$'2122; exit 1' \
+	>out 2>err </dev/null &
+pid=$!
+until_ok test -e up.0 -a -e up.1
+kill -9 $pid
+wait $pid 2>/dev/null
+gone "ranks that were started again end if te_run is killed" 60.$$2122
+no_dir()
+{
+	! ls -d .te_run* >/dev/null 2>&1
+}
+check "and so does their folder" until_ok no_dir
+cat >"$tmp/apart" <<END
+#!/bin/sh
+# starts an agent in whose sight the folder of this te_run is not
+host=\$1
+shift
+mv .te_run* hidden
+exec "$tmp/ssh" "\$host" "\$@"
+END
+chmod +x "$tmp/apart"
+gives "a host without the folder" 1 timeout 60 "$te_run" --ssh "$tmp/apart" --te-run "$te_run" \
+	--hosts a -r 1 true
+has "is named, with what it lacks" '^te_run: host a: .*/\.te_run\.[^ ]*: No such file.*all hosts share' err
+rm -rf hidden
+
 # sshd for this user alone, on the loopback
 skip_sshd()
 {

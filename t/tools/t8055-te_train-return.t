@@ -114,6 +114,29 @@ latest_losses ref.log >want
 latest_losses log >got
 same "of two ranks that go on from there, bit for bit" want got
 
+# ranks of other hosts: this one, by a program in place of ssh, with a node for each rank
+cat >ssh <<'SH'
+#!/bin/sh
+shift
+exec "$@"
+SH
+chmod +x ssh
+echo 'echo $$ >pid.$TE_COMM_RANK; exec "$@"' >noted
+with="--hosts a,b:2 --ssh $tmp/ssh --te-run $te_run --per-node 1 sh noted"
+begin 3 --model plain.json --recover 9 --keep 9 --out hosts
+kill -KILL "$(cat pid.2)"
+check "a rank of another host returns" trains_after '^rank 2 has returned; 3 of 3 ranks go on$'
+kill -KILL "$(cat pid.0)"
+check "so does rank 0 of the first host" trains_after '^rank 0 has returned; 3 of 3 ranks go on$'
+check "and trains" ends
+at=$(from log)
+check "the losses are those" ranks 3 --resume hosts/step-"$at" --out ref3 --log ref.log \
+	--stop-after "$(latest_losses log | tail -n 1 | sed 's/{"step":\([0-9]*\),.*/\1/')"
+latest_losses ref.log >want
+latest_losses log >got
+same "of three ranks that go on from there, bit for bit" want got
+with=
+
 TE_COMM_IFACE=none0
 export TE_COMM_IFACE
 begin 2 --model plain.json --recover 9 --out none

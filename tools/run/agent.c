@@ -1,7 +1,7 @@
 /*
  * agent.c - the te_run that te_run starts on another host: it starts ranks there, reports their
- * output and end, and forwards signals to them. It makes no decisions, except that it ends its
- * ranks if the other te_run has ended or is silent.
+ * output and end, forwards signals to them, and starts them again when it is told to. It makes no
+ * decisions, except that it ends its ranks if the other te_run has ended or is silent.
  */
 #include "config.h"
 
@@ -22,6 +22,9 @@ static int control_fd = STDIN_FILENO; /* -1: ended */
 static int silence_s, stopped;
 static char **env; /* environment of the job */
 static double heard, beat_at;
+static struct ranks_opts mine;
+static int respawn; /* te_run answers each end of a rank */
+static char unanswered[RANKS_MAX];
 
 static void report(enum frame_type type, const int *v, int n, const char *p, size_t nbytes)
 {
@@ -41,16 +44,38 @@ static void put(int rank, int which, const char *p, size_t n)
 	report(FRAME_OUTPUT, (int[]){ rank, which }, 2, p, n);
 }
 
+static void forget(int rank)
+{
+	job_ended(&(struct ended){ rank, 0, CLD_EXITED, 0, NULL });
+}
+
 static void ended(const struct ended *e)
 {
 	report(FRAME_ENDED, (int[]){ e->rank, e->pid, e->code, e->status }, 4, NULL, 0);
-	job_ended(&(struct ended){ e->rank, e->pid, CLD_EXITED, 0, NULL });
+	if (respawn)
+		unanswered[e->rank] = 1; /* the job lasts until the answer */
+	else
+		forget(e->rank);
+}
+
+/* 0, or -1: no rank that has ended */
+static int answered(int rank, int again)
+{
+	if (rank < mine.first || rank >= mine.first + mine.n || !unanswered[rank])
+		return -1;
+	unanswered[rank] = 0;
+	/* a process that executes no program reports its end itself */
+	if (again && ranks_crew.again(rank) == STATUS_FAILED)
+		ended(&(struct ended){ rank, 0, CLD_EXITED, STATUS_FAILED, NULL });
+	else if (!again)
+		forget(rank);
+	return 0;
 }
 
 /* ---- the job ---- */
 
 /* memory of the message stays while this process runs */
-static int read_job(struct buf *b, struct run_opts *o, struct ranks_opts *r)
+static int read_job(struct buf *b, struct run_opts *o)
 {
 	static char name[300];
 	char text[24];
@@ -67,11 +92,12 @@ static int read_job(struct buf *b, struct run_opts *o, struct ranks_opts *r)
 	if (e)
 		return say_failed("the job that it got is none");
 	o->nranks = job.nranks;
-	r->first = job.first;
-	r->n = job.n;
+	mine.first = job.first;
+	mine.n = job.n;
 	o->per_node = job.per_node;
 	o->grace_s = job.grace_s;
 	silence_s = job.silence_s;
+	o->respawn = respawn = job.respawn;
 	unsetenv("TE_COMM_DIR");
 	snprintf(text, sizeof(text), "te_run.%d", (int)getpid());
 	setenv("TE_COMM_JOB", text, 1);
@@ -80,6 +106,9 @@ static int read_job(struct buf *b, struct run_opts *o, struct ranks_opts *r)
 			return say_failed("not enough memory");
 	if (chdir(job.folder))
 		return say_failed("%s: %s", job.folder, strerror(errno));
+	if (respawn && access(getenv("TE_COMM_DIR"), W_OK))
+		return say_failed("%s: %s: with --respawn all hosts share the current folder",
+				  getenv("TE_COMM_DIR"), strerror(errno));
 	return STATUS_OK;
 }
 
@@ -120,6 +149,10 @@ static void agent_poll(struct pollfd *p, double *until)
 static void left_alone(void)
 {
 	control_fd = -1;
+	respawn = 0;
+	for (int i = mine.first; i < mine.first + mine.n; i++)
+		if (unanswered[i])
+			forget(i);
 	ranks_crew.signal(SIGCONT);
 	job_end(STATUS_FAILED);
 }
@@ -134,6 +167,12 @@ static int obey(void)
 	while ((t = frame_take(&control, &type, &body)) > 0) {
 		const int sig = type == FRAME_SIGNAL ? buf_take_int(&body) : 0;
 
+		if (type == FRAME_ANSWER) {
+			const int rank = buf_take_int(&body), again = buf_take_int(&body);
+
+			if (body.failed || answered(rank, again))
+				return -1;
+		}
 		if (sig < 1 || sig > 31)
 			continue;
 		stopped = sig == SIGSTOP || (stopped && sig != SIGCONT);
@@ -182,13 +221,13 @@ static void finish(void)
 
 int agent_run(void)
 {
-	struct ranks_opts r = { .put = put, .ended = ended };
 	struct crew crew = ranks_crew;
 	struct run_opts o = { 0 };
 	static struct buf job; /* has the environment */
 	struct buf body;
 	int e;
 
+	mine = (struct ranks_opts){ .put = put, .ended = ended };
 	crew.poll = agent_poll;
 	crew.ready = agent_ready;
 	e = wait_for_job(&control, &body);
@@ -197,16 +236,16 @@ int agent_run(void)
 	/* a copy: later messages come into `control` */
 	buf_put(&job, body.p, body.n);
 	silence_s = 1;
-	e = job.failed ? say_failed("not enough memory") : read_job(&job, &o, &r);
+	e = job.failed ? say_failed("not enough memory") : read_job(&job, &o);
 	heard = beat_at = now_s();
 	if (!e) {
-		crew.npoll = 1 + ranks_npoll(r.n);
+		crew.npoll = 1 + ranks_npoll(mine.n);
 		e = job_begin(&o, &crew);
 	}
 	if (e) {
 		report(FRAME_ERROR, &e, 1, NULL, 0);
 	} else {
-		e = ranks_start(&o, &r);
+		e = ranks_start(&o, &mine);
 		if (e) {
 			report(FRAME_ERROR, &e, 1, NULL, 0);
 			job_end(e);

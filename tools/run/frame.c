@@ -198,11 +198,12 @@ int job_take(struct buf *b, struct job *ret)
 	ret->per_node = buf_take_int(b);
 	ret->grace_s = buf_take_int(b);
 	ret->silence_s = buf_take_int(b);
+	ret->respawn = buf_take_int(b);
 	if (b->failed || !is_number(ret->nranks, 1, RANKS_MAX) ||
 	    !is_number(ret->n, 1, ret->nranks) ||
 	    !is_number(ret->first, 0, ret->nranks - ret->n) ||
 	    !is_number(ret->per_node, 0, RANKS_MAX) || !is_number(ret->grace_s, 0, 3600) ||
-	    !is_number(ret->silence_s, 1, 3600))
+	    !is_number(ret->silence_s, 1, 3600) || !is_number(ret->respawn, 0, 1))
 		return -1;
 	ret->env = take_texts(b, -1);
 	argc = buf_take_int(b);

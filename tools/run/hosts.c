@@ -35,6 +35,7 @@ struct host {
 	struct shown shown; /* state for showing err */
 	double heard, beat_at;
 	int done;
+	int again; /* the rank that has just ended is started again */
 };
 
 static struct host hosts[HOSTS_MAX];
@@ -142,6 +143,10 @@ static void put_environment(struct buf *b, const char *id)
 			buf_put_text(b, value ? value : x);
 	}
 	buf_put_text(b, "TE_COMM_BOOTSTRAP=id");
+	if (opt->shared) {
+		buf_put(b, "TE_COMM_DIR=", 12);
+		buf_put_text(b, opt->shared);
+	}
 	buf_put(b, "TE_COMM_ID=", 11);
 	buf_put_text(b, id);
 	buf_put_text(b, "");
@@ -163,6 +168,7 @@ static int put_job(struct host *h, const char *id, const char *folder)
 	buf_put_int(&b, opt->per_node);
 	buf_put_int(&b, opt->grace_s);
 	buf_put_int(&b, opt->silence_s);
+	buf_put_int(&b, opt->shared != NULL);
 	put_environment(&b, id);
 	buf_put_int(&b, argc);
 	for (int i = 0; i < argc; i++)
@@ -318,6 +324,32 @@ static int is_own(const struct host *h, int rank)
 	return rank >= h->first && rank < h->first + h->n;
 }
 
+static int hosts_again(int rank)
+{
+	int i = 0;
+
+	while (!is_own(&hosts[i], rank))
+		i++;
+	hosts[i].again = 1;
+	job_started(rank);
+	return STATUS_OK;
+}
+
+static void rank_ended(struct host *h, const struct ended *e)
+{
+	struct buf b = { 0 };
+
+	h->again = 0;
+	job_ended(e); /* may call hosts_again() */
+	if (!opt->shared)
+		return;
+	buf_put_int(&b, e->rank);
+	buf_put_int(&b, h->again);
+	frame_put(&h->out, FRAME_ANSWER, &b);
+	buf_free(&b);
+	flush(h);
+}
+
 /* output of another host, which must not control this host's terminal */
 static void put_output(int rank, int which, const char *p, size_t n)
 {
@@ -371,7 +403,7 @@ static int take(struct host *h, enum frame_type type, struct buf *b)
 		e.status = buf_take_int(b);
 		if (b->failed || !is_own(h, e.rank))
 			return -1;
-		job_ended(&e);
+		rank_ended(h, &e);
 		return 0;
 	case FRAME_ERROR:
 		e.status = buf_take_int(b);
@@ -524,6 +556,7 @@ int hosts_run(const struct run_opts *o)
 		.ready = hosts_ready,
 		.signal = hosts_signal,
 		.busy = hosts_busy,
+		.again = hosts_again,
 		.drain_s = DRAIN_S,
 	};
 	char text[TE_COMM_ID_TEXT];

@@ -39,29 +39,6 @@ static void ranks_signal(int sig)
 
 /* ---- starting ---- */
 
-/* the leader ends with the group; another process, outside of it, then does the rest */
-static void end_group(void)
-{
-	int fd[2];
-	pid_t pid;
-	char c;
-
-	if (mine.orphaned && !pipe2(fd, O_CLOEXEC)) {
-		pid = fork();
-		if (pid)
-			setpgid(pid, pid);
-		else {
-			setpgid(0, 0);
-			close(fd[1]);
-			while (read(fd[0], &c, 1) < 0 && errno == EINTR)
-				;
-			mine.orphaned();
-			_exit(STATUS_OK);
-		}
-	}
-	kill(-getpid(), SIGKILL);
-}
-
 /* te_run, and a rank until it executes its program, have the other end of the pipe open */
 static void lead(const int fd[2])
 {
@@ -75,7 +52,7 @@ static void lead(const int fd[2])
 	close(fd[1]);
 	while (read(fd[0], &c, 1) < 0 && errno == EINTR)
 		;
-	end_group();
+	kill(-getpid(), SIGKILL); /* itself, too */
 	_exit(STATUS_OK);
 }
 

@@ -29,6 +29,7 @@ struct run_opts {
 	double timeout_s;
 	char **cmd;
 	const char *hosts, *ssh, *te_run; /* NULL: this host */
+	const char *shared; /* folder of the ranks of all hosts, or NULL */
 	const char **export;		  /* "NAME" or "NAME=VALUE" */
 	int nexport;
 };
@@ -45,7 +46,7 @@ struct crew {
 	void (*ready)(const struct pollfd *p); /* after each wait */
 	void (*signal)(int sig);
 	int (*busy)(void); /* 1: output may come after all ranks have ended */
-	int (*again)(int rank); /* starts a rank that has ended; NULL: impossible */
+	int (*again)(int rank); /* starts a rank that has ended */
 	double drain_s;	   /* time to wait for that output */
 };
 
@@ -111,9 +112,6 @@ struct ranks_opts {
 	int input; /* rank 0 has the standard input of this process */
 	void (*put)(int rank, int which, const char *p, size_t n);
 	void (*ended)(const struct ended *e);
-	/* called if this process is killed, in a process outside of the job, after all ranks of
-	 * this host have ended; or NULL */
-	void (*orphaned)(void);
 };
 
 extern const struct crew ranks_crew; /* npoll for struct ranks_opts.n ranks: ranks_npoll() */
@@ -130,6 +128,7 @@ enum frame_type {
 	FRAME_BEAT,    /* both ways */
 	FRAME_OUTPUT,  /* rank, which, bytes */
 	FRAME_ENDED,   /* rank, pid, code, status */
+	FRAME_ANSWER,  /* to an agent, with --respawn: a rank that has ended, 1: start it again */
 	FRAME_ERROR,   /* status: the ranks cannot be started; the agent has printed why */
 	FRAME_DONE,    /* all ranks have ended, all output was before */
 };
@@ -164,6 +163,7 @@ int frame_read(int fd, struct buf *to);
 struct job {
 	const char *version, *host, *folder;
 	int nranks, first, n, per_node, grace_s, silence_s;
+	int respawn; /* 1: each FRAME_ENDED gets a FRAME_ANSWER */
 	char **env; /* "NAME=VALUE" */
 	char **cmd; /* not empty */
 };

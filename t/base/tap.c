@@ -1,5 +1,8 @@
-/* t/base/tap.c - lines of TAP of tests that kernels of a level refuse. */
+/* t/base/tap.c - lines of TAP of tests that kernels of a level refuse; a program without tests. */
 #include "config.h"
+
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include "tt.h"
 
@@ -55,6 +58,22 @@ TEST_EACH(tap, a_refused_test_is_skipped_at_its_level_only, TT_LEN(lines))
 	tt_tap_put(lines[_i].line, f);
 	fclose(f);
 	ck_assert_str_eq(got, lines[_i].want);
+}
+
+TEST(tap, a_program_without_tests_fails)
+{
+	pid_t pid = fork();
+	int status;
+
+	ck_assert_int_ge(pid, 0);
+	if (!pid) {
+		tt_ntests = 0;
+		_exit(freopen("/dev/null", "w", stdout) ? tt_main("none", TT_NEED_NOTHING, NULL) :
+							  1);
+	}
+	ck_assert_int_eq(waitpid(pid, &status, 0), pid);
+	ck_assert(WIFEXITED(status));
+	ck_assert_int_eq(WEXITSTATUS(status), 99);
 }
 
 TT_MAIN("base/tap", TT_NEED_NOTHING)

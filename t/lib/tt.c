@@ -312,6 +312,10 @@ int tt_main(const char *name, uint32_t needs, void (*cases)(Suite *s))
 	char dir[200], lines[300];
 	int failed, own, level;
 
+	if (!tt_ntests) {
+		printf("Bail out! %s: no source of the program has a TEST()\n", name);
+		return 99;
+	}
 	/*
 	 * Ranks on one GPU wait for each other, so their streams must not share a queue of it, of
 	 * which there are eight by default. Before anything initializes the driver.

@@ -143,6 +143,7 @@ struct tt_case {
 
 void tt_add_case(struct tt_case *c);
 void tt_add_test(struct tt_case *c, struct tt_test *t);
+extern int tt_ntests; /* added, with tests whose range is empty; a program with 0 fails */
 /* adds all registered cases to a suite */
 void tt_add_all(Suite *s);
 

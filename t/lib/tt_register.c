@@ -3,6 +3,7 @@
 
 #include "tt.h"
 
+int tt_ntests;
 static struct tt_case *first_case;
 
 /* constructors of a file run in any order, those of files in the order of the link */
@@ -24,6 +25,7 @@ void tt_add_test(struct tt_case *c, struct tt_test *t)
 		at = &(*at)->next;
 	t->next = *at;
 	*at = t;
+	tt_ntests++;
 }
 
 static int alike(const struct tt_case *a, const struct tt_case *b)

@@ -404,10 +404,11 @@ TEST_EACH(decoder, batches_equal_sequences_alone, is_host() ? 4 : 0)
 
 #define VOCAB 8
 
-/* logits depend on the last token only */
-static struct te_seq *bigrams(void)
+static const struct te_embedding_attrs embedding = TE_ATTRS(embedding, VOCAB, 16, 0, 1.0f, 0);
+
+/* embedding, an op or NULL, and head, in FP32: without the op, the last token alone gives logits */
+static struct te_seq *bigrams(struct te_op *between)
 {
-	struct te_embedding_attrs ea = TE_ATTRS(embedding, VOCAB, 16, 0, 1.0f, 0);
 	struct te_linear_attrs ha = TE_ATTRS(linear, 16, VOCAB, 0.4f, 1, NULL);
 	struct te_seq *seq;
 	struct te_op *op;
@@ -415,8 +416,10 @@ static struct te_seq *bigrams(void)
 	recipe = (struct te_recipe)TE_RECIPE_INIT;
 	DO(te_recipe_from_name("fp32", &recipe));
 	DO(te_seq_create(ctx, &seq));
-	DO(te_op_embedding(&ea, "e", &op));
+	DO(te_op_embedding(&embedding, "e", &op));
 	tt_append(seq, op);
+	if (between)
+		tt_append(seq, between);
 	DO(te_op_linear(&ha, "head", &op));
 	tt_append(seq, op);
 	DO(te_seq_init(seq, 7));
@@ -483,7 +486,7 @@ TEST_EACH(decoder, frequencies_are_the_probabilities, is_host() ? (int)TT_LEN(wa
 	struct te_sampling how = TE_SAMPLING_INIT;
 	int count[VOCAB] = { 0 }, seen[VOCAB] = { 0 };
 	const int32_t prompt[3] = { 2, 5, 2 };
-	struct te_seq *seq = bigrams();
+	struct te_seq *seq = bigrams(NULL);
 	struct te_decoder *d;
 	double p[VOCAB];
 
@@ -578,7 +581,7 @@ TEST_IF(decoder, tokens_end_at_max_tokens, is_host())
 
 TEST(decoder, logits_that_are_not_finite_are_told)
 {
-	struct te_seq *seq = bigrams();
+	struct te_seq *seq = bigrams(NULL);
 	struct te_decoder_opts o = opts();
 	struct te_weight_info w = TE_WEIGHT_INFO_INIT;
 	const int32_t token = 1;
@@ -664,20 +667,12 @@ TEST_IF(decoder, bad_arguments_are_refused, is_host())
 
 TEST_IF(decoder, ops_that_mix_rows_are_refused_by_name, is_host())
 {
-	struct te_embedding_attrs ea = TE_ATTRS(embedding, VOCAB, 16, 0, 1.0f, 0);
-	struct te_linear_attrs ha = TE_ATTRS(linear, 16, VOCAB, 0.4f, 1, NULL);
-	struct te_seq *seq;
 	struct te_decoder *d;
+	struct te_seq *seq;
 	struct te_op *op;
 
-	DO(te_seq_create(ctx, &seq));
-	DO(te_op_embedding(&ea, "e", &op));
-	tt_append(seq, op);
-	DO(te_op_linear(&ha, "head", &op));
-	tt_append(seq, op);
-	DO(te_op_embedding(&ea, "again", &op));
-	tt_append(seq, op);
-	DO(te_seq_init(seq, 7));
+	DO(te_op_embedding(&embedding, "again", &op));
+	seq = bigrams(op);
 	fails(te_decoder_create(seq, NULL, &d), -EOPNOTSUPP, "op again: is an embedding");
 	te_seq_unref(seq);
 }
@@ -685,24 +680,15 @@ TEST_IF(decoder, ops_that_mix_rows_are_refused_by_name, is_host())
 /* frequencies of later tokens depend on the length, and so would keys in the cache */
 TEST_IF(decoder, dynamic_positions_limit_the_tokens, is_host())
 {
-	struct te_embedding_attrs ea = TE_ATTRS(embedding, VOCAB, 16, 0, 1.0f, 0);
 	struct te_rope_attrs ra = TE_ATTRS(rope, 2, 1, 4, 1e4f, .dynamic_positions = 8,
 					   .dynamic_factor = 2);
-	struct te_linear_attrs ha = TE_ATTRS(linear, 16, VOCAB, 0.4f, 1, NULL);
 	struct te_decoder_opts o = opts();
 	struct te_seq *seq;
 	struct te_decoder *d;
 	struct te_op *op;
 
-	DO(te_seq_create(ctx, &seq));
-	DO(te_op_embedding(&ea, "e", &op));
-	tt_append(seq, op);
 	DO(te_op_rope(&ra, "turn", &op));
-	tt_append(seq, op);
-	DO(te_op_linear(&ha, "head", &op));
-	tt_append(seq, op);
-	DO(te_seq_init(seq, 7));
-	o.recipe = NULL;
+	seq = bigrams(op);
 	o.max_tokens = 9;
 	fails(te_decoder_create(seq, &o, &d), -EOPNOTSUPP, "max_tokens is 9, but decoding with "
 	      "rope turn takes at most its dynamic_positions, 8");
@@ -719,7 +705,6 @@ static int decodes(void)
 	struct te_decoder *d = NULL;
 	struct te_decoder_opts o = opts();
 	const int32_t prompt[3] = { 1, 2, 3 };
-	struct te_embedding_attrs ea = TE_ATTRS(embedding, VOCAB, 16, 0, 1.0f, 0);
 	struct te_attention_attrs aa = TE_ATTRS(attention, 1, 1, 4, 0, 0, 0, 0, 0);
 	struct te_linear_attrs ha = TE_ATTRS(linear, 4, VOCAB, 0.4f, 1, NULL);
 	struct te_linear_attrs qa = TE_ATTRS(linear, 16, 12, 0.4f, 1, NULL);
@@ -730,7 +715,7 @@ static int decodes(void)
 	if (!r)
 		r = te_seq_create(c, &seq);
 	if (!r)
-		r = te_op_embedding(&ea, "e", &op[0]);
+		r = te_op_embedding(&embedding, "e", &op[0]);
 	if (!r)
 		r = te_op_linear(&qa, "qkv", &op[1]);
 	if (!r)

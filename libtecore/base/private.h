@@ -40,8 +40,7 @@
 
 TE_EXPORT int te__fail_at(const char *category, int code, const char *fmt, ...)
 	TE_PRINTF(3, 4);
-TE_EXPORT int te__fail_cuda_at(const char *category, int curesult,
-			       const char *fmt, ...) TE_PRINTF(3, 4);
+int te__fail_cuda_at(const char *category, int curesult, const char *fmt, ...) TE_PRINTF(3, 4);
 TE_EXPORT int te__fail_verbs_at(const char *category, int code, int status,
 				const char *fmt, ...) TE_PRINTF(4, 5);
 
@@ -84,7 +83,7 @@ TE_EXPORT void te__free(void *p);
 TE_EXPORT void *te__give(void *p);
 /* releases memory that libc allocated, as by open_memstream(3) */
 TE_EXPORT void te__free_libc(void *p);
-TE_EXPORT int64_t te__alloc_live(void); /* allocations not yet freed */
+int64_t te__alloc_live(void); /* allocations not yet freed */
 /* returns the output of print() as text, which the caller of the library releases with free(3).
  * Errors: codes of print(), -ENOMEM with a message that names fn */
 typedef int te__print_fn(FILE *f, const void *arg);
@@ -225,7 +224,7 @@ TE_EXPORT int te__window_multicast_bind(struct te__window *window);
 TE_EXPORT int te__window_multicast_map(struct te__window *window);
 TE_EXPORT void *te__window_multicast(const struct te__window *window); /* NULL: not mapped */
 /* 0, or -EOPNOTSUPP with the reason: TE_COMM_NVLS is off, or the environment refuses multicast */
-TE_EXPORT int te__multicast_check(void);
+int te__multicast_check(void);
 /*
  * Counts of indices outside their range since the last call: targets of cross-entropy and tokens
  * of embeddings, in passes that have ended, on all streams of the context.
@@ -265,8 +264,6 @@ TE_EXPORT int te__ctx_wait(struct te_ctx *ctx, const char *fn);
 TE_EXPORT int te__ctx_drain(struct te_ctx *ctx, const char *fn);
 /* 1: this process was forked after the context was created; threads and device are the parent's */
 TE_EXPORT int te__ctx_forked(const struct te_ctx *ctx);
-/* block_smem_nbytes of the device's te_device_info */
-TE_EXPORT uint64_t te__ctx_block_smem(const struct te_ctx *ctx);
 
 /* make the CUcontext current to the thread until te__ctx_leave(); -EOPNOTSUPP on host */
 TE_EXPORT int te__ctx_enter(struct te_ctx *ctx);
@@ -391,8 +388,8 @@ TE_EXPORT const char *te__dl_open(struct te__dl *dl);
  * point; te__fault_set(n) makes the nth one after it fail, once; 0 disarms it.
  * te__fault_point() returns 1 if the caller must fail.
  */
-TE_EXPORT void te__fault_set(uint64_t nth);
+void te__fault_set(uint64_t nth);
 TE_EXPORT int te__fault_point(void);
-TE_EXPORT int te__fault_fired(void); /* 1: the armed fault happened */
+int te__fault_fired(void); /* 1: the armed fault happened */
 
 #endif

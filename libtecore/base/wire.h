@@ -77,8 +77,8 @@ TE_EXPORT int te__wire_recv(int sock, struct te__wire *m, struct te__wire_data *
  */
 TE_EXPORT int te__wire_dial(const char *path, const char *who, int64_t deadline_ns, int *ret_sock);
 /* the key of a named job: equal for equal texts */
-TE_EXPORT void te__wire_job_key(const char *purpose, const char *job, const char *name,
-				uint8_t ret_key[TE__WIRE_KEY_NBYTES]);
+void te__wire_job_key(const char *purpose, const char *job, const char *name,
+		      uint8_t ret_key[TE__WIRE_KEY_NBYTES]);
 
 /* a request and its reply */
 struct te__wire_call {

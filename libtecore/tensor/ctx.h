@@ -166,6 +166,8 @@ int te__ctx_watch_forks(struct te_ctx *ctx, const char *fn);
  * has the memory of its parent, but neither threads nor device.
  */
 int te__ctx_check_fork(const struct te_ctx *ctx, const char *fn);
+/* block_smem_nbytes of the device's te_device_info */
+uint64_t te__ctx_block_smem(const struct te_ctx *ctx);
 /* -EBUSY if a stream is capturing; here: only if the calling thread captures it */
 int te__ctx_not_capturing(struct te_ctx *ctx, const char *fn, int here);
 

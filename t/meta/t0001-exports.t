@@ -18,6 +18,20 @@ for l in $libs; do
 	same "$l.map is sorted, without doubles" "$tmp/listed" "$tmp/sorted"
 done
 
+# a library that is not built uses none
+case $libs in
+*libtetoken*)
+	for l in $libs; do
+		$NM -D --undefined-only "$(so $l)"
+	done >"$tmp/uses"
+	find "$abs_top_builddir/tools" "$abs_top_builddir/daemon" -path '*/.libs/*' ! -name '*.*' \
+		-exec $NM -D --undefined-only {} + >>"$tmp/uses"
+	sed -n 's/.* U \(te__[a-z0-9_]*\)@.*/\1/p' "$tmp/uses" | sort -u >"$tmp/used"
+	exports libtecore private | sort -u | comm -23 - "$tmp/used" >"$tmp/bad"
+	empty "each private name of libtecore is used outside it" "$tmp/bad"
+	;;
+esac
+
 # the dynamic linker refuses a library of another version, whose private symbols may differ
 sed -n 's/^PACKAGE_VERSION = /LIBTECORE_PRIVATE_/p' "$abs_top_builddir/Makefile" >"$tmp/want"
 for l in $libs; do

@@ -88,7 +88,9 @@ struct te_op_infer {
 	uint32_t bwd_dy;   /* output gradient, for backward(); preset HP */
 	uint32_t dw_x;	   /* main input kept for backward_dw(); preset 0 */
 	uint32_t dw_dy;	   /* output gradient for backward_dw(); preset 0 */
-	int32_t *save_ex;  /* [nextra_in] 1: the extra input is kept (HP) for backward; preset 0 */
+	/* [nextra_in] extra inputs (HP) that are kept: 1 for backward(), 2 for backward_dw(), 3 for
+	 * both; preset 0 */
+	int32_t *save_ex;
 	/* [number of weights] TE_FORM_*: copies that the op reads; 0 (preset): the FP32 master */
 	uint32_t *weight_forms;
 	uint32_t inplace_fwd; /* 1: y may share memory with x if this is the last use of x */
@@ -440,10 +442,14 @@ struct te_attention_attrs {
 	/* with alibi: host memory [nheads], copied, finite. NULL: for n heads, a power of two,
 	 * 2^(-8/n), 2^(-16/n) and so on; see te_op_attention(3) */
 	const float *slopes;
+	/* above 0: a weight "bias" [nheads, bias_queries, bias_keys] is added to the scores of all
+	 * sequences, which have so many queries and keys. Not with bias. GPUs compute no gradient
+	 * of it: plans that train it are refused (-EOPNOTSUPP) */
+	int64_t bias_queries, bias_keys;
 };
 #define TE_ATTENTION_ATTRS_INIT                                                                 \
 	{ sizeof(struct te_attention_attrs), 0, 0, 0, 0.0f, 0.0f, 0, 0, 0, 0, 0.0f, 0, 0, 0, 0, \
-	  0, 0, 0, 0, 0, 0, 0 }
+	  0, 0, 0, 0, 0, 0, 0, 0, 0 }
 TE_EXPORT int te_op_attention(const struct te_attention_attrs *a, const char *name,
 			      struct te_op **ret_op);
 

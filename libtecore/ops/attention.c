@@ -42,7 +42,7 @@ static int32_t head_dim_v(const struct te_attention_attrs *a)
 static int is_packed(const struct te_attention_attrs *a)
 {
 	return !a->operands && head_dim_v(a) == a->head_dim && !a->bottom && !a->bias &&
-	       !a->alibi && !a->offsets;
+	       !a->alibi && !a->offsets && !a->bias_queries;
 }
 
 /* columns of the main input, and of the extra inputs of k and v */
@@ -79,6 +79,13 @@ static int check_operands(const struct te_op *op)
 		r = te__ops_check_flag("attention ", op->name, "alibi", a->alibi);
 	if (!r)
 		r = te__ops_check_flag("attention ", op->name, "offsets", a->offsets);
+	if (!r && (a->bias_queries < 0 || a->bias_keys < 0 || !a->bias_queries != !a->bias_keys))
+		r = te__fail(-EINVAL, "attention %s: bias_queries and bias_keys are %lld and %lld, "
+			     "not both 0 or both above it", op->name, (long long)a->bias_queries,
+			     (long long)a->bias_keys);
+	if (!r && a->bias && a->bias_queries)
+		r = te__fail(-EINVAL, "attention %s: bias is 1, but bias_queries makes the bias a "
+			     "weight", op->name);
 	if (!r && a->documents && (a->operands || a->offsets))
 		r = te__fail(-EINVAL, "attention %s: documents are of packed heads without "
 			     "offsets; offsets divide other values", op->name);
@@ -217,7 +224,7 @@ int te__op_check_heads(const struct te_op *op, const struct te_ctx *ctx, enum te
 }
 
 int te__op_check_gradients(const struct te_op *op, const struct te_ctx *ctx, enum te_dtype dtype,
-			   const int *dex)
+			   const int *dex, uint32_t trained)
 {
 	const struct te_attention_attrs *a = op->attrs;
 	const char *backend = te_ctx_backend(ctx);
@@ -226,17 +233,19 @@ int te__op_check_gradients(const struct te_op *op, const struct te_ctx *ctx, enu
 	if (!op->is_library || strcmp(op->ops.name, "attention") || !strcmp(backend, "host"))
 		return 0;
 	in = inputs_of(a);
-	if (in.bias >= 0 && dex[in.bias] >= 0)
+	if ((in.bias >= 0 && dex[in.bias] >= 0) || (a->bias_queries && trained >> a->sinks & 1))
 		return te__fail(-EOPNOTSUPP, "attention %s: kernels of %s compute no gradient of a "
-				"bias; the backend host does", op->name, backend);
+				"bias; the backend host does%s", op->name, backend,
+				in.bias < 0 ? ", and frozen ones have none" : "");
 	if (in.v != in.k && (dex[in.k] < 0) != (dex[in.v] < 0))
 		return te__fail(-EOPNOTSUPP, "attention %s: kernels of %s compute gradients of k "
 				"and of v or none of them, but that of %s is not needed", op->name,
 				backend, dex[in.k] < 0 ? "k" : "v");
-	if (dtype == TE_DTYPE_BF16 && a->softcap != 0.0f && (a->bias || a->alibi))
+	if (dtype == TE_DTYPE_BF16 && a->softcap != 0.0f &&
+	    (a->bias || a->alibi || a->bias_queries))
 		return te__fail(-EOPNOTSUPP, "attention %s: in BF16, kernels of %s compute "
 				"gradients of scores with a softcap or with a %s, not with both",
-				op->name, backend, a->bias ? "bias" : "slope");
+				op->name, backend, a->alibi ? "slope" : "bias");
 	return 0;
 }
 
@@ -311,7 +320,7 @@ static struct te__attend attend_of(const struct te_op_call *c)
 	t.o.right = a->right;
 	t.o.bottom = a->bottom;
 	t.o.softcap = a->softcap;
-	t.o.bias = extra(c->ex, in.bias);
+	t.o.bias = a->bias_queries ? c->master[a->sinks] : extra(c->ex, in.bias);
 	t.o.slopes = atomic_load(&c->op->constants);
 	t.o.sinks = a->sinks ? c->master[0] : NULL;
 	return t;
@@ -339,12 +348,19 @@ static int attention_weight(const struct te_op *op, int32_t index, struct te_wei
 {
 	const struct te_attention_attrs *a = op->attrs;
 
-	if (index || !a->sinks)
-		return 0;
-	ret->name = "sinks";
-	ret->ndim = 1;
 	ret->shape[0] = a->nheads;
 	ret->init = TE_INIT_ZERO;
+	if (a->sinks && !index) {
+		ret->name = "sinks";
+		ret->ndim = 1;
+		return 1;
+	}
+	if (!a->bias_queries || index > a->sinks)
+		return 0;
+	ret->name = "bias";
+	ret->ndim = 3;
+	ret->shape[1] = a->bias_queries;
+	ret->shape[2] = a->bias_keys;
 	return 1;
 }
 
@@ -413,6 +429,11 @@ static int infer_extra(struct te_op_infer *inf, int64_t *ret_klen)
 					"heads, %lld queries and %lld keys", name, a->nheads,
 					(long long)T, (long long)S);
 	}
+	if (a->bias_queries && (T != a->bias_queries || S != a->bias_keys))
+		return te__fail(-TE_ESHAPE, "attention %s: its bias is of %lld queries and %lld "
+				"keys, and its inputs have %lld and %lld", name,
+				(long long)a->bias_queries, (long long)a->bias_keys, (long long)T,
+				(long long)S);
 	for (int k = in.q_offsets; k >= 0 && k <= in.k_offsets; k++) {
 		if (ex[k].dtype != TE_DTYPE_INT32)
 			return te__fail(-TE_EDTYPE, "attention %s: offsets are %s, not int32", name,
@@ -425,7 +446,7 @@ static int infer_extra(struct te_op_infer *inf, int64_t *ret_klen)
 					k == in.q_offsets ? "2 or more" : "as many as of queries");
 	}
 	for (int k = 0; k < in.n; k++)
-		inf->save_ex[k] = 1;
+		inf->save_ex[k] = a->bias_queries ? 3 : 1;
 	*ret_klen = S;
 	return 0;
 }
@@ -435,6 +456,7 @@ static int attention_infer(struct te_op_infer *inf)
 	const struct te_attention_attrs *a = inf->op->attrs;
 	const struct te_spec *x = &inf->in[0];
 	const int dropout = te__ops_threshold(a->dropout) && (inf->flags & TE_INFER_TRAIN);
+	const int64_t nbias = a->nheads * a->bias_queries * a->bias_keys;
 	int64_t rows, seqlen, batch, klen = 0;
 	struct te_spec lse;
 	int r = te__ops_same(inf, 2, q_width(a) + (a->operands ? 0 : k_width(a) + v_width(a)));
@@ -465,10 +487,14 @@ static int attention_infer(struct te_op_infer *inf)
 						     x->dtype, batch, seqlen, a->nheads,
 						     a->head_dim);
 	inf->uses_rng = dropout;
-	if (a->sinks) {
+	if (a->sinks || a->bias_queries) {
 		inf->dw_y = TE_FORM_HP;
 		inf->dw_dy = TE_FORM_HP;
-		inf->dw_ws_nbytes = (size_t)te__spec_nelems(&lse) * sizeof(float);
+		inf->dw_ws_nbytes = te__attend_dbias_ws(te__spec_nelems(&lse), nbias);
+	}
+	if (a->bias_queries) {
+		inf->dw_x = TE_FORM_HP;
+		inf->dw_flops = 1.5 * inf->fwd_flops;
 	}
 	return te_infer_save(inf, &lse);
 }
@@ -529,14 +555,22 @@ static int attention_backward(const struct te_op_call *c)
 
 static int attention_backward_dw(const struct te_op_call *c)
 {
+	const struct te_attention_attrs *attrs = c->op->attrs;
 	struct te__attention a = attention_of(c);
+	struct te__attend t;
+	int r = 0;
 
 	/* heads, operands and documents are not read */
 	a.x = a.y;
 	a.first = NULL;
-	a.head_dim = head_dim_v(c->op->attrs);
-	return te__attention_dsinks(c->stream, &a, te_tensor_extent(a.lse, 0), c->dy.hp,
-				    c->grad[0], c->ws);
+	a.head_dim = head_dim_v(attrs);
+	if (attrs->sinks && c->grad[0])
+		r = te__attention_dsinks(c->stream, &a, te_tensor_extent(a.lse, 0), c->dy.hp,
+					 c->grad[0], c->ws);
+	if (r < 0 || !attrs->bias_queries || !c->grad[attrs->sinks])
+		return r;
+	t = attend_of(c);
+	return te__attend_dbias(c->stream, &t, c->dy.hp, c->grad[attrs->sinks], c->ws);
 }
 
 static int attention_describe(const struct te_op *op, char *dst, size_t nbytes)
@@ -561,7 +595,7 @@ static int attention_describe(const struct te_op *op, char *dst, size_t nbytes)
 			window, softcap, a->documents ? ", documents" : "",
 			a->full ? ", full" : "", right, a->sinks ? ", sinks" : "",
 			operands[a->operands], values, a->bottom ? ", bottom" : "",
-			a->bias ? ", bias" : "",
+			a->bias ? ", bias" : a->bias_queries ? ", bias weight" : "",
 			a->slopes ? ", slopes given" : a->alibi ? ", alibi" : "",
 			a->offsets ? ", offsets" : "");
 }
@@ -588,7 +622,7 @@ static int attention_describe(const struct te_op *op, char *dst, size_t nbytes)
 			ATTENTION_OPS(3, dw), ATTENTION_OPS(4, dw), ATTENTION_OPS(5, dw),      \
 			ATTENTION_OPS(6, dw)                                                   \
 	}
-/* by sinks and the number of extra inputs */
+/* by whether it has weights, and the number of extra inputs */
 static const struct te_op_ops attention_ops[2][MOST_INPUTS + 1] = {
 	ATTENTION_ROW(NULL), ATTENTION_ROW(attention_backward_dw)
 };
@@ -601,6 +635,6 @@ int te_op_attention(const struct te_attention_attrs *a, const char *name, struct
 	int r = te__sized_in("te_op_attention", te_attention_attrs, a, &attrs);
 
 	/* other values are refused by attention_check() */
-	return r ? r : te__op_create(&attention_ops[attrs.sinks != 0][inputs_of(&attrs).n],
-				     &attrs, name, ret_op);
+	return r ? r : te__op_create(&attention_ops[attrs.sinks || attrs.bias_queries]
+						  [inputs_of(&attrs).n], &attrs, name, ret_op);
 }

@@ -292,6 +292,29 @@ void te__attend_bwd_args(const struct te__attend *a, const struct te_tensor *dou
 	};
 }
 
+size_t te__attend_dbias_ws(int64_t nlse, int64_t nbias)
+{
+	return te__ops_round_up((size_t)nlse * sizeof(float)) + (size_t)nbias * sizeof(float);
+}
+
+int te__attend_dbias(struct te_stream *stream, struct te__attend *a, const struct te_tensor *dout,
+		     struct te_tensor *dbias, void *ws)
+{
+	const struct te_tensor *const none[3] = { NULL };
+	struct te_k_attn_bwd k;
+	int r;
+
+	a->d = none;
+	te__attend_bwd_args(a, dout, &k);
+	k.delta = ws;
+	k.dbias = (float *)(void *)((char *)ws +
+				    te__attend_dbias_ws(te_tensor_nelems(a->lse), 0));
+	r = TE__LAUNCH(stream, ATTN_BWD_PRE, &k);
+	if (r >= 0)
+		r = TE__LAUNCH(stream, ATTN_BWD_DQ, &k);
+	return r < 0 ? r : te__part_sum(stream, k.dbias, dbias, 1, te_tensor_nelems(dbias));
+}
+
 static int forward(struct te_stream *stream, struct te__attend *a,
 		   const struct te_kernel_attend_opts *opts)
 {

@@ -30,7 +30,7 @@ static void kept_roles(struct te_plan *p, int i, struct te__step *s, uint32_t x_
 	for (int k = 0; k < ops->nextra_in; k++) {
 		if (dw)
 			s->role.dex[k] = -1;
-		if (dw || !n->inf.save_ex[k])
+		if (!(n->inf.save_ex[k] & (dw ? 2 : 1)))
 			s->role.ex[k] = -1;
 		else
 			te__build_refer(s, n->value.ex[k], TE_FORM_HP, 0);
@@ -119,6 +119,17 @@ static int input_gradients(struct te_plan *p, int i, int want_dx, int *ret_dx, i
 		*ret_any = 1;
 	}
 	return 0;
+}
+
+/* bit k: the plan computes the gradient of weight k of op i, of its first 32 */
+static uint32_t trained_weights(const struct te_plan *p, int i)
+{
+	uint32_t ret = 0;
+
+	for (int k = 0; k < p->seq->op[i]->nweights && k < 32 && te__build_has_dw(p, i); k++)
+		if (te__weight_trains(&p->seq->weight[p->seq->op_weight[i][k]]))
+			ret |= 1u << k;
+	return ret;
 }
 
 /* does backward() of op i compute the gradient of an extra input? */
@@ -210,9 +221,9 @@ int te__build_backward(struct te_plan *p)
 						op->name);
 		}
 		r = input_gradients(p, i, want_dx, &dx, &any);
-		if (!r && any)
+		if (!r && (any || dw))
 			r = te__op_check_gradients(op, p->seq->ctx, n->inf.in[0].dtype,
-						   n->value.dex);
+						   n->value.dex, trained_weights(p, i));
 		if (!r && ops->backward && any)
 			r = backward_step(p, i, dx);
 		else if (!r && any)

@@ -29,6 +29,7 @@
  */
 #define TE_LOG_CATEGORY "core/plan"
 #include <errno.h>
+#include <string.h>
 
 #include "libtecore/base/private.h"
 
@@ -40,6 +41,12 @@ static int is_early(const struct te__group *g)
 	return g->fusion && (g->fusion->flags & TE__FUSION_EARLY) != 0;
 }
 
+/* does backward_dw() read weights? */
+static int dw_reads(const struct te_op *op)
+{
+	return !op->is_library || !strcmp(op->ops.name, "attention");
+}
+
 int te__hosted_reads(const struct te_plan *p, const struct te__group *g, const struct te__step *s,
 		     int k)
 {
@@ -47,7 +54,7 @@ int te__hosted_reads(const struct te_plan *p, const struct te__group *g, const s
 	const int early = is_early(g) && s->kind != TE__STEP_FWD;
 
 	return te__weight_is_divided(p->seq, &p->seq->weight[p->seq->op_weight[s->node][k]]) &&
-	       !early && (s->kind != TE__STEP_DW || !op->is_library);
+	       !early && (s->kind != TE__STEP_DW || dw_reads(op));
 }
 
 /* does the op read its k-th weight in the other type than the master's, BF16 or FP32? */
@@ -73,7 +80,7 @@ static int reads_master(const struct te_plan *p, const struct te__group *g,
 	return p->seq->binding.flags & TE_SEQ_HOST_MASTERS && p->need_of[w] >= 0 &&
 	       p->recipe.compute != TE_DTYPE_FP32 && p->seq->weight[w].master &&
 	       p->node[s->node].inf.weight_forms[k] & TE_FORM_HP && !early &&
-	       (s->kind != TE__STEP_DW || !op->is_library);
+	       (s->kind != TE__STEP_DW || dw_reads(op));
 }
 
 /* gradients are not where the optimizer reads them, before a pass is over */

@@ -217,15 +217,21 @@ static struct te_seq *seq_of(const struct te_attention_attrs *a, const char *con
 	return seq;
 }
 
-static int plan_try(struct te_seq *seq, int64_t ntokens, int64_t cols, struct te_plan **ret_plan)
+static int plan_with(struct te_seq *seq, int64_t ntokens, int64_t cols, uint32_t flags,
+		     struct te_plan **ret_plan)
 {
 	struct te_recipe recipe = op_run_recipe(kc_recipe());
 	struct te_plan_opts o = TE_PLAN_OPTS_INIT;
 
 	o.recipe = &recipe;
-	o.flags = TE_PLAN_TRAIN | TE_PLAN_INPUT_GRAD;
+	o.flags = TE_PLAN_TRAIN | TE_PLAN_INPUT_GRAD | flags;
 	o.x = op_run_spec(kc_type, 3, B, ntokens, cols);
 	return te_plan_create(seq, &o, ret_plan);
+}
+
+static int plan_try(struct te_seq *seq, int64_t ntokens, int64_t cols, struct te_plan **ret_plan)
+{
+	return plan_with(seq, ntokens, cols, 0, ret_plan);
 }
 
 /* both passes on normal numbers; the output gradient stays in ret_dy */
@@ -250,17 +256,18 @@ static void calls(struct te_plan *p, const struct te_tensor *k, const struct te_
 	struct te_tensor *y = like(te_plan_output(p)), *dout = like(y);
 	const int64_t ntokens = te_tensor_extent(q, -2), batch = te_tensor_rows(q) / ntokens;
 	struct te_tensor *lse = kc_poison(TE_DTYPE_FP32, batch * o->nheads, ntokens);
-	struct te_tensor *dbias = o->dbias;
+	struct te_tensor *dbias = o->dbias, *dsinks = o->dsinks;
 	const size_t nbytes = te_kernel_attention_ws_nbytes(kc_type, batch, ntokens, o->nheads,
 							    o->head_dim);
 
 	DO(te_copy(st, te_tensor_data(dout), te_tensor_data(dy), te_tensor_nbytes(dy)));
 	ret_d[0] = like(q);
-	ret_d[1] = like(k);
+	ret_d[1] = k == q && o->k_at ? ret_d[0] : like(k);
 	ret_d[2] = v == k && o->v_at ? ret_d[1] : like(v);
-	o->dbias = NULL;
+	o->dbias = o->dsinks = NULL;
 	DO(te_kernel_attend_forward(st, q, k, v, y, lse, o));
 	o->dbias = dbias;
+	o->dsinks = dsinks;
 	kc_same("y", te_plan_output(p), y);
 	DO(te_kernel_attend_backward(st, dout, q, k, v, y, lse, ret_d[0], ret_d[1], ret_d[2],
 				     kc_ws(nbytes), nbytes, o));
@@ -391,6 +398,124 @@ TEST(cross, a_bias_has_a_gradient_on_the_host)
 	tt_drop(p, seq);
 }
 
+/* values of weight i */
+static void set_weight(struct te_seq *seq, int i)
+{
+	struct te_weight_info w = TE_WEIGHT_INFO_INIT;
+
+	DO(te_seq_weight(seq, i, &w));
+	kc_set_normal(w.master);
+}
+
+/* sinks of the sequence, and zeros for their gradient */
+static void set_sinks(struct te_seq *seq, struct te_kernel_attend_opts *o)
+{
+	struct te_weight_info w = TE_WEIGHT_INFO_INIT;
+
+	DO(te_seq_weight(seq, 0, &w));
+	o->sinks = w.master;
+	o->dsinks = kc_zeros(TE_DTYPE_FP32, 1, o->nheads);
+}
+
+static struct te_tensor *grad_of(struct te_seq *seq, int i)
+{
+	struct te_weight_info w = TE_WEIGHT_INFO_INIT;
+
+	DO(te_seq_weight(seq, i, &w));
+	return w.grad;
+}
+
+/* with keys and values that are fed. _i: gradients of weights come later; type */
+TEST_EACH(cross, a_bias_is_a_weight_on_the_host, 4)
+{
+	const struct te_attention_attrs a = TE_ATTRS(attention, 4, 2, 16, .full = 1, .sinks = 1,
+						     .operands = TE_ATTENTION_Q_KV,
+						     .bias_queries = T, .bias_keys = S);
+	static const char *const take[] = { "kv", NULL };
+	struct te_kernel_attend_opts o = TE_KERNEL_ATTEND_OPTS_INIT;
+	struct te_seq *seq = seq_of(&a, take, 0);
+	const uint32_t flags = _i & 1 ? TE_PLAN_DELAY_DW : 0;
+	struct te_weight_info bias = TE_WEIGHT_INFO_INIT;
+	struct te_tensor *dy, *d[3];
+	struct te_plan *p;
+
+	kc_type = kc_types[_i >> 1];
+	DO(te_seq_input_shape(seq, "kv", kc_type, 3, (const int64_t[]){ 0, S, 64 }));
+	DO(te_seq_init(seq, 1));
+	set_weight(seq, 0);
+	set_weight(seq, 1);
+	DO(te_seq_weight(seq, 1, &bias));
+	ck_assert_str_eq(bias.name, "cross.bias");
+	if (!on_host()) {
+		fails(plan_with(seq, T, 64, flags, &p), -EOPNOTSUPP, "attention cross: kernels of "
+		      "cuda compute no gradient of a bias; the backend host does, and frozen ones");
+		te_seq_unref(seq);
+		return;
+	}
+	fails(plan_with(seq, T + 1, 64, flags, &p), -TE_ESHAPE, "attention cross: its bias is of "
+	      "21 queries and 37 keys, and its inputs have 22 and 37");
+	DO(plan_with(seq, T, 64, flags, &p));
+	run(p, &dy);
+	if (flags)
+		DO(te_plan_backward_dw(p, st));
+	o.nheads = 4;
+	o.nkv = 2;
+	o.head_dim = 16;
+	o.full = 1;
+	o.v_at = 32;
+	o.bias = bias.master;
+	o.dbias = kc_zeros(TE_DTYPE_FP32, 4 * T, S);
+	set_sinks(seq, &o);
+	calls(p, te_plan_input(p, "kv"), te_plan_input(p, "kv"), dy, &o, d);
+	kc_same("dx", te_plan_input_grad(p), d[0]);
+	kc_same("dbias", grad_of(seq, 1), o.dbias);
+	kc_same("dsinks", grad_of(seq, 0), o.dsinks);
+	tt_drop(p, seq);
+}
+
+/* a bias that is not trained has no gradient, that of sinks stays. _i: which is frozen */
+TEST_EACH(cross, weights_of_attention_are_frozen_apart, 2)
+{
+	const struct te_attention_attrs a = TE_ATTRS(attention, 2, 2, 8, .sinks = 1,
+						     .bias_queries = T, .bias_keys = T);
+	static const char *const none[] = { NULL };
+	struct te_kernel_attend_opts o = TE_KERNEL_ATTEND_OPTS_INIT;
+	struct te_seq *seq = seq_of(&a, none, 0);
+	struct te_weight_info bias = TE_WEIGHT_INFO_INIT;
+	struct te_tensor *dy, *d[3];
+	struct te_plan *p;
+
+	kc_type = TE_DTYPE_FP32;
+	DO(te_seq_complete(seq));
+	ck_assert_int_eq(te_seq_freeze(seq, _i ? "cross.sinks" : "cross.bias", 1), 1);
+	DO(te_seq_init(seq, 1));
+	set_weight(seq, 0);
+	set_weight(seq, 1);
+	DO(te_seq_weight(seq, 1, &bias));
+	if (_i && !on_host()) {
+		fails(plan_try(seq, T, 48, &p), -EOPNOTSUPP, "compute no gradient of a bias");
+		te_seq_unref(seq);
+		return;
+	}
+	DO(plan_try(seq, T, 48, &p));
+	run(p, &dy);
+	o.nheads = o.nkv = 2;
+	o.head_dim = 8;
+	o.k_at = 16;
+	o.v_at = 32;
+	o.bias = bias.master;
+	o.dbias = on_host() ? kc_zeros(TE_DTYPE_FP32, 2 * T, T) : NULL;
+	set_sinks(seq, &o);
+	calls(p, te_plan_input(p, "x"), te_plan_input(p, "x"), dy, &o, d);
+	kc_same("dx", te_plan_input_grad(p), d[0]);
+	if (_i)
+		kc_same("dbias", grad_of(seq, 1), o.dbias);
+	else
+		kc_same("dsinks", grad_of(seq, 0), o.dsinks);
+	ck_assert_ptr_null(grad_of(seq, _i ? 0 : 1));
+	tt_drop(p, seq);
+}
+
 /* _i: 1: of the second context, after the first sequence has gone */
 TEST(cross, an_op_moves_to_another_context)
 {
@@ -450,6 +575,16 @@ TEST(cross, the_op_names_the_attribute_and_the_value)
 	WITH(bias, -1, "bias is -1, not 0 or 1");
 	WITH(alibi, 2, "alibi is 2, not 0 or 1");
 	WITH(offsets, 2, "offsets is 2, not 0 or 1");
+	WITH(bias_keys, 3, "bias_queries and bias_keys are 0 and 3, not both 0");
+	WITH(bias_queries, 3, "bias_queries and bias_keys are 3 and 0, not both 0");
+	a.bias_keys = 5;
+	WITH(bias_queries, -5, "bias_queries and bias_keys are -5 and 5, not both 0");
+	a.bias_keys = 0;
+	a.bias = 1;
+	a.bias_keys = 4;
+	WITH(bias_queries, 4, "bias is 1, but bias_queries makes the bias a weight");
+	a.bias = 0;
+	a.bias_keys = 0;
 	WITH(slopes, slope, "slopes are given, but alibi is 0");
 	a.alibi = 1;
 	WITH(slopes, slope, "slope 1 is -inf");

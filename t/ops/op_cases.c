@@ -304,7 +304,8 @@ static void attend_row(const struct op_run *r, const struct heads v[3], double *
 	const uint32_t threshold = (uint32_t)lrintf(a->dropout * 65536);
 	const uint32_t tag = a->tag ? (uint32_t)a->tag : r->call.tag;
 	const int64_t all = a->all_heads ? a->all_heads : a->nheads;
-	const int64_t nbias = cols_of(&r->inf.in[a->bias ? 1 + a->operands : 0]);
+	const int64_t nbias = a->bias_keys ? a->bias_keys :
+					     cols_of(&r->inf.in[a->bias ? 1 + a->operands : 0]);
 	const double *bias = a->bias ? ex[a->operands] : NULL;
 	const double *qp = head_of(&v[0], q, h);
 	const int g = h / (a->nheads / a->nkv);
@@ -314,6 +315,8 @@ static void attend_row(const struct op_run *r, const struct heads v[3], double *
 
 	if (bias && r->inf.in[1 + a->operands].ndim == 3)
 		bias += h * nbias * r->inf.in[1 + a->operands].shape[1];
+	if (a->bias_queries)
+		bias = w[a->sinks] + h * a->bias_queries * nbias;
 	for (int64_t k = keys.from; k < keys.to; k++) {
 		const double *kp = head_of(&v[1], k, g);
 		double s = 0;
@@ -585,6 +588,28 @@ const struct op_case op_cases[] = {
 	  .a.attention = TE_ATTRS(attention, 4, 2, 6, 0, 0.3f, .full = 1, .right = 3, .bias = 1,
 				  .operands = TE_ATTENTION_Q_K_V, .head_dim_v = 5,
 				  .softcap = 1.5f, .sinks = 1) },
+	{ .name = "attention with a weight as bias", .create = create_attention,
+	  .ref = ref_attention, .depth = 200, .in = { { T, 3, { 3, 9, 40 } } }, .host_only = 1,
+	  .a.attention = TE_ATTRS(attention, 4, 2, 5, 0, 0.3f, .window = 6, .bias_queries = 9,
+				  .bias_keys = 9) },
+	{ .name = "attention of documents with a weight as bias", .create = create_attention,
+	  .ref = ref_attention, .depth = 200, .host_only = 1,
+	  .in = { { T, 3, { 2, 11, 30 } }, { I, 2, { 2, 11 } } },
+	  .a.attention = TE_ATTRS(attention, 2, 2, 5, .documents = 1, .bias_queries = 11,
+				  .bias_keys = 11) },
+	{ .name = "attention to k and v with sinks and a weight as bias",
+	  .create = create_attention, .ref = ref_attention, .depth = 200, .host_only = 1,
+	  .in = { { T, 3, { 2, 7, 24 } }, { T, 3, { 2, 11, 12 } }, { T, 3, { 2, 11, 10 } } },
+	  .a.attention = TE_ATTRS(attention, 4, 2, 6, .full = 1, .head_dim_v = 5, .sinks = 1,
+				  .operands = TE_ATTENTION_Q_K_V, .softcap = 1.5f,
+				  .bias_queries = 7, .bias_keys = 11) },
+	{ .name = "attention of sequences with a weight as bias", .create = create_attention,
+	  .ref = ref_attention, .depth = 200, .host_only = 1,
+	  .in = { { T, 3, { 1, 13, 24 } }, { T, 2, { 21, 22 } }, { I, 1, { 5 } },
+		  { I, 1, { 5 } } },
+	  .a.attention = TE_ATTRS(attention, 4, 2, 6, .bottom = 1, .offsets = 1,
+				  .operands = TE_ATTENTION_Q_KV, .head_dim_v = 5,
+				  .bias_queries = 13, .bias_keys = 21) },
 	{ .name = "attention of sequences", .create = create_attention, .ref = ref_attention,
 	  .depth = 200, .in = { { T, 3, { 2, 11, 24 } }, { I, 1, { 6 } } },
 	  .a.attention = TE_ATTRS(attention, 4, 2, 3, 0, 0.3f, .offsets = 1) },

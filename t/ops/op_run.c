@@ -280,7 +280,7 @@ void op_run_forward(struct op_run *r)
 }
 
 static void backward_call(struct op_run *r, struct te_op_call *c, struct op_arrays *a, uint32_t x,
-			  uint32_t y, uint32_t dy, size_t ws_nbytes)
+			  uint32_t y, uint32_t dy, int32_t ex, size_t ws_nbytes)
 {
 	*c = r->call;
 	arrays(r, a, c);
@@ -292,7 +292,7 @@ static void backward_call(struct op_run *r, struct te_op_call *c, struct op_arra
 	memcpy(a->dex, r->all.dex, sizeof(a->dex));
 	memcpy(a->dey, r->all.dey, sizeof(a->dey));
 	for (int k = 0; k < r->ops->nextra_in; k++)
-		if (r->inf.save_ex[k])
+		if (r->inf.save_ex[k] & ex)
 			a->ex[k] = r->all.ex[k];
 	weights(r, a);
 	scribble(r);
@@ -307,7 +307,7 @@ void op_run_backward(struct op_run *r)
 
 	if (!r->ops->backward || r->inf.dx_alias >= 0)
 		return;
-	backward_call(r, &c, &a, r->inf.save_x, r->inf.save_y, r->inf.bwd_dy,
+	backward_call(r, &c, &a, r->inf.save_x, r->inf.save_y, r->inf.bwd_dy, 1,
 		      r->inf.bwd_ws_nbytes);
 	DO(r->ops->backward(&c));
 	DO(te_stream_sync(r->stream));
@@ -320,7 +320,7 @@ void op_run_dw(struct op_run *r)
 
 	if (!r->ops->backward_dw)
 		return;
-	backward_call(r, &c, &a, r->inf.dw_x, r->inf.dw_y, r->inf.dw_dy, r->inf.dw_ws_nbytes);
+	backward_call(r, &c, &a, r->inf.dw_x, r->inf.dw_y, r->inf.dw_dy, 2, r->inf.dw_ws_nbytes);
 	none(&c.dx);
 	c.grad = r->grad;
 	DO(r->ops->backward_dw(&c));

@@ -245,6 +245,62 @@ TEST_EACH(divided, a_step_has_the_bits_of_all_masters, 4 * NWAYS, .parts = 2 * N
 	memory = te_tensor_unref(memory);
 }
 
+/* sinks and a bias, in one part each or more */
+static struct te_seq *attention(const struct te_seq_binding *b)
+{
+	const struct te_attention_attrs a = TE_ATTRS(attention, 4, 2, 4, .sinks = 1,
+						     .bias_queries = 8, .bias_keys = 8);
+	struct te_seq *s;
+	struct te_op *op;
+
+	DO(te_seq_create(ctx, &s));
+	DO(te_op_attention(&a, "attention", &op));
+	tt_append(s, op);
+	DO(te_seq_complete(s));
+	DO(te_seq_bind(s, b));
+	DO(te_seq_init(s, 5));
+	return s;
+}
+
+/* the first op, which has no backward(). _i: BF16 masters */
+TEST_EACH(divided, attention_has_sinks_and_a_bias_of_all_parts, 2)
+{
+	const struct te_recipe r = model_recipe("fp32");
+	struct te_seq_binding b[2] = { TE_SEQ_BINDING_INIT, binding(2, 0) };
+	struct te_plan_opts o = TE_PLAN_OPTS_INIT;
+	float w[64 * PARTS], x[2 * 8 * 32], dy[2 * 8 * 16];
+	struct pair q = { .s = { NULL } };
+
+	for (size_t i = 0; i < TT_LEN(w); i++)
+		w[i] = tt_rand_float(-1, 1);
+	for (size_t i = 0; i < TT_LEN(x); i++)
+		x[i] = tt_rand_float(-1, 1);
+	for (size_t i = 0; i < TT_LEN(dy); i++)
+		dy[i] = tt_rand_float(-1, 1);
+	o.recipe = &r;
+	o.flags = TE_PLAN_TRAIN;
+	o.x = (struct te_spec){ TE_DTYPE_FP32, 3, { 2, 8, 32 } };
+	for (int i = 0; i < 2; i++) {
+		b[i].flags = _i ? TE_SEQ_BF16_MASTERS : 0;
+		q.s[i] = attention(&b[i]);
+		DO(te_seq_masters_set(q.s[i], 0, (int64_t)TT_LEN(w), w));
+		DO(te_plan_create(q.s[i], &o, &q.p[i]));
+		DO(te_tensor_write(te_plan_input(q.p[i], "x"), x, sizeof(x)));
+		DO(te_tensor_write(te_plan_output_grad(q.p[i]), dy, sizeof(dy)));
+	}
+	all = q.s[0];
+	for (int i = 0; i < 2; i++) {
+		DO(te_seq_zero_grads(q.s[i], st));
+		DO(te_plan_forward(q.p[i], st, 0));
+		DO(te_plan_backward(q.p[i], st));
+	}
+	DO(te_stream_sync(st));
+	model_same(te_plan_output(q.p[0]), te_plan_output(q.p[1]), "outputs");
+	same_part(te_seq_grads(q.s[0]), te_seq_grads(q.s[1]), own_nelems(q.s[0]), "gradients");
+	pair_free(&q);
+	memory = te_tensor_unref(memory);
+}
+
 TEST_EACH(divided, masters_of_all_parts_are_read_and_written, 2, .parts = 2)
 {
 	const uint32_t flags = _i ? TE_SEQ_BF16_MASTERS : 0;

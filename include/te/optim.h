@@ -52,7 +52,7 @@ struct te_adamw_group {
  * plans' copies of the weights while the weights are in device memory. Without the flag, the next
  * pass reads the masters from host memory again. Needs two buffers, each for the largest weight of
  * at most 32 chunks; larger weights are read again. Results have the same bits. No effect if plans
- * have copies of frozen weights.
+ * have copies of frozen weights. For one part.
  */
 #define TE_ADAMW_CAST 1u
 struct te_adamw_opts {

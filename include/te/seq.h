@@ -103,7 +103,7 @@ TE_EXPORT int te_seq_complete(struct te_seq *seq);
  * before a GEMM reads it; FP8 copies stay in device memory. Needs TE_ADAMW_HOST */
 #define TE_SEQ_HOST_MASTERS 512u
 /* gradients are in pinned host memory: a plan copies each to its arena, adds to it, and copies it
- * back. Needs TE_ADAMW_HOST; for one rank */
+ * back. Needs TE_ADAMW_HOST; for one rank, or ranks that divide gradients */
 #define TE_SEQ_HOST_GRADS 1024u
 /* with te_seq_binding.fetch and FP32 masters: this rank's part of them has a BF16 copy, and plans
  * that compute in BF16 fetch copies */
@@ -146,13 +146,14 @@ struct te_seq_binding {
 	void *reduce_arg;
 	/*
 	 * With parts, fetch not NULL: masters are divided likewise. te_seq_init calls alloc once,
-	 * for as many bytes on all ranks; it returns memory aligned to 256 bytes. Before the groups
+	 * for as many bytes on all ranks; it returns memory aligned to 256 bytes. With
+	 * TE_SEQ_HOST_MASTERS it does not: fetch reads the library's memory. Before the groups
 	 * of a forward pass a plan calls meet, and before a group that reads a master it calls
 	 * fetch for each part of the master, on all ranks in the same order. meet queues a barrier
 	 * of all ranks. fetch queues a copy to dst from the memory of the rank with part `from`: of
 	 * the nbytes that are there where src is in this rank's memory. dst may be src in this
-	 * rank's own part, where plans read what is wholly in it. Each returns 0 or a negative
-	 * code. parts_arg is their argument.
+	 * rank's own part, where plans read what is wholly in it, unless it is in host memory. Each
+	 * returns 0 or a negative code. parts_arg is their argument.
 	 */
 	int (*alloc)(void *arg, size_t nbytes, void **ret_ptr);
 	int (*meet)(void *arg, struct te_stream *stream);

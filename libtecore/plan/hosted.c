@@ -19,11 +19,12 @@
  *
  * With parts of the gradients a buffer begins with this rank's part of the sums so far, and zeros;
  * after the last group of the pass that adds to it, each part is summed over the ranks for the one
- * that keeps it.
+ * that keeps it: where it is, or for a part in host memory in the buffer, from which it is copied.
  *
  * With parts of the masters every group that reads one has a buffer for it, to which each part is
  * copied from the memory of its rank, as early as a copy from host memory is. A master that is
- * wholly in this rank's part is read there, and its buffer is not used. Ops that read BF16
+ * wholly in this rank's part is read there, and its buffer is not used, unless the part is in host
+ * memory, from where it is copied as it is for other ranks. Ops that read BF16
  * get the BF16 copy of FP32 masters. Where they read another type and there is no such copy, the
  * buffer begins with a cast of the master, which follows.
  */
@@ -352,6 +353,18 @@ static int reduce(const struct te_seq *seq, struct te_stream *stream, void *x, v
 					   "returned %d", r) : 0;
 }
 
+/* sum n elements at x over the ranks for the rank with part `to`, or all ranks; dst: this rank's
+ * memory for them, or NULL */
+static int sum(const struct te_seq *seq, struct te_stream *stream, void *x, void *dst, int64_t n,
+	       int32_t to)
+{
+	const size_t nbytes = (size_t)n * te_dtype_nbytes(te__seq_grad_dtype(seq));
+	const int copies = dst && seq->host_grads;
+	const int r = reduce(seq, stream, x, dst && !copies ? dst : x, n, to);
+
+	return r < 0 || !copies ? r : te_copy(stream, dst, x, nbytes);
+}
+
 /* the sums so far of this rank's part, and zeros, to the buffer; back: sums over the ranks to the
  * parts. One rank alone begins with the elements that all have */
 static int exchange(const struct te_plan *p, struct te_stream *stream, const struct te__hosted *h,
@@ -375,15 +388,15 @@ static int exchange(const struct te_plan *p, struct te_stream *stream, const str
 		const int64_t at = i * own.nelems, n = is_tail ? own.ntail : own.nelems;
 		const int64_t from = begin > at ? begin : at, to = end < at + n ? end : at + n;
 		char *x = buf + (from - begin) * (int64_t)size;
-		char *sum = grads + (from - at + (is_tail ? own.nelems : 0)) * (int64_t)size;
+		char *kept = grads + (from - at + (is_tail ? own.nelems : 0)) * (int64_t)size;
 
 		if (from >= to)
 			continue;
 		if (back)
-			r = reduce(seq, stream, x, is_tail || i == part ? sum : x, to - from,
-				   is_tail ? -1 : i);
+			r = sum(seq, stream, x, is_tail || i == part ? kept : NULL, to - from,
+				is_tail ? -1 : i);
 		else if (i == (is_tail && !part ? nparts : part))
-			r = te_copy(stream, x, sum, (size_t)(to - from) * size);
+			r = te_copy(stream, x, kept, (size_t)(to - from) * size);
 	}
 	return r;
 }
@@ -413,8 +426,10 @@ static int copy(const struct te_plan *p, struct te_stream *stream, const struct 
 	struct te__weight *w = &p->seq->weight[h->weight];
 	void *host, *buf = buf_ptr(p, h);
 
-	if (te__seq_is_divided(p->seq))
-		return h->grad ? exchange(p, stream, h, back) : gather(p, stream, h);
+	if (h->grad && te__seq_is_divided(p->seq))
+		return exchange(p, stream, h, back);
+	if (!h->grad && te__seq_divides_masters(p->seq))
+		return gather(p, stream, h);
 	host = te_tensor_data(h->grad ? w->grad : w->master);
 	if (h->grad && !back && w->grad_is_zero) {
 		w->grad_is_zero = 0;
@@ -439,9 +454,16 @@ int te__hosted_run(const struct te_plan *p, struct te_stream *stream, int t, int
 void te__hosted_nbytes(const struct te_plan *p, uint64_t *ret_in, uint64_t *ret_out)
 {
 	*ret_in = *ret_out = 0;
-	for (int i = 0; i < p->nhosted && !te__seq_is_divided(p->seq); i++) {
-		*ret_in += nbytes_of(p, &p->hosted[i]);
-		*ret_out += p->hosted[i].grad ? nbytes_of(p, &p->hosted[i]) : 0;
+	for (int i = 0; i < p->nhosted; i++) {
+		const struct te__hosted *h = &p->hosted[i];
+		const uint32_t host = h->grad ? TE_SEQ_HOST_GRADS : TE_SEQ_HOST_MASTERS;
+		const int divides = h->grad ? te__seq_is_divided(p->seq) :
+					      te__seq_divides_masters(p->seq);
+		uint64_t n = p->seq->binding.flags & host ? nbytes_of(p, h) : 0;
+
+		n /= divides ? (uint64_t)p->seq->binding.nparts : 1;
+		*ret_in += n;
+		*ret_out += h->grad ? n : 0;
 	}
 }
 
@@ -463,7 +485,7 @@ int te__plans_zero_grads(struct te_plan *const *plan, int n, struct te_stream *s
 
 	for (int i = 0; i < seq->nweights; i++)
 		all &= !te__weight_trains(&seq->weight[i]) || adds(plan, n, i);
-	if (!seq->host_grads && !all)
+	if (!all && (!seq->host_grads || te__seq_is_divided(seq)))
 		return te_seq_zero_grads(seq, stream);
 	for (int i = 0; i < seq->nweights && !r; i++) {
 		struct te__weight *w = &seq->weight[i];

@@ -265,14 +265,13 @@ int te_adamw_create(struct te_seq *seq, const struct te_adamw_opts *opts, struct
 	if (!te_seq_grads(seq))
 		return te__fail(-TE_ESTATE, "te_adamw_create: the sequence has no gradients");
 	r = check_masters(seq);
-	if (!r && (!o.where || o.nparts > 1) &&
-	    seq->binding.flags & (TE_SEQ_HOST_MASTERS | TE_SEQ_HOST_GRADS))
+	if (!r && !o.where && seq->binding.flags & (TE_SEQ_HOST_MASTERS | TE_SEQ_HOST_GRADS))
 		r = te__fail(-EINVAL, "te_adamw_create: masters or gradients are in host memory, "
-			     "expected TE_ADAMW_HOST and one part");
+			     "expected TE_ADAMW_HOST");
 	if (!r && o.flags & TE_ADAMW_CAST &&
-	    (!(seq->binding.flags & TE_SEQ_HOST_MASTERS) || seq->rest))
+	    (!(seq->binding.flags & TE_SEQ_HOST_MASTERS) || seq->rest || o.nparts > 1))
 		r = te__fail(-EINVAL, "te_adamw_create: TE_ADAMW_CAST, expected masters of "
-			     "TE_SEQ_HOST_MASTERS without TE_SEQ_REMAINDERS");
+			     "TE_SEQ_HOST_MASTERS without TE_SEQ_REMAINDERS, and one part");
 	if (!r && te__seq_is_divided(seq) &&
 	    (o.nparts != seq->binding.nparts || o.part != seq->binding.part))
 		r = te__fail(-EINVAL, "te_adamw_create: part %d of %d parts, of gradients %d of %d",

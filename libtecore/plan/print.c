@@ -112,12 +112,15 @@ static int print_text(FILE *f, const void *arg)
 		fputc('\n', f);
 	}
 	if (p->nhosted)
-		fprintf(f, "%s", te__seq_is_divided(p->seq) ?
-				   te__seq_divides_masters(p->seq) ?
+		fprintf(f, "%s", te__seq_divides_masters(p->seq) ?
 				   "weights and gradients that ranks divide, fetched before a "
 				   "group and summed after it:\n" :
-				   "gradients that ranks divide, summed after a group:\n" :
-				   "weights and gradients in host memory, copied for a group:\n");
+				   !te__seq_is_divided(p->seq) ?
+				   "weights and gradients in host memory, copied for a group:\n" :
+				   p->seq->binding.flags & TE_SEQ_HOST_MASTERS ?
+				   "weights in host memory, copied for a group, and gradients that "
+				   "ranks divide, summed after it:\n" :
+				   "gradients that ranks divide, summed after a group:\n");
 	for (int i = 0; i < p->nhosted; i++) {
 		const struct te__hosted *h = &p->hosted[i];
 		const struct te_spec s = te__spec_of(h->t);

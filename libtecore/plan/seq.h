@@ -184,7 +184,7 @@ int te__parts_alloc(struct te_seq *seq, void **ret_masters);
 /* queue a barrier of all ranks, if they divide the masters: after it other ranks may be read */
 int te__parts_meet(const struct te_seq *seq, struct te_stream *stream);
 /* address of n masters, or of their BF16 copies, from element `first` on in this rank's part; NULL:
- * they are not all there */
+ * they are not all there, or in host memory */
 void *te__parts_own(const struct te_seq *seq, int copies, int64_t first, int64_t n);
 /* queue the copy of n masters of all ranks, or of their BF16 copies, from element `first` on, to
  * dst */

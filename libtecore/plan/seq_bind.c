@@ -98,20 +98,15 @@ uint64_t te__seq_bound_nbytes(const struct te_seq *seq)
 
 static int check_parts(const struct te_seq_binding *b)
 {
-	const uint32_t host = TE_SEQ_HOST_MASTERS | TE_SEQ_HOST_GRADS;
-
 	if (b->nparts < 0 || b->part < 0 || b->part >= (b->nparts ? b->nparts : 1))
 		return te__fail(-EINVAL, "te_seq_bind: part %d of %d parts", b->part, b->nparts);
 	if (b->nparts < 2)
 		return 0;
 	if (!b->reduce)
 		return te__fail(-EINVAL, "te_seq_bind: %d parts, and no reduce", b->nparts);
-	if (b->grads || b->flags & (TE_SEQ_NO_GRADS | host))
+	if (b->grads || b->flags & TE_SEQ_NO_GRADS)
 		return te__fail(-EINVAL, "te_seq_bind: %d parts, and %s", b->nparts,
-				b->grads		      ? "grads" :
-				b->flags & TE_SEQ_NO_GRADS    ? "TE_SEQ_NO_GRADS" :
-				b->flags & TE_SEQ_HOST_GRADS  ? "TE_SEQ_HOST_GRADS" :
-								"TE_SEQ_HOST_MASTERS");
+				b->grads ? "grads" : "TE_SEQ_NO_GRADS");
 	if (b->fetch && (b->masters || b->flags & TE_SEQ_REMAINDERS || !b->alloc || !b->meet))
 		return te__fail(-EINVAL, "te_seq_bind: %d parts of masters, and %s", b->nparts,
 				b->masters		     ? "masters" :

@@ -4,7 +4,8 @@
  * A flat buffer has equal parts, one for each rank, and a tail that all ranks have: the elements
  * that remain and, among masters, frozen ones. This rank's memory is its part, then the tail.
  *
- * Masters of other ranks are read in place, by te_seq_binding.fetch. They are written by
+ * Masters of other ranks are read in place, by te_seq_binding.fetch, or with TE_SEQ_HOST_MASTERS
+ * are sent by the ranks that have them in their own pinned memory. They are written by
  * te_adamw_step, which depends on the sums of all ranks, and so on all reads of the passes before;
  * a forward pass begins with a barrier, so that reads come after all writes.
  */
@@ -149,7 +150,9 @@ void *te__parts_own(const struct te_seq *seq, int copies, int64_t first, int64_t
 	size_t size;
 	char *own = memory_of(seq, copies, &size);
 
-	return a.from == first && a.to == first + n ? own + a.own * (int64_t)size : NULL;
+	if (seq->binding.flags & TE_SEQ_HOST_MASTERS || a.from != first || a.to != first + n)
+		return NULL;
+	return own + a.own * (int64_t)size;
 }
 
 int te__parts_gather(const struct te_seq *seq, struct te_stream *stream, int copies, int64_t first,

@@ -288,18 +288,17 @@ static size_t zeros_nbytes(uint64_t grads)
 uint64_t te__seq_weights_nbytes(const struct te_seq *seq)
 {
 	const struct te_seq_binding *b = &seq->binding;
-	const uint64_t masters = b->masters || b->flags & TE_SEQ_HOST_MASTERS ?
-					 0 : (uint64_t)te__seq_own_masters(seq);
-	const uint64_t masters_size = te__seq_is_split(seq) ? 2 : 4;
+	const uint64_t size = te__seq_is_split(seq) ? 2 : 4;
+	const uint64_t masters = b->masters || b->flags & TE_SEQ_HOST_MASTERS ? 0 :
+				 te__seq_divides_masters(seq) ? te__parts_nbytes(seq) :
+				 (uint64_t)te__seq_own_masters(seq) * size;
 	const uint64_t grads = b->grads || b->flags & TE_SEQ_NO_GRADS ?
 				       0 : (uint64_t)own_grads(seq) *
 						   te_dtype_nbytes(te__seq_grad_dtype(seq));
 	const uint64_t rest =
 		b->flags & TE_SEQ_HOST_REMAINDERS ? 0 : 2 * (uint64_t)count_rest(seq);
 
-	return (te__seq_divides_masters(seq) ? te__parts_nbytes(seq) : masters * masters_size) +
-	       rest +
-	       (b->flags & TE_SEQ_HOST_GRADS ? zeros_nbytes(grads) : grads);
+	return masters + rest + (b->flags & TE_SEQ_HOST_GRADS ? zeros_nbytes(grads) : grads);
 }
 
 /* ---- values of masters ---- */
@@ -389,14 +388,14 @@ static int make_flat(struct te_seq *seq)
 	const enum te_dtype dtype = te__seq_is_split(seq) ? TE_DTYPE_BF16 : TE_DTYPE_FP32;
 	const enum te_dtype grad = te__seq_grad_dtype(seq);
 	const uint32_t flags = seq->binding.flags;
-	const size_t nbytes = (size_t)te__flat_nelems(seq->ngrads) * te_dtype_nbytes(grad);
+	const size_t nbytes = (size_t)te__flat_nelems(own_grads(seq)) * te_dtype_nbytes(grad);
 	void *masters = seq->binding.masters, *grads = seq->binding.grads;
 	int r = 0;
 
 	if (flags & TE_SEQ_HOST_MASTERS)
-		r = get_host(seq, (size_t)te__flat_nelems(seq->nelems) * te_dtype_nbytes(dtype),
+		r = get_host(seq, (size_t)te__seq_own_masters(seq) * te_dtype_nbytes(dtype),
 			     &seq->host_masters, &masters);
-	if (te__seq_divides_masters(seq))
+	else if (te__seq_divides_masters(seq))
 		r = te__parts_alloc(seq, &masters);
 	if (!r)
 		r = flat_buffer(seq, dtype, te__seq_own_masters(seq), masters, &seq->masters);

@@ -16,6 +16,7 @@
 #include "weights_pair.h"
 
 #define PARTS 5
+#define HOSTED (TE_SEQ_HOST_MASTERS | TE_SEQ_HOST_GRADS)
 
 static const struct model_shape llama = { 48, 160, 2, 16, 4, 2, 2, 0, 1 };
 static const struct model_shape gpt = { 48, 48, 2, 16, 4, 4, 2, 0, 0 }; /* its head is tied */
@@ -25,7 +26,7 @@ static int64_t nfetched, nmeetings; /* bytes */
 static int code; /* what fetch() returns */
 /* the masters of all ranks; NULL: other ranks have zeros */
 static struct te_seq *all;
-/* memory of this rank's part, of which one sequence at a time has some */
+/* memory of this rank's part, which one sequence at a time has: also its masters in host memory */
 static struct te_tensor *memory;
 
 static int reduce(void *arg, struct te_stream *stream, void *x, void *sum, int64_t nelems,
@@ -119,6 +120,10 @@ static struct te_seq *create(const struct model_shape *m, const struct te_seq_bi
 		ck_assert_int_gt(te_seq_freeze(s, "h.0.*", 1), 3);
 	DO(te_seq_bind(s, b));
 	DO(te_seq_init(s, 5));
+	if (b->flags & TE_SEQ_HOST_MASTERS) {
+		ck_assert_ptr_null(memory); /* alloc() was not called */
+		memory = te_tensor_ref(te_seq_masters(s));
+	}
 	return s;
 }
 
@@ -171,7 +176,7 @@ static void same_part(const struct te_tensor *whole, const struct te_tensor *own
 	same_bytes(whole, te_tensor_nbytes(whole) - tail, own, n, tail, what);
 }
 
-static struct te_adamw *optimizer(struct te_seq *s)
+static struct te_adamw *optimizer(struct te_seq *s, int hosted)
 {
 	struct te_adamw_opts o = TE_ADAMW_OPTS_INIT;
 	struct te_adamw *opt;
@@ -180,6 +185,7 @@ static struct te_adamw *optimizer(struct te_seq *s)
 	o.part = part;
 	o.gather = gather;
 	o.max_grad_norm = 0;
+	o.where = hosted ? TE_ADAMW_HOST : TE_ADAMW_DEVICE;
 	DO(te_adamw_create(s, &o, &opt));
 	return opt;
 }
@@ -193,6 +199,8 @@ static const struct way {
 	     { "bf16", TE_SEQ_BF16_COPIES },
 	     { "fp8-current", 0 },
 	     { "fp8-current", TE_SEQ_BF16_MASTERS },
+	     { "bf16", TE_SEQ_BF16_MASTERS | HOSTED },
+	     { "fp8-current", TE_SEQ_BF16_MASTERS | TE_SEQ_HOST_MASTERS },
 	     { "fp8-block", 0 },
 	     { "mxfp8", 0 } };
 #define NWAYS ((int)(sizeof(ways) / sizeof(ways[0])))
@@ -212,7 +220,7 @@ TEST_EACH(divided, a_step_has_the_bits_of_all_masters, 4 * NWAYS, .parts = 2 * N
 	int64_t own;
 
 	freezes = second;
-	q.s[0] = create_whole(m, way->flags & ~TE_SEQ_BF16_COPIES);
+	q.s[0] = create_whole(m, way->flags & ~(uint32_t)(TE_SEQ_BF16_COPIES | HOSTED));
 	q.s[1] = create(m, &b);
 	freezes = 0;
 	own = own_nelems(q.s[0]);
@@ -225,7 +233,7 @@ TEST_EACH(divided, a_step_has_the_bits_of_all_masters, 4 * NWAYS, .parts = 2 * N
 	same_part(te_seq_masters(q.s[0]), te_seq_masters(q.s[1]), own, "initial masters");
 	for (int i = 0; i < 2; i++) {
 		DO(te_plan_create(q.s[i], &o, &q.p[i]));
-		q.opt[i] = optimizer(q.s[i]);
+		q.opt[i] = optimizer(q.s[i], i && way->flags & TE_SEQ_HOST_MASTERS);
 	}
 	pair_feed(&q, m);
 	for (int i = 0; i < 2; i++) {
@@ -341,29 +349,32 @@ TEST_EACH(divided, masters_of_all_parts_are_read_and_written, 2, .parts = 2)
 
 TEST(divided, memory_has_a_part_of_masters)
 {
-	struct te_plan_memory mem[2] = { TE_PLAN_MEMORY_INIT, TE_PLAN_MEMORY_INIT };
-	const struct te_seq_binding b[] = { binding(2, 0), binding(2, 0) };
+	struct te_plan_memory mem[3] = { TE_PLAN_MEMORY_INIT, TE_PLAN_MEMORY_INIT,
+					 TE_PLAN_MEMORY_INIT };
+	const uint32_t flags[] = { 0, TE_SEQ_BF16_COPIES, TE_SEQ_BF16_MASTERS | HOSTED };
+	const struct te_seq_binding b = binding(2, 0);
 	const struct te_recipe r = model_recipe("bf16");
 	const struct te_plan_opts o = pair_opts(&llama, &r, TE_PLAN_TRAIN);
-	int64_t own = 0;
+	int64_t n = 0, own = 0;
 	char *text;
 
-	for (int i = 0; i < 2; i++) {
-		struct te_seq_binding with = b[i];
+	for (int i = 0; i < 3; i++) {
+		struct te_seq_binding with = b;
 		const uint64_t before = pair_measured();
 		struct te_plan *p;
 		struct te_seq *s;
 
 		with.fetch = i ? fetch : NULL;
-		with.flags = i ? TE_SEQ_BF16_COPIES : 0;
+		with.flags = flags[i];
 		s = create(&llama, &with);
+		n = te_seq_grad_nelems(s);
 		own = own_nelems(s);
 		DO(te_plan_create(s, &o, &p));
 		DO(te_plan_memory(p, &mem[i]));
 		ck_assert_uint_le(pair_measured() - before, mem[i].total_nbytes + 512 * 16);
 		ck_assert_uint_ge(pair_measured() - before, mem[i].total_nbytes - 512 * 16);
 		DO(te_plan_print(p, TE_PLAN_TEXT, &text));
-		ck_assert_int_eq(strstr(text, "fetched before a group") != NULL, i);
+		ck_assert_int_eq(strstr(text, "fetched before a group") != NULL, i > 0);
 		free(text);
 		te_plan_unref(p);
 		te_seq_unref(s);
@@ -373,6 +384,8 @@ TEST(divided, memory_has_a_part_of_masters)
 	ck_assert_int_eq((int64_t)mem[0].weights_nbytes - (int64_t)mem[1].weights_nbytes,
 			 4 * (PARTS - 1) * own - 2 * own);
 	ck_assert_uint_eq(mem[1].copies_nbytes, 0);
+	/* zeros for the part of the gradients, and of the elements that all have */
+	ck_assert_int_eq((int64_t)mem[2].weights_nbytes, 4 * (n - (PARTS - 1) * own));
 }
 
 TEST(divided, what_does_not_fit_divided_masters_is_refused)

@@ -404,12 +404,12 @@ TEST(hosted, what_cannot_be_in_host_memory_is_refused)
 {
 	struct te_seq *s = model_create_unbound(ctx, &llama);
 	struct te_seq_binding b = TE_SEQ_BINDING_INIT;
-	struct te_adamw_opts two = TE_ADAMW_OPTS_INIT, cast = two;
+	struct te_adamw_opts cast = TE_ADAMW_OPTS_INIT, two;
 	struct te_adamw *opt;
 
 	cast.where = TE_ADAMW_HOST;
 	cast.flags = TE_ADAMW_CAST;
-	two.where = TE_ADAMW_HOST;
+	two = cast;
 	two.nparts = 2;
 	two.gather = gather;
 	DO(te_seq_complete(s));
@@ -425,7 +425,9 @@ TEST(hosted, what_cannot_be_in_host_memory_is_refused)
 		s = complete(&llama, i ? MASTERS : TE_SEQ_HOST_GRADS);
 		DO(te_seq_init(s, 5));
 		fails(te_adamw_create(s, NULL, &opt), -EINVAL, "expected TE_ADAMW_HOST");
-		fails(te_adamw_create(s, &two, &opt), -EINVAL, "and one part");
+		fails(te_adamw_create(s, &two, &opt), -EINVAL,
+		      "TE_ADAMW_CAST, expected masters of TE_SEQ_HOST_MASTERS without "
+		      "TE_SEQ_REMAINDERS, and one part");
 		te_seq_unref(s);
 		s = complete(&llama, i ? MASTERS | TE_SEQ_REMAINDERS : TE_SEQ_BF16_MASTERS);
 		DO(te_seq_init(s, 5));

@@ -25,6 +25,7 @@ static const struct model_shape gpt = { 48, 48, 2, 16, 4, 4, 2, 0, 0 }; /* its h
 static int64_t reduced[MOST + 1];
 static int32_t nparts;
 static int code; /* what reduce() returns */
+static int hosted; /* the gradients are in host memory */
 
 /* the other ranks have zeros */
 static int reduce(void *arg, struct te_stream *stream, void *x, void *sum, int64_t nelems,
@@ -32,6 +33,7 @@ static int reduce(void *arg, struct te_stream *stream, void *x, void *sum, int64
 {
 	ck_assert_ptr_eq(arg, &reduced);
 	ck_assert_ptr_nonnull(x);
+	ck_assert(sum == x || !hosted); /* kernels of the ranks write to device memory */
 	ck_assert_int_eq(dtype, TE_DTYPE_FP32);
 	reduced[to < 0 ? nparts : to] += nelems;
 	return code || sum == x ? code :
@@ -62,16 +64,17 @@ static struct te_seq *create(const struct model_shape *m, const struct te_seq_bi
 }
 
 static void make_pair(struct pair *q, const struct model_shape *m, int32_t n, int32_t part,
-		      uint32_t flags)
+		      uint32_t flags, uint32_t host)
 {
 	const struct te_recipe r = model_recipe("bf16");
 	const struct te_plan_opts o = pair_opts(m, &r, TE_PLAN_TRAIN | flags);
 
 	*q = (struct pair){ .s = { NULL } };
 	for (int i = 0; i < 2; i++) {
-		const struct te_seq_binding none = TE_SEQ_BINDING_INIT, b = parts(n, part);
+		struct te_seq_binding b[] = { TE_SEQ_BINDING_INIT, parts(n, part) };
 
-		q->s[i] = create(m, i ? &b : &none);
+		b[i].flags = (host ? TE_SEQ_BF16_MASTERS : 0) | (i ? host : 0);
+		q->s[i] = create(m, &b[i]);
 		DO(te_plan_create(q->s[i], &o, &q->p[i]));
 	}
 }
@@ -122,20 +125,54 @@ static void keeps(const struct pair *q, const struct model_shape *m, int32_t par
 
 CTX_CASE(parts, "plan");
 
-TEST_EACH(parts, a_rank_keeps_its_part_of_the_sums, 24, .parts = 6)
+TEST_EACH(parts, a_rank_keeps_its_part_of_the_sums, 48, .parts = 12)
 {
+	static const uint32_t host[] = { 0, 0, TE_SEQ_HOST_GRADS,
+					 TE_SEQ_HOST_MASTERS | TE_SEQ_HOST_GRADS };
 	const struct model_shape *m = _i % 2 ? &gpt : &llama;
 	const int32_t n = 2 + _i / 2 % 3, part = _i / 6 % 2 ? n - 1 : 0;
+	int ngrads = 0;
 	struct pair q;
 
-	make_pair(&q, m, n, part, _i / 12 ? TE_PLAN_DELAY_DW : 0);
+	hosted = host[_i / 12] != 0;
+	make_pair(&q, m, n, part, _i / 12 == 1 ? TE_PLAN_DELAY_DW : 0, host[_i / 12]);
 	ck_assert_int_eq(q.p[0]->nhosted, 0);
 	/* one buffer of each gradient, also of a table that two ops use */
-	ck_assert_int_eq(q.p[1]->nhosted, te_seq_nweights(q.s[1]));
+	for (int i = 0; i < q.p[1]->nhosted; i++)
+		ngrads += q.p[1]->hosted[i].grad;
+	ck_assert_int_eq(ngrads, te_seq_nweights(q.s[1]));
+	ck_assert_int_eq(q.p[1]->nhosted > ngrads, _i / 12 == 3);
 	for (int i = 0; i < te_seq_nweights(q.s[1]); i++)
 		ck_assert_ptr_null(weight(q.s[1], i).grad);
 	keeps(&q, m, part);
 	pair_free(&q);
+	hosted = 0;
+}
+
+/* a plan of the first layer adds to some gradients only */
+TEST(parts, a_part_in_host_memory_begins_with_zeros)
+{
+	const struct te_recipe r = model_recipe("bf16");
+	struct te_plan_opts o = pair_opts(&llama, &r, TE_PLAN_TRAIN | TE_PLAN_NO_ALLOC);
+	struct te_seq_binding b = parts(3, 1);
+	struct te_tensor *grads;
+	struct te_plan *p;
+	struct te_seq *s;
+	float *value;
+
+	b.flags = TE_SEQ_HOST_GRADS;
+	s = create(&llama, &b);
+	o.stop_before = "h.1.ln1";
+	DO(te_plan_create(s, &o, &p));
+	grads = te_seq_grads(s);
+	DO(te_fill(st, te_tensor_data(grads), 0x3f, te_tensor_nbytes(grads)));
+	DO(te__plans_zero_grads(&p, 1, st));
+	DO(te_stream_sync(st));
+	value = tt_tensor_get(grads);
+	for (int64_t i = 0; i < te_tensor_nelems(grads); i++)
+		ck_assert_float_eq(value[i], 0);
+	free(value);
+	tt_drop(p, s);
 }
 
 TEST(parts, memory_has_a_part)
@@ -171,7 +208,7 @@ TEST(parts, a_failed_sum_fails_the_pass)
 	struct pair q;
 	char *text;
 
-	make_pair(&q, &llama, 2, 0, 0);
+	make_pair(&q, &llama, 2, 0, 0, 0);
 	pair_feed(&q, &llama);
 	code = -EIO;
 	DO(te_plan_forward(q.p[1], st, 0));
@@ -214,9 +251,6 @@ TEST(parts, what_does_not_fit_parts_is_refused)
 	WRONG("2 parts, and no reduce", b.reduce = NULL;);
 	WRONG("2 parts, and grads", b.grads = (void *)(uintptr_t)4096;);
 	WRONG("2 parts, and TE_SEQ_NO_GRADS", b.flags = TE_SEQ_NO_GRADS;);
-	WRONG("2 parts, and TE_SEQ_HOST_GRADS", b.flags = TE_SEQ_HOST_GRADS;);
-	WRONG("2 parts, and TE_SEQ_HOST_MASTERS",
-	      b.flags = TE_SEQ_HOST_MASTERS | TE_SEQ_BF16_MASTERS;);
 	DO(te_seq_bind(s, &good));
 	DO(te_seq_init(s, 5));
 	o.gather = gather;

@@ -129,7 +129,4 @@ done <<'LIST'
 --recipe auto|--recipe auto
 --sample|--sample 9
 LIST
-fails "--states all is refused" "--zero 2: --states masters or all is not possible with it" \
-	"$te_train" $fresh --zero 2 --masters bf16 --states all
-
 tap_end

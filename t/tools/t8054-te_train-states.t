@@ -63,9 +63,66 @@ two="--recipe fp32 --graph step --masters bf16 --gradients fp32"
 check "one rank" "$te_train" $fresh $two --accum 2 --out r1
 check "two ranks" $te_run -n 2 "$te_train" $fresh $two --states masters --out r2
 same "the same weights" r1/model.safetensors r2/model.safetensors
-for how in "all: 2 ranks share gradients" "masters --zero 1: ranks have all masters and moments"; do
+for how in "all --zero 1: 2 ranks share gradients" \
+	"masters --context 2 --gradients fp32: ranks have all masters and moments"; do
 	args=${how%%:*}
 	$te_run -n 2 "$te_train" $fresh --states $args >two.out 2>&1
 	check "two ranks, --states $args" grep -q "^te_train: --states .*${how#*:}" two.out
 done
+
+# ranks with parts of the states in their host memory, and one rank with all on the device
+parts="--model two.json --seq-len 32 $common --batch 1 --masters bf16 --moments fp8 --steps 4"
+while read -r name n stages states args; do
+	check "$name: one rank" "$te_train" $parts $args --accum $n --out $name.1
+	for zero in $(echo $stages | tr , ' '); do
+		check "$name: --zero $zero" ranks $n $parts $args --zero $zero --states $states \
+			--out $name.zero$zero
+		same "$name: has the weights of one rank" $name.1/model.safetensors \
+			$name.zero$zero/model.safetensors
+	done
+done <<'LIST'
+eager 3 1,2,3 masters --recipe fp32
+each 4 2,3 all --recipe fp32 --graph layer
+exact 2 1,2 masters --recipe fp32 --graph step --masters bf16-remainder
+LIST
+while read -r name n stages states args; do
+	check "$name: all states" ranks $n $parts $args --out $name.0
+	for zero in $(echo $stages | tr , ' '); do
+		check "$name: --zero $zero" ranks $n $parts $args --zero $zero --states $states \
+			--out $name.zero$zero
+		same "$name: the same weights" $name.0/model.safetensors \
+			$name.zero$zero/model.safetensors
+	done
+done <<'LIST'
+codes 3 1,3 masters --recipe fp8-current --graph step --gradients bf16
+block 2 2,3 all --recipe fp8-block --graph layer --recompute block
+LIST
+# each goes on from the checkpoint of another
+check "begins in parts" ranks 3 $parts --recipe fp32 --zero 3 --states all --stop-after 1 --out on
+for how in "3 2 masters 2" "1 0 device 3" "3 3 masters 4"; do
+	set -- $how
+	check "$1 go on with --zero $2 --states $3" ranks $1 --resume on --zero $2 --states $3 \
+		--stop-after $4
+done
+same "has the weights of one rank" eager.1/model.safetensors on/model.safetensors
+
+# what a run takes in addition to the estimate is the memory of communicators
+for how in "2 device" "2 masters" "2 all" "3 masters" "3 all"; do
+	set -- $how
+	given="$parts --recipe fp8-current --gradients bf16 --zero $1 --states $2 --json"
+	check "--zero $1 --states $2: estimate" ranks 3 $given --estimate=1G
+	cp out estimate.json
+	check "--zero $1 --states $2: run" ranks 3 $given
+	echo $(($(key out memory_bytes) - $(key estimate.json total_bytes))) >>more
+done
+check "estimates are what runs take: $(uniq more)" test "$(wc -l <more) $(uniq more | wc -l)" = "5 1"
+n=$(($(key estimate.json params) / 64 / 3 * 64)) # of a part
+check "a part of moments, masters and gradients is in host memory" test \
+	$(($(key estimate.json host_states_bytes) - (2 * n + n / 32 + 4 * n))) -lt 1024
+
+# the limit has room for communicators and 4 MiB
+given="--preset tiny --batch 1 --seq-len 32 --random-tokens --masters bf16 --moments fp8 --recompute off
+	--loss-chunk 0 --offload off"
+says "--memory chooses them for ranks with parts" '^chosen: .* --states masters$' \
+	"$te_run" -n 2 "$te_train" $given --zero 3 --memory 9M --estimate
 tap_end

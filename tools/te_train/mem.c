@@ -61,6 +61,16 @@ static uint64_t grads_nbytes(const struct mem_run *run)
 	       (opts_grads(run->o) ? 2 : sizeof(float));
 }
 
+/* elements of the masters that this rank has */
+static int64_t own_masters(const struct mem_run *run)
+{
+	const struct te_seq *seq = run->model->seq;
+	const int64_t zero = run->o->zero > 2 ? run->o->zero : 0;
+
+	return te_seq_nelems(seq) - te_seq_grad_nelems(seq) +
+	       ranks_own_grads(run->graph->ranks, seq, zero);
+}
+
 #define TENSOR_NBYTES 256 /* granularity of the memory of te_tensor_create(3) */
 
 /* bytes after nbytes of values in the memory of their tensor */
@@ -203,7 +213,7 @@ static int add_step(const struct mem_run *run, int64_t B, struct mem *m, uint64_
 	ranks_optimizer(run->graph->ranks, run->o->zero, &whole);
 	moments = te_adamw_nbytes(run->model->seq, &whole) - others;
 	m->moments = te_adamw_nbytes(run->model->seq, &ao) - others;
-	masters = hosted & TE_SEQ_HOST_MASTERS ? 2 * (uint64_t)nelems : 0;
+	masters = hosted & TE_SEQ_HOST_MASTERS ? 2 * (uint64_t)own_masters(run) : 0;
 	grads = hosted & TE_SEQ_HOST_GRADS ? grads_nbytes(run) : 0;
 	/* casts read masters again unless the update makes them, the norm reads gradients */
 	m->host_rereads = (ao.flags & TE_ADAMW_CAST ? 0 : masters) + grads;

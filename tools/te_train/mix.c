@@ -93,10 +93,12 @@ static void print(const struct opts *o, const struct trainer *t, const struct mi
 	       mem_amount(x->m.total, total), x->m.step_ms, x->fit.fits ? "" : "  does not fit");
 }
 
-/* can masters and gradients be in host memory? */
-static int may_host(const struct opts *o, const struct trainer *t)
+/* number of values of --states that are possible, of `states` */
+static size_t count_states(const struct opts *o, const struct trainer *t)
 {
-	return opts_masters(o, "host") & TE_SEQ_BF16_MASTERS && ranks_n(&t->ranks) == 1;
+	if (!(opts_masters(o, "host") & TE_SEQ_BF16_MASTERS) || o->context > 1)
+		return 2;
+	return ranks_n(&t->ranks) == 1 || o->zero > 1 ? COUNT(states) : COUNT(states) - 1;
 }
 
 /* choices; one of each if the command line gives it */
@@ -117,7 +119,7 @@ static struct axes axes_of(const struct opts *o, const struct trainer *t, const 
 	struct axes a = { .nrecompute = given ? 1 : COUNT(recomputed), .nchunks = 1 };
 
 	memcpy(a.states, states, sizeof(states));
-	a.nstates = o->states_given ? 1 : may_host(o, t) ? COUNT(states) : 2;
+	a.nstates = o->states_given ? 1 : count_states(o, t);
 	for (size_t i = 0; i < COUNT(states) && o->states_given; i++)
 		if (!strcmp(o->states, states[i]))
 			a.states[0] = states[i];

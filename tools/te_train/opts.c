@@ -390,7 +390,6 @@ static int check_excluded(const struct opts *o)
 		{ o->tensor > 1, "--tensor", CONTEXT | ZERO },
 		{ o->pipeline > 1, "--pipeline", CONTEXT | ZERO },
 		{ o->context > 1, "--context", ZERO },
-		{ opts_hosted(o) != 0, "--states masters or all", ZERO },
 		{ o->sequence_parallel != 0, "--sequence-parallel", PIPELINE },
 		{ o->lora != NULL, "--lora", PIPELINE | CONTEXT | ZERO3 },
 		{ o->groups != NULL, "--groups", PIPELINE },

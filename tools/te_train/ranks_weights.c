@@ -129,7 +129,8 @@ int ranks_bind(struct ranks *r, struct te_seq *seq, uint32_t flags, int trains, 
 	b.flags = flags;
 	if (nequal(r) > 1 && zero)
 		te = te_event_create(te_seq_ctx(seq), &r->met);
-	if (te >= 0 && trains && zero < 3 && nequal(r) > 1) {
+	/* masters in host memory are not mapped, and sent */
+	if (te >= 0 && trains && (zero < 3 || flags & TE_SEQ_HOST_MASTERS) && nequal(r) > 1) {
 		te = take(r, nbytes, shares ? (size_t)te_seq_nelems(seq) * sizeof(float) : 0);
 		b.grads = r->grads;
 		b.masters = r->weights;
@@ -192,6 +193,7 @@ void ranks_optimizer(const struct ranks *r, int64_t zero, struct te_adamw_opts *
 {
 	if (!zero || nequal(r) < 2)
 		return;
+	ao->flags &= ~TE_ADAMW_CAST; /* a rank has some of the new weights only */
 	ao->nparts = nequal(r);
 	ao->part = equal_rank(r);
 	ao->gather = gather_parts;

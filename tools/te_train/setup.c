@@ -571,14 +571,13 @@ static int open_model(struct trainer *t)
 		opts_hosted(o);
 	int r;
 
-	if (opts_hosted(o) & TE_SEQ_HOST_GRADS && ranks_n(&t->ranks) > 1)
+	if (opts_hosted(o) & TE_SEQ_HOST_GRADS && ranks_n(&t->ranks) > 1 && o->zero < 2)
 		return say_bad("--states all: %d ranks share gradients, which are in device "
-			       "memory, expected --states masters", (int)ranks_n(&t->ranks));
-	if (opts_hosted(o) && ranks_n(&t->ranks) > 1 &&
-	    (o->zero || o->pipeline > 1 || o->context > 1))
-		return say_bad("--states %s: ranks have all masters and moments, %s", o->states,
-			       o->zero ? "expected --zero 0" :
-					 "expected no --pipeline and no --context");
+			       "memory, expected --states masters, --zero 2 or --zero 3",
+			       (int)ranks_n(&t->ranks));
+	if (opts_hosted(o) && ranks_n(&t->ranks) > 1 && (o->pipeline > 1 || o->context > 1))
+		return say_bad("--states %s: ranks have all masters and moments, expected no "
+			       "--pipeline and no --context", o->states);
 	if (trains(o))
 		extend_context(t);
 	r = ranks_divide(&t->ranks);

@@ -181,6 +181,8 @@ libtecore_libtecore_internal_la_SOURCES = \
 	libtecore/plan/costs.c \
 	libtecore/plan/costs.h \
 	libtecore/plan/decoder.c \
+	libtecore/plan/decoder.h \
+	libtecore/plan/decoder_plans.c \
 	libtecore/plan/draw.c \
 	libtecore/plan/few_rows.c \
 	libtecore/plan/fuse.c \

@@ -148,7 +148,8 @@ TT_DAEMON += \
 	t/daemon/ted_spill \
 	t/daemon/ted_stop \
 	t/daemon/ted_user \
-	t/daemon/ted_userns
+	t/daemon/ted_userns \
+	t/daemon/ted_written
 if HAVE_JANSSON
 TT_TOOLS += \
 	t/daemon/tectl \
@@ -327,6 +328,8 @@ t_lib_libtt_la_SOURCES = \
 	t/comm/threads.h \
 	t/comm/verbs_fake.c \
 	t/comm/verbs_fake.h \
+	t/daemon/ted_space.c \
+	t/daemon/ted_space.h \
 	t/graph/caster.c \
 	t/graph/caster.h \
 	t/graph/offload_lib.c \
@@ -395,6 +398,7 @@ t_kernels_host_kernels_SOURCES = \
 	t/kernels/host_kernels_lib.c \
 	t/kernels/host_kernels_lib.h \
 	t/kernels/host_kernels_nvfp4.c \
+	t/kernels/host_kernels_optim.c \
 	t/kernels/host_kernels_rows.c \
 	t/kernels/host_kernels_train.c
 
@@ -583,7 +587,9 @@ t_kernels_attn_SOURCES = \
 	t/kernels/attn.c \
 	t/kernels/attn_cases.c \
 	t/kernels/attn_model.c \
-	t/kernels/attn_model.h
+	t/kernels/attn_model.h \
+	t/kernels/attn_run.c \
+	t/kernels/attn_run.h
 
 t_kernels_attn_cached_SOURCES = t/kernels/attn_cached.c t/kernels/kernel_lib.c
 

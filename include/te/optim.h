@@ -16,7 +16,7 @@ struct te_adamw; /* opaque, reference counted */
  * same bits. FP8: the code bytes of all elements, then an exponent byte e for each block of 64
  * elements. The first moment is E4M3; the second is UE5M3, which is FP16 without its sign and last
  * 7 bits. A value is its code times 2^(e - 127), or 0 if e is 0.
- * Source: kernels/optim/round.h; tested by t/kernels/host_kernels_train.c.
+ * Source: kernels/optim/round.h; tested by t/kernels/host_kernels_optim.c.
  */
 enum te_moments {
 	TE_MOMENTS_FP32 = 0, /* 8 bytes a parameter for both moments */

@@ -2,7 +2,7 @@
  * t/kernels/attn_cached.c - attention to a cache of keys and values, by the reference function and
  * by the backend's kernel, each against an FP64 model with the same inputs.
  *
- * Bounds as in attn_cases.c, with v = 2^-23 and without its w, since no kernel rounds
+ * Bounds as in attn_model.c, with v = 2^-23 and without its w, since no kernel rounds
  * probabilities:
  *
  *   score s = c q.k:   e_s = v ((d + 4) c sum|q||k| + 4 |s|), with a softcap C 16 v C more, with

@@ -44,6 +44,9 @@ awk '{
 }' $(echo "$code" | grep -v '^t/data/') >"$tmp/bad"
 empty "no line is longer than 100 columns" "$tmp/bad"
 
+wc -l $(echo "$code" | grep -v '^t/data/') | awk '$2 != "total" && $1 > 1000' >"$tmp/bad"
+empty "no file is longer than 1,000 lines" "$tmp/bad"
+
 grep -nE '^[[:space:]]*//' $(echo "$code" | grep -E '\.[ch]$') >"$tmp/bad"
 empty "comments are /* */" "$tmp/bad"
 

@@ -320,7 +320,7 @@ int check_gemm(const struct call *c, const uint8_t *got)
  * error, with v = 2^-23: a score has one of v (d + 4) scale sum|q||k| + 8 v |s|, which its
  * probability has twice, with the error of the sum; probabilities and the result are rounded to
  * BF16.
- * t/kernels/attn_cases.c, which tests the kernels, has the derivation.
+ * t/kernels/attn_model.c, of the tests of the kernels, has the derivation.
  */
 static int check_result(const struct call *c, int64_t seq, int64_t q, int64_t at, double *s,
 			const uint8_t *got)

@@ -79,6 +79,21 @@ TE_EXPORT struct te_decoder *te_decoder_unref(struct te_decoder *d);
  * Errors: -EBUSY (max_seqs are open), -EINVAL.
  */
 TE_EXPORT int te_decoder_open(struct te_decoder *d, const struct te_sampling *how, int32_t *ret_s);
+/**
+ * te_decoder_fork - begin a sequence with the tokens of another
+ * @d:     the decoder
+ * @s:     the other sequence
+ * @how:   as in te_decoder_open()
+ * @ret_s: number of the new sequence
+ *
+ * Keys and values are copied to pages of the new sequence. It is ready if s is.
+ * Stream: queued on the context's stream.
+ * Thread: one decoder by one thread at a time.  Since: 0.1
+ * Errors: -EINVAL (s is not open), -EBUSY (max_seqs are open), -ENOMEM (too few free pages), and
+ * the backend's codes.
+ */
+TE_EXPORT int te_decoder_fork(struct te_decoder *d, int32_t s, const struct te_sampling *how,
+			      int32_t *ret_s);
 /* ends sequence s, whose pages become free. -EINVAL: it is not open */
 TE_EXPORT int te_decoder_close(struct te_decoder *d, int32_t s);
 

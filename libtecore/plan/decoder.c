@@ -125,9 +125,10 @@ static int find(const char *fn, const struct te_decoder *d, int32_t s, struct se
 	return 0;
 }
 
-int te_decoder_open(struct te_decoder *d, const struct te_sampling *how, int32_t *ret_s)
+/* opens a sequence without tokens */
+static int begin(const char *fn, struct te_decoder *d, const struct te_sampling *how,
+		 int32_t *ret_s)
 {
-	static const char fn[] = "te_decoder_open";
 	struct te_sampling h = TE_SAMPLING_INIT;
 	int r = how ? te__sized_in(fn, te_sampling, how, &h) : 0;
 
@@ -152,6 +153,85 @@ int te_decoder_open(struct te_decoder *d, const struct te_sampling *how, int32_t
 		return 0;
 	}
 	return te__fail(-EBUSY, "%s: all %d sequences are open", fn, d->o.max_seqs);
+}
+
+int te_decoder_open(struct te_decoder *d, const struct te_sampling *how, int32_t *ret_s)
+{
+	return begin("te_decoder_open", d, how, ret_s);
+}
+
+/* the len pages of a cache from page `from` on to those from `to` on */
+static int copy_pages(const struct te_decoder *d, const struct te_tensor *cache, int64_t from,
+		      int64_t to, int64_t len)
+{
+	const size_t page = cache ? te_tensor_nbytes(cache) / (size_t)d->o.npages : 0;
+	char *data = cache ? te_tensor_data(cache) : NULL;
+
+	return cache ? te_copy(d->stream, data + (size_t)to * page, data + (size_t)from * page,
+			       (size_t)len * page) : 0;
+}
+
+/* n pages of all caches, by rows of the table; adjacent pages by one copy */
+static int copy_keys(const struct te_decoder *d, const int32_t *from, const int32_t *to, int64_t n)
+{
+	int64_t len;
+	int r = 0;
+
+	for (int64_t at = 0; at < n && !r; at += len) {
+		for (len = 1; at + len < n && from[at + len] == from[at] + len &&
+			      to[at + len] == to[at] + len; len++)
+			;
+		for (int i = 0; i < d->first_head && !r; i++) {
+			struct te_tensor *const caches[] = { d->k[i], d->v[i], d->k_scale[i],
+							     d->v_scale[i] };
+
+			for (int k = 0; k < 4 && !r; k++)
+				r = copy_pages(d, caches[k], from[at], to[at], len);
+		}
+	}
+	return r;
+}
+
+int te_decoder_fork(struct te_decoder *d, int32_t s, const struct te_sampling *how,
+		    int32_t *ret_s)
+{
+	static const char fn[] = "te_decoder_fork";
+	struct seq_state *q, *t;
+	int64_t npages = 0;
+	int32_t *from, *to, copy;
+	int r = find(fn, d, s, &q);
+
+	if (!r && !ret_s)
+		r = te__fail(-EINVAL, "%s: ret_s is NULL", fn);
+	if (!r)
+		npages = (q->ncached + d->o.page - 1) / d->o.page;
+	if (npages > (r ? 0 : d->nfree))
+		r = te__fail(-ENOMEM, "%s: the cache has %lld free pages of %lld, and sequence %d "
+			     "has %lld", fn, (long long)d->nfree, (long long)d->o.npages, s,
+			     (long long)npages);
+	if (!r)
+		r = begin(fn, d, how, &copy);
+	if (r < 0)
+		return r;
+	t = &d->state[copy];
+	from = d->table + s * d->max_pages;
+	to = d->table + copy * d->max_pages;
+	while (t->npages < npages)
+		to[t->npages++] = d->free_page[--d->nfree];
+	r = copy_keys(d, from, to, npages);
+	if (r < 0) {
+		te_decoder_close(d, copy);
+		return r;
+	}
+	memcpy(t->token, q->token, (size_t)q->ntokens * sizeof(*q->token));
+	memcpy(t->logits, q->logits, (size_t)d->vocab * sizeof(*q->logits));
+	t->ntokens = q->ntokens;
+	t->ncached = q->ncached;
+	t->ready = q->ready;
+	t->raw = q->raw;
+	t->best = q->best;
+	*ret_s = copy;
+	return 0;
 }
 
 int te_decoder_close(struct te_decoder *d, int32_t s)

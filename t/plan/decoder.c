@@ -400,6 +400,119 @@ TEST_EACH(decoder, batches_equal_sequences_alone, is_host() ? 4 : 0)
 	te_seq_unref(seq);
 }
 
+static int32_t opened(struct te_decoder *d, const int32_t *token, int64_t n)
+{
+	int32_t s;
+
+	DO(te_decoder_open(d, NULL, &s));
+	DO(te_decoder_push(d, s, token, n));
+	return s;
+}
+
+/* logits of a ready sequence, released by the caller */
+static float *logits_now(const struct te_decoder *d, int32_t s)
+{
+	int64_t n;
+	const float *x = te_decoder_logits(d, s, &n);
+	float *copy = malloc((size_t)n * sizeof(*copy));
+
+	ck_assert_ptr_nonnull(x);
+	memcpy(copy, x, (size_t)n * sizeof(*copy));
+	return copy;
+}
+
+/*
+ * A fork goes on as the other sequence would, whose pages are not adjacent, and changes nothing of
+ * it. _i: type; the last has a cache of E4M3
+ */
+TEST_EACH(decoder, a_fork_has_the_tokens_of_the_other, 3)
+{
+	struct te_seq *seq = model(_i & 1);
+	struct te_decoder_opts o = opts();
+	int32_t prompt[40], s, other, fork, last, token[2];
+	const size_t nbytes = (size_t)shape.vocab * sizeof(float);
+	float *want, *got;
+	struct te_decoder *d;
+
+	for (int i = 0; i < 40; i++)
+		prompt[i] = (int32_t)tt_rand_int(0, shape.vocab - 1);
+	o.page = 4;
+	o.max_seqs = 4;
+	o.flags = _i == 2 ? TE_DECODER_CACHE_E4M3 : 0;
+	DO(te_decoder_create(seq, &o, &d));
+	s = opened(d, prompt, 3);
+	other = opened(d, prompt + 20, 19);
+	ck_assert_int_eq(te_decoder_step(d), 0);
+	DO(te_decoder_push(d, s, prompt + 3, 10));
+	ck_assert_int_eq(te_decoder_step(d), 0);
+	/* ready, before and after its logits are decoded */
+	DO(te_decoder_fork(d, s, NULL, &fork));
+	want = logits_now(d, s);
+	DO(te_decoder_fork(d, s, NULL, &last));
+	for (int i = 0; i < 2; i++) {
+		got = logits_now(d, i ? last : fork);
+		ck_assert_mem_eq(got, want, nbytes);
+		free(got);
+		ck_assert_int_eq(te_decoder_take(d, i ? last : fork, &token[i]), 1);
+		ck_assert_int_eq(te_decoder_length(d, i ? last : fork), 14);
+	}
+	free(want);
+	ck_assert_int_eq(token[0], token[1]);
+	ck_assert_int_eq(te_decoder_length(d, s), 13);
+	/* other tokens of one, then the same in all, one after the other */
+	DO(te_decoder_close(d, other));
+	DO(te_decoder_push(d, fork, prompt + 30, 9));
+	ck_assert_int_eq(te_decoder_step(d), 0);
+	DO(te_decoder_close(d, fork));
+	DO(te_decoder_push(d, s, token, 1));
+	DO(te_decoder_fork(d, s, NULL, &fork)); /* with a token that is left */
+	ck_assert_int_eq(te_decoder_step(d), 0);
+	want = logits_now(d, s);
+	for (int i = 0; i < 2; i++) {
+		got = logits_now(d, i ? last : fork);
+		if (is_host())
+			ck_assert_mem_eq(got, want, nbytes);
+		else
+			same_logits(d, i ? last : fork, want);
+		free(got);
+	}
+	free(want);
+	te_decoder_unref(d);
+	te_seq_unref(seq);
+}
+
+/* a fork without pages is none: the sequences and pages of others stay */
+TEST(decoder, forks_need_a_sequence_and_pages)
+{
+	struct te_seq *seq = model(1);
+	struct te_decoder_opts o = opts();
+	const int32_t token[30] = { 1 };
+	int32_t s, fork = -7, again;
+	struct te_decoder *d;
+
+	o.page = 10;
+	o.npages = 4;
+	o.max_seqs = 2;
+	DO(te_decoder_create(seq, &o, &d));
+	s = opened(d, token, 25);
+	ck_assert_int_eq(te_decoder_step(d), 0);
+	fails(te_decoder_fork(d, s, NULL, &fork), -ENOMEM, "te_decoder_fork: the cache has 1 free "
+	      "pages of 4, and sequence 0 has 3");
+	fails(te_decoder_fork(d, 1, NULL, &fork), -EINVAL, "te_decoder_fork: sequence 1 is not");
+	fails(te_decoder_fork(d, s, NULL, NULL), -EINVAL, "te_decoder_fork: ret_s is NULL");
+	fails(te_decoder_fork(NULL, s, NULL, &fork), -EINVAL, "te_decoder_fork: d is NULL");
+	ck_assert_int_eq(fork, -7);
+	again = opened(d, token, 10);
+	ck_assert_int_eq(te_decoder_step(d), 0);
+	DO(te_decoder_close(d, s));
+	DO(te_decoder_fork(d, again, NULL, &fork));
+	fails(te_decoder_fork(d, again, NULL, &s), -EBUSY, "all 2 sequences are open");
+	DO(te_decoder_push(d, fork, token, 20));
+	ck_assert_int_eq(te_decoder_step(d), 0);
+	te_decoder_unref(d);
+	te_seq_unref(seq);
+}
+
 /* ---- sampling ---- */
 
 #define VOCAB 8
@@ -740,6 +853,12 @@ static int decodes(void)
 		if (!r)
 			r = te_decoder_take(d, s, &t) == 1 ? 0 : -1;
 	}
+	if (!r)
+		r = te_decoder_fork(d, s, NULL, &s);
+	if (!r)
+		r = (int)te_decoder_step(d);
+	if (!r)
+		r = te_decoder_take(d, s, &t) == 1 ? 0 : -1;
 	te_decoder_unref(d);
 	for (int i = 0; i < 4; i++)
 		te_op_unref(op[i]);

@@ -96,31 +96,51 @@ static int decoder_make(struct decode *s)
 	return r < 0 ? say_te(r, "decode") : STATUS_OK;
 }
 
-/* opens all sequences, each with a context of random tokens, whose last one has logits */
+static int64_t compute(struct te_decoder *d)
+{
+	int64_t left;
+
+	do
+		left = te_decoder_step(d);
+	while (left > 0);
+	return left;
+}
+
+/*
+ * Opens all sequences, each with a context of random tokens, whose last one has logits. Tokens
+ * attend to all earlier ones, so that one sequence computes them; the others have copies of its
+ * keys and values, and a last token of their own.
+ */
 static int read_contexts(struct decode *s)
 {
-	const size_t n = (size_t)s->context;
+	const size_t n = (size_t)(s->context + s->seqs - 1);
 	struct te_sampling how = TE_SAMPLING_INIT;
 	uint32_t *token = malloc(n * sizeof(*token));
-	int64_t left = 0;
-	int32_t seq;
+	int64_t left;
+	int32_t seq = 0;
 
 	if (!token)
 		return say_failed("out of memory");
 	how.temperature = opt.temperature;
 	how.top_k = (int32_t)opt.top_k;
 	how.seed = (uint64_t)s->b->o->seed;
-	for (int64_t i = 0; i < s->seqs && left >= 0; i++) {
-		bench_random(s->b, token, n * sizeof(*token));
-		for (size_t k = 0; k < n; k++)
-			token[k] %= (uint32_t)opt.vocab;
-		left = te_decoder_open(s->d, &how, &seq);
-		if (left >= 0)
-			left = te_decoder_push(s->d, seq, (const int32_t *)token, s->context);
+	bench_random(s->b, token, n * sizeof(*token));
+	for (size_t k = 0; k < n; k++)
+		token[k] %= (uint32_t)opt.vocab;
+	left = te_decoder_open(s->d, &how, &seq);
+	if (!left)
+		left = te_decoder_push(s->d, seq, (const int32_t *)token, s->context - 1);
+	if (!left)
+		left = compute(s->d);
+	for (int64_t i = 0; i < s->seqs && !left; i++) {
+		if (i)
+			left = te_decoder_fork(s->d, 0, &how, &seq);
+		if (!left)
+			left = te_decoder_push(s->d, seq,
+					       (const int32_t *)token + s->context - 1 + i, 1);
 	}
-	do
-		left = left < 0 ? left : te_decoder_step(s->d);
-	while (left > 0);
+	if (!left)
+		left = compute(s->d);
 	free(token);
 	return left < 0 ? say_te((int)left, "decode") : STATUS_OK;
 }

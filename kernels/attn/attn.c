@@ -751,7 +751,10 @@ static void sinks_part(void *arg, int64_t begin, int64_t end)
 			const int64_t at = (i / a->seqlen * a->nheads + h) * a->seqlen +
 					   i % a->seqlen;
 
-			sum += exp((double)a->sinks[h] - (double)a->lse[at]) * (double)a->delta[at];
+			/* lse is -inf, too, where a query has no key */
+			if (a->sinks[h] != -INFINITY)
+				sum += exp((double)a->sinks[h] - (double)a->lse[at]) *
+				       (double)a->delta[at];
 		}
 		te__h_load(a->dtype, a->dsinks, h, 1, &was);
 		was -= (float)sum;

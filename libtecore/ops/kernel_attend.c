@@ -122,8 +122,13 @@ static int begin(const char *fn, struct te_stream *stream,
 static int check_apart(const char *fn, const char *x, const char *y, const struct te_tensor *tx,
 		       const struct te_tensor *ty, int64_t xat, int64_t nx, int64_t yat, int64_t ny)
 {
-	if (!tx || !ty || te_tensor_data(tx) != te_tensor_data(ty) || xat + nx <= yat ||
-	    yat + ny <= xat)
+	if (!tx || !ty || te_tensor_data(tx) != te_tensor_data(ty))
+		return 0;
+	if (te_tensor_cols(tx) != te_tensor_cols(ty))
+		return te__fail(-EINVAL, "%s: %s and %s are of one memory, but have %lld and %lld "
+				"columns", fn, x, y, (long long)te_tensor_cols(tx),
+				(long long)te_tensor_cols(ty));
+	if (xat + nx <= yat || yat + ny <= xat)
 		return 0;
 	return te__fail(-EINVAL, "%s: %s and %s are columns of one tensor, and overlap", fn, x, y);
 }
@@ -228,7 +233,9 @@ static int is_packed(const struct te__attend *a)
 	return x == te_tensor_data(a->k) && x == te_tensor_data(a->v) &&
 	       (!a->d || (a->d[0] == a->d[1] && a->d[1] == a->d[2])) &&
 	       o->layout != TE_ATTEND_SBHD && o->head_dim_v == o->head_dim && !o->q_at &&
-	       o->k_at == nq && o->v_at == nq + nk && te_tensor_cols(a->q) == nq + 2 * nk;
+	       o->k_at == nq && o->v_at == nq + nk && te_tensor_cols(a->q) == nq + 2 * nk &&
+	       te_tensor_cols(a->k) == te_tensor_cols(a->q) &&
+	       te_tensor_cols(a->v) == te_tensor_cols(a->q) && a->klen == a->qlen;
 }
 
 static struct te_k_attn_more more_of(const struct te__attend *a)

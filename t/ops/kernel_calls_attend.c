@@ -421,6 +421,68 @@ TEST(attend, bias_slopes_and_sinks_are_scores)
 	ck_assert(fabsf(out[0] - 2 * dsinks[0]) < 1e-5f);
 }
 
+static struct te_tensor *view(struct te_tensor *t, int64_t rows, int64_t cols)
+{
+	const int64_t shape[2] = { rows, cols };
+	struct te_tensor *v;
+
+	DO(te_tensor_view(t, 0, 2, shape, &v));
+	return v;
+}
+
+/* the first tokens of packed heads, as queries or as keys; the same as in other memory */
+TEST_EACH(attend, packed_heads_may_be_of_other_lengths, 2)
+{
+	struct te_tensor *x = kc_normal(TE_DTYPE_FP32, 9, 12), *some = view(x, 4, 12);
+	struct te_tensor *q = _i ? some : x, *k = _i ? x : some, *copy = kc_copy(k);
+	const int64_t n = te_tensor_rows(q);
+	struct te_tensor *y[2], *lse[2];
+
+	kc_type = TE_DTYPE_FP32;
+	o = (struct te_kernel_attend_opts)TE_KERNEL_ATTEND_OPTS_INIT;
+	o.nheads = o.nkv = 1;
+	o.head_dim = o.k_at = 4;
+	o.v_at = 8;
+	o.full = 1;
+	for (int i = 0; i < 2; i++) {
+		y[i] = kc_poison(TE_DTYPE_FP32, n, 4);
+		lse[i] = kc_poison(TE_DTYPE_FP32, 1, n);
+		DO(te_kernel_attend_forward(st, q, i ? copy : k, i ? copy : k, y[i], lse[i], &o));
+	}
+	kc_same("y", y[0], y[1]);
+	kc_same("lse", lse[0], lse[1]);
+	te_tensor_unref(some);
+}
+
+/* a query of no sequence, and a sink that is not seen */
+TEST_IF(attend, sinks_of_minus_infinity_have_no_gradient, ON_HOST)
+{
+	struct te_tensor *x = kc_normal(TE_DTYPE_FP32, 3, 12), *y, *lse, *dy, *d;
+	const int32_t offsets[2] = { 0, 2 };
+	float got[1];
+	size_t nbytes;
+	void *ws;
+
+	kc_type = TE_DTYPE_FP32;
+	o = (struct te_kernel_attend_opts)TE_KERNEL_ATTEND_OPTS_INIT;
+	o.nheads = o.nkv = 1;
+	o.head_dim = o.k_at = 4;
+	o.v_at = 8;
+	o.layout = TE_ATTEND_THD;
+	o.q_offsets = ints(2, offsets);
+	o.sinks = floats(1, 1, (const float[1]){ -INFINITY });
+	y = kc_poison(TE_DTYPE_FP32, 3, 4);
+	lse = kc_poison(TE_DTYPE_FP32, 1, 3);
+	dy = kc_normal(TE_DTYPE_FP32, 3, 4);
+	d = kc_poison(TE_DTYPE_FP32, 3, 12);
+	ws = ws_for(1, 3, &nbytes);
+	DO(te_kernel_attend_forward(st, x, x, x, y, lse, &o));
+	o.dsinks = floats(1, 1, (const float[1]){ 3.0f });
+	DO(te_kernel_attend_backward(st, dy, x, x, x, y, lse, d, d, d, ws, nbytes, &o));
+	get(o.dsinks, got);
+	ck_assert(got[0] == 3.0f);
+}
+
 TEST(attend, attend_names_the_argument)
 {
 	struct te_tensor *q = kc_normal(TE_DTYPE_FP32, 6, 8), *k = kc_normal(TE_DTYPE_FP32, 5, 4);
@@ -491,6 +553,18 @@ TEST(attend, attend_names_the_argument)
 	BWD(-EINVAL, "dk and dv are columns of one tensor, and overlap", dq, dk, dk, ws, nbytes);
 	BWD(-EINVAL, "dk is the memory of k", dq, k, dv, ws, nbytes);
 	BWD(-EINVAL, "ws is NULL", dq, dk, dv, NULL, nbytes);
+	/* columns that are apart, but not in rows of another length */
+	o.nheads = 1;
+	o.q_at = 4;
+	y = kc_poison(TE_DTYPE_FP32, 6, 4);
+	dy = kc_normal(TE_DTYPE_FP32, 6, 4);
+	lse = kc_poison(TE_DTYPE_FP32, 1, 6);
+	other = view(dq, 5, 4);
+	BWD(-EINVAL, "dq and dk are of one memory, but have 8 and 4 columns", dq, other, dv, ws,
+	    nbytes);
+	te_tensor_unref(other);
+	o.nheads = 2;
+	o.q_at = 0;
 	o.sinks = floats(1, 2, (const float[2]){ 0 });
 	o.dsinks = floats(1, 2, (const float[2]){ 0 });
 	fails(te_kernel_attend_forward(st, q, k, v, y, lse, &o), -EINVAL,

@@ -287,8 +287,10 @@ static void pairs(const struct te_k_attn_cached *a, const struct run *u, int64_t
 	for (int64_t i = 0; i < n; i++) {
 		const int64_t r = u->first + (first + i) % u->n;
 		const int64_t h = u->g * group + (first + i) / u->n;
+		const double l = w->o[i / MR].l[i % MR];
 
-		te__h_scale_by(w->acc + i * dp, (float)(1.0 / w->o[i / MR].l[i % MR]), d);
+		/* as in attn.c, 0 if all scores are -inf */
+		te__h_scale_by(w->acc + i * dp, l == 0.0 ? 0.0f : (float)(1.0 / l), d);
 		te__h_store(a->dtype, a->out, (r * a->nheads + h) * d, d, w->acc + i * dp);
 	}
 }

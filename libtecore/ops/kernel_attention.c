@@ -434,6 +434,9 @@ static int check_cached(const char *fn, const struct te_stream *stream,
 		{ "slopes", c->slopes, TE_DTYPE_FP32, 0, a->nheads, TE__ARG_NULL, 0 },
 		{ "sinks", a->sinks, TE_DTYPE_FP32, 0, a->nheads, TE__ARG_NULL, 0 },
 	}, 11);
+	if (!r && codes && (!te_tensor_data(c->k) || !te_tensor_data(c->v)))
+		r = te__fail(-EINVAL, "%s: %s has no row-wise codes", fn,
+			     te_tensor_data(c->k) ? "v" : "k");
 	if (!r && (te_tensor_ndim(c->v) != 3 ||
 		   te_tensor_extent(c->v, 1) != te_tensor_extent(c->k, 1)))
 		r = te__fail(-TE_ESHAPE, "%s: v has other extents than k", fn);

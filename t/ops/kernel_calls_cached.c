@@ -281,9 +281,43 @@ TEST_EACH(cached, outside_is_counted_and_not_accessed, ON_HOST ? 2 : 0)
 	free(y);
 }
 
+/* a cache of E4M3 without codes by rows; released by the caller */
+static struct te_tensor *columnwise(void)
+{
+	const int64_t shape[3] = { npages, page, (int64_t)o.nkv * o.head_dim };
+	struct te_tensor_opts with = TE_TENSOR_OPTS_INIT;
+	struct te_tensor *t;
+
+	with.flags = TE_TENSOR_COLWISE;
+	DO(te_tensor_create(ctx, TE_DTYPE_E4M3, 3, shape, &with, &t));
+	return t;
+}
+
+/* scores of -inf, whose sum of probabilities is 0: as in attention to whole sequences */
+TEST_IF(cached, keys_that_are_not_seen_give_zeros, ON_HOST)
+{
+	const float row[3] = { -2e30f, 2e30f, 1.0f };
+	int32_t zero[1] = { 0 };
+	struct te_tensor *x, *y[2], *lse, *s;
+	struct te_kernel_attention_opts of = TE_KERNEL_ATTENTION_OPTS_INIT;
+
+	o = (struct te_kernel_attention_cached_opts)TE_KERNEL_ATTENTION_CACHED_OPTS_INIT;
+	o.nheads = o.nkv = o.head_dim = of.nheads = of.nkv = of.head_dim = 1;
+	x = kc_zeros(TE_DTYPE_FP32, 1, 3);
+	DO(te_tensor_write(x, row, sizeof(row)));
+	s = ints(zero, 1, 1);
+	lse = kc_poison(TE_DTYPE_FP32, 1, 1);
+	for (int i = 0; i < 2; i++)
+		y[i] = kc_poison(TE_DTYPE_FP32, 1, 1);
+	DO(te_kernel_attention_forward(st, x, y[0], lse, &of));
+	DO(te_kernel_attention_cached(st, x, s, ints(zero, 1, 1), shaped(TE_DTYPE_FP32, 1, 4, 1),
+				      shaped(TE_DTYPE_FP32, 1, 4, 1), y[1], &o));
+	kc_same("y", y[1], y[0]);
+}
+
 TEST_IF(cached, cached_names_the_argument, ON_HOST)
 {
-	struct te_tensor *x, *y, *s, *p, *small, *other;
+	struct te_tensor *x, *y, *s, *p, *small, *other, *columns;
 	int32_t zero[2] = { 0 };
 
 	kc_type = TE_DTYPE_FP32;
@@ -325,6 +359,11 @@ TEST_IF(cached, cached_names_the_argument, ON_HOST)
 	o.v_scale = kc_zeros(TE_DTYPE_UINT8, npages * page, o.nkv + 1);
 	CALL(-TE_ESHAPE, "v_scale has ", x, s, p, other, v, y);
 	o.v_scale = kc_zeros(TE_DTYPE_UINT8, npages * page, o.nkv);
+	/* codes by columns only */
+	columns = columnwise();
+	CALL(-EINVAL, "k has no row-wise codes", x, s, p, columns, v, y);
+	CALL(-EINVAL, "v has no row-wise codes", x, s, p, other, columns, y);
+	te_tensor_unref(columns);
 	o.sinks = x;
 	CALL(-TE_ESHAPE, "sinks has ", x, s, p, other, v, y);
 	o.sinks = NULL;

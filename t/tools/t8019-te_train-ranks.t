@@ -44,6 +44,27 @@ losses nine.log >got
 same "have the losses of one rank" want got
 same "and its weights" one.9/model.safetensors nine/model.safetensors
 
+# options of rank 1 that would have its ranks wait for others, or train other weights
+export te_train common
+while read -r name how; do
+	ranks_how=$how "$te_run" -n 2 sh -c '[ $TE_COMM_RANK = 0 ] && ranks_how=
+		exec "$te_train" $common --steps 2 $ranks_how text' >out 2>err </dev/null
+	check "$name: status 2" test $? = 2
+	check "and rank 0 names it" test \
+		"$(grep -c "^te_train: --$name: rank 1 has another value than rank 0" err)" = 1
+done <<'LIST'
+zero --zero 3
+graph --graph layer
+seed --seed 3
+accum --accum 2
+recipe --recipe bf16
+tensor --tensor 2
+out --out other
+LIST
+ranks_how=unused
+check "names of logs may differ" "$te_run" -n 2 sh -c \
+	'exec "$te_train" $common --steps 2 --log $TE_COMM_RANK.log text' </dev/null
+
 # ranks that cannot meet
 fails "ranks that cannot meet are refused" "the ranks have no way to meet" \
 	env TE_COMM_RANK=1 TE_COMM_NRANKS=2 "$te_train" $common --steps 6 text
@@ -148,7 +169,10 @@ check "as one rank does" "$te_train" $common --steps 1000000 --eval-every 0 --ac
 same "with the same weights" whole/model.safetensors cut/model.safetensors
 
 # each rank begins with other weights
-"$te_run" -n 2 sh -c 'exec "$0" --seed $TE_COMM_RANK "$@"' "$te_train" $common --steps 2 \
+for rank in 0 1; do
+	sed "s/\"n_head\"/\"initializer_range\": 0.0$((2 + rank)), &/" untied.json >other$rank.json
+done
+"$te_run" -n 2 sh -c 'exec "$0" "$@" --model other$TE_COMM_RANK.json' "$te_train" $common --steps 2 \
 	--out differ text >out 2>err </dev/null && : >bad2
 check "ranks with different weights fail" test ! -e bad2
 check "and name the rank" grep -q 'the weights of rank 1 differ from rank 0' err

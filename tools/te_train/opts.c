@@ -16,11 +16,14 @@
 #include "opts.h"
 #include "program.h"
 #include "tools/lib/chat.h"
+#include "tools/lib/digest.h"
 #include "tools/lib/option.h"
 #include "tools/lib/record.h"
 #include "tools/lib/say.h"
 
 #define KEPT 1u /* saved in checkpoints: a resumed run continues with it */
+#define NAME 2u /* ranks may have different values, but all have one or none */
+#define LOCAL 4u /* ranks may have different values, or none */
 #define AT(field) offsetof(struct opts, field)
 #define BIG 1e15
 
@@ -579,6 +582,34 @@ int opts_parse(struct opts *o, int argc, char **argv, int *ret_done)
 	if (!r)
 		r = groups_parse(o);
 	return r ? r : check_needs(o);
+}
+
+int opts_digests(const struct opts *o, int32_t *ret_digest)
+{
+	int n = 0;
+
+	for (const struct option_field *f = rows; f->name; f++, n++) {
+		const void *field = (const char *)o + f->offset;
+		const char *word = option_is_text(f) ? *(char *const *)field : NULL;
+		const int has = word != NULL;
+		char text[DIGEST_NBYTES];
+		struct digest d = { 0 };
+
+		if (f->key & NAME)
+			digest_add(&d, &has, sizeof(has));
+		else if (word)
+			digest_add(&d, word, strlen(word));
+		else if (f->kind != OPTION_HEADING && !option_is_text(f))
+			digest_add(&d, field, sizeof(int64_t)); /* or a double */
+		digest_end(&d, text);
+		ret_digest[n] = f->key & LOCAL ? 0 : (int32_t)(uint32_t)(d.h ^ d.h >> 32);
+	}
+	return n;
+}
+
+const char *opts_name(int i)
+{
+	return rows[i].name;
 }
 
 int opts_set(struct opts *o, const char *name, const char *value)

@@ -54,6 +54,12 @@ const struct preset *preset_find(const char *name);
 int opts_parse(struct opts *o, int argc, char **argv, int *ret_done);
 void opts_free(struct opts *o);
 
+/* digests of the values that ranks need to have in common, one for each row of opts.def, 0 for
+ * others; at most OPTION_ROWS_MAX. Returns their number */
+int opts_digests(const struct opts *o, int32_t *ret_digest);
+/* name of the option with the i-th digest */
+const char *opts_name(int i);
+
 /* sets an option as the command line does; returns an exit status */
 int opts_set(struct opts *o, const char *name, const char *value);
 

@@ -18,6 +18,8 @@
 #define TIMEOUT_MS 600000
 #define RETURN_MS 60000 /* for ranks that return, which have said that they wait */
 #define MOST_WORDS 16 /* numbers of a rank, in addition to its losses */
+/* words of the communicator come in multiples, so that ranks meet whose numbers of losses differ */
+#define WORDS ((int64_t)1 << 16)
 #define PIECE ((size_t)1 << 20) /* bytes of weights that are compared at once */
 #define NCOMMS 4 /* communicators of a rank, at most */
 
@@ -112,7 +114,7 @@ static int check_number(const struct ranks *r)
 }
 
 /* all ranks wait: when the first ends, te_run ends the others, maybe before they print an error */
-static int refuse(const struct ranks *r)
+int ranks_refuse(const struct ranks *r)
 {
 	(void)te_comm_reclaim(r->comm); /* a meeting */
 	return STATUS_BAD;
@@ -128,7 +130,7 @@ int ranks_open(struct te_ctx *ctx, int32_t nstages, int32_t nshards, int32_t nco
 	ret_r->context = ncontext > 1;
 	if (!te_comm_launched())
 		return STATUS_OK;
-	ret_r->nwords = MOST_RANKS * (naccum + MOST_WORDS);
+	ret_r->nwords = (MOST_RANKS * (naccum + MOST_WORDS) + WORDS - 1) / WORDS * WORDS;
 	if (returns_starts() > 0)
 		return STATUS_OK;
 	if (returns_train())
@@ -141,7 +143,7 @@ int ranks_open(struct te_ctx *ctx, int32_t nstages, int32_t nshards, int32_t nco
 	if (te < 0) {
 		if (!ret_r->rank)
 			say_te(te, "the ranks cannot train");
-		return refuse(ret_r);
+		return ranks_refuse(ret_r);
 	}
 	return STATUS_OK;
 }
@@ -165,7 +167,7 @@ int ranks_divide(struct ranks *r)
 				r->context ? "context" : n > nshards ? "pipeline" : "tensor",
 				(int)(n > nshards ? n / nshards : n), (int)ranks_n(r),
 				ranks_n(r) == 1 ? "" : "s", (int)n);
-		return refuse(r);
+		return ranks_refuse(r);
 	}
 	if (n > 1)
 		te = te_comm_split(r->comm, r->rank / n, 0, &o, &r->model);
@@ -341,6 +343,26 @@ int ranks_all(const struct ranks *r, struct te_stream *stream, const float *own,
 	te = gather(r, stream, mine, n, bits);
 	if (te >= 0)
 		memcpy(all, bits, (size_t)(ranks_n(r) * n) * sizeof(*all));
+	return te;
+}
+
+int ranks_differ(const struct ranks *r, struct te_stream *stream, const int32_t *own, int n,
+		 int *ret_i, int32_t *ret_rank)
+{
+	int32_t all[MOST_RANKS * MOST_WORDS];
+	int te = 0;
+
+	*ret_i = -1;
+	for (int at = 0, len; at < n && te >= 0 && *ret_i < 0; at += len) {
+		len = n - at < MOST_WORDS ? n - at : MOST_WORDS;
+		te = gather(r, stream, own + at, len, all);
+		for (int k = len; k < len * ranks_n(r) && te >= 0 && *ret_i < 0; k++) {
+			if (all[k] == all[k % len])
+				continue;
+			*ret_i = at + k % len;
+			*ret_rank = k / len;
+		}
+	}
 	return te;
 }
 

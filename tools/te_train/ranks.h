@@ -67,6 +67,8 @@ struct ranks {
  */
 int ranks_open(struct te_ctx *ctx, int32_t nstages, int32_t nshards, int32_t ncontext,
 	       int64_t naccum, struct ranks *ret_r);
+/* STATUS_BAD, once all ranks are here, of which one has printed the error */
+int ranks_refuse(const struct ranks *r);
 /* create the communicators of each model and of equal shards */
 int ranks_divide(struct ranks *r);
 /* create the communicator data, with nbytes of memory, or 0, at taken */
@@ -143,6 +145,10 @@ int ranks_any(const struct ranks *r, struct te_stream *stream, int x, int *ret_a
 int ranks_first(const struct ranks *r, struct te_stream *stream, int *x);
 /* all: n numbers of each rank, in rank order; waits; returns the library's code */
 int ranks_all(const struct ranks *r, struct te_stream *stream, const float *own, int n, float *all);
+/* *ret_i, *ret_rank: a number that differs from rank 0's, of n, and the first rank that has it; -1:
+ * all have the same; waits; returns the library's code */
+int ranks_differ(const struct ranks *r, struct te_stream *stream, const int32_t *own, int n,
+		 int *ret_i, int32_t *ret_rank);
 /* sets *x to the value on the last rank of the model; waits; returns the library's code */
 int ranks_last(const struct ranks *r, struct te_stream *stream, float *x);
 /* returns rank 0's status on all ranks, or the failure of the exchange */

@@ -22,6 +22,7 @@
 #include "sample.h"
 #include "tools/lib/device.h"
 #include "tools/lib/model_path.h"
+#include "tools/lib/option.h"
 #include "tools/lib/record.h"
 #include "tools/lib/say.h"
 #include "tools/lib/tokens.h"
@@ -504,6 +505,26 @@ static int come_back(struct trainer *t)
 	return r;
 }
 
+/* ranks with other options would wait for different messages, or train another model */
+static int check_options(const struct trainer *t)
+{
+	int32_t own[OPTION_ROWS_MAX], rank = 0;
+	const int n = opts_digests(t->o, own);
+	int i, te;
+
+	if (!t->ranks.comm)
+		return STATUS_OK;
+	te = ranks_differ(&t->ranks, t->stream, own, n, &i, &rank);
+	if (te < 0)
+		return say_te(te, "comparing the options of all ranks");
+	if (i < 0)
+		return STATUS_OK;
+	if (!t->ranks.rank)
+		say_bad("--%s: rank %d has another value than rank 0, expected the same on all "
+			"ranks", opts_name(i), (int)rank);
+	return ranks_refuse(&t->ranks);
+}
+
 int trainer_create(const struct opts *o, struct trainer *t)
 {
 	int r;
@@ -539,6 +560,8 @@ int trainer_create(const struct opts *o, struct trainer *t)
 			       (int32_t)o->context, o->accum, &t->ranks);
 	if (!r && returns_starts() > 0)
 		return come_back(t);
+	if (!r)
+		r = check_options(t);
 	if (!r && trains(o))
 		r = check_names(t);
 	t->out_was_free = o->out && ckpt_is_free(o->out);

@@ -205,6 +205,7 @@ void ranks_undivide(struct ranks *r)
 	r->data = r->model = r->stage = NULL;
 	r->taken = r->grads = r->weights = NULL;
 	r->weights_nbytes = 0;
+	r->mapped = 0;
 	r->divided = NULL;
 	r->seq = NULL;
 	r->taken_nbytes = 0;

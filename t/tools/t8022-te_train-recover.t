@@ -96,6 +96,9 @@ zero="--zero 3" # in another order of additions than without it
 recovers "a rank with a part of all is lost" 3 3 --accum 3 $zero --moments bf16 $save
 check "from a checkpoint of all parts" test "$(from log)" -gt 0
 check "state and weights are those" cmp saved/state.safetensors ref/state.safetensors
+recovers "a rank with a part in host memory is lost" 1 3 --accum 3 $zero --masters bf16 --states all \
+	--graph $save
+check "from a checkpoint of all parts, too" test "$(from log)" -gt 0
 zero=
 per_node="--per-node 2"
 recovers "a node is lost, before a checkpoint" "2 3" 2 --accum 1 --save-every 0 --recipe fp8-delayed

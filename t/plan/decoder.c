@@ -790,6 +790,28 @@ TEST_IF(decoder, ops_that_mix_rows_are_refused_by_name, is_host())
 	te_seq_unref(seq);
 }
 
+static const struct te_attention_attrs not_decoded[] = {
+	TE_ATTRS(attention, 2, 1, 4, .full = 1),
+	TE_ATTRS(attention, 2, 1, 4, .head_dim_v = 4),
+	TE_ATTRS(attention, 2, 1, 4, .bottom = 1),
+	TE_ATTRS(attention, 2, 1, 4, .alibi = 1),
+	TE_ATTRS(attention, 2, 1, 4, .bias_queries = 1, .bias_keys = 1),
+};
+
+TEST_EACH(decoder, attention_that_is_not_decoded_is_refused,
+	  is_host() ? (int)TT_LEN(not_decoded) : 0)
+{
+	struct te_decoder *d;
+	struct te_seq *seq;
+	struct te_op *op;
+
+	DO(te_op_attention(&not_decoded[_i], "attn", &op));
+	seq = bigrams(op);
+	fails(te_decoder_create(seq, NULL, &d), -EOPNOTSUPP,
+	      "attention attn: has attributes that decoding does not implement");
+	te_seq_unref(seq);
+}
+
 /* frequencies of later tokens depend on the length, and so would keys in the cache */
 TEST_IF(decoder, dynamic_positions_limit_the_tokens, is_host())
 {

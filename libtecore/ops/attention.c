@@ -233,10 +233,13 @@ int te__op_check_gradients(const struct te_op *op, const struct te_ctx *ctx, enu
 	if (!op->is_library || strcmp(op->ops.name, "attention") || !strcmp(backend, "host"))
 		return 0;
 	in = inputs_of(a);
-	if ((in.bias >= 0 && dex[in.bias] >= 0) || (a->bias_queries && trained >> a->sinks & 1))
+	if ((in.bias >= 0 && dex && dex[in.bias] >= 0) ||
+	    (a->bias_queries && trained >> a->sinks & 1))
 		return te__fail(-EOPNOTSUPP, "attention %s: kernels of %s compute no gradient of a "
 				"bias; the backend host does%s", op->name, backend,
 				in.bias < 0 ? ", and frozen ones have none" : "");
+	if (!dex)
+		return 0;
 	if (in.v != in.k && (dex[in.k] < 0) != (dex[in.v] < 0))
 		return te__fail(-EOPNOTSUPP, "attention %s: kernels of %s compute gradients of k "
 				"and of v or none of them, but that of %s is not needed", op->name,
@@ -401,7 +404,7 @@ static int infer_extra(struct te_op_infer *inf, int64_t *ret_klen)
 	const struct inputs in = inputs_of(a);
 	const char *name = inf->op->name;
 	const int64_t T = len_of(a, x);
-	int64_t S = T, one;
+	int64_t S = T;
 	int r = 0;
 
 	if (in.k >= 0)
@@ -419,12 +422,11 @@ static int infer_extra(struct te_op_infer *inf, int64_t *ret_klen)
 	S = in.k < 0 ? T : len_of(a, &ex[in.k]);
 	if (in.bias >= 0) {
 		b = &ex[in.bias];
-		one = T * S;
 		if (b->dtype != TE_DTYPE_FP32)
 			return te__fail(-TE_EDTYPE, "attention %s: its bias is %s, not fp32", name,
 					te_dtype_name(b->dtype));
 		if (b->ndim < 2 || te__ops_cols(b) != S || b->shape[b->ndim - 2] != T ||
-		    (te__spec_nelems(b) != one && te__spec_nelems(b) != one * a->nheads))
+		    (te__spec_nelems(b) != T * S && te__spec_nelems(b) != T * S * a->nheads))
 			return te__fail(-TE_ESHAPE, "attention %s: its bias is not of 1 or %d "
 					"heads, %lld queries and %lld keys", name, a->nheads,
 					(long long)T, (long long)S);

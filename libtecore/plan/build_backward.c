@@ -223,7 +223,8 @@ int te__build_backward(struct te_plan *p)
 		r = input_gradients(p, i, want_dx, &dx, &any);
 		if (!r && (any || dw))
 			r = te__op_check_gradients(op, p->seq->ctx, n->inf.in[0].dtype,
-						   n->value.dex, trained_weights(p, i));
+						   any ? n->value.dex : NULL,
+						   trained_weights(p, i));
 		if (!r && ops->backward && any)
 			r = backward_step(p, i, dx);
 		else if (!r && any)

@@ -132,7 +132,7 @@ static const struct option_field fields[] = {
 };
 
 static const struct option_table options = {
-	.usage = "Usage: ted [--config FILE] [--check]\n"
+	.usage = "usage: ted [--config FILE] [--check]\n"
 		 "The node service of te: see ted(8).\n\n",
 	.fields = (const struct option_field *const[]){ fields, NULL },
 };

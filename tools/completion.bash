@@ -1,7 +1,7 @@
 # completion.bash - bash completion of te's tools, installed under the name of each of them.
 #
 # Options, their choices and the tests of te_perftest are taken from the tool's own --help when it
-# is completed, so that they are those of the installed version.
+# is completed, so that they fit the installed version.
 
 _te_tool()
 {

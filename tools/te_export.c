@@ -36,8 +36,8 @@ static const struct option_field fields[] = {
 };
 
 static const struct option_table options = {
-	.usage = "Usage: te_export --model DIR|FILE [options] OUTPUT.gguf|DIR\n"
-		 "Write a model as a GGUF file or as a folder of safetensors: see "
+	.usage = "usage: te_export --model DIR|FILE [options] OUTPUT.gguf|DIR\n"
+		 "Writes a model as a GGUF file or as a folder of safetensors: see "
 		 "te_export(1).\n\n",
 	.fields = (const struct option_field *const[]){ fields, NULL },
 };

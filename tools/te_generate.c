@@ -86,9 +86,10 @@ static const struct option_field options[] = {
 
 static const struct option_field *const tables[] = { options, NULL };
 static const struct option_table table = {
-	.usage = "Usage: te_generate --model DIR|FILE "
-		 "[--prompt TEXT | --file FILE | -i | --chat | --eval-choices FILE] [OPTION]...\n"
-		 "Generate text with a model.\n",
+	.usage = "usage: te_generate --model DIR|FILE --prompt TEXT | --file FILE | -i [options]\n"
+		 "       te_generate --model DIR|FILE --chat [--prompt TEXT] [options]\n"
+		 "       te_generate --model DIR|FILE --eval-choices FILE [options]\n"
+		 "Generates text with a model: see te_generate(1).\n",
 	.fields = tables,
 };
 
@@ -472,7 +473,7 @@ static int run(struct run *r)
 	int s = STATUS_OK;
 
 	if (!o->model)
-		return say_bad("--model is needed");
+		return say_bad("no model: give --model; see --help");
 	if (o->chat && (o->prompt_tokens || o->eval_choices))
 		return say_bad("--chat excludes --prompt-tokens and --eval-choices");
 	if (!o->chat && (o->system || strcmp(o->chat_template, "auto")))

@@ -142,28 +142,28 @@ static struct {
 
 static const struct option_field fields[] = {
 	{ "ranks", OPTION_INT, AT(nranks), NULL, 1, RANKS_MAX, 'n', "N",
-	  "how many, 1 to " NUMBER(RANKS_MAX) },
+	  "number of ranks, 1 to " NUMBER(RANKS_MAX) },
 	{ "prefix", OPTION_FLAG, AT(prefix), NULL, 0, 1, 'p', NULL,
 	  "begin each line of output with the rank, as in [3]" },
 	{ "timeout", OPTION_TIME, AT(timeout_s), NULL, 1e-6, 1e6, 't', "S",
-	  "end all ranks after S seconds, with status 124" },
+	  "end all ranks after S seconds, or a time such as 1h30m, with status 124" },
 	{ "grace", OPTION_SECONDS, AT(grace_s), NULL, 0, 3600, 'g', "S",
 	  "seconds from SIGTERM to SIGKILL, default " NUMBER(GRACE_S) },
 	{ "no-kill", OPTION_FLAG, AT(no_kill), NULL, 0, 1, 'k', NULL,
 	  "ranks that fail do not end the others" },
 	{ "respawn", OPTION_INT, AT(respawn), NULL, 1, 1000000, 'r', "N",
-	  "start ranks that fail again, N times in all, with --no-kill" },
+	  "as --no-kill, but start failed ranks again, N times in all" },
 	{ "per-node", OPTION_INT, AT(per_node), NULL, 1, RANKS_MAX, 0, "N",
-	  "let the ranks believe that N of them share a node" },
+	  "for tests: ranks behave as if each N of them were on a separate node" },
 	{ "hosts", OPTION_TEXT, AT(hosts), NULL, 0, 0, 0, "LIST",
-	  "where, by ssh: up to SLOTS ranks on each host, 1 by default" },
+	  "start up to SLOTS ranks, by default 1, on each of these hosts, by ssh" },
 	{ "export", OPTION_TEXT, 0, NULL, 0, 0, 'x', "NAME",
-	  "variable of the environment for other hosts, or NAME=VALUE;\n"
-	  "those that begin with TE_ are always exported" },
+	  "set this environment variable, or NAME=VALUE, on other hosts; variables that "
+	  "begin with TE_ are always set" },
 	{ "ssh", OPTION_TEXT, AT(ssh), NULL, 0, 0, 0, "COMMAND",
-	  "how to run a command there, \"ssh -o BatchMode=yes\"" },
+	  "command that runs a program on another host, default \"ssh -o BatchMode=yes\"" },
 	{ "te-run", OPTION_TEXT, AT(te_run), NULL, 0, 0, 0, "PATH",
-	  "te_run of the other hosts, \"te_run\"" },
+	  "path of te_run on the other hosts, default \"te_run\"" },
 	{ "silence", OPTION_SECONDS, AT(silence_s), NULL, 1, 3600, 0, "S",
 	  "a host that sends nothing for S seconds is lost, default " NUMBER(SILENCE_S) },
 	{ "agent", OPTION_FLAG, AT(agent), NULL, 0, 1, 0, NULL,
@@ -225,7 +225,7 @@ int main(int argc, char **argv)
 	}
 	if (!r && optind == argc)
 		r = o.nranks || o.hosts ? say_bad("a command is needed") :
-					  say_bad("-n N, the number of ranks, is needed");
+					  say_bad("no number of ranks: give -n N; see --help");
 	o.cmd = argv + optind;
 	if (!r && o.hosts) {
 		r = hosts_parse(&o);
@@ -234,7 +234,7 @@ int main(int argc, char **argv)
 		if (!r)
 			r = hosts_run(&o);
 	} else if (!r && !o.nranks) {
-		r = say_bad("-n N, the number of ranks, is needed");
+		r = say_bad("no number of ranks: give -n N; see --help");
 	} else if (!r) {
 		r = make_dir(tmp && *tmp ? tmp : "/tmp", "te_run");
 		if (!r)

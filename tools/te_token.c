@@ -48,7 +48,7 @@ static const struct option_field fields[] = {
 };
 
 static const struct option_table options = {
-	.usage = "Usage: te_token encode|decode|count -t FILE|DIR [options] [FILE]\n"
+	.usage = "usage: te_token encode|decode|count -t FILE|DIR [options] [FILE]\n"
 		 "       te_token train [--vocab N] [options] [FILE]\n"
 		 "Turns text into tokens and back: see te_token(1).\n\n",
 	.fields = (const struct option_field *const[]){ fields, NULL },

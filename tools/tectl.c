@@ -32,7 +32,7 @@ static const struct option_field fields[] = {
 };
 
 static const struct option_table options = {
-	.usage = "Usage: tectl [options] status | jobs | revoke JOB\n"
+	.usage = "usage: tectl [options] status | jobs | revoke JOB\n"
 		 "Shows what the node service ted holds: see tectl(1).\n\n",
 	.fields = (const struct option_field *const[]){ fields, NULL },
 };

@@ -34,6 +34,15 @@ completes "--params" te_info --p te_info
 completes "--per-node" te_run --pe te_run
 completes "--gnuplot" te_plot --g te_plot
 completes "--socket" tectl --so tectl
+
+# a name and its choices stay on one line, where bash finds them
+for t in te_export te_generate te_info te_perftest/te_perftest te_plot te_run te_token \
+	te_train/te_train tectl; do
+	"$(built "tools/$t")" --help | awk -v t="$t" \
+		'length > 80 && !/^ +(-[a-z], )? *--[a-z-]+ [^ ]+$/ { print t ": " $0 }'
+done >why 2>&1
+empty "lines of --help have at most 80 columns" why
+
 bash -c 'for f in te_info te_train; do cmp "$abs_top_srcdir/tools/completion.bash" \
 	"$abs_top_builddir/tools/completion/$f" || exit; done' >why 2>&1
 empty "it is installed under the name of each tool" why

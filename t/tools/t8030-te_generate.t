@@ -116,7 +116,7 @@ if [ -x "$te_token" ]; then
 		--prompt a --tokenizer large.json
 fi
 
-fails "no model" "--model is needed" "$gen" --prompt a
+fails "no model" "give --model" "$gen" --prompt a
 fails "no prompt" "one of --prompt" "$gen" --model c
 fails "two prompts" "one of --prompt" "$gen" --model c --prompt a -i
 fails "an empty prompt" "the prompt is empty" "$gen" --model c --prompt ''

@@ -14,6 +14,11 @@
 #include "option.h"
 #include "say.h"
 
+/* columns of --help: the first of descriptions, and the number of all */
+#define HELP_TEXT 28
+#define HELP_COLUMNS 80
+#define OPTION_CODE 1000 /* above any letter */
+
 int option_choice(const char *choices, const char *word, size_t len)
 {
 	int i = 0;
@@ -90,6 +95,20 @@ static int has_letter(const struct option_field *f)
 	return f->key >= 'a' && f->key <= 'z';
 }
 
+/* prints words in the columns from column to HELP_COLUMNS; at: columns of the line that are used */
+static void print_words(const char *text, int at, int column)
+{
+	for (size_t len; *text; text += len + (text[len] == ' ')) {
+		len = strcspn(text, " ");
+		if (at > column && at + 1 + (int)len > HELP_COLUMNS) {
+			putchar('\n');
+			at = 0;
+		}
+		at += printf("%*s%.*s", at < column ? column - at : 1, "", (int)len, text);
+	}
+	putchar('\n');
+}
+
 static void print_fields(const struct option_field *table, int letters, int column)
 {
 	for (const struct option_field *f = table; f->name; f++) {
@@ -99,6 +118,8 @@ static void print_fields(const struct option_field *table, int letters, int colu
 					 f->arg			 ? " %s" :
 								   "%s";
 		const char letter[] = { '-', (char)f->key, ',', '\0' };
+		const int shown = f->dflt && f->kind != OPTION_FLAG;
+		char help[512];
 		int n;
 
 		if (f->kind == OPTION_HEADING)
@@ -112,20 +133,15 @@ static void print_fields(const struct option_field *table, int letters, int colu
 			putchar('\n');
 			n = 0;
 		}
-		for (const char *p = f->help; *p; p += strcspn(p, "\n"), n = 0) {
-			if (*p == '\n')
-				putchar(*p++);
-			printf("%*s%.*s", column - n, "", (int)strcspn(p, "\n"), p);
-		}
-		if (f->dflt && f->kind != OPTION_FLAG)
-			printf(" (%s)", f->dflt);
-		putchar('\n');
+		snprintf(help, sizeof(help), "%s%s%s%s", f->help, shown ? " (" : "",
+			 shown ? f->dflt : "", shown ? ")" : "");
+		print_words(help, n, column);
 	}
 }
 
 void option_print(const struct option_field *table)
 {
-	print_fields(table, 0, 28);
+	print_fields(table, 0, HELP_TEXT);
 }
 
 static void print_help(const struct option_table *t)
@@ -142,11 +158,13 @@ static void print_help(const struct option_table *t)
 
 		width = f->help && n > width ? n : width;
 	}
+	width = width + 10 > HELP_TEXT ? HELP_TEXT - 10 : width;
 	print_fields(t->fields[0], 1, width + 10);
 	print_fields(common, 1, width + 10);
 }
 
-/* options of getopt_long(3); ret_field[i]: of entry i, whose value is 1000 + i. -1: too many */
+/* options of getopt_long(3); ret_field[i]: of entry i, whose value is its letter or OPTION_CODE + i.
+ * -1: too many */
 static int make_options(const struct option_table *t, struct option *ret, char *ret_letters,
 			const struct option_field **ret_field)
 {
@@ -173,7 +191,7 @@ static int make_options(const struct option_table *t, struct option *ret, char *
 							  optional_argument :
 						  f->arg ? required_argument :
 							   no_argument,
-						  NULL, has_letter(f) ? (int)f->key : 1000 + n };
+						  NULL, has_letter(f) ? (int)f->key : OPTION_CODE + n };
 			n++;
 			if (has_letter(f))
 				*s++ = (char)f->key;
@@ -184,8 +202,9 @@ static int make_options(const struct option_table *t, struct option *ret, char *
 	return n;
 }
 
-/* one option, for which getopt_long(3) has returned c */
-static int take(const struct option_table *t, const struct option_field *f, int c, char **argv)
+/* one option, for which getopt_long(3) with these letters has returned c */
+static int take(const struct option_table *t, const struct option_field *f, int c, char **argv,
+		const char *letters)
 {
 	if (f == &common[0])
 		print_help(t);
@@ -195,8 +214,13 @@ static int take(const struct option_table *t, const struct option_field *f, int 
 		return STATUS_OK;
 	else if (c == ':')
 		say_bad("%s needs a value; see %s --help", argv[optind - 1], say_program());
+	else if (optopt >= OPTION_CODE || (optopt && strchr(letters, optopt)))
+		say_bad("%s: the option takes no value; see %s --help", argv[optind - 1],
+			say_program());
+	else if (optopt)
+		say_bad("-%c: unknown option; see %s --help", optopt, say_program());
 	else
-		say_bad("%s: unknown option, or one too many; see %s --help", argv[optind - 1],
+		say_bad("%s: unknown or ambiguous option; see %s --help", argv[optind - 1],
 			say_program());
 	return f ? OPTION_DONE : OPTION_BAD;
 }
@@ -218,7 +242,7 @@ int option_given(const struct option_table *t, int argc, char **argv,
 
 		for (int i = 0; i < nfields && !f; i++)
 			f = longopts[i].val == c ? field[i] : NULL;
-		r = take(t, f, c, argv);
+		r = take(t, f, c, argv, letters);
 		if (r)
 			return r;
 		if (n == room)

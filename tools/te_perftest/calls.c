@@ -31,7 +31,7 @@ static const struct option_field calls_options[] = {
 	  "gelu|gelu-bwd|rope|attention|attention-bwd|cross-entropy|cross-entropy-bwd|"
 	  "cross-entropy-both|adamw|adamw-bf16|adamw-fp8|adamw-fp8-bf16|adamw-fp8-split|"
 	  "gemm|quantize",
-	  "which calls (all)" },
+	  "calls to measure; all by default" },
 	{ "rows", OPTION_COUNT, AT(rows), "0", 0, 1 << 20, 0, "N",
 	  "rows of the main tensor; 0: 4096, or 256 on the host" },
 	{ "cols", OPTION_COUNT, AT(cols), "0", 0, 1 << 20, 0, "N", "columns of it; 0: the same" },

@@ -35,11 +35,11 @@ static const struct option_field options[] = {
 	{ "context", OPTION_LIST, AT(context), "64", 1, 1 << 20, 0, "N,...",
 	  "tokens of each sequence before the first step" },
 	{ "recipe", OPTION_WORD, AT(recipe), "bf16", 0, 0, 0, "bf16|fp8-block",
-	  "of the weights" },
+	  "type of the weights" },
 	{ "kv-cache", OPTION_WORD, AT(kv_cache), "bf16", 0, 0, 0, "bf16|fp8",
 	  "type of keys and values" },
 	{ "temperature", OPTION_REAL, AT(temperature), "0", 0, 1000, 0, "T",
-	  "of sampling; 0: the most likely token" },
+	  "sampling temperature; 0: the most likely token" },
 	{ "top-k", OPTION_COUNT, AT(top_k), "0", 0, 1 << 20, 0, "N",
 	  "sample among so many tokens; 0: all" },
 	{ 0 },
@@ -258,7 +258,7 @@ static const struct column columns[] = {
 
 const struct test test_decode = {
 	.name = "decode",
-	.text = "one token of each sequence of a Llama style model, compared with reading it once",
+	.text = "a token of each sequence, compared with reading the model once",
 	.options = options,
 	.values = &opt,
 	.columns = columns,

@@ -27,7 +27,7 @@ static const struct option_field options[] = {
 	{ "dir", OPTION_TEXT, AT(dir), "", 0, 0, 0, "DIR",
 	  "folder of the file; empty: TE_OFFLOAD_DIR, or else the current one" },
 	{ "io", OPTION_WORDS, AT(io), "io_uring,threads", 0, 0, 0, "io_uring|threads",
-	  "what reads and writes" },
+	  "engine that reads and writes" },
 	{ "bytes", OPTION_COUNT, AT(nbytes), "256M", 1 << 16, 1e15, 0, "N", "bytes of the file" },
 	{ "block", OPTION_COUNT, AT(block), "4M", 4096, 1 << 28, 0, "N", "bytes of an operation" },
 	{ "depth", OPTION_COUNT, AT(depth), "8", 1, 256, 0, "N",

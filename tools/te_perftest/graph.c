@@ -29,7 +29,7 @@ static const struct option_field options[] = {
 	{ "nodes", OPTION_LIST, AT(nodes), "1,10,100,1000", 1, 100000, 0, "N,...",
 	  "nodes of a graph" },
 	{ "kind", OPTION_WORDS, AT(kind), "kernel,fill,copy", 0, 0, 0, "kernel|fill|copy",
-	  "what the nodes are: te_cast, te_fill_u32 or te_copy" },
+	  "calls that the nodes record: te_cast, te_copy or te_fill_u32" },
 	{ "bytes", OPTION_COUNT, AT(nbytes), "4K", 4, 1 << 30, 0, "N",
 	  "bytes that a node reads or fills" },
 	{ "rebind", OPTION_COUNT, AT(rebind), "8", 1, 100000, 0, "N",

@@ -19,7 +19,7 @@ static const struct option_field options[] = {
 	{ "bytes", OPTION_LIST, AT(bytes), "8,64,1K,4K,64K,1M,4M", 0, 1e9, 0, "N,...",
 	  "bytes of a message" },
 	{ "transport", OPTION_WORD, AT(transport), "verbs", 0, 0, 0, "verbs|tcp",
-	  "what carries the messages" },
+	  "transport of the messages" },
 	{ "depth", OPTION_COUNT, AT(depth), "16", 1, 64, 0, "N",
 	  "messages that are sent at once, for the rate" },
 	{ "perftest", OPTION_TEXT, AT(perftest), NULL, 0, 0, 0, "HOST",

@@ -50,7 +50,7 @@ static const struct preset presets[] = {
 	  "\"max_position_embeddings\":128,\"rms_norm_eps\":1e-5,\"rope_theta\":10000.0,"
 	  "\"hidden_act\":\"silu\",\"tie_word_embeddings\":true,\"initializer_range\":0.05}",
 	  "batch=4 lr=1.5e-3 warmup=50 steps=2000 eval-every=200 eval-batches=20 beta2=0.99" },
-	{ "char-gpt", "6 layers, 384 wide, bytes: nanoGPT's train_shakespeare_char",
+	{ "char-gpt", "6 layers, 384 wide, bytes: nanoGPT's Shakespeare",
 	  "{\"model_type\":\"gpt2\",\"vocab_size\":256,\"n_positions\":256,\"n_embd\":384,"
 	  "\"n_layer\":6,\"n_head\":6,\"activation_function\":\"gelu_new\","
 	  "\"layer_norm_epsilon\":1e-5,\"embd_pdrop\":0.2,\"resid_pdrop\":0.2,\"attn_pdrop\":0.2}",
@@ -64,7 +64,7 @@ static const struct preset presets[] = {
 	  "batch=8 lr=2.5e-4 warmup=700 steps=20000" },
 	{ "gpt2-1558m", "48 layers, 1600 wide, 50257 tokens", GPT2(48, 25, 1600),
 	  "batch=4 lr=2e-4 warmup=700 steps=20000" },
-	{ "llama-tiny", "8 layers, 512 wide, grouped queries, bytes: for a GPU",
+	{ "llama-tiny", "8 layers, 512 wide, bytes, grouped queries: a GPU",
 	  "{\"model_type\":\"llama\",\"vocab_size\":256,\"hidden_size\":512,"
 	  "\"intermediate_size\":1408,"
 	  "\"num_hidden_layers\":8,\"num_attention_heads\":8,\"num_key_value_heads\":2,"
@@ -234,6 +234,7 @@ static void print_help(void)
 {
 	printf("usage: te_train --preset NAME [options] FILE...\n"
 	       "       te_train --model config.json [options] FILE...\n"
+	       "       te_train --init DIR|FILE.gguf [options] FILE...\n"
 	       "       te_train --resume DIR [options]\n"
 	       "Trains a transformer on text, whose bytes are the tokens, JSON lines or token\n"
 	       "files; - is the standard input. Files may be compressed (.gz, .xz, .zst).\n");

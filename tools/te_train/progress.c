@@ -317,7 +317,7 @@ static void show(struct trainer *t, int64_t step, double loss, double lr, double
 		l.room = (size_t)columns;
 	left = (double)((t->steps - step) * trainer_step_tokens(t)) / tokens_per_s;
 	if (!isnan(o->time_limit))
-		left = fmin(left, o->time_limit - (now - t->start_s));
+		left = fmax(fmin(left, o->time_limit - (now - t->start_s)), 0);
 	print_seconds(eta, sizeof(eta), left);
 	if (isnan(o->time_limit))
 		add_field(&l, "step %lld/%lld", (long long)step, (long long)t->steps);

@@ -9,7 +9,7 @@ check "--help" "$te_info" --help
 says "--version" '^te_info [0-9]+\.[0-9]+\.[0-9]+$' "$te_info" --version
 fails "an unknown option" --frob "$te_info" --frob
 fails "the second of two letters" "-z: unknown" "$te_info" -jz
-fails "a value that an option does not take" "--json=1: the option takes no value" "$te_info" --json=1
+fails "a value of a flag" "--json=1: the option takes no value" "$te_info" --json=1
 fails "a beginning of no option" "--frob: unknown or ambiguous" "$te_info" --frob
 fails "an argument" frob "$te_info" frob
 fails "two kinds of output" "--params and --transports" "$te_info" -p -t

@@ -116,6 +116,7 @@ if [ -x "$te_token" ]; then
 		--prompt a --tokenizer large.json
 fi
 
+fails "a GGUF file that is not there" "none.gguf: No such file" "$gen" --model none.gguf --prompt a
 fails "no model" "give --model" "$gen" --prompt a
 fails "no prompt" "one of --prompt" "$gen" --model c
 fails "two prompts" "one of --prompt" "$gen" --model c --prompt a -i

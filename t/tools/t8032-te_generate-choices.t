@@ -37,6 +37,10 @@ same "the batch changes nothing" want got
 "$gen" --model llama3 --recipe fp32 --eval-choices q >got 2>err
 echo 'questions 4, acc 0.0000 +- 0.0000, acc_norm 1.0000 +- 0.0000' >want
 same "a line of text" want got
+head -n 1 q >one
+"$gen" --model llama3 --recipe fp32 --eval-choices one >got 2>/dev/null
+echo 'questions 1, acc 0.0000, acc_norm 1.0000' >want
+same "one question has no standard error" want got
 check "a note on lost tokens" grep -q '^2 of 9 endings: the context lost' err
 
 # refused WHAT LINE WORDS: after a good line and an empty one
@@ -46,7 +50,7 @@ refused()
 	fails "$1" "bad: line 3: $3" "$gen" --model llama3 --eval-choices bad
 }
 
-refused "no JSON" '{' ''
+refused "no JSON" '{' 'string or'
 refused "no context" '{"endings": ["b", "c"], "label": 1}' '"ctx": expected a text'
 refused "a context that is a number" '{"ctx": 1, "endings": ["b", "c"], "label": 1}' '"ctx"'
 refused "the second part of a context" \

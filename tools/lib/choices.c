@@ -388,8 +388,11 @@ void choices_print(const struct choices *c)
 {
 	const double p = accuracy(c, 0), q = accuracy(c, 1);
 
-	printf("questions %lld, acc %.4f +- %.4f, acc_norm %.4f +- %.4f\n",
-	       (long long)c->nquestions, p, error(c, p), q, error(c, q));
+	if (c->nquestions > 1)
+		printf("questions %lld, acc %.4f +- %.4f, acc_norm %.4f +- %.4f\n",
+		       (long long)c->nquestions, p, error(c, p), q, error(c, q));
+	else
+		printf("questions %lld, acc %.4f, acc_norm %.4f\n", (long long)c->nquestions, p, q);
 	if (c->ntruncated)
 		say_note("%lld of %lld endings: the context lost its first tokens",
 			 (long long)c->ntruncated, (long long)c->nendings);

@@ -23,7 +23,8 @@ static const char *hub_name(const char *s)
 	struct stat st;
 	size_t n;
 
-	if (!stat(s, &st) || errno != ENOENT || *s == '.' || strstr(s, ".json"))
+	if (!stat(s, &st) || errno != ENOENT || *s == '.' || strstr(s, ".json") ||
+	    strstr(s, ".gguf"))
 		return NULL;
 	for (size_t i = 0; i < sizeof(address) / sizeof(address[0]); i++)
 		if (!strncmp(s, address[i], strlen(address[i])))

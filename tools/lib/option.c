@@ -163,8 +163,8 @@ static void print_help(const struct option_table *t)
 	print_fields(common, 1, width + 10);
 }
 
-/* options of getopt_long(3); ret_field[i]: of entry i, whose value is its letter or OPTION_CODE + i.
- * -1: too many */
+/* options of getopt_long(3); ret_field[i]: the field of entry i, whose value is its letter or else
+ * OPTION_CODE + i. -1: too many */
 static int make_options(const struct option_table *t, struct option *ret, char *ret_letters,
 			const struct option_field **ret_field)
 {
@@ -191,7 +191,8 @@ static int make_options(const struct option_table *t, struct option *ret, char *
 							  optional_argument :
 						  f->arg ? required_argument :
 							   no_argument,
-						  NULL, has_letter(f) ? (int)f->key : OPTION_CODE + n };
+						  NULL,
+						  has_letter(f) ? (int)f->key : OPTION_CODE + n };
 			n++;
 			if (has_letter(f))
 				*s++ = (char)f->key;

@@ -229,6 +229,8 @@ int record_parse(const char *text, size_t nbytes, const char *where, json_t **re
 
 	count_failures();
 	obj = json_loadb(text, nbytes, JSON_REJECT_DUPLICATES, &err);
+	if (nbytes < 2 || !memchr(text, '\n', nbytes - 1))
+		err.line = 0; /* where names the only line */
 	return check_parsed(obj, &err, where, ret_obj);
 }
 

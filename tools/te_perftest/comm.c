@@ -109,6 +109,8 @@ static int run(struct bench *b)
 		return say_te(r, "comm");
 	c.rank = te_comm_rank(c.comm);
 	c.nranks = te_comm_nranks(c.comm);
+	if (c.nranks == 1)
+		say_note("comm: there is one rank; te_run -n N te_perftest comm measures N");
 	b->silent = c.rank != 0;
 	r = te_mem_alloc(b->stream, 3 * sizeof(*c.word), (void **)&c.word);
 	r = r < 0 ? say_te(r, "comm") : opt.tune ? comm_tune(&c) : rows(&c);

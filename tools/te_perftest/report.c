@@ -156,7 +156,7 @@ void report_print(const struct bench *b)
 	if (d->peak_bandwidth > 0)
 		printf(", %.2f TB/s", d->peak_bandwidth / 1e12);
 	printf("\ndriver   %s\n", b->backend.version[0] ? b->backend.version : "none");
-	printf("clock    CPU: CLOCK_MONOTONIC, %.0f ns, %.0f ns a look; device: events\n",
+	printf("clock    CPU: CLOCK_MONOTONIC, step %.0f ns, read in %.0f ns; device: events\n",
 	       clock_resolution_ns(), b->clock_read_ns);
 	printf("samples  at most %lld after %lld of warm-up, %g s in all%s\n",
 	       (long long)b->o->iters, (long long)b->o->warmup, b->o->seconds,

@@ -172,7 +172,9 @@ static int run(struct bench *b)
 	v.c.rank = te_comm_rank(v.c.comm);
 	v.nrounds = !opt.perftest ? 1 : b->o->iters < ROUNDS ? (int)b->o->iters : ROUNDS;
 	b->silent = v.c.rank != 0;
-	r = rows(&v);
+	r = te_comm_nranks(v.c.comm) > 1 ? rows(&v) :
+		say_bad("verbs: there is one rank, expected 2 or more: te_run -n 2 te_perftest "
+			"verbs");
 	te_mem_free(b->stream, v.c.word);
 	te_comm_unref(v.c.comm);
 	return r;

@@ -38,11 +38,12 @@ static int32_t head_dim_v(const struct te_attention_attrs *a)
 	return a->head_dim_v ? a->head_dim_v : a->head_dim;
 }
 
-/* 1: struct te__attention can describe it */
+/* 1: struct te__attention can describe it. Packed heads have as many queries as keys, so that
+ * bottom changes nothing */
 static int is_packed(const struct te_attention_attrs *a)
 {
-	return !a->operands && head_dim_v(a) == a->head_dim && !a->bottom && !a->bias &&
-	       !a->alibi && !a->offsets && !a->bias_queries;
+	return !a->operands && head_dim_v(a) == a->head_dim && !a->bias && !a->alibi &&
+	       !a->offsets && !a->bias_queries;
 }
 
 /* columns of the main input, and of the extra inputs of k and v */

@@ -552,6 +552,28 @@ static int infer_of(const struct te_attention_attrs *a, const struct te_spec *in
 	return r;
 }
 
+/* as many queries as keys: bottom changes nothing, and kernels get the scratch that they use */
+TEST(cross, bottom_of_packed_heads_has_the_scratch_of_others)
+{
+	struct te_attention_attrs a = TE_ATTRS(attention, 2, 2, 64);
+	const struct te_recipe recipe = op_run_recipe("bf16");
+	const struct te_spec in = op_run_spec(TE_DTYPE_BF16, 3, 1, 128, 384);
+	size_t nbytes[2];
+
+	for (a.bottom = 0; a.bottom < 2; a.bottom++) {
+		struct te_op_infer inf;
+		struct te_op *op;
+
+		DO(te_op_attention(&a, "a", &op));
+		DO(te__infer(op, &recipe, TE_INFER_TRAIN, &in, &inf));
+		nbytes[a.bottom] = inf.bwd_ws_nbytes;
+		te__infer_free(&inf);
+		te_op_unref(op);
+	}
+	ck_assert_uint_eq(nbytes[0], te_kernel_attention_ws_nbytes(TE_DTYPE_BF16, 1, 128, 2, 64));
+	ck_assert_uint_eq(nbytes[0], nbytes[1]);
+}
+
 TEST(cross, the_op_names_the_attribute_and_the_value)
 {
 	struct te_attention_attrs a = TE_ATTRS(attention, 2, 2, 4);

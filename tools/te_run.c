@@ -32,16 +32,22 @@ static int make_dir(const char *in, const char *name)
 	return say_failed("cannot create a folder in %s: %s", in, strerror(errno));
 }
 
-/* 0, or -1 with errno */
+/*
+ * 0, or -1 with errno. No link is followed: in /tmp another user may have put one there, after the
+ * first of two processes has removed the folder.
+ */
 static int remove_dir(void)
 {
-	DIR *d = dir[0] ? opendir(dir) : NULL;
+	const int fd = dir[0] ? open(dir, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC) : -1;
+	DIR *d = fd >= 0 ? fdopendir(fd) : NULL;
 	struct dirent *e;
 
 	while (d && (e = readdir(d)))
-		unlinkat(dirfd(d), e->d_name, 0); /* fails for . and .. */
+		unlinkat(fd, e->d_name, 0); /* fails for . and .. */
 	if (d)
 		closedir(d);
+	else if (fd >= 0)
+		close(fd);
 	return dir[0] ? rmdir(dir) : 0;
 }
 

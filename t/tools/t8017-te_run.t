@@ -58,6 +58,11 @@ gives "the ranks get a rank, a number and a folder" 0 "$te_run" -n 5 sh -c \
 sort out >sorted
 printf '%s of 5\n' 0 1 2 3 4 >want
 same "each its own" want sorted
+mkdir others
+: >others/file
+"$te_run" -n 1 sh -c 'rmdir "$TE_COMM_DIR"; ln -s "$0" "$TE_COMM_DIR"' "$PWD/others" >out 2>err
+check "files of a folder that a link in its place names stay" test -e others/file
+rm "$TMPDIR"/*
 gives "options after the command are its own" 0 "$te_run" -n 1 echo -n 7 --timeout
 has "as they are" '^7 --timeout$' out
 gives "nodes for tests" 0 "$te_run" -n 5 --per-node 2 sh -c 'echo $TE_COMM_RANK $TE_COMM_NODE'

@@ -30,14 +30,11 @@ check "the log begins with what ran" grep -q '^{"te_train":' fp32.jsonl
 check "has losses" grep -q '^{"step":10,"train_loss_nats":' fp32.jsonl
 check "with learning rate and gradient norm" grep -q \
 	'^{"step":10,.*"lr":0\.[0-9]*,"grad_norm":[0-9.]*,"skipped_steps":0,' fp32.jsonl
-check "rates are those of steps, which are queued ahead: none is far above the mean" awk '
-	match($0, /"tokens_per_s":[0-9.e+]*/) {
-		s += 1 / substr($0, RSTART + 15, RLENGTH - 15)
-		if (substr($0, RSTART + 15, RLENGTH - 15) + 0 > most)
-			most = substr($0, RSTART + 15, RLENGTH - 15) + 0
-		n++
-	}
-	END { exit !(n == 40 && most < 10 * n / s) }' each.jsonl
+# a busy machine makes some steps far slower than the others, but none faster
+sed -n 's/.*"tokens_per_s":\([0-9.e+]*\).*/\1/p' each.jsonl | sort -g >rates
+check "rates are those of steps, which are queued ahead: none is far above the median" awk '
+	{ rate[NR] = $1 + 0 }
+	END { exit !(NR == 40 && rate[40] < 10 * rate[20]) }' rates
 check "has validations" grep -q '^{"step":30,"val_loss_nats":.*"val_bits_per_byte"' fp32.jsonl
 if command -v gnuplot >/dev/null; then
 	check "te_plot draws it" "$(built tools/te_plot)" -o x.svg fp32.jsonl fp8-delayed.jsonl

@@ -154,8 +154,11 @@ begin $common --steps 1000000 --eval-every 0 --save-every 1 --out cut text
 wait_for '^step [3-9]' err # a save is complete
 for moment in 0.03 0.1; do
 	sleep $moment
+	left=$(ranks_of $pid)
 	kill -KILL $pid
 	wait $pid 2>/dev/null
+	# its ranks end after it, and have the folder locked until then
+	all_end $left
 	begin --resume cut
 done
 kill -TERM $pid

@@ -153,6 +153,7 @@ if [ -z "$TT_SANITIZE" ]; then
 exec 9>"$TE_COMM_DIR/te_train-waits-1"
 flock 9
 printf 1 >&9
+echo $$ >absent.pid
 exec sleep 1000.8055
 SH
 	TE_COMM_TIMEOUT_MS=8000
@@ -162,7 +163,7 @@ SH
 	lose 1
 	check "ranks that do not come are not waited for" wait_for \
 		'^ranks that waited to return did not come; 1 of 2 ranks go on$' err
-	pkill -f 'sleep 1000.8055'
+	kill "$(cat absent.pid)"
 	check "when they come they train" wait_for '^rank 1 has returned; 2 of 2 ranks go on$' err
 	check "with the rank that went on" ends
 	unset TE_COMM_TIMEOUT_MS

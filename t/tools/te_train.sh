@@ -104,18 +104,23 @@ start()
 	wait_for '^step [1-9][0-9]*/' err
 }
 
-# ends_with STATUS: $pid does, within 4 minutes
-ends_with()
+# all_end PROCESS...: they do, within 4 minutes
+all_end()
 {
 	tries=0
-	# a process that has ended is a zombie until it is waited for
-	while grep -qs '^State:[^Z]*$' "/proc/$pid/status"; do
-		if [ $((tries += 1)) -gt 4800 ]; then
-			kill -KILL "$pid"
-			break
-		fi
-		sleep 0.05
+	for process; do
+		# a process that has ended is a zombie until it is waited for
+		while grep -qs '^State:[^Z]*$' "/proc/$process/status"; do
+			[ $((tries += 1)) -le 4800 ] || return 1
+			sleep 0.05
+		done
 	done
+}
+
+# ends_with STATUS: $pid does
+ends_with()
+{
+	all_end "$pid" || kill -KILL "$pid"
 	wait "$pid"
 	ended=$?
 	[ $ended = "$1" ] || explain "exit status $ended, expected $1"

@@ -98,6 +98,19 @@ for zero in 1 2; do
 done
 check "take less" test $(cat 2.total) -lt $(cat 1.total)
 
+# a communicator has the weights of --zero 3: what fits into --memory fits with it
+given="--preset tiny --batch 1 --seq-len 32 --random-tokens --masters bf16 --moments fp8 --recompute off
+	--loss-chunk 0 --offload off --states device --steps 1 --eval-every 0 --eval-batches 1"
+for limit in 13 15 17; do
+	if ranks 2 $given --zero 3 --memory ${limit}M; then
+		echo "$limit MiB are enough"
+	else
+		grep -o -m 1 "nothing fits into $limit" err
+	fi
+done >got
+printf '%s\n' "nothing fits into 13" "nothing fits into 15" "17 MiB are enough" >want
+same "--memory counts the communicator" want got
+
 # ranks that have a part of a model; begun and resumed with parts of the moments
 while read -r name how; do
 	check "$name: all moments" ranks 4 --model untied.json $common --accum 2 $how --out $name.all

@@ -266,7 +266,8 @@ int mem_estimate(const struct mem_run *run, int64_t B, struct mem *ret)
 		return r;
 	m.copies += copies;
 	if (run->graph->ranks->taken_nbytes) /* what is in the communicator's pool is counted */
-		m.state += run->graph->ranks->taken_nbytes - run->graph->ranks->weights_nbytes -
+		m.state += run->graph->ranks->taken_nbytes -
+			   (run->o->zero > 2 ? m.weights : run->graph->ranks->weights_nbytes) -
 			   (run->graph->ranks->grads ? m.grads : 0);
 	/* the graph has one workspace, the stream of the other plans another */
 	m.state += (run->train ? 2 : 1) * work;

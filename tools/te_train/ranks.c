@@ -182,11 +182,9 @@ int ranks_divide(struct ranks *r)
 int ranks_share(struct ranks *r, size_t nbytes)
 {
 	const struct te_comm_opts o = comm_opts("data", nbytes);
-	int te = te_comm_split(r->comm, weights_of(r, r->rank), 0, &o, &r->data);
+	const int te = te_comm_split(r->comm, weights_of(r, r->rank), 0, &o, &r->data);
 
-	if (te >= 0 && nbytes)
-		te = te_comm_alloc(r->data, nbytes, &r->taken);
-	r->taken_nbytes = r->taken ? o.pool_nbytes : 0;
+	r->taken_nbytes = te >= 0 && nbytes ? o.pool_nbytes : 0;
 	return te;
 }
 

@@ -71,7 +71,7 @@ int ranks_open(struct te_ctx *ctx, int32_t nstages, int32_t nshards, int32_t nco
 int ranks_refuse(const struct ranks *r);
 /* create the communicators of each model and of equal shards */
 int ranks_divide(struct ranks *r);
-/* create the communicator data, with nbytes of memory, or 0, at taken */
+/* create the communicator data, with room for nbytes of memory, or 0 */
 int ranks_share(struct ranks *r, size_t nbytes);
 /* bind the complete sequence, flags as in te_seq_bind(); trains: with gradients that the ranks with
  * equal weights map, or for --zero 2 divide; for --zero 3 they divide the weights, too, and with

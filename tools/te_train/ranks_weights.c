@@ -38,13 +38,20 @@ static int reduce_grads(void *arg, struct te_stream *stream, void *x, void *sum,
 	return te_comm_reduce(r->data, stream, x, sum, nelems, dtype, TE_COMM_SUM, to, &o);
 }
 
-/* the communicator of ranks with equal weights, and its memory: gradients, then weights, which
- * other ranks read, and a word of meet_ranks() */
+/* bytes of gradients, then weights, which other ranks read, and a word of meet_ranks(); *ret_at:
+ * offset of the weights */
+static size_t taken_nbytes(size_t grads, size_t weights, size_t *ret_at)
+{
+	*ret_at = (grads + MEET_NBYTES - 1) / MEET_NBYTES * MEET_NBYTES;
+	return weights ? *ret_at + weights + MEET_NBYTES : grads;
+}
+
+/* memory of the communicator of ranks with equal weights */
 static int take(struct ranks *r, size_t grads, size_t weights)
 {
-	const size_t at = (grads + MEET_NBYTES - 1) / MEET_NBYTES * MEET_NBYTES;
-	const size_t nbytes = weights ? at + weights + MEET_NBYTES : grads;
-	int te = ranks_share(r, nbytes);
+	size_t at;
+	const size_t nbytes = taken_nbytes(grads, weights, &at);
+	const int te = nbytes ? te_comm_alloc(r->data, nbytes, &r->taken) : 0;
 
 	if (te < 0 || !nbytes)
 		return te;
@@ -115,6 +122,18 @@ static int fetch_weights(void *arg, struct te_stream *stream, void *dst, const v
 					       TE_DTYPE_UINT8, from, &o);
 }
 
+/* most bytes of te_seq_binding.alloc */
+static size_t part_nbytes(const struct ranks *r, const struct te_seq *seq, uint32_t flags,
+			  int copies)
+{
+	const int64_t own = ranks_own_grads(r, seq, 3);
+	const int64_t masters = te_seq_nelems(seq) - te_seq_grad_nelems(seq) + own;
+
+	if (flags & TE_SEQ_BF16_MASTERS)
+		return 2 * (size_t)masters + MEET_NBYTES;
+	return 4 * (size_t)masters + (copies ? 2 * (size_t)own : 0) + MEET_NBYTES;
+}
+
 int ranks_bind(struct ranks *r, struct te_seq *seq, uint32_t flags, int trains, int64_t zero,
 	       int copies)
 {
@@ -123,15 +142,22 @@ int ranks_bind(struct ranks *r, struct te_seq *seq, uint32_t flags, int trains, 
 	/* masters of which each rank updates a part, and reads the other parts */
 	const int shares = zero && !(flags & TE_SEQ_BF16_MASTERS) &&
 			   te_seq_nelems(seq) == te_seq_grad_nelems(seq);
+	const int divides = zero > 2 && !(flags & TE_SEQ_HOST_MASTERS);
+	const size_t weights = divides ? part_nbytes(r, seq, flags, copies) :
+			       shares  ? (size_t)te_seq_nelems(seq) * sizeof(float) : 0;
 	struct te_seq_binding b = TE_SEQ_BINDING_INIT;
+	size_t at;
 	int te = 0;
 
 	b.flags = flags;
 	if (nequal(r) > 1 && zero)
 		te = te_event_create(te_seq_ctx(seq), &r->met);
-	/* masters in host memory are not mapped, and sent */
-	if (te >= 0 && trains && (zero < 3 || flags & TE_SEQ_HOST_MASTERS) && nequal(r) > 1) {
-		te = take(r, nbytes, shares ? (size_t)te_seq_nelems(seq) * sizeof(float) : 0);
+	/* before free memory is compared with the memory of plans */
+	if (te >= 0 && trains && nequal(r) > 1)
+		te = ranks_share(r, taken_nbytes(nbytes, weights, &at));
+	/* masters in host memory are not mapped, and sent; a part is taken by alloc_weights() */
+	if (te >= 0 && r->data && !divides) {
+		te = take(r, nbytes, weights);
 		b.grads = r->grads;
 		b.masters = r->weights;
 	}

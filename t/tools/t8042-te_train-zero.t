@@ -33,6 +33,13 @@ mx 2 3 --recipe mxfp8 --graph step
 LIST
 same "the best weights" step.all/best/model.safetensors step.3/best/model.safetensors
 
+# ranks of two nodes do not map each other's weights
+for states in device masters; do
+	check "two nodes, --states $states" ranks "4 --per-node 2" $fresh --moments fp8 --masters bf16 \
+		--recipe fp8-current --graph layer --zero 3 --states $states --out nodes.$states
+	same "have the weights of one" fp8.3/model.safetensors nodes.$states/model.safetensors
+done
+
 # sums in rank order have the order of one rank's
 check "one rank" "$te_train" $fresh --recipe fp32 --accum 3 --zero 2 --out one
 check "has the weights of three" cmp one/model.safetensors fp32.2/model.safetensors

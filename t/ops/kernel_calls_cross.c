@@ -425,8 +425,9 @@ static struct te_tensor *grad_of(struct te_seq *seq, int i)
 	return w.grad;
 }
 
-/* with keys and values that are fed. _i: gradients of weights come later; type */
-TEST_EACH(cross, a_bias_is_a_weight_on_the_host, 4)
+/* with keys and values that are fed. _i: gradients of weights come later; type; backward computes
+ * attention again */
+TEST_EACH(cross, a_bias_is_a_weight_on_the_host, 8)
 {
 	const struct te_attention_attrs a = TE_ATTRS(attention, 4, 2, 16, .full = 1, .sinks = 1,
 						     .operands = TE_ATTENTION_Q_KV,
@@ -434,12 +435,19 @@ TEST_EACH(cross, a_bias_is_a_weight_on_the_host, 4)
 	static const char *const take[] = { "kv", NULL };
 	struct te_kernel_attend_opts o = TE_KERNEL_ATTEND_OPTS_INIT;
 	struct te_seq *seq = seq_of(&a, take, 0);
-	const uint32_t flags = _i & 1 ? TE_PLAN_DELAY_DW : 0;
+	const uint32_t flags = (_i & 1 ? TE_PLAN_DELAY_DW : 0) |
+			       (_i & 4 ? TE_PLAN_RECOMPUTE_COSTLY : 0);
+	const struct te_scale_attrs same = TE_ATTRS(scale, 1.0f);
 	struct te_weight_info bias = TE_WEIGHT_INFO_INIT;
 	struct te_tensor *dy, *d[3];
+	char *text = NULL;
 	struct te_plan *p;
+	struct te_op *op;
 
-	kc_type = kc_types[_i >> 1];
+	DO(te_op_scale(&same, "same", &op)); /* plans keep the output of the last op */
+	tt_append(seq, op);
+	DO(_i & 4 ? te_op_recompute(te_seq_op(seq, 0)) : 0);
+	kc_type = kc_types[_i >> 1 & 1];
 	DO(te_seq_input_shape(seq, "kv", kc_type, 3, (const int64_t[]){ 0, S, 64 }));
 	DO(te_seq_init(seq, 1));
 	set_weight(seq, 0);
@@ -455,8 +463,12 @@ TEST_EACH(cross, a_bias_is_a_weight_on_the_host, 4)
 	fails(plan_with(seq, T + 1, 64, flags, &p), -TE_ESHAPE, "attention cross: its bias is of "
 	      "21 queries and 37 keys, and its inputs have 22 and 37");
 	DO(plan_with(seq, T, 64, flags, &p));
+	if (_i & 4)
+		DO(te_plan_print(p, TE_PLAN_TEXT, &text));
+	ck_assert(!(_i & 4) || strstr(text, "attention.recompute"));
+	free(text);
 	run(p, &dy);
-	if (flags)
+	if (_i & 1)
 		DO(te_plan_backward_dw(p, st));
 	o.nheads = 4;
 	o.nkv = 2;

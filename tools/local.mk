@@ -209,6 +209,7 @@ tools_te_train_libte_train_la_SOURCES = \
 	tools/te_train/ckpt_files.c \
 	tools/te_train/ckpt_files.h \
 	tools/te_train/ckpt_keep.c \
+	tools/te_train/copy.c \
 	tools/te_train/data.c \
 	tools/te_train/data.h \
 	tools/te_train/dataset.c \

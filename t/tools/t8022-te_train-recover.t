@@ -71,7 +71,10 @@ recovers()
 	rm -rf saved
 	hold
 	begin "4 $per_node" $common --steps 30 --recover 4 --log pipe "$@" text
-	case " $* " in *" --out "*) wait_for . saved/state.safetensors ;; esac
+	case " $* " in
+	*" --out "*) wait_for . saved/state.safetensors ;;
+	*" --copy-every "*) wait_for '^step [3-9]/' err ;;
+	esac
 	lose $lost
 	check "$name: the others end with success" follow log 0
 	numbers=$(echo $lost | sed 's/ /, /g')
@@ -100,6 +103,10 @@ recovers "a rank with a part in host memory is lost" 1 3 --accum 3 $zero --maste
 	--graph $save
 check "from a checkpoint of all parts, too" test "$(from log)" -gt 0
 zero=
+recovers "a rank is lost after a copy" 1 3 --accum 3 --save-every 0 --copy-every 2 --recover 4 \
+	--moments bf16 --recipe fp8-delayed
+check "from the copy" test "$(from log)" -ge 2
+check "which is told" grep -q '^training goes on after step [0-9]*, from the copy in memory$' messages
 per_node="--per-node 2"
 recovers "a node is lost, before a checkpoint" "2 3" 2 --accum 1 --save-every 0 --recipe fp8-delayed
 check "from initial weights" test "$(from log)" = 0

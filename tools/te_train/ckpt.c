@@ -432,6 +432,62 @@ void ckpt_copy_free(struct ckpt_copy *c)
 	free(c);
 }
 
+int64_t ckpt_copy_step(const struct ckpt_copy *c)
+{
+	return c ? c->p.step : -1;
+}
+
+int ckpt_copy_send(struct ckpt_copy *c, const struct model *m, int root,
+		   int (*send)(void *arg, void *p, size_t nbytes), void *arg)
+{
+	const size_t nmoment = te_moments_nbytes(c->moments, moment_nelems(m));
+	const size_t nquant = c->nquant;
+	int r = send(arg, &c->nquant, sizeof(c->nquant));
+
+	if (!r && !root && c->nquant != nquant) {
+		free(c->quant);
+		c->quant = malloc(c->nquant + 1);
+		r = c->quant ? STATUS_OK : say_failed("out of memory");
+	}
+	if (!r)
+		r = send(arg, c->quant, c->nquant);
+	if (!r)
+		r = send(arg, c->adamw, te_adamw_state_nbytes());
+	if (!r)
+		r = send(arg, &c->seed, sizeof(c->seed));
+	if (!r)
+		r = send(arg, &c->offset, sizeof(c->offset));
+	if (!r)
+		r = send(arg, &c->p, sizeof(c->p));
+	if (!r)
+		r = send(arg, c->flat.weights, weights_nbytes(m));
+	if (!r)
+		r = send(arg, c->flat.m, nmoment);
+	return r ? r : send(arg, c->flat.v, nmoment);
+}
+
+int ckpt_copy_load(const struct ckpt_copy *c, const struct model *m, struct te_adamw *opt,
+		   struct progress *ret_p)
+{
+	struct te_quant *q = te_seq_quant(m->seq);
+	int te = te_seq_masters_set(m->seq, 0, weights_nelems(m), c->flat.weights);
+
+	if (te >= 0)
+		te = te_adamw_state_set(opt, c->adamw, te_adamw_state_nbytes());
+	if (te >= 0)
+		te = te_adamw_moments_set(opt, 0, c->flat.m);
+	if (te >= 0)
+		te = te_adamw_moments_set(opt, 1, c->flat.v);
+	if (te >= 0 && q)
+		te = te_quant_load(q, c->quant, c->nquant);
+	if (te >= 0)
+		te = te_seq_rng_set(m->seq, c->seed, c->offset);
+	if (te < 0)
+		return say_te(te, "the copy of step %lld", (long long)c->p.step);
+	*ret_p = c->p;
+	return STATUS_OK;
+}
+
 int ckpt_check_room(const char *path, const struct model *m, enum te_moments moments)
 {
 	/* without quantizers and the text of headers */

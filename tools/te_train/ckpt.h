@@ -93,6 +93,18 @@ struct ckpt_copy;
 int ckpt_take(const struct model *m, struct te_adamw *opt, struct ckpt_flat *flat,
 	      const json_t *options, const struct progress *p, struct ckpt_copy **ret_copy);
 void ckpt_copy_free(struct ckpt_copy *copy);
+/* the step after which it was taken; -1: NULL */
+int64_t ckpt_copy_step(const struct ckpt_copy *copy);
+/*
+ * Sends a copy of a model that is not divided, in host memory, to copies of the same model, with
+ * one call of send for each of its buffers on all ranks. root: this one is sent. Returns the status
+ * of the first call that fails: then another copy is to be freed.
+ */
+int ckpt_copy_send(struct ckpt_copy *copy, const struct model *m, int root,
+		   int (*send)(void *arg, void *p, size_t nbytes), void *arg);
+/* sets the model, after planning, and the optimizer to a copy that has host memory */
+int ckpt_copy_load(const struct ckpt_copy *copy, const struct model *m, struct te_adamw *opt,
+		   struct progress *ret_p);
 /*
  * Replace the checkpoint in dir. Everything is first written, synced and read back under temporary
  * names, so after a full disk or a crash the previous checkpoint is intact. Another thread may

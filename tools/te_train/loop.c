@@ -444,6 +444,7 @@ static int between_steps(struct trainer *t, int *ret_end)
 	const int64_t k = t->now.done.step;
 	const int over = is_over(t);
 	const int eval = is_eval_due(t, over), grows = !over && is_growth_due(t);
+	const int copies = is_multiple(k, t->o->copy_every) && k != t->now.start_step;
 	int due, stop, r = STATUS_OK;
 	double from;
 
@@ -452,7 +453,7 @@ static int between_steps(struct trainer *t, int *ret_end)
 	due = is_save_due(t);
 	set_phase(t, eval ? STOP_VALIDATION : STOP_STEP, eval || over ? k : k + 1);
 	stop = is_stopped(t) || (t->o->stop_after >= 0 && k >= t->o->stop_after);
-	if ((eval && !stop) || due || over || stop || grows)
+	if ((eval && !stop) || due || over || stop || grows || copies)
 		r = drain(t);
 	from = now_s();
 	if (!r && eval && !stop)
@@ -461,10 +462,12 @@ static int between_steps(struct trainer *t, int *ret_end)
 		r = numerics_write(t);
 	set_phase(t, STOP_STEP, over ? k : k + 1);
 	stop |= is_stopped(t);
+	if (!r && (copies || (grows && t->o->copy_every)))
+		trainer_copy(t);
 	if (!r && (stop || over)) {
 		r = trainer_save(t);
 	} else if (!r && grows) {
-		r = trainer_save(t);
+		r = t->o->copy_every ? STATUS_OK : trainer_save(t);
 		t->now.grows = !r;
 		if (r && !t->now.lost) {
 			trainer_judge_save(t, r, k);
@@ -477,7 +480,7 @@ static int between_steps(struct trainer *t, int *ret_end)
 		set_phase(t, STOP_STEP, k + 1);
 		stop |= is_stopped(t);
 	}
-	if (eval || due)
+	if (eval || due || copies)
 		t->now.paused_s += now_s() - from;
 	*ret_end = stop || over || t->now.grows;
 	return r;
@@ -521,7 +524,8 @@ int trainer_run(struct trainer *t)
 	t->now.paused_s = now_s() - t->start_s;
 	t->now.start_step = t->now.line_step = t->now.done.step;
 	t->now.tried_step = -1;
-	t->saved_step = t->from ? t->now.done.step : -1;
+	if (!t->now.from_copy)
+		t->saved_step = t->from ? t->now.done.step : -1;
 	t->now.ranks_stop = INT64_MAX;
 	t->now.retry_s = INFINITY;
 	set_phase(t, STOP_STEP, t->now.done.step);

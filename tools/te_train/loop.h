@@ -94,6 +94,7 @@ struct attempt {
 	int64_t tried_step;  /* not to be saved again, or -1 */
 	double retry_s;	     /* when to try a failed save again; infinity: none failed */
 	double retry_wait_s; /* how long that is after the failure */
+	int from_copy;	     /* it began with a copy of trainer_copy() */
 	int returning;	     /* ranks wait to return, as all ranks know */
 	int grows;	     /* this attempt has ended for them, after a save */
 	struct saver saver;
@@ -135,6 +136,7 @@ struct trainer {
 	char *base;	    /* with --lora: the folder or file of the model; else NULL */
 	char base_digest[DIGEST_NBYTES]; /* digest of its weights */
 	int64_t saved_step; /* the latest that was saved, or -1 */
+	struct ckpt_copy *copy; /* with --copy-every, the state after a step; or NULL */
 	int64_t nrecovered; /* how often ranks that were left have met */
 	/* results of pipeline_bubble() for the last step; 0: there is none */
 	double bubble, predicted_bubble;
@@ -193,6 +195,16 @@ void trainer_wait_save(struct trainer *t, int together);
 void trainer_judge_save(struct trainer *t, int failed, int64_t step);
 /* rank 0 writes all before it returns; opt NULL: the best weights only */
 int trainer_save_files(struct trainer *t, const char *dir, struct te_adamw *opt);
+
+/* ---- copy.c: copies in memory ---- */
+
+/* after all queued steps: replaces the copy of this rank, which stays if there is no memory */
+void trainer_copy(struct trainer *t);
+/*
+ * Collective, after a failure or for ranks that return: all ranks get the newest copy of any rank,
+ * and its state, unless no rank has one or a later step was saved: now.from_copy tells which.
+ */
+int trainer_load_copy(struct trainer *t);
 
 /*
  * STATUS_FAILED, with a message: what has a value that is not finite, and the first weight that has

@@ -461,6 +461,11 @@ static int check_needs(const struct opts *o)
 		return say_bad("--save-best needs --out");
 	if (o->overwrite && !o->out)
 		return say_bad("--overwrite needs --out");
+	if (o->copy_every && !o->recover)
+		return say_bad("--copy-every needs --recover");
+	if (o->copy_every && (o->tensor > 1 || o->zero))
+		return say_bad("--copy-every: each rank copies a whole model and all moments, "
+			       "expected %s", o->zero ? "--zero 0" : "--tensor 1");
 	if (o->lora && !o->init && !o->resume)
 		return say_bad("--lora needs --init, the model that adapters are trained for");
 	if (o->lora && o->freeze)

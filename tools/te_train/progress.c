@@ -261,8 +261,10 @@ int progress_begin(struct trainer *t)
 		note_run(t);
 	else
 		say_note("training goes on after step %lld, %s%s", (long long)t->now.done.step,
-			 t->from ? "from the checkpoint in " : "with initial weights",
-			 t->from ? t->from : "");
+			 t->now.from_copy ? "from the copy in memory" :
+			 t->from	  ? "from the checkpoint in " :
+					    "with initial weights",
+			 t->from && !t->now.from_copy ? t->from : "");
 	if (t->log)
 		log_run(t);
 	return STATUS_OK;

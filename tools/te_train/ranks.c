@@ -20,7 +20,7 @@
 #define MOST_WORDS 16 /* numbers of a rank, in addition to its losses */
 /* words of the communicator come in multiples, so that ranks meet whose numbers of losses differ */
 #define WORDS ((int64_t)1 << 16)
-#define PIECE ((size_t)1 << 20) /* bytes of weights that are compared at once */
+#define PIECE ((size_t)1 << 20) /* bytes of weights that are compared or sent at once */
 #define NCOMMS 4 /* communicators of a rank, at most */
 
 int32_t ranks_n(const struct ranks *r)
@@ -373,6 +373,54 @@ int ranks_last(const struct ranks *r, struct te_stream *stream, float *x)
 	if (te >= 0)
 		*x = all[(r->rank / r->nparts + 1) * r->nparts - 1];
 	return te;
+}
+
+int ranks_newest(const struct ranks *r, struct te_stream *stream, int64_t step, int32_t *ret_rank,
+		 int64_t *ret_step, int *ret_all)
+{
+	int32_t own[2], bits[2 * MOST_RANKS];
+	int64_t all[MOST_RANKS] = { step };
+	int te = 0;
+
+	memcpy(own, &step, sizeof(own));
+	if (r->comm) {
+		te = gather(r, stream, own, 2, bits);
+		memcpy(all, bits, (size_t)ranks_n(r) * sizeof(*all));
+	}
+	*ret_rank = 0;
+	*ret_all = 1;
+	for (int32_t i = 1; i < ranks_n(r) && te >= 0; i++) {
+		*ret_all &= all[i] == all[0];
+		if (all[i] > all[*ret_rank])
+			*ret_rank = i;
+	}
+	*ret_step = all[*ret_rank];
+	return te;
+}
+
+int ranks_send(const struct ranks *r, struct te_stream *stream, int32_t root, void *p,
+	       size_t nbytes)
+{
+	void *piece = NULL;
+	int te = te_mem_alloc(stream, PIECE, &piece);
+
+	for (size_t i = 0; i < nbytes && te >= 0; i += PIECE) {
+		const size_t n = nbytes - i < PIECE ? nbytes - i : PIECE;
+		char *at = (char *)p + i;
+
+		te = r->rank == root ? te_copy(stream, piece, at, n) : 0;
+		if (te >= 0)
+			te = te_comm_broadcast(of_all(r), stream, piece, (int64_t)n,
+					       TE_DTYPE_UINT8, root, NULL);
+		if (te >= 0 && r->rank != root)
+			te = te_copy(stream, at, piece, n);
+		te = settle(stream, te);
+		if (te >= 0)
+			te = te_comm_error(of_all(r));
+	}
+	if (piece)
+		te_mem_free(stream, piece);
+	return te < 0 ? say_te(te, "the state of rank %d", (int)r->number[root]) : STATUS_OK;
 }
 
 int ranks_status(const struct ranks *r, struct te_stream *stream, int status)

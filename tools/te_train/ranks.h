@@ -151,6 +151,13 @@ int ranks_differ(const struct ranks *r, struct te_stream *stream, const int32_t 
 		 int *ret_i, int32_t *ret_rank);
 /* sets *x to the value on the last rank of the model; waits; returns the library's code */
 int ranks_last(const struct ranks *r, struct te_stream *stream, float *x);
+/* *ret_step: the largest step of all ranks; *ret_rank: the first rank that has it; *ret_all: 1 if
+ * all have it; waits; returns the library's code */
+int ranks_newest(const struct ranks *r, struct te_stream *stream, int64_t step, int32_t *ret_rank,
+		 int64_t *ret_step, int *ret_all);
+/* sends bytes in host memory to all ranks, which have equal weights; waits; an exit status */
+int ranks_send(const struct ranks *r, struct te_stream *stream, int32_t root, void *p,
+	       size_t nbytes);
 /* returns rank 0's status on all ranks, or the failure of the exchange */
 int ranks_status(const struct ranks *r, struct te_stream *stream, int status);
 /* STATUS_FAILED, with a message, unless the ranks with equal weights have the same bits */

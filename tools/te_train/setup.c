@@ -304,6 +304,10 @@ static int load(struct trainer *t)
 
 	if (t->chunks && !t->from)
 		chunks_seek(t->chunks, &(struct chunks_at){ 0 });
+	if (!r && t->now.opt)
+		r = trainer_load_copy(t);
+	if (!r && t->now.from_copy)
+		return take_position(t);
 	if (r || !t->from)
 		return r;
 	r = ckpt_load(t->from, &t->now.model, o, t->now.opt, &t->now.done);
@@ -494,7 +498,7 @@ static int come_back(struct trainer *t)
 	r = ranks_return(t->ctx, &t->ranks, t->stream, &t->nrecovered, &all);
 	t->out_was_free = 1;
 	t->out_written_ns = returns_written();
-	if (!all || trainer_has_saved(t))
+	if ((!all && !t->o->copy_every) || trainer_has_saved(t))
 		t->from = trainer_folder(t);
 	t->drop_best = t->from == t->o->resume && drops_best(t->o);
 	if (!r && all)
@@ -744,6 +748,7 @@ void trainer_free(struct trainer *t)
 	choices_free(&t->choices);
 	tokenizer_close(t->tokenizer);
 	config_free(&t->cfg);
+	ckpt_copy_free(t->copy);
 	free(t->base);
 	if (t->log)
 		fclose(t->log);

@@ -280,12 +280,12 @@ struct te_kernel_attention_opts {
 	int32_t slot;
 	uint32_t quant_flags; /* TE_QUANTIZE_* */
 	int32_t window; /* a token attends to itself and window - 1 tokens before it; 0: to all */
-	float softcap;	/* c: a score s becomes c tanh(s / c); 0: it does not */
-	/* INT32 [batch, seqlen]: the first token that each one attends to; NULL: token 0. See
+	float softcap;	/* c: a score s becomes c tanh(s / c); 0: no cap */
+	/* INT32 [batch, seqlen]: first token that each token attends to; NULL: token 0. See
 	 * te_kernel_attention_forward() */
 	const struct te_tensor *first;
-	int32_t full;  /* 1: a token attends to later ones too, of its document */
-	int32_t right; /* with full: to so many of them; 0: to all */
+	int32_t full;  /* 1: a token also attends to later tokens of its document */
+	int32_t right; /* with full: number of later tokens that it attends to; 0: all */
 };
 #define TE_KERNEL_ATTENTION_OPTS_INIT                                                          \
 	{ sizeof(struct te_kernel_attention_opts), 0, 0, 0, 0.0f, 0.0f, 0, { 0, 0 }, 0, 0, 0, \
@@ -337,21 +337,23 @@ struct te_kernel_attend_opts {
 	struct te_rng_words rng;
 	uint32_t tag;
 	int32_t layout; /* enum te_attend_layout, of q, k, v, out and gradients */
-	/* columns of q, k and v that their heads begin at, and of dq, dk and dv */
+	/* first column of the heads: of q and dq, of k and dk, of v and dv */
 	int64_t q_at, k_at, v_at;
-	/* thd: INT32 [sequences + 1], where sequences begin in q and out, and in k and v; the last
-	 * element is the end. k_offsets NULL: q_offsets */
+	/* thd: INT32 [sequences + 1], the row at which each sequence begins, and after the last
+	 * sequence its end: q_offsets for q and out, k_offsets for k and v; NULL: q_offsets */
 	const struct te_tensor *q_offsets, *k_offsets;
-	/* query i is at key i; with bottom, the last query of a sequence is at its last key. Keys
-	 * are window - 1 before that, 0: all; and with full right after it, 0: all */
+	/* bottom 0: query i of a sequence is at the position of key i; 1: the last query is at the
+	 * position of the last key. A query attends to window keys up to its position; 0: all. With
+	 * full it also attends to right keys after its position; 0: all */
 	int32_t window, full, right, bottom;
-	float softcap; /* c: a score s becomes c tanh(s / c); 0: it does not */
-	uint32_t flags; /* 0 */
-	const struct te_tensor *bias;	/* FP32 [1 or nheads, queries, keys]: added to scores */
-	const struct te_tensor *slopes; /* FP32 [nheads]: times the distance, subtracted */
-	const struct te_tensor *sinks;	/* FP32 [nheads]: scores of one more key, its value is 0 */
-	struct te_tensor *dbias;	/* backward, or NULL: written, shaped like bias */
-	struct te_tensor *dsinks;	/* backward, or NULL: FP32 [nheads], added to */
+	float softcap; /* c: a score s becomes c tanh(s / c); 0: no cap */
+	uint32_t flags; /* reserved: 0 */
+	/* tensors of FP32, or NULL */
+	const struct te_tensor *bias;	/* [1 or nheads, queries, keys]: added to scores */
+	const struct te_tensor *slopes; /* [nheads]: score -= slope * distance of the key (ALiBi) */
+	const struct te_tensor *sinks;	/* [nheads]: score of one more key, whose value is 0 */
+	struct te_tensor *dbias;	/* backward: gradient of bias, written */
+	struct te_tensor *dsinks;	/* backward: the gradient of sinks is added to it */
 };
 #define TE_KERNEL_ATTEND_OPTS_INIT                                                             \
 	{ sizeof(struct te_kernel_attend_opts), 0, 0, 0, 0, 0.0f, 0.0f, { 0, 0 }, 0, 0, 0, 0, \

@@ -361,10 +361,10 @@ struct te_rope_attrs {
 	 * decoder counts positions itself */
 	int32_t positions;
 	int32_t interleaved; /* 1: pairs are elements 2 i and 2 i + 1 of a head */
-	/* above 0: in a plan whose T is above it, pair i turns by its angle divided by
-	 * s^(2i/(n-2)), s = dynamic_factor T / dynamic_positions - dynamic_factor + 1, where n
-	 * elements of a head turn: the "dynamic" scaling of configs. dynamic_factor is above 0.
-	 * A decoder takes at most dynamic_positions tokens */
+	/* "dynamic" scaling of config.json. With dynamic_positions above 0, in a plan whose T is
+	 * larger, the angle of pair i is divided by s^(2i/(n-2)), where n elements of a head turn
+	 * and s = dynamic_factor T / dynamic_positions - dynamic_factor + 1. dynamic_factor is
+	 * above 0. A decoder takes at most dynamic_positions tokens */
 	int64_t dynamic_positions;
 	float dynamic_factor;
 };
@@ -415,32 +415,33 @@ struct te_attention_attrs {
 	 * op with all of them would drop; all_heads 0: nheads */
 	int32_t first_head, all_heads;
 	int32_t window; /* a token attends to itself and window - 1 tokens before it; 0: to all */
-	float softcap;	/* c: a score s becomes c tanh(s / c); 0: it does not */
+	float softcap;	/* c: a score s becomes c tanh(s / c); 0: no cap */
 	/* 1: extra input 0, INT32 [B,T], has for each token the index in the sequence of the first
 	 * token of its document; a token attends to its document only. Indices are clamped to 0 at
 	 * least and the token's own index at most */
 	int32_t documents;
-	int32_t full;  /* 1: not causal: a token attends to later ones of its document, too */
-	int32_t right; /* with full: to so many of them; 0: to all */
-	/* 1: a weight "sinks" [nheads]: the score of one more key, which has a value of 0 */
+	int32_t full;  /* 1: not causal: a token also attends to later tokens of its document */
+	int32_t right; /* with full: number of later tokens that it attends to; 0: all */
+	/* 1: a weight "sinks" [nheads], the score of one more key, whose value is 0 */
 	int32_t sinks;
 	int32_t operands;   /* enum te_attention_operands */
 	int32_t head_dim_v; /* elements of a head of v and y, at most 256; 0: head_dim */
-	/* query i is at key i; 1: the last query of a sequence is at its last key */
+	/* 0: query i of a sequence is at the position of key i; 1: the last query is at the
+	 * position of the last key */
 	int32_t bottom;
 	/* 1: an extra input, FP32 [T,S] or [nheads,T,S], is added to the scores of all sequences;
 	 * S: keys of a sequence. GPUs compute no gradient of it: plans that need that are refused
 	 * (-EOPNOTSUPP) */
 	int32_t bias;
-	/* 1: the distance of a key, times a slope of the head, is subtracted from its score
-	 * (ALiBi) */
+	/* 1: the distance of a key from the query, times the head's slope, is subtracted from its
+	 * score (ALiBi) */
 	int32_t alibi;
-	/* 1: sequences of different lengths are after each other: an extra input, INT32 [n + 1],
-	 * has the rows of q at which they begin, and then the end; with k and v apart from q, one
-	 * more has the rows of k. They ascend. Not with documents */
+	/* 1: sequences of different lengths follow each other. An extra input, INT32 [n + 1], has
+	 * the row of q at which each sequence begins, and the end of the last one; if k and v are
+	 * extra inputs, another one has the rows of k. Rows ascend. Not with documents */
 	int32_t offsets;
-	/* with alibi: host memory [nheads], copied, finite. NULL: for n heads, a power of two,
-	 * 2^(-8/n), 2^(-16/n) and so on; see te_op_attention(3) */
+	/* with alibi: slopes in host memory [nheads], finite, copied. NULL: 2^(-8/n), 2^(-16/n)
+	 * and so on if n, the number of heads, is a power of two; see te_op_attention(3) */
 	const float *slopes;
 	/* above 0: a weight "bias" [nheads, bias_queries, bias_keys] is added to the scores of all
 	 * sequences, which have so many queries and keys. Not with bias. GPUs compute no gradient

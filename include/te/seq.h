@@ -134,26 +134,28 @@ struct te_seq_binding {
 	void *grads;
 	uint32_t flags; /* TE_SEQ_* */
 	/*
-	 * Gradients divided into parts, as te_adamw_opts divides moments; 0 or 1: this rank has
-	 * all. A plan adds to each gradient in its arena, and calls reduce. That queues the sum
-	 * over all ranks of nelems elements at x, to sum on the rank with part `to`, or on all
-	 * ranks if `to` is -1; on other ranks sum is x, whose elements may be lost. Returns 0 or a
-	 * negative code.
+	 * Number of parts into which ranks divide the gradients, as te_adamw_opts divides moments,
+	 * and the index of this rank's part. nparts 0 or 1: this rank has whole gradients.
+	 * A plan adds to each gradient in its arena and then calls reduce, which queues the sum
+	 * over all ranks of nelems elements at x. The result goes to sum on the rank with part
+	 * `to`, or on all ranks if `to` is -1. On the other ranks sum is x, whose elements are
+	 * undefined afterwards. reduce returns 0 or a negative code; reduce_arg is its argument.
 	 */
 	int32_t nparts, part;
 	int (*reduce)(void *arg, struct te_stream *stream, void *x, void *sum, int64_t nelems,
 		      enum te_dtype dtype, int32_t to);
 	void *reduce_arg;
 	/*
-	 * With parts, fetch not NULL: masters are divided likewise. te_seq_init calls alloc once,
-	 * for as many bytes on all ranks; it returns memory aligned to 256 bytes. With
-	 * TE_SEQ_HOST_MASTERS it does not: fetch reads the library's memory. Before the groups
-	 * of a forward pass a plan calls meet, and before a group that reads a master it calls
-	 * fetch for each part of the master, on all ranks in the same order. meet queues a barrier
-	 * of all ranks. fetch queues a copy to dst from the memory of the rank with part `from`: of
-	 * the nbytes that are there where src is in this rank's memory. dst may be src in this
-	 * rank's own part, where plans read what is wholly in it, unless it is in host memory. Each
-	 * returns 0 or a negative code. parts_arg is their argument.
+	 * fetch not NULL: ranks divide the masters like gradients. The functions return 0 or a
+	 * negative code; parts_arg is their argument.
+	 * alloc returns memory aligned to 256 bytes for this rank's part: te_seq_init calls it
+	 * once, with the same size on all ranks, unless TE_SEQ_HOST_MASTERS puts the part into the
+	 * library's memory.
+	 * meet queues a barrier of all ranks. A plan calls it before the groups of a forward pass.
+	 * fetch queues a copy of nbytes to dst from the memory of the rank with part `from`, where
+	 * the bytes have the offset that src has in this rank's memory. A plan calls it for each
+	 * part of a master before a group reads the master, on all ranks in the same order. If this
+	 * rank's part in device memory has the whole master, the plan reads it there: dst is src.
 	 */
 	int (*alloc)(void *arg, size_t nbytes, void **ret_ptr);
 	int (*meet)(void *arg, struct te_stream *stream);

@@ -131,7 +131,7 @@ struct ted_client *ted_client_add(struct ted *t, int fd)
 	if (!t->conf.any && !ted_is_admin(cred.uid))
 		return refuse(t, fd, -EACCES, "process %d has user id %u, expected %u",
 			      (int)cred.pid, (unsigned int)cred.uid, (unsigned int)geteuid());
-	if (ted_over(t, cred.uid, TED_CLIENTS, 1, why, sizeof(why)))
+	if (ted_over(t, cred.uid, TED_CLIENTS, why, sizeof(why)))
 		return refuse(t, fd, -EBUSY, "%s", why);
 	nuid = ted_count(t, TED_CLIENTS, 0, cred.uid);
 	if (nuid >= t->conf.clients_uid)

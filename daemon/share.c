@@ -41,8 +41,7 @@ int64_t ted_count(const struct ted *t, enum ted_what what, int any, uid_t uid)
 	return n;
 }
 
-int ted_over(const struct ted *t, uid_t uid, enum ted_what what, int64_t more, char *why,
-	     size_t nbytes)
+int ted_over(const struct ted *t, uid_t uid, enum ted_what what, char *why, size_t nbytes)
 {
 	const int64_t limits[] = {
 		[TED_CLIENTS] = t->conf.clients, [TED_FILES] = t->conf.spill_files,
@@ -50,11 +49,11 @@ int ted_over(const struct ted *t, uid_t uid, enum ted_what what, int64_t more, c
 	const int64_t limit = limits[what], all = ted_count(t, what, 1, 0);
 	const int64_t of_uid = ted_count(t, what, 0, uid);
 
-	if (more > limit - all)
+	if (all >= limit)
 		snprintf(why, nbytes, "there are %" PRId64 " %s, the limit is %" PRId64 " (%s)",
 			 all, name[what].unit, limit, name[what].limit);
 	/* half, rounded up: with a limit of 1 a user may have 1 */
-	else if (!ted_is_admin(uid) && more > limit - limit / 2 - of_uid)
+	else if (!ted_is_admin(uid) && of_uid >= limit - limit / 2)
 		snprintf(why, nbytes, "user %u has %" PRId64 " %s, half of all is the limit (%s)",
 			 (unsigned int)uid, of_uid, name[what].unit, name[what].limit);
 	else

@@ -180,7 +180,7 @@ static int refused(struct ted *t, struct ted_client *c, uint64_t nbytes)
 		ted_error(t, c, -EINVAL, "GRANT: %" PRIu64 " bytes", nbytes);
 		return 1 + TED_DENIED_OTHER;
 	}
-	if (ted_over(t, c->uid, TED_FILES, 1, why, sizeof(why))) {
+	if (ted_over(t, c->uid, TED_FILES, why, sizeof(why))) {
 		ted_error(t, c, -ENOSPC, "GRANT: %s", why);
 		return 1 + TED_DENIED_QUOTA;
 	}
@@ -268,7 +268,7 @@ void ted_spill_hold(struct ted *t, struct ted_client *c, int fd)
 			  "%s has", (long long)st.stx_size, t->conf.spill);
 		return;
 	}
-	if (ted_over(t, c->uid, TED_FILES, 1, why, sizeof(why))) {
+	if (ted_over(t, c->uid, TED_FILES, why, sizeof(why))) {
 		ted_error(t, c, -ENOSPC, "HOLD: %s", why);
 		return;
 	}

@@ -180,9 +180,8 @@ enum ted_what { TED_CLIENTS, TED_FILES };
 int ted_is_admin(uid_t uid);
 /* number of clients or files of all users (any), or of this user */
 int64_t ted_count(const struct ted *t, enum ted_what what, int any, uid_t uid);
-/* 1: more would exceed the limit of all, or the limit of a user, which is half; why: which one */
-int ted_over(const struct ted *t, uid_t uid, enum ted_what what, int64_t more, char *why,
-	     size_t nbytes);
+/* 1: another one would exceed the limit of all, or of a user, which is half; why: which one */
+int ted_over(const struct ted *t, uid_t uid, enum ted_what what, char *why, size_t nbytes);
 
 /* spill.c */
 /* -1 with a message if ted cannot serve; it can serve without spill space */

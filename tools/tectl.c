@@ -51,7 +51,7 @@ static int ask(struct te__wire *m, struct te__wire_data *data)
 
 	clock_gettime(CLOCK_MONOTONIC, &now);
 	c.deadline_ns = (int64_t)now.tv_sec * 1000000000 + now.tv_nsec + LIMIT_NS;
-	r = te__wire_dial(path, "ted", c.deadline_ns, &c.sock);
+	r = te__wire_dial(path, c.deadline_ns, &c.sock);
 	if (r)
 		return say_failed("%s", te_error_detail());
 	r = te__wire_call(&c, m);

@@ -121,10 +121,10 @@ static int number(const char *word, int64_t lo, int64_t hi, int64_t *ret)
 	return 1;
 }
 
-/* number of the word among two; -1: neither */
-static int which(const char *word, const char *no, const char *yes)
+/* 1: the word is yes, 0: any, -1: neither */
+static int which(const char *word, const char *yes)
 {
-	return !strcmp(word, yes) ? 1 : !strcmp(word, no) ? 0 : -1;
+	return !strcmp(word, yes) ? 1 : !strcmp(word, "any") ? 0 : -1;
 }
 
 static int read_algorithm(const struct reader *r, const char *word, struct te__table_row *row)
@@ -158,10 +158,10 @@ static int read_row(const struct reader *r, char *const *word, struct te__table_
 	if (!number(word[0], 2, TE_K_COMM_HOST_RANKS, &x))
 		return bad(r, "the number of ranks", word[0], "2 to 32");
 	row->nranks = (int32_t)x;
-	row->floats = which(word[1], "any", "float");
+	row->floats = which(word[1], "float");
 	if (row->floats < 0)
 		return bad(r, "the types", word[1], "float or any");
-	row->symmetric = which(word[2], "any", "symmetric");
+	row->symmetric = which(word[2], "symmetric");
 	if (row->symmetric < 0)
 		return bad(r, "the memory", word[2], "symmetric or any");
 	row->nbytes = REST;

@@ -109,8 +109,8 @@ const char *te__frame_differs(const struct te__frame *f, const char *me,
 int te__id_make(struct te__boot *b, struct te_comm_id *ret_id);
 int te__id_meet(struct te__boot *b, const struct te_comm_id *id);
 
-/* "ranks 3, 5 of 8" for ranks with in[rank] == value; at most 160 bytes */
-const char *te__ranks_text(const uint8_t *in, uint8_t value, int32_t nranks, char text[160]);
+/* "ranks 3, 5 of 8" for ranks whose in is 1, else 0; at most 160 bytes */
+const char *te__ranks_text(const uint8_t *in, int32_t nranks, char text[160]);
 /* "30 s" */
 const char *te__time_text(int64_t ns, char text[24]);
 

@@ -207,7 +207,7 @@ static void late(struct te_comm_root *root, const struct guest *g)
 	for (int32_t r = 0; r < root->nranks; r++)
 		missing[r] = !root->rank[r];
 	snprintf(text, sizeof(text), "%s did not arrive within %s at %s",
-		 te__ranks_text(missing, 1, root->nranks, ranks),
+		 te__ranks_text(missing, root->nranks, ranks),
 		 te__time_text((int64_t)g->h.timeout_ms * 1000000, time), root->at);
 	fail_all(root, -ETIMEDOUT, text);
 }

@@ -63,12 +63,12 @@ static void know(const struct joining *j, const struct te__hello *h)
 		te__hello_text(h, j->b->text[h->rank]);
 }
 
-static void refuse(struct te__boot *b, struct te__conn *c, int code, const char *text)
+static void refuse(struct te__boot *b, struct te__conn *c, const char *text)
 {
 	uint8_t body[TE__REFUSE_MOST];
 
 	te__log_warn("%s: refused: %s", b->name, text);
-	te__conn_say(c, TE__FRAME_REFUSE, body, te__refuse_put(body, code, text));
+	te__conn_say(c, TE__FRAME_REFUSE, body, te__refuse_put(body, -TE_EMISMATCH, text));
 }
 
 /* handle a frame of a stranger, which becomes a peer or is refused; or the group fails */
@@ -87,7 +87,7 @@ static int judge(struct joining *j, struct te__conn *c)
 	if (!why)
 		why = te__hello_differs(&h, b->nranks, me, text);
 	if (why) {
-		refuse(b, c, -TE_EMISMATCH, why);
+		refuse(b, c, why);
 		return fail(j, -TE_EMISMATCH, "%s", why);
 	}
 	if (h.rank <= b->rank || h.rank >= b->nranks || j->o.state[h.rank] != TE__AWAITED) {
@@ -99,7 +99,7 @@ static int judge(struct joining *j, struct te__conn *c)
 			 h.rank == b->rank		   ? me :
 			 h.rank >= 0 && h.rank < b->nranks ? b->text[h.rank] :
 							     "none is expected");
-		refuse(b, c, -TE_EMISMATCH, text);
+		refuse(b, c, text);
 		return 0;
 	}
 	know(j, &h);
@@ -233,7 +233,7 @@ static int join_late(struct joining *j)
 		if (missing[r] && j->o.state[r] == TE__DIALING && j->dial[r].last && j->dial[r].tcp)
 			last = j->dial[r].last;
 	}
-	te__ranks_text(missing, 1, b->nranks, ranks);
+	te__ranks_text(missing, b->nranks, ranks);
 	te__time_text(j->o.deadline - j->o.begin, time);
 	if (last)
 		return fail(j, -ETIMEDOUT, "%s could not be connected to within %s, the last error "

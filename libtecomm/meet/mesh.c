@@ -152,7 +152,7 @@ static int exchange_late(struct exchange *x)
 		if (b->peer[r].fd >= 0 && te__conn_pending(&b->peer[r]))
 			x->missing[r] = 1;
 	return te__boot_fail(b, -ETIMEDOUT, x->what, "%s: %s did not take part within %s", x->cut,
-			     te__ranks_text(x->missing, 1, b->nranks, ranks),
+			     te__ranks_text(x->missing, b->nranks, ranks),
 			     te__time_text(x->deadline - x->begin, time));
 }
 

@@ -41,16 +41,16 @@ const char *te__time_text(int64_t ns, char text[24])
 	return text;
 }
 
-const char *te__ranks_text(const uint8_t *in, uint8_t value, int32_t nranks, char text[160])
+const char *te__ranks_text(const uint8_t *in, int32_t nranks, char text[160])
 {
 	int32_t n = 0, listed = 0;
 	size_t at = 0;
 
 	for (int32_t r = 0; r < nranks; r++)
-		n += in[r] == value;
+		n += in[r];
 	at = (size_t)snprintf(text, 160, n == 1 ? "rank" : "ranks");
 	for (int32_t r = 0; r < nranks && at < 100; r++)
-		if (in[r] == value)
+		if (in[r])
 			at += (size_t)snprintf(text + at, 160 - at, "%s%d", listed++ ? ", " : " ",
 					       r);
 	if (listed < n)

@@ -93,14 +93,14 @@ int te__wire_recv(int sock, struct te__wire *m, struct te__wire_data *data, int 
 	return 1;
 }
 
-int te__wire_dial(const char *path, const char *who, int64_t deadline_ns, int *ret_sock)
+int te__wire_dial(const char *path, int64_t deadline_ns, int *ret_sock)
 {
 	const struct timespec pause = { .tv_nsec = 1000000 };
 	struct sockaddr_un sa = { .sun_family = AF_UNIX };
 	int s, code = 0;
 
 	if (strlen(path) >= sizeof(sa.sun_path))
-		return te__fail(-ENAMETOOLONG, "connect to %s: %s is too long for a socket", who,
+		return te__fail(-ENAMETOOLONG, "connect to ted: %s is too long for a socket",
 				path);
 	strcpy(sa.sun_path, path);
 	s = te__fault_point() ? (errno = EMFILE, -1) :
@@ -116,8 +116,7 @@ int te__wire_dial(const char *path, const char *who, int64_t deadline_ns, int *r
 	if (code) {
 		if (s >= 0)
 			close(s);
-		return te__fail(code, "cannot connect to %s at %s: %s", who, path,
-				strerror(-code));
+		return te__fail(code, "cannot connect to ted at %s: %s", path, strerror(-code));
 	}
 	*ret_sock = s;
 	return 0;
@@ -132,10 +131,9 @@ static uint64_t hash(uint64_t h, const char *s)
 	return h;
 }
 
-void te__wire_job_key(const char *purpose, const char *job, const char *name,
-		      uint8_t ret_key[TE__WIRE_KEY_NBYTES])
+void te__wire_job_key(const char *job, uint8_t ret_key[TE__WIRE_KEY_NBYTES])
 {
-	const uint64_t h = hash(hash(hash(UINT64_C(0xcbf29ce484222325), purpose), job), name);
+	const uint64_t h = hash(hash(UINT64_C(0xcbf29ce484222325), "te_offload"), job);
 	const uint64_t more = hash(h, "key");
 
 	memcpy(ret_key, &h, sizeof(h));

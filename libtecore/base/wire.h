@@ -72,13 +72,12 @@ TE_EXPORT int te__wire_send(int sock, const struct te__wire *m, const void *data
 TE_EXPORT int te__wire_recv(int sock, struct te__wire *m, struct te__wire_data *data, int *ret_fd);
 
 /*
- * Connects to a socket that has a path. who: name of the listener, for messages. Waits until the
- * deadline for room in the queue of connections, and for no other event.
+ * Connects to the socket of ted. Waits until the deadline for room in the queue of connections, and
+ * for no other event.
  */
-TE_EXPORT int te__wire_dial(const char *path, const char *who, int64_t deadline_ns, int *ret_sock);
-/* the key of a named job: equal for equal texts */
-void te__wire_job_key(const char *purpose, const char *job, const char *name,
-		      uint8_t ret_key[TE__WIRE_KEY_NBYTES]);
+TE_EXPORT int te__wire_dial(const char *path, int64_t deadline_ns, int *ret_sock);
+/* the key of a named job's offload files: equal for equal names */
+void te__wire_job_key(const char *job, uint8_t ret_key[TE__WIRE_KEY_NBYTES]);
 
 /* a request and its reply */
 struct te__wire_call {

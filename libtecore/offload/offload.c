@@ -87,7 +87,7 @@ static int try_words(struct te_offload *o)
 
 	if (te__param_enum(TE_PARAM_OFFLOAD_SIGNAL) == SIGNAL_CALLS)
 		return 0;
-	r = te__word_set(o->out, word, 1);
+	r = te__word_set(o->out, word);
 	if (!r)
 		r = te__word_take(o->out, word);
 	if (!r)

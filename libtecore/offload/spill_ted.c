@@ -55,7 +55,7 @@ static int ask(struct te__spill_ted *t, struct te__wire *m, int fd, int *ret_fd,
 static int greet(struct te__spill_ted *t, int64_t limit_ns)
 {
 	struct te__wire m = { .kind = TE__WIRE_HELLO };
-	int r = te__wire_dial(t->path, "ted", (int64_t)te__now_ns() + limit_ns, &t->sock);
+	int r = te__wire_dial(t->path, (int64_t)te__now_ns() + limit_ns, &t->sock);
 
 	memcpy(m.key, t->key, sizeof(m.key));
 	return r ? r : ask(t, &m, -1, NULL, limit_ns);
@@ -148,7 +148,7 @@ static int make_key(uint8_t *key)
 	const char *job = te__param_str(TE_PARAM_COMM_JOB);
 
 	if (*job)
-		te__wire_job_key("te_offload", job, "", key);
+		te__wire_job_key(job, key);
 	else if (getrandom(key, TE__WIRE_KEY_NBYTES, 0) != TE__WIRE_KEY_NBYTES)
 		return te__fail(-errno, "spill: getrandom: %s", strerror(errno));
 	return 0;

@@ -43,7 +43,7 @@ static int bias_infer(struct te_op_infer *inf)
 
 static int bias_forward(const struct te_op_call *c)
 {
-	return te__bias_fwd(c->stream, c->x.hp, te__ops_weight(c, 0), c->y.hp);
+	return te__bias_fwd(c->stream, c->x.hp, te__ops_weight(c), c->y.hp);
 }
 
 static int bias_dw(const struct te_op_call *c)

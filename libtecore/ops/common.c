@@ -68,9 +68,9 @@ const struct te_tensor *te__ops_tokens(const struct te_op_call *c, int32_t flag)
 	return flag ? c->ex[0].hp : NULL;
 }
 
-const struct te_tensor *te__ops_weight(const struct te_op_call *c, int k)
+const struct te_tensor *te__ops_weight(const struct te_op_call *c)
 {
-	if (k >= c->op->nweights)
+	if (!c->op->nweights)
 		return NULL;
-	return c->weight[k].hp ? c->weight[k].hp : c->master[k];
+	return c->weight[0].hp ? c->weight[0].hp : c->master[0];
 }

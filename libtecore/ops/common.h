@@ -41,8 +41,8 @@ int te__ops_infer_tokens(struct te_op_infer *inf, const char *what);
 /* extra input 0 if flag is 1, else NULL */
 const struct te_tensor *te__ops_tokens(const struct te_op_call *c, int32_t flag);
 
-/* the copy in the compute dtype, else the FP32 master; NULL: the op has no weight k */
-const struct te_tensor *te__ops_weight(const struct te_op_call *c, int k);
+/* the first weight in the compute dtype, else its FP32 master; NULL: the op has no weights */
+const struct te_tensor *te__ops_weight(const struct te_op_call *c);
 
 /* kernel arguments of an op, for the op itself and for fusions that extend them */
 void te__ops_norm_fwd(const struct te_op_call *c, struct te_k_norm_fwd *ret);

@@ -183,7 +183,7 @@ int te__ops_head_loss(const struct te_op_call *const *part, int nparts, void *dx
 		.dtype = (int32_t)te_tensor_dtype(linear->x.hp),
 		.nbytes = te_dtype_nbytes(te_tensor_dtype(linear->x.hp)),
 		.x = te_tensor_data(linear->x.hp),
-		.w = te_tensor_data(te__ops_weight(linear, 0)),
+		.w = te_tensor_data(te__ops_weight(linear)),
 		.logits = ws,
 		.tanh_x = (char *)ws + (capped ? nbytes : 0),
 		.dx = dx,

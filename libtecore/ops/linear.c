@@ -141,7 +141,7 @@ static const struct te_tensor *operand(const struct te_op_value *v)
 
 static const struct te_tensor *weight(const struct te_op_call *c)
 {
-	return c->weight[0].q ? c->weight[0].q : te__ops_weight(c, 0);
+	return c->weight[0].q ? c->weight[0].q : te__ops_weight(c);
 }
 
 int te__ops_linear_fwd(const struct te_op_call *c, float alpha, struct te_tensor *y,

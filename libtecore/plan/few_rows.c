@@ -45,7 +45,7 @@ static const struct te_act_attrs *act_of(const struct te_op_call *act)
 
 static const struct te_tensor *weight_of(const struct parts *p)
 {
-	return p->quantize ? p->linear->weight[0].q : te__ops_weight(p->linear, 0);
+	return p->quantize ? p->linear->weight[0].q : te__ops_weight(p->linear);
 }
 
 /* number of steps that read the codes */
@@ -80,7 +80,7 @@ static struct te_k_few_rows args_of(const struct te_fused *f)
 	k.g.b = te__ops_ptr(w);
 	k.g.c = p.add ? te__ops_ptr(p.add->ex[0].hp) : NULL;
 	k.g.d = te__ops_ptr(last->y.hp);
-	k.g.bias = p.bias ? te__ops_ptr(te__ops_weight(p.bias, 0)) : NULL;
+	k.g.bias = p.bias ? te__ops_ptr(te__ops_weight(p.bias)) : NULL;
 	k.g.m = te_tensor_rows(x);
 	k.g.n = l->out;
 	k.g.k = l->in;

@@ -200,7 +200,7 @@ static int linear_sum(const struct te_fused *f)
 	const struct te_op_call *last = f->part[f->nparts - 1], *mid = f->part[1];
 
 	return te__ops_linear_fwd(f->part[0], is(mid, "scale") ? te__ops_factor(mid) : 1.0f,
-				  last->y.hp, is(mid, "bias") ? te__ops_weight(mid, 0) : NULL,
+				  last->y.hp, is(mid, "bias") ? te__ops_weight(mid) : NULL,
 				  is(last, "add") ? last->ex[0].hp : NULL);
 }
 

@@ -92,7 +92,7 @@ static int use_word(struct te_plan *p, struct te_stream *stream, struct te__move
 {
 	void *word = te__pinned_device_ptr(p->offload->slots, (void *)word_of(p, v, step));
 
-	return step == WRITE || step == READ ? te__word_set(stream, word, 1) :
+	return step == WRITE || step == READ ? te__word_set(stream, word) :
 					       te__word_take(stream, word);
 }
 

@@ -145,9 +145,9 @@ int te__stream_queued(struct te_stream *stream, int r);
  */
 void te__stream_hold(struct te_stream *stream);
 int te__stream_held(struct te_stream *stream, int r);
-/* the backend's word_set and word_take; in a capture they have the accesses that
+/* the backend's word_set, of 1, and word_take; in a capture they have the accesses that
  * te_capture_access() declared */
-int te__word_set(struct te_stream *stream, void *word, uint32_t value);
+int te__word_set(struct te_stream *stream, void *word);
 int te__word_take(struct te_stream *stream, void *word);
 /* declare the ranges that the call just queued uses; NULL: its memory is unknown */
 int te__stream_used(struct te_stream *stream, const struct te__ranges *used);

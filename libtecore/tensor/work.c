@@ -113,9 +113,9 @@ int te_host_call(struct te_stream *stream, te_host_fn fn, const void *arg, size_
 	return opaque_queued(stream, r);
 }
 
-int te__word_set(struct te_stream *stream, void *word, uint32_t value)
+int te__word_set(struct te_stream *stream, void *word)
 {
-	return opaque_queued(stream, stream->ctx->ops->word_set(stream->impl, word, value));
+	return opaque_queued(stream, stream->ctx->ops->word_set(stream->impl, word, 1));
 }
 
 int te__word_take(struct te_stream *stream, void *word)

@@ -420,7 +420,7 @@ TEST(restart, a_restart_under_load_loses_nothing)
 			run_load(i);
 	}
 	let_load_go_on();
-	te__wire_job_key("te_offload", "load", "", key);
+	te__wire_job_key("load", key);
 	for (int round = 0; round < 2; round++) {
 		ck_assert_int_eq(run_stop(&run, round ? SIGTERM : SIGKILL), round ? 0 : -SIGKILL);
 		let_load_go_on();

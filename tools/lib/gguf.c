@@ -258,9 +258,9 @@ static int take_tensor(struct gguf *g, char name[MOST_NAME], json_t **ret_entry)
 	return *ret_entry != NULL;
 }
 
-static const char *text_of(const struct gguf *g, const char *key)
+static const char *arch_of(const struct gguf *g)
 {
-	const char *text = json_string_value(json_object_get(g->meta, key));
+	const char *text = json_string_value(json_object_get(g->meta, "general.architecture"));
 
 	return text ? text : "";
 }
@@ -296,7 +296,7 @@ int gguf_open(const char *path, struct st_file **ret_f)
 
 	if (r)
 		return r;
-	arch = gguf_arch_named(text_of(&g, "general.architecture"));
+	arch = gguf_arch_named(arch_of(&g));
 	header = json_object();
 	if (!header)
 		r = say_failed("out of memory");
@@ -329,7 +329,7 @@ static json_t *value_of(const struct gguf *g, const char *name)
 {
 	char key[2 * MOST_NAME];
 
-	snprintf(key, sizeof(key), "%s.%s", text_of(g, "general.architecture"), name);
+	snprintf(key, sizeof(key), "%s.%s", arch_of(g), name);
 	return json_object_get(g->meta, key);
 }
 
@@ -482,7 +482,7 @@ static int is_zero(const json_t *v)
 
 static int make_config(const struct gguf *g, const struct st_file *f, json_t **ret_config)
 {
-	const char *name = text_of(g, "general.architecture");
+	const char *name = arch_of(g);
 	const struct gguf_arch *arch = gguf_arch_named(name);
 	struct st_tensor t;
 	json_t *obj;

@@ -138,7 +138,7 @@ static int read_json(const json_t *obj, const char *path, struct adapter *a)
 	double alpha;
 
 	a->rank = record_get_int(&rd, "r", 1, MOST_RANK);
-	alpha = record_get_real(&rd, "lora_alpha", 0, NAN);
+	alpha = record_get_real(&rd, "lora_alpha", NAN);
 	if (rd.status)
 		return rd.status;
 	if (strcmp(type, "LORA"))

@@ -357,7 +357,7 @@ int64_t record_get_int(struct record_reader *r, const char *key, int64_t lo, int
 	return 0;
 }
 
-double record_get_real(struct record_reader *r, const char *key, double lo, double value_of_null)
+double record_get_real(struct record_reader *r, const char *key, double value_of_null)
 {
 	const json_t *v = field(r, key);
 
@@ -365,9 +365,9 @@ double record_get_real(struct record_reader *r, const char *key, double lo, doub
 		return 0;
 	if (json_is_null(v))
 		return value_of_null;
-	if (json_is_number(v) && json_number_value(v) >= lo)
+	if (json_is_number(v) && json_number_value(v) >= 0)
 		return json_number_value(v);
-	r->status = say_bad("%s: \"%s\" is not a number of %g or more", r->where, key, lo);
+	r->status = say_bad("%s: \"%s\" is not a number of 0 or more", r->where, key);
 	return 0;
 }
 

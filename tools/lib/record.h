@@ -76,8 +76,8 @@ struct record_reader {
 };
 
 int64_t record_get_int(struct record_reader *r, const char *key, int64_t lo, int64_t hi);
-/* null: value_of_null */
-double record_get_real(struct record_reader *r, const char *key, double lo, double value_of_null);
+/* 0 or more; null: value_of_null */
+double record_get_real(struct record_reader *r, const char *key, double value_of_null);
 /* borrowed; "" after a failure */
 const char *record_get_text(struct record_reader *r, const char *key);
 /* borrowed; NULL after a failure */

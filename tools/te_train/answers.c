@@ -70,7 +70,7 @@ int answers_open(struct trainer *t)
 }
 
 /* plans for 1, 2, 4 and so on to most rows */
-static int plans_nbytes(const struct model *m, int64_t most, struct te_plan_opts *po, int axis,
+static int plans_nbytes(const struct model *m, int64_t most, struct te_plan_opts *po,
 			struct te_plan_memory *pm, uint64_t *nbytes)
 {
 	int64_t rows = 1;
@@ -79,7 +79,7 @@ static int plans_nbytes(const struct model *m, int64_t most, struct te_plan_opts
 	while (te >= 0) {
 		struct te_plan *plan = NULL;
 
-		po->x.shape[axis] = rows < most ? rows : most;
+		po->x.shape[1] = rows < most ? rows : most;
 		po->flags = TE_PLAN_NO_ALLOC;
 		te = te_plan_create(m->seq, po, &plan);
 		if (te >= 0)
@@ -113,12 +113,12 @@ int answers_nbytes(const struct choices *c, const struct model *m, const struct 
 	po.recipe = &plain;
 	po.x = (struct te_spec){ TE_DTYPE_INT32, 2, { 1, 1 } };
 	po.stop_before = MODEL_HEAD;
-	te = plans_nbytes(m, o.chunk, &po, 1, &pm, &nbytes);
+	te = plans_nbytes(m, o.chunk, &po, &pm, &nbytes);
 	po.x = (struct te_spec){ plain.compute, 3, { 1, 1, cfg->width } };
 	po.start_at = MODEL_HEAD;
 	po.stop_before = MODEL_LOSS;
 	if (te >= 0)
-		te = plans_nbytes(m, o.max_seqs, &po, 1, &pm, &nbytes);
+		te = plans_nbytes(m, o.max_seqs, &po, &pm, &nbytes);
 	if (te < 0)
 		return te;
 	/*
@@ -138,7 +138,7 @@ int answers_nbytes(const struct choices *c, const struct model *m, const struct 
 		po.x = (struct te_spec){ TE_DTYPE_INT32, 2, { 1, 1 } };
 		po.start_at = NULL;
 		po.flags = TE_PLAN_NO_ALLOC;
-		te = plans_nbytes(m, 1, &po, 1, &pm, &nbytes);
+		te = plans_nbytes(m, 1, &po, &pm, &nbytes);
 		*ret_copies = pm.copies_nbytes;
 	}
 	return te;

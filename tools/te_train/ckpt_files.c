@@ -183,7 +183,7 @@ int ckpt_read_run(const struct st_file *f, struct ckpt_run *ret_run)
 	run.options = record_get_object(&rd, "options");
 	run.digest = record_get_text(&rd, "model_digest");
 	run.p.step = record_get_int(&rd, "step", 0, CKPT_MOST);
-	run.p.best_val = record_get_real(&rd, "best_val_nats", 0, INFINITY);
+	run.p.best_val = record_get_real(&rd, "best_val_nats", INFINITY);
 	run.p.best_step = record_get_int(&rd, "best_step", 0, CKPT_MOST);
 	run.p.eval_step = record_get_int(&rd, "eval_step", -1, CKPT_MOST);
 	snprintf(run.p.data_digest, sizeof(run.p.data_digest), "%s",

@@ -164,8 +164,8 @@ static inline int te__cuda_not_capturing(struct te__cuda_stream *s, const char *
 int te__cuda_mem_get(struct te__cuda_dev *d, size_t nbytes, void *native, void **ret_ptr);
 int te__cuda_mem_try(struct te__cuda_dev *d, size_t nbytes, void *native, void **ret_ptr);
 int te__cuda_mem_put(struct te__cuda_dev *d, void *ptr, size_t nbytes, void *native);
-/* -ENOMEM, with the sizes; kind: "device" */
-int te__cuda_no_memory(struct te__cuda_dev *d, size_t nbytes, const char *kind);
+/* -ENOMEM, with the sizes */
+int te__cuda_no_memory(struct te__cuda_dev *d, size_t nbytes);
 
 /* event.c */
 struct te__cuda_event {

@@ -62,13 +62,13 @@ int te__cuda_mem_held(void *dev, struct te__mem_held *ret)
 	return TE__CUDA_IN_RELAXED(d, mem_held(d, ret));
 }
 
-int te__cuda_no_memory(struct te__cuda_dev *d, size_t nbytes, const char *kind)
+int te__cuda_no_memory(struct te__cuda_dev *d, size_t nbytes)
 {
 	uint64_t nfree = 0, total = 0;
 
 	(void)dev_mem(d, &nfree, &total);
-	return te__fail(-ENOMEM, "no %zu bytes of %s memory: GPU %d has %llu of %llu bytes free",
-			nbytes, kind, d->index, (unsigned long long)nfree,
+	return te__fail(-ENOMEM, "no %zu bytes of device memory: GPU %d has %llu of %llu bytes "
+			"free", nbytes, d->index, (unsigned long long)nfree,
 			(unsigned long long)total);
 }
 
@@ -118,7 +118,7 @@ int te__cuda_mem_get(struct te__cuda_dev *d, size_t nbytes, void *native, void *
 	if (!r)
 		return 0;
 	te__devmem_give(&d->mem, nbytes);
-	return r == TE__CU_ERROR_OUT_OF_MEMORY ? te__cuda_no_memory(d, nbytes, "device") :
+	return r == TE__CU_ERROR_OUT_OF_MEMORY ? te__cuda_no_memory(d, nbytes) :
 						 te__cuda_check(r, "cuMemAllocFromPoolAsync");
 }
 

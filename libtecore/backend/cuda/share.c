@@ -89,10 +89,10 @@ static int create(struct te__cuda_dev *d, struct share *s, int handle_type)
 	if (r)
 		return r;
 	if (s->nbytes > d->total_nbytes)
-		return te__cuda_no_memory(d, s->nbytes, "device");
+		return te__cuda_no_memory(d, s->nbytes);
 	r = TE__CU_RAW(cuMemCreate, &s->handle, s->nbytes, &p, 0);
 	if (r == TE__CU_ERROR_OUT_OF_MEMORY)
-		return te__cuda_no_memory(d, s->nbytes, "device");
+		return te__cuda_no_memory(d, s->nbytes);
 	if (r && handle_type == TE__CU_MEM_HANDLE_FABRIC)
 		return fabric_failed("cuMemCreate", r);
 	return te__cuda_check(r, "cuMemCreate");

@@ -18,6 +18,7 @@
 struct attrs {
 	struct te_comm *comm;
 	struct te_cross_entropy_attrs a;
+	int tokens; /* 1: ranks divide the tokens; 0: the classes */
 };
 
 enum { SAVED_MAX_SUM, SAVED_COUNT, SAVED_PARTS };
@@ -85,10 +86,11 @@ static int check_specs(const struct te_op_infer *inf, int64_t rows, int64_t cols
 
 static int ce_infer(struct te_op_infer *inf)
 {
-	const int32_t n = te_comm_nranks(attrs_of(inf->op)->comm);
+	const struct attrs *a = attrs_of(inf->op);
+	const int32_t n = te_comm_nranks(a->comm);
 	const struct te_spec *x = &inf->in[0];
 	const int64_t cols = x->shape[x->ndim - 1], rows = nelems(x) / cols;
-	int r = check_specs(inf, rows, cols, n);
+	int r = check_specs(inf, rows, cols, a->tokens ? 1 : n);
 
 	if (r < 0)
 		return r;
@@ -98,10 +100,12 @@ static int ce_infer(struct te_op_infer *inf)
 	inf->bwd_dy = 0; /* the loss is the last op: its gradient is grad_scale */
 	inf->inplace_bwd = 1;
 	inf->fwd_ws_nbytes = te_kernel_cross_entropy_ws_nbytes(rows);
+	if (a->tokens)
+		inf->fwd_ws_nbytes *= (size_t)(1 + 2 * n);
 	r = te_infer_save(inf, &(struct te_spec){ TE_DTYPE_FP32, 2, { 2, rows } });
 	if (r >= 0)
 		r = te_infer_save(inf, &inf->out[0]);
-	if (r < 0)
+	if (r < 0 || a->tokens)
 		return r;
 	return te_infer_save(inf, &(struct te_spec){ TE_DTYPE_FP32, 3, { n, 3, rows } });
 }
@@ -113,8 +117,10 @@ static struct te_kernel_cross_entropy_opts opts_of(const struct te_op_call *c)
 
 	o.nclasses = a->a.nclasses;
 	o.ignore_index = a->a.ignore_index;
-	o.nparts = te_comm_nranks(a->comm);
-	o.part = te_comm_rank(a->comm);
+	if (!a->tokens) {
+		o.nparts = te_comm_nranks(a->comm);
+		o.part = te_comm_rank(a->comm);
+	}
 	return o;
 }
 
@@ -175,38 +181,9 @@ static const struct te_op_ops cross_entropy_ops = {
  * te__comm_parts() queues a call for each sequence. So the loss, the number of rows that count and
  * the gradients have the bits of one rank.
  */
-static int tokens_infer(struct te_op_infer *inf)
-{
-	const int32_t n = te_comm_nranks(attrs_of(inf->op)->comm);
-	const struct te_spec *x = &inf->in[0];
-	const int64_t cols = x->shape[x->ndim - 1], rows = nelems(x) / cols;
-	int r = check_specs(inf, rows, cols, 1);
-
-	if (r < 0)
-		return r;
-	inf->out[0] = (struct te_spec){ TE_DTYPE_FP32, 1, { 1 } };
-	inf->save_x = TE_FORM_HP;
-	inf->save_ex[0] = 1;
-	inf->bwd_dy = 0; /* the loss is the last op: its gradient is grad_scale */
-	inf->inplace_bwd = 1;
-	inf->fwd_ws_nbytes = (size_t)(1 + 2 * n) * te_kernel_cross_entropy_ws_nbytes(rows);
-	r = te_infer_save(inf, &(struct te_spec){ TE_DTYPE_FP32, 2, { 2, rows } });
-	return r < 0 ? r : te_infer_save(inf, &inf->out[0]);
-}
-
-static struct te_kernel_cross_entropy_opts tokens_opts(const struct te_op_call *c)
-{
-	struct te_kernel_cross_entropy_opts o = TE_KERNEL_CROSS_ENTROPY_OPTS_INIT;
-	const struct attrs *a = attrs_of(c->op);
-
-	o.nclasses = a->a.nclasses;
-	o.ignore_index = a->a.ignore_index;
-	return o;
-}
-
 static int tokens_forward(const struct te_op_call *c)
 {
-	const struct te_kernel_cross_entropy_opts o = tokens_opts(c);
+	const struct te_kernel_cross_entropy_opts o = opts_of(c);
 	const struct te__comm_attrs ranks = { attrs_of(c->op)->comm, TE_COMM_OP_OPTS_INIT };
 	const struct te_tensor *x = c->x.hp, *targets = c->ex[0].hp;
 	const int64_t rows = te_tensor_nelems(targets), n = te_comm_nranks(ranks.comm);
@@ -233,25 +210,15 @@ static int tokens_forward(const struct te_op_call *c)
 	}));
 }
 
-static int tokens_backward(const struct te_op_call *c)
-{
-	struct te_kernel_cross_entropy_opts o = tokens_opts(c);
-
-	o.grad_scale = attrs_of(c->op)->a.grad_scale * c->grad_scale;
-	return te_kernel_cross_entropy_backward(c->stream, c->x.hp, c->ex[0].hp,
-						c->saved[SAVED_MAX_SUM], c->saved[SAVED_COUNT],
-						c->dx.hp, &o);
-}
-
 static const struct te_op_ops tokens_ops = {
 	.size = sizeof(struct te_op_ops),
 	.name = "tokens_cross_entropy",
 	.attrs_nbytes = sizeof(struct attrs),
 	.nextra_in = 1,
 	.check = ce_check,
-	.infer = tokens_infer,
+	.infer = ce_infer,
 	.forward = tokens_forward,
-	.backward = tokens_backward,
+	.backward = ce_backward,
 	.describe = ce_describe,
 	.destroy = ce_destroy,
 };
@@ -260,7 +227,7 @@ static int create(const char *fn, const struct te_op_ops *ops, struct te_comm *c
 		  const struct te_cross_entropy_attrs *attrs, const char *name,
 		  struct te_op **ret_op)
 {
-	struct attrs a = { comm, TE_CROSS_ENTROPY_ATTRS_INIT };
+	struct attrs a = { comm, TE_CROSS_ENTROPY_ATTRS_INIT, ops == &tokens_ops };
 	int r = te__sized_in(fn, te_cross_entropy_attrs, attrs, &a.a);
 
 	if (!r && !comm)

@@ -529,21 +529,28 @@ static int other_model(const struct checkpoint *c, const struct cursor *k)
 			c->path, found, (int)c->len, c->text);
 }
 
-/* check that the next items of the file are these */
+/* check that the next item of the file is this */
+static int expect_item(struct checkpoint *c, struct cursor *k, const struct item *it)
+{
+	int r;
+
+	c->len = 0;
+	r = put_item(c, it);
+	if (r)
+		return r;
+	if ((size_t)(k->end - k->p) < c->len || memcmp(k->p, c->text, c->len))
+		return other_model(c, k);
+	k->p += c->len;
+	return 0;
+}
+
 static int expect(struct checkpoint *c, struct cursor *k, size_t from, size_t to)
 {
-	for (size_t i = from; i < to; i++) {
-		int r;
+	int r = 0;
 
-		c->len = 0;
-		r = put_item(c, &c->item[i]);
-		if (r)
-			return r;
-		if ((size_t)(k->end - k->p) < c->len || memcmp(k->p, c->text, c->len))
-			return other_model(c, k);
-		k->p += c->len;
-	}
-	return 0;
+	for (size_t i = from; i < to && !r; i++)
+		r = expect_item(c, k, &c->item[i]);
+	return r;
 }
 
 /* the state of quantizers, if the file has it: its size, or 0 */
@@ -563,15 +570,9 @@ static int find_quant(struct checkpoint *c, struct cursor *k, size_t *ret_nbytes
 			n = 10 * n + (uint64_t)(*p - '0');
 	it.shape[0] = (int64_t)n;
 	it.nbytes = n;
-	c->len = 0;
-	r = put_item(c, &it);
-	if (r)
-		return r;
-	if ((size_t)(k->end - k->p) < c->len || memcmp(k->p, c->text, c->len))
-		return other_model(c, k);
-	k->p += c->len;
-	*ret_nbytes = n;
-	return 0;
+	r = expect_item(c, k, &it);
+	*ret_nbytes = r ? 0 : n;
+	return r;
 }
 
 static int check_header(struct checkpoint *c, struct cursor *k, uint32_t flags,

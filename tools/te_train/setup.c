@@ -584,7 +584,7 @@ static void extend_context(struct trainer *t)
 	if (t->T <= t->cfg.max_pos || t->cfg.rotary.kind == ROTARY_DYNAMIC)
 		return;
 	say_note("%s: warning: --seq-len %lld is beyond the model's max_position_embeddings %lld: "
-		 "checkpoints have %lld", say_program(), (long long)t->T,
+		 "checkpoints will have %lld there", say_program(), (long long)t->T,
 		 (long long)t->cfg.max_pos, (long long)t->T);
 	t->cfg.max_pos = t->T;
 }

@@ -279,13 +279,15 @@ static int find_tensors(struct step_graph *g)
 	g->documents = g->targets + n;
 	g->loss = g->documents + n;
 	for (int32_t i = 0; i < g->accum; i++) {
-		g->x[i] = g->step ? te_step_input(g->step, 0, i, "x") : pipeline_x(g->pipeline, i);
-		g->targets[i] = g->step ? te_step_input(g->step, 0, i, MODEL_TARGETS) :
-					  pipeline_targets(g->pipeline, i);
-		if (g->step && g->cfg.documents)
+		if (!g->step) {
+			pipeline_tensors(g->pipeline, i, &g->x[i], &g->targets[i], &g->loss[i]);
+			continue;
+		}
+		g->x[i] = te_step_input(g->step, 0, i, "x");
+		g->targets[i] = te_step_input(g->step, 0, i, MODEL_TARGETS);
+		if (g->cfg.documents)
 			g->documents[i] = te_step_input(g->step, 0, i, MODEL_DOCUMENTS);
-		g->loss[i] = g->step ? te_step_output(g->step, 0, i) :
-				       pipeline_loss(g->pipeline, i);
+		g->loss[i] = te_step_output(g->step, 0, i);
 	}
 	return STATUS_OK;
 }

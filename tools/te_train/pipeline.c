@@ -393,17 +393,10 @@ struct pipeline *pipeline_free(struct pipeline *p)
 	return NULL;
 }
 
-struct te_tensor *pipeline_x(const struct pipeline *p, int32_t micro)
+void pipeline_tensors(const struct pipeline *p, int32_t micro, struct te_tensor **ret_x,
+		      struct te_tensor **ret_targets, struct te_tensor **ret_loss)
 {
-	return p->x ? p->x[micro] : NULL;
-}
-
-struct te_tensor *pipeline_targets(const struct pipeline *p, int32_t micro)
-{
-	return p->targets ? p->targets[micro] : NULL;
-}
-
-struct te_tensor *pipeline_loss(const struct pipeline *p, int32_t micro)
-{
-	return p->loss ? p->loss[micro] : NULL;
+	*ret_x = p->x ? p->x[micro] : NULL;
+	*ret_targets = p->targets ? p->targets[micro] : NULL;
+	*ret_loss = p->loss ? p->loss[micro] : NULL;
 }

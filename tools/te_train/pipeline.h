@@ -30,9 +30,8 @@ int pipeline_create(const struct model *m, const struct pipeline_opts *o,
 /* returns NULL; after the work that was queued has run */
 struct pipeline *pipeline_free(struct pipeline *p);
 /* tensors of a micro-batch; NULL: in another stage */
-struct te_tensor *pipeline_x(const struct pipeline *p, int32_t micro);
-struct te_tensor *pipeline_targets(const struct pipeline *p, int32_t micro);
-struct te_tensor *pipeline_loss(const struct pipeline *p, int32_t micro);
+void pipeline_tensors(const struct pipeline *p, int32_t micro, struct te_tensor **ret_x,
+		      struct te_tensor **ret_targets, struct te_tensor **ret_loss);
 /* queue a step; returns the library's code */
 int pipeline_run(struct pipeline *p, struct te_stream *stream);
 

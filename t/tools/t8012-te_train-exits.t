@@ -75,9 +75,9 @@ check "the resumed run repeats it" grep -q '^step 5: validation' err
 accum=8192
 [ -z "$TT_SANITIZE" ] || accum=1024
 for signals in TERM-INT TERM-TERM USR1-TERM; do
-	first=${signals%-*} second=${signals#*-} pause=0
-	[ $first = TERM ] || accum=$((accum / 8)) # this step is finished
-	until [ $pause -gt 4 ]; do
+	first=${signals%-*} second=${signals#*-}
+	[ $first = TERM ] || accum=$((accum / 16)) # this step is finished
+	for pause in 0 0.1 0.3 1 3; do
 		rm -rf k2 err
 		cp -r k k2
 		env --default-signal=INT "$te_train" --resume k2 --steps 2 --accum $accum >out 2>err &
@@ -87,14 +87,15 @@ for signals in TERM-INT TERM-TERM USR1-TERM; do
 		wait_for '^SigCgt:.*[4-7c-f][0-9a-f][0-9a-f][0-9a-f]$' "/proc/$pid/status"
 		sleep $pause
 		kill -$first $pid
-		wait_for SIG$first err
+		until grep -q SIG$first err || grep -q '^State:.Z' "/proc/$pid/status"; do
+			sleep 0.05
+		done
 		kill -STOP $pid 2>/dev/null
 		sleep 0.6
 		# or the step had not begun, or has ended
 		grep -q "SIG$first: finishing step 2," err && [ ! -s out ] && break
 		kill -CONT $pid 2>/dev/null
 		wait $pid
-		: $((pause += 1))
 	done
 	kill -$second $pid
 	kill -CONT $pid

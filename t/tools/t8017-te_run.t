@@ -38,7 +38,7 @@ no_folder()
 check "--help" "$te_run" --help
 check "--version" "$te_run" --version
 gives "no number of ranks" 2 "$te_run" true
-has "and why" '^te_run: -n N' err
+has "and why" '^te_run: no number of ranks: give -n N' err
 gives "no command" 2 "$te_run" -n 2
 for n in 0 -1 x 1025 2x; do
 	gives "-n $n" 2 "$te_run" -n $n true

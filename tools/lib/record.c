@@ -222,16 +222,22 @@ static int check_parsed(json_t *obj, const json_error_t *err, const char *where,
 	return r;
 }
 
-int record_parse(const char *text, size_t nbytes, const char *where, json_t **ret_obj)
+/* lines: messages have the number of the line in text */
+static int parse(const char *text, size_t nbytes, int lines, const char *where, json_t **ret_obj)
 {
 	json_error_t err = { 0 };
 	json_t *obj;
 
 	count_failures();
 	obj = json_loadb(text, nbytes, JSON_REJECT_DUPLICATES, &err);
-	if (nbytes < 2 || !memchr(text, '\n', nbytes - 1))
-		err.line = 0; /* where names the only line */
+	if (!lines)
+		err.line = 0;
 	return check_parsed(obj, &err, where, ret_obj);
+}
+
+int record_parse(const char *text, size_t nbytes, const char *where, json_t **ret_obj)
+{
+	return parse(text, nbytes, 1, where, ret_obj);
 }
 
 int record_read(int fd, const char *path, json_t **ret_obj)
@@ -278,7 +284,7 @@ static int read_lines(FILE *f, const char *path, record_fn fn, void *arg)
 		if ((size_t)n > LINE_NBYTES)
 			r = say_bad("%s: has more than %zu bytes", where, LINE_NBYTES);
 		else if (line[strspn(line, " \t\r\n")])
-			r = record_parse(line, (size_t)n, where, &obj);
+			r = parse(line, (size_t)n, 0, where, &obj);
 		if (!r && obj)
 			r = fn(arg, obj, where);
 		json_decref(obj);

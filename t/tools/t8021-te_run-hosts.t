@@ -20,6 +20,9 @@ case $host in
 down-*) echo "ssh: connect to host $host port 22: Connection refused" >&2; exit 255 ;;
 blocks) set -- env --block-signal --ignore-signal=PIPE,TERM,USR1 "$@" ;;
 noisy) printf 'ssh: \033[31mred\n' >&2; printf 'welcome\007\n' ;;
+lies) # rank 0, pid 1, exited with status 256, which is 0 to the parent of te_run; all have ended
+	printf 'teR1\5\0\0\0\20\0\0\0\0\0\0\0\1\0\0\0\1\0\0\0\0\1\0\0teR1\10\0\0\0\0\0\0\0'
+	exit 0 ;;
 mute) exec sleep 60.${RUN}2101 ;;
 stuck) # the agent gets what te_run writes, and nobody reads what it writes itself
 	mkfifo "$FAKE/unread"
@@ -213,6 +216,8 @@ gives "a shell that prints" 1 on a,noisy sleep 60.$$2108
 has "is told too, and what may be the cause" \
 	'^te_run: host noisy: te_run there sent "welcome.*does its shell print at the start\?$' err
 gone "and the ranks end" 60.$$2108
+gives "a status that no process has" 1 on lies true
+has "is no message of an agent" '^te_run: host lies: ' err
 # the first host is the first one that can be lost
 gives "a host that is silent" 1 on mute,a --silence 1 sleep 60.$$2109
 has "is lost" '^te_run: host mute: nothing has come for 1 s' err

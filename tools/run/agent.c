@@ -78,6 +78,7 @@ static int answered(int rank, int again)
 static int read_job(struct buf *b, struct run_opts *o)
 {
 	static char name[300];
+	const char *dir;
 	char text[24];
 	struct job job;
 	const int e = job_take(b, &job);
@@ -106,9 +107,12 @@ static int read_job(struct buf *b, struct run_opts *o)
 			return say_failed("not enough memory");
 	if (chdir(job.folder))
 		return say_failed("%s: %s", job.folder, strerror(errno));
-	if (respawn && access(getenv("TE_COMM_DIR"), W_OK))
-		return say_failed("%s: %s: with --respawn all hosts share the current folder",
-				  getenv("TE_COMM_DIR"), strerror(errno));
+	dir = getenv("TE_COMM_DIR");
+	if (respawn && !dir)
+		return say_failed("the job that it got has no folder of the ranks");
+	if (respawn && access(dir, W_OK))
+		return say_failed("%s: %s: with --respawn all hosts share the current folder", dir,
+				  strerror(errno));
 	return STATUS_OK;
 }
 

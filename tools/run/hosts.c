@@ -9,6 +9,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -350,6 +351,14 @@ static void rank_ended(struct host *h, const struct ended *e)
 	flush(h);
 }
 
+/* could waitid(2) have returned it? */
+static int is_end(const struct ended *e)
+{
+	return e->code == CLD_EXITED ? e->status >= 0 && e->status <= 255 :
+				       (e->code == CLD_KILLED || e->code == CLD_DUMPED) &&
+					       e->status >= 1 && e->status <= SIGRTMAX;
+}
+
 /* output of another host, which must not control this host's terminal */
 static void put_output(int rank, int which, const char *p, size_t n)
 {
@@ -401,14 +410,14 @@ static int take(struct host *h, enum frame_type type, struct buf *b)
 		e.pid = buf_take_int(b);
 		e.code = buf_take_int(b);
 		e.status = buf_take_int(b);
-		if (b->failed || !is_own(h, e.rank))
+		if (b->failed || !is_own(h, e.rank) || !is_end(&e))
 			return -1;
 		rank_ended(h, &e);
 		return 0;
 	case FRAME_ERROR:
 		e.status = buf_take_int(b);
 		forget_ranks(h);
-		job_end(b->failed || !e.status ? STATUS_FAILED : e.status);
+		job_end(b->failed || e.status < 1 || e.status > 255 ? STATUS_FAILED : e.status);
 		return 0;
 	case FRAME_DONE:
 		h->done = 1;

@@ -152,7 +152,8 @@ int returns_read(struct offer *ret_o)
 
 	if (fd < 0)
 		return -errno;
-	if (read(fd, ret_o, sizeof(*ret_o)) != (ssize_t)sizeof(*ret_o) || ret_o->n > MOST_RANKS)
+	if (read(fd, ret_o, sizeof(*ret_o)) != (ssize_t)sizeof(*ret_o) || ret_o->n > MOST_RANKS ||
+	    ret_o->nold < 0 || ret_o->nold > ret_o->n)
 		r = -EIO;
 	close(fd);
 	return r;

@@ -101,10 +101,18 @@ static int check_one(const char *fn, const struct te_stream *stream, const struc
 	return 0;
 }
 
+/* end of a tensor's data; NULL if it has column-wise codes only */
+static const char *data_end(const struct te_tensor *t)
+{
+	const char *p = te_tensor_data(t);
+
+	return p ? p + te_tensor_nbytes(t) : NULL;
+}
+
 /* argument i is written: no other may overlap it */
 static int check_overlap(const char *fn, const struct te__arg *args, int n, int i)
 {
-	const char *p = te_tensor_data(args[i].t), *pend = p + te_tensor_nbytes(args[i].t);
+	const char *p = te_tensor_data(args[i].t), *pend = data_end(args[i].t);
 
 	for (int j = 0; j < n; j++) {
 		const char *q, *qend;
@@ -112,7 +120,7 @@ static int check_overlap(const char *fn, const struct te__arg *args, int n, int 
 		if (j == i || !args[j].t)
 			continue;
 		q = te_tensor_data(args[j].t);
-		qend = q + te_tensor_nbytes(args[j].t);
+		qend = data_end(args[j].t);
 		if (q >= pend || p >= qend)
 			continue;
 		if (q != p)

@@ -80,12 +80,13 @@ static int alloc_weights(void *arg, size_t nbytes, void **ret_ptr)
 static int meet_ranks(void *arg, struct te_stream *stream)
 {
 	const struct ranks *r = arg;
-	char *const word = (char *)r->weights + r->weights_nbytes, *first, *last;
+	char *word, *first, *last;
 	struct te_access a;
 	int te = 0;
 
 	if (!r->mapped)
 		return 0;
+	word = (char *)r->weights + r->weights_nbytes;
 	first = te_comm_peer_ptr(r->data, r->weights, 0);
 	last = te_comm_peer_ptr(r->data, word, nequal(r) - 1);
 	a = (struct te_access){ first, (size_t)(last - first) + MEET_NBYTES, TE_ACCESS_WRITE, -1 };

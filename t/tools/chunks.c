@@ -204,7 +204,7 @@ CASE(chunks, "host", .setup = setup, .teardown = teardown);
 TEST(chunks, an_epoch_has_each_document_once)
 {
 	struct windows w[2];
-	int64_t n[2];
+	int64_t n[2], least;
 
 	put_documents();
 	for (int k = 0; k < 2; k++) {
@@ -212,7 +212,9 @@ TEST(chunks, an_epoch_has_each_document_once)
 		n[k] = read_two(1, &w[k]);
 		check_documents(&w[k], 0, n[k], 99);
 		check_documents(&w[k], n[k], w[k].n - n[k], 99);
-		ck_assert_mem_ne(w[k].x[0], w[k].x[n[k]], sizeof(*w[k].x));
+		/* the first window alone can be the same */
+		least = n[k] < w[k].n - n[k] ? n[k] : w[k].n - n[k];
+		ck_assert_mem_ne(w[k].x, w[k].x + n[k], (size_t)least * sizeof(*w[k].x));
 		free(w[k].x);
 	}
 }

@@ -402,7 +402,7 @@ static void run_pre(struct run *r)
 		return;
 	}
 	ck_assert(tt_is_poison(kc_got(r->b.delta), nbytes));
-	/* of the reference only */
+	/* delta that only the reference has computed */
 	memcpy((void *)(uintptr_t)kc_got(r->b.delta), r->b.delta, nbytes);
 	near(&r->m, TE_DTYPE_FP32, r->b.delta, r->m.delta, r->m.delta_err, r->nlse, "delta");
 }

@@ -97,8 +97,8 @@ void ckpt_copy_free(struct ckpt_copy *copy);
 int64_t ckpt_copy_step(const struct ckpt_copy *copy);
 /*
  * Sends a copy of a model that is not divided, in host memory, to copies of the same model, with
- * one call of send for each of its buffers on all ranks. root: this one is sent. Returns the status
- * of the first call that fails: then another copy is to be freed.
+ * one call of send for each of its buffers on all ranks. root: this one is sent. A call that
+ * fails ends it, with its status: the caller then frees a copy that was received.
  */
 int ckpt_copy_send(struct ckpt_copy *copy, const struct model *m, int root,
 		   int (*send)(void *arg, void *p, size_t nbytes), void *arg);

@@ -56,6 +56,7 @@ TT_CORE = \
 	t/backend/cuda_driver \
 	t/backend/cuda_exec \
 	t/backend/cuda_multicast \
+	t/backend/cuda_ptx \
 	t/backend/cuda_share \
 	t/backend/sm90 \
 	t/backend/team \
@@ -379,6 +380,7 @@ t_backend_cublaslt_SOURCES = \
 t_backend_cuda_driver_SOURCES = t/backend/cuda_driver.c t/backend/cuda_fake.h
 t_backend_cuda_levels_SOURCES = t/backend/cuda_fake.h t/backend/cuda_levels.c
 t_backend_cuda_multicast_SOURCES = t/backend/cuda_fake.h t/backend/cuda_multicast.c
+t_backend_cuda_ptx_SOURCES = t/backend/cuda_fake.h t/backend/cuda_ptx.c
 t_backend_cuda_share_SOURCES = t/backend/cuda_fake.h t/backend/cuda_share.c
 t_backend_sm90_SOURCES = t/backend/cuda_fake.h t/backend/sm90.c
 t_backend_cuda_exec_SOURCES = \

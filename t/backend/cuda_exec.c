@@ -546,7 +546,8 @@ TEST(other_GPUs, a_launch_beyond_shared_memory_fails)
 				   .delta = (float *)m, .batch = 1, .seqlen = 64, .nheads = 1,
 				   .nkv = 1, .head_dim = 128, .scale = 1, .dtype = TE_DTYPE_FP32 };
 	const struct te__launch l = { TE_K_ATTN_BWD_DQ, &t, sizeof(t) };
-	static const struct te__cuda_func own = { "te_k_attn_bwd_dq_fp32_d64", &fake_handle, 4096 };
+	static struct te__cuda_func own = { .name = "te_k_attn_bwd_dq_fp32_d64",
+					    .func = &fake_handle, .smem = 4096 };
 
 	dev.target = te__target_of(89);
 	fails(ops->launch(&a, &l), -TE_EKERNEL,

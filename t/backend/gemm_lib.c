@@ -330,7 +330,8 @@ void lt_setup(void)
 	dev.total_nbytes = (size_t)1 << 30;
 	dev.target = te__target_of(90);
 	for (int i = 0; i < LT_FUNCS; i++)
-		funcs[i] = (struct te__cuda_func){ lt_func[i], (void *)(uintptr_t)lt_func[i], 0 };
+		funcs[i] = (struct te__cuda_func){ .name = lt_func[i],
+						   .func = (void *)(uintptr_t)lt_func[i] };
 	dev.funcs = funcs;
 	dev.nfuncs = TT_LEN(funcs);
 	te__devmem_init(&dev.mem, 0, NULL);

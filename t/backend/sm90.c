@@ -166,24 +166,29 @@ static int fake_cublasLtCreate(void **ret)
 }
 #pragma GCC diagnostic pop
 
-static struct te__cuda_func funcs[] = {
-	{ "te_k_attn_bwd_dq_bf16_d64", NULL, 0 },
-	{ "te_k_attn_bwd_dq_bf16_d96", NULL, 0 },
-	{ "te_k_attn_bwd_sm90_d128", NULL, 0 },
-	{ "te_k_attn_bwd_sm90_d128_window", NULL, 0 },
-	{ "te_k_attn_bwd_sm90_d64", NULL, 0 },
-	{ "te_k_attn_bwd_sm90_d64_window", NULL, 0 },
-	{ "te_k_attn_fwd_bf16_d64", NULL, 0 },   { "te_k_attn_fwd_bf16_d64_drop", NULL, 0 },
-	{ "te_k_attn_fwd_bf16_d64_strip", NULL, 0 },
-	{ "te_k_attn_fwd_bf16_d96", NULL, 0 },   { "te_k_attn_fwd_sm90_d128", NULL, 0 },
-	{ "te_k_attn_fwd_sm90_d128_window", NULL, 0 },
-	{ "te_k_attn_fwd_sm90_d64", NULL, 0 },
-	{ "te_k_attn_fwd_sm90_d64_window", NULL, 0 },
-	{ "te_k_gemm_sm90_bf16", NULL, 0 },      { "te_k_gemm_sm90_bf16_bt", NULL, 0 },
-	{ "te_k_gemm_sm90_bf16_tt", NULL, 0 },   { "te_k_gemm_sm90_e4m3_block", NULL, 0 },
-	{ "te_k_gemm_sm90_e4m3_e4m3", NULL, 0 },
-	{ "te_k_gemm_sm90_e5m2_e4m3", NULL, 0 },
+static const char *const names[] = {
+	"te_k_attn_bwd_dq_bf16_d64",
+	"te_k_attn_bwd_dq_bf16_d96",
+	"te_k_attn_bwd_sm90_d128",
+	"te_k_attn_bwd_sm90_d128_window",
+	"te_k_attn_bwd_sm90_d64",
+	"te_k_attn_bwd_sm90_d64_window",
+	"te_k_attn_fwd_bf16_d64",
+	"te_k_attn_fwd_bf16_d64_drop",
+	"te_k_attn_fwd_bf16_d64_strip",
+	"te_k_attn_fwd_bf16_d96",
+	"te_k_attn_fwd_sm90_d128",
+	"te_k_attn_fwd_sm90_d128_window",
+	"te_k_attn_fwd_sm90_d64",
+	"te_k_attn_fwd_sm90_d64_window",
+	"te_k_gemm_sm90_bf16",
+	"te_k_gemm_sm90_bf16_bt",
+	"te_k_gemm_sm90_bf16_tt",
+	"te_k_gemm_sm90_e4m3_block",
+	"te_k_gemm_sm90_e4m3_e4m3",
+	"te_k_gemm_sm90_e5m2_e4m3",
 };
+static struct te__cuda_func funcs[TT_LEN(names)];
 static struct te__cuda_dev dev;
 static struct te__cuda_stream stream;
 static int64_t live;
@@ -199,7 +204,8 @@ static void setup(void)
 	te__cuda_driver_fake(&d);
 	te__cublaslt_fake(&lt);
 	for (size_t i = 0; i < TT_LEN(funcs); i++)
-		funcs[i].func = (void *)(uintptr_t)funcs[i].name;
+		funcs[i] = (struct te__cuda_func){ .name = names[i],
+						   .func = (void *)(uintptr_t)names[i] };
 	memset(&dev, 0, sizeof(dev));
 	dev.ctx = dev.stream = &dev;
 	dev.total_nbytes = (size_t)1 << 30;

@@ -29,9 +29,10 @@
 struct te__cublaslt;
 
 struct te__cuda_func {
-	const char *name; /* owned by the module */
-	void *func;
-	unsigned smem; /* bytes of a block, to which a launch adds its own */
+	const char *name;
+	_Atomic(void *) func; /* NULL: PTX that no launch has used */
+	unsigned smem; /* with func: bytes of a block, to which a launch adds its own */
+	const struct te__cuda_image *ptx; /* the PTX that has it, or NULL: machine code */
 };
 
 /* What the driver reports of a GPU, and the level of its kernels. */
@@ -57,7 +58,7 @@ struct te__cuda_dev {
 
 	struct te__cuda_images *images;	   /* not loaded yet, or NULL */
 	struct te__cuda_kernels *kernels;  /* module.c */
-	const struct te__cuda_func *funcs; /* theirs, sorted by name */
+	struct te__cuda_func *funcs;	   /* theirs, sorted by name */
 	unsigned nfuncs;
 	struct te__target target; /* features.c */
 	int ptx; /* as in te__cuda_features */
@@ -194,12 +195,18 @@ void te__cuda_captures_drop(struct te__cuda_dev *d);
 int te__cuda_workspace(struct te__cuda_stream *s, size_t nbytes, void **ret_ptr);
 void te__cuda_workspace_free(struct te__cuda_dev *d, void *ptr, void *stream);
 
-/* module.c: every function of every embedded kernel; the context must be current */
+/*
+ * module.c: loads the embedded machine code of the level, or lists the kernels of its PTX; the
+ * context must be current
+ */
 int te__cuda_kernels_get(struct te__cuda_dev *d);
 /* before: starts to unpack them, if another te_ctx has not; any context may be current */
 int te__cuda_kernels_begin(struct te__cuda_dev *d);
 void te__cuda_kernels_put(struct te__cuda_dev *d);
-/* the device function of a launch; if grid[0] is 0, there is nothing to launch */
+/*
+ * The device function of a launch; if grid[0] is 0, there is nothing to launch. If it is PTX, the
+ * first call compiles it, also during a capture. Any context may be current.
+ */
 struct te__geometry;
 int te__cuda_func_find(struct te__cuda_dev *d, const struct te__launch *l,
 		       struct te__geometry *ret_kernel, void **ret_func);

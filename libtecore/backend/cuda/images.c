@@ -164,6 +164,50 @@ static size_t ptx_read(const char *p, char *out)
 	return to + 1;
 }
 
+int te__ptx_kernel_next(const char *text, struct te__ptx_kernel *ret)
+{
+	static const char entry[] = ".entry ";
+	const char *p = strstr(text, entry);
+	int depth = 0;
+
+	if (!p)
+		return 0;
+	ret->start = p;
+	while (ret->start > text && ret->start[-1] != '\n')
+		ret->start--;
+	ret->name = p + sizeof(entry) - 1;
+	ret->name_nbytes = strcspn(ret->name, "(");
+	p = ret->name;
+	do {
+		p += strcspn(p, "{}");
+		if (!*p)
+			return -TE_EKERNEL;
+		depth += *p++ == '{' ? 1 : -1;
+	} while (depth > 0);
+	ret->end = p;
+	return depth ? -TE_EKERNEL : 1;
+}
+
+char *te__ptx_kernel_only(const char *text, const char *name)
+{
+	struct te__ptx_kernel k;
+	char *out = te__malloc(strlen(text) + 1);
+	size_t n = 0;
+
+	if (!out)
+		return NULL;
+	while (te__ptx_kernel_next(text, &k) > 0) {
+		const int other = strncmp(k.name, name, k.name_nbytes) || name[k.name_nbytes];
+		const size_t nbytes = (size_t)((other ? k.start : k.end) - text);
+
+		memcpy(out + n, text, nbytes);
+		n += nbytes;
+		text = k.end;
+	}
+	memcpy(out + n, text, strlen(text) + 1);
+	return out;
+}
+
 int te__cuda_image_unpack(const struct te__kernel_image *image, struct te__cuda_image *ret)
 {
 	static const uint8_t xz[] = { 0xfd, '7', 'z', 'X', 'Z', 0 };

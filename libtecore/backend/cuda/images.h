@@ -18,6 +18,16 @@ struct te__cuda_image {
 /* one image, unpacked if it is an .xz file; -ENOMEM, or -TE_EKERNEL if it is damaged */
 int te__cuda_image_unpack(const struct te__kernel_image *image, struct te__cuda_image *ret);
 
+/* a kernel in PTX: its name, which is followed by a parenthesis, and its text */
+struct te__ptx_kernel {
+	const char *name, *start, *end;
+	size_t name_nbytes;
+};
+/* the first kernel of a text: 1; 0: there is none; -TE_EKERNEL: it has no end */
+int te__ptx_kernel_next(const char *text, struct te__ptx_kernel *ret);
+/* the text without the other kernels; NULL: no memory */
+char *te__ptx_kernel_only(const char *text, const char *name);
+
 /* starts to unpack the machine code or the PTX of a level; NULL: no memory */
 struct te__cuda_images *te__cuda_images_begin(int level, int ptx);
 /* waits until all are unpacked; their number */

@@ -11,8 +11,9 @@
 #include "libtecore/backend/cuda/images.h"
 
 /*
- * The kernels of a CUcontext, which all te_ctx on it use: loading them takes 75 ms on an H100,
- * after they have been unpacked, which takes 200 ms of a core.
+ * The kernels of a CUcontext, which all te_ctx on it use. The first te_ctx unpacks them, which
+ * takes 200 ms of a core, and loads them if they are machine code, which takes 75 ms on an H100. If
+ * they are PTX, the driver compiles each one at its first use, because all of them take minutes.
  * The last te_ctx unloads them.
  */
 struct te__cuda_kernels {
@@ -23,6 +24,8 @@ struct te__cuda_kernels {
 	unsigned nmodules, nfuncs;
 	void **module;
 	struct te__cuda_func *func; /* sorted by name */
+	struct te__cuda_images *ptx; /* NULL: machine code */
+	pthread_mutex_t compiles; /* if there is PTX, protects module, and func while it is NULL */
 };
 
 static struct te__cuda_kernels *loaded;
@@ -36,26 +39,33 @@ static int by_name(const void *a, const void *b)
 }
 
 /* loads at once: loading at the first launch would invalidate a capture */
-static int func_load(struct te__cuda_func *f, int smem_max)
+static int func_load(void *func, int smem_max, unsigned *ret_smem)
 {
 	int used = 0;
-	int r = TE__CU_CALL(cuFuncGetName, &f->name, f->func);
+	int r = TE__CU_CALL(cuFuncLoad, func);
 
 	if (!r)
-		r = TE__CU_CALL(cuFuncLoad, f->func);
-	if (!r)
-		r = TE__CU_CALL(cuFuncGetAttribute, &used, TE__CU_FUNC_SHARED_SIZE_BYTES, f->func);
+		r = TE__CU_CALL(cuFuncGetAttribute, &used, TE__CU_FUNC_SHARED_SIZE_BYTES, func);
 	/* a limit only: each launch requests the size that it needs */
 	if (!r)
-		r = TE__CU_CALL(cuFuncSetAttribute, f->func,
+		r = TE__CU_CALL(cuFuncSetAttribute, func,
 				TE__CU_FUNC_MAX_DYNAMIC_SHARED_SIZE_BYTES, smem_max - used);
-	f->smem = (unsigned)used;
+	*ret_smem = (unsigned)used;
 	return r;
+}
+
+static int funcs_grow(struct te__cuda_kernels *k, size_t n)
+{
+	struct te__cuda_func *f = te__realloc(k->func, (k->nfuncs + n) * sizeof(*f));
+
+	if (!f)
+		return te__fail(-ENOMEM, "no memory for %zu device functions", n);
+	k->func = f;
+	return 0;
 }
 
 static int funcs_load(struct te__cuda_kernels *k, void *module, int smem_max)
 {
-	struct te__cuda_func *f;
 	void **func;
 	unsigned n;
 	int r = TE__CU_CALL(cuModuleGetFunctionCount, &n, module);
@@ -63,66 +73,120 @@ static int funcs_load(struct te__cuda_kernels *k, void *module, int smem_max)
 	/* a file of kernels for later GPUs only has none */
 	if (r || !n)
 		return r;
+	r = funcs_grow(k, n);
+	if (r)
+		return r;
 	func = te__malloc(n * sizeof(*func));
-	f = te__realloc(k->func, (k->nfuncs + n) * sizeof(*f));
-	if (f)
-		k->func = f;
-	if (!func || !f)
-		r = te__fail(-ENOMEM, "no memory for %u device functions", n);
-	if (!r)
-		r = TE__CU_CALL(cuModuleEnumerateFunctions, func, n, module);
+	if (!func)
+		return te__fail(-ENOMEM, "no memory for %u device functions", n);
+	r = TE__CU_CALL(cuModuleEnumerateFunctions, func, n, module);
 	for (unsigned i = 0; !r && i < n; i++) {
-		f[k->nfuncs].func = func[i];
-		r = func_load(&f[k->nfuncs], smem_max);
+		struct te__cuda_func f = { .func = func[i] };
+
+		r = TE__CU_CALL(cuFuncGetName, &f.name, func[i]);
 		if (!r)
-			k->nfuncs++;
+			r = func_load(func[i], smem_max, &f.smem);
+		if (!r)
+			k->func[k->nfuncs++] = f;
 	}
 	te__free(func);
 	return r;
 }
 
 static int module_load(const struct te__cuda_dev *d, struct te__cuda_kernels *k,
-		       const struct te__cuda_image *image, int smem_max)
+		       const struct te__cuda_image *image)
 {
-	int r = image->error;
+	int r = TE__CU_RAW(cuModuleLoadData, &k->module[k->nmodules], image->data);
 
-	if (r)
-		return te__fail(r, "cannot unpack the kernels te_%s for GPU %d: %s", image->name,
-				d->index, r == -ENOMEM ? "no memory" : "they are damaged");
-	r = TE__CU_RAW(cuModuleLoadData, &k->module[k->nmodules], image->data);
 	if (r)
 		return te__fail_cuda(r, "cannot load the kernels te_%s on GPU %d: %s", image->name,
 				     d->index, te__cuda_error_name(r));
-	return funcs_load(k, k->module[k->nmodules++], smem_max);
+	return funcs_load(k, k->module[k->nmodules++], (int)d->target.smem_max);
+}
+
+static int damaged(const struct te__cuda_dev *d, const struct te__cuda_image *image, int r)
+{
+	return te__fail(r, "cannot unpack the kernels te_%s for GPU %d: %s", image->name, d->index,
+			r == -ENOMEM ? "no memory" : "they are damaged");
+}
+
+/* the kernels that the driver is to compile */
+static int ptx_list(const struct te__cuda_dev *d, struct te__cuda_kernels *k,
+		    const struct te__cuda_image *image)
+{
+	const char *text = image->data;
+	struct te__ptx_kernel p;
+	int r;
+
+	while ((r = te__ptx_kernel_next(text, &p)) > 0) {
+		char *name = te__malloc(p.name_nbytes + 1);
+
+		r = name ? funcs_grow(k, 1) : te__fail(-ENOMEM, "no memory for a kernel's name");
+		if (r) {
+			te__free(name);
+			return r;
+		}
+		memcpy(name, p.name, p.name_nbytes);
+		name[p.name_nbytes] = 0;
+		k->func[k->nfuncs++] = (struct te__cuda_func){ .name = name, .ptx = image };
+		text = p.end;
+	}
+	return r ? damaged(d, image, r) : 0;
 }
 
 static void unload(struct te__cuda_kernels *k)
 {
 	for (unsigned i = 0; i < k->nmodules; i++)
 		te__cu.cuModuleUnload(k->module[i]);
+	for (unsigned i = 0; k->ptx && i < k->nfuncs; i++)
+		te__free((void *)(uintptr_t)k->func[i].name);
+	te__cuda_images_end(k->ptx);
+	pthread_mutex_destroy(&k->compiles);
 	te__free(k->module);
 	te__free(k->func);
 	te__free(k);
 }
 
-static int load(const struct te__cuda_dev *d, struct te__cuda_images *images,
-		struct te__cuda_kernels **ret)
+static int images_load(const struct te__cuda_dev *d, struct te__cuda_kernels *k,
+		       struct te__cuda_images *images, size_t n)
 {
-	const size_t n = te__cuda_images_wait(images);
-	struct te__cuda_kernels *k;
 	int r = 0;
 
-	k = te__calloc(1, sizeof(*k));
-	if (k)
-		k->module = te__calloc(n + 1, sizeof(*k->module));
-	if (!k || !k->module) {
-		te__free(k);
-		return te__fail(-ENOMEM, "no memory for %zu kernel modules", n);
+	for (size_t i = 0; !r && i < n; i++) {
+		const struct te__cuda_image *image = te__cuda_image(images, i);
+
+		if (image->error)
+			return damaged(d, image, image->error);
+		r = d->ptx ? ptx_list(d, k, image) : module_load(d, k, image);
 	}
+	return r;
+}
+
+/* takes the images if they are PTX */
+static int load(struct te__cuda_dev *d, struct te__cuda_kernels **ret)
+{
+	const size_t n = te__cuda_images_wait(d->images);
+	struct te__cuda_images *images = d->images;
+	struct te__cuda_kernels *k = te__calloc(1, sizeof(*k));
+	int r = 0;
+
+	if (!k)
+		return te__fail(-ENOMEM, "no memory for the kernels of GPU %d", d->index);
 	k->ctx = d->ctx;
 	k->index = d->index;
-	for (size_t i = 0; !r && i < n; i++)
-		r = module_load(d, k, te__cuda_image(images, i), (int)d->target.smem_max);
+	pthread_mutex_init(&k->compiles, NULL);
+	if (d->ptx) {
+		k->ptx = images;
+		d->images = NULL;
+		r = images_load(d, k, images, n);
+	}
+	/* a module for each file, or for each kernel of PTX */
+	if (!r)
+		k->module = te__calloc((d->ptx ? k->nfuncs : n) + 1, sizeof(*k->module));
+	if (!r && !k->module)
+		r = te__fail(-ENOMEM, "no memory for the kernel modules of GPU %d", d->index);
+	if (!r && !d->ptx)
+		r = images_load(d, k, images, n);
 	if (r) {
 		unload(k);
 		return r;
@@ -167,7 +231,7 @@ int te__cuda_kernels_get(struct te__cuda_dev *d)
 	if (!k) {
 		if (!d->images)
 			d->images = te__cuda_images_begin(d->target.arch, d->ptx);
-		r = d->images ? load(d, d->images, &k) :
+		r = d->images ? load(d, &k) :
 				te__fail(-ENOMEM, "no memory for the kernels of GPU %d", d->index);
 		if (!r) {
 			k->next = loaded;
@@ -201,16 +265,58 @@ void te__cuda_kernels_put(struct te__cuda_dev *d)
 	pthread_mutex_unlock(&lock);
 }
 
-static const struct te__cuda_func *find(const struct te__cuda_dev *d, const char *name)
+/* with the context current */
+static int compile(const struct te__cuda_dev *d, struct te__cuda_kernels *k,
+		   struct te__cuda_func *f)
 {
-	return bsearch(&(struct te__cuda_func){ .name = name }, d->funcs, d->nfuncs,
-		       sizeof(d->funcs[0]), by_name);
+	char *text = te__ptx_kernel_only(f->ptx->data, f->name);
+	void *module, *func;
+	int r;
+
+	if (!text)
+		return te__fail(-ENOMEM, "no memory for the PTX of %s", f->name);
+	te__log_debug("GPU %d: the driver compiles %s of te_%s", d->index, f->name, f->ptx->name);
+	r = TE__CU_RAW(cuModuleLoadData, &module, text);
+	te__free(text);
+	if (r)
+		return te__fail_cuda(r, "cannot compile the kernel %s of te_%s for GPU %d: %s",
+				     f->name, f->ptx->name, d->index, te__cuda_error_name(r));
+	r = TE__CU_CALL(cuModuleEnumerateFunctions, &func, 1, module);
+	if (!r)
+		r = func_load(func, (int)d->target.smem_max, &f->smem);
+	if (r) {
+		te__cu.cuModuleUnload(module);
+		return r;
+	}
+	k->module[k->nmodules++] = module;
+	f->func = func;
+	return 0;
+}
+
+/* the function of this name, compiled; or *ret NULL */
+static int find(struct te__cuda_dev *d, const char *name, struct te__cuda_func **ret)
+{
+	struct te__cuda_func *f = bsearch(&(struct te__cuda_func){ .name = name }, d->funcs,
+					  d->nfuncs, sizeof(d->funcs[0]), by_name);
+	int r = 0;
+
+	if (f && !f->func) {
+		pthread_mutex_lock(&d->kernels->compiles);
+		if (!f->func)
+			r = TE__CUDA_IN_RELAXED(d, compile(d, d->kernels, f));
+		pthread_mutex_unlock(&d->kernels->compiles);
+	}
+	*ret = f;
+	return r;
 }
 
 int te__cuda_func_named(struct te__cuda_dev *d, const char *name, void **ret_func)
 {
-	const struct te__cuda_func *f = find(d, name);
+	struct te__cuda_func *f;
+	int r = find(d, name, &f);
 
+	if (r)
+		return r;
 	if (!f)
 		return te__fail(-TE_EKERNEL, "this build has no device function %s", name);
 	*ret_func = f->func;
@@ -220,13 +326,15 @@ int te__cuda_func_named(struct te__cuda_dev *d, const char *name, void **ret_fun
 int te__cuda_func_find(struct te__cuda_dev *d, const struct te__launch *l,
 		       struct te__geometry *ret_kernel, void **ret_func)
 {
-	const struct te__cuda_func *f;
+	struct te__cuda_func *f;
 	unsigned smem;
 	int r = te__geometry_for(&d->target, l->id, l->args, ret_kernel);
 
 	if (r || !ret_kernel->grid[0])
 		return r;
-	f = find(d, ret_kernel->func);
+	r = find(d, ret_kernel->func, &f);
+	if (r)
+		return r;
 	smem = ret_kernel->smem + (f ? f->smem : 0);
 	if (smem > d->target.smem_max)
 		return te__fail(-TE_EKERNEL, "%s takes %u bytes of shared memory for these shapes, "

@@ -5,7 +5,7 @@ cd "$(dirname "$0")" || exit 1
 jobs=1
 [ "${1:-}" != -j ] || { jobs=$2; shift 2; }
 export LD_LIBRARY_PATH="$PWD/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}" PATH="$PWD/bin:$PATH"
-export TT_REQUIRE="${TT_REQUIRE-gpu}" LIMIT="${LIMIT:-300}"
+export TT_REQUIRE="${TT_REQUIRE-gpu}" LIMIT="${LIMIT:-300}" TT_TAP=1
 [ $# != 0 ] || set -- t/*/*
 rm -rf log
 mkdir log

@@ -3,10 +3,10 @@
 . "$abs_top_srcdir/t/lib/tap.sh"
 
 cd "$abs_top_builddir" || exit 99
-[ -x t/tensor/caller_gpu ] || skip_all "built without Check"
+[ -x t/tensor/caller ] && [ -x t/tensor/caller_gpu ] || skip_all "built without Check"
 PRESET=0
 export PRESET
-check "pack" sh "$abs_top_srcdir/t/gpu/pack.sh" "$tmp/tests.tar.xz" t/tensor/caller_gpu
+check "pack" sh "$abs_top_srcdir/t/gpu/pack.sh" "$tmp/tests.tar.xz" t/tensor/caller t/tensor/caller_gpu
 cd "$tmp" || exit 99
 check "unpack" tar xJf tests.tar.xz
 
@@ -16,11 +16,10 @@ last()
 	tail -n 1 out | grep -qE -- "$1"
 }
 
-unset LD_LIBRARY_PATH
+unset LD_LIBRARY_PATH TT_TAP
 TT_REQUIRE= sh gpu-tests/run.sh >out 2>&1
 check "exit status" test $? = 0
-check "tests of a GPU pass, or are skipped without one" last '^[0-9]+ passed, 0 failed, [0-9]+ skipped$'
-check "and counted" sh -c '! tail -n 1 out | grep -q "^0 passed, 0 failed, 0 "'
+check "tests of a GPU pass, or are skipped without one" last '^[1-9][0-9]* passed, 0 failed, [0-9]+ skipped$'
 sh -c 'LD_LIBRARY_PATH=$PWD/gpu-tests/lib gpu-tests/bin/te_info --version' >out 2>&1
 check "tools start" last '^te_info '
 

@@ -81,6 +81,8 @@ tools_lib_libtools_la_SOURCES += \
 	tools/lib/shard.h \
 	tools/lib/stop.c \
 	tools/lib/stop.h \
+	tools/lib/target.c \
+	tools/lib/target.h \
 	tools/lib/tensors.c \
 	tools/lib/tensors.h \
 	tools/lib/tokenizer.c \

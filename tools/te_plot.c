@@ -1,9 +1,8 @@
 /*
  * te_plot - draws the loss curves of te_train's JSON logs as SVG, PNG or PDF, through gnuplot.
  *
- * gnuplot reads its commands and data from a pipe and writes the picture to a temporary file. When
- * gnuplot has succeeded, that file replaces the output if this is a regular file or does not exist
- * yet, and is copied to it if it is anything else, such as a pipe or standard output.
+ * gnuplot reads its commands and data from a pipe and writes the picture to a temporary file, which
+ * becomes the output when gnuplot has succeeded.
  */
 #include "config.h"
 
@@ -15,12 +14,12 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include "tools/lib/option.h"
 #include "tools/lib/say.h"
+#include "tools/lib/target.h"
 #include "tools/plot_log.h"
 
 extern char **environ;
@@ -173,84 +172,6 @@ static const char *terminal_of(const char *output)
 		if (!strcmp(dot, kind[i].suffix))
 			return kind[i].terminal;
 	return dot && !strchr(dot, '/') ? NULL : kind[0].terminal;
-}
-
-/* temporary file and output of the picture */
-struct target {
-	const char *output; /* as given; "-" is standard output */
-	char *path;  /* path to replace, links followed; NULL: the picture is copied to output */
-	char *fresh; /* the temporary file */
-	int fd;
-};
-
-static void target_close(struct target *t)
-{
-	if (t->fd >= 0) {
-		close(t->fd);
-		unlink(t->fresh);
-	}
-	free(t->path);
-	free(t->fresh);
-}
-
-static int target_open(struct target *t, const char *output)
-{
-	const mode_t mask = umask(0);
-	const char *tmp = getenv("TMPDIR");
-	struct stat st;
-
-	umask(mask);
-	*t = (struct target){ .output = output, .fd = -1 };
-	if (!strcmp(output, "-") || (!stat(output, &st) && !S_ISREG(st.st_mode))) {
-		if (asprintf(&t->fresh, "%s/te_plot.XXXXXX", tmp && *tmp ? tmp : "/tmp") < 0)
-			t->fresh = NULL;
-	} else {
-		/* a link stays one: the file that it names is replaced */
-		t->path = realpath(output, NULL);
-		if (!t->path)
-			t->path = strdup(output);
-		if (!t->path || asprintf(&t->fresh, "%s.XXXXXX", t->path) < 0)
-			t->fresh = NULL;
-	}
-	if (!t->fresh)
-		return say_failed("out of memory");
-	t->fd = mkostemp(t->fresh, O_CLOEXEC);
-	if (t->fd < 0 || fchmod(t->fd, 0666 & ~mask))
-		return say_bad("%s: %s", output, strerror(errno));
-	return 0;
-}
-
-static int copy_to_output(const struct target *t)
-{
-	int out =
-		strcmp(t->output, "-") ? open(t->output, O_WRONLY | O_CLOEXEC) : dup(STDOUT_FILENO);
-	static char part[65536];
-	ssize_t n = 0;
-	int r = out < 0 ? -1 : 0;
-
-	lseek(t->fd, 0, SEEK_SET);
-	while (!r && (n = read(t->fd, part, sizeof(part))) > 0)
-		for (ssize_t done = 0, k; !r && done < n; done += k) {
-			k = write(out, part + done, (size_t)(n - done));
-			r = k < 0 ? -1 : 0;
-		}
-	if (r || n < 0)
-		r = say_bad("%s: %s", t->output, strerror(errno));
-	if (out >= 0)
-		close(out);
-	return r;
-}
-
-/* the picture is complete */
-static int target_commit(struct target *t)
-{
-	if (!t->path)
-		return copy_to_output(t);
-	if (rename(t->fresh, t->path))
-		return say_bad("%s: %s", t->output, strerror(errno));
-	close(t->fd);
-	t->fd = -1;
-	return 0;
 }
 
 /* gnuplot does not report a write that fails. It was at the end of the file: another write

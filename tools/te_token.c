@@ -8,6 +8,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -19,6 +20,7 @@
 
 #include "tools/lib/option.h"
 #include "tools/lib/say.h"
+#include "tools/lib/target.h"
 
 static struct {
 	char *tokenizer, *pattern, *output;
@@ -53,6 +55,28 @@ static const struct option_table options = {
 		 "Turns text into tokens and back: see te_token(1).\n\n",
 	.fields = (const struct option_field *const[]){ fields, NULL },
 };
+
+/* options that other commands would ignore */
+static int check_options(const char *command)
+{
+	const struct {
+		const char *name, *commands;
+		int given;
+	} only[] = {
+		{ "tokenizer", "encode|decode|count", opt.tokenizer != NULL },
+		{ "template", "encode|count", opt.template != 0 },
+		{ "ordinary", "encode|count", opt.ordinary != 0 },
+		{ "skip-special", "decode", opt.skip_special != 0 },
+		{ "binary", "encode|decode", opt.binary != 0 },
+		{ "json", "count", opt.json != 0 },
+	};
+
+	for (size_t i = 0; i < sizeof(only) / sizeof(only[0]); i++)
+		if (only[i].given && option_choice(only[i].commands, command, strlen(command)) < 0)
+			return say_bad("--%s: not an option of %s, but of %s", only[i].name,
+				       command, only[i].commands);
+	return STATUS_OK;
+}
 
 /* all bytes of a file, or of stdin for NULL or "-" */
 static int read_all(const char *path, char **ret_p, size_t *ret_n)
@@ -91,15 +115,32 @@ static int read_all(const char *path, char **ret_p, size_t *ret_n)
 	return 0;
 }
 
+static struct target target = { .fd = -1 }; /* the file of --output */
 static FILE *out;
+
+static int open_output(void)
+{
+	int r, fd;
+
+	out = stdout;
+	if (!opt.output)
+		return STATUS_OK;
+	r = target_open(&target, opt.output);
+	if (r)
+		return r;
+	fd = fcntl(target.fd, F_DUPFD_CLOEXEC, 0);
+	out = fd < 0 ? NULL : fdopen(fd, "w");
+	return out ? STATUS_OK : say_failed("%s: %s", opt.output, strerror(errno));
+}
 
 static int finish(void)
 {
 	const int bad = ferror(out);
 
-	return fclose(out) || bad ?
-		       say_bad("%s: %s", opt.output ? opt.output : "stdout", strerror(errno)) :
-		       STATUS_OK;
+	if (fclose(out) || bad)
+		return say_failed("%s: %s", opt.output ? opt.output : "standard output",
+				  strerror(errno));
+	return opt.output ? target_commit(&target) : STATUS_OK;
 }
 
 static int encode(struct te_token *t, const char *p, size_t n, int is_count)
@@ -193,11 +234,23 @@ static int decode(struct te_token *t, const char *p, size_t n)
 
 static int train(const char *p, size_t n)
 {
+	struct te_token *t;
 	char *json;
-	const int r = te_token_train(p, n, (int32_t)opt.vocab, opt.pattern, &json);
+	int r = te_token_train(p, n, (int32_t)opt.vocab, opt.pattern, &json);
 
 	if (r)
 		return say_te(r, "train");
+	r = te_token_load(json, strlen(json), NULL, &t);
+	if (r) {
+		free(json);
+		return say_te(r, "train");
+	}
+	if (te_token_count(t) < opt.vocab)
+		say_note("te_token: warning: the text has pairs for %" PRId32
+			 " tokens only, --vocab "
+			 "is %" PRId64,
+			 te_token_count(t), opt.vocab);
+	te_token_unref(t);
 	fprintf(out, "%s\n", json);
 	free(json);
 	return finish();
@@ -220,8 +273,12 @@ int main(int argc, char **argv)
 	if (which < 0 || argc - optind > 2)
 		return say_bad("expected encode, decode, count or train, and one file at most; "
 			       "see te_token --help");
+	r = check_options(command);
+	if (r)
+		return r;
 	if (which < 3 && !opt.tokenizer)
 		return say_bad("%s needs --tokenizer FILE|DIR", command);
+	signal(SIGXFSZ, SIG_IGN); /* a limit of the file's size is an error to report */
 	if (which < 3) {
 		r = te_token_open(opt.tokenizer, opt.pattern, &t);
 		if (r)
@@ -229,16 +286,14 @@ int main(int argc, char **argv)
 					      say_bad("%s", te_error_detail());
 	}
 	r = read_all(argv[optind + 1], &p, &n);
-	if (!r) {
-		out = opt.output ? fopen(opt.output, "we") : stdout;
-		if (!out)
-			r = say_bad("%s: %s", opt.output, strerror(errno));
-	}
+	if (!r)
+		r = open_output();
 	if (!r)
 		r = which == 1 ? decode(t, p, n) :
 		    which == 3 ? train(p, n) :
 				 encode(t, p, n, which == 2);
 	free(p);
+	target_close(&target);
 	te_token_unref(t);
 	option_free(fields, &opt);
 	return r;

@@ -58,7 +58,41 @@ echo 4000 >ids.bad
 fails 2 "token 4000 is outside" decode -t model ids.bad
 fails 2 "pattern: odd" train --pattern odd text
 fails 2 "threads" count --threads -1 -t model text
+fails 2 "json: not an option of encode" encode --json -t model text
+fails 2 "skip-special: not an option of count" count --skip-special -t model text
+fails 2 "template: not an option of decode" decode --template -t model ids
+fails 2 "tokenizer: not an option of train" train -t model text
 check "--template and --ordinary" "$te_token" count --template --ordinary -t model text
+
+"$te_token" train -o small.json cat 2>why
+check "fewer tokens than asked" grep -q "pairs for 25[0-9] tokens only, --vocab is 8192" why
+
+# a file is written wholly or not at all, and an earlier one stays until then
+echo old >kept
+(ulimit -f 1 && exec "$te_token" encode -t model -o kept text 2>why)
+check "a full disk: exit 1" test $? = 1
+check "names the file" grep -q "kept: File too large" why
+echo old >want
+same "and the earlier file stays" want kept
+ls kept?* >left 2>/dev/null
+check "without a temporary one" test ! -s left
+ln -s kept link
+"$te_token" encode -t model -o link text
+same "a link's file is written" ids kept
+check "and it stays a link" test -h link
+"$te_token" encode -t model -o /dev/stdout text >got
+same "/dev/stdout" ids got
+if [ -w /dev/full ]; then
+	for to in /dev/full /dev/stdout; do
+		"$te_token" encode -t model -o $to text >/dev/full 2>why
+		check "$to on a full device: $(cat why)" grep -q "$to: No space" why
+	done
+	for option in --help --version; do
+		"$te_token" $option >/dev/full 2>why
+		check "$option on a full device: exit 2" test $? = 2
+		check "is reported" grep -q "standard output: No space" why
+	done
+fi
 check "--help" "$te_token" --help
 check "--version" "$te_token" --version
 

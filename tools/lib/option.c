@@ -213,7 +213,11 @@ static int take(const struct option_table *t, const struct option_field *f, int 
 		printf("%s %s\n", say_program(), TE_VERSION);
 	else if (f)
 		return STATUS_OK;
-	else if (c == ':')
+	if (f && (fflush(stdout) || ferror(stdout)))
+		return say_bad("standard output: %s", strerror(errno)), OPTION_BAD;
+	if (f)
+		return OPTION_DONE;
+	if (c == ':')
 		say_bad("%s needs a value; see %s --help", argv[optind - 1], say_program());
 	else if (optopt >= OPTION_CODE || (optopt && strchr(letters, optopt)))
 		say_bad("%s: the option takes no value; see %s --help", argv[optind - 1],
@@ -223,7 +227,7 @@ static int take(const struct option_table *t, const struct option_field *f, int 
 	else
 		say_bad("%s: unknown or ambiguous option; see %s --help", argv[optind - 1],
 			say_program());
-	return f ? OPTION_DONE : OPTION_BAD;
+	return OPTION_BAD;
 }
 
 int option_given(const struct option_table *t, int argc, char **argv,

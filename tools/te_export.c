@@ -90,6 +90,7 @@ int main(int argc, char **argv)
 	if (x.type == EXPORT_Q8_0 && !is_gguf_name(path))
 		return say_bad("%s: expected a name that ends with .gguf for --type q8_0, which "
 			       "folders do not have", path);
+	export_on_signals();
 	co.backend = "host"; /* for the layout of weights; nothing is computed */
 	te = te_ctx_create(&co, &ctx);
 	r = te < 0 ? say_te(te, "no context") : open_model(&x, path, ctx);
@@ -104,5 +105,7 @@ int main(int argc, char **argv)
 	model_free(&x.model);
 	te_ctx_unref(ctx);
 	option_free(fields, &opt);
+	if (export_stopped())
+		raise(export_stopped()); /* the default action */
 	return r;
 }

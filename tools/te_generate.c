@@ -482,9 +482,12 @@ static int run(struct run *r)
 		n = (int)(o->interactive = 1);
 	if (!o->max_tokens)
 		o->max_tokens = o->chat ? 1 << 24 : 128;
-	if (n != 1)
+	if (!n)
 		return say_bad("one of --prompt, --prompt-tokens, --file, --interactive, "
 			       "--chat and --eval-choices is needed");
+	if (n > 1)
+		return say_bad("--prompt, --prompt-tokens, --file, --interactive and "
+			       "--eval-choices exclude each other");
 	if (o->prompt)
 		s = prompts_add_text(r, o->prompt, "--prompt");
 	else if (o->prompt_tokens)

@@ -119,7 +119,7 @@ fi
 fails "a GGUF file that is not there" "none.gguf: No such file" "$gen" --model none.gguf --prompt a
 fails "no model" "give --model" "$gen" --prompt a
 fails "no prompt" "one of --prompt" "$gen" --model c
-fails "two prompts" "one of --prompt" "$gen" --model c --prompt a -i
+fails "two prompts" "exclude each other" "$gen" --model c --prompt a -i
 fails "an empty prompt" "the prompt is empty" "$gen" --model c --prompt ''
 fails "a prompt beyond the context" "the context is 32" "$gen" --model c --prompt 'The the the the the the the the the'
 fails "a token beyond the vocabulary" "token 256 is beyond" "$gen" --model c --prompt-tokens 256

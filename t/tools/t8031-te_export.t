@@ -103,10 +103,45 @@ mkdir taken.gguf
 check "a folder in place of the file: exits with 2" test $? -eq 2
 (ulimit -f 20 && exec "$export" --model hf_llama full.gguf >out 2>err)
 check "a full disk: status 2" test $? -eq 2
+check "names the file" grep -q 'full.gguf: File too large' err
 check "leaves nothing" test ! -e full.gguf -a ! -e full.gguf.new
 echo old >x.gguf
 check "another file is replaced" "$export" --model hf_llama x.gguf
 check "by the whole file" cmp x.gguf hf_llama.bf16.gguf
+
+# an export takes long enough to be stopped if its model, which is a hole in a file, has 4 Mi tokens
+mkdir hole
+echo '{"model_type": "llama", "hidden_size": 64, "num_hidden_layers": 1, "num_attention_heads": 1,
+	"intermediate_size": 64, "vocab_size": 4194304, "max_position_embeddings": 64,
+	"tie_word_embeddings": true}' >hole/config.json
+awk 'function put(name, shape, n) {
+		text = text sep "\"" name "\":{\"dtype\":\"BF16\",\"shape\":[" shape "],\"data_offsets\":[" \
+			at "," at + 2 * n "]}"
+		at += 2 * n; sep = ","
+	}
+	BEGIN {
+		at = 0
+		put("model.embed_tokens.weight", "4194304,64", 4194304 * 64)
+		put("model.norm.weight", "64", 64)
+		put("model.layers.0.input_layernorm.weight", "64", 64)
+		put("model.layers.0.post_attention_layernorm.weight", "64", 64)
+		n = split("self_attn.q self_attn.k self_attn.v self_attn.o mlp.gate mlp.up mlp.down", part, " ")
+		for (i = 1; i <= n; i++)
+			put("model.layers.0." part[i] "_proj.weight", "64,64", 64 * 64)
+		printf "{%s}%*s", text, 4096 - 2 - length(text), ""
+	}' </dev/null >header
+{ printf '\000\020\000\000\000\000\000\000'; cat header; } >hole/model.safetensors
+truncate -s $((8 + 4096 + 2 * (4194304 * 64 + 3 * 64 + 7 * 64 * 64))) hole/model.safetensors
+for sig in TERM HUP; do
+	for new in h.gguf.new h.new/model.safetensors.new; do
+		"$export" --model hole --type f32 "${new%%.new*}" 2>err &
+		while [ ! -s $new ] && kill -0 $! 2>/dev/null; do sleep 0.01; done
+		kill -$sig $!
+		wait $!
+		check "$sig ends an export of ${new%%.new*}" test $? -gt 128
+		check "... and nothing is left" test ! -e h -a ! -e h.new -a ! -e h.gguf -a ! -e h.gguf.new
+	done
+done
 
 if [ -x "$token" ]; then
 	"$token" train --vocab 270 --pattern llama3 -o hf_llama/tokenizer.json text 2>err

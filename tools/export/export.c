@@ -1,12 +1,38 @@
 /* export.c - what the formats of te_export share. */
 #include "config.h"
 
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "export.h"
 #include "tools/lib/say.h"
+
+static volatile sig_atomic_t stopped; /* by this signal; 0: by none */
+
+static void on_signal(int sig)
+{
+	stopped = sig;
+}
+
+void export_on_signals(void)
+{
+	static const int signals[] = { SIGINT, SIGTERM, SIGHUP };
+	/* a second one ends the process at once */
+	const struct sigaction sa = { .sa_handler = on_signal,
+				      .sa_flags = (int)SA_RESETHAND | SA_RESTART };
+	struct sigaction old;
+
+	for (size_t i = 0; i < sizeof(signals) / sizeof(signals[0]); i++)
+		if (!sigaction(signals[i], NULL, &old) && old.sa_handler != SIG_IGN)
+			sigaction(signals[i], &sa, NULL);
+}
+
+int export_stopped(void)
+{
+	return stopped;
+}
 
 int export_parent(const char *path, struct folder *ret_dir, char ret_name[256])
 {

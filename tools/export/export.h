@@ -28,6 +28,13 @@ int export_adds_one(const struct export *x, const struct weights_tensor *t);
 /* element of a tensor [out,in] or of a vector, whose rows are ordered as in its file */
 float export_element(const struct weights_tensor *t, int64_t row, int64_t col);
 
+/* ---- signals ---- */
+
+/* let SIGINT, SIGTERM and SIGHUP, unless ignored, stop the export, which removes its files */
+void export_on_signals(void);
+/* the signal that stopped it, or 0 */
+int export_stopped(void);
+
 /* ---- formats ---- */
 
 /* STATUS_BAD, with a message, for a model with features that GGUF files lack */

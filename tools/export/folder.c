@@ -182,7 +182,8 @@ static int put(void *arg, const struct weights_tensor *t)
 			x[j] -= one;
 		}
 		if (!r)
-			r = weights_put(o->w, o->type, x, shape[1]);
+			r = export_stopped() ? STATUS_FAILED :
+					       weights_put(o->w, o->type, x, shape[1]);
 	}
 	free(x);
 	return r;

@@ -38,6 +38,7 @@ static const struct type {
 
 struct output {
 	struct export *x;
+	const char *path;
 	const struct type *type;
 	const struct gguf_arch *arch;
 	FILE *f;
@@ -464,13 +465,15 @@ static int put_data(void *arg, const struct weights_tensor *t)
 
 	if (is_left_out(e, t))
 		return STATUS_OK;
-	for (int64_t i = 0; i < t->shape[0] && !e->odd; i++)
+	for (int64_t i = 0; i < t->shape[0] && !e->odd && !export_stopped(); i++)
 		put_row(e, t, t->arch ? i : gguf_hf_row(e->arch, &e->x->model.cfg, t->part, i));
 	if (e->odd)
 		return say_bad("%s: tensor \"%s\" has a number that is not finite", e->x->from,
 			       e->odd);
 	pad(e->f, nbytes_of(e, t));
-	return ferror(e->f) ? say_bad("writing the file failed: %s", strerror(errno)) : STATUS_OK;
+	return export_stopped() ? STATUS_FAILED :
+	       ferror(e->f)	? say_bad("%s: %s", e->path, strerror(errno)) :
+				  STATUS_OK;
 }
 
 /* ---- the file ---- */
@@ -518,7 +521,7 @@ static int write_file(struct output *e)
 
 int export_gguf(struct export *x, const char *path)
 {
-	struct output e = { .x = x, .type = &types[x->type] };
+	struct output e = { .x = x, .path = path, .type = &types[x->type] };
 	struct folder dir;
 	char name[256], fresh[300];
 	int fd, r, bad;

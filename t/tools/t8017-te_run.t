@@ -141,6 +141,18 @@ has "all of them" '^te_run: rank 2 \(pid [0-9]+\) was killed by signal 9' err
 has "and do not end the others" '^on$' out
 gives "--no-kill: the first status if no rank succeeds" 7 timeout 60 "$te_run" -n 2 -k sh -c \
 	'[ $TE_COMM_RANK = 1 ] && exit 7; '"$on; exit 3"
+"$te_run" -n 2 --no-kill sh -c 'echo $$ >late.$TE_COMM_RANK
+	until grep -q "^State:.T" /proc/$PPID/status; do sleep 0.02; done
+	[ $TE_COMM_RANK = 1 ] && kill -9 $$; exit 7' >out 2>err </dev/null &
+pid=$!
+while [ ! -s late.0 ] || [ ! -s late.1 ]; do sleep 0.02; done
+kill -STOP $pid
+for rank in 0 1; do
+	until grep -qs '^State:.Z' /proc/"$(cat late.$rank)"/status; do sleep 0.02; done
+done
+kill -CONT $pid
+wait $pid
+check "--no-kill: of ranks that have ended meanwhile, one that was killed" test $? = 137
 gives "--no-kill: a time-out" 124 "$te_run" -n 2 -k --timeout 0.5 sh -c \
 	'[ $TE_COMM_RANK = 1 ] && exit 7; exec sleep 60.'$$'1710'
 gone "ends those that go on" 60.$$1710

@@ -94,7 +94,6 @@ static void tell(const struct ended *e)
 		say_failed("%s exited with status %d", who, e->status);
 	else
 		say_failed("%s was killed by signal %d (%s)", who, e->status, strsignal(e->status));
-	job_failed(e->code == CLD_EXITED ? e->status : 128 + e->status);
 }
 
 static void respawn(int rank)
@@ -115,16 +114,14 @@ void job_ended(const struct ended *e)
 		nsucceeded += e->pid > 0; /* 0: its host is lost */
 		return;
 	}
-	if (opt->no_kill) {
-		if (!ending)
-			tell(e);
-		if (!ending && nrespawned < opt->respawn)
-			respawn(e->rank);
-		return;
-	}
 	/* other ranks may have failed because of a rank that a signal killed */
 	if (first.rank < 0 || (e->code != CLD_EXITED && first.code == CLD_EXITED))
 		first = *e;
+	if (!opt->no_kill || ending)
+		return;
+	tell(e);
+	if (nrespawned < opt->respawn)
+		respawn(e->rank);
 }
 
 static void judge(void)
@@ -132,8 +129,11 @@ static void judge(void)
 	const struct ended e = first;
 
 	first.rank = -1;
-	if (e.rank >= 0 && !ending)
+	if (e.rank < 0 || ending)
+		return;
+	if (!opt->no_kill)
 		tell(&e);
+	job_failed(e.code == CLD_EXITED ? e.status : 128 + e.status);
 }
 
 static void timed_out(void)

@@ -463,7 +463,9 @@ t_comm_verbs_SOURCES = \
 	t/comm/verbs_faults.c \
 	t/comm/verbs_lib.c \
 	t/comm/verbs_lib.h
-check_LTLIBRARIES += t/comm/libnccl.la
+check_LTLIBRARIES += t/comm/libnccl.la t/tools/libcuda.la
+t_tools_libcuda_la_SOURCES = t/tools/cuda_fake.c
+t_tools_libcuda_la_LDFLAGS = -version-info 1:0:0 -shared -rpath /nowhere
 t_comm_libnccl_la_SOURCES = t/comm/nccl_fake.c t/comm/nccl_fake.h
 t_comm_libnccl_la_LDFLAGS = -version-info 2:0:0 -shared -rpath /nowhere
 t_comm_nccl_SOURCES = t/comm/nccl.c t/comm/nccl_fake.h

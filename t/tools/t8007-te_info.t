@@ -75,6 +75,41 @@ says "--json gives one object" '^\}$' "$te_info" --json
 "$te_info" --json --params | grep backends >found
 empty "--json --params gives parameters only" found
 
+# GPUs of a driver for tests: kernels run there, with their variants, or a sentence says why not
+gpus()
+{
+	env FAKE_GPUS="8.0 8.6 8.9 9.0 10.0 12.0" \
+		LD_LIBRARY_PATH="$abs_top_builddir/t/tools/.libs${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}" \
+		"$@" | sed '/^backend host/,$d'
+}
+
+cat >want <<-'EOF'
+	NVIDIA A100-SXM4-80GB, 8.0, 312 BF16
+	NVIDIA GeForce RTX 3090, 8.6, 71 BF16
+	NVIDIA L40S, 8.9, 366 BF16
+	NVIDIA H100 80GB HBM3, 9.0, 989 BF16
+	NVIDIA B200, 10.0, 2243 BF16
+	NVIDIA GeForce RTX 5090, 12.0, 210 BF16
+EOF
+gpus "$te_info" >all 2>err
+sed -n -e 's/^  [0-5]  \(NVIDIA .*\) at .* capability \([0-9.]*\),.*/\1, \2/p' \
+	-e 's/^     peak .*FP8, \([0-9]* BF16\).*/\1/p' all | paste -d: - - | sed 's/:/, /' >got
+same "GPUs since Ampere and their rates" want got
+for gpu in 0 1 2 3 4 5; do
+	sed -n "/^  $gpu  NVIDIA/,/^  $((gpu + 1))  /p" all | sed '${/^  [1-5]  /d}' >gpu
+	kernels=$(grep -c '^     kernels for [0-9.]*, [0-9]* KiB of shared memory a block; ' gpu)
+	variants=$(grep -c '^     [-A-Z a-z0-9]*: [a-z0-9, ]* (.*)$' gpu)
+	refused=$(grep -c '^     not usable: .*kernels' gpu)
+	case "$kernels $variants $refused" in
+	"1 11 0" | "0 0 1") ;;
+	*) echo "$gpu: $kernels, $variants, $refused" ;;
+	esac
+done >bad
+empty "each has its kernels and variants, or a reason" bad
+says "a level above a GPU's is refused" \
+	'^     not usable: TE_CUDA_ARCH=9.0 is higher than its compute capability, 8.6$' \
+	gpus env TE_CUDA_ARCH=9.0 "$te_info"
+
 if [ -w /dev/full ]; then
 	"$te_info" --json >/dev/full 2>err
 	echo "exit status $?" >>err

@@ -7,6 +7,7 @@
 #include "tools/lib/say.h"
 #include "tools/te_train/loop.h"
 #include "tools/te_train/mem.h"
+#include "tools/te_train/mix.h"
 #include "tt.h"
 
 static char path[64], config[64], questions[64];
@@ -158,6 +159,18 @@ TEST_EACH(estimate, counts_gradients_that_ranks_bind, TT_LEN(masters))
 	trainer_free(&t);
 	opts_free(&o);
 	free(b.grads);
+}
+
+TEST(estimate, a_mix_replaces_another_one_for_more_than_predictions_are_off)
+{
+	ck_assert_int_eq(mix_replaces(97.6, 0, 100, 0), 0);
+	ck_assert_int_eq(mix_replaces(97.4, 0, 100, 0), 1);
+	ck_assert_int_eq(mix_replaces(97.4, 1, 100, 0), 1);
+	ck_assert_int_eq(mix_replaces(101, 0, 100, 0), 0);
+	/* without copies it may take longer */
+	ck_assert_int_eq(mix_replaces(101.9, 0, 100, 1), 1);
+	ck_assert_int_eq(mix_replaces(102.1, 0, 100, 1), 0);
+	ck_assert_int_eq(mix_replaces(101.9, 1, 100, 1), 0);
 }
 
 TT_MAIN("tools/mem", TT_NEED_NOTHING)

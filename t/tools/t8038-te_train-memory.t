@@ -43,7 +43,7 @@ check "the fastest mix that fits is chosen, and moves only for more than 1 %" aw
 	$NF == "ms" { ms[$1 " " $2 " " $3] = $(NF - 1) }
 	$NF == "ms" && $4 == "-" && (!still || $(NF - 1) < still) { still = $(NF - 1) }
 	/^chosen:/ { at = $3 " " $5 " " $9; moves = $7 != "off"; n++ }
-	END { exit !(n == 1 && ms[at] > 0 && ms[at] <= 1.06 * least &&
+	END { exit !(n == 1 && ms[at] > 0 && ms[at] <= 1.05 * least &&
 		     (!moves || !still || ms[at] < 0.99 * still)) }' out
 options=$(sed -n 's/^chosen: //p' out)
 check "not the plain run: $options" test "$options" != \

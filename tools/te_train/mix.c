@@ -151,12 +151,16 @@ static int none_fits(const struct opts *o, const struct mix *least)
 		       mem_amount(m->activations, act));
 }
 
-/* Predictions do not tell differences of a few percent: the first mix changes least, and what moves
- * takes memory bandwidth that is not predicted. */
-static int is_better(const struct mix *x, const struct mix *best)
+int mix_replaces(double ms, int moves, double best_ms, int best_moves)
 {
-	return x->m.step_ms < 0.95 * best->m.step_ms ||
-	       (x->m.step_ms < 1.02 * best->m.step_ms && best->fit.moves && !x->fit.moves);
+	return ms < 0.975 * best_ms || (ms < 1.02 * best_ms && best_moves && !moves);
+}
+
+/* does x, which fits, replace mix `best` of all, or is it the first? */
+static int is_better(const struct mix *x, const struct mix *all, int best)
+{
+	return best < 0 || mix_replaces(x->m.step_ms, x->fit.moves, all[best].m.step_ms,
+					all[best].fit.moves);
 }
 
 /* lays out all mixes; best: index of the fastest that fits, -1: none; least: of the fewest bytes */
@@ -188,7 +192,7 @@ static int search(struct opts *o, struct trainer *t, const struct axes *a, struc
 		if (r)
 			break;
 		print(o, t, &x[i]);
-		if (x[i].fit.fits && (*best < 0 || is_better(&x[i], &x[*best])))
+		if (x[i].fit.fits && is_better(&x[i], x, *best))
 			*best = i;
 		*least = x[i].m.total < x[*least].m.total ? i : *least;
 	}

@@ -11,4 +11,11 @@
  */
 int mix_choose(struct opts *o, struct trainer *t);
 
+/*
+ * Does a mix with a predicted step of ms milliseconds replace the best of the previous ones?
+ * moves: it offloads values. Predictions do not tell differences of 1 or 2 percent: the first mix
+ * changes least, and copies take memory bandwidth that is not predicted.
+ */
+int mix_replaces(double ms, int moves, double best_ms, int best_moves);
+
 #endif

@@ -161,6 +161,32 @@ TEST_EACH(estimate, counts_gradients_that_ranks_bind, TT_LEN(masters))
 	free(b.grads);
 }
 
+/* what a run moves depends on the rates, so it has those by which its bytes were predicted */
+TEST(estimate, a_chosen_run_has_the_rates_of_the_choice)
+{
+	struct te_mem_info mi = TE_MEM_INFO_INIT;
+	struct trainer t;
+	struct mem_run run;
+	struct opts o;
+	struct mem m;
+
+	create("--recompute off --loss-chunk 0 --states device --memory 1G --json", "", &o, &t);
+	ck_assert_int_eq(trainer_plan(&t), 0);
+	run = (struct mem_run){ &o, &t.now.model, &t.now.graph, 1, NULL, &t.choices };
+	ck_assert_int_eq(mem_estimate(&run, t.B, &m), 0);
+	trainer_close(&t);
+	o.memory = (double)(m.total - m.pool / 8);
+	ck_assert_int_eq(mix_choose(&o, &t), 0);
+	ck_assert_str_eq(o.offload, "auto");
+	ck_assert_ptr_nonnull(t.offload);
+	ck_assert_int_eq(trainer_open(&t), 0);
+	ck_assert_ptr_eq(t.now.graph.offload, t.offload);
+	ck_assert_int_eq(te_ctx_mem_info(t.ctx, &mi), 0);
+	ck_assert_uint_eq(t.predicted_nbytes, mi.peak_nbytes);
+	trainer_free(&t);
+	opts_free(&o);
+}
+
 TEST(estimate, a_mix_replaces_another_one_for_more_than_predictions_are_off)
 {
 	ck_assert_int_eq(mix_replaces(97.6, 0, 100, 0), 0);

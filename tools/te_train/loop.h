@@ -143,6 +143,7 @@ struct trainer {
 	/* time of a step and memory, as --memory chose them; 0: not predicted */
 	double predicted_ms;
 	uint64_t predicted_nbytes;
+	struct te_offload *offload; /* measured rates of --memory; NULL: each attempt measures */
 	int out_was_free;   /* the folder of --out, when this process began */
 	int64_t out_written_ns; /* ckpt_written_ns() at that time */
 	int drop_best;	    /* the best weights in it are of another run */

@@ -33,8 +33,8 @@ struct mix {
 	struct mem_fit fit;
 };
 
-/* fills x from its choices; the rates of *offload, created once, predict its time */
-static int try(struct opts *o, struct trainer *t, struct mix *x, struct te_offload **offload)
+/* fills x from its choices; the rates of t->offload, created once, predict its time */
+static int try(struct opts *o, struct trainer *t, struct mix *x)
 {
 	const struct attempt *a = &t->now;
 	struct mem_run run = { o, &a->model, &a->graph, 1, NULL, &t->choices };
@@ -47,11 +47,11 @@ static int try(struct opts *o, struct trainer *t, struct mix *x, struct te_offlo
 	t->cfg.loss_chunk = o->loss_chunk = x->chunk;
 	if (!r)
 		r = trainer_plan(t);
-	if (!r && !*offload)
-		te = step_graph_offload(&a->graph, t->ctx, 0, 0, offload);
+	if (!r && !t->offload)
+		te = step_graph_offload(&a->graph, t->ctx, 0, 0, &t->offload);
 	if (te < 0)
 		r = say_te(te, "--memory");
-	run.offload = *offload;
+	run.offload = t->offload;
 	if (!r)
 		r = mem_try(&run, !o->offload_given || strcmp(o->offload, "off") != 0, &x->m,
 			    &x->fit);
@@ -169,7 +169,6 @@ static int search(struct opts *o, struct trainer *t, const struct axes *a, struc
 {
 	const size_t each = a->nchunks * a->nrecompute, all = each * a->nstates;
 	const int n = (int)(all * a->ncopies);
-	struct te_offload *offload = NULL;
 	const struct mix *less;
 	int r = STATUS_OK;
 
@@ -188,7 +187,7 @@ static int search(struct opts *o, struct trainer *t, const struct axes *a, struc
 			x[i] = *less;
 			continue;
 		}
-		r = try(o, t, &x[i], &offload);
+		r = try(o, t, &x[i]);
 		if (r)
 			break;
 		print(o, t, &x[i]);
@@ -196,7 +195,6 @@ static int search(struct opts *o, struct trainer *t, const struct axes *a, struc
 			*best = i;
 		*least = x[i].m.total < x[*least].m.total ? i : *least;
 	}
-	te_offload_unref(offload);
 	return r;
 }
 
@@ -213,6 +211,8 @@ static int take(struct opts *o, struct trainer *t, const struct mix *x)
 	if (r)
 		return r;
 	t->cfg.loss_chunk = o->loss_chunk = x->chunk;
+	if (!x->fit.moves)
+		t->offload = te_offload_unref(t->offload);
 	t->predicted_ms = x->m.step_ms;
 	t->predicted_nbytes = x->m.total;
 	if (tells(o, t))

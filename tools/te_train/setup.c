@@ -675,8 +675,8 @@ int trainer_open(struct trainer *t)
 {
 	const int train = trains(t->o), weights = !only_plans(t->o);
 	struct attempt *a = &t->now;
-	const struct mem_run run = { t->o, &a->model,	&a->graph, !t->o->sample_only,
-				     NULL, &t->choices };
+	const struct mem_run run = { t->o,	 &a->model,  &a->graph, !t->o->sample_only,
+				     t->offload, &t->choices };
 	int r;
 
 	a->done.eval_step = -1;
@@ -736,6 +736,7 @@ void trainer_free(struct trainer *t)
 {
 	trainer_close(t);
 	ranks_close(&t->ranks);
+	te_offload_unref(t->offload);
 	te_ctx_unref(t->ctx);
 	for (int i = 0; i < t->nvalid; i++)
 		data_close(t->valid[i].data);

@@ -9,8 +9,6 @@
 #include <string.h>
 
 #include "libtecomm/collective/comm.h"
-#include "libtecomm/meet/agree.h"
-#include "libtecomm/pool/watch.h"
 
 /* create the pool, and the link between ranks that cannot map memory */
 static int build(struct te_comm *c, const struct te_comm_opts *o,
@@ -36,14 +34,8 @@ static int build(struct te_comm *c, const struct te_comm_opts *o,
 			    piece ? te__nodes_stage(c->boot, piece) : 0, &c->pool);
 	if (!r)
 		r = te__coll_init(&c->coll, c->boot, c->pool, c->name, &t);
-	if (!r && piece)
-		r = te__nodes_create(c->boot, c->pool, &t.reach, piece, device_at,
-				     &c->coll.nodes);
-	if (!r && t.fabric)
-		r = te__agree(c->boot,
-			      te__watch_start(c->boot, c->pool, NULL, NULL, &c->watch),
-			      "threads of several nodes");
-	return r;
+	return r || !piece ? r : te__nodes_create(c->boot, c->pool, &t.reach, piece, device_at,
+						  &c->coll.nodes);
 }
 
 /* if memory cannot be mapped, try the next transport, unless one is requested by name */
@@ -138,7 +130,6 @@ struct te_comm *te_comm_unref(struct te_comm *c)
 			te__pool_leave(c->pool);
 		c->nccl = te__nccl_destroy(c->nccl, te__pool_aborted(c->pool));
 		c->coll.nodes = te__nodes_destroy(c->coll.nodes);
-		c->watch = te__watch_stop(c->watch);
 		te__coll_fini(&c->coll);
 	}
 	te__pool_destroy(c->pool);

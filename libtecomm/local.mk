@@ -59,6 +59,8 @@ libtecomm_libtecomm_internal_la_SOURCES = \
 	libtecomm/meet/local.c \
 	libtecomm/meet/local.h \
 	libtecomm/meet/mesh.c \
+	libtecomm/meet/pass.c \
+	libtecomm/meet/pass.h \
 	libtecomm/meet/pmix.c \
 	libtecomm/meet/state.c \
 	libtecomm/meet/thread.c \
@@ -70,6 +72,7 @@ libtecomm_libtecomm_internal_la_SOURCES = \
 	libtecomm/ops/ops.c \
 	libtecomm/ops/ops.h \
 	libtecomm/pool/alloc.c \
+	libtecomm/pool/failure.c \
 	libtecomm/pool/heap.c \
 	libtecomm/pool/heap.h \
 	libtecomm/pool/members.c \
@@ -81,17 +84,12 @@ libtecomm_libtecomm_internal_la_SOURCES = \
 	libtecomm/pool/state.h \
 	libtecomm/pool/watch.c \
 	libtecomm/pool/watch.h \
-	libtecomm/reach/broker.c \
-	libtecomm/reach/broker.h \
-	libtecomm/reach/client.c \
 	libtecomm/reach/control.c \
 	libtecomm/reach/control.h \
 	libtecomm/reach/link/link.c \
 	libtecomm/reach/link/link.h \
 	libtecomm/reach/link/tcp.c \
 	libtecomm/reach/link/tcp.h \
-	libtecomm/reach/nvls.c \
-	libtecomm/reach/nvls.h \
 	libtecomm/reach/reach.c \
 	libtecomm/reach/reach.h \
 	libtecomm/recover.c \

@@ -95,12 +95,12 @@ TT_COMM = \
 	t/comm/astray \
 	t/comm/bootstrap \
 	t/comm/bootstrap_net \
-	t/comm/broker \
 	t/comm/heap \
 	t/comm/leaving \
 	t/comm/link \
 	t/comm/many \
 	t/comm/nccl \
+	t/comm/pass \
 	t/comm/pmix \
 	t/comm/split \
 	t/comm/stacks \
@@ -137,8 +137,8 @@ TT_GRAPH += \
 	t/graph/null \
 	t/graph/sized
 TT_COMM += \
-	t/comm/broker_user \
-	t/comm/model
+	t/comm/model \
+	t/comm/pass_user
 if HAVE_VERBS
 TT_COMM += t/comm/verbs_random
 endif
@@ -316,8 +316,6 @@ TT_AGAIN = t/backend/t1001-shuffle.t t/plan/t1002-separate.t
 AM_CPPFLAGS += -I$(top_srcdir)/t/lib
 check_LTLIBRARIES += t/lib/libtt.la
 t_lib_libtt_la_SOURCES = \
-	t/comm/broker_lib.c \
-	t/comm/broker_lib.h \
 	t/comm/link_lib.c \
 	t/comm/link_lib.h \
 	t/comm/nodes_lib.c \
@@ -450,11 +448,15 @@ t_comm_bootstrap_setup_SOURCES = \
 	t/comm/bootstrap_lib.c \
 	t/comm/bootstrap_lib.h \
 	t/comm/bootstrap_setup.c
-t_comm_broker_SOURCES = \
-	t/comm/broker.c \
-	t/comm/broker_control.c \
-	t/comm/broker_limits.c \
-	t/comm/broker_messages.c
+t_comm_pass_SOURCES = \
+	t/comm/bootstrap_lib.c \
+	t/comm/bootstrap_lib.h \
+	t/comm/control.c \
+	t/comm/pass.c
+t_comm_pass_user_SOURCES = \
+	t/comm/bootstrap_lib.c \
+	t/comm/bootstrap_lib.h \
+	t/comm/pass_user.c
 check_PROGRAMS += t/comm/recover_rank
 t_comm_verbs_SOURCES = \
 	t/comm/verbs.c \

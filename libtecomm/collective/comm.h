@@ -19,7 +19,6 @@ struct te_comm {
 	struct te__coll coll;
 	struct te__table table;
 	struct te__nccl *nccl; /* opened by the first call that asks for NCCL; or NULL */
-	struct te__watch *watch; /* for ranks on several nodes that share memory */
 	char name[64];
 	int created;   /* te__comm_create() has succeeded */
 	int recovered; /* there is a successor that this rank is part of */

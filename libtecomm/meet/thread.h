@@ -1,4 +1,4 @@
-/* thread.h - threads of communicators: brokers, their clients, nodes, and roots of ids. */
+/* thread.h - threads of communicators: watches, nodes, and roots of ids. */
 #ifndef TE__COMM_THREAD_H
 #define TE__COMM_THREAD_H
 

@@ -16,7 +16,13 @@
 #ifndef TE__MEMBERS_H
 #define TE__MEMBERS_H
 
-#include "libtecomm/reach/broker.h"
+#include "libtecomm/reach/control.h"
+
+/* ranks of the node */
+struct te__node_info {
+	int nlocal;
+	const char *const *name; /* [nlocal] names, for messages */
+};
 
 /*
  * Takes a lock on the control page, which shows that the rank lives: it ends when *ret_fd is closed

@@ -11,16 +11,15 @@
 #include <te/ctx.h>
 
 #include "libtecomm/meet/agree.h"
+#include "libtecomm/meet/pass.h"
 #include "libtecomm/pool/stage.h"
 #include "libtecomm/pool/state.h"
-#include "libtecomm/reach/nvls.h"
 
 /* creation */
 
 /* record of each rank before memory is created */
 struct offer {
 	uint64_t nbytes, unit; /* size of its pool; units are powers of two */
-	char at[TE__LOCAL_NAME]; /* name of its broker, if it is the lowest rank of a node */
 };
 
 static int names(struct te__pool *p)
@@ -30,13 +29,8 @@ static int names(struct te__pool *p)
 		return te__fail(-ENOMEM, "te_comm_create: no memory for %d names", p->nlocal);
 	for (int32_t i = 0; i < p->nlocal; i++)
 		p->name[i] = te__boot_peer(p->boot, te__boot_local(p->boot, i));
-	p->info = (struct te__node_info){
-		.nlocal = p->nlocal,
-		.key = te__boot_key(p->boot),
-		.at = p->at,
-		.name = p->name,
-	};
-	return p->local ? 0 : te__broker_start(&p->info, &p->broker);
+	p->info = (struct te__node_info){ .nlocal = p->nlocal, .name = p->name };
+	return 0;
 }
 
 static int offer(struct te__pool *p, uint64_t nbytes, struct offer *ret)
@@ -49,11 +43,10 @@ static int offer(struct te__pool *p, uint64_t nbytes, struct offer *ret)
 	if (!r && p->multicast)
 		r = te__window_multicast_unit(p->ctx, p->nlocal, nbytes + p->packets, &multicast);
 	*ret = (struct offer){ .nbytes = nbytes, .unit = unit < multicast ? multicast : unit };
-	memcpy(ret->at, p->at, sizeof(ret->at));
 	return r;
 }
 
-/* the size of the pools, which the largest unit divides, and where the broker listens */
+/* the size of the pools, which the largest unit divides */
 static int settle(struct te__pool *p, uint64_t nbytes)
 {
 	struct offer *all, own;
@@ -70,8 +63,6 @@ static int settle(struct te__pool *p, uint64_t nbytes)
 		if (unit < all[i].unit)
 			unit = all[i].unit;
 	}
-	if (!r)
-		memcpy(p->at, all[te__boot_local(p->boot, 0)].at, sizeof(p->at));
 	te__free(all);
 	if (r)
 		return r;
@@ -83,73 +74,102 @@ static int settle(struct te__pool *p, uint64_t nbytes)
 	return 0;
 }
 
-static int fetch(struct te__pool *p, int32_t i, int64_t deadline)
-{
-	uint64_t nbytes;
-	int fd;
-	int r = te__client_fetch(p->client, (uint32_t)i, i, &nbytes, &fd, deadline);
+/*
+ * Descriptors that ranks of a node pass to each other: MEMORY by each rank, unless it has a fabric
+ * handle; the others by the lowest rank.
+ */
+enum { MEMORY, CONTROL, STAGE, MULTICAST, NFDS };
 
-	if (r)
-		return r;
-	r = nbytes != te__pool_stride(p) ?
-		    te__fail(-TE_EMISMATCH, "te_comm_create: %s has published %llu bytes, expected "
-			     "%llu", p->name[i], (unsigned long long)nbytes,
-			     (unsigned long long)te__pool_stride(p)) :
-		    te__window_import(p->window, i, fd);
-	close(fd);
+static bool has_fd(const struct te__pool *p, int32_t local, int k)
+{
+	return k == MEMORY    ? !p->fabric && p->nlocal > 1 :
+	       local	      ? false :
+	       k == STAGE     ? p->stage_nbytes > 0 :
+	       k == MULTICAST ? p->multicast :
+				true;
+}
+
+static void close_fds(int fd[NFDS])
+{
+	for (int k = 0; k < NFDS; k++)
+		if (fd[k] >= 0)
+			close(fd[k]);
+}
+
+/* this rank's memory, and its descriptors; -1: it has none */
+static int make(struct te__pool *p, int fd[NFDS])
+{
+	int r = (p->fabric ? te__window_fabric_create : te__window_create)(
+		p->ctx, p->nslots, p->own, te__pool_stride(p), &p->window);
+
+	if (!r && has_fd(p, p->local, MEMORY))
+		r = te__window_export(p->window, &fd[MEMORY]);
+	if (!r && has_fd(p, p->local, CONTROL))
+		r = te__control_create(p->nlocal, &fd[CONTROL]);
+	if (!r && has_fd(p, p->local, STAGE))
+		r = te__stage_create(p->stage_nbytes, &fd[STAGE]);
+	if (!r && has_fd(p, p->local, MULTICAST))
+		r = te__window_multicast_create(p->window, &fd[MULTICAST]);
 	return r;
 }
 
-static int publish(struct te__pool *p, int64_t deadline)
+/* map what the lowest rank of the node has created for all */
+static int share(struct te__pool *p, const int fd[NFDS])
 {
-	int fd;
-	int r = te__window_export(p->window, &fd);
-
-	if (r)
-		return r;
-	r = te__client_publish(p->client, (uint32_t)p->local, te__pool_stride(p), fd, deadline);
-	close(fd);
-	return r;
-}
-
-#define STAGE_ITEM(p) ((uint32_t)(p)->nlocal + 1) /* item at the broker; nvls has the previous */
-
-/* the lowest rank of the node creates it */
-static int share_stage(struct te__pool *p, int64_t deadline)
-{
-	uint64_t nbytes;
 	void *device;
-	int fd, r;
+	int r = te__control_map(fd[CONTROL], p->nlocal, &p->control);
 
-	if (p->local) {
-		r = te__client_fetch(p->client, STAGE_ITEM(p), 0, &nbytes, &fd, deadline);
-	} else {
-		r = te__stage_create(p->stage_nbytes, &fd);
-	}
-	if (r)
-		return r;
-	if (!p->local && p->nlocal > 1)
-		r = te__client_publish(p->client, STAGE_ITEM(p), p->stage_nbytes, fd, deadline);
+	if (!r && (p->multicast || !te__boot_settles(p->boot)))
+		r = te__members_sign(&p->info, fd[CONTROL], p->local, &p->sign);
 	if (!r)
-		r = te__stage_map(fd, p->stage_nbytes, &p->stage);
-	close(fd);
+		r = te__page_register(p->ctx, p->control, TE__CONTROL_NBYTES, &p->control_ptr);
+	if (r || !p->stage_nbytes)
+		return r;
+	r = te__stage_map(fd[STAGE], p->stage_nbytes, &p->stage);
 	if (!r)
 		r = te__page_register(p->ctx, p->stage, p->stage_nbytes, &device);
 	p->stage_registered = !r;
 	return r;
 }
 
-/* this rank's pool, and pools of the other ranks of the node */
-static int map_node(struct te__pool *p, int64_t deadline)
+/* the descriptors of another rank of the node */
+static int take(void *arg, int32_t local, int pid, const int *passed, int n)
 {
-	int r = te__window_create(p->ctx, p->nslots, p->own, te__pool_stride(p), &p->window);
+	struct te__pool *p = arg;
+	int fd[NFDS] = { -1, -1, -1, -1 }, want = 0, r = 0;
+
+	for (int k = 0; k < NFDS; k++)
+		want += has_fd(p, local, k);
+	if (n != want)
+		return te__fail(-EPROTO, "te_comm_create: %s has passed %d file descriptors, "
+				"expected %d", p->name[local], n, want);
+	for (int k = 0; k < NFDS; k++)
+		if (has_fd(p, local, k))
+			fd[k] = *passed++;
+	te__watch_process(p->watch, local, pid);
+	if (!local)
+		r = share(p, fd);
+	if (!r && fd[MEMORY] >= 0)
+		r = te__window_import(p->window, local, fd[MEMORY]);
+	return r || fd[MULTICAST] < 0 ? r : te__window_multicast_import(p->window, fd[MULTICAST]);
+}
+
+static int map_all(struct te__pool *p)
+{
+	const int64_t deadline = te__boot_deadline(p->boot);
+	int fd[NFDS] = { -1, -1, -1, -1 }, passed[NFDS], n = 0;
+	int r = p->nranks > 1 ? te__watch_create(p->boot, p, &p->watch) : 0;
 
 	if (!r)
-		r = publish(p, deadline);
-	/* begin after the own rank, so that ranks do not request the same memory at once */
-	for (int32_t k = 1; k < p->nlocal && !r; k++)
-		r = fetch(p, (p->local + k) % p->nlocal, deadline);
-	return r;
+		r = make(p, fd);
+	if (!r && !p->local)
+		r = share(p, fd);
+	for (int k = 0; k < NFDS; k++)
+		if (fd[k] >= 0)
+			passed[n++] = fd[k];
+	r = te__pass(p->boot, r, passed, n, take, p, deadline);
+	close_fds(fd);
+	return r || !p->watch ? r : te__watch_start(p->watch);
 }
 
 /* the memory of the other ranks, by their handles */
@@ -170,53 +190,13 @@ static int map_fabric(struct te__pool *p, const struct te__fabric_handle *all)
 	return te__agree(p->boot, r, "mapping of memory of other nodes");
 }
 
-static int map_all(struct te__pool *p)
+/* after all ranks have added their devices */
+static int map_multicast(struct te__pool *p)
 {
-	const int64_t deadline = te__boot_deadline(p->boot);
-	int fd = -1, r = te__client_open(&p->info, p->local, deadline, &p->client, &fd);
+	int r = te__agree(p->boot, te__window_multicast_bind(p->window), "bind multicast memory");
 
-	if (!r)
-		p->control = te__client_control(p->client);
-	if (!r && (p->multicast || !te__boot_settles(p->boot)))
-		r = te__members_sign(&p->info, fd, p->local, &p->sign);
-	if (fd >= 0)
-		close(fd);
-	if (!r)
-		r = te__page_register(p->ctx, p->control, TE__CONTROL_NBYTES, &p->control_ptr);
-	if (!r)
-		r = p->fabric ? te__window_fabric_create(p->ctx, p->nslots, p->own,
-							 te__pool_stride(p), &p->window) :
-				map_node(p, deadline);
-	if (!r && p->multicast)
-		r = te__nvls_join(p->window, p->client, p->local, (uint32_t)p->nlocal,
-				  te__pool_stride(p), deadline);
-	if (!r && p->stage_nbytes)
-		r = share_stage(p, deadline);
-	return r ? r : te__client_watch(p->client);
-}
-
-/* code: reason for leaving, which other ranks get; or 0 */
-static void give_up(struct te__pool *p, int code)
-{
-	char why[TEXT_NBYTES];
-
-	snprintf(why, sizeof(why), "%s", code ? te_error_detail() : "");
-	if (p->control_ptr)
-		te__page_unregister(p->ctx, p->control);
-	p->control_ptr = NULL;
-	p->control = NULL;
-	if (p->stage_registered)
-		te__page_unregister(p->ctx, p->stage);
-	if (p->stage)
-		munmap(p->stage, p->stage_nbytes);
-	p->stage = NULL;
-	p->stage_registered = 0;
-	if (p->sign >= 0)
-		close(p->sign);
-	p->sign = -1;
-	p->client = te__client_close(p->client, code, why);
-	if (code)
-		te__fail(code, "%s", why); /* closing may have recorded other messages */
+	return r ? r : te__agree(p->boot, te__window_multicast_map(p->window),
+				 "map multicast memory");
 }
 
 static int create(struct te__pool *p, uint64_t nbytes)
@@ -227,15 +207,13 @@ static int create(struct te__pool *p, uint64_t nbytes)
 	if (r)
 		return r;
 	r = map_all(p);
-	if (r)
-		give_up(p, r);
-	else if (p->fabric)
+	if (!r && p->fabric)
 		r = te__window_fabric_export(p->window, &own);
 	all = te__gather(p->boot, &r, &own, p->fabric ? sizeof(own) : 0, "exchange of pools", 0);
 	if (!r && p->fabric)
 		r = map_fabric(p, all);
 	te__free(all);
-	return r || !p->multicast ? r : te__nvls_map(p->window, p->boot);
+	return r || !p->multicast ? r : map_multicast(p);
 }
 
 int te__pool_create(struct te__boot *boot, struct te_ctx *ctx, uint64_t nbytes, uint64_t packets,
@@ -308,14 +286,22 @@ struct te__pool *te__pool_destroy(struct te__pool *p)
 
 	if (!p)
 		return NULL;
+	p->watch = te__watch_stop(p->watch);
 	/* peers that wait in an exchange fail for the same reason, not because this rank closes */
 	why = p->control ? te__control_why(p->control, &code) : NULL;
 	if (why)
 		te__boot_note(p->boot, code, "%.*s", (int)sizeof(p->control->reason), why);
 	/* the memory of ranks that still use it stays mapped there */
 	p->window = (p->held ? te__window_abandon : te__window_destroy)(p->window);
-	give_up(p, 0);
-	p->broker = te__broker_stop(p->broker);
+	if (p->control_ptr)
+		te__page_unregister(p->ctx, p->control);
+	te__control_unmap(p->control);
+	if (p->stage_registered)
+		te__page_unregister(p->ctx, p->stage);
+	if (p->stage)
+		munmap(p->stage, p->stage_nbytes);
+	if (p->sign >= 0)
+		close(p->sign);
 	te__heap_fini(&p->heap);
 	te__free(p->name);
 	pthread_mutex_destroy(&p->lock);
@@ -331,46 +317,9 @@ struct te_ctx *te__pool_ctx(const struct te__pool *p)
 	return p->ctx;
 }
 
-int te__pool_check(const struct te__pool *p, const char *fn)
+void te__pool_set_ended(struct te__pool *p, void (*ended)(void *arg), void *arg)
 {
-	if (p->look)
-		p->look(p->look_arg);
-	return te__control_check(p->control, fn);
-}
-
-void te__pool_set_look(struct te__pool *p, void (*look)(void *arg), void *arg)
-{
-	p->look = look;
-	p->look_arg = arg;
-}
-
-bool te__pool_has_left(const struct te__pool *p, int32_t rank)
-{
-	const int32_t local = te__boot_local_rank(p->boot, rank);
-
-	if (te__boot_node(p->boot, rank) != te__boot_node(p->boot, p->rank))
-		return p->fabric && te__boot_has_closed(p->boot, rank);
-	return atomic_load_explicit(&p->control->left[local], memory_order_relaxed) == TE__LEFT;
-}
-
-bool te__pool_aborted(const struct te__pool *p)
-{
-	int code;
-
-	return te__control_why(p->control, &code);
-}
-
-void te__pool_abort(struct te__pool *p, int code, const char *why)
-{
-	int first;
-	const char *before = te__control_why(p->control, &first);
-
-	/* the ranks of other nodes get the first reason, too */
-	if (before)
-		te__boot_note(p->boot, first, "%.*s", (int)sizeof(p->control->reason), before);
-	else
-		te__control_abort(p->control, code, why);
-	te__boot_abort(p->boot, why);
+	te__watch_set_ended(p->watch, ended, arg);
 }
 
 int32_t te__pool_survivors(struct te__pool *p, int64_t deadline_ns, int32_t *ret_rank,
@@ -446,18 +395,6 @@ void *te__pool_multicast(const struct te__pool *p)
 void *te__pool_stage(const struct te__pool *p)
 {
 	return p->stage;
-}
-
-const char *te__pool_why(const struct te__pool *p, int *ret_code)
-{
-	return te__control_why(p->control, ret_code);
-}
-
-const uint32_t *te__pool_abort_word(const struct te__pool *p)
-{
-	const char *page = p->control_ptr;
-
-	return (const uint32_t *)(page + offsetof(struct te__control, abort));
 }
 
 void te__pool_info(struct te__pool *p, struct te_comm_memory *ret)

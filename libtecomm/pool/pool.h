@@ -24,10 +24,17 @@ struct te__pool;
 
 /*
  * Collective. nbytes: size of each rank's pool, equal on all; 0: TE_COMM_POOL. packets: bytes
- * before the pool of each rank, equal on all, for packets. multicast: map multicast memory, too
- * (libtecomm/reach/nvls.h). fabric: map the memory of all ranks, which are on several nodes. stage:
- * bytes of staging memory (stage.h), equal on the ranks of a node, or 0.
+ * before the pool of each rank, equal on all, for packets. multicast: map multicast memory, too.
+ * fabric: map the memory of all ranks, which are on several nodes. stage: bytes of staging memory
+ * (stage.h), equal on the ranks of a node, or 0.
  * All ranks return an error if one of them does. boot must outlive the pool.
+ *
+ * Multicast memory, for the algorithms nvls and nvls-oneshot, is off unless TE_COMM_NVLS=on on all
+ * ranks, and declined if the environment of a rank refuses it (te__multicast_check()). Otherwise no
+ * multicast function of the driver is called. Its creation has three steps, and no rank begins a
+ * step before all ranks have completed the previous one: the lowest rank creates the multicast
+ * object and all add their devices; all bind their memory; all map it. No rank unbinds its memory
+ * before the kernels of all ranks have ended (te__pool_leave()).
  */
 int te__pool_create(struct te__boot *boot, struct te_ctx *ctx, uint64_t nbytes, uint64_t packets,
 		    bool multicast, bool fabric, size_t stage, struct te__pool **ret_pool);
@@ -52,6 +59,8 @@ bool te__pool_has_left(const struct te__pool *pool, int32_t rank);
 bool te__pool_aborted(const struct te__pool *pool);
 /* ends the communicator on all ranks */
 void te__pool_abort(struct te__pool *pool, int code, const char *why);
+/* te__watch_set_ended() for the thread that watches the other ranks */
+void te__pool_set_ended(struct te__pool *pool, void (*ended)(void *arg), void *arg);
 
 /*
  * Collective. Errors: -ENOMEM on all ranks alike, with the sizes; -EBUSY if freed memory would have

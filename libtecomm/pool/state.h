@@ -7,7 +7,7 @@
 #include "libtecomm/pool/heap.h"
 #include "libtecomm/pool/members.h"
 #include "libtecomm/pool/pool.h"
-#include "libtecomm/reach/broker.h"
+#include "libtecomm/pool/watch.h"
 
 #define TEXT_NBYTES 200
 
@@ -20,9 +20,7 @@ struct te__pool {
 	uint64_t packets; /* bytes before each pool */
 	const char **name;
 	struct te__node_info info;
-	char at[TE__LOCAL_NAME]; /* name of the broker */
-	struct te__broker *broker; /* broker of local rank 0 */
-	struct te__client *client;
+	struct te__watch *watch; /* NULL: there is one rank */
 	int sign; /* te__members_sign() */
 	struct te__control *control;
 	void *control_ptr; /* address for the device; or NULL */

@@ -173,7 +173,7 @@ static int exchange(struct te__wire_call *c, struct te__wire *m)
 	} while (r == -EAGAIN);
 	if (r < 0)
 		return r;
-	if (!r || m->kind == TE__WIRE_BYE)
+	if (!r)
 		return te__fail(-TE_EPEER, "%s: %s has ended", c->what, c->who);
 	if (m->kind != TE__WIRE_REPLY)
 		return te__fail(-EPROTO, "%s: %s answers with message %u", c->what, c->who,

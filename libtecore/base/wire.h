@@ -1,11 +1,9 @@
 /*
- * wire.h - messages between a broker and its clients: packets of a socket of type SOCK_SEQPACKET,
- * each with at most one file descriptor. Not installed.
+ * wire.h - messages between ted(8) and its clients: packets of a socket of type SOCK_SEQPACKET,
+ * each with at most one file descriptor (daemon/ted.h). Not installed.
  *
- * Two services use these messages: the thread that passes descriptors between the ranks of a node
- * (libtecomm/reach/broker.h), and ted(8) (daemon/ted.h). A packet is struct te__wire, followed by
- * data in some replies. The service answers each request except BYE with a REPLY, which has a code
- * and, if the code is negative, an error message as its text.
+ * A packet is struct te__wire; data follow it in some replies. ted answers each request with a
+ * REPLY, which has a code and, if the code is negative, an error message as its text.
  */
 #ifndef TE__WIRE_H
 #define TE__WIRE_H
@@ -21,11 +19,7 @@
 
 enum te__wire_kind {
 	TE__WIRE_HELLO = 1,
-	TE__WIRE_PUBLISH,
-	TE__WIRE_FETCH,
-	TE__WIRE_BYE,
-	TE__WIRE_REPLY,
-	/* to ted(8) only */
+	TE__WIRE_REPLY = 5,
 	TE__WIRE_GRANT,
 	TE__WIRE_STATUS,
 	TE__WIRE_JOBS,
@@ -45,7 +39,7 @@ struct te__wire {
 	char text[212]; /* ends with a zero byte */
 };
 
-/* ted(8): the data of the reply to JOBS is an array of these */
+/* the data of the reply to JOBS is an array of these */
 struct te__wire_job {
 	uint64_t spill_nbytes, written_nbytes; /* written_nbytes: today */
 	uint32_t id, uid;

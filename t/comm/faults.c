@@ -224,7 +224,7 @@ static const struct {
 	{ KILL, 8, TE_COMM_LL, 0, -TE_EPEER, "rank 3 (host " },
 	{ KILL, 4, TE_COMM_ONE_SHOT, 0, -TE_EPEER, ") has ended" },
 	{ KILL, 4, TE_COMM_ZERO_COPY, 0, -TE_EPEER, ") has ended" },
-	{ KILL, 1, TE_COMM_AUTO, 0, -TE_EPEER, ", which is the broker of the node, has ended" },
+	{ KILL, 1, TE_COMM_AUTO, 0, -TE_EPEER, ") has ended" },
 	{ KILL, 10, TE_COMM_AUTO, 0, -TE_EPEER, ") has ended" },
 	{ STOP, 4, TE_COMM_AUTO, 700, -ETIMEDOUT, "rank 2 (host " },
 	{ SKIP, 8, TE_COMM_ZERO_COPY, 700, -ETIMEDOUT, ") has not taken part in operation 6 of " },

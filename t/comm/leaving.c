@@ -16,7 +16,6 @@
 
 #include "libtecomm/meet/bootstrap.h"
 #include "libtecore/base/private.h"
-#include "libtecore/base/wire.h"
 #include "libtecore/tensor/ctx.h"
 #include "nodes_lib.h"
 #include "threads.h"
@@ -346,14 +345,11 @@ TEST(leaving, an_operation_too_many_names_the_rank_that_has_left)
 
 /* ---- a rank that is stopped is waited for once ---- */
 
-static _Atomic int stops; /* before this rank publishes its pool */
+static _Atomic int stops; /* before this rank passes its pool to another one */
 
 ssize_t sendmsg(int fd, const struct msghdr *m, int flags)
 {
-	const struct te__wire *w = m->msg_iov[0].iov_base;
-
-	if (stops && m->msg_iov[0].iov_len == sizeof(*w) && w->magic == TE__WIRE_MAGIC &&
-	    w->kind == TE__WIRE_PUBLISH) {
+	if (stops && m->msg_controllen) {
 		stops = 0;
 		raise(SIGSTOP);
 	}

@@ -736,7 +736,7 @@ TEST_EACH(failures, creation_takes_so_many_exchanges, on_gpu() ? 0 : 3)
 	static const struct {
 		const char *nodes, *transport;
 		uint64_t n;
-	} row[] = { { "aaa", "auto", 5 }, { "aab", "fabric", 8 }, { "aab", "tcp", 11 } };
+	} row[] = { { "aaa", "auto", 5 }, { "aab", "fabric", 7 }, { "aab", "tcp", 11 } };
 	struct ranks_result res[3];
 
 	plan->n = 3;

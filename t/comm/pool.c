@@ -258,7 +258,7 @@ static void kill_one(int n, int which, ranks_fn *fn, int after_us, struct ranks_
 
 CASE(ends, "host", .setup = setup);
 
-/* while they use it: any rank, that of the broker too */
+/* while they use it: any rank, the one that created the control page too */
 TEST_EACH(ends, a_killed_rank_is_named_in_time, ON_HOST ? 3 : 0)
 {
 	static ranks_fn *const fn[] = { use_for_ever, only_watch };

@@ -119,7 +119,7 @@ static const struct {
 } wrong[] = {
 	{ TE__WIRE_HOLD, "is not of a file without a name in /dev/shm" },
 	{ TE__WIRE_JOBS, "JOBS with a file descriptor" },
-	{ TE__WIRE_PUBLISH, "is unknown" },
+	{ 2, "is unknown" },
 };
 
 /* the code of a file of ted that the client shows again: 0 */

@@ -34,7 +34,7 @@ for h in $TT_HEADERS; do
 	h=$(basename "$h" .h)
 	case $h in graph | schedule | step | comm | comm_op | collective | reducer | token | te) ;; *) public="$public|te/$h\.h" ;; esac
 done
-private="libtecore/(base/(gguf|grow|private|wire)|offload/limits|plan/(place|span))\.h"
+private="libtecore/(base/(gguf|grow|private)|offload/limits|plan/(place|span))\.h"
 graph="te/(graph|schedule|step)\.h"
 comm="te/(comm|comm_op|collective|reducer)\.h"
 token="te/token\.h"

@@ -11,7 +11,6 @@
 #include "libtecomm/collective/nodes/rail.h"
 #include "libtecomm/meet/agree.h"
 #include "libtecomm/meet/thread.h"
-#include "libtecomm/pool/watch.h"
 
 const char *te__nodes_no_chain(const struct te__nodes *n, enum te_k_comm_collective what,
 			       enum te_dtype dtype)
@@ -132,10 +131,9 @@ static int connect_nodes(struct te__nodes *n, const struct te__reach_choice *rea
 
 static int start_threads(struct te__nodes *n)
 {
-	int r = te__watch_start(n->boot, n->pool, wake, n, &n->watch);
+	int r = n->mail ? te__mail_start(n->mail) : 0;
 
-	if (!r && n->mail)
-		r = te__mail_start(n->mail);
+	te__pool_set_ended(n->pool, wake, n);
 	if (r || n->local >= n->nrails)
 		return r;
 	r = te__thread_start(&n->thread, te__rail_work, n, "a rail of several nodes");
@@ -236,7 +234,7 @@ struct te__nodes *te__nodes_destroy(struct te__nodes *n)
 		n->link->ops->wake(n->link);
 		pthread_join(n->thread, NULL);
 	}
-	te__watch_stop(n->watch);
+	te__pool_set_ended(n->pool, NULL, NULL);
 	/* after its last piece */
 	atomic_store_explicit(&te__nodes_member(n, n->local)->closed, 1, memory_order_release);
 	/* peers fail for the same reason, not because this rank closes */

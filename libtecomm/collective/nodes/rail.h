@@ -57,8 +57,7 @@ struct te__nodes {
 	uint64_t begun, waited;
 	uint64_t first_piece; /* first piece of the last operation that has begun */
 
-	struct te__watch *watch; /* watches the bootstrap */
-	pthread_t thread;	 /* thread of the rail */
+	pthread_t thread; /* thread of the rail */
 	int running;
 	_Atomic int left; /* the rail's thread has ended */
 	_Atomic int stop;

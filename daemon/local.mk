@@ -10,7 +10,6 @@ daemon_libted_la_SOURCES = \
 	daemon/metrics.c \
 	daemon/reply.c \
 	daemon/request.c \
-	daemon/self.c \
 	daemon/share.c \
 	daemon/socket.c \
 	daemon/spill.c \

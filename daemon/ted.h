@@ -138,9 +138,6 @@ int ted_main(int argc, char **argv);
 int ted_init(struct ted *t, const struct ted_conf *conf);
 void ted_fini(struct ted *t);
 
-/* self.c: tests ted as its own client: 0, or -1 with a message */
-int ted_self_test(struct ted *t);
-
 /* client.c */
 /* takes fd; a client that exceeds limits is refused with a reason */
 struct ted_client *ted_client_add(struct ted *t, int fd);

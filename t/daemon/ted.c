@@ -365,22 +365,6 @@ TEST_EACH(service, wrong_sockets_of_the_service_manager_are_refused, TT_LEN(wron
 	run_end(&run);
 }
 
-TEST(service, is_ready_only_after_its_self_test)
-{
-	run_init(&run, "");
-	/* 2 requests and replies, each sent and received */
-	for (run.fault = 1; run.fault <= 8; run.fault++) {
-		ck_assert_int_eq(run_try(&run), 1);
-		ck_assert_ptr_nonnull(strstr(run_log(&run), "the test of message"));
-		unlink(run.log);
-	}
-	run.fault = 0;
-	run_start(&run);
-	ck_assert_int_eq(run_stop(&run, SIGTERM), 0);
-	ck_assert_str_eq(run_notified(&run), "STOPPING=1");
-	run_end(&run);
-}
-
 TEST(service, gives_signs_of_life)
 {
 	run_init(&run, "");

@@ -105,7 +105,6 @@ static void serve(struct ted_run *r)
 		exit(99);
 	if (pthread_create(&thread, NULL, idle, NULL))
 		exit(98);
-	te__fault_set((uint64_t)r->fault);
 	optind = 1;
 	exit(ted_main(3, argv));
 }

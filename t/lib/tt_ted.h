@@ -21,7 +21,6 @@ struct ted_run {
 	int npass;
 	int watchdog_us; /* 0: none */
 	int nofile;	 /* RLIMIT_NOFILE; 0: as the test */
-	int fault;	 /* number of the fault point that fails; 0: none */
 	const char *map; /* map of users in a new user namespace; NULL: the test's namespace */
 };
 

@@ -369,15 +369,23 @@ static int was(const struct thread_rank *r, int few, int algorithm)
 static int queue_all(struct thread_rank *r, struct te_seq *seq)
 {
 	struct te_comm_reducer_opts o = TE_COMM_REDUCER_OPTS_INIT;
-	struct te_plan *plan = model_plan(seq, &models[0], "fp8-delayed", TE_PLAN_TRAIN);
+	const struct te_recipe rec = model_recipe("fp8-delayed");
+	struct te_plan_opts p = TE_PLAN_OPTS_INIT;
 	struct te_plan_event e = { .size = sizeof(e), .kind = TE_PLAN_EVENT_GRAD,
 				   .stream = te_ctx_stream(r->ctx) };
 	struct te_weight_info w = TE_WEIGHT_INFO_INIT;
 	/* by the table, as no pass runs concurrently any more */
 	const int alone = r->comm->coll.terms.host ? TE_K_COMM_ZERO_COPY : TE_K_COMM_ONE_SHOT;
 	struct te_comm_reducer *reducer;
+	struct te_plan *plan;
 	uint64_t wait = 0, left = 0;
 	int nkept = 0;
+
+	/* a level without FP8 GEMMs refuses it */
+	p.recipe = &rec;
+	p.flags = TE_PLAN_TRAIN;
+	p.x = (struct te_spec){ TE_DTYPE_INT32, 2, { models[0].batch, models[0].seqlen } };
+	STEP(te_plan_create(seq, &p, &plan));
 
 	for (int i = 0; i < te_seq_nweights(seq); i++) {
 		STEP(te_seq_weight(seq, i, &w));

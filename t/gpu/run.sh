@@ -12,8 +12,10 @@ mkdir log
 printf '%s\n' "$@" | xargs -P "$jobs" -I{} sh -c '
 	log=log/$(echo "$1" | tr / -)
 	begin=$(date +%s)
-	timeout -k 5 "$LIMIT" "./$1" >"$log" 2>&1 </dev/null
+	tmp=$(mktemp -d "${TMPDIR:-/tmp}/te-gpu.XXXXXX") || exit
+	TMPDIR=$tmp timeout -k 5 "$LIMIT" "./$1" >"$log" 2>&1 </dev/null
 	status=$?
+	rm -rf "$tmp"
 	awk -v name="$1" -v status=$status -v s=$(($(date +%s) - begin)) "
 		/^ok .*# SKIP/ || /^1\.\.0 # SKIP/ { skip++; next }
 		/^ok / { pass++ }

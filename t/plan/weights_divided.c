@@ -205,7 +205,13 @@ static const struct way {
 	     { "mxfp8", 0 } };
 #define NWAYS ((int)(sizeof(ways) / sizeof(ways[0])))
 
-CTX_CASE(divided, "plan");
+static void setup(void)
+{
+	tt_hold_and_setup();
+	memory = NULL; /* of a test that a level refused */
+}
+
+CASE(divided, "plan", .setup = setup, .teardown = tt_teardown);
 
 TEST_EACH(divided, a_step_has_the_bits_of_all_masters, 4 * NWAYS, .parts = 2 * NWAYS)
 {

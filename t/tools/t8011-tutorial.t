@@ -45,7 +45,7 @@ while read -r command; do
 	esac
 	short=$(echo "$command" | sed -e 's/--time-limit 120/--steps 4/' \
 		-e 's/--steps 200/--steps 4/' -e 's/--stop-after 100/--stop-after 2/' \
-		-e 's/--stop-after 200/--stop-after 4/' -e 's/--sample 300/--sample 5/')
+		-e 's/--sample 300/--sample 5/')
 	case $short in *"--sample"* | te_plot*) ;; te_train* | te_run*)
 		short="$short --batch 2 --seq-len 32 --eval-batches 1 --log-every 1" ;;
 	esac

@@ -72,6 +72,8 @@ libtecomm_libtecomm_internal_la_SOURCES = \
 	libtecomm/ops/ops.c \
 	libtecomm/ops/ops.h \
 	libtecomm/pool/alloc.c \
+	libtecomm/pool/control.c \
+	libtecomm/pool/control.h \
 	libtecomm/pool/failure.c \
 	libtecomm/pool/heap.c \
 	libtecomm/pool/heap.h \
@@ -79,13 +81,11 @@ libtecomm_libtecomm_internal_la_SOURCES = \
 	libtecomm/pool/members.h \
 	libtecomm/pool/pool.c \
 	libtecomm/pool/pool.h \
-	libtecomm/pool/stage.c \
-	libtecomm/pool/stage.h \
+	libtecomm/pool/sealed.c \
+	libtecomm/pool/sealed.h \
 	libtecomm/pool/state.h \
 	libtecomm/pool/watch.c \
 	libtecomm/pool/watch.h \
-	libtecomm/reach/control.c \
-	libtecomm/reach/control.h \
 	libtecomm/reach/link/link.c \
 	libtecomm/reach/link/link.h \
 	libtecomm/reach/link/tcp.c \

@@ -16,7 +16,7 @@
 #ifndef TE__MEMBERS_H
 #define TE__MEMBERS_H
 
-#include "libtecomm/reach/control.h"
+#include "libtecomm/pool/control.h"
 
 /* ranks of the node */
 struct te__node_info {

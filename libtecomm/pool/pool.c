@@ -12,7 +12,7 @@
 
 #include "libtecomm/meet/agree.h"
 #include "libtecomm/meet/pass.h"
-#include "libtecomm/pool/stage.h"
+#include "libtecomm/pool/sealed.h"
 #include "libtecomm/pool/state.h"
 
 /* creation */
@@ -80,6 +80,8 @@ static int settle(struct te__pool *p, uint64_t nbytes)
  */
 enum { MEMORY, CONTROL, STAGE, MULTICAST, NFDS };
 
+static const char control_name[] = "the control page", stage_name[] = "staging memory";
+
 static bool has_fd(const struct te__pool *p, int32_t local, int k)
 {
 	return k == MEMORY    ? !p->fabric && p->nlocal > 1 :
@@ -105,9 +107,9 @@ static int make(struct te__pool *p, int fd[NFDS])
 	if (!r && has_fd(p, p->local, MEMORY))
 		r = te__window_export(p->window, &fd[MEMORY]);
 	if (!r && has_fd(p, p->local, CONTROL))
-		r = te__control_create(p->nlocal, &fd[CONTROL]);
+		r = te__sealed_create(control_name, TE__CONTROL_NBYTES, &fd[CONTROL]);
 	if (!r && has_fd(p, p->local, STAGE))
-		r = te__stage_create(p->stage_nbytes, &fd[STAGE]);
+		r = te__sealed_create(stage_name, p->stage_nbytes, &fd[STAGE]);
 	if (!r && has_fd(p, p->local, MULTICAST))
 		r = te__window_multicast_create(p->window, &fd[MULTICAST]);
 	return r;
@@ -116,16 +118,17 @@ static int make(struct te__pool *p, int fd[NFDS])
 /* map what the lowest rank of the node has created for all */
 static int share(struct te__pool *p, const int fd[NFDS])
 {
-	void *device;
-	int r = te__control_map(fd[CONTROL], p->nlocal, &p->control);
+	void *device, *control = NULL;
+	int r = te__sealed_map(control_name, fd[CONTROL], TE__CONTROL_NBYTES, &control);
 
+	p->control = control;
 	if (!r && (p->multicast || !te__boot_settles(p->boot)))
 		r = te__members_sign(&p->info, fd[CONTROL], p->local, &p->sign);
 	if (!r)
 		r = te__page_register(p->ctx, p->control, TE__CONTROL_NBYTES, &p->control_ptr);
 	if (r || !p->stage_nbytes)
 		return r;
-	r = te__stage_map(fd[STAGE], p->stage_nbytes, &p->stage);
+	r = te__sealed_map(stage_name, fd[STAGE], p->stage_nbytes, &p->stage);
 	if (!r)
 		r = te__page_register(p->ctx, p->stage, p->stage_nbytes, &device);
 	p->stage_registered = !r;
@@ -295,7 +298,8 @@ struct te__pool *te__pool_destroy(struct te__pool *p)
 	p->window = (p->held ? te__window_abandon : te__window_destroy)(p->window);
 	if (p->control_ptr)
 		te__page_unregister(p->ctx, p->control);
-	te__control_unmap(p->control);
+	if (p->control)
+		munmap(p->control, TE__CONTROL_NBYTES);
 	if (p->stage_registered)
 		te__page_unregister(p->ctx, p->stage);
 	if (p->stage)

@@ -25,8 +25,8 @@ struct te__pool;
 /*
  * Collective. nbytes: size of each rank's pool, equal on all; 0: TE_COMM_POOL. packets: bytes
  * before the pool of each rank, equal on all, for packets. multicast: map multicast memory, too.
- * fabric: map the memory of all ranks, which are on several nodes. stage: bytes of staging memory
- * (stage.h), equal on the ranks of a node, or 0.
+ * fabric: map the memory of all ranks, which are on several nodes. stage: bytes of host memory for
+ * data to and from other nodes, equal on the ranks of a node, or 0.
  * All ranks return an error if one of them does. boot must outlive the pool.
  *
  * Multicast memory, for the algorithms nvls and nvls-oneshot, is off unless TE_COMM_NVLS=on on all

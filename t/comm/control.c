@@ -9,36 +9,50 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "libtecomm/reach/control.h"
+#include "libtecomm/pool/control.h"
+#include "libtecomm/pool/sealed.h"
 #include "tt_ctx.h"
+
+static int map(int fd, void **ret)
+{
+	return te__sealed_map("the control page", fd, TE__CONTROL_NBYTES, ret);
+}
+
+static struct te__control *make(void)
+{
+	void *p;
+	int fd;
+
+	DO(te__sealed_create("the control page", TE__CONTROL_NBYTES, &fd));
+	DO(map(fd, &p));
+	close(fd);
+	return p;
+}
 
 CASE(control, "host");
 
 TEST(control, a_wrong_control_page_is_refused)
 {
-	struct te__control *c = NULL;
+	struct te__control *c;
+	void *p = NULL;
 	int fd;
 
 	fd = memfd_create("test", MFD_CLOEXEC);
 	ck_assert_int_eq(ftruncate(fd, TE__CONTROL_NBYTES), 0);
-	fails(te__control_map(fd, 3, &c), -EINVAL, "is not a memfd that is sealed");
+	fails(map(fd, &p), -EINVAL, "the control page: the file descriptor is not a memfd that is");
 	close(fd);
 	fd = memfd_create("test", MFD_CLOEXEC | MFD_ALLOW_SEALING);
 	ck_assert_int_eq(ftruncate(fd, TE__CONTROL_NBYTES - 1), 0);
 	ck_assert_int_eq(fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW), 0);
-	fails(te__control_map(fd, 3, &c), -EINVAL, "has 65535 bytes, expected 65536");
+	fails(map(fd, &p), -EINVAL, "has 65535 bytes, expected 65536");
 	close(fd);
-	DO(te__control_create(4, &fd));
-	fails(te__control_map(fd, 3, &c), -TE_EMISMATCH, "not for 3 ranks");
-	ck_assert_ptr_null(c);
-	DO(te__control_map(fd, 4, &c));
-	close(fd);
+	ck_assert_ptr_null(p);
+	c = make();
 	DO(te__control_check(c, "fn"));
 	te__control_abort(c, -TE_EPEER, "rank 9 has ended");
 	te__control_abort(c, -TE_EABORT, "something else");
 	fails(te__control_check(c, "fn"), -TE_EPEER, "fn: rank 9 has ended");
-	te__control_unmap(c);
-	te__control_unmap(NULL);
+	munmap(c, TE__CONTROL_NBYTES);
 }
 
 static void *checks(void *control)
@@ -53,15 +67,11 @@ static void *checks(void *control)
 /* a rank that sees an abort before its reason is written */
 TEST(control, the_reason_of_an_abort_is_waited_for)
 {
-	struct te__control *c;
+	struct te__control *c = make();
 	pthread_t thread;
 	void *text;
 	char want[80];
-	int fd;
 
-	DO(te__control_create(4, &fd));
-	DO(te__control_map(fd, 4, &c));
-	close(fd);
 	atomic_store(&c->abort, 1);
 	ck_assert_int_eq(pthread_create(&thread, NULL, checks, c), 0);
 	usleep((useconds_t)tt_rand_int(0, 5000));
@@ -74,5 +84,5 @@ TEST(control, the_reason_of_an_abort_is_waited_for)
 	/* not for ever */
 	atomic_store(&c->told, 0);
 	fails(te__control_check(c, "fn"), -TE_EABORT, "fn: a rank has aborted the communicator");
-	te__control_unmap(c);
+	munmap(c, TE__CONTROL_NBYTES);
 }

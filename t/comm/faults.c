@@ -7,6 +7,7 @@
 
 #include <pthread.h>
 #include <signal.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 #include <te/collective.h>
@@ -14,6 +15,7 @@
 
 #include "libtecomm/meet/bootstrap.h"
 #include "libtecomm/pool/members.h"
+#include "libtecomm/pool/sealed.h"
 #include "libtecore/base/splitmix64.h"
 #include "nodes_lib.h"
 #include "ranks.h"
@@ -321,10 +323,12 @@ TEST(members, ranks_agree_on_one_set_of_members)
 	for (int k = 0; k < (int)TT_FEWER(32); k++) {
 		uint32_t in = 0;
 		int fd, first = -1;
+		void *page;
 
 		members.info = (struct te__node_info){ .nlocal = MEMBERS, .name = name };
-		DO(te__control_create(MEMBERS, &fd));
-		DO(te__control_map(fd, MEMBERS, &members.control));
+		DO(te__sealed_create("the control page", TE__CONTROL_NBYTES, &fd));
+		DO(te__sealed_map("the control page", fd, TE__CONTROL_NBYTES, &page));
+		members.control = page;
 		for (int i = 0; i < MEMBERS; i++)
 			DO(te__members_sign(&members.info, fd, i, &members.sign[i]));
 		close(fd);
@@ -351,7 +355,7 @@ TEST(members, ranks_agree_on_one_set_of_members)
 		ck_assert_uint_eq(in & ~members.m[first].set, 0);
 		nfull += members.m[first].set == (1u << MEMBERS) - 1;
 		nparts += members.m[first].set != (1u << MEMBERS) - 1;
-		te__control_unmap(members.control);
+		munmap(page, TE__CONTROL_NBYTES);
 	}
 	ck_assert_int_gt(nfull + nparts, 0);
 	ck_assert_int_gt(nparts, 0);

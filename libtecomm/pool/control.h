@@ -9,15 +9,12 @@
 #include <stdint.h>
 
 #define TE__CONTROL_NBYTES ((size_t)64 << 10)
-#define TE__CONTROL_MAGIC 0x6c74635fu
 #define TE__CONTROL_RANKS 4096
 
 /* values of left[]: a rank has left in order; or after a failure, which makes the others fail */
 enum { TE__LEFT = 1, TE__LEFT_FAILED };
 
 struct te__control {
-	uint32_t magic;
-	uint32_t nlocal;
 	/* words that devices poll are alone in 128 bytes */
 	_Alignas(128) _Atomic uint32_t abort; /* not 0: aborted */
 	_Alignas(128) _Atomic uint32_t told;  /* 1: the members below are written */
@@ -28,14 +25,6 @@ struct te__control {
 	_Atomic uint32_t member[TE__CONTROL_RANKS]; /* by local rank */
 	_Atomic uint8_t left[TE__CONTROL_RANKS]; /* by local rank: TE__LEFT* */
 };
-
-/*
- * create: the memfd, sealed against changes of its size. map: checks it and maps it; *ret is
- * unmapped by te__control_unmap(), which takes NULL.
- */
-int te__control_create(int nlocal, int *ret_fd);
-int te__control_map(int fd, int nlocal, struct te__control **ret);
-void te__control_unmap(struct te__control *c);
 
 /* the first call counts; any thread of any process */
 void te__control_abort(struct te__control *c, int code, const char *reason);

@@ -199,6 +199,7 @@ libtecore_libtecore_internal_la_SOURCES = \
 	libtecore/plan/optim.c \
 	libtecore/plan/optim.h \
 	libtecore/plan/optim_casts.c \
+	libtecore/plan/optim_file.c \
 	libtecore/plan/optim_groups.c \
 	libtecore/plan/patterns.c \
 	libtecore/plan/place.c \

@@ -322,7 +322,7 @@ static int update(void *arg, struct te_stream *stream)
 {
 	const struct te_step *s = arg;
 
-	return s->adamw ? te_adamw_step(s->adamw, stream) : 0;
+	return s->adamw && !te__adamw_waits(s->adamw) ? te_adamw_step(s->adamw, stream) : 0;
 }
 
 /* Micro-batches that have plans of their own: later ones run the same. Gradients are complete after
@@ -795,7 +795,7 @@ int te_step_run(struct te_step *step, int32_t shape, struct te_stream *stream)
 		step->last = te_stream_ref(stream);
 	}
 	step->latest = shape;
-	return 0;
+	return step->adamw && te__adamw_waits(step->adamw) ? te_adamw_step(step->adamw, stream) : 0;
 }
 
 static const char loss[] = "te_step_loss";

@@ -405,6 +405,8 @@ t_kernels_host_kernels_SOURCES = \
 
 t_plan_custom_SOURCES = t/plan/custom.c t/plan/custom_block.c
 
+t_plan_optim_host_SOURCES = t/plan/optim_file.c t/plan/optim_host.c t/plan/optim_runs.h
+
 t_plan_plan_SOURCES = \
 	t/plan/plan.c \
 	t/plan/plan_cases.h \

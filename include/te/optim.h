@@ -27,11 +27,14 @@ enum te_moments {
 /*
  * Memory of the moments. HOST: pinned host memory. A step copies chunks of them to buffers in
  * device memory, updates them there and copies them back. Copies and updates of different chunks
- * run concurrently. Results have the bits of DEVICE; tested by t/plan/optim_host.c.
+ * run concurrently. FILE: an unnamed file, of which pinned host memory has four chunks. The thread
+ * that calls te_adamw_step waits for reads and writes. Results have the bits of DEVICE; tested by
+ * t/plan/optim_host.c and t/plan/optim_file.c.
  */
 enum te_adamw_where {
 	TE_ADAMW_DEVICE = 0,
 	TE_ADAMW_HOST = 1,
+	TE_ADAMW_FILE = 2,
 };
 
 /*
@@ -79,18 +82,19 @@ struct te_adamw_opts {
 	int (*gather)(void *arg, struct te_stream *stream, void *all, size_t nbytes);
 	void *gather_arg;
 	enum te_adamw_where where; /* memory of the moments */
-	/* TE_ADAMW_HOST: elements of a chunk, a multiple of 64; 0: a 16th of all, at most 2^23.
-	 * te_adamw_nbytes counts three chunks */
+	/* TE_ADAMW_HOST and TE_ADAMW_FILE: elements of a chunk, a multiple of 64; 0: a 16th of all,
+	 * at most 2^23. te_adamw_nbytes counts three chunks, or one */
 	int32_t chunk_nelems;
 	/* A weight belongs to the first group that matches it; other weights have the options
 	 * above. The array is only read during the call. */
 	int32_t ngroups;
 	const struct te_adamw_group *groups; /* [ngroups] */
+	const char *dir; /* TE_ADAMW_FILE: an existing folder, or the socket of ted(8) */
 };
 #define TE_ADAMW_OPTS_INIT                                                                         \
 	{                                                                                          \
 		sizeof(struct te_adamw_opts), 0.9f, 0.95f, 1e-8f, 0.1f, 1.0f, 0, TE_MOMENTS_FP32,  \
-			0, 0, 0, 0, 0, TE_ADAMW_DEVICE, 0, 0, 0                                    \
+			0, 0, 0, 0, 0, TE_ADAMW_DEVICE, 0, 0, 0, 0                                 \
 	}
 
 /**
@@ -111,15 +115,23 @@ struct te_adamw_opts {
  * section 5.1; tested by t/comm/reducer.c.
  * With TE_ADAMW_HOST, a step that fails has changed no weight and no moment, unless the exchange of
  * several parts failed.
+ * With TE_ADAMW_FILE, te_adamw_step returns after the update and cannot be captured (-EBUSY). A
+ * step that fails is undone: weights, moments and state are as before it, unless the exchange of
+ * several parts failed. If weights cannot be restored, because the file cannot be read, all later
+ * steps return the error.
  * Thread: one sequence by one thread at a time.  Since: 0.1
  * Errors: -EINVAL, -ENOMEM, -TE_ESTATE, -ENOENT (no trained weight has a name that a pattern of a
- * group matches).
+ * group matches, or there is no dir), -ENOSPC and other codes of the file.
  */
 TE_EXPORT int te_adamw_create(struct te_seq *seq, const struct te_adamw_opts *opts,
 			      struct te_adamw **ret_opt);
 /* bytes of device memory that te_adamw_create allocates with these options, NULL for the defaults;
  * 0 before the sequence is complete */
 TE_EXPORT uint64_t te_adamw_nbytes(const struct te_seq *seq, const struct te_adamw_opts *opts);
+/* likewise, bytes of pinned host memory, and of the file of TE_ADAMW_FILE: two records of each
+ * chunk with its moments, and with weights and remainders that a step replaces */
+TE_EXPORT uint64_t te_adamw_host_nbytes(const struct te_seq *seq, const struct te_adamw_opts *opts);
+TE_EXPORT uint64_t te_adamw_file_nbytes(const struct te_seq *seq, const struct te_adamw_opts *opts);
 TE_EXPORT struct te_adamw *te_adamw_ref(struct te_adamw *opt);
 TE_EXPORT struct te_adamw *te_adamw_unref(struct te_adamw *opt);
 /* A model that is divided into shards: each process has a sequence with some of the weights. */
@@ -166,10 +178,11 @@ struct te_adamw_stats {
 /* synchronous */
 TE_EXPORT int te_adamw_stats(struct te_adamw *opt, struct te_adamw_stats *ret_stats);
 /* first and second moments, flat like te_seq_grads, borrowed: FP32, BF16, or for FP8 UINT8 of
- * te_moments_nbytes elements; in pinned host memory with TE_ADAMW_HOST. With several parts: this
- * part's elements, then the elements after all parts */
+ * te_moments_nbytes elements; in pinned host memory with TE_ADAMW_HOST, NULL with TE_ADAMW_FILE.
+ * With several parts: this part's elements, then the elements after all parts */
 TE_EXPORT struct te_tensor *te_adamw_m(const struct te_adamw *opt);
 TE_EXPORT struct te_tensor *te_adamw_v(const struct te_adamw *opt);
+TE_EXPORT enum te_moments te_adamw_moments(const struct te_adamw *opt);
 /**
  * te_adamw_moments_get, te_adamw_moments_set - a moment of all elements, whatever the parts
  * @opt:      the optimizer
@@ -184,7 +197,8 @@ TE_EXPORT struct te_tensor *te_adamw_v(const struct te_adamw *opt);
  * processes.
  * Stream: synchronous, after all work that was queued on the context.
  * Thread: one optimizer by one thread at a time.  Since: 0.1
- * Errors: -EINVAL, -ENOMEM, -EBUSY (capturing), and the value that gather returned.
+ * Errors: -EINVAL, -ENOMEM, -EBUSY (capturing), the value that gather returned, and codes of the
+ * file of TE_ADAMW_FILE, whose moments then have not changed.
  */
 TE_EXPORT int te_adamw_moments_get(struct te_adamw *opt, int second, void *dst);
 TE_EXPORT int te_adamw_moments_set(struct te_adamw *opt, int second, const void *src);

@@ -114,9 +114,10 @@ TE_EXPORT struct te_tensor *te_step_output(const struct te_step *step, int32_t s
  * @stream: the step is queued on it
  *
  * Steps run serially, whatever their shapes and streams. te_seq_grads then holds the gradients.
- * Stream: asynchronous; the first step waits for te_step_calibrate.
+ * Stream: asynchronous; the first step waits for te_step_calibrate. With TE_ADAMW_FILE the call
+ * returns after the update, which it has undone if it returns an error of the file.
  * Thread: one step by one thread at a time.  Since: 0.1
- * Errors: -EINVAL, -EBUSY (the stream is capturing), -TE_ESTATE, -TE_ECUDA.
+ * Errors: -EINVAL, -EBUSY (the stream is capturing), -TE_ESTATE, -TE_ECUDA, codes of the file.
  */
 TE_EXPORT int te_step_run(struct te_step *step, int32_t shape, struct te_stream *stream);
 /**

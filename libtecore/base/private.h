@@ -328,6 +328,8 @@ TE_EXPORT int te__seq_calibrate(struct te_seq *seq, struct te_stream *stream,
 				const char *fn);
 /* the sequence that the optimizer updates */
 TE_EXPORT const struct te_seq *te__adamw_seq(const struct te_adamw *opt);
+/* 1: te_adamw_step() waits for files, and cannot be captured */
+TE_EXPORT int te__adamw_waits(const struct te_adamw *opt);
 /* the sequence whose random state the plan's forward uses, or NULL; the plan has the sequence's ops
  * from first to end - 1 */
 TE_EXPORT const struct te_seq *te__plan_draws(const struct te_plan *plan, int *ret_first,

@@ -277,6 +277,8 @@ struct te__adamw_range {
 	int32_t group; /* index of te__adamw.group */
 };
 
+struct te__adamw_file; /* plan/optim_file.h */
+
 struct te__adamw {
 	int64_t n; /* elements that all parts have together; w may be longer, with frozen weights */
 	const struct te_tensor *g; /* with own_g: of this part */
@@ -284,6 +286,10 @@ struct te__adamw {
 	struct te_tensor *w, *m, *v;
 	const struct te__adamw_chunks *chunks; /* NULL: moments are in device memory */
 	struct te_recording *update; /* te__adamw_update(), recorded; or NULL */
+	/* moments in a file: updates all chunks, by te__adamw_chunk(); or NULL */
+	int (*update_file)(struct te__adamw_file *file, struct te_stream *stream,
+			   const struct te__adamw *a);
+	struct te__adamw_file *file;
 	uint16_t *remainder; /* the bits that BF16 weights lack; or NULL */
 	double *part; /* [nshards, TE_K_SUMSQ_PARTS] partial sums */
 	const uint8_t *skip; /* 1: not counted in the norm; or NULL */
@@ -302,6 +308,18 @@ int te__adamw_set_lr(const char *fn, struct te_stream *stream, struct te_k_adamw
 int te__adamw_step(struct te_stream *stream, const struct te__adamw *a);
 /* the part of a step that follows the norm, and precedes the gather of parts */
 int te__adamw_update(struct te_stream *stream, const struct te__adamw *a);
+/*
+ * Update n elements of the weights from `at` on, a chunk whose moments are in memory at `slot`, in
+ * the layout of a buffer for `kept`: that also has room for weights and remainders.
+ * te__adamw_keep() copies these there, or back.
+ */
+int te__adamw_chunk(struct te_stream *stream, const struct te__adamw *a, int64_t at, int64_t m_at,
+		    int64_t n, const struct te__adamw_chunks *kept, char *slot);
+int te__adamw_keep(struct te_stream *stream, const struct te__adamw *a, int64_t at, int64_t m_at,
+		   int64_t n, const struct te__adamw_chunks *kept, char *slot, int back);
+/* addresses of a moment in a slot: its elements, or its exponents, which only FP8 has, else NULL */
+char *te__adamw_slot_moment(const struct te__adamw_chunks *kept, enum te_moments moments,
+			    char *slot, int second, int exponents);
 /* bytes of one buffer for a chunk */
 size_t te__adamw_buf_nbytes(enum te_moments moments, const struct te__adamw_chunks *c);
 /* queue the exchange of nbytes of each part, in place; nothing if there are none */

@@ -266,6 +266,60 @@ static int update_chunk(struct te_stream *stream, const struct te__adamw *a, int
 	return r < 0 ? r : copy_states(stream, a, n, host, &device);
 }
 
+/* states in tensors from the element at `at` on, and what a slot has of them */
+static void find_states(const struct te__adamw *a, int64_t at, int64_t m_at,
+			const struct te__adamw_chunks *kept, char *slot, struct states *ret_now,
+			struct states *ret_kept)
+{
+	const int64_t nm = a->own ? a->own->nelems + a->own->ntail : a->n;
+
+	*ret_now = states_from(a, m_at, nm, at);
+	*ret_kept = states_in(kept, slot, te__adamw_moments(a->m), ret_now);
+	ret_now->m = ret_kept->m;
+	ret_now->v = ret_kept->v;
+	ret_now->m_exp = ret_kept->m_exp;
+	ret_now->v_exp = ret_kept->v_exp;
+}
+
+/* copy weights and remainders, to a slot or from it */
+static int copy_weights(struct te_stream *stream, const struct te__adamw *a, int64_t n,
+			const struct states *dst, const struct states *src)
+{
+	int r = te_copy(stream, dst->w, src->w, (size_t)(n * element_nbytes(a->w)));
+
+	return r || !src->rest || !dst->rest ?
+		       r :
+		       te_copy(stream, dst->rest, src->rest, (size_t)n * sizeof(*src->rest));
+}
+
+int te__adamw_chunk(struct te_stream *stream, const struct te__adamw *a, int64_t at, int64_t m_at,
+		    int64_t n, const struct te__adamw_chunks *kept, char *slot)
+{
+	struct states now, old;
+
+	find_states(a, at, m_at, kept, slot, &now, &old);
+	return update_chunk(stream, a, at, n, &now, a->chunks->buf, NULL);
+}
+
+int te__adamw_keep(struct te_stream *stream, const struct te__adamw *a, int64_t at, int64_t m_at,
+		   int64_t n, const struct te__adamw_chunks *kept, char *slot, int back)
+{
+	struct states now, old;
+
+	find_states(a, at, m_at, kept, slot, &now, &old);
+	return copy_weights(stream, a, n, back ? &now : &old, back ? &old : &now);
+}
+
+char *te__adamw_slot_moment(const struct te__adamw_chunks *kept, enum te_moments moments,
+			    char *slot, int second, int exponents)
+{
+	const struct states none = { 0 }, x = states_in(kept, slot, moments, &none);
+
+	if (exponents)
+		return (char *)(second ? x.v_exp : x.m_exp);
+	return second ? x.v : x.m;
+}
+
 static int update_units(struct te_stream *stream, const struct te__adamw *a)
 {
 	const struct te__adamw_chunks *c = a->chunks;
@@ -342,6 +396,8 @@ int te__adamw_update(struct te_stream *stream, const struct te__adamw *a)
 		r = begin(stream, a, &a->group[i]);
 	if (r < 0)
 		return r;
+	if (a->update_file)
+		return a->update_file(a->file, stream, a);
 	if (!own)
 		return update(stream, a, 0, nm, 0, nm);
 	r = update(stream, a, own->first, own->nelems, 0, nm);

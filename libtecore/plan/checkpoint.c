@@ -59,6 +59,8 @@ struct checkpoint {
 	size_t first_quant, after_quant; /* 0 or 1 item, after the weights */
 	enum te_dtype masters;	 /* type of weights in the file: FP32, or BF16 */
 	enum te_moments moments; /* how the file stores moments */
+	char *moment[2]; /* in the optimizer's memory; is_copy: in host memory */
+	int is_copy;
 	size_t first_moment;	 /* items; the second moments follow the first */
 	uint64_t rng[2];
 	struct te_k_adamw_state state;
@@ -107,12 +109,12 @@ static void add_weight(struct checkpoint *c, const struct te__weight *w)
 
 /*
  * Add a moment of a weight as the file stores it: FP8 is two items, codes and exponents. device is
- * the address in the optimizer's memory, which counts only if that stores it the same way.
+ * the address in c->moment, which counts only if that stores it the same way.
  */
 static void add_moment(struct checkpoint *c, int second, const struct te__weight *w)
 {
 	static const char *const types[] = { "F32", "BF16", "U8" };
-	char *at = te_tensor_data(second ? te_adamw_v(c->adamw) : te_adamw_m(c->adamw));
+	char *at = c->moment[second];
 	const int64_t n = te_tensor_nelems(w->master), first = w->offset_nelems;
 	const int fp8 = c->moments == TE_MOMENTS_FP8;
 	const int64_t nall = te_seq_grad_nelems(c->seq);
@@ -177,8 +179,36 @@ static int list_items(struct checkpoint *c, void *quant, size_t quant_nbytes)
 	return 0;
 }
 
+/* addresses of the moments; in a file: of a copy, which is read if `read` is 1 */
+static int find_moments_memory(struct checkpoint *c, int read)
+{
+	struct te_tensor *const t[] = { te_adamw_m(c->adamw), te_adamw_v(c->adamw) };
+	const size_t nbytes = te_moments_nbytes(te_adamw_moments(c->adamw),
+						te_seq_grad_nelems(c->seq));
+	int r = 0;
+
+	for (int second = 0; second < 2 && c->adamw && !r; second++) {
+		c->is_copy = !t[second];
+		c->moment[second] = t[second] ? te_tensor_data(t[second]) : te__calloc(nbytes, 1);
+		if (!c->moment[second])
+			r = te__no_memory(c->fn);
+		else if (!t[second] && read)
+			r = te_adamw_moments_get(c->adamw, second, c->moment[second]);
+	}
+	return r;
+}
+
+static int set_moments(struct checkpoint *c)
+{
+	int r = te_adamw_moments_set(c->adamw, 0, c->moment[0]);
+
+	return r ? r : te_adamw_moments_set(c->adamw, 1, c->moment[1]);
+}
+
 static void done(struct checkpoint *c)
 {
+	for (int second = 0; second < 2 && c->is_copy; second++)
+		te__free(c->moment[second]);
 	te__free(c->item);
 	te__free(c->text);
 }
@@ -421,9 +451,11 @@ int te_checkpoint_save(struct te_seq *seq, struct te_adamw *adamw, const char *p
 		r = quant ? te_quant_save(seq->quant, quant, quant_nbytes) : te__no_memory(c.fn);
 	}
 	if (!r && adamw)
-		c.moments = te__adamw_moments(te_adamw_m(adamw));
+		c.moments = te_adamw_moments(adamw);
 	if (!r)
 		c.masters = seq->rest ? TE_DTYPE_FP32 : te_tensor_dtype(seq->masters);
+	if (!r)
+		r = find_moments_memory(&c, 1);
 	if (!r)
 		r = list_items(&c, quant, quant_nbytes);
 	if (!r)
@@ -669,10 +701,11 @@ static void find_data(struct checkpoint *c, uint8_t *data, size_t quant_nbytes, 
 static int convert(struct checkpoint *c, int second, const struct te__weight *w,
 		   const struct item *it)
 {
-	const enum te_moments from = c->moments, to = te__adamw_moments(te_adamw_m(c->adamw));
+	const enum te_moments from = c->moments, to = te_adamw_moments(c->adamw);
 	const int64_t n = te_tensor_nelems(w->master);
 	const size_t nfrom = te_moments_nbytes(from, n), nto = te_moments_nbytes(to, n);
-	struct checkpoint own = { .seq = c->seq, .adamw = c->adamw, .moments = to };
+	struct checkpoint own = { .seq = c->seq, .adamw = c->adamw, .moments = to,
+				  .moment = { c->moment[0], c->moment[1] } };
 	struct item item[2];
 	char *src = te__malloc(nfrom), *dst = te__malloc(nto);
 	float *values = te__malloc((size_t)n * sizeof(*values));
@@ -735,7 +768,7 @@ static int take_moments(struct checkpoint *c)
 static int take(struct checkpoint *c, const void *quant, size_t quant_nbytes)
 {
 	struct te_seq *seq = c->seq;
-	const int same = !c->adamw || c->moments == te__adamw_moments(te_adamw_m(c->adamw));
+	const int same = !c->adamw || c->moments == te_adamw_moments(c->adamw);
 	int r = c->adamw ? te__adamw_state_check(c->fn, &c->state) : 0;
 
 	if (!r && quant)
@@ -748,6 +781,8 @@ static int take(struct checkpoint *c, const void *quant, size_t quant_nbytes)
 			r = take_weight(c, &c->item[i]);
 	if (!r && !same)
 		r = take_moments(c);
+	if (!r && c->is_copy)
+		r = set_moments(c);
 	if (!r && c->adamw)
 		r = te_adamw_state_set(c->adamw, &c->state, sizeof(c->state));
 	if (!r)
@@ -774,6 +809,8 @@ int te_checkpoint_load(struct te_seq *seq, struct te_adamw *adamw, const char *p
 		c.moments = find_moments(bytes, nbytes);
 	if (!r)
 		c.masters = find_masters(bytes, nbytes);
+	if (!r)
+		r = find_moments_memory(&c, 0);
 	if (!r)
 		r = list_items(&c, NULL, 0);
 	if (!r)

@@ -73,11 +73,17 @@ static int read_opts(const char *fn, const struct te_adamw_opts *opts, struct te
 				(unsigned)o.flags);
 	if (o.nparts < 0 || o.part < 0 || o.part >= (o.nparts ? o.nparts : 1))
 		return te__fail(-EINVAL, "%s: part %d of %d parts", fn, o.part, o.nparts);
-	if ((unsigned)o.where > TE_ADAMW_HOST || o.chunk_nelems < 0 ||
+	if ((unsigned)o.where > TE_ADAMW_FILE || o.chunk_nelems < 0 ||
 	    o.chunk_nelems % TE_K_ALIGN_WEIGHT || (o.chunk_nelems && !o.where))
 		return te__fail(-EINVAL, "%s: where %d and chunk_nelems %d, expected one of enum "
-				"te_adamw_where, and with TE_ADAMW_HOST a multiple of %d", fn,
-				(int)o.where, o.chunk_nelems, TE_K_ALIGN_WEIGHT);
+				"te_adamw_where, and with TE_ADAMW_HOST or TE_ADAMW_FILE a "
+				"multiple of %d", fn, (int)o.where, o.chunk_nelems,
+				TE_K_ALIGN_WEIGHT);
+	if ((o.where == TE_ADAMW_FILE) != (o.dir != NULL))
+		return te__fail(-EINVAL, o.dir ? "%s: dir %s, expected NULL without TE_ADAMW_FILE" :
+						 "%s: TE_ADAMW_FILE, and dir is NULL", fn, o.dir);
+	if (o.dir && o.flags & TE_ADAMW_CAST)
+		return te__fail(-EINVAL, "%s: TE_ADAMW_CAST, expected no TE_ADAMW_FILE", fn);
 	r = te__adamw_check(fn, o.beta1, o.beta2, o.eps, o.weight_decay, o.max_grad_norm);
 	if (!r)
 		r = te__adamw_groups_check(fn, &o);
@@ -140,8 +146,22 @@ static uint64_t held_nbytes(const struct te_seq *seq, const struct te_adamw_opts
 	const uint64_t casts =
 		o->flags & TE_ADAMW_CAST ? te__adamw_casts_nbytes(seq, c.nelems) : 0;
 
-	return c.nelems ? TE__ADAMW_NBUFS * (uint64_t)te__adamw_buf_nbytes(o->moments, &c) + casts :
+	/* chunks of a file are slower than copies: one at a time */
+	return c.nelems ? (o->dir ? 1 : TE__ADAMW_NBUFS) *
+					  (uint64_t)te__adamw_buf_nbytes(o->moments, &c) + casts :
 			  2 * (uint64_t)te_moments_nbytes(o->moments, own_nelems(own));
+}
+
+/* pinned memory, and the file */
+static uint64_t host_nbytes(const struct te_seq *seq, const struct te_adamw_opts *o,
+			    const struct te__adamw_part *own, uint64_t *ret_file)
+{
+	uint64_t nbytes = 2 * (uint64_t)te_moments_nbytes(o->moments, own_nelems(own));
+
+	*ret_file = 0;
+	if (o->where == TE_ADAMW_FILE)
+		*ret_file = te__adamw_file_size(seq, o, own, chunk_nelems(o, own), &nbytes);
+	return o->where ? nbytes : 0;
 }
 
 /* partial sums for the norm, of each part of the gradients */
@@ -164,6 +184,36 @@ uint64_t te_adamw_nbytes(const struct te_seq *seq, const struct te_adamw_opts *o
 	       sums_nbytes(seq) + (uint64_t)n / TE_K_ALIGN_WEIGHT +
 	       sizeof(struct te_k_adamw_state) +
 	       (uint64_t)o.ngroups * sizeof(struct te__adamw_group_state);
+}
+
+/* returns bytes of pinned memory */
+static uint64_t read_sizes(const char *fn, const struct te_seq *seq,
+			   const struct te_adamw_opts *opts, uint64_t *ret_file)
+{
+	const int64_t n = te_seq_grad_nelems(seq);
+	struct te__adamw_part own;
+	struct te_adamw_opts o;
+
+	*ret_file = 0;
+	if (!n || read_opts(fn, opts, &o))
+		return 0;
+	own = part_of(&o, n);
+	return host_nbytes(seq, &o, &own, ret_file);
+}
+
+uint64_t te_adamw_host_nbytes(const struct te_seq *seq, const struct te_adamw_opts *opts)
+{
+	uint64_t file;
+
+	return read_sizes("te_adamw_host_nbytes", seq, opts, &file);
+}
+
+uint64_t te_adamw_file_nbytes(const struct te_seq *seq, const struct te_adamw_opts *opts)
+{
+	uint64_t file;
+
+	(void)read_sizes("te_adamw_file_nbytes", seq, opts, &file);
+	return file;
 }
 
 /* at: its address in pinned memory, which is zero; or NULL */
@@ -200,10 +250,11 @@ static int make_moments(struct te_adamw *opt)
 		r = make_moment(opt, NULL, &opt->m);
 		return r ? r : make_moment(opt, NULL, &opt->v);
 	}
-	r = te__pinned_create(opt->ctx, second + nbytes, &opt->pinned);
+	r = opt->opts.dir ? te__adamw_file_open(opt) :
+			    te__pinned_create(opt->ctx, second + nbytes, &opt->pinned);
 	if (r)
 		return r;
-	at = te__pinned_base(opt->pinned);
+	at = opt->file ? TE__NOWHERE : te__pinned_base(opt->pinned);
 	r = make_moment(opt, at, &opt->m);
 	if (!r)
 		r = make_moment(opt, at + second, &opt->v);
@@ -287,9 +338,10 @@ int te_adamw_create(struct te_seq *seq, const struct te_adamw_opts *opts, struct
 	opt->seq = te_seq_ref(seq);
 	opt->ctx = te_seq_ctx(seq);
 	opt->opts = o;
-	opt->opts.groups = NULL; /* the caller's */
 	opt->own = part_of(&o, te_seq_grad_nelems(seq));
 	r = make_state(opt, &o);
+	opt->opts.groups = NULL; /* the caller's, as dir is */
+	opt->opts.dir = NULL;
 	if (r < 0) {
 		te_adamw_unref(opt);
 		return r;
@@ -315,6 +367,7 @@ struct te_adamw *te_adamw_unref(struct te_adamw *opt)
 	te__adamw_casts_free(opt);
 	te_tensor_unref(opt->m);
 	te_tensor_unref(opt->v);
+	te__adamw_file_close(opt->file);
 	te__mem_put(opt->ctx, opt->chunks.buf);
 	te__pinned_destroy(opt->pinned);
 	te__mem_put(opt->ctx, opt->part);
@@ -466,6 +519,8 @@ static int step(struct te_adamw *opt, struct te_stream *stream)
 	if (r)
 		return r;
 	a = kernel_args(opt);
+	if (opt->file)
+		return te__adamw_file_step(opt->file, stream, &a);
 	if (a.chunks && !opt->ctx->ops->capture_active(stream->impl)) {
 		r = opt->update ? 0 : record(opt, &a);
 		a.update = opt->update;
@@ -509,12 +564,22 @@ int te_adamw_stats(struct te_adamw *opt, struct te_adamw_stats *ret_stats)
 
 struct te_tensor *te_adamw_m(const struct te_adamw *opt)
 {
-	return opt ? opt->m : NULL;
+	return opt && !opt->file ? opt->m : NULL;
 }
 
 struct te_tensor *te_adamw_v(const struct te_adamw *opt)
 {
-	return opt ? opt->v : NULL;
+	return opt && !opt->file ? opt->v : NULL;
+}
+
+enum te_moments te_adamw_moments(const struct te_adamw *opt)
+{
+	return opt ? opt->opts.moments : TE_MOMENTS_FP32;
+}
+
+int te__adamw_waits(const struct te_adamw *opt)
+{
+	return opt->file != NULL;
 }
 
 int te__adamw_nparts(const struct te_adamw *opt)
@@ -580,18 +645,41 @@ static int gather_span(const struct te_adamw *opt, const char *fn, const struct 
 	return r;
 }
 
+/* memory for a moment of this part that is in a file */
+static int new_own(const struct te_adamw *opt, const char *fn, char **ret)
+{
+	*ret = te__malloc(te_moments_nbytes(opt->opts.moments, own_nelems(&opt->own)));
+	return *ret ? 0 : te__no_memory(fn);
+}
+
+static int read_own(const struct te_adamw *opt, const char *fn, int second, char **ret)
+{
+	int r = new_own(opt, fn, ret);
+
+	if (!r)
+		r = te__adamw_file_get(opt->file, fn, second, *ret);
+	if (r)
+		te__free(*ret);
+	return r;
+}
+
 int te_adamw_moments_get(struct te_adamw *opt, int second, void *dst)
 {
 	static const char fn[] = "te_adamw_moments_get";
 	const int nparts = opt ? te__adamw_nparts(opt) : 0;
+	char *own = NULL;
 	const char *src;
 	struct span s[4];
 	void *all = NULL;
 	int r = check_moment(fn, opt, second), n;
 
+	if (!r && opt->file && nparts == 1)
+		return dst ? te__adamw_file_get(opt->file, fn, second, dst) : 0;
+	if (!r && opt->file)
+		r = read_own(opt, fn, second, &own);
 	if (r)
 		return r;
-	src = te_tensor_data(second ? opt->v : opt->m);
+	src = own ? own : te_tensor_data(second ? opt->v : opt->m);
 	n = list_spans(opt, s);
 	if (nparts > 1)
 		r = te__mem_get(opt->ctx, (size_t)nparts * (s[0].nbytes < PIECE ? s[0].nbytes + 1 :
@@ -604,6 +692,7 @@ int te_adamw_moments_get(struct te_adamw *opt, int second, void *dst)
 					 s[i].nbytes);
 	}
 	te__mem_put(opt->ctx, all);
+	te__free(own);
 	return r;
 }
 
@@ -611,14 +700,18 @@ int te_adamw_moments_set(struct te_adamw *opt, int second, const void *src)
 {
 	static const char fn[] = "te_adamw_moments_set";
 	struct span s[4];
-	char *dst;
+	char *dst, *own = NULL;
 	int r = check_moment(fn, opt, second), n;
 
 	if (!r && !src)
 		r = te__fail(-EINVAL, "%s: src is NULL", fn);
+	if (!r && opt->file && te__adamw_nparts(opt) == 1)
+		return te__adamw_file_set(opt->file, fn, second, src);
+	if (!r && opt->file)
+		r = new_own(opt, fn, &own);
 	if (r)
 		return r;
-	dst = te_tensor_data(second ? opt->v : opt->m);
+	dst = own ? own : te_tensor_data(second ? opt->v : opt->m);
 	n = list_spans(opt, s);
 	for (int i = 0; i < n && !r; i++) {
 		const size_t part = s[i].shared ? 0 : (size_t)opt->opts.part * s[i].nbytes;
@@ -626,6 +719,9 @@ int te_adamw_moments_set(struct te_adamw *opt, int second, const void *src)
 		r = te__ctx_copy(opt->ctx, dst + s[i].own, (const char *)src + s[i].whole + part,
 				 s[i].nbytes);
 	}
+	if (!r && own)
+		r = te__adamw_file_set(opt->file, fn, second, own);
+	te__free(own);
 	return r;
 }
 
@@ -758,8 +854,10 @@ static int visit_regions(const struct te_adamw *opt, te_region_fn fn, void *arg)
 		  n * sizeof(uint16_t) },
 		{ "version of the weights", TE_REGION_DEVICE, opt->seq->version,
 		  sizeof(*opt->seq->version) },
-		{ "first moments", moments, te_tensor_data(opt->m), te_tensor_nbytes(opt->m) },
-		{ "second moments", moments, te_tensor_data(opt->v), te_tensor_nbytes(opt->v) },
+		{ "first moments", moments, te_tensor_data(te_adamw_m(opt)),
+		  te_tensor_nbytes(opt->m) },
+		{ "second moments", moments, te_tensor_data(te_adamw_v(opt)),
+		  te_tensor_nbytes(opt->v) },
 		{ "optimizer state", TE_REGION_DEVICE, opt->state, sizeof(*opt->state) },
 		{ "states of groups", TE_REGION_DEVICE, opt->groups.state,
 		  (size_t)opt->groups.n * sizeof(*opt->groups.state) },

@@ -44,6 +44,7 @@ struct te_adamw {
 	struct te__adamw_chunks chunks;
 	struct te__adamw_casts casts; /* TE_ADAMW_CAST */
 	struct te_recording *update;
+	struct te__adamw_file *file; /* TE_ADAMW_FILE: pinned has its slots */
 };
 
 /* ---- optim_casts.c ---- */
@@ -54,6 +55,23 @@ void te__adamw_casts_init(struct te_adamw *opt, char *buf);
 /* find what is cast for the plans that the sequence has now */
 int te__adamw_casts_find(struct te_adamw *opt);
 void te__adamw_casts_free(struct te_adamw *opt);
+
+/* ---- optim_file.c ---- */
+
+/* bytes of the file, and of pinned memory, with chunks of that many elements */
+uint64_t te__adamw_file_size(const struct te_seq *seq, const struct te_adamw_opts *o,
+			     const struct te__adamw_part *own, int64_t chunk, uint64_t *ret_pinned);
+/* for opt->opts and opt->chunks; sets opt->file and opt->pinned, also if it fails. Moments are
+ * zeros */
+int te__adamw_file_open(struct te_adamw *opt);
+void te__adamw_file_close(struct te__adamw_file *f); /* before opt->pinned is destroyed */
+/* te_adamw_step with the arguments *a; returns after the step */
+int te__adamw_file_step(struct te__adamw_file *f, struct te_stream *stream, struct te__adamw *a);
+/* a moment of this part between the file and host memory at `own`; set changes all of it or
+ * nothing. The context is idle */
+int te__adamw_file_get(struct te__adamw_file *f, const char *fn, int second, void *own);
+int te__adamw_file_set(struct te__adamw_file *f, const char *fn, int second, const void *own);
+struct te__spill *te__adamw_file_spill(const struct te_adamw *opt); /* for tests */
 
 /* ---- optim_groups.c ---- */
 

@@ -58,6 +58,9 @@ TEST(null, pointers_are_null)
 TEST(null, numbers_are_none)
 {
 	ck_assert_uint_eq(te_adamw_nbytes(NULL, NULL), 0);
+	ck_assert_uint_eq(te_adamw_host_nbytes(NULL, NULL), 0);
+	ck_assert_uint_eq(te_adamw_file_nbytes(NULL, NULL), 0);
+	ck_assert_int_eq(te_adamw_moments(NULL), TE_MOMENTS_FP32);
 	ck_assert_uint_eq(te_ctx_workspace_nbytes(NULL), 0);
 	ck_assert_uint_eq(te_plan_flags(NULL), 0);
 	ck_assert_int_eq(te_quant_dtype(NULL, 0), TE_DTYPE_COUNT);

@@ -11,6 +11,7 @@
 #include "libtecore/base/private.h"
 #include "libtecore/offload/spill_impl.h"
 #include "libtecore/plan/moves.h"
+#include "libtecore/plan/optim.h"
 #include "offload_lib.h"
 
 /* overwrites the file of the only te_offload */
@@ -115,6 +116,7 @@ TEST(files, a_small_file_takes_less)
 /* the engine of a spill, of whose blocks in one direction one fails, or never ends */
 static struct {
 	struct te__spill_ops ops;
+	const struct te__spill_ops *real;
 	void (*submit)(void *impl, const struct te__blk *blk);
 	enum te__spill_dir dir;
 	int left; /* blocks until then */
@@ -156,6 +158,7 @@ static void break_file(struct te__spill *s, enum te__spill_dir dir, int left, in
 {
 	pthread_mutex_lock(&s->lock);
 	s->timeout_ms = drop ? TT_SLOWER(200) : s->timeout_ms;
+	broken.real = s->ops;
 	broken.ops = *s->ops;
 	broken.submit = s->ops->submit;
 	broken.ops.submit = submit_broken;
@@ -241,6 +244,36 @@ TEST_EACH(failures, any_failure_ends_the_step_and_is_named, 4 * WAYS, .parts = 3
 		tt_said(": values from ");
 	}
 	DO(te_ctx_sync(ctx));
+	run_destroy(&run);
+}
+
+/* the step of moments in a file that fails is undone: with the next one, weights and moments have
+ * the bits of device memory */
+TEST_EACH(failures, moments_in_a_file_survive_a_failure, 2 * WAYS, .parts = 3)
+{
+	const struct way *w = &ways[_i / 2];
+	int32_t t[MICRO][2][NTOKENS] = { 0 };
+	struct run plain = run_create(&small, w, "bf16", NULL), run;
+	uint64_t seed, offset;
+	struct te__spill *spill;
+
+	states_dir = "/tmp";
+	run = run_create(&small, w, "bf16", NULL);
+	states_dir = NULL;
+	spill = te__adamw_file_spill(run.opt);
+	same_steps(&plain, &run);
+	DO(te_seq_rng_get(run.seq, &seed, &offset));
+	break_file(spill, _i % 2 ? TE__SPILL_READ : TE__SPILL_WRITE, (int)tt_rand_int(0, 7), 0);
+	ck_assert_int_lt(start_step(&run, t), 0);
+	tt_said(_i % 2 ? "read of group " : "write of group ");
+	tt_said(" of the file in /tmp: ");
+	pthread_mutex_lock(&spill->lock);
+	spill->ops = broken.real;
+	pthread_mutex_unlock(&spill->lock);
+	model_same(te_seq_masters(plain.seq), te_seq_masters(run.seq), "weights");
+	DO(te_seq_rng_set(run.seq, seed, offset)); /* the passes have drawn numbers */
+	same_steps(&plain, &run);
+	run_destroy(&plain);
 	run_destroy(&run);
 }
 

@@ -47,6 +47,7 @@ struct run {
 
 extern int no_words; /* graphs call the host instead */
 extern int costly; /* 1: new runs have TE_STEP_RECOMPUTE_COSTLY */
+extern const char *states_dir; /* new runs have their moments in a file there; or NULL */
 extern const char *recompute; /* values that new runs compute again, by a pattern, or NULL */
 /* oo: NULL: nothing is offloaded */
 struct run run_create(const struct model_shape *m, const struct way *w, const char *recipe,

@@ -1,6 +1,7 @@
 #!/bin/sh
-# te_train --states host: moments in host memory have the bits of moments in device memory, eagerly
-# and in graphs; either resumes the other's checkpoint, and --estimate counts both memories.
+# te_train --states host: moments in host memory, or in a file, have the bits of moments in device
+# memory, eagerly and in graphs; either resumes the other's checkpoint, and --estimate counts all
+# memories.
 . "$abs_top_srcdir/t/lib/tap.sh"
 . "$abs_top_srcdir/t/tools/te_train.sh"
 
@@ -21,6 +22,19 @@ while read -r name args; do
 		[ $graph != off ] || cp $out/model.safetensors $name.want
 		same "has the weights of the first" $name.want $out/model.safetensors
 	done
+	for graph in off layer; do
+		out=$name.file.$graph
+		check "$name: a file, --graph $graph" "$te_train" $fresh $args --graph $graph \
+			--states host --states-file . --out $out
+		same "has the weights of device memory" $name.device/model.safetensors \
+			$out/model.safetensors
+	done
+	check "$name: a file goes on with device memory" "$te_train" --resume $name.file.off \
+		--states device --steps 8
+	same "has the weights of the first" $name.want $name.file.off/model.safetensors
+	check "$name: goes on with a file" "$te_train" --resume $name.file.layer --states-file . \
+		--graph step --steps 8
+	same "has the weights of the first" $name.want $name.file.layer/model.safetensors
 	check "$name: goes on with host memory" "$te_train" --resume $name.device --states host \
 		--steps 8
 	same "has these weights, too" $name.want $name.device/model.safetensors
@@ -56,6 +70,27 @@ says "remainders, too" '"host_states_bytes": [1-9]' "$te_train" $fresh --states 
 	--masters bf16-remainder --estimate=1G --json
 check "take 2 bytes a parameter" test $(($(key out host_states_bytes) - n)) = $((n / 4))
 check "host memory" test $(($(key host.json host_bytes) - $(key device.json host_bytes))) = "$n"
+
+says "--estimate counts a file" '"states_file_bytes": [1-9]' "$te_train" $fresh --states host \
+	--states-file . --estimate=1G --json
+check "a third of three chunks is in device memory" test $((3 * $(key out moments_bytes))) = $m
+check "four chunks are in host memory" test $(key out host_states_bytes) -lt $((n / 2))
+# moments and FP32 masters, twice, in units of 4 KiB
+check "two records of all are in the file" test $(key out states_file_bytes) -ge $((3 * n))
+check "parts, a file for each" ranks 3 $fresh --moments bf16 --zero 1 --states host \
+	--states-file . --out parts.file
+same "have the same weights" parts.device/model.safetensors parts.file/model.safetensors
+check "masters and gradients in host memory, a file" "$te_train" $fresh --masters bf16 --states all \
+	--gradients bf16 --recipe fp8-current --states-file . --out all.file
+check "without" "$te_train" $fresh --masters bf16 --states all --gradients bf16 \
+	--recipe fp8-current --out all.host
+same "have the same weights" all.host/model.safetensors all.file/model.safetensors
+fails "--states-file alone" "--states-file needs --states host" "$te_train" $fresh --states-file .
+fails "--states-file with --tensor" "expected no --tensor" "$te_train" --model micro.json $common \
+	--tensor 2 --states host --states-file .
+"$te_train" $fresh --states host --states-file nowhere >out 2>err
+check "no folder: exit status 1" test $? = 1
+check "names the folder" grep -q '^te_train: --states-file: .*nowhere' err
 
 # the memory of a run is what was estimated
 for states in device host; do

@@ -94,31 +94,17 @@ static int64_t moment_nelems(const struct model *m)
 	return te_seq_grad_nelems(whole->seq);
 }
 
-/* how moments are stored: in tensors, and in files */
-static const struct {
-	const char *file; /* safetensors type; U8: codes and exponents of te/optim.h */
-	enum te_dtype dtype;
-} moments_types[] = {
-	[TE_MOMENTS_FP32] = { "F32", TE_DTYPE_FP32 },
-	[TE_MOMENTS_BF16] = { "BF16", TE_DTYPE_BF16 },
-	[TE_MOMENTS_FP8] = { "U8", TE_DTYPE_UINT8 },
+/* safetensors types of moments in files; U8: codes and exponents of te/optim.h */
+static const char *const moments_types[] = {
+	[TE_MOMENTS_FP32] = "F32", [TE_MOMENTS_BF16] = "BF16", [TE_MOMENTS_FP8] = "U8"
 };
 #define NMOMENTS ((int)(sizeof(moments_types) / sizeof(moments_types[0])))
-
-static enum te_moments moments_of(const struct te_adamw *opt)
-{
-	int i = NMOMENTS - 1;
-
-	while (i && moments_types[i].dtype != te_tensor_dtype(te_adamw_m(opt)))
-		i--;
-	return (enum te_moments)i;
-}
 
 int ckpt_gather_moments(const struct model *m, struct te_adamw *opt, int keep,
 			struct ckpt_flat *ret_flat)
 {
 	const int64_t n = te_seq_grad_nelems(m->seq);
-	const size_t nbytes = te_moments_nbytes(moments_of(opt), n) + 1;
+	const size_t nbytes = te_moments_nbytes(te_adamw_moments(opt), n) + 1;
 	void *moment[2] = { NULL, NULL };
 	int te = 0;
 
@@ -266,7 +252,7 @@ static int write_state(const struct folder *dir, const struct model *m, const st
 		       json_t *run)
 {
 	char *text = record_to_text(run, JSON_COMPACT | JSON_REAL_PRECISION(17), STATE_ST);
-	const char *type = moments_types[c->moments].file;
+	const char *type = moments_types[c->moments];
 	const size_t nmoment = te_moments_nbytes(c->moments, moment_nelems(m));
 	const struct blob blob[] = {
 		{ "run", "U8", text, text ? strlen(text) : 0, 0 },
@@ -334,11 +320,11 @@ int ckpt_gather_weights(const struct model *m, int keep, struct ckpt_flat *flat)
 
 /*
  * Copies within a device take milliseconds. Not 0, and flat is empty, if there is no memory for
- * them, or if weights and moments are stored otherwise.
+ * them, or if weights and moments are stored otherwise or in a file.
  */
 static int copy_on_device(const struct model *m, struct te_adamw *opt, struct ckpt_flat *flat)
 {
-	const size_t nmoment = te_moments_nbytes(moments_of(opt), moment_nelems(m));
+	const size_t nmoment = te_moments_nbytes(te_adamw_moments(opt), moment_nelems(m));
 	struct te_tensor *const from[] = { te_seq_masters(m->seq), te_adamw_m(opt),
 					   te_adamw_v(opt) };
 	const size_t nbytes[] = { weights_nbytes(m), nmoment, nmoment };
@@ -346,7 +332,7 @@ static int copy_on_device(const struct model *m, struct te_adamw *opt, struct ck
 	void *at[3] = { NULL, NULL, NULL };
 	int r = 0;
 
-	if (!strcmp(te_ctx_backend(te_seq_ctx(m->seq)), "host") || m->whole ||
+	if (!strcmp(te_ctx_backend(te_seq_ctx(m->seq)), "host") || m->whole || !from[1] ||
 	    te_tensor_dtype(from[0]) != TE_DTYPE_FP32)
 		return -EOPNOTSUPP;
 	for (int i = 0; i < 3 && r >= 0; i++) {
@@ -397,7 +383,7 @@ int ckpt_take(const struct model *m, struct te_adamw *opt, struct ckpt_flat *fla
 	if (c) {
 		c->flat = *flat;
 		memset(flat, 0, sizeof(*flat));
-		c->moments = moments_of(opt);
+		c->moments = te_adamw_moments(opt);
 		c->p = *p;
 		/* nothing of them is shared with other threads */
 		c->options = json_deep_copy(options);
@@ -636,7 +622,7 @@ static void *copy_data(const struct st_tensor *t)
 static int load_moment(const struct st_file *f, const struct model *m, struct te_adamw *opt,
 		       int second)
 {
-	const enum te_moments moments = moments_of(opt);
+	const enum te_moments moments = te_adamw_moments(opt);
 	const char *name = second ? "adamw.v" : "adamw.m";
 	const int64_t n = moment_nelems(m);
 	int from = NMOMENTS - 1, te, r;
@@ -644,9 +630,9 @@ static int load_moment(const struct st_file *f, const struct model *m, struct te
 	float *values = NULL;
 	struct st_tensor t;
 
-	while (from && (!st_find(f, name, &t) || strcmp(t.dtype, moments_types[from].file)))
+	while (from && (!st_find(f, name, &t) || strcmp(t.dtype, moments_types[from])))
 		from--;
-	r = get_blob(f, name, moments_types[from].file,
+	r = get_blob(f, name, moments_types[from],
 		     te_moments_nbytes((enum te_moments)from, n), &t);
 	if (r)
 		return r;

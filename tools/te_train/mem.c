@@ -11,6 +11,7 @@
 #include <string.h>
 
 #include <te/errno.h>
+#include <te/spill.h>
 
 #include "answers.h"
 #include "loop.h"
@@ -182,6 +183,24 @@ static double update_flops(const struct te_adamw_opts *ao)
 	return ao->moments == TE_MOMENTS_FP8 ? 560 : ao->moments == TE_MOMENTS_BF16 ? 450 : 0;
 }
 
+/* bytes per second that are read and written at once, of the only file; 0: not measured yet */
+static double file_rate;
+
+static int find_file_rate(const char *dir)
+{
+	struct te_spill_rates rates = TE_SPILL_RATES_INIT;
+	struct te_spill_opts so = TE_SPILL_OPTS_INIT;
+	int r = 0;
+
+	so.dir = dir;
+	so.nbytes = (uint64_t)64 << 20;
+	if (file_rate <= 0)
+		r = te_spill_measure(&so, &rates);
+	if (file_rate <= 0)
+		file_rate = rates.both.bytes_per_s;
+	return r;
+}
+
 static int add_step(const struct mem_run *run, int64_t B, struct mem *m, uint64_t *ret_eval)
 {
 	struct te_plan_memory eval = TE_PLAN_MEMORY_INIT;
@@ -207,6 +226,7 @@ static int add_step(const struct mem_run *run, int64_t B, struct mem *m, uint64_
 	if (r < 0)
 		return r;
 	whole.where = TE_ADAMW_DEVICE;
+	whole.dir = NULL;
 	m->all_moments = 2 * te_moments_nbytes(ao.moments, ngrads);
 	others = te_adamw_nbytes(run->model->seq, &whole) - m->all_moments;
 	ranks_optimizer(run->graph->ranks, run->o->zero, &ao);
@@ -217,9 +237,10 @@ static int add_step(const struct mem_run *run, int64_t B, struct mem *m, uint64_
 	grads = hosted & TE_SEQ_HOST_GRADS ? grads_nbytes(run) : 0;
 	/* casts read masters again unless the update makes them, the norm reads gradients */
 	m->host_rereads = (ao.flags & TE_ADAMW_CAST ? 0 : masters) + grads;
-	m->host_states = rest + (ao.where == TE_ADAMW_HOST ? moments : 0) + masters + grads;
+	m->host_states = rest + te_adamw_host_nbytes(run->model->seq, &ao) + masters + grads;
+	m->file_states = te_adamw_file_nbytes(run->model->seq, &ao);
 	m->state += others + sm.plans_nbytes + calibration_nbytes(run, B);
-	if (ao.where != TE_ADAMW_HOST)
+	if (ao.where == TE_ADAMW_DEVICE)
 		m->state += 2 * padding(m->moments / 2);
 	m->activations = m->pool = sm.pool_nbytes;
 	m->offloaded = off.moved_nbytes;
@@ -237,13 +258,19 @@ static int add_step(const struct mem_run *run, int64_t B, struct mem *m, uint64_
 		const double arithmetic =
 			peak > 0 ? update_flops(&ao) * (double)ngrads / peak : 0;
 		const double kernels = copies > arithmetic ? copies : arithmetic;
-		const double link = (double)(m->host_states + m->host_rereads) /
+		const uint64_t moved = ao.where ? rest + moments + masters + grads : 0;
+		const double link = (double)(moved + m->host_rereads) /
 				    (off.in_rate < off.out_rate ? off.in_rate : off.out_rate);
 
 		m->step_ms += 1e3 * (kernels > link ? kernels : link);
 	}
+	/* a step reads one of the two records of each chunk and writes the other one */
+	if (sm.passes_ms > 0 && ao.dir) {
+		r = find_file_rate(ao.dir);
+		m->step_ms += r < 0 ? 0 : 1e3 * (double)m->file_states / file_rate;
+	}
 	*ret_eval = eval.arena_nbytes + eval.own_nbytes;
-	return 0;
+	return r < 0 ? r : 0;
 }
 
 int mem_estimate(const struct mem_run *run, int64_t B, struct mem *ret)
@@ -605,7 +632,9 @@ static void print_text(const struct mem_run *run, const struct mem *m, const str
 	print_row("gradients", m->grads,
 		  hosted & TE_SEQ_HOST_GRADS ? "in host memory; activations have some" :
 		  run->o->zero > 1	     ? "a part; activations have those of a layer" : "");
-	print_row("moments", m->moments, m->host_states ? "chunks; all are in host memory" : "");
+	print_row("moments", m->moments,
+		  m->file_states ? "a chunk; all are in a file" :
+		  m->host_states ? "chunks; all are in host memory" : "");
 	print_row("copies", m->copies,
 		  opts_copies(run->o) ? "of weights, in other formats; column-wise ones are made "
 					"in activations" :
@@ -617,6 +646,9 @@ static void print_text(const struct mem_run *run, const struct mem *m, const str
 	print_row("total", m->total, "most at one time");
 	print_row("host memory", m->host,
 		  "tokens, tensors of a checkpoint, offloaded values, --states");
+	if (m->file_states)
+		print_row("states file", m->file_states,
+			  "two records of moments, and of weights that a step replaces");
 	if (run->graph->offload) {
 		snprintf(note, sizeof(note), "each way in a step, %.0f%% hidden", 100 * m->hidden);
 		print_row("offloaded", m->offloaded, note);
@@ -645,6 +677,7 @@ static int print_json(const struct mem_run *run, const struct mem *m, const stru
 	record_int(&rec, "gradients_bytes", (int64_t)m->grads);
 	record_int(&rec, "moments_bytes", (int64_t)m->moments);
 	record_int(&rec, "host_states_bytes", (int64_t)m->host_states);
+	record_int(&rec, "states_file_bytes", (int64_t)m->file_states);
 	record_int(&rec, "copies_bytes", (int64_t)m->copies);
 	record_int(&rec, "activations_bytes", (int64_t)m->activations);
 	record_int(&rec, "state_bytes", (int64_t)m->state);

@@ -22,6 +22,7 @@ struct mem {
 	uint64_t weights, grads, moments, copies;
 	uint64_t all_moments; /* moments of all ranks, which rank 0 saves */
 	uint64_t host_states; /* in host memory: moments, remainders, masters and gradients */
+	uint64_t file_states; /* in the file of --states-file */
 	uint64_t host_rereads; /* bytes of them that a step reads a second time */
 	uint64_t activations; /* activations of a step, and of validation or samples */
 	uint64_t state;	      /* quantizers, random state, optimizer, workspaces of GEMMs */

@@ -332,11 +332,15 @@ struct te_adamw_opts opts_adamw(const struct opts *o)
 	ao.moments = !strcmp(o->moments, "bf16") ? TE_MOMENTS_BF16 :
 		     !strcmp(o->moments, "fp8")	 ? TE_MOMENTS_FP8 :
 						   TE_MOMENTS_FP32;
-	ao.where = strcmp(o->states, "device") ? TE_ADAMW_HOST : TE_ADAMW_DEVICE;
+	if (strcmp(o->states, "device")) {
+		ao.where = o->states_file ? TE_ADAMW_FILE : TE_ADAMW_HOST;
+		ao.dir = o->states_file;
+	}
 	ao.ngroups = o->ngroups;
 	ao.groups = o->group;
 	/* the copies that matrix products read */
-	if (opts_hosted(o) && !strcmp(o->masters, "bf16") && strncmp(o->recipe, "fp32", 4) &&
+	if (opts_hosted(o) && !ao.dir && !strcmp(o->masters, "bf16") &&
+	    strncmp(o->recipe, "fp32", 4) &&
 	    strncmp(o->recipe, "bf16", 4))
 		ao.flags |= TE_ADAMW_CAST;
 	return ao;
@@ -503,6 +507,11 @@ static int check_needs(const struct opts *o)
 	if (opts_hosted(o) && !(opts_masters(o, "host") & TE_SEQ_BF16_MASTERS))
 		return say_bad("--states %s: masters are FP32, expected --masters bf16 or "
 			       "bf16-remainder", o->states);
+	if (o->states_file && !strcmp(o->states, "device") && o->memory < 0)
+		return say_bad("--states-file needs --states host, masters or all, or --memory");
+	if (o->states_file && o->tensor > 1)
+		return say_bad("--states-file: ranks cannot divide moments in a file, expected no "
+			       "--tensor");
 	if (o->tensor > 1 && has_choices(o))
 		return say_bad("--eval-choices needs whole models, --tensor is %lld",
 			       (long long)o->tensor);

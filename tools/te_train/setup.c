@@ -221,7 +221,7 @@ static int make_optimizer(struct trainer *t)
 
 	ranks_optimizer(&t->ranks, t->o->zero, &ao);
 	r = te_adamw_create(t->now.model.seq, &ao, &t->now.opt);
-	return r < 0 ? say_te(r, "the optimizer") : STATUS_OK;
+	return r < 0 ? say_te(r, ao.dir ? "--states-file" : "the optimizer") : STATUS_OK;
 }
 
 static int make_slots(struct trainer *t)

@@ -154,7 +154,7 @@ DEV void join_parts(const struct te_k_attn_cached &a, int64_t head, int nh, int 
 		for (int w = 16; w; w /= 2)
 			sum += __shfl_xor_sync(~0u, sum, w);
 		if (!lane)
-			inverse[h] = 1.0f / sum;
+			inverse[h] = inverse_of(sum);
 	}
 	__syncthreads();
 	for (int i = threadIdx.x; i < nh * d; i += blockDim.x) {
@@ -401,7 +401,7 @@ template <class T, class C> DEV void attend(const struct te_k_attn_cached &a)
 			y += parts[w][h][c] * f;
 		}
 		if (nparts == 1) {
-			((T *)a.out)[head * d + i] = from_float<T>(y / sum);
+			((T *)a.out)[head * d + i] = from_float<T>(sum == 0.0f ? 0.0f : y / sum);
 			continue;
 		}
 		to[c] = y;

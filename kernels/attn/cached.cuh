@@ -63,6 +63,12 @@ DEV float weight_of(float x, float m)
 	return __expf(x - (m == -TE_INF ? 0.0f : m));
 }
 
+/* 1 / sum of weights, or 0 if all scores are -inf */
+DEV float inverse_of(float sum)
+{
+	return sum == 0.0f ? 0.0f : 1.0f / sum;
+}
+
 DEV void join(struct softmax &x, float m, float l, const float acc[TE_V])
 {
 	const float most = fmaxf(x.m, m), mine = weight_of(x.m, most), other = weight_of(m, most);

@@ -119,7 +119,7 @@ template <int D, bool MORE> DEV void fwd_fp32(const struct te_k_attn_fwd &a)
 	const struct drop drop = drop_of(a, blockIdx.x);
 	float *sq = (float *)te_smem, *sk = sq + 64 * LD, *sv = sk + 64 * LD, *sp = sv + 64 * LD;
 	const struct span all = MORE ? span_of_rows(mask, b, q0, 64) : span{ 0, q0 + 1, 0 };
-	const bool sink = MORE && a.more.sinks && a.more.sinks[h] > -INFINITY;
+	const bool sink = MORE && a.more.sinks && a.more.sinks[h] != -INFINITY;
 	float acc[4][D / 16] = {}, m[4], l[4];
 
 #pragma unroll
@@ -159,8 +159,8 @@ template <int D, bool MORE> DEV void fwd_fp32(const struct te_k_attn_fwd &a)
 #pragma unroll
 			for (int w = 1; w < 16; w *= 2)
 				top = fmaxf(top, __shfl_xor_sync(~0u, top, w));
-			/* with MORE a tile may have no key of a row */
-			base = MORE && top == -INFINITY ? 0.0f : top;
+			/* all scores may be -inf, and with MORE a tile may have no key of a row */
+			base = top == -INFINITY ? 0.0f : top;
 			shrink = expf(m[i] - base);
 			m[i] = top;
 #pragma unroll
@@ -189,7 +189,7 @@ template <int D, bool MORE> DEV void fwd_fp32(const struct te_k_attn_fwd &a)
 
 		if (q < T && TX == 0)
 			a.lse[(int64_t)blockIdx.x * T + q] = m[i] + logf(l[i]);
-		if (!MORE || l[i] != 0.0f) /* without keys, out is 0 */
+		if (l[i] != 0.0f) /* without keys, out is 0 */
 			l[i] = 1.0f / l[i];
 	}
 	store_fp32<D>(at_head((float *)a.out, w.out, b, h) + q0 * w.out.token, (int)w.out.token,
@@ -275,7 +275,7 @@ template <bool DKV, int D, bool MORE> DEV void bwd_fp32(const struct te_k_attn_b
 							x = cap_fp32(x, a.softcap);
 						if (MORE && has_terms(a))
 							terms = terms_of(a, head, q, key, keys.at);
-						if (!MORE || lse[q] > -INFINITY)
+						if (lse[q] != -INFINITY)
 							p = expf(x + terms - lse[q]);
 						keep = keep_fp32(drop, q, key);
 						ds = p * (dp[i][j] * keep - delta[q]);

@@ -10,10 +10,12 @@ template <class T> DEV void sinks_body(const struct te_k_attn_sinks &a)
 {
 	__shared__ float sums[ATTN_SINKS_THREADS];
 	const float sink = a.sinks[blockIdx.x];
+	/* without a sink and a key, lse is -inf, too */
+	const int64_t n = sink == -TE_INF ? 0 : a.batch * a.seqlen;
 	T *const to = (T *)a.dsinks + blockIdx.x;
 	float sum = 0.0f;
 
-	for (int64_t i = threadIdx.x; i < a.batch * a.seqlen; i += ATTN_SINKS_THREADS) {
+	for (int64_t i = threadIdx.x; i < n; i += ATTN_SINKS_THREADS) {
 		const int64_t at = (i / a.seqlen * a.nheads + blockIdx.x) * a.seqlen + i % a.seqlen;
 
 		sum = fmaf(expf(sink - a.lse[at]), a.delta[at], sum);

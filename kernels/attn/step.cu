@@ -383,7 +383,7 @@ DEV void join_cluster(const struct step_shared<D> &s, bf16 *out, int nh, int d, 
 			y.x += part[k].x * f;
 			y.y += part[k].y * f;
 		}
-		sum = __frcp_rn(sum);
+		sum = inverse_of(sum);
 		if (2 * c < d)
 			*(uint32_t *)(out + h * d + 2 * c) = pack_bf16x2(y.x * sum, y.y * sum);
 	}

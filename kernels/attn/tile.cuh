@@ -444,7 +444,7 @@ DEV void fwd_bf16(const struct te_k_attn_fwd &a)
 		for (int e = 0; e < 2; e++) {
 			m[i][e] = -INFINITY;
 			l[i][e] = 0.0f;
-			if (MORE && a.more.sinks && a.more.sinks[h] > -INFINITY) {
+			if (MORE && a.more.sinks && a.more.sinks[h] != -INFINITY) {
 				m[i][e] = a.more.sinks[h] / scale;
 				l[i][e] = PAIR == 0 ? 1.0f : 0.0f; /* lanes are added below */
 			}

@@ -225,12 +225,13 @@ static void check(const struct cached *c)
 
 static const int32_t cache_types[] = { TE_DTYPE_FP32, TE_DTYPE_BF16, TE_DTYPE_E4M3 };
 
+static const int splits[] = { 0, 1, 2, 7, 64 };
+
 KL_CASE(cached, .name = backend);
 
 /* the kernel, twice: it leaves ready as it needs it. _i: T, type of the cache, parts */
 TEST_EACH(cached, agrees_with_fp64, 30, .parts = 6)
 {
-	static const int splits[] = { 0, 1, 2, 7, 64 };
 	const int nsplits = splits[_i / 6];
 	struct cached c;
 	size_t nbytes;
@@ -399,6 +400,73 @@ TEST_EACH(cached, steps_as_append_and_attention_do, 8, .parts = 4)
 	n = c.k.rows * c.k.nheads * c.k.head_dim;
 	for (int64_t i = 0; i < n && turns; i++)
 		kc_near(c.k.out, i, codes ? 0.25 : 0.05);
+	kc_reset();
+}
+
+/* scores of -inf, of keys in the cache and of the rows' own */
+static void hide(struct cached *c)
+{
+	struct te_k_attn_cached *k = &c->k;
+	const int64_t nq = (int64_t)k->nheads * k->head_dim, nk = (int64_t)k->nkv * k->head_dim;
+	const float most = k->cache_dtype == TE_DTYPE_E4M3 ? 448.0f : 3e38f;
+
+	k->softcap = 0.0f;
+	for (int64_t i = 0; i < k->rows * (nq + 2 * nk); i++)
+		tt_set(k->dtype, (void *)(uintptr_t)k->qkv, i,
+		       i % (nq + 2 * nk) < nq      ? -3e38f :
+		       i % (nq + 2 * nk) < nq + nk ? 3e38f :
+						     1.0f);
+	for (int64_t i = 0; i < k->npages * k->page * nk; i++)
+		tt_set(k->cache_dtype, k->k, i, most);
+}
+
+static void check_zeros(const struct cached *c)
+{
+	const struct te_k_attn_cached *k = &c->k;
+	const void *side[] = { k->out, kc_got(k->out) };
+
+	for (int s = 0; s < 2; s++)
+		for (int64_t i = 0; i < k->rows * k->nheads * k->head_dim; i++)
+			ck_assert_msg(tt_get(k->dtype, side[s], i) == 0.0,
+				      "element %lld of the %s is %g", (long long)i,
+				      s ? "kernel" : "reference", tt_get(k->dtype, side[s], i));
+}
+
+/* _i: T, type of the cache, parts; sinks, some of them of -inf, and slopes */
+TEST_EACH(cached, scores_of_minus_infinity_give_0, 30, .parts = 6)
+{
+	const int nsplits = splits[_i / 6];
+	struct cached c = cached_of(kl_types[_i & 1], cache_types[_i / 2 % 3], 300, nsplits,
+				    (_i + _i / 6) % 4);
+
+	hide(&c);
+	for (int h = 0; h < c.k.nheads && c.k.sinks; h += 2)
+		((float *)(uintptr_t)c.k.sinks)[h] = -INFINITY;
+	kc_defer(c.k.out);
+	if (c.parts)
+		kc_defer(c.parts);
+	KC_RUN(ATTN_CACHED, &c.k);
+	check_zeros(&c);
+	kc_reset();
+}
+
+/* _i: type of the cache */
+TEST_EACH(cached, steps_of_hidden_keys_give_0, 2)
+{
+	struct te_k_attn_step s = { 0 };
+	struct cached c;
+
+	do {
+		kc_reset();
+		c = cached_of(TE_DTYPE_BF16, _i ? TE_DTYPE_E4M3 : TE_DTYPE_BF16, 300, 0, 0);
+	} while (c.k.head_dim % 16 || c.k.head_dim > TE_K_ATTN_STEP_CUDA_HEAD_DIM);
+	c.k.rows = c.k.rows < NSEQS ? c.k.rows : NSEQS;
+	hide(&c);
+	s.c = c.k;
+	kc_defer(c.k.qkv);
+	kc_defer(c.k.out);
+	KC_RUN(ATTN_STEP, &s);
+	check_zeros(&c);
 	kc_reset();
 }
 

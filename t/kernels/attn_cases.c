@@ -324,6 +324,59 @@ TEST_EACH(rules, drops_nearly_everything, 2)
 	run_check(&shapes[4], _i ? TE_DTYPE_BF16 : TE_DTYPE_FP32, 65000, 1.0f, 0);
 }
 
+static void check_all(const void *array, int32_t dtype, int64_t n, double want, const char *what)
+{
+	const void *side[] = { array, kc_got(array) };
+
+	for (int s = 0; s < 2; s++)
+		for (int64_t i = 0; i < n; i++) {
+			const double x = tt_get(dtype, side[s], i);
+
+			ck_assert_msg(isnan(want) ? isnan(x) : x == want,
+				      "%s of the %s, element %d: %g, not %g", what,
+				      s ? "kernel" : "reference", (int)i, x, want);
+		}
+}
+
+/* BF16 kernels of GPUs for plain causal attention take finite scores */
+TEST_EACH(rules, scores_of_minus_infinity_give_0, ON_HOST ? 2 : 1)
+{
+	const struct shape *s = &shapes[1];
+	const int32_t dtype = _i ? TE_DTYPE_BF16 : TE_DTYPE_FP32;
+	struct run r = run_of(s, dtype, 0, 1.0f);
+	const int64_t nq = s->nheads * s->d, nk = s->nkv * s->d, row = run_row(s);
+
+	for (int64_t i = 0; i < r.nqkv; i++)
+		tt_set(dtype, (void *)(uintptr_t)r.f.qkv, i,
+		       i % row < nq ? -3e38f : i % row < nq + nk ? 3e38f : 1.0f);
+	run_forward(&r);
+	check_all(r.f.out, dtype, r.nout, 0.0, "out");
+	check_all(r.f.lse, TE_DTYPE_FP32, r.nlse, -INFINITY, "lse");
+	run_launch_pre(&r);
+	run_launch_dkv(&r);
+	kc_defer(r.b.dqkv);
+	KC_RUN(ATTN_BWD_DQ, &r.b);
+	for (int64_t i = 0; i < r.nqkv; i++)
+		ck_assert(tt_get(dtype, kc_got(r.b.dqkv), i) == 0.0);
+	model_free(&r.m);
+	kc_reset();
+}
+
+/* _i: type */
+TEST_EACH(more, a_sink_of_nan_gives_nan, 2)
+{
+	const int32_t dtype = _i ? TE_DTYPE_BF16 : TE_DTYPE_FP32;
+	struct run r = run_with(&shapes[1], dtype, 0, 1.0f, SINKS);
+
+	for (int h = 0; h < shapes[1].nheads; h++)
+		((float *)(uintptr_t)r.f.more.sinks)[h] = NAN;
+	run_forward(&r);
+	check_all(r.f.out, dtype, r.nout, NAN, "out");
+	check_all(r.f.lse, TE_DTYPE_FP32, r.nlse, NAN, "lse");
+	model_free(&r.m);
+	kc_reset();
+}
+
 /*
  * Later tokens change no bit of earlier rows, and a repeated launch gives the same bits. A GPU
  * multiplies masked values by 0 (te_k.h), so later tokens are finite there.

@@ -35,6 +35,7 @@ KERNEL_SAME_CU = \
 
 KERNEL_86_CU = \
 	kernels/attn/attn.cu \
+	kernels/attn/bias.cu \
 	kernels/attn/more.cu \
 	kernels/attn/wide.cu \
 	kernels/loss/loss.cu

@@ -444,8 +444,7 @@ struct te_attention_attrs {
 	 * and so on if n, the number of heads, is a power of two; see te_op_attention(3) */
 	const float *slopes;
 	/* above 0: a weight "bias" [nheads, bias_queries, bias_keys] is added to the scores of all
-	 * sequences, which have so many queries and keys. Not with bias. GPUs compute no gradient
-	 * of it: plans that train it are refused (-EOPNOTSUPP) */
+	 * sequences, which have so many queries and keys. Not with bias */
 	int64_t bias_queries, bias_keys;
 };
 #define TE_ATTENTION_ATTRS_INIT                                                                 \

@@ -660,7 +660,7 @@ struct dq_tiles {
 	float dout[TILE * MAXD], dq[TILE * MAXD], p[MR * TILE], ds[MR * TILE];
 };
 
-/* dbias: of the head and query q0, or NULL */
+/* dbias: NULL, or of the head and query q0, and then dq is not computed */
 static void dq_tile(const struct bwd *w, int64_t bh, int64_t q0, struct dq_tiles *m, float *dbias)
 {
 	float *const k = m->k, *const kt = m->kt, *const vt = m->vt, *const q = m->q;
@@ -689,6 +689,8 @@ static void dq_tile(const struct bwd *w, int64_t bh, int64_t q0, struct dq_tiles
 
 			bwd_rows(w, bh, q0, nq, k0, i, q, dout, kt, vt, s->more ? &some : NULL, p,
 				 ds, dbias ? dbias + i * s->S + k0 : NULL);
+			if (dbias)
+				continue;
 			if (!s->more) {
 				add_keys(s->qk.dp, dq + i * s->qk.dp, ds, k, n, n < TILE);
 				continue;
@@ -697,7 +699,8 @@ static void dq_tile(const struct bwd *w, int64_t bh, int64_t q0, struct dq_tiles
 			add_masked(dq + i * s->qk.dp, MR, rows(ds, TILE, 1), k, mask, s->qk.dp);
 		}
 	}
-	store_tile(s, s->qk, a->dqkv, head_at(s->at.q, b, h), s->at.q.token, q0, nq, dq, s->scale);
+	store_tile(s, s->qk, dbias ? NULL : a->dqkv, head_at(s->at.q, b, h), s->at.q.token, q0, nq,
+		   dq, s->scale);
 }
 
 static void dq_part(void *arg, int64_t begin, int64_t end)
@@ -710,8 +713,15 @@ static void dq_part(void *arg, int64_t begin, int64_t end)
 	te__k_give(m);
 }
 
-/* the same with dbias: a part is a tile of queries of a bias, for all heads that have it */
-static void dq_dbias_part(void *arg, int64_t begin, int64_t end)
+void te__h_attn_bwd_dq(const struct te_k_attn_bwd *a)
+{
+	struct bwd w = { a, SHAPE_OF(a) };
+
+	te__k_for(a->batch * a->nheads * w.s.ntiles, grain(&w.s), dq_part, &w);
+}
+
+/* a part is a tile of queries of a bias, for all heads that have it */
+static void bias_part(void *arg, int64_t begin, int64_t end)
 {
 	const struct bwd *w = arg;
 	const struct shape *s = &w->s;
@@ -729,14 +739,11 @@ static void dq_dbias_part(void *arg, int64_t begin, int64_t end)
 	te__k_give(m);
 }
 
-void te__h_attn_bwd_dq(const struct te_k_attn_bwd *a)
+void te__h_attn_bwd_bias(const struct te_k_attn_bwd *a)
 {
 	struct bwd w = { a, SHAPE_OF(a) };
 
-	if (a->dbias)
-		te__k_for((a->more.bias_head ? a->nheads : 1) * w.s.ntiles, 1, dq_dbias_part, &w);
-	else
-		te__k_for(a->batch * a->nheads * w.s.ntiles, grain(&w.s), dq_part, &w);
+	te__k_for((a->more.bias_head ? a->nheads : 1) * w.s.ntiles, 1, bias_part, &w);
 }
 
 static void sinks_part(void *arg, int64_t begin, int64_t end)

@@ -80,7 +80,8 @@ struct te_k_attn_fwd {
 
 /*
  * Three launches: pre writes delta[b,h,q] = sum_d out * dout; dkv writes the k and v parts of
- * dqkv, summing the query heads of a group; dq writes the q part. No atomics, so that results are
+ * dqkv, summing the query heads of a group; dq writes the q part. Bias, after pre, writes dbias,
+ * summing sequences and, if all heads have one bias, heads. No atomics, so that results are
  * reproducible. A device may compute everything in dkv: then dq launches nothing, and unless pre
  * does, delta is not written. With sums a device may add to dq block by block of keys, in a fixed
  * order; pre clears the counters.

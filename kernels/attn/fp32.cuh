@@ -13,28 +13,23 @@
 #define LDP (ATTN_FP32_TILE + ATTN_FP32_PAD(TE_ARCH))
 
 /* 64 rows of hd elements to shared memory; rows from nrows on and columns from hd on are zeros */
-template <int D>
-DEV void load_tile_fp32(float *s, const float *g, int stride, int nrows, int hd)
+template <int D, class E>
+DEV void load_tile_fp32(float *s, const E *g, int stride, int nrows, int hd)
 {
 	constexpr int LD = D + ATTN_FP32_PAD(TE_ARCH);
 
 	for (int i = threadIdx.x; i < 64 * D; i += ATTN_FP32_THREADS) {
 		int r = i / D, c = i % D;
 
-		s[r * LD + c] = r < nrows && c < hd ? g[(int64_t)r * stride + c] : 0.0f;
+		s[r * LD + c] = r < nrows && c < hd ? to_float(g[(int64_t)r * stride + c]) : 0.0f;
 	}
 }
 
-/* s[i][j] = row 4 TY + i of a times row TX + 16 j of b */
-template <int D> DEV void dots_fp32(float (&s)[4][4], const float *a, const float *b)
+/* s[i][j] += row 4 TY + i of a times row TX + 16 j of b */
+template <int D> DEV void add_dots_fp32(float (&s)[4][4], const float *a, const float *b)
 {
 	constexpr int LD = D + ATTN_FP32_PAD(TE_ARCH);
 
-#pragma unroll
-	for (int i = 0; i < 4; i++)
-#pragma unroll
-		for (int j = 0; j < 4; j++)
-			s[i][j] = 0.0f;
 #pragma unroll 2
 	for (int d = 0; d < D; d += 4) {
 		float4 x[4], y[4];
@@ -54,6 +49,17 @@ template <int D> DEV void dots_fp32(float (&s)[4][4], const float *a, const floa
 				s[i][j] = fmaf(x[i].w, y[j].w, s[i][j]);
 			}
 	}
+}
+
+/* the same, s[i][j] = */
+template <int D> DEV void dots_fp32(float (&s)[4][4], const float *a, const float *b)
+{
+#pragma unroll
+	for (int i = 0; i < 4; i++)
+#pragma unroll
+		for (int j = 0; j < 4; j++)
+			s[i][j] = 0.0f;
+	add_dots_fp32<D>(s, a, b);
 }
 
 /* acc[i][c] += row 4 TY + i of p times column TX + 16 c of b */

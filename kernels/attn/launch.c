@@ -145,11 +145,6 @@ static int check_bwd(const struct te_k_attn_bwd *a)
 
 	if (!r)
 		r = check_more(m, a->dtype, a->head_dim);
-	if (!r && a->dbias)
-		r = te__fail(-EOPNOTSUPP, "attention on cuda computes no gradient of the bias");
-	if (!r && a->softcap != 0.0f && (m->bias || m->slopes) && a->dtype == TE_DTYPE_BF16)
-		r = te__fail(-EOPNOTSUPP, "backward of attention on cuda in BF16 takes a bias or "
-				"slopes, or a softcap, not both");
 	if (r || !m->k)
 		return r;
 	r = check_operand("q", a->dtype, a->head_dim, &m->qs, a->qkv, a->dqkv);
@@ -380,6 +375,10 @@ static int geo_bwd(int pass, const struct te_k_attn_bwd *a, struct te__geometry 
 	const int32_t nrowheads = pass == DKV ? a->nkv : a->nheads;
 	int r = check_bwd(a);
 
+	if (!r && a->softcap != 0.0f && (a->more.bias || a->more.slopes) &&
+	    a->dtype == TE_DTYPE_BF16)
+		r = te__fail(-EOPNOTSUPP, "backward of attention on cuda in BF16 takes a bias or "
+				"slopes, or a softcap, not both");
 	if (r)
 		return r;
 	if (!is_bwd_strips(a))
@@ -401,6 +400,21 @@ int te__geo_attn_bwd_dkv(const void *args, struct te__geometry *ret)
 int te__geo_attn_bwd_dq(const void *args, struct te__geometry *ret)
 {
 	return geo_bwd(DQ, args, ret);
+}
+
+int te__geo_attn_bwd_bias(const void *args, struct te__geometry *ret)
+{
+	const struct te_k_attn_bwd *a = args;
+	const int64_t klen = a->more.klen ? a->more.klen : a->seqlen;
+	const int64_t nx = (a->more.bias_head ? a->nheads : 1) * ceil_div(klen, ATTN_FP32_TILE);
+	const int r = check_bwd(a);
+
+	if (r)
+		return r;
+	ret->grid[1] = (unsigned)ceil_div(a->seqlen, ATTN_FP32_TILE);
+	return te__geo_launch(ret, a->dtype == TE_DTYPE_BF16 ? "te_k_attn_bwd_bias_bf16" :
+							       "te_k_attn_bwd_bias_fp32",
+			      a->seqlen ? nx : 0, ATTN_FP32_THREADS);
 }
 
 int te__geo_attn_bwd_sinks(const void *args, struct te__geometry *ret)

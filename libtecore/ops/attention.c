@@ -225,7 +225,7 @@ int te__op_check_heads(const struct te_op *op, const struct te_ctx *ctx, enum te
 }
 
 int te__op_check_gradients(const struct te_op *op, const struct te_ctx *ctx, enum te_dtype dtype,
-			   const int *dex, uint32_t trained)
+			   const int *dex)
 {
 	const struct te_attention_attrs *a = op->attrs;
 	const char *backend = te_ctx_backend(ctx);
@@ -234,13 +234,6 @@ int te__op_check_gradients(const struct te_op *op, const struct te_ctx *ctx, enu
 	if (!op->is_library || strcmp(op->ops.name, "attention") || !strcmp(backend, "host"))
 		return 0;
 	in = inputs_of(a);
-	if ((in.bias >= 0 && dex && dex[in.bias] >= 0) ||
-	    (a->bias_queries && trained >> a->sinks & 1))
-		return te__fail(-EOPNOTSUPP, "attention %s: kernels of %s compute no gradient of a "
-				"bias; the backend host does%s", op->name, backend,
-				in.bias < 0 ? ", and frozen ones have none" : "");
-	if (!dex)
-		return 0;
 	if (in.v != in.k && (dex[in.k] < 0) != (dex[in.v] < 0))
 		return te__fail(-EOPNOTSUPP, "attention %s: kernels of %s compute gradients of k "
 				"and of v or none of them, but that of %s is not needed", op->name,

@@ -162,7 +162,7 @@ struct te__attend {
 void te__attend_fwd_args(const struct te__attend *a, struct te_k_attn_fwd *ret);
 void te__attend_bwd_args(const struct te__attend *a, const struct te_tensor *dout,
 			 struct te_k_attn_bwd *ret);
-/* adds the gradient of a->o.bias, on the host; ws: te__attend_dbias_ws() bytes */
+/* adds the gradient of a->o.bias; ws: te__attend_dbias_ws() bytes */
 int te__attend_dbias(struct te_stream *stream, struct te__attend *a, const struct te_tensor *dout,
 		     struct te_tensor *dbias, void *ws);
 /* scratch, for these numbers of elements of lse and of the bias */

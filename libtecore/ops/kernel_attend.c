@@ -318,7 +318,7 @@ int te__attend_dbias(struct te_stream *stream, struct te__attend *a, const struc
 				    te__attend_dbias_ws(te_tensor_nelems(a->lse), 0));
 	r = TE__LAUNCH(stream, ATTN_BWD_PRE, &k);
 	if (r >= 0)
-		r = TE__LAUNCH(stream, ATTN_BWD_DQ, &k);
+		r = TE__LAUNCH(stream, ATTN_BWD_BIAS, &k);
 	return r < 0 ? r : te__part_sum(stream, k.dbias, dbias, 1, te_tensor_nelems(dbias));
 }
 

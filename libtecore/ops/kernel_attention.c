@@ -154,6 +154,8 @@ int te__attention_bwd_launch(struct te_stream *stream, struct te_k_attn_bwd *k, 
 	r = TE__LAUNCH(stream, ATTN_BWD_PRE, k);
 	if (r >= 0 && dsinks)
 		r = launch_sinks(stream, k, dsinks);
+	if (r >= 0 && k->dbias)
+		r = TE__LAUNCH(stream, ATTN_BWD_BIAS, k);
 	if (r >= 0 && (!k->more.k || k->dk || k->dv))
 		r = TE__LAUNCH(stream, ATTN_BWD_DKV, k);
 	return r < 0 ? r : TE__LAUNCH(stream, ATTN_BWD_DQ, k);

@@ -43,10 +43,9 @@ int te__op_constants(struct te_op *op, struct te_ctx *ctx, const float *x, int64
  * calls it */
 int te__op_prepare(struct te_op *op, struct te_ctx *ctx);
 /* -EOPNOTSUPP: an attention whose gradients, of inputs of this type, the kernels of the context's
- * device do not compute; dex: for each extra input, below 0 if its gradient is not needed; or NULL:
- * no input's is; trained: bit k for weight k */
+ * device do not compute; dex: for each extra input, below 0 if its gradient is not needed */
 int te__op_check_gradients(const struct te_op *op, const struct te_ctx *ctx, enum te_dtype dtype,
-			   const int *dex, uint32_t trained);
+			   const int *dex);
 /* -EOPNOTSUPP: an attention or rope of this type, whose heads are wider than the kernels of the
  * context's device take; a plan checks it before it allocates memory */
 int te__op_check_heads(const struct te_op *op, const struct te_ctx *ctx, enum te_dtype dtype);

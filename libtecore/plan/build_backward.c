@@ -121,17 +121,6 @@ static int input_gradients(struct te_plan *p, int i, int want_dx, int *ret_dx, i
 	return 0;
 }
 
-/* bit k: the plan computes the gradient of weight k of op i, of its first 32 */
-static uint32_t trained_weights(const struct te_plan *p, int i)
-{
-	uint32_t ret = 0;
-
-	for (int k = 0; k < p->seq->op[i]->nweights && k < 32 && te__build_has_dw(p, i); k++)
-		if (te__weight_trains(&p->seq->weight[p->seq->op_weight[i][k]]))
-			ret |= 1u << k;
-	return ret;
-}
-
 /* does backward() of op i compute the gradient of an extra input? */
 static int takes_gradients(const struct te_plan *p, int i)
 {
@@ -221,10 +210,9 @@ int te__build_backward(struct te_plan *p)
 						op->name);
 		}
 		r = input_gradients(p, i, want_dx, &dx, &any);
-		if (!r && (any || dw))
+		if (!r && any)
 			r = te__op_check_gradients(op, p->seq->ctx, n->inf.in[0].dtype,
-						   any ? n->value.dex : NULL,
-						   trained_weights(p, i));
+						   n->value.dex);
 		if (!r && ops->backward && any)
 			r = backward_step(p, i, dx);
 		else if (!r && any)

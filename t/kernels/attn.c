@@ -59,7 +59,7 @@ CASE(geometry, "cuda");
 TEST_IF(geometry, cuda_refuses_unaligned_heads, ON_HOST)
 {
 	static const enum te_k_id bwd[] = { TE_K_ATTN_BWD_PRE, TE_K_ATTN_BWD_DKV,
-					    TE_K_ATTN_BWD_DQ };
+					    TE_K_ATTN_BWD_DQ, TE_K_ATTN_BWD_BIAS };
 
 	ck_assert_int_eq(fwd_of(64, TE_DTYPE_BF16, 0, 0), 0);
 	ck_assert_int_eq(fwd_of(64, TE_DTYPE_BF16, 8, 16), 0);
@@ -82,7 +82,7 @@ TEST_IF(geometry, cuda_refuses_unaligned_heads, ON_HOST)
 TEST_IF(geometry, cuda_refuses_wide_heads, ON_HOST)
 {
 	static const enum te_k_id bwd[] = { TE_K_ATTN_BWD_PRE, TE_K_ATTN_BWD_DKV,
-					    TE_K_ATTN_BWD_DQ };
+					    TE_K_ATTN_BWD_DQ, TE_K_ATTN_BWD_BIAS };
 	static const enum te_k_id cached[] = { TE_K_ATTN_APPEND, TE_K_ATTN_CACHED };
 
 	for (int d = 127; d < 258; d += d == 129 ? 126 : 1) {

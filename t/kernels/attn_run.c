@@ -146,7 +146,7 @@ static void add_more(struct run *r, int more)
 	if (more & ~WINDOW)
 		r->b.sums = NULL;
 	r->b.more = r->f.more;
-	if (x->bias && tt_rand_int(0, 3) && strcmp(backend, "cuda") != 0)
+	if (x->bias && tt_rand_int(0, 3))
 		r->b.dbias = kc_poison(TE_DTYPE_FP32, (x->bias_head ? s->nheads : 1) * s->T * s->S);
 	if (x->sinks)
 		r->dsinks = kc_normal(TE_DTYPE_FP32, s->nheads, 1.0f);
@@ -442,7 +442,6 @@ static void check_packed(struct run *r, int strips)
 	before = run_copy(kc_got(r->b.dqkv), nbytes);
 	/* copy the reference's k and v parts next to its q part, to compare all of dqkv at once */
 	kc_defer(r->b.dqkv);
-	kc_defer(r->b.dbias);
 	KC_RUN(ATTN_BWD_DQ, &r->b);
 	for (int64_t t = 0; t < s->batch * s->T; t++) {
 		const size_t at = (size_t)(t * run_row(s) + nq) * w;
@@ -473,7 +472,6 @@ static void check_separate(struct run *r)
 	near(m, m->dtype, r->b.dk, m->k.g, m->k.g_err, r->nk, "dk");
 	near(m, m->dtype, r->b.dv, m->v.g, m->v.g_err, r->nv, "dv");
 	kc_defer(r->b.dqkv);
-	kc_defer(r->b.dbias);
 	KC_RUN(ATTN_BWD_DQ, &r->b);
 	near(m, m->dtype, r->b.dqkv, m->q.g, m->q.g_err, r->nqkv, "dq");
 }
@@ -515,9 +513,12 @@ void run_check(const struct shape *s, int32_t dtype, uint32_t threshold, float a
 		check_separate(&r);
 	else
 		check_packed(&r, is_strips(s, dtype, threshold, TE_K_ATTN_HAS_MORE(&r.b)));
-	if (r.b.dbias)
+	if (r.b.dbias) {
+		kc_defer(r.b.dbias);
+		KC_RUN(ATTN_BWD_BIAS, &r.b);
 		near(m, TE_DTYPE_FP32, r.b.dbias, m->dbias, m->dbias_err,
 		     (m->bias_head ? s->nheads : 1) * m->s.T * m->s.S, "dbias");
+	}
 	if (r.dsinks)
 		check_sinks(&r);
 	model_free(m);

@@ -1,8 +1,9 @@
 /*
- * t/kernels/attn_tile.cc - attention with tiles by mma.sync (kernels/attn/tile.cuh), run by
- * fibers.h, against the reference functions: launch.c gives the blocks and their shared memory,
- * which is poisoned; copies complete at random times until they are waited for. A script compiles
- * this and runs it with a seed; CU is the file with the kernels, TE_ARCH the level.
+ * t/kernels/attn_tile.cc - attention with tiles by mma.sync (kernels/attn/tile.cuh) and the gradient
+ * of a bias (kernels/attn/bias.cu), run by fibers.h, against the reference functions: launch.c
+ * gives the blocks and their shared memory, which is poisoned; copies complete at random times until
+ * they are waited for. A script compiles this and runs it with a seed; CU is the file with the
+ * kernels, TE_ARCH the level.
  */
 #include "fibers.h"
 
@@ -221,6 +222,7 @@ DEV uint32_t pack_bf16(float lo, float hi)
 	return bf16_bits(lo) | bf16_bits(hi) << 16;
 }
 
+#include "kernels/attn/bias.cu"
 #include CU
 
 extern "C" {
@@ -229,10 +231,12 @@ extern "C" {
 int te__geo_attn_fwd(const void *args, struct te__geometry *ret);
 int te__geo_attn_bwd_dkv(const void *args, struct te__geometry *ret);
 int te__geo_attn_bwd_dq(const void *args, struct te__geometry *ret);
+int te__geo_attn_bwd_bias(const void *args, struct te__geometry *ret);
 void te__h_attn_fwd(const struct te_k_attn_fwd *a);
 void te__h_attn_bwd_pre(const struct te_k_attn_bwd *a);
 void te__h_attn_bwd_dkv(const struct te_k_attn_bwd *a);
 void te__h_attn_bwd_dq(const struct te_k_attn_bwd *a);
+void te__h_attn_bwd_bias(const struct te_k_attn_bwd *a);
 
 /* what they and the reference functions call */
 void te__k_for(int64_t n, int64_t, void (*fn)(void *arg, int64_t begin, int64_t end), void *arg)
@@ -259,9 +263,12 @@ const char *te_dtype_name(enum te_dtype)
 {
 	return "that";
 }
-int te__geo_launch(struct te__geometry *, const char *, int64_t, unsigned)
+int te__geo_launch(struct te__geometry *k, const char *func, int64_t nblocks, unsigned nthreads)
 {
-	return -1;
+	k->func = func;
+	k->grid[0] = (unsigned)nblocks;
+	k->block[0] = nthreads;
+	return 0;
 }
 int te__fail_at(const char *, int code, const char *fmt, ...)
 {
@@ -296,6 +303,7 @@ static const struct {
 #else
 	KERNELS(d256, ) KERNELS(d256, _more)
 #endif
+	BWD_KERNEL(te_k_attn_bwd_bias_bf16)
 };
 
 static void run(int (*geometry)(const void *, struct te__geometry *), const void *args)
@@ -432,7 +440,7 @@ static void run_case(int turn)
 {
 	static const uint64_t seed = 77, offset = 5;
 	const bool separate = turn % 4 == 1 || turn % 4 == 2;
-	std::vector<float> lse, lse_got, delta, bias, slopes, sinks;
+	std::vector<float> lse, lse_got, delta, bias, dbias, dbias_got, slopes, sinks;
 	std::vector<int32_t> first, q_offsets, k_offsets;
 	int64_t n, klen;
 	int d, dv;
@@ -492,6 +500,8 @@ static void run_case(int turn)
 			for (float &x : bias)
 				x = rnd(20) ? x : -INFINITY;
 			f.more.bias = bias.data();
+			dbias.resize(bias.size());
+			dbias_got = dbias;
 		}
 		if (!separate && !TE_K_ATTN_HAS_MORE(&f))
 			f.window = 1 + (int)rnd(f.seqlen);
@@ -560,6 +570,9 @@ static void run_case(int turn)
 	te__h_attn_bwd_pre(&g);
 	te__h_attn_bwd_dkv(&g);
 	te__h_attn_bwd_dq(&g);
+	g.dbias = dbias.data();
+	if (f.more.bias)
+		te__h_attn_bwd_bias(&g);
 	g.dqkv = dq_got.data();
 	g.dk = dk_got.data();
 	g.dv = dv_got.data();
@@ -568,6 +581,12 @@ static void run_case(int turn)
 	near("dq", dq_got, dq);
 	near("dk", dk_got, dk);
 	near("dv", dv_got, dv_);
+	g.dbias = dbias_got.data();
+	if (f.more.bias)
+		run(te__geo_attn_bwd_bias, &g);
+	for (size_t i = 0; i < dbias.size(); i++)
+		CHECK(fabsf(dbias[i] - dbias_got[i]) < 1e-4f, "dbias %zu: %g, not %g", i,
+		      (double)dbias_got[i], (double)dbias[i]);
 }
 
 int main(int argc, char **argv)

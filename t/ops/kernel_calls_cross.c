@@ -100,7 +100,7 @@ static struct te_kernel_attend_opts opts_of(const struct te_attention_attrs *a,
 	}
 	if (a->bias) {
 		o.bias = ex[bias].hp;
-		o.dbias = on_host() ? kc_zeros(TE_DTYPE_FP32, te_tensor_rows(o.bias), S) : NULL;
+		o.dbias = kc_zeros(TE_DTYPE_FP32, te_tensor_rows(o.bias), S);
 	}
 	if (a->offsets) {
 		o.layout = TE_ATTEND_THD;
@@ -142,7 +142,7 @@ TEST_EACH(cross, op_has_the_bits_of_the_calls, 4 * (int)TT_LEN(variants))
 {
 	const struct variant *v = &variants[_i >> 2];
 	const struct te_attention_attrs *a = &v->a;
-	struct te_tensor *q, *k, *val, *d[3], *y, *lse, *dbias = NULL;
+	struct te_tensor *q, *k, *val, *d[3], *y, *lse;
 	struct te_kernel_attend_opts o, back;
 	struct te_spec in[1 + MOST];
 	struct op_run r;
@@ -161,12 +161,7 @@ TEST_EACH(cross, op_has_the_bits_of_the_calls, 4 * (int)TT_LEN(variants))
 		else
 			put_offsets(r.call.ex[i].hp,
 				    B * (a->operands && i + 1 == r.ops->nextra_in ? S : T));
-	if (a->bias && !on_host()) {
-		dbias = r.all.dex[a->operands].hp;
-		r.all.dex[a->operands].hp = NULL;
-	}
 	kc_op_passes(&r);
-	r.all.dex[a->operands].hp = dbias ? dbias : r.all.dex[a->operands].hp;
 
 	q = r.call.x.hp;
 	k = a->operands ? r.call.ex[0].hp : q;
@@ -353,7 +348,7 @@ TEST_EACH(cross, gradients_reach_the_values_that_need_them, 2)
 }
 
 /* a bias that the model computes: [8,8] of one sequence */
-TEST(cross, a_bias_has_a_gradient_on_the_host)
+TEST(cross, a_bias_has_a_gradient)
 {
 	const struct te_attention_attrs a = TE_ATTRS(attention, 2, 2, 4, .bias = 1,
 						     .operands = TE_ATTENTION_Q_KV);
@@ -379,12 +374,6 @@ TEST(cross, a_bias_has_a_gradient_on_the_host)
 	po.recipe = &recipe;
 	po.flags = TE_PLAN_TRAIN | TE_PLAN_INPUT_GRAD;
 	po.x = op_run_spec(kc_type, 2, 8, 8, 0);
-	if (!on_host()) {
-		fails(te_plan_create(seq, &po, &p), -EOPNOTSUPP, "attention cross: kernels of cuda "
-		      "compute no gradient of a bias");
-		te_seq_unref(seq);
-		return;
-	}
 	DO(te_plan_create(seq, &po, &p));
 	run(p, &dy);
 	o.nheads = o.nkv = 2;
@@ -427,7 +416,7 @@ static struct te_tensor *grad_of(struct te_seq *seq, int i)
 
 /* with keys and values that are fed. _i: gradients of weights come later; type; backward computes
  * attention again */
-TEST_EACH(cross, a_bias_is_a_weight_on_the_host, 8)
+TEST_EACH(cross, a_bias_is_a_weight, 8)
 {
 	const struct te_attention_attrs a = TE_ATTRS(attention, 4, 2, 16, .full = 1, .sinks = 1,
 						     .operands = TE_ATTENTION_Q_KV,
@@ -454,12 +443,6 @@ TEST_EACH(cross, a_bias_is_a_weight_on_the_host, 8)
 	set_weight(seq, 1);
 	DO(te_seq_weight(seq, 1, &bias));
 	ck_assert_str_eq(bias.name, "cross.bias");
-	if (!on_host()) {
-		fails(plan_with(seq, T, 64, flags, &p), -EOPNOTSUPP, "attention cross: kernels of "
-		      "cuda compute no gradient of a bias; the backend host does, and frozen ones");
-		te_seq_unref(seq);
-		return;
-	}
 	fails(plan_with(seq, T + 1, 64, flags, &p), -TE_ESHAPE, "attention cross: its bias is of "
 	      "21 queries and 37 keys, and its inputs have 22 and 37");
 	DO(plan_with(seq, T, 64, flags, &p));
@@ -504,11 +487,6 @@ TEST_EACH(cross, weights_of_attention_are_frozen_apart, 2)
 	set_weight(seq, 0);
 	set_weight(seq, 1);
 	DO(te_seq_weight(seq, 1, &bias));
-	if (_i && !on_host()) {
-		fails(plan_try(seq, T, 48, &p), -EOPNOTSUPP, "compute no gradient of a bias");
-		te_seq_unref(seq);
-		return;
-	}
 	DO(plan_try(seq, T, 48, &p));
 	run(p, &dy);
 	o.nheads = o.nkv = 2;
@@ -516,7 +494,7 @@ TEST_EACH(cross, weights_of_attention_are_frozen_apart, 2)
 	o.k_at = 16;
 	o.v_at = 32;
 	o.bias = bias.master;
-	o.dbias = on_host() ? kc_zeros(TE_DTYPE_FP32, 2 * T, T) : NULL;
+	o.dbias = kc_zeros(TE_DTYPE_FP32, 2 * T, T);
 	set_sinks(seq, &o);
 	calls(p, te_plan_input(p, "x"), te_plan_input(p, "x"), dy, &o, d);
 	kc_same("dx", te_plan_input_grad(p), d[0]);

@@ -25,10 +25,12 @@
 /*
  * Attempts before a rank gives its processor to others: a rank that does so in each short wait
  * loses milliseconds to any other busy program, and waking takes 50 us. If the ranks are more than
- * the processors, a peer may wait for this one's: the rank sleeps much earlier.
+ * the processors, a peer may wait for this one's: the rank sleeps much earlier. Otherwise it sleeps
+ * after a time that most waits do not take: a peer computes, which other programs can do too.
  */
 #define YIELD_AFTER (32 * PATIENCE)
 #define SLEEP_AFTER PATIENCE
+#define SPIN_NS 200000
 #define FIRST_SLEEP_NS 50000
 #define SLEEP_NS 10000000 /* between looks at *abort and the clock */
 
@@ -316,6 +318,7 @@ int te__hc_again(struct te__hc_op *o, enum te_k_comm_phase phase, int peer, uint
 		o->since = now;
 	if (o->a->deadline_ns && now - o->since > te_k_comm_limit_ns(o->a->deadline_ns, phase))
 		return te__hc_fail(o, TE_K_COMM_TIMEOUT, phase, peer, missing, expected, got);
+	o->sleeps |= now - o->since > SPIN_NS;
 	if (o->attempts < YIELD_AFTER && !o->sleeps)
 		return 0;
 	if (o->sleeps)

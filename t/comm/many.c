@@ -447,11 +447,12 @@ static int waiting_rank(int rank, void *arg)
 	return nodes_leave(&j, r);
 }
 
-TEST(many, ranks_that_wait_leave_the_processor_to_others)
+/* more ranks than processors, or as many */
+TEST_EACH(many, ranks_that_wait_leave_the_processor_to_others, 2)
 {
 	struct ranks_result res[RANKS_MAX];
 
-	te__hc_nprocessors = 9;
+	te__hc_nprocessors = 9 + _i;
 	ranks_meet_run(MEET_DIR, 10, waiting_rank, NULL, res);
 	ranks_ok(10, res);
 }

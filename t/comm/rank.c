@@ -2,7 +2,7 @@
  * t/comm/rank.c - a rank for the tests of launchers: creates communicators as the environment says,
  * and prints what it is.
  *
- * rank [COUNT [LATE]]: COUNT communicators; the rank LATE sleeps for 3 s first.
+ * rank [COUNT [LATE [S]]]: COUNT communicators; the rank LATE sleeps for S s first, by default 3.
  */
 #include "config.h"
 
@@ -31,7 +31,7 @@ int main(int argc, char **argv)
 	struct te_ctx *ctx;
 
 	if (my_rank() == late)
-		sleep(3);
+		sleep(argc > 3 ? (unsigned int)atoi(argv[3]) : 3);
 	if (te_ctx_create(NULL, &ctx)) {
 		fprintf(stderr, "%s\n", te_error_detail());
 		return 1;

@@ -132,7 +132,7 @@ awk 'function put(name, shape, n) {
 	}' </dev/null >header
 { printf '\000\020\000\000\000\000\000\000'; cat header; } >hole/model.safetensors
 truncate -s $((8 + 4096 + 2 * (4194304 * 64 + 3 * 64 + 7 * 64 * 64))) hole/model.safetensors
-for sig in TERM HUP; do
+for sig in TERM $HUP; do
 	for new in h.gguf.new h.new/model.safetensors.new; do
 		"$export" --model hole --type f32 "${new%%.new*}" 2>err &
 		while [ ! -s $new ] && kill -0 $! 2>/dev/null; do sleep 0.01; done

@@ -71,7 +71,7 @@ refused "an ending beyond the context" \
 	'{"ctx": "a", "endings": ["b", "'"$long"'"], "label": 1}' '"endings": one has 101 tokens'
 : >bad
 fails "no questions" "bad: has no questions" "$gen" --model llama3 --eval-choices bad
-fails "a prompt and a file" "one of --prompt" "$gen" --model llama3 --eval-choices q --prompt a
+fails "a prompt and a file" "exclude each other" "$gen" --model llama3 --eval-choices q --prompt a
 sed 's/"vocab_size": 123/"vocab_size": 321/' llama3/config.json >c && mkdir tokens && cp c tokens/config.json
 "$te_train" --model tokens --out tokens --steps 0 --random-tokens --overwrite --seq-len 16 \
 	--batch 1 --eval-batches 1 >out 2>err

@@ -22,6 +22,11 @@ struct offer {
 	uint64_t nbytes, unit; /* size of its pool; units are powers of two */
 };
 
+static struct te__node_info info_of(const struct te__pool *p)
+{
+	return (struct te__node_info){ .nlocal = p->nlocal, .name = p->name };
+}
+
 static int names(struct te__pool *p)
 {
 	p->name = te__calloc((size_t)p->nlocal, sizeof(*p->name));
@@ -29,7 +34,6 @@ static int names(struct te__pool *p)
 		return te__fail(-ENOMEM, "te_comm_create: no memory for %d names", p->nlocal);
 	for (int32_t i = 0; i < p->nlocal; i++)
 		p->name[i] = te__boot_peer(p->boot, te__boot_local(p->boot, i));
-	p->info = (struct te__node_info){ .nlocal = p->nlocal, .name = p->name };
 	return 0;
 }
 
@@ -118,12 +122,13 @@ static int make(struct te__pool *p, int fd[NFDS])
 /* map what the lowest rank of the node has created for all */
 static int share(struct te__pool *p, const int fd[NFDS])
 {
+	const struct te__node_info info = info_of(p);
 	void *device, *control = NULL;
 	int r = te__sealed_map(control_name, fd[CONTROL], TE__CONTROL_NBYTES, &control);
 
 	p->control = control;
 	if (!r && (p->multicast || !te__boot_settles(p->boot)))
-		r = te__members_sign(&p->info, fd[CONTROL], p->local, &p->sign);
+		r = te__members_sign(&info, fd[CONTROL], p->local, &p->sign);
 	if (!r)
 		r = te__page_register(p->ctx, p->control, TE__CONTROL_NBYTES, &p->control_ptr);
 	if (r || !p->stage_nbytes)
@@ -259,6 +264,7 @@ int te__pool_create(struct te__boot *boot, struct te_ctx *ctx, uint64_t nbytes, 
 
 void te__pool_leave(struct te__pool *p)
 {
+	const struct te__node_info info = info_of(p);
 	const int64_t deadline = te__boot_deadline(p->boot), ns = deadline - te__boot_now();
 	char why[TEXT_NBYTES];
 	const char *who;
@@ -268,7 +274,7 @@ void te__pool_leave(struct te__pool *p)
 	atomic_store(&p->control->left[p->local], failed ? TE__LEFT_FAILED : TE__LEFT);
 	if (!te__pool_multicast(p))
 		return;
-	who = te__members_leave(p->control, &p->info, p->sign, p->local, deadline);
+	who = te__members_leave(p->control, &info, p->sign, p->local, deadline);
 	if (!who)
 		return;
 	snprintf(why, sizeof(why), "%.100s has not released multicast memory within %lld ms of %s",
@@ -329,6 +335,7 @@ void te__pool_set_ended(struct te__pool *p, void (*ended)(void *arg), void *arg)
 int32_t te__pool_survivors(struct te__pool *p, int64_t deadline_ns, int32_t *ret_rank,
 			   uint32_t *ret_attempt)
 {
+	const struct te__node_info info = info_of(p);
 	char why[TEXT_NBYTES];
 	int32_t n = 0;
 	int r;
@@ -340,8 +347,7 @@ int32_t te__pool_survivors(struct te__pool *p, int64_t deadline_ns, int32_t *ret
 	*ret_attempt = 0;
 	if (te__boot_settles(p->boot))
 		return te__boot_settle(p->boot, deadline_ns, ret_rank);
-	r = te__members_settle(p->control, &p->info, p->sign, p->local, deadline_ns,
-			       ret_attempt);
+	r = te__members_settle(p->control, &info, p->sign, p->local, deadline_ns, ret_attempt);
 	for (int32_t i = 0; i < p->nlocal && !r; i++)
 		if (te__members_has(p->control, i, *ret_attempt))
 			ret_rank[n++] = te__boot_local(p->boot, i);

@@ -19,7 +19,6 @@ struct te__pool {
 	uint64_t nbytes;  /* size of each rank's pool */
 	uint64_t packets; /* bytes before each pool */
 	const char **name;
-	struct te__node_info info;
 	struct te__watch *watch; /* NULL: there is one rank */
 	int sign; /* te__members_sign() */
 	struct te__control *control;

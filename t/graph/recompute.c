@@ -54,7 +54,7 @@ static void same_bits(int at, const char *pattern)
 static void setup(void)
 {
 	tt_setup();
-	/* of a test that a level refused */
+	/* a test that a level refused leaves them */
 	recompute = NULL;
 	costly = 0;
 }

@@ -208,7 +208,7 @@ static const struct way {
 static void setup(void)
 {
 	tt_hold_and_setup();
-	memory = NULL; /* of a test that a level refused */
+	memory = NULL; /* a test that a level refused leaves it */
 }
 
 CASE(divided, "plan", .setup = setup, .teardown = tt_teardown);

@@ -8,6 +8,7 @@
 
 #include "export.h"
 #include "tools/lib/say.h"
+#include "tools/lib/stop.h"
 
 static volatile sig_atomic_t stopped; /* by this signal; 0: by none */
 
@@ -22,11 +23,9 @@ void export_on_signals(void)
 	/* a second one ends the process at once */
 	const struct sigaction sa = { .sa_handler = on_signal,
 				      .sa_flags = (int)SA_RESETHAND | SA_RESTART };
-	struct sigaction old;
 
 	for (size_t i = 0; i < sizeof(signals) / sizeof(signals[0]); i++)
-		if (!sigaction(signals[i], NULL, &old) && old.sa_handler != SIG_IGN)
-			sigaction(signals[i], &sa, NULL);
+		stop_action(signals[i], &sa);
 }
 
 int export_stopped(void)

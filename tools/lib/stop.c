@@ -124,16 +124,22 @@ static void on_signal(int sig)
 	errno = err;
 }
 
+void stop_action(int sig, const struct sigaction *sa)
+{
+	struct sigaction old;
+
+	if (!sigaction(sig, NULL, &old) && old.sa_handler != SIG_IGN)
+		sigaction(sig, sa, NULL);
+}
+
 void stop_on_signals(void)
 {
-	struct sigaction sa = { .sa_handler = on_signal, .sa_flags = SA_RESTART }, old;
+	struct sigaction sa = { .sa_handler = on_signal, .sa_flags = SA_RESTART };
 
 	for (size_t i = 0; i < NSIGNALS; i++)
 		sigaddset(&sa.sa_mask, signals[i].sig);
-	for (size_t i = 0; i < NSIGNALS; i++) {
-		if (!sigaction(signals[i].sig, NULL, &old) && old.sa_handler != SIG_IGN)
-			sigaction(signals[i].sig, &sa, NULL);
-	}
+	for (size_t i = 0; i < NSIGNALS; i++)
+		stop_action(signals[i].sig, &sa);
 }
 
 void stop_phase(enum stop_phase p, int64_t step, int will_save)

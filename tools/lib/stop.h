@@ -2,6 +2,7 @@
 #ifndef STOP_H
 #define STOP_H
 
+#include <signal.h>
 #include <stdint.h>
 
 /* phase of a run, for the message that a signal prints; STOP_RANKS: several ranks, which agree on
@@ -14,6 +15,8 @@ enum stop_phase { STOP_STEP, STOP_VALIDATION, STOP_SAVE, STOP_SAMPLE, STOP_RANKS
  * by nohup(1) or in a background process of a script, stay ignored.
  */
 void stop_on_signals(void);
+/* set the action of a signal, unless it is ignored */
+void stop_action(int sig, const struct sigaction *sa);
 /* set the phase of the run, and the last step if a signal arrives; saves: 1 if it saves then */
 void stop_phase(enum stop_phase phase, int64_t step, int saves);
 /* the run restarts with an earlier step: if it was asked to stop, it stops at this step */

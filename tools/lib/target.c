@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "say.h"
+#include "stop.h"
 #include "target.h"
 
 static char *volatile doomed; /* the temporary file that a signal removes */
@@ -26,12 +27,10 @@ static void remove_on_signals(char *fresh)
 {
 	static const int signals[] = { SIGINT, SIGTERM, SIGHUP };
 	const struct sigaction sa = { .sa_handler = on_signal, .sa_flags = (int)SA_RESETHAND };
-	struct sigaction old;
 
 	doomed = fresh;
 	for (size_t i = 0; i < sizeof(signals) / sizeof(signals[0]); i++)
-		if (!sigaction(signals[i], NULL, &old) && old.sa_handler != SIG_IGN)
-			sigaction(signals[i], &sa, NULL);
+		stop_action(signals[i], &sa);
 }
 
 void target_close(struct target *t)

@@ -173,14 +173,10 @@ tools_te_perftest_libte_perftest_la_SOURCES = \
 	tools/te_perftest/file.c \
 	tools/te_perftest/gemm.c \
 	tools/te_perftest/graph.c \
-	tools/te_perftest/ib_write.c \
-	tools/te_perftest/ib_write.h \
 	tools/te_perftest/offload.c \
 	tools/te_perftest/opts.c \
 	tools/te_perftest/opts.h \
 	tools/te_perftest/perftest.h \
-	tools/te_perftest/program.c \
-	tools/te_perftest/program.h \
 	tools/te_perftest/replay.c \
 	tools/te_perftest/replay.h \
 	tools/te_perftest/report.c \

@@ -48,7 +48,7 @@ add()
 	done
 }
 
-for tool in dmsetup ib_write_bw ib_write_lat ip rdma systemctl tc; do
+for tool in dmsetup ip rdma systemctl tc; do
 	file=$(command -v $tool) && add "$file"
 done
 [ ! -x /lib/systemd/systemd ] || add /lib/systemd/systemd

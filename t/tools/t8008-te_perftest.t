@@ -366,74 +366,6 @@ name="the figures of verbs"
 has out transport bytes depth half_round_trip_us least_us p99_us batch_us bytes_per_s
 fails "verbs: one rank is too few" "one rank, expected 2 or more: te_run -n 2" \
 	"$te_perftest" verbs $quick --transport tcp
-# programs of perftest, which print what those of version 6.06 do; the client has a host after its
-# options, and finds no server at first
-mkdir fake without
-cat >fake/ib_write_lat <<'EOT'
-#!/bin/sh
-# ib_write_lat, and ib_write_bw
-[ "$1" != --version ] || { echo "Version: 6.06"; exit 1; }
-for last; do :; done
-if [ "$last" = peer-host ]; then
-	[ -e serves ] || { : >refused; echo "Couldn't connect to peer-host:18515" >&2; exit 1; }
-	rm serves
-else
-	until [ -e refused ]; do sleep 0.02; done
-	: >serves
-fi
-echo "${0##*/} $*" >>asked
-echo " #bytes #iterations"
-case $0 in
-*lat) echo " $7   $9       1.50         9.75         2.25     	3.31        0.20		8.50 		9.50 " ;;
-*) echo " $7    $9       25.10          20.00		   0.020000" ;;
-esac
-EOT
-chmod +x fake/ib_write_lat
-cp fake/ib_write_lat fake/ib_write_bw
-verbs="verbs $quick --transport tcp --bytes 0,9 --depth 3 --perftest peer-host --json"
-TE_COMM_IB_DEVICE=fake0:2,fake1 TE_COMM_IB_GID=4 PATH=$PWD/fake:$PATH \
-	"$te_run" -n 2 "$te_perftest" $verbs >out 2>err
-check "verbs --perftest: runs" test $? = 0
-sane "verbs --perftest: figures" out 35
-tr -d ' ,' <out | grep -E '^"(transport|bytes)"|^"(least_us|p99_us)":(1|8)\.5$' >got
-printf '"transport":"%s"\n"bytes":%s\n' tcp 0 tcp 9 perftest 9 >want
-printf '"least_us":1.5\n"p99_us":8.5\n' >>want
-same "verbs --perftest: messages of 9 bytes have a second row" want got
-name="the ratios of verbs --perftest"
-has out perftest_time_ratio perftest_rate_ratio
-awk '$1 == "\"median\":" { median[n++] = $2 + 0 } $1 == "\"bytes_per_s\":" { rate[m++] = $2 + 0 }
-	$1 == "\"perftest_time_ratio\":" { time_ratio = $2 + 0 }
-	$1 == "\"perftest_rate_ratio\":" { rate_ratio = $2 + 0 }
-	function near(a, b) { return a > 0.999 * b && a < 1.001 * b }
-	END {
-		if (median[4] != 2.25 || !near(time_ratio * 2.25, median[2]))
-			print "times: " median[2], median[4], time_ratio
-		if (!near(rate[2], 20 * 1048576) || !near(rate_ratio * rate[2], rate[1]))
-			print "rates: " rate[1], rate[2], rate_ratio
-	}' out >why
-empty "verbs --perftest: ratios are those of medians" why
-sort asked | uniq -c | tr -s ' ' >got
-for k in "lat -F -d fake0 -i 2 -s 9 -n 7 -x 4" "bw -F -d fake0 -i 2 -s 9 -n 21 -x 4 -t 3"; do
-	printf ' 5 ib_write_%s\n 5 ib_write_%s peer-host\n' "$k" "$k"
-done | sort >want
-same "verbs --perftest: a server and a client in five rounds, on the device of the library" want got
-# without the programs in PATH, whatever the machine has
-for dir in $(echo "$PATH" | tr : ' '); do
-	ln -s "$dir"/* without 2>/dev/null
-done
-rm -f without/ib_write_bw
-ln -sf "$PWD/fake/ib_write_lat" without
-TE_COMM_IB_DEVICE=fake0 PATH=$PWD/without "$te_run" -n 2 "$te_perftest" $verbs >out 2>err
-check "verbs --perftest: without the programs it runs" test $? = 0
-check "and says why" grep -q 'no rows of perftest: rank 1 has no program ib_write_bw in PATH' err
-check "and has no rows of theirs" test "$(grep -c '"perftest' out)" = 0
-printf '#!/bin/sh\nexit 7\n' >fake/ib_write_bw
-TE_COMM_IB_DEVICE=fake0 PATH=$PWD/fake:$PATH "$te_run" -n 2 "$te_perftest" $verbs >out 2>err
-check "verbs --perftest: a program that fails is an error" \
-	sh -c "[ $? = 1 ] && grep -q 'verbs: ib_write_bw by rank 0 failed' err"
-"$te_run" -n 2 "$te_perftest" $verbs >out 2>err
-check "verbs --perftest: without a device it cannot be" \
-	sh -c "[ $? = 2 ] && grep -q 'perftest: TE_COMM_IB_DEVICE must' err"
 printf 'te-comm-table 1\n3 any any rest staged 5\n2 any any rest staged 5\n' >table
 "$te_run" -n 2 "$te_perftest" comm $quick --seconds 30 --bytes 2K,40K,16 --depth 2 --tune table \
 	--verify >out 2>err
@@ -473,7 +405,6 @@ fails "file: a file that is too small for its blocks" "at least 131072" \
 echo "exit status $?" >>err
 check "file: a folder that is not there" \
 	sh -c "grep -q 'exit status 1' err && grep -q /nowhere err"
-fails "file: fio without a folder" "--fio: --dir" "$te_perftest" file --fio
 offload="--bytes 100001 --group 7000 --n 24"
 check "offload: runs" sh -c "'$te_perftest' offload $quick $offload >out"
 table "offload: a table of two ways by three passes" offload 10 6

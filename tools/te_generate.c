@@ -8,6 +8,7 @@
 
 #include <errno.h>
 #include <malloc.h>
+#include <math.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -21,6 +22,7 @@
 #include <te/errno.h>
 
 #include "tools/generate/generate.h"
+#include "tools/lib/chat.h"
 #include "tools/lib/device.h"
 #include "tools/lib/model_path.h"
 #include "tools/lib/option.h"
@@ -79,7 +81,11 @@ static const struct option_field options[] = {
 	  "factor that makes tokens of the text less likely" },
 	{ "seed", OPTION_INT, AT(seed), "1337", 0, 1e15, 0, "N",
 	  "seed of the first prompt; each later one adds 1" },
+	{ "stop", OPTION_TEXT, AT(stop), NULL, 0, 0, 0, "TEXT",
+	  "end each text before this text; \\n is a newline" },
 	{ "json", OPTION_FLAG, AT(json), NULL, 0, 1, 0, NULL, "print one JSON object" },
+	{ "logprobs", OPTION_FLAG, AT(logprobs), NULL, 0, 1, 0, NULL,
+	  "with --json: log probability of each token" },
 	{ 0 },
 };
 #undef AT
@@ -120,7 +126,7 @@ static int has_text(const struct run *r)
 	for (int64_t i = 0; i < r->njobs; i++)
 		if (r->job[i].text)
 			return 1;
-	return r->o.chat || r->o.interactive || r->o.eval_choices;
+	return r->o.chat || r->o.interactive || r->o.eval_choices || r->stop;
 }
 
 /* the one that was asked for or, if a prompt is text and tokens are not bytes, the model's own */
@@ -206,6 +212,8 @@ static int open_model(struct run *r)
 	s = open_tokenizer(r);
 	if (!s && r->o.chat)
 		s = open_talk(r);
+	if (!s && r->stop && !r->tokenizer && !run_is_bytes(r))
+		s = say_bad("--stop: the model's tokens are numbers: give a --tokenizer");
 	if (s)
 		return s;
 	most = config_positions(&r->model.cfg);
@@ -251,6 +259,8 @@ static int begin(struct run *r, int64_t i)
 	if (!more)
 		return no_memory();
 	j->token = more;
+	if (r->o.logprobs && !(j->logprob = calloc((size_t)most + 1, sizeof(*j->logprob))))
+		return no_memory();
 	j->n = j->nprompt;
 	j->end = NULL;
 	how.temperature = r->o.temperature;
@@ -267,11 +277,35 @@ static int begin(struct run *r, int64_t i)
 	return te < 0 ? say_te(te, "prompt %lld", (long long)i + 1) : STATUS_OK;
 }
 
+/* as te_decoder_take(); *ret_logprob: of the token, without sampling options, if it is wanted */
+static int take(const struct run *r, int32_t seq, int32_t *ret_token, double *ret_logprob)
+{
+	const float *logit = NULL;
+	float *copy = NULL;
+	int64_t n = 0;
+	int te;
+
+	if (r->o.logprobs)
+		logit = te_decoder_logits(r->d, seq, &n);
+	if (logit) {
+		copy = malloc((size_t)n * sizeof(*copy));
+		if (!copy)
+			return -ENOMEM;
+		memcpy(copy, logit, (size_t)n * sizeof(*copy));
+	}
+	te = te_decoder_take(r->d, seq, ret_token);
+	if (te > 0 && copy)
+		*ret_logprob = choices_logprob(copy, n, *ret_token);
+	free(copy);
+	return te;
+}
+
 /* takes the token of a job that is ready; ends the job if it is the last */
 static int advance(struct run *r, struct job *j, int loud)
 {
+	double logprob = NAN;
 	int32_t token;
-	int s = STATUS_OK, te = te_decoder_take(r->d, j->seq, &token);
+	int s = STATUS_OK, te = take(r, j->seq, &token, &logprob);
 
 	if (te <= 0)
 		return te < 0 ? say_te(te, "generation") : STATUS_OK;
@@ -279,16 +313,20 @@ static int advance(struct run *r, struct job *j, int loud)
 	if (is_end(r, token)) {
 		j->end = "eos";
 	} else {
+		if (j->logprob)
+			j->logprob[j->n - j->nprompt] = logprob;
 		j->token[j->n++] = token;
-		if (loud) {
+		if (loud && !r->stop)
 			s = text_put(r, token);
-			fflush(stdout);
-		}
 		if (j->n - j->nprompt == r->o.max_tokens)
 			j->end = "length";
 		else if (te_decoder_length(r->d, j->seq) == r->context)
 			j->end = "context";
 	}
+	if (r->stop && !s)
+		s = text_stop(r, j, loud);
+	if (loud)
+		fflush(stdout);
 	if (!j->end)
 		return s;
 	if (r->o.chat && r->o.interactive)
@@ -296,7 +334,7 @@ static int advance(struct run *r, struct job *j, int loud)
 	else
 		te_decoder_close(r->d, j->seq);
 	j->seq = -1;
-	return s || !loud ? s : text_put(r, -1);
+	return s || !loud || r->stop ? s : text_put(r, -1);
 }
 
 /* jobs first and later; loud: tokens are printed at once */
@@ -377,6 +415,12 @@ static int print_json(const struct run *r)
 		for (int64_t k = j->nprompt; k < j->n; k++)
 			record_int(&rec, NULL, j->token[k]);
 		record_close(&rec);
+		if (j->logprob) {
+			record_open_list(&rec, "logprobs");
+			for (int64_t k = 0; k < j->n - j->nprompt; k++)
+				record_real(&rec, NULL, j->logprob[k]);
+			record_close(&rec);
+		}
 		if (text)
 			record_shown(&rec, "text", text, n);
 		record_text(&rec, "end", j->end);
@@ -478,6 +522,17 @@ static int run(struct run *r)
 		return say_bad("--chat excludes --prompt-tokens and --eval-choices");
 	if (!o->chat && (o->system || strcmp(o->chat_template, "auto")))
 		return say_bad("--system and --chat-template need --chat");
+	if (o->eval_choices && (o->stop || o->logprobs))
+		return say_bad("--eval-choices generates no text: it excludes --stop and "
+			       "--logprobs");
+	if (o->logprobs && !o->json)
+		return say_bad("--logprobs needs --json");
+	if (o->stop && !*o->stop)
+		return say_bad("--stop: the text is empty");
+	if (o->stop)
+		s = chat_unescape("--stop", o->stop, &r->stop);
+	if (s)
+		return s;
 	if (o->chat && !n)
 		n = (int)(o->interactive = 1);
 	if (!o->max_tokens)
@@ -537,8 +592,10 @@ int main(int argc, char **argv)
 		free(r.job[i].text);
 		json_decref(r.job[i].messages);
 		free(r.job[i].token);
+		free(r.job[i].logprob);
 	}
 	free(r.job);
+	free(r.stop);
 	option_free(options, &r.o);
 	return s;
 }

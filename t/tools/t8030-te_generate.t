@@ -58,6 +58,51 @@ check "--json has the reason of the end" grep -q '"end": "length"' out
 "$gen" --model c -n 500 --prompt 'The' --json >out 2>err
 check "a text ends with the context" grep -q '"end": "context"' out
 
+# ends with STOP: the text of "The" before it, and how it ends
+"$gen" --model c -n 20 --prompt 'The' >whole 2>err
+"$gen" --model c -n 20 --prompt 'The' --json 2>err >out
+text=$(sed -n 's/.*"text": "\(.*\)",/\1/p' out)
+stop=$(printf %s "$text" | cut -c6-8)
+printf 'The%s\n' "${text%%"$stop"*}" >want
+"$gen" --model c -n 20 --prompt 'The' --stop "$stop" >got 2>err
+same "a text ends before the text of --stop" want got
+printf '{"prompt": "The"}\n{"prompt": "The"}\n' >twice
+"$gen" --model c -n 20 --file twice --stop "$stop" >got 2>err
+cat want want >both
+same "which is not printed for several prompts" both got
+printf 'The\n' | "$gen" --model c -n 20 -i --stop "$stop" 2>err >got
+printf '%s\n' "${text%%"$stop"*}" >want
+same "nor for lines of standard input" want got
+"$gen" --model c -n 20 --prompt 'The' --json --stop "$stop" 2>err >out
+check "--json has the reason" grep -q '"end": "stop"' out
+check "and the text" grep -qF "\"text\": \"${text%%"$stop"*}\"" out
+"$gen" --model c -n 20 --prompt 'The' --stop "${stop}!" >got 2>err
+same "a part of the text of --stop is printed" whole got
+fails "a --stop that is no text" "followed by neither" "$gen" --model c --prompt a --stop '\x'
+fails "an empty --stop" "is empty" "$gen" --model c --prompt a --stop ''
+fails "--logprobs in lines" "needs --json" "$gen" --model c --prompt a --logprobs
+fails "--stop without texts" "excludes --stop" "$gen" --model c --eval-choices text --stop a
+
+# sum FILE: of the log probabilities there
+sum()
+{
+	tr -d ' \n' <"$1" | sed 's/.*"logprobs":\[*\([^]]*\)\].*/\1/' | tr ',' '\n' |
+		awk '{ s += $1 } END { printf "%.4f\n", s }'
+}
+# tokens are bytes: an ending of --eval-choices is a space and its text
+for seed in 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16; do
+	"$gen" --model c --recipe fp32 -n 6 --prompt 'The' --temperature 0.9 --seed $seed \
+		--logprobs --json >out 2>err
+	grep -q '"text": " [a-z]' out && break
+done
+sum out >got
+sed -n 's/.*"text": " \(.*\)",/{"ctx": "The", "endings": ["\1", "x"], "label": 0}/p' out >choices
+"$gen" --model c --recipe fp32 --eval-choices choices --json 2>err | tr -d ' \n' |
+	sed 's/\("logprobs":\[\[[^,]*\),[^]]*/\1/' >out
+sum out >want
+check "a text with a space before it" grep -q The choices
+same "log probabilities of --eval-choices, whatever the sampling" want got
+
 token=$("$gen" --model c -n 1 --prompt-tokens 84 --json 2>err | tr -d ' \n' |
 	sed 's/.*"tokens":\[\([0-9]*\)\].*/\1/')
 mkdir e
@@ -74,6 +119,7 @@ echo '{"model_type": "llama", "hidden_size": 16, "num_hidden_layers": 1, "num_at
 "$te_train" --model t --out t --steps 0 --random-tokens --overwrite >out 2>err
 check "a model of tokens" test -s t/model.safetensors
 fails "text without a tokenizer" "prompt 1: is text" "$gen" --model t --prompt a
+fails "--stop without a tokenizer" "are numbers" "$gen" --model t --prompt-tokens 1 --stop a
 te_token=$(built tools/te_token)
 if [ -x "$te_token" ]; then
 	"$te_token" train --vocab 320 -o plain.json text

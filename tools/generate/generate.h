@@ -18,8 +18,8 @@
 
 struct opts {
 	char *model, *adapter, *tokenizer, *prompt, *prompt_tokens, *file, *eval_choices, *recipe;
-	char *cache, *system, *chat_template, *backend;
-	int64_t interactive, chat, max_tokens, context, batch, top_k, seed, json;
+	char *cache, *system, *chat_template, *backend, *stop;
+	int64_t interactive, chat, max_tokens, context, batch, top_k, seed, json, logprobs;
 	double temperature, top_p, min_p, repetition_penalty;
 };
 
@@ -30,11 +30,14 @@ struct job {
 	int32_t *token; /* with room for all */
 	int64_t nprompt, n;
 	int32_t seq; /* sequence of the decoder; -1: waits or has ended */
-	const char *end; /* why it ended: "eos", "length" or "context" */
+	double *logprob; /* with --logprobs, for each token after the prompt */
+	size_t nshown;	 /* bytes of text that are printed, with --stop */
+	const char *end; /* why it ended: "eos", "stop", "length" or "context" */
 };
 
 struct run {
 	struct opts o;
+	char *stop; /* bytes that end a text, or NULL */
 	struct te_ctx *ctx;
 	struct model model;
 	struct tokenizer *tokenizer; /* NULL: tokens are bytes or numbers */
@@ -71,6 +74,8 @@ int text_put(const struct run *r, int32_t token);
 int text_put_job(const struct run *r, const struct job *j);
 /* text after the prompt, for free(3), or NULL if tokens are numbers */
 int text_after(const struct run *r, const struct job *j, char **ret_text, size_t *ret_n);
+/* with --stop: end the job if its text has these bytes, and print, if loud, what comes before */
+int text_stop(const struct run *r, struct job *j, int loud);
 
 int no_memory(void);
 

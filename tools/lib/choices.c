@@ -234,8 +234,7 @@ static double now_s(void)
 	return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
-/* NaN if a logit is not finite */
-static double logprob(const float *logit, int64_t n, int32_t token)
+double choices_logprob(const float *logit, int64_t n, int32_t token)
 {
 	double most = -INFINITY, sum = 0;
 
@@ -268,7 +267,7 @@ static int advance(struct te_decoder *d, struct ending *e)
 
 	if (!logit)
 		return STATUS_OK;
-	e->logprob += logprob(logit, n, e->token[at]);
+	e->logprob += choices_logprob(logit, n, e->token[at]);
 	if (!isfinite(e->logprob))
 		return say_failed("--eval-choices: a logit is not finite");
 	if (at < e->n - 1)

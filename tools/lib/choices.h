@@ -45,6 +45,8 @@ struct choices {
 int choices_read(struct choices *c, const char *path);
 /* compute the log probabilities of the endings of n questions, most of them at a time */
 int choices_score(struct choices *c, struct te_decoder *d, int64_t most, int64_t first, int64_t n);
+/* log probability of a token by n logits; NaN if a logit is not finite */
+double choices_logprob(const float *logit, int64_t n, int32_t token);
 /* questions, of these n, whose best ending is the right one; normalized: by bytes */
 int64_t choices_nright(const struct choices *c, int normalized, int64_t first, int64_t n);
 /* accuracies as fields of an object */

@@ -35,6 +35,8 @@ LIST
 
 fails "steps and tokens exclude each other" "exclude each other" "$te_train" \
 	$run --steps 5 --tokens 5 text
+fails "a decay of another schedule" "decay: the schedule cosine has no" "$te_train" \
+	$run --decay 0.5 text
 rm -f log
 check "a checkpoint" "$te_train" $run --tokens 161 --schedule wsd --decay 0.5 --stop-after 3 --out a text
 cp -r a b
@@ -44,5 +46,11 @@ echo "1000 1000 600" >want
 same "and the schedule" want got
 "$te_train" --resume b --steps 4 >out 2>err
 check "unless steps are given" grep -q '; 4 steps' out
+"$te_train" --resume b --steps 6 --stop-after 6 >out 2>err
+check "the last step is validated with --stop-after, too" grep -q '^step 6: validation' err
+"$te_train" --resume b >out 2>err
+check "a run without steps says so" grep -q 'nothing is left to train: step 6 of 6' err
+"$te_train" --resume b --steps 9 --stop-after 5 >out 2>err
+check "also for --stop-after" grep -q 'nothing is left to train: .* --stop-after is 5' err
 
 tap_end

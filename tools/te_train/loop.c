@@ -452,7 +452,7 @@ static int between_steps(struct trainer *t, int *ret_end)
 		trainer_wait_save(t, 1);
 	due = is_save_due(t);
 	set_phase(t, eval ? STOP_VALIDATION : STOP_STEP, eval || over ? k : k + 1);
-	stop = is_stopped(t) || (t->o->stop_after >= 0 && k >= t->o->stop_after);
+	stop = is_stopped(t) || (!over && t->o->stop_after >= 0 && k >= t->o->stop_after);
 	if ((eval && !stop) || due || over || stop || grows || copies)
 		r = drain(t);
 	from = now_s();

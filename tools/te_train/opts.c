@@ -525,7 +525,7 @@ int opts_parse(struct opts *o, int argc, char **argv, int *ret_done)
 	struct option_given given[256];
 	const char *preset = NULL, *resume = NULL;
 	int random_given = 0, steps_given = 0, tokens_given = 0, schedule_given = 0, n, r;
-	int chunks_given = 0;
+	int chunks_given = 0, decay_given = 0;
 
 	*ret_done = 0;
 	memset(o, 0, sizeof(*o));
@@ -546,6 +546,7 @@ int opts_parse(struct opts *o, int argc, char **argv, int *ret_done)
 		tokens_given |= at == AT(tokens);
 		schedule_given |= at == AT(pipeline_schedule);
 		chunks_given |= at == AT(chunks);
+		decay_given |= at == AT(decay);
 		o->recompute_given |= at == AT(recompute);
 		o->chunk_given |= at == AT(loss_chunk);
 		o->offload_given |= at == AT(offload);
@@ -594,6 +595,9 @@ int opts_parse(struct opts *o, int argc, char **argv, int *ret_done)
 		set_absolute(&o->val);
 	if (!r)
 		set_absolute_sets(&o->valid);
+	if (!r && decay_given && strcmp(o->schedule, "wsd"))
+		r = say_bad("--decay: the schedule %s has no such part, expected --schedule wsd",
+			    o->schedule);
 	if (!r)
 		r = groups_parse(o);
 	return r ? r : check_needs(o);

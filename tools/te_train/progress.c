@@ -233,6 +233,12 @@ static void note_run(const struct trainer *t)
 		 (long long)t->val.n, t->chunks ? "tokens held out" : "held out");
 	note_offload(t);
 	note_recompute(t);
+	if (t->from && t->now.done.step >= t->steps)
+		say_note("nothing is left to train: step %lld of %lld is done",
+			 (long long)t->now.done.step, (long long)t->steps);
+	else if (t->from && o->stop_after >= 0 && t->now.done.step >= o->stop_after)
+		say_note("nothing is left to train: step %lld is done, --stop-after is %lld",
+			 (long long)t->now.done.step, (long long)o->stop_after);
 	if (!o->out && !o->resume && t->steps > t->now.done.step)
 		say_note("without --out nothing that is trained will be saved");
 }

@@ -82,7 +82,7 @@ TE_EXPORT int te_seq_complete(struct te_seq *seq);
 
 #define TE_SEQ_NO_GRADS 1u	/* inference only: no gradients, no optimizer */
 #define TE_SEQ_KEEP_MASTERS 2u	/* te_seq_init draws no weights: te_seq_binding.masters has them */
-/* masters are BF16, and are the compute copies too: 2 bytes a parameter. AdamW rounds them
+/* masters are BF16, and are the compute copies too: 2 bytes per parameter. AdamW rounds them
  * stochastically */
 #define TE_SEQ_BF16_MASTERS 4u
 /* with TE_SEQ_BF16_MASTERS: 2 more bytes make each master exactly FP32; its BF16 part is the
@@ -93,7 +93,7 @@ TE_EXPORT int te_seq_complete(struct te_seq *seq);
 /* with TE_SEQ_REMAINDERS: they are in pinned host memory, where the device reads them. Backend host
  * only. TE_ADAMW_HOST updates them in chunks, like moments */
 #define TE_SEQ_HOST_REMAINDERS 64u
-/* gradients are BF16, 2 bytes a parameter: sums are FP32, and each addition to a gradient is
+/* gradients are BF16, 2 bytes per parameter: sums are FP32, and each addition to a gradient is
  * rounded to nearest even. Plans compute in BF16; user-defined ops have no trained weights */
 #define TE_SEQ_BF16_GRADS 128u
 /* no column-wise copies of FP8 weights are kept: backward makes each in a plan's arena, before the
@@ -151,14 +151,14 @@ struct te_seq_binding {
 	 * alloc returns memory aligned to 256 bytes for this rank's part: te_seq_init calls it
 	 * once, with the same size on all ranks, unless TE_SEQ_HOST_MASTERS puts the part into the
 	 * library's memory.
-	 * meet queues a barrier of all ranks. A plan calls it before the groups of a forward pass.
+	 * barrier queues a barrier of all ranks. A plan calls it before a forward pass's groups.
 	 * fetch queues a copy of nbytes to dst from the memory of the rank with part `from`, where
 	 * the bytes have the offset that src has in this rank's memory. A plan calls it for each
 	 * part of a master before a group reads the master, on all ranks in the same order. If this
 	 * rank's part in device memory has the whole master, the plan reads it there: dst is src.
 	 */
 	int (*alloc)(void *arg, size_t nbytes, void **ret_ptr);
-	int (*meet)(void *arg, struct te_stream *stream);
+	int (*barrier)(void *arg, struct te_stream *stream);
 	int (*fetch)(void *arg, struct te_stream *stream, void *dst, const void *src,
 		     size_t nbytes, int32_t from);
 	void *parts_arg;
@@ -273,8 +273,8 @@ TE_EXPORT struct te_tensor *te_seq_grads(const struct te_seq *seq);
  *
  * BF16 masters without remainders are rounded to nearest, with ties away from zero.
  * te_seq_masters_set calls te_seq_weights_changed.
- * If ranks divide the masters, all of them call te_seq_masters_get, for a NULL dst to only send
- * their parts; and te_seq_masters_set writes the elements that this rank has.
+ * If ranks divide the masters, all of them must call te_seq_masters_get; with dst NULL a rank only
+ * sends its part. te_seq_masters_set then writes only the elements that this rank has.
  * Stream: synchronous, after all work that was queued on the context.
  * Thread: one sequence by one thread at a time.  Since: 0.1
  * Errors: -EINVAL, -ENOMEM, -EBUSY (capturing), -TE_ESTATE (not initialised).

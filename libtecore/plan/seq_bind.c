@@ -107,11 +107,11 @@ static int check_parts(const struct te_seq_binding *b)
 	if (b->grads || b->flags & TE_SEQ_NO_GRADS)
 		return te__fail(-EINVAL, "te_seq_bind: %d parts, and %s", b->nparts,
 				b->grads ? "grads" : "TE_SEQ_NO_GRADS");
-	if (b->fetch && (b->masters || b->flags & TE_SEQ_REMAINDERS || !b->alloc || !b->meet))
+	if (b->fetch && (b->masters || b->flags & TE_SEQ_REMAINDERS || !b->alloc || !b->barrier))
 		return te__fail(-EINVAL, "te_seq_bind: %d parts of masters, and %s", b->nparts,
 				b->masters		     ? "masters" :
 				b->flags & TE_SEQ_REMAINDERS ? "TE_SEQ_REMAINDERS" :
-							       "no alloc or no meet");
+							       "no alloc or no barrier");
 	return 0;
 }
 

@@ -120,7 +120,7 @@ int te__parts_meet(const struct te_seq *seq, struct te_stream *stream)
 {
 	const struct te_seq_binding *b = &seq->binding;
 	const uint64_t nfails = te__nfails();
-	const int r = te__seq_divides_masters(seq) ? b->meet(b->parts_arg, stream) : 0;
+	const int r = te__seq_divides_masters(seq) ? b->barrier(b->parts_arg, stream) : 0;
 
 	return r < 0 ? te__callback_failed(nfails, r, "the meeting of the ranks returned %d", r) :
 		       0;

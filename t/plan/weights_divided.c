@@ -99,7 +99,7 @@ static struct te_seq_binding binding(int32_t own, uint32_t flags)
 	b.part = part = own;
 	b.reduce = reduce;
 	b.alloc = alloc;
-	b.meet = meet;
+	b.barrier = meet;
 	b.fetch = fetch;
 	b.parts_arg = &nfetched;
 	code = 0;
@@ -410,8 +410,8 @@ TEST(divided, what_does_not_fit_divided_masters_is_refused)
 	b.masters = (float *)(uintptr_t)4096;
 	fails(te_seq_bind(s, &b), -EINVAL, "5 parts of masters, and masters");
 	b = good;
-	b.meet = NULL;
-	fails(te_seq_bind(s, &b), -EINVAL, "5 parts of masters, and no alloc or no meet");
+	b.barrier = NULL;
+	fails(te_seq_bind(s, &b), -EINVAL, "5 parts of masters, and no alloc or no barrier");
 	b.fetch = NULL;
 	b.flags = TE_SEQ_BF16_COPIES;
 	fails(te_seq_bind(s, &b), -EINVAL, "TE_SEQ_BF16_COPIES, expected parts of FP32 masters");

@@ -170,7 +170,7 @@ int ranks_bind(struct ranks *r, struct te_seq *seq, uint32_t flags, int trains, 
 	}
 	if (b.nparts && zero > 2) {
 		b.alloc = alloc_weights;
-		b.meet = meet_ranks;
+		b.barrier = meet_ranks;
 		b.fetch = fetch_weights;
 		b.flags |= copies && !(flags & TE_SEQ_BF16_MASTERS) ? TE_SEQ_BF16_COPIES : 0;
 	}

@@ -120,8 +120,8 @@ static int check(const struct te_comm *c, const struct te_comm_opts *o)
 {
 	if (o->rank || o->nranks || o->id || o->bootstrap)
 		return te__fail(-EINVAL, "%s: %s: the options have %s, which follows from colors "
-				"and keys", fn, c->name,
-				o->id || o->bootstrap ? "a way to meet" : "a rank or nranks");
+				"and keys", fn, c->name, o->id || o->bootstrap ?
+				"an id or a bootstrap" : "a rank or nranks");
 	return te__pool_check(c->pool, fn);
 }
 

@@ -116,10 +116,10 @@ TE_EXPORT int te_comm_allreduce(struct te_comm *comm, struct te_stream *stream, 
  *
  * te_comm_reduce_scatter: in has count elements for each rank, out gets the sum of this rank's part
  * over all ranks. te_comm_all_gather: out gets the bytes of every rank's in, in rank order;
- * ONE_SHOT may change NaN to other bits, the same on all ranks.
- * te_comm_reduce_scatter() followed by te_comm_all_gather() gives the bits of te_comm_allreduce().
+ * ONE_SHOT may change NaN to other bits, the same on all ranks. te_comm_reduce_scatter() followed
+ * by te_comm_all_gather() is bit-identical to te_comm_allreduce().
  * In place: this rank's part of the larger array may be the other array. Algorithms: LL, ONE_SHOT
- * (floating types), ZERO_COPY, STAGED. All else as te_comm_allreduce().
+ * (floating types), ZERO_COPY, STAGED. The rest is as in te_comm_allreduce().
  * Thread: one communicator by one thread at a time.  Since: 0.1
  * Errors: as te_comm_allreduce().
  */
@@ -212,8 +212,8 @@ TE_EXPORT int te_comm_group_end(struct te_comm *comm);
  * @dtype, @opts: as in te_comm_send()
  *
  * Rank r's in_counts[s] must be rank s's out_counts[r]; the receiver compares them. Bytes do not
- * change. All else as te_comm_sendrecv(): with each rank, its messages and these match in the order
- * of the calls.
+ * change. The rest is as in te_comm_sendrecv(): between two ranks, these parts and messages match
+ * in the order of the calls.
  * Thread: one communicator by one thread at a time.  Since: 0.1
  * Errors: as te_comm_send().
  */
@@ -239,9 +239,9 @@ TE_EXPORT int te_comm_alltoallv(struct te_comm *comm, struct te_stream *stream, 
  * @opts:   as in te_comm_send()
  *
  * In place: the root's part of the larger array may be the smaller one; te_comm_reduce: out may be
- * in. Other overlaps are refused. All else as te_comm_sendrecv(). If the ranks are on several
- * nodes, they work on any backend, by means of te_comm_allreduce(), te_comm_all_gather() and
- * te_comm_broadcast(), in which all ranks take part.
+ * in. Other overlaps are refused. The rest is as in te_comm_sendrecv(). Between several nodes the
+ * operations work on any backend: they call te_comm_allreduce(), te_comm_all_gather() and
+ * te_comm_broadcast().
  * Thread: one communicator by one thread at a time.  Since: 0.1
  * Errors: as te_comm_send().
  */
@@ -275,8 +275,8 @@ enum te_comm_scaling {
  */
 struct te_comm_norm_opts {
 	size_t size; /* set by the INIT macro; lets the struct grow */
-	enum te_comm_algorithm algorithm; /* as in te_comm_call_opts; max_blocks too */
-	int32_t max_blocks;
+	enum te_comm_algorithm algorithm; /* as in te_comm_call_opts */
+	int32_t max_blocks;    /* as in te_comm_call_opts */
 	uint32_t flags;	       /* TE_COMM_NORM_* */
 	float eps;	       /* added to the mean square; 1e-5 by default */
 	const float *gamma;    /* [cols] */
@@ -313,17 +313,17 @@ struct te_comm_norm_opts {
  *
  *	s = T(in_0 + in_1 + ...)	r = T(s + residual)	y = T(r * rstd * gain)
  *
- * with rstd = 1/sqrt(mean over the row of r^2 + eps), and codes of y. Results have the bits of
+ * with rstd = 1/sqrt(mean over the row of r^2 + eps), and codes of y. Results are bit-identical to
  * te_comm_allreduce(), te_kernel_add(), te_kernel_norm_forward() and a cast, except for NaN; on a
  * GPU, if cols is not a multiple of 8, rstd may differ by rounding errors of FP32.
  *
- * ONE_SHOT computes all rows on every rank. TWO_SHOT: rank k owns rows / n rows, the first rows % n
- * ranks one more, in rank order; it computes these rows and sends the results. Both need fewer than
- * 2^24 rows, rows of a multiple of 16 bytes with at most 16384 columns, arrays aligned to 16 bytes
- * (on all ranks or on none), and room in packet memory. Otherwise, with the other algorithms, and
- * for arrays so large that latency does not matter, an all-reduce is followed by other kernels.
- * This needs ws unless sum is given, and FP32 or BF16 unless rows are a multiple of 16 bytes;
- * TE_COMM_SCALING_TOKEN needs such rows.
+ * ONE_SHOT computes all rows on every rank. TWO_SHOT divides the rows in rank order, rows / n to
+ * each of the n ranks and one more to the first rows % n ranks: a rank owns these rows, computes
+ * them and sends the results. Both need fewer than 2^24 rows, rows of a multiple of 16 bytes with
+ * at most 16384 columns, arrays aligned to 16 bytes (on all ranks or on none), and room in packet
+ * memory. Otherwise, with the other algorithms, and for arrays so large that latency does not
+ * matter, separate kernels follow an all-reduce. This needs ws unless sum is given, and FP32 or
+ * BF16 unless rows are a multiple of 16 bytes; TE_COMM_SCALING_TOKEN needs such rows.
  *
  * TE_COMM_NORM_SHARDED: residual is read, and residual_out and rstd are written, only in the rows
  * that this rank owns by TWO_SHOT; with one rank, in all rows. If the operation is not one kernel,
@@ -446,8 +446,8 @@ struct te_comm_choice {
  * @call:       initialised by TE_COMM_CALL_INIT
  * @ret_choice: initialised by TE_COMM_CHOICE_INIT
  *
- * Not collective, and nothing is queued. ws may be NULL.
- * Errors: codes of the function.
+ * Not collective, and nothing is queued. ws of the options may be NULL.
+ * Errors: the codes that the call would return.
  * Thread: one communicator by one thread at a time.  Since: 0.1
  */
 TE_EXPORT int te_comm_explain(struct te_comm *comm, const struct te_comm_call *call,

@@ -19,8 +19,8 @@ struct te_comm_root; /* opaque: answers ranks that join by an id */
 struct te_ctx;	     /* te/ctx.h */
 struct te_tensor;    /* te/tensor.h */
 
-/* identifies a communicator to create and the address where its ranks meet; may be copied between
- * processes */
+/* identifies a communicator to create and the address to which its ranks connect; may be copied
+ * between processes */
 struct te_comm_id {
 	uint8_t bytes[128];
 };
@@ -48,7 +48,7 @@ struct te_comm_opts {
 	int32_t nranks;	    /* 0: the environment gives rank and nranks */
 	int32_t timeout_ms; /* limit of each exchange between ranks; 0: TE_COMM_TIMEOUT_MS */
 	uint32_t flags;	    /* none yet: 0 */
-	/* how the ranks meet; at most one is not NULL. Both NULL: the environment decides */
+	/* how the ranks find each other; at most one is not NULL. Both NULL: by the environment */
 	const struct te_comm_id *id;
 	const struct te_comm_bootstrap *bootstrap;
 	uint64_t pool_nbytes; /* symmetric memory of each rank, equal on all; 0: TE_COMM_POOL */
@@ -56,7 +56,7 @@ struct te_comm_opts {
 #define TE_COMM_OPTS_INIT { sizeof(struct te_comm_opts), 0, 0, 0, 0, 0, 0, 0, 0 }
 
 /**
- * te_comm_id_create - create an id by which the ranks of a communicator meet, over TCP
+ * te_comm_id_create - create an id by which the ranks of a communicator connect over TCP
  * @ret_id:   the id, for one te_comm_create() on each rank
  * @ret_root: answers the ranks, on a thread, until it is released
  *
@@ -67,7 +67,7 @@ struct te_comm_opts {
  * Errors: -ENOMEM, -ENODEV (no network interface), errno values of sockets.
  */
 TE_EXPORT int te_comm_id_create(struct te_comm_id *ret_id, struct te_comm_root **ret_root);
-/* returns NULL; ranks that have not met by then fail */
+/* returns NULL; ranks that have not connected yet fail */
 TE_EXPORT struct te_comm_root *te_comm_root_unref(struct te_comm_root *root);
 
 #define TE_COMM_ID_TEXT 512
@@ -79,7 +79,7 @@ TE_EXPORT int te_comm_id_parse(const char *text, struct te_comm_id *ret_id);
 /**
  * te_comm_create - join the other ranks
  * @ctx:      the device of this rank; the communicator keeps a reference
- * @opts:     NULL: the environment gives rank and nranks, and how the ranks meet
+ * @opts:     NULL: the environment gives rank and nranks, and how the ranks find each other
  * @ret_comm: the communicator, with one reference
  *
  * Collective: returns after all ranks have called it. An id or a bootstrap is used if given.
@@ -91,7 +91,7 @@ TE_EXPORT int te_comm_id_parse(const char *text, struct te_comm_id *ret_id);
  * Errors: -EINVAL, -ENOMEM, -ETIMEDOUT (the error message names the ranks that have not arrived),
  * -TE_EPEER (a rank has ended), -TE_EMISMATCH (ranks have different numbers of ranks, versions or
  * backends, or the same rank), -TE_ESTATE (te_run --respawn has started this rank again, and opts
- * do not say how the ranks meet), -TE_EABORT, and errno values of sockets and files.
+ * has neither id nor bootstrap), -TE_EABORT, and errno values of sockets and files.
  */
 TE_EXPORT int te_comm_create(struct te_ctx *ctx, const struct te_comm_opts *opts,
 			     struct te_comm **ret_comm);
@@ -99,14 +99,14 @@ TE_EXPORT struct te_comm *te_comm_ref(struct te_comm *comm);
 /**
  * te_comm_split - divide the ranks into groups, and create a communicator for each
  * @comm:     stays as it is, and may be released before the groups
- * @color:    0 or more: ranks with equal colors are a group
+ * @color:    0 or more: ranks with equal colors form a group
  * @key:      order of the ranks in a group; ranks with equal keys have their order in comm
  * @opts:     name (NULL: the name of comm and the color), timeout_ms, pool_nbytes; other members
  *            must be 0. NULL: defaults
  * @ret_comm: the communicator of this rank's group, with one reference
  *
- * Collective: all ranks of comm call it. The ranks of a group meet over TCP, within 10 seconds or
- * the time-out, whichever is less.
+ * Collective: all ranks of comm call it. The ranks of a group connect over TCP, within 10 seconds
+ * or the time-out, whichever is less.
  * Thread: one communicator by one thread at a time.  Since: 0.1
  * Errors: as te_comm_create(), -EINVAL (on all ranks, if a color is negative), -ENODEV (no network
  * interface).
@@ -141,7 +141,7 @@ struct te_comm_info {
 	int32_t node, nnodes;
 	int32_t local_rank, nlocal; /* number of this rank in its node; ranks of the node */
 	char name[64];
-	char bootstrap[16]; /* how the ranks met: callback, id, dir, pmix, single */
+	char bootstrap[16]; /* how the ranks connected: callback, id, dir, pmix, single */
 	char transport[16]; /* between nodes: fabric, verbs, tcp; "": one node */
 };
 #define TE_COMM_INFO_INIT { sizeof(struct te_comm_info), 0, 0, 0, 0, 0, 0, { 0 }, { 0 }, { 0 } }
@@ -178,12 +178,12 @@ struct te_comm_recover_opts {
  *
  * Collective, except for ranks that have ended or released comm: returns when each other rank has
  * called it, or when the time-out of a calling rank passes. A rank that has not called by then is
- * left out, and gets -TE_ESTATE when it calls. The ranks meet again without the id or bootstrap of
- * te_comm_create(). All ranks that succeed get the same set of ranks. On several nodes this set has
- * more than half of the ranks that have not ended, or half including the lowest.
+ * left out, and gets -TE_ESTATE when it calls. The ranks connect again without the id or bootstrap
+ * of te_comm_create(). All ranks that succeed get the same set of ranks. On several nodes this set
+ * has more than half of the ranks that have not ended, or half including the lowest.
  *
- * comm remains, failed, with its memory, until its references are released. After failures other
- * than -TE_ESTATE the ranks may call again.
+ * comm keeps its failed state and its memory until its references are released. After failures
+ * other than -TE_ESTATE the ranks may call again.
  *
  * Thread: as te_comm_create().  Since: 0.1
  * Errors: as te_comm_create(), -TE_ESTATE (this rank was left out, or has recovered comm before),
@@ -213,8 +213,8 @@ TE_EXPORT int te_comm_alloc(struct te_comm *comm, size_t nbytes, void **ret_ptr)
 /*
  * Frees memory of te_comm_alloc() on this rank; not collective. The memory is used again when all
  * ranks have freed it and called te_comm_reclaim(), which te_comm_alloc() does when memory is
- * short. Work queued before may use it. Any thread. NULL is ignored. -EINVAL: no block begins at
- * ptr.
+ * short. Work queued before the call may still use it. Any thread. NULL is ignored. -EINVAL: no
+ * block begins at ptr.
  */
 TE_EXPORT int te_comm_free(struct te_comm *comm, void *ptr);
 
@@ -233,7 +233,7 @@ TE_EXPORT int te_comm_free(struct te_comm *comm, void *ptr);
 TE_EXPORT int te_comm_tensor_create(struct te_comm *comm, enum te_dtype dtype, int ndim,
 				    const int64_t *shape, struct te_tensor **ret_t);
 
-/* address at which this rank maps the memory of another rank at the offset of ptr; NULL if that
+/* address where this rank maps the memory of another rank at the offset of ptr; NULL if that
  * rank is on another node, or ptr is not symmetric memory of this rank */
 TE_EXPORT void *te_comm_peer_ptr(const struct te_comm *comm, const void *ptr, int rank);
 
@@ -287,7 +287,7 @@ TE_EXPORT int te_transport_info(struct te_ctx *ctx, int index, struct te_transpo
  * @comm:      has two or more ranks; ranks 0 and 1 may be on one node
  * @transport: "verbs" or "tcp"; like the other arguments, equal on all ranks
  * @nbytes:    size of a message
- * @depth:     0: round trips; 1 to 64: messages from rank 0 to rank 1 that are sent at once
+ * @depth:     0: round trips; 1 to 64: messages from rank 0 to rank 1 that are in flight together
  * @niters:    number of samples; the first ones are slower
  * @ret_us:    [niters] samples of this rank, in microseconds: half a round trip, or depth messages
  *             and an empty answer

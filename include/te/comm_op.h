@@ -84,7 +84,7 @@ TE_EXPORT int te_comm_op_all_gather(struct te_comm *comm, const struct te_comm_o
  * @ret_op: the op, with one reference
  *
  * Rank r has the logits of classes r V to (r + 1) V - 1, [B,T,V]; targets are equal on all ranks.
- * The loss has the bits of te_kernel_cross_entropy_join() on every rank, and each rank gets the
+ * On every rank the loss is bit-identical to te_kernel_cross_entropy_join(), and each rank gets the
  * gradient of its own logits. Put te_comm_op_copy() before the layer that computes the logits from
  * a value that all ranks have.
  * Thread: any.  Since: 0.1
@@ -132,9 +132,9 @@ TE_EXPORT int te_comm_op_to_tokens(struct te_comm *comm, const struct te_comm_he
  * @ret_op: the op, with one reference
  *
  * Rank r has the logits [B,T/n,V] and targets [B,T/n] of its tokens. The loss is the mean over the
- * rows of all ranks that count, with the bits of te_op_cross_entropy() on all rows. Each rank gets
- * the gradient of its own logits, with these bits too. The gradient of a weight is the sum over the
- * ranks, as te_comm_reducer_create() computes it.
+ * rows of all ranks with a valid target. Each rank gets the gradient of its own logits. Loss and
+ * gradients are bit-identical to te_op_cross_entropy() on all rows. The gradient of a weight is the
+ * sum over the ranks, as te_comm_reducer_create() computes it.
  * Thread: any.  Since: 0.1
  * Errors: -EINVAL, -ENOMEM; when a pass is queued, the errors of te_comm_all_gather().
  */
@@ -150,8 +150,8 @@ TE_EXPORT int te_comm_op_cross_entropy_tokens(struct te_comm *comm,
  * te_comm_allreduce_norm(). Backward: copy, rmsnorm and fork become
  * te_comm_allreduce_norm_backward(). In forward, and in backward where latency matters,
  * reduce_scatter and all_gather around the norm may take the place of allreduce and copy. Residuals
- * of an allreduce and their gradients must be equal on all ranks. Results have the bits of a plan
- * without these fusions, as te_comm_allreduce_norm() describes.
+ * of an allreduce and their gradients must be equal on all ranks. Results are bit-identical to a
+ * plan without these fusions, except as te_comm_allreduce_norm() describes.
  * Thread: one sequence by one thread at a time.  Since: 0.1
  * Errors: as te_seq_add_fusion().
  */

@@ -19,7 +19,7 @@ struct te_comm_reducer; /* opaque, reference counted */
 
 struct te_comm_reducer_opts {
 	size_t size;		/* set by the INIT macro; lets the struct grow */
-	uint64_t bucket_nbytes; /* bytes of gradients that are reduced at once; 0: 16 MiB */
+	uint64_t bucket_nbytes; /* bytes of gradients that one all-reduce sums; 0: 16 MiB */
 };
 #define TE_COMM_REDUCER_OPTS_INIT { sizeof(struct te_comm_reducer_opts), 0 }
 

@@ -126,14 +126,15 @@ static int64_t named_ranks(void)
 static int single_who(struct te__boot *b)
 {
 	if (!b->nranks && named_ranks() > 1)
-		return te__create_fail(b, -EINVAL, "TE_COMM_NRANKS is %lld, and the ranks have no "
-				       "way to meet: expected TE_COMM_DIR or TE_COMM_ID, as te_run "
-				       "sets them, or TE_COMM_BOOTSTRAP=single",
+		return te__create_fail(b, -EINVAL, "TE_COMM_NRANKS is %lld, and nothing says how "
+				       "the ranks connect: expected TE_COMM_DIR or TE_COMM_ID, as "
+				       "te_run sets them, or TE_COMM_BOOTSTRAP=single",
 				       (long long)named_ranks());
 	if (b->nranks > 1)
 		return te__create_fail(b, -EINVAL, "the options have neither an id nor a "
 				       "bootstrap, and the process was not started by te_run, nor "
-				       "by a launcher with PMIx: how do %d ranks meet?", b->nranks);
+				       "by a launcher with PMIx: how do %d ranks connect?",
+				       b->nranks);
 	b->nranks = 1;
 	return 0;
 }

@@ -136,7 +136,7 @@ static int bad(struct thread_rank *r)
 	o.nranks = 0;
 	o.bootstrap = &b;
 	HOLDS(te_comm_split(r->comm, 0, 0, &o, &group) == -EINVAL);
-	HOLDS(strstr(te_error_detail(), "a way to meet"));
+	HOLDS(strstr(te_error_detail(), "an id or a bootstrap"));
 	o.bootstrap = NULL;
 	o.flags = 1;
 	HOLDS(te_comm_split(r->comm, 0, 0, &o, &group) == -EINVAL && !group);

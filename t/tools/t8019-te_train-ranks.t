@@ -66,7 +66,7 @@ check "names of logs may differ" "$te_run" -n 2 sh -c \
 	'exec "$te_train" $common --steps 2 --log $TE_COMM_RANK.log text' </dev/null
 
 # ranks that cannot meet
-fails "ranks that cannot meet are refused" "the ranks have no way to meet" \
+fails "ranks that cannot connect are refused" "nothing says how the ranks connect" \
 	env TE_COMM_RANK=1 TE_COMM_NRANKS=2 "$te_train" $common --steps 6 text
 check "unless each is alone" env TE_COMM_RANK=1 TE_COMM_NRANKS=2 TE_COMM_BOOTSTRAP=single \
 	"$te_train" $common --steps 2 text

@@ -576,7 +576,7 @@ int hosts_run(const struct run_opts *o)
 	opt = o;
 	r = te_comm_id_create(&id, &root);
 	if (r)
-		return say_te(r, "where ranks meet");
+		return say_te(r, "address for the ranks");
 	te_comm_id_format(&id, text, sizeof(text));
 	r = job_begin(o, &crew);
 	if (!r) {

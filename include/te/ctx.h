@@ -13,16 +13,16 @@ struct te_stream; /* te/stream.h */
 
 /*
  * Program functions that allocate all device memory of a context, all its pinned memory, or both:
- * each pair may be NULL. Several threads may call them at once. They must not call the library. An
- * allocation returns NULL if there is not enough memory.
+ * each pair may be NULL. Several threads may call them concurrently. They must not call the
+ * library. An allocation returns NULL if there is not enough memory.
  */
 struct te_alloc_ops {
 	size_t size; /* set by the INIT macro; lets the struct grow */
 	void *user;  /* the first argument of each function */
 	/*
 	 * Device memory, aligned to 256 bytes. On a GPU both functions are ordered by the CUstream
-	 * native, as cuMemAllocAsync is. On host native is NULL: memory can be used at once, and a
-	 * library thread calls device_free after all work queued before has run.
+	 * native, as cuMemAllocAsync is. On host native is NULL: memory can be used immediately,
+	 * and a library thread calls device_free after all work queued before has run.
 	 */
 	void *(*device_alloc)(void *user, size_t nbytes, void *native);
 	void (*device_free)(void *user, void *ptr, size_t nbytes, void *native);
@@ -37,7 +37,7 @@ struct te_ctx_opts {
 	const char *backend; /* "host", "cuda", "auto"; NULL: TE_BACKEND, default auto */
 	int32_t device;	     /* index within the backend */
 	uint32_t flags;	     /* none yet: 0 */
-	/* limit of device memory, 0: none. TE_DEVICE_MEM_LIMIT applies too: the lower counts */
+	/* limit of device memory, 0: none. The lower of this and TE_DEVICE_MEM_LIMIT applies */
 	uint64_t mem_limit_nbytes;
 	const struct te_alloc_ops *alloc; /* copied; NULL: the library's allocators */
 	/* a CUcontext of the device, which must outlive the context; NULL: the primary context */
@@ -102,7 +102,7 @@ struct te_variant_info {
 	size_t size; /* set by the INIT macro; lets the struct grow */
 	char task[48];	  /* such as "FP8 GEMM" */
 	char variant[32]; /* such as "cublaslt"; "none": the task fails there */
-	char reason[176]; /* why this one */
+	char reason[176]; /* why the device uses this variant */
 };
 #define TE_VARIANT_INFO_INIT { sizeof(struct te_variant_info), { 0 }, { 0 }, { 0 } }
 
@@ -112,8 +112,8 @@ struct te_mem_info {
 	uint64_t peak_nbytes;	     /* the largest used_nbytes so far */
 	uint64_t nallocs;	     /* allocations so far: running a plan makes none */
 	uint64_t pinned_nbytes;	     /* pinned host memory allocated now */
-	/* free and total memory of the device, which may have other users; or rest of the limit,
-	 * and the limit */
+	/* free and total memory of the device, which may have other users; with a limit, the unused
+	 * part of the limit and the limit */
 	uint64_t device_free_nbytes;
 	uint64_t device_total_nbytes;
 	/* used_nbytes as the backend's allocator counts it: rounded up, and with workspaces */

@@ -57,9 +57,9 @@ struct te_sampling {
  * The model's first op is an embedding, its last linear op computes the logits, and
  * te_op_cross_entropy may follow. The other ops must compute each row separately, except te_op_rope
  * and te_op_attention, which get the positions and the cache; the error message names an op that
- * does not. On the host, if the cache has the compute type, logits have the bits of a plan of the
- * whole sequence, unless a BLAS multiplies matrices (TE_GEMM_HOST) with other sums for other
- * extents. Weights may change between steps: call te_seq_weights_changed().
+ * does not. On the host, if the cache has the compute type, logits are bit-identical to a plan of
+ * the whole sequence, unless a BLAS (TE_GEMM_HOST) adds in an order that depends on the extents.
+ * Weights may change between steps: call te_seq_weights_changed().
  * Thread: one decoder by one thread at a time.  Since: 0.1
  * Errors: -EINVAL, -EOPNOTSUPP (an op, another recipe), -TE_ESTATE (sequence not initialised),
  * -ENOMEM, and the codes of te_plan_create.

@@ -279,7 +279,7 @@ TE_EXPORT int te_graph_backward_dw(struct te_graph *graph, int32_t callable,
  *
  * Arguments are read from the static tensors. With TE_GRAPH_REUSE, write all unbound arguments
  * before each call. Needs TE_GRAPH_WHOLE or TE_GRAPH_CHAIN unless the schedule has a single
- * callable. The run starts with the first pass of the schedule, whatever passes were replayed
+ * callable. The run starts with the first pass of the schedule, regardless of the passes replayed
  * before, and after it the first pass is due.
  * Thread: one graph by one thread at a time.  Since: 0.1
  */

@@ -2,7 +2,7 @@
  * te/kernel.h - the library's kernels as calls on tensors, without ops and plans.
  *
  * Every call checks its arguments, queues kernels on the stream and returns; it can be captured.
- * Results have the bits of the op in te/op.h. A call allocates nothing. ws is device scratch
+ * Results are bit-identical to the op in te/op.h. A call allocates nothing. ws is device scratch
  * memory, aligned to 256 bytes, of at least as many bytes as the function ..._ws_nbytes returns for
  * the same extents; it must remain until the queued work has run. It may be NULL, with 0 bytes, if
  * that function returns 0.
@@ -11,10 +11,10 @@
  * count as rows. Statistics, gains and the gradients of gains and biases are FP32. A tensor that is
  * written must not overlap another argument, unless the call's comment allows it to be the same.
  *
- * Quantized output: with quant and q, a call also casts its result to FP8 by a slot of quant, with
- * the bits of te_quantize() of the result. The result itself is then optional (NULL), unless the
- * recipe computes the scale from the amax of the same tensor (fp8-current), which reads the result,
- * or the call's comment says otherwise. RoPE, attention and the backward pass of norms take a q
+ * Quantized output: with quant and q, a call also casts its result to FP8 by a slot of quant,
+ * bit-identical to te_quantize() of the result. The result itself is then optional (NULL), unless
+ * the recipe computes the scale from the amax of the same tensor (fp8-current), which reads the
+ * result, or the call's comment forbids it. RoPE, attention and the backward pass of norms take a q
  * with one scale, not with block scaling (-EOPNOTSUPP).
  *
  * Thread: any. A stream may be used by one thread at a time, and a tensor by several threads that
@@ -101,7 +101,7 @@ TE_EXPORT int te_kernel_bias_backward(struct te_stream *stream, const struct te_
 				      struct te_tensor *dbias, void *ws, size_t ws_nbytes);
 TE_EXPORT size_t te_kernel_bias_ws_nbytes(int64_t rows, int64_t cols);
 
-/* y = a + b. Shapes: all T, of one shape. y may be a or b. */
+/* y = a + b. Shapes: a, b, y T, all of the same shape. y may be a or b. */
 TE_EXPORT int te_kernel_add(struct te_stream *stream, const struct te_tensor *a,
 			    const struct te_tensor *b, struct te_tensor *y);
 
@@ -337,7 +337,7 @@ struct te_kernel_attend_opts {
 	struct te_rng_words rng;
 	uint32_t tag;
 	int32_t layout; /* enum te_attend_layout, of q, k, v, out and gradients */
-	/* first column of the heads: of q and dq, of k and dk, of v and dv */
+	/* index of the first column of the heads in q and dq, in k and dk, and in v and dv */
 	int64_t q_at, k_at, v_at;
 	/* thd: INT32 [sequences + 1], the row at which each sequence begins, and after the last
 	 * sequence its end: q_offsets for q and out, k_offsets for k and v; NULL: q_offsets */
@@ -377,7 +377,7 @@ struct te_kernel_attend_opts {
  * that has no key and no sink has out 0 and lse -inf.
  * Offsets ascend. They are in device memory and are not checked: keys outside of k are not read,
  * and a query that is in no sequence has no keys.
- * Errors: -EOPNOTSUPP: the device's kernels do not have the options.
+ * Errors: also -EOPNOTSUPP (the device has no kernel for these options).
  * Alignment: as in te_kernel_attention_forward().
  * Thread: as at the top of this header.  Since: 0.1
  */
@@ -426,8 +426,9 @@ struct te_kernel_attention_cached_opts {
  * is page s, and page is the limit of its tokens.
  * First the keys and values of all rows are stored. Then each row attends to the positions from 0
  * to its own, which this call or earlier ones have stored. Rows of a call must differ in sequence
- * or position. With a cache of type T, the host computes the bits of te_kernel_attention_forward()
- * on the whole sequences, whatever the numbers of rows and sequences in a call.
+ * or position. With a cache of type T, results on the host are bit-identical to
+ * te_kernel_attention_forward() on the whole sequences, regardless of the numbers of rows and
+ * sequences in a call.
  * In a cache of E4M3 each head of each token has a scale from the amax of its head_dim elements:
  * k_scale and v_scale receive its inverse, a power of two, as an E8M0 byte.
  * Rows of padding, and rows outside the cache (a sequence, a position or an entry of pages that
@@ -446,7 +447,7 @@ TE_EXPORT int te_kernel_attention_cached(struct te_stream *stream, const struct 
 struct te_kernel_cross_entropy_opts {
 	size_t size;	      /* set by the INIT macro; lets the struct grow */
 	int64_t nclasses;     /* later columns are padding; 0: all columns are classes */
-	int32_t ignore_index; /* rows with this target do not count */
+	int32_t ignore_index; /* rows with this target are ignored */
 	float grad_scale;     /* backward: the gradient of the loss */
 	/* nparts above 1: x has columns part * cols to (part + 1) * cols - 1 of nparts * cols;
 	 * nclasses counts the classes of all parts */
@@ -456,18 +457,18 @@ struct te_kernel_cross_entropy_opts {
 	{ sizeof(struct te_kernel_cross_entropy_opts), 0, -100, 1.0f, 0, 0 }
 
 /**
- * te_kernel_cross_entropy_forward - mean softmax cross-entropy over the rows that count
+ * te_kernel_cross_entropy_forward - mean softmax cross-entropy over the rows with a valid target
  * @stream:         work is queued on it
  * @x:              logits
  * @targets:        class of each row
- * @loss, @count:   mean loss; number of rows that count
+ * @loss, @count:   mean loss; number of rows with a valid target
  * @max_sum:        statistics for the backward call
  * @ws, @ws_nbytes: scratch memory; its bytes
  * @opts:           NULL for the defaults
  *
  * Shapes: x T [rows, cols]; targets INT32 [rows]; max_sum FP32 [2, rows]: each row's largest logit,
- * max, then each row's sum of exp(x - max); loss FP32 [1]; count FP32 [1]: number of rows that
- * count. Needs ws.
+ * max, then each row's sum of exp(x - max); loss, count FP32 [1]. A row whose target is
+ * ignore_index or not a class is ignored. Needs ws.
  * Thread: as at the top of this header.  Since: 0.1
  */
 TE_EXPORT int te_kernel_cross_entropy_forward(struct te_stream *stream, const struct te_tensor *x,
@@ -493,9 +494,8 @@ TE_EXPORT size_t te_kernel_cross_entropy_ws_nbytes(int64_t rows);
  * @ws, @ws_nbytes:         scratch memory; its bytes
  * @opts:                   NULL for the defaults; nparts at most 1
  *
- * Results have the bits of te_kernel_cross_entropy_forward() and
- * te_kernel_cross_entropy_backward(), except that max_sum is 0, 0 for rows that do not count. Needs
- * ws.
+ * Results are bit-identical to te_kernel_cross_entropy_forward() and
+ * te_kernel_cross_entropy_backward(), except that max_sum is 0, 0 for ignored rows. Needs ws.
  * Thread: as at the top of this header.  Since: 0.1
  */
 TE_EXPORT int te_kernel_cross_entropy_both(struct te_stream *stream, const struct te_tensor *x,
@@ -518,9 +518,9 @@ TE_EXPORT int te_kernel_cross_entropy_both(struct te_stream *stream, const struc
  *
  * The parts of the columns can be in different processes, which exchange parts[part].
  * te_kernel_cross_entropy_join combines all parts, in their order, in FP64 with one rounding: max
- * is the largest max_k, sum is the sum over k of sum_k exp(max_k - max), and the loss of a row that
- * counts is (max - its target's logit) + log(sum). So all processes get the same bits.
- * opts.nclasses is needed. Needs ws.
+ * is the largest max_k, sum is the sum over k of sum_k exp(max_k - max), and the loss of a row is
+ * (max - its target's logit) + log(sum). So all processes get the same bits.
+ * opts->nclasses must be set. Needs ws.
  * te_kernel_cross_entropy_backward() on x, with the same opts, gives the gradient of x.
  * Thread: as at the top of this header.  Since: 0.1
  */

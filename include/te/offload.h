@@ -17,8 +17,8 @@ struct te_offload; /* opaque, reference counted */
 
 struct te_offload_opts {
 	size_t size; /* set by the INIT macro; lets the struct grow */
-	/* upper bound on the memory of a plan's arena or a step's pool, in bytes: no more bytes are
-	 * offloaded than reach it. 0: no bound, as many are offloaded as move_nbytes allows */
+	/* upper bound on the memory of a plan's arena or a step's pool, in bytes: only as many
+	 * values are offloaded as it needs. 0: as many as move_nbytes allows */
 	uint64_t target_nbytes;
 	uint64_t move_nbytes; /* limit of offloaded bytes of all plans of a step; 0: none */
 	uint64_t pinned_nbytes; /* limit of pinned memory, over all plans; 0: none */

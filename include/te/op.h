@@ -14,8 +14,8 @@ TE_BEGIN_DECLS
 
 /*
  * An op has one main input x, which is the main output of the previous op, and one main output y.
- * It may have extra inputs and outputs, joined to named channels. Values are row-major. Ops on rows
- * treat all extents but the last as one.
+ * It may have extra inputs and outputs, connected to named channels. Values are row-major. Ops on
+ * rows treat all extents but the last as one.
  *
  * The table has no state; an op instance (struct te_op) holds the attributes. te_plan_create calls
  * infer() once; the plan's memory depends on its result. forward(), backward() and backward_dw()
@@ -155,7 +155,7 @@ struct te_op_call {
 	void *state; /* from bind(), for this function */
 	/* factor on the gradient that a loss begins backward with: grad_scale of te_plan_opts */
 	float grad_scale;
-	/* [number of weights] of BF16 masters: 16 bits an element that make them FP32, as in
+	/* [number of weights] of BF16 masters: 16 bits per element that make them FP32, as in
 	 * te_kernel_adamw_opts; or NULL */
 	const void *const *remainder;
 };
@@ -219,14 +219,14 @@ TE_EXPORT struct te_op *te_op_unref(struct te_op *op);
  * offload them (te_offload_create) nor compute them again */
 TE_EXPORT int te_op_keep(struct te_op *op);
 /* plans created later do not keep the op's outputs for backward, but compute them again there if
- * possible: see te_plan_saved. The latest call of this and te_op_keep counts */
+ * possible: see te_plan_saved. Of this and te_op_keep, the latest call applies */
 TE_EXPORT int te_op_recompute(struct te_op *op);
 TE_EXPORT const char *te_op_name(const struct te_op *op);
 TE_EXPORT const struct te_op_ops *te_op_table(const struct te_op *op);
 TE_EXPORT const void *te_op_attrs(const struct te_op *op);
 
 /**
- * te_op_give, te_op_take - join an extra output or input to a named channel
+ * te_op_give, te_op_take - connect an extra output or input to a named channel
  * @op:      the op
  * @index:   0 .. nextra-1
  * @channel: name of the channel, copied
@@ -399,8 +399,8 @@ enum te_attention_operands {
 /*
  * causal attention: x [B,T,(nheads+2 nkv) D] -> [B,T,nheads D]. On a GPU a NaN or infinity may
  * affect up to 127 tokens before its own. If a head's bytes are a multiple of 16, x and y that the
- * caller binds must be aligned to 16 bytes (-EINVAL). Extra inputs, as far as the op has them, are
- * in this order: k and v, documents, bias, offsets of q, offsets of k.
+ * caller binds must be aligned to 16 bytes (-EINVAL). The order of extra inputs is: k and v,
+ * documents, bias, offsets of q, offsets of k; without inputs that the attributes do not ask for.
  */
 struct te_attention_attrs {
 	size_t size; /* set by TE_ATTRS or the INIT macro; lets the struct grow */
@@ -444,7 +444,7 @@ struct te_attention_attrs {
 	 * and so on if n, the number of heads, is a power of two; see te_op_attention(3) */
 	const float *slopes;
 	/* above 0: a weight "bias" [nheads, bias_queries, bias_keys] is added to the scores of all
-	 * sequences, which have so many queries and keys. Not with bias */
+	 * sequences, each of bias_queries queries and bias_keys keys. Not with bias */
 	int64_t bias_queries, bias_keys;
 };
 #define TE_ATTENTION_ATTRS_INIT                                                                 \
@@ -509,17 +509,17 @@ TE_EXPORT int te_op_add(const char *name, struct te_op **ret_op);
 TE_EXPORT int te_op_swap(const char *name, struct te_op **ret_op);
 
 /*
- * Mean softmax cross-entropy over the rows whose target counts: x logits [B,T,V],
- * extra input 0 targets [B,T] INT32 -> y FP32 [1]. Classes beyond nclasses are
- * padding: probability 0, gradient 0. Rows with target == ignore_index do not count, nor do rows
- * with a target outside [0,nclasses), which te_step_loss() reports. If no row counts, loss and
- * gradient are 0. The op is the last one: its backward starts from grad_scale times the grad_scale
- * of te_plan_opts.
+ * Mean softmax cross-entropy over the rows with a valid target: x logits [B,T,V], extra input 0
+ * targets [B,T] INT32 -> y FP32 [1]. Classes beyond nclasses are padding: probability 0, gradient
+ * 0. Rows with target == ignore_index are ignored, and so are rows with a target outside
+ * [0,nclasses), which te_step_loss() reports. If all rows are ignored, loss and gradient are 0. The
+ * op is the last one of a sequence: its backward starts from grad_scale times the grad_scale of
+ * te_plan_opts.
  */
 struct te_cross_entropy_attrs {
 	size_t size; /* set by TE_ATTRS or the INIT macro; lets the struct grow */
 	int64_t nclasses;
-	int32_t ignore_index; /* rows with this target do not count; -100 by default */
+	int32_t ignore_index; /* rows with this target are ignored; -100 by default */
 	float grad_scale;
 	/* rows whose logits exist at a time, a multiple of 16; 0: all rows. Has an effect if
 	 * te_op_linear computes the logits, not in FP8, and nothing else reads them, see

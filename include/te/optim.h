@@ -19,7 +19,7 @@ struct te_adamw; /* opaque, reference counted */
  * Source: kernels/optim/round.h; tested by t/kernels/host_kernels_optim.c.
  */
 enum te_moments {
-	TE_MOMENTS_FP32 = 0, /* 8 bytes a parameter for both moments */
+	TE_MOMENTS_FP32 = 0, /* 8 bytes per parameter for both moments */
 	TE_MOMENTS_BF16 = 1, /* 4 bytes */
 	TE_MOMENTS_FP8 = 2,  /* 2.03 bytes */
 };
@@ -27,9 +27,9 @@ enum te_moments {
 /*
  * Memory of the moments. HOST: pinned host memory. A step copies chunks of them to buffers in
  * device memory, updates them there and copies them back. Copies and updates of different chunks
- * run concurrently. FILE: an unnamed file, of which pinned host memory has four chunks. The thread
- * that calls te_adamw_step waits for reads and writes. Results have the bits of DEVICE; tested by
- * t/plan/optim_host.c and t/plan/optim_file.c.
+ * run concurrently. FILE: an unnamed file; four chunks of it are in pinned host memory at a time.
+ * The thread that calls te_adamw_step waits for reads and writes. Results are bit-identical to
+ * DEVICE; tested by t/plan/optim_host.c and t/plan/optim_file.c.
  */
 enum te_adamw_where {
 	TE_ADAMW_DEVICE = 0,
@@ -111,7 +111,7 @@ struct te_adamw_opts {
  * and counted in te_adamw_stats. The learning rate is 1e-3 until te_adamw_set_lr is called.
  * Source: Loshchilov and Hutter, arXiv:1711.05101, algorithm 2; tested by t/plan/optim.c.
  * With several parts, te_adamw_step updates the weights of this part and gathers the others, so
- * that all processes have the bits of one part. Source: Rajbhandari et al., arXiv:1910.02054,
+ * that results are bit-identical to one part. Source: Rajbhandari et al., arXiv:1910.02054,
  * section 5.1; tested by t/comm/reducer.c.
  * With TE_ADAMW_HOST, a step that fails has changed no weight and no moment, unless the exchange of
  * several parts failed.
@@ -184,7 +184,7 @@ TE_EXPORT struct te_tensor *te_adamw_m(const struct te_adamw *opt);
 TE_EXPORT struct te_tensor *te_adamw_v(const struct te_adamw *opt);
 TE_EXPORT enum te_moments te_adamw_moments(const struct te_adamw *opt);
 /**
- * te_adamw_moments_get, te_adamw_moments_set - a moment of all elements, whatever the parts
+ * te_adamw_moments_get, te_adamw_moments_set - a moment of all elements, from all parts
  * @opt:      the optimizer
  * @second:   0: the first moment; 1: the second
  * @dst:      host memory, te_moments_nbytes bytes for te_seq_grad_nelems elements; NULL: this

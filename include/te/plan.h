@@ -446,7 +446,7 @@ struct te_fused {
  * planning inserted (part->x.hp to part->y.q), "quantize.pad" if y.q has padding. The pattern is a
  * list of step names, divided by spaces; a word may list alternatives: "layernorm|rmsnorm
  * quantize". After "<op>", "<op>.dw" matches the weight gradient of the same op only. The
- * libraries' fusions match no step of a user-defined op, whatever its name.
+ * libraries' fusions match no step of a user-defined op, even if it has the name of a library op.
  *
  * A joint fusion replaces steps of both passes, or none. In forward its pattern is matched. The
  * pattern of its backward, another struct te_fusion with separate functions, is matched among the

@@ -59,7 +59,7 @@ struct te_spill_rate {
 struct te_spill_rates {
 	size_t size; /* set by the INIT macro; lets the struct grow */
 	struct te_spill_rate write, read;
-	struct te_spill_rate both; /* half of the file written, the other half read, at once */
+	struct te_spill_rate both; /* half of the file written while the other half is read */
 	char engine[16];	   /* engine that was used */
 	int32_t direct, registered; /* as in struct te_spill_info */
 };

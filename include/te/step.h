@@ -40,7 +40,7 @@ struct te_step_opts {
 	/* order of the passes, with micro_batches micro-batches and a layer for each plan; NULL:
 	 * the backward of each micro-batch follows its forward */
 	struct te_schedule *schedule;
-	/* hook of all plans; or NULL. TE_PLAN_EVENT_GRAD comes once a step, in the last pass that
+	/* hook of all plans; or NULL. TE_PLAN_EVENT_GRAD comes once per step, in the last pass that
 	 * adds to the weight's gradient */
 	te_plan_hook_fn hook;
 	void *hook_arg;
@@ -70,8 +70,8 @@ struct te_step_opts {
  * @opts:     copied; not NULL
  * @ret_step: the step, with one reference
  *
- * The gradient of a step is the gradient of the mean of the micro-batches' losses, whatever their
- * number: each micro-batch begins backward with 1 / total_micro_batches times the loss op's factor.
+ * The gradient of a step is the gradient of the mean of the micro-batches' losses: each micro-batch
+ * begins backward with 1 / total_micro_batches times the loss op's factor.
  * Dropout masks depend on the sequence's seed, the step, the micro-batch's number in the larger
  * step and the op. So a step has the same bits with and without graphs. Other divisions into plans
  * and orders of passes give the same bits too, if gradients are added in the same order and the
@@ -113,7 +113,7 @@ TE_EXPORT struct te_tensor *te_step_output(const struct te_step *step, int32_t s
  * @shape:  index of the step's shape in shapes; 0 for x
  * @stream: the step is queued on it
  *
- * Steps run serially, whatever their shapes and streams. te_seq_grads then holds the gradients.
+ * Steps run serially, also on different streams. te_seq_grads then holds the gradients.
  * Stream: asynchronous; the first step waits for te_step_calibrate. With TE_ADAMW_FILE the call
  * returns after the update, which it has undone if it returns an error of the file.
  * Thread: one step by one thread at a time.  Since: 0.1

@@ -134,10 +134,10 @@ TE_EXPORT struct te_tensor *te_tensor_base(const struct te_tensor *t); /* NULL: 
  * 128), ceil(cols / 128)], word (r / 128, c / 128). The last extent is padded to a multiple of 4,
  * as cuBLASLt needs it. TE_SCALING_1X32: [ceil(rows / 128), ceil(cols / 128)] squares of 512 bytes,
  * byte 16 (r % 32) + 4 (r % 128 / 32) + c % 128 / 32 of square (r / 128, c / 128). TE_SCALING_1X16,
- * _16X16: 16 bytes (the FP32 word of the copy, then 12 bytes of scratch for te_quantize), then as
- * 1X32, with 64 for 128 columns and 16 for 32. Both return -1 if the scaling is unknown, an extent
- * is below 1, the element is outside, or the scaling is by blocks and the copy has 2^57 elements or
- * more.
+ * _16X16: 16 bytes (the FP32 word of the copy, then 12 bytes of scratch for te_quantize), then the
+ * layout of TE_SCALING_1X32 with 64 in place of 128 columns, and 16 in place of 32. Both return -1
+ * if the scaling is unknown, an extent is below 1, the element is outside, or the scaling is by
+ * blocks and the copy has 2^57 elements or more.
  * Thread: any.  Since: 0.1
  */
 TE_EXPORT int64_t te_scaling_nfloats(enum te_scaling scaling, int64_t rows, int64_t cols);

@@ -58,9 +58,10 @@ TE_EXPORT struct te_token *te_token_unref(struct te_token *token);
  * @ret_nbytes: bytes of the result
  *
  * te_token_count() returns the size of the vocabulary: the highest token plus 1. te_token_find()
- * returns the token whose text is exactly this, added and special ones first, or -ENOENT, without a
- * message. te_token_bytes() returns the bytes that the token decodes to, valid until the tokenizer
- * is released, or NULL if there is no such token. te_token_is_special() returns 1 or 0.
+ * returns the token whose text equals text, or -ENOENT without a message; it searches added and
+ * special tokens first. te_token_bytes() returns the bytes that the token decodes to, valid until
+ * the tokenizer is released, or NULL if there is no such token. te_token_is_special() returns 1 or
+ * 0.
  * Thread: any.  Since: 0.1
  */
 TE_EXPORT int32_t te_token_count(const struct te_token *token);
@@ -160,8 +161,8 @@ TE_EXPORT int te_token_train(const void *text, size_t nbytes, int32_t nvocab, co
  *              free(3)
  * @ret_nbytes: bytes of the file
  *
- * The items begin after a header of 24 bytes, whose last 8 are the number of items, little-endian;
- * the names of all have the prefix "tokenizer.ggml.": model, pre, tokens, token_type, merges,
+ * The items of metadata begin at byte 24; the 8 bytes before them are their number, little-endian.
+ * All names have the prefix "tokenizer.ggml.": model, pre, tokens, token_type, merges,
  * add_bos_token, add_eos_token, and bos_token_id and eos_token_id if they are known.
  * Source: llama.cpp, src/llama-vocab.cpp; t/token/token.c loads what was written.
  * Thread: any.  Since: 0.1

@@ -35,8 +35,11 @@ int te__conn_accept(const struct te__listen *l, int *ret_fd)
 	int i;
 
 	te__listen_poll(l, p);
-	/* without a free descriptor accept4() fails also if no connection waits */
-	while (poll(p, (nfds_t)l->n, 0) > 0) {
+	/*
+	 * Without a free descriptor accept4() fails also if no connection waits. Other users could
+	 * connect forever.
+	 */
+	for (int n = 0; n < TE__ACCEPT_MOST && poll(p, (nfds_t)l->n, 0) > 0; n++) {
 		for (i = 0; !p[i].revents; i++)
 			;
 		*ret_fd = accept4(p[i].fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);

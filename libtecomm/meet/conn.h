@@ -40,9 +40,12 @@ struct te__conn {
 		.fd = -1 \
 	}
 
+#define TE__ACCEPT_MOST 32 /* connections, before time-outs and other sockets are looked at */
+
 /*
- * Accepts a connection: 1, or 0 if none waits or it has ended; -EMFILE, -ENFILE, -ENOBUFS, -ENOMEM:
- * none can be accepted, and waiting ones keep the socket readable. Records no message.
+ * Accepts a connection: 1, or 0 if none waits or it has ended, or after TE__ACCEPT_MOST connections
+ * of other users; -EMFILE, -ENFILE, -ENOBUFS, -ENOMEM: none can be accepted. Connections that still
+ * wait keep the socket readable. Records no message.
  */
 int te__conn_accept(const struct te__listen *l, int *ret_fd);
 

@@ -24,7 +24,6 @@
 
 #define GUESTS_MAX 256 /* connections without a hello */
 #define GUEST_NS INT64_C(5000000000)
-#define ACCEPT_MOST 32 /* at once; then hellos are read, before guests without one make room */
 #define GRACE_NS INT64_C(1000000000) /* for the root's answer about a time-out */
 
 /* ---- ids ---- */
@@ -364,7 +363,8 @@ static void accept_some(struct te_comm_root *root)
 {
 	const struct te__ends ends = { .key = root->key, .purpose = TE__FOR_ROOT, .peer = -1 };
 
-	for (int i = 0; i < ACCEPT_MOST; i++) {
+	/* then hellos are read, before guests without one make room */
+	for (int i = 0; i < TE__ACCEPT_MOST; i++) {
 		int fd, r = te__conn_accept(&root->listen, &fd);
 		struct guest *g = NULL;
 

@@ -131,16 +131,20 @@ static int accept_all(struct joining *j, int64_t now)
 {
 	struct te__boot *b = j->b;
 	const struct te__ends ends = ends_of(j, -1);
-	int fd, r;
+	int fd, r = 0;
 
-	while ((r = te__conn_accept(j->o.listen, &fd)) > 0) {
+	/* then hellos are read, before the oldest strangers make room */
+	for (int i = 0; i < TE__ACCEPT_MOST; i++) {
+		r = te__conn_accept(j->o.listen, &fd);
+		if (r < 1)
+			break;
 		if (j->ns == STRANGERS_MAX)
 			drop_stranger(j, 0); /* the oldest */
 		te__conn_open(&j->s[j->ns].c, fd, &ends, 0);
 		j->s[j->ns++].since = now;
 	}
-	return !r ? 0 : fail(j, r, "%s cannot accept connections: %s", b->text[b->rank],
-			     te_strerror(r));
+	return r >= 0 ? 0 : fail(j, r, "%s cannot accept connections: %s", b->text[b->rank],
+				 te_strerror(r));
 }
 
 /* revents of new ones are 0: the first read of a hello that is there happens in the next round */

@@ -5,11 +5,13 @@
  */
 #include "config.h"
 
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include <te/errno.h>
 
 #include "bootstrap_lib.h"
+#include "libtecomm/meet/boot.h"
 #include "libtecomm/meet/pass.h"
 #include "ranks.h"
 
@@ -73,6 +75,35 @@ TEST_EACH(users, other_users_are_refused, TT_LEN(users))
 	}
 	ck_assert_msg(strstr(res[0].text, users[i].refused) ||
 		      strstr(res[1].text, users[i].refused), "%s; %s", res[0].text, res[1].text);
+}
+
+/* rank 0 waits for descriptors of the others, which connect to it until it ends */
+static int crowding_rank(int rank, void *arg)
+{
+	struct te__boot *b = NULL;
+	struct sockaddr_un sa;
+	int in = 0, n = 0, s, on = 1, r = bf_open(rank, 0, &b);
+
+	if (!r && !rank)
+		r = te__pass(b, 0, &in, 1, take, &n,
+			     te__boot_now() + TT_SLOWER(500) * INT64_C(1000000));
+	else if (!r && setresuid(4321, 4321, 4321))
+		r = te_fail(-EPROTO, "it is not another user");
+	while (!r && on) {
+		s = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+		on = !connect(s, (struct sockaddr *)&sa, te__local_address(b->again[0], &sa));
+		close(s);
+	}
+	te__boot_close(b);
+	return r;
+}
+
+TEST(users, others_that_connect_without_end_stall_no_rank)
+{
+	struct ranks_result res[3];
+
+	ranks_meet_run(MEET_ID, 3, crowding_rank, NULL, res);
+	ranks_failed(&res[0], -ETIMEDOUT, "has not passed its memory in time", SOON);
 }
 
 TT_MAIN("comm/pass_user", TT_NEED_ROOT | TT_NEED_USERNS)

@@ -74,6 +74,7 @@ struct te__boot {
 	/* ranks of one node: local sockets that listen for the next bootstrap, and their names */
 	const struct te__boot_from *from; /* argument of te__boot_reopen(), valid during it only */
 	int again_fd;
+	int32_t npasses; /* calls of te__pass() */
 	char (*again)[TE__LOCAL_NAME];
 };
 

@@ -17,7 +17,7 @@
 static const char what[] = "te_comm_create";
 
 #define RETRY_NS INT64_C(1000000) /* pause before a message that could not be sent is sent again */
-#define SILENT_MS 5000		  /* limit for the message of a connection */
+#define SILENT_NS INT64_C(100000000) /* limit for the message of a connection */
 
 struct message {
 	uint8_t proof[TE__KEY_NBYTES];
@@ -37,6 +37,7 @@ struct pass {
 	te__pass_fn *take;
 	void *arg;
 	int32_t me, nsent, nreceived;
+	int64_t deadline;
 	uint8_t *received; /* [nlocal] */
 	int code;	   /* the first error of this rank, and its message */
 	char why[512];
@@ -49,7 +50,7 @@ static const char *peer_text(const struct pass *p, int32_t local)
 
 static void prove(const struct pass *p, int32_t from, int32_t to, uint8_t *ret_proof)
 {
-	const int32_t ends[] = { from, to };
+	const int32_t ends[] = { from, to, p->b->npasses };
 
 	te__key_derive(p->b->secret, "descriptors", ends, sizeof(ends), ret_proof);
 }
@@ -101,7 +102,7 @@ static int send_to(const struct pass *p, int32_t to)
 	switch (r) {
 	case 0:
 		return 1;
-	/* too many connections or descriptors wait; or the rank waited too long for the message */
+	/* too many connections or descriptors wait; or the rank did not wait for the message */
 	case -EAGAIN:
 	case -EINTR:
 	case -ETOOMANYREFS:
@@ -151,10 +152,13 @@ static int receive(struct pass *p, int sock)
 	struct msghdr h = { .msg_iov = &io, .msg_iovlen = 1, .msg_control = a.bytes,
 			    .msg_controllen = sizeof(a.bytes) };
 	struct pollfd wait = { .fd = sock, .events = POLLIN };
+	const int64_t now = te__boot_now();
 	int fd[TE__PASS_MOST], nfds, pid = 0, r = 0;
 	ssize_t n;
 
-	(void)poll(&wait, 1, SILENT_MS);
+	(void)te__poll(&wait, 1, now + SILENT_NS < p->deadline ? now + SILENT_NS : p->deadline);
+	/* the sender of a later message gets EPIPE, and sends it again */
+	shutdown(sock, SHUT_RDWR);
 	n = recvmsg(sock, &h, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
 	nfds = n < 0 ? 0 : fds_of(&h, fd);
 	if (n != sizeof(m) || !is_valid(p, &m)) {
@@ -184,7 +188,7 @@ static int receive_all(struct pass *p)
 	const struct te__listen l = { 1, { p->b->again_fd } };
 	int s, r = 0;
 
-	while (!r && p->nreceived < te__boot_nlocal(p->b)) {
+	while (!r && p->nreceived < te__boot_nlocal(p->b) && te__boot_now() < p->deadline) {
 		r = te__conn_accept(&l, &s);
 		if (!r)
 			return 0;
@@ -224,15 +228,17 @@ static void send_all(struct pass *p)
 
 static void late(struct pass *p)
 {
-	int32_t i = 0;
+	const int32_t n = te__boot_nlocal(p->b);
+	const bool full = p->nreceived == n;
+	int32_t i = full ? (p->me + p->nsent) % n : 0;
 
-	while (i < te__boot_nlocal(p->b) - 1 && p->received[i])
+	while (!full && p->received[i])
 		i++;
-	fail(p, te__fail(-ETIMEDOUT, "%s: %s: %s has not passed its memory in time", what,
-			 p->b->name, peer_text(p, i)));
+	fail(p, te__fail(-ETIMEDOUT, "%s: %s: %s has not %s memory in time", what, p->b->name,
+			 peer_text(p, i), full ? "accepted" : "passed its"));
 }
 
-static void pass(struct pass *p, int64_t deadline)
+static void pass(struct pass *p)
 {
 	const int32_t n = te__boot_nlocal(p->b);
 	int64_t now, wake;
@@ -247,11 +253,11 @@ static void pass(struct pass *p, int64_t deadline)
 		if (p->nsent == n && (p->code || p->nreceived == n))
 			return;
 		now = te__boot_now();
-		if (now >= deadline) {
+		if (now >= p->deadline) {
 			late(p);
 			return;
 		}
-		wake = p->nsent < n && now + RETRY_NS < deadline ? now + RETRY_NS : deadline;
+		wake = p->nsent < n ? now + RETRY_NS : p->deadline;
 		r = te__boot_watch(p->b, what, p->code ? -1 : p->b->again_fd, wake);
 		if (r) {
 			fail(p, r);
@@ -264,8 +270,10 @@ int te__pass(struct te__boot *b, int code, const int *fd, int nfds, te__pass_fn 
 	     int64_t deadline_ns)
 {
 	struct pass p = { .b = b, .fd = fd, .nfds = nfds, .take = take, .arg = arg,
-			  .me = te__boot_local_rank(b, b->rank), .nsent = 1, .nreceived = 1 };
+			  .me = te__boot_local_rank(b, b->rank), .nsent = 1, .nreceived = 1,
+			  .deadline = deadline_ns };
 
+	b->npasses++;
 	if (code)
 		fail(&p, code);
 	if (b->nlocal == 1)
@@ -277,7 +285,7 @@ int te__pass(struct te__boot *b, int code, const int *fd, int nfds, te__pass_fn 
 				b->name);
 	}
 	p.received[p.me] = 1;
-	pass(&p, deadline_ns);
+	pass(&p);
 	te__free(p.received);
 	return p.code ? te__fail(p.code, "%s", p.why) : 0;
 }

@@ -171,22 +171,24 @@ void te__message_text(uint64_t s, char *ret, size_t nbytes)
 		 k == TE_K_COMM_REDUCE && op < TE_K_COMM_OPS ? op_names[op] : "", by);
 }
 
-static void mismatch_text(const struct te_k_comm_status *s, const char *peer, char *ret,
-			  size_t nbytes)
+/* for all ranks to read; rank found it */
+static void mismatch_text(const struct te_k_comm_status *s, const char *peer, int32_t rank,
+			  char *ret, size_t nbytes)
 {
 	const uint64_t epoch = ((uint64_t)1 << 40) - 1; /* bits of the epoch in a head */
 	const uint64_t blocks = (uint64_t)255 << 52;	/* bits of max_blocks in a message's */
 	char mine[96], theirs[96];
 
 	if (s->code == TE_K_COMM_MISMATCH_AT && ((s->expected ^ s->got) & epoch)) {
-		snprintf(ret, nbytes, "%s is at operation %llu, this rank at %llu", peer,
-			 (unsigned long long)(s->got & epoch),
+		snprintf(ret, nbytes, "%s is at operation %llu, rank %d at %llu", peer,
+			 (unsigned long long)(s->got & epoch), rank,
 			 (unsigned long long)(s->expected & epoch));
 		return;
 	}
 	if (s->code == TE_K_COMM_MISMATCH_AT) {
 		snprintf(ret, nbytes, "operation %llu of %s has arrays at other offsets of "
-			 "symmetric memory than on this rank", (unsigned long long)s->epoch, peer);
+			 "symmetric memory than on rank %d", (unsigned long long)s->epoch, peer,
+			 rank);
 		return;
 	}
 	if (s->phase == TE_K_COMM_RECEIVE) {
@@ -200,8 +202,8 @@ static void mismatch_text(const struct te_k_comm_status *s, const char *peer, ch
 	}
 	operation_text(s->expected, mine, sizeof(mine));
 	operation_text(s->got, theirs, sizeof(theirs));
-	snprintf(ret, nbytes, "operation %llu of %s is %s, of this rank %s",
-		 (unsigned long long)s->epoch, peer, theirs, mine);
+	snprintf(ret, nbytes, "operation %llu of %s is %s, of rank %d %s",
+		 (unsigned long long)s->epoch, peer, theirs, rank, mine);
 }
 
 /* "rank 2 (...)", or "rank 2 (...), ranks 3, 5" */
@@ -241,7 +243,8 @@ static void tell(struct te__coll *c)
 		return;
 	}
 	if (s.code >= TE_K_COMM_MISMATCH) {
-		mismatch_text(&s, te__boot_peer(c->boot, s.peer), text, sizeof(text));
+		mismatch_text(&s, te__boot_peer(c->boot, s.peer), te__boot_rank(c->boot), text,
+			      sizeof(text));
 		te__pool_abort(c->pool, -TE_EMISMATCH, text);
 		return;
 	}

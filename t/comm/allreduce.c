@@ -527,6 +527,8 @@ TEST(allreduce, different_operations_are_named)
 {
 	threads_run(3, differ, -TE_EMISMATCH, "a sum of 100 fp32 by oneshot");
 	threads_run(3, differ, -TE_EMISMATCH, "a sum of 200 fp32 by oneshot");
+	/* all ranks read one text, whichever of them found it */
+	threads_run(3, differ, -TE_EMISMATCH, " fp32 by oneshot, of rank ");
 }
 
 /* rank 1 waits for the others, which reduce a number as it does */

@@ -154,8 +154,6 @@ tools_te_perftest_libte_perftest_la_SOURCES = \
 	tools/te_perftest/attn.c \
 	tools/te_perftest/bench.c \
 	tools/te_perftest/bench.h \
-	tools/te_perftest/blas.c \
-	tools/te_perftest/blas.h \
 	tools/te_perftest/call.c \
 	tools/te_perftest/call.h \
 	tools/te_perftest/call_check.c \
@@ -184,7 +182,7 @@ tools_te_perftest_libte_perftest_la_SOURCES = \
 	tools/te_perftest/stats.h \
 	tools/te_perftest/step.c \
 	tools/te_perftest/verbs.c
-tools_te_perftest_libte_perftest_la_LIBADD = tools/lib/libtools.la $(BLAS_LIBS)
+tools_te_perftest_libte_perftest_la_LIBADD = tools/lib/libtools.la
 
 tools_te_perftest_te_perftest_SOURCES = \
 	tools/te_perftest/main.c

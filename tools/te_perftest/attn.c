@@ -8,7 +8,6 @@
 
 #include <te/kernel.h>
 
-#include "blas.h"
 #include "call.h"
 #include "tools/lib/say.h"
 
@@ -100,14 +99,10 @@ static double flops(const struct call *c, int both_passes)
 	return (both_passes ? 14.0 : 4.0) * (double)(c->batch * c->extent[HEADED]) * pairs;
 }
 
-static void report(const struct call *c, int both_passes, const struct blas *blas,
-		   const struct stats *us)
+static void report(const struct call *c, int both_passes, const struct stats *us)
 {
-	const struct te_device_info *dev = &c->b->dev;
-	const double n = (double)blas->n,
-		     rate = us[0].n ? flops(c, both_passes) / us[0].median * 1e6 : NAN;
-	const double peak = c->row.field[0].dtype == TE_DTYPE_FP32 ? dev->peak_fp32_flops :
-								     dev->peak_bf16_flops;
+	const double n = (double)c->other->extent[ROWS];
+	const double rate = us[0].n ? flops(c, both_passes) / us[0].median * 1e6 : NAN;
 
 	bench_text(c->b, "types", c->row.name);
 	bench_text(c->b, "pass", both_passes ? "both" : "forward");
@@ -121,12 +116,12 @@ static void report(const struct call *c, int both_passes, const struct blas *bla
 	bench_stats(c->b, "device_us", &us[0]);
 	bench_stats(c->b, "gemm_us", &us[1]);
 	bench_num(c->b, "gemm_ratio", rate / (2 * n * n * n / us[1].median * 1e6));
-	rate_report(c->b, rate, peak, blas, &us[2]);
+	call_rate(c, rate);
 }
 
 static int measure(struct bench *b, int i, int rows_left)
 {
-	const int64_t nkv = attention_opts().nkv, n = bench_extent(b, 0, 512, 4096);
+	const int64_t nkv = attention_opts().nkv;
 	struct call c = {
 		.b = b,
 		.row = rows[i],
@@ -138,27 +133,21 @@ static int measure(struct bench *b, int i, int rows_left)
 			    [HEADED] = opt.heads * opt.head_dim },
 	};
 	struct call g = { .b = b };
-	struct blas blas = { .b = b, .m = n, .n = n, .k = n };
-	struct stats us[3];
+	struct stats us[2];
 	int r;
 
 	if (!bench_row(b, rows_left, 1))
 		return STATUS_OK;
 	r = call_open(&c);
 	if (!r)
-		r = gemm_open(&g, b, c.row.field[0].dtype, n);
-	if (!r)
-		r = blas_alloc(&blas);
-	call_other(&c, call_work, &g);
-	if (blas_there(b))
-		call_other(&c, blas_work, &blas);
+		r = gemm_open(&g, b, c.row.field[0].dtype, bench_extent(b, 0, 512, 4096));
+	c.other = &g;
 	if (!r)
 		r = call_measure(&c, us);
 	if (!r)
-		report(&c, i % 2, &blas, us);
+		report(&c, i % 2, us);
 	call_close(&c);
 	call_close(&g);
-	blas_free(&blas);
 	return r;
 }
 

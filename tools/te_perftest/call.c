@@ -8,6 +8,7 @@
 
 #include <te/capture.h>
 #include <te/dtype.h>
+#include <te/param.h>
 
 #include "call.h"
 #include "tools/lib/say.h"
@@ -262,12 +263,6 @@ int call_work(void *arg)
 	return c->row.queue(c, t);
 }
 
-void call_other(struct call *c, bench_work other, void *arg)
-{
-	c->other[c->nothers].work = other;
-	c->other[c->nothers++].arg = arg;
-}
-
 /* alternately, so that clock drift affects all */
 static int times(void *arg, double *ret_us)
 {
@@ -278,9 +273,8 @@ static int times(void *arg, double *ret_us)
 
 	if (!r && c->ncpu < c->cpu_most)
 		c->ncpu += c->depth;
-	for (int i = 0; i < c->nothers && !r; i++)
-		r = bench_device_us(c->b, c->other[i].work, c->other[i].arg, c->other[i].batch,
-				    &ret_us[1 + i]);
+	if (!r && c->other)
+		r = bench_device_us(c->b, call_work, c->other, c->other->depth, &ret_us[1]);
 	return r;
 }
 
@@ -338,10 +332,36 @@ int call_measure(struct call *c, struct stats *ret_us)
 		return r;
 	if (!c->depth)
 		c->depth = n;
-	for (int i = 0; i < c->nothers && !r; i++)
-		r = bench_batch(b, c->other[i].work, c->other[i].arg, 1000, 1, 16,
-				&c->other[i].batch);
-	return r ? r : bench_series(b, times, c, 1 + c->nothers, ret_us);
+	if (c->other)
+		r = bench_batch(b, call_work, c->other, 1000, 1, 16, &c->other->depth);
+	return r ? r : bench_series(b, times, c, 1 + (c->other != NULL), ret_us);
+}
+
+/* cores that the threads of a kernel run on */
+static double cores(const struct bench *b)
+{
+	struct te_param_info p = TE_PARAM_INFO_INIT;
+	double n = 0;
+
+	for (size_t i = 0; i < te_param_count(); i++)
+		if (!te_param_info(i, &p) && !strcmp(p.name, "TE_HOST_THREADS"))
+			n = strtod(p.value, NULL);
+	/* 0: as many threads as cores, 64 at most */
+	return fmin(n > 0 ? n : 64, b->dev.nprocs);
+}
+
+void call_rate(const struct call *c, double flop_per_s)
+{
+	const struct te_device_info *d = &c->b->dev;
+	const enum te_dtype type = c->row.field[0].dtype;
+	const double peak = type == TE_DTYPE_FP32 ? d->peak_fp32_flops :
+			    type == TE_DTYPE_BF16 ? d->peak_bf16_flops :
+						    d->peak_fp8_flops;
+
+	bench_num(c->b, "flop_per_s", flop_per_s);
+	if (!strcmp(d->backend, "host"))
+		bench_num(c->b, "flop_per_s_per_core", flop_per_s / cores(c->b));
+	bench_num(c->b, "peak_ratio", flop_per_s / (peak > 0 ? peak : NAN));
 }
 
 int call_count(struct call *c, int64_t *ret_n)

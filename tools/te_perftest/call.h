@@ -8,7 +8,6 @@
 #include "bench.h"
 
 #define CALL_FIELDS_MAX 12
-#define CALL_OTHERS_MAX 2
 
 enum fill { NORMAL, POSITIVE, TOKENS, ZEROS };
 /* an extent of a field, as an index of extent[] of struct call */
@@ -54,14 +53,14 @@ struct call_row {
 
 /* nsets sets of tensors; each call takes the next */
 struct call {
-	/* the caller sets: b, row, extent, batch, recipe, variant, once, depth */
+	/* the caller sets: b, row, extent, batch, recipe, variant, once, depth, other */
 	struct bench *b;
 	struct call_row row;
 	int64_t extent[EXTENTS];
 	int64_t batch;	    /* sequences of fields with ROWS or HEADS, if above 1 */
 	const char *recipe; /* name of quant's recipe, or NULL */
 	int variant;	    /* an argument of the row's functions */
-	int once;	    /* 1: one set, whatever the size of the caches */
+	int once;	    /* 1: one set, regardless of the size of the caches */
 	int depth;	    /* calls per sample; 0: as many as take a millisecond, up to 16 */
 	int nfields, nsets, at;
 	double traffic;		   /* bytes that one call has to read and write */
@@ -72,12 +71,7 @@ struct call {
 	size_t part[CALL_FIELDS_MAX][4], nbytes;
 	double *cpu_us; /* CPU time of each call, if depth is set */
 	int64_t ncpu, cpu_most;
-	struct {
-		bench_work work;
-		void *arg;
-		int batch;
-	} other[CALL_OTHERS_MAX]; /* work that the call is compared with */
-	int nothers;
+	struct call *other; /* open call that is measured in turn, or NULL */
 };
 
 /* returns an exit status; the caller closes the call in any case */
@@ -85,9 +79,7 @@ int call_open(struct call *c);
 void call_close(struct call *c);
 /* queues one call; a bench_work */
 int call_work(void *arg);
-/* adds work to compare with, in alternate samples */
-void call_other(struct call *c, bench_work work, void *arg);
-/* runs --verify, then measures the device time of a call and of each other work; returns an exit
+/* runs --verify, then measures the device time of a call and of the other one; returns an exit
  * status */
 int call_measure(struct call *c, struct stats *ret_us);
 /* counts the kernels, copies and fills that a call queues; returns an exit status */
@@ -102,6 +94,17 @@ int64_t call_cols(const struct call *c, int field);
 /* --verify: reports values that differ by more than the bound; returns an exit status */
 int call_near(const struct call *c, const char *what, int64_t i, double got, double want,
 	      double bound);
+
+/*
+ * Adds flop_per_s and its fraction of the type's peak to the row; on the host also the rate per
+ * core.
+ */
+void call_rate(const struct call *c, double flop_per_s);
+/* columns of these figures, for a test's list */
+#define RATE_COLUMNS                                                   \
+	{ "flop_per_s", "rate\nTFLOP/s", 1e-12, 0 },                   \
+		{ "flop_per_s_per_core", "a core\nGFLOP/s", 1e-9, 0 }, \
+		{ "peak_ratio", "of peak\n%", 100, 0 }
 
 /*
  * gemm.c: opens a GEMM of square matrices of a type, FP32 or BF16, with one set. Returns an exit

@@ -431,7 +431,7 @@ static int measure(struct call *c, const struct text *text, int rows_left)
 	r = call_open(c);
 	if (!r)
 		r = copy_open(&copy, b, c->traffic / 2);
-	call_other(c, call_work, &copy);
+	c->other = &copy;
 	if (!r)
 		r = call_measure(c, us);
 	if (!r && c->cpu_us)

@@ -8,7 +8,6 @@
 
 #include <te/gemm.h>
 
-#include "blas.h"
 #include "call.h"
 #include "tools/lib/say.h"
 
@@ -64,45 +63,28 @@ int gemm_open(struct call *c, struct bench *b, enum te_dtype type, int64_t n)
 	return call_open(c);
 }
 
-static void report(const struct call *c, const struct blas *blas, const struct stats *us)
-{
-	const struct te_device_info *d = &c->b->dev;
-	const enum te_dtype type = c->row.field[0].dtype;
-	const double peak = type == TE_DTYPE_FP32 ? d->peak_fp32_flops :
-			    type == TE_DTYPE_BF16 ? d->peak_bf16_flops :
-						    d->peak_fp8_flops;
-	const double flops = 2.0 * (double)blas->m * (double)blas->n * (double)blas->k;
-
-	bench_text(c->b, "types", c->row.name);
-	bench_int(c->b, "m", blas->m);
-	bench_int(c->b, "n", blas->n);
-	bench_int(c->b, "k", blas->k);
-	bench_int(c->b, "buffers", 3 * (int64_t)c->nsets);
-	bench_stats(c->b, "device_us", &us[0]);
-	rate_report(c->b, us[0].n ? flops / us[0].median * 1e6 : NAN, peak, blas, &us[1]);
-}
-
 static int measure(struct call *c, int rows_left)
 {
-	struct blas blas = {
-		.b = c->b, .m = c->extent[ROWS], .n = c->extent[COLS], .k = c->extent[INNER]
-	};
-	struct stats us[2];
+	const double flops = 2.0 * (double)c->extent[ROWS] * (double)c->extent[COLS] *
+			     (double)c->extent[INNER];
+	struct stats us;
 	int r;
 
 	if (!bench_row(c->b, rows_left, 1))
 		return STATUS_OK;
 	r = call_open(c);
 	if (!r)
-		r = blas_alloc(&blas);
-	if (blas_there(c->b))
-		call_other(c, blas_work, &blas);
-	if (!r)
-		r = call_measure(c, us);
-	if (!r)
-		report(c, &blas, us);
+		r = call_measure(c, &us);
+	if (!r) {
+		bench_text(c->b, "types", c->row.name);
+		bench_int(c->b, "m", c->extent[ROWS]);
+		bench_int(c->b, "n", c->extent[COLS]);
+		bench_int(c->b, "k", c->extent[INNER]);
+		bench_int(c->b, "buffers", 3 * (int64_t)c->nsets);
+		bench_stats(c->b, "device_us", &us);
+		call_rate(c, us.n ? flops / us.median * 1e6 : NAN);
+	}
 	call_close(c);
-	blas_free(&blas);
 	return r;
 }
 

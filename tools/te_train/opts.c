@@ -518,14 +518,21 @@ static int check_needs(const struct opts *o)
 	return check_excluded(o) ? STATUS_BAD : check_pipeline(o);
 }
 
+/* text of the last of the given options that sets the field at an offset; NULL: there is none */
+static const char *has(const struct option_given *given, int n, size_t at)
+{
+	while (n-- && given[n].field->offset != at)
+		;
+	return n < 0 ? NULL : given[n].text;
+}
+
 int opts_parse(struct opts *o, int argc, char **argv, int *ret_done)
 {
 	const struct option_field *const tables[] = { rows, NULL };
 	const struct option_table table = { .help = print_help, .fields = tables };
 	struct option_given given[256];
-	const char *preset = NULL, *resume = NULL;
-	int random_given = 0, steps_given = 0, tokens_given = 0, schedule_given = 0, n, r;
-	int chunks_given = 0, decay_given = 0;
+	const char *preset, *resume;
+	int random_given, steps_given, tokens_given, n, r;
 
 	*ret_done = 0;
 	memset(o, 0, sizeof(*o));
@@ -536,23 +543,16 @@ int opts_parse(struct opts *o, int argc, char **argv, int *ret_done)
 	*ret_done = n == OPTION_DONE;
 	if (n < 0)
 		return *ret_done ? STATUS_OK : STATUS_BAD;
-	for (int i = 0; i < n; i++) {
-		const size_t at = given[i].field->offset;
-
-		preset = at == AT(preset) ? given[i].text : preset;
-		resume = at == AT(resume) ? given[i].text : resume;
-		random_given |= at == AT(random_tokens);
-		steps_given |= at == AT(steps);
-		tokens_given |= at == AT(tokens);
-		schedule_given |= at == AT(pipeline_schedule);
-		chunks_given |= at == AT(chunks);
-		decay_given |= at == AT(decay);
-		o->recompute_given |= at == AT(recompute);
-		o->chunk_given |= at == AT(loss_chunk);
-		o->offload_given |= at == AT(offload);
-		o->states_given |= at == AT(states);
-		o->copies_given |= at == AT(column_copies);
-	}
+	tokens_given = has(given, n, AT(tokens)) != NULL;
+	steps_given = has(given, n, AT(steps)) != NULL;
+	random_given = has(given, n, AT(random_tokens)) != NULL;
+	o->recompute_given = has(given, n, AT(recompute)) != NULL;
+	o->chunk_given = has(given, n, AT(loss_chunk)) != NULL;
+	o->offload_given = has(given, n, AT(offload)) != NULL;
+	o->states_given = has(given, n, AT(states)) != NULL;
+	o->copies_given = has(given, n, AT(column_copies)) != NULL;
+	preset = has(given, n, AT(preset));
+	resume = has(given, n, AT(resume));
 	if (preset)
 		r = set_preset(o, preset);
 	if (!r && resume)
@@ -578,7 +578,7 @@ int opts_parse(struct opts *o, int argc, char **argv, int *ret_done)
 	if (!r && steps_given && tokens_given)
 		r = say_bad("--steps and --tokens exclude each other");
 	/* the chunks of a checkpoint belong to its schedule */
-	if (!r && schedule_given && !chunks_given &&
+	if (!r && has(given, n, AT(pipeline_schedule)) && !has(given, n, AT(chunks)) &&
 	    (o->pipeline > 1 || !*o->pipeline_schedule))
 		o->chunks = 0;
 	/* measurements have the same batches as earlier versions */
@@ -595,7 +595,7 @@ int opts_parse(struct opts *o, int argc, char **argv, int *ret_done)
 		set_absolute(&o->val);
 	if (!r)
 		set_absolute_sets(&o->valid);
-	if (!r && decay_given && strcmp(o->schedule, "wsd"))
+	if (!r && has(given, n, AT(decay)) && strcmp(o->schedule, "wsd"))
 		r = say_bad("--decay: the schedule %s has no such part, expected --schedule wsd",
 			    o->schedule);
 	if (!r)

@@ -195,7 +195,7 @@ static int check_named(const struct call *c, const struct side *s, int32_t i)
 	int32_t k, pos = 0;
 
 	if (!named->name)
-		return te__fail(-EINVAL, "%s: argument %" PRId32 " by name has none", c->fn, i);
+		return te__fail(-EINVAL, "%s: named argument %" PRId32 " has no name", c->fn, i);
 	k = by_name(s, named->name);
 	if (k < 0 || !s->t[k])
 		return te__fail(-EINVAL, "%s: %s has no %s %s", c->fn, c->node->c.name, what(c),
@@ -253,7 +253,7 @@ static int check_kept(const struct call *c)
 		int32_t k = kept->name ? by_name(&s, kept->name) : -1;
 
 		if (k < 0 || !s.t[k])
-			r = te__fail(-EINVAL, "%s: %s gives no gradient of %s", c->fn, n->c.name,
+			r = te__fail(-EINVAL, "%s: %s computes no gradient of %s", c->fn, n->c.name,
 				     kept->name ? kept->name : "an input without a name");
 		else
 			r = check_tensor(c, s.t[k], kept->tensor, kept->name);

@@ -413,8 +413,8 @@ static int join(const struct call *c, struct te_stream *stream)
 	struct te__group *g = &c->comm->coll.group;
 
 	if (g->stream && g->stream != stream)
-		return te__fail(-EINVAL, "%s: stream is another one than of the first call of the "
-				"group", c->fn);
+		return te__fail(-EINVAL, "%s: stream differs from the stream of the group's first "
+				"call", c->fn);
 	if (!g->stream)
 		g->stream = te_stream_ref(stream);
 	return 0;

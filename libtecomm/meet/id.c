@@ -477,7 +477,8 @@ static int root_create(const uint8_t *key, struct te_comm_id *ret_id,
 	root->wake_fd = te__fault_point() ? -1 : eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
 	if (root->wake_fd < 0 || grow(root))
 		r = te__fail(root->wake_fd < 0 ? -EMFILE : -ENOMEM,
-			     "te_comm_id_create: not enough descriptors or memory");
+			     "te_comm_id_create: no %s",
+			     root->wake_fd < 0 ? "file descriptor" : "memory");
 	if (!r)
 		r = te__random(bytes, sizeof(bytes));
 	if (!r && key)

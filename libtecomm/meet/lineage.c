@@ -496,8 +496,8 @@ static int too_few(const struct settle *s, int32_t ngroup, int32_t nleft)
 
 	for (int32_t i = 0; i < l->n; i++)
 		missing[i] = l->in[i] && !l->ended[i] && !s->arrived[i] && i != l->me;
-	return te__fail(-ETIMEDOUT, "%s did not arrive within %s and may go on without %s: %d of "
-			"%d ranks that have not ended are not enough for a successor",
+	return te__fail(-ETIMEDOUT, "%s did not arrive within %s and may continue without %s: %d "
+			"of %d ranks that have not ended are not enough for a successor",
 			te__ranks_text(missing, l->n, ranks),
 			te__time_text(te__boot_now() - s->begin, time), l->text[l->me], ngroup,
 			nleft);

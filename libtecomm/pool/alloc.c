@@ -161,8 +161,8 @@ static int compare_allocs(struct te__pool *p, const char *fn, const struct shown
 	for (int32_t i = 1; i < p->nranks && !r; i++) {
 		if (!memcmp(&all[i], &all[0], sizeof(*all)))
 			continue;
-		r = te__fail(-TE_EMISMATCH, "%s: allocation %llu of %s is of %llu bytes at %llu, "
-			     "allocation %llu of rank 0 of %llu bytes at %llu", fn,
+		r = te__fail(-TE_EMISMATCH, "%s: allocation %llu of %s has %llu bytes at offset "
+			     "%llu, allocation %llu of rank 0 has %llu bytes at offset %llu", fn,
 			     (unsigned long long)all[i].nallocs, te__boot_peer(p->boot, i),
 			     (unsigned long long)all[i].nbytes, (unsigned long long)all[i].offset,
 			     (unsigned long long)all[0].nallocs,

@@ -42,7 +42,7 @@ static int probe_nvls(struct te_ctx *ctx, struct te__reach_offer *o)
 static int by_address(const struct te_ctx *ctx)
 {
 	if (!strcmp(te_ctx_backend(ctx), "host"))
-		return te__fail(-EOPNOTSUPP, "memory of the host backend is memory of the process");
+		return te__fail(-EOPNOTSUPP, "the memory of the host backend is no GPU memory");
 	return access("/sys/module/nvidia_peermem", F_OK) ?
 		       te__fail(-EOPNOTSUPP, "the driver exports no dma-buf of memory of the GPU, "
 				"and the module nvidia-peermem is not loaded") : 0;

@@ -491,7 +491,7 @@ static int half_rank(int rank, void *arg)
 		return leave(&j, r);
 	if (!has_fault(&j)) {
 		r = recover(&j, others(), TT_SLOWER(500));
-		if (r != -ETIMEDOUT || !strstr(te_error_detail(), "may go on without rank "))
+		if (r != -ETIMEDOUT || !strstr(te_error_detail(), "may continue without rank "))
 			return leave(&j, te_fail(-EPROTO, "%d: %s", r, te_error_detail()));
 		plan->nleft++;
 	}

@@ -199,8 +199,8 @@ TEST_IF(processes, debug_mode_finds_the_call_that_differs, ON_HOST)
 
 	run_by(MEET_CALLBACK, 3, debug, res);
 	for (int i = 0; i < 3; i++) {
-		ranks_failed(&res[i], -TE_EMISMATCH, "is of 600 bytes at 512, allocation 2 of rank "
-			     "0 of 512 bytes at 512", 15000);
+		ranks_failed(&res[i], -TE_EMISMATCH, "has 600 bytes at offset 512, allocation 2 of "
+			     "rank 0 has 512 bytes at offset 512", 15000);
 		ck_assert_ptr_nonnull(strstr(res[i].text, "te_comm_alloc: allocation 2 of rank 2"));
 	}
 }

@@ -369,7 +369,7 @@ TEST(threads, transports_are_described)
 	ck_assert_str_eq(t.name, "gpudirect");
 	ck_assert_int_eq(t.available, !t.reason[0]);
 	if (!strcmp(backend, "host"))
-		ck_assert_str_eq(t.reason, "memory of the host backend is memory of the process");
+		ck_assert_str_eq(t.reason, "the memory of the host backend is no GPU memory");
 	DO(te_transport_info(ctx, n - 1, &t));
 	ck_assert_str_eq(t.name, "tcp");
 	ck_assert_int_eq(t.available, 1);
@@ -393,5 +393,5 @@ TEST(threads, a_reason_is_that_of_the_probe)
 	te_recording_unref(rec);
 	ck_assert_str_eq(t.name, "gpudirect");
 	if (!strcmp(backend, "host"))
-		ck_assert_str_eq(t.reason, "memory of the host backend is memory of the process");
+		ck_assert_str_eq(t.reason, "the memory of the host backend is no GPU memory");
 }

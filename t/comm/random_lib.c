@@ -95,7 +95,7 @@ static void recover_all(struct random_trial *t, struct joined *j, int timeout_ms
 	for (int tries = 0; r && tries < TRIES; tries++) {
 		r = recover(j, timeout_ms);
 		snprintf(out->why, sizeof(out->why), "%s", r ? te_error_detail() : "");
-		out->too_few = r && strstr(out->why, "may go on without ");
+		out->too_few = r && strstr(out->why, "may continue without ");
 		if (r == -EPROTO || r == -TE_ESTATE || out->too_few)
 			break;
 		if (r)

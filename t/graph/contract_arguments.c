@@ -212,12 +212,12 @@ TEST(arguments, wrong_gradients_are_named)
 	b.nkept = 1;
 	b.kept = kept;
 	kept[0] = (struct te_named){ "mask", s.in[1] };
-	fails(te_graph_backward(s.g, 0, st, &b), -EINVAL, "many gives no gradient of mask");
+	fails(te_graph_backward(s.g, 0, st, &b), -EINVAL, "many computes no gradient of mask");
 	kept[0] = (struct te_named){ "y", s.in[0] };
-	fails(te_graph_backward(s.g, 0, st, &b), -EINVAL, "many gives no gradient of y");
+	fails(te_graph_backward(s.g, 0, st, &b), -EINVAL, "many computes no gradient of y");
 	kept[0] = (struct te_named){ NULL, s.in[0] };
 	fails(te_graph_backward(s.g, 0, st, &b), -EINVAL,
-	      "many gives no gradient of an input without a name");
+	      "many computes no gradient of an input without a name");
 	kept[0] = (struct te_named){ "x", s.in[1] };
 	fails(te_graph_backward(s.g, 0, st, &b), -TE_ESHAPE, "x of many is [5] int32");
 	kept[0].tensor = NULL;

@@ -86,7 +86,7 @@ TEST(replay, arguments_are_refused_by_name)
 	named[1].name = "mask";
 	fails(te_graph_forward(g, 0, st, &r), -EINVAL, "only has no input mask");
 	named[1].name = NULL;
-	fails(te_graph_forward(g, 0, st, &r), -EINVAL, "argument 1 by name has none");
+	fails(te_graph_forward(g, 0, st, &r), -EINVAL, "named argument 1 has no name");
 	r.nnamed = 1;
 	named[0].tensor = wrong;
 	fails(te_graph_forward(g, 0, st, &r), -TE_ESHAPE,

@@ -297,6 +297,7 @@ static int evaluate(struct trainer *t, const struct span *s, const char *file, d
 			r = hear_stop(t);
 		if (r || is_stopped(t))
 			return r;
+		progress_eval_batch(t, k, nbatches);
 		trainer_cut(t, &rows);
 		r = trainer_feed(t, t->now.eval_plan, &rows);
 		if (r >= 0)
@@ -524,6 +525,7 @@ int trainer_run(struct trainer *t)
 	t->now.paused_s = now_s() - t->start_s;
 	t->now.start_step = t->now.line_step = t->now.done.step;
 	t->now.tried_step = -1;
+	t->now.shown_s = now_s();
 	if (!t->now.from_copy)
 		t->saved_step = t->from ? t->now.done.step : -1;
 	t->now.ranks_stop = INT64_MAX;

@@ -18,6 +18,7 @@
 #include "tools/lib/say.h"
 
 #define LINE_EVERY_S 0.1 /* on a terminal */
+#define LINE_AFTER_S 60	 /* elsewhere, if there was no other line */
 
 /* a line that does not fit on the disk is left out, all of it, and training continues */
 static void log_write(struct trainer *t, struct record *rec)
@@ -346,6 +347,23 @@ static void show(struct trainer *t, int64_t step, double loss, double lr, double
 	t->now.shown_s = now;
 }
 
+static int is_line_due(const struct trainer *t)
+{
+	return now_s() - t->now.shown_s > (say_on_terminal() ? LINE_EVERY_S : LINE_AFTER_S);
+}
+
+void progress_eval_batch(struct trainer *t, int64_t k, int64_t n)
+{
+	char text[80];
+
+	if (!is_line_due(t))
+		return;
+	snprintf(text, sizeof(text), "step %lld: validation, batch %lld of %lld",
+		 (long long)t->now.done.step, (long long)k + 1, (long long)n);
+	say_line(text);
+	t->now.shown_s = now_s();
+}
+
 void progress_step(struct trainer *t, int64_t step, double end_s, double loss, double lr)
 {
 	double tokens_per_s = (double)((step - t->now.line_step) * trainer_step_tokens(t)) /
@@ -361,7 +379,7 @@ void progress_step(struct trainer *t, int64_t step, double end_s, double loss, d
 		peak_flops(t) > 0 ? tokens_per_s * model_flops_per_token(&t->now.model.cfg, t->T) /
 					    peak_flops(t) :
 				    NAN;
-	if (say_on_terminal() ? now_s() - t->now.shown_s > LINE_EVERY_S : line)
+	if (is_line_due(t) || (line && !say_on_terminal()))
 		show(t, step, t->now.train_loss, lr, tokens_per_s);
 	if (!line)
 		return;

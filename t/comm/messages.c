@@ -750,11 +750,9 @@ TEST(messages, arguments_are_checked)
 	threads_run(2, refusals, 0, NULL);
 }
 
-/* ---- processes ---- */
-
 /* parts of n elements of three ranks, or a message to the next rank */
-static int call_of_three(const struct joined *j, int rank, enum what what, const void *in,
-			 void *out, int64_t n)
+static int call_of_three(struct te_comm *c, struct te_stream *s, int rank, enum what what,
+			 const void *in, void *out, int64_t n)
 {
 	const int64_t each[] = { n, n, n };
 	const enum te_dtype t = TE_DTYPE_BF16;
@@ -762,28 +760,54 @@ static int call_of_three(const struct joined *j, int rank, enum what what, const
 	switch (what) {
 	case POINT:
 		if (rank > 0)
-			STEP(te_comm_recv(j->comm, j->s, out, n, t, rank - 1, NULL));
-		return rank < 2 ? te_comm_send(j->comm, j->s, in, n, t, rank + 1, NULL) : 0;
+			STEP(te_comm_recv(c, s, out, n, t, rank - 1, NULL));
+		return rank < 2 ? te_comm_send(c, s, in, n, t, rank + 1, NULL) : 0;
 	case ALLTOALL:
-		return te_comm_alltoall(j->comm, j->s, in, out, n, t, NULL);
+		return te_comm_alltoall(c, s, in, out, n, t, NULL);
 	case ALLTOALLV:
-		return te_comm_alltoallv(j->comm, j->s, in, each, NULL, out, each, NULL, t, NULL);
+		return te_comm_alltoallv(c, s, in, each, NULL, out, each, NULL, t, NULL);
 	case GATHER:
-		return te_comm_gather(j->comm, j->s, in, out, n, t, 2, NULL);
+		return te_comm_gather(c, s, in, out, n, t, 2, NULL);
 	case SCATTER:
-		return te_comm_scatter(j->comm, j->s, in, out, n, t, 1, NULL);
+		return te_comm_scatter(c, s, in, out, n, t, 1, NULL);
 	case GROUP:
-		STEP(te_comm_group_begin(j->comm));
-		STEP(te_comm_send(j->comm, j->s, in, n, t, (rank + 1) % 3, NULL));
-		STEP(te_comm_recv(j->comm, j->s, out, n, t, (rank + 2) % 3, NULL));
-		return te_comm_group_end(j->comm);
+		STEP(te_comm_group_begin(c));
+		STEP(te_comm_send(c, s, in, n, t, (rank + 1) % 3, NULL));
+		STEP(te_comm_recv(c, s, out, n, t, (rank + 2) % 3, NULL));
+		return te_comm_group_end(c);
 	case REDUCE:
-		return te_comm_reduce(j->comm, j->s, in, out, n, t, TE_COMM_MAX, 0, NULL);
+		return te_comm_reduce(c, s, in, out, n, t, TE_COMM_MAX, 0, NULL);
 	default:
-		return te_comm_sendrecv(j->comm, j->s, in, n, (rank + 1) % 3, out, n,
+		return te_comm_sendrecv(c, s, in, n, (rank + 1) % 3, out, n,
 					(rank + 2) % 3, t, NULL);
 	}
 }
+
+/* rank 1, which all wait for, is late */
+static int wait_for_one(struct thread_rank *r)
+{
+	struct te_stream *q = te_ctx_stream(r->ctx);
+	void *in, *out;
+
+	STEP(te_mem_alloc(q, MEM, &in));
+	STEP(te_mem_alloc(q, MEM, &out));
+	STEP(te_comm_barrier(r->comm, q));
+	STEP(te_stream_sync(q));
+	r->comm->coll.deadline_ns = 50000000;
+	if (r->rank != 1)
+		STEP(call_of_three(r->comm, q, r->rank, (enum what)seed, in, out, 10));
+	for (int i = 0; i < 20000 && !te_comm_error(r->comm); i++)
+		usleep(1000);
+	return te_comm_error(r->comm);
+}
+
+TEST_EACH(messages, a_rank_that_does_not_call_is_named, NWHATS)
+{
+	seed = (uint64_t)_i;
+	threads_run(3, wait_for_one, -ETIMEDOUT, "rank 1");
+}
+
+/* ---- processes ---- */
 
 struct killing {
 	const char *nodes; /* a letter for each rank */
@@ -799,14 +823,14 @@ static int many_calls(const struct joined *j, int rank, const struct killing *k,
 
 	if (k->records) {
 		STEP(te_capture_begin(j->s));
-		STEP(call_of_three(j, rank, k->what, in, out, 9999));
+		STEP(call_of_three(j->comm, j->s, rank, k->what, in, out, 9999));
 		STEP(te_capture_end(j->s, &rec));
 	}
 	for (int i = 0; i < 20 && !r; i++) {
 		if (k->kills && i == 10 && rank == 1)
 			raise(SIGKILL);
 		r = rec ? te_recording_launch(rec, j->s) :
-			  call_of_three(j, rank, k->what, in, out, 1 + i * 999);
+			  call_of_three(j->comm, j->s, rank, k->what, in, out, 1 + i * 999);
 		if (!r)
 			r = te_stream_sync(j->s);
 		if (!r)

@@ -554,6 +554,32 @@ TEST_EACH(successors, a_successor_can_be_recovered, 2)
 		ck_assert_int_eq(res[i].signal, SIGKILL);
 }
 
+static int again_and_again(int rank, void *arg)
+{
+	struct joined j;
+	int r = join(rank, &j);
+
+	for (int k = 0; k < 50 && !r; k++) {
+		r = nodes_reduce(&j, 0); /* all ranks have the communicator */
+		if (!r && rank == k % plan->n)
+			te_comm_abort(j.comm, "again");
+		while (!r)
+			r = nodes_reduce(&j, 0);
+		r = r == -TE_EABORT ? recover(&j, everyone(), 20000) : r;
+	}
+	return leave(&j, r ? r : nodes_reduce(&j, 0));
+}
+
+TEST_EACH(successors, a_hundred_in_turn_leave_nothing, 2)
+{
+	struct ranks_result res[RANKS_MAX];
+
+	plan->fault = SKIP;
+	plan->nodes = _i ? "aaa" : "aab";
+	run(MEET_ID, again_and_again, res);
+	ranks_ok(plan->n, res);
+}
+
 /* all of them get it in the end, wherever a call of one has failed */
 static int try_again(int rank, void *arg)
 {

@@ -392,7 +392,7 @@ static int launch_group(const struct call *c, struct te_stream *stream)
 	if (coll->list->n > TE_K_COMM_ENDS && coll->terms.host)
 		return queue_list(c, stream);
 	if (coll->list->n > TE_K_COMM_ENDS)
-		return te__fail(-EOPNOTSUPP, "%s: %d sends and receives, at most %d at once on "
+		return te__fail(-EOPNOTSUPP, "%s: %d sends and receives in a group, at most %d on "
 				"GPUs", c->fn, coll->list->n, TE_K_COMM_ENDS);
 	k.n = coll->list->n;
 	memcpy(k.ends, coll->list->ends, (size_t)k.n * sizeof(k.ends[0]));

@@ -666,7 +666,7 @@ static int in_chains(struct thread_rank *r)
 		STEP(te_comm_group_end(r->comm));
 	else
 		REFUSED(te_comm_group_end(r->comm), -EOPNOTSUPP,
-			"17 sends and receives, at most 16 at once");
+			"17 sends and receives in a group, at most 16 on");
 	STEP(te_mem_free(q, p));
 	STEP(te_comm_barrier(r->comm, q));
 	return te_stream_sync(q);
@@ -715,8 +715,8 @@ static int group_refusals(struct thread_rank *r)
 	STEP(group_ends(r, -EINVAL, "te_comm_send: to is 2, not one of 2 ranks"));
 	STEP(te_comm_group_begin(c));
 	STEP(te_comm_send(c, q, p, 4, f, other, NULL));
-	REFUSED(te_comm_recv(c, s, p + 4, 4, f, other, NULL), -EINVAL, "stream is another one");
-	STEP(group_ends(r, -EINVAL, "te_comm_recv: stream is another one"));
+	REFUSED(te_comm_recv(c, s, p + 4, 4, f, other, NULL), -EINVAL, "stream differs from");
+	STEP(group_ends(r, -EINVAL, "te_comm_recv: stream differs from"));
 	STEP(te_comm_group_begin(c));
 	STEP(te_comm_send(c, q, p, 4, f, other, NULL));
 	STEP(te_comm_recv(c, q, p + 3, 4, f, other, NULL));

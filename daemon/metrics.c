@@ -126,7 +126,7 @@ void ted_metrics_serve(struct ted *t, int fd)
 	char *text = ted_metrics_text(t, &n);
 
 	(void)setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &room, sizeof(room));
-	/* at once into the socket's buffer, or not at all: ted does not wait for readers */
+	/* all into the socket's buffer, or nothing: ted does not wait for readers */
 	if (!text || send(fd, text, n, MSG_NOSIGNAL | MSG_DONTWAIT) != (ssize_t)n)
 		ted_say_client("metrics: %zu bytes were not sent", n);
 	free(text);

@@ -21,7 +21,7 @@ int64_t ted_now_ns(void)
 	return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
 }
 
-/* as one line, whatever characters a client has sent */
+/* as one line, also if a client has sent newlines */
 static void say(const char *fmt, va_list ap)
 {
 	char text[1024];

@@ -299,7 +299,7 @@ static int follow(struct te_stream *stream, struct te_event *event, struct te_st
 	return r ? r : te_event_wait(event, stream);
 }
 
-/* replays run serially, whatever their streams */
+/* replays run serially, also on different streams */
 static int take_turn(struct te_graph *g, struct te_stream *stream)
 {
 	int r = 0;

@@ -133,7 +133,7 @@ static int get_schedule(struct te_step *s)
 
 /* ---- parts ---- */
 
-/* the steps of a chunk, by kind; each counts once, whatever its layers */
+/* the steps of a chunk, by kind; each counts once, regardless of its layers */
 static void find_in_flight(const struct te_step *s, struct place *p)
 {
 	int32_t n[3] = { 0, 0, 0 }, most[2] = { 0, 0 };
@@ -258,7 +258,7 @@ static void release(struct te_callable *c, int32_t n)
 			c[i].release(c[i].self);
 }
 
-/* Micro-batches of a chunk pass in order: as many plans as are in flight at once serve in turn.
+/* Micro-batches of a chunk pass in order: as many plans as are in flight serve in turn.
  * flags: TE_PLAN_* */
 static int make_callables(struct te_step *s, struct shape *shape, uint32_t flags,
 			  struct te_callable *c)

@@ -337,7 +337,7 @@ static int advance(struct run *r, struct job *j, int loud)
 	return s || !loud || r->stop ? s : text_put(r, -1);
 }
 
-/* jobs first and later; loud: tokens are printed at once */
+/* jobs first and later; loud: each token is printed immediately */
 static int generate(struct run *r, int64_t first, int loud)
 {
 	int64_t next = first, live = 0;

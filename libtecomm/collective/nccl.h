@@ -29,7 +29,7 @@ struct te__nccl *te__nccl_destroy(struct te__nccl *nccl, int abort);
 /* a failure ends the communicator, since other ranks may have queued the operation */
 int te__nccl_allreduce(struct te__nccl *nccl, struct te_stream *stream, const void *in, void *out,
 		       int64_t count, enum te_dtype dtype, enum te_comm_op op);
-/* all at once; likewise. fn: for error messages */
+/* all of them; likewise. fn: for error messages */
 int te__nccl_messages(struct te__nccl *nccl, const char *fn, struct te_stream *stream,
 		      const struct te_k_comm_end *ends, int32_t nends);
 

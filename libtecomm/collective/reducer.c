@@ -76,7 +76,7 @@ static enum te_comm_algorithm algorithm_of(const struct te_comm_reducer *r, cons
 	return TE_COMM_ZERO_COPY;
 }
 
-/* adjacent weights are reduced at once, with the zeros between them */
+/* adjacent weights are reduced by one call, with the zeros between them */
 static int reduce(struct te_comm_reducer *r, struct te_stream *stream)
 {
 	const enum te_dtype dtype = te_tensor_dtype(te_seq_grads(r->seq));

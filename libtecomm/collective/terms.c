@@ -39,7 +39,7 @@ struct record {
 	uint64_t table_hash;
 };
 
-/* the blocks of all ranks on a device are resident at once, so each gets a part of it */
+/* the blocks of all ranks on a device are resident together, so each gets a part of it */
 static int32_t max_blocks(const struct te__boot *b, const struct record *all)
 {
 	const int32_t n = te__boot_nranks(b);

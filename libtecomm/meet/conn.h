@@ -51,7 +51,7 @@ int te__conn_accept(const struct te__listen *l, int *ret_fd);
 
 /*
  * Takes the descriptor and sets its options. connects: this end has connected, and sends its
- * challenge at once. te__conn_read() then does the rest of the handshake before the first frame.
+ * challenge. te__conn_read() then does the rest of the handshake before the first frame.
  */
 void te__conn_open(struct te__conn *c, int fd, const struct te__ends *ends, int connects);
 void te__conn_close(struct te__conn *c);
@@ -77,7 +77,7 @@ static inline int te__conn_pending(const struct te__conn *c)
 }
 /* te__conn_write(), but a failure shows only after all that the peer sent was read: out_broken */
 void te__conn_flush(struct te__conn *c);
-/* queues a frame without a number or text, and sends what can be sent at once */
+/* queues a frame without a number or text, and sends what can be sent without waiting */
 void te__conn_say(struct te__conn *c, enum te__frame_type type, const void *body, size_t nbytes);
 /* events to wait for; fd is -1 if there are none, also while a whole frame is not taken */
 struct pollfd te__conn_poll(const struct te__conn *c);

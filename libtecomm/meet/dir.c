@@ -7,7 +7,7 @@
  * and has the rank. The socket gets its name after it listens, so a rank that finds it can connect.
  * A socket without a listener is left from a process that was killed, and is replaced.
  *
- * The folder, the key and the sockets are for their user alone, whatever the umask.
+ * The folder, the key and the sockets are for their user alone, regardless of the umask.
  */
 #include "config.h"
 

@@ -26,7 +26,7 @@ void te__control_abort(struct te__control *c, int code, const char *reason)
 }
 
 /*
- * 1: the reason is written. The rank that aborts writes it at once, so that the others wait for it,
+ * 1: the reason is written. The rank that aborts writes it first, so that the others wait for it,
  * and have its code as well, but only for a limited time, because it may be killed in between.
  */
 static int told(const struct te__control *c)

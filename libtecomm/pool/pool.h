@@ -91,7 +91,7 @@ uint64_t te__pool_offset(const struct te__pool *pool, const void *ptr, uint64_t 
 /* the packets of a rank whose memory is mapped, and the distance to the next rank's */
 void *te__pool_packets(const struct te__pool *pool, int32_t rank);
 uint64_t te__pool_stride(const struct te__pool *pool);
-/* the packets of all ranks at once; NULL: there is no multicast memory */
+/* multicast address of the packets of all ranks; NULL: there is no multicast memory */
 void *te__pool_multicast(const struct te__pool *pool);
 /* staging memory, which the device copies to and from; NULL: there is none */
 void *te__pool_stage(const struct te__pool *pool);

@@ -246,7 +246,7 @@ TE_EXPORT void te__page_unregister(struct te_ctx *ctx, void *page);
 TE_EXPORT int te__adapter_export(struct te_ctx *ctx, void *ptr, size_t nbytes, int *ret_fd);
 TE_EXPORT int te__adapter_flush(struct te_stream *stream);
 /*
- * Memory for objects, which every stream may use at once; -EBUSY if the calling thread is capturing
+ * Memory for objects, which streams may use immediately; -EBUSY if the calling thread is capturing
  * the context's stream. te__mem_put cannot fail and takes NULL, for destructors: the memory is
  * freed after the work queued on the context's stream or, if that is capturing, after the capture.
  */

@@ -107,7 +107,7 @@ int te__wire_dial(const char *path, int64_t deadline_ns, int *ret_sock)
 				socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
 	if (s < 0)
 		code = -errno;
-	/* EAGAIN: more connect at once than its queue holds */
+	/* EAGAIN: more connect concurrently than its queue holds */
 	while (!code && connect(s, (struct sockaddr *)&sa, sizeof(sa)))
 		if (errno != EAGAIN || (int64_t)te__now_ns() >= deadline_ns)
 			code = -errno;

@@ -2,7 +2,7 @@
  * crc32c.c - CRC-32C by the processor's instruction, or by tables.
  *
  * The instruction takes 8 bytes and has a latency of three cycles, so three lanes of a chunk are
- * computed at once. The CRC of lanes a, b is shift(crc of a) ^ (crc of b), where shift, which is
+ * computed together. The CRC of lanes a, b is shift(crc of a) ^ (crc of b), where shift, which is
  * linear, appends as many zero bytes as b has.
  * Source: RFC 3720, appendix B.4, has the polynomial, which is reflected here, and test vectors.
  */

@@ -112,7 +112,7 @@ int te__spill_reserve(struct te__spill *spill, uint32_t group, size_t nbytes);
  * Request a write or a read, and return. slot: aligned to 4096, in the arena, with room for nbytes
  * rounded up to 4096, not used otherwise until completion. A read has the nbytes of the latest
  * write. At completion the I/O thread writes *done = value with release order, after the data,
- * whatever the outcome; done may be NULL.
+ * also after a failure; done may be NULL.
  * Errors: -EINVAL, -TE_ESTATE (a read of an EMPTY group; after a fork), -EBUSY (the
  * group has an incomplete request in that direction, or a write meets an incomplete read), the
  * code of the lost group. Then *done is not written. Any thread.

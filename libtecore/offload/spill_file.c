@@ -20,7 +20,7 @@
 
 #define FILL_NBYTES ((size_t)1 << 20)
 
-/* open with flags and, if mode is "unlink", a name that is removed at once */
+/* open with flags and, if mode is "unlink", a name that is removed immediately */
 static int open_named(const char *dir, int flags)
 {
 	char path[4096];

@@ -49,7 +49,7 @@ struct te__spill_ops {
 	int (*open)(const struct te__spill_io *io, void **ret_impl);
 	/* 0; -ETIMEDOUT: I/O is still in flight and may still access the memory */
 	int (*close)(void *impl);
-	/* queues a block; I/O may begin with the next reap only. At most 2 * depth at once. */
+	/* queues a block; I/O may begin with the next reap only. At most 2 * depth in flight. */
 	void (*submit)(void *impl, const struct te__blk *blk);
 	/*
 	 * Gets up to n completions: waits until there is one, wake() is called, or wait_ns have

@@ -7,7 +7,7 @@
  * their call's state (struct te__decode); no other op needs to know.
  *
  * A pass in which each row is the last token of its sequence is the same work for a number of rows,
- * whatever the positions are: it runs once, is recorded the second time, and then replayed. A pass
+ * for all positions: it runs once, is recorded the second time, and then replayed. A pass
  * begins with one copy from pinned memory and ends with copies to it, so that a replay is one
  * launch. If all sequences take the most likely token, the device finds it, and logits are copied
  * when somebody asks for them.

@@ -589,7 +589,7 @@ int te__adamw_nparts(const struct te_adamw *opt)
 
 /* ---- moments of all parts ---- */
 
-#define PIECE ((size_t)1 << 20) /* bytes of each part that are gathered at once */
+#define PIECE ((size_t)1 << 20) /* bytes of each part in one exchange */
 
 /* bytes of a moment: nbytes in each part, or in all of them the same */
 struct span {

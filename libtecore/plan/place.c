@@ -104,7 +104,7 @@ static uint64_t first_fit(const struct row *v, size_t n, const struct row *x, ui
 	uint64_t off = 0, most;
 	size_t i = 0;
 
-	/* eight rows at once, while there is no gap before any of them */
+	/* eight rows in one comparison, while there is no gap before any of them */
 	for (; i + 8 <= n && v[i + 7].offset < off + nbytes; i += 8) {
 		most = off;
 		for (int k = 0; k < 8; k++)

@@ -24,7 +24,7 @@ struct te__place_item {
  *            are alive at one time
  *
  * Offsets and @ret_peak are written on success only. Makes one allocation. Time: at most n^2 / 2
- * comparisons of lifetimes, 2 to 3.5 s for 64,000 items whatever their lifetimes.
+ * comparisons of lifetimes, 2 to 3.5 s for 64,000 items, regardless of their lifetimes.
  * Source: Pisarchyk and Lee, "Efficient memory management for deep neural net inference",
  * arXiv:2001.03288, greedy by size; t/plan/place.c compares offsets with a naive version.
  * Thread: any.  Errors: -EINVAL or -EOVERFLOW (the message names the item), -ENOMEM.

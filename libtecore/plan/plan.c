@@ -366,7 +366,7 @@ int te__plan_claim(struct te_plan *plan, const char *name, int claim)
 	}
 	return atomic_exchange(&plan->moves->claimed, 1) ?
 		       te__fail(-EBUSY, "te_callable_from_plan: the plan of %s offloads values and "
-					"is a callable already: two could run at once, in the same "
+					"is a callable already: two could run concurrently, in one "
 					"pinned memory", name) : 0;
 }
 

@@ -140,7 +140,7 @@ int te__stream_mark(struct te_stream *s, const char *fn);
  */
 int te__stream_queued(struct te_stream *stream, int r);
 /*
- * Kernels launched between hold and held, where nothing else may be queued, are queued at once:
+ * Kernels launched between hold and held, where nothing else may be queued, are queued together:
  * all, or none if r is an error. held returns r as te__stream_queued() does. Both take NULL.
  */
 void te__stream_hold(struct te_stream *stream);

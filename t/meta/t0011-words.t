@@ -46,19 +46,21 @@ not "no op, no node, no caller" 'nobody'
 not "previous" 'the time before|from the time before'
 not "error messages, injected faults" '(the|its|a) sentence (that|of the)|fault was asked for'
 not "valid until the process ends" 'lives? for ever'
-# pages WHAT PATTERN: no page and no public header has the pattern
+# pages WHAT PATTERN [FILE...]: no page, no public header and no FILE has the pattern
 pages()
 {
-	grep -nwiE "$2" include/te/*.h $(find man -name '*.[1-9]' -o -name '*.[1-9].in') README.md \
-		>"$tmp/bad"
-	empty "$1" "$tmp/bad"
+	local what="$1" pattern="$2"
+	shift 2
+	grep -nwiE "$pattern" "$@" include/te/*.h $(find man -name '*.[1-9]' -o -name '*.[1-9].in') \
+		README.md >"$tmp/bad"
+	empty "$what" "$tmp/bad"
 }
 
-pages "immediately, or concurrently" 'at once'
+pages "immediately, or concurrently" 'at once' $(echo "$product" | grep -v ^kernels)
 pages "bit-identical to" '(ha(s|ve)|with|computes?|gives?) the bits (of|that|they).*'
 pages "ranks connect, find each other" 'ranks (can |cannot )?(meet|met)|have met|way to meet'
 pages "per parameter" '(bytes|bits|once|launch(es)?) an? (parameter|element|step|pass|rank|row|token)'
-pages "regardless of, also" 'whatever'
+pages "regardless of, also" 'whatever' $(echo "$product" | grep -v ^kernels)
 comments "nouns instead of chained pronouns" '\<(those|that) of\>|\<one of both\>'
 grep -nwiE '(those|that) of' $(find man -name '*.[1-9]') README.md doc/*.md >"$tmp/bad"
 empty "nouns in pages, too" "$tmp/bad"

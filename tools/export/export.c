@@ -20,7 +20,7 @@ static void on_signal(int sig)
 void export_on_signals(void)
 {
 	static const int signals[] = { SIGINT, SIGTERM, SIGHUP };
-	/* a second one ends the process at once */
+	/* a second one ends the process immediately */
 	const struct sigaction sa = { .sa_handler = on_signal,
 				      .sa_flags = (int)SA_RESETHAND | SA_RESTART };
 

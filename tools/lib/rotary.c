@@ -192,7 +192,7 @@ int rotary_check(struct rotary *rot, const char *where, int64_t head_dim, int64_
 	if (!(rot->original > 0) && rot->kind != ROTARY_DEFAULT && rot->kind != ROTARY_LINEAR)
 		rot->original = (double)max_pos;
 	if (rot->kind == ROTARY_DYNAMIC)
-		rot->original = (double)max_pos; /* as transformers, whatever the file has */
+		rot->original = (double)max_pos; /* as transformers, regardless of the file */
 	if (rot->kind == ROTARY_DYNAMIC && n < 4)
 		return say_bad("%s: rope_scaling: \"dynamic\" needs 4 channels of each head that "
 			       "turn, not %lld", where, (long long)n);

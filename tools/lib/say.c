@@ -70,7 +70,7 @@ void say_from_handler(const char *text)
 		return; /* the next message finds out */
 }
 
-/* prints one line, whatever characters names contain */
+/* prints one line, also if names contain newlines */
 static void print_line(const char *head, const char *fmt, va_list ap, const char *tail)
 {
 	char text[2048], line[4096];

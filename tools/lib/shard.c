@@ -12,7 +12,7 @@
 #include "say.h"
 #include "shard.h"
 
-#define PIECE ((int64_t)1 << 20) /* elements of each rank, gathered at once */
+#define PIECE ((int64_t)1 << 20) /* elements of each rank in one exchange */
 
 enum split {
 	SAME,  /* all shards have it */

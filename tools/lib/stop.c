@@ -94,7 +94,7 @@ static void announce(int sig, int64_t step)
 	if (atomic_load(&phase) != STOP_SAVE && atomic_load(&phase) != STOP_SAMPLE)
 		add(text, room, atomic_load(&saves) ? ", then saving" : "; nothing is saved");
 	if (sig == SIGINT || sig == SIGTERM)
-		add(text, room, "; a second one ends at once");
+		add(text, room, "; a second one ends immediately");
 	say_from_handler(text);
 }
 

@@ -11,7 +11,7 @@ enum stop_phase { STOP_STEP, STOP_VALIDATION, STOP_SAVE, STOP_SAMPLE, STOP_RANKS
 
 /*
  * From now on SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2 and SIGXCPU ask the run to stop; stop_at()
- * reports it. SIGINT ends the process at once if it is not the first of them. Ignored signals, as
+ * reports it. SIGINT ends the process if it is not the first of them. Ignored signals, as
  * by nohup(1) or in a background process of a script, stay ignored.
  */
 void stop_on_signals(void);

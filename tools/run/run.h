@@ -56,7 +56,7 @@ struct ended {
 	const char *host;
 };
 
-/* blocks the signals that are forwarded, and no others, whatever this process was started with */
+/* blocks the signals that are forwarded, and no others, even if some were blocked before */
 int job_begin(const struct run_opts *o, const struct crew *crew);
 /*
  * In a child: unblocks all signals; restores all handlers, except that terminal signals which were

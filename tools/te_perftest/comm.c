@@ -46,7 +46,7 @@ static const struct option_field options[] = {
 static uint32_t algorithms_of(const struct comm *c, int form)
 {
 	const int call = form - COMM_FUSES + 1;
-	/* all ranks begin to use NCCL at once */
+	/* all ranks begin to use NCCL together */
 	const int nccl = call == COMM_SENDRECV || call == COMM_ALLTOALL ||
 			 (call == COMM_SEND && c->nranks % 2 == 0);
 

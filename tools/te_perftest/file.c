@@ -1,6 +1,6 @@
 /*
- * file.c - te_perftest file: files of offload written, read, and both at once, by each engine in
- * turn, because the rate of a drive changes with time and with its other users.
+ * file.c - te_perftest file: files of offload written, read, and both concurrently, by each engine
+ * in turn, because the rate of a drive changes with time and with its other users.
  */
 #include "config.h"
 
@@ -196,7 +196,7 @@ static const struct column columns[] = {
 
 const struct test test_file = {
 	.name = "file",
-	.text = "files of offload: written, read, and both at once",
+	.text = "files of offload: written, read, and both concurrently",
 	.options = options,
 	.values = &opt,
 	.columns = columns,

@@ -363,7 +363,7 @@ static const struct column columns[] = {
 	{ "plain_ratio", "of plain\n%", 100, 0 },
 	{ "copies_us", "copies\nus", 0, 1 },
 	{ "load_us", "load\nus", 0, 1 },
-	{ "at_once_us", "at once\nus", 0, 1 },
+	{ "at_once_us", "together\nus", 0, 1 },
 	{ "hidden_ratio", "hidden\n%", 100, 0 },
 	{ "at_once_ratio", "of load\n%", 100, 0 },
 	{ NULL, NULL, 0, 0 },

@@ -21,7 +21,7 @@ static const struct option_field options[] = {
 	{ "transport", OPTION_WORD, AT(transport), "verbs", 0, 0, 0, "verbs|tcp",
 	  "transport of the messages" },
 	{ "depth", OPTION_COUNT, AT(depth), "16", 1, 64, 0, "N",
-	  "messages that are sent at once, for the rate" },
+	  "messages in flight together, for the rate" },
 	{ 0 },
 };
 

@@ -344,7 +344,7 @@ static int is_shown(const struct dirent *e)
 	return *e->d_name != '.';
 }
 
-/* byte order, whatever the locale is, so that ranks and resumed runs have one order */
+/* byte order, regardless of the locale, so that ranks and resumed runs have one order */
 static int by_name(const struct dirent **a, const struct dirent **b)
 {
 	return strcmp((*a)->d_name, (*b)->d_name);

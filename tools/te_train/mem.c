@@ -183,7 +183,7 @@ static double update_flops(const struct te_adamw_opts *ao)
 	return ao->moments == TE_MOMENTS_FP8 ? 560 : ao->moments == TE_MOMENTS_BF16 ? 450 : 0;
 }
 
-/* bytes per second that are read and written at once, of the only file; 0: not measured yet */
+/* bytes per second that are read and written concurrently, of the only file; 0: not measured yet */
 static double file_rate;
 
 static int find_file_rate(const char *dir)

@@ -14,13 +14,13 @@
 #include "tools/lib/shard.h"
 
 /* Rank 0 saves and takes samples while the others wait, so ranks may be apart for minutes. One that
- * ends is seen at once. */
+ * ends is seen immediately. */
 #define TIMEOUT_MS 600000
 #define RETURN_MS 60000 /* for ranks that return, which have said that they wait */
 #define MOST_WORDS 16 /* numbers of a rank, in addition to its losses */
 /* words of the communicator come in multiples, so that ranks meet whose numbers of losses differ */
 #define WORDS ((int64_t)1 << 16)
-#define PIECE ((size_t)1 << 20) /* bytes of weights that are compared or sent at once */
+#define PIECE ((size_t)1 << 20) /* bytes of weights that are compared or sent together */
 #define NCOMMS 4 /* communicators of a rank, at most */
 
 int32_t ranks_n(const struct ranks *r)

@@ -170,7 +170,7 @@ int64_t sample_choose(const struct sampling *s, const float *logits, int64_t n, 
 struct text {
 	char *p; /* NULL before the first text */
 	size_t n, room;
-	int loud; /* print each token at once */
+	int loud; /* print each token immediately */
 };
 
 static int put(struct text *text, const char *s, size_t n)

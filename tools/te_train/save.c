@@ -13,7 +13,7 @@
 
 #define RETRY_MAX_S 600 /* longest wait until a failed save is tried again */
 
-/* once for each folder; the checkpoint is saved whatever becomes of them */
+/* once for each folder; the checkpoint is saved also if they fail */
 static void copy_tokenizer(struct trainer *t, const char *dir, int best)
 {
 	const char *from = t->o->tokenizer   ? t->o->tokenizer :

@@ -473,8 +473,8 @@ static int choose_documents(struct trainer *t)
 	return STATUS_OK;
 }
 
-/* a resumed run has the micro-batches of the saved run, whatever its ranks, and so have ranks that
- * are left after a failure, and those that return */
+/* a resumed run has the micro-batches of the saved run, on any number of ranks, and so have ranks
+ * that are left after a failure, and ranks that return */
 static void count_steps(struct trainer *t)
 {
 	const struct opts *o = t->o;

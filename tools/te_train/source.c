@@ -263,7 +263,7 @@ int source_is(const struct source *s, const struct stat *st)
 	return s->st.st_dev == st->st_dev && s->st.st_ino == st->st_ino;
 }
 
-/* from the file, whatever its contents are now */
+/* from the file, also if its contents have changed */
 static int read_raw(const struct source *s, int64_t at, void *dst, size_t n)
 {
 	for (size_t have = 0; have < n;) {

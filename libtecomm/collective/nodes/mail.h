@@ -8,7 +8,7 @@
  * expects chunks, so it names a message of another size instead of receiving it.
  *
  * Chunks pass through memory of the mail, two for each rank and direction, of a piece of
- * TE_COMM_STAGE at most. All ends of an operation are in progress at once, and the messages of two
+ * TE_COMM_STAGE at most. All ends of an operation are in progress together, and the messages of two
  * ranks keep their order. A send is complete when its last chunk is in that memory.
  */
 #ifndef TE__MAIL_H

@@ -38,7 +38,7 @@
 struct te__nodes;
 struct te__mail;
 
-#define TE__NODES_LOCAL 63 /* maximum ranks of a node, whose messages are queued at once */
+#define TE__NODES_LOCAL 63 /* maximum ranks of a node, whose messages are queued together */
 /* maximum bytes of an array for exchange; chain is used above it, if possible */
 #define TE__NODES_EXCHANGE_MOST ((int64_t)64 << 10)
 

@@ -7,8 +7,8 @@
  * dependencies run. Kernels compiled for less than compute capability 9.0 do not wait, and have
  * full edges.
  *
- * On an H200 with driver 580 a launch of connected kernel nodes takes 2 us of CPU time, whatever
- * their number; each memset node adds 1 us, and each node without dependencies, or that
+ * On an H200 with driver 580 a launch of connected kernel nodes takes 2 us of CPU time, for
+ * any number; each memset node adds 1 us, and each node without dependencies, or that
  * depends on an empty node, 0.7 us. So memsets of cuBLASLt are replaced by kernels, and if several
  * nodes have no dependencies, an empty kernel is added before them.
  */

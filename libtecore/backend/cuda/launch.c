@@ -4,7 +4,7 @@
  * The driver takes 3 us of CPU time for each kernel that it queues by itself, and 1.5 to 3.5 us for
  * two or three as a graph whose parameters are set before; on the GPU they take no longer (H200,
  * driver 580). Each stream keeps the graphs of its latest sequences of kernels, because launches of
- * one executable run one after another, whatever the stream.
+ * one executable run serially, also on different streams.
  */
 #include "config.h"
 

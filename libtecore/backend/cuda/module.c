@@ -38,7 +38,7 @@ static int by_name(const void *a, const void *b)
 	return strcmp(x->name, y->name);
 }
 
-/* loads at once: loading at the first launch would invalidate a capture */
+/* loads immediately: loading at the first launch would invalidate a capture */
 static int func_load(void *func, int smem_max, unsigned *ret_smem)
 {
 	int used = 0;

@@ -12,7 +12,7 @@
 
 #include "libtecomm/reach/link/verbs/vlink.h"
 
-#define BATCH 32 /* completions that are polled at once */
+#define BATCH 32 /* completions of one poll */
 
 /* ---- failures ---- */
 

@@ -76,6 +76,9 @@ static int init(struct te__coll *c)
 		return r;
 	c->status = p;
 	r = te_event_create(ctx, &c->order);
+	/* threads: no rank launches a kernel that waits before all kernels are loaded */
+	if (!r && c->terms.shared)
+		r = te__ctx_load_shared(ctx);
 	return r ? r : reset(c);
 }
 

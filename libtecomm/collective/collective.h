@@ -28,6 +28,7 @@ struct te__coll_terms {
 	int host;	     /* 1: host backend, which has separate rows of the table */
 	int device_sums;   /* 1: devices add in chains between nodes */
 	bool fabric;	   /* memory of ranks on other nodes is mapped, as on one node */
+	bool shared;	   /* two ranks have the same GPU */
 	struct te__reach_choice reach;
 };
 

@@ -174,7 +174,8 @@ int te__coll_agree(struct te_ctx *ctx, struct te__boot *b, const char *name,
 		if (nodes && !t.fabric)
 			te__log_info("%s: memory of other nodes is not mapped: %s", name,
 				     no_fabric);
-		if (!no_nvls[0] && !t.host && two_on_a_gpu(b, all))
+		t.shared = !t.host && two_on_a_gpu(b, all);
+		if (!no_nvls[0] && t.shared)
 			snprintf(no_nvls, TE__REACH_WHY, "two ranks share a GPU");
 		*ret_terms = t;
 	}

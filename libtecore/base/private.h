@@ -254,6 +254,8 @@ TE_EXPORT int te__mem_get(struct te_ctx *ctx, size_t nbytes, void **ret_ptr);
 TE_EXPORT void te__mem_put(struct te_ctx *ctx, void *ptr);
 /* fill memory; returns when done, and does not wait for other work. Any thread */
 TE_EXPORT int te__ctx_fill_u32(struct te_ctx *ctx, void *dst, uint32_t value, size_t nbytes);
+/* loads all kernels, if another context of the process has the same GPU: see entries.def */
+TE_EXPORT int te__ctx_load_shared(struct te_ctx *ctx);
 /* queue kernel TE_K_<ID> of kernels/kernels.def with its struct on a stream */
 TE_EXPORT int te__launch_k(struct te_stream *stream, int id, const void *args, size_t nbytes);
 #define TE__LAUNCH(stream, ID, argsp) te__launch_k((stream), TE_K_##ID, (argsp), sizeof(*(argsp)))

@@ -411,6 +411,11 @@ void te__ctx_leave(struct te_ctx *ctx)
 	ctx->ops->leave(ctx->dev);
 }
 
+int te__ctx_load_shared(struct te_ctx *ctx)
+{
+	return ctx->ops->load_shared(ctx->dev);
+}
+
 int te__ctx_fill_u32(struct te_ctx *ctx, void *dst, uint32_t value, size_t nbytes)
 {
 	int r = te__ctx_check_fork(ctx, "fill");

@@ -152,9 +152,9 @@ TEST(ptx, the_first_use_of_a_kernel_compiles_it_alone)
 	static const struct {
 		const char *name, *text;
 	} use[] = {
-		{ "te_k_b", HEAD SHARED KERNEL_B BETWEEN TAIL },
-		{ "te_k_a", HEAD KERNEL_A "\n" },
-		{ "te_k_bb", HEAD SHARED BETWEEN KERNEL_BB TAIL },
+		{ "te_k_b", HEAD SHARED BETWEEN TAIL "\n" KERNEL_B },
+		{ "te_k_a", HEAD "\n\n" KERNEL_A },
+		{ "te_k_bb", HEAD SHARED BETWEEN TAIL "\n" KERNEL_BB },
 	};
 	void *func;
 
@@ -190,6 +190,25 @@ TEST(ptx, contexts_share_what_one_compiled)
 	ck_assert_int_eq(fake.live, 1);
 	DO(te__cuda_func_named(&other, "te_k_b", &func));
 	te__cuda_kernels_put(&other);
+}
+
+TEST(ptx, all_kernels_are_loaded_for_contexts_that_share)
+{
+	struct te__cuda_dev other;
+
+	describe(&other);
+	DO(te__cuda_kernels_get(&dev));
+	DO(te__cuda_load_shared(&dev));
+	ck_assert_int_eq(fake.nloads, 0); /* none waits for another context */
+	DO(te__cuda_kernels_get(&other));
+	fake.mode = 218;
+	ck_assert_int_eq(te__cuda_load_shared(&dev), -TE_ECUDA);
+	fake.mode = 0;
+	DO(te__cuda_load_shared(&dev));
+	DO(te__cuda_load_shared(&other));
+	ck_assert_int_eq(fake.nloads, 3);
+	te__cuda_kernels_put(&other);
+	te__cuda_kernels_put(&dev);
 }
 
 TEST(ptx, a_kernel_that_does_not_compile_is_named)

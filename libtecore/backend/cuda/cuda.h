@@ -33,6 +33,8 @@ struct te__cuda_func {
 	_Atomic(void *) func; /* NULL: PTX that no launch has used */
 	unsigned smem; /* with func: bytes of a block, to which a launch adds its own */
 	const struct te__cuda_image *ptx; /* the PTX that has it, or NULL: machine code */
+	const char *text; /* there */
+	size_t text_nbytes;
 };
 
 /* What the driver reports of a GPU, and the level of its kernels. */

@@ -188,23 +188,32 @@ int te__ptx_kernel_next(const char *text, struct te__ptx_kernel *ret)
 	return depth ? -TE_EKERNEL : 1;
 }
 
-char *te__ptx_kernel_only(const char *text, const char *name)
+/* a copy with the kernels last, a line each, after the rest; NULL: no memory */
+static char *kernels_last(const char *text, size_t *ret_rest)
 {
 	struct te__ptx_kernel k;
-	char *out = te__malloc(strlen(text) + 1);
-	size_t n = 0;
+	const char *p = text;
+	size_t n = strlen(text) + 1, at = 0;
+	char *out;
 
+	for (; te__ptx_kernel_next(p, &k) > 0; p = k.end)
+		n++;
+	out = te__malloc(n);
 	if (!out)
 		return NULL;
-	while (te__ptx_kernel_next(text, &k) > 0) {
-		const int other = strncmp(k.name, name, k.name_nbytes) || name[k.name_nbytes];
-		const size_t nbytes = (size_t)((other ? k.start : k.end) - text);
-
-		memcpy(out + n, text, nbytes);
-		n += nbytes;
-		text = k.end;
+	for (p = text; te__ptx_kernel_next(p, &k) > 0; p = k.end) {
+		memcpy(out + at, p, (size_t)(k.start - p));
+		at += (size_t)(k.start - p);
 	}
-	memcpy(out + n, text, strlen(text) + 1);
+	n = strlen(p);
+	memcpy(out + at, p, n);
+	*ret_rest = at += n;
+	for (p = text; te__ptx_kernel_next(p, &k) > 0; p = k.end) {
+		out[at++] = '\n';
+		memcpy(out + at, k.start, (size_t)(k.end - k.start));
+		at += (size_t)(k.end - k.start);
+	}
+	out[at] = 0;
 	return out;
 }
 
@@ -213,6 +222,7 @@ int te__cuda_image_unpack(const struct te__kernel_image *image, struct te__cuda_
 	static const uint8_t xz[] = { 0xfd, '7', 'z', 'X', 'Z', 0 };
 	size_t nbytes = (size_t)(image->end - image->start);
 	const void *data = image->start;
+	size_t rest = 0;
 	void *memory = NULL;
 	int r = 0;
 
@@ -225,15 +235,17 @@ int te__cuda_image_unpack(const struct te__kernel_image *image, struct te__cuda_
 	if (image->ptx) {
 		const char *text = ptx_for(data, nbytes, image->ptx);
 		char *read = text ? te__malloc(ptx_read(text, NULL)) : NULL;
+		const int found = text != NULL;
 
 		if (read)
 			ptx_read(text, read);
 		te__free(memory);
-		if (!read)
-			return text ? -ENOMEM : -TE_EKERNEL;
-		data = memory = read;
+		data = memory = read ? kernels_last(read, &rest) : NULL;
+		te__free(read);
+		if (!memory)
+			return found ? -ENOMEM : -TE_EKERNEL;
 	}
-	*ret = (struct te__cuda_image){ image->name, data, memory, 0 };
+	*ret = (struct te__cuda_image){ image->name, data, memory, rest, 0 };
 	return 0;
 }
 

@@ -12,10 +12,14 @@ struct te__cuda_image {
 	const char *name;
 	const void *data; /* what cuModuleLoadData takes */
 	void *memory; /* NULL: data is in the library itself */
+	size_t rest_nbytes; /* PTX: the part before the first kernel, which every kernel needs */
 	int error; /* 0, or why there is no data: -ENOMEM, -TE_EKERNEL */
 };
 
-/* one image, unpacked if it is an .xz file; -ENOMEM, or -TE_EKERNEL if it is damaged */
+/*
+ * one image, unpacked if it is an .xz file, and PTX with its kernels last; -ENOMEM, or -TE_EKERNEL
+ * if it is damaged
+ */
 int te__cuda_image_unpack(const struct te__kernel_image *image, struct te__cuda_image *ret);
 
 /* a kernel in PTX: its name, which is followed by a parenthesis, and its text */
@@ -25,8 +29,6 @@ struct te__ptx_kernel {
 };
 /* the first kernel of a text: 1; 0: there is none; -TE_EKERNEL: it has no end */
 int te__ptx_kernel_next(const char *text, struct te__ptx_kernel *ret);
-/* the text without the other kernels; NULL: no memory */
-char *te__ptx_kernel_only(const char *text, const char *name);
 
 /* starts to unpack the machine code or the PTX of a level; NULL: no memory */
 struct te__cuda_images *te__cuda_images_begin(int level, int ptx);

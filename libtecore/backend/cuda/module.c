@@ -13,8 +13,10 @@
 /*
  * The kernels of a CUcontext, which all te_ctx on it use. The first te_ctx unpacks them, which
  * takes 200 ms of a core, and loads them if they are machine code, which takes 75 ms on an H100. If
- * they are PTX, the driver compiles each one at its first use, because all of them take minutes.
- * The last te_ctx unloads them.
+ * they are PTX, the driver compiles each one at its first use, because all of them take minutes. To
+ * load one the driver waits until no kernel of the context runs, and launches by other threads wait
+ * meanwhile: te__cuda_load_shared() is for ranks that wait for each other there. The last te_ctx
+ * unloads them.
  */
 struct te__cuda_kernels {
 	struct te__cuda_kernels *next;
@@ -128,7 +130,12 @@ static int ptx_list(const struct te__cuda_dev *d, struct te__cuda_kernels *k,
 		}
 		memcpy(name, p.name, p.name_nbytes);
 		name[p.name_nbytes] = 0;
-		k->func[k->nfuncs++] = (struct te__cuda_func){ .name = name, .ptx = image };
+		k->func[k->nfuncs++] = (struct te__cuda_func){
+			.name = name,
+			.ptx = image,
+			.text = p.start,
+			.text_nbytes = (size_t)(p.end - p.start),
+		};
 		text = p.end;
 	}
 	return r ? damaged(d, image, r) : 0;
@@ -269,12 +276,17 @@ void te__cuda_kernels_put(struct te__cuda_dev *d)
 static int compile(const struct te__cuda_dev *d, struct te__cuda_kernels *k,
 		   struct te__cuda_func *f)
 {
-	char *text = te__ptx_kernel_only(f->ptx->data, f->name);
+	const size_t rest = f->ptx->rest_nbytes;
+	char *text = te__malloc(rest + 1 + f->text_nbytes + 1);
 	void *module, *func;
 	int r;
 
 	if (!text)
 		return te__fail(-ENOMEM, "no memory for the PTX of %s", f->name);
+	memcpy(text, f->ptx->data, rest);
+	text[rest] = '\n';
+	memcpy(text + rest + 1, f->text, f->text_nbytes);
+	text[rest + 1 + f->text_nbytes] = 0;
 	te__log_debug("GPU %d: the driver compiles %s of te_%s", d->index, f->name, f->ptx->name);
 	r = TE__CU_RAW(cuModuleLoadData, &module, text);
 	te__free(text);
@@ -321,6 +333,23 @@ int te__cuda_func_named(struct te__cuda_dev *d, const char *name, void **ret_fun
 		return te__fail(-TE_EKERNEL, "this build has no device function %s", name);
 	*ret_func = f->func;
 	return 0;
+}
+
+int te__cuda_load_shared(void *dev)
+{
+	struct te__cuda_dev *d = dev;
+	unsigned refs = 0;
+	void *func;
+	int r = 0;
+
+	if (d->ptx) {
+		pthread_mutex_lock(&lock);
+		refs = d->kernels->refs;
+		pthread_mutex_unlock(&lock);
+	}
+	for (unsigned i = 0; !r && refs > 1 && i < d->nfuncs; i++)
+		r = te__cuda_func_named(d, d->funcs[i].name, &func);
+	return r;
 }
 
 int te__cuda_func_find(struct te__cuda_dev *d, const struct te__launch *l,

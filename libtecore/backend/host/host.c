@@ -11,6 +11,7 @@
 #define host_stream_workspace NULL
 #define host_launch_hold NULL
 #define host_fp8_gemm NULL
+#define host_load_shared NULL
 #define host_launch_held NULL
 #define host_fabric_create host_share_create
 

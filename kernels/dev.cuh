@@ -341,21 +341,6 @@ DEV int clamp_int(int64_t x, int lo, int hi)
 
 /* --- FP8 ---------------------------------------------------------------- */
 
-/* codes of TE_V elements, the first in the lowest byte */
-DEV uint2 fp8x8(int dtype, const float v[TE_V])
-{
-	uint2 r;
-
-	if (dtype == TE_D_E4M3) {
-		r.x = fp8x2(TE_D_E4M3, v[0], v[1]) | fp8x2(TE_D_E4M3, v[2], v[3]) << 16;
-		r.y = fp8x2(TE_D_E4M3, v[4], v[5]) | fp8x2(TE_D_E4M3, v[6], v[7]) << 16;
-	} else {
-		r.x = fp8x2(TE_D_E5M2, v[0], v[1]) | fp8x2(TE_D_E5M2, v[2], v[3]) << 16;
-		r.y = fp8x2(TE_D_E5M2, v[4], v[5]) | fp8x2(TE_D_E5M2, v[6], v[7]) << 16;
-	}
-	return r;
-}
-
 /* for elements times scale */
 DEV uint2 fp8x8(int dtype, const float v[TE_V], float scale)
 {
@@ -392,12 +377,16 @@ DEV uint32_t fp8x2_decode(int dtype, uint32_t codes)
 		asm("cvt.rn.f16x2.e5m2x2 %0, %1;" : "=r"(r) : "h"(c));
 	return r;
 #else
-	const uint8_t lo = (uint8_t)codes, hi = (uint8_t)(codes >> 8);
+	/* the upper byte of the FP16 number; E4M3: shifted by one, 2^-8 of the value */
+	const uint32_t c = __byte_perm(codes, 0, 0x1404), sign = c & 0x80008000u;
+	uint32_t r, nan;
 
-	if (dtype == TE_D_E4M3)
-		return te__fp16_encode(te__e4m3_decode(lo)) |
-		       (uint32_t)te__fp16_encode(te__e4m3_decode(hi)) << 16;
-	return (uint32_t)lo << 8 | (uint32_t)hi << 24; /* the upper byte of the FP16 number */
+	if (dtype != TE_D_E4M3)
+		return c;
+	asm("mul.rn.f16x2 %0, %1, %2;" : "=r"(r) : "r"(c >> 1 & 0x3f803f80u), "r"(0x5c005c00u));
+	/* 480 would be the value of the NaN's code */
+	asm("set.eq.u32.f16x2 %0, %1, %2;" : "=r"(nan) : "r"(r), "r"(0x5f805f80u));
+	return (r ^ (nan & 0x21802180u)) | sign;
 #endif
 }
 

@@ -18,6 +18,7 @@
  * compute a scale for each block from the tile that they hold, see block.cuh. The others are bound
  * by memory: two vectors in flight per thread, eight blocks per multiprocessor.
  */
+#define TE_FP8_INLINE __forceinline__ /* kernels that are nothing else */
 #include "kernels/block.cuh"
 #include "kernels/quant/geometry.h"
 #include "kernels/tile.cuh"

@@ -118,6 +118,13 @@ same "the bytes of a prompt are its tokens" one two
 sed 's/"vocab_size": 256/"vocab_size": 300, "bos_token_id": 298/' micro.json >words.json
 words="$te_train --init words --sample-only --sample 4"
 check "a model of tokens" "$te_train" $micro --model words.json --steps 1 --out words --random-tokens
+"$te_train" --init words --steps 0 --batch 2 --eval-batches 1 --random-tokens --log p.jsonl \
+	>out 2>err
+check "its validation has a perplexity" awk '
+	/validation loss/ { for (i = 1; i < NF; i++) { if ($i == "loss") l = $(i + 1)
+		if ($i == "perplexity") p = $(i + 1) } }
+	END { d = p / exp(l) - 1; exit !(p > 100 && d < 1e-3 && d > -1e-3) }' err
+check "also in the log" grep -q '"val_perplexity":[1-9]' p.jsonl
 fails "refuses text as a prompt" "--prompt: is text, but the model's vocabulary of 300" $words --prompt Hi
 for list in "" 1, ,1 1,,2 '1;2' -1 x 1,2x; do
 	fails "no list of tokens: \"$list\"" "--prompt-tokens: \"$list\": expected" \

@@ -442,6 +442,8 @@ int progress_eval(struct trainer *t)
 		return say_te(r, "the optimizer");
 	if (bytes)
 		snprintf(unit, sizeof(unit), "  %.3f bits/byte", bits(t->now.val_loss));
+	else
+		snprintf(unit, sizeof(unit), "  perplexity %.4g", exp(t->now.val_loss));
 	say_note("step %lld: validation loss %.4f%s%s", (long long)t->now.done.step,
 		 t->now.val_loss, unit,
 		 t->now.done.best_step == t->now.done.step ? "  (best)" : "");
@@ -456,6 +458,7 @@ int progress_eval(struct trainer *t)
 	record_int(&rec, "step", t->now.done.step);
 	record_real(&rec, "val_loss_nats", t->now.val_loss);
 	record_real(&rec, "val_bits_per_byte", text_bits(t, t->now.val_loss));
+	record_real(&rec, "val_perplexity", bytes ? NAN : exp(t->now.val_loss));
 	record_valid(t, &rec);
 	record_choices(t, &rec);
 	record_real(&rec, "grad_norm", (double)stats.grad_norm);

@@ -77,9 +77,14 @@ check "a third of three chunks is in device memory" test $((3 * $(key out moment
 check "four chunks are in host memory" test $(key out host_states_bytes) -lt $((n / 2))
 # moments and FP32 masters, twice, in units of 4 KiB
 check "two records of all are in the file" test $(key out states_file_bytes) -ge $((3 * n))
-check "parts, a file for each" ranks 3 $fresh --moments bf16 --zero 1 --states host \
-	--states-file . --out parts.file
-same "have the same weights" parts.device/model.safetensors parts.file/model.safetensors
+for zero in 1 2 3; do
+	check "parts, --zero $zero, a file for each" ranks 3 $fresh --moments bf16 --zero $zero \
+		--states host --states-file . --out parts.$zero
+	same "have the same weights" parts.device/model.safetensors parts.$zero/model.safetensors
+done
+check "parts in files go on with device memory" ranks 3 --resume parts.3 --states device --steps 8
+check "parts in device memory, too" ranks 3 --resume parts.device --states device --steps 8
+same "have the same weights" parts.device/model.safetensors parts.3/model.safetensors
 check "masters and gradients in host memory, a file" "$te_train" $fresh --masters bf16 --states all \
 	--gradients bf16 --recipe fp8-current --states-file . --out all.file
 check "without" "$te_train" $fresh --masters bf16 --states all --gradients bf16 \

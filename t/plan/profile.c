@@ -216,6 +216,46 @@ TEST_EACH(profile, lists_each_group_once, TT_LEN(recipes))
 	te_seq_unref(seq);
 }
 
+/* bytes of the group with these steps; 0: there is none */
+static uint64_t nbytes_of(const struct te_plan *plan, int32_t nsteps, const char *steps)
+{
+	struct te_plan_profile_step s = TE_PLAN_PROFILE_STEP_INIT;
+
+	for (int32_t i = 0; i < nsteps; i++) {
+		DO(te_plan_profile_step(plan, i, &s));
+		if (!strcmp(s.steps, steps))
+			return s.nbytes;
+	}
+	return 0;
+}
+
+/* a cast reads BF16 and writes two forms; run again, it writes the one that backward reads */
+TEST(profile, counts_casts_that_run_again)
+{
+	static const char *const pattern[] = { "*" };
+	const struct te_recipe rec = tt_recipe("fp8-delayed");
+	const uint64_t form = (uint64_t)(gpt.batch * gpt.seqlen * 2 * gpt.width);
+	struct te_plan_profile_opts o = given();
+	struct te_plan_profile sum = TE_PLAN_PROFILE_INIT;
+	struct te_plan_opts po = TE_PLAN_OPTS_INIT;
+	struct te_seq *seq = model_create(ctx, &gpt, 3);
+	struct te_plan *plan;
+
+	po.recipe = &rec;
+	po.flags = TE_PLAN_TRAIN;
+	po.x = (struct te_spec){ TE_DTYPE_INT32, 2, { gpt.batch, gpt.seqlen } };
+	po.nrecompute = 1;
+	po.recompute = pattern;
+	DO(te_plan_create(seq, &po, &plan));
+	model_feed(plan, &gpt);
+	DO(te_plan_profile(plan, st, &o, &sum));
+	ck_assert_uint_eq(nbytes_of(plan, sum.nsteps, "h.0.act + quantize(h.0.act.y)"), 4 * form);
+	ck_assert_uint_eq(nbytes_of(plan, sum.nsteps,
+				    "h.0.act.recompute + quantize.recompute(h.0.act.y)"),
+			  3 * form);
+	tt_drop(plan, seq);
+}
+
 /* the passes are ordinary ones: loss, gradients and scales have the same bits */
 TEST_EACH(profile, runs_the_passes, TT_LEN(recipes))
 {

@@ -55,8 +55,10 @@ struct te_k_attn_cached {
  * with their bits. Rows have different sequences. qkv is undefined after it. A device reads ahead:
  * no kernel that may still run writes sequence, position, pages or the caches. There T is BF16, C
  * BF16 or E4M3, head_dim is a multiple of 16 of at most TE_K_ATTN_STEP_CUDA_HEAD_DIM, there are no
- * slopes and sinks, and parts and ready are not used.
+ * slopes and sinks, parts and ready are not used, and nsplits is 1, 2, 4 or 8.
  */
+#define TE_K_ATTN_STEP_PARTS 8 /* the most nsplits */
+#define TE_K_ATTN_STEP_HEADS 8 /* query heads that share the loads of keys */
 #define TE_K_ATTN_STEP_CUDA_HEAD_DIM 128
 struct te_k_attn_step {
 	struct te_k_attn_cached c;

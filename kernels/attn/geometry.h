@@ -55,12 +55,12 @@
 #define ATTN_CACHED_THREADS 128
 
 /* attn/step.cu; D is 64 or 128, the largest head_dim */
-#define ATTN_STEP_PARTS 8 /* blocks of a cluster */
+#define ATTN_STEP_PARTS 8 /* the most blocks of a cluster; with fewer, a block has half the warps */
 #define ATTN_STEP_HEADS 8 /* query heads that share the loads of keys */
 #define ATTN_STEP_KEYS 16 /* keys that a warp adds at once */
-#define ATTN_STEP_STAGES 2 /* times as many are in shared memory */
-#define ATTN_STEP_WARPS(D) (512 / (D))
-#define ATTN_STEP_SMEM(D) \
-	(ATTN_STEP_WARPS(D) * ATTN_STEP_STAGES * 2 * ATTN_STEP_KEYS * ((D) + 8) * 2)
+#define ATTN_STEP_STAGES(P) ((P) == 1 ? 3 : 2) /* times as many are in shared memory */
+#define ATTN_STEP_WARPS(D, P) (((P) == ATTN_STEP_PARTS ? 512 : 256) / (D))
+#define ATTN_STEP_SMEM(D, P) \
+	(ATTN_STEP_WARPS(D, P) * ATTN_STEP_STAGES(P) * 2 * ATTN_STEP_KEYS * ((D) + 8) * 2)
 
 #endif

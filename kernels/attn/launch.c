@@ -475,17 +475,22 @@ int te__geo_attn_cached(const void *args, struct te__geometry *ret)
 			  a->rows * a->nkv * ceil_div(size, TE_K_ATTN_CACHED_HEADS) * nsplits, ret);
 }
 
+/* a kernel of step.cu: its largest head_dim, type of the cache and blocks of a cluster */
+#define STEP(d, cache)                                                                        \
+	{ "te_k_attn_step_" #d "_" #cache "_1", "te_k_attn_step_" #d "_" #cache "_2",           \
+	  "te_k_attn_step_" #d "_" #cache "_4", "te_k_attn_step_" #d "_" #cache "_8" }
+
 int te__geo_attn_step(const void *args, struct te__geometry *ret)
 {
 	const struct te_k_attn_step *step = args;
 	const struct te_k_attn_cached *a = &step->c;
-	static const char *const funcs[2][2] = {
-		{ "te_k_attn_step_64_bf16", "te_k_attn_step_64_e4m3" },
-		{ "te_k_attn_step_128_bf16", "te_k_attn_step_128_e4m3" },
+	static const char *const funcs[2][2][4] = {
+		{ STEP(64, bf16), STEP(64, e4m3) },
+		{ STEP(128, bf16), STEP(128, e4m3) },
 	};
-	const int wide = a->head_dim > 64, codes = a->k_scale && a->v_scale;
-	int r = check(a->dtype, 1, a->rows, a->nheads, a->nkv, a->head_dim,
-		      TE_K_ATTN_CUDA_HEAD_DIM, a->scale, 0);
+	const int wide = a->head_dim > 64, d = wide ? 128 : 64, codes = a->k_scale && a->v_scale;
+	int which = 0, r = check(a->dtype, 1, a->rows, a->nheads, a->nkv, a->head_dim,
+				 TE_K_ATTN_CUDA_HEAD_DIM, a->scale, 0);
 
 	if (r)
 		return r;
@@ -495,9 +500,14 @@ int te__geo_attn_step(const void *args, struct te__geometry *ret)
 		return te__fail(-TE_EKERNEL, "attention to a cache with rope needs clusters, BF16, "
 				"a cache of BF16 or E4M3, no slopes and sinks, and a head_dim that "
 				"is a multiple of 16 and at most %d", TE_K_ATTN_STEP_CUDA_HEAD_DIM);
-	ret->smem = wide ? ATTN_STEP_SMEM(128) : ATTN_STEP_SMEM(64);
-	return te__geo_launch(ret, funcs[wide][codes],
-			      ATTN_STEP_PARTS * a->rows * a->nkv *
+	while (which < 3 && 1 << which < a->nsplits)
+		which++;
+	if (1 << which != a->nsplits)
+		return te__fail(-EINVAL, "attention to a cache with rope: %d parts, expected 1, 2, "
+				"4 or 8", a->nsplits);
+	ret->smem = ATTN_STEP_SMEM(d, a->nsplits);
+	return te__geo_launch(ret, funcs[wide][codes][which],
+			      a->nsplits * a->rows * a->nkv *
 				      ceil_div(a->nheads / a->nkv, ATTN_STEP_HEADS),
-			      32 * (wide ? ATTN_STEP_WARPS(128) : ATTN_STEP_WARPS(64)));
+			      32 * ATTN_STEP_WARPS(d, a->nsplits));
 }

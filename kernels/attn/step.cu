@@ -2,24 +2,26 @@
  * step.cu - attention of one token of each of several sequences to a cache, with what a decoder
  * does before it: q and k are rotated, and k and v appended. Level 90 only.
  *
- *  kernel            blocks                                  threads  shared
- *  attn_step_64_bf16   a cluster of 8 a row and up to 8      256      94 KiB
- *  attn_step_128_bf16  query heads of a key/value head       128      90 KiB
- *  attn_step_64_e4m3   the same                              256      94 KiB
- *  attn_step_128_e4m3                                        128      90 KiB
+ *  kernel                blocks                             threads  shared
+ *  attn_step_64_bf16_P   a cluster of P a row and up to 8   256 or   78 KiB
+ *  attn_step_64_e4m3_P   query heads of a key/value head    128      56 KiB for P of 1, or 42
+ *  attn_step_128_bf16_P  the same                           128 or   80 KiB
+ *  attn_step_128_e4m3_P                                     64       55 KiB for P of 1, or 46
  *
- * The number is the largest head_dim, and after it is the type of the cache. A warp decodes 16 keys
- * and values of E4M3 to BF16 without their scales, by which it multiplies scores and weights. Each
- * block of a cluster has a part of the keys, and each warp
- * 16 keys at a time, which it copies to shared memory itself. Before the preceding kernels are
- * complete, blocks read positions and pages, which no kernel of a pass writes, copy their first
- * keys and values, and compute sines. Scores and sums are computed by mma.sync, with heads as the
- * rows of its first operand; a weight is the sum of two BF16. Warps and then blocks are joined in
- * ascending order, and each block writes a part of the result.
+ * The number is the largest head_dim, and after it is the type of the cache. P is 8, for few rows,
+ * or with half of the threads 4, 2 or 1. A warp decodes 16 keys and values of E4M3 to BF16 without
+ * their scales, by which it multiplies scores and weights. Each block of a cluster has a part of
+ * the keys, and each warp 16 keys at a time, which it copies to shared memory itself; where the
+ * next ones are, it reads before. Before the preceding kernels are complete, blocks read positions
+ * and pages, which no kernel of a pass writes, copy their first keys and values, and compute sines.
+ * Scores and sums are computed by mma.sync, with heads as the rows of its first operand; a weight
+ * is the sum of two BF16. Warps and then blocks are joined in ascending order, and each block
+ * writes a part of the result: its bits depend on P.
  *
- * A block has more than a third of an SM's shared memory, so that an SM with a block of
- * gemm/few_rows.cu has room for one of these, not for two. Loops are not unrolled where that saves
- * instructions: a launch reads them from memory, once.
+ * With P of 8 a block has more than a third of an SM's shared memory, so that an SM with a block of
+ * gemm/few_rows.cu has room for one of these, not for two. With P of 1 there is room for four,
+ * which wait at different times. Loops are not unrolled where that saves instructions: a launch
+ * reads them from memory, once.
  */
 #include "kernels/attn/cached.cuh"
 #include "kernels/attn/geometry.h"
@@ -27,54 +29,71 @@
 #include "kernels/norm/rows.cuh"
 #include "kernels/rope/sincos.cuh"
 
-#define PARTS ATTN_STEP_PARTS
 #define KEYS ATTN_STEP_KEYS
-#define STAGES ATTN_STEP_STAGES
 #define HEADS ATTN_STEP_HEADS
 
-/* D: the largest head_dim */
-template <int D> struct step {
-	static constexpr int WARPS = ATTN_STEP_WARPS(D), THREADS = 32 * WARPS;
+/* D: the largest head_dim; P: blocks that share a row's keys */
+template <int D_, int P_> struct step {
+	static constexpr int D = D_, P = P_;
+	static constexpr int WARPS = ATTN_STEP_WARPS(D, P), THREADS = 32 * WARPS;
+	static constexpr int STAGES = ATTN_STEP_STAGES(P);
+	static constexpr int BLOCKS = P == ATTN_STEP_PARTS ? 2 : 4; /* blocks of an SM */
 	static constexpr int LANES = D / TE_V;	  /* lanes that copy a key */
 	static constexpr int AT_ONCE = 32 / LANES; /* keys that a warp copies at once */
 	static constexpr int ROW = D + TE_V;	  /* elements from a key to the next */
 	static constexpr int TILE = 2 * KEYS * ROW; /* keys and values */
+	static constexpr int RING = STAGES * TILE;  /* elements of shared memory of a warp */
 };
 
-template <int D> struct step_shared {
-	float cosine[D / 2], sine[D / 2];
-	bf16 q[HEADS][D], key[D], value[D]; /* the row's, rotated; E4M3: without scales */
-	uint32_t scale[2];		    /* E4M3: bytes of key and value */
-	float2 sums[step<D>::WARPS][HEADS]; /* m and l */
-	float acc[step<D>::WARPS][HEADS][D];
-	float4 in[PARTS][HEADS * D / 2 / PARTS]; /* sums of two channels, m and l, by block */
+template <class S> struct step_shared {
+	float cosine[S::D / 2], sine[S::D / 2];
+	bf16 q[HEADS][S::D], key[S::D], value[S::D]; /* the row's, rotated; E4M3: without scales */
+	uint32_t scale[2];			     /* E4M3: bytes of key and value */
+	float2 sums[S::WARPS][HEADS];		     /* m and l */
+	/* sums of two channels, m and l, by block, if there are several */
+	float4 in[S::P][S::P > 1 ? HEADS * S::D / 2 / S::P : 1];
 };
 
 /* what a warp computes: the token and the keys of its block, and the keys that it copies next */
 struct part {
-	int64_t r, sequence;
+	int64_t r, sequence, token; /* token: in the caches, of key next + lane % KEYS */
 	int g, chunk, nh, head, rank, d; /* nh: heads from head on */
 	int pos, begin, end, next, stage;
-	/* E4M3: the scale of key or, from lane 16 on, value lane % 16 of the tiles in the ring */
-	uint32_t scales[STAGES];
 };
 
+/* E4M3: the scale of key or, from lane 16 on, value lane % 16 of the tiles in the ring */
+template <class S> struct scales {
+	uint32_t of[S::STAGES];
+};
+
+/* the keys from p.next + n on are copied next */
+DEV void go_on(const struct te_k_attn_cached &a, struct part &p, int n)
+{
+	p.next += n;
+	if (p.next < p.end)
+		p.token = token_at(a, p.sequence,
+				   min(p.next + (int)threadIdx.x % KEYS, p.end - 1));
+}
+
+/* the element of the caches at which the key after n others begins */
+DEV int64_t element_of(const struct te_k_attn_cached &a, const struct part &p, int n)
+{
+	return (__shfl_sync(~0u, p.token, n) * a.nkv + p.g) * p.d;
+}
+
 /* keys that are not there become 0, and so does the key at pos, which a kernel computes just now */
-template <int D>
+template <class S>
 DEV void load(const struct te_k_attn_cached &a, struct part &p, bf16 *ring)
 {
-	typedef struct step<D> S;
 	const int lane = threadIdx.x % 32, at = lane % S::LANES * TE_V;
 	bf16 *to = ring + p.stage * S::TILE + lane / S::LANES * S::ROW + at;
-	int key = p.next + lane / S::LANES;
 
 	if (p.next < p.end) {
 #pragma unroll 2
-		for (int i = 0; i < KEYS / S::AT_ONCE; i++, key += S::AT_ONCE) {
+		for (int i = lane / S::LANES; i < KEYS; i += S::AT_ONCE) {
+			const int key = p.next + i;
 			const int n = key < p.end && key != p.pos && at < p.d ? 16 : 0;
-			const int64_t from =
-				(token_at(a, p.sequence, min(key, p.pos)) * a.nkv + p.g) * p.d +
-				(n ? at : 0);
+			const int64_t from = element_of(a, p, i) + (n ? at : 0);
 
 			cp_async16(smem_addr(to), (const bf16 *)a.k + from, n);
 			cp_async16(smem_addr(to + KEYS * S::ROW), (const bf16 *)a.v + from, n);
@@ -82,43 +101,40 @@ DEV void load(const struct te_k_attn_cached &a, struct part &p, bf16 *ring)
 		}
 	}
 	cp_async_commit();
-	p.next += S::WARPS * KEYS;
-	p.stage = p.stage + 1 == STAGES ? 0 : p.stage + 1;
+	go_on(a, p, S::WARPS * KEYS);
+	p.stage = p.stage + 1 == S::STAGES ? 0 : p.stage + 1;
 }
 
 /* the same for a cache of E4M3: codes has no padding, and a lane copies 16 channels */
-template <int D>
-DEV void load_codes(const struct te_k_attn_cached &a, struct part &p, uint8_t *codes)
+template <class S>
+DEV void load_codes(const struct te_k_attn_cached &a, struct part &p, struct scales<S> &scales,
+		    uint8_t *codes)
 {
-	typedef struct step<D> S;
 	constexpr int LANES = S::LANES / 2, AT_ONCE = 2 * S::AT_ONCE;
-	const int lane = threadIdx.x % 32, at = lane % LANES * 16, mine = p.next + lane % KEYS;
-	uint8_t *to = codes + p.stage * 2 * KEYS * D + lane * 16;
-	int key = p.next + lane / LANES;
+	const int lane = threadIdx.x % 32, at = lane % LANES * 16;
+	uint8_t *to = codes + p.stage * 2 * KEYS * S::D + lane * 16;
 
 #pragma unroll
-	for (int i = 1; i < STAGES; i++)
-		p.scales[i - 1] = p.scales[i];
+	for (int i = 1; i < S::STAGES; i++)
+		scales.of[i - 1] = scales.of[i];
 	if (p.next < p.end) {
-		const int64_t block =
-			token_at(a, p.sequence, min(mine, p.end - 1)) * a.nkv + p.g;
+		const int64_t block = p.token * a.nkv + p.g;
 
-		p.scales[STAGES - 1] = lane < KEYS ? a.k_scale[block] : a.v_scale[block];
+		scales.of[S::STAGES - 1] = lane < KEYS ? a.k_scale[block] : a.v_scale[block];
 #pragma unroll 2
-		for (int i = 0; i < KEYS / AT_ONCE; i++, key += AT_ONCE) {
+		for (int i = lane / LANES; i < KEYS; i += AT_ONCE) {
+			const int key = p.next + i;
 			const int n = key < p.end && key != p.pos && at < p.d ? 16 : 0;
-			const int64_t from =
-				(token_at(a, p.sequence, min(key, p.pos)) * a.nkv + p.g) * p.d +
-				(n ? at : 0);
+			const int64_t from = element_of(a, p, i) + (n ? at : 0);
 
 			cp_async16(smem_addr(to), (const uint8_t *)a.k + from, n);
-			cp_async16(smem_addr(to + KEYS * D), (const uint8_t *)a.v + from, n);
-			to += AT_ONCE * D;
+			cp_async16(smem_addr(to + KEYS * S::D), (const uint8_t *)a.v + from, n);
+			to += AT_ONCE * S::D;
 		}
 	}
 	cp_async_commit();
-	p.next += S::WARPS * KEYS;
-	p.stage = p.stage + 1 == STAGES ? 0 : p.stage + 1;
+	go_on(a, p, S::WARPS * KEYS);
+	p.stage = p.stage + 1 == S::STAGES ? 0 : p.stage + 1;
 }
 
 /* TE_V codes as BF16, which has all numbers of E4M3 */
@@ -131,9 +147,8 @@ DEV raw<bf16> bf16_of(const uint2 &codes)
 }
 
 /* the codes of a stage become a tile */
-template <int D> DEV void decode_tile(const uint8_t *codes, bf16 *tile)
+template <class S> DEV void decode_tile(const uint8_t *codes, bf16 *tile)
 {
-	typedef struct step<D> S;
 	constexpr int LANES = S::LANES / 2;
 
 #pragma unroll 2
@@ -175,10 +190,9 @@ template <int LANES> DEV uint2 encode_head(raw<bf16> &x, uint32_t *ret_scale)
  * of a head, x c + other s after it. The block with the key at pos stores it and its value in the
  * cache.
  */
-template <int D, class C>
-DEV void rotate(const struct te_k_attn_cached &a, const struct part &p, struct step_shared<D> &s)
+template <class S, class C>
+DEV void rotate(const struct te_k_attn_cached &a, const struct part &p, struct step_shared<S> &s)
 {
-	typedef struct step<D> S;
 	const int at = threadIdx.x % S::LANES * TE_V, half = p.d / 2, low = at < half;
 	const bf16 *row = (const bf16 *)a.qkv + p.r * (a.nheads + 2 * a.nkv) * p.d + at;
 	const int64_t to = (token_at(a, p.sequence, p.pos) * a.nkv + p.g) * p.d + at;
@@ -237,11 +251,10 @@ template <int D> struct sums {
 };
 
 /* adds the keys from first on, which are at tile; E4M3: with these scales */
-template <int D, class C>
-DEV void add_keys(const struct te_k_attn_cached &a, struct sums<D> &x, const bf16 *q,
+template <class S, class C>
+DEV void add_keys(const struct te_k_attn_cached &a, struct sums<S::D> &x, const bf16 *q,
 		  const bf16 *tile, int first, int end, uint32_t scales)
 {
-	typedef struct step<D> S;
 	const int lane = threadIdx.x % 32, row = lane % 8, which = lane / 8;
 	const uint32_t keys = smem_addr(tile + (which / 2 * 8 + row) * S::ROW + which % 2 * 8);
 	const uint32_t values = smem_addr(tile + (KEYS + which % 2 * 8 + row) * S::ROW +
@@ -251,7 +264,7 @@ DEV void add_keys(const struct te_k_attn_cached &a, struct sums<D> &x, const bf1
 	uint32_t b[4], hi[2], lo[2];
 
 #pragma unroll
-	for (int k = 0; k < D / 16; k++) {
+	for (int k = 0; k < S::D / 16; k++) {
 		const uint32_t a0 = *(const uint32_t *)(q + 16 * k);
 		const uint32_t a2 = *(const uint32_t *)(q + 16 * k + 8);
 
@@ -295,7 +308,7 @@ DEV void add_keys(const struct te_k_attn_cached &a, struct sums<D> &x, const bf1
 		lo[i] = pack_bf16x2(u - near.x, v - near.y);
 	}
 #pragma unroll
-	for (int k = 0; k < D / 16; k++) {
+	for (int k = 0; k < S::D / 16; k++) {
 		ldmatrix_trans(b, values + 32 * k);
 #pragma unroll
 		for (int i = 0; i < 2; i++) {
@@ -320,25 +333,35 @@ DEV void cluster_write(float4 *p, uint32_t rank, float4 v)
 		     : "memory");
 }
 
-/* the sums of all warps of the block, each sent to the block that writes the result */
-template <int D> DEV void join_block(struct step_shared<D> &s, struct sums<D> &x, int nh, int rank)
+/* writes two channels of out; y: their sums, m and l */
+DEV void finish(bf16 *out, const float4 &y)
 {
-	typedef struct step<D> S;
-	const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, h = lane / 4;
-	const int per = nh * (D / 2 / PARTS);
+	const float f = inverse_of(y.w);
+
+	*(uint32_t *)out = pack_bf16x2(y.x * f, y.y * f);
+}
+
+/* the sums of all warps of the block, each sent to the block that writes the result, or written */
+template <class S>
+DEV void join_block(struct step_shared<S> &s, bf16 *rings, struct sums<S::D> &x,
+		    const struct part &p, bf16 *out)
+{
+	const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, head = lane / 4;
+	const int per = p.nh * (S::D / 2 / S::P);
+	/* a warp's sums are where its keys were */
+	float *acc = (float *)(rings + warp * S::RING) + head * S::D + lane % 4 * 2;
 
 	x.l += __shfl_xor_sync(~0u, x.l, 1);
 	x.l += __shfl_xor_sync(~0u, x.l, 2);
 	if (lane % 4 == 0)
-		s.sums[warp][h] = make_float2(x.m, x.l);
+		s.sums[warp][head] = make_float2(x.m, x.l);
 #pragma unroll
-	for (int k = 0; k < D / 8; k++)
-		*(float2 *)&s.acc[warp][h][8 * k + lane % 4 * 2] =
-			make_float2(x.acc[k][0], x.acc[k][1]);
+	for (int k = 0; k < S::D / 8; k++)
+		*(float2 *)(acc + 8 * k) = make_float2(x.acc[k][0], x.acc[k][1]);
 	__syncthreads();
 #pragma unroll 1
-	for (int i = threadIdx.x; i < nh * (D / 2); i += S::THREADS) {
-		const int h = i / (D / 2), c = i % (D / 2);
+	for (int i = threadIdx.x; i < p.nh * (S::D / 2); i += S::THREADS) {
+		const int h = i / (S::D / 2), c = 2 * (i % (S::D / 2));
 		float4 y = make_float4(0.0f, 0.0f, -TE_INF, 0.0f);
 
 #pragma unroll
@@ -347,63 +370,64 @@ template <int D> DEV void join_block(struct step_shared<D> &s, struct sums<D> &x
 #pragma unroll
 		for (int w = 0; w < S::WARPS; w++) {
 			const float f = weight_of(s.sums[w][h].x, y.z);
-			const float2 v = *(const float2 *)&s.acc[w][h][2 * c];
+			const float *from = (const float *)(rings + w * S::RING);
+			const float2 v = *(const float2 *)(from + h * S::D + c);
 
 			y.w += s.sums[w][h].y * f;
 			y.x += v.x * f;
 			y.y += v.y * f;
 		}
-		cluster_write(&s.in[rank][i % per], i / per, y);
+		if (S::P > 1)
+			cluster_write(&s.in[p.rank][i % per], i / per, y);
+		else if (c < p.d)
+			finish(out + h * p.d + c, y);
 	}
 }
 
 /* this block's part of the pairs of channels of all heads */
-template <int D>
-DEV void join_cluster(const struct step_shared<D> &s, bf16 *out, int nh, int d, int rank)
+template <class S>
+DEV void join_cluster(const struct step_shared<S> &s, const struct part &p, bf16 *out)
 {
-	const int per = nh * (D / 2 / PARTS);
+	const int per = p.nh * (S::D / 2 / S::P);
 
 #pragma unroll 1
-	for (int n = threadIdx.x; n < per; n += step<D>::THREADS) {
-		const int i = rank * per + n, h = i / (D / 2), c = i % (D / 2);
-		float4 part[PARTS];
-		float2 y = make_float2(0.0f, 0.0f);
-		float most = -TE_INF, sum = 0.0f;
+	for (int n = threadIdx.x; n < per; n += S::THREADS) {
+		const int i = p.rank * per + n, h = i / (S::D / 2), c = 2 * (i % (S::D / 2));
+		float4 part[S::P], y = make_float4(0.0f, 0.0f, -TE_INF, 0.0f);
 
 #pragma unroll
-		for (int k = 0; k < PARTS; k++) {
+		for (int k = 0; k < S::P; k++) {
 			part[k] = s.in[k][n];
-			most = fmaxf(most, part[k].z);
+			y.z = fmaxf(y.z, part[k].z);
 		}
 #pragma unroll
-		for (int k = 0; k < PARTS; k++) {
-			const float f = weight_of(part[k].z, most);
+		for (int k = 0; k < S::P; k++) {
+			const float f = weight_of(part[k].z, y.z);
 
-			sum += part[k].w * f;
+			y.w += part[k].w * f;
 			y.x += part[k].x * f;
 			y.y += part[k].y * f;
 		}
-		sum = inverse_of(sum);
-		if (2 * c < d)
-			*(uint32_t *)(out + h * d + 2 * c) = pack_bf16x2(y.x * sum, y.y * sum);
+		if (c < p.d)
+			finish(out + h * p.d + c, y);
 	}
 }
 
-template <int D, class C> DEV void attn_step(const struct te_k_attn_step &args)
+template <class S, class C> DEV void attn_step(const struct te_k_attn_step &args)
 {
 	constexpr bool FP8 = is_same<C, e4m3>;
-	typedef struct step<D> S;
 	te_begin_launch();
 
 	extern __shared__ uint4 memory[];
-	__shared__ struct step_shared<D> s;
+	__shared__ struct step_shared<S> s;
 	const struct te_k_attn_cached &a = args.c;
 	const int size = a.nheads / a.nkv, nchunks = (size + HEADS - 1) / HEADS;
-	const int b = blockIdx.x / PARTS, warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+	const int b = blockIdx.x / S::P, warp = threadIdx.x / 32, lane = threadIdx.x % 32;
 	struct part p = { b / nchunks / a.nkv };
-	bf16 *ring = (bf16 *)memory + warp * STAGES * S::TILE, *out;
+	bf16 *ring = (bf16 *)memory + warp * S::RING, *out;
 	uint8_t *codes = (uint8_t *)(ring + S::TILE); /* E4M3: after the only tile */
-	struct sums<D> x = { -TE_INF };
+	struct sums<S::D> x = { -TE_INF };
+	struct scales<S> all;
 	enum where where;
 	int stage = 0;
 
@@ -413,7 +437,7 @@ template <int D, class C> DEV void attn_step(const struct te_k_attn_step &args)
 	p.chunk = b % nchunks;
 	p.nh = min(size - p.chunk * HEADS, HEADS);
 	p.head = p.g * size + p.chunk * HEADS;
-	p.rank = blockIdx.x % PARTS;
+	p.rank = blockIdx.x % S::P;
 	p.d = a.head_dim;
 	out = (bf16 *)a.out + (p.r * a.nheads + p.head) * p.d;
 #pragma unroll 1
@@ -422,19 +446,20 @@ template <int D, class C> DEV void attn_step(const struct te_k_attn_step &args)
 	where = find(a, p.r);
 	if (where == INSIDE) {
 		const int first = (int)te_k_attn_first(p.pos, a.window, 0);
-		const int per = ((p.pos - first) / (PARTS * KEYS) + 1) * KEYS;
+		const int per = ((p.pos - first) / (S::P * KEYS) + 1) * KEYS;
 
 		p.begin = first + p.rank * per;
 		p.end = min(p.pos + 1, p.begin + per);
-		p.next = p.begin + warp * KEYS;
+		p.next = p.begin;
+		go_on(a, p, warp * KEYS);
 #pragma unroll 1
-		for (int i = 0; i < STAGES; i++)
+		for (int i = 0; i < S::STAGES; i++)
 			if constexpr (FP8)
-				load_codes<D>(a, p, codes);
+				load_codes<S>(a, p, all, codes);
 			else
-				load<D>(a, p, ring);
+				load<S>(a, p, ring);
 	}
-	if (where == INSIDE)
+	if (S::P > 1 && where == INSIDE)
 		cluster_barrier(); /* all blocks run, so that others may write to them */
 	te_begin_wait();
 	if (where == OUTSIDE && a.noutside && !threadIdx.x && !p.rank && !p.chunk && !p.g)
@@ -445,17 +470,17 @@ template <int D, class C> DEV void attn_step(const struct te_k_attn_step &args)
 			out[i] = from_float<bf16>(0.0f);
 		return;
 	}
-	rotate<D, C>(a, p, s);
+	rotate<S, C>(a, p, s);
 #pragma unroll 1
 	for (int first = p.begin + warp * KEYS; first < p.end; first += S::WARPS * KEYS) {
 		bf16 *tile = ring + (FP8 ? 0 : stage * S::TILE);
 		bf16 *mine = tile + (p.pos - first) * S::ROW;
-		uint32_t scales = p.scales[0];
+		uint32_t scales = all.of[0];
 
-		cp_async_wait<STAGES - 1>();
+		cp_async_wait<S::STAGES - 1>();
 		__syncwarp();
 		if (FP8)
-			decode_tile<D>(codes + stage * 2 * KEYS * D, tile);
+			decode_tile<S>(codes + stage * 2 * KEYS * S::D, tile);
 		if (first <= p.pos && p.pos < first + KEYS) {
 			if (lane < S::LANES) {
 				store_raw(mine + lane * TE_V, load_raw(s.key + lane * TE_V));
@@ -466,27 +491,33 @@ template <int D, class C> DEV void attn_step(const struct te_k_attn_step &args)
 				scales = s.scale[lane / KEYS];
 			__syncwarp();
 		}
-		add_keys<D, C>(a, x, s.q[lane / 4] + lane % 4 * 2, tile, first, p.end, scales);
+		add_keys<S, C>(a, x, s.q[lane / 4] + lane % 4 * 2, tile, first, p.end, scales);
 		__syncwarp(); /* all lanes have read the tile */
 		if constexpr (FP8)
-			load_codes<D>(a, p, codes);
+			load_codes<S>(a, p, all, codes);
 		else
-			load<D>(a, p, ring);
-		stage = stage + 1 == STAGES ? 0 : stage + 1;
+			load<S>(a, p, ring);
+		stage = stage + 1 == S::STAGES ? 0 : stage + 1;
 	}
-	join_block(s, x, p.nh, p.rank);
-	cluster_barrier();
-	join_cluster(s, out, p.nh, p.d, p.rank);
+	join_block(s, (bf16 *)memory, x, p, out);
+	if constexpr (S::P > 1) {
+		cluster_barrier();
+		join_cluster(s, p, out);
+	}
 }
 
-#define ATTN_STEP(D, C)                                                                        \
-	extern "C" __global__ void __launch_bounds__(step<D>::THREADS, 2) CLUSTER_DIMS(PARTS)  \
-		te_k_attn_step_##D##_##C(const __grid_constant__ struct te_k_attn_step a)      \
+#define ATTN_STEP(D, C, P)                                                                     \
+	extern "C" __global__ void __launch_bounds__(step<D, P>::THREADS, step<D, P>::BLOCKS)   \
+		CLUSTER_DIMS(P) te_k_attn_step_##D##_##C##_##P(                                 \
+			const __grid_constant__ struct te_k_attn_step a)                        \
 	{                                                                                      \
-		attn_step<D, C>(a);                                                            \
+		attn_step<step<D, P>, C>(a);                                                    \
 	}
-ATTN_STEP(64, bf16)
-ATTN_STEP(128, bf16)
-ATTN_STEP(64, e4m3)
-ATTN_STEP(128, e4m3)
+#define ATTN_STEPS(D, C)                                                                       \
+	ATTN_STEP(D, C, 1) ATTN_STEP(D, C, 2) ATTN_STEP(D, C, 4) ATTN_STEP(D, C, 8)
+ATTN_STEPS(64, bf16)
+ATTN_STEPS(128, bf16)
+ATTN_STEPS(64, e4m3)
+ATTN_STEPS(128, e4m3)
+#undef ATTN_STEPS
 #undef ATTN_STEP

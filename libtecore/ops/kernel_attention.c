@@ -341,6 +341,22 @@ static int32_t nsplits_of(int64_t rows, int32_t nheads, int32_t nkv)
 	return n > TE_K_ATTN_CACHED_SPLITS ? TE_K_ATTN_CACHED_SPLITS : n > 1 ? (int32_t)n : 0;
 }
 
+/* two blocks for each multiprocessor of an H200 */
+#define STEP_BLOCKS 264
+
+/* blocks of te_k_attn_step that share the keys of a row: at most STEP_BLOCKS in all, if several */
+static int32_t step_parts_of(int64_t rows, int32_t nheads, int32_t nkv)
+{
+	const int64_t size = nheads / nkv;
+	const int64_t nblocks =
+		rows * nkv * ((size + TE_K_ATTN_STEP_HEADS - 1) / TE_K_ATTN_STEP_HEADS);
+	int32_t n = TE_K_ATTN_STEP_PARTS;
+
+	while (n > 1 && n * nblocks > STEP_BLOCKS)
+		n /= 2;
+	return n;
+}
+
 size_t te__attention_parts_nbytes(const struct te_ctx *ctx, int64_t rows, int32_t nheads,
 				  int32_t nkv, int32_t head_dim)
 {
@@ -392,6 +408,9 @@ int te__attention_cached(struct te_stream *stream, const struct te__attention *a
 		memset(&step, 0, sizeof(step));
 		step.c = k;
 		step.c.qkv = rope->x;
+		step.c.parts = NULL;
+		step.c.ready = NULL;
+		step.c.nsplits = step_parts_of(k.rows, a->nheads, a->nkv);
 		memcpy(step.inv_freq, rope->inv_freq, sizeof(step.inv_freq));
 		return TE__LAUNCH(stream, ATTN_STEP, &step);
 	}

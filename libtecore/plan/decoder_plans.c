@@ -12,8 +12,6 @@
 #define PAGE 64
 /* alignment of integers of struct inputs */
 #define ALIGN_INTS 64
-/* rows for which one launch for rope and attention is faster than their own launches */
-#define STEP_ROWS 8
 
 static int is_op(const struct te_op *op, const char *name)
 {
@@ -372,7 +370,7 @@ static int set_states(struct te_decoder *d, struct body *b)
 			b->decode[s->node].token = b->token;
 			s->call.state = &b->decode[s->node];
 		}
-	for (int i = 0; i < d->first_head && d->has_attn_step && b->rows <= STEP_ROWS; i++)
+	for (int i = 0; i < d->first_head && d->has_attn_step; i++)
 		if (joins_rope(d->seq, i))
 			join_rope(p, b, i);
 	return 0;

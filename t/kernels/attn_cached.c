@@ -361,8 +361,8 @@ static void check_rotated(const struct te_k_attn_step *s, const struct cached *c
 }
 
 /* with angles of 0 a rotation changes no bits; with others, keys differ by sines of 2 ulp, which
- * may change codes and scales. _i: angles, type of the cache */
-TEST_EACH(cached, steps_as_append_and_attention_do, 8, .parts = 4)
+ * may change codes and scales. _i: angles, type of the cache, parts */
+TEST_EACH(cached, steps_as_append_and_attention_do, 32, .parts = 4)
 {
 	const int turns = _i & 1, codes = _i >> 1 & 1;
 	struct te_k_attn_step s = { 0 };
@@ -379,6 +379,7 @@ TEST_EACH(cached, steps_as_append_and_attention_do, 8, .parts = 4)
 	before = malloc(nbytes);
 	memcpy(before, c.k.qkv, nbytes);
 	c.k.rows = c.k.rows < NSEQS ? c.k.rows : NSEQS; /* of different sequences */
+	c.k.nsplits = 1 << _i / 4 % 4;
 	s.c = c.k;
 	for (int i = 0; i < c.k.head_dim / 2 && turns; i++)
 		s.inv_freq[i] = powf(100.0f, -2.0f * (float)i / (float)c.k.head_dim);
@@ -450,17 +451,18 @@ TEST_EACH(cached, scores_of_minus_infinity_give_0, 30, .parts = 6)
 	kc_reset();
 }
 
-/* _i: type of the cache */
-TEST_EACH(cached, steps_of_hidden_keys_give_0, 2)
+/* _i: type of the cache, parts */
+TEST_EACH(cached, steps_of_hidden_keys_give_0, 8)
 {
 	struct te_k_attn_step s = { 0 };
 	struct cached c;
 
 	do {
 		kc_reset();
-		c = cached_of(TE_DTYPE_BF16, _i ? TE_DTYPE_E4M3 : TE_DTYPE_BF16, 300, 0, 0);
+		c = cached_of(TE_DTYPE_BF16, _i & 1 ? TE_DTYPE_E4M3 : TE_DTYPE_BF16, 300, 0, 0);
 	} while (c.k.head_dim % 16 || c.k.head_dim > TE_K_ATTN_STEP_CUDA_HEAD_DIM);
 	c.k.rows = c.k.rows < NSEQS ? c.k.rows : NSEQS;
+	c.k.nsplits = 1 << _i / 2;
 	hide(&c);
 	s.c = c.k;
 	kc_defer(c.k.qkv);

@@ -400,6 +400,48 @@ TEST_EACH(decoder, batches_equal_sequences_alone, is_host() ? 4 : 0)
 	te_seq_unref(seq);
 }
 
+/* sequences that are each at another place of a text. _i: how many, so that on GPUs a row's keys
+ * are computed by four blocks, two or one */
+TEST_EACH(decoder, steps_of_many_sequences_equal_a_whole_pass, 3)
+{
+	static const int32_t many[] = { 20, 50, 140 };
+	struct te_decoder_opts o = opts();
+	const int64_t width = shape.width;
+	int32_t token[70], number[140];
+	struct te_decoder *d;
+	struct te_seq *seq;
+	float *want;
+
+	shape.width = 16 * shape.nheads; /* a head_dim that te_k_attn_step has */
+	seq = model(2);
+	shape.width = width;
+	for (int i = 0; i < 70; i++)
+		token[i] = (int32_t)tt_rand_int(0, shape.vocab - 1);
+	want = whole(seq, token, 70);
+	o.max_seqs = many[_i];
+	o.flags = TE_DECODER_CACHE_BF16;
+	DO(te_decoder_create(seq, &o, &d));
+	for (int s = 0; s < o.max_seqs; s++) {
+		DO(te_decoder_open(d, NULL, &number[s]));
+		DO(te_decoder_push(d, number[s], token, s % 60 + 1));
+	}
+	for (int step = 0; step < 4; step++) {
+		int64_t left;
+
+		while ((left = te_decoder_step(d)))
+			ck_assert_msg(left > 0, "%s", te_error_detail());
+		for (int s = 0; s < o.max_seqs; s++) {
+			const int64_t at = s % 60 + step;
+
+			same_logits(d, number[s], want + at * shape.vocab);
+			DO(te_decoder_push(d, number[s], &token[at + 1], 1));
+		}
+	}
+	free(want);
+	te_decoder_unref(d);
+	te_seq_unref(seq);
+}
+
 static int32_t opened(struct te_decoder *d, const int32_t *token, int64_t n)
 {
 	int32_t s;

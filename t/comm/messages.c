@@ -783,7 +783,7 @@ static int call_of_three(struct te_comm *c, struct te_stream *s, int rank, enum 
 	}
 }
 
-/* rank 1, which all wait for, is late */
+/* rank 1, which all wait for, does not call */
 static int wait_for_one(struct thread_rank *r)
 {
 	struct te_stream *q = te_ctx_stream(r->ctx);
@@ -801,10 +801,10 @@ static int wait_for_one(struct thread_rank *r)
 	return te_comm_error(r->comm);
 }
 
-TEST_EACH(messages, a_rank_that_does_not_call_is_named, NWHATS)
+TEST_EACH(messages, a_rank_that_does_not_call_is_waited_for_briefly, NWHATS)
 {
 	seed = (uint64_t)_i;
-	threads_run(3, wait_for_one, -ETIMEDOUT, "rank 1");
+	threads_run(3, wait_for_one, -ETIMEDOUT, "within 50 ms");
 }
 
 /* ---- processes ---- */

@@ -79,6 +79,12 @@ int te__boot_allgather(struct te__boot *boot, const void *send, void *recv, size
 
 /* CLOCK_MONOTONIC */
 int64_t te__boot_now(void);
+/*
+ * For a wait for another process: the time to sleep after look k, from 0. It is 0 at first, when a
+ * caller yields, then about an eighth of the time waited, from 50 us to 1.6 ms.
+ */
+int64_t te__boot_pause_ns(int k);
+void te__boot_pause(int k); /* yields or sleeps for that time */
 /* the time-out of the options, or TE_COMM_TIMEOUT_MS */
 int32_t te__boot_timeout_ms(const struct te__boot *boot);
 /* te__boot_now() plus the time-out */

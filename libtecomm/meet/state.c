@@ -4,6 +4,7 @@
 #define TE_LOG_CATEGORY "comm/boot"
 
 #include <errno.h>
+#include <sched.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
@@ -14,11 +15,32 @@
 
 #include "libtecomm/meet/join.h"
 
+#define EAGER 200 /* looks before the first pause */
+#define PAUSE_NS INT64_C(50000)
+#define DOUBLED_MOST 5
+
 /* ---- times and names ---- */
 
 int64_t te__boot_now(void)
 {
 	return (int64_t)te__now_ns();
+}
+
+int64_t te__boot_pause_ns(int k)
+{
+	const int doubled = (k - EAGER) / 8;
+
+	return k < EAGER ? 0 : PAUSE_NS << (doubled < DOUBLED_MOST ? doubled : DOUBLED_MOST);
+}
+
+void te__boot_pause(int k)
+{
+	const struct timespec t = { .tv_nsec = te__boot_pause_ns(k) };
+
+	if (t.tv_nsec)
+		nanosleep(&t, NULL);
+	else
+		sched_yield();
 }
 
 int te__poll(struct pollfd *p, size_t n, int64_t wake_ns)

@@ -4,11 +4,9 @@
 
 #include <errno.h>
 #include <pthread.h>
-#include <sched.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
-#include <time.h>
 
 #include "libtecomm/collective/collective.h"
 #include "libtecomm/collective/nodes/mail.h"
@@ -17,8 +15,6 @@
 
 #define CHUNK_MOST ((size_t)256 << 10)
 #define SLOTS 2 /* chunks of a rank and direction */
-#define EAGER 200 /* attempts before pauses */
-#define PAUSE_NS 50000
 #define LOOK_NS INT64_C(20000000) /* time between checks of the clock and for an abort */
 #define IDLE_NS INT64_C(500000000) /* the same without an operation */
 
@@ -423,7 +419,6 @@ void te__mail_wake(struct te__mail *m)
 
 void te__mail_transfer(struct te__mail *m, const struct te_k_comm_end *ends, int32_t n)
 {
-	const struct timespec pause = { .tv_nsec = PAUSE_NS };
 	uint64_t number;
 
 	if (te__pool_aborted(m->pool))
@@ -436,9 +431,6 @@ void te__mail_transfer(struct te__mail *m, const struct te_k_comm_end *ends, int
 	for (int k = 0; atomic_load_explicit(&m->ended, memory_order_acquire) < number; k++) {
 		if (atomic_load_explicit(&m->left, memory_order_acquire))
 			break;
-		if (k < EAGER)
-			sched_yield();
-		else
-			nanosleep(&pause, NULL);
+		te__boot_pause(k);
 	}
 }

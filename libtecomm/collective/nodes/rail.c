@@ -16,8 +16,6 @@
 #include "kernels/comm/fold.h"
 #include "libtecomm/collective/nodes/rail.h"
 
-#define EAGER 200 /* attempts before pauses */
-#define PAUSE_NS INT64_C(100000)
 #define LOOK_NS INT64_C(20000000) /* time between checks of the clock and for an abort */
 #define IDLE_NS INT64_C(500000000) /* IDLE without a piece */
 
@@ -539,13 +537,13 @@ static int explain(struct te__nodes *n, int r)
 
 static int poll_link(struct te__nodes *n, int attempts, int local)
 {
-	const int64_t now = te__boot_now();
+	const int64_t now = te__boot_now(), pause = te__boot_pause_ns(attempts);
 	int64_t until = now + (n->started > n->ended ? LOOK_NS : IDLE_NS);
 
 	/* other processes of the node cannot wake this thread */
 	if (local)
-		until = attempts < EAGER ? now : now + PAUSE_NS;
-	if (local && attempts < EAGER)
+		until = now + pause;
+	if (local && !pause)
 		sched_yield();
 	return te__link_poll(n->link, until);
 }

@@ -3,16 +3,12 @@
 #include "config.h"
 
 #include <errno.h>
-#include <sched.h>
 #include <stdio.h>
-#include <time.h>
 
 #include "libtecomm/collective/nodes/rail.h"
 
 #define PAGE 4096
 #define PIECE_MOST ((size_t)4 << 20)
-#define EAGER 200 /* attempts before pauses */
-#define PAUSE_NS 50000
 
 static size_t round_up(size_t n)
 {
@@ -207,14 +203,10 @@ int te__nodes_closed(const struct te__nodes *n, int32_t local)
 void te__nodes_wait(struct te__nodes *n, int (*ready)(struct te__nodes *n, uint64_t number),
 		    uint64_t number)
 {
-	const struct timespec pause = { .tv_nsec = PAUSE_NS };
 	int64_t begin = te__boot_now(), last = begin, now;
 
 	for (int k = 0; !te__pool_aborted(n->pool) && !ready(n, number); k++) {
-		if (k < EAGER)
-			sched_yield();
-		else
-			nanosleep(&pause, NULL);
+		te__boot_pause(k);
 		now = te__boot_now();
 		if (now - last > n->timeout_ns / 2) /* this process was stopped */
 			begin = now;
@@ -225,7 +217,8 @@ void te__nodes_wait(struct te__nodes *n, int (*ready)(struct te__nodes *n, uint6
 				       "within two time-outs");
 	}
 	/* after a failure: wait until the rail does not write the result, which is copied next */
-	while (n->running && te__pool_aborted(n->pool) &&
-	       !atomic_load_explicit(&n->left, memory_order_acquire))
-		nanosleep(&pause, NULL);
+	for (int k = 0; n->running && te__pool_aborted(n->pool) &&
+			!atomic_load_explicit(&n->left, memory_order_acquire);
+	     k++)
+		te__boot_pause(k);
 }

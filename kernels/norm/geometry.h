@@ -35,14 +35,17 @@
 /*
  * norm_once_NAME and norm_once_cast_NAME: X(NAME, columns at most, blocks of a multiprocessor at
  * least, rows at a time, groups of these in shared memory, whether terms are held in registers).
- * The first that has the columns is launched; _res, with half the shared memory, for a residual.
+ * The first that has the columns is launched; _few, where each block has a multiprocessor, which
+ * then waits for half as many sums; _res, with half the shared memory, for a residual.
  */
 #define NORM_ONCE(X)                \
+	X(few, 1280, 1, 4, 3, true)   \
 	X(1280, 1280, 4, 2, 3, true)  \
 	X(4096, 4096, 1, 2, 3, true)  \
 	X(8192, 8192, 1, 2, 2, false) \
 	X(8192_res, 8192, 1, 1, 3, false)
 #define NORM_ONCE_CAST(X)            \
+	X(few, 1280, 1, 4, 3, true)    \
 	X(768, 768, 2, 4, 3, false)    \
 	X(1280, 1280, 4, 2, 3, false)  \
 	X(2048, 2048, 2, 2, 2, false)  \

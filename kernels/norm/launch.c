@@ -204,6 +204,7 @@ static int norm_once(const struct te_k_norm_both *a, bool casts, struct te__geom
 	const unsigned cast_smem =
 		a->q.col ? (unsigned)(NORM_ONCE_CAST_ROWS * (a->cols + NORM_ONCE_PAD)) : 0;
 	const bool res = a->dres;
+	const int64_t nblocks = TE_K_NPARTS(a->rows);
 	static const struct {
 		const char *func;
 		int cols, nrows;
@@ -225,11 +226,12 @@ static int norm_once(const struct te_k_norm_both *a, bool casts, struct te__geom
 		int r;
 
 		if (casts != variant[i].casts || a->cols > variant[i].cols ||
+		    (nblocks > HOPPER_SMS && strstr(variant[i].func, "_few")) ||
 		    (res && !strcmp(variant[i].func, "te_k_norm_once_8192")) ||
 		    smem + NORM_ONCE_STATIC > k->target.smem_max)
 			continue;
 		k->smem = smem;
-		r = te__geo_launch(k, variant[i].func, TE_K_NPARTS(a->rows), nthreads);
+		r = te__geo_launch(k, variant[i].func, nblocks, nthreads);
 		return r < 0 ? r : 1;
 	}
 	return 0;

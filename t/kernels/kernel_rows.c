@@ -16,11 +16,13 @@ static const struct {
 	{ 70, 1280 },
 	/* for GPUs: rows for each of many blocks. The host has one variant for all shapes */
 	{ 80, 2048 }, { 48, 5120 }, { 257, 520 }, { 66, 8192 }, { 112, 768 }, { 48, 4096 },
+	/* more blocks of 64 rows than multiprocessors */
+	{ 8464, 8 },
 };
 
 static size_t nnorm_shapes(void)
 {
-	return kl_count(TT_LEN(norm_shapes), 4);
+	return kl_count(TT_LEN(norm_shapes), 5);
 }
 
 /*

@@ -64,6 +64,12 @@ static size_t forward_cast_ws(const struct te_fused *f)
 	return kept_nbytes(f->part[0]->y.hp, f->part[1], te_tensor_dtype(f->part[0]->x.hp));
 }
 
+/* a scale for each block needs 128 rows at once: the norm, then the cast, take less time */
+static int norm_cast_applies(const struct te_fused *f)
+{
+	return forward_cast_applies(f) && has_one_scale(f->part[1]);
+}
+
 static int norm_quantize(const struct te_fused *f)
 {
 	const struct te__quantize z = te__plan_quantize(f->part[1]);
@@ -89,8 +95,7 @@ static int act_quantize(const struct te_fused *f)
 /* the kernel computes tiles of one head, not blocks of 128 columns, and casts only BF16 on a GPU */
 static int attention_cast_applies(const struct te_fused *f)
 {
-	return forward_cast_applies(f) && has_one_scale(f->part[1]) &&
-	       te_tensor_dtype(f->part[0]->x.hp) == TE_DTYPE_BF16;
+	return norm_cast_applies(f) && te_tensor_dtype(f->part[0]->x.hp) == TE_DTYPE_BF16;
 }
 
 static int attention_quantize(const struct te_fused *f)
@@ -473,7 +478,8 @@ const struct te_fusion te__fusions[] = {
 
 	FUSION(FORWARD, "norm+quantize", "layernorm|rmsnorm quantize",
 	       "norm_casts_to_the_same_bits",
-	       CASTS(forward), .run = norm_quantize, .flags = TE_FUSION_REPEATS),
+	       .applies = norm_cast_applies, .ws_nbytes = forward_cast_ws, .run = norm_quantize,
+	       .flags = TE_FUSION_REPEATS),
 	FUSION(FORWARD, "act+quantize", "activation quantize",
 	       "activation_casts_to_the_same_bits",
 	       CASTS(forward), .run = act_quantize, .flags = TE_FUSION_REPEATS),

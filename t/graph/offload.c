@@ -11,7 +11,7 @@
 #include "offload_lib.h"
 #include "tt_gate.h"
 
-static const struct model_shape gpt = { 48, 32, 2, 16, 4, 4, 2, 0.2f, 0 };
+static const struct model_shape gpt = { 48, 32, 2, 16, 4, 4, 3, 0.2f, 0 };
 static const char *const recipes[] = { "fp32", "bf16", "fp8-delayed", "fp8-current", "fp8-block" };
 
 CASE(bits, "graph offload", .setup = tt_setup, .teardown = tt_teardown);

@@ -165,10 +165,6 @@ static const struct fcase norm_casts[] = {
 	/* the norm's unquantized result is needed, too */
 	{ "nflga", "fp8-delayed", EVAL, { "norm+quantize" }, 0 },
 	{ "nflga", "fp8-current", EVAL, { "norm+quantize" }, 0 },
-	{ "nl", "fp8-block", 0, { "norm+quantize" }, 0 },
-	{ "ml", "fp8-block", 0, { "norm+quantize" }, 0 },
-	{ "nl", "fp8-block", EVAL, { "norm+quantize" }, 0 },
-	{ "nflga", "fp8-block", EVAL, { "norm+quantize" }, 0 },
 };
 
 TEST_EACH(equal, norm_casts_to_the_same_bits, TT_LEN(norm_casts))

@@ -25,6 +25,7 @@ static const struct {
 	{ "lbg", "fp8-current", TE_PLAN_DELAY_DW, "dact+dbias+quantize", "bias.dw is delayed" },
 	{ "lbg", "bf16", 0, "dact+dbias+quantize", "nothing is quantized" },
 	{ "ml", "bf16", 0, "norm+quantize", "nothing is quantized" },
+	{ "nl", "fp8-block", 0, "norm+quantize", "blocks of 128 rows are not of one row" },
 	{ "gl", "fp32", 0, "act+quantize", "nothing is quantized" },
 	{ "lg", "fp8-delayed", EVAL, "dact+quantize", "there is no backward" },
 	{ "lc", "fp8-current", 0, "dscale+dgrad+wgrad", "the scaled gradient is cast" },

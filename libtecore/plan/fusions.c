@@ -110,20 +110,21 @@ static int attention_quantize(const struct te_fused *f)
 }
 
 /*
- * activation, quantize: backward. bias.dw may be between them: the bias is the op before, whose
- * gradient is the activation's dx, and its partial sums are at the start of the scratch.
+ * activation, then bias.dw, quantize, or both: backward. The bias is the op before, whose gradient
+ * is the activation's dx, and its partial sums are at the start of the scratch.
  */
 struct dact {
-	const struct te_op_call *dbias, *quantize; /* dbias: of bias.dw, or NULL */
+	const struct te_op_call *dbias, *quantize; /* or NULL */
 	size_t part_nbytes;
 };
 
 static struct dact dact_of(const struct te_fused *f)
 {
-	struct dact d = { .quantize = f->part[f->nparts - 1] };
+	const struct te_op_call *last = f->part[f->nparts - 1];
+	struct dact d = { .quantize = last->y.q ? last : NULL };
 	const struct te_tensor *x = f->part[0]->x.hp;
 
-	if (f->nparts == 2)
+	if (f->nparts == 2 && d.quantize)
 		return d;
 	d.dbias = f->part[1];
 	d.part_nbytes = te__part_nbytes(te_tensor_rows(x), te_tensor_cols(x));
@@ -135,13 +136,17 @@ static int dact_cast_applies(const struct te_fused *f)
 	const struct dact d = dact_of(f);
 	const struct te_tensor *dx = f->part[0]->dx.hp;
 
-	return casts(dx, d.quantize) && (!d.dbias || d.dbias->dy.hp == dx);
+	if (d.dbias && d.dbias->dy.hp != dx)
+		return 0;
+	return d.quantize ? casts(dx, d.quantize) : dx != NULL;
 }
 
 static size_t dact_cast_ws(const struct te_fused *f)
 {
 	const struct dact d = dact_of(f);
 
+	if (!d.quantize)
+		return d.part_nbytes;
 	return d.part_nbytes +
 	       kept_nbytes(f->part[0]->dx.hp, d.quantize, te_tensor_dtype(f->part[0]->x.hp));
 }
@@ -149,15 +154,19 @@ static size_t dact_cast_ws(const struct te_fused *f)
 static int dact_quantize(const struct te_fused *f)
 {
 	const struct dact d = dact_of(f);
-	const struct te__quantize z = te__plan_quantize(d.quantize);
 	const struct te_op_call *c = f->part[0];
+	struct te__quantize z = { .quant = NULL };
 	struct te_k_act_bwd k;
 
 	te__ops_act_bwd(c, &k);
 	if (d.dbias)
 		k.part = f->ws;
-	k.dx = result(k.dx, d.quantize, f->ws, d.part_nbytes);
-	return te__act_bwd(c->stream, &k, d.dbias ? d.dbias->grad[0] : NULL, &z);
+	if (d.quantize) {
+		z = te__plan_quantize(d.quantize);
+		k.dx = result(k.dx, d.quantize, f->ws, d.part_nbytes);
+	}
+	return te__act_bwd(c->stream, &k, d.dbias ? d.dbias->grad[0] : NULL,
+			   d.quantize ? &z : NULL);
 }
 
 /* rope, quantize: backward. The saved input has no memory: shapes are from dy */
@@ -518,6 +527,8 @@ const struct te_fusion te__fusions[] = {
 	FUSION(BACKWARD, "dscale+wgrad", "scale linear.dw", "factors_are_exact_in_gemms", DSCALE),
 
 	FUSION(BACKWARD, "dact+dbias+quantize", "activation bias.dw quantize",
+	       "activation_gradient_casts_to_the_same_bits", CASTS(dact), .run = dact_quantize),
+	FUSION(BACKWARD, "dact+dbias", "activation bias.dw",
 	       "activation_gradient_casts_to_the_same_bits", CASTS(dact), .run = dact_quantize),
 	FUSION(BACKWARD, "dact+quantize", "activation quantize",
 	       "activation_gradient_casts_to_the_same_bits", CASTS(dact), .run = dact_quantize),

@@ -207,6 +207,9 @@ static const struct fcase dact_casts[] = {
 	{ "lbg", "fp8-block", APART, { "dact+dbias+quantize" }, 0 },
 	{ "wBs", "fp8-block", APART, { "dact+dbias+quantize" }, 0 },
 	{ "lbg", "fp8-block", APART | TE_PLAN_DELAY_DW, { "dact+quantize" }, 0 },
+	{ "lbg", "bf16", APART, { "dact+dbias" }, 0 },
+	{ "lbg", "fp32", APART, { "dact+dbias" }, 0 },
+	{ "wBs", "bf16", APART, { "dact+dbias" }, 0 },
 };
 
 TEST_EACH(equal, activation_gradient_casts_to_the_same_bits, TT_LEN(dact_casts))

@@ -24,6 +24,7 @@ static const struct {
 	{ "qmfella", "bf16", 0, "dgrad+wgrad+add", "q receives the GEMM's gradient, too" },
 	{ "lbg", "fp8-current", TE_PLAN_DELAY_DW, "dact+dbias+quantize", "bias.dw is delayed" },
 	{ "lbg", "bf16", 0, "dact+dbias+quantize", "nothing is quantized" },
+	{ "lbg", "bf16", TE_PLAN_DELAY_DW, "dact+dbias", "bias.dw is delayed" },
 	{ "ml", "bf16", 0, "norm+quantize", "nothing is quantized" },
 	{ "nl", "fp8-block", 0, "norm+quantize", "blocks of 128 rows are not of one row" },
 	{ "gl", "fp32", 0, "act+quantize", "nothing is quantized" },

@@ -94,7 +94,7 @@ for signals in TERM-INT TERM-TERM USR1-TERM; do
 		sleep 0.6
 		# or the step had not begun, or has ended
 		grep -q "SIG$first: finishing step 2," err && [ ! -s out ] && break
-		kill -CONT $pid 2>/dev/null
+		kill -KILL $pid 2>/dev/null
 		wait $pid
 	done
 	kill -$second $pid

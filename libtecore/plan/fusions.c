@@ -64,7 +64,7 @@ static size_t forward_cast_ws(const struct te_fused *f)
 	return kept_nbytes(f->part[0]->y.hp, f->part[1], te_tensor_dtype(f->part[0]->x.hp));
 }
 
-/* a scale for each block needs 128 rows at once: the norm, then the cast, take less time */
+/* a scale for each block needs 128 rows together: the norm, then the cast, take less time */
 static int norm_cast_applies(const struct te_fused *f)
 {
 	return forward_cast_applies(f) && has_one_scale(f->part[1]);

@@ -16,6 +16,7 @@ tools_te_run_LDADD = tools/lib/libtools.la libtecomm/libtecomm.la libtecore/libt
 # what tools share; te_run needs none of what jansson is for
 noinst_LTLIBRARIES += tools/lib/libtools.la
 tools_lib_libtools_la_SOURCES = \
+	tools/lib/clock.h \
 	tools/lib/option.c \
 	tools/lib/option.h \
 	tools/lib/say.c \

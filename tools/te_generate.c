@@ -14,7 +14,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <time.h>
 #include <unistd.h>
 
 #include <te/ctx.h>
@@ -23,6 +22,7 @@
 
 #include "tools/generate/generate.h"
 #include "tools/lib/chat.h"
+#include "tools/lib/clock.h"
 #include "tools/lib/device.h"
 #include "tools/lib/model_path.h"
 #include "tools/lib/option.h"
@@ -98,14 +98,6 @@ static const struct option_table table = {
 		 "Generates text with a model: see te_generate(1).\n",
 	.fields = tables,
 };
-
-static double now_s(void)
-{
-	struct timespec t;
-
-	clock_gettime(CLOCK_MONOTONIC, &t);
-	return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
 
 /* ---- the model ---- */
 

@@ -12,12 +12,12 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 
 #include <te/errno.h>
 #include <te/token.h>
 
+#include "tools/lib/clock.h"
 #include "tools/lib/option.h"
 #include "tools/lib/say.h"
 #include "tools/lib/target.h"
@@ -147,18 +147,16 @@ static int encode(struct te_token *t, const char *p, size_t n, int is_count)
 {
 	const uint32_t flags =
 		(opt.template ? TE_TOKEN_TEMPLATE : 0) | (opt.ordinary ? TE_TOKEN_ORDINARY : 0);
-	struct timespec from, to;
 	int32_t *ids;
 	size_t nids;
-	double s;
+	double from, s;
 	int r;
 
-	clock_gettime(CLOCK_MONOTONIC, &from);
+	from = now_s();
 	r = te_token_encode(t, p, n, flags, (int)opt.threads, &ids, &nids);
-	clock_gettime(CLOCK_MONOTONIC, &to);
+	s = now_s() - from;
 	if (r)
 		return say_te(r, "encode");
-	s = (double)(to.tv_sec - from.tv_sec) + 1e-9 * (double)(to.tv_nsec - from.tv_nsec);
 	if (is_count && opt.json)
 		fprintf(out,
 			"{\"tokens\": %zu, \"bytes\": %zu, \"vocab\": %" PRId32

@@ -6,12 +6,12 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 
 #include <te/errno.h>
 
 #include "libtecore/base/wire.h"
+#include "tools/lib/clock.h"
 #include "tools/lib/option.h"
 #include "tools/lib/record.h"
 #include "tools/lib/say.h"
@@ -42,15 +42,13 @@ static const char *path;
 /* the reply of ted to one request; an exit status */
 static int ask(struct te__wire *m, struct te__wire_data *data)
 {
-	struct timespec now;
 	struct te__wire_call c = {
 		.who = "ted", .what = "ted", .late = "it does not answer", .fd = -1,
 		.ret_data = data,
 	};
 	int r;
 
-	clock_gettime(CLOCK_MONOTONIC, &now);
-	c.deadline_ns = (int64_t)now.tv_sec * 1000000000 + now.tv_nsec + LIMIT_NS;
+	c.deadline_ns = now_ns() + LIMIT_NS;
 	r = te__wire_dial(path, c.deadline_ns, &c.sock);
 	if (r)
 		return say_failed("%s", te_error_detail());

@@ -11,11 +11,11 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include <te/errno.h>
 
 #include "choices.h"
+#include "clock.h"
 #include "say.h"
 #include "tokens.h"
 
@@ -225,14 +225,6 @@ void choices_free(struct choices *c)
 }
 
 /* ---- probabilities ---- */
-
-static double now_s(void)
-{
-	struct timespec t;
-
-	clock_gettime(CLOCK_MONOTONIC, &t);
-	return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
 
 double choices_logprob(const float *logit, int64_t n, int32_t token)
 {

@@ -5,9 +5,9 @@
 #include <signal.h>
 #include <stdatomic.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 
+#include "clock.h"
 #include "say.h"
 #include "stop.h"
 
@@ -31,14 +31,6 @@ static atomic_llong next_step, stop_step;
 static atomic_llong first_ns;
 static atomic_int first_sig;
 static atomic_int taken; /* after stop_step was stored */
-
-static int64_t now_ns(void)
-{
-	struct timespec ts;
-
-	clock_gettime(CLOCK_MONOTONIC, &ts);
-	return (int64_t)ts.tv_sec * 1000000000 + ts.tv_nsec;
-}
 
 /* for signal handlers: appends as much as fits */
 static void add(char *dst, size_t room, const char *s)

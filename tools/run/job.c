@@ -13,7 +13,6 @@
 #include <sys/prctl.h>
 #include <sys/signalfd.h>
 #include <sys/wait.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "run.h"
@@ -32,14 +31,6 @@ static int failed, nsucceeded; /* with --no-kill: the first status, ranks */
 static int nrespawned;
 static double kill_at = -1; /* s; when SIGTERM has not helped */
 static double asked_at = -1; /* s; when a signal asked for the end */
-
-double now_s(void)
-{
-	struct timespec t;
-
-	clock_gettime(CLOCK_MONOTONIC, &t);
-	return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
-}
 
 /* ---- ending ---- */
 

@@ -12,6 +12,7 @@
 #include <stdint.h>
 #include <sys/types.h>
 
+#include "tools/lib/clock.h"
 #include "tools/lib/say.h"
 
 #define RANKS_MAX 1024
@@ -35,8 +36,6 @@ struct run_opts {
 };
 
 /* ---- job.c ---- */
-
-double now_s(void);
 
 /* the processes of a job, on this host or others */
 struct crew {

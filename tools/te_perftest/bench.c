@@ -19,14 +19,6 @@
 #define PLUG_SECONDS 0.2
 #define PLUG_TRIES 3
 
-double bench_now(void)
-{
-	struct timespec t;
-
-	clock_gettime(CLOCK_MONOTONIC, &t);
-	return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
-
 int64_t bench_extent(const struct bench *b, int64_t given, int64_t on_host, int64_t on_gpu)
 {
 	return given ? given : strcmp(b->dev.backend, "host") ? on_gpu : on_host;
@@ -38,10 +30,10 @@ static double clock_read_ns(void)
 	struct stats s;
 
 	for (int i = 0; i < 101; i++) {
-		double from = bench_now();
+		double from = now_s();
 
 		for (int k = 0; k < 20; k++)
-			x[i] = bench_now();
+			x[i] = now_s();
 		x[i] = (x[i] - from) / 20 * 1e9;
 	}
 	stats_of(x, 101, &s);
@@ -84,7 +76,7 @@ int bench_open(struct bench *b, const struct opts *o)
 	if (r < 0)
 		return say_te(r, "the device");
 	b->clock_read_ns = clock_read_ns();
-	b->until = bench_now() + o->seconds;
+	b->until = now_s() + o->seconds;
 	return STATUS_OK;
 }
 
@@ -101,7 +93,7 @@ void bench_close(struct bench *b)
 
 int bench_row(struct bench *b, int rows_left, int figures)
 {
-	const double now = bench_now();
+	const double now = now_s();
 	const int n = b->nrows;
 	char text[80];
 
@@ -167,19 +159,19 @@ int bench_end(struct bench *b)
 int bench_series(struct bench *b, bench_fn fn, void *arg, int nvalues, struct stats *ret)
 {
 	const int64_t iters = b->o->iters;
-	double now = bench_now(), share = fmax(0, b->row_until - now) / (b->figures--);
+	double now = now_s(), share = fmax(0, b->row_until - now) / (b->figures--);
 	double until = now + share, us[BENCH_VALUES_MAX];
 	int64_t n = 0, tries, missed = 0;
 	int r = 0;
 
 	/* a quarter of the time at most */
 	for (tries = 0; tries < b->o->warmup && r >= 0; tries++) {
-		if (tries && bench_now() > now + share / 4)
+		if (tries && now_s() > now + share / 4)
 			break;
 		r = fn(arg, us);
 	}
 	for (tries = 0; tries < iters && r >= 0; tries++) {
-		if (tries && bench_now() > until)
+		if (tries && now_s() > until)
 			break;
 		r = fn(arg, us);
 		if (r == BENCH_NONE && !n && ++missed == PLUG_TRIES)
@@ -220,21 +212,21 @@ int bench_cpu_us(struct bench *b, bench_work work, void *arg, int n, double *ret
 
 	if (r < 0)
 		return r;
-	from = bench_now();
+	from = now_s();
 	r = repeat(work, arg, n);
-	*ret_us = (bench_now() - from) / n * 1e6;
+	*ret_us = (now_s() - from) / n * 1e6;
 	return bench_idle(b, r);
 }
 
 /* CPU time of each call */
 static int repeat_timed(bench_work work, void *arg, int n, double *ret_cpu_us)
 {
-	double from = bench_now(), now;
+	double from = now_s(), now;
 	int r = 0;
 
 	for (int i = 0; i < n && r >= 0; i++) {
 		r = work(arg);
-		now = bench_now();
+		now = now_s();
 		ret_cpu_us[i] = (now - from) * 1e6;
 		from = now;
 	}
@@ -274,10 +266,10 @@ int bench_span_us(struct bench *b, bench_work work, void *arg, int n, double *re
 static void plug_wait(void *arg)
 {
 	struct bench *b = arg;
-	double until = bench_now() + PLUG_SECONDS;
+	double until = now_s() + PLUG_SECONDS;
 
 	while (!atomic_load(&b->plug.open)) {
-		if (bench_now() > until) {
+		if (now_s() > until) {
 			atomic_store(&b->plug.late, 1);
 			return;
 		}

@@ -12,6 +12,7 @@
 
 #include "opts.h"
 #include "stats.h"
+#include "tools/lib/clock.h"
 #include "tools/lib/record.h"
 
 #define BENCH_VALUES_MAX 4
@@ -26,7 +27,7 @@ struct bench {
 	double clock_read_ns; /* cost of reading the clock */
 	const char *cache;    /* value of CACHE_OPTION */
 
-	double until, row_until; /* end of the test and of the row: bench_now() */
+	double until, row_until; /* end of the test and of the row: now_s() */
 	int figures;		 /* series that the row has not measured yet */
 	int silent;		 /* another rank prints the report */
 	int left_out;		 /* rows that were left out because time was used up */
@@ -46,7 +47,6 @@ struct bench {
 int bench_open(struct bench *b, const struct opts *o);
 void bench_close(struct bench *b);
 
-double bench_now(void); /* seconds */
 /* returns given, or if it is 0, the device's default, which is smaller on the slower host */
 int64_t bench_extent(const struct bench *b, int64_t given, int64_t on_host, int64_t on_gpu);
 

@@ -198,7 +198,7 @@ static int sample(struct comm *c, struct comm_gemm *gemm, double ret_us[2])
 static int take_samples(struct comm *c, struct comm_gemm *gemm, struct stats ret[2])
 {
 	struct bench *b = c->b;
-	const double now = bench_now(), until = now + fmax(0, b->row_until - now) / b->figures--;
+	const double now = now_s(), until = now + fmax(0, b->row_until - now) / b->figures--;
 	double us[2] = { 0, 0 };
 	int64_t n = 0;
 	float x[3];
@@ -208,7 +208,7 @@ static int take_samples(struct comm *c, struct comm_gemm *gemm, struct stats ret
 		r = sample(c, gemm, us);
 		x[0] = (float)us[0];
 		x[1] = (float)us[1];
-		x[2] = n && bench_now() > until;
+		x[2] = n && now_s() > until;
 		if (r >= 0)
 			r = comm_exchange(c, x, 3, x);
 		if (r >= 0 && i >= b->o->warmup) {
@@ -396,10 +396,10 @@ out:
 /* all ranks agree on the time of a row, and on leaving it out */
 int comm_agree_on_time(struct comm *c)
 {
-	float left = (float)fmax(0, c->b->until - bench_now()), most;
+	float left = (float)fmax(0, c->b->until - now_s()), most;
 	int r = comm_exchange(c, &left, 1, &most);
 
-	c->b->until = bench_now() + (double)most;
+	c->b->until = now_s() + (double)most;
 	return r < 0 ? say_te(r, "comm") : STATUS_OK;
 }
 

@@ -149,7 +149,7 @@ static int read_contexts(struct decode *s)
 static int sample(void *arg, double *us)
 {
 	const struct decode *s = arg;
-	const double begin = bench_now();
+	const double begin = now_s();
 	double middle;
 	int64_t left;
 
@@ -160,9 +160,9 @@ static int sample(void *arg, double *us)
 		if (r < 0)
 			return r;
 	}
-	middle = bench_now();
+	middle = now_s();
 	left = te_decoder_step(s->d);
-	us[1] = (bench_now() - begin) * 1e6;
+	us[1] = (now_s() - begin) * 1e6;
 	us[0] = us[1] - (middle - begin) * 1e6;
 	return left < 0 ? (int)left : 0;
 }

@@ -135,7 +135,7 @@ static int measure(struct file *f)
 	const struct bench *b = f->b;
 	int r = STATUS_OK;
 
-	for (int64_t i = 0; i < b->o->iters && !r && (!i || bench_now() < b->until); i++)
+	for (int64_t i = 0; i < b->o->iters && !r && (!i || now_s() < b->until); i++)
 		for (int k = 0; k < f->nengines && !r; k++)
 			r = measure_engine(&f->engine[(i + k) % f->nengines]);
 	return r;

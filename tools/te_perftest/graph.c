@@ -153,13 +153,13 @@ static int rebind_us(void *arg, double *ret_us)
 	double t[3];
 	int r = te_stream_sync(g->b->stream);
 
-	t[0] = bench_now();
+	t[0] = now_s();
 	if (r >= 0)
 		r = rebind(g);
-	t[1] = bench_now();
+	t[1] = now_s();
 	if (r >= 0)
 		r = replay_launch(&g->replay);
-	t[2] = bench_now();
+	t[2] = now_s();
 	for (int i = 0; i < 2; i++)
 		ret_us[i] = (t[i + 1] - t[i]) * 1e6;
 	return bench_idle(g->b, r);

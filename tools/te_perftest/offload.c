@@ -163,10 +163,10 @@ static int time_us(struct offload *o, enum what what, double *ret_us)
 
 	if (r < 0)
 		return r;
-	from = bench_now();
+	from = now_s();
 	r = start(o, what);
 	end = te_ctx_sync(o->b->ctx);
-	*ret_us = (bench_now() - from) * 1e6;
+	*ret_us = (now_s() - from) * 1e6;
 	return r < 0 ? r : end;
 }
 
@@ -191,10 +191,10 @@ static int size_load(struct offload *o)
 	for (int i = 0; i < 4 && r >= 0; i++) {
 		r = time_us(o, PLAIN, &us);
 		copies = r >= 0 && us < copies ? us : copies;
-		us = bench_now();
+		us = now_s();
 		if (r >= 0)
 			r = bench_idle(o->b, load(o));
-		us = (bench_now() - us) * 1e6;
+		us = (now_s() - us) * 1e6;
 		gemm = r >= 0 && us < gemm ? us : gemm;
 	}
 	n = ceil(copies / gemm / BUDGET);

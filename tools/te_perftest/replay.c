@@ -39,7 +39,7 @@ static int record(struct replay *p, int update, double *ret_t)
 
 	if (!update)
 		p->rec = te_recording_unref(p->rec);
-	ret_t[0] = bench_now();
+	ret_t[0] = now_s();
 	if (r >= 0)
 		r = te_capture_begin(s);
 	if (r < 0)
@@ -47,9 +47,9 @@ static int record(struct replay *p, int update, double *ret_t)
 	r = te_capture_edges(s, p->edges);
 	if (r >= 0)
 		r = p->queue(p->arg);
-	ret_t[1] = bench_now();
+	ret_t[1] = now_s();
 	end = update ? te_capture_update(s, p->rec, &how) : te_capture_end(s, &p->rec);
-	ret_t[2] = bench_now();
+	ret_t[2] = now_s();
 	p->nupdates += update;
 	p->nin_place += how == TE_UPDATE_IN_PLACE;
 	return r < 0 ? r : end;
@@ -82,7 +82,7 @@ static int capture_us(void *arg, double *ret_us)
 
 	if (r >= 0)
 		r = replay_launch(p);
-	t[3] = bench_now();
+	t[3] = now_s();
 	for (int i = 0; i < 3; i++)
 		ret_us[i] = (t[i + 1] - t[i]) * 1e6;
 	return bench_idle(p->b, r);

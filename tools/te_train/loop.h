@@ -19,6 +19,7 @@
 #include "opts.h"
 #include "tools/lib/chat.h"
 #include "tools/lib/choices.h"
+#include "tools/lib/clock.h"
 #include "tools/lib/model.h"
 
 /* steps in flight: their loss has not been read yet */
@@ -149,9 +150,6 @@ struct trainer {
 	int drop_best;	    /* the best weights in it are of another run */
 	struct attempt now;
 };
-
-/* seconds of a monotonic clock */
-double now_s(void);
 
 /* device, other ranks: what lasts as long as the process */
 int trainer_create(const struct opts *o, struct trainer *t);

@@ -8,7 +8,7 @@ struct te__cuda_dev dev;
 struct te__cuda_stream a, b;
 unsigned char x[64], y[64], z[64];
 
-static struct te__cuda_func fill_func = { "te_k_fill", &fake_handle, 0, NULL };
+static struct te__cuda_func fill_func = { .name = "te_k_fill", .func = &fake_handle };
 static int64_t live;
 
 void exec_setup(void)

@@ -525,8 +525,7 @@ int trainer_run(struct trainer *t)
 	t->now.paused_s = now_s() - t->start_s;
 	t->now.start_step = t->now.line_step = t->now.done.step;
 	t->now.tried_step = -1;
-	/* a terminal has a line from the first step on */
-	t->now.shown_s = say_on_terminal() ? 0 : now_s();
+	t->now.shown_s = now_s();
 	if (!t->now.from_copy)
 		t->saved_step = t->from ? t->now.done.step : -1;
 	t->now.ranks_stop = INT64_MAX;

@@ -314,16 +314,23 @@ static void add_field(struct line *l, const char *fmt, ...)
 		l->room = 0;
 }
 
-static void show(struct trainer *t, int64_t step, double loss, double lr, double tokens_per_s)
+static struct line new_line(void)
 {
-	const struct opts *o = t->o;
-	int columns = say_columns();
+	const int columns = say_columns();
 	struct line l = { .room = sizeof(l.text) };
-	double now = now_s(), left;
-	char eta[24];
 
 	if (columns > 0 && (size_t)columns < l.room)
 		l.room = (size_t)columns;
+	return l;
+}
+
+static void show(struct trainer *t, int64_t step, double loss, double lr, double tokens_per_s)
+{
+	const struct opts *o = t->o;
+	struct line l = new_line();
+	double now = now_s(), left;
+	char eta[24];
+
 	left = (double)((t->steps - step) * trainer_step_tokens(t)) / tokens_per_s;
 	if (!isnan(o->time_limit))
 		left = fmax(fmin(left, o->time_limit - (now - t->start_s)), 0);
@@ -354,13 +361,13 @@ static int is_line_due(const struct trainer *t)
 
 void progress_eval_batch(struct trainer *t, int64_t k, int64_t n)
 {
-	char text[80];
+	struct line l = new_line();
 
 	if (!is_line_due(t))
 		return;
-	snprintf(text, sizeof(text), "step %lld: validation, batch %lld of %lld",
-		 (long long)t->now.done.step, (long long)k + 1, (long long)n);
-	say_line(text);
+	add_field(&l, "step %lld", (long long)t->now.done.step);
+	add_field(&l, "validation, batch %lld of %lld", (long long)k + 1, (long long)n);
+	say_line(l.text);
 	t->now.shown_s = now_s();
 }
 
@@ -369,6 +376,7 @@ void progress_step(struct trainer *t, int64_t step, double end_s, double loss, d
 	double tokens_per_s = (double)((step - t->now.line_step) * trainer_step_tokens(t)) /
 			      (end_s - t->now.line_s);
 	const double ms = 1e3 * (double)trainer_step_tokens(t) / tokens_per_s;
+	const int first = say_on_terminal() && step == t->now.start_step + 1;
 	int line = step % t->o->log_every == 0;
 	struct record rec;
 
@@ -379,7 +387,7 @@ void progress_step(struct trainer *t, int64_t step, double end_s, double loss, d
 		peak_flops(t) > 0 ? tokens_per_s * model_flops_per_token(&t->now.model.cfg, t->T) /
 					    peak_flops(t) :
 				    NAN;
-	if (is_line_due(t) || (line && !say_on_terminal()))
+	if (first || is_line_due(t) || (line && !say_on_terminal()))
 		show(t, step, t->now.train_loss, lr, tokens_per_s);
 	if (!line)
 		return;

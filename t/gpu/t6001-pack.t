@@ -4,6 +4,7 @@
 
 cd "$abs_top_builddir" || exit 99
 [ -x t/tensor/caller ] && [ -x t/tensor/caller_gpu ] || skip_all "built without Check"
+[ -z "$TT_SANITIZE" ] || skip_all "what is packed runs in other tests"
 PRESET=0
 export PRESET
 check "pack" sh "$abs_top_srcdir/t/gpu/pack.sh" "$tmp/tests.tar.xz" t/tensor/caller t/tensor/caller_gpu

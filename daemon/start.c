@@ -2,7 +2,6 @@
 #include "config.h"
 
 #include <errno.h>
-#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -12,6 +11,7 @@
 #include <unistd.h>
 
 #include "daemon/ted.h"
+#include "libtecore/base/userns.h"
 #include "tools/lib/option.h"
 #include "tools/lib/say.h"
 
@@ -38,26 +38,6 @@ static int limit_fds(const struct ted *t)
 	return TED_BAD;
 }
 
-/* id of users that the map of this user namespace does not have */
-static uid_t find_overflow_uid(void)
-{
-	uint32_t first, outside, n = 0, id = 65534;
-	FILE *map = fopen("/proc/self/uid_map", "re");
-	FILE *f = fopen("/proc/sys/kernel/overflowuid", "re");
-
-	/* the initial namespace maps all ids */
-	if (map && (fscanf(map, "%" SCNu32 " %" SCNu32 " %" SCNu32, &first, &outside, &n) != 3 ||
-		    first || outside))
-		n = 0;
-	if (f && fscanf(f, "%" SCNu32, &id) != 1)
-		id = 65534;
-	if (map)
-		fclose(map);
-	if (f)
-		fclose(f);
-	return !map || n == UINT32_MAX ? (uid_t)-1 : (uid_t)id;
-}
-
 int ted_init(struct ted *t, const struct ted_conf *conf)
 {
 	uint8_t id[16];
@@ -67,7 +47,7 @@ int ted_init(struct ted *t, const struct ted_conf *conf)
 	t->conf = *conf;
 	t->epoll = t->timer = t->signal = t->spare = t->inotify = t->spill_dir = -1;
 	t->listen.fd = t->listen.lock = t->metrics.fd = t->metrics.lock = -1;
-	t->overflow_uid = find_overflow_uid();
+	t->overflow_uid = te__overflow_uid();
 	t->started = (int64_t)time(NULL);
 	t->timer_ns = INT64_MAX;
 	r = limit_fds(t);

@@ -103,6 +103,8 @@ libtecore_libtecore_internal_la_SOURCES = \
 	libtecore/base/splitmix64.h \
 	libtecore/base/text.c \
 	libtecore/base/thread.c \
+	libtecore/base/userns.c \
+	libtecore/base/userns.h \
 	libtecore/base/version.c \
 	libtecore/base/wire.c \
 	libtecore/base/wire.h \

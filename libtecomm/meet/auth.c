@@ -12,6 +12,7 @@
 
 #include "libtecomm/meet/auth.h"
 #include "libtecore/base/private.h"
+#include "libtecore/base/userns.h"
 
 _Static_assert(TE__KEY_NBYTES >= crypto_generichash_KEYBYTES_MIN &&
 	       TE__MAC_NBYTES >= crypto_generichash_BYTES_MIN, "libsodium takes them");
@@ -94,6 +95,9 @@ int te__peer_check(int sock, int *ret_pid)
 	if (cred.uid != geteuid())
 		return te__fail(-EACCES, "process %d has user id %u, expected %u", (int)cred.pid,
 				(unsigned int)cred.uid, (unsigned int)geteuid());
+	if (cred.uid == te__overflow_uid())
+		return te__fail(-EACCES, "process %d has a user without an id in this user "
+				"namespace", (int)cred.pid);
 	*ret_pid = (int)cred.pid;
 	return 0;
 }

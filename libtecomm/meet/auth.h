@@ -63,7 +63,8 @@ void te__key_derive(const uint8_t *key, const char *label, const void *data, siz
 
 /*
  * Checks the other end of a connected local socket: 0, and its process id when it connected or
- * began to listen; -EACCES, with a message, if it has another user id.
+ * began to listen; -EACCES, with a message, if it has another user id, or the id of all users whom
+ * this user namespace does not map.
  */
 int te__peer_check(int sock, int *ret_pid);
 /* fills p with random bytes; 0, or -EIO with a message */

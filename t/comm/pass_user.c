@@ -19,15 +19,18 @@ static const struct {
 	uid_t uid;
 	const char *map; /* NULL, or the map of a namespace */
 	const char *refused; /* NULL, or text of the error message of a rank */
+	int both; /* rank 0 becomes that user in such a namespace, too */
 } users[] = {
-	{ 0, NULL, NULL },
-	{ 4321, NULL, "has user id 0, expected 4321" },
+	{ 0, NULL, NULL, 0 },
+	{ 4321, NULL, "has user id 0, expected 4321", 0 },
 	/* whoever it says that it is inside */
-	{ 4321, "0 4321 1\n", "has user id " },
+	{ 4321, "0 4321 1\n", "has user id ", 0 },
 	/* all users have one number there, but not for the other rank */
-	{ 4321, "", "has not passed its memory in time" },
+	{ 4321, "", "has a user without an id in this user namespace", 0 },
+	/* and if they have for both, who has which? */
+	{ 4321, "", "has a user without an id in this user namespace", 1 },
 	/* the same user by another number */
-	{ 0, "4321 0 1\n", NULL },
+	{ 0, "4321 0 1\n", NULL, 0 },
 };
 
 static int take(void *arg, int32_t local, int pid, const int *fd, int nfds)
@@ -44,7 +47,7 @@ static int passing_rank(int rank, void *arg)
 	struct te__boot *b = NULL;
 	int in = 0, n = 0, r = bf_open(rank, 0, &b);
 
-	if (!r && rank && (setresuid(users[i].uid, users[i].uid, users[i].uid) ||
+	if (!r && (rank || users[i].both) && (setresuid(users[i].uid, users[i].uid, users[i].uid) ||
 			   (users[i].map && tt_enter_userns(users[i].map))))
 		r = te_fail(-EPROTO, "it is not another user");
 	if (!r)

@@ -34,7 +34,7 @@ for h in $TT_HEADERS; do
 	h=$(basename "$h" .h)
 	case $h in graph | schedule | step | comm | comm_op | collective | reducer | token | te) ;; *) public="$public|te/$h\.h" ;; esac
 done
-private="libtecore/(base/(gguf|grow|private)|offload/limits|plan/(place|span))\.h"
+private="libtecore/(base/(gguf|grow|private|userns)|offload/limits|plan/(place|span))\.h"
 graph="te/(graph|schedule|step)\.h"
 comm="te/(comm|comm_op|collective|reducer)\.h"
 token="te/token\.h"
@@ -54,7 +54,7 @@ only "tools include installed headers, their own, their library, GGUF, random nu
 only "their library includes none of them" tools/lib \
 	"config\.h|$public|$graph|$comm|$token|libtecore/base/gguf\.h|[a-z_]+\.h"
 only "the daemon includes installed headers, its own, its protocol and options" daemon \
-	"config\.h|$public|$graph|$comm|libtecore/base/wire\.h|tools/lib/(option|say)\.h|daemon/.*|[a-z_]+\.h"
+	"config\.h|$public|$graph|$comm|libtecore/base/(userns|wire)\.h|tools/lib/(option|say)\.h|daemon/.*|[a-z_]+\.h"
 only "examples include installed headers" examples "$public|$graph|te/(comm|comm_op|collective|te)\.h"
 only "public headers include public headers" include "$public|$graph|$comm|$token"
 

@@ -80,7 +80,7 @@ if !TSAN
 check_PROGRAMS += $(FUZZ_TARGETS)
 TT_SH += t/fuzz/t9001-corpus.t
 endif
-EXTRA_DIST += t/fuzz/corpus t/fuzz/no_coverage.list t/fuzz/t9001-corpus.t
+EXTRA_DIST += t/fuzz/corpus t/fuzz/ignored.list t/fuzz/t9001-corpus.t
 
 # make fuzz, after --enable-fuzz: all targets, in FUZZ_SECONDS of the environment, 30 by default, for
 # each of the jobs of make -j; an input that fails is left in the build folder

@@ -226,6 +226,8 @@ static int open_model(struct run *r)
 	o.max_seqs = o.max_seqs ? o.max_seqs : 1;
 	o.max_tokens = (int32_t)(r->o.eval_choices ? r->choices.longest : r->context);
 	o.ntokens = r->model.cfg.vocab;
+	if (r->o.logprobs && !(r->logit = calloc((size_t)o.ntokens, sizeof(*r->logit))))
+		return no_memory();
 	te = te_decoder_create(r->model.seq, &o, &r->d);
 	return te < 0 ? say_te(te, "%s", r->o.model) : STATUS_OK;
 }
@@ -273,22 +275,16 @@ static int begin(struct run *r, int64_t i)
 static int take(const struct run *r, int32_t seq, int32_t *ret_token, double *ret_logprob)
 {
 	const float *logit = NULL;
-	float *copy = NULL;
 	int64_t n = 0;
 	int te;
 
 	if (r->o.logprobs)
 		logit = te_decoder_logits(r->d, seq, &n);
-	if (logit) {
-		copy = malloc((size_t)n * sizeof(*copy));
-		if (!copy)
-			return -ENOMEM;
-		memcpy(copy, logit, (size_t)n * sizeof(*copy));
-	}
+	if (logit)
+		memcpy(r->logit, logit, (size_t)n * sizeof(*logit));
 	te = te_decoder_take(r->d, seq, ret_token);
-	if (te > 0 && copy)
-		*ret_logprob = choices_logprob(copy, n, *ret_token);
-	free(copy);
+	if (te > 0 && logit)
+		*ret_logprob = choices_logprob(r->logit, n, *ret_token);
 	return te;
 }
 
@@ -588,6 +584,7 @@ int main(int argc, char **argv)
 	}
 	free(r.job);
 	free(r.stop);
+	free(r.logit);
 	option_free(options, &r.o);
 	return s;
 }

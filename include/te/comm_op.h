@@ -149,9 +149,9 @@ TE_EXPORT int te_comm_op_cross_entropy_tokens(struct te_comm *comm,
  * Forward: allreduce, an optional add, rmsnorm and an optional cast to FP8 become
  * te_comm_allreduce_norm(). Backward: copy, rmsnorm and fork become
  * te_comm_allreduce_norm_backward(). In forward, and in backward where latency matters,
- * reduce_scatter and all_gather around the norm may take the place of allreduce and copy. Residuals
- * of an allreduce and their gradients must be equal on all ranks. Results are bit-identical to a
- * plan without these fusions, except as te_comm_allreduce_norm() describes.
+ * reduce_scatter and all_gather around the norm may take the place of allreduce and copy. For an
+ * allreduce, residuals and their gradients must be equal on all ranks. Results are bit-identical to
+ * a plan without these fusions, except as te_comm_allreduce_norm() describes.
  * Thread: one sequence by one thread at a time.  Since: 0.1
  * Errors: as te_seq_add_fusion().
  */

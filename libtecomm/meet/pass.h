@@ -4,9 +4,9 @@
  * Each rank connects to the local socket that each other rank has had since it opened the bootstrap
  * (local.h), sends one message with its descriptors, and closes the connection. No rank waits for
  * another one to accept, so the order of ranks does not matter. A message has a proof that its
- * sender knows the key of the communicator and is in the same call; others are ignored: a call that
- * fails may leave messages behind. Both ends check the user of the other one, since the name of a
- * rank that has ended is free for any process.
+ * sender knows the key of the communicator and is in the same call; others are ignored, since
+ * messages of a failed call may still be queued. Both ends check the user of the other one, since
+ * the name of a rank that has ended is free for any process.
  */
 #ifndef TE__PASS_H
 #define TE__PASS_H

@@ -229,7 +229,7 @@ TEST(pass, an_error_of_one_rank_is_told)
 	}
 }
 
-/* messages that the first call leaves behind, without descriptors, are not of the second one */
+/* the second call ignores messages of the failed first call, which have no descriptors */
 TEST(pass, a_call_after_one_that_failed)
 {
 	struct ranks_result res[4];

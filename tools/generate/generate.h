@@ -38,6 +38,7 @@ struct job {
 struct run {
 	struct opts o;
 	char *stop; /* bytes that end a text, or NULL */
+	float *logit; /* with --logprobs, a copy of a token's */
 	struct te_ctx *ctx;
 	struct model model;
 	struct tokenizer *tokenizer; /* NULL: tokens are bytes or numbers */

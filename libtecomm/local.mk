@@ -81,8 +81,6 @@ libtecomm_libtecomm_internal_la_SOURCES = \
 	libtecomm/pool/members.h \
 	libtecomm/pool/pool.c \
 	libtecomm/pool/pool.h \
-	libtecomm/pool/sealed.c \
-	libtecomm/pool/sealed.h \
 	libtecomm/pool/state.h \
 	libtecomm/pool/watch.c \
 	libtecomm/pool/watch.h \

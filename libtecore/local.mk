@@ -98,6 +98,7 @@ libtecore_libtecore_internal_la_SOURCES = \
 	libtecore/base/params.def \
 	libtecore/base/patterns.c \
 	libtecore/base/private.h \
+	libtecore/base/sealed.c \
 	libtecore/base/search.h \
 	libtecore/base/sized.c \
 	libtecore/base/splitmix64.h \

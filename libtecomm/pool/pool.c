@@ -12,7 +12,6 @@
 
 #include "libtecomm/meet/agree.h"
 #include "libtecomm/meet/pass.h"
-#include "libtecomm/pool/sealed.h"
 #include "libtecomm/pool/state.h"
 
 /* creation */

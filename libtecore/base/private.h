@@ -236,6 +236,17 @@ TE_EXPORT struct te__outside te__outside_take(struct te_ctx *ctx);
 /* register host pages, which the device reads and writes at *ret_ptr */
 TE_EXPORT int te__page_register(struct te_ctx *ctx, void *page, size_t nbytes, void **ret_ptr);
 TE_EXPORT void te__page_unregister(struct te_ctx *ctx, void *page);
+
+/*
+ * Host memory that processes share: a memfd of zeros, sealed against changes of its size, because a
+ * file that shrinks would end the processes that map it by SIGBUS. what: its name in messages.
+ */
+TE_EXPORT int te__sealed_create(const char *what, size_t nbytes, int *ret_fd);
+/* -EINVAL unless fd, which may be any file, cannot shrink and has nbytes or more */
+int te__sealed_check(const char *what, int fd, size_t nbytes);
+/* te__sealed_check(), then mmap(2); *ret is unmapped by munmap(2) */
+TE_EXPORT int te__sealed_map(const char *what, int fd, size_t nbytes, void **ret);
+
 /*
  * Access of network adapters to memory of a window. te__adapter_export: *ret_fd is a dma-buf of a
  * part of the window, in whole pages, which the caller closes; -1: no dma-buf, register the memory

@@ -138,7 +138,7 @@ TEST(share, a_wrong_file_descriptor_is_refused)
 	before = nfds();
 	for (size_t i = 0; i < TT_LEN(fd); i++) {
 		static const char *const says[] = { "is no memfd", "is no memfd",
-						    "is not sealed against shrinking",
+						    "is sealed against shrinking",
 						    "bytes, expected", "is no memfd" };
 
 		te_error_clear();

@@ -10,7 +10,7 @@
 #include <unistd.h>
 
 #include "libtecomm/pool/control.h"
-#include "libtecomm/pool/sealed.h"
+#include "libtecore/base/private.h"
 #include "tt_ctx.h"
 
 static int map(int fd, void **ret)
@@ -39,7 +39,7 @@ TEST(control, a_wrong_control_page_is_refused)
 
 	fd = memfd_create("test", MFD_CLOEXEC);
 	ck_assert_int_eq(ftruncate(fd, TE__CONTROL_NBYTES), 0);
-	fails(map(fd, &p), -EINVAL, "the control page: the file descriptor is not a memfd that is");
+	fails(map(fd, &p), -EINVAL, "the control page: the file descriptor is no memfd that is");
 	close(fd);
 	fd = memfd_create("test", MFD_CLOEXEC | MFD_ALLOW_SEALING);
 	ck_assert_int_eq(ftruncate(fd, TE__CONTROL_NBYTES - 1), 0);

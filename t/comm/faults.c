@@ -15,7 +15,7 @@
 
 #include "libtecomm/meet/bootstrap.h"
 #include "libtecomm/pool/members.h"
-#include "libtecomm/pool/sealed.h"
+#include "libtecore/base/private.h"
 #include "libtecore/base/splitmix64.h"
 #include "nodes_lib.h"
 #include "ranks.h"

@@ -1,8 +1,6 @@
 /*
- * share.c - memory that other processes map: a memfd, which is mapped into reserved addresses.
- *
- * The memfd is sealed against shrinking, so that no process can remove pages of another one, which
- * would end it by SIGBUS.
+ * share.c - memory that other processes map: a sealed memfd, which is mapped into reserved
+ * addresses. Its pages are allocated when they are first written.
  *
  * Fabric handles are simulated by TE_HOST_FABRIC: they name a descriptor of the process that has
  * the memory, which others of the same user and machine open.
@@ -63,25 +61,6 @@ static struct host_share *share_new(struct host_dev *dev, int fd, size_t nbytes)
 	return s;
 }
 
-/* a memfd of that size; its pages are allocated when they are first written */
-static int create_fd(size_t nbytes, int *ret_fd)
-{
-	int fd = te__fault_point() ? (errno = EMFILE, -1) :
-				     memfd_create("te-share", MFD_CLOEXEC | MFD_ALLOW_SEALING);
-	int e;
-
-	if (fd < 0)
-		return te__fail(-errno, "host: memfd_create: %s", strerror(errno));
-	if (ftruncate(fd, (off_t)nbytes) ||
-	    fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL)) {
-		e = errno;
-		close(fd);
-		return te__fail(-e, "host: a memfd of %zu bytes: %s", nbytes, strerror(e));
-	}
-	*ret_fd = fd;
-	return 0;
-}
-
 /* new memory is filled like any other of the device */
 static int poison(int fd, size_t nbytes)
 {
@@ -104,7 +83,7 @@ int host_share_create(void *dev, size_t nbytes, void **ret_share)
 		return te__fail(-EINVAL, "host: %zu bytes to share are no whole pages", nbytes);
 	if (!te__devmem_take(&d->mem, nbytes))
 		return te__devmem_full(&d->mem, nbytes);
-	r = create_fd(nbytes, &fd);
+	r = te__sealed_create("host", nbytes, &fd);
 	if (!r && d->poison)
 		r = poison(fd, nbytes);
 	if (!r)
@@ -138,30 +117,10 @@ int host_share_export(void *share, int *ret_fd)
 	return duplicate(s->fd, ret_fd);
 }
 
-/* a descriptor from another process may be any file */
-static int check_fd(int fd, size_t nbytes)
-{
-	const int seals = fcntl(fd, F_GET_SEALS);
-	struct stat st;
-
-	if (seals < 0)
-		return te__fail(-EINVAL, "host: the file descriptor to import is no memfd: %s",
-				strerror(errno));
-	if (!(seals & F_SEAL_SHRINK))
-		return te__fail(-EINVAL, "host: the memfd to import is not sealed against "
-				"shrinking");
-	if (fstat(fd, &st))
-		return te__fail(-errno, "host: fstat: %s", strerror(errno));
-	if (st.st_size < 0 || (size_t)st.st_size < nbytes)
-		return te__fail(-EINVAL, "host: the memfd to import has %lld bytes, expected %zu",
-				(long long)st.st_size, nbytes);
-	return 0;
-}
-
 int host_share_import(void *dev, int fd, size_t nbytes, void **ret_share)
 {
 	struct host_share *s;
-	int r = check_fd(fd, nbytes), copy;
+	int r = te__sealed_check("host", fd, nbytes), copy;
 
 	if (!r)
 		r = duplicate(fd, &copy);
@@ -288,7 +247,7 @@ int host_multicast_create(void *dev, int ndevices, size_t nbytes, void **ret_sha
 	int r = te__multicast_check();
 
 	if (!r)
-		r = create_fd(nbytes, &fd);
+		r = te__sealed_create("host", nbytes, &fd);
 	return r ? r : multicast_open(dev, fd, nbytes, ndevices, ret_share);
 }
 
@@ -298,7 +257,7 @@ int host_multicast_import(void *dev, int fd, size_t nbytes, void **ret_share)
 	int r = te__multicast_check();
 
 	if (!r)
-		r = check_fd(fd, nbytes);
+		r = te__sealed_check("host", fd, nbytes);
 	if (!r)
 		r = duplicate(fd, &copy);
 	return r ? r : multicast_open(dev, copy, nbytes, 0, ret_share);

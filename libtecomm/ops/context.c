@@ -102,24 +102,14 @@ static int heads_to_tokens(const struct te_op_call *c, const struct te_tensor *h
 	return r ? r : TE__LAUNCH(c->stream, HEADS_JOIN, &k);
 }
 
-static int to_heads_forward(const struct te_op_call *c)
+static int heads_forward(const struct te_op_call *c)
 {
-	return tokens_to_heads(c, c->x.hp, c->y.hp);
+	return (is_before(c->op) ? tokens_to_heads : heads_to_tokens)(c, c->x.hp, c->y.hp);
 }
 
-static int to_heads_backward(const struct te_op_call *c)
+static int heads_backward(const struct te_op_call *c)
 {
-	return heads_to_tokens(c, c->dy.hp, c->dx.hp);
-}
-
-static int to_tokens_forward(const struct te_op_call *c)
-{
-	return heads_to_tokens(c, c->x.hp, c->y.hp);
-}
-
-static int to_tokens_backward(const struct te_op_call *c)
-{
-	return tokens_to_heads(c, c->dy.hp, c->dx.hp);
+	return (is_before(c->op) ? heads_to_tokens : tokens_to_heads)(c, c->dy.hp, c->dx.hp);
 }
 
 /* ---- checks ---- */
@@ -161,15 +151,6 @@ static int heads_describe(const struct te_op *op, char *dst, size_t nbytes)
 			h->comm->name);
 }
 
-static size_t nbytes_of(const struct te_spec *s)
-{
-	size_t n = te_dtype_nbytes(s->dtype);
-
-	for (int d = 0; d < s->ndim; d++)
-		n *= (size_t)s->shape[d];
-	return n;
-}
-
 static int heads_infer(struct te_op_infer *inf)
 {
 	const struct heads *h = heads_of(inf->op);
@@ -204,24 +185,24 @@ static int heads_infer(struct te_op_infer *inf)
 		return te__fail(-TE_ESHAPE, "%s %s: %lld tokens, too many for %lld ranks", kind,
 				name, (long long)x->shape[x->ndim - 2], (long long)n);
 	/* with heads that ranks share, all ranks have more columns than tokens have */
-	inf->fwd_ws_nbytes = inf->bwd_ws_nbytes = nbytes_of(before ? y : x);
+	inf->fwd_ws_nbytes = inf->bwd_ws_nbytes = te__spec_nbytes(before ? y : x);
 	return 0;
 }
 
-#define HEADS_OPS(name_, fn)                          \
+#define HEADS_OPS(name_)                              \
 	{                                             \
 		.size = sizeof(struct te_op_ops),     \
 		.name = name_,                        \
 		.attrs_nbytes = sizeof(struct heads), \
 		.check = heads_check,                 \
 		.infer = heads_infer,                 \
-		.forward = fn##_forward,              \
-		.backward = fn##_backward,            \
+		.forward = heads_forward,             \
+		.backward = heads_backward,           \
 		.describe = heads_describe,           \
 		.destroy = heads_destroy,             \
 	}
-static const struct te_op_ops to_heads_ops = HEADS_OPS("to_heads", to_heads);
-static const struct te_op_ops to_tokens_ops = HEADS_OPS("to_tokens", to_tokens);
+static const struct te_op_ops to_heads_ops = HEADS_OPS("to_heads");
+static const struct te_op_ops to_tokens_ops = HEADS_OPS("to_tokens");
 
 static int create(const char *fn, const struct te_op_ops *ops, struct te_comm *comm,
 		  const struct te_comm_heads_attrs *attrs, const char *name, struct te_op **ret_op)

@@ -52,15 +52,6 @@ static void ce_destroy(struct te_op *op)
 	te_comm_unref(attrs_of(op)->comm);
 }
 
-static int64_t nelems(const struct te_spec *s)
-{
-	int64_t n = 1;
-
-	for (int d = 0; d < s->ndim; d++)
-		n *= s->shape[d];
-	return n;
-}
-
 /* n: ranks that divide the classes */
 static int check_specs(const struct te_op_infer *inf, int64_t rows, int64_t cols, int32_t n)
 {
@@ -74,9 +65,9 @@ static int check_specs(const struct te_op_infer *inf, int64_t rows, int64_t cols
 	if (t->dtype != TE_DTYPE_INT32)
 		return te__fail(-TE_EDTYPE, "%s %s: targets are %s, not int32", kind, name,
 				te_dtype_name(t->dtype));
-	if (nelems(t) != rows)
+	if (te__spec_nelems(t) != rows)
 		return te__fail(-TE_ESHAPE, "%s %s: %lld targets for %lld rows of logits", kind,
-				name, (long long)nelems(t), (long long)rows);
+				name, (long long)te__spec_nelems(t), (long long)rows);
 	if ((a->a.nclasses + n - 1) / n > cols)
 		return te__fail(-TE_ESHAPE, "%s %s: logits are %lld wide on each of %d ranks, "
 				"nclasses is %lld", kind, name, (long long)cols, n,
@@ -89,7 +80,7 @@ static int ce_infer(struct te_op_infer *inf)
 	const struct attrs *a = attrs_of(inf->op);
 	const int32_t n = te_comm_nranks(a->comm);
 	const struct te_spec *x = &inf->in[0];
-	const int64_t cols = x->shape[x->ndim - 1], rows = nelems(x) / cols;
+	const int64_t cols = x->shape[x->ndim - 1], rows = te__spec_nelems(x) / cols;
 	int r = check_specs(inf, rows, cols, a->tokens ? 1 : n);
 
 	if (r < 0)
@@ -161,19 +152,6 @@ static int ce_describe(const struct te_op *op, char *dst, size_t nbytes)
 			te_comm_nranks(a->comm), a->comm->name);
 }
 
-static const struct te_op_ops cross_entropy_ops = {
-	.size = sizeof(struct te_op_ops),
-	.name = "comm_cross_entropy",
-	.attrs_nbytes = sizeof(struct attrs),
-	.nextra_in = 1,
-	.check = ce_check,
-	.infer = ce_infer,
-	.forward = ce_forward,
-	.backward = ce_backward,
-	.describe = ce_describe,
-	.destroy = ce_destroy,
-};
-
 /* ---- tokens that ranks divide ---- */
 
 /*
@@ -210,18 +188,21 @@ static int tokens_forward(const struct te_op_call *c)
 	}));
 }
 
-static const struct te_op_ops tokens_ops = {
-	.size = sizeof(struct te_op_ops),
-	.name = "tokens_cross_entropy",
-	.attrs_nbytes = sizeof(struct attrs),
-	.nextra_in = 1,
-	.check = ce_check,
-	.infer = ce_infer,
-	.forward = tokens_forward,
-	.backward = ce_backward,
-	.describe = ce_describe,
-	.destroy = ce_destroy,
-};
+#define CE_OPS(name_, forward_)                       \
+	{                                             \
+		.size = sizeof(struct te_op_ops),     \
+		.name = name_,                        \
+		.attrs_nbytes = sizeof(struct attrs), \
+		.nextra_in = 1,                       \
+		.check = ce_check,                    \
+		.infer = ce_infer,                    \
+		.forward = forward_,                  \
+		.backward = ce_backward,              \
+		.describe = ce_describe,              \
+		.destroy = ce_destroy,                \
+	}
+static const struct te_op_ops cross_entropy_ops = CE_OPS("comm_cross_entropy", ce_forward);
+static const struct te_op_ops tokens_ops = CE_OPS("tokens_cross_entropy", tokens_forward);
 
 static int create(const char *fn, const struct te_op_ops *ops, struct te_comm *comm,
 		  const struct te_cross_entropy_attrs *attrs, const char *name,

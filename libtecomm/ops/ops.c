@@ -4,7 +4,6 @@
 
 #include <errno.h>
 #include <stdio.h>
-#include <string.h>
 
 #include <te/tensor.h>
 
@@ -14,6 +13,11 @@
 static int nranks_of(const struct te_op *op)
 {
 	return te_comm_nranks(te__comm_attrs(op)->comm);
+}
+
+static int is_gather(const struct te_op *op)
+{
+	return te_op_table(op) == &te__op_all_gather;
 }
 
 /* ---- calls ---- */
@@ -107,6 +111,17 @@ static int parts_describe(const struct te_op *op, char *dst, size_t nbytes)
 			a->comm->name, a->o.axis);
 }
 
+/* a table with a name, and what is not common to all */
+#define COMM_OPS(name_, ...)                                   \
+	{                                                      \
+		.size = sizeof(struct te_op_ops),              \
+		.name = name_,                                 \
+		.attrs_nbytes = sizeof(struct te__comm_attrs), \
+		.check = comm_check,                           \
+		.destroy = comm_destroy,                       \
+		__VA_ARGS__                                    \
+	}
+
 /* y is as x; with one rank it is x, and dx is dy */
 static int infer_same(struct te_op_infer *inf)
 {
@@ -139,16 +154,9 @@ static int allreduce_forward(const struct te_op_call *c)
 	return sum(c, c->x.hp, c->y.hp);
 }
 
-const struct te_op_ops te__op_allreduce = {
-	.size = sizeof(struct te_op_ops),
-	.name = "allreduce",
-	.attrs_nbytes = sizeof(struct te__comm_attrs),
-	.check = comm_check,
-	.infer = allreduce_infer,
-	.forward = allreduce_forward,
-	.describe = comm_describe,
-	.destroy = comm_destroy,
-};
+const struct te_op_ops te__op_allreduce =
+	COMM_OPS("allreduce", .infer = allreduce_infer, .forward = allreduce_forward,
+		 .describe = comm_describe);
 
 static int copy_infer(struct te_op_infer *inf)
 {
@@ -162,24 +170,17 @@ static int copy_backward(const struct te_op_call *c)
 	return sum(c, c->dy.hp, c->dx.hp);
 }
 
-const struct te_op_ops te__op_copy = {
-	.size = sizeof(struct te_op_ops),
-	.name = "copy",
-	.attrs_nbytes = sizeof(struct te__comm_attrs),
-	.check = comm_check,
-	.infer = copy_infer,
-	.backward = copy_backward,
-	.describe = comm_describe,
-	.destroy = comm_destroy,
-};
+const struct te_op_ops te__op_copy =
+	COMM_OPS("copy", .infer = copy_infer, .backward = copy_backward, .describe = comm_describe);
 
 /* ---- reduce_scatter, all_gather ---- */
 
 /* the shape of y: the extent at the axis becomes n times larger or smaller */
-static int parts_infer(struct te_op_infer *inf, int gather)
+static int parts_infer(struct te_op_infer *inf)
 {
 	const char *kind = te_op_table(inf->op)->name, *name = te_op_name(inf->op);
 	const int axis = te__comm_attrs(inf->op)->o.axis, n = nranks_of(inf->op);
+	const int gather = is_gather(inf->op);
 	const struct te_spec *x = &inf->in[0];
 	int64_t *extent = &inf->out[0].shape[axis];
 	int r = infer_same(inf);
@@ -200,59 +201,22 @@ static int parts_infer(struct te_op_infer *inf, int gather)
 	return 0;
 }
 
-static int reduce_scatter_infer(struct te_op_infer *inf)
+static int parts_forward(const struct te_op_call *c)
 {
-	return parts_infer(inf, 0);
+	return scatter_or_gather(c, c->x.hp, c->y.hp, is_gather(c->op));
 }
 
-static int reduce_scatter_forward(const struct te_op_call *c)
+static int parts_backward(const struct te_op_call *c)
 {
-	return scatter_or_gather(c, c->x.hp, c->y.hp, 0);
+	return scatter_or_gather(c, c->dy.hp, c->dx.hp, !is_gather(c->op));
 }
 
-static int reduce_scatter_backward(const struct te_op_call *c)
-{
-	return scatter_or_gather(c, c->dy.hp, c->dx.hp, 1);
-}
+#define PARTS                                                  \
+	.infer = parts_infer, .forward = parts_forward,        \
+	.backward = parts_backward, .describe = parts_describe
 
-const struct te_op_ops te__op_reduce_scatter = {
-	.size = sizeof(struct te_op_ops),
-	.name = "reduce_scatter",
-	.attrs_nbytes = sizeof(struct te__comm_attrs),
-	.check = comm_check,
-	.infer = reduce_scatter_infer,
-	.forward = reduce_scatter_forward,
-	.backward = reduce_scatter_backward,
-	.describe = parts_describe,
-	.destroy = comm_destroy,
-};
-
-static int all_gather_forward(const struct te_op_call *c)
-{
-	return scatter_or_gather(c, c->x.hp, c->y.hp, 1);
-}
-
-static int all_gather_backward(const struct te_op_call *c)
-{
-	return scatter_or_gather(c, c->dy.hp, c->dx.hp, 0);
-}
-
-static int all_gather_infer(struct te_op_infer *inf)
-{
-	return parts_infer(inf, 1);
-}
-
-const struct te_op_ops te__op_all_gather = {
-	.size = sizeof(struct te_op_ops),
-	.name = "all_gather",
-	.attrs_nbytes = sizeof(struct te__comm_attrs),
-	.check = comm_check,
-	.infer = all_gather_infer,
-	.forward = all_gather_forward,
-	.backward = all_gather_backward,
-	.describe = parts_describe,
-	.destroy = comm_destroy,
-};
+const struct te_op_ops te__op_reduce_scatter = COMM_OPS("reduce_scatter", PARTS);
+const struct te_op_ops te__op_all_gather = COMM_OPS("all_gather", PARTS);
 
 /* ---- constructors ---- */
 

@@ -301,6 +301,9 @@ TE_EXPORT int te__seq_add_fusion(struct te_seq *seq, const struct te_fusion *fus
 
 struct te_spec;
 TE_EXPORT struct te_spec te__spec_of(const struct te_tensor *t);
+/* elements and bytes of a valid spec */
+TE_EXPORT int64_t te__spec_nelems(const struct te_spec *s);
+TE_EXPORT size_t te__spec_nbytes(const struct te_spec *s);
 /* "[8,128,64] bf16" */
 TE_EXPORT void te__spec_str(const struct te_spec *s, char *dst, size_t nbytes);
 

@@ -59,9 +59,6 @@ int te__op_check_heads(const struct te_op *op, const struct te_ctx *ctx, enum te
 /* 1: the type is known, and there are 1 to TE_MAX_DIMS extents above 0 with at most
  * TE__SPEC_MAX_NBYTES in all */
 int te__spec_valid(const struct te_spec *s);
-/* s must be valid for the next two functions */
-int64_t te__spec_nelems(const struct te_spec *s);
-size_t te__spec_nbytes(const struct te_spec *s);
 int te__spec_equal(const struct te_spec *a, const struct te_spec *b);
 
 #endif

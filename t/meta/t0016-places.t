@@ -32,26 +32,26 @@ places()
 
 product="include kernels libtecore libtegraph libtecomm daemon tools man t/local.mk"
 
-places "a recipe" mxfp8 "$product" <<'P'
-TE_RECIPE_MXFP8
-X\(mxfp8\)
-te__recipe_mxfp8\b
-quant/mxfp8\.c
-It Li mxfp8
-delayed.*current.*mxfp8\b
+places "a recipe" nvfp4 "$product" <<'P'
+TE_RECIPE_NVFP4
+X\(nvfp4\)
+te__recipe_nvfp4\b
+libtecore/quant/nvfp4\.c
+It Li nvfp4
+delayed.*current.*nvfp4\b
 P
-# the newest that only its own library launches
-places "a kernel" ce_join kernels <<'P'
-ce_join
-CE_JOIN
+places "a kernel" attn_bwd_bias kernels <<'P'
+attn_bwd_bias
+ATTN_BWD_BIAS
+attn/bias\.
 P
-places "an operation" identity "$product" <<'P'
-(Nm|Fo) te_op_identity\b
-te_op_identity(\(const|;)
-ops/identity\.c
+places "an operation" qk_norm "$product" <<'P'
+(Nm|Fo) te_op_qk_norm\b
+te_op_qk_norm(\(const|;)
+libtecore/ops/qk_norm\.c
 P
-places "a backend entry" word_take "libtecore/backend t/local.mk" <<'P'
-word_take
+places "a backend entry" load_shared "libtecore/backend t/local.mk" <<'P'
+load_shared
 P
 places "a transport between nodes" tcp "$product" <<'P'
 te__link_tcp\b

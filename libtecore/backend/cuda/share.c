@@ -110,6 +110,16 @@ static struct share *share_new(struct te__cuda_dev *d, size_t nbytes)
 	return s;
 }
 
+/* r: the result of opening it; frees it after an error */
+static int opened(struct share *s, int r, void **ret_share)
+{
+	if (r)
+		te__free(s);
+	else
+		*ret_share = s;
+	return r;
+}
+
 static void count(struct te__cuda_dev *d, size_t nbytes)
 {
 	uint64_t now = atomic_fetch_add(&d->shared_nbytes, nbytes) + nbytes;
@@ -181,14 +191,8 @@ int te__cuda_share_import(void *dev, int fd, size_t nbytes, void **ret_share)
 {
 	struct te__cuda_dev *d = dev;
 	struct share *s = share_new(d, nbytes);
-	int r = s ? TE__CUDA_IN_RELAXED(d, import_fd(s, fd)) : -ENOMEM;
 
-	if (r) {
-		te__free(s);
-		return r;
-	}
-	*ret_share = s;
-	return 0;
+	return opened(s, s ? TE__CUDA_IN_RELAXED(d, import_fd(s, fd)) : -ENOMEM, ret_share);
 }
 
 static int release(const struct share *s)
@@ -323,13 +327,8 @@ static int multicast_new(struct te__cuda_dev *d, int ndevices, int fd, size_t nb
 	if (r)
 		return r;
 	s = share_new(d, nbytes);
-	r = s ? TE__CUDA_IN_RELAXED(d, multicast_open(s, ndevices, fd)) : -ENOMEM;
-	if (r) {
-		te__free(s);
-		return r;
-	}
-	*ret_share = s;
-	return 0;
+	return opened(s, s ? TE__CUDA_IN_RELAXED(d, multicast_open(s, ndevices, fd)) : -ENOMEM,
+		      ret_share);
 }
 
 int te__cuda_multicast_create(void *dev, int ndevices, size_t nbytes, void **ret_share)
@@ -484,14 +483,8 @@ int te__cuda_fabric_import(void *dev, const struct te__fabric_handle *handle, si
 {
 	struct te__cuda_dev *d = dev;
 	struct share *s = share_new(d, nbytes);
-	int r = s ? TE__CUDA_IN_RELAXED(d, import_fabric(s, handle)) : -ENOMEM;
 
-	if (r) {
-		te__free(s);
-		return r;
-	}
-	*ret_share = s;
-	return 0;
+	return opened(s, s ? TE__CUDA_IN_RELAXED(d, import_fabric(s, handle)) : -ENOMEM, ret_share);
 }
 
 /* the attribute is set on machines where the calls fail, so a round trip is made */

@@ -26,10 +26,7 @@ static int check(const struct te_comm *c, const struct te_comm_recover_opts *o, 
 /* the error of this thread, with the name of the function and the communicator */
 static int named(const struct te_comm *c, int code)
 {
-	char why[512];
-
-	snprintf(why, sizeof(why), "%s", te_error_detail());
-	return te__fail(code, "%s: %s: %s", fn, c->name, why);
+	return te__fail(code, "%s: %s: %s", fn, c->name, te_error_detail());
 }
 
 /* ranks: [n] the ranks of the successor, which succeed or fail together */

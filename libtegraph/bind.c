@@ -398,8 +398,7 @@ static int rolled_back(struct te_graph *g, const struct te_graph *failed, int r)
 	/* no recording has been updated */
 	if (!failed->change.nin_place && !failed->change.ninstantiated)
 		return r;
-	strncpy(detail, te_error_detail(), sizeof(detail) - 1);
-	detail[sizeof(detail) - 1] = '\0';
+	snprintf(detail, sizeof(detail), "%s", te_error_detail());
 	if (recapture(g)) {
 		g->failed = -TE_ESTATE;
 		strcpy(g->failed_text, "te_graph_update failed, and the previous callables could "

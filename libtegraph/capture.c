@@ -142,19 +142,18 @@ static void step_str(const struct te_graph *g, const struct te_sched_step *s, ch
 }
 
 /* the error message of a function that failed, or the name of its code if it left none */
-static void why(int code, char *dst, size_t nbytes)
+static const char *why(int code)
 {
-	snprintf(dst, nbytes, "%s", te_error_detail()[0] ? te_error_detail() : te_strerror(code));
+	return te_error_detail()[0] ? te_error_detail() : te_strerror(code);
 }
 
 int te__graph_step_failed(const struct te_graph *g, const struct te_sched_step *s, const char *fn,
 			  const char *what, int code)
 {
-	char step[192], detail[512];
+	char step[192];
 
-	why(code, detail, sizeof(detail));
 	step_str(g, s, step, sizeof(step));
-	return te__graph_fail(fn, code, "%s%s: %s", what, step, detail);
+	return te__graph_fail(fn, code, "%s%s: %s", what, step, why(code));
 }
 
 int te__graph_call(struct te_graph *g, const struct te_sched_step *s, struct te_stream *stream)
@@ -200,7 +199,6 @@ static int failure_result(const struct failure *f)
 static int hook_call(struct te_graph *g, enum te_hook h, int32_t callable, const char *of)
 {
 	const int after = h == TE_HOOK_POST_WARMUP || h == TE_HOOK_FORWARD || h == TE_HOOK_BACKWARD;
-	char detail[512];
 	int r;
 
 	if (!g->opts.hook)
@@ -209,9 +207,8 @@ static int hook_call(struct te_graph *g, enum te_hook h, int32_t callable, const
 	r = g->opts.hook(g->opts.arg, h, callable, g->stream);
 	if (r >= 0)
 		return 0;
-	why(r, detail, sizeof(detail));
 	return te__graph_fail(g->fn, r, "the hook %s %s: %s", after ? "after" : "before", of,
-			      detail);
+			      why(r));
 }
 
 /*
@@ -245,15 +242,13 @@ static int hooked_step(struct te_graph *g, const struct te_sched_step *s, const 
 int te__graph_edge(struct te_graph *g, int last, const char *fn, struct te_stream *stream)
 {
 	int (*call)(void *arg, struct te_stream *s) = last ? g->opts.last : g->opts.first;
-	char detail[512];
 	int r;
 
 	te_error_clear();
 	r = call ? call(g->opts.arg, stream) : 0;
 	if (r >= 0)
 		return 0;
-	why(r, detail, sizeof(detail));
-	return te__graph_fail(fn, r, "the %s function: %s", last ? "last" : "first", detail);
+	return te__graph_fail(fn, r, "the %s function: %s", last ? "last" : "first", why(r));
 }
 
 /* run one step in warm-up */

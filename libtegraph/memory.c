@@ -22,7 +22,6 @@
 #include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
-#include <string.h>
 
 #include "graph_internal.h"
 #include "libtecore/plan/place.h"
@@ -206,11 +205,8 @@ static int callable_tensors(struct te_graph *g, struct te__graph_callable *n,
 
 static int no_room(struct te_graph *g, uint64_t nbytes)
 {
-	char why[512];
-
-	snprintf(why, sizeof(why), "%s", te_error_detail());
 	return te__graph_fail(g->fn, -ENOMEM, "the pool needs %.1f MiB: %s",
-			      (double)nbytes / 1048576.0, why);
+			      (double)nbytes / 1048576.0, te_error_detail());
 }
 
 static int allocate(struct te_graph *g, uint64_t nbytes)

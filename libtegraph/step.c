@@ -448,15 +448,12 @@ static int fit_callables(struct te_step *s, struct shape *shape, struct te_calla
 static int make_pool(struct te_step *s)
 {
 	const uint64_t nbytes = s->memory.pool_nbytes + s->memory.workspace_nbytes;
-	char why[512];
-	int r;
+	int r = te_mem_alloc(s->stream, nbytes, &s->pool);
 
-	r = te_mem_alloc(s->stream, nbytes, &s->pool);
 	if (r != -ENOMEM)
 		return r;
-	snprintf(why, sizeof(why), "%s", te_error_detail());
 	return te__graph_fail(fn, r, "the pool of the largest shape needs %.1f MiB: %s",
-			      (double)nbytes / 1048576.0, why);
+			      (double)nbytes / 1048576.0, te_error_detail());
 }
 
 /* all shapes have the same ops */

@@ -4,7 +4,6 @@
 
 #include <errno.h>
 #include <stdio.h>
-#include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -182,17 +181,15 @@ static int map_all(struct te__pool *p)
 /* the memory of the other ranks, by their handles */
 static int map_fabric(struct te__pool *p, const struct te__fabric_handle *all)
 {
-	char why[TEXT_NBYTES];
 	int r = 0;
 
 	for (int32_t k = 1; k < p->nranks && !r; k++) {
 		const int32_t i = (p->rank + k) % p->nranks;
 
 		r = te__window_fabric_import(p->window, i, &all[i]);
-		if (r) {
-			snprintf(why, sizeof(why), "%s", te_error_detail());
-			te__fail(r, "memory of %s: %s", te__boot_peer(p->boot, i), why);
-		}
+		if (r)
+			te__fail(r, "memory of %s: %s", te__boot_peer(p->boot, i),
+				 te_error_detail());
 	}
 	return te__agree(p->boot, r, "mapping of memory of other nodes");
 }

@@ -87,17 +87,14 @@ static int make_fixed(struct te_plan *p)
 
 static int make_arena(struct te_plan *p)
 {
-	char why[512];
 	int r;
 
 	if (p->flags & (TE_PLAN_NO_ALLOC | TE_PLAN_EXTERNAL))
 		return te__plan_bind(p);
 	r = p->arena_nbytes ? te__mem_get(p->ctx, p->arena_nbytes, &p->arena) : 0;
-	if (r == -ENOMEM) {
-		snprintf(why, sizeof(why), "%s", te_error_detail());
+	if (r == -ENOMEM)
 		return te__fail(r, "plan: activations need %.1f MiB: %s",
-				(double)p->arena_nbytes / 1048576.0, why);
-	}
+				(double)p->arena_nbytes / 1048576.0, te_error_detail());
 	p->span[TE_SPAN_F] = p->arena;
 	p->bound = !r;
 	return r ? r : te__plan_bind(p);

@@ -2,8 +2,6 @@
 #define TE_LOG_CATEGORY "core/cuda"
 #include "config.h"
 
-#include <errno.h>
-
 #include "kernels/launch.h"
 #include "libtecore/base/private.h"
 

@@ -8,7 +8,6 @@
 
 #include <errno.h>
 #include <jansson.h>
-#include <stdio.h>
 
 #include "json.h"
 

@@ -2,9 +2,6 @@
 #define TE_LOG_CATEGORY "core/cuda"
 #include "config.h"
 
-#include <errno.h>
-#include <stdbool.h>
-
 #include <te/dtype.h>
 
 #include "kernels/launch.h"

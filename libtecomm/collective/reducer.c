@@ -3,10 +3,8 @@
 #include "config.h"
 
 #include <errno.h>
-#include <inttypes.h>
 #include <stdatomic.h>
 #include <stdlib.h>
-#include <string.h>
 
 #include <te/collective.h>
 #include <te/quant.h>

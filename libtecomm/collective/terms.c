@@ -2,7 +2,6 @@
 #define TE_LOG_CATEGORY "comm"
 #include "config.h"
 
-#include <errno.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>

@@ -6,8 +6,6 @@
 
 #define TE_LOG_CATEGORY "comm/boot"
 
-#include <errno.h>
-
 #include "libtecomm/meet/lineage.h"
 
 /* rank and nranks are set from the options */

@@ -4,7 +4,6 @@
 #define TE_LOG_CATEGORY "comm/boot"
 
 #include <errno.h>
-#include <limits.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/eventfd.h>

@@ -4,7 +4,6 @@
 #define TE_LOG_CATEGORY "comm/boot"
 
 #include <errno.h>
-#include <string.h>
 #include <unistd.h>
 
 #include "libtecomm/meet/dial.h"

@@ -4,9 +4,7 @@
 #define TE_LOG_CATEGORY "comm/boot"
 
 #include <errno.h>
-#include <stdio.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "libtecomm/meet/lineage.h"
 

@@ -8,6 +8,7 @@
 #ifndef TE_PRIVATE_H
 #define TE_PRIVATE_H
 
+#include <errno.h>
 #include <pthread.h>
 #include <stddef.h>
 #include <stdint.h>

@@ -1,8 +1,6 @@
 /* bind.c - addresses of a plan: tensors of its values, and the arguments of its calls. */
 #define TE_LOG_CATEGORY "core/plan"
 #include <errno.h>
-#include <inttypes.h>
-#include <stdio.h>
 #include <string.h>
 
 #include <te/errno.h>

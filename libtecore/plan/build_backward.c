@@ -3,9 +3,6 @@
  * the channels; delayed weight gradients.
  */
 #define TE_LOG_CATEGORY "core/plan"
-#include <errno.h>
-#include <stdio.h>
-#include <string.h>
 
 #include "libtecore/base/private.h"
 #include "libtecore/plan/build.h"

@@ -5,9 +5,6 @@
  * may fuse it into its producer.
  */
 #define TE_LOG_CATEGORY "core/plan"
-#include <errno.h>
-#include <stdio.h>
-#include <string.h>
 
 #include "libtecore/base/private.h"
 #include "libtecore/plan/build.h"

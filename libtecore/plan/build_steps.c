@@ -1,6 +1,5 @@
 /* build_steps.c - values, buffers and basic steps of a plan. */
 #define TE_LOG_CATEGORY "core/plan"
-#include <errno.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>

@@ -11,8 +11,6 @@
 #define TE_LOG_CATEGORY "core/plan"
 #include "config.h"
 
-#include <errno.h>
-
 #include "libtecore/base/private.h"
 #include "libtecore/plan/seq.h"
 #include "libtecore/quant/quant.h"

@@ -13,7 +13,6 @@
  * another one.
  */
 #define TE_LOG_CATEGORY "core/plan"
-#include <errno.h>
 
 #include "libtecore/base/private.h"
 

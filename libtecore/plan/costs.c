@@ -1,6 +1,5 @@
 /* costs.c - bytes and FLOPs of the groups of a plan: of values, weights and operations. */
 #define TE_LOG_CATEGORY "core/plan"
-#include <errno.h>
 #include <string.h>
 
 #include "libtecore/base/private.h"

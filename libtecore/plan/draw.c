@@ -11,7 +11,6 @@
 
 #include "kernels/simd.h"
 
-#include <errno.h>
 #include <math.h>
 #include <pthread.h>
 #include <sched.h>
@@ -250,7 +249,6 @@ static void draw_parts(const struct part *all, int64_t n)
 	while (--nstarted > 0)
 		pthread_join(thread[nstarted], NULL);
 }
-
 
 void te__draw_weight(const struct te__weight *w, uint64_t seed, int64_t first, int64_t n,
 		     float *ret_values)

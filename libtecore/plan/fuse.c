@@ -8,7 +8,6 @@
  * steps; its backward steps are then taken, too.
  */
 #define TE_LOG_CATEGORY "core/plan"
-#include <errno.h>
 #include <string.h>
 
 #include "libtecore/base/private.h"

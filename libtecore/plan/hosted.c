@@ -29,7 +29,6 @@
  * buffer begins with a cast of the master, which follows.
  */
 #define TE_LOG_CATEGORY "core/plan"
-#include <errno.h>
 #include <string.h>
 
 #include "libtecore/base/private.h"

@@ -2,7 +2,6 @@
 #define TE_LOG_CATEGORY "core/seq"
 #include "kernels/simd.h"
 
-#include <errno.h>
 #include <string.h>
 
 #include "libtecore/base/private.h"

@@ -9,7 +9,6 @@
  */
 #define TE_LOG_CATEGORY "core/offload"
 #include <errno.h>
-#include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 

@@ -13,7 +13,6 @@
  * word that the I/O thread sets. If the device has no such operations, they are host calls too.
  */
 #define TE_LOG_CATEGORY "core/offload"
-#include <errno.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -11,9 +11,7 @@
  * end by the end of forward, and its copies back begin in backward.
  */
 #define TE_LOG_CATEGORY "core/offload"
-#include <errno.h>
 #include <stdlib.h>
-#include <string.h>
 
 #include "libtecore/base/base.h"
 #include "libtecore/base/private.h"

@@ -5,7 +5,6 @@
  * TE_PLAN_EXTERNAL, of a span for all buffers that live in the same passes.
  */
 #define TE_LOG_CATEGORY "core/plan"
-#include <errno.h>
 #include <string.h>
 
 #include "libtecore/base/private.h"

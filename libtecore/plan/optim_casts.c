@@ -9,7 +9,6 @@
  * afterwards.
  */
 #define TE_LOG_CATEGORY "core/optim"
-#include <errno.h>
 
 #include <te/stream.h>
 

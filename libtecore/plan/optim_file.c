@@ -11,7 +11,6 @@
  * others are written. So a step cannot be captured.
  */
 #define TE_LOG_CATEGORY "core/optim"
-#include <errno.h>
 #include <stdio.h>
 #include <string.h>
 

@@ -1,10 +1,7 @@
 /* plan_print.c - a plan as text, and as a graph for dot(1). */
 #define TE_LOG_CATEGORY "core/plan"
 #include <errno.h>
-#include <stdarg.h>
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include "libtecore/base/private.h"
 

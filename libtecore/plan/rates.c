@@ -1,6 +1,5 @@
 /* rates.c - rates of copies and GEMMs that a device reaches, measured for te_plan_profile(3). */
 #define TE_LOG_CATEGORY "core/plan"
-#include <errno.h>
 #include <string.h>
 
 #include <te/gemm.h>

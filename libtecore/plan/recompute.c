@@ -13,9 +13,7 @@
  * scales of the forward pass, which has kept them (te__quant_repeat).
  */
 #define TE_LOG_CATEGORY "core/plan"
-#include <errno.h>
 #include <stdio.h>
-#include <string.h>
 
 #include "libtecore/base/private.h"
 

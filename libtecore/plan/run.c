@@ -2,7 +2,6 @@
 #define TE_LOG_CATEGORY "core/plan"
 #include <errno.h>
 #include <stdio.h>
-#include <string.h>
 
 #include "libtecore/base/private.h"
 

@@ -1,7 +1,6 @@
 /* saved.c - te_plan_saved(3): values that forward saves for backward. */
 #define TE_LOG_CATEGORY "core/plan"
 #include <errno.h>
-#include <string.h>
 
 #include "libtecore/base/private.h"
 

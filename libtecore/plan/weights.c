@@ -12,7 +12,6 @@
  */
 #define TE_LOG_CATEGORY "core/plan"
 #include <errno.h>
-#include <string.h>
 
 #include <te/errno.h>
 #include <te/stream.h>

@@ -7,8 +7,6 @@
 #define TE_LOG_CATEGORY "core/quant"
 #include "config.h"
 
-#include <errno.h>
-
 #include "libtecore/quant/recipe.h"
 #include "libtecore/tensor/ctx.h"
 

@@ -13,8 +13,6 @@
 #define TE_LOG_CATEGORY "comm/nodes"
 #include "config.h"
 
-#include <string.h>
-
 #include "kernels/launch.h"
 #include "libtecomm/collective/nodes/rail.h"
 

@@ -12,7 +12,6 @@
 #define TE_LOG_CATEGORY "core/cublaslt"
 #include "config.h"
 
-#include <errno.h>
 #include <inttypes.h>
 #include <stddef.h>
 #include <stdio.h>

@@ -11,7 +11,6 @@
 
 #include <errno.h>
 #include <stdio.h>
-#include <string.h>
 
 #include "kernels/team.h"
 #include "libtecore/backend/host/host.h"

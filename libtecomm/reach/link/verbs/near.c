@@ -6,10 +6,8 @@
 
 #include <ctype.h>
 #include <limits.h>
-#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 
 #include "libtecomm/reach/link/verbs/verbs.h"
 

@@ -2,7 +2,6 @@
 #include "config.h"
 
 #include <errno.h>
-#include <stdio.h>
 
 #include "libtecomm/reach/link/link.h"
 

@@ -6,8 +6,6 @@
 #include <arpa/inet.h>
 #include <errno.h>
 #include <poll.h>
-#include <stdio.h>
-#include <string.h>
 #include <unistd.h>
 
 #include "libtecomm/reach/link/verbs/vlink.h"

@@ -4,7 +4,6 @@
 #define TE_LOG_CATEGORY "comm/verbs"
 
 #include <errno.h>
-#include <stdio.h>
 #include <string.h>
 #include <unistd.h>
 

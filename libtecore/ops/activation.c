@@ -61,7 +61,7 @@ static int activation_forward(const struct te_op_call *c)
 	struct te_k_act_fwd k;
 
 	te__ops_act_fwd(c, &k);
-	return te__act_fwd(c->stream, &k, NULL);
+	return TE__LAUNCH(c->stream, ACT_FWD, &k);
 }
 
 static int activation_backward(const struct te_op_call *c)

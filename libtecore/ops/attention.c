@@ -521,7 +521,7 @@ static int attention_forward(const struct te_op_call *c)
 					    d->one_each && *d->one_each ? d->rope : NULL);
 	}
 	te__ops_attention_fwd(c, &k);
-	return te__attention_fwd(c->stream, &k, NULL);
+	return TE__LAUNCH(c->stream, ATTN_FWD, &k);
 }
 
 static int attention_backward(const struct te_op_call *c)

@@ -72,9 +72,6 @@ struct te__norm {
 	uint32_t flags;
 };
 void te__norm_fwd_args(const struct te__norm *n, struct te_tensor *y, struct te_k_norm_fwd *ret);
-/* z: quantized output, or NULL; args->y has the memory that its cast reads */
-int te__norm_fwd(struct te_stream *stream, struct te_k_norm_fwd *args,
-		 const struct te__quantize *z);
 /* residual: added to dx; or NULL. dx: memory of the result. z: also cast dx; or NULL */
 int te__norm_bwd(struct te_stream *stream, const struct te__norm *n, const struct te_tensor *dy,
 		 const struct te_tensor *residual, void *dx, const struct te__quantize *z);
@@ -94,7 +91,6 @@ int te__norm_grads(struct te_stream *stream, const struct te__norm *n, const str
 
 void te__act_fwd_args(const struct te_tensor *x, struct te_tensor *y, enum te_act act,
 		      int32_t gated, struct te_k_act_fwd *ret);
-int te__act_fwd(struct te_stream *stream, struct te_k_act_fwd *args, const struct te__quantize *z);
 void te__act_bwd_args(const struct te_tensor *dy, const struct te_tensor *x, struct te_tensor *dx,
 		      enum te_act act, int32_t gated, struct te_k_act_bwd *ret);
 /* dbias: the sums are added to it, with partial sums in args->part; or NULL */
@@ -108,8 +104,6 @@ int te__rope_check(const char *kind, const char *name, const struct te_rope_attr
 /* all but position and first */
 void te__rope_args(const struct te_tensor *x, struct te_tensor *y, const struct te_rope_attrs *a,
 		   int inverse, struct te_k_rope *ret);
-/* z: quantized output, or NULL; args->y has the memory that its cast reads */
-int te__rope(struct te_stream *stream, struct te_k_rope *args, const struct te__quantize *z);
 
 struct te__attention {
 	const struct te_tensor *x, *y, *lse;
@@ -134,9 +128,6 @@ float te__attention_scale(float scale, int32_t head_dim);
 size_t te__attention_ws_nbytes(int plain, enum te_dtype dtype, int64_t batch, int64_t seqlen,
 			       int32_t nheads, int32_t head_dim);
 void te__attention_fwd_args(const struct te__attention *a, struct te_k_attn_fwd *ret);
-/* as te__rope() */
-int te__attention_fwd(struct te_stream *stream, struct te_k_attn_fwd *args,
-		      const struct te__quantize *z);
 int te__attention_bwd(struct te_stream *stream, const struct te__attention *a,
 		      const struct te_tensor *dy, struct te_tensor *dx, void *ws);
 /* adds gradients of sinks; batch: sequences in lse; x: shaped like y; ws: 4 bytes an element of

@@ -20,15 +20,6 @@ void te__act_fwd_args(const struct te_tensor *x, struct te_tensor *y, enum te_ac
 	};
 }
 
-int te__act_fwd(struct te_stream *stream, struct te_k_act_fwd *args, const struct te__quantize *z)
-{
-	int r = z ? te__quantize_begin(z, &args->q) : 0;
-
-	if (r >= 0)
-		r = TE__LAUNCH(stream, ACT_FWD, args);
-	return r < 0 || !z ? r : te__quantize_end(z, args->y, args->dtype);
-}
-
 void te__act_bwd_args(const struct te_tensor *dy, const struct te_tensor *x, struct te_tensor *dx,
 		      enum te_act act, int32_t gated, struct te_k_act_bwd *ret)
 {
@@ -110,7 +101,7 @@ static int forward(struct te_stream *stream, const struct te_tensor *x, struct t
 	if (r < 0)
 		return r;
 	te__act_fwd_args(x, y, c.o.act, c.o.gated, &k);
-	return te__act_fwd(stream, &k, r ? &c.z : NULL);
+	return TE__LAUNCH_CAST(stream, ACT_FWD, &k, r ? &c.z : NULL, k.y);
 }
 
 int te_kernel_act_forward(struct te_stream *stream, const struct te_tensor *x, struct te_tensor *y,

@@ -121,16 +121,6 @@ void te__attention_fwd_args(const struct te__attention *a, struct te_k_attn_fwd 
 	*ret = (struct te_k_attn_fwd){ ATTN_ARGS(a) };
 }
 
-int te__attention_fwd(struct te_stream *stream, struct te_k_attn_fwd *args,
-		      const struct te__quantize *z)
-{
-	int r = z ? te__quantize_begin(z, &args->q) : 0;
-
-	if (r >= 0)
-		r = TE__LAUNCH(stream, ATTN_FWD, args);
-	return r < 0 || !z ? r : te__quantize_end(z, args->out, args->dtype);
-}
-
 static int launch_sinks(struct te_stream *stream, const struct te_k_attn_bwd *k,
 			const struct te_tensor *dsinks)
 {
@@ -273,7 +263,7 @@ static int forward(struct te_stream *stream, struct te__attention *a,
 	if (r < 0)
 		return r;
 	te__attention_fwd_args(a, &k);
-	return te__attention_fwd(stream, &k, r ? &z : NULL);
+	return TE__LAUNCH_CAST(stream, ATTN_FWD, &k, r ? &z : NULL, k.out);
 }
 
 int te_kernel_attention_forward(struct te_stream *stream, const struct te_tensor *x,

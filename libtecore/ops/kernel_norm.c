@@ -24,16 +24,6 @@ void te__norm_fwd_args(const struct te__norm *n, struct te_tensor *y, struct te_
 	};
 }
 
-int te__norm_fwd(struct te_stream *stream, struct te_k_norm_fwd *args,
-		 const struct te__quantize *z)
-{
-	int r = z ? te__quantize_begin(z, &args->q) : 0;
-
-	if (r >= 0)
-		r = TE__LAUNCH(stream, NORM_FWD, args);
-	return r < 0 || !z ? r : te__quantize_end(z, args->y, args->dtype);
-}
-
 int te__norm_bwd(struct te_stream *stream, const struct te__norm *n, const struct te_tensor *dy,
 		 const struct te_tensor *residual, void *dx, const struct te__quantize *z)
 {
@@ -50,11 +40,8 @@ int te__norm_bwd(struct te_stream *stream, const struct te__norm *n, const struc
 		.zero_centered = !!(n->flags & TE_NORM_ZERO_CENTERED),
 		.dtype = te_tensor_dtype(n->x),
 	};
-	int r = z ? te__quantize_begin(z, &k.q) : 0;
 
-	if (r >= 0)
-		r = TE__LAUNCH(stream, NORM_BWD, &k);
-	return r < 0 || !z ? r : te__quantize_end(z, dx, k.dtype);
+	return TE__LAUNCH_CAST(stream, NORM_BWD, &k, z, dx);
 }
 
 int te__norm_dw(struct te_stream *stream, const struct te__norm *n, const struct te_tensor *dy,
@@ -185,7 +172,7 @@ static int forward(struct te_stream *stream, const struct te__norm *n, struct te
 	if (r < 0)
 		return r;
 	te__norm_fwd_args(n, y, &k);
-	return te__norm_fwd(stream, &k, r ? &z : NULL);
+	return TE__LAUNCH_CAST(stream, NORM_FWD, &k, r ? &z : NULL, k.y);
 }
 
 int te_kernel_norm_forward(struct te_stream *stream, const struct te_tensor *x,

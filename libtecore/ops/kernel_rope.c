@@ -94,15 +94,6 @@ void te__rope_args(const struct te_tensor *x, struct te_tensor *y, const struct 
 		scale_for(a, ret->seqlen, ret->inv_freq);
 }
 
-int te__rope(struct te_stream *stream, struct te_k_rope *args, const struct te__quantize *z)
-{
-	int r = z ? te__quantize_begin(z, &args->q) : 0;
-
-	if (r >= 0)
-		r = TE__LAUNCH(stream, ROPE, args);
-	return r < 0 || !z ? r : te__quantize_end(z, args->y, args->dtype);
-}
-
 static int call(const char *fn, struct te_stream *stream, const char *const names[2],
 		const struct te_tensor *x, struct te_tensor *y,
 		const struct te_kernel_rope_opts *opts, int inverse)
@@ -138,7 +129,7 @@ static int call(const char *fn, struct te_stream *stream, const char *const name
 		return r;
 	te__rope_args(x, y, &a, inverse, &k);
 	k.position = o.position ? te_tensor_data(o.position) : NULL;
-	return te__rope(stream, &k, r ? &z : NULL);
+	return TE__LAUNCH_CAST(stream, ROPE, &k, r ? &z : NULL, k.y);
 }
 
 int te_kernel_rope_forward(struct te_stream *stream, const struct te_tensor *x, struct te_tensor *y,

@@ -119,7 +119,7 @@ static int norm_forward(const struct te_op_call *c)
 	struct te_k_norm_fwd k;
 
 	te__ops_norm_fwd(c, &k);
-	return te__norm_fwd(c->stream, &k, NULL);
+	return TE__LAUNCH(c->stream, NORM_FWD, &k);
 }
 
 static int norm_backward(const struct te_op_call *c)

@@ -77,7 +77,7 @@ static int rope_forward(const struct te_op_call *c)
 	te__ops_rope_fwd(c, &k);
 	if (d)
 		k.position = te_tensor_data(d->cache.position);
-	return te__rope(c->stream, &k, NULL);
+	return TE__LAUNCH(c->stream, ROPE, &k);
 }
 
 static int rope_backward(const struct te_op_call *c)
@@ -85,7 +85,7 @@ static int rope_backward(const struct te_op_call *c)
 	struct te_k_rope k;
 
 	te__ops_rope_bwd(c, &k);
-	return te__rope(c->stream, &k, NULL);
+	return TE__LAUNCH(c->stream, ROPE, &k);
 }
 
 static int rope_describe(const struct te_op *op, char *dst, size_t nbytes)

@@ -78,7 +78,7 @@ static int norm_quantize(const struct te_fused *f)
 
 	te__ops_norm_fwd(c, &k);
 	k.y = result(k.y, f->part[1], f->ws, 0);
-	return te__norm_fwd(c->stream, &k, &z);
+	return TE__LAUNCH_CAST(c->stream, NORM_FWD, &k, &z, k.y);
 }
 
 static int act_quantize(const struct te_fused *f)
@@ -89,7 +89,7 @@ static int act_quantize(const struct te_fused *f)
 
 	te__ops_act_fwd(c, &k);
 	k.y = result(k.y, f->part[1], f->ws, 0);
-	return te__act_fwd(c->stream, &k, &z);
+	return TE__LAUNCH_CAST(c->stream, ACT_FWD, &k, &z, k.y);
 }
 
 /* the kernel computes tiles of one head, not blocks of 128 columns, and casts only BF16 on a GPU */
@@ -106,7 +106,7 @@ static int attention_quantize(const struct te_fused *f)
 
 	te__ops_attention_fwd(c, &k);
 	k.out = result(k.out, f->part[1], f->ws, 0);
-	return te__attention_fwd(c->stream, &k, &z);
+	return TE__LAUNCH_CAST(c->stream, ATTN_FWD, &k, &z, k.out);
 }
 
 /*
@@ -188,7 +188,7 @@ static int drope_quantize(const struct te_fused *f)
 
 	te__ops_rope_bwd(c, &k);
 	k.y = result(k.y, f->part[1], f->ws, 0);
-	return te__rope(c->stream, &k, &z);
+	return TE__LAUNCH_CAST(c->stream, ROPE, &k, &z, k.y);
 }
 
 /* ---- sums in a GEMM ---- */

@@ -61,6 +61,16 @@ int te__quantize_end(const struct te__quantize *z, const void *x, enum te_dtype 
 	return launch(z->stream, &k);
 }
 
+int te__launch_cast(struct te_stream *stream, int id, const void *args, size_t nbytes,
+		    struct te_k_q *q, const struct te__quantize *z, const void *x, int32_t dtype)
+{
+	int r = z ? te__quantize_begin(z, q) : 0;
+
+	if (r >= 0)
+		r = te__launch_k(stream, id, args, nbytes);
+	return r < 0 || !z ? r : te__quantize_end(z, x, (enum te_dtype)dtype);
+}
+
 /* ---- alone ---- */
 
 /* is y [rows, cols] of x rounded up to the extents of FP8 GEMMs? */

@@ -85,6 +85,12 @@ int te__quantize_begin(const struct te__quantize *z, struct te_k_q *ret_q);
 /* call it after the producer; x: its full-precision result, of type dtype. NULL if
  * te__quantize_keeps_x() returned 0 and the result is not kept */
 int te__quantize_end(const struct te__quantize *z, const void *x, enum te_dtype dtype);
+/* TE__LAUNCH() of a producer, and its cast. z: NULL: there is none; x: as above, of type dtype */
+#define TE__LAUNCH_CAST(stream, ID, argsp, z, x)                                          \
+	te__launch_cast((stream), TE_K_##ID, (argsp), sizeof(*(argsp)), &(argsp)->q, (z), (x), \
+			(argsp)->dtype)
+int te__launch_cast(struct te_stream *stream, int id, const void *args, size_t nbytes,
+		    struct te_k_q *q, const struct te__quantize *z, const void *x, int32_t dtype);
 /* te_quantize() */
 int te__quantize_alone(const struct te__quantize *z, const struct te_tensor *x);
 /* cast a part of y's input; y has one scale */

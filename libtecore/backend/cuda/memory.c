@@ -29,9 +29,7 @@ static int dev_mem(struct te__cuda_dev *d, uint64_t *ret_free, uint64_t *ret_tot
 
 int te__cuda_dev_mem(void *dev, uint64_t *ret_free, uint64_t *ret_total)
 {
-	struct te__cuda_dev *d = dev;
-
-	return TE__CUDA_IN_RELAXED(d, dev_mem(d, ret_free, ret_total));
+	return TE__CUDA_IN_RELAXED(dev, dev_mem(dev, ret_free, ret_total));
 }
 
 static int mem_held(struct te__cuda_dev *d, struct te__mem_held *ret)
@@ -57,9 +55,7 @@ static int mem_held(struct te__cuda_dev *d, struct te__mem_held *ret)
 
 int te__cuda_mem_held(void *dev, struct te__mem_held *ret)
 {
-	struct te__cuda_dev *d = dev;
-
-	return TE__CUDA_IN_RELAXED(d, mem_held(d, ret));
+	return TE__CUDA_IN_RELAXED(dev, mem_held(dev, ret));
 }
 
 int te__cuda_no_memory(struct te__cuda_dev *d, size_t nbytes)
@@ -187,9 +183,7 @@ static int pinned_alloc(struct te__cuda_dev *d, size_t nbytes, void **ret_ptr)
 
 int te__cuda_pinned_alloc(void *dev, size_t nbytes, void **ret_ptr)
 {
-	struct te__cuda_dev *d = dev;
-
-	return TE__CUDA_IN_RELAXED(d, pinned_alloc(d, nbytes, ret_ptr));
+	return TE__CUDA_IN_RELAXED(dev, pinned_alloc(dev, nbytes, ret_ptr));
 }
 
 static int pinned_free(struct te__cuda_dev *d, void *ptr, size_t nbytes)
@@ -204,7 +198,5 @@ static int pinned_free(struct te__cuda_dev *d, void *ptr, size_t nbytes)
 
 int te__cuda_pinned_free(void *dev, void *ptr, size_t nbytes)
 {
-	struct te__cuda_dev *d = dev;
-
-	return TE__CUDA_IN_RELAXED(d, pinned_free(d, ptr, nbytes));
+	return TE__CUDA_IN_RELAXED(dev, pinned_free(dev, ptr, nbytes));
 }

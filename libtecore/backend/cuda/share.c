@@ -66,9 +66,7 @@ static int share_unit(struct te__cuda_dev *d, size_t *ret_nbytes)
 
 int te__cuda_share_unit(void *dev, size_t *ret_nbytes)
 {
-	struct te__cuda_dev *d = dev;
-
-	return TE__CUDA_IN_RELAXED(d, share_unit(d, ret_nbytes));
+	return TE__CUDA_IN_RELAXED(dev, share_unit(dev, ret_nbytes));
 }
 
 static int fabric_failed(const char *call, int result)
@@ -226,9 +224,7 @@ static int reserve(size_t nbytes, void **ret_base)
 
 int te__cuda_share_reserve(void *dev, size_t nbytes, void **ret_base)
 {
-	struct te__cuda_dev *d = dev;
-
-	return TE__CUDA_IN_RELAXED(d, reserve(nbytes, ret_base));
+	return TE__CUDA_IN_RELAXED(dev, reserve(nbytes, ret_base));
 }
 
 /* fails for memory on another GPU without peer access between the two */
@@ -257,16 +253,12 @@ int te__cuda_share_map(void *share, void *at)
 
 void te__cuda_share_unmap(void *dev, void *at, size_t nbytes)
 {
-	struct te__cuda_dev *d = dev;
-
-	(void)TE__CUDA_IN_RELAXED(d, te__cu.cuMemUnmap((uintptr_t)at, nbytes));
+	(void)TE__CUDA_IN_RELAXED(dev, te__cu.cuMemUnmap((uintptr_t)at, nbytes));
 }
 
 void te__cuda_share_unreserve(void *dev, void *base, size_t nbytes)
 {
-	struct te__cuda_dev *d = dev;
-
-	(void)TE__CUDA_IN_RELAXED(d, te__cu.cuMemAddressFree((uintptr_t)base, nbytes));
+	(void)TE__CUDA_IN_RELAXED(dev, te__cu.cuMemAddressFree((uintptr_t)base, nbytes));
 }
 
 /* ---- multicast ---- */
@@ -375,16 +367,12 @@ static int page_register(void *page, size_t nbytes, void **ret_ptr)
 
 int te__cuda_page_register(void *dev, void *page, size_t nbytes, void **ret_ptr)
 {
-	struct te__cuda_dev *d = dev;
-
-	return TE__CUDA_IN_RELAXED(d, page_register(page, nbytes, ret_ptr));
+	return TE__CUDA_IN_RELAXED(dev, page_register(page, nbytes, ret_ptr));
 }
 
 void te__cuda_page_unregister(void *dev, void *page)
 {
-	struct te__cuda_dev *d = dev;
-
-	(void)TE__CUDA_IN_RELAXED(d, te__cu.cuMemHostUnregister(page));
+	(void)TE__CUDA_IN_RELAXED(dev, te__cu.cuMemHostUnregister(page));
 }
 
 /* ---- network adapters ---- */
@@ -425,9 +413,7 @@ static int adapter_export(const struct te__cuda_dev *d, void *ptr, size_t nbytes
 
 int te__cuda_adapter_export(void *dev, void *ptr, size_t nbytes, int *ret_fd)
 {
-	struct te__cuda_dev *d = dev;
-
-	return TE__CUDA_IN_RELAXED(d, adapter_export(d, ptr, nbytes, ret_fd));
+	return TE__CUDA_IN_RELAXED(dev, adapter_export(dev, ptr, nbytes, ret_fd));
 }
 
 static int adapter_flush(struct te__cuda_stream *s)
@@ -525,7 +511,5 @@ static int fabric_probe(struct te__cuda_dev *d, struct te__fabric_domain *ret_do
 
 int te__cuda_fabric_probe(void *dev, struct te__fabric_domain *ret_domain)
 {
-	struct te__cuda_dev *d = dev;
-
-	return TE__CUDA_IN_RELAXED(d, fabric_probe(d, ret_domain));
+	return TE__CUDA_IN_RELAXED(dev, fabric_probe(dev, ret_domain));
 }

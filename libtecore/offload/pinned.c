@@ -25,7 +25,6 @@ struct te__pinned {
 	uint8_t *base; /* slots, then one unit of words and the scratch page */
 	size_t nbytes; /* bytes of all slots */
 	size_t page;   /* page size of the processor */
-	int node;
 	uint8_t *device_base; /* device address of base; NULL: not registered */
 	pid_t pid;
 	atomic_int kept;
@@ -90,8 +89,6 @@ static int bind_node(struct te__pinned *a)
 	if (te__numa_bind(a->base, te__pinned_held_nbytes(a), info.numa_node, &why))
 		te__log_warn("arena: %zu bytes are not bound to NUMA node %d: %s",
 			     te__pinned_held_nbytes(a), info.numa_node, why);
-	else
-		a->node = info.numa_node;
 	return 0;
 }
 
@@ -156,7 +153,6 @@ int te__pinned_create(struct te_ctx *ctx, size_t nbytes, struct te__pinned **ret
 	a->ctx = ctx ? te_ctx_ref(ctx) : NULL;
 	a->nbytes = (nbytes + TE__PINNED_UNIT - 1) / TE__PINNED_UNIT * TE__PINNED_UNIT;
 	a->page = (size_t)sysconf(_SC_PAGESIZE);
-	a->node = -1;
 	a->pid = getpid();
 	r = set_up(a);
 	if (r) {
@@ -198,11 +194,6 @@ void *te__pinned_base(const struct te__pinned *a)
 size_t te__pinned_nbytes(const struct te__pinned *a)
 {
 	return a->nbytes;
-}
-
-int te__pinned_node(const struct te__pinned *a)
-{
-	return a->node;
 }
 
 size_t te__pinned_held_nbytes(const struct te__pinned *a)

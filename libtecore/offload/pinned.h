@@ -33,7 +33,6 @@ struct te__pinned *te__pinned_destroy(struct te__pinned *arena);
 
 void *te__pinned_base(const struct te__pinned *arena); /* slots; aligned to the unit */
 size_t te__pinned_nbytes(const struct te__pinned *arena); /* size of all slots */
-int te__pinned_node(const struct te__pinned *arena); /* the NUMA node it is bound to; -1: none */
 /* bytes mapped and registered: slots and words */
 size_t te__pinned_held_nbytes(const struct te__pinned *arena);
 /* the address by which the device reads and writes ptr, which is in a slot or a word */

@@ -28,7 +28,6 @@ struct pool {
 	struct te__blk *queue;
 	struct te__blk_done *done;
 	uint32_t nqueue, queue_at, ndone, done_at; /* queue_at, done_at: of the first */
-	uint32_t nrunning;
 	int quit, woken;
 	uint32_t users; /* threads, and the I/O thread until close; the last one frees the pool */
 };
@@ -86,11 +85,9 @@ static void *run(void *arg)
 		b = p->queue[p->queue_at];
 		p->queue_at = (p->queue_at + 1) % p->size;
 		p->nqueue--;
-		p->nrunning++;
 		pthread_mutex_unlock(&p->lock);
 		res = transfer(p, &b);
 		pthread_mutex_lock(&p->lock);
-		p->nrunning--;
 		p->done[(p->done_at + p->ndone++) % p->size] = (struct te__blk_done){ b.tag, res };
 		pthread_cond_signal(&p->event);
 	}

@@ -1,4 +1,4 @@
-/* plan_print.c - a plan as text, and as a graph for dot(1). */
+/* print.c - a plan as text, and as a graph for dot(1). */
 #define TE_LOG_CATEGORY "core/plan"
 #include <errno.h>
 #include <stdio.h>

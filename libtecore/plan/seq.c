@@ -324,7 +324,6 @@ int te__seq_check_channels(struct te_seq *seq)
 			if (r < 0)
 				return r;
 			c->giver = i;
-			c->give_index = k;
 		}
 	}
 	for (int i = 0; i < seq->nops; i++) {

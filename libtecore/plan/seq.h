@@ -54,7 +54,7 @@ struct te__weight {
 /* A value named across ops. giver -1: an input, written by the caller. */
 struct te__channel {
 	const char *name;
-	int giver, give_index;
+	int giver;
 	int ntakers;
 	struct te_spec tail; /* input: dtype, and the extents after [B,T] */
 	int is_whole; /* 1: tail has all extents; 0 is an extent of the plan's main input */

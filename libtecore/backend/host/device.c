@@ -1,4 +1,4 @@
-/* host_device.c - the machine as a device: its description and its memory. */
+/* device.c - the machine as a device: its description and its memory. */
 #define TE_LOG_CATEGORY "core/host"
 #include "config.h"
 

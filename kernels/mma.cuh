@@ -92,6 +92,7 @@ DEV void ldmatrix_trans(uint32_t (&r)[4], uint32_t addr)
 		}                                                                               \
 	};
 MMA(bf16, bf16, "m16n8k16.row.col.f32.bf16.bf16.f32")
+MMA(fp16, fp16, "m16n8k16.row.col.f32.f16.f16.f32")
 MMA(e4m3, e4m3, "m16n8k32.row.col.f32.e4m3.e4m3.f32")
 MMA(e4m3, e5m2, "m16n8k32.row.col.f32.e4m3.e5m2.f32")
 MMA(e5m2, e4m3, "m16n8k32.row.col.f32.e5m2.e4m3.f32")

@@ -20,6 +20,8 @@
  * k_scale or v_scale, [npages, page, nkv]. So no scale depends on other tokens, and on the host
  * rows have the bits of a cache of FP32 with the numbers that the codes and scales stand for. A
  * device multiplies sums by 1 / s instead of each element: infinities may become NaN or finite.
+ * te_k_attn_step has q and the weights, times 1 / s of their values, as FP16 there: to these come
+ * errors of 2^-32 of the largest element of q, and of 2^-40 of the largest weight.
  *
  * A row whose sequence is negative is padding. A row that is outside, because its sequence is nseqs
  * or more, its position is below 0 or at least max_pages * page, or a page up to its own is not one

@@ -9,9 +9,9 @@
  *  attn_step_128_e4m3_P                                     64       55 KiB for P of 1, or 46
  *
  * The number is the largest head_dim, and after it is the type of the cache. P is 8, for few rows,
- * or with half of the threads 4, 2 or 1. A warp decodes 16 keys and values of E4M3 to BF16 without
- * their scales, by which it multiplies scores and weights. Each block of a cluster has a part of
- * the keys, and each warp 16 keys at a time, which it copies to shared memory itself; where the
+ * or with half of the threads 4, 2 or 1. Keys and values of E4M3 are multiplied as FP16, without
+ * their scales, by which a warp multiplies scores and weights. Each block of a cluster has a part
+ * of the keys, and each warp 16 keys at a time, which it copies to shared memory itself; where the
  * next ones are, it reads before. Before the preceding kernels are complete, blocks read positions
  * and pages, which no kernel of a pass writes, copy their first keys and values, and compute sines.
  * Scores and sums are computed by mma.sync, with heads as the rows of its first operand; a weight
@@ -47,8 +47,10 @@ template <int D_, int P_> struct step {
 
 template <class S> struct step_shared {
 	float cosine[S::D / 2], sine[S::D / 2];
-	bf16 q[HEADS][S::D], key[S::D], value[S::D]; /* the row's, rotated; E4M3: without scales */
-	uint32_t scale[2];			     /* E4M3: bytes of key and value */
+	/* the row's, rotated; E4M3: q as FP16, key and value as codes, all without scales */
+	bf16 q[HEADS][S::D], key[S::D], value[S::D];
+	uint32_t scale[2];	/* E4M3: bytes of key and value */
+	float inverse[HEADS];	/* E4M3: 1 / scale of q */
 	float2 sums[S::WARPS][HEADS];		     /* m and l */
 	/* sums of two channels, m and l, by block, if there are several */
 	float4 in[S::P][S::P > 1 ? HEADS * S::D / 2 / S::P : 1];
@@ -105,14 +107,25 @@ DEV void load(const struct te_k_attn_cached &a, struct part &p, bf16 *ring)
 	p.stage = p.stage + 1 == S::STAGES ? 0 : p.stage + 1;
 }
 
-/* the same for a cache of E4M3: codes has no padding, and a lane copies 16 channels */
+/*
+ * E4M3: where 16 channels c of a key are in a stage, whose rows have no padding, so that the reads
+ * of add_codes() have no bank in common
+ */
+template <class S> DEV int place_of(int key, int c)
+{
+	const int swap = S::D == 64 ? key & 2 : (key & 1) << 2 | (key & 2);
+
+	return key * S::D + (c ^ swap) * 16;
+}
+
+/* the same for a cache of E4M3: a lane copies 16 channels */
 template <class S>
 DEV void load_codes(const struct te_k_attn_cached &a, struct part &p, struct scales<S> &scales,
 		    uint8_t *codes)
 {
 	constexpr int LANES = S::LANES / 2, AT_ONCE = 2 * S::AT_ONCE;
 	const int lane = threadIdx.x % 32, at = lane % LANES * 16;
-	uint8_t *to = codes + p.stage * 2 * KEYS * S::D + lane * 16;
+	uint8_t *stage = codes + p.stage * 2 * KEYS * S::D;
 
 #pragma unroll
 	for (int i = 1; i < S::STAGES; i++)
@@ -126,10 +139,10 @@ DEV void load_codes(const struct te_k_attn_cached &a, struct part &p, struct sca
 			const int key = p.next + i;
 			const int n = key < p.end && key != p.pos && at < p.d ? 16 : 0;
 			const int64_t from = element_of(a, p, i) + (n ? at : 0);
+			const uint32_t to = smem_addr(stage + place_of<S>(i, lane % LANES));
 
-			cp_async16(smem_addr(to), (const uint8_t *)a.k + from, n);
-			cp_async16(smem_addr(to + KEYS * S::D), (const uint8_t *)a.v + from, n);
-			to += AT_ONCE * S::D;
+			cp_async16(to, (const uint8_t *)a.k + from, n);
+			cp_async16(to + KEYS * S::D, (const uint8_t *)a.v + from, n);
 		}
 	}
 	cp_async_commit();
@@ -137,52 +150,19 @@ DEV void load_codes(const struct te_k_attn_cached &a, struct part &p, struct sca
 	p.stage = p.stage + 1 == S::STAGES ? 0 : p.stage + 1;
 }
 
-/* TE_V codes as BF16, which has all numbers of E4M3 */
-DEV raw<bf16> bf16_of(const uint2 &codes)
-{
-	float v[TE_V];
-
-	unpack(decode_codes(codes), v);
-	return pack<bf16>(v);
-}
-
-/* the codes of a stage become a tile */
-template <class S> DEV void decode_tile(const uint8_t *codes, bf16 *tile)
-{
-	constexpr int LANES = S::LANES / 2;
-
-#pragma unroll 2
-	for (int c = threadIdx.x % 32; c < 2 * KEYS * LANES; c += 32) {
-		const uint4 x = *(const uint4 *)(codes + c * 16);
-		bf16 *to = tile + c / LANES * S::ROW + c % LANES * 16;
-
-		store_raw(to, bf16_of(make_uint2(x.x, x.y)));
-		store_raw(to + TE_V, bf16_of(make_uint2(x.z, x.w)));
-	}
-	__syncwarp();
-}
-
-/*
- * A lane's channels of a head x become codes by the scale of the head, which S::LANES lanes have,
- * and x the codes as BF16. Returns the codes.
- */
-template <int LANES> DEV uint2 encode_head(raw<bf16> &x, uint32_t *ret_scale)
+/* the byte of a head's scale; S::LANES lanes have the head, and a lane x of it */
+template <int LANES> DEV uint32_t scale_of(const float x[TE_V])
 {
 	const uint32_t mask = (LANES == 8 ? 0xffu : 0xffffu) << threadIdx.x % 32 / LANES * LANES;
-	float v[TE_V], amax = 0.0f;
-	uint2 codes;
+	float amax = 0.0f;
 
-	unpack(x, v);
 #pragma unroll
 	for (int e = 0; e < TE_V; e++)
-		amax = amax_of(amax, v[e]);
+		amax = amax_of(amax, x[e]);
 #pragma unroll
 	for (int w = LANES / 2; w; w /= 2)
 		amax = fmaxf(amax, __shfl_xor_sync(mask, amax, w));
-	*ret_scale = mx_byte(TE_D_E4M3, amax);
-	codes = fp8x8(TE_D_E4M3, v, mx_scale(*ret_scale));
-	x = bf16_of(codes);
-	return codes;
+	return mx_byte(TE_D_E4M3, amax);
 }
 
 /*
@@ -227,84 +207,200 @@ DEV void rotate(const struct te_k_attn_cached &a, const struct part &p, struct s
 		void *cache = i == HEADS ? a.k : a.v;
 
 		if constexpr (is_same<C, e4m3>) {
-			uint32_t scale;
-			const uint2 codes = i < HEADS ? make_uint2(0, 0) :
-							encode_head<S::LANES>(x, &scale);
+			float v[TE_V];
 
+			unpack(x, v);
+			const uint32_t scale = scale_of<S::LANES>(v);
+			const float f = mx_scale(scale);
+
+			if (i < HEADS) {
+#pragma unroll
+				for (int e = 0; e < TE_V; e += 2)
+					*(uint32_t *)(y + at + e) =
+						pack_fp16x2(v[e] * f, v[e + 1] * f);
+				if (!at)
+					s.inverse[i] = mx_inverse(scale);
+			} else {
+				const uint2 codes = fp8x8(TE_D_E4M3, v, f);
+
+				*(uint2 *)((uint8_t *)y + at) = codes;
+				if (stores)
+					*(uint2 *)((uint8_t *)cache + to) = codes;
+				if (stores && !at)
+					(i == HEADS ? a.k_scale : a.v_scale)[to / p.d] =
+						(uint8_t)scale;
+				if (!at)
+					s.scale[i - HEADS] = scale;
+			}
+		} else {
 			if (stores)
-				*(uint2 *)((uint8_t *)cache + to) = codes;
-			if (stores && !at)
-				(i == HEADS ? a.k_scale : a.v_scale)[to / p.d] = (uint8_t)scale;
-			if (i >= HEADS && !at)
-				s.scale[i - HEADS] = scale;
-		} else if (stores) {
-			store_raw((bf16 *)cache + to, x);
+				store_raw((bf16 *)cache + to, x);
+			store_raw(y + at, x);
 		}
-		store_raw(y + at, x);
 	}
 	__syncthreads();
 }
 
-/* the sums of a warp: a lane has head lane / 4, and of each 8 channels 2 (lane % 4) and the next */
+/*
+ * The sums of a warp: a lane has head lane / 4, and of each 8 channels 2 (lane % 4) and the next;
+ * E4M3: D / 8 channels from D / 4 (lane % 4) on, and as many after them. most, E4M3: the largest
+ * score and logarithm of its value's scale; acc is multiplied by 2^15 e^-most instead of e^-m.
+ */
 template <int D> struct sums {
-	float m, l, acc[D / 8][4];
+	float m, l, most, acc[D / 8][4];
 };
 
-/* adds the keys from first on, which are at tile; E4M3: with these scales */
-template <class S, class C>
-DEV void add_keys(const struct te_k_attn_cached &a, struct sums<S::D> &x, const bf16 *q,
-		  const bf16 *tile, int first, int end, uint32_t scales)
+/* a score from the product of q and a key */
+DEV float score_of(const struct te_k_attn_cached &a, float y, bool hidden)
+{
+	y *= a.scale;
+	/* tanh */
+	if (a.softcap != 0.0f)
+		y = a.softcap * (1.0f - __fdividef(2.0f, 1.0f + __expf(2.0f / a.softcap * y)));
+	return hidden ? -TE_INF : y;
+}
+
+/* the largest of the four lanes of a head */
+DEV float head_max(float m)
+{
+	m = fmaxf(m, __shfl_xor_sync(~0u, m, 1));
+	return fmaxf(m, __shfl_xor_sync(~0u, m, 2));
+}
+
+/* the key of lanes j of 4 that is their s-th of 4 */
+DEV int key_of(int s, int j)
+{
+	return 4 * s + (j ^ (s & 1));
+}
+
+/*
+ * Adds the keys from first on, whose codes are at codes, with these scales. The codes become FP16,
+ * in which a lane has them as mma.sync takes them: a step of k is any 16 channels or keys that both
+ * operands have. Weights take part with the scale of their value, as two FP16.
+ */
+template <class S>
+DEV void add_codes(const struct te_k_attn_cached &a, struct sums<S::D> &x, const uint32_t *q,
+		   float inverse, const uint8_t *codes, int first, int end, uint32_t scales)
+{
+	constexpr int W = S::D / 32; /* words of a value that a lane multiplies */
+	const int lane = threadIdx.x % 32, j = lane % 4, n = lane / 4;
+	float s[2][4] = {}, z[4], next = x.m, most = x.most, w;
+	uint32_t hi[2], lo[2], v[4][W];
+
+#pragma unroll
+	for (int i = 0; i < 2; i++)
+#pragma unroll
+		for (int h = 0; h < S::D / 64; h++) {
+			const uint4 c = *(const uint4 *)(codes + place_of<S>(
+					key_of(2 * i + n % 2, n / 2), j + 4 * h));
+			const uint32_t word[4] = { c.x, c.y, c.z, c.w };
+
+#pragma unroll
+			for (int k = 0; k < 4; k++)
+				fp16_fp16::mma(s[i], q[8 * h + 2 * k], 0, q[8 * h + 2 * k + 1], 0,
+					       fp8x2_decode(TE_D_E4M3, word[k]),
+					       fp8x2_decode(TE_D_E4M3, word[k] >> 16));
+		}
+#pragma unroll
+	for (int i = 0; i < 4; i++) {
+		const int key = key_of(i, j);
+		const uint32_t byte = __shfl_sync(~0u, scales, KEYS + key);
+		float &y = s[i / 2][i % 2];
+
+		y = score_of(a, y * inverse * mx_inverse(__shfl_sync(~0u, scales, key)),
+			     first + key >= end);
+		z[i] = byte == 255 ? mx_inverse(byte) : y + 0.693147181f * (float)((int)byte - 127);
+		next = fmaxf(next, y);
+		most = fmaxf(most, z[i]);
+	}
+	next = head_max(next);
+	most = head_max(most);
+	x.l *= weight_of(x.m, next);
+	w = weight_of(x.most, most);
+	x.m = next;
+	x.most = most;
+#pragma unroll
+	for (int i = 0; i < 2; i++) {
+		const float t = 0x1p15f * weight_of(z[2 * i], most);
+		const float u = 0x1p15f * weight_of(z[2 * i + 1], most);
+
+		x.l += weight_of(s[i][0], next) + weight_of(s[i][1], next);
+		hi[i] = pack_fp16x2(t, u);
+		lo[i] = pack_fp16x2(t - to_float(fp16{ (uint16_t)hi[i] }),
+				    u - to_float(fp16{ (uint16_t)(hi[i] >> 16) }));
+	}
+#pragma unroll
+	for (int i = 0; i < 4; i++) {
+		const int key = key_of(i, j);
+		const uint8_t *from = codes + KEYS * S::D +
+				      place_of<S>(key, n * W / 4) + n * W % 4 * 4;
+
+		if constexpr (W == 4) {
+			const uint4 c = *(const uint4 *)from;
+
+			v[i][0] = c.x, v[i][1] = c.y, v[i][2] = c.z, v[i][3] = c.w;
+		} else {
+			const uint2 c = *(const uint2 *)from;
+
+			v[i][0] = c.x, v[i][1] = c.y;
+		}
+	}
+#pragma unroll
+	for (int k = 0; k < 2 * W; k++) {
+		/* two channels of two keys: a pair of codes is one channel's */
+		const int which = k % 2 ? 0x7362 : 0x5140;
+		const uint32_t b0 = __byte_perm(v[0][k / 2], v[1][k / 2], which);
+		const uint32_t b1 = __byte_perm(v[2][k / 2], v[3][k / 2], which);
+
+#pragma unroll
+		for (int i = 0; i < 2; i++) {
+			const uint32_t c0 = fp8x2_decode(TE_D_E4M3, b0 >> 16 * i);
+			const uint32_t c1 = fp8x2_decode(TE_D_E4M3, b1 >> 16 * i);
+			float *acc = x.acc[2 * k + i];
+
+			acc[0] *= w;
+			acc[1] *= w;
+			fp16_fp16::mma(acc, hi[0], 0, hi[1], 0, c0, c1);
+			fp16_fp16::mma(acc, lo[0], 0, lo[1], 0, c0, c1);
+		}
+	}
+}
+
+/* adds the keys from first on, which are at tile */
+template <class S>
+DEV void add_keys(const struct te_k_attn_cached &a, struct sums<S::D> &x, const uint32_t *q,
+		  const bf16 *tile, int first, int end)
 {
 	const int lane = threadIdx.x % 32, row = lane % 8, which = lane / 8;
 	const uint32_t keys = smem_addr(tile + (which / 2 * 8 + row) * S::ROW + which % 2 * 8);
 	const uint32_t values = smem_addr(tile + (KEYS + which % 2 * 8 + row) * S::ROW +
 					  which / 2 * 8);
-	const float cap = __fdividef(2.0f, a.softcap);
 	float s[2][4] = {}, next = x.m, w;
 	uint32_t b[4], hi[2], lo[2];
 
 #pragma unroll
 	for (int k = 0; k < S::D / 16; k++) {
-		const uint32_t a0 = *(const uint32_t *)(q + 16 * k);
-		const uint32_t a2 = *(const uint32_t *)(q + 16 * k + 8);
-
 		ldmatrix(b, keys + 32 * k);
-		bf16_bf16::mma(s[0], a0, 0, a2, 0, b[0], b[1]);
-		bf16_bf16::mma(s[1], a0, 0, a2, 0, b[2], b[3]);
+		bf16_bf16::mma(s[0], q[2 * k], 0, q[2 * k + 1], 0, b[0], b[1]);
+		bf16_bf16::mma(s[1], q[2 * k], 0, q[2 * k + 1], 0, b[2], b[3]);
 	}
 #pragma unroll
 	for (int i = 0; i < 4; i++) {
 		float &y = s[i / 2][i % 2];
 
-		if (is_same<C, e4m3>)
-			y *= mx_inverse(__shfl_sync(~0u, scales,
-						    i / 2 * 8 + lane % 4 * 2 + i % 2));
-		y *= a.scale;
-		/* tanh */
-		if (a.softcap != 0.0f)
-			y = a.softcap * (1.0f - __fdividef(2.0f, 1.0f + __expf(cap * y)));
-		if (first + i / 2 * 8 + lane % 4 * 2 + i % 2 >= end)
-			y = -TE_INF;
+		y = score_of(a, y, first + i / 2 * 8 + lane % 4 * 2 + i % 2 >= end);
 		next = fmaxf(next, y);
 	}
-	next = fmaxf(next, __shfl_xor_sync(~0u, next, 1));
-	next = fmaxf(next, __shfl_xor_sync(~0u, next, 2));
+	next = head_max(next);
 	w = weight_of(x.m, next);
 	x.m = next;
 	x.l *= w;
 #pragma unroll
 	for (int i = 0; i < 2; i++) {
-		float u = weight_of(s[i][0], next), v = weight_of(s[i][1], next);
-
-		x.l += u + v;
-		if (is_same<C, e4m3>) {
-			const int at = KEYS + i * 8 + lane % 4 * 2;
-
-			u *= mx_inverse(__shfl_sync(~0u, scales, at));
-			v *= mx_inverse(__shfl_sync(~0u, scales, at + 1));
-		}
+		const float u = weight_of(s[i][0], next), v = weight_of(s[i][1], next);
 		const float2 near = unpack_bf16x2(hi[i] = pack_bf16x2(u, v));
 
+		x.l += u + v;
 		lo[i] = pack_bf16x2(u - near.x, v - near.y);
 	}
 #pragma unroll
@@ -342,22 +438,34 @@ DEV void finish(bf16 *out, const float4 &y)
 }
 
 /* the sums of all warps of the block, each sent to the block that writes the result, or written */
-template <class S>
+template <class S, class C>
 DEV void join_block(struct step_shared<S> &s, bf16 *rings, struct sums<S::D> &x,
 		    const struct part &p, bf16 *out)
 {
 	const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, head = lane / 4;
 	const int per = p.nh * (S::D / 2 / S::P);
 	/* a warp's sums are where its keys were */
-	float *acc = (float *)(rings + warp * S::RING) + head * S::D + lane % 4 * 2;
+	float *acc = (float *)(rings + warp * S::RING) + head * S::D;
 
 	x.l += __shfl_xor_sync(~0u, x.l, 1);
 	x.l += __shfl_xor_sync(~0u, x.l, 2);
 	if (lane % 4 == 0)
 		s.sums[warp][head] = make_float2(x.m, x.l);
+	if constexpr (is_same<C, e4m3>) {
+		const float f = 0x1p-15f * weight_of(x.most, x.m);
+
+		acc += lane % 4 * (S::D / 4);
 #pragma unroll
-	for (int k = 0; k < S::D / 8; k++)
-		*(float2 *)(acc + 8 * k) = make_float2(x.acc[k][0], x.acc[k][1]);
+		for (int k = 0; k < S::D / 8; k++)
+#pragma unroll
+			for (int e = 0; e < 2; e++)
+				acc[e * (S::D / 8) + k] = x.acc[k][e] * f;
+	} else {
+		acc += lane % 4 * 2;
+#pragma unroll
+		for (int k = 0; k < S::D / 8; k++)
+			*(float2 *)(acc + 8 * k) = make_float2(x.acc[k][0], x.acc[k][1]);
+	}
 	__syncthreads();
 #pragma unroll 1
 	for (int i = threadIdx.x; i < p.nh * (S::D / 2); i += S::THREADS) {
@@ -425,8 +533,9 @@ template <class S, class C> DEV void attn_step(const struct te_k_attn_step &args
 	const int b = blockIdx.x / S::P, warp = threadIdx.x / 32, lane = threadIdx.x % 32;
 	struct part p = { b / nchunks / a.nkv };
 	bf16 *ring = (bf16 *)memory + warp * S::RING, *out;
-	uint8_t *codes = (uint8_t *)(ring + S::TILE); /* E4M3: after the only tile */
-	struct sums<S::D> x = { -TE_INF };
+	uint8_t *codes = (uint8_t *)ring;
+	struct sums<S::D> x = { -TE_INF, 0.0f, -TE_INF };
+	uint32_t q[S::D / 8]; /* head lane / 4, as add_codes() or add_keys() multiplies it */
 	struct scales<S> all;
 	enum where where;
 	int stage = 0;
@@ -471,27 +580,47 @@ template <class S, class C> DEV void attn_step(const struct te_k_attn_step &args
 		return;
 	}
 	rotate<S, C>(a, p, s);
+#pragma unroll
+	for (int i = 0; i < S::D / 8; i++)
+		q[i] = *(const uint32_t *)(s.q[lane / 4] +
+					   (FP8 ? (i / 8 * 4 + lane % 4) * 16 + i % 8 * 2 :
+						  i * 8 + lane % 4 * 2));
 #pragma unroll 1
 	for (int first = p.begin + warp * KEYS; first < p.end; first += S::WARPS * KEYS) {
-		bf16 *tile = ring + (FP8 ? 0 : stage * S::TILE);
-		bf16 *mine = tile + (p.pos - first) * S::ROW;
-		uint32_t scales = all.of[0];
+		const int mine = p.pos - first;
 
 		cp_async_wait<S::STAGES - 1>();
 		__syncwarp();
-		if (FP8)
-			decode_tile<S>(codes + stage * 2 * KEYS * S::D, tile);
-		if (first <= p.pos && p.pos < first + KEYS) {
-			if (lane < S::LANES) {
-				store_raw(mine + lane * TE_V, load_raw(s.key + lane * TE_V));
-				store_raw(mine + KEYS * S::ROW + lane * TE_V,
-					  load_raw(s.value + lane * TE_V));
+		if constexpr (FP8) {
+			uint8_t *at = codes + stage * 2 * KEYS * S::D;
+			uint32_t scales = all.of[0];
+
+			if (0 <= mine && mine < KEYS) {
+				uint4 *to = (uint4 *)(at + place_of<S>(mine, lane));
+
+				if (lane < S::LANES / 2) {
+					to[0] = ((const uint4 *)s.key)[lane];
+					to[KEYS * S::D / 16] = ((const uint4 *)s.value)[lane];
+				}
+				if (lane % KEYS >= mine)
+					scales = s.scale[lane / KEYS];
+				__syncwarp();
 			}
-			if (FP8 && first + lane % KEYS >= p.pos)
-				scales = s.scale[lane / KEYS];
-			__syncwarp();
+			add_codes<S>(a, x, q, s.inverse[lane / 4], at, first, p.end, scales);
+		} else {
+			bf16 *tile = ring + stage * S::TILE;
+
+			if (0 <= mine && mine < KEYS) {
+				uint4 *to = (uint4 *)(tile + mine * S::ROW) + lane;
+
+				if (lane < S::LANES) {
+					to[0] = ((const uint4 *)s.key)[lane];
+					to[KEYS * S::ROW / TE_V] = ((const uint4 *)s.value)[lane];
+				}
+				__syncwarp();
+			}
+			add_keys<S>(a, x, q, tile, first, p.end);
 		}
-		add_keys<S, C>(a, x, s.q[lane / 4] + lane % 4 * 2, tile, first, p.end, scales);
 		__syncwarp(); /* all lanes have read the tile */
 		if constexpr (FP8)
 			load_codes<S>(a, p, all, codes);
@@ -499,7 +628,7 @@ template <class S, class C> DEV void attn_step(const struct te_k_attn_step &args
 			load<S>(a, p, ring);
 		stage = stage + 1 == S::STAGES ? 0 : stage + 1;
 	}
-	join_block(s, (bf16 *)memory, x, p, out);
+	join_block<S, C>(s, (bf16 *)memory, x, p, out);
 	if constexpr (S::P > 1) {
 		cluster_barrier();
 		join_cluster(s, p, out);

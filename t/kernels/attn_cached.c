@@ -30,8 +30,8 @@ struct cached {
 	float *parts;
 };
 
-/* n elements of a cache, and the scales of heads if it is of E4M3 */
-static void fill_cache(const struct te_k_attn_cached *k, int64_t n, void **ret,
+/* n elements of a cache, and if it is of E4M3 the scales of heads, from 2^-spread to 2^spread */
+static void fill_cache(const struct te_k_attn_cached *k, int64_t n, int spread, void **ret,
 		       uint8_t **ret_scale)
 {
 	*ret = kc_normal(k->cache_dtype, n, 1.0f);
@@ -39,7 +39,7 @@ static void fill_cache(const struct te_k_attn_cached *k, int64_t n, void **ret,
 		return;
 	*ret_scale = kc_poison(TE_DTYPE_UINT8, n / k->head_dim);
 	for (int64_t i = 0; i < n / k->head_dim; i++)
-		(*ret_scale)[i] = (uint8_t)tt_rand_int(125, 128);
+		(*ret_scale)[i] = (uint8_t)tt_rand_int(127 - spread, 127 + spread);
 }
 
 static float *heads_of(int32_t n, float lo, float hi)
@@ -92,8 +92,8 @@ static struct cached cached_of(int32_t dtype, int32_t cache, int64_t most, int n
 	n = k->npages * k->page * k->nkv * k->head_dim;
 	k->qkv = kc_normal(dtype, k->rows * (k->nheads + 2 * k->nkv) * k->head_dim, 1.0f);
 	k->out = kc_poison(dtype, k->rows * k->nheads * k->head_dim);
-	fill_cache(k, n, &k->k, &k->k_scale);
-	fill_cache(k, n, &k->v, &k->v_scale);
+	fill_cache(k, n, 2, &k->k, &k->k_scale);
+	fill_cache(k, n, tt_rand_int(0, 1) ? 2 : 30, &k->v, &k->v_scale);
 	k->slopes = scores & 1 ? heads_of(k->nheads, 0.0f, 0.1f) : NULL;
 	k->sinks = scores & 2 ? heads_of(k->nheads, -3.0f, 6.0f) : NULL;
 	k->sequence = c.sequence;
@@ -125,6 +125,12 @@ static int64_t element(const struct cached *c, int64_t seq, int64_t pos, int64_t
 	       k->head_dim;
 }
 
+/* 1 / scale of a value in a cache of E4M3 */
+static double cache_unit(const struct te_k_attn_cached *k, int64_t at)
+{
+	return ldexp(1.0, k->v_scale[at / k->head_dim] - 127);
+}
+
 static double cache_at(const struct te_k_attn_cached *k, const void *cache, const uint8_t *scale,
 		       int64_t at)
 {
@@ -143,17 +149,21 @@ static void check_head(const struct cached *c, int64_t r, int64_t h)
 	const double sink = k->sinks ? (double)k->sinks[h] : -INFINITY;
 	double *s = calloc((size_t)n, sizeof(*s)), most = sink, e = 0, sum;
 	const double cap = (double)k->softcap;
+	double qmax = 0, largest = 0;
 
+	/* a device has q as FP16, scaled to 224 or more */
+	for (int64_t t = 0; t < d && k->k_scale; t++)
+		qmax = fmax(qmax, fabs(tt_get(k->dtype, k->qkv, q + t)));
 	for (int64_t i = 0; i < n; i++) {
 		const int64_t at = element(c, c->sequence[r], first + i, g);
 		double mag = 0, err;
 
 		for (int64_t t = 0; t < d; t++) {
-			const double x = tt_get(k->dtype, k->qkv, q + t) *
-					 cache_at(k, k->k, k->k_scale, at + t);
+			const double key = cache_at(k, k->k, k->k_scale, at + t);
+			const double x = tt_get(k->dtype, k->qkv, q + t) * key;
 
 			s[i] += x;
-			mag += fabs(x);
+			mag += fabs(x) + 0x1p-8 * qmax * fabs(key) / (double)(d + 4);
 		}
 		s[i] *= (double)k->scale;
 		err = V * ((double)(d + 4) * (double)k->scale * mag + 4 * fabs(s[i]));
@@ -174,8 +184,12 @@ static void check_head(const struct cached *c, int64_t r, int64_t h)
 	sum = exp(sink - most);
 	for (int64_t i = 0; i < n; i++)
 		sum += exp(s[i] - most);
-	for (int64_t i = 0; i < n; i++)
+	for (int64_t i = 0; i < n; i++) {
 		s[i] = exp(s[i] - most) / sum;
+		if (k->v_scale)
+			largest = fmax(largest, s[i] * cache_unit(k, element(c, c->sequence[r],
+									     first + i, g)));
+	}
 	for (int64_t t = 0; t < d; t++) {
 		const double rel = 2 * e + (double)(n + 32) * V + (double)(n / 4 + 17) * EXP;
 		const void *side[] = { k->out, kc_got(k->out) };
@@ -189,7 +203,8 @@ static void check_head(const struct cached *c, int64_t r, int64_t h)
 			want += p * x;
 			mag += p * fabs(x);
 		}
-		tol = rel * mag;
+		/* and weights times scales as FP16, the largest 2^15, in multiples of 2^-24 */
+		tol = rel * mag + 0x1p-40 * 448 * (double)n * largest;
 		tol += tt_unit(k->dtype) * (fabs(want) + tol) + 0x1p-126;
 		for (int i = 0; i < 2; i++) {
 			const double x = tt_get(k->dtype, side[i], out + t);

@@ -23,6 +23,7 @@
  * which wait at different times. Loops are not unrolled where that saves instructions: a launch
  * reads them from memory, once.
  */
+#include "kernels/approx.cuh"
 #include "kernels/attn/cached.cuh"
 #include "kernels/attn/geometry.h"
 #include "kernels/mma.cuh"
@@ -58,29 +59,34 @@ template <class S> struct step_shared {
 
 /* what a warp computes: the token and the keys of its block, and the keys that it copies next */
 struct part {
-	int64_t r, sequence, token; /* token: in the caches, of key next + lane % KEYS */
+	int64_t r, sequence;
 	int g, chunk, nh, head, rank, d; /* nh: heads from head on */
 	int pos, begin, end, next, stage;
+	uint32_t page, at;  /* the page of key next + lane % KEYS, and its token there */
+	uint32_t low;	    /* E4M3: the last 2 bits of the address of a scale, by stage */
 };
 
-/* E4M3: the scale of key or, from lane 16 on, value lane % 16 of the tiles in the ring */
-template <class S> struct scales {
-	uint32_t of[S::STAGES];
-};
-
-/* the keys from p.next + n on are copied next */
+/*
+ * The keys from p.next + n on are copied next. The number of their page is not used here, so that
+ * the warp does not wait for it.
+ */
 DEV void go_on(const struct te_k_attn_cached &a, struct part &p, int n)
 {
 	p.next += n;
-	if (p.next < p.end)
-		p.token = token_at(a, p.sequence,
-				   min(p.next + (int)threadIdx.x % KEYS, p.end - 1));
+	if (p.next < p.end) {
+		const unsigned pos = min(p.next + (int)threadIdx.x % KEYS, p.end - 1);
+		const unsigned i = pos / (unsigned)a.page;
+		const int64_t at = p.sequence * a.max_pages + i;
+
+		p.page = a.pages ? (uint32_t)a.pages[at] : (uint32_t)at;
+		p.at = pos - i * (unsigned)a.page;
+	}
 }
 
-/* the element of the caches at which the key after n others begins */
-DEV int64_t element_of(const struct te_k_attn_cached &a, const struct part &p, int n)
+/* the index of head g of key next + lane % KEYS in the caches */
+DEV int64_t block_of(const struct te_k_attn_cached &a, const struct part &p)
 {
-	return (__shfl_sync(~0u, p.token, n) * a.nkv + p.g) * p.d;
+	return ((int64_t)p.page * a.page + p.at) * a.nkv + p.g;
 }
 
 /* keys that are not there become 0, and so does the key at pos, which a kernel computes just now */
@@ -91,11 +97,13 @@ DEV void load(const struct te_k_attn_cached &a, struct part &p, bf16 *ring)
 	bf16 *to = ring + p.stage * S::TILE + lane / S::LANES * S::ROW + at;
 
 	if (p.next < p.end) {
+		const int64_t block = block_of(a, p);
+
 #pragma unroll 2
 		for (int i = lane / S::LANES; i < KEYS; i += S::AT_ONCE) {
 			const int key = p.next + i;
 			const int n = key < p.end && key != p.pos && at < p.d ? 16 : 0;
-			const int64_t from = element_of(a, p, i) + (n ? at : 0);
+			const int64_t from = __shfl_sync(~0u, block, i) * p.d + (n ? at : 0);
 
 			cp_async16(smem_addr(to), (const bf16 *)a.k + from, n);
 			cp_async16(smem_addr(to + KEYS * S::ROW), (const bf16 *)a.v + from, n);
@@ -108,8 +116,8 @@ DEV void load(const struct te_k_attn_cached &a, struct part &p, bf16 *ring)
 }
 
 /*
- * E4M3: where 16 channels c of a key are in a stage, whose rows have no padding, so that the reads
- * of add_codes() have no bank in common
+ * E4M3: the place of 16 channels c of a key in a stage, whose rows have no padding: the reads of
+ * add_codes() have no bank in common
  */
 template <class S> DEV int place_of(int key, int c)
 {
@@ -118,27 +126,36 @@ template <class S> DEV int place_of(int key, int c)
 	return key * S::D + (c ^ swap) * 16;
 }
 
-/* the same for a cache of E4M3: a lane copies 16 channels */
+/* E4M3: the words that have the scales of a stage; they are after all stages */
+template <class S> DEV uint32_t *words_of(uint8_t *codes, int stage)
+{
+	return (uint32_t *)(codes + S::STAGES * 2 * KEYS * S::D) + stage * 32;
+}
+
+/*
+ * The same for a cache of E4M3: a lane copies 16 channels at a time, and the aligned word that has
+ * the scale of key or, from lane 16 on, value lane % 16: no lane waits for a scale before its tile.
+ */
 template <class S>
-DEV void load_codes(const struct te_k_attn_cached &a, struct part &p, struct scales<S> &scales,
-		    uint8_t *codes)
+DEV void load_codes(const struct te_k_attn_cached &a, struct part &p, uint8_t *codes)
 {
 	constexpr int LANES = S::LANES / 2, AT_ONCE = 2 * S::AT_ONCE;
 	const int lane = threadIdx.x % 32, at = lane % LANES * 16;
 	uint8_t *stage = codes + p.stage * 2 * KEYS * S::D;
 
-#pragma unroll
-	for (int i = 1; i < S::STAGES; i++)
-		scales.of[i - 1] = scales.of[i];
+	p.low >>= 2;
 	if (p.next < p.end) {
-		const int64_t block = p.token * a.nkv + p.g;
+		const int64_t block = block_of(a, p);
+		const uint8_t *scale = (lane < KEYS ? a.k_scale : a.v_scale) + block;
+		const uint32_t low = (uint32_t)(uint64_t)scale & 3;
 
-		scales.of[S::STAGES - 1] = lane < KEYS ? a.k_scale[block] : a.v_scale[block];
+		p.low |= low << 2 * (S::STAGES - 1);
+		cp_async4(smem_addr(words_of<S>(codes, p.stage) + lane), scale - low, 4);
 #pragma unroll 2
 		for (int i = lane / LANES; i < KEYS; i += AT_ONCE) {
 			const int key = p.next + i;
 			const int n = key < p.end && key != p.pos && at < p.d ? 16 : 0;
-			const int64_t from = element_of(a, p, i) + (n ? at : 0);
+			const int64_t from = __shfl_sync(~0u, block, i) * p.d + (n ? at : 0);
 			const uint32_t to = smem_addr(stage + place_of<S>(i, lane % LANES));
 
 			cp_async16(to, (const uint8_t *)a.k + from, n);
@@ -242,22 +259,29 @@ DEV void rotate(const struct te_k_attn_cached &a, const struct part &p, struct s
 }
 
 /*
- * The sums of a warp: a lane has head lane / 4, and of each 8 channels 2 (lane % 4) and the next;
- * E4M3: D / 8 channels from D / 4 (lane % 4) on, and as many after them. most, E4M3: the largest
- * score and logarithm of its value's scale; acc is multiplied by 2^15 e^-most instead of e^-m.
+ * The sums of a warp: a lane has head lane / 4, and of each 8 channels 2 (lane % 4) and the next.
+ * E4M3: it has D / 8 channels from D / 4 (lane % 4) on, and as many after them, of each two sums to
+ * be added. m is a logarithm to base 2, and so is most, the largest m and logarithm of its value's
+ * scale; acc is multiplied by 2^(15 - most) instead of 2^-m.
  */
 template <int D> struct sums {
 	float m, l, most, acc[D / 8][4];
 };
 
 /* a score from the product of q and a key */
-DEV float score_of(const struct te_k_attn_cached &a, float y, bool hidden)
+DEV float score_of(const struct te_k_attn_cached &a, float y)
 {
 	y *= a.scale;
 	/* tanh */
 	if (a.softcap != 0.0f)
 		y = a.softcap * (1.0f - __fdividef(2.0f, 1.0f + __expf(2.0f / a.softcap * y)));
-	return hidden ? -TE_INF : y;
+	return y;
+}
+
+/* weight_of() by logarithms to base 2 */
+DEV float weight_of_2(float x, float m)
+{
+	return exp2_approx(x - (m == -TE_INF ? 0.0f : m));
 }
 
 /* the largest of the four lanes of a head */
@@ -267,16 +291,17 @@ DEV float head_max(float m)
 	return fmaxf(m, __shfl_xor_sync(~0u, m, 2));
 }
 
-/* the key of lanes j of 4 that is their s-th of 4 */
+/* the s-th of the four keys of lane j of 4 */
 DEV int key_of(int s, int j)
 {
 	return 4 * s + (j ^ (s & 1));
 }
 
 /*
- * Adds the keys from first on, whose codes are at codes, with these scales. The codes become FP16,
- * in which a lane has them as mma.sync takes them: a step of k is any 16 channels or keys that both
- * operands have. Weights take part with the scale of their value, as two FP16.
+ * Adds the keys from first on, whose codes are at codes, with these scales. A lane reads the codes
+ * that mma.sync takes from it as FP16: a step of k may be any 16 channels or keys, equal in both
+ * operands. A weight times its value's scale is the sum of two FP16; the smaller one is in rows 8
+ * to 15 of the first operand, since there are 8 heads.
  */
 template <class S>
 DEV void add_codes(const struct te_k_attn_cached &a, struct sums<S::D> &x, const uint32_t *q,
@@ -284,6 +309,9 @@ DEV void add_codes(const struct te_k_attn_cached &a, struct sums<S::D> &x, const
 {
 	constexpr int W = S::D / 32; /* words of a value that a lane multiplies */
 	const int lane = threadIdx.x % 32, j = lane % 4, n = lane / 4;
+	/* a lane's key or, from lane 16 on, value has this: 1 / scale, and its logarithm */
+	const float unit = lane < KEYS ? mx_inverse(scales) :
+			   scales == 255 ? mx_inverse(255) : (float)((int)scales - 127);
 	float s[2][4] = {}, z[4], next = x.m, most = x.most, w;
 	uint32_t hi[2], lo[2], v[4][W];
 
@@ -304,31 +332,38 @@ DEV void add_codes(const struct te_k_attn_cached &a, struct sums<S::D> &x, const
 #pragma unroll
 	for (int i = 0; i < 4; i++) {
 		const int key = key_of(i, j);
-		const uint32_t byte = __shfl_sync(~0u, scales, KEYS + key);
 		float &y = s[i / 2][i % 2];
 
-		y = score_of(a, y * inverse * mx_inverse(__shfl_sync(~0u, scales, key)),
-			     first + key >= end);
-		z[i] = byte == 255 ? mx_inverse(byte) : y + 0.693147181f * (float)((int)byte - 127);
+		y = score_of(a, y * inverse * __shfl_sync(~0u, unit, key)) * 1.44269504f;
+		if (key >= end - first)
+			y = -TE_INF;
+		z[i] = y + __shfl_sync(~0u, unit, KEYS + key);
 		next = fmaxf(next, y);
 		most = fmaxf(most, z[i]);
 	}
 	next = head_max(next);
 	most = head_max(most);
-	x.l *= weight_of(x.m, next);
-	w = weight_of(x.most, most);
+	x.l *= weight_of_2(x.m, next);
+	w = weight_of_2(x.most, most);
 	x.m = next;
 	x.most = most;
 #pragma unroll
 	for (int i = 0; i < 2; i++) {
-		const float t = 0x1p15f * weight_of(z[2 * i], most);
-		const float u = 0x1p15f * weight_of(z[2 * i + 1], most);
+		const float t = 0x1p15f * weight_of_2(z[2 * i], most);
+		const float u = 0x1p15f * weight_of_2(z[2 * i + 1], most);
 
-		x.l += weight_of(s[i][0], next) + weight_of(s[i][1], next);
+		x.l += weight_of_2(s[i][0], next) + weight_of_2(s[i][1], next);
 		hi[i] = pack_fp16x2(t, u);
 		lo[i] = pack_fp16x2(t - to_float(fp16{ (uint16_t)hi[i] }),
 				    u - to_float(fp16{ (uint16_t)(hi[i] >> 16) }));
 	}
+	/* few tiles have a larger score than all before */
+	if (__any_sync(~0u, w != 1.0f))
+#pragma unroll
+		for (int k = 0; k < S::D / 8; k++)
+#pragma unroll
+			for (int e = 0; e < 4; e++)
+				x.acc[k][e] *= w;
 #pragma unroll
 	for (int i = 0; i < 4; i++) {
 		const int key = key_of(i, j);
@@ -356,12 +391,8 @@ DEV void add_codes(const struct te_k_attn_cached &a, struct sums<S::D> &x, const
 		for (int i = 0; i < 2; i++) {
 			const uint32_t c0 = fp8x2_decode(TE_D_E4M3, b0 >> 16 * i);
 			const uint32_t c1 = fp8x2_decode(TE_D_E4M3, b1 >> 16 * i);
-			float *acc = x.acc[2 * k + i];
 
-			acc[0] *= w;
-			acc[1] *= w;
-			fp16_fp16::mma(acc, hi[0], 0, hi[1], 0, c0, c1);
-			fp16_fp16::mma(acc, lo[0], 0, lo[1], 0, c0, c1);
+			fp16_fp16::mma(x.acc[2 * k + i], hi[0], lo[0], hi[1], lo[1], c0, c1);
 		}
 	}
 }
@@ -388,7 +419,9 @@ DEV void add_keys(const struct te_k_attn_cached &a, struct sums<S::D> &x, const 
 	for (int i = 0; i < 4; i++) {
 		float &y = s[i / 2][i % 2];
 
-		y = score_of(a, y, first + i / 2 * 8 + lane % 4 * 2 + i % 2 >= end);
+		y = score_of(a, y);
+		if (first + i / 2 * 8 + lane % 4 * 2 + i % 2 >= end)
+			y = -TE_INF;
 		next = fmaxf(next, y);
 	}
 	next = head_max(next);
@@ -450,16 +483,17 @@ DEV void join_block(struct step_shared<S> &s, bf16 *rings, struct sums<S::D> &x,
 	x.l += __shfl_xor_sync(~0u, x.l, 1);
 	x.l += __shfl_xor_sync(~0u, x.l, 2);
 	if (lane % 4 == 0)
-		s.sums[warp][head] = make_float2(x.m, x.l);
+		s.sums[warp][head] =
+			make_float2(is_same<C, e4m3> ? x.m * 0.693147181f : x.m, x.l);
 	if constexpr (is_same<C, e4m3>) {
-		const float f = 0x1p-15f * weight_of(x.most, x.m);
+		const float f = 0x1p-15f * weight_of_2(x.most, x.m);
 
 		acc += lane % 4 * (S::D / 4);
 #pragma unroll
 		for (int k = 0; k < S::D / 8; k++)
 #pragma unroll
 			for (int e = 0; e < 2; e++)
-				acc[e * (S::D / 8) + k] = x.acc[k][e] * f;
+				acc[e * (S::D / 8) + k] = (x.acc[k][e] + x.acc[k][e + 2]) * f;
 	} else {
 		acc += lane % 4 * 2;
 #pragma unroll
@@ -536,7 +570,6 @@ template <class S, class C> DEV void attn_step(const struct te_k_attn_step &args
 	uint8_t *codes = (uint8_t *)ring;
 	struct sums<S::D> x = { -TE_INF, 0.0f, -TE_INF };
 	uint32_t q[S::D / 8]; /* head lane / 4, as add_codes() or add_keys() multiplies it */
-	struct scales<S> all;
 	enum where where;
 	int stage = 0;
 
@@ -564,7 +597,7 @@ template <class S, class C> DEV void attn_step(const struct te_k_attn_step &args
 #pragma unroll 1
 		for (int i = 0; i < S::STAGES; i++)
 			if constexpr (FP8)
-				load_codes<S>(a, p, all, codes);
+				load_codes<S>(a, p, codes);
 			else
 				load<S>(a, p, ring);
 	}
@@ -593,7 +626,7 @@ template <class S, class C> DEV void attn_step(const struct te_k_attn_step &args
 		__syncwarp();
 		if constexpr (FP8) {
 			uint8_t *at = codes + stage * 2 * KEYS * S::D;
-			uint32_t scales = all.of[0];
+			uint32_t scales = words_of<S>(codes, stage)[lane] >> 8 * (p.low & 3) & 0xff;
 
 			if (0 <= mine && mine < KEYS) {
 				uint4 *to = (uint4 *)(at + place_of<S>(mine, lane));
@@ -623,7 +656,7 @@ template <class S, class C> DEV void attn_step(const struct te_k_attn_step &args
 		}
 		__syncwarp(); /* all lanes have read the tile */
 		if constexpr (FP8)
-			load_codes<S>(a, p, all, codes);
+			load_codes<S>(a, p, codes);
 		else
 			load<S>(a, p, ring);
 		stage = stage + 1 == S::STAGES ? 0 : stage + 1;

@@ -147,14 +147,31 @@ static int reserve(const char *dir, const struct te__spill_file *f)
 	return r ? full(dir, -errno, f->nbytes, f->fd) : 0;
 }
 
+void te__spill_file_close(struct te__spill_file *f)
+{
+	te__spill_ted_close(f->ted);
+	f->ted = NULL;
+	if (f->fd >= 0)
+		close(f->fd);
+	f->fd = -1;
+}
+
 /* a file of ted(8), which has reserved it */
 static int open_granted(const char *path, struct te__spill_file *ret)
 {
 	struct te__spill_file f = *ret;
+	struct stat st;
 	int r = te__spill_ted_open(path, f.nbytes, &f.fd, &f.ted);
 
 	if (r)
 		return r;
+	/* else I/O would fail later, or a process that finds the name could read the data */
+	if (fstat(f.fd, &st) || !S_ISREG(st.st_mode) || st.st_nlink ||
+	    (uint64_t)st.st_size < f.nbytes || (fcntl(f.fd, F_GETFL) & O_ACCMODE) != O_RDWR) {
+		te__spill_file_close(&f);
+		return te__fail(-EPROTO, "spill: ted at %s has sent a descriptor, but not of a "
+				"file without a name of %" PRIu64 " bytes", path, f.nbytes);
+	}
 	f.direct = (fcntl(f.fd, F_GETFL) & O_DIRECT) != 0;
 	f.align = f.direct ? direct_align(f.fd) : 1;
 	if (!f.align) {
@@ -189,13 +206,4 @@ int te__spill_file_open(const char *dir, uint64_t nbytes, struct te__spill_file 
 	}
 	*ret = f;
 	return 0;
-}
-
-void te__spill_file_close(struct te__spill_file *f)
-{
-	te__spill_ted_close(f->ted);
-	f->ted = NULL;
-	if (f->fd >= 0)
-		close(f->fd);
-	f->fd = -1;
 }

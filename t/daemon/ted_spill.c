@@ -2,6 +2,8 @@
 #include "config.h"
 
 #include <fcntl.h>
+#include <poll.h>
+#include <pthread.h>
 #include <signal.h>
 #include <stdatomic.h>
 #include <sys/mman.h>
@@ -9,6 +11,7 @@
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
+#include <sys/un.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -553,6 +556,82 @@ static int ask(void)
 	if (!r)
 		close(fd);
 	return r;
+}
+
+/* ---- another service at the socket ---- */
+
+static const struct wrong_file {
+	int size, flags;
+	int is_named, is_pipe;
+} wrong_files[] = {
+	{ 4095, O_RDWR, 0, 0 },
+	{ 4096, O_RDONLY, 0, 0 },
+	{ 4096, O_RDWR, 1, 0 },
+	{ 0, 0, 0, 1 },
+};
+
+static int file_of(const struct wrong_file *w)
+{
+	char path[200];
+	int fd, ends[2];
+
+	if (w->is_pipe) {
+		ck_assert_int_eq(pipe(ends), 0);
+		close(ends[0]);
+		return ends[1];
+	}
+	snprintf(path, sizeof(path), "%s/file", run.dir);
+	close(open(path, O_CREAT | O_WRONLY, 0600));
+	ck_assert_int_eq(truncate(path, w->size), 0);
+	fd = open(path, w->flags);
+	if (!w->is_named)
+		unlink(path);
+	return fd;
+}
+
+/* answers HELLO, and GRANT by a descriptor */
+static void *serve(void *arg)
+{
+	const int s = accept(run.pass[0], NULL, NULL);
+	int fd = file_of(arg), none = -1;
+	struct pollfd p = { .fd = s, .events = POLLIN };
+	struct te__wire m;
+
+	while (poll(&p, 1, 20000) > 0 && te__wire_recv(s, &m, NULL, &none) == 1) {
+		const int grants = m.kind == TE__WIRE_GRANT;
+
+		m = (struct te__wire){ .magic = TE__WIRE_MAGIC, .kind = TE__WIRE_REPLY };
+		te__wire_send(s, &m, NULL, 0, grants ? fd : -1);
+	}
+	close(fd);
+	close(s);
+	return NULL;
+}
+
+TEST_EACH(offload, a_file_of_another_kind_is_refused, TT_LEN(wrong_files))
+{
+	struct sockaddr_un sa = { .sun_family = AF_UNIX };
+	struct te__spill_file f = { .fd = -7 };
+	struct wrong_file w = wrong_files[_i];
+	pthread_t thread;
+
+	run_init(&run, "");
+	strcpy(sa.sun_path, run.sock);
+	run.pass[0] = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+	ck_assert_int_eq(bind(run.pass[0], (struct sockaddr *)&sa, sizeof(sa)), 0);
+	ck_assert_int_eq(listen(run.pass[0], 5), 0);
+	ck_assert_int_eq(pthread_create(&thread, NULL, serve, &w), 0);
+	ck_assert_int_eq(te__spill_file_open(run.sock, 4096, &f), -EPROTO);
+	ck_assert_ptr_nonnull(strstr(te_error_detail(), "not of a file without a name of 4096"));
+	ck_assert_int_eq(f.fd, -7);
+	pthread_join(thread, NULL);
+	close(run.pass[0]);
+	unlink(run.sock);
+	if (w.is_named) {
+		snprintf(sa.sun_path, sizeof(sa.sun_path), "%s/file", run.dir);
+		unlink(sa.sun_path);
+	}
+	run_end(&run);
 }
 
 TEST(offload, faults_are_reported)

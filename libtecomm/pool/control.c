@@ -3,6 +3,7 @@
 #include "config.h"
 
 #include <stdio.h>
+#include <string.h>
 #include <time.h>
 
 #include "libtecomm/pool/control.h"
@@ -42,22 +43,29 @@ static int told(const struct te__control *c)
 	return 1;
 }
 
-const char *te__control_why(const struct te__control *c, int *ret_code)
+int te__control_why(const struct te__control *c, char ret_reason[TE__CONTROL_REASON])
 {
+	int32_t code = 0;
+
 	if (!atomic_load_explicit(&c->abort, memory_order_relaxed))
-		return NULL;
-	*ret_code = -TE_EABORT;
-	if (!told(c))
-		return "a rank has aborted the communicator";
-	*ret_code = c->code < 0 ? c->code : -TE_EABORT;
-	return c->reason;
+		return 0;
+	if (!ret_reason)
+		return -TE_EABORT;
+	if (told(c)) {
+		/* any process of the node may write to the page: the text may have no end */
+		code = *(const volatile int32_t *)&c->code;
+		memcpy(ret_reason, c->reason, TE__CONTROL_REASON - 1);
+		ret_reason[TE__CONTROL_REASON - 1] = 0;
+	} else {
+		snprintf(ret_reason, TE__CONTROL_REASON, "a rank has aborted the communicator");
+	}
+	return code < 0 ? code : -TE_EABORT;
 }
 
 int te__control_check(const struct te__control *c, const char *fn)
 {
-	int code;
-	const char *why = te__control_why(c, &code);
+	char why[TE__CONTROL_REASON];
+	const int code = te__control_why(c, why);
 
-	/* any process of the node may write to the page */
-	return why ? te__fail(code, "%s: %.*s", fn, (int)sizeof(c->reason), why) : 0;
+	return code ? te__fail(code, "%s: %s", fn, why) : 0;
 }

@@ -10,6 +10,7 @@
 
 #define TE__CONTROL_NBYTES ((size_t)64 << 10)
 #define TE__CONTROL_RANKS 4096
+#define TE__CONTROL_REASON 240 /* bytes */
 
 /* values of left[]: a rank has left in order; or after a failure, which makes the others fail */
 enum { TE__LEFT = 1, TE__LEFT_FAILED };
@@ -19,7 +20,7 @@ struct te__control {
 	_Alignas(128) _Atomic uint32_t abort; /* not 0: aborted */
 	_Alignas(128) _Atomic uint32_t told;  /* 1: the members below are written */
 	int32_t code;
-	char reason[240];
+	char reason[TE__CONTROL_REASON];
 	/* members.h */
 	_Alignas(128) _Atomic uint32_t outcome;
 	_Atomic uint32_t member[TE__CONTROL_RANKS]; /* by local rank */
@@ -28,8 +29,8 @@ struct te__control {
 
 /* the first call counts; any thread of any process */
 void te__control_abort(struct te__control *c, int code, const char *reason);
-/* NULL, or the reason of the abort, and its code */
-const char *te__control_why(const struct te__control *c, int *ret_code);
+/* 0, or the code of the abort, and its reason, if that is not NULL */
+int te__control_why(const struct te__control *c, char ret_reason[TE__CONTROL_REASON]);
 /* 0, or the code with the message "<fn>: <reason>" */
 int te__control_check(const struct te__control *c, const char *fn);
 

@@ -27,27 +27,25 @@ bool te__pool_has_left(const struct te__pool *p, int32_t rank)
 
 bool te__pool_aborted(const struct te__pool *p)
 {
-	int code;
-
-	return te__control_why(p->control, &code);
+	return te__control_why(p->control, NULL);
 }
 
 void te__pool_abort(struct te__pool *p, int code, const char *why)
 {
-	int first;
-	const char *before = te__control_why(p->control, &first);
+	char before[TE__CONTROL_REASON];
+	const int first = te__control_why(p->control, before);
 
 	/* the ranks of other nodes get the first reason, too */
-	if (before)
-		te__boot_note(p->boot, first, "%.*s", (int)sizeof(p->control->reason), before);
+	if (first)
+		te__boot_note(p->boot, first, "%s", before);
 	else
 		te__control_abort(p->control, code, why);
 	te__boot_abort(p->boot, why);
 }
 
-const char *te__pool_why(const struct te__pool *p, int *ret_code)
+int te__pool_why(const struct te__pool *p, char ret_reason[TE__CONTROL_REASON])
 {
-	return te__control_why(p->control, ret_code);
+	return te__control_why(p->control, ret_reason);
 }
 
 const uint32_t *te__pool_abort_word(const struct te__pool *p)

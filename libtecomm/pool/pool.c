@@ -285,17 +285,17 @@ void te__pool_leave(struct te__pool *p)
 
 struct te__pool *te__pool_destroy(struct te__pool *p)
 {
+	char why[TE__CONTROL_REASON];
 	struct te_ctx *ctx;
-	const char *why;
 	int code;
 
 	if (!p)
 		return NULL;
 	p->watch = te__watch_stop(p->watch);
 	/* peers that wait in an exchange fail for the same reason, not because this rank closes */
-	why = p->control ? te__control_why(p->control, &code) : NULL;
-	if (why)
-		te__boot_note(p->boot, code, "%.*s", (int)sizeof(p->control->reason), why);
+	code = p->control ? te__control_why(p->control, why) : 0;
+	if (code)
+		te__boot_note(p->boot, code, "%s", why);
 	/* the memory of ranks that still use it stays mapped there */
 	p->window = (p->held ? te__window_abandon : te__window_destroy)(p->window);
 	if (p->control_ptr)

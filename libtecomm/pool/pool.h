@@ -19,6 +19,7 @@
 #include <te/comm.h>
 
 #include "libtecomm/meet/bootstrap.h"
+#include "libtecomm/pool/control.h"
 
 struct te__pool;
 
@@ -95,8 +96,8 @@ uint64_t te__pool_stride(const struct te__pool *pool);
 void *te__pool_multicast(const struct te__pool *pool);
 /* staging memory, which the device copies to and from; NULL: there is none */
 void *te__pool_stage(const struct te__pool *pool);
-/* NULL, or the reason why the communicator has ended, and its code */
-const char *te__pool_why(const struct te__pool *pool, int *ret_code);
+/* 0, or the code with which the communicator has ended, and the reason */
+int te__pool_why(const struct te__pool *pool, char ret_reason[TE__CONTROL_REASON]);
 /* device address of a word that is not 0 after an abort */
 const uint32_t *te__pool_abort_word(const struct te__pool *pool);
 void te__pool_info(struct te__pool *pool, struct te_comm_memory *ret);

@@ -81,8 +81,28 @@ TEST(control, the_reason_of_an_abort_is_waited_for)
 	pthread_join(thread, &text);
 	snprintf(want, sizeof(want), "%d: fn: rank 9 has ended", -TE_EPEER);
 	ck_assert_str_eq(text, want);
-	/* not for ever */
+	/* not forever */
 	atomic_store(&c->told, 0);
 	fails(te__control_check(c, "fn"), -TE_EABORT, "fn: a rank has aborted the communicator");
 	munmap(c, TE__CONTROL_NBYTES);
+}
+
+/* a rank writes all of the page, after which there is no memory */
+TEST(control, a_reason_without_an_end_is_bounded)
+{
+	const int prot = PROT_READ | PROT_WRITE;
+	char why[TE__CONTROL_REASON];
+	struct te__control *c;
+	char *p;
+
+	p = mmap(NULL, 2 * TE__CONTROL_NBYTES, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	ck_assert_ptr_ne(p, MAP_FAILED);
+	ck_assert_int_eq(mprotect(p, TE__CONTROL_NBYTES, prot), 0);
+	c = (struct te__control *)(void *)p;
+	memset(p, 'x', TE__CONTROL_NBYTES);
+	c->code = 1;
+	ck_assert_int_eq(te__control_why(c, why), -TE_EABORT);
+	ck_assert_uint_eq(strlen(why), TE__CONTROL_REASON - 1);
+	fails(te__control_check(c, "fn"), -TE_EABORT, "fn: xxxx");
+	munmap(p, 2 * TE__CONTROL_NBYTES);
 }

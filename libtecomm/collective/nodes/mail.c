@@ -152,7 +152,7 @@ int te__mail_create(struct te__boot *boot, struct te__pool *pool, const struct t
 
 struct te__mail *te__mail_destroy(struct te__mail *m)
 {
-	const char *why;
+	char why[TE__CONTROL_REASON];
 	int code;
 
 	if (!m)
@@ -163,8 +163,8 @@ struct te__mail *te__mail_destroy(struct te__mail *m)
 		pthread_join(m->thread, NULL);
 	}
 	/* peers fail for the same reason, not because this rank closes */
-	why = te__pool_why(m->pool, &code);
-	if (why && m->link)
+	code = te__pool_why(m->pool, why);
+	if (code && m->link)
 		(void)te__link_fail(m->link, code, "%s", why);
 	te__link_close(m->link);
 	te__free(m->peer_of);

@@ -224,7 +224,7 @@ int te__nodes_create(struct te__boot *boot, struct te__pool *pool,
 
 struct te__nodes *te__nodes_destroy(struct te__nodes *n)
 {
-	const char *why;
+	char why[TE__CONTROL_REASON];
 	int code;
 
 	if (!n)
@@ -238,8 +238,8 @@ struct te__nodes *te__nodes_destroy(struct te__nodes *n)
 	/* after its last piece */
 	atomic_store_explicit(&te__nodes_member(n, n->local)->closed, 1, memory_order_release);
 	/* peers fail for the same reason, not because this rank closes */
-	why = te__pool_why(n->pool, &code);
-	if (why && n->link)
+	code = te__pool_why(n->pool, why);
+	if (code && n->link)
 		(void)te__link_fail(n->link, code, "%s", why);
 	te__link_close(n->link);
 	te__mail_destroy(n->mail);

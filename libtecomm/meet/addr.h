@@ -43,10 +43,10 @@ int te__listen_ready(const struct te__listen *l, const struct pollfd *p);
 /* the ith address as a socket address; returns its length */
 socklen_t te__addr_sockaddr(const struct te__addrs *l, int i, struct sockaddr_storage *ret_ss);
 
-/* 1: the list has an address to connect to */
+/* 1: the list, which another rank may have sent, has an address to connect to */
 static inline int te__addrs_usable(const struct te__addrs *l)
 {
-	return l->n && l->port;
+	return l->n && l->n <= TE__ADDRS_MAX && l->port;
 }
 
 /* "10.0.0.5:4000", "[2001:db8::5]:4000": the first of the list, and "..." if there are more */

@@ -92,6 +92,10 @@ int te__lineage_create(struct te__boot *b)
 	if (!r)
 		r = te__boot_allgather(b, &l->contact[l->me], l->contact, sizeof(*l->contact),
 				       "te_comm_create", b->deadline);
+	for (int32_t i = 0; i < l->n && !r; i++)
+		if (!te__addrs_usable(&l->contact[i].addrs))
+			r = te__boot_fail(b, -TE_EPEER, "te_comm_create", "%s has sent an address "
+					  "that is none", b->text[i]);
 	if (r) {
 		destroy(l);
 		return r;
@@ -370,9 +374,13 @@ static int accept_all(struct settle *s, int64_t now)
 		.peer = -1,
 		.nonce = s->l->contact[s->l->me].nonce,
 	};
-	int fd, r;
+	int fd, r = 0;
 
-	while ((r = te__conn_accept(&s->l->listen, &fd)) > 0) {
+	/* then others are read, and the deadline is looked at: a stranger may connect forever */
+	for (int n = 0; n < TE__ACCEPT_MOST; n++) {
+		r = te__conn_accept(&s->l->listen, &fd);
+		if (r < 1)
+			break;
 		for (int k = 0; k < s->nfrom && s->nfrom == s->from_most; k++)
 			if (s->from[k].rank < 0)
 				drop(s, k); /* drop the oldest stranger */
@@ -382,7 +390,7 @@ static int accept_all(struct settle *s, int64_t now)
 		s->from[s->nfrom].revents = 0;
 		s->from[s->nfrom++].rank = -1;
 	}
-	return !r ? 0 : te__fail(r, "%s cannot accept connections: %s", s->l->text[s->l->me],
+	return r >= 0 ? 0 : te__fail(r, "%s cannot accept connections: %s", s->l->text[s->l->me],
 				 te_strerror(r));
 }
 

@@ -15,6 +15,8 @@
 
 /* creation */
 
+#define UNIT_MOST ((uint64_t)1 << 40)
+
 /* record of each rank before memory is created */
 struct offer {
 	uint64_t nbytes, unit; /* size of its pool; units are powers of two */
@@ -62,6 +64,11 @@ static int settle(struct te__pool *p, uint64_t nbytes)
 				     "bytes, rank 0 one of %llu", te__boot_peer(p->boot, i),
 				     (unsigned long long)all[i].nbytes,
 				     (unsigned long long)all[0].nbytes);
+		else if (!all[i].unit || all[i].unit > UNIT_MOST ||
+			 (all[i].unit & (all[i].unit - 1)))
+			r = te__fail(-TE_EMISMATCH, "te_comm_create: %s allocates memory in units "
+				     "of %llu bytes, not a power of two of at most 2^40",
+				     te__boot_peer(p->boot, i), (unsigned long long)all[i].unit);
 		if (unit < all[i].unit)
 			unit = all[i].unit;
 	}

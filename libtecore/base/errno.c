@@ -55,6 +55,14 @@ void te_error_clear(void)
 	last.verbs = 0;
 }
 
+/* names in files, and text of other ranks, must not control the terminal that shows them */
+static void make_printable(char *text)
+{
+	for (; *text; text++)
+		if (((unsigned char)*text < ' ' && *text != '\n' && *text != '\t') || *text == 127)
+			*text = '?';
+}
+
 static void record(const char *category, int code, int cuda, int verbs,
 		   const char *fmt, va_list ap)
 {
@@ -66,6 +74,7 @@ static void record(const char *category, int code, int cuda, int verbs,
 	if (cuda && n >= 0 && (size_t)n < sizeof(text))
 		snprintf(text + n, sizeof(text) - (size_t)n, " (CUresult %d)",
 			 cuda);
+	make_printable(text);
 	memcpy(last.detail, text, sizeof(text));
 	last.nfails++;
 	last.cuda = cuda;

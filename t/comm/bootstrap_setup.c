@@ -11,11 +11,14 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <te/ctx.h>
 #include <te/errno.h>
 
 #include "bootstrap_lib.h"
+#include "libtecomm/meet/agree.h"
 #include "libtecomm/meet/boot.h"
 #include "libtecomm/meet/lineage.h"
+#include "libtecomm/pool/pool.h"
 #include "libtecomm/reach/link/link.h"
 #include "ranks.h"
 
@@ -400,6 +403,167 @@ TEST_EACH(set_up, an_arrival_that_was_heard_is_not_believed_again, 2)
 	for (int i = 0; i < 3; i++)
 		ck_assert_msg(res[i].r == (i == 2 ? 0 : 2) && res[i].ms < SOON,
 			      "rank %d: %d after %.0f ms: %s", i, res[i].r, res[i].ms, res[i].text);
+}
+
+/* ---- strangers without end ---- */
+
+static struct {
+	int on, fd;
+	int64_t until;
+} crowd = { .fd = -1 };
+
+static void connect_again(int listener)
+{
+	struct sockaddr_storage ss;
+	socklen_t len = sizeof(ss);
+
+	close(crowd.fd);
+	getsockname(listener, (struct sockaddr *)&ss, &len);
+	crowd.fd = socket(ss.ss_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
+	connect(crowd.fd, (struct sockaddr *)&ss, len);
+}
+
+/* replaces the C library's function: after each connection there is another one */
+int accept4(int fd, __SOCKADDR_ARG sa, socklen_t *len, int flags)
+{
+	const int r = (int)syscall(SYS_accept4, fd, sa.__sockaddr__, len, flags);
+
+	if (crowd.on && te__boot_now() < crowd.until)
+		connect_again(fd);
+	return r;
+}
+
+/* rank 0 waits for rank 1 in a crowd */
+static int recovers_in_a_crowd(int rank, void *arg)
+{
+	static const char *const node[] = { "a", "b" };
+	_Atomic int *done = arg;
+	struct te__listen l = { 0 };
+	struct te__addrs a[2];
+	struct te__boot *b;
+	int32_t ranks[2];
+	int r;
+
+	setenv("TE_COMM_NODE", node[rank], 1);
+	r = bf_open(rank, 0, &b);
+	if (r)
+		return r;
+	if (rank) {
+		ranks_await(done, 1);
+	} else {
+		r = te__lineage_addrs(b->lineage, a, &l);
+		crowd.on = 1;
+		crowd.until = te__boot_now() + 30000 * INT64_C(1000000);
+		connect_again(l.fd[0]);
+		te__listen_close(&l);
+		r = te__boot_settle(b, te__boot_now() + TT_SLOWER(300) * INT64_C(1000000), ranks);
+		crowd.on = 0;
+		close(crowd.fd);
+		*done = 1;
+	}
+	te__boot_close(b);
+	return r;
+}
+
+TEST(set_up, strangers_without_end_stall_no_recovery)
+{
+	_Atomic int *done = ranks_shared(sizeof(*done));
+	struct ranks_result res[2];
+
+	ranks_meet_run(MEET_ID, 2, recovers_in_a_crowd, (void *)done, res);
+	ck_assert_msg(res[0].r == 1 && res[0].ms < SOON, "%d after %.0f ms: %s", res[0].r,
+		      res[0].ms, res[0].text);
+}
+
+/* ---- records that no rank has ---- */
+
+static const struct {
+	const char *text;
+	int code;
+	uint64_t unit;
+} lies[] = {
+	{ "te_comm_create: tcp: rank 1 (", -TE_EPEER, 0 },
+	{ " has sent an address that is none", -TE_EPEER, 0 },
+	{ " allocates memory in units of 0 bytes", -TE_EMISMATCH, 0 },
+	{ " allocates memory in units of 12288 bytes", -TE_EMISMATCH, 12288 },
+	{ " allocates memory in units of 9223372036854775808 bytes", -TE_EMISMATCH, 1ull << 63 },
+	/* which changes the terminal of a user of another host */
+	{ "?[2J??", -ENOENT, 0 },
+};
+
+/* what rank 0 expects of rank 1 */
+static int believe(struct te__boot *b, int which)
+{
+	const int32_t peer = 1;
+	const struct te__link_opts o = { .boot = b, .peers = &peer, .npeers = 1,
+					 .timeout_ms = 20000, .heartbeat_ms = 20000 };
+	struct te_ctx_opts c = TE_CTX_OPTS_INIT;
+	struct te__pool *pool = NULL;
+	struct te__link *l = NULL;
+	struct te_ctx *ctx;
+	int r = 0;
+
+	if (!which)
+		r = te__link_open(&te__link_tcp, &o, &l);
+	else if (which == 1)
+		r = te__lineage_create(b);
+	else if (which == TT_LEN(lies) - 1)
+		r = te__agree(b, 0, "all");
+	if (which < 2 || which == TT_LEN(lies) - 1)
+		return r;
+	c.backend = "host";
+	r = te_ctx_create(&c, &ctx);
+	if (!r)
+		r = te__pool_create(b, ctx, 65536, 65536, false, false, 0, &pool);
+	te__pool_destroy(pool);
+	te_ctx_unref(ctx);
+	return r;
+}
+
+static void lie(struct te__boot *b, int which)
+{
+	/* more addresses than a list has */
+	struct contact {
+		struct te__addrs addrs;
+		uint8_t nonce[TE__NONCE_NBYTES];
+	} own = { { .port = 1, .n = 255 }, { 0 } }, all[2];
+	const uint64_t offer[] = { 65536, lies[which].unit };
+	int code = 0;
+
+	if (!which)
+		te__free(te__gather(b, &code, &own.addrs, sizeof(own.addrs), "start of tcp", 0));
+	else if (which == 1)
+		(void)te__boot_allgather(b, &own, all, sizeof(own), "te_comm_create",
+					 te__boot_deadline(b));
+	else if (which == TT_LEN(lies) - 1)
+		(void)te__agree(b, te_fail(-ENOENT, "\033[2J\a\177"), "all");
+	else
+		te__free(te__gather(b, &code, offer, sizeof(offer), "exchange of pool sizes", 0));
+}
+
+static int lying_rank(int rank, void *arg)
+{
+	struct te__boot *b = NULL;
+	int r = bf_open(rank, 0, &b);
+
+	if (r)
+		return r;
+	if (rank)
+		lie(b, *(const int *)arg);
+	else
+		r = believe(b, *(const int *)arg);
+	te__boot_close(b);
+	return r;
+}
+
+TEST_EACH(set_up, records_that_no_rank_has_are_refused, TT_LEN(lies))
+{
+	struct ranks_result res[2];
+	int i = _i;
+
+	ranks_meet_run(MEET_ID, 2, lying_rank, &i, res);
+	ranks_failed(&res[0], lies[_i].code, lies[_i].text, SOON);
+	ck_assert_ptr_nonnull(strstr(res[0].text, "rank 1 ("));
 }
 
 /* rank 1 has another key than rank 0 by then */

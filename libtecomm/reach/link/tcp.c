@@ -580,6 +580,10 @@ static int tcp_open(struct te__link *l)
 	if (!r)
 		r = te__addr_listen("te_comm_create: tcp", &listen, &own);
 	all = te__gather(l->o.boot, &r, &own, sizeof(own), "start of tcp", 0);
+	for (int32_t i = 0; i < te__boot_nranks(l->o.boot) && !r; i++)
+		if (!te__addrs_usable(&all[i]))
+			r = te__fail(-TE_EPEER, "te_comm_create: tcp: %s has sent an address that "
+				     "is none", te__boot_peer(l->o.boot, i));
 	if (!r)
 		r = join(l, &listen, all);
 	if (r)

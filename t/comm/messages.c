@@ -490,6 +490,8 @@ static const struct bad {
 	{ "has not received message 0 of rank 0 (", -ETIMEDOUT },
 	{ "rank 2", -ETIMEDOUT }, /* does not call */
 	{ "stopped by a test", -TE_EABORT },
+	{ "is 10 fp32 of a scatter, expected 12 fp32 of a scatter", -TE_EMISMATCH },
+	{ "message 1 of rank 0 (", -TE_EMISMATCH }, /* the second one of a group */
 	{ "with max_blocks 2, expected 10 fp32 from one rank to another with max_blocks 1",
 	  -TE_EMISMATCH }, /* on GPUs only */
 };
@@ -540,10 +542,19 @@ static int go_wrong(struct thread_rank *r)
 		STEP(te_comm_recv(c, q, out, 10, f, 1 - me, NULL));
 	if (at == 10 && me == 2)
 		te_comm_abort(c, "stopped by a test");
+	if (at == 11)
+		STEP(te_comm_scatter(c, q, p, out, me == 1 ? 12 : 10, f, 0, NULL));
+	if (at == 12 && me < 2) {
+		STEP(te_comm_group_begin(c));
+		for (int i = 0; i < 2; i++)
+			STEP(me ? te_comm_recv(c, q, (char *)out + 64 * i, 5 + i, f, 0, NULL) :
+				  te_comm_send(c, q, p, 5, f, 1, NULL));
+		STEP(te_comm_group_end(c));
+	}
 	o.max_blocks = me ? 1 : 2;
-	if (at == 11 && me == 0)
+	if (at == 13 && me == 0)
 		STEP(te_comm_send(c, q, p, 10, f, 1, &o));
-	if (at == 11 && me == 1) {
+	if (at == 13 && me == 1) {
 		STEP(te_comm_group_begin(c));
 		STEP(te_comm_recv(c, q, out, 10, f, 0, &o));
 		STEP(te_comm_group_end(c));
@@ -891,6 +902,19 @@ static struct apart {
 	int timeout_ms;
 } apart;
 
+/* parameters that the process has read before do not change with the environment */
+static int is_apart(const struct te_comm *c)
+{
+	struct te_comm_info info = TE_COMM_INFO_INIT;
+	uint32_t letters = 0;
+
+	for (const char *p = apart.nodes; *p; p++)
+		letters |= 1u << (*p - 'a');
+	STEP(te_comm_info(c, &info));
+	HOLDS(info.nnodes == __builtin_popcount(letters));
+	return 0;
+}
+
 static int apart_rank(int rank, void *arg)
 {
 	struct thread_rank t = { .rank = rank };
@@ -900,6 +924,7 @@ static int apart_rank(int rank, void *arg)
 	(void)arg;
 	t.ctx = j.ctx;
 	t.comm = j.comm;
+	r = r ? r : is_apart(j.comm);
 	return nodes_leave(&j, r ? r : apart.fn(&t));
 }
 
@@ -952,18 +977,21 @@ static int go_wrong_apart(struct thread_rank *r)
 	return go_wrong(r);
 }
 
-/* the functions of the others are not messages between nodes */
+/* reduces and scatters are operations of rails there, and a gather meets no all-to-all */
 TEST_EACH(processes, failures_between_nodes_are_named, ON_HOST ? TT_LEN(bads) - 1 : 0)
 {
-	if (_i == 4 || _i == 5)
+	const char *rail = _i == 5 ? " for one rank of 10 fp32 by " :
+			   _i == 11 ? " a scatter of 12 fp32 by " : NULL;
+
+	if (_i == 4)
 		return;
 	apart_at = _i;
 	apart_run(_i & 1 ? "aab" : "abc", go_wrong_apart,
 		  bads[_i].code == -ETIMEDOUT ? TT_SLOWER(500) : 60000, bads[_i].code,
-		  bads[_i].text);
+		  rail ? rail : bads[_i].text);
 }
 
-TT_PAIR_SUITE("comm/messages")
+TT_PAIR_SUITE_OF("comm/messages", TT_NEED_NOTHING)
 {
 	threads_pool_nbytes = POOL;
 	setenv("TE_COMM_PACKETS", "64k", 1);

@@ -580,6 +580,122 @@ TEST_EACH(successors, a_hundred_in_turn_leave_nothing, 2)
 	ranks_ok(plan->n, res);
 }
 
+/* ---- growth ---- */
+
+#define ROUNDS TT_FEWER(50)
+#define STATE 100
+
+static struct growth {
+	struct te_comm_id id;
+	_Atomic int nids; /* communicators that had one */
+} *growth;
+
+/* communicator k of all ranks, by an id of rank k modulo n */
+static int meet(struct joined *j, int k)
+{
+	struct te_comm_opts o = TE_COMM_OPTS_INIT;
+	struct te_comm_root *root = NULL;
+	struct te_ctx *ctx = j->ctx;
+	int r = 0;
+
+	te_comm_unref(j->comm);
+	nodes_init(j, j->who, plan->seed + (uint64_t)k, 4);
+	j->ctx = ctx;
+	j->s = te_ctx_stream(ctx);
+	if (j->who == k % plan->n) {
+		r = te_comm_id_create(&growth->id, &root);
+		growth->nids = k + 1;
+	} else {
+		ranks_await(&growth->nids, k + 1);
+	}
+	o.rank = j->who;
+	o.nranks = plan->n;
+	o.id = &growth->id;
+	o.timeout_ms = plan->timeout_ms;
+	o.pool_nbytes = 64 << 10;
+	if (!r)
+		r = te_comm_create(j->ctx, &o, &j->comm);
+	te_comm_root_unref(root);
+	return r;
+}
+
+/* the state of the ranks: what they have added up in k communicators. A new rank gets it from one
+ * that was in the last communicator */
+static int share_state(struct joined *j, void *state, int k)
+{
+	float x[STATE];
+
+	STEP(te_comm_broadcast(j->comm, j->s, state, STATE, TE_DTYPE_FP32, k % plan->n, NULL));
+	STEP(te_copy(j->s, x, state, sizeof(x)));
+	STEP(te_stream_sync(j->s));
+	STEP(te_comm_error(j->comm));
+	for (int i = 0; i < STATE; i++)
+		HOLDS(x[i] == (float)(k * i));
+	for (int i = 0; i < STATE; i++)
+		x[i] = (float)((k + 1) * i);
+	STEP(te_copy(j->s, state, x, sizeof(x)));
+	return te_stream_sync(j->s);
+}
+
+/* rank k modulo n of communicator k is killed; the others go on, and with a new process */
+static int grow(struct joined *j, void *state, int k)
+{
+	STEP(meet(j, k));
+	STEP(share_state(j, state, k));
+	while (k < ROUNDS) {
+		const int victim = k % plan->n;
+		int r = nodes_reduce(j, 0);
+
+		if (!r && j->who == victim)
+			raise(SIGKILL);
+		while (!r)
+			r = nodes_reduce(j, 0);
+		if (r != -TE_EPEER)
+			return r;
+		STEP(recover(j, everyone() & ~(1u << victim), 20000));
+		STEP(nodes_reduce(j, 0));
+		STEP(meet(j, ++k));
+		STEP(share_state(j, state, k));
+	}
+	return nodes_reduce(j, 0);
+}
+
+static int growing_rank(int rank, void *arg)
+{
+	struct te_ctx_opts c = TE_CTX_OPTS_INIT;
+	struct joined j = { .who = rank };
+	void *state;
+	int r;
+
+	nodes_begin(plan->nodes[rank], plan->heartbeat_ms, plan->seed);
+	setenv("TE_COMM_PACKETS", "64K", 1);
+	c.backend = "host";
+	STEP(te_ctx_create(&c, &j.ctx));
+	r = te_mem_alloc(te_ctx_stream(j.ctx), STATE * sizeof(float), &state);
+	if (!r)
+		memset(state, 0, STATE * sizeof(float));
+	/* a process that is started again is in the next communicator */
+	if (!r)
+		r = grow(&j, state, *(const int *)arg);
+	(void)te_mem_free(te_ctx_stream(j.ctx), state);
+	return leave(&j, r);
+}
+
+TEST_EACH(successors, a_rank_that_is_killed_is_replaced_a_hundred_times, 2)
+{
+	struct ranks_result res[RANKS_MAX];
+	int k = 0;
+
+	growth = ranks_shared(sizeof(*growth));
+	plan->nodes = _i ? "aaa" : "aab";
+	plan->n = 3;
+	ranks_start(plan->n, growing_rank, &k);
+	for (k = 1; k <= ROUNDS; k++)
+		ranks_again((k - 1) % plan->n, SIGKILL, growing_rank, &k);
+	ranks_wait(res);
+	ranks_ok(plan->n, res);
+}
+
 /* all of them get it in the end, wherever a call of one has failed */
 static int try_again(int rank, void *arg)
 {

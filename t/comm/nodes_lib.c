@@ -34,21 +34,27 @@ int nodes_create(struct joined *j, const char *on, const struct te_comm_opts *o)
 	return te_stream_sync(j->s);
 }
 
-int nodes_join(struct joined *j, int rank, char node, int timeout_ms, int heartbeat_ms,
-	       uint64_t seed, int nfew)
+void nodes_begin(char node, int heartbeat_ms, uint64_t seed)
 {
-	struct te_comm_opts o = ranks_opts(rank);
 	const char letter[2] = { node, 0 };
 	char beat[16];
 
 	signal(SIGALRM, SIG_DFL); /* Check has a handler that kills all processes */
 	alarm(110);
-	nodes_init(j, rank, seed, nfew);
 	snprintf(beat, sizeof(beat), "%d", heartbeat_ms);
 	setenv("TE_COMM_NODE", letter, 1);
 	setenv("TE_COMM_STAGE", "256K", 0);
 	setenv("TE_COMM_HEARTBEAT_MS", beat, 1);
 	setenv("TE_COMM_SUMS", seed & 1 ? "device" : "host", 1);
+}
+
+int nodes_join(struct joined *j, int rank, char node, int timeout_ms, int heartbeat_ms,
+	       uint64_t seed, int nfew)
+{
+	struct te_comm_opts o = ranks_opts(rank);
+
+	nodes_init(j, rank, seed, nfew);
+	nodes_begin(node, heartbeat_ms, seed);
 	o.timeout_ms = timeout_ms;
 	o.pool_nbytes = 64 << 10;
 	return nodes_create(j, "host", &o);

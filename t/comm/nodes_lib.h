@@ -24,9 +24,11 @@ void nodes_init(struct joined *j, int who, uint64_t seed, int nfew);
  */
 int nodes_create(struct joined *j, const char *on, const struct te_comm_opts *o);
 /*
- * Both, for ranks of a test; node: a letter. A process that has not ended within a minute is ended
- * by SIGALRM. TE_COMM_STAGE is 256K if the test has not set it.
+ * The environment of a rank of a test; node: a letter. A process that has not ended within two
+ * minutes is ended by SIGALRM. TE_COMM_STAGE is 256K if the test has not set it.
  */
+void nodes_begin(char node, int heartbeat_ms, uint64_t seed);
+/* all three */
 int nodes_join(struct joined *j, int rank, char node, int timeout_ms, int heartbeat_ms,
 	       uint64_t seed, int nfew);
 /* releases both; returns r, with its error message */

@@ -75,6 +75,15 @@ static void child(int rank, ranks_fn *fn, void *arg)
 	_exit(0);
 }
 
+static void start(int rank, ranks_fn *fn, void *arg)
+{
+	fflush(NULL);
+	pid[rank] = fork();
+	ck_assert_int_ge(pid[rank], 0);
+	if (!pid[rank])
+		child(rank, fn, arg);
+}
+
 void ranks_start(int n, ranks_fn *fn, void *arg)
 {
 	ck_assert_int_le(n, RANKS_MAX);
@@ -82,13 +91,18 @@ void ranks_start(int n, ranks_fn *fn, void *arg)
 		result = ranks_shared(RANKS_MAX * sizeof(*result));
 	memset(result, 0, RANKS_MAX * sizeof(*result));
 	began = now_ms();
-	fflush(NULL);
-	for (nstarted = 0; nstarted < n; nstarted++) {
-		pid[nstarted] = fork();
-		ck_assert_int_ge(pid[nstarted], 0);
-		if (!pid[nstarted])
-			child(nstarted, fn, arg);
-	}
+	for (nstarted = 0; nstarted < n; nstarted++)
+		start(nstarted, fn, arg);
+}
+
+void ranks_again(int rank, int signal, ranks_fn *fn, void *arg)
+{
+	int status;
+
+	ck_assert_int_eq(waitpid(pid[rank], &status, 0), pid[rank]);
+	ck_assert_msg(WIFSIGNALED(status) && WTERMSIG(status) == signal, "process %d: %s", rank,
+		      result[rank].text);
+	start(rank, fn, arg);
 }
 
 pid_t ranks_pid(int rank)

@@ -31,6 +31,8 @@ void ranks_run(int n, ranks_fn *fn, void *arg, struct ranks_result *ret);
 void ranks_start(int n, ranks_fn *fn, void *arg);
 void ranks_wait(struct ranks_result *ret);
 pid_t ranks_pid(int rank);
+/* between the two: waits for the end of a process by that signal, and starts it again */
+void ranks_again(int rank, int signal, ranks_fn *fn, void *arg);
 
 /* until the ranks have counted to n; for 90 s at most, because they may have failed */
 void ranks_await(const _Atomic int *count, int n);

@@ -106,6 +106,12 @@ check "as 2 ranks without stages" ranks 2 --resume t --tensor 2 --pipeline-sched
 	--graph off --log t.log
 equal "divided stages" t
 same "and their state" one/state.safetensors t/state.safetensors
+rm -rf one one.log
+check "4 ranks, 2 models of 2" ranks 4 $run --accum 2 --steps 2 --pipeline-schedule '' --tensor 2 \
+	--out one --log one.log text
+check "8 ranks, 2 models of 2 stages of 2" ranks 8 $run --accum 2 --steps 2 --tensor 2 --pipeline 2 \
+	--pipeline-schedule zero-bubble --graph step --out all --log all.log text
+equal "8 ranks" all
 run="$run --freeze h.0.*,head --save-best"
 rm -rf one one.log
 check "frozen weights, one rank" "$te_train" $run --out one --log one.log text

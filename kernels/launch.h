@@ -64,6 +64,8 @@ TE_EXPORT uint32_t te__comm_norm_smem(const struct te_k_comm_norm *a);
 const char *te__few_rows_declines(const struct te_k_few_rows *a);
 /* does block.cu have one? Devices use it on which te__cuda_blocks_by_mma() is true */
 int te__gemm_is_block(const struct te_k_gemm *g);
+/* does gemm/any.cu have one? All devices use it for GEMMs that would be cuBLASLt's without it */
+int te__gemm_is_any(const struct te_k_gemm *g);
 /* does gemm/mx.cu have one? All devices use it: nothing else computes by scales from 1X32 on */
 int te__gemm_is_mx(const struct te_k_gemm *g);
 

@@ -15,6 +15,7 @@ KERNEL_SAME_CU = \
 	kernels/elem/elem.cu \
 	kernels/elem/heads.cu \
 	kernels/embed/embed.cu \
+	kernels/gemm/any.cu \
 	kernels/gemm/block.cu \
 	kernels/gemm/few_rows.cu \
 	kernels/gemm/gemm.cu \
@@ -159,6 +160,7 @@ KERNEL_CUH = \
 	kernels/dev.cuh \
 	kernels/fp8.cuh \
 	kernels/gelu.cuh \
+	kernels/gemm/decode.cuh \
 	kernels/gemm/finish.cuh \
 	kernels/gemm/tile.cuh \
 	kernels/mma.cuh \

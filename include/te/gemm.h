@@ -42,6 +42,7 @@ struct te_gemm_opts {
  * Numerics: sums over K are FP32, in an order that depends on the provider; two providers agree
  * within the bound that t/ops/gemm_cases.c derives. On a GPU the choice between the library's
  * kernels and cuBLASLt depends on shapes and types, with TE_GEMM_PROVIDER=sm90 also on alignment.
+ * Without cuBLASLt the library computes GEMMs of BF16, and of FP8 with one scale each.
  * cuBLASLt uses the tensor cores' fast accumulation for E4M3 by E4M3 with one scale each, and full
  * accumulation if an operand is E5M2 or has block scaling, which needs cuBLASLt 12.9. On GPUs other
  * than 9.0 a kernel of the library computes block scaling. D is rounded once, with two exceptions:
@@ -51,8 +52,8 @@ struct te_gemm_opts {
  * Stream: asynchronous, captures. The first cuBLASLt GEMM of a shape tries TE_GEMM_TUNE algorithms,
  * also during a capture.
  * Thread: one stream by one thread at a time.  Since: 0.1
- * Errors: -EINVAL, -TE_ESHAPE, -TE_EDTYPE, -TE_EBLAS (cuBLASLt is absent, too old or failed; the
- * detail reports which).
+ * Errors: -EINVAL, -TE_ESHAPE, -TE_EDTYPE, -TE_EBLAS (cuBLASLt is needed and absent, too old, or
+ * failed; the detail reports which).
  */
 TE_EXPORT int te_gemm(struct te_stream *stream, const struct te_tensor *a,
 		      const struct te_tensor *b, struct te_tensor *d,

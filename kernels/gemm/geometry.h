@@ -33,13 +33,13 @@
 
 #define GROUPED_TILE 16 /* rows and columns of d of a block, one for each thread */
 
-/* tile.cuh, block.cu and mx.cu */
+/* tile.cuh, block.cu, mx.cu and any.cu */
 #define BLOCK_GEMM_TILE 128 /* rows and columns of d of a block */
 #define BLOCK_GEMM_BAND 8   /* rows of tiles that are computed before the next column of tiles */
 #define BLOCK_GEMM_THREADS 256
 #define BLOCK_GEMM_STAGES 3 /* steps in shared memory, 128 bytes of k each */
 #define BLOCK_GEMM_SMEM (2 * BLOCK_GEMM_STAGES * BLOCK_GEMM_TILE * 128)
-#define MX_GEMM_SMEM (2 * 2 * BLOCK_GEMM_TILE * 128)
+#define TWO_STEPS_SMEM (2 * 2 * BLOCK_GEMM_TILE * 128) /* mx.cu and any.cu */
 
 #define FINISH_ELEMS 1024 /* elements of d of a block */
 #define FINISH_THREADS 256

@@ -1,4 +1,4 @@
-/* launch.c - GEMMs that gemm.cu, block.cu and mx.cu compute: device function, launch geometry. */
+/* launch.c - GEMMs of gemm.cu, block.cu, mx.cu and any.cu: device function, launch geometry. */
 #include "config.h"
 
 #include <errno.h>
@@ -92,6 +92,14 @@ static int is_nvfp4(const struct te_k_gemm *g)
 int te__gemm_is_mx(const struct te_k_gemm *g)
 {
 	return (is_mxfp8(g) || is_nvfp4(g)) && is_tiled(g);
+}
+
+int te__gemm_is_any(const struct te_k_gemm *g)
+{
+	const int fp8 = te__is_fp8(g->adtype);
+
+	return (g->adtype == TE_DTYPE_BF16 || fp8) && te__is_fp8(g->bdtype) == fp8 && !g->asc &&
+	       !g->bsc && te_k_gemm_a_rows(g) <= MAX_ROWS && te_k_gemm_b_rows(g) <= MAX_ROWS;
 }
 
 /* are a and b aligned to 16 bytes, and c, d and bias to nbytes? */
@@ -218,21 +226,20 @@ void te__geo_sm90(const struct te_sm90_plan *p, struct te__geometry *k)
 int te__geo_gemm(const void *args, struct te__geometry *k)
 {
 	const struct te_k_gemm *g = args;
+	const char *func = te__gemm_is_block(g)		? block[types_of(g)] :
+			   !te__gemm_is_mx(g)		? "te_k_gemm_any" :
+			   g->adtype != TE_DTYPE_E2M1	? "te_k_gemm_mxfp8" :
+							  "te_k_gemm_nvfp4";
+	const int own = te__gemm_has_kernel(g);
 	int64_t nwarps;
 
-	if (te__gemm_is_block(g) || te__gemm_is_mx(g)) {
-		const int mx = te__gemm_is_mx(g);
-
-		k->smem = mx ? MX_GEMM_SMEM : BLOCK_GEMM_SMEM;
-		return te__geo_launch(k,
-				      !mx	  ? block[types_of(g)] :
-				      is_mxfp8(g) ? "te_k_gemm_mxfp8" :
-						    "te_k_gemm_nvfp4",
-				      ceil_div(g->m, BLOCK_GEMM_TILE) *
-					      ceil_div(g->n, BLOCK_GEMM_TILE),
+	if (te__gemm_is_block(g) || te__gemm_is_mx(g) || (!own && te__gemm_is_any(g))) {
+		k->smem = te__gemm_is_block(g) ? BLOCK_GEMM_SMEM : TWO_STEPS_SMEM;
+		return te__geo_launch(k, func, ceil_div(g->m, BLOCK_GEMM_TILE) *
+						       ceil_div(g->n, BLOCK_GEMM_TILE),
 				      BLOCK_GEMM_THREADS);
 	}
-	if (!te__gemm_has_kernel(g))
+	if (!own)
 		return te__fail(-TE_EKERNEL,
 				"the cuda backend has no kernel for a GEMM of m %lld, n %lld, "
 				"k %lld, %s by %s to %s",

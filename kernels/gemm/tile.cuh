@@ -1,6 +1,6 @@
 /*
- * tile.cuh - a tile of d of a GEMM by mma.sync, for block.cu and mx.cu: 128 rows and columns, by 8
- * warps that compute 64 x 32 each.
+ * tile.cuh - a tile of d of a GEMM by mma.sync, for block.cu, mx.cu and any.cu: 128 rows and
+ * columns, by 8 warps that compute 64 x 32 each.
  *
  * A step of k is 128 bytes of each of 128 rows of a and of b in shared memory, whose 16-byte words
  * are permuted, so that ldmatrix uses all banks.

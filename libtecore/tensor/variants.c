@@ -25,8 +25,13 @@ static void set(struct te_variant_info *ret, const char *variant, const char *re
 
 static void gemm(const struct te_device_info *d, struct te_variant_info *ret)
 {
-	if (te__param_enum(TE_PARAM_GEMM_PROVIDER) != TE__GEMM_SM90)
-		set(ret, "mma, cublaslt", "mma for few rows or a short k, cuBLASLt for all others");
+	const int by = te__param_enum(TE_PARAM_GEMM_PROVIDER);
+
+	if (by == TE__GEMM_MMA)
+		set(ret, "mma", "TE_GEMM_PROVIDER=mma");
+	else if (by != TE__GEMM_SM90)
+		set(ret, "mma, cublaslt",
+		    "mma for few rows, a short k or without cuBLASLt, which is for all others");
 	else if (has(d, TE_FEATURE_WGMMA))
 		set(ret, "mma, sm90, cublaslt",
 		    "mma for few rows or a short k; TE_GEMM_PROVIDER=sm90 where it can");

@@ -403,4 +403,16 @@ TEST_EACH(levels, parameters_choose_variants, 2)
 	ck_assert_str_eq(variant(&d, "attention"), "mma");
 }
 
+TEST(levels, the_provider_mma_needs_no_cublaslt)
+{
+	struct te__cuda_features f;
+	struct te_device_info d;
+
+	setenv("TE_GEMM_PROVIDER", "mma", 1);
+	use_chip(3);
+	f = ask();
+	d = info(&f);
+	ck_assert_str_eq(variant(&d, "BF16 GEMM"), "mma");
+}
+
 TT_MAIN("backend/cuda_levels", TT_NEED_NOTHING)

@@ -13,6 +13,7 @@
 
 #include "cuda_fake.h"
 #include "kernels/attn/sm90.h"
+#include "kernels/gemm/geometry.h"
 #include "kernels/gemm/sm90.h"
 #include "libtecore/backend/cuda/cublaslt_api.h"
 #include "libtecore/backend/cuda/cuda.h"
@@ -181,6 +182,7 @@ static const char *const names[] = {
 	"te_k_attn_fwd_sm90_d128_window",
 	"te_k_attn_fwd_sm90_d64",
 	"te_k_attn_fwd_sm90_d64_window",
+	"te_k_gemm_any",
 	"te_k_gemm_sm90_bf16",
 	"te_k_gemm_sm90_bf16_bt",
 	"te_k_gemm_sm90_bf16_tt",
@@ -448,6 +450,28 @@ TEST(gemm, others_are_left_to_cublaslt)
 	check_declined(&g, "a matrix or the bias is not aligned to 16 bytes");
 	ck_assert_str_eq(te__sm90_plan(&ok, 0, 0, &p), "the GPU has one multiprocessor");
 	DO(launch(&ok));
+}
+
+/* but for FP32 and scales of blocks */
+TEST(gemm, mma_computes_what_cublaslt_would)
+{
+	struct te_k_gemm g = gemm_of(TE_DTYPE_E5M2, TE_DTYPE_E4M3, TE_DTYPE_FP32, 1000, 130, 1008);
+
+	ck_assert_int_eq(setenv("TE_GEMM_PROVIDER", "mma", 1), 0);
+	DO(launch(&g));
+	ck_assert_str_eq(fake.func, "te_k_gemm_any");
+	ck_assert_uint_eq(fake.config.grid[0], 8 * 2);
+	ck_assert_uint_eq(fake.config.smem, TWO_STEPS_SMEM);
+	g = gemm_of(TE_DTYPE_BF16, TE_DTYPE_BF16, TE_DTYPE_BF16, 1001, 1003, 1007);
+	g.a_t = 1;
+	DO(launch(&g));
+	ck_assert_str_eq(fake.func, "te_k_gemm_any");
+	g.adtype = g.bdtype = TE_DTYPE_FP32;
+	ck_assert_int_eq(launch(&g), -TE_EBLAS);
+	g = gemm_of(TE_DTYPE_E4M3, TE_DTYPE_E4M3, TE_DTYPE_BF16, 1024, 1024, 1024);
+	g.asc = g.bsc = TE_K_SCALING_1X128;
+	ck_assert_int_eq(launch(&g), -TE_EBLAS);
+	tt_said("cublasLtCreate");
 }
 
 static struct te_k_attn_fwd attn_of(int64_t batch, int64_t seqlen, int nheads, int nkv, int dim)

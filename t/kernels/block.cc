@@ -1,5 +1,5 @@
 /*
- * t/kernels/block.cc - kernels/gemm/block.cu and mx.cu, run by fibers.h, with the instructions of
+ * t/kernels/block.cc - kernels/gemm/block.cu, mx.cu and any.cu, run by fibers.h, with the instructions of
  * mma.cuh. Sums of small integers with scales that are powers of two are exact, so that plain loops
  * give the same bits. t0020-block.t compiles this and runs it with a seed.
  */
@@ -123,11 +123,14 @@ typedef mma_of<1, 0> e4m3_e5m2;
 typedef mma_of<0, 1> e5m2_e4m3;
 typedef mma_of<2, 2> bf16_bf16;
 
+#include "kernels/gemm/any.cu"
+#undef STEP
 #include "kernels/gemm/block.cu"
 #include "kernels/gemm/mx.cu"
 
 /* --- cases ---------------------------------------------------------------------------- */
 
+#define ONE TE_K_SCALING_TENSOR
 #define ROW TE_K_SCALING_1X128
 #define SQUARE TE_K_SCALING_128X128
 #define MX TE_K_SCALING_1X32
@@ -138,6 +141,7 @@ static te_k_gemm g;
 
 static void body_of_block(void)
 {
+	g.asc == ONE		   ? te_k_gemm_any(g) :
 	g.adtype == TE_DTYPE_E2M1  ? te_k_gemm_nvfp4(g) :
 	g.asc == MX		   ? te_k_gemm_mxfp8(g) :
 	g.adtype == TE_DTYPE_E5M2 ? te_k_gemm_block_e5m2_e4m3(g) :
@@ -260,6 +264,43 @@ static void run(int m, int n, int k, int more, int asc, int bsc, int adtype, int
 		}
 }
 
+/* small integers in BF16 that d's rows need, in both layouts; addresses of a and b: 2 bytes off */
+static void run_bf16(int m, int n, int k, bool a_t, bool b_t, bool off)
+{
+	std::vector<uint16_t> x[2] = { std::vector<uint16_t>((size_t)(m * k + 1)),
+				       std::vector<uint16_t>((size_t)(n * k + 1)) };
+	std::vector<float> d((size_t)(m * n + 8), 3.0f);
+
+	for (std::vector<uint16_t> &v : x)
+		for (uint16_t &e : v)
+			e = (uint16_t)(__float_as_uint((float)((int)rnd(15) - 7)) >> 16);
+	g = te_k_gemm();
+	g.a = x[0].data() + off;
+	g.b = x[1].data() + off;
+	g.c = g.d = d.data();
+	g.m = m;
+	g.n = n;
+	g.k = k;
+	g.alpha = 1.0f;
+	g.a_t = a_t;
+	g.b_t = b_t;
+	g.adtype = g.bdtype = TE_DTYPE_BF16;
+	g.cdtype = g.ddtype = TE_DTYPE_FP32;
+	launch(body_of_block, (uint32_t)((m + 127) / 128 * ((n + 127) / 128)), BLOCK_GEMM_THREADS);
+	for (int i = 0; i < 8; i++)
+		CHECK(d[(size_t)(m * n + i)] == 3.0f, "stored after d");
+	for (int r = 0; r < m; r++)
+		for (int c = 0; c < n; c++) {
+			float sum = 0.0f;
+
+			for (int i = 0; i < k; i++)
+				sum += bf16_value(x[0][(size_t)(a_t ? i * m + r : r * k + i) + off]) *
+				       bf16_value(x[1][(size_t)(b_t ? i * n + c : c * k + i) + off]);
+			CHECK(d[(size_t)(r * n + c)] == sum, "d[%d,%d] of m %d n %d k %d: %g, not %g",
+			      r, c, m, n, k, (double)d[(size_t)(r * n + c)], (double)sum);
+		}
+}
+
 int main(int argc, char **argv)
 {
 	const int e4 = TE_DTYPE_E4M3, e5 = TE_DTYPE_E5M2, e2 = TE_DTYPE_E2M1;
@@ -280,6 +321,13 @@ int main(int argc, char **argv)
 	run(1030, 5, 16, 0, NV_SQUARE, NV, e2, e2, false);
 	run(5 + (int)rnd(140), 1 + (int)rnd(140), 16 * (1 + (int)rnd(40)), (int)rnd(20), NV, NV,
 	    e2, e2, true);
+	run(16, 16, 16, 0, ONE, ONE, e4, e4, false);
+	run(130, 131, 144, 13, ONE, ONE, e5, e4, true);
+	run_bf16(1, 1, 1, false, false, false);
+	run_bf16(130, 131, 65, false, false, false); /* rows that are not aligned */
+	run_bf16(1030, 5, 72, false, true, true);
+	run_bf16(16, 129, 200, true, false, false);
+	run_bf16(5 + (int)rnd(140), 1 + (int)rnd(140), 1 + (int)rnd(300), true, true, rnd(2));
 	printf("# right\n");
 	return 0;
 }

@@ -104,12 +104,17 @@ static const struct te__dl_sym sym[] = {
 static struct te__dl dl = TE__DL(sym, &real, "libcublasLt.so.13", "libcublasLt.so.12",
 				 "libcublasLt.so");
 
+const char *te__cublaslt_missing(void)
+{
+	return faked ? NULL : te__dl_open(&dl);
+}
+
 static int load(struct te__cublaslt *lt)
 {
-	const char *missing = faked ? NULL : te__dl_open(&dl);
+	const char *missing = te__cublaslt_missing();
 
 	if (missing)
-		return te__fail(-TE_EBLAS, "GEMM on a GPU needs cuBLASLt, and %s is not found: "
+		return te__fail(-TE_EBLAS, "this GEMM needs cuBLASLt, and %s is not found: "
 				"install libcublas or name its folder in LD_LIBRARY_PATH", missing);
 	lt->api = faked ? *faked : real;
 	lt->version = lt->api.cublasLtGetVersion();
@@ -757,7 +762,7 @@ static int lacks_mx(struct te__cuda_stream *s, const struct te_k_gemm *g)
 	struct problem *p = NULL;
 	int r;
 
-	if (!faked && te__dl_open(&dl))
+	if (te__cublaslt_missing())
 		return 1;
 	pthread_mutex_lock(&s->dev->lt_lock);
 	r = opened(s->dev);

@@ -224,6 +224,8 @@ int te__cuda_launch_as(struct te__cuda_stream *s, const struct te__launch *l,
 int te__cuda_launch_now(struct te__cuda_stream *s, const struct te__launch *l);
 
 /* cublaslt.c: the GEMM of te_k_gemm; the device must be idle when it is closed */
+/* the library that is not found, or NULL */
+const char *te__cublaslt_missing(void);
 int te__cublaslt_gemm(struct te__cuda_stream *s, const struct te_k_gemm *g);
 /* the same for MXFP8 and NVFP4 by block-scaled modes; 1: by cuBLASLt not, nothing was queued */
 int te__cublaslt_mx(struct te__cuda_stream *s, const struct te_k_gemm *g);

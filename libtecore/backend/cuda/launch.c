@@ -188,13 +188,16 @@ int te__cuda_launch_held(void *stream, int r)
 	return held ? held : r;
 }
 
-/* a GEMM of a shape that gemm.cu has no kernel for */
+/* a GEMM of a shape that gemm.cu has no kernel for; 1: of any.cu */
 static int gemm(struct te__cuda_stream *s, const struct te_k_gemm *g)
 {
-	const int sm90 = te__param_enum(TE_PARAM_GEMM_PROVIDER) == TE__GEMM_SM90;
-	int r = sm90 && s->dev->target.features & TE_FEATURE_WGMMA ? te__sm90_gemm(s, g) : 1;
+	const int by = te__param_enum(TE_PARAM_GEMM_PROVIDER);
+	const int sm90 = by == TE__GEMM_SM90 && s->dev->target.features & TE_FEATURE_WGMMA;
+	int r = sm90 ? te__sm90_gemm(s, g) : 1;
 
-	return r > 0 ? te__cublaslt_gemm(s, g) : r;
+	if (r <= 0 || (te__gemm_is_any(g) && (by == TE__GEMM_MMA || te__cublaslt_missing())))
+		return r;
+	return te__cublaslt_gemm(s, g);
 }
 
 /* 1: not by a kernel of sm90.cu or sm90_bwd.cu */
@@ -241,10 +244,10 @@ int te__cuda_launch(void *stream, const struct te__launch *l)
 		r = te__is_codes(g->adtype) ? te__cuda_fp8_gemm(s->dev, g->asc) : 0;
 		if (!r)
 			r = mx(s, g);
+		if (r > 0 && !is_own(s, g))
+			r = gemm(s, g);
 		if (r <= 0)
 			return r;
-		if (!is_own(s, g))
-			return gemm(s, g);
 	}
 	r = batch_add(s, l);
 	if (r)

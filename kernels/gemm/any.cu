@@ -96,8 +96,7 @@ DEV void any_store(uint4 *to, const uint4 x[WORDS])
 		to[word_at(0, row, first + i) / sizeof(*to)] = x[i];
 }
 
-extern "C" __global__ void __launch_bounds__(BLOCK_GEMM_THREADS)
-te_k_gemm_any(const __grid_constant__ struct te_k_gemm a)
+DEV void any_body(const struct te_k_gemm &a)
 {
 	extern __shared__ uint4 stages[]; /* two steps of a and of b */
 	const int words = OPERAND_NBYTES / sizeof(*stages);
@@ -112,7 +111,6 @@ te_k_gemm_any(const __grid_constant__ struct te_k_gemm a)
 	gemm_sums sum = {};
 	uint4 p[WORDS], q[WORDS];
 
-	te_begin();
 	if (a.sa)
 		scale = mul(scale, *a.sa);
 	if (a.sb)
@@ -136,4 +134,11 @@ te_k_gemm_any(const __grid_constant__ struct te_k_gemm a)
 		__syncthreads(); /* the step ahead is there, and this one is multiplied */
 	}
 	gemm_tile_store(a, t, scale, sum);
+}
+
+extern "C" __global__ void __launch_bounds__(BLOCK_GEMM_THREADS)
+te_k_gemm_any(const __grid_constant__ struct te_k_gemm a)
+{
+	te_begin();
+	any_body(a);
 }

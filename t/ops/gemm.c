@@ -87,17 +87,18 @@ TEST_IF(geometry, cuda_computes_small_gemms_itself, ON_HOST)
 #undef RUNS
 }
 
-/* no other kernel stands in for one that is not there */
-TEST_IF(geometry, cuda_has_no_kernel_for_a_large_gemm, ON_HOST)
+/* any.cu takes a large GEMM of BF16; none takes FP32 */
+TEST_IF(geometry, cuda_has_no_kernel_for_a_gemm_of_fp32, ON_HOST)
 {
-	const struct te_k_gemm g =
-		gemm(65, 1024, 256, 0, 0, TE_DTYPE_BF16, TE_DTYPE_BF16, 0);
+	struct te_k_gemm g = gemm(65, 1024, 256, 0, 0, TE_DTYPE_BF16, TE_DTYPE_BF16, 0);
 	struct te__geometry k;
 
-	ck_assert_int_eq(
-		te__geometry(TE_K_GEMM, &g, &k),
-		-TE_EKERNEL);
-	tt_said("a GEMM of m 65, n 1024, k 256, bf16 by bf16 to bf16");
+	ck_assert_int_eq(te__geometry(TE_K_GEMM, &g, &k), 0);
+	ck_assert_str_eq(k.func, "te_k_gemm_any");
+	ck_assert_uint_eq(k.grid[0], 8);
+	g.adtype = g.bdtype = g.cdtype = g.ddtype = TE_DTYPE_FP32;
+	ck_assert_int_eq(te__geometry(TE_K_GEMM, &g, &k), -TE_EKERNEL);
+	tt_said("a GEMM of m 65, n 1024, k 256, fp32 by fp32 to fp32");
 }
 
 /* every GPU has one kernel for each recipe of scales in bytes, and never cuBLASLt */

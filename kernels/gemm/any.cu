@@ -9,18 +9,16 @@
  * Extents and alignment are any. BF16 holds the value of each FP8 code, so that products are exact
  * in FP32, as on the host. Sums over k are FP32, and d is rounded once.
  *
- * A step is 64 elements of k. A thread loads 32 elements of a row of a and of b while it multiplies
- * the step before, and then stores them to the other of two stages in shared memory.
+ * A step is 64 elements of k, of which a thread has 32 of a row of a and of b.
  */
 #include "kernels/gemm/decode.cuh"
-#include "kernels/gemm/tile.cuh"
 
-#define STEP (STEP_NBYTES / 2) /* elements */
 #define WORDS 4		       /* 16-byte words of a thread in a step, 8 elements each */
 #define THREADS_ROW (STEP / (8 * WORDS))
 
 /* the row of an operand that this thread loads */
 struct any_row {
+	typedef uint4 elements[WORDS];
 	const char *p;
 	int64_t rows, row, k;
 	int dtype;
@@ -78,7 +76,7 @@ DEV uint4 any_word(const any_row &o, int64_t k)
 	return make_uint4(w[0], w[1], w[2], w[3]);
 }
 
-DEV void any_load(const any_row &o, int step, uint4 x[WORDS])
+DEV void load_step(const any_row &o, int step, uint4 x[WORDS])
 {
 	const int first = (int)threadIdx.x % THREADS_ROW * WORDS;
 
@@ -87,7 +85,7 @@ DEV void any_load(const any_row &o, int step, uint4 x[WORDS])
 		x[i] = any_word(o, (int64_t)step * STEP + 8 * (first + i));
 }
 
-DEV void any_store(uint4 *to, const uint4 x[WORDS])
+DEV void store_step(const any_row &, uint4 *to, const uint4 x[WORDS])
 {
 	const int row = threadIdx.x / THREADS_ROW, first = threadIdx.x % THREADS_ROW * WORDS;
 
@@ -98,41 +96,17 @@ DEV void any_store(uint4 *to, const uint4 x[WORDS])
 
 DEV void any_body(const struct te_k_gemm &a)
 {
-	extern __shared__ uint4 stages[]; /* two steps of a and of b */
-	const int words = OPERAND_NBYTES / sizeof(*stages);
 	const gemm_tile t = gemm_tile_of_grid(a);
-	const any_row x =
-		any_row_of(a.a, te_k_gemm_a_rows(&a), a.k, t.m0, a.adtype, a.a_t);
-	const any_row y =
-		any_row_of(a.b, te_k_gemm_b_rows(&a), a.k, t.n0, a.bdtype, a.b_t);
-	const int nsteps = (int)((a.k + STEP - 1) / STEP);
-	const uint32_t base = smem_addr(stages);
+	const any_row x = any_row_of(a.a, te_k_gemm_a_rows(&a), a.k, t.m0, a.adtype, a.a_t);
+	const any_row y = any_row_of(a.b, te_k_gemm_b_rows(&a), a.k, t.n0, a.bdtype, a.b_t);
 	float scale = a.alpha;
 	gemm_sums sum = {};
-	uint4 p[WORDS], q[WORDS];
 
 	if (a.sa)
 		scale = mul(scale, *a.sa);
 	if (a.sb)
 		scale = mul(scale, *a.sb);
-#pragma unroll 1
-	for (int step = -1; step < nsteps; step++) {
-		const int at = step & 1, ahead = step + 1;
-
-		if (ahead < nsteps) {
-			any_load(x, ahead, p);
-			any_load(y, ahead, q);
-		}
-		if (step >= 0)
-			multiply_step<bf16_bf16>(
-				base + 2 * at * OPERAND_NBYTES + t.wm * STEP_NBYTES,
-				base + (2 * at + 1) * OPERAND_NBYTES + t.wn * STEP_NBYTES, sum);
-		if (ahead < nsteps) {
-			any_store(stages + 2 * (ahead & 1) * words, p);
-			any_store(stages + (2 * (ahead & 1) + 1) * words, q);
-		}
-		__syncthreads(); /* the step ahead is there, and this one is multiplied */
-	}
+	multiply_decoded(x, y, t, sum);
 	gemm_tile_store(a, t, scale, sum);
 }
 

@@ -1,8 +1,13 @@
-/* decode.cuh - values of FP8 codes, for kernels that decode them to BF16: mx.cu and any.cu. */
+/*
+ * decode.cuh - what mx.cu and any.cu share: values of FP8 codes, and sums over k of operands that
+ * become BF16 on their way to shared memory.
+ */
 #ifndef TE_GEMM_DECODE_CUH
 #define TE_GEMM_DECODE_CUH
 
-#include "kernels/dev.cuh"
+#include "kernels/gemm/tile.cuh"
+
+#define STEP (STEP_NBYTES / 2) /* elements of k */
 
 #if __CUDA_ARCH__ < 890
 DEV float fp8_value(uint32_t c, bool e5m2)
@@ -31,6 +36,39 @@ DEV float2 fp8x2_values(uint32_t c, bool e5m2)
 		    : "=h"(lo.bits), "=h"(hi.bits) : "h"((unsigned short)c));
 	return make_float2(to_float(lo), to_float(hi));
 #endif
+}
+
+/*
+ * sum += a b, whose rows x and y of type O a thread decodes. It loads an O::elements of a step
+ * while it multiplies the step before, and then stores them to the other of two stages.
+ */
+template <class O>
+DEV void multiply_decoded(const O &x, const O &y, const gemm_tile &t, gemm_sums &sum)
+{
+	extern __shared__ uint4 stages[]; /* two steps of a and of b */
+	const int words = OPERAND_NBYTES / sizeof(*stages);
+	const int nsteps = (int)((x.k + STEP - 1) / STEP);
+	const uint32_t base = smem_addr(stages);
+	typename O::elements p, q;
+
+#pragma unroll 1
+	for (int step = -1; step < nsteps; step++) {
+		const int at = step & 1, ahead = step + 1;
+
+		if (ahead < nsteps) {
+			load_step(x, ahead, p);
+			load_step(y, ahead, q);
+		}
+		if (step >= 0)
+			multiply_step<bf16_bf16>(
+				base + 2 * at * OPERAND_NBYTES + t.wm * STEP_NBYTES,
+				base + (2 * at + 1) * OPERAND_NBYTES + t.wn * STEP_NBYTES, sum);
+		if (ahead < nsteps) {
+			store_step(x, stages + 2 * (ahead & 1) * words, p);
+			store_step(y, stages + (2 * (ahead & 1) + 1) * words, q);
+		}
+		__syncthreads(); /* the step ahead is there, and this one is multiplied */
+	}
 }
 
 #endif

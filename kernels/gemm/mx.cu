@@ -15,13 +15,10 @@
  * the host, and sums are FP32. The words for whole copies of nvfp4, which the host multiplies
  * scales with, are multiplied with the sums.
  *
- * A step is 64 elements of k. A thread loads 32 elements of a row of a and of b while it multiplies
- * the step before, and then decodes them to the other of two stages in shared memory.
+ * A step is 64 elements of k, of which a thread has 32 of a row of a and of b.
  */
 #include "kernels/gemm/decode.cuh"
-#include "kernels/gemm/tile.cuh"
 
-#define STEP (STEP_NBYTES / 2) /* elements */
 #define PIECE 16	       /* elements that a thread decodes at once */
 #define PIECES 2	       /* pieces of a thread in a step */
 
@@ -32,22 +29,25 @@ struct mx_piece {
 };
 
 /* the row of an operand [rows, k] that this thread decodes */
-struct mx_row {
+template <bool FP4> struct mx_row {
+	typedef mx_piece elements[PIECES];
 	const uint8_t *p;
 	const uint8_t *scale; /* the operand's */
 	int64_t rows, row, k;
 	bool e5m2;
 };
 
-DEV mx_row mx_row_of(const void *p, const float *scale, int64_t rows, int64_t k, int row0,
-		     int dtype)
+template <bool FP4>
+DEV mx_row<FP4> mx_row_of(const void *p, const float *scale, int64_t rows, int64_t k, int row0,
+			  int dtype)
 {
 	return { (const uint8_t *)p, (const uint8_t *)scale, rows,
 		 row0 + (int)threadIdx.x / PIECES, k, dtype == TE_D_E5M2 };
 }
 
 /* zeros where the operand has no elements */
-template <bool FP4> DEV void mx_load(const mx_row &o, int step, mx_piece x[PIECES])
+template <bool FP4>
+DEV void load_step(const mx_row<FP4> &o, int step, mx_piece x[PIECES])
 {
 	const int scaling = FP4 ? TE_K_SCALING_1X16 : TE_K_SCALING_1X32;
 
@@ -98,7 +98,8 @@ template <bool FP4> DEV uint32_t mx_pair(const mx_piece &x, int e, float scale, 
 }
 
 /* the pieces of this thread in BF16, two words of 16 bytes each */
-template <bool FP4> DEV void mx_store(const mx_row &o, uint4 *to, const mx_piece x[PIECES])
+template <bool FP4>
+DEV void store_step(const mx_row<FP4> &o, uint4 *to, const mx_piece x[PIECES])
 {
 	const int row = threadIdx.x / PIECES, first = threadIdx.x % PIECES * PIECES * 2;
 
@@ -121,34 +122,12 @@ template <bool FP4> DEV void mx_store(const mx_row &o, uint4 *to, const mx_piece
 
 template <bool FP4> DEV void mx_body(const struct te_k_gemm &a)
 {
-	extern __shared__ uint4 stages[]; /* two steps of a and of b */
-	const int words = OPERAND_NBYTES / sizeof(*stages);
 	const gemm_tile t = gemm_tile_of_grid(a);
-	const mx_row x = mx_row_of(a.a, a.sa, te_k_gemm_a_rows(&a), a.k, t.m0, a.adtype);
-	const mx_row y = mx_row_of(a.b, a.sb, te_k_gemm_b_rows(&a), a.k, t.n0, a.bdtype);
-	const int nsteps = (int)((a.k + STEP - 1) / STEP);
-	const uint32_t base = smem_addr(stages);
+	const mx_row<FP4> x = mx_row_of<FP4>(a.a, a.sa, te_k_gemm_a_rows(&a), a.k, t.m0, a.adtype);
+	const mx_row<FP4> y = mx_row_of<FP4>(a.b, a.sb, te_k_gemm_b_rows(&a), a.k, t.n0, a.bdtype);
 	gemm_sums sum = {};
-	mx_piece p[PIECES], q[PIECES];
 
-#pragma unroll 1
-	for (int step = -1; step < nsteps; step++) {
-		const int at = step & 1, ahead = step + 1;
-
-		if (ahead < nsteps) {
-			mx_load<FP4>(x, ahead, p);
-			mx_load<FP4>(y, ahead, q);
-		}
-		if (step >= 0)
-			multiply_step<bf16_bf16>(
-				base + 2 * at * OPERAND_NBYTES + t.wm * STEP_NBYTES,
-				base + (2 * at + 1) * OPERAND_NBYTES + t.wn * STEP_NBYTES, sum);
-		if (ahead < nsteps) {
-			mx_store<FP4>(x, stages + 2 * (ahead & 1) * words, p);
-			mx_store<FP4>(y, stages + (2 * (ahead & 1) + 1) * words, q);
-		}
-		__syncthreads(); /* the step ahead is there, and this one is multiplied */
-	}
+	multiply_decoded(x, y, t, sum);
 	gemm_tile_store(a, t, FP4 ? mul(mul(a.alpha, *a.sa), *a.sb) : a.alpha, sum);
 }
 

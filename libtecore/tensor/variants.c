@@ -31,7 +31,7 @@ static void gemm(const struct te_device_info *d, struct te_variant_info *ret)
 		set(ret, "mma", "TE_GEMM_PROVIDER=mma");
 	else if (by != TE__GEMM_SM90)
 		set(ret, "mma, cublaslt",
-		    "mma for few rows, a short k or without cuBLASLt, which is for all others");
+		    "mma for few rows, a short k, or if there is no cuBLASLt; cuBLASLt for others");
 	else if (has(d, TE_FEATURE_WGMMA))
 		set(ret, "mma, sm90, cublaslt",
 		    "mma for few rows or a short k; TE_GEMM_PROVIDER=sm90 where it can");

@@ -452,7 +452,7 @@ TEST(gemm, others_are_left_to_cublaslt)
 	DO(launch(&ok));
 }
 
-/* but for FP32 and scales of blocks */
+/* it leaves FP32 and scales of blocks to cuBLASLt */
 TEST(gemm, mma_computes_what_cublaslt_would)
 {
 	struct te_k_gemm g = gemm_of(TE_DTYPE_E5M2, TE_DTYPE_E4M3, TE_DTYPE_FP32, 1000, 130, 1008);
@@ -472,6 +472,18 @@ TEST(gemm, mma_computes_what_cublaslt_would)
 	g.asc = g.bsc = TE_K_SCALING_1X128;
 	ck_assert_int_eq(launch(&g), -TE_EBLAS);
 	tt_said("cublasLtCreate");
+}
+
+TEST(gemm, no_cublaslt_is_needed_for_bf16)
+{
+	struct te_k_gemm g = gemm_of(TE_DTYPE_BF16, TE_DTYPE_BF16, TE_DTYPE_BF16, 1001, 1003, 1007);
+
+	te__cublaslt_fake(&(struct te__lt_api){ 0 }); /* is not found */
+	DO(launch(&g));
+	ck_assert_str_eq(fake.func, "te_k_gemm_any");
+	g.adtype = g.bdtype = TE_DTYPE_FP32;
+	ck_assert_int_eq(launch(&g), -TE_EBLAS);
+	tt_said("this GEMM needs cuBLASLt, and libcublasLt.so is not found");
 }
 
 static struct te_k_attn_fwd attn_of(int64_t batch, int64_t seqlen, int nheads, int nkv, int dim)

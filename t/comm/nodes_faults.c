@@ -619,8 +619,10 @@ static int meet(struct joined *j, int k)
 	return r;
 }
 
-/* the state of the ranks: what they have added up in k communicators. A new rank gets it from one
- * that was in the last communicator */
+/*
+ * The state of the ranks is what they have added up in k communicators. A new rank gets it from one
+ * that was in the last communicator.
+ */
 static int share_state(struct joined *j, void *state, int k)
 {
 	float x[STATE];

@@ -28,7 +28,7 @@ int nodes_create(struct joined *j, const char *on, const struct te_comm_opts *o)
  * minutes is ended by SIGALRM. TE_COMM_STAGE is 256K if the test has not set it.
  */
 void nodes_begin(char node, int heartbeat_ms, uint64_t seed);
-/* all three */
+/* nodes_init(), nodes_begin() and nodes_create() */
 int nodes_join(struct joined *j, int rank, char node, int timeout_ms, int heartbeat_ms,
 	       uint64_t seed, int nfew);
 /* releases both; returns r, with its error message */

@@ -124,7 +124,6 @@ typedef mma_of<0, 1> e5m2_e4m3;
 typedef mma_of<2, 2> bf16_bf16;
 
 #include "kernels/gemm/any.cu"
-#undef STEP
 #include "kernels/gemm/block.cu"
 #include "kernels/gemm/mx.cu"
 
@@ -222,6 +221,27 @@ static void decode(void)
 	}
 }
 
+/* runs g, and compares d, of 3 before, with the sums of term(row, column, i) */
+template <class T> static void check_product(const std::vector<float> &d, bool rest, T term)
+{
+	const int m = (int)g.m, n = (int)g.n, k = (int)g.k;
+
+	launch(body_of_block, (uint32_t)((m + 127) / 128 * ((n + 127) / 128)), BLOCK_GEMM_THREADS);
+	for (int i = 0; i < 8; i++)
+		CHECK(d[(size_t)(m * n + i)] == 3.0f, "stored after d");
+	for (int r = 0; r < m; r++)
+		for (int c = 0; c < n; c++) {
+			const float got = d[(size_t)(r * n + c)];
+			float sum = 0.0f;
+
+			for (int i = 0; i < k; i++)
+				sum += term(r, c, i);
+			sum = rest ? sum * 0.5f + 6.0f + 5.0f : sum;
+			CHECK(got == sum, "d[%d,%d] of m %d n %d k %d: %g, not %g", r, c, m, n, k,
+			      (double)got, (double)sum);
+		}
+}
+
 /* a and b have more rows than d */
 static void run(int m, int n, int k, int more, int asc, int bsc, int adtype, int bdtype, bool rest)
 {
@@ -248,35 +268,23 @@ static void run(int m, int n, int k, int more, int asc, int bsc, int adtype, int
 	g.bsc = bsc;
 	g.a_rows = m + more;
 	g.b_rows = n + more;
-	launch(body_of_block, (uint32_t)((m + 127) / 128 * ((n + 127) / 128)), BLOCK_GEMM_THREADS);
-	for (int i = 0; i < 8; i++)
-		CHECK(d[(size_t)(m * n + i)] == 3.0f, "stored after d");
-	for (int r = 0; r < m; r++)
-		for (int c = 0; c < n; c++) {
-			float sum = 0.0f;
-
-			for (int i = 0; i < k; i++)
-				sum += a.v[(size_t)(r * k + i)] * b.v[(size_t)(c * k + i)];
-			sum = rest ? sum * 0.5f + 6.0f + 5.0f : sum;
-			CHECK(d[(size_t)(r * n + c)] == sum,
-			      "d[%d,%d] of m %d n %d k %d: %g, not %g", r, c, m, n, k,
-			      (double)d[(size_t)(r * n + c)], (double)sum);
-		}
+	check_product(d, rest, [&](int r, int c, int i) {
+		return a.v[(size_t)(r * k + i)] * b.v[(size_t)(c * k + i)];
+	});
 }
 
-/* small integers in BF16 that d's rows need, in both layouts; addresses of a and b: 2 bytes off */
+/* BF16 of small integers in both layouts; off: a and b are not aligned */
 static void run_bf16(int m, int n, int k, bool a_t, bool b_t, bool off)
 {
-	std::vector<uint16_t> x[2] = { std::vector<uint16_t>((size_t)(m * k + 1)),
-				       std::vector<uint16_t>((size_t)(n * k + 1)) };
+	std::vector<uint16_t> a((size_t)(m * k + 1)), b((size_t)(n * k + 1));
 	std::vector<float> d((size_t)(m * n + 8), 3.0f);
 
-	for (std::vector<uint16_t> &v : x)
-		for (uint16_t &e : v)
+	for (std::vector<uint16_t> *v : { &a, &b })
+		for (uint16_t &e : *v)
 			e = (uint16_t)(__float_as_uint((float)((int)rnd(15) - 7)) >> 16);
 	g = te_k_gemm();
-	g.a = x[0].data() + off;
-	g.b = x[1].data() + off;
+	g.a = a.data() + off;
+	g.b = b.data() + off;
 	g.c = g.d = d.data();
 	g.m = m;
 	g.n = n;
@@ -286,19 +294,10 @@ static void run_bf16(int m, int n, int k, bool a_t, bool b_t, bool off)
 	g.b_t = b_t;
 	g.adtype = g.bdtype = TE_DTYPE_BF16;
 	g.cdtype = g.ddtype = TE_DTYPE_FP32;
-	launch(body_of_block, (uint32_t)((m + 127) / 128 * ((n + 127) / 128)), BLOCK_GEMM_THREADS);
-	for (int i = 0; i < 8; i++)
-		CHECK(d[(size_t)(m * n + i)] == 3.0f, "stored after d");
-	for (int r = 0; r < m; r++)
-		for (int c = 0; c < n; c++) {
-			float sum = 0.0f;
-
-			for (int i = 0; i < k; i++)
-				sum += bf16_value(x[0][(size_t)(a_t ? i * m + r : r * k + i) + off]) *
-				       bf16_value(x[1][(size_t)(b_t ? i * n + c : c * k + i) + off]);
-			CHECK(d[(size_t)(r * n + c)] == sum, "d[%d,%d] of m %d n %d k %d: %g, not %g",
-			      r, c, m, n, k, (double)d[(size_t)(r * n + c)], (double)sum);
-		}
+	check_product(d, false, [&](int r, int c, int i) {
+		return bf16_value(a[(size_t)(a_t ? i * m + r : r * k + i) + off]) *
+		       bf16_value(b[(size_t)(b_t ? i * n + c : c * k + i) + off]);
+	});
 }
 
 int main(int argc, char **argv)

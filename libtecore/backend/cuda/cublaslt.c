@@ -106,7 +106,9 @@ static struct te__dl dl = TE__DL(sym, &real, "libcublasLt.so.13", "libcublasLt.s
 
 const char *te__cublaslt_missing(void)
 {
-	return faked ? NULL : te__dl_open(&dl);
+	if (faked)
+		return faked->cublasLtGetVersion ? NULL : "libcublasLt.so";
+	return te__dl_open(&dl);
 }
 
 static int load(struct te__cublaslt *lt)

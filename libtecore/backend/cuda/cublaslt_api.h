@@ -90,7 +90,10 @@ struct te__lt_api {
 	size_t (*cublasLtGetVersion)(void);
 };
 
-/* for tests, before the first GEMM on a device: functions to use instead of cuBLASLt; NULL: none */
+/*
+ * For tests, before the first GEMM on a device: functions to use instead of cuBLASLt, which is not
+ * found if there is no cublasLtGetVersion; NULL: none.
+ */
 void te__cublaslt_fake(const struct te__lt_api *api);
 
 #endif

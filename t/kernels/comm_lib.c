@@ -51,6 +51,8 @@ void cl_open_buffer(int n, int64_t nbytes, int64_t each)
 	buffer_nbytes = each;
 	stride = te_k_comm_region_nbytes(buffer_nbytes) + heap_nbytes;
 	cl_deadline_ns = 60000000000u;
+	/* the driver loads a kernel only while none runs, and a rank's waits for others */
+	DO(te__ctx_load_shared(ctx));
 	DO(te_mem_alloc(st, (size_t)(n * stride), (void **)&mem));
 	DO(te_mem_alloc(st, (size_t)n * 128, (void **)&ctls));
 	DO(te_pinned_alloc(ctx, (TE_K_COMM_RANKS + 1) * 128, (void **)&page));

@@ -206,6 +206,7 @@ tools_te_train_libte_train_la_SOURCES = \
 	tools/te_train/ckpt_files.c \
 	tools/te_train/ckpt_files.h \
 	tools/te_train/ckpt_keep.c \
+	tools/te_train/ckpt_parts.c \
 	tools/te_train/copy.c \
 	tools/te_train/data.c \
 	tools/te_train/data.h \

@@ -25,7 +25,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t nbytes)
 		if (st_find(f, name, &t) && t.nbytes)
 			last = t.data[t.nbytes - 1];
 	}
-	if (!tensors_of_file(f, &ts)) {
+	if (!tensors_of_files(&f, 1, &ts)) {
 		for (size_t i = 0; i < ts.n; i++)
 			shape_text(ts.at[i].st.ndim, ts.at[i].st.shape, shape);
 		tensors_find(&ts, "lm_head.weight");

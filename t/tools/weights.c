@@ -180,7 +180,7 @@ TEST(files, frozen_weights_are_saved)
 	snprintf(fresh, sizeof(fresh), "%s.new", in("a.safetensors"));
 	ck_assert_int_eq(rename(fresh, in("a.safetensors")), 0);
 	ck_assert_int_eq(st_open(in("a.safetensors"), &f), 0);
-	ck_assert_int_eq(weights_read(f, &model), 0);
+	ck_assert_int_eq(weights_read(&f, 1, &model), 0);
 	st_close(f);
 	for (int i = 0; i < te_seq_nweights(m.seq); i++) {
 		struct te_weight_info w[2] = { TE_WEIGHT_INFO_INIT, TE_WEIGHT_INFO_INIT };
@@ -206,7 +206,7 @@ TEST(files, shards_are_one_file)
 	size_t nbytes;
 	float *one, *two;
 
-	ck_assert_int_eq(weights_read(f, &model), 0);
+	ck_assert_int_eq(weights_read(&f, 1, &model), 0);
 	one = masters(&nbytes);
 	clear_masters();
 	write_index(f, NULL, NULL, "b.safetensors");
@@ -398,7 +398,7 @@ static void read_edited(const char *family, const struct edit *e, const char *sa
 	build(family);
 	snprintf(name, sizeof(name), "hf_%s.safetensors", family);
 	ck_assert_int_eq(st_open(golden(name), &f), 0);
-	ck_assert_int_eq(weights_read(f, &model), 0);
+	ck_assert_int_eq(weights_read(&f, 1, &model), 0);
 	want = masters(&nbytes);
 	clear_masters();
 	write_edited(f, "model.safetensors", e);

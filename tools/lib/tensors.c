@@ -187,10 +187,10 @@ const char *shape_text(int ndim, const int64_t *shape, char buf[SHAPE_TEXT])
 
 /* ---- files ---- */
 
-int tensors_of_file(struct st_file *f, struct tensors *ret_ts)
+int tensors_of_files(struct st_file *const *f, size_t nfiles, struct tensors *ret_ts)
 {
-	struct tensors ts = { .path = strdup(st_path(f)) };
-	int r = ts.path ? list_all(&ts, &f, 1) : say_failed("out of memory");
+	struct tensors ts = { .path = strdup(st_path(f[0])) };
+	int r = ts.path ? list_all(&ts, f, nfiles) : say_failed("out of memory");
 
 	if (r)
 		tensors_free(&ts);

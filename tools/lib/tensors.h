@@ -30,8 +30,8 @@ struct tensors {
 int tensors_of_folder(const char *dir, struct tensors *ret_ts);
 /* the adapter in a folder */
 int tensors_of_adapter(const char *dir, struct tensors *ret_ts);
-/* the tensors of one file, which must outlive them */
-int tensors_of_file(struct st_file *f, struct tensors *ret_ts);
+/* the tensors of one file or more, which must outlive them; messages name the first */
+int tensors_of_files(struct st_file *const *f, size_t nfiles, struct tensors *ret_ts);
 void tensors_free(struct tensors *ts);
 
 /* find by the name in transformers, or the name that the metadata give for it; NULL: none */

@@ -139,13 +139,21 @@ static int is_as_here(const struct slice *s)
 struct saving {
 	struct st_writer *w;
 	const float *flat;
+	int64_t first, n; /* elements of the sequence that flat has: a number of slices */
 };
+
+static int has_slice(const struct saving *saving, const struct slice *s)
+{
+	return s->offset >= saving->first && s->offset - saving->first < saving->n;
+}
 
 static int declare_slice(void *arg, const struct slice *s)
 {
 	struct saving *saving = arg;
 	const int bf16 = s->cfg->saved == TE_DTYPE_BF16;
 
+	if (!has_slice(saving, s))
+		return STATUS_OK;
 	st_declare(saving->w, s->name, bf16 ? "BF16" : "F32", s->ndim, s->shape,
 		   (size_t)(s->rows * s->cols) * (bf16 ? 2 : 4));
 	return STATUS_OK;
@@ -175,11 +183,14 @@ int weights_put(struct st_writer *w, enum te_dtype dtype, const float *src, int6
 static int write_slice(void *arg, const struct slice *s)
 {
 	struct saving *saving = arg;
-	const float *src = saving->flat + s->offset;
 	const int64_t nelems = s->rows * s->cols;
 	float *arranged = NULL;
+	const float *src;
 	int r;
 
+	if (!has_slice(saving, s))
+		return STATUS_OK;
+	src = saving->flat + (s->offset - saving->first);
 	if (!is_as_here(s)) {
 		arranged = malloc((size_t)nelems * sizeof(*arranged));
 		if (!arranged)
@@ -216,18 +227,45 @@ static float *flat_read(const struct model *m)
 	return flat;
 }
 
-int weights_write(const struct folder *dir, const char *name, const struct model *m,
-		  const float *whole, char ret_digest[17])
+struct bound {
+	int64_t least, at;
+};
+
+static int lower_bound(void *arg, const struct slice *s)
+{
+	struct bound *b = arg;
+
+	if (s->offset >= b->least && s->offset < b->at)
+		b->at = s->offset;
+	return STATUS_OK;
+}
+
+int weights_part(const struct model *m, int32_t part, int32_t nparts, int64_t *ret_first,
+		 int64_t *ret_n)
+{
+	const int64_t n = weights_nelems(m);
+	int r = STATUS_OK;
+	struct bound b[2];
+
+	for (int i = 0; i < 2 && !r; i++) {
+		b[i] = (struct bound){ n / nparts * (part + i), n };
+		if (part + i < nparts)
+			r = slices_each(m, 0, lower_bound, &b[i]);
+	}
+	if (!r) {
+		*ret_first = b[0].at;
+		*ret_n = b[1].at - b[0].at;
+	}
+	return r;
+}
+
+int weights_write_part(const struct folder *dir, const char *name, const struct model *m,
+		       const float *flat, int64_t first, int64_t n, char ret_digest[17])
 {
 	const int adapters = m->cfg.lora.rank > 0;
-	struct saving s = { 0 };
-	float *flat = whole ? NULL : flat_read(m);
-	int r;
+	struct saving s = { .flat = flat, .first = first, .n = n };
+	int r = st_create(dir, name, &s.w);
 
-	if (!flat && !whole)
-		return STATUS_FAILED;
-	s.flat = whole ? whole : flat;
-	r = st_create(dir, name, &s.w);
 	if (!r && adapters && m->cfg.lora.digest)
 		st_set_meta(s.w, BASE_DIGEST, m->cfg.lora.digest);
 	if (!r)
@@ -239,6 +277,18 @@ int weights_write(const struct folder *dir, const char *name, const struct model
 	if (!r)
 		r = st_end(s.w, ret_digest);
 	st_free(s.w);
+	return r;
+}
+
+int weights_write(const struct folder *dir, const char *name, const struct model *m,
+		  const float *whole, char ret_digest[17])
+{
+	float *flat = whole ? NULL : flat_read(m);
+	int r = STATUS_FAILED;
+
+	if (flat || whole)
+		r = weights_write_part(dir, name, m, whole ? whole : flat, 0, weights_nelems(m),
+				       ret_digest);
 	free(flat);
 	return r;
 }

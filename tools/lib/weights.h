@@ -17,12 +17,21 @@
  */
 int weights_write(const struct folder *dir, const char *name, const struct model *m,
 		  const float *whole, char ret_digest[17]);
+/*
+ * The elements of part `part` of nparts in the flat buffer, which are the elements of whole tensors
+ * and about as many as other parts have. The model has no adapters.
+ */
+int weights_part(const struct model *m, int32_t part, int32_t nparts, int64_t *ret_first,
+		 int64_t *ret_n);
+/* likewise for the tensors of n elements from `first` on, which flat has */
+int weights_write_part(const struct folder *dir, const char *name, const struct model *m,
+		       const float *flat, int64_t first, int64_t n, char ret_digest[17]);
 /* name of that file in a folder of transformers, or of PEFT */
 const char *weights_file(const struct model *m);
 /* adapter_config.json of a model with adapters, a new reference; or NULL after a failure */
 json_t *weights_adapter(const struct model *m);
-/* read all tensors that weights_write() writes; the file may have no others but known buffers */
-int weights_read(struct st_file *f, const struct model *m);
+/* read all tensors that weights_write() writes; the files may have no others but known buffers */
+int weights_read(struct st_file *const *f, size_t nfiles, const struct model *m);
 /*
  * Read all tensors but adapters, in a folder or a GGUF file: see tensors.h. Sets the digest of
  * cfg.lora. adapter: NULL, or the folder of an adapter of PEFT that is merged: weights are

@@ -509,10 +509,10 @@ int weights_each(struct tensors *ts, const struct model *m, const struct adapter
 	return r ? r : check_unused(ts);
 }
 
-int weights_read(struct st_file *f, const struct model *m)
+int weights_read(struct st_file *const *f, size_t nfiles, const struct model *m)
 {
 	struct tensors ts = { 0 };
-	int r = tensors_of_file(f, &ts);
+	int r = tensors_of_files(f, nfiles, &ts);
 
 	if (!r)
 		r = read_tensors(&ts, m, m->cfg.lora.rank > 0, NULL);

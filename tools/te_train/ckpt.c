@@ -94,12 +94,6 @@ static int64_t moment_nelems(const struct model *m)
 	return te_seq_grad_nelems(whole->seq);
 }
 
-/* safetensors types of moments in files; U8: codes and exponents of te/optim.h */
-static const char *const moments_types[] = {
-	[TE_MOMENTS_FP32] = "F32", [TE_MOMENTS_BF16] = "BF16", [TE_MOMENTS_FP8] = "U8"
-};
-#define NMOMENTS ((int)(sizeof(moments_types) / sizeof(moments_types[0])))
-
 int ckpt_gather_moments(const struct model *m, struct te_adamw *opt, int keep,
 			struct ckpt_flat *ret_flat)
 {
@@ -140,7 +134,8 @@ struct ckpt_copy {
 	json_t *options, *config;
 };
 
-static json_t *run_to_json(const struct ckpt_copy *c, const char *digest)
+/* digests: digests of the files of parts, or NULL */
+static json_t *run_to_json(const struct ckpt_copy *c, const char *digest, json_t *digests)
 {
 	const struct progress *p = &c->p;
 	struct record rec;
@@ -164,6 +159,11 @@ static json_t *run_to_json(const struct ckpt_copy *c, const char *digest)
 	}
 	record_int(&rec, "rng_seed", (int64_t)c->seed);
 	record_int(&rec, "rng_offset", (int64_t)c->offset);
+	if (digests) {
+		record_int(&rec, "parts", c->flat.part.n);
+		record_int(&rec, "part_digits", c->flat.part.digits);
+		record_put(&rec, "part_digests", json_incref(digests));
+	}
 	record_put(&rec, "options", json_incref(c->options));
 	record_put(&rec, "config", json_incref(c->config));
 	return record_end(&rec, STATE_ST);
@@ -224,12 +224,12 @@ static int write_blob(struct st_writer *w, const struct blob *b, const struct ck
 }
 
 /* blobs without bytes are left out */
-static int write_blobs(const struct folder *dir, const struct ckpt_flat *flat,
+static int write_blobs(const struct folder *dir, const char *name, const struct ckpt_flat *flat,
 		       const struct blob *blob, int n)
 {
 	struct st_writer *w = NULL;
 	char digest[17];
-	int r = st_create(dir, STATE_ST, &w);
+	int r = st_create(dir, name, &w);
 
 	for (int i = 0; i < n && !r; i++) {
 		const size_t size = *blob[i].dtype == 'F' ? 4 : *blob[i].dtype == 'B' ? 2 : 1;
@@ -248,25 +248,35 @@ static int write_blobs(const struct folder *dir, const struct ckpt_flat *flat,
 	return r;
 }
 
+/* names: weights, if model files have rounded ones, and moments; the last blobs of a file */
+static void set_flat_blobs(const struct model *m, const struct ckpt_copy *c, struct blob blob[3])
+{
+	const struct ckpt_flat *f = &c->flat;
+	const char *type = ckpt_moments_types[c->moments];
+	const size_t nmoment = te_moments_nbytes(c->moments,
+						 f->part.n ? f->nmoment : moment_nelems(m));
+	const size_t nweights = f->part.n ? (size_t)f->n * sizeof(float) : weights_nbytes(m);
+	const size_t rounded = m->cfg.saved == TE_DTYPE_FP32 ? 0 : nweights;
+
+	blob[0] = (struct blob){ "adamw.m", type, f->m, nmoment, 1 };
+	blob[1] = (struct blob){ "adamw.v", type, f->v, nmoment, 1 };
+	blob[2] = (struct blob){ "weights", "F32", f->weights, rounded, 1 };
+}
+
 static int write_state(const struct folder *dir, const struct model *m, const struct ckpt_copy *c,
 		       json_t *run)
 {
 	char *text = record_to_text(run, JSON_COMPACT | JSON_REAL_PRECISION(17), STATE_ST);
-	const char *type = moments_types[c->moments];
-	const size_t nmoment = te_moments_nbytes(c->moments, moment_nelems(m));
-	const struct blob blob[] = {
+	struct blob blob[6] = {
 		{ "run", "U8", text, text ? strlen(text) : 0, 0 },
 		{ "adamw.state", "U8", c->adamw, te_adamw_state_nbytes(), 0 },
-		{ "adamw.m", type, c->flat.m, nmoment, 1 },
-		{ "adamw.v", type, c->flat.v, nmoment, 1 },
 		{ "quant", "U8", c->quant, c->nquant, 0 },
-		/* if model.safetensors has rounded ones */
-		{ "weights", "F32", c->flat.weights,
-		  m->cfg.saved == TE_DTYPE_FP32 ? 0 : weights_nbytes(m), 1 },
 	};
-	const int r = text ? write_blobs(dir, &c->flat, blob, sizeof(blob) / sizeof(blob[0])) :
-			     STATUS_FAILED;
+	int r = STATUS_FAILED;
 
+	set_flat_blobs(m, c, blob + 3);
+	if (text)
+		r = write_blobs(dir, STATE_ST, &c->flat, blob, c->flat.part.n ? 3 : 6);
 	free(text);
 	return r;
 }
@@ -276,6 +286,7 @@ static int write_fresh(const struct folder *dir, const struct model *m,
 		       const struct ckpt_flat *flat, const struct ckpt_copy *c)
 {
 	json_t *config = c ? json_incref(c->config) : config_to_json(&m->cfg), *run = NULL;
+	json_t *digests = NULL; /* digests of the files of parts */
 	json_t *adapter = m->cfg.lora.rank ? weights_adapter(m) : NULL;
 	int r = config && !adapter == !m->cfg.lora.rank ? STATUS_OK : STATUS_FAILED;
 	char name[64], digest[17];
@@ -285,19 +296,22 @@ static int write_fresh(const struct folder *dir, const struct model *m,
 		r = record_save(dir, ckpt_fresh_name(CONFIG_JSON, name), config);
 	if (!r && adapter)
 		r = record_save(dir, ckpt_fresh_name(ADAPTER_JSON, name), adapter);
-	if (!r && c) {
+	if (!r && c && c->flat.part.n)
+		r = ckpt_write_index(dir, &c->flat.part, &digests, digest);
+	if (!r && c && !digests) {
 		weights = borrow(&c->flat, c->flat.weights, weights_nbytes(m));
 		r = weights ? STATUS_OK : STATUS_FAILED;
 	}
-	if (!r)
+	if (!r && !digests)
 		r = weights_write(dir, weights_file(m), m, c ? weights : flat->weights, digest);
 	if (c)
 		release(&c->flat, weights);
 	if (!r && c) {
-		run = run_to_json(c, digest);
+		run = run_to_json(c, digest, digests);
 		r = run ? write_state(dir, m, c, run) : STATUS_FAILED;
 	}
 	json_decref(run);
+	json_decref(digests);
 	json_decref(adapter);
 	json_decref(config);
 	return r;
@@ -344,7 +358,8 @@ static int copy_on_device(const struct model *m, struct te_adamw *opt, struct ck
 	}
 	if (r >= 0)
 		r = te_stream_sync(stream);
-	*flat = (struct ckpt_flat){ at[0], at[1], at[2], te_seq_ctx(m->seq) };
+	*flat = (struct ckpt_flat){ .weights = at[0], .m = at[1], .v = at[2],
+				     .device = te_seq_ctx(m->seq) };
 	if (r < 0)
 		ckpt_flat_free(flat);
 	return r;
@@ -502,6 +517,7 @@ int ckpt_check_room(const char *path, const struct model *m, enum te_moments mom
 static int save(const struct folder *dir, const struct model *m, const struct ckpt_flat *flat,
 		const struct ckpt_copy *c)
 {
+	const struct ckpt_part *part = c && c->flat.part.n ? &c->flat.part : NULL;
 	int r = ckpt_complete(dir); /* a save that failed after its commit has left files */
 
 	if (r)
@@ -519,15 +535,21 @@ static int save(const struct folder *dir, const struct model *m, const struct ck
 		if (!r)
 			r = folder_sync(dir);
 	}
-	if (!r)
+	if (!r && !part)
 		r = ckpt_commit(dir, weights_file(m), 0);
 	if (!r && m->cfg.lora.rank)
 		r = ckpt_commit(dir, ADAPTER_JSON, 0);
 	if (!r)
 		r = ckpt_commit(dir, CONFIG_JSON, 0);
 	if (!r)
-		ckpt_drop_kind(dir, !m->cfg.lora.rank);
-	return r ? r : folder_sync(dir);
+		ckpt_drop_kind(dir, part || !m->cfg.lora.rank);
+	if (!r && part) {
+		ckpt_drop_kind(dir, 0); /* Python would read it instead of the index */
+		r = ckpt_commit(dir, INDEX_JSON, 0);
+	}
+	if (!r)
+		r = folder_sync(dir);
+	return r ? r : ckpt_drop_parts(dir, part);
 }
 
 int ckpt_write(const char *path, const struct model *m, const struct ckpt_copy *copy)
@@ -540,6 +562,35 @@ int ckpt_write(const char *path, const struct model *m, const struct ckpt_copy *
 	if (r)
 		return r;
 	r = save(&dir, m, NULL, copy);
+	folder_close(&dir);
+	return r;
+}
+
+/* no checkpoint has these names: see ckpt_parts.c */
+int ckpt_write_part(const char *path, const struct model *m, const struct ckpt_copy *c)
+{
+	const struct ckpt_flat *f = &c->flat;
+	char model[64], state[64], digest[17];
+	struct blob blob[3];
+	struct folder dir;
+	int r = ckpt_make_folder(path);
+
+	if (!r)
+		r = folder_open(path, &dir);
+	if (r)
+		return r;
+	ckpt_part_name(&f->part, CKPT_MODEL, f->part.k, model);
+	ckpt_part_name(&f->part, CKPT_STATE, f->part.k, state);
+	set_flat_blobs(m, c, blob);
+	r = write_blobs(&dir, state, f, blob, 3);
+	if (!r)
+		r = ckpt_commit(&dir, state, 0);
+	if (!r)
+		r = weights_write_part(&dir, model, m, f->weights, f->first, f->n, digest);
+	if (!r)
+		r = ckpt_commit(&dir, model, 0);
+	if (!r)
+		r = folder_sync(&dir);
 	folder_close(&dir);
 	return r;
 }
@@ -618,73 +669,149 @@ static void *copy_data(const struct st_tensor *t)
 	return copy;
 }
 
-/* load a moment that is stored in one way from a file that may have it in another */
+/* set a moment that is stored in one way from n elements that are in another, of this optimizer's
+ * part or of all; data is aligned, unless both are one way and all */
+static int set_moment(const char *path, const struct model *m, struct te_adamw *opt, int second,
+		      enum te_moments from, int64_t n, const void *data, int is_part)
+{
+	const enum te_moments moments = te_adamw_moments(opt);
+	struct te_tensor *own = second ? te_adamw_v(opt) : te_adamw_m(opt);
+	const size_t nbytes = te_moments_nbytes(moments, n);
+	float *values = NULL;
+	void *stored = NULL;
+	int te = 0, r = STATUS_OK;
+
+	if (from != moments || m->whole) {
+		values = malloc((size_t)n * sizeof(*values) + 1);
+		stored = malloc(nbytes + 1);
+		if (!values || !stored)
+			r = say_failed("out of memory");
+		te = r ? 0 : te_moments_to_fp32(from, second, n, data, values);
+		if (!r && te >= 0 && m->whole)
+			shard_take(m, m->whole, values, 1, stored);
+		else if (!r && te >= 0)
+			te = te_moments_from_fp32(moments, second, n, values, stored);
+		data = stored;
+	}
+	if (!r && te >= 0)
+		te = is_part ? te_tensor_write(own, data, nbytes) :
+			       te_adamw_moments_set(opt, second, data);
+	free(values);
+	free(stored);
+	return te < 0 ? say_te(te, "%s", path) : r;
+}
+
 static int load_moment(const struct st_file *f, const struct model *m, struct te_adamw *opt,
 		       int second)
 {
-	const enum te_moments moments = te_adamw_moments(opt);
-	const char *name = second ? "adamw.v" : "adamw.m";
 	const int64_t n = moment_nelems(m);
-	int from = NMOMENTS - 1, te, r;
-	void *data, *stored = NULL;
-	float *values = NULL;
+	enum te_moments from;
 	struct st_tensor t;
+	void *data = NULL;
+	int r = ckpt_find_moment(f, second, n, &from, &t);
 
-	while (from && (!st_find(f, name, &t) || strcmp(t.dtype, moments_types[from])))
-		from--;
-	r = get_blob(f, name, moments_types[from],
-		     te_moments_nbytes((enum te_moments)from, n), &t);
 	if (r)
 		return r;
-	if (from == (int)moments && !m->whole) {
-		te = te_adamw_moments_set(opt, second, t.data);
-		return te < 0 ? say_te(te, "%s", st_path(f)) : STATUS_OK;
+	if (from != te_adamw_moments(opt) || m->whole) {
+		data = copy_data(&t);
+		r = data ? STATUS_OK : STATUS_FAILED;
 	}
-	data = copy_data(&t);
-	values = malloc((size_t)n * sizeof(*values));
-	stored = malloc(te_moments_nbytes(moments, n));
-	if (!data || !values || !stored)
-		r = say_failed("out of memory");
-	te = r ? 0 : te_moments_to_fp32((enum te_moments)from, second, n, data, values);
-	if (!r && te >= 0 && m->whole) {
-		shard_take(m, m->whole, values, 1, stored);
-	} else if (!r && te >= 0) {
-		te = te_moments_from_fp32(moments, second, n, values, stored);
-	}
-	if (!r && te >= 0)
-		te = te_adamw_moments_set(opt, second, stored);
+	if (!r)
+		r = set_moment(st_path(f), m, opt, second, from, n, data ? data : t.data, 0);
 	free(data);
-	free(values);
-	free(stored);
-	return te < 0 ? say_te(te, "%s", st_path(f)) : r;
+	return r;
+}
+
+/* all elements, if moments are in a file or ranks divide the model; else the elements of own */
+static int load_moment_parts(struct ckpt_states *s, const struct model *m, struct te_adamw *opt,
+			     const struct ckpt_part *own, int second)
+{
+	const struct ckpt_part all = { .n = 0 };
+	const int is_part = own->n && te_adamw_m(opt) && !m->whole;
+	enum te_moments from;
+	void *data = NULL;
+	int64_t n;
+	int r = ckpt_read_moment(s, second, moment_nelems(m), is_part ? own : &all, &from, &n,
+				 &data);
+
+	if (!r)
+		r = set_moment(s->dir->path, m, opt, second, from, n, data, is_part);
+	free(data);
+	return r;
+}
+
+static int set_weights(const char *path, const struct model *m, int64_t first, int64_t n,
+		       const float *x)
+{
+	const int te = te_seq_masters_set(m->seq, first, n, x);
+
+	return te < 0 ? say_te(te, "%s", path) : STATUS_OK;
+}
+
+static int set_divided(const char *path, const struct model *m, const float *flat)
+{
+	int r = shard_set(m, m->whole, flat), te = 0;
+
+	if (!r)
+		te = te_seq_weights_changed(m->seq, te_ctx_stream(te_seq_ctx(m->seq)));
+	return te < 0 ? say_te(te, "%s", path) : r;
 }
 
 /* the FP32 weights whose rounded values are in model.safetensors */
 static int load_weights(const struct st_file *f, const struct model *m)
 {
-	const size_t nbytes = weights_nbytes(m);
 	struct st_tensor t;
 	float *flat;
-	int te = 0, r;
+	int r;
 
 	if (!st_find(f, "weights", &t))
 		return STATUS_OK;
-	r = get_blob(f, "weights", "F32", nbytes, &t);
+	r = get_blob(f, "weights", "F32", weights_nbytes(m), &t);
 	if (r)
 		return r;
 	flat = copy_data(&t);
 	r = !flat    ? STATUS_FAILED :
-	    m->whole ? shard_set(m, m->whole, flat) :
-		       STATUS_OK;
-	if (!r)
-		te = m->whole ? te_seq_weights_changed(m->seq, te_ctx_stream(te_seq_ctx(m->seq))) :
-				te_seq_masters_set(m->seq, 0, weights_nelems(m), flat);
+	    m->whole ? set_divided(st_path(f), m, flat) :
+		       set_weights(st_path(f), m, 0, weights_nelems(m), flat);
 	free(flat);
-	return te < 0 ? say_te(te, "%s", st_path(f)) : r;
+	return r;
 }
 
-static int load_state(const struct st_file *f, const struct model *m, struct te_adamw *opt,
-		      const struct opts *o, const json_t *options)
+static int load_weight_parts(struct ckpt_states *s, const struct model *m)
+{
+	float *whole = m->whole ? malloc(weights_nbytes(m)) : NULL;
+	int r = m->whole && !whole ? say_failed("out of memory") : STATUS_OK, found = 0;
+
+	for (int32_t k = 0; k < s->run->part.n && !r; k++) {
+		const struct st_file *f;
+		int64_t first, n;
+		struct st_tensor t;
+		float *x;
+
+		r = weights_part(m, k, s->run->part.n, &first, &n);
+		if (!r && n)
+			r = ckpt_state_part(s, k, &f);
+		if (r || !n || !st_find(f, "weights", &t))
+			continue;
+		r = get_blob(f, "weights", "F32", (size_t)n * sizeof(*x), &t);
+		found = 1;
+		if (!r && whole) {
+			memcpy(whole + first, t.data, t.nbytes);
+			continue;
+		}
+		x = r ? NULL : copy_data(&t);
+		if (!r)
+			r = x ? set_weights(st_path(f), m, first, n, x) : STATUS_FAILED;
+		free(x);
+	}
+	if (!r && whole && found)
+		r = set_divided(s->dir->path, m, whole);
+	free(whole);
+	return r;
+}
+
+static int load_state(const struct st_file *f, struct ckpt_states *parts, const struct model *m,
+		      struct te_adamw *opt, const struct ckpt_part *own, const struct opts *o)
 {
 	struct st_tensor s;
 	int te, r = get_blob(f, "adamw.state", "U8", te_adamw_state_nbytes(), &s);
@@ -694,14 +821,14 @@ static int load_state(const struct st_file *f, const struct model *m, struct te_
 	te = te_adamw_state_set(opt, s.data, s.nbytes);
 	if (te < 0)
 		return say_te(te, "%s", st_path(f));
-	r = load_moment(f, m, opt, 0);
-	if (!r)
-		r = load_moment(f, m, opt, 1);
-	return r ? r : load_quant(f, m, o, options);
+	for (int second = 0; second < 2 && !r; second++)
+		r = parts->run->part.n ? load_moment_parts(parts, m, opt, own, second) :
+					 load_moment(f, m, opt, second);
+	return r ? r : load_quant(f, m, o, parts->run->options);
 }
 
-static int load_model(const struct folder *dir, const struct model *m, const char *digest,
-		      const struct st_file *state)
+static int open_model(const struct folder *dir, const struct model *m, const struct ckpt_run *run,
+		      const struct st_file *state, struct st_file **ret_f)
 {
 	struct st_file *f = NULL;
 	const char *have, *base;
@@ -710,15 +837,29 @@ static int load_model(const struct folder *dir, const struct model *m, const cha
 	if (r)
 		return r;
 	have = st_get_meta(f, "digest");
-	if (!have || strcmp(have, digest))
+	if (!have || strcmp(have, run->digest))
 		r = say_bad("%s: not the weights that %s belongs to", st_path(f), st_path(state));
 	base = m->cfg.lora.digest ? st_get_meta(f, BASE_DIGEST) : NULL;
 	if (!r && base && strcmp(base, m->cfg.lora.digest))
 		r = say_bad("%s: was trained with other weights than %s has now: to train an "
 			    "adapter of these, begin with --init", st_path(f), m->cfg.lora.base);
+	*ret_f = f;
+	return r;
+}
+
+static int load_model(const struct folder *dir, const struct model *m, const struct ckpt_run *run,
+		      const struct st_file *state)
+{
+	struct st_file *f[CKPT_MOST_PARTS] = { NULL };
+	const int32_t n = run->part.n ? run->part.n : 1;
+	int r = run->part.n ? STATUS_OK : open_model(dir, m, run, state, &f[0]);
+
+	for (int32_t k = 0; k < run->part.n && !r; k++)
+		r = ckpt_open_part(dir, run, CKPT_MODEL, k, &f[k]);
 	if (!r)
-		r = weights_read(f, m);
-	st_close(f);
+		r = weights_read(f, (size_t)n, m);
+	for (int32_t k = 0; k < n; k++)
+		st_close(f[k]);
 	return r;
 }
 
@@ -750,8 +891,9 @@ static int is_reordered(const json_t *options, const struct opts *o)
 }
 
 int ckpt_load(const char *path, const struct model *m, const struct opts *o, struct te_adamw *opt,
-	      struct progress *ret_p)
+	      const struct ckpt_part *own, struct progress *ret_p)
 {
+	struct ckpt_states parts = { .dir = NULL };
 	struct st_file *state = NULL;
 	struct folder dir;
 	struct ckpt_run run;
@@ -768,11 +910,13 @@ int ckpt_load(const char *path, const struct model *m, const struct opts *o, str
 	if (!r)
 		r = check_same(state, &run, "lora", o->lora);
 	if (!r)
-		r = load_model(&dir, m, run.digest, state);
+		r = load_model(&dir, m, &run, state);
+	parts.dir = &dir;
+	parts.run = &run;
 	if (!r)
-		r = load_weights(state, m);
+		r = run.part.n ? load_weight_parts(&parts, m) : load_weights(state, m);
 	if (!r && opt)
-		r = load_state(state, m, opt, o, run.options);
+		r = load_state(state, &parts, m, opt, own, o);
 	if (!r) {
 		te = te_seq_rng_set(m->seq, run.seed, run.offset);
 		if (te < 0)
@@ -783,6 +927,7 @@ int ckpt_load(const char *path, const struct model *m, const struct opts *o, str
 		ret_p->reordered = is_reordered(run.options, o);
 	}
 	json_decref(run.obj);
+	ckpt_states_close(&parts);
 	st_close(state);
 	folder_close(&dir);
 	return r;

@@ -1,6 +1,8 @@
 /*
  * ckpt.h - checkpoints: a folder with model.safetensors and config.json, as Python's
- * transformers reads them, and state.safetensors with all other state of a run.
+ * transformers reads them, and state.safetensors with all other state of a run. Ranks may divide
+ * the weights and moments into parts: then there is model.safetensors.index.json, and each part is
+ * in model-00001-of-00004.safetensors and state-00001-of-00004.safetensors, for example.
  */
 #ifndef CKPT_H
 #define CKPT_H
@@ -16,6 +18,15 @@
 #include "tools/lib/model.h"
 
 #define CKPT_MOST 1000000000000000 /* steps, tokens and windows */
+
+#define CKPT_MOST_PARTS 64
+
+/* a part of a checkpoint */
+struct ckpt_part {
+	int32_t n;  /* parts; 0: the checkpoint is not divided */
+	int32_t k;  /* number of the part, from 0 */
+	int digits; /* digits of the numbers in names of files: 5 or 6 */
+};
 
 /* progress of a run */
 struct progress {
@@ -68,6 +79,9 @@ struct ckpt_flat {
 	float *weights;
 	void *m, *v; /* moments as the optimizer stores them; divided ones are FP32 */
 	struct te_ctx *device; /* the three are its device memory; NULL: of malloc() */
+	struct ckpt_part part; /* n above 0: the three have this part only: */
+	int64_t first, n;      /* elements of the weights, */
+	int64_t nmoment;       /* and of each moment */
 };
 /*
  * Collective, if the optimizer has a part of the moments: all of them that belong to this rank's
@@ -83,6 +97,17 @@ int ckpt_gather_weights(const struct model *m, int keep, struct ckpt_flat *flat)
  */
 int ckpt_gather(const struct model *m, struct te_adamw *opt, struct ckpt_flat *flat);
 void ckpt_flat_free(struct ckpt_flat *flat);
+/*
+ * This rank's part of the weights and moments. Collective, if each rank has a part of the weights;
+ * part has the number and the part of the optimizer, whose moments are not in a file.
+ */
+int ckpt_read_part(const struct model *m, const struct te_adamw *opt, const struct ckpt_part *part,
+		   struct ckpt_flat *ret_flat);
+/*
+ * Digits in the names of the next checkpoint's parts. The checkpoint in dir has names with another
+ * number of digits, so that no file of it is written to. 0: a failure, which was reported.
+ */
+int ckpt_next_digits(const char *dir);
 
 /*
  * A copy of all that a checkpoint has: in device memory, if weights and moments are there and it
@@ -111,14 +136,19 @@ int ckpt_copy_load(const struct ckpt_copy *copy, const struct model *m, struct t
  * train the model meanwhile.
  */
 int ckpt_write(const char *dir, const struct model *m, const struct ckpt_copy *copy);
+/*
+ * Write the files of the copy's part. The checkpoint in dir stays until one rank calls ckpt_write()
+ * with its copy, after all ranks have written their parts.
+ */
+int ckpt_write_part(const char *dir, const struct model *m, const struct ckpt_copy *copy);
 /* weights and config only, in dir/best */
 int ckpt_save_best(const char *dir, const struct model *m, const struct ckpt_flat *flat);
 
 /* *ret_options: options of the run that saved the checkpoint, a new reference */
 int ckpt_options(const char *dir, json_t **ret_options);
 /* opt NULL: weights only, for sampling. Call it after planning, which creates the quantizers; o has
- * their recipes. */
+ * their recipes. own: the optimizer's part; n 0: it has all moments. */
 int ckpt_load(const char *dir, const struct model *m, const struct opts *o, struct te_adamw *opt,
-	      struct progress *ret_p);
+	      const struct ckpt_part *own, struct progress *ret_p);
 
 #endif

@@ -6,6 +6,8 @@
  * that belong to it. A crash after that leaves model.safetensors.new or config.json.new, which the
  * next use of the folder recognises and renames.
  *
+ * Of a checkpoint in parts, the index replaces model.safetensors: see ckpt_parts.c.
+ *
  * A file is synced before it is renamed, and the folder before, between and after the renames:
  * otherwise a crash may keep a later rename and lose an earlier one.
  */
@@ -26,7 +28,7 @@
 #include "tools/lib/say.h"
 
 const char *const ckpt_file[CKPT_NFILES] = { STATE_ST, MODEL_ST, ADAPTER_ST, ADAPTER_JSON,
-					     CONFIG_JSON };
+					     CONFIG_JSON, INDEX_JSON };
 
 const char *ckpt_fresh_name(const char *file, char ret_name[64])
 {
@@ -201,6 +203,13 @@ int ckpt_read_run(const struct st_file *f, struct ckpt_run *ret_run)
 		run.p.chunks.group = record_get_int(&rd, "chunks_group", 0, CKPT_MOST);
 		run.p.chunks.first = record_get_int(&rd, "chunks_first_window", 0, run.p.drawn);
 	}
+	if (json_object_get(run.obj, "parts")) {
+		run.part.n = (int32_t)record_get_int(&rd, "parts", 1, CKPT_MOST_PARTS);
+		run.part.digits = (int)record_get_int(&rd, "part_digits", 5, 6);
+		run.digests = json_object_get(run.obj, "part_digests");
+		if (json_array_size(run.digests) != 2 * (size_t)run.part.n && !rd.status)
+			rd.status = say_bad("%s: expected two digests of each part", st_path(f));
+	}
 	run.seed = (uint64_t)record_get_int(&rd, "rng_seed", INT64_MIN, INT64_MAX);
 	run.offset = (uint64_t)record_get_int(&rd, "rng_offset", 0, INT64_MAX);
 	if (rd.status)
@@ -238,6 +247,23 @@ static int config_fits(const struct folder *dir, const json_t *config)
 	return fits;
 }
 
+/* does index.new belong to the state with this digest */
+static int index_fits(const struct folder *dir, const char *digest)
+{
+	char name[64], *path = folder_path(dir, ckpt_fresh_name(INDEX_JSON, name));
+	const char *have = NULL;
+	json_t *obj = NULL;
+	int fits = 0;
+
+	if (path && !folder_check_link(dir, name) && !record_load(path, &obj))
+		have = json_string_value(json_object_get(json_object_get(obj, "metadata"),
+							 "digest"));
+	fits = have && !strcmp(have, digest);
+	json_decref(obj);
+	free(path);
+	return fits;
+}
+
 /* has a save left files that it had not renamed yet */
 static int has_fresh(const struct folder *dir)
 {
@@ -252,7 +278,7 @@ static int has_fresh(const struct folder *dir)
 /* after a crash, files that belong to the state may not have been renamed yet */
 static int finish_renames(const struct folder *dir, const struct ckpt_run *run)
 {
-	int model, adapter, config, r;
+	int model, adapter, config, index, r;
 
 	if (!has_fresh(dir))
 		return STATUS_OK;
@@ -260,8 +286,9 @@ static int finish_renames(const struct folder *dir, const struct ckpt_run *run)
 	model = weights_fit(dir, MODEL_ST, run->digest);
 	adapter = weights_fit(dir, ADAPTER_ST, run->digest);
 	config = config_fits(dir, json_object_get(run->obj, "config"));
+	index = index_fits(dir, run->digest);
 	say_hush(0);
-	if (!model && !adapter && !config)
+	if (!model && !adapter && !config && !index)
 		return STATUS_OK;
 	r = folder_sync(dir); /* the rename of the state, by a process that was killed after it */
 	if (!r && model)
@@ -272,6 +299,8 @@ static int finish_renames(const struct folder *dir, const struct ckpt_run *run)
 		r = ckpt_commit(dir, ADAPTER_JSON, 1);
 	if (!r && config)
 		r = ckpt_commit(dir, CONFIG_JSON, 1);
+	if (!r && index)
+		r = ckpt_commit(dir, INDEX_JSON, 1);
 	return r ? r : folder_sync(dir);
 }
 
@@ -316,6 +345,8 @@ int ckpt_complete(const struct folder *dir)
 	r = ckpt_open_state(dir, &f, &run);
 	if (r)
 		return r;
+	if (run.part.n)
+		ckpt_drop_kind(dir, 0); /* Python would read it instead of the index */
 	json_decref(run.obj);
 	st_close(f);
 	return STATUS_OK;

@@ -16,8 +16,8 @@
 
 #define STEP_DIR "step-" /* folders of --keep */
 
-/* the step of a checkpoint; -1: it cannot be read */
-static int64_t step_of(const char *path)
+/* the step of a checkpoint, and its parts; -1: it cannot be read */
+static int64_t step_of(const char *path, struct ckpt_part *ret_part)
 {
 	struct st_file *f = NULL;
 	int64_t step = -1;
@@ -26,6 +26,7 @@ static int64_t step_of(const char *path)
 	say_hush(1);
 	if (!st_open(path, &f) && !ckpt_read_run(f, &run)) {
 		step = run.p.step;
+		*ret_part = run.part;
 		json_decref(run.obj);
 	}
 	say_hush(0);
@@ -36,7 +37,7 @@ static int64_t step_of(const char *path)
 /* a file of a run in the folder, for free(3); NULL: there is none, or no memory */
 static char *find_saved(const char *dir, int *ret_is_state)
 {
-	static const char *const file[] = { STATE_ST, MODEL_ST, ADAPTER_ST,
+	static const char *const file[] = { STATE_ST, MODEL_ST, INDEX_JSON, ADAPTER_ST,
 					    BEST_DIR "/" MODEL_ST, BEST_DIR "/" ADAPTER_ST };
 	struct stat st;
 
@@ -80,7 +81,8 @@ int ckpt_check_free(const char *dir)
 {
 	int is_state, r = STATUS_OK;
 	char *path = find_saved(dir, &is_state);
-	const int64_t step = path && is_state ? step_of(path) : -1;
+	struct ckpt_part part;
+	const int64_t step = path && is_state ? step_of(path, &part) : -1;
 
 	if (step >= 0)
 		r = say_bad("%s: has the checkpoint of step %lld of another run: expected "
@@ -106,6 +108,8 @@ static int drop_folder(const struct folder *dir, const char *name)
 	for (int i = CKPT_NFILES; i-- > 0 && !r;)
 		if (unlinkat(in.fd, ckpt_file[i], 0) && errno != ENOENT)
 			r = say_bad("%s/%s: %s", in.path, ckpt_file[i], strerror(errno));
+	if (!r)
+		r = ckpt_drop_parts(&in, NULL);
 	if (!r)
 		r = tokenizer_remove(&in);
 	if (!r && unlinkat(dir->fd, name, AT_REMOVEDIR) && errno != ENOTEMPTY && errno != EEXIST)
@@ -187,7 +191,7 @@ int ckpt_drop_others(const char *path)
 }
 
 /* links of the files of the checkpoint in dir; a file system may have none */
-static int link_files(const struct folder *dir, const char *name)
+static int link_files(const struct folder *dir, const char *name, const struct ckpt_part *part)
 {
 	struct folder in;
 	int r = folder_open_in(dir, name, &in);
@@ -200,6 +204,8 @@ static int link_files(const struct folder *dir, const char *name)
 		     linkat(dir->fd, ckpt_file[i], in.fd, ckpt_file[i], 0)))
 			r = say_bad("%s/%s: %s", in.path, ckpt_file[i], strerror(errno));
 	if (!r)
+		r = ckpt_link_parts(dir, &in, part);
+	if (!r)
 		r = tokenizer_copy(dir->path, dir->path, name, 1);
 	if (!r)
 		r = folder_sync(&in);
@@ -211,7 +217,8 @@ static int link_files(const struct folder *dir, const char *name)
 static int keep_this(const struct folder *dir)
 {
 	char name[64], *path = folder_path(dir, STATE_ST);
-	const int64_t step = path ? step_of(path) : -1;
+	struct ckpt_part part = { .n = 0 };
+	const int64_t step = path ? step_of(path, &part) : -1;
 	int r = STATUS_OK;
 
 	free(path);
@@ -220,7 +227,7 @@ static int keep_this(const struct folder *dir)
 	snprintf(name, sizeof(name), STEP_DIR "%lld", (long long)step);
 	r = drop_folder(dir, STEP_DIR "new");
 	if (!r)
-		r = link_files(dir, STEP_DIR "new");
+		r = link_files(dir, STEP_DIR "new", &part);
 	if (!r)
 		r = drop_folder(dir, name); /* a run that went on from an older one */
 	if (!r && renameat(dir->fd, STEP_DIR "new", dir->fd, name))

@@ -117,6 +117,8 @@ static double read_losses(struct trainer *t, const struct slot *s)
 	const int64_t nlosses = ranks_ndata(&t->ranks) * t->now.accum;
 	const int64_t nparts = ranks_nparts(&t->ranks);
 	const int64_t has = (t->now.model.nstages - 1) * t->now.model.nshards;
+	int64_t nsaved = 0;
+	int saved = 0;
 	double loss = 0;
 
 	for (int64_t i = 0; i < n; i++) {
@@ -131,10 +133,12 @@ static double read_losses(struct trainer *t, const struct slot *s)
 		if (x[WORD_STOP] > 0 && s->step + (int64_t)x[WORD_STOP] < t->now.ranks_stop)
 			t->now.ranks_stop = s->step + (int64_t)x[WORD_STOP];
 		t->now.ranks_s = fmax(t->now.ranks_s, x[WORD_ELAPSED]);
-		if (x[WORD_SAVED] > 0)
-			t->now.saver.told = (int)x[WORD_SAVED];
+		nsaved += x[WORD_SAVED] > 0;
+		saved = x[WORD_SAVED] > saved ? (int)x[WORD_SAVED] : saved;
 		t->now.returning |= x[WORD_RETURN] > 0;
 	}
+	if (nsaved >= (t->now.saver.parts ? n : 1))
+		t->now.saver.told = saved;
 	return loss;
 }
 

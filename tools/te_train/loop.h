@@ -47,14 +47,15 @@ struct slot {
 	double epochs;		     /* epochs after the step; NaN with --order random */
 };
 
-/* a checkpoint that another thread writes, of one rank or of rank 0 */
+/* a checkpoint that another thread writes, of one rank or of rank 0; or a part, of each rank */
 struct saver {
 	pthread_t thread;
 	int running; /* the end of the save is not known yet; on all ranks */
 	int has_thread; /* to be joined */
 	atomic_int done;
 	int status; /* after done */
-	int told;   /* 1 + status, once rank 0 has told all ranks; or 0 */
+	int parts;  /* each rank writes one */
+	int told;   /* 1 + status, once rank 0 or with parts each rank has told all ranks; or 0 */
 	const char *dir;
 	const struct model *model;
 	struct ckpt_copy *copy;
@@ -183,12 +184,15 @@ int trainer_grow(struct trainer *t, int *status);
 
 /* save now: all ranks wait for rank 0 */
 int trainer_save(struct trainer *t);
-/* rank 0 copies what is to be saved, and another thread writes it; a failure is tried again */
+/* the part of the moments that the rank has with --zero; n 0: all */
+struct ckpt_part trainer_part(const struct trainer *t, int64_t zero);
+/* rank 0, or with --sharded each rank, copies what it saves, and another thread writes it; a
+ * failure is tried again */
 void trainer_begin_save(struct trainer *t);
 /* has the other thread ended, as far as all ranks know */
 int trainer_save_is_over(const struct trainer *t);
 /* wait until the other thread has ended, if there is one. together: the other ranks wait, too.
- * After a failure they do not: rank 0 alone knows the status */
+ * After a failure they do not: rank 0 alone knows the status, and parts are not used */
 void trainer_wait_save(struct trainer *t, int together);
 /* a save during training has ended: after a failure training continues, and it is tried again */
 void trainer_judge_save(struct trainer *t, int failed, int64_t step);

@@ -470,6 +470,14 @@ static int check_needs(const struct opts *o)
 	if (o->copy_every && (o->tensor > 1 || o->zero))
 		return say_bad("--copy-every: each rank copies a whole model and all moments, "
 			       "expected %s", o->zero ? "--zero 0" : "--tensor 1");
+	if (o->sharded && !o->zero)
+		return say_bad("--sharded needs --zero 1, 2 or 3");
+	if (o->sharded && (o->tensor > 1 || o->pipeline > 1 || o->lora || o->states_file))
+		return say_bad("--sharded: %s is not possible with it",
+			       o->tensor > 1	 ? "--tensor" :
+			       o->pipeline > 1	 ? "--pipeline" :
+			       o->lora		 ? "--lora" :
+						   "--states-file");
 	if (o->lora && !o->init && !o->resume)
 		return say_bad("--lora needs --init, the model that adapters are trained for");
 	if (o->lora && o->freeze)

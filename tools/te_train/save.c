@@ -40,7 +40,7 @@ static int take(struct trainer *t, const char *dir, struct te_adamw *opt, struct
 		struct ckpt_copy **ret_copy)
 {
 	json_t *options = trainer_options(t);
-	int r = t->drop_best ? ckpt_drop_others(dir) : STATUS_OK;
+	int r = t->drop_best && !t->ranks.rank ? ckpt_drop_others(dir) : STATUS_OK;
 
 	if (!r)
 		r = ckpt_take(&t->now.model, opt, flat, options, &t->now.done, ret_copy);
@@ -90,13 +90,92 @@ static int gather(struct trainer *t, struct te_adamw *opt, struct ckpt_flat *fla
 	return r;
 }
 
+/* ---- with --sharded ---- */
+
+struct ckpt_part trainer_part(const struct trainer *t, int64_t zero)
+{
+	struct te_adamw_opts o = TE_ADAMW_OPTS_INIT;
+
+	ranks_optimizer(&t->ranks, zero, &o);
+	return (struct ckpt_part){ .n = o.nparts > 1 ? o.nparts : 0, .k = o.part };
+}
+
+/* the part that this rank saves; n 0: rank 0 saves all */
+static struct ckpt_part part_of(const struct trainer *t)
+{
+	return trainer_part(t, t->o->sharded ? t->o->zero : 0);
+}
+
+/* a status on all ranks: of the first rank that has failed */
+static int all_status(struct trainer *t, int status)
+{
+	const float own = (float)status;
+	float all[MOST_RANKS];
+	const int te = ranks_all(&t->ranks, t->stream, &own, 1, all);
+
+	if (te < 0)
+		return say_te(te, "all ranks save");
+	for (int32_t i = 0; i < ranks_n(&t->ranks); i++) {
+		if (all[i] != 0 && !t->ranks.rank)
+			say_failed("rank %d has not written its part of the checkpoint; its "
+				   "message says why", (int)t->ranks.number[i]);
+		if (all[i] != 0)
+			return (int)all[i];
+	}
+	return STATUS_OK;
+}
+
+/* all ranks take their parts; each has its status */
+static int take_part(struct trainer *t, const char *dir, struct ckpt_part part,
+		     struct ckpt_copy **ret_copy)
+{
+	int digits = t->ranks.rank ? 0 : ckpt_next_digits(dir), r;
+	const int te = ranks_first(&t->ranks, t->stream, &digits);
+	struct ckpt_flat flat = { 0 };
+
+	if (te < 0)
+		return say_te(te, "rank 0 names the files of a checkpoint");
+	part.digits = digits;
+	r = digits ? ckpt_read_part(&t->now.model, t->now.opt, &part, &flat) : STATUS_FAILED;
+	if (!r)
+		r = take(t, dir, t->now.opt, &flat, ret_copy);
+	ckpt_flat_free(&flat);
+	return r;
+}
+
+/* after all ranks have written their parts, or have failed: rank 0 makes them the checkpoint */
+static int join_parts(struct trainer *t, const char *dir, const struct ckpt_copy *copy, int status)
+{
+	const int r = all_status(t, status);
+
+	return r || t->ranks.rank ? r : ckpt_write(dir, &t->now.model, copy);
+}
+
+static int save_parts(struct trainer *t, const char *dir, struct ckpt_part part)
+{
+	struct ckpt_copy *copy = NULL;
+	int r = take_part(t, dir, part, &copy);
+
+	if (!r)
+		r = ckpt_write_part(dir, &t->now.model, copy);
+	r = join_parts(t, dir, copy, r);
+	ckpt_copy_free(copy);
+	if (!r && !t->ranks.rank)
+		after_save(t, dir, 0);
+	return r;
+}
+
 /* rank 0 writes all before it returns */
 int trainer_save_files(struct trainer *t, const char *dir, struct te_adamw *opt)
 {
+	const struct ckpt_part part = part_of(t);
 	struct ckpt_copy *copy = NULL;
 	struct ckpt_flat flat = { 0 };
-	int r = gather(t, opt, &flat);
+	int r;
 
+	if (opt && part.n)
+		return save_parts(t, dir, part);
+	r = gather(t, opt, &flat);
 	if (!r && !t->ranks.rank && opt) {
 		r = take(t, dir, opt, &flat, &copy);
 		if (!r)
@@ -144,7 +223,8 @@ static void *write_copy(void *arg)
 {
 	struct saver *s = arg;
 
-	s->status = ckpt_write(s->dir, s->model, s->copy);
+	s->status = s->parts ? ckpt_write_part(s->dir, s->model, s->copy) :
+			       ckpt_write(s->dir, s->model, s->copy);
 	atomic_store(&s->done, 1);
 	return NULL;
 }
@@ -164,14 +244,22 @@ static int start_writing(struct saver *s)
 		   STATUS_OK;
 }
 
-static int join(struct saver *s)
+/* the copy remains */
+static int end_thread(struct saver *s)
 {
 	if (s->has_thread)
 		pthread_join(s->thread, NULL);
 	s->has_thread = 0;
+	return s->status;
+}
+
+static int join(struct saver *s)
+{
+	const int status = end_thread(s);
+
 	ckpt_copy_free(s->copy);
 	s->copy = NULL;
-	return s->status;
+	return status;
 }
 
 /* the save of the other thread has ended, on all ranks with this status */
@@ -195,12 +283,16 @@ void trainer_wait_save(struct trainer *t, int together)
 
 	if (!s->running)
 		return;
-	if (!together && t->ranks.rank) {
+	if (!together && (t->ranks.rank || s->parts)) {
+		join(s);
 		s->running = 0;
 		return;
 	}
-	status = s->told ? s->told - 1 : join(s);
-	if (!s->told && together) {
+	if (s->parts)
+		status = join_parts(t, s->dir, s->copy, end_thread(s));
+	else
+		status = s->told ? s->told - 1 : join(s);
+	if (s->parts || (!s->told && together)) {
 		status = ranks_status(&t->ranks, t->stream, status);
 		t->now.lost |= ranks_check(&t->ranks) < 0;
 	}
@@ -236,9 +328,10 @@ int trainer_save(struct trainer *t)
 	return r;
 }
 
-/* rank 0 copies what is to be saved, and another thread writes it; all learn whether it does */
+/* as trainer_begin_save(); all learn whether the threads have begun */
 static int begin_save(struct trainer *t, const char *dir)
 {
+	const struct ckpt_part part = part_of(t);
 	struct ckpt_flat flat = { 0 };
 	struct saver *s = &t->now.saver;
 	int r = ranks_compare(&t->ranks, t->stream, t->now.model.seq);
@@ -246,9 +339,14 @@ static int begin_save(struct trainer *t, const char *dir)
 	t->now.lost |= r != STATUS_OK;
 	if (r)
 		return r;
-	*s = (struct saver){ .dir = dir, .model = &t->now.model, .step = t->now.done.step };
-	r = gather(t, t->now.opt, &flat);
-	if (!r && !t->ranks.rank) {
+	*s = (struct saver){ .dir = dir, .model = &t->now.model, .step = t->now.done.step,
+			     .parts = part.n };
+	r = part.n ? take_part(t, dir, part, &s->copy) : gather(t, t->now.opt, &flat);
+	if (!r && part.n) {
+		r = start_writing(s);
+		if (r)
+			join(s);
+	} else if (!r && !t->ranks.rank) {
 		r = take(t, dir, t->now.opt, &flat, &s->copy);
 		if (!r)
 			r = start_writing(s);
@@ -256,7 +354,7 @@ static int begin_save(struct trainer *t, const char *dir)
 			join(s);
 	}
 	ckpt_flat_free(&flat);
-	r = ranks_status(&t->ranks, t->stream, r);
+	r = part.n ? all_status(t, r) : ranks_status(&t->ranks, t->stream, r);
 	t->now.lost |= ranks_check(&t->ranks) < 0;
 	s->running = !r || s->has_thread;
 	if (r)

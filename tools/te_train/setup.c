@@ -298,6 +298,7 @@ static int load(struct trainer *t)
 {
 	const struct opts *o = t->o;
 	char digest[sizeof(t->now.done.data_digest)];
+	struct ckpt_part own;
 	int chunked;
 	const char *weights = t->base ? t->base : !t->from ? o->init : NULL;
 	int r = weights ? weights_read_folder(weights, NULL, &t->now.model) : STATUS_OK;
@@ -310,7 +311,8 @@ static int load(struct trainer *t)
 		return take_position(t);
 	if (r || !t->from)
 		return r;
-	r = ckpt_load(t->from, &t->now.model, o, t->now.opt, &t->now.done);
+	own = trainer_part(t, o->zero);
+	r = ckpt_load(t->from, &t->now.model, o, t->now.opt, &own, &t->now.done);
 	if (r || !t->now.opt)
 		return r;
 	chunked = t->now.done.chunked;

@@ -1,4 +1,4 @@
-/* t/fuzz/plot_log.c - te_plot's reader of te_train's logs, of any bytes. */
+/* t/fuzz/plot_log.c - te_plot's readers of te_train's logs and values, of any bytes. */
 #include "config.h"
 
 #include <math.h>
@@ -10,7 +10,7 @@
 static void check(const struct curve *c)
 {
 	for (size_t i = 0; i < c->n; i++)
-		if (!isfinite(c->point[i].step) || !isfinite(c->point[i].loss) ||
+		if (!isfinite(c->point[i].step) || !isfinite(c->point[i].y) ||
 		    (i && c->point[i - 1].step >= c->point[i].step))
 			abort();
 }
@@ -18,8 +18,15 @@ static void check(const struct curve *c)
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t nbytes)
 {
 	char why[PLOT_LOG_WHY];
+	struct plot_numerics n;
 	struct plot_log log;
 
+	if (!plot_numerics_read(fuzz_file(data, nbytes), &n, why)) {
+		for (size_t i = 0; i < n.n; i++)
+			for (int k = 0; k < PLOT_NNUMERICS; k++)
+				check(&n.value[i].curve[k]);
+		plot_numerics_free(&n);
+	}
 	if (plot_log_read(fuzz_file(data, nbytes), &log, why))
 		return 0;
 	check(&log.train);

@@ -1,5 +1,6 @@
 #!/bin/sh
-# te_plot draws logs as SVG, PNG or PDF through gnuplot, and reports what is wrong with a log.
+# te_plot draws logs and values of --numerics as SVG, PNG or PDF through gnuplot, and reports what is
+# wrong with a file.
 . "$abs_top_srcdir/t/lib/tap.sh"
 
 te_plot=$(built tools/te_plot)
@@ -108,7 +109,95 @@ for kind in svg:svg png:pngcairo pdf:pdfcairo; do
 done
 rm -f ./*.svg p.*
 
+# values of --numerics: row STEP VALUE PASS DTYPE SATURATED UNDERFLOW AMAX SCALE NAN
+row()
+{
+	echo "{\"step\":$1,\"value\":\"$2\",\"pass\":\"$3\",\"dtype\":\"$4\",\"elements\":1000," \
+		"\"nan\":$9,\"infinite\":0,\"zero\":5,\"saturated\":$5,\"underflow\":$6," \
+		"\"amax\":$7,\"scale_inv\":$8}"
+}
+for step in 0 10 20 30; do
+	row $step a.y forward bf16 0 0 $step.5 0 0
+	row $step a.y forward e4m3 $((step / 10)) 1 $step.5 0.25 0
+	for i in 1 2 3 4 5 6 7 8; do
+		row $step h.$i.dx backward e5m2 0 ${i}0 0.$i 0 0
+	done
+done >values
+"$te_plot" --numerics --gnuplot ./spy -o x.svg values 2>err
+check "draws values" test $? = 0
+check "of 10 the 7 that saturate or become 0 most" grep -q '^7 of 10 values are drawn' err
+sed -n "s/.* title '\(.*\)'.*/\1/p" commands >got
+for i in 8 7 6 5 4 3 2; do echo "h.$i.dx backward e5m2"; done >want
+same "and names them" want got
+sed -n '/^\$underflow0/,/^EOD/p' commands >got
+printf '$underflow0 << EOD\n0 0.08\n10 0.08\n20 0.08\n30 0.08\nEOD\n' >want
+same "shares of elements" want got
+check "values without a scale have no panel of it" test "$(grep -c '^\$scale' commands)" = 0
+check "has three panels and the names" grep -q '^set multiplot layout 4,1' commands
+check "chosen values" "$te_plot" --numerics --values 'a.y *' --title "it's" --gnuplot ./spy -o x.svg \
+	values
+check "have a title" grep -qF "set multiplot layout 5,1 title 'it''s'" commands
+sed -n '/^\$amax1/,/^EOD/p; /^\$scale1/,/^EOD/p; /^\$saturated1/,/^EOD/p' commands >got
+cat >want <<'DATA'
+$amax1 << EOD
+0 0.5
+10 10.5
+20 20.5
+30 30.5
+EOD
+$scale1 << EOD
+0 0.25
+10 0.25
+20 0.25
+30 0.25
+EOD
+$saturated1 << EOD
+0 0
+10 0.001
+20 0.002
+30 0.003
+EOD
+DATA
+same "magnitudes, scales and shares" want got
+check "a value without a cast has one panel" test "$(grep -c '0 <<' commands)" = 1
+{
+	cat values
+	row 20 a.y forward bf16 0 0 7 0 0
+	row 30 a.y forward bf16 0 0 null 0 4
+	row 30 a.y forward e4m3 0 0 1 1 9
+	printf '{"step":40,"val'
+} >bad
+"$te_plot" --numerics --values 'a.y forward bf16' --gnuplot ./spy -o x.svg bad 2>err
+check "with a torn line" grep -q 'bad: line 44, the last, is incomplete: ignored' err
+sed -n '/^\$amax0/,/^EOD/p' commands >got
+printf '$amax0 << EOD\n0 0.5\n10 10.5\n20 7\nEOD\n' >want
+same "later lines replace, NaN has no point" want got
+check "the first NaN has a line" grep -q '^set arrow 1 from 30, ' commands
+check "with its value" grep -qF "'step 30: not finite first: a.y forward bf16'" commands
+"$te_plot" --numerics --gnuplot ./spy -o x.svg bad 2>err
+check "which is drawn" grep -qF "'a.y forward bf16'" commands
+rm -f x.svg
+fails "a log is no file of values" "good.jsonl: line 1: not a value of te_train --numerics" \
+	"$te_plot" --numerics -o x.svg good.jsonl
+fails "values are no log" "values: line 1: not the first line" "$te_plot" -o x.svg values
+row 1 a.y forward bf16 0 0 '"x"' 0 0 >word
+fails "a magnitude that is no number" "word: line 1: amax is not" "$te_plot" --numerics -o x.svg word
+: >none
+fails "no values" "none: no values" "$te_plot" --numerics -o x.svg none
+fails "no value that matches" 'matches none of 10 values, such as "a.y forward bf16"' \
+	"$te_plot" --numerics --values b -o x.svg values
+fails "two files of values" "--numerics: 2 files" "$te_plot" --numerics -o x.svg values values
+fails "--values of logs" "--values needs --numerics" "$te_plot" --values a -o x.svg good.jsonl
+ls x.svg* >left 2>/dev/null
+empty "these leave no file behind" left
+
 if command -v gnuplot >/dev/null; then
+	"$te_plot" --numerics -o values.svg bad 2>err
+	check "draws values with gnuplot" test $? = 0
+	printf '%s\n' "7 of 10 values" "te_plot: bad: line 44" >want
+	sed 's/ are drawn.*//; s/, the last.*//' err | sort >got
+	same "which has no complaint" want got
+	check "and the result is SVG" grep -q 'a.y forward bf16' values.svg
 	check "draws one run" "$te_plot" -o one.svg good.jsonl
 	check "the result is SVG" grep -q '<svg' one.svg
 	check "with both curves" grep -q 'good, validation' one.svg

@@ -212,7 +212,8 @@ struct te_plan_opts;
  * te_seq_bind_weight would have them, and te_seq_weight_set casts values to them. Returns the
  * number of these weights.
  * Thread: one sequence by one thread at a time.  Since: 0.1
- * Errors: -TE_ESTATE (not complete), -EBUSY (initialised), -ENOMEM, and errors of te_plan_create.
+ * Errors: -TE_ESTATE (not complete), -EBUSY (initialised), -ENOMEM, -EOPNOTSUPP (operations have
+ * FP8 recipes of two kinds), and errors of te_plan_create.
  */
 TE_EXPORT int te_seq_store_codes(struct te_seq *seq, const struct te_plan_opts *opts);
 /**

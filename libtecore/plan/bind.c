@@ -137,7 +137,7 @@ static struct te_op_value call_value(const struct te_plan *p, int v, uint32_t fo
 		ret.hp = back ? val->back_hp : val->t_hp;
 	if (forms & (TE_FORM_ROW | TE_FORM_COL)) {
 		ret.q = back ? val->back_q : val->t_q;
-		ret.quant = p->quant;
+		ret.quant = te__plan_quant(p, val->slot);
 		ret.slot = val->slot;
 	}
 	return ret;
@@ -180,7 +180,7 @@ static void call_weights(const struct te_plan *p, struct te__step *s)
 									    need->t_hp;
 		if (forms & (TE_FORM_ROW | TE_FORM_COL)) {
 			v->q = s->column && !k ? p->column[s->column - 1].t : need->t_q;
-			v->quant = p->quant;
+			v->quant = te__plan_quant(p, need->slot);
 			v->slot = need->slot;
 		}
 	}
@@ -229,7 +229,7 @@ void te__plan_fill_call(struct te_plan *p, struct te__step *s)
 		s->saved[k] = call_value(p, ro->saved[k], TE_FORM_HP & kept, back).hp;
 	if (s->again) {
 		c->flags |= TE_CALL_REPEAT | TE_CALL_NO_AMAX;
-		if (c->y.quant)
+		if (c->y.quant == p->quant && p->quant)
 			c->y.quant = p->quant_again;
 	}
 	call_weights(p, s);

@@ -66,6 +66,16 @@ static int check_bound(const struct te_plan *p, int i, int k, uint32_t forms)
 			type_text(te_tensor_dtype(t), te_tensor_scaling(t), have));
 }
 
+/* op i reads codes of a weight that an earlier op reads */
+static int share_codes(const struct te_plan *p, struct te__need *need, int i)
+{
+	if (need->forms & TE__FORM_CODES)
+		return te__build_same_recipe(p, need->slot, i, p->seq->weight[need->weight].name);
+	if (p->node[i].quant != p->quant)
+		need->slot = 2 * i + 1;
+	return 0;
+}
+
 static int collect_needs(struct te_plan *p)
 {
 	p->need = te__calloc((size_t)p->seq->nweights + 1, sizeof(*p->need));
@@ -95,6 +105,11 @@ static int collect_needs(struct te_plan *p)
 			if (!forms)
 				continue;
 			j = p->need_of[w];
+			if (j >= 0 && forms & TE__FORM_CODES) {
+				r = share_codes(p, &p->need[j], i);
+				if (r)
+					return r;
+			}
 			if (j < 0) {
 				j = p->need_of[w] = p->nneeds++;
 				p->need[j].weight = w;
@@ -108,34 +123,76 @@ static int collect_needs(struct te_plan *p)
 
 /* ---- the whole ---- */
 
-/* each op gets its recipe; those that cast are equal, because the quantizers of a sequence are */
+static const struct te_recipe *recipe_of(const struct te_plan *p, int i)
+{
+	const struct te_op *op = p->seq->op[i];
+
+	return op->recipe ? op->recipe : &p->recipe;
+}
+
+/*
+ * The recipe of the sequence's quantizers: the first with state, or else the first that casts. The
+ * plans of parts of a sequence choose the same one.
+ */
+static void choose_casts(struct te_plan *p)
+{
+	p->casts = p->recipe;
+	for (int i = 0; i < p->seq->nops && !te__recipe_has_state(&p->casts); i++) {
+		const struct te_recipe *r = recipe_of(p, i);
+
+		if (te__recipe_has_state(r) ||
+		    (te__recipe_casts(r) && !te__recipe_casts(&p->casts)))
+			p->casts = *r;
+	}
+}
+
+/* each op gets its recipe: with the state of another recipe, the quantizers have none */
 static int choose_recipes(struct te_plan *p)
 {
-	const char *first = "the plan";
+	int casts = te__recipe_casts(&p->recipe), r = 0;
 
-	p->casts = p->recipe;
-	for (int i = p->first_op; i < p->nops; i++) {
-		const struct te_op *op = p->seq->op[i];
+	choose_casts(p);
+	for (int i = p->first_op; i < p->nops && !r; i++) {
 		struct te_recipe *recipe = &p->node[i].recipe;
 
-		*recipe = op->recipe ? *op->recipe : p->recipe;
+		*recipe = *recipe_of(p, i);
 		recipe->compute = p->recipe.compute;
 		if (!te__recipe_casts(recipe))
 			continue;
-		if (!te__recipe_casts(&p->casts)) {
-			p->casts = *recipe;
-			first = op->name;
-		} else if (!te__recipe_same(recipe, &p->casts)) {
-			return te__fail(-TE_EPLAN, "plan: op %s has recipe %s, but %s has recipe "
-					"%s: the FP8 recipes and their settings must be equal",
-					op->name, te_recipe_name(recipe), first,
-					te_recipe_name(&p->casts));
-		}
+		casts = 1;
+		if (te__recipe_has_state(recipe) && !te__recipe_shares(recipe, &p->casts))
+			return te__fail(-TE_EPLAN, "plan: op %s has recipe %s, but another one has "
+					"recipe %s: recipes with scales of tensors must be equal, "
+					"but for the type of gradients", te__build_op_name(p, i),
+					te_recipe_name(recipe), te_recipe_name(&p->casts));
+		r = p->ctx->ops->fp8_gemm(p->ctx->dev,
+					  te__recipe_operand(recipe, TE__ROLE_ACTIVATION).scaling);
 	}
-	if (!te__recipe_casts(&p->casts))
-		return 0;
-	return p->ctx->ops->fp8_gemm(p->ctx->dev,
-				     te__recipe_operand(&p->casts, TE__ROLE_ACTIVATION).scaling);
+	if (!casts)
+		p->casts = p->recipe;
+	else if (!r)
+		r = p->ctx->ops->fp8_gemm(p->ctx->dev,
+				te__recipe_operand(&p->casts, TE__ROLE_ACTIVATION).scaling);
+	return r;
+}
+
+/* types of the slots of the sequence, for te__free(); NULL: no memory */
+static enum te_dtype *slot_dtypes(const struct te_plan *p, const struct te_recipe *recipe)
+{
+	const int n = p->seq->nops;
+	enum te_dtype *dtypes = te__malloc((size_t)n * 3 * sizeof(*dtypes));
+
+	for (int i = 0; i < n && dtypes; i++) {
+		const struct te_recipe *own = recipe_of(p, i);
+		const struct te_recipe *r = te__recipe_shares(own, recipe) ? own : recipe;
+
+		dtypes[2 * i] = te__recipe_operand(r, TE__ROLE_ACTIVATION).dtype;
+		dtypes[2 * i + 1] = te__recipe_operand(r, TE__ROLE_WEIGHT).dtype;
+		dtypes[2 * n + i] = te__recipe_operand(r, TE__ROLE_GRADIENT).dtype;
+	}
+	if (!dtypes)
+		te__no_memory("plan");
+	return dtypes;
 }
 
 static int make_quant(struct te_plan *p)
@@ -143,7 +200,6 @@ static int make_quant(struct te_plan *p)
 	struct te_seq *seq = p->seq;
 	const struct te_recipe *have;
 	enum te_dtype *dtypes;
-	int n = seq->nops;
 	int r;
 
 	if (!te__recipe_casts(&p->casts))
@@ -156,21 +212,55 @@ static int make_quant(struct te_plan *p)
 		p->quant = te_quant_ref(seq->quant);
 		return 0;
 	}
-	dtypes = te__malloc((size_t)n * 3 * sizeof(*dtypes));
+	dtypes = slot_dtypes(p, &p->casts);
 	if (!dtypes)
-		return te__no_memory("plan");
-	for (int i = 0; i < n; i++) {
-		dtypes[2 * i] = te__recipe_operand(&p->casts, TE__ROLE_ACTIVATION).dtype;
-		dtypes[2 * i + 1] = te__recipe_operand(&p->casts, TE__ROLE_WEIGHT).dtype;
-		dtypes[2 * n + i] = te__recipe_operand(&p->casts, TE__ROLE_GRADIENT).dtype;
-	}
+		return -ENOMEM;
 	if (p->flags & TE_PLAN_NO_ALLOC)
-		r = te__quant_describe(seq->ctx, &p->casts, 3 * n, dtypes, &p->quant);
+		r = te__quant_describe(seq->ctx, &p->casts, 3 * seq->nops, dtypes, &p->quant);
 	else
-		r = te_quant_create(seq->ctx, &p->casts, 3 * n, dtypes, &seq->quant);
+		r = te_quant_create(seq->ctx, &p->casts, 3 * seq->nops, dtypes, &seq->quant);
 	if (!p->quant)
 		p->quant = te_quant_ref(seq->quant);
 	te__free(dtypes);
+	return r;
+}
+
+/* quantizers of one of the plan's other recipes, which have no state */
+static int make_other(struct te_plan *p, const struct te_recipe *recipe, struct te_quant **ret_q)
+{
+	enum te_dtype *dtypes;
+	int r;
+
+	for (int k = 0; k < p->nothers; k++)
+		if (te__recipe_same(te_quant_recipe(p->other[k]), recipe)) {
+			*ret_q = p->other[k];
+			return 0;
+		}
+	if (!p->other)
+		p->other = te__calloc((size_t)p->nops, sizeof(struct te_quant *));
+	if (!p->other)
+		return te__no_memory("plan");
+	dtypes = slot_dtypes(p, recipe);
+	if (!dtypes)
+		return -ENOMEM;
+	r = te_quant_create(p->ctx, recipe, 3 * p->seq->nops, dtypes, ret_q);
+	if (!r)
+		p->other[p->nothers++] = *ret_q;
+	te__free(dtypes);
+	return r;
+}
+
+static int make_quants(struct te_plan *p)
+{
+	int r = make_quant(p);
+
+	for (int i = p->first_op; i < p->nops && !r; i++) {
+		struct te__plan_op *node = &p->node[i];
+
+		node->quant = p->quant;
+		if (te__recipe_casts(&node->recipe) && !te__recipe_shares(&node->recipe, &p->casts))
+			r = make_other(p, &node->recipe, &node->quant);
+	}
 	return r;
 }
 
@@ -236,7 +326,7 @@ int te__plan_build(struct te_plan *p, const char *start_at, const char *stop_bef
 	p->first_grad = te__build_first_grad(p);
 	r = choose_recipes(p);
 	if (!r)
-		r = make_quant(p);
+		r = make_quants(p);
 	if (r < 0)
 		return r;
 	x = p->x_value = te__plan_new_value(p, &p->xspec, "x");

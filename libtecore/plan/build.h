@@ -27,6 +27,8 @@ int te__build_has_dw(const struct te_plan *p, int i);
 int te__build_need_dx(const struct te_plan *p, int i);
 /* the first op whose weights need gradients; -1: the input needs one too */
 int te__build_first_grad(const struct te_plan *p);
+/* 0, or -TE_EPLAN: op i reads codes of another recipe than the slot's; what: for the message */
+int te__build_same_recipe(const struct te_plan *p, int slot, int i, const char *what);
 /* add a cast of value v for op node, unless there is one; forms: forms that the whole plan reads */
 int te__build_quantized(struct te_plan *p, int v, int node, enum te__role role, uint32_t forms);
 

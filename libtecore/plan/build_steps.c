@@ -193,23 +193,35 @@ int te__build_first_grad(const struct te_plan *p)
 	return i;
 }
 
+int te__build_same_recipe(const struct te_plan *p, int slot, int i, const char *what)
+{
+	const struct te_recipe *have = &te__plan_op_of_slot(p, slot)->recipe;
+	const struct te_recipe *own = &p->node[i].recipe;
+
+	if (te__recipe_same(have, own))
+		return 0;
+	return te__fail(-TE_EPLAN, "plan: op %s reads %s in codes of recipe %s, but an earlier op "
+			"in codes of recipe %s: expected one recipe with equal settings",
+			te__build_op_name(p, i), what, te_recipe_name(own), te_recipe_name(have));
+}
+
 int te__build_quantized(struct te_plan *p, int v, int node, enum te__role role, uint32_t forms)
 {
 	struct te__value *val = &p->value[v];
 	struct te__step *s;
 	int r;
 
-	if (val->forms)
-		return 0; /* an earlier consumer made the cast; forms were merged beforehand */
 	if (!forms)
 		return 0;
+	if (val->forms) /* an earlier consumer made the cast; forms were merged beforehand */
+		return te__build_same_recipe(p, val->slot, node, val->label);
 	if (val->spec.dtype != p->recipe.compute)
 		return te__fail(-TE_EDTYPE, "op %s: its input is %s and cannot be quantized",
 				te__build_op_name(p, node), te_dtype_name(val->spec.dtype));
 	val->forms = forms;
 	val->slot = role == TE__ROLE_GRADIENT ? 2 * p->seq->nops + node : 2 * node;
-	val->qdtype = te_quant_dtype(p->quant, val->slot);
-	val->scaling = te__recipe_operand(&p->casts, role).scaling;
+	val->qdtype = te__plan_operand(p, val->slot, role).dtype;
+	val->scaling = te__plan_operand(p, val->slot, role).scaling;
 	if (!val->scaling)
 		val->sinv = p->nsinv++;
 	/* producers write no padding: no fusion has the second name */

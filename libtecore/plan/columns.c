@@ -290,7 +290,7 @@ static void fill_cast(const struct te_plan *p, struct te__column *c, void *col)
 		.scaling = e.scaling,
 		.split = te__seq_is_split(p->seq),
 	};
-	c->flags = te__quant_weights(p->quant, need->slot, 1, &c->cast);
+	c->flags = te__quant_weights(te__plan_quant(p, need->slot), need->slot, 1, &c->cast);
 }
 
 void te__columns_unbind(struct te_plan *p)

@@ -296,6 +296,9 @@ struct te_plan *te_plan_unref(struct te_plan *p)
 	te__mem_put(p->ctx, p->scale_again);
 	te__mem_put(p->ctx, p->columns_state);
 	te_quant_unref(p->quant_again);
+	for (int i = 0; i < p->nothers; i++)
+		te_quant_unref(p->other[i]);
+	te__free(p->other);
 	te_quant_unref(p->quant);
 	for (int i = 0; p->node && i < p->nops; i++) {
 		te__infer_free(&p->node[i].inf);

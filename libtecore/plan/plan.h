@@ -17,6 +17,7 @@
 #include "libtecore/base/base.h"
 #include "libtecore/ops/op.h"
 #include "libtecore/plan/seq.h"
+#include "libtecore/quant/quant.h"
 
 #define TE__PLAN_ALIGN 256
 #define TE__PLAN_SINV_STRIDE 4 /* floats: cuBLASLt needs scales aligned to 16 bytes */
@@ -133,6 +134,7 @@ struct te__group {
 
 struct te__plan_op {
 	struct te_recipe recipe; /* the op's, or the plan's, with the plan's compute dtype */
+	struct te_quant *quant; /* quantizers of its casts, the plan's; NULL: none */
 	struct te_op_infer inf;
 	struct te__roles value; /* x, y, ex, ey, saved */
 	int grad_main;		/* gradient of the main output, set while building backward */
@@ -163,8 +165,10 @@ struct te_plan {
 	struct te_seq *seq;
 	struct te_ctx *ctx;
 	struct te_recipe recipe;
-	struct te_recipe casts; /* recipe of its quantizers; one that casts nothing: it has none */
+	struct te_recipe casts; /* recipe of quant; one that casts nothing: the plan has none */
 	struct te_quant *quant; /* quantizers of the sequence; TE_PLAN_NO_ALLOC: or a description */
+	struct te_quant **other; /* quantizers of other recipes, without state; NULL: none */
+	int nothers;
 	/* quantizers of casts that run again, and forward's scales for them; or NULL */
 	struct te_quant *quant_again;
 	float *scale_again;
@@ -240,6 +244,27 @@ static inline uint32_t te__ref_forms(const struct te__step *s, const struct te__
 /* te_plan_create(); decodes: as in the plan */
 int te__plan_create(struct te_seq *seq, const struct te_plan_opts *opts, int decodes,
 		    struct te_plan **ret_plan);
+/* slots of n ops: 2i is the input of op i, 2i + 1 its weight, 2n + i the gradient of its output */
+static inline const struct te__plan_op *te__plan_op_of_slot(const struct te_plan *p, int slot)
+{
+	const int n = p->seq->nops;
+
+	return &p->node[slot < 2 * n ? slot / 2 : slot - 2 * n];
+}
+
+/* quantizers of a slot */
+static inline struct te_quant *te__plan_quant(const struct te_plan *p, int slot)
+{
+	return te__plan_op_of_slot(p, slot)->quant;
+}
+
+/* copies that are cast by the slot */
+static inline struct te__operand te__plan_operand(const struct te_plan *p, int slot,
+						  enum te__role role)
+{
+	return te__recipe_operand(&te__plan_op_of_slot(p, slot)->recipe, role);
+}
+
 /* few_rows.c: a linear op of a decoder with casts and ops next to it */
 int te__few_rows_applies(const struct te_fused *f);
 size_t te__few_rows_ws(const struct te_fused *f);

@@ -134,7 +134,7 @@ struct te__quantize te__plan_quantize(const struct te_op_call *c)
 	const int gradient = c->y.slot >= 2 * p->seq->nops;
 	uint32_t flags = c->flags & TE_CALL_NO_AMAX ? TE_QUANTIZE_NO_AMAX : 0;
 
-	if (gradient && te__recipe_operand(&p->casts, TE__ROLE_GRADIENT).stochastic)
+	if (gradient && te__plan_operand(p, c->y.slot, TE__ROLE_GRADIENT).stochastic)
 		flags |= TE_QUANTIZE_STOCHASTIC;
 	return (struct te__quantize){
 		.stream = c->stream,

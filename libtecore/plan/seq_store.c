@@ -83,6 +83,11 @@ int te_seq_store_codes(struct te_seq *seq, const struct te_plan_opts *opts)
 	if (r)
 		return r;
 	seq->planned = planned;
+	if (p->nothers) {
+		te_plan_unref(p);
+		return te__fail(-EOPNOTSUPP, "%s: operations have FP8 recipes of two kinds, "
+				"expected one", fn);
+	}
 	seq->codes = te__recipe_present(&p->casts); /* no pass computes a scale */
 	for (int i = 0; i < seq->nweights && !r; i++) {
 		struct te__weight *w = &seq->weight[i];

@@ -62,6 +62,17 @@ static int wants_codes(const struct te_plan *p, int need)
 	return (p->need[need].forms & TE__FORM_CODES) != 0;
 }
 
+/* a set has the codes of one recipe, and the set of the plan's quantizers the values, too */
+static int values_in(const struct te_plan *p, int need, const struct te_quant *quant)
+{
+	return quant == p->quant && wants_values(p, need);
+}
+
+static int codes_in(const struct te_plan *p, int need, const struct te_quant *quant)
+{
+	return wants_codes(p, need) && te__plan_quant(p, p->need[need].slot) == quant;
+}
+
 /* a bound weight's column-wise copy */
 static int wants_transpose(const struct te_plan *p, int need)
 {
@@ -81,11 +92,9 @@ static int is_in_set(const struct te__copies *set, const struct te__weight *w)
 
 /* the copies that the plan needs and, unless all is set, the sequence lacks; codes both ways, as a
  * later plan may need the other, except where no plan can train or plans make column-wise copies */
-static void table_fill(const struct te_plan *p, int all, struct te__copies *set,
-		       struct te_k_weight *table)
+static void table_fill(const struct te_plan *p, int all, struct te_quant *quant,
+		       struct te__copies *set, struct te_k_weight *table)
 {
-	const int32_t scaling =
-		(int32_t)te__recipe_operand(&p->casts, TE__ROLE_WEIGHT).scaling;
 	const int row_only =
 		(p->seq->binding.flags & (TE_SEQ_NO_GRADS | TE_SEQ_RECOMPUTE_COLS)) != 0;
 	const enum te_dtype values = te__seq_is_split(p->seq) ? TE_DTYPE_FP32 : TE_DTYPE_BF16;
@@ -109,23 +118,24 @@ static void table_fill(const struct te_plan *p, int all, struct te__copies *set,
 		if ((all ? w->value != NULL : !is_in_set(set, w)) ||
 		    te__weight_is_divided(p->seq, w))
 			continue;
-		if (wants_values(p, i) && (all || !w->copy_hp)) {
+		if (values_in(p, i, quant) && (all || !w->copy_hp)) {
 			table[a->n] = none;
 			table[a->n++].hp = 0;
 			set->has_frozen |= !te__weight_trains(w);
 		}
-		if (wants_codes(p, i) && (all || !w->copy_q)) {
+		if (codes_in(p, i, quant) && (all || !w->copy_q)) {
 			const int32_t slot = p->need[i].slot;
+			const struct te__operand how = te__plan_operand(p, slot, TE__ROLE_WEIGHT);
 
 			set->has_frozen |= !te__weight_trains(w);
 			table[a->n] = none;
 			table[a->n].slot = slot;
-			table[a->n].scaling = scaling;
+			table[a->n].scaling = (int32_t)how.scaling;
 			table[a->n].rows = te__fp8_extent(none.rows);
 			table[a->n].cols = te__fp8_extent(none.cols);
 			table[a->n].pad_rows = (int16_t)(table[a->n].rows - none.rows);
 			table[a->n].pad_cols = (int16_t)(table[a->n].cols - none.cols);
-			table[a->n++].dtype = (int32_t)te_quant_dtype(p->quant, slot);
+			table[a->n++].dtype = (int32_t)how.dtype;
 			lo = slot < lo ? slot : lo;
 			hi = slot > hi ? slot : hi;
 		}
@@ -154,7 +164,7 @@ static void table_fill(const struct te_plan *p, int all, struct te__copies *set,
 	}
 	a->copies_nbytes = (int64_t)nbytes;
 	if (hi)
-		set->flags = te__quant_weights(p->quant, lo, hi - lo + 1, a);
+		set->flags = te__quant_weights(quant, lo, hi - lo + 1, a);
 }
 
 /* offsets in the state of a set; alone: of each entry as a set of one, 0: there are none */
@@ -246,24 +256,33 @@ static size_t transpose_layout(const struct te_tensor *t, size_t *ret_scales_at)
 							      te_tensor_rows(t)));
 }
 
+/* quantizers of the k-th set, of 1 + nothers */
+static struct te_quant *quant_of_set(const struct te_plan *p, int k)
+{
+	return k ? p->other[k - 1] : p->quant;
+}
+
 /* bytes of the plan's copies if no other plan has made them */
 static int measure(struct te_plan *p)
 {
 	struct te_k_weight *table = te__calloc(2 * (size_t)p->nneeds + 1, sizeof(*table));
-	struct te__copies set = { 0 };
 	size_t scales_at;
 
 	if (!table)
 		return no_memory();
-	table_fill(p, 1, &set, table);
+	for (int k = 0; k <= p->nothers; k++) {
+		struct te__copies set = { 0 };
+
+		table_fill(p, 1, quant_of_set(p, k), &set, table);
+		if (set.args.n)
+			p->copies_nbytes += (uint64_t)set.args.copies_nbytes +
+					    state_layout(p->seq, &set).nbytes;
+	}
 	te__free(table);
-	if (set.args.n)
-		p->copies_nbytes = (uint64_t)set.args.copies_nbytes +
-				   state_layout(p->seq, &set).nbytes;
 	for (int i = 0; i < p->nneeds; i++)
 		if (wants_transpose(p, i))
 			p->copies_nbytes += transpose_layout(weight_of(p, i)->value, &scales_at) +
-					    aligned(sizeof(*set.args.done));
+					    aligned(sizeof(struct te_k_weights_done));
 	return 0;
 }
 
@@ -330,7 +349,7 @@ static int entry_wrap(struct te_ctx *ctx, const struct te__copies *set, struct t
 }
 
 /* in the order of table_fill */
-static int set_wrap(struct te_plan *p, struct te__copies *set)
+static int set_wrap(struct te_plan *p, struct te__copies *set, const struct te_quant *quant)
 {
 	const struct te_k_weight *e = set->table;
 	int r = 0;
@@ -340,11 +359,11 @@ static int set_wrap(struct te_plan *p, struct te__copies *set)
 
 		if (!is_in_set(set, w) || te__weight_is_divided(p->seq, w))
 			continue;
-		if (wants_values(p, i) && !w->copy_hp) {
+		if (values_in(p, i, quant) && !w->copy_hp) {
 			r = entry_wrap(p->ctx, set, w, e++);
 			w->set_hp = set;
 		}
-		if (!r && wants_codes(p, i) && !w->copy_q) {
+		if (!r && codes_in(p, i, quant) && !w->copy_q) {
 			r = entry_wrap(p->ctx, set, w, e++);
 			w->set_q = set;
 		}
@@ -383,9 +402,9 @@ void te__copies_free(struct te_seq *seq)
 	}
 }
 
-/* make the copies that the plan needs and no earlier plan made; rest: remainders of their masters,
- * or NULL */
-static int set_make(struct te_plan *p, const uint16_t *rest)
+/* make the copies that the plan needs and no earlier plan made, with codes of these quantizers;
+ * rest: remainders of their masters, or NULL */
+static int set_make(struct te_plan *p, struct te_quant *quant, const uint16_t *rest)
 {
 	struct te_seq *seq = p->seq;
 	struct te_k_weight *table = te__calloc(2 * (size_t)p->nneeds, sizeof(*table));
@@ -396,7 +415,7 @@ static int set_make(struct te_plan *p, const uint16_t *rest)
 		set->table = table;
 		table = NULL;
 		set->args.rest = rest;
-		table_fill(p, 0, set, set->table);
+		table_fill(p, 0, quant, set, set->table);
 	}
 	if (!r && set->args.n) {
 		set->args.masters = te_tensor_data(seq->masters);
@@ -404,7 +423,7 @@ static int set_make(struct te_plan *p, const uint16_t *rest)
 		set->args.version = seq->version;
 		r = set_upload(seq, set);
 		if (!r)
-			r = set_wrap(p, set);
+			r = set_wrap(p, set, quant);
 		if (!r) {
 			set->next = seq->copies;
 			seq->copies = set;
@@ -483,10 +502,10 @@ static int need_wrap(const struct te_plan *p, struct te__need *need, const struc
 
 	if (!r && q)
 		r = te__tensor_wrap_scaled(
-			p->ctx, te_quant_dtype(p->quant, need->slot), d->ndim, d->shape,
-			TE__NOWHERE, q & TE_FORM_COL ? TE__NOWHERE : NULL, (float *)TE__NOWHERE,
-			(float *)TE__NOWHERE,
-			te__recipe_operand(&p->casts, TE__ROLE_WEIGHT).scaling, &need->t_q);
+			p->ctx, te__plan_operand(p, need->slot, TE__ROLE_WEIGHT).dtype, d->ndim,
+			d->shape, TE__NOWHERE, q & TE_FORM_COL ? TE__NOWHERE : NULL,
+			(float *)TE__NOWHERE, (float *)TE__NOWHERE,
+			te__plan_operand(p, need->slot, TE__ROLE_WEIGHT).scaling, &need->t_q);
 	return r;
 }
 
@@ -546,7 +565,8 @@ static int check_divided(const struct te_plan *p)
 
 	for (int i = 0; i < p->nneeds; i++)
 		if (wants_codes(p, i) && te__weight_is_divided(p->seq, weight_of(p, i)) &&
-		    te__quant_weights(p->quant, p->need[i].slot, 1, &a) & TE__WEIGHTS_RECORD)
+		    te__quant_weights(te__plan_quant(p, p->need[i].slot), p->need[i].slot, 1, &a) &
+			    TE__WEIGHTS_RECORD)
 			return te__fail(-EOPNOTSUPP, "plan: weight %s has a scale from earlier "
 					"amaxes, and masters are in %d parts: expected another "
 					"recipe", weight_of(p, i)->name, p->seq->binding.nparts);
@@ -566,9 +586,11 @@ int te__plan_weights(struct te_plan *p)
 	p->set = te__calloc(2 * (size_t)p->nneeds + 1, sizeof(*p->set));
 	if (!p->set)
 		return no_memory();
-	r = p->nneeds ? set_make(p, NULL) : 0;
-	if (!r && p->nneeds && p->seq->rest)
-		r = set_make(p, p->seq->rest);
+	for (int k = 0; p->nneeds && k <= p->nothers && !r; k++) {
+		r = set_make(p, quant_of_set(p, k), NULL);
+		if (!r && p->seq->rest)
+			r = set_make(p, quant_of_set(p, k), p->seq->rest);
+	}
 	if (!r && te__seq_copies_part(p->seq) && !p->seq->part_set)
 		r = part_make(p->seq);
 	for (int i = 0; i < p->nneeds && !r; i++)

@@ -32,12 +32,16 @@ int te__recipe_casts(const struct te_recipe *recipe);
 struct te__operand te__recipe_operand(const struct te_recipe *recipe, enum te__role role);
 /* 1: scales computed from the present amax of a tensor or block are powers of two */
 int te__recipe_pow2(const struct te_recipe *recipe);
+/* 1: a slot of its quantizers has device memory: a scale, amaxes */
+int te__recipe_has_state(const struct te_recipe *recipe);
 /* 1: a cast waits for the amax of the whole tensor */
 int te__recipe_waits(const struct te_recipe *recipe);
 /* the recipe, but with scales from present amaxes where it has them from a history */
 struct te_recipe te__recipe_present(const struct te_recipe *recipe);
 /* 1: both recipes can use the same quantizers: they differ in the compute dtype at most */
 int te__recipe_same(const struct te_recipe *a, const struct te_recipe *b);
+/* 1: so can they, with slots of different types: they may differ in the type of gradients, too */
+int te__recipe_shares(const struct te_recipe *a, const struct te_recipe *b);
 
 /* te_quant_create() without device memory, for plans that do not run */
 int te__quant_describe(struct te_ctx *ctx, const struct te_recipe *recipe, int nslots,

@@ -140,6 +140,13 @@ int te__recipe_pow2(const struct te_recipe *recipe)
 	return row && row->pow2 && row->pow2(recipe);
 }
 
+int te__recipe_has_state(const struct te_recipe *recipe)
+{
+	const struct te__recipe_ops *row = te__recipe_row(recipe);
+
+	return row && row->words;
+}
+
 int te__recipe_waits(const struct te_recipe *recipe)
 {
 	const struct te__recipe_ops *row = te__recipe_row(recipe);
@@ -151,4 +158,13 @@ int te__recipe_same(const struct te_recipe *a, const struct te_recipe *b)
 {
 	return a->kind == b->kind && a->margin == b->margin && a->history_len == b->history_len &&
 	       a->algo == b->algo && a->amax_epsilon == b->amax_epsilon && a->flags == b->flags;
+}
+
+int te__recipe_shares(const struct te_recipe *a, const struct te_recipe *b)
+{
+	struct te_recipe x = *a, y = *b;
+
+	x.flags |= TE_RECIPE_E4M3_ONLY;
+	y.flags |= TE_RECIPE_E4M3_ONLY;
+	return te__recipe_same(&x, &y);
 }

@@ -1,6 +1,7 @@
 /*
  * t/plan/plan_recipe.c - recipes of single ops: an op without FP8 in an FP8 plan, and one in FP8 in
- * a plan without it, compute the bits that they compute in a plan of their recipe.
+ * a plan without it, compute the bits that they compute in a plan of their recipe; and so do ops
+ * with two FP8 recipes.
  */
 #include "config.h"
 
@@ -24,26 +25,50 @@
 #define ROWS 32
 #define WIDTH 64
 
-/* two linear ops with these recipes; NULL: the plan's */
-static struct te_seq *two(const char *first, const char *second)
+/* the recipe of that name; "NAME+e4m3": with E4M3 gradients */
+static struct te_recipe named(const char *name)
 {
-	const char *const name[2] = { first, second };
-	struct te_recipe recipe[2] = { TE_RECIPE_INIT, TE_RECIPE_INIT };
+	const char *suffix = strchr(name, '+');
+	struct te_recipe recipe = TE_RECIPE_INIT;
+	char text[32];
+
+	snprintf(text, sizeof(text), "%.*s", suffix ? (int)(suffix - name) : 31, name);
+	DO(te_recipe_from_name(text, &recipe));
+	recipe.flags |= suffix ? TE_RECIPE_E4M3_ONLY : 0;
+	return recipe;
+}
+
+/* a linear op with this recipe; NULL: the plan's */
+static void add_linear(struct te_seq *seq, const char *name, const char *recipe)
+{
+	struct te_linear_attrs a = TE_ATTRS(linear, WIDTH, WIDTH, 0.2f, 0, NULL, NULL);
+	struct te_recipe own = TE_RECIPE_INIT;
+	struct te_op *op;
+
+	if (recipe) {
+		own = named(recipe);
+		a.recipe = &own;
+	}
+	DO(te_op_linear(&a, name, &op));
+	own.kind = (enum te_recipe_kind)99; /* the op has a copy */
+	tt_append(seq, op);
+}
+
+static struct te_seq *two_of(const char *first, const char *second)
+{
 	struct te_seq *seq;
 
 	DO(te_seq_create(ctx, &seq));
-	for (int k = 0; k < 2; k++) {
-		struct te_linear_attrs a = TE_ATTRS(linear, WIDTH, WIDTH, 0.2f, 0, NULL, NULL);
-		struct te_op *op;
+	add_linear(seq, "a", first);
+	add_linear(seq, "b", second);
+	return seq;
+}
 
-		if (name[k]) {
-			DO(te_recipe_from_name(name[k], &recipe[k]));
-			a.recipe = &recipe[k];
-		}
-		DO(te_op_linear(&a, k ? "b" : "a", &op));
-		recipe[k].kind = (enum te_recipe_kind)99; /* the op has a copy */
-		tt_append(seq, op);
-	}
+/* two linear ops with these recipes, and weights */
+static struct te_seq *two(const char *first, const char *second)
+{
+	struct te_seq *seq = two_of(first, second);
+
 	DO(te_seq_init(seq, 3));
 	return seq;
 }
@@ -52,7 +77,7 @@ static struct te_seq *two(const char *first, const char *second)
 static struct te_plan *plan_of(struct te_seq *seq, const char *name, const char *only)
 {
 	struct te_plan_opts o = TE_PLAN_OPTS_INIT;
-	struct te_recipe recipe = tt_recipe(name);
+	struct te_recipe recipe = named(name);
 	struct te_plan *p;
 
 	o.recipe = &recipe;
@@ -81,8 +106,9 @@ static void train(struct te_plan *p)
 {
 	for (uint64_t k = 0; k < 2; k++) {
 		fill(te_plan_input(p, "x"), 1 + k);
-		fill(te_plan_output_grad(p), 11 + k);
 		DO(te_plan_forward(p, st, 0));
+		DO(te_stream_sync(st));
+		fill(te_plan_output_grad(p), 11 + k); /* forward uses its memory */
 		DO(te_plan_backward(p, st));
 	}
 	DO(te_stream_sync(st));
@@ -121,6 +147,89 @@ TEST_EACH(recipe, an_op_has_the_bits_of_its_recipe, TT_LEN(mixed))
 		model_same_scales(te_seq_quant(seq[0]), te_seq_quant(seq[1]));
 	te_seq_unref(seq[0]);
 	te_seq_unref(seq[1]);
+}
+
+/* recipes of a plan and of its two ops, and what these are in plans of one recipe */
+static const struct {
+	const char *plan, *own[2], *plain[2];
+} pairs[] = {
+	{ "bf16", { "fp8-block", "fp8-delayed" }, { "fp8-block", "fp8-delayed" } },
+	{ "bf16", { "fp8-current", "mxfp8" }, { "fp8-current", "mxfp8" } },
+	{ "bf16", { "nvfp4", "fp8-block" }, { "nvfp4", "fp8-block" } },
+	{ "fp8-delayed", { NULL, "fp8-block" }, { "fp8-delayed", "fp8-block" } },
+	{ "fp8-current", { "nvfp4", NULL }, { "nvfp4", "fp8-current" } },
+	{ "fp8-block", { "mxfp8", NULL }, { "mxfp8", "fp8-block" } },
+	{ "mxfp8", { NULL, "fp8-delayed" }, { "mxfp8", "fp8-delayed" } },
+	{ "fp8-delayed", { "fp8-delayed+e4m3", NULL }, { "fp8-delayed+e4m3", "fp8-delayed" } },
+	{ "fp8-current", { NULL, "fp8-current+e4m3" }, { "fp8-current", "fp8-current+e4m3" } },
+	{ "bf16", { "fp8-delayed", "fp8-delayed+e4m3" }, { "fp8-delayed", "fp8-delayed+e4m3" } },
+};
+
+static void give(struct te_tensor *from, struct te_tensor *to)
+{
+	float *x = tt_tensor_get(from);
+
+	tt_tensor_set(to, x);
+	free(x);
+}
+
+/* as train(), of two plans of one op each, the second after the first */
+static void train_two(struct te_plan *const p[2])
+{
+	for (uint64_t k = 0; k < 2; k++) {
+		fill(te_plan_input(p[0], "x"), 1 + k);
+		DO(te_plan_forward(p[0], st, 0));
+		DO(te_stream_sync(st));
+		give(te_plan_output(p[0]), te_plan_input(p[1], "x"));
+		DO(te_plan_forward(p[1], st, 0));
+		DO(te_stream_sync(st));
+		fill(te_plan_output_grad(p[1]), 11 + k);
+		DO(te_plan_backward(p[1], st));
+		DO(te_stream_sync(st));
+		give(te_plan_input_grad(p[1]), te_plan_output_grad(p[0]));
+		DO(te_plan_backward(p[0], st));
+	}
+	DO(te_stream_sync(st));
+}
+
+static void same_op(struct te_seq *mixed, struct te_seq *plain, int i)
+{
+	struct te_weight_info a = TE_WEIGHT_INFO_INIT, b = TE_WEIGHT_INFO_INIT;
+
+	DO(te_seq_weight(mixed, i, &a));
+	DO(te_seq_weight(plain, i, &b));
+	model_same(a.grad, b.grad, a.name);
+}
+
+TEST_EACH(recipe, ops_with_two_recipes_have_the_bits_of_separate_plans, TT_LEN(pairs))
+{
+	struct te_seq *mix = two(pairs[_i].own[0], pairs[_i].own[1]);
+	struct te_seq *seq[2] = { two(NULL, NULL), two(NULL, NULL) };
+	struct te_plan *p = plan_of(mix, pairs[_i].plan, NULL), *part;
+	struct te_plan *q[2] = { plan_of(seq[0], pairs[_i].plain[0], "a"),
+				 plan_of(seq[1], pairs[_i].plain[1], "b") };
+
+	train(p);
+	train_two(q);
+	model_same(te_plan_output(p), te_plan_output(q[1]), "outputs");
+	model_same(te_plan_input_grad(p), te_plan_input_grad(q[0]), "gradients");
+	for (int k = 0; k < 2; k++)
+		same_op(mix, seq[k], k);
+	te_plan_unref(p);
+
+	/* plans of the ops of the sequence have the state that the plan of both has left */
+	for (int k = 0; k < 2; k++) {
+		part = plan_of(mix, pairs[_i].plan, k ? "b" : "a");
+		train(part);
+		train(q[k]);
+		model_same(te_plan_output(part), te_plan_output(q[k]), "outputs of one op");
+		model_same(te_plan_input_grad(part), te_plan_input_grad(q[k]), "its gradients");
+		same_op(mix, seq[k], k);
+		te_plan_unref(part);
+		te_plan_unref(q[k]);
+		te_seq_unref(seq[k]);
+	}
+	te_seq_unref(mix);
 }
 
 static double distance(struct te_tensor *a, struct te_tensor *b)
@@ -320,18 +429,18 @@ TEST(recipe, recipes_of_ops_that_are_refused)
 	struct te_plan_opts o = TE_PLAN_OPTS_INIT;
 	struct te_recipe recipe = TE_RECIPE_INIT;
 	struct te_linear_attrs a = TE_ATTRS(linear, .in = 16, .out = 16, .recipe = &recipe);
-	struct te_seq *seq = two("fp8-current", "fp8-block");
+	struct te_seq *seq = two("fp8-current", "fp8-delayed");
 	struct te_plan *p;
 	struct te_op *op;
 	char text[128];
 
 	o.x = (struct te_spec){ TE_DTYPE_BF16, 2, { ROWS, WIDTH } };
 	fails(te_plan_create(seq, &o, &p), -TE_EPLAN,
-	      "op b has recipe fp8-block, but a has recipe fp8-current");
+	      "op b has recipe fp8-delayed, but another one has recipe fp8-current");
 	DO(te_recipe_from_name("fp8-delayed", &recipe));
 	o.recipe = &recipe;
 	fails(te_plan_create(seq, &o, &p), -TE_EPLAN,
-	      "op a has recipe fp8-current, but the plan has recipe fp8-delayed");
+	      "op a has recipe fp8-current, but another one has recipe fp8-delayed");
 	a.keep_hp = 1;
 	fails(te_op_linear(&a, "l", &op), -EINVAL, "linear l: keep_hp is 1, but its recipe is fp8");
 	a.keep_hp = 0;
@@ -344,6 +453,48 @@ TEST(recipe, recipes_of_ops_that_are_refused)
 	fails(te_op_linear(&a, "l", &op), -EINVAL, "margin 99");
 	recipe.size = 0;
 	fails(te_op_linear(&a, "l", &op), -EINVAL, "struct te_recipe");
+	te_seq_unref(seq);
+}
+
+/* two ops that read the codes of one value */
+TEST(recipe, two_recipes_of_one_value_are_refused)
+{
+	struct te_plan_opts o = TE_PLAN_OPTS_INIT;
+	struct te_seq *seq;
+	struct te_plan *p;
+	struct te_op *op;
+
+	DO(te_seq_create(ctx, &seq));
+	DO(te_op_fork("fork", &op));
+	DO(te_op_give(op, 0, "x"));
+	tt_append(seq, op);
+	add_linear(seq, "a", "fp8-block");
+	DO(te_op_swap("swap", &op));
+	DO(te_op_take(op, 0, "x"));
+	DO(te_op_give(op, 0, "y"));
+	tt_append(seq, op);
+	add_linear(seq, "b", "mxfp8");
+	DO(te_op_add("add", &op));
+	DO(te_op_take(op, 0, "y"));
+	tt_append(seq, op);
+	DO(te_seq_init(seq, 3));
+	o.x = (struct te_spec){ TE_DTYPE_BF16, 2, { ROWS, WIDTH } };
+	fails(te_plan_create(seq, &o, &p), -TE_EPLAN,
+	      "op b reads x in codes of recipe mxfp8, but an earlier op in codes of recipe "
+	      "fp8-block");
+	te_seq_unref(seq);
+}
+
+TEST(recipe, weights_of_two_recipes_are_not_stored_as_codes)
+{
+	struct te_plan_opts o = TE_PLAN_OPTS_INIT;
+	struct te_seq *seq = two_of("fp8-block", "mxfp8");
+
+	o.x = (struct te_spec){ TE_DTYPE_BF16, 2, { ROWS, WIDTH } };
+	DO(te_seq_complete(seq));
+	DO(te_seq_bind(seq, &(struct te_seq_binding){ .size = sizeof(struct te_seq_binding),
+						      .flags = TE_SEQ_NO_GRADS }));
+	fails(te_seq_store_codes(seq, &o), -EOPNOTSUPP, "FP8 recipes of two kinds");
 	te_seq_unref(seq);
 }
 
@@ -399,9 +550,48 @@ static int op_once(void)
 	return r;
 }
 
+static int plan_once(void)
+{
+	static const char *const own[] = { "fp8-block", "fp8-delayed" };
+	struct te_plan_opts o = TE_PLAN_OPTS_INIT;
+	struct te_ctx *own_ctx = NULL;
+	struct te_seq *seq = NULL;
+	struct te_plan *p = NULL;
+	int r = tt_ctx_new(&own_ctx);
+
+	if (r >= 0)
+		r = te_seq_create(own_ctx, &seq);
+	for (int k = 0; k < 2 && r >= 0; k++) {
+		const struct te_recipe recipe = named(own[k]);
+		struct te_linear_attrs a = TE_ATTRS(linear, .in = WIDTH, .out = WIDTH,
+						    .recipe = &recipe);
+		struct te_op *op = NULL;
+
+		r = te_op_linear(&a, k ? "b" : "a", &op);
+		if (r >= 0)
+			r = te_seq_append(seq, op);
+		te_op_unref(op);
+	}
+	if (r >= 0)
+		r = te_seq_init(seq, 3);
+	o.flags = TE_PLAN_TRAIN;
+	o.x = (struct te_spec){ TE_DTYPE_BF16, 2, { ROWS, WIDTH } };
+	if (r >= 0)
+		r = te_plan_create(seq, &o, &p);
+	te_plan_unref(p);
+	te_seq_unref(seq);
+	te_ctx_unref(own_ctx);
+	return r;
+}
+
 CASE(recipe_faults, "fault");
 
 TEST(recipe_faults, an_op_with_a_recipe_survives_every_fault)
 {
 	ck_assert_int_gt(tt_fault_each(op_once), 4);
+}
+
+TEST(recipe_faults, a_plan_of_two_recipes_survives_every_fault)
+{
+	ck_assert_int_gt(tt_fault_each(plan_once), 20);
 }

@@ -45,8 +45,29 @@ grep -q '+quantize' tap.out
 check "a norm casts the head's input" test $? = 0
 check "with other recipes the scales begin anew" "$te_train" --resume fp8-delayed.other \
 	--recipe fp8-delayed --head-recipe bf16
-fails "two FP8 recipes" '--head-recipe fp8-block with --recipe fp8-delayed: one FP8' \
-	"$te_train" $learn --recipe fp8-delayed --head-recipe fp8-block text
+fails "two recipes with scales of tensors" \
+	'--head-recipe fp8-current with --recipe fp8-delayed: expected one recipe' \
+	"$te_train" $learn --recipe fp8-delayed --head-recipe fp8-current text
+
+# layers and head in two FP8 recipes
+check "8 steps of bf16" "$te_train" $micro --steps 8 --eval-every 8 --save-every 0 --recipe bf16 \
+	--log whole8.log text
+for two in fp8-delayed:fp8-block mxfp8:fp8-current; do
+	run="$micro --steps 8 --eval-every 8 --save-every 0 --recipe ${two%:*} --head-recipe ${two#*:}"
+	two=${two%:*}.two
+	check "$two: two recipes" "$te_train" $run --log $two.log --out $two text
+	near "their loss" "$(last whole8.log)" "$(last $two.log)"
+	for graph in step layer; do
+		check "captured by $graph" "$te_train" $run --graph $graph --out $two.$graph text
+		same "with the same bits" $two/model.safetensors $two.$graph/model.safetensors
+	done
+	check "with recomputation" "$te_train" $run --recompute block --out $two.again text
+	same "with the same bits" $two/model.safetensors $two.again/model.safetensors
+	check "8 steps, half" "$te_train" $run --stop-after 4 --out $two.half text
+	check "and the rest" "$te_train" --resume $two.half
+	same "have the same bits" $two/model.safetensors $two.half/model.safetensors
+	same "and the same scales" $two/state.safetensors $two.half/state.safetensors
+done
 
 # chunks of 32 of 128 tokens, or of all
 chunk="$micro --dropout 0 --steps 20 --eval-every 20 --save-every 0 --recipe bf16"

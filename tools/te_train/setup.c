@@ -405,6 +405,12 @@ static int answers(const struct opts *o)
 	       !o->profile;
 }
 
+/* a sequence has quantizers for one such recipe: te_op_linear(3) */
+static int has_tensor_scales(const struct te_recipe *r)
+{
+	return r->kind == TE_RECIPE_DELAYED || r->kind == TE_RECIPE_CURRENT;
+}
+
 static int choose_recipes(struct trainer *t)
 {
 	int r;
@@ -424,11 +430,11 @@ static int choose_recipes(struct trainer *t)
 	r = te_recipe_from_name(t->o->head_recipe, &t->head_recipe);
 	if (r < 0)
 		return say_te(r, "--head-recipe");
-	if (t->recipe.kind == TE_RECIPE_NONE || t->head_recipe.kind == TE_RECIPE_NONE ||
-	    t->recipe.kind == t->head_recipe.kind)
+	if (t->recipe.kind == t->head_recipe.kind || !has_tensor_scales(&t->recipe) ||
+	    !has_tensor_scales(&t->head_recipe))
 		return STATUS_OK;
-	return say_bad("--head-recipe %s with --recipe %s: one FP8 recipe is possible",
-		       t->o->head_recipe, te_recipe_name(&t->recipe));
+	return say_bad("--head-recipe %s with --recipe %s: expected one recipe, or scales of "
+		       "blocks in one of them", t->o->head_recipe, te_recipe_name(&t->recipe));
 }
 
 static int choose_chunk(struct trainer *t)

@@ -307,6 +307,7 @@ shape="--batch 2 --seq-len 70 --heads 4 --kv-heads 2 --head-dim 24"
 check "attn: runs" sh -c "'$te_perftest' attn $quick $shape --types fp32,bf16 >out"
 table "attn: a table of 2 types by 2 passes" attn 14 4
 check "attn: in a window" sh -c "'$te_perftest' attn $quick $shape --window 9 --verify >out"
+check "attn: of documents" sh -c "'$te_perftest' attn $quick $shape --document 9 --verify >out"
 "$te_perftest" attn $quick $shape --pass forward --json >out
 sane "attn: figures" out 7
 name="the figures of attn"

@@ -14,7 +14,7 @@
 static struct {
 	char *cache;
 	uint32_t pass, types;
-	int64_t batch, seq_len, heads, kv_heads, head_dim, window;
+	int64_t batch, seq_len, heads, kv_heads, head_dim, window, document;
 } opt;
 
 static const struct option_field options[] = {
@@ -32,13 +32,17 @@ static const struct option_field options[] = {
 	  "channels of a head; in FP32 on a GPU, at most 128" },
 	{ "window", OPTION_COUNT, AT(window), "0", 0, 1 << 16, 0, "N",
 	  "tokens that one attends to, its own included; 0: all" },
+	{ "document", OPTION_COUNT, AT(document), "0", 0, 1 << 16, 0, "N",
+	  "tokens of each document of a sequence; 0: one document" },
 	{ 0 },
 };
 
-static struct te_kernel_attention_opts attention_opts(void)
+/* first: of the documents */
+static struct te_kernel_attention_opts attention_opts(const struct te_tensor *first)
 {
 	struct te_kernel_attention_opts o = TE_KERNEL_ATTENTION_OPTS_INIT;
 
+	o.first = opt.document ? first : NULL;
 	o.nheads = (int32_t)opt.heads;
 	o.nkv = (int32_t)(opt.kv_heads ? opt.kv_heads : opt.heads);
 	o.head_dim = (int32_t)opt.head_dim;
@@ -48,19 +52,19 @@ static struct te_kernel_attention_opts attention_opts(void)
 
 static int forward(const struct call *c, struct te_tensor *const *t)
 {
-	const struct te_kernel_attention_opts o = attention_opts();
+	const struct te_kernel_attention_opts o = attention_opts(t[3]);
 
 	return te_kernel_attention_forward(c->b->stream, t[0], t[1], t[2], &o);
 }
 
 static int both(const struct call *c, struct te_tensor *const *t)
 {
-	const struct te_kernel_attention_opts o = attention_opts();
+	const struct te_kernel_attention_opts o = attention_opts(t[3]);
 	int r = forward(c, t);
 
 	return r < 0 ? r :
-		       te_kernel_attention_backward(c->b->stream, t[3], t[0], t[1], t[2], t[4],
-						    te_tensor_data(t[5]), te_tensor_nbytes(t[5]),
+		       te_kernel_attention_backward(c->b->stream, t[4], t[0], t[1], t[2], t[5],
+						    te_tensor_data(t[6]), te_tensor_nbytes(t[6]),
 						    &o);
 }
 
@@ -74,10 +78,11 @@ static size_t ws_nbytes(const struct call *c)
 	{                                                           \
 		type, rows, cols, fill, times, TE_SCALING_TENSOR, 0 \
 	}
-/* x, y, lse, dy, dx */
+/* x, y, lse, first tokens of documents, dy, dx */
 #define FORWARD(type)                                                           \
 	FIELD(type, ROWS, QKV, NORMAL, 1), FIELD(type, ROWS, HEADED, ZEROS, 1), \
-		FIELD(TE_DTYPE_FP32, HEADS, ROWS, ZEROS, 0)
+		FIELD(TE_DTYPE_FP32, HEADS, ROWS, ZEROS, 0),                    \
+		FIELD(TE_DTYPE_INT32, ROWS, ONE, DOCUMENTS, 0)
 #define BOTH(type)                                                                             \
 	FORWARD(type), FIELD(type, ROWS, HEADED, NORMAL, 1), FIELD(type, ROWS, QKV, ZEROS, 1), \
 		FIELD(TE_DTYPE_UINT8, ONE, WS, ZEROS, 0)
@@ -90,11 +95,20 @@ static const struct call_row rows[] = {
 };
 #define NROWS ((int)(sizeof(rows) / sizeof(rows[0])))
 
+/* pairs of a query and a key that attention multiplies, of a document of n tokens */
+static double pairs_of(int64_t n)
+{
+	const double w = (double)(opt.window && opt.window < n ? opt.window : n);
+
+	return w * (w + 1) / 2 + ((double)n - w) * w;
+}
+
 /* products of the scores that are not masked: two GEMMs, and five more in backward */
 static double flops(const struct call *c, int both_passes)
 {
-	const double n = (double)c->extent[ROWS], w = (double)opt.window;
-	const double pairs = opt.window && w < n ? w * (w + 1) / 2 + (n - w) * w : n * (n + 1) / 2;
+	const int64_t n = c->extent[ROWS];
+	const int64_t each = opt.document && opt.document < n ? opt.document : n;
+	const double pairs = (double)(n / each) * pairs_of(each) + pairs_of(n % each);
 
 	return (both_passes ? 14.0 : 4.0) * (double)(c->batch * c->extent[HEADED]) * pairs;
 }
@@ -109,9 +123,10 @@ static void report(const struct call *c, int both_passes, const struct stats *us
 	bench_int(c->b, "batch", c->batch);
 	bench_int(c->b, "seq_len", c->extent[ROWS]);
 	bench_int(c->b, "heads", opt.heads);
-	bench_int(c->b, "kv_heads", attention_opts().nkv);
+	bench_int(c->b, "kv_heads", attention_opts(NULL).nkv);
 	bench_int(c->b, "head_dim", opt.head_dim);
 	bench_int(c->b, "window", opt.window);
+	bench_int(c->b, "document", opt.document);
 	bench_int(c->b, "plans", c->nsets);
 	bench_stats(c->b, "device_us", &us[0]);
 	bench_stats(c->b, "gemm_us", &us[1]);
@@ -121,12 +136,13 @@ static void report(const struct call *c, int both_passes, const struct stats *us
 
 static int measure(struct bench *b, int i, int rows_left)
 {
-	const int64_t nkv = attention_opts().nkv;
+	const int64_t nkv = attention_opts(NULL).nkv;
 	struct call c = {
 		.b = b,
 		.row = rows[i],
 		.batch = opt.batch,
 		.variant = (int)opt.window,
+		.document = opt.document,
 		.extent = { [ROWS] = bench_extent(b, opt.seq_len, 256, 2048),
 			    [HEADS] = opt.heads,
 			    [QKV] = (opt.heads + 2 * nkv) * opt.head_dim,

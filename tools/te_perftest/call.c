@@ -108,6 +108,15 @@ static void fill(struct call *c, int field)
 
 	if (f->fill == ZEROS)
 		return;
+	if (f->fill == DOCUMENTS) {
+		for (int64_t i = 0; c->document && i < n; i++) {
+			const int64_t token = i % c->extent[ROWS];
+			const int32_t first = (int32_t)(token - token % c->document);
+
+			memcpy(p + 4 * i, &first, 4);
+		}
+		return;
+	}
 	if (f->dtype == TE_DTYPE_UINT8 || f->dtype == TE_DTYPE_E2M1) {
 		bench_random(c->b, p, (size_t)(f->dtype == TE_DTYPE_E2M1 ? n / 2 : n));
 		return;

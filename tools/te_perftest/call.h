@@ -9,7 +9,7 @@
 
 #define CALL_FIELDS_MAX 12
 
-enum fill { NORMAL, POSITIVE, TOKENS, ZEROS };
+enum fill { NORMAL, POSITIVE, TOKENS, DOCUMENTS, ZEROS };
 /* an extent of a field, as an index of extent[] of struct call */
 enum extent {
 	NONE,
@@ -53,13 +53,14 @@ struct call_row {
 
 /* nsets sets of tensors; each call takes the next */
 struct call {
-	/* the caller sets: b, row, extent, batch, recipe, variant, once, depth, other */
+	/* the caller sets: b, row, extent, batch, recipe, variant, document, once, depth, other */
 	struct bench *b;
 	struct call_row row;
 	int64_t extent[EXTENTS];
 	int64_t batch;	    /* sequences of fields with ROWS or HEADS, if above 1 */
 	const char *recipe; /* name of quant's recipe, or NULL */
 	int variant;	    /* an argument of the row's functions */
+	int64_t document;   /* tokens of each document of a sequence; 0: one document */
 	int once;	    /* 1: one set, regardless of the size of the caches */
 	int depth;	    /* calls per sample; 0: as many as take a millisecond, up to 16 */
 	int nfields, nsets, at;
@@ -119,6 +120,7 @@ int check_norm(const struct call *c,
 	       const uint8_t *got);			 /* x, gamma, beta, y, mean, rstd, dy, dx */
 int check_act(const struct call *c, const uint8_t *got); /* x, y, dy, dx */
 int check_gemm(const struct call *c, const uint8_t *got); /* a, w, d */
-int check_attn(const struct call *c, const uint8_t *got); /* x, y; variant: the window */
+/* x, y; variant: the window */
+int check_attn(const struct call *c, const uint8_t *got);
 
 #endif

@@ -333,7 +333,9 @@ static int check_result(const struct call *c, int64_t seq, int64_t q, int64_t at
 	const int64_t place = (seq * c->extent[ROWS] + q) * nheads * d + at;
 	const double v = 0x1p-23, w = c->row.field[1].dtype == TE_DTYPE_BF16 ? 0x1p-8 : 0;
 	const double scale = (double)(1.0f / sqrtf((float)d));
-	const int64_t first = c->variant && q >= c->variant ? q - c->variant + 1 : 0;
+	const int64_t document = c->document ? q - q % c->document : 0;
+	const int64_t in_window = c->variant && q >= c->variant ? q - c->variant + 1 : 0;
+	const int64_t first = document > in_window ? document : in_window;
 	double most = -INFINITY, sum = 0, o = 0, size = 0, err = 0;
 
 	for (int64_t k = first; k <= q; k++) {

@@ -17,6 +17,31 @@
 
 /* ---- delta ---- */
 
+/* least first keys of a sequence's tiles, as te_k_attn_bwd.sums has them; a warp */
+DEV void starts(const struct te_k_attn_bwd &a, int64_t b)
+{
+	const int T = (int)a.seqlen, ntiles = (T + 63) / 64;
+	uint32_t *to = a.sums + te_k_attn_starts_at(&a) + b * ntiles;
+	int after = INT32_MAX;
+
+	for (int from = (ntiles - 1) / 32 * 32; from >= 0; from -= 32) {
+		const int tile = from + (int)LANE;
+		int least = INT32_MAX;
+
+		for (int q = tile * 64; q < min(tile * 64 + 64, T); q++)
+			least = min(least, (int)te_k_attn_first(q, a.window, a.first[b * T + q]));
+		for (unsigned d = 1; d < 32; d *= 2) {
+			const int x = __shfl_down_sync(~0u, least, d);
+
+			least = LANE + d < 32 ? min(least, x) : least;
+		}
+		least = min(least, after);
+		after = __shfl_sync(~0u, least, 0);
+		if (tile < ntiles)
+			to[tile] = (uint32_t)least;
+	}
+}
+
 /* rows of hd elements by batch, seqlen and head; lanes of a row load 16 bytes each */
 template <class E> DEV void bwd_pre(const struct te_k_attn_bwd &a)
 {
@@ -51,8 +76,14 @@ template <class E> DEV void bwd_pre(const struct te_k_attn_bwd &a)
 			sum = fmaf(to_float(x[c]), to_float(y[c]), sum);
 	}
 	sum = sum_lanes(sum, lanes);
-	if (a.sums && at < te_k_attn_counts(&a))
+	if (a.sums && at < te_k_attn_starts_at(&a))
 		a.sums[at] = 0;
+	if (a.sums && a.first) {
+		const int64_t nwarps = (int64_t)gridDim.x * ATTN_PRE_THREADS / 32;
+
+		for (int64_t b = at / 32; b < a.batch; b += nwarps)
+			starts(a, b);
+	}
 	if (ok && c0 == 0) {
 		const int64_t bt = row / a.nheads;
 

@@ -119,14 +119,17 @@ struct te_k_attn_sinks {
 };
 
 /*
- * te_k_attn_bwd.sums: TE_K_ATTN_SUMS_FIRST words, a counter for each 64 queries x 64 columns of dq
- * and, from a multiple of 1024 bytes on, their sums in FP32.
+ * te_k_attn_bwd.sums: TE_K_ATTN_SUMS_FIRST words, a counter for each 64 queries x 64 columns of dq,
+ * with documents the least first key of each tile of 64 queries and all later ones, [batch,
+ * ceil(seqlen / 64)], and, from a multiple of 1024 bytes on, sums in FP32.
  */
 #define TE_K_ATTN_SUMS_FIRST 4
 
 #define te_k_attn_tiles(a) \
 	((a)->batch * (a)->nheads * (((a)->seqlen + 63) / 64) * ((a)->head_dim / 64))
-#define te_k_attn_counts(a) ((te_k_attn_tiles(a) + TE_K_ATTN_SUMS_FIRST + 255) / 256 * 256)
+#define te_k_attn_starts_at(a) (te_k_attn_tiles(a) + TE_K_ATTN_SUMS_FIRST)
+#define te_k_attn_counts(a) \
+	((te_k_attn_starts_at(a) + (a)->batch * (((a)->seqlen + 63) / 64) + 255) / 256 * 256)
 #define te_k_attn_sums_nbytes(a) (4 * te_k_attn_counts(a) + 4 * 64 * 64 * te_k_attn_tiles(a))
 
 /* Does a launch differ from packed causal attention, and in what only more has? */

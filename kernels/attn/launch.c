@@ -315,33 +315,37 @@ int te__geo_attn_fwd(const void *args, struct te__geometry *ret)
 
 void te__geo_attn_sm90(const struct te_attn_sm90_plan *p, struct te__geometry *ret)
 {
-	static const char *const func[2][2] = {
-		{ "te_k_attn_fwd_sm90_d128", "te_k_attn_fwd_sm90_d128_window" },
-		{ "te_k_attn_fwd_sm90_d64", "te_k_attn_fwd_sm90_d64_window" },
+	static const char *const func[2][3] = {
+		{ "te_k_attn_fwd_sm90_d128", "te_k_attn_fwd_sm90_d128_window",
+		  "te_k_attn_fwd_sm90_d128_documents" },
+		{ "te_k_attn_fwd_sm90_d64", "te_k_attn_fwd_sm90_d64_window",
+		  "te_k_attn_fwd_sm90_d64_documents" },
 	};
 	const int d64 = p->head_dim == 64;
 
 	*ret = (struct te__geometry){
-		.func = func[d64][p->args.window > 0],
+		.func = func[d64][ATTN_SM90_MASK(p->args)],
 		.grid = { (unsigned)p->nblocks, 1, 1 },
-		.block = { d64 ? ATTN_SM90_THREADS(64) : ATTN_SM90_THREADS(128), 1, 1 },
-		.smem = d64 ? ATTN_SM90_SMEM(64) : ATTN_SM90_SMEM(128),
+		.block = { ATTN_SM90_THREADS(p->head_dim), 1, 1 },
+		.smem = ATTN_SM90_SMEM(p->head_dim),
 	};
 }
 
 void te__geo_attn_bwd_sm90(const struct te_attn_bwd_sm90_plan *p, struct te__geometry *ret)
 {
-	static const char *const func[2][2] = {
-		{ "te_k_attn_bwd_sm90_d128", "te_k_attn_bwd_sm90_d128_window" },
-		{ "te_k_attn_bwd_sm90_d64", "te_k_attn_bwd_sm90_d64_window" },
+	static const char *const func[2][3] = {
+		{ "te_k_attn_bwd_sm90_d128", "te_k_attn_bwd_sm90_d128_window",
+		  "te_k_attn_bwd_sm90_d128_documents" },
+		{ "te_k_attn_bwd_sm90_d64", "te_k_attn_bwd_sm90_d64_window",
+		  "te_k_attn_bwd_sm90_d64_documents" },
 	};
 	const int d64 = p->head_dim == 64;
 
 	*ret = (struct te__geometry){
-		.func = func[d64][p->args.window > 0],
+		.func = func[d64][ATTN_SM90_MASK(p->args)],
 		.grid = { (unsigned)p->nblocks, 1, 1 },
-		.block = { d64 ? ATTN_SM90_BWD_THREADS(64) : ATTN_SM90_BWD_THREADS(128), 1, 1 },
-		.smem = d64 ? ATTN_SM90_BWD_SMEM(64) : ATTN_SM90_BWD_SMEM(128),
+		.block = { ATTN_SM90_BWD_THREADS(p->head_dim), 1, 1 },
+		.smem = ATTN_SM90_BWD_SMEM(p->head_dim),
 	};
 }
 

@@ -17,7 +17,7 @@
 #define TILE_COST 5
 #define ITEM_COST 6
 
-/* the reasons of both passes; other: more than a window; width: columns of qkv */
+/* the reasons of both passes; other: more than a window or documents; width: columns of qkv */
 static const char *declines_any(int32_t dtype, int32_t head_dim, uint32_t threshold, int other,
 				int64_t batch, int64_t seqlen, int64_t width)
 {
@@ -28,7 +28,7 @@ static const char *declines_any(int32_t dtype, int32_t head_dim, uint32_t thresh
 	if (threshold)
 		return "it has dropout";
 	if (other)
-		return "it is not causal attention of all keys or a window";
+		return "it is not causal attention of all keys, a window or documents";
 	if (batch < 1 || seqlen < 1)
 		return "it is empty";
 	if (batch > MAX_EXTENT || seqlen > MAX_EXTENT || width > MAX_EXTENT)
@@ -36,9 +36,8 @@ static const char *declines_any(int32_t dtype, int32_t head_dim, uint32_t thresh
 	return NULL;
 }
 
-/* is a launch more than causal attention in a window? */
-#define HAS_OTHER(a) \
-	((a)->first || (a)->softcap != 0.0f || (a)->full || TE_K_ATTN_HAS_NEW(a))
+/* is a launch more than causal attention in a window or documents? */
+#define HAS_OTHER(a) ((a)->softcap != 0.0f || (a)->full || TE_K_ATTN_HAS_NEW(a))
 
 /* 0: the window leaves out no key */
 static int32_t window_of(int32_t window, int64_t seqlen)
@@ -147,6 +146,7 @@ const char *te__attn_sm90_plan(const struct te_k_attn_fwd *a, int32_t nsms,
 		return "it has more than 2^28 blocks of rows";
 	s->nmatrices = (int32_t)nheads;
 	s->window = window_of(a->window, a->seqlen);
+	s->first = a->first;
 	s->at_once = at_once(s->nmatrices, s->nrows, rows, s->window, nsms,
 			     4 * a->seqlen * d * a->nkv / a->nheads);
 	ret->head_dim = d;
@@ -209,6 +209,8 @@ const char *te__attn_bwd_sm90_plan(const struct te_k_attn_bwd *a, int32_t nsms,
 		return "it has more than 2^28 blocks of rows, or 2^31 rows";
 	s->nmatrices = (int32_t)nheads;
 	s->window = window_of(a->window, a->seqlen);
+	s->first = a->first;
+	s->starts = (const int32_t *)a->sums + te_k_attn_starts_at(a);
 	/* two operands in BF16 and sums in FP32, of the queries of a group */
 	s->at_once = bwd_at_once(s->nmatrices, 8 * a->seqlen * d * s->group);
 	ret->head_dim = d;

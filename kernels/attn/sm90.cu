@@ -1,8 +1,8 @@
 /*
- * sm90.cu - causal attention in BF16, forward, of all keys or a window: persistent blocks, warp
- * specialization, wgmma on tiles that the copy engine loads. sm_90a, head_dim 64 and 128. The
- * default (TE_ATTENTION) unless sequences are few and short; t/kernels/attn_sm90.cc emulates them
- * on the host.
+ * sm90.cu - causal attention in BF16, forward, of all keys, a window or documents: persistent
+ * blocks, warp specialization, wgmma on tiles that the copy engine loads. sm_90a, head_dim 64 and
+ * 128. The default (TE_ATTENTION) unless sequences are few and short; t/kernels/attn_sm90.cc
+ * emulates them on the host.
  *
  * Blocks: one a multiprocessor, 512 threads for head_dim 64 and 384 for 128, up to 193 KiB shared
  * memory. A block computes one item after the other: 192 or 128 rows of a head, as strips of 64
@@ -80,6 +80,11 @@ template <int D> struct layout {
 	{
 		return k_empty(STAGES) + 8 * stage;
 	}
+	/* first keys of the rows of a strip */
+	__device__ __forceinline__ uint32_t firsts(int group) const
+	{
+		return v_empty(STAGES) + 4 * STRIP * group;
+	}
 };
 
 /* --- items ------------------------------------------------------------------ */
@@ -100,13 +105,35 @@ DEV int head_of(const struct te_attn_sm90 &a, const item &t)
 	return t.matrix % a.nheads;
 }
 
-/* the first tile of which rows from a row on have a key */
-template <bool WINDOW> DEV int first_tile(const struct te_attn_sm90 &a, int row)
+/* the first key of a query, with documents */
+DEV int first_key(const struct te_attn_sm90 &a, int batch, int q)
 {
-	if (!WINDOW)
+	return (int)te_k_attn_first(q, a.window, a.first[(int64_t)batch * a.seqlen + q]);
+}
+
+/* the first tile of which one of n rows has a key: what tile_of() takes; for whole warps */
+template <int MASK> DEV int start_of(const struct te_attn_sm90 &a, const item &t, int row, int n)
+{
+	if (MASK == ATTN_SM90_DOCUMENTS) {
+		const int end = min(row + n, a.seqlen);
+		int least = INT32_MAX;
+
+#pragma unroll 1
+		for (int q = max(row, 0) + LANE; q < end; q += 32)
+			least = min(least, first_key(a, batch_of(a, t), q));
+		row = __reduce_min_sync(~0u, least) / KEYS;
+	}
+	return row;
+}
+
+template <int MASK> DEV int tile_of(const struct te_attn_sm90 &a, int start)
+{
+	if (MASK == ATTN_SM90_ALL)
 		return 0;
-	asm volatile("" : "+r"(row)); /* computed again where it is used, to need no register */
-	return max(row + 1 - a.window, 0) / KEYS;
+	if (MASK == ATTN_SM90_DOCUMENTS)
+		return start;
+	asm volatile("" : "+r"(start)); /* computed where it is used, to need no register */
+	return max(start + 1 - a.window, 0) / KEYS;
 }
 
 /* the i-th item of this block */
@@ -150,16 +177,19 @@ DEV void load_queries(const struct te_attn_sm90 &a, const layout<D> &at, const i
 	}
 }
 
-template <int D, bool WINDOW> DEV void load(const struct te_attn_sm90 &a, const layout<D> &at)
+/* one thread, but with documents a warp, whose other lanes help to find the first tile */
+template <int D, int MASK> DEV void load(const struct te_attn_sm90 &a, const layout<D> &at)
 {
 	typename layout<D>::ring rk, rv;
 	item t;
 
 	for (int i = 0; item_of<D>(a, i, t); i++) {
-		const int first = first_tile<WINDOW>(a, t.row), batch = batch_of(a, t);
+		const int first = tile_of<MASK>(a, start_of<MASK>(a, t, t.row, ATTN_SM90_ROWS(D)));
 		const int k = (a.nheads + head_of(a, t) / (a.nheads / a.nkv)) * D;
-		const int v = k + a.nkv * D;
+		const int v = k + a.nkv * D, batch = batch_of(a, t);
 
+		if (MASK == ATTN_SM90_DOCUMENTS && LANE)
+			continue;
 		load_queries<D>(a, at, t, i);
 		/* in the order in which they are needed */
 #pragma unroll 1
@@ -254,18 +284,49 @@ DEV void mask(int row, float (&s)[KEYS / 2])
 				s[4 * j + c] = -INFINITY;
 }
 
-/* scores of keys before the window; row: the strip's first, from the first key on */
-DEV void mask_before(int row, int window, float (&s)[KEYS / 2])
+/* scores of keys before the first key of the thread's I-th row, a number of keys from the tile's */
+template <int I> DEV void mask_before(int first, float (&s)[KEYS / 2])
 {
-	const int lane = threadIdx.x % 32, first = row + threadIdx.x % 128 / 32 * 16 + lane / 4 -
-						   2 * (lane % 4) + 1 - window;
-
+	first -= 2 * (threadIdx.x % 4);
 #pragma unroll
 	for (int j = 0; j < KEYS / 8; j++)
 #pragma unroll
-		for (int c = 0; c < 4; c++)
-			if (8 * j + c % 2 < first + c / 2 * 8)
-				s[4 * j + c] = -INFINITY;
+		for (int c = 0; c < 2; c++)
+			if (8 * j + c < first)
+				s[4 * j + 2 * I + c] = -INFINITY;
+}
+
+/* keeps the first keys of a warp's rows of a strip, and returns the largest; with documents */
+DEV int keep_firsts(const struct te_attn_sm90 &a, const item &t, int row, uint32_t firsts)
+{
+	const int r = threadIdx.x % 128 / 32 * 16 + LANE % 16;
+	const int key = row + r < a.seqlen ? first_key(a, batch_of(a, t), row + r) : 0;
+
+	smem_store(firsts + 4 * r, (uint32_t)key);
+	return __reduce_max_sync(~0u, key); /* lanes wait for each other's stores, too */
+}
+
+/* scores of keys before the first key of their row; from: of the tile, last: of keep_firsts() */
+template <int D, int MASK>
+DEV void mask_tile(const struct te_attn_sm90 &a, const layout<D> &at, int group, int row, int from,
+		   int last, float (&s)[KEYS / 2])
+{
+	int thread = threadIdx.x % 128;
+
+	asm volatile("" : "+r"(thread), "+r"(group)); /* as in tile_of() */
+	const int r = thread / 32 * 16 + thread % 32 / 4;
+	const uint32_t firsts = at.firsts(group) + 4 * r;
+
+	if (MASK == ATTN_SM90_WINDOW && row - from + STRIP > a.window) {
+		const int first = row - from + r + 1 - a.window;
+
+		mask_before<0>(first, s);
+		mask_before<1>(first + 8, s);
+	}
+	if (MASK == ATTN_SM90_DOCUMENTS && from < last) {
+		mask_before<0>((int)smem_load(firsts) - from, s);
+		mask_before<1>((int)smem_load(firsts + 4 * 8) - from, s);
+	}
 }
 
 /* scores become probabilities, not divided by their sum; shrink: of former ones */
@@ -344,11 +405,13 @@ DEV void store(const struct te_attn_sm90 &a, uint32_t to, const item &t, int row
 
 /* --- the main loop ------------------------------------------------------------ */
 
-template <int D, bool WINDOW>
+template <int D, int MASK>
 DEV void attend(const struct te_attn_sm90 &a, const layout<D> &at, int group)
 {
 	const float scale2 = a.scale * LOG2E;
 	const bool issues = threadIdx.x % 128 == 0;
+	/* to zeros at first, so that ntiles needs no register */
+	const bool adds = MASK == ATTN_SM90_DOCUMENTS;
 	typename layout<D>::ring rk, rv;
 	item t;
 
@@ -360,10 +423,18 @@ DEV void attend(const struct te_attn_sm90 &a, const layout<D> &at, int group)
 		float o[D / 2], s[KEYS / 2], shrink[2];
 		uint32_t p[WORDS];
 		rows r = { { -INFINITY, -INFINITY }, { 0.0f, 0.0f } };
+		const int item_start = start_of<MASK>(a, t, t.row, ATTN_SM90_ROWS(D));
+		const int start = start_of<MASK>(a, t, row, STRIP);
+		const int last = MASK == ATTN_SM90_DOCUMENTS && ntiles > 0 ?
+					 keep_firsts(a, t, row, at.firsts(group)) : 0;
 
+#pragma unroll
+		for (int j = 0; j < D / 2; j++)
+			if (adds)
+				o[j] = 0.0f;
 #pragma unroll 1
 		for (int n = t.ntiles; n > max(ntiles, 0); n--)
-			pass<D>(at, rk, rv, group, n > first_tile<WINDOW>(a, t.row) + 1);
+			pass<D>(at, rk, rv, group, n > tile_of<MASK>(a, item_start) + 1);
 		barrier_wait(at.q_full(i & 1, group), i >> 1 & 1);
 		if (ntiles > 0) {
 			barrier_wait(at.k_full(rk.stage), rk.parity);
@@ -373,8 +444,7 @@ DEV void attend(const struct te_attn_sm90 &a, const layout<D> &at, int group)
 			release(at.k_empty(rk.stage));
 			rk.next();
 			mask(row % KEYS, s);
-			if (WINDOW && row % KEYS + STRIP > a.window)
-				mask_before(row % KEYS, a.window, s);
+			mask_tile<D, MASK>(a, at, group, row, (ntiles - 1) * KEYS, last, s);
 			soften(scale2, r, s, shrink);
 			round_all(s, p);
 		}
@@ -386,20 +456,19 @@ DEV void attend(const struct te_attn_sm90 &a, const layout<D> &at, int group)
 		if (ntiles <= 0)
 			continue;
 #pragma unroll 1
-		for (int n = ntiles - 1; n > first_tile<WINDOW>(a, row); n--) {
+		for (int n = ntiles - 1; n > tile_of<MASK>(a, start); n--) {
 			barrier_wait(at.k_full(rk.stage), rk.parity);
 			turn_wait(group);
 			wgmma_begin();
 			start_scores<D>(q, at.k(rk.stage), s);
 			barrier_wait(at.v_full(rv.stage), rv.parity);
 			wgmma_begin();
-			start_values<D>(p, at.v(rv.stage), n < ntiles - 1, o);
+			start_values<D>(p, at.v(rv.stage), adds || n < ntiles - 1, o);
 			turn_pass<layout<D>::GROUPS>(group);
 			wgmma_wait<1>(s);
 			release(at.k_empty(rk.stage));
 			rk.next();
-			if (WINDOW && row - (n - 1) * KEYS + STRIP > a.window)
-				mask_before(row - (n - 1) * KEYS, a.window, s);
+			mask_tile<D, MASK>(a, at, group, row, (n - 1) * KEYS, last, s);
 			soften(scale2, r, s, shrink);
 			wgmma_wait<0>(o);
 			release(at.v_empty(rv.stage));
@@ -411,13 +480,13 @@ DEV void attend(const struct te_attn_sm90 &a, const layout<D> &at, int group)
 		}
 		barrier_wait(at.v_full(rv.stage), rv.parity);
 		wgmma_begin();
-		start_values<D>(p, at.v(rv.stage), ntiles > first_tile<WINDOW>(a, row) + 1, o);
+		start_values<D>(p, at.v(rv.stage), adds || ntiles > tile_of<MASK>(a, start) + 1,
+				o);
 		wgmma_wait<0>(o);
 		release(at.v_empty(rv.stage));
 		rv.next();
 #pragma unroll 1
-		for (int n = first_tile<WINDOW>(a, row);
-		     n > first_tile<WINDOW>(a, row - group * STRIP); n--)
+		for (int n = tile_of<MASK>(a, start); n > tile_of<MASK>(a, item_start); n--)
 			pass<D>(at, rk, rv, group, true); /* tiles of the strips before */
 		store<D>(a, q, t, row, group, r, o);
 	}
@@ -428,7 +497,7 @@ DEV void attend(const struct te_attn_sm90 &a, const layout<D> &at, int group)
 
 /* --- kernels -------------------------------------------------------------------- */
 
-template <int D, bool WINDOW, int LOAD_REGISTERS, int REGISTERS>
+template <int D, int MASK, int LOAD_REGISTERS, int REGISTERS>
 DEV void attn(const struct te_attn_sm90 &a)
 {
 	const int group = threadIdx.x / 128;
@@ -454,11 +523,11 @@ DEV void attn(const struct te_attn_sm90 &a)
 	__syncthreads();
 	if (group == 0) {
 		registers_lower<LOAD_REGISTERS>();
-		if (threadIdx.x == 0)
-			load<D, WINDOW>(a, at);
+		if (threadIdx.x < (MASK == ATTN_SM90_DOCUMENTS ? 32 : 1))
+			load<D, MASK>(a, at);
 	} else {
 		registers_raise<REGISTERS>();
-		attend<D, WINDOW>(a, at, group - 1);
+		attend<D, MASK>(a, at, group - 1);
 	}
 }
 
@@ -469,10 +538,12 @@ DEV void attn(const struct te_attn_sm90 &a)
 		te_begin();                                                            \
 		attn<D, __VA_ARGS__>(a);                                               \
 	}
-ATTN(d64, 64, false, 32, 160)
-ATTN(d64_window, 64, true, 32, 160)
-ATTN(d128, 128, false, 40, 232)
-ATTN(d128_window, 128, true, 40, 232)
+ATTN(d64, 64, ATTN_SM90_ALL, 32, 160)
+ATTN(d64_window, 64, ATTN_SM90_WINDOW, 32, 160)
+ATTN(d64_documents, 64, ATTN_SM90_DOCUMENTS, 32, 160)
+ATTN(d128, 128, ATTN_SM90_ALL, 40, 232)
+ATTN(d128_window, 128, ATTN_SM90_WINDOW, 40, 232)
+ATTN(d128_documents, 128, ATTN_SM90_DOCUMENTS, 40, 232)
 #undef ATTN
 
 #endif

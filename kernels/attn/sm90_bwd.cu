@@ -1,7 +1,7 @@
 /*
- * sm90_bwd.cu - causal attention in BF16, backward, of all keys or a window: persistent blocks.
- * sm_90a, head_dim 64 and 128. The default (TE_ATTENTION); t/kernels/attn_bwd_sm90.cc emulates it
- * on the host.
+ * sm90_bwd.cu - causal attention in BF16, backward, of all keys, a window or documents: persistent
+ * blocks. sm_90a, head_dim 64 and 128. The default (TE_ATTENTION); t/kernels/attn_bwd_sm90.cc
+ * emulates it on the host.
  *
  * An item is 128 keys of a head, which stay in shared memory, and iterates over tiles of 64 queries
  * of all heads of the group, head by head, from the last to the first. As in FlashAttention-3 (Shah
@@ -79,9 +79,14 @@ template <int D> struct layout {
 	{
 		return piece(PIECES) + (2 * stage + which) * COLS * 4;
 	}
+	/* the first keys of the queries; see load_firsts() */
+	__device__ __forceinline__ uint32_t firsts(uint32_t stage) const
+	{
+		return stats(STAGES, 0) + ATTN_SM90_BWD_FIRSTS * stage;
+	}
 	__device__ __forceinline__ uint32_t item(int buffer) const
 	{
-		return stats(STAGES, 0) + 16 * buffer;
+		return firsts(STAGES) + 16 * buffer;
 	}
 	/* barriers: full when written, empty when all that read it have */
 	__device__ __forceinline__ uint32_t item_full(int buffer) const
@@ -139,18 +144,32 @@ struct item {
 	int ntiles;	 /* tiles of a head from row on; 0: there are no more items */
 };
 
-template <bool WINDOW> DEV item item_of(const struct te_attn_bwd_sm90 &a, int k)
+/* tiles of queries, from a block of keys on, with a query that attends to one of these keys */
+template <int MASK> DEV int ntiles_of(const struct te_attn_bwd_sm90 &a, int batch, int row)
+{
+	const int from = row / COLS;
+	int end = a.seqlen;
+
+	if (MASK == ATTN_SM90_DOCUMENTS)
+		return (int)te_k_attn_above(a.starts + batch * a.ntiles, from, a.ntiles,
+					    row + ROWS - 1) - from;
+	if (MASK == ATTN_SM90_WINDOW)
+		end = min(end, row + ROWS - 1 + a.window);
+	return (end - row + COLS - 1) / COLS;
+}
+
+template <int MASK> DEV item item_of(const struct te_attn_bwd_sm90 &a, int k)
 {
 	const int per = a.at_once * a.nblocks, first = k / per * a.at_once;
 	const int count = min(a.at_once, a.nmatrices - first), matrix = first + k % per % count;
 	const int row = k % per / count * ROWS;
-	const int end = WINDOW ? min(a.seqlen, row + ROWS - 1 + a.window) : a.seqlen;
 
-	return { matrix / a.nkv, matrix % a.nkv, row, (end - row + COLS - 1) / COLS };
+	return { matrix / a.nkv, matrix % a.nkv, row,
+		 ntiles_of<MASK>(a, matrix / a.nkv, row) };
 }
 
 /* takes the i-th item of this block; one thread */
-template <int D, bool WINDOW>
+template <int D, int MASK>
 DEV item take(const struct te_attn_bwd_sm90 &a, const layout<D> &at, int i)
 {
 	item t = { 0, 0, 0, 0 };
@@ -159,7 +178,7 @@ DEV item take(const struct te_attn_bwd_sm90 &a, const layout<D> &at, int i)
 	barrier_wait(at.item_empty(i & 1), (i >> 1 & 1) ^ 1);
 	k = (int)atomicAdd(a.next, 1u);
 	if (k < a.nmatrices * a.nblocks)
-		t = item_of<WINDOW>(a, k);
+		t = item_of<MASK>(a, k);
 	smem_store4(at.item(i & 1), t.batch, t.head, t.row, t.ntiles);
 	barrier_arrive(at.item_full(i & 1));
 	return t;
@@ -193,9 +212,15 @@ template <int D> DEV int key_col(const struct te_attn_bwd_sm90 &a, const item &t
 }
 
 /* blocks of keys before the item's that add to dq of a tile */
-template <bool WINDOW> DEV int turn_of(const struct te_attn_bwd_sm90 &a, const item &t, int col)
+template <int MASK> DEV int turn_of(const struct te_attn_bwd_sm90 &a, const item &t, int col)
 {
-	return t.row / ROWS - (WINDOW ? max(col + 1 - a.window, 0) / ROWS : 0);
+	int first = 0;
+
+	if (MASK == ATTN_SM90_WINDOW)
+		first = max(col + 1 - a.window, 0);
+	if (MASK == ATTN_SM90_DOCUMENTS)
+		first = a.starts[t.batch * a.ntiles + col / COLS];
+	return t.row / ROWS - first / ROWS;
 }
 
 /* is the item's block of keys the last that adds to a tile? */
@@ -248,14 +273,14 @@ DEV void load_keys(const struct te_attn_bwd_sm90 &a, const layout<D> &at, const 
  * One thread. With one buffer of keys, the first queries of an item are loaded before its keys,
  * which wait for dk and dv of the item before.
  */
-template <int D, bool WINDOW>
+template <int D, int MASK>
 DEV void load(const struct te_attn_bwd_sm90 &a, const layout<D> &at)
 {
 	ring<layout<D>::STAGES> r;
 
 	for (int i = 0;; i++) {
 		int left = layout<D>::BUFFERS == 1 ? layout<D>::STAGES : 0;
-		const item t = take<D, WINDOW>(a, at, i);
+		const item t = take<D, MASK>(a, at, i);
 
 		if (!t.ntiles)
 			return;
@@ -292,8 +317,32 @@ DEV void load_stats(const struct te_attn_bwd_sm90 &a, uint32_t to, int64_t from,
 	}
 }
 
+/*
+ * The first keys of the queries of a tile, less the item's first key, from 0 to ROWS: a byte each,
+ * of a lane's queries after each other, and then the largest.
+ */
+DEV void load_firsts(const struct te_attn_bwd_sm90 &a, uint32_t to, const item &t, int col)
+{
+	const int32_t *first = a.first + (int64_t)t.batch * a.seqlen;
+	const int from = col + LANE % 4 * 16 + LANE / 4 % 4 * 2;
+	int bytes = 0, most = 0;
+
+#pragma unroll
+	for (int i = 0; i < 4; i++) {
+		const int q = from + i / 2 * 8 + i % 2;
+		int key = q < a.seqlen ? (int)te_k_attn_first(q, a.window, first[q]) : 0;
+
+		key = min(max(key - t.row, 0), ROWS);
+		bytes |= key << 8 * i;
+		most = max(most, key);
+	}
+	most = __reduce_max_sync(~0u, most);
+	smem_store(to + 4 * (LANE % 16), (uint32_t)bytes);
+	smem_store(to + COLS, (uint32_t)most);
+}
+
 /* one warp */
-template <int D, bool WINDOW>
+template <int D, int MASK>
 DEV void load_all_stats(const struct te_attn_bwd_sm90 &a, const layout<D> &at)
 {
 	ring<layout<D>::STAGES> r;
@@ -309,6 +358,8 @@ DEV void load_all_stats(const struct te_attn_bwd_sm90 &a, const layout<D> &at)
 				load_stats(a, at.stats(r.stage, 0),
 					   (int64_t)matrix_of(a, t, h) * a.seqlen + col,
 					   a.seqlen - col);
+				if (MASK == ATTN_SM90_DOCUMENTS)
+					load_firsts(a, at.firsts(r.stage), t, col);
 				barrier_arrive(at.b_full(r.stage));
 			}
 }
@@ -317,12 +368,12 @@ DEV void load_all_stats(const struct te_attn_bwd_sm90 &a, const layout<D> &at)
  * Adds a tile of dq when those before have added theirs, and tells of it when the sums are in
  * memory; one thread.
  */
-template <int D, bool WINDOW>
+template <int D, int MASK>
 DEV void write_tile(const struct te_attn_bwd_sm90 &a, const layout<D> &at, const item &t, int h,
 		    int n, uint32_t writer, uint32_t parity)
 {
 	const int col = t.row + n * COLS, piece = piece_of<D>(a, t, h, col, 0);
-	const int turn = is_last(n) ? 0 : turn_of<WINDOW>(a, t, col);
+	const int turn = is_last(n) ? 0 : turn_of<MASK>(a, t, col);
 	float *to = sums_of(a, piece);
 
 	if (turn)
@@ -353,7 +404,7 @@ DEV void write_tile(const struct te_attn_bwd_sm90 &a, const layout<D> &at, const
  * A warp, of every second tile: to wait for others' sums, to add, and to tell of it takes longer
  * than a tile.
  */
-template <int D, bool WINDOW>
+template <int D, int MASK>
 DEV void write_queries(const struct te_attn_bwd_sm90 &a, const layout<D> &at, uint32_t writer)
 {
 	uint32_t count = 0;
@@ -364,7 +415,7 @@ DEV void write_queries(const struct te_attn_bwd_sm90 &a, const layout<D> &at, ui
 #pragma unroll 1
 			for (int n = t.ntiles - 1; n >= 0; n--, count++)
 				if (count % WRITERS == writer && LANE == 0)
-					write_tile<D, WINDOW>(a, at, t, h, n, writer,
+					write_tile<D, MASK>(a, at, t, h, n, writer,
 							      count / WRITERS & 1);
 	bulk_wait<0>();
 }
@@ -412,12 +463,12 @@ DEV void hand_sums(const layout<D> &at, uint32_t writer, int half, uint32_t pari
 }
 
 /* hands the last of its items' pieces to its writer, with what these have added */
-template <int D, bool WINDOW>
+template <int D, int MASK>
 DEV void hand_result(const struct te_attn_bwd_sm90 &a, const layout<D> &at, const item &t, int h,
 		     int n, uint32_t writer, int half, uint32_t parity, int bar,
 		     float (&o)[COLS / 2])
 {
-	const int col = t.row + n * COLS, turn = turn_of<WINDOW>(a, t, col);
+	const int col = t.row + n * COLS, turn = turn_of<MASK>(a, t, col);
 	const uint32_t slot = at.slot(writer, half);
 	const float f[2] = { a.scale, a.scale };
 
@@ -445,7 +496,7 @@ DEV void hand_result(const struct te_attn_bwd_sm90 &a, const layout<D> &at, cons
 }
 
 /* a warpgroup, with head_dim 64 */
-template <int D, bool WINDOW>
+template <int D, int MASK>
 DEV void sum_queries(const struct te_attn_bwd_sm90 &a, const layout<D> &at)
 {
 	ring<layout<D>::DS> r;
@@ -464,7 +515,7 @@ DEV void sum_queries(const struct te_attn_bwd_sm90 &a, const layout<D> &at)
 
 				sum_piece<D>(at, r, buffer, 0, o);
 				if (is_last(n))
-					hand_result<D, WINDOW>(a, at, t, h, n, to.stage, 0,
+					hand_result<D, MASK>(a, at, t, h, n, to.stage, 0,
 							       to.parity ^ 1, BAR_DQ, o);
 				else
 					hand_sums<D>(at, to.stage, 0, to.parity ^ 1, o);
@@ -526,6 +577,30 @@ DEV void mask_before(int later, int window, float (&s)[COLS / 2])
 				s[4 * j + c] = -INFINITY;
 }
 
+/* scores of keys before the first key of a query; see load_firsts() */
+template <int D>
+DEV void mask_documents(const layout<D> &at, int group, uint32_t stage, float (&s)[COLS / 2])
+{
+	int thread = threadIdx.x % 128;
+
+	/* computed where they are used, as in sm90.cu */
+	asm volatile("" : "+r"(thread), "+r"(stage), "+r"(group));
+	const uint32_t firsts = at.firsts(stage);
+	const int key = group * STRIP + thread / 32 * 16 + thread % 32 / 4;
+
+	if ((int)smem_load(firsts + COLS) <= group * STRIP)
+		return;
+#pragma unroll
+	for (int j = 0; j < COLS / 8; j++) {
+		const int bytes = smem_load_half(firsts + thread % 4 * 16 + 2 * j);
+
+#pragma unroll
+		for (int c = 0; c < 4; c++)
+			if (key + c / 2 * 8 < (c % 2 ? bytes >> 8 : bytes & 255))
+				s[4 * j + c] = -INFINITY;
+	}
+}
+
 /* scores of 8 queries from 8 j on become probabilities */
 DEV void soften(int j, float scale2, uint32_t lse2, float (&s)[COLS / 2])
 {
@@ -566,9 +641,10 @@ DEV void write_ds(uint32_t to, const uint32_t (&w)[COLS / 4])
 }
 
 /* Starts the sums of a tile; sums of the tile before run until the scores are complete. */
-template <int D, bool WINDOW>
-DEV void multiply(const struct te_attn_bwd_sm90 &a, const layout<D> &at, uint32_t stage,
-		  uint32_t before, int any, uint32_t k, uint32_t v, float scale2, int later,
+template <int D, int MASK>
+DEV void multiply(const struct te_attn_bwd_sm90 &a, const layout<D> &at, int group,
+		  uint32_t stage, uint32_t before, int any, uint32_t k, uint32_t v, float scale2,
+		  int later,
 		  float (&dk)[D / 2], float (&dv)[D / 2], uint32_t (&p)[COLS / 4],
 		  uint32_t (&ds)[COLS / 4])
 {
@@ -583,8 +659,10 @@ DEV void multiply(const struct te_attn_bwd_sm90 &a, const layout<D> &at, uint32_
 		release(at.b_empty(before));
 	if (later == 0)
 		mask(0, s);
-	if (WINDOW && later + COLS > a.window)
+	if (MASK == ATTN_SM90_WINDOW && later + COLS > a.window)
 		mask_before(later, a.window, s);
+	if (MASK == ATTN_SM90_DOCUMENTS)
+		mask_documents<D>(at, group, stage, s);
 #pragma unroll
 	for (int j = 0; j < COLS / 8; j++)
 		soften(j, scale2, lse2, s);
@@ -601,9 +679,9 @@ DEV void multiply(const struct te_attn_bwd_sm90 &a, const layout<D> &at, uint32_
 }
 
 /* the operands of the sums of a tile, with few registers */
-template <int D, bool WINDOW>
-DEV void score(const struct te_attn_bwd_sm90 &a, const layout<D> &at, uint32_t stage, uint32_t k,
-	       int later, uint32_t (&p)[COLS / 4], uint32_t (&ds)[COLS / 4])
+template <int D, int MASK>
+DEV void score(const struct te_attn_bwd_sm90 &a, const layout<D> &at, int group, uint32_t stage,
+	       uint32_t k, int later, uint32_t (&p)[COLS / 4], uint32_t (&ds)[COLS / 4])
 {
 	const uint32_t lse2 = at.stats(stage, 0), delta = at.stats(stage, 1);
 	float s[COLS / 2], dp[COLS / 2];
@@ -615,8 +693,10 @@ DEV void score(const struct te_attn_bwd_sm90 &a, const layout<D> &at, uint32_t s
 	wgmma_wait<0>(dp);
 	if (later <= 0)
 		mask(later, s);
-	if (WINDOW && later + COLS > a.window)
+	if (MASK == ATTN_SM90_WINDOW && later + COLS > a.window)
 		mask_before(later, a.window, s);
+	if (MASK == ATTN_SM90_DOCUMENTS)
+		mask_documents<D>(at, group, stage, s);
 #pragma unroll
 	for (int j = 0; j < COLS / 8; j++) {
 		soften(j, a.scale * LOG2E, lse2, s);
@@ -652,7 +732,7 @@ DEV void store(const struct te_attn_bwd_sm90 &a, const layout<D> &at, const item
 }
 
 /* a warpgroup, with head_dim 64 */
-template <int D, bool WINDOW>
+template <int D, int MASK>
 DEV void sum_keys(const struct te_attn_bwd_sm90 &a, const layout<D> &at, int group)
 {
 	const float scale2 = a.scale * LOG2E;
@@ -678,15 +758,16 @@ DEV void sum_keys(const struct te_attn_bwd_sm90 &a, const layout<D> &at, int gro
 				const int later = n * COLS - group * STRIP;
 
 				barrier_wait(at.b_full(r.stage), r.parity);
-				if (later < 0 || (WINDOW && later - STRIP + 1 >= a.window)) {
+				if (later < 0 || (MASK == ATTN_SM90_WINDOW &&
+						  later - STRIP + 1 >= a.window)) {
 					const uint32_t zero[COLS / 4] = { 0 };
 
 					release(at.b_empty(r.stage));
 					barrier_wait(at.ds_empty(to.stage), to.parity ^ 1);
 					write_ds(at.ds(to.stage, group), zero);
 				} else {
-					multiply<D, WINDOW>(a, at, r.stage, before, any, k, v,
-							    scale2, later, dk, dv, p, ds);
+					multiply<D, MASK>(a, at, group, r.stage, before, any, k,
+							    v, scale2, later, dk, dv, p, ds);
 					before = r.stage;
 					any = 1;
 					barrier_wait(at.ds_empty(to.stage), to.parity ^ 1);
@@ -710,7 +791,7 @@ DEV void sum_keys(const struct te_attn_bwd_sm90 &a, const layout<D> &at, int gro
 }
 
 /* a warpgroup, with head_dim 128: dk, dv, and a piece of the tile before */
-template <int D, bool WINDOW>
+template <int D, int MASK>
 DEV void sum_all(const struct te_attn_bwd_sm90 &a, const layout<D> &at, int group)
 {
 	const int half = layout<D>::HALVES - 1 - group;
@@ -734,7 +815,7 @@ DEV void sum_all(const struct te_attn_bwd_sm90 &a, const layout<D> &at, int grou
 				float o[COLS / 2];
 
 				barrier_wait(at.b_full(r.stage), r.parity);
-				score<D, WINDOW>(a, at, r.stage, at.a(0, group, 0),
+				score<D, MASK>(a, at, group, r.stage, at.a(0, group, 0),
 						 n * COLS - group * STRIP, p, ds);
 				barrier_wait(at.ds_empty(to.stage), to.parity ^ 1);
 				write_ds(at.ds(to.stage, group), ds);
@@ -756,7 +837,7 @@ DEV void sum_all(const struct te_attn_bwd_sm90 &a, const layout<D> &at, int grou
 				wgmma_wait<0>(dk);
 				release(at.b_empty(r.stage));
 				if (any && is_last(last_n))
-					hand_result<D, WINDOW>(a, at, t, h - !last_n, last_n,
+					hand_result<D, MASK>(a, at, t, h - !last_n, last_n,
 							       writer, half, writer ^ 1,
 							       BAR_GROUP + group, o);
 				writer ^= any;
@@ -766,7 +847,7 @@ DEV void sum_all(const struct te_attn_bwd_sm90 &a, const layout<D> &at, int grou
 
 		sum_piece<D>(at, to.before(), 0, half, o);
 		release(at.keys_read());
-		hand_result<D, WINDOW>(a, at, t, a.group - 1, 0, writer, half, writer ^ 1,
+		hand_result<D, MASK>(a, at, t, a.group - 1, 0, writer, half, writer ^ 1,
 				       BAR_GROUP + group, o);
 		writer ^= 1;
 		store<D>(a, at, t, i, group, dk, dv);
@@ -780,7 +861,7 @@ DEV void sum_all(const struct te_attn_bwd_sm90 &a, const layout<D> &at, int grou
 
 /* --- kernels -------------------------------------------------------------------- */
 
-template <int D, bool WINDOW, int LOAD_REGISTERS, int DQ_REGISTERS, int REGISTERS>
+template <int D, int MASK, int LOAD_REGISTERS, int DQ_REGISTERS, int REGISTERS>
 DEV void attn(const struct te_attn_bwd_sm90 &a)
 {
 	const int group = threadIdx.x / 128, warp = threadIdx.x / 32;
@@ -816,20 +897,20 @@ DEV void attn(const struct te_attn_bwd_sm90 &a)
 	if (group == 0) {
 		registers_lower<LOAD_REGISTERS>();
 		if (threadIdx.x == 0)
-			load<D, WINDOW>(a, at);
+			load<D, MASK>(a, at);
 		else if (warp == STATS_WARP)
-			load_all_stats<D, WINDOW>(a, at);
+			load_all_stats<D, MASK>(a, at);
 		else if (warp >= WRITER_WARP)
-			write_queries<D, WINDOW>(a, at, warp - WRITER_WARP);
+			write_queries<D, MASK>(a, at, warp - WRITER_WARP);
 	} else if constexpr (!layout<D>::APART) {
 		registers_raise<REGISTERS>();
-		sum_all<D, WINDOW>(a, at, group - 1);
+		sum_all<D, MASK>(a, at, group - 1);
 	} else if (group == 1) {
 		registers_lower<DQ_REGISTERS>();
-		sum_queries<D, WINDOW>(a, at);
+		sum_queries<D, MASK>(a, at);
 	} else {
 		registers_raise<REGISTERS>();
-		sum_keys<D, WINDOW>(a, at, group - 2);
+		sum_keys<D, MASK>(a, at, group - 2);
 	}
 }
 
@@ -840,10 +921,12 @@ DEV void attn(const struct te_attn_bwd_sm90 &a)
 		te_begin();                                                             \
 		attn<D, __VA_ARGS__>(a);                                                \
 	}
-ATTN(sm90_d64, 64, false, 32, 88, 192)
-ATTN(sm90_d64_window, 64, true, 32, 88, 192)
-ATTN(sm90_d128, 128, false, 32, 0, 232)
-ATTN(sm90_d128_window, 128, true, 32, 0, 232)
+ATTN(sm90_d64, 64, ATTN_SM90_ALL, 32, 88, 192)
+ATTN(sm90_d64_window, 64, ATTN_SM90_WINDOW, 32, 88, 192)
+ATTN(sm90_d64_documents, 64, ATTN_SM90_DOCUMENTS, 32, 88, 192)
+ATTN(sm90_d128, 128, ATTN_SM90_ALL, 32, 0, 232)
+ATTN(sm90_d128_window, 128, ATTN_SM90_WINDOW, 32, 0, 232)
+ATTN(sm90_d128_documents, 128, ATTN_SM90_DOCUMENTS, 32, 0, 232)
 #undef ATTN
 
 #endif

@@ -477,8 +477,7 @@ static int attention_infer(struct te_op_infer *inf)
 	inf->fwd_flops = 2.0 * (double)rows * keys_of(a, seqlen, klen) * a->nheads *
 			 (a->head_dim + head_dim_v(a));
 	inf->bwd_flops = 2.5 * inf->fwd_flops;
-	inf->bwd_ws_nbytes = te__attention_ws_nbytes(!dropout && a->softcap == 0.0f &&
-							     !a->documents && !a->full &&
+	inf->bwd_ws_nbytes = te__attention_ws_nbytes(!dropout && a->softcap == 0.0f && !a->full &&
 							     !a->sinks && is_packed(a),
 						     x->dtype, batch, seqlen, a->nheads,
 						     a->head_dim);

@@ -82,7 +82,7 @@ size_t te__attention_ws_nbytes(int plain, enum te_dtype dtype, int64_t batch, in
 
 static int is_plain(const struct te__attention *a)
 {
-	return !a->threshold && a->softcap == 0.0f && !a->first && !a->full && !a->sinks;
+	return !a->threshold && a->softcap == 0.0f && !a->full && !a->sinks;
 }
 
 /* 0 if all tokens are in the window */
@@ -138,7 +138,7 @@ int te__attention_bwd_launch(struct te_stream *stream, struct te_k_attn_bwd *k, 
 	int r;
 
 	k->delta = ws;
-	if (!k->threshold && k->softcap == 0.0f && !k->first && !k->full &&
+	if (!k->threshold && k->softcap == 0.0f && !k->full &&
 	    !TE_K_ATTN_HAS_NEW(k) && has_sums((enum te_dtype)k->dtype, k->head_dim))
 		k->sums = (uint32_t *)((char *)ws + sums_at(k));
 	r = TE__LAUNCH(stream, ATTN_BWD_PRE, k);

@@ -11,12 +11,7 @@ static te_attn_bwd_sm90_plan plan;
 
 static void body(void)
 {
-#define EITHER(NAME) (plan.args.window ? NAME##_window : NAME)(plan.args)
-	if (plan.head_dim == 64)
-		EITHER(te_k_attn_bwd_sm90_d64);
-	else
-		EITHER(te_k_attn_bwd_sm90_d128);
-#undef EITHER
+	RUN_MASK(te_k_attn_bwd_sm90);
 }
 
 static const attn_case cases[] = {
@@ -26,6 +21,10 @@ static const attn_case cases[] = {
 	{ 64, 2, 330, 2, 1, 3, 0, 1 },	{ 64, 1, 500, 4, 2, 3, 0, 129 },
 	{ 64, 1, 300, 1, 1, 1, 0, 64 }, { 128, 1, 390, 3, 1, 2, 1, 100 },
 	{ 128, 1, 300, 1, 1, 2, 0, 65 },
+	{ 64, 2, 330, 2, 1, 3, 0, 0, 90 }, { 64, 1, 450, 2, 2, 2, 0, 0, 400 },
+	{ 64, 1, 330, 2, 1, 3, 0, 0, -1 }, { 64, 1, 400, 1, 1, 2, 0, 70, 200 },
+	{ 128, 2, 300, 2, 1, 2, 0, 0, 100 }, { 128, 1, 390, 3, 1, 2, 1, 0, -1 },
+	{ 128, 1, 65, 1, 1, 1, 0, 0, 1 }, { 128, 1, 300, 1, 1, 2, 0, 130, 250 },
 };
 
 /* sums, and sums of magnitudes, of the terms of an element of dqkv */
@@ -51,7 +50,7 @@ static void model_row(const attn_case &c, const std::vector<uint16_t> &qkv,
 	std::vector<double> s((size_t)q + 1), dp((size_t)q + 1);
 	double top = -INFINITY, sum = 0, d = 0;
 
-	for (int k = first_of(c, q); k <= q; k++) {
+	for (int k = first_of(c, b, q); k <= q; k++) {
 		double &x = s[(size_t)k], &y = dp[(size_t)k];
 
 		for (int i = 0; i < c.d; i++) {
@@ -60,13 +59,13 @@ static void model_row(const attn_case &c, const std::vector<uint16_t> &qkv,
 		}
 		top = fmax(top, x);
 	}
-	for (int k = first_of(c, q); k <= q; k++)
+	for (int k = first_of(c, b, q); k <= q; k++)
 		sum += exp(s[(size_t)k] - top);
-	for (int k = first_of(c, q); k <= q; k++)
+	for (int k = first_of(c, b, q); k <= q; k++)
 		d += exp(s[(size_t)k] - top) / sum * dp[(size_t)k];
 	*lse = (float)(top + log(sum));
 	*delta = (float)d;
-	for (int k = first_of(c, q); k <= q; k++) {
+	for (int k = first_of(c, b, q); k <= q; k++) {
 		const double p = exp(s[(size_t)k] - top) / sum, ds = p * (dp[(size_t)k] - d);
 
 		for (int i = 0; i < c.d; i++) {
@@ -75,6 +74,18 @@ static void model_row(const attn_case &c, const std::vector<uint16_t> &qkv,
 			add(to, kat + k * w + v + i, p * value_at(dout, yat + i));
 		}
 	}
+}
+
+/* the first keys of tiles, as bwd_pre() of attn.cu writes them */
+static void starts(const attn_case &c, int32_t *to)
+{
+	const int ntiles = (c.T + 63) / 64;
+
+	for (int b = 0; b < c.batch; b++)
+		for (int q = c.T - 1, least = q; q >= 0; q--) {
+			least = min(least, first_of(c, b, q));
+			to[b * ntiles + q / 64] = least;
+		}
 }
 
 static void run_case(const attn_case &c)
@@ -100,6 +111,7 @@ static void run_case(const attn_case &c)
 	a.scale = 1.0f / sqrtf((float)c.d);
 	a.dtype = TE_DTYPE_BF16;
 	a.window = c.window;
+	a.first = any_documents(c);
 	for (int i = 0; i < c.batch * c.nheads * c.T; i++)
 		model_row(c, qkv, dout, a.scale, i / c.T / c.nheads, i / c.T % c.nheads, i % c.T,
 			  want, &lse[(size_t)i], &delta[(size_t)i]);
@@ -117,7 +129,9 @@ static void run_case(const attn_case &c)
 	for (int i = 0; i < 2; i++) {
 		const std::vector<uint16_t> before = dqkv;
 
-		memset(a.sums, 0, 4 * te_k_attn_counts(&a));
+		memset(a.sums, 0, 4 * te_k_attn_starts_at(&a));
+		if (a.first)
+			starts(c, (int32_t *)a.sums + te_k_attn_starts_at(&a));
 		launch(body, (uint32_t)plan.nblocks, ATTN_SM90_BWD_THREADS(c.d), 1,
 		       ATTN_SM90_BWD_SMEM(c.d));
 		CHECK(!i || before == dqkv, "another launch, other bits");

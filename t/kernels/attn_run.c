@@ -143,7 +143,7 @@ static void add_more(struct run *r, int more)
 			x->k_offsets = offsets(x->nseqs, s->S, tt_rand_int(0, 1) ? 9 : 0);
 	}
 	add_scores(r, more);
-	if (more & ~WINDOW)
+	if (more & ~(WINDOW | DOCUMENTS))
 		r->b.sums = NULL;
 	r->b.more = r->f.more;
 	if (x->bias && tt_rand_int(0, 3))

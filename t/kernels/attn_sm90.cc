@@ -12,11 +12,7 @@ static te_attn_sm90_plan plan;
 
 static void body(void)
 {
-	if (plan.args.window)
-		(plan.head_dim == 64 ? te_k_attn_fwd_sm90_d64_window :
-				       te_k_attn_fwd_sm90_d128_window)(plan.args);
-	else
-		(plan.head_dim == 64 ? te_k_attn_fwd_sm90_d64 : te_k_attn_fwd_sm90_d128)(plan.args);
+	RUN_MASK(te_k_attn_fwd_sm90);
 }
 
 static const attn_case cases[] = {
@@ -35,6 +31,11 @@ static const attn_case cases[] = {
 	{ 64, 1, 777, 2, 1, 3, 0, 129 }, { 64, 1, 300, 2, 1, 2, 0, 64 },
 	{ 64, 2, 100, 1, 1, 2, 0, 100 }, { 128, 1, 513, 2, 1, 2, 0, 65 },
 	{ 128, 1, 700, 3, 1, 2, 2, 256 }, { 128, 2, 200, 2, 2, 3, 0, 2 },
+	{ 64, 2, 450, 2, 1, 2, 0, 0, 90 }, { 64, 1, 600, 2, 2, 1, 0, 0, 600 },
+	{ 64, 1, 450, 2, 1, 2, 0, 0, -1 }, { 64, 1, 500, 1, 1, 2, 0, 70, 300 },
+	{ 64, 1, 66, 1, 1, 1, 0, 0, 1 },
+	{ 128, 2, 400, 2, 1, 2, 0, 0, 150 }, { 128, 1, 450, 2, 1, 2, 1, 0, -1 },
+	{ 128, 1, 500, 1, 1, 2, 0, 130, 400 }, { 128, 1, 65, 2, 2, 1, 0, 0, 1 },
 };
 
 /* the bounds of t/kernels/attn_cases.c */
@@ -47,7 +48,7 @@ static void check_row(const attn_case &c, const std::vector<uint16_t> &qkv, doub
 	std::vector<double> s((size_t)q + 1), o((size_t)c.d), err((size_t)c.d);
 	double top = -INFINITY, sum = 0, e = 0, rel, want;
 
-	for (int k = first_of(c, q); k <= q; k++) {
+	for (int k = first_of(c, b, q); k <= q; k++) {
 		double mag = 0, x = 0;
 
 		for (int i = 0; i < c.d; i++) {
@@ -62,10 +63,10 @@ static void check_row(const attn_case &c, const std::vector<uint16_t> &qkv, doub
 		e = fmax(e, v * ((c.d + 4) * scale * mag + 4 * fabs(scale * x)));
 	}
 	e += 4 * v * fabs(top);
-	for (int k = first_of(c, q); k <= q; k++)
+	for (int k = first_of(c, b, q); k <= q; k++)
 		sum += exp(s[(size_t)k] - top);
 	rel = 2 * e + (c.T + 32) * v + 0x1p-21 + w;
-	for (int k = first_of(c, q); k <= q; k++)
+	for (int k = first_of(c, b, q); k <= q; k++)
 		for (int i = 0; i < c.d; i++) {
 			const double x = exp(s[(size_t)k] - top) / sum *
 					 value_at(qkv, base + k * stride + (kh + c.nkv) * c.d + i);
@@ -159,6 +160,7 @@ static void run_case(const attn_case &c)
 	a.scale = (0.5f + (float)rnd(1024) / 1024) / sqrtf((float)c.d);
 	a.dtype = TE_DTYPE_BF16;
 	a.window = c.window;
+	a.first = any_documents(c);
 	run(c, a);
 	for (int b = 0; b < c.batch; b++)
 		for (int h = 0; h < c.nheads; h++)

@@ -68,17 +68,44 @@ DEV float warp_amax(float m)
 struct attn_case {
 	int d, batch, T, nheads, nkv, nsms, at_once; /* at_once 0: as planned */
 	int window;
+	int most; /* tokens of a document, at most; 0: no documents, -1: any first[] */
 };
+
+static std::vector<int32_t> firsts; /* of the documents of a case, [batch, T] */
+
+/* runs the kernel of the plan, one of six */
+#define RUN_MASK(NAME)                                                                 \
+	(plan.head_dim == 64 ? PICK_MASK(NAME##_d64) : PICK_MASK(NAME##_d128))(plan.args)
+#define PICK_MASK(NAME)                                                                \
+	(plan.args.first ? NAME##_documents : plan.args.window ? NAME##_window : NAME)
 
 static double value_at(const std::vector<uint16_t> &v, int64_t i)
 {
 	return from_bits((uint32_t)v[(size_t)i] << 16);
 }
 
-/* the first key of a query */
-static int first_of(const attn_case &c, int q)
+/* te_k_attn_fwd.first of the case */
+static const int32_t *any_documents(const attn_case &c)
 {
-	return c.window ? max(q + 1 - c.window, 0) : 0;
+	int begin = 0, end = 0;
+
+	firsts.assign((size_t)(c.batch * c.T), 0);
+	for (int i = 0; c.most && i < c.batch * c.T; i++) {
+		if (i % c.T == 0 || i == end) {
+			begin = i;
+			end = i + 1 + (int)rnd((uint32_t)max(c.most, 1));
+		}
+		firsts[(size_t)i] = c.most > 0 ? begin % c.T : (int)rnd((uint32_t)c.T + 9) - 5;
+	}
+	return c.most ? firsts.data() : NULL;
+}
+
+/* the first key of a query */
+static int first_of(const attn_case &c, int b, int q)
+{
+	const int document = min(max(firsts[(size_t)(b * c.T + q)], 0), q);
+
+	return c.window ? max(q + 1 - c.window, document) : document;
 }
 
 /* rows of other lengths: about normal, of values that BF16 has */
@@ -105,8 +132,9 @@ static int run_cases(int argc, char **argv, const attn_case *cases, int n,
 		const attn_case &c = cases[i];
 
 		run(c);
-		printf("ok %d - head_dim %d, batch %d, T %d, heads %d/%d, window %d on at most %d "
-		       "blocks\n", i + 1, c.d, c.batch, c.T, c.nheads, c.nkv, c.window, c.nsms);
+		printf("ok %d - head_dim %d, batch %d, T %d, heads %d/%d, window %d, documents of "
+		       "%d, on at most %d blocks\n", i + 1, c.d, c.batch, c.T, c.nheads, c.nkv,
+		       c.window, c.most, c.nsms);
 		fflush(stdout);
 	}
 	return 0;

@@ -508,6 +508,27 @@ DEV float __shfl_xor_sync(uint32_t, float x, int by)
 	meet(w.m, 32);
 	return r;
 }
+/* the least or the largest of a warp */
+static int reduce(int x, bool least)
+{
+	warp &w = warp_of();
+
+	w.v[self->thread % 32][0] = (uint32_t)x;
+	meet(w.m, 32);
+	for (int i = 0; i < 32; i++)
+		if (((int)w.v[i][0] < x) == least)
+			x = (int)w.v[i][0];
+	meet(w.m, 32);
+	return x;
+}
+DEV int __reduce_min_sync(uint32_t, int x)
+{
+	return reduce(x, true);
+}
+DEV int __reduce_max_sync(uint32_t, int x)
+{
+	return reduce(x, false);
+}
 DEV void smem_publish(void)
 {
 	for (size_t i = 0; i < self->dirty.size(); i += 2)

@@ -564,6 +564,24 @@ TEST(cross, bottom_of_packed_heads_has_the_scratch_of_others)
 	ck_assert_uint_eq(nbytes[0], nbytes[1]);
 }
 
+/* with documents a GPU has sums in the scratch, too */
+TEST(cross, documents_have_the_scratch_of_others)
+{
+	struct te_attention_attrs a = TE_ATTRS(attention, 2, 2, 64, .documents = 1);
+	const struct te_recipe recipe = op_run_recipe("bf16");
+	const struct te_spec in[2] = { op_run_spec(TE_DTYPE_BF16, 3, 1, 128, 384),
+				       op_run_spec(TE_DTYPE_INT32, 2, 1, 128, 0) };
+	struct te_op_infer inf;
+	struct te_op *op;
+
+	DO(te_op_attention(&a, "a", &op));
+	DO(te__infer(op, &recipe, TE_INFER_TRAIN, in, &inf));
+	ck_assert_uint_eq(inf.bwd_ws_nbytes,
+			  te_kernel_attention_ws_nbytes(TE_DTYPE_BF16, 1, 128, 2, 64));
+	te__infer_free(&inf);
+	te_op_unref(op);
+}
+
 TEST(cross, the_op_names_the_attribute_and_the_value)
 {
 	struct te_attention_attrs a = TE_ATTRS(attention, 2, 2, 4);

@@ -7,6 +7,9 @@
 common="--model untied.json --batch 1 --warmup 2 --lr 1e-2 --eval-batches 1 --recipe fp32
 	--eval-every 17 --log-every 1"
 sed 's/heads": 1/heads": 2/' plain.json >rotary.json
+# 9 steps at least after the loss of a rank
+steps=30
+[ -z "$TT_SANITIZE" ] || steps=20
 endless="$common --steps 1000000 --eval-every 0"
 
 # begin N ARGUMENT...: ranks in the background that --no-kill leaves, with N and options of te_run
@@ -70,7 +73,7 @@ recovers()
 	shift 3
 	rm -rf saved
 	hold
-	begin "4 $per_node" $common --steps 30 --recover 4 --log pipe "$@" text
+	begin "4 $per_node" $common --steps $steps --recover 4 --log pipe "$@" text
 	case " $* " in
 	*" --out "*) wait_for . saved/state.safetensors ;;
 	*" --copy-every "*) wait_for '^step [3-9]/' err ;;
@@ -83,25 +86,30 @@ recovers()
 	check "the log names them" grep -q \
 		"\"ranks\":$left,.*\"lost_ranks\":\[$(echo $lost | sed 's/ /,/g')\]" log
 	check "one summary is printed" test "$(wc -l <out)" = 1
-	check "and all steps" grep -q ' 30 steps, ' out
+	check "and all steps" grep -q " $steps steps, " out
 	cp err messages
-	begins_as "$name" log 4 $left $common --steps 30 "$@" text
+	begins_as "$name" log 4 $left $common --steps $steps "$@" text
 }
 
 save="--save-every 3 --out saved"
-recovers "a rank is lost" 2 3 --accum 3 $save
-check "from a checkpoint" test "$(from log)" -gt 0
-check "there is no part of a file" test -z "$(find saved -name '*.new')"
-check "the weights are those of these ranks" cmp saved/model.safetensors ref/model.safetensors
+if [ -z "$TT_SANITIZE" ]; then # the next run has its code, and graphs
+	recovers "a rank is lost" 2 3 --accum 3 $save
+	check "from a checkpoint" test "$(from log)" -gt 0
+fi
 recovers "rank 0 is lost" 0 3 --accum 3 --graph $save
 check "from a checkpoint, too" test "$(from log)" -gt 0
+check "there is no part of a file" test -z "$(find saved -name '*.new')"
+check "the weights are those of these ranks" cmp saved/model.safetensors ref/model.safetensors
 zero="--zero 3" # in another order of additions than without it
-recovers "a rank with a part of all is lost" 3 3 --accum 3 $zero --moments bf16 $save
-check "from a checkpoint of all parts" test "$(from log)" -gt 0
-check "state and weights are those" cmp saved/state.safetensors ref/state.safetensors
+if [ -z "$TT_SANITIZE" ]; then # the next run has its code, and states in host memory
+	recovers "a rank with a part of all is lost" 3 3 --accum 3 $zero --moments bf16 $save
+	check "from a checkpoint of all parts" test "$(from log)" -gt 0
+	check "state and weights are those" cmp saved/state.safetensors ref/state.safetensors
+fi
 recovers "a rank with a part in host memory is lost" 1 3 --accum 3 $zero --masters bf16 --states all \
 	--graph $save
 check "from a checkpoint of all parts, too" test "$(from log)" -gt 0
+check "state and weights are those, too" cmp saved/state.safetensors ref/state.safetensors
 zero=
 recovers "a rank is lost after a copy" 1 3 --accum 3 --save-every 0 --copy-every 2 --recover 4 \
 	--moments bf16 --recipe fp8-delayed
@@ -114,7 +122,7 @@ check "which is told" grep -q '^training goes on after step 0, with initial weig
 
 rm -rf saved
 hold
-begin "4 --per-node 2" $common --steps 30 --recover 4 --log pipe $save text
+begin "4 --per-node 2" $common --steps $steps --recover 4 --log pipe $save text
 wait_for . saved/state.safetensors
 lose 0 1 3
 check "one rank goes on" follow log 0
@@ -129,7 +137,7 @@ of_models()
 	shift
 	rm -rf saved ref
 	hold
-	begin 4 $common --steps 30 --recover 1 --log pipe $save "$@" text
+	begin 4 $common --steps $steps --recover 1 --log pipe $save "$@" text
 	wait_for . saved/state.safetensors
 	lose 1
 	check "$*: of two models of 2 ranks, one goes on" follow log 0
@@ -138,7 +146,7 @@ of_models()
 	grep '^{"te_train"' log | sed 's/^/# /' # a reason, if the next check fails
 	check "which the log has" grep -q \
 		"$numbers,.*\"lost_ranks\":\[1\],\"left_over_ranks\":\[0\]" log
-	check "the losses are those" ranks 4 $common --steps 30 --out ref \
+	check "the losses are those" ranks 4 $common --steps $steps --out ref \
 		--stop-after "$(from log)" "$@" text
 	check "of two new ranks" ranks 2 --resume ref --log ref.log $how
 	latest_losses ref.log >want

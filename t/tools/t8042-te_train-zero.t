@@ -17,20 +17,20 @@ saved()
 }
 
 # with blocks that all ranks have
+more=1,
+[ -z "$TT_SANITIZE" ] || more=
+fewer 4 "fp32 3 ${more}2,3 --recipe fp32" \
+	"fp8 4 ${more:+1,2,}3 --moments fp8 --masters bf16 --recipe fp8-current --graph layer" \
+	"bf16 2 1,2 --moments bf16 --masters bf16-remainder --gradients bf16 --graph step" \
+	"step 2 3 --masters bf16 --graph step --save-best --eval-every 3" \
+	"layer 4 3 --recipe bf16 --graph layer" "mx 2 3 --recipe mxfp8 --graph step" >lists
 while read -r name n stages args; do
 	check "$name: all moments" ranks $n $fresh $args --out $name.all
 	for zero in $(echo $stages | tr , ' '); do
 		check "$name: a part" ranks $n $fresh $args --out $name.$zero --zero $zero
 		saved $name.all $name.$zero
 	done
-done <<'LIST'
-fp32 3 1,2,3 --recipe fp32
-bf16 2 1,2 --moments bf16 --masters bf16-remainder --gradients bf16 --graph step
-fp8 4 1,2,3 --moments fp8 --masters bf16 --recipe fp8-current --graph layer
-step 2 3 --masters bf16 --graph step --save-best --eval-every 3
-layer 4 3 --recipe bf16 --graph layer
-mx 2 3 --recipe mxfp8 --graph step
-LIST
+done <lists
 same "the best weights" step.all/best/model.safetensors step.3/best/model.safetensors
 
 # ranks of two nodes do not map each other's weights
@@ -62,7 +62,8 @@ check "in both logs" test 2 = "$(cat 1.loss 2.loss | grep -c .)"
 
 # six micro-batches, some steps of as many ranks and then of others
 sum="$fresh --moments fp8"
-for case in "1 6 2" "2 3 3" "3 2 1"; do
+fewer 2 "3 2 1" "2 3 3" "1 6 2" >cases
+while read -r case; do
 	set -- $case
 	for zero in 0 1; do
 		out=$1.to.$3.$zero
@@ -70,14 +71,14 @@ for case in "1 6 2" "2 3 3" "3 2 1"; do
 		check "$3 go on" ranks $3 --resume $out --zero $zero
 	done
 	saved $1.to.$3.0 $1.to.$3.1
-done
+done <cases
 cp -r 3.to.1.1 other
 check "all moments" ranks 3 --resume other --steps 8
 check "a part" ranks 3 --resume 3.to.1.1 --steps 8 --zero 1
 saved other 3.to.1.1
 
 for zero in 0 1 2 3; do
-	for m in fp32 $([ $zero = 3 ] || echo fp8); do
+	for m in fp32 $([ $zero -gt 1 ] || echo fp8); do
 		check "--estimate, --zero $zero" ranks 4 $fresh --moments $m --zero $zero \
 			--estimate=1G --json
 		cp out $m.$zero.json

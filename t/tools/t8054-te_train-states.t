@@ -13,6 +13,8 @@ cat >two.json <<'JSON'
 JSON
 fresh="--model two.json --seq-len 32 $common --masters bf16 --moments fp8 --gradients bf16"
 
+more=1, # a part of these with sanitizers: no code is in one of them only
+[ -z "$TT_SANITIZE" ] || more=
 while read -r name states args; do
 	check "$name: on the device" "$te_train" $fresh $args --out "$name.device"
 	check "$name: $states" "$te_train" $fresh $args --states $states --out "$name.$states"
@@ -72,6 +74,9 @@ done
 
 # ranks with parts of the states in their host memory, and one rank with all on the device
 parts="--model two.json --seq-len 32 $common --batch 1 --masters bf16 --moments fp8 --steps 4"
+fewer 2 "eager 3 ${more}2,3 masters --recipe fp32" \
+	"exact 2 ${more}2 masters --recipe fp32 --graph step --masters bf16-remainder" \
+	"each 4 2,3 all --recipe fp32 --graph layer" >exact
 while read -r name n stages states args; do
 	check "$name: one rank" "$te_train" $parts $args --accum $n --out $name.1
 	for zero in $(echo $stages | tr , ' '); do
@@ -80,11 +85,7 @@ while read -r name n stages states args; do
 		same "$name: has the weights of one rank" $name.1/model.safetensors \
 			$name.zero$zero/model.safetensors
 	done
-done <<'LIST'
-eager 3 1,2,3 masters --recipe fp32
-each 4 2,3 all --recipe fp32 --graph layer
-exact 2 1,2 masters --recipe fp32 --graph step --masters bf16-remainder
-LIST
+done <exact
 while read -r name n stages states args; do
 	check "$name: all states" ranks $n $parts $args --out $name.0
 	for zero in $(echo $stages | tr , ' '); do
@@ -93,9 +94,9 @@ while read -r name n stages states args; do
 		same "$name: the same weights" $name.0/model.safetensors \
 			$name.zero$zero/model.safetensors
 	done
-done <<'LIST'
+done <<LIST
 codes 3 1,3 masters --recipe fp8-current --graph step --gradients bf16
-block 2 2,3 all --recipe fp8-block --graph layer --recompute block
+block 2 ${more:+2,}3 all --recipe fp8-block --graph layer --recompute block
 LIST
 # each goes on from the checkpoint of another
 check "begins in parts" ranks 3 $parts --recipe fp32 --zero 3 --states all --stop-after 1 --out on
@@ -107,15 +108,17 @@ done
 same "has the weights of one rank" eager.1/model.safetensors on/model.safetensors
 
 # what a run takes in addition to the estimate is the memory of communicators
-for how in "2 device" "2 masters" "2 all" "3 masters" "3 all"; do
-	set -- $how
-	given="$parts --recipe fp8-current --gradients bf16 --zero $1 --states $2 --json"
-	check "--zero $1 --states $2: estimate" ranks 3 $given --estimate=1G
+{ fewer 0 "2 device" "2 all" "3 masters"; printf '%s\n' "2 masters" "3 all"; } >hows
+n=0
+while read -r zero states; do
+	n=$((n + 1))
+	given="$parts --recipe fp8-current --gradients bf16 --zero $zero --states $states --json"
+	check "--zero $zero --states $states: estimate" ranks 3 $given --estimate=1G
 	cp out estimate.json
-	check "--zero $1 --states $2: run" ranks 3 $given
+	check "--zero $zero --states $states: run" ranks 3 $given
 	echo $(($(key out memory_bytes) - $(key estimate.json total_bytes))) >>more
-done
-check "estimates are what runs take: $(uniq more)" test "$(wc -l <more) $(uniq more | wc -l)" = "5 1"
+done <hows
+check "estimates are what runs take: $(uniq more)" test "$(wc -l <more) $(uniq more | wc -l)" = "$n 1"
 n=$(($(key estimate.json params) / 64 / 3 * 64)) # of a part
 check "a part of moments, masters and gradients is in host memory" test \
 	$(($(key estimate.json host_states_bytes) - (2 * n + n / 32 + 4 * n))) -lt 1024

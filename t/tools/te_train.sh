@@ -47,7 +47,21 @@ micro="--model micro.json --batch 4 --warmup 2 --lr 1e-2 --eval-batches 2"
 recipes="fp8-delayed fp8-current fp8-block bf16 fp32"
 [ -z "$TT_SANITIZE" ] || recipes="fp8-delayed bf16"
 # and threads are the same with each recipe
-case $TT_SANITIZE in *thread*) recipes=bf16 ;; esac
+tsan=
+case $TT_SANITIZE in *thread*) recipes=bf16 tsan=1 ;; esac
+
+# fewer REST LINE...: the lines, one each; a build with sanitizers has the first REST only: the others
+# run the same code with other numbers
+fewer()
+{
+	fewer_n=$1
+	shift
+	if [ -n "$TT_SANITIZE" ]; then
+		printf '%s\n' "$@" | head -n "$fewer_n"
+	else
+		printf '%s\n' "$@"
+	fi
+}
 
 # explain TEXT: the text and the end of err, before a check that fails
 explain()

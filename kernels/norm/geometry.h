@@ -34,22 +34,25 @@
 
 /*
  * norm_once_NAME and norm_once_cast_NAME: X(NAME, columns at most, blocks of a multiprocessor at
- * least, rows at a time, groups of these in shared memory, whether terms are held in registers).
- * The first that has the columns is launched; _few, where each block has a multiprocessor, which
- * then waits for half as many sums; _res, with half the shared memory, for a residual.
+ * least, rows at a time, groups of these in shared memory, whether terms are held in registers,
+ * NORM_ONCE_* that limit it). The first that has the columns, and whose limits hold, is launched.
+ * _few waits for half as many sums; _res, for a residual, has half the shared memory.
  */
-#define NORM_ONCE(X)                \
-	X(few, 1280, 1, 4, 3, true)   \
-	X(1280, 1280, 4, 2, 3, true)  \
-	X(4096, 4096, 1, 2, 3, true)  \
-	X(8192, 8192, 1, 2, 2, false) \
-	X(8192_res, 8192, 1, 1, 3, false)
-#define NORM_ONCE_CAST(X)            \
-	X(few, 1280, 1, 4, 3, true)    \
-	X(768, 768, 2, 4, 3, false)    \
-	X(1280, 1280, 4, 2, 3, false)  \
-	X(2048, 2048, 2, 2, 2, false)  \
-	X(4096, 4096, 1, 1, 3, false)
+#define NORM_ONCE_ALL 0u
+#define NORM_ONCE_FEW 1u   /* only where each block has a multiprocessor */
+#define NORM_ONCE_PLAIN 2u /* only without a residual */
+#define NORM_ONCE(X)                                   \
+	X(few, 1280, 1, 4, 3, true, NORM_ONCE_FEW)     \
+	X(1280, 1280, 4, 2, 3, true, NORM_ONCE_ALL)    \
+	X(4096, 4096, 1, 2, 3, true, NORM_ONCE_ALL)    \
+	X(8192, 8192, 1, 2, 2, false, NORM_ONCE_PLAIN) \
+	X(8192_res, 8192, 1, 1, 3, false, NORM_ONCE_ALL)
+#define NORM_ONCE_CAST(X)                            \
+	X(few, 1280, 1, 4, 3, true, NORM_ONCE_FEW)   \
+	X(768, 768, 2, 4, 3, false, NORM_ONCE_ALL)   \
+	X(1280, 1280, 4, 2, 3, false, NORM_ONCE_ALL) \
+	X(2048, 2048, 2, 2, 2, false, NORM_ONCE_ALL) \
+	X(4096, 4096, 1, 1, 3, false, NORM_ONCE_ALL)
 #define NORM_ONCE_STATIC 2688 /* bytes of static shared memory, at most */
 #define NORM_ONCE_CAST_ROWS 32 /* rows of column-wise codes in shared memory */
 #define NORM_ONCE_PAD 4 /* unused words after each four of them */

@@ -4,7 +4,6 @@
 
 #include <errno.h>
 #include <stdbool.h>
-#include <string.h>
 
 #include <te/dtype.h>
 
@@ -209,13 +208,14 @@ static int norm_once(const struct te_k_norm_both *a, bool casts, struct te__geom
 		const char *func;
 		int cols, nrows;
 		bool casts;
+		unsigned limits; /* NORM_ONCE_* */
 	} variant[] = {
-#define ONCE(NAME, COLS, BLOCKS, R, S, HOLD) \
-	{ "te_k_norm_once_" #NAME, COLS, (R) * (S), false },
+#define ONCE(NAME, COLS, BLOCKS, R, S, HOLD, LIMITS) \
+	{ "te_k_norm_once_" #NAME, COLS, (R) * (S), false, LIMITS },
 		NORM_ONCE(ONCE)
 #undef ONCE
-#define ONCE(NAME, COLS, BLOCKS, R, S, HOLD) \
-	{ "te_k_norm_once_cast_" #NAME, COLS, (R) * (S), true },
+#define ONCE(NAME, COLS, BLOCKS, R, S, HOLD, LIMITS) \
+	{ "te_k_norm_once_cast_" #NAME, COLS, (R) * (S), true, LIMITS },
 		NORM_ONCE_CAST(ONCE)
 #undef ONCE
 	};
@@ -226,8 +226,8 @@ static int norm_once(const struct te_k_norm_both *a, bool casts, struct te__geom
 		int r;
 
 		if (casts != variant[i].casts || a->cols > variant[i].cols ||
-		    (nblocks > HOPPER_SMS && strstr(variant[i].func, "_few")) ||
-		    (res && !strcmp(variant[i].func, "te_k_norm_once_8192")) ||
+		    (nblocks > HOPPER_SMS && variant[i].limits & NORM_ONCE_FEW) ||
+		    (res && variant[i].limits & NORM_ONCE_PLAIN) ||
 		    smem + NORM_ONCE_STATIC > k->target.smem_max)
 			continue;
 		k->smem = smem;

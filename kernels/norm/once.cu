@@ -259,12 +259,12 @@ DEV void norm_once_body(const struct te_k_norm_both &a)
 	if (CAST && a.part_dx)
 		store_vec(a.part_dx + blockIdx.x * a.cols + c, bias);
 }
-#define FUNC(NAME, COLS, BLOCKS, R, S, HOLD)                                                      \
+#define FUNC(NAME, COLS, BLOCKS, R, S, HOLD, LIMITS)                                              \
 	TE_KERNEL(norm_once_##NAME, norm_both, ((COLS) / TE_V, BLOCKS),                           \
 		  norm_once_body<R, S, HOLD, false>(a))
 NORM_ONCE(FUNC)
 #undef FUNC
-#define FUNC(NAME, COLS, BLOCKS, R, S, HOLD)                                                      \
+#define FUNC(NAME, COLS, BLOCKS, R, S, HOLD, LIMITS)                                              \
 	TE_KERNEL(norm_once_cast_##NAME, norm_both, ((COLS) / TE_V, BLOCKS),                      \
 		  norm_once_body<R, S, HOLD, true>(a))
 NORM_ONCE_CAST(FUNC)

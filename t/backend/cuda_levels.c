@@ -242,6 +242,39 @@ TEST_EACH(levels, activations_have_functions, TE_ACT_COUNT)
 	}
 }
 
+/* few: each block of 64 rows has a multiprocessor; res: a residual, and over 4096 columns */
+TEST(levels, gradients_of_norms_are_chosen_by_rows_columns_and_residual)
+{
+	static const struct {
+		int64_t rows, cols;
+		int dres, casts;
+		const char *want;
+	} row[] = {
+		{ 132 * 64, 1280, 0, 0, "few" },	 { 132 * 64 + 1, 1280, 0, 0, "1280" },
+		{ 132 * 64, 1288, 0, 0, "4096" },	 { 64, 8192, 0, 0, "8192" },
+		{ 64, 8192, 1, 0, "8192_res" },		 { 64, 1280, 1, 0, "few" },
+		{ 132 * 64, 1280, 0, 1, "cast_few" },	 { 132 * 64 + 16, 768, 0, 1, "cast_768" },
+		{ 132 * 64 + 16, 1280, 1, 1, "cast_1280" }, { 16384, 1600, 1, 1, "cast_2048" },
+	};
+	static _Alignas(16) unsigned char m[16];
+	const struct te__target t = te__target_of(90);
+
+	for (size_t i = 0; i < TT_LEN(row); i++) {
+		struct te_k_norm_both a = { .dy = m, .x = m, .gamma = (float *)m,
+					    .rstd = (float *)m, .dx = m, .part_gamma = (float *)m,
+					    .dres = row[i].dres ? m : NULL, .rows = row[i].rows,
+					    .cols = row[i].cols, .dtype = TE_DTYPE_BF16 };
+		struct te__geometry g;
+		char want[64];
+
+		if (row[i].casts)
+			a.q.row = a.q.col = m;
+		snprintf(want, sizeof(want), "te_k_norm_once_%s", row[i].want);
+		DO(te__geometry_for(&t, TE_K_NORM_BOTH, &a, &g));
+		ck_assert_str_eq(g.func, want);
+	}
+}
+
 TEST_EACH(levels, a_gpu_has_the_features_of_its_level, TT_LEN(chip))
 {
 	struct te__cuda_features f;

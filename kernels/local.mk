@@ -150,6 +150,7 @@ KERNEL_CUH = \
 	kernels/attn/fp32.cuh \
 	kernels/attn/quantize.cuh \
 	kernels/attn/sm90.cuh \
+	kernels/attn/starts.cuh \
 	kernels/attn/strip.cuh \
 	kernels/attn/tile.cuh \
 	kernels/begin.cuh \

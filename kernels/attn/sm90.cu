@@ -303,7 +303,8 @@ DEV int keep_firsts(const struct te_attn_sm90 &a, const item &t, int row, uint32
 	const int key = row + r < a.seqlen ? first_key(a, batch_of(a, t), row + r) : 0;
 
 	smem_store(firsts + 4 * r, (uint32_t)key);
-	return __reduce_max_sync(~0u, key); /* lanes wait for each other's stores, too */
+	__syncwarp();
+	return __reduce_max_sync(~0u, key);
 }
 
 /* scores of keys before the first key of their row; from: of the tile, last: of keep_firsts() */

@@ -164,8 +164,7 @@ template <int MASK> DEV item item_of(const struct te_attn_bwd_sm90 &a, int k)
 	const int count = min(a.at_once, a.nmatrices - first), matrix = first + k % per % count;
 	const int row = k % per / count * ROWS;
 
-	return { matrix / a.nkv, matrix % a.nkv, row,
-		 ntiles_of<MASK>(a, matrix / a.nkv, row) };
+	return { matrix / a.nkv, matrix % a.nkv, row, ntiles_of<MASK>(a, matrix / a.nkv, row) };
 }
 
 /* takes the i-th item of this block; one thread */
@@ -416,7 +415,7 @@ DEV void write_queries(const struct te_attn_bwd_sm90 &a, const layout<D> &at, ui
 			for (int n = t.ntiles - 1; n >= 0; n--, count++)
 				if (count % WRITERS == writer && LANE == 0)
 					write_tile<D, MASK>(a, at, t, h, n, writer,
-							      count / WRITERS & 1);
+							    count / WRITERS & 1);
 	bulk_wait<0>();
 }
 
@@ -516,7 +515,7 @@ DEV void sum_queries(const struct te_attn_bwd_sm90 &a, const layout<D> &at)
 				sum_piece<D>(at, r, buffer, 0, o);
 				if (is_last(n))
 					hand_result<D, MASK>(a, at, t, h, n, to.stage, 0,
-							       to.parity ^ 1, BAR_DQ, o);
+							     to.parity ^ 1, BAR_DQ, o);
 				else
 					hand_sums<D>(at, to.stage, 0, to.parity ^ 1, o);
 			}
@@ -642,9 +641,8 @@ DEV void write_ds(uint32_t to, const uint32_t (&w)[COLS / 4])
 
 /* Starts the sums of a tile; sums of the tile before run until the scores are complete. */
 template <int D, int MASK>
-DEV void multiply(const struct te_attn_bwd_sm90 &a, const layout<D> &at, int group,
-		  uint32_t stage, uint32_t before, int any, uint32_t k, uint32_t v, float scale2,
-		  int later,
+DEV void multiply(const struct te_attn_bwd_sm90 &a, const layout<D> &at, int group, uint32_t stage,
+		  uint32_t before, int any, uint32_t k, uint32_t v, float scale2, int later,
 		  float (&dk)[D / 2], float (&dv)[D / 2], uint32_t (&p)[COLS / 4],
 		  uint32_t (&ds)[COLS / 4])
 {
@@ -766,8 +764,8 @@ DEV void sum_keys(const struct te_attn_bwd_sm90 &a, const layout<D> &at, int gro
 					barrier_wait(at.ds_empty(to.stage), to.parity ^ 1);
 					write_ds(at.ds(to.stage, group), zero);
 				} else {
-					multiply<D, MASK>(a, at, group, r.stage, before, any, k,
-							    v, scale2, later, dk, dv, p, ds);
+					multiply<D, MASK>(a, at, group, r.stage, before, any, k, v,
+							  scale2, later, dk, dv, p, ds);
 					before = r.stage;
 					any = 1;
 					barrier_wait(at.ds_empty(to.stage), to.parity ^ 1);
@@ -816,7 +814,7 @@ DEV void sum_all(const struct te_attn_bwd_sm90 &a, const layout<D> &at, int grou
 
 				barrier_wait(at.b_full(r.stage), r.parity);
 				score<D, MASK>(a, at, group, r.stage, at.a(0, group, 0),
-						 n * COLS - group * STRIP, p, ds);
+					       n * COLS - group * STRIP, p, ds);
 				barrier_wait(at.ds_empty(to.stage), to.parity ^ 1);
 				write_ds(at.ds(to.stage, group), ds);
 				smem_publish();
@@ -838,8 +836,8 @@ DEV void sum_all(const struct te_attn_bwd_sm90 &a, const layout<D> &at, int grou
 				release(at.b_empty(r.stage));
 				if (any && is_last(last_n))
 					hand_result<D, MASK>(a, at, t, h - !last_n, last_n,
-							       writer, half, writer ^ 1,
-							       BAR_GROUP + group, o);
+							     writer, half, writer ^ 1,
+							     BAR_GROUP + group, o);
 				writer ^= any;
 				any = 1;
 			}
@@ -848,7 +846,7 @@ DEV void sum_all(const struct te_attn_bwd_sm90 &a, const layout<D> &at, int grou
 		sum_piece<D>(at, to.before(), 0, half, o);
 		release(at.keys_read());
 		hand_result<D, MASK>(a, at, t, a.group - 1, 0, writer, half, writer ^ 1,
-				       BAR_GROUP + group, o);
+				     BAR_GROUP + group, o);
 		writer ^= 1;
 		store<D>(a, at, t, i, group, dk, dv);
 		if (threadIdx.x % 128 == 0) {

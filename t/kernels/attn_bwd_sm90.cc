@@ -6,6 +6,7 @@
 #include "attn_sm90.h"
 
 #include "kernels/attn/sm90_bwd.cu"
+#include "kernels/attn/starts.cuh"
 
 static te_attn_bwd_sm90_plan plan;
 
@@ -76,16 +77,50 @@ static void model_row(const attn_case &c, const std::vector<uint16_t> &qkv,
 	}
 }
 
-/* the first keys of tiles, as bwd_pre() of attn.cu writes them */
-static void starts(const attn_case &c, int32_t *to)
+static te_k_attn_bwd pre;
+
+static void starts_body(void)
+{
+	for (int64_t b = 0; b < pre.batch; b++)
+		starts(pre, b);
+}
+
+/* the first keys of tiles, compared with a loop */
+static void run_starts(const attn_case &c, const te_k_attn_bwd &a)
 {
 	const int ntiles = (c.T + 63) / 64;
+	const uint32_t *got = a.sums + te_k_attn_starts_at(&a);
 
+	pre = a;
+	launch(starts_body, 1, 32, 1, 0);
 	for (int b = 0; b < c.batch; b++)
 		for (int q = c.T - 1, least = q; q >= 0; q--) {
 			least = min(least, first_of(c, b, q));
-			to[b * ntiles + q / 64] = least;
+			CHECK(q % 64 || (int)got[b * ntiles + q / 64] == least,
+			      "batch %d, tile %d: %d, not %d", b, q / 64,
+			      (int)got[b * ntiles + q / 64], least);
 		}
+}
+
+/* more tiles than a warp has lanes */
+static void run_long_starts(int most, int window)
+{
+	const attn_case c = { 64, 2, 4300, 1, 1, 1, 0, window, most };
+	te_k_attn_bwd a = {};
+
+	a.batch = c.batch;
+	a.seqlen = c.T;
+	a.nheads = 1;
+	a.head_dim = c.d;
+	a.window = window;
+	a.first = any_documents(c);
+	std::vector<uint32_t> sums((size_t)te_k_attn_counts(&a), 0xffffffff);
+	a.sums = sums.data();
+	run_starts(c, a);
+	for (size_t i = 0; i < sums.size(); i++)
+		CHECK((i >= (size_t)te_k_attn_starts_at(&a) &&
+		       i < (size_t)te_k_attn_starts_at(&a) + 2 * 68) == (sums[i] != 0xffffffff),
+		      "word %zu", i);
 }
 
 static void run_case(const attn_case &c)
@@ -131,7 +166,7 @@ static void run_case(const attn_case &c)
 
 		memset(a.sums, 0, 4 * te_k_attn_starts_at(&a));
 		if (a.first)
-			starts(c, (int32_t *)a.sums + te_k_attn_starts_at(&a));
+			run_starts(c, a);
 		launch(body, (uint32_t)plan.nblocks, ATTN_SM90_BWD_THREADS(c.d), 1,
 		       ATTN_SM90_BWD_SMEM(c.d));
 		CHECK(!i || before == dqkv, "another launch, other bits");
@@ -150,5 +185,10 @@ static void run_case(const attn_case &c)
 
 int main(int argc, char **argv)
 {
-	return run_cases(argc, argv, cases, (int)(sizeof(cases) / sizeof(*cases)), run_case);
+	const int r = run_cases(argc, argv, cases, (int)(sizeof(cases) / sizeof(*cases)), run_case);
+
+	run_long_starts(500, 0);
+	run_long_starts(3000, 700);
+	run_long_starts(-1, 0);
+	return r;
 }

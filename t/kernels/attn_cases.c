@@ -154,6 +154,15 @@ TEST_EACH(more, more_agrees_with_fp64, 120, .parts = 8)
 	    _i / 30 & 1 ? some : 0, _i / 60 & 1 ? 6.0f : 1.0f, run_supported(more));
 }
 
+/* more than one block of keys, and a scratch with sums; _i: head_dim, window */
+TEST_EACH(more, documents_of_several_blocks_agree_with_fp64, 4)
+{
+	const struct shape s = { tt_rand_int(1, 2), tt_rand_int(200, ON_HOST ? 300 : 700), 3, 1,
+				 _i & 1 ? 128 : 64, 0, 0 };
+
+	run_check(&s, TE_DTYPE_BF16, 0, 1.0f, DOCUMENTS | (_i & 2 ? WINDOW : 0));
+}
+
 /* _i: what it has more, type, dropout */
 TEST_EACH(more, wide_heads_agree_with_fp64, 64, .parts = 8)
 {

@@ -508,6 +508,28 @@ DEV float __shfl_xor_sync(uint32_t, float x, int by)
 	meet(w.m, 32);
 	return r;
 }
+DEV int __shfl_sync(uint32_t, int x, int lane)
+{
+	warp &w = warp_of();
+
+	w.v[self->thread % 32][0] = (uint32_t)x;
+	meet(w.m, 32);
+	x = (int)w.v[lane][0];
+	meet(w.m, 32);
+	return x;
+}
+/* a lane whose source is outside of the warp has its own value */
+DEV int __shfl_down_sync(uint32_t, int x, uint32_t by)
+{
+	warp &w = warp_of();
+	const uint32_t lane = self->thread % 32;
+
+	w.v[lane][0] = (uint32_t)x;
+	meet(w.m, 32);
+	x = (int)w.v[lane + by < 32 ? lane + by : lane][0];
+	meet(w.m, 32);
+	return x;
+}
 /* the least or the largest of a warp */
 static int reduce(int x, bool least)
 {

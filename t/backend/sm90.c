@@ -171,16 +171,20 @@ static const char *const names[] = {
 	"te_k_attn_bwd_dq_bf16_d64",
 	"te_k_attn_bwd_dq_bf16_d96",
 	"te_k_attn_bwd_sm90_d128",
+	"te_k_attn_bwd_sm90_d128_documents",
 	"te_k_attn_bwd_sm90_d128_window",
 	"te_k_attn_bwd_sm90_d64",
+	"te_k_attn_bwd_sm90_d64_documents",
 	"te_k_attn_bwd_sm90_d64_window",
 	"te_k_attn_fwd_bf16_d64",
 	"te_k_attn_fwd_bf16_d64_drop",
 	"te_k_attn_fwd_bf16_d64_strip",
 	"te_k_attn_fwd_bf16_d96",
 	"te_k_attn_fwd_sm90_d128",
+	"te_k_attn_fwd_sm90_d128_documents",
 	"te_k_attn_fwd_sm90_d128_window",
 	"te_k_attn_fwd_sm90_d64",
+	"te_k_attn_fwd_sm90_d64_documents",
 	"te_k_attn_fwd_sm90_d64_window",
 	"te_k_gemm_any",
 	"te_k_gemm_sm90_bf16",
@@ -554,6 +558,26 @@ TEST(attention, attention_is_one_persistent_launch)
 	ck_assert_int_eq(launch_attn(&a), -EINVAL);
 }
 
+/* documents have kernels of their own, with a window, too; a window has others */
+TEST(attention, documents_and_windows_have_their_kernels)
+{
+	struct te_k_attn_fwd a = attn_of(8, 1000, 12, 4, 64);
+
+	a.window = 100;
+	DO(launch_attn(&a));
+	ck_assert_str_eq(fake.func, "te_k_attn_fwd_sm90_d64_window");
+	a.first = (const int32_t *)A;
+	DO(launch_attn(&a));
+	ck_assert_str_eq(fake.func, "te_k_attn_fwd_sm90_d64_documents");
+	ck_assert_ptr_eq(fake.attn.first, A);
+	ck_assert_int_eq(fake.attn.window, 100);
+	a = attn_of(1, 300, 2, 1, 128);
+	a.first = (const int32_t *)A;
+	DO(launch_attn(&a));
+	ck_assert_str_eq(fake.func, "te_k_attn_fwd_sm90_d128_documents");
+	ck_assert_int_eq(fake.attn.window, 0);
+}
+
 /* parts of the heads whose keys and values fit the cache, and whose items fill rounds of blocks */
 TEST(attention, long_attention_reads_some_heads_at_a_time)
 {
@@ -585,7 +609,7 @@ static void check_mma(const struct te_k_attn_fwd *a, const char *name, const cha
 
 TEST(attention, other_attention_is_left_to_mma)
 {
-	static const char other[] = "it is not causal attention of all keys or a window";
+	static const char other[] = "it is not causal attention of all keys, a window or documents";
 	struct te_k_attn_fwd ok = attn_of(64, 1000, 12, 4, 64), a = ok;
 	struct te_attn_sm90_plan p;
 
@@ -607,9 +631,6 @@ TEST(attention, other_attention_is_left_to_mma)
 	ck_assert_str_eq(te__attn_sm90_plan(&a, SMS, &p), other);
 	a = ok;
 	a.full = 1;
-	ck_assert_str_eq(te__attn_sm90_plan(&a, SMS, &p), other);
-	a = ok;
-	a.first = (const int32_t *)A;
 	ck_assert_str_eq(te__attn_sm90_plan(&a, SMS, &p), other);
 	a = ok;
 	a.batch = 0;
@@ -707,7 +728,7 @@ TEST(attention, backward_attention_is_one_persistent_launch)
 	ck_assert_int_eq(fake.attn_bwd.nmatrices, 32);
 	ck_assert_int_eq(fake.attn_bwd.nblocks, 8);
 	ck_assert_ptr_eq(fake.attn_bwd.delta, a.delta);
-	/* 8 x 12 x 16 tiles of dq, and 4 words before their counters: 1540 of 1792 */
+	/* 4 words, counters of 8 x 12 x 16 tiles of dq, 8 x 16 first keys: 1668 of 1792 */
 	ck_assert_ptr_eq(fake.attn_bwd.next, a.sums);
 	ck_assert_ptr_eq(fake.attn_bwd.ready, a.sums + 4);
 	ck_assert_ptr_eq(fake.attn_bwd.sums, a.sums + 1792);
@@ -722,6 +743,15 @@ TEST(attention, backward_attention_is_one_persistent_launch)
 	ck_assert_uint_eq(fake.config.block[0], ATTN_SM90_BWD_THREADS(128));
 	ck_assert_uint_eq(fake.config.smem, ATTN_SM90_BWD_SMEM(128));
 	ck_assert_uint_le(fake.config.smem, 232448);
+	a.first = (const int32_t *)A;
+	DO(launch_bwd(TE_K_ATTN_BWD_DKV, &a));
+	ck_assert_str_eq(fake.func, "te_k_attn_bwd_sm90_d128_documents");
+	a.head_dim = 64;
+	DO(launch_bwd(TE_K_ATTN_BWD_DKV, &a));
+	ck_assert_str_eq(fake.func, "te_k_attn_bwd_sm90_d64_documents");
+	ck_assert_ptr_eq(fake.attn_bwd.first, A);
+	ck_assert_ptr_eq(fake.attn_bwd.starts, a.sums + 1540);
+	a.first = NULL;
 	a.head_dim = 96;
 	DO(launch_bwd(TE_K_ATTN_BWD_DQ, &a));
 	ck_assert_str_eq(fake.func, "te_k_attn_bwd_dq_bf16_d96");

@@ -94,8 +94,8 @@ int te__lineage_create(struct te__boot *b)
 				       "te_comm_create", b->deadline);
 	for (int32_t i = 0; i < l->n && !r; i++)
 		if (!te__addrs_usable(&l->contact[i].addrs))
-			r = te__boot_fail(b, -TE_EPEER, "te_comm_create", "%s has sent an address "
-					  "that is none", b->text[i]);
+			r = te__boot_fail(b, -TE_EPEER, "te_comm_create",
+					  "%s sent an invalid address", b->text[i]);
 	if (r) {
 		destroy(l);
 		return r;

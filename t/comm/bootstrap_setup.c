@@ -483,7 +483,7 @@ static const struct {
 	uint64_t unit;
 } lies[] = {
 	{ "te_comm_create: tcp: rank 1 (", -TE_EPEER, 0 },
-	{ " has sent an address that is none", -TE_EPEER, 0 },
+	{ " sent an invalid address", -TE_EPEER, 0 },
 	{ " allocates memory in units of 0 bytes", -TE_EMISMATCH, 0 },
 	{ " allocates memory in units of 12288 bytes", -TE_EMISMATCH, 12288 },
 	{ " allocates memory in units of 9223372036854775808 bytes", -TE_EMISMATCH, 1ull << 63 },

@@ -275,7 +275,8 @@ TT_TOOLS_SH += \
 	t/tools/t8054-te_train-states.t \
 	t/tools/t8055-te_train-return.t \
 	t/tools/t8056-te_train-copies.t \
-	t/tools/t8057-te_train-sharded.t
+	t/tools/t8057-te_train-sharded.t \
+	t/tools/t8058-te_train-layers.t
 # a shared library for LD_PRELOAD: -rpath makes it one although it is not installed
 check_LTLIBRARIES += t/lib/failalloc.la
 t_lib_failalloc_la_SOURCES = t/lib/failalloc.c

@@ -253,6 +253,8 @@ tools_te_train_libte_train_la_SOURCES = \
 	tools/te_train/ranks_weights.c \
 	tools/te_train/reading.c \
 	tools/te_train/reading.h \
+	tools/te_train/recipes.c \
+	tools/te_train/recipes.h \
 	tools/te_train/recover.c \
 	tools/te_train/returns.c \
 	tools/te_train/returns.h \

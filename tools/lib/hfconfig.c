@@ -4,6 +4,7 @@
  */
 #include "config.h"
 
+#include <fnmatch.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -369,6 +370,38 @@ json_t *config_to_json(const struct config *c)
 		record_text(&rec, "dtype", dtype);
 	fields_write(&rec, c);
 	return record_end(&rec, "config.json");
+}
+
+int config_matches(const char *patterns, const char *name)
+{
+	char pattern[96];
+
+	for (size_t n; *patterns; patterns += n + (patterns[n] == ',')) {
+		n = strcspn(patterns, ",");
+		snprintf(pattern, sizeof(pattern), "%.*s", (int)n, patterns);
+		if (!fnmatch(pattern, name, 0))
+			return 1;
+	}
+	return 0;
+}
+
+const struct te_recipe *config_recipe(const struct config *c, const char *op)
+{
+	for (int32_t k = 0; k < c->nlayer_recipes; k++)
+		if (config_matches(c->layer_recipe[k].patterns, op))
+			return &c->layer_recipe[k].recipe;
+	return NULL;
+}
+
+int config_has_recipe(const struct config *c, enum te_recipe_kind kind)
+{
+	for (int32_t k = -1; k < c->nlayer_recipes; k++) {
+		const struct te_recipe *r = k < 0 ? c->head_recipe : &c->layer_recipe[k].recipe;
+
+		if (r && (kind ? r->kind == kind : r->kind != TE_RECIPE_NONE))
+			return 1;
+	}
+	return 0;
 }
 
 int config_same(const struct config *a, const char *where_a, const struct config *b,

@@ -61,6 +61,12 @@ struct lora {
 	char *digest; /* digest of its weights, [17], which is set when they are read; or NULL */
 };
 
+/* a recipe of linear operations in layers, such as h.0.qkv */
+struct layer_recipe {
+	const char *patterns; /* patterns of fnmatch(3), separated by commas */
+	struct te_recipe recipe;
+};
+
 struct config {
 	enum family family;
 	enum residual residual;
@@ -88,6 +94,8 @@ struct config {
 	int windowed, sliding; /* fields that turn windows on: for all layers, for some */
 	/* the head's recipe, borrowed and in no file; NULL: never FP8 */
 	const struct te_recipe *head_recipe;
+	const struct layer_recipe *layer_recipe; /* borrowed, in no file; the first match counts */
+	int32_t nlayer_recipes;
 	int64_t loss_chunk; /* te_cross_entropy_attrs.chunk; in no file */
 	int documents; /* attention and positions end with documents; in no file */
 	struct lora lora; /* in no file of the model */
@@ -97,6 +105,12 @@ struct config {
 };
 
 const char *family_name(enum family family);
+/* 1: one of the patterns of fnmatch(3), separated by commas, matches the name */
+int config_matches(const char *patterns, const char *name);
+/* the recipe of an operation in a layer, or NULL: the model's */
+const struct te_recipe *config_recipe(const struct config *c, const char *op);
+/* 1: the head or an operation in a layer has a recipe of this kind; of NONE: an FP8 recipe */
+int config_has_recipe(const struct config *c, enum te_recipe_kind kind);
 /* the fields that transformers sets when a file does not have them; sizes are 0 */
 struct config config_defaults(enum family family);
 /*

@@ -1,7 +1,6 @@
 /* lora.c - options of low-rank adapters, and adapter_config.json of PEFT. */
 #include "config.h"
 
-#include <fnmatch.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -60,16 +59,7 @@ int lora_parse(const char *text, struct lora *ret_l)
 
 int lora_adapts(const struct lora *l, const char *name)
 {
-	const char *list = l->targets ? l->targets : "*";
-	char pattern[96];
-
-	for (size_t n; l->rank && *list; list += n + (list[n] == ',')) {
-		n = strcspn(list, ",");
-		snprintf(pattern, sizeof(pattern), "%.*s", (int)n, list);
-		if (!fnmatch(pattern, name, 0))
-			return 1;
-	}
-	return 0;
+	return l->rank && config_matches(l->targets ? l->targets : "*", name);
 }
 
 json_t *lora_to_json(const struct lora *l, const json_t *modules)

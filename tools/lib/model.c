@@ -63,9 +63,11 @@ static struct te_op *append(struct builder *b, int r, struct te_op *op)
 		none_ ? NULL : append((b), r_, op_);               \
 	})
 
-static void linear(struct builder *b, int64_t in, int64_t out, double std, const char *name)
+static void linear(struct builder *b, const struct config *c, int64_t in, int64_t out, double std,
+		   const char *name)
 {
-	struct te_linear_attrs a = TE_ATTRS(linear, .in = in, .out = out, .init_std = (float)std);
+	struct te_linear_attrs a = TE_ATTRS(linear, .in = in, .out = out, .init_std = (float)std,
+		.recipe = config_recipe(c, name));
 
 	APPEND(b, te_op_linear, &a, name);
 }
@@ -338,7 +340,7 @@ static void attention_branch(struct builder *b, const struct config *c, int i, d
 	own.kv_heads = kv ? kv : 1;
 	divide(b, name_of(b, "h.%d.copy1", i));
 	adapter_begin(b, c, i, "qkv", c->width, qkv);
-	linear(b, c->width, qkv, c->init_std, name_of(b, "h.%d.qkv", i));
+	linear(b, c, c->width, qkv, c->init_std, name_of(b, "h.%d.qkv", i));
 	if (c->qkv_bias)
 		bias(b, qkv, name_of(b, "h.%d.qkv_b", i));
 	adapter_end(b, c);
@@ -349,7 +351,7 @@ static void attention_branch(struct builder *b, const struct config *c, int i, d
 	attention(b, &own, i, name_of(b, "h.%d.attn", i));
 	exchange(b, c, 0, name_of(b, "h.%d.to_tokens", i));
 	adapter_begin(b, c, i, "proj", c->heads * c->head_dim, c->width);
-	linear(b, c->heads * c->head_dim, c->width, proj_std, name_of(b, "h.%d.proj", i));
+	linear(b, c, c->heads * c->head_dim, c->width, proj_std, name_of(b, "h.%d.proj", i));
 	sum(b, name_of(b, "h.%d.sum1", i));
 	if (c->proj_bias)
 		bias(b, c->width, name_of(b, "h.%d.proj_b", i));
@@ -364,13 +366,13 @@ static void mlp_branch(struct builder *b, const struct config *c, int i, double 
 
 	divide(b, name_of(b, "h.%d.copy2", i));
 	adapter_begin(b, c, i, "up", c->width, up);
-	linear(b, c->width, up, c->init_std, name_of(b, "h.%d.up", i));
+	linear(b, c, c->width, up, c->init_std, name_of(b, "h.%d.up", i));
 	if (c->mlp_bias)
 		bias(b, up, name_of(b, "h.%d.up_b", i));
 	adapter_end(b, c);
 	activation(b, c, name_of(b, "h.%d.act", i));
 	adapter_begin(b, c, i, "down", c->inner, c->width);
-	linear(b, c->inner, c->width, proj_std, name_of(b, "h.%d.down", i));
+	linear(b, c, c->inner, c->width, proj_std, name_of(b, "h.%d.down", i));
 	sum(b, name_of(b, "h.%d.sum2", i));
 	if (c->mlp_bias)
 		bias(b, c->width, name_of(b, "h.%d.down_b", i));

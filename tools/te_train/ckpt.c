@@ -626,12 +626,14 @@ static int get_blob(const struct st_file *f, const char *name, const char *dtype
 	return STATUS_OK;
 }
 
-/* 1: the option of the run that saved options, or bf16, its default, is now */
-static int has_recipe(const json_t *options, const char *name, const char *now)
+/* 1: the option of the run that saved options, or its default, is now; either may be NULL */
+static int has_option(const json_t *options, const char *name, const char *by_default,
+		      const char *now)
 {
 	const char *then = json_string_value(json_object_get(options, name));
 
-	return !strcmp(then ? then : "bf16", now);
+	then = then ? then : by_default;
+	return then && now ? !strcmp(then, now) : then == now;
 }
 
 /* with another recipe than the checkpoint's, start with new quantizers */
@@ -643,8 +645,9 @@ static int load_quant(const struct st_file *f, const struct model *m, const stru
 	struct st_tensor t;
 	int te, r;
 
-	if (!own || !has_recipe(options, "recipe", o->recipe) ||
-	    !has_recipe(options, "head-recipe", o->head_recipe) || !st_find(f, "quant", &t))
+	if (!own || !has_option(options, "recipe", "bf16", o->recipe) ||
+	    !has_option(options, "head-recipe", "bf16", o->head_recipe) ||
+	    !has_option(options, "layer-recipe", NULL, o->layer_recipe) || !st_find(f, "quant", &t))
 		return STATUS_OK;
 	r = quant_of(m, &q);
 	if (r)

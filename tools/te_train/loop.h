@@ -114,6 +114,9 @@ struct trainer {
 	struct te_stream *stream; /* the context's own */
 	struct te_device_info device;
 	struct te_recipe recipe, head_recipe;
+	struct layer_recipe *layer_recipe; /* [nlayer_recipes]; their patterns are in recipe_text */
+	char *recipe_text;
+	int32_t nlayer_recipes;
 	struct ranks ranks;
 	struct data *data, *val_data;
 	struct span train, val;

@@ -150,17 +150,13 @@ static uint64_t host_rest(const struct mem_run *run)
 							    te_seq_nelems(seq));
 }
 
-static int is_delayed(const struct te_recipe *recipe)
-{
-	return recipe && recipe->kind == TE_RECIPE_DELAYED;
-}
-
 /* a copy of a step's inputs, while te_step_calibrate(3) runs its passes */
 static uint64_t calibration_nbytes(const struct mem_run *run, int64_t B)
 {
 	const uint64_t rows = (uint64_t)(run->graph->T * B) * sizeof(int32_t);
 
-	if (!is_delayed(&run->graph->recipe) && !is_delayed(run->model->cfg.head_recipe))
+	if (run->graph->recipe.kind != TE_RECIPE_DELAYED &&
+	    !config_has_recipe(&run->model->cfg, TE_RECIPE_DELAYED))
 		return 0;
 	return (run->model->cfg.documents ? 3 : 2) * (uint64_t)run->graph->accum *
 	       (rows + padding(rows));

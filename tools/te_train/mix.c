@@ -67,7 +67,7 @@ static int tells(const struct opts *o, const struct trainer *t)
 /* are there column-wise copies of weights? */
 static int has_copies(const struct trainer *t)
 {
-	return t->recipe.kind != TE_RECIPE_NONE || t->head_recipe.kind != TE_RECIPE_NONE;
+	return t->recipe.kind != TE_RECIPE_NONE || config_has_recipe(&t->cfg, TE_RECIPE_NONE);
 }
 
 static void print_heading(const struct opts *o, const struct trainer *t)

@@ -401,6 +401,7 @@ static int check_excluded(const struct opts *o)
 		{ o->sequence_parallel != 0, "--sequence-parallel", PIPELINE },
 		{ o->lora != NULL, "--lora", PIPELINE | CONTEXT | ZERO3 },
 		{ o->groups != NULL, "--groups", PIPELINE },
+		{ o->layer_recipe != NULL, "--layer-recipe", PIPELINE | ZERO3 },
 		{ !strcmp(o->graph, "layer"), "--graph layer", PIPELINE },
 		{ !strcmp(o->graph, "pass"), "--graph pass", PIPELINE },
 		{ strcmp(o->documents, "off") != 0, "--documents", PIPELINE },

@@ -18,6 +18,7 @@
 #include "loop.h"
 #include "mem.h"
 #include "order.h"
+#include "recipes.h"
 #include "returns.h"
 #include "sample.h"
 #include "tools/lib/device.h"
@@ -405,12 +406,6 @@ static int answers(const struct opts *o)
 	       !o->profile;
 }
 
-/* a sequence has quantizers for one such recipe: te_op_linear(3) */
-static int has_tensor_scales(const struct te_recipe *r)
-{
-	return r->kind == TE_RECIPE_DELAYED || r->kind == TE_RECIPE_CURRENT;
-}
-
 static int choose_recipes(struct trainer *t)
 {
 	int r;
@@ -430,11 +425,7 @@ static int choose_recipes(struct trainer *t)
 	r = te_recipe_from_name(t->o->head_recipe, &t->head_recipe);
 	if (r < 0)
 		return say_te(r, "--head-recipe");
-	if (t->recipe.kind == t->head_recipe.kind || !has_tensor_scales(&t->recipe) ||
-	    !has_tensor_scales(&t->head_recipe))
-		return STATUS_OK;
-	return say_bad("--head-recipe %s with --recipe %s: expected one recipe, or scales of "
-		       "blocks in one of them", t->o->head_recipe, te_recipe_name(&t->recipe));
+	return recipes_open(t);
 }
 
 static int choose_chunk(struct trainer *t)
@@ -549,8 +540,8 @@ int trainer_create(const struct opts *o, struct trainer *t)
 	r = choose_recipes(t);
 	if (!r)
 		r = choose_config(o, &t->cfg);
-	if (t->head_recipe.kind != TE_RECIPE_NONE)
-		t->cfg.head_recipe = &t->head_recipe;
+	if (!r)
+		r = recipes_apply(t);
 	if (!r)
 		r = choose_lora(t);
 	if (!r)
@@ -751,6 +742,7 @@ void trainer_free(struct trainer *t)
 	order_close(t->order);
 	chunks_close(t->chunks);
 	chat_free(&t->chat);
+	recipes_close(t);
 	free(t->split);
 	data_close(t->val_data);
 	data_close(t->data);

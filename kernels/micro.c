@@ -4,6 +4,9 @@
  */
 #include "config.h"
 
+#ifdef HAVE_TARGET_AVX512
+#include <immintrin.h>
+#endif
 #include <string.h>
 
 #include <te/dtype.h>
@@ -162,10 +165,24 @@
 /* ---- products ---- */
 
 /*
+ * Adds x times a vector to a sum. FMA is asked for where the processor has it, because clang 14
+ * fuses only some of these operations at 512 bits.
+ */
+#define ADD_PRODUCT(sum, x, y) ((sum) += (x) * (y))
+#ifdef HAVE_TARGET_AVX512
+#define ADD_PRODUCT_4(sum, x, y) \
+	((sum) = (__typeof__(sum))_mm_fmadd_ps(_mm_set1_ps(x), (__m128)(y), (__m128)(sum)))
+#define ADD_PRODUCT_8(sum, x, y) \
+	((sum) = (__typeof__(sum))_mm256_fmadd_ps(_mm256_set1_ps(x), (__m256)(y), (__m256)(sum)))
+#define ADD_PRODUCT_16(sum, x, y) \
+	((sum) = (__typeof__(sum))_mm512_fmadd_ps(_mm512_set1_ps(x), (__m512)(y), (__m512)(sum)))
+#endif
+
+/*
  * ROWS rows, R at a time, times V vectors of W floats are accumulated in registers. tri: 0, or the
  * triangle with j <= r (1) or j >= r (2) of n = MR terms.
  */
-#define BODY(name, tgt, W, R, V, ROWS)                                                             \
+#define BODY(name, tgt, add_product, W, R, V, ROWS)                                                \
 	typedef float name##_v __attribute__((vector_size(4 * W), aligned(4), may_alias));         \
 	tgt static inline __attribute__((always_inline)) void name##_body(                         \
 		int64_t n, struct te__h_rows a, const float *b, int64_t bs, float *c, int64_t cs,  \
@@ -194,7 +211,7 @@
 						    (tri == 2 && j < r0 + r))                      \
 							continue;                                  \
 						for (int v = 0; v < V; v++)                        \
-							acc[r][v] += x * y[v];                     \
+							add_product(acc[r][v], x, y[v]);           \
 					}                                                          \
 				}                                                                  \
 				for (int r = 0; r < R; r++)                                        \
@@ -202,8 +219,8 @@
 						*(name##_v *)(pc + r * cs + v * W) = acc[r][v];    \
 			}                                                                          \
 	}
-#define FEW(name, tgt, W, R, V)                                                                    \
-	BODY(name, tgt, W, R, V, R)                                                                \
+#define FEW(name, tgt, add_product, W, R, V)                                                       \
+	BODY(name, tgt, add_product, W, R, V, R)                                                   \
 	tgt static void name(int64_t n, struct te__h_rows a, const float *b, int64_t bs, float *c, \
 			     int64_t cs, int add)                                                  \
 	{                                                                                          \
@@ -221,7 +238,7 @@ static void finish_codes(int64_t n, const uint8_t *from, int64_t fs, float scale
  * one row times columns of BF16, which do not leave the registers: the sums of name##_few. A cache
  * line of the next columns is fetched for each that is read.
  */
-#define ONE_ROW(name, tgt, W)                                                                      \
+#define ONE_ROW(name, tgt, add_product, W)                                                         \
 	tgt static void name##_one_row(int64_t n, struct te__h_rows a, const char *from,           \
 				       int64_t fs, int64_t next, float *c, int add)                \
 	{                                                                                          \
@@ -243,8 +260,9 @@ static void finish_codes(int64_t n, const uint8_t *from, int64_t fs, float scale
 				for (int i = 0; i < W; i++) {                                      \
 					const float *y = a.p + (k + 2 * i) * a.cs;                 \
                                                                                                    \
-					acc[v] += y[0] * (name##_pack_f)(x[i] << 16);              \
-					acc[v] += y[a.cs] * (name##_pack_f)(x[i] & 0xffff0000u);   \
+					add_product(acc[v], y[0], (name##_pack_f)(x[i] << 16));    \
+					add_product(acc[v], y[a.cs],                               \
+						    (name##_pack_f)(x[i] & 0xffff0000u));          \
 				}                                                                  \
 			}                                                                          \
 		for (int v = 0; v < NR / W; v++)                                                   \
@@ -252,11 +270,11 @@ static void finish_codes(int64_t n, const uint8_t *from, int64_t fs, float scale
 	}
 
 /* few: columns are packed, some terms at a time, and multiplied before they leave the L1 cache */
-#define MICRO(name, tgt, W, R, V)                                                                  \
-	BODY(name##_all, tgt, W, R, V, MR)                                                         \
-	FEW(name##_one, tgt, W, 1, (NR / W))                                                       \
-	FEW(name##_two, tgt, W, 2, (W == 4 ? 4 : NR / W))                                          \
-	FEW(name##_four, tgt, W, 4, V)                                                             \
+#define MICRO(name, tgt, add_product, W, R, V)                                                     \
+	BODY(name##_all, tgt, add_product, W, R, V, MR)                                            \
+	FEW(name##_one, tgt, add_product, W, 1, (NR / W))                                          \
+	FEW(name##_two, tgt, add_product, W, 2, (W == 4 ? 4 : NR / W))                             \
+	FEW(name##_four, tgt, add_product, W, 4, V)                                                \
 	tgt static void name(int64_t m, int64_t n, struct te__h_rows a, const float *b,            \
 			     int64_t bs, float *c, int64_t cs, int add)                            \
 	{                                                                                          \
@@ -305,12 +323,12 @@ static void finish_codes(int64_t n, const uint8_t *from, int64_t fs, float scale
 	}
 
 PACK(micro_any_pack, , 4)
-ONE_ROW(micro_any, , 4)
+ONE_ROW(micro_any, , ADD_PRODUCT, 4)
 #ifdef __aarch64__
 /* 16 sums in 32 registers: they occupy four vector units that take four cycles for an addition */
-MICRO(micro_any, , 4, 4, 4)
+MICRO(micro_any, , ADD_PRODUCT, 4, 4, 4)
 #else
-MICRO(micro_any, , 4, 4, 2)
+MICRO(micro_any, , ADD_PRODUCT, 4, 4, 2)
 #endif
 
 #ifdef HAVE_TARGET_AVX512
@@ -320,13 +338,13 @@ MICRO(micro_any, , 4, 4, 2)
 PACK(micro_avx512_pack, AVX512, 16)
 PACK(micro_avx2_pack, AVX2, 8)
 PACK(micro_fma_pack, FMA, 4)
-ONE_ROW(micro_avx2, AVX2, 8)
-ONE_ROW(micro_fma, FMA, 4)
+ONE_ROW(micro_avx2, AVX2, ADD_PRODUCT_8, 8)
+ONE_ROW(micro_fma, FMA, ADD_PRODUCT_4, 4)
 /* on Zen 4 1.4 times as fast as vectors of 512 bits, which take 16 rows at a time */
 #define micro_avx512_one_row micro_avx2_one_row
-MICRO(micro_avx512, AVX512, 16, 8, 2)
-MICRO(micro_avx2, AVX2, 8, 4, 2)
-MICRO(micro_fma, FMA, 4, 4, 2)
+MICRO(micro_avx512, AVX512, ADD_PRODUCT_16, 16, 8, 2)
+MICRO(micro_avx2, AVX2, ADD_PRODUCT_8, 8, 4, 2)
+MICRO(micro_fma, FMA, ADD_PRODUCT_4, 4, 4, 2)
 /* TE_HOST_SIMD changes no bit: a processor that has FMA uses it at every level */
 #define VERSIONS(fn, ...)                              \
 	do {                                           \

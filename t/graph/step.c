@@ -187,7 +187,7 @@ static void same_runs(const struct run *a, const struct run *b)
 
 CTX_CASE(bits, "graph step");
 
-TEST_EACH(bits, a_step_has_the_bits_of_its_passes, WAYS * (int)TT_LEN(recipes), .parts = 6)
+TEST_EACH(bits, a_step_has_the_bits_of_its_passes, WAYS * (int)TT_LEN(recipes), .parts = 3)
 {
 	const char *recipe = recipes[_i / WAYS];
 	int32_t t[MICRO][2][NTOKENS];
@@ -590,7 +590,7 @@ static int copy_grad(void *arg, struct te_plan *plan, const struct te_plan_event
 static const struct model_shape tied = { 48, 32, 2, 16, 4, 4, 2, 0.2f, 0 };
 
 /* each weight's gradient is complete once a step, after all micro-batches and in all plans */
-TEST_EACH(tensors, gradients_are_complete_once, 2 * WAYS, .parts = 2)
+TEST_EACH(tensors, gradients_are_complete_once, 2 * WAYS)
 {
 	const struct model_shape *m = _i % 2 ? &tied : &small;
 	const struct way *w = &ways[_i / 2];

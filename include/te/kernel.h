@@ -304,8 +304,7 @@ struct te_kernel_attention_opts {
  * Token t attends to tokens max(0, min(first, t)) to t, so no value of first is outside the
  * sequence; with full to the last token before one that has a first above t. On the host the
  * results of a document do not depend on others. If it begins at a multiple of 64, they have the
- * bits of the document alone. A GPU may multiply values of documents that are up to 191
- * tokens away by 0.
+ * bits of the document alone. A GPU may multiply values of other documents by 0.
  * Alignment: x, y and gradients to 16 bytes if head_dim elements are a multiple of 16 bytes.
  * Thread: as at the top of this header.  Since: 0.1
  */

@@ -317,8 +317,8 @@ DEV void load_stats(const struct te_attn_bwd_sm90 &a, uint32_t to, int64_t from,
 }
 
 /*
- * The first keys of the queries of a tile, less the item's first key, from 0 to ROWS: a byte each,
- * of a lane's queries after each other, and then the largest.
+ * Writes the first keys of the queries of a tile, less the item's first key, from 0 to ROWS: a byte
+ * each, the 16 bytes of a lane's queries together, and then the largest.
  */
 DEV void load_firsts(const struct te_attn_bwd_sm90 &a, uint32_t to, const item &t, int col)
 {

@@ -71,7 +71,7 @@ struct attn_case {
 	int most; /* tokens of a document, at most; 0: no documents, -1: any first[] */
 };
 
-static std::vector<int32_t> firsts; /* of the documents of a case, [batch, T] */
+static std::vector<int32_t> firsts; /* te_k_attn_fwd.first of the case, [batch, T] */
 
 /* runs the kernel of the plan, one of six */
 #define RUN_MASK(NAME)                                                                 \

@@ -311,7 +311,8 @@ check "attn: of documents" sh -c "'$te_perftest' attn $quick $shape --document 9
 "$te_perftest" attn $quick $shape --pass forward --json >out
 sane "attn: figures" out 7
 name="the figures of attn"
-has out types pass batch seq_len heads kv_heads head_dim window plans device_us gemm_us flop_per_s \
+has out types pass batch seq_len heads kv_heads head_dim window document plans device_us gemm_us \
+	flop_per_s \
 	gemm_ratio flop_per_s_per_core peak_ratio
 
 shape="--rows 37 --cols 219 --depth 3"

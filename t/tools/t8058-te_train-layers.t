@@ -62,6 +62,12 @@ fails "two groups" '--layer-recipe fp8-delayed with --layer-recipe fp8-current' 
 	"$te_train" $micro --layer-recipe "h.0.*:fp8-current;h.1.*:fp8-delayed" text
 fails "with the head" '--layer-recipe fp8-current with --head-recipe fp8-delayed' \
 	"$te_train" $micro --head-recipe fp8-delayed --layer-recipe "h.0.*:fp8-current" text
-fails "with --pipeline" '--layer-recipe' "$te_train" $run --layer-recipe h.0.*:bf16 --pipeline 2 text
+while IFS='|' read -r subject args; do
+	fails "with $args" "$subject" "$te_train" $run --layer-recipe h.0.*:bf16 $args text
+done <<'EOT'
+--pipeline: --layer-recipe is not possible with it|--pipeline 2
+--zero 3: --layer-recipe is not possible with it|--zero 3
+--eval-choices and --layer-recipe exclude each other|--eval-choices text
+EOT
 
 tap_end

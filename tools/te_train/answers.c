@@ -29,8 +29,6 @@ int answers_read(struct trainer *t)
 	if (t->cfg.head_recipe)
 		return say_bad("--eval-choices needs a head that is not in FP8, --head-recipe is "
 			       "%s", t->o->head_recipe);
-	if (t->o->layer_recipe)
-		return say_bad("--eval-choices and --layer-recipe exclude each other");
 	c->tokenizer = t->tokenizer;
 	c->vocab = t->cfg.vocab;
 	c->context = most < DEFAULT_CONTEXT ? most : DEFAULT_CONTEXT;

@@ -521,6 +521,8 @@ static int check_needs(const struct opts *o)
 	if (o->states_file && o->tensor > 1)
 		return say_bad("--states-file: ranks cannot divide moments in a file, expected no "
 			       "--tensor");
+	if (o->layer_recipe && has_choices(o))
+		return say_bad("--eval-choices and --layer-recipe exclude each other");
 	if (o->tensor > 1 && has_choices(o))
 		return say_bad("--eval-choices needs whole models, --tensor is %lld",
 			       (long long)o->tensor);
